@@ -1,0 +1,74 @@
+//! How one endpoint names another.
+
+use wire::ids::{DcKey, Gid, Lid, QKey, Qpn};
+
+/// Network-layer destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Route {
+    /// InfiniBand inside one subnet.
+    Lid(Lid),
+    /// RoCE, or InfiniBand across subnets: a global route header.
+    Gid(GidRoute),
+}
+
+/// What a global route header needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct GidRoute {
+    /// The destination.
+    pub gid: Gid,
+    /// Ethernet address of the next hop (RoCE).
+    pub mac: [u8; 6],
+    /// Index of the source GID in the port's table.
+    pub source_gid_index: u8,
+    /// Routers that may be crossed.
+    pub hop_limit: u8,
+    /// Traffic class: DSCP and ECN.
+    pub traffic_class: u8,
+    /// 20 bits; spreads flows over paths.
+    pub flow_label: u32,
+}
+
+/// A route and its service level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AddressVector {
+    /// Where to.
+    pub route: Route,
+    /// 0 to 15.
+    pub service_level: u8,
+}
+
+impl AddressVector {
+    /// A route at service level 0.
+    #[must_use]
+    pub fn new(route: Route) -> Self {
+        Self { route, service_level: 0 }
+    }
+}
+
+/// Where a queue pair can be reached: what two programs exchange before they connect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Endpoint {
+    /// Of the port.
+    pub address: AddressVector,
+    /// Of the queue pair. A DCT has one only after RTR.
+    pub qpn: Qpn,
+}
+
+/// Per-request destination of UD and DC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Destination {
+    /// A UD queue pair.
+    Ud {
+        /// Its port and number.
+        to: Endpoint,
+        /// Must equal the receiver's, or the datagram is dropped.
+        qkey: QKey,
+    },
+    /// A DC target.
+    Dc {
+        /// Its port and DCT number.
+        to: Endpoint,
+        /// Must equal the target's access key, or the request fails.
+        key: DcKey,
+    },
+}

@@ -1,0 +1,318 @@
+//! The traits that a NIC implements.
+
+use core::time::Duration;
+use std::os::fd::BorrowedFd;
+
+use wire::ids::{Cqn, Gid, Lid, Lkey, Qpn, Rkey, Srqn};
+
+use crate::{
+    Access, AddressVector, Arm, ArmError, AsyncEvent, Completion, CqConfig, CreateError, Endpoint,
+    MemoryError, ModifyError, Mtu, PostRecvError, PostSendError, QpConfig, QpState, RemoteSlice,
+    SendRequest, Sge, SrqConfig, Transition, Transport,
+};
+
+/// Link layer of a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LinkLayer {
+    /// Addressed by LID.
+    InfiniBand,
+    /// RoCE: addressed by GID.
+    Ethernet,
+}
+
+/// A port as seen now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortAttributes {
+    /// Link layer.
+    pub link: LinkLayer,
+    /// Local id; 0 on Ethernet.
+    pub lid: Lid,
+    /// GID at index 0.
+    pub gid: Gid,
+    /// Largest packet.
+    pub mtu: Mtu,
+}
+
+/// A device's name and limits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NicAttributes {
+    /// As the operating system or the fabric names it.
+    pub name: String,
+    /// Largest number of entries of a CQ.
+    pub cqes_max: u32,
+    /// Largest number of 64-byte blocks of a send queue, and of entries of a receive queue.
+    pub wqes_max: u32,
+    /// Bytes one BlueFlame write may carry; 0: there is no BlueFlame.
+    pub blueflame_bytes: u16,
+    /// Largest message.
+    pub message_bytes_max: u32,
+    /// READs and atomics that one queue pair can have outstanding.
+    pub reads_max: u8,
+}
+
+/// Memory that the NIC may access, registered under two keys. Dropping it deregisters it.
+///
+/// Peers and the NIC write here at any time, so no reference to the bytes is ever formed: they are
+/// copied in and out.
+pub trait MemoryRegion {
+    /// Address of the first byte in this process; what peers name in requests.
+    fn addr(&self) -> u64;
+    /// Length in bytes.
+    fn len_bytes(&self) -> usize;
+    /// For local gather and scatter entries.
+    fn lkey(&self) -> Lkey;
+    /// For peers.
+    fn rkey(&self) -> Rkey;
+
+    /// Copies bytes out of the region.
+    ///
+    /// # Panics
+    ///
+    /// If `offset + to.len()` exceeds the region.
+    fn read(&self, offset: usize, to: &mut [u8]);
+
+    /// Copies bytes into the region.
+    ///
+    /// # Panics
+    ///
+    /// If `offset + from.len()` exceeds the region.
+    fn write(&self, offset: usize, from: &[u8]);
+
+    /// Loads an aligned word with Acquire: whatever a peer placed before it is visible after.
+    ///
+    /// # Panics
+    ///
+    /// If the word is not inside the region or not aligned.
+    fn load_u64(&self, offset: usize) -> u64;
+
+    /// Takes the region back. On success no peer accesses the memory any more.
+    ///
+    /// # Errors
+    ///
+    /// [`MemoryError::Busy`]: the key is invalid, but a stopped peer still holds the memory; it is
+    /// kept mapped until that peer continues or dies.
+    fn deregister(self) -> Result<(), MemoryError>;
+
+    /// A gather or scatter entry inside the region.
+    ///
+    /// # Panics
+    ///
+    /// If it does not lie inside.
+    fn sge(&self, offset: usize, len_bytes: usize) -> Sge {
+        let end = offset.checked_add(len_bytes).expect("offset + length overflows");
+        assert!(end <= self.len_bytes(), "{offset} + {len_bytes} B exceed {} B", self.len_bytes());
+        let len_bytes = u32::try_from(len_bytes).expect("an entry is below 4 GiB");
+        Sge { addr: self.addr() + offset as u64, len_bytes, lkey: self.lkey() }
+    }
+
+    /// What a peer names to reach `offset`.
+    fn remote(&self, offset: usize) -> RemoteSlice {
+        RemoteSlice { addr: self.addr() + offset as u64, rkey: self.rkey() }
+    }
+}
+
+/// Where completions arrive.
+pub trait CompletionQueue {
+    /// Its number.
+    fn cqn(&self) -> Cqn;
+
+    /// Entries.
+    fn entries(&self) -> u32;
+
+    /// Takes the next completion, if there is one, and gives its entry back to the NIC.
+    fn poll(&mut self) -> Option<Completion>;
+
+    /// Payload of the completion that was polled last, if it was
+    /// [`in_cqe`](Completion::in_cqe); else empty.
+    fn inline_data(&self) -> &[u8];
+
+    /// Makes the channel readable when the next completion arrives, or at once if one is waiting.
+    /// One shot.
+    ///
+    /// # Errors
+    ///
+    /// [`ArmError::NoChannel`].
+    fn arm(&mut self, which: Arm) -> Result<(), ArmError>;
+}
+
+/// A file descriptor that armed completion queues make readable.
+pub trait Channel {
+    /// For `poll(2)`, epoll, or an executor.
+    fn fd(&self) -> BorrowedFd<'_>;
+
+    /// Waits until an armed queue fires and consumes that; `false` after `timeout`.
+    ///
+    /// While waiting it keeps the NIC going (timers of an embedded NIC), which a bare wait on
+    /// [`fd`](Self::fd) does not: see [`Nic::poll_timeout`].
+    fn wait(&self, timeout: Duration) -> bool;
+}
+
+/// Receive buffers that several queue pairs share.
+pub trait SharedReceiveQueue {
+    /// Its number.
+    fn srqn(&self) -> Srqn;
+
+    /// Queues a buffer; returns the index its completion will carry. Call
+    /// [`ring`](Self::ring) to hand it over.
+    ///
+    /// # Errors
+    ///
+    /// [`PostRecvError`]; nothing was queued.
+    fn post(&mut self, into: &[Sge]) -> Result<u16, PostRecvError>;
+
+    /// Hands every posted buffer to the NIC.
+    fn ring(&mut self);
+
+    /// Gives the buffer of a receive completion back for reuse.
+    ///
+    /// # Panics
+    ///
+    /// If `completion` is not a receive, or its buffer is not outstanding.
+    fn retire(&mut self, completion: &Completion);
+}
+
+/// A send queue and a receive queue.
+pub trait QueuePair {
+    /// Its number. A DCT has one only after RTR: 0 before.
+    fn qpn(&self) -> Qpn;
+
+    /// Service type.
+    fn transport(&self) -> Transport;
+
+    /// State as the device sees it now: an error may have moved it to [`QpState::Err`].
+    fn state(&self) -> QpState;
+
+    /// Changes the state.
+    ///
+    /// # Errors
+    ///
+    /// [`ModifyError`]; nothing has changed.
+    fn modify(&mut self, to: &Transition) -> Result<(), ModifyError>;
+
+    /// Queues a request and returns its index. The NIC does not know until
+    /// [`ring_send`](Self::ring_send).
+    ///
+    /// # Errors
+    ///
+    /// [`PostSendError`]; nothing was queued.
+    fn post_send(&mut self, request: &SendRequest<'_>) -> Result<u16, PostSendError>;
+
+    /// Hands every queued send to the NIC with one doorbell. Without any, does nothing.
+    fn ring_send(&mut self);
+
+    /// Queues a receive and returns its index.
+    ///
+    /// # Errors
+    ///
+    /// [`PostRecvError`]; nothing was queued.
+    fn post_recv(&mut self, into: &[Sge]) -> Result<u16, PostRecvError>;
+
+    /// Hands every queued receive to the NIC.
+    fn ring_recv(&mut self);
+
+    /// Free WQE basic blocks of the send queue.
+    fn send_free(&self) -> u16;
+
+    /// Gives back the queue space that `completion` ends: for a send also that of every earlier
+    /// one. Completions of SRQ buffers go to [`SharedReceiveQueue::retire`].
+    ///
+    /// # Panics
+    ///
+    /// If `completion` is of another queue pair.
+    fn retire(&mut self, completion: &Completion);
+}
+
+/// A network adapter.
+///
+/// Clones are handles of the same device. Objects keep what they depend on alive, so they may be
+/// dropped in any order.
+pub trait Nic: Clone {
+    /// Protection domain: keys and queues of different domains do not mix.
+    type Pd: Clone;
+    /// Registered memory.
+    type Mr: MemoryRegion;
+    /// Completion queue.
+    type Cq: CompletionQueue;
+    /// Shared receive queue.
+    type Srq: SharedReceiveQueue;
+    /// Queue pair.
+    type Qp: QueuePair;
+    /// Completion channel.
+    type Channel: Channel;
+
+    /// Name and limits.
+    fn attributes(&self) -> &NicAttributes;
+
+    /// The port.
+    fn port(&self) -> PortAttributes;
+
+    /// How peers address this port.
+    fn address(&self) -> AddressVector;
+
+    /// Where a queue pair of this NIC is reached.
+    fn endpoint(&self, qp: &Self::Qp) -> Endpoint {
+        Endpoint { address: self.address(), qpn: qp.qpn() }
+    }
+
+    /// A new protection domain.
+    ///
+    /// # Errors
+    ///
+    /// [`CreateError`].
+    fn alloc_pd(&self) -> Result<Self::Pd, CreateError>;
+
+    /// Allocates zeroed memory that this NIC and its peers can reach, and registers it.
+    ///
+    /// # Errors
+    ///
+    /// [`MemoryError`].
+    fn alloc_mr(
+        &self,
+        pd: &Self::Pd,
+        len_bytes: usize,
+        access: Access,
+    ) -> Result<Self::Mr, MemoryError>;
+
+    /// A new completion channel.
+    ///
+    /// # Errors
+    ///
+    /// [`CreateError`].
+    fn create_channel(&self) -> Result<Self::Channel, CreateError>;
+
+    /// A new completion queue.
+    ///
+    /// # Errors
+    ///
+    /// [`CreateError`].
+    fn create_cq(
+        &self,
+        config: &CqConfig,
+        channel: Option<&Self::Channel>,
+    ) -> Result<Self::Cq, CreateError>;
+
+    /// A new shared receive queue.
+    ///
+    /// # Errors
+    ///
+    /// [`CreateError`].
+    fn create_srq(&self, pd: &Self::Pd, config: &SrqConfig) -> Result<Self::Srq, CreateError>;
+
+    /// A new queue pair in state RESET.
+    ///
+    /// # Errors
+    ///
+    /// [`CreateError`].
+    fn create_qp(
+        &self,
+        pd: &Self::Pd,
+        config: &QpConfig<'_, Self>,
+    ) -> Result<Self::Qp, CreateError>;
+
+    /// Takes the next event that belongs to no request.
+    fn poll_event(&self) -> Option<AsyncEvent>;
+
+    /// How long a program may sleep without calling into the NIC. `None`: for ever, because a
+    /// device or thread of its own keeps it going.
+    fn poll_timeout(&self) -> Option<Duration>;
+}
