@@ -7,7 +7,7 @@ use copyrpc_wire::{
         Cqe, CqeView, Error, Requester, Responder, ResponderKind, Scatter, Source, Syndrome,
         is_written, owner_bit,
     },
-    ids::{DcKey, Gid, Lid, Lkey, QKey, Qpn, Rkey, Srqn},
+    ids::{DcKey, Gid, Lid, Lkey, QKey, Qpn, Rkey, UserIndex},
     wqe::{
         Atomic, Av, AvExtension, AvKey, CtrlFlags, MESSAGE_BYTES_MAX, OCTOWORD_BYTES, Octoword,
         Opcode, Raddr, RecvWqe, RecvWqeWriter, Segment, SendWqe, Sge, Transport, WqeSink,
@@ -249,7 +249,7 @@ fn with_views(fields: &CqeFields, mut check: impl FnMut(CqeView<'_>)) {
                 kind,
                 qpn,
                 wqe_counter: counter,
-                srqn_or_user_index: index,
+                user_index: index,
                 byte_cnt,
                 scatter,
                 source: (!matches!(scatter, Scatter::InCqe(_))).then_some(source),
@@ -263,7 +263,7 @@ fn with_views(fields: &CqeFields, mut check: impl FnMut(CqeView<'_>)) {
         is_requester: fields.solicited,
         qpn,
         wqe_counter: counter,
-        srqn_or_user_index: index,
+        user_index: index,
         send_opcode,
         syndrome: Syndrome::from_code(syndrome),
         vendor_syndrome,
@@ -273,7 +273,7 @@ fn with_views(fields: &CqeFields, mut check: impl FnMut(CqeView<'_>)) {
 #[derive(Debug)]
 struct CqeFields {
     qpn: Qpn,
-    index: Srqn,
+    index: UserIndex,
     counter: u16,
     timestamp: u64,
     imm: u32,
@@ -288,7 +288,7 @@ fn any_cqe_fields() -> impl Strategy<Value = CqeFields> {
     (numbers, any::<u32>(), vec(any::<u8>(), 0..=32), any_source(), any::<bool>()).prop_map(
         |((qpn, index, counter, timestamp, imm), byte_cnt, payload, source, solicited)| CqeFields {
             qpn,
-            index: Srqn::from_low_bits(index),
+            index: UserIndex::from_low_bits(index),
             counter,
             timestamp,
             imm,
