@@ -261,7 +261,7 @@ impl CqeView<'_> {
     ///
     /// If [`Scatter::InCqe`] has more than [`INLINE_32_BYTES`] or not `byte_cnt` bytes, if
     /// [`Scatter::Preceding64`] is too short for `byte_cnt`, if an RDMA WRITE claims payload in the
-    /// CQE, or if `owner` is neither 0 nor 1.
+    /// CQE, if a field of [`Source`] exceeds its bits, or if `owner` is neither 0 nor 1.
     #[must_use]
     #[inline]
     pub fn encode(&self, owner: u8) -> Cqe {
@@ -299,10 +299,11 @@ impl Responder<'_> {
         assert!(in_memory || opcode != OPCODE_RESP_WR_IMM, "WRITE payload in a CQE");
         let format = put_scatter(&mut cqe, self.scatter, self.byte_cnt);
         if let (FORMAT_PLAIN | FORMAT_INLINE_64, Some(source)) = (format, self.source) {
-            let flags = source.grh & 3;
+            let Source { grh, service_level, .. } = source;
+            assert!(grh < 1 << 2 && service_level < 1 << 4, "GRH {grh}, SL {service_level}");
+            let flags = u32::from(grh << 4 | service_level);
             cqe.head.ml_path = source.ml_path;
             cqe.head.slid = source.slid.get().into();
-            let flags = u32::from(flags << 4 | source.service_level & 0xf);
             cqe.head.flags_rqpn = (flags << 24 | source.qpn.get()).into();
         }
         cqe.srqn_uidx = self.user_index.get().into();
