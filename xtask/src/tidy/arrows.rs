@@ -8,7 +8,7 @@ const ROWS: [&[&str]; 5] = [
     &["wire", "memory", "os", "verbs", "proto"],
     &["mlx5", "ibverbs", "softnic", "inproc", "ipc"],
     &["node", "rpc"],
-    &["kv", "sim"],
+    &["bench", "kv", "sim"],
     &["copyrpc", "cli", "capi", "uverbs"],
 ];
 
