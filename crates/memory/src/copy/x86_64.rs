@@ -29,6 +29,28 @@ const SMALL_BYTES_MAX: usize = 64;
 /// level of cache is the limit, and they lose a tenth.
 const AVX_BYTES: core::ops::Range<usize> = 1024..32 << 10;
 
+/// Copies as [`super::copy_in`] does.
+///
+/// # Safety
+///
+/// As for [`super::copy_in`].
+#[inline(always)]
+pub(super) unsafe fn copy_in(dst: &mut [u8], src: *const u8) {
+    // SAFETY: `dst` is private and as long; the rest is the caller's promise.
+    unsafe { copy(dst.as_mut_ptr(), src, dst.len()) }
+}
+
+/// Copies as [`super::copy_out`] does.
+///
+/// # Safety
+///
+/// As for [`super::copy_out`].
+#[inline(always)]
+pub(super) unsafe fn copy_out(dst: *mut u8, src: &[u8]) {
+    // SAFETY: `src` is private and as long; the rest is the caller's promise.
+    unsafe { copy(dst, src.as_ptr(), src.len()) }
+}
+
 /// Copies as [`super::copy_between`] does.
 ///
 /// # Safety
