@@ -44,6 +44,9 @@ impl<T: memory::SharedLayout> Words<T> {
     }
 }
 
+/// How long a producer waits for one of the previous lap: 30 ms or more.
+const CONTENDED_YIELDS_MAX: u32 = 100_000;
+
 /// A completion queue, for those who complete into it.
 #[derive(Clone, Debug)]
 pub(crate) struct CqView {
@@ -159,7 +162,7 @@ impl CqView {
     ///
     /// # Errors
     ///
-    /// [`ReserveError`]; nothing was written. An overrun is also recorded in the queue.
+    /// [`ReserveError`]; nothing was written, and the queue is marked as overrun.
     #[inline]
     pub(crate) fn publish(
         &self,
@@ -168,12 +171,17 @@ impl CqView {
         payload: &[u8],
         published: impl FnOnce(),
     ) -> Result<(), ReserveError> {
-        let position = self.slots().reserve(holder, |position| self.consumed(position));
-        let position = position.inspect_err(|error| {
-            if *error == ReserveError::Overrun {
-                self.mark_overrun();
+        let reserve = || self.slots().reserve(holder, |position| self.consumed(position));
+        let mut position = reserve();
+        for _ in 0..CONTENDED_YIELDS_MAX {
+            if position != Err(ReserveError::Contended) {
+                break;
             }
-        })?;
+            // Another producer was interrupted between publishing an entry and freeing its slot.
+            memory::sync::thread::yield_now();
+            position = reserve();
+        }
+        let position = position.inspect_err(|_| self.mark_overrun())?;
         self.fill(position, cqe, payload);
         published();
         self.slots().finish(position);
@@ -220,17 +228,22 @@ impl CqView {
         cqe::is_written(op_own, index, self.log_entries).then(|| cqe::Cqe::from_words(words))
     }
 
-    /// Entries that are published and, as far as the consumer has said, not yet polled.
-    pub(crate) fn unpolled(&self) -> impl Iterator<Item = cqe::Cqe> + '_ {
-        let entries = 1u64 << self.log_entries;
+    /// Position of the entry that the consumer will poll next, by its doorbell record.
+    pub(crate) fn consumer_position(&self) -> u64 {
+        // SAFETY: `card` keeps "ro" mapped; this is a load.
+        let record = unsafe { &self.dbrec.get()[doorbell::CQ_CONSUMER_WORD] };
+        // SYNC(cq-consumer): pairs with the driver's `Release` after it has read an entry.
+        let low = u64::from(doorbell::consumer_of_word(record.load(Ordering::Acquire)));
         let tail = self.state().tail.load(Ordering::Relaxed);
-        let start = self.consumed(tail.max(entries).wrapping_sub(0)).max(tail.saturating_sub(entries));
-        (start..tail).filter_map(|position| self.read(position))
+        let behind = tail.wrapping_sub(low) & 0xff_ffff;
+        // The tail is a hint: a producer may have published before it moved it.
+        if behind > 0x7f_ffff { tail + (0x100_0000 - behind) } else { tail.saturating_sub(behind) }
     }
 
-    /// Completes an entry that a dead producer held: `Some` if it had been published after all.
-    pub(crate) fn reap(&self, position: u64) -> Option<cqe::Cqe> {
-        self.read(position)
+    /// Entries that are published and not yet polled, oldest first.
+    pub(crate) fn unpolled(&self) -> impl Iterator<Item = cqe::Cqe> + '_ {
+        let start = self.consumer_position();
+        (start..start + (1 << self.log_entries)).map_while(|position| self.read(position))
     }
 
     /// Fills and frees a held but unpublished entry for a dead producer.
