@@ -43,6 +43,10 @@ impl Attached {
         Self { cqn, entries, allow_overcommit, queues, version }
     }
 
+    pub(crate) fn cqn(&self) -> Cqn {
+        self.cqn
+    }
+
     /// No invariant spans a panic: every change below is complete before anything can fail.
     fn queues(&self) -> MutexGuard<'_, Queues> {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)

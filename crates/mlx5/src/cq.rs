@@ -1,16 +1,4 @@
-//! Completion queue: entries that the device writes and software reads, lap after lap.
-//!
-//! ```text
-//! 64 B   ┌─────────────────────┬────────┐
-//!        │ completion          │ op_own │
-//!        └─────────────────────┴────────┘
-//! 128 B  ┌──────────────────────────────┬─────────────────────┬────────┐
-//!        │ payload, if `op_own` says so │ completion          │ op_own │
-//!        └──────────────────────────────┴─────────────────────┴────────┘
-//! ```
-//!
-//! The owner bit in `op_own` changes with each lap, so the entry of the lap before is never taken
-//! for a new one. Software owns an entry from then until it publishes a consumer index beyond it.
+//! Completion queue: turns what the device wrote into completions.
 //!
 //! Source: rdma-core `providers/mlx5/cq.c`.
 
@@ -20,22 +8,17 @@ use verbs::{
     Transport,
 };
 use wire::{
-    cqe::{
-        self, Cqe, CqeView, INLINE_64_BYTES, Requester, Responder, ResponderKind, Scatter,
-        is_written, op_own_of_last_word,
-    },
-    doorbell::{self, CqArm},
+    cqe::{Cqe, CqeView, Requester, Responder, ResponderKind, Scatter},
+    doorbell::CqArm,
     wqe::Opcode,
 };
 
 use crate::{
     attached::{Attached, Receiver},
     device::{Device, DeviceCq},
-    ring::{Record, Words},
+    entries::{Entries, PAYLOAD_WORDS},
+    ring::Record,
 };
-
-/// Words of a completion.
-const CQE_WORDS: usize = cqe::CQE_BYTES / 8;
 
 /// Entries that make no sense and are passed over in one call of `poll`.
 const MALFORMED_PER_POLL_MAX: u32 = 16;
@@ -43,29 +26,17 @@ const MALFORMED_PER_POLL_MAX: u32 = 16;
 /// Bytes at the start of a UD receive buffer that are not payload.
 const GRH_BYTES: u32 = 40;
 
-/// Ring and records of a completion queue.
-#[derive(Debug)]
-pub(crate) struct CqParts {
-    pub(crate) ring: Words,
-    pub(crate) consumer_record: Record,
-    pub(crate) arm_record: Record,
-    pub(crate) log_entries: u8,
-    /// Base-2 logarithm of the words per entry: 3 or 4.
-    pub(crate) log_entry_words: u8,
-    pub(crate) cqn: Cqn,
-    pub(crate) has_channel: bool,
-}
-
 /// Where completions arrive.
 #[derive(Debug)]
 pub struct Cq<D: Device> {
-    parts: CqParts,
-    /// Entries ever consumed.
-    consumer: u32,
+    entries: Entries,
+    arm_record: Record,
+    cqn: Cqn,
+    has_channel: bool,
     /// Entries passed over because they made no sense.
     malformed: u64,
     /// Payload of the last completion, where it was in the entry.
-    inline: [u64; INLINE_64_BYTES / 8],
+    inline: [u64; PAYLOAD_WORDS],
     inline_len: u8,
     /// Events that the device has raised, modulo 4: see [`arm`](CompletionQueue::arm).
     events: u8,
@@ -80,22 +51,25 @@ pub struct Cq<D: Device> {
 }
 
 impl<D: Device> Cq<D> {
-    /// Takes over a ring and its records, and marks every entry as not written.
-    pub(crate) fn new(parts: CqParts, attached: Arc<Attached>, device: D::Cq) -> Self {
-        let entry_words = 1usize << parts.log_entry_words;
-        for entry in 1..=1usize << parts.log_entries {
-            let last_word = Cqe::INVALID.to_words()[CQE_WORDS - 1];
-            parts.ring.store(entry * entry_words - 1, last_word);
-        }
+    /// A queue of entries that nothing has been attached to yet.
+    pub(crate) fn new(
+        entries: Entries,
+        arm_record: Record,
+        has_channel: bool,
+        attached: Attached,
+        device: D::Cq,
+    ) -> Self {
         Self {
-            parts,
-            consumer: 0,
+            entries,
+            arm_record,
+            cqn: attached.cqn(),
+            has_channel,
             malformed: 0,
-            inline: [0; INLINE_64_BYTES / 8],
+            inline: [0; PAYLOAD_WORDS],
             inline_len: 0,
             events: 0,
             armed_at: None,
-            attached,
+            attached: Arc::new(attached),
             receivers: Vec::new(),
             receivers_version: 0,
             device,
@@ -109,47 +83,13 @@ impl<D: Device> Cq<D> {
         self.malformed
     }
 
-    /// First word of the next entry.
-    #[inline(always)]
-    fn entry(&self) -> usize {
-        (self.consumer as usize) << self.parts.log_entry_words
-    }
-
-    /// Last word of the next entry, if the device has written it.
-    #[inline(always)]
-    fn written(&self) -> Option<u64> {
-        let last = self.entry() + (1 << self.parts.log_entry_words) - 1;
-        let word = self.parts.ring.load_acquire(last);
-        is_written(op_own_of_last_word(word), self.consumer, self.parts.log_entries).then_some(word)
-    }
-
-    /// Like [`written`](Self::written), but gives the device a chance to write first.
+    /// Last word of the next entry; the device gets a chance to write it first.
     #[inline]
     fn written_or_idle(&mut self) -> Option<u64> {
-        self.written().or_else(|| {
+        self.entries.written().or_else(|| {
             self.device.idle();
-            self.written()
+            self.entries.written()
         })
-    }
-
-    /// Copies the completion whose last word is `last_word` out of the next entry.
-    #[inline]
-    fn copy(&self, last_word: u64) -> Cqe {
-        barrier::after_ownership();
-        let first = self.entry() + (1 << self.parts.log_entry_words) - CQE_WORDS;
-        let mut words = [0; CQE_WORDS];
-        for (index, word) in words[..CQE_WORDS - 1].iter_mut().enumerate() {
-            *word = self.parts.ring.load(first + index);
-        }
-        words[CQE_WORDS - 1] = last_word;
-        Cqe::from_words(words)
-    }
-
-    /// Gives the entry back.
-    #[inline]
-    fn consume(&mut self) {
-        self.consumer = self.consumer.wrapping_add(1);
-        self.parts.consumer_record.publish(doorbell::consumer_word(self.consumer));
     }
 
     /// What the next entry says; `None` if it makes no sense.
@@ -231,13 +171,7 @@ impl<D: Device> Cq<D> {
                     *word = u64::from_ne_bytes(padded);
                 }
             }
-            Scatter::Preceding64 if 1 << self.parts.log_entry_words == CQE_WORDS => return None,
-            Scatter::Preceding64 => {
-                let first = self.entry();
-                for (index, word) in self.inline.iter_mut().enumerate() {
-                    *word = self.parts.ring.load(first + index);
-                }
-            }
+            Scatter::Preceding64 => self.inline = self.entries.copy_payload()?,
         }
         // Lossless: `Cqe::parse` has checked that the payload fits where it is said to be.
         self.inline_len = byte_cnt.to_le_bytes()[0];
@@ -263,11 +197,11 @@ fn completion(qpn: Qpn, wqe: u16, kind: CompletionKind) -> Completion {
 
 impl<D: Device> CompletionQueue for Cq<D> {
     fn cqn(&self) -> Cqn {
-        self.parts.cqn
+        self.cqn
     }
 
     fn entries(&self) -> u32 {
-        1 << self.parts.log_entries
+        self.entries.count()
     }
 
     #[inline]
@@ -275,9 +209,9 @@ impl<D: Device> CompletionQueue for Cq<D> {
         self.inline_len = 0;
         for _ in 0..MALFORMED_PER_POLL_MAX {
             let last_word = self.written_or_idle()?;
-            let cqe = self.copy(last_word);
+            let cqe = self.entries.copy(last_word);
             let completion = self.interpret(&cqe);
-            self.consume();
+            self.entries.consume();
             if completion.is_some() {
                 return completion;
             }
@@ -301,21 +235,23 @@ impl<D: Device> CompletionQueue for Cq<D> {
     /// that the request waited for has been written. (For [`Arm::Solicited`] that may count an
     /// event too many, which makes this a new request: it is one.)
     fn arm(&mut self, which: Arm) -> Result<(), ArmError> {
-        if !self.parts.has_channel {
+        if !self.has_channel {
             return Err(ArmError::NoChannel);
         }
-        if self.armed_at.is_some_and(|at| at != self.consumer || self.written().is_some()) {
+        let consumer_index = self.entries.consumer();
+        let is_written = |at| at != consumer_index || self.entries.written().is_some();
+        if self.armed_at.is_some_and(is_written) {
             self.events = self.events.wrapping_add(1);
         }
-        self.armed_at = Some(self.consumer);
+        self.armed_at = Some(consumer_index);
         let request = CqArm {
             sequence: self.events,
             solicited_only: which == Arm::Solicited,
-            consumer_index: self.consumer,
+            consumer_index,
         };
-        self.parts.arm_record.publish(request.record_word());
+        self.arm_record.publish(request.record_word());
         barrier::before_doorbell();
-        self.device.arm(u64::from_be(request.doorbell_word(self.parts.cqn)));
+        self.device.arm(u64::from_be(request.doorbell_word(self.cqn)));
         Ok(())
     }
 }

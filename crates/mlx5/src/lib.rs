@@ -26,6 +26,7 @@ mod address;
 mod attached;
 mod cq;
 pub mod device;
+mod entries;
 mod nic;
 mod qp;
 mod ring;

@@ -2,7 +2,6 @@
 
 use core::{ptr::NonNull, time::Duration};
 
-use memory::sync::Arc;
 use verbs::{
     Access, AddressVector, AsyncEvent, CqConfig, CqeSize, CreateError, DoorbellMode, MemoryError,
     NicAttributes, PortAttributes, QpConfig, QpState, QueueSize, SrqConfig, Transport,
@@ -11,8 +10,9 @@ use wire::wqe::{OCTOWORD_BYTES, OCTOWORDS_MAX, OCTOWORDS_PER_WQEBB, WQEBB_BYTES}
 
 use crate::{
     attached::{Attached, Share},
-    cq::{Cq, CqParts},
+    cq::Cq,
     device::{CqRequest, Device, DeviceQp, QpMemory, QpRequest, RqMemory, RqRequest},
+    entries::Entries,
     qp::Qp,
     ring::{Record, Words},
     rq::{self, RecvQueue, RecvShape},
@@ -251,20 +251,10 @@ impl<D: Device> verbs::Nic for Nic<D> {
             // SAFETY: one of the two words of the record, otherwise as above.
             unsafe { Record::new(record) }
         });
-        let parts = CqParts {
-            ring,
-            consumer_record: consumer,
-            arm_record: arm,
-            log_entries,
-            log_entry_words: match config.cqe_size {
-                CqeSize::B64 => 3,
-                CqeSize::B128 => 4,
-            },
-            cqn: memory.cqn,
-            has_channel: channel.is_some(),
-        };
+        let has_payload = config.cqe_size == CqeSize::B128;
+        let entries = Entries::new(ring, consumer, log_entries, has_payload);
         let attached = Attached::new(memory.cqn, 1 << log_entries, config.allow_overcommit);
-        Ok(Cq::new(parts, Arc::new(attached), device))
+        Ok(Cq::new(entries, arm, channel.is_some(), attached, device))
     }
 
     /// See the trait. The ring has twice the entries that can be posted: the device's linked list

@@ -131,3 +131,43 @@ impl Record {
         record.store(word, Ordering::Release);
     }
 }
+
+#[cfg(test)]
+pub(crate) mod heap {
+    //! Rings for unit tests.
+
+    use memory::sync::Arc;
+
+    use super::*;
+
+    /// Zeroed memory, and the ring and the record that live there.
+    pub(crate) struct Heap(Arc<[AtomicU64]>);
+
+    impl Heap {
+        pub(crate) fn zeroed(len_bytes: usize) -> Self {
+            Self((0..len_bytes / WORD_BYTES).map(|_| AtomicU64::new(0)).collect())
+        }
+
+        fn base(&self) -> NonNull<u64> {
+            NonNull::new(Arc::as_ptr(&self.0).cast::<u64>().cast_mut()).expect("an allocation")
+        }
+
+        /// The heap must outlive the result.
+        pub(crate) fn ring(&self) -> Words {
+            // SAFETY: valid while the heap is, which unit tests keep until they end; all atomics.
+            unsafe { Words::new(self.base().cast(), self.0.len() * WORD_BYTES) }
+        }
+
+        /// The heap must outlive the result.
+        pub(crate) fn record(&self) -> Record {
+            // SAFETY: as for `ring`.
+            unsafe { Record::new(self.base().cast()) }
+        }
+
+        /// The record, as the device takes it.
+        pub(crate) fn recorded(&self) -> u32 {
+            let [a, b, c, d, ..] = self.0[0].load(Ordering::Relaxed).to_ne_bytes();
+            u32::from_be_bytes([a, b, c, d])
+        }
+    }
+}

@@ -128,3 +128,29 @@ pub(crate) fn write_sges<S: wire::wqe::WqeSink>(
 ) -> RecvWqeWriter<S> {
     into.iter().fold(writer, |writer, sge| writer.data(sge.addr, sge.lkey, sge.len_bytes))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ring::heap::Heap;
+
+    #[test]
+    fn counters_wrap_while_entries_are_outstanding() {
+        let (ring, record) = (Heap::zeroed(4 * 16), Heap::zeroed(8));
+        let shape = RecvShape { log_entries: 2, log_octowords: 0, sges_max: 1 };
+        let mut rq = RecvQueue::new(ring.ring(), record.record(), shape);
+        (rq.posted, rq.rung, rq.retired) = (0xfffe, 0xfffe, 0xfffe);
+        for index in [0xfffe, 0xffff, 0, 1] {
+            assert_eq!(rq.post(&[]), Ok(index));
+        }
+        assert!(rq.post(&[]).is_err());
+        assert!(rq.publish());
+        assert_eq!(record.recorded(), 2);
+        rq.retire(0xfffd);
+        rq.retire(2);
+        assert!(rq.post(&[]).is_err(), "neither is outstanding");
+        rq.retire(0);
+        assert_eq!([rq.post(&[]), rq.post(&[]), rq.post(&[])], [Ok(2), Ok(3), Ok(4)]);
+        assert!(rq.post(&[]).is_err());
+    }
+}

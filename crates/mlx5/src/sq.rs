@@ -356,3 +356,74 @@ fn write_payload<S: WqeSink>(writer: WqeWriter<S>, payload: Payload<'_>) -> WqeW
 fn write_sges<S: WqeSink>(writer: WqeWriter<S>, sges: &[Sge]) -> WqeWriter<S> {
     sges.iter().fold(writer, |writer, sge| writer.data(sge.addr, sge.lkey, sge.len_bytes))
 }
+
+#[cfg(test)]
+mod tests {
+    use wire::wqe::{SendWqe, Transport};
+
+    use super::*;
+    use crate::ring::heap::Heap;
+
+    /// Wraps of the ring and of the 16-bit counter, together and apart, inside one WQE.
+    #[test]
+    fn counters_wrap_inside_a_wqe() {
+        for start in 0xfff0..=0xffff {
+            let (ring, record) = (Heap::zeroed(8 * 64), Heap::zeroed(8));
+            let shape = SendShape { log_blocks: 3, sges_max: 1 };
+            let qpn = Qpn::new(0x12_3456).unwrap();
+            let mut sq = SendQueue::new(ring.ring(), record.record(), qpn, shape, 0);
+            (sq.posted, sq.rung, sq.retired, sq.last) = (start, start, start, start);
+            let payload = [0x3c; 150];
+            let op = Op::Send { payload: Payload::Inline(&[&payload]), imm: None };
+            assert_eq!(sq.post(&op, SendFlags::SIGNALED, None), Ok(start));
+            assert_eq!(sq.free_blocks(), 8 - 3);
+
+            let bytes: Vec<u8> = (0..3 * BLOCK_WORDS)
+                .flat_map(|word| {
+                    sq.ring.load(usize::from(start) * BLOCK_WORDS + word).to_ne_bytes()
+                })
+                .collect();
+            let wqe = SendWqe::parse(&bytes, Transport::Rc).unwrap();
+            assert_eq!((wqe.ctrl.index, wqe.len_bytes()), (start, 150));
+
+            assert_eq!(sq.post(&Op::Nop, SendFlags::empty(), None), Ok(start.wrapping_add(3)));
+            sq.rung = sq.posted;
+            sq.retire(start.wrapping_add(1));
+            assert_eq!(sq.free_blocks(), 8 - 4, "no WQE starts there");
+            sq.retire(start.wrapping_add(3));
+            assert_eq!(sq.free_blocks(), 8);
+        }
+    }
+
+    #[test]
+    fn the_largest_queue_counts_its_blocks() {
+        let (ring, record) = (Heap::zeroed(64 << 15), Heap::zeroed(8));
+        let shape = SendShape { log_blocks: 15, sges_max: 1 };
+        let mut sq = SendQueue::new(ring.ring(), record.record(), Qpn::default(), shape, 0);
+        assert_eq!(sq.free_blocks(), 1 << 15);
+        (sq.posted, sq.rung) = (0x7fff, 0x7fff);
+        assert_eq!(sq.post(&Op::Nop, SendFlags::empty(), None), Ok(0x7fff));
+        let full = PostSendError::QueueFull { needed: 1, free: 0 };
+        assert_eq!(sq.post(&Op::Nop, SendFlags::empty(), None), Err(full));
+    }
+
+    /// Requests are signaled unasked exactly when the unsignaled blocks would exceed half.
+    #[test]
+    fn half_a_queue_may_go_unsignaled() {
+        let (ring, record) = (Heap::zeroed(8 * 64), Heap::zeroed(8));
+        let shape = SendShape { log_blocks: 3, sges_max: 1 };
+        let mut sq = SendQueue::new(ring.ring(), record.record(), Qpn::default(), shape, 0);
+        let signaled: Vec<bool> = (0..20usize)
+            .map(|turn| {
+                let index = sq.post(&Op::Nop, SendFlags::empty(), None).unwrap();
+                sq.rung = sq.posted;
+                sq.retire(index);
+                // Byte 11 of the control segment.
+                let flags = sq.ring.load((turn & 7) * BLOCK_WORDS + 1).to_ne_bytes()[3];
+                flags == CtrlFlags::CQ_UPDATE.bits()
+            })
+            .collect();
+        let expected: Vec<bool> = (0..20).map(|turn| turn % 5 == 4).collect();
+        assert_eq!(signaled, expected);
+    }
+}
