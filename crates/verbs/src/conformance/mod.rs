@@ -32,6 +32,8 @@ mod death;
 mod end;
 mod events;
 mod harness;
+#[cfg(test)]
+mod model;
 mod oob;
 mod process;
 mod rc_data;
