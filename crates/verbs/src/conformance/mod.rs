@@ -63,15 +63,79 @@ pub type Scenario<N> = fn(&mut Side<N>) -> Verdict;
 macro_rules! conformance_scenarios {
     ($callback:path, $($args:tt)*) => {
         $callback! { ($($args)*)
-            rc_data: send_moves_every_size, write_moves_every_size, write_imm_leaves_the_receive_untouched, read_moves_every_size, atomics_return_the_old_value, atomics_of_two_queue_pairs_do_not_interfere, nop_completes_in_order, gather_and_scatter_keep_the_order, read_scatters, inline_payload_is_copied_while_posting, loopback_inside_one_nic;
-            rc_order: write_is_visible_when_a_later_send_completes, last_word_of_a_write_arrives_last, signaled_completion_covers_unsignaled_ones, fence_waits_for_reads_and_atomics, nothing_happens_before_the_doorbell, rings_and_16_bit_counters_wrap, cq_index_wraps_at_24_bits, full_send_queue_recovers, both_directions_at_once;
-            rc_errors: wrong_remote_keys_are_denied, remote_bounds_are_exact, remote_length_overflow_is_denied, missing_rights_are_denied, unaligned_atomics_are_invalid, too_long_send_fails_at_both_ends, local_protection_is_checked, bad_receive_buffer_fails_at_both_ends, sender_waits_for_a_late_receive, rnr_retries_run_out, destroyed_peer_exhausts_retries, error_state_flushes_everything, deregistered_memory_is_not_written;
-            state: only_the_arrows_of_the_table_exist, posting_too_early_is_refused, malformed_requests_are_refused, full_receive_queue_recovers, sqd_holds_sends_until_rts, reset_queue_pair_is_reusable;
-            srq: pitfall_01_each_srq_message_has_its_own_buffer, srq_serves_several_queue_pairs, empty_srq_makes_the_sender_wait, srq_survives_a_failed_queue_pair;
-            cq: shared_cq_attributes_every_completion, pitfall_14_cq_holds_what_can_complete_into_it, overrun_is_reported_and_contained, cqe_of_128_bytes_works, payload_of_32_bytes_comes_in_the_cqe, payload_of_64_bytes_comes_in_the_cqe;
-            events: no_wakeup_is_lost, arming_with_a_completion_waiting_fires, solicited_filter_is_exact, arming_needs_a_channel;
-            ud: datagram_carries_data_and_source, datagram_without_a_receive_is_dropped, datagram_with_a_wrong_key_is_dropped, datagram_above_the_mtu_is_refused, short_receive_is_not_overrun, ud_refuses_what_it_cannot_do;
-            dc: initiator_does_every_operation, wrong_access_key_fails, pitfall_06_sparse_signals_never_wedge_the_queue, dc_refuses_what_it_cannot_do;
+            rc_data:
+                send_moves_every_size,
+                write_moves_every_size,
+                write_imm_leaves_the_receive_untouched,
+                read_moves_every_size,
+                atomics_return_the_old_value,
+                atomics_of_two_queue_pairs_do_not_interfere,
+                nop_completes_in_order,
+                gather_and_scatter_keep_the_order,
+                read_scatters,
+                inline_payload_is_copied_while_posting,
+                loopback_inside_one_nic;
+            rc_order:
+                write_is_visible_when_a_later_send_completes,
+                last_word_of_a_write_arrives_last,
+                signaled_completion_covers_unsignaled_ones,
+                fence_waits_for_reads_and_atomics,
+                nothing_happens_before_the_doorbell,
+                rings_and_16_bit_counters_wrap,
+                cq_index_wraps_at_24_bits,
+                full_send_queue_recovers,
+                both_directions_at_once;
+            rc_errors:
+                wrong_remote_keys_are_denied,
+                remote_bounds_are_exact,
+                remote_length_overflow_is_denied,
+                missing_rights_are_denied,
+                unaligned_atomics_are_invalid,
+                pitfall_04_unsignaled_failures_surface,
+                too_long_send_fails_at_both_ends,
+                local_protection_is_checked,
+                bad_receive_buffer_fails_at_both_ends,
+                sender_waits_for_a_late_receive,
+                rnr_retries_run_out,
+                destroyed_peer_exhausts_retries,
+                error_state_flushes_everything,
+                deregistered_memory_is_not_written;
+            state:
+                only_the_arrows_of_the_table_exist,
+                posting_too_early_is_refused,
+                malformed_requests_are_refused,
+                full_receive_queue_recovers,
+                sqd_holds_sends_until_rts,
+                reset_queue_pair_is_reusable;
+            srq:
+                pitfall_01_each_srq_message_has_its_own_buffer,
+                srq_serves_several_queue_pairs,
+                empty_srq_makes_the_sender_wait,
+                srq_survives_a_failed_queue_pair;
+            cq:
+                shared_cq_attributes_every_completion,
+                pitfall_14_cq_holds_what_can_complete_into_it,
+                overrun_is_reported_and_contained,
+                cqe_of_128_bytes_works,
+                payload_of_32_bytes_comes_in_the_cqe,
+                payload_of_64_bytes_comes_in_the_cqe;
+            events:
+                no_wakeup_is_lost,
+                arming_with_a_completion_waiting_fires,
+                solicited_filter_is_exact,
+                arming_needs_a_channel;
+            ud:
+                datagram_carries_data_and_source,
+                datagram_without_a_receive_is_dropped,
+                datagram_with_a_wrong_key_is_dropped,
+                datagram_above_the_mtu_is_refused,
+                short_receive_is_not_overrun,
+                ud_refuses_what_it_cannot_do;
+            dc:
+                initiator_does_every_operation,
+                wrong_access_key_fails,
+                pitfall_06_sparse_signals_never_wedge_the_queue,
+                dc_refuses_what_it_cannot_do;
             teardown: objects_end_in_any_order, objects_are_reclaimed;
         }
     };

@@ -132,3 +132,79 @@ pub fn run_processes<N: Nic + 'static>(
     };
     judge(test_path, &testbed, vec![client, server]);
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        panic::catch_unwind,
+        path::{Path, PathBuf},
+    };
+
+    use super::*;
+    use crate::conformance::{
+        harness::ensure_eq,
+        model::{MODEL, Model, open},
+    };
+
+    /// Talks, and looks at no NIC: the model does not reach into another process.
+    fn talk(side: &mut Side<Model>) -> Verdict {
+        let me = side.role.index() as u64;
+        for round in 0..100 {
+            ensure_eq!(side.swap(&[me, round])?, [1 - me, round], "words of the other role");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn roles_in_two_processes_talk() {
+        let path = concat!(module_path!(), "::roles_in_two_processes_talk");
+        run_processes(path, talk, open, &MODEL);
+    }
+
+    fn only_the_server_fails(side: &mut Side<Model>) -> Verdict {
+        side.swap(&[])?;
+        match side.role {
+            Role::Client => Ok(()),
+            Role::Server => Err(Stop::violation("the server fails")),
+        }
+    }
+
+    #[test]
+    fn failure_of_the_child_fails_the_test() {
+        let path = concat!(module_path!(), "::failure_of_the_child_fails_the_test");
+        let run = || run_processes(path, only_the_server_fails, open, &MODEL);
+        if env::var_os(CHILD_FABRIC).is_some() {
+            return run();
+        }
+        assert!(catch_unwind(run).is_err(), "the child's failure went unnoticed");
+    }
+
+    fn process_directory(child: &Spawned) -> PathBuf {
+        Path::new("/proc").join(child.child.id().to_string())
+    }
+
+    #[test]
+    fn children_are_killed_and_reaped() {
+        if let Some((_, mut socket)) = as_child() {
+            // Lives until it is killed, or the parent is gone.
+            let forever = Duration::from_secs(3600);
+            let _ = crate::conformance::OutOfBand::recv(&mut socket, forever);
+            return;
+        }
+        let path = concat!(module_path!(), "::children_are_killed_and_reaped");
+        let (dropped, _open) = Spawned::start(path, "none").unwrap();
+        let directory = process_directory(&dropped);
+        assert!(directory.exists());
+        drop(dropped);
+        assert!(!directory.exists(), "a dropped child is a zombie");
+
+        let (late, _open) = Spawned::start(path, "none").unwrap();
+        let directory = process_directory(&late);
+        assert!(late.join(Duration::from_millis(20)).is_err(), "it outlives any deadline");
+        assert!(!directory.exists(), "a late child is a zombie");
+
+        let (orphan, socket) = Spawned::start(path, "none").unwrap();
+        drop(socket);
+        assert!(orphan.join(MODEL.deadline).is_ok(), "a child outlives its parent's socket");
+    }
+}

@@ -146,6 +146,12 @@ fn post_attack<N: Nic>(
     Ok(end.qp.post_send(&SendRequest::unsignaled(op))?)
 }
 
+/// A failure surfaces although nothing was signaled: a queue pair in error never looks idle.
+pub(super) fn pitfall_04_unsignaled_failures_surface<N: Nic>(side: &mut Side<N>) -> Verdict {
+    let key_xor = 0x5a5a_a500;
+    deny(side, &Case { key_xor, ..case("unknown key, unsignaled", Attack::Write) })
+}
+
 /// Everything outstanding is flushed, each queue in order, signaled or not, and nothing else
 /// completes.
 pub(super) fn expect_flushed<N: Nic>(end: &mut End<N>, sends: &[u16], recvs: &[u16]) -> Verdict {

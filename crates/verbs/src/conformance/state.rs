@@ -202,7 +202,8 @@ pub(super) fn sqd_holds_sends_until_rts<N: Nic>(side: &mut Side<N>) -> Verdict {
     side.meet(&mut end.cq)
 }
 
-/// RESET forgets everything, and the queue pair works again after the next connection.
+/// RESET forgets everything, completions that nobody has polled included, and the queue pair works
+/// again after the next connection.
 pub(super) fn reset_queue_pair_is_reusable<N: Nic>(side: &mut Side<N>) -> Verdict {
     let setup = Setup::rc();
     let mut end = End::create(side, &setup)?;
@@ -217,8 +218,11 @@ pub(super) fn reset_queue_pair_is_reusable<N: Nic>(side: &mut Side<N>) -> Verdic
             let payload = Payload::Gather(&[buffer.sge(0, 512)]);
             let wqe = end.send(&SendRequest::signaled(Op::Send { payload, imm: None }))?;
             end.wait_sent(CompletionKind::Send, wqe)?;
-            // Waits for a receive that is never posted.
+            // One that completes unseen, and one that waits for a receive that is never posted.
+            end.send(&SendRequest::signaled(Op::Nop))?;
             end.send(&SendRequest::signaled(Op::Send { payload, imm: None }))?;
+            end.qp.modify(&Transition::Reset)?;
+            end.cq.stays_empty(side.testbed.quiet)?;
         } else {
             let wqe = end.recv(&[buffer.sge(100, 600)])?;
             side.meet(&mut end.cq)?;

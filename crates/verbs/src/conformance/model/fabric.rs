@@ -14,6 +14,58 @@ use crate::{
     RnrTimer, RtsAttr, SendFlags, Sge,
 };
 
+/// A way to be broken that the suite has to notice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mutant {
+    /// Every SRQ message lands in the first buffer.
+    SrqUsesOneBuffer,
+    /// Failures of unsignaled requests are not reported.
+    UnsignaledFailuresVanish,
+    /// A WRITE stores one byte too many.
+    WriteSpills,
+    /// The last byte of a message is lost.
+    LastByteLost,
+    /// Rights of the queue pair do not count.
+    QueuePairRightsIgnored,
+    /// Protection domains do not count.
+    DomainsIgnored,
+    /// Arming looks at the future only.
+    ArmIgnoresThePast,
+    /// Every completion counts as solicited.
+    EverythingIsSolicited,
+    /// The sender never gives up on a missing receive.
+    RnrForEver,
+    /// SQD does not stop sends.
+    SqdIgnored,
+    /// Completions are dropped when the CQ is full, without a word.
+    SilentOverrun,
+    /// READ and atomic results appear only after all other work.
+    FenceIgnored,
+    /// RESET leaves old completions in the CQ.
+    ResetKeepsCompletions,
+    /// WRITE with immediate data also writes the receive's buffers.
+    WriteImmScatters,
+}
+
+impl Mutant {
+    pub(super) const ALL: [(Self, &str); 14] = [
+        (Self::SrqUsesOneBuffer, "pitfall_01_each_srq_message_has_its_own_buffer"),
+        (Self::UnsignaledFailuresVanish, "pitfall_04_unsignaled_failures_surface"),
+        (Self::WriteSpills, "write_moves_every_size"),
+        (Self::LastByteLost, "send_moves_every_size"),
+        (Self::QueuePairRightsIgnored, "missing_rights_are_denied"),
+        (Self::DomainsIgnored, "wrong_remote_keys_are_denied"),
+        (Self::ArmIgnoresThePast, "arming_with_a_completion_waiting_fires"),
+        (Self::EverythingIsSolicited, "solicited_filter_is_exact"),
+        (Self::RnrForEver, "rnr_retries_run_out"),
+        (Self::SqdIgnored, "sqd_holds_sends_until_rts"),
+        (Self::SilentOverrun, "overrun_is_reported_and_contained"),
+        (Self::FenceIgnored, "fence_waits_for_reads_and_atomics"),
+        (Self::ResetKeepsCompletions, "reset_queue_pair_is_reusable"),
+        (Self::WriteImmScatters, "write_imm_leaves_the_receive_untouched"),
+    ];
+}
+
 /// Registered bytes at an invented address.
 pub(super) struct Region {
     pub(super) pd: u32,
@@ -72,6 +124,11 @@ pub(super) struct Cq {
 /// Everything of one fabric.
 #[derive(Default)]
 pub(super) struct Fabric {
+    pub(super) mutant: Option<Mutant>,
+    /// The first receive of any SRQ.
+    first_sges: Option<Option<(u16, Vec<Sge>)>>,
+    /// Results that a broken NIC holds back: domain, where to, what.
+    held: Vec<(u32, Vec<Sge>, Vec<u8>)>,
     pub(super) last_id: u32,
     pub(super) regions: BTreeMap<u32, Region>,
     pub(super) pairs: BTreeMap<u32, Pair>,
@@ -102,11 +159,16 @@ impl Fabric {
         len: usize,
         need: Access,
     ) -> Option<&mut [u8]> {
+        let any_pd = self.is(Mutant::DomainsIgnored);
         let region = self.regions.get_mut(&key)?;
         let start = usize::try_from(addr.checked_sub(region.addr)?).ok()?;
         let end = start.checked_add(len)?;
-        let is_open = region.pd == pd && region.access.contains(need);
+        let is_open = (any_pd || region.pd == pd) && region.access.contains(need);
         if is_open { region.bytes.get_mut(start..end) } else { None }
+    }
+
+    fn is(&self, mutant: Mutant) -> bool {
+        self.mutant == Some(mutant)
     }
 
     fn gather(&mut self, pd: u32, source: &Source) -> Option<Vec<u8>> {
@@ -151,6 +213,9 @@ impl Fabric {
                 is_moving |= self.step(*id);
             }
         }
+        for (pd, into, bytes) in core::mem::take(&mut self.held) {
+            let _ = self.scatter(pd, &into, &bytes);
+        }
     }
 
     fn step(&mut self, id: u32) -> bool {
@@ -158,8 +223,10 @@ impl Fabric {
         if pair.state == QpState::Err {
             return self.flush(id);
         }
+        let runs = pair.state == QpState::Rts
+            || pair.state == QpState::Sqd && self.mutant == Some(Mutant::SqdIgnored);
         let is_late = pair.not_before.is_none_or(|at| Instant::now() >= at);
-        if pair.state != QpState::Rts || !is_late {
+        if !runs || !is_late {
             return false;
         }
         let Some(request) = pair.sends.pop_front() else { return false };
@@ -167,7 +234,8 @@ impl Fabric {
         let Some(pair) = self.pairs.get_mut(&id) else { return false };
         let failed = match outcome {
             Outcome::NotReady if pair.rnr_left > 0 => {
-                pair.rnr_left -= u8::from(pair.rnr_left < 7);
+                let is_finite = pair.rnr_left < 7 && self.mutant != Some(Mutant::RnrForEver);
+                pair.rnr_left -= u8::from(is_finite);
                 pair.not_before = Some(Instant::now() + pair.rnr_timer.wait());
                 pair.sends.push_front(request);
                 return false;
@@ -182,7 +250,7 @@ impl Fabric {
                 return true;
             }
         };
-        self.fail(id, 0, request.wqe, failed);
+        self.fail_send(id, &request, failed);
         true
     }
 
@@ -194,10 +262,21 @@ impl Fabric {
         self.complete(id, side, wqe, kind, 0, syndrome);
     }
 
+    fn fail_send(&mut self, id: u32, request: &Request, syndrome: Option<Syndrome>) {
+        if self.is(Mutant::UnsignaledFailuresVanish) && !request.flags.contains(SendFlags::SIGNALED)
+        {
+            if let Some(pair) = self.pairs.get_mut(&id) {
+                pair.state = QpState::Err;
+            }
+            return;
+        }
+        self.fail(id, 0, request.wqe, syndrome);
+    }
+
     fn flush(&mut self, id: u32) -> bool {
         let Some(pair) = self.pairs.get_mut(&id) else { return false };
         if let Some(request) = pair.sends.pop_front() {
-            self.fail(id, 0, request.wqe, Some(Syndrome::Flushed));
+            self.fail_send(id, &request, Some(Syndrome::Flushed));
         } else if let Some((wqe, _)) = pair.receives.pop_front() {
             self.fail(id, 1, wqe, Some(Syndrome::Flushed));
         } else {
@@ -240,6 +319,9 @@ impl Fabric {
             return;
         }
         if cq.queue.len() == cq.entries {
+            if self.mutant == Some(Mutant::SilentOverrun) {
+                return;
+            }
             cq.is_dead = true;
             self.events.push(AsyncEvent::CqOverrun(Cqn::from_low_bits(cqn)));
             for pair in self.pairs.values_mut().filter(|pair| pair.cqs.contains(&cqn)) {
@@ -290,7 +372,16 @@ impl Fabric {
         if right == Access::REMOTE_ATOMIC && at.addr % 8 != 0 {
             return denied(self, RemoteInvalidRequest);
         }
+        let is_lax = self.is(Mutant::QueuePairRightsIgnored);
+        if self.is(Mutant::WriteSpills)
+            && right == Access::REMOTE_WRITE
+            && let Some(byte) =
+                self.region(at.rkey.get(), remote_pd, at.addr + len as u64, 1, right)
+        {
+            byte.fill(0);
+        }
         let found = self.region(at.rkey.get(), remote_pd, at.addr, len, right);
+        let rights = if is_lax { right } else { rights };
         let (true, Some(bytes)) = (len == 0 || rights.contains(right), found) else {
             if len > 0 {
                 return denied(self, RemoteAccess);
@@ -310,6 +401,11 @@ impl Fabric {
                 return self.after_write(peer, imm, kind, request.flags, len);
             }
         };
+        if self.is(Mutant::FenceIgnored) {
+            let len_bytes = u32::try_from(back.len()).unwrap_or(u32::MAX);
+            self.held.push((pd, into, back));
+            return Outcome::Done(kind, len_bytes);
+        }
         match self.scatter(pd, &into, &back) {
             Some(()) => Outcome::Done(kind, u32::try_from(back.len()).unwrap_or(u32::MAX)),
             None => Outcome::Failed(LocalProtection),
@@ -327,7 +423,11 @@ impl Fabric {
         if imm.is_none() {
             return Outcome::Done(kind, 0);
         }
-        let Some((wqe, _)) = self.take_receive(peer) else { return Outcome::NotReady };
+        let Some((wqe, sges)) = self.take_receive(peer) else { return Outcome::NotReady };
+        if self.is(Mutant::WriteImmScatters) {
+            let pd = self.pairs.get(&peer).map_or(0, |pair| pair.pd);
+            let _ = self.scatter(pd, &sges, &[0; 8]);
+        }
         self.received(peer, wqe, CompletionKind::RecvWriteImm, len, imm, flags);
         Outcome::Done(kind, 0)
     }
@@ -335,7 +435,14 @@ impl Fabric {
     fn take_receive(&mut self, peer: u32) -> Option<(u16, Vec<Sge>)> {
         let pair = self.pairs.get_mut(&peer)?;
         match pair.srq {
-            Some(srq) => self.srqs.get_mut(&srq)?.pop_front(),
+            Some(srq) => {
+                let queue = self.srqs.get_mut(&srq)?;
+                let sges = self.first_sges.get_or_insert_with(|| queue.front().cloned());
+                let (wqe, own) = queue.pop_front()?;
+                let first = sges.as_ref().map(|(_, sges)| sges.clone());
+                let is_broken = self.mutant == Some(Mutant::SrqUsesOneBuffer);
+                Some((wqe, first.filter(|_| is_broken).unwrap_or(own)))
+            }
             None => pair.receives.pop_front(),
         }
     }
@@ -355,7 +462,9 @@ impl Fabric {
             return Outcome::Failed(Syndrome::RemoteInvalidRequest);
         }
         let pd = self.pairs.get(&peer).map_or(0, |pair| pair.pd);
-        if self.scatter(pd, &sges, data).is_none() {
+        let kept =
+            if self.is(Mutant::LastByteLost) { data.len().saturating_sub(1) } else { data.len() };
+        if self.scatter(pd, &sges, &data[..kept]).is_none() {
             self.fail(peer, 1, wqe, Some(Syndrome::LocalProtection));
             return Outcome::Failed(Syndrome::RemoteOperation);
         }
@@ -383,7 +492,8 @@ impl Fabric {
                 len_bytes: u32::try_from(len).unwrap_or(u32::MAX),
                 imm,
                 source: None,
-                solicited: flags.contains(SendFlags::SOLICITED),
+                solicited: flags.contains(SendFlags::SOLICITED)
+                    || self.is(Mutant::EverythingIsSolicited),
                 in_cqe: false,
             },
         );

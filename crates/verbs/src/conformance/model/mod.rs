@@ -22,7 +22,7 @@ use crate::{
     MemoryError, MemoryRegion, Mtu, Nic, NicAttributes, PortAttributes, QpConfig, QpState, Rkey,
     RnrTimer, Route, RtsAttr, SrqConfig, Transport,
 };
-use fabric::{Fabric, Pair, Region};
+use fabric::{Fabric, Mutant, Pair, Region};
 use queues::{ModelCq, ModelQp, ModelSrq};
 
 /// What the model can do.
@@ -59,6 +59,8 @@ pub(super) struct Model {
 pub(super) fn open(place: &Place) -> Model {
     let mut fabrics = FABRICS.lock().unwrap_or_else(PoisonError::into_inner);
     let shared = fabrics.entry(place.fabric.clone()).or_default().clone();
+    let is_asked = |mutant: &Mutant| place.fabric.starts_with(&format!("{mutant:?}"));
+    shared.lock().mutant = Mutant::ALL.into_iter().map(|(mutant, _)| mutant).find(is_asked);
     let attributes = NicAttributes {
         name: "model".into(),
         cqes_max: 1 << 20,
@@ -268,4 +270,18 @@ impl Nic for Model {
 mod threads {
     use super::{MODEL, open};
     crate::conformance_scenarios!(crate::conformance_mode, threads, open, MODEL);
+}
+
+/// A broken NIC fails the scenario that is about what it breaks.
+#[test]
+fn the_suite_kills_its_mutants() {
+    let testbed = Testbed { deadline: Duration::from_millis(300), ..MODEL };
+    for (mutant, name) in Mutant::ALL {
+        let run = || {
+            let label = format!("{mutant:?}");
+            super::run_threads(&label, super::scenario(name), open, &testbed);
+        };
+        let result = std::panic::catch_unwind(run);
+        assert!(result.is_err(), "{name} does not notice {mutant:?}");
+    }
 }

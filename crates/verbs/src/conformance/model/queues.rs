@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::{
     Shared,
-    fabric::{Action, Request, Source},
+    fabric::{Action, Mutant, Request, Source},
 };
 use crate::{
     Arm, ArmError, Completion, CompletionKind, CompletionQueue, CqConfig, Cqn, ModifyError, Op,
@@ -50,13 +50,16 @@ impl CompletionQueue for ModelCq {
 
     fn arm(&mut self, which: Arm) -> Result<(), ArmError> {
         let mut fabric = self.shared.lock();
+        let is_blind = fabric.mutant == Some(Mutant::ArmIgnoresThePast);
         let cq = fabric.cqs.get_mut(&self.id).ok_or(ArmError::NoChannel)?;
         if cq.channel.is_none() {
             return Err(ArmError::NoChannel);
         }
         let only_solicited = which == Arm::Solicited;
         cq.armed = Some(only_solicited);
-        if cq.queue.iter().any(|c| !only_solicited || c.solicited || c.failure.is_some()) {
+        if !is_blind
+            && cq.queue.iter().any(|c| !only_solicited || c.solicited || c.failure.is_some())
+        {
             cq.fire();
         }
         Ok(())
@@ -227,7 +230,8 @@ impl QueuePair for ModelQp {
                 pair.receives.clear();
                 pair.not_before = None;
                 let cqs = pair.cqs;
-                for cq in cqs {
+                let keeps = fabric.mutant == Some(Mutant::ResetKeepsCompletions);
+                for cq in cqs.into_iter().filter(|_| !keeps) {
                     if let Some(cq) = fabric.cqs.get_mut(&cq) {
                         cq.queue.retain(|completion| completion.qpn.get() != self.id);
                     }
