@@ -10,8 +10,8 @@ use std::{
 use wire::cqe::Syndrome;
 
 use crate::{
-    Access, AsyncEvent, Completion, CompletionKind, Cqn, Failure, QpState, Qpn, RemoteSlice,
-    RnrTimer, RtsAttr, SendFlags, Sge,
+    Access, AsyncEvent, Completion, CompletionKind, Cqn, Failure, Lid, QpState, Qpn, RemoteSlice,
+    RnrTimer, RtsAttr, SendFlags, Sge, Transport,
 };
 
 /// A way to be broken that the suite has to notice.
@@ -89,6 +89,8 @@ pub(super) enum Action {
 }
 
 pub(super) struct Request {
+    /// Number and key of the target of a datagram or DC request.
+    pub(super) to: Option<(u32, u64)>,
     pub(super) wqe: u16,
     pub(super) action: Action,
     pub(super) flags: SendFlags,
@@ -97,6 +99,10 @@ pub(super) struct Request {
 pub(super) type Receives = VecDeque<(u16, Vec<Sge>)>;
 
 pub(super) struct Pair {
+    pub(super) transport: Transport,
+    pub(super) lid: Lid,
+    /// Queue key or access key.
+    pub(super) key: u64,
     pub(super) pd: u32,
     pub(super) state: QpState,
     pub(super) cqs: [u32; 2],
@@ -127,6 +133,8 @@ pub(super) struct Fabric {
     pub(super) mutant: Option<Mutant>,
     /// The first receive of any SRQ.
     first_sges: Option<Option<(u16, Vec<Sge>)>>,
+    /// Who sent the datagram or DC request that is being executed.
+    sender: Option<crate::Source>,
     /// Results that a broken NIC holds back: domain, where to, what.
     held: Vec<(u32, Vec<Sge>, Vec<u8>)>,
     pub(super) last_id: u32,
@@ -339,7 +347,13 @@ impl Fabric {
     fn execute(&mut self, id: u32, request: &Request) -> Outcome {
         use Syndrome::{LocalProtection, RemoteAccess, RemoteInvalidRequest, RetryExceeded};
         let Some(pair) = self.pairs.get(&id) else { return Outcome::NotReady };
-        let (pd, peer) = (pair.pd, pair.peer);
+        let (pd, transport) = (pair.pd, pair.transport);
+        let (peer, key) = request.to.unwrap_or((pair.peer, 0));
+        self.sender = request.to.map(|_| crate::Source {
+            qpn: Qpn::from_low_bits(id),
+            lid: pair.lid,
+            has_grh: false,
+        });
         let (data, imm, kind) = match &request.action {
             Action::Nop => return Outcome::Done(CompletionKind::Nop, 0),
             Action::Send(source, imm) => (self.gather(pd, source), *imm, CompletionKind::Send),
@@ -348,12 +362,20 @@ impl Fabric {
             Action::Atomic(_, _, kind, ..) => (Some(vec![]), None, *kind),
         };
         let Some(data) = data else { return Outcome::Failed(LocalProtection) };
+        if transport == Transport::Ud {
+            return self.datagram(peer, key, &data, imm);
+        }
         let Some(remote) = self.pairs.get(&peer).filter(|peer| peer.state.responds()) else {
             return Outcome::Failed(RetryExceeded);
         };
         let (remote_pd, rights) = (remote.pd, remote.access);
+        if transport == Transport::Dci && (remote.transport, remote.key) != (Transport::Dct, key) {
+            return Outcome::Failed(RemoteAccess);
+        }
         let denied = |fabric: &mut Self, syndrome| {
-            if let Some(peer) = fabric.pairs.get_mut(&peer) {
+            if let Some(peer) = fabric.pairs.get_mut(&peer)
+                && peer.transport == Transport::Rc
+            {
                 peer.state = QpState::Err;
             }
             Outcome::Failed(syndrome)
@@ -410,6 +432,32 @@ impl Fabric {
             Some(()) => Outcome::Done(kind, u32::try_from(back.len()).unwrap_or(u32::MAX)),
             None => Outcome::Failed(LocalProtection),
         }
+    }
+
+    /// Delivers a datagram, or loses it.
+    fn datagram(&mut self, peer: u32, key: u64, data: &[u8], imm: Option<u32>) -> Outcome {
+        const GRH_BYTES: usize = 40;
+        if data.len() > 4096 {
+            return Outcome::Failed(Syndrome::LocalLength);
+        }
+        let is_open = |pair: &&Pair| {
+            (pair.transport, pair.key) == (Transport::Ud, key) && pair.state.responds()
+        };
+        let Some(remote) = self.pairs.get(&peer).filter(is_open) else {
+            return Outcome::Done(CompletionKind::Send, 0);
+        };
+        let pd = remote.pd;
+        let room = |sges: &[Sge]| sges.iter().map(|sge| u64::from(sge.len_bytes)).sum::<u64>();
+        let fits = |(_, sges): &&(u16, Vec<Sge>)| room(sges) >= (GRH_BYTES + data.len()) as u64;
+        if remote.receives.front().filter(fits).is_some()
+            && let Some((wqe, sges)) = self.take_receive(peer)
+        {
+            let whole = [&[0; GRH_BYTES], data].concat();
+            let _ = self.scatter(pd, &sges, &whole);
+            let flags = SendFlags::empty();
+            self.received(peer, wqe, CompletionKind::Recv, data.len(), imm, flags);
+        }
+        Outcome::Done(CompletionKind::Send, 0)
     }
 
     fn after_write(
@@ -491,7 +539,7 @@ impl Fabric {
                 failure: None,
                 len_bytes: u32::try_from(len).unwrap_or(u32::MAX),
                 imm,
-                source: None,
+                source: self.sender,
                 solicited: flags.contains(SendFlags::SOLICITED)
                     || self.is(Mutant::EverythingIsSolicited),
                 in_cqe: false,

@@ -1,6 +1,6 @@
 //! The smallest NIC that passes the suite: one lock, no wire, no timing. It tests the suite.
 //!
-//! RC and SRQ only, inside one process. Memory is a vector under the lock, addresses are invented.
+//! Inside one process only. Memory is a vector under the lock, addresses are invented.
 
 mod fabric;
 mod queues;
@@ -20,17 +20,14 @@ use super::{Capabilities, Place, Testbed};
 use crate::{
     Access, AddressVector, AsyncEvent, Channel, CqConfig, CreateError, Lid, LinkLayer, Lkey,
     MemoryError, MemoryRegion, Mtu, Nic, NicAttributes, PortAttributes, QpConfig, QpState, Rkey,
-    RnrTimer, Route, RtsAttr, SrqConfig, Transport,
+    RnrTimer, Route, RtsAttr, SrqConfig,
 };
 use fabric::{Fabric, Mutant, Pair, Region};
 use queues::{ModelCq, ModelQp, ModelSrq};
 
 /// What the model can do.
 pub(super) const MODEL: Testbed = Testbed {
-    capabilities: Capabilities::all()
-        .difference(Capabilities::UD)
-        .difference(Capabilities::DC)
-        .difference(Capabilities::SCATTER_TO_CQE),
+    capabilities: Capabilities::all().difference(Capabilities::SCATTER_TO_CQE),
     quiet: Duration::from_millis(1),
     ..Testbed::FULL
 };
@@ -240,6 +237,9 @@ impl Nic for Model {
         fabric.pairs.insert(
             id,
             Pair {
+                transport: config.transport,
+                lid: self.lid,
+                key: config.access_key.get(),
                 pd: *pd,
                 state: QpState::Reset,
                 cqs: [config.send_cq.id, config.recv_cq.id],
@@ -254,7 +254,6 @@ impl Nic for Model {
                 not_before: None,
             },
         );
-        debug_assert_eq!(config.transport, Transport::Rc);
         Ok(ModelQp::new(self.shared.clone(), id, config, recv))
     }
 

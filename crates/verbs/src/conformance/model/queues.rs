@@ -7,9 +7,9 @@ use super::{
     fabric::{Action, Mutant, Request, Source},
 };
 use crate::{
-    Arm, ArmError, Completion, CompletionKind, CompletionQueue, CqConfig, Cqn, ModifyError, Op,
-    Payload, PostRecvError, PostSendError, QpConfig, QpState, Qpn, QueuePair, SendFlags,
-    SendRequest, Sge, SharedReceiveQueue, SrqConfig, Srqn, Transition, Transport,
+    Arm, ArmError, Completion, CompletionKind, CompletionQueue, CqConfig, Cqn, Destination,
+    ModifyError, Op, Payload, PostRecvError, PostSendError, QpConfig, QpState, Qpn, QueuePair,
+    SendFlags, SendRequest, Sge, SharedReceiveQueue, SrqConfig, Srqn, Transition, Transport,
 };
 
 /// Bytes of the largest WQE.
@@ -120,6 +120,7 @@ impl SharedReceiveQueue for ModelSrq {
 pub(in super::super) struct ModelQp {
     shared: Shared,
     id: u32,
+    transport: Transport,
     has_srq: bool,
     recv_entries: u32,
     recv_sges_max: u8,
@@ -146,6 +147,7 @@ impl ModelQp {
         Self {
             shared,
             id,
+            transport: config.transport,
             has_srq: config.srq.is_some(),
             recv_entries: config.recv.entries,
             recv_sges_max: config.recv.sges_max,
@@ -211,7 +213,7 @@ impl QueuePair for ModelQp {
     }
 
     fn transport(&self) -> Transport {
-        Transport::Rc
+        self.transport
     }
 
     fn state(&self) -> QpState {
@@ -219,7 +221,7 @@ impl QueuePair for ModelQp {
     }
 
     fn modify(&mut self, to: &Transition) -> Result<(), ModifyError> {
-        to.check(self.state(), Transport::Rc)?;
+        to.check(self.state(), self.transport)?;
         let shared = self.shared.clone();
         let mut fabric = shared.lock();
         let pair = fabric.pairs.get_mut(&self.id).expect("alive");
@@ -238,7 +240,12 @@ impl QueuePair for ModelQp {
                 }
                 self.forget();
             }
-            Transition::Init(attr) => pair.access = attr.access,
+            Transition::Init(attr) => {
+                pair.access = attr.access;
+                if self.transport == Transport::Ud {
+                    pair.key = u64::from(attr.qkey.get());
+                }
+            }
             Transition::Rtr(attr) => {
                 pair.peer = attr.peer.map_or(0, |peer| peer.qpn.get());
                 pair.rnr_timer = attr.rnr_timer;
@@ -258,9 +265,19 @@ impl QueuePair for ModelQp {
         if !state.accepts_sends() {
             return Err(PostSendError::State(state));
         }
-        if request.to.is_some() {
-            let rule = "has one destination";
-            return Err(PostSendError::Transport { transport: Transport::Rc, rule });
+        let transport = self.transport;
+        let (to, rule) = match (transport, request.to, &request.op) {
+            (Transport::Rc, None, _) => (None, None),
+            (Transport::Ud, Some(Destination::Ud { to, qkey }), Op::Send { .. }) => {
+                (Some((to.qpn.get(), u64::from(qkey.get()))), None)
+            }
+            (Transport::Dci, Some(Destination::Dc { to, key }), _) => {
+                (Some((to.qpn.get(), key.get())), None)
+            }
+            _ => (None, Some("does not do that")),
+        };
+        if let Some(rule) = rule {
+            return Err(PostSendError::Transport { transport, rule });
         }
         if let Op::FetchAdd { into, .. } | Op::CompareSwap { into, .. } = request.op
             && into.len_bytes != 8
@@ -285,7 +302,7 @@ impl QueuePair for ModelQp {
         if flags.contains(SendFlags::SIGNALED) {
             self.unsignaled = 0;
         }
-        self.posted.push(Request { wqe, action: action(&request.op), flags });
+        self.posted.push(Request { to, wqe, action: action(&request.op), flags });
         Ok(wqe)
     }
 
@@ -297,7 +314,7 @@ impl QueuePair for ModelQp {
     }
 
     fn post_recv(&mut self, into: &[Sge]) -> Result<u16, PostRecvError> {
-        if self.has_srq {
+        if self.has_srq || self.transport == Transport::Dci {
             return Err(PostRecvError::NoQueue);
         }
         let state = self.state();
