@@ -26,7 +26,7 @@ mod requester;
 mod responder;
 
 pub(crate) use chunk::{Chunk, Order, copy};
-pub(crate) use packet::{Key, Reply, Request, Verb};
+pub(crate) use packet::{Extent, Key, Reply, Request, Verb};
 pub(crate) use requester::{
     Activity, Completed, Port, Requester, Scratch, SendQueue, SendState, WQE_BYTES_MAX,
 };

@@ -26,10 +26,20 @@ pub(crate) enum Key {
     Dc(DcKey),
 }
 
+/// How much of a request to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// All of it.
+    Whole,
+    /// Only the checks: strict mode moves the data later, but a refusal comes in order.
+    Checks,
+}
+
 /// The header of a message. Its payload travels beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Request {
     pub(crate) verb: Verb,
+    pub(crate) extent: Extent,
     pub(crate) key: Key,
     pub(crate) from: (Lid, Qpn),
     pub(crate) to: Qpn,

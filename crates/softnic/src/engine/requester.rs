@@ -9,7 +9,7 @@ use wire::{
     wqe::{self, AvKey, CtrlFlags, Opcode, SendWqe, Segment, Sge, wqebbs},
 };
 
-use super::{Chunk, Key, Reply, Request, Verb};
+use super::{Chunk, Extent, Key, Reply, Request, Verb};
 
 /// Longest send WQE.
 pub(crate) const WQE_BYTES_MAX: usize = wqe::OCTOWORDS_MAX as usize * wqe::OCTOWORD_BYTES;
@@ -128,6 +128,8 @@ pub(crate) struct Requester {
     /// Something above was used up since the last success.
     has_retried: bool,
     inflight: VecDeque<Inflight>,
+    /// What the next request fails with, before the flush.
+    doom: Option<Syndrome>,
     /// How many of `inflight` are deferred.
     deferred: usize,
     /// DCI: the target of the requests in flight.
@@ -171,6 +173,7 @@ impl Requester {
             connecting_since_ns: None,
             has_retried: false,
             inflight: VecDeque::new(),
+            doom: None,
             deferred: 0,
             connected: None,
         }
@@ -197,6 +200,12 @@ impl Requester {
     pub(crate) fn set_state(&mut self, state: SendState) {
         self.state = state;
         self.retry_at_ns = None;
+    }
+
+    /// The peer is gone. If nothing is outstanding, the next request learns it.
+    pub(crate) fn lose_peer(&mut self) {
+        self.doom = Some(Syndrome::RetryExceeded);
+        self.set_state(SendState::Flushing);
     }
 
     fn refill_retries(&mut self) {
@@ -275,17 +284,21 @@ impl Requester {
         if self.deferred > 0 && self.must_wait(&parsed, port) {
             return false;
         }
-        let counter = self.next;
-        if self.may_defer(parsed.opcode) && port.defers() {
-            self.connected = parsed.av.as_ref().map(|av| (port.destination(av), av.destination));
-            self.next = self.next.wrapping_add(blocks);
-            self.inflight.push_back(Inflight::Deferred(wqe.into(), counter));
-            self.deferred += 1;
-            return true;
-        }
-        let (done, reply) = issue(&parsed, self.peer, self.qpn, &mut scratch.chunks, port);
+        let defers = self.may_defer(parsed.opcode) && port.defers();
+        let extent = if defers { Extent::Checks } else { Extent::Whole };
+        let (done, reply) = if defers && self.transport == Transport::Ud {
+            (flushed(parsed.opcode, self.next), Reply::Ack)
+        } else {
+            issue(&parsed, extent, self.peer, self.qpn, &mut scratch.chunks, port)
+        };
         match self.judge(reply, port) {
             Step::Wait => return false,
+            Step::Done if defers => {
+                self.connected = parsed.av.as_ref().map(|av| (port.destination(av), av.destination));
+                self.inflight.push_back(Inflight::Deferred(wqe.into(), self.next));
+                self.deferred += 1;
+                self.next = self.next.wrapping_add(blocks);
+            }
             Step::Done => {
                 self.next = self.next.wrapping_add(blocks);
                 self.finish(done, port);
@@ -328,11 +341,10 @@ impl Requester {
             };
             let counter = *counter;
             if self.state == SendState::Flushing {
-                let done = parse(bytes, self.transport, counter, self.qpn).map_or_else(
-                    |_| flushed(Opcode::Nop, counter),
-                    |wqe| flushed(wqe.opcode, counter),
-                );
+                let opcode = parse(bytes, self.transport, counter, self.qpn).map(|wqe| wqe.opcode);
+                let done = self.doomed(opcode.unwrap_or(Opcode::Nop), counter);
                 self.settle(at, done);
+                self.flush_inflight(at + 1);
                 continue;
             }
             if !port.resumes() {
@@ -343,13 +355,15 @@ impl Requester {
                 break;
             }
             let Ok(parsed) = parse(bytes, self.transport, counter, self.qpn) else { break };
-            let (mut done, reply) = issue(&parsed, self.peer, self.qpn, &mut scratch.chunks, port);
+            let (peer, chunks) = (self.peer, &mut scratch.chunks);
+            let (mut done, reply) = issue(&parsed, Extent::Whole, peer, self.qpn, chunks, port);
             match self.judge(reply, port) {
                 Step::Wait => break,
                 Step::Done => {}
                 Step::Fail(syndrome) => {
                     done.completed.failure = Some(syndrome);
                     self.fall(port);
+                    self.flush_inflight(at + 1);
                 }
             }
             self.settle(at, done);
@@ -360,6 +374,15 @@ impl Requester {
     fn settle(&mut self, at: usize, done: Done) {
         self.inflight[at] = Inflight::Done(done);
         self.deferred -= 1;
+    }
+
+    /// What was done behind a failure does not count.
+    fn flush_inflight(&mut self, from: usize) {
+        for later in self.inflight.range_mut(from..) {
+            if let Inflight::Done(done) = later {
+                *done = flushed(done.completed.opcode, done.completed.counter);
+            }
+        }
     }
 
     /// Completes what is done at the front.
@@ -439,8 +462,9 @@ impl Requester {
 
     fn fail<P: Port>(&mut self, mut done: Done, syndrome: Syndrome, port: &mut P) {
         done.completed.failure = Some(syndrome);
-        self.finish(done, port);
+        // Whoever sees the completion finds the queue pair in its new state.
         self.fall(port);
+        self.finish(done, port);
     }
 
     fn fail_malformed<P: Port>(&mut self, port: &mut P) {
@@ -466,9 +490,18 @@ impl Requester {
         let parsed = parse(&scratch.wqe[..len], self.transport, self.next, self.qpn);
         let (opcode, blocks) =
             parsed.map_or((Opcode::Nop, 1), |wqe| (wqe.opcode, wqebbs(wqe.ctrl.octowords)));
-        let done = flushed(opcode, self.next);
+        let done = self.doomed(opcode, self.next);
         self.next = self.next.wrapping_add(blocks);
         self.finish(done, port);
+    }
+
+    /// A request that is flushed; the first one after the peer's death says why.
+    fn doomed(&mut self, opcode: Opcode, counter: u16) -> Done {
+        let mut done = flushed(opcode, counter);
+        if let Some(doom) = self.doom.take() {
+            done.completed.failure = Some(doom);
+        }
+        done
     }
 }
 
@@ -515,6 +548,7 @@ fn parse(
 #[inline]
 fn issue<P: Port>(
     wqe: &SendWqe<'_>,
+    extent: Extent,
     peer: Option<(Lid, Qpn)>,
     qpn: Qpn,
     chunks: &mut Vec<Chunk>,
@@ -536,7 +570,8 @@ fn issue<P: Port>(
             match address(wqe, peer, port) {
                 None => Reply::Silence,
                 Some((lid, to, key)) => {
-                    let request = request(wqe, verb, key, (port.lid(), qpn), to, len_bytes);
+                    let from = (port.lid(), qpn);
+                    let request = Request { extent, ..request(wqe, verb, key, from, to, len_bytes) };
                     port.carry(lid, &request, chunks)
                 }
             }
@@ -621,6 +656,7 @@ fn request(
     let raddr = wqe.raddr;
     Request {
         verb,
+        extent: Extent::Whole,
         key,
         from,
         to,

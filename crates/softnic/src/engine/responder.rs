@@ -8,7 +8,7 @@ use wire::{
     wqe::{RecvWqe, Sge},
 };
 
-use super::{Chunk, Key, Order, Reply, Request, Verb, chunk};
+use super::{Chunk, Extent, Key, Order, Reply, Request, Verb, chunk};
 use crate::{
     card::{
         target::Target,
@@ -151,6 +151,7 @@ impl<M: Memory> Arrival<'_, M> {
         }
         match self.remote(Access::REMOTE_READ) {
             Err(reply) => reply,
+            Ok(_) if self.request.extent == Extent::Checks => Reply::Ack,
             Ok(from) => {
                 // SAFETY: `gather` checked `local` for writing, `locate` checked `from`; the
                 // sender's presence keeps both mapped.
@@ -169,6 +170,9 @@ impl<M: Memory> Arrival<'_, M> {
             Ok(_) => return self.refuse(Syndrome::RemoteInvalidRequest, Syndrome::LocalQpOperation),
             Err(reply) => return reply,
         };
+        if self.request.extent == Extent::Checks {
+            return Reply::Ack;
+        }
         // SAFETY: 8 aligned bytes that `locate` checked; the sender's presence keeps them mapped,
         // and everybody accesses them as atomics or through `memory::copy`.
         let word = unsafe { AtomicU64::from_ptr(word) };

@@ -333,7 +333,8 @@ impl Port for ExecPort<'_> {
     fn complete(&mut self, completed: &Completed) {
         if let Some(strict) = &mut self.strict {
             strict.held.push_back(*completed);
-            if strict.held.len() < HELD_MAX {
+            // A failure is reported at once: what is flushed after it must not come before it.
+            if strict.held.len() < HELD_MAX && completed.failure.is_none() {
                 return self.release_held();
             }
             for completed in core::mem::take(&mut strict.held) {
@@ -346,6 +347,7 @@ impl Port for ExecPort<'_> {
 
     fn fell(&mut self) {
         self.fell = true;
+        self.qp.note_fall();
     }
 
     fn defers(&mut self) -> bool {

@@ -62,6 +62,8 @@ pub(crate) struct QpShared {
     state: Mutex<State>,
     /// Whoever has entered [`Self::presence`] has it.
     exec: UnsafeCell<Exec>,
+    /// The requester has failed; `state` and the card follow soon.
+    fallen: AtomicBool,
     wants: AtomicBool,
 }
 
@@ -128,6 +130,7 @@ impl QpShared {
             send,
             entry: NonNull::from(entry),
             exec: UnsafeCell::new(Exec::new(request.transport, qpn, context.config.strict)),
+            fallen: AtomicBool::new(false),
             wants: AtomicBool::new(false),
             state: Mutex::new(state),
             context: context.clone(),
@@ -187,7 +190,22 @@ impl QpShared {
     pub(crate) fn state(&self) -> QpState {
         let shown = Control::decode(self.entry().control.load(Ordering::Acquire));
         let shown = shown.map_or(QpState::Err, |control| control.state);
-        if shown != QpState::Reset && self.has_fault() { QpState::Err } else { shown }
+        let has_fallen = self.fallen.load(Ordering::Acquire);
+        match shown {
+            QpState::Reset => shown,
+            _ if self.has_fault() => QpState::Err,
+            QpState::Rts | QpState::Sqd if has_fallen => self.fallen_state(),
+            _ => shown,
+        }
+    }
+
+    /// Where a failure of a request leads.
+    fn fallen_state(&self) -> QpState {
+        if self.transport == Transport::Ud { QpState::Sqe } else { QpState::Err }
+    }
+
+    fn note_fall(&self) {
+        self.fallen.store(true, Ordering::Release);
     }
 
     /// RC: the port it is connected to.
@@ -311,7 +329,10 @@ impl QpShared {
                     let _ = self.context.import(lid);
                 }
             }
-            Transition::Rts(attr) => self.exclusively(|exec| exec.requester.start(attr))?,
+            Transition::Rts(attr) => {
+                self.exclusively(|exec| exec.requester.start(attr))?;
+                self.fallen.store(false, Ordering::Release);
+            }
             Transition::Sqd => {
                 self.exclusively(|exec| exec.requester.set_state(SendState::Drained))?;
             }
@@ -340,6 +361,7 @@ impl QpShared {
         })?;
         self.exclusively(|exec| exec.reset(self.transport, self.qpn))?;
         self.unwant();
+        self.fallen.store(false, Ordering::Release);
         if let Some(send) = &self.send {
             send.reset();
         }
@@ -354,8 +376,7 @@ impl QpShared {
 
     /// The requester has failed, and flushes: ERR, or SQE for datagrams.
     fn fall(&self) {
-        let to = if self.transport == Transport::Ud { QpState::Sqe } else { QpState::Err };
-        self.enter_error(to);
+        self.enter_error(self.fallen_state());
     }
 
     /// A peer, or a dead completion queue, has broken this queue pair.
@@ -369,10 +390,9 @@ impl QpShared {
 
     /// The port that it is connected to is gone.
     pub(crate) fn lose_peer(&self) {
-        // Requests in the queue learn it by themselves: they fail, and the queue pair with them.
-        self.run();
-        let before = lock(&self.state).state;
-        if !matches!(before, QpState::Err | QpState::Reset) && !self.is_posted() {
+        // The first request in the queue, or the next one, learns why; the rest is flushed.
+        let doomed = self.exclusively(|exec| exec.requester.lose_peer());
+        if doomed.is_ok() {
             self.enter_error(QpState::Err);
         }
     }
@@ -474,7 +494,9 @@ impl QpShared {
         state.state = QpState::Reset;
         self.show(&state);
         drop(state);
-        if self.context.quiesce().is_err() {
+        // The NIC thread may hold it a little longer, but executes nothing any more.
+        let stopped = self.exclusively(|exec| exec.requester.set_state(SendState::Stopped));
+        if stopped.is_err() || self.context.quiesce().is_err() {
             // A stopped peer is inside, and writes to these queues when it continues: they stay.
             core::mem::forget(self);
         }
