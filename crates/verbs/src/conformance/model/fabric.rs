@@ -45,10 +45,18 @@ pub(super) enum Mutant {
     ResetKeepsCompletions,
     /// WRITE with immediate data also writes the receive's buffers.
     WriteImmScatters,
+    /// Datagrams are delivered whatever their key.
+    QueueKeyIgnored,
+    /// Targets serve whoever asks.
+    AccessKeyIgnored,
+    /// A queue never signals by itself.
+    NoSignalOfItsOwn,
+    /// A peer that is gone is not noticed.
+    DeathUnnoticed,
 }
 
 impl Mutant {
-    pub(super) const ALL: [(Self, &str); 14] = [
+    pub(super) const ALL: [(Self, &str); 18] = [
         (Self::SrqUsesOneBuffer, "pitfall_01_each_srq_message_has_its_own_buffer"),
         (Self::UnsignaledFailuresVanish, "pitfall_04_unsignaled_failures_surface"),
         (Self::WriteSpills, "write_moves_every_size"),
@@ -63,6 +71,10 @@ impl Mutant {
         (Self::FenceIgnored, "fence_waits_for_reads_and_atomics"),
         (Self::ResetKeepsCompletions, "reset_queue_pair_is_reusable"),
         (Self::WriteImmScatters, "write_imm_leaves_the_receive_untouched"),
+        (Self::QueueKeyIgnored, "datagram_with_a_wrong_key_is_dropped"),
+        (Self::AccessKeyIgnored, "wrong_access_key_fails"),
+        (Self::NoSignalOfItsOwn, "pitfall_06_sparse_signals_never_wedge_the_queue"),
+        (Self::DeathUnnoticed, "destroyed_peer_exhausts_retries"),
     ];
 }
 
@@ -366,9 +378,11 @@ impl Fabric {
             return self.datagram(peer, key, &data, imm);
         }
         let Some(remote) = self.pairs.get(&peer).filter(|peer| peer.state.responds()) else {
-            return Outcome::Failed(RetryExceeded);
+            let is_blind = self.is(Mutant::DeathUnnoticed);
+            return if is_blind { Outcome::NotReady } else { Outcome::Failed(RetryExceeded) };
         };
         let (remote_pd, rights) = (remote.pd, remote.access);
+        let key = if self.is(Mutant::AccessKeyIgnored) { remote.key } else { key };
         if transport == Transport::Dci && (remote.transport, remote.key) != (Transport::Dct, key) {
             return Outcome::Failed(RemoteAccess);
         }
@@ -440,8 +454,10 @@ impl Fabric {
         if data.len() > 4096 {
             return Outcome::Failed(Syndrome::LocalLength);
         }
+        let is_lax = self.is(Mutant::QueueKeyIgnored);
         let is_open = |pair: &&Pair| {
-            (pair.transport, pair.key) == (Transport::Ud, key) && pair.state.responds()
+            let fits = pair.transport == Transport::Ud && (is_lax || pair.key == key);
+            fits && pair.state.responds()
         };
         let Some(remote) = self.pairs.get(&peer).filter(is_open) else {
             return Outcome::Done(CompletionKind::Send, 0);

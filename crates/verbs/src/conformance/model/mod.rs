@@ -70,6 +70,12 @@ pub(super) fn open(place: &Place) -> Model {
     Model { shared, attributes: Arc::new(attributes), lid }
 }
 
+/// Takes every queue pair of one role away, as the death of its process does.
+pub(super) fn kill(fabric: &str, role: super::Role) {
+    let nic = open(&Place { role, fabric: fabric.to_owned() });
+    nic.shared.lock().pairs.retain(|_, pair| pair.lid != nic.lid);
+}
+
 /// A region.
 pub(super) struct ModelMr {
     shared: Shared,
