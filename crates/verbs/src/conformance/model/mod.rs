@@ -3,6 +3,7 @@
 //! Inside one process only. Memory is a vector under the lock, addresses are invented.
 
 mod fabric;
+mod mutant;
 mod queues;
 
 use std::{
@@ -22,7 +23,8 @@ use crate::{
     MemoryError, MemoryRegion, Mtu, Nic, NicAttributes, PortAttributes, QpConfig, QpState, Rkey,
     RnrTimer, Route, RtsAttr, SrqConfig,
 };
-use fabric::{Fabric, Mutant, Pair, Region};
+use fabric::{Fabric, Pair, Region};
+use mutant::Mutant;
 use queues::{ModelCq, ModelQp, ModelSrq};
 
 /// What the model can do.

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 
 use super::{
     Shared,
-    fabric::{Action, Mutant, Request, Source},
+    fabric::{Action, Request, Source},
+    mutant::Mutant,
 };
 use crate::{
     Arm, ArmError, Completion, CompletionKind, CompletionQueue, CqConfig, Cqn, Destination,
