@@ -19,6 +19,7 @@ use super::{
     data::{Buffer, Rng},
     end::{Done, End, OPEN, Setup, Watched, connect, connect_local, create_qp},
     harness::{Capabilities, Deadline, Place, Remote, Role, Side, Stop, Testbed, Verdict, ensure},
+    oob::OutOfBand,
     process::{Spawned, as_child},
     srq::{Pool, message},
     threads::{MakeNic, fabric_name, judge, with_seed_of_environment},
@@ -55,7 +56,16 @@ pub fn peer_death<N: Nic + 'static>(test_path: &str, make_nic: MakeNic<N>, testb
         };
     }
     let fabric = fabric_name("peer_death");
-    let verdict = survive(test_path, &fabric, make_nic, testbed);
+    let nic = make_nic(&Place { role: Role::Client, fabric: fabric.clone() });
+    let verdict = survive(&nic, testbed, || {
+        let (child, socket) = Spawned::start(test_path, &fabric)
+            .map_err(|error| Stop::violation(format!("no child: {error}")))?;
+        let kill = || match child.kill() {
+            Ok(_) => Ok(()),
+            Err(error) => Err(Stop::violation(format!("cannot kill: {error}"))),
+        };
+        Ok((Box::new(socket) as Box<dyn OutOfBand>, kill))
+    });
     judge(test_path, &testbed, vec![(Role::Client, verdict)]);
 }
 
@@ -253,20 +263,18 @@ fn victim<N: Nic>(side: &mut Side<N>) -> Verdict {
     }
 }
 
-fn survive<N: Nic>(
-    test_path: &str,
-    fabric: &str,
-    make_nic: MakeNic<N>,
+/// Lives through `death_rounds` victims: `start` starts one, and what it returns kills it.
+fn survive<N: Nic, Kill: FnOnce() -> Verdict>(
+    nic: &N,
     testbed: Testbed,
+    mut start: impl FnMut() -> Verdict<(Box<dyn OutOfBand>, Kill)>,
 ) -> Verdict {
-    let nic = make_nic(&Place { role: Role::Client, fabric: fabric.to_owned() });
     let atomics = testbed.capabilities.contains(Capabilities::ATOMICS);
     let mut rng = Rng::new(testbed.seed);
     let mut fort = None;
     for round in 0..testbed.death_rounds {
-        let (child, socket) = Spawned::start(test_path, fabric)
-            .map_err(|error| Stop::violation(format!("no child: {error}")))?;
-        let mut side = Side::new(nic.clone(), Role::Client, testbed, Box::new(socket));
+        let (oob, kill) = start()?;
+        let mut side = Side::new(nic.clone(), Role::Client, testbed, oob);
         let fort = match &mut fort {
             Some(fort) => fort,
             None => fort.insert(Fort::build(&side)?),
@@ -274,7 +282,7 @@ fn survive<N: Nic>(
         let mut fronts = fort.connect(&mut side)?;
         let life_us = rng.below(LIFE_US_MAX) as u64;
         fort.hammer(&mut fronts, Deadline::after(Duration::from_micros(life_us)), atomics)?;
-        child.kill().map_err(|error| Stop::violation(format!("cannot kill: {error}")))?;
+        kill()?;
         fort.bury(&side, &mut fronts, atomics)?;
         fort.inspect()?;
         bystander(&side, round)?;
@@ -307,4 +315,51 @@ fn bystander<N: Nic>(side: &Side<N>, round: u32) -> Verdict {
     right.wait_for(CompletionKind::Recv)?;
     buffer.expect(LEN, &data);
     buffer.verify()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+    use crate::conformance::{
+        model::{MODEL, kill, open},
+        oob::InMemory,
+    };
+
+    /// The model reaches no other process: its victims are threads that lose their queue pairs.
+    fn survive_on_the_model(name: &str, testbed: Testbed) -> Verdict {
+        let fabric = fabric_name(name);
+        let place = |role| Place { role, fabric: fabric.clone() };
+        let nic = open(&place(Role::Client));
+        survive(&nic, testbed, || {
+            let (ours, theirs) = InMemory::pair();
+            let place = place(Role::Server);
+            let victim_thread = thread::spawn(move || {
+                let nic = open(&place);
+                // Ends in a panic or an error, whatever it was doing.
+                victim(&mut Side::new(nic, Role::Server, testbed, Box::new(theirs)))
+            });
+            let kill = || {
+                kill(&fabric, Role::Server);
+                match victim_thread.join() {
+                    Ok(Ok(())) => Err(Stop::violation("a victim ended in peace")),
+                    _ => Ok(()),
+                }
+            };
+            Ok((Box::new(ours) as Box<dyn OutOfBand>, kill))
+        })
+    }
+
+    #[test]
+    fn model_survives_the_death_of_its_peers() {
+        survive_on_the_model("peer_death", MODEL).unwrap();
+    }
+
+    #[test]
+    fn unnoticed_death_is_a_violation() {
+        let testbed = Testbed { deadline: Duration::from_millis(200), ..MODEL };
+        let verdict = survive_on_the_model("DeathUnnoticed", testbed);
+        assert!(matches!(verdict, Err(Stop::Violation { .. })), "{verdict:?}");
+    }
 }

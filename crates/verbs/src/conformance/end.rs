@@ -161,9 +161,14 @@ impl Setup {
         Transition::Init(InitAttr { access: self.access, qkey: QKEY })
     }
 
-    fn rtr(&self, path_mtu: Mtu, peer: Option<RcPeer>) -> Transition {
-        let reads_in_max = self.rts.reads_out_max;
+    fn rtr<N: Nic>(&self, nic: &N, path_mtu: Mtu, peer: Option<RcPeer>) -> Transition {
+        let reads_in_max = self.rts.reads_out_max.min(nic.attributes().reads_max);
         Transition::Rtr(RtrAttr { path_mtu, peer, rnr_timer: self.rnr_timer, reads_in_max })
+    }
+
+    fn rts<N: Nic>(&self, nic: &N, sq_psn: Psn) -> Transition {
+        let reads_out_max = self.rts.reads_out_max.min(nic.attributes().reads_max);
+        Transition::Rts(RtsAttr { sq_psn, reads_out_max, ..self.rts })
     }
 }
 
@@ -198,8 +203,8 @@ pub(super) fn connect<N: Nic>(side: &mut Side<N>, qp: &mut N::Qp, setup: &Setup)
     let rq_psn = Psn::from_low_bits(low_u32(psn));
     let peer = RcPeer { qpn: theirs.qpn, address: theirs.address, rq_psn };
     qp.modify(&setup.init())?;
-    qp.modify(&setup.rtr(path_mtu, Some(peer)))?;
-    qp.modify(&Transition::Rts(RtsAttr { sq_psn, ..setup.rts }))?;
+    qp.modify(&setup.rtr(&side.nic, path_mtu, Some(peer)))?;
+    qp.modify(&setup.rts(&side.nic, sq_psn))?;
     ensure_eq!(qp.state(), QpState::Rts, "state after RESET, INIT, RTR, RTS");
     side.swap(&[]).map(drop)
 }
@@ -218,8 +223,8 @@ pub(super) fn connect_local<N: Nic>(
         let rq_psn = Psn::default();
         let peer = RcPeer { qpn: peer.qpn, address: peer.address, rq_psn };
         qp.modify(&setup.init())?;
-        qp.modify(&setup.rtr(mtu, Some(peer)))?;
-        qp.modify(&Transition::Rts(RtsAttr { sq_psn: Psn::default(), ..setup.rts }))?;
+        qp.modify(&setup.rtr(&side.nic, mtu, Some(peer)))?;
+        qp.modify(&setup.rts(&side.nic, rq_psn))?;
     }
     Ok(())
 }
@@ -228,9 +233,9 @@ pub(super) fn connect_local<N: Nic>(
 #[track_caller]
 pub(super) fn activate<N: Nic>(nic: &N, qp: &mut N::Qp, setup: &Setup) -> Verdict {
     qp.modify(&setup.init())?;
-    qp.modify(&setup.rtr(nic.port().mtu, None))?;
+    qp.modify(&setup.rtr(nic, nic.port().mtu, None))?;
     if setup.transport != Transport::Dct {
-        qp.modify(&Transition::Rts(setup.rts))?;
+        qp.modify(&setup.rts(nic, Psn::default()))?;
     }
     Ok(())
 }

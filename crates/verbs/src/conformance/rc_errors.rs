@@ -273,6 +273,41 @@ pub(super) fn too_long_send_fails_at_both_ends<N: Nic>(side: &mut Side<N>) -> Ve
     Ok(())
 }
 
+/// An entry of length zero means no bytes, at both ends: not 2 GiB, and no bounds to break.
+pub(super) fn pitfall_05_empty_entry_has_no_bytes<N: Nic>(side: &mut Side<N>) -> Verdict {
+    let mut end = End::connected(side, &Setup::rc())?;
+    let mut buffer = end.buffer(side, 64)?;
+    let (first, empty, last) = (buffer.sge(0, 4), buffer.sge(8, 0), buffer.sge(16, 4));
+    if side.is_client() {
+        buffer.write(0, b"abcd");
+        buffer.write(16, b"efgh");
+        side.meet(&mut end.cq)?;
+        for sges in [&[empty] as &[Sge], &[empty, empty], &[empty, first, empty, last]] {
+            let op = Op::Send { payload: Payload::Gather(sges), imm: None };
+            let wqe = end.send(&SendRequest::signaled(op))?;
+            end.wait_sent(CompletionKind::Send, wqe)?;
+        }
+        let op = Op::Send { payload: Payload::Gather(&[first]), imm: None };
+        let wqe = end.send(&SendRequest::signaled(op))?;
+        end.wait_failed(wqe, Syndrome::RemoteInvalidRequest)?;
+    } else {
+        end.recv(&[])?;
+        end.recv(&[empty])?;
+        end.recv(&[empty, last, empty, first])?;
+        let short = end.recv(&[empty])?;
+        side.meet(&mut end.cq)?;
+        for len in [0, 0, 8] {
+            let done = end.wait_for(CompletionKind::Recv)?;
+            ensure_eq!(done.len_bytes, len, "length of a message with empty entries");
+        }
+        buffer.expect(16, b"abcd");
+        buffer.expect(0, b"efgh");
+        end.wait_recv_failed(short, Syndrome::LocalLength)?;
+    }
+    buffer.verify()?;
+    side.meet(&mut end.cq)
+}
+
 /// Local keys and bounds are checked before anything leaves.
 pub(super) fn local_protection_is_checked<N: Nic>(side: &mut Side<N>) -> Verdict {
     let good = Access::LOCAL_WRITE;

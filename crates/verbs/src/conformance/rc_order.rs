@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use crate::{
-    CompletionKind, CqConfig, Nic, Op, Payload, PostSendError, QueuePair, QueueSize, SendFlags,
-    SendRequest,
+    CompletionKind, CqConfig, DoorbellMode, Nic, Op, Payload, PostSendError, QueuePair, QueueSize,
+    SendFlags, SendRequest,
 };
 
 use super::{
@@ -238,6 +238,39 @@ fn narrow() -> Setup {
     setup.recv = QueueSize { entries: 16, sges_max: 1 };
     setup.cq = CqConfig::new(32);
     setup
+}
+
+/// However the queue is rung, every batch starts: one small request (which fits BlueFlame), one
+/// that does not, and several at once.
+pub(super) fn pitfall_03_every_doorbell_mode_rings<N: Nic>(side: &mut Side<N>) -> Verdict {
+    const LEN: usize = 200;
+    for doorbell in [DoorbellMode::Auto, DoorbellMode::Plain] {
+        let mut end = End::connected(side, &Setup { doorbell, ..Setup::rc() })?;
+        let mut buffer = end.buffer(side, 8 * LEN)?;
+        let remote = side.swap_remote(&buffer)?;
+        for round in 0..100 {
+            let batch = [1, 2, 7][side.rng.below(3)];
+            let len = [1, 60, LEN][side.rng.below(3)];
+            side.meet(&mut end.cq)?;
+            for nth in 0..batch {
+                let data = pattern(round << 8 | nth as u64, len);
+                if side.is_client() {
+                    let payload = Payload::Inline(&[&data]);
+                    let op = Op::Write { remote: remote.at(nth * LEN), payload, imm: None };
+                    end.qp.post_send(&SendRequest::signaled(op))?;
+                } else {
+                    buffer.expect(nth * LEN, &data);
+                }
+            }
+            end.qp.ring_send();
+            for _ in 0..if side.is_client() { batch } else { 0 } {
+                end.wait_for(CompletionKind::Write)?;
+            }
+            side.meet(&mut end.cq)?;
+            buffer.verify()?;
+        }
+    }
+    Ok(())
 }
 
 /// More than 65,536 requests: every ring and every 16-bit counter wraps, both ways.

@@ -9,62 +9,12 @@ use std::{
 
 use wire::cqe::Syndrome;
 
+use super::mutant::Mutant;
+
 use crate::{
     Access, AsyncEvent, Completion, CompletionKind, Cqn, Failure, Lid, QpState, Qpn, RemoteSlice,
     RnrTimer, RtsAttr, SendFlags, Sge, Transport,
 };
-
-/// A way to be broken that the suite has to notice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mutant {
-    /// Every SRQ message lands in the first buffer.
-    SrqUsesOneBuffer,
-    /// Failures of unsignaled requests are not reported.
-    UnsignaledFailuresVanish,
-    /// A WRITE stores one byte too many.
-    WriteSpills,
-    /// The last byte of a message is lost.
-    LastByteLost,
-    /// Rights of the queue pair do not count.
-    QueuePairRightsIgnored,
-    /// Protection domains do not count.
-    DomainsIgnored,
-    /// Arming looks at the future only.
-    ArmIgnoresThePast,
-    /// Every completion counts as solicited.
-    EverythingIsSolicited,
-    /// The sender never gives up on a missing receive.
-    RnrForEver,
-    /// SQD does not stop sends.
-    SqdIgnored,
-    /// Completions are dropped when the CQ is full, without a word.
-    SilentOverrun,
-    /// READ and atomic results appear only after all other work.
-    FenceIgnored,
-    /// RESET leaves old completions in the CQ.
-    ResetKeepsCompletions,
-    /// WRITE with immediate data also writes the receive's buffers.
-    WriteImmScatters,
-}
-
-impl Mutant {
-    pub(super) const ALL: [(Self, &str); 14] = [
-        (Self::SrqUsesOneBuffer, "pitfall_01_each_srq_message_has_its_own_buffer"),
-        (Self::UnsignaledFailuresVanish, "pitfall_04_unsignaled_failures_surface"),
-        (Self::WriteSpills, "write_moves_every_size"),
-        (Self::LastByteLost, "send_moves_every_size"),
-        (Self::QueuePairRightsIgnored, "missing_rights_are_denied"),
-        (Self::DomainsIgnored, "wrong_remote_keys_are_denied"),
-        (Self::ArmIgnoresThePast, "arming_with_a_completion_waiting_fires"),
-        (Self::EverythingIsSolicited, "solicited_filter_is_exact"),
-        (Self::RnrForEver, "rnr_retries_run_out"),
-        (Self::SqdIgnored, "sqd_holds_sends_until_rts"),
-        (Self::SilentOverrun, "overrun_is_reported_and_contained"),
-        (Self::FenceIgnored, "fence_waits_for_reads_and_atomics"),
-        (Self::ResetKeepsCompletions, "reset_queue_pair_is_reusable"),
-        (Self::WriteImmScatters, "write_imm_leaves_the_receive_untouched"),
-    ];
-}
 
 /// Registered bytes at an invented address.
 pub(super) struct Region {
@@ -143,6 +93,32 @@ pub(super) struct Fabric {
     pub(super) cqs: BTreeMap<u32, Cq>,
     pub(super) srqs: BTreeMap<u32, Receives>,
     pub(super) events: Vec<AsyncEvent>,
+}
+
+/// A request on its way.
+struct Message {
+    /// The requester's domain.
+    pd: u32,
+    peer: u32,
+    data: Vec<u8>,
+    imm: Option<u32>,
+    kind: CompletionKind,
+    flags: SendFlags,
+}
+
+impl Action {
+    /// Remote bytes that are touched, and the right that this takes; `None` for a message.
+    fn target(&self, data_len: usize) -> Option<(RemoteSlice, usize, Access)> {
+        match self {
+            Self::Send(..) | Self::Nop => None,
+            Self::Write(at, ..) => Some((*at, data_len, Access::REMOTE_WRITE)),
+            Self::Read(at, into) => {
+                let len: u64 = into.iter().map(|sge| u64::from(sge.len_bytes)).sum();
+                Some((*at, usize::try_from(len).unwrap_or(usize::MAX), Access::REMOTE_READ))
+            }
+            Self::Atomic(at, ..) => Some((*at, 8, Access::REMOTE_ATOMIC)),
+        }
+    }
 }
 
 /// What came of one request.
@@ -345,7 +321,7 @@ impl Fabric {
     }
 
     fn execute(&mut self, id: u32, request: &Request) -> Outcome {
-        use Syndrome::{LocalProtection, RemoteAccess, RemoteInvalidRequest, RetryExceeded};
+        use Syndrome::{LocalProtection, RemoteAccess, RetryExceeded};
         let Some(pair) = self.pairs.get(&id) else { return Outcome::NotReady };
         let (pd, transport) = (pair.pd, pair.transport);
         let (peer, key) = request.to.unwrap_or((pair.peer, 0));
@@ -366,71 +342,79 @@ impl Fabric {
             return self.datagram(peer, key, &data, imm);
         }
         let Some(remote) = self.pairs.get(&peer).filter(|peer| peer.state.responds()) else {
-            return Outcome::Failed(RetryExceeded);
+            let is_blind = self.is(Mutant::DeathUnnoticed);
+            return if is_blind { Outcome::NotReady } else { Outcome::Failed(RetryExceeded) };
         };
         let (remote_pd, rights) = (remote.pd, remote.access);
+        let key = if self.is(Mutant::AccessKeyIgnored) { remote.key } else { key };
         if transport == Transport::Dci && (remote.transport, remote.key) != (Transport::Dct, key) {
             return Outcome::Failed(RemoteAccess);
         }
-        let denied = |fabric: &mut Self, syndrome| {
-            if let Some(peer) = fabric.pairs.get_mut(&peer)
-                && peer.transport == Transport::Rc
-            {
-                peer.state = QpState::Err;
-            }
-            Outcome::Failed(syndrome)
-        };
-        let (at, len, right) = match &request.action {
-            Action::Send(..) | Action::Nop => {
-                return self.deliver(peer, &data, imm, kind, request.flags);
-            }
-            Action::Write(at, ..) => (*at, data.len(), Access::REMOTE_WRITE),
-            Action::Read(at, into) => {
-                let len: u64 = into.iter().map(|sge| u64::from(sge.len_bytes)).sum();
-                (*at, usize::try_from(len).unwrap_or(usize::MAX), Access::REMOTE_READ)
-            }
-            Action::Atomic(at, ..) => (*at, 8, Access::REMOTE_ATOMIC),
+        let message = Message { pd, peer, data, imm, kind, flags: request.flags };
+        self.reach(&request.action, message, remote_pd, rights)
+    }
+
+    /// What the responder does with a request.
+    fn reach(&mut self, action: &Action, message: Message, pd: u32, rights: Access) -> Outcome {
+        let Message { peer, ref data, imm, kind, flags, .. } = message;
+        let Some((at, len, right)) = action.target(data.len()) else {
+            return self.deliver(peer, data, imm, kind, flags);
         };
         if right == Access::REMOTE_ATOMIC && at.addr % 8 != 0 {
-            return denied(self, RemoteInvalidRequest);
+            return self.deny(peer, Syndrome::RemoteInvalidRequest);
         }
         let is_lax = self.is(Mutant::QueuePairRightsIgnored);
         if self.is(Mutant::WriteSpills)
             && right == Access::REMOTE_WRITE
-            && let Some(byte) =
-                self.region(at.rkey.get(), remote_pd, at.addr + len as u64, 1, right)
+            && let Some(byte) = self.region(at.rkey.get(), pd, at.addr + len as u64, 1, right)
         {
             byte.fill(0);
         }
-        let found = self.region(at.rkey.get(), remote_pd, at.addr, len, right);
-        let rights = if is_lax { right } else { rights };
-        let (true, Some(bytes)) = (len == 0 || rights.contains(right), found) else {
-            if len > 0 {
-                return denied(self, RemoteAccess);
-            }
-            return self.after_write(peer, imm, kind, request.flags, 0);
+        if len == 0 {
+            return self.after_write(peer, imm, kind, flags, 0);
+        }
+        let is_open = is_lax || rights.contains(right);
+        let found = self.region(at.rkey.get(), pd, at.addr, len, right);
+        let Some(bytes) = found.filter(|_| is_open) else {
+            return self.deny(peer, Syndrome::RemoteAccess);
         };
-        let (into, back) = match &request.action {
-            Action::Read(_, into) => (into.clone(), bytes.to_vec()),
+        match action {
+            Action::Read(_, into) => {
+                let found = bytes.to_vec();
+                self.answer(&message, into.clone(), found)
+            }
             Action::Atomic(_, into, _, new, first, second) => {
                 let old = bytes.to_vec();
                 let word = u64::from_ne_bytes(old.as_slice().try_into().unwrap_or_default());
                 bytes.copy_from_slice(&new(word, *first, *second).to_ne_bytes());
-                (vec![*into], old)
+                self.answer(&message, vec![*into], old)
             }
             _ => {
-                bytes.copy_from_slice(&data);
-                return self.after_write(peer, imm, kind, request.flags, len);
+                bytes.copy_from_slice(data);
+                self.after_write(peer, imm, kind, flags, len)
             }
-        };
-        if self.is(Mutant::FenceIgnored) {
-            let len_bytes = u32::try_from(back.len()).unwrap_or(u32::MAX);
-            self.held.push((pd, into, back));
-            return Outcome::Done(kind, len_bytes);
         }
-        match self.scatter(pd, &into, &back) {
-            Some(()) => Outcome::Done(kind, u32::try_from(back.len()).unwrap_or(u32::MAX)),
-            None => Outcome::Failed(LocalProtection),
+    }
+
+    fn deny(&mut self, peer: u32, syndrome: Syndrome) -> Outcome {
+        if let Some(peer) = self.pairs.get_mut(&peer)
+            && peer.transport == Transport::Rc
+        {
+            peer.state = QpState::Err;
+        }
+        Outcome::Failed(syndrome)
+    }
+
+    /// Brings the result of a READ or an atomic home.
+    fn answer(&mut self, message: &Message, into: Vec<Sge>, bytes: Vec<u8>) -> Outcome {
+        let done = Outcome::Done(message.kind, u32::try_from(bytes.len()).unwrap_or(u32::MAX));
+        if self.is(Mutant::FenceIgnored) {
+            self.held.push((message.pd, into, bytes));
+            return done;
+        }
+        match self.scatter(message.pd, &into, &bytes) {
+            Some(()) => done,
+            None => Outcome::Failed(Syndrome::LocalProtection),
         }
     }
 
@@ -440,8 +424,10 @@ impl Fabric {
         if data.len() > 4096 {
             return Outcome::Failed(Syndrome::LocalLength);
         }
+        let is_lax = self.is(Mutant::QueueKeyIgnored);
         let is_open = |pair: &&Pair| {
-            (pair.transport, pair.key) == (Transport::Ud, key) && pair.state.responds()
+            let fits = pair.transport == Transport::Ud && (is_lax || pair.key == key);
+            fits && pair.state.responds()
         };
         let Some(remote) = self.pairs.get(&peer).filter(is_open) else {
             return Outcome::Done(CompletionKind::Send, 0);

@@ -3,6 +3,7 @@
 //! Inside one process only. Memory is a vector under the lock, addresses are invented.
 
 mod fabric;
+mod mutant;
 mod queues;
 
 use std::{
@@ -22,7 +23,8 @@ use crate::{
     MemoryError, MemoryRegion, Mtu, Nic, NicAttributes, PortAttributes, QpConfig, QpState, Rkey,
     RnrTimer, Route, RtsAttr, SrqConfig,
 };
-use fabric::{Fabric, Mutant, Pair, Region};
+use fabric::{Fabric, Pair, Region};
+use mutant::Mutant;
 use queues::{ModelCq, ModelQp, ModelSrq};
 
 /// What the model can do.
@@ -68,6 +70,12 @@ pub(super) fn open(place: &Place) -> Model {
     };
     let lid = Lid::new(if place.role == super::Role::Client { 1 } else { 2 });
     Model { shared, attributes: Arc::new(attributes), lid }
+}
+
+/// Takes every queue pair of one role away, as the death of its process does.
+pub(super) fn kill(fabric: &str, role: super::Role) {
+    let nic = open(&Place { role, fabric: fabric.to_owned() });
+    nic.shared.lock().pairs.retain(|_, pair| pair.lid != nic.lid);
 }
 
 /// A region.

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 
 use super::{
     Shared,
-    fabric::{Action, Mutant, Request, Source},
+    fabric::{Action, Request, Source},
+    mutant::Mutant,
 };
 use crate::{
     Arm, ArmError, Completion, CompletionKind, CompletionQueue, CqConfig, Cqn, Destination,
@@ -296,7 +297,8 @@ impl QueuePair for ModelQp {
         self.sent.push_back(wqe);
         let mut flags = request.flags;
         self.unsignaled += 1;
-        if self.unsignaled == self.send_entries / 2 {
+        let is_silent = self.shared.lock().mutant == Some(Mutant::NoSignalOfItsOwn);
+        if self.unsignaled == self.send_entries / 2 && !is_silent {
             flags |= SendFlags::SIGNALED;
         }
         if flags.contains(SendFlags::SIGNALED) {
