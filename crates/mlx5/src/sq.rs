@@ -396,6 +396,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "a ring of 2 MiB")]
     fn the_largest_queue_counts_its_blocks() {
         let (ring, record) = (Heap::zeroed(64 << 15), Heap::zeroed(8));
         let shape = SendShape { log_blocks: 15, sges_max: 1 };

@@ -264,7 +264,7 @@ fn every_place(transport: Transport, reader: wqe::Transport, counts: &[usize]) {
     let mut qp = ready(&nic, &Config { send, ..Config::new(transport, &cq) });
     let qpn = qp.qpn();
     let ring = device.send_ring(qpn);
-    let places = if cfg!(miri) { 16..34 } else { 0..64 };
+    let places = if cfg!(miri) { 30..31 } else { 0..64 };
     for &count in counts {
         for place in places.clone() {
             check_all(transport, count, &mut |request| {
@@ -296,6 +296,7 @@ const COUNTS: &[usize] = if cfg!(miri) {
 };
 
 #[test]
+#[cfg_attr(miri, ignore = "minutes; UD and DCI take the same path, with one segment more")]
 fn every_operation_reads_back_at_every_place_of_an_rc_ring() {
     every_place(Transport::Rc, wqe::Transport::Rc, COUNTS);
 }
