@@ -9,6 +9,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use memory::sync::{Arc, AtomicU32, Ordering};
 use verbs::{Cqn, CreateError, Qpn, Srqn, Transport};
 
+use crate::entries::Peek;
+
 /// Shared part of a completion queue.
 #[derive(Debug)]
 pub(crate) struct Attached {
@@ -16,8 +18,10 @@ pub(crate) struct Attached {
     entries: u32,
     allow_overcommit: bool,
     queues: Mutex<Queues>,
-    /// Counts changes of `Queues::receivers`.
+    /// Counts changes of `Queues::receivers` and `Queues::departed`.
     version: AtomicU32,
+    /// `None` once the completion queue is gone.
+    peek: Mutex<Option<Peek>>,
 }
 
 #[derive(Debug, Default)]
@@ -27,6 +31,16 @@ struct Queues {
     /// Each attached shared receive queue, with the number of queue pairs that use it here.
     srqs: Vec<(Srqn, u32)>,
     receivers: Vec<Receiver>,
+    /// Not yet taken over by the completion queue.
+    departed: Vec<Departed>,
+}
+
+/// A queue pair that was reset or destroyed: what it completed before is not reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Departed {
+    pub(crate) qpn: Qpn,
+    /// Its entries lie before this position, modulo 2²⁴.
+    pub(crate) until: u32,
 }
 
 /// A queue pair whose receives are not those of a plain connection.
@@ -38,9 +52,26 @@ pub(crate) struct Receiver {
 }
 
 impl Attached {
-    pub(crate) fn new(cqn: Cqn, entries: u32, allow_overcommit: bool) -> Self {
+    pub(crate) fn new(cqn: Cqn, entries: u32, allow_overcommit: bool, peek: Peek) -> Self {
         let (queues, version) = (Mutex::default(), AtomicU32::new(0));
-        Self { cqn, entries, allow_overcommit, queues, version }
+        let peek = Mutex::new(Some(peek));
+        Self { cqn, entries, allow_overcommit, queues, version, peek }
+    }
+
+    /// The completion queue, and its memory, are about to go.
+    pub(crate) fn close(&self) {
+        *self.peek.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// Queue pair `qpn` was reset or destroyed, and completes nothing any more.
+    fn depart(&self, qpn: Qpn) {
+        let mut peek = self.peek.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(until) = peek.as_mut().map(Peek::end) else { return };
+        drop(peek);
+        let mut queues = self.queues();
+        queues.departed.push(Departed { qpn, until });
+        // SYNC(cq-attached): pairs with the load in `refresh`.
+        self.version.fetch_add(1, Ordering::Release);
     }
 
     pub(crate) fn cqn(&self) -> Cqn {
@@ -80,29 +111,38 @@ impl Attached {
         Ok(Share { cq: Arc::clone(self), completions, srq, receiver: None })
     }
 
-    /// Copies the receivers to `known` if they changed since `version`.
+    /// Brings `known` up to date.
     #[inline]
-    pub(crate) fn refresh(&self, version: &mut u32, known: &mut Vec<Receiver>) {
-        // SYNC(cq-receivers): pairs with the increment in `Share::set_receiver`.
-        if self.version.load(Ordering::Acquire) != *version {
-            self.copy_receivers(version, known);
+    pub(crate) fn refresh(&self, known: &mut Known) {
+        // SYNC(cq-attached): pairs with the increments in `depart` and `change_receivers`.
+        if self.version.load(Ordering::Acquire) != known.version {
+            self.update(known);
         }
     }
 
     #[cold]
-    fn copy_receivers(&self, version: &mut u32, known: &mut Vec<Receiver>) {
-        let queues = self.queues();
-        known.clone_from(&queues.receivers);
+    fn update(&self, known: &mut Known) {
+        let mut queues = self.queues();
+        known.receivers.clone_from(&queues.receivers);
+        known.departed.append(&mut queues.departed);
         // Written under the lock only, so this is the version of what was copied.
-        *version = self.version.load(Ordering::Relaxed);
+        known.version = self.version.load(Ordering::Relaxed);
     }
 
     fn change_receivers(&self, change: impl FnOnce(&mut Vec<Receiver>)) {
         let mut queues = self.queues();
         change(&mut queues.receivers);
-        // SYNC(cq-receivers): pairs with the load in `refresh`.
+        // SYNC(cq-attached): pairs with the load in `refresh`.
         self.version.fetch_add(1, Ordering::Release);
     }
+}
+
+/// What the polling half of a completion queue knows of the above.
+#[derive(Debug, Default)]
+pub(crate) struct Known {
+    version: u32,
+    pub(crate) receivers: Vec<Receiver>,
+    pub(crate) departed: Vec<Departed>,
 }
 
 /// One queue's share of a completion queue. Dropping it gives the share back.
@@ -115,6 +155,11 @@ pub(crate) struct Share {
 }
 
 impl Share {
+    /// Queue pair `qpn` was reset or destroyed, and completes nothing any more.
+    pub(crate) fn depart(&self, qpn: Qpn) {
+        self.cq.depart(qpn);
+    }
+
     /// Says of whom, and of what kind, the receive completions of this share are; `None`: of a
     /// connected queue pair, or of nobody.
     pub(crate) fn set_receiver(&mut self, receiver: Option<Receiver>) {

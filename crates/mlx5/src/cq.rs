@@ -14,7 +14,7 @@ use wire::{
 };
 
 use crate::{
-    attached::{Attached, Receiver},
+    attached::{Attached, Known},
     device::{Device, DeviceCq},
     entries::{Entries, PAYLOAD_WORDS},
     ring::Record,
@@ -43,9 +43,7 @@ pub struct Cq<D: Device> {
     /// Consumer index of the last request for an event.
     armed_at: Option<u32>,
     pub(crate) attached: Arc<Attached>,
-    /// Copy of the receivers in `attached`, and its version.
-    receivers: Vec<Receiver>,
-    receivers_version: u32,
+    known: Known,
     /// Keeps the memory above alive.
     pub(crate) device: D::Cq,
 }
@@ -70,8 +68,7 @@ impl<D: Device> Cq<D> {
             events: 0,
             armed_at: None,
             attached: Arc::new(attached),
-            receivers: Vec::new(),
-            receivers_version: 0,
+            known: Known::default(),
             device,
         }
     }
@@ -90,6 +87,15 @@ impl<D: Device> Cq<D> {
             self.device.idle();
             self.entries.written()
         })
+    }
+
+    /// Whether the next entry is of a queue pair that was reset or destroyed since.
+    #[cold]
+    fn is_stale(&mut self, completion: Option<&Completion>) -> bool {
+        let entries = &self.entries;
+        self.known.departed.retain(|departed| entries.is_before(departed.until));
+        let of = completion.map(|completion| completion.qpn);
+        self.known.departed.iter().any(|departed| Some(departed.qpn) == of)
     }
 
     /// What the next entry says; `None` if it makes no sense.
@@ -152,9 +158,8 @@ impl<D: Device> Cq<D> {
 
     /// Service type of the queue pair `qpn` that received something.
     #[inline]
-    fn transport(&mut self, qpn: Qpn) -> Transport {
-        self.attached.refresh(&mut self.receivers_version, &mut self.receivers);
-        let known = self.receivers.iter().find(|receiver| receiver.qpn == qpn);
+    fn transport(&self, qpn: Qpn) -> Transport {
+        let known = self.known.receivers.iter().find(|receiver| receiver.qpn == qpn);
         known.map_or(Transport::Rc, |receiver| receiver.transport)
     }
 
@@ -176,6 +181,13 @@ impl<D: Device> Cq<D> {
         // Lossless: `Cqe::parse` has checked that the payload fits where it is said to be.
         self.inline_len = byte_cnt.to_le_bytes()[0];
         Some(true)
+    }
+}
+
+impl<D: Device> Drop for Cq<D> {
+    fn drop(&mut self) {
+        // Queue pairs may live on; they look at the ring no more.
+        self.attached.close();
     }
 }
 
@@ -207,17 +219,23 @@ impl<D: Device> CompletionQueue for Cq<D> {
     #[inline]
     fn poll(&mut self) -> Option<Completion> {
         self.inline_len = 0;
-        for _ in 0..MALFORMED_PER_POLL_MAX {
+        let mut malformed = 0;
+        while malformed < MALFORMED_PER_POLL_MAX {
             let last_word = self.written_or_idle()?;
+            self.attached.refresh(&mut self.known);
             let cqe = self.entries.copy(last_word);
             let completion = self.interpret(&cqe);
+            // Each turn consumes an entry, and the queue ends.
+            let is_stale = !self.known.departed.is_empty() && self.is_stale(completion.as_ref());
             self.entries.consume();
-            if completion.is_some() {
-                return completion;
+            match completion {
+                Some(_) if is_stale => {}
+                Some(completion) => return Some(completion),
+                None => malformed += 1,
             }
             self.inline_len = 0;
-            self.malformed += 1;
         }
+        self.malformed += u64::from(malformed);
         None
     }
 

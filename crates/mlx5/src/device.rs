@@ -130,6 +130,10 @@ pub trait DeviceQp {
     /// State as the device sees it now.
     fn state(&self) -> QpState;
 
+    /// The queue pair is about to be dropped. Afterwards it completes nothing any more; its memory
+    /// stays valid until the drop.
+    fn destroy(&mut self);
+
     /// Its number; for a DCT known only after RTR, 0 before.
     fn qpn(&self) -> Qpn;
 }

@@ -61,6 +61,26 @@ impl Entries {
         self.consumer
     }
 
+    /// Whether the next entry comes before position `until`, modulo 2²⁴.
+    pub(crate) fn is_before(&self, until: u32) -> bool {
+        let ahead = until.wrapping_sub(self.consumer) & INDEX_MASK;
+        ahead != 0 && ahead <= self.count()
+    }
+
+    /// A way to look at the queue from other threads.
+    ///
+    /// # Safety
+    ///
+    /// The result is not used once the memory of the queue is gone.
+    pub(crate) unsafe fn peek(&self) -> Peek {
+        // SAFETY: by contract.
+        let ring = unsafe { self.ring.alias() };
+        // SAFETY: by contract.
+        let record = unsafe { self.record.alias() };
+        let (log_entries, log_entry_words) = (self.log_entries, self.log_entry_words);
+        Peek(Self { ring, record, log_entries, log_entry_words, consumer: 0 })
+    }
+
     /// First word of the completion of the next entry.
     #[inline(always)]
     fn first_word(&self) -> usize {
@@ -102,6 +122,31 @@ impl Entries {
     pub(crate) fn consume(&mut self) {
         self.consumer = self.consumer.wrapping_add(1);
         self.record.publish(doorbell::consumer_word(self.consumer));
+    }
+}
+
+/// Consumer indices in records have 24 bits.
+const INDEX_MASK: u32 = (1 << 24) - 1;
+
+/// A look at a completion queue that somebody else polls.
+#[derive(Debug)]
+pub(crate) struct Peek(Entries);
+
+impl Peek {
+    /// Position, modulo 2²⁴, of the first entry that the device has not written.
+    ///
+    /// Owner bits repeat every other lap, and a queue has at most half of 2²⁴ entries, so the low 24
+    /// bits of the position tell them apart as well as all of it.
+    pub(crate) fn end(&mut self) -> u32 {
+        let entries = &mut self.0;
+        entries.consumer = doorbell::consumer_of_word(entries.record.published());
+        for _ in 0..entries.count() {
+            if entries.written().is_none() {
+                break;
+            }
+            entries.consumer = entries.consumer.wrapping_add(1);
+        }
+        entries.consumer & INDEX_MASK
     }
 }
 

@@ -253,7 +253,9 @@ impl<D: Device> verbs::Nic for Nic<D> {
         });
         let has_payload = config.cqe_size == CqeSize::B128;
         let entries = Entries::new(ring, consumer, log_entries, has_payload);
-        let attached = Attached::new(memory.cqn, 1 << log_entries, config.allow_overcommit);
+        // SAFETY: `Cq` closes `attached` before it gives up the handle that keeps the memory.
+        let peek = unsafe { entries.peek() };
+        let attached = Attached::new(memory.cqn, 1 << log_entries, config.allow_overcommit, peek);
         Ok(Cq::new(entries, arm, channel.is_some(), attached, device))
     }
 
@@ -300,7 +302,7 @@ impl<D: Device> verbs::Nic for Nic<D> {
             link: self.device.port().link,
             state: QpState::Reset,
             qpn: memory.qpn,
-            _send_share: send_share,
+            send_share,
             recv_share,
             device,
         };

@@ -28,8 +28,8 @@ pub struct Qp<D: Device> {
     /// As software last set it.
     pub(crate) state: QpState,
     pub(crate) qpn: Qpn,
-    /// Of the CQ that sends complete into; held to be given back.
-    pub(crate) _send_share: Option<Share>,
+    /// Of the CQ that sends complete into.
+    pub(crate) send_share: Option<Share>,
     /// Of the CQ that receives complete into.
     pub(crate) recv_share: Option<Share>,
     /// Keeps the memory of the queues alive.
@@ -44,6 +44,24 @@ impl<D: Device> Qp<D> {
             || self.transport == Transport::Dct && self.qpn != Qpn::default();
         let receiver = Receiver { qpn: self.qpn, transport: self.transport };
         share.set_receiver(is_known.then_some(receiver));
+    }
+
+    /// The device completes nothing of this queue pair any more; what it has completed is not
+    /// reported.
+    ///
+    /// Source: rdma-core `providers/mlx5/verbs.c`, which does so in `mlx5_modify_qp` and
+    /// `mlx5_destroy_qp`.
+    fn depart(&self) {
+        for share in self.send_share.iter().chain(&self.recv_share) {
+            share.depart(self.qpn);
+        }
+    }
+}
+
+impl<D: Device> Drop for Qp<D> {
+    fn drop(&mut self) {
+        self.device.destroy();
+        self.depart();
     }
 }
 
@@ -67,6 +85,7 @@ impl<D: Device> QueuePair for Qp<D> {
         self.device.modify(to)?;
         self.state = to.target();
         if self.state == QpState::Reset {
+            self.depart();
             self.sq.iter_mut().for_each(SendQueue::reset);
             self.rq.iter_mut().for_each(RecvQueue::reset);
         }

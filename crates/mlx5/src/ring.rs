@@ -44,6 +44,15 @@ impl Words {
         Self { base, mask: len_bytes / WORD_BYTES - 1 }
     }
 
+    /// Another name for the same ring.
+    ///
+    /// # Safety
+    ///
+    /// As for [`new`](Self::new).
+    pub(crate) unsafe fn alias(&self) -> Self {
+        Self { ..*self }
+    }
+
     #[inline(always)]
     fn word(&self, index: usize) -> &AtomicU64 {
         let word = self.base.as_ptr().wrapping_add(index & self.mask);
@@ -120,6 +129,22 @@ impl Record {
     pub(crate) unsafe fn new(word: NonNull<u32>) -> Self {
         assert!(word.is_aligned(), "doorbell record at {word:?}");
         Self(word)
+    }
+
+    /// Another name for the same word.
+    ///
+    /// # Safety
+    ///
+    /// As for [`new`](Self::new).
+    pub(crate) unsafe fn alias(&self) -> Self {
+        Self(self.0)
+    }
+
+    /// What was published last.
+    pub(crate) fn published(&self) -> u32 {
+        // SAFETY: valid, aligned and shared with nobody but users of atomics, by `new`.
+        let record = unsafe { AtomicU32::from_ptr(self.0.as_ptr()) };
+        record.load(Ordering::Relaxed)
     }
 
     /// Publishes `word`, already in the device's byte order, and every earlier store.

@@ -52,19 +52,13 @@ pub struct Srq(pub(crate) Arc<RqShared>);
 /// Queue pair handle.
 #[derive(Debug)]
 pub struct Qp {
-    /// Taken on drop.
-    shared: Option<Arc<QpShared>>,
+    shared: Arc<QpShared>,
 }
 
 impl Qp {
-    #[inline]
-    fn shared(&self) -> &QpShared {
-        self.shared.as_ref().expect("taken only on drop")
-    }
-
     /// Strict mode: what a device checks when it takes a doorbell. `true`: go on.
     fn accepts(&self, ctrl: [u8; 8]) -> bool {
-        let qp = self.shared();
+        let qp = &self.shared;
         if qp.context.config.strict.is_none() {
             return true;
         }
@@ -75,7 +69,7 @@ impl Qp {
     }
 
     fn doorbell_violation(&self, rung: [u8; 8]) -> Option<Violation> {
-        let qp = self.shared();
+        let qp = &self.shared;
         let qpn = qp.qpn.get();
         let mut octoword = [0; 16];
         octoword[..8].copy_from_slice(&rung);
@@ -101,7 +95,7 @@ impl Qp {
     }
 
     fn blueflame_violation(&self, wqe: &[[u64; 8]]) -> Option<Violation> {
-        let qp = self.shared();
+        let qp = &self.shared;
         let qpn = qp.qpn.get();
         let len_bytes = wqe.len() * WQEBB_BYTES;
         if wqe.is_empty() || len_bytes > self.blueflame_bytes() {
@@ -122,19 +116,19 @@ impl Qp {
 
 impl DeviceQp for Qp {
     fn blueflame_bytes(&self) -> usize {
-        usize::from(self.shared().context.attributes.blueflame_bytes)
+        usize::from(self.shared.context.attributes.blueflame_bytes)
     }
 
     #[inline]
     fn ring(&mut self, ctrl: [u8; 8]) {
         if self.accepts(ctrl) {
-            self.shared().kick();
+            self.shared.kick();
         }
     }
 
     #[inline]
     fn blueflame(&mut self, wqe: &[[u64; 8]]) {
-        let qp = self.shared();
+        let qp = &self.shared;
         if qp.context.config.strict.is_some()
             && let Some(violation) = self.blueflame_violation(wqe)
         {
@@ -148,27 +142,23 @@ impl DeviceQp for Qp {
 
     #[inline]
     fn received(&mut self) {
-        self.shared().received();
+        self.shared.received();
     }
 
     fn modify(&mut self, to: &Transition) -> Result<(), ModifyError> {
-        self.shared().modify(to)
+        self.shared.modify(to)
+    }
+
+    fn destroy(&mut self) {
+        self.shared.destroy();
     }
 
     fn state(&self) -> QpState {
-        self.shared().state()
+        self.shared.state()
     }
 
     fn qpn(&self) -> Qpn {
-        self.shared().qpn
-    }
-}
-
-impl Drop for Qp {
-    fn drop(&mut self) {
-        if let Some(shared) = self.shared.take() {
-            shared.destroy();
-        }
+        self.shared.qpn
     }
 }
 
@@ -301,7 +291,7 @@ unsafe impl mlx5::device::Device for Device {
             send_dbrec: shared.send_ring().map(|ring| ring.dbrec()),
             recv: recv.map(|rq| RqMemory { ring: rq.ring(), dbrec: rq.dbrec() }),
         };
-        Ok((Qp { shared: Some(shared) }, memory))
+        Ok((Qp { shared }, memory))
     }
 
     fn poll_event(&self) -> Option<AsyncEvent> {

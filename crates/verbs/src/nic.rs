@@ -182,7 +182,8 @@ pub trait QueuePair {
     /// State as the device sees it now: an error may have moved it to [`QpState::Err`].
     fn state(&self) -> QpState;
 
-    /// Changes the state.
+    /// Changes the state. After RESET, and after the queue pair is dropped, nothing of what it did
+    /// before completes any more, and completions that nobody has polled are gone.
     ///
     /// # Errors
     ///

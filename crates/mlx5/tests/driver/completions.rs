@@ -3,7 +3,7 @@
 use copyrpc_mlx5::Nic;
 use verbs::{
     Arm, ArmError, Completion, CompletionKind, CompletionQueue as _, CqConfig, CqeSize, Failure,
-    Nic as _, Op, Qpn, QueuePair as _, SendRequest, Source, SrqConfig, Srqn, Transport,
+    Nic as _, Op, Qpn, QueuePair as _, SendRequest, Source, SrqConfig, UserIndex, Transport,
 };
 use wire::{
     cqe::{self, CqeView, Error, Requester, Responder, ResponderKind, Scatter, Syndrome},
@@ -31,7 +31,7 @@ fn requester(opcode: Opcode, wqe_counter: u16) -> Requester<'static> {
         opcode,
         qpn: qpn(0x123),
         wqe_counter,
-        user_index: Srqn::default(),
+        user_index: UserIndex::default(),
         byte_cnt: 0,
         scatter: Scatter::Memory,
         timestamp: 0,
@@ -53,7 +53,7 @@ fn responder(kind: ResponderKind, qpn: Qpn) -> Responder<'static> {
         kind,
         qpn,
         wqe_counter: 0x4142,
-        srqn_or_user_index: Srqn::default(),
+        user_index: UserIndex::default(),
         byte_cnt: 100,
         scatter: Scatter::Memory,
         source: Some(source),
@@ -175,7 +175,7 @@ fn pitfall_4_an_error_of_an_unsignaled_request_is_reported() {
             is_requester,
             qpn: qp.qpn(),
             wqe_counter: index,
-            srqn_or_user_index: Srqn::default(),
+            user_index: UserIndex::default(),
             send_opcode: 0,
             syndrome: Syndrome::RetryExceeded,
             vendor_syndrome: 0x81,

@@ -295,6 +295,8 @@ impl DeviceQp for TestQp {
         Ok(())
     }
 
+    fn destroy(&mut self) {}
+
     fn state(&self) -> QpState {
         self.side(|qp| qp.state)
     }

@@ -488,7 +488,7 @@ pub(crate) fn lid_of(route: &Route) -> u16 {
 
 impl QpShared {
     /// The handle is gone: nobody may enter any more, and whoever is inside leaves.
-    pub(crate) fn destroy(self: Arc<Self>) {
+    pub(crate) fn destroy(self: &Arc<Self>) {
         let mut state = lock(&self.state);
         state.generation += 1;
         state.state = QpState::Reset;
@@ -498,7 +498,7 @@ impl QpShared {
         let stopped = self.exclusively(|exec| exec.requester.set_state(SendState::Stopped));
         if stopped.is_err() || self.context.quiesce().is_err() {
             // A stopped peer is inside, and writes to these queues when it continues: they stay.
-            core::mem::forget(self);
+            core::mem::forget(self.clone());
         }
     }
 }
