@@ -1,0 +1,23 @@
+//! Memory that others touch too: regions shared with processes or a device, checked access to
+//! them, copies across that border, and the order in which the other side sees stores.
+//!
+//! # Architecture invariant
+//!
+//! This is the only crate that names an atomic type, a fence, inline assembly or `mmap`. Everybody
+//! else imports atomics from [`sync`], which `--cfg loom` replaces, and calls barriers by the name
+//! of their use ([`barrier`]). No function here returns a reference to plain bytes of a region:
+//! another process may write them at any time. What is shared is either an atomic or copied.
+
+pub mod barrier;
+pub mod copy;
+pub mod line;
+pub mod mmio;
+pub mod region;
+pub mod sync;
+#[cfg(not(loom))]
+pub mod view;
+
+pub use line::Line;
+pub use region::{Access, MapError, Region, SealError};
+#[cfg(not(loom))]
+pub use view::{SharedLayout, Span, ViewError};

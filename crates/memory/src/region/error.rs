@@ -1,0 +1,82 @@
+//! What can go wrong with a mapping, each with its remedy.
+
+use rustix::io::Errno;
+
+/// Why a region could not be made, or its pages not allocated.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MapError {
+    /// Zero, more than the address space, or a range past the end.
+    #[error("a length or end of {len_bytes} B is zero, too large or outside the region")]
+    BadLength {
+        /// The offending length or end.
+        len_bytes: usize,
+    },
+    /// The process may not have, or the machine does not have, this much memory.
+    #[error("no memory for a region of {len_bytes} B; use smaller regions or raise `ulimit -v`")]
+    NoMemory {
+        /// Bytes asked for.
+        len_bytes: usize,
+    },
+    /// Shared memory is exhausted (the memory of the machine or the limit of the control group).
+    #[error(
+        "no shared memory left for {len_bytes} B; free some, use smaller regions or raise the \
+         memory limit of this container"
+    )]
+    NoSpace {
+        /// Bytes asked for.
+        len_bytes: usize,
+    },
+    /// The file's holder could truncate it, and reading it would then raise SIGBUS.
+    #[error("the received file is not sealed against resizing; its creator must seal it")]
+    Unsealed,
+    /// Sealed, but smaller than announced.
+    #[error("the received file holds {file_bytes} B, but {len_bytes} B were announced")]
+    TooShort {
+        /// Bytes to be mapped.
+        len_bytes: usize,
+        /// Bytes in the file.
+        file_bytes: u64,
+    },
+    /// Not a memfd, so it cannot be sealed.
+    #[error("the received descriptor is no memfd; only a sealable file can be shared safely")]
+    NotShareable,
+    /// The creator sealed it against further writers.
+    #[error("the file is sealed against new writable mappings; map it read-only")]
+    WriteDenied,
+    /// The process or the machine is out of descriptors.
+    #[error("no file descriptor left for a region; raise `ulimit -n`")]
+    NoDescriptor,
+    /// Anything else the kernel says.
+    #[error("{call} failed on a region: {errno}")]
+    Os {
+        /// System call.
+        call: &'static str,
+        /// Its error.
+        errno: Errno,
+    },
+}
+
+impl MapError {
+    pub(super) fn from_errno(call: &'static str, errno: Errno, len_bytes: usize) -> Self {
+        match errno {
+            Errno::NOSPC => Self::NoSpace { len_bytes },
+            Errno::NOMEM => Self::NoMemory { len_bytes },
+            Errno::MFILE | Errno::NFILE => Self::NoDescriptor,
+            errno => Self::Os { call, errno },
+        }
+    }
+}
+
+/// Why a region could not be sealed.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SealError {
+    /// On the heap: there is no file that anybody could resize.
+    #[error("a region on the heap has no file to seal; create it as a memfd")]
+    NotAFile,
+    /// The set of seals is fixed and lacks one of these.
+    #[error("the file's seals are final and do not include these; seal before sharing it")]
+    Final,
+    /// Anything else the kernel says, such as `EINVAL` before Linux 5.1.
+    #[error("the kernel refused to seal the file: {0}")]
+    Os(Errno),
+}

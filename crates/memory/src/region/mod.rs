@@ -1,0 +1,227 @@
+//! Regions: mappings with an owner, unmapped when the last owner drops them.
+//!
+//! | made by | backed by | who else may access it |
+//! |---|---|---|
+//! | [`Region::heap`] | zeroed, page-aligned allocation | threads of this process, a device |
+//! | [`Region::memfd`] | memfd, every page allocated | whoever receives [`Region::fd`] |
+//! | [`Region::sparse_memfd`] | memfd, pages allocated by [`Region::commit`] | the same |
+//! | [`Region::map`] | somebody else's memfd | its creator, and whoever else has it |
+//!
+//! A mapped file is a promise of its length: touching a page past the end of the file, or one that
+//! the file system cannot allocate, kills the process with SIGBUS. Hence a region made here is
+//! sealed against resizing from birth and allocated before use, and one made elsewhere is mapped
+//! only if its creator sealed it (`memfd_create(2)`, "File sealing").
+//!
+//! A read-only descriptor does not keep its holder from writing: it can be reopened read-write
+//! through `/proc/self/fd`. [`Region::seal_future_write`] does.
+//!
+//! Mappings stay in the child of a `fork(2)` (no `MADV_DONTFORK`), as a program that forks while it
+//! uses a library would otherwise crash in a place that has nothing to do with its cause.
+
+use core::{num::NonZeroUsize, ops::Range, ptr::NonNull};
+use std::{
+    alloc::{Layout, alloc_zeroed, dealloc},
+    os::fd::{AsFd as _, BorrowedFd, OwnedFd},
+};
+
+mod error;
+mod map;
+
+pub use error::{MapError, SealError};
+
+/// Bytes of a base page, to which lengths are rounded up and at which regions are aligned.
+///
+/// AArch64 kernels may use larger pages; rounding asks the kernel there.
+const PAGE_BYTES_MIN: usize = 4096;
+
+/// Bytes of the huge page that [`Region::memfd_huge`] asks for.
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+/// What a mapping may be used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Loads only; a store would raise SIGSEGV, so the safe API refuses to make one.
+    ReadOnly,
+    /// Loads and stores.
+    ReadWrite,
+}
+
+/// One mapping, owned. Share it by `Arc`.
+///
+/// The address and length never change while it lives. It hands out no reference to its bytes; see
+/// [`Span`](crate::Span).
+#[derive(Debug)]
+pub struct Region {
+    base: NonNull<u8>,
+    len_bytes: NonZeroUsize,
+    access: Access,
+    backing: Backing,
+}
+
+#[derive(Debug)]
+enum Backing {
+    Heap(Layout),
+    File(OwnedFd),
+}
+
+// SAFETY: a region is an address range that belongs to no thread; unmapping works from any.
+unsafe impl Send for Region {}
+// SAFETY: `&Region` gives access to bytes only by atomics, by `crate::copy` (which tolerates
+// concurrent writers) and by raw pointers, whose users take responsibility themselves.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Allocates at least `len_bytes` zeroed bytes that only this process can reach.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError::BadLength`] and [`MapError::NoMemory`].
+    pub fn heap(len_bytes: usize) -> Result<Self, MapError> {
+        let len_bytes = round_up(len_bytes, page_bytes())?;
+        let layout = Layout::from_size_align(len_bytes.get(), page_bytes())
+            .map_err(|_| MapError::BadLength { len_bytes: len_bytes.get() })?;
+        // SAFETY: the size is not zero.
+        let base = unsafe { alloc_zeroed(layout) };
+        let base = NonNull::new(base).ok_or(MapError::NoMemory { len_bytes: len_bytes.get() })?;
+        Ok(Self { base, len_bytes, access: Access::ReadWrite, backing: Backing::Heap(layout) })
+    }
+
+    /// Creates a memfd of at least `len_bytes` zeroed bytes, every page of it allocated, and maps
+    /// it read-write. `name` shows in `/proc/PID/maps`; it need not be unique.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError`]; in particular [`MapError::NoSpace`] now instead of SIGBUS later.
+    pub fn memfd(name: &str, len_bytes: usize) -> Result<Self, MapError> {
+        map::create(name, round_up(len_bytes, page_bytes())?, map::Pages::Base)
+    }
+
+    /// Like [`memfd`](Self::memfd), on huge pages if the machine has some to give.
+    ///
+    /// Tries reserved 2 MiB pages first, then transparent ones (`madvise(2)`, `MADV_HUGEPAGE`), and
+    /// settles for base pages. The length is rounded up to 2 MiB in any case.
+    ///
+    /// # Errors
+    ///
+    /// As for [`memfd`](Self::memfd); lack of huge pages is none.
+    pub fn memfd_huge(name: &str, len_bytes: usize) -> Result<Self, MapError> {
+        let len_bytes = round_up(len_bytes, HUGE_PAGE_BYTES)?;
+        map::create(name, len_bytes, map::Pages::Reserved)
+            .or_else(|_| map::create(name, len_bytes, map::Pages::Transparent))
+    }
+
+    /// Creates a memfd of at least `len_bytes` zeroed bytes and maps it read-write, but allocates no
+    /// page: touch only what [`commit`](Self::commit) allocated.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError`].
+    pub fn sparse_memfd(name: &str, len_bytes: usize) -> Result<Self, MapError> {
+        map::create(name, round_up(len_bytes, page_bytes())?, map::Pages::Sparse)
+    }
+
+    /// Maps at least `len_bytes` of a memfd that another process created and sealed.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError::Unsealed`] if its creator could still truncate it, [`MapError::TooShort`] if it
+    /// does not hold `len_bytes`, [`MapError::NotShareable`] if it is no memfd at all,
+    /// [`MapError::WriteDenied`] if it is sealed against writing, and others of [`MapError`].
+    pub fn map(fd: OwnedFd, len_bytes: usize, access: Access) -> Result<Self, MapError> {
+        map::map_foreign(fd, len_bytes, access)
+    }
+
+    /// Allocates the pages of a byte range of a [`sparse_memfd`](Self::sparse_memfd). Allocating
+    /// twice is harmless; on the heap, where nothing is sparse, there is nothing to do.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError::BadLength`] if the range is not inside the region, [`MapError::NoSpace`].
+    pub fn commit(&self, range_bytes: Range<usize>) -> Result<(), MapError> {
+        if range_bytes.start > range_bytes.end || range_bytes.end > self.len() {
+            return Err(MapError::BadLength { len_bytes: range_bytes.end });
+        }
+        match &self.backing {
+            Backing::Heap(_) => Ok(()),
+            Backing::File(_) if range_bytes.is_empty() => Ok(()),
+            Backing::File(fd) => map::allocate(fd.as_fd(), range_bytes),
+        }
+    }
+
+    /// Fixes the set of seals: the file cannot be resized (that it could not before either), and no
+    /// receiver can add a seal of its own.
+    ///
+    /// # Errors
+    ///
+    /// [`SealError`].
+    pub fn seal_size(&self) -> Result<(), SealError> {
+        map::seal(self.fd().ok_or(SealError::NotAFile)?, map::SEAL_SIZE)
+    }
+
+    /// Leaves this mapping, and those made before, as the only ones that can write: every new
+    /// writable mapping, `write(2)` and hole punching is refused from now on, whoever holds the
+    /// descriptor and however it is reopened. Also fixes the size and the set of seals.
+    ///
+    /// # Errors
+    ///
+    /// [`SealError`].
+    pub fn seal_future_write(&self) -> Result<(), SealError> {
+        map::seal(self.fd().ok_or(SealError::NotAFile)?, map::SEAL_FUTURE_WRITE)
+    }
+
+    /// Length in bytes: a multiple of the page size, never zero.
+    #[expect(clippy::len_without_is_empty, reason = "a region is never empty")]
+    #[inline]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len_bytes.get()
+    }
+
+    /// First byte, valid (and fixed) while the region lives. Others may access the bytes at any
+    /// time: use it with [`crate::copy`] and atomics, never to form a reference to plain data.
+    #[inline]
+    #[must_use]
+    pub fn as_ptr(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// Descriptor to send to another process, unless the region is on the heap.
+    #[must_use]
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        match &self.backing {
+            Backing::Heap(_) => None,
+            Backing::File(fd) => Some(fd.as_fd()),
+        }
+    }
+
+    /// Whether stores to this mapping are allowed.
+    #[inline]
+    #[must_use]
+    pub fn is_writable(&self) -> bool {
+        self.access == Access::ReadWrite
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        match &self.backing {
+            // SAFETY: allocated with this layout by `heap`; `&mut self` proves that no span borrows
+            // it, and users of raw pointers promised not to outlive the region.
+            Backing::Heap(layout) => unsafe { dealloc(self.base.as_ptr(), *layout) },
+            Backing::File(_) => map::unmap(self.base, self.len_bytes),
+        }
+    }
+}
+
+/// Rounds up to a multiple of `unit_bytes`, a power of two.
+fn round_up(len_bytes: usize, unit_bytes: usize) -> Result<NonZeroUsize, MapError> {
+    len_bytes
+        .checked_next_multiple_of(unit_bytes)
+        .filter(|&len_bytes| isize::try_from(len_bytes).is_ok())
+        .and_then(NonZeroUsize::new)
+        .ok_or(MapError::BadLength { len_bytes })
+}
+
+fn page_bytes() -> usize {
+    if cfg!(miri) { PAGE_BYTES_MIN } else { rustix::param::page_size().max(PAGE_BYTES_MIN) }
+}

@@ -1,0 +1,2 @@
+//! Kernel objects behind small typed wrappers.
+#![forbid(unsafe_code)]
