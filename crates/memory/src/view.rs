@@ -238,8 +238,8 @@ impl<'a> Span<'a> {
         Ok(())
     }
 
-    /// Loads the little-endian or big-endian word (as the machine has it) at `offset_bytes`; works
-    /// on read-only mappings too.
+    /// Loads the aligned 8 bytes at `offset_bytes`, in the byte order of the machine; also from a
+    /// read-only mapping.
     ///
     /// # Errors
     ///
@@ -318,5 +318,94 @@ impl<'a> Span<'a> {
         } else {
             Err(ViewError::Misaligned { offset_bytes, align_bytes: align_of::<T>() })
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[repr(C)]
+    struct Header {
+        tail: Line<AtomicU64>,
+        slots: [AtomicU32; 4],
+    }
+    // SAFETY: `repr(C)`, atomics only.
+    unsafe impl SharedLayout for Header {}
+
+    #[test]
+    fn bytes_survive_the_way_out_and_in() {
+        let region = Region::heap(100).unwrap();
+        let span = region.span(13, 77).unwrap();
+        let message: Vec<u8> = (0..77).collect();
+        span.copy_out(&message).unwrap();
+        let mut copy = [0; 77];
+        span.copy_in(&mut copy);
+        assert_eq!(copy[..], message);
+        assert_eq!(region.atomic_sum(), (0..77).sum::<u64>(), "nothing outside was touched");
+        region.whole().zero().unwrap();
+        assert_eq!(region.atomic_sum(), 0);
+    }
+
+    impl Region {
+        fn atomic_sum(&self) -> u64 {
+            let bytes = self.shared_slice::<AtomicU8>(0, self.len()).unwrap();
+            bytes.iter().map(|byte| u64::from(byte.load(Ordering::Relaxed))).sum()
+        }
+    }
+
+    #[test]
+    fn a_layout_is_the_same_memory_as_its_bytes() {
+        let region = Region::heap(4096).unwrap();
+        let header = region.shared::<Header>(1024).unwrap();
+        header.tail.store(7, Ordering::Relaxed);
+        header.slots[3].store(9, Ordering::Relaxed);
+        assert_eq!(region.whole().load_u64(1024, Ordering::Relaxed), Ok(7));
+        assert_eq!(region.whole().load_u32(1024 + 128 + 12, Ordering::Relaxed), Ok(9));
+        region.span(1024, 8).unwrap().atomic_u64(0).unwrap().store(8, Ordering::Relaxed);
+        assert_eq!(header.tail.load(Ordering::Relaxed), 8);
+    }
+
+    #[test]
+    fn whatever_is_out_of_bounds_is_refused() {
+        let region = Region::heap(4096).unwrap();
+        let len = region.len();
+        let out_of_bounds =
+            |r: Result<Span<'_>, _>| matches!(r, Err(ViewError::OutOfBounds { .. }));
+        assert!(region.span(len, 0).is_ok_and(|span| span.is_empty()));
+        assert!(out_of_bounds(region.span(len, 1)));
+        assert!(out_of_bounds(region.span(len + 1, 0)));
+        assert!(out_of_bounds(region.span(usize::MAX, 2)), "the end overflows");
+        assert!(out_of_bounds(region.span(8, 8).unwrap().sub(7, 2)));
+        assert!(region.shared::<AtomicU64>(len - 8).is_ok());
+        assert!(region.shared::<AtomicU64>(len - 7).is_err());
+        assert!(region.shared_slice::<AtomicU64>(8, usize::MAX / 4).is_err(), "the size overflows");
+    }
+
+    #[test]
+    fn a_misaligned_atomic_is_refused() {
+        let region = Region::heap(4096).unwrap();
+        let misaligned = |align_bytes| ViewError::Misaligned { offset_bytes: 4, align_bytes };
+        assert_eq!(region.shared::<AtomicU64>(4).unwrap_err(), misaligned(8));
+        assert_eq!(region.shared::<Header>(4).err(), Some(misaligned(128)));
+        let odd = region.span(3, 64).unwrap();
+        assert!(odd.atomic_u64(0).is_err() && odd.atomic_u64(5).is_ok());
+    }
+
+    #[cfg(not(miri))]
+    #[test]
+    fn a_read_only_region_gives_loads_only() {
+        use crate::Access;
+        let ours = Region::memfd("copyrpc-test", 4096).unwrap();
+        let fd = ours.fd().unwrap().try_clone_to_owned().unwrap();
+        let theirs = Region::map(fd, 4096, Access::ReadOnly).unwrap();
+        ours.shared::<AtomicU64>(8).unwrap().store(5, Ordering::Relaxed);
+        assert_eq!(theirs.whole().load_u64(8, Ordering::Relaxed), Ok(5));
+        assert_eq!(theirs.shared::<AtomicU64>(8).err(), Some(ViewError::ReadOnly));
+        assert_eq!(theirs.whole().copy_out(&[0; 4096]), Err(ViewError::ReadOnly));
+        assert_eq!(theirs.whole().zero(), Err(ViewError::ReadOnly));
+        // SAFETY: used for a load.
+        let word = unsafe { theirs.shared_for_loads::<AtomicU64>(8) };
+        assert_eq!(word.unwrap().load(Ordering::Relaxed), 5);
     }
 }

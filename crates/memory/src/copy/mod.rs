@@ -1,0 +1,250 @@
+//! Copies between private memory and memory that another process or a device may write at the same
+//! time: the one place that decides how, so that it can change in one place.
+//!
+//! A plain `memcpy` races with the other side, which Rust (and C) call undefined, and it may copy
+//! in any order, which breaks whoever polls the last byte. What is wanted is a *bytewise atomic
+//! memcpy* (RFC 3301), which Rust does not have yet. Until it does, inline assembly stands in for
+//! it: to the compiler each copy is an opaque relaxed atomic copy of every byte. Miri, and
+//! architectures without assembly here, use real relaxed atomics.
+//!
+//! Bytes may be torn at any boundary; nothing is promised of a word but by
+//! [`copy_between_publish`]. Stores are made in ascending order of addresses, which on x86-64 is
+//! also the order in which other CPUs see them.
+
+use crate::sync::{
+    Ordering,
+    machine::{AtomicU8, AtomicU16, AtomicU32, AtomicU64},
+};
+
+#[cfg(any(miri, test, not(target_arch = "x86_64")))]
+mod portable;
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod x86_64;
+
+#[cfg(any(miri, not(target_arch = "x86_64")))]
+use portable as machine_copy;
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+use x86_64 as machine_copy;
+
+const WORD_BYTES: usize = size_of::<u64>();
+
+/// Copies `dst.len()` bytes at `src`, which others may write meanwhile, into private memory.
+///
+/// # Safety
+///
+/// `src` points to `dst.len()` mapped bytes that nobody accesses through a reference to plain data.
+#[inline]
+pub unsafe fn copy_in(dst: &mut [u8], src: *const u8) {
+    // SAFETY: by contract.
+    unsafe { machine_copy::copy_in(dst, src) }
+}
+
+/// Copies private memory to `dst`, which others may access meanwhile, in ascending order of
+/// addresses.
+///
+/// # Safety
+///
+/// `dst` points to `src.len()` mapped, writable bytes that nobody accesses through a reference to
+/// plain data.
+#[inline]
+pub unsafe fn copy_out(dst: *mut u8, src: &[u8]) {
+    // SAFETY: by contract.
+    unsafe { machine_copy::copy_out(dst, src) }
+}
+
+/// Copies `len_bytes` bytes in ascending order of addresses. Others may access both sides
+/// meanwhile.
+///
+/// # Safety
+///
+/// Both point to `len_bytes` mapped bytes, `dst` to writable ones, that nobody accesses through a
+/// reference to plain data (for a private source or destination there is [`copy_out`] or
+/// [`copy_in`]). The two ranges do not overlap.
+#[inline]
+pub unsafe fn copy_between(dst: *mut u8, src: *const u8, len_bytes: usize) {
+    // SAFETY: by contract.
+    unsafe { machine_copy::copy(dst, src, len_bytes) }
+}
+
+/// Like [`copy_between`], and publishes: whoever loads the last byte with Acquire, and finds what
+/// was stored here, sees all bytes before it and whatever this thread stored earlier. That is what
+/// pollers of the last byte of an RDMA WRITE rely on.
+///
+/// What lies in the last aligned 8-byte word of `dst` is stored by naturally aligned Release
+/// stores, as few as possible; if it is the whole word, then by a single one.
+///
+/// # Safety
+///
+/// As for [`copy_between`].
+#[inline]
+pub unsafe fn copy_between_publish(dst: *mut u8, src: *const u8, len_bytes: usize) {
+    let end = dst.wrapping_add(len_bytes);
+    let in_last_word = (end.addr().wrapping_sub(1) % WORD_BYTES).wrapping_add(1);
+    let tail_bytes = in_last_word.min(len_bytes);
+    let body_bytes = len_bytes - tail_bytes;
+    // SAFETY: a prefix of what the caller promised.
+    unsafe { machine_copy::copy(dst, src, body_bytes) };
+    let mut tail = [0; WORD_BYTES];
+    // SAFETY: the rest of what the caller promised, at most a word.
+    unsafe { copy_in(&mut tail[..tail_bytes], src.wrapping_add(body_bytes)) };
+    if tail_bytes == WORD_BYTES {
+        // SAFETY: `end` is word-aligned and the word before it is the caller's.
+        let word = unsafe { AtomicU64::from_ptr(dst.wrapping_add(body_bytes).cast()) };
+        // SYNC(last-byte): pairs with the Acquire load of whoever polls the last byte.
+        word.store(u64::from_ne_bytes(tail), Ordering::Release);
+    } else {
+        // SAFETY: the same bytes, fewer than a word.
+        unsafe { publish_part(dst.wrapping_add(body_bytes), &tail[..tail_bytes]) };
+    }
+}
+
+/// Stores fewer than 8 bytes, all of one aligned word, by the largest naturally aligned pieces.
+///
+/// # Safety
+///
+/// As for [`copy_out`].
+unsafe fn publish_part(dst: *mut u8, mut from: &[u8]) {
+    let mut to = dst;
+    while let Some((&byte, rest)) = from.split_first() {
+        let address = to.addr();
+        if let (Some((half, rest)), 0) = (from.split_first_chunk(), address % 4) {
+            // SAFETY: aligned, and 4 bytes are left.
+            let half_word = unsafe { AtomicU32::from_ptr(to.cast()) };
+            // SYNC(last-byte): pairs with the Acquire load of whoever polls the last byte.
+            half_word.store(u32::from_ne_bytes(*half), Ordering::Release);
+            (from, to) = (rest, to.wrapping_add(4));
+        } else if let (Some((pair, rest)), 0) = (from.split_first_chunk(), address % 2) {
+            // SAFETY: aligned, and 2 bytes are left.
+            let quarter_word = unsafe { AtomicU16::from_ptr(to.cast()) };
+            // SYNC(last-byte): pairs with the Acquire load of whoever polls the last byte.
+            quarter_word.store(u16::from_ne_bytes(*pair), Ordering::Release);
+            (from, to) = (rest, to.wrapping_add(2));
+        } else {
+            // SAFETY: 1 byte is left.
+            let single = unsafe { AtomicU8::from_ptr(to) };
+            // SYNC(last-byte): pairs with the Acquire load of whoever polls the last byte.
+            single.store(byte, Ordering::Release);
+            (from, to) = (rest, to.wrapping_add(1));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::Region;
+
+    const POISON: u8 = 0xa5;
+
+    type Copy = unsafe fn(*mut u8, *const u8, usize);
+
+    const WAYS: [(&str, Copy); 3] = [
+        ("between", copy_between),
+        ("publish", copy_between_publish),
+        ("portable", portable::copy),
+    ];
+
+    /// Copies `len` bytes between given offsets of word-aligned buffers by every way.
+    fn copies_exactly(to_offset: usize, from_offset: usize, len: usize) {
+        let words = len / WORD_BYTES + 10;
+        let from: Vec<u64> =
+            (1..=words as u64).map(|i| i.wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
+        let from_bytes: Vec<u8> = from.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        for (name, copy) in WAYS {
+            let mut to = vec![u64::from_ne_bytes([POISON; WORD_BYTES]); words];
+            let src = from.as_ptr().cast::<u8>().wrapping_add(from_offset);
+            let dst = to.as_mut_ptr().cast::<u8>().wrapping_add(to_offset);
+            // SAFETY: both buffers have `len + 64` bytes from any offset below 16.
+            unsafe { copy(dst, src, len) };
+            let mut expected = vec![POISON; words * WORD_BYTES];
+            expected[to_offset..to_offset + len]
+                .copy_from_slice(&from_bytes[from_offset..from_offset + len]);
+            let actual: Vec<u8> = to.iter().flat_map(|word| word.to_ne_bytes()).collect();
+            assert!(actual == expected, "{name}: {len} B from +{from_offset} to +{to_offset}");
+        }
+    }
+
+    #[test]
+    fn every_small_size_and_alignment_is_copied_exactly() {
+        let (len_max, offset_max) = if cfg!(miri) { (12, 3) } else { (300, 16) };
+        for len in 0..len_max {
+            for to_offset in 0..offset_max {
+                for from_offset in 0..offset_max {
+                    copies_exactly(to_offset, from_offset, len);
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig {
+            cases: if cfg!(miri) { 4 } else { 256 },
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        })]
+
+        #[test]
+        fn large_copies_are_exact(
+            to in 0usize..16,
+            from in 0usize..16,
+            len in 0usize..if cfg!(miri) { 200 } else { 20_000 },
+        ) {
+            copies_exactly(to, from, len);
+        }
+    }
+
+    /// Loads byte `len - 1` by an access as wide as the store: Rust's memory model has no races
+    /// between atomics of two sizes, and Miri says so.
+    fn last_byte(region: &Region, len: usize) -> u8 {
+        if len.is_multiple_of(WORD_BYTES) {
+            let word = region.shared::<AtomicU64>(len - WORD_BYTES).unwrap();
+            // SYNC(last-byte): pairs with the Release stores of `copy_between_publish`.
+            word.load(Ordering::Acquire).to_ne_bytes()[WORD_BYTES - 1]
+        } else {
+            // SYNC(last-byte): pairs with the Release stores of `copy_between_publish`.
+            region.shared::<AtomicU8>(len - 1).unwrap().load(Ordering::Acquire)
+        }
+    }
+
+    /// A poller of the last byte, at each alignment of the end, never sees an older byte before it.
+    #[test]
+    fn whoever_sees_the_last_byte_sees_all() {
+        let rounds: u8 = if cfg!(miri) { 3 } else { 200 };
+        for len in [1usize, 3, 7, 8, 13, 64, 65, 71, 1101] {
+            if cfg!(miri) && len > 65 {
+                continue;
+            }
+            let region = Region::heap(len).unwrap();
+            let seen = AtomicU8::new(0);
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    for round in 1..=rounds {
+                        let message = vec![round; len];
+                        let dst = region.as_ptr().as_ptr();
+                        // SAFETY: in bounds; the poller reads by atomics and by `copy_in`.
+                        unsafe { copy_between_publish(dst, message.as_ptr(), len) };
+                        // SYNC(copied-in): pairs with the Release store below.
+                        while seen.load(Ordering::Acquire) != round {
+                            thread::yield_now();
+                        }
+                    }
+                });
+                for round in 1..=rounds {
+                    while last_byte(&region, len) != round {
+                        thread::yield_now();
+                    }
+                    let mut copy = vec![0; len];
+                    // SAFETY: in bounds, and the writer waits for `seen`.
+                    unsafe { copy_in(&mut copy, region.as_ptr().as_ptr()) };
+                    assert!(copy.iter().all(|&byte| byte == round), "{len} B, round {round}");
+                    // SYNC(copied-in): pairs with the Acquire load above.
+                    seen.store(round, Ordering::Release);
+                }
+            });
+        }
+    }
+}

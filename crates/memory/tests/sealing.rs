@@ -1,0 +1,145 @@
+//! What a region promises to the other holders of its file, and what it demands of theirs.
+#![cfg(not(any(miri, loom)))]
+
+use std::{
+    fs::OpenOptions,
+    os::fd::{AsRawFd as _, OwnedFd},
+};
+
+use copyrpc_memory::{
+    Access, MapError, Region, SealError,
+    sync::{AtomicU64, Ordering},
+};
+use rustix::{
+    fs::{FallocateFlags, MemfdFlags, SealFlags},
+    io::Errno,
+};
+
+const LEN_BYTES: usize = 64 << 10;
+
+fn duplicate(region: &Region) -> OwnedFd {
+    region.fd().unwrap().try_clone_to_owned().unwrap()
+}
+
+fn unsealed_memfd(len_bytes: u64) -> OwnedFd {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let fd = rustix::fs::memfd_create("copyrpc-test", flags).unwrap();
+    rustix::fs::ftruncate(&fd, len_bytes).unwrap();
+    fd
+}
+
+#[test]
+fn two_mappings_are_the_same_memory() {
+    let ours = Region::memfd("copyrpc-test", LEN_BYTES).unwrap();
+    let theirs = Region::map(duplicate(&ours), LEN_BYTES, Access::ReadWrite).unwrap();
+    ours.shared::<AtomicU64>(4096).unwrap().store(42, Ordering::Relaxed);
+    assert_eq!(theirs.shared::<AtomicU64>(4096).unwrap().load(Ordering::Relaxed), 42);
+    assert_ne!(ours.as_ptr(), theirs.as_ptr());
+    assert_eq!(ours.len(), LEN_BYTES);
+}
+
+#[test]
+fn a_region_cannot_be_resized_from_birth() {
+    let region = Region::memfd("copyrpc-test", LEN_BYTES).unwrap();
+    let fd = duplicate(&region);
+    for len_bytes in [0, LEN_BYTES as u64 - 1, LEN_BYTES as u64 + 1] {
+        assert_eq!(rustix::fs::ftruncate(&fd, len_bytes), Err(Errno::PERM));
+    }
+}
+
+#[test]
+fn an_unsealed_file_is_refused() {
+    let fd = unsealed_memfd(LEN_BYTES as u64);
+    rustix::fs::fcntl_add_seals(&fd, SealFlags::GROW).unwrap();
+    let mapped = Region::map(fd, LEN_BYTES, Access::ReadOnly);
+    assert_eq!(mapped.unwrap_err(), MapError::Unsealed);
+}
+
+#[test]
+fn a_file_that_cannot_be_sealed_is_refused() {
+    let file = OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap());
+    let mapped = Region::map(file, 4096, Access::ReadOnly);
+    assert_eq!(mapped.unwrap_err(), MapError::NotShareable);
+}
+
+#[test]
+fn a_file_shorter_than_announced_is_refused() {
+    let region = Region::memfd("copyrpc-test", LEN_BYTES).unwrap();
+    let mapped = Region::map(duplicate(&region), LEN_BYTES + 1, Access::ReadOnly);
+    let file_bytes = LEN_BYTES as u64;
+    assert!(matches!(mapped, Err(MapError::TooShort { file_bytes: f, .. }) if f == file_bytes));
+}
+
+#[test]
+fn no_length_is_silently_wrong() {
+    for len_bytes in [0, usize::MAX, isize::MAX as usize] {
+        assert!(Region::memfd("copyrpc-test", len_bytes).is_err());
+        assert!(matches!(Region::heap(len_bytes), Err(MapError::BadLength { .. })));
+    }
+    assert!(matches!(
+        Region::memfd("copyrpc-test", 1 << 50),
+        Err(MapError::NoSpace { .. } | MapError::NoMemory { .. })
+    ));
+    let region = Region::sparse_memfd("copyrpc-test", LEN_BYTES).unwrap();
+    assert!(matches!(region.commit(0..LEN_BYTES + 1), Err(MapError::BadLength { .. })));
+}
+
+#[test]
+fn only_committed_pages_of_a_sparse_region_take_memory() {
+    let region = Region::sparse_memfd("copyrpc-test", 1 << 30).unwrap();
+    let allocated_bytes = || rustix::fs::fstat(region.fd().unwrap()).unwrap().st_blocks * 512;
+    assert_eq!(allocated_bytes(), 0);
+    region.commit(8192..16384).unwrap();
+    assert_eq!(allocated_bytes(), 8192);
+    region.commit(8192..16384).unwrap();
+    assert_eq!(allocated_bytes(), 8192, "committing twice is harmless");
+}
+
+#[test]
+fn every_page_of_a_dense_region_is_allocated() {
+    let region = Region::memfd("copyrpc-test", LEN_BYTES).unwrap();
+    assert_eq!(rustix::fs::fstat(region.fd().unwrap()).unwrap().st_blocks * 512, 64 << 10);
+}
+
+#[test]
+fn huge_pages_or_not_the_region_works() {
+    let region = Region::memfd_huge("copyrpc-test", 1).unwrap();
+    assert_eq!(region.len(), 2 << 20);
+    let last = region.shared::<AtomicU64>(region.len() - 8).unwrap();
+    last.store(1, Ordering::Relaxed);
+    let other = Region::map(duplicate(&region), region.len(), Access::ReadOnly).unwrap();
+    assert_eq!(other.whole().load_u64(region.len() - 8, Ordering::Relaxed), Ok(1));
+}
+
+#[test]
+fn after_sealing_future_writes_only_our_mapping_writes() {
+    let ours = Region::memfd("copyrpc-test", LEN_BYTES).unwrap();
+    ours.seal_future_write().unwrap();
+    let word = ours.shared::<AtomicU64>(0).unwrap();
+    word.store(1, Ordering::Relaxed);
+
+    let refused = Region::map(duplicate(&ours), LEN_BYTES, Access::ReadWrite);
+    assert_eq!(refused.unwrap_err(), MapError::WriteDenied);
+    assert_eq!(rustix::io::pwrite(ours.fd().unwrap(), b"x", 0), Err(Errno::PERM));
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    assert_eq!(rustix::fs::fallocate(ours.fd().unwrap(), punch, 0, 4096), Err(Errno::PERM));
+
+    let path = format!("/proc/self/fd/{}", ours.fd().unwrap().as_raw_fd());
+    let reopened = OpenOptions::new().read(true).write(true).open(path).unwrap();
+    assert_eq!(rustix::io::pwrite(&reopened, b"x", 0), Err(Errno::PERM));
+    let refused = Region::map(reopened.into(), LEN_BYTES, Access::ReadWrite);
+    assert_eq!(refused.unwrap_err(), MapError::WriteDenied);
+
+    let theirs = Region::map(duplicate(&ours), LEN_BYTES, Access::ReadOnly).unwrap();
+    word.store(2, Ordering::Relaxed);
+    assert_eq!(theirs.whole().load_u64(0, Ordering::Relaxed), Ok(2));
+}
+
+#[test]
+fn seals_are_final_and_idempotent() {
+    let region = Region::memfd("copyrpc-test", LEN_BYTES).unwrap();
+    region.seal_size().unwrap();
+    region.seal_size().unwrap();
+    assert_eq!(region.seal_future_write(), Err(SealError::Final));
+    assert_eq!(Region::heap(1).unwrap().seal_size(), Err(SealError::NotAFile));
+}
