@@ -1,4 +1,4 @@
-//! Any architecture, and Miri: relaxed atomics.
+//! Any architecture: relaxed atomics.
 //!
 //! Each side is accessed by aligned words where it has them and by bytes elsewhere, whatever the
 //! alignment of the other side, so that the same bytes are accessed by the same sizes every time:
