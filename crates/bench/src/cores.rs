@@ -2,7 +2,8 @@
 
 use std::{fmt, fs, io, str::FromStr};
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use os::affinity::{AffinityError, allowed_cores};
+use rustix::thread::{CpuSet, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 
 /// The two cores of a measurement, always different ones.
@@ -38,8 +39,8 @@ pub enum CoresError {
     #[error("`{0}` does not name two different cores; write for example `0,1`")]
     Syntax(String),
     /// The kernel refused.
-    #[error("cannot read or set the CPU affinity: {0}")]
-    System(#[from] io::Error),
+    #[error(transparent)]
+    System(#[from] AffinityError),
 }
 
 impl Cores {
@@ -49,7 +50,7 @@ impl Cores {
     ///
     /// [`CoresError`].
     pub fn choose() -> Result<Self, CoresError> {
-        let allowed = allowed()?;
+        let allowed = allowed_cores()?;
         let (&responder, others) =
             allowed.split_first().ok_or(CoresError::TooFew { allowed: allowed.len() })?;
         let siblings = siblings_of(responder);
@@ -67,7 +68,7 @@ impl Cores {
     ///
     /// [`CoresError`].
     pub fn check_allowed(&self) -> Result<(), CoresError> {
-        let allowed = allowed()?;
+        let allowed = allowed_cores()?;
         for core in [self.initiator, self.responder] {
             if !allowed.contains(&core) {
                 let allowed = allowed.iter().map(ToString::to_string).collect::<Vec<_>>();
@@ -99,17 +100,8 @@ impl FromStr for Cores {
     }
 }
 
-/// Cores that the calling thread may use, ascending.
-///
-/// # Errors
-///
-/// Whatever `sched_getaffinity(2)` reports.
-pub fn allowed() -> io::Result<Vec<usize>> {
-    let mask = sched_getaffinity(None)?;
-    Ok((0..CpuSet::MAX_CPU).filter(|&core| mask.is_set(core)).collect())
-}
-
-/// Keeps the calling thread on `core` from now on.
+/// Moves the calling thread to `core`, also from another one: threads inherit the one core of a
+/// pinned parent, and [`os::affinity::pin_current_thread`] only narrows.
 ///
 /// # Errors
 ///
@@ -154,7 +146,7 @@ mod tests {
 
     #[test]
     fn a_core_outside_the_mask_is_refused() {
-        let allowed = allowed().unwrap();
+        let allowed = allowed_cores().unwrap();
         let foreign = (0..CpuSet::MAX_CPU).find(|core| !allowed.contains(core)).unwrap();
         let error = Cores { initiator: foreign, responder: allowed[0] }.check_allowed();
         assert!(matches!(error, Err(CoresError::NotAllowed { core, .. }) if core == foreign));

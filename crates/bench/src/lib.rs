@@ -2,6 +2,7 @@
 //! traffic that checks its data.
 //!
 //! ```text
+//! suite     the cells of a benchmark and the two roles that run them
 //! traffic   what two processes send each other over any `verbs::Nic`
 //! limit     what the same two processes reach with bare memory: the reference of every ratio
 //! schedule  interleaves the cells round by round and brackets every sample with a probe
@@ -23,8 +24,10 @@ pub mod duo;
 pub mod limit;
 pub mod machine;
 pub mod pingpong;
+pub mod plan;
 pub mod regime;
 pub mod report;
 pub mod schedule;
 pub mod stats;
+pub mod suite;
 pub mod traffic;

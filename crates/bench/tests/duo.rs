@@ -7,11 +7,12 @@ use std::{
 };
 
 use copyrpc_bench::{
-    cores::{self, Cores},
+    cores::Cores,
     duo::{Duo, DuoError, REPLY_DEADLINE, Side},
     limit::SharedLimit,
     pingpong::PROBE_WINDOW,
 };
+use os::affinity::allowed_cores;
 
 const CHILD: &str = "be-the-other-side";
 
@@ -49,7 +50,7 @@ fn the_two_sides_measure_together(cores: Cores) {
         duo.control.receive::<()>(Some(REPLY_DEADLINE)).unwrap();
         assert!(limit.initiate(&duo.board).unwrap() > 0.0, "{limit:?}");
     }
-    assert_eq!(cores::allowed().unwrap(), [cores.initiator], "the initiator is pinned");
+    assert_eq!(allowed_cores().unwrap(), [cores.initiator], "the initiator is pinned");
     let status = fs::read_to_string(format!("/proc/{}/status", duo.child_id())).unwrap();
     let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();
     assert_eq!(list.trim(), cores.responder.to_string(), "the responder is pinned");

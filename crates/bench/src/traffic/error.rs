@@ -1,6 +1,8 @@
 //! Why traffic ended without a number.
 
-use verbs::{CompletionKind, CreateError, Failure, MemoryError, ModifyError, PostRecvError, PostSendError};
+use verbs::{
+    CompletionKind, CreateError, Failure, MemoryError, ModifyError, PostRecvError, PostSendError,
+};
 
 use crate::{board::WaitError, duo::DuoError};
 

@@ -56,7 +56,6 @@ pub(crate) enum Event {
 }
 
 /// A queue pair, its completion queue, and the region that both sides of the link have alike.
-#[derive(Debug)]
 pub struct Link<N: Nic> {
     pub(crate) region: N::Mr,
     pub(crate) cq: N::Cq,
@@ -84,7 +83,11 @@ impl<N: Nic> Link<N> {
         if let Some(failure) = failure {
             return Err(TrafficError::Failed { kind, failure });
         }
-        Ok(Some(if kind.is_receive() { Event::Received { len_bytes, imm } } else { Event::Sent(wqe) }))
+        Ok(Some(if kind.is_receive() {
+            Event::Received { len_bytes, imm }
+        } else {
+            Event::Sent(wqe)
+        }))
     }
 
     /// Queues a request; the NIC learns of it by [`ring_send`](Self::ring_send).
@@ -108,7 +111,10 @@ impl<N: Nic> Link<N> {
 
     /// Queues a receive of nothing, or of `len_bytes` at `offset`.
     #[inline]
-    pub(crate) fn post_receive(&mut self, buffer: Option<(usize, usize)>) -> Result<(), PostRecvError> {
+    pub(crate) fn post_receive(
+        &mut self,
+        buffer: Option<(usize, usize)>,
+    ) -> Result<(), PostRecvError> {
         let sge = buffer.map(|(offset, len_bytes)| self.region.sge(offset, len_bytes));
         match &mut self.srq {
             Some(srq) => srq.post(sge.as_slice())?,
@@ -145,12 +151,14 @@ impl<N: Nic> Link<N> {
     ) -> Result<(), TrafficError> {
         loop {
             match self.poll()? {
-                Some(Event::Sent(done)) if done == wqe => return Ok(patience.progress()),
+                Some(Event::Sent(done)) if done == wqe => break,
                 Some(Event::Sent(_)) => patience.progress(),
                 Some(Event::Received { .. }) => return Err(TrafficError::Stray),
                 None => patience.wait()?,
             }
         }
+        patience.progress();
+        Ok(())
     }
 
     /// Waits for the next message.
@@ -196,9 +204,8 @@ pub(crate) fn check_header(
     found: (u32, Option<u32>),
     expected: (usize, Option<u32>),
 ) -> Result<(), TrafficError> {
-    let wrong = |what, found, expected| {
-        Err(TrafficError::WrongMessage { index, what, found, expected })
-    };
+    let wrong =
+        |what, found, expected| Err(TrafficError::WrongMessage { index, what, found, expected });
     let imm = |imm: Option<u32>| imm.map_or(u64::MAX, u64::from);
     if u64::from(found.0) != expected.0 as u64 {
         wrong("length", u64::from(found.0), expected.0 as u64)

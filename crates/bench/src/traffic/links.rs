@@ -120,7 +120,6 @@ impl Contact {
 }
 
 /// Every link of one side.
-#[derive(Debug)]
 pub struct Links<N: Nic> {
     nic: N,
     links: Vec<Link<N>>,
@@ -194,7 +193,10 @@ fn create_link<N: Nic>(nic: &N, pd: &N::Pd, kind: LinkKind) -> Result<Link<N>, T
         ..QpConfig::new(kind.transport(), &cq)
     };
     let mut qp = nic.create_qp(pd, &config)?;
-    qp.modify(&Transition::Init(InitAttr { access: kind.access() - Access::RELAXED_ORDERING, qkey: QKEY }))?;
+    qp.modify(&Transition::Init(InitAttr {
+        access: kind.access() - Access::RELAXED_ORDERING,
+        qkey: QKEY,
+    }))?;
     let peer = RemoteSlice { addr: 0, rkey: Rkey::new(0) };
     Ok(Link { region, cq, qp, srq, peer, destination: None })
 }

@@ -9,6 +9,7 @@
 //!
 //! Patterns differ from sample to sample, so what an earlier sample left is never taken for data.
 
+use memory::sync::Ordering;
 use serde::{Deserialize, Serialize};
 use verbs::Nic;
 
@@ -151,6 +152,17 @@ impl<N: Nic> Party for Links<N> {
 }
 
 impl Traffic {
+    /// Time per message or operation, in ns, of a sample whose number was `value`.
+    pub(crate) fn message_ns(self, value: f64) -> f64 {
+        match self {
+            Self::Stream(_) => 1e3 / value,
+            Self::RoundTrip(_) | Self::Remote(_) => value,
+            Self::Transfer(transfer) => {
+                transfer.len_bytes as f64 / (value * f64::from(1 << 30)) * 1e9
+            }
+        }
+    }
+
     fn link(self) -> LinkKind {
         match self {
             Self::Stream(stream) => stream.link,
@@ -171,9 +183,9 @@ fn meet<N: Nic>(
 ) -> Result<(), TrafficError> {
     let mut patience = board.patience(link::PATIENCE);
     // SYNC(sample-done): pairs with the Acquire below, in the other process.
-    board.word(mine).store(sample.number, Release);
+    board.word(mine).store(sample.number, Ordering::Release);
     // SYNC(sample-done): pairs with the Release above, in the other process.
-    while board.word(theirs).load(Acquire) != sample.number {
+    while board.word(theirs).load(Ordering::Acquire) != sample.number {
         match link.poll()? {
             Some(Event::Received { .. }) => return Err(TrafficError::Stray),
             Some(Event::Sent(_)) => {}
@@ -182,5 +194,3 @@ fn meet<N: Nic>(
     }
     Ok(())
 }
-
-use memory::sync::Ordering::{Acquire, Release};

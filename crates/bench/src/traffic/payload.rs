@@ -104,7 +104,10 @@ mod tests {
     use verbs::{Lkey, MemoryError, Rkey};
 
     use super::*;
-    use crate::traffic::{LinkKind, Traffic, stream::{Stream, StreamVerb}};
+    use crate::traffic::{
+        LinkKind, Traffic,
+        stream::{Stream, StreamVerb},
+    };
 
     /// A region of plain bytes.
     struct Bytes(RefCell<Vec<u8>>);

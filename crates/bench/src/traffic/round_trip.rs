@@ -132,7 +132,7 @@ impl<'a, N: Nic> Talk<'a, N> {
             let message = small(self.sample, index);
             let bytes = [&message[SMALL_BYTES - len_bytes..]];
             let is_last = index + 1 == self.sample.count;
-            let signaled = is_last || index % SIGNAL_EVERY == 0;
+            let signaled = is_last || index.is_multiple_of(SIGNAL_EVERY);
             self.link.wait_room(1, &mut self.patience)?;
             let wqe = self.post(Payload::Inline(&bytes), index, signaled)?;
             self.pending = is_last.then_some(wqe);

@@ -175,9 +175,7 @@ impl Stream {
 
 #[inline]
 fn slot_offset(index: u64) -> usize {
-    #[expect(clippy::cast_possible_truncation, reason = "below the window")]
-    let slot = (index % WINDOW) as usize;
-    slot * SLOT_BYTES
+    (index % WINDOW) as usize * SLOT_BYTES
 }
 
 /// The low 32 bits.
@@ -188,5 +186,5 @@ pub(crate) fn immediate(index: u64) -> u32 {
     low
 }
 
-const _: () = assert!(WINDOW as usize * SLOT_BYTES <= link::LANDING_BYTES);
+const _: () = assert!(RECEIVES as usize * SLOT_BYTES <= link::LANDING_BYTES);
 const _: () = assert!(link::GRH_BYTES + SMALL_BYTES <= SLOT_BYTES && STRIDE < WINDOW);

@@ -200,12 +200,7 @@ struct Flow<'a, N: Nic> {
 }
 
 impl<'a, N: Nic> Flow<'a, N> {
-    fn new(
-        shape: Transfer,
-        link: &'a mut Link<N>,
-        board: &'a Board,
-        sample: &'a Sample,
-    ) -> Self {
+    fn new(shape: Transfer, link: &'a mut Link<N>, board: &'a Board, sample: &'a Sample) -> Self {
         let patience = board.patience(link::PATIENCE);
         let signaled = VecDeque::new();
         Self { shape, link, board, sample, patience, signaled, complete: 0, consumed: 0 }
@@ -249,9 +244,11 @@ impl<'a, N: Nic> Flow<'a, N> {
 
     fn sent(&mut self, wqe: u16) -> Result<(), TrafficError> {
         self.patience.progress();
-        let Some((_, complete)) = self.signaled.pop_front_if(|&mut (index, _)| index == wqe) else {
-            return Ok(()); // the queue's own signal: a later one says more
+        let complete = match self.signaled.front() {
+            Some(&(index, complete)) if index == wqe => complete,
+            _ => return Ok(()), // a signal of the queue's own: a later one says more
         };
+        self.signaled.pop_front();
         if self.shape.verb == TransferVerb::Read {
             for index in self.complete..complete {
                 let last_word = (self.shape.slot(index) + 1) * self.shape.len_bytes - WORD_BYTES;
