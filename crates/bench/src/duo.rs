@@ -30,6 +30,8 @@ use crate::{
 const PARENT_VARIABLE: &str = "COPYRPC_DUO_PARENT";
 /// Longest wait for a message that the other side should send soon.
 pub const REPLY_DEADLINE: Duration = Duration::from_secs(10);
+/// Sockets know no shorter timeout than this, and zero would mean none.
+const TIMEOUT_MIN: Duration = Duration::from_micros(1);
 /// Longest message, so that garbage does not fill memory.
 const MESSAGE_BYTES_MAX: u64 = 64 << 10;
 
@@ -71,11 +73,13 @@ impl DuoError {
 #[derive(Debug)]
 pub struct Control {
     stream: BufReader<UnixStream>,
+    /// What has arrived of the next message.
+    partial: Vec<u8>,
 }
 
 impl Control {
     fn new(stream: UnixStream) -> Self {
-        Self { stream: BufReader::new(stream) }
+        Self { stream: BufReader::new(stream), partial: Vec::new() }
     }
 
     /// Sends `message`.
@@ -89,25 +93,29 @@ impl Control {
         self.stream.get_mut().write_all(&line).map_err(|_| DuoError::PeerGone)
     }
 
-    /// Waits for the next message; `None`: for ever, until the other side is gone.
+    /// Waits for the next message; `None`: for ever, until the other side is gone. After
+    /// [`DuoError::Silent`] it may be called again: nothing is lost.
     ///
     /// # Errors
     ///
     /// [`DuoError`].
     pub fn receive<T: DeserializeOwned>(
         &mut self,
-        deadline: Option<Duration>,
+        timeout: Option<Duration>,
     ) -> Result<T, DuoError> {
+        let timeout = timeout.map(|timeout| timeout.max(TIMEOUT_MIN));
         self.stream
             .get_ref()
-            .set_read_timeout(deadline)
-            .map_err(DuoError::system("cannot set a deadline"))?;
-        let mut line = Vec::new();
-        let mut limited = io::Read::take(&mut self.stream, MESSAGE_BYTES_MAX);
-        match limited.read_until(b'\n', &mut line) {
-            Ok(_) if line.ends_with(b"\n") => Ok(serde_json::from_slice(&line)?),
+            .set_read_timeout(timeout)
+            .map_err(DuoError::system("cannot set a timeout"))?;
+        let room = MESSAGE_BYTES_MAX.saturating_sub(self.partial.len() as u64);
+        let mut limited = io::Read::take(&mut self.stream, room);
+        match limited.read_until(b'\n', &mut self.partial) {
+            Ok(_) if self.partial.ends_with(b"\n") => {
+                Ok(serde_json::from_slice(&std::mem::take(&mut self.partial))?)
+            }
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                Err(DuoError::Silent(deadline.unwrap_or_default()))
+                Err(DuoError::Silent(timeout.unwrap_or_default()))
             }
             Ok(_) | Err(_) => Err(DuoError::PeerGone),
         }

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use memory::sync::{AtomicU64, Ordering};
+use memory::sync::{AtomicU64, Ordering, hint};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -18,6 +18,8 @@ use crate::{
 pub const COPY_WINDOW_BYTES: usize = 1 << 20;
 /// Slots between two updates of the consumer's count.
 const CREDIT_SLOTS: u64 = 256;
+/// Pauses of a consumer that has caught up: about a microsecond.
+const PAUSES: u32 = 32;
 /// Longest wait of one side for the other.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -116,6 +118,7 @@ fn consume(board: &Board, count: u64) -> Result<(), LimitError> {
         // SYNC(stream-slot): pairs with the Release in `produce`.
         while slot[0].load(Ordering::Acquire) != number {
             patience.wait()?;
+            fall_behind();
         }
         patience.progress();
         found = found.wrapping_add(sum(&slot[1..]));
@@ -126,6 +129,14 @@ fn consume(board: &Board, count: u64) -> Result<(), LimitError> {
     }
     let expected = (SLOT_WORDS as u64 - 1).wrapping_mul(count * (count + 1) / 2);
     if found == expected { Ok(()) } else { Err(LimitError::Checksum { found, expected }) }
+}
+
+/// Lets the producer get ahead. A consumer that polls the line which is being written takes it away
+/// from the producer at every word; a limit is what both reach when they do not meet.
+fn fall_behind() {
+    for _ in 0..PAUSES {
+        hint::spin_loop();
+    }
 }
 
 fn sum(words: &[AtomicU64]) -> u64 {

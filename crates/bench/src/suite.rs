@@ -13,14 +13,14 @@
 //!            ◀──────────────────── Done ───  or Failed, with the reason
 //! ```
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
     board::{Board, WaitError},
     cores::Cores,
-    duo::{Duo, DuoError, REPLY_DEADLINE, Side},
+    duo::{Control, Duo, DuoError, REPLY_DEADLINE, Side},
     limit::{Copier, LimitError, SharedLimit},
     pingpong::{self, PROBE_WINDOW, ThreadsError},
     report::Cell,
@@ -173,7 +173,8 @@ impl Suite {
     }
 
     fn reply(&mut self) -> Result<Reply, SuiteError> {
-        Ok(self.duo.control.receive(Some(REPLY_DEADLINE))?)
+        let Self { duo, party, .. } = self;
+        receive(&mut duo.control, party, Some(REPLY_DEADLINE))
     }
 
     fn expect(&mut self, expected: &Reply) -> Result<(), SuiteError> {
@@ -296,12 +297,12 @@ pub type OpenParty<'a> = &'a dyn Fn(&str) -> Result<Box<dyn Party>, String>;
 ///
 /// # Errors
 ///
-/// [`DuoError`]. What fails within a sample is told to the parent instead.
-pub fn serve(side: &mut Side, open: OpenParty<'_>) -> Result<(), DuoError> {
+/// [`SuiteError`]. What fails within a sample is told to the parent instead.
+pub fn serve(side: &mut Side, open: OpenParty<'_>) -> Result<(), SuiteError> {
     let mut party = None;
     loop {
-        let request = match side.control.receive(None) {
-            Err(DuoError::PeerGone) => return Ok(()),
+        let request = match receive(&mut side.control, &mut party, None) {
+            Err(SuiteError::Duo(DuoError::PeerGone)) => return Ok(()),
             request => request?,
         };
         let reply = match request {
@@ -330,6 +331,27 @@ pub fn serve(side: &mut Side, open: OpenParty<'_>) -> Result<(), DuoError> {
             side.board.fail();
         }
         side.control.send(&reply)?;
+    }
+}
+
+/// Waits for the next message and keeps the NIC, if there is one, going meanwhile.
+fn receive<T: DeserializeOwned>(
+    control: &mut Control,
+    party: &mut Option<Box<dyn Party>>,
+    deadline: Option<Duration>,
+) -> Result<T, SuiteError> {
+    let begin = Instant::now();
+    loop {
+        let pause = party.as_mut().map(|party| party.idle()).transpose()?.flatten();
+        let left = deadline.map(|deadline| deadline.saturating_sub(begin.elapsed()));
+        let timeout = match (pause, left) {
+            (Some(pause), Some(left)) => Some(pause.min(left)),
+            (pause, left) => pause.or(left),
+        };
+        match control.receive(timeout) {
+            Err(DuoError::Silent(_)) if left.is_none_or(|left| !left.is_zero()) => {}
+            message => return Ok(message?),
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! The links of one side: created alike on both, connected by what they tell each other.
 
+use core::time::Duration;
+
 use serde::{Deserialize, Serialize};
 use verbs::{
     Access, AddressVector, CqConfig, Destination, Endpoint, Gid, GidRoute, InitAttr, Lid,
@@ -9,11 +11,11 @@ use verbs::{
 
 use crate::traffic::{
     TrafficError,
-    link::{Link, RECEIVES, REGION_BYTES, SEND_BLOCKS},
+    link::{Event, Link, RECEIVES, REGION_BYTES, SEND_BLOCKS},
 };
 
-/// Gather entries that a queue is made for; also makes room for 32 inline bytes.
-const SGES: u8 = 4;
+/// Gather entries per send.
+const SGES: u8 = 1;
 /// Queue key of the datagrams.
 const QKEY: QKey = QKey::new(0x1111_1111);
 
@@ -164,13 +166,23 @@ impl<N: Nic> Links<N> {
             link.qp.modify(&Transition::Rtr(RtrAttr {
                 path_mtu: mtu,
                 peer,
-                rnr_timer: RnrTimer::at_least(core::time::Duration::from_micros(10)),
+                rnr_timer: RnrTimer::at_least(Duration::from_micros(10)),
                 reads_in_max: reads_max,
             }))?;
             let attr = RtsAttr { reads_out_max: reads_max, ..RtsAttr::default() };
             link.qp.modify(&Transition::Rts(attr))?;
         }
         Ok(())
+    }
+
+    /// Polls every link, which must have nothing to tell.
+    pub(crate) fn idle(&mut self) -> Result<Option<Duration>, TrafficError> {
+        for link in &mut self.links {
+            if let Some(Event::Received { .. }) = link.poll()? {
+                return Err(TrafficError::Stray);
+            }
+        }
+        Ok(self.nic.poll_timeout())
     }
 
     pub(crate) fn link(&mut self, kind: LinkKind) -> &mut Link<N> {

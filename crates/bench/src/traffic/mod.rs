@@ -9,6 +9,8 @@
 //!
 //! Patterns differ from sample to sample, so what an earlier sample left is never taken for data.
 
+use core::time::Duration;
+
 use memory::sync::Ordering;
 use serde::{Deserialize, Serialize};
 use verbs::Nic;
@@ -84,6 +86,13 @@ pub trait Party {
     /// [`TrafficError`].
     fn connect(&mut self, contacts: &[Contact]) -> Result<(), TrafficError>;
 
+    /// Keeps the NIC going between samples; returns how long it needs no more of that.
+    ///
+    /// # Errors
+    ///
+    /// [`TrafficError`].
+    fn idle(&mut self) -> Result<Option<Duration>, TrafficError>;
+
     /// Runs the timed side of `sample`, after the other side is ready; its number in the unit of
     /// the traffic.
     ///
@@ -112,6 +121,10 @@ impl<N: Nic> Party for Links<N> {
 
     fn connect(&mut self, contacts: &[Contact]) -> Result<(), TrafficError> {
         self.connect(contacts)
+    }
+
+    fn idle(&mut self) -> Result<Option<Duration>, TrafficError> {
+        self.idle()
     }
 
     fn initiate(&mut self, board: &Board, sample: &Sample) -> Result<f64, TrafficError> {
