@@ -60,7 +60,7 @@ pub struct SrqMemory {
 
 /// What the driver asks of a device to make a queue pair.
 #[derive(Debug)]
-pub struct QpRequest<'a, D: Device + ?Sized> {
+pub struct QpRequest<'a, D: Device> {
     /// Service type.
     pub transport: Transport,
     /// Completions of sends.
@@ -175,8 +175,7 @@ pub unsafe trait Device: Clone {
     /// # Errors
     ///
     /// [`MemoryError`].
-    fn alloc_mr(&self, pd: &Self::Pd, len: usize, access: Access)
-    -> Result<Self::Mr, MemoryError>;
+    fn alloc_mr(&self, pd: &Self::Pd, len: usize, access: Access) -> Result<Self::Mr, MemoryError>;
 
     /// A new completion channel.
     ///

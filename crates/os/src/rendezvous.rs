@@ -39,6 +39,12 @@ const BACKLOG: i32 = 256;
 const PRIVATE_MODE: u32 = 0o700;
 const OTHERS_MASK: u32 = 0o077;
 
+/// Effective user of this process: the only one that its sockets talk to.
+#[must_use]
+pub fn user_id() -> u32 {
+    geteuid().as_raw()
+}
+
 /// Where to meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
@@ -227,7 +233,7 @@ impl Connection {
         let peer = socket_peercred(&socket).map_err(os("getsockopt(SO_PEERCRED)"))?;
         let pid = u32::try_from(peer.pid.as_raw_nonzero().get()).unwrap_or(0);
         let peer = PeerCredentials { pid, uid: peer.uid.as_raw(), gid: peer.gid.as_raw() };
-        check_user(peer.uid, geteuid().as_raw())?;
+        check_user(peer.uid, user_id())?;
         Ok(Self { socket, peer })
     }
 

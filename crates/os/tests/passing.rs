@@ -1,4 +1,5 @@
 //! Regions, descriptors and datagrams on their way through real sockets.
+#![cfg(not(loom))]
 
 use std::{
     fs,

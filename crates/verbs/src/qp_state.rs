@@ -125,6 +125,12 @@ impl RnrTimer {
         Self(code)
     }
 
+    /// The timer with this code; only its low five bits count.
+    #[must_use]
+    pub const fn from_code(code: u8) -> Self {
+        Self(code & 31)
+    }
+
     /// The wait.
     #[must_use]
     pub fn wait(self) -> Duration {

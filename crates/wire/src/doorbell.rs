@@ -165,3 +165,54 @@ pub fn ctrl_of_send_doorbell_word(word: u64) -> Ctrl {
     ctrl[..8].copy_from_slice(&word.to_ne_bytes());
     peek_ctrl(&ctrl)
 }
+
+#[cfg(test)]
+mod tests {
+    use hex_literal::hex;
+
+    use super::*;
+
+    /// `qp->db[MLX5_SND_DBR] = htobe32(cur_post & 0xffff)`
+    #[test]
+    fn queue_counter_is_16_bits_big_endian() {
+        assert_eq!(counter_word(0x1234).to_ne_bytes(), hex!("00001234"));
+        assert_eq!(counter_of_word(u32::from_ne_bytes(hex!("a5a51234"))), 0x1234);
+    }
+
+    /// `cq->dbrec[0] = htobe32(cons_index & 0xffffff)`
+    #[test]
+    fn consumer_index_is_24_bits_big_endian() {
+        assert_eq!(consumer_word(0xab12_3456).to_ne_bytes(), hex!("00123456"));
+        assert_eq!(consumer_of_word(u32::from_ne_bytes(hex!("a5123456"))), 0x12_3456);
+    }
+
+    /// `mlx5_arm_cq`: `doorbell = sn << 28 | cmd | ci`, then `doorbell << 32 | cqn`
+    #[test]
+    fn arm_request_both_ways() {
+        let cqn = Cqn::new(0x00_0789).unwrap();
+        let any = CqArm { sequence: 2, solicited_only: false, consumer_index: 0x12_3456 };
+        assert_eq!(any.record_word().to_ne_bytes(), hex!("20123456"));
+        assert_eq!(any.doorbell_word(cqn).to_ne_bytes(), hex!("20123456 00000789"));
+
+        let solicited = CqArm { sequence: 3, solicited_only: true, ..any };
+        assert_eq!(solicited.record_word().to_ne_bytes(), hex!("31123456"));
+        assert_eq!(CqArm::of_record_word(solicited.record_word()), solicited);
+        assert_eq!(CqArm::of_doorbell_word(solicited.doorbell_word(cqn)), (solicited, cqn));
+    }
+
+    #[test]
+    fn arm_request_wraps_its_counters() {
+        let arm = CqArm { sequence: 5, solicited_only: false, consumer_index: 0x0100_0007 };
+        assert_eq!(arm.record_word().to_ne_bytes(), hex!("10000007"));
+    }
+
+    #[test]
+    fn send_doorbell_is_the_head_of_the_control_segment() {
+        let ctrl = hex!("00 1234 09  abcdef 03  00 0000 08  deadbeef");
+        let word = send_doorbell_word(&ctrl);
+        assert_eq!(word.to_ne_bytes(), hex!("00 1234 09  abcdef 03"));
+        let rung = ctrl_of_send_doorbell_word(word);
+        assert_eq!((rung.index, rung.code, rung.octowords), (0x1234, 9, 3));
+        assert_eq!(rung.qpn.get(), 0xab_cdef);
+    }
+}

@@ -90,6 +90,10 @@ id24! {
     Srqn
 }
 id24! {
+    /// Number that a driver chose for a queue, so that a completion leads back to its own table.
+    UserIndex
+}
+id24! {
     /// Packet sequence number: counts modulo 2²⁴, so it has an order only within a window.
     Psn
 }

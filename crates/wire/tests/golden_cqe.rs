@@ -6,7 +6,7 @@ use copyrpc_wire::{
         Cqe, Cqe128, CqeError, CqeView, Error, OP_OWN_INVALID, Requester, Responder, ResponderKind,
         Scatter, Source, Syndrome, is_written, op_own_of_last_word, owner_bit,
     },
-    ids::{Lid, Qpn, Srqn},
+    ids::{Lid, Qpn, UserIndex},
     wqe::Opcode,
 };
 use hex_literal::hex;
@@ -17,8 +17,8 @@ fn qpn(raw: u32) -> Qpn {
     Qpn::new(raw).unwrap()
 }
 
-fn index(raw: u32) -> Srqn {
-    Srqn::new(raw).unwrap()
+fn index(raw: u32) -> UserIndex {
+    UserIndex::new(raw).unwrap()
 }
 
 #[track_caller]
@@ -44,7 +44,7 @@ fn received() -> Responder<'static> {
         kind: ResponderKind::SendImm(0xdead_beef),
         qpn: qpn(0x12_3456),
         wqe_counter: 0x0007,
-        srqn_or_user_index: index(0xab_cdef),
+        user_index: index(0xab_cdef),
         byte_cnt: 0x0001_0203,
         scatter: Scatter::Memory,
         source: Some(Source::default()),
@@ -196,7 +196,7 @@ fn requester_error() {
         is_requester: true,
         qpn: qpn(0x12_3456),
         wqe_counter: 0x0102,
-        srqn_or_user_index: index(0xab_cdef),
+        user_index: index(0xab_cdef),
         send_opcode: 0x08,
         syndrome: Syndrome::RemoteAccess,
         vendor_syndrome: 0x88,
@@ -219,7 +219,7 @@ fn responder_error() {
         is_requester: false,
         qpn: qpn(0x12_3456),
         wqe_counter: 0x0102,
-        srqn_or_user_index: index(0),
+        user_index: index(0),
         send_opcode: 0,
         syndrome: Syndrome::Flushed,
         vendor_syndrome: 0,

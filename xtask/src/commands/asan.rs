@@ -29,7 +29,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     }
     let host = host()?;
     let passed = run_tests(command(workspace, &members, &host))?;
-    Ok(Outcome::Passed(format!("{passed} tests of {} crates", members.len())))
+    Ok(Outcome::Passed(format!("{passed} tests, {} crates", members.len())))
 }
 
 fn command(workspace: &Workspace, members: &[&Member], host: &str) -> Command {

@@ -45,7 +45,7 @@ fn doc(workspace: &Workspace) -> Result<Outcome> {
 }
 
 fn test(workspace: &Workspace) -> Result<Outcome> {
-    let passed = run_tests(cargo(workspace, ["test", "--workspace"]))?;
+    let passed = run_tests(cargo(workspace, ["test", "--workspace", "--no-fail-fast"]))?;
     Ok(Outcome::Passed(format!("{passed} tests")))
 }
 

@@ -24,7 +24,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     if crates == 0 {
         return Ok(Outcome::NothingToRun("nothing to run: no crate has a loom test".into()));
     }
-    Ok(Outcome::Passed(format!("{passed} tests of {crates} crates")))
+    Ok(Outcome::Passed(format!("{passed} tests, {crates} crates")))
 }
 
 /// The loom tests of one crate.

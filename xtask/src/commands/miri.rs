@@ -32,7 +32,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     for member in &members {
         passed += run_tests(command(workspace, member))?;
     }
-    Ok(Outcome::Passed(format!("{passed} tests of {} crates", members.len())))
+    Ok(Outcome::Passed(format!("{passed} tests, {} crates", members.len())))
 }
 
 fn command(workspace: &Workspace, member: &Member) -> Command {

@@ -1,7 +1,5 @@
 //! A crate depends only on what stands left of it in its own row, or in a lower row.
 
-use std::path::Path;
-
 use super::{Finding, tree::Tree};
 use crate::workspace::{Dependency, Member};
 
@@ -10,7 +8,7 @@ const ROWS: [&[&str]; 5] = [
     &["wire", "memory", "os", "verbs", "proto"],
     &["mlx5", "ibverbs", "softnic", "inproc", "ipc"],
     &["node", "rpc"],
-    &["kv", "sim"],
+    &["bench", "kv", "sim"],
     &["copyrpc", "cli", "capi", "uverbs"],
 ];
 
@@ -83,11 +81,6 @@ fn line_of(manifest: &str, name: &str) -> usize {
         rest.strip_prefix(name).is_some_and(|rest| rest.starts_with(['.', ' ', '=']))
     };
     manifest.lines().position(starts).unwrap_or(0) + 1
-}
-
-/// Whether `path` belongs to a member of this workspace.
-pub(crate) fn is_member_manifest(path: &Path) -> bool {
-    path.ends_with("Cargo.toml") && (path.starts_with("crates") || path.starts_with("xtask"))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use toml::Table;
 
-use super::{Finding, arrows::is_member_manifest, tree::Tree};
+use super::{Finding, tree::Tree};
 
 /// Keys of `[package]` that must be `KEY.workspace = true`.
 const INHERITED: [&str; 5] = ["version", "edition", "rust-version", "license", "authors"];
@@ -15,6 +15,11 @@ const RULE: &str = "manifests";
 pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
     let manifests = tree.texts().filter(|(path, _)| is_member_manifest(path));
     manifests.flat_map(|(path, text)| check_manifest(path, text)).collect()
+}
+
+/// Not the root, which is no package, and not `fuzz`, which is a workspace of its own.
+fn is_member_manifest(path: &Path) -> bool {
+    path.ends_with("Cargo.toml") && (path.starts_with("crates") || path.starts_with("xtask"))
 }
 
 fn check_manifest(path: &Path, text: &str) -> Vec<Finding> {

@@ -20,7 +20,7 @@ use crate::{step::Outcome, workspace::Workspace};
 use tree::Tree;
 
 /// One broken rule at one place.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Finding {
     /// Relative to the root.
     path: PathBuf,
@@ -49,6 +49,8 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     findings.extend(words::check(&tree));
     findings.extend(links::check(&tree));
     findings.extend(manifests::check(&tree));
+    findings.sort();
+    findings.dedup(); // one line may break one rule twice
     for finding in &findings {
         println!("{finding}");
     }

@@ -19,7 +19,7 @@ fn check_file(file: &RustFile) -> Vec<Finding> {
     let mut report = |line, problem, remedy| {
         findings.push(Finding { path: file.path.clone(), line, rule: RULE, problem, remedy });
     };
-    let lines = tests_line(file).map_or(file.text.lines().count(), |line| line - 1);
+    let lines = lines_before_tests(file);
     if lines > FILE_LINES_MAX {
         let problem = format!("{lines} lines before the tests, more than {FILE_LINES_MAX}");
         report(FILE_LINES_MAX + 1, problem, "find the second idea and give it a module");
@@ -50,6 +50,15 @@ fn body(file: &RustFile, index: usize) -> Option<usize> {
             _ => next += 1,
         }
     }
+}
+
+/// None of an integration test; of any other file, those above its test module.
+fn lines_before_tests(file: &RustFile) -> usize {
+    let is_test = file.path.parent().is_some_and(|dir| dir.iter().any(|part| part == "tests"));
+    if is_test {
+        return 0;
+    }
+    tests_line(file).map_or(file.text.lines().count(), |line| line - 1)
 }
 
 /// Line of the first `#[cfg(test)]` that guards a module written in place.
@@ -105,6 +114,13 @@ mod tests {
         assert_eq!(problems(&format!("{lines}// line\n")).len(), 1);
         let tests = "#[cfg(test)]\nmod tests {\n}\n";
         assert_eq!(problems(&format!("{lines}{tests}{lines}")), [""; 0]);
+    }
+
+    #[test]
+    fn an_integration_test_is_all_tests_but_its_functions_count() {
+        let text = format!("{}{}", function(71), "// line\n".repeat(600));
+        assert_eq!(check(&Tree::from([("crates/a/tests/b.rs", text.as_str())])).len(), 1);
+        assert_eq!(check(&Tree::from([("crates/a/src/b.rs", text.as_str())])).len(), 2);
     }
 
     #[test]

@@ -87,7 +87,7 @@ pub const fn op_own_of_last_word(word: u64) -> u8 {
 #[repr(C, align(64))]
 pub struct Cqe {
     head: Head,
-    /// `[23:0]` user index of the queue pair, or SRQN.
+    /// `[23:0]` user index, or SRQN with CQE version 0.
     srqn_uidx: U32,
     imm: U32,
     app: [u8; 4],

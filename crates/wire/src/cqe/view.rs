@@ -8,7 +8,7 @@ use super::{
     OPCODE_RESP_SEND, OPCODE_RESP_SEND_IMM, OPCODE_RESP_WR_IMM, OWNER_BIT, SOLICITED_BIT, Syndrome,
 };
 use crate::{
-    ids::{Lid, Qpn, Srqn},
+    ids::{Lid, Qpn, UserIndex},
     wqe::Opcode,
 };
 
@@ -32,8 +32,8 @@ pub struct Requester<'a> {
     pub qpn: Qpn,
     /// Position of its first WQEBB, modulo 2¹⁶. Everything before it has completed as well.
     pub wqe_counter: u16,
-    /// `[23:0]` user index of the queue pair.
-    pub user_index: Srqn,
+    /// The queue pair's. With CQE version 0 there is none.
+    pub user_index: UserIndex,
     /// Bytes that a READ or atomic brought; otherwise unspecified.
     pub byte_cnt: u32,
     /// Where these bytes are.
@@ -77,8 +77,9 @@ pub struct Responder<'a> {
     pub qpn: Qpn,
     /// Receive WQE that it took, modulo 2¹⁶; in a shared queue, the WQE's index.
     pub wqe_counter: u16,
-    /// Shared receive queue; with CQE version 1, the user index of the queue pair.
-    pub srqn_or_user_index: Srqn,
+    /// The queue pair's, even if the WQE came from a shared receive queue. With CQE version 0, the
+    /// number of that shared queue.
+    pub user_index: UserIndex,
     /// Length of the message; on UD, with the 40 bytes reserved for the route header.
     pub byte_cnt: u32,
     /// Where the message is.
@@ -101,7 +102,7 @@ pub struct Error {
     /// As in [`Requester`] or [`Responder`].
     pub wqe_counter: u16,
     /// As in [`Responder`].
-    pub srqn_or_user_index: Srqn,
+    pub user_index: UserIndex,
     /// Code of the send operation. Not judged: an unknown code may be the very error.
     pub send_opcode: u8,
     /// What went wrong.
@@ -154,7 +155,7 @@ impl Cqe {
             opcode: Opcode::from_code(code).ok_or(CqeError::UnknownSendOpcode(code))?,
             qpn: self.qpn(),
             wqe_counter: self.wqe_counter.get(),
-            user_index: self.srqn_or_user_index(),
+            user_index: self.user_index(),
             byte_cnt: self.byte_cnt.get(),
             scatter: self.scatter()?,
             timestamp: u64::from_be_bytes(self.timestamp),
@@ -179,7 +180,7 @@ impl Cqe {
             kind,
             qpn: self.qpn(),
             wqe_counter: self.wqe_counter.get(),
-            srqn_or_user_index: self.srqn_or_user_index(),
+            user_index: self.user_index(),
             byte_cnt: self.byte_cnt.get(),
             scatter,
             source: (!matches!(scatter, Scatter::InCqe(_))).then_some(source),
@@ -194,7 +195,7 @@ impl Cqe {
             is_requester,
             qpn: self.qpn(),
             wqe_counter: self.wqe_counter.get(),
-            srqn_or_user_index: self.srqn_or_user_index(),
+            user_index: self.user_index(),
             send_opcode: self.send_opcode(),
             syndrome: Syndrome::from_code(syndrome),
             vendor_syndrome,
@@ -225,8 +226,8 @@ impl Cqe {
         Qpn::from_low_bits(self.sop_qpn.get())
     }
 
-    fn srqn_or_user_index(&self) -> Srqn {
-        Srqn::from_low_bits(self.srqn_uidx.get())
+    fn user_index(&self) -> UserIndex {
+        UserIndex::from_low_bits(self.srqn_uidx.get())
     }
 
     fn send_opcode(&self) -> u8 {
@@ -260,7 +261,7 @@ impl CqeView<'_> {
     ///
     /// If [`Scatter::InCqe`] has more than [`INLINE_32_BYTES`] or not `byte_cnt` bytes, if
     /// [`Scatter::Preceding64`] is too short for `byte_cnt`, if an RDMA WRITE claims payload in the
-    /// CQE, or if `owner` is neither 0 nor 1.
+    /// CQE, if a field of [`Source`] exceeds its bits, or if `owner` is neither 0 nor 1.
     #[must_use]
     #[inline]
     pub fn encode(&self, owner: u8) -> Cqe {
@@ -298,13 +299,14 @@ impl Responder<'_> {
         assert!(in_memory || opcode != OPCODE_RESP_WR_IMM, "WRITE payload in a CQE");
         let format = put_scatter(&mut cqe, self.scatter, self.byte_cnt);
         if let (FORMAT_PLAIN | FORMAT_INLINE_64, Some(source)) = (format, self.source) {
-            let flags = source.grh & 3;
+            let Source { grh, service_level, .. } = source;
+            assert!(grh < 1 << 2 && service_level < 1 << 4, "GRH {grh}, SL {service_level}");
+            let flags = u32::from(grh << 4 | service_level);
             cqe.head.ml_path = source.ml_path;
             cqe.head.slid = source.slid.get().into();
-            let flags = u32::from(flags << 4 | source.service_level & 0xf);
             cqe.head.flags_rqpn = (flags << 24 | source.qpn.get()).into();
         }
-        cqe.srqn_uidx = self.srqn_or_user_index.get().into();
+        cqe.srqn_uidx = self.user_index.get().into();
         cqe.imm = imm.into();
         cqe.timestamp = self.timestamp.to_be_bytes();
         cqe.sop_qpn = self.qpn.get().into();
@@ -318,7 +320,7 @@ impl Responder<'_> {
 impl Error {
     fn encode(&self, owner: u8) -> Cqe {
         let mut cqe = Cqe::new_zeroed();
-        cqe.srqn_uidx = self.srqn_or_user_index.get().into();
+        cqe.srqn_uidx = self.user_index.get().into();
         cqe.timestamp = [0, 0, 0, 0, 0, 0, self.vendor_syndrome, self.syndrome.code()];
         cqe.sop_qpn = (u32::from(self.send_opcode) << 24 | self.qpn.get()).into();
         cqe.wqe_counter = self.wqe_counter.into();

@@ -67,14 +67,17 @@ impl AvExtension {
 impl Av {
     /// A destination in the same InfiniBand subnet, in the 48-byte form that `libmlx5` writes.
     ///
-    /// `service_level` has four bits; higher ones are ignored.
+    /// # Panics
+    ///
+    /// If `service_level` exceeds 15: the field has four bits.
     #[must_use]
     #[inline]
     pub fn infiniband(key: AvKey, destination: Qpn, lid: Lid, service_level: u8) -> Self {
+        assert!(service_level < 1 << 4, "service level {service_level}");
         Self {
             key,
             destination,
-            stat_rate_sl: service_level & 0xf,
+            stat_rate_sl: service_level,
             fl_mlid: 0,
             rlid: lid.get(),
             extension: Some(AvExtension::default()),
@@ -156,7 +159,7 @@ impl Av {
             key: if is_dc {
                 AvKey::Dc(DcKey::new(key))
             } else {
-                AvKey::Queue(QKey::new(u32::try_from(key >> 32).unwrap_or_default()))
+                AvKey::Queue(QKey::new(high_half(key)))
             },
             destination: Qpn::from_low_bits(dqp_dct),
             stat_rate_sl: base.stat_rate_sl,
@@ -166,6 +169,13 @@ impl Av {
         };
         (av, dqp_dct & EXTENDED != 0)
     }
+}
+
+/// A queue key is the first of the two words that a DC key fills.
+#[inline]
+const fn high_half(key: u64) -> u32 {
+    let [a, b, c, d, ..] = key.to_be_bytes();
+    u32::from_be_bytes([a, b, c, d])
 }
 
 impl From<AvExtension> for AvExtensionSeg {

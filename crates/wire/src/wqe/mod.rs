@@ -58,11 +58,12 @@ pub const MESSAGE_BYTES_MAX: u32 = 1 << 31;
 /// Bit 31 of a byte count: the payload follows in the WQE itself (`MLX5_INLINE_SEG`).
 const INLINE_FLAG: u32 = 1 << 31;
 
-/// The length field of an inline segment has ten bits.
-const INLINE_BYTES_MAX: usize = (1 << 10) - 1;
-
 /// Size of the word in front of inline payload.
 const INLINE_HEADER_BYTES: usize = 4;
+
+/// The ten bits of an inline segment's length hold whatever fits behind a control segment.
+const _: () =
+    assert!((OCTOWORDS_MAX as usize - 1) * OCTOWORD_BYTES - INLINE_HEADER_BYTES < 1 << 10);
 
 /// Operand and result size of an atomic, in bytes.
 pub const ATOMIC_BYTES: u32 = 8;

@@ -6,8 +6,7 @@ use zerocopy::FromBytes;
 
 use super::{
     ATOMIC_BYTES, AtomicSeg, Av, AvBaseSeg, AvExtensionSeg, CtrlFlags, CtrlSeg, DataSeg,
-    INLINE_BYTES_MAX, INLINE_FLAG, INLINE_HEADER_BYTES, OCTOWORD_BYTES, Octoword, Opcode, RaddrSeg,
-    Sge,
+    INLINE_FLAG, INLINE_HEADER_BYTES, OCTOWORD_BYTES, Octoword, Opcode, RaddrSeg, Sge,
 };
 use crate::ids::{Qpn, Rkey};
 
@@ -81,7 +80,7 @@ pub enum WqeError {
     InlineTooLong {
         /// Length in the inline header.
         len_bytes: u32,
-        /// Bytes left in the WQE, or the most that the length field can say.
+        /// Bytes left in the WQE.
         room_bytes: usize,
     },
     /// Inline payload in an operation that brings data *here*.
@@ -333,7 +332,7 @@ fn take_segment<'a>(rest: &mut &'a [u8]) -> Result<Option<Segment<'a>>, WqeError
 /// Splits an inline segment off `rest`, its header and padding included.
 #[inline]
 fn take_inline<'a>(rest: &mut &'a [u8], len_bytes: u32) -> Result<&'a [u8], WqeError> {
-    let room_bytes = rest.len().saturating_sub(INLINE_HEADER_BYTES).min(INLINE_BYTES_MAX);
+    let room_bytes = rest.len().saturating_sub(INLINE_HEADER_BYTES);
     let too_long = WqeError::InlineTooLong { len_bytes, room_bytes };
     let len = usize::try_from(len_bytes).ok().filter(|&len| len <= room_bytes).ok_or(too_long)?;
     let (_, body) = rest.split_at_checked(INLINE_HEADER_BYTES).ok_or(too_long)?;

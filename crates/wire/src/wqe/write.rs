@@ -12,6 +12,9 @@ use crate::ids::{Lkey, Qpn, Rkey};
 ///
 /// A driver implements it over its ring, wrapping `index`, and so stores each octoword straight
 /// where the NIC will read it. Octoword 0, which hands the WQE over, always comes last.
+///
+/// An implementation that stores an octoword as two native `u64` keeps it in registers all the way;
+/// one that stores the array may be compiled to a store per field.
 pub trait WqeSink {
     /// Stores octoword `index` of the WQE, counted from its control segment.
     fn put(&mut self, index: usize, octoword: Octoword);
@@ -66,6 +69,20 @@ const INLINE: u8 = 1 << 4;
 /// [`atomic`](Self::atomic), then any number of [`data`](Self::data) and [`inline`](Self::inline).
 /// The control segment is written *last*, by [`finish`](Self::finish), because only then is the
 /// length known: a WQE with a wrong length cannot be built.
+///
+/// ```
+/// use copyrpc_wire::{
+///     ids::{Lkey, Qpn, Rkey},
+///     wqe::{CtrlFlags, Opcode, WqeWriter},
+/// };
+///
+/// let mut octowords = [[0; 16]; 4];
+/// let length = WqeWriter::new(&mut octowords)
+///     .raddr(0x7f00_0000_1000, Rkey::new(0x1234))
+///     .data(0x7f00_0000_2000, Lkey::new(0x5678), 256)
+///     .finish(Opcode::RdmaWriteImm, 0, Qpn::from_low_bits(42), CtrlFlags::CQ_UPDATE, 7);
+/// assert_eq!(length, 3);
+/// ```
 ///
 /// # Panics
 ///

@@ -1,0 +1,87 @@
+//! Destinations of UD and DC sends as address vectors.
+//!
+//! Source: rdma-core `providers/mlx5/verbs.c`, `mlx5_create_ah`; for the UDP source port,
+//! `libibverbs/verbs.h`, `ibv_flow_label_to_udp_sport`.
+
+use verbs::{Destination, Endpoint, GidRoute, LinkLayer, Op, PostSendError, Route, Transport};
+use wire::wqe::{Av, AvExtension, AvKey};
+
+/// Dynamic UDP ports start here (`IB_ROCE_UDP_ENCAP_VALID_PORT_MIN`).
+const UDP_PORT_MIN: u16 = 0xc000;
+
+/// The address vector that a request needs; `None` where its WQE has none.
+#[inline]
+pub(crate) fn resolve(
+    transport: Transport,
+    link: LinkLayer,
+    op: &Op<'_>,
+    to: Option<&Destination>,
+) -> Result<Option<Av>, PostSendError> {
+    let broken = |rule| Err(PostSendError::Transport { transport, rule });
+    let (key, to) = match (transport, to) {
+        (Transport::Rc, None) => return Ok(None),
+        (Transport::Rc, Some(_)) => return broken("sends to its peer alone: name no destination"),
+        (Transport::Dct, _) => return broken("receives only"),
+        (Transport::Ud | Transport::Dci, _) if matches!(op, Op::Nop) => return Ok(None),
+        (Transport::Ud, _) if !matches!(op, Op::Send { .. }) => {
+            return broken("has no operation but SEND");
+        }
+        (Transport::Ud, Some(Destination::Ud { to, qkey })) => (AvKey::Queue(*qkey), to),
+        (Transport::Ud, _) => return broken("needs a `Destination::Ud` in each request"),
+        (Transport::Dci, Some(Destination::Dc { to, key })) => (AvKey::Dc(*key), to),
+        (Transport::Dci, _) => return broken("needs a `Destination::Dc` in each request"),
+    };
+    match (link, to.address.route) {
+        (LinkLayer::InfiniBand, Route::Lid(lid)) => {
+            Ok(Some(Av::infiniband(key, to.qpn, lid, to.address.service_level)))
+        }
+        (LinkLayer::Ethernet, Route::Gid(route)) => Ok(Some(roce(key, to, &route))),
+        (LinkLayer::InfiniBand, Route::Gid(_)) => {
+            broken("on InfiniBand needs a LID route: a GID names no port of the subnet")
+        }
+        (LinkLayer::Ethernet, Route::Lid(_)) => {
+            broken("on Ethernet needs a GID route: there are no LIDs")
+        }
+    }
+}
+
+#[inline]
+fn roce(key: AvKey, to: &Endpoint, route: &GidRoute) -> Av {
+    let flow_label = route.flow_label & 0xf_ffff;
+    Av {
+        key,
+        destination: to.qpn,
+        stat_rate_sl: to.address.service_level & 0xf,
+        fl_mlid: 0,
+        rlid: udp_source_port(flow_label),
+        extension: Some(AvExtension {
+            rmac: route.mac,
+            tclass: route.traffic_class,
+            hop_limit: route.hop_limit,
+            // `GRH present` stays clear: RoCE packets always have the header.
+            grh_gid_fl: u32::from(route.source_gid_index) << 20 | flow_label,
+            rgid: route.gid,
+        }),
+    }
+}
+
+/// Folds a flow label into the dynamic ports, so that flows spread over equal-cost paths.
+#[inline]
+fn udp_source_port(flow_label: u32) -> u16 {
+    let folded = (flow_label ^ flow_label >> 14) & 0x3fff;
+    let [low, high, ..] = folded.to_le_bytes();
+    UDP_PORT_MIN | u16::from_le_bytes([low, high])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `ibv_flow_label_to_udp_sport`: `(fl & 0x3fff) ^ (fl >> 14) | 0xc000`.
+    #[test]
+    fn flow_labels_become_dynamic_ports() {
+        assert_eq!(udp_source_port(0), 0xc000);
+        assert_eq!(udp_source_port(0x3fff), 0xffff);
+        assert_eq!(udp_source_port(0xf_ffff), 0xc000 | (0x3fff ^ 0x3f));
+    }
+}

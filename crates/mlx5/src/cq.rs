@@ -1,0 +1,257 @@
+//! Completion queue: turns what the device wrote into completions.
+//!
+//! Source: rdma-core `providers/mlx5/cq.c`.
+
+use memory::{barrier, sync::Arc};
+use verbs::{
+    Arm, ArmError, Completion, CompletionKind, CompletionQueue, Cqn, Failure, Qpn, Source,
+    Transport,
+};
+use wire::{
+    cqe::{Cqe, CqeView, Requester, Responder, ResponderKind, Scatter},
+    doorbell::CqArm,
+    wqe::Opcode,
+};
+
+use crate::{
+    attached::{Attached, Receiver},
+    device::{Device, DeviceCq},
+    entries::{Entries, PAYLOAD_WORDS},
+    ring::Record,
+};
+
+/// Entries that make no sense and are passed over in one call of `poll`.
+const MALFORMED_PER_POLL_MAX: u32 = 16;
+
+/// Bytes at the start of a UD receive buffer that are not payload.
+const GRH_BYTES: u32 = 40;
+
+/// Where completions arrive.
+#[derive(Debug)]
+pub struct Cq<D: Device> {
+    entries: Entries,
+    arm_record: Record,
+    cqn: Cqn,
+    has_channel: bool,
+    /// Entries passed over because they made no sense.
+    malformed: u64,
+    /// Payload of the last completion, where it was in the entry.
+    inline: [u64; PAYLOAD_WORDS],
+    inline_len: u8,
+    /// Events that the device has raised, modulo 4: see [`arm`](CompletionQueue::arm).
+    events: u8,
+    /// Consumer index of the last request for an event.
+    armed_at: Option<u32>,
+    pub(crate) attached: Arc<Attached>,
+    /// Copy of the receivers in `attached`, and its version.
+    receivers: Vec<Receiver>,
+    receivers_version: u32,
+    /// Keeps the memory above alive.
+    pub(crate) device: D::Cq,
+}
+
+impl<D: Device> Cq<D> {
+    /// A queue of entries that nothing has been attached to yet.
+    pub(crate) fn new(
+        entries: Entries,
+        arm_record: Record,
+        has_channel: bool,
+        attached: Attached,
+        device: D::Cq,
+    ) -> Self {
+        Self {
+            entries,
+            arm_record,
+            cqn: attached.cqn(),
+            has_channel,
+            malformed: 0,
+            inline: [0; PAYLOAD_WORDS],
+            inline_len: 0,
+            events: 0,
+            armed_at: None,
+            attached: Arc::new(attached),
+            receivers: Vec::new(),
+            receivers_version: 0,
+            device,
+        }
+    }
+
+    /// Entries that made no sense and were passed over. A queue whose completions were lost like
+    /// that waits for ever, so anything but 0 is worth a report.
+    #[must_use]
+    pub fn malformed(&self) -> u64 {
+        self.malformed
+    }
+
+    /// Last word of the next entry; the device gets a chance to write it first.
+    #[inline]
+    fn written_or_idle(&mut self) -> Option<u64> {
+        self.entries.written().or_else(|| {
+            self.device.idle();
+            self.entries.written()
+        })
+    }
+
+    /// What the next entry says; `None` if it makes no sense.
+    #[inline]
+    fn interpret(&mut self, cqe: &Cqe) -> Option<Completion> {
+        match cqe.parse().ok()? {
+            CqeView::Requester(done) => self.requester(&done),
+            CqeView::Responder(done) => self.responder(&done),
+            CqeView::Error(error) => {
+                let kind = if error.is_requester {
+                    CompletionKind::SendError
+                } else {
+                    CompletionKind::RecvError
+                };
+                let (syndrome, vendor) = (error.syndrome, error.vendor_syndrome);
+                let failure = Some(Failure { syndrome, vendor });
+                let done = completion(error.qpn, error.wqe_counter, kind);
+                Some(Completion { failure, ..done })
+            }
+        }
+    }
+
+    #[inline]
+    fn requester(&mut self, done: &Requester<'_>) -> Option<Completion> {
+        let (kind, brings_data) = match done.opcode {
+            Opcode::Send | Opcode::SendImm => (CompletionKind::Send, false),
+            Opcode::RdmaWrite | Opcode::RdmaWriteImm => (CompletionKind::Write, false),
+            Opcode::RdmaRead => (CompletionKind::Read, true),
+            Opcode::AtomicCs => (CompletionKind::CompareSwap, true),
+            Opcode::AtomicFa => (CompletionKind::FetchAdd, true),
+            Opcode::Nop => (CompletionKind::Nop, false),
+        };
+        let mut completion = completion(done.qpn, done.wqe_counter, kind);
+        if brings_data {
+            completion.len_bytes = done.byte_cnt;
+            completion.in_cqe = self.keep_inline(done.scatter, done.byte_cnt)?;
+        }
+        Some(completion)
+    }
+
+    #[inline]
+    fn responder(&mut self, done: &Responder<'_>) -> Option<Completion> {
+        let (kind, imm) = match done.kind {
+            ResponderKind::Send => (CompletionKind::Recv, None),
+            ResponderKind::SendImm(imm) => (CompletionKind::Recv, Some(imm)),
+            ResponderKind::WriteImm(imm) => (CompletionKind::RecvWriteImm, Some(imm)),
+        };
+        let in_cqe = self.keep_inline(done.scatter, done.byte_cnt)?;
+        let transport = self.transport(done.qpn);
+        let is_ud = transport == Transport::Ud;
+        let len_bytes = if is_ud { done.byte_cnt.checked_sub(GRH_BYTES)? } else { done.byte_cnt };
+        let source = done.source.filter(|_| transport != Transport::Rc).map(|source| Source {
+            qpn: source.qpn,
+            lid: source.slid,
+            has_grh: source.grh != 0,
+        });
+        let completion = completion(done.qpn, done.wqe_counter, kind);
+        Some(Completion { len_bytes, imm, source, solicited: done.solicited, in_cqe, ..completion })
+    }
+
+    /// Service type of the queue pair `qpn` that received something.
+    #[inline]
+    fn transport(&mut self, qpn: Qpn) -> Transport {
+        self.attached.refresh(&mut self.receivers_version, &mut self.receivers);
+        let known = self.receivers.iter().find(|receiver| receiver.qpn == qpn);
+        known.map_or(Transport::Rc, |receiver| receiver.transport)
+    }
+
+    /// Keeps payload that is in the entry; returns whether it is. `None`: it is said to be where
+    /// this queue has no room for it.
+    #[inline]
+    fn keep_inline(&mut self, scatter: Scatter<'_>, byte_cnt: u32) -> Option<bool> {
+        match scatter {
+            Scatter::Memory => return Some(false),
+            Scatter::InCqe(payload) => {
+                for (word, bytes) in self.inline.iter_mut().zip(payload.chunks(8)) {
+                    let mut padded = [0; 8];
+                    padded[..bytes.len()].copy_from_slice(bytes);
+                    *word = u64::from_ne_bytes(padded);
+                }
+            }
+            Scatter::Preceding64 => self.inline = self.entries.copy_payload()?,
+        }
+        // Lossless: `Cqe::parse` has checked that the payload fits where it is said to be.
+        self.inline_len = byte_cnt.to_le_bytes()[0];
+        Some(true)
+    }
+}
+
+/// A completion that worked and says nothing more.
+#[inline]
+fn completion(qpn: Qpn, wqe: u16, kind: CompletionKind) -> Completion {
+    Completion {
+        qpn,
+        wqe,
+        kind,
+        failure: None,
+        len_bytes: 0,
+        imm: None,
+        source: None,
+        solicited: false,
+        in_cqe: false,
+    }
+}
+
+impl<D: Device> CompletionQueue for Cq<D> {
+    fn cqn(&self) -> Cqn {
+        self.cqn
+    }
+
+    fn entries(&self) -> u32 {
+        self.entries.count()
+    }
+
+    #[inline]
+    fn poll(&mut self) -> Option<Completion> {
+        self.inline_len = 0;
+        for _ in 0..MALFORMED_PER_POLL_MAX {
+            let last_word = self.written_or_idle()?;
+            let cqe = self.entries.copy(last_word);
+            let completion = self.interpret(&cqe);
+            self.entries.consume();
+            if completion.is_some() {
+                return completion;
+            }
+            self.inline_len = 0;
+            self.malformed += 1;
+        }
+        None
+    }
+
+    #[inline]
+    fn inline_data(&self) -> &[u8] {
+        // SAFETY: words without padding, borrowed for as long as the result; any byte is valid.
+        let bytes = unsafe { self.inline.align_to::<u8>().1 };
+        &bytes[..usize::from(self.inline_len)]
+    }
+
+    /// See the trait.
+    ///
+    /// A request carries the number of events that the device has raised, so that the device can
+    /// tell a new request from a late one. Since the last request it has raised one if the entry
+    /// that the request waited for has been written. (For [`Arm::Solicited`] that may count an
+    /// event too many, which makes this a new request: it is one.)
+    fn arm(&mut self, which: Arm) -> Result<(), ArmError> {
+        if !self.has_channel {
+            return Err(ArmError::NoChannel);
+        }
+        let consumer_index = self.entries.consumer();
+        let is_written = |at| at != consumer_index || self.entries.written().is_some();
+        if self.armed_at.is_some_and(is_written) {
+            self.events = self.events.wrapping_add(1);
+        }
+        self.armed_at = Some(consumer_index);
+        let request = CqArm {
+            sequence: self.events,
+            solicited_only: which == Arm::Solicited,
+            consumer_index,
+        };
+        self.arm_record.publish(request.record_word());
+        barrier::before_doorbell();
+        self.device.arm(u64::from_be(request.doorbell_word(self.cqn)));
+        Ok(())
+    }
+}

@@ -1,0 +1,157 @@
+//! Entries of a completion queue: whose they are, lap after lap.
+//!
+//! ```text
+//! 64 B   ┌─────────────────────┬────────┐
+//!        │ completion          │ op_own │
+//!        └─────────────────────┴────────┘
+//! 128 B  ┌──────────────────────────────┬─────────────────────┬────────┐
+//!        │ payload, if `op_own` says so │ completion          │ op_own │
+//!        └──────────────────────────────┴─────────────────────┴────────┘
+//! ```
+//!
+//! The owner bit in `op_own` changes with each lap, so the entry of the lap before is never taken
+//! for a new one. Software owns an entry from then until it publishes a consumer index beyond it.
+//!
+//! Source: rdma-core `providers/mlx5/cq.c`, `get_sw_cqe`.
+
+use memory::barrier;
+use wire::{
+    cqe::{CQE_BYTES, Cqe, INLINE_64_BYTES, is_written, op_own_of_last_word},
+    doorbell,
+};
+
+use crate::ring::{Record, WORD_BYTES, Words};
+
+/// Words of a completion.
+const CQE_WORDS: usize = CQE_BYTES / WORD_BYTES;
+
+/// Words of the payload in front of it.
+pub(crate) const PAYLOAD_WORDS: usize = INLINE_64_BYTES / WORD_BYTES;
+
+/// Ring, consumer index and record of a completion queue.
+#[derive(Debug)]
+pub(crate) struct Entries {
+    ring: Words,
+    record: Record,
+    log_entries: u8,
+    /// Base-2 logarithm of the words per entry: 3 or 4.
+    log_entry_words: u8,
+    /// Entries ever consumed, modulo 2³²; the record has the low 24 bits.
+    consumer: u32,
+}
+
+impl Entries {
+    /// Takes over a ring of zeroes and its record, and marks every entry as not written.
+    pub(crate) fn new(ring: Words, record: Record, log_entries: u8, has_payload: bool) -> Self {
+        let log_entry_words = if has_payload { 4 } else { 3 };
+        let [.., last_word] = Cqe::INVALID.to_words();
+        for entry in 1..=1usize << log_entries {
+            ring.store((entry << log_entry_words) - 1, last_word);
+        }
+        Self { ring, record, log_entries, log_entry_words, consumer: 0 }
+    }
+
+    /// Number of entries.
+    pub(crate) fn count(&self) -> u32 {
+        1 << self.log_entries
+    }
+
+    /// Entries ever consumed, modulo 2³².
+    pub(crate) fn consumer(&self) -> u32 {
+        self.consumer
+    }
+
+    /// First word of the completion of the next entry.
+    #[inline(always)]
+    fn first_word(&self) -> usize {
+        (((self.consumer as usize) + 1) << self.log_entry_words) - CQE_WORDS
+    }
+
+    /// Last word of the next entry, if the device has written it.
+    #[inline(always)]
+    pub(crate) fn written(&self) -> Option<u64> {
+        let word = self.ring.load_acquire(self.first_word() + CQE_WORDS - 1);
+        is_written(op_own_of_last_word(word), self.consumer, self.log_entries).then_some(word)
+    }
+
+    /// Copies the next entry's completion, whose last word [`written`](Self::written) returned.
+    #[inline(always)]
+    pub(crate) fn copy(&self, last_word: u64) -> Cqe {
+        barrier::after_ownership();
+        let first = self.first_word();
+        let mut words = [0; CQE_WORDS];
+        for (index, word) in words[..CQE_WORDS - 1].iter_mut().enumerate() {
+            *word = self.ring.load(first + index);
+        }
+        words[CQE_WORDS - 1] = last_word;
+        Cqe::from_words(words)
+    }
+
+    /// Copies the next entry's payload half, if entries have one. Call after [`copy`](Self::copy).
+    #[inline]
+    pub(crate) fn copy_payload(&self) -> Option<[u64; PAYLOAD_WORDS]> {
+        if 1 << self.log_entry_words == CQE_WORDS {
+            return None;
+        }
+        let first = self.first_word() - PAYLOAD_WORDS;
+        Some(core::array::from_fn(|index| self.ring.load(first + index)))
+    }
+
+    /// Gives the next entry back to the device.
+    #[inline(always)]
+    pub(crate) fn consume(&mut self) {
+        self.consumer = self.consumer.wrapping_add(1);
+        self.record.publish(doorbell::consumer_word(self.consumer));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wire::cqe::owner_bit;
+
+    use super::*;
+    use crate::ring::heap::Heap;
+
+    /// The record wraps at 24 bits, the index at 32, and the owner bit at neither.
+    #[test]
+    fn laps_go_on_across_the_wraps_of_the_index() {
+        for start in [0, (1 << 24) - 5, u32::MAX - 4] {
+            let (ring, record) = (Heap::zeroed(4 * 64), Heap::zeroed(8));
+            let mut entries = Entries::new(ring.ring(), record.record(), 2, false);
+            entries.consumer = start;
+            for turn in 0..12 {
+                let produced = start.wrapping_add(turn);
+                // The entry of the lap before, whose owner bit is the other one.
+                write(&entries, produced, 1 ^ owner_bit(produced, 2));
+                assert_eq!(entries.written(), None, "{produced} is not written yet");
+                write(&entries, produced, owner_bit(produced, 2));
+                assert!(entries.written().is_some());
+                entries.consume();
+                assert_eq!(record.recorded(), produced.wrapping_add(1) & 0xff_ffff);
+            }
+        }
+    }
+
+    fn write(entries: &Entries, index: u32, owner: u8) {
+        let last = (index as usize & 3) * CQE_WORDS + CQE_WORDS - 1;
+        entries.ring.store(last, u64::from_ne_bytes([0, 0, 0, 0, 0, 0, 0, owner]));
+    }
+
+    #[test]
+    fn payload_halves_exist_in_long_entries_only() {
+        let (ring, record) = (Heap::zeroed(2 * 128), Heap::zeroed(8));
+        let mut entries = Entries::new(ring.ring(), record.record(), 1, true);
+        for entry in 0..2u64 {
+            for word in 0..8 {
+                entries.ring.store(usize::try_from(entry * 16 + word).unwrap(), entry * 8 + word);
+            }
+            assert_eq!(
+                entries.copy_payload(),
+                Some(core::array::from_fn(|w| entry * 8 + w as u64))
+            );
+            entries.consume();
+        }
+        let short = Entries::new(ring.ring(), record.record(), 2, false);
+        assert_eq!(short.copy_payload(), None);
+    }
+}

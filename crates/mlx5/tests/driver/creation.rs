@@ -1,0 +1,166 @@
+//! Sizes, limits, and the completions that a CQ must have room for.
+
+use copyrpc_mlx5::Nic;
+use verbs::{
+    CompletionQueue as _, CqConfig, CreateError, Nic as _, QueuePair as _, QueueSize, SrqConfig,
+    Transport,
+};
+
+use crate::device::{Config, Cq, Qp, Srq, TestDevice, make_ready};
+
+const fn assert_send<T: Send>() {}
+const _: () = {
+    assert_send::<Cq>();
+    assert_send::<Qp>();
+    assert_send::<Srq>();
+};
+
+fn size(entries: u32) -> QueueSize {
+    QueueSize { entries, sges_max: 1 }
+}
+
+fn setup(cqes: u32) -> (Nic<TestDevice>, TestDevice, Cq) {
+    let device = TestDevice::new();
+    let nic = Nic::new(device.clone());
+    let cq = nic.create_cq(&CqConfig::new(cqes), None).unwrap();
+    (nic, device, cq)
+}
+
+fn is_too_small(result: Result<Qp, CreateError>, asked: u32) -> bool {
+    matches!(result, Err(CreateError::CqTooSmall { needed, .. }) if needed == asked)
+}
+
+#[test]
+fn sizes_are_rounded_up_to_powers_of_two() {
+    let (nic, device, cq) = setup(200);
+    assert_eq!(cq.entries(), 256);
+    let config = Config { send: size(33), recv: size(9), ..Config::new(Transport::Rc, &cq) };
+    let qp = nic.create_qp(&(), &config).unwrap();
+    assert_eq!(qp.send_free(), 64);
+    assert_eq!(device.recv_ring(qp.qpn()).all().len(), 16 * 16);
+}
+
+/// Half of a send queue takes its longest gathering WQE, so that signaling always works.
+#[test]
+fn a_send_queue_has_room_for_two_of_its_longest_requests() {
+    let (nic, _, cq) = setup(256);
+    for (transport, sges_max, blocks) in [
+        (Transport::Rc, 1, 1),
+        (Transport::Rc, 3, 4),
+        (Transport::Dci, 1, 4),
+        (Transport::Dci, 30, 32),
+        (Transport::Dci, 58, 32),
+    ] {
+        let send = QueueSize { entries: 1, sges_max };
+        let config = Config { send, recv: size(0), ..Config::new(transport, &cq) };
+        let qp = nic.create_qp(&(), &config).unwrap();
+        assert_eq!(qp.send_free(), blocks, "{transport:?} with {sges_max} entries");
+    }
+}
+
+#[test]
+fn sizes_that_are_not_possible_are_errors() {
+    let device = TestDevice::new().with(|limits| (limits.cqes_max, limits.wqes_max) = (256, 64));
+    let nic = Nic::new(device);
+    for entries in [0, 257, u32::MAX] {
+        let error = nic.create_cq(&CqConfig::new(entries), None).unwrap_err();
+        assert!(matches!(error, CreateError::Size { what: "completion queue", .. }), "{error}");
+    }
+    let cq = nic.create_cq(&CqConfig::new(256), None).unwrap();
+    let refused = |config: &Config<'_>| nic.create_qp(&(), config).is_err();
+    let config = || Config::new(Transport::Rc, &cq);
+    let wide = |sges_max| QueueSize { entries: 4, sges_max };
+    assert!(refused(&Config { send: size(65), ..config() }));
+    assert!(refused(&Config { recv: size(65), ..config() }));
+    assert!(refused(&Config { send: wide(62), ..config() }));
+    assert!(refused(&Config { recv: wide(64), ..config() }));
+    assert!(!refused(&Config { send: wide(61), recv: wide(63), ..config() }));
+    for (entries, sges_max) in [(0, 1), (33, 1), (4, 63)] {
+        assert!(nic.create_srq(&(), &SrqConfig { entries, sges_max }).is_err());
+    }
+    assert!(nic.create_srq(&(), &SrqConfig { entries: 32, sges_max: 62 }).is_ok());
+}
+
+#[test]
+fn queue_pairs_have_the_queues_of_their_transport() {
+    let (nic, device, cq) = setup(256);
+    let srq = nic.create_srq(&(), &SrqConfig { entries: 4, sges_max: 1 }).unwrap();
+    let with_srq = |transport| Config { srq: Some(&srq), ..Config::new(transport, &cq) };
+    assert!(nic.create_qp(&(), &Config::new(Transport::Dct, &cq)).is_err());
+    assert!(nic.create_qp(&(), &with_srq(Transport::Dci)).is_err());
+
+    let rc = nic.create_qp(&(), &with_srq(Transport::Rc)).unwrap();
+    assert!(device.qp(rc.qpn(), |qp| qp.send.is_some() && qp.recv.is_none()));
+    let dci = nic.create_qp(&(), &Config::new(Transport::Dci, &cq)).unwrap();
+    assert!(device.qp(dci.qpn(), |qp| qp.send.is_some() && qp.recv.is_none()));
+
+    let mut dct = nic.create_qp(&(), &with_srq(Transport::Dct)).unwrap();
+    assert_eq!((dct.qpn().get(), dct.send_free()), (0, 0), "no number before RTR");
+    make_ready(&mut dct);
+    assert!(device.qp(dct.qpn(), |qp| qp.send.is_none() && qp.recv.is_none()));
+}
+
+#[test]
+fn pitfall_14_a_completion_queue_is_never_overcommitted() {
+    let (nic, _, cq) = setup(128);
+    let small = || Config { send: size(32), recv: size(32), ..Config::new(Transport::Rc, &cq) };
+    let first = nic.create_qp(&(), &small()).unwrap();
+    let second = nic.create_qp(&(), &small()).unwrap();
+    let receives = Config { send: size(0), recv: size(1), ..small() };
+    assert!(is_too_small(nic.create_qp(&(), &receives), 129));
+    let sends = Config { send: size(1), recv: size(0), ..small() };
+    assert!(is_too_small(nic.create_qp(&(), &sends), 129));
+
+    // A failed creation gives back what it had already reserved.
+    drop(first);
+    let half = Config { send: size(32), recv: size(64), ..small() };
+    assert!(is_too_small(nic.create_qp(&(), &half), 160));
+    let third = nic.create_qp(&(), &small()).unwrap();
+    drop((second, third));
+    assert!(
+        nic.create_qp(&(), &Config { recv: size(64), ..Config::new(Transport::Rc, &cq) }).is_ok()
+    );
+}
+
+#[test]
+fn pitfall_14_a_shared_receive_queue_counts_once_per_completion_queue() {
+    let (nic, _, cq) = setup(128);
+    let other = nic.create_cq(&CqConfig::new(64), None).unwrap();
+    let srq = nic.create_srq(&(), &SrqConfig { entries: 64, sges_max: 1 }).unwrap();
+    let config = || Config { srq: Some(&srq), send: size(16), ..Config::new(Transport::Rc, &cq) };
+    let mut users: Vec<_> = (0..4).map(|_| nic.create_qp(&(), &config()).unwrap()).collect();
+    assert!(is_too_small(nic.create_qp(&(), &config()), 144), "64 receives, 5 x 16 sends");
+    assert!(nic.create_qp(&(), &Config { recv_cq: &other, send: size(0), ..config() }).is_ok());
+
+    let last = users.pop().unwrap();
+    drop(users);
+    let plain = |sends| Config { srq: None, send: size(sends), recv: size(0), ..config() };
+    assert!(is_too_small(nic.create_qp(&(), &plain(64)), 144), "one user left: 64 + 16");
+    drop(last);
+    assert!(nic.create_qp(&(), &plain(128)).is_ok());
+}
+
+#[test]
+fn overcommitment_has_to_be_asked_for() {
+    let (nic, ..) = setup(1);
+    let config = CqConfig { allow_overcommit: true, ..CqConfig::new(16) };
+    let cq = nic.create_cq(&config, None).unwrap();
+    assert!(nic.create_qp(&(), &Config::new(Transport::Rc, &cq)).is_ok());
+}
+
+#[test]
+fn shares_are_given_back_from_other_threads() {
+    let (nic, device, cq) = setup(128);
+    let queue_pairs: Vec<_> = (0..2)
+        .map(|_| Config { send: size(32), recv: size(32), ..Config::new(Transport::Ud, &cq) })
+        .map(|config| nic.create_qp(&(), &config).unwrap())
+        .collect();
+    std::thread::scope(|scope| {
+        for qp in queue_pairs {
+            scope.spawn(move || drop(qp));
+        }
+    });
+    assert_eq!(device.dropped(), 2);
+    let config = Config { send: size(64), recv: size(64), ..Config::new(Transport::Rc, &cq) };
+    assert!(nic.create_qp(&(), &config).is_ok());
+}

@@ -1,0 +1,13 @@
+//! The driver against a device made of heap memory, which records what reaches its registers.
+//!
+//! Tests look at bytes: what the device would read, by hand-written hex and through `wire`'s reader;
+//! and they write completions the way a device does.
+
+mod accounting;
+mod completions;
+mod creation;
+mod device;
+mod doorbells;
+mod receives;
+mod requests;
+mod shared_receives;

@@ -1,0 +1,380 @@
+//! A card's queues as their producers use them: descriptor copied once, checked, then used.
+
+use core::ptr::NonNull;
+
+use memory::sync::{AtomicU32, AtomicU64, Ordering};
+use wire::{
+    cqe::{self, CqeView, Scatter},
+    doorbell,
+    ids::Srqn,
+};
+
+use super::{
+    Card,
+    layout::{CqState, RqState, VALID},
+};
+use crate::shared::{
+    Holder,
+    arm::Armed,
+    claims::{Claims, TakeError},
+    slots::{ReserveError, Slots},
+};
+
+/// `count` atomics in a region that a [`Card`] keeps mapped.
+#[derive(Clone, Copy, Debug)]
+struct Words<T> {
+    first: NonNull<T>,
+    count: usize,
+}
+
+impl<T: memory::SharedLayout> Words<T> {
+    fn locate(region: &memory::Region, offset: u64, count: usize) -> Option<Self> {
+        let offset = usize::try_from(offset).ok()?;
+        let len = count.checked_mul(size_of::<T>())?;
+        let first = region.span(offset, len).ok()?.as_ptr().cast::<T>();
+        first.is_aligned().then_some(Self { first, count })
+    }
+
+    /// # Safety
+    ///
+    /// The region is mapped while the result is used, writable if it is stored to.
+    unsafe fn get<'a>(self) -> &'a [T] {
+        // SAFETY: in bounds and aligned, by `locate`; anybody may write, which the type expects.
+        unsafe { core::slice::from_raw_parts(self.first.as_ptr(), self.count) }
+    }
+}
+
+/// How long a producer waits for one of the previous lap: 30 ms or more.
+const CONTENDED_YIELDS_MAX: u32 = 100_000;
+
+/// A completion queue, for those who complete into it.
+#[derive(Clone, Debug)]
+pub(crate) struct CqView {
+    /// Keeps everything below mapped.
+    card: Card,
+    pub(crate) index: u32,
+    /// The CQE64 of entry 0: in a 128-byte entry that is the second half.
+    ring: NonNull<u8>,
+    log_entries: u8,
+    cqe_bytes: usize,
+    words: Words<AtomicU64>,
+    state: Words<CqState>,
+    dbrec: Words<AtomicU32>,
+    /// Channel number, 0 without one.
+    pub(crate) channel: u32,
+}
+
+// SAFETY: the pointers lead into mappings that `card` keeps and that any thread may access through
+// atomics.
+unsafe impl Send for CqView {}
+// SAFETY: as above; all access is by atomics and by entries that `Slots` hands to one producer.
+unsafe impl Sync for CqView {}
+
+impl CqView {
+    /// The queue at `index`, if its descriptor makes sense.
+    pub(crate) fn resolve(card: &Card, index: u32) -> Option<Self> {
+        let entry = card.cq(index)?;
+        // SYNC(cq-entry): pairs with the owner's `Release` when the queue was created.
+        let geometry = entry.geometry.load(Ordering::Acquire);
+        let [log_entries, ..] = geometry.to_le_bytes();
+        let cqe_bytes = (geometry >> 8 & 0xffff) as usize;
+        if geometry & VALID == 0 || log_entries > 22 || !matches!(cqe_bytes, 64 | 128) {
+            return None;
+        }
+        let count = 1usize << log_entries;
+        let offset = usize::try_from(entry.ring_offset.load(Ordering::Relaxed)).ok()?;
+        let ring = card.rw.span(offset, count * cqe_bytes).ok()?.as_ptr();
+        if !ring.addr().get().is_multiple_of(cqe::CQE_BYTES) {
+            return None;
+        }
+        let state = card.cq_state(index)?;
+        let slots_offset = entry.slots_offset.load(Ordering::Relaxed);
+        let dbrec_offset = entry.dbrec_offset.load(Ordering::Relaxed);
+        Some(Self {
+            index,
+            // SAFETY: an entry has `cqe_bytes`, of which the last 64 are the CQE64.
+            ring: unsafe { ring.add(cqe_bytes - cqe::CQE_BYTES) },
+            log_entries,
+            cqe_bytes,
+            words: Words::locate(&card.rw, slots_offset, count)?,
+            state: Words { first: NonNull::from(state), count: 1 },
+            dbrec: Words::locate(&card.ro, dbrec_offset, 2)?,
+            channel: u32::try_from(entry.channel.load(Ordering::Relaxed)).ok()?,
+            card: card.clone(),
+        })
+    }
+
+    /// Whether a payload of `len_bytes` may go into the entry.
+    pub(crate) fn scatter_room(&self) -> usize {
+        if self.cqe_bytes == 128 { cqe::INLINE_64_BYTES } else { cqe::INLINE_32_BYTES }
+    }
+
+    fn state(&self) -> &CqState {
+        // SAFETY: `card` keeps "rw" mapped, and it is writable.
+        unsafe { &self.state.get()[0] }
+    }
+
+    pub(crate) fn slots(&self) -> Slots<'_> {
+        // SAFETY: `card` keeps "rw" mapped, and it is writable.
+        Slots::new(unsafe { self.words.get() }, &self.state().tail)
+    }
+
+    pub(crate) fn armed(&self) -> Armed<'_> {
+        Armed(&self.state().armed)
+    }
+
+    pub(crate) fn is_overrun(&self) -> bool {
+        self.state().overrun.load(Ordering::Relaxed) != 0
+    }
+
+    pub(crate) fn mark_overrun(&self) {
+        self.state().overrun.store(1, Ordering::Relaxed);
+        self.card.shared().attention.store(1, Ordering::Release);
+    }
+
+    /// Consumer's position, precise only when the queue looks full from `position`.
+    #[inline]
+    fn consumed(&self, position: u64) -> u64 {
+        let seen = self.state().consumed_seen.load(Ordering::Relaxed);
+        if position.wrapping_sub(seen) < 1 << self.log_entries {
+            return seen;
+        }
+        // SAFETY: `card` keeps "ro" mapped; this is a load.
+        let record = unsafe { &self.dbrec.get()[doorbell::CQ_CONSUMER_WORD] };
+        // SYNC(cq-consumer): pairs with the driver's `Release` after it has read an entry.
+        let low = doorbell::consumer_of_word(record.load(Ordering::Acquire));
+        // The true value is at most one lap of 2^24 behind `position`.
+        let behind = position.wrapping_sub(u64::from(low)) & 0xff_ffff;
+        let consumed = position.saturating_sub(behind);
+        self.state().consumed_seen.store(consumed, Ordering::Relaxed);
+        consumed
+    }
+
+    /// First of the eight words of the CQE64 at `position`.
+    fn entry(&self, position: u64) -> *const AtomicU64 {
+        #[expect(clippy::cast_possible_truncation, reason = "masked to the number of entries")]
+        let index = position as usize & ((1 << self.log_entries) - 1);
+        self.ring.as_ptr().wrapping_add(index * self.cqe_bytes).cast_const().cast()
+    }
+
+    /// Writes one entry. `payload` is what a 128-byte entry holds in its first half. Between making
+    /// the entry visible and freeing its slot it calls `published`.
+    ///
+    /// # Errors
+    ///
+    /// [`ReserveError`]; nothing was written, and the queue is marked as overrun.
+    #[inline]
+    pub(crate) fn publish(
+        &self,
+        holder: Holder,
+        cqe: &CqeView<'_>,
+        payload: &[u8],
+        published: impl FnOnce(),
+    ) -> Result<(), ReserveError> {
+        let reserve = || self.slots().reserve(holder, |position| self.consumed(position));
+        let mut position = reserve();
+        for _ in 0..CONTENDED_YIELDS_MAX {
+            if position != Err(ReserveError::Contended) {
+                break;
+            }
+            // Another producer was interrupted between publishing an entry and freeing its slot.
+            memory::sync::thread::yield_now();
+            position = reserve();
+        }
+        let position = position.inspect_err(|_| self.mark_overrun())?;
+        self.fill(position, cqe, payload);
+        published();
+        self.slots().finish(position);
+        Ok(())
+    }
+
+    /// Writes the entry at `position`, which the caller holds.
+    #[inline]
+    fn fill(&self, position: u64, cqe: &CqeView<'_>, payload: &[u8]) {
+        let entry = self.entry(position);
+        if !payload.is_empty() && self.cqe_bytes == 128 {
+            debug_assert!(payload.len() <= cqe::INLINE_64_BYTES);
+            let half = entry.cast::<u8>().wrapping_sub(cqe::INLINE_64_BYTES).cast_mut();
+            // SAFETY: the first half of the entry; the slot word gave it to this producer.
+            unsafe { memory::copy::copy_out(half, payload) };
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "the low bit of the lap")]
+        let owner = (position >> self.log_entries) as u8 & 1;
+        let words = cqe.encode(owner).to_words();
+        for (i, &word) in words[..7].iter().enumerate() {
+            // SAFETY: inside the entry, which the slot word gave to this producer.
+            let slot = unsafe { &*entry.wrapping_add(i) };
+            slot.store(word, Ordering::Relaxed);
+        }
+        // SAFETY: inside the entry, as above.
+        let last = unsafe { &*entry.wrapping_add(7) };
+        // SYNC(cqe-owner): pairs with the driver's `Acquire` of the same word.
+        last.store(words[7], Ordering::Release);
+    }
+
+    /// The entry at `position`, if it has been published.
+    pub(crate) fn read(&self, position: u64) -> Option<cqe::Cqe> {
+        let entry = self.entry(position);
+        let mut words = [0; 8];
+        for (i, word) in words.iter_mut().enumerate().rev() {
+            // SAFETY: inside the ring, which `card` keeps mapped.
+            let slot = unsafe { &*entry.wrapping_add(i) };
+            *word = slot.load(Ordering::Acquire);
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "only the low bits count")]
+        let index = position as u32;
+        // A lap of more than 32 bits of positions ends in the same bit: entries are a power of 2.
+        let op_own = cqe::op_own_of_last_word(words[7]);
+        cqe::is_written(op_own, index, self.log_entries).then(|| cqe::Cqe::from_words(words))
+    }
+
+    /// Position of the entry that the consumer will poll next, by its doorbell record.
+    pub(crate) fn consumer_position(&self) -> u64 {
+        // SAFETY: `card` keeps "ro" mapped; this is a load.
+        let record = unsafe { &self.dbrec.get()[doorbell::CQ_CONSUMER_WORD] };
+        // SYNC(cq-consumer): pairs with the driver's `Release` after it has read an entry.
+        let low = u64::from(doorbell::consumer_of_word(record.load(Ordering::Acquire)));
+        let tail = self.state().tail.load(Ordering::Relaxed);
+        let behind = tail.wrapping_sub(low) & 0xff_ffff;
+        // The tail is a hint: a producer may have published before it moved it.
+        if behind > 0x7f_ffff { tail + (0x100_0000 - behind) } else { tail.saturating_sub(behind) }
+    }
+
+    /// Entries that are published and not yet polled, oldest first.
+    pub(crate) fn unpolled(&self) -> impl Iterator<Item = cqe::Cqe> + '_ {
+        let start = self.consumer_position();
+        (start..start + (1 << self.log_entries)).map_while(|position| self.read(position))
+    }
+
+    /// Fills and frees a held but unpublished entry for a dead producer.
+    pub(crate) fn fill_hole(&self, position: u64, cqe: &CqeView<'_>) {
+        self.fill(position, cqe, &[]);
+        self.slots().finish(position);
+    }
+}
+
+/// Whether `len` payload bytes can travel in a CQE, and how.
+pub(crate) fn scatter_for<'a>(room: usize, payload: &'a [u8]) -> Option<(Scatter<'a>, &'a [u8])> {
+    if payload.is_empty() || payload.len() > room {
+        None
+    } else if payload.len() <= cqe::INLINE_32_BYTES {
+        Some((Scatter::InCqe(payload), &[]))
+    } else {
+        Some((Scatter::Preceding64, payload))
+    }
+}
+
+/// A receive queue, for those who send into it.
+#[derive(Clone, Debug)]
+pub(crate) struct RqView {
+    /// Keeps everything below mapped.
+    card: Card,
+    pub(crate) index: u32,
+    ring: NonNull<u8>,
+    log_entries: u8,
+    log_stride: u8,
+    pub(crate) srqn: Option<Srqn>,
+    dbrec: Words<AtomicU32>,
+    claims: Words<AtomicU64>,
+    state: Words<RqState>,
+}
+
+// SAFETY: as for `CqView`.
+unsafe impl Send for RqView {}
+// SAFETY: as for `CqView`.
+unsafe impl Sync for RqView {}
+
+/// Longest receive WQE.
+pub(crate) const RECV_WQE_BYTES_MAX: usize = 1 << 9;
+
+impl RqView {
+    /// The queue at `index`, if its descriptor makes sense.
+    pub(crate) fn resolve(card: &Card, index: u32) -> Option<Self> {
+        let entry = card.rq(index)?;
+        // SYNC(rq-entry): pairs with the owner's `Release` when the queue was created.
+        let geometry = entry.geometry.load(Ordering::Acquire);
+        let [log_entries, log_stride, is_srq, ..] = geometry.to_le_bytes();
+        let possible = log_entries <= 15 && (4..=9).contains(&log_stride);
+        if geometry & VALID == 0 || !possible {
+            return None;
+        }
+        let count = 1usize << log_entries;
+        let offset = usize::try_from(entry.ring_offset.load(Ordering::Relaxed)).ok()?;
+        let ring = card.ro.span(offset, count << log_stride).ok()?.as_ptr();
+        let dbrec_offset = entry.dbrec_offset.load(Ordering::Relaxed);
+        let claims_offset = entry.claims_offset.load(Ordering::Relaxed);
+        let state = card.rq_state(index)?;
+        Some(Self {
+            index,
+            ring,
+            log_entries,
+            log_stride,
+            srqn: (is_srq != 0).then_some(Srqn::new(index)?),
+            dbrec: Words::locate(&card.ro, dbrec_offset, 1)?,
+            claims: Words::locate(&card.rw, claims_offset, count)?,
+            state: Words { first: NonNull::from(state), count: 1 },
+            card: card.clone(),
+        })
+    }
+
+    pub(crate) fn claims(&self) -> Claims<'_> {
+        // SAFETY: `card` keeps "rw" mapped, and it is writable.
+        let state = unsafe { &self.state.get()[0] };
+        // SAFETY: as above.
+        Claims::new(&state.head, unsafe { self.claims.get() })
+    }
+
+    /// Receives posted so far, modulo 2¹⁶.
+    fn posted(&self) -> u16 {
+        // SAFETY: `card` keeps "ro" mapped; this is a load.
+        let record = unsafe { &self.dbrec.get()[0] };
+        // SYNC(recv-dbrec): pairs with the driver's `Release` after it wrote the receive WQEs.
+        doorbell::counter_of_word(record.load(Ordering::Acquire))
+    }
+
+    /// Takes the next receive. `posted_seen` is this sender's memory of the doorbell record, which
+    /// it reads again only when it has used up what it knows of.
+    #[inline]
+    pub(crate) fn take(&self, holder: Holder, posted_seen: &mut u16) -> Result<u16, TakeError> {
+        let entries = 1u16 << self.log_entries;
+        #[expect(clippy::cast_possible_truncation, reason = "counters are modulo 2^16")]
+        let left = |posted: u16, count: u64| posted.wrapping_sub(count as u16);
+        let mut available = |count| {
+            if !(1..=entries).contains(&left(*posted_seen, count)) {
+                *posted_seen = self.posted();
+            }
+            (1..=entries).contains(&left(*posted_seen, count))
+        };
+        self.claims().take(holder, &mut available, |index| self.next(index))
+    }
+
+    /// Index that follows `index`: in a list, what the owner wrote there.
+    fn next(&self, index: u16) -> u16 {
+        let mask = (1u16 << self.log_entries) - 1;
+        if self.srqn.is_none() {
+            return index.wrapping_add(1) & mask;
+        }
+        let mut word = [0; 4];
+        // SAFETY: `index` is inside the ring: `Claims::take` checked it against as many claims.
+        unsafe { memory::copy::copy_in(&mut word, self.wqe(index)) };
+        u16::from_be_bytes([word[2], word[3]])
+    }
+
+    fn wqe(&self, index: u16) -> *const u8 {
+        let mask = (1usize << self.log_entries) - 1;
+        let offset = (usize::from(index) & mask) << self.log_stride;
+        self.ring.as_ptr().wrapping_add(offset)
+    }
+
+    /// Copies receive WQE `index` to the start of `into` and returns that part of it.
+    pub(crate) fn read_wqe<'b>(
+        &self,
+        index: u16,
+        into: &'b mut [u8; RECV_WQE_BYTES_MAX],
+    ) -> &'b [u8] {
+        let wqe = &mut into[..1 << self.log_stride];
+        // SAFETY: inside the ring, by `wqe`; `card` keeps it mapped; the owner may write meanwhile.
+        unsafe { memory::copy::copy_in(wqe, self.wqe(index)) };
+        wqe
+    }
+}

@@ -1,0 +1,374 @@
+//! One open port: its card, its peers, its queues, and the work that belongs to no single queue.
+
+use core::time::Duration;
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak},
+};
+
+use memory::{
+    barrier,
+    sync::{Arc, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+};
+use os::{clock, rendezvous::RendezvousError};
+use verbs::{AsyncEvent, Cqn, Lid, NicAttributes};
+
+use crate::{
+    card::{Card, Owner, Table, layout::Limits},
+    config::{Config, Drive},
+    fabric::{Export, Fabric, News, Peer},
+    memory::Segments,
+    objects::{CqShared, RqShared},
+    qp::QpShared,
+    shared::presence::Presence,
+    strict::Violation,
+    thread::Worker,
+};
+
+/// Events and violations that are kept for the program to fetch; the oldest are dropped.
+const LOG_MAX: usize = 1024;
+
+/// Between looks at the sockets.
+const SERVE_NS: u64 = 1_000_000;
+/// The same while some port has not answered yet.
+const SERVE_CONNECTING_NS: u64 = 20_000;
+
+/// Idle polls between looks at the clock.
+const IDLE_POLLS: u32 = 64;
+
+/// How long to wait until no executor is inside an object that goes away.
+const QUIESCE_NS: u64 = 500_000_000;
+
+/// State of one port, shared by its objects.
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) config: Config,
+    pub(crate) lid: Lid,
+    pub(crate) attributes: NicAttributes,
+    pub(crate) owner: Owner,
+    /// Segments of this port.
+    pub(crate) segments: Segments,
+    fabric: Mutex<Fabric>,
+    peers: RwLock<HashMap<u16, Arc<Peer>>>,
+    qps: RwLock<HashMap<u32, Weak<QpShared>>>,
+    cqs: RwLock<HashMap<u32, Weak<CqShared>>>,
+    rqs: RwLock<HashMap<u32, Weak<RqShared>>>,
+    /// Counts changes of `qps`, for the NIC thread.
+    pub(crate) qps_version: AtomicU64,
+    /// Queue pairs with [`QpShared::want`] set.
+    pub(crate) wanting: AtomicUsize,
+    serve_at_ns: AtomicU64,
+    next_id: AtomicU32,
+    events: Mutex<VecDeque<AsyncEvent>>,
+    violations: Mutex<Vec<Violation>>,
+    /// Dead peers whose traces are still to be cleaned up.
+    left: Mutex<Vec<Arc<Peer>>>,
+    /// The NIC thread, with [`Drive::Thread`].
+    pub(crate) worker: OnceLock<Worker>,
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Changes under these locks are single calls, so a panic in between leaves them consistent.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn upgraded<T>(map: &RwLock<HashMap<u32, Weak<T>>>) -> Vec<Arc<T>> {
+    let map = map.read().unwrap_or_else(PoisonError::into_inner);
+    map.values().filter_map(Weak::upgrade).collect()
+}
+
+fn insert<T>(map: &RwLock<HashMap<u32, Weak<T>>>, index: u32, object: &Arc<T>) {
+    let mut map = map.write().unwrap_or_else(PoisonError::into_inner);
+    map.insert(index, Arc::downgrade(object));
+}
+
+fn remove<T>(map: &RwLock<HashMap<u32, Weak<T>>>, index: u32) {
+    map.write().unwrap_or_else(PoisonError::into_inner).remove(&index);
+}
+
+impl Context {
+    pub(crate) fn open(config: Config) -> Result<Arc<Self>, OpenFailure> {
+        let bytes = config.card_mib << 20;
+        let limits =
+            Limits { mrs: 4096, qps: 2048, cqs: 1024, rqs: 1024, ro_bytes: bytes, rw_bytes: bytes };
+        let card = Card::create(limits, false)?;
+        let fabric = Fabric::join(&config.fabric, card.clone())?;
+        let lid = Lid::new(fabric.lid);
+        let context = Arc::new(Self {
+            attributes: NicAttributes {
+                name: "soft".into(),
+                cqes_max: 1 << 22,
+                wqes_max: 1 << 15,
+                blueflame_bytes: 256,
+                message_bytes_max: 1 << 31,
+                reads_max: 16,
+            },
+            lid,
+            owner: Owner::new(card),
+            segments: Segments::default(),
+            fabric: Mutex::new(fabric),
+            peers: RwLock::default(),
+            qps: RwLock::default(),
+            cqs: RwLock::default(),
+            rqs: RwLock::default(),
+            qps_version: AtomicU64::new(0),
+            wanting: AtomicUsize::new(0),
+            serve_at_ns: AtomicU64::new(0),
+            next_id: AtomicU32::new(1),
+            events: Mutex::default(),
+            violations: Mutex::default(),
+            left: Mutex::default(),
+            worker: OnceLock::new(),
+            config,
+        });
+        if context.config.drive == Drive::Thread {
+            let worker = Worker::start(Arc::downgrade(&context))?;
+            context.worker.get_or_init(|| worker);
+        }
+        Ok(context)
+    }
+
+    pub(crate) fn limit(&self, table: Table) -> u32 {
+        let limits = &self.owner.card.limits;
+        match table {
+            Table::Mr => limits.mrs,
+            Table::Qp => limits.qps,
+            Table::Cq => limits.cqs,
+            Table::Rq => limits.rqs,
+        }
+    }
+
+    /// A number for a segment, channel or protection domain; never 0.
+    pub(crate) fn new_id(&self) -> u32 {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn add_qp(&self, index: u32, qp: &Arc<QpShared>) {
+        insert(&self.qps, index, qp);
+        self.qps_version.fetch_add(1, Ordering::Release);
+    }
+
+    pub(crate) fn forget_qp(&self, index: u32) {
+        remove(&self.qps, index);
+        self.qps_version.fetch_add(1, Ordering::Release);
+    }
+
+    pub(crate) fn add_cq(&self, cq: &Arc<CqShared>) {
+        insert(&self.cqs, cq.index(), cq);
+    }
+
+    pub(crate) fn forget_cq(&self, index: u32) {
+        remove(&self.cqs, index);
+    }
+
+    pub(crate) fn add_rq(&self, rq: &Arc<RqShared>) {
+        insert(&self.rqs, rq.index(), rq);
+    }
+
+    pub(crate) fn forget_rq(&self, index: u32) {
+        remove(&self.rqs, index);
+    }
+
+    pub(crate) fn qps(&self) -> Vec<Arc<QpShared>> {
+        upgraded(&self.qps)
+    }
+
+    pub(crate) fn cqs(&self) -> Vec<Arc<CqShared>> {
+        upgraded(&self.cqs)
+    }
+
+    pub(crate) fn rqs(&self) -> Vec<Arc<RqShared>> {
+        upgraded(&self.rqs)
+    }
+
+    pub(crate) fn forget_channel(&self, id: u32) {
+        lock(&self.fabric).export(Export::ChannelGone { id });
+    }
+
+    pub(crate) fn export(&self, export: Export) {
+        lock(&self.fabric).export(export);
+    }
+
+    pub(crate) fn add_event(&self, event: AsyncEvent) {
+        let mut events = lock(&self.events);
+        if events.len() == LOG_MAX {
+            events.pop_front();
+        }
+        events.push_back(event);
+    }
+
+    pub(crate) fn poll_event(&self) -> Option<AsyncEvent> {
+        self.progress();
+        lock(&self.events).pop_front()
+    }
+
+    pub(crate) fn add_violation(&self, violation: Violation) {
+        let mut violations = lock(&self.violations);
+        if violations.len() < LOG_MAX {
+            violations.push(violation);
+        }
+    }
+
+    pub(crate) fn take_violations(&self) -> Vec<Violation> {
+        core::mem::take(&mut lock(&self.violations))
+    }
+
+    /// The port with this LID, if its memory is here. Otherwise starts to connect;
+    /// `Err(true)`: somebody is there.
+    pub(crate) fn import(&self, lid: u16) -> Result<Arc<Peer>, bool> {
+        let known = self.peers.read().unwrap_or_else(PoisonError::into_inner).get(&lid).cloned();
+        known.ok_or_else(|| {
+            let connecting = lock(&self.fabric).connect(lid);
+            if connecting {
+                self.serve_at_ns.store(0, Ordering::Relaxed);
+            }
+            connecting
+        })
+    }
+
+    /// Called when a poll found nothing: does what a device would do in the meantime.
+    #[inline]
+    pub(crate) fn idle(&self, polls: &mut u32) {
+        *polls = polls.wrapping_add(1);
+        let called = self.wanting.load(Ordering::Relaxed) > 0 || self.is_called();
+        if called || polls.is_multiple_of(IDLE_POLLS) {
+            self.progress();
+        }
+    }
+
+    fn is_called(&self) -> bool {
+        self.owner.card.shared().attention.load(Ordering::Relaxed) != 0
+    }
+
+    /// Does everything that can be done now.
+    #[cold]
+    pub(crate) fn progress(&self) {
+        if clock::now_ns() >= self.serve_at_ns.load(Ordering::Relaxed) {
+            self.serve();
+        }
+        if self.is_called() {
+            self.heed();
+        }
+        if self.wanting.load(Ordering::Relaxed) > 0 {
+            for qp in self.qps() {
+                qp.run_if_wanted();
+            }
+        }
+    }
+
+    /// Serves the sockets, unless another thread is at it.
+    fn serve(&self) {
+        let Ok(mut fabric) = self.fabric.try_lock() else { return };
+        let news = fabric.serve();
+        let pause = if fabric.is_connecting() { SERVE_CONNECTING_NS } else { SERVE_NS };
+        drop(fabric);
+        self.serve_at_ns.store(clock::now_ns() + pause, Ordering::Relaxed);
+        self.learn(news);
+        self.reap();
+    }
+
+    /// Takes note of who came and went.
+    fn learn(&self, news: News) {
+        if !news.joined.is_empty() || !news.left.is_empty() {
+            let mut peers = self.peers.write().unwrap_or_else(PoisonError::into_inner);
+            for peer in &news.left {
+                if peers.get(&peer.lid).is_some_and(|known| Arc::ptr_eq(known, peer)) {
+                    peers.remove(&peer.lid);
+                }
+            }
+            for peer in news.joined {
+                peers.insert(peer.lid, peer);
+            }
+        }
+        lock(&self.left).extend(news.left);
+    }
+
+    /// Cleans up after dead peers. Takes locks of queue pairs, so it must not run under one.
+    fn reap(&self) {
+        let left = core::mem::take(&mut *lock(&self.left));
+        for peer in left {
+            crate::reap::reap(self, &peer);
+            self.add_event(AsyncEvent::PeerGone(Lid::new(peer.lid)));
+        }
+    }
+
+    /// Looks at what peers did to this port's queues.
+    fn heed(&self) {
+        // SYNC(attention): pairs with the `Release` of whoever set it.
+        if self.owner.card.shared().attention.swap(0, Ordering::AcqRel) == 0 {
+            return;
+        }
+        for cq in self.cqs() {
+            if cq.view.is_overrun() && cq.report_overrun() {
+                self.add_event(AsyncEvent::CqOverrun(Cqn::from_low_bits(cq.index())));
+            }
+        }
+        for qp in self.qps() {
+            let dead_cq = qp.send_cq.view.is_overrun() || qp.recv_cq.view.is_overrun();
+            if qp.has_fault() || dead_cq {
+                qp.fall_by_fault();
+            }
+        }
+    }
+
+    /// Waits until every executor that may be inside an object of this port has left once. The
+    /// object was made invalid before.
+    ///
+    /// # Errors
+    ///
+    /// The port that did not leave in time.
+    pub(crate) fn quiesce(&self) -> Result<(), u16> {
+        let news = lock(&self.fabric).serve();
+        self.learn(news);
+        barrier::store_load();
+        let deadline_ns = clock::now_ns() + QUIESCE_NS;
+        let peers: Vec<_> = {
+            let peers = self.peers.read().unwrap_or_else(PoisonError::into_inner);
+            peers.values().cloned().collect()
+        };
+        leave(&self.owner.card, deadline_ns, || false).map_err(|()| self.lid.get())?;
+        for peer in peers {
+            leave(&peer.card, deadline_ns, || peer.is_dead()).map_err(|()| peer.lid)?;
+        }
+        Ok(())
+    }
+
+    /// How long a program may sleep without calling in.
+    pub(crate) fn poll_timeout(&self) -> Option<Duration> {
+        if self.worker.get().is_some() {
+            return None;
+        }
+        let busy = self.wanting.load(Ordering::Relaxed) > 0;
+        Some(if busy { Duration::from_micros(50) } else { Duration::from_millis(10) })
+    }
+}
+
+/// Waits until every executor of `card` that is inside now has left.
+fn leave(card: &Card, deadline_ns: u64, is_dead: impl Fn() -> bool) -> Result<(), ()> {
+    let words = (1..card.limits.qps).filter_map(|index| card.qp(index));
+    let inside: Vec<_> = words
+        .map(|entry| Presence(&entry.presence))
+        .map(|presence| (presence, presence.observe()))
+        .filter(|&(_, observed)| observed & 1 == 1)
+        .collect();
+    for (presence, observed) in inside {
+        while !presence.has_left(observed) {
+            if clock::now_ns() >= deadline_ns {
+                return if is_dead() { Ok(()) } else { Err(()) };
+            }
+            memory::sync::thread::yield_now();
+        }
+    }
+    Ok(())
+}
+
+/// Why a port could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OpenFailure {
+    #[error(transparent)]
+    Map(#[from] memory::MapError),
+    #[error(transparent)]
+    Rendezvous(#[from] RendezvousError),
+    #[error("cannot start the NIC thread: {0}")]
+    Thread(#[from] std::io::Error),
+}

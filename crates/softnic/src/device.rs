@@ -1,0 +1,314 @@
+//! The software NIC as the mlx5 driver's device: control path and doorbells.
+
+use core::time::Duration;
+
+use memory::sync::Arc;
+use mlx5::device::{
+    CqMemory, CqRequest, DeviceCq, DeviceQp, QpMemory, QpRequest, RqMemory, RqRequest, SrqMemory,
+};
+use os::event::Event;
+use verbs::{
+    Access, AddressVector, AsyncEvent, Cqn, CreateError, GidRoute, Lid, LinkLayer, MemoryError,
+    ModifyError, Mtu, NicAttributes, PortAttributes, QpState, Qpn, Route, Srqn, Transition,
+};
+use wire::{
+    doorbell::CqArm,
+    wqe::{WQEBB_BYTES, peek_ctrl, wqebbs},
+};
+
+use crate::{
+    channel::{Channel, ChannelShared},
+    config::Link,
+    context::Context,
+    engine::SendQueue as _,
+    fabric::Export,
+    mr::Mr,
+    objects::{CqShared, RqShared},
+    qp::{QpShared, gid_of},
+    shared::arm,
+    strict::Violation,
+};
+
+/// An open port of the software NIC. Clones are handles of the same port.
+#[derive(Clone, Debug)]
+pub struct Device(pub(crate) Arc<Context>);
+
+/// Protection domain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pd(u32);
+
+/// Completion queue handle.
+#[derive(Debug)]
+pub struct Cq {
+    pub(crate) context: Arc<Context>,
+    pub(crate) shared: Arc<CqShared>,
+    idle_polls: u32,
+}
+
+/// Shared receive queue handle.
+#[derive(Debug)]
+pub struct Srq(pub(crate) Arc<RqShared>);
+
+/// Queue pair handle.
+#[derive(Debug)]
+pub struct Qp {
+    /// Taken on drop.
+    shared: Option<Arc<QpShared>>,
+}
+
+impl Qp {
+    #[inline]
+    fn shared(&self) -> &QpShared {
+        self.shared.as_ref().expect("taken only on drop")
+    }
+
+    /// Strict mode: what a device checks when it takes a doorbell. `true`: go on.
+    fn accepts(&self, ctrl: [u8; 8]) -> bool {
+        let qp = self.shared();
+        if qp.context.config.strict.is_none() {
+            return true;
+        }
+        let Some(violation) = self.doorbell_violation(ctrl) else { return true };
+        qp.context.add_violation(violation);
+        qp.fall_by_fault();
+        false
+    }
+
+    fn doorbell_violation(&self, rung: [u8; 8]) -> Option<Violation> {
+        let qp = self.shared();
+        let qpn = qp.qpn.get();
+        let mut octoword = [0; 16];
+        octoword[..8].copy_from_slice(&rung);
+        let ctrl = peek_ctrl(&octoword);
+        let doorbell = u64::from_be_bytes(rung);
+        let Some(ring) = qp.send_ring() else {
+            return Some(Violation::NotInRing { qpn, doorbell, ring: 0 });
+        };
+        let mut wqe = [0; crate::engine::WQE_BYTES_MAX];
+        ring.fetch(ctrl.index, &mut wqe);
+        let in_ring: [u8; 8] = wqe.first_chunk().copied().unwrap_or_default();
+        if in_ring != rung {
+            let ring = u64::from_be_bytes(in_ring);
+            return Some(Violation::NotInRing { qpn, doorbell, ring });
+        }
+        let (index, blocks, record) = (ctrl.index, wqebbs(ctrl.octowords), ring.posted());
+        (index.wrapping_add(blocks) != record).then_some(Violation::DoorbellRecord {
+            qpn,
+            index,
+            blocks,
+            record,
+        })
+    }
+
+    fn blueflame_violation(&self, wqe: &[[u64; 8]]) -> Option<Violation> {
+        let qp = self.shared();
+        let qpn = qp.qpn.get();
+        let len_bytes = wqe.len() * WQEBB_BYTES;
+        if wqe.is_empty() || len_bytes > self.blueflame_bytes() {
+            return Some(Violation::BlueFlameLength { qpn, len_bytes });
+        }
+        let rung: Vec<u8> = wqe.iter().flatten().flat_map(|word| word.to_ne_bytes()).collect();
+        let octoword = rung.first_chunk().copied().unwrap_or_default();
+        let mut ring = [0; crate::engine::WQE_BYTES_MAX];
+        let len = qp.send_ring().map_or(0, |r| r.fetch(peek_ctrl(&octoword).index, &mut ring));
+        if len > rung.len() || ring[..len] != rung[..len] {
+            let first = |bytes: &[u8]| bytes.first_chunk().map_or(0, |b| u64::from_be_bytes(*b));
+            let (doorbell, ring) = (first(&rung), first(&ring));
+            return Some(Violation::NotInRing { qpn, doorbell, ring });
+        }
+        None
+    }
+}
+
+impl DeviceQp for Qp {
+    fn blueflame_bytes(&self) -> usize {
+        usize::from(self.shared().context.attributes.blueflame_bytes)
+    }
+
+    #[inline]
+    fn ring(&mut self, ctrl: [u8; 8]) {
+        if self.accepts(ctrl) {
+            self.shared().kick();
+        }
+    }
+
+    #[inline]
+    fn blueflame(&mut self, wqe: &[[u64; 8]]) {
+        let qp = self.shared();
+        if qp.context.config.strict.is_some()
+            && let Some(violation) = self.blueflame_violation(wqe)
+        {
+            qp.context.add_violation(violation);
+            return qp.fall_by_fault();
+        }
+        // BlueFlame is a hint: what counts is in the ring.
+        let first = wqe.first().map_or(0, |block| block[0]);
+        self.ring(first.to_ne_bytes());
+    }
+
+    #[inline]
+    fn received(&mut self) {
+        self.shared().received();
+    }
+
+    fn modify(&mut self, to: &Transition) -> Result<(), ModifyError> {
+        self.shared().modify(to)
+    }
+
+    fn state(&self) -> QpState {
+        self.shared().state()
+    }
+
+    fn qpn(&self) -> Qpn {
+        self.shared().qpn
+    }
+}
+
+impl Drop for Qp {
+    fn drop(&mut self) {
+        if let Some(shared) = self.shared.take() {
+            shared.destroy();
+        }
+    }
+}
+
+impl DeviceCq for Cq {
+    fn arm(&mut self, doorbell: u64) {
+        let (request, _) = CqArm::of_doorbell_word(doorbell.to_be());
+        let kind = if request.solicited_only { arm::SOLICITED } else { arm::NEXT };
+        let view = &self.shared.view;
+        view.armed().arm(kind);
+        let is_due = |entry: wire::cqe::Cqe| {
+            use wire::cqe::CqeView;
+            kind == arm::NEXT
+                || match entry.parse() {
+                    Ok(CqeView::Responder(done)) => done.solicited,
+                    Ok(CqeView::Requester(_)) => false,
+                    Ok(CqeView::Error(_)) | Err(_) => true,
+                }
+        };
+        if view.unpolled().any(is_due)
+            && view.armed().take()
+            && let Some(channel) = &self.shared.channel
+        {
+            // An event that cannot be written is full, and so readable.
+            let _ = channel.event.signal();
+        }
+    }
+
+    #[inline]
+    fn idle(&mut self) {
+        if self.context.worker.get().is_none() {
+            self.context.idle(&mut self.idle_polls);
+        }
+    }
+}
+
+// SAFETY: rings and doorbell records lie in the card, or in a heap region of the queue pair, which
+// the handles keep; they were zeroed when allocated; nobody but the engine and the caller knows
+// their place until the caller publishes it.
+unsafe impl mlx5::device::Device for Device {
+    type Pd = Pd;
+    type Mr = Mr;
+    type Channel = Channel;
+    type Cq = Cq;
+    type Srq = Srq;
+    type Qp = Qp;
+
+    fn attributes(&self) -> &NicAttributes {
+        &self.0.attributes
+    }
+
+    fn port(&self) -> PortAttributes {
+        let (link, lid) = match self.0.config.link {
+            Link::InfiniBand => (LinkLayer::InfiniBand, self.0.lid),
+            Link::Roce => (LinkLayer::Ethernet, Lid::new(0)),
+        };
+        PortAttributes { link, lid, gid: gid_of(self.0.lid), mtu: Mtu::B4096 }
+    }
+
+    fn address(&self) -> AddressVector {
+        let lid = self.0.lid;
+        let [high, low] = lid.get().to_be_bytes();
+        AddressVector::new(match self.0.config.link {
+            Link::InfiniBand => Route::Lid(lid),
+            Link::Roce => Route::Gid(GidRoute {
+                gid: gid_of(lid),
+                // Locally administered; ends like the GID.
+                mac: [0x02, 0, 0, 0, high, low],
+                source_gid_index: 0,
+                hop_limit: 64,
+                traffic_class: 0,
+                flow_label: 0,
+            }),
+        })
+    }
+
+    fn alloc_pd(&self) -> Result<Pd, CreateError> {
+        Ok(Pd(self.0.new_id()))
+    }
+
+    fn alloc_mr(&self, pd: &Pd, len: usize, access: Access) -> Result<Mr, MemoryError> {
+        Mr::alloc(&self.0, pd.0, len, access)
+    }
+
+    fn create_channel(&self) -> Result<Channel, CreateError> {
+        let event = Event::new().map_err(|error| CreateError::System {
+            object: "completion channel",
+            cause: error.to_string(),
+        })?;
+        let shared = Arc::new(ChannelShared { id: self.0.new_id(), event: Arc::new(event) });
+        self.0.export(Export::Channel { id: shared.id, event: shared.event.clone() });
+        Ok(Channel { context: self.0.clone(), shared })
+    }
+
+    fn create_cq(
+        &self,
+        request: &CqRequest,
+        channel: Option<&Channel>,
+    ) -> Result<(Cq, CqMemory), CreateError> {
+        let channel = channel.map(|channel| channel.shared.clone());
+        let shared = CqShared::create(&self.0, request.log_entries, request.cqe_bytes, channel)?;
+        let shared = Arc::new(shared);
+        self.0.add_cq(&shared);
+        let memory = CqMemory {
+            cqn: Cqn::from_low_bits(shared.index()),
+            ring: shared.ring(),
+            dbrec: shared.dbrec(),
+        };
+        Ok((Cq { context: self.0.clone(), shared, idle_polls: 0 }, memory))
+    }
+
+    fn create_srq(&self, pd: &Pd, request: &RqRequest) -> Result<(Srq, SrqMemory), CreateError> {
+        let (entries, stride) = (request.log_entries, request.log_stride);
+        let shared = Arc::new(RqShared::create(&self.0, entries, stride, true, pd.0)?);
+        self.0.add_rq(&shared);
+        let rq = RqMemory { ring: shared.ring(), dbrec: shared.dbrec() };
+        let memory = SrqMemory { srqn: Srqn::from_low_bits(shared.index()), rq };
+        Ok((Srq(shared), memory))
+    }
+
+    fn create_qp(
+        &self,
+        pd: &Pd,
+        request: &QpRequest<'_, Self>,
+    ) -> Result<(Qp, QpMemory), CreateError> {
+        let shared = QpShared::create(&self.0, pd.0, request)?;
+        let recv = if shared.has_srq { None } else { shared.rq.as_ref() };
+        let memory = QpMemory {
+            qpn: shared.qpn,
+            send_ring: shared.send_ring().map(|ring| ring.ring()),
+            send_dbrec: shared.send_ring().map(|ring| ring.dbrec()),
+            recv: recv.map(|rq| RqMemory { ring: rq.ring(), dbrec: rq.dbrec() }),
+        };
+        Ok((Qp { shared: Some(shared) }, memory))
+    }
+
+    fn poll_event(&self) -> Option<AsyncEvent> {
+        self.0.poll_event()
+    }
+
+    fn poll_timeout(&self) -> Option<Duration> {
+        self.0.poll_timeout()
+    }
+}

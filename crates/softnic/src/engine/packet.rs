@@ -1,0 +1,65 @@
+//! What travels between ports: one request per message, one reply per request.
+
+use core::time::Duration;
+
+use wire::{
+    cqe::Syndrome,
+    ids::{DcKey, Lid, QKey, Qpn, Rkey},
+};
+
+/// What a request wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verb {
+    Send,
+    Write,
+    Read,
+    CompareSwap { compare: u64, swap: u64 },
+    FetchAdd { add: u64 },
+}
+
+/// What gives the right to be heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Key {
+    /// RC: the queue pairs are connected to each other.
+    Connected,
+    Ud(QKey),
+    Dc(DcKey),
+}
+
+/// The header of a message. Its payload travels beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Request {
+    pub(crate) verb: Verb,
+    pub(crate) key: Key,
+    pub(crate) from: (Lid, Qpn),
+    pub(crate) to: Qpn,
+    pub(crate) service_level: u8,
+    /// A global route header came with it.
+    pub(crate) has_grh: bool,
+    pub(crate) solicited: bool,
+    pub(crate) imm: Option<u32>,
+    /// Bytes to place or to read; 8 for an atomic.
+    pub(crate) len_bytes: u32,
+    /// Remote memory (not for SEND).
+    pub(crate) addr: u64,
+    pub(crate) rkey: Rkey,
+}
+
+/// What the requester learns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reply {
+    /// Done. READ data has been placed.
+    Ack,
+    /// Done; the value before the atomic.
+    Value(u64),
+    /// No receive is posted.
+    NotReady { wait: Duration },
+    /// Refused: the CQE syndrome that the requester reports.
+    Refused(Syndrome),
+    /// No answer: nobody is there, or not yet, or it dropped the message.
+    Silence,
+    /// Somebody is there, but has not shown its memory yet; ask again soon.
+    Connecting,
+    /// The peer is known to be dead: no use in retrying.
+    Dead,
+}

@@ -1,0 +1,649 @@
+//! The sending half of a queue pair: takes WQEs in order, retries, completes in order.
+
+use std::collections::VecDeque;
+
+use verbs::{RtsAttr, Transport};
+use wire::{
+    cqe::Syndrome,
+    ids::{Lid, Qpn},
+    wqe::{self, AvKey, CtrlFlags, Opcode, SendWqe, Segment, Sge, wqebbs},
+};
+
+use super::{Chunk, Key, Reply, Request, Verb};
+
+/// Longest send WQE.
+pub(crate) const WQE_BYTES_MAX: usize = wqe::OCTOWORDS_MAX as usize * wqe::OCTOWORD_BYTES;
+
+/// The ring that WQEs are fetched from.
+pub(crate) trait SendQueue {
+    /// Copies the WQE at `counter` to the start of `into`; returns its length as its control
+    /// segment states it.
+    fn fetch(&self, counter: u16, into: &mut [u8; WQE_BYTES_MAX]) -> usize;
+}
+
+/// A send completion, for the send CQ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Completed {
+    pub(crate) opcode: Opcode,
+    pub(crate) counter: u16,
+    pub(crate) len_bytes: u32,
+    pub(crate) failure: Option<Syndrome>,
+}
+
+/// What the drive offers to the sending half.
+pub(crate) trait Port {
+    /// This port.
+    fn lid(&self) -> Lid;
+
+    /// Checks a local entry; `write` if the NIC is going to store there.
+    ///
+    /// # Errors
+    ///
+    /// The syndrome to report.
+    fn local(&mut self, sge: &Sge, write: bool) -> Result<Chunk, Syndrome>;
+
+    /// The port that an address vector leads to.
+    fn destination(&self, av: &wqe::Av) -> Lid;
+
+    /// Carries a request and its payload (or, for READs, the memory for it) to port `to`.
+    fn carry(&mut self, to: Lid, request: &Request, local: &[Chunk]) -> Reply;
+
+    /// Writes a completion. On failure of the CQ itself the queue pair is moved to ERR.
+    fn complete(&mut self, completed: &Completed);
+
+    /// The queue pair fell to ERR (SQE for UD) by an error of its own.
+    fn fell(&mut self);
+
+    /// Strict mode: whether to let later requests overtake this READ, atomic or datagram.
+    fn defers(&mut self) -> bool;
+
+    /// Strict mode: whether a deferred request runs now.
+    fn resumes(&mut self) -> bool;
+
+    /// A malformed WQE was found.
+    fn malformed(&mut self, counter: u16, cause: &'static str);
+
+    /// Now.
+    fn now_ns(&mut self) -> u64;
+}
+
+/// What the send queue may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SendState {
+    /// RESET, INIT, RTR: nothing.
+    Stopped,
+    /// RTS.
+    Running,
+    /// SQD: nothing new is started.
+    Drained,
+    /// ERR or SQE: everything is flushed.
+    Flushing,
+}
+
+/// How often to look whether a peer has shown its memory, and how long to wait for it.
+const CONNECT_RETRY_NS: u64 = 20_000;
+const CONNECT_NS_MAX: u64 = 10_000_000_000;
+
+/// What is left to do after [`Requester::advance`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Activity {
+    /// Nothing until the next doorbell.
+    Idle,
+    /// Call again at this time.
+    WaitUntil { at_ns: u64 },
+    /// Call again soon.
+    More,
+}
+
+/// A request that has left the ring and is not complete, or waits for one that is not.
+#[derive(Debug)]
+enum Inflight {
+    Done(Done),
+    /// To be carried later: the private copy of its WQE.
+    Deferred(Box<[u8]>, u16),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Done {
+    completed: Completed,
+    signaled: bool,
+}
+
+/// Sending half of one queue pair.
+#[derive(Debug)]
+pub(crate) struct Requester {
+    transport: Transport,
+    qpn: Qpn,
+    /// RC: the peer.
+    peer: Option<(Lid, Qpn)>,
+    state: SendState,
+    attr: RtsAttr,
+    /// Counter of the next WQE to take, in WQEBBs.
+    next: u16,
+    retries_left: u8,
+    rnr_left: u8,
+    retry_at_ns: Option<u64>,
+    /// Since when a peer that is there has not shown its memory.
+    connecting_since_ns: Option<u64>,
+    /// Something above was used up since the last success.
+    has_retried: bool,
+    inflight: VecDeque<Inflight>,
+    /// How many of `inflight` are deferred.
+    deferred: usize,
+    /// DCI: the target of the requests in flight.
+    connected: Option<(Lid, Qpn)>,
+}
+
+/// Working space of [`Requester::advance`], reused so that the data path allocates nothing.
+#[derive(Debug)]
+pub(crate) struct Scratch {
+    wqe: Box<[u8; WQE_BYTES_MAX]>,
+    chunks: Vec<Chunk>,
+}
+
+impl Scratch {
+    pub(crate) fn new() -> Self {
+        let chunks = Vec::with_capacity(usize::from(wqe::OCTOWORDS_MAX));
+        Self { wqe: Box::new([0; WQE_BYTES_MAX]), chunks }
+    }
+}
+
+/// Result of trying one WQE.
+enum Step {
+    Done,
+    /// Keep it; retry later.
+    Wait,
+    Fail(Syndrome),
+}
+
+impl Requester {
+    pub(crate) fn new(transport: Transport, qpn: Qpn) -> Self {
+        Self {
+            transport,
+            qpn,
+            peer: None,
+            state: SendState::Stopped,
+            attr: RtsAttr::default(),
+            next: 0,
+            retries_left: 0,
+            rnr_left: 0,
+            retry_at_ns: None,
+            connecting_since_ns: None,
+            has_retried: false,
+            inflight: VecDeque::new(),
+            deferred: 0,
+            connected: None,
+        }
+    }
+
+    /// Counter of the next WQE to take.
+    pub(crate) fn next(&self) -> u16 {
+        self.next
+    }
+
+    pub(crate) fn state(&self) -> SendState {
+        self.state
+    }
+
+    /// Whether requests have left the ring that are not complete.
+    pub(crate) fn has_inflight(&self) -> bool {
+        !self.inflight.is_empty()
+    }
+
+    /// RESET: forgets everything.
+    pub(crate) fn reset(&mut self) {
+        *self = Self::new(self.transport, self.qpn);
+    }
+
+    /// RTR of an RC queue pair.
+    pub(crate) fn connect(&mut self, peer: (Lid, Qpn)) {
+        self.peer = Some(peer);
+    }
+
+    /// RTS.
+    pub(crate) fn start(&mut self, attr: &RtsAttr) {
+        self.attr = *attr;
+        self.state = SendState::Running;
+        self.refill_retries();
+    }
+
+    /// SQD, ERR or SQE.
+    pub(crate) fn set_state(&mut self, state: SendState) {
+        self.state = state;
+        self.retry_at_ns = None;
+    }
+
+    fn refill_retries(&mut self) {
+        self.retries_left = self.attr.retry_count;
+        self.rnr_left = self.attr.rnr_retry;
+        self.retry_at_ns = None;
+        self.connecting_since_ns = None;
+        self.has_retried = false;
+    }
+
+    /// Works on WQEs before `posted`, at most `budget` of them.
+    pub(crate) fn advance<Q: SendQueue, P: Port>(
+        &mut self,
+        posted: u16,
+        queue: &Q,
+        port: &mut P,
+        scratch: &mut Scratch,
+        budget: usize,
+    ) -> Activity {
+        if let Some(at_ns) = self.retry_at_ns {
+            if self.state == SendState::Running && port.now_ns() < at_ns {
+                return Activity::WaitUntil { at_ns };
+            }
+            self.retry_at_ns = None;
+        }
+        if !self.inflight.is_empty() {
+            self.resume(port, scratch);
+        }
+        for _ in 0..budget {
+            if self.next == posted || self.retry_at_ns.is_some() {
+                break;
+            }
+            match self.state {
+                SendState::Stopped | SendState::Drained => break,
+                SendState::Flushing => self.flush_one(queue, port, scratch),
+                SendState::Running => {
+                    if !self.take_one(queue, port, scratch) {
+                        break;
+                    }
+                }
+            }
+        }
+        self.activity(posted)
+    }
+
+    fn activity(&self, posted: u16) -> Activity {
+        if let Some(at_ns) = self.retry_at_ns {
+            return Activity::WaitUntil { at_ns };
+        }
+        let stopped = matches!(self.state, SendState::Stopped | SendState::Drained);
+        if self.deferred > 0 || self.next != posted && !stopped {
+            return Activity::More;
+        }
+        Activity::Idle
+    }
+
+    /// Takes the WQE at `next`. `false`: it has to wait.
+    #[inline]
+    fn take_one<Q: SendQueue, P: Port>(
+        &mut self,
+        queue: &Q,
+        port: &mut P,
+        scratch: &mut Scratch,
+    ) -> bool {
+        let len = queue.fetch(self.next, &mut scratch.wqe);
+        let wqe = &scratch.wqe[..len];
+        let parsed = match parse(wqe, self.transport, self.next, self.qpn) {
+            Ok(parsed) => parsed,
+            Err(cause) => {
+                port.malformed(self.next, cause);
+                self.fail_malformed(port);
+                return true;
+            }
+        };
+        let blocks = wqebbs(parsed.ctrl.octowords);
+        if self.deferred > 0 && self.must_wait(&parsed, port) {
+            return false;
+        }
+        let counter = self.next;
+        if self.may_defer(parsed.opcode) && port.defers() {
+            self.connected = parsed.av.as_ref().map(|av| (port.destination(av), av.destination));
+            self.next = self.next.wrapping_add(blocks);
+            self.inflight.push_back(Inflight::Deferred(wqe.into(), counter));
+            self.deferred += 1;
+            return true;
+        }
+        let (done, reply) = issue(&parsed, self.peer, self.qpn, &mut scratch.chunks, port);
+        match self.judge(reply, port) {
+            Step::Wait => return false,
+            Step::Done => {
+                self.next = self.next.wrapping_add(blocks);
+                self.finish(done, port);
+            }
+            Step::Fail(syndrome) => {
+                self.next = self.next.wrapping_add(blocks);
+                self.fail(done, syndrome, port);
+            }
+        }
+        true
+    }
+
+    fn may_defer(&self, opcode: Opcode) -> bool {
+        opcode == Opcode::RdmaRead
+            || opcode.is_atomic()
+            || self.transport == Transport::Ud && opcode != Opcode::Nop
+    }
+
+    /// Whether a WQE must wait until deferred ones are carried: it is fenced, or is a READ or
+    /// atomic itself (those keep their order), or goes to another DC target.
+    fn must_wait<P: Port>(&self, wqe: &SendWqe<'_>, port: &P) -> bool {
+        if self.transport == Transport::Ud {
+            return self.deferred >= 16;
+        }
+        let fenced = wqe.ctrl.flags.contains(CtrlFlags::FENCE);
+        let is_read = wqe.opcode == Opcode::RdmaRead || wqe.opcode.is_atomic();
+        let full = self.deferred >= usize::from(self.attr.reads_out_max.max(1));
+        let to = wqe.av.as_ref().map(|av| (port.destination(av), av.destination));
+        let elsewhere = to.is_some() && to != self.connected;
+        fenced || is_read && (full || elsewhere) || elsewhere
+    }
+
+    /// Carries deferred requests: READs and atomics in order, datagrams in any.
+    fn resume<P: Port>(&mut self, port: &mut P, scratch: &mut Scratch) {
+        let mut at = 0;
+        while at < self.inflight.len() && self.retry_at_ns.is_none() {
+            let Inflight::Deferred(bytes, counter) = &self.inflight[at] else {
+                at += 1;
+                continue;
+            };
+            let counter = *counter;
+            if self.state == SendState::Flushing {
+                let done = parse(bytes, self.transport, counter, self.qpn).map_or_else(
+                    |_| flushed(Opcode::Nop, counter),
+                    |wqe| flushed(wqe.opcode, counter),
+                );
+                self.settle(at, done);
+                continue;
+            }
+            if !port.resumes() {
+                if self.transport == Transport::Ud {
+                    at += 1;
+                    continue;
+                }
+                break;
+            }
+            let Ok(parsed) = parse(bytes, self.transport, counter, self.qpn) else { break };
+            let (mut done, reply) = issue(&parsed, self.peer, self.qpn, &mut scratch.chunks, port);
+            match self.judge(reply, port) {
+                Step::Wait => break,
+                Step::Done => {}
+                Step::Fail(syndrome) => {
+                    done.completed.failure = Some(syndrome);
+                    self.fall(port);
+                }
+            }
+            self.settle(at, done);
+        }
+        self.drain(port);
+    }
+
+    fn settle(&mut self, at: usize, done: Done) {
+        self.inflight[at] = Inflight::Done(done);
+        self.deferred -= 1;
+    }
+
+    /// Completes what is done at the front.
+    fn drain<P: Port>(&mut self, port: &mut P) {
+        while let Some(Inflight::Done(done)) = self.inflight.front() {
+            complete(done, port);
+            self.inflight.pop_front();
+        }
+    }
+
+    /// What a reply means for the request that got it.
+    #[inline]
+    fn judge<P: Port>(&mut self, reply: Reply, port: &mut P) -> Step {
+        match reply {
+            Reply::Ack | Reply::Value(_) => {
+                if self.has_retried {
+                    self.refill_retries();
+                }
+                Step::Done
+            }
+            Reply::Refused(syndrome) => Step::Fail(syndrome),
+            Reply::Connecting => self.wait_for_connection(port),
+            _ if self.transport == Transport::Ud => Step::Done,
+            Reply::Dead => Step::Fail(Syndrome::RetryExceeded),
+            reply => self.retry(reply, port),
+        }
+    }
+
+    /// A peer that is there shows its memory as soon as it calls into its NIC: poll for that.
+    fn wait_for_connection<P: Port>(&mut self, port: &mut P) -> Step {
+        let now = port.now_ns();
+        self.has_retried = true;
+        let since = *self.connecting_since_ns.get_or_insert(now);
+        if now.saturating_sub(since) > CONNECT_NS_MAX {
+            let gives_up = self.transport != Transport::Ud;
+            return if gives_up { Step::Fail(Syndrome::RetryExceeded) } else { Step::Done };
+        }
+        self.retry_at_ns = Some(now + CONNECT_RETRY_NS);
+        Step::Wait
+    }
+
+    #[cold]
+    fn retry<P: Port>(&mut self, reply: Reply, port: &mut P) -> Step {
+        self.has_retried = true;
+        match reply {
+            Reply::Silence => {
+                let Some(left) = self.retries_left.checked_sub(1) else {
+                    return Step::Fail(Syndrome::RetryExceeded);
+                };
+                self.retries_left = left;
+                let timeout = nanos(self.attr.ack_timeout);
+                self.retry_at_ns = Some(port.now_ns().saturating_add(timeout));
+                Step::Wait
+            }
+            Reply::NotReady { wait } => {
+                const FOR_EVER: u8 = 7;
+                match self.rnr_left {
+                    0 => return Step::Fail(Syndrome::RnrRetryExceeded),
+                    FOR_EVER.. => {}
+                    left => self.rnr_left = left - 1,
+                }
+                self.retry_at_ns = Some(port.now_ns().saturating_add(nanos(wait)));
+                Step::Wait
+            }
+            _ => Step::Done,
+        }
+    }
+
+    #[inline]
+    fn finish<P: Port>(&mut self, done: Done, port: &mut P) {
+        if self.inflight.is_empty() {
+            complete(&done, port);
+        } else {
+            self.inflight.push_back(Inflight::Done(done));
+        }
+    }
+
+    fn fail<P: Port>(&mut self, mut done: Done, syndrome: Syndrome, port: &mut P) {
+        done.completed.failure = Some(syndrome);
+        self.finish(done, port);
+        self.fall(port);
+    }
+
+    fn fail_malformed<P: Port>(&mut self, port: &mut P) {
+        // Its length cannot be trusted: take one block, so that the flush that follows ends.
+        let done = flushed(Opcode::Nop, self.next);
+        self.next = self.next.wrapping_add(1);
+        self.fail(done, Syndrome::LocalQpOperation, port);
+    }
+
+    fn fall<P: Port>(&mut self, port: &mut P) {
+        self.set_state(SendState::Flushing);
+        port.fell();
+    }
+
+    /// Completes the WQE at `next` as flushed.
+    fn flush_one<Q: SendQueue, P: Port>(
+        &mut self,
+        queue: &Q,
+        port: &mut P,
+        scratch: &mut Scratch,
+    ) {
+        let len = queue.fetch(self.next, &mut scratch.wqe);
+        let parsed = parse(&scratch.wqe[..len], self.transport, self.next, self.qpn);
+        let (opcode, blocks) =
+            parsed.map_or((Opcode::Nop, 1), |wqe| (wqe.opcode, wqebbs(wqe.ctrl.octowords)));
+        let done = flushed(opcode, self.next);
+        self.next = self.next.wrapping_add(blocks);
+        self.finish(done, port);
+    }
+}
+
+fn nanos(duration: core::time::Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn flushed(opcode: Opcode, counter: u16) -> Done {
+    let failure = Some(Syndrome::Flushed);
+    Done { completed: Completed { opcode, counter, len_bytes: 0, failure }, signaled: true }
+}
+
+fn complete<P: Port>(done: &Done, port: &mut P) {
+    if done.signaled || done.completed.failure.is_some() {
+        port.complete(&done.completed);
+    }
+}
+
+/// Parses a WQE and checks that it is the one that belongs there.
+#[inline]
+fn parse(
+    bytes: &[u8],
+    transport: Transport,
+    counter: u16,
+    qpn: Qpn,
+) -> Result<SendWqe<'_>, &'static str> {
+    let transport = match transport {
+        Transport::Rc => wqe::Transport::Rc,
+        Transport::Ud => wqe::Transport::Ud,
+        Transport::Dci => wqe::Transport::Dci,
+        Transport::Dct => return Err("a DC target sends nothing"),
+    };
+    let parsed = SendWqe::parse(bytes, transport).map_err(|_| "bad opcode or length")?;
+    if parsed.ctrl.index != counter {
+        return Err("bad index");
+    }
+    if parsed.ctrl.qpn != qpn {
+        return Err("bad queue pair number");
+    }
+    Ok(parsed)
+}
+
+/// Carries one WQE out.
+#[inline]
+fn issue<P: Port>(
+    wqe: &SendWqe<'_>,
+    peer: Option<(Lid, Qpn)>,
+    qpn: Qpn,
+    chunks: &mut Vec<Chunk>,
+    port: &mut P,
+) -> (Done, Reply) {
+    let signaled = wqe.ctrl.flags.contains(CtrlFlags::CQ_UPDATE);
+    let (opcode, counter) = (wqe.opcode, wqe.ctrl.index);
+    let mut completed = Completed { opcode, counter, len_bytes: 0, failure: None };
+    let Some(verb) = verb_of(wqe) else {
+        return (Done { completed, signaled }, Reply::Ack);
+    };
+    let reply = match gather(wqe, chunks, port) {
+        Err(syndrome) => Reply::Refused(syndrome),
+        Ok(len_bytes) if is_ud(wqe) && len_bytes > UD_BYTES_MAX => {
+            Reply::Refused(Syndrome::LocalLength)
+        }
+        Ok(len_bytes) => {
+            completed.len_bytes = len_bytes;
+            match address(wqe, peer, port) {
+                None => Reply::Silence,
+                Some((lid, to, key)) => {
+                    let request = request(wqe, verb, key, (port.lid(), qpn), to, len_bytes);
+                    port.carry(lid, &request, chunks)
+                }
+            }
+        }
+    };
+    if let (Reply::Value(old), Some(result)) = (reply, chunks.first()) {
+        let old = old.to_ne_bytes();
+        let source = Chunk { ptr: old.as_ptr().cast_mut(), len: old.len() };
+        // SAFETY: `gather` checked the result's memory; `old` lives until the end of the block.
+        unsafe { super::copy(&[*result], &[source], super::Order::Ascending) };
+    }
+    (Done { completed, signaled }, reply)
+}
+
+/// A datagram is one packet: the largest path MTU.
+const UD_BYTES_MAX: u32 = 4096;
+
+fn is_ud(wqe: &SendWqe<'_>) -> bool {
+    wqe.av.is_some_and(|av| matches!(av.key, AvKey::Queue(_)))
+}
+
+fn verb_of(wqe: &SendWqe<'_>) -> Option<Verb> {
+    let (swap_or_add, compare) = wqe.atomic.map_or((0, 0), |a| (a.swap_or_add, a.compare));
+    Some(match wqe.opcode {
+        Opcode::Nop => return None,
+        Opcode::Send | Opcode::SendImm => Verb::Send,
+        Opcode::RdmaWrite | Opcode::RdmaWriteImm => Verb::Write,
+        Opcode::RdmaRead => Verb::Read,
+        Opcode::AtomicCs => Verb::CompareSwap { compare, swap: swap_or_add },
+        Opcode::AtomicFa => Verb::FetchAdd { add: swap_or_add },
+    })
+}
+
+/// Checks the local entries; returns their total length.
+#[inline]
+fn gather<P: Port>(
+    wqe: &SendWqe<'_>,
+    chunks: &mut Vec<Chunk>,
+    port: &mut P,
+) -> Result<u32, Syndrome> {
+    chunks.clear();
+    let write = !wqe.opcode.may_inline();
+    let mut total = 0u64;
+    for segment in wqe.segments() {
+        total += segment.len_bytes();
+        chunks.push(match segment {
+            Segment::Sge(sge) => port.local(&sge, write)?,
+            // Private memory of this requester, only ever read.
+            Segment::Inline(bytes) => Chunk { ptr: bytes.as_ptr().cast_mut(), len: bytes.len() },
+        });
+    }
+    let fits = total <= u64::from(wqe::MESSAGE_BYTES_MAX);
+    u32::try_from(total).ok().filter(|_| fits).ok_or(Syndrome::LocalLength)
+}
+
+/// Port, queue pair and key that a WQE is for.
+#[inline]
+fn address<P: Port>(
+    wqe: &SendWqe<'_>,
+    peer: Option<(Lid, Qpn)>,
+    port: &P,
+) -> Option<(Lid, Qpn, Key)> {
+    let Some(av) = &wqe.av else {
+        return peer.map(|(lid, qpn)| (lid, qpn, Key::Connected));
+    };
+    let key = match av.key {
+        AvKey::Queue(qkey) => Key::Ud(qkey),
+        AvKey::Dc(key) => Key::Dc(key),
+    };
+    Some((port.destination(av), av.destination, key))
+}
+
+#[inline]
+fn request(
+    wqe: &SendWqe<'_>,
+    verb: Verb,
+    key: Key,
+    from: (Lid, Qpn),
+    to: Qpn,
+    len_bytes: u32,
+) -> Request {
+    let raddr = wqe.raddr;
+    Request {
+        verb,
+        key,
+        from,
+        to,
+        service_level: wqe.av.as_ref().map_or(0, |av| av.stat_rate_sl & 0xf),
+        has_grh: wqe.av.as_ref().and_then(|av| av.extension).is_some_and(|e| e.has_grh()),
+        solicited: wqe.ctrl.flags.contains(CtrlFlags::SOLICITED),
+        imm: wqe.opcode.has_imm().then_some(wqe.ctrl.imm),
+        len_bytes,
+        addr: raddr.map_or(0, |r| r.addr),
+        rkey: raddr.map_or_else(Default::default, |r| r.rkey),
+    }
+}

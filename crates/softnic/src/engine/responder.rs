@@ -1,0 +1,370 @@
+//! The receiving half of a queue pair: checks a request, moves its bytes, reports its arrival.
+
+use memory::sync::{AtomicU64, Ordering};
+use verbs::{Access, Transport};
+use wire::{
+    cqe::{self, CqeView, Responder, ResponderKind, Scatter, Source, Syndrome},
+    ids::Srqn,
+    wqe::{RecvWqe, Sge},
+};
+
+use super::{Chunk, Key, Order, Reply, Request, Verb, chunk};
+use crate::{
+    card::{
+        target::Target,
+        views::{RECV_WQE_BYTES_MAX, RqView, scatter_for},
+    },
+    shared::{claims::TakeError, slots::ReserveError},
+};
+
+/// Bytes before a datagram's payload in its receive buffer.
+const GRH_BYTES: usize = 40;
+
+/// Scatter entries of one receive.
+const RECV_SGES_MAX: usize = RECV_WQE_BYTES_MAX / 16;
+
+/// Memory of the port that a request has reached.
+pub(crate) trait Memory {
+    /// Where `len` bytes at `addr` of the region with `key` are mapped here.
+    ///
+    /// # Errors
+    ///
+    /// [`MemoryFault`].
+    fn locate(
+        &mut self,
+        key: u32,
+        addr: u64,
+        len: u64,
+        need: Access,
+        pd: u32,
+    ) -> Result<Chunk, MemoryFault>;
+}
+
+/// Why memory cannot be accessed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MemoryFault {
+    /// Wrong key, domain, bounds or rights.
+    Denied,
+    /// The region exists, but its memory has not arrived here yet.
+    Absent,
+}
+
+/// A request at its destination.
+#[derive(Debug)]
+pub(crate) struct Arrival<'a, M> {
+    pub(crate) request: &'a Request,
+    /// Payload, or for READs the memory that takes it.
+    pub(crate) local: &'a [Chunk],
+    pub(crate) target: &'a Target,
+    pub(crate) memory: M,
+    pub(crate) order: Order,
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Answered {
+    pub(crate) reply: Reply,
+    /// A completion was written to the target's receive CQ; whether it counts as solicited.
+    pub(crate) arrived: Option<bool>,
+}
+
+impl From<Reply> for Answered {
+    fn from(reply: Reply) -> Self {
+        Self { reply, arrived: None }
+    }
+}
+
+/// Runs a request.
+#[inline]
+pub(crate) fn respond<M: Memory>(mut arrival: Arrival<'_, M>) -> Answered {
+    match arrival.admit() {
+        Ok(()) => {}
+        Err(reply) => return reply.into(),
+    }
+    match arrival.request.verb {
+        Verb::Send => arrival.receive(),
+        Verb::Write => match arrival.write() {
+            Err(reply) => reply.into(),
+            Ok(()) if arrival.request.imm.is_some() => arrival.receive(),
+            Ok(()) => Reply::Ack.into(),
+        },
+        Verb::Read => arrival.read().into(),
+        Verb::CompareSwap { .. } | Verb::FetchAdd { .. } => arrival.atomic().into(),
+    }
+}
+
+impl<M: Memory> Arrival<'_, M> {
+    /// Whether this sender may be heard at all.
+    #[inline]
+    fn admit(&self) -> Result<(), Reply> {
+        let (target, request) = (self.target, self.request);
+        match (target.transport, request.key) {
+            (Transport::Rc, Key::Connected) if target.peer == request.from => Ok(()),
+            (Transport::Ud, Key::Ud(key)) if target.key == u64::from(key.get()) => Ok(()),
+            (Transport::Dct, Key::Dc(key)) if target.key == key.get() => Ok(()),
+            (Transport::Dct, Key::Dc(_)) => Err(Reply::Refused(Syndrome::RemoteAccess)),
+            _ => Err(Reply::Silence),
+        }
+    }
+
+    /// Refuses; an RC queue pair breaks down by it, a DC target serves others on.
+    fn refuse(&self, theirs: Syndrome, ours: Syndrome) -> Reply {
+        if self.target.transport != Transport::Dct {
+            self.target.break_down(ours);
+        }
+        if self.target.transport == Transport::Ud { Reply::Silence } else { Reply::Refused(theirs) }
+    }
+
+    /// The remote memory that the request names.
+    #[inline]
+    fn remote(&mut self, need: Access) -> Result<Chunk, Reply> {
+        let request = self.request;
+        if !self.target.access.contains(need) {
+            return Err(self.refuse(Syndrome::RemoteAccess, Syndrome::LocalAccess));
+        }
+        let (key, len) = (request.rkey.get(), u64::from(request.len_bytes));
+        match self.memory.locate(key, request.addr, len, need, self.target.pd) {
+            Ok(chunk) => Ok(chunk),
+            Err(MemoryFault::Absent) => Err(Reply::Connecting),
+            Err(MemoryFault::Denied) => {
+                Err(self.refuse(Syndrome::RemoteAccess, Syndrome::LocalAccess))
+            }
+        }
+    }
+
+    #[inline]
+    fn write(&mut self) -> Result<(), Reply> {
+        // IBTA 9.7.5.1.1: a request of zero bytes is not checked against a key.
+        if self.request.len_bytes == 0 {
+            return Ok(());
+        }
+        let to = self.remote(Access::REMOTE_WRITE)?;
+        // SAFETY: `locate` checked `to` for writing, `gather` checked `local`; the sender's presence
+        // keeps both mapped.
+        unsafe { chunk::copy(&[to], self.local, self.order) };
+        Ok(())
+    }
+
+    fn read(&mut self) -> Reply {
+        if self.request.len_bytes == 0 {
+            return Reply::Ack;
+        }
+        match self.remote(Access::REMOTE_READ) {
+            Err(reply) => reply,
+            Ok(from) => {
+                // SAFETY: `gather` checked `local` for writing, `locate` checked `from`; the
+                // sender's presence keeps both mapped.
+                unsafe { chunk::copy(self.local, &[from], self.order) };
+                Reply::Ack
+            }
+        }
+    }
+
+    fn atomic(&mut self) -> Reply {
+        if !self.request.addr.is_multiple_of(8) {
+            return self.refuse(Syndrome::RemoteInvalidRequest, Syndrome::LocalQpOperation);
+        }
+        let word = match self.remote(Access::REMOTE_ATOMIC) {
+            Ok(chunk) if chunk.ptr.cast::<AtomicU64>().is_aligned() => chunk.ptr.cast::<u64>(),
+            Ok(_) => return self.refuse(Syndrome::RemoteInvalidRequest, Syndrome::LocalQpOperation),
+            Err(reply) => return reply,
+        };
+        // SAFETY: 8 aligned bytes that `locate` checked; the sender's presence keeps them mapped,
+        // and everybody accesses them as atomics or through `memory::copy`.
+        let word = unsafe { AtomicU64::from_ptr(word) };
+        // SYNC(remote-atomic): pairs with itself, and with `MemoryRegion::load_u64`.
+        let old = match self.request.verb {
+            Verb::FetchAdd { add } => word.fetch_add(add, Ordering::AcqRel),
+            Verb::CompareSwap { compare, swap } => word
+                .compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire)
+                .unwrap_or_else(|old| old),
+            _ => 0,
+        };
+        Reply::Value(old)
+    }
+
+    /// Takes a receive, fills it (SEND) and reports the arrival.
+    #[inline]
+    fn receive(&mut self) -> Answered {
+        let Some(rq) = &self.target.rq else {
+            return self.refuse(Syndrome::RemoteInvalidRequest, Syndrome::LocalQpOperation).into();
+        };
+        let holder = self.request.from.0.get();
+        let mut posted_seen = self.target.posted_seen.get();
+        let taken = rq.take(holder, &mut posted_seen);
+        self.target.posted_seen.set(posted_seen);
+        let index = match taken {
+            Ok(index) => index,
+            Err(TakeError::Empty | TakeError::Contended) => {
+                return Reply::NotReady { wait: self.target.rnr_wait }.into();
+            }
+            Err(TakeError::Broken) => {
+                let ours = Syndrome::LocalQpOperation;
+                return self.refuse(Syndrome::RemoteOperation, ours).into();
+            }
+        };
+        let mut inline = [0; cqe::INLINE_64_BYTES];
+        let placed = match self.request.verb {
+            Verb::Send => self.place(rq, index, &mut inline),
+            _ => Ok(Placed::Memory),
+        };
+        match placed {
+            Ok(placed) => self.report(rq, index, placed, &inline),
+            Err((theirs, ours)) => self.report_failure(rq, index, theirs, ours),
+        }
+    }
+
+    /// Moves a SEND's bytes into receive `index`, or into `inline` if they may travel in the CQE.
+    fn place(
+        &mut self,
+        rq: &RqView,
+        index: u16,
+        inline: &mut [u8; cqe::INLINE_64_BYTES],
+    ) -> Result<Placed, (Syndrome, Syndrome)> {
+        let len = self.request.len_bytes as usize;
+        let is_ud = self.target.transport == Transport::Ud;
+        let mut bytes = [0; RECV_WQE_BYTES_MAX];
+        let raw = rq.read_wqe(index, &mut bytes);
+        let wqe =
+            if rq.srqn.is_some() { RecvWqe::parse_srq(raw) } else { RecvWqe::parse_rq(raw) };
+        let wqe = wqe.map_err(|_| (Syndrome::RemoteOperation, Syndrome::LocalQpOperation))?;
+        let room = wqe.capacity_bytes();
+        if room < (len + if is_ud { GRH_BYTES } else { 0 }) as u64 {
+            return Err((Syndrome::RemoteInvalidRequest, Syndrome::LocalLength));
+        }
+        if self.target.scatter_to_cqe && !is_ud && (1..=self.target.cq.scatter_room()).contains(&len)
+        {
+            // SAFETY: `gather` checked `local`; the sender's presence keeps it mapped.
+            let copied = unsafe { chunk::copy_out_of(self.local, &mut inline[..len]) };
+            debug_assert_eq!(copied, len);
+            return Ok(Placed::InCqe);
+        }
+        let mut scatter = [Chunk { ptr: core::ptr::null_mut(), len: 0 }; RECV_SGES_MAX];
+        let mut count = 0;
+        for (sge, chunk) in wqe.sges().zip(&mut scatter) {
+            *chunk = self.scatter_entry(&sge)?;
+            count += 1;
+        }
+        let scatter = if is_ud { skip(&mut scatter[..count], GRH_BYTES) } else { &scatter[..count] };
+        // SAFETY: `locate` checked `scatter` for writing, `gather` checked `local`; the sender's
+        // presence keeps both mapped.
+        unsafe { chunk::copy(scatter, self.local, self.order) };
+        Ok(Placed::Memory)
+    }
+
+    fn scatter_entry(&mut self, sge: &Sge) -> Result<Chunk, (Syndrome, Syndrome)> {
+        let (key, len) = (sge.lkey.get(), u64::from(sge.len_bytes));
+        let found = self.memory.locate(key, sge.addr, len, Access::LOCAL_WRITE, self.target.pd);
+        found.map_err(|_| (Syndrome::RemoteOperation, Syndrome::LocalProtection))
+    }
+
+    /// Writes the completion of receive `index`.
+    #[inline]
+    fn report(&mut self, rq: &RqView, index: u16, placed: Placed, inline: &[u8]) -> Answered {
+        let request = self.request;
+        let kind = match (request.verb, request.imm) {
+            (Verb::Send, None) => ResponderKind::Send,
+            (Verb::Send, Some(imm)) => ResponderKind::SendImm(imm),
+            (_, imm) => ResponderKind::WriteImm(imm.unwrap_or(0)),
+        };
+        let is_ud = self.target.transport == Transport::Ud;
+        let byte_cnt = request.len_bytes + if is_ud { GRH_BYTES as u32 } else { 0 };
+        let payload = &inline[..inline.len().min(request.len_bytes as usize)];
+        let scattered = match placed {
+            Placed::InCqe => scatter_for(self.target.cq.scatter_room(), payload),
+            Placed::Memory => None,
+        };
+        let (scatter, beside) = scattered.unwrap_or((Scatter::Memory, &[]));
+        let source = (self.target.transport != Transport::Rc).then(|| source_of(request));
+        let cqe = CqeView::Responder(Responder {
+            kind,
+            qpn: self.target.qpn,
+            wqe_counter: index,
+            srqn_or_user_index: rq.srqn.unwrap_or(Srqn::from_low_bits(self.target.qpn.get())),
+            byte_cnt,
+            scatter,
+            source: Some(source.unwrap_or_default()),
+            solicited: request.solicited,
+            timestamp: 0,
+        });
+        let holder = request.from.0.get();
+        let published =
+            self.target.cq.publish(holder, &cqe, beside, || rq.claims().release(index));
+        match published {
+            Ok(()) => Answered { reply: Reply::Ack, arrived: Some(request.solicited) },
+            Err(error) => self.lose(rq, index, error),
+        }
+    }
+
+    fn report_failure(
+        &mut self,
+        rq: &RqView,
+        index: u16,
+        theirs: Syndrome,
+        ours: Syndrome,
+    ) -> Answered {
+        let cqe = receive_error(self.target, rq, index, ours);
+        let holder = self.request.from.0.get();
+        let published = self.target.cq.publish(holder, &cqe, &[], || rq.claims().release(index));
+        let reply = self.refuse(theirs, ours);
+        match published {
+            Ok(()) => Answered { reply, arrived: Some(true) },
+            Err(error) => self.lose(rq, index, error),
+        }
+    }
+
+    /// The completion of a consumed receive could not be written: the CQ is dead.
+    fn lose(&self, rq: &RqView, index: u16, _error: ReserveError) -> Answered {
+        rq.claims().release(index);
+        self.target.break_down(Syndrome::LocalQpOperation);
+        Reply::Refused(Syndrome::RemoteOperation).into()
+    }
+}
+
+/// Where a SEND's payload went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Placed {
+    Memory,
+    InCqe,
+}
+
+fn source_of(request: &Request) -> Source {
+    let (lid, qpn) = request.from;
+    Source {
+        qpn,
+        service_level: request.service_level,
+        grh: u8::from(request.has_grh),
+        slid: lid,
+        ml_path: 0,
+    }
+}
+
+/// A receive that fails.
+pub(crate) fn receive_error(
+    target: &Target,
+    rq: &RqView,
+    index: u16,
+    syndrome: Syndrome,
+) -> CqeView<'static> {
+    CqeView::Error(cqe::Error {
+        is_requester: false,
+        qpn: target.qpn,
+        wqe_counter: index,
+        srqn_or_user_index: rq.srqn.unwrap_or(Srqn::from_low_bits(target.qpn.get())),
+        send_opcode: 0,
+        syndrome,
+        vendor_syndrome: 0,
+    })
+}
+
+/// Leaves the first `len` bytes of a scatter list out.
+fn skip(list: &mut [Chunk], mut len: usize) -> &[Chunk] {
+    for chunk in list.iter_mut() {
+        let part = len.min(chunk.len);
+        chunk.ptr = chunk.ptr.wrapping_add(part);
+        chunk.len -= part;
+        len -= part;
+    }
+    list
+}
+

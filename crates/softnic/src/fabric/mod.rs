@@ -1,0 +1,344 @@
+//! Ports that find each other, show each other their memory, and notice when one dies.
+//!
+//! Every port listens at an abstract Unix socket that its LID names; two ports of a user that use
+//! the same fabric name can connect. Abstract names vanish with their last descriptor, so a killed
+//! process leaves nothing behind. Each side of a connection sends [`Message::Hello`] with its card,
+//! then every segment and channel it has and will have; both sides of a connection may start it,
+//! and two connections between the same ports do no harm. Nothing here waits: sockets are served
+//! when the drive finds time, and a request to a port that has not answered yet is retried.
+//!
+//! A side sends its hello before it reads the other's. So whoever can touch this port's memory has
+//! a hello in one of this port's sockets, and [`Context::quiesce`] that reads them first knows
+//! every executor there is.
+
+mod message;
+mod peer;
+
+use std::collections::BTreeMap;
+
+use memory::{Access, Region, sync::Arc};
+use os::{
+    clock,
+    event::Event,
+    fdpass::{Datagram, RecvError, SendError},
+    rendezvous::{Address, Connection, Listener, RendezvousError},
+};
+
+use message::{BYTES, FDS_MAX, Hello, Message};
+pub(crate) use peer::Peer;
+
+use crate::card::{Card, layout::Limits};
+
+/// Connections taken, and messages read per connection, in one go.
+const BUDGET: usize = 64;
+
+/// Ports that can be connected at once.
+const LINKS_MAX: usize = 4096;
+
+/// LIDs of unicast ports end here (IBTA 4.1.3).
+const LID_MAX: u16 = 0xbfff;
+
+/// Something that peers get to see.
+#[derive(Clone, Debug)]
+pub(crate) enum Export {
+    Segment { id: u32, region: Arc<Region> },
+    Channel { id: u32, event: Arc<Event> },
+    SegmentGone { id: u32 },
+    ChannelGone { id: u32 },
+}
+
+/// What a round of [`Fabric::serve`] found.
+#[derive(Debug, Default)]
+pub(crate) struct News {
+    /// Ports whose memory can be used from now on.
+    pub(crate) joined: Vec<Arc<Peer>>,
+    /// Ports that are gone.
+    pub(crate) left: Vec<Arc<Peer>>,
+}
+
+/// A connection.
+#[derive(Debug)]
+struct Link {
+    connection: Connection,
+    /// Port at the other end: known from the start if this side connected, else from its hello.
+    lid: Option<u16>,
+    peer: Option<Arc<Peer>>,
+    hello_sent: bool,
+    /// Position in the log of exports.
+    sent: u64,
+}
+
+/// This port's connections, and the log of what they are told.
+#[derive(Debug)]
+pub(crate) struct Fabric {
+    name: String,
+    pub(crate) lid: u16,
+    instance: u64,
+    card: Card,
+    listener: Listener,
+    links: Vec<Link>,
+    log: BTreeMap<u64, Export>,
+    log_end: u64,
+}
+
+impl Fabric {
+    /// Takes a free LID of the fabric.
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError`]; in particular `InUse` if the fabric is full.
+    pub(crate) fn join(name: &str, card: Card) -> Result<Self, RendezvousError> {
+        let instance = clock::now_ns() ^ u64::from(std::process::id()) << 40;
+        // Spread, so that ports opened at the same time seldom try the same one.
+        let start = (instance ^ instance >> 17 ^ instance >> 31) % u64::from(LID_MAX);
+        let mut last = None;
+        for step in 0..u64::from(LID_MAX) {
+            let lid = u16::try_from((start + step) % u64::from(LID_MAX) + 1).unwrap_or(1);
+            match Listener::bind(&address(name, lid)) {
+                Ok(listener) => {
+                    let (links, log) = (Vec::new(), BTreeMap::new());
+                    let name = name.to_owned();
+                    return Ok(Self { name, lid, instance, card, listener, links, log, log_end: 0 });
+                }
+                Err(error @ RendezvousError::InUse(_)) => last = Some(error),
+                Err(error) => return Err(error),
+            }
+        }
+        Err(last.unwrap_or(RendezvousError::TimedOut))
+    }
+
+    /// Tells every port, present and future.
+    pub(crate) fn export(&mut self, export: Export) {
+        match export {
+            Export::SegmentGone { id } => self.log.retain(
+                |_, e| !matches!(e, Export::Segment { id: other, .. } if *other == id),
+            ),
+            Export::ChannelGone { id } => self.log.retain(
+                |_, e| !matches!(e, Export::Channel { id: other, .. } if *other == id),
+            ),
+            _ => {}
+        }
+        self.log.insert(self.log_end, export);
+        self.log_end += 1;
+        self.push();
+    }
+
+    /// Starts a connection unless there is one. `false`: nobody is there.
+    pub(crate) fn connect(&mut self, lid: u16) -> bool {
+        if self.links.iter().any(|link| link.lid == Some(lid)) {
+            return true;
+        }
+        if self.links.len() >= LINKS_MAX {
+            return false;
+        }
+        let Ok(connection) = Connection::connect(&address(&self.name, lid), clock::NOW) else {
+            return false;
+        };
+        self.links.push(Link {
+            connection,
+            lid: Some(lid),
+            peer: None,
+            hello_sent: false,
+            sent: 0,
+        });
+        self.push();
+        true
+    }
+
+    /// Whether some port has not shown its memory yet.
+    pub(crate) fn is_connecting(&self) -> bool {
+        self.links.iter().any(|link| link.peer.is_none())
+    }
+
+    /// Takes connections, reads and writes what can be read and written now.
+    pub(crate) fn serve(&mut self) -> News {
+        let mut news = News::default();
+        for _ in 0..BUDGET.min(LINKS_MAX - self.links.len()) {
+            match self.listener.accept(clock::NOW) {
+                Ok(connection) => self.links.push(Link {
+                    connection,
+                    lid: None,
+                    peer: None,
+                    hello_sent: false,
+                    sent: 0,
+                }),
+                Err(RendezvousError::ForeignUser { .. } | RendezvousError::PeerGone) => {}
+                Err(_) => break,
+            }
+        }
+        // Hello goes out before anything is read: see the module documentation.
+        self.push();
+        let mut closed = Vec::new();
+        for at in 0..self.links.len() {
+            if !self.read(at, &mut news) {
+                closed.push(at);
+            }
+        }
+        for at in closed.into_iter().rev() {
+            let link = self.links.swap_remove(at);
+            if let Some(peer) = link.peer
+                && peer.bury()
+            {
+                news.left.push(peer);
+            }
+        }
+        news
+    }
+
+    /// Reads one connection; `false` if it is over.
+    fn read(&mut self, at: usize, news: &mut News) -> bool {
+        let mut buffer = [0; BYTES + 1];
+        for _ in 0..BUDGET {
+            let link = &self.links[at];
+            match link.connection.recv(&mut buffer, FDS_MAX, clock::NOW) {
+                Ok(datagram) => {
+                    if !self.take(at, &buffer[..datagram.len_bytes], datagram, news) {
+                        return false;
+                    }
+                }
+                Err(RecvError::TimedOut) => break,
+                Err(_) => return false,
+            }
+        }
+        self.links[at].peer.as_ref().is_none_or(|peer| !peer.is_dead())
+    }
+
+    /// Believes one message, or not: `false` ends the connection.
+    fn take(&mut self, at: usize, bytes: &[u8], datagram: Datagram, news: &mut News) -> bool {
+        let Ok(message) = Message::decode(bytes) else { return false };
+        if datagram.fds.len() != message.fds() {
+            return false;
+        }
+        let mut fds = datagram.fds.into_iter();
+        let peer = self.links[at].peer.clone();
+        match (message, peer) {
+            (Message::Hello(hello), None) => {
+                let known = self.links.iter().filter_map(|link| link.peer.as_ref());
+                let mut known = known.filter(|peer| peer.lid == hello.lid);
+                let same = known.find(|peer| peer.instance == hello.instance).cloned();
+                let link = &mut self.links[at];
+                if link.lid.is_some_and(|lid| lid != hello.lid) {
+                    return false;
+                }
+                let fresh = same.is_none();
+                let peer = match same {
+                    Some(peer) => peer,
+                    None => match (fds.next(), fds.next(), limits(&hello)) {
+                        (Some(ro), Some(rw), Some(limits)) => {
+                            let Ok(peer) = Peer::new(&hello, limits, ro, rw, &link.connection)
+                            else {
+                                return false;
+                            };
+                            Arc::new(peer)
+                        }
+                        _ => return false,
+                    },
+                };
+                if fresh {
+                    news.joined.push(peer.clone());
+                }
+                link.lid = Some(hello.lid);
+                link.peer = Some(peer);
+                true
+            }
+            (Message::Segment { id, len_bytes }, Some(peer)) => {
+                let Ok(len) = usize::try_from(len_bytes) else { return false };
+                let region = fds.next().map(|fd| Region::map(fd, len, Access::ReadWrite));
+                let Some(Ok(region)) = region else { return false };
+                peer.segments.insert(id, Arc::new(region));
+                peer.segments.len() <= SEGMENTS_MAX
+            }
+            (Message::Channel { id }, Some(peer)) => {
+                let Some(fd) = fds.next() else { return false };
+                peer.add_channel(id, Event::from_fd(fd))
+            }
+            (Message::SegmentGone { id }, Some(peer)) => {
+                peer.segments.remove(id);
+                true
+            }
+            (Message::ChannelGone { id }, Some(peer)) => {
+                peer.remove_channel(id);
+                true
+            }
+            (Message::Hello(_), Some(_)) | (_, None) => false,
+        }
+    }
+
+    /// Writes what the connections still have to be told.
+    pub(crate) fn push(&mut self) {
+        let hello = Message::Hello(Hello {
+            lid: self.lid,
+            instance: self.instance,
+            mrs: self.card.limits.mrs,
+            qps: self.card.limits.qps,
+            cqs: self.card.limits.cqs,
+            rqs: self.card.limits.rqs,
+            ro_bytes: self.card.limits.ro_bytes as u64,
+            rw_bytes: self.card.limits.rw_bytes as u64,
+        });
+        let card_fds: Vec<_> = self.card.ro.fd().into_iter().chain(self.card.rw.fd()).collect();
+        for link in &mut self.links {
+            if !link.hello_sent {
+                let sent = link.connection.send(&hello.encode(), &card_fds, clock::NOW);
+                link.hello_sent = sent.is_ok();
+            }
+            if !link.hello_sent {
+                continue;
+            }
+            for (&at, export) in self.log.range(link.sent..) {
+                match send(&link.connection, export) {
+                    Ok(()) => link.sent = at + 1,
+                    Err(_) => break,
+                }
+            }
+        }
+        self.trim();
+    }
+
+    /// Forgets "gone" entries that every connection has been told.
+    fn trim(&mut self) {
+        let told = self.links.iter().map(|link| link.sent).min().unwrap_or(self.log_end);
+        self.log.retain(|&at, export| {
+            at >= told || matches!(export, Export::Segment { .. } | Export::Channel { .. })
+        });
+    }
+}
+
+/// Segments that one port can show.
+const SEGMENTS_MAX: usize = 1 << 16;
+
+fn address(fabric: &str, lid: u16) -> Address {
+    let uid = os::rendezvous::user_id();
+    Address::Abstract(format!("copyrpc-soft/{uid}/{fabric}/{lid}"))
+}
+
+fn send(connection: &Connection, export: &Export) -> Result<(), SendError> {
+    match export {
+        Export::Segment { id, region } => {
+            let message = Message::Segment { id: *id, len_bytes: region.len() as u64 };
+            let fd: Vec<_> = region.fd().into_iter().collect();
+            connection.send(&message.encode(), &fd, clock::NOW)
+        }
+        Export::Channel { id, event } => {
+            let fd = std::os::fd::AsFd::as_fd(&**event);
+            connection.send(&Message::Channel { id: *id }.encode(), &[fd], clock::NOW)
+        }
+        Export::SegmentGone { id } => {
+            connection.send(&Message::SegmentGone { id: *id }.encode(), &[], clock::NOW)
+        }
+        Export::ChannelGone { id } => {
+            connection.send(&Message::ChannelGone { id: *id }.encode(), &[], clock::NOW)
+        }
+    }
+}
+
+fn limits(hello: &Hello) -> Option<Limits> {
+    Some(Limits {
+        mrs: hello.mrs,
+        qps: hello.qps,
+        cqs: hello.cqs,
+        rqs: hello.rqs,
+        ro_bytes: usize::try_from(hello.ro_bytes).ok()?,
+        rw_bytes: usize::try_from(hello.rw_bytes).ok()?,
+    })
+}

@@ -1,0 +1,140 @@
+//! Registered memory: segments, keys, and the check that every access goes through.
+
+use core::ptr::NonNull;
+use std::{
+    collections::HashMap,
+    sync::{PoisonError, RwLock},
+};
+
+use memory::{
+    Region,
+    sync::{Arc, Ordering},
+};
+use verbs::Access;
+
+use crate::{
+    card::{
+        Card,
+        layout::{MrEntry, VALID},
+    },
+    engine::{Chunk, Memory, MemoryFault},
+};
+
+/// Segments of one port that are mapped here, by number.
+#[derive(Debug, Default)]
+pub(crate) struct Segments(RwLock<HashMap<u32, Arc<Region>>>);
+
+impl Segments {
+    pub(crate) fn get(&self, id: u32) -> Option<Arc<Region>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
+    }
+
+    pub(crate) fn insert(&self, id: u32, region: Arc<Region>) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(id, region);
+    }
+
+    pub(crate) fn remove(&self, id: u32) -> Option<Arc<Region>> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).remove(&id)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).len()
+    }
+}
+
+/// Regions that a queue used lately, so that the common access costs one load.
+#[derive(Debug, Default)]
+pub(crate) struct MrCache([Option<CachedMr>; CACHE_WAYS]);
+
+const CACHE_WAYS: usize = 8;
+
+/// A region as it was when it was looked up; valid while its entry still has the same key.
+#[derive(Debug)]
+struct CachedMr {
+    key: u32,
+    entry: NonNull<MrEntry>,
+    /// Keeps `entry` mapped.
+    _card: Card,
+    addr: u64,
+    len_bytes: u64,
+    access: Access,
+    pd: u32,
+    /// Keeps the bytes mapped.
+    region: Arc<Region>,
+}
+
+// SAFETY: `entry` leads into a mapping that `_card` keeps and holds atomics.
+unsafe impl Send for CachedMr {}
+
+impl CachedMr {
+    fn resolve(card: &Card, segments: &Segments, key: u32) -> Result<Self, MemoryFault> {
+        let entry = card.mr(key >> 8).ok_or(MemoryFault::Denied)?;
+        // SYNC(mr-entry): pairs with the owner's `Release` when it registered the region.
+        if entry.key.load(Ordering::Acquire) != VALID | u64::from(key) {
+            return Err(MemoryFault::Denied);
+        }
+        let access_pd = entry.access_pd.load(Ordering::Relaxed);
+        let segment = entry.segment.load(Ordering::Relaxed);
+        let len_bytes = entry.len_bytes.load(Ordering::Relaxed);
+        let segment = u32::try_from(segment).map_err(|_| MemoryFault::Denied)?;
+        let region = segments.get(segment).ok_or(MemoryFault::Absent)?;
+        if len_bytes > region.len() as u64 {
+            return Err(MemoryFault::Denied);
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "takes a word apart")]
+        let (access, pd) = ((access_pd >> 32) as u32, access_pd as u32);
+        Ok(Self {
+            key,
+            entry: NonNull::from(entry),
+            _card: card.clone(),
+            addr: entry.addr.load(Ordering::Relaxed),
+            len_bytes,
+            access: Access::from_bits_truncate(access),
+            pd,
+            region,
+        })
+    }
+
+    #[inline]
+    fn is_current(&self) -> bool {
+        // SAFETY: `_card` keeps it mapped; this is a load.
+        let entry = unsafe { self.entry.as_ref() };
+        entry.key.load(Ordering::Relaxed) == VALID | u64::from(self.key)
+    }
+}
+
+/// Memory of one port as one queue reaches it.
+#[derive(Debug)]
+pub(crate) struct PortMemory<'a> {
+    pub(crate) cache: &'a mut MrCache,
+    pub(crate) card: &'a Card,
+    pub(crate) segments: &'a Segments,
+}
+
+impl Memory for PortMemory<'_> {
+    #[inline]
+    fn locate(
+        &mut self,
+        key: u32,
+        addr: u64,
+        len: u64,
+        need: Access,
+        pd: u32,
+    ) -> Result<Chunk, MemoryFault> {
+        let way = &mut self.cache.0[(key >> 8) as usize % CACHE_WAYS];
+        let hit = way.as_ref().is_some_and(|mr| mr.key == key && mr.is_current());
+        if !hit {
+            *way = None;
+            *way = Some(CachedMr::resolve(self.card, self.segments, key)?);
+        }
+        let mr = way.as_ref().ok_or(MemoryFault::Denied)?;
+        let offset = addr.wrapping_sub(mr.addr);
+        let inside = offset <= mr.len_bytes && len <= mr.len_bytes - offset;
+        if !inside || mr.pd != pd || !mr.access.contains(need) {
+            return Err(MemoryFault::Denied);
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "inside a mapping")]
+        let (offset, len) = (offset as usize, len as usize);
+        Ok(Chunk { ptr: mr.region.as_ptr().as_ptr().wrapping_add(offset), len })
+    }
+}

@@ -1,0 +1,157 @@
+//! A registered region of this port.
+
+use memory::{
+    Region, ViewError, barrier,
+    sync::{Arc, Ordering},
+};
+use verbs::{Access, Lid, Lkey, MemoryError, MemoryRegion, Rkey};
+
+use crate::{
+    card::{Table, layout::VALID},
+    context::Context,
+    fabric::Export,
+};
+
+/// From this length on huge pages are worth their rounding.
+const HUGE_BYTES_MIN: usize = 4 << 20;
+
+/// Longest region.
+const LEN_BYTES_MAX: u64 = 1 << 40;
+
+/// Memory in a segment of its own, which peers map when it is registered.
+#[derive(Debug)]
+pub struct Mr {
+    context: Arc<Context>,
+    region: Arc<Region>,
+    segment: u32,
+    index: u32,
+    key: u32,
+    len_bytes: usize,
+    is_registered: bool,
+}
+
+impl Mr {
+    pub(crate) fn alloc(
+        context: &Arc<Context>,
+        pd: u32,
+        len_bytes: usize,
+        access: Access,
+    ) -> Result<Self, MemoryError> {
+        if !access.is_consistent() {
+            return Err(MemoryError::Access(access));
+        }
+        let length = len_bytes as u64;
+        if !(1..=LEN_BYTES_MAX).contains(&length) {
+            return Err(MemoryError::Length { len_bytes: length, max_bytes: LEN_BYTES_MAX });
+        }
+        let region = if len_bytes >= HUGE_BYTES_MIN {
+            Region::memfd_huge("copyrpc-mr", len_bytes)
+        } else {
+            Region::memfd("copyrpc-mr", len_bytes)
+        };
+        let system = |cause: String| MemoryError::System { len_bytes: length, cause };
+        let region = Arc::new(region.map_err(|error| system(error.to_string()))?);
+        region.seal_size().map_err(|error| system(error.to_string()))?;
+        let limit = context.limit(Table::Mr);
+        let index = context.owner.take_index(Table::Mr).ok_or(MemoryError::NoKey { limit })?;
+        let segment = context.new_id();
+        let entry = context.owner.card.mr(index).expect("the index is from this table");
+        // The key's low byte tells it from earlier keys at this index.
+        let old = entry.key.load(Ordering::Relaxed).to_le_bytes()[0];
+        let key = index << 8 | u32::from(old.wrapping_add(1));
+        context.segments.insert(segment, region.clone());
+        // Before the key is valid: whoever sees the key finds the segment on its way.
+        context.export(Export::Segment { id: segment, region: region.clone() });
+        entry.addr.store(region.as_ptr().addr().get() as u64, Ordering::Relaxed);
+        entry.len_bytes.store(length, Ordering::Relaxed);
+        let access_pd = u64::from(access.bits()) << 32 | u64::from(pd);
+        entry.access_pd.store(access_pd, Ordering::Relaxed);
+        entry.segment.store(u64::from(segment), Ordering::Relaxed);
+        // SYNC(mr-entry): pairs with the `Acquire` of whoever looks the key up.
+        entry.key.store(VALID | u64::from(key), Ordering::Release);
+        let context = context.clone();
+        Ok(Self { context, region, segment, index, key, len_bytes, is_registered: true })
+    }
+
+    /// # Errors
+    ///
+    /// [`MemoryError::Busy`].
+    fn invalidate(&mut self) -> Result<(), MemoryError> {
+        if !core::mem::take(&mut self.is_registered) {
+            return Ok(());
+        }
+        if let Some(entry) = self.context.owner.card.mr(self.index) {
+            // SYNC(mr-entry): pairs with the `Acquire` of whoever looks the key up.
+            entry.key.store(u64::from(self.key), Ordering::Release);
+        }
+        barrier::store_load();
+        let left = self.context.quiesce();
+        self.context.segments.remove(self.segment);
+        self.context.export(Export::SegmentGone { id: self.segment });
+        if let Err(peer) = left {
+            // A stopped peer reads or writes here when it continues. Its own mapping is not
+            // affected by ours going away, but an index in use must not be given out again.
+            core::mem::forget(self.region.clone());
+            return Err(MemoryError::Busy { peer: Lid::new(peer) });
+        }
+        self.context.owner.return_index(Table::Mr, self.index);
+        Ok(())
+    }
+
+    fn view<R>(&self, offset: usize, len: usize, view: impl FnOnce() -> Result<R, ViewError>) -> R {
+        let end = offset.checked_add(len);
+        let inside = end.is_some_and(|end| end <= self.len_bytes);
+        assert!(inside, "{offset} + {len} B exceed the region of {} B", self.len_bytes);
+        view().unwrap_or_else(|error| panic!("{error}"))
+    }
+}
+
+impl MemoryRegion for Mr {
+    fn addr(&self) -> u64 {
+        self.region.as_ptr().addr().get() as u64
+    }
+
+    fn len_bytes(&self) -> usize {
+        self.len_bytes
+    }
+
+    fn lkey(&self) -> Lkey {
+        Lkey::new(self.key)
+    }
+
+    fn rkey(&self) -> Rkey {
+        Rkey::new(self.key)
+    }
+
+    #[inline]
+    fn read(&self, offset: usize, to: &mut [u8]) {
+        let len = to.len();
+        self.view(offset, len, || Ok(self.region.span(offset, len)?.copy_in(to)));
+    }
+
+    #[inline]
+    fn write(&self, offset: usize, from: &[u8]) {
+        let len = from.len();
+        self.view(offset, len, || self.region.span(offset, len)?.copy_out(from));
+    }
+
+    #[inline]
+    fn load_u64(&self, offset: usize) -> u64 {
+        self.view(offset, size_of::<u64>(), || {
+            // SYNC(remote-atomic): pairs with the peer's atomic, and SYNC(last-byte) with the
+            // last bytes of its WRITE.
+            self.region.whole().load_u64(offset, Ordering::Acquire)
+        })
+    }
+
+    fn deregister(mut self) -> Result<(), MemoryError> {
+        self.invalidate()
+    }
+}
+
+impl Drop for Mr {
+    fn drop(&mut self) {
+        // Whoever wants to know about stopped peers calls `deregister`.
+        let _ = self.invalidate();
+    }
+}

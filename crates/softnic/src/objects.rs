@@ -1,0 +1,227 @@
+//! Queues that this port owns: their place on the card, given back when the last user is gone.
+
+use core::ptr::NonNull;
+
+use memory::{
+    barrier,
+    sync::{Arc, AtomicBool, Ordering},
+};
+use verbs::CreateError;
+use wire::cqe::CQE_BYTES;
+
+use crate::{
+    card::{
+        Half, Table,
+        layout::VALID,
+        views::{CqView, RqView},
+    },
+    channel::ChannelShared,
+    context::Context,
+};
+
+/// Bytes on the card.
+#[derive(Debug)]
+struct Place {
+    half: Half,
+    offset: usize,
+    len_bytes: usize,
+}
+
+/// Bytes and one table index, given back on drop.
+#[derive(Debug)]
+struct Holding {
+    context: Arc<Context>,
+    table: Table,
+    index: u32,
+    places: Vec<Place>,
+}
+
+impl Holding {
+    fn take(context: &Arc<Context>, table: Table, object: &'static str) -> Result<Self, CreateError> {
+        let index = context.owner.take_index(table);
+        let index = index.ok_or(CreateError::Exhausted { object, limit: context.limit(table) })?;
+        Ok(Self { context: context.clone(), table, index, places: Vec::new() })
+    }
+
+    fn alloc(
+        &mut self,
+        half: Half,
+        len_bytes: usize,
+        object: &'static str,
+    ) -> Result<u64, CreateError> {
+        let offset = self.context.owner.alloc(half, len_bytes).map_err(|error| {
+            let cause = format!("{error}; or raise COPYRPC_SOFT_CARD_MIB");
+            CreateError::System { object, cause }
+        })?;
+        self.places.push(Place { half, offset, len_bytes });
+        Ok(offset as u64)
+    }
+
+    /// Address of card memory in this process.
+    fn pointer(&self, half: Half, offset: u64) -> NonNull<u8> {
+        let card = &self.context.owner.card;
+        let region = if half == Half::Ro { &card.ro } else { &card.rw };
+        let offset = usize::try_from(offset).expect("offsets come from the card's heap");
+        region.span(offset, 0).expect("offsets come from the card's heap").as_ptr()
+    }
+}
+
+impl Drop for Holding {
+    fn drop(&mut self) {
+        for place in self.places.drain(..) {
+            self.context.owner.free(place.half, place.offset, place.len_bytes);
+        }
+        self.context.owner.return_index(self.table, self.index);
+    }
+}
+
+/// A completion queue of this port.
+#[derive(Debug)]
+pub(crate) struct CqShared {
+    pub(crate) view: CqView,
+    pub(crate) channel: Option<Arc<ChannelShared>>,
+    ring: NonNull<u8>,
+    dbrec: NonNull<u8>,
+    overrun_reported: AtomicBool,
+    holding: Holding,
+}
+
+// SAFETY: `ring` and `dbrec` lead to card memory that `holding` keeps, all of it shared by design.
+unsafe impl Send for CqShared {}
+// SAFETY: as above.
+unsafe impl Sync for CqShared {}
+
+impl CqShared {
+    pub(crate) fn create(
+        context: &Arc<Context>,
+        log_entries: u8,
+        cqe_bytes: usize,
+        channel: Option<Arc<ChannelShared>>,
+    ) -> Result<Self, CreateError> {
+        const OBJECT: &str = "completion queue";
+        let entries = 1usize << log_entries;
+        let mut holding = Holding::take(context, Table::Cq, OBJECT)?;
+        let ring = holding.alloc(Half::Rw, entries * cqe_bytes, OBJECT)?;
+        let slots = holding.alloc(Half::Rw, entries * size_of::<u64>(), OBJECT)?;
+        let dbrec = holding.alloc(Half::Ro, CQE_BYTES, OBJECT)?;
+        let card = &context.owner.card;
+        let (entry, state) = (card.cq(holding.index), card.cq_state(holding.index));
+        let (entry, state) = entry.zip(state).expect("the index is from this table");
+        entry.ring_offset.store(ring, Ordering::Relaxed);
+        entry.slots_offset.store(slots, Ordering::Relaxed);
+        entry.dbrec_offset.store(dbrec, Ordering::Relaxed);
+        let number = channel.as_ref().map_or(0, |channel| channel.id);
+        entry.channel.store(u64::from(number), Ordering::Relaxed);
+        state.consumed_seen.store(0, Ordering::Relaxed);
+        state.armed.store(0, Ordering::Relaxed);
+        state.overrun.store(0, Ordering::Relaxed);
+        let geometry = VALID | (cqe_bytes as u64) << 8 | u64::from(log_entries);
+        // SYNC(cq-entry): pairs with the `Acquire` in `CqView::resolve`.
+        entry.geometry.store(geometry, Ordering::Release);
+        let view = CqView::resolve(card, holding.index).expect("just written");
+        view.slots().reset();
+        let ring = holding.pointer(Half::Rw, ring);
+        let dbrec = holding.pointer(Half::Ro, dbrec);
+        let overrun_reported = AtomicBool::new(false);
+        Ok(Self { view, channel, ring, dbrec, overrun_reported, holding })
+    }
+
+    pub(crate) fn index(&self) -> u32 {
+        self.holding.index
+    }
+
+    pub(crate) fn ring(&self) -> NonNull<u8> {
+        self.ring
+    }
+
+    /// `true` once.
+    pub(crate) fn report_overrun(&self) -> bool {
+        !self.overrun_reported.swap(true, Ordering::Relaxed)
+    }
+
+    pub(crate) fn dbrec(&self) -> NonNull<[u32; 2]> {
+        self.dbrec.cast()
+    }
+}
+
+impl Drop for CqShared {
+    fn drop(&mut self) {
+        if let Some(entry) = self.holding.context.owner.card.cq(self.holding.index) {
+            entry.geometry.store(0, Ordering::Release);
+        }
+        self.holding.context.forget_cq(self.holding.index);
+    }
+}
+
+/// A receive queue, or shared receive queue, of this port.
+#[derive(Debug)]
+pub(crate) struct RqShared {
+    pub(crate) view: RqView,
+    pub(crate) pd: u32,
+    ring: NonNull<u8>,
+    dbrec: NonNull<u8>,
+    holding: Holding,
+}
+
+// SAFETY: as for `CqShared`.
+unsafe impl Send for RqShared {}
+// SAFETY: as for `CqShared`.
+unsafe impl Sync for RqShared {}
+
+impl RqShared {
+    pub(crate) fn create(
+        context: &Arc<Context>,
+        log_entries: u8,
+        log_stride: u8,
+        is_srq: bool,
+        pd: u32,
+    ) -> Result<Self, CreateError> {
+        const OBJECT: &str = "receive queue";
+        let entries = 1usize << log_entries;
+        let mut holding = Holding::take(context, Table::Rq, OBJECT)?;
+        let ring = holding.alloc(Half::Ro, entries << log_stride, OBJECT)?;
+        let dbrec = holding.alloc(Half::Ro, CQE_BYTES, OBJECT)?;
+        let claims = holding.alloc(Half::Rw, entries * size_of::<u64>(), OBJECT)?;
+        let card = &context.owner.card;
+        let entry = card.rq(holding.index).expect("the index is from this table");
+        entry.ring_offset.store(ring, Ordering::Relaxed);
+        entry.dbrec_offset.store(dbrec, Ordering::Relaxed);
+        entry.claims_offset.store(claims, Ordering::Relaxed);
+        let shape = u64::from(log_stride) << 8 | u64::from(log_entries);
+        let geometry = VALID | u64::from(is_srq) << 16 | shape;
+        // SYNC(rq-entry): pairs with the `Acquire` in `RqView::resolve`.
+        entry.geometry.store(geometry, Ordering::Release);
+        let view = RqView::resolve(card, holding.index);
+        let view = view.ok_or(CreateError::Size {
+            what: "receive queue",
+            asked: 1 << log_entries,
+            limit: "2^15 entries of 16 to 512 B",
+        })?;
+        view.claims().reset();
+        let ring = holding.pointer(Half::Ro, ring);
+        let dbrec = holding.pointer(Half::Ro, dbrec);
+        Ok(Self { view, pd, ring, dbrec, holding })
+    }
+
+    pub(crate) fn index(&self) -> u32 {
+        self.holding.index
+    }
+
+    pub(crate) fn ring(&self) -> NonNull<u8> {
+        self.ring
+    }
+
+    pub(crate) fn dbrec(&self) -> NonNull<u32> {
+        self.dbrec.cast()
+    }
+}
+
+impl Drop for RqShared {
+    fn drop(&mut self) {
+        if let Some(entry) = self.holding.context.owner.card.rq(self.holding.index) {
+            entry.geometry.store(0, Ordering::Release);
+        }
+        self.holding.context.forget_rq(self.holding.index);
+        barrier::store_load();
+    }
+}

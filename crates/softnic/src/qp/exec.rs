@@ -1,0 +1,371 @@
+//! Executing a queue pair: the engine's requester, and the port that it works on.
+
+use std::collections::{HashMap, VecDeque};
+
+use memory::sync::Arc;
+use os::clock;
+use verbs::{Access, Gid, Lid, Qpn, Transport};
+use wire::{
+    cqe::{self, CqeView, Scatter, Syndrome},
+    wqe::{self, Sge},
+};
+
+use super::{QpShared, wake_own};
+use crate::{
+    card::{target::Target, views::CqView},
+    config::Link,
+    engine::{
+        Activity, Arrival, Chunk, Completed, Memory as _, Order, Port, Reply, Request, Requester,
+        Scratch, respond,
+    },
+    fabric::Peer,
+    memory::{MrCache, PortMemory},
+    strict::{Random, Violation},
+};
+
+/// WQEs that one call executes.
+const BUDGET: usize = 1 << 15;
+
+/// Destinations that a UD or DC queue pair remembers.
+const DESTINATIONS_MAX: usize = 4096;
+
+/// Completions that strict mode holds back.
+const HELD_MAX: usize = 64;
+
+/// What belongs to the thread that executes the queue pair.
+#[derive(Debug)]
+pub(super) struct Exec {
+    pub(super) requester: Requester,
+    scratch: Scratch,
+    local: MrCache,
+    destinations: Destinations,
+    wakes: Vec<Wake>,
+    strict: Option<Strict>,
+}
+
+/// What strict mode remembers.
+#[derive(Debug)]
+struct Strict {
+    random: Random,
+    held: VecDeque<Completed>,
+}
+
+/// How a call to [`Exec::advance`] went.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ran {
+    pub(super) activity: Activity,
+    /// The requester has failed since the last call.
+    pub(super) fell: bool,
+}
+
+impl Exec {
+    pub(super) fn new(transport: Transport, qpn: Qpn, strict: Option<u64>) -> Self {
+        let strict = strict.map(|seed| Strict {
+            random: Random::new(seed ^ u64::from(qpn.get()) << 32),
+            held: VecDeque::new(),
+        });
+        Self {
+            requester: Requester::new(transport, qpn),
+            scratch: Scratch::new(),
+            local: MrCache::default(),
+            destinations: Destinations::default(),
+            wakes: Vec::new(),
+            strict,
+        }
+    }
+
+    pub(super) fn reset(&mut self, transport: Transport, qpn: Qpn) {
+        let seed = self.strict.as_mut().map(|strict| strict.random.next());
+        *self = Self::new(transport, qpn, seed);
+    }
+
+    pub(super) fn connect(&mut self, lid: u16, qpn: Qpn) {
+        self.requester.connect((Lid::new(lid), qpn));
+    }
+
+    #[inline]
+    pub(super) fn advance(&mut self, qp: &QpShared, posted: u16) -> Ran {
+        let Some(ring) = qp.send_ring() else {
+            return Ran { activity: Activity::Idle, fell: false };
+        };
+        let mut port = ExecPort {
+            qp,
+            local: &mut self.local,
+            destinations: &mut self.destinations,
+            wakes: &mut self.wakes,
+            strict: self.strict.as_mut(),
+            fell: false,
+        };
+        port.release_held();
+        let mut activity =
+            self.requester.advance(posted, ring, &mut port, &mut self.scratch, BUDGET);
+        let fell = port.fell;
+        if port.strict.is_some_and(|strict| !strict.held.is_empty()) {
+            activity = Activity::More;
+        }
+        ring.set_executed(self.requester.next());
+        Ran { activity, fell }
+    }
+
+    /// Signals the channels of queues that got something.
+    #[inline]
+    pub(super) fn signal(&mut self) {
+        for wake in self.wakes.drain(..) {
+            wake.signal();
+        }
+    }
+}
+
+/// A completion queue with a channel that got something.
+#[derive(Debug)]
+enum Wake {
+    Own(Arc<crate::objects::CqShared>, bool),
+    Peer(Arc<Peer>, CqView, bool),
+}
+
+impl Wake {
+    fn signal(self) {
+        match self {
+            Self::Own(cq, solicited) => wake_own(&cq, solicited),
+            Self::Peer(peer, cq, solicited) => {
+                if cq.armed().fires(solicited) && !peer.signal(cq.channel) {
+                    // The channel has not arrived here yet, or its owner is gone. Leave the word
+                    // armed, so that the next completion tries again.
+                    cq.armed().arm(crate::shared::arm::NEXT);
+                }
+            }
+        }
+    }
+}
+
+/// A queue pair that was sent to, ready for more.
+#[derive(Debug)]
+struct Destination {
+    peer: Arc<Peer>,
+    target: Target,
+    remote: MrCache,
+}
+
+/// Destinations by LID and QPN; the last one without a look-up.
+#[derive(Debug, Default)]
+struct Destinations {
+    last: Option<((u16, u32), Box<Destination>)>,
+    others: HashMap<(u16, u32), Box<Destination>>,
+}
+
+impl Destinations {
+    /// The destination, resolved again if it has changed.
+    #[inline]
+    fn find(&mut self, key: (u16, u32), qp: &QpShared) -> Result<&mut Destination, Reply> {
+        let hit = self.last.as_ref().is_some_and(|(last, destination)| {
+            *last == key && !destination.peer.is_buried() && destination.target.is_current()
+        });
+        if !hit {
+            self.look_up(key, qp)?;
+        }
+        self.last.as_mut().map(|(_, destination)| &mut **destination).ok_or(Reply::Silence)
+    }
+
+    #[cold]
+    fn look_up(&mut self, key: (u16, u32), qp: &QpShared) -> Result<(), Reply> {
+        if let Some((last, destination)) = self.last.take() {
+            if self.others.len() >= DESTINATIONS_MAX {
+                self.others.clear();
+            }
+            self.others.insert(last, destination);
+        }
+        let mut found = self.others.remove(&key);
+        if let Some(destination) = found.take_if(|destination| destination.peer.is_buried()) {
+            drop(destination);
+            return Err(Reply::Dead);
+        }
+        let destination = match found {
+            Some(destination) if destination.target.is_current() => destination,
+            stale => {
+                let peer = match stale {
+                    Some(stale) => stale.peer.clone(),
+                    None => qp.context.import(key.0).map_err(|connecting| {
+                        if connecting { Reply::Connecting } else { Reply::Silence }
+                    })?,
+                };
+                let target = Qpn::new(key.1).and_then(|qpn| Target::resolve(&peer.card, qpn));
+                let target = target.ok_or(Reply::Silence)?;
+                Box::new(Destination { peer, target, remote: MrCache::default() })
+            }
+        };
+        self.last = Some((key, destination));
+        Ok(())
+    }
+}
+
+/// The port, as the requester of one queue pair uses it.
+struct ExecPort<'a> {
+    qp: &'a QpShared,
+    local: &'a mut MrCache,
+    destinations: &'a mut Destinations,
+    wakes: &'a mut Vec<Wake>,
+    strict: Option<&'a mut Strict>,
+    fell: bool,
+}
+
+impl ExecPort<'_> {
+    /// Strict mode: writes completions that were held back, sometimes.
+    fn release_held(&mut self) {
+        let Some(strict) = &mut self.strict else { return };
+        if strict.held.is_empty() || !strict.random.one_in(2) {
+            return;
+        }
+        for completed in core::mem::take(&mut strict.held) {
+            self.write_completion(&completed);
+        }
+    }
+
+    #[inline]
+    fn write_completion(&mut self, completed: &Completed) {
+        let qp = self.qp;
+        let user_index = wire::ids::UserIndex::from_low_bits(qp.qpn.get());
+        let cqe = match completed.failure {
+            None => CqeView::Requester(cqe::Requester {
+                opcode: completed.opcode,
+                qpn: qp.qpn,
+                wqe_counter: completed.counter,
+                user_index,
+                byte_cnt: completed.len_bytes,
+                scatter: Scatter::Memory,
+                timestamp: 0,
+            }),
+            Some(syndrome) => CqeView::Error(cqe::Error {
+                is_requester: true,
+                qpn: qp.qpn,
+                wqe_counter: completed.counter,
+                user_index,
+                send_opcode: completed.opcode.code(),
+                syndrome,
+                vendor_syndrome: 0,
+            }),
+        };
+        if qp.send_cq.view.publish(qp.context.lid.get(), &cqe, &[], || {}).is_err() {
+            // `publish` has marked the queue; housekeeping finds it and fells its queue pairs.
+            return;
+        }
+        if qp.send_cq.channel.is_some() {
+            let failed = completed.failure.is_some();
+            match self.wakes.last_mut() {
+                Some(Wake::Own(cq, solicited)) if Arc::ptr_eq(cq, &qp.send_cq) => {
+                    *solicited |= failed;
+                }
+                _ => self.wakes.push(Wake::Own(qp.send_cq.clone(), failed)),
+            }
+        }
+    }
+
+    fn wake_peer(wakes: &mut Vec<Wake>, destination: &Destination, solicited: bool) {
+        let cq = &destination.target.cq;
+        if let Some(Wake::Peer(peer, last, so_far)) = wakes.last_mut()
+            && Arc::ptr_eq(peer, &destination.peer)
+            && last.index == cq.index
+        {
+            *so_far |= solicited;
+            return;
+        }
+        wakes.push(Wake::Peer(destination.peer.clone(), cq.clone(), solicited));
+    }
+}
+
+impl Port for ExecPort<'_> {
+    fn lid(&self) -> Lid {
+        self.qp.context.lid
+    }
+
+    #[inline]
+    fn local(&mut self, sge: &Sge, write: bool) -> Result<Chunk, Syndrome> {
+        let context = &self.qp.context;
+        let mut memory = PortMemory {
+            cache: self.local,
+            card: &context.owner.card,
+            segments: &context.segments,
+        };
+        let need = if write { Access::LOCAL_WRITE } else { Access::empty() };
+        memory
+            .locate(sge.lkey.get(), sge.addr, u64::from(sge.len_bytes), need, self.qp.pd)
+            .map_err(|_| Syndrome::LocalProtection)
+    }
+
+    fn destination(&self, av: &wqe::Av) -> Lid {
+        match (self.qp.context.config.link, av.extension) {
+            (Link::Roce, Some(extension)) => {
+                let bytes = extension.rgid.to_bytes();
+                Lid::new(u16::from_be_bytes([bytes[14], bytes[15]]))
+            }
+            _ => Lid::new(av.rlid),
+        }
+    }
+
+    #[inline]
+    fn carry(&mut self, to: Lid, request: &Request, local: &[Chunk]) -> Reply {
+        let key = (to.get(), request.to.get());
+        let destination = match self.destinations.find(key, self.qp) {
+            Ok(destination) => destination,
+            Err(reply) => return reply,
+        };
+        let order = match &mut self.strict {
+            Some(strict) => Order::Shuffled(strict.random.next()),
+            None => Order::Ascending,
+        };
+        let memory = PortMemory {
+            cache: &mut destination.remote,
+            card: &destination.peer.card,
+            segments: &destination.peer.segments,
+        };
+        let target = &destination.target;
+        let answered = respond(Arrival { request, local, target, memory, order });
+        if let Some(solicited) = answered.arrived
+            && target.cq.channel != 0
+        {
+            Self::wake_peer(self.wakes, destination, solicited);
+        }
+        answered.reply
+    }
+
+    #[inline]
+    fn complete(&mut self, completed: &Completed) {
+        if let Some(strict) = &mut self.strict {
+            strict.held.push_back(*completed);
+            if strict.held.len() < HELD_MAX {
+                return self.release_held();
+            }
+            for completed in core::mem::take(&mut strict.held) {
+                self.write_completion(&completed);
+            }
+            return;
+        }
+        self.write_completion(completed);
+    }
+
+    fn fell(&mut self) {
+        self.fell = true;
+    }
+
+    fn defers(&mut self) -> bool {
+        self.strict.as_mut().is_some_and(|strict| strict.random.one_in(2))
+    }
+
+    fn resumes(&mut self) -> bool {
+        self.strict.as_mut().is_none_or(|strict| strict.random.one_in(2))
+    }
+
+    fn malformed(&mut self, counter: u16, cause: &'static str) {
+        let qpn = self.qp.qpn.get();
+        self.qp.context.add_violation(Violation::BadWqe { qpn, counter, cause });
+    }
+
+    fn now_ns(&mut self) -> u64 {
+        clock::now_ns()
+    }
+}
+
+/// GID of a port: link-local, with its LID in the last bytes.
+pub(crate) fn gid_of(lid: Lid) -> Gid {
+    let [high, low] = lid.get().to_be_bytes();
+    Gid::new([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0x02, 0, 0, 0xff, 0xfe, 0, high, low])
+}

@@ -1,0 +1,494 @@
+//! A queue pair of this port: its state, and the right to execute it.
+
+mod exec;
+mod ring;
+
+use core::{cell::UnsafeCell, ptr::NonNull};
+use std::sync::Mutex;
+
+use memory::{
+    Region,
+    sync::{Arc, AtomicBool, Ordering},
+};
+use mlx5::device::QpRequest;
+use os::clock;
+use verbs::{
+    Access, AsyncEvent, CreateError, GidRoute, ModifyError, QKey, QpState, Qpn, RnrTimer, Route,
+    Transition, Transport,
+};
+use wire::{
+    cqe::{self, CqeView, Syndrome},
+    ids::UserIndex,
+};
+
+use crate::{
+    card::{
+        Table,
+        layout::QpEntry,
+        target::Control,
+    },
+    context::{Context, lock},
+    device::Device,
+    engine::{Activity, SendState},
+    objects::{CqShared, RqShared},
+    shared::{arm::Armed, presence::Presence},
+};
+pub(crate) use exec::gid_of;
+use exec::Exec;
+use ring::SendRing;
+
+/// What only changes under the lock of a queue pair.
+#[derive(Debug)]
+struct State {
+    state: QpState,
+    generation: u64,
+    access: Access,
+    qkey: QKey,
+}
+
+/// A queue pair, shared by its handle, the NIC thread and the port's housekeeping.
+#[derive(Debug)]
+pub(crate) struct QpShared {
+    pub(crate) context: Arc<Context>,
+    pub(crate) qpn: Qpn,
+    pub(crate) transport: Transport,
+    pub(crate) pd: u32,
+    access_key: u64,
+    scatter_to_cqe: bool,
+    pub(crate) send_cq: Arc<CqShared>,
+    pub(crate) recv_cq: Arc<CqShared>,
+    /// Own receive queue, or the SRQ.
+    pub(crate) rq: Option<Arc<RqShared>>,
+    pub(crate) has_srq: bool,
+    send: Option<SendRing>,
+    /// This queue pair's entry on the own card, which `context` keeps.
+    entry: NonNull<QpEntry>,
+    state: Mutex<State>,
+    /// Whoever has entered [`Self::presence`] has it.
+    exec: UnsafeCell<Exec>,
+    wants: AtomicBool,
+}
+
+// SAFETY: `exec` is accessed only by the thread that has entered the presence; `entry` leads to
+// atomics in a mapping that `context` keeps; the rest is `Sync` by itself.
+unsafe impl Sync for QpShared {}
+// SAFETY: as above; nothing is tied to a thread.
+unsafe impl Send for QpShared {}
+
+/// Longest wait for another thread to leave a queue pair, in turns of yielding.
+const ENTER_YIELDS_MAX: u32 = 1_000_000;
+
+impl QpShared {
+    pub(crate) fn create(
+        context: &Arc<Context>,
+        pd: u32,
+        request: &QpRequest<'_, Device>,
+    ) -> Result<Arc<Self>, CreateError> {
+        let index = context.owner.take_index(Table::Qp);
+        let limit = context.limit(Table::Qp);
+        let index = index.ok_or(CreateError::Exhausted { object: "queue pair", limit })?;
+        Self::build(context, pd, request, index).inspect_err(|_| {
+            context.owner.return_index(Table::Qp, index);
+        })
+    }
+
+    fn build(
+        context: &Arc<Context>,
+        pd: u32,
+        request: &QpRequest<'_, Device>,
+        index: u32,
+    ) -> Result<Arc<Self>, CreateError> {
+        let rq = match (request.srq, request.recv) {
+            (Some(srq), _) => Some(srq.0.clone()),
+            (None, Some(recv)) => {
+                let (entries, stride) = (recv.log_entries, recv.log_stride);
+                let rq = Arc::new(RqShared::create(context, entries, stride, false, pd)?);
+                context.add_rq(&rq);
+                Some(rq)
+            }
+            (None, None) => None,
+        };
+        let send = request.log_send_blocks.map(SendRing::create).transpose()?;
+        let card = &context.owner.card;
+        let entry = card.qp(index).expect("the index is from this table");
+        let generation = (entry.control.load(Ordering::Relaxed) >> 16) + 1;
+        let qpn = Qpn::from_low_bits(index);
+        let state = State {
+            state: QpState::Reset,
+            generation,
+            access: Access::empty(),
+            qkey: QKey::default(),
+        };
+        let qp = Arc::new(Self {
+            qpn,
+            transport: request.transport,
+            pd,
+            access_key: request.access_key.get(),
+            scatter_to_cqe: request.scatter_to_cqe,
+            send_cq: request.send_cq.shared.clone(),
+            recv_cq: request.recv_cq.shared.clone(),
+            has_srq: request.srq.is_some(),
+            rq,
+            send,
+            entry: NonNull::from(entry),
+            exec: UnsafeCell::new(Exec::new(request.transport, qpn, context.config.strict)),
+            wants: AtomicBool::new(false),
+            state: Mutex::new(state),
+            context: context.clone(),
+        });
+        qp.show(&lock(&qp.state));
+        context.add_qp(index, &qp);
+        Ok(qp)
+    }
+
+    pub(crate) fn send_ring(&self) -> Option<&SendRing> {
+        self.send.as_ref()
+    }
+
+    fn entry(&self) -> &QpEntry {
+        // SAFETY: inside the own card, which `context` keeps mapped and writable.
+        unsafe { self.entry.as_ref() }
+    }
+
+    fn presence(&self) -> Presence<'_> {
+        Presence(&self.entry().presence)
+    }
+
+    /// What completions call this queue pair, or its SRQ.
+    pub(crate) fn user_index(&self) -> UserIndex {
+        let srqn = self.rq.as_ref().and_then(|rq| rq.view.srqn);
+        UserIndex::from_low_bits(srqn.map_or(self.qpn.get(), |srqn| srqn.get()))
+    }
+
+    /// Publishes state and generation to peers.
+    fn show(&self, state: &State) {
+        let entry = self.entry();
+        let queues = self.rq.as_ref().map_or(0, |rq| u64::from(rq.index())) << 32;
+        entry.queues.store(queues | u64::from(self.recv_cq.index()), Ordering::Relaxed);
+        let access = u64::from(state.access.bits()) << 32;
+        entry.access_pd.store(access | u64::from(self.pd), Ordering::Relaxed);
+        let key = match self.transport {
+            Transport::Dct => self.access_key,
+            _ => u64::from(state.qkey.get()),
+        };
+        entry.key.store(key, Ordering::Relaxed);
+        let (generation, transport, state) = (state.generation, self.transport, state.state);
+        let control = Control { generation, transport, state }.encode();
+        // SYNC(qp-entry): pairs with the `Acquire` in `Target`.
+        entry.control.store(control, Ordering::Release);
+    }
+
+    fn fault(&self) -> u64 {
+        let fault = self.context.owner.card.qp_fault(self.qpn.get());
+        fault.map_or(0, |fault| fault.syndrome.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn has_fault(&self) -> bool {
+        self.fault() != 0
+    }
+
+    /// State as peers and errors have made it.
+    pub(crate) fn state(&self) -> QpState {
+        let shown = Control::decode(self.entry().control.load(Ordering::Acquire));
+        let shown = shown.map_or(QpState::Err, |control| control.state);
+        if shown != QpState::Reset && self.has_fault() { QpState::Err } else { shown }
+    }
+
+    /// RC: the port it is connected to.
+    pub(crate) fn peer_lid(&self) -> Option<u16> {
+        let connected = self.transport == Transport::Rc && crate::reap::is_connected(self.state());
+        let peer = self.entry().peer.load(Ordering::Relaxed);
+        connected.then(|| u16::try_from(peer >> 32).unwrap_or(0))
+    }
+
+    /// Posted counter, if there is a send queue.
+    fn posted(&self) -> Option<u16> {
+        self.send.as_ref().map(SendRing::posted)
+    }
+
+    /// Whether the doorbell record is ahead of what was executed. A hint, for the NIC thread.
+    pub(crate) fn is_posted(&self) -> bool {
+        self.send.as_ref().is_some_and(SendRing::is_posted)
+    }
+
+    /// Asks to be run when somebody finds time.
+    pub(crate) fn want(&self) {
+        if !self.wants.swap(true, Ordering::AcqRel) {
+            self.context.wanting.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn unwant(&self) -> bool {
+        let wanted = self.wants.swap(false, Ordering::AcqRel);
+        if wanted {
+            self.context.wanting.fetch_sub(1, Ordering::Relaxed);
+        }
+        wanted
+    }
+
+    pub(crate) fn run_if_wanted(&self) {
+        if self.wants.load(Ordering::Relaxed) && self.unwant() {
+            self.run();
+        }
+    }
+
+    /// For the NIC thread; `true` if there was something to do.
+    pub(crate) fn run_if_posted(&self) -> bool {
+        let posted = self.is_posted();
+        if posted {
+            self.run();
+        }
+        posted
+    }
+
+    /// The doorbell was rung.
+    #[inline]
+    pub(crate) fn kick(&self) {
+        match self.context.worker.get() {
+            None => self.run(),
+            Some(worker) => worker.notify(),
+        }
+    }
+
+    /// Executes the send queue, unless another thread is at it.
+    #[inline]
+    pub(crate) fn run(&self) {
+        let Some(posted) = self.posted() else { return };
+        if !self.presence().try_enter() {
+            // The other thread may have read the doorbell record already: come back.
+            self.want();
+            return;
+        }
+        // SAFETY: this thread has entered the presence, and leaves it below.
+        let exec = unsafe { &mut *self.exec.get() };
+        let ran = exec.advance(self, posted);
+        // Still inside: a peer's queue whose arm word is touched must not go away.
+        exec.signal();
+        self.presence().leave();
+        if ran.activity != Activity::Idle {
+            self.want();
+        }
+        if ran.fell {
+            self.fall();
+        }
+    }
+
+    /// Runs `change` while no thread executes the queue pair.
+    ///
+    /// # Errors
+    ///
+    /// Another thread did not leave in time.
+    fn exclusively<R>(&self, change: impl FnOnce(&mut Exec) -> R) -> Result<R, ModifyError> {
+        for _ in 0..ENTER_YIELDS_MAX {
+            if self.presence().try_enter() {
+                // SAFETY: this thread has entered the presence, and leaves it below.
+                let result = change(unsafe { &mut *self.exec.get() });
+                self.presence().leave();
+                return Ok(result);
+            }
+            memory::sync::thread::yield_now();
+        }
+        let cause = "another thread does not stop executing it".into();
+        Err(ModifyError::Device { to: self.state(), cause })
+    }
+
+    /// Changes the state, which the driver has checked.
+    pub(crate) fn modify(&self, to: &Transition) -> Result<(), ModifyError> {
+        let mut state = lock(&self.state);
+        state.generation += 1;
+        match to {
+            Transition::Reset => self.reset(&mut state)?,
+            Transition::Init(attr) => {
+                state.access = attr.access;
+                state.qkey = attr.qkey;
+            }
+            Transition::Rtr(attr) => {
+                let flags = u64::from(attr.rnr_timer.code()) << 8
+                    | u64::from(self.scatter_to_cqe);
+                self.entry().flags.store(flags, Ordering::Relaxed);
+                if let Some(peer) = attr.peer {
+                    let lid = lid_of(&peer.address.route);
+                    let word = u64::from(lid) << 32 | u64::from(peer.qpn.get());
+                    self.entry().peer.store(word, Ordering::Relaxed);
+                    self.exclusively(|exec| exec.connect(lid, peer.qpn))?;
+                    // Only starts; a peer that is not there yet is found when something is sent.
+                    let _ = self.context.import(lid);
+                }
+            }
+            Transition::Rts(attr) => self.exclusively(|exec| exec.requester.start(attr))?,
+            Transition::Sqd => {
+                self.exclusively(|exec| exec.requester.set_state(SendState::Drained))?;
+            }
+            Transition::Err => {}
+        }
+        if *to != Transition::Err {
+            state.state = to.target();
+            self.show(&state);
+        }
+        drop(state);
+        match to {
+            Transition::Err => self.enter_error(QpState::Err),
+            Transition::Rts(_) => self.want(),
+            _ => {}
+        }
+        self.context.progress();
+        Ok(())
+    }
+
+    fn reset(&self, state: &mut State) -> Result<(), ModifyError> {
+        state.state = QpState::Reset;
+        self.show(state);
+        self.context.quiesce().map_err(|lid| ModifyError::Device {
+            to: QpState::Reset,
+            cause: format!("port {lid} is stopped inside a request to it; try again later"),
+        })?;
+        self.exclusively(|exec| exec.reset(self.transport, self.qpn))?;
+        self.unwant();
+        if let Some(send) = &self.send {
+            send.reset();
+        }
+        if let (false, Some(rq)) = (self.has_srq, &self.rq) {
+            rq.view.claims().reset();
+        }
+        if let Some(fault) = self.context.owner.card.qp_fault(self.qpn.get()) {
+            fault.syndrome.store(0, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// The requester has failed, and flushes: ERR, or SQE for datagrams.
+    fn fall(&self) {
+        let to = if self.transport == Transport::Ud { QpState::Sqe } else { QpState::Err };
+        self.enter_error(to);
+    }
+
+    /// A peer, or a dead completion queue, has broken this queue pair.
+    pub(crate) fn fall_by_fault(&self) {
+        let before = lock(&self.state).state;
+        if !matches!(before, QpState::Err | QpState::Reset) {
+            self.enter_error(QpState::Err);
+            self.context.add_event(AsyncEvent::QpFatal(self.qpn));
+        }
+    }
+
+    /// The port that it is connected to is gone.
+    pub(crate) fn lose_peer(&self) {
+        // Requests in the queue learn it by themselves: they fail, and the queue pair with them.
+        self.run();
+        let before = lock(&self.state).state;
+        if !matches!(before, QpState::Err | QpState::Reset) && !self.is_posted() {
+            self.enter_error(QpState::Err);
+        }
+    }
+
+    fn enter_error(&self, to: QpState) {
+        let mut state = lock(&self.state);
+        let worse = state.state != QpState::Err && state.state != to;
+        if worse {
+            state.generation += 1;
+            state.state = to;
+            self.show(&state);
+        }
+        if to == QpState::Err {
+            self.flush_receives();
+        }
+        drop(state);
+        let flushing = self.exclusively(|exec| exec.requester.set_state(SendState::Flushing));
+        if flushing.is_err() {
+            self.want();
+        }
+        self.run();
+        if worse && to == QpState::Err && self.has_srq {
+            self.context.add_event(AsyncEvent::LastWqeReached(self.qpn));
+        }
+    }
+
+    /// Receives were posted.
+    #[inline]
+    pub(crate) fn received(&self) {
+        if self.entry().control.load(Ordering::Relaxed) & 0xff == ERR_CODE {
+            let _state = lock(&self.state);
+            self.flush_receives();
+        }
+    }
+
+    /// Completes every posted receive as flushed. Under the lock of `state`.
+    fn flush_receives(&self) {
+        let (false, Some(rq)) = (self.has_srq, &self.rq) else { return };
+        let holder = self.context.lid.get();
+        // Reads the doorbell record at once.
+        let mut posted_seen = u16::MAX;
+        let mut flushed = false;
+        while let Ok(index) = rq.view.take(holder, &mut posted_seen) {
+            let cqe = CqeView::Error(cqe::Error {
+                is_requester: false,
+                qpn: self.qpn,
+                wqe_counter: index,
+                user_index: self.user_index(),
+                send_opcode: 0,
+                syndrome: Syndrome::Flushed,
+                vendor_syndrome: 0,
+            });
+            let claims = rq.view.claims();
+            if self.recv_cq.view.publish(holder, &cqe, &[], || claims.release(index)).is_err() {
+                break;
+            }
+            flushed = true;
+        }
+        if flushed {
+            self.wake_receiver(true);
+        }
+    }
+
+    /// Something was written to the receive CQ by this port itself.
+    pub(crate) fn wake_receiver(&self, solicited: bool) {
+        wake_own(&self.recv_cq, solicited);
+    }
+}
+
+/// Low byte of a control word in state ERR.
+const ERR_CODE: u64 = 6;
+const _: () = assert!(matches!(QpState::ALL[ERR_CODE as usize], QpState::Err));
+
+fn wake_own(cq: &CqShared, solicited: bool) {
+    if let Some(channel) = &cq.channel
+        && cq.view.armed().fires(solicited)
+    {
+        // An event that cannot be written is full, and so readable.
+        let _ = channel.event.signal();
+    }
+}
+
+/// LID that a route leads to: on RoCE it is in the last bytes of the GID.
+pub(crate) fn lid_of(route: &Route) -> u16 {
+    match route {
+        Route::Lid(lid) => lid.get(),
+        Route::Gid(GidRoute { gid, .. }) => {
+            let bytes = gid.to_bytes();
+            u16::from_be_bytes([bytes[14], bytes[15]])
+        }
+    }
+}
+
+impl QpShared {
+    /// The handle is gone: nobody may enter any more, and whoever is inside leaves.
+    pub(crate) fn destroy(self: Arc<Self>) {
+        let mut state = lock(&self.state);
+        state.generation += 1;
+        state.state = QpState::Reset;
+        self.show(&state);
+        drop(state);
+        if self.context.quiesce().is_err() {
+            // A stopped peer is inside, and writes to these queues when it continues: they stay.
+            core::mem::forget(self);
+        }
+    }
+}
+
+impl Drop for QpShared {
+    fn drop(&mut self) {
+        self.unwant();
+        self.context.forget_qp(self.qpn.get());
+        self.context.owner.return_index(Table::Qp, self.qpn.get());
+    }
+}

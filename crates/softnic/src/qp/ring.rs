@@ -1,0 +1,97 @@
+//! The send ring of a queue pair: private memory of this process that the engine reads.
+
+use core::ptr::NonNull;
+
+use memory::{
+    Region,
+    sync::{AtomicU16, AtomicU32, Ordering},
+};
+use verbs::CreateError;
+use wire::{
+    doorbell,
+    wqe::{OCTOWORD_BYTES, OCTOWORDS_MAX, WQEBB_BYTES, peek_ctrl},
+};
+
+use crate::engine::{SendQueue, WQE_BYTES_MAX};
+
+/// Ring and doorbell record.
+#[derive(Debug)]
+pub(crate) struct SendRing {
+    region: Region,
+    log_blocks: u8,
+    /// How far the engine has come. Written while executing, read by the NIC thread as a hint.
+    executed: AtomicU16,
+}
+
+impl SendRing {
+    pub(crate) fn create(log_blocks: u8) -> Result<Self, CreateError> {
+        let bytes = (WQEBB_BYTES << log_blocks) + WQEBB_BYTES;
+        let region = Region::heap(bytes).map_err(|error| CreateError::System {
+            object: "send queue",
+            cause: error.to_string(),
+        })?;
+        Ok(Self { region, log_blocks, executed: AtomicU16::new(0) })
+    }
+
+    pub(crate) fn ring(&self) -> NonNull<u8> {
+        self.region.as_ptr()
+    }
+
+    fn bytes(&self) -> usize {
+        WQEBB_BYTES << self.log_blocks
+    }
+
+    /// The send counter: behind the ring, on a cache line of its own.
+    pub(crate) fn dbrec(&self) -> NonNull<u32> {
+        // SAFETY: the region has one block more than the ring.
+        unsafe { self.region.as_ptr().add(self.bytes()) }.cast()
+    }
+
+    pub(crate) fn posted(&self) -> u16 {
+        let dbrec = self.dbrec().cast::<AtomicU32>();
+        // SAFETY: inside the region, aligned; driver and engine access it as an atomic.
+        let dbrec = unsafe { dbrec.as_ref() };
+        // SYNC(send-dbrec): pairs with the driver's `Release` after it wrote the WQEs.
+        doorbell::counter_of_word(dbrec.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn is_posted(&self) -> bool {
+        self.posted() != self.executed.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_executed(&self, counter: u16) {
+        self.executed.store(counter, Ordering::Relaxed);
+    }
+
+    pub(super) fn reset(&self) {
+        self.executed.store(0, Ordering::Relaxed);
+    }
+
+    /// Copies `len` ring bytes from octoword-aligned `offset`, wrapping at the end.
+    fn copy(&self, offset: usize, into: &mut [u8]) {
+        let first = into.len().min(self.bytes() - offset);
+        let (head, tail) = into.split_at_mut(first);
+        // SAFETY: inside the ring, by the line above; the driver may write meanwhile.
+        unsafe { memory::copy::copy_in(head, self.ring().as_ptr().wrapping_add(offset)) };
+        if !tail.is_empty() {
+            // SAFETY: a WQE is shorter than the smallest ring that could wrap it twice: `tail` is
+            // at most `WQE_BYTES_MAX` minus one octoword, and is cut to the ring below.
+            unsafe { memory::copy::copy_in(tail, self.ring().as_ptr()) };
+        }
+    }
+}
+
+impl SendQueue for SendRing {
+    #[inline]
+    fn fetch(&self, counter: u16, into: &mut [u8; WQE_BYTES_MAX]) -> usize {
+        let offset = (usize::from(counter) * WQEBB_BYTES) & (self.bytes() - 1);
+        let Some((ctrl, rest)) = into.split_first_chunk_mut::<OCTOWORD_BYTES>() else { return 0 };
+        self.copy(offset, ctrl);
+        let octowords = peek_ctrl(ctrl).octowords.clamp(1, OCTOWORDS_MAX);
+        // Whatever the length field says: no more than the ring holds.
+        let len = (usize::from(octowords) * OCTOWORD_BYTES).min(self.bytes());
+        let body = (offset + OCTOWORD_BYTES) & (self.bytes() - 1);
+        self.copy(body, &mut rest[..len - OCTOWORD_BYTES]);
+        len
+    }
+}

@@ -1,0 +1,150 @@
+//! Taking the next receive of a queue that several senders share.
+//!
+//! An RQ is cyclic, an SRQ is a linked list; the hardware takes receives from the head of either,
+//! one by one. Here any sender's thread may do the taking:
+//!
+//! ```text
+//!  head   ┌ count (48) ──────────┬ index (16) ┐   `count` receives taken so far, `index` is next
+//!  claim  ┌ count (48) ──────────┬ holder(16) ┐   one per receive: by whom, and as the how-manieth,
+//!         └──────────────────────┴────────────┘   it was taken last; holder 0: that has completed
+//! ```
+//!
+//! A receive is taken by CAS on its *claim*; whoever sees a claimed head helps to move the head on.
+//! So a sender that dies right after its CAS blocks nobody, and its name stays in the claim. Counts
+//! never repeat in practice (2⁴⁸), so a sender that slept through any number of laps fails its CAS.
+
+use memory::sync::{AtomicU64, Ordering};
+
+use super::{Holder, NOBODY};
+
+const COUNT_MASK: u64 = (1 << 48) - 1;
+
+/// Senders' words of one receive queue.
+#[derive(Clone, Copy, Debug)]
+pub struct Claims<'a> {
+    head: &'a AtomicU64,
+    claims: &'a [AtomicU64],
+}
+
+/// Why no receive was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TakeError {
+    /// None is posted: receiver not ready.
+    Empty,
+    /// Others were faster every time; try later.
+    Contended,
+    /// The list leads out of the queue: its owner wrote nonsense.
+    Broken,
+}
+
+const fn pack(count: u64, low: u16) -> u64 {
+    (count & COUNT_MASK) << 16 | low as u64
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the low 16 bits are the index or holder")]
+const fn unpack(word: u64) -> (u64, u16) {
+    (word >> 16, word as u16)
+}
+
+impl<'a> Claims<'a> {
+    /// Wraps the words of a queue.
+    #[must_use]
+    pub fn new(head: &'a AtomicU64, claims: &'a [AtomicU64]) -> Self {
+        Self { head, claims }
+    }
+
+    /// Forgets everything. Only while nobody else is inside the queue.
+    pub fn reset(&self) {
+        for claim in self.claims {
+            claim.store(pack(COUNT_MASK, NOBODY), Ordering::Relaxed);
+        }
+        self.head.store(0, Ordering::Release);
+    }
+
+    /// Receives taken so far.
+    #[must_use]
+    pub fn taken(&self) -> u64 {
+        unpack(self.head.load(Ordering::Relaxed)).0
+    }
+
+    /// Takes the receive at the head and returns its index.
+    ///
+    /// `available(count)` tells whether more than `count` receives were ever posted; `next(index)`
+    /// returns the index that follows, as the queue's owner wrote it.
+    ///
+    /// # Errors
+    ///
+    /// [`TakeError`]; nothing was taken.
+    #[inline]
+    pub fn take(
+        &self,
+        holder: Holder,
+        mut available: impl FnMut(u64) -> bool,
+        mut next: impl FnMut(u16) -> u16,
+    ) -> Result<u16, TakeError> {
+        debug_assert_ne!(holder, NOBODY);
+        // Each turn either moves the head or loses to somebody who did.
+        for _ in 0..64 {
+            // SYNC(recv-head): pairs with the CAS in `advance`.
+            let head = self.head.load(Ordering::Acquire);
+            let (count, index) = unpack(head);
+            if !available(count) {
+                return Err(TakeError::Empty);
+            }
+            let claim = self.claims.get(usize::from(index)).ok_or(TakeError::Broken)?;
+            // SYNC(recv-claim): pairs with the CAS below and with `release`.
+            let seen = claim.load(Ordering::Acquire);
+            let (claimed, _) = unpack(seen);
+            if claimed == count {
+                self.advance(head, next(index));
+                continue;
+            }
+            if is_newer(claimed, count) {
+                continue; // `head` is stale
+            }
+            let mine = pack(count, holder);
+            // SYNC(recv-claim): pairs with itself; the winner owns the receive.
+            let won = claim.compare_exchange(seen, mine, Ordering::AcqRel, Ordering::Relaxed);
+            if won.is_ok() {
+                // Must happen before the receive completes: afterwards its owner may rewrite it,
+                // and `next` would lead astray.
+                self.advance(head, next(index));
+                return Ok(index);
+            }
+        }
+        Err(TakeError::Contended)
+    }
+
+    /// Moves the head past a claimed receive, unless somebody else has.
+    #[inline]
+    fn advance(&self, head: u64, next: u16) {
+        let (count, _) = unpack(head);
+        let moved = pack(count + 1, next);
+        // SYNC(recv-head): pairs with the `Acquire` in `take`. Failure means that others moved it.
+        let _ = self.head.compare_exchange(head, moved, Ordering::AcqRel, Ordering::Relaxed);
+    }
+
+    /// The completion of receive `index` is published: the claim has served. Only its holder calls
+    /// this, or the owner of the queue once the holder is dead.
+    #[inline]
+    pub fn release(&self, index: u16) {
+        if let Some(claim) = self.claims.get(usize::from(index)) {
+            let (count, _) = unpack(claim.load(Ordering::Relaxed));
+            // SYNC(recv-claim): pairs with the `Acquire` in `take`.
+            claim.store(pack(count, NOBODY), Ordering::Release);
+        }
+    }
+
+    /// Receives that `holder` has taken and not completed. For use after its death.
+    pub fn held_by(&self, holder: Holder) -> impl Iterator<Item = u16> + use<'a> {
+        // SYNC(recv-claim): pairs with the CAS in `take`.
+        let words = self.claims.iter().map(|claim| unpack(claim.load(Ordering::Acquire)));
+        words.zip(0..).filter(move |((_, by), _)| *by == holder).map(|(_, index)| index)
+    }
+}
+
+/// Whether count `a` was handed out after `b`. The initial value counts as older than any.
+fn is_newer(a: u64, b: u64) -> bool {
+    let ahead = a.wrapping_sub(b) & COUNT_MASK;
+    ahead != 0 && ahead < COUNT_MASK / 2
+}

@@ -1,0 +1,66 @@
+//! Knowing that nobody is inside an object any more.
+//!
+//! Every send queue has a word in its own port's memory: odd while some thread executes the queue,
+//! and so may be inside objects of any peer. Before each use the executor checks that the object is
+//! still valid; to destroy one, its owner marks it invalid and then waits until every executor that
+//! was present has left once.
+//!
+//! ```text
+//!  executor                         owner
+//!   word: even ─▶ odd                object invalid
+//!   ── store_load ──                 ── store_load ──
+//!   object valid? ─▶ use it          word odd? ─▶ wait until it changes
+//!   word: odd ─▶ even
+//! ```
+//!
+//! The word is also the lock that keeps two threads from executing the same queue.
+
+use memory::{
+    barrier,
+    sync::{AtomicU64, Ordering},
+};
+
+/// The word of one send queue.
+#[derive(Clone, Copy, Debug)]
+pub struct Presence<'a>(pub &'a AtomicU64);
+
+impl Presence<'_> {
+    /// Enters, unless another thread is inside.
+    #[inline]
+    #[must_use]
+    pub fn try_enter(&self) -> bool {
+        let word = self.0.load(Ordering::Relaxed);
+        if word & 1 == 1 {
+            return false;
+        }
+        // SYNC(presence): pairs with the `Release` in `leave`.
+        let entered =
+            self.0.compare_exchange(word, word + 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        if entered {
+            barrier::store_load();
+        }
+        entered
+    }
+
+    /// Leaves. Only the thread that entered calls this.
+    #[inline]
+    pub fn leave(&self) {
+        let word = self.0.load(Ordering::Relaxed);
+        // SYNC(presence): pairs with the `Acquire` in `try_enter` and in `has_left`.
+        self.0.store(word + 1, Ordering::Release);
+    }
+
+    /// What [`has_left`](Self::has_left) compares with. Call it after the object was made invalid
+    /// and [`barrier::store_load`].
+    #[must_use]
+    pub fn observe(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Whether the executor that was, or was not, inside at `observed` is surely out.
+    #[must_use]
+    pub fn has_left(&self, observed: u64) -> bool {
+        // SYNC(presence): pairs with the `Release` in `leave`.
+        observed & 1 == 0 || self.0.load(Ordering::Acquire) != observed
+    }
+}

@@ -1,0 +1,146 @@
+//! Reservation of completion queue entries by several producers.
+//!
+//! Entry `i` of `n` has one word. It says for which *position* (`i`, `i + n`, `i + 2n`, …) the entry
+//! is free, or who is writing it:
+//!
+//! ```text
+//!   63                    16 15       0
+//!  ┌────────────────────────┬──────────┐
+//!  │ position               │ holder   │   holder 0: free for that position
+//!  └────────────────────────┴──────────┘
+//!   free(p) ──CAS──▶ held(p, me) ──publish the CQE──▶ free(p + n)
+//! ```
+//!
+//! Reserving by CAS on the entry, not by `fetch_add` on a tail, means that a producer which dies
+//! leaves its name in the one entry it was writing. The tail is a hint.
+
+use memory::sync::{AtomicU64, Ordering};
+
+use super::{Holder, NOBODY};
+
+/// Producers' words of one completion queue.
+#[derive(Clone, Copy, Debug)]
+pub struct Slots<'a> {
+    words: &'a [AtomicU64],
+    tail: &'a AtomicU64,
+}
+
+/// Why no entry was reserved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReserveError {
+    /// Every entry holds a completion that nobody has polled: the queue overruns.
+    Overrun,
+    /// Another producer still holds an entry of the previous lap; try later.
+    Contended,
+}
+
+/// What an entry's word says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Word {
+    /// Position that the entry is, or will be, used for.
+    pub position: u64,
+    /// Who is writing it, or [`NOBODY`].
+    pub holder: Holder,
+}
+
+impl Word {
+    const fn encode(self) -> u64 {
+        self.position << 16 | self.holder as u64
+    }
+
+    const fn decode(word: u64) -> Self {
+        #[expect(clippy::cast_possible_truncation, reason = "the low 16 bits are the holder")]
+        let holder = word as Holder;
+        Self { position: word >> 16, holder }
+    }
+}
+
+impl<'a> Slots<'a> {
+    /// Wraps the words of a queue.
+    ///
+    /// # Panics
+    ///
+    /// If their number is not a power of two.
+    #[must_use]
+    pub fn new(words: &'a [AtomicU64], tail: &'a AtomicU64) -> Self {
+        assert!(words.len().is_power_of_two(), "{} entries", words.len());
+        Self { words, tail }
+    }
+
+    /// Makes every entry free for its first position. Only before anyone else knows the queue.
+    pub fn reset(&self) {
+        for (word, position) in self.words.iter().zip(0..) {
+            word.store(Word { position, holder: NOBODY }.encode(), Ordering::Relaxed);
+        }
+        self.tail.store(0, Ordering::Release);
+    }
+
+    fn word(&self, position: u64) -> &'a AtomicU64 {
+        #[expect(clippy::cast_possible_truncation, reason = "masked to the number of entries")]
+        let index = position as usize & (self.words.len() - 1);
+        &self.words[index]
+    }
+
+    /// Takes the next entry and returns its position. `consumed(position)` returns the consumer's
+    /// position as seen now.
+    ///
+    /// # Errors
+    ///
+    /// [`ReserveError`]; nothing was taken.
+    #[inline]
+    pub fn reserve(
+        &self,
+        holder: Holder,
+        mut consumed: impl FnMut(u64) -> u64,
+    ) -> Result<u64, ReserveError> {
+        debug_assert_ne!(holder, NOBODY);
+        let len = self.words.len() as u64;
+        let mut position = self.tail.load(Ordering::Relaxed);
+        // Each turn skips an entry or loses a race to a producer that advances: two laps suffice
+        // unless others keep winning, which is contention.
+        for _ in 0..2 * len + 2 {
+            if position >= consumed(position) + len {
+                return Err(ReserveError::Overrun);
+            }
+            // SYNC(slot-word): pairs with the `Release` in `finish`.
+            let seen = self.word(position).load(Ordering::Acquire);
+            let word = Word::decode(seen);
+            if word.position > position || word.position == position && word.holder != NOBODY {
+                position += 1;
+                continue;
+            }
+            if word.position < position {
+                return Err(ReserveError::Contended);
+            }
+            let mine = Word { position, holder }.encode();
+            // SYNC(slot-word): pairs with itself and with `finish`; the winner owns the entry.
+            let won = self.word(position).compare_exchange(
+                seen,
+                mine,
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            );
+            if won.is_ok() {
+                self.tail.store(position + 1, Ordering::Relaxed);
+                return Ok(position);
+            }
+        }
+        Err(ReserveError::Contended)
+    }
+
+    /// Frees the entry for the next lap. Only its holder calls this, after it has published the
+    /// entry, or the owner of the queue once the holder is dead.
+    #[inline]
+    pub fn finish(&self, position: u64) {
+        let next = Word { position: position + self.words.len() as u64, holder: NOBODY };
+        // SYNC(slot-word): pairs with the `Acquire` in `reserve`.
+        self.word(position).store(next.encode(), Ordering::Release);
+    }
+
+    /// Positions that `holder` has reserved and not finished. For use after its death.
+    pub fn held_by(&self, holder: Holder) -> impl Iterator<Item = u64> + use<'a> {
+        // SYNC(slot-word): pairs with the CAS in `reserve`.
+        let words = self.words.iter().map(|word| Word::decode(word.load(Ordering::Acquire)));
+        words.filter(move |word| word.holder == holder).map(|word| word.position)
+    }
+}
