@@ -11,7 +11,9 @@ use crate::info;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OpenError {
     /// A name that no driver here answers to.
-    #[error("no NIC is named `{0}`; this version drives `soft` only (`copyrpc info` lists devices)")]
+    #[error(
+        "no NIC is named `{0}`; this version drives `soft` only (`copyrpc info` lists devices)"
+    )]
     Unknown(String),
     /// A knob of the software NIC makes no sense.
     #[error(transparent)]

@@ -57,10 +57,8 @@ fn a_mistyped_variable_is_pointed_out() {
 
 #[test]
 fn a_flag_wins_over_the_environment() {
-    let info = copyrpc(&["info", "--json", "--nic", "soft"])
-        .env("COPYRPC_NIC", "other")
-        .output()
-        .unwrap();
+    let info =
+        copyrpc(&["info", "--json", "--nic", "soft"]).env("COPYRPC_NIC", "other").output().unwrap();
     let info: Value = serde_json::from_slice(&info.stdout).unwrap();
     assert_eq!(info["knobs"][0]["value"], "soft");
     assert_eq!(info["knobs"][0]["origin"], "--nic");
