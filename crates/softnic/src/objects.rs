@@ -157,7 +157,6 @@ impl Drop for CqShared {
 #[derive(Debug)]
 pub(crate) struct RqShared {
     pub(crate) view: RqView,
-    pub(crate) pd: u32,
     ring: NonNull<u8>,
     dbrec: NonNull<u8>,
     holding: Holding,
@@ -174,7 +173,6 @@ impl RqShared {
         log_entries: u8,
         log_stride: u8,
         is_srq: bool,
-        pd: u32,
     ) -> Result<Self, CreateError> {
         const OBJECT: &str = "receive queue";
         let entries = 1usize << log_entries;
@@ -200,7 +198,7 @@ impl RqShared {
         view.claims().reset();
         let ring = holding.pointer(Half::Ro, ring);
         let dbrec = holding.pointer(Half::Ro, dbrec);
-        Ok(Self { view, pd, ring, dbrec, holding })
+        Ok(Self { view, ring, dbrec, holding })
     }
 
     pub(crate) fn index(&self) -> u32 {

@@ -76,7 +76,7 @@ pub enum DoorbellMode {
 
 /// A queue pair.
 #[derive(Debug)]
-pub struct QpConfig<'a, N: Nic + ?Sized> {
+pub struct QpConfig<'a, N: Nic> {
     /// Service type.
     pub transport: Transport,
     /// Completions of sends.
@@ -97,7 +97,7 @@ pub struct QpConfig<'a, N: Nic + ?Sized> {
     pub access_key: DcKey,
 }
 
-impl<'a, N: Nic + ?Sized> QpConfig<'a, N> {
+impl<'a, N: Nic> QpConfig<'a, N> {
     /// 64 WQE basic blocks and 64 receives, one scatter/gather entry each, one CQ for both.
     pub fn new(transport: Transport, cq: &'a N::Cq) -> Self {
         Self {

@@ -79,7 +79,9 @@ pub enum MemoryError {
         limit: u32,
     },
     /// A peer was stopped in the middle of an access: the memory stays mapped and the key invalid.
-    #[error("peer {peer} is stopped inside an access to this region; its memory is kept until then")]
+    #[error(
+        "peer {peer} is stopped inside an access to this region; its memory is kept until then"
+    )]
     Busy {
         /// The peer's port.
         peer: Lid,

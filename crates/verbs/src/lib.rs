@@ -44,6 +44,8 @@ pub use nic::{
     Channel, CompletionQueue, LinkLayer, MemoryRegion, Nic, NicAttributes, PortAttributes,
     QueuePair, SharedReceiveQueue,
 };
-pub use qp_state::{InitAttr, Mtu, QpState, RcPeer, RnrTimer, RtrAttr, RtsAttr, Transition, Transport};
+pub use qp_state::{
+    InitAttr, Mtu, QpState, RcPeer, RnrTimer, RtrAttr, RtsAttr, Transition, Transport,
+};
 pub use request::{Arm, Op, Payload, RemoteSlice, SendFlags, SendRequest, Sge};
 pub use wire::ids::{Cqn, DcKey, Gid, Lid, Lkey, Psn, QKey, Qpn, Rkey, Srqn};

@@ -21,11 +21,19 @@ use crate::shared::{
 };
 
 /// `count` atomics in a region that a [`Card`] keeps mapped.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Words<T> {
     first: NonNull<T>,
     count: usize,
 }
+
+impl<T> Clone for Words<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Words<T> {}
 
 impl<T: memory::SharedLayout> Words<T> {
     fn locate(region: &memory::Region, offset: u64, count: usize) -> Option<Self> {
@@ -268,8 +276,7 @@ pub(crate) fn scatter_for<'a>(room: usize, payload: &'a [u8]) -> Option<(Scatter
 #[derive(Clone, Debug)]
 pub(crate) struct RqView {
     /// Keeps everything below mapped.
-    card: Card,
-    pub(crate) index: u32,
+    _card: Card,
     ring: NonNull<u8>,
     log_entries: u8,
     log_stride: u8,
@@ -305,7 +312,6 @@ impl RqView {
         let claims_offset = entry.claims_offset.load(Ordering::Relaxed);
         let state = card.rq_state(index)?;
         Some(Self {
-            index,
             ring,
             log_entries,
             log_stride,
@@ -313,7 +319,7 @@ impl RqView {
             dbrec: Words::locate(&card.ro, dbrec_offset, 1)?,
             claims: Words::locate(&card.rw, claims_offset, count)?,
             state: Words { first: NonNull::from(state), count: 1 },
-            card: card.clone(),
+            _card: card.clone(),
         })
     }
 

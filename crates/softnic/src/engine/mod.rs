@@ -25,9 +25,9 @@ mod packet;
 mod requester;
 mod responder;
 
-pub(crate) use chunk::{Chunk, Order, copy, copy_out_of};
+pub(crate) use chunk::{Chunk, Order, copy};
 pub(crate) use packet::{Key, Reply, Request, Verb};
 pub(crate) use requester::{
     Activity, Completed, Port, Requester, Scratch, SendQueue, SendState, WQE_BYTES_MAX,
 };
-pub(crate) use responder::{Answered, Arrival, Memory, MemoryFault, respond};
+pub(crate) use responder::{Arrival, Memory, MemoryFault, respond};

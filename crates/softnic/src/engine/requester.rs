@@ -181,20 +181,6 @@ impl Requester {
         self.next
     }
 
-    pub(crate) fn state(&self) -> SendState {
-        self.state
-    }
-
-    /// Whether requests have left the ring that are not complete.
-    pub(crate) fn has_inflight(&self) -> bool {
-        !self.inflight.is_empty()
-    }
-
-    /// RESET: forgets everything.
-    pub(crate) fn reset(&mut self) {
-        *self = Self::new(self.transport, self.qpn);
-    }
-
     /// RTR of an RC queue pair.
     pub(crate) fn connect(&mut self, peer: (Lid, Qpn)) {
         self.peer = Some(peer);

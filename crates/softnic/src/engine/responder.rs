@@ -4,7 +4,7 @@ use memory::sync::{AtomicU64, Ordering};
 use verbs::{Access, Transport};
 use wire::{
     cqe::{self, CqeView, Responder, ResponderKind, Scatter, Source, Syndrome},
-    ids::Srqn,
+    ids::UserIndex,
     wqe::{RecvWqe, Sge},
 };
 
@@ -280,7 +280,7 @@ impl<M: Memory> Arrival<'_, M> {
             kind,
             qpn: self.target.qpn,
             wqe_counter: index,
-            srqn_or_user_index: rq.srqn.unwrap_or(Srqn::from_low_bits(self.target.qpn.get())),
+            user_index: user_index(self.target, rq),
             byte_cnt,
             scatter,
             source: Some(source.unwrap_or_default()),
@@ -328,6 +328,11 @@ enum Placed {
     InCqe,
 }
 
+/// The SRQ's number, or the queue pair's own.
+fn user_index(target: &Target, rq: &RqView) -> UserIndex {
+    UserIndex::from_low_bits(rq.srqn.map_or(target.qpn.get(), |srqn| srqn.get()))
+}
+
 fn source_of(request: &Request) -> Source {
     let (lid, qpn) = request.from;
     Source {
@@ -340,7 +345,7 @@ fn source_of(request: &Request) -> Source {
 }
 
 /// A receive that fails.
-pub(crate) fn receive_error(
+fn receive_error(
     target: &Target,
     rq: &RqView,
     index: u16,
@@ -350,7 +355,7 @@ pub(crate) fn receive_error(
         is_requester: false,
         qpn: target.qpn,
         wqe_counter: index,
-        srqn_or_user_index: rq.srqn.unwrap_or(Srqn::from_low_bits(target.qpn.get())),
+        user_index: user_index(target, rq),
         send_opcode: 0,
         syndrome,
         vendor_syndrome: 0,

@@ -6,14 +6,10 @@ mod ring;
 use core::{cell::UnsafeCell, ptr::NonNull};
 use std::sync::Mutex;
 
-use memory::{
-    Region,
-    sync::{Arc, AtomicBool, Ordering},
-};
+use memory::sync::{Arc, AtomicBool, Ordering};
 use mlx5::device::QpRequest;
-use os::clock;
 use verbs::{
-    Access, AsyncEvent, CreateError, GidRoute, ModifyError, QKey, QpState, Qpn, RnrTimer, Route,
+    Access, AsyncEvent, CreateError, GidRoute, ModifyError, QKey, QpState, Qpn, Route,
     Transition, Transport,
 };
 use wire::{
@@ -31,7 +27,7 @@ use crate::{
     device::Device,
     engine::{Activity, SendState},
     objects::{CqShared, RqShared},
-    shared::{arm::Armed, presence::Presence},
+    shared::presence::Presence,
 };
 pub(crate) use exec::gid_of;
 use exec::Exec;
@@ -102,7 +98,7 @@ impl QpShared {
             (Some(srq), _) => Some(srq.0.clone()),
             (None, Some(recv)) => {
                 let (entries, stride) = (recv.log_entries, recv.log_stride);
-                let rq = Arc::new(RqShared::create(context, entries, stride, false, pd)?);
+                let rq = Arc::new(RqShared::create(context, entries, stride, false)?);
                 context.add_rq(&rq);
                 Some(rq)
             }
