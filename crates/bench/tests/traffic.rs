@@ -3,10 +3,10 @@
 use std::{sync::mpsc, thread};
 
 use copyrpc_bench::{
-    board::Board,
+    board::{Board, WaitError},
     plan,
     suite::Job,
-    traffic::{Links, Party, Sample, Traffic, TrafficError},
+    traffic::{Contact, Links, Party, Sample, Traffic, TrafficError},
 };
 use softnic::{Config, Nic};
 
@@ -21,8 +21,8 @@ fn open(fabric: &str) -> Links<Nic> {
 /// Runs `samples` between two threads and returns what the initiator measured.
 fn run(fabric: &str, samples: &[Sample]) -> Result<Vec<f64>, TrafficError> {
     let board = Board::new().unwrap();
-    let (to_responder, from_initiator) = mpsc::channel();
-    let (to_initiator, from_responder) = mpsc::channel();
+    let (to_responder, from_initiator) = mpsc::channel::<Vec<Contact>>();
+    let (to_initiator, from_responder) = mpsc::channel::<Vec<Contact>>();
     let (ready, is_ready) = mpsc::channel();
     let (next, is_next) = mpsc::channel();
     thread::scope(|scope| {
@@ -34,7 +34,7 @@ fn run(fabric: &str, samples: &[Sample]) -> Result<Vec<f64>, TrafficError> {
             for sample in samples {
                 is_next.recv().unwrap();
                 let mut tell = || Ok(ready.send(()).unwrap());
-                links.respond(board, sample, &mut tell).inspect_err(|_| board.fail())?;
+                links.respond(board, sample, &mut tell).inspect_err(|e| {eprintln!("R {sample:?} {e}");board.fail()})?;
             }
             Ok::<_, TrafficError>(())
         });
@@ -43,13 +43,14 @@ fn run(fabric: &str, samples: &[Sample]) -> Result<Vec<f64>, TrafficError> {
         Party::connect(&mut links, &from_responder.recv().unwrap())?;
         let initiate = |sample| {
             board.reset();
-            next.send(()).unwrap();
-            is_ready.recv().unwrap();
-            links.initiate(board, sample).inspect_err(|_| board.fail())
+            let in_turn = next.send(()).is_ok() && is_ready.recv().is_ok();
+            if !in_turn {
+                return Err(WaitError::PeerFailed.into()); // its own reason comes first, below
+            }
+            links.initiate(board, sample).inspect_err(|e| {eprintln!("I {sample:?} {e}");board.fail()})
         };
         let numbers = samples.iter().map(initiate).collect::<Result<_, _>>();
-        responder.join().unwrap()?;
-        numbers
+        responder.join().unwrap().and(numbers)
     })
 }
 
