@@ -267,6 +267,13 @@ impl Context {
         self.reap();
     }
 
+    /// Reads the sockets now: something that a peer has sent is needed.
+    pub(crate) fn fetch(&self) {
+        let news = lock(&self.fabric).serve();
+        self.learn(news);
+        memory::sync::thread::yield_now();
+    }
+
     /// Takes note of who came and went.
     fn learn(&self, news: News) {
         if !news.joined.is_empty() || !news.left.is_empty() {

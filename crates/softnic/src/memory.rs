@@ -17,6 +17,7 @@ use crate::{
         Card,
         layout::{MrEntry, VALID},
     },
+    context::Context,
     engine::{Chunk, Memory, MemoryFault},
 };
 
@@ -109,7 +110,26 @@ pub(crate) struct PortMemory<'a> {
     pub(crate) cache: &'a mut MrCache,
     pub(crate) card: &'a Card,
     pub(crate) segments: &'a Segments,
+    /// The port that accesses; it can look for segments that are on their way.
+    pub(crate) context: &'a Context,
 }
+
+impl PortMemory<'_> {
+    /// A region is shown before its key is known to anybody, so its segment is in the socket.
+    #[cold]
+    fn resolve(&self, key: u32) -> Result<CachedMr, MemoryFault> {
+        for _ in 0..FETCHES_MAX {
+            match CachedMr::resolve(self.card, self.segments, key) {
+                Err(MemoryFault::Absent) => self.context.fetch(),
+                found => return found,
+            }
+        }
+        Err(MemoryFault::Absent)
+    }
+}
+
+/// Looks into the socket for a segment. More than one only if the socket was full.
+const FETCHES_MAX: u32 = 100;
 
 impl Memory for PortMemory<'_> {
     #[inline]
@@ -121,13 +141,13 @@ impl Memory for PortMemory<'_> {
         need: Access,
         pd: u32,
     ) -> Result<Chunk, MemoryFault> {
-        let way = &mut self.cache.0[(key >> 8) as usize % CACHE_WAYS];
-        let hit = way.as_ref().is_some_and(|mr| mr.key == key && mr.is_current());
-        if !hit {
-            *way = None;
-            *way = Some(CachedMr::resolve(self.card, self.segments, key)?);
+        let slot = (key >> 8) as usize % CACHE_WAYS;
+        let way = self.cache.0[slot].as_ref();
+        if !way.is_some_and(|mr| mr.key == key && mr.is_current()) {
+            let resolved = self.resolve(key)?;
+            self.cache.0[slot] = Some(resolved);
         }
-        let mr = way.as_ref().ok_or(MemoryFault::Denied)?;
+        let mr = self.cache.0[slot].as_ref().ok_or(MemoryFault::Denied)?;
         let offset = addr.wrapping_sub(mr.addr);
         let inside = offset <= mr.len_bytes && len <= mr.len_bytes - offset;
         if !inside || mr.pd != pd || !mr.access.contains(need) {

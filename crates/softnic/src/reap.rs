@@ -39,8 +39,9 @@ pub(crate) fn reap(context: &Context, peer: &Peer) {
         }
     }
     for rq in context.rqs() {
-        for index in rq.view.claims().held_by(peer.lid) {
-            fail_receive(context, peer, &qps, &rq, index, &mut holes);
+        for (index, count) in rq.view.claims().held_by(peer.lid) {
+            let counter = rq.view.taken(index, count).counter;
+            fail_receive(context, peer, &qps, &rq, counter, &mut holes);
             rq.view.claims().release(index);
         }
     }
@@ -58,24 +59,24 @@ pub(crate) fn reap(context: &Context, peer: &Peer) {
 
 /// Releases the claim of a receive whose completion was published.
 fn release(qps: &[std::sync::Arc<QpShared>], entry: &cqe::Cqe) {
-    let (qpn, index) = match entry.parse() {
+    let (qpn, counter) = match entry.parse() {
         Ok(CqeView::Responder(done)) => (done.qpn, done.wqe_counter),
         Ok(CqeView::Error(error)) if !error.is_requester => (error.qpn, error.wqe_counter),
         _ => return,
     };
     let rq = qps.iter().find(|qp| qp.qpn == qpn).and_then(|qp| qp.rq.as_ref());
     if let Some(rq) = rq {
-        rq.view.claims().release(index);
+        rq.view.claims().release(rq.view.index_of(counter));
     }
 }
 
-/// Completes receive `index` of `rq`, which the dead peer had taken, with an error.
+/// Completes receive `counter` of `rq`, which the dead peer had taken, with an error.
 fn fail_receive(
     context: &Context,
     peer: &Peer,
     qps: &[std::sync::Arc<QpShared>],
     rq: &RqShared,
-    index: u16,
+    counter: u16,
     holes: &mut Vec<(std::sync::Arc<CqShared>, u64)>,
 ) {
     let users = || qps.iter().filter(|qp| qp.rq.as_ref().is_some_and(|q| q.index() == rq.index()));
@@ -84,7 +85,7 @@ fn fail_receive(
     let Some(qp) = connected.or_else(|| users().find(|qp| qp.transport != Transport::Rc)) else {
         return;
     };
-    let error = receive_error(qp.qpn, index, qp.user_index());
+    let error = receive_error(qp.qpn, counter, qp.user_index());
     let hole = holes.iter().position(|(cq, _)| cq.index() == qp.recv_cq.index());
     match hole.map(|at| holes.swap_remove(at)) {
         Some((cq, position)) => cq.view.fill_hole(position, &error),
@@ -96,11 +97,11 @@ fn fail_receive(
     qp.wake_receiver(true);
 }
 
-fn receive_error(qpn: Qpn, index: u16, user_index: UserIndex) -> CqeView<'static> {
+fn receive_error(qpn: Qpn, counter: u16, user_index: UserIndex) -> CqeView<'static> {
     CqeView::Error(cqe::Error {
         is_requester: false,
         qpn,
-        wqe_counter: index,
+        wqe_counter: counter,
         user_index,
         send_opcode: 0,
         syndrome: Syndrome::Flushed,

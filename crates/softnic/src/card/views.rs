@@ -291,6 +291,15 @@ unsafe impl Send for RqView {}
 // SAFETY: as for `CqView`.
 unsafe impl Sync for RqView {}
 
+/// A receive that was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Taken {
+    /// In the ring.
+    pub(crate) index: u16,
+    /// In its completion.
+    pub(crate) counter: u16,
+}
+
 /// Longest receive WQE.
 pub(crate) const RECV_WQE_BYTES_MAX: usize = 1 << 9;
 
@@ -341,7 +350,7 @@ impl RqView {
     /// Takes the next receive. `posted_seen` is this sender's memory of the doorbell record, which
     /// it reads again only when it has used up what it knows of.
     #[inline]
-    pub(crate) fn take(&self, holder: Holder, posted_seen: &mut u16) -> Result<u16, TakeError> {
+    pub(crate) fn take(&self, holder: Holder, posted_seen: &mut u16) -> Result<Taken, TakeError> {
         let entries = 1u16 << self.log_entries;
         #[expect(clippy::cast_possible_truncation, reason = "counters are modulo 2^16")]
         let left = |posted: u16, count: u64| posted.wrapping_sub(count as u16);
@@ -351,7 +360,19 @@ impl RqView {
             }
             (1..=entries).contains(&left(*posted_seen, count))
         };
-        self.claims().take(holder, &mut available, |index| self.next(index))
+        let taken = self.claims().take(holder, &mut available, |index| self.next(index));
+        taken.map(|(index, count)| self.taken(index, count))
+    }
+
+    /// Names a receive as completions do: in an SRQ by index, in an RQ by the running counter.
+    #[expect(clippy::cast_possible_truncation, reason = "counters are modulo 2^16")]
+    pub(crate) fn taken(&self, index: u16, count: u64) -> Taken {
+        Taken { index, counter: if self.srqn.is_some() { index } else { count as u16 } }
+    }
+
+    /// Index of the receive that a completion calls `counter`.
+    pub(crate) fn index_of(&self, counter: u16) -> u16 {
+        counter & ((1 << self.log_entries) - 1)
     }
 
     /// Index that follows `index`: in a list, what the owner wrote there.

@@ -12,7 +12,7 @@ use super::{Chunk, Key, Order, Reply, Request, Verb, chunk};
 use crate::{
     card::{
         target::Target,
-        views::{RECV_WQE_BYTES_MAX, RqView, scatter_for},
+        views::{RECV_WQE_BYTES_MAX, RqView, Taken, scatter_for},
     },
     shared::{claims::TakeError, slots::ReserveError},
 };
@@ -193,8 +193,8 @@ impl<M: Memory> Arrival<'_, M> {
         let mut posted_seen = self.target.posted_seen.get();
         let taken = rq.take(holder, &mut posted_seen);
         self.target.posted_seen.set(posted_seen);
-        let index = match taken {
-            Ok(index) => index,
+        let taken = match taken {
+            Ok(taken) => taken,
             Err(TakeError::Empty | TakeError::Contended) => {
                 return Reply::NotReady { wait: self.target.rnr_wait }.into();
             }
@@ -205,12 +205,12 @@ impl<M: Memory> Arrival<'_, M> {
         };
         let mut inline = [0; cqe::INLINE_64_BYTES];
         let placed = match self.request.verb {
-            Verb::Send => self.place(rq, index, &mut inline),
+            Verb::Send => self.place(rq, taken.index, &mut inline),
             _ => Ok(Placed::Memory),
         };
         match placed {
-            Ok(placed) => self.report(rq, index, placed, &inline),
-            Err((theirs, ours)) => self.report_failure(rq, index, theirs, ours),
+            Ok(placed) => self.report(rq, taken, placed, &inline),
+            Err((theirs, ours)) => self.report_failure(rq, taken, theirs, ours),
         }
     }
 
@@ -260,7 +260,7 @@ impl<M: Memory> Arrival<'_, M> {
 
     /// Writes the completion of receive `index`.
     #[inline]
-    fn report(&mut self, rq: &RqView, index: u16, placed: Placed, inline: &[u8]) -> Answered {
+    fn report(&mut self, rq: &RqView, taken: Taken, placed: Placed, inline: &[u8]) -> Answered {
         let request = self.request;
         let kind = match (request.verb, request.imm) {
             (Verb::Send, None) => ResponderKind::Send,
@@ -279,7 +279,7 @@ impl<M: Memory> Arrival<'_, M> {
         let cqe = CqeView::Responder(Responder {
             kind,
             qpn: self.target.qpn,
-            wqe_counter: index,
+            wqe_counter: taken.counter,
             user_index: user_index(self.target, rq),
             byte_cnt,
             scatter,
@@ -289,33 +289,33 @@ impl<M: Memory> Arrival<'_, M> {
         });
         let holder = request.from.0.get();
         let published =
-            self.target.cq.publish(holder, &cqe, beside, || rq.claims().release(index));
+            self.target.cq.publish(holder, &cqe, beside, || rq.claims().release(taken.index));
         match published {
             Ok(()) => Answered { reply: Reply::Ack, arrived: Some(request.solicited) },
-            Err(error) => self.lose(rq, index, error),
+            Err(error) => self.lose(rq, taken, error),
         }
     }
 
     fn report_failure(
         &mut self,
         rq: &RqView,
-        index: u16,
+        taken: Taken,
         theirs: Syndrome,
         ours: Syndrome,
     ) -> Answered {
-        let cqe = receive_error(self.target, rq, index, ours);
+        let cqe = receive_error(self.target, rq, taken.counter, ours);
         let holder = self.request.from.0.get();
-        let published = self.target.cq.publish(holder, &cqe, &[], || rq.claims().release(index));
+        let published = self.target.cq.publish(holder, &cqe, &[], || rq.claims().release(taken.index));
         let reply = self.refuse(theirs, ours);
         match published {
             Ok(()) => Answered { reply, arrived: Some(true) },
-            Err(error) => self.lose(rq, index, error),
+            Err(error) => self.lose(rq, taken, error),
         }
     }
 
     /// The completion of a consumed receive could not be written: the CQ is dead.
-    fn lose(&self, rq: &RqView, index: u16, _error: ReserveError) -> Answered {
-        rq.claims().release(index);
+    fn lose(&self, rq: &RqView, taken: Taken, _error: ReserveError) -> Answered {
+        rq.claims().release(taken.index);
         self.target.break_down(Syndrome::LocalQpOperation);
         Reply::Refused(Syndrome::RemoteOperation).into()
     }
@@ -348,13 +348,13 @@ fn source_of(request: &Request) -> Source {
 fn receive_error(
     target: &Target,
     rq: &RqView,
-    index: u16,
+    counter: u16,
     syndrome: Syndrome,
 ) -> CqeView<'static> {
     CqeView::Error(cqe::Error {
         is_requester: false,
         qpn: target.qpn,
-        wqe_counter: index,
+        wqe_counter: counter,
         user_index: user_index(target, rq),
         send_opcode: 0,
         syndrome,

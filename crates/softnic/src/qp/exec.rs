@@ -284,6 +284,7 @@ impl Port for ExecPort<'_> {
             cache: self.local,
             card: &context.owner.card,
             segments: &context.segments,
+            context,
         };
         let need = if write { Access::LOCAL_WRITE } else { Access::empty() };
         memory
@@ -316,6 +317,7 @@ impl Port for ExecPort<'_> {
             cache: &mut destination.remote,
             card: &destination.peer.card,
             segments: &destination.peer.segments,
+            context: &self.qp.context,
         };
         let target = &destination.target;
         let answered = respond(Arrival { request, local, target, memory, order });

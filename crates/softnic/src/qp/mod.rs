@@ -415,18 +415,18 @@ impl QpShared {
         // Reads the doorbell record at once.
         let mut posted_seen = u16::MAX;
         let mut flushed = false;
-        while let Ok(index) = rq.view.take(holder, &mut posted_seen) {
+        while let Ok(taken) = rq.view.take(holder, &mut posted_seen) {
             let cqe = CqeView::Error(cqe::Error {
                 is_requester: false,
                 qpn: self.qpn,
-                wqe_counter: index,
+                wqe_counter: taken.counter,
                 user_index: self.user_index(),
                 send_opcode: 0,
                 syndrome: Syndrome::Flushed,
                 vendor_syndrome: 0,
             });
-            let claims = rq.view.claims();
-            if self.recv_cq.view.publish(holder, &cqe, &[], || claims.release(index)).is_err() {
+            let release = || rq.view.claims().release(taken.index);
+            if self.recv_cq.view.publish(holder, &cqe, &[], release).is_err() {
                 break;
             }
             flushed = true;

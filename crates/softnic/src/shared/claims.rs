@@ -67,7 +67,7 @@ impl<'a> Claims<'a> {
         unpack(self.head.load(Ordering::Relaxed)).0
     }
 
-    /// Takes the receive at the head and returns its index.
+    /// Takes the receive at the head; returns its index, and how many were taken before it.
     ///
     /// `available(count)` tells whether more than `count` receives were ever posted; `next(index)`
     /// returns the index that follows, as the queue's owner wrote it.
@@ -81,7 +81,7 @@ impl<'a> Claims<'a> {
         holder: Holder,
         mut available: impl FnMut(u64) -> bool,
         mut next: impl FnMut(u16) -> u16,
-    ) -> Result<u16, TakeError> {
+    ) -> Result<(u16, u64), TakeError> {
         debug_assert_ne!(holder, NOBODY);
         // Each turn either moves the head or loses to somebody who did.
         for _ in 0..64 {
@@ -109,7 +109,7 @@ impl<'a> Claims<'a> {
                 // Must happen before the receive completes: afterwards its owner may rewrite it,
                 // and `next` would lead astray.
                 self.advance(head, next(index));
-                return Ok(index);
+                return Ok((index, count));
             }
         }
         Err(TakeError::Contended)
@@ -135,11 +135,13 @@ impl<'a> Claims<'a> {
         }
     }
 
-    /// Receives that `holder` has taken and not completed. For use after its death.
-    pub fn held_by(&self, holder: Holder) -> impl Iterator<Item = u16> + use<'a> {
+    /// Receives that `holder` has taken and not completed, as [`take`](Self::take) returned them.
+    /// For use after its death.
+    pub fn held_by(&self, holder: Holder) -> impl Iterator<Item = (u16, u64)> + use<'a> {
         // SYNC(recv-claim): pairs with the CAS in `take`.
         let words = self.claims.iter().map(|claim| unpack(claim.load(Ordering::Acquire)));
-        words.zip(0..).filter(move |((_, by), _)| *by == holder).map(|(_, index)| index)
+        let held = words.zip(0..).filter(move |((_, by), _)| *by == holder);
+        held.map(|((count, _), index)| (index, count))
     }
 }
 
