@@ -34,7 +34,7 @@ fn run(fabric: &str, samples: &[Sample]) -> Result<Vec<f64>, TrafficError> {
             for sample in samples {
                 is_next.recv().unwrap();
                 let mut tell = || Ok(ready.send(()).unwrap());
-                links.respond(board, sample, &mut tell).inspect_err(|e| {eprintln!("R {sample:?} {e}");board.fail()})?;
+                links.respond(board, sample, &mut tell).inspect_err(|_| board.fail())?;
             }
             Ok::<_, TrafficError>(())
         });
@@ -47,7 +47,7 @@ fn run(fabric: &str, samples: &[Sample]) -> Result<Vec<f64>, TrafficError> {
             if !in_turn {
                 return Err(WaitError::PeerFailed.into()); // its own reason comes first, below
             }
-            links.initiate(board, sample).inspect_err(|e| {eprintln!("I {sample:?} {e}");board.fail()})
+            links.initiate(board, sample).inspect_err(|_| board.fail())
         };
         let numbers = samples.iter().map(initiate).collect::<Result<_, _>>();
         responder.join().unwrap().and(numbers)

@@ -108,7 +108,7 @@ pub(crate) struct BenchArgs {
     /// Write JSON lines to PATH; `-` is standard output, and the tables go to standard error.
     #[arg(long, value_name = "PATH")]
     pub(crate) json: Option<PathBuf>,
-    /// Samples per cell [default: 7; with --quick 5].
+    /// Samples per cell [default: 7; with --quick 3].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) runs: Option<u16>,
     /// Only cells whose name contains TEXT, and what they are compared with.

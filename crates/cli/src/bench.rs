@@ -21,11 +21,11 @@ use crate::{
 /// Duration of a sample.
 const WINDOW: Duration = Duration::from_millis(60);
 /// The same, to be quick.
-const WINDOW_QUICK: Duration = Duration::from_millis(25);
+const WINDOW_QUICK: Duration = Duration::from_millis(20);
 /// Samples per cell.
 const RUNS: u16 = 7;
 /// The same, to be quick.
-const RUNS_QUICK: u16 = 5;
+const RUNS_QUICK: u16 = 3;
 
 /// What `bench verbs` is measured against.
 const AIMS: [&str; 3] = [

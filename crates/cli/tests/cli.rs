@@ -111,3 +111,31 @@ fn a_reader_that_stops_early_is_no_error() {
     drop(info.stdout.take());
     assert!(info.wait().unwrap().success());
 }
+
+#[test]
+fn the_software_nic_carries_checked_traffic_between_two_processes() {
+    if !has_two_cores() {
+        return;
+    }
+    let fabric = format!("cli-test-{}", std::process::id());
+    let run =
+        copyrpc(&["bench", "verbs", "--quick", "--runs", "1", "--cell", "32B", "--json", "-"])
+            .env("COPYRPC_SOFT_FABRIC", fabric)
+            .output()
+            .unwrap();
+    assert!(run.status.success(), "{}", text(&run.stderr));
+    let header: Value = serde_json::from_str(text(&run.stdout).lines().next().unwrap()).unwrap();
+    assert_eq!((&header["bench"], &header["nic"]), (&"verbs".into(), &"soft".into()));
+    assert!(text(&run.stderr).contains("aim: "), "the tables say what to compare with");
+}
+
+#[test]
+fn a_knob_with_a_bad_value_is_refused_with_its_meaning() {
+    if !has_two_cores() {
+        return;
+    }
+    let run =
+        copyrpc(&["bench", "verbs", "--quick"]).env("COPYRPC_SOFT_DRIVE", "fast").output().unwrap();
+    assert_eq!(run.status.code(), Some(3));
+    assert!(text(&run.stderr).contains("COPYRPC_SOFT_DRIVE=fast"), "{}", text(&run.stderr));
+}
