@@ -4,6 +4,7 @@ use std::{sync::mpsc, thread};
 
 use copyrpc_bench::{
     board::{Board, WaitError},
+    duo::DuoError,
     plan,
     suite::Job,
     traffic::{Contact, Links, Party, Sample, Traffic, TrafficError},
@@ -33,7 +34,7 @@ fn run(fabric: &str, samples: &[Sample]) -> Result<Vec<f64>, TrafficError> {
             Party::connect(&mut links, &from_initiator.recv().unwrap())?;
             for sample in samples {
                 is_next.recv().unwrap();
-                let mut tell = || Ok(ready.send(()).unwrap());
+                let mut tell = || ready.send(()).map_err(|_| DuoError::PeerGone);
                 links.respond(board, sample, &mut tell).inspect_err(|_| board.fail())?;
             }
             Ok::<_, TrafficError>(())
@@ -90,7 +91,7 @@ fn two_sides_that_disagree_about_the_sample_are_told() {
         let (mut here, mut there) = links;
         let board = &board;
         let responder = scope.spawn(move || {
-            let mut tell = || Ok(ready.send(()).unwrap());
+            let mut tell = || ready.send(()).map_err(|_| DuoError::PeerGone);
             there.respond(board, &sample(2), &mut tell).inspect_err(|_| board.fail())
         });
         is_ready.recv().unwrap();
