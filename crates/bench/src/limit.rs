@@ -94,6 +94,8 @@ fn produce(board: &Board, count: u64) -> Result<f64, WaitError> {
             let fresh = consumed.load(Ordering::Acquire) + STREAM_SLOTS as u64;
             if fresh == free_until {
                 patience.wait()?;
+            } else {
+                patience.progress();
             }
             free_until = fresh;
         }

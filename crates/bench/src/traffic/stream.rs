@@ -71,7 +71,11 @@ impl Stream {
                     patience.wait()?;
                 }
                 // SYNC(consumed): pairs with the Release in `respond`.
-                consumed = received.load(Ordering::Acquire);
+                let fresh = received.load(Ordering::Acquire);
+                if fresh != consumed {
+                    patience.progress();
+                }
+                consumed = fresh;
             }
             link.wait_room(self.batch, &mut patience)?;
             for index in sent..sent + burst {

@@ -221,7 +221,11 @@ impl<'a, N: Nic> Flow<'a, N> {
             && posted > self.consumed + self.shape.receives()
         {
             // SYNC(consumed): pairs with the Release in `receive_all`.
-            self.consumed = self.board.word(Word::Received).load(Ordering::Acquire);
+            let consumed = self.board.word(Word::Received).load(Ordering::Acquire);
+            if consumed != self.consumed {
+                self.patience.progress();
+            }
+            self.consumed = consumed;
             self.step()?;
         }
         Ok(())
