@@ -1,0 +1,247 @@
+//! The words that the two processes of a measurement share: one cache line each.
+//!
+//! ```text
+//! line 0  Ping           initiator → responder, a count
+//! line 1  Pong           responder → initiator, a count
+//! line 2  Received       responder → initiator, messages consumed so far: flow control
+//! line 3  InitiatorDone  number of the sample that this side has finished
+//! line 4  ResponderDone  the same of the other side
+//! line 5  Failed         not 0: one side gave up, the other need not wait for its deadline
+//! 4096 …  stream of 64-byte slots
+//! ```
+
+use std::{
+    io,
+    os::fd::{AsFd as _, OwnedFd},
+    time::{Duration, Instant},
+};
+
+use memory::{
+    Access, Line, MapError, Region, ViewError,
+    sync::{AtomicU64, Ordering, hint},
+};
+
+/// Offset of the stream.
+const STREAM_OFFSET_BYTES: usize = 4096;
+/// 64-byte slots of the stream.
+pub const STREAM_SLOTS: usize = 4096;
+/// Words of a slot.
+pub const SLOT_WORDS: usize = 8;
+/// Bytes of the shared mapping.
+const BOARD_BYTES: usize = STREAM_OFFSET_BYTES + STREAM_SLOTS * SLOT_WORDS * size_of::<u64>();
+/// Empty polls between two looks at the clock.
+const POLLS_PER_CLOCK: u32 = 1 << 12;
+
+/// A word with a purpose.
+#[derive(Clone, Copy, Debug)]
+#[repr(usize)]
+pub enum Word {
+    /// Initiator's turn in a ping-pong.
+    Ping,
+    /// Responder's turn.
+    Pong,
+    /// Messages that the responder has consumed.
+    Received,
+    /// Sample that the initiator has finished.
+    InitiatorDone,
+    /// Sample that the responder has finished.
+    ResponderDone,
+    /// One side gave up.
+    Failed,
+}
+
+const WORDS: usize = Word::Failed as usize + 1;
+const _: () = assert!(WORDS * memory::line::LINE_BYTES <= STREAM_OFFSET_BYTES);
+
+/// Why there is no board.
+#[derive(Debug, thiserror::Error)]
+pub enum BoardError {
+    /// No memory, or a descriptor that is no sealed memfd of the right size.
+    #[error("cannot map the shared words: {0}")]
+    Map(#[from] MapError),
+    /// The mapping is too small.
+    #[error("the shared words do not fit their mapping: {0}")]
+    View(#[from] ViewError),
+    /// The descriptor cannot be duplicated.
+    #[error("cannot duplicate the descriptor of the shared words: {0}")]
+    Descriptor(#[from] io::Error),
+}
+
+/// A wait ended without what it waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WaitError {
+    /// The other side is stuck, or the machine is far slower than expected.
+    #[error("no progress for {0:?}: the other process hangs or does not get its core")]
+    TimedOut(Duration),
+    /// The other side said so.
+    #[error("the other process gave up")]
+    PeerFailed,
+}
+
+/// The shared words.
+#[derive(Debug)]
+pub struct Board {
+    region: Region,
+}
+
+impl Board {
+    /// New words, all zero.
+    ///
+    /// # Errors
+    ///
+    /// [`BoardError`].
+    pub fn new() -> Result<Self, BoardError> {
+        Self::checked(Region::memfd("copyrpc-bench", BOARD_BYTES)?)
+    }
+
+    /// The words behind a descriptor that another process's [`Board::descriptor`] gave.
+    ///
+    /// # Errors
+    ///
+    /// [`BoardError`].
+    pub fn open(descriptor: OwnedFd) -> Result<Self, BoardError> {
+        Self::checked(Region::map(descriptor, BOARD_BYTES, Access::ReadWrite)?)
+    }
+
+    /// Proves once that every word is in bounds and writable, which the getters rely on.
+    fn checked(region: Region) -> Result<Self, BoardError> {
+        region.shared_slice::<Line<AtomicU64>>(0, WORDS)?;
+        region.shared_slice::<[AtomicU64; SLOT_WORDS]>(STREAM_OFFSET_BYTES, STREAM_SLOTS)?;
+        Ok(Self { region })
+    }
+
+    /// What another process opens.
+    ///
+    /// # Errors
+    ///
+    /// [`BoardError::Descriptor`].
+    ///
+    /// # Panics
+    ///
+    /// Never: boards are always backed by a memfd.
+    pub fn descriptor(&self) -> Result<OwnedFd, BoardError> {
+        let descriptor = self.region.fd().expect("a board is a memfd");
+        Ok(descriptor.as_fd().try_clone_to_owned()?)
+    }
+
+    /// One word.
+    ///
+    /// # Panics
+    ///
+    /// Never: the constructor proved it to be in bounds.
+    #[inline]
+    #[must_use]
+    pub fn word(&self, word: Word) -> &AtomicU64 {
+        let offset_bytes = word as usize * memory::line::LINE_BYTES;
+        let line: &Line<AtomicU64> = self.region.shared(offset_bytes).expect("checked by new");
+        line
+    }
+
+    /// The slots of the stream.
+    ///
+    /// # Panics
+    ///
+    /// Never: the constructor proved them to be in bounds.
+    #[must_use]
+    pub fn stream(&self) -> &[[AtomicU64; SLOT_WORDS]] {
+        self.region.shared_slice(STREAM_OFFSET_BYTES, STREAM_SLOTS).expect("checked by new")
+    }
+
+    /// Zeroes the words of the next sample. Only between samples, when the other side rests.
+    pub fn reset(&self) {
+        for word in [Word::Ping, Word::Pong, Word::Received, Word::Failed] {
+            self.word(word).store(0, Ordering::Relaxed);
+        }
+        for slot in self.stream() {
+            slot[0].store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Tells the other side not to wait any longer.
+    pub fn fail(&self) {
+        self.word(Word::Failed).store(1, Ordering::Relaxed);
+    }
+
+    /// Patience for a wait that begins now.
+    #[must_use]
+    pub fn patience(&self, limit: Duration) -> Patience<'_> {
+        Patience { board: self, limit, polls: 0, since: None }
+    }
+}
+
+/// Bounds a polling loop: looks at the clock, and whether the other side gave up, now and then.
+#[derive(Debug)]
+pub struct Patience<'a> {
+    board: &'a Board,
+    limit: Duration,
+    polls: u32,
+    since: Option<Instant>,
+}
+
+impl Patience<'_> {
+    /// Call after every poll that found nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`WaitError`].
+    #[inline]
+    pub fn wait(&mut self) -> Result<(), WaitError> {
+        self.polls += 1;
+        if self.polls < POLLS_PER_CLOCK { Ok(()) } else { self.look() }
+    }
+
+    /// Call when something was found: the deadline moves.
+    #[inline]
+    pub fn progress(&mut self) {
+        self.polls = 0;
+        self.since = None;
+    }
+
+    #[cold]
+    fn look(&mut self) -> Result<(), WaitError> {
+        self.polls = 0;
+        if self.board.word(Word::Failed).load(Ordering::Relaxed) != 0 {
+            return Err(WaitError::PeerFailed);
+        }
+        if self.since.get_or_insert_with(Instant::now).elapsed() > self.limit {
+            return Err(WaitError::TimedOut(self.limit));
+        }
+        hint::spin_loop();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_mappings_show_the_same_words() {
+        let board = Board::new().unwrap();
+        let other = Board::open(board.descriptor().unwrap()).unwrap();
+        board.word(Word::Ping).store(7, Ordering::Relaxed);
+        other.stream()[STREAM_SLOTS - 1][7].store(9, Ordering::Relaxed);
+        assert_eq!(other.word(Word::Ping).load(Ordering::Relaxed), 7);
+        assert_eq!(other.word(Word::Pong).load(Ordering::Relaxed), 0);
+        assert_eq!(board.stream()[STREAM_SLOTS - 1][7].load(Ordering::Relaxed), 9);
+        board.reset();
+        assert_eq!(other.word(Word::Ping).load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_failure_of_one_side_ends_the_wait_of_the_other() {
+        let board = Board::new().unwrap();
+        let mut patience = board.patience(Duration::from_secs(3600));
+        board.fail();
+        let error = (0..=POLLS_PER_CLOCK).find_map(|_| patience.wait().err());
+        assert_eq!(error, Some(WaitError::PeerFailed));
+    }
+
+    #[test]
+    fn a_wait_without_progress_ends() {
+        let board = Board::new().unwrap();
+        let mut patience = board.patience(Duration::ZERO);
+        let error = (0..3 * POLLS_PER_CLOCK).find_map(|_| patience.wait().err());
+        assert_eq!(error, Some(WaitError::TimedOut(Duration::ZERO)));
+    }
+}

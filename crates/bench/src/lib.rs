@@ -1,0 +1,33 @@
+//! Measuring machinery: pairs of pinned processes, what the machine itself can do, and verbs
+//! traffic that checks its data.
+//!
+//! ```text
+//! suite     the cells of a benchmark and the two roles that run them
+//! traffic   what two processes send each other over any `verbs::Nic`
+//! limit     what the same two processes reach with bare memory: the reference of every ratio
+//! schedule  interleaves the cells round by round and brackets every sample with a probe
+//! stats     samples of one regime to median, minimum, maximum
+//! report    table for people, JSON lines for programs
+//! duo       the two processes: pinned, connected, dying together
+//! ```
+//!
+//! # Architecture invariant
+//!
+//! No number leaves this crate without the regime it was taken in, no ratio mixes two regimes, and
+//! nothing is measured on a thread that is not pinned.
+
+#![forbid(unsafe_code)]
+
+pub mod board;
+pub mod cores;
+pub mod duo;
+pub mod limit;
+pub mod machine;
+pub mod pingpong;
+pub mod plan;
+pub mod regime;
+pub mod report;
+pub mod schedule;
+pub mod stats;
+pub mod suite;
+pub mod traffic;

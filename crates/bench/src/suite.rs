@@ -1,0 +1,401 @@
+//! The cells of a benchmark, and the two roles that run them: the parent plans, times and asks; the
+//! child serves.
+//!
+//! ```text
+//! parent                                   child
+//!   Open{nic} ───────────────────────────▶ creates its links
+//!            ◀─────────────── Contacts ───
+//!   Connect(contacts) ───────────────────▶
+//!            ◀──────────────────── Ready ──
+//!   Run(sample) or Limit ────────────────▶ prepares
+//!            ◀──────────────────── Ready ──
+//!   ═══ traffic, timed by the parent ═══
+//!            ◀──────────────────── Done ───  or Failed, with the reason
+//! ```
+
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::{
+    board::{Board, WaitError},
+    cores::Cores,
+    duo::{Control, Duo, DuoError, REPLY_DEADLINE, Side},
+    limit::{Copier, LimitError, SharedLimit},
+    pingpong::{self, PROBE_WINDOW, ThreadsError},
+    report::Cell,
+    schedule::Workload,
+    traffic::{BATCH, Contact, Party, Sample, Traffic, TrafficError},
+};
+
+/// Messages of the sample that calibrates a cell.
+const FIRST_COUNT: u64 = 2 * BATCH;
+/// Messages of a sample, at most.
+const COUNT_MAX: u64 = 50_000_000;
+
+/// How a cell is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Job {
+    /// Two-line round trip between two threads of this process.
+    Threads,
+    /// Two-line round trip between the two processes.
+    Processes,
+    /// Stream of 64-byte slots between the two processes.
+    Stream,
+    /// `memcpy` inside this process, in pieces of so many bytes.
+    Copy(usize),
+    /// Through the NIC.
+    Traffic(Traffic),
+}
+
+/// A cell and how it is measured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Planned {
+    /// What is reported.
+    pub cell: Cell,
+    /// What is done.
+    pub job: Job,
+}
+
+/// Keeps the cells whose name contains `filter`, and those that they are compared with.
+#[must_use]
+pub fn select(plan: Vec<Planned>, filter: &str) -> Vec<Planned> {
+    let chosen = |name: &str| name.contains(filter);
+    let references = plan
+        .iter()
+        .filter(|planned| chosen(&planned.cell.name))
+        .filter_map(|planned| planned.cell.versus.clone())
+        .collect::<Vec<_>>();
+    let is_kept = |name: &String| chosen(name) || references.contains(name);
+    plan.into_iter().filter(|planned| is_kept(&planned.cell.name)).collect()
+}
+
+/// What the parent asks.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Request {
+    Open { nic: String },
+    Connect(Vec<Contact>),
+    Limit(SharedLimit),
+    Run(Sample),
+}
+
+/// What the child answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Reply {
+    Contacts(Vec<Contact>),
+    Ready,
+    Done,
+    Failed(String),
+}
+
+/// Why a benchmark has no result.
+#[derive(Debug, thiserror::Error)]
+pub enum SuiteError {
+    /// The two processes lost each other.
+    #[error(transparent)]
+    Duo(#[from] DuoError),
+    /// The machine's own limit could not be measured.
+    #[error("two-line round trip or stream: {0}")]
+    Limit(#[from] WaitError),
+    /// The same between threads.
+    #[error("two-line round trip between threads: {0}")]
+    Threads(#[from] ThreadsError),
+    /// This side's NIC.
+    #[error("initiator: {0}")]
+    Traffic(#[from] TrafficError),
+    /// The other side's reason.
+    #[error("responder: {0}")]
+    Responder(String),
+    /// Both sides failed; usually the second because of the first.
+    #[error("initiator: {initiator}; responder: {responder}")]
+    Both {
+        /// This side's reason.
+        initiator: Box<Self>,
+        /// The other side's reason.
+        responder: String,
+    },
+    /// The other side answered something else than asked for.
+    #[error("the other process answered out of turn: {0}")]
+    OutOfTurn(String),
+    /// A cell needs the NIC, but the suite has none.
+    #[error("this cell needs a NIC")]
+    NoNic,
+    /// A cell failed.
+    #[error("cell {cell}: {cause}")]
+    Cell {
+        /// Its name.
+        cell: String,
+        /// Why it failed.
+        cause: Box<Self>,
+    },
+}
+
+/// The parent's role: runs planned cells as a [`Workload`].
+pub struct Suite {
+    duo: Duo,
+    cores: Cores,
+    party: Option<Box<dyn Party>>,
+    plan: Vec<Planned>,
+    /// Messages per sample, by cell.
+    counts: Vec<u64>,
+    copier: Copier,
+    window: Duration,
+    samples: u64,
+}
+
+impl Suite {
+    /// A suite whose samples take about `window` each.
+    #[must_use]
+    pub fn new(duo: Duo, cores: Cores, plan: Vec<Planned>, window: Duration) -> Self {
+        let counts = vec![FIRST_COUNT; plan.len()];
+        let copier = Copier::default();
+        Self { duo, cores, party: None, plan, counts, copier, window, samples: 0 }
+    }
+
+    /// Lets both sides use a NIC: this one `party`, the other one its own named `nic`.
+    ///
+    /// # Errors
+    ///
+    /// [`SuiteError`].
+    pub fn connect(&mut self, nic: &str, mut party: Box<dyn Party>) -> Result<(), SuiteError> {
+        self.duo.control.send(&Request::Open { nic: nic.to_owned() })?;
+        let contacts = match self.reply()? {
+            Reply::Contacts(contacts) => contacts,
+            other => return Err(unexpected(other)),
+        };
+        self.duo.control.send(&Request::Connect(party.contacts()))?;
+        party.connect(&contacts)?;
+        self.expect(&Reply::Ready)?;
+        self.party = Some(party);
+        Ok(())
+    }
+
+    fn reply(&mut self) -> Result<Reply, SuiteError> {
+        let Self { duo, party, .. } = self;
+        receive(&mut duo.control, party, Some(REPLY_DEADLINE))
+    }
+
+    fn expect(&mut self, expected: &Reply) -> Result<(), SuiteError> {
+        let reply = self.reply()?;
+        if reply == *expected { Ok(()) } else { Err(unexpected(reply)) }
+    }
+
+    /// Runs `here` while the other side runs `request`.
+    fn together(
+        &mut self,
+        request: &Request,
+        here: impl FnOnce(&Board, &mut Option<Box<dyn Party>>) -> Result<f64, SuiteError>,
+    ) -> Result<f64, SuiteError> {
+        self.duo.board.reset();
+        self.duo.control.send(request)?;
+        self.expect(&Reply::Ready)?;
+        let result = here(&self.duo.board, &mut self.party);
+        if result.is_err() {
+            self.duo.board.fail();
+        }
+        match (result, self.expect(&Reply::Done)) {
+            (result, Ok(())) => result,
+            (Ok(_), Err(error)) => Err(error),
+            (Err(initiator), Err(SuiteError::Responder(responder))) => {
+                Err(SuiteError::Both { initiator: Box::new(initiator), responder })
+            }
+            (Err(initiator), Err(_)) => Err(initiator),
+        }
+    }
+
+    fn limit(&mut self, limit: SharedLimit) -> Result<f64, SuiteError> {
+        self.together(&Request::Limit(limit), |board, _| Ok(limit.initiate(board)?))
+    }
+
+    fn traffic(&mut self, traffic: Traffic, count: u64) -> Result<f64, SuiteError> {
+        self.samples += 1;
+        let sample = Sample { traffic, count, number: self.samples };
+        self.together(&Request::Run(sample), |board, party| {
+            let party = party.as_mut().ok_or(SuiteError::NoNic)?;
+            Ok(party.initiate(board, &sample)?)
+        })
+    }
+
+    fn run(&mut self, job: Job, count: u64) -> Result<f64, SuiteError> {
+        let window = self.window / 4;
+        match job {
+            Job::Threads => Ok(pingpong::between_threads(self.cores, &self.duo.board, window)?),
+            Job::Processes => self.limit(SharedLimit::RoundTrip { window }),
+            Job::Stream => self.limit(SharedLimit::Stream { count }),
+            Job::Copy(len_bytes) => Ok(self.copier.bandwidth(len_bytes, self.window)),
+            Job::Traffic(traffic) => self.traffic(traffic, count),
+        }
+    }
+
+    fn named(&self, cell: usize, result: Result<f64, SuiteError>) -> Result<f64, SuiteError> {
+        let name = || self.plan[cell].cell.name.clone();
+        result.map_err(|cause| SuiteError::Cell { cell: name(), cause: Box::new(cause) })
+    }
+
+    /// Two samples, each sized by the one before: the first is too short to trust.
+    fn calibrate(&mut self, cell: usize) -> Result<f64, SuiteError> {
+        let job = self.plan[cell].job;
+        let mut count = FIRST_COUNT;
+        let mut value = 0.0;
+        for _ in 0..2 {
+            value = self.run(job, count)?;
+            count = match job {
+                Job::Threads | Job::Processes | Job::Copy(_) => break,
+                Job::Stream => count_for(self.window, 1e3 / value),
+                Job::Traffic(traffic) => count_for(self.window, traffic.message_ns(value)),
+            };
+        }
+        self.counts[cell] = count;
+        Ok(value)
+    }
+}
+
+impl Workload for Suite {
+    type Error = SuiteError;
+
+    fn cells(&self) -> usize {
+        self.plan.len()
+    }
+
+    fn prepare(&mut self, cell: usize) -> Result<(), SuiteError> {
+        let result = self.calibrate(cell);
+        self.named(cell, result).map(|_| ())
+    }
+
+    fn probe(&mut self) -> Result<f64, SuiteError> {
+        self.limit(SharedLimit::RoundTrip { window: PROBE_WINDOW })
+    }
+
+    fn sample(&mut self, cell: usize) -> Result<f64, SuiteError> {
+        let result = self.run(self.plan[cell].job, self.counts[cell]);
+        self.named(cell, result)
+    }
+}
+
+/// Messages of `message_ns` each that fill `window`: whole batches, at least one.
+fn count_for(window: Duration, message_ns: f64) -> u64 {
+    let count = window.as_secs_f64() * 1e9 / message_ns;
+    #[expect(clippy::cast_possible_truncation, reason = "saturates, and is clamped")]
+    #[expect(clippy::cast_sign_loss, reason = "durations are not negative")]
+    let count = count as u64;
+    count.clamp(BATCH, COUNT_MAX).next_multiple_of(BATCH)
+}
+
+fn unexpected(reply: Reply) -> SuiteError {
+    match reply {
+        Reply::Failed(reason) => SuiteError::Responder(reason),
+        other => SuiteError::OutOfTurn(format!("{other:?}")),
+    }
+}
+
+/// Opens a NIC by name and creates one side of the traffic on it.
+pub type OpenParty<'a> = &'a dyn Fn(&str) -> Result<Box<dyn Party>, String>;
+
+/// The child's role: serves until the parent goes away.
+///
+/// # Errors
+///
+/// [`SuiteError`]. What fails within a sample is told to the parent instead.
+pub fn serve(side: &mut Side, open: OpenParty<'_>) -> Result<(), SuiteError> {
+    let mut party = None;
+    loop {
+        let request = match receive(&mut side.control, &mut party, None) {
+            Err(SuiteError::Duo(DuoError::PeerGone)) => return Ok(()),
+            request => request?,
+        };
+        let reply = match request {
+            Request::Open { nic } => match open(&nic) {
+                Ok(opened) => Reply::Contacts(party.insert(opened).contacts()),
+                Err(reason) => Reply::Failed(reason),
+            },
+            Request::Connect(contacts) => match &mut party {
+                Some(party) => reply_of(party.connect(&contacts), Reply::Ready),
+                None => Reply::Failed("no NIC is open".to_owned()),
+            },
+            Request::Limit(limit) => {
+                side.control.send(&Reply::Ready)?;
+                reply_of::<LimitError>(limit.respond(&side.board), Reply::Done)
+            }
+            Request::Run(sample) => match &mut party {
+                Some(party) => {
+                    let Side { board, control } = &mut *side;
+                    let ready = &mut || control.send(&Reply::Ready);
+                    reply_of(party.respond(board, &sample, ready), Reply::Done)
+                }
+                None => Reply::Failed("no NIC is open".to_owned()),
+            },
+        };
+        if matches!(reply, Reply::Failed(_)) {
+            side.board.fail();
+        }
+        side.control.send(&reply)?;
+    }
+}
+
+/// Waits for the next message and keeps the NIC, if there is one, going meanwhile.
+fn receive<T: DeserializeOwned>(
+    control: &mut Control,
+    party: &mut Option<Box<dyn Party>>,
+    deadline: Option<Duration>,
+) -> Result<T, SuiteError> {
+    let begin = Instant::now();
+    loop {
+        let pause = party.as_mut().map(|party| party.idle()).transpose()?.flatten();
+        let left = deadline.map(|deadline| deadline.saturating_sub(begin.elapsed()));
+        let timeout = match (pause, left) {
+            (Some(pause), Some(left)) => Some(pause.min(left)),
+            (pause, left) => pause.or(left),
+        };
+        match control.receive(timeout) {
+            Err(DuoError::Silent(_)) if left.is_none_or(|left| !left.is_zero()) => {}
+            message => return Ok(message?),
+        }
+    }
+}
+
+fn reply_of<E: ToString>(result: Result<(), E>, success: Reply) -> Reply {
+    match result {
+        Ok(()) => success,
+        Err(error) => Reply::Failed(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::Metric;
+
+    fn planned(name: &str, versus: Option<&str>) -> Planned {
+        let versus = versus.map(str::to_owned);
+        let cell = Cell { name: name.to_owned(), metric: Metric::Rate, versus };
+        Planned { cell, job: Job::Stream }
+    }
+
+    #[test]
+    fn a_filter_keeps_what_the_chosen_cells_are_compared_with() {
+        let plan = vec![
+            planned("limit/line", None),
+            planned("limit/copy", None),
+            planned("send", Some("limit/line")),
+            planned("write", Some("limit/copy")),
+        ];
+        let names = |plan: Vec<Planned>| {
+            plan.into_iter().map(|planned| planned.cell.name).collect::<Vec<_>>()
+        };
+        assert_eq!(names(select(plan.clone(), "send")), ["limit/line", "send"]);
+        assert_eq!(names(select(plan.clone(), "")).len(), 4);
+        assert!(select(plan, "nothing").is_empty());
+    }
+
+    #[test]
+    fn counts_are_whole_batches_within_bounds() {
+        let window = Duration::from_millis(1);
+        assert_eq!(count_for(window, 1000.0), 1000);
+        assert_eq!(count_for(window, 999.0), 1050);
+        assert_eq!(count_for(window, 1e9), BATCH);
+        assert_eq!(count_for(window, 0.0), COUNT_MAX);
+        assert_eq!(count_for(window, f64::NAN), BATCH);
+    }
+}

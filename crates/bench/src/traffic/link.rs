@@ -1,0 +1,217 @@
+//! One queue pair with its memory.
+//!
+//! ```text
+//! byte 0       ┌─────────────────────────────────────────────┐ peer's NIC (WRITE), own NIC
+//!              │ landing: receive buffers, WRITE targets,    │ (receives, READ results)
+//!              │          results of READs and atomics       │
+//!      1 MiB   ├─────────────────────────────────────────────┤ own CPU; peers READ
+//!              │ source of large messages                    │
+//!      2 MiB   ├─────────────────────────────────────────────┤ own CPU between samples; peers
+//!              │ target word of atomics and small READs      │
+//!              └─────────────────────────────────────────────┘
+//! ```
+
+use core::time::Duration;
+
+use verbs::{
+    Completion, CompletionQueue, Destination, MemoryRegion, Nic, Op, PostRecvError, QueuePair,
+    RemoteSlice, SendFlags, SendRequest, SharedReceiveQueue,
+};
+
+use crate::{board::Patience, traffic::TrafficError};
+
+/// Where peers write and receives land.
+pub(crate) const LANDING_BYTES: usize = 1 << 20;
+/// Where large messages come from.
+pub(crate) const SOURCE_OFFSET: usize = LANDING_BYTES;
+/// Bytes of that.
+pub(crate) const SOURCE_BYTES: usize = 1 << 20;
+/// What atomics act on.
+pub(crate) const TARGET_OFFSET: usize = SOURCE_OFFSET + SOURCE_BYTES;
+/// All of it.
+pub(crate) const REGION_BYTES: usize = TARGET_OFFSET + 4096;
+/// Receives that can be posted.
+pub(crate) const RECEIVES: u16 = 512;
+/// WQE blocks of the send queue.
+pub(crate) const SEND_BLOCKS: u16 = 512;
+/// WQE blocks that the largest request here takes.
+pub(crate) const BLOCKS_PER_SEND: u16 = 2;
+/// Area that the NIC puts before a datagram.
+pub(crate) const GRH_BYTES: usize = 40;
+/// Longest wait of one side for the other.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What a completion told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// Sends up to the one with this index are complete.
+    Sent(u16),
+    /// A message arrived.
+    Received {
+        /// Its payload.
+        len_bytes: u32,
+        /// Its immediate.
+        imm: Option<u32>,
+    },
+}
+
+/// A queue pair, its completion queue, and the region that both sides of the link have alike.
+pub struct Link<N: Nic> {
+    pub(crate) region: N::Mr,
+    pub(crate) cq: N::Cq,
+    pub(crate) qp: N::Qp,
+    pub(crate) srq: Option<N::Srq>,
+    /// Start of the peer's region.
+    pub(crate) peer: RemoteSlice,
+    /// Where datagrams go.
+    pub(crate) destination: Option<Destination>,
+}
+
+impl<N: Nic> Link<N> {
+    /// Takes the next completion and gives its queue space back.
+    ///
+    /// Receives of a queue complete in the order in which they were posted (IBTA 9.5), hence the
+    /// n-th received message lies in the n-th posted buffer.
+    #[inline]
+    pub(crate) fn poll(&mut self) -> Result<Option<Event>, TrafficError> {
+        let Some(completion) = self.cq.poll() else { return Ok(None) };
+        let Completion { kind, failure, wqe, len_bytes, imm, .. } = completion;
+        match &mut self.srq {
+            Some(srq) if kind.is_receive() => srq.retire(&completion),
+            _ => self.qp.retire(&completion),
+        }
+        if let Some(failure) = failure {
+            return Err(TrafficError::Failed { kind, failure });
+        }
+        Ok(Some(if kind.is_receive() {
+            Event::Received { len_bytes, imm }
+        } else {
+            Event::Sent(wqe)
+        }))
+    }
+
+    /// Queues a request; the NIC learns of it by [`ring_send`](Self::ring_send).
+    #[inline]
+    pub(crate) fn post(&mut self, op: Op<'_>, signaled: bool) -> Result<u16, TrafficError> {
+        let flags = if signaled { SendFlags::SIGNALED } else { SendFlags::empty() };
+        let request = SendRequest { op, flags, to: self.destination.as_ref() };
+        Ok(self.qp.post_send(&request)?)
+    }
+
+    #[inline]
+    pub(crate) fn ring_send(&mut self) {
+        self.qp.ring_send();
+    }
+
+    /// Whether `requests` more can be posted now.
+    #[inline]
+    pub(crate) fn has_room(&self, requests: u16) -> bool {
+        self.qp.send_free() >= requests * BLOCKS_PER_SEND
+    }
+
+    /// Queues a receive of nothing, or of `len_bytes` at `offset`.
+    #[inline]
+    pub(crate) fn post_receive(
+        &mut self,
+        buffer: Option<(usize, usize)>,
+    ) -> Result<(), PostRecvError> {
+        let sge = buffer.map(|(offset, len_bytes)| self.region.sge(offset, len_bytes));
+        match &mut self.srq {
+            Some(srq) => srq.post(sge.as_slice())?,
+            None => self.qp.post_recv(sge.as_slice())?,
+        };
+        Ok(())
+    }
+
+    #[inline]
+    pub(crate) fn ring_receives(&mut self) {
+        match &mut self.srq {
+            Some(srq) => srq.ring(),
+            None => self.qp.ring_recv(),
+        }
+    }
+
+    /// `offset` in the peer's region.
+    #[inline]
+    pub(crate) fn remote(&self, offset: usize) -> RemoteSlice {
+        RemoteSlice { addr: self.peer.addr + offset as u64, rkey: self.peer.rkey }
+    }
+
+    /// Bytes before the payload of a received message.
+    #[inline]
+    pub(crate) fn header_bytes(&self) -> usize {
+        if self.destination.is_some() { GRH_BYTES } else { 0 }
+    }
+
+    /// Waits for the completion of the send with index `wqe`.
+    pub(crate) fn wait_sent(
+        &mut self,
+        wqe: u16,
+        patience: &mut Patience<'_>,
+    ) -> Result<(), TrafficError> {
+        loop {
+            match self.poll()? {
+                Some(Event::Sent(done)) if done == wqe => break,
+                Some(Event::Sent(_)) => patience.progress(),
+                Some(Event::Received { .. }) => return Err(TrafficError::Stray),
+                None => patience.wait()?,
+            }
+        }
+        patience.progress();
+        Ok(())
+    }
+
+    /// Waits for the next message.
+    #[inline]
+    pub(crate) fn wait_received(
+        &mut self,
+        patience: &mut Patience<'_>,
+    ) -> Result<(u32, Option<u32>), TrafficError> {
+        loop {
+            match self.poll()? {
+                Some(Event::Received { len_bytes, imm }) => {
+                    patience.progress();
+                    return Ok((len_bytes, imm));
+                }
+                Some(Event::Sent(_)) => {}
+                None => patience.wait()?,
+            }
+        }
+    }
+
+    /// Waits until `requests` more can be posted.
+    #[inline]
+    pub(crate) fn wait_room(
+        &mut self,
+        requests: u16,
+        patience: &mut Patience<'_>,
+    ) -> Result<(), TrafficError> {
+        while !self.has_room(requests) {
+            match self.poll()? {
+                Some(Event::Sent(_)) => patience.progress(),
+                Some(Event::Received { .. }) => return Err(TrafficError::Stray),
+                None => patience.wait()?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Checks the length and the immediate of message `index`.
+#[inline]
+pub(crate) fn check_header(
+    index: u64,
+    found: (u32, Option<u32>),
+    expected: (usize, Option<u32>),
+) -> Result<(), TrafficError> {
+    let wrong =
+        |what, found, expected| Err(TrafficError::WrongMessage { index, what, found, expected });
+    let imm = |imm: Option<u32>| imm.map_or(u64::MAX, u64::from);
+    if u64::from(found.0) != expected.0 as u64 {
+        wrong("length", u64::from(found.0), expected.0 as u64)
+    } else if found.1 != expected.1 {
+        wrong("immediate", imm(found.1), imm(expected.1))
+    } else {
+        Ok(())
+    }
+}

@@ -1,0 +1,245 @@
+//! The links of one side: created alike on both, connected by what they tell each other.
+
+use core::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use verbs::{
+    Access, AddressVector, CqConfig, Destination, Endpoint, Gid, GidRoute, InitAttr, Lid,
+    MemoryRegion, Nic, Psn, QKey, QpConfig, Qpn, QueuePair, QueueSize, RcPeer, RemoteSlice, Rkey,
+    RnrTimer, Route, RtrAttr, RtsAttr, SrqConfig, Transition, Transport,
+};
+
+use crate::traffic::{
+    TrafficError,
+    link::{Event, Link, RECEIVES, REGION_BYTES, SEND_BLOCKS},
+};
+
+/// Gather entries per send.
+const SGES: u8 = 1;
+/// Queue key of the datagrams.
+const QKEY: QKey = QKey::new(0x1111_1111);
+
+/// Which link carries the traffic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LinkKind {
+    /// Reliable connection.
+    Rc,
+    /// Reliable connection, memory registered with relaxed ordering.
+    Relaxed,
+    /// Reliable connection that receives from a shared receive queue.
+    Srq,
+    /// Unreliable datagrams.
+    Ud,
+}
+
+impl LinkKind {
+    /// Every link, in the order in which they are created and told.
+    pub const ALL: [Self; 4] = [Self::Rc, Self::Relaxed, Self::Srq, Self::Ud];
+
+    fn transport(self) -> Transport {
+        if self == Self::Ud { Transport::Ud } else { Transport::Rc }
+    }
+
+    fn access(self) -> Access {
+        let all = Access::LOCAL_WRITE
+            | Access::REMOTE_WRITE
+            | Access::REMOTE_READ
+            | Access::REMOTE_ATOMIC;
+        if self == Self::Relaxed { all | Access::RELAXED_ORDERING } else { all }
+    }
+}
+
+/// What one side tells the other about one link.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Contact {
+    qpn: u32,
+    route: ContactRoute,
+    service_level: u8,
+    addr: u64,
+    rkey: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum ContactRoute {
+    Lid(u16),
+    Gid {
+        gid: [u8; 16],
+        mac: [u8; 6],
+        source_gid_index: u8,
+        hop_limit: u8,
+        traffic_class: u8,
+        flow_label: u32,
+    },
+}
+
+impl Contact {
+    fn new(endpoint: Endpoint, region: &impl MemoryRegion) -> Self {
+        let route = match endpoint.address.route {
+            Route::Lid(lid) => ContactRoute::Lid(lid.get()),
+            Route::Gid(route) => ContactRoute::Gid {
+                gid: route.gid.to_bytes(),
+                mac: route.mac,
+                source_gid_index: route.source_gid_index,
+                hop_limit: route.hop_limit,
+                traffic_class: route.traffic_class,
+                flow_label: route.flow_label,
+            },
+        };
+        Self {
+            qpn: endpoint.qpn.get(),
+            route,
+            service_level: endpoint.address.service_level,
+            addr: region.addr(),
+            rkey: region.rkey().get(),
+        }
+    }
+
+    fn endpoint(&self) -> Result<Endpoint, TrafficError> {
+        let qpn = Qpn::new(self.qpn).ok_or_else(|| TrafficError::Contact(format!("{self:?}")))?;
+        let route = match self.route {
+            ContactRoute::Lid(lid) => Route::Lid(Lid::new(lid)),
+            ContactRoute::Gid {
+                gid,
+                mac,
+                source_gid_index,
+                hop_limit,
+                traffic_class,
+                flow_label,
+            } => Route::Gid(GidRoute {
+                gid: Gid::new(gid),
+                mac,
+                source_gid_index,
+                hop_limit,
+                traffic_class,
+                flow_label,
+            }),
+        };
+        let address = AddressVector { route, service_level: self.service_level };
+        Ok(Endpoint { address, qpn })
+    }
+}
+
+/// Every link of one side.
+pub struct Links<N: Nic> {
+    nic: N,
+    links: Vec<Link<N>>,
+}
+
+impl<N: Nic> Links<N> {
+    /// Creates every link, unconnected.
+    ///
+    /// # Errors
+    ///
+    /// [`TrafficError`].
+    pub fn create(nic: N) -> Result<Self, TrafficError> {
+        let pd = nic.alloc_pd()?;
+        let create = |kind| create_link(&nic, &pd, kind);
+        let links = LinkKind::ALL.into_iter().map(create).collect::<Result<_, _>>()?;
+        Ok(Self { nic, links })
+    }
+
+    /// In the order of [`LinkKind::ALL`].
+    pub(crate) fn contacts(&self) -> Vec<Contact> {
+        let contact = |link: &Link<N>| Contact::new(self.nic.endpoint(&link.qp), &link.region);
+        self.links.iter().map(contact).collect()
+    }
+
+    pub(crate) fn connect(&mut self, contacts: &[Contact]) -> Result<(), TrafficError> {
+        if contacts.len() != self.links.len() {
+            return Err(TrafficError::Contact(format!("{} links", contacts.len())));
+        }
+        let mtu = self.nic.port().mtu;
+        let reads_max = self.nic.attributes().reads_max;
+        for ((link, contact), kind) in self.links.iter_mut().zip(contacts).zip(LinkKind::ALL) {
+            let to = contact.endpoint()?;
+            link.peer = RemoteSlice { addr: contact.addr, rkey: Rkey::new(contact.rkey) };
+            if kind.transport() == Transport::Ud {
+                link.destination = Some(Destination::Ud { to, qkey: QKEY });
+            }
+            let peer = (kind.transport() == Transport::Rc).then_some(RcPeer {
+                qpn: to.qpn,
+                address: to.address,
+                rq_psn: Psn::default(),
+            });
+            link.qp.modify(&Transition::Rtr(RtrAttr {
+                path_mtu: mtu,
+                peer,
+                rnr_timer: RnrTimer::at_least(Duration::from_micros(10)),
+                reads_in_max: reads_max,
+            }))?;
+            let attr = RtsAttr { reads_out_max: reads_max, ..RtsAttr::default() };
+            link.qp.modify(&Transition::Rts(attr))?;
+        }
+        Ok(())
+    }
+
+    /// Polls every link, which must have nothing to tell.
+    pub(crate) fn idle(&mut self) -> Result<Option<Duration>, TrafficError> {
+        for link in &mut self.links {
+            if let Some(Event::Received { .. }) = link.poll()? {
+                return Err(TrafficError::Stray);
+            }
+        }
+        Ok(self.nic.poll_timeout())
+    }
+
+    pub(crate) fn link(&mut self, kind: LinkKind) -> &mut Link<N> {
+        &mut self.links[kind as usize]
+    }
+}
+
+fn create_link<N: Nic>(nic: &N, pd: &N::Pd, kind: LinkKind) -> Result<Link<N>, TrafficError> {
+    let region = nic.alloc_mr(pd, REGION_BYTES, kind.access())?;
+    let completions = u32::from(SEND_BLOCKS) + u32::from(RECEIVES);
+    let cq = nic.create_cq(&CqConfig::new(completions), None)?;
+    let receives = QueueSize { entries: u32::from(RECEIVES), sges_max: 1 };
+    let srq = (kind == LinkKind::Srq)
+        .then(|| nic.create_srq(pd, &SrqConfig { entries: receives.entries, sges_max: 1 }))
+        .transpose()?;
+    let config = QpConfig {
+        srq: srq.as_ref(),
+        send: QueueSize { entries: u32::from(SEND_BLOCKS), sges_max: SGES },
+        recv: receives,
+        ..QpConfig::new(kind.transport(), &cq)
+    };
+    let mut qp = nic.create_qp(pd, &config)?;
+    qp.modify(&Transition::Init(InitAttr {
+        access: kind.access() - Access::RELAXED_ORDERING,
+        qkey: QKEY,
+    }))?;
+    let peer = RemoteSlice { addr: 0, rkey: Rkey::new(0) };
+    Ok(Link { region, cq, qp, srq, peer, destination: None })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_are_found_under_the_index_of_their_kind() {
+        for (index, kind) in LinkKind::ALL.into_iter().enumerate() {
+            assert_eq!(kind as usize, index);
+        }
+    }
+
+    #[test]
+    fn a_contact_survives_its_journey() {
+        let route = ContactRoute::Gid {
+            gid: [7; 16],
+            mac: [1, 2, 3, 4, 5, 6],
+            source_gid_index: 3,
+            hop_limit: 64,
+            traffic_class: 106,
+            flow_label: 0xf_ffff,
+        };
+        let contact = Contact { qpn: 0x48, route, service_level: 3, addr: 1 << 47, rkey: 0xabcd };
+        let text = serde_json::to_string(&contact).unwrap();
+        let read: Contact = serde_json::from_str(&text).unwrap();
+        assert_eq!(read, contact);
+        assert_eq!(read.endpoint().unwrap().qpn.get(), 0x48);
+        let impossible = Contact { qpn: 1 << 24, ..contact };
+        assert!(matches!(impossible.endpoint(), Err(TrafficError::Contact(_))));
+    }
+}

@@ -1,0 +1,151 @@
+//! The command line.
+
+use std::{ffi::OsString, path::PathBuf};
+
+use bench::cores::Cores;
+use clap::{Args as ClapArgs, Parser, Subcommand};
+
+use crate::knobs::NIC;
+
+/// Version and the commit it was built from.
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("BUILD_COMMIT"), ")");
+
+const EXAMPLES: &str = "\
+Examples:
+  copyrpc info                          devices, the NIC in use, every knob and its origin
+  copyrpc bench limit                   how fast two cores of this machine can talk at all
+  copyrpc bench verbs --quick           the NIC, in some seconds
+  copyrpc bench verbs --json run.jsonl  tables here, JSON lines there
+
+Exit codes:
+  0  done
+  1  a benchmark failed, or its data arrived wrong
+  2  the command line makes no sense
+  3  this machine lacks what is needed: two cores, or the NIC asked for
+
+RUST_LOG sets what is logged to standard error (error, warn, info, debug); default: warn.";
+
+const BENCH_HELP: &str = "\
+Two processes, each pinned to a core of its own, measure together; without two cores nothing is
+measured. Every sample lies between two probes: the round trip of two cache lines tells whether the
+two cores share a cache (near, below 250 ns) or not (far, 350 to 700 ns). Samples between probes
+that disagree are dropped and counted. Ratios compare medians of one regime.";
+
+const VERBS_EXAMPLES: &str = "\
+Examples:
+  copyrpc bench verbs --quick
+  copyrpc bench verbs --cell write-imm --runs 15
+  copyrpc bench verbs --json - | jq 'select(.ratio != null) | [.cell, .regime, .ratio]'
+
+All data is checked: sequence numbers and bytes of every small message, the last word of every large
+one, and every byte of what is in memory at the end of a sample. Wrong data ends the run with exit
+code 1.";
+
+/// RPC for RDMA clusters: what is on this machine, and how fast it is.
+#[derive(Debug, Parser)]
+#[command(name = "copyrpc", version = VERSION, after_help = EXAMPLES)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Show devices, the NIC in use, and every knob with its value and origin.
+    Info(InfoArgs),
+    /// Measure.
+    #[command(after_help = BENCH_HELP)]
+    Bench {
+        #[command(subcommand)]
+        which: BenchCommand,
+    },
+    /// The other side of a benchmark; started by `bench` itself.
+    #[command(name = PEER_COMMAND, hide = true)]
+    BenchPeer,
+}
+
+/// Name of [`Command::BenchPeer`].
+pub(crate) const PEER_COMMAND: &str = "bench-peer";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchCommand {
+    /// What the machine can do: cache-line round trips and streams, memory copies.
+    #[command(after_help = BENCH_HELP)]
+    Limit(BenchArgs),
+    /// What a NIC does: rates, round trips and bandwidths between two processes.
+    #[command(after_help = VERBS_EXAMPLES)]
+    Verbs(VerbsArgs),
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct InfoArgs {
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) nic: NicArgs,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct NicArgs {
+    #[arg(long, value_name = "NAME", env = NIC.env, default_value = NIC.default, help = NIC.meaning)]
+    pub(crate) nic: String,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct VerbsArgs {
+    #[command(flatten)]
+    pub(crate) bench: BenchArgs,
+    #[command(flatten)]
+    pub(crate) nic: NicArgs,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct BenchArgs {
+    /// Fewer sizes, shorter samples: below 20 s.
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Write JSON lines to PATH; `-` is standard output, and the tables go to standard error.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) json: Option<PathBuf>,
+    /// Samples per cell [default: 7; with --quick 3].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) runs: Option<u16>,
+    /// Only cells whose name contains TEXT, and what they are compared with.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub(crate) cell: String,
+    /// The two cores, as `INITIATOR,RESPONDER` [default: the first two that are allowed].
+    #[arg(long, value_name = "A,B")]
+    pub(crate) cpus: Option<Cores>,
+}
+
+/// This process's command line, for the record.
+pub(crate) fn command_line() -> String {
+    let mut words = std::env::args_os().map(|word: OsString| word.to_string_lossy().into_owned());
+    let program = words.next().unwrap_or_default();
+    let name = program.rsplit('/').next().unwrap_or_default().to_owned();
+    std::iter::once(name).chain(words).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn impossible_arguments_are_usage_errors() {
+        for bad in [
+            &["copyrpc", "bench", "limit", "--runs", "0"][..],
+            &["copyrpc", "bench", "limit", "--cpus", "1,1"],
+            &["copyrpc", "bench"],
+        ] {
+            assert_eq!(Args::try_parse_from(bad).unwrap_err().exit_code(), 2, "{bad:?}");
+        }
+    }
+}

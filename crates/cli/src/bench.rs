@@ -1,0 +1,132 @@
+//! `copyrpc bench`.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use bench::{
+    cores::{Cores, CoresError},
+    duo::{Duo, Side},
+    machine, plan,
+    report::{Cell, Header, Report},
+    schedule,
+    suite::{self, Planned, Suite},
+};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::{
+    args::{self, BenchArgs, PEER_COMMAND, VerbsArgs},
+    nic, output,
+};
+
+/// Duration of a sample.
+const WINDOW: Duration = Duration::from_millis(60);
+/// The same, to be quick.
+const WINDOW_QUICK: Duration = Duration::from_millis(20);
+/// Samples per cell.
+const RUNS: u16 = 7;
+/// The same, to be quick.
+const RUNS_QUICK: u16 = 3;
+
+/// What `bench verbs` is measured against.
+const AIMS: [&str; 3] = [
+    "aim: a 32 B WRITE_IMM round trip takes at most 2x the two-line round trip",
+    "aim: near, at least 15 M posted 32 B WRITE_IMM/s",
+    "aim: a 1 MiB WRITE reaches at least 0.8 of memcpy",
+];
+
+/// `copyrpc bench limit`.
+pub(crate) fn limit(args: &BenchArgs) -> anyhow::Result<()> {
+    let session = Session::start(args, plan::limits(args.quick))?;
+    session.run(args, "limit", "none", &[])
+}
+
+/// `copyrpc bench verbs`.
+pub(crate) fn verbs(args: &VerbsArgs) -> anyhow::Result<()> {
+    let name = &args.nic.nic;
+    let mut session = Session::start(&args.bench, plan::verbs(args.bench.quick))?;
+    let party = nic::open_party(name)?;
+    session.suite.connect(name, party).with_context(|| format!("cannot connect two `{name}`"))?;
+    session.run(&args.bench, "verbs", name, &AIMS)
+}
+
+/// The other side.
+pub(crate) fn peer() -> anyhow::Result<()> {
+    let open = |name: &str| nic::open_party(name).map_err(|error| error.to_string());
+    let mut side = Side::of_child()?;
+    Ok(suite::serve(&mut side, &open)?)
+}
+
+/// Two processes on two cores, and what they will measure.
+struct Session {
+    suite: Suite,
+    cells: Vec<Cell>,
+    cores: Cores,
+    /// Cores that were allowed before this process was pinned to one.
+    allowed: usize,
+}
+
+impl Session {
+    fn start(args: &BenchArgs, plan: Vec<Planned>) -> anyhow::Result<Self> {
+        let allowed = os::affinity::allowed_cores().map_err(CoresError::from)?.len();
+        let cores = match args.cpus {
+            Some(cores) => {
+                cores.check_allowed()?;
+                cores
+            }
+            None => Cores::choose()?,
+        };
+        let plan = suite::select(plan, &args.cell);
+        anyhow::ensure!(!plan.is_empty(), "no cell's name contains `{}`", args.cell);
+        let cells = plan.iter().map(|planned| planned.cell.clone()).collect();
+        let window = if args.quick { WINDOW_QUICK } else { WINDOW };
+        let duo = Duo::start(cores, &[PEER_COMMAND])?;
+        let suite = Suite::new(duo, cores, plan, window);
+        Ok(Self { suite, cells, cores, allowed })
+    }
+
+    fn run(
+        mut self,
+        args: &BenchArgs,
+        bench: &str,
+        nic: &str,
+        notes: &[&str],
+    ) -> anyhow::Result<()> {
+        let header = self.header(bench, nic);
+        let runs = usize::from(args.runs.unwrap_or(if args.quick { RUNS_QUICK } else { RUNS }));
+        let progress = progress_bar(self.cells.len() * (runs + 1));
+        let cells = &self.cells;
+        let filed = schedule::interleave(&mut self.suite, runs, |cell| {
+            progress.set_message(cells[cell].name.clone());
+            progress.inc(1);
+        });
+        progress.finish_and_clear();
+        let mut notes = notes.iter().map(ToString::to_string).collect::<Vec<_>>();
+        if cfg!(debug_assertions) {
+            notes.push("this is a debug build: its numbers mean nothing".to_owned());
+        }
+        output::write(&Report::new(header, cells, &filed?, notes), args.json.as_deref())
+    }
+
+    fn header(&self, bench: &str, nic: &str) -> Header {
+        Header {
+            bench: bench.to_owned(),
+            command: args::command_line(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            commit: env!("BUILD_COMMIT").to_owned(),
+            profile: if cfg!(debug_assertions) { "debug" } else { "release" }.to_owned(),
+            cpu: machine::cpu_model(),
+            cores: self.allowed,
+            pinning: self.cores.to_string(),
+            kernel: machine::kernel(),
+            nic: nic.to_owned(),
+            date: machine::date(),
+        }
+    }
+}
+
+/// On standard error, if that is a terminal.
+fn progress_bar(steps: usize) -> ProgressBar {
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {msg}");
+    ProgressBar::new(steps as u64)
+        .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}

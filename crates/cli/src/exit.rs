@@ -1,0 +1,58 @@
+//! Results to exit codes.
+
+use std::{
+    io::{self, ErrorKind},
+    process::ExitCode,
+};
+
+use bench::cores::CoresError;
+
+use crate::nic::OpenError;
+
+/// A benchmark failed, or anything else that no other code names.
+const FAILED: u8 = 1;
+/// The machine lacks something.
+const LACKING: u8 = 3;
+
+/// Reports an error and turns it into the exit code that `--help` documents.
+pub(crate) fn code_of(result: anyhow::Result<()>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever read the output (head, a pager) has seen enough.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(number_of(&error))
+        }
+    }
+}
+
+fn number_of(error: &anyhow::Error) -> u8 {
+    if error.is::<CoresError>() || error.is::<OpenError>() { LACKING } else { FAILED }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context as _;
+
+    use super::*;
+
+    #[test]
+    fn what_the_machine_lacks_is_told_apart_from_what_failed() {
+        let lacking = Err::<(), _>(CoresError::TooFew { allowed: 1 }).context("more words");
+        assert_eq!(number_of(&lacking.unwrap_err()), LACKING);
+        assert_eq!(number_of(&anyhow::anyhow!("wrong bytes")), FAILED);
+    }
+
+    #[test]
+    fn a_reader_that_went_away_is_no_failure() {
+        let gone = anyhow::Error::from(io::Error::from(ErrorKind::BrokenPipe));
+        assert!(is_broken_pipe(&gone));
+        let full = anyhow::Error::from(io::Error::from(ErrorKind::StorageFull));
+        assert!(!is_broken_pipe(&full));
+    }
+}

@@ -1,0 +1,49 @@
+//! The `copyrpc` command.
+//!
+//! ```text
+//! copyrpc info          what is on this machine, and every knob
+//! copyrpc bench limit   what the machine can do
+//! copyrpc bench verbs   what a NIC makes of it
+//! ```
+
+#![forbid(unsafe_code)]
+
+use std::{io::IsTerminal as _, process::ExitCode};
+
+use clap::Parser as _;
+use tracing_subscriber::EnvFilter;
+
+mod args;
+mod bench;
+mod exit;
+mod info;
+mod knobs;
+mod nic;
+mod output;
+
+use args::{Args, BenchCommand, Command};
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .without_time()
+        .with_target(false)
+        .init();
+    if !matches!(args.command, Command::BenchPeer) {
+        knobs::warn_about_unknown();
+    }
+    exit::code_of(run(args.command))
+}
+
+fn run(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Info(args) => info::run(&args),
+        Command::Bench { which: BenchCommand::Limit(args) } => bench::limit(&args),
+        Command::Bench { which: BenchCommand::Verbs(args) } => bench::verbs(&args),
+        Command::BenchPeer => bench::peer(),
+    }
+}

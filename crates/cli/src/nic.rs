@@ -1,0 +1,115 @@
+//! Opening a NIC by name: the one place that knows which kinds there are.
+
+use bench::traffic::{Links, Party, TrafficError};
+use serde::Serialize;
+use softnic::{Config, ConfigError};
+use verbs::{LinkLayer, Nic, NicAttributes, PortAttributes};
+
+use crate::info;
+
+/// Why a NIC cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OpenError {
+    /// A name that no driver here answers to.
+    #[error(
+        "no NIC is named `{0}`; this version drives `soft` only (`copyrpc info` lists devices)"
+    )]
+    Unknown(String),
+    /// A knob of the software NIC makes no sense.
+    #[error(transparent)]
+    Knob(#[from] ConfigError),
+    /// The software NIC does not start.
+    #[error(transparent)]
+    Soft(#[from] softnic::OpenError),
+    /// It is there, but has no room for a benchmark's queues.
+    #[error("cannot set up a benchmark on `{name}`: {cause}")]
+    Party {
+        /// The NIC.
+        name: String,
+        /// What it refused.
+        cause: TrafficError,
+    },
+}
+
+/// Name of the software NIC.
+const SOFT: &str = "soft";
+
+fn open(name: &str) -> Result<softnic::Nic, OpenError> {
+    if name != SOFT {
+        return Err(OpenError::Unknown(name.to_owned()));
+    }
+    Ok(softnic::open(&Config::from_env()?)?)
+}
+
+/// Opens the NIC `name` and makes one side of a benchmark on it.
+pub(crate) fn open_party(name: &str) -> Result<Box<dyn Party>, OpenError> {
+    let nic = open(name)?;
+    let party_error = |cause| OpenError::Party { name: name.to_owned(), cause };
+    Ok(Box::new(Links::create(nic).map_err(party_error)?))
+}
+
+/// Opens the NIC `name` to look at it.
+pub(crate) fn describe(name: &str) -> Result<Description, OpenError> {
+    Ok(Description::of(&open(name)?))
+}
+
+/// A NIC's attributes and its port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Description {
+    name: String,
+    cqes_max: u32,
+    wqes_max: u32,
+    blueflame_bytes: u16,
+    message_bytes_max: u32,
+    reads_max: u8,
+    link_layer: &'static str,
+    lid: u16,
+    gid: String,
+    mtu_bytes: usize,
+}
+
+impl Description {
+    fn of(nic: &impl Nic) -> Self {
+        let NicAttributes {
+            name,
+            cqes_max,
+            wqes_max,
+            blueflame_bytes,
+            message_bytes_max,
+            reads_max,
+        } = nic.attributes().clone();
+        let PortAttributes { link, lid, gid, mtu } = nic.port();
+        let link_layer = match link {
+            LinkLayer::InfiniBand => "InfiniBand",
+            LinkLayer::Ethernet => "Ethernet",
+        };
+        Self {
+            name,
+            cqes_max,
+            wqes_max,
+            blueflame_bytes,
+            message_bytes_max,
+            reads_max,
+            link_layer,
+            lid: lid.get(),
+            gid: gid.to_string(),
+            mtu_bytes: mtu.bytes(),
+        }
+    }
+
+    /// For people.
+    pub(crate) fn text(&self) -> String {
+        info::pairs(&[
+            ("name", &self.name),
+            ("link layer", self.link_layer),
+            ("LID", &self.lid.to_string()),
+            ("GID", &self.gid),
+            ("MTU", &format!("{} B", self.mtu_bytes)),
+            ("largest message", &format!("{} B", self.message_bytes_max)),
+            ("CQ entries", &format!("up to {}", self.cqes_max)),
+            ("queue entries", &format!("up to {}", self.wqes_max)),
+            ("BlueFlame", &format!("{} B", self.blueflame_bytes)),
+            ("READs in flight", &format!("up to {}", self.reads_max)),
+        ])
+    }
+}

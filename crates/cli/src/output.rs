@@ -1,0 +1,37 @@
+//! Where results go.
+
+use std::{
+    fs::File,
+    io::{self, BufWriter, Write as _},
+    path::Path,
+};
+
+use anyhow::Context as _;
+use bench::report::Report;
+
+/// Writes tables to standard output and JSON lines to `json`. If that is `-`, JSON takes standard
+/// output and the tables go to standard error.
+pub(crate) fn write(report: &Report, json: Option<&Path>) -> anyhow::Result<()> {
+    let to_stdout = json == Some(Path::new("-"));
+    if to_stdout {
+        report.write_tables(&mut io::stderr().lock())?;
+        let mut stdout = io::stdout().lock();
+        report.write_json(&mut stdout)?;
+        return Ok(stdout.flush()?);
+    }
+    if let Some(path) = json {
+        let cannot = || format!("cannot write {}", path.display());
+        let mut file = BufWriter::new(File::create(path).with_context(cannot)?);
+        report.write_json(&mut file).and_then(|()| file.flush()).with_context(cannot)?;
+    }
+    let mut stdout = io::stdout().lock();
+    report.write_tables(&mut stdout)?;
+    Ok(stdout.flush()?)
+}
+
+/// Writes one text to standard output.
+pub(crate) fn print(text: &str) -> anyhow::Result<()> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(text.as_bytes())?;
+    Ok(stdout.flush()?)
+}
