@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Entries that make no sense and are passed over in one call of `poll`.
-const MALFORMED_PER_POLL_MAX: u32 = 16;
+const MALFORMED_PER_POLL_MAX: u64 = 16;
 
 /// Bytes at the start of a UD receive buffer that are not payload.
 const GRH_BYTES: u32 = 40;
@@ -219,8 +219,8 @@ impl<D: Device> CompletionQueue for Cq<D> {
     #[inline]
     fn poll(&mut self) -> Option<Completion> {
         self.inline_len = 0;
-        let mut malformed = 0;
-        while malformed < MALFORMED_PER_POLL_MAX {
+        let malformed_max = self.malformed + MALFORMED_PER_POLL_MAX;
+        while self.malformed < malformed_max {
             let last_word = self.written_or_idle()?;
             self.attached.refresh(&mut self.known);
             let cqe = self.entries.copy(last_word);
@@ -231,11 +231,10 @@ impl<D: Device> CompletionQueue for Cq<D> {
             match completion {
                 Some(_) if is_stale => {}
                 Some(completion) => return Some(completion),
-                None => malformed += 1,
+                None => self.malformed += 1,
             }
             self.inline_len = 0;
         }
-        self.malformed += u64::from(malformed);
         None
     }
 

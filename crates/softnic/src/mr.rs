@@ -126,7 +126,8 @@ impl MemoryRegion for Mr {
     #[inline]
     fn read(&self, offset: usize, to: &mut [u8]) {
         let len = to.len();
-        self.view(offset, len, || Ok(self.region.span(offset, len)?.copy_in(to)));
+        let span = self.view(offset, len, || self.region.span(offset, len));
+        span.copy_in(to);
     }
 
     #[inline]

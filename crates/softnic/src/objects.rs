@@ -37,7 +37,11 @@ struct Holding {
 }
 
 impl Holding {
-    fn take(context: &Arc<Context>, table: Table, object: &'static str) -> Result<Self, CreateError> {
+    fn take(
+        context: &Arc<Context>,
+        table: Table,
+        object: &'static str,
+    ) -> Result<Self, CreateError> {
         let index = context.owner.take_index(table);
         let index = index.ok_or(CreateError::Exhausted { object, limit: context.limit(table) })?;
         Ok(Self { context: context.clone(), table, index, places: Vec::new() })

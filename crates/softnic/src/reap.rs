@@ -19,9 +19,7 @@ use wire::{
     ids::{Qpn, UserIndex},
 };
 
-use crate::{
-    context::Context, fabric::Peer, objects::CqShared, objects::RqShared, qp::QpShared,
-};
+use crate::{context::Context, fabric::Peer, objects::CqShared, objects::RqShared, qp::QpShared};
 
 /// Cleans up after `peer`, whose memory nobody writes any more.
 pub(crate) fn reap(context: &Context, peer: &Peer) {

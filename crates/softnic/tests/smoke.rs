@@ -9,7 +9,10 @@ use verbs::{
     Transition, Transport,
 };
 
-fn wait(cq: &mut <softnic::Nic as verbs::Nic>::Cq, other: &mut <softnic::Nic as verbs::Nic>::Cq) -> Completion {
+fn wait(
+    cq: &mut <softnic::Nic as verbs::Nic>::Cq,
+    other: &mut <softnic::Nic as verbs::Nic>::Cq,
+) -> Completion {
     let start = Instant::now();
     loop {
         if let Some(done) = cq.poll() {

@@ -77,21 +77,8 @@ pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len_bytes: usize) {
 #[inline(always)]
 unsafe fn copy_small(dst: *mut u8, src: *const u8, len_bytes: usize) {
     match len_bytes {
-        0 => {}
-        // SAFETY: touches bytes 0, len / 2 and len - 1 only: one to three bytes.
-        1..4 => unsafe {
-            asm!(
-                "movzx {a:e}, byte ptr [{src}]",
-                "movzx {b:e}, byte ptr [{src} + {mid}]",
-                "movzx {c:e}, byte ptr [{src} + {len} - 1]",
-                "mov byte ptr [{dst}], {a:l}",
-                "mov byte ptr [{dst} + {mid}], {b:l}",
-                "mov byte ptr [{dst} + {len} - 1], {c:l}",
-                a = out(reg) _, b = out(reg) _, c = out(reg) _, mid = in(reg) len_bytes / 2,
-                src = in(reg) src, dst = in(reg) dst, len = in(reg) len_bytes,
-                options(nostack, preserves_flags)
-            );
-        },
+        // SAFETY: by contract, and shorter than 4.
+        ..4 => unsafe { copy_tiny(dst, src, len_bytes) },
         // SAFETY: touches the first and the last 4 of at least 4 bytes.
         4..8 => unsafe {
             asm!(
@@ -144,6 +131,30 @@ unsafe fn copy_small(dst: *mut u8, src: *const u8, len_bytes: usize) {
                 options(nostack, preserves_flags)
             );
         },
+    }
+}
+
+/// # Safety
+///
+/// As for [`copy`], and `len_bytes < 4`.
+#[inline(always)]
+unsafe fn copy_tiny(dst: *mut u8, src: *const u8, len_bytes: usize) {
+    if len_bytes == 0 {
+        return;
+    }
+    // SAFETY: touches bytes 0, len / 2 and len - 1 only: one to three bytes.
+    unsafe {
+        asm!(
+            "movzx {a:e}, byte ptr [{src}]",
+            "movzx {b:e}, byte ptr [{src} + {mid}]",
+            "movzx {c:e}, byte ptr [{src} + {len} - 1]",
+            "mov byte ptr [{dst}], {a:l}",
+            "mov byte ptr [{dst} + {mid}], {b:l}",
+            "mov byte ptr [{dst} + {len} - 1], {c:l}",
+            a = out(reg) _, b = out(reg) _, c = out(reg) _, mid = in(reg) len_bytes / 2,
+            src = in(reg) src, dst = in(reg) dst, len = in(reg) len_bytes,
+            options(nostack, preserves_flags)
+        );
     }
 }
 

@@ -3,12 +3,12 @@
 use copyrpc_mlx5::Nic;
 use verbs::{
     Arm, ArmError, Completion, CompletionKind, CompletionQueue as _, CqConfig, CqeSize, Failure,
-    Nic as _, Op, Qpn, QueuePair as _, SendRequest, Source, SrqConfig, UserIndex, Transport,
+    Nic as _, Op, Qpn, QueuePair as _, SendRequest, Source, SrqConfig, Transport,
 };
 use wire::{
     cqe::{self, CqeView, Error, Requester, Responder, ResponderKind, Scatter, Syndrome},
     doorbell::CqArm,
-    ids::Lid,
+    ids::{Lid, UserIndex},
     wqe::Opcode,
 };
 

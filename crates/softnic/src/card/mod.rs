@@ -33,7 +33,9 @@ pub(crate) enum CardError {
     Limits,
     #[error("it is no card: magic {0:#018x}")]
     Magic(u64),
-    #[error("it has layout {theirs}, this program has {LAYOUT}: use the same version on both sides")]
+    #[error(
+        "it has layout {theirs}, this program has {LAYOUT}: use the same version on both sides"
+    )]
     Layout { theirs: u64 },
     #[error(transparent)]
     Map(#[from] MapError),

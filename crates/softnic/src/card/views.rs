@@ -149,7 +149,7 @@ impl CqView {
         }
         // SAFETY: `card` keeps "ro" mapped; this is a load.
         let record = unsafe { &self.dbrec.get()[doorbell::CQ_CONSUMER_WORD] };
-        // SYNC(cq-consumer): pairs with the driver's `Release` after it has read an entry.
+        // SYNC(doorbell-record): pairs with the driver's `Release` after it has read an entry.
         let low = doorbell::consumer_of_word(record.load(Ordering::Acquire));
         // The true value is at most one lap of 2^24 behind `position`.
         let behind = position.wrapping_sub(u64::from(low)) & 0xff_ffff;
@@ -240,7 +240,7 @@ impl CqView {
     pub(crate) fn consumer_position(&self) -> u64 {
         // SAFETY: `card` keeps "ro" mapped; this is a load.
         let record = unsafe { &self.dbrec.get()[doorbell::CQ_CONSUMER_WORD] };
-        // SYNC(cq-consumer): pairs with the driver's `Release` after it has read an entry.
+        // SYNC(doorbell-record): pairs with the driver's `Release` after it has read an entry.
         let low = u64::from(doorbell::consumer_of_word(record.load(Ordering::Acquire)));
         let tail = self.state().tail.load(Ordering::Relaxed);
         let behind = tail.wrapping_sub(low) & 0xff_ffff;
@@ -343,7 +343,7 @@ impl RqView {
     fn posted(&self) -> u16 {
         // SAFETY: `card` keeps "ro" mapped; this is a load.
         let record = unsafe { &self.dbrec.get()[0] };
-        // SYNC(recv-dbrec): pairs with the driver's `Release` after it wrote the receive WQEs.
+        // SYNC(doorbell-record): pairs with the driver's `Release` after it wrote the receive WQEs.
         doorbell::counter_of_word(record.load(Ordering::Acquire))
     }
 

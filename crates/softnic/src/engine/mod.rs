@@ -21,6 +21,7 @@
 //! request (`Requester::deferred`), which strict mode exercises already.
 
 mod chunk;
+mod issue;
 mod packet;
 mod requester;
 mod responder;

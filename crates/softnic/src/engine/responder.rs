@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Bytes before a datagram's payload in its receive buffer.
-const GRH_BYTES: usize = 40;
+const GRH_BYTES: u32 = 40;
 
 /// Scatter entries of one receive.
 const RECV_SGES_MAX: usize = RECV_WQE_BYTES_MAX / 16;
@@ -167,7 +167,9 @@ impl<M: Memory> Arrival<'_, M> {
         }
         let word = match self.remote(Access::REMOTE_ATOMIC) {
             Ok(chunk) if chunk.ptr.cast::<AtomicU64>().is_aligned() => chunk.ptr.cast::<u64>(),
-            Ok(_) => return self.refuse(Syndrome::RemoteInvalidRequest, Syndrome::LocalQpOperation),
+            Ok(_) => {
+                return self.refuse(Syndrome::RemoteInvalidRequest, Syndrome::LocalQpOperation);
+            }
             Err(reply) => return reply,
         };
         if self.request.extent == Extent::Checks {
@@ -229,14 +231,16 @@ impl<M: Memory> Arrival<'_, M> {
         let is_ud = self.target.transport == Transport::Ud;
         let mut bytes = [0; RECV_WQE_BYTES_MAX];
         let raw = rq.read_wqe(index, &mut bytes);
-        let wqe =
-            if rq.srqn.is_some() { RecvWqe::parse_srq(raw) } else { RecvWqe::parse_rq(raw) };
+        let wqe = if rq.srqn.is_some() { RecvWqe::parse_srq(raw) } else { RecvWqe::parse_rq(raw) };
         let wqe = wqe.map_err(|_| (Syndrome::RemoteOperation, Syndrome::LocalQpOperation))?;
         let room = wqe.capacity_bytes();
-        if room < (len + if is_ud { GRH_BYTES } else { 0 }) as u64 {
+        let header = if is_ud { GRH_BYTES } else { 0 };
+        if room < u64::from(self.request.len_bytes) + u64::from(header) {
             return Err((Syndrome::RemoteInvalidRequest, Syndrome::LocalLength));
         }
-        if self.target.scatter_to_cqe && !is_ud && (1..=self.target.cq.scatter_room()).contains(&len)
+        if self.target.scatter_to_cqe
+            && !is_ud
+            && (1..=self.target.cq.scatter_room()).contains(&len)
         {
             // SAFETY: `gather` checked `local`; the sender's presence keeps it mapped.
             let copied = unsafe { chunk::copy_out_of(self.local, &mut inline[..len]) };
@@ -249,7 +253,8 @@ impl<M: Memory> Arrival<'_, M> {
             *chunk = self.scatter_entry(&sge)?;
             count += 1;
         }
-        let scatter = if is_ud { skip(&mut scatter[..count], GRH_BYTES) } else { &scatter[..count] };
+        let scatter =
+            if is_ud { skip(&mut scatter[..count], GRH_BYTES as usize) } else { &scatter[..count] };
         // SAFETY: `locate` checked `scatter` for writing, `gather` checked `local`; the sender's
         // presence keeps both mapped.
         unsafe { chunk::copy(scatter, self.local, self.order) };
@@ -272,7 +277,7 @@ impl<M: Memory> Arrival<'_, M> {
             (_, imm) => ResponderKind::WriteImm(imm.unwrap_or(0)),
         };
         let is_ud = self.target.transport == Transport::Ud;
-        let byte_cnt = request.len_bytes + if is_ud { GRH_BYTES as u32 } else { 0 };
+        let byte_cnt = request.len_bytes + if is_ud { GRH_BYTES } else { 0 };
         let payload = &inline[..inline.len().min(request.len_bytes as usize)];
         let scattered = match placed {
             Placed::InCqe => scatter_for(self.target.cq.scatter_room(), payload),
@@ -309,7 +314,8 @@ impl<M: Memory> Arrival<'_, M> {
     ) -> Answered {
         let cqe = receive_error(self.target, rq, taken.counter, ours);
         let holder = self.request.from.0.get();
-        let published = self.target.cq.publish(holder, &cqe, &[], || rq.claims().release(taken.index));
+        let published =
+            self.target.cq.publish(holder, &cqe, &[], || rq.claims().release(taken.index));
         let reply = self.refuse(theirs, ours);
         match published {
             Ok(()) => Answered { reply, arrived: Some(true) },
@@ -376,4 +382,3 @@ fn skip(list: &mut [Chunk], mut len: usize) -> &[Chunk] {
     }
     list
 }
-

@@ -98,7 +98,16 @@ impl Fabric {
                 Ok(listener) => {
                     let (links, log) = (Vec::new(), BTreeMap::new());
                     let name = name.to_owned();
-                    return Ok(Self { name, lid, instance, card, listener, links, log, log_end: 0 });
+                    return Ok(Self {
+                        name,
+                        lid,
+                        instance,
+                        card,
+                        listener,
+                        links,
+                        log,
+                        log_end: 0,
+                    });
                 }
                 Err(error @ RendezvousError::InUse(_)) => last = Some(error),
                 Err(error) => return Err(error),
@@ -110,12 +119,12 @@ impl Fabric {
     /// Tells every port, present and future.
     pub(crate) fn export(&mut self, export: Export) {
         match export {
-            Export::SegmentGone { id } => self.log.retain(
-                |_, e| !matches!(e, Export::Segment { id: other, .. } if *other == id),
-            ),
-            Export::ChannelGone { id } => self.log.retain(
-                |_, e| !matches!(e, Export::Channel { id: other, .. } if *other == id),
-            ),
+            Export::SegmentGone { id } => self
+                .log
+                .retain(|_, e| !matches!(e, Export::Segment { id: other, .. } if *other == id)),
+            Export::ChannelGone { id } => self
+                .log
+                .retain(|_, e| !matches!(e, Export::Channel { id: other, .. } if *other == id)),
             _ => {}
         }
         self.log.insert(self.log_end, export);

@@ -9,8 +9,8 @@ use std::sync::Mutex;
 use memory::sync::{Arc, AtomicBool, Ordering};
 use mlx5::device::QpRequest;
 use verbs::{
-    Access, AsyncEvent, CreateError, GidRoute, ModifyError, QKey, QpState, Qpn, Route,
-    Transition, Transport,
+    Access, AsyncEvent, CreateError, GidRoute, ModifyError, QKey, QpState, Qpn, Route, Transition,
+    Transport,
 };
 use wire::{
     cqe::{self, CqeView, Syndrome},
@@ -18,19 +18,15 @@ use wire::{
 };
 
 use crate::{
-    card::{
-        Table,
-        layout::QpEntry,
-        target::Control,
-    },
+    card::{Table, layout::QpEntry, target::Control},
     context::{Context, lock},
     device::Device,
     engine::{Activity, SendState},
     objects::{CqShared, RqShared},
     shared::presence::Presence,
 };
-pub(crate) use exec::gid_of;
 use exec::Exec;
+pub(crate) use exec::gid_of;
 use ring::SendRing;
 
 /// What only changes under the lock of a queue pair.
@@ -317,8 +313,7 @@ impl QpShared {
                 state.qkey = attr.qkey;
             }
             Transition::Rtr(attr) => {
-                let flags = u64::from(attr.rnr_timer.code()) << 8
-                    | u64::from(self.scatter_to_cqe);
+                let flags = u64::from(attr.rnr_timer.code()) << 8 | u64::from(self.scatter_to_cqe);
                 self.entry().flags.store(flags, Ordering::Relaxed);
                 if let Some(peer) = attr.peer {
                     let lid = lid_of(&peer.address.route);
@@ -463,8 +458,8 @@ impl QpShared {
 }
 
 /// Low byte of a control word in state ERR.
-const ERR_CODE: u64 = 6;
-const _: () = assert!(matches!(QpState::ALL[ERR_CODE as usize], QpState::Err));
+const ERR_CODE: u64 = QpState::ALL.len() as u64 - 1;
+const _: () = assert!(matches!(QpState::ALL, [.., QpState::Err]));
 
 fn wake_own(cq: &CqShared, solicited: bool) {
     if let Some(channel) = &cq.channel

@@ -51,7 +51,7 @@ impl SendRing {
         let dbrec = self.dbrec().cast::<AtomicU32>();
         // SAFETY: inside the region, aligned; driver and engine access it as an atomic.
         let dbrec = unsafe { dbrec.as_ref() };
-        // SYNC(send-dbrec): pairs with the driver's `Release` after it wrote the WQEs.
+        // SYNC(doorbell-record): pairs with the driver's `Release` after it wrote the WQEs.
         doorbell::counter_of_word(dbrec.load(Ordering::Acquire))
     }
 
