@@ -11,6 +11,7 @@
 //! | [`after_ownership`] | compiler only | `dmb oshld` | Acquire fence |
 //! | [`flush_write_combining`] | `sfence` | `dsb st` | `SeqCst` fence |
 //! | [`store_load`] | `SeqCst` fence | `SeqCst` fence | `SeqCst` fence |
+//! | [`store_load_after_rmw`] | compiler only | `dmb ish` | `SeqCst` fence |
 //!
 //! Source: rdma-core `util/udma_barrier.h`.
 
@@ -95,4 +96,13 @@ pub fn flush_write_combining() {
 #[inline(always)]
 pub fn store_load() {
     fence(Ordering::SeqCst);
+}
+
+/// [`store_load`] where the store was the atomic read-modify-write, with `SeqCst`, right before.
+///
+/// On x86-64 a locked instruction orders everything before it against everything after it (Intel
+/// SDM 3A, 9.2.3.9; AMD APM 2, 7.4.2), so only the compiler has to be told.
+#[inline(always)]
+pub fn store_load_after_rmw() {
+    device_barrier!("", "dmb ish", SeqCst);
 }

@@ -78,6 +78,24 @@ fn fixed_octowords(opcode: &Opcode, has_av: bool) -> u16 {
     1 + av + u16::from(opcode.has_raddr()) + u16::from(opcode.is_atomic())
 }
 
+/// A 16-bit counter in a word of its own: neighbours in one word would be loaded together right after
+/// one of them was stored alone, which stalls the load.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counter(u32);
+
+impl Counter {
+    #[inline(always)]
+    fn new(value: u16) -> Self {
+        Self(u32::from(value))
+    }
+
+    #[inline(always)]
+    fn get(self) -> u16 {
+        let [low, high, ..] = self.0.to_le_bytes();
+        u16::from_le_bytes([low, high])
+    }
+}
+
 /// Software's end of a send queue.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
@@ -89,15 +107,15 @@ pub(crate) struct SendQueue {
     /// Number of blocks, a power of two up to [`BLOCKS_MAX`], less one.
     mask: u16,
     /// Blocks ever posted.
-    posted: u16,
+    posted: Counter,
     /// Blocks ever given back.
-    retired: u16,
+    retired: Counter,
     /// Blocks that the device knows of.
-    rung: u16,
+    rung: Counter,
     /// First block of the WQE that was posted last.
-    last: u16,
+    last: Counter,
     /// Blocks posted since the last request for a completion.
-    unsignaled: u16,
+    unsignaled: Counter,
     octowords_max: u16,
     sges_max: u8,
     /// Blocks that may go through BlueFlame; 0: none.
@@ -124,11 +142,11 @@ impl SendQueue {
             qpn,
             wqe_blocks: vec![0; blocks].into_boxed_slice(),
             mask: u16::try_from(blocks - 1).expect("checked above"),
-            posted: 0,
-            retired: 0,
-            rung: 0,
-            last: 0,
-            unsignaled: 0,
+            posted: Counter::default(),
+            retired: Counter::default(),
+            rung: Counter::default(),
+            last: Counter::default(),
+            unsignaled: Counter::default(),
             octowords_max: shape.octowords_max(),
             sges_max: shape.sges_max,
             blueflame_blocks: u8::try_from(blueflame_blocks).expect("at most four"),
@@ -148,7 +166,7 @@ impl SendQueue {
 
     #[inline]
     fn outstanding_blocks(&self) -> u16 {
-        self.posted.wrapping_sub(self.retired)
+        self.posted.get().wrapping_sub(self.retired.get())
     }
 
     /// Writes one WQE and returns the counter of its first block. Rings nothing.
@@ -169,7 +187,7 @@ impl SendQueue {
         if blocks > free {
             return Err(PostSendError::QueueFull { needed: blocks, free });
         }
-        let index = self.posted;
+        let index = self.posted.get();
         let (flags, unsignaled) = self.signal(flags, blocks);
 
         let mut writer = WqeWriter::new(self.ring.wqe_at(usize::from(index) * BLOCK_WORDS));
@@ -181,9 +199,9 @@ impl SendQueue {
         debug_assert_eq!((u16::from(written), wqebbs(written)), (octowords, blocks));
 
         self.note_wqe(index, blocks);
-        self.unsignaled = unsignaled;
-        self.last = index;
-        self.posted = index.wrapping_add(blocks);
+        self.unsignaled = Counter::new(unsignaled);
+        self.last = self.posted;
+        self.posted = Counter::new(index.wrapping_add(blocks));
         Ok(index)
     }
 
@@ -226,7 +244,7 @@ impl SendQueue {
         if flags.contains(SendFlags::FENCE) {
             ctrl |= CtrlFlags::FENCE;
         }
-        let unsignaled = self.unsignaled + blocks;
+        let unsignaled = self.unsignaled.get() + blocks;
         if flags.contains(SendFlags::SIGNALED) || unsignaled > self.blocks() / 2 {
             (ctrl | CtrlFlags::CQ_UPDATE, 0)
         } else {
@@ -251,14 +269,14 @@ impl SendQueue {
             return;
         }
         barrier::before_dbrec();
-        self.record.publish(doorbell::counter_word(self.posted));
+        self.record.publish(doorbell::counter_word(self.posted.get()));
         barrier::before_doorbell();
 
-        let pending = self.posted.wrapping_sub(self.rung);
+        let pending = self.posted.get().wrapping_sub(self.rung.get());
         if self.rung == self.last && pending <= u16::from(self.blueflame_blocks) {
             self.blueflame(pending, device);
         } else {
-            let ctrl = self.ring.load(usize::from(self.last) * BLOCK_WORDS);
+            let ctrl = self.ring.load(usize::from(self.last.get()) * BLOCK_WORDS);
             device.ring(ctrl.to_ne_bytes());
         }
         self.rung = self.posted;
@@ -267,7 +285,7 @@ impl SendQueue {
     /// Copies the last WQE, of `blocks`, from the ring to the BlueFlame register.
     #[inline]
     fn blueflame(&self, blocks: u16, device: &mut impl DeviceQp) {
-        let first = usize::from(self.last) * BLOCK_WORDS;
+        let first = usize::from(self.last.get()) * BLOCK_WORDS;
         let mut wqe = [[0u64; BLOCK_WORDS]; BLUEFLAME_BLOCKS_MAX];
         let wqe = &mut wqe[..usize::from(blocks)];
         for (index, word) in wqe.as_flattened_mut().iter_mut().enumerate() {
@@ -283,12 +301,12 @@ impl SendQueue {
     /// changes nothing.
     #[inline]
     pub(crate) fn retire(&mut self, counter: u16) {
-        let ahead = counter.wrapping_sub(self.retired);
+        let ahead = counter.wrapping_sub(self.retired.get());
         let blocks = u16::from(self.wqe_blocks[usize::from(counter & self.mask)]);
-        if blocks == 0 || ahead >= self.rung.wrapping_sub(self.retired) {
+        if blocks == 0 || ahead >= self.rung.get().wrapping_sub(self.retired.get()) {
             return;
         }
-        self.retired = counter.wrapping_add(blocks);
+        self.retired = Counter::new(counter.wrapping_add(blocks));
     }
 
     /// Forgets everything, ring and record included. The device must have stopped.
@@ -296,8 +314,9 @@ impl SendQueue {
         self.ring.fill(0);
         self.record.publish(0);
         self.wqe_blocks.fill(0);
-        (self.posted, self.retired, self.rung, self.last) = (0, 0, 0, 0);
-        self.unsignaled = 0;
+        let zero = Counter::default();
+        (self.posted, self.retired, self.rung, self.last) = (zero, zero, zero, zero);
+        self.unsignaled = zero;
     }
 }
 
@@ -372,7 +391,8 @@ mod tests {
             let shape = SendShape { log_blocks: 3, sges_max: 1 };
             let qpn = Qpn::new(0x12_3456).unwrap();
             let mut sq = SendQueue::new(ring.ring(), record.record(), qpn, shape, 0);
-            (sq.posted, sq.rung, sq.retired, sq.last) = (start, start, start, start);
+            let at = Counter::new(start);
+            (sq.posted, sq.rung, sq.retired, sq.last) = (at, at, at, at);
             let payload = [0x3c; 150];
             let op = Op::Send { payload: Payload::Inline(&[&payload]), imm: None };
             assert_eq!(sq.post(&op, SendFlags::SIGNALED, None), Ok(start));
@@ -402,7 +422,7 @@ mod tests {
         let shape = SendShape { log_blocks: 15, sges_max: 1 };
         let mut sq = SendQueue::new(ring.ring(), record.record(), Qpn::default(), shape, 0);
         assert_eq!(sq.free_blocks(), 1 << 15);
-        (sq.posted, sq.rung) = (0x7fff, 0x7fff);
+        (sq.posted, sq.rung) = (Counter::new(0x7fff), Counter::new(0x7fff));
         assert_eq!(sq.post(&Op::Nop, SendFlags::empty(), None), Ok(0x7fff));
         let full = PostSendError::QueueFull { needed: 1, free: 0 };
         assert_eq!(sq.post(&Op::Nop, SendFlags::empty(), None), Err(full));

@@ -104,7 +104,8 @@ impl Qp {
         let rung: Vec<u8> = wqe.iter().flatten().flat_map(|word| word.to_ne_bytes()).collect();
         let octoword = rung.first_chunk().copied().unwrap_or_default();
         let mut ring = [0; crate::engine::WQE_BYTES_MAX];
-        let len = qp.send_ring().map_or(0, |r| r.fetch(peek_ctrl(&octoword).index, &mut ring));
+        let index = peek_ctrl(&octoword).index;
+        let len = qp.send_ring().map_or(0, |r| r.fetch(index, &mut ring).1);
         if len > rung.len() || ring[..len] != rung[..len] {
             let first = |bytes: &[u8]| bytes.first_chunk().map_or(0, |b| u64::from_be_bytes(*b));
             let (doorbell, ring) = (first(&rung), first(&ring));

@@ -132,7 +132,7 @@ impl PortMemory<'_> {
 const FETCHES_MAX: u32 = 100;
 
 impl Memory for PortMemory<'_> {
-    #[inline]
+    #[inline(always)]
     fn locate(
         &mut self,
         key: u32,

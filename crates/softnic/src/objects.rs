@@ -1,6 +1,7 @@
 //! Queues that this port owns: their place on the card, given back when the last user is gone.
 
 use core::ptr::NonNull;
+use std::sync::Mutex;
 
 use memory::{
     barrier,
@@ -16,7 +17,7 @@ use crate::{
         views::{CqView, RqView},
     },
     channel::ChannelShared,
-    context::Context,
+    context::{Context, lock},
 };
 
 /// Bytes on the card.
@@ -87,6 +88,8 @@ pub(crate) struct CqShared {
     ring: NonNull<u8>,
     dbrec: NonNull<u8>,
     overrun_reported: AtomicBool,
+    /// Threads that may complete into it: queue pairs of this port, and their peers.
+    producers: Mutex<usize>,
     holding: Holding,
 }
 
@@ -116,6 +119,7 @@ impl CqShared {
         entry.dbrec_offset.store(dbrec, Ordering::Relaxed);
         let number = channel.as_ref().map_or(0, |channel| channel.id);
         entry.channel.store(u64::from(number), Ordering::Relaxed);
+        entry.is_exclusive.store(0, Ordering::Relaxed);
         state.consumed_seen.store(0, Ordering::Relaxed);
         state.armed.store(0, Ordering::Relaxed);
         state.overrun.store(0, Ordering::Relaxed);
@@ -127,7 +131,42 @@ impl CqShared {
         let ring = holding.pointer(Half::Rw, ring);
         let dbrec = holding.pointer(Half::Ro, dbrec);
         let overrun_reported = AtomicBool::new(false);
-        Ok(Self { view, channel, ring, dbrec, overrun_reported, holding })
+        let producers = Mutex::new(0);
+        Ok(Self { view, channel, ring, dbrec, overrun_reported, producers, holding })
+    }
+
+    /// Announces more producers. If there was a single one, waits until it knows.
+    ///
+    /// # Errors
+    ///
+    /// It is stopped inside the queue.
+    pub(crate) fn add_producers(&self, count: usize) -> Result<(), CreateError> {
+        let mut producers = lock(&self.producers);
+        let (before, after) = (*producers, *producers + count);
+        self.set_exclusive(after == 1);
+        if before == 1 && after > 1 {
+            barrier::store_load();
+            self.holding.context.quiesce().map_err(|lid| {
+                self.set_exclusive(true);
+                let cause = format!("port {lid} is stopped inside it; try again later");
+                CreateError::System { object: "completion queue", cause }
+            })?;
+        }
+        *producers = after;
+        Ok(())
+    }
+
+    /// They are gone, and outside the queue.
+    pub(crate) fn remove_producers(&self, count: usize) {
+        let mut producers = lock(&self.producers);
+        *producers -= count;
+        self.set_exclusive(*producers == 1);
+    }
+
+    fn set_exclusive(&self, is_exclusive: bool) {
+        if let Some(entry) = self.holding.context.owner.card.cq(self.holding.index) {
+            entry.is_exclusive.store(u64::from(is_exclusive), Ordering::Release);
+        }
     }
 
     pub(crate) fn index(&self) -> u32 {

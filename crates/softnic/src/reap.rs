@@ -89,7 +89,7 @@ fn fail_receive(
         Some((cq, position)) => cq.view.fill_hole(position, &error),
         None => {
             // On failure the CQ is marked as overrun, which is reported.
-            let _ = qp.recv_cq.view.publish(context.lid.get(), &error, &[], || {});
+            let _ = qp.recv_cq.view.publish(context.lid.get(), &error, || {});
         }
     }
     qp.wake_receiver(true);

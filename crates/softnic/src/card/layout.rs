@@ -84,7 +84,9 @@ pub(crate) struct CqEntry {
     pub(crate) dbrec_offset: AtomicU64,
     /// Channel number, 0 without one.
     pub(crate) channel: AtomicU64,
-    pub(crate) reserved: [AtomicU64; 3],
+    /// Not zero: there is only one producer. A second one waits until that has noticed.
+    pub(crate) is_exclusive: AtomicU64,
+    pub(crate) reserved: [AtomicU64; 2],
 }
 
 /// A receive queue as senders need it.

@@ -11,7 +11,7 @@ use wire::{
 
 use super::{
     Card,
-    layout::{CqState, RqState, VALID},
+    layout::{CqEntry, CqState, RqState, VALID},
 };
 use crate::shared::{
     Holder,
@@ -67,6 +67,7 @@ pub(crate) struct CqView {
     cqe_bytes: usize,
     words: Words<AtomicU64>,
     state: Words<CqState>,
+    entry: Words<CqEntry>,
     dbrec: Words<AtomicU32>,
     /// Channel number, 0 without one.
     pub(crate) channel: u32,
@@ -106,6 +107,7 @@ impl CqView {
             cqe_bytes,
             words: Words::locate(&card.rw, slots_offset, count)?,
             state: Words { first: NonNull::from(state), count: 1 },
+            entry: Words { first: NonNull::from(entry), count: 1 },
             dbrec: Words::locate(&card.ro, dbrec_offset, 2)?,
             channel: u32::try_from(entry.channel.load(Ordering::Relaxed)).ok()?,
             card: card.clone(),
@@ -165,20 +167,23 @@ impl CqView {
         self.ring.as_ptr().wrapping_add(index * self.cqe_bytes).cast_const().cast()
     }
 
-    /// Writes one entry. `payload` is what a 128-byte entry holds in its first half. Between making
-    /// the entry visible and freeing its slot it calls `published`.
+    /// Takes the next entry for [`publish_at`](Self::publish_at).
     ///
     /// # Errors
     ///
-    /// [`ReserveError`]; nothing was written, and the queue is marked as overrun.
-    #[inline]
-    pub(crate) fn publish(
-        &self,
-        holder: Holder,
-        cqe: &CqeView<'_>,
-        payload: &[u8],
-        published: impl FnOnce(),
-    ) -> Result<(), ReserveError> {
+    /// [`ReserveError`]; nothing was taken, and the queue is marked as overrun.
+    #[inline(always)]
+    pub(crate) fn reserve(&self, holder: Holder) -> Result<u64, ReserveError> {
+        if self.is_exclusive() {
+            let alone = self.slots().reserve_alone(holder, |position| self.consumed(position));
+            if let Ok(position) = alone {
+                return Ok(position);
+            }
+        }
+        self.reserve_shared(holder)
+    }
+
+    fn reserve_shared(&self, holder: Holder) -> Result<u64, ReserveError> {
         let reserve = || self.slots().reserve(holder, |position| self.consumed(position));
         let mut position = reserve();
         for _ in 0..CONTENDED_YIELDS_MAX {
@@ -189,15 +194,53 @@ impl CqView {
             memory::sync::thread::yield_now();
             position = reserve();
         }
-        let position = position.inspect_err(|_| self.mark_overrun())?;
+        position.inspect_err(|_| self.mark_overrun())
+    }
+
+    /// Whether there is only one producer. Valid while inside a presence: a second producer waits
+    /// until everybody has left.
+    #[inline(always)]
+    fn is_exclusive(&self) -> bool {
+        // SAFETY: `card` keeps "ro" mapped; this is a load.
+        let entry = unsafe { &self.entry.get()[0] };
+        entry.is_exclusive.load(Ordering::Relaxed) != 0
+    }
+
+    /// Writes the entry at `position`, which [`reserve`](Self::reserve) gave to the caller. `payload`
+    /// is what a 128-byte entry holds in its first half. Between making the entry visible and
+    /// freeing its slot it calls `published`.
+    #[inline(always)]
+    pub(crate) fn publish_at(
+        &self,
+        position: u64,
+        cqe: &CqeView<'_>,
+        payload: &[u8],
+        published: impl FnOnce(),
+    ) {
         self.fill(position, cqe, payload);
         published();
         self.slots().finish(position);
+    }
+
+    /// Reserves and publishes, for housekeeping: it runs outside any presence, and so never as the
+    /// only producer.
+    ///
+    /// # Errors
+    ///
+    /// [`ReserveError`]; nothing was written, and the queue is marked as overrun.
+    pub(crate) fn publish(
+        &self,
+        holder: Holder,
+        cqe: &CqeView<'_>,
+        published: impl FnOnce(),
+    ) -> Result<(), ReserveError> {
+        let position = self.reserve_shared(holder)?;
+        self.publish_at(position, cqe, &[], published);
         Ok(())
     }
 
     /// Writes the entry at `position`, which the caller holds.
-    #[inline]
+    #[inline(always)]
     fn fill(&self, position: u64, cqe: &CqeView<'_>, payload: &[u8]) {
         let entry = self.entry(position);
         if !payload.is_empty() && self.cqe_bytes == 128 {
@@ -348,9 +391,15 @@ impl RqView {
     }
 
     /// Takes the next receive. `posted_seen` is this sender's memory of the doorbell record, which
-    /// it reads again only when it has used up what it knows of.
-    #[inline]
-    pub(crate) fn take(&self, holder: Holder, posted_seen: &mut u16) -> Result<Taken, TakeError> {
+    /// it reads again only when it has used up what it knows of. `alone`: nobody else takes
+    /// receives from this queue.
+    #[inline(always)]
+    pub(crate) fn take(
+        &self,
+        holder: Holder,
+        posted_seen: &mut u16,
+        alone: bool,
+    ) -> Result<Taken, TakeError> {
         let entries = 1u16 << self.log_entries;
         #[expect(clippy::cast_possible_truncation, reason = "counters are modulo 2^16")]
         let left = |posted: u16, count: u64| posted.wrapping_sub(count as u16);
@@ -360,7 +409,12 @@ impl RqView {
             }
             (1..=entries).contains(&left(*posted_seen, count))
         };
-        let taken = self.claims().take(holder, &mut available, |index| self.next(index));
+        let next = |index| self.next(index);
+        let taken = if alone {
+            self.claims().take_alone(holder, &mut available, next)
+        } else {
+            self.claims().take(holder, &mut available, next)
+        };
         taken.map(|(index, count)| self.taken(index, count))
     }
 

@@ -27,6 +27,7 @@ const PIECE_BYTES: usize = 64;
 /// # Safety
 ///
 /// All chunks are mapped, those of `to` writable, and no reference to plain data covers them.
+#[inline(always)]
 pub(crate) unsafe fn copy(to: &[Chunk], from: &[Chunk], order: Order) {
     if let ([to], [from]) = (to, from)
         && order == Order::Ascending
@@ -35,6 +36,16 @@ pub(crate) unsafe fn copy(to: &[Chunk], from: &[Chunk], order: Order) {
         unsafe { memory::copy::copy_between_publish(to.ptr, from.ptr, to.len.min(from.len)) };
         return;
     }
+    // SAFETY: by contract.
+    unsafe { copy_pieces(to, from, order) };
+}
+
+/// [`copy`] where there is more than one piece.
+///
+/// # Safety
+///
+/// As for [`copy`].
+unsafe fn copy_pieces(to: &[Chunk], from: &[Chunk], order: Order) {
     match order {
         Order::Ascending => walk(to, from, usize::MAX, |to, from, len| {
             // SAFETY: by contract; `walk` stays inside both.

@@ -4,7 +4,7 @@ use verbs::Transport;
 use wire::{
     cqe::Syndrome,
     ids::{Lid, Qpn},
-    wqe::{self, AvKey, CtrlFlags, Opcode, Segment, SendWqe},
+    wqe::{self, AvKey, Ctrl, CtrlFlags, Opcode, Segment, SendWqe, peek_ctrl},
 };
 
 use super::{
@@ -13,41 +13,54 @@ use super::{
 };
 
 /// Parses a WQE and checks that it is the one that belongs there.
-#[inline]
-pub(super) fn parse(
-    bytes: &[u8],
+#[inline(always)]
+pub(super) fn parse<'a>(
+    bytes: &'a [u8],
+    ctrl: &Ctrl,
     transport: Transport,
     counter: u16,
     qpn: Qpn,
-) -> Result<SendWqe<'_>, &'static str> {
+) -> Result<SendWqe<'a>, &'static str> {
     let transport = match transport {
         Transport::Rc => wqe::Transport::Rc,
         Transport::Ud => wqe::Transport::Ud,
         Transport::Dci => wqe::Transport::Dci,
         Transport::Dct => return Err("a DC target sends nothing"),
     };
-    let parsed = SendWqe::parse(bytes, transport).map_err(|_| "bad opcode or length")?;
-    if parsed.ctrl.index != counter {
+    if ctrl.index != counter {
         return Err("bad index");
     }
-    if parsed.ctrl.qpn != qpn {
+    if ctrl.qpn != qpn {
         return Err("bad queue pair number");
     }
-    Ok(parsed)
+    SendWqe::parse(bytes, transport).map_err(|_| "bad opcode or length")
+}
+
+/// [`parse`] of a private copy, outside the hot path.
+#[inline(never)]
+pub(super) fn parse_copy(
+    bytes: &[u8],
+    transport: Transport,
+    counter: u16,
+    qpn: Qpn,
+) -> Result<(Ctrl, SendWqe<'_>), &'static str> {
+    let ctrl = bytes.first_chunk().map(peek_ctrl).ok_or("no control segment")?;
+    Ok((ctrl, parse(bytes, &ctrl, transport, counter, qpn)?))
 }
 
 /// Carries one WQE out.
-#[inline]
+#[inline(always)]
 pub(super) fn issue<P: Port>(
     wqe: &SendWqe<'_>,
+    ctrl: &Ctrl,
     extent: Extent,
     peer: Option<(Lid, Qpn)>,
     qpn: Qpn,
     chunks: &mut Vec<Chunk>,
     port: &mut P,
 ) -> (Done, Reply) {
-    let signaled = wqe.ctrl.flags.contains(CtrlFlags::CQ_UPDATE);
-    let (opcode, counter) = (wqe.opcode, wqe.ctrl.index);
+    let signaled = ctrl.flags.contains(CtrlFlags::CQ_UPDATE);
+    let (opcode, counter) = (wqe.opcode, ctrl.index);
     let mut completed = Completed { opcode, counter, len_bytes: 0, failure: None };
     let Some(verb) = verb_of(wqe) else {
         return (Done { completed, signaled }, Reply::Ack);
@@ -64,7 +77,7 @@ pub(super) fn issue<P: Port>(
                 Some((lid, to, key)) => {
                     let from = (port.lid(), qpn);
                     let request =
-                        Request { extent, ..request(wqe, verb, key, from, to, len_bytes) };
+                        Request { extent, ..request(wqe, ctrl, verb, key, from, to, len_bytes) };
                     port.carry(lid, &request, chunks)
                 }
             }
@@ -82,10 +95,12 @@ pub(super) fn issue<P: Port>(
 /// A datagram is one packet: the largest path MTU.
 const UD_BYTES_MAX: u32 = 4096;
 
+#[inline(always)]
 fn is_ud(wqe: &SendWqe<'_>) -> bool {
     wqe.av.is_some_and(|av| matches!(av.key, AvKey::Queue(_)))
 }
 
+#[inline(always)]
 fn verb_of(wqe: &SendWqe<'_>) -> Option<Verb> {
     let (swap_or_add, compare) = wqe.atomic.map_or((0, 0), |a| (a.swap_or_add, a.compare));
     Some(match wqe.opcode {
@@ -99,7 +114,7 @@ fn verb_of(wqe: &SendWqe<'_>) -> Option<Verb> {
 }
 
 /// Checks the local entries; returns their total length.
-#[inline]
+#[inline(always)]
 fn gather<P: Port>(
     wqe: &SendWqe<'_>,
     chunks: &mut Vec<Chunk>,
@@ -121,7 +136,7 @@ fn gather<P: Port>(
 }
 
 /// Port, queue pair and key that a WQE is for.
-#[inline]
+#[inline(always)]
 fn address<P: Port>(
     wqe: &SendWqe<'_>,
     peer: Option<(Lid, Qpn)>,
@@ -137,9 +152,10 @@ fn address<P: Port>(
     Some((port.destination(av), av.destination, key))
 }
 
-#[inline]
+#[inline(always)]
 fn request(
     wqe: &SendWqe<'_>,
+    ctrl: &Ctrl,
     verb: Verb,
     key: Key,
     from: (Lid, Qpn),
@@ -155,8 +171,8 @@ fn request(
         to,
         service_level: wqe.av.as_ref().map_or(0, |av| av.stat_rate_sl & 0xf),
         has_grh: wqe.av.as_ref().and_then(|av| av.extension).is_some_and(|e| e.has_grh()),
-        solicited: wqe.ctrl.flags.contains(CtrlFlags::SOLICITED),
-        imm: wqe.opcode.has_imm().then_some(wqe.ctrl.imm),
+        solicited: ctrl.flags.contains(CtrlFlags::SOLICITED),
+        imm: wqe.opcode.has_imm().then_some(ctrl.imm),
         len_bytes,
         addr: raddr.map_or(0, |r| r.addr),
         rkey: raddr.map_or_else(Default::default, |r| r.rkey),

@@ -6,12 +6,12 @@ use verbs::{RtsAttr, Transport};
 use wire::{
     cqe::Syndrome,
     ids::{Lid, Qpn},
-    wqe::{self, CtrlFlags, Opcode, SendWqe, Sge, wqebbs},
+    wqe::{self, Ctrl, CtrlFlags, Opcode, SendWqe, Sge, wqebbs},
 };
 
 use super::{
     Chunk, Extent, Reply, Request,
-    issue::{issue, parse},
+    issue::{issue, parse, parse_copy},
 };
 
 /// Longest send WQE.
@@ -19,9 +19,9 @@ pub(crate) const WQE_BYTES_MAX: usize = wqe::OCTOWORDS_MAX as usize * wqe::OCTOW
 
 /// The ring that WQEs are fetched from.
 pub(crate) trait SendQueue {
-    /// Copies the WQE at `counter` to the start of `into`; returns its length as its control
-    /// segment states it.
-    fn fetch(&self, counter: u16, into: &mut [u8; WQE_BYTES_MAX]) -> usize;
+    /// Copies the WQE at `counter` to the start of `into`; returns its control segment, and its
+    /// length in bytes as that states it.
+    fn fetch(&self, counter: u16, into: &mut [u8; WQE_BYTES_MAX]) -> (Ctrl, usize);
 }
 
 /// A send completion, for the send CQ.
@@ -273,9 +273,9 @@ impl Requester {
         port: &mut P,
         scratch: &mut Scratch,
     ) -> bool {
-        let len = queue.fetch(self.next, &mut scratch.wqe);
+        let (ctrl, len) = queue.fetch(self.next, &mut scratch.wqe);
         let wqe = &scratch.wqe[..len];
-        let parsed = match parse(wqe, self.transport, self.next, self.qpn) {
+        let parsed = match parse(wqe, &ctrl, self.transport, self.next, self.qpn) {
             Ok(parsed) => parsed,
             Err(cause) => {
                 port.malformed(self.next, cause);
@@ -283,8 +283,8 @@ impl Requester {
                 return true;
             }
         };
-        let blocks = wqebbs(parsed.ctrl.octowords);
-        if self.deferred > 0 && self.must_wait(&parsed, port) {
+        let blocks = wqebbs(ctrl.octowords);
+        if self.deferred > 0 && self.must_wait(&parsed, &ctrl, port) {
             return false;
         }
         let defers = self.may_defer(parsed.opcode) && port.defers();
@@ -292,7 +292,7 @@ impl Requester {
         let (done, reply) = if defers && self.transport == Transport::Ud {
             (flushed(parsed.opcode, self.next), Reply::Ack)
         } else {
-            issue(&parsed, extent, self.peer, self.qpn, &mut scratch.chunks, port)
+            issue(&parsed, &ctrl, extent, self.peer, self.qpn, &mut scratch.chunks, port)
         };
         match self.judge(reply, port) {
             Step::Wait => return false,
@@ -323,11 +323,11 @@ impl Requester {
 
     /// Whether a WQE must wait until deferred ones are carried: it is fenced, or is a READ or
     /// atomic itself (those keep their order), or goes to another DC target.
-    fn must_wait<P: Port>(&self, wqe: &SendWqe<'_>, port: &P) -> bool {
+    fn must_wait<P: Port>(&self, wqe: &SendWqe<'_>, ctrl: &Ctrl, port: &P) -> bool {
         if self.transport == Transport::Ud {
             return self.deferred >= 16;
         }
-        let fenced = wqe.ctrl.flags.contains(CtrlFlags::FENCE);
+        let fenced = ctrl.flags.contains(CtrlFlags::FENCE);
         let is_read = wqe.opcode == Opcode::RdmaRead || wqe.opcode.is_atomic();
         let full = self.deferred >= usize::from(self.attr.reads_out_max.max(1));
         let to = wqe.av.as_ref().map(|av| (port.destination(av), av.destination));
@@ -345,7 +345,8 @@ impl Requester {
             };
             let counter = *counter;
             if self.state == SendState::Flushing {
-                let opcode = parse(bytes, self.transport, counter, self.qpn).map(|wqe| wqe.opcode);
+                let parsed = parse_copy(bytes, self.transport, counter, self.qpn);
+                let opcode = parsed.map(|(_, wqe)| wqe.opcode);
                 let done = self.doomed(opcode.unwrap_or(Opcode::Nop), counter);
                 self.settle(at, done);
                 self.flush_inflight(at + 1);
@@ -358,9 +359,11 @@ impl Requester {
                 }
                 break;
             }
-            let Ok(parsed) = parse(bytes, self.transport, counter, self.qpn) else { break };
+            let parsed = parse_copy(bytes, self.transport, counter, self.qpn);
+            let Ok((ctrl, parsed)) = parsed else { break };
             let (peer, chunks) = (self.peer, &mut scratch.chunks);
-            let (mut done, reply) = issue(&parsed, Extent::Whole, peer, self.qpn, chunks, port);
+            let (mut done, reply) =
+                issue(&parsed, &ctrl, Extent::Whole, peer, self.qpn, chunks, port);
             match self.judge(reply, port) {
                 Step::Wait => break,
                 Step::Done => {}
@@ -485,10 +488,10 @@ impl Requester {
 
     /// Completes the WQE at `next` as flushed.
     fn flush_one<Q: SendQueue, P: Port>(&mut self, queue: &Q, port: &mut P, scratch: &mut Scratch) {
-        let len = queue.fetch(self.next, &mut scratch.wqe);
-        let parsed = parse(&scratch.wqe[..len], self.transport, self.next, self.qpn);
+        let (_, len) = queue.fetch(self.next, &mut scratch.wqe);
+        let parsed = parse_copy(&scratch.wqe[..len], self.transport, self.next, self.qpn);
         let (opcode, blocks) =
-            parsed.map_or((Opcode::Nop, 1), |wqe| (wqe.opcode, wqebbs(wqe.ctrl.octowords)));
+            parsed.map_or((Opcode::Nop, 1), |(ctrl, wqe)| (wqe.opcode, wqebbs(ctrl.octowords)));
         let done = self.doomed(opcode, self.next);
         self.next = self.next.wrapping_add(blocks);
         self.finish(done, port);

@@ -14,7 +14,7 @@ use crate::{
         target::Target,
         views::{RECV_WQE_BYTES_MAX, RqView, Taken, scatter_for},
     },
-    shared::{claims::TakeError, slots::ReserveError},
+    shared::claims::TakeError,
 };
 
 /// Bytes before a datagram's payload in its receive buffer.
@@ -75,18 +75,21 @@ impl From<Reply> for Answered {
 }
 
 /// Runs a request.
-#[inline]
+#[inline(always)]
 pub(crate) fn respond<M: Memory>(mut arrival: Arrival<'_, M>) -> Answered {
     match arrival.admit() {
         Ok(()) => {}
         Err(reply) => return reply.into(),
     }
     match arrival.request.verb {
-        Verb::Send => arrival.receive(),
-        Verb::Write => match arrival.write() {
+        Verb::Send => arrival.receive(None),
+        Verb::Write => match arrival.locate_write() {
             Err(reply) => reply.into(),
-            Ok(()) if arrival.request.imm.is_some() => arrival.receive(),
-            Ok(()) => Reply::Ack.into(),
+            Ok(remote) if arrival.request.imm.is_some() => arrival.receive(remote),
+            Ok(remote) => {
+                arrival.write_located(remote);
+                Reply::Ack.into()
+            }
         },
         Verb::Read => arrival.read().into(),
         Verb::CompareSwap { .. } | Verb::FetchAdd { .. } => arrival.atomic().into(),
@@ -95,7 +98,7 @@ pub(crate) fn respond<M: Memory>(mut arrival: Arrival<'_, M>) -> Answered {
 
 impl<M: Memory> Arrival<'_, M> {
     /// Whether this sender may be heard at all.
-    #[inline]
+    #[inline(always)]
     fn admit(&self) -> Result<(), Reply> {
         let (target, request) = (self.target, self.request);
         match (target.transport, request.key) {
@@ -116,7 +119,7 @@ impl<M: Memory> Arrival<'_, M> {
     }
 
     /// The remote memory that the request names.
-    #[inline]
+    #[inline(always)]
     fn remote(&mut self, need: Access) -> Result<Chunk, Reply> {
         let request = self.request;
         if !self.target.access.contains(need) {
@@ -132,17 +135,23 @@ impl<M: Memory> Arrival<'_, M> {
         }
     }
 
-    #[inline]
-    fn write(&mut self) -> Result<(), Reply> {
+    /// Where a WRITE goes; `None` if it has no bytes.
+    #[inline(always)]
+    fn locate_write(&mut self) -> Result<Option<Chunk>, Reply> {
         // IBTA 9.7.5.1.1: a request of zero bytes is not checked against a key.
         if self.request.len_bytes == 0 {
-            return Ok(());
+            return Ok(None);
         }
-        let to = self.remote(Access::REMOTE_WRITE)?;
-        // SAFETY: `locate` checked `to` for writing, `gather` checked `local`; the sender's presence
-        // keeps both mapped.
-        unsafe { chunk::copy(&[to], self.local, self.order) };
-        Ok(())
+        self.remote(Access::REMOTE_WRITE).map(Some)
+    }
+
+    #[inline(always)]
+    fn write_located(&self, to: Option<Chunk>) {
+        if let Some(to) = to {
+            // SAFETY: `locate` checked `to` for writing, `gather` checked `local`; the sender's
+            // presence keeps both mapped.
+            unsafe { chunk::copy(&[to], self.local, self.order) };
+        }
     }
 
     fn read(&mut self) -> Reply {
@@ -189,15 +198,16 @@ impl<M: Memory> Arrival<'_, M> {
         Reply::Value(old)
     }
 
-    /// Takes a receive, fills it (SEND) and reports the arrival.
-    #[inline]
-    fn receive(&mut self) -> Answered {
+    /// Takes a receive, moves the bytes (into it, or for WRITE to `remote`) and reports the arrival.
+    #[inline(always)]
+    fn receive(&mut self, remote: Option<Chunk>) -> Answered {
         let Some(rq) = &self.target.rq else {
             return self.refuse(Syndrome::RemoteInvalidRequest, Syndrome::LocalQpOperation).into();
         };
         let holder = self.request.from.0.get();
         let mut posted_seen = self.target.posted_seen.get();
-        let taken = rq.take(holder, &mut posted_seen);
+        let alone = self.target.transport == Transport::Rc && rq.srqn.is_none();
+        let taken = rq.take(holder, &mut posted_seen, alone);
         self.target.posted_seen.set(posted_seen);
         let taken = match taken {
             Ok(taken) => taken,
@@ -209,14 +219,18 @@ impl<M: Memory> Arrival<'_, M> {
                 return self.refuse(Syndrome::RemoteOperation, ours).into();
             }
         };
-        let mut inline = [0; cqe::INLINE_64_BYTES];
-        let placed = match self.request.verb {
-            Verb::Send => self.place(rq, taken.index, &mut inline),
-            _ => Ok(Placed::Memory),
+        // Before any byte is moved: read-modify-writes wait for all stores before them.
+        let Ok(position) = self.target.cq.reserve(holder) else {
+            return self.lose(rq, taken);
         };
-        match placed {
-            Ok(placed) => self.report(rq, taken, placed, &inline),
-            Err((theirs, ours)) => self.report_failure(rq, taken, theirs, ours),
+        if self.request.verb == Verb::Write {
+            self.write_located(remote);
+            return self.report(rq, taken, position, Placed::Memory, &[]);
+        }
+        let mut inline = [0; cqe::INLINE_64_BYTES];
+        match self.place(rq, taken.index, &mut inline) {
+            Ok(placed) => self.report(rq, taken, position, placed, &inline),
+            Err((theirs, ours)) => self.report_failure(rq, taken, position, theirs, ours),
         }
     }
 
@@ -268,8 +282,15 @@ impl<M: Memory> Arrival<'_, M> {
     }
 
     /// Writes the completion of receive `index`.
-    #[inline]
-    fn report(&mut self, rq: &RqView, taken: Taken, placed: Placed, inline: &[u8]) -> Answered {
+    #[inline(always)]
+    fn report(
+        &self,
+        rq: &RqView,
+        taken: Taken,
+        position: u64,
+        placed: Placed,
+        inline: &[u8],
+    ) -> Answered {
         let request = self.request;
         let kind = match (request.verb, request.imm) {
             (Verb::Send, None) => ResponderKind::Send,
@@ -296,35 +317,27 @@ impl<M: Memory> Arrival<'_, M> {
             solicited: request.solicited,
             timestamp: 0,
         });
-        let holder = request.from.0.get();
-        let published =
-            self.target.cq.publish(holder, &cqe, beside, || rq.claims().release(taken.index));
-        match published {
-            Ok(()) => Answered { reply: Reply::Ack, arrived: Some(request.solicited) },
-            Err(error) => self.lose(rq, taken, error),
-        }
+        let release = || rq.claims().release(taken.index);
+        self.target.cq.publish_at(position, &cqe, beside, release);
+        Answered { reply: Reply::Ack, arrived: Some(request.solicited) }
     }
 
     fn report_failure(
-        &mut self,
+        &self,
         rq: &RqView,
         taken: Taken,
+        position: u64,
         theirs: Syndrome,
         ours: Syndrome,
     ) -> Answered {
         let cqe = receive_error(self.target, rq, taken.counter, ours);
-        let holder = self.request.from.0.get();
-        let published =
-            self.target.cq.publish(holder, &cqe, &[], || rq.claims().release(taken.index));
-        let reply = self.refuse(theirs, ours);
-        match published {
-            Ok(()) => Answered { reply, arrived: Some(true) },
-            Err(error) => self.lose(rq, taken, error),
-        }
+        let release = || rq.claims().release(taken.index);
+        self.target.cq.publish_at(position, &cqe, &[], release);
+        Answered { reply: self.refuse(theirs, ours), arrived: Some(true) }
     }
 
     /// The completion of a consumed receive could not be written: the CQ is dead.
-    fn lose(&self, rq: &RqView, taken: Taken, _error: ReserveError) -> Answered {
+    fn lose(&self, rq: &RqView, taken: Taken) -> Answered {
         rq.claims().release(taken.index);
         self.target.break_down(Syndrome::LocalQpOperation);
         Reply::Refused(Syndrome::RemoteOperation).into()

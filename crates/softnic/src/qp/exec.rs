@@ -155,7 +155,7 @@ struct Destinations {
 
 impl Destinations {
     /// The destination, resolved again if it has changed.
-    #[inline]
+    #[inline(always)]
     fn find(&mut self, key: (u16, u32), qp: &QpShared) -> Result<&mut Destination, Reply> {
         let hit = self.last.as_ref().is_some_and(|(last, destination)| {
             *last == key && !destination.peer.is_buried() && destination.target.is_current()
@@ -244,10 +244,12 @@ impl ExecPort<'_> {
                 vendor_syndrome: 0,
             }),
         };
-        if qp.send_cq.view.publish(qp.context.lid.get(), &cqe, &[], || {}).is_err() {
-            // `publish` has marked the queue; housekeeping finds it and fells its queue pairs.
+        let view = &qp.send_cq.view;
+        let Ok(position) = view.reserve(qp.context.lid.get()) else {
+            // The queue is marked; housekeeping finds it and fells its queue pairs.
             return;
-        }
+        };
+        view.publish_at(position, &cqe, &[], || {});
         if qp.send_cq.channel.is_some() {
             let failed = completed.failure.is_some();
             match self.wakes.last_mut() {
@@ -277,7 +279,7 @@ impl Port for ExecPort<'_> {
         self.qp.context.lid
     }
 
-    #[inline]
+    #[inline(always)]
     fn local(&mut self, sge: &Sge, write: bool) -> Result<Chunk, Syndrome> {
         let context = &self.qp.context;
         let mut memory = PortMemory {
@@ -302,7 +304,7 @@ impl Port for ExecPort<'_> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn carry(&mut self, to: Lid, request: &Request, local: &[Chunk]) -> Reply {
         let key = (to.get(), request.to.get());
         let destination = match self.destinations.find(key, self.qp) {

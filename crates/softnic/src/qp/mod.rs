@@ -6,7 +6,10 @@ mod ring;
 use core::{cell::UnsafeCell, ptr::NonNull};
 use std::sync::Mutex;
 
-use memory::sync::{Arc, AtomicBool, Ordering};
+use memory::{
+    barrier,
+    sync::{Arc, AtomicBool, Ordering},
+};
 use mlx5::device::QpRequest;
 use verbs::{
     Access, AsyncEvent, CreateError, GidRoute, ModifyError, QKey, QpState, Qpn, Route, Transition,
@@ -36,6 +39,36 @@ struct State {
     generation: u64,
     access: Access,
     qkey: QKey,
+    /// In ERR, and no sender is inside any more: receives may be flushed.
+    is_quiet: bool,
+}
+
+/// What a queue pair adds to the producers of its completion queues; taken back on drop.
+#[derive(Debug)]
+struct Producers([(Arc<CqShared>, usize); 2]);
+
+impl Producers {
+    fn add(request: &QpRequest<'_, Device>) -> Result<Self, CreateError> {
+        // A connected queue pair hears one peer; others hear any number.
+        let receivers = match request.transport {
+            Transport::Rc => 1,
+            Transport::Ud | Transport::Dct => 2,
+            Transport::Dci => 0,
+        };
+        let senders = usize::from(request.log_send_blocks.is_some());
+        let (send, recv) = (&request.send_cq.shared, &request.recv_cq.shared);
+        send.add_producers(senders)?;
+        recv.add_producers(receivers).inspect_err(|_| send.remove_producers(senders))?;
+        Ok(Self([(send.clone(), senders), (recv.clone(), receivers)]))
+    }
+}
+
+impl Drop for Producers {
+    fn drop(&mut self) {
+        for (cq, count) in &self.0 {
+            cq.remove_producers(*count);
+        }
+    }
 }
 
 /// A queue pair, shared by its handle, the NIC thread and the port's housekeeping.
@@ -49,6 +82,7 @@ pub(crate) struct QpShared {
     scatter_to_cqe: bool,
     pub(crate) send_cq: Arc<CqShared>,
     pub(crate) recv_cq: Arc<CqShared>,
+    _producers: Producers,
     /// Own receive queue, or the SRQ.
     pub(crate) rq: Option<Arc<RqShared>>,
     pub(crate) has_srq: bool,
@@ -58,6 +92,8 @@ pub(crate) struct QpShared {
     state: Mutex<State>,
     /// Whoever has entered [`Self::presence`] has it.
     exec: UnsafeCell<Exec>,
+    /// Receives are to be flushed as soon as a stopped peer has left.
+    flush_later: AtomicBool,
     /// The requester has failed; `state` and the card follow soon.
     fallen: AtomicBool,
     wants: AtomicBool,
@@ -103,6 +139,7 @@ impl QpShared {
             (None, None) => None,
         };
         let send = request.log_send_blocks.map(SendRing::create).transpose()?;
+        let producers = Producers::add(request)?;
         let card = &context.owner.card;
         let entry = card.qp(index).expect("the index is from this table");
         let generation = (entry.control.load(Ordering::Relaxed) >> 16) + 1;
@@ -112,6 +149,7 @@ impl QpShared {
             generation,
             access: Access::empty(),
             qkey: QKey::default(),
+            is_quiet: false,
         };
         let qp = Arc::new(Self {
             qpn,
@@ -121,11 +159,13 @@ impl QpShared {
             scatter_to_cqe: request.scatter_to_cqe,
             send_cq: request.send_cq.shared.clone(),
             recv_cq: request.recv_cq.shared.clone(),
+            _producers: producers,
             has_srq: request.srq.is_some(),
             rq,
             send,
             entry: NonNull::from(entry),
             exec: UnsafeCell::new(Exec::new(request.transport, qpn, context.config.strict)),
+            flush_later: AtomicBool::new(false),
             fallen: AtomicBool::new(false),
             wants: AtomicBool::new(false),
             state: Mutex::new(state),
@@ -239,6 +279,9 @@ impl QpShared {
     pub(crate) fn run_if_wanted(&self) {
         if self.wants.load(Ordering::Relaxed) && self.unwant() {
             self.run();
+            if self.flush_later.swap(false, Ordering::Relaxed) {
+                self.received();
+            }
         }
     }
 
@@ -307,7 +350,10 @@ impl QpShared {
         let mut state = lock(&self.state);
         state.generation += 1;
         match to {
-            Transition::Reset => self.reset(&mut state)?,
+            Transition::Reset => {
+                state.is_quiet = false;
+                self.reset(&mut state)?;
+            }
             Transition::Init(attr) => {
                 state.access = attr.access;
                 state.qkey = attr.qkey;
@@ -401,7 +447,7 @@ impl QpShared {
             self.show(&state);
         }
         if to == QpState::Err {
-            self.flush_receives();
+            self.flush_receives(&mut state);
         }
         drop(state);
         let flushing = self.exclusively(|exec| exec.requester.set_state(SendState::Flushing));
@@ -418,19 +464,27 @@ impl QpShared {
     #[inline]
     pub(crate) fn received(&self) {
         if self.entry().control.load(Ordering::Relaxed) & 0xff == ERR_CODE {
-            let _state = lock(&self.state);
-            self.flush_receives();
+            self.flush_receives(&mut lock(&self.state));
         }
     }
 
-    /// Completes every posted receive as flushed. Under the lock of `state`.
-    fn flush_receives(&self) {
+    /// Completes every posted receive as flushed, once no sender is inside any more.
+    fn flush_receives(&self, state: &mut State) {
         let (false, Some(rq)) = (self.has_srq, &self.rq) else { return };
+        if !state.is_quiet {
+            barrier::store_load();
+            if self.context.quiesce().is_err() {
+                // A peer is stopped inside: housekeeping tries again.
+                self.flush_later.store(true, Ordering::Relaxed);
+                return self.want();
+            }
+            state.is_quiet = true;
+        }
         let holder = self.context.lid.get();
         // Reads the doorbell record at once.
         let mut posted_seen = u16::MAX;
         let mut flushed = false;
-        while let Ok(taken) = rq.view.take(holder, &mut posted_seen) {
+        while let Ok(taken) = rq.view.take(holder, &mut posted_seen, false) {
             let cqe = CqeView::Error(cqe::Error {
                 is_requester: false,
                 qpn: self.qpn,
@@ -441,7 +495,7 @@ impl QpShared {
                 vendor_syndrome: 0,
             });
             let release = || rq.view.claims().release(taken.index);
-            if self.recv_cq.view.publish(holder, &cqe, &[], release).is_err() {
+            if self.recv_cq.view.publish(holder, &cqe, release).is_err() {
                 break;
             }
             flushed = true;

@@ -9,7 +9,7 @@ use memory::{
 use verbs::CreateError;
 use wire::{
     doorbell,
-    wqe::{OCTOWORD_BYTES, OCTOWORDS_MAX, WQEBB_BYTES, peek_ctrl},
+    wqe::{Ctrl, OCTOWORD_BYTES, OCTOWORDS_MAX, WQEBB_BYTES, peek_ctrl},
 };
 
 use crate::engine::{SendQueue, WQE_BYTES_MAX};
@@ -67,7 +67,8 @@ impl SendRing {
         self.executed.store(0, Ordering::Relaxed);
     }
 
-    /// Copies `len` ring bytes from octoword-aligned `offset`, wrapping at the end.
+    /// Copies ring bytes from octoword-aligned `offset`, wrapping at the end.
+    #[inline(always)]
     fn copy(&self, offset: usize, into: &mut [u8]) {
         let first = into.len().min(self.bytes() - offset);
         let (head, tail) = into.split_at_mut(first);
@@ -82,16 +83,20 @@ impl SendRing {
 }
 
 impl SendQueue for SendRing {
-    #[inline]
-    fn fetch(&self, counter: u16, into: &mut [u8; WQE_BYTES_MAX]) -> usize {
+    #[inline(always)]
+    fn fetch(&self, counter: u16, into: &mut [u8; WQE_BYTES_MAX]) -> (Ctrl, usize) {
         let offset = (usize::from(counter) * WQEBB_BYTES) & (self.bytes() - 1);
-        let Some((ctrl, rest)) = into.split_first_chunk_mut::<OCTOWORD_BYTES>() else { return 0 };
-        self.copy(offset, ctrl);
-        let octowords = peek_ctrl(ctrl).octowords.clamp(1, OCTOWORDS_MAX);
+        let (first, rest) = into.split_at_mut(WQEBB_BYTES);
+        // A block never wraps, and most WQEs are one.
+        self.copy(offset, first);
+        let ctrl = peek_ctrl(first.first_chunk().expect("a block is longer than an octoword"));
+        let octowords = ctrl.octowords.clamp(1, OCTOWORDS_MAX);
         // Whatever the length field says: no more than the ring holds.
         let len = (usize::from(octowords) * OCTOWORD_BYTES).min(self.bytes());
-        let body = (offset + OCTOWORD_BYTES) & (self.bytes() - 1);
-        self.copy(body, &mut rest[..len - OCTOWORD_BYTES]);
-        len
+        if let Some(more) = len.checked_sub(WQEBB_BYTES) {
+            let body = (offset + WQEBB_BYTES) & (self.bytes() - 1);
+            self.copy(body, &mut rest[..more]);
+        }
+        (ctrl, len)
     }
 }

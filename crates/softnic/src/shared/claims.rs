@@ -48,6 +48,7 @@ const fn unpack(word: u64) -> (u64, u16) {
 
 impl<'a> Claims<'a> {
     /// Wraps the words of a queue.
+    #[inline(always)]
     #[must_use]
     pub fn new(head: &'a AtomicU64, claims: &'a [AtomicU64]) -> Self {
         Self { head, claims }
@@ -113,6 +114,31 @@ impl<'a> Claims<'a> {
             }
         }
         Err(TakeError::Contended)
+    }
+
+    /// [`take`](Self::take) for a caller that knows to be the only one who takes: the same words,
+    /// without a read-modify-write.
+    ///
+    /// # Errors
+    ///
+    /// [`TakeError`]; nothing was taken.
+    #[inline(always)]
+    pub fn take_alone(
+        &self,
+        holder: Holder,
+        mut available: impl FnMut(u64) -> bool,
+        mut next: impl FnMut(u16) -> u16,
+    ) -> Result<(u16, u64), TakeError> {
+        debug_assert_ne!(holder, NOBODY);
+        // SYNC(recv-head): pairs with the CAS in `advance` of an earlier, other taker.
+        let (count, index) = unpack(self.head.load(Ordering::Acquire));
+        if !available(count) {
+            return Err(TakeError::Empty);
+        }
+        let claim = self.claims.get(usize::from(index)).ok_or(TakeError::Broken)?;
+        claim.store(pack(count, holder), Ordering::Relaxed);
+        self.head.store(pack(count + 1, next(index)), Ordering::Relaxed);
+        Ok((index, count))
     }
 
     /// Moves the head past a claimed receive, unless somebody else has.

@@ -35,9 +35,9 @@ impl Presence<'_> {
         }
         // SYNC(presence): pairs with the `Release` in `leave`.
         let entered =
-            self.0.compare_exchange(word, word + 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
+            self.0.compare_exchange(word, word + 1, Ordering::SeqCst, Ordering::Relaxed).is_ok();
         if entered {
-            barrier::store_load();
+            barrier::store_load_after_rmw();
         }
         entered
     }

@@ -1,6 +1,6 @@
 //! What a CQE means, and its way to bytes and back.
 
-use zerocopy::{FromZeros, IntoBytes};
+use zerocopy::IntoBytes;
 
 use super::{
     Cqe, Cqe128, CqeError, FORMAT_COMPRESSED, FORMAT_INLINE_32, FORMAT_INLINE_64, FORMAT_PLAIN,
@@ -162,6 +162,7 @@ impl Cqe {
         })
     }
 
+    #[inline(always)]
     fn parse_responder(&self, kind: ResponderKind) -> Result<Responder<'_>, CqeError> {
         let scatter = match kind {
             ResponderKind::WriteImm(_) => Scatter::Memory,
@@ -202,6 +203,7 @@ impl Cqe {
         }
     }
 
+    #[inline(always)]
     fn scatter(&self) -> Result<Scatter<'_>, CqeError> {
         let byte_cnt = self.byte_cnt.get();
         let fits = |room_bytes: usize| match usize::try_from(byte_cnt) {
@@ -263,7 +265,7 @@ impl CqeView<'_> {
     /// [`Scatter::Preceding64`] is too short for `byte_cnt`, if an RDMA WRITE claims payload in the
     /// CQE, if a field of [`Source`] exceeds its bits, or if `owner` is neither 0 nor 1.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn encode(&self, owner: u8) -> Cqe {
         assert!(owner <= OWNER_BIT, "owner {owner} is not a bit");
         match self {
@@ -274,22 +276,62 @@ impl CqeView<'_> {
     }
 }
 
+/// The fields of a CQE, as words rather than bytes: narrow stores that are then loaded as words, as
+/// a NIC does to publish them, would stall.
+struct Fields {
+    /// Bytes 0 to 31.
+    head: [u64; 4],
+    user_index: UserIndex,
+    imm: u32,
+    byte_cnt: u32,
+    /// Time, or syndromes in the low bytes.
+    timestamp: u64,
+    /// `opcode << 24 | QPN`.
+    sop_qpn: u32,
+    wqe_counter: u16,
+    op_own: u8,
+}
+
+impl Fields {
+    #[inline(always)]
+    fn lay_out(self) -> Cqe {
+        let pair = |high: u32, low: u32| (u64::from(high) << 32 | u64::from(low)).to_be();
+        let last = u32::from(self.wqe_counter) << 16 | u32::from(self.op_own);
+        let [a, b, c, d] = self.head;
+        Cqe::from_words([
+            a,
+            b,
+            c,
+            d,
+            pair(self.user_index.get(), self.imm),
+            pair(0, self.byte_cnt),
+            self.timestamp.to_be(),
+            pair(self.sop_qpn, last),
+        ])
+    }
+}
+
 impl Requester<'_> {
+    #[inline(always)]
     fn encode(&self, owner: u8) -> Cqe {
-        let mut cqe = Cqe::new_zeroed();
-        let format = put_scatter(&mut cqe, self.scatter, self.byte_cnt);
-        cqe.srqn_uidx = self.user_index.get().into();
-        cqe.timestamp = self.timestamp.to_be_bytes();
-        cqe.sop_qpn = (u32::from(self.opcode.code()) << 24 | self.qpn.get()).into();
-        cqe.wqe_counter = self.wqe_counter.into();
-        cqe.op_own = OPCODE_REQ << 4 | format << 2 | owner;
-        cqe
+        let (format, head) = scatter_head(self.scatter, self.byte_cnt);
+        Fields {
+            head,
+            user_index: self.user_index,
+            imm: 0,
+            byte_cnt: self.byte_cnt,
+            timestamp: self.timestamp,
+            sop_qpn: u32::from(self.opcode.code()) << 24 | self.qpn.get(),
+            wqe_counter: self.wqe_counter,
+            op_own: OPCODE_REQ << 4 | format << 2 | owner,
+        }
+        .lay_out()
     }
 }
 
 impl Responder<'_> {
+    #[inline(always)]
     fn encode(&self, owner: u8) -> Cqe {
-        let mut cqe = Cqe::new_zeroed();
         let (opcode, imm) = match self.kind {
             ResponderKind::WriteImm(imm) => (OPCODE_RESP_WR_IMM, imm),
             ResponderKind::Send => (OPCODE_RESP_SEND, 0),
@@ -297,53 +339,63 @@ impl Responder<'_> {
         };
         let in_memory = self.scatter == Scatter::Memory;
         assert!(in_memory || opcode != OPCODE_RESP_WR_IMM, "WRITE payload in a CQE");
-        let format = put_scatter(&mut cqe, self.scatter, self.byte_cnt);
+        let (format, mut head) = scatter_head(self.scatter, self.byte_cnt);
         if let (FORMAT_PLAIN | FORMAT_INLINE_64, Some(source)) = (format, self.source) {
             let Source { grh, service_level, .. } = source;
             assert!(grh < 1 << 2 && service_level < 1 << 4, "GRH {grh}, SL {service_level}");
             let flags = u32::from(grh << 4 | service_level);
-            cqe.head.ml_path = source.ml_path;
-            cqe.head.slid = source.slid.get().into();
-            cqe.head.flags_rqpn = (flags << 24 | source.qpn.get()).into();
+            head[2] = (u64::from(source.ml_path) << 48 | u64::from(source.slid.get())).to_be();
+            head[3] = (u64::from(flags << 24 | source.qpn.get()) << 32).to_be();
         }
-        cqe.srqn_uidx = self.user_index.get().into();
-        cqe.imm = imm.into();
-        cqe.timestamp = self.timestamp.to_be_bytes();
-        cqe.sop_qpn = self.qpn.get().into();
-        cqe.wqe_counter = self.wqe_counter.into();
         let solicited = if self.solicited { SOLICITED_BIT } else { 0 };
-        cqe.op_own = opcode << 4 | format << 2 | solicited | owner;
-        cqe
+        Fields {
+            head,
+            user_index: self.user_index,
+            imm,
+            byte_cnt: self.byte_cnt,
+            timestamp: self.timestamp,
+            sop_qpn: self.qpn.get(),
+            wqe_counter: self.wqe_counter,
+            op_own: opcode << 4 | format << 2 | solicited | owner,
+        }
+        .lay_out()
     }
 }
 
 impl Error {
+    #[inline(always)]
     fn encode(&self, owner: u8) -> Cqe {
-        let mut cqe = Cqe::new_zeroed();
-        cqe.srqn_uidx = self.user_index.get().into();
-        cqe.timestamp = [0, 0, 0, 0, 0, 0, self.vendor_syndrome, self.syndrome.code()];
-        cqe.sop_qpn = (u32::from(self.send_opcode) << 24 | self.qpn.get()).into();
-        cqe.wqe_counter = self.wqe_counter.into();
         let opcode = if self.is_requester { OPCODE_REQ_ERR } else { OPCODE_RESP_ERR };
-        cqe.op_own = opcode << 4 | owner;
-        cqe
+        let syndromes = u16::from_be_bytes([self.vendor_syndrome, self.syndrome.code()]);
+        Fields {
+            head: [0; 4],
+            user_index: self.user_index,
+            imm: 0,
+            byte_cnt: 0,
+            timestamp: u64::from(syndromes),
+            sop_qpn: u32::from(self.send_opcode) << 24 | self.qpn.get(),
+            wqe_counter: self.wqe_counter,
+            op_own: opcode << 4 | owner,
+        }
+        .lay_out()
     }
 }
 
-/// Notes the message's length and place, copies what belongs in the CQE; returns the format.
-fn put_scatter(cqe: &mut Cqe, scatter: Scatter<'_>, byte_cnt: u32) -> u8 {
-    cqe.byte_cnt = byte_cnt.into();
+/// The format that says where the payload is, and the bytes of it that are in the CQE.
+#[inline(always)]
+fn scatter_head(scatter: Scatter<'_>, byte_cnt: u32) -> (u8, [u64; 4]) {
     let len = usize::try_from(byte_cnt).unwrap_or(usize::MAX);
     match scatter {
-        Scatter::Memory => FORMAT_PLAIN,
+        Scatter::Memory => (FORMAT_PLAIN, [0; 4]),
         Scatter::InCqe(payload) => {
             assert!(payload.len() == len && len <= INLINE_32_BYTES, "{byte_cnt} B in a CQE");
-            cqe.head.as_mut_bytes()[..len].copy_from_slice(payload);
-            FORMAT_INLINE_32
+            let mut head = [0; INLINE_32_BYTES];
+            head[..len].copy_from_slice(payload);
+            (FORMAT_INLINE_32, zerocopy::transmute!(head))
         }
         Scatter::Preceding64 => {
             assert!(len <= INLINE_64_BYTES, "{byte_cnt} B in half a CQE");
-            FORMAT_INLINE_64
+            (FORMAT_INLINE_64, [0; 4])
         }
     }
 }

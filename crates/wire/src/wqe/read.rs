@@ -193,6 +193,7 @@ impl<'a> SendWqe<'a> {
     /// # Errors
     ///
     /// [`WqeError`] if hardware would reject the WQE, or if this crate lacks the operation.
+    #[inline(always)]
     pub fn parse(bytes: &'a [u8], transport: Transport) -> Result<Self, WqeError> {
         let truncated = |need_bytes| WqeError::Truncated { have_bytes: bytes.len(), need_bytes };
         let ctrl = bytes.first_chunk().ok_or(truncated(OCTOWORD_BYTES))?;
@@ -238,6 +239,7 @@ impl<'a> SendWqe<'a> {
     }
 
     /// Makes [`Segments`] infallible.
+    #[inline(always)]
     fn check_payload(&self) -> Result<(), WqeError> {
         let mut rest = self.payload;
         while let Some(segment) = take_segment(&mut rest)? {
@@ -266,7 +268,7 @@ pub struct Segments<'a> {
 impl<'a> Iterator for Segments<'a> {
     type Item = Segment<'a>;
 
-    #[inline]
+    #[inline(always)]
     fn next(&mut self) -> Option<Segment<'a>> {
         take_segment(&mut self.rest).ok().flatten()
     }
@@ -275,6 +277,7 @@ impl<'a> Iterator for Segments<'a> {
 impl core::iter::FusedIterator for Segments<'_> {}
 
 /// The operation, if `transport` has it.
+#[inline(always)]
 fn check_opcode(ctrl: Ctrl, transport: Transport) -> Result<Opcode, WqeError> {
     let Some(opcode) = Opcode::from_code(ctrl.code) else {
         return Err(match ctrl.code {
@@ -295,7 +298,7 @@ fn check_opcode(ctrl: Ctrl, transport: Transport) -> Result<Opcode, WqeError> {
 }
 
 /// Splits one fixed-size segment off `rest`.
-#[inline]
+#[inline(always)]
 fn take<T: FromBytes>(rest: &mut &[u8]) -> Option<T> {
     let (seg, tail) = T::read_from_prefix(rest).ok()?;
     *rest = tail;
@@ -303,6 +306,7 @@ fn take<T: FromBytes>(rest: &mut &[u8]) -> Option<T> {
 }
 
 /// Splits an address vector of either length off `rest`.
+#[inline]
 fn take_av(rest: &mut &[u8], is_dc: bool) -> Option<Av> {
     let base: AvBaseSeg = take(rest)?;
     let (mut av, extended) = Av::from_base_seg(&base, is_dc);
@@ -313,7 +317,7 @@ fn take_av(rest: &mut &[u8], is_dc: bool) -> Option<Av> {
 }
 
 /// Splits the next piece off `rest`, passing over empty inline segments.
-#[inline]
+#[inline(always)]
 fn take_segment<'a>(rest: &mut &'a [u8]) -> Result<Option<Segment<'a>>, WqeError> {
     // Ends: each turn takes at least one octoword.
     loop {

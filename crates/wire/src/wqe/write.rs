@@ -63,6 +63,61 @@ const ATOMIC: u8 = 1 << 2;
 const DATA: u8 = 1 << 3;
 const INLINE: u8 = 1 << 4;
 
+/// Bytes that do not fill an octoword yet, first byte lowest: kept in registers, because a byte-wise
+/// store followed by a wide load stalls most processors.
+struct Staged {
+    bits: u128,
+    /// Below 16.
+    bytes: usize,
+}
+
+impl Staged {
+    /// Appends a whole octoword; returns the one that is full by it.
+    #[inline(always)]
+    fn shift_in(&mut self, octoword: u128) -> Octoword {
+        if self.bytes == 0 {
+            return octoword.to_le_bytes();
+        }
+        let full = self.bits | octoword << (8 * self.bytes);
+        self.bits = octoword >> (8 * (OCTOWORD_BYTES - self.bytes));
+        full.to_le_bytes()
+    }
+
+    /// Appends the low `len` bytes of `bits`, fewer than 16, the rest of which is zero.
+    #[inline(always)]
+    fn append(&mut self, bits: u128, len: usize) -> Option<Octoword> {
+        let total = self.bytes + len;
+        if total < OCTOWORD_BYTES {
+            self.bits |= bits << (8 * self.bytes);
+            self.bytes = total;
+            return None;
+        }
+        let full = self.shift_in(bits);
+        self.bytes = total - OCTOWORD_BYTES;
+        Some(full)
+    }
+}
+
+/// Loads fewer than 16 bytes, first byte lowest, by two or three loads that may overlap.
+#[inline(always)]
+fn load_short(bytes: &[u8]) -> u128 {
+    let len = bytes.len();
+    if let (Some(first), Some(last)) = (bytes.first_chunk(), bytes.last_chunk()) {
+        let (first, last) = (u64::from_le_bytes(*first), u64::from_le_bytes(*last));
+        return u128::from(first) | u128::from(last) << (8 * (len - 8));
+    }
+    if let (Some(first), Some(last)) = (bytes.first_chunk(), bytes.last_chunk()) {
+        let (first, last) = (u32::from_le_bytes(*first), u32::from_le_bytes(*last));
+        return u128::from(u64::from(first) | u64::from(last) << (8 * (len - 4)));
+    }
+    match *bytes {
+        [a] => u128::from(a),
+        [a, b] => u128::from(u16::from_le_bytes([a, b])),
+        [a, b, c] => u128::from(u32::from_le_bytes([a, b, c, 0])),
+        _ => 0,
+    }
+}
+
 /// Builds one send WQE in octowords that software currently owns. Rings no doorbell.
 ///
 /// Call in the order of the WQE's layout: [`av`](Self::av), [`raddr`](Self::raddr),
@@ -175,34 +230,22 @@ impl<S: WqeSink> WqeWriter<S> {
         assert!(octowords <= usize::from(OCTOWORDS_MAX), "{len_bytes} B of inline payload");
         self.has |= INLINE;
 
-        let mut staged: Octoword = [0; OCTOWORD_BYTES];
-        let mut staged_bytes = INLINE_HEADER_BYTES;
         // Lossless: the assertion above bounds the length by 1008.
         let header = INLINE_FLAG | u32::try_from(len_bytes).unwrap_or_default();
-        staged[..INLINE_HEADER_BYTES].copy_from_slice(&header.to_be_bytes());
+        let mut staged =
+            Staged { bits: u128::from(header.swap_bytes()), bytes: INLINE_HEADER_BYTES };
         for &part in parts {
-            let mut rest = part;
-            if staged_bytes > 0 {
-                let (head, tail) = rest.split_at(rest.len().min(OCTOWORD_BYTES - staged_bytes));
-                staged[staged_bytes..][..head.len()].copy_from_slice(head);
-                staged_bytes += head.len();
-                if staged_bytes < OCTOWORD_BYTES {
-                    continue;
-                }
-                self.push(staged);
-                rest = tail;
-            }
-            // Whole octowords take the fixed-size path; only the ends of a part are staged.
-            let (whole, tail) = rest.as_chunks::<OCTOWORD_BYTES>();
+            let (whole, tail) = part.as_chunks::<OCTOWORD_BYTES>();
             for &octoword in whole {
-                self.push(octoword);
+                let full = staged.shift_in(u128::from_le_bytes(octoword));
+                self.push(full);
             }
-            staged = [0; OCTOWORD_BYTES];
-            staged[..tail.len()].copy_from_slice(tail);
-            staged_bytes = tail.len();
+            if let Some(full) = staged.append(load_short(tail), tail.len()) {
+                self.push(full);
+            }
         }
-        if staged_bytes > 0 {
-            self.push(staged);
+        if staged.bytes > 0 {
+            self.push(staged.bits.to_le_bytes());
         }
         self
     }
