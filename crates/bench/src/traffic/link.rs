@@ -55,10 +55,12 @@ pub(crate) enum Event {
     },
 }
 
-/// A queue pair, its completion queue, and the region that both sides of the link have alike.
+/// A queue pair, its completion queues, and the region that both sides of the link have alike.
 pub struct Link<N: Nic> {
     pub(crate) region: N::Mr,
-    pub(crate) cq: N::Cq,
+    /// Of sends, and of receives: apart, so that each has one producer.
+    pub(crate) send_cq: N::Cq,
+    pub(crate) recv_cq: N::Cq,
     pub(crate) qp: N::Qp,
     pub(crate) srq: Option<N::Srq>,
     /// Start of the peer's region.
@@ -68,26 +70,36 @@ pub struct Link<N: Nic> {
 }
 
 impl<N: Nic> Link<N> {
-    /// Takes the next completion and gives its queue space back.
+    /// Takes the next completion, of receives first, and gives its queue space back.
+    #[inline]
+    pub(crate) fn poll(&mut self) -> Result<Option<Event>, TrafficError> {
+        match self.poll_received()? {
+            None => self.poll_sent(),
+            received => Ok(received),
+        }
+    }
+
+    /// Takes the next completion of a receive.
     ///
     /// Receives of a queue complete in the order in which they were posted (IBTA 9.5), hence the
     /// n-th received message lies in the n-th posted buffer.
     #[inline]
-    pub(crate) fn poll(&mut self) -> Result<Option<Event>, TrafficError> {
-        let Some(completion) = self.cq.poll() else { return Ok(None) };
-        let Completion { kind, failure, wqe, len_bytes, imm, .. } = completion;
+    pub(crate) fn poll_received(&mut self) -> Result<Option<Event>, TrafficError> {
+        let Some(completion) = self.recv_cq.poll() else { return Ok(None) };
         match &mut self.srq {
-            Some(srq) if kind.is_receive() => srq.retire(&completion),
-            _ => self.qp.retire(&completion),
+            Some(srq) => srq.retire(&completion),
+            None => self.qp.retire(&completion),
         }
-        if let Some(failure) = failure {
-            return Err(TrafficError::Failed { kind, failure });
-        }
-        Ok(Some(if kind.is_receive() {
-            Event::Received { len_bytes, imm }
-        } else {
-            Event::Sent(wqe)
-        }))
+        let Completion { len_bytes, imm, .. } = succeeded(completion)?;
+        Ok(Some(Event::Received { len_bytes, imm }))
+    }
+
+    /// Takes the next completion of a send.
+    #[inline]
+    pub(crate) fn poll_sent(&mut self) -> Result<Option<Event>, TrafficError> {
+        let Some(completion) = self.send_cq.poll() else { return Ok(None) };
+        self.qp.retire(&completion);
+        Ok(Some(Event::Sent(succeeded(completion)?.wqe)))
     }
 
     /// Queues a request; the NIC learns of it by [`ring_send`](Self::ring_send).
@@ -150,7 +162,7 @@ impl<N: Nic> Link<N> {
         patience: &mut Patience<'_>,
     ) -> Result<(), TrafficError> {
         loop {
-            match self.poll()? {
+            match self.poll_sent()? {
                 Some(Event::Sent(done)) if done == wqe => break,
                 Some(Event::Sent(_)) => patience.progress(),
                 Some(Event::Received { .. }) => return Err(TrafficError::Stray),
@@ -187,13 +199,21 @@ impl<N: Nic> Link<N> {
         patience: &mut Patience<'_>,
     ) -> Result<(), TrafficError> {
         while !self.has_room(requests) {
-            match self.poll()? {
+            match self.poll_sent()? {
                 Some(Event::Sent(_)) => patience.progress(),
                 Some(Event::Received { .. }) => return Err(TrafficError::Stray),
                 None => patience.wait()?,
             }
         }
         Ok(())
+    }
+}
+
+#[inline]
+fn succeeded(completion: Completion) -> Result<Completion, TrafficError> {
+    match completion.failure {
+        None => Ok(completion),
+        Some(failure) => Err(TrafficError::Failed { kind: completion.kind, failure }),
     }
 }
 

@@ -192,8 +192,8 @@ impl<N: Nic> Links<N> {
 
 fn create_link<N: Nic>(nic: &N, pd: &N::Pd, kind: LinkKind) -> Result<Link<N>, TrafficError> {
     let region = nic.alloc_mr(pd, REGION_BYTES, kind.access())?;
-    let completions = u32::from(SEND_BLOCKS) + u32::from(RECEIVES);
-    let cq = nic.create_cq(&CqConfig::new(completions), None)?;
+    let send_cq = nic.create_cq(&CqConfig::new(u32::from(SEND_BLOCKS)), None)?;
+    let recv_cq = nic.create_cq(&CqConfig::new(u32::from(RECEIVES)), None)?;
     let receives = QueueSize { entries: u32::from(RECEIVES), sges_max: 1 };
     let srq = (kind == LinkKind::Srq)
         .then(|| nic.create_srq(pd, &SrqConfig { entries: receives.entries, sges_max: 1 }))
@@ -202,7 +202,8 @@ fn create_link<N: Nic>(nic: &N, pd: &N::Pd, kind: LinkKind) -> Result<Link<N>, T
         srq: srq.as_ref(),
         send: QueueSize { entries: u32::from(SEND_BLOCKS), sges_max: SGES },
         recv: receives,
-        ..QpConfig::new(kind.transport(), &cq)
+        recv_cq: &recv_cq,
+        ..QpConfig::new(kind.transport(), &send_cq)
     };
     let mut qp = nic.create_qp(pd, &config)?;
     qp.modify(&Transition::Init(InitAttr {
@@ -210,7 +211,7 @@ fn create_link<N: Nic>(nic: &N, pd: &N::Pd, kind: LinkKind) -> Result<Link<N>, T
         qkey: QKEY,
     }))?;
     let peer = RemoteSlice { addr: 0, rkey: Rkey::new(0) };
-    Ok(Link { region, cq, qp, srq, peer, destination: None })
+    Ok(Link { region, send_cq, recv_cq, qp, srq, peer, destination: None })
 }
 
 #[cfg(test)]

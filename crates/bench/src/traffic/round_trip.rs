@@ -60,6 +60,9 @@ impl RoundTrip {
         let mut last = Instant::now();
         for index in 0..sample.count {
             talk.say(index)?;
+            if let Some(heard) = index.checked_sub(1) {
+                talk.replenish(heard)?;
+            }
             talk.hear(index)?;
             if index % BATCH == BATCH - 1 {
                 let now = Instant::now();
@@ -83,6 +86,7 @@ impl RoundTrip {
         for index in 0..sample.count {
             talk.hear(index)?;
             talk.say(index)?;
+            talk.replenish(index)?;
         }
         talk.end()
     }
@@ -181,7 +185,12 @@ impl<'a, N: Nic> Talk<'a, N> {
                 0
             }
         };
-        self.check(index, offset)?;
+        self.check(index, offset)
+    }
+
+    /// Reuses the receive of message `index`, while the other side is at work.
+    #[inline]
+    fn replenish(&mut self, index: u64) -> Result<(), TrafficError> {
         if index + self.slots < self.sample.count {
             self.post_receive(index + self.slots)?;
             self.link.ring_receives();
@@ -193,7 +202,11 @@ impl<'a, N: Nic> Talk<'a, N> {
     #[inline]
     fn receive(&mut self, index: u64, imm: Option<u32>) -> Result<(), TrafficError> {
         loop {
-            match self.link.poll()? {
+            let event = match self.link.poll_received()? {
+                None if self.pending.is_some() => self.link.poll_sent()?,
+                event => event,
+            };
+            match event {
                 Some(link::Event::Received { len_bytes, imm: found }) => {
                     self.patience.progress();
                     let expected = (self.shape.len_bytes, imm);
