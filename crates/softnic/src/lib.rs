@@ -18,7 +18,6 @@
 //!
 //! It finds bugs; it is no security boundary: peers are processes of the same user, and each maps
 //! the memory that the other registers.
-#![cfg_attr(loom, expect(dead_code, reason = "loom runs the shared protocols only"))]
 
 pub mod shared;
 

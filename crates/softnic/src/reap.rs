@@ -19,7 +19,13 @@ use wire::{
     ids::{Qpn, UserIndex},
 };
 
-use crate::{context::Context, fabric::Peer, objects::CqShared, objects::RqShared, qp::QpShared};
+use crate::{
+    context::Context,
+    fabric::Peer,
+    objects::{CqShared, RqShared},
+    qp::QpShared,
+    shared::Holder,
+};
 
 /// Cleans up after `peer`, whose memory nobody writes any more.
 pub(crate) fn reap(context: &Context, peer: &Peer) {
@@ -29,7 +35,7 @@ pub(crate) fn reap(context: &Context, peer: &Peer) {
         for position in cq.view.slots().held_by(peer.lid) {
             match cq.view.read(position) {
                 Some(entry) => {
-                    release(&qps, &entry);
+                    release(&qps, &entry, peer.lid);
                     cq.view.slots().finish(position);
                 }
                 None => holes.push((cq.clone(), position)),
@@ -38,9 +44,9 @@ pub(crate) fn reap(context: &Context, peer: &Peer) {
     }
     for rq in context.rqs() {
         for (index, count) in rq.view.claims().held_by(peer.lid) {
-            let counter = rq.view.taken(index, count).counter;
-            fail_receive(context, peer, &qps, &rq, counter, &mut holes);
-            rq.view.claims().release(index);
+            let taken = rq.view.taken(index, count);
+            fail_receive(context, peer, &qps, &rq, taken.counter, &mut holes);
+            rq.view.release(taken, peer.lid);
         }
     }
     for (cq, position) in holes {
@@ -55,16 +61,22 @@ pub(crate) fn reap(context: &Context, peer: &Peer) {
     }
 }
 
-/// Releases the claim of a receive whose completion was published.
-fn release(qps: &[std::sync::Arc<QpShared>], entry: &cqe::Cqe) {
+/// Releases the claim of a receive whose completion was published, unless the receive was posted
+/// again and taken by somebody else.
+fn release(qps: &[std::sync::Arc<QpShared>], entry: &cqe::Cqe, holder: Holder) {
     let (qpn, counter) = match entry.parse() {
         Ok(CqeView::Responder(done)) => (done.qpn, done.wqe_counter),
         Ok(CqeView::Error(error)) if !error.is_requester => (error.qpn, error.wqe_counter),
         _ => return,
     };
     let rq = qps.iter().find(|qp| qp.qpn == qpn).and_then(|qp| qp.rq.as_ref());
-    if let Some(rq) = rq {
-        rq.view.claims().release(rq.view.index_of(counter));
+    let Some(rq) = rq else { return };
+    let held = rq.view.claims().held_by(holder);
+    for (index, count) in held {
+        let taken = rq.view.taken(index, count);
+        if taken.counter == counter {
+            rq.view.release(taken, holder);
+        }
     }
 }
 

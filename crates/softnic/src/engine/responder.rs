@@ -297,8 +297,7 @@ impl<M: Memory> Arrival<'_, M> {
             timestamp: 0,
         });
         let holder = request.from.0.get();
-        let published =
-            self.target.cq.publish(holder, &cqe, beside, || rq.claims().release(taken.index));
+        let published = self.target.cq.publish(holder, &cqe, beside, || rq.release(taken, holder));
         match published {
             Ok(()) => Answered { reply: Reply::Ack, arrived: Some(request.solicited) },
             Err(error) => self.lose(rq, taken, error),
@@ -314,8 +313,7 @@ impl<M: Memory> Arrival<'_, M> {
     ) -> Answered {
         let cqe = receive_error(self.target, rq, taken.counter, ours);
         let holder = self.request.from.0.get();
-        let published =
-            self.target.cq.publish(holder, &cqe, &[], || rq.claims().release(taken.index));
+        let published = self.target.cq.publish(holder, &cqe, &[], || rq.release(taken, holder));
         let reply = self.refuse(theirs, ours);
         match published {
             Ok(()) => Answered { reply, arrived: Some(true) },
@@ -325,7 +323,7 @@ impl<M: Memory> Arrival<'_, M> {
 
     /// The completion of a consumed receive could not be written: the CQ is dead.
     fn lose(&self, rq: &RqView, taken: Taken, _error: ReserveError) -> Answered {
-        rq.claims().release(taken.index);
+        rq.release(taken, self.request.from.0.get());
         self.target.break_down(Syndrome::LocalQpOperation);
         Reply::Refused(Syndrome::RemoteOperation).into()
     }

@@ -427,8 +427,7 @@ impl QpShared {
     fn flush_receives(&self) {
         let (false, Some(rq)) = (self.has_srq, &self.rq) else { return };
         let holder = self.context.lid.get();
-        // Reads the doorbell record at once.
-        let mut posted_seen = u16::MAX;
+        let mut posted_seen = 0;
         let mut flushed = false;
         while let Ok(taken) = rq.view.take(holder, &mut posted_seen) {
             let cqe = CqeView::Error(cqe::Error {
@@ -440,7 +439,7 @@ impl QpShared {
                 syndrome: Syndrome::Flushed,
                 vendor_syndrome: 0,
             });
-            let release = || rq.view.claims().release(taken.index);
+            let release = || rq.view.release(taken, holder);
             if self.recv_cq.view.publish(holder, &cqe, &[], release).is_err() {
                 break;
             }

@@ -89,7 +89,10 @@ impl<'a> Claims<'a> {
             let head = self.head.load(Ordering::Acquire);
             let (count, index) = unpack(head);
             if !available(count) {
-                return Err(TakeError::Empty);
+                if self.head.load(Ordering::Relaxed) == head {
+                    return Err(TakeError::Empty);
+                }
+                continue; // others went on while this one looked
             }
             let claim = self.claims.get(usize::from(index)).ok_or(TakeError::Broken)?;
             // SYNC(recv-claim): pairs with the CAS below and with `release`.
@@ -124,14 +127,16 @@ impl<'a> Claims<'a> {
         let _ = self.head.compare_exchange(head, moved, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// The completion of receive `index` is published: the claim has served. Only its holder calls
-    /// this, or the owner of the queue once the holder is dead.
+    /// The completion of the receive that `holder` took as `count` at `index` is published: the
+    /// claim has served. Only `holder` calls this, or the owner of the queue once it is dead.
+    ///
+    /// The owner may have posted `index` again by now, and somebody taken it: then that claim stays.
     #[inline]
-    pub fn release(&self, index: u16) {
+    pub fn release(&self, index: u16, count: u64, holder: Holder) {
         if let Some(claim) = self.claims.get(usize::from(index)) {
-            let (count, _) = unpack(claim.load(Ordering::Relaxed));
+            let (mine, served) = (pack(count, holder), pack(count, NOBODY));
             // SYNC(recv-claim): pairs with the `Acquire` in `take`.
-            claim.store(pack(count, NOBODY), Ordering::Release);
+            let _ = claim.compare_exchange(mine, served, Ordering::Release, Ordering::Relaxed);
         }
     }
 
