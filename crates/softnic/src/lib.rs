@@ -35,6 +35,9 @@ mod device;
 mod engine;
 #[cfg(not(loom))]
 mod fabric;
+#[cfg(all(any(test, fuzzing), not(loom)))]
+#[doc(hidden)]
+pub mod fuzzing;
 #[cfg(not(loom))]
 mod memory;
 #[cfg(not(loom))]
@@ -45,6 +48,8 @@ mod objects;
 mod qp;
 #[cfg(not(loom))]
 mod reap;
+#[cfg(all(any(test, fuzzing), not(loom)))]
+mod rig;
 #[cfg(not(loom))]
 mod strict;
 #[cfg(not(loom))]

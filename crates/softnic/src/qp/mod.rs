@@ -1,7 +1,7 @@
 //! A queue pair of this port: its state, and the right to execute it.
 
 mod exec;
-mod ring;
+pub(crate) mod ring;
 
 use core::{cell::UnsafeCell, ptr::NonNull};
 use std::sync::Mutex;
