@@ -57,9 +57,15 @@ impl Queue {
         self.posted.store(posted + 1, Ordering::Release);
     }
 
-    /// Takes a receive: its entry, how many came before it, and its buffer.
-    fn take(&self, holder: Holder) -> Result<(u16, u64, u32), TakeError> {
-        let available = |count| count < u64::from(self.posted.load(Ordering::Acquire));
+    /// Takes a receive: its entry, how many came before it, and its buffer. `posted_seen` is what
+    /// this sender knows of the doorbell record.
+    fn take(&self, holder: Holder, posted_seen: &mut u32) -> Result<(u16, u64, u32), TakeError> {
+        let available = |count| {
+            if count >= u64::from(*posted_seen) {
+                *posted_seen = self.posted.load(Ordering::Acquire);
+            }
+            count < u64::from(*posted_seen)
+        };
         let next = |entry: u16| self.next[usize::from(entry)].load(Ordering::Relaxed) as u16;
         let (entry, count) = self.claims().take(holder, available, next)?;
         // SAFETY: taken, and not completed; loom would notice another access.
@@ -68,8 +74,8 @@ impl Queue {
     }
 
     /// Takes a receive and completes it.
-    fn serve(&self, holder: Holder) -> Option<(u64, u32)> {
-        let (entry, count, buffer) = self.take(holder).ok()?;
+    fn serve(&self, holder: Holder, posted_seen: &mut u32) -> Option<(u64, u32)> {
+        let (entry, count, buffer) = self.take(holder, posted_seen).ok()?;
         self.done[count as usize].store(u32::from(entry) + 1, Ordering::Release);
         self.claims().release(entry, count, holder);
         Some((count, buffer))
@@ -91,7 +97,10 @@ fn each_receive_is_taken_once() {
         queue.post(1, 101);
         let takers = [1, 2].map(|holder| {
             let queue = Arc::clone(&queue);
-            thread::spawn(move || [queue.serve(holder), queue.serve(holder)])
+            thread::spawn(move || {
+                let mut seen = 0;
+                [queue.serve(holder, &mut seen), queue.serve(holder, &mut seen)]
+            })
         });
         // Like libmlx5: what comes back is linked behind the last entry.
         if queue.completed(0) == Some(0) {
@@ -126,9 +135,9 @@ fn a_dead_taker_is_helped() {
         queue.claims[0].store(u64::from(DEAD), Ordering::Relaxed);
         let other = thread::spawn({
             let queue = Arc::clone(&queue);
-            move || queue.serve(1)
+            move || queue.serve(1, &mut 0)
         });
-        let mut taken = [queue.serve(2), other.join().unwrap()];
+        let mut taken = [queue.serve(2, &mut 0), other.join().unwrap()];
         taken.sort_unstable();
         assert_eq!(taken, [Some((1, 101)), Some((2, 102))]);
         assert_eq!(queue.claims().held_by(DEAD).collect::<Vec<_>>(), [(0, 0)]);
@@ -144,18 +153,18 @@ fn a_late_release_spares_the_next_claim() {
         // A queue of one entry, so to say.
         queue.next[0].store(0, Ordering::Relaxed);
         queue.post(0, 100);
+        let (entry, count, _) = queue.take(1, &mut 0).unwrap();
+        // Its completion is out, its claim still there.
+        queue.post(0, 101);
         let late = thread::spawn({
             let queue = Arc::clone(&queue);
-            move || queue.serve(1)
+            move || queue.claims().release(entry, count, 1)
         });
         let second = thread::spawn({
             let queue = Arc::clone(&queue);
-            move || queue.take(2)
+            move || queue.take(2, &mut 0)
         });
-        if queue.completed(0).is_some() {
-            queue.post(0, 101);
-        }
-        let third = queue.take(3);
+        let third = queue.take(3, &mut 0);
         let takes = [(2, second.join().unwrap()), (3, third)];
         late.join().unwrap();
         for (holder, take) in takes {
@@ -179,9 +188,9 @@ fn a_queue_that_always_has_a_receive_is_never_empty() {
         queue.post(1, 101);
         let other = thread::spawn({
             let queue = Arc::clone(&queue);
-            move || queue.serve(1)
+            move || queue.serve(1, &mut 0)
         });
-        assert!(queue.serve(2).is_some());
+        assert!(queue.serve(2, &mut 0).is_some());
         assert!(other.join().unwrap().is_some());
     });
 }

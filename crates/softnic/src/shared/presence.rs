@@ -33,9 +33,9 @@ impl Presence<'_> {
         if word & 1 == 1 {
             return false;
         }
-        // SYNC(presence): pairs with the `Release` in `leave`.
+        // Ordered after the `Release` in `leave` by the barrier, which is an Acquire fence too.
         let entered =
-            self.0.compare_exchange(word, word + 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
+            self.0.compare_exchange(word, word + 1, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         if entered {
             barrier::store_load();
         }
@@ -46,7 +46,8 @@ impl Presence<'_> {
     #[inline]
     pub fn leave(&self) {
         let word = self.0.load(Ordering::Relaxed);
-        // SYNC(presence): pairs with the `Acquire` in `try_enter`, `observe` and `has_left`.
+        // SYNC(presence): pairs with the `Acquire` in `observe` and `has_left`, and with the
+        // barrier in `try_enter`.
         self.0.store(word + 1, Ordering::Release);
     }
 

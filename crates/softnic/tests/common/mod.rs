@@ -21,7 +21,8 @@ pub const QKEY: QKey = QKey::new(0x77);
 /// A port on a fabric of this process and test.
 pub fn nic(name: &str, strict: Option<u64>) -> Nic {
     let fabric = fabric(name, std::process::id());
-    softnic::open(&softnic::Config { fabric, strict, ..softnic::Config::default() }).unwrap()
+    let config = softnic::Config { fabric, strict, card_mib: 8, ..softnic::Config::default() };
+    softnic::open(&config).unwrap()
 }
 
 pub fn fabric(name: &str, pid: u32) -> String {
