@@ -45,7 +45,6 @@ pub(crate) struct Rig {
     consumer: u64,
     posted: u16,
     pub(crate) memory: HeapMemory,
-    owner: Owner,
 }
 
 /// What the queues are.
@@ -120,7 +119,6 @@ impl Rig {
             cq_index,
             rq_index,
             shape,
-            owner,
         };
         rig.invalidate_entries();
         rig.show(rig.qpn, rig.cq_index, rig.rq_index);
@@ -200,9 +198,9 @@ impl Rig {
     pub(crate) fn start_at(&mut self, position: u64) {
         let entry = self.card.cq(self.cq_index).unwrap();
         let slots = entry.slots_offset.load(Ordering::Relaxed) as usize;
-        for index in 0..1u64 << self.shape.log_cqes {
-            let word: &AtomicU64 = self.card.rw.shared(slots + index as usize * 8).unwrap();
-            word.store((position + index) << 16, Ordering::Relaxed);
+        for index in 0..1usize << self.shape.log_cqes {
+            let word: &AtomicU64 = self.card.rw.shared(slots + index * 8).unwrap();
+            word.store((position + index as u64) << 16, Ordering::Relaxed);
         }
         let state = self.card.cq_state(self.cq_index).unwrap();
         state.tail.store(position, Ordering::Relaxed);
@@ -240,11 +238,6 @@ impl Rig {
             addr: BASE,
             rkey: Rkey::new(KEY),
         }
-    }
-
-    /// Bytes of the owner's lists that are in use.
-    pub(crate) fn owner(&self) -> &Owner {
-        &self.owner
     }
 }
 
