@@ -303,3 +303,40 @@ unsafe impl mlx5::device::Device for Device {
         self.0.poll_timeout()
     }
 }
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use verbs::{CqConfig, Nic as _, QpConfig, SrqConfig, Transport};
+
+    use crate::{Config, open};
+
+    /// Ports that connect, create and drop everything leave every index and byte free.
+    #[test]
+    fn a_hundred_rounds_of_objects_give_everything_back() {
+        let fabric = format!("rounds-{}", std::process::id());
+        let config = Config { fabric, card_mib: 8, ..Config::default() };
+        let nic = open(&config).unwrap();
+        let before = nic.device().0.owner.unused();
+        for round in 0..100 {
+            let pd = nic.alloc_pd().unwrap();
+            let channel = nic.create_channel().unwrap();
+            let cq = nic.create_cq(&CqConfig::new(64 << (round % 3)), Some(&channel)).unwrap();
+            let small = nic.create_cq(&CqConfig::new(256), None).unwrap();
+            let srq = nic.create_srq(&pd, &SrqConfig { entries: 32, sges_max: 2 }).unwrap();
+            let _mr = nic.alloc_mr(&pd, 4096, verbs::Access::empty()).unwrap();
+            let mut config = QpConfig::new(Transport::Rc, &small);
+            let own = nic.create_qp(&pd, &config).unwrap();
+            config.srq = Some(&srq);
+            let shared = nic.create_qp(&pd, &config).unwrap();
+            let in_use = nic.device().0.owner.unused();
+            assert_ne!(in_use, before);
+            // Whoever goes first.
+            match round % 3 {
+                0 => drop((cq, small, srq, own, shared)),
+                1 => drop((shared, srq, own, channel, small)),
+                _ => drop((own, small, cq, shared)),
+            }
+        }
+        assert_eq!(nic.device().0.owner.unused(), before);
+    }
+}

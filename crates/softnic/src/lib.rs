@@ -18,7 +18,6 @@
 //!
 //! It finds bugs; it is no security boundary: peers are processes of the same user, and each maps
 //! the memory that the other registers.
-#![cfg_attr(loom, expect(dead_code, reason = "loom runs the shared protocols only"))]
 
 pub mod shared;
 
@@ -36,6 +35,9 @@ mod device;
 mod engine;
 #[cfg(not(loom))]
 mod fabric;
+#[cfg(all(any(test, fuzzing), not(loom)))]
+#[doc(hidden)]
+pub mod fuzzing;
 #[cfg(not(loom))]
 mod memory;
 #[cfg(not(loom))]
@@ -46,6 +48,8 @@ mod objects;
 mod qp;
 #[cfg(not(loom))]
 mod reap;
+#[cfg(all(any(test, fuzzing), not(loom)))]
+mod rig;
 #[cfg(not(loom))]
 mod strict;
 #[cfg(not(loom))]

@@ -120,7 +120,6 @@ impl CqShared {
         let number = channel.as_ref().map_or(0, |channel| channel.id);
         entry.channel.store(u64::from(number), Ordering::Relaxed);
         entry.is_exclusive.store(0, Ordering::Relaxed);
-        state.consumed_seen.store(0, Ordering::Relaxed);
         state.armed.store(0, Ordering::Relaxed);
         state.overrun.store(0, Ordering::Relaxed);
         let geometry = VALID | (cqe_bytes as u64) << 8 | u64::from(log_entries);

@@ -19,34 +19,41 @@ use wire::{
     ids::{Qpn, UserIndex},
 };
 
-use crate::{context::Context, fabric::Peer, objects::CqShared, objects::RqShared, qp::QpShared};
+use crate::{
+    card::views::{CqView, RqView},
+    context::Context,
+    fabric::Peer,
+    shared::Holder,
+};
 
 /// Cleans up after `peer`, whose memory nobody writes any more.
 pub(crate) fn reap(context: &Context, peer: &Peer) {
     let qps = context.qps();
-    let mut holes = Vec::new();
-    for cq in context.cqs() {
-        for position in cq.view.slots().held_by(peer.lid) {
-            match cq.view.read(position) {
-                Some(entry) => {
-                    release(&qps, &entry);
-                    cq.view.slots().finish(position);
-                }
-                None => holes.push((cq.clone(), position)),
-            }
+    let users = qps.iter().filter_map(|qp| {
+        let rq = qp.rq.as_ref()?;
+        Some(User {
+            qpn: qp.qpn,
+            user_index: qp.user_index(),
+            rq_index: rq.index(),
+            cq: qp.recv_cq.view.clone(),
+            hears: match qp.transport {
+                Transport::Rc => qp.peer_lid(),
+                _ => Some(peer.lid),
+            },
+            is_connected: qp.transport == Transport::Rc,
+        })
+    });
+    let estate = Estate {
+        owner: context.lid.get(),
+        cqs: context.cqs().iter().map(|cq| cq.view.clone()).collect(),
+        rqs: context.rqs().iter().map(|rq| (rq.index(), rq.view.clone())).collect(),
+        users: users.collect(),
+    };
+    let told = estate.settle(peer.lid);
+    for qp in &qps {
+        if told.contains(&qp.qpn) {
+            qp.wake_receiver(true);
         }
-    }
-    for rq in context.rqs() {
-        for (index, count) in rq.view.claims().held_by(peer.lid) {
-            let counter = rq.view.taken(index, count).counter;
-            fail_receive(context, peer, &qps, &rq, counter, &mut holes);
-            rq.view.claims().release(index);
-        }
-    }
-    for (cq, position) in holes {
-        // Each held slot belongs to a held claim, so nothing is left here unless the peer wrote
-        // nonsense. The consumer must get past the entry all the same.
-        cq.view.fill_hole(position, &receive_error(Qpn::default(), 0, UserIndex::default()));
     }
     for qp in qps {
         if qp.peer_lid() == Some(peer.lid) {
@@ -55,44 +62,101 @@ pub(crate) fn reap(context: &Context, peer: &Peer) {
     }
 }
 
-/// Releases the claim of a receive whose completion was published.
-fn release(qps: &[std::sync::Arc<QpShared>], entry: &cqe::Cqe) {
-    let (qpn, counter) = match entry.parse() {
-        Ok(CqeView::Responder(done)) => (done.qpn, done.wqe_counter),
-        Ok(CqeView::Error(error)) if !error.is_requester => (error.qpn, error.wqe_counter),
-        _ => return,
-    };
-    let rq = qps.iter().find(|qp| qp.qpn == qpn).and_then(|qp| qp.rq.as_ref());
-    if let Some(rq) = rq {
-        rq.view.claims().release(rq.view.index_of(counter));
-    }
+/// A queue pair that receives.
+#[derive(Debug)]
+pub(crate) struct User {
+    pub(crate) qpn: Qpn,
+    pub(crate) user_index: UserIndex,
+    pub(crate) rq_index: u32,
+    pub(crate) cq: CqView,
+    /// The port that it hears, if it is the dead one.
+    pub(crate) hears: Option<Holder>,
+    /// It hears no other.
+    pub(crate) is_connected: bool,
 }
 
-/// Completes receive `counter` of `rq`, which the dead peer had taken, with an error.
-fn fail_receive(
-    context: &Context,
-    peer: &Peer,
-    qps: &[std::sync::Arc<QpShared>],
-    rq: &RqShared,
-    counter: u16,
-    holes: &mut Vec<(std::sync::Arc<CqShared>, u64)>,
-) {
-    let users = || qps.iter().filter(|qp| qp.rq.as_ref().is_some_and(|q| q.index() == rq.index()));
-    // Connected to the dead peer if there is such a one; else a queue pair that hears many.
-    let connected = users().find(|qp| qp.peer_lid() == Some(peer.lid));
-    let Some(qp) = connected.or_else(|| users().find(|qp| qp.transport != Transport::Rc)) else {
-        return;
-    };
-    let error = receive_error(qp.qpn, counter, qp.user_index());
-    let hole = holes.iter().position(|(cq, _)| cq.index() == qp.recv_cq.index());
-    match hole.map(|at| holes.swap_remove(at)) {
-        Some((cq, position)) => cq.view.fill_hole(position, &error),
-        None => {
-            // On failure the CQ is marked as overrun, which is reported.
-            let _ = qp.recv_cq.view.publish(context.lid.get(), &error, || {});
+/// A port's queues, which others write to.
+#[derive(Debug)]
+pub(crate) struct Estate {
+    pub(crate) owner: Holder,
+    pub(crate) cqs: Vec<CqView>,
+    /// By index.
+    pub(crate) rqs: Vec<(u32, RqView)>,
+    pub(crate) users: Vec<User>,
+}
+
+impl Estate {
+    /// Finishes what `dead` left half done. Returns the queue pairs that have a new completion.
+    pub(crate) fn settle(&self, dead: Holder) -> Vec<Qpn> {
+        let mut holes = Vec::new();
+        for cq in &self.cqs {
+            for position in cq.slots().held_by(dead) {
+                match cq.read(position) {
+                    Some(entry) => {
+                        self.release(&entry, dead);
+                        cq.slots().finish(position);
+                    }
+                    None => holes.push((cq, position)),
+                }
+            }
+        }
+        let mut told = Vec::new();
+        for (rq_index, rq) in &self.rqs {
+            for (index, count) in rq.claims().held_by(dead) {
+                let taken = rq.taken(index, count);
+                rq.pass(taken);
+                told.extend(self.fail_receive(*rq_index, taken.counter, dead, &mut holes));
+                rq.release(taken, dead);
+            }
+        }
+        for (cq, position) in holes {
+            // Each held slot belongs to a held claim, so nothing is left here unless the peer wrote
+            // nonsense. The consumer must get past the entry all the same.
+            let error = receive_error(Qpn::default(), 0, UserIndex::default());
+            cq.fill_hole(position, &error);
+        }
+        told
+    }
+
+    /// Releases the claim of a receive whose completion was published, unless the receive was
+    /// posted again and taken by somebody else.
+    fn release(&self, entry: &cqe::Cqe, dead: Holder) {
+        let (qpn, counter) = match entry.parse() {
+            Ok(CqeView::Responder(done)) => (done.qpn, done.wqe_counter),
+            Ok(CqeView::Error(error)) if !error.is_requester => (error.qpn, error.wqe_counter),
+            _ => return,
+        };
+        let Some(user) = self.users.iter().find(|user| user.qpn == qpn) else { return };
+        for (_, rq) in self.rqs.iter().filter(|(index, _)| *index == user.rq_index) {
+            let held = rq.claims().held_by(dead).map(|(index, count)| rq.taken(index, count));
+            held.filter(|taken| taken.counter == counter).for_each(|taken| rq.release(taken, dead));
         }
     }
-    qp.wake_receiver(true);
+
+    /// Completes receive `counter`, which the dead peer had taken, with an error.
+    fn fail_receive(
+        &self,
+        rq_index: u32,
+        counter: u16,
+        dead: Holder,
+        holes: &mut Vec<(&CqView, u64)>,
+    ) -> Option<Qpn> {
+        let users = || self.users.iter().filter(|user| user.rq_index == rq_index);
+        let hearing = || users().filter(|user| user.hears == Some(dead));
+        // Connected to the dead peer if there is such a one; else one that hears many.
+        let connected = hearing().find(|user| user.is_connected);
+        let user = connected.or_else(|| hearing().next())?;
+        let error = receive_error(user.qpn, counter, user.user_index);
+        let hole = holes.iter().position(|(cq, _)| cq.index == user.cq.index);
+        match hole.map(|at| holes.swap_remove(at)) {
+            Some((cq, position)) => cq.fill_hole(position, &error),
+            None => {
+                // On failure the CQ is marked as overrun, which is reported.
+                let _ = user.cq.publish(self.owner, &error, || {});
+            }
+        }
+        Some(user.qpn)
+    }
 }
 
 fn receive_error(qpn: Qpn, counter: u16, user_index: UserIndex) -> CqeView<'static> {
@@ -111,3 +175,6 @@ fn receive_error(qpn: Qpn, counter: u16, user_index: UserIndex) -> CqeView<'stat
 pub(crate) fn is_connected(state: QpState) -> bool {
     matches!(state, QpState::Rtr | QpState::Rts | QpState::Sqd)
 }
+
+#[cfg(test)]
+mod tests;

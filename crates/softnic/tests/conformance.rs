@@ -1,5 +1,5 @@
 //! The suite that every NIC must pass, on both drives, in normal and in strict mode.
-#![cfg(not(loom))]
+#![cfg(not(any(loom, miri)))]
 
 use copyrpc_softnic::{Config, Drive, Link, Nic, open};
 use verbs::conformance::{Capabilities, Place, Testbed};

@@ -127,7 +127,7 @@ pub(crate) struct QpFault {
 pub(crate) struct CqState {
     /// See [`Slots`](crate::shared::slots::Slots).
     pub(crate) tail: AtomicU64,
-    /// Consumer's position when somebody last looked; never ahead of the true one.
+    /// Consumer's position when somebody last looked; never ahead of the true one. See `Slots`.
     pub(crate) consumed_seen: AtomicU64,
     /// See [`Armed`](crate::shared::arm::Armed).
     pub(crate) armed: AtomicU32,

@@ -222,4 +222,12 @@ impl Owner {
     pub(crate) fn free(&self, half: Half, offset: usize, len_bytes: usize) {
         lock(self.half(half).0).free(offset, len_bytes);
     }
+
+    /// Free ranges of both heaps, and free indices of each table.
+    #[cfg(test)]
+    pub(crate) fn unused(&self) -> (String, [usize; 4]) {
+        let heaps = format!("{:?} {:?}", lock(&self.ro_heap), lock(&self.rw_heap));
+        let tables = [&self.mrs, &self.qps, &self.cqs, &self.rqs];
+        (heaps, tables.map(|table| lock(table).free.len()))
+    }
 }

@@ -64,8 +64,8 @@ pub(crate) struct Target {
     pub(crate) scatter_to_cqe: bool,
     pub(crate) cq: CqView,
     pub(crate) rq: Option<RqView>,
-    /// This sender's memory of the receive queue's doorbell record.
-    pub(crate) posted_seen: Cell<u16>,
+    /// How many receives this sender knows to be posted.
+    pub(crate) posted_seen: Cell<u64>,
 }
 
 // SAFETY: the pointers lead into mappings that `card` keeps and hold atomics.

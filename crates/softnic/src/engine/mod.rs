@@ -32,3 +32,6 @@ pub(crate) use requester::{
     Activity, Completed, Port, Requester, Scratch, SendQueue, SendState, WQE_BYTES_MAX,
 };
 pub(crate) use responder::{Arrival, Memory, MemoryFault, respond};
+
+#[cfg(test)]
+mod tests;

@@ -243,9 +243,9 @@ impl Requester {
             }
             match self.state {
                 SendState::Stopped | SendState::Drained => break,
-                SendState::Flushing => self.flush_one(queue, port, scratch),
+                SendState::Flushing => self.flush_one(posted, queue, port, scratch),
                 SendState::Running => {
-                    if !self.take_one(queue, port, scratch) {
+                    if !self.take_one(posted, queue, port, scratch) {
                         break;
                     }
                 }
@@ -269,13 +269,21 @@ impl Requester {
     #[inline]
     fn take_one<Q: SendQueue, P: Port>(
         &mut self,
+        posted: u16,
         queue: &Q,
         port: &mut P,
         scratch: &mut Scratch,
     ) -> bool {
         let (ctrl, len) = queue.fetch(self.next, &mut scratch.wqe);
         let wqe = &scratch.wqe[..len];
-        let parsed = match parse(wqe, &ctrl, self.transport, self.next, self.qpn) {
+        // Reading beyond what was posted would go on for a lap of the counter.
+        let left = posted.wrapping_sub(self.next);
+        let parsed = if wqebbs(ctrl.octowords) <= left {
+            parse(wqe, &ctrl, self.transport, self.next, self.qpn)
+        } else {
+            Err("longer than what was posted")
+        };
+        let parsed = match parsed {
             Ok(parsed) => parsed,
             Err(cause) => {
                 port.malformed(self.next, cause);
@@ -487,13 +495,20 @@ impl Requester {
     }
 
     /// Completes the WQE at `next` as flushed.
-    fn flush_one<Q: SendQueue, P: Port>(&mut self, queue: &Q, port: &mut P, scratch: &mut Scratch) {
+    fn flush_one<Q: SendQueue, P: Port>(
+        &mut self,
+        posted: u16,
+        queue: &Q,
+        port: &mut P,
+        scratch: &mut Scratch,
+    ) {
         let (_, len) = queue.fetch(self.next, &mut scratch.wqe);
         let parsed = parse_copy(&scratch.wqe[..len], self.transport, self.next, self.qpn);
         let (opcode, blocks) =
             parsed.map_or((Opcode::Nop, 1), |(ctrl, wqe)| (wqe.opcode, wqebbs(ctrl.octowords)));
         let done = self.doomed(opcode, self.next);
-        self.next = self.next.wrapping_add(blocks);
+        let left = posted.wrapping_sub(self.next);
+        self.next = self.next.wrapping_add(blocks.min(left));
         self.finish(done, port);
     }
 

@@ -317,7 +317,8 @@ impl<M: Memory> Arrival<'_, M> {
             solicited: request.solicited,
             timestamp: 0,
         });
-        let release = || rq.claims().release(taken.index);
+        let holder = request.from.0.get();
+        let release = || rq.release(taken, holder);
         self.target.cq.publish_at(position, &cqe, beside, release);
         Answered { reply: Reply::Ack, arrived: Some(request.solicited) }
     }
@@ -331,14 +332,14 @@ impl<M: Memory> Arrival<'_, M> {
         ours: Syndrome,
     ) -> Answered {
         let cqe = receive_error(self.target, rq, taken.counter, ours);
-        let release = || rq.claims().release(taken.index);
+        let release = || rq.release(taken, self.request.from.0.get());
         self.target.cq.publish_at(position, &cqe, &[], release);
         Answered { reply: self.refuse(theirs, ours), arrived: Some(true) }
     }
 
     /// The completion of a consumed receive could not be written: the CQ is dead.
     fn lose(&self, rq: &RqView, taken: Taken) -> Answered {
-        rq.claims().release(taken.index);
+        rq.release(taken, self.request.from.0.get());
         self.target.break_down(Syndrome::LocalQpOperation);
         Reply::Refused(Syndrome::RemoteOperation).into()
     }

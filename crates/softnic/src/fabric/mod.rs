@@ -11,6 +11,8 @@
 //! a hello in one of this port's sockets, and [`Context::quiesce`] that reads them first knows
 //! every executor there is.
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod hostile;
 mod message;
 mod peer;
 

@@ -1,7 +1,7 @@
 //! A queue pair of this port: its state, and the right to execute it.
 
 mod exec;
-mod ring;
+pub(crate) mod ring;
 
 use core::{cell::UnsafeCell, ptr::NonNull};
 use std::sync::Mutex;
@@ -481,8 +481,7 @@ impl QpShared {
             state.is_quiet = true;
         }
         let holder = self.context.lid.get();
-        // Reads the doorbell record at once.
-        let mut posted_seen = u16::MAX;
+        let mut posted_seen = 0;
         let mut flushed = false;
         while let Ok(taken) = rq.view.take(holder, &mut posted_seen, false) {
             let cqe = CqeView::Error(cqe::Error {
@@ -494,7 +493,7 @@ impl QpShared {
                 syndrome: Syndrome::Flushed,
                 vendor_syndrome: 0,
             });
-            let release = || rq.view.claims().release(taken.index);
+            let release = || rq.view.release(taken, holder);
             if self.recv_cq.view.publish(holder, &cqe, release).is_err() {
                 break;
             }

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! The two barriers make at least one side see the other (Dekker); `take` is a swap, so at most one
-//! of them signals.
+//! of them signals. The word carries nothing else, so the barriers are all the order it needs: what
+//! the consumer finds is ordered by the entry itself.
 
 use memory::{
     barrier,
@@ -28,8 +29,7 @@ impl Armed<'_> {
     /// Arms. Afterwards the consumer must look for entries that were already there, and if it finds
     /// one that qualifies, signal itself if [`take`](Self::take) says so.
     pub fn arm(&self, kind: u32) {
-        // SYNC(arm-word): pairs with the swap in `take`.
-        self.0.store(kind, Ordering::Release);
+        self.0.store(kind, Ordering::Relaxed);
         barrier::store_load();
     }
 
@@ -44,7 +44,6 @@ impl Armed<'_> {
 
     /// Disarms; whoever gets `true` signals.
     pub fn take(&self) -> bool {
-        // SYNC(arm-word): pairs with itself and with `arm`.
-        self.0.swap(0, Ordering::AcqRel) != 0
+        self.0.swap(0, Ordering::Relaxed) != 0
     }
 }

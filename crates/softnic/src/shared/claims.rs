@@ -12,6 +12,10 @@
 //! A receive is taken by CAS on its *claim*; whoever sees a claimed head helps to move the head on.
 //! So a sender that dies right after its CAS blocks nobody, and its name stays in the claim. Counts
 //! never repeat in practice (2⁴⁸), so a sender that slept through any number of laps fails its CAS.
+//!
+//! These words order nothing but themselves, so every access is `Relaxed`: a stale one fails its CAS.
+//! What a sender reads of a receive is ordered by the doorbell record that announced it, and what
+//! the owner writes there next by the completion.
 
 use memory::sync::{AtomicU64, Ordering};
 
@@ -59,7 +63,7 @@ impl<'a> Claims<'a> {
         for claim in self.claims {
             claim.store(pack(COUNT_MASK, NOBODY), Ordering::Relaxed);
         }
-        self.head.store(0, Ordering::Release);
+        self.head.store(0, Ordering::Relaxed);
     }
 
     /// Receives taken so far.
@@ -86,15 +90,16 @@ impl<'a> Claims<'a> {
         debug_assert_ne!(holder, NOBODY);
         // Each turn either moves the head or loses to somebody who did.
         for _ in 0..64 {
-            // SYNC(recv-head): pairs with the CAS in `advance`.
-            let head = self.head.load(Ordering::Acquire);
+            let head = self.head.load(Ordering::Relaxed);
             let (count, index) = unpack(head);
             if !available(count) {
-                return Err(TakeError::Empty);
+                if self.head.load(Ordering::Relaxed) == head {
+                    return Err(TakeError::Empty);
+                }
+                continue; // others went on while this one looked
             }
             let claim = self.claims.get(usize::from(index)).ok_or(TakeError::Broken)?;
-            // SYNC(recv-claim): pairs with the CAS below and with `release`.
-            let seen = claim.load(Ordering::Acquire);
+            let seen = claim.load(Ordering::Relaxed);
             let (claimed, _) = unpack(seen);
             if claimed == count {
                 self.advance(head, next(index));
@@ -104,8 +109,8 @@ impl<'a> Claims<'a> {
                 continue; // `head` is stale
             }
             let mine = pack(count, holder);
-            // SYNC(recv-claim): pairs with itself; the winner owns the receive.
-            let won = claim.compare_exchange(seen, mine, Ordering::AcqRel, Ordering::Relaxed);
+            // The winner owns the receive.
+            let won = claim.compare_exchange(seen, mine, Ordering::Relaxed, Ordering::Relaxed);
             if won.is_ok() {
                 // Must happen before the receive completes: afterwards its owner may rewrite it,
                 // and `next` would lead astray.
@@ -146,26 +151,36 @@ impl<'a> Claims<'a> {
     fn advance(&self, head: u64, next: u16) {
         let (count, _) = unpack(head);
         let moved = pack(count + 1, next);
-        // SYNC(recv-head): pairs with the `Acquire` in `take`. Failure means that others moved it.
-        let _ = self.head.compare_exchange(head, moved, Ordering::AcqRel, Ordering::Relaxed);
+        // Failure means that others moved it.
+        let _ = self.head.compare_exchange(head, moved, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// The completion of receive `index` is published: the claim has served. Only its holder calls
-    /// this, or the owner of the queue once the holder is dead.
+    /// The completion of the receive that `holder` took as `count` at `index` is published: the
+    /// claim has served. Only `holder` calls this, or the owner of the queue once it is dead.
+    ///
+    /// The owner may have posted `index` again by now, and somebody taken it: then that claim stays.
     #[inline]
-    pub fn release(&self, index: u16) {
+    pub fn release(&self, index: u16, count: u64, holder: Holder) {
         if let Some(claim) = self.claims.get(usize::from(index)) {
-            let (count, _) = unpack(claim.load(Ordering::Relaxed));
-            // SYNC(recv-claim): pairs with the `Acquire` in `take`.
-            claim.store(pack(count, NOBODY), Ordering::Release);
+            let (mine, served) = (pack(count, holder), pack(count, NOBODY));
+            let _ = claim.compare_exchange(mine, served, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    /// Moves the head past a claimed receive whose holder died before it did so. The owner of the
+    /// queue calls this before it completes the receive: what is posted in its place would look
+    /// like one too many.
+    pub fn pass(&self, index: u16, count: u64, next: impl FnOnce(u16) -> u16) {
+        let head = pack(count, index);
+        if self.head.load(Ordering::Relaxed) == head {
+            self.advance(head, next(index));
         }
     }
 
     /// Receives that `holder` has taken and not completed, as [`take`](Self::take) returned them.
     /// For use after its death.
     pub fn held_by(&self, holder: Holder) -> impl Iterator<Item = (u16, u64)> + use<'a> {
-        // SYNC(recv-claim): pairs with the CAS in `take`.
-        let words = self.claims.iter().map(|claim| unpack(claim.load(Ordering::Acquire)));
+        let words = self.claims.iter().map(|claim| unpack(claim.load(Ordering::Relaxed)));
         let held = words.zip(0..).filter(move |((_, by), _)| *by == holder);
         held.map(|((count, _), index)| (index, count))
     }

@@ -33,7 +33,7 @@ impl Presence<'_> {
         if word & 1 == 1 {
             return false;
         }
-        // SYNC(presence): pairs with the `Release` in `leave`.
+        // Ordered after the `Release` in `leave` by the barrier, which is an Acquire fence too.
         let entered =
             self.0.compare_exchange(word, word + 1, Ordering::SeqCst, Ordering::Relaxed).is_ok();
         if entered {
@@ -46,7 +46,8 @@ impl Presence<'_> {
     #[inline]
     pub fn leave(&self) {
         let word = self.0.load(Ordering::Relaxed);
-        // SYNC(presence): pairs with the `Acquire` in `try_enter` and in `has_left`.
+        // SYNC(presence): pairs with the `Acquire` in `observe` and `has_left`, and with the
+        // barrier in `try_enter`.
         self.0.store(word + 1, Ordering::Release);
     }
 
@@ -54,7 +55,8 @@ impl Presence<'_> {
     /// and [`barrier::store_load`].
     #[must_use]
     pub fn observe(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        // SYNC(presence): pairs with the `Release` in `leave` of an executor that is out already.
+        self.0.load(Ordering::Acquire)
     }
 
     /// Whether the executor that was, or was not, inside at `observed` is surely out.

@@ -23,6 +23,7 @@ use super::{Holder, NOBODY};
 pub struct Slots<'a> {
     words: &'a [AtomicU64],
     tail: &'a AtomicU64,
+    consumed_seen: &'a AtomicU64,
 }
 
 /// Why no entry was reserved.
@@ -56,16 +57,17 @@ impl Word {
 }
 
 impl<'a> Slots<'a> {
-    /// Wraps the words of a queue.
+    /// Wraps the words of a queue. `consumed_seen` is the consumer's position as somebody last saw
+    /// it.
     ///
     /// # Panics
     ///
-    /// If their number is not a power of two.
+    /// If the number of words is not a power of two.
     #[inline(always)]
     #[must_use]
-    pub fn new(words: &'a [AtomicU64], tail: &'a AtomicU64) -> Self {
+    pub fn new(words: &'a [AtomicU64], tail: &'a AtomicU64, consumed_seen: &'a AtomicU64) -> Self {
         assert!(words.len().is_power_of_two(), "{} entries", words.len());
-        Self { words, tail }
+        Self { words, tail, consumed_seen }
     }
 
     /// Makes every entry free for its first position. Only before anyone else knows the queue.
@@ -73,7 +75,8 @@ impl<'a> Slots<'a> {
         for (word, position) in self.words.iter().zip(0..) {
             word.store(Word { position, holder: NOBODY }.encode(), Ordering::Relaxed);
         }
-        self.tail.store(0, Ordering::Release);
+        self.tail.store(0, Ordering::Relaxed);
+        self.consumed_seen.store(0, Ordering::Release);
     }
 
     fn word(&self, position: u64) -> &'a AtomicU64 {
@@ -82,8 +85,8 @@ impl<'a> Slots<'a> {
         &self.words[index]
     }
 
-    /// Takes the next entry and returns its position. `consumed(position)` returns the consumer's
-    /// position as seen now.
+    /// Takes the next entry and returns its position. `consumed()` loads the low 24 bits of the
+    /// consumer's position with Acquire; it is asked only when the queue looks full.
     ///
     /// # Errors
     ///
@@ -92,17 +95,16 @@ impl<'a> Slots<'a> {
     pub fn reserve(
         &self,
         holder: Holder,
-        mut consumed: impl FnMut(u64) -> u64,
+        mut consumed: impl FnMut() -> u32,
     ) -> Result<u64, ReserveError> {
         debug_assert_ne!(holder, NOBODY);
         let len = self.words.len() as u64;
-        let mut position = self.tail.load(Ordering::Relaxed);
+        // SYNC(slot-tail): pairs with the `Release` below: who sees that others have come this far
+        // also sees how far the consumer was then, or it would take the queue for full.
+        let mut position = self.tail.load(Ordering::Acquire);
         // Each turn skips an entry or loses a race to a producer that advances: two laps suffice
         // unless others keep winning, which is contention.
         for _ in 0..2 * len + 2 {
-            if position >= consumed(position) + len {
-                return Err(ReserveError::Overrun);
-            }
             // SYNC(slot-word): pairs with the `Release` in `finish`.
             let seen = self.word(position).load(Ordering::Acquire);
             let word = Word::decode(seen);
@@ -113,6 +115,10 @@ impl<'a> Slots<'a> {
             if word.position < position {
                 return Err(ReserveError::Contended);
             }
+            // Only now: a tail that others have long passed tells nothing about the queue.
+            if self.is_full_at(position, &mut consumed) {
+                return Err(ReserveError::Overrun);
+            }
             let mine = Word { position, holder }.encode();
             // SYNC(slot-word): pairs with itself and with `finish`; the winner owns the entry.
             let won = self.word(position).compare_exchange(
@@ -122,11 +128,29 @@ impl<'a> Slots<'a> {
                 Ordering::Relaxed,
             );
             if won.is_ok() {
-                self.tail.store(position + 1, Ordering::Relaxed);
+                // SYNC(slot-tail): pairs with the `Acquire` above.
+                self.tail.store(position + 1, Ordering::Release);
                 return Ok(position);
             }
         }
         Err(ReserveError::Contended)
+    }
+
+    /// Whether the consumer has not polled the entry before `position` in the same place.
+    #[inline]
+    fn is_full_at(&self, position: u64, consumed: &mut impl FnMut() -> u32) -> bool {
+        let len = self.words.len() as u64;
+        // SYNC(consumed-seen): pairs with the `Release` below: the consumer has read the entry.
+        let seen = self.consumed_seen.load(Ordering::Acquire);
+        if position.wrapping_sub(seen) < len {
+            return false;
+        }
+        let now = nearest(position, consumed());
+        // SYNC(consumed-seen): pairs with the `Acquire` above.
+        self.consumed_seen.store(now, Ordering::Release);
+        // Others may have taken this entry meanwhile, and the consumer polled it.
+        let is_ahead = now > position;
+        !is_ahead && position - now >= len
     }
 
     /// [`reserve`](Self::reserve) for a caller that knows to be the only producer: the same words,
@@ -139,11 +163,11 @@ impl<'a> Slots<'a> {
     pub fn reserve_alone(
         &self,
         holder: Holder,
-        consumed: impl FnOnce(u64) -> u64,
+        mut consumed: impl FnMut() -> u32,
     ) -> Result<u64, ReserveError> {
         debug_assert_ne!(holder, NOBODY);
         let position = self.tail.load(Ordering::Relaxed);
-        if position >= consumed(position) + self.words.len() as u64 {
+        if self.is_full_at(position, &mut consumed) {
             return Err(ReserveError::Overrun);
         }
         let free = Word { position, holder: NOBODY }.encode();
@@ -171,5 +195,17 @@ impl<'a> Slots<'a> {
         // SYNC(slot-word): pairs with the CAS in `reserve`.
         let words = self.words.iter().map(|word| Word::decode(word.load(Ordering::Acquire)));
         words.filter(move |word| word.holder == holder).map(|word| word.position)
+    }
+}
+
+/// The position with these low 24 bits that is nearest to `position`: far fewer entries than half of
+/// 2²⁴ lie between a producer and the consumer.
+#[must_use]
+pub fn nearest(position: u64, low: u32) -> u64 {
+    let behind = position.wrapping_sub(u64::from(low)) & 0xff_ffff;
+    if behind > 0x7f_ffff {
+        position.saturating_add(0x100_0000 - behind)
+    } else {
+        position.saturating_sub(behind)
     }
 }

@@ -1,0 +1,109 @@
+//! Ports, queue pairs and waiting, as the tests of this crate use them.
+
+#![allow(dead_code, reason = "each test uses a part of it")]
+
+use std::time::{Duration, Instant};
+
+use copyrpc_softnic as softnic;
+use softnic::Nic;
+use verbs::{
+    Access, Completion, CompletionQueue as _, CqConfig, Endpoint, InitAttr, Mtu, Nic as _, QKey,
+    QpConfig, QueuePair as _, RcPeer, RnrTimer, RtrAttr, RtsAttr, Transition, Transport,
+};
+
+pub type Cq = <Nic as verbs::Nic>::Cq;
+pub type Qp = <Nic as verbs::Nic>::Qp;
+pub type Pd = <Nic as verbs::Nic>::Pd;
+pub type Mr = <Nic as verbs::Nic>::Mr;
+
+pub const QKEY: QKey = QKey::new(0x77);
+
+/// A port on a fabric of this process and test.
+pub fn nic(name: &str, strict: Option<u64>) -> Nic {
+    let fabric = fabric(name, std::process::id());
+    let config = softnic::Config { fabric, strict, card_mib: 8, ..softnic::Config::default() };
+    softnic::open(&config).unwrap()
+}
+
+pub fn fabric(name: &str, pid: u32) -> String {
+    format!("{name}-{pid}")
+}
+
+/// A queue pair with its completion queue.
+pub struct End {
+    pub nic: Nic,
+    pub pd: Pd,
+    pub cq: Cq,
+    pub qp: Qp,
+}
+
+impl End {
+    pub fn new(nic: &Nic, transport: Transport) -> Self {
+        let (nic, pd) = (nic.clone(), nic.alloc_pd().unwrap());
+        let cq = nic.create_cq(&CqConfig::new(256), None).unwrap();
+        let mut config = QpConfig::new(transport, &cq);
+        (config.send.sges_max, config.recv.sges_max) = (4, 4);
+        let qp = nic.create_qp(&pd, &config).unwrap();
+        Self { nic, pd, cq, qp }
+    }
+
+    pub fn endpoint(&self) -> Endpoint {
+        self.nic.endpoint(&self.qp)
+    }
+
+    /// RESET to RTS; `peer` is for RC.
+    pub fn ready(&mut self, peer: Option<Endpoint>) {
+        ready(&mut self.qp, peer);
+    }
+
+    pub fn mr(&self, len: usize) -> Mr {
+        self.nic.alloc_mr(&self.pd, len, Access::all() - Access::RELAXED_ORDERING).unwrap()
+    }
+}
+
+pub fn ready(qp: &mut Qp, peer: Option<Endpoint>) {
+    let peer = peer.map(|peer| RcPeer {
+        qpn: peer.qpn,
+        address: peer.address,
+        rq_psn: Default::default(),
+    });
+    let access = Access::all() - Access::RELAXED_ORDERING;
+    qp.modify(&Transition::Init(InitAttr { access, qkey: QKEY })).unwrap();
+    qp.modify(&Transition::Rtr(RtrAttr {
+        path_mtu: Mtu::B4096,
+        peer,
+        rnr_timer: RnrTimer::at_least(Duration::from_micros(10)),
+        reads_in_max: 16,
+    }))
+    .unwrap();
+    qp.modify(&Transition::Rts(RtsAttr::default())).unwrap();
+}
+
+/// Two connected queue pairs of two ports.
+pub fn pair(name: &str, strict: Option<u64>) -> [End; 2] {
+    let mut ends = [(); 2].map(|()| End::new(&nic(name, strict), Transport::Rc));
+    let [a, b] = [0, 1].map(|nth: usize| ends[nth].endpoint());
+    ends[0].ready(Some(b));
+    ends[1].ready(Some(a));
+    ends
+}
+
+/// Calls `poll` until it returns something; everything else that has to happen, it does.
+pub fn until<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = poll() {
+            return found;
+        }
+        assert!(start.elapsed() < Duration::from_secs(20), "{what} does not happen");
+        std::thread::yield_now();
+    }
+}
+
+/// The next completion at `at`, while the ports of both ends get on.
+pub fn completion(at: &mut Cq, other: &mut Cq, stash: &mut Vec<Completion>) -> Completion {
+    until("a completion", || {
+        stash.extend(other.poll());
+        at.poll()
+    })
+}

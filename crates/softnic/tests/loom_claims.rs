@@ -1,0 +1,200 @@
+//! Taking receives off a list that two senders share, in every interleaving.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p copyrpc-softnic --test loom_claims`
+#![cfg(loom)]
+
+use copyrpc_softnic::shared::{
+    Holder,
+    claims::{Claims, TakeError},
+};
+use memory::sync::{Arc, AtomicU32, AtomicU64, Ordering, UnsafeCell, thread};
+
+const ENTRIES: usize = 3;
+
+/// A receive queue whose owner links its entries, and the completions that come out of it.
+struct Queue {
+    head: AtomicU64,
+    claims: [AtomicU64; ENTRIES],
+    /// The link of each entry; senders may read it while the owner writes.
+    next: [AtomicU32; ENTRIES],
+    /// Which buffer each entry names.
+    wqe: [UnsafeCell<u32>; ENTRIES],
+    /// The doorbell record.
+    posted: AtomicU32,
+    /// By receive: the entry that completed it, plus one.
+    done: [AtomicU32; 4],
+}
+
+// SAFETY: loom checks every access to the entries.
+unsafe impl Sync for Queue {}
+// SAFETY: as above.
+unsafe impl Send for Queue {}
+
+impl Queue {
+    /// Entry 0 links to 1, and that to 2.
+    fn new() -> Arc<Self> {
+        let queue = Self {
+            head: AtomicU64::new(0),
+            claims: [const { 0 }; ENTRIES].map(AtomicU64::new),
+            next: [1, 2, 0].map(AtomicU32::new),
+            wqe: [const { 0 }; ENTRIES].map(UnsafeCell::new),
+            posted: AtomicU32::new(0),
+            done: [const { 0 }; 4].map(AtomicU32::new),
+        };
+        queue.claims().reset();
+        Arc::new(queue)
+    }
+
+    fn claims(&self) -> Claims<'_> {
+        Claims::new(&self.head, &self.claims)
+    }
+
+    /// The owner names `buffer` in `entry` and hands it over.
+    fn post(&self, entry: usize, buffer: u32) {
+        // SAFETY: the entry is not posted; loom would notice another access.
+        self.wqe[entry].with_mut(|wqe| unsafe { *wqe = buffer });
+        let posted = self.posted.load(Ordering::Relaxed);
+        self.posted.store(posted + 1, Ordering::Release);
+    }
+
+    /// Takes a receive: its entry, how many came before it, and its buffer. `posted_seen` is what
+    /// this sender knows of the doorbell record.
+    fn take(&self, holder: Holder, posted_seen: &mut u32) -> Result<(u16, u64, u32), TakeError> {
+        let available = |count| {
+            if count >= u64::from(*posted_seen) {
+                *posted_seen = self.posted.load(Ordering::Acquire);
+            }
+            count < u64::from(*posted_seen)
+        };
+        let next = |entry: u16| self.next[usize::from(entry)].load(Ordering::Relaxed) as u16;
+        let (entry, count) = self.claims().take(holder, available, next)?;
+        // SAFETY: taken, and not completed; loom would notice another access.
+        let buffer = self.wqe[usize::from(entry)].with(|wqe| unsafe { *wqe });
+        Ok((entry, count, buffer))
+    }
+
+    /// Takes a receive and completes it.
+    fn serve(&self, holder: Holder, posted_seen: &mut u32) -> Option<(u64, u32)> {
+        let (entry, count, buffer) = self.take(holder, posted_seen).ok()?;
+        self.done[count as usize].store(u32::from(entry) + 1, Ordering::Release);
+        self.claims().release(entry, count, holder);
+        Some((count, buffer))
+    }
+
+    /// The entry that completed receive `count`, if it has completed.
+    fn completed(&self, count: usize) -> Option<usize> {
+        (self.done[count].load(Ordering::Acquire) as usize).checked_sub(1)
+    }
+}
+
+/// Each receive is taken once and carries its own buffer, also when the owner posts an entry again
+/// that slow senders still have in mind.
+#[test]
+fn each_receive_is_taken_once() {
+    loom::model(|| {
+        let queue = Queue::new();
+        queue.post(0, 100);
+        queue.post(1, 101);
+        let first = thread::spawn({
+            let queue = Arc::clone(&queue);
+            move || {
+                let mut seen = 0;
+                [queue.serve(1, &mut seen), queue.serve(1, &mut seen)]
+            }
+        });
+        let second = thread::spawn({
+            let queue = Arc::clone(&queue);
+            move || queue.serve(2, &mut 0)
+        });
+        // Like libmlx5: what comes back is linked behind the last entry.
+        if queue.completed(0) == Some(0) {
+            queue.next[2].store(0, Ordering::Relaxed);
+            queue.post(2, 102);
+            if queue.completed(1) == Some(1) {
+                queue.next[0].store(1, Ordering::Relaxed);
+                queue.post(0, 103);
+            }
+        }
+        let (first, second) = (first.join().unwrap(), second.join().unwrap());
+        let mut taken: Vec<_> = first.into_iter().chain([second]).flatten().collect();
+        taken.sort_unstable();
+        let expected: Vec<_> = (0..).zip(100..).take(taken.len()).collect();
+        assert_eq!(taken, expected);
+        assert!(taken.len() >= 2, "two were posted before");
+        assert_eq!(queue.claims().taken(), taken.len() as u64);
+        assert_eq!(queue.claims().held_by(1).chain(queue.claims().held_by(2)).count(), 0);
+    });
+}
+
+/// A sender that died right after its CAS: the others move the head on, and its name stays.
+#[test]
+fn a_dead_taker_is_helped() {
+    loom::model(|| {
+        const DEAD: Holder = 7;
+        let queue = Queue::new();
+        queue.post(0, 100);
+        queue.post(1, 101);
+        queue.post(2, 102);
+        // Receive 0, taken by the dead one; the head still points to it.
+        queue.claims[0].store(u64::from(DEAD), Ordering::Relaxed);
+        let other = thread::spawn({
+            let queue = Arc::clone(&queue);
+            move || queue.serve(1, &mut 0)
+        });
+        let mut taken = [queue.serve(2, &mut 0), other.join().unwrap()];
+        taken.sort_unstable();
+        assert_eq!(taken, [Some((1, 101)), Some((2, 102))]);
+        assert_eq!(queue.claims().held_by(DEAD).collect::<Vec<_>>(), [(0, 0)]);
+    });
+}
+
+/// Between the completion of a receive and the release of its claim the owner may post the entry
+/// again, and others take it: the late release leaves their claim alone.
+#[test]
+fn a_late_release_spares_the_next_claim() {
+    loom::model(|| {
+        let queue = Queue::new();
+        // A queue of one entry, so to say.
+        queue.next[0].store(0, Ordering::Relaxed);
+        queue.post(0, 100);
+        let (entry, count, _) = queue.take(1, &mut 0).unwrap();
+        // Its completion is out, its claim still there.
+        queue.post(0, 101);
+        let late = thread::spawn({
+            let queue = Arc::clone(&queue);
+            move || queue.claims().release(entry, count, 1)
+        });
+        let second = thread::spawn({
+            let queue = Arc::clone(&queue);
+            move || queue.take(2, &mut 0)
+        });
+        let third = queue.take(3, &mut 0);
+        let takes = [(2, second.join().unwrap()), (3, third)];
+        late.join().unwrap();
+        for (holder, take) in takes {
+            let held: Vec<_> = queue.claims().held_by(holder).collect();
+            let expected: Vec<_> = take.iter().map(|&(entry, count, _)| (entry, count)).collect();
+            assert_eq!(held, expected, "what {holder} has taken");
+        }
+        let both = takes.iter().filter_map(|(_, take)| take.ok()).map(|(_, count, _)| count);
+        let both: Vec<_> = both.collect();
+        assert!(both.len() < 2 || both[0] != both[1], "taken twice");
+    });
+}
+
+/// A sender that looks while others take and the owner posts does not believe that nothing is
+/// posted.
+#[test]
+fn a_queue_that_always_has_a_receive_is_never_empty() {
+    loom::model(|| {
+        let queue = Queue::new();
+        queue.post(0, 100);
+        queue.post(1, 101);
+        let other = thread::spawn({
+            let queue = Arc::clone(&queue);
+            move || queue.serve(1, &mut 0)
+        });
+        assert!(queue.serve(2, &mut 0).is_some());
+        assert!(other.join().unwrap().is_some());
+    });
+}
