@@ -404,7 +404,7 @@ mod tests {
                 })
                 .collect();
             let wqe = SendWqe::parse(&bytes, Transport::Rc).unwrap();
-            assert_eq!((wqe.ctrl.index, wqe.len_bytes()), (start, 150));
+            assert_eq!((wqe.ctrl().index, wqe.len_bytes()), (start, 150));
 
             assert_eq!(sq.post(&Op::Nop, SendFlags::empty(), None), Ok(start.wrapping_add(3)));
             sq.rung = sq.posted;

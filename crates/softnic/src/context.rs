@@ -33,7 +33,7 @@ const SERVE_NS: u64 = 1_000_000;
 /// The same while some port has not answered yet.
 const SERVE_CONNECTING_NS: u64 = 20_000;
 
-/// Idle polls between looks at the clock.
+/// Idle polls between looks at the clock, and at what peers did.
 const IDLE_POLLS: u32 = 64;
 
 /// How long to wait until no executor is inside an object that goes away.
@@ -230,8 +230,7 @@ impl Context {
     #[inline]
     pub(crate) fn idle(&self, polls: &mut u32) {
         *polls = polls.wrapping_add(1);
-        let called = self.wanting.load(Ordering::Relaxed) > 0 || self.is_called();
-        if called || polls.is_multiple_of(IDLE_POLLS) {
+        if self.wanting.load(Ordering::Relaxed) > 0 || polls.is_multiple_of(IDLE_POLLS) {
             self.progress();
         }
     }

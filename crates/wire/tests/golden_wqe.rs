@@ -62,10 +62,10 @@ fn rdma_write_imm_on_rc() {
     });
     let wqe = parse(&golden, Transport::Rc);
     assert_eq!(wqe.opcode, Opcode::RdmaWriteImm);
-    assert_eq!((wqe.ctrl.opmod, wqe.ctrl.index, wqe.ctrl.code), (0, 0x1234, 9));
-    assert_eq!((wqe.ctrl.qpn, wqe.ctrl.octowords), (qpn(0xab_cdef), 3));
-    assert_eq!((wqe.ctrl.flags, wqe.ctrl.imm), (CtrlFlags::CQ_UPDATE, 0xdead_beef));
-    assert_eq!((wqe.av, wqe.raddr, wqe.atomic), (None, Some(RADDR), None));
+    assert_eq!((wqe.ctrl().opmod, wqe.ctrl().index, wqe.ctrl().code), (0, 0x1234, 9));
+    assert_eq!((wqe.ctrl().qpn, wqe.ctrl().octowords), (qpn(0xab_cdef), 3));
+    assert_eq!((wqe.ctrl().flags, wqe.ctrl().imm), (CtrlFlags::CQ_UPDATE, 0xdead_beef));
+    assert_eq!((wqe.av(), wqe.raddr(), wqe.atomic()), (None, Some(RADDR), None));
     assert_eq!(segments(&wqe), [Segment::Sge(SGE)]);
     assert_eq!(wqe.len_bytes(), 64);
 }
@@ -103,7 +103,7 @@ fn send_on_rc_with_every_flag() {
     assert_writes(golden, |wqe| {
         wqe.data(SGE.addr, SGE.lkey, SGE.len_bytes).finish(Opcode::Send, 2, qpn(0x203), flags, 0)
     });
-    assert_eq!(parse(&golden, Transport::Rc).ctrl.flags, flags);
+    assert_eq!(parse(&golden, Transport::Rc).ctrl().flags, flags);
 }
 
 /// `struct mlx5_wqe_inl_data_seg`: `MLX5_INLINE_SEG | length`, then the bytes, padded with zeros
@@ -134,7 +134,7 @@ fn inline_payload_follows_its_header_and_is_padded() {
     });
     let wqe = parse(&golden, Transport::Rc);
     assert_eq!(segments(&wqe), [Segment::Inline(b"hello, world!")]);
-    assert_eq!(wqe.ctrl.imm, 0x0102_0304);
+    assert_eq!(wqe.ctrl().imm, 0x0102_0304);
 }
 
 /// 12 bytes fill the octoword that the header starts; whole octowords of a part are not staged.
@@ -179,7 +179,7 @@ fn rdma_read_on_rc() {
             0,
         )
     });
-    assert_eq!(parse(&golden, Transport::Rc).raddr, Some(RADDR));
+    assert_eq!(parse(&golden, Transport::Rc).raddr(), Some(RADDR));
 }
 
 /// `struct mlx5_wqe_atomic_seg`: `swap_add`, `compare`
@@ -199,7 +199,7 @@ fn compare_and_swap_on_rc() {
             .finish(Opcode::AtomicCs, 0, qpn(9), CtrlFlags::CQ_UPDATE, 0)
     });
     let wqe = parse(&golden, Transport::Rc);
-    assert_eq!((wqe.raddr, wqe.atomic), (Some(RADDR), Some(operands)));
+    assert_eq!((wqe.raddr(), wqe.atomic()), (Some(RADDR), Some(operands)));
     assert_eq!(wqe.len_bytes(), 8);
 }
 
@@ -222,7 +222,7 @@ fn fetch_and_add_on_rc() {
         )
     });
     let operands = Atomic { swap_or_add: u64::MAX, compare: 0 };
-    assert_eq!(parse(&golden, Transport::Rc).atomic, Some(operands));
+    assert_eq!(parse(&golden, Transport::Rc).atomic(), Some(operands));
 }
 
 /// `MLX5_OPCODE_NOP`
@@ -265,7 +265,7 @@ fn send_on_ud_to_a_lid() {
             0,
         )
     });
-    assert_eq!(parse(&golden, Transport::Ud).av, Some(av));
+    assert_eq!(parse(&golden, Transport::Ud).av(), Some(av));
 }
 
 /// `rmac` at 20, `tclass` at 26, `hop_limit` at 27, `grh_gid_fl` at 28, `rgid` at 32 of the vector
@@ -284,8 +284,8 @@ fn send_imm_on_ud_over_roce() {
         wqe.av(&av).finish(Opcode::SendImm, 0, qpn(9), CtrlFlags::NONE, 0x00c0_ffee)
     });
     let wqe = parse(&golden, Transport::Ud);
-    assert_eq!(wqe.av, Some(av));
-    let extension = wqe.av.unwrap().extension.unwrap();
+    assert_eq!(wqe.av(), Some(av));
+    let extension = wqe.av().unwrap().extension.unwrap();
     assert!(!extension.has_grh(), "the bit is reserved on RoCE");
     assert_eq!(extension.source_gid_index(), 5);
 }
@@ -314,8 +314,8 @@ fn rdma_write_on_dci_across_subnets() {
         )
     });
     let wqe = parse(&golden, Transport::Dci);
-    assert_eq!((wqe.av, wqe.raddr), (Some(av), Some(RADDR)));
-    let extension = wqe.av.unwrap().extension.unwrap();
+    assert_eq!((wqe.av(), wqe.raddr()), (Some(av), Some(RADDR)));
+    let extension = wqe.av().unwrap().extension.unwrap();
     assert!(extension.has_grh());
     assert_eq!(extension.source_gid_index(), 0xab);
 }
@@ -340,7 +340,7 @@ fn compact_address_vector_on_dci() {
         wqe.av(&av).inline(b"hi").finish(Opcode::Send, 0, qpn(9), CtrlFlags::CQ_UPDATE, 0)
     });
     let wqe = parse(&golden, Transport::Dci);
-    assert_eq!(wqe.av, Some(av));
+    assert_eq!(wqe.av(), Some(av));
     assert_eq!(segments(&wqe), [Segment::Inline(b"hi")]);
 }
 
@@ -368,7 +368,7 @@ fn address_vector_extension_field_by_field() {
         }),
     };
     assert_writes(golden, |wqe| wqe.av(&av).finish(Opcode::Send, 0, qpn(9), CtrlFlags::NONE, 0));
-    assert_eq!(parse(&golden, Transport::Ud).av, Some(av));
+    assert_eq!(parse(&golden, Transport::Ud).av(), Some(av));
 }
 
 /// A data segment of length zero would mean 2 GiB.

@@ -180,12 +180,12 @@ impl Plan {
     }
 
     fn assert_reads_back(&self, wqe: &SendWqe<'_>) {
-        let ctrl = wqe.ctrl;
+        let ctrl = wqe.ctrl();
         assert_eq!((wqe.opcode, ctrl.opmod, ctrl.index), (self.opcode, 0, self.index));
         assert_eq!((ctrl.qpn, ctrl.flags, ctrl.imm), (self.qpn, self.flags, self.imm));
-        assert_eq!(wqe.av, self.has_av().then_some(self.av));
-        assert_eq!(wqe.raddr, self.opcode.has_raddr().then_some(self.raddr));
-        assert_eq!(wqe.atomic, self.opcode.is_atomic().then_some(self.atomic));
+        assert_eq!(wqe.av(), self.has_av().then_some(self.av));
+        assert_eq!(wqe.raddr(), self.opcode.has_raddr().then_some(self.raddr));
+        assert_eq!(wqe.atomic(), self.opcode.is_atomic().then_some(self.atomic));
         let mut segments = wqe.segments();
         let mut len_bytes = 0;
         for piece in &self.pieces {
@@ -307,7 +307,7 @@ proptest! {
         let octowords = usize::from(plan.write(&mut slots));
         prop_assert!(slots[octowords..].iter().all(|slot| *slot == POISON), "past the WQE");
         let wqe = SendWqe::parse(slots.as_flattened(), plan.transport).unwrap();
-        prop_assert_eq!(usize::from(wqe.ctrl.octowords), octowords);
+        prop_assert_eq!(usize::from(wqe.ctrl().octowords), octowords);
         plan.assert_reads_back(&wqe);
     }
 

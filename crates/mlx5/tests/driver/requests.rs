@@ -245,15 +245,15 @@ fn assert_says(wqe: &SendWqe<'_>, request: &SendRequest<'_>) {
         Some(Payload::Gather(sges)) => assert_eq!(entries, listed(sges)),
         None => {}
     }
-    assert_eq!(wqe.raddr.map(|raddr| (raddr.addr, raddr.rkey)), remote.map(|r| (r.addr, r.rkey)));
+    assert_eq!(wqe.raddr().map(|raddr| (raddr.addr, raddr.rkey)), remote.map(|r| (r.addr, r.rkey)));
     let operands = match request.op {
         Op::CompareSwap { compare, swap, .. } => Some((swap, compare)),
         Op::FetchAdd { add, .. } => Some((add, 0)),
         _ => None,
     };
-    assert_eq!(wqe.atomic.map(|atomic| (atomic.swap_or_add, atomic.compare)), operands);
+    assert_eq!(wqe.atomic().map(|atomic| (atomic.swap_or_add, atomic.compare)), operands);
     let has_av = request.to.is_some() && !matches!(request.op, Op::Nop);
-    assert_eq!(wqe.av.is_some(), has_av);
+    assert_eq!(wqe.av().is_some(), has_av);
 }
 
 /// All operations, of many lengths, so that the end of the ring falls between any two octowords of
@@ -275,11 +275,11 @@ fn every_place(transport: Transport, reader: wqe::Transport, counts: &[usize]) {
                 let index = qp.post_send(request).unwrap();
                 let bytes = ring.bytes(usize::from(index) * 64, 16 * 64);
                 let wqe = SendWqe::parse(&bytes, reader).unwrap();
-                assert_eq!((wqe.ctrl.index, wqe.ctrl.qpn), (index, qpn));
-                assert_eq!(wqe.ctrl.flags, CtrlFlags::CQ_UPDATE);
+                assert_eq!((wqe.ctrl().index, wqe.ctrl().qpn), (index, qpn));
+                assert_eq!(wqe.ctrl().flags, CtrlFlags::CQ_UPDATE);
                 assert_says(&wqe, request);
-                let len_bytes = usize::from(wqe.ctrl.octowords) * 16;
-                assert_eq!(before - qp.send_free(), wqe::wqebbs(wqe.ctrl.octowords));
+                let len_bytes = usize::from(wqe.ctrl().octowords) * 16;
+                assert_eq!(before - qp.send_free(), wqe::wqebbs(wqe.ctrl().octowords));
                 let behind = ring.bytes(usize::from(index) * 64 + len_bytes, 2048 - len_bytes);
                 assert!(behind.iter().all(|&byte| byte == POISON), "bytes behind the WQE");
                 retire(&mut qp, index);

@@ -1,6 +1,6 @@
 //! A queue pair as the senders that reach it see it: its entry copied once, checked, then used.
 
-use core::{cell::Cell, ptr::NonNull, time::Duration};
+use core::{cell::Cell, ptr::NonNull};
 
 use memory::sync::Ordering;
 use verbs::{Access, QpState, RnrTimer, Transport};
@@ -60,7 +60,7 @@ pub(crate) struct Target {
     pub(crate) peer: (Lid, Qpn),
     /// Q_Key or DC access key.
     pub(crate) key: u64,
-    pub(crate) rnr_wait: Duration,
+    pub(crate) rnr_wait_ns: u64,
     pub(crate) scatter_to_cqe: bool,
     pub(crate) cq: CqView,
     pub(crate) rq: Option<RqView>,
@@ -97,7 +97,7 @@ impl Target {
             access: Access::from_bits_truncate(access),
             peer: (Lid::new(u16::try_from(peer_lid).ok()?), Qpn::new(peer_qpn)?),
             key: entry.key.load(Ordering::Relaxed),
-            rnr_wait: RnrTimer::from_code(rnr_code).wait(),
+            rnr_wait_ns: u64::from(RnrTimer::from_code(rnr_code).wait().subsec_nanos()),
             scatter_to_cqe: flags & 1 != 0,
             cq: CqView::resolve(card, cq_index)?,
             rq: RqView::resolve(card, rq_index),

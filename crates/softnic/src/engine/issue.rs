@@ -97,12 +97,12 @@ const UD_BYTES_MAX: u32 = 4096;
 
 #[inline(always)]
 fn is_ud(wqe: &SendWqe<'_>) -> bool {
-    wqe.av.is_some_and(|av| matches!(av.key, AvKey::Queue(_)))
+    wqe.av().is_some_and(|av| matches!(av.key, AvKey::Queue(_)))
 }
 
 #[inline(always)]
 fn verb_of(wqe: &SendWqe<'_>) -> Option<Verb> {
-    let (swap_or_add, compare) = wqe.atomic.map_or((0, 0), |a| (a.swap_or_add, a.compare));
+    let (swap_or_add, compare) = wqe.atomic().map_or((0, 0), |a| (a.swap_or_add, a.compare));
     Some(match wqe.opcode {
         Opcode::Nop => return None,
         Opcode::Send | Opcode::SendImm => Verb::Send,
@@ -142,7 +142,7 @@ fn address<P: Port>(
     peer: Option<(Lid, Qpn)>,
     port: &P,
 ) -> Option<(Lid, Qpn, Key)> {
-    let Some(av) = &wqe.av else {
+    let Some(av) = &wqe.av() else {
         return peer.map(|(lid, qpn)| (lid, qpn, Key::Connected));
     };
     let key = match av.key {
@@ -162,15 +162,15 @@ fn request(
     to: Qpn,
     len_bytes: u32,
 ) -> Request {
-    let raddr = wqe.raddr;
+    let (av, raddr) = (wqe.av(), wqe.raddr());
     Request {
         verb,
         extent: Extent::Whole,
         key,
         from,
         to,
-        service_level: wqe.av.as_ref().map_or(0, |av| av.stat_rate_sl & 0xf),
-        has_grh: wqe.av.as_ref().and_then(|av| av.extension).is_some_and(|e| e.has_grh()),
+        service_level: av.map_or(0, |av| av.stat_rate_sl & 0xf),
+        has_grh: av.and_then(|av| av.extension).is_some_and(|e| e.has_grh()),
         solicited: ctrl.flags.contains(CtrlFlags::SOLICITED),
         imm: wqe.opcode.has_imm().then_some(ctrl.imm),
         len_bytes,

@@ -1,7 +1,5 @@
 //! What travels between ports: one request per message, one reply per request.
 
-use core::time::Duration;
-
 use wire::{
     cqe::Syndrome,
     ids::{DcKey, Lid, QKey, Qpn, Rkey},
@@ -56,14 +54,18 @@ pub(crate) struct Request {
 }
 
 /// What the requester learns.
+///
+/// Its tag is a word: a narrow one, stored and then loaded as part of a word, stalls behind every
+/// store that still waits for a peer's cache line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
 pub(crate) enum Reply {
     /// Done. READ data has been placed.
     Ack,
     /// Done; the value before the atomic.
     Value(u64),
     /// No receive is posted.
-    NotReady { wait: Duration },
+    NotReady { wait_ns: u64 },
     /// Refused: the CQE syndrome that the requester reports.
     Refused(Syndrome),
     /// No answer: nobody is there, or not yet, or it dropped the message.

@@ -306,7 +306,7 @@ impl Requester {
             Step::Wait => return false,
             Step::Done if defers => {
                 self.connected =
-                    parsed.av.as_ref().map(|av| (port.destination(av), av.destination));
+                    parsed.av().as_ref().map(|av| (port.destination(av), av.destination));
                 self.inflight.push_back(Inflight::Deferred(wqe.into(), self.next));
                 self.deferred += 1;
                 self.next = self.next.wrapping_add(blocks);
@@ -338,7 +338,7 @@ impl Requester {
         let fenced = ctrl.flags.contains(CtrlFlags::FENCE);
         let is_read = wqe.opcode == Opcode::RdmaRead || wqe.opcode.is_atomic();
         let full = self.deferred >= usize::from(self.attr.reads_out_max.max(1));
-        let to = wqe.av.as_ref().map(|av| (port.destination(av), av.destination));
+        let to = wqe.av().as_ref().map(|av| (port.destination(av), av.destination));
         let elsewhere = to.is_some() && to != self.connected;
         fenced || elsewhere || is_read && full
     }
@@ -452,14 +452,14 @@ impl Requester {
                 self.retry_at_ns = Some(port.now_ns().saturating_add(timeout));
                 Step::Wait
             }
-            Reply::NotReady { wait } => {
+            Reply::NotReady { wait_ns } => {
                 const FOR_EVER: u8 = 7;
                 match self.rnr_left {
                     0 => return Step::Fail(Syndrome::RnrRetryExceeded),
                     FOR_EVER.. => {}
                     left => self.rnr_left = left - 1,
                 }
-                self.retry_at_ns = Some(port.now_ns().saturating_add(nanos(wait)));
+                self.retry_at_ns = Some(port.now_ns().saturating_add(wait_ns));
                 Step::Wait
             }
             _ => Step::Done,

@@ -212,7 +212,7 @@ impl<M: Memory> Arrival<'_, M> {
         let taken = match taken {
             Ok(taken) => taken,
             Err(TakeError::Empty | TakeError::Contended) => {
-                return Reply::NotReady { wait: self.target.rnr_wait }.into();
+                return Reply::NotReady { wait_ns: self.target.rnr_wait_ns }.into();
             }
             Err(TakeError::Broken) => {
                 let ours = Syndrome::LocalQpOperation;

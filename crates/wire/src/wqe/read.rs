@@ -169,20 +169,17 @@ impl Segment<'_> {
 }
 
 /// A well-formed send WQE.
+///
+/// Its segments are taken from the bytes when they are asked for: a struct of them would be moved
+/// around, and wide loads right after the narrow stores that filled it stall.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendWqe<'a> {
     /// Operation.
     pub opcode: Opcode,
-    /// The control segment.
-    pub ctrl: Ctrl,
-    /// Destination: on UD and DCI, except for a NOP.
-    pub av: Option<Av>,
-    /// Remote target: where [`Opcode::has_raddr`].
-    pub raddr: Option<Raddr>,
-    /// Operands: where [`Opcode::is_atomic`].
-    pub atomic: Option<Atomic>,
-    /// Data and inline segments, checked by `parse`.
-    payload: &'a [u8],
+    transport: Transport,
+    av_octowords: u8,
+    /// The whole WQE; for a NOP the control segment alone.
+    bytes: &'a [u8],
 }
 
 impl<'a> SendWqe<'a> {
@@ -192,7 +189,8 @@ impl<'a> SendWqe<'a> {
     ///
     /// # Errors
     ///
-    /// [`WqeError`] if hardware would reject the WQE, or if this crate lacks the operation.
+    /// [`WqeError`] if hardware would reject the WQE, or if it is of a kind that this crate does not
+    /// read.
     #[inline(always)]
     pub fn parse(bytes: &'a [u8], transport: Transport) -> Result<Self, WqeError> {
         let truncated = |need_bytes| WqeError::Truncated { have_bytes: bytes.len(), need_bytes };
@@ -200,36 +198,88 @@ impl<'a> SendWqe<'a> {
         let ctrl = peek_ctrl(ctrl);
         let len_bytes = usize::from(ctrl.octowords) * OCTOWORD_BYTES;
         let wqe = bytes.get(..len_bytes).ok_or(truncated(len_bytes))?;
-        let mut rest = wqe.get(OCTOWORD_BYTES..).ok_or(WqeError::ZeroLength)?;
-
+        if wqe.is_empty() {
+            return Err(WqeError::ZeroLength);
+        }
         let opcode = check_opcode(ctrl, transport)?;
-        let mut parsed = Self { opcode, ctrl, av: None, raddr: None, atomic: None, payload: &[] };
         if opcode == Opcode::Nop {
             // A NOP may be longer than its control segment, to fill a ring's end.
-            return Ok(parsed);
+            let bytes = wqe.get(..OCTOWORD_BYTES).unwrap_or_default();
+            return Ok(Self { opcode, transport, av_octowords: 0, bytes });
         }
         let short = WqeError::TooShort { opcode, octowords: ctrl.octowords };
-        if transport != Transport::Rc {
-            parsed.av = Some(take_av(&mut rest, transport == Transport::Dci).ok_or(short)?);
+        let av_octowords =
+            if transport == Transport::Rc { 0 } else { av_octowords(wqe).ok_or(short)? };
+        let parsed = Self { opcode, transport, av_octowords, bytes: wqe };
+        if wqe.len() < parsed.payload_offset() {
+            return Err(short);
         }
-        if opcode.has_raddr() {
-            let seg: RaddrSeg = take(&mut rest).ok_or(short)?;
-            parsed.raddr = Some(Raddr { addr: seg.addr.get(), rkey: Rkey::new(seg.rkey.get()) });
-        }
-        if opcode.is_atomic() {
-            let seg: AtomicSeg = take(&mut rest).ok_or(short)?;
-            let (swap_or_add, compare) = (seg.swap_or_add.get(), seg.compare.get());
-            parsed.atomic = Some(Atomic { swap_or_add, compare });
-        }
-        parsed.payload = rest;
         parsed.check_payload()?;
         Ok(parsed)
     }
 
+    /// The control segment.
+    #[must_use]
+    #[inline(always)]
+    pub fn ctrl(&self) -> Ctrl {
+        peek_ctrl(self.bytes.first_chunk().unwrap_or(&[0; OCTOWORD_BYTES]))
+    }
+
+    /// Destination: on UD and DCI, except for a NOP.
+    #[must_use]
+    #[inline]
+    pub fn av(&self) -> Option<Av> {
+        if self.av_octowords == 0 {
+            return None;
+        }
+        let (mut av, extended) =
+            Av::from_base_seg(&self.segment(1)?, self.transport == Transport::Dci);
+        if extended {
+            av.extension = Some(self.segment::<AvExtensionSeg>(2)?.into());
+        }
+        Some(av)
+    }
+
+    /// Remote target: where [`Opcode::has_raddr`].
+    #[must_use]
+    #[inline(always)]
+    pub fn raddr(&self) -> Option<Raddr> {
+        if !self.opcode.has_raddr() {
+            return None;
+        }
+        let seg: RaddrSeg = self.segment(1 + self.av_octowords)?;
+        Some(Raddr { addr: seg.addr.get(), rkey: Rkey::new(seg.rkey.get()) })
+    }
+
+    /// Operands: where [`Opcode::is_atomic`].
+    #[must_use]
+    #[inline(always)]
+    pub fn atomic(&self) -> Option<Atomic> {
+        if !self.opcode.is_atomic() {
+            return None;
+        }
+        let seg: AtomicSeg = self.segment(2 + self.av_octowords)?;
+        Some(Atomic { swap_or_add: seg.swap_or_add.get(), compare: seg.compare.get() })
+    }
+
+    /// The segment that begins at `octoword`.
+    #[inline(always)]
+    fn segment<T: FromBytes>(&self, octoword: u8) -> Option<T> {
+        let bytes = self.bytes.get(usize::from(octoword) * OCTOWORD_BYTES..)?;
+        T::read_from_prefix(bytes).ok().map(|(segment, _)| segment)
+    }
+
+    /// Where data and inline segments begin; for a NOP the end.
+    #[inline(always)]
+    fn payload_offset(&self) -> usize {
+        let fixed = u8::from(self.opcode.has_raddr()) + u8::from(self.opcode.is_atomic());
+        usize::from(1 + self.av_octowords + fixed) * OCTOWORD_BYTES
+    }
+
     /// The pieces of the message, in order.
     #[inline]
-    pub const fn segments(&self) -> Segments<'a> {
-        Segments { rest: self.payload }
+    pub fn segments(&self) -> Segments<'a> {
+        Segments { rest: self.bytes.get(self.payload_offset()..).unwrap_or_default() }
     }
 
     /// Length of the message; for a READ, of what comes back.
@@ -241,7 +291,7 @@ impl<'a> SendWqe<'a> {
     /// Makes [`Segments`] infallible.
     #[inline(always)]
     fn check_payload(&self) -> Result<(), WqeError> {
-        let mut rest = self.payload;
+        let mut rest = self.segments().rest;
         while let Some(segment) = take_segment(&mut rest)? {
             if matches!(segment, Segment::Inline(_)) && !self.opcode.may_inline() {
                 return Err(WqeError::InlineNotAllowed(self.opcode));
@@ -305,15 +355,13 @@ fn take<T: FromBytes>(rest: &mut &[u8]) -> Option<T> {
     Some(seg)
 }
 
-/// Splits an address vector of either length off `rest`.
+/// Octowords of the address vector behind the control segment, if it is all there.
 #[inline]
-fn take_av(rest: &mut &[u8], is_dc: bool) -> Option<Av> {
-    let base: AvBaseSeg = take(rest)?;
-    let (mut av, extended) = Av::from_base_seg(&base, is_dc);
-    if extended {
-        av.extension = Some(take::<AvExtensionSeg>(rest)?.into());
-    }
-    Some(av)
+fn av_octowords(wqe: &[u8]) -> Option<u8> {
+    let base = AvBaseSeg::read_from_prefix(wqe.get(OCTOWORD_BYTES..)?).ok()?.0;
+    let (_, extended) = Av::from_base_seg(&base, false);
+    let octowords = if extended { 3 } else { 1 };
+    (wqe.len() >= usize::from(1 + octowords) * OCTOWORD_BYTES).then_some(octowords)
 }
 
 /// Splits the next piece off `rest`, passing over empty inline segments.

@@ -20,15 +20,15 @@ fn check_send_wqe(bytes: &[u8], transport: Transport) {
     let (once, octowords) = encode_send(&parsed);
     let again = SendWqe::parse(once.as_flattened(), transport).expect("own encoding");
 
-    assert!(octowords <= parsed.ctrl.octowords, "an encoding never grows");
-    assert_eq!(octowords, again.ctrl.octowords);
+    assert!(octowords <= parsed.ctrl().octowords, "an encoding never grows");
+    assert_eq!(octowords, again.ctrl().octowords);
     assert_eq!(
-        (again.opcode, again.av, again.raddr, again.atomic),
-        (parsed.opcode, parsed.av, parsed.raddr, parsed.atomic)
+        (again.opcode, again.av(), again.raddr(), again.atomic()),
+        (parsed.opcode, parsed.av(), parsed.raddr(), parsed.atomic())
     );
     assert_eq!(
-        (again.ctrl.index, again.ctrl.qpn, again.ctrl.flags, again.ctrl.imm),
-        (parsed.ctrl.index, parsed.ctrl.qpn, parsed.ctrl.flags, parsed.ctrl.imm)
+        (again.ctrl().index, again.ctrl().qpn, again.ctrl().flags, again.ctrl().imm),
+        (parsed.ctrl().index, parsed.ctrl().qpn, parsed.ctrl().flags, parsed.ctrl().imm)
     );
     assert!(again.segments().eq(parsed.segments()), "segments differ");
     assert_eq!(again.len_bytes(), parsed.len_bytes());
@@ -38,13 +38,13 @@ fn check_send_wqe(bytes: &[u8], transport: Transport) {
 fn encode_send(wqe: &SendWqe<'_>) -> ([Octoword; 63], u8) {
     let mut slots = [[0xa5; OCTOWORD_BYTES]; 63];
     let mut writer = WqeWriter::new(&mut slots);
-    if let Some(av) = wqe.av {
+    if let Some(av) = wqe.av() {
         writer = writer.av(&av);
     }
-    if let Some(raddr) = wqe.raddr {
+    if let Some(raddr) = wqe.raddr() {
         writer = writer.raddr(raddr.addr, raddr.rkey);
     }
-    if let Some(atomic) = wqe.atomic {
+    if let Some(atomic) = wqe.atomic() {
         writer = writer.atomic(atomic.swap_or_add, atomic.compare);
     }
     for segment in wqe.segments() {
@@ -53,7 +53,7 @@ fn encode_send(wqe: &SendWqe<'_>) -> ([Octoword; 63], u8) {
             Segment::Inline(payload) => writer.inline(payload),
         };
     }
-    let ctrl = wqe.ctrl;
+    let ctrl = wqe.ctrl();
     let octowords = writer.finish(wqe.opcode, ctrl.index, ctrl.qpn, ctrl.flags, ctrl.imm);
     assert!(wqe.opcode != Opcode::Nop || octowords == 1);
     (slots, octowords)
