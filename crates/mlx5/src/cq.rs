@@ -81,7 +81,7 @@ impl<D: Device> Cq<D> {
     }
 
     /// Last word of the next entry; the device gets a chance to write it first.
-    #[inline]
+    #[inline(always)]
     fn written_or_idle(&mut self) -> Option<u64> {
         self.entries.written().or_else(|| {
             self.device.idle();
@@ -99,7 +99,7 @@ impl<D: Device> Cq<D> {
     }
 
     /// What the next entry says; `None` if it makes no sense.
-    #[inline]
+    #[inline(always)]
     fn interpret(&mut self, cqe: &Cqe) -> Option<Completion> {
         match cqe.parse().ok()? {
             CqeView::Requester(done) => self.requester(&done),
@@ -118,7 +118,7 @@ impl<D: Device> Cq<D> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn requester(&mut self, done: &Requester<'_>) -> Option<Completion> {
         let (kind, brings_data) = match done.opcode {
             Opcode::Send | Opcode::SendImm => (CompletionKind::Send, false),
@@ -136,7 +136,7 @@ impl<D: Device> Cq<D> {
         Some(completion)
     }
 
-    #[inline]
+    #[inline(always)]
     fn responder(&mut self, done: &Responder<'_>) -> Option<Completion> {
         let (kind, imm) = match done.kind {
             ResponderKind::Send => (CompletionKind::Recv, None),
@@ -157,7 +157,7 @@ impl<D: Device> Cq<D> {
     }
 
     /// Service type of the queue pair `qpn` that received something.
-    #[inline]
+    #[inline(always)]
     fn transport(&self, qpn: Qpn) -> Transport {
         let known = self.known.receivers.iter().find(|receiver| receiver.qpn == qpn);
         known.map_or(Transport::Rc, |receiver| receiver.transport)
@@ -165,7 +165,7 @@ impl<D: Device> Cq<D> {
 
     /// Keeps payload that is in the entry; returns whether it is. `None`: it is said to be where
     /// this queue has no room for it.
-    #[inline]
+    #[inline(always)]
     fn keep_inline(&mut self, scatter: Scatter<'_>, byte_cnt: u32) -> Option<bool> {
         match scatter {
             Scatter::Memory => return Some(false),
@@ -192,7 +192,7 @@ impl<D: Device> Drop for Cq<D> {
 }
 
 /// A completion that worked and says nothing more.
-#[inline]
+#[inline(always)]
 fn completion(qpn: Qpn, wqe: u16, kind: CompletionKind) -> Completion {
     Completion {
         qpn,
@@ -228,10 +228,10 @@ impl<D: Device> CompletionQueue for Cq<D> {
             // Each turn consumes an entry, and the queue ends.
             let is_stale = !self.known.departed.is_empty() && self.is_stale(completion.as_ref());
             self.entries.consume();
-            match completion {
-                Some(_) if is_stale => {}
-                Some(completion) => return Some(completion),
-                None => self.malformed += 1,
+            if completion.is_none() {
+                self.malformed += 1;
+            } else if !is_stale {
+                return completion;
             }
             self.inline_len = 0;
         }

@@ -101,7 +101,7 @@ impl<D: Device> QueuePair for Qp<D> {
     /// # Panics
     ///
     /// If a gather entry exceeds 2 GiB; nothing is queued then.
-    #[inline]
+    #[inline(always)]
     fn post_send(&mut self, request: &SendRequest<'_>) -> Result<u16, PostSendError> {
         let transport = self.transport;
         let Some(sq) = &mut self.sq else {

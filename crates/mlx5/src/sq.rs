@@ -174,7 +174,7 @@ impl SendQueue {
     /// # Panics
     ///
     /// If a gather entry exceeds 2 GiB; nothing is queued then.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn post(
         &mut self,
         op: &Op<'_>,
@@ -206,7 +206,7 @@ impl SendQueue {
     }
 
     /// Length of the WQE for `op`, if this queue can hold it.
-    #[inline]
+    #[inline(always)]
     fn octowords(&self, op: &Op<'_>, has_av: bool) -> Result<u16, PostSendError> {
         let (opcode, _) = describe(op);
         let fixed = fixed_octowords(&opcode, has_av);
@@ -235,7 +235,7 @@ impl SendQueue {
     }
 
     /// Control flags of a WQE of `blocks`, and the unsignaled blocks once it is posted.
-    #[inline]
+    #[inline(always)]
     fn signal(&self, flags: SendFlags, blocks: u16) -> (CtrlFlags, u16) {
         let mut ctrl = CtrlFlags::NONE;
         if flags.contains(SendFlags::SOLICITED) {
@@ -253,7 +253,7 @@ impl SendQueue {
     }
 
     /// Remembers where the WQE starts and how long it is, and that its other blocks start none.
-    #[inline]
+    #[inline(always)]
     fn note_wqe(&mut self, index: u16, blocks: u16) {
         // Lossless: a WQE has at most 16 blocks.
         self.wqe_blocks[usize::from(index & self.mask)] = blocks.to_le_bytes()[0];
@@ -263,7 +263,7 @@ impl SendQueue {
     }
 
     /// Tells the device about everything posted since the last call, with one doorbell.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn ring(&mut self, device: &mut impl DeviceQp) {
         if self.rung == self.posted {
             return;
@@ -328,7 +328,7 @@ pub(crate) fn entries(sges: &[Sge]) -> usize {
 }
 
 /// The device's opcode and immediate data.
-#[inline]
+#[inline(always)]
 fn describe(op: &Op<'_>) -> (Opcode, u32) {
     match *op {
         Op::Send { imm: None, .. } => (Opcode::Send, 0),
@@ -343,7 +343,7 @@ fn describe(op: &Op<'_>) -> (Opcode, u32) {
 }
 
 /// Appends what follows the address vector.
-#[inline]
+#[inline(always)]
 fn write_body<S: WqeSink>(writer: WqeWriter<S>, op: &Op<'_>) -> WqeWriter<S> {
     match *op {
         Op::Send { payload, .. } => write_payload(writer, payload),
@@ -363,7 +363,7 @@ fn write_body<S: WqeSink>(writer: WqeWriter<S>, op: &Op<'_>) -> WqeWriter<S> {
     }
 }
 
-#[inline]
+#[inline(always)]
 fn write_payload<S: WqeSink>(writer: WqeWriter<S>, payload: Payload<'_>) -> WqeWriter<S> {
     match payload {
         Payload::Gather(sges) => write_sges(writer, sges),
@@ -371,7 +371,7 @@ fn write_payload<S: WqeSink>(writer: WqeWriter<S>, payload: Payload<'_>) -> WqeW
     }
 }
 
-#[inline]
+#[inline(always)]
 fn write_sges<S: WqeSink>(writer: WqeWriter<S>, sges: &[Sge]) -> WqeWriter<S> {
     sges.iter().fold(writer, |writer, sge| writer.data(sge.addr, sge.lkey, sge.len_bytes))
 }

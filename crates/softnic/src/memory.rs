@@ -155,6 +155,6 @@ impl Memory for PortMemory<'_> {
         }
         #[expect(clippy::cast_possible_truncation, reason = "inside a mapping")]
         let (offset, len) = (offset as usize, len as usize);
-        Ok(Chunk { ptr: mr.region.as_ptr().as_ptr().wrapping_add(offset), len })
+        Ok(Chunk { ptr: mr.region.as_ptr().as_ptr().wrapping_add(offset), len, is_inline: false })
     }
 }

@@ -210,8 +210,10 @@ impl Rig {
 
     /// Runs a request here.
     pub(crate) fn respond(&mut self, request: &Request, local: &mut [Vec<u8>]) -> Reply {
-        let local: Vec<_> =
-            local.iter_mut().map(|v| Chunk { ptr: v.as_mut_ptr(), len: v.len() }).collect();
+        let local: Vec<_> = local
+            .iter_mut()
+            .map(|v| Chunk { ptr: v.as_mut_ptr(), len: v.len(), is_inline: false })
+            .collect();
         let target = self.target();
         let (memory, order) = (&mut self.memory, Order::Ascending);
         respond(Arrival { request, local: &local, target: &target, memory, order }).reply
@@ -285,7 +287,7 @@ impl Memory for HeapMemory {
             return Err(MemoryFault::Denied);
         }
         let ptr = self.region.as_ptr().as_ptr().wrapping_add(offset as usize);
-        Ok(Chunk { ptr, len: len as usize })
+        Ok(Chunk { ptr, len: len as usize, is_inline: false })
     }
 }
 

@@ -71,7 +71,7 @@ pub struct Link<N: Nic> {
 
 impl<N: Nic> Link<N> {
     /// Takes the next completion, of receives first, and gives its queue space back.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn poll(&mut self) -> Result<Option<Event>, TrafficError> {
         match self.poll_received()? {
             None => self.poll_sent(),
@@ -83,27 +83,28 @@ impl<N: Nic> Link<N> {
     ///
     /// Receives of a queue complete in the order in which they were posted (IBTA 9.5), hence the
     /// n-th received message lies in the n-th posted buffer.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn poll_received(&mut self) -> Result<Option<Event>, TrafficError> {
-        let Some(completion) = self.recv_cq.poll() else { return Ok(None) };
+        let Some(completion) = &self.recv_cq.poll() else { return Ok(None) };
         match &mut self.srq {
-            Some(srq) => srq.retire(&completion),
-            None => self.qp.retire(&completion),
+            Some(srq) => srq.retire(completion),
+            None => self.qp.retire(completion),
         }
-        let Completion { len_bytes, imm, .. } = succeeded(completion)?;
-        Ok(Some(Event::Received { len_bytes, imm }))
+        check_success(completion)?;
+        Ok(Some(Event::Received { len_bytes: completion.len_bytes, imm: completion.imm }))
     }
 
     /// Takes the next completion of a send.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn poll_sent(&mut self) -> Result<Option<Event>, TrafficError> {
-        let Some(completion) = self.send_cq.poll() else { return Ok(None) };
-        self.qp.retire(&completion);
-        Ok(Some(Event::Sent(succeeded(completion)?.wqe)))
+        let Some(completion) = &self.send_cq.poll() else { return Ok(None) };
+        self.qp.retire(completion);
+        check_success(completion)?;
+        Ok(Some(Event::Sent(completion.wqe)))
     }
 
     /// Queues a request; the NIC learns of it by [`ring_send`](Self::ring_send).
-    #[inline]
+    #[inline(always)]
     pub(crate) fn post(&mut self, op: Op<'_>, signaled: bool) -> Result<u16, TrafficError> {
         let flags = if signaled { SendFlags::SIGNALED } else { SendFlags::empty() };
         let request = SendRequest { op, flags, to: self.destination.as_ref() };
@@ -210,9 +211,9 @@ impl<N: Nic> Link<N> {
 }
 
 #[inline]
-fn succeeded(completion: Completion) -> Result<Completion, TrafficError> {
+fn check_success(completion: &Completion) -> Result<(), TrafficError> {
     match completion.failure {
-        None => Ok(completion),
+        None => Ok(()),
         Some(failure) => Err(TrafficError::Failed { kind: completion.kind, failure }),
     }
 }

@@ -103,6 +103,68 @@ pub unsafe fn copy_between_publish(dst: *mut u8, src: *const u8, len_bytes: usiz
     }
 }
 
+/// [`copy_in`] of bytes that were stored a moment ago as aligned 8-byte words: loads and stores such
+/// words too.
+///
+/// A wider load would find its bytes in several stores that are still on their way to the cache,
+/// and wait for all of them; behind stores to a line that another core holds, that takes long.
+///
+/// # Safety
+///
+/// As for [`copy_in`].
+#[inline(always)]
+pub unsafe fn copy_in_words(dst: &mut [u8], src: *const u8) {
+    let words = dst.len() / WORD_BYTES;
+    let aligned = dst.as_ptr().addr() | src.addr() | dst.len();
+    if cfg!(miri) || !aligned.is_multiple_of(WORD_BYTES) {
+        // SAFETY: by contract.
+        return unsafe { copy_in(dst, src) };
+    }
+    let (dst, src) = (dst.as_mut_ptr().cast::<u64>(), src.cast::<u64>());
+    for word in 0..words {
+        // SAFETY: in bounds and aligned, by the checks above; others access it as the caller said.
+        let from = unsafe { AtomicU64::from_ptr(src.wrapping_add(word).cast_mut()) };
+        // SAFETY: inside `dst`, which the caller has alone, and aligned.
+        let to = unsafe { AtomicU64::from_ptr(dst.wrapping_add(word)) };
+        to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+}
+
+/// Longest copy by half words.
+const HALVES_BYTES_MAX: usize = 256;
+
+/// [`copy_between_publish`] of private bytes that were stored a moment ago as aligned 8-byte words,
+/// at any offset that is a multiple of 4: loads half words, each from a single store. See
+/// [`copy_in_words`].
+///
+/// # Safety
+///
+/// As for [`copy_out`].
+#[inline(always)]
+pub unsafe fn copy_out_halves_publish(dst: *mut u8, src: &[u8]) {
+    const HALF_BYTES: usize = size_of::<u32>();
+    let aligned = src.as_ptr().addr().is_multiple_of(HALF_BYTES)
+        && (dst.addr() | src.len()).is_multiple_of(WORD_BYTES);
+    if cfg!(miri) || !aligned || src.len() > HALVES_BYTES_MAX {
+        // SAFETY: by contract.
+        return unsafe { copy_between_publish(dst, src.as_ptr(), src.len()) };
+    }
+    let halves = src.as_ptr().cast::<u32>();
+    for word in 0..src.len() / WORD_BYTES {
+        let [low, high] = [0, 1].map(|half| {
+            let half = halves.wrapping_add(2 * word + half).cast_mut();
+            // SAFETY: inside `src` and aligned. Atomic, or the compiler joins the two loads.
+            unsafe { AtomicU32::from_ptr(half) }.load(Ordering::Relaxed).to_ne_bytes()
+        });
+        let [a, b, c, d] = low;
+        let [e, f, g, h] = high;
+        // SAFETY: in bounds and aligned; others access it as the caller said.
+        let to = unsafe { AtomicU64::from_ptr(dst.cast::<u64>().wrapping_add(word)) };
+        // SYNC(last-byte): pairs with the Acquire load of whoever polls the last byte.
+        to.store(u64::from_ne_bytes([a, b, c, d, e, f, g, h]), Ordering::Release);
+    }
+}
+
 /// Stores fewer than 8 bytes, all of one aligned word, by the largest naturally aligned pieces.
 ///
 /// # Safety

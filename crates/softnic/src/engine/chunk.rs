@@ -5,6 +5,8 @@
 pub(crate) struct Chunk {
     pub(crate) ptr: *mut u8,
     pub(crate) len: usize,
+    /// Inline payload, in a private copy of its WQE that was made a moment ago.
+    pub(crate) is_inline: bool,
 }
 
 // SAFETY: a chunk is an address; whoever dereferences it answers for the mapping.
@@ -32,9 +34,15 @@ pub(crate) unsafe fn copy(to: &[Chunk], from: &[Chunk], order: Order) {
     if let ([to], [from]) = (to, from)
         && order == Order::Ascending
     {
+        let len = to.len.min(from.len);
+        if from.is_inline {
+            // SAFETY: private bytes of the requester, at least as many.
+            let from = unsafe { core::slice::from_raw_parts(from.ptr, len) };
+            // SAFETY: by contract.
+            return unsafe { memory::copy::copy_out_halves_publish(to.ptr, from) };
+        }
         // SAFETY: by contract; the length is the shorter one.
-        unsafe { memory::copy::copy_between_publish(to.ptr, from.ptr, to.len.min(from.len)) };
-        return;
+        return unsafe { memory::copy::copy_between_publish(to.ptr, from.ptr, len) };
     }
     // SAFETY: by contract.
     unsafe { copy_pieces(to, from, order) };
@@ -98,7 +106,7 @@ fn walk(
 /// All chunks are mapped, and no mutable reference covers them.
 pub(crate) unsafe fn copy_out_of(from: &[Chunk], into: &mut [u8]) -> usize {
     let mut done = 0;
-    let target = Chunk { ptr: into.as_mut_ptr(), len: into.len() };
+    let target = Chunk { ptr: into.as_mut_ptr(), len: into.len(), is_inline: false };
     walk(&[target], from, usize::MAX, |to, from, len| {
         // SAFETY: by contract; `to` is inside `into`.
         unsafe { memory::copy::copy_between(to, from, len) };
@@ -112,7 +120,10 @@ mod tests {
     use super::*;
 
     fn chunks(parts: &mut [Vec<u8>]) -> Vec<Chunk> {
-        parts.iter_mut().map(|p| Chunk { ptr: p.as_mut_ptr(), len: p.len() }).collect()
+        parts
+            .iter_mut()
+            .map(|p| Chunk { ptr: p.as_mut_ptr(), len: p.len(), is_inline: false })
+            .collect()
     }
 
     #[test]

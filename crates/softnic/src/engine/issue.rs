@@ -85,7 +85,7 @@ pub(super) fn issue<P: Port>(
     };
     if let (Reply::Value(old), Some(result)) = (reply, chunks.first()) {
         let old = old.to_ne_bytes();
-        let source = Chunk { ptr: old.as_ptr().cast_mut(), len: old.len() };
+        let source = Chunk { ptr: old.as_ptr().cast_mut(), len: old.len(), is_inline: false };
         // SAFETY: `gather` checked the result's memory; `old` lives until the end of the block.
         unsafe { super::copy(&[*result], &[source], super::Order::Ascending) };
     }
@@ -128,7 +128,9 @@ fn gather<P: Port>(
         chunks.push(match segment {
             Segment::Sge(sge) => port.local(&sge, write)?,
             // Private memory of this requester, only ever read.
-            Segment::Inline(bytes) => Chunk { ptr: bytes.as_ptr().cast_mut(), len: bytes.len() },
+            Segment::Inline(bytes) => {
+                Chunk { ptr: bytes.as_ptr().cast_mut(), len: bytes.len(), is_inline: true }
+            }
         });
     }
     let fits = total <= u64::from(wqe::MESSAGE_BYTES_MAX);

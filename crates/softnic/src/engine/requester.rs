@@ -139,17 +139,22 @@ pub(crate) struct Requester {
     connected: Option<(Lid, Qpn)>,
 }
 
+/// Private copy of a WQE, aligned as the ring is.
+#[derive(Debug)]
+#[repr(align(64))]
+struct WqeBuffer([u8; WQE_BYTES_MAX]);
+
 /// Working space of [`Requester::advance`], reused so that the data path allocates nothing.
 #[derive(Debug)]
 pub(crate) struct Scratch {
-    wqe: Box<[u8; WQE_BYTES_MAX]>,
+    wqe: Box<WqeBuffer>,
     chunks: Vec<Chunk>,
 }
 
 impl Scratch {
     pub(crate) fn new() -> Self {
         let chunks = Vec::with_capacity(usize::from(wqe::OCTOWORDS_MAX));
-        Self { wqe: Box::new([0; WQE_BYTES_MAX]), chunks }
+        Self { wqe: Box::new(WqeBuffer([0; WQE_BYTES_MAX])), chunks }
     }
 }
 
@@ -274,8 +279,8 @@ impl Requester {
         port: &mut P,
         scratch: &mut Scratch,
     ) -> bool {
-        let (ctrl, len) = queue.fetch(self.next, &mut scratch.wqe);
-        let wqe = &scratch.wqe[..len];
+        let (ctrl, len) = queue.fetch(self.next, &mut scratch.wqe.0);
+        let wqe = &scratch.wqe.0[..len];
         // Reading beyond what was posted would go on for a lap of the counter.
         let left = posted.wrapping_sub(self.next);
         let parsed = if wqebbs(ctrl.octowords) <= left {
@@ -502,8 +507,8 @@ impl Requester {
         port: &mut P,
         scratch: &mut Scratch,
     ) {
-        let (_, len) = queue.fetch(self.next, &mut scratch.wqe);
-        let parsed = parse_copy(&scratch.wqe[..len], self.transport, self.next, self.qpn);
+        let (_, len) = queue.fetch(self.next, &mut scratch.wqe.0);
+        let parsed = parse_copy(&scratch.wqe.0[..len], self.transport, self.next, self.qpn);
         let (opcode, blocks) =
             parsed.map_or((Opcode::Nop, 1), |(ctrl, wqe)| (wqe.opcode, wqebbs(ctrl.octowords)));
         let done = self.doomed(opcode, self.next);

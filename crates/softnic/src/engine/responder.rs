@@ -261,7 +261,8 @@ impl<M: Memory> Arrival<'_, M> {
             debug_assert_eq!(copied, len);
             return Ok(Placed::InCqe);
         }
-        let mut scatter = [Chunk { ptr: core::ptr::null_mut(), len: 0 }; RECV_SGES_MAX];
+        let mut scatter =
+            [Chunk { ptr: core::ptr::null_mut(), len: 0, is_inline: false }; RECV_SGES_MAX];
         let mut count = 0;
         for (sge, chunk) in wqe.sges().zip(&mut scatter) {
             *chunk = self.scatter_entry(&sge)?;

@@ -74,7 +74,7 @@ fn send(rig: &mut Rig, target: &Target, verb: u8) {
         if matches!(verb, Verb::FetchAdd { .. } | Verb::CompareSwap { .. }) { 8 } else { len };
     let request = crate::engine::Request { imm, ..rig.request(verb, len) };
     let mut payload = vec![0x5a; len as usize];
-    let local = [Chunk { ptr: payload.as_mut_ptr(), len: payload.len() }];
+    let local = [Chunk { ptr: payload.as_mut_ptr(), len: payload.len(), is_inline: false }];
     let (memory, order) = (&mut rig.memory, Order::Ascending);
     respond(Arrival { request: &request, local: &local, target, memory, order });
 }

@@ -73,11 +73,11 @@ impl SendRing {
         let first = into.len().min(self.bytes() - offset);
         let (head, tail) = into.split_at_mut(first);
         // SAFETY: inside the ring, by the line above; the driver may write meanwhile.
-        unsafe { memory::copy::copy_in(head, self.ring().as_ptr().wrapping_add(offset)) };
+        unsafe { memory::copy::copy_in_words(head, self.ring().as_ptr().wrapping_add(offset)) };
         if !tail.is_empty() {
             // SAFETY: a WQE is shorter than the smallest ring that could wrap it twice: `tail` is
             // at most `WQE_BYTES_MAX` minus one octoword, and is cut to the ring below.
-            unsafe { memory::copy::copy_in(tail, self.ring().as_ptr()) };
+            unsafe { memory::copy::copy_in_words(tail, self.ring().as_ptr()) };
         }
     }
 }

@@ -156,13 +156,13 @@ pub struct WqeWriter<S> {
 
 impl<S: WqeSink> WqeWriter<S> {
     /// Starts a WQE whose octoword 0 is kept for the control segment.
-    #[inline]
+    #[inline(always)]
     pub fn new(sink: S) -> Self {
         Self { sink, used: 1, has: 0 }
     }
 
     /// Appends the destination of a UD or DC operation.
-    #[inline]
+    #[inline(always)]
     pub fn av(mut self, av: &Av) -> Self {
         self.enter(AV, AV | RADDR | ATOMIC | DATA | INLINE);
         self.push(av.base_seg());
@@ -175,7 +175,7 @@ impl<S: WqeSink> WqeWriter<S> {
     }
 
     /// Appends the remote target of a one-sided operation.
-    #[inline]
+    #[inline(always)]
     pub fn raddr(mut self, addr: u64, rkey: Rkey) -> Self {
         self.enter(RADDR, RADDR | ATOMIC | DATA | INLINE);
         self.push(RaddrSeg { addr: addr.into(), rkey: rkey.get().into(), reserved: U32::ZERO });
@@ -183,7 +183,7 @@ impl<S: WqeSink> WqeWriter<S> {
     }
 
     /// Appends the operands of an atomic; `compare` is zero for a fetch-and-add.
-    #[inline]
+    #[inline(always)]
     pub fn atomic(mut self, swap_or_add: u64, compare: u64) -> Self {
         self.enter(ATOMIC, ATOMIC | DATA | INLINE);
         self.push(AtomicSeg { swap_or_add: swap_or_add.into(), compare: compare.into() });
@@ -196,7 +196,7 @@ impl<S: WqeSink> WqeWriter<S> {
     ///
     /// If `len_bytes` exceeds [`MESSAGE_BYTES_MAX`](super::MESSAGE_BYTES_MAX), or is not 8 for the
     /// one entry of an atomic.
-    #[inline]
+    #[inline(always)]
     pub fn data(mut self, addr: u64, lkey: Lkey, len_bytes: u32) -> Self {
         if len_bytes == 0 {
             return self;
@@ -210,7 +210,7 @@ impl<S: WqeSink> WqeWriter<S> {
     }
 
     /// Appends payload by value; nothing if `payload` is empty.
-    #[inline]
+    #[inline(always)]
     pub fn inline(self, payload: &[u8]) -> Self {
         self.inline_parts(&[payload])
     }
@@ -220,7 +220,7 @@ impl<S: WqeSink> WqeWriter<S> {
     /// # Panics
     ///
     /// If the payload does not fit: [`inline_octowords`] tells beforehand.
-    #[inline]
+    #[inline(always)]
     pub fn inline_parts(mut self, parts: &[&[u8]]) -> Self {
         let len_bytes: usize = parts.iter().map(|part| part.len()).sum();
         if len_bytes == 0 {
@@ -252,7 +252,7 @@ impl<S: WqeSink> WqeWriter<S> {
 
     /// Octowords that [`finish`](Self::finish) would write now.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub const fn octowords(&self) -> u8 {
         self.used
     }
@@ -265,7 +265,7 @@ impl<S: WqeSink> WqeWriter<S> {
     /// # Panics
     ///
     /// If the segments are not those of `opcode`.
-    #[inline]
+    #[inline(always)]
     pub fn finish(
         mut self,
         opcode: Opcode,
@@ -290,7 +290,7 @@ impl<S: WqeSink> WqeWriter<S> {
     }
 
     /// Folds to nothing where the compiler sees the whole chain of calls.
-    #[inline]
+    #[inline(always)]
     fn assert_fits(&self, opcode: Opcode) {
         let has = |kind| self.has & kind != 0;
         assert!(has(RADDR) == opcode.has_raddr(), "{opcode:?}: remote address");
@@ -301,13 +301,13 @@ impl<S: WqeSink> WqeWriter<S> {
     }
 
     /// Notes a segment of `kind`, which none of those in `after` may precede.
-    #[inline]
+    #[inline(always)]
     fn enter(&mut self, kind: u8, after: u8) {
         assert!(self.has & after == 0, "segments out of order");
         self.has |= kind;
     }
 
-    #[inline]
+    #[inline(always)]
     fn push(&mut self, seg: impl IntoBytes + Immutable) {
         assert!(self.used < OCTOWORDS_MAX, "WQE longer than {OCTOWORDS_MAX} octowords");
         let mut octoword = [0; OCTOWORD_BYTES];
