@@ -1,4 +1,5 @@
 //! A port on the heap, as proofs use it: a card and memory, no sockets, no mappings, no clock.
+#![expect(clippy::cast_possible_truncation, reason = "offsets of a few KiB")]
 
 use memory::{
     Region,
