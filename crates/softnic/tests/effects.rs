@@ -76,7 +76,8 @@ struct World {
 impl World {
     fn new(ends: [End; 2], to: Option<Destination>) -> Self {
         let regions = [0, 1].map(|nth: usize| ends[nth].mr(LEN));
-        let expected = [3usize, 5].map(|seed| (0..LEN).map(|i| (i * seed).to_le_bytes()[0]).collect());
+        let expected =
+            [3usize, 5].map(|seed| (0..LEN).map(|i| (i * seed).to_le_bytes()[0]).collect());
         for (region, bytes) in regions.iter().zip(&expected) {
             let bytes: &Vec<u8> = bytes;
             region.write(0, bytes);
