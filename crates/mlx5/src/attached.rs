@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use memory::sync::{Arc, AtomicU32, Ordering};
 use verbs::{Cqn, CreateError, Qpn, Srqn, Transport};
 
-use crate::entries::Peek;
+use crate::{entries::Peek, srq::Returned};
 
 /// Shared part of a completion queue.
 #[derive(Debug)]
@@ -36,9 +36,11 @@ struct Queues {
 }
 
 /// A queue pair that was reset or destroyed: what it completed before is not reported.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Departed {
     pub(crate) qpn: Qpn,
+    /// Where its receives came from; their buffers go back there.
+    pub(crate) srq: Option<Arc<Returned>>,
     /// Its entries lie before this position, modulo 2²⁴.
     pub(crate) until: u32,
 }
@@ -64,12 +66,12 @@ impl Attached {
     }
 
     /// Queue pair `qpn` was reset or destroyed, and completes nothing any more.
-    fn depart(&self, qpn: Qpn) {
+    fn depart(&self, qpn: Qpn, srq: Option<&Arc<Returned>>) {
         let mut peek = self.peek.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(until) = peek.as_mut().map(Peek::end) else { return };
         drop(peek);
         let mut queues = self.queues();
-        queues.departed.push(Departed { qpn, until });
+        queues.departed.push(Departed { qpn, until, srq: srq.cloned() });
         // SYNC(cq-attached): pairs with the load in `refresh`.
         self.version.fetch_add(1, Ordering::Release);
     }
@@ -156,8 +158,8 @@ pub(crate) struct Share {
 
 impl Share {
     /// Queue pair `qpn` was reset or destroyed, and completes nothing any more.
-    pub(crate) fn depart(&self, qpn: Qpn) {
-        self.cq.depart(qpn);
+    pub(crate) fn depart(&self, qpn: Qpn, srq: Option<&Arc<Returned>>) {
+        self.cq.depart(qpn, srq);
     }
 
     /// Says of whom, and of what kind, the receive completions of this share are; `None`: of a

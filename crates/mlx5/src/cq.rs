@@ -23,6 +23,9 @@ use crate::{
 /// Entries that make no sense and are passed over in one call of `poll`.
 const MALFORMED_PER_POLL_MAX: u64 = 16;
 
+/// Completions between two chances for the device.
+const POLLS_PER_IDLE: u32 = 16;
+
 /// Bytes at the start of a UD receive buffer that are not payload.
 const GRH_BYTES: u32 = 40;
 
@@ -94,8 +97,13 @@ impl<D: Device> Cq<D> {
     fn is_stale(&mut self, completion: Option<&Completion>) -> bool {
         let entries = &self.entries;
         self.known.departed.retain(|departed| entries.is_before(departed.until));
-        let of = completion.map(|completion| completion.qpn);
-        self.known.departed.iter().any(|departed| Some(departed.qpn) == of)
+        let Some(completion) = completion else { return false };
+        let departed = self.known.departed.iter().find(|departed| departed.qpn == completion.qpn);
+        let Some(departed) = departed else { return false };
+        if let (true, Some(returned)) = (completion.kind.is_receive(), &departed.srq) {
+            returned.push(completion.wqe);
+        }
+        true
     }
 
     /// What the next entry says; `None` if it makes no sense.
@@ -228,6 +236,10 @@ impl<D: Device> CompletionQueue for Cq<D> {
             // Each turn consumes an entry, and the queue ends.
             let is_stale = !self.known.departed.is_empty() && self.is_stale(completion.as_ref());
             self.entries.consume();
+            if self.entries.consumer().is_multiple_of(POLLS_PER_IDLE) {
+                // A queue that is never empty must not keep an embedded device from its work.
+                self.device.idle();
+            }
             if completion.is_none() {
                 self.malformed += 1;
             } else if !is_stale {

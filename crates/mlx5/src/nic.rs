@@ -304,6 +304,7 @@ impl<D: Device> verbs::Nic for Nic<D> {
             qpn: memory.qpn,
             send_share,
             recv_share,
+            srq: config.srq.map(|srq| srq.returned().clone()),
             device,
         };
         qp.announce_receiver();

@@ -1,5 +1,6 @@
 //! Queue pair: a send queue, a receive queue, and the state that decides whether they may be used.
 
+use memory::sync::Arc;
 use verbs::{
     Completion, LinkLayer, ModifyError, PostRecvError, PostSendError, QpState, Qpn, QueuePair,
     SendRequest, Sge, Transition, Transport,
@@ -11,6 +12,7 @@ use crate::{
     device::{Device, DeviceQp},
     rq::RecvQueue,
     sq::SendQueue,
+    srq::Returned,
 };
 
 /// A send queue and a receive queue.
@@ -32,6 +34,8 @@ pub struct Qp<D: Device> {
     pub(crate) send_share: Option<Share>,
     /// Of the CQ that receives complete into.
     pub(crate) recv_share: Option<Share>,
+    /// Of the SRQ that receives come from: buffers that nobody will hear of.
+    pub(crate) srq: Option<Arc<Returned>>,
     /// Keeps the memory of the queues alive.
     pub(crate) device: D::Qp,
 }
@@ -53,7 +57,7 @@ impl<D: Device> Qp<D> {
     /// `mlx5_destroy_qp`.
     fn depart(&self) {
         for share in self.send_share.iter().chain(&self.recv_share) {
-            share.depart(self.qpn);
+            share.depart(self.qpn, self.srq.as_ref());
         }
     }
 }

@@ -15,7 +15,12 @@
 //!
 //! Source: rdma-core `providers/mlx5/srq.c`, `mlx5_post_srq_recv` and `mlx5_free_srq_wqe`.
 
-use memory::barrier;
+use std::sync::{Mutex, PoisonError};
+
+use memory::{
+    barrier,
+    sync::{Arc, AtomicU32, Ordering},
+};
 use verbs::{Completion, PostRecvError, Sge, SharedReceiveQueue, Srqn};
 use wire::{doorbell, wqe::RecvWqeWriter};
 
@@ -44,6 +49,7 @@ pub struct Srq<D: Device> {
     posted: u16,
     /// Entries that the device knows of, modulo 2¹⁶.
     rung: u16,
+    returned: Arc<Returned>,
     /// Keeps the memory above alive.
     pub(crate) device: D::Srq,
 }
@@ -87,13 +93,66 @@ impl<D: Device> Srq<D> {
             outstanding,
             posted,
             rung,
+            returned: Arc::default(),
             device,
         }
+    }
+
+    /// Where completion queues leave the buffers of queue pairs that are gone.
+    pub(crate) fn returned(&self) -> &Arc<Returned> {
+        &self.returned
+    }
+
+    #[cold]
+    fn take_returned(&mut self) {
+        for index in self.returned.take() {
+            self.free(index);
+        }
+    }
+
+    /// Links an entry behind the free ones; `false` if it is not posted.
+    #[inline]
+    fn free(&mut self, index: u16) -> bool {
+        let entry = self.entries.get_mut(usize::from(index)).filter(|entry| entry.is_posted);
+        let Some(entry) = entry else { return false };
+        entry.is_posted = false;
+        self.entries[usize::from(self.tail)].next = index;
+        self.tail = index;
+        self.outstanding -= 1;
+        true
     }
 
     /// Buffers that can be posted at once: half the entries of the ring.
     pub(crate) fn capacity(&self) -> u16 {
         1 << (self.shape.log_entries - 1)
+    }
+}
+
+/// Buffers whose completions were dropped because their queue pair is gone: written by whoever polls
+/// the completion queue, taken by whoever posts.
+#[derive(Debug, Default)]
+pub(crate) struct Returned {
+    indices: Mutex<Vec<u16>>,
+    /// How many there are; a hint.
+    count: AtomicU32,
+}
+
+impl Returned {
+    pub(crate) fn push(&self, index: u16) {
+        let mut indices = self.indices.lock().unwrap_or_else(PoisonError::into_inner);
+        indices.push(index);
+        self.count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn has_some(&self) -> bool {
+        self.count.load(Ordering::Relaxed) != 0
+    }
+
+    fn take(&self) -> Vec<u16> {
+        let mut indices = self.indices.lock().unwrap_or_else(PoisonError::into_inner);
+        self.count.store(0, Ordering::Relaxed);
+        core::mem::take(&mut *indices)
     }
 }
 
@@ -115,6 +174,9 @@ impl<D: Device> SharedReceiveQueue for Srq<D> {
     /// If a scatter entry exceeds 2 GiB or has the key that ends a list; nothing is queued then.
     #[inline]
     fn post(&mut self, into: &[Sge]) -> Result<u16, PostRecvError> {
+        if self.returned.has_some() {
+            self.take_returned();
+        }
         if self.outstanding == self.capacity() {
             return Err(PostRecvError::QueueFull { entries: u32::from(self.capacity()) });
         }
@@ -144,12 +206,6 @@ impl<D: Device> SharedReceiveQueue for Srq<D> {
     #[inline]
     fn retire(&mut self, completion: &Completion) {
         assert!(completion.kind.is_receive(), "not a receive: {completion:?}");
-        let index = completion.wqe;
-        let entry = self.entries.get_mut(usize::from(index)).filter(|entry| entry.is_posted);
-        let entry = entry.expect("buffer is not outstanding");
-        entry.is_posted = false;
-        self.entries[usize::from(self.tail)].next = index;
-        self.tail = index;
-        self.outstanding -= 1;
+        assert!(self.free(completion.wqe), "buffer is not outstanding: {completion:?}");
     }
 }

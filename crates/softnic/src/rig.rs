@@ -1,4 +1,5 @@
 //! A port on the heap, as proofs use it: a card and memory, no sockets, no mappings, no clock.
+#![expect(clippy::cast_possible_truncation, reason = "offsets of a few KiB")]
 
 use memory::{
     Region,
@@ -208,15 +209,25 @@ impl Rig {
         self.consumer = position;
     }
 
-    /// Runs a request here.
+    /// Runs a request here. Payloads lie in regions, as they do in programs.
     pub(crate) fn respond(&mut self, request: &Request, local: &mut [Vec<u8>]) -> Reply {
-        let local: Vec<_> = local
-            .iter_mut()
-            .map(|v| Chunk { ptr: v.as_mut_ptr(), len: v.len(), is_inline: false })
+        let regions: Vec<_> = local.iter().map(|bytes| region_of(bytes)).collect();
+        let sized = regions.iter().zip(local.iter());
+        let chunks: Vec<_> = sized
+            .map(|(region, bytes)| Chunk {
+                ptr: region.as_ptr().as_ptr(),
+                len: bytes.len(),
+                is_inline: false,
+            })
             .collect();
         let target = self.target();
         let (memory, order) = (&mut self.memory, Order::Ascending);
-        respond(Arrival { request, local: &local, target: &target, memory, order }).reply
+        let arrival = Arrival { request, local: &chunks, target: &target, memory, order };
+        let reply = respond(arrival).reply;
+        for (region, bytes) in regions.iter().zip(local) {
+            region.span(0, bytes.len()).unwrap().copy_in(bytes);
+        }
+        reply
     }
 
     /// A request of the rig's sender.
@@ -241,6 +252,13 @@ impl Rig {
             rkey: Rkey::new(KEY),
         }
     }
+}
+
+/// A region that starts with these bytes.
+pub(crate) fn region_of(bytes: &[u8]) -> Region {
+    let region = Region::heap(bytes.len().max(1)).unwrap();
+    region.span(0, bytes.len()).unwrap().copy_out(bytes).unwrap();
+    region
 }
 
 /// One registered region at [`BASE`].

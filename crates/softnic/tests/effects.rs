@@ -5,8 +5,8 @@ mod common;
 
 use proptest::prelude::*;
 use verbs::{
-    Completion, CompletionKind, CompletionQueue as _, Destination, MemoryRegion as _, Nic as _, Op,
-    Payload, QueuePair as _, SendFlags, SendRequest, Sge, Transport,
+    Completion, CompletionKind, CompletionQueue as _, Destination, MemoryRegion as _, Op, Payload,
+    QueuePair as _, SendFlags, SendRequest, Sge, Transport,
 };
 
 use common::{End, Mr, QKEY, completion, nic, pair};
@@ -76,7 +76,8 @@ struct World {
 impl World {
     fn new(ends: [End; 2], to: Option<Destination>) -> Self {
         let regions = [0, 1].map(|nth: usize| ends[nth].mr(LEN));
-        let expected = [3usize, 5].map(|seed| (0..LEN).map(|i| (i * seed) as u8).collect());
+        let expected =
+            [3usize, 5].map(|seed| (0..LEN).map(|i| (i * seed).to_le_bytes()[0]).collect());
         for (region, bytes) in regions.iter().zip(&expected) {
             let bytes: &Vec<u8> = bytes;
             region.write(0, bytes);
@@ -135,28 +136,7 @@ impl World {
         let request = SendRequest { op, flags, to: self.to.as_ref() };
         self.ends[0].qp.post_send(&request).unwrap();
         drop(bytes);
-        let target = match step.kind {
-            Kind::Send => RECEIVES_AT + self.header,
-            _ => step.remote,
-        };
-        match step.kind {
-            Kind::Send | Kind::Write => {
-                self.expected[1][target..target + data.len()].copy_from_slice(&data);
-            }
-            Kind::Read => {
-                let mut from = step.remote;
-                for &(offset, len) in &parts {
-                    let read = self.expected[1][from..from + len].to_vec();
-                    self.expected[0][offset..offset + len].copy_from_slice(&read);
-                    from += len;
-                }
-            }
-            Kind::CompareSwap { hit, swap } => {
-                self.atomic(aligned, old, if hit { swap } else { old })
-            }
-            Kind::FetchAdd { add } => self.atomic(aligned, old, old.wrapping_add(add)),
-            Kind::Nop => {}
-        }
+        self.model(step, &parts, &data, old);
         if step.ring || receives || is_read || self.ends[0].qp.send_free() < 40 {
             self.ends[0].qp.ring_send();
         }
@@ -164,6 +144,32 @@ impl World {
             self.expect_arrival(step, data.len());
         }
         self.collect();
+    }
+
+    /// What `step` does, to the bytes that are expected.
+    fn model(&mut self, step: &Step, parts: &[(usize, usize)], data: &[u8], old: u64) {
+        let target = match step.kind {
+            Kind::Send => RECEIVES_AT + self.header,
+            _ => step.remote,
+        };
+        match step.kind {
+            Kind::Send | Kind::Write => {
+                self.expected[1][target..target + data.len()].copy_from_slice(data);
+            }
+            Kind::Read => {
+                let mut from = step.remote;
+                for &(offset, len) in parts {
+                    let read = self.expected[1][from..from + len].to_vec();
+                    self.expected[0][offset..offset + len].copy_from_slice(&read);
+                    from += len;
+                }
+            }
+            Kind::CompareSwap { hit, swap } => {
+                self.atomic(step.remote & !7, old, if hit { swap } else { old })
+            }
+            Kind::FetchAdd { add } => self.atomic(step.remote & !7, old, old.wrapping_add(add)),
+            Kind::Nop => {}
+        }
     }
 
     fn atomic(&mut self, at: usize, old: u64, new: u64) {

@@ -53,7 +53,8 @@ fn live(fabric: &str) {
     let _channel = nics[0].create_channel().unwrap();
     ends[0].qp.post_send(&SendRequest::signaled(Op::Nop)).unwrap();
     ends[0].qp.ring_send();
-    let _ = until("a NOP", || ends[0].cq.poll());
+    let done = until("a NOP", || ends[0].cq.poll());
+    ends[0].qp.retire(&done);
     println!("\nready");
     // The parent holds the other end, or is gone.
     let _ = std::io::stdin().read_line(&mut String::new());

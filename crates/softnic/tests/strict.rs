@@ -8,9 +8,8 @@ use core::ptr::NonNull;
 use copyrpc_softnic::{Device, Violation};
 use mlx5::device::{CqRequest, Device as _, DeviceQp as _, QpMemory, QpRequest, RqRequest};
 use verbs::{
-    Access, CompletionQueue as _, InitAttr, MemoryRegion as _, Mtu, Nic as _, Op, Payload, QKey,
-    QpState, QueuePair as _, RcPeer, RnrTimer, RtrAttr, RtsAttr, SendRequest, Transition,
-    Transport,
+    Access, CompletionQueue as _, InitAttr, MemoryRegion as _, Mtu, Op, Payload, QKey, QpState,
+    QueuePair as _, RcPeer, RnrTimer, RtrAttr, RtsAttr, SendRequest, Transition, Transport,
 };
 
 use common::{End, completion, pair};
@@ -71,8 +70,10 @@ impl ByHand {
     fn write(&self, index: u16, octoword: [u8; 16]) {
         let ring = self.memory.send_ring.unwrap();
         let at = usize::from(index) % (1 << LOG_BLOCKS) * 64;
-        // SAFETY: inside the ring, which only this thread writes and the engine reads in `ring`.
-        unsafe { ring.add(at).cast::<[u8; 16]>().write(octoword) };
+        // SAFETY: inside the ring, by the line above.
+        let wqe = unsafe { ring.add(at) }.cast::<[u8; 16]>();
+        // SAFETY: only this thread writes the ring, and the engine reads it in `ring`.
+        unsafe { wqe.write(octoword) };
     }
 
     fn announce(&self, posted: u16) {

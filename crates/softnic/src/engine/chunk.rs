@@ -119,23 +119,28 @@ pub(crate) unsafe fn copy_out_of(from: &[Chunk], into: &mut [u8]) -> usize {
 mod tests {
     use super::*;
 
-    fn chunks(parts: &mut [Vec<u8>]) -> Vec<Chunk> {
-        parts
-            .iter_mut()
-            .map(|p| Chunk { ptr: p.as_mut_ptr(), len: p.len(), is_inline: false })
-            .collect()
-    }
-
     #[test]
     fn every_split_copies_every_byte_once() {
+        let region = |len: usize| crate::rig::region_of(&vec![0; len]);
+        let chunk = |region: &memory::Region, offset: usize, len| Chunk {
+            ptr: region.as_ptr().as_ptr().wrapping_add(offset),
+            len,
+            is_inline: false,
+        };
+        let all: Vec<u8> = (0..200).collect();
+        let from = crate::rig::region_of(&all);
         for order in [Order::Ascending, Order::Shuffled(7)] {
             for cut in [0, 1, 63, 64, 65, 199, 200] {
-                let all: Vec<u8> = (0..200).collect();
-                let mut from = vec![all[..cut].to_vec(), vec![], all[cut..].to_vec()];
-                let mut to = vec![vec![0; 150], vec![0; 50]];
-                // SAFETY: live, private vectors.
-                unsafe { copy(&chunks(&mut to), &chunks(&mut from), order) };
-                assert_eq!(to.concat(), all, "{order:?}, cut at {cut}");
+                let source =
+                    [chunk(&from, 0, cut), chunk(&from, 0, 0), chunk(&from, cut, 200 - cut)];
+                let (first, second) = (region(150), region(50));
+                let target = [chunk(&first, 0, 150), chunk(&second, 0, 50)];
+                // SAFETY: live regions of these lengths.
+                unsafe { copy(&target, &source, order) };
+                let mut found = [0; 200];
+                first.span(0, 150).unwrap().copy_in(&mut found[..150]);
+                second.span(0, 50).unwrap().copy_in(&mut found[150..]);
+                assert_eq!(found[..], all, "{order:?}, cut at {cut}");
             }
         }
     }

@@ -58,7 +58,8 @@ fn writes_reads_and_atomics_touch_what_they_name() {
 fn what_is_not_allowed_is_refused_and_breaks_the_connection() {
     let access = Reply::Refused(Syndrome::RemoteAccess);
     let invalid = Reply::Refused(Syndrome::RemoteInvalidRequest);
-    let cases: [(&str, Reply, fn(Request) -> Request); 4] = [
+    type Change = fn(Request) -> Request;
+    let cases: [(&str, Reply, Change); 4] = [
         ("bounds", access, |r| Request { addr: BASE + LEN as u64 - 7, ..r }),
         ("before", access, |r| Request { addr: BASE - 1, ..r }),
         ("overflow", access, |r| Request { addr: u64::MAX - 3, ..r }),

@@ -11,7 +11,7 @@ use crate::{
     },
     engine::{Arrival, Chunk, Order, Verb, respond},
     reap::Estate,
-    rig::{Rig, SENDER, Shape},
+    rig::{Rig, SENDER, Shape, region_of},
     shared::arm,
 };
 
@@ -73,8 +73,8 @@ fn send(rig: &mut Rig, target: &Target, verb: u8) {
     let len =
         if matches!(verb, Verb::FetchAdd { .. } | Verb::CompareSwap { .. }) { 8 } else { len };
     let request = crate::engine::Request { imm, ..rig.request(verb, len) };
-    let mut payload = vec![0x5a; len as usize];
-    let local = [Chunk { ptr: payload.as_mut_ptr(), len: payload.len(), is_inline: false }];
+    let payload = region_of(&[0x5a; 128][..len as usize]);
+    let local = [Chunk { ptr: payload.as_ptr().as_ptr(), len: len as usize, is_inline: false }];
     let (memory, order) = (&mut rig.memory, Order::Ascending);
     respond(Arrival { request: &request, local: &local, target, memory, order });
 }

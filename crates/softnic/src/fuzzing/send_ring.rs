@@ -148,8 +148,10 @@ fn fill(ring: &SendRing, input: &mut Input<'_>, posted: u16, mend: u8, qpn: Qpn)
         }
         for (at, word) in words.into_iter().enumerate() {
             let offset = usize::from(block) * WQEBB_BYTES + at * 8;
-            // SAFETY: inside the ring, which nobody else uses yet.
-            unsafe { ring.ring().add(offset).cast::<u64>().write(word) };
+            // SAFETY: inside the ring.
+            let slot = unsafe { ring.ring().add(offset) }.cast::<u64>();
+            // SAFETY: nobody else uses the ring yet.
+            unsafe { slot.write(word) };
         }
     }
     // SAFETY: the record lies behind the ring and is accessed as an atomic.

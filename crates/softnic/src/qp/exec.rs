@@ -14,6 +14,7 @@ use super::{QpShared, wake_own};
 use crate::{
     card::{target::Target, views::CqView},
     config::Link,
+    context::Context,
     engine::{
         Activity, Arrival, Chunk, Completed, Memory as _, Order, Port, Reply, Request, Requester,
         Scratch, respond,
@@ -109,9 +110,9 @@ impl Exec {
 
     /// Signals the channels of queues that got something.
     #[inline]
-    pub(super) fn signal(&mut self) {
+    pub(super) fn signal(&mut self, context: &Context) {
         for wake in self.wakes.drain(..) {
-            wake.signal();
+            wake.signal(context);
         }
     }
 }
@@ -124,13 +125,18 @@ enum Wake {
 }
 
 impl Wake {
-    fn signal(self) {
+    fn signal(self, context: &Context) {
         match self {
             Self::Own(cq, solicited) => wake_own(&cq, solicited),
             Self::Peer(peer, cq, solicited) => {
-                if cq.armed().fires(solicited) && !peer.signal(cq.channel) {
-                    // The channel has not arrived here yet, or its owner is gone. Leave the word
-                    // armed, so that the next completion tries again.
+                if !cq.armed().fires(solicited) || peer.signal(cq.channel) {
+                    return;
+                }
+                // A channel is shown before its queue is: it is in the socket.
+                context.fetch();
+                if !peer.signal(cq.channel) {
+                    // Its owner is gone, or has not found room in the socket: stay armed, so that
+                    // the next completion tries again.
                     cq.armed().arm(crate::shared::arm::NEXT);
                 }
             }

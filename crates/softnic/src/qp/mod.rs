@@ -316,7 +316,7 @@ impl QpShared {
         let exec = unsafe { &mut *self.exec.get() };
         let ran = exec.advance(self, posted);
         // Still inside: a peer's queue whose arm word is touched must not go away.
-        exec.signal();
+        exec.signal(&self.context);
         self.presence().leave();
         if ran.activity != Activity::Idle {
             self.want();

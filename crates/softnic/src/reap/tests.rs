@@ -200,8 +200,10 @@ fn a_receive_that_is_posted_again_belongs_to_who_took_it_last() {
 /// Several senders of one port die at once, each somewhere else.
 #[test]
 fn many_may_die_at_once() {
-    for first in STEPS {
-        for second in STEPS {
+    // All pairs take Miri minutes.
+    let steps = if cfg!(miri) { &STEPS[4..6] } else { &STEPS[..] };
+    for &first in steps {
+        for &second in steps {
             let mut rig = Rig::new(Shape::RC);
             (0..4).for_each(|_| rig.post(&[]));
             deliver(&rig, DEAD, first);

@@ -192,8 +192,8 @@ impl<'a> Slots<'a> {
 
     /// Positions that `holder` has reserved and not finished. For use after its death.
     pub fn held_by(&self, holder: Holder) -> impl Iterator<Item = u64> + use<'a> {
-        // SYNC(slot-word): pairs with the CAS in `reserve`.
-        let words = self.words.iter().map(|word| Word::decode(word.load(Ordering::Acquire)));
+        // The end of its process, as the kernel reports it, comes after all that it wrote.
+        let words = self.words.iter().map(|word| Word::decode(word.load(Ordering::Relaxed)));
         words.filter(move |word| word.holder == holder).map(|word| word.position)
     }
 }

@@ -11,34 +11,34 @@ use verbs::{
     QpConfig, QueuePair as _, RcPeer, RnrTimer, RtrAttr, RtsAttr, Transition, Transport,
 };
 
-pub type Cq = <Nic as verbs::Nic>::Cq;
-pub type Qp = <Nic as verbs::Nic>::Qp;
-pub type Pd = <Nic as verbs::Nic>::Pd;
-pub type Mr = <Nic as verbs::Nic>::Mr;
+pub(crate) type Cq = <Nic as verbs::Nic>::Cq;
+pub(crate) type Qp = <Nic as verbs::Nic>::Qp;
+pub(crate) type Pd = <Nic as verbs::Nic>::Pd;
+pub(crate) type Mr = <Nic as verbs::Nic>::Mr;
 
-pub const QKEY: QKey = QKey::new(0x77);
+pub(crate) const QKEY: QKey = QKey::new(0x77);
 
 /// A port on a fabric of this process and test.
-pub fn nic(name: &str, strict: Option<u64>) -> Nic {
+pub(crate) fn nic(name: &str, strict: Option<u64>) -> Nic {
     let fabric = fabric(name, std::process::id());
     let config = softnic::Config { fabric, strict, card_mib: 8, ..softnic::Config::default() };
     softnic::open(&config).unwrap()
 }
 
-pub fn fabric(name: &str, pid: u32) -> String {
+pub(crate) fn fabric(name: &str, pid: u32) -> String {
     format!("{name}-{pid}")
 }
 
 /// A queue pair with its completion queue.
-pub struct End {
-    pub nic: Nic,
-    pub pd: Pd,
-    pub cq: Cq,
-    pub qp: Qp,
+pub(crate) struct End {
+    pub(crate) nic: Nic,
+    pub(crate) pd: Pd,
+    pub(crate) cq: Cq,
+    pub(crate) qp: Qp,
 }
 
 impl End {
-    pub fn new(nic: &Nic, transport: Transport) -> Self {
+    pub(crate) fn new(nic: &Nic, transport: Transport) -> Self {
         let (nic, pd) = (nic.clone(), nic.alloc_pd().unwrap());
         let cq = nic.create_cq(&CqConfig::new(256), None).unwrap();
         let mut config = QpConfig::new(transport, &cq);
@@ -47,21 +47,21 @@ impl End {
         Self { nic, pd, cq, qp }
     }
 
-    pub fn endpoint(&self) -> Endpoint {
+    pub(crate) fn endpoint(&self) -> Endpoint {
         self.nic.endpoint(&self.qp)
     }
 
     /// RESET to RTS; `peer` is for RC.
-    pub fn ready(&mut self, peer: Option<Endpoint>) {
+    pub(crate) fn ready(&mut self, peer: Option<Endpoint>) {
         ready(&mut self.qp, peer);
     }
 
-    pub fn mr(&self, len: usize) -> Mr {
+    pub(crate) fn mr(&self, len: usize) -> Mr {
         self.nic.alloc_mr(&self.pd, len, Access::all() - Access::RELAXED_ORDERING).unwrap()
     }
 }
 
-pub fn ready(qp: &mut Qp, peer: Option<Endpoint>) {
+pub(crate) fn ready(qp: &mut Qp, peer: Option<Endpoint>) {
     let peer = peer.map(|peer| RcPeer {
         qpn: peer.qpn,
         address: peer.address,
@@ -80,7 +80,7 @@ pub fn ready(qp: &mut Qp, peer: Option<Endpoint>) {
 }
 
 /// Two connected queue pairs of two ports.
-pub fn pair(name: &str, strict: Option<u64>) -> [End; 2] {
+pub(crate) fn pair(name: &str, strict: Option<u64>) -> [End; 2] {
     let mut ends = [(); 2].map(|()| End::new(&nic(name, strict), Transport::Rc));
     let [a, b] = [0, 1].map(|nth: usize| ends[nth].endpoint());
     ends[0].ready(Some(b));
@@ -89,7 +89,7 @@ pub fn pair(name: &str, strict: Option<u64>) -> [End; 2] {
 }
 
 /// Calls `poll` until it returns something; everything else that has to happen, it does.
-pub fn until<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn until<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
         if let Some(found) = poll() {
@@ -101,7 +101,7 @@ pub fn until<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
 }
 
 /// The next completion at `at`, while the ports of both ends get on.
-pub fn completion(at: &mut Cq, other: &mut Cq, stash: &mut Vec<Completion>) -> Completion {
+pub(crate) fn completion(at: &mut Cq, other: &mut Cq, stash: &mut Vec<Completion>) -> Completion {
     until("a completion", || {
         stash.extend(other.poll());
         at.poll()

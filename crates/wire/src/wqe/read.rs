@@ -347,14 +347,6 @@ fn check_opcode(ctrl: Ctrl, transport: Transport) -> Result<Opcode, WqeError> {
     Ok(opcode)
 }
 
-/// Splits one fixed-size segment off `rest`.
-#[inline(always)]
-fn take<T: FromBytes>(rest: &mut &[u8]) -> Option<T> {
-    let (seg, tail) = T::read_from_prefix(rest).ok()?;
-    *rest = tail;
-    Some(seg)
-}
-
 /// Octowords of the address vector behind the control segment, if it is all there.
 #[inline]
 fn av_octowords(wqe: &[u8]) -> Option<u8> {
