@@ -62,7 +62,8 @@ fn batch(a: &mut End, b: &mut End, round: u32) -> Duration {
         b.qp.post_recv(&[]).expect("receive");
     }
     b.qp.ring_recv();
-    let payload = [round as u8; 32];
+    let [byte, ..] = round.to_le_bytes();
+    let payload = [byte; 32];
     let remote = b.mr.remote(0);
     let start = Instant::now();
     for i in 0..BATCH {

@@ -438,6 +438,12 @@ impl RqView {
         self.claims().release(taken.index, taken.count, holder);
     }
 
+    /// [`release`](Self::release) after [`take`](Self::take) with `alone`.
+    #[inline(always)]
+    pub(crate) fn release_alone(&self, taken: Taken) {
+        self.claims().release_alone(taken.index, taken.count);
+    }
+
     /// Index that follows `index`: in a list, what the owner wrote there.
     fn next(&self, index: u16) -> u16 {
         let mask = (1u16 << self.log_entries) - 1;

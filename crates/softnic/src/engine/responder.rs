@@ -206,8 +206,7 @@ impl<M: Memory> Arrival<'_, M> {
         };
         let holder = self.request.from.0.get();
         let mut posted_seen = self.target.posted_seen.get();
-        let alone = self.target.transport == Transport::Rc && rq.srqn.is_none();
-        let taken = rq.take(holder, &mut posted_seen, alone);
+        let taken = rq.take(holder, &mut posted_seen, self.is_alone(rq));
         self.target.posted_seen.set(posted_seen);
         let taken = match taken {
             Ok(taken) => taken,
@@ -282,6 +281,21 @@ impl<M: Memory> Arrival<'_, M> {
         found.map_err(|_| (Syndrome::RemoteOperation, Syndrome::LocalProtection))
     }
 
+    /// Whether nobody but this sender takes receives from `rq`.
+    #[inline(always)]
+    fn is_alone(&self, rq: &RqView) -> bool {
+        self.target.transport == Transport::Rc && rq.srqn.is_none()
+    }
+
+    #[inline(always)]
+    fn release(&self, rq: &RqView, taken: Taken) {
+        if self.is_alone(rq) {
+            rq.release_alone(taken);
+        } else {
+            rq.release(taken, self.request.from.0.get());
+        }
+    }
+
     /// Writes the completion of receive `index`.
     #[inline(always)]
     fn report(
@@ -318,9 +332,7 @@ impl<M: Memory> Arrival<'_, M> {
             solicited: request.solicited,
             timestamp: 0,
         });
-        let holder = request.from.0.get();
-        let release = || rq.release(taken, holder);
-        self.target.cq.publish_at(position, &cqe, beside, release);
+        self.target.cq.publish_at(position, &cqe, beside, || self.release(rq, taken));
         Answered { reply: Reply::Ack, arrived: Some(request.solicited) }
     }
 
@@ -333,14 +345,13 @@ impl<M: Memory> Arrival<'_, M> {
         ours: Syndrome,
     ) -> Answered {
         let cqe = receive_error(self.target, rq, taken.counter, ours);
-        let release = || rq.release(taken, self.request.from.0.get());
-        self.target.cq.publish_at(position, &cqe, &[], release);
+        self.target.cq.publish_at(position, &cqe, &[], || self.release(rq, taken));
         Answered { reply: self.refuse(theirs, ours), arrived: Some(true) }
     }
 
     /// The completion of a consumed receive could not be written: the CQ is dead.
     fn lose(&self, rq: &RqView, taken: Taken) -> Answered {
-        rq.release(taken, self.request.from.0.get());
+        self.release(rq, taken);
         self.target.break_down(Syndrome::LocalQpOperation);
         Reply::Refused(Syndrome::RemoteOperation).into()
     }

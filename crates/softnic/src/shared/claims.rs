@@ -135,8 +135,7 @@ impl<'a> Claims<'a> {
         mut next: impl FnMut(u16) -> u16,
     ) -> Result<(u16, u64), TakeError> {
         debug_assert_ne!(holder, NOBODY);
-        // SYNC(recv-head): pairs with the CAS in `advance` of an earlier, other taker.
-        let (count, index) = unpack(self.head.load(Ordering::Acquire));
+        let (count, index) = unpack(self.head.load(Ordering::Relaxed));
         if !available(count) {
             return Err(TakeError::Empty);
         }
@@ -164,6 +163,15 @@ impl<'a> Claims<'a> {
         if let Some(claim) = self.claims.get(usize::from(index)) {
             let (mine, served) = (pack(count, holder), pack(count, NOBODY));
             let _ = claim.compare_exchange(mine, served, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    /// [`release`](Self::release) for the only one who takes, after [`take_alone`](Self::take_alone):
+    /// nobody else can have taken the receive again.
+    #[inline(always)]
+    pub fn release_alone(&self, index: u16, count: u64) {
+        if let Some(claim) = self.claims.get(usize::from(index)) {
+            claim.store(pack(count, NOBODY), Ordering::Relaxed);
         }
     }
 
