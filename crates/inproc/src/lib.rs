@@ -1,0 +1,3 @@
+//! Queues between the threads of one process.
+
+pub mod spsc;
