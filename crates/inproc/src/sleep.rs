@@ -48,8 +48,8 @@ pub(crate) struct Bed {
 }
 
 impl Bed {
-    /// Waits until `has_work`, or the deadline (in nanoseconds of `os::clock`). Returns whether there
-    /// is work.
+    /// Waits until `has_work`, the deadline (in nanoseconds of `os::clock`), or a signal. Returns
+    /// whether there is work.
     pub(crate) fn wait(
         &self,
         waiting: Waiting,
@@ -84,7 +84,8 @@ impl Bed {
         if !has_work() {
             kernel::sleep(&self.word, ASLEEP, deadline_ns);
         }
-        self.word.store(AWAKE, Ordering::Relaxed);
+        // SYNC(woken): pairs with the barrier in `wake`: who was woken sees why.
+        self.word.swap(AWAKE, Ordering::Acquire);
         has_work()
     }
 
@@ -92,6 +93,7 @@ impl Bed {
     #[inline]
     pub(crate) fn wake(&self) {
         // SYNC(sleep): pairs with the barrier in `sleep`: the sleeper sees the work, or we see it.
+        // SYNC(woken): pairs with the `Acquire` in `sleep`: what follows the barrier says "woken".
         barrier::store_load();
         if self.word.load(Ordering::Relaxed) == ASLEEP {
             self.wake_sleeper();

@@ -40,16 +40,9 @@ fn serve_one(node: &mut TestNode) {
     }
 }
 
-fn model(check: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    // Two sleeping parties with two lanes: one more preemption costs minutes and finds no more.
-    builder.preemption_bound = builder.preemption_bound.map(|bound| bound.min(2));
-    builder.check(check);
-}
-
 #[test]
 fn a_call_is_answered_though_both_sides_sleep() {
-    model(|| {
+    loom::model(|| {
         let [mut caller, mut server] = pair();
         let serving = thread::spawn(move || {
             serve_one(&mut server);
@@ -63,7 +56,7 @@ fn a_call_is_answered_though_both_sides_sleep() {
 
 #[test]
 fn a_node_that_leaves_ends_the_calls_to_it() {
-    model(|| {
+    loom::model(|| {
         let [mut caller, server] = pair();
         let leaving = thread::spawn(move || drop(server));
         if caller.call(1, Box::new(0), 7).is_ok() {
@@ -75,7 +68,7 @@ fn a_node_that_leaves_ends_the_calls_to_it() {
 
 #[test]
 fn a_token_dropped_elsewhere_wakes_its_node_and_ends_the_call() {
-    model(|| {
+    loom::model(|| {
         let [mut caller, mut server] = pair();
         caller.call(1, Box::new(0), 7).unwrap();
         let Some(Event::Request { reply, .. }) = server.poll() else { panic!("sent before") };

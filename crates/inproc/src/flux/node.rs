@@ -153,7 +153,7 @@ impl<Q, R, U, D: Discipline> Node<Q, R, U, D> {
     }
 
     /// Waits until [`poll`](Self::poll) may find something; false if the deadline (in nanoseconds of
-    /// `os::clock`) passed before.
+    /// `os::clock`) passed or a signal came before.
     pub fn wait(&mut self, deadline_ns: u64) -> bool {
         self.inlet.wait(deadline_ns)
     }

@@ -59,7 +59,7 @@ impl<T, D: Discipline> Receiver<T, D> {
     }
 
     /// Waits until there may be something to receive; false if the deadline (in nanoseconds of
-    /// `os::clock`) passed before.
+    /// `os::clock`) passed or a signal came before.
     pub fn wait(&mut self, deadline_ns: u64) -> bool {
         let hall = &*self.hall;
         hall.bed.wait(hall.config.waiting, deadline_ns, || hall.ready.any())

@@ -80,7 +80,7 @@ impl<Q, R, D: Discipline> Server<Q, R, D> {
     }
 
     /// Waits until [`poll`](Self::poll) may find something; false if the deadline (in nanoseconds of
-    /// `os::clock`) passed before.
+    /// `os::clock`) passed or a signal came before.
     pub fn wait(&mut self, deadline_ns: u64) -> bool {
         self.inlet.wait(deadline_ns)
     }
