@@ -29,7 +29,7 @@ fn receive_all(receiver: &mut Receiver<Item, Lamport>) -> Vec<usize> {
         match receiver.recv() {
             Some((_, item)) => items.push(*item),
             None if is_last_look => return items,
-            None => thread::yield_now(),
+            None => drop(receiver.wait(u64::MAX)),
         }
     }
 }
@@ -38,14 +38,24 @@ fn receive_all(receiver: &mut Receiver<Item, Lamport>) -> Vec<usize> {
 fn disconnected_and_then_empty_is_the_end() {
     loom::model(|| {
         let (connector, mut receiver) = queue(1);
-        let mut sender = connector.connect().unwrap();
-        drop(connector);
         let sending = thread::spawn(move || {
+            let mut sender = connector.connect().unwrap();
+            drop(connector);
             sender.send(Box::new(0)).unwrap();
             sender.send(Box::new(1)).unwrap();
         });
         assert_eq!(receive_all(&mut receiver), [0, 1]);
         sending.join().unwrap();
+    });
+}
+
+#[test]
+fn a_sleeper_wakes_when_the_last_connector_leaves() {
+    loom::model(|| {
+        let (connector, mut receiver) = queue(1);
+        let leaving = thread::spawn(move || drop(connector));
+        assert_eq!(receive_all(&mut receiver), [0; 0]);
+        leaving.join().unwrap();
     });
 }
 

@@ -126,7 +126,7 @@ fn stress<D: Discipline>(capacity: usize) {
     let items = if cfg!(miri) { 50 } else { u64::MAX };
     let stop_at = Instant::now() + stress_time();
     let (mut producer, mut consumer) = channel::<[u64; 8], D>(capacity);
-    let item = |i: u64| core::array::from_fn(|word| i.wrapping_mul(MIX).rotate_left(word as u32));
+    let item = |i: u64| [1, 2, 3, 5, 7, 11, 13, 17].map(|k| i.wrapping_mul(MIX).rotate_left(k));
     let pushed = thread::scope(|scope| {
         let pusher = scope.spawn(move || {
             let mut i = 0;

@@ -162,8 +162,12 @@ where
         budget_items: config.budget_items,
         waiting: config.waiting,
     };
-    // The bell behind the lanes rings when a token is dropped.
-    let halls = (0..config.nodes).map(|_| Arc::new(Hall::new(lanes, 1))).collect();
+    let hall = |_| {
+        let hall = Hall::new(lanes);
+        hall.join(); // any node may open a lane at any time, so nobody is ever the last
+        Arc::new(hall)
+    };
+    let halls = (0..config.nodes).map(hall).collect();
     let mesh = Arc::new(Mesh { halls, config });
     (0..config.nodes).map(|number| Node::new(mesh.clone(), number)).collect()
 }

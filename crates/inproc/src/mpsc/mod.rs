@@ -64,7 +64,7 @@ impl Default for Config {
 /// If `lane_items` or `budget_items` is zero.
 #[must_use]
 pub fn channel<T, D: Discipline>(config: Config) -> (Connector<T, D>, Receiver<T, D>) {
-    let hall = Arc::new(Hall::new(config, 0));
+    let hall = Arc::new(Hall::new(config));
     (Connector::new(hall.clone()), Receiver::new(hall))
 }
 
@@ -72,19 +72,19 @@ pub fn channel<T, D: Discipline>(config: Config) -> (Connector<T, D>, Receiver<T
 pub(crate) fn channel_with_bell<T, D: Discipline>(
     config: Config,
 ) -> (Connector<T, D>, Receiver<T, D>, Bell<T, D>) {
-    let hall = Arc::new(Hall::new(config, 1));
+    let hall = Arc::new(Hall::new(config));
     let bell = Bell { hall: hall.clone() };
     (Connector::new(hall.clone()), Receiver::new(hall), bell)
 }
 
-/// Wakes the receiver for work that comes by other ways than a lane: the bit behind all lanes.
+/// Wakes the receiver for work that comes by other ways than a lane.
 pub(crate) struct Bell<T, D: Discipline> {
     pub(crate) hall: Arc<Hall<T, D>>,
 }
 
 impl<T, D: Discipline> Bell<T, D> {
     pub(crate) fn ring(&self) {
-        self.hall.raise(self.hall.config.lanes_max);
+        self.hall.ring();
     }
 }
 
@@ -109,12 +109,11 @@ struct Doors<T, D: Discipline> {
 }
 
 impl<T, D: Discipline> Hall<T, D> {
-    /// With `bells` further bits behind the lanes, for work that comes by other ways.
-    pub(crate) fn new(config: Config, bells: usize) -> Self {
+    pub(crate) fn new(config: Config) -> Self {
         assert!(config.lane_items > 0, "a lane holds at least one item");
         assert!(config.budget_items > 0, "a visit takes at least one item");
         Self {
-            ready: Ready::new(config.lanes_max + bells),
+            ready: Ready::new(config.lanes_max + 1),
             bed: Bed::default(),
             is_closed: Line::default(),
             users: Line::default(),
@@ -135,9 +134,14 @@ impl<T, D: Discipline> Hall<T, D> {
         self.is_closed.load(Ordering::Relaxed)
     }
 
-    /// Something is to be found in `lane`, or by the way that this bell stands for.
+    /// Something is to be found by other ways than a lane: the bit behind those of the lanes.
+    fn ring(&self) {
+        self.raise(self.config.lanes_max);
+    }
+
+    /// Something is to be found in `lane`.
     #[inline]
-    pub(crate) fn raise(&self, lane: usize) {
+    fn raise(&self, lane: usize) {
         if self.ready.raise(lane) {
             self.bed.wake();
         }
@@ -154,13 +158,22 @@ impl<T, D: Discipline> Hall<T, D> {
         lock(&self.doors)
     }
 
-    fn join(&self) {
+    fn is_deserted(&self) -> bool {
+        // SYNC(mpsc-users): pairs with the `Release` in `leave`: all that was sent comes before.
+        self.users.load(Ordering::Acquire) == 0
+    }
+
+    /// One more who may send.
+    pub(crate) fn join(&self) {
         self.users.fetch_add(1, Ordering::Relaxed);
     }
 
     fn leave(&self) {
-        // SYNC(mpsc-users): pairs with the `Acquire` in `Receiver::is_disconnected`: all that the
-        // user sent comes before.
-        self.users.fetch_sub(1, Ordering::Release);
+        // SYNC(mpsc-users): pairs with the `Acquire` in `is_deserted`: all that the user sent comes
+        // before.
+        let users = self.users.fetch_sub(1, Ordering::Release);
+        if users == 1 {
+            self.ring(); // a sleeping receiver waits for this, too
+        }
     }
 }

@@ -58,19 +58,19 @@ impl<T, D: Discipline> Receiver<T, D> {
         }
     }
 
-    /// Waits until there may be something to receive; false if the deadline (in nanoseconds of
+    /// Waits until there may be something to receive, or nobody is left to send; false if the deadline (in nanoseconds of
     /// `os::clock`) passed or a signal came before.
     pub fn wait(&mut self, deadline_ns: u64) -> bool {
         let hall = &*self.hall;
-        hall.bed.wait(hall.config.waiting, deadline_ns, || hall.ready.any())
+        let has_work = || hall.ready.any() || hall.is_deserted();
+        hall.bed.wait(hall.config.waiting, deadline_ns, has_work)
     }
 
     /// Whether no sender and no connector is left. Ask *before* the [`recv`](Self::recv) that finds
     /// nothing: "disconnected, and then empty" is the end.
     #[must_use]
     pub fn is_disconnected(&self) -> bool {
-        // SYNC(mpsc-users): pairs with the `Release` in `Hall::leave`: all that was sent comes before.
-        self.hall.users.load(Ordering::Acquire) == 0
+        self.hall.is_deserted()
     }
 
     /// As [`recv`](Self::recv), and also tells when a lane ended.

@@ -120,7 +120,10 @@ impl<Q, R, U, D: Discipline> Client<Q, R, U, D> {
     /// Waits until [`poll`](Self::poll) may find something; false if the deadline (in nanoseconds of
     /// `os::clock`) passed or a signal came before.
     pub fn wait(&mut self, deadline_ns: u64) -> bool {
-        (self.is_over && self.calls.len() > 0) || self.inlet.wait(deadline_ns)
+        match self.is_over {
+            true => self.calls.len() > 0,
+            false => self.inlet.wait(deadline_ns),
+        }
     }
 
     /// Calls whose responses have not been polled yet.
