@@ -147,8 +147,8 @@ impl<T, D: Discipline> Sender<T, D> {
     /// no more than fit is taken from the iterator.
     pub fn send_batch(&mut self, max_items: usize, items: impl IntoIterator<Item = T>) -> usize {
         let mut reservation = self.producer().reserve(max_items);
-        let count = reservation.extend(items);
-        reservation.commit();
+        reservation.extend(items);
+        let count = reservation.commit();
         if count > 0 {
             self.hall.raise(self.lane);
         }

@@ -75,9 +75,8 @@ impl<T, D: Discipline> Producer<T, D> {
         T: Copy,
     {
         let mut reservation = self.reserve(items.len());
-        let count = reservation.push_slice(items);
-        reservation.commit();
-        count
+        reservation.push_slice(items);
+        reservation.commit()
     }
 
     /// Takes up to `max_items` free slots, to fill and then [`commit`](Reservation::commit).
@@ -178,15 +177,16 @@ impl<T, D: Discipline> Reservation<'_, T, D> {
     }
 
     /// Makes the filled slots visible to the consumer, all with one step of the index where the
-    /// discipline has one. Slots that were not filled stay free.
+    /// discipline has one. Slots that were not filled stay free. Returns how many were.
     #[inline]
-    pub fn commit(mut self) {
+    pub fn commit(mut self) -> usize {
         let filled = core::mem::take(&mut self.filled);
         if filled > 0 {
             let from = self.producer.tail;
             self.producer.tail = from.wrapping_add(filled);
             D::publish(&self.producer.ring, from, self.producer.tail);
         }
+        filled
     }
 }
 
