@@ -78,8 +78,10 @@ impl Default for Config {
 /// [`Busy`](Self::Busy) is *backpressure*: expected under load. The others are final.
 #[derive(PartialEq, Eq, thiserror::Error)]
 pub enum CallError<Q, U> {
-    /// The lane is full, or `calls_max` calls wait for a reply. Retry after [`Node::poll`]: it is what
-    /// makes room, here and there.
+    /// The lane is full, or `calls_max` calls wait for a reply. Retry after [`Node::poll`].
+    ///
+    /// Replies wake a sleeper. Without a call in flight to that node, its lane is full of notices and
+    /// replies to it; then room comes back silently, so give a [`Node::wait`] for it a deadline.
     #[error("too much in flight to that node: poll, then retry")]
     Busy(Q, U),
     /// The node is gone.

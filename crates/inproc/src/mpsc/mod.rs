@@ -159,7 +159,8 @@ impl<T, D: Discipline> Hall<T, D> {
     }
 
     fn is_deserted(&self) -> bool {
-        // SYNC(mpsc-users): pairs with the `Release` in `leave`: all that was sent comes before.
+        // SYNC(mpsc-users): pairs with the barrier in `Ready::raise`: all that was sent comes
+        // before.
         self.users.load(Ordering::Acquire) == 0
     }
 
@@ -169,9 +170,8 @@ impl<T, D: Discipline> Hall<T, D> {
     }
 
     fn leave(&self) {
-        // SYNC(mpsc-users): pairs with the `Acquire` in `is_deserted`: all that the user sent comes
-        // before.
-        let users = self.users.fetch_sub(1, Ordering::Release);
+        // Behind the barrier of the last `raise`, which is what SYNC(mpsc-users) relies on.
+        let users = self.users.fetch_sub(1, Ordering::Relaxed);
         if users == 1 {
             self.ring(); // a sleeping receiver waits for this, too
         }

@@ -35,6 +35,8 @@ impl Ready {
         let (word, bit) = self.place(lane);
         // SYNC(ready): pairs with the barrier in `rest`: the consumer finds the item, or we find the
         // bit clear.
+        // SYNC(mpsc-users): pairs with the `Acquire` in `Hall::is_deserted`: who leaves after this has
+        // sent before.
         barrier::store_load();
         if word.load(Ordering::Relaxed) & bit != 0 {
             return false;
