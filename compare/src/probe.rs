@@ -6,7 +6,7 @@ use std::{
     time::Instant,
 };
 
-use crate::work::pin;
+use crate::work::{fast_decile_s, pin};
 
 /// What a line ping-pong says about the two cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,12 +20,13 @@ pub enum Regime {
 #[repr(align(128))]
 struct Line(AtomicU64);
 
-/// Ping-pongs for some 3 ms. None if the median is in neither range: somebody else ran.
+/// Ping-pongs for some 2 ms, and judges by the fastest decile, as samples do. None if that is in
+/// neither range.
 pub fn regime() -> Option<Regime> {
-    const CHUNKS: u64 = 64;
-    const TRIPS: u64 = 100;
+    const CHUNKS: u64 = 128;
+    const TRIPS: u64 = 50;
     let (ping, pong) = (Line(AtomicU64::new(0)), Line(AtomicU64::new(0)));
-    let mut chunks_ns = thread::scope(|scope| {
+    let times: Vec<Instant> = thread::scope(|scope| {
         scope.spawn(|| {
             pin(1);
             for i in 1..=CHUNKS * TRIPS {
@@ -35,22 +36,19 @@ pub fn regime() -> Option<Regime> {
         });
         let timing = scope.spawn(|| {
             pin(0);
-            let mut i = 0;
-            let chunk = |_| {
-                let start = Instant::now();
-                for _ in 0..TRIPS {
-                    i += 1;
-                    ping.0.store(i, Ordering::Release);
-                    while pong.0.load(Ordering::Acquire) != i {}
+            let mut times = Vec::new();
+            for i in 1..=CHUNKS * TRIPS {
+                ping.0.store(i, Ordering::Release);
+                while pong.0.load(Ordering::Acquire) != i {}
+                if i % TRIPS == 0 {
+                    times.push(Instant::now());
                 }
-                start.elapsed().as_nanos() as f64 / TRIPS as f64
-            };
-            (0..CHUNKS).map(chunk).collect::<Vec<f64>>()
+            }
+            times
         });
         timing.join().expect("the probe does not panic")
     });
-    chunks_ns.sort_by(f64::total_cmp);
-    match chunks_ns[chunks_ns.len() / 2] {
+    match fast_decile_s(&times) * 1e9 / TRIPS as f64 {
         ns if ns < 250.0 => Some(Regime::Near),
         ns if (350.0..700.0).contains(&ns) => Some(Regime::Far),
         _ => None,

@@ -5,10 +5,10 @@ use std::{hint::black_box, sync::Barrier, thread, time::Instant};
 use crate::{CAPACITY, Cell, peers::Peer};
 
 const SLICE: usize = 32;
-/// Seconds of one sample.
-const SAMPLE_S: f64 = 0.04;
-/// Items to find out how many fit a sample.
-const TRIAL_ITEMS: u64 = 50_000;
+/// Seconds of one sample on an otherwise idle machine.
+const SAMPLE_S: f64 = 0.03;
+/// Chunks to find out how many fit a sample.
+const TRIAL_CHUNKS: u64 = 20;
 
 /// What travels: numbered, so that each is checked.
 pub trait Item: Copy + Default + Send + 'static {
@@ -42,41 +42,52 @@ pub fn pin(place: usize) {
 }
 
 /// One sample of `cell`; none if the peer has no such interface.
+///
+/// The consumer takes the time of each chunk of items, and the sample is the chunk at the fastest
+/// decile: what the queue does while both threads run. A mean would say what else the machine does.
+/// A chunk is many times the capacity, so draining a queue that filled meanwhile gains little.
 pub fn sample<P: Peer, T: Item>(cell: Cell) -> Option<f64> {
-    let run = match cell {
-        Cell::Single => single::<P, T>,
-        Cell::Slices if P::HAS_SLICES => slices::<P, T>,
+    let (run, chunk_items): (fn(u64, u64) -> Vec<Instant>, u64) = match cell {
+        Cell::Single => (single::<P, T>, 16 * CAPACITY as u64),
+        Cell::Slices if P::HAS_SLICES => (slices::<P, T>, 32 * CAPACITY as u64),
         Cell::Slices => return None,
-        Cell::RoundTrip => round_trip::<P, T>,
+        Cell::RoundTrip => (round_trip::<P, T>, 200),
     };
-    let trial_s = run(TRIAL_ITEMS);
-    let items = ((TRIAL_ITEMS as f64 * SAMPLE_S / trial_s) as u64).max(TRIAL_ITEMS / 10);
-    let per_item_s = run(items) / items as f64;
+    let chunk_s = |chunks: u64| fast_decile_s(&run(chunks * chunk_items, chunk_items));
+    let chunks = (SAMPLE_S / chunk_s(TRIAL_CHUNKS)) as u64;
+    let per_item_s = chunk_s(chunks.clamp(TRIAL_CHUNKS, 20_000)) / chunk_items as f64;
     Some(match cell {
         Cell::Single | Cell::Slices => 1e-6 / per_item_s,
         Cell::RoundTrip => 1e9 * per_item_s,
     })
 }
 
-/// Seconds from the start of `first` to the end of `last`.
-fn timed(first: impl FnOnce() + Send, last: impl FnOnce() + Send) -> f64 {
-    let barrier = Barrier::new(2);
+/// Of the times between neighbours, the one that a tenth do not exceed.
+pub fn fast_decile_s(times: &[Instant]) -> f64 {
+    let between = times.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64());
+    let mut between: Vec<f64> = between.collect();
+    between.sort_by(f64::total_cmp);
+    between[between.len() / 10]
+}
+
+/// Runs both sides at once; what the second returns.
+fn both(first: impl FnOnce() + Send, second: impl FnOnce() -> Vec<Instant> + Send) -> Vec<Instant> {
+    let barrier = &Barrier::new(2);
     thread::scope(|scope| {
-        let first = scope.spawn(|| {
+        // Each thread owns its end: on one stack they would share lines.
+        scope.spawn(move || {
+            let first = first;
             pin(0);
             barrier.wait();
-            let start = Instant::now();
             first();
-            start
         });
-        let last = scope.spawn(|| {
+        let second = scope.spawn(move || {
+            let second = second;
             pin(1);
             barrier.wait();
-            last();
-            Instant::now()
+            second()
         });
-        let stop = last.join().expect("the consumer does not panic");
-        (stop - first.join().expect("the producer does not panic")).as_secs_f64()
+        second.join().expect("the checks hold")
     })
 }
 
@@ -92,58 +103,72 @@ fn pop<P: Peer, T: Item>(rx: &mut P::Rx<T>) -> T {
     }
 }
 
-fn single<P: Peer, T: Item>(items: u64) -> f64 {
+fn single<P: Peer, T: Item>(items: u64, chunk_items: u64) -> Vec<Instant> {
     let (mut tx, mut rx) = P::channel::<T>(CAPACITY);
-    let pushing = || (0..items).for_each(|i| push::<P, T>(&mut tx, T::new(i)));
-    let popping = || {
-        for i in 0..items {
-            assert_eq!(pop::<P, T>(&mut rx).number(), i);
+    let pushing = move || (0..items).for_each(|i| push::<P, T>(&mut tx, T::new(i)));
+    let popping = move || {
+        let mut times = Vec::with_capacity(1 + (items / chunk_items) as usize);
+        for chunk in 0..items / chunk_items {
+            times.push(Instant::now());
+            for i in chunk * chunk_items..(chunk + 1) * chunk_items {
+                assert_eq!(pop::<P, T>(&mut rx).number(), i);
+            }
         }
+        times
     };
-    timed(pushing, popping)
+    both(pushing, popping)
 }
 
-fn slices<P: Peer, T: Item>(items: u64) -> f64 {
+fn slices<P: Peer, T: Item>(items: u64, chunk_items: u64) -> Vec<Instant> {
     let (mut tx, mut rx) = P::channel::<T>(CAPACITY);
-    let pushing = || {
-        let mut next = 0;
-        while next < items {
-            let slice: [T; SLICE] = core::array::from_fn(|k| T::new(next + k as u64));
-            let mut rest = &black_box(&slice)[..SLICE.min((items - next) as usize)];
-            next += rest.len() as u64;
+    let pushing = move || {
+        for first in (0..items).step_by(SLICE) {
+            let slice: [T; SLICE] = core::array::from_fn(|k| T::new(first + k as u64));
+            let mut rest = &black_box(&slice)[..];
             while !rest.is_empty() {
                 rest = &rest[P::push_slice(&mut tx, rest)..];
             }
         }
     };
-    let popping = || {
-        let mut next = 0;
+    let popping = move || {
+        let mut times = Vec::with_capacity(1 + (items / chunk_items) as usize);
         let mut got = [T::default(); SLICE];
+        let (mut next, mut boundary) = (0, 0);
         while next < items {
+            if next >= boundary {
+                times.push(Instant::now());
+                boundary += chunk_items;
+            }
             let count = P::pop_slice(&mut rx, &mut got);
             for item in &black_box(&got)[..count] {
                 assert_eq!(item.number(), next);
                 next += 1;
             }
         }
+        times
     };
-    timed(pushing, popping)
+    both(pushing, popping)
 }
 
-fn round_trip<P: Peer, T: Item>(items: u64) -> f64 {
+fn round_trip<P: Peer, T: Item>(items: u64, chunk_items: u64) -> Vec<Instant> {
     let (mut ask, mut asked) = P::channel::<T>(CAPACITY);
     let (mut answer, mut answered) = P::channel::<T>(CAPACITY);
-    let serving = || {
+    let serving = move || {
         for _ in 0..items {
             let item = pop::<P, T>(&mut asked);
             push::<P, T>(&mut answer, T::new(item.number() + 1));
         }
     };
-    let asking = || {
+    let asking = move || {
+        let mut times = Vec::with_capacity(1 + (items / chunk_items) as usize);
         for i in 0..items {
+            if i % chunk_items == 0 {
+                times.push(Instant::now());
+            }
             push::<P, T>(&mut ask, T::new(i));
             assert_eq!(pop::<P, T>(&mut answered).number(), i + 1);
         }
+        times
     };
-    timed(serving, asking)
+    both(serving, asking)
 }

@@ -53,16 +53,19 @@ fn pin(place: usize) {
 
 /// Runs both sides at once; the time from the start of `push` to the end of `pop`.
 fn timed(push: impl FnOnce() + Send, pop: impl FnOnce() + Send) -> Duration {
-    let barrier = Barrier::new(2);
+    let barrier = &Barrier::new(2);
     thread::scope(|scope| {
-        let pusher = scope.spawn(|| {
+        // Each thread owns its end: on one stack the two would share cache lines.
+        let pusher = scope.spawn(move || {
+            let push = push;
             pin(0);
             barrier.wait();
             let start = Instant::now();
             push();
             start
         });
-        let popper = scope.spawn(|| {
+        let popper = scope.spawn(move || {
+            let pop = pop;
             pin(1);
             barrier.wait();
             pop();
@@ -74,12 +77,12 @@ fn timed(push: impl FnOnce() + Send, pop: impl FnOnce() + Send) -> Duration {
 
 fn single<T: Item, D: Discipline>(items: u64) -> Duration {
     let (mut producer, mut consumer) = channel::<T, D>(CAPACITY);
-    let push = || {
+    let push = move || {
         for i in 0..items {
             while producer.push(T::new(i)).is_err() {}
         }
     };
-    let pop = || {
+    let pop = move || {
         for i in 0..items {
             let item = loop {
                 if let Some(item) = consumer.pop() {
@@ -94,7 +97,7 @@ fn single<T: Item, D: Discipline>(items: u64) -> Duration {
 
 fn batched<T: Item, D: Discipline>(items: u64) -> Duration {
     let (mut producer, mut consumer) = channel::<T, D>(CAPACITY);
-    let push = || {
+    let push = move || {
         let mut next = 0;
         while next < items {
             let mut reservation = producer.reserve(BATCH);
@@ -102,7 +105,7 @@ fn batched<T: Item, D: Discipline>(items: u64) -> Duration {
             next += reservation.commit() as u64;
         }
     };
-    let pop = || {
+    let pop = move || {
         let mut next = 0;
         let mut got = [T::default(); BATCH];
         while next < items {
@@ -119,7 +122,7 @@ fn batched<T: Item, D: Discipline>(items: u64) -> Duration {
 fn round_trip<T: Item, D: Discipline>(items: u64) -> Duration {
     let (mut ask, mut asked) = channel::<T, D>(CAPACITY);
     let (mut answer, mut answered) = channel::<T, D>(CAPACITY);
-    let client = || {
+    let client = move || {
         for i in 0..items {
             ask.push(T::new(i)).expect("one at a time");
             let item = loop {
@@ -131,7 +134,7 @@ fn round_trip<T: Item, D: Discipline>(items: u64) -> Duration {
             assert_eq!(item.number(), i + 1);
         }
     };
-    let server = || {
+    let server = move || {
         for _ in 0..items {
             let item = loop {
                 match asked.pop() {

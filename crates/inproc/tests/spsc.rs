@@ -306,7 +306,7 @@ macro_rules! for_each_discipline {
 }
 
 for_each_discipline! {
-    lamport: Lamport, exact true;
+    lamport: Lamport, exact false;
     fastforward: FastForward, exact true;
     onesided: Onesided, exact false;
 }

@@ -127,6 +127,12 @@ macro_rules! for_each_discipline {
                 super::single_items_wrap::<$discipline>(1, 3);
             }
 
+            /// Credit comes in batches of two here, where it comes in batches.
+            #[test]
+            fn batched_credit_wraps() {
+                super::single_items_wrap::<$discipline>(3, 6);
+            }
+
             #[test]
             fn batches_wrap() {
                 super::batches_wrap::<$discipline>();

@@ -5,31 +5,31 @@ use memory::{
 
 use super::{
     Discipline,
+    credit::{self, Credit},
     ring::{Ring, Rules},
 };
 
 /// Two free-running indices, each written by one side; each side remembers what it last read of the
-/// other's (Lamport 1977, with the cached indices of MCRingBuffer).
+/// other's (Lamport 1977, with the cached indices and batched credit of MCRingBuffer).
 ///
 /// ```text
-/// line 0  tail   producer stores, consumer loads when its copy says "empty"
-/// line 1  head   consumer stores, producer loads when its copy says "full"
+/// line 0  tail     producer stores, consumer loads when its copy says "empty"
+/// line 1  credit   consumer stores eight times a lap, producer loads when its copy says "full"
 /// slots   items only, contiguous: a 64-byte item is one line, eight 8-byte items share one
 /// ```
 ///
-/// Per push or pop: one store-release, and a load-acquire only when the cached index runs out.
-/// Designed line transfers per item of `s` bytes: `s / 64` for the item, plus the index lines once
-/// per *refill* of a cached index. While the ring stays about half full a refill serves hundreds of
-/// items; if it stays nearly empty each item costs a refill, which makes a round trip two lines each
-/// way. A reservation or batch of `n` moves the index once per `n`.
+/// Per push: one store-release of `tail`; per pop: none, but for the credit; and a load-acquire only
+/// when the cached index runs out. Designed line transfers per item of `s` bytes: `s / 64` for the
+/// item, 16 per lap for the credit, and two per *refill* of the consumer's copy of `tail`. While items
+/// queue up a refill serves many; a ring that stays nearly empty pays one per item, so a round trip
+/// is two lines each way. A reservation of `n` stores `tail` once per `n`.
 #[derive(Clone, Copy, Debug)]
 pub enum Lamport {}
 
 /// Shared words of a [`Lamport`] ring.
-#[derive(Default)]
 pub struct Words {
     tail: Line<AtomicUsize>,
-    head: Line<AtomicUsize>,
+    credit: Credit,
 }
 
 impl Discipline for Lamport {}
@@ -39,18 +39,16 @@ impl Rules for Lamport {
     type Words = Words;
 
     fn slots(capacity_items: usize) -> (usize, usize) {
-        let slots = capacity_items.next_power_of_two();
-        (slots, slots)
+        credit::slots_for(capacity_items)
     }
 
-    fn words(_slots: usize) -> Words {
-        Words::default()
+    fn words(slots: usize) -> Words {
+        Words { tail: Line::default(), credit: Credit::new(slots) }
     }
 
     #[inline(always)]
     fn free_until<T>(ring: &Ring<T, Self>, _tail: usize, _want: usize) -> usize {
-        // SYNC(lamport-free): pairs with the `Release` in `release`: the items are moved out.
-        ring.words.head.load(Ordering::Acquire).wrapping_add(ring.slots.len())
+        ring.words.credit.free_until()
     }
 
     #[inline(always)]
@@ -66,8 +64,7 @@ impl Rules for Lamport {
     }
 
     #[inline(always)]
-    fn release<T>(ring: &Ring<T, Self>, _from: usize, to: usize) {
-        // SYNC(lamport-free): pairs with the `Acquire` in `free_until`: the items are moved out.
-        ring.words.head.store(to, Ordering::Release);
+    fn release<T>(ring: &Ring<T, Self>, from: usize, to: usize) {
+        ring.words.credit.release(from, to);
     }
 }

@@ -6,15 +6,16 @@
 //!
 //! | discipline | slot is full | slot is free | lines moved per item, queue kept short |
 //! |---|---|---|---|
-//! | [`Lamport`] | `tail` index | `head` index | `size / 64` + index line, both less when batched |
+//! | [`Lamport`] | `tail` index | credit, every 1/8 lap | `size / 64` + 2 for `tail` (per batch) + 16 per lap |
 //! | [`FastForward`] | flag in the slot | flag in the slot | `(size + 8) / 64`, in both directions |
-//! | [`Onesided`] | generation in the slot | `head`, every 1/8 lap | `(size + 8) / 64` + 16 per lap |
+//! | [`Onesided`] | generation in the slot | credit, every 1/8 lap | `(size + 8) / 64` + 16 per lap |
 //!
 //! Positions count items ever moved, and slot `position % slots` holds the item: a position never
 //! comes back. No operation allocates, blocks, or makes a system call; single pushes and pops are
 //! wait-free and use no read-modify-write instruction.
 
 mod consumer;
+mod credit;
 mod fastforward;
 mod lamport;
 mod onesided;
@@ -48,9 +49,10 @@ impl<T> fmt::Debug for Full<T> {
 
 /// Creates a queue that holds at least `capacity_items`, and allocates all it will ever use.
 ///
-/// Rounded up so that the number of slots is a power of two; [`Producer::capacity_items`] tells the
-/// result. A queue of [`Lamport`] or [`FastForward`] never holds more than that; one of
-/// [`Onesided`] may, by less than the batch in which it returns credit.
+/// The number of slots is a power of two, so the queue may hold more; [`Producer::capacity_items`]
+/// tells how many items surely fit. [`FastForward`] needs a slot per item and never holds more than
+/// that. [`Lamport`] and [`Onesided`] return credit in batches of an eighth of a lap, and keep as many
+/// slots in reserve: 1024 slots for 897 items, and 2048 for 1024.
 ///
 /// # Panics
 ///
