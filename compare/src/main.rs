@@ -4,10 +4,11 @@
 //! $ cargo run --release [ROUNDS [ITEMS_FILTER]]
 //! ```
 //!
-//! Two threads, pinned to the first two cores allowed. In each round every queue takes its turn, so
-//! what the machine does to one it does to all, and ratios are taken within a round. Each sample is
-//! bracketed by a line ping-pong: a sample counts as *near* or *far* only if both probes say so (on a
-//! virtual machine the two cores may share a cache in one minute and not in the next).
+//! Two threads, pinned to the first two cores allowed, which pause (`spin_loop`) when they find a
+//! queue full or empty. In each round every queue takes its turn, so what the machine does to one it
+//! does to all, and ratios are taken within a round. Each sample is bracketed by a line ping-pong: it
+//! counts as *near* or *far* only if both probes say so (on a virtual machine the two cores may share
+//! a cache in one minute and not in the next).
 
 mod peers;
 mod probe;

@@ -35,7 +35,8 @@ macro_rules! ours {
             type Rx<T: Copy + Send + 'static> = spsc::Consumer<T, $discipline>;
 
             fn channel<T: Copy + Send + 'static>(capacity: usize) -> (Self::Tx<T>, Self::Rx<T>) {
-                spsc::channel(capacity)
+                // As many slots as the others have: some are kept in reserve.
+                spsc::channel(capacity - capacity / 8 + 1)
             }
 
             #[inline(always)]

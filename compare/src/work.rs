@@ -92,7 +92,9 @@ fn both(first: impl FnOnce() + Send, second: impl FnOnce() -> Vec<Instant> + Sen
 }
 
 fn push<P: Peer, T: Item>(tx: &mut P::Tx<T>, item: T) {
-    while !P::push(tx, item) {}
+    while !P::push(tx, item) {
+        std::hint::spin_loop();
+    }
 }
 
 fn pop<P: Peer, T: Item>(rx: &mut P::Rx<T>) -> T {
@@ -100,6 +102,7 @@ fn pop<P: Peer, T: Item>(rx: &mut P::Rx<T>) -> T {
         if let Some(item) = P::pop(rx) {
             return item;
         }
+        std::hint::spin_loop();
     }
 }
 

@@ -7,9 +7,9 @@ use memory::sync::{Arc, Ordering};
 use super::Hall;
 use crate::spsc::{Consumer, Discipline};
 
-/// Looks at an empty lane before its bit is cleared: as many as make a request-response partner find
-/// its bit still set, and few enough to forget a lane that went idle.
-pub const LINGER_LOOKS: u32 = if cfg!(any(loom, miri)) { 0 } else { 64 };
+/// Looks in a row that find a lane empty until its bit is cleared: enough for the partner of a
+/// conversation to find its bit still set, and few enough to forget a lane that went idle.
+pub const LINGER_LOOKS: u32 = if cfg!(any(loom, miri)) { 1 } else { 64 };
 
 /// What [`Receiver::poll`] found.
 pub(crate) enum Polled<T> {
@@ -128,7 +128,7 @@ impl<T, D: Discipline> Receiver<T, D> {
         let mut item = looked.pop();
         if item.is_none() {
             looked.empty_looks += 1;
-            if looked.empty_looks <= LINGER_LOOKS {
+            if looked.empty_looks < LINGER_LOOKS {
                 return None;
             }
             match self.last_look(lane) {

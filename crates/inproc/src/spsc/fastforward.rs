@@ -19,7 +19,7 @@ use super::{
 /// a line that the producer is still filling.
 ///
 /// Slots fill and empty in order. So one free slot ahead proves all before it free, and the producer
-/// looks up to [`LOOKAHEAD`] slots ahead to test one flag for many pushes (as in B-Queue, Wang et
+/// looks up to 32 slots ahead to test one flag for many pushes (as in B-Queue, Wang et
 /// al. 2013).
 #[derive(Clone, Copy, Debug)]
 pub enum FastForward {}
