@@ -1,0 +1,31 @@
+//! Queues between the threads of one process.
+//!
+//! | module | from, to | what |
+//! |---|---|---|
+//! | [`spsc`] | one thread, one thread | a bounded ring, in three disciplines |
+//! | [`mpsc`] | many threads, one thread | a ring per producer, and a bit per ring |
+//! | [`service`] | many clients, one server | requests and responses over such lanes |
+//! | [`flux`] | any of n threads, any other | calls, notices and replies over such lanes |
+//! | [`mpmc`] | many threads, many threads | one bounded ring |
+//!
+//! Each module's documentation says how many cache lines an operation is designed to move. `spsc`,
+//! `mpsc` and what is built of them take the [`spsc::Discipline`] as a type parameter.
+//!
+//! # Architecture invariant
+//!
+//! Everything is bounded, a full queue hands the item back, and no item is lost: what is queued when
+//! a party leaves is delivered, or dropped exactly once. Nothing waits except the functions called
+//! `wait`, and they take a deadline.
+
+mod deferred;
+pub mod flux;
+mod lock;
+pub mod mpmc;
+pub mod mpsc;
+pub mod service;
+mod slab;
+mod sleep;
+pub mod spsc;
+
+pub use deferred::{ForeignToken, Token, Unanswered};
+pub use sleep::Waiting;
