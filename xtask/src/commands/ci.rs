@@ -1,0 +1,67 @@
+//! All steps, cheap ones first. CI and a developer run the same.
+
+use anyhow::Result;
+
+use super::{asan, cargo, fuzz, has_tool, loom, miri, mutants, run as run_command, run_tests};
+use crate::{
+    step::{Outcome, Report},
+    tidy,
+    workspace::Workspace,
+};
+
+/// Runs every step even if an earlier one failed; `full` adds those that take minutes per crate.
+pub(crate) fn run(workspace: &Workspace, report: &mut Report, full: bool) {
+    report.run("fmt", || simple(workspace, &["fmt", "--all", "--check"]));
+    report.run("tidy", || tidy::run(workspace));
+    report.run("clippy", || clippy(workspace));
+    report.run("doc", || doc(workspace));
+    report.run("test", || test(workspace));
+    report.run("benches", || benches(workspace));
+    report.run("loom", || loom::run(workspace));
+    report.run("miri", || miri::run(workspace));
+    report.run("asan", || asan::run(workspace));
+    report.run("fuzz", || fuzz::run(workspace, fuzz::SECONDS_DEFAULT));
+    report.run("deny", || deny(workspace));
+    if full {
+        report.run("mutants", || mutants::run(workspace));
+    }
+}
+
+fn simple(workspace: &Workspace, arguments: &[&str]) -> Result<Outcome> {
+    run_command(cargo(workspace, arguments))?;
+    Ok(Outcome::Passed(String::new()))
+}
+
+fn clippy(workspace: &Workspace) -> Result<Outcome> {
+    simple(workspace, &["clippy", "--workspace", "--all-targets", "--", "-Dwarnings"])
+}
+
+fn doc(workspace: &Workspace) -> Result<Outcome> {
+    let arguments = ["doc", "--workspace", "--no-deps", "--document-private-items"];
+    let mut command = cargo(workspace, arguments);
+    command.env("RUSTDOCFLAGS", "-Dwarnings");
+    run_command(command)?;
+    Ok(Outcome::Passed(String::new()))
+}
+
+fn test(workspace: &Workspace) -> Result<Outcome> {
+    let passed = run_tests(cargo(workspace, ["test", "--workspace", "--no-fail-fast"]))?;
+    Ok(Outcome::Passed(format!("{passed} tests")))
+}
+
+/// Runs every benchmark once, in its smoke mode, so that none can rot.
+fn benches(workspace: &Workspace) -> Result<Outcome> {
+    if !workspace.members.iter().any(|member| member.has_benches) {
+        return Ok(Outcome::NothingToRun("nothing to run: no crate has a benchmark".into()));
+    }
+    simple(workspace, &["test", "--workspace", "--bench", "*"])
+}
+
+/// Licenses, advisories and sources of dependencies. Takes long to install: CI does not insist.
+fn deny(workspace: &Workspace) -> Result<Outcome> {
+    if !has_tool(workspace, &["deny", "--version"]) {
+        let remedy = "optional: cargo install --locked cargo-deny";
+        return Ok(Outcome::MissingExtra(remedy.into()));
+    }
+    simple(workspace, &["deny", "--workspace", "check", "bans", "licenses", "sources"])
+}

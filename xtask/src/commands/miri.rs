@@ -1,0 +1,45 @@
+//! Undefined behaviour, of crates whose manifest says
+//!
+//! ```toml
+//! [package.metadata.xtask]
+//! miri = true
+//! miri-flags = "-Zmiri-disable-isolation" # optional
+//! ```
+
+use std::{env, process::Command};
+
+use anyhow::Result;
+
+use super::{cargo, has_tool, run_tests};
+use crate::{
+    step::Outcome,
+    workspace::{Member, Workspace},
+};
+
+const FLAGS_DEFAULT: &str = "-Zmiri-strict-provenance -Zmiri-symbolic-alignment-check";
+
+/// Runs the tests of every crate that asks for it.
+pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
+    let members = workspace.members_with("miri");
+    if members.is_empty() {
+        return Ok(Outcome::NothingToRun("nothing to run: no crate sets `miri = true`".into()));
+    }
+    if !has_tool(workspace, &["+nightly", "miri", "--version"]) {
+        let remedy = "rustup toolchain install nightly --component miri,rust-src";
+        return Ok(Outcome::MissingTool(remedy.into()));
+    }
+    let mut passed = 0;
+    for member in &members {
+        passed += run_tests(command(workspace, member))?;
+    }
+    Ok(Outcome::Passed(format!("{passed} tests, {} crates", members.len())))
+}
+
+fn command(workspace: &Workspace, member: &Member) -> Command {
+    let flags = env::var("MIRIFLAGS").unwrap_or_else(|_| FLAGS_DEFAULT.into());
+    let own_flags = member.settings["miri-flags"].as_str().unwrap_or_default();
+    let mut command = cargo(workspace, ["+nightly", "miri", "test", "-p", &member.package]);
+    command.env("MIRIFLAGS", format!("{flags} {own_flags}").trim());
+    command.env("CARGO_TARGET_DIR", workspace.target_dir("miri"));
+    command
+}

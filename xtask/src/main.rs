@@ -1,0 +1,84 @@
+//! Everything a developer or CI runs on this workspace, behind `cargo xtask`.
+//!
+//! `tidy` judges the tree without compiling it; the other commands start cargo with the flags
+//! that each kind of test needs. What to run is discovered from `cargo metadata`, never listed.
+
+mod commands;
+mod step;
+mod tidy;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::{step::Report, workspace::Workspace};
+
+/// Checks and runs this workspace.
+#[derive(Parser)]
+#[command(
+    bin_name = "cargo xtask",
+    after_help = "Before sending a change run `cargo xtask ci`. A step whose tool is missing is \
+                  skipped on your machine and fails when the environment has CI=true."
+)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Fast checks on the tree: crate arrows, SYNC pairs, sizes, words, links, manifests
+    Tidy,
+    /// All that CI runs, in CI's order
+    Ci {
+        /// Also run the ordering mutants, which take minutes per crate
+        #[arg(long)]
+        full: bool,
+    },
+    /// Loom tests: the test targets with `loom` in their name, built with --cfg loom
+    Loom,
+    /// Tests under Miri, of crates with `[package.metadata.xtask] miri = true`
+    Miri,
+    /// Tests under AddressSanitizer, of crates with `[package.metadata.xtask] asan = true`
+    Asan,
+    /// Every target of `fuzz/fuzz_targets`, from an empty corpus and `fuzz/seeds/<target>`
+    Fuzz {
+        /// Seconds per target
+        #[arg(long, default_value_t = commands::fuzz::SECONDS_DEFAULT)]
+        seconds: u32,
+    },
+    /// Relax each ordering that a SYNC comment names: some loom test must fail
+    Mutants,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match run(&arguments.command) {
+        Ok(report) => {
+            report.print_summary();
+            if report.is_green() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: &Command) -> anyhow::Result<Report> {
+    let workspace = Workspace::load()?;
+    let mut report = Report::from_env();
+    match command {
+        Command::Tidy => report.run("tidy", || tidy::run(&workspace)),
+        Command::Ci { full } => commands::ci::run(&workspace, &mut report, *full),
+        Command::Loom => report.run("loom", || commands::loom::run(&workspace)),
+        Command::Miri => report.run("miri", || commands::miri::run(&workspace)),
+        Command::Asan => report.run("asan", || commands::asan::run(&workspace)),
+        Command::Fuzz { seconds } => {
+            report.run("fuzz", || commands::fuzz::run(&workspace, *seconds));
+        }
+        Command::Mutants => report.run("mutants", || commands::mutants::run(&workspace)),
+    }
+    Ok(report)
+}

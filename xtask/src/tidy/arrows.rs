@@ -1,0 +1,164 @@
+//! A crate depends only on what stands left of it in its own row, or in a lower row.
+
+use super::{Finding, tree::Tree};
+use crate::workspace::{Dependency, Member};
+
+/// The crates from the bottom row up, each row from left to right.
+const ROWS: [&[&str]; 5] = [
+    &["wire", "memory", "os", "verbs", "proto"],
+    &["mlx5", "ibverbs", "softnic", "inproc", "ipc"],
+    &["node", "rpc"],
+    &["bench", "kv", "sim"],
+    &["copyrpc", "cli", "capi", "uverbs"],
+];
+
+/// Arrows that point up, for tests alone: `(from, to)`.
+const DEV_ARROWS: [(&str, &str); 1] = [
+    ("mlx5", "softnic"), // the driver's tests run against the software NIC
+];
+
+/// The only crates that may erase error types.
+const ANYHOW_USERS: [&str; 2] = ["cli", "xtask"];
+
+const RULE: &str = "arrows";
+
+/// Compares the dependencies of `members` with the rows.
+pub(crate) fn check(members: &[Member], tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for member in members {
+        let manifest = member.dir.join("Cargo.toml");
+        let text = tree.text(&manifest).unwrap_or_default();
+        let from = short(&member.package);
+        let mut report = |line, problem, remedy| {
+            findings.push(Finding { path: manifest.clone(), line, rule: RULE, problem, remedy });
+        };
+        if rank(from).is_none() && from != "xtask" {
+            let problem = format!("crate `{from}` has no place in the picture");
+            report(1, problem, "give it a row in ROWS of xtask's arrows.rs");
+        }
+        for dependency in &member.dependencies {
+            let line = line_of(text, short(&dependency.package));
+            if dependency.package == "anyhow" && !ANYHOW_USERS.contains(&from) {
+                let problem = format!("`{from}` depends on `anyhow`");
+                report(line, problem, "define an error enum for each operation");
+            }
+            if is_member(members, dependency) && !is_allowed(from, dependency) {
+                let problem = format!("`{from}` depends on `{}`", short(&dependency.package));
+                report(line, problem, "depend only on crates to the left or in a lower row");
+            }
+        }
+    }
+    findings
+}
+
+fn is_member(members: &[Member], dependency: &Dependency) -> bool {
+    members.iter().any(|member| member.package == dependency.package)
+}
+
+fn is_allowed(from: &str, dependency: &Dependency) -> bool {
+    let to = short(&dependency.package);
+    let points_down = match (rank(from), rank(to)) {
+        (Some(from), Some(to)) => to < from,
+        _ => false, // xtask stands alone: it must build when nothing else does
+    };
+    points_down || (dependency.is_dev && DEV_ARROWS.contains(&(from, to)))
+}
+
+/// Row and place in the row.
+fn rank(name: &str) -> Option<(usize, usize)> {
+    ROWS.iter().enumerate().find_map(|(row, names)| {
+        names.iter().position(|candidate| *candidate == name).map(|place| (row, place))
+    })
+}
+
+fn short(package: &str) -> &str {
+    package.strip_prefix("copyrpc-").unwrap_or(package)
+}
+
+fn line_of(manifest: &str, name: &str) -> usize {
+    let starts = |line: &str| {
+        let rest = line.trim_start().strip_prefix("copyrpc-").unwrap_or(line.trim_start());
+        rest.strip_prefix(name).is_some_and(|rest| rest.starts_with(['.', ' ', '=']))
+    };
+    manifest.lines().position(starts).unwrap_or(0) + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use serde_json::Value;
+
+    use super::*;
+
+    fn member(name: &str, dependencies: &[(&str, bool)]) -> Member {
+        let dependency = |&(package, is_dev): &(&str, bool)| Dependency {
+            package: if package == "anyhow" {
+                package.into()
+            } else {
+                format!("copyrpc-{package}")
+            },
+            is_dev,
+        };
+        Member {
+            package: format!("copyrpc-{name}"),
+            dir: PathBuf::from("crates").join(name),
+            dependencies: dependencies.iter().map(dependency).collect(),
+            tests: Vec::new(),
+            has_benches: false,
+            settings: Value::Null,
+        }
+    }
+
+    fn problems(members: &[Member]) -> Vec<String> {
+        let tree =
+            Tree::from([("crates/wire/Cargo.toml", "[dependencies]\nmemory.workspace = true")]);
+        check(members, &tree).into_iter().map(|f| format!("{}: {}", f.line, f.problem)).collect()
+    }
+
+    #[test]
+    fn left_and_down_are_allowed() {
+        let members = [
+            member("wire", &[]),
+            member("verbs", &[("wire", false)]),
+            member("softnic", &[("verbs", false), ("wire", false)]),
+        ];
+        assert_eq!(problems(&members), [""; 0]);
+    }
+
+    #[test]
+    fn right_and_up_are_not() {
+        let members = [
+            member("wire", &[("memory", false)]),
+            member("memory", &[("ipc", false)]),
+            member("ipc", &[]),
+        ];
+        assert_eq!(
+            problems(&members),
+            ["2: `wire` depends on `memory`", "1: `memory` depends on `ipc`"]
+        );
+    }
+
+    #[test]
+    fn an_upward_arrow_of_tests_must_be_listed() {
+        let softnic = member("softnic", &[]);
+        let listed = [member("mlx5", &[("softnic", true)]), softnic];
+        assert_eq!(problems(&listed), [""; 0]);
+        let as_code = [member("mlx5", &[("softnic", false)]), member("softnic", &[])];
+        assert_eq!(problems(&as_code).len(), 1);
+        let unlisted = [member("wire", &[("softnic", true)]), member("softnic", &[])];
+        assert_eq!(problems(&unlisted).len(), 1);
+    }
+
+    #[test]
+    fn a_crate_without_a_row_and_anyhow_in_a_library_are_reported() {
+        assert_eq!(
+            problems(&[member("misc", &[])]),
+            ["1: crate `misc` has no place in the picture"]
+        );
+        assert_eq!(
+            problems(&[member("wire", &[("anyhow", false)])]),
+            ["1: `wire` depends on `anyhow`"]
+        );
+    }
+}
