@@ -128,17 +128,28 @@ unsafe fn sse(dst: *mut u8, src: *const u8, len_bytes: usize) {
     }
 }
 
+/// How much to measure.
+struct Effort {
+    rounds: u32,
+    round: Duration,
+    /// Copies between two looks at the clock.
+    burst: u32,
+}
+
 /// Best of several rounds: noise on a shared machine only ever adds time.
-fn ns_per_copy(f: Copy, dst: *mut u8, src: *const u8, len_bytes: usize, round: Duration) -> f64 {
+fn ns_per_copy(f: Copy, dst: *mut u8, src: *const u8, len_bytes: usize, effort: &Effort) -> f64 {
     let mut best = f64::INFINITY;
-    for _ in 0..7 {
-        let (mut copies, start) = (0u32, Instant::now());
-        while start.elapsed() < round {
-            for _ in 0..64 {
+    for _ in 0..effort.rounds {
+        let (mut copies, start) = (0, Instant::now());
+        loop {
+            for _ in 0..effort.burst {
                 // SAFETY: both buffers hold the largest size.
                 unsafe { f(black_box(dst), black_box(src), black_box(len_bytes)) };
             }
-            copies += 64;
+            copies += effort.burst;
+            if start.elapsed() >= effort.round {
+                break;
+            }
         }
         best = best.min(start.elapsed().as_secs_f64() * 1e9 / f64::from(copies));
     }
@@ -147,7 +158,11 @@ fn ns_per_copy(f: Copy, dst: *mut u8, src: *const u8, len_bytes: usize, round: D
 
 fn main() {
     let measured = std::env::args().any(|arg| arg == "--bench");
-    let round = if measured { Duration::from_millis(5) } else { Duration::ZERO };
+    let effort = if measured {
+        Effort { rounds: 7, round: Duration::from_millis(5), burst: 64 }
+    } else {
+        Effort { rounds: 1, round: Duration::ZERO, burst: 1 }
+    };
     let src: Vec<u64> =
         (0..(4 << 20) / 8).map(|i: u64| i.wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
     let mut dst = vec![0u64; src.len()];
@@ -159,7 +174,7 @@ fn main() {
         for &(name, f) in CANDIDATES {
             dst.fill(0);
             let (to, from) = (dst.as_mut_ptr().cast::<u8>(), src.as_ptr().cast::<u8>());
-            let ns = ns_per_copy(f, to, from, len_bytes, round);
+            let ns = ns_per_copy(f, to, from, len_bytes, &effort);
             let words = len_bytes / 8;
             assert_eq!(dst[..words], src[..words], "{name} of {len_bytes} B");
             #[expect(clippy::cast_precision_loss, reason = "sizes are small")]

@@ -16,7 +16,10 @@
 
 use crate::sync::Ordering;
 
-#[expect(clippy::disallowed_methods, reason = "this module is where fences get their names")]
+#[cfg_attr(
+    not(loom),
+    expect(clippy::disallowed_methods, reason = "this module is where fences get their names")
+)]
 #[inline(always)]
 fn fence(order: Ordering) {
     #[cfg(loom)]

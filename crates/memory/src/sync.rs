@@ -30,6 +30,10 @@ pub use machine::{AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU
 /// Atomics of the machine, also under loom: for bytes that loom cannot track anyway.
 ///
 /// Aliases, because clippy sees through a re-export and would reject every use of it.
+#[cfg_attr(
+    loom,
+    expect(unreachable_pub, dead_code, reason = "under loom only `copy` needs some of them")
+)]
 pub(crate) mod machine {
     use core::sync::atomic;
 

@@ -19,7 +19,7 @@ use crate::sync::{
 
 #[cfg(miri)]
 mod plain;
-#[cfg(all(not(miri), any(test, not(target_arch = "x86_64"))))]
+#[cfg(all(not(miri), any(all(test, not(loom)), not(target_arch = "x86_64"))))]
 mod portable;
 #[cfg(all(not(miri), target_arch = "x86_64"))]
 mod x86_64;
@@ -134,7 +134,7 @@ unsafe fn publish_part(dst: *mut u8, mut from: &[u8]) {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use std::thread;
 

@@ -4,18 +4,19 @@
 //! is neither a loop over single bytes nor a branch on alignment. Bytes in the overlap are fetched
 //! and stored twice; what a copy promises, it promises of its end.
 //!
-//! Best of 7 rounds on an AMD EPYC (Zen 4, 2.6 GHz, virtual machine), nanoseconds including about
-//! 2.5 ns of call and loop; run `cargo bench -p copyrpc-memory --bench copy`:
+//! Best of 7 rounds on an AMD EPYC (Zen 4, 2-core virtual machine, not pinned), nanoseconds
+//! including the call and the loop around it; run `cargo bench -p copyrpc-memory --bench copy`:
 //!
 //! | bytes | this module | 16-byte moves only | volatile `u64` | `rep movsb` | `memcpy` |
 //! |---|---|---|---|---|---|
-//! | 8 | 3.1 | 2.8 | 2.1 | 4.2 | 3.9 |
-//! | 64 | 3.4 | 3.5 | 3.5 | 4.2 | 3.7 |
-//! | 256 | 6.3 | 5.5 | 8.2 | 13.3 | 4.9 |
-//! | 1024 | 13.5 | 17.7 | 27.3 | 18.8 | 11.4 |
-//! | 4096 | 46 | 70 | 110 | 45 | 44 |
-//! | 65536 | 1130 | 1130 | 2030 | 1160 | 1160 |
-//! | 1 MiB | 21700 | 21700 | 36300 | 21400 | 21900 |
+//! | 8 | 2.7 | 2.6 | 2.6 | 4.2 | 3.6 |
+//! | 64 | 3.4 | 3.5 | 3.5 | 4.2 | 3.4 |
+//! | 256 | 6.2 | 5.6 | 8.3 | 12.6 | 4.6 |
+//! | 1024 | 13.6 | 17.7 | 27.2 | 18.6 | 11.1 |
+//! | 4096 | 46.0 | 69.8 | 109 | 44.6 | 43.5 |
+//! | 16 KiB | 213 | 279 | 451 | 154 | 163 |
+//! | 64 KiB | 1125 | 1127 | 1913 | 1143 | 1143 |
+//! | 4 MiB | 86600 | 87100 | 149000 | 88500 | 87700 |
 //!
 //! `rep movsb` is out for its start-up cost, and because its stores are not ordered among
 //! themselves. 32-byte moves repay the look at a feature bit between 1 KiB and 32 KiB.
@@ -25,8 +26,8 @@ use core::arch::asm;
 /// Copies that take no loop.
 const SMALL_BYTES_MAX: usize = 64;
 
-/// Copies for which 32-byte moves are worth asking whether the CPU has them: beyond, the second
-/// level of cache is the limit, and they lose a tenth.
+/// Copies for which 32-byte moves are worth asking whether the CPU has them: beyond, cache
+/// misses are the limit, and they were up to a tenth slower.
 const AVX_BYTES: core::ops::Range<usize> = 1024..32 << 10;
 
 /// Copies as [`super::copy_in`] does.

@@ -1,0 +1,110 @@
+//! Events that wake another thread or process through `poll(2)` (`eventfd(2)`).
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::{
+    event::{EventfdFlags, PollFlags, eventfd},
+    io::Errno,
+};
+
+use crate::ready;
+
+/// Why an operation on an [`Event`] failed.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EventError {
+    /// The process or the machine is out of descriptors.
+    #[error("no file descriptor left for an event; raise `ulimit -n`")]
+    NoDescriptor,
+    /// Anything else the kernel says.
+    #[error("{call} failed on an event: {errno}")]
+    Os {
+        /// System call.
+        call: &'static str,
+        /// Its error.
+        errno: Errno,
+    },
+}
+
+/// A counter that is readable while it is not zero. Never blocks.
+#[derive(Debug)]
+pub struct Event(OwnedFd);
+
+impl Event {
+    /// Makes an event that is not signaled.
+    ///
+    /// # Errors
+    ///
+    /// [`EventError`].
+    pub fn new() -> Result<Self, EventError> {
+        match eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK) {
+            Ok(fd) => Ok(Self(fd)),
+            Err(Errno::MFILE | Errno::NFILE) => Err(EventError::NoDescriptor),
+            Err(errno) => Err(EventError::Os { call: "eventfd", errno }),
+        }
+    }
+
+    /// Takes an event that another process made and sent.
+    #[must_use]
+    pub fn from_fd(fd: OwnedFd) -> Self {
+        Self(fd)
+    }
+
+    /// Makes the event readable. Signals add up until somebody drains them.
+    ///
+    /// # Errors
+    ///
+    /// [`EventError::Os`] if the descriptor is no event.
+    pub fn signal(&self) -> Result<(), EventError> {
+        match rustix::io::retry_on_intr(|| rustix::io::write(&self.0, &1u64.to_ne_bytes())) {
+            // A full counter is signaled already.
+            Ok(_) | Err(Errno::AGAIN) => Ok(()),
+            Err(errno) => Err(EventError::Os { call: "write", errno }),
+        }
+    }
+
+    /// Takes all signals so far and returns their number.
+    ///
+    /// # Errors
+    ///
+    /// [`EventError::Os`] if the descriptor is no event.
+    pub fn drain(&self) -> Result<u64, EventError> {
+        let mut count = [0; size_of::<u64>()];
+        match rustix::io::retry_on_intr(|| rustix::io::read(&self.0, &mut count)) {
+            Ok(_) => Ok(u64::from_ne_bytes(count)),
+            Err(Errno::AGAIN) => Ok(0),
+            Err(errno) => Err(EventError::Os { call: "read", errno }),
+        }
+    }
+
+    /// Waits until the event is signaled; `false` if the deadline passed first.
+    ///
+    /// # Errors
+    ///
+    /// [`EventError::Os`].
+    pub fn wait(&self, deadline_ns: u64) -> Result<bool, EventError> {
+        ready::wait(&self.0, PollFlags::IN, deadline_ns)
+            .map_err(|errno| EventError::Os { call: "poll", errno })
+    }
+}
+
+impl AsFd for Event {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock;
+
+    #[test]
+    fn signals_add_up_and_drain_takes_them_all() {
+        let event = Event::new().unwrap();
+        assert_eq!((event.wait(clock::NOW), event.drain()), (Ok(false), Ok(0)));
+        event.signal().unwrap();
+        event.signal().unwrap();
+        assert_eq!((event.wait(clock::NOW), event.drain()), (Ok(true), Ok(2)));
+        assert_eq!(event.wait(clock::NOW), Ok(false));
+    }
+}

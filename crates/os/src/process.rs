@@ -1,0 +1,174 @@
+//! Handles of other processes: is it dead yet, and is it still the same one?
+//!
+//! Process ids are recycled, a pidfd (`pidfd_open(2)`) is not: it names one process for ever.
+
+use std::{
+    fmt, fs,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
+
+use rustix::{
+    event::PollFlags,
+    io::Errno,
+    process::{Pid, PidfdFlags, pidfd_open},
+};
+
+use crate::{clock, ready};
+
+/// Number of the field `starttime` in `/proc/PID/stat`, counted from the one after `comm`.
+///
+/// Source: `proc_pid_stat(5)`: field 22, and field 3 is the first after `comm`.
+const START_TIME_FIELD: usize = 22 - 3;
+
+/// Why there is no handle of a process.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProcessError {
+    /// It is dead already (or the id never named one).
+    #[error("process {pid} is gone")]
+    Gone {
+        /// Its id.
+        pid: u32,
+    },
+    /// The process or the machine is out of descriptors.
+    #[error("no file descriptor left to watch process {pid}; raise `ulimit -n`")]
+    NoDescriptor {
+        /// Its id.
+        pid: u32,
+    },
+    /// Anything else the kernel says.
+    #[error("cannot watch process {pid}: {errno}")]
+    Os {
+        /// Its id.
+        pid: u32,
+        /// The error.
+        errno: Errno,
+    },
+}
+
+/// Names a process among all that ever had its id since boot; unlike [`Process`] it can be stored in
+/// shared memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ProcessId {
+    /// Process id.
+    pub pid: u32,
+    /// When it started, in clock ticks since boot: tells it from others with this id.
+    pub start_ticks: u64,
+}
+
+impl fmt::Display for ProcessId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}", self.pid, self.start_ticks)
+    }
+}
+
+/// A handle that keeps meaning the same process, dead or alive.
+#[derive(Debug)]
+pub struct Process {
+    pidfd: OwnedFd,
+    id: ProcessId,
+}
+
+impl Process {
+    /// Opens a handle of the process that has this id now.
+    ///
+    /// # Errors
+    ///
+    /// [`ProcessError`].
+    pub fn open(pid: u32) -> Result<Self, ProcessError> {
+        let raw = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        let raw = raw.ok_or(ProcessError::Gone { pid })?;
+        let pidfd = pidfd_open(raw, PidfdFlags::empty()).map_err(|errno| match errno {
+            Errno::SRCH => ProcessError::Gone { pid },
+            Errno::MFILE | Errno::NFILE => ProcessError::NoDescriptor { pid },
+            errno => ProcessError::Os { pid, errno },
+        })?;
+        let start_ticks = start_ticks(pid).ok_or(ProcessError::Gone { pid })?;
+        let process = Self { pidfd, id: ProcessId { pid, start_ticks } };
+        // Alive after its start was read: so what was read is not of a successor.
+        if process.is_dead() { Err(ProcessError::Gone { pid }) } else { Ok(process) }
+    }
+
+    /// Opens a handle of the process that [`Self::id`] described earlier, perhaps elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// [`ProcessError::Gone`] also if another process has the id by now.
+    pub fn open_same(id: ProcessId) -> Result<Self, ProcessError> {
+        let process = Self::open(id.pid)?;
+        if process.id == id { Ok(process) } else { Err(ProcessError::Gone { pid: id.pid }) }
+    }
+
+    /// Which process this is.
+    #[must_use]
+    pub fn id(&self) -> ProcessId {
+        self.id
+    }
+
+    /// Whether the process has ended; a zombie has.
+    ///
+    /// One system call. If even that fails, the answer is no: better late than wrong.
+    #[must_use]
+    pub fn is_dead(&self) -> bool {
+        self.wait_dead(clock::NOW).unwrap_or(false)
+    }
+
+    /// Waits until the process has ended; `false` if the deadline passed first.
+    ///
+    /// # Errors
+    ///
+    /// [`ProcessError::Os`].
+    pub fn wait_dead(&self, deadline_ns: u64) -> Result<bool, ProcessError> {
+        ready::wait(&self.pidfd, PollFlags::IN, deadline_ns)
+            .map_err(|errno| ProcessError::Os { pid: self.id.pid, errno })
+    }
+}
+
+impl AsFd for Process {
+    /// Readable once the process has ended.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+}
+
+fn start_ticks(pid: u32) -> Option<u64> {
+    parse_start_ticks(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// `comm` may contain anything, parentheses and spaces too; what follows the last one does not.
+fn parse_start_ticks(stat: &str) -> Option<u64> {
+    let (_, after_comm) = stat.rsplit_once(')')?;
+    after_comm.split_ascii_whitespace().nth(START_TIME_FIELD)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_is_alive_and_keeps_its_identity() {
+        let this = Process::open(std::process::id()).unwrap();
+        assert!(!this.is_dead());
+        assert_eq!(Process::open_same(this.id()).unwrap().id(), this.id());
+    }
+
+    #[test]
+    fn a_recycled_id_is_not_the_same_process() {
+        let mut id = Process::open(std::process::id()).unwrap().id();
+        id.start_ticks -= 1;
+        assert_eq!(Process::open_same(id).unwrap_err(), ProcessError::Gone { pid: id.pid });
+    }
+
+    #[test]
+    fn ids_that_name_no_process_are_gone() {
+        for pid in [0, i32::MAX.unsigned_abs(), u32::MAX] {
+            assert_eq!(Process::open(pid).unwrap_err(), ProcessError::Gone { pid });
+        }
+    }
+
+    #[test]
+    fn a_hostile_command_name_does_not_shift_the_fields() {
+        let stat = "7 (a) 1 (b) S 1 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 123456 8192 9";
+        assert_eq!(parse_start_ticks(stat), Some(123_456));
+        assert_eq!(parse_start_ticks("7 (a"), None);
+    }
+}

@@ -1,0 +1,355 @@
+//! Where processes of one user on one machine meet: listening and connecting Unix sockets.
+//!
+//! An *abstract* name belongs to the network namespace and vanishes with its last descriptor, so a
+//! killed process leaves nothing behind; but anybody may claim it. A *path* lies in a private
+//! directory, which other users cannot enter. With both, each side asks the kernel who the other
+//! one is (`SO_PEERCRED`) and refuses other users.
+
+use std::{
+    fs::{self, DirBuilder},
+    io,
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::fs::{DirBuilderExt as _, MetadataExt as _},
+    },
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    event::PollFlags,
+    io::Errno,
+    net::{
+        AddressFamily, SocketAddrUnix, SocketFlags, SocketType,
+        sockopt::{Timeout, set_socket_timeout, socket_peercred},
+    },
+    process::geteuid,
+};
+
+use crate::{
+    clock,
+    fdpass::{self, Datagram, RecvError, SendError},
+    process::{Process, ProcessError},
+    ready,
+};
+
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 256;
+
+/// Permissions of a private directory, and the bits that must not be set.
+const PRIVATE_MODE: u32 = 0o700;
+const OTHERS_MASK: u32 = 0o077;
+
+/// Where to meet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// A name of the abstract namespace, at most 107 bytes.
+    Abstract(String),
+    /// A socket in a private directory, which [`Listener::bind`] creates if need be; at most 107
+    /// bytes in all.
+    Path(PathBuf),
+}
+
+impl core::fmt::Display for Address {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Abstract(name) => write!(f, "@{name}"),
+            Self::Path(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub enum RendezvousError {
+    /// Somebody listens there already.
+    #[error("somebody already listens at {0}; stop that first, or choose another name")]
+    InUse(Address),
+    /// Nobody listens there.
+    #[error("nobody listens at {0}; start the daemon first")]
+    NobodyListens(Address),
+    /// Empty, or longer than a socket address.
+    #[error("{0} cannot be a socket address (at most 107 bytes); choose a shorter one")]
+    BadAddress(Address),
+    /// Others could replace the socket.
+    #[error("{} must be a real directory of user {uid} with mode 0700", path.display())]
+    NotPrivate {
+        /// The directory.
+        path: PathBuf,
+        /// Who must own it.
+        uid: u32,
+    },
+    /// The other side belongs to another user. The connection was closed.
+    #[error("the peer runs as user {peer_uid}, but only user {uid} is allowed")]
+    ForeignUser {
+        /// User of the other side.
+        peer_uid: u32,
+        /// User of this process.
+        uid: u32,
+    },
+    /// Nobody came, or nobody accepted.
+    #[error("no connection before the deadline")]
+    TimedOut,
+    /// The other side closed the connection meanwhile, or died.
+    #[error("the peer is gone")]
+    PeerGone,
+    /// Anything else the kernel says.
+    #[error("{call} failed: {source}")]
+    Os {
+        /// What was tried.
+        call: &'static str,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
+fn os(call: &'static str) -> impl FnOnce(Errno) -> RendezvousError {
+    move |errno| RendezvousError::Os { call, source: errno.into() }
+}
+
+/// Who is at the other end, by the kernel, when it connected or began to listen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerCredentials {
+    /// Process id, in this process's namespace.
+    pub pid: u32,
+    /// Effective user id.
+    pub uid: u32,
+    /// Effective group id.
+    pub gid: u32,
+}
+
+/// A listening socket.
+#[derive(Debug)]
+pub struct Listener {
+    socket: OwnedFd,
+    /// Removed again on drop.
+    path: Option<PathBuf>,
+}
+
+impl Listener {
+    /// Begins to listen. Takes over a path whose listener is dead.
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError`].
+    pub fn bind(address: &Address) -> Result<Self, RendezvousError> {
+        let name = socket_address(address)?;
+        let path = if let Address::Path(path) = address { Some(path.clone()) } else { None };
+        if let Some(path) = &path {
+            ensure_private(path.parent().unwrap_or(Path::new(".")))?;
+        }
+        let socket = new_socket(SocketFlags::NONBLOCK)?;
+        match rustix::net::bind(&socket, &name) {
+            Err(Errno::ADDRINUSE) => {
+                let Some(path) = path.as_ref().filter(|_| is_stale(&name)) else {
+                    return Err(RendezvousError::InUse(address.clone()));
+                };
+                fs::remove_file(path)
+                    .map_err(|source| RendezvousError::Os { call: "unlink", source })?;
+                rustix::net::bind(&socket, &name).map_err(os("bind"))?;
+            }
+            bound => bound.map_err(os("bind"))?,
+        }
+        let listener = Self { socket, path };
+        rustix::net::listen(&listener.socket, BACKLOG).map_err(os("listen"))?;
+        Ok(listener)
+    }
+
+    /// Takes the next connection of a process of the same user.
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError`]; after [`RendezvousError::ForeignUser`] and
+    /// [`RendezvousError::PeerGone`] just go on accepting.
+    pub fn accept(&self, deadline_ns: u64) -> Result<Connection, RendezvousError> {
+        loop {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            match rustix::net::accept_with(&self.socket, flags) {
+                Ok(socket) => return Connection::of(socket),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => {
+                    let ready = ready::wait(&self.socket, PollFlags::IN, deadline_ns);
+                    if !ready.map_err(os("poll"))? {
+                        return Err(RendezvousError::TimedOut);
+                    }
+                }
+                Err(Errno::CONNABORTED) => return Err(RendezvousError::PeerGone),
+                Err(errno) => return Err(os("accept4")(errno)),
+            }
+        }
+    }
+}
+
+impl AsFd for Listener {
+    /// Readable while a connection waits to be accepted.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Some(path) = &self.path {
+            // If it is gone already, or has become somebody else's, there is nothing left to do.
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// A connected socket to a process of the same user.
+#[derive(Debug)]
+pub struct Connection {
+    socket: OwnedFd,
+    peer: PeerCredentials,
+}
+
+impl Connection {
+    /// Connects to a listener of the same user.
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError`].
+    pub fn connect(address: &Address, deadline_ns: u64) -> Result<Self, RendezvousError> {
+        let name = socket_address(address)?;
+        let socket = new_socket(SocketFlags::empty())?;
+        // A full backlog makes `connect(2)` wait, as long as this allows.
+        let timeout = clock::left(deadline_ns).max(core::time::Duration::from_micros(1));
+        set_socket_timeout(&socket, Timeout::Send, Some(timeout)).map_err(os("setsockopt"))?;
+        let connected = rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &name));
+        connected.map_err(|errno| match errno {
+            Errno::CONNREFUSED | Errno::NOENT => RendezvousError::NobodyListens(address.clone()),
+            Errno::AGAIN | Errno::TIMEDOUT => RendezvousError::TimedOut,
+            errno => os("connect")(errno),
+        })?;
+        Self::of(socket)
+    }
+
+    fn of(socket: OwnedFd) -> Result<Self, RendezvousError> {
+        let peer = socket_peercred(&socket).map_err(os("getsockopt(SO_PEERCRED)"))?;
+        let pid = u32::try_from(peer.pid.as_raw_nonzero().get()).unwrap_or(0);
+        let peer = PeerCredentials { pid, uid: peer.uid.as_raw(), gid: peer.gid.as_raw() };
+        check_user(peer.uid, geteuid().as_raw())?;
+        Ok(Self { socket, peer })
+    }
+
+    /// Who is at the other end.
+    #[must_use]
+    pub fn peer_credentials(&self) -> PeerCredentials {
+        self.peer
+    }
+
+    /// A handle of the process at the other end. Call it right after connecting, while the peer is
+    /// known to be there: its id is not recycled as long as it lives, and it lives while the
+    /// connection is open (unless it gave its socket away).
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError::PeerGone`] if it is not there any more.
+    pub fn peer_process(&self) -> Result<Process, RendezvousError> {
+        let process = Process::open(self.peer.pid).map_err(|error| match error {
+            ProcessError::Gone { .. } => RendezvousError::PeerGone,
+            other => RendezvousError::Os { call: "pidfd_open", source: io::Error::other(other) },
+        })?;
+        if self.is_closed()? { Err(RendezvousError::PeerGone) } else { Ok(process) }
+    }
+
+    /// Whether the other end closed the connection; what it sent before can still be received.
+    ///
+    /// # Errors
+    ///
+    /// [`RendezvousError::Os`].
+    pub fn is_closed(&self) -> Result<bool, RendezvousError> {
+        // No event is asked for, so only a hang-up (or an error) is reported.
+        ready::wait(&self.socket, PollFlags::empty(), clock::NOW).map_err(os("poll"))
+    }
+
+    /// Sends one datagram; see [`fdpass::send`].
+    ///
+    /// # Errors
+    ///
+    /// [`SendError`].
+    pub fn send(
+        &self,
+        bytes: &[u8],
+        fds: &[BorrowedFd<'_>],
+        deadline_ns: u64,
+    ) -> Result<(), SendError> {
+        fdpass::send(&self.socket, bytes, fds, deadline_ns)
+    }
+
+    /// Receives one datagram; see [`fdpass::recv`].
+    ///
+    /// # Errors
+    ///
+    /// [`RecvError`].
+    pub fn recv(
+        &self,
+        buffer: &mut [u8],
+        fds_max: usize,
+        deadline_ns: u64,
+    ) -> Result<Datagram, RecvError> {
+        fdpass::recv(&self.socket, buffer, fds_max, deadline_ns)
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+fn new_socket(flags: SocketFlags) -> Result<OwnedFd, RendezvousError> {
+    let flags = flags | SocketFlags::CLOEXEC;
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+        .map_err(os("socket"))
+}
+
+fn socket_address(address: &Address) -> Result<SocketAddrUnix, RendezvousError> {
+    let made = match address {
+        Address::Abstract(name) if name.is_empty() => Err(Errno::INVAL),
+        Address::Abstract(name) => SocketAddrUnix::new_abstract_name(name.as_bytes()),
+        Address::Path(path) => SocketAddrUnix::new(path),
+    };
+    made.map_err(|_| RendezvousError::BadAddress(address.clone()))
+}
+
+/// Whether a socket file has no listener any more.
+fn is_stale(name: &SocketAddrUnix) -> bool {
+    new_socket(SocketFlags::NONBLOCK)
+        .is_ok_and(|probe| rustix::net::connect(&probe, name) == Err(Errno::CONNREFUSED))
+}
+
+fn check_user(peer_uid: u32, uid: u32) -> Result<(), RendezvousError> {
+    if peer_uid == uid { Ok(()) } else { Err(RendezvousError::ForeignUser { peer_uid, uid }) }
+}
+
+fn ensure_private(directory: &Path) -> Result<(), RendezvousError> {
+    match DirBuilder::new().mode(PRIVATE_MODE).create(directory) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(RendezvousError::Os { call: "mkdir", source: error });
+        }
+        _ => {}
+    }
+    let uid = geteuid().as_raw();
+    let meta = fs::symlink_metadata(directory)
+        .map_err(|source| RendezvousError::Os { call: "stat", source })?;
+    if meta.is_dir() && meta.uid() == uid && meta.mode() & OTHERS_MASK == 0 {
+        Ok(())
+    } else {
+        Err(RendezvousError::NotPrivate { path: directory.to_owned(), uid })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_user_is_refused_by_name() {
+        assert!(check_user(1000, 1000).is_ok());
+        let refused = check_user(1001, 1000).unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            "the peer runs as user 1001, but only user 1000 is allowed"
+        );
+    }
+}
