@@ -1,0 +1,28 @@
+//! Whatever the CQE reader accepts, the writer can say again.
+
+use copyrpc_wire::cqe::{Cqe, Cqe128};
+
+/// Any bytes as a CQE, and as an entry of 128 bytes if there are as many.
+pub(crate) fn check(bytes: &[u8]) {
+    if let Some(&bytes) = bytes.first_chunk() {
+        let cqe = Cqe::from_bytes(bytes);
+        assert_eq!(cqe.to_bytes(), bytes);
+        assert_eq!(Cqe::from_words(cqe.to_words()), cqe);
+        if let Ok(view) = cqe.parse() {
+            let owner = cqe.op_own() & 1;
+            let again = view.encode(owner);
+            assert_eq!(again.parse(), Ok(view));
+            assert_eq!(again.op_own() >> 4, cqe.op_own() >> 4);
+            assert_eq!(again.op_own() & 1, owner);
+            assert_eq!(again.parse().unwrap().encode(owner), again);
+        }
+    }
+    if let Some((&payload, rest)) = bytes.split_first_chunk()
+        && let Some(&cqe) = rest.first_chunk()
+    {
+        let entry = Cqe128 { payload, cqe: Cqe::from_bytes(cqe) };
+        let found = entry.payload_of();
+        assert_eq!(found.is_err(), entry.cqe.parse().is_err());
+        assert!(found.ok().flatten().is_none_or(|found| payload.starts_with(found)));
+    }
+}

@@ -1,0 +1,85 @@
+//! Whatever the WQE readers accept, the writers can say again.
+
+use copyrpc_wire::wqe::{
+    OCTOWORD_BYTES, OCTOWORDS_MAX, Octoword, Opcode, RecvWqe, RecvWqeWriter, Segment, SendWqe,
+    Transport, WqeWriter,
+};
+
+/// The first byte picks the transport, the rest is a send WQE; then the same bytes as receive WQEs.
+pub(crate) fn check(bytes: &[u8]) {
+    let Some((&choice, wqe)) = bytes.split_first() else { return };
+    let transport = [Transport::Rc, Transport::Ud, Transport::Dci][usize::from(choice % 3)];
+    check_send_wqe(wqe, transport);
+    let stride = &wqe[..wqe.len().min(usize::from(OCTOWORDS_MAX) * OCTOWORD_BYTES)];
+    check_recv_wqe(stride, RecvWqe::parse_rq(stride));
+    check_recv_wqe(stride, RecvWqe::parse_srq(stride));
+}
+
+fn check_send_wqe(bytes: &[u8], transport: Transport) {
+    let Ok(parsed) = SendWqe::parse(bytes, transport) else { return };
+    let (once, octowords) = encode_send(&parsed);
+    let again = SendWqe::parse(once.as_flattened(), transport).expect("own encoding");
+
+    assert!(octowords <= parsed.ctrl.octowords, "an encoding never grows");
+    assert_eq!(octowords, again.ctrl.octowords);
+    assert_eq!(
+        (again.opcode, again.av, again.raddr, again.atomic),
+        (parsed.opcode, parsed.av, parsed.raddr, parsed.atomic)
+    );
+    assert_eq!(
+        (again.ctrl.index, again.ctrl.qpn, again.ctrl.flags, again.ctrl.imm),
+        (parsed.ctrl.index, parsed.ctrl.qpn, parsed.ctrl.flags, parsed.ctrl.imm)
+    );
+    assert!(again.segments().eq(parsed.segments()), "segments differ");
+    assert_eq!(again.len_bytes(), parsed.len_bytes());
+    assert_eq!(encode_send(&again), (once, octowords));
+}
+
+fn encode_send(wqe: &SendWqe<'_>) -> ([Octoword; 63], u8) {
+    let mut slots = [[0xa5; OCTOWORD_BYTES]; 63];
+    let mut writer = WqeWriter::new(&mut slots);
+    if let Some(av) = wqe.av {
+        writer = writer.av(&av);
+    }
+    if let Some(raddr) = wqe.raddr {
+        writer = writer.raddr(raddr.addr, raddr.rkey);
+    }
+    if let Some(atomic) = wqe.atomic {
+        writer = writer.atomic(atomic.swap_or_add, atomic.compare);
+    }
+    for segment in wqe.segments() {
+        writer = match segment {
+            Segment::Sge(sge) => writer.data(sge.addr, sge.lkey, sge.len_bytes),
+            Segment::Inline(payload) => writer.inline(payload),
+        };
+    }
+    let ctrl = wqe.ctrl;
+    let octowords = writer.finish(wqe.opcode, ctrl.index, ctrl.qpn, ctrl.flags, ctrl.imm);
+    assert!(wqe.opcode != Opcode::Nop || octowords == 1);
+    (slots, octowords)
+}
+
+fn check_recv_wqe<E>(stride: &[u8], parsed: Result<RecvWqe<'_>, E>) {
+    let Ok(parsed) = parsed else { return };
+    let mut slots = [[0xa5; OCTOWORD_BYTES]; 63];
+    let octowords = u8::try_from(stride.len() / OCTOWORD_BYTES).expect("bounded by the caller");
+    let mut writer = match parsed.next_wqe_index {
+        Some(next) => RecvWqeWriter::srq(&mut slots, octowords, next),
+        None => RecvWqeWriter::rq(&mut slots, octowords),
+    };
+    for sge in parsed.sges() {
+        writer = writer.data(sge.addr, sge.lkey, sge.len_bytes);
+    }
+    writer.finish();
+
+    let (written, beyond) = slots.as_flattened().split_at(stride.len());
+    assert!(beyond.iter().all(|&byte| byte == 0xa5), "written past the stride");
+    let again = match parsed.next_wqe_index {
+        Some(_) => RecvWqe::parse_srq(written),
+        None => RecvWqe::parse_rq(written),
+    };
+    let again = again.expect("own encoding");
+    assert_eq!(again.next_wqe_index, parsed.next_wqe_index);
+    assert!(again.sges().eq(parsed.sges()), "lists differ");
+    assert_eq!(again.capacity_bytes(), parsed.capacity_bytes());
+}
