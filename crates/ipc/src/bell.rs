@@ -21,12 +21,39 @@ use memory::{
     sync::{AtomicU32, AtomicU64, Ordering},
 };
 
+/// Bytes between the words of [`Bits`], so that clients of different words do not share a line.
+const BITS_STRIDE_BYTES: usize = 128;
+
+/// Where the word with the bit of a place is.
+#[must_use]
+pub fn bits_offset_bytes(place: u16) -> usize {
+    word_offset_bytes(usize::from(place / 64))
+}
+
+/// Where a word is that has the bits of 64 places.
+#[must_use]
+pub fn word_offset_bytes(word: usize) -> usize {
+    word * BITS_STRIDE_BYTES
+}
+
+/// Which bit of its word belongs to a place.
+#[must_use]
+pub fn bit_of(place: u16) -> u32 {
+    u32::from(place % 64)
+}
+
+/// Bytes that the bits of this many places take.
+#[must_use]
+pub fn bits_bytes(places: u16) -> usize {
+    usize::from(places.div_ceil(64)) * BITS_STRIDE_BYTES
+}
+
 /// Whether the server polls a client's ring by itself.
 #[derive(Clone, Copy, Debug)]
 pub struct Attention<'a>(pub &'a AtomicU32);
 
-const POLLED: u32 = 0;
-const UNATTENDED: u32 = 1;
+const UNATTENDED: u32 = 0;
+const POLLED: u32 = 1;
 
 /// One bit per client, 64 clients per word.
 #[derive(Clone, Copy, Debug)]
@@ -52,21 +79,27 @@ impl Attention<'_> {
     pub fn demote(self) {
         self.0.store(UNATTENDED, Ordering::Relaxed);
         // SYNC(attention): the announcement before the caller's last look at the ring; pairs with
-        // the barrier in `ring_if_needed`.
+        // the barrier in `must_ring`.
         barrier::store_load();
     }
 }
 
-/// Client, after publishing requests: sees to it that the server notices. Returns whether the
-/// server sleeps, and needs a datagram.
+/// Client, after publishing requests: whether it must [`ring`].
 #[inline]
-pub fn ring_if_needed(attention: Attention<'_>, bits: Bits<'_>, bit: u32, asleep: Asleep<'_>) -> bool {
+#[must_use]
+pub fn must_ring(attention: Attention<'_>) -> bool {
     // SYNC(attention): the requests before the look; pairs with the barrier in `demote`.
-    // SYNC(bits): the requests before the bit; pairs with the Acquire in `Bits::take`.
+    // SYNC(bits): the requests before the bit that `ring` sets; pairs with the Acquire in
+    // `Bits::take`.
     barrier::store_load();
-    if attention.0.load(Ordering::Relaxed) == POLLED {
-        return false;
-    }
+    attention.0.load(Ordering::Relaxed) != POLLED
+}
+
+/// Client that [`must_ring`]: leaves a hint. Returns whether the server sleeps, and needs a
+/// datagram too.
+#[inline]
+#[must_use]
+pub fn ring(bits: Bits<'_>, bit: u32, asleep: Asleep<'_>) -> bool {
     bits.0.fetch_or(1 << bit, Ordering::Relaxed);
     // SYNC(asleep): the bit before the look; pairs with the barrier in `Asleep::fall_asleep`.
     barrier::store_load();
@@ -81,7 +114,7 @@ impl Bits<'_> {
             return 0;
         }
         // SYNC(bits): the bit before the look at the ring that it hints at; pairs with the barrier
-        // in `ring_if_needed`.
+        // in `must_ring`.
         self.0.swap(0, Ordering::Acquire)
     }
 
@@ -99,7 +132,7 @@ impl Asleep<'_> {
     pub fn fall_asleep(self) {
         self.0.store(1, Ordering::Relaxed);
         // SYNC(asleep): the announcement before the caller's last look at the bits; pairs with the
-        // second barrier in `ring_if_needed`.
+        // barrier in `ring`.
         barrier::store_load();
     }
 

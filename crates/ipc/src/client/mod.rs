@@ -1,0 +1,7 @@
+//! The side that calls.
+
+pub(crate) mod core;
+pub(crate) mod link;
+pub(crate) mod pipe;
+pub(crate) mod pipelined;
+pub(crate) mod sync;
