@@ -302,9 +302,9 @@ fn mixed(server_wait: Wait, client_wait: Wait) {
             thread::spawn(move || {
                 let config = ClientConfig { wait: client_wait, ..patient() };
                 let mut client = AsyncClient::<Vec<u8>>::connect(&path, config).unwrap();
-                let (mut sent, mut left) = (0u32, 300);
+                let (mut sent, mut left) = (0u32, 100);
                 while left > 0 {
-                    while sent < 300 && client.in_flight() < client.depth() {
+                    while sent < 100 && client.in_flight() < client.depth() {
                         let len = (sent * 37 + seed * 11) as usize % 200;
                         let request = vec![(sent + seed).to_le_bytes()[0]; len];
                         client.submit(&request, request.clone()).unwrap();
@@ -323,7 +323,7 @@ fn mixed(server_wait: Wait, client_wait: Wait) {
         client.join().unwrap();
     }
     let stats = server.ask(|server| server.stats());
-    assert_eq!((stats.requests, stats.responses, stats.evicted), (900, 900, 0));
+    assert_eq!((stats.requests, stats.responses, stats.evicted), (300, 300, 0));
 }
 
 #[test]
