@@ -222,7 +222,6 @@ fn run_windows(clients: &mut [AsyncClient<u32>], request: &mut [u8], window: usi
                 client.submit(request, *sent).expect("the window is below the depth");
                 *sent += 1;
             }
-            client.flush();
         }
     }
 }

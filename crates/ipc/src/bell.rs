@@ -12,6 +12,11 @@
 //! *announce that one must be told, then look once more*, with
 //! [`store_load`](memory::barrier::store_load) in between on both sides.
 //!
+//! The barrier waits until all earlier stores are visible, which costs as much as a cache-line
+//! transfer. Both sides therefore first look *without* it, which finds everybody who sleeps for
+//! longer than that, and look again *with* it once they have been idle for a few polls, or after a
+//! few more messages, and always before they sleep themselves.
+//!
 //! [`Bits`] is the only word that one client can change under another one. A hostile client can
 //! make the server look in vain, or clear a bit of somebody else; that costs the victim no more than
 //! the time until the server looks at everybody, which it does at a fixed interval.
@@ -68,6 +73,14 @@ pub struct Asleep<'a>(pub &'a AtomicU32);
 pub struct Armed<'a>(pub &'a AtomicU32);
 
 impl Attention<'_> {
+    /// Client: whether the server did not poll its ring a moment ago. A hint without a barrier, which
+    /// may miss a server that stops polling right now: ask [`must_ring`] in time.
+    #[inline]
+    #[must_use]
+    pub fn is_unattended(self) -> bool {
+        self.0.load(Ordering::Relaxed) != POLLED
+    }
+
     /// Server: this client's ring is polled from now on.
     #[inline]
     pub fn promote(self) {
@@ -92,7 +105,7 @@ pub fn must_ring(attention: Attention<'_>) -> bool {
     // SYNC(bits): the requests before the bit that `ring` sets; pairs with the Acquire in
     // `Bits::take`.
     barrier::store_load();
-    attention.0.load(Ordering::Relaxed) != POLLED
+    attention.is_unattended()
 }
 
 /// Client that [`must_ring`]: leaves a hint. Returns whether the server sleeps, and needs a
@@ -161,7 +174,8 @@ impl Armed<'_> {
         self.0.store(*epoch, Ordering::Relaxed);
     }
 
-    /// Server, after [`after_responses`]: whether the client sleeps and was not told in this nap.
+    /// Server: whether the client sleeps and was not told in this nap. Final only after
+    /// [`after_responses`].
     #[inline]
     pub fn needs_datagram(self, told_epoch: &mut u32) -> bool {
         let epoch = self.0.load(Ordering::Relaxed);

@@ -21,6 +21,9 @@ use crate::{
 /// Empty polls between two looks at the clock.
 const CLOCK_POLLS: u32 = 64;
 
+/// Polls after which requests are announced with a barrier: longer than a server that polls takes.
+const FLUSH_POLLS: u32 = 8;
+
 /// Time between two looks at the socket while polling, each a system call.
 const LOOK_INTERVAL_NS: u64 = 1_000_000;
 
@@ -65,6 +68,8 @@ pub(crate) struct Pipe<C> {
     idle: Idle,
     /// Requests were published that the server was not told of.
     is_unflushed: bool,
+    /// Polls since then.
+    unflushed_polls: u32,
     empty_polls: u32,
     looked_ns: u64,
     /// The server was told that this client sleeps.
@@ -85,6 +90,7 @@ impl<C> Pipe<C> {
             config,
             idle: Idle::default(),
             is_unflushed: false,
+            unflushed_polls: 0,
             empty_polls: 0,
             looked_ns: clock::now_ns(),
             is_armed: false,
@@ -146,11 +152,21 @@ impl<C> Pipe<C> {
     /// Sees to it that the server notices what was published.
     #[inline]
     pub(crate) fn flush(&mut self) {
+        self.unflushed_polls = 0;
         if core::mem::take(&mut self.is_unflushed)
             && !self.link.is_forked()
             && bell::must_ring(self.core.attention())
         {
             self.link.ring();
+        }
+    }
+
+    /// Rings at once if the server is known not to look, and with a barrier a few polls later.
+    #[inline]
+    fn flush_soon(&mut self) {
+        self.unflushed_polls += 1;
+        if self.unflushed_polls >= FLUSH_POLLS || self.core.attention().is_unattended() {
+            self.flush();
         }
     }
 
@@ -160,7 +176,9 @@ impl<C> Pipe<C> {
         if self.link.is_forked() {
             return self.core.fail_all(CallError::ForkedHandle, done);
         }
-        self.flush();
+        if self.is_unflushed {
+            self.flush_soon();
+        }
         if self.is_armed {
             self.disarm();
         }

@@ -33,7 +33,8 @@ pub(crate) struct Session {
     /// The server polls this client's ring.
     pub(crate) is_polled: bool,
     pub(crate) empty_turns: u32,
-    is_dirty: bool,
+    /// Is in the server's list of those who may have to be told.
+    pub(crate) is_dirty: bool,
     doorbells: u64,
     fork: ForkGuard,
 }
@@ -79,10 +80,9 @@ impl Session {
         }
     }
 
-    /// After the barrier that follows responses: wakes the client if it sleeps.
+    /// Wakes the client if it sleeps; final after the barrier that follows responses.
     #[inline]
     pub(crate) fn tell(&mut self) {
-        self.is_dirty = false;
         let (armed, told_epoch) = self.ledger.armed();
         if armed.needs_datagram(told_epoch) {
             self.ring();

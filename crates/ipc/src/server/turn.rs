@@ -29,6 +29,9 @@ use crate::{
 /// Turns in a row without a request after which a client is no longer polled.
 const POLLED_TURNS: u32 = 512;
 
+/// Turns after which responses are announced with a barrier.
+const FLUSH_TURNS: u32 = 8;
+
 /// Turns or requests between two looks at the clock.
 const CLOCK_STEPS: u32 = 32;
 
@@ -71,6 +74,9 @@ pub struct Server {
     /// Requests that this client may still send in this turn.
     budget: u32,
     turn_requests: u32,
+    /// Turns with and, in a row, without requests since somebody became dirty.
+    busy_turns: u32,
+    empty_turns: u32,
     steps: u32,
     serviced_ns: u64,
     swept_ns: u64,
@@ -101,6 +107,8 @@ impl Server {
             cursor: 0,
             budget: config.turn_budget,
             turn_requests: 0,
+            busy_turns: 0,
+            empty_turns: 0,
             steps: 0,
             serviced_ns: 0,
             swept_ns: 0,
@@ -207,11 +215,13 @@ impl Server {
     /// Ends a turn: tells clients, and sometimes looks at the clock.
     #[inline]
     fn end(&mut self) {
-        self.flush();
         self.cursor = 0;
         let requests = core::mem::take(&mut self.turn_requests);
         if requests > 0 {
             self.idle.reset();
+        }
+        if !self.dirty.is_empty() {
+            self.flush_soon(requests > 0);
         }
         self.steps += 1 + requests;
         if self.steps >= CLOCK_STEPS {
@@ -220,15 +230,36 @@ impl Server {
         }
     }
 
+    /// Tells clients that are known to sleep at once, and looks with a barrier a few turns later.
+    #[inline]
+    fn flush_soon(&mut self, is_busy: bool) {
+        if is_busy {
+            self.busy_turns += 1;
+            self.empty_turns = 0;
+            for place in &self.dirty {
+                if let Some(session) = &mut self.house.sessions[usize::from(*place)] {
+                    session.tell();
+                }
+            }
+        } else {
+            self.empty_turns += 1;
+        }
+        if self.busy_turns >= FLUSH_TURNS || self.empty_turns >= FLUSH_TURNS {
+            self.flush();
+        }
+    }
+
     /// Tells clients that sleep that they have responses.
     #[inline]
     fn flush(&mut self) {
+        (self.busy_turns, self.empty_turns) = (0, 0);
         if self.dirty.is_empty() {
             return;
         }
         bell::after_responses();
         for place in self.dirty.drain(..) {
             if let Some(session) = &mut self.house.sessions[usize::from(place)] {
+                session.is_dirty = false;
                 session.tell();
             }
         }
