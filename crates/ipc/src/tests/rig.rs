@@ -11,7 +11,7 @@ use std::{
 use memory::sync::{Arc, AtomicBool, Ordering};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
-use crate::{AsyncClient, CallError, ClientConfig, Request, Server, ServerConfig, SyncClient, Wait};
+use crate::{AsyncClient, CallError, ClientConfig, Request, Server, ServerConfig, SyncClient};
 
 /// No test waits longer, however loaded the machine is.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
@@ -203,10 +203,6 @@ impl Drop for Role {
 /// Calls until the server is back to having no clients and owing nothing.
 pub(super) fn expect_baseline(server: &ServerThread, clients: usize) {
     eventually("clients are gone", || server.ask(|server| server.stats().clients) == clients);
-}
-
-pub(super) fn busy() -> Wait {
-    Wait::Busy
 }
 
 /// A client whose first call succeeds once a server is there.
