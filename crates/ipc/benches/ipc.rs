@@ -215,7 +215,10 @@ fn run_windows(clients: &mut [AsyncClient<u32>], request: &mut [u8], window: usi
         for (client, sent) in clients.iter_mut().zip(&mut sent) {
             answered += client.poll(|number, response| {
                 let response = response.expect("the server lives");
-                assert_eq!((&response[..4], response.len()), (&number.to_le_bytes()[..], request.len()));
+                assert_eq!(
+                    (&response[..4], response.len()),
+                    (&number.to_le_bytes()[..], request.len())
+                );
             });
             while *sent < calls && client.in_flight() < window {
                 request[..4].copy_from_slice(&sent.to_le_bytes());

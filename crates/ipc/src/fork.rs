@@ -45,6 +45,7 @@ fn wiped_page() -> Option<Region> {
     }
     let page = Region::heap(1).ok()?;
     // SAFETY: whole pages, allocated for this alone and never freed: nobody else's bytes are wiped.
-    let advised = unsafe { madvise(page.as_ptr().as_ptr().cast(), page.len(), Advice::LinuxWipeOnFork) };
+    let advised =
+        unsafe { madvise(page.as_ptr().as_ptr().cast(), page.len(), Advice::LinuxWipeOnFork) };
     advised.is_ok().then_some(page)
 }

@@ -141,6 +141,10 @@ mod tests {
             assert_eq!(Tag::of(next, 3).before(), Tag::of(now, 3), "lap {lap}");
             assert_ne!(Tag::of(next, 3), Tag::of(now, 3), "lap {lap}");
         }
-        assert_eq!(Tag::of(0, 3).before().to_word(), 0, "zeroed memory is the lap before the first");
+        assert_eq!(
+            Tag::of(0, 3).before().to_word(),
+            0,
+            "zeroed memory is the lap before the first"
+        );
     }
 }

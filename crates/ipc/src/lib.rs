@@ -31,11 +31,16 @@ mod wait;
 #[cfg(not(loom))]
 pub use client::{
     core::CallId,
+    future::{Call, FutureClient},
     link::ConnectError,
     pipe::ClientConfig,
     pipelined::{AsyncClient, Refused},
     sync::SyncClient,
 };
+#[cfg(not(loom))]
+#[doc(hidden)]
+pub use server::ledger;
+
 #[cfg(not(loom))]
 pub use handshake::{HandshakeError, RefuseReason};
 #[cfg(not(loom))]
@@ -49,3 +54,6 @@ pub use wait::Wait;
 
 #[cfg(all(test, not(any(loom, miri))))]
 mod tests;
+
+#[cfg(all(test, not(loom)))]
+mod model;

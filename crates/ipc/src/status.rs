@@ -130,11 +130,11 @@ impl Kind {
             _ if kind == Self::NotAnswered as u8 => CallError::NotAnswered,
             _ if kind == Self::ResourceExhausted as u8 => CallError::ResourceExhausted,
             _ if kind == Self::TooLarge as u8 => CallError::ResponseTooLarge,
-            _ if kind == Self::HandlerError as u8 => message
-                .try_into()
-                .map_or(CallError::ServerBroken, |code| {
+            _ if kind == Self::HandlerError as u8 => {
+                message.try_into().map_or(CallError::ServerBroken, |code| {
                     CallError::HandlerError(u32::from_le_bytes(code))
-                }),
+                })
+            }
             _ => CallError::ServerBroken,
         }
     }

@@ -47,8 +47,6 @@ pub(crate) struct Core<C> {
     responses: Consumer,
     calls: Box<[Call<C>]>,
     free: Vec<u16>,
-    /// Calls in the order of their requests, by position modulo depth.
-    order: Box<[u16]>,
     /// Request position up to which calls have a deadline.
     stamped: u64,
     /// No call has a deadline before this.
@@ -78,7 +76,6 @@ impl<C> Core<C> {
             responses: Consumer::new(position),
             calls: (0..depth).map(call).collect(),
             free: (0..=last).rev().collect(),
-            order: vec![0; depth].into(),
             stamped: position,
             earliest_ns: u64::MAX,
             in_flight: 0,
@@ -149,7 +146,9 @@ impl<C> Core<C> {
         let max_bytes = self.request_bytes_max();
         let len_bytes = match u32::try_from(request.len()) {
             Ok(len_bytes) if request.len() <= max_bytes => len_bytes,
-            _ => return Err((CallError::TooLarge { len_bytes: request.len(), max_bytes }, context)),
+            _ => {
+                return Err((CallError::TooLarge { len_bytes: request.len(), max_bytes }, context));
+            }
         };
         let Some(index) = self.free.pop() else {
             return Err((CallError::Full { depth: self.depth() }, context));
@@ -167,8 +166,6 @@ impl<C> Core<C> {
             len_bytes,
             kind: 0,
         };
-        let place = order_index(self.requests.position(), self.order.len());
-        self.order[place] = index;
         self.requests.publish(&self.up, header, request);
         self.in_flight += 1;
         Ok(CallId { call: index, generation })
@@ -211,13 +208,11 @@ impl<C> Core<C> {
     /// after the call, so that a call that is answered at once costs no look.
     pub(crate) fn stamp(&mut self, now_ns: u64) {
         let end = self.requests.position();
-        let depth = self.order.len();
-        // What is more than a lap behind has been answered, or its entry could not be in use again.
-        let count = end.wrapping_sub(self.stamped).min(depth as u64);
-        for back in (1..=count).rev() {
-            let index = self.order[order_index(end.wrapping_sub(back), depth)];
-            let call = &mut self.calls[usize::from(index)];
-            if call.state == State::InFlight && call.deadline_ns == 0 {
+        if self.stamped == end {
+            return;
+        }
+        for call in self.calls.iter_mut().filter(|call| call.state == State::InFlight) {
+            if call.deadline_ns == 0 {
                 call.deadline_ns = now_ns.saturating_add(call.timeout_ns).max(1);
                 self.earliest_ns = self.earliest_ns.min(call.deadline_ns);
             }
@@ -276,10 +271,4 @@ impl<C> Core<C> {
         self.in_flight -= 1;
         call.context.take()
     }
-}
-
-#[inline(always)]
-#[expect(clippy::cast_possible_truncation, reason = "masked to the depth, a power of two")]
-fn order_index(position: u64, depth: usize) -> usize {
-    position as usize & (depth - 1)
 }

@@ -20,7 +20,9 @@ use crate::{
     bell::{self, Asleep, Bits},
     fork::ForkGuard,
     half::Half,
-    handshake::{self, Answer, DATAGRAM_BYTES_MAX, DOORBELL, HandshakeError, RefuseReason, WELCOME_FDS},
+    handshake::{
+        self, Answer, DATAGRAM_BYTES_MAX, DOORBELL, HandshakeError, RefuseReason, WELCOME_FDS,
+    },
     poller::Poller,
 };
 
@@ -100,10 +102,12 @@ pub(crate) fn connect(path: &Path, timeout: Duration) -> Result<Connected, Conne
     let deadline_ns = clock::deadline_ns(timeout);
     let timed_out = || ConnectError::TimedOut { path: path.to_owned(), timeout };
     let os = |call| move |source| ConnectError::Os { call, source };
-    let connection = Connection::connect(&Address::Path(path.to_owned()), deadline_ns)
-        .map_err(|error| match error {
-            RendezvousError::TimedOut => timed_out(),
-            error => error.into(),
+    let connection =
+        Connection::connect(&Address::Path(path.to_owned()), deadline_ns).map_err(|error| {
+            match error {
+                RendezvousError::TimedOut => timed_out(),
+                error => error.into(),
+            }
         })?;
     connection.send(&handshake::write_hello(), &[], deadline_ns).map_err(|error| match error {
         SendError::TimedOut => timed_out(),

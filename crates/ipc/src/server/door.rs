@@ -120,7 +120,8 @@ impl Door {
                     self.count += 1;
                     let number = self.count;
                     if poller.add(&connection, Key::pending(number).to_word()).is_ok() {
-                        let deadline_ns = clock::deadline_ns(core::time::Duration::from_nanos(HELLO_TIMEOUT_NS));
+                        let deadline_ns =
+                            clock::deadline_ns(core::time::Duration::from_nanos(HELLO_TIMEOUT_NS));
                         self.pending.push_back(Pending { connection, deadline_ns, number });
                     }
                 }

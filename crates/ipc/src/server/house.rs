@@ -147,11 +147,9 @@ impl House {
         };
         let key = |kind| Key { kind, place, generation }.to_word();
         let answer = handshake::write_answer(Answer::Welcome(welcome));
-        let sent = session
-            .watch(poller, (key(Kind::Socket), key(Kind::Process)))
-            .is_ok_and(|()| {
-                session.connection.send(&answer, &[up, down, bell, beacon], clock::NOW).is_ok()
-            });
+        let sent = session.watch(poller, (key(Kind::Socket), key(Kind::Process))).is_ok_and(|()| {
+            session.connection.send(&answer, &[up, down, bell, beacon], clock::NOW).is_ok()
+        });
         if !sent {
             session.unwatch(poller);
             return Err(RefuseReason::ResourceExhausted);

@@ -109,8 +109,7 @@ impl Ledger {
         let Some(header) = self.requests.peek(&self.up).map_err(|_| EvictReason::BadTag)? else {
             return Ok(None);
         };
-        let entry =
-            self.entries.get_mut(usize::from(header.call)).ok_or(EvictReason::BadCall)?;
+        let entry = self.entries.get_mut(usize::from(header.call)).ok_or(EvictReason::BadCall)?;
         if entry.serial != 0 {
             return Err(EvictReason::CallInUse);
         }

@@ -8,7 +8,7 @@ mod config;
 mod door;
 mod house;
 mod key;
-pub(crate) mod ledger;
+pub mod ledger;
 mod session;
 mod stats;
 mod token;

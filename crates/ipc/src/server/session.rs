@@ -2,12 +2,7 @@
 
 use std::io;
 
-use os::{
-    clock,
-    fdpass::RecvError,
-    process::Process,
-    rendezvous::Connection,
-};
+use os::{clock, fdpass::RecvError, process::Process, rendezvous::Connection};
 
 use crate::{
     fork::ForkGuard,

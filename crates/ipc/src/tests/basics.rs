@@ -224,7 +224,10 @@ fn fault_a13_late_responses_are_discarded_and_their_calls_used_again() {
         assert_eq!(ended, [("second", Err(CallError::Deadline))]);
         // Both calls are still the server's, so there is no place for a third yet.
         let mut third = client.submit(b"third", "third");
-        assert_eq!(third, Err(crate::Refused { error: CallError::Full { depth: 2 }, context: "third" }));
+        assert_eq!(
+            third,
+            Err(crate::Refused { error: CallError::Full { depth: 2 }, context: "third" })
+        );
         client.submit(b"", "").unwrap_err();
         // The server answers when it sees that.
         eventually("a late response frees a place", || {

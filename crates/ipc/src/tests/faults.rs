@@ -157,12 +157,8 @@ fn fault_g2_a_server_that_dies_while_everybody_sleeps_is_noticed() {
 #[test]
 fn fault_c7_spinning_clients_on_few_cores_make_progress() {
     let dir = Dir::new();
-    let config = ServerConfig {
-        wait: Wait::Busy,
-        clients_max: 32,
-        clients_per_user_max: 32,
-        ..small()
-    };
+    let config =
+        ServerConfig { wait: Wait::Busy, clients_max: 32, clients_per_user_max: 32, ..small() };
     let server = ServerThread::start(&dir.socket(), config, increment);
     let mut clients: Vec<_> =
         (0..16).map(|_| Role::start("spinning client", &dir.socket(), None)).collect();
@@ -174,7 +170,12 @@ fn fault_c7_spinning_clients_on_few_cores_make_progress() {
 fn cpu_ticks(pid: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let (_, fields) = stat.rsplit_once(')').unwrap();
-    fields.split_ascii_whitespace().skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum()
+    fields
+        .split_ascii_whitespace()
+        .skip(11)
+        .take(2)
+        .map(|ticks| ticks.parse::<u64>().unwrap())
+        .sum()
 }
 
 #[test]

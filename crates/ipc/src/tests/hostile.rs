@@ -37,7 +37,11 @@ fn header(call: u16) -> Header {
 fn evicted_for(attack: impl FnOnce(&Half, &mut Producer)) -> EvictReason {
     let dir = Dir::new();
     let server = ServerThread::start(&dir.socket(), small(), |request| {
-        if request.payload() == b"owe" { core::mem::forget(request.defer()) } else { increment(request) }
+        if request.payload() == b"owe" {
+            core::mem::forget(request.defer())
+        } else {
+            increment(request)
+        }
     });
     let mut bystander = sync(&dir.socket());
     let Connected { mut link, up, down, position } = connect(&dir);
@@ -115,7 +119,10 @@ fn fault_b12_a_doorbell_storm_is_evicted_and_hurts_nobody() {
     let connection = say_hello(&dir);
     eventually("the storm ends", || {
         expect_increment(&mut bystander, b"undisturbed");
-        (0..20).any(|_| connection.send(&[handshake::DOORBELL], &[], clock::NOW) == Err(os::fdpass::SendError::Closed))
+        (0..20).any(|_| {
+            connection.send(&[handshake::DOORBELL], &[], clock::NOW)
+                == Err(os::fdpass::SendError::Closed)
+        })
     });
     expect_baseline(&server, 1);
     assert_eq!(server.ask(|server| server.stats().evicted), 1);
@@ -182,9 +189,7 @@ fn fault_b6_b7_the_half_of_the_server_cannot_be_written_or_resized() {
     assert!(matches!(denied, Err(memory::MapError::WriteDenied)), "{denied:?}");
     let base = down.region().as_ptr().as_ptr().cast();
     // SAFETY: our own mapping; if it became writable, nobody would write it.
-    let protected = unsafe {
-        rustix::mm::mprotect(base, 4096, rustix::mm::MprotectFlags::WRITE)
-    };
+    let protected = unsafe { rustix::mm::mprotect(base, 4096, rustix::mm::MprotectFlags::WRITE) };
     assert_eq!(protected, Err(Errno::ACCESS));
     expect_increment(&mut sync(&dir.socket()), b"intact");
     drop(server);
@@ -228,8 +233,7 @@ fn fault_b11_b3_a_client_that_corrupts_all_it_can_write_disturbs_nobody() {
                     eventually("the eviction", || {
                         link.ring();
                         // All bits: the server looks at everybody in vain.
-                        down.eviction().load(Ordering::Relaxed) != 0
-                            || stop.load(Ordering::Relaxed)
+                        down.eviction().load(Ordering::Relaxed) != 0 || stop.load(Ordering::Relaxed)
                     });
                     done.store(true, Ordering::Relaxed);
                 });

@@ -2,6 +2,7 @@
 
 mod basics;
 mod faults;
+mod futures;
 mod hostile;
 mod process;
 mod rig;
