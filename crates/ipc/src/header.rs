@@ -97,12 +97,11 @@ impl Header {
     /// What a word says; any word says something.
     #[inline(always)]
     #[must_use]
-    #[expect(clippy::cast_possible_truncation, reason = "masked to 24 and 4 bits")]
     pub fn unpack(word: u64) -> Self {
         Self {
             call: field(word, CALL_SHIFT, CALL_BITS),
             generation: field(word, GENERATION_SHIFT, GENERATION_BITS),
-            len_bytes: (word >> LEN_SHIFT) as u32 & MESSAGE_BYTES_MAX,
+            len_bytes: (word >> LEN_SHIFT & u64::from(MESSAGE_BYTES_MAX)) as u32,
             kind: (word >> KIND_SHIFT) as u8,
         }
     }

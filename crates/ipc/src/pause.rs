@@ -14,7 +14,7 @@ mod stop {
 
     use rustix::process::Signal;
 
-    // SAFETY: `raise(3)` of the C library that `std` links anyway; it takes any number.
+    // `raise(3)` of the C library that `std` links anyway; it takes any number.
     unsafe extern "C" {
         /// Unlike `kill(2)`, stops the calling thread before it returns.
         safe fn raise(signal: i32) -> i32;

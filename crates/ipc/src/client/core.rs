@@ -79,7 +79,8 @@ impl<C> Core<C> {
             stamped: position,
             earliest_ns: u64::MAX,
             in_flight: 0,
-            copy: vec![0; down.shape().message_bytes_max as usize].into(),
+            // An error code arrives also where responses are shorter than that.
+            copy: vec![0; (down.shape().message_bytes_max as usize).max(Kind::CODE_BYTES)].into(),
             up,
             down,
         }
@@ -104,7 +105,7 @@ impl<C> Core<C> {
     }
 
     pub(crate) fn response_bytes_max(&self) -> usize {
-        self.copy.len()
+        self.down.shape().message_bytes_max as usize
     }
 
     /// The response that [`receive`](Self::receive) copied last.

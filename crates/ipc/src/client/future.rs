@@ -74,14 +74,12 @@ impl FutureClient {
     /// Sends a request; the future is its response. It need not be polled for the server to answer.
     ///
     /// Dropping the future abandons the call: a late response is discarded.
-    #[must_use]
     pub fn call(&self, request: &[u8]) -> Call {
         let timeout = self.0.borrow().pipe.config().timeout;
         self.call_within(request, timeout)
     }
 
     /// Like [`call`](Self::call), with a deadline of its own.
-    #[must_use]
     pub fn call_within(&self, request: &[u8], timeout: Duration) -> Call {
         let slot = Rc::new(RefCell::new(Slot::default()));
         let mut inner = self.0.borrow_mut();

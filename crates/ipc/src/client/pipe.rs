@@ -189,7 +189,7 @@ impl<C> Pipe<C> {
             return count;
         }
         self.empty_polls = self.empty_polls.wrapping_add(1);
-        if self.empty_polls % CLOCK_POLLS == 0 || self.gone.is_some() {
+        if self.empty_polls.is_multiple_of(CLOCK_POLLS) || self.gone.is_some() {
             return self.tick(done);
         }
         0

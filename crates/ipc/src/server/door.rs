@@ -141,11 +141,11 @@ impl Door {
 
     /// Ends what has waited too long; returns the number of connections dropped.
     pub(crate) fn expire(&mut self, now_ns: u64, poller: &Poller) -> usize {
-        if self.resume_ns.is_some_and(|resume_ns| resume_ns <= now_ns) {
-            if let Some(listener) = &self.listener {
-                let added = poller.add(listener, Key::LISTENER.to_word());
-                self.resume_ns = added.is_err().then_some(now_ns + BACKOFF_NS);
-            }
+        if let Some(listener) = &self.listener
+            && self.resume_ns.is_some_and(|resume_ns| resume_ns <= now_ns)
+        {
+            let added = poller.add(listener, Key::LISTENER.to_word());
+            self.resume_ns = added.is_err().then_some(now_ns + BACKOFF_NS);
         }
         let mut dropped = 0;
         while self.pending.front().is_some_and(|oldest| oldest.deadline_ns <= now_ns) {

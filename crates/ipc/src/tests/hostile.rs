@@ -242,8 +242,8 @@ fn fault_b11_b3_a_client_that_corrupts_all_it_can_write_disturbs_nobody() {
             evictions
         });
         let mut victim = sync(&dir.socket());
-        for number in 0..2000u64 {
-            expect_increment(&mut victim, &number.to_le_bytes().repeat(1 + number as usize % 100));
+        for number in 0..2000usize {
+            expect_increment(&mut victim, &number.to_le_bytes().repeat(1 + number % 100));
         }
         stop.store(true, Ordering::Relaxed);
         assert!(attacker.join().unwrap() > 0);

@@ -74,7 +74,7 @@ fn expect_eviction(path: &Path) {
     expect_increment(&mut client, b"in a new place");
 }
 
-// SAFETY: the C library's `fork(2)`; the child below calls nothing but this crate and `_exit`.
+// The C library's `fork(2)`; the child below calls nothing but this crate and `_exit`.
 unsafe extern "C" {
     safe fn fork() -> i32;
     safe fn _exit(status: i32) -> !;

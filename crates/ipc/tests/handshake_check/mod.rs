@@ -6,7 +6,7 @@ use super as handshake;
 use copyrpc_ipc::handshake;
 
 /// Refused, or understood and written again as the same bytes.
-pub fn check(bytes: &[u8]) {
+pub(crate) fn check(bytes: &[u8]) {
     if handshake::read_hello(bytes).is_ok() {
         assert_eq!(handshake::write_hello(), bytes);
     }

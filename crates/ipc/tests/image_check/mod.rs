@@ -29,7 +29,7 @@ impl Script<'_> {
 }
 
 /// The server never panics, takes no more than the ring has, and believes no length.
-pub fn check(bytes: &[u8]) {
+pub(crate) fn check(bytes: &[u8]) {
     let mut script = Script(bytes);
     let depth_log2 = u32::from(script.byte().unwrap_or(0) % 4);
     let (up, down) = (Shape::new(depth_log2, 300).unwrap(), Shape::new(depth_log2, 40).unwrap());
