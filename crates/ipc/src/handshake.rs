@@ -274,7 +274,9 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
+        #![proptest_config(ProptestConfig {
+            cases: if cfg!(miri) { 8 } else { 256 }, failure_persistence: None, ..Default::default()
+        })]
         #[test]
         fn any_bytes_are_refused_or_understood(
             bytes in prop::collection::vec(any::<u8>(), 0..80),

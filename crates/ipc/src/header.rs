@@ -120,7 +120,9 @@ mod tests {
     use super::*;
 
     proptest! {
-        #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
+        #![proptest_config(ProptestConfig {
+            cases: if cfg!(miri) { 8 } else { 256 }, failure_persistence: None, ..Default::default()
+        })]
         #[test]
         fn any_word_survives_unpacking_and_packing(word: u64) {
             prop_assert_eq!(Header::unpack(word).pack(Tag::of_word(word)), word);

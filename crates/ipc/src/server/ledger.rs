@@ -149,7 +149,10 @@ impl Ledger {
         self.unanswered -= 1;
         let generation = entry.generation;
         let len_bytes = u32::try_from(message.len()).unwrap_or(u32::MAX);
-        assert!(message.len() <= self.down.shape().message_bytes_max as usize || message.len() <= Kind::CODE_BYTES);
+        assert!(
+            message.len() <= self.down.shape().message_bytes_max as usize
+                || message.len() <= Kind::CODE_BYTES
+        );
         let header = Header { call, generation, len_bytes, kind: kind as u8 };
         self.responses.publish(&self.down, header, message);
         Ok(())
