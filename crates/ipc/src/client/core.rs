@@ -1,0 +1,275 @@
+//! What a client knows of its calls: private memory, two positions, and no system call.
+
+use crate::{
+    bell::{Armed, Attention},
+    half::Half,
+    header::Header,
+    ring::{Consumer, Producer},
+    status::{CallError, Kind},
+};
+
+/// Names one call among all that a client ever made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CallId {
+    call: u16,
+    generation: u64,
+}
+
+/// The server wrote what the protocol does not allow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Broken;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Free,
+    InFlight,
+    /// Nobody waits any more, but the slot and the bulk area are the server's until it responds.
+    Abandoned,
+}
+
+#[derive(Debug)]
+struct Call<C> {
+    state: State,
+    /// Counts uses of this entry.
+    generation: u64,
+    timeout_ns: u64,
+    /// Zero until [`Core::stamp`] looked at the clock.
+    deadline_ns: u64,
+    context: Option<C>,
+}
+
+/// The calls of one client and both of its rings.
+#[derive(Debug)]
+pub(crate) struct Core<C> {
+    up: Half,
+    down: Half,
+    requests: Producer,
+    responses: Consumer,
+    calls: Box<[Call<C>]>,
+    free: Vec<u16>,
+    /// Request position up to which calls have a deadline.
+    stamped: u64,
+    /// No call has a deadline before this.
+    earliest_ns: u64,
+    in_flight: usize,
+    /// Private copy of the latest response.
+    copy: Box<[u8]>,
+}
+
+impl<C> Core<C> {
+    /// # Panics
+    ///
+    /// If the halves differ in depth: [`crate::handshake`] has only one.
+    pub(crate) fn new(up: Half, down: Half, position: u64, first_generation: u64) -> Self {
+        let depth = up.shape().depth();
+        assert_eq!(depth, down.shape().depth(), "both halves have one depth");
+        let call = |_| Call {
+            state: State::Free,
+            generation: first_generation,
+            timeout_ns: 0,
+            deadline_ns: 0,
+            context: None,
+        };
+        let last = u16::try_from(depth - 1).expect("the depth is at most DEPTH_MAX");
+        Self {
+            requests: Producer::new(position),
+            responses: Consumer::new(position),
+            calls: (0..depth).map(call).collect(),
+            free: (0..=last).rev().collect(),
+            stamped: position,
+            earliest_ns: u64::MAX,
+            in_flight: 0,
+            // An error code arrives also where responses are shorter than that.
+            copy: vec![0; (down.shape().message_bytes_max as usize).max(Kind::CODE_BYTES)].into(),
+            up,
+            down,
+        }
+    }
+
+    pub(crate) fn depth(&self) -> usize {
+        self.calls.len()
+    }
+
+    /// Whether a request could be submitted.
+    pub(crate) fn has_free(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    /// Calls that somebody waits for.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    pub(crate) fn request_bytes_max(&self) -> usize {
+        self.up.shape().message_bytes_max as usize
+    }
+
+    pub(crate) fn response_bytes_max(&self) -> usize {
+        self.down.shape().message_bytes_max as usize
+    }
+
+    /// The response that [`receive`](Self::receive) copied last.
+    pub(crate) fn copied(&self, len_bytes: usize) -> &[u8] {
+        &self.copy[..len_bytes]
+    }
+
+    pub(crate) fn attention(&self) -> Attention<'_> {
+        Attention(self.down.bell())
+    }
+
+    pub(crate) fn armed(&self) -> Armed<'_> {
+        Armed(self.up.bell())
+    }
+
+    /// The word that says why the client was evicted.
+    pub(crate) fn eviction_word(&self) -> u32 {
+        self.down.eviction().load(memory::sync::Ordering::Relaxed)
+    }
+
+    /// Whether a response (or nonsense) waits.
+    pub(crate) fn has_response(&self) -> bool {
+        !matches!(self.responses.peek(&self.down), Ok(None))
+    }
+
+    /// No call has a deadline before this; `u64::MAX` if none has one.
+    pub(crate) fn earliest_deadline_ns(&self) -> u64 {
+        self.earliest_ns
+    }
+
+    /// Publishes a request, or hands the context back.
+    #[inline]
+    pub(crate) fn submit(
+        &mut self,
+        request: &[u8],
+        timeout_ns: u64,
+        context: C,
+    ) -> Result<CallId, (CallError, C)> {
+        let max_bytes = self.request_bytes_max();
+        let len_bytes = match u32::try_from(request.len()) {
+            Ok(len_bytes) if request.len() <= max_bytes => len_bytes,
+            _ => {
+                return Err((CallError::TooLarge { len_bytes: request.len(), max_bytes }, context));
+            }
+        };
+        let Some(index) = self.free.pop() else {
+            return Err((CallError::Full { depth: self.depth() }, context));
+        };
+        let call = &mut self.calls[usize::from(index)];
+        call.generation = call.generation.wrapping_add(1);
+        call.state = State::InFlight;
+        call.timeout_ns = timeout_ns;
+        call.deadline_ns = 0;
+        call.context = Some(context);
+        let generation = call.generation;
+        let header = Header {
+            call: index,
+            generation: Header::generation_of(generation),
+            len_bytes,
+            kind: 0,
+        };
+        self.requests.publish(&self.up, header, request);
+        self.in_flight += 1;
+        Ok(CallId { call: index, generation })
+    }
+
+    /// Consumes responses up to the first that somebody waits for, and reports that.
+    #[inline]
+    pub(crate) fn receive(
+        &mut self,
+        done: &mut impl FnMut(C, Result<&[u8], CallError>),
+    ) -> Result<bool, Broken> {
+        // At most one response per call can be there.
+        for _ in 0..self.calls.len() {
+            let Some(header) = self.responses.peek(&self.down).map_err(|_| Broken)? else {
+                return Ok(false);
+            };
+            let call = self.calls.get_mut(usize::from(header.call)).ok_or(Broken)?;
+            let len_bytes = header.len_bytes as usize;
+            let is_expected = call.state != State::Free
+                && Header::generation_of(call.generation) == header.generation
+                && len_bytes <= self.copy.len();
+            if !is_expected {
+                return Err(Broken);
+            }
+            let message = &mut self.copy[..len_bytes];
+            self.responses.take(&self.down, header, message);
+            crate::pause::at("response.copied");
+            call.state = State::Free;
+            self.free.push(header.call);
+            if let Some(context) = call.context.take() {
+                self.in_flight -= 1;
+                done(context, Kind::outcome(header.kind, message));
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Gives a deadline to each call that has none: it counts from the first look at the clock
+    /// after the call, so that a call that is answered at once costs no look.
+    pub(crate) fn stamp(&mut self, now_ns: u64) {
+        let end = self.requests.position();
+        if self.stamped == end {
+            return;
+        }
+        for call in self.calls.iter_mut().filter(|call| call.state == State::InFlight) {
+            if call.deadline_ns == 0 {
+                call.deadline_ns = now_ns.saturating_add(call.timeout_ns).max(1);
+                self.earliest_ns = self.earliest_ns.min(call.deadline_ns);
+            }
+        }
+        self.stamped = end;
+    }
+
+    /// Ends the calls whose deadline has passed.
+    pub(crate) fn expire(
+        &mut self,
+        now_ns: u64,
+        done: &mut impl FnMut(C, Result<&[u8], CallError>),
+    ) -> usize {
+        if now_ns < self.earliest_ns {
+            return 0;
+        }
+        let before = self.in_flight;
+        self.earliest_ns = u64::MAX;
+        for call in self.calls.iter_mut().filter(|call| call.state == State::InFlight) {
+            if call.deadline_ns == 0 || call.deadline_ns > now_ns {
+                let deadline_ns = if call.deadline_ns == 0 { u64::MAX } else { call.deadline_ns };
+                self.earliest_ns = self.earliest_ns.min(deadline_ns);
+            } else {
+                call.state = State::Abandoned;
+                self.in_flight -= 1;
+                if let Some(context) = call.context.take() {
+                    done(context, Err(CallError::Deadline));
+                }
+            }
+        }
+        before - self.in_flight
+    }
+
+    /// Ends all calls.
+    pub(crate) fn fail_all(
+        &mut self,
+        error: CallError,
+        done: &mut impl FnMut(C, Result<&[u8], CallError>),
+    ) -> usize {
+        for call in &mut self.calls {
+            if let Some(context) = call.context.take() {
+                call.state = State::Abandoned;
+                done(context, Err(error));
+            }
+        }
+        core::mem::take(&mut self.in_flight)
+    }
+
+    /// Stops waiting for a call, unless it has ended. A late response will be discarded.
+    pub(crate) fn abandon(&mut self, id: CallId) -> Option<C> {
+        let call = &mut self.calls[usize::from(id.call)];
+        if call.state != State::InFlight || call.generation != id.generation {
+            return None;
+        }
+        call.state = State::Abandoned;
+        self.in_flight -= 1;
+        call.context.take()
+    }
+}

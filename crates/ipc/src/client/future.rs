@@ -1,0 +1,142 @@
+//! Calls as futures, on any executor that runs local tasks.
+
+use core::{
+    cell::RefCell,
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll, Waker},
+};
+use std::{os::fd::AsFd as _, path::Path, rc::Rc, time::Duration};
+
+use crate::{
+    client::{
+        core::CallId,
+        link::ConnectError,
+        pipe::{ClientConfig, Pipe, timeout_ns},
+        reactor::Reactor,
+    },
+    status::CallError,
+};
+
+/// What a call is waiting for, shared by its future and the client.
+#[derive(Debug, Default)]
+struct Slot {
+    outcome: Option<Result<Vec<u8>, CallError>>,
+    waker: Option<Waker>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    pipe: Pipe<Rc<RefCell<Slot>>>,
+    reactor: Reactor,
+}
+
+impl Inner {
+    /// Hands out responses, and wakes those who wait for them.
+    fn poll(&mut self) -> usize {
+        self.pipe.poll(&mut |slot: Rc<RefCell<Slot>>, response| {
+            let mut slot = slot.borrow_mut();
+            slot.outcome = Some(response.map(<[u8]>::to_vec));
+            if let Some(waker) = slot.waker.take() {
+                waker.wake();
+            }
+        })
+    }
+}
+
+/// A client whose calls are futures.
+///
+/// Any future that is polled serves all of them. When all wait, one thread per client waits in the
+/// kernel for the server, and wakes the task whose future was polled last.
+///
+/// It belongs to one thread:
+///
+/// ```compile_fail
+/// fn sendable<T: Send>() {}
+/// sendable::<copyrpc_ipc::FutureClient>();
+/// ```
+#[derive(Clone, Debug)]
+pub struct FutureClient(Rc<RefCell<Inner>>);
+
+impl FutureClient {
+    /// Connects to the server that listens at `path`. Blocks as long as that takes.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError`].
+    pub fn connect(path: &Path, config: ClientConfig) -> Result<Self, ConnectError> {
+        let pipe = Pipe::connect(path, config)?;
+        let os = |source| ConnectError::Os { call: "start of the waiting thread", source };
+        let reactor = Reactor::start(pipe.as_fd().try_clone_to_owned().map_err(os)?).map_err(os)?;
+        Ok(Self(Rc::new(RefCell::new(Inner { pipe, reactor }))))
+    }
+
+    /// Sends a request; the future is its response. It need not be polled for the server to answer.
+    ///
+    /// Dropping the future abandons the call: a late response is discarded.
+    pub fn call(&self, request: &[u8]) -> Call {
+        let timeout = self.0.borrow().pipe.config().timeout;
+        self.call_within(request, timeout)
+    }
+
+    /// Like [`call`](Self::call), with a deadline of its own.
+    pub fn call_within(&self, request: &[u8], timeout: Duration) -> Call {
+        let slot = Rc::new(RefCell::new(Slot::default()));
+        let mut inner = self.0.borrow_mut();
+        let submitted = inner.pipe.submit(request, timeout_ns(timeout), Rc::clone(&slot));
+        inner.pipe.flush();
+        let id = match submitted {
+            Ok(id) => Some(id),
+            Err((error, slot)) => {
+                slot.borrow_mut().outcome = Some(Err(error));
+                None
+            }
+        };
+        Call { client: self.clone(), slot, id }
+    }
+}
+
+/// A call that is on its way.
+#[derive(Debug)]
+#[must_use = "dropping a call abandons it"]
+pub struct Call {
+    client: FutureClient,
+    slot: Rc<RefCell<Slot>>,
+    /// `None` if nothing was sent.
+    id: Option<CallId>,
+}
+
+impl Future for Call {
+    type Output = Result<Vec<u8>, CallError>;
+
+    /// # Panics
+    ///
+    /// After it was ready, or when an executor's waker polls a call of the same client from within
+    /// `wake`.
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut inner = self.client.0.borrow_mut();
+        loop {
+            if let Some(outcome) = self.slot.borrow_mut().outcome.take() {
+                return Poll::Ready(outcome);
+            }
+            if inner.poll() > 0 {
+                continue;
+            }
+            self.slot.borrow_mut().waker = Some(context.waker().clone());
+            if inner.pipe.arm() {
+                let deadline_ns = inner.pipe.core().earliest_deadline_ns();
+                inner.reactor.wake_when_readable(context.waker(), deadline_ns);
+                return Poll::Pending;
+            }
+        }
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        // Within a waker that a poll of this client called, the call stays; its response is dropped.
+        if let (Some(id), Ok(mut inner)) = (self.id, self.client.0.try_borrow_mut()) {
+            drop(inner.pipe.abandon(id));
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! A thread that waits for a descriptor, so that futures need no executor of a certain kind.
+
+use std::{
+    io,
+    os::fd::OwnedFd,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    task::Waker,
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use os::clock;
+
+use crate::poller::Poller;
+
+/// Longest wait without a look around: nothing depends on it.
+const WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// What the thread is to do.
+#[derive(Debug, Default)]
+struct Orders {
+    wakers: Vec<Waker>,
+    deadline_ns: u64,
+    /// The client is gone.
+    is_over: bool,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    orders: Mutex<Orders>,
+    changed: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Orders> {
+        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Wakes tasks when a descriptor becomes readable or a deadline passes. Joined on drop.
+#[derive(Debug)]
+pub(crate) struct Reactor {
+    shared: Arc<Shared>,
+    /// Interrupts the thread's wait.
+    interrupt: Arc<os::event::Event>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Reactor {
+    /// Starts the thread.
+    pub(crate) fn start(readable: OwnedFd) -> io::Result<Self> {
+        let interrupt = Arc::new(os::event::Event::new().map_err(io::Error::other)?);
+        let poller = Poller::new()?;
+        poller.add(&readable, 0)?;
+        poller.add(&*interrupt, 1)?;
+        let shared = Arc::new(Shared::default());
+        let thread = thread::Builder::new().name("copyrpc-ipc".into()).spawn({
+            let (shared, interrupt) = (Arc::clone(&shared), Arc::clone(&interrupt));
+            move || {
+                // Owned by the thread: watched until it ends.
+                let _readable = readable;
+                run(&shared, &poller, &interrupt);
+            }
+        })?;
+        Ok(Self { shared, interrupt, thread: Some(thread) })
+    }
+
+    /// Wakes a task once, when the descriptor is readable or at the deadline.
+    pub(crate) fn wake_when_readable(&self, waker: &Waker, deadline_ns: u64) {
+        let mut orders = self.shared.lock();
+        if !orders.wakers.iter().any(|known| known.will_wake(waker)) {
+            orders.wakers.push(waker.clone());
+        }
+        let is_earlier = orders.wakers.len() == 1 || deadline_ns < orders.deadline_ns;
+        if is_earlier {
+            orders.deadline_ns = deadline_ns;
+            drop(orders);
+            self.shared.changed.notify_one();
+            // Fails only on a descriptor that is no event.
+            let _ = self.interrupt.signal();
+        }
+    }
+}
+
+impl Drop for Reactor {
+    fn drop(&mut self) {
+        self.shared.lock().is_over = true;
+        self.shared.changed.notify_one();
+        let _ = self.interrupt.signal();
+        if let Some(thread) = self.thread.take() {
+            // It does nothing that panics but waking, which is the executor's affair.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(shared: &Shared, poller: &Poller, interrupt: &os::event::Event) {
+    loop {
+        let mut orders = shared.lock();
+        // Without a task to wake, a readable descriptor is of no interest.
+        while orders.wakers.is_empty() && !orders.is_over {
+            let waited = shared.changed.wait_timeout(orders, WAIT_MAX);
+            orders = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        if orders.is_over {
+            return;
+        }
+        let deadline_ns = orders.deadline_ns;
+        drop(orders);
+        let left_ns = deadline_ns.saturating_sub(clock::now_ns());
+        let timeout_ns = left_ns.min(u64::try_from(WAIT_MAX.as_nanos()).unwrap_or(u64::MAX));
+        let is_readable = poller.wait(timeout_ns).any(|ready| ready.key == 0);
+        // New orders are looked at above.
+        let _ = interrupt.drain();
+        if is_readable || clock::now_ns() >= deadline_ns {
+            let wakers = core::mem::take(&mut shared.lock().wakers);
+            wakers.into_iter().for_each(Waker::wake);
+        }
+    }
+}

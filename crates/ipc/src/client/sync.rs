@@ -1,0 +1,121 @@
+//! One call at a time, blocking.
+
+use std::{path::Path, time::Duration};
+
+use os::clock;
+
+use crate::{
+    client::{
+        link::ConnectError,
+        pipe::{ClientConfig, Pipe, timeout_ns},
+    },
+    status::CallError,
+};
+
+/// A client that makes one call at a time and waits for its response.
+///
+/// It can move to another thread, but not be used by two at a time:
+///
+/// ```compile_fail
+/// fn shared<T: Sync>() {}
+/// shared::<copyrpc_ipc::SyncClient>();
+/// ```
+#[derive(Debug)]
+pub struct SyncClient {
+    pipe: Pipe<()>,
+}
+
+impl SyncClient {
+    /// Connects to the server that listens at `path`.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError`].
+    pub fn connect(path: &Path, config: ClientConfig) -> Result<Self, ConnectError> {
+        Ok(Self { pipe: Pipe::connect(path, config)? })
+    }
+
+    /// Connects again, to the same server or its successor.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError`]; the client stays as it was.
+    pub fn reconnect(&mut self) -> Result<(), ConnectError> {
+        self.pipe.reconnect(&mut |(), _| {})
+    }
+
+    /// Sends a request and waits for its response, with the configured deadline.
+    ///
+    /// The response is a private copy, valid until the next call.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`].
+    #[inline]
+    pub fn call(&mut self, request: &[u8]) -> Result<&[u8], CallError> {
+        self.call_within(request, self.pipe.config().timeout)
+    }
+
+    /// Like [`call`](Self::call), with a deadline of its own.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`].
+    #[inline]
+    pub fn call_within(&mut self, request: &[u8], timeout: Duration) -> Result<&[u8], CallError> {
+        let timeout_ns = timeout_ns(timeout);
+        let mut outcome = None;
+        loop {
+            match self.pipe.submit(request, timeout_ns, ()) {
+                Ok(_) => break,
+                // All entries wait for late responses of calls that missed their deadline.
+                Err((CallError::Full { .. }, ())) => self.wait_for_entry(timeout)?,
+                Err((error, ())) => return Err(error),
+            }
+        }
+        loop {
+            self.pipe.poll(&mut |(), response| outcome = Some(response.map(<[u8]>::len)));
+            match outcome {
+                Some(Ok(len_bytes)) => return Ok(self.pipe.core().copied(len_bytes)),
+                Some(Err(error)) => return Err(error),
+                None => self.pipe.rest(u64::MAX),
+            }
+        }
+    }
+
+    #[cold]
+    fn wait_for_entry(&mut self, timeout: Duration) -> Result<(), CallError> {
+        let deadline_ns = clock::deadline_ns(timeout);
+        loop {
+            self.pipe.poll(&mut |(), _| {});
+            if let Some(error) = self.pipe.gone() {
+                return Err(error);
+            }
+            if self.pipe.core().has_free() {
+                return Ok(());
+            }
+            if clock::now_ns() >= deadline_ns {
+                return Err(CallError::Full { depth: self.pipe.core().depth() });
+            }
+            self.pipe.rest(deadline_ns);
+        }
+    }
+
+    /// Longest request, in bytes.
+    #[must_use]
+    pub fn request_bytes_max(&self) -> usize {
+        self.pipe.core().request_bytes_max()
+    }
+
+    /// Longest response, in bytes.
+    #[must_use]
+    pub fn response_bytes_max(&self) -> usize {
+        self.pipe.core().response_bytes_max()
+    }
+
+    /// Differs between any two servers that ever listened at the path.
+    #[must_use]
+    pub fn server_generation(&self) -> u64 {
+        self.pipe.server_generation()
+    }
+}

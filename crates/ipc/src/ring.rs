@@ -1,0 +1,151 @@
+//! A ring of slots that carries requests one way, and another one that carries responses back.
+//!
+//! ```text
+//!          slot 0      slot 1                     slot depth - 1
+//!        ┌───────────┬───────────┬───────────────┬───────────┐
+//!        │ header    │ header    │      ...      │ header    │ 8 bytes, written last: publishes
+//!        │ payload   │ payload   │               │ payload   │ 56 bytes; longer: in the bulk area
+//!        └───────────┴───────────┴───────────────┴───────────┘
+//! ```
+//!
+//! There is no head, no tail and no credit. A producer writes the slot of its position and then the
+//! header with the *tag* of the current lap; a consumer looks at one slot until it carries that tag.
+//! A message of up to 56 bytes thus moves in the one cache line that also announces it.
+//!
+//! # Why no producer overtakes its consumer
+//!
+//! A client has at most `depth` calls in flight, and a call ends when its response is consumed.
+//!
+//! - *Requests.* To publish position `p + depth` a client must have had a response to one of the
+//!   requests `p ..= p + depth - 1`. The server takes requests in order, so it had taken `p`.
+//! - *Responses.* The server publishes response `r + depth` only if it took `r + depth + 1`
+//!   requests. The last of these was published after the client consumed `r + 1` responses, so the
+//!   client had consumed response `r`.
+//!
+//! In both cases the chain of publications also orders the consumer's loads of a slot before the
+//! producer's next stores to it. The same holds of the bulk area of a call, which belongs to the
+//! client until it publishes the request and again once it consumed the response.
+//!
+//! A client that breaks the rule hurts only itself: its requests are checked against what the server
+//! keeps in private memory, and responses land in its own half.
+
+use memory::sync::{AtomicU64, Ordering};
+
+use crate::header::{Header, Tag};
+
+/// Where the slots of a ring live.
+pub trait Slots {
+    /// Logarithm of the number of slots.
+    fn depth_log2(&self) -> u32;
+
+    /// Header of a slot below the depth.
+    fn header(&self, slot: usize) -> &AtomicU64;
+
+    /// Stores a message to a slot or, if it is too long, to the bulk area of its call.
+    fn store(&self, slot: usize, call: u16, message: &[u8]);
+
+    /// Loads a message, once. `call` is below the depth and the length was checked.
+    fn load(&self, slot: usize, call: u16, message: &mut [u8]);
+}
+
+/// The other side wrote a tag of neither this lap nor the one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadTag;
+
+/// Position of the side that fills a ring.
+#[derive(Debug)]
+pub struct Producer {
+    position: u64,
+}
+
+/// Position of the side that empties a ring.
+#[derive(Debug)]
+pub struct Consumer {
+    position: u64,
+}
+
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "masked to the depth, at most 4096")]
+fn slot_of(position: u64, depth_log2: u32) -> usize {
+    position as usize & ((1 << depth_log2) - 1)
+}
+
+/// Gives all slots the tag of the lap before the one that contains `position`.
+pub fn reset(slots: &impl Slots, position: u64) {
+    let depth = 1u64 << slots.depth_log2();
+    for position in (0..depth).map(|offset| position.wrapping_add(offset)) {
+        let tag = Tag::of(position, slots.depth_log2()).before();
+        let header = slots.header(slot_of(position, slots.depth_log2()));
+        header.store(tag.to_word(), Ordering::Relaxed);
+    }
+}
+
+impl Producer {
+    /// Begins at a position that the consumer begins at, too.
+    #[must_use]
+    pub fn new(position: u64) -> Self {
+        Self { position }
+    }
+
+    /// Number of messages ever published, plus the first position.
+    #[inline]
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Publishes one message. The caller keeps the rule above: fewer than `depth` calls in flight.
+    #[inline(always)]
+    pub fn publish(&mut self, slots: &impl Slots, header: Header, message: &[u8]) {
+        let depth_log2 = slots.depth_log2();
+        let slot = slot_of(self.position, depth_log2);
+        slots.store(slot, header.call, message);
+        crate::pause::at("filled");
+        let word = header.pack(Tag::of(self.position, depth_log2));
+        // SYNC(slot): the message before its header; pairs with the Acquire in `Consumer::peek`.
+        slots.header(slot).store(word, Ordering::Release);
+        self.position = self.position.wrapping_add(1);
+    }
+}
+
+impl Consumer {
+    /// Begins at a position that the producer begins at, too.
+    #[must_use]
+    pub fn new(position: u64) -> Self {
+        Self { position }
+    }
+
+    /// Number of messages ever consumed, plus the first position.
+    #[inline]
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Header of the next message, an allegation of the other side, if it is published.
+    ///
+    /// # Errors
+    ///
+    /// [`BadTag`].
+    #[inline(always)]
+    pub fn peek(&self, slots: &impl Slots) -> Result<Option<Header>, BadTag> {
+        let depth_log2 = slots.depth_log2();
+        let header = slots.header(slot_of(self.position, depth_log2));
+        let tag = Tag::of(self.position, depth_log2);
+        // SYNC(slot): the header before its message; pairs with the Release in `Producer::publish`.
+        let word = header.load(Ordering::Acquire);
+        match Tag::of_word(word) {
+            found if found == tag => Ok(Some(Header::unpack(word))),
+            found if found == tag.before() => Ok(None),
+            _ => Err(BadTag),
+        }
+    }
+
+    /// Copies the message of a header that [`peek`](Self::peek) just returned and the caller found
+    /// plausible, and moves on.
+    #[inline(always)]
+    pub fn take(&mut self, slots: &impl Slots, header: Header, message: &mut [u8]) {
+        slots.load(slot_of(self.position, slots.depth_log2()), header.call, message);
+        self.position = self.position.wrapping_add(1);
+    }
+}

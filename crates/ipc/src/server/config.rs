@@ -1,0 +1,85 @@
+//! What a server offers, and to how many.
+
+use crate::{
+    half::{BadShape, Shape},
+    handshake::CLIENTS_MAX,
+    wait::Wait,
+};
+
+/// How a server behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct ServerConfig {
+    /// Most calls in flight per client, a power of two up to 4096.
+    pub depth: u16,
+    /// Longest request, up to 16 MiB - 1. Up to 56 bytes travel in one cache line.
+    pub request_bytes_max: u32,
+    /// Longest response, up to 16 MiB - 1. Up to 56 bytes travel in one cache line.
+    pub response_bytes_max: u32,
+    /// Most clients at a time, up to 4096.
+    pub clients_max: u16,
+    /// Most clients of one user at a time.
+    pub clients_per_user_max: u16,
+    /// Most requests taken of one client before the others have their turn.
+    pub turn_budget: u32,
+    /// What to do while there is no request.
+    pub wait: Wait,
+    /// Where rings begin: near a wrap in tests.
+    #[doc(hidden)]
+    pub first_position: u64,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self {
+            depth: 64,
+            request_bytes_max: 4096,
+            response_bytes_max: 4096,
+            clients_max: 256,
+            clients_per_user_max: 256,
+            turn_budget: 32,
+            wait: Wait::default(),
+            first_position: 0,
+        }
+    }
+}
+
+/// A configuration that cannot be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// Only powers of two can be indexed by masking.
+    #[error("a depth of {depth} is not a power of two")]
+    Depth {
+        /// As configured.
+        depth: u16,
+    },
+    /// Messages or rings are too large.
+    #[error(transparent)]
+    Shape(#[from] BadShape),
+    /// No clients, or too many.
+    #[error("{clients} clients are not between 1 and {CLIENTS_MAX}")]
+    Clients {
+        /// As configured.
+        clients: u16,
+    },
+    /// No request would ever be taken.
+    #[error("a turn budget of zero serves nobody")]
+    Budget,
+}
+
+impl ServerConfig {
+    /// Shapes of the up and the down half of each client.
+    pub(crate) fn shapes(&self) -> Result<(Shape, Shape), ConfigError> {
+        if !self.depth.is_power_of_two() {
+            return Err(ConfigError::Depth { depth: self.depth });
+        }
+        if self.clients_max == 0 || self.clients_max > CLIENTS_MAX {
+            return Err(ConfigError::Clients { clients: self.clients_max });
+        }
+        if self.turn_budget == 0 {
+            return Err(ConfigError::Budget);
+        }
+        let depth_log2 = self.depth.ilog2();
+        let up = Shape::new(depth_log2, self.request_bytes_max)?;
+        Ok((up, Shape::new(depth_log2, self.response_bytes_max)?))
+    }
+}

@@ -1,0 +1,197 @@
+//! The entrance of a server: a lock, a listening socket, and connections that have not said hello.
+
+use std::{
+    collections::VecDeque,
+    fs::DirBuilder,
+    io,
+    os::unix::fs::DirBuilderExt as _,
+    path::{Path, PathBuf},
+};
+
+use os::{
+    clock,
+    fdpass::RecvError,
+    lock::{LockError, LockFile},
+    rendezvous::{Address, Connection, Listener, RendezvousError},
+};
+
+use crate::{
+    handshake::{self, Answer, DATAGRAM_BYTES_MAX, HandshakeError, RefuseReason},
+    poller::Poller,
+    server::key::Key,
+};
+
+/// Connections that may wait for their hello; a newer one displaces the oldest.
+const PENDING_MAX: usize = 64;
+
+/// How long a connection may stay silent.
+const HELLO_TIMEOUT_NS: u64 = 1_000_000_000;
+
+/// Connections accepted per look.
+const ACCEPTS_PER_LOOK: usize = 32;
+
+/// How long accepting pauses when descriptors run out.
+const BACKOFF_NS: u64 = 100_000_000;
+
+/// Why a server did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// Another server is there.
+    #[error(transparent)]
+    Locked(#[from] LockError),
+    /// The socket cannot be made.
+    #[error(transparent)]
+    Rendezvous(#[from] RendezvousError),
+    /// The memory cannot be made.
+    #[error(transparent)]
+    Map(#[from] memory::MapError),
+    /// The memory cannot be sealed.
+    #[error(transparent)]
+    Seal(#[from] memory::SealError),
+    /// The configuration is impossible.
+    #[error(transparent)]
+    Config(#[from] super::config::ConfigError),
+    /// The kernel refused something else.
+    #[error("{call} failed: {source}")]
+    Os {
+        /// What was tried.
+        call: &'static str,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
+#[derive(Debug)]
+struct Pending {
+    connection: Connection,
+    deadline_ns: u64,
+    number: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Door {
+    /// Before the lock: the socket's file is removed while the lock is held.
+    listener: Option<Listener>,
+    _lock: LockFile,
+    /// Oldest first.
+    pending: VecDeque<Pending>,
+    count: u64,
+    /// While accepting is suspended.
+    resume_ns: Option<u64>,
+}
+
+impl Door {
+    pub(crate) fn open(path: &Path, poller: &Poller) -> Result<Self, BindError> {
+        let directory = path.parent().unwrap_or(Path::new("."));
+        match DirBuilder::new().mode(0o700).create(directory) {
+            Err(source) if source.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(BindError::Os { call: "mkdir", source });
+            }
+            _ => {}
+        }
+        let lock = LockFile::acquire(&lock_path(path))?;
+        let listener = Listener::bind(&Address::Path(path.to_owned()))?;
+        poller
+            .add(&listener, Key::LISTENER.to_word())
+            .map_err(|source| BindError::Os { call: "epoll_ctl", source })?;
+        let pending = VecDeque::with_capacity(PENDING_MAX);
+        Ok(Self { listener: Some(listener), _lock: lock, pending, count: 0, resume_ns: None })
+    }
+
+    /// In a forked child: the socket's file belongs to the parent.
+    pub(crate) fn forget(&mut self) {
+        core::mem::forget(self.listener.take());
+    }
+
+    pub(crate) fn pending_of(&self, uid: u32) -> usize {
+        let uids = self.pending.iter().map(|pending| pending.connection.peer_credentials().uid);
+        uids.filter(|candidate| *candidate == uid).count()
+    }
+
+    /// Takes new connections; returns whether it had to back off.
+    pub(crate) fn accept(&mut self, poller: &Poller) -> bool {
+        for _ in 0..ACCEPTS_PER_LOOK {
+            let Some(listener) = &self.listener else { return false };
+            match listener.accept(clock::NOW) {
+                Ok(connection) => {
+                    if self.pending.len() == PENDING_MAX {
+                        self.drop_oldest(poller);
+                    }
+                    self.count += 1;
+                    let number = self.count;
+                    if poller.add(&connection, Key::pending(number).to_word()).is_ok() {
+                        let deadline_ns =
+                            clock::deadline_ns(core::time::Duration::from_nanos(HELLO_TIMEOUT_NS));
+                        self.pending.push_back(Pending { connection, deadline_ns, number });
+                    }
+                }
+                Err(RendezvousError::TimedOut) => return false,
+                Err(RendezvousError::Os { .. }) => {
+                    // A level-triggered listener that cannot be served would keep the server awake.
+                    poller.remove(listener);
+                    self.resume_ns = Some(clock::now_ns() + BACKOFF_NS);
+                    return true;
+                }
+                // Somebody who left, or who may not come in.
+                Err(_) => {}
+            }
+        }
+        false
+    }
+
+    /// Ends what has waited too long; returns the number of connections dropped.
+    pub(crate) fn expire(&mut self, now_ns: u64, poller: &Poller) -> usize {
+        if let Some(listener) = &self.listener
+            && self.resume_ns.is_some_and(|resume_ns| resume_ns <= now_ns)
+        {
+            let added = poller.add(listener, Key::LISTENER.to_word());
+            self.resume_ns = added.is_err().then_some(now_ns + BACKOFF_NS);
+        }
+        let mut dropped = 0;
+        while self.pending.front().is_some_and(|oldest| oldest.deadline_ns <= now_ns) {
+            self.drop_oldest(poller);
+            dropped += 1;
+        }
+        dropped
+    }
+
+    fn drop_oldest(&mut self, poller: &Poller) {
+        if let Some(oldest) = self.pending.pop_front() {
+            poller.remove(&oldest.connection);
+        }
+    }
+
+    /// Takes a connection that has something to say, if that is hello; `None` if it must wait or
+    /// was dropped.
+    pub(crate) fn greet(&mut self, number: u64, poller: &Poller) -> Option<Connection> {
+        let index = self.pending.iter().position(|pending| pending.number == number)?;
+        let mut buffer = [0; DATAGRAM_BYTES_MAX];
+        let hello = self.pending[index].connection.recv(&mut buffer, 0, clock::NOW);
+        if matches!(hello, Err(RecvError::TimedOut)) {
+            return None;
+        }
+        let connection = self.pending.remove(index)?.connection;
+        poller.remove(&connection);
+        match handshake::read_hello(&buffer[..hello.ok()?.len_bytes]) {
+            Ok(()) => Some(connection),
+            Err(HandshakeError::Version { .. }) => {
+                refuse(&connection, RefuseReason::Version);
+                None
+            }
+            Err(_) => None,
+        }
+    }
+}
+
+/// Says no. Whoever does not listen to that does not need it.
+pub(crate) fn refuse(connection: &Connection, reason: RefuseReason) {
+    let answer = handshake::write_answer(Answer::Refused(reason));
+    let _ = connection.send(&answer, &[], clock::NOW);
+}
+
+/// The lock file beside a socket.
+fn lock_path(socket: &Path) -> PathBuf {
+    let mut name = socket.file_name().unwrap_or_default().to_owned();
+    name.push(".lock");
+    socket.with_file_name(name)
+}

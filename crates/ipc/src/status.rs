@@ -1,0 +1,163 @@
+//! How a call ends, and why a client loses its place.
+
+/// Why a client was evicted: the code that the server leaves in memory that the client can read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[repr(u32)]
+pub enum EvictReason {
+    /// A slot carried a tag of neither this lap nor the one before.
+    #[error("a slot of its request ring is out of sequence")]
+    BadTag = 1,
+    /// A request named a call beyond the depth.
+    #[error("a request names a call that does not exist")]
+    BadCall = 2,
+    /// A request named a call that is in flight.
+    #[error("a request names a call that is in flight")]
+    CallInUse = 3,
+    /// A request was longer than agreed.
+    #[error("a request is longer than agreed")]
+    BadLength = 4,
+    /// A request was of a kind that does not exist.
+    #[error("a request is of a kind that does not exist")]
+    BadKind = 5,
+    /// It woke the server more often than it sent requests.
+    #[error("it woke the server without need")]
+    DoorbellStorm = 6,
+    /// It sent something over the socket that is not in the protocol.
+    #[error("it broke the protocol of the socket")]
+    BadDatagram = 7,
+    /// The operator of the server decided so.
+    #[error("the server's operator evicted it")]
+    Operator = 8,
+    /// A reason that a newer server knows.
+    #[error("the server gave a reason that this version does not know")]
+    Unknown = u32::MAX,
+}
+
+impl EvictReason {
+    const ALL: [Self; 8] = [
+        Self::BadTag,
+        Self::BadCall,
+        Self::CallInUse,
+        Self::BadLength,
+        Self::BadKind,
+        Self::DoorbellStorm,
+        Self::BadDatagram,
+        Self::Operator,
+    ];
+
+    /// The reason that a word stands for, unless it stands for none.
+    #[must_use]
+    pub fn from_word(word: u32) -> Option<Self> {
+        match word {
+            0 => None,
+            _ => Some(Self::ALL.into_iter().find(|r| *r as u32 == word).unwrap_or(Self::Unknown)),
+        }
+    }
+}
+
+/// Why a call has no response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// The deadline passed. The server may or may not have executed the call, or may still do so.
+    #[error("no response before the deadline; the call may have been executed")]
+    Deadline,
+    /// The server died or closed the connection. Reconnect; the call may have been executed.
+    #[error("the server is gone; reconnect")]
+    ServerGone,
+    /// The server evicted this client. Reconnect once the reason is dealt with.
+    #[error("the server evicted this client: {0}")]
+    Evicted(EvictReason),
+    /// The server wrote something that is not in the protocol.
+    #[error("the server breaks the protocol; both sides must run compatible versions")]
+    ServerBroken,
+    /// The handler answered with an error code of the application.
+    #[error("the handler failed with code {0}")]
+    HandlerError(u32),
+    /// The handler dropped the request, or panicked.
+    #[error("the handler gave no answer")]
+    NotAnswered,
+    /// The server has no memory, or no place, for this call now. Retry later.
+    #[error("the server has no resources for the call; retry later")]
+    ResourceExhausted,
+    /// The response was longer than agreed at connect.
+    #[error("the response exceeds the agreed length; raise the server's `response_bytes_max`")]
+    ResponseTooLarge,
+    /// The request is longer than agreed at connect. Nothing was sent.
+    #[error("a request of {len_bytes} B exceeds the agreed {max_bytes} B; nothing was sent")]
+    TooLarge {
+        /// Length of the request.
+        len_bytes: usize,
+        /// Longest request.
+        max_bytes: usize,
+    },
+    /// As many calls as agreed are in flight, late responses of abandoned calls included. Nothing
+    /// was sent; retry after a response.
+    #[error("all {depth} calls are in flight; nothing was sent, retry after a response")]
+    Full {
+        /// Calls in flight.
+        depth: usize,
+    },
+    /// This process is a `fork(2)` of the one that made the handle. Connect anew; nothing was sent.
+    #[error("the handle belongs to the parent of this process; connect anew")]
+    ForkedHandle,
+}
+
+/// Kind of a response, as its header carries it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    Ok = 0,
+    /// The message is the code, 4 bytes little-endian.
+    HandlerError = 1,
+    NotAnswered = 2,
+    ResourceExhausted = 3,
+    TooLarge = 4,
+}
+
+impl Kind {
+    /// Bytes of the message of [`Self::HandlerError`].
+    pub(crate) const CODE_BYTES: usize = size_of::<u32>();
+
+    /// How a call ends whose response has this kind and this message.
+    #[inline(always)]
+    pub(crate) fn outcome(kind: u8, message: &[u8]) -> Result<&[u8], CallError> {
+        if kind == Self::Ok as u8 { Ok(message) } else { Err(Self::error(kind, message)) }
+    }
+
+    #[cold]
+    fn error(kind: u8, message: &[u8]) -> CallError {
+        match kind {
+            _ if kind == Self::NotAnswered as u8 => CallError::NotAnswered,
+            _ if kind == Self::ResourceExhausted as u8 => CallError::ResourceExhausted,
+            _ if kind == Self::TooLarge as u8 => CallError::ResponseTooLarge,
+            _ if kind == Self::HandlerError as u8 => {
+                message.try_into().map_or(CallError::ServerBroken, |code| {
+                    CallError::HandlerError(u32::from_le_bytes(code))
+                })
+            }
+            _ => CallError::ServerBroken,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_survives_its_word() {
+        for reason in EvictReason::ALL {
+            assert_eq!(EvictReason::from_word(reason as u32), Some(reason));
+        }
+        assert_eq!(EvictReason::from_word(0), None);
+        assert_eq!(EvictReason::from_word(77), Some(EvictReason::Unknown));
+    }
+
+    #[test]
+    fn unknown_kinds_and_short_codes_are_errors_of_the_server() {
+        assert_eq!(Kind::outcome(0, b"yes"), Ok(&b"yes"[..]));
+        assert_eq!(Kind::outcome(1, &[7, 0, 0, 0]), Err(CallError::HandlerError(7)));
+        assert_eq!(Kind::outcome(1, &[7]), Err(CallError::ServerBroken));
+        assert_eq!(Kind::outcome(15, &[]), Err(CallError::ServerBroken));
+    }
+}

@@ -1,0 +1,108 @@
+//! Calls as futures, on the smallest of executors.
+
+use core::{
+    future::Future,
+    pin::{Pin, pin},
+    task::{Context, Poll, Waker},
+};
+use std::{
+    sync::Arc,
+    task::Wake,
+    thread::{self, Thread},
+    time::Duration,
+};
+
+use super::rig::*;
+use crate::{CallError, ClientConfig, FutureClient};
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Polls only when woken: a lost wake-up is a test that ends in an error.
+fn block_on<F: Future>(future: F) -> F::Output {
+    let mut future = pin!(future);
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let start = std::time::Instant::now();
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return output;
+        }
+        thread::park_timeout(PATIENCE);
+        assert!(start.elapsed() < PATIENCE, "never woken");
+    }
+}
+
+fn client(dir: &Dir) -> FutureClient {
+    FutureClient::connect(&dir.socket(), patient()).expect("a server is there")
+}
+
+#[test]
+fn calls_are_answered_in_turn_and_at_once() {
+    let dir = Dir::new();
+    let _server = ServerThread::start(&dir.socket(), small(), increment);
+    let client = client(&dir);
+    for _ in 0..50 {
+        assert_eq!(block_on(client.call(b"abc")).unwrap(), b"bcd");
+    }
+    let calls: Vec<_> = (0..8u8).map(|number| client.call(&[number])).collect();
+    assert_eq!(block_on(client.call(b"")), Err(CallError::Full { depth: 8 }));
+    for (number, call) in (1u8..).zip(calls) {
+        assert_eq!(block_on(call).unwrap(), [number]);
+    }
+}
+
+#[test]
+fn fault_g2_a_future_that_sleeps_meets_its_deadline() {
+    let dir = Dir::new();
+    let mut kept = Vec::new();
+    let _server = ServerThread::start(&dir.socket(), small(), move |r| kept.push(r.defer()));
+    let client = client(&dir);
+    let late = client.call_within(b"never", Duration::from_millis(30));
+    assert_eq!(block_on(late), Err(CallError::Deadline));
+}
+
+#[test]
+fn fault_a4_a_future_that_sleeps_learns_of_the_death_of_the_server() {
+    let dir = Dir::new();
+    let server = Role::start("server", &dir.socket(), Some("request.taken"));
+    drop(connect_eventually(&dir.socket()));
+    let client = client(&dir);
+    let call = client.call(b"to the dead");
+    server.wait_stopped();
+    drop(server);
+    assert_eq!(block_on(call), Err(CallError::ServerGone));
+}
+
+#[test]
+fn fault_a13_dropped_futures_free_their_calls() {
+    let dir = Dir::new();
+    let _server = ServerThread::start(&dir.socket(), small(), increment);
+    let client = client(&dir);
+    for round in 0..100u8 {
+        let mut dropped = Box::pin(client.call(b"dropped"));
+        if round % 2 == 0 {
+            // Registered with the waiting thread, then dropped.
+            let mut context = Context::from_waker(Waker::noop());
+            let _ = Pin::as_mut(&mut dropped).poll(&mut context);
+        }
+        drop(dropped);
+        assert_eq!(block_on(client.call(&[round])).unwrap(), [round + 1]);
+    }
+}
+
+#[test]
+fn fault_g4_a_client_dropped_before_its_calls_is_kept_by_them() {
+    let dir = Dir::new();
+    let server = ServerThread::start(&dir.socket(), small(), increment);
+    let config = ClientConfig { timeout: PATIENCE, ..patient() };
+    let client = FutureClient::connect(&dir.socket(), config).unwrap();
+    let call = client.call(b"abc");
+    drop(client);
+    assert_eq!(block_on(call).unwrap(), b"bcd");
+    expect_baseline(&server, 0);
+}

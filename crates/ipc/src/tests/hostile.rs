@@ -1,0 +1,338 @@
+//! Clients that break every rule, while others work with right answers.
+
+use std::{os::fd::AsFd as _, sync::Arc, thread};
+
+use memory::{
+    Region,
+    sync::{AtomicBool, AtomicU64, Ordering},
+};
+use os::{
+    clock,
+    rendezvous::{Address, Connection},
+};
+use rustix::{
+    fs::{MemfdFlags, SealFlags},
+    io::Errno,
+};
+
+use super::rig::*;
+use crate::{
+    CallError, EvictReason,
+    client::link::{self, Connected},
+    half::Half,
+    handshake,
+    header::{Header, Tag},
+    ring::{Producer, Slots as _},
+};
+
+fn connect(dir: &Dir) -> Connected {
+    link::connect(&dir.socket(), PATIENCE).expect("a server is there")
+}
+
+fn header(call: u16) -> Header {
+    Header { call, generation: 0, len_bytes: 3, kind: 0 }
+}
+
+/// The reason that the server leaves after `attack`, while somebody else is served.
+fn evicted_for(attack: impl FnOnce(&Half, &mut Producer)) -> EvictReason {
+    let dir = Dir::new();
+    let server = ServerThread::start(&dir.socket(), small(), |request| {
+        if request.payload() == b"owe" {
+            core::mem::forget(request.defer())
+        } else {
+            increment(request)
+        }
+    });
+    let mut bystander = sync(&dir.socket());
+    let Connected { mut link, up, down, position } = connect(&dir);
+    attack(&up, &mut Producer::new(position));
+    link.ring();
+    let mut reason = None;
+    eventually("the eviction", || {
+        expect_increment(&mut bystander, b"undisturbed");
+        reason = EvictReason::from_word(down.eviction().load(Ordering::Relaxed));
+        reason.is_some()
+    });
+    eventually("the hang-up", || link.look(1_000_000) == link::Life::Gone);
+    expect_baseline(&server, 1);
+    reason.expect("the condition holds")
+}
+
+#[test]
+fn fault_b1_a_tag_out_of_sequence_is_evicted() {
+    for tag in [Tag::of(0, 0), Tag::of(10, 3)] {
+        let reason = evicted_for(|up, producer| {
+            let word = header(0).pack(tag);
+            up.header((producer.position() % 8).try_into().unwrap()).store(word, Ordering::Release);
+        });
+        assert_eq!(reason, EvictReason::BadTag);
+    }
+}
+
+#[test]
+fn fault_b1_more_requests_than_the_ring_has_slots_are_evicted() {
+    // None is answered, so the ninth names a call in flight.
+    let reason = evicted_for(|up, producer| {
+        for call in 0..9 {
+            producer.publish(up, header(call % 8), b"owe");
+        }
+    });
+    // It overwrote a slot that may not have been read: then that slot is out of sequence.
+    assert!(matches!(reason, EvictReason::CallInUse | EvictReason::BadTag), "{reason}");
+}
+
+#[test]
+fn fault_b2_a_length_beyond_the_agreement_is_evicted() {
+    for len_bytes in [1001, crate::header::MESSAGE_BYTES_MAX] {
+        let reason = evicted_for(|up, producer| {
+            producer.publish(up, Header { len_bytes, ..header(0) }, b"abc");
+        });
+        assert_eq!(reason, EvictReason::BadLength);
+    }
+}
+
+#[test]
+fn fault_b5_foreign_and_duplicate_calls_are_evicted() {
+    for call in [8, 4095] {
+        let reason = evicted_for(|up, producer| producer.publish(up, header(call), b"abc"));
+        assert_eq!(reason, EvictReason::BadCall);
+    }
+    let reason = evicted_for(|up, producer| {
+        producer.publish(up, header(3), b"owe");
+        producer.publish(up, header(3), b"owe");
+    });
+    assert_eq!(reason, EvictReason::CallInUse);
+}
+
+#[test]
+fn a_request_of_an_unknown_kind_is_evicted() {
+    let reason =
+        evicted_for(|up, producer| producer.publish(up, Header { kind: 1, ..header(0) }, b"abc"));
+    assert_eq!(reason, EvictReason::BadKind);
+}
+
+#[test]
+fn fault_b12_a_doorbell_storm_is_evicted_and_hurts_nobody() {
+    let dir = Dir::new();
+    let server = ServerThread::start(&dir.socket(), small(), increment);
+    let mut bystander = sync(&dir.socket());
+    let connection = say_hello(&dir);
+    eventually("the storm ends", || {
+        expect_increment(&mut bystander, b"undisturbed");
+        (0..20).any(|_| {
+            connection.send(&[handshake::DOORBELL], &[], clock::NOW)
+                == Err(os::fdpass::SendError::Closed)
+        })
+    });
+    expect_baseline(&server, 1);
+    assert_eq!(server.ask(|server| server.stats().evicted), 1);
+}
+
+/// Connects by hand, and takes whatever the answer is.
+fn say_hello(dir: &Dir) -> Connection {
+    let deadline_ns = clock::deadline_ns(PATIENCE);
+    let connection = Connection::connect(&Address::Path(dir.socket()), deadline_ns).unwrap();
+    connection.send(&handshake::write_hello(), &[], deadline_ns).unwrap();
+    connection.recv(&mut [0; 64], 4, deadline_ns).expect("an answer");
+    connection
+}
+
+#[test]
+fn fault_b8_descriptors_from_a_client_are_not_accepted() {
+    let dir = Dir::new();
+    let server = ServerThread::start(&dir.socket(), small(), increment);
+    let connection = say_hello(&dir);
+    let (file, _) = rustix::pipe::pipe().unwrap();
+    connection.send(&[handshake::DOORBELL], &[file.as_fd()], clock::NOW).unwrap();
+    expect_baseline(&server, 0);
+    assert_eq!(server.ask(|server| server.stats().evicted), 1);
+}
+
+#[test]
+fn fault_b9_silent_and_foreign_connections_do_not_keep_others_out() {
+    let dir = Dir::new();
+    let config = crate::ServerConfig { clients_per_user_max: 100, ..small() };
+    let server = ServerThread::start(&dir.socket(), config, increment);
+    let deadline_ns = clock::deadline_ns(PATIENCE);
+    let open = || Connection::connect(&Address::Path(dir.socket()), deadline_ns).unwrap();
+    let mut others = Vec::new();
+    for number in 0..150u8 {
+        let connection = open();
+        if number % 2 == 0 {
+            // It may be dropped before it has spoken.
+            let _ = connection.send(&[number; 40], &[], deadline_ns);
+        }
+        others.push(connection);
+    }
+    expect_increment(&mut sync(&dir.socket()), b"let in");
+    drop(others);
+    expect_baseline(&server, 0);
+}
+
+#[test]
+fn fault_b6_b7_the_half_of_the_server_cannot_be_written_or_resized() {
+    let dir = Dir::new();
+    let server = ServerThread::start(&dir.socket(), small(), increment);
+    let Connected { up, down, .. } = connect(&dir);
+    for half in [&up, &down] {
+        let fd = half.region().fd().unwrap();
+        assert_eq!(rustix::fs::ftruncate(fd, 0), Err(Errno::PERM));
+        assert_eq!(rustix::fs::ftruncate(fd, 1 << 20), Err(Errno::PERM));
+        assert_eq!(rustix::fs::fcntl_add_seals(fd, SealFlags::WRITE), Err(Errno::PERM));
+    }
+    let fd = down.region().fd().unwrap();
+    assert_eq!(rustix::io::pwrite(fd, b"x", 0), Err(Errno::PERM));
+    let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd));
+    let reopened = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+    assert_eq!(rustix::io::pwrite(&reopened, b"x", 0), Err(Errno::PERM));
+    let denied = Region::map(reopened.into(), 4096, memory::Access::ReadWrite);
+    assert!(matches!(denied, Err(memory::MapError::WriteDenied)), "{denied:?}");
+    let base = down.region().as_ptr().as_ptr().cast();
+    // SAFETY: our own mapping; if it became writable, nobody would write it.
+    let protected = unsafe { rustix::mm::mprotect(base, 4096, rustix::mm::MprotectFlags::WRITE) };
+    assert_eq!(protected, Err(Errno::ACCESS));
+    expect_increment(&mut sync(&dir.socket()), b"intact");
+    drop(server);
+}
+
+#[test]
+fn a_server_of_ours_maps_nothing_that_is_not_sealed() {
+    let unsealed = rustix::fs::memfd_create("x", MemfdFlags::ALLOW_SEALING).unwrap();
+    let refused = Region::map(unsealed, 4096, memory::Access::ReadOnly);
+    assert!(matches!(refused, Err(memory::MapError::Unsealed)));
+}
+
+/// Writes pseudo-random words over everything that a client can write, the bell included.
+fn scribble(up: &Region, seed: u64, stop: &AtomicBool) {
+    let words = up.len() / size_of::<u64>();
+    let words: &[AtomicU64] = up.shared_slice(0, words).unwrap();
+    let mut state = seed | 1;
+    while !stop.load(Ordering::Relaxed) {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        let index = usize::try_from(state >> 32).unwrap() % words.len();
+        words[index].store(state, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn fault_b11_b3_a_client_that_corrupts_all_it_can_write_disturbs_nobody() {
+    let dir = Dir::new();
+    let server = ServerThread::start(&dir.socket(), small(), increment);
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let attacker = scope.spawn(|| {
+            let mut evictions = 0u64;
+            while !stop.load(Ordering::Relaxed) {
+                let Connected { link, up, down, position } = connect(&dir);
+                let done = AtomicBool::new(false);
+                let memory = up.region();
+                thread::scope(|inner| {
+                    inner.spawn(|| scribble(memory, position ^ evictions, &done));
+                    eventually("the eviction", || {
+                        link.ring();
+                        // All bits: the server looks at everybody in vain.
+                        down.eviction().load(Ordering::Relaxed) != 0 || stop.load(Ordering::Relaxed)
+                    });
+                    done.store(true, Ordering::Relaxed);
+                });
+                evictions += 1;
+            }
+            evictions
+        });
+        let mut victim = sync(&dir.socket());
+        for number in 0..2000usize {
+            expect_increment(&mut victim, &number.to_le_bytes().repeat(1 + number % 100));
+        }
+        stop.store(true, Ordering::Relaxed);
+        assert!(attacker.join().unwrap() > 0);
+    });
+    assert!(server.ask(|server| server.stats().evicted) > 0);
+}
+
+#[test]
+fn fault_b4_a_payload_rewritten_during_the_call_is_seen_once() {
+    let dir = Dir::new();
+    let seen = Arc::new(AtomicU64::new(0));
+    let server = ServerThread::start(&dir.socket(), small(), {
+        let seen = Arc::clone(&seen);
+        move |request| {
+            let first = request.payload().to_vec();
+            for _ in 0..50 {
+                assert_eq!(request.payload(), first, "the private copy changed");
+            }
+            seen.fetch_add(1, Ordering::Relaxed);
+            request.reply(b"").unwrap();
+        }
+    });
+    let Connected { link, up, down, position } = connect(&dir);
+    let mut requests = Producer::new(position);
+    let mut responses = crate::ring::Consumer::new(position);
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let memory = up.region();
+        scope.spawn(|| {
+            let bulk = memory.len() / 8 - 200;
+            let words: &[AtomicU64] = memory.shared_slice(bulk / 2 * 8, 100).unwrap();
+            while !done.load(Ordering::Relaxed) {
+                words.iter().for_each(|word| _ = word.fetch_add(1, Ordering::Relaxed));
+            }
+        });
+        for _ in 0..500 {
+            requests.publish(&up, Header { len_bytes: 1000, ..header(4) }, &[1; 1000]);
+            link.ring();
+            eventually("the response", || match responses.peek(&down).unwrap() {
+                Some(header) => {
+                    responses.take(&down, header, &mut []);
+                    true
+                }
+                None => false,
+            });
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(seen.load(Ordering::Relaxed), 500);
+    assert_eq!(server.ask(|server| server.stats().panics), 0);
+}
+
+#[test]
+fn a_bit_cleared_by_somebody_else_costs_no_more_than_a_sweep() {
+    let dir = Dir::new();
+    let server = ServerThread::start(&dir.socket(), small(), increment);
+    let Connected { up, down, position, link: _link } = connect(&dir);
+    // A request without any hint is what remains of one whose bit was cleared.
+    Producer::new(position).publish(&up, header(0), b"abc");
+    let mut responses = crate::ring::Consumer::new(position);
+    let mut response = [0; 3];
+    eventually("the response", || match responses.peek(&down).unwrap() {
+        Some(header) => {
+            responses.take(&down, header, &mut response);
+            true
+        }
+        None => false,
+    });
+    assert_eq!(&response, b"bcd");
+    assert_eq!(server.ask(|server| server.stats().missed_hints), 1);
+}
+
+#[test]
+fn fault_b10_a_client_that_never_consumes_is_bounded_and_alone() {
+    let dir = Dir::new();
+    let _server = ServerThread::start(&dir.socket(), small(), increment);
+    let mut glutton = pipelined::<u16>(&dir.socket());
+    for call in 0..8 {
+        glutton.submit(b"abc", call).unwrap();
+    }
+    glutton.flush();
+    for _ in 0..100 {
+        let refused = glutton.submit(b"more", 9).unwrap_err();
+        assert_eq!(refused.error, CallError::Full { depth: 8 });
+    }
+    expect_increment(&mut sync(&dir.socket()), b"undisturbed");
+    let mut left = 8;
+    eventually("its responses wait for it", || {
+        left -= glutton.poll(|_, outcome| assert_eq!(outcome, Ok(&b"bcd"[..])));
+        left == 0
+    });
+}

@@ -1,0 +1,8 @@
+//! Whole servers and clients: in threads, in processes, and under hostile ones.
+
+mod basics;
+mod faults;
+mod futures;
+mod hostile;
+mod process;
+mod rig;

@@ -1,0 +1,103 @@
+//! How a process waits: chosen per process, not per call.
+
+use memory::sync::{hint, thread};
+
+/// What to do while there is nothing to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Polls, and never sleeps. Yields the core now and then, so that many processes make progress
+    /// on few cores. For a core that has nothing else to do.
+    Busy,
+    /// Polls `spins` times, then yields the core `yields` times, then sleeps in the kernel.
+    Adaptive {
+        /// Polls, about 20 ns each, before it yields.
+        spins: u32,
+        /// Polls with `sched_yield(2)` before it sleeps.
+        yields: u32,
+    },
+    /// Sleeps at once.
+    Block,
+}
+
+impl Default for Wait {
+    /// Polls about as long as it takes to be woken up, some 40 µs.
+    fn default() -> Self {
+        Self::Adaptive { spins: 1500, yields: 16 }
+    }
+}
+
+/// Polls in a row between two yields of a busy process.
+const BUSY_SPINS: u32 = 2048;
+
+/// What an empty poll is followed by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Polled on, without leaving the core.
+    Spun,
+    /// Gave the core to others: time may have passed.
+    Yielded,
+    /// It is time to sleep.
+    Sleep,
+}
+
+/// Counts empty polls in a row.
+#[derive(Debug, Default)]
+pub(crate) struct Idle {
+    polls: u32,
+}
+
+impl Idle {
+    /// There was work.
+    #[inline(always)]
+    pub(crate) fn reset(&mut self) {
+        self.polls = 0;
+    }
+
+    /// There was none, again.
+    #[inline(always)]
+    pub(crate) fn step(&mut self, wait: Wait) -> Step {
+        self.polls = self.polls.saturating_add(1);
+        let (spins, yields) = match wait {
+            Wait::Busy if self.polls >= BUSY_SPINS => (0, u32::MAX),
+            Wait::Busy => (u32::MAX, 0),
+            Wait::Adaptive { spins, yields } => (spins, yields),
+            Wait::Block => (0, 0),
+        };
+        if self.polls <= spins {
+            hint::spin_loop();
+            return Step::Spun;
+        }
+        if self.polls - spins > yields {
+            return Step::Sleep;
+        }
+        if wait == Wait::Busy {
+            self.polls = 0;
+        }
+        thread::yield_now();
+        Step::Yielded
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn adaptive_spins_then_yields_then_sleeps() {
+        let mut idle = Idle::default();
+        let wait = Wait::Adaptive { spins: 2, yields: 1 };
+        let steps: Vec<_> = (0..5).map(|_| idle.step(wait)).collect();
+        assert_eq!(steps, [Step::Spun, Step::Spun, Step::Yielded, Step::Sleep, Step::Sleep]);
+        idle.reset();
+        assert_eq!(idle.step(wait), Step::Spun);
+        assert_eq!(Idle::default().step(Wait::Block), Step::Sleep);
+    }
+
+    #[test]
+    fn busy_yields_now_and_then_and_never_sleeps() {
+        let mut idle = Idle::default();
+        let steps: Vec<_> = (0..3 * BUSY_SPINS).map(|_| idle.step(Wait::Busy)).collect();
+        assert!(!steps.contains(&Step::Sleep));
+        assert_eq!(steps.iter().filter(|step| **step == Step::Yielded).count(), 3);
+    }
+}

@@ -1,0 +1,17 @@
+//! What must hold of the handshake for any bytes: shared by the property test and the fuzz target.
+
+#[cfg(test)]
+use super as handshake;
+#[cfg(not(test))]
+use copyrpc_ipc::handshake;
+
+/// Refused, or understood and written again as the same bytes.
+pub(crate) fn check(bytes: &[u8]) {
+    if handshake::read_hello(bytes).is_ok() {
+        assert_eq!(handshake::write_hello(), bytes);
+    }
+    match handshake::read_answer(bytes) {
+        Err(_) | Ok(handshake::Answer::Refused(handshake::RefuseReason::Unknown)) => {}
+        Ok(answer) => assert_eq!(handshake::write_answer(answer), bytes),
+    }
+}
