@@ -1,6 +1,6 @@
 //! A software ConnectX: the real driver's work queues, executed in shared memory.
 //!
-//! [`open`] gives a [`Nic`]: the `mlx5` driver, unchanged, on a device made of memory. It needs no
+//! [`open()`] gives a [`Nic`]: the `mlx5` driver, unchanged, on a device made of memory. It needs no
 //! hardware, no privilege and no kernel module; every process of one user on one machine that uses
 //! the same fabric name is on the same network.
 //!
@@ -13,8 +13,8 @@
 //! ```
 //!
 //! The *inline* drive does all work in the caller's doorbell; the *thread* drive on one NIC thread
-//! per port. [`engine`](mod@engine) says where other drives fit. A peer that is killed leaves its
-//! name in whatever it held, and [`reap`](mod@reap) finishes it.
+//! per port. Module `engine` says where other drives fit. A peer that is killed leaves its
+//! name in whatever it held, and module `reap` finishes it.
 //!
 //! It finds bugs; it is no security boundary: peers are processes of the same user, and each maps
 //! the memory that the other registers.

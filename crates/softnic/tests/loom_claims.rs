@@ -198,3 +198,37 @@ fn a_queue_that_always_has_a_receive_is_never_empty() {
         assert!(other.join().unwrap().is_some());
     });
 }
+
+/// The only taker needs no read-modify-write; when it has left, the owner goes on by the same words,
+/// as it does to flush a queue pair in error.
+#[test]
+fn an_only_taker_hands_over_to_the_owner() {
+    loom::model(|| {
+        let queue = Queue::new();
+        queue.post(0, 100);
+        let alone = thread::spawn({
+            let queue = Arc::clone(&queue);
+            move || {
+                let available = |count| count < u64::from(queue.posted.load(Ordering::Acquire));
+                let next =
+                    |entry: u16| queue.next[usize::from(entry)].load(Ordering::Relaxed) as u16;
+                let mut taken = Vec::new();
+                for _ in 0..2 {
+                    let Ok((entry, count)) = queue.claims().take_alone(1, available, next) else {
+                        break;
+                    };
+                    // SAFETY: taken, and not completed; loom would notice another access.
+                    taken.push((count, queue.wqe[usize::from(entry)].with(|wqe| unsafe { *wqe })));
+                    queue.claims().release_alone(entry, count);
+                }
+                taken
+            }
+        });
+        queue.post(1, 101);
+        let mut taken = alone.join().unwrap();
+        let mut seen = 0;
+        taken.extend(core::iter::from_fn(|| queue.serve(2, &mut seen)));
+        assert_eq!(taken, [(0, 100), (1, 101)]);
+        assert_eq!(queue.claims().held_by(1).chain(queue.claims().held_by(2)).count(), 0);
+    });
+}

@@ -8,7 +8,7 @@
 //! when the drive finds time, and a request to a port that has not answered yet is retried.
 //!
 //! A side sends its hello before it reads the other's. So whoever can touch this port's memory has
-//! a hello in one of this port's sockets, and [`Context::quiesce`] that reads them first knows
+//! a hello in one of this port's sockets, and [`Context::quiesce`](crate::context::Context::quiesce) that reads them first knows
 //! every executor there is.
 
 #[cfg(any(test, fuzzing))]
