@@ -36,9 +36,10 @@ fn header(call: u16) -> Header {
 /// The reason that the server leaves after `attack`, while somebody else is served.
 fn evicted_for(attack: impl FnOnce(&Half, &mut Producer)) -> EvictReason {
     let dir = Dir::new();
-    let server = ServerThread::start(&dir.socket(), small(), |request| {
+    let mut owed = Vec::new();
+    let server = ServerThread::start(&dir.socket(), small(), move |request| {
         if request.payload() == b"owe" {
-            core::mem::forget(request.defer())
+            owed.push(request.defer());
         } else {
             increment(request)
         }
