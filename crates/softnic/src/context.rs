@@ -37,7 +37,9 @@ const SERVE_CONNECTING_NS: u64 = 20_000;
 const IDLE_POLLS: u32 = 64;
 
 /// How long to wait until no executor is inside an object that goes away.
-const QUIESCE_NS: u64 = 500_000_000;
+pub(crate) const QUIESCE_NS: u64 = 500_000_000;
+/// The same where housekeeping can come back: it runs inside polls.
+pub(crate) const QUIESCE_BRIEFLY_NS: u64 = 200_000;
 
 /// State of one port, shared by its objects.
 #[derive(Debug)]
@@ -323,11 +325,11 @@ impl Context {
     /// # Errors
     ///
     /// The port that did not leave in time.
-    pub(crate) fn quiesce(&self) -> Result<(), u16> {
+    pub(crate) fn quiesce(&self, wait_ns: u64) -> Result<(), u16> {
         let news = lock(&self.fabric).serve();
         self.learn(news);
         barrier::store_load();
-        let deadline_ns = clock::now_ns() + QUIESCE_NS;
+        let deadline_ns = clock::now_ns() + wait_ns;
         let peers: Vec<_> = {
             let peers = self.peers.read().unwrap_or_else(PoisonError::into_inner);
             peers.values().cloned().collect()

@@ -8,7 +8,7 @@ use verbs::{Access, Lid, Lkey, MemoryError, MemoryRegion, Rkey};
 
 use crate::{
     card::{Table, layout::VALID},
-    context::Context,
+    context::{Context, QUIESCE_NS},
     fabric::Export,
 };
 
@@ -85,7 +85,7 @@ impl Mr {
             entry.key.store(u64::from(self.key), Ordering::Release);
         }
         barrier::store_load();
-        let left = self.context.quiesce();
+        let left = self.context.quiesce(QUIESCE_NS);
         self.context.segments.remove(self.segment);
         self.context.export(Export::SegmentGone { id: self.segment });
         if let Err(peer) = left {

@@ -17,7 +17,7 @@ use crate::{
         views::{CqView, RqView},
     },
     channel::ChannelShared,
-    context::{Context, lock},
+    context::{Context, QUIESCE_NS, lock},
 };
 
 /// Bytes on the card.
@@ -145,7 +145,7 @@ impl CqShared {
         self.set_exclusive(after == 1);
         if before == 1 && after > 1 {
             barrier::store_load();
-            self.holding.context.quiesce().map_err(|lid| {
+            self.holding.context.quiesce(QUIESCE_NS).map_err(|lid| {
                 self.set_exclusive(true);
                 let cause = format!("port {lid} is stopped inside it; try again later");
                 CreateError::System { object: "completion queue", cause }

@@ -22,7 +22,7 @@ use wire::{
 
 use crate::{
     card::{Table, layout::QpEntry, target::Control},
-    context::{Context, lock},
+    context::{Context, QUIESCE_BRIEFLY_NS, QUIESCE_NS, lock},
     device::Device,
     engine::{Activity, SendState},
     objects::{CqShared, RqShared},
@@ -396,7 +396,7 @@ impl QpShared {
     fn reset(&self, state: &mut State) -> Result<(), ModifyError> {
         state.state = QpState::Reset;
         self.show(state);
-        self.context.quiesce().map_err(|lid| ModifyError::Device {
+        self.context.quiesce(QUIESCE_NS).map_err(|lid| ModifyError::Device {
             to: QpState::Reset,
             cause: format!("port {lid} is stopped inside a request to it; try again later"),
         })?;
@@ -473,8 +473,8 @@ impl QpShared {
         let (false, Some(rq)) = (self.has_srq, &self.rq) else { return };
         if !state.is_quiet {
             barrier::store_load();
-            if self.context.quiesce().is_err() {
-                // A peer is stopped inside: housekeeping tries again.
+            if self.context.quiesce(QUIESCE_BRIEFLY_NS).is_err() {
+                // A peer is interrupted, or stopped, inside: housekeeping tries again.
                 self.flush_later.store(true, Ordering::Relaxed);
                 return self.want();
             }
@@ -544,7 +544,7 @@ impl QpShared {
         drop(state);
         // The NIC thread may hold it a little longer, but executes nothing any more.
         let stopped = self.exclusively(|exec| exec.requester.set_state(SendState::Stopped));
-        if stopped.is_err() || self.context.quiesce().is_err() {
+        if stopped.is_err() || self.context.quiesce(QUIESCE_NS).is_err() {
             // A stopped peer is inside, and writes to these queues when it continues: they stay.
             core::mem::forget(self.clone());
         }
