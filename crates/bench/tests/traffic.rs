@@ -88,7 +88,8 @@ fn two_sides_that_disagree_about_the_sample_are_told() {
     let sample = |number| Sample { traffic: traffic().next().unwrap(), count: 50, number };
     let (ready, is_ready) = mpsc::channel();
     let (initiator, responder) = thread::scope(|scope| {
-        let (mut here, mut there) = links;
+        // Borrowed: queues torn down by one side would fail the other's requests in their own way.
+        let (here, there) = (&mut links.0, &mut links.1);
         let board = &board;
         let responder = scope.spawn(move || {
             let mut tell = || ready.send(()).map_err(|_| DuoError::PeerGone);

@@ -57,12 +57,13 @@ pub(crate) enum Event {
 
 /// A queue pair, its completion queues, and the region that both sides of the link have alike.
 pub struct Link<N: Nic> {
-    pub(crate) region: N::Mr,
+    /// Declared, and so dropped, before what it uses: its queues and its memory.
+    pub(crate) qp: N::Qp,
     /// Of sends, and of receives: apart, so that each has one producer.
     pub(crate) send_cq: N::Cq,
     pub(crate) recv_cq: N::Cq,
-    pub(crate) qp: N::Qp,
     pub(crate) srq: Option<N::Srq>,
+    pub(crate) region: N::Mr,
     /// Start of the peer's region.
     pub(crate) peer: RemoteSlice,
     /// Where datagrams go.
