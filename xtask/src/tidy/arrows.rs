@@ -7,7 +7,7 @@ use crate::workspace::{Dependency, Member};
 const ROWS: [&[&str]; 5] = [
     &["wire", "memory", "os", "verbs", "proto"],
     &["mlx5", "ibverbs", "softnic", "inproc", "ipc"],
-    &["node", "rpc"],
+    &["rpc", "node"],
     &["bench", "kv", "sim"],
     &["copyrpc", "cli", "capi", "uverbs"],
 ];
