@@ -8,7 +8,7 @@ use super::{
     layout::{
         BATCH_HEADER_BYTES, BatchHeader, Head, KIND_CANCEL, KIND_LARGE_REQUEST,
         KIND_LARGE_RESPONSE, KIND_RELEASE, KIND_REQUEST, KIND_RESPONSE, LARGE_BYTES, LINE_BYTES,
-        LargeBytes, MESSAGE_ALIGN, RequestTail,
+        LargeBytes, MESSAGE_ALIGN, RequestTail, low_bits,
     },
     violation::Violation,
 };
@@ -110,7 +110,7 @@ impl Batch {
 
     /// Writes the header and returns all bytes.
     pub(crate) fn seal(&mut self, consumed: u32, epoch: u32, sequence: u16) -> &[u8] {
-        let len_bytes = (self.bytes.len() - BATCH_HEADER_BYTES) as u32; // below 4 MiB
+        let len_bytes = low_bits((self.bytes.len() - BATCH_HEADER_BYTES) as u64);
         let header = BatchHeader {
             consumed: consumed.into(),
             epoch: epoch.into(),

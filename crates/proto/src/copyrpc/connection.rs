@@ -12,7 +12,7 @@ use super::{
     inbox::{Arrival, Inbox, Lease},
     layout::{
         CreditWord, KIND_CANCEL, KIND_LARGE_REQUEST, KIND_LARGE_RESPONSE, KIND_RELEASE,
-        KIND_REQUEST, KIND_RESPONSE, LARGE_BYTES, response_bytes, response_lines,
+        KIND_REQUEST, KIND_RESPONSE, LARGE_BYTES, low_bits, response_bytes, response_lines,
     },
     outbox::{Address, Emission, Outbox},
     served::{RequestId, Served},
@@ -577,7 +577,7 @@ impl Connection {
         Address {
             slot: self.config.peer.slot,
             epoch: self.config.peer.epoch,
-            consumed: self.inbox.consumed() as u32, // modulo 2³²
+            consumed: low_bits(self.inbox.consumed()),
         }
     }
 

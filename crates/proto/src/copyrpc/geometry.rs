@@ -1,6 +1,6 @@
 //! Sizes of a ring, chosen by the side that owns its memory.
 
-use super::layout::{BATCH_HEADER_BYTES, BODY_BYTES_MAX, LINE_BYTES, REQUEST_HEAD_BYTES};
+use super::layout::{BATCH_HEADER_BYTES, BODY_BYTES_MAX, LINE_BYTES, REQUEST_HEAD_BYTES, low_bits};
 
 /// A ring that a peer writes batches into. In lines of 64 bytes.
 ///
@@ -66,7 +66,7 @@ impl Geometry {
         let response_lines = lines(response_bytes)
             .filter(|_| response_bytes <= max_bytes)
             .ok_or(GeometryError::Responses { response_bytes, max_bytes })?;
-        let ring_lines = (ring_bytes / LINE_BYTES) as u32; // at most 2²⁴
+        let ring_lines = low_bits((ring_bytes / LINE_BYTES) as u64); // at most 2²⁴
         Ok(Self { ring_lines, response_lines, batch_lines_max })
     }
 
@@ -108,8 +108,8 @@ impl Geometry {
 
     /// Offset in bytes of the line that a position, counted in lines without end, falls on.
     pub(crate) fn offset_bytes(self, position: u64) -> usize {
-        // The remainder is below 2²⁴.
-        (position % u64::from(self.ring_lines)) as usize * LINE_BYTES
+        // The ring is a power of two, so the low bits of the position suffice.
+        (low_bits(position) % self.ring_lines) as usize * LINE_BYTES
     }
 
     /// The first position of the lap after the one that `position` is in.

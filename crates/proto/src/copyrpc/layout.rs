@@ -22,17 +22,17 @@ use zerocopy::{
 /// Unit of ring positions and of credit: a cache line.
 pub const LINE_BYTES: usize = 64;
 /// Bytes before the first message of a batch.
-pub const BATCH_HEADER_BYTES: usize = size_of::<BatchHeader>();
+pub(crate) const BATCH_HEADER_BYTES: usize = size_of::<BatchHeader>();
 /// Bytes before the body of a message that is no request.
-pub const HEAD_BYTES: usize = size_of::<Head>();
+pub(crate) const HEAD_BYTES: usize = size_of::<Head>();
 /// Bytes before the body of a request.
-pub const REQUEST_HEAD_BYTES: usize = HEAD_BYTES + size_of::<RequestTail>();
+pub(crate) const REQUEST_HEAD_BYTES: usize = HEAD_BYTES + size_of::<RequestTail>();
 /// Bytes that name registered memory.
-pub const LARGE_BYTES: usize = size_of::<LargeBytes>();
+pub(crate) const LARGE_BYTES: usize = size_of::<LargeBytes>();
 /// Messages start at multiples of this.
-pub const MESSAGE_ALIGN: usize = 8;
+pub(crate) const MESSAGE_ALIGN: usize = 8;
 /// Longest body that its length field can express.
-pub const BODY_BYTES_MAX: usize = (1 << 24) - 1;
+pub(crate) const BODY_BYTES_MAX: usize = (1 << 24) - 1;
 
 /// Start of a batch.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -66,7 +66,7 @@ impl Head {
     /// If the body is longer than [`BODY_BYTES_MAX`]: callers check against a smaller limit.
     pub(crate) fn new(kind: u8, body_bytes: usize, token: u32) -> Self {
         assert!(body_bytes <= BODY_BYTES_MAX, "a body of {body_bytes} B cannot be expressed");
-        let body_bytes = body_bytes as u32; // below 2²⁴
+        let body_bytes = low_bits(body_bytes as u64);
         Self { word: U32::new(body_bytes | u32::from(kind) << 24), token: U32::new(token) }
     }
 
@@ -138,12 +138,6 @@ const fn fnv1a(bytes: &[u8]) -> u32 {
     hash
 }
 
-/// `len_bytes` rounded up to whole lines.
-#[must_use]
-pub const fn whole_lines(len_bytes: usize) -> usize {
-    len_bytes.next_multiple_of(LINE_BYTES)
-}
-
 /// Lines that a response of `len_bytes` can take of a ring, alone in its batch.
 ///
 /// `None`: more than a budget can express.
@@ -151,6 +145,11 @@ pub const fn whole_lines(len_bytes: usize) -> usize {
 pub fn response_lines(len_bytes: usize) -> Option<u16> {
     let bytes = len_bytes.checked_add(BATCH_HEADER_BYTES + HEAD_BYTES)?;
     u16::try_from(bytes.div_ceil(LINE_BYTES)).ok()
+}
+
+/// The low 32 bits of a position: what goes over the wire.
+pub(crate) fn low_bits(position: u64) -> u32 {
+    (position & 0xffff_ffff) as u32
 }
 
 /// Longest response that a budget has room for.
@@ -186,6 +185,6 @@ mod tests {
 
     #[test]
     fn a_32_byte_request_fills_one_line() {
-        assert_eq!(whole_lines(BATCH_HEADER_BYTES + REQUEST_HEAD_BYTES + 32), LINE_BYTES);
+        assert_eq!(BATCH_HEADER_BYTES + REQUEST_HEAD_BYTES + 32, LINE_BYTES);
     }
 }

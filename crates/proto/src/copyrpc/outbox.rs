@@ -17,6 +17,7 @@ use super::{
     flush::{FlushClock, FlushPolicy, Gathered},
     geometry::Geometry,
     imm::Imm,
+    layout::low_bits,
     violation::Violation,
 };
 
@@ -221,7 +222,7 @@ impl Outbox {
     /// aside for responses.
     #[inline]
     pub(crate) fn credit(&mut self, consumed: u32, now_ns: u64) -> Result<u32, Violation> {
-        let (sent, credited) = (self.producer as u32, self.credited as u32); // modulo 2³²
+        let (sent, credited) = (low_bits(self.producer), low_bits(self.credited));
         let given = consumed.wrapping_sub(credited);
         if u64::from(given) > self.producer - self.credited {
             return Err(Violation::Credit { found: consumed, sent, credited });

@@ -6,7 +6,7 @@ use alloc::{boxed::Box, vec, vec::Vec};
 
 /// Granularity: a deadline is noticed at most this late, plus the time between looks.
 pub const TICK_NS: u64 = 1 << 20;
-const BUCKETS: usize = 256;
+const BUCKETS: usize = 0x100;
 const NONE: u16 = u16::MAX;
 
 #[derive(Clone, Copy, Debug)]
@@ -47,7 +47,7 @@ impl Wheel {
     pub(crate) fn insert(&mut self, slot: u16, deadline_ns: u64) {
         self.remove(slot);
         // A deadline in the past is noticed at the next tick that is looked at.
-        let bucket = bucket(deadline_ns / TICK_NS.max(1), self.tick);
+        let bucket = bucket((deadline_ns / TICK_NS).max(self.tick));
         let next = self.buckets[bucket];
         if next != NONE {
             self.links[usize::from(next)].prev = slot;
@@ -80,7 +80,7 @@ impl Wheel {
 
     /// The bucket whose first entry is `slot`.
     fn first_bucket(&self, slot: u16, deadline_ns: u64) -> usize {
-        let own = (deadline_ns / TICK_NS) as usize % BUCKETS;
+        let own = bucket(deadline_ns / TICK_NS);
         if self.buckets[own] == slot {
             return own;
         }
@@ -98,7 +98,7 @@ impl Wheel {
         }
         self.tick = self.tick.max(now.saturating_sub(BUCKETS as u64));
         while self.tick <= now {
-            let mut slot = self.buckets[self.tick as usize % BUCKETS];
+            let mut slot = self.buckets[bucket(self.tick)];
             while slot != NONE {
                 let link = self.links[usize::from(slot)];
                 if link.deadline_ns <= now_ns {
@@ -116,9 +116,9 @@ impl Wheel {
     }
 }
 
-/// Where a deadline of this tick is kept while `current` is the first tick not looked at.
-fn bucket(tick: u64, current: u64) -> usize {
-    (tick.max(current) % BUCKETS as u64) as usize
+/// Where deadlines of this tick are kept.
+fn bucket(tick: u64) -> usize {
+    (tick & 0xff) as usize
 }
 
 #[cfg(test)]

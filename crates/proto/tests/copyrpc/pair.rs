@@ -83,7 +83,7 @@ impl Pair {
         let hello = |epoch: u32| Hello {
             features: Features::ALL,
             epoch,
-            slot: epoch as u16,
+            slot: 7,
             calls_max: CALLS,
             geometry: setup.geometry,
             large_bytes_max: 1 << 20,
@@ -299,7 +299,7 @@ pub(crate) fn pattern(seed: u64, len_bytes: usize) -> Vec<u8> {
             state ^= state << 13;
             state ^= state >> 7;
             state ^= state << 17;
-            state as u8
+            state.to_le_bytes()[0]
         })
         .collect()
 }
