@@ -581,14 +581,12 @@ impl Connection {
         }
     }
 
-    /// What [`emission`](Self::emission) returned was posted. Returns the batch's number.
+    /// What [`emission`](Self::emission) returned was posted.
     #[inline]
-    pub fn posted(&mut self, now_ns: u64) -> u64 {
-        let (number, messages) = self.outbox.posted(now_ns);
-        self.counters.messages_out += u64::from(messages);
+    pub fn posted(&mut self, now_ns: u64) {
+        self.counters.messages_out += u64::from(self.outbox.posted(now_ns));
         self.counters.batches_out += 1;
         self.advertise();
-        number
     }
 
     fn advertise(&mut self) {
@@ -617,6 +615,11 @@ impl Connection {
         let word = CreditWord { consumed: consumed.into(), epoch: epoch.into() };
         let imm = Imm { is_wrapped: false, slot, lines: 0 };
         Some((zerocopy::transmute!(word), imm.encode()))
+    }
+
+    /// A credit message that was posted did not arrive: another one is due at once.
+    pub fn credit_lost(&mut self) {
+        self.credit_since_ns = Some(0);
     }
 
     /// The credit message was posted.

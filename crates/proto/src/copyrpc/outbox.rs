@@ -24,6 +24,8 @@ use super::{
 /// A batch to be written. Nothing has changed yet: tell the connection when it was posted.
 #[derive(Debug)]
 pub struct Emission<'a> {
+    /// Its number: pass it to [`Connection::finished`](super::Connection::finished) when it has left.
+    pub number: u64,
     /// Where in the peer's ring.
     pub offset_bytes: usize,
     /// Immediate data.
@@ -161,6 +163,7 @@ impl Outbox {
             lines: u16::try_from(end - start).ok()?,
         };
         Some(Emission {
+            number: self.posted_count + 1,
             offset_bytes: self.geometry.offset_bytes(start),
             imm: imm.encode(),
             bytes: batch.seal(to.consumed, to.epoch, self.sequence),
@@ -188,13 +191,13 @@ impl Outbox {
         is_window_full || self.unsignaled + 1 >= self.signal_interval
     }
 
-    /// The batch that [`emission`](Self::emission) showed was posted. Returns its number and
-    /// how many messages it has.
+    /// The batch that [`emission`](Self::emission) showed was posted. Returns how many
+    /// messages it has.
     #[inline]
-    pub(crate) fn posted(&mut self, now_ns: u64) -> (u64, u16) {
+    pub(crate) fn posted(&mut self, now_ns: u64) -> u16 {
         let is_signaled = self.is_next_signaled();
-        let Some((_, end)) = self.front_place() else { return (self.posted_count, 0) };
-        let Some(mut batch) = self.queue.pop_front() else { return (self.posted_count, 0) };
+        let Some((_, end)) = self.front_place() else { return 0 };
+        let Some(mut batch) = self.queue.pop_front() else { return 0 };
         self.queued_lines -= batch.lines();
         self.producer = end;
         self.sequence = self.sequence.wrapping_add(1);
@@ -209,7 +212,7 @@ impl Outbox {
         let messages = batch.count;
         batch.clear();
         self.spare.push(batch);
-        (self.posted_count, messages)
+        messages
     }
 
     /// All batches up to the one with this number have left the NIC.

@@ -89,9 +89,14 @@ fn apply(pair: &mut Pair, step: Step) {
     }
 }
 
-fn check(pair: &Pair, setup: &Setup) {
+fn check(pair: &mut Pair, setup: &Setup) {
     let ring = u64::from(setup.geometry.ring_lines());
-    for side in &pair.sides {
+    let now_ns = pair.now_ns;
+    for side in &mut pair.sides {
+        // What was admitted has a place now, whatever is held and whatever wraps. (Cancellations
+        // are not admitted; they wait.)
+        let is_admitted = side.connection.usage().control == 0 && side.connection.has_gathered();
+        assert!(!is_admitted || side.connection.emission(now_ns, true).is_some());
         let usage = side.connection.usage();
         assert!(usage.ring_lines <= ring, "{usage:?}");
         assert!(usage.call_budget_lines <= setup.geometry.response_lines(), "{usage:?}");
@@ -117,7 +122,7 @@ proptest! {
         let mut pair = Pair::new(setup);
         for step in steps {
             apply(&mut pair, step);
-            check(&pair, &setup);
+            check(&mut pair, &setup);
         }
         pair.settle();
         for side in &pair.sides {

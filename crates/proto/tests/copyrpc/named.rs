@@ -232,3 +232,25 @@ fn refusals_say_what_is_short() {
     let (made, refused) = call_until_busy(&mut pair, 0, 8);
     assert_eq!((made, refused), (usize::from(CALLS), Refused::Busy(Busy::Calls)));
 }
+
+/// Rule C3.1: what a wrap skips is never the place of a response, wherever in the ring it falls.
+#[test]
+fn a_wrap_never_takes_the_place_of_a_response() {
+    for (start_lines, len_bytes) in (0..16).flat_map(|at| [(at, 20), (at, 100), (at, 200)]) {
+        let mut pair = Pair::new(Setup { start_lines, ..small() });
+        for _ in 0..4 {
+            pair.call(1, 1, 8, 32, LONG_NS).unwrap();
+        }
+        pair.depart(1, true);
+        while pair.arrive(1, false).unwrap() {}
+        // Requests, a batch each, as many as go; the peer gives nothing back.
+        while pair.call(0, 1, len_bytes, 0, LONG_NS).is_ok() {
+            assert_eq!(pair.depart(0, true), 1);
+        }
+        for answer in 0..4 {
+            pair.reply(0, 0, 32);
+            assert_eq!(pair.depart(0, true), 1, "answer {answer} from line {start_lines}");
+        }
+        pair.settle();
+    }
+}

@@ -158,7 +158,8 @@ impl Pair {
         while let Some(emission) = side.connection.emission(now_ns, is_forced) {
             let (offset_bytes, imm) = (Some(emission.offset_bytes), emission.imm);
             let bytes = emission.bytes.to_vec();
-            let number = side.connection.posted(now_ns);
+            let number = emission.number;
+            side.connection.posted(now_ns);
             peer.check_free(offset_bytes.unwrap(), bytes.len());
             side.flights.push_back(Flight { offset_bytes, bytes, imm, number });
             posted += 1;
