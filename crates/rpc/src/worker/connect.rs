@@ -8,7 +8,7 @@ use verbs::{
     QueuePair as _, QueueSize, RcPeer, RnrTimer, Route, RtrAttr, RtsAttr, Transition, Transport,
 };
 
-use super::{Place, Worker, random};
+use super::{Worker, random};
 use crate::{
     CloseReason, ConnectError, Invitation, OpenError, PeerId, TransportKind,
     contact::Contact,
@@ -230,11 +230,8 @@ impl<N: Nic> Worker<N> {
     }
 
     fn start_rc(&mut self, queue: u16, peer: &Contact, psn: Psn) -> Result<(), ModifyError> {
-        let to = RcPeer {
-            qpn: peer.endpoint.qpn,
-            address: peer.endpoint.address,
-            rq_psn: peer.psn,
-        };
+        let to =
+            RcPeer { qpn: peer.endpoint.qpn, address: peer.endpoint.address, rq_psn: peer.psn };
         let rtr = self.rtr(Some(to));
         let Some(queue) = &mut self.queues[usize::from(queue)] else { return Ok(()) };
         queue.qp.modify(&Transition::Rtr(rtr))?;
@@ -253,12 +250,6 @@ impl<N: Nic> Worker<N> {
             rnr_timer: RnrTimer::at_least(RNR_WAIT),
             reads_in_max: READS_IN_MAX,
         }
-    }
-}
-
-impl<N: Nic> Place<N> {
-    pub(super) fn id(&self, slot: u16) -> PeerId {
-        PeerId { slot, generation: self.generation }
     }
 }
 

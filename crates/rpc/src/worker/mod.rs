@@ -11,14 +11,17 @@ use std::{
     time::Duration,
 };
 
-use proto::{Status, copyrpc::Geometry};
+use proto::{
+    Status,
+    copyrpc::{Connection, Counters, Geometry},
+};
 use verbs::{
     Arm, ArmError, Channel as _, CompletionQueue as _, CqConfig, DcKey, Nic, Qpn, Transport,
 };
 
 use crate::{
     CloseReason, Config, OpenError, PeerId, TransportKind,
-    peer::{Live, Peer},
+    peer::{Link, Live, Peer},
     queue::Queue,
     receives::SharedReceives,
     token::Dropped,
@@ -31,7 +34,7 @@ pub struct Call {
     pub method: u16,
     /// Longest response that is to come through the ring: so much of it is set aside.
     pub response_bytes: usize,
-    /// When it ends at the latest.
+    /// When it ends at the latest, counted from the last poll.
     pub timeout: Duration,
     /// Comes back with the response.
     pub cookie: u64,
@@ -65,6 +68,19 @@ pub struct Stats {
 struct Place<N: Nic> {
     generation: u32,
     peer: Option<Peer<N>>,
+}
+
+impl<N: Nic> Place<N> {
+    fn id(&self, slot: u16) -> PeerId {
+        PeerId { slot, generation: self.generation }
+    }
+
+    fn connection(&self) -> Option<&Connection> {
+        match &self.peer.as_ref()?.link {
+            Link::Live(live) => Some(&live.connection),
+            Link::Invited { .. } => None,
+        }
+    }
 }
 
 /// Calls and serves on one thread. See the [crate documentation](crate).
@@ -103,12 +119,12 @@ pub struct Worker<N: Nic> {
 }
 
 impl<N: Nic> Worker<N> {
-    /// A worker without peers.
+    /// A worker without peers. `now_ns` is of the clock that polls will be told.
     ///
     /// # Errors
     ///
     /// [`OpenError`].
-    pub fn open(nic: N, config: Config) -> Result<Self, OpenError> {
+    pub fn open(nic: N, config: Config, now_ns: u64) -> Result<Self, OpenError> {
         let geometry = config.geometry()?;
         let pd = nic.alloc_pd()?;
         let channel = nic.create_channel()?;
@@ -151,9 +167,9 @@ impl<N: Nic> Worker<N> {
             dropped: Dropped::default(),
             scratch: vec![0; geometry.batch_bytes_max()],
             is_polling: false,
-            now_ns: 0,
-            timers_ns: 0,
-            flushed_ns: 0,
+            now_ns,
+            timers_ns: now_ns,
+            flushed_ns: now_ns,
             stats: Stats::default(),
             config,
         };
@@ -181,14 +197,14 @@ impl<N: Nic> Worker<N> {
 
     /// What the connection to a peer has done; `None`: there is none.
     #[must_use]
-    pub fn counters(&mut self, peer: PeerId) -> Option<proto::copyrpc::Counters> {
-        self.live(peer).map(|live| live.connection.counters())
+    pub fn counters(&self, peer: PeerId) -> Option<Counters> {
+        self.connection(peer).map(Connection::counters)
     }
 
     /// Whether calls can be made to a peer.
     #[must_use]
-    pub fn is_connected(&mut self, peer: PeerId) -> bool {
-        self.live(peer).is_some()
+    pub fn is_connected(&self, peer: PeerId) -> bool {
+        self.connection(peer).is_some()
     }
 
     /// Peers that have a place, connected or invited.
@@ -214,6 +230,11 @@ impl<N: Nic> Worker<N> {
     fn peer(&mut self, id: PeerId) -> Option<&mut Peer<N>> {
         let place = self.peers.get_mut(usize::from(id.slot))?;
         if place.generation == id.generation { place.peer.as_mut() } else { None }
+    }
+
+    fn connection(&self, id: PeerId) -> Option<&Connection> {
+        let place = self.peers.get(usize::from(id.slot))?;
+        if place.generation == id.generation { place.connection() } else { None }
     }
 
     #[inline]
@@ -269,11 +290,8 @@ impl<N: Nic> Worker<N> {
     #[must_use]
     pub fn wake_ns(&self) -> Option<u64> {
         let now_ns = self.now_ns;
-        let live = self.peers.iter().filter_map(|place| match &place.peer.as_ref()?.link {
-            crate::peer::Link::Live(live) => Some(&live.connection),
-            crate::peer::Link::Invited { .. } => None,
-        });
-        live.filter_map(|connection| connection.wake_ns(now_ns)).min()
+        let connections = self.peers.iter().filter_map(Place::connection);
+        connections.filter_map(|connection| connection.wake_ns(now_ns)).min()
     }
 }
 

@@ -4,9 +4,7 @@ use proto::{
     Status,
     copyrpc::{Imm, Incoming, Violation},
 };
-use verbs::{
-    AsyncEvent, Completion, CompletionQueue as _, MemoryRegion as _, Nic, QueuePair as _,
-};
+use verbs::{AsyncEvent, Completion, CompletionQueue as _, MemoryRegion as _, Nic, QueuePair as _};
 
 use super::Worker;
 use crate::{
@@ -254,10 +252,8 @@ impl<N: Nic> Worker<N> {
     fn restart_initiator(&mut self, index: u16) {
         let Some(mut queue) = self.queues[usize::from(index)].take() else { return };
         let left = queue.reset();
-        let restarted = queue
-            .qp
-            .modify(&verbs::Transition::Reset)
-            .and_then(|()| self.start_dci(&mut queue.qp));
+        let restarted =
+            queue.qp.modify(&verbs::Transition::Reset).and_then(|()| self.start_dci(&mut queue.qp));
         self.queues[usize::from(index)] = Some(queue);
         if let Err(error) = restarted {
             tracing::error!(%error, "cannot restart an initiator");
@@ -314,8 +310,8 @@ impl<N: Nic> Worker<N> {
             while let Some(cookie) = live.connection.expire(now_ns) {
                 self.ended.push_back((cookie, Status::DeadlineExceeded));
             }
-            let is_due = live.connection.has_gathered()
-                || live.connection.credit_due(now_ns).is_some();
+            let is_due =
+                live.connection.has_gathered() || live.connection.credit_due(now_ns).is_some();
             if is_due {
                 self.mark_dirty(id);
             }

@@ -1,0 +1,5 @@
+//! Workers on the software NIC, both on one thread unless a test says otherwise.
+
+mod basics;
+mod ends;
+mod rig;
