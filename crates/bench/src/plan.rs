@@ -1,6 +1,7 @@
-//! The cells of `bench limit` and `bench verbs`.
+//! The cells of `bench limit`, `bench verbs` and `bench rpc`.
 
 use crate::{
+    calls::{Calls, switches::Grid},
     limit::COPY_WINDOW_BYTES,
     report::{Cell, Metric},
     suite::{Job, Planned},
@@ -112,11 +113,8 @@ fn relaxed_transfers() -> [Planned; 2] {
 }
 
 fn sweep(len_bytes: usize) -> [Planned; 4] {
-    let verb = RoundTripVerb::WriteImm;
-    let talk = Traffic::RoundTrip(RoundTrip { link: LinkKind::Rc, verb, len_bytes });
-    let name = format!("round-trip/rc-write-imm/{}", size(len_bytes));
     [
-        against(planned(&name, Metric::RoundTrip, Job::Traffic(talk)), LINE_ROUND_TRIP),
+        raw_round_trip(len_bytes),
         transfer("rc-write", LinkKind::Rc, TransferVerb::Write, len_bytes),
         transfer("rc-read", LinkKind::Rc, TransferVerb::Read, len_bytes),
         transfer("rc-send", LinkKind::Rc, TransferVerb::Send, len_bytes),
@@ -133,8 +131,61 @@ fn copy_of(len_bytes: usize) -> String {
     format!("limit/memcpy/{}", size(len_bytes))
 }
 
+/// Calls of 32 B each way: endpoints and calls in flight over all of them.
+const LOADS: [(&str, u16, u16); 3] =
+    [("1-endpoint-qd1", 1, 1), ("1-endpoint-qd32", 1, 32), ("8-endpoints-qd256", 8, 256)];
+/// What a round trip of calls is compared with.
+const RAW_ROUND_TRIP: &str = "round-trip/rc-write-imm/32B";
+/// What a rate of calls is compared with.
+const RAW_RATE: &str = "rate/rc-write-imm/32B/srq";
+
+/// What is measured through workers, after what it is compared with, at every point of `grid`.
+#[must_use]
+pub fn rpc(quick: bool, grid: &Grid) -> Vec<Planned> {
+    let mut plan = references(quick);
+    plan.retain(|planned| !matches!(planned.job, Job::Copy(_)));
+    let raw = streams().into_iter().chain(small_round_trips());
+    plan.extend(raw.filter(|p| [RAW_RATE, RAW_ROUND_TRIP].contains(&p.cell.name.as_str())));
+    let sizes = sizes(quick);
+    plan.extend(sizes.iter().map(|&len_bytes| raw_round_trip(len_bytes)));
+    for (switches, suffix) in grid.points() {
+        for (load, endpoints, depth) in LOADS {
+            let calls = Calls { switches, endpoints, depth, len_bytes: SMALL_BYTES };
+            plan.push(planned_calls(&format!("rpc/{load}/32B{suffix}"), calls));
+        }
+        plan.extend(sizes.iter().map(|&len_bytes| {
+            let calls = Calls { switches, endpoints: 1, depth: 1, len_bytes };
+            planned_calls(&format!("rpc/round-trip/{}{suffix}", size(len_bytes)), calls)
+        }));
+    }
+    plan
+}
+
+fn planned_calls(name: &str, calls: Calls) -> Planned {
+    let (metric, raw, floor) = match (calls.depth, calls.len_bytes) {
+        (1, SMALL_BYTES) => (Metric::RoundTrip, RAW_ROUND_TRIP.to_owned(), LINE_ROUND_TRIP),
+        (1, len_bytes) => (Metric::RoundTrip, raw_round_trip_of(len_bytes), LINE_ROUND_TRIP),
+        _ => (Metric::Rate, RAW_RATE.to_owned(), LINE_STREAM),
+    };
+    let mut planned = against(planned(name, metric, Job::Calls(calls)), &raw);
+    planned.cell.floor = Some(floor.to_owned());
+    planned
+}
+
+fn raw_round_trip_of(len_bytes: usize) -> String {
+    format!("round-trip/rc-write-imm/{}", size(len_bytes))
+}
+
+fn raw_round_trip(len_bytes: usize) -> Planned {
+    let verb = RoundTripVerb::WriteImm;
+    let talk = Traffic::RoundTrip(RoundTrip { link: LinkKind::Rc, verb, len_bytes });
+    let name = raw_round_trip_of(len_bytes);
+    against(planned(&name, Metric::RoundTrip, Job::Traffic(talk)), LINE_ROUND_TRIP)
+}
+
 fn planned(name: &str, metric: Metric, job: Job) -> Planned {
-    Planned { cell: Cell { name: name.to_owned(), metric, versus: None }, job }
+    let cell = Cell { name: name.to_owned(), metric, versus: None, floor: None };
+    Planned { cell, job }
 }
 
 fn against(mut planned: Planned, reference: &str) -> Planned {
@@ -159,10 +210,16 @@ mod tests {
 
     #[test]
     fn names_are_unique_and_references_are_measured_in_the_same_run() {
-        for plan in [limits(false), limits(true), verbs(false), verbs(true)] {
+        let grid = Grid::default();
+        let rpc = [rpc(false, &grid), rpc(true, &grid)];
+        let plans = [limits(false), limits(true), verbs(false), verbs(true)];
+        for plan in plans.into_iter().chain(rpc) {
             let names = plan.iter().map(|p| p.cell.name.as_str()).collect::<BTreeSet<_>>();
             assert_eq!(names.len(), plan.len());
-            let references = plan.iter().filter_map(|p| p.cell.versus.as_deref());
+            let references = plan
+                .iter()
+                .flat_map(|p| [p.cell.versus.as_deref(), p.cell.floor.as_deref()])
+                .flatten();
             for reference in references {
                 assert!(names.contains(reference), "{reference} is missing");
             }

@@ -6,8 +6,8 @@
 //!   Open{nic} ───────────────────────────▶ creates its links
 //!            ◀─────────────── Contacts ───
 //!   Connect(contacts) ───────────────────▶
-//!            ◀──────────────────── Ready ──
-//!   Run(sample) or Limit ────────────────▶ prepares
+//!            ◀──────────────────── Ready ──   calls: the same three before each sample
+//!   Run(sample), Call or Limit ────────────────▶ prepares
 //!            ◀──────────────────── Ready ──
 //!   ═══ traffic, timed by the parent ═══
 //!            ◀──────────────────── Done ───  or Failed, with the reason
@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
     board::{Board, WaitError},
+    calls::{CallParty, CallSample, Calls, CallsError, Measured, Merging},
     cores::Cores,
     duo::{Control, Duo, DuoError, REPLY_DEADLINE, Side},
     limit::{Copier, LimitError, SharedLimit},
@@ -46,6 +47,8 @@ pub enum Job {
     Copy(usize),
     /// Through the NIC.
     Traffic(Traffic),
+    /// Through workers on the NIC.
+    Calls(Calls),
 }
 
 /// A cell and how it is measured.
@@ -64,7 +67,8 @@ pub fn select(plan: Vec<Planned>, filter: &str) -> Vec<Planned> {
     let references = plan
         .iter()
         .filter(|planned| chosen(&planned.cell.name))
-        .filter_map(|planned| planned.cell.versus.clone())
+        .flat_map(|planned| [planned.cell.versus.clone(), planned.cell.floor.clone()])
+        .flatten()
         .collect::<Vec<_>>();
     let is_kept = |name: &String| chosen(name) || references.contains(name);
     plan.into_iter().filter(|planned| is_kept(&planned.cell.name)).collect()
@@ -78,6 +82,10 @@ enum Request {
     Connect(Vec<Contact>),
     Limit(SharedLimit),
     Run(Sample),
+    OpenCalls { nic: String },
+    Invite(Calls),
+    Accept(Vec<String>),
+    Call(CallSample),
 }
 
 /// What the child answers.
@@ -85,6 +93,7 @@ enum Request {
 #[serde(rename_all = "snake_case")]
 enum Reply {
     Contacts(Vec<Contact>),
+    Invitations(Vec<String>),
     Ready,
     Done,
     Failed(String),
@@ -105,6 +114,9 @@ pub enum SuiteError {
     /// This side's NIC.
     #[error("initiator: {0}")]
     Traffic(#[from] TrafficError),
+    /// This side's worker.
+    #[error("initiator: {0}")]
+    Calls(#[from] CallsError),
     /// The other side's reason.
     #[error("responder: {0}")]
     Responder(String),
@@ -137,6 +149,9 @@ pub struct Suite {
     duo: Duo,
     cores: Cores,
     party: Option<Box<dyn Party>>,
+    call_party: Option<Box<dyn CallParty>>,
+    /// Of the last sample, if it made calls.
+    merging: Option<Merging>,
     plan: Vec<Planned>,
     /// Messages per sample, by cell.
     counts: Vec<u64>,
@@ -151,7 +166,34 @@ impl Suite {
     pub fn new(duo: Duo, cores: Cores, plan: Vec<Planned>, window: Duration) -> Self {
         let counts = vec![FIRST_COUNT; plan.len()];
         let copier = Copier::default();
-        Self { duo, cores, party: None, plan, counts, copier, window, samples: 0 }
+        Self {
+            duo,
+            cores,
+            party: None,
+            call_party: None,
+            merging: None,
+            plan,
+            counts,
+            copier,
+            window,
+            samples: 0,
+        }
+    }
+
+    /// Lets both sides make calls: this one by `party`, the other one on its own NIC named `nic`.
+    ///
+    /// # Errors
+    ///
+    /// [`SuiteError`].
+    pub fn connect_calls(
+        &mut self,
+        nic: &str,
+        party: Box<dyn CallParty>,
+    ) -> Result<(), SuiteError> {
+        self.duo.control.send(&Request::OpenCalls { nic: nic.to_owned() })?;
+        self.expect(&Reply::Ready)?;
+        self.call_party = Some(party);
+        Ok(())
     }
 
     /// Lets both sides use a NIC: this one `party`, the other one its own named `nic`.
@@ -183,11 +225,11 @@ impl Suite {
     }
 
     /// Runs `here` while the other side runs `request`.
-    fn together(
+    fn together<T>(
         &mut self,
         request: &Request,
-        here: impl FnOnce(&Board, &mut Option<Box<dyn Party>>) -> Result<f64, SuiteError>,
-    ) -> Result<f64, SuiteError> {
+        here: impl FnOnce(&Board, &mut Option<Box<dyn Party>>) -> Result<T, SuiteError>,
+    ) -> Result<T, SuiteError> {
         self.duo.board.reset();
         self.duo.control.send(request)?;
         self.expect(&Reply::Ready)?;
@@ -218,14 +260,45 @@ impl Suite {
         })
     }
 
+    fn calls(&mut self, calls: Calls, count: u64) -> Result<f64, SuiteError> {
+        let Some(mut party) = self.call_party.take() else { return Err(SuiteError::NoNic) };
+        let measured = self.call(party.as_mut(), calls, count);
+        self.call_party = Some(party);
+        let Measured { value, merging } = measured?;
+        self.merging = Some(merging);
+        Ok(value)
+    }
+
+    fn call(
+        &mut self,
+        party: &mut dyn CallParty,
+        calls: Calls,
+        count: u64,
+    ) -> Result<Measured, SuiteError> {
+        self.duo.control.send(&Request::Invite(calls))?;
+        let theirs = match self.reply()? {
+            Reply::Invitations(theirs) => theirs,
+            other => return Err(unexpected(other)),
+        };
+        let ours = party.open(&calls)?;
+        self.duo.control.send(&Request::Accept(ours))?;
+        party.connect(&theirs)?;
+        self.expect(&Reply::Ready)?;
+        self.samples += 1;
+        let sample = CallSample { calls, count, number: self.samples };
+        self.together(&Request::Call(sample), |board, _| Ok(party.initiate(board, &sample)?))
+    }
+
     fn run(&mut self, job: Job, count: u64) -> Result<f64, SuiteError> {
         let window = self.window / 4;
+        self.merging = None;
         match job {
             Job::Threads => Ok(pingpong::between_threads(self.cores, &self.duo.board, window)?),
             Job::Processes => self.limit(SharedLimit::RoundTrip { window }),
             Job::Stream => self.limit(SharedLimit::Stream { count }),
             Job::Copy(len_bytes) => Ok(self.copier.bandwidth(len_bytes, self.window)),
             Job::Traffic(traffic) => self.traffic(traffic, count),
+            Job::Calls(calls) => self.calls(calls, count),
         }
     }
 
@@ -245,6 +318,7 @@ impl Suite {
                 Job::Threads | Job::Processes | Job::Copy(_) => break,
                 Job::Stream => count_for(self.window, 1e3 / value),
                 Job::Traffic(traffic) => count_for(self.window, traffic.message_ns(value)),
+                Job::Calls(calls) => count_for(self.window, calls.call_ns(value)),
             };
         }
         self.counts[cell] = count;
@@ -272,6 +346,10 @@ impl Workload for Suite {
         let result = self.run(self.plan[cell].job, self.counts[cell]);
         self.named(cell, result)
     }
+
+    fn merging(&self) -> Option<Merging> {
+        self.merging
+    }
 }
 
 /// Messages of `message_ns` each that fill `window`: whole batches, at least one.
@@ -293,13 +371,21 @@ fn unexpected(reply: Reply) -> SuiteError {
 /// Opens a NIC by name and creates one side of the traffic on it.
 pub type OpenParty<'a> = &'a dyn Fn(&str) -> Result<Box<dyn Party>, String>;
 
+/// Finds a NIC by name and gives what opens workers on it.
+pub type OpenCalls<'a> = &'a dyn Fn(&str) -> Result<Box<dyn CallParty>, String>;
+
 /// The child's role: serves until the parent goes away.
 ///
 /// # Errors
 ///
 /// [`SuiteError`]. What fails within a sample is told to the parent instead.
-pub fn serve(side: &mut Side, open: OpenParty<'_>) -> Result<(), SuiteError> {
+pub fn serve(
+    side: &mut Side,
+    open: OpenParty<'_>,
+    open_calls: OpenCalls<'_>,
+) -> Result<(), SuiteError> {
     let mut party = None;
+    let mut call_party = None;
     loop {
         let request = match receive(&mut side.control, &mut party, None) {
             Err(SuiteError::Duo(DuoError::PeerGone)) => return Ok(()),
@@ -326,11 +412,39 @@ pub fn serve(side: &mut Side, open: OpenParty<'_>) -> Result<(), SuiteError> {
                 }
                 None => Reply::Failed("no NIC is open".to_owned()),
             },
+            Request::OpenCalls { nic } => match open_calls(&nic) {
+                Ok(opened) => {
+                    call_party = Some(opened);
+                    Reply::Ready
+                }
+                Err(reason) => Reply::Failed(reason),
+            },
+            Request::Invite(_) | Request::Accept(_) | Request::Call(_) => match &mut call_party {
+                Some(party) => serve_calls(party.as_mut(), side, &request),
+                None => Reply::Failed("no NIC is open for calls".to_owned()),
+            },
         };
         if matches!(reply, Reply::Failed(_)) {
             side.board.fail();
         }
         side.control.send(&reply)?;
+    }
+}
+
+/// The part of [`serve`] that is about calls.
+fn serve_calls(party: &mut dyn CallParty, side: &mut Side, request: &Request) -> Reply {
+    match request {
+        Request::Invite(calls) => match party.open(calls) {
+            Ok(invitations) => Reply::Invitations(invitations),
+            Err(error) => Reply::Failed(error.to_string()),
+        },
+        Request::Accept(invitations) => reply_of(party.connect(invitations), Reply::Ready),
+        Request::Call(sample) => {
+            let Side { board, control } = &mut *side;
+            let ready = &mut || control.send(&Reply::Ready);
+            reply_of(party.respond(board, sample, ready), Reply::Done)
+        }
+        _ => Reply::Failed("this is not about calls".to_owned()),
     }
 }
 
@@ -369,7 +483,7 @@ mod tests {
 
     fn planned(name: &str, versus: Option<&str>) -> Planned {
         let versus = versus.map(str::to_owned);
-        let cell = Cell { name: name.to_owned(), metric: Metric::Rate, versus };
+        let cell = Cell { name: name.to_owned(), metric: Metric::Rate, versus, floor: None };
         Planned { cell, job: Job::Stream }
     }
 

@@ -14,7 +14,7 @@ use bench::{
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::{
-    args::{self, BenchArgs, PEER_COMMAND, VerbsArgs},
+    args::{self, BenchArgs, PEER_COMMAND, RpcArgs, VerbsArgs},
     nic, output,
 };
 
@@ -34,6 +34,12 @@ const AIMS: [&str; 3] = [
     "aim: a 1 MiB WRITE reaches at least 0.8 of memcpy",
 ];
 
+/// What `bench rpc` is measured against.
+const RPC_AIMS: [&str; 2] = [
+    "aim: a 32 B call with one in flight takes at most 1.5x the raw WRITE_IMM round trip",
+    "aim: near, at least 25 M calls/s over 8 endpoints with 256 in flight",
+];
+
 /// `copyrpc bench limit`.
 pub(crate) fn limit(args: &BenchArgs) -> anyhow::Result<()> {
     let session = Session::start(args, plan::limits(args.quick))?;
@@ -49,11 +55,30 @@ pub(crate) fn verbs(args: &VerbsArgs) -> anyhow::Result<()> {
     session.run(&args.bench, "verbs", name, &AIMS)
 }
 
+/// `copyrpc bench rpc`.
+pub(crate) fn rpc(args: &RpcArgs) -> anyhow::Result<()> {
+    let name = &args.nic.nic;
+    let grid = args.grid();
+    let mut session = Session::start(&args.bench, plan::rpc(args.bench.quick, &grid))?;
+    let party = nic::open_party(name)?;
+    let cannot = || format!("cannot connect two `{name}`");
+    session.suite.connect(name, party).with_context(cannot)?;
+    session.suite.connect_calls(name, nic::open_calls(name)?).with_context(cannot)?;
+    let switches = grid.points().into_iter().map(|(switches, suffix)| {
+        let cells = if suffix.is_empty() { "all cells" } else { suffix.trim_start_matches('/') };
+        format!("{cells}: {switches}")
+    });
+    let notes = switches.chain(RPC_AIMS.map(str::to_owned)).collect::<Vec<_>>();
+    let notes = notes.iter().map(String::as_str).collect::<Vec<_>>();
+    session.run(&args.bench, "rpc", name, &notes)
+}
+
 /// The other side.
 pub(crate) fn peer() -> anyhow::Result<()> {
     let open = |name: &str| nic::open_party(name).map_err(|error| error.to_string());
+    let open_calls = |name: &str| nic::open_calls(name).map_err(|error| error.to_string());
     let mut side = Side::of_child()?;
-    Ok(suite::serve(&mut side, &open)?)
+    Ok(suite::serve(&mut side, &open, &open_calls)?)
 }
 
 /// Two processes on two cores, and what they will measure.

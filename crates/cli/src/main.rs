@@ -4,6 +4,7 @@
 //! copyrpc info          what is on this machine, and every knob
 //! copyrpc bench limit   what the machine can do
 //! copyrpc bench verbs   what a NIC makes of it
+//! copyrpc bench rpc     what calls cost on top
 //! ```
 
 #![forbid(unsafe_code)]
@@ -44,6 +45,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Info(args) => info::run(&args),
         Command::Bench { which: BenchCommand::Limit(args) } => bench::limit(&args),
         Command::Bench { which: BenchCommand::Verbs(args) } => bench::verbs(&args),
+        Command::Bench { which: BenchCommand::Rpc(args) } => bench::rpc(&args),
         Command::BenchPeer => bench::peer(),
     }
 }

@@ -1,6 +1,9 @@
 //! Opening a NIC by name: the one place that knows which kinds there are.
 
-use bench::traffic::{Links, Party, TrafficError};
+use bench::{
+    calls::{CallParty, Workers},
+    traffic::{Links, Party, TrafficError},
+};
 use serde::Serialize;
 use softnic::{Config, ConfigError};
 use verbs::{LinkLayer, Nic, NicAttributes, PortAttributes};
@@ -46,6 +49,13 @@ pub(crate) fn open_party(name: &str) -> Result<Box<dyn Party>, OpenError> {
     let nic = open(name)?;
     let party_error = |cause| OpenError::Party { name: name.to_owned(), cause };
     Ok(Box::new(Links::create(nic).map_err(party_error)?))
+}
+
+/// Finds the NIC `name` and gives what opens workers on ports of it.
+pub(crate) fn open_calls(name: &str) -> Result<Box<dyn CallParty>, OpenError> {
+    open(name)?; // an error now rather than at the first sample
+    let name = name.to_owned();
+    Ok(Box::new(Workers::new(move || open(&name).map_err(|error| error.to_string()))))
 }
 
 /// Opens the NIC `name` to look at it.
