@@ -92,7 +92,7 @@ pub(crate) enum BenchCommand {
     Verbs(VerbsArgs),
     /// What calls cost: round trips and rates between two processes, over a matrix of switches.
     #[command(after_help = RPC_EXAMPLES)]
-    Rpc(RpcArgs),
+    Rpc(Box<RpcArgs>),
 }
 
 #[derive(Debug, ClapArgs)]
