@@ -106,6 +106,8 @@ pub enum Incoming<'a> {
     },
     /// A call has ended.
     Response {
+        /// The call.
+        call: CallId,
         /// Of the call.
         cookie: u64,
         /// How it ended.
@@ -124,8 +126,10 @@ pub enum Incoming<'a> {
     Released(RequestId),
     /// The caller does not wait any more; the request is still to be answered.
     Cancelled(RequestId),
-    /// Of a call that has ended for its caller.
-    Late,
+    /// The answer to a call that has ended for its caller.
+    Late(CallId),
+    /// A cancellation that crossed the answer.
+    Crossed,
 }
 
 /// What a connection has done so far.
@@ -460,7 +464,7 @@ impl Connection {
             MessageKind::Cancel if self.served.cancel(token) => {
                 Ok(Incoming::Cancelled(RequestId(CallId(token))))
             }
-            MessageKind::Cancel => Ok(Incoming::Late),
+            MessageKind::Cancel => Ok(Incoming::Crossed),
         }
     }
 
@@ -484,15 +488,15 @@ impl Connection {
                 }
                 let Some(cookie) = cookie else {
                     self.counters.late += 1;
-                    return Ok(Incoming::Late);
+                    return Ok(Incoming::Late(call));
                 };
-                Ok(Incoming::Response { cookie, status, body })
+                Ok(Incoming::Response { call, cookie, status, body })
             }
             (Body::Large(large), Some(_)) => Ok(Incoming::LargeResponse { call, large }),
             (Body::Large(_), None) => {
                 self.counters.late += 1;
                 self.fetched(call);
-                Ok(Incoming::Late)
+                Ok(Incoming::Late(call))
             }
         }
     }

@@ -2,4 +2,5 @@
 
 mod basics;
 mod ends;
+mod large;
 mod rig;
