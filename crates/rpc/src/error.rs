@@ -93,6 +93,9 @@ pub enum CallError {
         /// Of the body.
         len_bytes: usize,
     },
+    /// A future's worker was called inside a callback, which has the worker itself.
+    #[error("called inside a callback; use the worker that it is given")]
+    Nested,
     /// The peer is not connected, or not any more.
     #[error("the peer is not connected")]
     NotConnected,

@@ -20,6 +20,7 @@
 mod config;
 mod contact;
 mod error;
+pub mod futures;
 mod handler;
 mod large;
 mod peer;

@@ -7,7 +7,7 @@ use proto::{
 use verbs::Nic;
 
 use super::{Call, Worker};
-use crate::{CallError, PeerId, ReplyError, Token};
+use crate::{CallError, PeerId, ReplyError, Token, token::Answering};
 
 impl<N: Nic> Worker<N> {
     /// Makes a call. It leaves at a later [`poll`](Self::poll), when the flush policy says so.
@@ -115,7 +115,8 @@ impl<N: Nic> Worker<N> {
         len_bytes: usize,
         fill: impl FnOnce(&mut [u8]),
     ) -> Result<(), ReplyError> {
-        let (peer, id) = token.redeem();
+        let Answering { peer, request: id, lease } = token.redeem();
+        self.end_lease(peer, lease);
         let now_ns = self.now_ns;
         let live = self.live(peer).ok_or(ReplyError::Gone)?;
         let max_bytes = live.connection.response_bytes_max(id).ok_or(ReplyError::Gone)?;
@@ -168,7 +169,7 @@ impl<N: Nic> Worker<N> {
     /// Whether the caller of a request does not wait any more.
     #[must_use]
     pub fn is_cancelled(&mut self, token: &Token) -> bool {
-        let (peer, request) = (token.peer, token.request);
+        let Answering { peer, request, .. } = token.answering;
         self.live(peer).is_none_or(|live| live.connection.is_cancelled(request))
     }
 
@@ -178,7 +179,8 @@ impl<N: Nic> Worker<N> {
             return;
         }
         let dropped = self.dropped.take();
-        for (peer, request) in dropped {
+        for Answering { peer, request, lease } in dropped {
+            self.end_lease(peer, lease);
             self.answer(peer, request, Status::Unknown);
         }
     }

@@ -3,6 +3,7 @@
 mod commands;
 mod connect;
 mod departures;
+mod leases;
 mod poll;
 mod transfers;
 

@@ -11,6 +11,7 @@ use crate::{
     CloseReason, Handler, PeerId, Request, Token, TransportKind,
     peer::Link,
     queue::{Queue, What},
+    token::Place,
 };
 
 /// How often deadlines and credit are looked at.
@@ -166,6 +167,7 @@ impl<N: Nic> Worker<N> {
         let arrival = live.connection.arrive(imm)?;
         let copy = &mut scratch[..arrival.len_bytes];
         peer.ring.read(arrival.offset_bytes, copy);
+        let start = copy.as_ptr().addr();
         let messages = live.connection.open_batch(copy, now_ns)?;
         let mut handled = 0;
         for message in messages {
@@ -181,7 +183,11 @@ impl<N: Nic> Worker<N> {
                             continue;
                         }
                     };
-                    let token = Token::new(id, request, &self.dropped);
+                    let place = Place {
+                        offset_bytes: arrival.offset_bytes + (body.as_ptr().addr() - start),
+                        len_bytes: body.len(),
+                    };
+                    let token = Token::new(id, request, Some(place), &self.dropped);
                     handler.request(self, Request { token, method, body, timeout_us });
                 }
                 Incoming::Response { call, cookie, status, body } => {

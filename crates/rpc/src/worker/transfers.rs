@@ -208,7 +208,7 @@ impl<N: Nic> Worker<N> {
                 buffer.copy_to(&mut body);
                 if let Some(live) = self.live(peer) {
                     live.buffers.give(buffer);
-                    let token = Token::new(peer, id, &self.dropped);
+                    let token = Token::new(peer, id, None, &self.dropped);
                     handler.request(self, Request { token, method, body: &body, timeout_us });
                 }
             }

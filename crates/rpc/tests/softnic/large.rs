@@ -72,7 +72,7 @@ fn memory_for_large_bodies_is_bounded() {
     let config = Config { large_memory_bytes: 1 << 17, ..tight() };
     let (mut a, mut b, to_b, _) = pair(&config);
     let large = body(1, 60_000);
-    let mut call = |a: &mut Node| {
+    let call = |a: &mut Node| {
         let call = Call { method: LATER, cookie: a.program.made as u64, ..Call::default() };
         a.worker.call(to_b, &call, &large).inspect(|_| a.program.made += 1)
     };
