@@ -29,6 +29,10 @@ pub struct Config {
     pub response_bytes: usize,
     /// Longest batch; longer bodies go by rendezvous.
     pub batch_bytes: usize,
+    /// Longest body that comes or goes by rendezvous, from registered memory.
+    pub large_bytes: u32,
+    /// Registered memory that each peer may make this side use for rendezvous.
+    pub large_memory_bytes: usize,
     /// Calls in flight per peer.
     pub calls_max: u16,
     /// When batches are posted.
@@ -60,6 +64,8 @@ impl Default for Config {
             ring_bytes: 1 << 18,
             response_bytes: 1 << 17,
             batch_bytes: 1 << 14,
+            large_bytes: 1 << 26,
+            large_memory_bytes: 1 << 28,
             calls_max: 1024,
             flush: FlushPolicy::default(),
             signal_interval: 16,

@@ -6,7 +6,7 @@ use proto::{
 };
 use verbs::{CreateError, Lid, MemoryError, ModifyError, PostRecvError};
 
-use crate::{ConfigError, ContactError};
+use crate::{ConfigError, ContactError, Range};
 
 /// Why a worker was not made.
 #[derive(Debug, thiserror::Error)]
@@ -87,6 +87,29 @@ pub enum CallError {
         /// Of the share.
         max_bytes: usize,
     },
+    /// The memory for large bodies to or from this peer is in use. Poll, then try again.
+    #[error("no registered memory for a body of {len_bytes} B: `large_memory_bytes` is in use")]
+    NoMemory {
+        /// Of the body.
+        len_bytes: usize,
+    },
+    /// A future's worker was called inside a callback, which has the worker itself.
+    #[error("called inside a callback; use the worker that it is given")]
+    Nested,
+    /// The peer is not connected, or not any more.
+    #[error("the peer is not connected")]
+    NotConnected,
+}
+
+/// Why memory of a peer is not accessed. Nothing has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TransferError {
+    /// The peer's region is shorter.
+    #[error("{0:?} exceeds the peer's region")]
+    Remote(Range),
+    /// This side's region is shorter, or 2 GiB are exceeded.
+    #[error("{0:?} exceeds this side's region, or 2 GiB")]
+    Local(Range),
     /// The peer is not connected, or not any more.
     #[error("the peer is not connected")]
     NotConnected,
@@ -96,12 +119,18 @@ pub enum CallError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplyError {
     /// Too long; the caller was told so.
-    #[error("a response of {len_bytes} B exceeds the {max_bytes} B that the caller set aside")]
+    #[error("a response of {len_bytes} B exceeds the {max_bytes} B that the caller accepts")]
     TooLong {
         /// Of the response.
         len_bytes: usize,
-        /// Set aside.
+        /// Accepted.
         max_bytes: usize,
+    },
+    /// There is no registered memory for it; the caller was told so.
+    #[error("no registered memory for a response of {len_bytes} B: `large_memory_bytes` is in use")]
+    NoMemory {
+        /// Of the response.
+        len_bytes: usize,
     },
     /// The connection has ended meanwhile.
     #[error("the caller is gone")]

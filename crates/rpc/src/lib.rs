@@ -20,21 +20,25 @@
 mod config;
 mod contact;
 mod error;
+pub mod futures;
 mod handler;
+mod large;
 mod peer;
 mod queue;
 mod receives;
+mod region;
 mod token;
 mod worker;
 
 pub use config::{Config, ConfigError, TransportKind};
 pub use contact::{ContactError, Invitation};
-pub use error::{CallError, CloseReason, ConnectError, OpenError, ReplyError};
+pub use error::{CallError, CloseReason, ConnectError, OpenError, ReplyError, TransferError};
 pub use handler::{Handler, Request};
 pub use peer::PeerId;
 pub use proto::{
     Status,
     copyrpc::{Busy, CallId, Counters, FlushPolicy, TICK_NS, Violation},
 };
+pub use region::{Range, Region, RemoteRegion};
 pub use token::Token;
 pub use worker::{Call, Stats, Worker};

@@ -1,7 +1,9 @@
 //! One peer: its connection, its rings, and how it is reached.
 
-use proto::copyrpc::{Connection, Hello, LINE_BYTES};
+use proto::copyrpc::{CallId, Connection, Hello, LINE_BYTES, RequestId};
 use verbs::{Destination, Lid, MemoryRegion as _, Nic, Psn, RemoteSlice};
+
+use crate::large::{Buffers, Lent};
 
 /// Names a peer among all that a worker ever had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,11 +44,32 @@ pub(crate) struct Live<N: Nic> {
     pub(crate) staging: N::Mr,
     /// The peer's port, if it is known by LID.
     pub(crate) lid: Option<Lid>,
+    /// Memory for large bodies.
+    pub(crate) buffers: Buffers<N>,
+    /// Bodies of calls: the peer reads them until it answers.
+    pub(crate) lent_requests: Lent<N, CallId>,
+    /// Bodies of answers: the peer reads them until it releases them.
+    pub(crate) lent_responses: Lent<N, RequestId>,
     /// DC: where requests go.
     pub(crate) destination: Option<Destination>,
 }
 
 impl<N: Nic> Live<N> {
+    /// The call was answered: the peer does not read its body any more.
+    #[inline]
+    pub(crate) fn answered(&mut self, call: CallId) {
+        if let Some(buffer) = self.lent_requests.end(&call) {
+            self.buffers.give(buffer);
+        }
+    }
+
+    /// The peer has fetched the answer.
+    pub(crate) fn released(&mut self, request: RequestId) {
+        if let Some(buffer) = self.lent_responses.end(&request) {
+            self.buffers.give(buffer);
+        }
+    }
+
     /// The peer's word for credit.
     pub(crate) fn credit_word(&self) -> RemoteSlice {
         let ring_bytes = self.connection.config().peer.geometry.ring_bytes();

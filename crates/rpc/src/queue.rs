@@ -22,6 +22,8 @@ pub(crate) enum What {
     Batch(Batch),
     /// A credit message.
     Credit,
+    /// The transfer at this place of the worker's table.
+    Transfer(usize),
 }
 
 /// A batch that was posted. Its bytes stay in the staging ring until the peer gives credit.
@@ -82,6 +84,11 @@ impl<N: Nic> Queue<N> {
     #[inline]
     pub(crate) fn finish(&mut self) -> Option<Work> {
         self.posted.pop_front()
+    }
+
+    /// Whether the NIC may still work for a peer.
+    pub(crate) fn has_work(&self, peer: PeerId) -> bool {
+        self.posted.iter().any(|work| work.peer == peer)
     }
 
     /// Forgets all requests, after the queue pair failed and before it is reset; returns those

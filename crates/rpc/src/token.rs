@@ -2,12 +2,28 @@
 
 use std::{cell::RefCell, rc::Rc};
 
-use proto::copyrpc::RequestId;
+use proto::copyrpc::{Lease, RequestId};
 
 use crate::PeerId;
 
 /// Where tokens leave word that they were dropped.
-pub(crate) type Dropped = Rc<RefCell<Vec<(PeerId, RequestId)>>>;
+pub(crate) type Dropped = Rc<RefCell<Vec<Answering>>>;
+
+/// What a token stands for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Answering {
+    pub(crate) peer: PeerId,
+    pub(crate) request: RequestId,
+    /// Keeps the request's bytes in the ring.
+    pub(crate) lease: Option<Lease>,
+}
+
+/// Where a request's body lies in the ring.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) offset_bytes: usize,
+    pub(crate) len_bytes: usize,
+}
 
 /// A request that is to be answered: pass it to [`Worker::reply`](crate::Worker::reply).
 ///
@@ -23,33 +39,40 @@ pub(crate) type Dropped = Rc<RefCell<Vec<(PeerId, RequestId)>>>;
 #[derive(Debug)]
 #[must_use = "dropping a token tells the caller that there is no answer"]
 pub struct Token {
-    pub(crate) peer: PeerId,
-    pub(crate) request: RequestId,
+    pub(crate) answering: Answering,
+    /// `None`: the body does not lie in the ring.
+    pub(crate) place: Option<Place>,
     /// `None` once it was answered.
     dropped: Option<Dropped>,
 }
 
 impl Token {
-    pub(crate) fn new(peer: PeerId, request: RequestId, dropped: &Dropped) -> Self {
-        Self { peer, request, dropped: Some(Rc::clone(dropped)) }
+    pub(crate) fn new(
+        peer: PeerId,
+        request: RequestId,
+        place: Option<Place>,
+        dropped: &Dropped,
+    ) -> Self {
+        let answering = Answering { peer, request, lease: None };
+        Self { answering, place, dropped: Some(Rc::clone(dropped)) }
     }
 
     /// Who waits for the answer.
     #[must_use]
     pub fn peer(&self) -> PeerId {
-        self.peer
+        self.answering.peer
     }
 
-    pub(crate) fn redeem(mut self) -> (PeerId, RequestId) {
+    pub(crate) fn redeem(mut self) -> Answering {
         self.dropped = None;
-        (self.peer, self.request)
+        self.answering
     }
 }
 
 impl Drop for Token {
     fn drop(&mut self) {
         if let Some(dropped) = self.dropped.take() {
-            dropped.borrow_mut().push((self.peer, self.request));
+            dropped.borrow_mut().push(self.answering);
         }
     }
 }

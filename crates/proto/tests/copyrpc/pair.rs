@@ -255,8 +255,8 @@ impl Side {
                     let body = body.to_vec();
                     self.requests.push(Request { id, method, body, lease });
                 }
-                Incoming::Response { cookie, status, body } => self.end(cookie, status, body),
-                Incoming::Late | Incoming::Cancelled(_) => {}
+                Incoming::Response { cookie, status, body, .. } => self.end(cookie, status, body),
+                Incoming::Late(_) | Incoming::Crossed | Incoming::Cancelled(_) => {}
                 other => panic!("{other:?}"),
             }
         }

@@ -2,12 +2,12 @@
 
 use proto::{
     Status,
-    copyrpc::{Call as CoreCall, CallId, Connection, Refused, ReplyError as CoreReplyError},
+    copyrpc::{Call as CoreCall, CallId, Refused, ReplyError as CoreReplyError, RequestId},
 };
 use verbs::Nic;
 
 use super::{Call, Worker};
-use crate::{CallError, PeerId, ReplyError, Token};
+use crate::{CallError, PeerId, ReplyError, Token, token::Answering};
 
 impl<N: Nic> Worker<N> {
     /// Makes a call. It leaves at a later [`poll`](Self::poll), when the flush policy says so.
@@ -42,9 +42,44 @@ impl<N: Nic> Worker<N> {
             cookie: call.cookie,
         };
         let live = self.live(peer).ok_or(CallError::NotConnected)?;
+        if len_bytes > live.connection.request_bytes_max() {
+            return self.call_large(peer, &call, len_bytes, fill);
+        }
         let id = live.connection.call(&call, len_bytes, now_ns, fill)?;
         self.mark_dirty(peer);
         Ok(id)
+    }
+
+    /// Lends the body to the peer, which fetches it.
+    fn call_large(
+        &mut self,
+        peer: PeerId,
+        call: &CoreCall,
+        len_bytes: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<CallId, CallError> {
+        let now_ns = self.now_ns;
+        let live = self.live(peer).ok_or(CallError::NotConnected)?;
+        let max_bytes = live.connection.config().peer.large_bytes_max as usize;
+        if len_bytes > max_bytes {
+            return Err(CallError::TooLong { len_bytes, max_bytes });
+        }
+        let buffer =
+            self.take_buffer(peer, len_bytes).map_err(|_| CallError::NoMemory { len_bytes })?;
+        let live = self.live(peer).ok_or(CallError::NotConnected)?;
+        match live.connection.call_large(call, buffer.large(), now_ns) {
+            Ok(id) => {
+                // The peer reads it only once the batch has left, at a later poll.
+                buffer.write(&filled(len_bytes, fill));
+                live.lent_requests.put(id, buffer);
+                self.mark_dirty(peer);
+                Ok(id)
+            }
+            Err(refused) => {
+                live.buffers.give(buffer);
+                Err(refused.into())
+            }
+        }
     }
 
     /// Gives a call up: it ends with [`Status::Cancelled`] at the next poll, unless it has ended.
@@ -80,26 +115,61 @@ impl<N: Nic> Worker<N> {
         len_bytes: usize,
         fill: impl FnOnce(&mut [u8]),
     ) -> Result<(), ReplyError> {
-        let (peer, id) = token.redeem();
+        let Answering { peer, request: id, lease } = token.redeem();
+        self.end_lease(peer, lease);
         let now_ns = self.now_ns;
         let live = self.live(peer).ok_or(ReplyError::Gone)?;
-        let outcome = live.connection.reply(id, status, len_bytes, now_ns, fill);
-        let outcome = match outcome {
-            Ok(()) => Ok(()),
-            Err(CoreReplyError::NotThere) => Err(ReplyError::Gone),
-            Err(CoreReplyError::TooLong { len_bytes, max_bytes }) => {
-                answer_empty(&mut live.connection, id, Status::OutOfRange, now_ns);
-                Err(ReplyError::TooLong { len_bytes, max_bytes })
-            }
+        let max_bytes = live.connection.response_bytes_max(id).ok_or(ReplyError::Gone)?;
+        let outcome = if len_bytes > max_bytes && status == Status::Ok {
+            self.reply_large(peer, id, len_bytes, fill)
+        } else {
+            live.connection.reply(id, status, len_bytes, now_ns, fill).map_err(ReplyError::from)
         };
-        self.mark_dirty(peer);
+        match outcome {
+            Err(ReplyError::TooLong { .. }) => self.answer(peer, id, Status::OutOfRange),
+            Err(ReplyError::NoMemory { .. }) => self.answer(peer, id, Status::ResourceExhausted),
+            _ => self.mark_dirty(peer),
+        }
         outcome
+    }
+
+    /// Lends the answer to the caller, which fetches it.
+    fn reply_large(
+        &mut self,
+        peer: PeerId,
+        id: RequestId,
+        len_bytes: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<(), ReplyError> {
+        let now_ns = self.now_ns;
+        let live = self.live(peer).ok_or(ReplyError::Gone)?;
+        let max_bytes = live.connection.config().peer.large_bytes_max as usize;
+        if len_bytes > max_bytes {
+            return Err(ReplyError::TooLong { len_bytes, max_bytes });
+        }
+        let buffer =
+            self.take_buffer(peer, len_bytes).map_err(|_| ReplyError::NoMemory { len_bytes })?;
+        buffer.write(&filled(len_bytes, fill));
+        let live = self.live(peer).ok_or(ReplyError::Gone)?;
+        live.connection.reply_large(id, buffer.large(), now_ns)?;
+        live.lent_responses.put(id, buffer);
+        Ok(())
+    }
+
+    /// Answers without body, which fits whatever the caller set aside.
+    pub(super) fn answer(&mut self, peer: PeerId, id: RequestId, status: Status) {
+        let now_ns = self.now_ns;
+        if let Some(live) = self.live(peer) {
+            // It fails only if the request was answered, and then nothing is owed.
+            let _ = live.connection.reply(id, status, 0, now_ns, |_| ());
+            self.mark_dirty(peer);
+        }
     }
 
     /// Whether the caller of a request does not wait any more.
     #[must_use]
     pub fn is_cancelled(&mut self, token: &Token) -> bool {
-        let (peer, request) = (token.peer, token.request);
+        let Answering { peer, request, .. } = token.answering;
         self.live(peer).is_none_or(|live| live.connection.is_cancelled(request))
     }
 
@@ -109,25 +179,29 @@ impl<N: Nic> Worker<N> {
             return;
         }
         let dropped = self.dropped.take();
-        for (peer, request) in dropped {
-            let now_ns = self.now_ns;
-            if let Some(live) = self.live(peer) {
-                answer_empty(&mut live.connection, request, Status::Unknown, now_ns);
-                self.mark_dirty(peer);
-            }
+        for Answering { peer, request, lease } in dropped {
+            self.end_lease(peer, lease);
+            self.answer(peer, request, Status::Unknown);
         }
     }
 }
 
-/// An empty answer fits whatever the caller set aside.
-fn answer_empty(
-    connection: &mut Connection,
-    id: proto::copyrpc::RequestId,
-    status: Status,
-    now_ns: u64,
-) {
-    // It fails only if the request was answered, and then nothing is owed.
-    let _ = connection.reply(id, status, 0, now_ns, |_| ());
+/// A large body in private memory.
+fn filled(len_bytes: usize, fill: impl FnOnce(&mut [u8])) -> Vec<u8> {
+    let mut body = vec![0; len_bytes];
+    fill(&mut body);
+    body
+}
+
+impl From<CoreReplyError> for ReplyError {
+    fn from(error: CoreReplyError) -> Self {
+        match error {
+            CoreReplyError::NotThere => Self::Gone,
+            CoreReplyError::TooLong { len_bytes, max_bytes } => {
+                Self::TooLong { len_bytes, max_bytes }
+            }
+        }
+    }
 }
 
 impl From<Refused> for CallError {

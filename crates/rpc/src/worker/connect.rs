@@ -8,10 +8,11 @@ use verbs::{
     QueuePair as _, QueueSize, RcPeer, RnrTimer, Route, RtrAttr, RtsAttr, Transition, Transport,
 };
 
-use super::{Worker, random};
+use super::{Departed, Worker, random};
 use crate::{
     CloseReason, ConnectError, Invitation, OpenError, PeerId, TransportKind,
     contact::Contact,
+    large::{Buffers, Lent},
     peer::{Link, Live, Peer},
     queue::Queue,
     receives::Refill,
@@ -45,7 +46,7 @@ impl<N: Nic> Worker<N> {
             slot,
             calls_max: self.config.calls_max,
             geometry: self.geometry,
-            large_bytes_max: 0,
+            large_bytes_max: self.config.large_bytes,
         };
         let psn = Psn::from_low_bits(random_u32());
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
@@ -117,7 +118,16 @@ impl<N: Nic> Worker<N> {
             Route::Lid(lid) => Some(lid),
             Route::Gid(_) => None,
         };
-        let live = Live { connection, remote: contact.ring, staging, lid, destination };
+        let live = Live {
+            connection,
+            remote: contact.ring,
+            staging,
+            lid,
+            buffers: Buffers::new(self.config.large_memory_bytes),
+            lent_requests: Lent::new(),
+            lent_responses: Lent::new(),
+            destination,
+        };
         let Some(peer) = self.peer(id) else { return Err(ConnectError::NotInvited) };
         let before = core::mem::replace(&mut peer.link, Link::Live(Box::new(live)));
         if let Link::Invited { early } = before {
@@ -152,6 +162,10 @@ impl<N: Nic> Worker<N> {
             if let Some(queue) = self.queues[usize::from(peer.queue)].take() {
                 self.queue_of.remove(&queue.qp.qpn());
             }
+            self.abandon_all(id);
+        } else if self.queues[usize::from(peer.queue)].as_ref().is_some_and(|q| q.has_work(id)) {
+            // The initiator may still read what was staged. The peer loses its access now.
+            self.departed.push(Departed { id, queue: peer.queue, _link: peer.link });
         }
         match reason {
             CloseReason::Closed => {}
@@ -239,7 +253,7 @@ impl<N: Nic> Worker<N> {
     }
 
     fn to_init(&self, qp: &mut N::Qp) -> Result<(), ModifyError> {
-        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         qp.modify(&Transition::Init(InitAttr { access, qkey: QKey::default() }))
     }
 

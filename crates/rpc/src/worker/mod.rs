@@ -3,7 +3,9 @@
 mod commands;
 mod connect;
 mod departures;
+mod leases;
 mod poll;
+mod transfers;
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -26,6 +28,8 @@ use crate::{
     receives::SharedReceives,
     token::Dropped,
 };
+
+use transfers::Transfer;
 
 /// A call to be made.
 #[derive(Clone, Copy, Debug)]
@@ -70,9 +74,22 @@ struct Place<N: Nic> {
     peer: Option<Peer<N>>,
 }
 
+/// What is left of a peer while an initiator may still work for it.
+struct Departed<N: Nic> {
+    id: PeerId,
+    queue: u16,
+    /// Owns memory that requests name.
+    _link: Link<N>,
+}
+
 impl<N: Nic> Place<N> {
     fn id(&self, slot: u16) -> PeerId {
         PeerId { slot, generation: self.generation }
+    }
+
+    #[inline]
+    fn live(&mut self, id: PeerId) -> Option<&mut Live<N>> {
+        if self.generation == id.generation { self.peer.as_mut()?.live() } else { None }
     }
 
     fn connection(&self) -> Option<&Connection> {
@@ -90,6 +107,8 @@ pub struct Worker<N: Nic> {
     queues: Vec<Option<Queue<N>>>,
     dct: Option<N::Qp>,
     peers: Vec<Place<N>>,
+    /// DC: peers whose connection has ended and whose memory an initiator may still use.
+    departed: Vec<Departed<N>>,
     receives: Option<SharedReceives<N>>,
     recv_cq: N::Cq,
     send_cq: N::Cq,
@@ -109,6 +128,12 @@ pub struct Worker<N: Nic> {
     /// Batches that came before the invitation of their peer.
     early: Vec<u32>,
     dropped: Dropped,
+    transfers: Vec<Option<Transfer<N>>>,
+    /// Those that found no space in a queue.
+    unposted: VecDeque<usize>,
+    /// Those that have completed.
+    transferred: VecDeque<usize>,
+    large_scratch: Vec<u8>,
     /// Private copy of the batch that is being handled. Empty while one is.
     scratch: Vec<u8>,
     is_polling: bool,
@@ -151,6 +176,7 @@ impl<N: Nic> Worker<N> {
             queues: (0..queues).map(|_| None).collect(),
             dct: None,
             peers: (0..config.peers_max).map(place).collect(),
+            departed: Vec::new(),
             receives,
             recv_cq,
             send_cq,
@@ -165,6 +191,10 @@ impl<N: Nic> Worker<N> {
             closed: VecDeque::new(),
             early: Vec::new(),
             dropped: Dropped::default(),
+            transfers: Vec::new(),
+            unposted: VecDeque::new(),
+            transferred: VecDeque::new(),
+            large_scratch: Vec::new(),
             scratch: vec![0; geometry.batch_bytes_max()],
             is_polling: false,
             now_ns,
@@ -239,7 +269,7 @@ impl<N: Nic> Worker<N> {
 
     #[inline]
     fn live(&mut self, id: PeerId) -> Option<&mut Live<N>> {
-        self.peer(id)?.live()
+        self.peers.get_mut(usize::from(id.slot))?.live(id)
     }
 
     /// Remembers that a peer may have something to post.

@@ -2,7 +2,7 @@
 
 use proto::{
     Status,
-    copyrpc::{Imm, Incoming, Violation},
+    copyrpc::{Body, Imm, Incoming, Violation},
 };
 use verbs::{AsyncEvent, Completion, CompletionQueue as _, MemoryRegion as _, Nic, QueuePair as _};
 
@@ -11,6 +11,7 @@ use crate::{
     CloseReason, Handler, PeerId, Request, Token, TransportKind,
     peer::Link,
     queue::{Queue, What},
+    token::Place,
 };
 
 /// How often deadlines and credit are looked at.
@@ -29,7 +30,7 @@ impl<N: Nic> Worker<N> {
         if !self.is_coalescing() {
             handled += self.poll_receives(handler);
         }
-        self.poll_sends();
+        handled += self.poll_sends(handler);
         if self.now_ns >= self.timers_ns {
             self.timers_ns = self.now_ns + TIMERS_NS;
             self.poll_events();
@@ -166,6 +167,7 @@ impl<N: Nic> Worker<N> {
         let arrival = live.connection.arrive(imm)?;
         let copy = &mut scratch[..arrival.len_bytes];
         peer.ring.read(arrival.offset_bytes, copy);
+        let start = copy.as_ptr().addr();
         let messages = live.connection.open_batch(copy, now_ns)?;
         let mut handled = 0;
         for message in messages {
@@ -175,17 +177,37 @@ impl<N: Nic> Worker<N> {
             match live.connection.message(&message)? {
                 Incoming::Request { id: request, method, timeout_us, body } => {
                     let body = match body {
-                        proto::copyrpc::Body::Inline(body) => body,
-                        proto::copyrpc::Body::Large(_) => &[],
+                        Body::Inline(body) => body,
+                        Body::Large(large) => {
+                            self.fetch_request(id, request, large, (method, timeout_us));
+                            continue;
+                        }
                     };
-                    let token = Token::new(id, request, &self.dropped);
+                    let place = Place {
+                        offset_bytes: arrival.offset_bytes + (body.as_ptr().addr() - start),
+                        len_bytes: body.len(),
+                    };
+                    let token = Token::new(id, request, Some(place), &self.dropped);
                     handler.request(self, Request { token, method, body, timeout_us });
                 }
-                Incoming::Response { cookie, status, body } => {
+                Incoming::Response { call, cookie, status, body } => {
+                    live.answered(call);
                     handler.response(self, cookie, status, body);
                 }
-                Incoming::LargeResponse { .. } | Incoming::Released(_) => {}
-                Incoming::Cancelled(_) | Incoming::Late => continue,
+                Incoming::LargeResponse { call, large } => {
+                    live.answered(call);
+                    self.fetch_response(id, call, large);
+                    continue;
+                }
+                Incoming::Late(call) => {
+                    live.answered(call);
+                    continue;
+                }
+                Incoming::Released(request) => {
+                    live.released(request);
+                    continue;
+                }
+                Incoming::Cancelled(_) | Incoming::Crossed => continue,
             }
             handled += 1;
         }
@@ -197,7 +219,9 @@ impl<N: Nic> Worker<N> {
 
     // Completions of sends
 
-    fn poll_sends(&mut self) {
+    /// Returns how many transfers have ended.
+    fn poll_sends<H: Handler<N> + ?Sized>(&mut self, handler: &mut H) -> usize {
+        let mut handled = 0;
         for _ in 0..self.config.poll_budget {
             let Some(completion) = self.send_cq.poll() else { break };
             if let Some(failure) = completion.failure {
@@ -206,21 +230,33 @@ impl<N: Nic> Worker<N> {
                 self.send_finished(&completion);
             }
         }
+        for _ in 0..self.transferred.len() {
+            let Some(index) = self.transferred.pop_front() else { break };
+            self.transferred(index, handler);
+            handled += 1;
+        }
+        if !self.unposted.is_empty() {
+            self.post_transfers();
+        }
+        handled
     }
 
     #[inline]
     fn send_finished(&mut self, completion: &Completion) {
-        let Self { peers, queues, queue_of, .. } = self;
+        let Self { peers, queues, queue_of, transferred, .. } = self;
         let Some(index) = queue_of.get(&completion.qpn) else { return };
         let Some(queue) = &mut queues[usize::from(*index)] else { return };
         queue.qp.retire(completion);
         while let Some(work) = queue.finish() {
             let place = &mut peers[usize::from(work.peer.slot)];
-            if let What::Batch(batch) = work.what
-                && place.generation == work.peer.generation
-                && let Some(live) = place.peer.as_mut().and_then(|peer| peer.live())
-            {
-                live.connection.finished(batch.number);
+            match work.what {
+                What::Batch(batch) => {
+                    if let Some(live) = place.live(work.peer) {
+                        live.connection.finished(batch.number);
+                    }
+                }
+                What::Transfer(index) => transferred.push_back(index),
+                What::Credit => {}
             }
             if Queue::<N>::is_last(&work, completion.wqe) {
                 return;
@@ -232,12 +268,21 @@ impl<N: Nic> Worker<N> {
         let Some(index) = self.queue_of.get(&completion.qpn).copied() else { return };
         let Some(queue) = &mut self.queues[usize::from(index)] else { return };
         queue.qp.retire(completion);
-        let mut failed = None;
+        let (mut failed, mut abandoned) = (None, None);
         while let Some(work) = queue.finish() {
-            if Queue::<N>::is_last(&work, completion.wqe) {
+            let is_last = Queue::<N>::is_last(&work, completion.wqe);
+            match work.what {
+                What::Transfer(index) if is_last => abandoned = Some(index),
+                What::Transfer(index) => self.transferred.push_back(index),
+                What::Batch(_) | What::Credit => {}
+            }
+            if is_last {
                 failed = Some(work.peer);
                 break;
             }
+        }
+        if let Some(index) = abandoned {
+            self.abandon(index);
         }
         // On RC the queue pair serves one peer only, even if its request cannot be told.
         let failed = failed.unwrap_or_else(|| self.peers[usize::from(index)].id(index));
@@ -263,7 +308,9 @@ impl<N: Nic> Worker<N> {
             return;
         }
         for work in left {
-            if let Err(error) = self.post_again(index, &work) {
+            if let What::Transfer(transfer) = work.what {
+                self.transfer_again(transfer);
+            } else if let Err(error) = self.post_again(index, &work) {
                 tracing::warn!(peer = work.peer.slot, %error, "cannot post a batch again");
                 self.end(work.peer, CloseReason::QueuePair);
             }
@@ -302,6 +349,11 @@ impl<N: Nic> Worker<N> {
     }
 
     fn look_at_timers(&mut self) {
+        let queues = &self.queues;
+        self.departed.retain(|departed| {
+            let queue = queues[usize::from(departed.queue)].as_ref();
+            queue.is_some_and(|queue| queue.has_work(departed.id))
+        });
         let now_ns = self.now_ns;
         for slot in 0..self.config.peers_max {
             let place = &mut self.peers[usize::from(slot)];

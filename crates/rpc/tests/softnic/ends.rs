@@ -110,8 +110,8 @@ fn fault_d4_a_peer_that_is_gone_takes_no_other_with_it() {
         b.poll();
         c.poll();
     }
-    let made = a.program.made as usize;
-    until(&mut [a, b, c], |nodes| nodes[0].program.ended.len() == made);
+    until(&mut [a, b, c], |nodes| nodes[0].program.ended.len() == nodes[0].program.made);
+    let made = a.program.made;
     assert_eq!(a.program.closed.len(), 1);
     assert_eq!(a.program.closed[0].0, to_c);
     assert!(a.worker.is_connected(to_b));

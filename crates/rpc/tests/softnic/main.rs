@@ -2,4 +2,6 @@
 
 mod basics;
 mod ends;
+mod futures;
+mod large;
 mod rig;

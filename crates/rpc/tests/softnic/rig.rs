@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    sync::atomic::{AtomicU32, Ordering},
     time::{Duration, Instant},
 };
 
@@ -10,6 +9,7 @@ use copyrpc_rpc::{
     Call, CallError, CloseReason, Config, Handler, PeerId, Request, Status, Token, TransportKind,
     Worker,
 };
+use memory::sync::{AtomicU32, Ordering};
 use softnic::{Drive, Nic};
 
 /// Longest that anything here may take.
@@ -27,7 +27,7 @@ pub(crate) const FAIL: u16 = 4;
 /// What a worker's program keeps.
 #[derive(Default)]
 pub(crate) struct Program {
-    pub(crate) made: u64,
+    pub(crate) made: usize,
     /// How each call ended, by cookie.
     pub(crate) ended: BTreeMap<u64, (Status, Vec<u8>)>,
     pub(crate) kept: Vec<(Token, Vec<u8>)>,
@@ -86,7 +86,7 @@ impl Node {
     }
 
     pub(crate) fn call(&mut self, to: PeerId, method: u16, body: &[u8]) -> Result<u64, CallError> {
-        let cookie = self.program.made;
+        let cookie = self.program.made as u64;
         let call = Call { method, cookie, response_bytes: body.len().max(32), ..Call::default() };
         self.worker.call(to, &call, body)?;
         self.program.made += 1;
@@ -118,6 +118,7 @@ pub(crate) fn tight() -> Config {
         signal_interval: 4,
         poll_budget: 8,
         peers_max: 4,
+        large_bytes: 1 << 24,
         ..Config::default()
     }
 }
