@@ -77,12 +77,12 @@ fn every_point_of_the_matrix_answers_every_call() {
 fn every_flush_policy_and_every_size_answers_every_call() {
     let policies = ["immediate", "hold:2us", "adaptive-hold:4", "rtt-hold:0.5", "poll-budget:2"];
     let flushes = policies.map(|text| text.parse::<Flush>().unwrap());
-    let sizes = [8, 4096, 1 << 20].map(|len_bytes| (Flush(Default::default()), len_bytes));
+    let sizes = [8, 4096, 1 << 22].map(|len_bytes| (Flush(Default::default()), len_bytes));
     let shapes = flushes.into_iter().map(|flush| (flush, 32)).chain(sizes);
     let samples = (1..).zip(shapes).map(|(number, (flush, len_bytes))| {
         let switches = Switches { flush, ..Switches::default() };
         let calls = Calls { switches, endpoints: 1, depth: 1, len_bytes };
-        CallSample { calls, count: 100, number }
+        CallSample { calls, count: 50, number }
     });
     for measured in run("policies", &samples.collect::<Vec<_>>()) {
         assert!(measured.value > 0.0, "{measured:?}");

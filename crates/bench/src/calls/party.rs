@@ -82,7 +82,7 @@ impl<N: Nic, F: Fn() -> Result<N, String>> CallParty for Workers<N, F> {
     fn open(&mut self, calls: &Calls) -> Result<Vec<String>, CallsError> {
         self.opened = None;
         let nic = (self.open_nic)().map_err(CallsError::Nic)?;
-        let config = calls.switches.config(calls.endpoints, calls.len_bytes);
+        let config = calls.switches.config(calls.endpoints);
         let mut worker = Worker::open(nic, config, os::clock::now_ns())?;
         let invited =
             (0..calls.endpoints).map(|_| worker.invite()).collect::<Result<Vec<_>, _>>()?;

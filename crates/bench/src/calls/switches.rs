@@ -1,6 +1,6 @@
 //! What can be switched about a worker, in words: as options of a command, as text in results.
 
-use core::{fmt, str::FromStr, time::Duration};
+use core::{fmt, str::FromStr};
 
 use rpc::{Config, FlushPolicy, TransportKind};
 use serde::{Deserialize, Serialize};
@@ -197,12 +197,9 @@ impl Default for Switches {
 }
 
 impl Switches {
-    /// Settings of a worker with rings for bodies of `len_bytes`.
-    pub(crate) fn config(&self, endpoints: u16, len_bytes: usize) -> Config {
+    /// Settings of a worker: the defaults but for the switches.
+    pub(crate) fn config(&self, endpoints: u16) -> Config {
         let base = Config::default();
-        // A batch holds the longest body and what goes before it, in whole lines.
-        let batch_bytes = (len_bytes + 128).next_multiple_of(64).max(base.batch_bytes);
-        let ring_bytes = (4 * batch_bytes).next_power_of_two().max(base.ring_bytes);
         Config {
             transport: match self.transport {
                 Carrier::Rc => TransportKind::Rc,
@@ -210,15 +207,11 @@ impl Switches {
             },
             dcis: self.dcis,
             peers_max: endpoints,
-            ring_bytes,
-            response_bytes: ring_bytes / 2,
-            batch_bytes,
             flush: self.flush.0,
             signal_interval: self.signal_interval,
             inline_bytes: if self.inline == Switch::On { base.inline_bytes } else { 0 },
             doorbell_batching: self.doorbell_batching == Switch::On,
             shared_receives: self.srq == Switch::On,
-            credit_delay: Duration::from_micros(100),
             ..base
         }
     }
@@ -349,11 +342,9 @@ mod tests {
     }
 
     #[test]
-    fn every_shape_can_be_made() {
-        for len_bytes in [8, 32, 1 << 12, 1 << 20] {
-            let config = Switches::default().config(8, len_bytes);
-            assert!(config.geometry().unwrap().body_bytes_max() >= len_bytes);
-        }
+    fn the_default_switches_are_a_workers_defaults() {
+        let config = Config { peers_max: 8, ..Config::default() };
+        assert_eq!(Switches::default().config(8), config);
     }
 
     #[test]
