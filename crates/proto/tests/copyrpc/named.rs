@@ -254,3 +254,21 @@ fn a_wrap_never_takes_the_place_of_a_response() {
         pair.settle();
     }
 }
+
+/// Rule C6.4: a slot whose large response was fetched is used again only behind its release.
+#[test]
+fn a_release_goes_before_the_next_call_of_its_slot() {
+    let mut pair = Pair::new(Setup::default());
+    for _ in 0..100 {
+        pair.call(0, 1, 8, 0, LONG_NS).unwrap();
+        pair.depart(0, true);
+        pair.arrive(0, false).unwrap();
+        pair.reply_large(1, 0);
+        pair.depart(1, true);
+        while pair.arrive(1, false).unwrap() {}
+        pair.fetch(0, 0);
+        // The next one is made before the release has left.
+    }
+    pair.settle();
+    assert_eq!(pair.sides[1].lent, []);
+}
