@@ -41,15 +41,19 @@ fn run(fabric: &str, samples: &[CallSample]) -> Vec<Measured> {
         });
         let mut party = workers(fabric);
         let mut initiate = |sample: &CallSample| {
-            let theirs = from_responder.recv().unwrap();
-            to_responder.send(party.open(&sample.calls).unwrap()).unwrap();
-            party.connect(&theirs).unwrap();
-            is_ready.recv().unwrap();
-            party.initiate(board, sample).inspect_err(|_| board.fail()).unwrap()
+            let theirs = from_responder.recv().map_err(|_| CallsError::NotOpen)?;
+            to_responder.send(party.open(&sample.calls)?).unwrap();
+            party.connect(&theirs)?;
+            if is_ready.recv().is_err() {
+                return Err(CallsError::NotOpen);
+            }
+            party.initiate(board, sample).inspect_err(|_| board.fail())
         };
-        let measured = samples.iter().map(&mut initiate).collect();
-        responder.join().unwrap().unwrap();
-        measured
+        let measured = samples.iter().map(&mut initiate).collect::<Result<_, _>>();
+        let responder = responder.join().unwrap();
+        // What failed there is usually why this failed here.
+        assert!(responder.is_ok() && measured.is_ok(), "{responder:?}, {measured:?}");
+        measured.unwrap()
     })
 }
 
