@@ -90,6 +90,7 @@ fn every_flush_policy_and_every_size_answers_every_call() {
     });
     for measured in run("policies", &samples.collect::<Vec<_>>()) {
         assert!(measured.value > 0.0, "{measured:?}");
-        assert!((measured.merging.calls - 1.0).abs() < 1e-9, "one in flight is one per batch");
+        // Releases of large answers ride with the next call.
+        assert!((1.0..=2.0).contains(&measured.merging.calls), "{measured:?}");
     }
 }
