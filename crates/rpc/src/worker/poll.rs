@@ -332,6 +332,8 @@ impl<N: Nic> Worker<N> {
                         self.end(self.peers[usize::from(slot)].id(slot), CloseReason::QueuePair);
                     }
                 }
+                // Follows the end of a queue pair, which was told.
+                AsyncEvent::LastWqeReached(_) => {}
                 event => tracing::warn!(?event, "the NIC reports an event"),
             }
         }
