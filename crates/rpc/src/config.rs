@@ -43,6 +43,9 @@ pub struct Config {
     pub inline_bytes: usize,
     /// One doorbell for all batches that a poll posts to a queue; otherwise one each.
     pub doorbell_batching: bool,
+    /// Whether [`Worker::sleep`](crate::Worker::sleep) is possible. It costs each sender to this
+    /// worker a barrier per doorbell.
+    pub may_sleep: bool,
     /// RC: one shared receive queue instead of one for each peer.
     pub shared_receives: bool,
     /// Entries of the receive queue, or of each.
@@ -71,6 +74,7 @@ impl Default for Config {
             signal_interval: 16,
             inline_bytes: 220,
             doorbell_batching: true,
+            may_sleep: true,
             shared_receives: true,
             receives: 1024,
             send_blocks: 256,

@@ -1,10 +1,33 @@
 //! A send queue and what was posted to it.
 
-use std::collections::VecDeque;
+use core::hash::{BuildHasherDefault, Hasher};
+use std::collections::{HashMap, VecDeque};
 
-use verbs::{Nic, PostSendError, QueuePair as _, SendRequest};
+use verbs::{Nic, PostSendError, Qpn, QueuePair as _, SendRequest};
 
 use crate::{PeerId, receives::Refill};
+
+/// Finds queues by the number of their queue pair.
+pub(crate) type QueueIndex = HashMap<Qpn, u16, BuildHasherDefault<QpnHasher>>;
+
+/// Queue pair numbers are given by the own NIC, so nobody can choose them to collide: one
+/// multiplication is enough.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct QpnHasher(u64);
+
+impl Hasher for QpnHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u32((*byte).into()));
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        self.0 = (self.0 ^ u64::from(number)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}
 
 /// A posted request that is not known to be finished.
 #[derive(Clone, Copy, Debug)]
@@ -45,7 +68,7 @@ pub(crate) struct Queue<N: Nic> {
     /// RC without a shared receive queue.
     pub(crate) refill: Option<Refill>,
     /// Something was posted and the NIC was not told.
-    is_unrung: bool,
+    pub(crate) is_unrung: bool,
 }
 
 impl<N: Nic> Queue<N> {

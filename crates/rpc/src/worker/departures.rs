@@ -41,19 +41,28 @@ impl<N: Nic> Worker<N> {
                 }
             }
         }
-        for queue in self.queues.iter_mut().flatten() {
-            queue.ring();
+        self.ring_queues();
+    }
+
+    /// Tells the NIC of everything that was posted, with one doorbell for each queue.
+    #[inline]
+    fn ring_queues(&mut self) {
+        while let Some(index) = self.unrung.pop() {
+            if let Some(queue) = &mut self.queues[usize::from(index)] {
+                queue.ring();
+            }
         }
     }
 
     fn flush_peer(&mut self, id: PeerId, is_forced: bool) -> Departed {
-        let Self { peers, queues, config, now_ns, stats, flushed_ns, .. } = self;
+        let Self { peers, queues, config, now_ns, stats, flushed_ns, unrung, .. } = self;
         let place = &mut peers[usize::from(id.slot)];
         if place.generation != id.generation {
             return Departed::All;
         }
         let Some(peer) = &mut place.peer else { return Departed::All };
-        let Some(queue) = &mut queues[usize::from(peer.queue)] else { return Departed::All };
+        let index = peer.queue;
+        let Some(queue) = &mut queues[usize::from(index)] else { return Departed::All };
         let Link::Live(live) = &mut peer.link else { return Departed::All };
         live.connection.polled();
         let posted = post_batches(live, queue, config, id, (*now_ns, is_forced));
@@ -63,6 +72,9 @@ impl<N: Nic> Worker<N> {
             }
             post_credit(live, queue, config, id, *now_ns)
         });
+        if queue.is_unrung {
+            unrung.push(index);
+        }
         match posted {
             Ok(()) if live.connection.has_gathered() => Departed::Some,
             Ok(()) => Departed::All,
@@ -95,7 +107,9 @@ impl<N: Nic> Worker<N> {
         };
         let flags = SendFlags::SIGNALED | SendFlags::SOLICITED;
         let request = SendRequest { op, flags, to: live.destination.as_ref() };
-        queue.post(&request, work.peer, work.what, true)
+        queue.post(&request, work.peer, work.what, true)?;
+        self.unrung.push(index);
+        Ok(())
     }
 
     /// Whether received batches are still to be gathered.

@@ -8,7 +8,7 @@ mod poll;
 mod transfers;
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::VecDeque,
     hash::{BuildHasher as _, RandomState},
     time::Duration,
 };
@@ -17,14 +17,12 @@ use proto::{
     Status,
     copyrpc::{Connection, Counters, Geometry},
 };
-use verbs::{
-    Arm, ArmError, Channel as _, CompletionQueue as _, CqConfig, DcKey, Nic, Qpn, Transport,
-};
+use verbs::{Arm, ArmError, Channel as _, CompletionQueue as _, CqConfig, DcKey, Nic, Transport};
 
 use crate::{
     CloseReason, Config, OpenError, PeerId, TransportKind,
     peer::{Link, Live, Peer},
-    queue::Queue,
+    queue::{Queue, QueueIndex},
     receives::SharedReceives,
     token::Dropped,
 };
@@ -112,14 +110,17 @@ pub struct Worker<N: Nic> {
     receives: Option<SharedReceives<N>>,
     recv_cq: N::Cq,
     send_cq: N::Cq,
-    channel: N::Channel,
+    /// None: this worker never sleeps.
+    channel: Option<N::Channel>,
     pd: N::Pd,
     nic: N,
 
     config: Config,
     geometry: Geometry,
     key: DcKey,
-    queue_of: HashMap<Qpn, u16>,
+    queue_of: QueueIndex,
+    /// Queues that were posted to and not rung.
+    unrung: Vec<u16>,
     /// Peers that may have something to post.
     dirty: Vec<PeerId>,
     /// Calls that ended outside a poll.
@@ -152,7 +153,7 @@ impl<N: Nic> Worker<N> {
     pub fn open(nic: N, config: Config, now_ns: u64) -> Result<Self, OpenError> {
         let geometry = config.geometry()?;
         let pd = nic.alloc_pd()?;
-        let channel = nic.create_channel()?;
+        let channel = config.may_sleep.then(|| nic.create_channel()).transpose()?;
         // Never overcommitted: whatever can be outstanding has an entry (pitfall 14).
         let queues = match config.transport {
             TransportKind::Rc => config.peers_max,
@@ -162,8 +163,8 @@ impl<N: Nic> Worker<N> {
         let receive_queues = if is_shared { 1 } else { config.peers_max };
         let sends = u32::from(queues) * u32::from(config.send_blocks.next_power_of_two());
         let recvs = u32::from(receive_queues) * u32::from(config.receives.next_power_of_two());
-        let send_cq = nic.create_cq(&CqConfig::new(sends), Some(&channel))?;
-        let recv_cq = nic.create_cq(&CqConfig::new(recvs), Some(&channel))?;
+        let send_cq = nic.create_cq(&CqConfig::new(sends), channel.as_ref())?;
+        let recv_cq = nic.create_cq(&CqConfig::new(recvs), channel.as_ref())?;
         let receives = if is_shared {
             let mut receives = SharedReceives::new(&nic, &pd, config.receives)?;
             receives.fill()?;
@@ -185,7 +186,8 @@ impl<N: Nic> Worker<N> {
             nic,
             geometry,
             key: DcKey::new(random()),
-            queue_of: HashMap::new(),
+            queue_of: QueueIndex::default(),
+            unrung: Vec::new(),
             dirty: Vec::new(),
             ended: VecDeque::new(),
             closed: VecDeque::new(),
@@ -289,16 +291,16 @@ impl<N: Nic> Worker<N> {
     ///
     /// # Errors
     ///
-    /// [`ArmError`].
+    /// [`ArmError`]: [`Config::may_sleep`] is off.
     pub fn arm(&mut self) -> Result<(), ArmError> {
         self.recv_cq.arm(Arm::Next)?;
         self.send_cq.arm(Arm::Next)
     }
 
-    /// The file descriptor to sleep on.
+    /// What to sleep on; `None`: [`Config::may_sleep`] is off.
     #[must_use]
-    pub fn channel(&self) -> &N::Channel {
-        &self.channel
+    pub fn channel(&self) -> Option<&N::Channel> {
+        self.channel.as_ref()
     }
 
     /// Sleeps until something arrives, at most for `timeout`, and not past the next thing that is
@@ -306,14 +308,14 @@ impl<N: Nic> Worker<N> {
     ///
     /// # Errors
     ///
-    /// [`ArmError`].
+    /// [`ArmError`]: [`Config::may_sleep`] is off.
     pub fn sleep(&mut self, timeout: Duration) -> Result<bool, ArmError> {
         self.arm()?;
         let due_ns = self.wake_ns();
         let left_ns = due_ns.map_or(u64::MAX, |due_ns| due_ns.saturating_sub(self.now_ns));
         let due = timeout.min(Duration::from_nanos(left_ns));
         let timeout = self.nic.poll_timeout().map_or(due, |nic| due.min(nic));
-        Ok(self.channel.wait(timeout))
+        Ok(self.channel.as_ref().is_some_and(|channel| channel.wait(timeout)))
     }
 
     /// When something is to be done though nothing arrives; `None`: nothing is.

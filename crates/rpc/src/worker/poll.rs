@@ -76,6 +76,13 @@ impl<N: Nic> Worker<N> {
         }
     }
 
+    /// RC: whether the queue pair of a completion serves the peer in this place.
+    #[inline]
+    fn is_of(&self, completion: &Completion, slot: u16) -> bool {
+        let queue = self.queues.get(usize::from(slot)).and_then(Option::as_ref);
+        queue.is_some_and(|queue| queue.qp.qpn() == completion.qpn)
+    }
+
     fn refill(&mut self) {
         if let Some(receives) = &mut self.receives
             && let Err(error) = receives.fill()
@@ -105,7 +112,7 @@ impl<N: Nic> Worker<N> {
         let id = place.id(decoded.slot);
         // On RC a peer can only name its own connection: the queue pair says who it is.
         let is_other = self.config.transport == TransportKind::Rc
-            && completion.is_some_and(|c| self.queue_of.get(&c.qpn) != Some(&decoded.slot));
+            && completion.is_some_and(|completion| !self.is_of(completion, decoded.slot));
         let Some(peer) = self.peer(id).filter(|_| !is_other) else {
             self.stats.unknown_imms += 1;
             return 0;

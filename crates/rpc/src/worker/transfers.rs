@@ -174,15 +174,18 @@ impl<N: Nic> Worker<N> {
     }
 
     fn post_transfer(&mut self, index: usize) -> Result<(), PostSendError> {
-        let Self { peers, queues, transfers, .. } = self;
+        let Self { peers, queues, transfers, unrung, .. } = self;
         let Some(transfer) = &transfers[index] else { return Ok(()) };
         let place = &mut peers[usize::from(transfer.peer.slot)];
-        let queue = place.peer.as_ref().map(|peer| usize::from(peer.queue));
+        let Some(slot) = place.peer.as_ref().map(|peer| peer.queue) else {
+            self.abandon(index);
+            return Ok(());
+        };
         let Some(live) = place.live(transfer.peer) else {
             self.abandon(index);
             return Ok(());
         };
-        let Some(queue) = queue.and_then(|queue| queues[queue].as_mut()) else { return Ok(()) };
+        let Some(queue) = &mut queues[usize::from(slot)] else { return Ok(()) };
         let remote = transfer.remote;
         let sges = match &transfer.purpose {
             Purpose::Request { buffer, .. } | Purpose::Response { buffer, .. } => [buffer.sge()],
@@ -196,7 +199,9 @@ impl<N: Nic> Worker<N> {
             _ => Op::Read { remote, into: &sges },
         };
         let request = SendRequest { op, flags: SendFlags::SIGNALED, to: live.destination.as_ref() };
-        queue.post(&request, transfer.peer, What::Transfer(index), true)
+        queue.post(&request, transfer.peer, What::Transfer(index), true)?;
+        unrung.push(slot);
+        Ok(())
     }
 
     /// A transfer has completed.
