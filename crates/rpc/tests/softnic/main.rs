@@ -4,4 +4,5 @@ mod basics;
 mod ends;
 mod futures;
 mod large;
+mod named;
 mod rig;
