@@ -2,7 +2,7 @@
 
 use copyrpc_proto::{
     Status,
-    copyrpc::{Busy, Geometry, Refused, TICK_NS, Usage, response_bytes},
+    copyrpc::{Busy, FlushPolicy, Geometry, Refused, TICK_NS, Usage, response_bytes},
 };
 
 use crate::pair::{CALLS, Pair, Setup};
@@ -271,4 +271,35 @@ fn a_release_goes_before_the_next_call_of_its_slot() {
     }
     pair.settle();
     assert_eq!(pair.sides[1].lent, []);
+}
+
+/// Fault G7: with one call in flight a policy holds it back at most as long as it says, and one that
+/// adapts learns that holding back is of no use.
+#[test]
+fn fault_g7_a_single_call_waits_no_longer_than_its_policy_says() {
+    const STEP_NS: u64 = 500;
+    let policies = [
+        (FlushPolicy::SelfClocked { wqes: 1 }, 0),
+        (FlushPolicy::Immediate, 0),
+        (FlushPolicy::Hold { ns: 10_000 }, 10_000),
+        (FlushPolicy::AdaptiveHold { messages: 8 }, 0),
+        (FlushPolicy::RttHold { permille: 100_000 }, 100_000),
+        (FlushPolicy::PollBudget { polls: 4 }, 4 * STEP_NS),
+        (FlushPolicy::Coalesce { ns: 10_000 }, 0),
+    ];
+    for (flush, longest_ns) in policies {
+        let mut pair = Pair::new(Setup { flush, ..Setup::default() });
+        for round in 0..50 {
+            pair.call(0, 1, 8, 0, LONG_NS).unwrap();
+            let made_ns = pair.now_ns;
+            while pair.depart(0, false) == 0 {
+                pair.advance(STEP_NS);
+                assert!(pair.now_ns - made_ns <= 200_000, "{flush:?} never posts it");
+            }
+            // What adapts may be wrong at first.
+            let held_ns = pair.now_ns - made_ns;
+            assert!(round < 20 || held_ns <= longest_ns, "{flush:?} took {held_ns} ns");
+            pair.settle();
+        }
+    }
 }
