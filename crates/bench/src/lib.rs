@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! suite     the cells of a benchmark and the two roles that run them
-//! calls     what two workers of `rpc` call and answer
+//! workers   what two workers of `rpc` call and answer
 //! traffic   what two processes send each other over any `verbs::Nic`
 //! limit     what the same two processes reach with bare memory: the reference of every ratio
 //! schedule  interleaves the cells round by round and brackets every sample with a probe
@@ -20,7 +20,7 @@
 #![forbid(unsafe_code)]
 
 pub mod board;
-pub mod calls;
+
 pub mod cores;
 pub mod duo;
 pub mod limit;
@@ -33,3 +33,4 @@ pub mod schedule;
 pub mod stats;
 pub mod suite;
 pub mod traffic;
+pub mod workers;

@@ -1,7 +1,6 @@
 //! The cells of `bench limit`, `bench verbs` and `bench rpc`.
 
 use crate::{
-    calls::{Calls, switches::Grid},
     limit::COPY_WINDOW_BYTES,
     report::{Cell, Metric},
     suite::{Job, Planned},
@@ -12,6 +11,7 @@ use crate::{
         stream::{Stream, StreamVerb},
         transfer::{Transfer, TransferVerb},
     },
+    workers::{WorkerCalls, switches::Grid},
 };
 
 /// Reference of every round trip.
@@ -131,7 +131,7 @@ fn copy_of(len_bytes: usize) -> String {
     format!("limit/memcpy/{}", size(len_bytes))
 }
 
-/// Calls of 32 B each way: endpoints and calls in flight over all of them.
+/// WorkerCalls of 32 B each way: endpoints and calls in flight over all of them.
 const LOADS: [(&str, u16, u16); 3] =
     [("1-endpoint-qd1", 1, 1), ("1-endpoint-qd32", 1, 32), ("8-endpoints-qd256", 8, 256)];
 /// Bodies that the raw traffic does not reach.
@@ -152,24 +152,24 @@ pub fn rpc(quick: bool, grid: &Grid) -> Vec<Planned> {
     plan.extend(sizes.iter().map(|&len_bytes| raw_round_trip(len_bytes)));
     for (switches, suffix) in grid.points() {
         for (load, endpoints, depth) in LOADS {
-            let calls = Calls { switches, endpoints, depth, len_bytes: SMALL_BYTES };
+            let calls = WorkerCalls { switches, endpoints, depth, len_bytes: SMALL_BYTES };
             plan.push(planned_calls(&format!("rpc/{load}/32B{suffix}"), calls));
         }
         plan.extend(sizes.iter().chain(&SIZES_BEYOND).map(|&len_bytes| {
-            let calls = Calls { switches, endpoints: 1, depth: 1, len_bytes };
+            let calls = WorkerCalls { switches, endpoints: 1, depth: 1, len_bytes };
             planned_calls(&format!("rpc/round-trip/{}{suffix}", size(len_bytes)), calls)
         }));
     }
     plan
 }
 
-fn planned_calls(name: &str, calls: Calls) -> Planned {
+fn planned_calls(name: &str, calls: WorkerCalls) -> Planned {
     let (metric, raw, floor) = match (calls.depth, calls.len_bytes) {
         (1, SMALL_BYTES) => (Metric::RoundTrip, RAW_ROUND_TRIP.to_owned(), LINE_ROUND_TRIP),
         (1, len_bytes) => (Metric::RoundTrip, raw_round_trip_of(len_bytes), LINE_ROUND_TRIP),
         _ => (Metric::Rate, RAW_RATE.to_owned(), LINE_STREAM),
     };
-    let mut planned = planned(name, metric, Job::Calls(calls));
+    let mut planned = planned(name, metric, Job::Worker(calls));
     if !SIZES_BEYOND.contains(&calls.len_bytes) {
         (planned.cell.versus, planned.cell.floor) = (Some(raw), Some(floor.to_owned()));
     }

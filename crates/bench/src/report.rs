@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use comfy_table::{CellAlignment, LineStyle, Table, presets};
 use serde::{Deserialize, Serialize};
 
-use crate::{calls::Merging, regime::Regime, schedule::Filed, stats::Summary};
+use crate::{regime::Regime, schedule::Filed, stats::Summary, workers::Merging};
 
 /// What a cell's number means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

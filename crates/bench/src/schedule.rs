@@ -7,7 +7,7 @@
 //!
 //! Taking all samples of one cell in a row would let a phase of the machine decide who wins.
 
-use crate::{calls::Merging, regime::Regime};
+use crate::{regime::Regime, workers::Merging};
 
 /// What is measured together.
 pub trait Workload {

@@ -19,7 +19,6 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
     board::{Board, WaitError},
-    calls::{CallParty, CallSample, Calls, CallsError, Measured, Merging},
     cores::Cores,
     duo::{Control, Duo, DuoError, REPLY_DEADLINE, Side},
     limit::{Copier, LimitError, SharedLimit},
@@ -27,6 +26,7 @@ use crate::{
     report::Cell,
     schedule::Workload,
     traffic::{BATCH, Contact, Party, Sample, Traffic, TrafficError},
+    workers::{Measured, Merging, WorkerCalls, WorkerError, WorkerParty, WorkerSample},
 };
 
 /// Messages of the sample that calibrates a cell.
@@ -48,7 +48,7 @@ pub enum Job {
     /// Through the NIC.
     Traffic(Traffic),
     /// Through workers on the NIC.
-    Calls(Calls),
+    Worker(WorkerCalls),
 }
 
 /// A cell and how it is measured.
@@ -82,10 +82,10 @@ enum Request {
     Connect(Vec<Contact>),
     Limit(SharedLimit),
     Run(Sample),
-    OpenCalls { nic: String },
-    Invite(Calls),
+    OpenWorkers { nic: String },
+    Invite(WorkerCalls),
     Accept(Vec<String>),
-    Call(CallSample),
+    CallWorker(WorkerSample),
 }
 
 /// What the child answers.
@@ -116,7 +116,7 @@ pub enum SuiteError {
     Traffic(#[from] TrafficError),
     /// This side's worker.
     #[error("initiator: {0}")]
-    Calls(#[from] CallsError),
+    Worker(#[from] WorkerError),
     /// The other side's reason.
     #[error("responder: {0}")]
     Responder(String),
@@ -149,7 +149,7 @@ pub struct Suite {
     duo: Duo,
     cores: Cores,
     party: Option<Box<dyn Party>>,
-    call_party: Option<Box<dyn CallParty>>,
+    worker_party: Option<Box<dyn WorkerParty>>,
     /// Of the last sample, if it made calls.
     merging: Option<Merging>,
     plan: Vec<Planned>,
@@ -170,7 +170,7 @@ impl Suite {
             duo,
             cores,
             party: None,
-            call_party: None,
+            worker_party: None,
             merging: None,
             plan,
             counts,
@@ -185,14 +185,14 @@ impl Suite {
     /// # Errors
     ///
     /// [`SuiteError`].
-    pub fn connect_calls(
+    pub fn connect_workers(
         &mut self,
         nic: &str,
-        party: Box<dyn CallParty>,
+        party: Box<dyn WorkerParty>,
     ) -> Result<(), SuiteError> {
-        self.duo.control.send(&Request::OpenCalls { nic: nic.to_owned() })?;
+        self.duo.control.send(&Request::OpenWorkers { nic: nic.to_owned() })?;
         self.expect(&Reply::Ready)?;
-        self.call_party = Some(party);
+        self.worker_party = Some(party);
         Ok(())
     }
 
@@ -260,10 +260,10 @@ impl Suite {
         })
     }
 
-    fn calls(&mut self, calls: Calls, count: u64) -> Result<f64, SuiteError> {
-        let Some(mut party) = self.call_party.take() else { return Err(SuiteError::NoNic) };
+    fn worker_calls(&mut self, calls: WorkerCalls, count: u64) -> Result<f64, SuiteError> {
+        let Some(mut party) = self.worker_party.take() else { return Err(SuiteError::NoNic) };
         let measured = self.call(party.as_mut(), calls, count);
-        self.call_party = Some(party);
+        self.worker_party = Some(party);
         let Measured { value, merging } = measured?;
         self.merging = Some(merging);
         Ok(value)
@@ -271,8 +271,8 @@ impl Suite {
 
     fn call(
         &mut self,
-        party: &mut dyn CallParty,
-        calls: Calls,
+        party: &mut dyn WorkerParty,
+        calls: WorkerCalls,
         count: u64,
     ) -> Result<Measured, SuiteError> {
         self.duo.control.send(&Request::Invite(calls))?;
@@ -285,8 +285,8 @@ impl Suite {
         party.connect(&theirs)?;
         self.expect(&Reply::Ready)?;
         self.samples += 1;
-        let sample = CallSample { calls, count, number: self.samples };
-        self.together(&Request::Call(sample), |board, _| Ok(party.initiate(board, &sample)?))
+        let sample = WorkerSample { calls, count, number: self.samples };
+        self.together(&Request::CallWorker(sample), |board, _| Ok(party.initiate(board, &sample)?))
     }
 
     fn run(&mut self, job: Job, count: u64) -> Result<f64, SuiteError> {
@@ -298,7 +298,7 @@ impl Suite {
             Job::Stream => self.limit(SharedLimit::Stream { count }),
             Job::Copy(len_bytes) => Ok(self.copier.bandwidth(len_bytes, self.window)),
             Job::Traffic(traffic) => self.traffic(traffic, count),
-            Job::Calls(calls) => self.calls(calls, count),
+            Job::Worker(calls) => self.worker_calls(calls, count),
         }
     }
 
@@ -318,7 +318,7 @@ impl Suite {
                 Job::Threads | Job::Processes | Job::Copy(_) => break,
                 Job::Stream => count_for(self.window, 1e3 / value),
                 Job::Traffic(traffic) => count_for(self.window, traffic.message_ns(value)),
-                Job::Calls(calls) => count_for(self.window, calls.call_ns(value)),
+                Job::Worker(calls) => count_for(self.window, calls.call_ns(value)),
             };
         }
         self.counts[cell] = count;
@@ -372,7 +372,7 @@ fn unexpected(reply: Reply) -> SuiteError {
 pub type OpenParty<'a> = &'a dyn Fn(&str) -> Result<Box<dyn Party>, String>;
 
 /// Finds a NIC by name and gives what opens workers on it.
-pub type OpenCalls<'a> = &'a dyn Fn(&str) -> Result<Box<dyn CallParty>, String>;
+pub type OpenWorkers<'a> = &'a dyn Fn(&str) -> Result<Box<dyn WorkerParty>, String>;
 
 /// The child's role: serves until the parent goes away.
 ///
@@ -382,10 +382,10 @@ pub type OpenCalls<'a> = &'a dyn Fn(&str) -> Result<Box<dyn CallParty>, String>;
 pub fn serve(
     side: &mut Side,
     open: OpenParty<'_>,
-    open_calls: OpenCalls<'_>,
+    open_workers: OpenWorkers<'_>,
 ) -> Result<(), SuiteError> {
     let mut party = None;
-    let mut call_party = None;
+    let mut worker_party = None;
     loop {
         let request = match receive(&mut side.control, &mut party, None) {
             Err(SuiteError::Duo(DuoError::PeerGone)) => return Ok(()),
@@ -412,17 +412,19 @@ pub fn serve(
                 }
                 None => Reply::Failed("no NIC is open".to_owned()),
             },
-            Request::OpenCalls { nic } => match open_calls(&nic) {
+            Request::OpenWorkers { nic } => match open_workers(&nic) {
                 Ok(opened) => {
-                    call_party = Some(opened);
+                    worker_party = Some(opened);
                     Reply::Ready
                 }
                 Err(reason) => Reply::Failed(reason),
             },
-            Request::Invite(_) | Request::Accept(_) | Request::Call(_) => match &mut call_party {
-                Some(party) => serve_calls(party.as_mut(), side, &request),
-                None => Reply::Failed("no NIC is open for calls".to_owned()),
-            },
+            Request::Invite(_) | Request::Accept(_) | Request::CallWorker(_) => {
+                match &mut worker_party {
+                    Some(party) => serve_worker(party.as_mut(), side, &request),
+                    None => Reply::Failed("no NIC is open for calls".to_owned()),
+                }
+            }
         };
         if matches!(reply, Reply::Failed(_)) {
             side.board.fail();
@@ -432,14 +434,14 @@ pub fn serve(
 }
 
 /// The part of [`serve`] that is about calls.
-fn serve_calls(party: &mut dyn CallParty, side: &mut Side, request: &Request) -> Reply {
+fn serve_worker(party: &mut dyn WorkerParty, side: &mut Side, request: &Request) -> Reply {
     match request {
         Request::Invite(calls) => match party.open(calls) {
             Ok(invitations) => Reply::Invitations(invitations),
             Err(error) => Reply::Failed(error.to_string()),
         },
         Request::Accept(invitations) => reply_of(party.connect(invitations), Reply::Ready),
-        Request::Call(sample) => {
+        Request::CallWorker(sample) => {
             let Side { board, control } = &mut *side;
             let ready = &mut || control.send(&Reply::Ready);
             reply_of(party.respond(board, sample, ready), Reply::Done)

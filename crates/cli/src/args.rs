@@ -3,8 +3,8 @@
 use std::{ffi::OsString, path::PathBuf};
 
 use bench::{
-    calls::switches::{Carrier, Flush, Grid, Switch},
     cores::Cores,
+    workers::switches::{Carrier, Flush, Grid, Switch},
 };
 use clap::{Args as ClapArgs, Parser, Subcommand};
 

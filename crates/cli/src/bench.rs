@@ -63,7 +63,7 @@ pub(crate) fn rpc(args: &RpcArgs) -> anyhow::Result<()> {
     let party = nic::open_party(name)?;
     let cannot = || format!("cannot connect two `{name}`");
     session.suite.connect(name, party).with_context(cannot)?;
-    session.suite.connect_calls(name, nic::open_calls(name)?).with_context(cannot)?;
+    session.suite.connect_workers(name, nic::open_workers(name)?).with_context(cannot)?;
     let switches = grid.points().into_iter().map(|(switches, suffix)| {
         let cells = if suffix.is_empty() { "all cells" } else { suffix.trim_start_matches('/') };
         format!("{cells}: {switches}")
@@ -76,9 +76,9 @@ pub(crate) fn rpc(args: &RpcArgs) -> anyhow::Result<()> {
 /// The other side.
 pub(crate) fn peer() -> anyhow::Result<()> {
     let open = |name: &str| nic::open_party(name).map_err(|error| error.to_string());
-    let open_calls = |name: &str| nic::open_calls(name).map_err(|error| error.to_string());
+    let open_workers = |name: &str| nic::open_workers(name).map_err(|error| error.to_string());
     let mut side = Side::of_child()?;
-    Ok(suite::serve(&mut side, &open, &open_calls)?)
+    Ok(suite::serve(&mut side, &open, &open_workers)?)
 }
 
 /// Two processes on two cores, and what they will measure.

@@ -1,8 +1,8 @@
 //! Opening a NIC by name: the one place that knows which kinds there are.
 
 use bench::{
-    calls::{CallParty, Workers},
     traffic::{Links, Party, TrafficError},
+    workers::{WorkerParty, Workers},
 };
 use serde::Serialize;
 use softnic::{Config, ConfigError};
@@ -52,7 +52,7 @@ pub(crate) fn open_party(name: &str) -> Result<Box<dyn Party>, OpenError> {
 }
 
 /// Finds the NIC `name` and gives what opens workers on ports of it.
-pub(crate) fn open_calls(name: &str) -> Result<Box<dyn CallParty>, OpenError> {
+pub(crate) fn open_workers(name: &str) -> Result<Box<dyn WorkerParty>, OpenError> {
     open(name)?; // an error now rather than at the first sample
     let name = name.to_owned();
     Ok(Box::new(Workers::new(move || open(&name).map_err(|error| error.to_string()))))

@@ -280,7 +280,10 @@ fn spoof() {
     let mut batch = raw.batch();
     batch.imm &= 0x8000_ffff;
     raw.write(&batch);
-    for _ in 0..100 { scene.victim.poll(); raw.poll(); }
+    for _ in 0..100 {
+        scene.victim.poll();
+        raw.poll();
+    }
     assert_eq!(scene.victim.program.closed, []);
     scene.check_honest();
 }

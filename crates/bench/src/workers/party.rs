@@ -8,54 +8,54 @@ use verbs::Nic;
 
 use crate::{
     board::{Board, Patience, Word},
-    calls::{
-        CallSample, Calls, CallsError, Measured, Merging,
-        program::{Client, Server},
-    },
     duo::DuoError,
     limit::per_second,
     stats,
     traffic::link::PATIENCE,
+    workers::{
+        Measured, Merging, WorkerCalls, WorkerError, WorkerSample,
+        program::{Client, Server},
+    },
 };
 
 /// Polls between two looks at the shared words.
 const POLLS_PER_LOOK: u32 = 64;
 
 /// One side of the calls, whatever its NIC: what the two processes hold.
-pub trait CallParty {
+pub trait WorkerParty {
     /// Opens a worker for `calls`; returns what the other side must be told.
     ///
     /// # Errors
     ///
-    /// [`CallsError`].
-    fn open(&mut self, calls: &Calls) -> Result<Vec<String>, CallsError>;
+    /// [`WorkerError`].
+    fn open(&mut self, calls: &WorkerCalls) -> Result<Vec<String>, WorkerError>;
 
     /// Connects to what the other side told.
     ///
     /// # Errors
     ///
-    /// [`CallsError`].
-    fn connect(&mut self, invitations: &[String]) -> Result<(), CallsError>;
+    /// [`WorkerError`].
+    fn connect(&mut self, invitations: &[String]) -> Result<(), WorkerError>;
 
     /// Runs the timed side of `sample`, after the other side is ready, and drops the worker.
     ///
     /// # Errors
     ///
-    /// [`CallsError`].
-    fn initiate(&mut self, board: &Board, sample: &CallSample) -> Result<Measured, CallsError>;
+    /// [`WorkerError`].
+    fn initiate(&mut self, board: &Board, sample: &WorkerSample) -> Result<Measured, WorkerError>;
 
     /// Answers until the other side has finished, and drops the worker; calls `ready` when the
     /// initiator may begin.
     ///
     /// # Errors
     ///
-    /// [`CallsError`].
+    /// [`WorkerError`].
     fn respond(
         &mut self,
         board: &Board,
-        sample: &CallSample,
+        sample: &WorkerSample,
         ready: &mut dyn FnMut() -> Result<(), DuoError>,
-    ) -> Result<(), CallsError>;
+    ) -> Result<(), WorkerError>;
 }
 
 /// A worker and its endpoints.
@@ -78,10 +78,10 @@ impl<N: Nic, F: Fn() -> Result<N, String>> Workers<N, F> {
     }
 }
 
-impl<N: Nic, F: Fn() -> Result<N, String>> CallParty for Workers<N, F> {
-    fn open(&mut self, calls: &Calls) -> Result<Vec<String>, CallsError> {
+impl<N: Nic, F: Fn() -> Result<N, String>> WorkerParty for Workers<N, F> {
+    fn open(&mut self, calls: &WorkerCalls) -> Result<Vec<String>, WorkerError> {
         self.opened = None;
-        let nic = (self.open_nic)().map_err(CallsError::Nic)?;
+        let nic = (self.open_nic)().map_err(WorkerError::Nic)?;
         let config = calls.switches.config(calls.endpoints);
         let mut worker = Worker::open(nic, config, os::clock::now_ns())?;
         let invited =
@@ -91,8 +91,8 @@ impl<N: Nic, F: Fn() -> Result<N, String>> CallParty for Workers<N, F> {
         Ok(invitations.iter().map(|invitation| to_hex(invitation.as_bytes())).collect())
     }
 
-    fn connect(&mut self, invitations: &[String]) -> Result<(), CallsError> {
-        let Opened { worker, peers } = self.opened.as_mut().ok_or(CallsError::NotOpen)?;
+    fn connect(&mut self, invitations: &[String]) -> Result<(), WorkerError> {
+        let Opened { worker, peers } = self.opened.as_mut().ok_or(WorkerError::NotOpen)?;
         if invitations.len() != peers.len() {
             return Err(rpc::ContactError::Length(invitations.len()).into());
         }
@@ -102,8 +102,8 @@ impl<N: Nic, F: Fn() -> Result<N, String>> CallParty for Workers<N, F> {
         Ok(())
     }
 
-    fn initiate(&mut self, board: &Board, sample: &CallSample) -> Result<Measured, CallsError> {
-        let Opened { mut worker, peers } = self.opened.take().ok_or(CallsError::NotOpen)?;
+    fn initiate(&mut self, board: &Board, sample: &WorkerSample) -> Result<Measured, WorkerError> {
+        let Opened { mut worker, peers } = self.opened.take().ok_or(WorkerError::NotOpen)?;
         let mut client = Client::new(*sample, peers.clone());
         client.begin(&mut worker);
         let mut patience = board.patience(PATIENCE);
@@ -126,10 +126,10 @@ impl<N: Nic, F: Fn() -> Result<N, String>> CallParty for Workers<N, F> {
     fn respond(
         &mut self,
         board: &Board,
-        sample: &CallSample,
+        sample: &WorkerSample,
         ready: &mut dyn FnMut() -> Result<(), DuoError>,
-    ) -> Result<(), CallsError> {
-        let Opened { mut worker, .. } = self.opened.take().ok_or(CallsError::NotOpen)?;
+    ) -> Result<(), WorkerError> {
+        let Opened { mut worker, .. } = self.opened.take().ok_or(WorkerError::NotOpen)?;
         let mut server = Server::default();
         let mut patience = board.patience(PATIENCE);
         ready()?;
@@ -138,7 +138,7 @@ impl<N: Nic, F: Fn() -> Result<N, String>> CallParty for Workers<N, F> {
             for _ in 0..POLLS_PER_LOOK {
                 step(&mut worker, &mut server, &mut patience)?;
             }
-            let closed = server.closed.map(CallsError::Closed);
+            let closed = server.closed.map(WorkerError::Closed);
             if let Some(failure) = server.failure.take().or(closed) {
                 return Err(failure);
             }
@@ -154,7 +154,7 @@ fn step<N: Nic>(
     worker: &mut Worker<N>,
     handler: &mut impl Handler<N>,
     patience: &mut Patience<'_>,
-) -> Result<(), CallsError> {
+) -> Result<(), WorkerError> {
     if worker.poll(os::clock::now_ns(), handler) == 0 {
         patience.wait()?;
     } else {
@@ -164,7 +164,7 @@ fn step<N: Nic>(
 }
 
 /// Median batch of round trips in ns, or millions of calls per second.
-fn value(client: &mut Client, sample: &CallSample) -> f64 {
+fn value(client: &mut Client, sample: &WorkerSample) -> f64 {
     if sample.calls.depth == 1 && !client.round_trips.is_empty() {
         return stats::median(&mut client.round_trips);
     }

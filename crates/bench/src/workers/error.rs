@@ -6,7 +6,7 @@ use crate::{board::WaitError, duo::DuoError};
 
 /// Why calls ended without a number.
 #[derive(Debug, thiserror::Error)]
-pub enum CallsError {
+pub enum WorkerError {
     /// No port for the worker.
     #[error("cannot open a port for the sample: {0}")]
     Nic(String),

@@ -1,4 +1,4 @@
-//! Calls between two workers in two processes, generic over the NIC, with every answer checked.
+//! WorkerCalls between two workers in two processes, generic over the NIC, with every answer checked.
 //!
 //! ```text
 //! initiator                                    responder
@@ -16,26 +16,26 @@ mod party;
 mod program;
 pub mod switches;
 
-pub use error::CallsError;
-pub use party::{CallParty, Workers};
+pub use error::WorkerError;
+pub use party::{WorkerParty, Workers};
 
 use switches::Switches;
 
 /// What is called, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Calls {
+pub struct WorkerCalls {
     /// Of both workers.
     pub switches: Switches,
     /// Connections between the two workers.
     pub endpoints: u16,
-    /// Calls in flight, over all endpoints. One: the result is ns per round trip; more: millions of
+    /// WorkerCalls in flight, over all endpoints. One: the result is ns per round trip; more: millions of
     /// calls per second.
     pub depth: u16,
     /// Of the body of each call, and of its answer. At least 8.
     pub len_bytes: usize,
 }
 
-impl Calls {
+impl WorkerCalls {
     /// Time per call, in ns, of a sample whose number was `value`.
     pub(crate) fn call_ns(self, value: f64) -> f64 {
         if self.depth == 1 { value } else { 1e3 / value }
@@ -44,10 +44,10 @@ impl Calls {
 
 /// One sample: both sides get the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CallSample {
+pub struct WorkerSample {
     /// What is called.
-    pub calls: Calls,
-    /// Calls that are timed.
+    pub calls: WorkerCalls,
+    /// WorkerCalls that are timed.
     pub count: u64,
     /// Different for every sample, below 2³²: the high half of every body's first word.
     pub number: u64,
@@ -56,7 +56,7 @@ pub struct CallSample {
 /// How many messages shared a batch, on average.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Merging {
-    /// Calls per batch.
+    /// WorkerCalls per batch.
     pub calls: f64,
     /// Answers per batch.
     pub answers: f64,
@@ -65,7 +65,7 @@ pub struct Merging {
 /// What the initiator measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
-    /// ns, or M/s: see [`Calls::depth`].
+    /// ns, or M/s: see [`WorkerCalls::depth`].
     pub value: f64,
     /// Of all endpoints.
     pub merging: Merging,

@@ -6,8 +6,8 @@ use rpc::{Call, CloseReason, Handler, PeerId, Request, Status, Worker};
 use verbs::Nic;
 
 use crate::{
-    calls::{CallSample, CallsError},
     traffic::BATCH,
+    workers::{WorkerError, WorkerSample},
 };
 
 /// Bytes of the word that numbers a call.
@@ -17,7 +17,7 @@ const WORD_BYTES: usize = size_of::<u64>();
 #[derive(Debug, Default)]
 pub(super) struct Server {
     /// The first thing that went wrong.
-    pub(super) failure: Option<CallsError>,
+    pub(super) failure: Option<WorkerError>,
     pub(super) closed: Option<CloseReason>,
 }
 
@@ -35,7 +35,7 @@ impl<N: Nic> Handler<N> for Server {
     }
 
     fn response(&mut self, _: &mut Worker<N>, index: u64, status: Status, _: &[u8]) {
-        self.failure.get_or_insert(CallsError::Status { index, status });
+        self.failure.get_or_insert(WorkerError::Status { index, status });
     }
 
     fn closed(&mut self, _: &mut Worker<N>, _: PeerId, reason: CloseReason) {
@@ -45,13 +45,13 @@ impl<N: Nic> Handler<N> for Server {
 
 /// Keeps `depth` calls in flight until all were made.
 pub(super) struct Client {
-    sample: CallSample,
+    sample: WorkerSample,
     peers: Vec<PeerId>,
-    /// Calls made, answered, and to be made.
+    /// WorkerCalls made, answered, and to be made.
     made: u64,
     done: u64,
     total: u64,
-    /// Calls before the clock starts.
+    /// WorkerCalls before the clock starts.
     untimed: u64,
     started: Option<Instant>,
     /// When the last batch of round trips ended, and ns per round trip of each.
@@ -59,11 +59,11 @@ pub(super) struct Client {
     pub(super) round_trips: Vec<f64>,
     pub(super) finished: Option<Instant>,
     pattern: Vec<u8>,
-    pub(super) failure: Option<CallsError>,
+    pub(super) failure: Option<WorkerError>,
 }
 
 impl Client {
-    pub(super) fn new(sample: CallSample, peers: Vec<PeerId>) -> Self {
+    pub(super) fn new(sample: WorkerSample, peers: Vec<PeerId>) -> Self {
         let untimed = (sample.count / 8).max(u64::from(sample.calls.depth)).next_multiple_of(BATCH);
         // 251 is prime: no two lines are alike, nor two pages.
         let pattern = (0..=250_u8).cycle().take(sample.calls.len_bytes);
@@ -122,10 +122,10 @@ impl Client {
     }
 
     #[inline]
-    fn check(&self, index: u64, status: Status, body: &[u8]) -> Result<(), CallsError> {
-        let wrong = |what| Err(CallsError::Wrong { index, what });
+    fn check(&self, index: u64, status: Status, body: &[u8]) -> Result<(), WorkerError> {
+        let wrong = |what| Err(WorkerError::Wrong { index, what });
         if status != Status::Ok {
-            return Err(CallsError::Status { index, status });
+            return Err(WorkerError::Status { index, status });
         }
         if body.len() != self.pattern.len() {
             return wrong("its length");
@@ -175,6 +175,6 @@ impl<N: Nic> Handler<N> for Client {
     }
 
     fn closed(&mut self, _: &mut Worker<N>, _: PeerId, reason: CloseReason) {
-        self.failure.get_or_insert(CallsError::Closed(reason));
+        self.failure.get_or_insert(WorkerError::Closed(reason));
     }
 }

@@ -1,14 +1,14 @@
-//! Calls of every load between two workers on the software NIC, on two threads.
+//! WorkerCalls of every load between two workers on the software NIC, on two threads.
 
 use std::{sync::mpsc, thread};
 
 use copyrpc_bench::{
     board::Board,
-    calls::{
-        CallParty, CallSample, Calls, CallsError, Measured, Workers,
+    duo::DuoError,
+    workers::{
+        Measured, WorkerCalls, WorkerError, WorkerParty, WorkerSample, Workers,
         switches::{Carrier, Flush, Grid, Switch, Switches},
     },
-    duo::DuoError,
 };
 use softnic::{Config, Nic};
 
@@ -22,7 +22,7 @@ fn workers(fabric: &str) -> Workers<Nic, impl Fn() -> Result<Nic, String> + use<
 }
 
 /// Runs each sample between two threads and returns what the initiator measured.
-fn run(fabric: &str, samples: &[CallSample]) -> Vec<Measured> {
+fn run(fabric: &str, samples: &[WorkerSample]) -> Vec<Measured> {
     let board = Board::new().unwrap();
     let (to_responder, from_initiator) = mpsc::channel::<Vec<String>>();
     let (to_initiator, from_responder) = mpsc::channel::<Vec<String>>();
@@ -37,15 +37,15 @@ fn run(fabric: &str, samples: &[CallSample]) -> Vec<Measured> {
                 let mut tell = || ready.send(()).map_err(|_| DuoError::PeerGone);
                 party.respond(board, sample, &mut tell).inspect_err(|_| board.fail())?;
             }
-            Ok::<_, CallsError>(())
+            Ok::<_, WorkerError>(())
         });
         let mut party = workers(fabric);
-        let mut initiate = |sample: &CallSample| {
-            let theirs = from_responder.recv().map_err(|_| CallsError::NotOpen)?;
+        let mut initiate = |sample: &WorkerSample| {
+            let theirs = from_responder.recv().map_err(|_| WorkerError::NotOpen)?;
             to_responder.send(party.open(&sample.calls)?).unwrap();
             party.connect(&theirs)?;
             if is_ready.recv().is_err() {
-                return Err(CallsError::NotOpen);
+                return Err(WorkerError::NotOpen);
             }
             party.initiate(board, sample).inspect_err(|_| board.fail())
         };
@@ -69,8 +69,8 @@ fn every_point_of_the_matrix_answers_every_call() {
         flush: vec!["self-clocked:2".parse().unwrap()],
     };
     let samples = (1..).zip(grid.points()).map(|(number, (switches, _))| {
-        let calls = Calls { switches, endpoints: 2, depth: 16, len_bytes: 32 };
-        CallSample { calls, count: COUNT, number }
+        let calls = WorkerCalls { switches, endpoints: 2, depth: 16, len_bytes: 32 };
+        WorkerSample { calls, count: COUNT, number }
     });
     let measured = run("matrix", &samples.collect::<Vec<_>>());
     assert_eq!(measured.len(), 32);
@@ -85,8 +85,8 @@ fn every_flush_policy_and_every_size_answers_every_call() {
     let shapes = flushes.into_iter().map(|flush| (flush, 32)).chain(sizes);
     let samples = (1..).zip(shapes).map(|(number, (flush, len_bytes))| {
         let switches = Switches { flush, ..Switches::default() };
-        let calls = Calls { switches, endpoints: 1, depth: 1, len_bytes };
-        CallSample { calls, count: 50, number }
+        let calls = WorkerCalls { switches, endpoints: 1, depth: 1, len_bytes };
+        WorkerSample { calls, count: 50, number }
     });
     for measured in run("policies", &samples.collect::<Vec<_>>()) {
         assert!(measured.value > 0.0, "{measured:?}");
