@@ -12,10 +12,11 @@ use crate::{
     client::{
         core::CallId,
         link::ConnectError,
-        pipe::{ClientConfig, Pipe, timeout_ns},
+        pipe::{ClientConfig, Pipe},
         reactor::Reactor,
     },
     status::CallError,
+    wait::timeout_ns,
 };
 
 /// What a call is waiting for, shared by its future and the client.

@@ -55,10 +55,6 @@ impl Default for ClientConfig {
     }
 }
 
-pub(crate) fn timeout_ns(timeout: Duration) -> u64 {
-    u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX)
-}
-
 #[derive(Debug)]
 pub(crate) struct Pipe<C> {
     core: Core<C>,

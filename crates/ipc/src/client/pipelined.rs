@@ -10,9 +10,10 @@ use crate::{
     client::{
         core::CallId,
         link::ConnectError,
-        pipe::{ClientConfig, Pipe, timeout_ns},
+        pipe::{ClientConfig, Pipe},
     },
     status::CallError,
+    wait::timeout_ns,
 };
 
 /// Why a request was not sent; the context comes back.

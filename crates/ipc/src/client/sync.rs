@@ -7,9 +7,10 @@ use os::clock;
 use crate::{
     client::{
         link::ConnectError,
-        pipe::{ClientConfig, Pipe, timeout_ns},
+        pipe::{ClientConfig, Pipe},
     },
     status::CallError,
+    wait::timeout_ns,
 };
 
 /// A client that makes one call at a time and waits for its response.

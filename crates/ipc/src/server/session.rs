@@ -7,7 +7,10 @@ use os::{clock, fdpass::RecvError, process::Process, rendezvous::Connection};
 use crate::{
     fork::ForkGuard,
     handshake::DOORBELL,
-    server::ledger::{Ledger, NotPending},
+    server::{
+        ledger::{Ledger, NotPending},
+        stall::Stall,
+    },
     status::{EvictReason, Kind},
 };
 
@@ -31,6 +34,7 @@ pub(crate) struct Session {
     /// Is in the server's list of those who may have to be told.
     pub(crate) is_dirty: bool,
     doorbells: u64,
+    stall: Stall,
     fork: ForkGuard,
 }
 
@@ -51,6 +55,7 @@ impl Session {
             empty_turns: 0,
             is_dirty: false,
             doorbells: 0,
+            stall: Stall::default(),
             fork,
         }
     }
@@ -105,6 +110,12 @@ impl Session {
             return Err(EvictReason::DoorbellStorm);
         }
         Ok(true)
+    }
+
+    /// How long it has read none of its responses although it can call nothing, in nanoseconds.
+    pub(crate) fn stalled_ns(&mut self, now_ns: u64) -> u64 {
+        let (read, is_full) = self.ledger.reading();
+        self.stall.look(now_ns, read, is_full)
     }
 
     /// Leaves word why, and wakes the client to read it.
