@@ -23,6 +23,7 @@ pub(crate) fn run(workspace: &Workspace, report: &mut Report, full: bool) {
     report.run("fuzz", || fuzz::run(workspace, fuzz::SECONDS_DEFAULT));
     report.run("deny", || deny(workspace));
     if full {
+        report.run("long", || long_tests(workspace));
         report.run("mutants", || mutants::run(workspace));
     }
 }
@@ -46,6 +47,13 @@ fn doc(workspace: &Workspace) -> Result<Outcome> {
 
 fn test(workspace: &Workspace) -> Result<Outcome> {
     let passed = run_tests(cargo(workspace, ["test", "--workspace", "--no-fail-fast"]))?;
+    Ok(Outcome::Passed(format!("{passed} tests")))
+}
+
+/// Tests that take too long for every change: ignored ones whose names end in `_long`.
+fn long_tests(workspace: &Workspace) -> Result<Outcome> {
+    let arguments = ["test", "--workspace", "--no-fail-fast", "_long", "--", "--ignored"];
+    let passed = run_tests(cargo(workspace, arguments))?;
     Ok(Outcome::Passed(format!("{passed} tests")))
 }
 

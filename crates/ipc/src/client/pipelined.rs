@@ -45,6 +45,13 @@ pub struct Refused<C> {
 ///
 /// The closure cannot reach the client, so there is no re-entrance; it may collect what to do next.
 ///
+/// ```compile_fail
+/// # use copyrpc_ipc::AsyncClient;
+/// fn call_again(client: &mut AsyncClient<()>) {
+///     client.poll(|(), _| drop(client.submit(b"again", ())));
+/// }
+/// ```
+///
 /// It can move to another thread, but not be used by two at a time:
 ///
 /// ```compile_fail
