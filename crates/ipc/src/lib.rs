@@ -94,7 +94,7 @@ pub use client::{
     core::CallId,
     future::{Call, FutureClient},
     link::ConnectError,
-    pipe::ClientConfig,
+    pipe::{ClientConfig, Terms},
     pipelined::{AsyncClient, Refused},
     sync::SyncClient,
 };

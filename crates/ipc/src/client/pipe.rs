@@ -55,6 +55,17 @@ impl Default for ClientConfig {
     }
 }
 
+/// What client and server agreed on at connect, until the client connects anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// Longest request, in bytes.
+    pub request_bytes_max: usize,
+    /// Longest response, in bytes.
+    pub response_bytes_max: usize,
+    /// Differs between any two servers that ever listened at the path.
+    pub server_generation: u64,
+}
+
 #[derive(Debug)]
 pub(crate) struct Pipe<C> {
     core: Core<C>,
@@ -119,8 +130,12 @@ impl<C> Pipe<C> {
         self.gone
     }
 
-    pub(crate) fn server_generation(&self) -> u64 {
-        self.link.server_generation()
+    pub(crate) fn terms(&self) -> Terms {
+        Terms {
+            request_bytes_max: self.core.request_bytes_max(),
+            response_bytes_max: self.core.response_bytes_max(),
+            server_generation: self.link.server_generation(),
+        }
     }
 
     #[inline]

@@ -70,7 +70,7 @@ fn server_dies_at(point: &str) {
     let dir = Dir::new();
     let mut server = Role::start("server", &dir.socket(), Some(point));
     let mut client = connect_eventually(&dir.socket());
-    let generation = client.server_generation();
+    let generation = client.terms().server_generation;
     let killer = std::thread::spawn(move || {
         server.wait_stopped();
         server.signal(Signal::KILL);
@@ -82,7 +82,7 @@ fn server_dies_at(point: &str) {
     let _successor = Role::start("server", &dir.socket(), None);
     eventually("a successor is there", || client.reconnect().is_ok());
     expect_increment(&mut client, b"served again");
-    assert_ne!(client.server_generation(), generation);
+    assert_ne!(client.terms().server_generation, generation);
 }
 
 #[test]
