@@ -208,17 +208,30 @@ impl Slots for Half {
     #[inline(always)]
     fn store(&self, slot: usize, call: u16, message: &[u8]) {
         let to = self.message(slot, call, message.len());
-        // SAFETY: `message` lies inside the region. By the rule of `ring` the other side does not
-        // read it before the header is published; if it does, it breaks the rule and may see
-        // anything.
+        if message.len() <= INLINE_BYTES_MAX {
+            // SAFETY: `message` lies inside the region. By the rule of `ring` the other side does
+            // not read it before the header is published; if it does, it breaks the rule and may see
+            // anything. It was written a moment ago, by the application or by `load`.
+            return unsafe { copy::copy_out_words(to, message) };
+        }
+        // SAFETY: as above.
         unsafe { copy::copy_out(to, message) }
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, slot: usize) {
+        memory::line::prefetch(self.slot(slot).cast_const());
     }
 
     #[inline(always)]
     fn load(&self, slot: usize, call: u16, message: &mut [u8]) {
         let from = self.message(slot, call, message.len());
-        // SAFETY: `message` lies inside the region, and is ours since the header was published. A
-        // hostile other side may still write it: then the private copy holds anything.
+        if message.len() <= INLINE_BYTES_MAX {
+            // SAFETY: `message` lies inside the region, and is ours since the header was published. A
+            // hostile other side may still write it: then the private copy holds anything.
+            return unsafe { copy::copy_in_words(message, from) };
+        }
+        // SAFETY: as above.
         unsafe { copy::copy_in(message, from) }
     }
 }

@@ -193,6 +193,8 @@ impl<C> Core<C> {
             if !is_expected {
                 return Err(Broken);
             }
+            // Of requests the server has the next line in time; this side waits for all of a window.
+            self.responses.prefetch(&self.down);
             let message = &mut self.copy[..len_bytes];
             self.responses.take(&self.down, header, message);
             // For the server's rare look whether this client is stopped.
