@@ -191,7 +191,7 @@ impl<C> Pipe<C> {
             self.flush_soon();
         }
         if self.is_armed {
-            self.disarm();
+            self.end_nap();
         }
         let count = self.receive_all(done);
         if count > 0 {
@@ -267,6 +267,13 @@ impl<C> Pipe<C> {
         self.disarm();
     }
 
+    /// After a wait for the descriptor by other means, which took no doorbell.
+    #[cold]
+    fn end_nap(&mut self) {
+        self.disarm();
+        self.look(0);
+    }
+
     /// Announces that this client sleeps; `false` if there is something to do instead.
     pub(crate) fn arm(&mut self) -> bool {
         if self.link.is_forked() {
@@ -279,11 +286,9 @@ impl<C> Pipe<C> {
         !self.core.has_response() && self.core.eviction_word() == 0 && self.gone.is_none()
     }
 
-    #[cold]
     fn disarm(&mut self) {
         if core::mem::take(&mut self.is_armed) {
             self.core.armed().disarm(&mut self.epoch);
-            self.look(0);
             self.empty_polls = CLOCK_POLLS - 1;
         }
     }

@@ -18,9 +18,6 @@ use crate::{
 /// in the queue.
 const DOORBELL_SLACK: u64 = 256;
 
-/// Doorbells read per look, so that a storm takes no more of the server's time than this.
-const DOORBELLS_PER_LOOK: usize = 16;
-
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) ledger: Ledger,
@@ -95,16 +92,15 @@ impl Session {
         let _ = self.connection.send(&[DOORBELL], &[], clock::NOW);
     }
 
-    /// Reads doorbells; `false` if the client is gone.
+    /// Reads one doorbell per look, so that a storm takes no more of the server's time than that;
+    /// `false` if the client is gone.
     pub(crate) fn drain(&mut self) -> Result<bool, EvictReason> {
         let mut datagram = [0; 1];
-        for _ in 0..DOORBELLS_PER_LOOK {
-            match self.connection.recv(&mut datagram, 0, clock::NOW) {
-                Ok(_) if datagram == [DOORBELL] => self.doorbells += 1,
-                Err(RecvError::TimedOut) => break,
-                Err(RecvError::Closed | RecvError::Os(_)) => return Ok(false),
-                _ => return Err(EvictReason::BadDatagram),
-            }
+        match self.connection.recv(&mut datagram, 0, clock::NOW) {
+            Ok(_) if datagram == [DOORBELL] => self.doorbells += 1,
+            Err(RecvError::TimedOut) => {}
+            Err(RecvError::Closed | RecvError::Os(_)) => return Ok(false),
+            _ => return Err(EvictReason::BadDatagram),
         }
         if self.doorbells > self.ledger.taken() + DOORBELL_SLACK {
             return Err(EvictReason::DoorbellStorm);
