@@ -25,10 +25,16 @@ const CHUNK: u64 = 2048;
 
 /// A message that changes with its number.
 #[derive(Debug)]
-struct Message(Vec<u8>);
+pub struct Message(Vec<u8>);
 
 impl Message {
-    fn new(len_bytes: usize) -> Self {
+    /// A message of 8, or at least 16 bytes.
+    ///
+    /// # Panics
+    ///
+    /// If it has another length.
+    #[must_use]
+    pub fn new(len_bytes: usize) -> Self {
         let is_stampable = len_bytes == NUMBER_BYTES || len_bytes >= 2 * NUMBER_BYTES;
         assert!(is_stampable, "a message has its number once, or at both ends");
         Self((0..len_bytes).map(|i| (i % 251).to_le_bytes()[0]).collect())
@@ -36,7 +42,7 @@ impl Message {
 
     /// The message with `number` in its first and its last word.
     #[inline]
-    fn stamp(&mut self, number: u64) -> &[u8] {
+    pub fn stamp(&mut self, number: u64) -> &[u8] {
         let tail = self.0.len() - NUMBER_BYTES;
         self.0[..NUMBER_BYTES].copy_from_slice(&number.to_le_bytes());
         self.0[tail..].copy_from_slice(&number.to_le_bytes());
@@ -45,7 +51,8 @@ impl Message {
 
     /// Whether `answer` is the message with `number`, every byte of it.
     #[inline]
-    fn is(&self, number: u64, answer: &[u8]) -> bool {
+    #[must_use]
+    pub fn is(&self, number: u64, answer: &[u8]) -> bool {
         let number = number.to_le_bytes();
         let (len, tail) = (self.0.len(), self.0.len() - NUMBER_BYTES);
         answer.len() == len
@@ -56,8 +63,12 @@ impl Message {
 }
 
 impl CallSample {
-    /// Calls; ns per call, or M calls/s.
-    pub(crate) fn initiate(&self, board: &Board) -> Result<f64, CallsError> {
+    /// Calls, once the server is ready; ns per call, or M calls/s of [`Shape::Window`].
+    ///
+    /// # Errors
+    ///
+    /// [`CallsError`].
+    pub fn initiate(&self, board: &Board) -> Result<f64, CallsError> {
         let config = ClientConfig {
             wait: if self.calls.blocks() { Wait::Block } else { Wait::Busy },
             ..ClientConfig::default()

@@ -27,6 +27,8 @@ use crate::{
 mod client;
 mod server;
 
+pub use client::Message;
+
 /// Reference of every call: what two processes do with a ring of one-line slots and nothing else.
 pub const SLOT_ROUND_TRIP: &str = "limit/slot-round-trip/56B";
 /// Reference of every rate of calls.
@@ -67,14 +69,15 @@ pub struct Calls {
 
 /// One sample: both sides get the same.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct CallSample {
-    pub(crate) calls: Calls,
+pub struct CallSample {
+    /// What is called.
+    pub calls: Calls,
     /// Calls of all clients together.
-    pub(crate) count: u64,
+    pub count: u64,
     /// Different for every sample, and not 0.
-    pub(crate) number: u64,
-    /// Where the server listens.
-    pub(crate) socket: PathBuf,
+    pub number: u64,
+    /// Where the server listens, in a directory that it creates.
+    pub socket: PathBuf,
 }
 
 /// Why calls have no number.

@@ -16,7 +16,11 @@ const SLEEP: Duration = Duration::from_millis(10);
 
 impl CallSample {
     /// Serves until the initiator is done or one side failed; calls `ready` when it listens.
-    pub(crate) fn respond(
+    ///
+    /// # Errors
+    ///
+    /// [`CallsError`].
+    pub fn respond(
         &self,
         board: &Board,
         ready: &mut dyn FnMut() -> Result<(), DuoError>,

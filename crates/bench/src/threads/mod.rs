@@ -9,6 +9,7 @@
 //!
 //! The threads pause (`spin_loop`) when they find a queue full or empty, as their users do.
 
+use core::fmt::Debug;
 use std::io;
 
 use inproc::spsc;
@@ -29,6 +30,34 @@ const CAPACITY_ITEMS: usize = 1024;
 const BATCH_ITEMS: usize = 32;
 /// Times that a ring's consumer returns credit per lap, where it does.
 const CREDITS_PER_LAP: f64 = 8.0;
+
+/// What travels: numbered in all its words, so that each is checked.
+pub trait Item: Copy + Default + PartialEq + Debug + Send + 'static {
+    /// The item with this number.
+    fn new(number: u64) -> Self;
+    /// The number in its first word.
+    fn number(&self) -> u64;
+}
+
+impl Item for u64 {
+    fn new(number: u64) -> Self {
+        number
+    }
+
+    fn number(&self) -> u64 {
+        *self
+    }
+}
+
+impl Item for [u64; 8] {
+    fn new(number: u64) -> Self {
+        [number; 8]
+    }
+
+    fn number(&self) -> u64 {
+        self[0]
+    }
+}
 
 /// How two threads agree on which slots are full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,5 @@
 //! Items through a ring.
 
-use core::fmt::Debug;
 use std::{
     hint::black_box,
     sync::Barrier,
@@ -11,7 +10,7 @@ use std::{
 use inproc::spsc::{Consumer, Discipline, Full, Producer, channel};
 use memory::sync::hint;
 
-use super::{BATCH_ITEMS, CAPACITY_ITEMS, QueueError, Ring, Shape, Stage};
+use super::{BATCH_ITEMS, CAPACITY_ITEMS, Item, QueueError, Ring, Shape, Stage};
 use crate::{
     board::{Patience, WaitError},
     stats,
@@ -25,32 +24,6 @@ const CHUNK_TRIPS: u64 = 50;
 const CHUNKS_MIN: u64 = 4;
 /// Longest wait of one side for the other.
 const PATIENCE: Duration = Duration::from_secs(5);
-
-/// What travels: numbered in all its words, so that each is checked.
-pub(super) trait Item: Copy + Default + PartialEq + Debug + Send + 'static {
-    fn new(number: u64) -> Self;
-    fn number(&self) -> u64;
-}
-
-impl Item for u64 {
-    fn new(number: u64) -> Self {
-        number
-    }
-
-    fn number(&self) -> u64 {
-        *self
-    }
-}
-
-impl Item for [u64; 8] {
-    fn new(number: u64) -> Self {
-        [number; 8]
-    }
-
-    fn number(&self) -> u64 {
-        self[0]
-    }
-}
 
 /// Rings of exactly [`CAPACITY_ITEMS`] slots: some disciplines keep an eighth in reserve.
 fn ring<T: Item, D: Discipline>() -> (Producer<T, D>, Consumer<T, D>) {
