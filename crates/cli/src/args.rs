@@ -15,6 +15,8 @@ Examples:
   copyrpc info                          devices, the NIC in use, every knob and its origin
   copyrpc bench limit                   how fast two cores of this machine can talk at all
   copyrpc bench verbs --quick           the NIC, in some seconds
+  copyrpc bench inproc                  queues between threads
+  copyrpc bench ipc --cell round-trip   calls between processes
   copyrpc bench verbs --json run.jsonl  tables here, JSON lines there
 
 Exit codes:
@@ -75,6 +77,12 @@ pub(crate) enum BenchCommand {
     /// What a NIC does: rates, round trips and bandwidths between two processes.
     #[command(after_help = VERBS_EXAMPLES)]
     Verbs(VerbsArgs),
+    /// Queues and calls between threads of one process.
+    #[command(after_help = BENCH_HELP)]
+    Inproc(BenchArgs),
+    /// Calls between two processes over shared memory.
+    #[command(after_help = BENCH_HELP)]
+    Ipc(BenchArgs),
 }
 
 #[derive(Debug, ClapArgs)]
