@@ -1,4 +1,4 @@
-//! The cells of `bench limit`, `bench verbs` and `bench rpc`.
+//! The cells of `bench limit` and `bench verbs`.
 
 use crate::{
     limit::COPY_WINDOW_BYTES,
@@ -11,7 +11,6 @@ use crate::{
         stream::{Stream, StreamVerb},
         transfer::{Transfer, TransferVerb},
     },
-    workers::{WorkerCalls, switches::Grid},
 };
 
 /// Reference of every round trip.
@@ -27,12 +26,13 @@ const SIZES_QUICK: [usize; 4] = [64, 4 << 10, 64 << 10, COPY_WINDOW_BYTES];
 /// Messages per doorbell where doorbells are batched.
 const BATCH: u16 = 32;
 /// Bytes of a small message.
-const SMALL_BYTES: usize = 32;
+pub(crate) const SMALL_BYTES: usize = 32;
 
 /// What the machine can do without a NIC.
 #[must_use]
 pub fn limits(quick: bool) -> Vec<Planned> {
-    let mut plan = vec![planned("limit/line-round-trip/threads", Metric::RoundTrip, Job::Threads)];
+    let mut plan =
+        vec![planned("limit/line-round-trip/threads", Metric::RoundTrip, Job::Threads).lines(2.0)];
     plan.extend(references(quick));
     plan
 }
@@ -50,21 +50,26 @@ pub fn verbs(quick: bool) -> Vec<Planned> {
     plan
 }
 
-fn sizes(quick: bool) -> &'static [usize] {
+pub(crate) fn sizes(quick: bool) -> &'static [usize] {
     if quick { &SIZES_QUICK } else { &SIZES }
 }
 
+/// What two processes reach with bare cache lines.
+pub(crate) fn references_of_lines() -> Vec<Planned> {
+    vec![
+        planned(LINE_ROUND_TRIP, Metric::RoundTrip, Job::Processes).lines(2.0),
+        planned(LINE_STREAM, Metric::Rate, Job::Stream).lines(1.0),
+    ]
+}
+
 fn references(quick: bool) -> Vec<Planned> {
-    let mut plan = vec![
-        planned(LINE_ROUND_TRIP, Metric::RoundTrip, Job::Processes),
-        planned(LINE_STREAM, Metric::Rate, Job::Stream),
-    ];
+    let mut plan = references_of_lines();
     let copy = |&len_bytes| planned(&copy_of(len_bytes), Metric::Bandwidth, Job::Copy(len_bytes));
     plan.extend(sizes(quick).iter().map(copy));
     plan
 }
 
-fn streams() -> Vec<Planned> {
+pub(crate) fn streams() -> Vec<Planned> {
     use LinkKind::{Rc, Srq, Ud};
     use StreamVerb::{Send, WriteImm};
     [
@@ -82,7 +87,7 @@ fn streams() -> Vec<Planned> {
     .into()
 }
 
-fn small_round_trips() -> Vec<Planned> {
+pub(crate) fn small_round_trips() -> Vec<Planned> {
     use LinkKind::{Rc, Ud};
     let talks = [
         ("round-trip/rc-send/32B", Rc, RoundTripVerb::Send),
@@ -131,74 +136,31 @@ fn copy_of(len_bytes: usize) -> String {
     format!("limit/memcpy/{}", size(len_bytes))
 }
 
-/// WorkerCalls of 32 B each way: endpoints and calls in flight over all of them.
-const LOADS: [(&str, u16, u16); 3] =
-    [("1-endpoint-qd1", 1, 1), ("1-endpoint-qd32", 1, 32), ("8-endpoints-qd256", 8, 256)];
-/// Bodies that the raw traffic does not reach.
-const SIZES_BEYOND: [usize; 2] = [4 << 20, 16 << 20];
-/// What a round trip of calls is compared with.
-const RAW_ROUND_TRIP: &str = "round-trip/rc-write-imm/32B";
-/// What a rate of calls is compared with.
-const RAW_RATE: &str = "rate/rc-write-imm/32B/srq";
-
-/// What is measured through workers, after what it is compared with, at every point of `grid`.
-#[must_use]
-pub fn rpc(quick: bool, grid: &Grid) -> Vec<Planned> {
-    let mut plan = references(quick);
-    plan.retain(|planned| !matches!(planned.job, Job::Copy(_)));
-    let raw = streams().into_iter().chain(small_round_trips());
-    plan.extend(raw.filter(|p| [RAW_RATE, RAW_ROUND_TRIP].contains(&p.cell.name.as_str())));
-    let sizes = sizes(quick);
-    plan.extend(sizes.iter().map(|&len_bytes| raw_round_trip(len_bytes)));
-    for (switches, suffix) in grid.points() {
-        for (load, endpoints, depth) in LOADS {
-            let calls = WorkerCalls { switches, endpoints, depth, len_bytes: SMALL_BYTES };
-            plan.push(planned_calls(&format!("rpc/{load}/32B{suffix}"), calls));
-        }
-        plan.extend(sizes.iter().chain(&SIZES_BEYOND).map(|&len_bytes| {
-            let calls = WorkerCalls { switches, endpoints: 1, depth: 1, len_bytes };
-            planned_calls(&format!("rpc/round-trip/{}{suffix}", size(len_bytes)), calls)
-        }));
-    }
-    plan
-}
-
-fn planned_calls(name: &str, calls: WorkerCalls) -> Planned {
-    let (metric, raw, floor) = match (calls.depth, calls.len_bytes) {
-        (1, SMALL_BYTES) => (Metric::RoundTrip, RAW_ROUND_TRIP.to_owned(), LINE_ROUND_TRIP),
-        (1, len_bytes) => (Metric::RoundTrip, raw_round_trip_of(len_bytes), LINE_ROUND_TRIP),
-        _ => (Metric::Rate, RAW_RATE.to_owned(), LINE_STREAM),
-    };
-    let mut planned = planned(name, metric, Job::Worker(calls));
-    if !SIZES_BEYOND.contains(&calls.len_bytes) {
-        (planned.cell.versus, planned.cell.floor) = (Some(raw), Some(floor.to_owned()));
-    }
-    planned
-}
-
-fn raw_round_trip_of(len_bytes: usize) -> String {
+pub(crate) fn raw_round_trip_of(len_bytes: usize) -> String {
     format!("round-trip/rc-write-imm/{}", size(len_bytes))
 }
 
-fn raw_round_trip(len_bytes: usize) -> Planned {
+pub(crate) fn raw_round_trip(len_bytes: usize) -> Planned {
     let verb = RoundTripVerb::WriteImm;
     let talk = Traffic::RoundTrip(RoundTrip { link: LinkKind::Rc, verb, len_bytes });
     let name = raw_round_trip_of(len_bytes);
     against(planned(&name, Metric::RoundTrip, Job::Traffic(talk)), LINE_ROUND_TRIP)
 }
 
-fn planned(name: &str, metric: Metric, job: Job) -> Planned {
-    let cell = Cell { name: name.to_owned(), metric, versus: None, floor: None };
-    Planned { cell, job }
+pub(crate) fn planned(name: &str, metric: Metric, job: Job) -> Planned {
+    Planned {
+        cell: Cell { name: name.to_owned(), metric, versus: None, floor: None, lines: None },
+        job,
+    }
 }
 
-fn against(mut planned: Planned, reference: &str) -> Planned {
+pub(crate) fn against(mut planned: Planned, reference: &str) -> Planned {
     planned.cell.versus = Some(reference.to_owned());
     planned
 }
 
 /// `64B`, `4KiB`, `1MiB`.
-fn size(bytes: usize) -> String {
+pub(crate) fn size(bytes: usize) -> String {
     match bytes {
         b if b >= 1 << 20 && b % (1 << 20) == 0 => format!("{}MiB", b >> 20),
         b if b >= 1 << 10 && b % (1 << 10) == 0 => format!("{}KiB", b >> 10),
@@ -214,10 +176,10 @@ mod tests {
 
     #[test]
     fn names_are_unique_and_references_are_measured_in_the_same_run() {
-        let grid = Grid::default();
-        let rpc = [rpc(false, &grid), rpc(true, &grid)];
-        let plans = [limits(false), limits(true), verbs(false), verbs(true)];
-        for plan in plans.into_iter().chain(rpc) {
+        use crate::{calls, threads, workers};
+        let workers = |quick| workers::plan(quick, &workers::switches::Grid::default());
+        let plans = [limits, verbs, calls::plan, threads::plan, workers];
+        for plan in plans.iter().flat_map(|plan| [plan(false), plan(true)]) {
             let names = plan.iter().map(|p| p.cell.name.as_str()).collect::<BTreeSet<_>>();
             assert_eq!(names.len(), plan.len());
             let references = plan

@@ -40,7 +40,7 @@ impl Metric {
 }
 
 /// One thing that is measured.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Cell {
     /// Unique, with slashes from coarse to fine: `write-imm/round-trip/32B`.
     pub name: String,
@@ -50,6 +50,9 @@ pub struct Cell {
     pub versus: Option<String>,
     /// What the machine can do without a NIC, if the cell is compared with that too.
     pub floor: Option<String>,
+    /// Cache lines that one operation moves between the cores, as designed; `None` where lines are
+    /// not what it costs.
+    pub lines: Option<f64>,
 }
 
 /// Under which circumstances the numbers were taken: the first JSON line.
@@ -108,6 +111,8 @@ pub struct Row {
     /// Messages per batch, of cells that make calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub per_batch: Option<Merging>,
+    /// Cache lines that one operation moves, as designed.
+    pub lines: Option<f64>,
 }
 
 /// Everything that one run found.
@@ -208,6 +213,7 @@ fn rows_of(bench: &str, regime: Regime, cells: &[Cell], filed: &[Filed]) -> Vec<
             floor: cell.floor.clone(),
             floor_ratio: over(cell.floor.as_deref()),
             per_batch: filed.merging(regime),
+            lines: cell.lines,
         })
     };
     cells.iter().zip(filed).filter_map(row).collect()
@@ -217,7 +223,8 @@ fn table(rows: &[&Row]) -> Table {
     let has_calls = rows.iter().any(|row| row.per_batch.is_some());
     let mut table = Table::new();
     table.load_style(presets::NOTHING.header_separator(LineStyle::none().fill('-')));
-    let mut header = vec!["cell", "metric", "median", "min", "max", "runs", "unit", "vs", "ratio"];
+    let mut header =
+        vec!["cell", "metric", "median", "min", "max", "runs", "unit", "lines", "vs", "ratio"];
     if has_calls {
         header.extend(["of the limit", "calls/batch", "answers/batch"]);
     }
@@ -229,7 +236,7 @@ fn table(rows: &[&Row]) -> Table {
         }
         table.add_row(cells);
     }
-    for right_aligned in [2, 3, 4, 5, 8, 9, 10, 11] {
+    for right_aligned in [2, 3, 4, 5, 7, 9, 10, 11, 12] {
         if let Some(column) = table.column_mut(right_aligned) {
             column.set_cell_alignment(CellAlignment::Right);
         }
@@ -294,8 +301,13 @@ mod tests {
 
     /// A limit with near and far samples, and a cell that was far only once and dropped once.
     fn report() -> Report {
-        let limit =
-            Cell { name: "limit".into(), metric: Metric::RoundTrip, versus: None, floor: None };
+        let limit = Cell {
+            name: "limit".into(),
+            metric: Metric::RoundTrip,
+            versus: None,
+            floor: None,
+            lines: Some(2.0),
+        };
         let cell = Cell { name: "send".into(), versus: Some("limit".into()), ..limit.clone() };
         let mut filed = [Filed::default(), Filed::default()];
         for (cell, regime, sample) in [
@@ -329,15 +341,14 @@ mod tests {
 
     #[test]
     fn a_reference_without_samples_in_the_regime_gives_no_ratio() {
-        let cells = [
-            Cell { name: "limit".into(), metric: Metric::Rate, versus: None, floor: None },
-            Cell {
-                name: "send".into(),
-                metric: Metric::Rate,
-                versus: Some("limit".into()),
-                floor: None,
-            },
-        ];
+        let cell = |name: &str, versus: Option<&str>| Cell {
+            name: name.into(),
+            metric: Metric::Rate,
+            versus: versus.map(Into::into),
+            floor: None,
+            lines: None,
+        };
+        let cells = [cell("limit", None), cell("send", Some("limit"))];
         let mut filed = [Filed::default(), Filed::default()];
         filed[0].file(Regime::Near, 10.0);
         filed[1].file(Regime::Far, 2.0);
@@ -359,7 +370,7 @@ mod tests {
         let keys = rows[1].as_object().unwrap().keys().map(String::as_str).collect::<Vec<_>>();
         let mut expected = [
             "bench", "cell", "metric", "unit", "median", "min", "max", "runs", "vs", "ratio",
-            "regime",
+            "regime", "lines",
         ];
         expected.sort_unstable();
         let mut sorted = keys.clone();
@@ -368,7 +379,7 @@ mod tests {
         assert_eq!(rows[1]["metric"], "round-trip");
         assert_eq!(rows[1]["regime"], "near");
         assert_eq!(rows[1]["median"], 220.0);
-        assert_eq!(rows[0]["ratio"], Value::Null);
+        assert_eq!((&rows[0]["ratio"], &rows[0]["lines"]), (&Value::Null, &2.0.into()));
     }
 
     #[test]

@@ -18,6 +18,8 @@ Examples:
   copyrpc info                          devices, the NIC in use, every knob and its origin
   copyrpc bench limit                   how fast two cores of this machine can talk at all
   copyrpc bench verbs --quick           the NIC, in some seconds
+  copyrpc bench inproc                  queues between threads
+  copyrpc bench ipc --cell round-trip   calls between processes
   copyrpc bench verbs --json run.jsonl  tables here, JSON lines there
   copyrpc bench rpc                     calls between two processes
 
@@ -93,6 +95,12 @@ pub(crate) enum BenchCommand {
     /// What calls cost: round trips and rates between two processes, over a matrix of switches.
     #[command(after_help = RPC_EXAMPLES)]
     Rpc(Box<RpcArgs>),
+    /// Queues and calls between threads of one process.
+    #[command(after_help = BENCH_HELP)]
+    Inproc(BenchArgs),
+    /// Calls between two processes over shared memory.
+    #[command(after_help = BENCH_HELP)]
+    Ipc(BenchArgs),
 }
 
 #[derive(Debug, ClapArgs)]

@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use bench::{
+    calls,
     cores::{Cores, CoresError},
     duo::{Duo, Side},
     machine, plan,
     report::{Cell, Header, Report},
     schedule,
     suite::{self, Planned, Suite},
+    threads, workers,
 };
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -40,6 +42,29 @@ const RPC_AIMS: [&str; 2] = [
     "aim: near, at least 25 M calls/s over 8 endpoints with 256 in flight",
 ];
 
+/// What `bench inproc` is measured against.
+const INPROC_NOTES: [&str; 2] = [
+    "lines: cache lines that an item, a round trip or a call moves, as designed; rates: queue full",
+    "more threads than cores share them in turn: such cells say how sleeping works",
+];
+
+/// What `bench ipc` is measured against.
+const IPC_NOTES: [&str; 3] = [
+    "lines: cache lines that a call moves, as designed, while both sides poll",
+    "aim: a 56 B round trip takes at most 1.3x the slot round trip",
+    "all clients of a cell live in one process and are polled in turn",
+];
+
+/// `copyrpc bench inproc`.
+pub(crate) fn inproc(args: &BenchArgs) -> anyhow::Result<()> {
+    Session::start(args, threads::plan(args.quick))?.run(args, "inproc", "none", &INPROC_NOTES)
+}
+
+/// `copyrpc bench ipc`.
+pub(crate) fn ipc(args: &BenchArgs) -> anyhow::Result<()> {
+    Session::start(args, calls::plan(args.quick))?.run(args, "ipc", "none", &IPC_NOTES)
+}
+
 /// `copyrpc bench limit`.
 pub(crate) fn limit(args: &BenchArgs) -> anyhow::Result<()> {
     let session = Session::start(args, plan::limits(args.quick))?;
@@ -59,7 +84,7 @@ pub(crate) fn verbs(args: &VerbsArgs) -> anyhow::Result<()> {
 pub(crate) fn rpc(args: &RpcArgs) -> anyhow::Result<()> {
     let name = &args.nic.nic;
     let grid = args.grid();
-    let mut session = Session::start(&args.bench, plan::rpc(args.bench.quick, &grid))?;
+    let mut session = Session::start(&args.bench, workers::plan(args.bench.quick, &grid))?;
     let party = nic::open_party(name)?;
     let cannot = || format!("cannot connect two `{name}`");
     session.suite.connect(name, party).with_context(cannot)?;
@@ -92,7 +117,7 @@ struct Session {
 
 impl Session {
     fn start(args: &BenchArgs, plan: Vec<Planned>) -> anyhow::Result<Self> {
-        let allowed = os::affinity::allowed_cores().map_err(CoresError::from)?.len();
+        let allowed = os::affinity::allowed_cores().map_err(CoresError::from)?;
         let cores = match args.cpus {
             Some(cores) => {
                 cores.check_allowed()?;
@@ -105,8 +130,8 @@ impl Session {
         let cells = plan.iter().map(|planned| planned.cell.clone()).collect();
         let window = if args.quick { WINDOW_QUICK } else { WINDOW };
         let duo = Duo::start(cores, &[PEER_COMMAND])?;
-        let suite = Suite::new(duo, cores, plan, window);
-        Ok(Self { suite, cells, cores, allowed })
+        let suite = Suite::new(duo, cores, plan, window).with_pool(&allowed);
+        Ok(Self { suite, cells, cores, allowed: allowed.len() })
     }
 
     fn run(

@@ -13,11 +13,13 @@ use serde::{Deserialize, Serialize};
 
 mod error;
 mod party;
+mod plan;
 mod program;
 pub mod switches;
 
 pub use error::WorkerError;
 pub use party::{WorkerParty, Workers};
+pub use plan::plan;
 
 use switches::Switches;
 

@@ -197,7 +197,7 @@ impl Default for Switches {
 }
 
 impl Switches {
-    /// Settings of a worker: the defaults but for the switches.
+    /// Settings of a worker that polls: the defaults but for the switches.
     pub(crate) fn config(&self, endpoints: u16) -> Config {
         let base = Config::default();
         Config {
@@ -212,6 +212,7 @@ impl Switches {
             inline_bytes: if self.inline == Switch::On { base.inline_bytes } else { 0 },
             doorbell_batching: self.doorbell_batching == Switch::On,
             shared_receives: self.srq == Switch::On,
+            may_sleep: false,
             ..base
         }
     }
@@ -343,7 +344,7 @@ mod tests {
 
     #[test]
     fn the_default_switches_are_a_workers_defaults() {
-        let config = Config { peers_max: 8, ..Config::default() };
+        let config = Config { peers_max: 8, may_sleep: false, ..Config::default() };
         assert_eq!(Switches::default().config(8), config);
     }
 
