@@ -142,10 +142,18 @@ impl<N: Nic> Worker<N> {
         let now_ns = self.now_ns;
         let Some(peer) = self.peer(id) else { return Ok(()) };
         let word = peer.read_credit().to_ne_bytes();
-        match peer.live() {
-            Some(live) => live.connection.credit(word, now_ns),
-            None => Ok(()),
+        let Some(live) = peer.live() else { return Ok(()) };
+        match live.connection.credit(word, now_ns) {
+            Err(violation) if self.is_anonymous(violation) => self.stats.unknown_imms += 1,
+            outcome => outcome?,
         }
+        Ok(())
+    }
+
+    /// Whether what was announced may not be the peer's doing. On DC anybody who may send to the
+    /// target can name any connection in an immediate; only the peer can write its ring.
+    fn is_anonymous(&self, violation: Violation) -> bool {
+        self.config.transport == TransportKind::Dc && violation.is_of_announcement()
     }
 
     fn take_batch<H: Handler<N> + ?Sized>(
@@ -171,11 +179,21 @@ impl<N: Nic> Worker<N> {
         let now_ns = self.now_ns;
         let Some(peer) = self.peer(id) else { return Ok(0) };
         let Link::Live(live) = &mut peer.link else { return Ok(0) };
-        let arrival = live.connection.arrive(imm)?;
-        let copy = &mut scratch[..arrival.len_bytes];
-        peer.ring.read(arrival.offset_bytes, copy);
-        let start = copy.as_ptr().addr();
-        let messages = live.connection.open_batch(copy, now_ns)?;
+        let start = scratch.as_ptr().addr();
+        let opened = live.connection.arrive(imm).and_then(|arrival| {
+            let copy = &mut scratch[..arrival.len_bytes];
+            peer.ring.read(arrival.offset_bytes, copy);
+            live.connection.open_batch(copy, now_ns).map(|messages| (arrival, messages))
+        });
+        let (arrival, messages) = match opened {
+            Ok(opened) => opened,
+            Err(violation) => {
+                live.connection.disregard();
+                let is_anonymous = self.is_anonymous(violation);
+                self.stats.unknown_imms += u64::from(is_anonymous);
+                return if is_anonymous { Ok(0) } else { Err(violation) };
+            }
+        };
         let mut handled = 0;
         for message in messages {
             let message = message?;

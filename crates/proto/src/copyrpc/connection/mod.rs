@@ -291,6 +291,13 @@ impl Connection {
         Ok(messages)
     }
 
+    /// Takes an announcement back of which [`arrive`](Self::arrive) or
+    /// [`open_batch`](Self::open_batch) said a violation that
+    /// [is of the announcement](Violation::is_of_announcement): nothing has changed.
+    pub fn disregard(&mut self) {
+        self.inbox.disregard();
+    }
+
     /// A credit message arrived: `word` is a copy of what it wrote.
     ///
     /// # Errors
