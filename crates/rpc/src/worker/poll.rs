@@ -156,6 +156,14 @@ impl<N: Nic> Worker<N> {
         self.config.transport == TransportKind::Dc && violation.is_of_announcement()
     }
 
+    fn disregard(&mut self, id: PeerId) -> usize {
+        self.stats.unknown_imms += 1;
+        if let Some(live) = self.live(id) {
+            live.connection.disregard();
+        }
+        0
+    }
+
     fn take_batch<H: Handler<N> + ?Sized>(
         &mut self,
         id: PeerId,
@@ -187,12 +195,10 @@ impl<N: Nic> Worker<N> {
         });
         let (arrival, messages) = match opened {
             Ok(opened) => opened,
-            Err(violation) => {
-                live.connection.disregard();
-                let is_anonymous = self.is_anonymous(violation);
-                self.stats.unknown_imms += u64::from(is_anonymous);
-                return if is_anonymous { Ok(0) } else { Err(violation) };
+            Err(violation) if self.is_anonymous(violation) => {
+                return Ok(self.disregard(id));
             }
+            Err(violation) => return Err(violation),
         };
         let mut handled = 0;
         for message in messages {
