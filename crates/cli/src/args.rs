@@ -5,7 +5,7 @@ use std::{ffi::OsString, path::PathBuf};
 use bench::cores::Cores;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
-use crate::knobs::NIC;
+use crate::flags::{ConfigFile, KnobFlags};
 
 /// Version and the commit it was built from.
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("BUILD_COMMIT"), ")");
@@ -23,7 +23,15 @@ Exit codes:
   2  the command line makes no sense
   3  this machine lacks what is needed: two cores, or the NIC asked for
 
+Every knob is a flag of `daemon` and `config`, a variable COPYRPC_NAME, and a line of the TOML file
+that --config or COPYRPC_CONFIG names; `copyrpc config` lists them.
 RUST_LOG sets what is logged to standard error (error, warn, info, debug); default: warn.";
+
+const CONFIG_EXAMPLES: &str = "\
+Examples:
+  copyrpc config                              every knob and its value
+  copyrpc config --show-origin                and where that comes from
+  copyrpc config --dead-after 1s              whether a daemon would start with it";
 
 const BENCH_HELP: &str = "\
 Two processes, each pinned to a core of its own, measure together; without two cores nothing is
@@ -53,6 +61,9 @@ pub(crate) struct Args {
 pub(crate) enum Command {
     /// Show devices, the NIC in use, and every knob with its value and origin.
     Info(InfoArgs),
+    /// Show the knobs that are set, or all of them, and where each value comes from.
+    #[command(after_help = CONFIG_EXAMPLES)]
+    Config(ConfigArgs),
     /// Measure.
     #[command(after_help = BENCH_HELP)]
     Bench {
@@ -84,12 +95,36 @@ pub(crate) struct InfoArgs {
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) nic: NicArgs,
+    #[command(flatten)]
+    pub(crate) file: ConfigFile,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct ConfigArgs {
+    /// Also show where each value comes from, and what it may be.
+    #[arg(long)]
+    pub(crate) show_origin: bool,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) file: ConfigFile,
+    #[command(flatten)]
+    pub(crate) knobs: KnobFlags,
 }
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct NicArgs {
-    #[arg(long, value_name = "NAME", env = NIC.env, default_value = NIC.default, help = NIC.meaning)]
-    pub(crate) nic: String,
+    /// The NIC to use [env: COPYRPC_NIC] [default: soft].
+    #[arg(long, value_name = "NAME")]
+    nic: Option<String>,
+}
+
+impl NicArgs {
+    /// As a flag of the table of knobs.
+    pub(crate) fn flags(&self) -> KnobFlags {
+        KnobFlags::from_iter(self.nic.iter().map(|nic| ("nic".to_owned(), nic.clone())))
+    }
 }
 
 #[derive(Debug, ClapArgs)]

@@ -12,10 +12,12 @@ use bench::{
     suite::{self, Planned, Suite},
 };
 use indicatif::{ProgressBar, ProgressStyle};
+use node::config::NIC;
 
 use crate::{
     args::{self, BenchArgs, PEER_COMMAND, VerbsArgs},
-    nic, output,
+    flags::{ConfigFile, KnobFlags},
+    knobs, nic, output,
 };
 
 /// Duration of a sample.
@@ -42,16 +44,18 @@ pub(crate) fn limit(args: &BenchArgs) -> anyhow::Result<()> {
 
 /// `copyrpc bench verbs`.
 pub(crate) fn verbs(args: &VerbsArgs) -> anyhow::Result<()> {
-    let name = &args.nic.nic;
+    let settings = knobs::load(&ConfigFile::default(), &args.nic.flags())?;
+    let name = settings.text(&NIC);
     let mut session = Session::start(&args.bench, plan::verbs(args.bench.quick))?;
-    let party = nic::open_party(name)?;
+    let party = nic::open_party(name, &settings)?;
     session.suite.connect(name, party).with_context(|| format!("cannot connect two `{name}`"))?;
     session.run(&args.bench, "verbs", name, &AIMS)
 }
 
 /// The other side.
 pub(crate) fn peer() -> anyhow::Result<()> {
-    let open = |name: &str| nic::open_party(name).map_err(|error| error.to_string());
+    let settings = knobs::load(&ConfigFile::default(), &KnobFlags::default())?;
+    let open = |name: &str| nic::open_party(name, &settings).map_err(|error| error.to_string());
     let mut side = Side::of_child()?;
     Ok(suite::serve(&mut side, &open)?)
 }

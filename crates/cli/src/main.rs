@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! copyrpc info          what is on this machine, and every knob
+//! copyrpc config        every knob, and where its value comes from
 //! copyrpc bench limit   what the machine can do
 //! copyrpc bench verbs   what a NIC makes of it
 //! ```
@@ -15,7 +16,9 @@ use tracing_subscriber::EnvFilter;
 
 mod args;
 mod bench;
+mod config;
 mod exit;
+mod flags;
 mod info;
 mod knobs;
 mod nic;
@@ -42,6 +45,7 @@ fn main() -> ExitCode {
 fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Info(args) => info::run(&args),
+        Command::Config(args) => config::run(&args),
         Command::Bench { which: BenchCommand::Limit(args) } => bench::limit(&args),
         Command::Bench { which: BenchCommand::Verbs(args) } => bench::verbs(&args),
         Command::BenchPeer => bench::peer(),

@@ -1,11 +1,12 @@
 //! Opening a NIC by name: the one place that knows which kinds there are.
 
 use bench::traffic::{Links, Party, TrafficError};
+use node::config::Settings;
 use serde::Serialize;
 use softnic::{Config, ConfigError};
 use verbs::{LinkLayer, Nic, NicAttributes, PortAttributes};
 
-use crate::info;
+use crate::{info, knobs};
 
 /// Why a NIC cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -34,23 +35,23 @@ pub(crate) enum OpenError {
 /// Name of the software NIC.
 const SOFT: &str = "soft";
 
-fn open(name: &str) -> Result<softnic::Nic, OpenError> {
+fn open(name: &str, settings: &Settings) -> Result<softnic::Nic, OpenError> {
     if name != SOFT {
         return Err(OpenError::Unknown(name.to_owned()));
     }
-    Ok(softnic::open(&Config::from_env()?)?)
+    Ok(softnic::open(&Config::from_lookup(|env| knobs::text_if_set(settings, env))?)?)
 }
 
 /// Opens the NIC `name` and makes one side of a benchmark on it.
-pub(crate) fn open_party(name: &str) -> Result<Box<dyn Party>, OpenError> {
-    let nic = open(name)?;
+pub(crate) fn open_party(name: &str, settings: &Settings) -> Result<Box<dyn Party>, OpenError> {
+    let nic = open(name, settings)?;
     let party_error = |cause| OpenError::Party { name: name.to_owned(), cause };
     Ok(Box::new(Links::create(nic).map_err(party_error)?))
 }
 
 /// Opens the NIC `name` to look at it.
-pub(crate) fn describe(name: &str) -> Result<Description, OpenError> {
-    Ok(Description::of(&open(name)?))
+pub(crate) fn describe(name: &str, settings: &Settings) -> Result<Description, OpenError> {
+    Ok(Description::of(&open(name, settings)?))
 }
 
 /// A NIC's attributes and its port.
