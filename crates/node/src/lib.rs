@@ -2,7 +2,9 @@
 //!
 //! | module | one idea |
 //! |---|---|
+//! | [`bootstrap`] | daemons of one job find each other: an all-gather of one blob per rank |
 //! | [`config`] | one table of knobs; flag over environment over file over default |
 #![forbid(unsafe_code)]
 
+pub mod bootstrap;
 pub mod config;

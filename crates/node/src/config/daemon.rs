@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::config::{
     knob::Knob,
-    settings::Settings,
+    settings::{Setting, Settings},
     table::{
         BOOTSTRAP, BOOTSTRAP_TIMEOUT, CALL_TIMEOUT, CLIENTS_MAX, DEAD_AFTER, DEPTH, DRAIN_TIMEOUT,
         HANDSHAKE_TIMEOUT, HEARTBEAT_INTERVAL, MESSAGE_BYTES_MAX, RENDEZVOUS, SAMPLE_EVERY,
@@ -72,38 +72,20 @@ pub struct DaemonConfig {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Incompatible {
     /// One duration must be longer than another.
-    #[error(
-        "{long_key} = {long} ({long_origin}) must be at least {factor} times {short_key} = {short} \
-         ({short_origin}): {reason}"
-    )]
+    #[error("{long} must be at least {factor} times {short}: {reason}")]
     TooShort {
-        /// The knob that is too small.
-        long_key: String,
-        /// Its value.
-        long: String,
-        /// Where that comes from.
-        long_origin: String,
+        /// What is too short.
+        long: Box<Setting>,
         /// How many times the other.
         factor: u64,
-        /// The other knob.
-        short_key: String,
-        /// Its value.
-        short: String,
-        /// Where that comes from.
-        short_origin: String,
+        /// The other.
+        short: Box<Setting>,
         /// Why.
         reason: &'static str,
     },
     /// A number that must be a power of two.
-    #[error("{key} = {text} ({origin}) is not a power of two")]
-    NotAPowerOfTwo {
-        /// The knob.
-        key: String,
-        /// Its value.
-        text: String,
-        /// Where that comes from.
-        origin: String,
-    },
+    #[error("{0} is not a power of two")]
+    NotAPowerOfTwo(Box<Setting>),
     /// There is no place to meet.
     #[error("bootstrap = {method} needs rendezvous; set COPYRPC_RENDEZVOUS to {example}")]
     NoRendezvous {
@@ -165,28 +147,18 @@ fn narrow<T: TryFrom<u64>>(settings: &Settings, knob: &Knob) -> T {
 fn check_together(settings: &Settings) -> Result<(), Incompatible> {
     for (long, factor, short, reason) in &LONGER {
         if settings.number(long) < settings.number(short).saturating_mul(*factor) {
-            let (long, short) = (settings.of(long), settings.of(short));
             return Err(Incompatible::TooShort {
-                long_key: long.knob.key(),
-                long: long.text.clone(),
-                long_origin: long.origin.to_string(),
+                long: Box::new(settings.of(long).clone()),
                 factor: *factor,
-                short_key: short.knob.key(),
-                short: short.text.clone(),
-                short_origin: short.origin.to_string(),
+                short: Box::new(settings.of(short).clone()),
                 reason,
             });
         }
     }
-    let depth = settings.of(&DEPTH);
     if settings.number(&DEPTH).is_power_of_two() {
         return Ok(());
     }
-    Err(Incompatible::NotAPowerOfTwo {
-        key: DEPTH.key(),
-        text: depth.text.clone(),
-        origin: depth.origin.to_string(),
-    })
+    Err(Incompatible::NotAPowerOfTwo(Box::new(settings.of(&DEPTH).clone())))
 }
 
 fn start(settings: &Settings) -> Result<Start, Incompatible> {
@@ -241,7 +213,7 @@ mod tests {
             let refused = daemon(&[(key, text), ("bootstrap-timeout", "59s")]);
             assert!(matches!(refused, Err(Incompatible::TooShort { .. })), "{key}");
         }
-        assert!(matches!(daemon(&[("depth", "48")]), Err(Incompatible::NotAPowerOfTwo { .. })));
+        assert!(matches!(daemon(&[("depth", "48")]), Err(Incompatible::NotAPowerOfTwo(_))));
     }
 
     #[test]

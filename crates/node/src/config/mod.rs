@@ -20,5 +20,5 @@ pub mod units;
 
 pub use daemon::{DaemonConfig, Incompatible, Start, WaitPolicy};
 pub use knob::{Kind, Knob, Value, ValueError};
-pub use settings::{Layers, Origin, Setting, SettingError, Settings};
+pub use settings::{Fault, Layers, Origin, Setting, SettingError, Settings};
 pub use table::*;

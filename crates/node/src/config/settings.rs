@@ -42,34 +42,33 @@ impl fmt::Display for Origin {
     }
 }
 
+/// What is wrong with a layer, and where.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{origin}: {fault}")]
+pub struct SettingError {
+    /// Where it stands.
+    pub origin: Origin,
+    /// What is wrong.
+    pub fault: Box<Fault>,
+}
+
 /// What is wrong with a layer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SettingError {
+pub enum Fault {
     /// The file is no TOML.
-    #[error("{}:{line}: {message}", path.display())]
-    Syntax {
-        /// The file.
-        path: PathBuf,
-        /// Its line, from 1.
-        line: usize,
-        /// What TOML says.
-        message: String,
-    },
+    #[error("{0}")]
+    Syntax(String),
     /// A name that no knob has.
-    #[error("{origin}: there is no knob `{name}`{}", suggestion(nearest.as_deref()))]
+    #[error("there is no knob `{name}`{}", suggestion(nearest.as_deref()))]
     Unknown {
-        /// Where it stands.
-        origin: Origin,
         /// The name.
         name: String,
         /// The nearest knob.
         nearest: Option<String>,
     },
     /// A value that the knob does not take.
-    #[error("{origin}: {key} = `{text}` {cause}")]
+    #[error("{key} = `{text}` {cause}")]
     Value {
-        /// Where it stands.
-        origin: Origin,
         /// The knob.
         key: String,
         /// The value.
@@ -78,13 +77,17 @@ pub enum SettingError {
         cause: ValueError,
     },
     /// A list or a table where one value is expected.
-    #[error("{origin}: {key} takes one value, not a list or a table")]
+    #[error("{key} takes one value, not a list or a table")]
     NotOneValue {
-        /// Where it stands.
-        origin: Origin,
         /// The knob.
         key: String,
     },
+}
+
+impl Fault {
+    fn at(self, origin: Origin) -> SettingError {
+        SettingError { origin, fault: Box::new(self) }
+    }
 }
 
 fn suggestion(nearest: Option<&str>) -> String {
@@ -124,6 +127,12 @@ pub struct Layers {
     settings: Vec<Setting>,
 }
 
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} = {} ({})", self.knob.key(), self.text, self.origin)
+    }
+}
+
 impl Layers {
     /// All defaults.
     ///
@@ -153,13 +162,13 @@ impl Layers {
         let line_of = |span: Range<usize>| {
             text.bytes().take(span.start).filter(|byte| *byte == b'\n').count() + 1
         };
-        let table = DeTable::parse(text).map_err(|error| SettingError::Syntax {
-            path: path.to_owned(),
-            line: error.span().map_or(1, line_of),
-            message: error.message().to_owned(),
+        let origin_of = |line| Origin::File { path: path.to_owned(), line };
+        let table = DeTable::parse(text).map_err(|error| {
+            let origin = origin_of(error.span().map_or(1, line_of));
+            Fault::Syntax(error.message().to_owned()).at(origin)
         })?;
         for (key, value) in table.get_ref() {
-            let origin = Origin::File { path: path.to_owned(), line: line_of(key.span()) };
+            let origin = origin_of(line_of(key.span()));
             let name = key.get_ref().as_ref();
             let text = match value.get_ref() {
                 DeValue::String(text) => text.as_ref().to_owned(),
@@ -168,7 +177,7 @@ impl Layers {
                 DeValue::Boolean(word) => word.to_string(),
                 DeValue::Datetime(_) | DeValue::Array(_) | DeValue::Table(_) => {
                     self.index_of(name, &origin)?;
-                    return Err(SettingError::NotOneValue { origin, key: name.to_owned() });
+                    return Err(Fault::NotOneValue { key: name.to_owned() }.at(origin));
                 }
             };
             let index = self.index_of(name, &origin)?;
@@ -181,7 +190,7 @@ impl Layers {
     ///
     /// # Errors
     ///
-    /// [`SettingError::Value`].
+    /// [`Fault::Value`].
     pub fn environment(
         mut self,
         lookup: impl Fn(&str) -> Option<String>,
@@ -232,10 +241,9 @@ impl Layers {
 
     fn index_of(&self, name: &str, origin: &Origin) -> Result<usize, SettingError> {
         let keys: Vec<_> = self.settings.iter().map(|setting| setting.knob.key()).collect();
-        keys.iter().position(|key| key == name).ok_or_else(|| SettingError::Unknown {
-            origin: origin.clone(),
-            name: name.to_owned(),
-            nearest: nearest(name, keys.iter().map(String::as_str)).map(str::to_owned),
+        keys.iter().position(|key| key == name).ok_or_else(|| {
+            let nearest = nearest(name, keys.iter().map(String::as_str)).map(str::to_owned);
+            Fault::Unknown { name: name.to_owned(), nearest }.at(origin.clone())
         })
     }
 
@@ -251,7 +259,7 @@ impl Layers {
         match checked {
             Ok(value) => self.settings[index] = Setting { knob, text, value, origin },
             Err(cause) => {
-                return Err(SettingError::Value { origin, key: knob.key(), text, cause });
+                return Err(Fault::Value { key: knob.key(), text, cause }.at(origin));
             }
         }
         Ok(())
@@ -382,10 +390,11 @@ mod tests {
 
     #[test]
     fn a_file_that_is_no_toml_or_nests_is_refused() {
-        assert!(matches!(file("a b"), Err(SettingError::Syntax { line: 1, .. })));
-        assert!(matches!(file("clients_max = [1]"), Err(SettingError::NotOneValue { .. })));
-        assert!(matches!(file("[daemon]\nrank = 1"), Err(SettingError::Unknown { .. })));
-        assert!(matches!(file("bootstrap = \"\""), Err(SettingError::Value { .. })));
+        let fault = |text| *file(text).unwrap_err().fault;
+        assert!(matches!(fault("a b"), Fault::Syntax(_)));
+        assert!(matches!(fault("clients_max = [1]"), Fault::NotOneValue { .. }));
+        assert!(matches!(fault("[daemon]\nrank = 1"), Fault::Unknown { .. }));
+        assert!(matches!(fault("bootstrap = \"\""), Fault::Value { .. }));
     }
 
     #[test]

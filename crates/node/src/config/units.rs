@@ -124,7 +124,7 @@ fn byte_hint(number: u64, unit: &str) -> String {
 #[must_use]
 pub fn show_duration_ns(ns: u64) -> String {
     let units = [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000)];
-    match units.iter().find(|(_, factor)| ns >= *factor && ns % factor == 0) {
+    match units.iter().find(|(_, factor)| ns >= *factor && ns.is_multiple_of(*factor)) {
         Some((unit, factor)) => format!("{}{unit}", ns / factor),
         None => format!("{ns}ns"),
     }
@@ -134,7 +134,7 @@ pub fn show_duration_ns(ns: u64) -> String {
 #[must_use]
 pub fn show_bytes(bytes: u64) -> String {
     let units = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
-    match units.iter().find(|(_, factor)| bytes >= *factor && bytes % factor == 0) {
+    match units.iter().find(|(_, factor)| bytes >= *factor && bytes.is_multiple_of(*factor)) {
         Some((unit, factor)) => format!("{}{unit}", bytes / factor),
         None => format!("{bytes}B"),
     }
