@@ -20,6 +20,8 @@ pub enum Start {
     Alone,
     /// At `HOST:PORT`, where rank 0 listens.
     Tcp(String),
+    /// At `HOST:PORT`, where somebody else listens, such as the parent of all ranks.
+    Join(String),
     /// In a folder that all share.
     File(PathBuf),
 }
@@ -173,8 +175,9 @@ fn start(settings: &Settings) -> Result<Start, Incompatible> {
     let example = match method {
         "alone" => return Ok(Start::Alone),
         "tcp" if !place.is_empty() => return Ok(Start::Tcp(place.to_owned())),
+        "join" if !place.is_empty() => return Ok(Start::Join(place.to_owned())),
         "file" if !place.is_empty() => return Ok(Start::File(place.into())),
-        "tcp" => "HOST:PORT of rank 0",
+        "tcp" | "join" => "the HOST:PORT that somebody listens at",
         _ => "a folder that all nodes share",
     };
     Err(Incompatible::NoRendezvous { method: method.to_owned(), example })

@@ -43,10 +43,10 @@ pub const RUNTIME_DIR: Knob = Knob {
 /// How daemons find each other.
 pub const BOOTSTRAP: Knob = Knob {
     env: "COPYRPC_BOOTSTRAP",
-    kind: Kind::Choice(&["auto", "alone", "tcp", "file"]),
+    kind: Kind::Choice(&["auto", "alone", "tcp", "join", "file"]),
     default: "auto",
     meaning: "How daemons find each other: `alone` (one node), `tcp` (meet at COPYRPC_RENDEZVOUS, where \
-              rank 0 listens), `file` (meet in the folder COPYRPC_RENDEZVOUS); `auto` takes what \
+              rank 0 listens), `join` (the same, but somebody else listens), `file` (meet in the folder COPYRPC_RENDEZVOUS); `auto` takes what \
               COPYRPC_RENDEZVOUS looks like",
 };
 
