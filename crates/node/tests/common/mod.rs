@@ -4,8 +4,18 @@
 use std::{
     env, fs,
     path::{Path, PathBuf},
-    process,
+    process, thread,
+    time::{Duration, Instant},
 };
+
+/// Waits until something holds that must come to hold, whatever the load of the machine.
+pub(crate) fn eventually(mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !holds() {
+        assert!(Instant::now() < deadline, "it never came to hold");
+        thread::yield_now();
+    }
+}
 
 /// An empty folder that is removed with all it contains.
 pub(crate) struct TempFolder(PathBuf);
