@@ -4,11 +4,13 @@
 //! |---|---|
 //! | [`bootstrap`] | daemons of one job find each other: an all-gather of one blob per rank |
 //! | [`config`] | one table of knobs; flag over environment over file over default |
+//! | [`membership`] | which peers are there, by heartbeats that prove both directions |
 //! | [`metrics`] | counters and histograms in a file, readable with zero cooperation |
 //! | [`runtime`] | where a daemon's sockets, lock and counters lie |
 #![forbid(unsafe_code)]
 
 pub mod bootstrap;
 pub mod config;
+pub mod membership;
 pub mod metrics;
 pub mod runtime;

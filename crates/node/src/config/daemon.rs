@@ -100,7 +100,7 @@ pub enum Incompatible {
 
 /// Pairs `(long, factor, short, reason)`: the first must be at least so many times the second.
 const LONGER: [(Knob, u64, Knob, &str); 4] = [
-    (SUSPECT_AFTER, 3, HEARTBEAT_INTERVAL, "two lost heartbeats are no reason for suspicion"),
+    (SUSPECT_AFTER, 4, HEARTBEAT_INTERVAL, "one lost heartbeat each way is no suspicion"),
     (DEAD_AFTER, 2, SUSPECT_AFTER, "a suspected peer needs time to recover"),
     (CALL_TIMEOUT, 1, DEAD_AFTER, "a call to a dead peer should end with `peer gone`"),
     (BOOTSTRAP_TIMEOUT, 1, HANDSHAKE_TIMEOUT, "bootstrap is made of handshakes"),
@@ -211,7 +211,7 @@ mod tests {
              (default): a suspected peer needs time to recover"
         );
         for (key, text) in
-            [("call-timeout", "2s"), ("suspect-after", "500ms"), ("handshake-timeout", "60s")]
+            [("call-timeout", "2s"), ("suspect-after", "700ms"), ("handshake-timeout", "60s")]
         {
             let refused = daemon(&[(key, text), ("bootstrap-timeout", "59s")]);
             assert!(matches!(refused, Err(Incompatible::TooShort { .. })), "{key}");
