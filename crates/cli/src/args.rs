@@ -1,9 +1,10 @@
 //! The command line.
 
-use std::{ffi::OsString, path::PathBuf};
+use std::{ffi::OsString, net::SocketAddr, path::PathBuf};
 
 use bench::cores::Cores;
 use clap::{Args as ClapArgs, Parser, Subcommand};
+use node::config::units::parse_duration_ns;
 
 use crate::flags::{ConfigFile, KnobFlags};
 
@@ -21,7 +22,7 @@ Exit codes:
   0  done
   1  a benchmark failed, or its data arrived wrong
   2  the command line makes no sense
-  3  this machine lacks what is needed: two cores, or the NIC asked for
+  3  this machine lacks what is needed: two cores, the NIC asked for, or what `doctor` found
 
 Every knob is a flag of `daemon` and `config`, a variable COPYRPC_NAME, and a line of the TOML file
 that --config or COPYRPC_CONFIG names; `copyrpc config` lists them.
@@ -32,6 +33,12 @@ Examples:
   copyrpc config                              every knob and its value
   copyrpc config --show-origin                and where that comes from
   copyrpc config --dead-after 1s              whether a daemon would start with it";
+
+const STAT_EXAMPLES: &str = "\
+Examples:
+  copyrpc stat                                since the start of each daemon, dead ones included
+  copyrpc stat --interval 10s                 during the next ten seconds
+  copyrpc stat --serve 127.0.0.1:9464         for Prometheus";
 
 const BENCH_HELP: &str = "\
 Two processes, each pinned to a core of its own, measure together; without two cores nothing is
@@ -64,6 +71,13 @@ pub(crate) enum Command {
     /// Show the knobs that are set, or all of them, and where each value comes from.
     #[command(after_help = CONFIG_EXAMPLES)]
     Config(ConfigArgs),
+    /// Show what would fail on this machine, and what to do about it.
+    Doctor(DoctorArgs),
+    /// Show what the daemons of this machine count.
+    #[command(after_help = STAT_EXAMPLES)]
+    Stat(StatArgs),
+    /// Watch the daemons of this machine.
+    Top(TopArgs),
     /// Measure.
     #[command(after_help = BENCH_HELP)]
     Bench {
@@ -111,6 +125,87 @@ pub(crate) struct ConfigArgs {
     pub(crate) file: ConfigFile,
     #[command(flatten)]
     pub(crate) knobs: KnobFlags,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct DoctorArgs {
+    /// Print one JSON list instead of text.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) file: ConfigFile,
+    #[command(flatten)]
+    pub(crate) knobs: KnobFlags,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct StatArgs {
+    /// Print one JSON list instead of tables.
+    #[arg(long, conflicts_with = "prometheus")]
+    pub(crate) json: bool,
+    /// Print the text format of Prometheus.
+    #[arg(long)]
+    pub(crate) prometheus: bool,
+    /// Serve the text format of Prometheus at http://ADDRESS/metrics, a loopback address.
+    #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["json", "prometheus", "interval"])]
+    pub(crate) serve: Option<SocketAddr>,
+    /// Show what happens during TIME instead of what happened since the start.
+    #[arg(long, value_name = "TIME")]
+    interval: Option<String>,
+    #[command(flatten)]
+    runtime: RuntimeArgs,
+    #[command(flatten)]
+    pub(crate) file: ConfigFile,
+}
+
+impl StatArgs {
+    pub(crate) fn interval_ns(&self) -> anyhow::Result<Option<u64>> {
+        self.interval.as_deref().map(interval_ns).transpose()
+    }
+
+    pub(crate) fn flags(&self) -> KnobFlags {
+        self.runtime.flags()
+    }
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct TopArgs {
+    /// Time between two looks.
+    #[arg(long, value_name = "TIME", default_value = "1s")]
+    interval: String,
+    #[command(flatten)]
+    runtime: RuntimeArgs,
+    #[command(flatten)]
+    pub(crate) file: ConfigFile,
+}
+
+impl TopArgs {
+    pub(crate) fn interval_ns(&self) -> anyhow::Result<u64> {
+        interval_ns(&self.interval)
+    }
+
+    pub(crate) fn flags(&self) -> KnobFlags {
+        self.runtime.flags()
+    }
+}
+
+fn interval_ns(text: &str) -> anyhow::Result<u64> {
+    parse_duration_ns(text).map_err(|error| anyhow::anyhow!("--interval {text} {error}"))
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct RuntimeArgs {
+    /// Folder of sockets, locks and counters [env: COPYRPC_RUNTIME_DIR].
+    #[arg(long, value_name = "PATH")]
+    runtime_dir: Option<String>,
+}
+
+impl RuntimeArgs {
+    /// As a flag of the table of knobs.
+    fn flags(&self) -> KnobFlags {
+        let given = self.runtime_dir.iter().map(|path| ("runtime_dir".to_owned(), path.clone()));
+        given.collect()
+    }
 }
 
 #[derive(Debug, ClapArgs)]

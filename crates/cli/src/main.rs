@@ -3,6 +3,9 @@
 //! ```text
 //! copyrpc info          what is on this machine, and every knob
 //! copyrpc config        every knob, and where its value comes from
+//! copyrpc doctor        what would fail here, and what to do about it
+//! copyrpc stat          what the daemons of this machine count
+//! copyrpc top           the same, live
 //! copyrpc bench limit   what the machine can do
 //! copyrpc bench verbs   what a NIC makes of it
 //! ```
@@ -17,12 +20,15 @@ use tracing_subscriber::EnvFilter;
 mod args;
 mod bench;
 mod config;
+mod doctor;
 mod exit;
 mod flags;
 mod info;
 mod knobs;
 mod nic;
 mod output;
+mod stat;
+mod top;
 
 use args::{Args, BenchCommand, Command};
 
@@ -46,6 +52,9 @@ fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Info(args) => info::run(&args),
         Command::Config(args) => config::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Stat(args) => stat::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Bench { which: BenchCommand::Limit(args) } => bench::limit(&args),
         Command::Bench { which: BenchCommand::Verbs(args) } => bench::verbs(&args),
         Command::BenchPeer => bench::peer(),

@@ -14,7 +14,7 @@ use crate::{
     output,
 };
 
-mod hardware;
+pub(crate) mod hardware;
 
 use hardware::{Device, Tried};
 
