@@ -26,10 +26,8 @@ const PHASES: [Timing; 6] = [
     Timing::PhaseFlush,
     Timing::PhaseControl,
 ];
-const TRAVEL: [Timing; 8] = [
+const TRAVEL: [Timing; 6] = [
     Timing::Call,
-    Timing::CallToFlush,
-    Timing::FlushToCompletion,
     Timing::Rtt,
     Timing::Turnaround,
     Timing::BatchMessages,

@@ -25,7 +25,7 @@ pub mod frame;
 #[doc(hidden)]
 pub mod hub;
 pub mod launcher;
-mod secret;
+pub(crate) mod secret;
 mod server;
 mod tcp;
 

@@ -15,10 +15,10 @@ use sha2::Sha256;
 use crate::bootstrap::entropy;
 
 /// Longest name of a job.
-pub(super) const JOB_BYTES_MAX: usize = 48;
+pub(crate) const JOB_BYTES_MAX: usize = 48;
 
 /// Bytes of a proof.
-pub(super) const PROOF_BYTES: usize = 32;
+pub(crate) const PROOF_BYTES: usize = 32;
 
 /// Shortest and longest secret that is read from a file.
 const SECRET_BYTES_MIN: usize = 16;
@@ -58,7 +58,7 @@ impl JobId {
     }
 
     /// Padded with zeros, as it travels.
-    pub(super) fn padded(&self) -> [u8; JOB_BYTES_MAX] {
+    pub(crate) fn padded(&self) -> [u8; JOB_BYTES_MAX] {
         let mut padded = [0; JOB_BYTES_MAX];
         padded[..self.0.len()].copy_from_slice(self.0.as_bytes());
         padded
@@ -154,12 +154,12 @@ impl Secret {
     }
 
     /// Proves knowledge of the secret in one role, about some parts of fixed or stated lengths.
-    pub(super) fn prove(&self, role: Role, parts: &[&[u8]]) -> Proof {
+    pub(crate) fn prove(&self, role: Role, parts: &[&[u8]]) -> Proof {
         self.mac(role, parts).finalize().into_bytes().into()
     }
 
     /// Whether a proof is right, in constant time.
-    pub(super) fn accepts(&self, role: Role, parts: &[&[u8]], proof: &Proof) -> bool {
+    pub(crate) fn accepts(&self, role: Role, parts: &[&[u8]], proof: &Proof) -> bool {
         self.mac(role, parts).verify_slice(proof).is_ok()
     }
 
@@ -175,11 +175,11 @@ impl Secret {
 }
 
 /// A proof.
-pub(super) type Proof = [u8; PROOF_BYTES];
+pub(crate) type Proof = [u8; PROOF_BYTES];
 
 /// What a proof is for: one for one purpose is worth nothing for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
+pub(crate) enum Role {
     /// The rendezvous is of this job.
     Hub,
     /// So is whoever joins.
@@ -190,6 +190,8 @@ pub(super) enum Role {
     Roster,
     /// The file in a shared folder is what the rank wrote.
     File,
+    /// The datagram is what a daemon sent.
+    Control,
 }
 
 impl Role {
@@ -201,6 +203,7 @@ impl Role {
             Self::Blob => b"copyrpc blob  v1",
             Self::Roster => b"copyrpc rosterv1",
             Self::File => b"copyrpc file  v1",
+            Self::Control => b"copyrpc ctl   v1",
         }
     }
 }

@@ -152,6 +152,11 @@ impl Link {
         }
     }
 
+    /// Something else than a heartbeat told that the peer's epoch is over.
+    pub(super) fn fail(&mut self, peer: u32, now_ns: u64, event: &mut impl FnMut(Event)) {
+        self.give_up(peer, Gone::Broken, now_ns, event);
+    }
+
     /// Ends the peer's epoch and ours, if the peer is up.
     fn give_up(&mut self, peer: u32, why: Gone, now_ns: u64, event: &mut impl FnMut(Event)) {
         if self.state == PeerState::Down {

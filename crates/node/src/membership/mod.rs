@@ -56,6 +56,8 @@ pub enum Gone {
     Replaced,
     /// It said that it leaves.
     Left,
+    /// The connection to it broke.
+    Broken,
 }
 
 /// What happened to a peer.
@@ -186,6 +188,14 @@ impl Detector {
         if !link.handle(peer, heartbeat, now_ns, &self.config, &mut |event| events.push_back(event))
         {
             self.stale += 1;
+        }
+    }
+
+    /// The connection to `peer` broke: there is no need to wait for its silence.
+    pub fn handle_failure(&mut self, peer: u32, now_ns: u64) {
+        if let Some(link) = self.links.get_mut(&peer) {
+            let events = &mut self.events;
+            link.fail(peer, now_ns, &mut |event| events.push_back(event));
         }
     }
 

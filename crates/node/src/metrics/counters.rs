@@ -102,10 +102,8 @@ numbered! {
         PhaseIncoming = "phase_incoming_ns", "Time a turn spends with requests of other nodes, sampled.";
         PhaseFlush = "phase_flush_ns", "Time a turn spends posting batches, sampled.";
         PhaseControl = "phase_control_ns", "Time a turn spends with deadlines and peers, sampled.";
-        CallToFlush = "call_to_flush_ns", "From taking a request to posting its batch.";
-        FlushToCompletion = "flush_to_completion_ns", "From posting a batch to its completion.";
-        Turnaround = "turnaround_ns", "From taking a request of another node to posting its response.";
-        Rtt = "rtt_ns", "From posting a request to its response.";
+        Turnaround = "turnaround_ns", "From taking a request of another node to answering it.";
+        Rtt = "rtt_ns", "From handing a call to the connection to its response.";
         Call = "call_ns", "From taking a request of a client to answering it.";
         BatchMessages = "batch_messages", "Messages per batch.";
         CompletionsPerPoll = "completions_per_poll", "Completions per poll that found one.";
