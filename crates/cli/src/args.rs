@@ -34,6 +34,14 @@ Examples:
   copyrpc config --show-origin                and where that comes from
   copyrpc config --dead-after 1s              whether a daemon would start with it";
 
+const DAEMON_EXAMPLES: &str = "\
+Examples:
+  copyrpc daemon                              one node, for processes of this machine
+  copyrpc daemon --fork 4                     four nodes on this machine
+  srun --ntasks-per-node=1 copyrpc daemon --rendezvous n0:7000 --secret-file ~/.copyrpc-secret
+
+SIGTERM and SIGINT let calls in flight end, for at most --drain-timeout. A second one ends at once.";
+
 const STAT_EXAMPLES: &str = "\
 Examples:
   copyrpc stat                                since the start of each daemon, dead ones included
@@ -71,6 +79,11 @@ pub(crate) enum Command {
     /// Show the knobs that are set, or all of them, and where each value comes from.
     #[command(after_help = CONFIG_EXAMPLES)]
     Config(ConfigArgs),
+    /// Serve the processes of this node: forward their calls, answer those of other nodes.
+    #[command(after_help = DAEMON_EXAMPLES)]
+    Daemon(DaemonArgs),
+    /// Ask the daemon of a rank, through that of this node, for an answer.
+    Ping(PingArgs),
     /// Show what would fail on this machine, and what to do about it.
     Doctor(DoctorArgs),
     /// Show what the daemons of this machine count.
@@ -121,6 +134,39 @@ pub(crate) struct ConfigArgs {
     /// Print one JSON object instead of text.
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) file: ConfigFile,
+    #[command(flatten)]
+    pub(crate) knobs: KnobFlags,
+}
+
+/// Flag of daemons that `--fork` started.
+pub(crate) const END_WITH_PARENT: &str = "end-with-parent";
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct DaemonArgs {
+    /// Start N daemons on this machine, each a node of its own, and stop them together.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub(crate) fork: Option<u32>,
+    /// End when the process that started this one ends.
+    #[arg(long = END_WITH_PARENT, hide = true)]
+    pub(crate) end_with_parent: bool,
+    #[command(flatten)]
+    pub(crate) file: ConfigFile,
+    #[command(flatten)]
+    pub(crate) knobs: KnobFlags,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct PingArgs {
+    /// Rank to ask.
+    pub(crate) rank: u32,
+    /// Times to ask.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub(crate) count: u32,
+    /// Bytes to send along.
+    #[arg(long, value_name = "N", default_value_t = 32)]
+    pub(crate) bytes: u16,
     #[command(flatten)]
     pub(crate) file: ConfigFile,
     #[command(flatten)]

@@ -3,6 +3,8 @@
 //! ```text
 //! copyrpc info          what is on this machine, and every knob
 //! copyrpc config        every knob, and where its value comes from
+//! copyrpc daemon        serves the processes of a node
+//! copyrpc ping          asks the daemon of another node
 //! copyrpc doctor        what would fail here, and what to do about it
 //! copyrpc stat          what the daemons of this machine count
 //! copyrpc top           the same, live
@@ -20,6 +22,7 @@ use tracing_subscriber::EnvFilter;
 mod args;
 mod bench;
 mod config;
+mod daemon;
 mod doctor;
 mod exit;
 mod flags;
@@ -27,6 +30,7 @@ mod info;
 mod knobs;
 mod nic;
 mod output;
+mod ping;
 mod stat;
 mod top;
 
@@ -34,7 +38,9 @@ use args::{Args, BenchCommand, Command};
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
+    // A service has something to say now and then; a command has not.
+    let default = if matches!(args.command, Command::Daemon(_)) { "info" } else { "warn" };
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
@@ -52,6 +58,8 @@ fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Info(args) => info::run(&args),
         Command::Config(args) => config::run(&args),
+        Command::Daemon(args) => daemon::run(&args),
+        Command::Ping(args) => ping::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Stat(args) => stat::run(&args),
         Command::Top(args) => top::run(&args),

@@ -35,7 +35,8 @@ pub(crate) enum OpenError {
 /// Name of the software NIC.
 const SOFT: &str = "soft";
 
-fn open(name: &str, settings: &Settings) -> Result<softnic::Nic, OpenError> {
+/// Opens the NIC `name`.
+pub(crate) fn open(name: &str, settings: &Settings) -> Result<softnic::Nic, OpenError> {
     if name != SOFT {
         return Err(OpenError::Unknown(name.to_owned()));
     }

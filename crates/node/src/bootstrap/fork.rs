@@ -8,11 +8,15 @@ use std::{
     fs::{self, OpenOptions},
     io::{self, Write as _},
     net::TcpListener,
-    os::unix::fs::OpenOptionsExt as _,
+    os::unix::{fs::OpenOptionsExt as _, process::CommandExt as _},
     path::PathBuf,
     process::{Child, Command},
+    thread,
     time::Duration,
 };
+
+use os::clock;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{
     bootstrap::{HubServer, HubStats, JobId, Place, Secret, hub::HubConfig},
@@ -21,6 +25,9 @@ use crate::{
         units::show_duration_ns,
     },
 };
+
+/// How often children are looked after that were asked to end.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// Why the ranks were not started. Those that were are killed.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +48,15 @@ pub enum ForkError {
         /// Why not.
         source: io::Error,
     },
+}
+
+/// Asks the kernel to end this process like SIGTERM when its parent dies, however that dies.
+///
+/// # Errors
+///
+/// As the kernel says; the parent may also have died before.
+pub fn end_with_parent() -> io::Result<()> {
+    Ok(rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?)
 }
 
 /// Ranks that run on this machine. Dropping it kills them.
@@ -98,6 +114,8 @@ pub fn start(
         let place = Place { rank, size };
         let mut command = command(place);
         ranks.introduce(&mut command, job, place, timeout);
+        // Signals for the group of the parent are for the parent, which passes them on.
+        command.process_group(0);
         let child = command.spawn().map_err(|source| ForkError::Start { place, source })?;
         ranks.children.push(child);
     }
@@ -122,6 +140,21 @@ impl Ranks {
     /// The processes, by rank.
     pub fn children(&mut self) -> &mut [Child] {
         &mut self.children
+    }
+
+    /// Asks all to end (SIGTERM), and kills those that have not after `patience`.
+    pub fn stop(&mut self, patience: Duration) {
+        for child in &self.children {
+            let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+            // One that has ended already needs not be asked.
+            let _ = pid.map(|pid| kill_process(pid, Signal::TERM));
+        }
+        let deadline_ns = clock::deadline_ns(patience);
+        while clock::now_ns() < deadline_ns
+            && self.children.iter_mut().any(|child| matches!(child.try_wait(), Ok(None)))
+        {
+            thread::sleep(LOOK);
+        }
     }
 
     /// What came to the rendezvous.

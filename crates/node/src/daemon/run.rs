@@ -7,7 +7,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use memory::sync::{AtomicBool, Ordering};
+use memory::sync::{AtomicBool, Ordering, hint, thread};
 use os::clock;
 use rpc::{Config as WorkerConfig, Worker};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -22,9 +22,11 @@ use crate::{
     runtime::{Runtime, RuntimeError},
 };
 
-/// Turns that poll before they yield, and turns that yield before they sleep, as an empty one.
-const SPINS: u32 = 2000;
-const YIELDS: u32 = 32;
+/// How long an idle loop polls before it yields: about as long as it takes to be woken up.
+const SPIN_NS: u64 = 40_000;
+
+/// How often it yields before it sleeps.
+const YIELDS: u32 = 16;
 
 /// Longest sleep: what shared memory may have failed to say is found by then.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
@@ -63,6 +65,12 @@ pub enum ServeError {
         /// What it told.
         text: String,
     },
+}
+
+/// Turns without work.
+struct Idle {
+    since_ns: u64,
+    yields: u32,
 }
 
 /// Which daemon, and what it belongs to.
@@ -114,16 +122,14 @@ pub fn serve<N: Nic>(
     let mut daemon = Daemon::new(worker, IpcFront::new(server), control, parts, now_ns);
     metrics.set_life(Life::Serving);
     tracing::info!(daemon = runtime.name(), %place, socket = %runtime.socket().display(), "serving");
-    daemon.run(config.wait, || stop.load(Ordering::Relaxed));
+    daemon.run(config.wait, |_| stop.load(Ordering::Relaxed));
     metrics.set_life(Life::Draining);
     tracing::info!(outstanding = daemon.outstanding(), "draining");
     daemon.drain();
     let deadline_ns = clock::deadline_ns(config.drain_timeout);
     let is_over =
         |daemon: &Daemon<_, _, _>| daemon.outstanding() == 0 || clock::now_ns() >= deadline_ns;
-    while !is_over(&daemon) {
-        daemon.turn(config.wait, &mut 0);
-    }
+    daemon.run(config.wait, is_over);
     // Answers of the last turn reach clients that sleep.
     daemon.step(clock::now_ns());
     daemon.leave(clock::now_ns());
@@ -209,34 +215,23 @@ fn nanos(duration: Duration) -> u64 {
 
 impl<N: Nic> Daemon<N, IpcFront, UdpControl> {
     /// Serves until `is_over`.
-    fn run(&mut self, wait: WaitPolicy, is_over: impl Fn() -> bool) {
-        let mut empty = 0;
-        while !is_over() {
-            self.turn(wait, &mut empty);
-        }
-    }
-
-    /// One turn, and what follows an empty one.
-    fn turn(&mut self, wait: WaitPolicy, empty: &mut u32) {
-        if self.step(clock::now_ns()) > 0 {
-            *empty = 0;
-            return;
-        }
-        *empty = empty.saturating_add(1);
-        let (spins, yields) = match wait {
-            WaitPolicy::Busy => (SPINS, u32::MAX),
-            WaitPolicy::Adaptive => (SPINS, YIELDS),
-            WaitPolicy::Block => (0, 0),
-        };
-        if *empty <= spins {
-            std::hint::spin_loop();
-        } else if *empty - spins <= yields {
-            std::thread::yield_now();
-            if wait == WaitPolicy::Busy {
-                *empty = 0;
+    fn run(&mut self, wait: WaitPolicy, is_over: impl Fn(&Self) -> bool) {
+        let mut idle = Idle { since_ns: clock::now_ns(), yields: 0 };
+        while !is_over(self) {
+            let now_ns = clock::now_ns();
+            if self.step(now_ns) > 0 {
+                idle = Idle { since_ns: now_ns, yields: 0 };
+            } else if wait != WaitPolicy::Block && now_ns < idle.since_ns + SPIN_NS {
+                hint::spin_loop();
+            } else if wait == WaitPolicy::Busy {
+                thread::yield_now();
+                idle.since_ns = now_ns;
+            } else if wait == WaitPolicy::Adaptive && idle.yields < YIELDS {
+                thread::yield_now();
+                idle.yields += 1;
+            } else {
+                self.sleep();
             }
-        } else {
-            self.sleep();
         }
     }
 
