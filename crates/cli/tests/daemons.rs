@@ -86,6 +86,9 @@ impl Cluster {
 
     fn counter(&self, rank: u32, counter: Counter) -> Option<u64> {
         let snapshot = Snapshot::read(&self.folder.join(Self::name(rank, "metrics"))).ok()?;
+        // A life that was killed leaves its counters until the next has its own.
+        let daemon = self.daemons[rank as usize].as_ref()?;
+        (snapshot.process.pid == daemon.id()).then_some(())?;
         Some(snapshot.total().counter(counter))
     }
 
