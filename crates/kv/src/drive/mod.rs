@@ -179,6 +179,12 @@ impl Driver {
         self.slots.is_full()
     }
 
+    /// Calls that came to an end so far.
+    #[must_use]
+    pub fn answered(&self) -> u64 {
+        self.tally.calls
+    }
+
     /// What was measured and, if it was recorded, the history.
     #[must_use]
     pub fn finish(self) -> (Tally, Option<Recorder>) {
