@@ -2,6 +2,7 @@
 //! measures.
 //!
 //! ```text
+//! session    all runs of a grid, round by round, each between two probes of the cores
 //! job        coordinator, rank processes, client processes: started together, measured together
 //! drive      one client: queue depth, pace, judgement of every answer, latencies
 //! workload   what is asked for: a function of the seed
@@ -22,11 +23,13 @@
 pub mod backend;
 pub mod codec;
 pub mod drive;
+pub mod grid;
 pub mod history;
 pub mod job;
 pub mod place;
 pub mod result;
 pub mod rng;
+pub mod session;
 pub mod store;
 pub mod workload;
 pub mod zipf;

@@ -57,6 +57,14 @@ impl Kind {
         }
     }
 
+    /// Whether it calls through a NIC.
+    #[must_use]
+    pub fn uses_nic(self) -> bool {
+        match self {
+            Self::Tcp => false,
+        }
+    }
+
     /// How its threads wait unless told otherwise.
     #[must_use]
     pub fn default_wait(self) -> Wait {

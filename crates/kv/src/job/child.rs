@@ -105,7 +105,11 @@ fn obey(control: &mut Control) -> Result<(), ChildError> {
     };
     pin::pin_to(&cores).map_err(ChildError::system("cannot pin the process to its cores"))?;
     match config.backend {
-        Kind::Tcp => be::<Tcp>(control, &config, &role),
+        Kind::Tcp => be::<Tcp>(control, &config, &role)?,
+    }
+    match control.receive(ORDER_TIMEOUT)? {
+        Order::End => Ok(()),
+        other => Err(out_of_turn(&other)),
     }
 }
 

@@ -11,6 +11,7 @@
 //!          ◀────────── Clients, History … ── when the schedule is over
 //!   Stop ─────────────────────────────────▶ daemons only
 //!          ◀───────────────────────── Rank ─
+//!   End ──────────────────────────────────▶ exits: until then a closed socket is a failure
 //! ```
 //!
 //! A child has its control socket as standard input, and dies with the coordinator
@@ -88,6 +89,7 @@ enum Order {
     Join(Roster),
     Go(Schedule),
     Stop,
+    End,
 }
 
 /// Child to coordinator.

@@ -120,7 +120,7 @@ pub fn run(
     crew.send_all(everybody.clone(), &Order::Join(roster))?;
     crew.hear(everybody.clone(), setup, |_, report| matches!(report, Report::Ready))?;
     let schedule = Schedule::new(workload, clock::deadline_ns(LEAD_TIME));
-    crew.send_all(everybody, &Order::Go(schedule))?;
+    crew.send_all(everybody.clone(), &Order::Go(schedule))?;
     let length = Duration::from_nanos(schedule.drained_ns - schedule.begin_ns);
     let mut total = ClientsReport::default();
     let mut events = Vec::new();
@@ -142,6 +142,7 @@ pub fn run(
         _ => false,
     })?;
     let daemons = stop_ranks(&mut crew, 0..ranks)?;
+    crew.send_all(everybody, &Order::End)?;
     crew.finish()?;
     let judged = match workload.verify {
         Verify::Answers => None,

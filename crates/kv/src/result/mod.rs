@@ -25,7 +25,7 @@ pub use csv::write_csv;
 pub use measured::{Latency, Measured, SideRecord};
 #[cfg(feature = "parquet")]
 pub use parquet::{ParquetError, write_parquet};
-pub use reduce::{Cell, LatencySummary, SideCell, reduce};
+pub use reduce::{Cell, LatencySummary, SideCell, name_of, reduce};
 pub use store::{LoadError, load, save};
 pub use table::write_table;
 

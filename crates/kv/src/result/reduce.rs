@@ -188,7 +188,7 @@ fn versus(cell: &Cell, cells: &[Cell]) -> Option<(String, f64)> {
 
 /// `tcp/2x4/qd4/natural`, and whatever differs from the default.
 #[must_use]
-pub(super) fn name_of(config: &Config) -> String {
+pub fn name_of(config: &Config) -> String {
     let Config { backend, wait, pin, nic, switches, workload } = config;
     let default = Workload::default();
     let Workload { ranks, clients_per_rank, queue_depth, locality, .. } = workload;
