@@ -5,7 +5,10 @@ use std::{ffi::OsString, path::PathBuf};
 use bench::cores::Cores;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
-use crate::knobs::NIC;
+use crate::{
+    knobs::NIC,
+    kv::{KvArgs, ReportArgs},
+};
 
 /// Version and the commit it was built from.
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("BUILD_COMMIT"), ")");
@@ -16,6 +19,8 @@ Examples:
   copyrpc bench limit                   how fast two cores of this machine can talk at all
   copyrpc bench verbs --quick           the NIC, in some seconds
   copyrpc bench verbs --json run.jsonl  tables here, JSON lines there
+  copyrpc bench kv                      a key-value store over every backend, checked and measured
+  copyrpc report A B                    is B faster than A, or is it chance?
 
 Exit codes:
   0  done
@@ -41,6 +46,18 @@ All data is checked: sequence numbers and bytes of every small message, the last
 one, and every byte of what is in memory at the end of a sample. Wrong data ends the run with exit
 code 1.";
 
+const KV_EXAMPLES: &str = "\
+Examples:
+  copyrpc bench kv                                    two nodes, four client processes each
+  copyrpc bench kv --clients 1,2,4,8 --qd 1,32        a grid: lists multiply
+  copyrpc bench kv --matrix --runs 5                  the standard grid
+  copyrpc bench kv --pace open:50000 --locality remote   latency under a fixed load
+  copyrpc bench kv --verify full --mix 50:10:20       are the answers linearizable?
+
+All processes of a run are started together and measured over the same interval. Every byte of every
+answer is checked by the client that asked; a wrong answer or a process that fails ends the run with
+exit code 1 and is named. Results of cores near each other and far apart are kept apart.";
+
 /// RPC for RDMA clusters: what is on this machine, and how fast it is.
 #[derive(Debug, Parser)]
 #[command(name = "copyrpc", version = VERSION, after_help = EXAMPLES)]
@@ -59,13 +76,20 @@ pub(crate) enum Command {
         #[command(subcommand)]
         which: BenchCommand,
     },
+    /// Show a result of `bench kv`, or compare two.
+    Report(ReportArgs),
     /// The other side of a benchmark; started by `bench` itself.
     #[command(name = PEER_COMMAND, hide = true)]
     BenchPeer,
+    /// A process of `bench kv`; started by it.
+    #[command(name = CHILD_OF_KV, hide = true)]
+    KvProcess,
 }
 
 /// Name of [`Command::BenchPeer`].
 pub(crate) const PEER_COMMAND: &str = "bench-peer";
+/// Name of [`Command::KvProcess`].
+pub(crate) const CHILD_OF_KV: &str = "kv-process";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
@@ -75,6 +99,9 @@ pub(crate) enum BenchCommand {
     /// What a NIC does: rates, round trips and bandwidths between two processes.
     #[command(after_help = VERBS_EXAMPLES)]
     Verbs(VerbsArgs),
+    /// A key-value store over every way to call another node.
+    #[command(after_help = KV_EXAMPLES)]
+    Kv(Box<KvArgs>),
 }
 
 #[derive(Debug, ClapArgs)]

@@ -4,6 +4,8 @@
 //! copyrpc info          what is on this machine, and every knob
 //! copyrpc bench limit   what the machine can do
 //! copyrpc bench verbs   what a NIC makes of it
+//! copyrpc bench kv      a key-value store over every way to call another node
+//! copyrpc report        results of the latter, compared
 //! ```
 
 #![forbid(unsafe_code)]
@@ -18,6 +20,7 @@ mod bench;
 mod exit;
 mod info;
 mod knobs;
+mod kv;
 mod nic;
 mod output;
 
@@ -33,7 +36,7 @@ fn main() -> ExitCode {
         .without_time()
         .with_target(false)
         .init();
-    if !matches!(args.command, Command::BenchPeer) {
+    if !matches!(args.command, Command::BenchPeer | Command::KvProcess) {
         knobs::warn_about_unknown();
     }
     exit::code_of(run(args.command))
@@ -44,6 +47,9 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Info(args) => info::run(&args),
         Command::Bench { which: BenchCommand::Limit(args) } => bench::limit(&args),
         Command::Bench { which: BenchCommand::Verbs(args) } => bench::verbs(&args),
+        Command::Bench { which: BenchCommand::Kv(args) } => kv::bench(&args),
+        Command::Report(args) => kv::report(&args),
         Command::BenchPeer => bench::peer(),
+        Command::KvProcess => kv::child(),
     }
 }

@@ -25,6 +25,7 @@ pub mod codec;
 pub mod drive;
 pub mod grid;
 pub mod history;
+pub mod html;
 pub mod job;
 pub mod place;
 pub mod result;

@@ -85,7 +85,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::result::{reduce, reduce::samples};
+    use crate::result::{reduce, samples};
 
     #[test]
     fn rows_have_the_form_of_the_project() {

@@ -85,7 +85,7 @@ fn quoted(field: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::result::reduce::samples;
+    use crate::result::samples;
 
     #[test]
     fn every_run_is_a_line_with_every_column() {

@@ -26,6 +26,8 @@ pub use measured::{Latency, Measured, SideRecord};
 #[cfg(feature = "parquet")]
 pub use parquet::{ParquetError, write_parquet};
 pub use reduce::{Cell, LatencySummary, SideCell, name_of, reduce};
+#[cfg(test)]
+pub(crate) use reduce::samples;
 pub use store::{LoadError, load, save};
 pub use table::write_table;
 

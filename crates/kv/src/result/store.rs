@@ -98,7 +98,7 @@ fn parse(path: &Path, text: &str) -> Result<Results, LoadError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::result::reduce::samples;
+    use crate::result::samples;
 
     #[test]
     fn what_is_saved_is_loaded() {

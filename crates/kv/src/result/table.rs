@@ -127,7 +127,7 @@ pub(crate) fn number(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::result::reduce::samples;
+    use crate::result::samples;
 
     #[test]
     fn the_table_says_all_that_was_asked_for() {
