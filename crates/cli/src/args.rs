@@ -165,6 +165,43 @@ mod tests {
         Args::command().debug_assert();
     }
 
+    /// Scripts of an earlier implementation called commands that were gone.
+    #[test]
+    fn pitfall_31_every_command_that_the_documents_show_exists() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let mut texts =
+            vec![EXAMPLES.to_owned(), VERBS_EXAMPLES.to_owned(), KV_EXAMPLES.to_owned()];
+        for file in ["README.md", "docs/softnic.md", "docs/testing.md", "docs/kv.md"] {
+            texts.push(std::fs::read_to_string(root.join(file)).expect(file));
+        }
+        let commands = texts.iter().flat_map(|text| shown_commands(text)).collect::<Vec<_>>();
+        assert!(commands.len() > 15, "{commands:?}");
+        for command in commands {
+            let parsed = Args::try_parse_from(command.split_whitespace());
+            let is_known = parsed.as_ref().map_or_else(|error| error.exit_code() == 0, |_| true);
+            assert!(is_known, "`{command}`: {}", parsed.unwrap_err());
+        }
+    }
+
+    /// Lines that call this program, as `copyrpc …` or through cargo, without what follows.
+    fn shown_commands(text: &str) -> Vec<String> {
+        let line = |line: &str| {
+            let line = line.trim().trim_start_matches("$ ");
+            let arguments = match line.strip_prefix("copyrpc ") {
+                Some(arguments) => arguments,
+                None if line.starts_with("cargo run") && !line.contains(" -p ") => {
+                    line.split_once(" -- ")?.1
+                }
+                None => return None,
+            };
+            let end = arguments.find(|c| "|#`".contains(c)).unwrap_or(arguments.len());
+            // In help, what the command does stands two blanks behind it.
+            let arguments = arguments[..end].split("  ").next()?;
+            Some(format!("copyrpc {arguments}"))
+        };
+        text.lines().filter_map(line).collect()
+    }
+
     #[test]
     fn impossible_arguments_are_usage_errors() {
         for bad in [

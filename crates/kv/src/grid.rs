@@ -16,8 +16,7 @@ pub const MATRIX_CLIENTS: [u16; 4] = [1, 2, 4, 8];
 /// See [`MATRIX_CLIENTS`].
 pub const MATRIX_DEPTHS: [u32; 3] = [1, 4, 32];
 /// See [`MATRIX_CLIENTS`].
-pub const MATRIX_LOCALITIES: [Locality; 3] =
-    [Locality::Natural, Locality::Local, Locality::Remote];
+pub const MATRIX_LOCALITIES: [Locality; 3] = [Locality::Natural, Locality::Local, Locality::Remote];
 
 /// The values of each option. An empty list means the default.
 #[derive(Clone, Debug, Default, PartialEq)]

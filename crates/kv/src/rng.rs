@@ -53,14 +53,12 @@ impl Rng {
 
     /// A uniform number below `end`, which is not zero. The bias is below `end` / 2⁶⁴.
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "the upper half of a product")]
     pub fn below(&mut self, end: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(end)) >> 64) as u64
     }
 
     /// A uniform number in [0, 1).
     #[inline]
-    #[expect(clippy::cast_precision_loss, reason = "it has exactly as many bits as fit")]
     pub fn unit(&mut self) -> f64 {
         let bits = self.next_u64() >> (u64::BITS - MANTISSA_BITS);
         bits as f64 / (1_u64 << MANTISSA_BITS) as f64

@@ -26,7 +26,7 @@ pub struct SessionError {
     /// Which repetition.
     pub run: u32,
     /// Why.
-    pub cause: JobError,
+    pub cause: Box<JobError>,
 }
 
 /// What happens, for those who watch.
@@ -42,7 +42,7 @@ pub enum Progress<'a> {
         live: Live,
     },
     /// A run is over.
-    Done(RunRecord),
+    Done(Box<RunRecord>),
 }
 
 /// Runs every configuration `runs` times.
@@ -62,14 +62,17 @@ pub fn run(
     for run in 0..runs {
         for config in configs {
             let mut live = |live| watch(Progress::Live { config, run, live });
-            let measured = job::run(config, launcher, &mut live).map_err(|cause| {
-                SessionError { name: crate::result::name_of(config), run, cause }
+            let measured = job::run(config, launcher, &mut live).map_err(|cause| SessionError {
+                name: crate::result::name_of(config),
+                run,
+                cause: Box::new(cause),
             })?;
             let after_ns = prober.probe();
             let placement = before_ns
                 .zip(after_ns)
                 .map(|(before_ns, after_ns)| Placement { before_ns, after_ns });
-            watch(Progress::Done(RunRecord { config: config.clone(), run, placement, measured }));
+            let record = RunRecord { config: config.clone(), run, placement, measured };
+            watch(Progress::Done(Box::new(record)));
             before_ns = after_ns;
         }
     }

@@ -182,7 +182,11 @@ mod tests {
         (0..).map(key_of).find(|&key| topology().owner(key) == Shard(0)).unwrap()
     }
 
-    fn ask(partition: &mut Partition, key: u64, action: Action<'_>) -> (Status, Option<Version>, Vec<u8>) {
+    fn ask(
+        partition: &mut Partition,
+        key: u64,
+        action: Action<'_>,
+    ) -> (Status, Option<Version>, Vec<u8>) {
         let (mut request, mut answer) = (Vec::new(), Vec::new());
         Request { tag: 5, key, action }.write(&mut request);
         partition.serve(&request, &mut answer);

@@ -27,7 +27,6 @@ impl Zipf {
     ///
     /// If `count` is zero, or `exponent` not positive.
     #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "ranges far above 2^53 are not in use")]
     pub fn new(count: u64, exponent: f64) -> Self {
         assert!(count > 0 && exponent > 0.0, "Zipf over 0..{count} with exponent {exponent}");
         let low = hull(exponent, 1.5) - 1.0;
@@ -37,7 +36,6 @@ impl Zipf {
     }
 
     /// One number.
-    #[expect(clippy::cast_precision_loss, reason = "ranges far above 2^53 are not in use")]
     #[expect(clippy::cast_possible_truncation, reason = "clamped to the range")]
     #[expect(clippy::cast_sign_loss, reason = "clamped to the range")]
     pub fn draw(&self, rng: &mut Rng) -> u64 {

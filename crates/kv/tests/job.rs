@@ -136,7 +136,8 @@ fn every_way_to_wait_works() {
 /// No latency is asserted: only that calls are made when they are due, not when answers come.
 fn an_open_loop_keeps_its_rate() {
     let measured = run(Workload { pace: Pace::Open(2000), duration_ms: 200, ..quick() });
-    let due = measured.local.latency.to_histogram().len() + measured.remote.latency.to_histogram().len();
+    let due =
+        measured.local.latency.to_histogram().len() + measured.remote.latency.to_histogram().len();
     assert!((300..500).contains(&due), "{due} calls were due");
 }
 

@@ -7,9 +7,7 @@ use kv::{
     backend::{Kind, Wait},
     grid::Axes,
     job::Pin,
-    workload::{
-        ClientKind, Locality, Mix, Pace, Popularity, ValueSize, Verify, Workload,
-    },
+    workload::{ClientKind, Locality, Mix, Pace, Popularity, ValueSize, Verify, Workload},
 };
 
 use crate::args::NicArgs;
@@ -123,9 +121,10 @@ impl KvArgs {
     /// The combinations that are asked for.
     pub(super) fn axes(&self) -> anyhow::Result<Axes> {
         let default = Workload::default();
-        let duration_ms = self.duration.map(millis).unwrap_or_else(|| {
-            if self.quick { QUICK_MS } else { default.duration_ms }
-        });
+        let duration_ms = self
+            .duration
+            .map(millis)
+            .unwrap_or_else(|| if self.quick { QUICK_MS } else { default.duration_ms });
         let mut switches = BTreeMap::new();
         for (name, values) in &self.switch {
             let is_new = switches.insert(name.clone(), values.clone()).is_none();

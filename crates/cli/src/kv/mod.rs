@@ -31,7 +31,7 @@ pub(crate) fn bench(args: &KvArgs) -> anyhow::Result<()> {
         Progress::Live { config, run, live } => bar.show(config, run, live),
         Progress::Done(record) => {
             bar.done(&record);
-            results.runs.push(record);
+            results.runs.push(*record);
         }
     });
     bar.finish();

@@ -38,7 +38,6 @@ impl Counters {
 
     /// Messages per batch, on average.
     #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "a mean of counts")]
     pub fn mean_batch(&self) -> Option<f64> {
         let batches = self.batch_sizes.values().sum::<u64>();
         let messages = self.batch_sizes.iter().map(|(&size, count)| u64::from(size) * count);

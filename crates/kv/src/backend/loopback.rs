@@ -33,9 +33,8 @@ impl Cluster {
     #[must_use]
     pub fn new(workload: &Workload, service_ns: u64) -> Self {
         let topology = workload.topology();
-        let fill = |shard| {
-            Partition::filled(topology, Shard(shard), workload.value_size, workload.seed)
-        };
+        let fill =
+            |shard| Partition::filled(topology, Shard(shard), workload.value_size, workload.seed);
         Self(Rc::new(RefCell::new(Loopback {
             shards: (0..topology.shards()).map(fill).collect(),
             now_ns: 0,

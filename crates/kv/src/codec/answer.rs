@@ -28,14 +28,8 @@ pub enum Status {
 }
 
 impl Status {
-    const ALL: [Self; 6] = [
-        Self::Ok,
-        Self::NotFound,
-        Self::Mismatch,
-        Self::NoRoom,
-        Self::WrongShard,
-        Self::Malformed,
-    ];
+    const ALL: [Self; 6] =
+        [Self::Ok, Self::NotFound, Self::Mismatch, Self::NoRoom, Self::WrongShard, Self::Malformed];
 }
 
 /// An answer that makes sense by itself; whether it answers the question is for the client to judge.

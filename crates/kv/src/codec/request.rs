@@ -103,7 +103,10 @@ impl<'a> Request<'a> {
             .map_err(|_| RequestError::Short { len_bytes: bytes.len() })?;
         let op = Op::from_byte(head.op).ok_or(RequestError::Op(head.op))?;
         let is_version_used = op == Op::Cas;
-        if head.status != 0 || head.reserved != [0; 2] || (head.version.get() != 0 && !is_version_used) {
+        if head.status != 0
+            || head.reserved != [0; 2]
+            || (head.version.get() != 0 && !is_version_used)
+        {
             return Err(RequestError::Reserved(op));
         }
         if value.len() > VALUE_BYTES_MAX {
@@ -143,7 +146,8 @@ mod tests {
         let action = Action::Cas { expected: Some(Version(0x0102)), value: b"new" };
         let mut bytes = Vec::new();
         Request { tag: 0xa1b2_c3d4, key: 7, action }.write(&mut bytes);
-        let head = [4, 0, 0, 0, 0xd4, 0xc3, 0xb2, 0xa1, 7, 0, 0, 0, 0, 0, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0];
+        let head =
+            [4, 0, 0, 0, 0xd4, 0xc3, 0xb2, 0xa1, 7, 0, 0, 0, 0, 0, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0];
         assert_eq!(bytes, [&head[..], b"new"].concat());
         assert_eq!(Request::read(&bytes).unwrap().action, action);
     }

@@ -324,9 +324,12 @@ impl Driver {
                 Ok(None) => tally.note_late(),
                 Err(wrong) => violation = violation.or(Some(wrong)),
             },
-            Event::Lost { shard } => slots.abandon(|call| call.shard == shard, |call| {
-                settled.push(Settled { call, result: Err(Failure::PeerGone) });
-            }),
+            Event::Lost { shard } => slots.abandon(
+                |call| call.shard == shard,
+                |call| {
+                    settled.push(Settled { call, result: Err(Failure::PeerGone) });
+                },
+            ),
         })?;
         if let Some(violation) = violation {
             return Err(DriveError::Violation { client: self.id, violation });

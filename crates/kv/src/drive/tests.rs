@@ -79,14 +79,23 @@ impl Client for Watched {
         Ok(())
     }
 
-    fn submit(&mut self, to: Shard, token: crate::backend::Token, request: &[u8]) -> Result<(), SubmitError> {
+    fn submit(
+        &mut self,
+        to: Shard,
+        token: crate::backend::Token,
+        request: &[u8],
+    ) -> Result<(), SubmitError> {
         self.inner.submit(to, token, request)?;
         self.outstanding += 1;
         self.most.set(self.most.get().max(self.outstanding));
         Ok(())
     }
 
-    fn poll(&mut self, budget: usize, sink: &mut impl FnMut(Event<'_>)) -> Result<usize, BackendError> {
+    fn poll(
+        &mut self,
+        budget: usize,
+        sink: &mut impl FnMut(Event<'_>),
+    ) -> Result<usize, BackendError> {
         let count = self.inner.poll(budget, sink)?;
         self.outstanding -= count;
         Ok(count)
@@ -121,13 +130,17 @@ fn pitfall_28_the_queue_depth_is_honoured_and_reached() {
 fn pitfall_28_throughput_is_the_sum_of_all_over_the_measured_interval() {
     let workload = workload();
     let finished = run_plain(&workload, 10 * US);
-    let completed = |(tally, _): &(Tally, Option<Recorder>)| tally.local.completed + tally.remote.completed;
+    let completed =
+        |(tally, _): &(Tally, Option<Recorder>)| tally.local.completed + tally.remote.completed;
     let total = finished.iter().map(completed).sum::<u64>();
     assert!(total.abs_diff(1000) <= 10, "10 ms at 10 us each: {total}");
     let calls = finished.iter().map(|(tally, _)| tally.calls).sum::<u64>();
     assert!(calls >= 1190, "the warm-up made calls too: {calls}");
     for (tally, _) in &finished {
-        assert_eq!(tally.slices.iter().sum::<u64>(), tally.local.completed + tally.remote.completed);
+        assert_eq!(
+            tally.slices.iter().sum::<u64>(),
+            tally.local.completed + tally.remote.completed
+        );
         assert!(tally.slices.iter().all(|&count| count > 0), "no slice is dropped");
         assert!(tally.failures.is_empty());
     }
@@ -135,15 +148,17 @@ fn pitfall_28_throughput_is_the_sum_of_all_over_the_measured_interval() {
 
 #[test]
 fn pitfall_27_local_and_remote_are_counted_apart() {
-    for (locality, has_local, has_remote) in
-        [(Locality::Natural, true, true), (Locality::Local, true, false), (Locality::Remote, false, true)]
-    {
+    for (locality, has_local, has_remote) in [
+        (Locality::Natural, true, true),
+        (Locality::Local, true, false),
+        (Locality::Remote, false, true),
+    ] {
         let finished = run_plain(&Workload { locality, ..workload() }, US);
         for (tally, _) in finished {
             assert_eq!(tally.local.completed > 0, has_local, "{locality}");
             assert_eq!(tally.remote.completed > 0, has_remote, "{locality}");
-            assert_eq!(tally.local.latency.len() > 0, has_local, "{locality}");
-            assert_eq!(tally.remote.latency.len() > 0, has_remote, "{locality}");
+            assert_eq!(!tally.local.latency.is_empty(), has_local, "{locality}");
+            assert_eq!(!tally.remote.latency.is_empty(), has_remote, "{locality}");
         }
     }
 }
@@ -201,7 +216,8 @@ fn fault_k1_any_flipped_bit_is_found() {
 fn fault_k1_lies_that_look_right_are_found_by_the_history() {
     for fault in [Fault::Stale, Fault::Forget] {
         let verify = Verify::Full;
-        let workload = Workload { verify, keys: 20, mix: Mix { get: 50, delete: 0, cas: 0 }, ..workload() };
+        let workload =
+            Workload { verify, keys: 20, mix: Mix { get: 50, delete: 0, cas: 0 }, ..workload() };
         let cluster = Cluster::new(&workload, US);
         let finished = run(&workload, &cluster, |client| Faulty::new(client, fault, 20)).unwrap();
         let verdict = judge_history(finished);
@@ -212,7 +228,8 @@ fn fault_k1_lies_that_look_right_are_found_by_the_history() {
 #[test]
 fn fault_k1_an_honest_store_is_linearizable_also_when_answers_are_lost() {
     for fault in [None, Some(Fault::Drop)] {
-        let workload = Workload { verify: Verify::Full, keys: 20, clients_per_rank: 2, ..workload() };
+        let workload =
+            Workload { verify: Verify::Full, keys: 20, clients_per_rank: 2, ..workload() };
         let cluster = Cluster::new(&workload, US);
         let finished = match fault {
             None => run(&workload, &cluster, |client| client).unwrap(),
@@ -220,7 +237,8 @@ fn fault_k1_an_honest_store_is_linearizable_also_when_answers_are_lost() {
                 run(&workload, &cluster, |client| Faulty::new(client, fault, 300)).unwrap()
             }
         };
-        let timeouts = finished.iter().filter_map(|(tally, _)| tally.failures.get(&Failure::Timeout));
+        let timeouts =
+            finished.iter().filter_map(|(tally, _)| tally.failures.get(&Failure::Timeout));
         assert_eq!(timeouts.sum::<u64>() > 0, fault.is_some(), "what is lost is counted");
         let report = judge_history(finished).unwrap();
         assert_eq!(report.keys, 20);

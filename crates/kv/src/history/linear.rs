@@ -459,9 +459,7 @@ mod tests {
                     register = Some(new);
                     Act::Write(new)
                 }
-                4 if register.is_some() => {
-                    Act::Swap { expected: register.replace(new), new }
-                }
+                4 if register.is_some() => Act::Swap { expected: register.replace(new), new },
                 _ => Act::Read(register),
             };
             let (begin, end) = (now - rng.below(stretch), now + rng.below(stretch));

@@ -7,7 +7,7 @@ pub(super) enum Scale {
     Linear(f64),
     /// Powers of ten between these positive numbers.
     Log(f64, f64),
-    /// Shares from 0 to 1 minus 10 to the minus this: 0, 0.9, 0.99, … are equally far apart.
+    /// Shares from 0 to 1 - 10⁻ⁿ: 0, 0.9, 0.99, … are equally far apart.
     Nines(f64),
 }
 
@@ -22,9 +22,8 @@ impl Scale {
     /// A logarithmic scale that holds the positive ones of `values`, rounded to 1, 2 or 5.
     pub(super) fn log(values: impl IntoIterator<Item = f64>) -> Self {
         let positive = values.into_iter().filter(|value| value.is_finite() && *value > 0.0);
-        let (min, max) = positive.fold((f64::INFINITY, 0.0_f64), |(min, max), value| {
-            (min.min(value), max.max(value))
-        });
+        let (min, max) = positive
+            .fold((f64::INFINITY, 0.0_f64), |(min, max), value| (min.min(value), max.max(value)));
         if max <= 0.0 {
             return Self::Log(1.0, 10.0);
         }
@@ -60,8 +59,8 @@ impl Scale {
                 if all.len() > 8 { all.into_iter().filter(is_power).collect() } else { all }
             }
             Self::Nines(count) => {
-                let ticks = [0.0, 0.5, 0.9, 0.99, 0.999, 0.9999, 0.99999];
-                ticks.into_iter().filter(|tick| self.place(*tick) < 1.0 || *tick < 1.0 - 10_f64.powf(-count)).collect()
+                let end = 1.0 - 10_f64.powf(-count);
+                [0.5, 0.9, 0.99, 0.999, 0.9999].into_iter().filter(|tick| *tick < end).collect()
             }
         }
     }
@@ -133,7 +132,8 @@ mod tests {
         assert_eq!(Scale::linear([]).place(5.0), 1.0);
         assert_eq!(Scale::log([0.0]), Scale::Log(1.0, 10.0));
         for scale in [Scale::linear([9.0]), Scale::log([1.0, 9.0]), Scale::Nines(4.0)] {
-            let places = scale.ticks().into_iter().map(|tick| scale.place(tick)).collect::<Vec<_>>();
+            let places =
+                scale.ticks().into_iter().map(|tick| scale.place(tick)).collect::<Vec<_>>();
             assert!(places.is_sorted() && places.iter().all(|place| (0.0..=1.0).contains(place)));
         }
     }
@@ -148,7 +148,9 @@ mod tests {
 
     #[test]
     fn numbers_are_short() {
-        for (value, text) in [(0.0, "0"), (1234.0, "1.23 k"), (250_000.0, "250 k"), (12.5, "12.5"), (2e6, "2 M")] {
+        for (value, text) in
+            [(0.0, "0"), (1234.0, "1.23 k"), (250_000.0, "250 k"), (12.5, "12.5"), (2e6, "2 M")]
+        {
             assert_eq!(short(value), text);
         }
         assert_eq!(time(1_500.0), "1.5 µs");

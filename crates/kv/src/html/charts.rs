@@ -19,6 +19,25 @@ pub(super) fn colour(index: usize) -> String {
     format!("s{}", index % COLOURS)
 }
 
+/// How the parts of a whole are coloured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Palette {
+    /// Parts of different kinds.
+    Kinds,
+    /// Parts in an order: from light to dark.
+    Ramp,
+}
+
+impl Palette {
+    /// Class that gives part number `index` its colour.
+    pub(super) fn class(self, index: usize) -> String {
+        match self {
+            Self::Kinds => colour(index),
+            Self::Ramp => format!("r{}", index.min(COLOURS - 1)),
+        }
+    }
+}
+
 /// One horizontal bar, from 0, with whiskers.
 pub(super) struct Bar {
     pub(super) label: String,
@@ -78,7 +97,6 @@ pub(super) fn strips(strips: &[Strip], show: &dyn Fn(f64) -> String, description
         let count = strip.marks.len();
         for (place, (name, value)) in strip.marks.iter().enumerate() {
             let tip = format!("{}: {name} {}", strip.label, show(*value));
-            #[expect(clippy::cast_precision_loss, reason = "a handful")]
             let radius = 6.0 - 3.4 * place as f64 / count.max(2) as f64;
             rows.canvas.dot(&format!("fill {class}"), (rows.x(*value), middle), radius, &tip);
         }
@@ -97,6 +115,7 @@ pub(super) struct Stack {
 pub(super) fn stacks(
     stacks: &[Stack],
     names: &[String],
+    palette: Palette,
     show: &dyn Fn(f64) -> String,
     description: &str,
 ) -> String {
@@ -109,7 +128,7 @@ pub(super) fn stacks(
         for (part, (value, name)) in stack.parts.iter().zip(names).enumerate() {
             let (x, end) = (rows.x(from), rows.x(from + value));
             let tip = format!("{}: {name} {}", stack.label, show(*value));
-            let class = format!("fill {}", colour(part));
+            let class = format!("fill {}", palette.class(part));
             let top = rows.bar_top(index);
             rows.canvas.rect(&class, (x, top), ((end - x - 1.0).max(0.3), BAR), &tip);
             from += value;
@@ -132,9 +151,7 @@ impl Rows {
     fn new<'a>(labels: impl Iterator<Item = &'a str>, scale: Scale, right_margin: f64) -> Self {
         let labels = labels.map(str::to_owned).collect::<Vec<_>>();
         let longest = labels.iter().map(|label| label.chars().count()).max().unwrap_or(0);
-        #[expect(clippy::cast_precision_loss, reason = "a length of text")]
         let bottom = labels.len() as f64 * ROW;
-        #[expect(clippy::cast_precision_loss, reason = "a length of text")]
         let left = (longest as f64 * CHARACTER).min(LABEL_WIDTH_MAX) + 14.0;
         let canvas = Canvas::new(WIDTH, bottom + 26.0);
         Self { canvas, scale, left, right: WIDTH - right_margin, bottom, labels }
@@ -144,7 +161,6 @@ impl Rows {
         self.left + (self.right - self.left) * self.scale.place(value)
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "a number of rows")]
     fn middle(&self, index: usize) -> f64 {
         (index as f64 + 0.5) * ROW
     }
@@ -161,7 +177,6 @@ impl Rows {
             self.canvas.text("soft small", Anchor::Middle, at, &show(tick));
         }
         for (index, label) in self.labels.iter().enumerate() {
-            #[expect(clippy::cast_precision_loss, reason = "a number of rows")]
             let y = (index as f64 + 0.5) * ROW + 4.0;
             self.canvas.text("", Anchor::End, (self.left - 12.0, y), label);
         }

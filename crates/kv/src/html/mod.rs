@@ -42,8 +42,9 @@ pub fn render(results: &Results) -> String {
 
 /// What was run, where, and how.
 fn head(results: &Results, cells: &[Cell]) -> String {
-    let Header { command, version, commit, profile, cpu, cores, pinning, kernel, nic, date, .. } =
-        &results.header;
+    let Header {
+        command, version, commit, profile, cpu, cores, pinning, kernel, nic, date, ..
+    } = &results.header;
     let regimes = cells.iter().map(labels::regime).collect::<std::collections::BTreeSet<_>>();
     let regimes = regimes.into_iter().collect::<Vec<_>>().join(", ");
     let facts = [
@@ -107,7 +108,6 @@ mod tests {
         for forbidden in ["http://", "https://", "<script", "@import", "url(", "src="] {
             let found = page.match_indices(forbidden).map(|(at, _)| &page[at..]).next();
             let found = found.map(|text| &text[..text.len().min(60)]);
-            // The name of SVG's namespace is no address that anybody asks.
             assert!(found.is_none(), "{found:?}");
         }
     }
@@ -115,7 +115,8 @@ mod tests {
     #[test]
     fn every_element_is_closed_and_no_number_is_odd() {
         let page = page();
-        for element in ["svg", "g", "text", "section", "table", "tr", "td", "main", "dl", "details"] {
+        for element in ["svg", "g", "text", "section", "table", "tr", "td", "main", "dl", "details"]
+        {
             let open = page.matches(&format!("<{element} ")).count()
                 + page.matches(&format!("<{element}>")).count();
             assert_eq!(open, page.matches(&format!("</{element}>")).count(), "{element}");

@@ -7,11 +7,14 @@ use std::{
 
 use super::{
     axis::{Scale, percentile, short, time},
-    charts::{self, Bar, Lines, Series, Stack, Strip, bars, stacks, strips},
+    charts::{Bar, Lines, Palette, Series, Stack, Strip, bars, stacks, strips},
     labels,
     svg::escape,
 };
-use crate::result::{Cell, LatencySummary, SideCell};
+use crate::{
+    backend::Kind,
+    result::{Cell, LatencySummary, SideCell},
+};
 
 /// Cells that a chart of rows holds; beyond, only facets and the table show them.
 const ROWS_MAX: usize = 28;
@@ -45,9 +48,13 @@ fn section(title: &str, hint: &str, body: &str) -> Option<String> {
 }
 
 fn legend(names: &[(String, usize)]) -> String {
+    legend_in(Palette::Kinds, names)
+}
+
+fn legend_in(palette: Palette, names: &[(String, usize)]) -> String {
     let mut html = String::from("<div class=\"legend\">");
-    for (name, colour) in names {
-        let _ = write!(html, "<span class=\"{}\">{}</span>", charts::colour(*colour), escape(name));
+    for (name, index) in names {
+        let _ = write!(html, "<span class=\"{}\">{}</span>", palette.class(*index), escape(name));
     }
     html.push_str("</div>\n");
     html
@@ -91,28 +98,28 @@ fn scaling(cells: &[Cell]) -> Option<String> {
     if counts.len() < 2 {
         return None;
     }
-    let mut facets = BTreeMap::<String, BTreeMap<String, Vec<(f64, f64)>>>::new();
+    let mut facets = BTreeMap::<String, BTreeMap<(Kind, u32), Vec<(f64, f64)>>>::new();
     for cell in cells {
         let parts = cell.name.split('/').collect::<Vec<_>>();
         let (shape, rest) = (parts.get(1).copied().unwrap_or(""), parts.get(3..).unwrap_or(&[]));
         let ranks = shape.split('x').next().unwrap_or("");
         let facet = format!("{}, {ranks} nodes, cores {}", rest.join(" · "), labels::regime(cell));
-        let depth = cell.config.workload.queue_depth;
-        let curve = format!("{} · {depth} outstanding", cell.config.backend);
+        let curve = (cell.config.backend, cell.config.workload.queue_depth);
         let curves = facets.entry(facet).or_default();
         curves.entry(curve).or_default().push((clients(cell), cell.all.rate.median));
     }
-    let names = facets.values().flat_map(BTreeMap::keys).cloned().collect::<BTreeSet<_>>();
-    let names = names.into_iter().zip(0..).collect::<Vec<_>>();
-    let colour_of = |name: &str| names.iter().find(|(other, _)| other == name).map_or(0, |n| n.1);
+    let keys = facets.values().flat_map(BTreeMap::keys).copied().collect::<BTreeSet<_>>();
+    let name_of = |(backend, depth): &(Kind, u32)| format!("{backend} · {depth} outstanding");
+    let names = keys.iter().map(name_of).zip(0..).collect::<Vec<_>>();
+    let colour_of = |key: &(Kind, u32)| keys.iter().position(|other| other == key).unwrap_or(0);
     let rates = facets.values().flat_map(BTreeMap::values).flatten().map(|point| point.1);
     let y = Scale::log(rates.collect::<Vec<_>>());
     let mut body = legend(&names) + "<div class=\"facets\">\n";
     for (facet, curves) in &facets {
-        let series = curves.iter().map(|(name, points)| {
+        let series = curves.iter().map(|(key, points)| {
             let mut points = points.clone();
             points.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
-            Series { name: name.clone(), colour: colour_of(name), points, has_dots: true }
+            Series { name: name_of(key), colour: colour_of(key), points, has_dots: true }
         });
         let chart = Lines {
             series: &series.collect::<Vec<_>>(),
@@ -190,9 +197,10 @@ fn distribution(cells: &[Cell], labels: &[String]) -> Option<String> {
         width,
         height,
     };
-    let mut hint = "Share of calls (vertical; each nine takes the same room) that took at most the \
+    let mut hint =
+        "Share of calls (vertical; each nine takes the same room) that took at most the \
                     time below. All runs together."
-        .to_owned();
+            .to_owned();
     if cells.len() > CURVES_MAX {
         let _ = write!(hint, " The first {CURVES_MAX} of {} configurations.", cells.len());
     }
@@ -201,7 +209,8 @@ fn distribution(cells: &[Cell], labels: &[String]) -> Option<String> {
 }
 
 fn over_time(cells: &[Cell], labels: &[String]) -> Option<String> {
-    let value = |cell: &Cell, count: u64| as_f64(count) * 1e9 / as_f64(cell.typical.slice_ns.max(1));
+    let value =
+        |cell: &Cell, count: u64| as_f64(count) * 1e9 / as_f64(cell.typical.slice_ns.max(1));
     let body = timeline(cells, labels, &|cell| {
         cell.typical.slices.iter().map(|&count| value(cell, count)).collect()
     })?;
@@ -280,7 +289,8 @@ fn batch_sizes(cells: &[Cell], labels: &[String]) -> Option<String> {
     let keyed = names.iter().cloned().zip(0..).collect::<Vec<_>>();
     let percent = |value: f64| format!("{} %", short(value));
     let rows = rows.collect::<Vec<_>>();
-    let body = legend(&keyed) + &stacks(&rows, &names, &percent, "batch sizes");
+    let body = legend_in(Palette::Ramp, &keyed)
+        + &stacks(&rows, &names, Palette::Ramp, &percent, "batch sizes");
     let hint = "Requests that a daemon took in together: share of its turns, by size of the batch.";
     section("Batch sizes", hint, &body)
 }
@@ -302,7 +312,7 @@ fn phases(cells: &[Cell], labels: &[String]) -> Option<String> {
     let rows = rows.collect::<Vec<_>>();
     let keyed = names.iter().cloned().zip(0..).collect::<Vec<_>>();
     let percent = |value: f64| format!("{} %", short(value));
-    let body = legend(&keyed) + &stacks(&rows, &names, &percent, "phase times");
+    let body = legend(&keyed) + &stacks(&rows, &names, Palette::Kinds, &percent, "phase times");
     let hint = "Where the wall time of the daemons' loops went, by sampling one turn in 64.";
     section("Phase times", hint, &body)
 }
@@ -317,8 +327,10 @@ fn cpu(cells: &[Cell], labels: &[String]) -> Option<String> {
     });
     let names = ["daemons".to_owned(), "clients".to_owned()];
     let keyed = names.iter().cloned().zip(0..).collect::<Vec<_>>();
-    let body = legend(&keyed) + &stacks(&rows.collect::<Vec<_>>(), &names, &time, "CPU per call");
-    let hint = "CPU time of all processes inside the measured interval, over the calls answered in it.";
+    let rows = rows.collect::<Vec<_>>();
+    let body = legend(&keyed) + &stacks(&rows, &names, Palette::Kinds, &time, "CPU per call");
+    let hint =
+        "CPU time of all processes inside the measured interval, over the calls answered in it.";
     section("CPU time per call", hint, &body)
 }
 
@@ -363,8 +375,13 @@ fn row(cell: &Cell, part: &str, side: &SideCell, latency: &LatencySummary) -> St
         let failed = cell.failures.values().sum::<u64>();
         let kinds = cell.failures.iter().map(|(kind, count)| format!("{count} {}", kind.name()));
         let kinds = kinds.collect::<Vec<_>>().join(", ");
-        let errors = if failed == 0 { "<td>0</td>".to_owned() } else { format!("<td class=\"bad\">{kinds}</td>") };
-        let versus = cell.versus.as_ref().map_or_else(String::new, |(_, ratio)| format!("×{ratio:.2}"));
+        let errors = if failed == 0 {
+            "<td>0</td>".to_owned()
+        } else {
+            format!("<td class=\"bad\">{kinds}</td>")
+        };
+        let versus =
+            cell.versus.as_ref().map_or_else(String::new, |(_, ratio)| format!("×{ratio:.2}"));
         let cpu = time(cell.cpu_per_call_ns.median);
         let _ = write!(html, "<td>{cpu}</td>{errors}<td>{versus}</td>");
     } else {
@@ -374,7 +391,6 @@ fn row(cell: &Cell, part: &str, side: &SideCell, latency: &LatencySummary) -> St
     html
 }
 
-#[expect(clippy::cast_precision_loss, reason = "for a picture")]
 fn as_f64(count: u64) -> f64 {
     count as f64
 }

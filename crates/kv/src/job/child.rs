@@ -137,7 +137,10 @@ pub(super) enum Word<T> {
 }
 
 /// Hears one word, or the failure of a thread.
-pub(super) fn hear<T>(words: &Receiver<Word<T>>, timeout: Duration) -> Result<Option<Word<T>>, ChildError> {
+pub(super) fn hear<T>(
+    words: &Receiver<Word<T>>,
+    timeout: Duration,
+) -> Result<Option<Word<T>>, ChildError> {
     match words.recv_timeout(timeout) {
         Ok(Word::Failed(error)) => Err(error),
         Ok(word) => Ok(Some(word)),
@@ -241,7 +244,8 @@ impl CpuMeter {
             (_, None) => schedule.end_ns,
             _ => return LOOK,
         };
-        Duration::from_nanos(next_ns.saturating_sub(clock::now_ns())).clamp(Duration::from_micros(50), LOOK)
+        Duration::from_nanos(next_ns.saturating_sub(clock::now_ns()))
+            .clamp(Duration::from_micros(50), LOOK)
     }
 
     pub(super) fn used_ns(&self) -> u64 {

@@ -120,7 +120,10 @@ impl Crew {
         while !missing.is_empty() {
             if begin.elapsed() > timeout {
                 let names = missing.iter().map(|&member| self.members[member].name.as_str());
-                return Err(JobError::Silent { names: names.collect::<Vec<_>>().join(", "), timeout });
+                return Err(JobError::Silent {
+                    names: names.collect::<Vec<_>>().join(", "),
+                    timeout,
+                });
             }
             for member in self.readable()? {
                 if let Err(error) = self.members[member].control.fill(Duration::from_millis(1)) {
@@ -154,9 +157,8 @@ impl Crew {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(errno) => return Err(JobError::Poll(errno.into())),
         }
-        let is_ready = |(index, socket): (usize, &PollFd<'_>)| {
-            (!socket.revents().is_empty()).then_some(index)
-        };
+        let is_ready =
+            |(index, socket): (usize, &PollFd<'_>)| (!socket.revents().is_empty()).then_some(index);
         Ok(sockets.iter().enumerate().filter_map(is_ready).collect())
     }
 

@@ -5,8 +5,7 @@ use std::{io, time::Duration};
 use os::{affinity, clock};
 
 use super::{
-    ClientsReport, Config, Launcher, Order, RankReport, Report, Role,
-    control::ControlError,
+    ClientsReport, Config, Launcher, Order, RankReport, Report, Role, control::ControlError,
     crew::Crew,
 };
 use crate::{
@@ -214,11 +213,7 @@ fn client_names(ids: &[ClientId]) -> String {
     }
 }
 
-fn gather_contacts(
-    crew: &mut Crew,
-    roles: &[Role],
-    timeout: Duration,
-) -> Result<Roster, JobError> {
+fn gather_contacts(crew: &mut Crew, roles: &[Role], timeout: Duration) -> Result<Roster, JobError> {
     let mut contacts = vec![Vec::<Contact>::new(); roles.len()];
     crew.hear(0..roles.len(), timeout, |member, report| match report {
         Report::Contacts(of_member) => {

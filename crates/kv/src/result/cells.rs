@@ -97,9 +97,10 @@ mod tests {
         let lines = lines.collect::<Vec<Value>>();
         assert_eq!(lines[0]["bench"], "kv");
         assert_eq!(lines[0]["commit"], "abc");
-        for key in
-            ["bench", "cell", "regime", "metric", "unit", "median", "min", "max", "runs", "vs", "ratio"]
-        {
+        for key in [
+            "bench", "cell", "regime", "metric", "unit", "median", "min", "max", "runs", "vs",
+            "ratio",
+        ] {
             assert!(lines[1].get(key).is_some(), "{key}");
         }
         let find = |cell: &str, metric: &str| {

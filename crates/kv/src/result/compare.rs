@@ -54,7 +54,9 @@ impl Comparison {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CompareError {
     /// They asked for different things.
-    #[error("the workloads differ: {name} is {a} in A and {b} in B; only equal ones are comparable")]
+    #[error(
+        "the workloads differ: {name} is {a} in A and {b} in B; only equal ones are comparable"
+    )]
     Workload {
         /// The first difference.
         name: String,
@@ -104,11 +106,10 @@ pub fn compare(a: &Results, b: &Results) -> Result<Vec<Comparison>, CompareError
         known_to(config, &configs_b, first_b)?;
     }
     for config in &configs_b {
-        known_to(config, &configs_a, configs_a[0])
-            .map_err(|error| match error {
-                CompareError::Workload { name, a, b } => CompareError::Workload { name, a: b, b: a },
-                other => other,
-            })?;
+        known_to(config, &configs_a, configs_a[0]).map_err(|error| match error {
+            CompareError::Workload { name, a, b } => CompareError::Workload { name, a: b, b: a },
+            other => other,
+        })?;
     }
     let mut comparisons = Vec::new();
     for config in &configs_a {
@@ -232,7 +233,6 @@ fn bootstrap(a: &[f64], b: &[f64], seed: u64) -> Option<Interval> {
     ratios.sort_unstable_by(f64::total_cmp);
     #[expect(clippy::cast_possible_truncation, reason = "an index")]
     #[expect(clippy::cast_sign_loss, reason = "an index")]
-    #[expect(clippy::cast_precision_loss, reason = "ten thousand")]
     let cut = (RESAMPLES as f64 * TAILS / 2.0) as usize;
     Some(Interval { low: ratios[cut], high: ratios[RESAMPLES - 1 - cut] })
 }
@@ -243,14 +243,18 @@ pub fn describe(comparisons: &[Comparison]) -> String {
     let mut text = String::new();
     for one in comparisons {
         let Comparison { cell_a, cell_b, metric, a, b, ratio, interval, .. } = one;
-        let names = if cell_a == cell_b { cell_a.clone() } else { format!("{cell_b} over {cell_a}") };
+        let names =
+            if cell_a == cell_b { cell_a.clone() } else { format!("{cell_b} over {cell_a}") };
         let interval = match interval {
             Some(Interval { low, high }) => format!("95 % [{low:.3}, {high:.3}]"),
             None => "one run only: no interval".to_owned(),
         };
         let verdict = if one.is_significant() { "differs" } else { "may be chance" };
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "{names}: {metric}: {a:.0} → {b:.0}, ×{ratio:.3}, {interval}: {verdict}");
+        let _ = writeln!(
+            text,
+            "{names}: {metric}: {a:.0} → {b:.0}, ×{ratio:.3}, {interval}: {verdict}"
+        );
     }
     text
 }

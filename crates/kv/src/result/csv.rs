@@ -2,14 +2,10 @@
 
 use std::io::{self, BufWriter, Write};
 
-use super::{Results, RunRecord, reduce::name_of};
-use crate::backend::Failure;
-
-/// Columns before those of the failures.
-const COLUMNS: &str = "cell,backend,wait,pin,nic,switches,ranks,daemon_threads,clients_per_rank,\
-                       queue_depth,mix,popularity,locality,value_bytes,pace,verify,seed,run,regime,\
-                       interval_ns,answers,rate,local_rate,remote_rate,p50_ns,p90_ns,p99_ns,p999_ns,\
-                       max_ns,cpu_per_call_ns,start_skew_ns";
+use super::{
+    Results,
+    flat::{Field, columns},
+};
 
 /// Writes all runs.
 ///
@@ -18,59 +14,22 @@ const COLUMNS: &str = "cell,backend,wait,pin,nic,switches,ranks,daemon_threads,c
 /// Of `to`.
 pub fn write_csv(results: &Results, to: impl Write) -> io::Result<()> {
     let mut to = BufWriter::new(to);
-    let failures = Failure::ALL.map(|failure| failure.name().replace(' ', "_")).join(",");
-    writeln!(to, "{COLUMNS},{failures}")?;
-    for run in &results.runs {
-        writeln!(to, "{}", line(run).join(","))?;
+    for (index, run) in results.runs.iter().enumerate() {
+        let (names, fields): (Vec<_>, Vec<_>) = columns(run).into_iter().unzip();
+        if index == 0 {
+            writeln!(to, "{}", names.join(","))?;
+        }
+        writeln!(to, "{}", fields.iter().map(text).collect::<Vec<_>>().join(","))?;
     }
     to.flush()
 }
 
-fn line(record: &RunRecord) -> Vec<String> {
-    let RunRecord { config, run, placement, measured } = record;
-    let w = &config.workload;
-    let switches = config.switches.iter().map(|(name, value)| format!("{name}={value}"));
-    let latency = measured.local.latency.merged(&measured.remote.latency).to_histogram();
-    let per_second = |count: u64| {
-        let seconds = std::time::Duration::from_nanos(measured.interval_ns).as_secs_f64();
-        format!("{:.1}", super::reduce::as_f64(count) / seconds)
-    };
-    let regime = placement.map_or("unknown".to_owned(), |placement| placement.regime().to_string());
-    let mut fields = vec![
-        quoted(&name_of(config)),
-        config.backend.to_string(),
-        config.wait.to_string(),
-        config.pin.to_string(),
-        quoted(&config.nic),
-        quoted(&switches.collect::<Vec<_>>().join(" ")),
-        w.ranks.to_string(),
-        w.daemon_threads.to_string(),
-        w.clients_per_rank.to_string(),
-        w.queue_depth.to_string(),
-        w.mix.to_string(),
-        w.popularity.to_string(),
-        w.locality.to_string(),
-        w.value_size.to_string(),
-        w.pace.to_string(),
-        format!("{:?}", w.verify).to_lowercase(),
-        w.seed.to_string(),
-        run.to_string(),
-        regime,
-        measured.interval_ns.to_string(),
-        measured.completed().to_string(),
-        per_second(measured.completed()),
-        per_second(measured.local.completed),
-        per_second(measured.remote.completed),
-    ];
-    for quantile in [0.5, 0.9, 0.99, 0.999, 1.0] {
-        fields.push(latency.value_at_quantile(quantile).to_string());
+fn text(field: &Field) -> String {
+    match field {
+        Field::Text(text) => quoted(text),
+        Field::Count(count) => count.to_string(),
+        Field::Number(number) => format!("{number:.1}"),
     }
-    fields.push(format!("{:.1}", measured.cpu_per_call_ns()));
-    fields.push(measured.start_skew_ns.to_string());
-    for failure in Failure::ALL {
-        fields.push(measured.failures.get(&failure).copied().unwrap_or(0).to_string());
-    }
-    fields
 }
 
 /// Quoted if it must be (RFC 4180).

@@ -37,10 +37,14 @@ impl Latency {
     }
 
     /// Both together.
+    ///
+    /// # Panics
+    ///
+    /// Never: all histograms have the same bounds.
     #[must_use]
     pub fn merged(&self, other: &Self) -> Self {
         let mut histogram = self.to_histogram();
-        histogram.add(other.to_histogram()).expect("both have the same bounds");
+        histogram.add(other.to_histogram()).expect("the same bounds");
         Self::from(&histogram)
     }
 }
@@ -218,14 +222,17 @@ impl Measured {
 
     /// Answers per second, all clients together.
     #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "a rate")]
     pub fn rate(&self) -> f64 {
-        self.completed() as f64 * 1e9 / self.interval_ns as f64
+        self.rate_of(self.completed())
+    }
+
+    /// So many answers inside the interval, per second.
+    pub(super) fn rate_of(&self, answers: u64) -> f64 {
+        answers as f64 * 1e9 / self.interval_ns as f64
     }
 
     /// CPU time per answer, in ns; daemons and clients.
     #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "a rate")]
     pub fn cpu_per_call_ns(&self) -> f64 {
         (self.clients_cpu_ns + self.ranks_cpu_ns) as f64 / self.completed().max(1) as f64
     }
@@ -268,8 +275,7 @@ mod tests {
         assert_eq!((total.start_skew_ns, total.failures[&Failure::Timeout]), (50, 2));
         let workload = Workload { ranks: 2, clients_per_rank: 1, ..Workload::default() };
         let schedule = Schedule::new(&workload, 0);
-        let measured =
-            Measured::new(&workload, &schedule, total, RankReport::default(), None);
+        let measured = Measured::new(&workload, &schedule, total, RankReport::default(), None);
         assert_eq!(measured.per_client, [6, 60]);
         assert!((measured.rate() - 66.0).abs() < 1e-9, "66 answers in one second");
     }

@@ -10,6 +10,7 @@
 mod cells;
 mod compare;
 mod csv;
+mod flat;
 mod measured;
 #[cfg(feature = "parquet")]
 mod parquet;
@@ -25,9 +26,9 @@ pub use csv::write_csv;
 pub use measured::{Latency, Measured, SideRecord};
 #[cfg(feature = "parquet")]
 pub use parquet::{ParquetError, write_parquet};
-pub use reduce::{Cell, LatencySummary, SideCell, name_of, reduce};
 #[cfg(test)]
 pub(crate) use reduce::samples;
+pub use reduce::{Cell, LatencySummary, SideCell, name_of, reduce};
 pub use store::{LoadError, load, save};
 pub use table::write_table;
 

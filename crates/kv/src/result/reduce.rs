@@ -98,9 +98,8 @@ pub fn reduce(results: &Results) -> Vec<Cell> {
     let mut groups = Vec::<(&Config, Option<Regime>, Vec<&RunRecord>)>::new();
     for run in &results.runs {
         let regime = run.placement.map(|placement| placement.regime());
-        let is_same = |group: &&mut (&Config, Option<Regime>, _)| {
-            group.0 == &run.config && group.1 == regime
-        };
+        let is_same =
+            |group: &&mut (&Config, Option<Regime>, _)| group.0 == &run.config && group.1 == regime;
         match groups.iter_mut().find(is_same) {
             Some(group) => group.2.push(run),
             None => groups.push((&run.config, regime, vec![run])),
@@ -125,7 +124,8 @@ fn cell(config: &Config, regime: Option<Regime>, runs: &[&RunRecord]) -> Option<
             *failures.entry(failure).or_default() += count;
         }
         counters.add(&measured.rank_counters);
-        counters.add(&Counters { batch_sizes: BTreeMap::new(), ..measured.client_counters.clone() });
+        counters
+            .add(&Counters { batch_sizes: BTreeMap::new(), ..measured.client_counters.clone() });
     }
     let rate = summary(&Measured::rate)?;
     let distance = |measured: &&&Measured| (measured.rate() - rate.median).abs();
@@ -153,9 +153,7 @@ fn cell(config: &Config, regime: Option<Regime>, runs: &[&RunRecord]) -> Option<
 
 fn side(runs: &[&Measured], of: &dyn Fn(&Measured) -> SideRecord) -> Option<SideCell> {
     let sides = runs.iter().map(|measured| of(measured)).collect::<Vec<_>>();
-    let rates = sides.iter().zip(runs).map(|(side, measured)| {
-        as_f64(side.completed) * 1e9 / as_f64(measured.interval_ns)
-    });
+    let rates = sides.iter().zip(runs).map(|(side, measured)| measured.rate_of(side.completed));
     let latencies = sides.iter().map(|side| side.latency.clone()).collect::<Vec<_>>();
     let merged = latencies.iter().fold(Latency::default(), |sum, next| sum.merged(next));
     let latency = LatencySummary::of(&latencies);
@@ -223,7 +221,6 @@ pub fn name_of(config: &Config) -> String {
     name
 }
 
-#[expect(clippy::cast_precision_loss, reason = "counts and times far below 2^53")]
 pub(super) fn as_f64(count: u64) -> f64 {
     count as f64
 }
@@ -327,7 +324,9 @@ mod tests {
 
     fn is(summary: Summary, median: f64, min: f64, max: f64, runs: usize) -> bool {
         let near = |a: f64, b: f64| (a - b).abs() <= b * 0.001; // three digits of the histogram
-        near(summary.median, median) && near(summary.min, min) && near(summary.max, max)
+        near(summary.median, median)
+            && near(summary.min, min)
+            && near(summary.max, max)
             && summary.runs == runs
     }
 
@@ -375,7 +374,8 @@ mod tests {
         };
         let runs = vec![at(0, 100.0), at(1, 500.0), at(2, 100.0)];
         let cells = reduce(&Results { header: samples::header(), runs });
-        let regimes = cells.iter().map(|cell| (cell.regime, cell.all.rate.runs)).collect::<Vec<_>>();
+        let regimes =
+            cells.iter().map(|cell| (cell.regime, cell.all.rate.runs)).collect::<Vec<_>>();
         assert_eq!(regimes, [(Some(Regime::Near), 2), (Some(Regime::Far), 1)]);
     }
 

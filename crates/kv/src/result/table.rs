@@ -8,7 +8,17 @@ use comfy_table::{CellAlignment, LineStyle, Table, presets};
 use super::{Cell, Header, LatencySummary, Results, SideCell, cells::regime_name, reduce};
 
 const HEADINGS: [&str; 12] = [
-    "cell", "calls", "k/s", "spread", "p50 µs", "p90", "p99", "p99.9", "max", "cpu ns/call", "errors",
+    "cell",
+    "calls",
+    "k/s",
+    "spread",
+    "p50 µs",
+    "p90",
+    "p99",
+    "p99.9",
+    "max",
+    "cpu ns/call",
+    "errors",
     "vs tcp",
 ];
 

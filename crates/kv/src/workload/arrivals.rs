@@ -27,7 +27,6 @@ impl Arrivals {
     /// The arrivals of `client` from `begin_ns` on: none but the queue depth limits them, or a
     /// Poisson process.
     #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "rates are far below 2^53")]
     pub fn new(workload: &Workload, client: ClientId, begin_ns: u64) -> Self {
         let schedule = match workload.pace {
             Pace::Closed => None,

@@ -193,7 +193,9 @@ impl Workload {
             _ if self.locality == Locality::Remote && self.ranks == 1 => {
                 wrong("locality", &"remote", "one rank has nobody to call; use --ranks 2")
             }
-            _ if min_bytes < codec::value::VALUE_BYTES_MIN || max_bytes > codec::VALUE_BYTES_MAX => {
+            _ if min_bytes < codec::value::VALUE_BYTES_MIN
+                || max_bytes > codec::VALUE_BYTES_MAX =>
+            {
                 let sizes = format!("{min_bytes}-{max_bytes}");
                 wrong("value-size", &sizes, "24 B hold key, version and check; 1 MiB is the most")
             }

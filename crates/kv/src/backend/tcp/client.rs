@@ -80,7 +80,12 @@ impl TcpClient {
     }
 
     /// Hands out complete frames of a shard, and the fact that it is gone.
-    fn take_frames(&mut self, shard: usize, budget: usize, sink: &mut impl FnMut(Event<'_>)) -> usize {
+    fn take_frames(
+        &mut self,
+        shard: usize,
+        budget: usize,
+        sink: &mut impl FnMut(Event<'_>),
+    ) -> usize {
         let Some(connection) = &mut self.connections[shard] else { return 0 };
         let mut taken = 0;
         while taken < budget {
@@ -112,8 +117,9 @@ impl Client for TcpClient {
 
     fn join(&mut self, roster: &Roster, deadline_ns: u64) -> Result<(), BackendError> {
         for contact in &roster.servers {
-            self.connect(contact, deadline_ns)
-                .map_err(|cause| BackendError::new(format!("cannot connect to {}", contact.0), cause))?;
+            self.connect(contact, deadline_ns).map_err(|cause| {
+                BackendError::new(format!("cannot connect to {}", contact.0), cause)
+            })?;
         }
         Ok(())
     }
@@ -179,7 +185,8 @@ impl Client for TcpClient {
         self.counters.waits += 1;
         let left = Duration::from_nanos(deadline_ns.saturating_sub(clock::now_ns()));
         let found = self.poller.wait(left);
-        self.readable.extend(found.map_err(|cause| BackendError::new("cannot poll sockets", cause))?);
+        self.readable
+            .extend(found.map_err(|cause| BackendError::new("cannot poll sockets", cause))?);
         for index in 0..self.readable.len() {
             self.receive(self.readable[index]);
         }

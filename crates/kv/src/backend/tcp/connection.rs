@@ -126,7 +126,9 @@ impl Connection {
                 self.end += count;
                 Ok(Received::Open)
             }
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+            Err(error)
+                if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) =>
+            {
                 Ok(Received::Open)
             }
             Err(error) => Err(error),
@@ -184,7 +186,8 @@ impl TcpCounters {
     /// With batch sizes rounded down to powers of two.
     pub(super) fn to_counters(&self, side: &str) -> Counters {
         let mut counters = Counters::default();
-        for (name, count) in [("reads", self.reads), ("writes", self.writes), ("waits", self.waits)] {
+        for (name, count) in [("reads", self.reads), ("writes", self.writes), ("waits", self.waits)]
+        {
             counters.named.insert(format!("{side} {name}"), count);
         }
         let turns = self.turns.iter().zip(0_u32..).filter(|&(&count, _)| count > 0);

@@ -135,7 +135,8 @@ impl TcpServer {
             self.poller.change(connection.stream().as_fd(), number, interest)?;
         }
         // It may have been put aside for lack of room.
-        if connection.peek() != Ok(false) && connection.has_room() && !self.ready.contains(&number) {
+        if connection.peek() != Ok(false) && connection.has_room() && !self.ready.contains(&number)
+        {
             self.ready.push(number);
         }
         Ok(())

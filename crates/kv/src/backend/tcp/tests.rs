@@ -76,7 +76,9 @@ impl Rig {
 fn every_call_gets_its_own_answer_whatever_its_length() {
     for flush in ["turn", "call"] {
         let mut rig = Rig::new(flush);
-        let message = |n: u64| (0..(n * n * 9) % 100_001).map(|i| (i * n) as u8).collect::<Vec<_>>();
+        let message = |n: u64| {
+            (0..(n * n * 9) % 100_001).map(|i| (i * n).to_le_bytes()[0]).collect::<Vec<_>>()
+        };
         let mut sent = 0;
         let mut got = Vec::new();
         while got.len() < 300 {
@@ -133,9 +135,28 @@ fn garbage_costs_a_client_its_connection_and_nobody_else_anything() {
     let deadline_ns = clock::deadline_ns(PATIENCE);
     let is_closed = |stranger: &TcpStream| stranger.peek(&mut [0]).map_or(true, |count| count == 0);
     stranger.set_read_timeout(Some(Duration::from_millis(5))).unwrap();
-    while stranger.peek(&mut [0]).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock) {
+    while stranger.peek(&mut [0]).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+    {
         assert!(clock::now_ns() < deadline_ns, "the stranger is still connected");
         rig.serve();
     }
     assert!(is_closed(&stranger));
+}
+
+/// A floor that is slowed down by its own clumsiness is no floor.
+#[test]
+fn pitfall_29_the_baseline_moves_many_messages_per_system_call() {
+    let mut rig = Rig::new("turn");
+    rig.serve();
+    let (before, daemon_before) = (rig.client.counters(), rig.servers[0].counters());
+    for token in 0..32 {
+        rig.client.submit(Shard(0), Token(token), &[7; 88]).unwrap();
+    }
+    assert_eq!(rig.collect(32).len(), 32);
+    let (after, daemon_after) = (rig.client.counters(), rig.servers[0].counters());
+    let grown = |name: &str| after.named[name] - before.named[name];
+    let daemon_grown = |name: &str| daemon_after.named[name] - daemon_before.named[name];
+    assert_eq!((grown("client writes"), daemon_grown("daemon writes")), (1, 1));
+    assert!(grown("client reads") <= 3 && daemon_grown("daemon reads") <= 3);
+    assert_eq!(daemon_after.batch_sizes.keys().max(), Some(&32), "all in one turn");
 }
