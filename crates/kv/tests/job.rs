@@ -19,6 +19,7 @@ use kv::{
 
 const CHILD: &str = "child";
 const CRASHING_CHILD: &str = "crashing-child";
+const STUCK_CHILD: &str = "stuck-child";
 const COORDINATOR: &str = "coordinator";
 /// Longest wait for something that happens at once, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -27,6 +28,7 @@ fn main() {
     match env::args().nth(1).as_deref() {
         Some(CHILD) => exit_as(job::child()),
         Some(CRASHING_CHILD) => crash_soon(),
+        Some(STUCK_CHILD) => thread::sleep(PATIENCE),
         Some(COORDINATOR) => coordinate(),
         _ => tests(),
     }
@@ -40,6 +42,7 @@ fn tests() {
     an_open_loop_keeps_its_rate();
     a_crashed_rank_is_named_with_its_last_words();
     fault_a_program_that_is_no_child_is_an_error_not_a_hang();
+    a_stuck_process_is_named_when_patience_ends();
     children_die_with_the_coordinator();
     println!("job: ok");
 }
@@ -158,12 +161,21 @@ fn a_crashed_rank_is_named_with_its_last_words() {
 }
 
 fn fault_a_program_that_is_no_child_is_an_error_not_a_hang() {
-    let wrong = Launcher { program: "true".into(), arguments: Vec::new() };
+    let wrong = Launcher { program: "true".into(), ..launcher(CHILD) };
     let error = job::run(&config(quick()), &wrong, &mut |_| {}).unwrap_err();
     assert!(matches!(error, JobError::Died { .. }), "{error}");
-    let missing = Launcher { program: "no-such-program".into(), arguments: Vec::new() };
+    let missing = Launcher { program: "no-such-program".into(), ..launcher(CHILD) };
     let error = job::run(&config(quick()), &missing, &mut |_| {}).unwrap_err();
     assert!(matches!(error, JobError::Spawn { .. }), "{error}");
+}
+
+fn a_stuck_process_is_named_when_patience_ends() {
+    let impatient = Launcher { patience: Duration::from_millis(200), ..launcher(STUCK_CHILD) };
+    let begin = Instant::now();
+    let error = job::run(&config(quick()), &impatient, &mut |_| {}).unwrap_err();
+    assert!(begin.elapsed() < PATIENCE, "the stuck processes were not waited for");
+    assert!(matches!(error, JobError::Silent { .. }), "{error}");
+    assert!(error.to_string().contains("rank 0, rank 1, client 0 of rank 0"), "{error}");
 }
 
 /// Runs a long job, until killed.

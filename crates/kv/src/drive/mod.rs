@@ -249,13 +249,7 @@ impl Driver {
             if due_ns > now_ns || due_ns >= self.schedule.end_ns {
                 break;
             }
-            let op = match self.deferred.take() {
-                Some((op, _)) => op,
-                None => {
-                    self.arrivals.advance();
-                    self.ops.next()
-                }
-            };
+            let op = self.next_op();
             match self.submit(client, op, due_ns, now_ns) {
                 Ok(()) => sent += 1,
                 Err(SubmitError::Full) => {
@@ -386,12 +380,21 @@ impl Driver {
         self.time_out(now_ns, |_| true)?;
         while self.next_due_ns(now_ns) < self.schedule.end_ns && self.arrivals.is_open() {
             let due_ns = self.next_due_ns(now_ns);
-            if self.deferred.take().is_none() {
-                self.arrivals.advance();
-            }
-            self.tally.unsent(&self.schedule, due_ns, now_ns);
+            let op = self.next_op();
+            self.tally.unsent(&self.schedule, op.is_local, due_ns, now_ns);
         }
         Ok(())
+    }
+
+    /// The operation that is due: from now on the next one is.
+    fn next_op(&mut self) -> workload::Op {
+        match self.deferred.take() {
+            Some((op, _)) => op,
+            None => {
+                self.arrivals.advance();
+                self.ops.next()
+            }
+        }
     }
 
     fn remember(&mut self, key: u64, present: Option<Version>) {

@@ -122,10 +122,10 @@ impl Tally {
     }
 
     /// A call that was due but never sent: its latency is at least the time since.
-    pub(super) fn unsent(&mut self, schedule: &Schedule, due_ns: u64, now_ns: u64) {
+    pub(super) fn unsent(&mut self, schedule: &Schedule, is_local: bool, due_ns: u64, now_ns: u64) {
         self.fail(Failure::Unsent);
-        // Whether it would have been local was not decided.
-        self.remote.file(schedule, due_ns, now_ns);
+        let side = if is_local { &mut self.local } else { &mut self.remote };
+        side.file(schedule, due_ns, now_ns);
     }
 }
 

@@ -25,14 +25,18 @@ const STDERR_BYTES_MAX: usize = 8 << 10;
 /// Longest wait for a child that was told to end, or whose socket is closed, to be dead.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(100);
+/// See [`Launcher::patience`]; enough for a machine that does much else.
+const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How children are started: which program, with which arguments. It must call [`super::child`].
+/// How children are started: which program, with which arguments. It must call [`super::child()`].
 #[derive(Clone, Debug)]
 pub struct Launcher {
     /// The program.
     pub program: PathBuf,
     /// Its arguments.
     pub arguments: Vec<OsString>,
+    /// Longest time to start and connect, beside the time that filling the store takes.
+    pub patience: Duration,
 }
 
 impl Launcher {
@@ -42,7 +46,8 @@ impl Launcher {
     ///
     /// If the kernel does not tell what this program is.
     pub fn this_program(argument: &str) -> io::Result<Self> {
-        Ok(Self { program: env::current_exe()?, arguments: vec![argument.into()] })
+        let (program, arguments) = (env::current_exe()?, vec![argument.into()]);
+        Ok(Self { program, arguments, patience: PATIENCE })
     }
 }
 

@@ -19,11 +19,9 @@ use crate::{
 
 /// From the order to begin until the first call: every child has to have heard it.
 const LEAD_TIME: Duration = Duration::from_millis(30);
-/// Longest time to start, fill the store and connect, beside the time per key.
-const SETUP_TIMEOUT: Duration = Duration::from_secs(60);
 /// Keys that are filled per second, at least.
 const KEYS_PER_S: u64 = 100_000;
-/// Longest time to report after all is over, beside the time per call of a history.
+/// Longest time to report after all is over.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Why a run has no numbers.
@@ -114,7 +112,7 @@ pub fn run(
     let everybody = 0..roles.len();
     let clients = ranks..roles.len();
     add_all(&mut crew, config, launcher, &roles)?;
-    let setup = SETUP_TIMEOUT + Duration::from_secs(workload.keys / KEYS_PER_S);
+    let setup = launcher.patience + Duration::from_secs(workload.keys / KEYS_PER_S);
     let roster = gather_contacts(&mut crew, &roles, setup)?;
     crew.send_all(everybody.clone(), &Order::Join(roster))?;
     crew.hear(everybody.clone(), setup, |_, report| matches!(report, Report::Ready))?;
