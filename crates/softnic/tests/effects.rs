@@ -5,11 +5,12 @@ mod common;
 
 use proptest::prelude::*;
 use verbs::{
-    Completion, CompletionKind, CompletionQueue as _, Destination, MemoryRegion as _, Op, Payload,
-    QueuePair as _, SendFlags, SendRequest, Sge, Transport,
+    Completion, CompletionKind, CompletionQueue as _, CqConfig, DcKey, Destination,
+    MemoryRegion as _, Nic as _, Op, Payload, QpConfig, QueuePair as _, QueueSize, SendFlags,
+    SendRequest, Sge, SharedReceiveQueue as _, SrqConfig, Transport,
 };
 
-use common::{End, Mr, QKEY, completion, nic, pair};
+use common::{End, Mr, QKEY, Srq, completion, nic, pair, target};
 
 /// Bytes of the region at each end. Receives use the last eighth of the target's.
 const LEN: usize = 8192;
@@ -70,7 +71,12 @@ struct World {
     expected: [Vec<u8>; 2],
     arrived: Vec<Completion>,
     to: Option<Destination>,
+    /// Bytes before a received message.
     header: usize,
+    /// Where the second end receives, if not in its queue pair.
+    srq: Option<Srq>,
+    /// Of every request.
+    flags: SendFlags,
 }
 
 impl World {
@@ -82,8 +88,9 @@ impl World {
             let bytes: &Vec<u8> = bytes;
             region.write(0, bytes);
         }
-        let header = if to.is_some() { GRH_BYTES } else { 0 };
-        Self { ends, regions, expected, arrived: Vec::new(), to, header }
+        let header = if matches!(to, Some(Destination::Ud { .. })) { GRH_BYTES } else { 0 };
+        let (srq, flags) = (None, SendFlags::empty());
+        Self { ends, regions, expected, arrived: Vec::new(), to, header, srq, flags }
     }
 
     fn word(&self, at: usize) -> u64 {
@@ -129,10 +136,19 @@ impl World {
             let half = RECEIVE_BYTES / 2;
             let parts = [(RECEIVES_AT, half), (RECEIVES_AT + half, half)];
             let scatter = parts.map(|(offset, len)| self.regions[1].sge(offset, len));
-            self.ends[1].qp.post_recv(&scatter).unwrap();
-            self.ends[1].qp.ring_recv();
+            match &mut self.srq {
+                Some(srq) => {
+                    srq.post(&scatter).unwrap();
+                    srq.ring();
+                }
+                None => {
+                    self.ends[1].qp.post_recv(&scatter).unwrap();
+                    self.ends[1].qp.ring_recv();
+                }
+            }
         }
         let flags = if step.signaled { SendFlags::SIGNALED } else { SendFlags::empty() };
+        let flags = flags | self.flags;
         let request = SendRequest { op, flags, to: self.to.as_ref() };
         self.ends[0].qp.post_send(&request).unwrap();
         drop(bytes);
@@ -188,7 +204,10 @@ impl World {
         let kind = if is_send { CompletionKind::Recv } else { CompletionKind::RecvWriteImm };
         assert_eq!((done.failure, done.kind, done.imm), (None, kind, step.imm), "{step:?}");
         assert_eq!(done.len_bytes as usize, len, "{step:?}");
-        b.qp.retire(&done);
+        match &mut self.srq {
+            Some(srq) => srq.retire(&done),
+            None => b.qp.retire(&done),
+        }
         for done in sent {
             assert_eq!(done.failure, None);
             a.qp.retire(&done);
@@ -223,7 +242,7 @@ impl World {
         for (nth, region) in self.regions.iter().enumerate() {
             let mut bytes = vec![0; LEN];
             region.read(0, &mut bytes);
-            if self.to.is_some() && nth == 1 {
+            if self.header > 0 && nth == 1 {
                 // The header of a datagram is nobody's business.
                 let header = RECEIVES_AT..RECEIVES_AT + GRH_BYTES;
                 bytes[header.clone()].copy_from_slice(&self.expected[1][header]);
@@ -232,6 +251,31 @@ impl World {
             assert_eq!(wrong, None, "first wrong byte of region {nth}");
         }
     }
+}
+
+/// An initiator, and a target with its shared receive queue.
+fn dc(strict: Option<u64>) -> World {
+    let mut initiator = End::new(&nic("dc", strict), Transport::Dci);
+    initiator.ready(None);
+    let nic = nic("dc", strict);
+    let (pd, key) = (nic.alloc_pd().unwrap(), DcKey::new(0x1234_5678_9abc_def0));
+    let cq = nic.create_cq(&CqConfig::new(256), None).unwrap();
+    let srq = nic.create_srq(&pd, &SrqConfig { entries: 8, sges_max: 4 }).unwrap();
+    let none = QueueSize { entries: 0, sges_max: 0 };
+    let config = QpConfig {
+        srq: Some(&srq),
+        send: none,
+        recv: none,
+        access_key: key,
+        ..QpConfig::new(Transport::Dct, &cq)
+    };
+    let mut qp = nic.create_qp(&pd, &config).unwrap();
+    target(&mut qp);
+    let receiver = End { nic, pd, cq, qp };
+    let to = Destination::Dc { to: receiver.endpoint(), key };
+    let mut world = World::new([initiator, receiver], Some(to));
+    world.srq = Some(srq);
+    world
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -245,6 +289,31 @@ proptest! {
     fn reliable_connections_do_what_was_asked(steps in steps()) {
         let mut world = World::new(pair("rc", None), None);
         steps.iter().chain(&steps).for_each(|step| world.run(step));
+        world.check();
+    }
+
+    /// Strict mode delays and shuffles what hardware may. With a fence before each request that
+    /// makes no difference to what is there in the end.
+    #[test]
+    fn strict_connections_do_what_was_asked(steps in steps(), seed in any::<u64>()) {
+        let mut world = World::new(pair("strict-rc", Some(seed)), None);
+        world.flags = SendFlags::FENCE;
+        steps.iter().for_each(|step| world.run(step));
+        world.check();
+    }
+
+    #[test]
+    fn dynamic_connections_do_what_was_asked(steps in steps()) {
+        let mut world = dc(None);
+        steps.iter().chain(&steps).for_each(|step| world.run(step));
+        world.check();
+    }
+
+    #[test]
+    fn strict_dynamic_connections_do_what_was_asked(steps in steps(), seed in any::<u64>()) {
+        let mut world = dc(Some(seed));
+        world.flags = SendFlags::FENCE;
+        steps.iter().for_each(|step| world.run(step));
         world.check();
     }
 

@@ -23,6 +23,7 @@ pub(crate) fn run(workspace: &Workspace, report: &mut Report, full: bool) {
     report.run("fuzz", || fuzz::run(workspace, fuzz::SECONDS_DEFAULT));
     report.run("deny", || deny(workspace));
     if full {
+        report.run("long", || long(workspace));
         report.run("mutants", || mutants::run(workspace));
     }
 }
@@ -46,6 +47,15 @@ fn doc(workspace: &Workspace) -> Result<Outcome> {
 
 fn test(workspace: &Workspace) -> Result<Outcome> {
     let passed = run_tests(cargo(workspace, ["test", "--workspace", "--no-fail-fast"]))?;
+    Ok(Outcome::Passed(format!("{passed} tests")))
+}
+
+/// What the suites leave out because it takes minutes.
+fn long(workspace: &Workspace) -> Result<Outcome> {
+    let suite = ["test", "--release", "-p", "copyrpc-softnic", "--test", "conformance"];
+    let mut command = cargo(workspace, suite);
+    command.args(["--", "cq_index_wraps_at_24_bits"]).env("CONFORMANCE_LONG", "1");
+    let passed = run_tests(command)?;
     Ok(Outcome::Passed(format!("{passed} tests")))
 }
 

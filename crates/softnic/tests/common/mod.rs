@@ -13,6 +13,7 @@ use verbs::{
 
 pub(crate) type Cq = <Nic as verbs::Nic>::Cq;
 pub(crate) type Qp = <Nic as verbs::Nic>::Qp;
+pub(crate) type Srq = <Nic as verbs::Nic>::Srq;
 pub(crate) type Pd = <Nic as verbs::Nic>::Pd;
 pub(crate) type Mr = <Nic as verbs::Nic>::Mr;
 
@@ -77,6 +78,19 @@ pub(crate) fn ready(qp: &mut Qp, peer: Option<Endpoint>) {
     }))
     .unwrap();
     qp.modify(&Transition::Rts(RtsAttr::default())).unwrap();
+}
+
+/// RESET to RTR: as far as a DCT goes.
+pub(crate) fn target(qp: &mut Qp) {
+    let access = Access::all() - Access::RELAXED_ORDERING;
+    qp.modify(&Transition::Init(InitAttr { access, qkey: QKEY })).unwrap();
+    qp.modify(&Transition::Rtr(RtrAttr {
+        path_mtu: Mtu::B4096,
+        peer: None,
+        rnr_timer: RnrTimer::at_least(Duration::from_micros(10)),
+        reads_in_max: 16,
+    }))
+    .unwrap();
 }
 
 /// Two connected queue pairs of two ports.

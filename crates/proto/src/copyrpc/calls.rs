@@ -1,0 +1,231 @@
+//! Calls that this side made.
+
+use alloc::{collections::VecDeque, vec, vec::Vec};
+
+use super::{Busy, violation::Violation, wheel::Wheel};
+
+/// Names a call: its slot, and how often the slot was used before, modulo 2¹⁶.
+///
+/// A slot is used again only after the peer answered, and on a reliable, ordered connection it
+/// answers once, so a name is never ambiguous. What it names after 2¹⁶ uses of its slot is another
+/// call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CallId(pub(crate) u32);
+
+impl CallId {
+    pub(crate) fn new(slot: u16, generation: u16) -> Self {
+        Self(u32::from(generation) << 16 | u32::from(slot))
+    }
+
+    pub(crate) fn slot(self) -> u16 {
+        (self.0 & 0xffff) as u16
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Free,
+    /// For the response.
+    Waiting,
+    /// The response is large and being fetched.
+    Fetching,
+    /// The caller knows how it ended, the peer will still answer.
+    Abandoned,
+    /// The caller knows how it ended, the large response is still being fetched.
+    AbandonedFetching,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    cookie: u64,
+    generation: u16,
+    /// Set aside for the response; 0 once it has arrived.
+    budget_lines: u16,
+    state: State,
+}
+
+/// What a response is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Answered {
+    /// None: the caller gave up.
+    pub(crate) cookie: Option<u64>,
+    pub(crate) budget_lines: u16,
+}
+
+/// A table of calls, and the share of this side's ring that their responses may take.
+#[derive(Debug)]
+pub(crate) struct Calls {
+    slots: Vec<Slot>,
+    free: Vec<u16>,
+    pub(crate) deadlines: Wheel,
+    /// Set aside and not yet free again.
+    budget_lines: u32,
+    budget_lines_max: u32,
+    /// Lines that responses took, free once the ring is consumed up to a position.
+    consumed_at: VecDeque<(u64, u32)>,
+    /// Of responses in the batch that is being handled.
+    answered_lines: u32,
+}
+
+impl Calls {
+    pub(crate) fn new(calls_max: u16, budget_lines_max: u32) -> Self {
+        let slot = Slot { cookie: 0, generation: 0, budget_lines: 0, state: State::Free };
+        Self {
+            slots: vec![slot; usize::from(calls_max)],
+            free: (0..calls_max).rev().collect(),
+            deadlines: Wheel::new(calls_max),
+            budget_lines: 0,
+            budget_lines_max,
+            consumed_at: VecDeque::new(),
+            answered_lines: 0,
+        }
+    }
+
+    /// For tests of wraps.
+    pub(crate) fn start_at(&mut self, generation: u16) {
+        self.slots.iter_mut().for_each(|slot| slot.generation = generation);
+    }
+
+    /// Whether a call with such a response can be made.
+    #[inline]
+    pub(crate) fn admit(&self, budget_lines: u16) -> Result<(), Busy> {
+        if self.free.is_empty() {
+            return Err(Busy::Calls);
+        }
+        let asked = self.budget_lines + u32::from(budget_lines);
+        if asked > self.budget_lines_max { Err(Busy::Responses) } else { Ok(()) }
+    }
+
+    /// Opens a call that was admitted.
+    #[inline]
+    pub(crate) fn open(&mut self, cookie: u64, budget_lines: u16, deadline_ns: u64) -> CallId {
+        let Some(index) = self.free.pop() else { unreachable!("the call was admitted") };
+        let slot = &mut self.slots[usize::from(index)];
+        (slot.cookie, slot.budget_lines, slot.state) = (cookie, budget_lines, State::Waiting);
+        self.budget_lines += u32::from(budget_lines);
+        self.deadlines.insert(index, deadline_ns);
+        CallId::new(index, slot.generation)
+    }
+
+    fn find(&mut self, id: CallId) -> Option<&mut Slot> {
+        let generation = (id.0 >> 16) as u16;
+        self.slots
+            .get_mut(usize::from(id.slot()))
+            .filter(|slot| slot.generation == generation && slot.state != State::Free)
+    }
+
+    /// A response arrived. It can be taken until the batch is closed.
+    #[inline]
+    pub(crate) fn answered(
+        &mut self,
+        kind: u8,
+        token: u32,
+        is_large: bool,
+    ) -> Result<Answered, Violation> {
+        let id = CallId(token);
+        let unknown = Violation::Token { kind, token };
+        let slot = self.find(id).ok_or(unknown)?;
+        let cookie = match slot.state {
+            State::Waiting => Some(slot.cookie),
+            State::Abandoned => None,
+            _ => return Err(unknown),
+        };
+        let budget_lines = core::mem::take(&mut slot.budget_lines);
+        if is_large {
+            slot.state = if cookie.is_some() { State::Fetching } else { State::AbandonedFetching };
+        } else {
+            self.free(id);
+        }
+        self.answered_lines += u32::from(budget_lines);
+        Ok(Answered { cookie, budget_lines })
+    }
+
+    /// The large response of a call was fetched, or will not be. Returns the cookie, if the caller
+    /// still waits.
+    pub(crate) fn fetched(&mut self, id: CallId) -> Option<u64> {
+        let slot = self.find(id)?;
+        let cookie = (slot.state == State::Fetching).then_some(slot.cookie);
+        if matches!(slot.state, State::Fetching | State::AbandonedFetching) {
+            self.free(id);
+        }
+        cookie
+    }
+
+    /// The caller does not wait any more. Returns its cookie, if it still did.
+    pub(crate) fn abandon(&mut self, id: CallId) -> Option<u64> {
+        let slot = self.find(id)?;
+        slot.state = match slot.state {
+            State::Waiting => State::Abandoned,
+            State::Fetching => State::AbandonedFetching,
+            _ => return None,
+        };
+        let cookie = slot.cookie;
+        self.deadlines.remove(id.slot());
+        Some(cookie)
+    }
+
+    /// A call whose deadline has passed; it is abandoned.
+    pub(crate) fn expire(&mut self, now_ns: u64) -> Option<(CallId, u64)> {
+        let index = self.deadlines.expire(now_ns)?;
+        let id = CallId::new(index, self.slots[usize::from(index)].generation);
+        self.abandon(id).map(|cookie| (id, cookie))
+    }
+
+    fn free(&mut self, id: CallId) {
+        self.deadlines.remove(id.slot());
+        let slot = &mut self.slots[usize::from(id.slot())];
+        slot.state = State::Free;
+        slot.generation = slot.generation.wrapping_add(1);
+        self.free.push(id.slot());
+    }
+
+    /// The batch that ends at line `parsed` was handled, and the ring is consumed up to `consumed`.
+    #[inline]
+    pub(crate) fn close_batch(&mut self, parsed: u64, consumed: u64) {
+        let lines = core::mem::take(&mut self.answered_lines);
+        if lines > 0 {
+            self.consumed_at.push_back((parsed, lines));
+        }
+        self.consumed_to(consumed);
+    }
+
+    /// Rule C4.5: what a response took is free only once the peer can know so, for the next
+    /// request may reserve it again.
+    pub(crate) fn consumed_to(&mut self, consumed: u64) {
+        while let Some((at, lines)) = self.consumed_at.front() {
+            if *at > consumed {
+                break;
+            }
+            self.budget_lines -= lines;
+            self.consumed_at.pop_front();
+        }
+    }
+
+    /// Ends every call, and returns the cookie of one that still waits; `None`: there is none left.
+    pub(crate) fn drain(&mut self) -> Option<u64> {
+        let index = self
+            .slots
+            .iter()
+            .position(|slot| matches!(slot.state, State::Waiting | State::Fetching))?;
+        let slot = &mut self.slots[index];
+        slot.state = State::Abandoned;
+        Some(slot.cookie)
+    }
+
+    /// Calls whose callers wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.slots
+            .iter()
+            .filter(|slot| matches!(slot.state, State::Waiting | State::Fetching))
+            .count()
+    }
+
+    /// Slots in use, abandoned calls included.
+    pub(crate) fn in_use(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    pub(crate) fn budget_lines(&self) -> u32 {
+        self.budget_lines
+    }
+}

@@ -1,0 +1,540 @@
+//! One side of a connection.
+
+mod types;
+
+use alloc::collections::VecDeque;
+
+use super::{
+    CREDIT_BYTES,
+    batch::{Body, Large, Message, MessageKind, Messages, Outgoing, RequestFields, large_bytes},
+    calls::{CallId, Calls},
+    imm::Imm,
+    inbox::{Arrival, Inbox, Lease},
+    layout::{
+        CreditWord, KIND_CANCEL, KIND_LARGE_REQUEST, KIND_LARGE_RESPONSE, KIND_RELEASE,
+        KIND_REQUEST, KIND_RESPONSE, LARGE_BYTES, low_bits, response_bytes, response_lines,
+    },
+    outbox::{Address, Emission, Outbox},
+    served::{RequestId, Served},
+    violation::Violation,
+    wheel::TICK_NS,
+};
+use crate::Status;
+
+pub use types::{Call, Config, Counters, Incoming, Refused, ReplyError, Usage};
+
+/// One side of a connection: what to send, and what became of calls.
+///
+/// | | |
+/// |---|---|
+/// | commands | [`call`](Self::call), [`call_large`](Self::call_large), [`cancel`](Self::cancel), [`reply`](Self::reply), [`reply_large`](Self::reply_large) |
+/// | arrivals | [`arrive`](Self::arrive), then [`open_batch`](Self::open_batch), [`message`](Self::message) for each, [`close_batch`](Self::close_batch); or [`credit`](Self::credit) |
+/// | departures | [`emission`](Self::emission), then [`posted`](Self::posted), later [`finished`](Self::finished); [`credit_due`](Self::credit_due), then [`credit_posted`](Self::credit_posted) |
+/// | time | [`expire`](Self::expire), [`wake_ns`](Self::wake_ns) |
+///
+/// After a [`Violation`] only [`drain`](Self::drain) makes sense.
+#[derive(Debug)]
+pub struct Connection {
+    config: Config,
+    inbox: Inbox,
+    outbox: Outbox,
+    calls: Calls,
+    served: Served,
+    /// Cancellations and releases that no place was set aside for: at most two a call.
+    control: VecDeque<Outgoing>,
+    /// Since when credit waits.
+    credit_since_ns: Option<u64>,
+    counters: Counters,
+}
+
+impl Connection {
+    /// A side that has sent and received nothing.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        let Config { own, peer, flush, signal_interval, .. } = config;
+        Self {
+            inbox: Inbox::new(own.geometry),
+            outbox: Outbox::new(peer.geometry, flush, signal_interval),
+            calls: Calls::new(own.calls_max, own.geometry.response_lines()),
+            served: Served::new(peer.calls_max, peer.geometry.response_lines()),
+            control: VecDeque::new(),
+            credit_since_ns: None,
+            counters: Counters::default(),
+            config,
+        }
+    }
+
+    /// Starts both rings at a position, and names of calls at a generation, as after much use.
+    ///
+    /// For tests of what wraps; both sides must do the same.
+    #[must_use]
+    pub fn starting_at(mut self, lines: u64, generation: u16) -> Self {
+        self.inbox.start_at(lines);
+        self.outbox.start_at(lines);
+        self.calls.start_at(generation);
+        self
+    }
+
+    /// What it has done.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Its own hello and its peer's.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Calls whose callers wait.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.calls.waiting()
+    }
+
+    /// Requests to be answered.
+    #[must_use]
+    pub fn serving(&self) -> usize {
+        self.served.open()
+    }
+
+    /// Longest body of a request that goes through the ring.
+    #[must_use]
+    pub fn request_bytes_max(&self) -> usize {
+        self.config.peer.geometry.body_bytes_max()
+    }
+
+    // Commands
+
+    /// Makes a call. `fill` writes the body, `len_bytes` long, into zeroed private memory.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`]: nothing has changed and `fill` was not called.
+    #[inline]
+    pub fn call(
+        &mut self,
+        call: &Call,
+        len_bytes: usize,
+        now_ns: u64,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<CallId, Refused> {
+        let max_bytes = self.request_bytes_max();
+        if len_bytes > max_bytes {
+            return Err(Refused::TooLong { len_bytes, max_bytes });
+        }
+        let (id, body) = self.open_call(call, KIND_REQUEST, len_bytes, now_ns)?;
+        fill(body);
+        Ok(id)
+    }
+
+    /// Makes a call whose body the peer fetches from `large`, which must stay until the call ends
+    /// with a response, or the connection ends.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`]: nothing has changed.
+    pub fn call_large(
+        &mut self,
+        call: &Call,
+        large: Large,
+        now_ns: u64,
+    ) -> Result<CallId, Refused> {
+        let max = self.config.peer.large_bytes_max;
+        if large.len_bytes > max {
+            let (len_bytes, max_bytes) = (large.len_bytes as usize, max as usize);
+            return Err(Refused::TooLong { len_bytes, max_bytes });
+        }
+        let (id, body) = self.open_call(call, KIND_LARGE_REQUEST, LARGE_BYTES, now_ns)?;
+        body.copy_from_slice(&large_bytes(large));
+        Ok(id)
+    }
+
+    #[inline]
+    fn open_call(
+        &mut self,
+        call: &Call,
+        kind: u8,
+        body_bytes: usize,
+        now_ns: u64,
+    ) -> Result<(CallId, &mut [u8]), Refused> {
+        let own = self.config.own.geometry;
+        let asked_bytes = call.response_bytes.min(own.body_bytes_max());
+        let max_bytes = own.response_lines() as usize * super::LINE_BYTES;
+        let budget_lines = response_lines(asked_bytes)
+            .filter(|lines| u32::from(*lines) <= own.response_lines())
+            .ok_or(Refused::NoPlace { asked_bytes, max_bytes })?;
+        self.calls.admit(budget_lines)?;
+        let left_us = call.deadline_ns.saturating_sub(now_ns).div_ceil(1000);
+        let timeout_us = u32::try_from(left_us).unwrap_or(u32::MAX);
+        let fields = RequestFields { method: call.method, budget_lines, timeout_us };
+        let mut request = Outgoing { kind, token: 0, request: Some(fields), body_bytes };
+        if let Err(busy) = self.outbox.admit(&request) {
+            self.counters.ring_full += 1;
+            return Err(busy.into());
+        }
+        let id = self.calls.open(call.cookie, budget_lines, call.deadline_ns);
+        request.token = id.0;
+        Ok((id, self.outbox.push(&request, 0, now_ns)))
+    }
+
+    /// Gives a call up and tells the peer. Returns the cookie, unless the call has ended.
+    pub fn cancel(&mut self, id: CallId) -> Option<u64> {
+        let cookie = self.calls.abandon(id)?;
+        self.control.push_back(Outgoing::control(KIND_CANCEL, id.0));
+        Some(cookie)
+    }
+
+    /// Answers a request. `fill` writes the response, `len_bytes` long, into zeroed private memory.
+    ///
+    /// There is always a place for it (rule C4.1).
+    ///
+    /// # Errors
+    ///
+    /// [`ReplyError`]: nothing has changed and `fill` was not called.
+    #[inline]
+    pub fn reply(
+        &mut self,
+        id: RequestId,
+        status: Status,
+        len_bytes: usize,
+        now_ns: u64,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<(), ReplyError> {
+        let budget_lines = self.served.budget_lines(id).ok_or(ReplyError::NotThere)?;
+        let max_bytes = self.response_bytes_max(id).ok_or(ReplyError::NotThere)?;
+        if len_bytes > max_bytes {
+            return Err(ReplyError::TooLong { len_bytes, max_bytes });
+        }
+        let kind = KIND_RESPONSE | status.code();
+        let response = Outgoing { kind, token: id.0.0, request: None, body_bytes: len_bytes };
+        fill(self.outbox.push(&response, budget_lines, now_ns));
+        self.served.answer(id, false);
+        Ok(())
+    }
+
+    /// Answers a request with a body that the caller fetches from `large`, which must stay until
+    /// [`Incoming::Released`], or the connection ends.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplyError`]: nothing has changed.
+    pub fn reply_large(
+        &mut self,
+        id: RequestId,
+        large: Large,
+        now_ns: u64,
+    ) -> Result<(), ReplyError> {
+        let budget_lines = self.served.budget_lines(id).ok_or(ReplyError::NotThere)?;
+        let max = self.config.peer.large_bytes_max;
+        if large.len_bytes > max || large.len_bytes == 0 {
+            let (len_bytes, max_bytes) = (large.len_bytes as usize, max as usize);
+            return Err(ReplyError::TooLong { len_bytes, max_bytes });
+        }
+        let response = Outgoing {
+            kind: KIND_LARGE_RESPONSE,
+            token: id.0.0,
+            request: None,
+            body_bytes: LARGE_BYTES,
+        };
+        self.outbox.push(&response, budget_lines, now_ns).copy_from_slice(&large_bytes(large));
+        self.served.answer(id, true);
+        Ok(())
+    }
+
+    /// Longest answer to a request that goes through the ring; `None`: it was answered.
+    pub fn response_bytes_max(&mut self, id: RequestId) -> Option<usize> {
+        let longest = self.config.peer.geometry.body_bytes_max();
+        self.served.budget_lines(id).map(|lines| response_bytes(lines).min(longest))
+    }
+
+    /// Whether the caller has given the request up, or it was answered.
+    pub fn is_cancelled(&mut self, id: RequestId) -> bool {
+        self.served.is_cancelled(id)
+    }
+
+    // Arrivals
+
+    /// A WRITE WITH IMMEDIATE arrived whose immediate names a batch for this connection.
+    ///
+    /// # Errors
+    ///
+    /// [`Violation`].
+    #[inline]
+    pub fn arrive(&mut self, imm: Imm) -> Result<Arrival, Violation> {
+        self.inbox.arrive(imm)
+    }
+
+    /// The batch, copied out of the ring: checks its header and takes its credit.
+    ///
+    /// # Errors
+    ///
+    /// [`Violation`].
+    #[inline]
+    pub fn open_batch<'a>(
+        &mut self,
+        copy: &'a [u8],
+        now_ns: u64,
+    ) -> Result<Messages<'a>, Violation> {
+        let (header, messages) = Messages::open(copy)?;
+        self.check_epoch(header.epoch.get())?;
+        self.inbox.check_sequence(header.sequence.get())?;
+        self.take_credit(header.consumed.get(), now_ns)?;
+        self.counters.batches_in += 1;
+        self.counters.messages_in += u64::from(header.count.get());
+        Ok(messages)
+    }
+
+    /// A credit message arrived: `word` is a copy of what it wrote.
+    ///
+    /// # Errors
+    ///
+    /// [`Violation`].
+    pub fn credit(&mut self, word: [u8; CREDIT_BYTES], now_ns: u64) -> Result<(), Violation> {
+        let word: CreditWord = zerocopy::transmute!(word);
+        self.check_epoch(word.epoch.get())?;
+        self.take_credit(word.consumed.get(), now_ns)
+    }
+
+    fn check_epoch(&self, found: u32) -> Result<(), Violation> {
+        let expected = self.config.own.epoch;
+        if found == expected { Ok(()) } else { Err(Violation::Epoch { found, expected }) }
+    }
+
+    #[inline]
+    fn take_credit(&mut self, consumed: u32, now_ns: u64) -> Result<(), Violation> {
+        let response_lines = self.outbox.credit(consumed, now_ns)?;
+        self.served.credited(response_lines);
+        Ok(())
+    }
+
+    /// What the next message of the open batch means.
+    ///
+    /// # Errors
+    ///
+    /// [`Violation`].
+    #[inline]
+    pub fn message<'a>(&mut self, message: &Message<'a>) -> Result<Incoming<'a>, Violation> {
+        let token = message.token;
+        match message.kind {
+            MessageKind::Request { method, budget_lines, timeout_us, body } => {
+                self.check_large(body)?;
+                let id = self.served.admit(message.kind.code(), token, budget_lines)?;
+                Ok(Incoming::Request { id, method, timeout_us, body })
+            }
+            MessageKind::Response { status, body } => {
+                self.response(token, status, body, message.kind.code())
+            }
+            MessageKind::Release if self.served.release(token) => {
+                Ok(Incoming::Released(RequestId(CallId(token))))
+            }
+            MessageKind::Release => Err(Violation::Token { kind: KIND_RELEASE, token }),
+            // A cancellation may cross the response.
+            MessageKind::Cancel if self.served.cancel(token) => {
+                Ok(Incoming::Cancelled(RequestId(CallId(token))))
+            }
+            MessageKind::Cancel => Ok(Incoming::Crossed),
+        }
+    }
+
+    #[inline]
+    fn response<'a>(
+        &mut self,
+        token: u32,
+        status: Status,
+        body: Body<'a>,
+        kind: u8,
+    ) -> Result<Incoming<'a>, Violation> {
+        self.check_large(body)?;
+        let is_large = matches!(body, Body::Large(_));
+        let answered = self.calls.answered(kind, token, is_large)?;
+        let call = CallId(token);
+        match (body, answered.cookie) {
+            (Body::Inline(body), cookie) => {
+                let max_bytes = response_bytes(answered.budget_lines);
+                if body.len() > max_bytes {
+                    return Err(Violation::ResponseTooLong { len_bytes: body.len(), max_bytes });
+                }
+                let Some(cookie) = cookie else {
+                    self.counters.late += 1;
+                    return Ok(Incoming::Late(call));
+                };
+                Ok(Incoming::Response { call, cookie, status, body })
+            }
+            (Body::Large(large), Some(_)) => Ok(Incoming::LargeResponse { call, large }),
+            (Body::Large(_), None) => {
+                self.counters.late += 1;
+                self.fetched(call);
+                Ok(Incoming::Late(call))
+            }
+        }
+    }
+
+    fn check_large(&self, body: Body<'_>) -> Result<(), Violation> {
+        let max_bytes = self.config.own.large_bytes_max;
+        match body {
+            Body::Large(Large { len_bytes, .. }) if len_bytes == 0 || len_bytes > max_bytes => {
+                Err(Violation::LargeLength { len_bytes, max_bytes })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Keeps the lines of the open batch until [`end_lease`](Self::end_lease). `None`: no batch is
+    /// open.
+    pub fn hold(&mut self) -> Option<Lease> {
+        self.inbox.hold()
+    }
+
+    /// Ends a lease. Leases end in any order.
+    pub fn end_lease(&mut self, lease: Lease, now_ns: u64) {
+        self.inbox.end_lease(lease);
+        self.calls.consumed_to(self.inbox.consumed());
+        self.note_credit(now_ns);
+    }
+
+    /// All messages of the open batch were handled: lines that nobody holds can be given back.
+    #[inline]
+    pub fn close_batch(&mut self, now_ns: u64) {
+        let parsed = self.inbox.close();
+        self.calls.close_batch(parsed, self.inbox.consumed());
+        self.note_credit(now_ns);
+    }
+
+    #[inline]
+    fn note_credit(&mut self, now_ns: u64) {
+        if self.credit_since_ns.is_none() && self.inbox.unadvertised() > 0 {
+            self.credit_since_ns = Some(now_ns);
+        }
+    }
+
+    /// The large response of a call was fetched, or given up: the peer is told to release it.
+    /// Returns the cookie if the caller still waits.
+    pub fn fetched(&mut self, call: CallId) -> Option<u64> {
+        let cookie = self.calls.fetched(call);
+        self.control.push_back(Outgoing::control(KIND_RELEASE, call.0));
+        cookie
+    }
+
+    // Departures
+
+    /// A poll of whoever drives this: the policy may count them.
+    #[inline]
+    pub fn polled(&mut self) {
+        self.outbox.clock.polled();
+    }
+
+    /// Whether anything waits to be posted.
+    #[inline]
+    #[must_use]
+    pub fn has_gathered(&self) -> bool {
+        !self.outbox.is_empty() || !self.control.is_empty()
+    }
+
+    /// The next batch to post, if one is due; with `is_forced`, if there is one.
+    #[inline]
+    pub fn emission(&mut self, now_ns: u64, is_forced: bool) -> Option<Emission<'_>> {
+        while let Some(message) = self.control.front() {
+            if self.outbox.admit(message).is_err() {
+                break;
+            }
+            self.outbox.push(message, 0, now_ns);
+            self.control.pop_front();
+        }
+        let address = self.address();
+        self.outbox.emission(now_ns, is_forced, &address)
+    }
+
+    #[inline]
+    fn address(&self) -> Address {
+        Address {
+            slot: self.config.peer.slot,
+            epoch: self.config.peer.epoch,
+            consumed: low_bits(self.inbox.consumed()),
+        }
+    }
+
+    /// What [`emission`](Self::emission) returned was posted.
+    #[inline]
+    pub fn posted(&mut self, now_ns: u64) {
+        self.counters.messages_out += u64::from(self.outbox.posted(now_ns));
+        self.counters.batches_out += 1;
+        self.advertise();
+    }
+
+    fn advertise(&mut self) {
+        self.inbox.advertise();
+        self.credit_since_ns = None;
+    }
+
+    /// All batches up to this number have left the NIC.
+    #[inline]
+    pub fn finished(&mut self, number: u64) {
+        self.outbox.finished(number);
+    }
+
+    /// The word to write beside the peer's ring, and the immediate to send with it, when credit has
+    /// waited long enough for a batch to ride on (rule C3.4).
+    #[must_use]
+    pub fn credit_due(&self, now_ns: u64) -> Option<([u8; CREDIT_BYTES], u32)> {
+        let since_ns = self.credit_since_ns?;
+        let waited_ns = now_ns.saturating_sub(since_ns);
+        let is_much =
+            self.inbox.unadvertised() >= u64::from(self.config.own.geometry.ring_lines() / 4);
+        if waited_ns < self.config.credit_delay_ns && !is_much || !self.outbox.is_empty() {
+            return None;
+        }
+        let Address { slot, epoch, consumed } = self.address();
+        let word = CreditWord { consumed: consumed.into(), epoch: epoch.into() };
+        let imm = Imm { is_wrapped: false, slot, lines: 0 };
+        Some((zerocopy::transmute!(word), imm.encode()))
+    }
+
+    /// A credit message that was posted did not arrive: another one is due at once.
+    pub fn credit_lost(&mut self) {
+        self.credit_since_ns = Some(0);
+    }
+
+    /// The credit message was posted.
+    pub fn credit_posted(&mut self) {
+        self.counters.credits_out += 1;
+        self.advertise();
+    }
+
+    // Time
+
+    /// A call whose deadline has passed: it ends for its caller. Call until it returns `None`.
+    pub fn expire(&mut self, now_ns: u64) -> Option<u64> {
+        let (id, cookie) = self.calls.expire(now_ns)?;
+        self.counters.expired += 1;
+        self.control.push_back(Outgoing::control(KIND_CANCEL, id.0));
+        Some(cookie)
+    }
+
+    /// When something is to be done if nothing arrives; `None`: nothing is.
+    #[must_use]
+    pub fn wake_ns(&self, now_ns: u64) -> Option<u64> {
+        let deadlines = (!self.calls.deadlines.is_empty()).then(|| now_ns + TICK_NS);
+        let credit = self.credit_since_ns.map(|since| since + self.config.credit_delay_ns);
+        let flush = self.outbox.clock.due_ns();
+        [deadlines, credit, flush].into_iter().flatten().min()
+    }
+
+    /// Ends every call: returns the cookie of one whose caller waits, until none is left.
+    pub fn drain(&mut self) -> Option<u64> {
+        self.calls.drain()
+    }
+
+    /// What is in use. All zero, but `posted_lines`, when nothing is in flight and nobody waits.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        Usage {
+            ring_lines: self.outbox.used_lines(),
+            calls: self.calls.in_use(),
+            call_budget_lines: self.calls.budget_lines(),
+            served_budget_lines: self.served.reserved_lines(),
+            control: self.control.len(),
+        }
+    }
+}

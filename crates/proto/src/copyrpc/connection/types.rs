@@ -1,0 +1,160 @@
+//! What goes into a connection and what comes out.
+
+use crate::{
+    Status,
+    copyrpc::{
+        Busy,
+        batch::{Body, Large},
+        calls::CallId,
+        flush::FlushPolicy,
+        hello::Hello,
+        served::RequestId,
+    },
+};
+
+/// A side's own hello and its peer's, and what only it needs to know.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// What this side told the peer.
+    pub own: Hello,
+    /// What the peer told this side.
+    pub peer: Hello,
+    /// When batches are posted.
+    pub flush: FlushPolicy,
+    /// A completion is asked for at least every so many batches.
+    pub signal_interval: u16,
+    /// Longest time that credit waits for a batch to ride on.
+    pub credit_delay_ns: u64,
+}
+
+/// A call to be made.
+#[derive(Clone, Copy, Debug)]
+pub struct Call {
+    /// Which method; the peer's business.
+    pub method: u16,
+    /// Longest response that is to come through the ring: so much of it is set aside. A longer
+    /// response comes by rendezvous.
+    pub response_bytes: usize,
+    /// When the caller gives up.
+    pub deadline_ns: u64,
+    /// Comes back with the response.
+    pub cookie: u64,
+}
+
+/// Why a call was not made. Nothing has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// Back-pressure.
+    #[error(transparent)]
+    Busy(#[from] Busy),
+    /// Too long for the ring: name registered memory instead.
+    #[error("a body of {len_bytes} B exceeds {max_bytes} B")]
+    TooLong {
+        /// Of the body.
+        len_bytes: usize,
+        /// Possible.
+        max_bytes: usize,
+    },
+    /// No response fits.
+    #[error("the ring's share for responses is {max_bytes} B, a response may take {asked_bytes} B")]
+    NoPlace {
+        /// Asked for.
+        asked_bytes: usize,
+        /// Of the share.
+        max_bytes: usize,
+    },
+}
+
+/// Why an answer was not sent. Nothing has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReplyError {
+    /// The request was answered before, or never was.
+    #[error("the request is not there")]
+    NotThere,
+    /// Too long for the place that the caller set aside: name registered memory instead.
+    #[error("a response of {len_bytes} B exceeds the {max_bytes} B that the caller set aside")]
+    TooLong {
+        /// Of the response.
+        len_bytes: usize,
+        /// Set aside.
+        max_bytes: usize,
+    },
+}
+
+/// What a message means here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Incoming<'a> {
+    /// To be answered once.
+    Request {
+        /// Its name.
+        id: RequestId,
+        /// Which method.
+        method: u16,
+        /// Time that the caller will wait.
+        timeout_us: u32,
+        /// Its body.
+        body: Body<'a>,
+    },
+    /// A call has ended.
+    Response {
+        /// The call.
+        call: CallId,
+        /// Of the call.
+        cookie: u64,
+        /// How it ended.
+        status: Status,
+        /// The response.
+        body: &'a [u8],
+    },
+    /// A call will end when this was fetched: see [`Connection::fetched`](super::Connection::fetched).
+    LargeResponse {
+        /// The call.
+        call: CallId,
+        /// Where the response is.
+        large: Large,
+    },
+    /// The caller has fetched the large response: the memory is free.
+    Released(RequestId),
+    /// The caller does not wait any more; the request is still to be answered.
+    Cancelled(RequestId),
+    /// The answer to a call that has ended for its caller.
+    Late(CallId),
+    /// A cancellation that crossed the answer.
+    Crossed,
+}
+
+/// What a connection has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Batches posted.
+    pub batches_out: u64,
+    /// Messages in them.
+    pub messages_out: u64,
+    /// Credit messages posted.
+    pub credits_out: u64,
+    /// Batches handled.
+    pub batches_in: u64,
+    /// Messages in them.
+    pub messages_in: u64,
+    /// Responses that came after their callers had given up.
+    pub late: u64,
+    /// Calls that ended at their deadline.
+    pub expired: u64,
+    /// Calls refused because the peer's ring was full.
+    pub ring_full: u64,
+}
+
+/// Resources in use: what tests compare with what was there before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Of the peer's ring: written and not given back, or built.
+    pub ring_lines: u64,
+    /// Calls in flight, or given up and not answered.
+    pub calls: usize,
+    /// Of this side's ring, for responses.
+    pub call_budget_lines: u32,
+    /// Of the peer's ring, for responses.
+    pub served_budget_lines: u32,
+    /// Cancellations and releases that wait for a place.
+    pub control: usize,
+}

@@ -1,0 +1,232 @@
+//! When a batch is closed and posted.
+
+/// When a connection posts what it has gathered.
+///
+/// A batch that is full is posted at once under every policy, as far as the send queue has space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlushPolicy {
+    /// While fewer than `wqes` posted requests are unfinished; otherwise calls keep merging. Needs
+    /// no timer: an idle connection posts at once, and batches grow with the load.
+    SelfClocked {
+        /// At least 1.
+        wqes: u16,
+    },
+    /// After every call.
+    Immediate,
+    /// A fixed time after the first call of the batch.
+    Hold {
+        /// The time.
+        ns: u32,
+    },
+    /// As soon as a batch has `messages`, or after the time in which, by the recent rate of
+    /// messages, as many would come: 0.5 to 100 µs. Zero while that would not help.
+    AdaptiveHold {
+        /// At least 1.
+        messages: u16,
+    },
+    /// A multiple of the time from posting to the peer's credit, in thousandths; at most 100 µs.
+    RttHold {
+        /// Thousandths.
+        permille: u32,
+    },
+    /// After this many polls since the first call of the batch.
+    PollBudget {
+        /// At least 1.
+        polls: u32,
+    },
+    /// At once, but received batches are gathered for this long before they are handled.
+    Coalesce {
+        /// The time.
+        ns: u32,
+    },
+}
+
+impl Default for FlushPolicy {
+    fn default() -> Self {
+        Self::SelfClocked { wqes: 2 }
+    }
+}
+
+/// Longest time that an adaptive policy holds a batch back.
+const HOLD_MAX_NS: u64 = 100_000;
+/// Shortest, if it holds back at all.
+const HOLD_MIN_NS: u64 = 500;
+/// Weight of a new sample: 1/8.
+const EWMA_SHIFT: u32 = 3;
+
+/// What a policy looks at.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Gathered {
+    /// Messages in the open batch.
+    pub(crate) messages: u16,
+    /// Posted and not known to be finished.
+    pub(crate) unfinished_wqes: u64,
+}
+
+/// A policy and what it has observed.
+#[derive(Clone, Debug)]
+pub(crate) struct FlushClock {
+    policy: FlushPolicy,
+    /// When the open batch got its first message.
+    opened_ns: Option<u64>,
+    polls: u32,
+    rtt_ns: Option<u64>,
+    /// Time per message, while batches are open.
+    gap_ns: Option<u64>,
+}
+
+impl FlushClock {
+    pub(crate) fn new(policy: FlushPolicy) -> Self {
+        Self { policy, opened_ns: None, polls: 0, rtt_ns: None, gap_ns: None }
+    }
+
+    pub(crate) fn policy(&self) -> FlushPolicy {
+        self.policy
+    }
+
+    /// A message was added.
+    #[inline]
+    pub(crate) fn added(&mut self, now_ns: u64) {
+        if self.opened_ns.is_none() {
+            self.opened_ns = Some(now_ns);
+            self.polls = 0;
+        }
+    }
+
+    pub(crate) fn polled(&mut self) {
+        self.polls = self.polls.saturating_add(1);
+    }
+
+    /// The batch was posted.
+    #[inline]
+    pub(crate) fn posted(&mut self, now_ns: u64, messages: u16) {
+        let opened_ns = self.opened_ns.take();
+        if let (FlushPolicy::AdaptiveHold { .. }, Some(opened_ns)) = (self.policy, opened_ns) {
+            let held_ns = now_ns.saturating_sub(opened_ns);
+            average(&mut self.gap_ns, held_ns / u64::from(messages.max(1)));
+        }
+    }
+
+    /// Time from posting to credit.
+    pub(crate) fn round_trip(&mut self, ns: u64) {
+        average(&mut self.rtt_ns, ns);
+    }
+
+    /// Whether the open batch, which has messages, is to be posted now.
+    #[inline]
+    pub(crate) fn is_due(&self, now_ns: u64, gathered: Gathered) -> bool {
+        let held_ns = now_ns.saturating_sub(self.opened_ns.unwrap_or(now_ns));
+        match self.policy {
+            FlushPolicy::SelfClocked { wqes } => gathered.unfinished_wqes < u64::from(wqes.max(1)),
+            FlushPolicy::Immediate | FlushPolicy::Coalesce { .. } => true,
+            FlushPolicy::Hold { ns } => held_ns >= u64::from(ns),
+            FlushPolicy::AdaptiveHold { messages } => {
+                gathered.messages >= messages || held_ns >= self.adaptive_ns(messages)
+            }
+            FlushPolicy::RttHold { permille } => {
+                let rtt_ns = self.rtt_ns.unwrap_or(0);
+                let hold_ns = rtt_ns.saturating_mul(u64::from(permille)) / 1000;
+                held_ns >= hold_ns.min(HOLD_MAX_NS)
+            }
+            FlushPolicy::PollBudget { polls } => self.polls >= polls,
+        }
+    }
+
+    /// When an open batch will be due if nothing else happens; `None`: not by time.
+    pub(crate) fn due_ns(&self) -> Option<u64> {
+        let opened_ns = self.opened_ns?;
+        let hold_ns = match self.policy {
+            FlushPolicy::Hold { ns } => u64::from(ns),
+            FlushPolicy::AdaptiveHold { messages } => self.adaptive_ns(messages),
+            FlushPolicy::RttHold { .. } => HOLD_MAX_NS,
+            _ => return None,
+        };
+        Some(opened_ns + hold_ns)
+    }
+
+    /// Holding back pays only if, at the recent rate, the batch fills within the longest hold.
+    fn adaptive_ns(&self, messages: u16) -> u64 {
+        let fill_ns = self.gap_ns.unwrap_or(HOLD_MIN_NS).saturating_mul(u64::from(messages));
+        if messages <= 1 || fill_ns > HOLD_MAX_NS { 0 } else { fill_ns.max(HOLD_MIN_NS) }
+    }
+}
+
+fn average(value: &mut Option<u64>, sample: u64) {
+    *value = Some(value.map_or(sample, |old| old - (old >> EWMA_SHIFT) + (sample >> EWMA_SHIFT)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(unfinished_wqes: u64) -> Gathered {
+        Gathered { messages: 1, unfinished_wqes }
+    }
+
+    #[test]
+    fn self_clocked_posts_while_fewer_than_n_are_unfinished() {
+        let mut clock = FlushClock::new(FlushPolicy::SelfClocked { wqes: 2 });
+        clock.added(0);
+        assert!(clock.is_due(0, one(0)) && clock.is_due(0, one(1)) && !clock.is_due(9, one(2)));
+        assert_eq!(clock.due_ns(), None);
+    }
+
+    #[test]
+    fn hold_posts_after_its_time_and_not_before() {
+        let mut clock = FlushClock::new(FlushPolicy::Hold { ns: 10 });
+        clock.added(5);
+        clock.added(12);
+        assert!(!clock.is_due(14, one(9)) && clock.is_due(15, one(9)));
+        assert_eq!(clock.due_ns(), Some(15));
+        clock.posted(15, 2);
+        clock.added(20);
+        assert!(!clock.is_due(29, one(0)) && clock.is_due(30, one(0)));
+    }
+
+    #[test]
+    fn poll_budget_counts_polls_since_the_first_message() {
+        let mut clock = FlushClock::new(FlushPolicy::PollBudget { polls: 2 });
+        clock.polled();
+        clock.polled();
+        clock.added(0);
+        assert!(!clock.is_due(0, one(0)));
+        clock.polled();
+        assert!(!clock.is_due(0, one(0)));
+        clock.polled();
+        assert!(clock.is_due(0, one(0)));
+    }
+
+    /// Fault G7: what is held back is held back for a bounded time, and not at all when it is alone.
+    #[test]
+    fn adaptive_hold_is_bounded_and_switches_itself_off() {
+        let mut clock = FlushClock::new(FlushPolicy::AdaptiveHold { messages: 8 });
+        for at in 0..100 {
+            clock.added(at * 1_000_000);
+            clock.posted(at * 1_000_000 + 50_000, 1); // one message per 50 µs
+        }
+        clock.added(0);
+        assert!(clock.is_due(0, one(0)), "eight messages would take 400 µs");
+        let mut clock = FlushClock::new(FlushPolicy::AdaptiveHold { messages: 8 });
+        for at in 0..100 {
+            clock.added(at * 1_000_000);
+            clock.posted(at * 1_000_000 + 8_000, 8);
+        }
+        clock.added(0);
+        assert!(!clock.is_due(0, one(0)));
+        assert!(clock.is_due(HOLD_MAX_NS, one(0)));
+        assert!(clock.is_due(0, Gathered { messages: 8, unfinished_wqes: 0 }));
+    }
+
+    #[test]
+    fn rtt_hold_follows_the_round_trip_up_to_its_cap() {
+        let mut clock = FlushClock::new(FlushPolicy::RttHold { permille: 500 });
+        clock.added(0);
+        assert!(clock.is_due(0, one(0)), "nothing is known yet");
+        clock.round_trip(10_000);
+        assert!(!clock.is_due(4_999, one(0)) && clock.is_due(5_000, one(0)));
+        for _ in 0..100 {
+            clock.round_trip(1 << 40);
+        }
+        assert!(clock.is_due(HOLD_MAX_NS, one(0)));
+    }
+}

@@ -1,0 +1,236 @@
+//! The receiving half: what arrived in this side's ring, and what of it can be given back.
+//!
+//! ```text
+//!   advertised         consumed                         parsed
+//!   │ free, the peer     │ batches with requests that     │ free
+//!   │ does not know      │ somebody still holds           │
+//! ```
+
+use alloc::collections::VecDeque;
+
+use super::{geometry::Geometry, imm::Imm, violation::Violation};
+
+/// A batch that arrived, in this side's ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// Where in the ring.
+    pub offset_bytes: usize,
+    /// All of its lines; what follows the last message is left from an earlier lap.
+    pub len_bytes: usize,
+    start: u64,
+    end: u64,
+}
+
+/// Names a batch whose lines are kept because a request in it is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease {
+    start: u64,
+    /// Of the batch.
+    pub offset_bytes: usize,
+}
+
+/// A batch that is held.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    start: u64,
+    leases: u32,
+}
+
+/// One direction of a connection, from the side that reads.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    /// Of this side's ring.
+    geometry: Geometry,
+    /// First line not yet handled.
+    parsed: u64,
+    /// First line told to the peer as free.
+    advertised: u64,
+    /// The batch that is being handled.
+    open: Option<Arrival>,
+    /// Ordered by start. A batch without leases stays only while an earlier one has some.
+    held: VecDeque<Held>,
+    sequence: u16,
+}
+
+impl Inbox {
+    pub(crate) fn new(geometry: Geometry) -> Self {
+        Self { geometry, parsed: 0, advertised: 0, open: None, held: VecDeque::new(), sequence: 0 }
+    }
+
+    /// As [`Outbox::start_at`](super::outbox::Outbox::start_at).
+    pub(crate) fn start_at(&mut self, position: u64) {
+        (self.parsed, self.advertised) = (position, position);
+    }
+
+    /// First line that is not free.
+    #[inline]
+    pub(crate) fn consumed(&self) -> u64 {
+        let open = self.open.map_or(self.parsed, |arrival| arrival.start);
+        self.held.front().map_or(open, |held| held.start)
+    }
+
+    /// Lines that are free and not known to be.
+    #[inline]
+    pub(crate) fn unadvertised(&self) -> u64 {
+        self.consumed() - self.advertised
+    }
+
+    /// The peer will know what is free now.
+    pub(crate) fn advertise(&mut self) {
+        self.advertised = self.consumed();
+    }
+
+    /// A batch was announced. Checks that it lies where the peer may write.
+    #[inline]
+    pub(crate) fn arrive(&mut self, imm: Imm) -> Result<Arrival, Violation> {
+        let ring = u64::from(self.geometry.ring_lines());
+        let lines = u64::from(imm.lines);
+        let max = u64::from(self.geometry.batch_lines_max());
+        if lines > max {
+            return Err(Violation::BatchTooLong { lines, max });
+        }
+        let at = self.parsed % ring;
+        if imm.is_wrapped && at == 0 {
+            return Err(Violation::Wrap);
+        }
+        let start = if imm.is_wrapped { self.geometry.next_lap(self.parsed) } else { self.parsed };
+        let end = start + lines;
+        if end > self.geometry.next_lap(start) {
+            return Err(Violation::OutsideRing { at: start % ring, lines, ring });
+        }
+        if end - self.advertised > ring {
+            return Err(Violation::NoCredit { lines: end - self.advertised - ring });
+        }
+        let offset_bytes = self.geometry.offset_bytes(start);
+        let len_bytes = usize::from(imm.lines) * super::layout::LINE_BYTES;
+        let arrival = Arrival { offset_bytes, len_bytes, start, end };
+        self.open = Some(arrival);
+        Ok(arrival)
+    }
+
+    /// Checks the batch's number.
+    #[inline]
+    pub(crate) fn check_sequence(&mut self, found: u16) -> Result<(), Violation> {
+        if found != self.sequence {
+            return Err(Violation::Sequence { found, expected: self.sequence });
+        }
+        self.sequence = self.sequence.wrapping_add(1);
+        Ok(())
+    }
+
+    /// Keeps the lines of the batch that is being handled.
+    pub(crate) fn hold(&mut self) -> Option<Lease> {
+        let Arrival { start, offset_bytes, .. } = self.open?;
+        match self.held.back_mut() {
+            Some(held) if held.start == start => held.leases += 1,
+            _ => self.held.push_back(Held { start, leases: 1 }),
+        }
+        Some(Lease { start, offset_bytes })
+    }
+
+    /// Ends a lease, in any order.
+    pub(crate) fn end_lease(&mut self, lease: Lease) {
+        if let Ok(at) = self.held.binary_search_by_key(&lease.start, |held| held.start) {
+            let held = &mut self.held[at];
+            held.leases = held.leases.saturating_sub(1);
+        }
+        while self.held.front().is_some_and(|held| held.leases == 0) {
+            self.held.pop_front();
+        }
+    }
+
+    /// The batch was handled.
+    #[inline]
+    pub(crate) fn close(&mut self) -> u64 {
+        if let Some(arrival) = self.open.take() {
+            self.parsed = arrival.end;
+        }
+        self.parsed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn inbox() -> Inbox {
+        // 16 lines, batches of up to 4.
+        Inbox::new(Geometry::new(1024, 256, 256).unwrap())
+    }
+
+    fn imm(lines: u16, is_wrapped: bool) -> Imm {
+        Imm { is_wrapped, slot: 0, lines }
+    }
+
+    fn take(inbox: &mut Inbox, lines: u16, is_wrapped: bool) -> Result<Arrival, Violation> {
+        let arrival = inbox.arrive(imm(lines, is_wrapped))?;
+        inbox.close();
+        Ok(arrival)
+    }
+
+    /// Pitfall 9: lines of a request that somebody holds are not given back, whatever follows.
+    #[test]
+    fn pitfall_9_credit_returns_only_for_lines_whose_leases_ended() {
+        let mut inbox = inbox();
+        inbox.arrive(imm(2, false)).unwrap();
+        let (first, second) = (inbox.hold().unwrap(), inbox.hold().unwrap());
+        assert_eq!(first, second);
+        inbox.close();
+        inbox.arrive(imm(3, false)).unwrap();
+        let third = inbox.hold().unwrap();
+        inbox.close();
+        take(&mut inbox, 1, false).unwrap();
+        assert_eq!(inbox.consumed(), 0);
+        inbox.end_lease(first);
+        assert_eq!(inbox.consumed(), 0);
+        inbox.end_lease(second);
+        assert_eq!(inbox.consumed(), 2);
+        inbox.end_lease(third);
+        assert_eq!(inbox.consumed(), 6);
+    }
+
+    #[test]
+    fn leases_end_in_any_order() {
+        let mut inbox = inbox();
+        inbox.arrive(imm(1, false)).unwrap();
+        let first = inbox.hold().unwrap();
+        inbox.close();
+        inbox.arrive(imm(1, false)).unwrap();
+        let second = inbox.hold().unwrap();
+        inbox.close();
+        inbox.end_lease(second);
+        assert_eq!(inbox.consumed(), 0);
+        inbox.end_lease(first);
+        assert_eq!(inbox.consumed(), 2);
+    }
+
+    /// Pitfall 13, fault D5.
+    #[test]
+    fn a_batch_must_lie_in_lines_that_the_peer_owns() {
+        let mut inbox = inbox();
+        let too_long = Violation::BatchTooLong { lines: 5, max: 4 };
+        assert_eq!(inbox.arrive(imm(5, false)), Err(too_long));
+        assert_eq!(inbox.arrive(imm(1, true)), Err(Violation::Wrap));
+        for _ in 0..3 {
+            take(&mut inbox, 4, false).unwrap();
+        }
+        take(&mut inbox, 2, false).unwrap();
+        let outside = Violation::OutsideRing { at: 14, lines: 3, ring: 16 };
+        assert_eq!(inbox.arrive(imm(3, false)), Err(outside));
+        // 14 of 16 lines are used and nothing was given back.
+        assert_eq!(inbox.arrive(imm(3, true)), Err(Violation::NoCredit { lines: 3 }));
+        inbox.advertise();
+        let arrival = take(&mut inbox, 3, true).unwrap();
+        assert_eq!((arrival.offset_bytes, arrival.len_bytes), (0, 192));
+    }
+
+    #[test]
+    fn numbers_of_batches_wrap() {
+        let mut inbox = inbox();
+        inbox.sequence = u16::MAX;
+        assert_eq!(inbox.check_sequence(u16::MAX), Ok(()));
+        assert_eq!(inbox.check_sequence(0), Ok(()));
+        let twice = Violation::Sequence { found: 0, expected: 1 };
+        assert_eq!(inbox.check_sequence(0), Err(twice));
+    }
+}

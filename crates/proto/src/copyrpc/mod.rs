@@ -1,0 +1,60 @@
+//! copyrpc: many small calls in one RDMA WRITE WITH IMMEDIATE.
+//!
+//! ```text
+//!   side A                                                side B
+//!   calls ──▶ ┌ Outbox ┐   WRITE_IMM: one batch    ┌ Inbox ┐ ──▶ requests
+//!   answers ─▶└────────┘ ─────────────────────────▶└───────┘ ──▶ responses
+//!             ┌ Inbox  ┐                           ┌ Outbox┐ ◀── answers
+//!        ◀──  └────────┘ ◀─────────────────────────└───────┘ ◀── calls
+//! ```
+//!
+//! Each side owns a ring in registered memory that only the other one writes. A batch carries
+//! requests and responses in the order in which they were made, and says how much of the reverse
+//! ring is free again. [`Connection`] is one side; whoever drives it moves the bytes.
+//!
+//! The rules, with the numbers that comments and tests cite, are in `docs/protocol/copyrpc.md`.
+
+mod batch;
+mod calls;
+mod connection;
+mod flush;
+mod geometry;
+mod hello;
+mod imm;
+mod inbox;
+mod layout;
+mod outbox;
+mod served;
+mod violation;
+mod wheel;
+
+pub use batch::{Body, Large, Message, MessageKind, Messages};
+pub use calls::CallId;
+pub use connection::{Call, Config, Connection, Counters, Incoming, Refused, ReplyError, Usage};
+pub use flush::FlushPolicy;
+pub use geometry::{Geometry, GeometryError};
+pub use hello::{Features, HELLO_BYTES, Hello, HelloError, VERSION};
+pub use imm::{Imm, SLOTS_MAX};
+pub use inbox::{Arrival, Lease};
+pub use layout::{LAYOUT_HASH, LINE_BYTES, response_bytes, response_lines};
+pub use outbox::Emission;
+pub use served::RequestId;
+pub use violation::Violation;
+pub use wheel::TICK_NS;
+
+/// Bytes of the word, beside the ring, that credit messages are written to.
+pub const CREDIT_BYTES: usize = 8;
+
+/// Why a call must wait. Nothing has changed; poll and try again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum Busy {
+    /// The peer has not given back enough of its ring.
+    #[error("the peer's ring is full")]
+    Ring,
+    /// This side's ring has no place for another response.
+    #[error("responses to calls in flight take all of the ring's share for them")]
+    Responses,
+    /// All calls are in flight.
+    #[error("all calls are in flight")]
+    Calls,
+}

@@ -1,0 +1,267 @@
+//! The sending half: batches, and the part of the peer's ring that they may lie in.
+//!
+//! ```text
+//!   credited            producer                     producer + queued
+//!   │ posted, not yet     │ batches that are built     │ R for responses │ W for a wrap │
+//!   │ given back          │ but not posted             │                 │              │
+//!   └────────────── in the ring's ring_lines ──────────────────────────────────────────┘
+//! ```
+//!
+//! A request is added only while all of this fits (rule C3.1), so a response always does.
+
+use alloc::{collections::VecDeque, vec::Vec};
+
+use super::{
+    Busy,
+    batch::{Batch, Outgoing},
+    flush::{FlushClock, FlushPolicy, Gathered},
+    geometry::Geometry,
+    imm::Imm,
+    layout::low_bits,
+    violation::Violation,
+};
+
+/// A batch to be written. Nothing has changed yet: tell the connection when it was posted.
+#[derive(Debug)]
+pub struct Emission<'a> {
+    /// Its number: pass it to [`Connection::finished`](super::Connection::finished) when it has left.
+    pub number: u64,
+    /// Where in the peer's ring.
+    pub offset_bytes: usize,
+    /// Immediate data.
+    pub imm: u32,
+    /// What to write there; private memory that stays as it is until the batch is posted.
+    pub bytes: &'a [u8],
+    /// Ask for a completion: the flush policy waits for one.
+    pub is_signaled: bool,
+}
+
+/// A batch that was posted and not given back.
+#[derive(Clone, Copy, Debug)]
+struct Posted {
+    end: u64,
+    response_lines: u32,
+    posted_ns: u64,
+}
+
+/// One direction of a connection, from the side that writes.
+#[derive(Debug)]
+pub(crate) struct Outbox {
+    /// Of the peer's ring.
+    geometry: Geometry,
+    /// First line not written.
+    producer: u64,
+    /// First line not given back.
+    credited: u64,
+    /// Built batches, oldest first; only the last takes more messages.
+    queue: VecDeque<Batch>,
+    queued_lines: u64,
+    spare: Vec<Batch>,
+    posted: VecDeque<Posted>,
+    /// Batches ever posted, and how many of them are known to have left.
+    posted_count: u64,
+    finished_count: u64,
+    /// Posted since the last one that asked for a completion.
+    unsignaled: u16,
+    signal_interval: u16,
+    sequence: u16,
+    pub(crate) clock: FlushClock,
+}
+
+impl Outbox {
+    pub(crate) fn new(geometry: Geometry, policy: FlushPolicy, signal_interval: u16) -> Self {
+        Self {
+            geometry,
+            producer: 0,
+            credited: 0,
+            queue: VecDeque::new(),
+            queued_lines: 0,
+            spare: Vec::new(),
+            posted: VecDeque::new(),
+            posted_count: 0,
+            finished_count: 0,
+            unsignaled: 0,
+            signal_interval: signal_interval.max(1),
+            sequence: 0,
+            clock: FlushClock::new(policy),
+        }
+    }
+
+    /// Starts as if the ring had been written `position` lines, all given back: for tests of wraps.
+    pub(crate) fn start_at(&mut self, position: u64) {
+        (self.producer, self.credited) = (position, position);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Whether a request, or anything that no place was set aside for, may be added.
+    pub(crate) fn admit(&self, message: &Outgoing) -> Result<(), Busy> {
+        let (added, _) = self.placement(message.len_bytes());
+        let used = self.producer - self.credited + self.queued_lines + added;
+        let kept =
+            u64::from(self.geometry.response_lines()) + u64::from(self.geometry.batch_lines_max());
+        if used + kept <= u64::from(self.geometry.ring_lines()) { Ok(()) } else { Err(Busy::Ring) }
+    }
+
+    /// Lines that a message adds to the queue, and whether it starts a new batch.
+    fn placement(&self, len_bytes: usize) -> (u64, bool) {
+        let alone = Batch::new().lines_with(len_bytes);
+        let Some(open) = self.queue.back() else { return (alone, true) };
+        let together = open.lines_with(len_bytes);
+        if together > u64::from(self.geometry.batch_lines_max()) || open.count == u16::MAX {
+            (alone, true)
+        } else {
+            (together - open.lines(), false)
+        }
+    }
+
+    /// Appends a message for which there is a place and returns the place of its body.
+    ///
+    /// `response_lines` is what the caller set aside for it; 0 for anything but a response.
+    #[inline]
+    pub(crate) fn push(
+        &mut self,
+        message: &Outgoing,
+        response_lines: u16,
+        now_ns: u64,
+    ) -> &mut [u8] {
+        let (added, is_new) = self.placement(message.len_bytes());
+        self.queued_lines += added;
+        if is_new {
+            self.queue.push_back(self.spare.pop().unwrap_or_else(Batch::new));
+        }
+        self.clock.added(now_ns);
+        let last = self.queue.len() - 1;
+        let batch = &mut self.queue[last];
+        batch.response_lines += u32::from(response_lines);
+        batch.push(message)
+    }
+
+    /// The oldest batch, if it is due and lies inside the ring.
+    #[inline]
+    pub(crate) fn emission(
+        &mut self,
+        now_ns: u64,
+        is_forced: bool,
+        to: &Address,
+    ) -> Option<Emission<'_>> {
+        let messages = self.queue.front()?.count;
+        let unfinished_wqes = self.posted_count - self.finished_count;
+        let is_full = self.queue.len() > 1;
+        let gathered = Gathered { messages, unfinished_wqes };
+        if !is_full && !is_forced && !self.clock.is_due(now_ns, gathered) {
+            return None;
+        }
+        let (start, end) = self.front_place()?;
+        let is_signaled = self.is_next_signaled();
+        let batch = self.queue.front_mut()?;
+        let imm = Imm {
+            is_wrapped: start != self.producer,
+            slot: to.slot,
+            lines: u16::try_from(end - start).ok()?,
+        };
+        Some(Emission {
+            number: self.posted_count + 1,
+            offset_bytes: self.geometry.offset_bytes(start),
+            imm: imm.encode(),
+            bytes: batch.seal(to.consumed, to.epoch, self.sequence),
+            is_signaled,
+        })
+    }
+
+    /// First line, and the line after the last, of the oldest batch.
+    fn front_place(&self) -> Option<(u64, u64)> {
+        let lines = self.queue.front()?.lines();
+        let lap = self.geometry.next_lap(self.producer);
+        let start = if self.producer + lines > lap { lap } else { self.producer };
+        let end = start + lines;
+        // What was admitted has a place, unless the peer takes more than was granted to it. Then
+        // the batch waits: lines that were not given back are never overwritten.
+        (end - self.credited <= u64::from(self.geometry.ring_lines())).then_some((start, end))
+    }
+
+    fn is_next_signaled(&self) -> bool {
+        let unfinished_wqes = self.posted_count - self.finished_count + 1;
+        let is_window_full = match self.clock.policy() {
+            FlushPolicy::SelfClocked { wqes } => unfinished_wqes >= u64::from(wqes),
+            _ => false,
+        };
+        is_window_full || self.unsignaled + 1 >= self.signal_interval
+    }
+
+    /// The batch that [`emission`](Self::emission) showed was posted. Returns how many
+    /// messages it has.
+    #[inline]
+    pub(crate) fn posted(&mut self, now_ns: u64) -> u16 {
+        let is_signaled = self.is_next_signaled();
+        let Some((_, end)) = self.front_place() else { return 0 };
+        let Some(mut batch) = self.queue.pop_front() else { return 0 };
+        self.queued_lines -= batch.lines();
+        self.producer = end;
+        self.sequence = self.sequence.wrapping_add(1);
+        self.posted_count += 1;
+        self.unsignaled = if is_signaled { 0 } else { self.unsignaled + 1 };
+        let response_lines = batch.response_lines;
+        self.posted.push_back(Posted { end, response_lines, posted_ns: now_ns });
+        self.clock.posted(now_ns, batch.count);
+        if !self.queue.is_empty() {
+            self.clock.added(now_ns);
+        }
+        let messages = batch.count;
+        batch.clear();
+        self.spare.push(batch);
+        messages
+    }
+
+    /// All batches up to the one with this number have left the NIC.
+    #[inline]
+    pub(crate) fn finished(&mut self, number: u64) {
+        self.finished_count = self.finished_count.max(number.min(self.posted_count));
+    }
+
+    /// The peer has consumed lines up to `consumed`, modulo 2³². Returns how many of those were set
+    /// aside for responses.
+    #[inline]
+    pub(crate) fn credit(&mut self, consumed: u32, now_ns: u64) -> Result<u32, Violation> {
+        let (sent, credited) = (low_bits(self.producer), low_bits(self.credited));
+        let given = consumed.wrapping_sub(credited);
+        if u64::from(given) > self.producer - self.credited {
+            return Err(Violation::Credit { found: consumed, sent, credited });
+        }
+        if given == 0 {
+            return Ok(0);
+        }
+        self.credited += u64::from(given);
+        let mut response_lines = 0;
+        let mut left_ns = None;
+        while let Some(batch) = self.posted.front() {
+            if batch.end > self.credited {
+                break;
+            }
+            response_lines += batch.response_lines;
+            left_ns = Some(batch.posted_ns);
+            self.posted.pop_front();
+        }
+        if let Some(posted_ns) = left_ns {
+            self.clock.round_trip(now_ns.saturating_sub(posted_ns));
+            // What the peer has consumed has left the NIC, whether or not it said so.
+            self.finished(self.posted_count - self.posted.len() as u64);
+        }
+        Ok(response_lines)
+    }
+
+    /// Lines of the ring in use or spoken for by built batches: an invariant for tests.
+    pub(crate) fn used_lines(&self) -> u64 {
+        self.producer - self.credited + self.queued_lines
+    }
+}
+
+/// What the header and the immediate of a batch say of the receiver and of the other direction.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Address {
+    pub(crate) slot: u16,
+    pub(crate) epoch: u32,
+    pub(crate) consumed: u32,
+}

@@ -1,0 +1,85 @@
+//! Bytes that no correct peer sends.
+
+use copyrpc_proto::copyrpc::{Hello, Imm};
+use proptest::prelude::*;
+
+use crate::pair::{Pair, Setup, pattern};
+
+/// A batch as a correct peer sends it, and the connection that it is for.
+fn sent(calls: u16) -> (Pair, Vec<u8>, u32) {
+    let mut pair = Pair::new(Setup::default());
+    for _ in 0..calls {
+        pair.call(0, 1, 20, 0, 1 << 30).unwrap();
+    }
+    let (bytes, imm) = {
+        let emission = pair.sides[0].connection.emission(1, true).unwrap();
+        (emission.bytes.to_vec(), emission.imm)
+    };
+    (pair, bytes, imm)
+}
+
+/// What a connection makes of a batch; the calls it would answer.
+fn feed(pair: &mut Pair, bytes: &[u8], imm: u32) -> usize {
+    let connection = &mut pair.sides[1].connection;
+    let Ok(arrival) = connection.arrive(Imm::decode(imm)) else { return 0 };
+    let mut copy = vec![0xff; arrival.len_bytes];
+    let len = bytes.len().min(copy.len());
+    copy[..len].copy_from_slice(&bytes[..len]);
+    let Ok(messages) = connection.open_batch(&copy, 1) else { return 0 };
+    let mut served = 0;
+    for message in messages {
+        let Ok(message) = message else { break };
+        if connection.message(&message).is_err() {
+            break;
+        }
+        served += 1;
+    }
+    served
+}
+
+#[test]
+fn an_untouched_batch_is_taken() {
+    let (mut pair, bytes, imm) = sent(3);
+    assert_eq!(feed(&mut pair, &bytes, imm), 3);
+}
+
+proptest! {
+    /// Fault D5: a flipped batch, with any immediate, is refused or is a batch; nothing panics.
+    #[test]
+    fn fault_d5_any_change_of_a_batch_is_survived(
+        flips in prop::collection::vec((0_usize..200, any::<u8>()), 0..6),
+        other_imm in any::<u32>(),
+        is_imm_kept in any::<bool>(),
+    ) {
+        let (mut pair, mut bytes, imm) = sent(3);
+        for (at, value) in flips {
+            let at = at % bytes.len();
+            bytes[at] = value;
+        }
+        feed(&mut pair, &bytes, if is_imm_kept { imm } else { other_imm });
+    }
+
+    /// Fault D6: forged credit is refused unless it is between what was given and what was sent.
+    #[test]
+    fn fault_d6_forged_credit_never_frees_lines_that_were_not_sent(
+        consumed in any::<u32>(), epoch in 0_u32..3
+    ) {
+        let mut pair = Pair::new(Setup::default());
+        pair.call(0, 1, 100, 0, 1 << 30).unwrap();
+        pair.depart(0, true);
+        let mut word = [0; 8];
+        word[..4].copy_from_slice(&consumed.to_le_bytes());
+        word[4..].copy_from_slice(&epoch.to_le_bytes());
+        let before = pair.sides[0].connection.usage().ring_lines;
+        let outcome = pair.sides[0].connection.credit(word, 1);
+        prop_assert_eq!(outcome.is_ok(), epoch == 1 && u64::from(consumed) <= before);
+        if outcome.is_err() {
+            prop_assert_eq!(pair.sides[0].connection.usage().ring_lines, before);
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_a_hello_or_an_error(seed in any::<u64>(), len in 0_usize..80) {
+        let _ = Hello::decode(&pattern(seed, len));
+    }
+}

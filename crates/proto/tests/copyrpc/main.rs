@@ -1,0 +1,6 @@
+//! Two connections on virtual time: interleavings, full rings, wraps, faults.
+
+mod hostile;
+mod interleavings;
+mod named;
+mod pair;

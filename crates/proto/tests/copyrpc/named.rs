@@ -1,0 +1,256 @@
+//! Mistakes made once elsewhere, and faults by their numbers.
+
+use copyrpc_proto::{
+    Status,
+    copyrpc::{Busy, Geometry, Refused, TICK_NS, Usage, response_bytes},
+};
+
+use crate::pair::{CALLS, Pair, Setup};
+
+/// Longer than any of these tests.
+const LONG_NS: u64 = 1 << 40;
+
+fn small() -> Setup {
+    Setup { geometry: Geometry::new(1024, 256, 256).unwrap(), ..Setup::default() }
+}
+
+/// Calls until back-pressure; returns how many were taken and why no more.
+fn call_until_busy(pair: &mut Pair, from: usize, len_bytes: usize) -> (usize, Refused) {
+    for made in 0..usize::from(CALLS) + 1 {
+        if let Err(refused) = pair.call(from, 1, len_bytes, 0, LONG_NS) {
+            return (made, refused);
+        }
+    }
+    unreachable!("more calls than slots");
+}
+
+/// Pitfall 9: under a full ring no request is overwritten before it was consumed. (The harness
+/// checks every write against what is unread.)
+#[test]
+fn pitfall_9_a_full_ring_overwrites_nothing() {
+    let mut pair = Pair::new(small());
+    for _ in 0..50 {
+        call_until_busy(&mut pair, 0, 100);
+        pair.depart(0, true);
+        while pair.arrive(0, true).unwrap() {}
+        assert!(pair.call(0, 1, 200, 0, LONG_NS).is_err(), "held requests keep the ring full");
+        while let Some(at) = pair.sides[1].requests.len().checked_sub(1) {
+            pair.reply(1, at, 8);
+        }
+        pair.advance(2000);
+        pair.depart(1, true);
+        while pair.arrive(1, false).unwrap() {}
+    }
+    pair.settle();
+    assert!(pair.sides[0].ended.len() > 100);
+}
+
+/// Pitfall 10: requests are served in the order in which they were made.
+#[test]
+fn pitfall_10_requests_arrive_first_in_first_out() {
+    let mut pair = Pair::new(Setup::default());
+    for method in 0..8 {
+        pair.call(0, method, 30, 0, LONG_NS).unwrap();
+    }
+    pair.depart(0, true);
+    while pair.arrive(0, false).unwrap() {}
+    let methods: Vec<_> = pair.sides[1].requests.iter().map(|request| request.method).collect();
+    assert_eq!(methods, (0..8).collect::<Vec<_>>());
+}
+
+/// Pitfall 11: nothing changes before a batch is posted.
+#[test]
+fn pitfall_11_an_emission_that_is_not_posted_changes_nothing() {
+    let mut pair = Pair::new(Setup::default());
+    pair.call(0, 1, 30, 0, LONG_NS).unwrap();
+    let usage = pair.sides[0].connection.usage();
+    let first = pair.sides[0].connection.emission(1, true).map(|e| (e.offset_bytes, e.imm));
+    for _ in 0..5 {
+        let again = pair.sides[0].connection.emission(1, true).map(|e| (e.offset_bytes, e.imm));
+        assert_eq!(again, first);
+        assert_eq!(pair.sides[0].connection.usage(), usage);
+    }
+    // The batch goes on growing while it cannot be posted.
+    pair.call(0, 1, 30, 0, LONG_NS).unwrap();
+    assert_eq!(pair.depart(0, true), 1);
+    pair.settle();
+    assert_eq!(pair.sides[0].ended.len(), 2);
+}
+
+/// Pitfall 12 and fault C4: rings full in both directions, with responses larger than requests; an
+/// idle side gives credit back by itself.
+#[test]
+fn pitfall_12_full_rings_in_both_directions_do_not_deadlock() {
+    let setup = Setup { geometry: Geometry::new(1024, 512, 256).unwrap(), ..Setup::default() };
+    let mut pair = Pair::new(setup);
+    for round in 0..100 {
+        for from in 0..2 {
+            while pair.call(from, 1, 8, 200, LONG_NS).is_ok() {}
+            pair.depart(from, true);
+        }
+        for from in 0..2 {
+            while pair.arrive(from, true).unwrap() {}
+        }
+        // Both sides are full of requests that are held. Every answer has a place all the same.
+        for from in 0..2 {
+            assert!(!pair.sides[from].requests.is_empty(), "round {round}: no progress");
+            while !pair.sides[from].requests.is_empty() {
+                pair.reply(from, 0, 200);
+            }
+            pair.depart(from, true);
+        }
+        for from in 0..2 {
+            while pair.arrive(from, false).unwrap() {}
+        }
+        pair.advance(2000);
+        for from in 0..2 {
+            pair.depart(from, true);
+            while pair.arrive(from, false).unwrap() {}
+        }
+    }
+    pair.settle();
+    for side in &pair.sides {
+        assert!(
+            side.ended
+                .values()
+                .all(|(status, body)| { *status == Status::Ok && matches!(body.len(), 8 | 200) })
+        );
+        assert_eq!(side.connection.usage(), Usage::default());
+    }
+}
+
+/// Pitfall 12: a side that sends nothing gives credit back after the delay, and only once.
+#[test]
+fn pitfall_12_an_idle_side_returns_credit_by_timer() {
+    let mut pair = Pair::new(small());
+    pair.call(0, 1, 8, 0, LONG_NS).unwrap();
+    pair.depart(0, true);
+    while pair.arrive(0, false).unwrap() {}
+    assert_eq!(pair.depart(1, true), 0, "too early");
+    pair.advance(1000);
+    assert_eq!(pair.depart(1, true), 1);
+    assert_eq!(pair.depart(1, true), 0, "there is no news");
+    assert!(pair.arrive(1, false).unwrap());
+    assert_eq!(pair.sides[0].connection.usage().ring_lines, 0);
+    assert_eq!(pair.sides[1].connection.counters().credits_out, 1);
+}
+
+/// Fault C5: nothing, the longest, and one byte more; requests and responses.
+#[test]
+fn fault_c5_lengths_from_nothing_to_one_too_many() {
+    let mut pair = Pair::new(small());
+    let max_bytes = pair.sides[0].connection.request_bytes_max();
+    for len_bytes in [0, 1, 7, 8, 9, 47, 48, 49, max_bytes - 1, max_bytes] {
+        let cookie = pair.call(0, 1, len_bytes, max_bytes, LONG_NS).unwrap();
+        pair.settle();
+        assert_eq!(pair.sides[0].ended[&cookie].1.len(), len_bytes);
+    }
+    let too_long = Refused::TooLong { len_bytes: max_bytes + 1, max_bytes };
+    assert_eq!(pair.call(0, 1, max_bytes + 1, 0, LONG_NS), Err(too_long));
+    // A response of one byte more than was set aside is refused, and the request stays open.
+    pair.call(0, 1, 8, 0, LONG_NS).unwrap();
+    pair.depart(0, true);
+    pair.arrive(0, false).unwrap();
+    let id = pair.sides[1].requests[0].id;
+    let aside = response_bytes(1);
+    let connection = &mut pair.sides[1].connection;
+    assert!(connection.reply(id, Status::Ok, aside + 1, 1, |_| ()).is_err());
+    assert_eq!(connection.serving(), 1);
+    pair.settle();
+}
+
+/// Fault C6: positions pass 2³² lines, batch numbers 2¹⁶, generations of calls 2¹⁶.
+#[test]
+fn fault_c6_positions_and_names_wrap() {
+    let setup =
+        Setup { start_lines: (1 << 32) - 100, start_generation: u16::MAX - 3, ..Setup::default() };
+    let mut pair = Pair::new(setup);
+    for _ in 0..70_000 {
+        pair.call(0, 1, 40, 0, LONG_NS).unwrap();
+        pair.depart(0, true);
+        while pair.arrive(0, false).unwrap() {}
+        pair.reply(1, 0, 8);
+        pair.depart(1, true);
+        while pair.arrive(1, false).unwrap() {}
+    }
+    pair.settle();
+    assert_eq!(pair.sides[0].ended.len(), 70_000);
+    assert!(pair.sides[0].ended.values().all(|(status, _)| *status == Status::Ok));
+}
+
+/// Pitfall 15: a call ends at its deadline though nobody answers, and its late answer frees what it
+/// held.
+#[test]
+fn pitfall_15_every_call_ends_at_its_deadline() {
+    let mut pair = Pair::new(small());
+    let cookie = pair.call(0, 1, 8, 0, 5 * TICK_NS).unwrap();
+    pair.depart(0, true);
+    pair.arrive(0, false).unwrap();
+    pair.advance(4 * TICK_NS);
+    assert!(pair.sides[0].ended.is_empty());
+    pair.advance(2 * TICK_NS);
+    assert_eq!(pair.sides[0].ended[&cookie].0, Status::DeadlineExceeded);
+    assert_eq!(pair.sides[0].connection.usage().calls, 1, "the answer is still to come");
+    pair.settle();
+    assert_eq!(pair.sides[0].connection.usage(), Usage::default());
+    assert_eq!(pair.sides[0].connection.counters().late, 1);
+}
+
+/// A cancellation reaches the server, and may cross the answer.
+#[test]
+fn a_cancelled_call_ends_at_once_and_the_server_hears_of_it() {
+    let mut pair = Pair::new(small());
+    let cookie = pair.call(0, 1, 8, 0, LONG_NS).unwrap();
+    pair.depart(0, true);
+    pair.arrive(0, false).unwrap();
+    pair.sides[0].cancel(cookie);
+    assert_eq!(pair.sides[0].ended[&cookie].0, Status::Cancelled);
+    let id = pair.sides[1].requests[0].id;
+    assert!(!pair.sides[1].connection.is_cancelled(id));
+    pair.depart(0, true);
+    pair.arrive(0, false).unwrap();
+    assert!(pair.sides[1].connection.is_cancelled(id));
+    pair.settle();
+    assert_eq!(pair.sides[0].connection.usage(), Usage::default());
+}
+
+/// Back-pressure names what is short, and loses nothing.
+#[test]
+fn refusals_say_what_is_short() {
+    let mut pair = Pair::new(small());
+    let (made, refused) = call_until_busy(&mut pair, 0, 8);
+    assert_eq!(refused, Refused::Busy(Busy::Responses), "256 B for responses are four lines");
+    assert_eq!(made, 4);
+    let mut pair = Pair::new(small());
+    let (made, refused) = call_until_busy(&mut pair, 0, 200);
+    assert_eq!(refused, Refused::Busy(Busy::Ring));
+    assert!(made >= 1);
+    pair.settle();
+    assert_eq!(pair.sides[0].ended.len(), made);
+    let roomy = Geometry::new(1 << 14, 1 << 13, 1 << 10).unwrap();
+    let mut pair = Pair::new(Setup { geometry: roomy, ..Setup::default() });
+    let (made, refused) = call_until_busy(&mut pair, 0, 8);
+    assert_eq!((made, refused), (usize::from(CALLS), Refused::Busy(Busy::Calls)));
+}
+
+/// Rule C3.1: what a wrap skips is never the place of a response, wherever in the ring it falls.
+#[test]
+fn a_wrap_never_takes_the_place_of_a_response() {
+    for (start_lines, len_bytes) in (0..16).flat_map(|at| [(at, 20), (at, 100), (at, 200)]) {
+        let mut pair = Pair::new(Setup { start_lines, ..small() });
+        for _ in 0..4 {
+            pair.call(1, 1, 8, 32, LONG_NS).unwrap();
+        }
+        pair.depart(1, true);
+        while pair.arrive(1, false).unwrap() {}
+        // Requests, a batch each, as many as go; the peer gives nothing back.
+        while pair.call(0, 1, len_bytes, 0, LONG_NS).is_ok() {
+            assert_eq!(pair.depart(0, true), 1);
+        }
+        for answer in 0..4 {
+            pair.reply(0, 0, 32);
+            assert_eq!(pair.depart(0, true), 1, "answer {answer} from line {start_lines}");
+        }
+        pair.settle();
+    }
+}

@@ -1,0 +1,159 @@
+//! Sizes and policies of a worker.
+
+use core::time::Duration;
+
+use proto::copyrpc::{FlushPolicy, Geometry, GeometryError, SLOTS_MAX};
+
+/// What carries batches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum TransportKind {
+    /// A queue pair for each peer.
+    #[default]
+    Rc,
+    /// A few initiators and one target for all peers.
+    Dc,
+}
+
+/// What a worker is made of. Both sides of a connection may differ in everything but the transport.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// What carries batches.
+    pub transport: TransportKind,
+    /// DC: initiators; peers are spread over them.
+    pub dcis: u16,
+    /// Peers at a time.
+    pub peers_max: u16,
+    /// Ring that each peer writes into; a power of two.
+    pub ring_bytes: usize,
+    /// Share of it that is kept for responses.
+    pub response_bytes: usize,
+    /// Longest batch; longer bodies go by rendezvous.
+    pub batch_bytes: usize,
+    /// Longest body that comes or goes by rendezvous, from registered memory.
+    pub large_bytes: u32,
+    /// Registered memory that each peer may make this side use for rendezvous.
+    pub large_memory_bytes: usize,
+    /// Calls in flight per peer.
+    pub calls_max: u16,
+    /// When batches are posted.
+    pub flush: FlushPolicy,
+    /// A completion is asked for at least every so many batches.
+    pub signal_interval: u16,
+    /// Batches up to this length go into the work queue entry; 0: none do.
+    pub inline_bytes: usize,
+    /// One doorbell for all batches that a poll posts to a queue; otherwise one each.
+    pub doorbell_batching: bool,
+    /// Whether [`Worker::sleep`](crate::Worker::sleep) is possible. It costs each sender to this
+    /// worker a barrier per doorbell.
+    pub may_sleep: bool,
+    /// RC: one shared receive queue instead of one for each peer.
+    pub shared_receives: bool,
+    /// Entries of the receive queue, or of each.
+    pub receives: u16,
+    /// 64-byte blocks of each send queue.
+    pub send_blocks: u16,
+    /// Completions handled per poll.
+    pub poll_budget: u16,
+    /// Longest time that credit waits for a batch to ride on.
+    pub credit_delay: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            transport: TransportKind::Rc,
+            dcis: 1,
+            peers_max: 64,
+            ring_bytes: 1 << 18,
+            response_bytes: 1 << 17,
+            batch_bytes: 1 << 14,
+            large_bytes: 1 << 26,
+            large_memory_bytes: 1 << 28,
+            calls_max: 1024,
+            flush: FlushPolicy::default(),
+            signal_interval: 16,
+            inline_bytes: 220,
+            doorbell_batching: true,
+            may_sleep: true,
+            shared_receives: true,
+            receives: 1024,
+            send_blocks: 256,
+            poll_budget: 64,
+            credit_delay: Duration::from_micros(100),
+        }
+    }
+}
+
+/// Why a worker cannot be made like that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// Of the ring.
+    #[error(transparent)]
+    Geometry(#[from] GeometryError),
+    /// Zero, or more than possible.
+    #[error("`{what}` is {asked}; 1 to {max} are possible")]
+    Range {
+        /// The field.
+        what: &'static str,
+        /// Its value.
+        asked: usize,
+        /// Largest value.
+        max: usize,
+    },
+}
+
+/// Bytes of a WQE before inline data: control, remote address, length; DC adds an address vector.
+const INLINE_HEADER_BYTES: usize = 16 + 16 + 4;
+const AV_BYTES: usize = 48;
+/// Bytes that a WQE can have: 63 octowords.
+const WQE_BYTES_MAX: usize = 63 * 16;
+
+impl Config {
+    /// Sizes of the ring.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`]: the first value that is impossible.
+    pub fn geometry(&self) -> Result<Geometry, ConfigError> {
+        let ranges = [
+            ("dcis", self.dcis.into(), 256),
+            ("peers_max", self.peers_max.into(), usize::from(SLOTS_MAX)),
+            ("calls_max", self.calls_max.into(), usize::from(u16::MAX) - 1),
+            ("signal_interval", self.signal_interval.into(), usize::from(self.send_blocks) / 4),
+            ("receives", self.receives.into(), 1 << 15),
+            ("send_blocks", self.send_blocks.into(), 1 << 15),
+            ("poll_budget", self.poll_budget.into(), usize::from(u16::MAX)),
+        ];
+        for (what, asked, max) in ranges {
+            if asked == 0 || asked > max {
+                return Err(ConfigError::Range { what, asked, max });
+            }
+        }
+        Ok(Geometry::new(self.ring_bytes, self.response_bytes, self.batch_bytes)?)
+    }
+
+    /// Longest batch that goes into a work queue entry.
+    pub(crate) fn inline_limit(&self) -> usize {
+        let av_bytes = if self.transport == TransportKind::Dc { AV_BYTES } else { 0 };
+        self.inline_bytes.min(WQE_BYTES_MAX - INLINE_HEADER_BYTES - av_bytes)
+    }
+
+    pub(crate) fn credit_delay_ns(&self) -> u64 {
+        u64::try_from(self.credit_delay.as_nanos()).unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_is_possible_and_zeros_are_not() {
+        assert!(Config::default().geometry().is_ok());
+        let none = Config { calls_max: 0, ..Config::default() };
+        let error = none.geometry().unwrap_err();
+        assert_eq!(error.to_string(), "`calls_max` is 0; 1 to 65534 are possible");
+        let odd = Config { ring_bytes: 1000, ..Config::default() };
+        assert!(matches!(odd.geometry(), Err(ConfigError::Geometry(_))));
+    }
+}

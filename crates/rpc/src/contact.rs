@@ -1,0 +1,209 @@
+//! What two workers tell each other to become peers.
+//!
+//! ```text
+//!  │ transport, link, path │ QPN, PSN │ LID or GID │ DC key │ ring address, rkey │ hello (proto) │
+//! ```
+
+use proto::copyrpc::{HELLO_BYTES, Hello, HelloError};
+use verbs::{
+    AddressVector, DcKey, Endpoint, Gid, GidRoute, Lid, Psn, Qpn, RemoteSlice, Rkey, Route,
+};
+use zerocopy::{
+    FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
+    little_endian::{U16, U32, U64},
+};
+
+use crate::TransportKind;
+
+const CONTACT_BYTES: usize = size_of::<Bytes>();
+const LINK_LID: u8 = 1;
+const LINK_GID: u8 = 2;
+
+/// What a worker tells a worker that is to become its peer. Opaque bytes, to be carried by any
+/// means: a socket, a file, a bootstrap service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Invitation([u8; Self::BYTES]);
+
+impl Invitation {
+    /// Length of every invitation.
+    pub const BYTES: usize = CONTACT_BYTES + HELLO_BYTES;
+
+    /// As bytes.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// From bytes, which [`Worker::connect`](crate::Worker::connect) will judge.
+    ///
+    /// # Errors
+    ///
+    /// [`ContactError::Length`].
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, ContactError> {
+        bytes.try_into().map(Self).map_err(|_| ContactError::Length(bytes.len()))
+    }
+
+    pub(crate) fn new(contact: &Contact, hello: &Hello) -> Self {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..CONTACT_BYTES].copy_from_slice(contact.to_bytes().as_bytes());
+        bytes[CONTACT_BYTES..].copy_from_slice(&hello.encode());
+        Self(bytes)
+    }
+
+    pub(crate) fn parse(&self) -> Result<(Contact, Result<Hello, HelloError>), ContactError> {
+        let (contact, hello) = self.0.split_at(CONTACT_BYTES);
+        let bytes = Bytes::read_from_bytes(contact).map_err(|_| ContactError::Field("length"))?;
+        Ok((Contact::from_bytes(&bytes)?, Hello::decode(hello)))
+    }
+}
+
+/// Why bytes are no invitation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ContactError {
+    /// Wrong length.
+    #[error("it has {0} B, an invitation has {expected} B", expected = Invitation::BYTES)]
+    Length(usize),
+    /// A value that no worker writes.
+    #[error("its {0} is impossible")]
+    Field(&'static str),
+}
+
+/// Where a worker's queue pair and ring are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Contact {
+    pub(crate) transport: TransportKind,
+    pub(crate) endpoint: Endpoint,
+    pub(crate) psn: Psn,
+    /// DC: what requests to the target must carry.
+    pub(crate) key: DcKey,
+    pub(crate) ring: RemoteSlice,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Bytes {
+    transport: u8,
+    link: u8,
+    service_level: u8,
+    source_gid_index: u8,
+    hop_limit: u8,
+    traffic_class: u8,
+    mac: [u8; 6],
+    qpn: U32,
+    psn: U32,
+    flow_label: U32,
+    lid: U16,
+    reserved: [u8; 2],
+    gid: [u8; 16],
+    key: U64,
+    addr: U64,
+    rkey: U32,
+}
+
+impl Contact {
+    fn to_bytes(self) -> Bytes {
+        let Endpoint { address: AddressVector { route, service_level }, qpn } = self.endpoint;
+        let mut bytes = Bytes {
+            transport: match self.transport {
+                TransportKind::Rc => 1,
+                TransportKind::Dc => 2,
+            },
+            link: LINK_LID,
+            service_level,
+            source_gid_index: 0,
+            hop_limit: 0,
+            traffic_class: 0,
+            mac: [0; 6],
+            qpn: qpn.get().into(),
+            psn: self.psn.get().into(),
+            flow_label: 0.into(),
+            lid: 0.into(),
+            reserved: [0; 2],
+            gid: [0; 16],
+            key: self.key.get().into(),
+            addr: self.ring.addr.into(),
+            rkey: self.ring.rkey.get().into(),
+        };
+        match route {
+            Route::Lid(lid) => bytes.lid = lid.get().into(),
+            Route::Gid(route) => {
+                bytes.link = LINK_GID;
+                bytes.source_gid_index = route.source_gid_index;
+                bytes.hop_limit = route.hop_limit;
+                bytes.traffic_class = route.traffic_class;
+                bytes.mac = route.mac;
+                bytes.flow_label = route.flow_label.into();
+                bytes.gid = route.gid.to_bytes();
+            }
+        }
+        bytes
+    }
+
+    fn from_bytes(bytes: &Bytes) -> Result<Self, ContactError> {
+        let transport = match bytes.transport {
+            1 => TransportKind::Rc,
+            2 => TransportKind::Dc,
+            _ => return Err(ContactError::Field("transport")),
+        };
+        let route = match bytes.link {
+            LINK_LID => Route::Lid(Lid::new(bytes.lid.get())),
+            LINK_GID => Route::Gid(GidRoute {
+                gid: Gid::new(bytes.gid),
+                mac: bytes.mac,
+                source_gid_index: bytes.source_gid_index,
+                hop_limit: bytes.hop_limit,
+                traffic_class: bytes.traffic_class,
+                flow_label: bytes.flow_label.get(),
+            }),
+            _ => return Err(ContactError::Field("link")),
+        };
+        let qpn = Qpn::new(bytes.qpn.get()).ok_or(ContactError::Field("queue pair number"))?;
+        let psn = Psn::new(bytes.psn.get()).ok_or(ContactError::Field("packet number"))?;
+        let address = AddressVector { route, service_level: bytes.service_level };
+        Ok(Self {
+            transport,
+            endpoint: Endpoint { address, qpn },
+            psn,
+            key: DcKey::new(bytes.key.get()),
+            ring: RemoteSlice { addr: bytes.addr.get(), rkey: Rkey::new(bytes.rkey.get()) },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_contact_survives_its_bytes_with_both_kinds_of_address() {
+        let gid = GidRoute {
+            gid: Gid::new([7; 16]),
+            mac: [1, 2, 3, 4, 5, 6],
+            source_gid_index: 3,
+            hop_limit: 64,
+            traffic_class: 106,
+            flow_label: 0xa_bcde,
+        };
+        for route in [Route::Lid(Lid::new(9)), Route::Gid(gid)] {
+            let contact = Contact {
+                transport: TransportKind::Dc,
+                endpoint: Endpoint {
+                    address: AddressVector { route, service_level: 2 },
+                    qpn: Qpn::new(0x1234).unwrap(),
+                },
+                psn: Psn::new(77).unwrap(),
+                key: DcKey::new(1 << 60),
+                ring: RemoteSlice { addr: 1 << 50, rkey: Rkey::new(5) },
+            };
+            assert_eq!(Contact::from_bytes(&contact.to_bytes()), Ok(contact));
+        }
+    }
+
+    #[test]
+    fn wrong_bytes_say_what_is_wrong() {
+        let short = ContactError::Length(3);
+        assert_eq!(Invitation::from_bytes(&[0; 3]), Err(short));
+        let zeros = Invitation::from_bytes(&[0; Invitation::BYTES]).unwrap();
+        assert_eq!(zeros.parse(), Err(ContactError::Field("transport")));
+    }
+}

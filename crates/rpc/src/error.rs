@@ -1,0 +1,170 @@
+//! What can go wrong, by operation.
+
+use proto::{
+    Status,
+    copyrpc::{Busy, HelloError, Violation},
+};
+use verbs::{CreateError, Lid, MemoryError, ModifyError, PostRecvError};
+
+use crate::{ConfigError, ContactError, Range};
+
+/// Why a worker was not made.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The settings contradict each other.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The NIC refused a queue.
+    #[error("cannot create the worker's queues: {0}")]
+    Create(#[from] CreateError),
+    /// The NIC refused a state.
+    #[error("cannot start the worker's queues: {0}")]
+    Modify(#[from] ModifyError),
+    /// The NIC refused a receive.
+    #[error("cannot post the worker's receives: {0}")]
+    Receive(#[from] PostRecvError),
+}
+
+/// Why two workers did not become peers.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// Close a peer first, or raise `peers_max`.
+    #[error("all {max} places for peers are taken; close a peer or raise `peers_max`")]
+    Full {
+        /// Places.
+        max: u16,
+    },
+    /// The NIC refused a queue.
+    #[error("cannot create a queue pair for the peer: {0}")]
+    Create(#[from] CreateError),
+    /// The NIC refused memory.
+    #[error("cannot register a ring for the peer: {0}")]
+    Memory(#[from] MemoryError),
+    /// The NIC refused the connection.
+    #[error("cannot connect to the peer: {0}")]
+    Modify(#[from] ModifyError),
+    /// The NIC refused a receive.
+    #[error("cannot post receives for the peer: {0}")]
+    Receive(#[from] PostRecvError),
+    /// The peer's invitation is none.
+    #[error("the peer's invitation is broken: {0}")]
+    Contact(#[from] ContactError),
+    /// The peer's version or sizes.
+    #[error(transparent)]
+    Hello(#[from] HelloError),
+    /// The peer uses another transport, or another kind of address.
+    #[error("the peer uses {theirs}, this side {ours}; configure both alike")]
+    Transport {
+        /// Of the peer.
+        theirs: &'static str,
+        /// Of this side.
+        ours: &'static str,
+    },
+    /// The peer was never invited, is connected, or was closed.
+    #[error("the peer does not wait for an invitation")]
+    NotInvited,
+}
+
+/// Why a call was not made. Nothing has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// Back-pressure: poll, then try again.
+    #[error("{0}; poll, then call again")]
+    Busy(#[from] Busy),
+    /// Too long.
+    #[error("a body of {len_bytes} B exceeds {max_bytes} B")]
+    TooLong {
+        /// Of the body.
+        len_bytes: usize,
+        /// Possible.
+        max_bytes: usize,
+    },
+    /// No response of this length fits.
+    #[error("a response of up to {asked_bytes} B exceeds the ring's share of {max_bytes} B")]
+    NoPlace {
+        /// Asked for.
+        asked_bytes: usize,
+        /// Of the share.
+        max_bytes: usize,
+    },
+    /// The memory for large bodies to or from this peer is in use. Poll, then try again.
+    #[error("no registered memory for a body of {len_bytes} B: `large_memory_bytes` is in use")]
+    NoMemory {
+        /// Of the body.
+        len_bytes: usize,
+    },
+    /// A future's worker was called inside a callback, which has the worker itself.
+    #[error("called inside a callback; use the worker that it is given")]
+    Nested,
+    /// The peer is not connected, or not any more.
+    #[error("the peer is not connected")]
+    NotConnected,
+}
+
+/// Why memory of a peer is not accessed. Nothing has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TransferError {
+    /// The peer's region is shorter.
+    #[error("{0:?} exceeds the peer's region")]
+    Remote(Range),
+    /// This side's region is shorter, or 2 GiB are exceeded.
+    #[error("{0:?} exceeds this side's region, or 2 GiB")]
+    Local(Range),
+    /// The peer is not connected, or not any more.
+    #[error("the peer is not connected")]
+    NotConnected,
+}
+
+/// Why an answer was not sent. The request counts as answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReplyError {
+    /// Too long; the caller was told so.
+    #[error("a response of {len_bytes} B exceeds the {max_bytes} B that the caller accepts")]
+    TooLong {
+        /// Of the response.
+        len_bytes: usize,
+        /// Accepted.
+        max_bytes: usize,
+    },
+    /// There is no registered memory for it; the caller was told so.
+    #[error("no registered memory for a response of {len_bytes} B: `large_memory_bytes` is in use")]
+    NoMemory {
+        /// Of the response.
+        len_bytes: usize,
+    },
+    /// The connection has ended meanwhile.
+    #[error("the caller is gone")]
+    Gone,
+}
+
+/// Why a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CloseReason {
+    /// This side closed it.
+    #[error("closed by this side")]
+    Closed,
+    /// The peer broke the protocol.
+    #[error("the peer broke the protocol: {0}")]
+    Violation(#[from] Violation),
+    /// The NIC could not reach the peer, or the peer refused an access.
+    #[error("the connection failed: {0}")]
+    Failed(verbs::Failure),
+    /// The NIC could not take a request.
+    #[error("the queue pair went to an error state")]
+    QueuePair,
+    /// The process or node behind the port is gone.
+    #[error("the peer's port {0} is gone")]
+    PeerGone(Lid),
+}
+
+impl CloseReason {
+    /// How calls end that were in flight.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        match self {
+            Self::Closed => Status::Cancelled,
+            Self::Violation(_) => Status::Internal,
+            Self::Failed(_) | Self::QueuePair | Self::PeerGone(_) => Status::Unavailable,
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! What a program does with what arrives.
+
+use proto::Status;
+use verbs::Nic;
+
+use crate::{CloseReason, PeerId, Token, Worker};
+
+/// A request as it arrived.
+#[derive(Debug)]
+pub struct Request<'a> {
+    /// To be answered, now or later.
+    pub token: Token,
+    /// Which method.
+    pub method: u16,
+    /// Its body: a private copy, valid during the callback.
+    pub body: &'a [u8],
+    /// Time that the caller will wait, counted from when it made the call.
+    pub timeout_us: u32,
+}
+
+/// Callbacks of [`Worker::poll`].
+///
+/// They get the worker, so they may call, reply, cancel and close from inside. A poll from inside a
+/// callback does nothing and returns 0.
+pub trait Handler<N: Nic> {
+    /// A peer asks. To answer later, keep the token.
+    fn request(&mut self, worker: &mut Worker<N>, request: Request<'_>);
+
+    /// A call has ended: `cookie` is what it was made with. `body` is empty unless a handler sent
+    /// some.
+    fn response(&mut self, worker: &mut Worker<N>, cookie: u64, status: Status, body: &[u8]);
+
+    /// A connection has ended. Its calls end too, each by [`response`](Self::response).
+    fn closed(&mut self, worker: &mut Worker<N>, peer: PeerId, reason: CloseReason) {
+        let _ = (worker, peer, reason);
+    }
+}

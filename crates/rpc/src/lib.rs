@@ -1,0 +1,44 @@
+//! Runs the copyrpc core on any NIC.
+//!
+//! ```text
+//!  program        call, reply                          Handler::{request, response}
+//!                    │                                        ▲
+//!  Worker         Connection (proto) ── batch ──┐      Connection (proto)
+//!                                               │             ▲ copied once
+//!  verbs::Nic     send queue: WRITE_IMM ────────┴──▶ ring, one completion per batch
+//! ```
+//!
+//! A [`Worker`] is what one thread uses: it owns queue pairs, rings and connections, and does
+//! everything inside [`Worker::poll`]. Two workers become peers by handing each other an
+//! [`Invitation`], by any means.
+//!
+//! What calls promise: each ends exactly once, with a response or a [`Status`], at the latest at its
+//! deadline plus [`TICK_NS`] plus the time between polls. A request is executed at most once.
+
+#![forbid(unsafe_code)]
+
+mod config;
+mod contact;
+mod error;
+pub mod futures;
+mod handler;
+mod large;
+mod peer;
+mod queue;
+mod receives;
+mod region;
+mod token;
+mod worker;
+
+pub use config::{Config, ConfigError, TransportKind};
+pub use contact::{ContactError, Invitation};
+pub use error::{CallError, CloseReason, ConnectError, OpenError, ReplyError, TransferError};
+pub use handler::{Handler, Request};
+pub use peer::PeerId;
+pub use proto::{
+    Status,
+    copyrpc::{Busy, CallId, Counters, FlushPolicy, TICK_NS, Violation},
+};
+pub use region::{Range, Region, RemoteRegion};
+pub use token::Token;
+pub use worker::{Call, Stats, Worker};

@@ -1,0 +1,97 @@
+//! One peer: its connection, its rings, and how it is reached.
+
+use proto::copyrpc::{CallId, Connection, Hello, LINE_BYTES, RequestId};
+use verbs::{Destination, Lid, MemoryRegion as _, Nic, Psn, RemoteSlice};
+
+use crate::large::{Buffers, Lent};
+
+/// Names a peer among all that a worker ever had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PeerId {
+    pub(crate) slot: u16,
+    pub(crate) generation: u32,
+}
+
+/// Where a peer's batches come from and ours go.
+pub(crate) struct Peer<N: Nic> {
+    pub(crate) link: Link<N>,
+    /// What this side told the peer.
+    pub(crate) hello: Hello,
+    pub(crate) psn: Psn,
+    /// Ring that the peer writes, and after it the word for credit.
+    pub(crate) ring: N::Mr,
+    /// Of [`Worker::queues`](crate::Worker).
+    pub(crate) queue: u16,
+    /// In the list of peers that may have something to post.
+    pub(crate) is_dirty: bool,
+}
+
+/// How far the two sides are.
+pub(crate) enum Link<N: Nic> {
+    /// The peer has this side's invitation. Batches that came before its own are kept.
+    Invited { early: Vec<u32> },
+    /// Connected.
+    Live(Box<Live<N>>),
+}
+
+/// A connection and the peer's memory.
+pub(crate) struct Live<N: Nic> {
+    pub(crate) connection: Connection,
+    /// The peer's ring.
+    pub(crate) remote: RemoteSlice,
+    /// Mirror of the peer's ring: batches that are not inline are gathered from here, from the
+    /// offset at which they will lie there. Owned by the NIC from posting to credit.
+    pub(crate) staging: N::Mr,
+    /// The peer's port, if it is known by LID.
+    pub(crate) lid: Option<Lid>,
+    /// Memory for large bodies.
+    pub(crate) buffers: Buffers<N>,
+    /// Bodies of calls: the peer reads them until it answers.
+    pub(crate) lent_requests: Lent<N, CallId>,
+    /// Bodies of answers: the peer reads them until it releases them.
+    pub(crate) lent_responses: Lent<N, RequestId>,
+    /// DC: where requests go.
+    pub(crate) destination: Option<Destination>,
+}
+
+impl<N: Nic> Live<N> {
+    /// The call was answered: the peer does not read its body any more.
+    #[inline]
+    pub(crate) fn answered(&mut self, call: CallId) {
+        if let Some(buffer) = self.lent_requests.end(&call) {
+            self.buffers.give(buffer);
+        }
+    }
+
+    /// The peer has fetched the answer.
+    pub(crate) fn released(&mut self, request: RequestId) {
+        if let Some(buffer) = self.lent_responses.end(&request) {
+            self.buffers.give(buffer);
+        }
+    }
+
+    /// The peer's word for credit.
+    pub(crate) fn credit_word(&self) -> RemoteSlice {
+        let ring_bytes = self.connection.config().peer.geometry.ring_bytes();
+        RemoteSlice { addr: self.remote.addr + ring_bytes as u64, rkey: self.remote.rkey }
+    }
+}
+
+impl<N: Nic> Peer<N> {
+    /// Bytes of a ring with its credit word, which gets a line of its own.
+    pub(crate) fn ring_bytes(hello: &Hello) -> usize {
+        hello.geometry.ring_bytes() + LINE_BYTES
+    }
+
+    /// The word that the peer writes credit to.
+    pub(crate) fn read_credit(&self) -> u64 {
+        self.ring.load_u64(self.hello.geometry.ring_bytes())
+    }
+
+    pub(crate) fn live(&mut self) -> Option<&mut Live<N>> {
+        match &mut self.link {
+            Link::Live(live) => Some(live),
+            Link::Invited { .. } => None,
+        }
+    }
+}

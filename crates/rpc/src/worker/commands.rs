@@ -1,0 +1,215 @@
+//! Calls and answers.
+
+use proto::{
+    Status,
+    copyrpc::{Call as CoreCall, CallId, Refused, ReplyError as CoreReplyError, RequestId},
+};
+use verbs::Nic;
+
+use super::{Call, Worker};
+use crate::{CallError, PeerId, ReplyError, Token, token::Answering};
+
+impl<N: Nic> Worker<N> {
+    /// Makes a call. It leaves at a later [`poll`](Self::poll), when the flush policy says so.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`]: nothing has changed.
+    #[inline]
+    pub fn call(&mut self, peer: PeerId, call: &Call, body: &[u8]) -> Result<CallId, CallError> {
+        self.call_with(peer, call, body.len(), |to| to.copy_from_slice(body))
+    }
+
+    /// Makes a call whose body `fill` writes: `len_bytes` zeroed bytes of private memory.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`]: nothing has changed and `fill` was not called.
+    #[inline]
+    pub fn call_with(
+        &mut self,
+        peer: PeerId,
+        call: &Call,
+        len_bytes: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<CallId, CallError> {
+        let now_ns = self.now_ns;
+        let timeout_ns = u64::try_from(call.timeout.as_nanos()).unwrap_or(u64::MAX);
+        let call = CoreCall {
+            method: call.method,
+            response_bytes: call.response_bytes,
+            deadline_ns: now_ns.saturating_add(timeout_ns),
+            cookie: call.cookie,
+        };
+        let live = self.live(peer).ok_or(CallError::NotConnected)?;
+        if len_bytes > live.connection.request_bytes_max() {
+            return self.call_large(peer, &call, len_bytes, fill);
+        }
+        let id = live.connection.call(&call, len_bytes, now_ns, fill)?;
+        self.mark_dirty(peer);
+        Ok(id)
+    }
+
+    /// Lends the body to the peer, which fetches it.
+    fn call_large(
+        &mut self,
+        peer: PeerId,
+        call: &CoreCall,
+        len_bytes: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<CallId, CallError> {
+        let now_ns = self.now_ns;
+        let live = self.live(peer).ok_or(CallError::NotConnected)?;
+        let max_bytes = live.connection.config().peer.large_bytes_max as usize;
+        if len_bytes > max_bytes {
+            return Err(CallError::TooLong { len_bytes, max_bytes });
+        }
+        let buffer =
+            self.take_buffer(peer, len_bytes).map_err(|_| CallError::NoMemory { len_bytes })?;
+        let live = self.live(peer).ok_or(CallError::NotConnected)?;
+        match live.connection.call_large(call, buffer.large(), now_ns) {
+            Ok(id) => {
+                // The peer reads it only once the batch has left, at a later poll.
+                buffer.write(&filled(len_bytes, fill));
+                live.lent_requests.put(id, buffer);
+                self.mark_dirty(peer);
+                Ok(id)
+            }
+            Err(refused) => {
+                live.buffers.give(buffer);
+                Err(refused.into())
+            }
+        }
+    }
+
+    /// Gives a call up: it ends with [`Status::Cancelled`] at the next poll, unless it has ended.
+    /// The peer is told; it may have executed the call.
+    pub fn cancel(&mut self, peer: PeerId, call: CallId) {
+        let Some(live) = self.live(peer) else { return };
+        if let Some(cookie) = live.connection.cancel(call) {
+            self.ended.push_back((cookie, Status::Cancelled));
+            self.mark_dirty(peer);
+        }
+    }
+
+    /// Answers a request. There is always a place for the answer; it leaves at a later poll.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplyError`]; the request counts as answered.
+    #[inline]
+    pub fn reply(&mut self, token: Token, status: Status, body: &[u8]) -> Result<(), ReplyError> {
+        self.reply_with(token, status, body.len(), |to| to.copy_from_slice(body))
+    }
+
+    /// Answers a request with a body that `fill` writes: `len_bytes` zeroed bytes of private memory.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplyError`]; the request counts as answered.
+    #[inline]
+    pub fn reply_with(
+        &mut self,
+        token: Token,
+        status: Status,
+        len_bytes: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<(), ReplyError> {
+        let Answering { peer, request: id, lease } = token.redeem();
+        self.end_lease(peer, lease);
+        let now_ns = self.now_ns;
+        let live = self.live(peer).ok_or(ReplyError::Gone)?;
+        let max_bytes = live.connection.response_bytes_max(id).ok_or(ReplyError::Gone)?;
+        let outcome = if len_bytes > max_bytes && status == Status::Ok {
+            self.reply_large(peer, id, len_bytes, fill)
+        } else {
+            live.connection.reply(id, status, len_bytes, now_ns, fill).map_err(ReplyError::from)
+        };
+        match outcome {
+            Err(ReplyError::TooLong { .. }) => self.answer(peer, id, Status::OutOfRange),
+            Err(ReplyError::NoMemory { .. }) => self.answer(peer, id, Status::ResourceExhausted),
+            _ => self.mark_dirty(peer),
+        }
+        outcome
+    }
+
+    /// Lends the answer to the caller, which fetches it.
+    fn reply_large(
+        &mut self,
+        peer: PeerId,
+        id: RequestId,
+        len_bytes: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<(), ReplyError> {
+        let now_ns = self.now_ns;
+        let live = self.live(peer).ok_or(ReplyError::Gone)?;
+        let max_bytes = live.connection.config().peer.large_bytes_max as usize;
+        if len_bytes > max_bytes {
+            return Err(ReplyError::TooLong { len_bytes, max_bytes });
+        }
+        let buffer =
+            self.take_buffer(peer, len_bytes).map_err(|_| ReplyError::NoMemory { len_bytes })?;
+        buffer.write(&filled(len_bytes, fill));
+        let live = self.live(peer).ok_or(ReplyError::Gone)?;
+        live.connection.reply_large(id, buffer.large(), now_ns)?;
+        live.lent_responses.put(id, buffer);
+        Ok(())
+    }
+
+    /// Answers without body, which fits whatever the caller set aside.
+    pub(super) fn answer(&mut self, peer: PeerId, id: RequestId, status: Status) {
+        let now_ns = self.now_ns;
+        if let Some(live) = self.live(peer) {
+            // It fails only if the request was answered, and then nothing is owed.
+            let _ = live.connection.reply(id, status, 0, now_ns, |_| ());
+            self.mark_dirty(peer);
+        }
+    }
+
+    /// Whether the caller of a request does not wait any more.
+    #[must_use]
+    pub fn is_cancelled(&mut self, token: &Token) -> bool {
+        let Answering { peer, request, .. } = token.answering;
+        self.live(peer).is_none_or(|live| live.connection.is_cancelled(request))
+    }
+
+    /// Answers requests whose tokens were dropped.
+    pub(super) fn answer_dropped(&mut self) {
+        if self.dropped.borrow().is_empty() {
+            return;
+        }
+        let dropped = self.dropped.take();
+        for Answering { peer, request, lease } in dropped {
+            self.end_lease(peer, lease);
+            self.answer(peer, request, Status::Unknown);
+        }
+    }
+}
+
+/// A large body in private memory.
+fn filled(len_bytes: usize, fill: impl FnOnce(&mut [u8])) -> Vec<u8> {
+    let mut body = vec![0; len_bytes];
+    fill(&mut body);
+    body
+}
+
+impl From<CoreReplyError> for ReplyError {
+    fn from(error: CoreReplyError) -> Self {
+        match error {
+            CoreReplyError::NotThere => Self::Gone,
+            CoreReplyError::TooLong { len_bytes, max_bytes } => {
+                Self::TooLong { len_bytes, max_bytes }
+            }
+        }
+    }
+}
+
+impl From<Refused> for CallError {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Busy(busy) => Self::Busy(busy),
+            Refused::TooLong { len_bytes, max_bytes } => Self::TooLong { len_bytes, max_bytes },
+            Refused::NoPlace { asked_bytes, max_bytes } => Self::NoPlace { asked_bytes, max_bytes },
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! What leaves: batches and credit.
+
+use proto::copyrpc::{CREDIT_BYTES, Emission, FlushPolicy};
+use verbs::{
+    MemoryRegion as _, Nic, Op, Payload, PostSendError, RemoteSlice, SendFlags, SendRequest,
+};
+
+use super::Worker;
+use crate::{
+    CloseReason, Config, PeerId,
+    peer::{Link, Live},
+    queue::{Batch, Queue, What, Work},
+};
+
+/// What became of the batches of a peer.
+enum Departed {
+    /// Nothing is left that waits for anything but new calls.
+    All,
+    /// Some wait: for the policy, for credit, or for space in the queue.
+    Some,
+    Failed(PostSendError),
+}
+
+impl<N: Nic> Worker<N> {
+    /// Posts whatever is due, without waiting for the next poll.
+    pub fn flush(&mut self) {
+        let mut index = 0;
+        while let Some(id) = self.dirty.get(index).copied() {
+            match self.flush_peer(id, false) {
+                Departed::All => {
+                    self.dirty.swap_remove(index);
+                    if let Some(peer) = self.peer(id) {
+                        peer.is_dirty = false;
+                    }
+                }
+                Departed::Some => index += 1,
+                Departed::Failed(error) => {
+                    tracing::warn!(peer = id.slot, %error, "cannot post a batch");
+                    self.dirty.swap_remove(index);
+                    self.end(id, CloseReason::QueuePair);
+                }
+            }
+        }
+        self.ring_queues();
+    }
+
+    /// Tells the NIC of everything that was posted, with one doorbell for each queue.
+    #[inline]
+    fn ring_queues(&mut self) {
+        while let Some(index) = self.unrung.pop() {
+            if let Some(queue) = &mut self.queues[usize::from(index)] {
+                queue.ring();
+            }
+        }
+    }
+
+    fn flush_peer(&mut self, id: PeerId, is_forced: bool) -> Departed {
+        let Self { peers, queues, config, now_ns, stats, flushed_ns, unrung, .. } = self;
+        let place = &mut peers[usize::from(id.slot)];
+        if place.generation != id.generation {
+            return Departed::All;
+        }
+        let Some(peer) = &mut place.peer else { return Departed::All };
+        let index = peer.queue;
+        let Some(queue) = &mut queues[usize::from(index)] else { return Departed::All };
+        let Link::Live(live) = &mut peer.link else { return Departed::All };
+        live.connection.polled();
+        let posted = post_batches(live, queue, config, id, (*now_ns, is_forced));
+        let posted = posted.and_then(|count| {
+            if count > 0 {
+                *flushed_ns = *now_ns;
+            }
+            post_credit(live, queue, config, id, *now_ns)
+        });
+        if queue.is_unrung {
+            unrung.push(index);
+        }
+        match posted {
+            Ok(()) if live.connection.has_gathered() => Departed::Some,
+            Ok(()) => Departed::All,
+            Err(PostSendError::QueueFull { .. }) => {
+                stats.send_queue_full += 1;
+                Departed::Some
+            }
+            Err(error) => Departed::Failed(error),
+        }
+    }
+
+    /// Posts a request that an initiator had not started when it failed for another peer.
+    pub(super) fn post_again(&mut self, index: u16, work: &Work) -> Result<(), PostSendError> {
+        let (peers, queues) = (&mut self.peers, &mut self.queues);
+        let place = &mut peers[usize::from(work.peer.slot)];
+        if place.generation != work.peer.generation {
+            return Ok(());
+        }
+        let Some(live) = place.peer.as_mut().and_then(|peer| peer.live()) else { return Ok(()) };
+        let Some(queue) = &mut queues[usize::from(index)] else { return Ok(()) };
+        let What::Batch(batch) = work.what else {
+            live.connection.credit_lost();
+            return Ok(());
+        };
+        let sges = [live.staging.sge(batch.offset_bytes, batch.len_bytes)];
+        let op = Op::Write {
+            remote: offset(live.remote, batch.offset_bytes),
+            payload: Payload::Gather(&sges),
+            imm: Some(batch.imm),
+        };
+        let flags = SendFlags::SIGNALED | SendFlags::SOLICITED;
+        let request = SendRequest { op, flags, to: live.destination.as_ref() };
+        queue.post(&request, work.peer, work.what, true)?;
+        self.unrung.push(index);
+        Ok(())
+    }
+
+    /// Whether received batches are still to be gathered.
+    pub(super) fn is_coalescing(&self) -> bool {
+        match self.config.flush {
+            FlushPolicy::Coalesce { ns } => self.now_ns < self.flushed_ns + u64::from(ns),
+            _ => false,
+        }
+    }
+}
+
+/// Posts what is due; returns how many batches. Pitfall 11: nothing changes in the connection before
+/// the queue has taken a batch.
+#[inline]
+fn post_batches<N: Nic>(
+    live: &mut Live<N>,
+    queue: &mut Queue<N>,
+    config: &Config,
+    id: PeerId,
+    (now_ns, is_forced): (u64, bool),
+) -> Result<u32, PostSendError> {
+    let mut posted = 0;
+    let inline_limit = config.inline_limit();
+    let is_dc = live.destination.is_some();
+    while let Some(emission) = live.connection.emission(now_ns, is_forced) {
+        let Emission { number, offset_bytes, imm, bytes, is_signaled } = emission;
+        let is_inline = bytes.len() <= inline_limit;
+        // An initiator that fails for one peer must be able to post again what was for others.
+        if !is_inline || is_dc {
+            live.staging.write(offset_bytes, bytes);
+        }
+        let batch = Batch { number, offset_bytes, len_bytes: bytes.len(), imm };
+        let signaled = if is_signaled { SendFlags::SIGNALED } else { SendFlags::empty() };
+        let write = |payload| SendRequest {
+            op: Op::Write { remote: offset(live.remote, offset_bytes), payload, imm: Some(imm) },
+            flags: signaled | SendFlags::SOLICITED,
+            to: live.destination.as_ref(),
+        };
+        let is_batched = config.doorbell_batching;
+        if is_inline {
+            queue.post(&write(Payload::Inline(&[bytes])), id, What::Batch(batch), is_batched)?;
+        } else {
+            let sges = [live.staging.sge(offset_bytes, bytes.len())];
+            queue.post(&write(Payload::Gather(&sges)), id, What::Batch(batch), is_batched)?;
+        }
+        live.connection.posted(now_ns);
+        posted += 1;
+    }
+    Ok(posted)
+}
+
+fn offset(slice: RemoteSlice, offset_bytes: usize) -> RemoteSlice {
+    RemoteSlice { addr: slice.addr + offset_bytes as u64, rkey: slice.rkey }
+}
+
+fn post_credit<N: Nic>(
+    live: &mut Live<N>,
+    queue: &mut Queue<N>,
+    config: &Config,
+    id: PeerId,
+    now_ns: u64,
+) -> Result<(), PostSendError> {
+    let Some((word, imm)) = live.connection.credit_due(now_ns) else { return Ok(()) };
+    const { assert!(CREDIT_BYTES == size_of::<u64>()) };
+    let parts = [&word[..]];
+    let (remote, payload) = (live.credit_word(), Payload::Inline(&parts));
+    let op = Op::Write { remote, payload, imm: Some(imm) };
+    let to = live.destination.as_ref();
+    let request = SendRequest { op, flags: SendFlags::SOLICITED, to };
+    queue.post(&request, id, What::Credit, config.doorbell_batching)?;
+    live.connection.credit_posted();
+    Ok(())
+}

@@ -1,0 +1,181 @@
+//! Calls, answers, and everything that can be switched.
+
+use copyrpc_rpc::{Call, CallError, Config, FlushPolicy, ReplyError, Status};
+
+use crate::rig::{DROP, ECHO, FAIL, LATER, Node, fabric, join, pair, shapes, soft, tight, until};
+
+/// A body that its number determines.
+pub(crate) fn body(number: usize, len_bytes: usize) -> Vec<u8> {
+    (0..len_bytes).map(|at| (number * 31 + at * 7).to_le_bytes()[0]).collect()
+}
+
+/// Calls of every length through rings that are full all the time, in both directions.
+fn storm(a: &mut Node, b: &mut Node, config: &Config, to_b: PeerId, to_a: PeerId) {
+    const CALLS: usize = 400;
+    let longest = config.geometry().unwrap().body_bytes_max();
+    let is_over = |node: &Node| node.program.ended.len() == CALLS;
+    until(&mut [a, b], |_| true);
+    let mut bodies = [Vec::new(), Vec::new()];
+    while !(is_over(a) && is_over(b)) {
+        for (side, (node, to)) in [(&mut *a, to_b), (&mut *b, to_a)].into_iter().enumerate() {
+            while bodies[side].len() < CALLS {
+                let number = bodies[side].len();
+                let body = body(number + side, number * 37 % (longest + 1));
+                match node.call(to, ECHO, &body) {
+                    Ok(_) => bodies[side].push(body),
+                    Err(CallError::Busy(_)) => break,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            node.poll();
+        }
+    }
+    for (node, bodies) in [(&*a, &bodies[0]), (&*b, &bodies[1])] {
+        // By cookie, and so in the order of the calls.
+        for ((status, answer), body) in node.program.ended.values().zip(bodies) {
+            assert_eq!((status, answer), (&Status::Ok, body));
+        }
+        assert_eq!(node.program.closed, []);
+    }
+}
+
+use copyrpc_rpc::PeerId;
+
+#[test]
+fn every_shape_carries_every_length_both_ways() {
+    for config in shapes() {
+        let (mut a, mut b, to_b, to_a) = pair(&config);
+        storm(&mut a, &mut b, &config, to_b, to_a);
+    }
+}
+
+#[test]
+fn every_flush_policy_carries_every_length_both_ways() {
+    let policies = [
+        FlushPolicy::SelfClocked { wqes: 1 },
+        FlushPolicy::Immediate,
+        FlushPolicy::Hold { ns: 10_000 },
+        FlushPolicy::AdaptiveHold { messages: 4 },
+        FlushPolicy::RttHold { permille: 500 },
+        FlushPolicy::PollBudget { polls: 4 },
+        FlushPolicy::Coalesce { ns: 10_000 },
+    ];
+    for flush in policies {
+        let config = Config { flush, ..tight() };
+        let (mut a, mut b, to_b, to_a) = pair(&config);
+        storm(&mut a, &mut b, &config, to_b, to_a);
+    }
+}
+
+/// In strict mode the NIC delays and shuffles what hardware may, and refuses what hardware refuses.
+#[test]
+fn strict_mode_finds_nothing_wrong() {
+    for (seed, config) in shapes().into_iter().enumerate() {
+        let nic = soft(&fabric(), Some(seed as u64 + 1));
+        let (mut a, mut b) = (Node::open_on(&nic, &config), Node::open_on(&nic, &config));
+        let (to_b, to_a) = join(&mut a, &mut b);
+        storm(&mut a, &mut b, &config, to_b, to_a);
+    }
+}
+
+#[test]
+fn a_handler_answers_now_later_with_an_error_or_not_at_all() {
+    let (mut a, mut b, to_b, _) = pair(&tight());
+    for method in [ECHO, LATER, DROP, FAIL] {
+        a.call(to_b, method, b"body").unwrap();
+    }
+    until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.len() == 3);
+    let ended = &a.program.ended;
+    assert_eq!(ended[&0], (Status::Ok, b"body".to_vec()));
+    assert_eq!(ended[&2], (Status::Unknown, Vec::new()));
+    assert_eq!(ended[&3], (Status::NotFound, b"body".to_vec()));
+    let (token, body) = b.program.kept.pop().unwrap();
+    b.worker.reply(token, Status::Ok, &body).unwrap();
+    until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.len() == 4);
+    assert_eq!(a.program.ended[&1], (Status::Ok, b"body".to_vec()));
+}
+
+#[test]
+fn an_answer_that_is_too_long_is_an_error_on_both_sides() {
+    let (mut a, mut b, to_b, _) = pair(&tight());
+    a.call(to_b, LATER, b"x").unwrap();
+    until(&mut [&mut a, &mut b], |nodes| !nodes[1].program.kept.is_empty());
+    let (token, _) = b.program.kept.pop().unwrap();
+    let len_bytes = tight().large_bytes as usize + 1;
+    let error = b.worker.reply(token, Status::Ok, &vec![0; len_bytes]).unwrap_err();
+    assert_eq!(error, ReplyError::TooLong { len_bytes, max_bytes: len_bytes - 1 });
+    until(&mut [&mut a, &mut b], |nodes| !nodes[0].program.ended.is_empty());
+    assert_eq!(a.program.ended[&0], (Status::OutOfRange, Vec::new()));
+}
+
+/// Fault G4: a callback may call, and a poll from inside does nothing.
+#[test]
+fn fault_g4_a_callback_calls_back() {
+    let (mut a, mut b, to_b, to_a) = pair(&tight());
+    b.program.forward = Some(to_a);
+    a.call(to_b, ECHO, b"there and back").unwrap();
+    until(&mut [&mut a, &mut b], |nodes| {
+        !nodes[0].program.ended.is_empty() && !nodes[1].program.ended.is_empty()
+    });
+    assert_eq!(b.program.ended.values().next().unwrap().1, b"there and back");
+}
+
+#[test]
+fn a_worker_calls_itself_through_its_own_port() {
+    let mut a = Node::open(&fabric(), &tight());
+    let (one, from_one) = a.worker.invite().unwrap();
+    let (two, from_two) = a.worker.invite().unwrap();
+    a.worker.connect(one, &from_two).unwrap();
+    a.worker.connect(two, &from_one).unwrap();
+    a.call(one, ECHO, b"self").unwrap();
+    until(&mut [&mut a], |nodes| !nodes[0].program.ended.is_empty());
+    assert_eq!(a.program.ended[&0], (Status::Ok, b"self".to_vec()));
+}
+
+/// Pitfall 6: 64 peers on one initiator with sparse signaling: the queue never fills for ever.
+#[test]
+fn pitfall_6_64_peers_share_one_initiator() {
+    use copyrpc_rpc::TransportKind;
+    let config = Config {
+        transport: TransportKind::Dc,
+        peers_max: 64,
+        send_blocks: 64,
+        signal_interval: 16,
+        receives: 256,
+        ..tight()
+    };
+    let fabric = fabric();
+    let (mut a, mut b) = (Node::open(&fabric, &config), Node::open(&fabric, &config));
+    let peers: Vec<_> = (0..64).map(|_| join(&mut a, &mut b).0).collect();
+    for _ in 0..20 {
+        for to in &peers {
+            a.call(*to, ECHO, b"one of many").unwrap();
+        }
+        let calls = a.program.ended.len() + 64;
+        until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.len() == calls);
+    }
+    assert!(a.program.ended.values().all(|ended| *ended == (Status::Ok, b"one of many".to_vec())));
+}
+
+/// What was gathered while nothing could be posted leaves in one batch.
+#[test]
+fn many_calls_share_one_write() {
+    let (mut a, mut b, to_b, _) = pair(&tight());
+    for _ in 0..8 {
+        a.call(to_b, ECHO, b"small").unwrap();
+    }
+    until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.len() == 8);
+    let counters = a.worker.counters(to_b).unwrap();
+    assert_eq!((counters.batches_out, counters.messages_out), (1, 8));
+    assert_eq!(b.worker.stats().arrivals, 1);
+}
+
+#[test]
+fn a_call_that_cannot_be_made_says_why() {
+    let (mut a, _b, to_b, _) = pair(&tight());
+    let longest = tight().large_bytes as usize;
+    let too_long = a.worker.call_with(to_b, &Call::default(), longest + 1, |_| unreachable!());
+    assert_eq!(too_long, Err(CallError::TooLong { len_bytes: longest + 1, max_bytes: longest }));
+    a.worker.close(to_b);
+    assert_eq!(a.worker.call(to_b, &Call::default(), b""), Err(CallError::NotConnected));
+}

@@ -1,0 +1,132 @@
+//! How calls and connections end.
+
+use copyrpc_rpc::{Call, CloseReason, Config, ConnectError, Status, TICK_NS, TransportKind};
+
+use crate::rig::{ECHO, LATER, Node, fabric, join, pair, tight, until};
+
+fn dc() -> Config {
+    Config { transport: TransportKind::Dc, ..tight() }
+}
+
+/// Pitfall 15: a call whose handler never answers ends at its deadline.
+#[test]
+fn pitfall_15_a_call_ends_at_its_deadline() {
+    let (mut a, mut b, to_b, _) = pair(&tight());
+    let timeout = core::time::Duration::from_millis(20);
+    let start_ns = os::clock::now_ns();
+    a.poll();
+    let call = Call { method: LATER, timeout, cookie: 5, ..Call::default() };
+    a.worker.call(to_b, &call, b"").unwrap();
+    until(&mut [&mut a, &mut b], |nodes| !nodes[0].program.ended.is_empty());
+    assert_eq!(a.program.ended[&5].0, Status::DeadlineExceeded);
+    assert!(os::clock::now_ns() - start_ns + TICK_NS >= 20_000_000, "not before");
+    // The server hears of it, and may answer all the same.
+    until(&mut [&mut a, &mut b], |nodes| nodes[1].worker.stats().arrivals >= 2);
+    let (token, _) = b.program.kept.pop().unwrap();
+    assert!(b.worker.is_cancelled(&token));
+    b.worker.reply(token, Status::Ok, b"late").unwrap();
+    until(&mut [&mut a, &mut b], |nodes| nodes[0].worker.counters(to_b).unwrap().late == 1);
+    assert_eq!(a.program.ended.len(), 1);
+}
+
+#[test]
+fn a_cancelled_call_ends_at_the_next_poll() {
+    let (mut a, mut b, to_b, _) = pair(&tight());
+    let call = Call { method: LATER, cookie: 9, ..Call::default() };
+    let id = a.worker.call(to_b, &call, b"").unwrap();
+    a.worker.cancel(to_b, id);
+    a.worker.cancel(to_b, id);
+    a.poll();
+    assert_eq!(a.program.ended[&9].0, Status::Cancelled);
+    until(&mut [&mut a, &mut b], |nodes| !nodes[1].program.kept.is_empty());
+}
+
+/// A side that closes ends its own calls; the other one learns of it from its NIC.
+#[test]
+fn a_closed_connection_ends_every_call_on_both_sides() {
+    for config in [tight(), dc()] {
+        let (mut a, mut b, to_b, to_a) = pair(&config);
+        a.call(to_b, LATER, b"a").unwrap();
+        b.call(to_a, LATER, b"b").unwrap();
+        until(&mut [&mut a, &mut b], |nodes| {
+            nodes.iter().all(|node| !node.program.kept.is_empty())
+        });
+        a.worker.close(to_b);
+        a.poll();
+        assert_eq!(a.program.ended[&0].0, Status::Cancelled);
+        assert_eq!(a.program.closed, [(to_b, CloseReason::Closed)]);
+        // An answer to a connection that is gone is refused; one that does not know it is lost.
+        let (token, _) = a.program.kept.pop().unwrap();
+        assert!(a.worker.reply(token, Status::Ok, b"").is_err());
+        let (token, _) = b.program.kept.pop().unwrap();
+        b.worker.reply(token, Status::Ok, b"").unwrap();
+        until(&mut [&mut a, &mut b], |nodes| !nodes[1].program.closed.is_empty());
+        assert_eq!(b.program.ended[&0].0, Status::Unavailable, "{config:?}");
+        assert!(matches!(b.program.closed[0].1, CloseReason::Failed(_)));
+    }
+}
+
+/// Faults C3 and D8: places are used again, under new epochs and keys.
+#[test]
+fn fault_d8_peers_come_and_go() {
+    for config in [tight(), dc()] {
+        let fabric = fabric();
+        let (mut a, mut b) = (Node::open(&fabric, &config), Node::open(&fabric, &config));
+        for round in 0..20 {
+            let (to_b, to_a) = join(&mut a, &mut b);
+            a.call(to_b, ECHO, b"again").unwrap();
+            until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.len() > round);
+            assert_eq!(a.program.ended[&(round as u64)], (Status::Ok, b"again".to_vec()));
+            a.worker.close(to_b);
+            b.worker.close(to_a);
+        }
+        assert_eq!((a.worker.peers(), b.worker.peers()), (0, 0));
+        for _ in 0..config.peers_max {
+            a.worker.invite().unwrap();
+        }
+        assert!(matches!(a.worker.invite(), Err(ConnectError::Full { max: 4 })));
+    }
+}
+
+/// Fault D4: an initiator that fails for one peer goes on for the others, and loses none of their
+/// batches.
+#[test]
+fn fault_d4_a_peer_that_is_gone_takes_no_other_with_it() {
+    let config = Config { dcis: 1, ..dc() };
+    let fabric = fabric();
+    let mut nodes: Vec<_> = (0..3).map(|_| Node::open(&fabric, &config)).collect();
+    let [a, b, c] = &mut nodes[..] else { unreachable!() };
+    let (to_b, _) = join(a, b);
+    let (to_c, _) = join(a, c);
+    for round in 0..10 {
+        for to in [to_c, to_b] {
+            let _ = a.call(to, ECHO, b"x");
+        }
+        if round == 4 {
+            // Whatever is on its way to `c` from now on fails.
+            *c = Node::open(&fabric, &config);
+        }
+        a.poll();
+        b.poll();
+        c.poll();
+    }
+    until(&mut [a, b, c], |nodes| nodes[0].program.ended.len() == nodes[0].program.made);
+    let made = a.program.made;
+    assert_eq!(a.program.closed.len(), 1);
+    assert_eq!(a.program.closed[0].0, to_c);
+    assert!(a.worker.is_connected(to_b));
+    a.call(to_b, ECHO, b"still there").unwrap();
+    until(&mut [a, b, c], |nodes| nodes[0].program.ended.len() == made + 1);
+    let bad = a.program.ended.values().filter(|(status, _)| *status != Status::Ok).count();
+    assert!((1..=9).contains(&bad), "{bad} calls of one peer failed");
+}
+
+#[test]
+fn sides_with_different_transports_refuse_each_other() {
+    let fabric = fabric();
+    let (mut a, mut b) = (Node::open(&fabric, &tight()), Node::open(&fabric, &dc()));
+    let (to_b, _) = a.worker.invite().unwrap();
+    let (_, from_b) = b.worker.invite().unwrap();
+    let error = a.worker.connect(to_b, &from_b).unwrap_err();
+    assert_eq!(error.to_string(), "the peer uses DC, this side RC; configure both alike");
+}

@@ -1,0 +1,160 @@
+//! Calls as futures, and requests that are held.
+
+use std::{
+    future::Future as _,
+    pin::pin,
+    task::{Context, Poll, Waker},
+};
+
+use copyrpc_rpc::{
+    Call, CallError, Config, Handler, Request, Status, Token, Worker, futures::AsyncWorker,
+};
+use softnic::Nic;
+
+use crate::rig::{ECHO, LATER, fabric, soft, tight, until};
+
+/// Serves, and calls from inside a callback through the handle that it must not use there.
+#[derive(Default)]
+struct Server {
+    is_slow: bool,
+    kept: Vec<Token>,
+}
+
+impl Handler<Nic> for Server {
+    fn request(&mut self, worker: &mut Worker<Nic>, request: Request<'_>) {
+        if self.is_slow {
+            self.kept.push(request.token);
+        } else {
+            worker.reply(request.token, Status::Ok, request.body).unwrap();
+        }
+    }
+
+    fn response(&mut self, _: &mut Worker<Nic>, _: u64, _: Status, _: &[u8]) {}
+}
+
+type Async = AsyncWorker<Nic, Server>;
+
+fn pair() -> (Async, Async, copyrpc_rpc::PeerId) {
+    let fabric = fabric();
+    let open = || {
+        let nic = softnic::open(&soft(&fabric, None)).unwrap();
+        Worker::open(nic, tight(), os::clock::now_ns()).unwrap()
+    };
+    let (mut a, mut b) = (open(), open());
+    let (to_b, from_a) = a.invite().unwrap();
+    let (to_a, from_b) = b.invite().unwrap();
+    a.connect(to_b, &from_b).unwrap();
+    b.connect(to_a, &from_a).unwrap();
+    let wrap = |worker| AsyncWorker::new(worker, Server::default(), os::clock::now_ns);
+    (wrap(a), wrap(b), to_b)
+}
+
+/// Polls a future while the other side is polled too.
+fn block_on<F: std::future::Future>(future: F, other: &Async) -> F::Output {
+    let mut future = pin!(future);
+    let mut context = Context::from_waker(Waker::noop());
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+            return output;
+        }
+        other.poll();
+    }
+}
+
+#[test]
+fn a_future_ends_with_the_response() {
+    let (a, b, to_b) = pair();
+    let call = a.call(to_b, &Call::default(), b"future").unwrap();
+    assert_eq!(block_on(call, &b), Ok(b"future".to_vec()));
+    let many = (0..3_u8).map(|n| a.call(to_b, &Call::default(), &[n]).unwrap());
+    for (n, call) in many.collect::<Vec<_>>().into_iter().enumerate() {
+        assert_eq!(block_on(call, &b).unwrap(), [u8::try_from(n).unwrap()]);
+    }
+}
+
+/// Fault A13: a future that is dropped cancels its call; nothing of it is left.
+#[test]
+fn fault_a13_a_dropped_future_cancels_its_call() {
+    let (a, b, to_b) = pair();
+    b.with(|_, server| server.is_slow = true).unwrap();
+    for _ in 0..100 {
+        let mut call = Box::pin(a.call(to_b, &Call::default(), b"dropped").unwrap());
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(call.as_mut().poll(&mut context).is_pending());
+        b.poll();
+        drop(call);
+        a.poll();
+        b.poll();
+        let token = b.with(|_, server| server.kept.pop()).unwrap();
+        if let Some(token) = token {
+            b.with(|worker, _| worker.reply(token, Status::Ok, b"late").unwrap()).unwrap();
+        }
+        b.poll();
+        a.poll();
+    }
+    b.with(|_, server| server.is_slow = false).unwrap();
+    let call = a.call(to_b, &Call::default(), b"goes on").unwrap();
+    assert_eq!(block_on(call, &b), Ok(b"goes on".to_vec()));
+}
+
+#[test]
+fn a_dead_peer_ends_a_future() {
+    let (a, b, to_b) = pair();
+    b.with(|_, server| server.is_slow = true).unwrap();
+    let call = a.call(to_b, &Call::default(), b"x").unwrap();
+    a.with(|worker, _| worker.close(to_b)).unwrap();
+    assert_eq!(block_on(call, &b), Err(Status::Cancelled));
+    assert_eq!(a.call(to_b, &Call::default(), b"").err(), Some(CallError::NotConnected));
+}
+
+/// Holds every request until told otherwise.
+#[derive(Default)]
+struct Holder {
+    held: Vec<Token>,
+}
+
+impl Handler<Nic> for Holder {
+    fn request(&mut self, worker: &mut Worker<Nic>, mut request: Request<'_>) {
+        assert!(worker.hold(&mut request.token));
+        self.held.push(request.token);
+    }
+
+    fn response(&mut self, _: &mut Worker<Nic>, _: u64, _: Status, _: &[u8]) {}
+}
+
+/// Pitfall 9: what is held stays as it is, and the caller feels it.
+#[test]
+fn pitfall_9_a_held_request_keeps_its_bytes_and_slows_the_caller() {
+    let config = Config { response_bytes: 1 << 11, calls_max: 100, ..tight() };
+    let (mut a, mut b, to_b, _) = crate::rig::pair(&config);
+    let mut holder = Holder::default();
+    let mut made = 0_u8;
+    while made < 100 {
+        let cookie = made.into();
+        let call = Call { method: LATER, response_bytes: 8, cookie, ..Call::default() };
+        if a.worker.call(to_b, &call, &[made; 100]).is_err() {
+            break;
+        }
+        made += 1;
+        a.poll();
+        b.worker.poll(os::clock::now_ns(), &mut holder);
+    }
+    assert!((5..40).contains(&made), "a ring of 4 KiB took {made} requests of 100 B");
+    let mut body = Vec::new();
+    // Answers in another order than that of the requests.
+    for at in [3, 0, 1] {
+        let token = holder.held.remove(at);
+        assert!(b.worker.held_body(&token, &mut body));
+        assert_eq!(body.len(), 100);
+        assert!(body.iter().all(|byte| *byte == body[0] && *byte < made));
+        b.worker.reply(token, Status::Ok, &body[..8]).unwrap();
+    }
+    for mut token in holder.held.drain(..) {
+        b.worker.release(&mut token);
+        assert!(!b.worker.held_body(&token, &mut body));
+        drop(token);
+    }
+    until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.len() == made.into());
+    a.program.made = made.into();
+    a.call(to_b, ECHO, b"room again").unwrap();
+}

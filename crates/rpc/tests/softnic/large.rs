@@ -1,0 +1,153 @@
+//! Bodies that do not fit the ring, and memory beside the calls.
+
+use copyrpc_rpc::{
+    Call, CallError, CloseReason, Config, Range, RemoteRegion, Status, TransferError, TransportKind,
+};
+
+use crate::{
+    basics::body,
+    rig::{ECHO, LATER, Node, join, pair, shapes, soft, tight, until},
+};
+
+/// Issue lengths: around the longest body of the ring, and to 16 MiB.
+#[test]
+fn bodies_of_every_length_arrive_whole() {
+    for config in shapes() {
+        let longest = config.geometry().unwrap().body_bytes_max();
+        let (mut a, mut b, to_b, _) = pair(&config);
+        for len_bytes in [longest, longest + 1, 5000, 16_384, 16_385, 1 << 20] {
+            let body = body(len_bytes, len_bytes);
+            let cookie = a.call(to_b, ECHO, &body).unwrap();
+            until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.contains_key(&cookie));
+            let (status, answer) = &a.program.ended[&cookie];
+            assert_eq!(*status, Status::Ok);
+            assert!(*answer == body, "{len_bytes} B came back as {} B", answer.len());
+        }
+    }
+}
+
+#[test]
+fn sixteen_mebibytes_go_and_come() {
+    let (mut a, mut b, to_b, _) = pair(&tight());
+    let body = body(3, 1 << 24);
+    let cookie = a.call(to_b, ECHO, &body).unwrap();
+    until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.contains_key(&cookie));
+    assert!(a.program.ended[&cookie] == (Status::Ok, body));
+}
+
+/// Several at once, in strict mode, which delays READs and shuffles their bytes.
+#[test]
+fn large_and_small_bodies_mix_in_strict_mode() {
+    for (seed, transport) in [TransportKind::Rc, TransportKind::Dc].into_iter().enumerate() {
+        let config = Config { transport, ..tight() };
+        let nic = soft(&crate::rig::fabric(), Some(seed as u64 + 77));
+        let mut a = crate::rig::Node::open_on(&nic, &config);
+        let mut b = crate::rig::Node::open_on(&nic, &config);
+        let (to_b, _) = join(&mut a, &mut b);
+        let bodies: Vec<_> =
+            (0..60).map(|number| body(number, [10, 3000, 70_000][number % 3])).collect();
+        for body in &bodies {
+            loop {
+                match a.call(to_b, ECHO, body) {
+                    Ok(_) => break,
+                    Err(CallError::Busy(_)) => {
+                        a.poll();
+                        b.poll();
+                    }
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        }
+        until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.len() == bodies.len());
+        for ((status, answer), body) in a.program.ended.values().zip(&bodies) {
+            assert_eq!(*status, Status::Ok);
+            assert!(answer == body);
+        }
+    }
+}
+
+/// Every queue has a capacity: what does not fit is refused, and fits again later.
+#[test]
+fn memory_for_large_bodies_is_bounded() {
+    let config = Config { large_memory_bytes: 1 << 17, ..tight() };
+    let (mut a, mut b, to_b, _) = pair(&config);
+    let large = body(1, 60_000);
+    let call = |a: &mut Node| {
+        let call = Call { method: LATER, cookie: a.program.made as u64, ..Call::default() };
+        a.worker.call(to_b, &call, &large).inspect(|_| a.program.made += 1)
+    };
+    call(&mut a).unwrap();
+    call(&mut a).unwrap();
+    let refused = call(&mut a);
+    assert_eq!(refused, Err(CallError::NoMemory { len_bytes: 60_000 }));
+    until(&mut [&mut a, &mut b], |nodes| nodes[1].program.kept.len() == 2);
+    for (token, _) in b.program.kept.split_off(0) {
+        b.worker.reply(token, Status::Ok, b"done").unwrap();
+    }
+    until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.len() == 2);
+    a.call(to_b, ECHO, &large).unwrap();
+    until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.len() == 3);
+    assert!(a.program.ended[&2] == (Status::Ok, large));
+}
+
+#[test]
+fn a_deadline_ends_a_call_whose_body_is_large() {
+    let (mut a, mut b, to_b, _) = pair(&tight());
+    let timeout = core::time::Duration::from_millis(10);
+    let call = Call { method: LATER, timeout, cookie: 1, ..Call::default() };
+    a.worker.call(to_b, &call, &body(2, 50_000)).unwrap();
+    until(&mut [&mut a, &mut b], |nodes| !nodes[0].program.ended.is_empty());
+    assert_eq!(a.program.ended[&1].0, Status::DeadlineExceeded);
+    until(&mut [&mut a, &mut b], |nodes| !nodes[1].program.kept.is_empty());
+    let (token, arrived) = b.program.kept.pop().unwrap();
+    assert!(arrived == body(2, 50_000), "the peer may read the body until it answers");
+    b.worker.reply(token, Status::Ok, &body(3, 50_000)).unwrap();
+    until(&mut [&mut a, &mut b], |nodes| nodes[0].worker.counters(to_b).unwrap().late == 1);
+}
+
+#[test]
+fn one_sided_access_moves_bytes_both_ways() {
+    for config in shapes() {
+        let (mut a, mut b, to_b, _) = pair(&config);
+        let theirs = b.worker.expose(4096).unwrap();
+        let ours = a.worker.expose(4096).unwrap();
+        let remote = RemoteRegion::from_bytes(theirs.remote().to_bytes());
+        ours.write(100, b"one-sided");
+        let range = Range { remote_offset: 7, local_offset: 100, len_bytes: 9 };
+        a.worker.write(to_b, &ours, &remote, range, 1).unwrap();
+        until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.contains_key(&1));
+        assert_eq!(a.program.ended[&1].0, Status::Ok, "{config:?}");
+        let mut there = [0; 9];
+        theirs.read(7, &mut there);
+        assert_eq!(&there, b"one-sided");
+        let range = Range { remote_offset: 7, local_offset: 3000, len_bytes: 9 };
+        a.worker.read(to_b, &remote, &ours, range, 2).unwrap();
+        until(&mut [&mut a], |nodes| nodes[0].program.ended.contains_key(&2));
+        let mut back = [0; 9];
+        ours.read(3000, &mut back);
+        assert_eq!(&back, b"one-sided");
+        let outside = Range { remote_offset: 4090, local_offset: 0, len_bytes: 9 };
+        let error = a.worker.read(to_b, &remote, &ours, outside, 3);
+        assert_eq!(error, Err(TransferError::Remote(outside)));
+    }
+}
+
+/// Fault D9: memory that its owner took back is not read; the access ends, and so does the
+/// connection, for the peer's NIC refused.
+#[test]
+fn fault_d9_a_region_that_is_gone_ends_the_access() {
+    for transport in [TransportKind::Rc, TransportKind::Dc] {
+        let (mut a, mut b, to_b, _) = pair(&Config { transport, ..tight() });
+        let theirs = b.worker.expose(4096).unwrap();
+        let remote = theirs.remote();
+        drop(theirs);
+        let ours = a.worker.expose(4096).unwrap();
+        let range = Range { remote_offset: 0, local_offset: 0, len_bytes: 64 };
+        a.worker.read(to_b, &remote, &ours, range, 1).unwrap();
+        until(&mut [&mut a, &mut b], |nodes| {
+            !nodes[0].program.ended.is_empty() && !nodes[0].program.closed.is_empty()
+        });
+        assert_eq!(a.program.ended[&1].0, Status::Unavailable);
+        assert!(matches!(a.program.closed[0].1, CloseReason::Failed(_)));
+    }
+}

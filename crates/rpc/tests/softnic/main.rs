@@ -1,0 +1,7 @@
+//! Workers on the software NIC, both on one thread unless a test says otherwise.
+
+mod basics;
+mod ends;
+mod futures;
+mod large;
+mod rig;

@@ -1,0 +1,166 @@
+//! Workers, a server that answers in several ways, and a client that checks every answer.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use copyrpc_rpc::{
+    Call, CallError, CloseReason, Config, Handler, PeerId, Request, Status, Token, TransportKind,
+    Worker,
+};
+use memory::sync::{AtomicU32, Ordering};
+use softnic::{Drive, Nic};
+
+/// Longest that anything here may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Answers with the body.
+pub(crate) const ECHO: u16 = 1;
+/// Answers later.
+pub(crate) const LATER: u16 = 2;
+/// Drops the token.
+pub(crate) const DROP: u16 = 3;
+/// Answers with an error and the body.
+pub(crate) const FAIL: u16 = 4;
+
+/// What a worker's program keeps.
+#[derive(Default)]
+pub(crate) struct Program {
+    pub(crate) made: usize,
+    /// How each call ended, by cookie.
+    pub(crate) ended: BTreeMap<u64, (Status, Vec<u8>)>,
+    pub(crate) kept: Vec<(Token, Vec<u8>)>,
+    pub(crate) closed: Vec<(PeerId, CloseReason)>,
+    pub(crate) served: u64,
+    /// Calls that a request makes from inside the callback: to whom.
+    pub(crate) forward: Option<PeerId>,
+}
+
+impl Handler<Nic> for Program {
+    fn request(&mut self, worker: &mut Worker<Nic>, request: Request<'_>) {
+        self.served += 1;
+        let Request { token, method, body, .. } = request;
+        if let Some(peer) = self.forward {
+            let cookie = u64::MAX - self.served;
+            worker.call(peer, &Call { method: ECHO, cookie, ..Call::default() }, body).unwrap();
+            assert_eq!(worker.poll(worker.now_ns(), self), 0, "a poll inside a callback");
+        }
+        match method {
+            LATER => self.kept.push((token, body.to_vec())),
+            DROP => drop(token),
+            FAIL => worker.reply(token, Status::NotFound, body).unwrap(),
+            _ => worker.reply(token, Status::Ok, body).unwrap(),
+        }
+    }
+
+    fn response(&mut self, _: &mut Worker<Nic>, cookie: u64, status: Status, body: &[u8]) {
+        let before = self.ended.insert(cookie, (status, body.to_vec()));
+        assert!(before.is_none(), "call {cookie} ended twice");
+    }
+
+    fn closed(&mut self, _: &mut Worker<Nic>, peer: PeerId, reason: CloseReason) {
+        self.closed.push((peer, reason));
+    }
+}
+
+/// A worker and its program.
+pub(crate) struct Node {
+    pub(crate) worker: Worker<Nic>,
+    pub(crate) program: Program,
+}
+
+impl Node {
+    pub(crate) fn open(fabric: &str, config: &Config) -> Self {
+        Self::open_on(&soft(fabric, None), config)
+    }
+
+    pub(crate) fn open_on(nic: &softnic::Config, config: &Config) -> Self {
+        let nic = softnic::open(nic).unwrap();
+        let worker = Worker::open(nic, config.clone(), os::clock::now_ns()).unwrap();
+        Self { worker, program: Program::default() }
+    }
+
+    pub(crate) fn poll(&mut self) -> usize {
+        self.worker.poll(os::clock::now_ns(), &mut self.program)
+    }
+
+    pub(crate) fn call(&mut self, to: PeerId, method: u16, body: &[u8]) -> Result<u64, CallError> {
+        let cookie = self.program.made as u64;
+        let call = Call { method, cookie, response_bytes: body.len().max(32), ..Call::default() };
+        self.worker.call(to, &call, body)?;
+        self.program.made += 1;
+        Ok(cookie)
+    }
+}
+
+/// Settings of a software NIC.
+pub(crate) fn soft(fabric: &str, strict: Option<u64>) -> softnic::Config {
+    let fabric = fabric.to_owned();
+    softnic::Config { fabric, strict, drive: Drive::Inline, ..softnic::Config::default() }
+}
+
+/// A fabric that no other test uses.
+pub(crate) fn fabric() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("rpc-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Sizes at which everything is soon full.
+pub(crate) fn tight() -> Config {
+    Config {
+        ring_bytes: 1 << 12,
+        response_bytes: 1 << 10,
+        batch_bytes: 1 << 10,
+        calls_max: 16,
+        receives: 16,
+        send_blocks: 32,
+        signal_interval: 4,
+        poll_budget: 8,
+        peers_max: 4,
+        large_bytes: 1 << 24,
+        ..Config::default()
+    }
+}
+
+/// Every transport, and what can be switched about it.
+pub(crate) fn shapes() -> Vec<Config> {
+    let own = Config { shared_receives: false, ..tight() };
+    let dc = Config { transport: TransportKind::Dc, ..tight() };
+    vec![
+        tight(),
+        Config { inline_bytes: 0, ..own.clone() },
+        Config { doorbell_batching: false, signal_interval: 1, ..own },
+        Config { dcis: 2, ..dc.clone() },
+        Config { inline_bytes: 0, doorbell_batching: false, ..dc },
+    ]
+}
+
+/// Makes two workers peers of each other.
+pub(crate) fn join(a: &mut Node, b: &mut Node) -> (PeerId, PeerId) {
+    let (to_b, from_a) = a.worker.invite().unwrap();
+    let (to_a, from_b) = b.worker.invite().unwrap();
+    a.worker.connect(to_b, &from_b).unwrap();
+    b.worker.connect(to_a, &from_a).unwrap();
+    (to_b, to_a)
+}
+
+/// Two peers and their names for each other.
+pub(crate) fn pair(config: &Config) -> (Node, Node, PeerId, PeerId) {
+    let fabric = fabric();
+    let (mut a, mut b) = (Node::open(&fabric, config), Node::open(&fabric, config));
+    let (to_b, to_a) = join(&mut a, &mut b);
+    (a, b, to_b, to_a)
+}
+
+/// Polls all nodes until `is_done`.
+#[track_caller]
+pub(crate) fn until(nodes: &mut [&mut Node], mut is_done: impl FnMut(&[&mut Node]) -> bool) {
+    let start = Instant::now();
+    while !is_done(nodes) {
+        for node in nodes.iter_mut() {
+            node.poll();
+        }
+        assert!(start.elapsed() < PATIENCE, "it takes too long");
+    }
+}
