@@ -81,13 +81,17 @@ pub fn fill(value: &mut [u8], key: u64, version: Version) {
     let len_bytes = value.len();
     let (head, pattern) = value.split_at_mut(VALUE_BYTES_MIN);
     let seed = seed_of(key, version);
+    let pattern_bytes = pattern.len();
     let words = [key, version.0, check_of(seed, len_bytes)];
     for (bytes, word) in head.chunks_exact_mut(WORD_BYTES).zip(words) {
         bytes.copy_from_slice(&word.to_le_bytes());
     }
-    for (bytes, word) in pattern.chunks_mut(WORD_BYTES).zip(pattern_of(seed)) {
-        bytes.copy_from_slice(&word.to_le_bytes()[..bytes.len()]);
+    let mut chunks = pattern.chunks_exact_mut(WORD_BYTES);
+    for (bytes, word) in chunks.by_ref().zip(pattern_of(seed)) {
+        bytes.copy_from_slice(&word.to_le_bytes());
     }
+    let rest = chunks.into_remainder();
+    rest.copy_from_slice(&last_word(pattern_bytes, seed)[..rest.len()]);
 }
 
 /// Key and version of a value, after a look at every byte.
@@ -101,14 +105,21 @@ pub fn read(value: &[u8]) -> Result<(u64, Version), ValueError> {
     if word_at(value, 2) != check_of(seed, value.len()) {
         return Err(ValueError::Check { key, version: version.0 });
     }
-    let pattern = &value[VALUE_BYTES_MIN..];
-    for ((index, bytes), word) in pattern.chunks(WORD_BYTES).enumerate().zip(pattern_of(seed)) {
-        if bytes != &word.to_le_bytes()[..bytes.len()] {
-            let at = VALUE_BYTES_MIN + index * WORD_BYTES;
-            return Err(ValueError::Pattern { at, key, version: version.0 });
+    let chunks = value[VALUE_BYTES_MIN..].chunks_exact(WORD_BYTES);
+    let rest = chunks.remainder();
+    let is_wrong = |(bytes, word): (&[u8], u64)| bytes != word.to_le_bytes();
+    let wrong = chunks.zip(pattern_of(seed)).position(is_wrong);
+    let wrong = wrong.or_else(|| {
+        let is_right = *rest == last_word(value.len() - VALUE_BYTES_MIN, seed)[..rest.len()];
+        (!is_right).then_some((value.len() - VALUE_BYTES_MIN) / WORD_BYTES)
+    });
+    match wrong {
+        None => Ok((key, version)),
+        Some(word) => {
+            let at = VALUE_BYTES_MIN + word * WORD_BYTES;
+            Err(ValueError::Pattern { at, key, version: version.0 })
         }
     }
-    Ok((key, version))
 }
 
 /// Key and version that a value claims: what a store needs, which is not the judge.
@@ -140,7 +151,16 @@ fn check_of(seed: u64, len_bytes: usize) -> u64 {
 
 /// Cheap, because it runs for every call: any two words differ.
 fn pattern_of(seed: u64) -> impl Iterator<Item = u64> {
-    (1_u64..).map(move |index| seed ^ index.wrapping_mul(GOLDEN))
+    (1..).map(move |index| pattern_word(seed, index))
+}
+
+fn pattern_word(seed: u64, index: u64) -> u64 {
+    seed ^ index.wrapping_mul(GOLDEN)
+}
+
+/// The word of which a pattern of so many bytes ends with a part.
+fn last_word(pattern_bytes: usize, seed: u64) -> [u8; WORD_BYTES] {
+    pattern_word(seed, (pattern_bytes / WORD_BYTES) as u64 + 1).to_le_bytes()
 }
 
 #[cfg(test)]
