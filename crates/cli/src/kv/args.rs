@@ -17,7 +17,7 @@ const QUICK_MS: u64 = 300;
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct KvArgs {
-    /// How clients call: tcp [default: all that this build has].
+    /// How clients call: direct, tcp [default: all that this build has].
     #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "System")]
     backend: Vec<Kind>,
     /// How threads wait: spin, yield, block, adaptive [default: the backend's].
@@ -26,7 +26,8 @@ pub(crate) struct KvArgs {
     /// Where threads run: node (cores are dealt out among nodes) or none [default: node].
     #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "System")]
     pin: Vec<Pin>,
-    /// A switch of the backend; may be given several times. tcp: nodelay=on|off, flush=turn|call.
+    /// A switch of a backend, such as flush=immediate,hold-5us; may be given several times. docs/kv.md
+    /// lists them; those that a backend has not do not concern it.
     #[arg(long, value_name = "NAME=LIST", value_parser = parse_switch, help_heading = "System")]
     switch: Vec<(String, Vec<String>)>,
     #[command(flatten)]

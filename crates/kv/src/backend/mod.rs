@@ -13,6 +13,7 @@
 //! is given, and nothing is allocated per call. Dispatch is static.
 
 mod counters;
+pub mod direct;
 pub mod faulty;
 pub mod loopback;
 mod switches;
@@ -33,18 +34,21 @@ use crate::place::{ClientId, Shard, Topology};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
+    /// copyrpc from client to daemon thread over a NIC that each client has.
+    Direct,
     /// TCP over the loopback device: the floor.
     Tcp,
 }
 
 impl Kind {
     /// All that this build has.
-    pub const ALL: [Self; 1] = [Self::Tcp];
+    pub const ALL: [Self; 2] = [Self::Direct, Self::Tcp];
 
     /// Its name on the command line and in results.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
+            Self::Direct => "direct",
             Self::Tcp => "tcp",
         }
     }
@@ -53,6 +57,7 @@ impl Kind {
     #[must_use]
     pub fn switches(self) -> &'static [Switch] {
         match self {
+            Self::Direct => &direct::SWITCHES,
             Self::Tcp => &tcp::SWITCHES,
         }
     }
@@ -61,6 +66,7 @@ impl Kind {
     #[must_use]
     pub fn uses_nic(self) -> bool {
         match self {
+            Self::Direct => true,
             Self::Tcp => false,
         }
     }
@@ -69,7 +75,8 @@ impl Kind {
     #[must_use]
     pub fn default_wait(self) -> Wait {
         match self {
-            Self::Tcp => Wait::Block,
+            // A job on one machine has more threads than cores: who polls keeps others from work.
+            Self::Direct | Self::Tcp => Wait::Block,
         }
     }
 }
@@ -112,6 +119,10 @@ pub struct Setup {
     pub queue_depth: u32,
     /// Longest request or answer.
     pub message_bytes_max: usize,
+    /// A call without an answer after this is given up.
+    pub timeout_ns: u64,
+    /// How threads wait.
+    pub wait: Wait,
     /// The backend's switches, all of them.
     pub switches: Switches,
     /// Name of the NIC, for backends that use one.

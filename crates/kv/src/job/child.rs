@@ -19,7 +19,7 @@ use super::{
     pin, rank,
 };
 use crate::{
-    backend::{Backend, BackendError, Contact, Kind, Roster, tcp::Tcp},
+    backend::{Backend, BackendError, Contact, Kind, Roster, direct::Direct, tcp::Tcp},
     drive::{DriveError, Schedule},
 };
 
@@ -105,6 +105,7 @@ fn obey(control: &mut Control) -> Result<(), ChildError> {
     };
     pin::pin_to(&cores).map_err(ChildError::system("cannot pin the process to its cores"))?;
     match config.backend {
+        Kind::Direct => be::<Direct>(control, &config, &role)?,
         Kind::Tcp => be::<Tcp>(control, &config, &role)?,
     }
     match control.receive(ORDER_TIMEOUT)? {

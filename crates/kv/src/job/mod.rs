@@ -67,6 +67,8 @@ impl Config {
             topology: self.workload.topology(),
             queue_depth: self.workload.queue_depth,
             message_bytes_max: message_bytes_max.min(MESSAGE_BYTES_MAX),
+            timeout_ns: self.workload.timeout_ms * 1_000_000,
+            wait: self.wait,
             switches: self.switches.clone(),
             nic: self.nic.clone(),
         }

@@ -6,7 +6,7 @@ use os::clock;
 
 use super::*;
 use crate::{
-    backend::{Client, Event, Kind, Roster, Server, SubmitError, Switches, Token},
+    backend::{Client, Event, Kind, Roster, Server, SubmitError, Switches, Token, Wait},
     place::Topology,
 };
 
@@ -18,6 +18,8 @@ fn setup(flush: &str) -> Setup {
         topology: Topology { ranks: 2, daemon_threads: 1, clients_per_rank: 1, keys: 10 },
         queue_depth: 64,
         message_bytes_max: 100_000,
+        timeout_ns: 0,
+        wait: Wait::Block,
         switches: Switches::resolve("tcp", Kind::Tcp.switches(), &given).unwrap(),
         nic: String::new(),
     }
