@@ -37,6 +37,7 @@ fn main() {
 fn tests() {
     all_clients_count_and_every_call_is_answered();
     threads_can_be_clients_and_daemons_can_have_several();
+    direct_calls_go_over_the_software_nic();
     fault_k1_full_verification_judges_a_real_history();
     every_way_to_wait_works();
     an_open_loop_keeps_its_rate();
@@ -115,6 +116,26 @@ fn threads_can_be_clients_and_daemons_can_have_several() {
     assert_eq!(measured.per_client.len(), 4);
 }
 
+fn direct_config(workload: Workload, switches: &[(&str, &str)]) -> Config {
+    let switches = switches.iter().map(|&(name, value)| (name.to_owned(), vec![value.to_owned()]));
+    let (backends, switches, nic) = (vec![Kind::Direct], switches.collect(), "soft".to_owned());
+    let axes = Axes { workload, backends, switches, nic, ..Axes::default() };
+    axes.configs().unwrap().remove(0)
+}
+
+fn direct_calls_go_over_the_software_nic() {
+    let workload =
+        Workload { verify: Verify::Full, mix: Mix { get: 50, delete: 5, cas: 10 }, ..quick() };
+    for switches in [&[][..], &[("transport", "dc"), ("flush", "immediate")]] {
+        let config = direct_config(workload.clone(), switches);
+        let measured = job::run(&config, &launcher(CHILD), &mut |_| {}).unwrap();
+        assert!(measured.local.completed > 0 && measured.remote.completed > 0);
+        assert_eq!((measured.failures.len(), measured.served), (0, measured.calls));
+        assert_eq!(measured.linearizable.unwrap().known, measured.calls);
+        assert_eq!(measured.rank_counters.named["daemon messages in"], measured.calls);
+    }
+}
+
 fn fault_k1_full_verification_judges_a_real_history() {
     let measured = run(Workload {
         verify: Verify::Full,
@@ -181,8 +202,9 @@ fn a_stuck_process_is_named_when_patience_ends() {
 /// Runs a long job, until killed.
 fn coordinate() {
     let workload = Workload { duration_ms: 60_000, ..quick() };
+    let mut was_told = false;
     let ready = &mut |live| {
-        if matches!(live, Live::Running { .. }) {
+        if matches!(live, Live::Running { .. }) && !std::mem::replace(&mut was_told, true) {
             println!("running");
         }
     };

@@ -13,11 +13,11 @@ use super::{
 };
 use crate::{
     backend::Kind,
-    result::{Cell, LatencySummary, SideCell},
+    result::{Cell, LatencySummary, SideCell, system_parts, workload_parts},
 };
 
 /// Cells that a chart of rows holds; beyond, only facets and the table show them.
-const ROWS_MAX: usize = 28;
+const ROWS_MAX: usize = 40;
 /// Curves that can be told apart.
 const CURVES_MAX: usize = 8;
 /// Nines of the latency distribution.
@@ -88,8 +88,11 @@ fn throughput(cells: &[Cell], labels: &[String]) -> Option<String> {
     section("Throughput", hint, &bars(&all, &rate, "throughput by configuration"))
 }
 
-/// Throughput over clients per node: one picture per placement and locality, one curve per backend
-/// and queue depth.
+/// A curve: how calls are made, and how many are outstanding per client.
+type Curve = (Kind, Vec<String>, u32);
+
+/// Throughput over clients per node: one picture per placement and workload, one curve per system and
+/// queue depth.
 fn scaling(cells: &[Cell]) -> Option<String> {
     let clients = |cell: &Cell| f64::from(cell.config.workload.clients_per_rank);
     let mut counts = cells.iter().map(clients).collect::<Vec<_>>();
@@ -98,28 +101,27 @@ fn scaling(cells: &[Cell]) -> Option<String> {
     if counts.len() < 2 {
         return None;
     }
-    let mut facets = BTreeMap::<String, BTreeMap<(Kind, u32), Vec<(f64, f64)>>>::new();
+    let mut facets = BTreeMap::<String, BTreeMap<Curve, Vec<(f64, f64)>>>::new();
     for cell in cells {
-        let parts = cell.name.split('/').collect::<Vec<_>>();
-        let (shape, rest) = (parts.get(1).copied().unwrap_or(""), parts.get(3..).unwrap_or(&[]));
-        let ranks = shape.split('x').next().unwrap_or("");
-        let facet = format!("{}, {ranks} nodes, cores {}", rest.join(" · "), labels::regime(cell));
-        let curve = (cell.config.backend, cell.config.workload.queue_depth);
-        let curves = facets.entry(facet).or_default();
+        let workload = &cell.config.workload;
+        let mut facet = vec![workload.locality.to_string(), format!("{} nodes", workload.ranks)];
+        facet.extend(workload_parts(workload));
+        facet.push(format!("cores {}", labels::regime(cell)));
+        let curve = (cell.config.backend, system_parts(&cell.config), workload.queue_depth);
+        let curves = facets.entry(facet.join(" · ")).or_default();
         curves.entry(curve).or_default().push((clients(cell), cell.all.rate.median));
     }
-    let keys = facets.values().flat_map(BTreeMap::keys).copied().collect::<BTreeSet<_>>();
-    let name_of = |(backend, depth): &(Kind, u32)| format!("{backend} · {depth} outstanding");
-    let names = keys.iter().map(name_of).zip(0..).collect::<Vec<_>>();
-    let colour_of = |key: &(Kind, u32)| keys.iter().position(|other| other == key).unwrap_or(0);
+    let keys = facets.values().flat_map(BTreeMap::keys).collect::<BTreeSet<_>>();
+    let names = keys.iter().map(|key| name_of(key)).zip(0..).collect::<Vec<_>>();
     let rates = facets.values().flat_map(BTreeMap::values).flatten().map(|point| point.1);
-    let y = Scale::log(rates.collect::<Vec<_>>());
+    let y = Scale::log(rates);
     let mut body = legend(&names) + "<div class=\"facets\">\n";
     for (facet, curves) in &facets {
         let series = curves.iter().map(|(key, points)| {
             let mut points = points.clone();
             points.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
-            Series { name: name_of(key), colour: colour_of(key), points, has_dots: true }
+            let colour = keys.iter().position(|other| *other == key).unwrap_or(0);
+            Series { name: name_of(key), colour, points, has_dots: true }
         });
         let chart = Lines {
             series: &series.collect::<Vec<_>>(),
@@ -136,6 +138,13 @@ fn scaling(cells: &[Cell]) -> Option<String> {
     body.push_str("</div>\n");
     let hint = "Calls per second (vertical, logarithmic) over client processes per node.";
     section("Throughput by clients per node", hint, &body)
+}
+
+fn name_of((backend, system, depth): &Curve) -> String {
+    let mut parts = vec![backend.to_string()];
+    parts.extend(system.iter().cloned());
+    parts.push(format!("{depth} outstanding"));
+    parts.join(" · ")
 }
 
 fn sides(cell: &Cell) -> Vec<(&'static str, &SideCell)> {
@@ -343,10 +352,12 @@ fn table(cells: &[Cell]) -> Option<String> {
     );
     for cell in cells {
         let parts = [("all", &cell.all), ("local", &cell.local), ("remote", &cell.remote)];
-        for (part, side) in parts {
-            if let Some(latency) = &side.latency {
-                html.push_str(&row(cell, part, side, latency));
-            }
+        let used = parts.into_iter().filter_map(|(part, side)| Some((part, side, side.latency?)));
+        let used = used.collect::<Vec<_>>();
+        // If all calls are local or all are remote, that line says the same as the first.
+        let used = if used.len() == 2 { &used[1..] } else { &used[..] };
+        for (index, (part, side, latency)) in used.iter().enumerate() {
+            html.push_str(&row(cell, part, side, latency, index == 0));
         }
     }
     html.push_str("</table></div>\n");
@@ -355,8 +366,13 @@ fn table(cells: &[Cell]) -> Option<String> {
     section("All numbers", hint, &html)
 }
 
-fn row(cell: &Cell, part: &str, side: &SideCell, latency: &LatencySummary) -> String {
-    let is_first = part == "all";
+fn row(
+    cell: &Cell,
+    part: &str,
+    side: &SideCell,
+    latency: &LatencySummary,
+    is_first: bool,
+) -> String {
     let mut html = String::from(if is_first { "<tr>" } else { "<tr class=\"part\">" });
     let name = if is_first { escape(&cell.name) } else { String::new() };
     let _ = write!(

@@ -3,7 +3,8 @@
 use std::{
     env, io,
     os::fd::AsFd as _,
-    sync::mpsc::{Receiver, RecvTimeoutError},
+    sync::mpsc::{Receiver, RecvTimeoutError, Sender},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -105,9 +106,14 @@ fn obey(control: &mut Control) -> Result<(), ChildError> {
     };
     pin::pin_to(&cores).map_err(ChildError::system("cannot pin the process to its cores"))?;
     match config.backend {
-        Kind::Direct => be::<Direct>(control, &config, &role)?,
-        Kind::Tcp => be::<Tcp>(control, &config, &role)?,
+        Kind::Direct => be::<Direct>(control, &config, &role),
+        Kind::Tcp => be::<Tcp>(control, &config, &role),
     }
+}
+
+/// The last order. Until then threads keep their ends: one that goes away would change what others
+/// count.
+pub(super) fn await_end(control: &mut Control) -> Result<(), ChildError> {
     match control.receive(ORDER_TIMEOUT)? {
         Order::End => Ok(()),
         other => Err(out_of_turn(&other)),
@@ -135,6 +141,18 @@ pub(super) enum Word<T> {
     Ready,
     Done(T),
     Failed(ChildError),
+}
+
+/// Held by a thread: tells that it panicked, if it does.
+pub(super) struct Alarm<T>(pub(super) Sender<Word<T>>);
+
+impl<T> Drop for Alarm<T> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            // If nobody listens any more, the process is about to end.
+            let _ = self.0.send(Word::Failed(ChildError::Panicked));
+        }
+    }
 }
 
 /// Hears one word, or the failure of a thread.
@@ -251,5 +269,26 @@ impl CpuMeter {
 
     pub(super) fn used_ns(&self) -> u64 {
         self.end_ns.unwrap_or_else(cpu_ns) - self.begin_ns.unwrap_or_else(cpu_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn a_thread_that_panics_is_noticed_though_others_live() {
+        let (to_main, words) = mpsc::channel::<Word<()>>();
+        let other = to_main.clone();
+        let panicking = thread::spawn(move || {
+            let _alarm = Alarm(to_main);
+            std::panic::resume_unwind(Box::new("on purpose"));
+        });
+        assert!(panicking.join().is_err());
+        let heard = hear(&words, LOOK);
+        assert!(matches!(heard, Err(ChildError::Panicked)));
+        drop(other);
     }
 }

@@ -11,7 +11,7 @@ use os::clock;
 
 use super::{
     ClientsReport, Config, Report,
-    child::{self, ChildError, CpuMeter, Word},
+    child::{self, Alarm, ChildError, CpuMeter, Word},
     control::Control,
 };
 use crate::{
@@ -59,14 +59,12 @@ pub(super) fn run<B: Backend>(
             starts.push(to_thread);
             let (to_main, answered, stop) = (to_main.clone(), &answered[index], &stop);
             scope.spawn(move || {
+                let _alarm = Alarm(to_main.clone());
                 let line = Line { index, to_main: &to_main, roster, start, answered, stop };
-                let word = match drive(config, backend, id, &line) {
-                    Ok(Some(finished)) => Word::Done(finished),
-                    Ok(None) => return, // the job ended before it began
-                    Err(error) => Word::Failed(error),
-                };
-                // If nobody listens any more, the process is about to end.
-                let _ = to_main.send(word);
+                if let Err(error) = drive(config, backend, id, &line) {
+                    // If nobody listens any more, the process is about to end.
+                    let _ = to_main.send(Word::Failed(error));
+                }
             });
         }
         drop(to_main);
@@ -97,19 +95,25 @@ impl Line<'_> {
         let _ = self.to_main.send(Word::Ready);
         self.start.recv_timeout(GO_TIMEOUT).ok()
     }
+
+    /// Reports, and returns when the job is over: then the other end of this channel is dropped.
+    fn done(&self, finished: Finished) {
+        let _ = self.to_main.send(Word::Done(finished));
+        let _ = self.start.recv_timeout(GO_TIMEOUT);
+    }
 }
 
-/// The thread of one client.
+/// The thread of one client. It ends early and well if the job does.
 fn drive<B: Backend>(
     config: &Config,
     backend: &B,
     id: ClientId,
     line: &Line<'_>,
-) -> Result<Option<Finished>, ChildError> {
+) -> Result<(), ChildError> {
     let mut client = backend.client(id)?;
-    let Some(roster) = line.meet(client.contact()) else { return Ok(None) };
+    let Some(roster) = line.meet(client.contact()) else { return Ok(()) };
     client.join(&roster, clock::deadline_ns(JOIN_TIMEOUT))?;
-    let Some(schedule) = line.begin() else { return Ok(None) };
+    let Some(schedule) = line.begin() else { return Ok(()) };
     let mut driver = Driver::new(&config.workload, id, schedule);
     let mut idle = Idle::new(config.wait);
     while !line.stop.load(Ordering::Relaxed) {
@@ -126,15 +130,14 @@ fn drive<B: Backend>(
                 client.wait(until_ns.min(clock::deadline_ns(NAP)))?;
             }
             Step::Idle { .. } => {}
-            Step::Done => return Ok(Some(finish(id, &client, driver))),
+            Step::Done => {
+                let (tally, recorder) = driver.finish();
+                line.done(Finished { id, tally, recorder, counters: client.counters() });
+                break;
+            }
         }
     }
-    Ok(None)
-}
-
-fn finish(id: ClientId, client: &impl Client, driver: Driver) -> Finished {
-    let (tally, recorder) = driver.finish();
-    Finished { id, tally, recorder, counters: client.counters() }
+    Ok(())
 }
 
 /// The thread that takes orders.
@@ -176,5 +179,6 @@ fn lead(
     for chunk in events.chunks(HISTORY_CHUNK) {
         control.send(&Report::History(chunk.to_vec()))?;
     }
-    Ok(control.send(&Report::Clients(Box::new(report)))?)
+    control.send(&Report::Clients(Box::new(report)))?;
+    child::await_end(control)
 }

@@ -11,7 +11,7 @@ use os::clock;
 
 use super::{
     Config, Order, RankReport, Report,
-    child::{self, ChildError, CpuMeter, Word},
+    child::{self, Alarm, ChildError, CpuMeter, Word},
     control::{Control, ControlError},
 };
 use crate::{
@@ -46,6 +46,7 @@ pub(super) fn run<B: Backend>(
             rosters.push(roster);
             let (to_main, stop) = (to_main.clone(), &stop);
             scope.spawn(move || {
+                let _alarm = Alarm(to_main.clone());
                 let served = serve(config, backend, shard, stop, &|contact| {
                     let _ = to_main.send(Word::Contact(index, contact));
                     from_main.recv().ok().map(|roster| (roster, ready(&to_main)))
@@ -102,7 +103,8 @@ fn lead(
             total.counters.add(&report.counters);
         }
     }
-    Ok(control.send(&Report::Rank(total))?)
+    control.send(&Report::Rank(total))?;
+    child::await_end(control)
 }
 
 /// The thread of one shard. `meet` tells its contact, and returns everybody's with what to call

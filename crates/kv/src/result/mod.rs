@@ -29,6 +29,7 @@ pub use parquet::{ParquetError, write_parquet};
 #[cfg(test)]
 pub(crate) use reduce::samples;
 pub use reduce::{Cell, LatencySummary, SideCell, name_of, reduce};
+pub(crate) use reduce::{system_parts, workload_parts};
 pub use store::{LoadError, load, save};
 pub use table::write_table;
 

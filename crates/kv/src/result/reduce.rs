@@ -187,14 +187,25 @@ fn versus(cell: &Cell, cells: &[Cell]) -> Option<(String, f64)> {
 /// `tcp/2x4/qd4/natural`, and whatever differs from the default.
 #[must_use]
 pub fn name_of(config: &Config) -> String {
-    let Config { backend, wait, pin, nic, switches, workload } = config;
-    let default = Workload::default();
-    let Workload { ranks, clients_per_rank, queue_depth, locality, .. } = workload;
-    let mut name = format!("{backend}/{ranks}x{clients_per_rank}/qd{queue_depth}/{locality}");
+    let Workload { ranks, clients_per_rank, queue_depth, locality, .. } = &config.workload;
+    let mut parts = vec![
+        config.backend.to_string(),
+        format!("{ranks}x{clients_per_rank}"),
+        format!("qd{queue_depth}"),
+        locality.to_string(),
+    ];
+    parts.extend(system_parts(config));
+    parts.extend(workload_parts(&config.workload));
+    parts.join("/")
+}
+
+/// How a configuration's system differs from the backend's default.
+pub(crate) fn system_parts(config: &Config) -> Vec<String> {
+    let Config { backend, wait, pin, nic, switches, .. } = config;
+    let mut parts = Vec::new();
     let mut add = |is_different: bool, part: String| {
         if is_different {
-            name.push('/');
-            name.push_str(&part);
+            parts.push(part);
         }
     };
     add(*wait != backend.default_wait(), format!("wait={wait}"));
@@ -205,7 +216,18 @@ pub fn name_of(config: &Config) -> String {
     }
     add(*pin != Pin::Node, format!("pin={pin}"));
     add(!matches!(nic.as_str(), "none" | "soft"), format!("nic={nic}"));
-    let w = workload;
+    parts
+}
+
+/// How a workload differs from the default, beside ranks, clients, queue depth and locality.
+pub(crate) fn workload_parts(w: &Workload) -> Vec<String> {
+    let default = Workload::default();
+    let mut parts = Vec::new();
+    let mut add = |is_different: bool, part: String| {
+        if is_different {
+            parts.push(part);
+        }
+    };
     add(w.daemon_threads != default.daemon_threads, format!("threads{}", w.daemon_threads));
     add(w.client_kind == ClientKind::Thread, "client-threads".to_owned());
     add(w.mix != default.mix, format!("get{}", w.mix));
@@ -218,7 +240,7 @@ pub fn name_of(config: &Config) -> String {
     add(w.timeout_ms != default.timeout_ms, format!("timeout{}ms", w.timeout_ms));
     add(w.seed != default.seed, format!("seed{}", w.seed));
     add(w.verify == Verify::Full, "verify=full".to_owned());
-    name
+    parts
 }
 
 pub(super) fn as_f64(count: u64) -> f64 {

@@ -11,6 +11,7 @@ use crate::{
 };
 
 const PATIENCE: Duration = Duration::from_secs(10);
+const CALLS: u64 = 12;
 
 fn setup(switches: &[(&str, &str)], wait: Wait) -> Setup {
     let given = switches.iter().map(|&(name, value)| (name.to_owned(), value.to_owned()));
@@ -50,13 +51,13 @@ fn calls_are_answered(switches: &[(&str, &str)], wait: Wait) {
     };
     servers.iter_mut().for_each(|server| server.join(&roster, 0).unwrap());
     clients.iter_mut().for_each(|client| client.join(&roster, 0).unwrap());
-    let body = |n: u64| (0..n * 700).map(|i| (i * n).to_le_bytes()[0]).collect::<Vec<_>>();
+    let body = |n: u64| (0..n * 3000).map(|i| (i * n).to_le_bytes()[0]).collect::<Vec<_>>();
     let (mut sent, mut answers) = ([0; 2], [Vec::new(), Vec::new()]);
     let deadline_ns = clock::deadline_ns(PATIENCE);
-    while answers.iter().any(|answers| answers.len() < 48) {
+    while answers.iter().any(|answers| (answers.len() as u64) < CALLS) {
         assert!(clock::now_ns() < deadline_ns, "calls are left: {switches:?}");
         for ((client, answers), sent) in clients.iter_mut().zip(&mut answers).zip(&mut sent) {
-            while *sent < 48 {
+            while *sent < CALLS {
                 let to = Shard(u16::try_from(*sent % 2).unwrap());
                 match client.submit(to, Token(*sent), &body(*sent)) {
                     Ok(()) => *sent += 1,
