@@ -6,12 +6,17 @@ use os::clock;
 
 use super::*;
 use crate::{
-    backend::{Client, Event, Kind, Roster, Server, SubmitError, Switches, Token, Wait},
+    backend::{Client, Event, Failure, Kind, Roster, Server, SubmitError, Switches, Token, Wait},
     place::Topology,
 };
 
 const PATIENCE: Duration = Duration::from_secs(10);
 const CALLS: u64 = 12;
+const MARK: u8 = b'!';
+
+fn body(n: u64) -> Vec<u8> {
+    vec![n.to_le_bytes()[0]; usize::try_from(n * 3000).unwrap()]
+}
 
 fn setup(switches: &[(&str, &str)], wait: Wait) -> Setup {
     let given = switches.iter().map(|&(name, value)| (name.to_owned(), value.to_owned()));
@@ -27,14 +32,15 @@ fn setup(switches: &[(&str, &str)], wait: Wait) -> Setup {
     }
 }
 
-/// Every server answers each request with its bytes, reversed.
+/// Every server answers each request with its bytes and a mark.
 fn serve(servers: &mut [DirectServer]) {
     let mut answer = Vec::new();
     for server in servers {
         server.turn().unwrap();
         while let Some((token, request)) = server.next() {
             answer.clear();
-            answer.extend(request.iter().rev());
+            answer.extend_from_slice(request);
+            answer.push(MARK);
             server.reply(token, &answer);
         }
     }
@@ -51,7 +57,6 @@ fn calls_are_answered(switches: &[(&str, &str)], wait: Wait) {
     };
     servers.iter_mut().for_each(|server| server.join(&roster, 0).unwrap());
     clients.iter_mut().for_each(|client| client.join(&roster, 0).unwrap());
-    let body = |n: u64| (0..n * 3000).map(|i| (i * n).to_le_bytes()[0]).collect::<Vec<_>>();
     let (mut sent, mut answers) = ([0; 2], [Vec::new(), Vec::new()]);
     let deadline_ns = clock::deadline_ns(PATIENCE);
     while answers.iter().any(|answers| (answers.len() as u64) < CALLS) {
@@ -81,7 +86,7 @@ fn calls_are_answered(switches: &[(&str, &str)], wait: Wait) {
         answers.sort();
         for (n, (token, bytes)) in (0..).zip(answers) {
             assert_eq!(*token, Token(n));
-            assert!(bytes.iter().eq(body(n).iter().rev()), "call {n}, {switches:?}");
+            assert!(*bytes == [body(n), vec![MARK]].concat(), "call {n}, {switches:?}");
         }
     }
 }
@@ -100,6 +105,39 @@ fn every_call_gets_its_own_answer_with_every_switch() {
         }
     }
     calls_are_answered(&[], Wait::Block);
+}
+
+#[test]
+fn a_dead_server_is_told_and_refused() {
+    let direct = Direct::open(&setup(&[], Wait::Yield), 0).unwrap();
+    let mut servers = vec![direct.server(Shard(0)).unwrap(), direct.server(Shard(1)).unwrap()];
+    let mut client = direct.client(ClientId(0)).unwrap();
+    let other = direct.client(ClientId(1)).unwrap();
+    let roster = Roster {
+        servers: servers.iter().map(Server::contact).collect(),
+        clients: vec![client.contact(), other.contact()],
+    };
+    servers.iter_mut().for_each(|server| server.join(&roster, 0).unwrap());
+    client.join(&roster, 0).unwrap();
+    client.submit(Shard(1), Token(1), b"x").unwrap();
+    drop(servers.pop());
+    let (mut failed, mut lost) = (Vec::new(), Vec::new());
+    let deadline_ns = clock::deadline_ns(PATIENCE);
+    while lost.is_empty() {
+        assert!(clock::now_ns() < deadline_ns, "the client was never told");
+        client
+            .poll(64, &mut |event| match event {
+                Event::Failed { token, failure } => failed.push((token, failure)),
+                Event::Lost { shard } => lost.push(shard),
+                Event::Answer { .. } => panic!("nobody can have answered"),
+            })
+            .unwrap();
+        serve(&mut servers);
+    }
+    assert_eq!((failed, lost), (vec![(Token(1), Failure::PeerGone)], vec![Shard(1)]));
+    let refused = client.submit(Shard(1), Token(2), b"x");
+    assert_eq!(refused, Err(SubmitError::Gone(Shard(1))));
+    client.submit(Shard(0), Token(3), b"x").unwrap();
 }
 
 #[test]

@@ -11,6 +11,11 @@ use crate::{
 };
 
 const PATIENCE: Duration = Duration::from_secs(10);
+const MARK: u8 = b'!';
+
+fn message(n: u64) -> Vec<u8> {
+    vec![n.to_le_bytes()[0]; usize::try_from((n * n * 9) % 100_000).unwrap()]
+}
 
 fn setup(flush: &str) -> Setup {
     let given = BTreeMap::from([("flush".to_owned(), flush.to_owned())]);
@@ -41,14 +46,15 @@ impl Rig {
         rig
     }
 
-    /// Every server answers each request with its bytes, reversed.
+    /// Every server answers each request with its bytes and a mark.
     fn serve(&mut self) {
         let mut answer = Vec::new();
         for server in &mut self.servers {
             server.turn().unwrap();
             while let Some((token, request)) = server.next() {
                 answer.clear();
-                answer.extend(request.iter().rev());
+                answer.extend_from_slice(request);
+                answer.push(MARK);
                 server.reply(token, &answer);
             }
             server.wait(clock::NOW).unwrap();
@@ -78,9 +84,6 @@ impl Rig {
 fn every_call_gets_its_own_answer_whatever_its_length() {
     for flush in ["turn", "call"] {
         let mut rig = Rig::new(flush);
-        let message = |n: u64| {
-            (0..(n * n * 9) % 100_001).map(|i| (i * n).to_le_bytes()[0]).collect::<Vec<_>>()
-        };
         let mut sent = 0;
         let mut got = Vec::new();
         while got.len() < 300 {
@@ -100,7 +103,7 @@ fn every_call_gets_its_own_answer_whatever_its_length() {
         answers.sort();
         for (n, (token, bytes)) in (0..).zip(answers) {
             assert_eq!(token, Token(n));
-            assert!(bytes.iter().eq(message(n).iter().rev()), "message {n}");
+            assert!(bytes == [message(n), vec![MARK]].concat(), "message {n}");
         }
     }
 }
@@ -115,7 +118,7 @@ fn a_dead_server_is_told_and_refused() {
     let refused = rig.client.submit(Shard(1), Token(2), b"x");
     assert_eq!(refused, Err(SubmitError::Gone(Shard(1))));
     rig.client.submit(Shard(0), Token(3), b"ab").unwrap();
-    assert_eq!(rig.collect(1), [Ok((Token(3), b"ba".to_vec()))]);
+    assert_eq!(rig.collect(1), [Ok((Token(3), b"ab!".to_vec()))]);
 }
 
 #[test]
@@ -132,7 +135,7 @@ fn garbage_costs_a_client_its_connection_and_nobody_else_anything() {
     let mut stranger = TcpStream::connect(&contact.0).unwrap();
     stranger.write_all(b"GET / HTTP/1.1\r\nHost: example.org\r\n\r\n").unwrap();
     rig.client.submit(Shard(0), Token(3), b"ab").unwrap();
-    assert_eq!(rig.collect(1), [Ok((Token(3), b"ba".to_vec()))]);
+    assert_eq!(rig.collect(1), [Ok((Token(3), b"ab!".to_vec()))]);
     stranger.set_read_timeout(Some(PATIENCE)).unwrap();
     let deadline_ns = clock::deadline_ns(PATIENCE);
     let is_closed = |stranger: &TcpStream| stranger.peek(&mut [0]).map_or(true, |count| count == 0);
