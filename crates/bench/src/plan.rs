@@ -31,7 +31,8 @@ const SMALL_BYTES: usize = 32;
 /// What the machine can do without a NIC.
 #[must_use]
 pub fn limits(quick: bool) -> Vec<Planned> {
-    let mut plan = vec![planned("limit/line-round-trip/threads", Metric::RoundTrip, Job::Threads)];
+    let mut plan =
+        vec![planned("limit/line-round-trip/threads", Metric::RoundTrip, Job::Threads).lines(2.0)];
     plan.extend(references(quick));
     plan
 }
@@ -53,11 +54,16 @@ fn sizes(quick: bool) -> &'static [usize] {
     if quick { &SIZES_QUICK } else { &SIZES }
 }
 
+/// What two processes reach with bare cache lines.
+pub(crate) fn references_of_lines() -> Vec<Planned> {
+    vec![
+        planned(LINE_ROUND_TRIP, Metric::RoundTrip, Job::Processes).lines(2.0),
+        planned(LINE_STREAM, Metric::Rate, Job::Stream).lines(1.0),
+    ]
+}
+
 fn references(quick: bool) -> Vec<Planned> {
-    let mut plan = vec![
-        planned(LINE_ROUND_TRIP, Metric::RoundTrip, Job::Processes),
-        planned(LINE_STREAM, Metric::Rate, Job::Stream),
-    ];
+    let mut plan = references_of_lines();
     let copy = |&len_bytes| planned(&copy_of(len_bytes), Metric::Bandwidth, Job::Copy(len_bytes));
     plan.extend(sizes(quick).iter().map(copy));
     plan
@@ -133,17 +139,17 @@ fn copy_of(len_bytes: usize) -> String {
     format!("limit/memcpy/{}", size(len_bytes))
 }
 
-fn planned(name: &str, metric: Metric, job: Job) -> Planned {
-    Planned { cell: Cell { name: name.to_owned(), metric, versus: None }, job }
+pub(crate) fn planned(name: &str, metric: Metric, job: Job) -> Planned {
+    Planned { cell: Cell { name: name.to_owned(), metric, versus: None, lines: None }, job }
 }
 
-fn against(mut planned: Planned, reference: &str) -> Planned {
+pub(crate) fn against(mut planned: Planned, reference: &str) -> Planned {
     planned.cell.versus = Some(reference.to_owned());
     planned
 }
 
 /// `64B`, `4KiB`, `1MiB`.
-fn size(bytes: usize) -> String {
+pub(crate) fn size(bytes: usize) -> String {
     match bytes {
         b if b >= 1 << 20 && b % (1 << 20) == 0 => format!("{}MiB", b >> 20),
         b if b >= 1 << 10 && b % (1 << 10) == 0 => format!("{}KiB", b >> 10),
@@ -159,7 +165,9 @@ mod tests {
 
     #[test]
     fn names_are_unique_and_references_are_measured_in_the_same_run() {
-        for plan in [limits(false), limits(true), verbs(false), verbs(true)] {
+        use crate::{calls, threads};
+        let plans = [limits, verbs, calls::plan, threads::plan];
+        for plan in plans.iter().flat_map(|plan| [plan(false), plan(true)]) {
             let names = plan.iter().map(|p| p.cell.name.as_str()).collect::<BTreeSet<_>>();
             assert_eq!(names.len(), plan.len());
             let references = plan.iter().filter_map(|p| p.cell.versus.as_deref());

@@ -40,7 +40,7 @@ impl Metric {
 }
 
 /// One thing that is measured.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Cell {
     /// Unique, with slashes from coarse to fine: `write-imm/round-trip/32B`.
     pub name: String,
@@ -48,6 +48,9 @@ pub struct Cell {
     pub metric: Metric,
     /// The cell that it is compared with.
     pub versus: Option<String>,
+    /// Cache lines that one operation moves between the cores, as designed; `None` where lines are
+    /// not what it costs.
+    pub lines: Option<f64>,
 }
 
 /// Under which circumstances the numbers were taken: the first JSON line.
@@ -97,6 +100,8 @@ pub struct Row {
     pub vs: Option<String>,
     /// This median over that of `vs` in the same regime.
     pub ratio: Option<f64>,
+    /// Cache lines that one operation moves, as designed.
+    pub lines: Option<f64>,
 }
 
 /// Everything that one run found.
@@ -191,6 +196,7 @@ fn rows_of(bench: &str, regime: Regime, cells: &[Cell], filed: &[Filed]) -> Vec<
             summary,
             vs: cell.versus.clone(),
             ratio: reference.map(|reference| summary.median / reference.median),
+            lines: cell.lines,
         })
     };
     cells.iter().zip(filed).filter_map(row).collect()
@@ -199,7 +205,8 @@ fn rows_of(bench: &str, regime: Regime, cells: &[Cell], filed: &[Filed]) -> Vec<
 fn table(rows: &[&Row]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING.header_separator(LineStyle::none().fill('-')));
-    table.set_header(["cell", "metric", "median", "min", "max", "runs", "unit", "vs", "ratio"]);
+    let header = ["cell", "metric", "median", "min", "max", "runs", "unit", "lines", "vs", "ratio"];
+    table.set_header(header);
     for row in rows {
         let Summary { median, min, max, runs } = row.summary;
         table.add_row([
@@ -210,11 +217,12 @@ fn table(rows: &[&Row]) -> Table {
             number(max),
             runs.to_string(),
             row.unit.clone(),
+            row.lines.map(number).unwrap_or_default(),
             row.vs.clone().unwrap_or_default(),
             row.ratio.map(|ratio| format!("{ratio:.2}")).unwrap_or_default(),
         ]);
     }
-    for right_aligned in [2, 3, 4, 5, 8] {
+    for right_aligned in [2, 3, 4, 5, 7, 9] {
         if let Some(column) = table.column_mut(right_aligned) {
             column.set_cell_alignment(CellAlignment::Right);
         }
@@ -255,9 +263,13 @@ mod tests {
 
     /// A limit with near and far samples, and a cell that was far only once and dropped once.
     fn report() -> Report {
-        let limit = Cell { name: "limit".into(), metric: Metric::RoundTrip, versus: None };
-        let cell =
-            Cell { name: "send".into(), metric: Metric::RoundTrip, versus: Some("limit".into()) };
+        let limit = Cell {
+            name: "limit".into(),
+            metric: Metric::RoundTrip,
+            versus: None,
+            lines: Some(2.0),
+        };
+        let cell = Cell { name: "send".into(), versus: Some("limit".into()), ..limit.clone() };
         let mut filed = [Filed::default(), Filed::default()];
         for (cell, regime, sample) in [
             (0, Regime::Near, 100.0),
@@ -290,10 +302,13 @@ mod tests {
 
     #[test]
     fn a_reference_without_samples_in_the_regime_gives_no_ratio() {
-        let cells = [
-            Cell { name: "limit".into(), metric: Metric::Rate, versus: None },
-            Cell { name: "send".into(), metric: Metric::Rate, versus: Some("limit".into()) },
-        ];
+        let cell = |name: &str, versus: Option<&str>| Cell {
+            name: name.into(),
+            metric: Metric::Rate,
+            versus: versus.map(Into::into),
+            lines: None,
+        };
+        let cells = [cell("limit", None), cell("send", Some("limit"))];
         let mut filed = [Filed::default(), Filed::default()];
         filed[0].file(Regime::Near, 10.0);
         filed[1].file(Regime::Far, 2.0);
@@ -315,7 +330,7 @@ mod tests {
         let keys = rows[1].as_object().unwrap().keys().map(String::as_str).collect::<Vec<_>>();
         let mut expected = [
             "bench", "cell", "metric", "unit", "median", "min", "max", "runs", "vs", "ratio",
-            "regime",
+            "regime", "lines",
         ];
         expected.sort_unstable();
         let mut sorted = keys.clone();
@@ -324,7 +339,7 @@ mod tests {
         assert_eq!(rows[1]["metric"], "round-trip");
         assert_eq!(rows[1]["regime"], "near");
         assert_eq!(rows[1]["median"], 220.0);
-        assert_eq!(rows[0]["ratio"], Value::Null);
+        assert_eq!((&rows[0]["ratio"], &rows[0]["lines"]), (&Value::Null, &2.0.into()));
     }
 
     #[test]

@@ -18,13 +18,15 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
-    board::{Board, WaitError},
+    board::Board,
+    calls::{CallSample, Calls, CallsError, SocketDir},
     cores::Cores,
     duo::{Control, Duo, DuoError, REPLY_DEADLINE, Side},
     limit::{Copier, LimitError, SharedLimit},
     pingpong::{self, PROBE_WINDOW, ThreadsError},
     report::Cell,
     schedule::Workload,
+    threads::{Queue, QueueError, Stage},
     traffic::{BATCH, Contact, Party, Sample, Traffic, TrafficError},
 };
 
@@ -46,10 +48,16 @@ pub enum Job {
     Copy(usize),
     /// Through the NIC.
     Traffic(Traffic),
+    /// Requests and answers in slots of one line between the two processes, so many in flight.
+    Slots(u16),
+    /// Between threads of this process.
+    Queue(Queue),
+    /// To a server in the other process.
+    Calls(Calls),
 }
 
 /// A cell and how it is measured.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Planned {
     /// What is reported.
     pub cell: Cell,
@@ -57,17 +65,29 @@ pub struct Planned {
     pub job: Job,
 }
 
-/// Keeps the cells whose name contains `filter`, and those that they are compared with.
+impl Planned {
+    /// States how many cache lines an operation of the cell is designed to move.
+    #[must_use]
+    pub(crate) fn lines(mut self, lines: f64) -> Self {
+        self.cell.lines = Some(lines);
+        self
+    }
+}
+
+/// Keeps the cells whose name contains `filter`, what they are compared with, and so on.
 #[must_use]
 pub fn select(plan: Vec<Planned>, filter: &str) -> Vec<Planned> {
-    let chosen = |name: &str| name.contains(filter);
-    let references = plan
-        .iter()
-        .filter(|planned| chosen(&planned.cell.name))
-        .filter_map(|planned| planned.cell.versus.clone())
-        .collect::<Vec<_>>();
-    let is_kept = |name: &String| chosen(name) || references.contains(name);
-    plan.into_iter().filter(|planned| is_kept(&planned.cell.name)).collect()
+    let mut kept = vec![false; plan.len()];
+    // References stand before the cells that name them.
+    for index in (0..plan.len()).rev() {
+        kept[index] |= plan[index].cell.name.contains(filter);
+        let reference = plan[index].cell.versus.as_ref().filter(|_| kept[index]);
+        if let Some(reference) = reference {
+            let found = plan.iter().position(|planned| planned.cell.name == *reference);
+            found.into_iter().for_each(|found| kept[found] = true);
+        }
+    }
+    plan.into_iter().zip(kept).filter_map(|(planned, kept)| kept.then_some(planned)).collect()
 }
 
 /// What the parent asks.
@@ -78,6 +98,7 @@ enum Request {
     Connect(Vec<Contact>),
     Limit(SharedLimit),
     Run(Sample),
+    Serve(CallSample),
 }
 
 /// What the child answers.
@@ -97,14 +118,20 @@ pub enum SuiteError {
     #[error(transparent)]
     Duo(#[from] DuoError),
     /// The machine's own limit could not be measured.
-    #[error("two-line round trip or stream: {0}")]
-    Limit(#[from] WaitError),
+    #[error("bare memory: {0}")]
+    Limit(#[from] LimitError),
     /// The same between threads.
     #[error("two-line round trip between threads: {0}")]
     Threads(#[from] ThreadsError),
     /// This side's NIC.
     #[error("initiator: {0}")]
     Traffic(#[from] TrafficError),
+    /// This side's calls.
+    #[error("initiator: {0}")]
+    Calls(#[from] CallsError),
+    /// Threads of this process.
+    #[error("between threads: {0}")]
+    Queue(#[from] QueueError),
     /// The other side's reason.
     #[error("responder: {0}")]
     Responder(String),
@@ -143,6 +170,9 @@ pub struct Suite {
     copier: Copier,
     window: Duration,
     samples: u64,
+    /// Cores for threads, those of `cores` first.
+    pool: Vec<usize>,
+    sockets: SocketDir,
 }
 
 impl Suite {
@@ -150,8 +180,29 @@ impl Suite {
     #[must_use]
     pub fn new(duo: Duo, cores: Cores, plan: Vec<Planned>, window: Duration) -> Self {
         let counts = vec![FIRST_COUNT; plan.len()];
-        let copier = Copier::default();
-        Self { duo, cores, party: None, plan, counts, copier, window, samples: 0 }
+        Self {
+            duo,
+            cores,
+            party: None,
+            plan,
+            counts,
+            copier: Copier::default(),
+            window,
+            samples: 0,
+            pool: vec![cores.initiator, cores.responder],
+            sockets: SocketDir::new(),
+        }
+    }
+
+    /// Lets cells with more than two threads use these cores, too.
+    #[must_use]
+    pub fn with_pool(mut self, allowed: &[usize]) -> Self {
+        for core in allowed {
+            if !self.pool.contains(core) {
+                self.pool.push(*core);
+            }
+        }
+        self
     }
 
     /// Lets both sides use a NIC: this one `party`, the other one its own named `nic`.
@@ -218,6 +269,20 @@ impl Suite {
         })
     }
 
+    fn calls(&mut self, calls: Calls, count: u64) -> Result<f64, SuiteError> {
+        self.samples += 1;
+        let (number, socket) = (self.samples, self.sockets.socket());
+        let sample = CallSample { calls, count, number, socket };
+        let request = Request::Serve(sample.clone());
+        self.together(&request, |board, _| Ok(sample.initiate(board)?))
+    }
+
+    /// ns per round trip, or M/s if several are in flight.
+    fn slots(&mut self, in_flight: u16, count: u64) -> Result<f64, SuiteError> {
+        let round_trip_ns = self.limit(SharedLimit::Slots { in_flight, count })?;
+        Ok(if in_flight == 1 { round_trip_ns } else { 1e3 / round_trip_ns })
+    }
+
     fn run(&mut self, job: Job, count: u64) -> Result<f64, SuiteError> {
         let window = self.window / 4;
         match job {
@@ -226,6 +291,11 @@ impl Suite {
             Job::Stream => self.limit(SharedLimit::Stream { count }),
             Job::Copy(len_bytes) => Ok(self.copier.bandwidth(len_bytes, self.window)),
             Job::Traffic(traffic) => self.traffic(traffic, count),
+            Job::Slots(in_flight) => self.slots(in_flight, count),
+            Job::Queue(queue) => {
+                Ok(queue.run(Stage { pool: &self.pool, board: &self.duo.board }, count)?)
+            }
+            Job::Calls(calls) => self.calls(calls, count),
         }
     }
 
@@ -244,6 +314,10 @@ impl Suite {
             count = match job {
                 Job::Threads | Job::Processes | Job::Copy(_) => break,
                 Job::Stream => count_for(self.window, 1e3 / value),
+                Job::Slots(1) => count_for(self.window, value),
+                Job::Slots(_) => count_for(self.window, 1e3 / value),
+                Job::Queue(queue) => count_for(self.window, queue.item_ns(value)),
+                Job::Calls(calls) => count_for(self.window, calls.call_ns(value)),
                 Job::Traffic(traffic) => count_for(self.window, traffic.message_ns(value)),
             };
         }
@@ -326,6 +400,11 @@ pub fn serve(side: &mut Side, open: OpenParty<'_>) -> Result<(), SuiteError> {
                 }
                 None => Reply::Failed("no NIC is open".to_owned()),
             },
+            Request::Serve(sample) => {
+                let Side { board, control } = &mut *side;
+                let ready = &mut || control.send(&Reply::Ready);
+                reply_of(sample.respond(board, ready), Reply::Done)
+            }
         };
         if matches!(reply, Reply::Failed(_)) {
             side.board.fail();
@@ -369,7 +448,7 @@ mod tests {
 
     fn planned(name: &str, versus: Option<&str>) -> Planned {
         let versus = versus.map(str::to_owned);
-        let cell = Cell { name: name.to_owned(), metric: Metric::Rate, versus };
+        let cell = Cell { name: name.to_owned(), metric: Metric::Rate, versus, lines: None };
         Planned { cell, job: Job::Stream }
     }
 
@@ -378,14 +457,17 @@ mod tests {
         let plan = vec![
             planned("limit/line", None),
             planned("limit/copy", None),
+            planned("limit/slot", Some("limit/line")),
             planned("send", Some("limit/line")),
             planned("write", Some("limit/copy")),
+            planned("call", Some("limit/slot")),
         ];
         let names = |plan: Vec<Planned>| {
             plan.into_iter().map(|planned| planned.cell.name).collect::<Vec<_>>()
         };
         assert_eq!(names(select(plan.clone(), "send")), ["limit/line", "send"]);
-        assert_eq!(names(select(plan.clone(), "")).len(), 4);
+        assert_eq!(names(select(plan.clone(), "call")), ["limit/line", "limit/slot", "call"]);
+        assert_eq!(names(select(plan.clone(), "")).len(), 6);
         assert!(select(plan, "nothing").is_empty());
     }
 

@@ -18,6 +18,8 @@ Examples:
   copyrpc info                          devices, the NIC in use, every knob and its origin
   copyrpc bench limit                   how fast two cores of this machine can talk at all
   copyrpc bench verbs --quick           the NIC, in some seconds
+  copyrpc bench inproc                  queues between threads
+  copyrpc bench ipc --cell round-trip   calls between processes
   copyrpc bench verbs --json run.jsonl  tables here, JSON lines there
   copyrpc bench kv                      a key-value store over every backend, checked and measured
   copyrpc report A B                    is B faster than A, or is it chance?
@@ -99,6 +101,12 @@ pub(crate) enum BenchCommand {
     /// What a NIC does: rates, round trips and bandwidths between two processes.
     #[command(after_help = VERBS_EXAMPLES)]
     Verbs(VerbsArgs),
+    /// Queues and calls between threads of one process.
+    #[command(after_help = BENCH_HELP)]
+    Inproc(BenchArgs),
+    /// Calls between two processes over shared memory.
+    #[command(after_help = BENCH_HELP)]
+    Ipc(BenchArgs),
     /// A key-value store over every way to call another node.
     #[command(after_help = KV_EXAMPLES)]
     Kv(Box<KvArgs>),

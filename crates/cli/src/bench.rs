@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use bench::{
+    calls,
     cores::{Cores, CoresError},
     duo::{Duo, Side},
     machine, plan,
     report::{Cell, Header, Report},
     schedule,
     suite::{self, Planned, Suite},
+    threads,
 };
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -33,6 +35,29 @@ const AIMS: [&str; 3] = [
     "aim: near, at least 15 M posted 32 B WRITE_IMM/s",
     "aim: a 1 MiB WRITE reaches at least 0.8 of memcpy",
 ];
+
+/// What `bench inproc` is measured against.
+const INPROC_NOTES: [&str; 2] = [
+    "lines: cache lines that an item, a round trip or a call moves, as designed; rates: queue full",
+    "more threads than cores share them in turn: such cells say how sleeping works",
+];
+
+/// What `bench ipc` is measured against.
+const IPC_NOTES: [&str; 3] = [
+    "lines: cache lines that a call moves, as designed, while both sides poll",
+    "aim: a 56 B round trip takes at most 1.3x the slot round trip",
+    "all clients of a cell live in one process and are polled in turn",
+];
+
+/// `copyrpc bench inproc`.
+pub(crate) fn inproc(args: &BenchArgs) -> anyhow::Result<()> {
+    Session::start(args, threads::plan(args.quick))?.run(args, "inproc", "none", &INPROC_NOTES)
+}
+
+/// `copyrpc bench ipc`.
+pub(crate) fn ipc(args: &BenchArgs) -> anyhow::Result<()> {
+    Session::start(args, calls::plan(args.quick))?.run(args, "ipc", "none", &IPC_NOTES)
+}
 
 /// `copyrpc bench limit`.
 pub(crate) fn limit(args: &BenchArgs) -> anyhow::Result<()> {
@@ -67,7 +92,7 @@ struct Session {
 
 impl Session {
     fn start(args: &BenchArgs, plan: Vec<Planned>) -> anyhow::Result<Self> {
-        let allowed = os::affinity::allowed_cores().map_err(CoresError::from)?.len();
+        let allowed = os::affinity::allowed_cores().map_err(CoresError::from)?;
         let cores = match args.cpus {
             Some(cores) => {
                 cores.check_allowed()?;
@@ -80,8 +105,8 @@ impl Session {
         let cells = plan.iter().map(|planned| planned.cell.clone()).collect();
         let window = if args.quick { WINDOW_QUICK } else { WINDOW };
         let duo = Duo::start(cores, &[PEER_COMMAND])?;
-        let suite = Suite::new(duo, cores, plan, window);
-        Ok(Self { suite, cells, cores, allowed })
+        let suite = Suite::new(duo, cores, plan, window).with_pool(&allowed);
+        Ok(Self { suite, cells, cores, allowed: allowed.len() })
     }
 
     fn run(

@@ -4,6 +4,8 @@
 //! copyrpc info          what is on this machine, and every knob
 //! copyrpc bench limit   what the machine can do
 //! copyrpc bench verbs   what a NIC makes of it
+//! copyrpc bench inproc  queues between threads
+//! copyrpc bench ipc     calls between processes
 //! copyrpc bench kv      a key-value store over every way to call another node
 //! copyrpc report        results of the latter, compared
 //! ```
@@ -47,6 +49,8 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Info(args) => info::run(&args),
         Command::Bench { which: BenchCommand::Limit(args) } => bench::limit(&args),
         Command::Bench { which: BenchCommand::Verbs(args) } => bench::verbs(&args),
+        Command::Bench { which: BenchCommand::Inproc(args) } => bench::inproc(&args),
+        Command::Bench { which: BenchCommand::Ipc(args) } => bench::ipc(&args),
         Command::Bench { which: BenchCommand::Kv(args) } => kv::bench(&args),
         Command::Report(args) => kv::report(&args),
         Command::BenchPeer => bench::peer(),

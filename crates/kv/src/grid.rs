@@ -187,7 +187,7 @@ mod tests {
             queue_depths: MATRIX_DEPTHS.to_vec(),
             localities: MATRIX_LOCALITIES.to_vec(),
             waits: vec![Wait::Block, Wait::Spin],
-            switches: BTreeMap::from([("flush".into(), vec!["turn".into(), "call".into()])]),
+            switches: BTreeMap::from([("write".into(), vec!["turn".into(), "call".into()])]),
             ..Axes::default()
         };
         let configs = axes.configs().unwrap();
@@ -204,7 +204,7 @@ mod tests {
         let switches = BTreeMap::from([("colour".into(), vec!["red".into()])]);
         let axes = Axes { switches, ..Axes::default() };
         assert_eq!(axes.configs(), Err(GridError::NobodysSwitch("colour".into())));
-        let switches = BTreeMap::from([("flush".into(), vec!["red".into()])]);
+        let switches = BTreeMap::from([("write".into(), vec!["red".into()])]);
         let axes = Axes { backends: vec![Kind::Tcp], switches, ..Axes::default() };
         assert!(matches!(axes.configs(), Err(GridError::Switch(_))));
         let axes = Axes {

@@ -12,10 +12,11 @@ use crate::{
     client::{
         core::CallId,
         link::ConnectError,
-        pipe::{ClientConfig, Pipe, timeout_ns},
+        pipe::{ClientConfig, Pipe, Terms},
         reactor::Reactor,
     },
     status::CallError,
+    wait::timeout_ns,
 };
 
 /// What a call is waiting for, shared by its future and the client.
@@ -69,6 +70,12 @@ impl FutureClient {
         let os = |source| ConnectError::Os { call: "start of the waiting thread", source };
         let reactor = Reactor::start(pipe.as_fd().try_clone_to_owned().map_err(os)?).map_err(os)?;
         Ok(Self(Rc::new(RefCell::new(Inner { pipe, reactor }))))
+    }
+
+    /// What was agreed on at connect.
+    #[must_use]
+    pub fn terms(&self) -> Terms {
+        self.0.borrow().pipe.terms()
     }
 
     /// Sends a request; the future is its response. It need not be polled for the server to answer.

@@ -31,7 +31,7 @@ pub(super) const SWITCHES: [Switch; 2] = [
         meaning: "send small segments at once (TCP_NODELAY), or wait for acknowledgements",
     },
     Switch {
-        name: "flush",
+        name: "write",
         values: &["turn", "call"],
         meaning: "write once per turn of the loop, or once per message",
     },
@@ -63,7 +63,7 @@ impl Backend for Tcp {
         let options = Options {
             message_bytes_max: setup.message_bytes_max,
             is_nodelay: setup.switches.value("nodelay") != "off",
-            flushes_each: setup.switches.value("flush") == "call",
+            flushes_each: setup.switches.value("write") == "call",
             clients_max: usize::from(setup.topology.clients()),
         };
         Ok(Self { options })

@@ -17,8 +17,8 @@ fn message(n: u64) -> Vec<u8> {
     vec![n.to_le_bytes()[0]; usize::try_from((n * n * 9) % 100_000).unwrap()]
 }
 
-fn setup(flush: &str) -> Setup {
-    let given = BTreeMap::from([("flush".to_owned(), flush.to_owned())]);
+fn setup(write: &str) -> Setup {
+    let given = BTreeMap::from([("write".to_owned(), write.to_owned())]);
     Setup {
         topology: Topology { ranks: 2, daemon_threads: 1, clients_per_rank: 1, keys: 10 },
         queue_depth: 64,
@@ -36,8 +36,8 @@ struct Rig {
 }
 
 impl Rig {
-    fn new(flush: &str) -> Self {
-        let tcp = Tcp::open(&setup(flush), 0).unwrap();
+    fn new(write: &str) -> Self {
+        let tcp = Tcp::open(&setup(write), 0).unwrap();
         let servers = [0, 1].map(|shard| tcp.server(Shard(shard)).unwrap()).into();
         let mut rig = Self { servers, client: tcp.client(ClientId(0)).unwrap() };
         let contacts = rig.servers.iter().map(Server::contact).collect();
@@ -82,8 +82,8 @@ impl Rig {
 
 #[test]
 fn every_call_gets_its_own_answer_whatever_its_length() {
-    for flush in ["turn", "call"] {
-        let mut rig = Rig::new(flush);
+    for write in ["turn", "call"] {
+        let mut rig = Rig::new(write);
         let mut sent = 0;
         let mut got = Vec::new();
         while got.len() < 300 {
