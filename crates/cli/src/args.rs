@@ -9,7 +9,10 @@ use bench::{
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use node::config::units::parse_duration_ns;
 
-use crate::flags::{ConfigFile, KnobFlags};
+use crate::{
+    flags::{ConfigFile, KnobFlags},
+    kv::{KvArgs, ReportArgs},
+};
 
 /// Version and the commit it was built from.
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("BUILD_COMMIT"), ")");
@@ -23,6 +26,8 @@ Examples:
   copyrpc bench ipc --cell round-trip   calls between processes
   copyrpc bench verbs --json run.jsonl  tables here, JSON lines there
   copyrpc bench rpc                     calls between two processes
+  copyrpc bench kv                      a key-value store over every backend, checked and measured
+  copyrpc report A B                    is B faster than A, or is it chance?
 
 Exit codes:
   0  done
@@ -80,6 +85,17 @@ Lists of values are multiplied: every combination is measured, and named in its 
 a call and its answer; a rate counts calls. Ratios: to the raw WRITE_IMM round trip or rate, and (of
 the limit) to the cache-line round trip or stream, all measured in the same run. Every byte of every
 answer is compared; a call that ends otherwise ends the run with exit code 1.";
+const KV_EXAMPLES: &str = "\
+Examples:
+  copyrpc bench kv                                    two nodes, four client processes each
+  copyrpc bench kv --clients 1,2,4,8 --qd 1,32        a grid: lists multiply
+  copyrpc bench kv --matrix --runs 5                  the standard grid
+  copyrpc bench kv --pace open:50000 --locality remote   latency under a fixed load
+  copyrpc bench kv --verify full --mix 50:10:20       are the answers linearizable?
+
+All processes of a run are started together and measured over the same interval. Every byte of every
+answer is checked by the client that asked; a wrong answer or a process that fails ends the run with
+exit code 1 and is named. Results of cores near each other and far apart are kept apart.";
 
 /// RPC for RDMA clusters: what is on this machine, and how fast it is.
 #[derive(Debug, Parser)]
@@ -114,13 +130,20 @@ pub(crate) enum Command {
         #[command(subcommand)]
         which: BenchCommand,
     },
+    /// Show a result of `bench kv`, or compare two.
+    Report(ReportArgs),
     /// The other side of a benchmark; started by `bench` itself.
     #[command(name = PEER_COMMAND, hide = true)]
     BenchPeer,
+    /// A process of `bench kv`; started by it.
+    #[command(name = CHILD_OF_KV, hide = true)]
+    KvProcess,
 }
 
 /// Name of [`Command::BenchPeer`].
 pub(crate) const PEER_COMMAND: &str = "bench-peer";
+/// Name of [`Command::KvProcess`].
+pub(crate) const CHILD_OF_KV: &str = "kv-process";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
@@ -139,6 +162,9 @@ pub(crate) enum BenchCommand {
     /// Calls between two processes over shared memory.
     #[command(after_help = BENCH_HELP)]
     Ipc(BenchArgs),
+    /// A key-value store over every way to call another node.
+    #[command(after_help = KV_EXAMPLES)]
+    Kv(Box<KvArgs>),
 }
 
 #[derive(Debug, ClapArgs)]
@@ -384,6 +410,43 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Args::command().debug_assert();
+    }
+
+    /// Scripts of an earlier implementation called commands that were gone.
+    #[test]
+    fn pitfall_31_every_command_that_the_documents_show_exists() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let mut texts =
+            vec![EXAMPLES.to_owned(), VERBS_EXAMPLES.to_owned(), KV_EXAMPLES.to_owned()];
+        for file in ["README.md", "docs/softnic.md", "docs/testing.md", "docs/kv.md"] {
+            texts.push(std::fs::read_to_string(root.join(file)).expect(file));
+        }
+        let commands = texts.iter().flat_map(|text| shown_commands(text)).collect::<Vec<_>>();
+        assert!(commands.len() > 15, "{commands:?}");
+        for command in commands {
+            let parsed = Args::try_parse_from(command.split_whitespace());
+            let is_known = parsed.as_ref().map_or_else(|error| error.exit_code() == 0, |_| true);
+            assert!(is_known, "`{command}`: {}", parsed.unwrap_err());
+        }
+    }
+
+    /// Lines that call this program, as `copyrpc …` or through cargo, without what follows.
+    fn shown_commands(text: &str) -> Vec<String> {
+        let line = |line: &str| {
+            let line = line.trim().trim_start_matches("$ ");
+            let arguments = match line.strip_prefix("copyrpc ") {
+                Some(arguments) => arguments,
+                None if line.starts_with("cargo run") && !line.contains(" -p ") => {
+                    line.split_once(" -- ")?.1
+                }
+                None => return None,
+            };
+            let end = arguments.find(|c| "|#`".contains(c)).unwrap_or(arguments.len());
+            // In help, what the command does stands two blanks behind it.
+            let arguments = arguments[..end].split("  ").next()?;
+            Some(format!("copyrpc {arguments}"))
+        };
+        text.lines().filter_map(line).collect()
     }
 
     #[test]

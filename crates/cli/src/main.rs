@@ -13,6 +13,8 @@
 //! copyrpc bench rpc     what calls cost on top
 //! copyrpc bench inproc  queues between threads
 //! copyrpc bench ipc     calls between processes
+//! copyrpc bench kv      a key-value store over every way to call another node
+//! copyrpc report        results of the latter, compared
 //! ```
 
 #![forbid(unsafe_code)]
@@ -31,6 +33,7 @@ mod exit;
 mod flags;
 mod info;
 mod knobs;
+mod kv;
 mod nic;
 mod output;
 mod ping;
@@ -51,7 +54,7 @@ fn main() -> ExitCode {
         .without_time()
         .with_target(false)
         .init();
-    if !matches!(args.command, Command::BenchPeer) {
+    if !matches!(args.command, Command::BenchPeer | Command::KvProcess) {
         knobs::warn_about_unknown();
     }
     exit::code_of(run(args.command))
@@ -71,6 +74,9 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Bench { which: BenchCommand::Rpc(args) } => bench::rpc(&args),
         Command::Bench { which: BenchCommand::Inproc(args) } => bench::inproc(&args),
         Command::Bench { which: BenchCommand::Ipc(args) } => bench::ipc(&args),
+        Command::Bench { which: BenchCommand::Kv(args) } => kv::bench(&args),
+        Command::Report(args) => kv::report(&args),
         Command::BenchPeer => bench::peer(),
+        Command::KvProcess => kv::child(),
     }
 }
