@@ -156,12 +156,12 @@ pub trait Backend: Sized + Sync {
     /// [`BackendError`].
     fn open(setup: &Setup, rank: u16) -> Result<Self, BackendError>;
 
-    /// The end of the thread that serves `shard`.
+    /// The end of the thread that serves `shard` by `service`.
     ///
     /// # Errors
     ///
     /// [`BackendError`].
-    fn server(&self, shard: Shard) -> Result<Self::Server, BackendError>;
+    fn server(&self, shard: Shard, service: Service) -> Result<Self::Server, BackendError>;
 
     /// The end of the thread that is `client`.
     ///
@@ -214,11 +214,11 @@ pub trait Client {
     fn counters(&self) -> Counters;
 }
 
-/// A daemon thread's end.
-pub trait Server {
-    /// The duty to answer one request.
-    type Token;
+/// Answers a request: the answer goes into the buffer, which is empty.
+pub type Service = Box<dyn FnMut(&[u8], &mut Vec<u8>)>;
 
+/// A daemon thread's end. It was given the [`Service`] that answers requests.
+pub trait Server {
     /// What others need to reach it.
     fn contact(&self) -> Contact;
 
@@ -229,22 +229,18 @@ pub trait Server {
     /// [`BackendError`], also when `deadline_ns` passes.
     fn join(&mut self, roster: &Roster, deadline_ns: u64) -> Result<(), BackendError>;
 
-    /// Sends and receives what is possible without waiting: once before each round of
-    /// [`Self::next`].
+    /// Sends and receives what is possible without waiting, and answers at least some of what has
+    /// arrived, about `budget` requests at most. Returns how many. An answer never waits: room for
+    /// it was set aside when the request was taken. It may leave as late as the next turn or
+    /// [`Self::wait`].
     ///
     /// # Errors
     ///
     /// [`BackendError`]: this end is of no use any more. A client that misbehaves or goes away is no
     /// error.
-    fn turn(&mut self) -> Result<(), BackendError>;
+    fn turn(&mut self, budget: usize) -> Result<usize, BackendError>;
 
-    /// The next request that has arrived.
-    fn next(&mut self) -> Option<(Self::Token, &[u8])>;
-
-    /// Answers it. Never waits: room for the answer was set aside when the request was taken.
-    fn reply(&mut self, token: Self::Token, answer: &[u8]);
-
-    /// Sends what was replied and sleeps until [`Self::turn`] may find something, or the deadline.
+    /// Sends what was answered and sleeps until [`Self::turn`] may find something, or the deadline.
     ///
     /// # Errors
     ///

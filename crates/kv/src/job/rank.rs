@@ -1,6 +1,8 @@
 //! A daemon process: one thread per shard, and one that takes orders.
 
 use std::{
+    cell::Cell,
+    rc::Rc,
     sync::mpsc::{self, Receiver, Sender},
     thread,
     time::Duration,
@@ -24,7 +26,7 @@ use crate::{
 const BUDGET: usize = 256;
 /// Longest sleep, so that a thread sees that it is to stop.
 const NAP: Duration = Duration::from_millis(20);
-/// One in this many turns is timed.
+/// One in this many turns, and one in this many requests, is timed.
 const SAMPLE_PERIOD: u64 = 64;
 /// Longest time to connect.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(30);
@@ -117,14 +119,24 @@ fn serve<B: Backend, R: Fn()>(
     meet: &impl Fn(crate::backend::Contact) -> Option<(Roster, R)>,
 ) -> Result<RankReport, ChildError> {
     let workload = &config.workload;
-    let mut server = backend.server(shard)?;
     let mut partition =
         Partition::filled(workload.topology(), shard, workload.value_size, workload.seed);
+    let serving_ns = Rc::new(Cell::new(0));
+    let meter = Rc::clone(&serving_ns);
+    let mut calls = 0_u64;
+    let service = move |request: &[u8], answer: &mut Vec<u8>| {
+        calls += 1;
+        let since_ns = calls.is_multiple_of(SAMPLE_PERIOD).then(clock::now_ns);
+        partition.serve(request, answer);
+        if let Some(since_ns) = since_ns {
+            meter.set(meter.get() + clock::now_ns() - since_ns);
+        }
+    };
+    let mut server = backend.server(shard, Box::new(service))?;
     let Some((roster, ready)) = meet(server.contact()) else { return Ok(RankReport::default()) };
     server.join(&roster, clock::deadline_ns(JOIN_TIMEOUT))?;
     ready();
     let mut idle = Idle::new(config.wait);
-    let mut answer = Vec::new();
     let mut phases = Phases::default();
     let mut served = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -133,18 +145,8 @@ fn serve<B: Backend, R: Fn()>(
             server.wait(clock::deadline_ns(NAP))?;
         }
         phases.end_phase(Phase::Wait);
-        server.turn()?;
-        phases.end_phase(Phase::Transport);
-        let mut count = 0;
-        while count < BUDGET
-            && let Some((token, request)) = server.next()
-        {
-            answer.clear();
-            partition.serve(request, &mut answer);
-            server.reply(token, &answer);
-            count += 1;
-        }
-        phases.end_phase(Phase::Serve);
+        let count = server.turn(BUDGET)?;
+        phases.end_phase(Phase::Turn);
         served += count as u64;
         if count > 0 {
             idle.found();
@@ -154,15 +156,15 @@ fn serve<B: Backend, R: Fn()>(
         phases.end_phase(Phase::Wait);
     }
     let mut counters = server.counters();
-    phases.report(&mut counters);
+    phases.report(serving_ns.get(), &mut counters);
     Ok(RankReport { served, cpu_ns: 0, counters })
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Phase {
     Wait,
-    Transport,
-    Serve,
+    /// Everything else: sending, receiving, serving.
+    Turn,
 }
 
 /// Where the time of some turns went.
@@ -171,7 +173,7 @@ struct Phases {
     turns: u64,
     /// `Some` during a turn that is timed.
     since_ns: Option<u64>,
-    spent_ns: [u64; 3],
+    spent_ns: [u64; 2],
 }
 
 impl Phases {
@@ -188,9 +190,11 @@ impl Phases {
         }
     }
 
-    fn report(&self, counters: &mut Counters) {
-        for (name, spent_ns) in ["wait", "transport", "serve"].into_iter().zip(self.spent_ns) {
-            counters.phases_ns.insert(name.to_owned(), spent_ns);
-        }
+    /// As many calls are timed as turns: one in [`SAMPLE_PERIOD`].
+    fn report(&self, serving_ns: u64, counters: &mut Counters) {
+        let [wait_ns, turn_ns] = self.spent_ns;
+        let transport_ns = turn_ns.saturating_sub(serving_ns);
+        let phases = [("wait", wait_ns), ("transport", transport_ns), ("serve", serving_ns)];
+        counters.phases_ns.extend(phases.map(|(name, ns)| (name.to_owned(), ns)));
     }
 }

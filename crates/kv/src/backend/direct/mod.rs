@@ -15,11 +15,11 @@ mod server;
 use rpc::{Invitation, PeerId, Worker};
 use softnic::Nic;
 
-use super::{Backend, BackendError, Contact, Setup};
+use super::{Backend, BackendError, Contact, Service, Setup};
 use crate::place::{ClientId, Shard};
 
 pub use client::DirectClient;
-pub use server::{DirectServer, Reply};
+pub use server::DirectServer;
 
 pub(super) use options::SWITCHES;
 
@@ -47,10 +47,10 @@ impl Backend for Direct {
         Ok(Self { setup: setup.clone(), nic })
     }
 
-    fn server(&self, shard: Shard) -> Result<DirectServer, BackendError> {
+    fn server(&self, shard: Shard, service: Service) -> Result<DirectServer, BackendError> {
         let clients = self.setup.topology.clients();
         let (worker, peers, contact) = self.invite(clients)?;
-        Ok(DirectServer::new(worker, peers, contact, usize::from(shard.0)))
+        Ok(DirectServer::new(worker, peers, contact, usize::from(shard.0), service))
     }
 
     fn client(&self, client: ClientId) -> Result<DirectClient, BackendError> {

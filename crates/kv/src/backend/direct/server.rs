@@ -8,10 +8,9 @@ use softnic::Nic;
 
 use super::{
     client::{counters, sleep},
-    inbox::Inbox,
     join,
 };
-use crate::backend::{BackendError, Contact, Counters, Roster, Server};
+use crate::backend::{BackendError, Contact, Counters, Roster, Server, Service};
 
 /// A worker with a connection per client.
 pub struct DirectServer {
@@ -20,15 +19,12 @@ pub struct DirectServer {
     peers: Vec<PeerId>,
     contact: Contact,
     me: usize,
-    requests: Inbox<rpc::Token>,
-    turn_messages: u32,
+    desk: Desk,
     batch_sizes: BTreeMap<u32, u64>,
     waits: u64,
+    /// Requests that were served while waiting.
+    early: usize,
 }
-
-/// The duty to answer one request.
-#[derive(Debug)]
-pub struct Reply(rpc::Token);
 
 impl DirectServer {
     pub(super) fn new(
@@ -36,25 +32,40 @@ impl DirectServer {
         peers: Vec<PeerId>,
         contact: Contact,
         me: usize,
+        service: Service,
     ) -> Self {
-        let (requests, batch_sizes) = (Inbox::default(), BTreeMap::new());
-        Self { worker, peers, contact, me, requests, turn_messages: 0, batch_sizes, waits: 0 }
+        let desk = Desk { service, answer: Vec::new(), served: 0 };
+        Self { worker, peers, contact, me, desk, batch_sizes: BTreeMap::new(), waits: 0, early: 0 }
+    }
+
+    fn poll(&mut self) -> usize {
+        self.desk.served = 0;
+        self.worker.poll(clock::now_ns(), &mut self.desk);
+        self.desk.served
     }
 }
 
-struct Desk<'a>(&'a mut Inbox<rpc::Token>);
+/// Answers requests where they arrive.
+struct Desk {
+    service: Service,
+    answer: Vec<u8>,
+    served: usize,
+}
 
-impl Handler<Nic> for Desk<'_> {
-    fn request(&mut self, _: &mut Worker<Nic>, request: Request<'_>) {
-        self.0.push(request.token, request.body);
+impl Handler<Nic> for Desk {
+    #[inline]
+    fn request(&mut self, worker: &mut Worker<Nic>, request: Request<'_>) {
+        self.served += 1;
+        self.answer.clear();
+        (self.service)(request.body, &mut self.answer);
+        // It fails only if the client is gone, or accepts too little, which it then is told.
+        let _ = worker.reply(request.token, Status::Ok, &self.answer);
     }
 
     fn response(&mut self, _: &mut Worker<Nic>, _: u64, _: Status, _: &[u8]) {}
 }
 
 impl Server for DirectServer {
-    type Token = Reply;
-
     fn contact(&self) -> Contact {
         self.contact.clone()
     }
@@ -63,29 +74,20 @@ impl Server for DirectServer {
         join(&mut self.worker, &self.peers, &roster.clients, self.me)
     }
 
-    fn turn(&mut self) -> Result<(), BackendError> {
-        if let Some(band) = std::mem::take(&mut self.turn_messages).checked_ilog2() {
+    /// The worker's own budget of completions bounds a turn.
+    fn turn(&mut self, _budget: usize) -> Result<usize, BackendError> {
+        let served = self.poll() + std::mem::take(&mut self.early);
+        if let Some(band) = served.checked_ilog2() {
             *self.batch_sizes.entry(1 << band).or_default() += 1;
         }
-        self.worker.poll(clock::now_ns(), &mut Desk(&mut self.requests));
-        Ok(())
-    }
-
-    fn next(&mut self) -> Option<(Reply, &[u8])> {
-        let (token, request) = self.requests.pop()?;
-        self.turn_messages += 1;
-        Some((Reply(token), request))
-    }
-
-    fn reply(&mut self, token: Reply, answer: &[u8]) {
-        // It fails only if the client is gone, or set too little aside, which it then is told.
-        let _ = self.worker.reply(token.0, Status::Ok, answer);
+        Ok(served)
     }
 
     fn wait(&mut self, deadline_ns: u64) -> Result<(), BackendError> {
         self.worker.arm().map_err(|cause| BackendError::new("cannot wait for the NIC", cause))?;
-        self.worker.poll(clock::now_ns(), &mut Desk(&mut self.requests));
-        if self.requests.is_empty() {
+        // What came before the NIC was armed is not announced.
+        self.early += self.poll();
+        if self.early == 0 {
             self.waits += 1;
             sleep(&self.worker, deadline_ns);
         }

@@ -32,24 +32,24 @@ fn setup(switches: &[(&str, &str)], wait: Wait) -> Setup {
     }
 }
 
-/// Every server answers each request with its bytes and a mark.
+/// Answers with the request's bytes and a mark.
+fn marking() -> Service {
+    Box::new(|request, answer| {
+        answer.extend_from_slice(request);
+        answer.push(MARK);
+    })
+}
+
 fn serve(servers: &mut [DirectServer]) {
-    let mut answer = Vec::new();
     for server in servers {
-        server.turn().unwrap();
-        while let Some((token, request)) = server.next() {
-            answer.clear();
-            answer.extend_from_slice(request);
-            answer.push(MARK);
-            server.reply(token, &answer);
-        }
+        server.turn(usize::MAX).unwrap();
     }
 }
 
 /// Both clients call both servers, with bodies from none to those that go by rendezvous.
 fn calls_are_answered(switches: &[(&str, &str)], wait: Wait) {
     let direct = Direct::open(&setup(switches, wait), 0).unwrap();
-    let mut servers = [0, 1].map(|shard| direct.server(Shard(shard)).unwrap());
+    let mut servers = [0, 1].map(|shard| direct.server(Shard(shard), marking()).unwrap());
     let mut clients = [0, 1].map(|client| direct.client(ClientId(client)).unwrap());
     let roster = Roster {
         servers: servers.iter().map(Server::contact).collect(),
@@ -110,7 +110,10 @@ fn every_call_gets_its_own_answer_with_every_switch() {
 #[test]
 fn a_dead_server_is_told_and_refused() {
     let direct = Direct::open(&setup(&[], Wait::Yield), 0).unwrap();
-    let mut servers = vec![direct.server(Shard(0)).unwrap(), direct.server(Shard(1)).unwrap()];
+    let mut servers = vec![
+        direct.server(Shard(0), marking()).unwrap(),
+        direct.server(Shard(1), marking()).unwrap(),
+    ];
     let mut client = direct.client(ClientId(0)).unwrap();
     let other = direct.client(ClientId(1)).unwrap();
     let roster = Roster {

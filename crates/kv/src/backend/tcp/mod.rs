@@ -17,7 +17,7 @@ mod server;
 
 use std::time::Duration;
 
-use super::{Backend, BackendError, Setup, Switch};
+use super::{Backend, BackendError, Service, Setup, Switch};
 use crate::place::{ClientId, Shard};
 
 pub use client::TcpClient;
@@ -69,8 +69,8 @@ impl Backend for Tcp {
         Ok(Self { options })
     }
 
-    fn server(&self, _shard: Shard) -> Result<TcpServer, BackendError> {
-        TcpServer::listen(self.options)
+    fn server(&self, _shard: Shard, service: Service) -> Result<TcpServer, BackendError> {
+        TcpServer::listen(self.options, service)
     }
 
     fn client(&self, _client: ClientId) -> Result<TcpClient, BackendError> {

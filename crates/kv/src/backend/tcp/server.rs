@@ -14,13 +14,12 @@ use super::{
     connection::{Connection, Received, TcpCounters},
     poller::{Interest, Poller},
 };
-use crate::backend::{BackendError, Contact, Counters, Roster, Server, Token};
+use crate::backend::{BackendError, Contact, Counters, Roster, Server, Service};
 
 /// Number of the listener in the poller.
 const LISTENER: usize = usize::MAX;
 
 /// Serves the connections of all clients.
-#[derive(Debug)]
 pub struct TcpServer {
     options: Options,
     listener: TcpListener,
@@ -33,8 +32,9 @@ pub struct TcpServer {
     dirty: Vec<usize>,
     /// What [`Server::wait`] found, to be looked at by the next turn.
     woken: Vec<usize>,
-    turn_messages: usize,
     counters: TcpCounters,
+    service: Service,
+    answer: Vec<u8>,
 }
 
 #[derive(Debug)]
@@ -45,15 +45,8 @@ struct Peer {
     is_dirty: bool,
 }
 
-/// The duty to answer one request.
-#[derive(Debug)]
-pub struct Reply {
-    peer: usize,
-    token: Token,
-}
-
 impl TcpServer {
-    pub(super) fn listen(options: Options) -> Result<Self, BackendError> {
+    pub(super) fn listen(options: Options, service: Service) -> Result<Self, BackendError> {
         let listen = || {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
             listener.set_nonblocking(true)?;
@@ -73,8 +66,9 @@ impl TcpServer {
             ready: Vec::new(),
             dirty: Vec::new(),
             woken: Vec::new(),
-            turn_messages: 0,
             counters: TcpCounters::default(),
+            service,
+            answer: Vec::new(),
         })
     }
 
@@ -151,7 +145,6 @@ impl TcpServer {
     }
 
     fn try_turn(&mut self) -> io::Result<()> {
-        self.counters.turn(std::mem::take(&mut self.turn_messages));
         self.flush_all()?;
         let mut woken = std::mem::take(&mut self.woken);
         if woken.is_empty() && self.ready.is_empty() {
@@ -162,6 +155,40 @@ impl TcpServer {
         }
         self.woken = woken;
         Ok(())
+    }
+
+    /// The next connection that has a frame and room for its answer; others are done for now.
+    fn next_ready(&mut self) -> Option<usize> {
+        loop {
+            let &number = self.ready.last()?;
+            let connection = &mut self.connections[number].connection;
+            match connection.as_ref().map(|connection| (connection.peek(), connection.has_room())) {
+                Some((Ok(true), true)) => return Some(number),
+                // It broke the framing: nothing after that can be understood.
+                Some((Err(_), _)) => *connection = None,
+                _ => {}
+            }
+            self.ready.pop();
+        }
+    }
+
+    /// Answers the next frame of a connection; `false` if it has none.
+    fn serve(&mut self, number: usize) -> bool {
+        let Self { connections, service, answer, .. } = self;
+        let peer = &mut connections[number];
+        let Some(connection) = &mut peer.connection else { return false };
+        let Ok(Some((token, request))) = connection.next_frame() else { return false };
+        answer.clear();
+        service(request, answer);
+        connection.push(token, answer);
+        if self.options.flushes_each {
+            // An error shows again when the turn ends.
+            let _ = connection.flush(&mut self.counters);
+        }
+        if !std::mem::replace(&mut peer.is_dirty, true) {
+            self.dirty.push(number);
+        }
+        true
     }
 
     fn try_wait(&mut self, deadline_ns: u64) -> io::Result<()> {
@@ -176,8 +203,6 @@ impl TcpServer {
 }
 
 impl Server for TcpServer {
-    type Token = Reply;
-
     fn contact(&self) -> Contact {
         self.contact.clone()
     }
@@ -186,42 +211,16 @@ impl Server for TcpServer {
         Ok(()) // clients come to us
     }
 
-    fn turn(&mut self) -> Result<(), BackendError> {
-        self.try_turn().map_err(|cause| BackendError::new("the daemon's sockets failed", cause))
-    }
-
-    fn next(&mut self) -> Option<(Reply, &[u8])> {
-        // The first connection that has a frame and room for its answer; others are done for now.
-        let number = loop {
-            let &number = self.ready.last()?;
-            let connection = &mut self.connections[number].connection;
-            match connection.as_ref().map(|connection| (connection.peek(), connection.has_room())) {
-                Some((Ok(true), true)) => break number,
-                // It broke the framing: nothing after that can be understood.
-                Some((Err(_), _)) => *connection = None,
-                _ => {}
-            }
-            self.ready.pop();
-        };
-        self.turn_messages += 1;
-        let frame = self.connections[number].connection.as_mut()?.next_frame();
-        let (token, request) = frame.ok().flatten()?;
-        Some((Reply { peer: number, token }, request))
-    }
-
-    fn reply(&mut self, token: Reply, answer: &[u8]) {
-        let Reply { peer: number, token } = token;
-        let peer = &mut self.connections[number];
-        let Some(connection) = &mut peer.connection else { return };
-        connection.push(token, answer);
-        if self.options.flushes_each {
-            // An error shows again when the turn ends.
-            let _ = connection.flush(&mut self.counters);
+    fn turn(&mut self, budget: usize) -> Result<usize, BackendError> {
+        self.try_turn().map_err(|cause| BackendError::new("the daemon's sockets failed", cause))?;
+        let mut served = 0;
+        while served < budget
+            && let Some(number) = self.next_ready()
+        {
+            served += usize::from(self.serve(number));
         }
-        if !peer.is_dirty {
-            peer.is_dirty = true;
-            self.dirty.push(number);
-        }
+        self.counters.turn(served);
+        Ok(served)
     }
 
     fn wait(&mut self, deadline_ns: u64) -> Result<(), BackendError> {
