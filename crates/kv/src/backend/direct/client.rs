@@ -26,6 +26,8 @@ pub struct DirectClient {
     message_bytes_max: usize,
     /// What a poll found that had nobody to tell.
     found: Inbox<Found>,
+    /// Why connections ended: at most one for each.
+    losses: Vec<CloseReason>,
     waits: u64,
 }
 
@@ -59,6 +61,7 @@ impl DirectClient {
             call,
             message_bytes_max,
             found: Inbox::default(),
+            losses: Vec::new(),
             waits: 0,
         }
     }
@@ -67,6 +70,7 @@ impl DirectClient {
 /// Passes on what a poll finds.
 struct Listener<'a, F> {
     peers: &'a [PeerId],
+    losses: &'a mut Vec<CloseReason>,
     tell: F,
 }
 
@@ -79,7 +83,8 @@ impl<F: FnMut(Found, &[u8])> Handler<Nic> for Listener<'_, F> {
         (self.tell)(Found::Ended(cookie, status), body);
     }
 
-    fn closed(&mut self, _: &mut Worker<Nic>, peer: PeerId, _: CloseReason) {
+    fn closed(&mut self, _: &mut Worker<Nic>, peer: PeerId, reason: CloseReason) {
+        self.losses.push(reason);
         if let Some(shard) = self.peers.iter().position(|other| *other == peer) {
             (self.tell)(Found::Lost(shard), &[]);
         }
@@ -141,16 +146,17 @@ impl Client for DirectClient {
             sink(event(found, bytes));
             count += 1;
         };
-        self.worker.poll(clock::now_ns(), &mut Listener { peers: &self.peers, tell });
+        let Self { worker, peers, losses, .. } = self;
+        worker.poll(clock::now_ns(), &mut Listener { peers, losses, tell });
         Ok(count)
     }
 
     fn wait(&mut self, deadline_ns: u64) -> Result<(), BackendError> {
-        let Self { worker, peers, found, .. } = self;
+        let Self { worker, peers, found, losses, .. } = self;
         // Arm, then look once more, then sleep: what came before the arming is not slept over.
         worker.arm().map_err(|cause| BackendError::new("cannot wait for the NIC", cause))?;
         let tell = |event, bytes: &[u8]| found.push(event, bytes);
-        worker.poll(clock::now_ns(), &mut Listener { peers, tell });
+        worker.poll(clock::now_ns(), &mut Listener { peers, losses, tell });
         if found.is_empty() {
             self.waits += 1;
             sleep(worker, deadline_ns);
@@ -159,7 +165,11 @@ impl Client for DirectClient {
     }
 
     fn counters(&self) -> Counters {
-        counters(&self.worker, &self.peers, "client", self.waits)
+        let mut counters = counters(&self.worker, &self.peers, "client", self.waits);
+        for reason in &self.losses {
+            *counters.named.entry(format!("client lost: {reason}")).or_default() += 1;
+        }
+        counters
     }
 }
 
