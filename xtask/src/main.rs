@@ -32,7 +32,7 @@ enum Command {
     Tidy,
     /// All that CI runs, in CI's order
     Ci {
-        /// Also run the ordering mutants, which take minutes per crate
+        /// Also run long tests, and the ordering mutants, which take minutes per crate
         #[arg(long)]
         full: bool,
     },

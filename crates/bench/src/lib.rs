@@ -1,9 +1,12 @@
-//! Measuring machinery: pairs of pinned processes, what the machine itself can do, and verbs
-//! traffic that checks its data.
+//! Measuring machinery: pairs of pinned processes, what the machine itself can do, and traffic that
+//! checks its data over NICs, between processes and between threads.
 //!
 //! ```text
 //! suite     the cells of a benchmark and the two roles that run them
+//! workers   what two workers of `rpc` call and answer
 //! traffic   what two processes send each other over any `verbs::Nic`
+//! calls     what two processes ask each other over `ipc`
+//! threads   what threads of one process hand each other over `inproc`
 //! limit     what the same two processes reach with bare memory: the reference of every ratio
 //! schedule  interleaves the cells round by round and brackets every sample with a probe
 //! stats     samples of one regime to median, minimum, maximum
@@ -19,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 pub mod board;
+pub mod calls;
 pub mod cores;
 pub mod duo;
 pub mod limit;
@@ -28,6 +32,9 @@ pub mod plan;
 pub mod regime;
 pub mod report;
 pub mod schedule;
+mod slots;
 pub mod stats;
 pub mod suite;
+pub mod threads;
 pub mod traffic;
+pub mod workers;

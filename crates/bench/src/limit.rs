@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     board::{Board, SLOT_WORDS, STREAM_SLOTS, WaitError, Word},
-    pingpong,
+    pingpong, slots,
 };
 
 /// Bytes that a copy cycles over, at the source and at the destination: out of L1, like the
@@ -37,19 +37,27 @@ pub enum SharedLimit {
         /// Number of slots.
         count: u64,
     },
+    /// Requests and answers of one line each.
+    Slots {
+        /// Requests in flight.
+        in_flight: u16,
+        /// Number of requests.
+        count: u64,
+    },
 }
 
 impl SharedLimit {
-    /// Initiator's side; ns per round trip, or millions of slots per second. The words were reset
+    /// Initiator's side; ns per round trip or answer, or millions of streamed slots per second. The words were reset
     /// before the responder was told.
     ///
     /// # Errors
     ///
-    /// [`WaitError`].
-    pub fn initiate(self, board: &Board) -> Result<f64, WaitError> {
+    /// [`LimitError`].
+    pub fn initiate(self, board: &Board) -> Result<f64, LimitError> {
         match self {
-            Self::RoundTrip { window } => pingpong::round_trips(board, window),
-            Self::Stream { count } => produce(board, count),
+            Self::RoundTrip { window } => Ok(pingpong::round_trips(board, window)?),
+            Self::Stream { count } => Ok(produce(board, count)?),
+            Self::Slots { in_flight, count } => slots::initiate(board, u64::from(in_flight), count),
         }
     }
 
@@ -62,6 +70,7 @@ impl SharedLimit {
         match self {
             Self::RoundTrip { .. } => Ok(pingpong::answer(board)?),
             Self::Stream { count } => consume(board, count),
+            Self::Slots { .. } => slots::respond(board),
         }
     }
 }
@@ -73,11 +82,11 @@ pub enum LimitError {
     #[error(transparent)]
     Wait(#[from] WaitError),
     /// The machine, or this program, is broken.
-    #[error("the stream's checksum is {found:#x}, not {expected:#x}")]
+    #[error("a word or checksum is {found:#x}, not {expected:#x}")]
     Checksum {
-        /// Over what arrived.
+        /// In or over what arrived.
         found: u64,
-        /// Over what was sent.
+        /// In or over what was sent.
         expected: u64,
     },
 }

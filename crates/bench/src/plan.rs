@@ -26,12 +26,13 @@ const SIZES_QUICK: [usize; 4] = [64, 4 << 10, 64 << 10, COPY_WINDOW_BYTES];
 /// Messages per doorbell where doorbells are batched.
 const BATCH: u16 = 32;
 /// Bytes of a small message.
-const SMALL_BYTES: usize = 32;
+pub(crate) const SMALL_BYTES: usize = 32;
 
 /// What the machine can do without a NIC.
 #[must_use]
 pub fn limits(quick: bool) -> Vec<Planned> {
-    let mut plan = vec![planned("limit/line-round-trip/threads", Metric::RoundTrip, Job::Threads)];
+    let mut plan =
+        vec![planned("limit/line-round-trip/threads", Metric::RoundTrip, Job::Threads).lines(2.0)];
     plan.extend(references(quick));
     plan
 }
@@ -49,21 +50,26 @@ pub fn verbs(quick: bool) -> Vec<Planned> {
     plan
 }
 
-fn sizes(quick: bool) -> &'static [usize] {
+pub(crate) fn sizes(quick: bool) -> &'static [usize] {
     if quick { &SIZES_QUICK } else { &SIZES }
 }
 
+/// What two processes reach with bare cache lines.
+pub(crate) fn references_of_lines() -> Vec<Planned> {
+    vec![
+        planned(LINE_ROUND_TRIP, Metric::RoundTrip, Job::Processes).lines(2.0),
+        planned(LINE_STREAM, Metric::Rate, Job::Stream).lines(1.0),
+    ]
+}
+
 fn references(quick: bool) -> Vec<Planned> {
-    let mut plan = vec![
-        planned(LINE_ROUND_TRIP, Metric::RoundTrip, Job::Processes),
-        planned(LINE_STREAM, Metric::Rate, Job::Stream),
-    ];
+    let mut plan = references_of_lines();
     let copy = |&len_bytes| planned(&copy_of(len_bytes), Metric::Bandwidth, Job::Copy(len_bytes));
     plan.extend(sizes(quick).iter().map(copy));
     plan
 }
 
-fn streams() -> Vec<Planned> {
+pub(crate) fn streams() -> Vec<Planned> {
     use LinkKind::{Rc, Srq, Ud};
     use StreamVerb::{Send, WriteImm};
     [
@@ -81,7 +87,7 @@ fn streams() -> Vec<Planned> {
     .into()
 }
 
-fn small_round_trips() -> Vec<Planned> {
+pub(crate) fn small_round_trips() -> Vec<Planned> {
     use LinkKind::{Rc, Ud};
     let talks = [
         ("round-trip/rc-send/32B", Rc, RoundTripVerb::Send),
@@ -112,11 +118,8 @@ fn relaxed_transfers() -> [Planned; 2] {
 }
 
 fn sweep(len_bytes: usize) -> [Planned; 4] {
-    let verb = RoundTripVerb::WriteImm;
-    let talk = Traffic::RoundTrip(RoundTrip { link: LinkKind::Rc, verb, len_bytes });
-    let name = format!("round-trip/rc-write-imm/{}", size(len_bytes));
     [
-        against(planned(&name, Metric::RoundTrip, Job::Traffic(talk)), LINE_ROUND_TRIP),
+        raw_round_trip(len_bytes),
         transfer("rc-write", LinkKind::Rc, TransferVerb::Write, len_bytes),
         transfer("rc-read", LinkKind::Rc, TransferVerb::Read, len_bytes),
         transfer("rc-send", LinkKind::Rc, TransferVerb::Send, len_bytes),
@@ -133,17 +136,31 @@ fn copy_of(len_bytes: usize) -> String {
     format!("limit/memcpy/{}", size(len_bytes))
 }
 
-fn planned(name: &str, metric: Metric, job: Job) -> Planned {
-    Planned { cell: Cell { name: name.to_owned(), metric, versus: None }, job }
+pub(crate) fn raw_round_trip_of(len_bytes: usize) -> String {
+    format!("round-trip/rc-write-imm/{}", size(len_bytes))
 }
 
-fn against(mut planned: Planned, reference: &str) -> Planned {
+pub(crate) fn raw_round_trip(len_bytes: usize) -> Planned {
+    let verb = RoundTripVerb::WriteImm;
+    let talk = Traffic::RoundTrip(RoundTrip { link: LinkKind::Rc, verb, len_bytes });
+    let name = raw_round_trip_of(len_bytes);
+    against(planned(&name, Metric::RoundTrip, Job::Traffic(talk)), LINE_ROUND_TRIP)
+}
+
+pub(crate) fn planned(name: &str, metric: Metric, job: Job) -> Planned {
+    Planned {
+        cell: Cell { name: name.to_owned(), metric, versus: None, floor: None, lines: None },
+        job,
+    }
+}
+
+pub(crate) fn against(mut planned: Planned, reference: &str) -> Planned {
     planned.cell.versus = Some(reference.to_owned());
     planned
 }
 
 /// `64B`, `4KiB`, `1MiB`.
-fn size(bytes: usize) -> String {
+pub(crate) fn size(bytes: usize) -> String {
     match bytes {
         b if b >= 1 << 20 && b % (1 << 20) == 0 => format!("{}MiB", b >> 20),
         b if b >= 1 << 10 && b % (1 << 10) == 0 => format!("{}KiB", b >> 10),
@@ -159,10 +176,16 @@ mod tests {
 
     #[test]
     fn names_are_unique_and_references_are_measured_in_the_same_run() {
-        for plan in [limits(false), limits(true), verbs(false), verbs(true)] {
+        use crate::{calls, threads, workers};
+        let workers = |quick| workers::plan(quick, &workers::switches::Grid::default());
+        let plans = [limits, verbs, calls::plan, threads::plan, workers];
+        for plan in plans.iter().flat_map(|plan| [plan(false), plan(true)]) {
             let names = plan.iter().map(|p| p.cell.name.as_str()).collect::<BTreeSet<_>>();
             assert_eq!(names.len(), plan.len());
-            let references = plan.iter().filter_map(|p| p.cell.versus.as_deref());
+            let references = plan
+                .iter()
+                .flat_map(|p| [p.cell.versus.as_deref(), p.cell.floor.as_deref()])
+                .flatten();
             for reference in references {
                 assert!(names.contains(reference), "{reference} is missing");
             }

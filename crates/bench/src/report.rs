@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use comfy_table::{CellAlignment, LineStyle, Table, presets};
 use serde::{Deserialize, Serialize};
 
-use crate::{regime::Regime, schedule::Filed, stats::Summary};
+use crate::{regime::Regime, schedule::Filed, stats::Summary, workers::Merging};
 
 /// What a cell's number means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -40,7 +40,7 @@ impl Metric {
 }
 
 /// One thing that is measured.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Cell {
     /// Unique, with slashes from coarse to fine: `write-imm/round-trip/32B`.
     pub name: String,
@@ -48,6 +48,11 @@ pub struct Cell {
     pub metric: Metric,
     /// The cell that it is compared with.
     pub versus: Option<String>,
+    /// What the machine can do without a NIC, if the cell is compared with that too.
+    pub floor: Option<String>,
+    /// Cache lines that one operation moves between the cores, as designed; `None` where lines are
+    /// not what it costs.
+    pub lines: Option<f64>,
 }
 
 /// Under which circumstances the numbers were taken: the first JSON line.
@@ -97,6 +102,17 @@ pub struct Row {
     pub vs: Option<String>,
     /// This median over that of `vs` in the same regime.
     pub ratio: Option<f64>,
+    /// The machine's limit, if the cell is compared with that too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub floor: Option<String>,
+    /// This median over that of `floor` in the same regime.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub floor_ratio: Option<f64>,
+    /// Messages per batch, of cells that make calls.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub per_batch: Option<Merging>,
+    /// Cache lines that one operation moves, as designed.
+    pub lines: Option<f64>,
 }
 
 /// Everything that one run found.
@@ -181,7 +197,10 @@ fn rows_of(bench: &str, regime: Regime, cells: &[Cell], filed: &[Filed]) -> Vec<
     };
     let row = |(cell, filed): (&Cell, &Filed)| {
         let summary = Summary::of(filed.samples(regime))?;
-        let reference = cell.versus.as_deref().and_then(summary_of);
+        let over = |reference: Option<&str>| {
+            let reference: Summary = reference.and_then(summary_of)?;
+            Some(summary.median / reference.median)
+        };
         Some(Row {
             bench: bench.to_owned(),
             cell: cell.name.clone(),
@@ -190,36 +209,63 @@ fn rows_of(bench: &str, regime: Regime, cells: &[Cell], filed: &[Filed]) -> Vec<
             unit: cell.metric.unit().to_owned(),
             summary,
             vs: cell.versus.clone(),
-            ratio: reference.map(|reference| summary.median / reference.median),
+            ratio: over(cell.versus.as_deref()),
+            floor: cell.floor.clone(),
+            floor_ratio: over(cell.floor.as_deref()),
+            per_batch: filed.merging(regime),
+            lines: cell.lines,
         })
     };
     cells.iter().zip(filed).filter_map(row).collect()
 }
 
 fn table(rows: &[&Row]) -> Table {
+    let has_calls = rows.iter().any(|row| row.per_batch.is_some());
     let mut table = Table::new();
     table.load_style(presets::NOTHING.header_separator(LineStyle::none().fill('-')));
-    table.set_header(["cell", "metric", "median", "min", "max", "runs", "unit", "vs", "ratio"]);
-    for row in rows {
-        let Summary { median, min, max, runs } = row.summary;
-        table.add_row([
-            row.cell.clone(),
-            row.metric.name().to_owned(),
-            number(median),
-            number(min),
-            number(max),
-            runs.to_string(),
-            row.unit.clone(),
-            row.vs.clone().unwrap_or_default(),
-            row.ratio.map(|ratio| format!("{ratio:.2}")).unwrap_or_default(),
-        ]);
+    let mut header =
+        vec!["cell", "metric", "median", "min", "max", "runs", "unit", "lines", "vs", "ratio"];
+    if has_calls {
+        header.extend(["of the limit", "calls/batch", "answers/batch"]);
     }
-    for right_aligned in [2, 3, 4, 5, 8] {
+    table.set_header(header);
+    for row in rows {
+        let mut cells = cells(row);
+        if has_calls {
+            cells.extend(cells_of_calls(row));
+        }
+        table.add_row(cells);
+    }
+    for right_aligned in [2, 3, 4, 5, 7, 9, 10, 11, 12] {
         if let Some(column) = table.column_mut(right_aligned) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
     table
+}
+
+fn cells(row: &Row) -> Vec<String> {
+    let Summary { median, min, max, runs } = row.summary;
+    vec![
+        row.cell.clone(),
+        row.metric.name().to_owned(),
+        number(median),
+        number(min),
+        number(max),
+        runs.to_string(),
+        row.unit.clone(),
+        row.vs.clone().unwrap_or_default(),
+        ratio(row.ratio),
+    ]
+}
+
+fn cells_of_calls(row: &Row) -> [String; 3] {
+    let batches = |of: fn(Merging) -> f64| row.per_batch.map(of).map(number).unwrap_or_default();
+    [ratio(row.floor_ratio), batches(|m| m.calls), batches(|m| m.answers)]
+}
+
+fn ratio(ratio: Option<f64>) -> String {
+    ratio.map(|ratio| format!("{ratio:.2}")).unwrap_or_default()
 }
 
 /// Three digits or more.
@@ -255,9 +301,14 @@ mod tests {
 
     /// A limit with near and far samples, and a cell that was far only once and dropped once.
     fn report() -> Report {
-        let limit = Cell { name: "limit".into(), metric: Metric::RoundTrip, versus: None };
-        let cell =
-            Cell { name: "send".into(), metric: Metric::RoundTrip, versus: Some("limit".into()) };
+        let limit = Cell {
+            name: "limit".into(),
+            metric: Metric::RoundTrip,
+            versus: None,
+            floor: None,
+            lines: Some(2.0),
+        };
+        let cell = Cell { name: "send".into(), versus: Some("limit".into()), ..limit.clone() };
         let mut filed = [Filed::default(), Filed::default()];
         for (cell, regime, sample) in [
             (0, Regime::Near, 100.0),
@@ -290,10 +341,14 @@ mod tests {
 
     #[test]
     fn a_reference_without_samples_in_the_regime_gives_no_ratio() {
-        let cells = [
-            Cell { name: "limit".into(), metric: Metric::Rate, versus: None },
-            Cell { name: "send".into(), metric: Metric::Rate, versus: Some("limit".into()) },
-        ];
+        let cell = |name: &str, versus: Option<&str>| Cell {
+            name: name.into(),
+            metric: Metric::Rate,
+            versus: versus.map(Into::into),
+            floor: None,
+            lines: None,
+        };
+        let cells = [cell("limit", None), cell("send", Some("limit"))];
         let mut filed = [Filed::default(), Filed::default()];
         filed[0].file(Regime::Near, 10.0);
         filed[1].file(Regime::Far, 2.0);
@@ -315,7 +370,7 @@ mod tests {
         let keys = rows[1].as_object().unwrap().keys().map(String::as_str).collect::<Vec<_>>();
         let mut expected = [
             "bench", "cell", "metric", "unit", "median", "min", "max", "runs", "vs", "ratio",
-            "regime",
+            "regime", "lines",
         ];
         expected.sort_unstable();
         let mut sorted = keys.clone();
@@ -324,7 +379,7 @@ mod tests {
         assert_eq!(rows[1]["metric"], "round-trip");
         assert_eq!(rows[1]["regime"], "near");
         assert_eq!(rows[1]["median"], 220.0);
-        assert_eq!(rows[0]["ratio"], Value::Null);
+        assert_eq!((&rows[0]["ratio"], &rows[0]["lines"]), (&Value::Null, &2.0.into()));
     }
 
     #[test]

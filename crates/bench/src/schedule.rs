@@ -7,7 +7,7 @@
 //!
 //! Taking all samples of one cell in a row would let a phase of the machine decide who wins.
 
-use crate::regime::Regime;
+use crate::{regime::Regime, workers::Merging};
 
 /// What is measured together.
 pub trait Workload {
@@ -37,6 +37,11 @@ pub trait Workload {
     ///
     /// Whatever kept it from running, wrong data included.
     fn sample(&mut self, cell: usize) -> Result<f64, Self::Error>;
+
+    /// How many messages shared a batch in the last sample, if it was of calls.
+    fn merging(&self) -> Option<Merging> {
+        None
+    }
 }
 
 /// Samples of one cell.
@@ -44,6 +49,8 @@ pub trait Workload {
 pub struct Filed {
     near: Vec<f64>,
     far: Vec<f64>,
+    /// With each sample of calls.
+    merging: Vec<(Regime, Merging)>,
     dropped: usize,
 }
 
@@ -55,6 +62,23 @@ impl Filed {
             Regime::Far => self.far.push(sample),
             Regime::Mixed => self.dropped += 1,
         }
+    }
+
+    /// Files what was said of the sample that was filed last.
+    pub fn file_merging(&mut self, regime: Regime, merging: Option<Merging>) {
+        self.merging.extend(merging.map(|merging| (regime, merging)));
+    }
+
+    /// Mean over the samples of calls that were taken in `regime`.
+    #[must_use]
+    pub fn merging(&self, regime: Regime) -> Option<Merging> {
+        let of_regime = || self.merging.iter().filter(|(found, _)| *found == regime);
+        let count = of_regime().count() as f64;
+        let sum = of_regime().fold(Merging::default(), |sum, (_, one)| Merging {
+            calls: sum.calls + one.calls / count,
+            answers: sum.answers + one.answers / count,
+        });
+        (count > 0.0).then_some(sum)
     }
 
     /// Samples that were taken in `regime`; of the dropped ones only the number is kept.
@@ -95,8 +119,11 @@ pub fn interleave<W: Workload>(
         for (cell, filed) in filed.iter_mut().enumerate() {
             step(cell);
             let sample = workload.sample(cell)?;
+            let merging = workload.merging();
             let after = Regime::of_round_trip(workload.probe()?);
-            filed.file(Regime::bracket(before, after), sample);
+            let regime = Regime::bracket(before, after);
+            filed.file(regime, sample);
+            filed.file_merging(regime, merging);
             before = after;
         }
     }
@@ -149,8 +176,8 @@ mod tests {
         let filed = interleave(&mut script, 3, |_| {}).unwrap();
         assert_eq!(script.samples, [0, 1, 0, 1, 0, 1]);
         assert_eq!(script.probes.len(), 0, "one probe per sample and one per round");
-        let first = Filed { near: vec![1.0, 5.0], far: vec![3.0], dropped: 0 };
-        let second = Filed { near: vec![6.0], far: vec![], dropped: 2 };
+        let first = Filed { near: vec![1.0, 5.0], far: vec![3.0], ..Filed::default() };
+        let second = Filed { near: vec![6.0], dropped: 2, ..Filed::default() };
         assert_eq!(filed, [first, second]);
     }
 

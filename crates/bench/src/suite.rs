@@ -6,8 +6,8 @@
 //!   Open{nic} ───────────────────────────▶ creates its links
 //!            ◀─────────────── Contacts ───
 //!   Connect(contacts) ───────────────────▶
-//!            ◀──────────────────── Ready ──
-//!   Run(sample) or Limit ────────────────▶ prepares
+//!            ◀──────────────────── Ready ──   calls: the same three before each sample
+//!   Run(sample), Call or Limit ────────────────▶ prepares
 //!            ◀──────────────────── Ready ──
 //!   ═══ traffic, timed by the parent ═══
 //!            ◀──────────────────── Done ───  or Failed, with the reason
@@ -18,14 +18,17 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
-    board::{Board, WaitError},
+    board::Board,
+    calls::{CallSample, Calls, CallsError, SocketDir},
     cores::Cores,
     duo::{Control, Duo, DuoError, REPLY_DEADLINE, Side},
     limit::{Copier, LimitError, SharedLimit},
     pingpong::{self, PROBE_WINDOW, ThreadsError},
     report::Cell,
     schedule::Workload,
+    threads::{Queue, QueueError, Stage},
     traffic::{BATCH, Contact, Party, Sample, Traffic, TrafficError},
+    workers::{Measured, Merging, WorkerCalls, WorkerError, WorkerParty, WorkerSample},
 };
 
 /// Messages of the sample that calibrates a cell.
@@ -46,10 +49,18 @@ pub enum Job {
     Copy(usize),
     /// Through the NIC.
     Traffic(Traffic),
+    /// Requests and answers in slots of one line between the two processes, so many in flight.
+    Slots(u16),
+    /// Between threads of this process.
+    Queue(Queue),
+    /// To a server in the other process.
+    Calls(Calls),
+    /// Through workers on the NIC.
+    Worker(WorkerCalls),
 }
 
 /// A cell and how it is measured.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Planned {
     /// What is reported.
     pub cell: Cell,
@@ -57,17 +68,32 @@ pub struct Planned {
     pub job: Job,
 }
 
-/// Keeps the cells whose name contains `filter`, and those that they are compared with.
+impl Planned {
+    /// States how many cache lines an operation of the cell is designed to move.
+    #[must_use]
+    pub(crate) fn lines(mut self, lines: f64) -> Self {
+        self.cell.lines = Some(lines);
+        self
+    }
+}
+
+/// Keeps the cells whose name contains `filter`, what they are compared with, and so on.
 #[must_use]
 pub fn select(plan: Vec<Planned>, filter: &str) -> Vec<Planned> {
-    let chosen = |name: &str| name.contains(filter);
-    let references = plan
-        .iter()
-        .filter(|planned| chosen(&planned.cell.name))
-        .filter_map(|planned| planned.cell.versus.clone())
-        .collect::<Vec<_>>();
-    let is_kept = |name: &String| chosen(name) || references.contains(name);
-    plan.into_iter().filter(|planned| is_kept(&planned.cell.name)).collect()
+    let mut kept = vec![false; plan.len()];
+    // References stand before the cells that name them.
+    for index in (0..plan.len()).rev() {
+        kept[index] |= plan[index].cell.name.contains(filter);
+        if !kept[index] {
+            continue;
+        }
+        let Cell { versus, floor, .. } = &plan[index].cell;
+        for reference in [versus, floor].into_iter().flatten() {
+            let found = plan.iter().position(|planned| planned.cell.name == *reference);
+            found.into_iter().for_each(|found| kept[found] = true);
+        }
+    }
+    plan.into_iter().zip(kept).filter_map(|(planned, kept)| kept.then_some(planned)).collect()
 }
 
 /// What the parent asks.
@@ -78,6 +104,11 @@ enum Request {
     Connect(Vec<Contact>),
     Limit(SharedLimit),
     Run(Sample),
+    Serve(CallSample),
+    OpenWorkers { nic: String },
+    Invite(WorkerCalls),
+    Accept(Vec<String>),
+    CallWorker(WorkerSample),
 }
 
 /// What the child answers.
@@ -85,6 +116,7 @@ enum Request {
 #[serde(rename_all = "snake_case")]
 enum Reply {
     Contacts(Vec<Contact>),
+    Invitations(Vec<String>),
     Ready,
     Done,
     Failed(String),
@@ -97,14 +129,23 @@ pub enum SuiteError {
     #[error(transparent)]
     Duo(#[from] DuoError),
     /// The machine's own limit could not be measured.
-    #[error("two-line round trip or stream: {0}")]
-    Limit(#[from] WaitError),
+    #[error("bare memory: {0}")]
+    Limit(#[from] LimitError),
     /// The same between threads.
     #[error("two-line round trip between threads: {0}")]
     Threads(#[from] ThreadsError),
     /// This side's NIC.
     #[error("initiator: {0}")]
     Traffic(#[from] TrafficError),
+    /// This side's calls.
+    #[error("initiator: {0}")]
+    Calls(#[from] CallsError),
+    /// Threads of this process.
+    #[error("between threads: {0}")]
+    Queue(#[from] QueueError),
+    /// This side's worker.
+    #[error("initiator: {0}")]
+    Worker(#[from] WorkerError),
     /// The other side's reason.
     #[error("responder: {0}")]
     Responder(String),
@@ -137,12 +178,18 @@ pub struct Suite {
     duo: Duo,
     cores: Cores,
     party: Option<Box<dyn Party>>,
+    worker_party: Option<Box<dyn WorkerParty>>,
+    /// Of the last sample, if it made calls.
+    merging: Option<Merging>,
     plan: Vec<Planned>,
     /// Messages per sample, by cell.
     counts: Vec<u64>,
     copier: Copier,
     window: Duration,
     samples: u64,
+    /// Cores for threads, those of `cores` first.
+    pool: Vec<usize>,
+    sockets: SocketDir,
 }
 
 impl Suite {
@@ -150,8 +197,47 @@ impl Suite {
     #[must_use]
     pub fn new(duo: Duo, cores: Cores, plan: Vec<Planned>, window: Duration) -> Self {
         let counts = vec![FIRST_COUNT; plan.len()];
-        let copier = Copier::default();
-        Self { duo, cores, party: None, plan, counts, copier, window, samples: 0 }
+        Self {
+            duo,
+            cores,
+            party: None,
+            worker_party: None,
+            merging: None,
+            plan,
+            counts,
+            copier: Copier::default(),
+            window,
+            samples: 0,
+            pool: vec![cores.initiator, cores.responder],
+            sockets: SocketDir::new(),
+        }
+    }
+
+    /// Lets cells with more than two threads use these cores, too.
+    #[must_use]
+    pub fn with_pool(mut self, allowed: &[usize]) -> Self {
+        for core in allowed {
+            if !self.pool.contains(core) {
+                self.pool.push(*core);
+            }
+        }
+        self
+    }
+
+    /// Lets both sides make calls: this one by `party`, the other one on its own NIC named `nic`.
+    ///
+    /// # Errors
+    ///
+    /// [`SuiteError`].
+    pub fn connect_workers(
+        &mut self,
+        nic: &str,
+        party: Box<dyn WorkerParty>,
+    ) -> Result<(), SuiteError> {
+        self.duo.control.send(&Request::OpenWorkers { nic: nic.to_owned() })?;
+        self.expect(&Reply::Ready)?;
+        self.worker_party = Some(party);
+        Ok(())
     }
 
     /// Lets both sides use a NIC: this one `party`, the other one its own named `nic`.
@@ -183,11 +269,11 @@ impl Suite {
     }
 
     /// Runs `here` while the other side runs `request`.
-    fn together(
+    fn together<T>(
         &mut self,
         request: &Request,
-        here: impl FnOnce(&Board, &mut Option<Box<dyn Party>>) -> Result<f64, SuiteError>,
-    ) -> Result<f64, SuiteError> {
+        here: impl FnOnce(&Board, &mut Option<Box<dyn Party>>) -> Result<T, SuiteError>,
+    ) -> Result<T, SuiteError> {
         self.duo.board.reset();
         self.duo.control.send(request)?;
         self.expect(&Reply::Ready)?;
@@ -218,14 +304,64 @@ impl Suite {
         })
     }
 
+    fn calls(&mut self, calls: Calls, count: u64) -> Result<f64, SuiteError> {
+        self.samples += 1;
+        let (number, socket) = (self.samples, self.sockets.socket());
+        let sample = CallSample { calls, count, number, socket };
+        let request = Request::Serve(sample.clone());
+        self.together(&request, |board, _| Ok(sample.initiate(board)?))
+    }
+
+    /// ns per round trip, or M/s if several are in flight.
+    fn slots(&mut self, in_flight: u16, count: u64) -> Result<f64, SuiteError> {
+        let round_trip_ns = self.limit(SharedLimit::Slots { in_flight, count })?;
+        Ok(if in_flight == 1 { round_trip_ns } else { 1e3 / round_trip_ns })
+    }
+
+    fn worker_calls(&mut self, calls: WorkerCalls, count: u64) -> Result<f64, SuiteError> {
+        let Some(mut party) = self.worker_party.take() else { return Err(SuiteError::NoNic) };
+        let measured = self.call(party.as_mut(), calls, count);
+        self.worker_party = Some(party);
+        let Measured { value, merging } = measured?;
+        self.merging = Some(merging);
+        Ok(value)
+    }
+
+    fn call(
+        &mut self,
+        party: &mut dyn WorkerParty,
+        calls: WorkerCalls,
+        count: u64,
+    ) -> Result<Measured, SuiteError> {
+        self.duo.control.send(&Request::Invite(calls))?;
+        let theirs = match self.reply()? {
+            Reply::Invitations(theirs) => theirs,
+            other => return Err(unexpected(other)),
+        };
+        let ours = party.open(&calls)?;
+        self.duo.control.send(&Request::Accept(ours))?;
+        party.connect(&theirs)?;
+        self.expect(&Reply::Ready)?;
+        self.samples += 1;
+        let sample = WorkerSample { calls, count, number: self.samples };
+        self.together(&Request::CallWorker(sample), |board, _| Ok(party.initiate(board, &sample)?))
+    }
+
     fn run(&mut self, job: Job, count: u64) -> Result<f64, SuiteError> {
         let window = self.window / 4;
+        self.merging = None;
         match job {
             Job::Threads => Ok(pingpong::between_threads(self.cores, &self.duo.board, window)?),
             Job::Processes => self.limit(SharedLimit::RoundTrip { window }),
             Job::Stream => self.limit(SharedLimit::Stream { count }),
             Job::Copy(len_bytes) => Ok(self.copier.bandwidth(len_bytes, self.window)),
             Job::Traffic(traffic) => self.traffic(traffic, count),
+            Job::Slots(in_flight) => self.slots(in_flight, count),
+            Job::Queue(queue) => {
+                Ok(queue.run(Stage { pool: &self.pool, board: &self.duo.board }, count)?)
+            }
+            Job::Calls(calls) => self.calls(calls, count),
+            Job::Worker(calls) => self.worker_calls(calls, count),
         }
     }
 
@@ -244,7 +380,12 @@ impl Suite {
             count = match job {
                 Job::Threads | Job::Processes | Job::Copy(_) => break,
                 Job::Stream => count_for(self.window, 1e3 / value),
+                Job::Slots(1) => count_for(self.window, value),
+                Job::Slots(_) => count_for(self.window, 1e3 / value),
+                Job::Queue(queue) => count_for(self.window, queue.item_ns(value)),
+                Job::Calls(calls) => count_for(self.window, calls.call_ns(value)),
                 Job::Traffic(traffic) => count_for(self.window, traffic.message_ns(value)),
+                Job::Worker(calls) => count_for(self.window, calls.call_ns(value)),
             };
         }
         self.counts[cell] = count;
@@ -272,6 +413,10 @@ impl Workload for Suite {
         let result = self.run(self.plan[cell].job, self.counts[cell]);
         self.named(cell, result)
     }
+
+    fn merging(&self) -> Option<Merging> {
+        self.merging
+    }
 }
 
 /// Messages of `message_ns` each that fill `window`: whole batches, at least one.
@@ -293,13 +438,21 @@ fn unexpected(reply: Reply) -> SuiteError {
 /// Opens a NIC by name and creates one side of the traffic on it.
 pub type OpenParty<'a> = &'a dyn Fn(&str) -> Result<Box<dyn Party>, String>;
 
+/// Finds a NIC by name and gives what opens workers on it.
+pub type OpenWorkers<'a> = &'a dyn Fn(&str) -> Result<Box<dyn WorkerParty>, String>;
+
 /// The child's role: serves until the parent goes away.
 ///
 /// # Errors
 ///
 /// [`SuiteError`]. What fails within a sample is told to the parent instead.
-pub fn serve(side: &mut Side, open: OpenParty<'_>) -> Result<(), SuiteError> {
+pub fn serve(
+    side: &mut Side,
+    open: OpenParty<'_>,
+    open_workers: OpenWorkers<'_>,
+) -> Result<(), SuiteError> {
     let mut party = None;
+    let mut worker_party = None;
     loop {
         let request = match receive(&mut side.control, &mut party, None) {
             Err(SuiteError::Duo(DuoError::PeerGone)) => return Ok(()),
@@ -326,11 +479,46 @@ pub fn serve(side: &mut Side, open: OpenParty<'_>) -> Result<(), SuiteError> {
                 }
                 None => Reply::Failed("no NIC is open".to_owned()),
             },
+            Request::Serve(sample) => {
+                let Side { board, control } = &mut *side;
+                let ready = &mut || control.send(&Reply::Ready);
+                reply_of(sample.respond(board, ready), Reply::Done)
+            }
+            Request::OpenWorkers { nic } => match open_workers(&nic) {
+                Ok(opened) => {
+                    worker_party = Some(opened);
+                    Reply::Ready
+                }
+                Err(reason) => Reply::Failed(reason),
+            },
+            Request::Invite(_) | Request::Accept(_) | Request::CallWorker(_) => {
+                match &mut worker_party {
+                    Some(party) => serve_worker(party.as_mut(), side, &request),
+                    None => Reply::Failed("no NIC is open for calls".to_owned()),
+                }
+            }
         };
         if matches!(reply, Reply::Failed(_)) {
             side.board.fail();
         }
         side.control.send(&reply)?;
+    }
+}
+
+/// The part of [`serve`] that is about calls.
+fn serve_worker(party: &mut dyn WorkerParty, side: &mut Side, request: &Request) -> Reply {
+    match request {
+        Request::Invite(calls) => match party.open(calls) {
+            Ok(invitations) => Reply::Invitations(invitations),
+            Err(error) => Reply::Failed(error.to_string()),
+        },
+        Request::Accept(invitations) => reply_of(party.connect(invitations), Reply::Ready),
+        Request::CallWorker(sample) => {
+            let Side { board, control } = &mut *side;
+            let ready = &mut || control.send(&Reply::Ready);
+            reply_of(party.respond(board, sample, ready), Reply::Done)
+        }
+        _ => Reply::Failed("this is not about calls".to_owned()),
     }
 }
 
@@ -369,7 +557,8 @@ mod tests {
 
     fn planned(name: &str, versus: Option<&str>) -> Planned {
         let versus = versus.map(str::to_owned);
-        let cell = Cell { name: name.to_owned(), metric: Metric::Rate, versus };
+        let cell =
+            Cell { name: name.to_owned(), metric: Metric::Rate, versus, floor: None, lines: None };
         Planned { cell, job: Job::Stream }
     }
 
@@ -378,14 +567,17 @@ mod tests {
         let plan = vec![
             planned("limit/line", None),
             planned("limit/copy", None),
+            planned("limit/slot", Some("limit/line")),
             planned("send", Some("limit/line")),
             planned("write", Some("limit/copy")),
+            planned("call", Some("limit/slot")),
         ];
         let names = |plan: Vec<Planned>| {
             plan.into_iter().map(|planned| planned.cell.name).collect::<Vec<_>>()
         };
         assert_eq!(names(select(plan.clone(), "send")), ["limit/line", "send"]);
-        assert_eq!(names(select(plan.clone(), "")).len(), 4);
+        assert_eq!(names(select(plan.clone(), "call")), ["limit/line", "limit/slot", "call"]);
+        assert_eq!(names(select(plan.clone(), "")).len(), 6);
         assert!(select(plan, "nothing").is_empty());
     }
 

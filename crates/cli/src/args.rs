@@ -2,7 +2,10 @@
 
 use std::{ffi::OsString, net::SocketAddr, path::PathBuf};
 
-use bench::cores::Cores;
+use bench::{
+    cores::Cores,
+    workers::switches::{Carrier, Flush, Grid, Switch},
+};
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use node::config::units::parse_duration_ns;
 
@@ -16,7 +19,10 @@ Examples:
   copyrpc info                          devices, the NIC in use, every knob and its origin
   copyrpc bench limit                   how fast two cores of this machine can talk at all
   copyrpc bench verbs --quick           the NIC, in some seconds
+  copyrpc bench inproc                  queues between threads
+  copyrpc bench ipc --cell round-trip   calls between processes
   copyrpc bench verbs --json run.jsonl  tables here, JSON lines there
+  copyrpc bench rpc                     calls between two processes
 
 Exit codes:
   0  done
@@ -63,6 +69,17 @@ Examples:
 All data is checked: sequence numbers and bytes of every small message, the last word of every large
 one, and every byte of what is in memory at the end of a sample. Wrong data ends the run with exit
 code 1.";
+
+const RPC_EXAMPLES: &str = "\
+Examples:
+  copyrpc bench rpc --quick
+  copyrpc bench rpc --transport rc,dc --inline on,off --cell endpoint
+  copyrpc bench rpc --flush self-clocked:1,self-clocked:2,immediate,hold:10us --cell qd256
+
+Lists of values are multiplied: every combination is measured, and named in its cells. A round trip is
+a call and its answer; a rate counts calls. Ratios: to the raw WRITE_IMM round trip or rate, and (of
+the limit) to the cache-line round trip or stream, all measured in the same run. Every byte of every
+answer is compared; a call that ends otherwise ends the run with exit code 1.";
 
 /// RPC for RDMA clusters: what is on this machine, and how fast it is.
 #[derive(Debug, Parser)]
@@ -113,6 +130,15 @@ pub(crate) enum BenchCommand {
     /// What a NIC does: rates, round trips and bandwidths between two processes.
     #[command(after_help = VERBS_EXAMPLES)]
     Verbs(VerbsArgs),
+    /// What calls cost: round trips and rates between two processes, over a matrix of switches.
+    #[command(after_help = RPC_EXAMPLES)]
+    Rpc(Box<RpcArgs>),
+    /// Queues and calls between threads of one process.
+    #[command(after_help = BENCH_HELP)]
+    Inproc(BenchArgs),
+    /// Calls between two processes over shared memory.
+    #[command(after_help = BENCH_HELP)]
+    Ipc(BenchArgs),
 }
 
 #[derive(Debug, ClapArgs)]
@@ -277,6 +303,52 @@ pub(crate) struct VerbsArgs {
 }
 
 #[derive(Debug, ClapArgs)]
+pub(crate) struct RpcArgs {
+    #[command(flatten)]
+    pub(crate) bench: BenchArgs,
+    #[command(flatten)]
+    pub(crate) nic: NicArgs,
+    #[command(flatten)]
+    grid: GridArgs,
+}
+
+impl RpcArgs {
+    /// Every combination of the switches.
+    pub(crate) fn grid(&self) -> Grid {
+        let GridArgs { transport, inline, dcis, doorbell_batching, srq, signal_interval, flush } =
+            self.grid.clone();
+        Grid { transport, dcis, inline, doorbell_batching, srq, signal_interval, flush }
+    }
+}
+
+#[derive(Clone, Debug, ClapArgs)]
+#[command(next_help_heading = "Switches (comma-separated lists)")]
+struct GridArgs {
+    /// A queue pair per endpoint (rc), or a few initiators and one target for all (dc).
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "rc")]
+    transport: Vec<Carrier>,
+    /// Short batches inside the work queue entry, or gathered by the NIC.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "on")]
+    inline: Vec<Switch>,
+    /// Initiators; for dc only.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1")]
+    dcis: Vec<u16>,
+    /// One doorbell for all batches of a poll, or one each.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "on")]
+    doorbell_batching: Vec<Switch>,
+    /// One receive queue for all endpoints, or one each; for rc only.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "on")]
+    srq: Vec<Switch>,
+    /// A completion at least every so many batches.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "16")]
+    signal_interval: Vec<u16>,
+    /// When batches are posted: self-clocked:N, immediate, hold:TIME, adaptive-hold:N,
+    /// rtt-hold:FACTOR, poll-budget:N, coalesce:TIME.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "self-clocked:2")]
+    flush: Vec<Flush>,
+}
+
+#[derive(Debug, ClapArgs)]
 pub(crate) struct BenchArgs {
     /// Fewer sizes, shorter samples: below 20 s.
     #[arg(long)]
@@ -315,11 +387,19 @@ mod tests {
     }
 
     #[test]
+    fn the_default_switches_are_the_defaults_of_a_worker() {
+        let args = Args::try_parse_from(["copyrpc", "bench", "rpc"]).unwrap();
+        let Command::Bench { which: BenchCommand::Rpc(args) } = args.command else { panic!() };
+        assert_eq!(args.grid(), Grid::default());
+    }
+
+    #[test]
     fn impossible_arguments_are_usage_errors() {
         for bad in [
             &["copyrpc", "bench", "limit", "--runs", "0"][..],
             &["copyrpc", "bench", "limit", "--cpus", "1,1"],
             &["copyrpc", "bench"],
+            &["copyrpc", "bench", "rpc", "--flush", "sometimes"],
         ] {
             assert_eq!(Args::try_parse_from(bad).unwrap_err().exit_code(), 2, "{bad:?}");
         }

@@ -4,18 +4,20 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use bench::{
+    calls,
     cores::{Cores, CoresError},
     duo::{Duo, Side},
     machine, plan,
     report::{Cell, Header, Report},
     schedule,
     suite::{self, Planned, Suite},
+    threads, workers,
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use node::config::NIC;
 
 use crate::{
-    args::{self, BenchArgs, PEER_COMMAND, VerbsArgs},
+    args::{self, BenchArgs, PEER_COMMAND, RpcArgs, VerbsArgs},
     flags::{ConfigFile, KnobFlags},
     knobs, nic, output,
 };
@@ -36,6 +38,35 @@ const AIMS: [&str; 3] = [
     "aim: a 1 MiB WRITE reaches at least 0.8 of memcpy",
 ];
 
+/// What `bench rpc` is measured against.
+const RPC_AIMS: [&str; 2] = [
+    "aim: a 32 B call with one in flight takes at most 1.5x the raw WRITE_IMM round trip",
+    "aim: near, at least 25 M calls/s over 8 endpoints with 256 in flight",
+];
+
+/// What `bench inproc` is measured against.
+const INPROC_NOTES: [&str; 2] = [
+    "lines: cache lines that an item, a round trip or a call moves, as designed; rates: queue full",
+    "more threads than cores share them in turn: such cells say how sleeping works",
+];
+
+/// What `bench ipc` is measured against.
+const IPC_NOTES: [&str; 3] = [
+    "lines: cache lines that a call moves, as designed, while both sides poll",
+    "aim: a 56 B round trip takes at most 1.3x the slot round trip",
+    "all clients of a cell live in one process and are polled in turn",
+];
+
+/// `copyrpc bench inproc`.
+pub(crate) fn inproc(args: &BenchArgs) -> anyhow::Result<()> {
+    Session::start(args, threads::plan(args.quick))?.run(args, "inproc", "none", &INPROC_NOTES)
+}
+
+/// `copyrpc bench ipc`.
+pub(crate) fn ipc(args: &BenchArgs) -> anyhow::Result<()> {
+    Session::start(args, calls::plan(args.quick))?.run(args, "ipc", "none", &IPC_NOTES)
+}
+
 /// `copyrpc bench limit`.
 pub(crate) fn limit(args: &BenchArgs) -> anyhow::Result<()> {
     let session = Session::start(args, plan::limits(args.quick))?;
@@ -52,12 +83,36 @@ pub(crate) fn verbs(args: &VerbsArgs) -> anyhow::Result<()> {
     session.run(&args.bench, "verbs", name, &AIMS)
 }
 
+/// `copyrpc bench rpc`.
+pub(crate) fn rpc(args: &RpcArgs) -> anyhow::Result<()> {
+    let settings = knobs::load(&ConfigFile::default(), &args.nic.flags())?;
+    let name = settings.text(&NIC);
+    let grid = args.grid();
+    let mut session = Session::start(&args.bench, workers::plan(args.bench.quick, &grid))?;
+    let party = nic::open_party(name, &settings)?;
+    let cannot = || format!("cannot connect two `{name}`");
+    session.suite.connect(name, party).with_context(cannot)?;
+    session
+        .suite
+        .connect_workers(name, nic::open_workers(name, &settings)?)
+        .with_context(cannot)?;
+    let switches = grid.points().into_iter().map(|(switches, suffix)| {
+        let cells = if suffix.is_empty() { "all cells" } else { suffix.trim_start_matches('/') };
+        format!("{cells}: {switches}")
+    });
+    let notes = switches.chain(RPC_AIMS.map(str::to_owned)).collect::<Vec<_>>();
+    let notes = notes.iter().map(String::as_str).collect::<Vec<_>>();
+    session.run(&args.bench, "rpc", name, &notes)
+}
+
 /// The other side.
 pub(crate) fn peer() -> anyhow::Result<()> {
     let settings = knobs::load(&ConfigFile::default(), &KnobFlags::default())?;
     let open = |name: &str| nic::open_party(name, &settings).map_err(|error| error.to_string());
+    let open_workers =
+        |name: &str| nic::open_workers(name, &settings).map_err(|error| error.to_string());
     let mut side = Side::of_child()?;
-    Ok(suite::serve(&mut side, &open)?)
+    Ok(suite::serve(&mut side, &open, &open_workers)?)
 }
 
 /// Two processes on two cores, and what they will measure.
@@ -71,7 +126,7 @@ struct Session {
 
 impl Session {
     fn start(args: &BenchArgs, plan: Vec<Planned>) -> anyhow::Result<Self> {
-        let allowed = os::affinity::allowed_cores().map_err(CoresError::from)?.len();
+        let allowed = os::affinity::allowed_cores().map_err(CoresError::from)?;
         let cores = match args.cpus {
             Some(cores) => {
                 cores.check_allowed()?;
@@ -84,8 +139,8 @@ impl Session {
         let cells = plan.iter().map(|planned| planned.cell.clone()).collect();
         let window = if args.quick { WINDOW_QUICK } else { WINDOW };
         let duo = Duo::start(cores, &[PEER_COMMAND])?;
-        let suite = Suite::new(duo, cores, plan, window);
-        Ok(Self { suite, cells, cores, allowed })
+        let suite = Suite::new(duo, cores, plan, window).with_pool(&allowed);
+        Ok(Self { suite, cells, cores, allowed: allowed.len() })
     }
 
     fn run(

@@ -10,6 +10,9 @@
 //! copyrpc top           the same, live
 //! copyrpc bench limit   what the machine can do
 //! copyrpc bench verbs   what a NIC makes of it
+//! copyrpc bench rpc     what calls cost on top
+//! copyrpc bench inproc  queues between threads
+//! copyrpc bench ipc     calls between processes
 //! ```
 
 #![forbid(unsafe_code)]
@@ -65,6 +68,9 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Top(args) => top::run(&args),
         Command::Bench { which: BenchCommand::Limit(args) } => bench::limit(&args),
         Command::Bench { which: BenchCommand::Verbs(args) } => bench::verbs(&args),
+        Command::Bench { which: BenchCommand::Rpc(args) } => bench::rpc(&args),
+        Command::Bench { which: BenchCommand::Inproc(args) } => bench::inproc(&args),
+        Command::Bench { which: BenchCommand::Ipc(args) } => bench::ipc(&args),
         Command::BenchPeer => bench::peer(),
     }
 }

@@ -1,6 +1,9 @@
 //! Opening a NIC by name: the one place that knows which kinds there are.
 
-use bench::traffic::{Links, Party, TrafficError};
+use bench::{
+    traffic::{Links, Party, TrafficError},
+    workers::{WorkerParty, Workers},
+};
 use node::config::Settings;
 use serde::Serialize;
 use softnic::{Config, ConfigError};
@@ -48,6 +51,16 @@ pub(crate) fn open_party(name: &str, settings: &Settings) -> Result<Box<dyn Part
     let nic = open(name, settings)?;
     let party_error = |cause| OpenError::Party { name: name.to_owned(), cause };
     Ok(Box::new(Links::create(nic).map_err(party_error)?))
+}
+
+/// Finds the NIC `name` and gives what opens workers on ports of it.
+pub(crate) fn open_workers(
+    name: &str,
+    settings: &Settings,
+) -> Result<Box<dyn WorkerParty>, OpenError> {
+    open(name, settings)?; // an error now rather than at the first sample
+    let (name, settings) = (name.to_owned(), settings.clone());
+    Ok(Box::new(Workers::new(move || open(&name, &settings).map_err(|error| error.to_string()))))
 }
 
 /// Opens the NIC `name` to look at it.

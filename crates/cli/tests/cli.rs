@@ -130,6 +130,31 @@ fn the_software_nic_carries_checked_traffic_between_two_processes() {
 }
 
 #[test]
+fn queues_and_calls_are_measured_beside_what_the_machine_can_do() {
+    if !has_two_cores() {
+        return;
+    }
+    for (bench, cell, reference) in [
+        ("inproc", "spsc/round-trip/8B/lamport", "limit/line-round-trip/processes"),
+        ("inproc", "flux/2-threads/onesided", "limit/line-stream/64B"),
+        ("ipc", "ipc/round-trip/56B", "limit/slot-round-trip/56B"),
+        ("ipc", "ipc/4-clients/depth-4/56B", "limit/slot-window-32/56B"),
+    ] {
+        let arguments = ["bench", bench, "--quick", "--runs", "1", "--cell", cell, "--json", "-"];
+        let run = output(&arguments);
+        assert!(run.status.success(), "{}", text(&run.stderr));
+        let lines = text(&run.stdout).lines();
+        let objects = lines.map(|line| serde_json::from_str(line).unwrap()).collect::<Vec<Value>>();
+        assert_eq!(objects[0]["bench"], bench);
+        // On a busy machine the probes may disagree, and then there is no row.
+        for row in objects.iter().filter(|row| row["cell"] == cell) {
+            assert_eq!(row["vs"], reference);
+            assert!(row["lines"].as_f64().unwrap() > 0.0, "{row}");
+        }
+    }
+}
+
+#[test]
 fn a_knob_with_a_bad_value_is_refused_with_its_meaning() {
     if !has_two_cores() {
         return;

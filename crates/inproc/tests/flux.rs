@@ -48,7 +48,7 @@ fn defer_all(node: &mut TestNode) -> Vec<(u64, Token)> {
 
 /// Pitfall: out-of-order replies overwrote the cookie of another call (34 replies, 33 callbacks).
 #[test]
-fn replies_out_of_order_bring_each_callers_own_cookie() {
+fn pitfall_19_replies_out_of_order_bring_each_callers_own_cookie() {
     let [mut caller, mut server] = nodes(Config { calls_max: 34, ..Config::default() });
     for round in 0..3 {
         for i in 0..34 {
@@ -69,7 +69,7 @@ fn replies_out_of_order_bring_each_callers_own_cookie() {
 
 /// Pitfall: a full ring lost the request (`let _ = send`), and the peer waited for ever.
 #[test]
-fn a_full_lane_hands_the_request_back_and_loses_nothing() {
+fn pitfall_24_a_full_lane_hands_the_request_back_and_loses_nothing() {
     let [mut caller, mut server] = nodes(Config { calls_max: 4, ..Config::default() });
     let accepted = (0..100).take_while(|&i| caller.call(1, i, i).is_ok()).count() as u64;
     assert_eq!(accepted, 4);

@@ -50,7 +50,7 @@ fn leftovers_are_dropped_once() {
 /// Pitfall of unverified MPMC queues: hung in a twentieth of the stress runs. Each consumer sees each
 /// producer's items in order, and all of them arrive once.
 #[test]
-fn stress_keeps_the_order_of_each_producer() {
+fn pitfall_17_stress_keeps_the_order_of_each_producer() {
     const CROWD: usize = 3;
     let items = if cfg!(miri) { 20 } else { 20_000 };
     let deadline = Instant::now() + Duration::from_secs(300);

@@ -233,7 +233,7 @@ fn slices_wrap_around_the_end<D: Discipline>() {
 }
 
 /// Pitfall of a one-sided ring without a full check: depth 4, 8 calls accepted, none delivered.
-fn a_full_ring_accepts_no_more<D: Discipline>() {
+fn pitfall_18_a_full_ring_accepts_no_more<D: Discipline>() {
     let (mut producer, mut consumer) = channel::<u32, D>(4);
     let accepted: Vec<u32> = (0..64).take_while(|&i| producer.push(i).is_ok()).collect();
     assert_eq!(accepted, [0, 1, 2, 3]);
@@ -242,7 +242,7 @@ fn a_full_ring_accepts_no_more<D: Discipline>() {
 }
 
 /// Pitfall of block-based queues: full for ever once the consumer has run ahead of recycling.
-fn a_drained_ring_is_never_full<D: Discipline>() {
+fn pitfall_16_a_drained_ring_is_never_full<D: Discipline>() {
     let (mut producer, mut consumer) = channel::<usize, D>(64);
     for lap in 0..if cfg!(miri) { 3 } else { 1000 } {
         let burst = 1 + (lap * 37) % producer.capacity_items();
@@ -291,8 +291,8 @@ macro_rules! for_each_discipline {
                 a_panicking_source_leaves_the_queue_as_it_was
                 a_panicking_sink_keeps_the_rest
                 slices_wrap_around_the_end
-                a_full_ring_accepts_no_more
-                a_drained_ring_is_never_full
+                pitfall_18_a_full_ring_accepts_no_more
+                pitfall_16_a_drained_ring_is_never_full
                 items_of_no_size_are_counted
             }
         }

@@ -2,8 +2,10 @@
 //!
 //! ```text
 //! byte 0   ┌──────────────────────────────┐
-//!          │ word 0, word 1               │ control: see `bell`; word 1 of the down half: eviction
-//!      128 ├──────────────────────────────┤
+//!          │ word 0                       │ control: see `bell`
+//!       64 │ word 1                       │ of the down half: eviction
+//!      128 │ word 2                       │ of the up half: responses that the client has read
+//!      256 ├──────────────────────────────┤
 //!          │ slot 0 .. slot depth - 1     │ 64 bytes each, see `ring`
 //!          ├──────────────────────────────┤
 //!          │ call 0 .. call depth - 1     │ longest message each, if longer than 56 bytes
@@ -12,6 +14,14 @@
 //!
 //! The *up* half is written by the client, the *down* half by the server alone: it is sealed against
 //! any other writer before its descriptor leaves the process.
+//!
+//! Memory that others write is shared as atomics, or copied. Nothing else can be had of it: a type
+//! with invalid values does not compile.
+//!
+//! ```compile_fail
+//! let region = memory::Region::heap(64).unwrap();
+//! let flag: &bool = region.shared(0).unwrap();
+//! ```
 
 use core::ptr::NonNull;
 use std::sync::Arc;
@@ -26,7 +36,8 @@ use crate::{
     ring::Slots,
 };
 
-const CONTROL_BYTES: usize = 128;
+const CONTROL_BYTES: usize = 256;
+const READ_OFFSET_BYTES: usize = 128;
 const SLOT_BYTES: usize = 64;
 const HEADER_BYTES: usize = size_of::<u64>();
 
@@ -143,9 +154,20 @@ impl Half {
     #[must_use]
     pub fn eviction(&self) -> &AtomicU32 {
         let word = self.base.as_ptr().wrapping_add(SLOT_BYTES);
-        // SAFETY: inside the control line, mapped while `self` lives and aligned; everybody
+        // SAFETY: inside the control lines, mapped while `self` lives and aligned; everybody
         // accesses it as an atomic.
         unsafe { AtomicU32::from_ptr(word.cast()) }
+    }
+
+    /// Word 2 of the control lines of the up half: position up to which the client has read its
+    /// responses. On a line that nothing but the server's rare look at it takes from the client.
+    #[inline(always)]
+    #[must_use]
+    pub fn read_position(&self) -> &AtomicU64 {
+        let word = self.base.as_ptr().wrapping_add(READ_OFFSET_BYTES);
+        // SAFETY: inside the control lines, mapped while `self` lives and aligned; everybody
+        // accesses it as an atomic.
+        unsafe { AtomicU64::from_ptr(word.cast()) }
     }
 
     #[inline(always)]
@@ -186,17 +208,30 @@ impl Slots for Half {
     #[inline(always)]
     fn store(&self, slot: usize, call: u16, message: &[u8]) {
         let to = self.message(slot, call, message.len());
-        // SAFETY: `message` lies inside the region. By the rule of `ring` the other side does not
-        // read it before the header is published; if it does, it breaks the rule and may see
-        // anything.
+        if message.len() <= INLINE_BYTES_MAX {
+            // SAFETY: `message` lies inside the region. By the rule of `ring` the other side does
+            // not read it before the header is published; if it does, it breaks the rule and may see
+            // anything. It was written a moment ago, by the application or by `load`.
+            return unsafe { copy::copy_out_words(to, message) };
+        }
+        // SAFETY: as above.
         unsafe { copy::copy_out(to, message) }
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, slot: usize) {
+        memory::line::prefetch(self.slot(slot).cast_const());
     }
 
     #[inline(always)]
     fn load(&self, slot: usize, call: u16, message: &mut [u8]) {
         let from = self.message(slot, call, message.len());
-        // SAFETY: `message` lies inside the region, and is ours since the header was published. A
-        // hostile other side may still write it: then the private copy holds anything.
+        if message.len() <= INLINE_BYTES_MAX {
+            // SAFETY: `message` lies inside the region, and is ours since the header was published. A
+            // hostile other side may still write it: then the private copy holds anything.
+            return unsafe { copy::copy_in_words(message, from) };
+        }
+        // SAFETY: as above.
         unsafe { copy::copy_in(message, from) }
     }
 }

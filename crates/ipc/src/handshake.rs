@@ -16,7 +16,7 @@ use crate::half::{BadShape, Shape};
 const MAGIC: u64 = u64::from_le_bytes(*b"crpc-ipc");
 
 /// Changes with anything that either side must know of the other.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// The only datagram after the handshake.
 pub const DOORBELL: u8 = 0xb5;

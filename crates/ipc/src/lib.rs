@@ -41,19 +41,8 @@
 //! covers the doorbell and the other side's death, and `MSG_DONTWAIT` cannot be undone by a client,
 //! as `O_NONBLOCK` of a shared eventfd could. An idle server looks around ten times a second.
 //!
-//! Measured by `cargo bench -p copyrpc-ipc --bench ipc` on two virtual cores of an AMD EPYC (Zen 4)
-//! that other work kept busy (load 8), cores near each other (27 to 53 ns for a line there and
-//! back), 7 samples of 50,000 calls, nanoseconds per call:
-//!
-//! | cell | median | min | max |
-//! |---|---|---|---|
-//! | round trip 8 B | 237 | 107 | 282 |
-//! | round trip 56 B | 223 | 167 | 284 |
-//! | round trip 4096 B | 762 | 680 | 869 |
-//! | window 32, 8 B | 28 | 28 | 113 |
-//! | window 32, 56 B | 31 | 30 | 153 |
-//!
-//! The spread is that of the machine's load, so the minima say more of the code than the medians.
+//! `copyrpc bench ipc` measures it, between samples of what bare cache lines do; `docs/ipc.md` has
+//! numbers, what was tried, and the design in depth.
 //!
 //! # Architecture invariant
 //!
@@ -94,7 +83,7 @@ pub use client::{
     core::CallId,
     future::{Call, FutureClient},
     link::ConnectError,
-    pipe::ClientConfig,
+    pipe::{ClientConfig, Terms},
     pipelined::{AsyncClient, Refused},
     sync::SyncClient,
 };

@@ -191,7 +191,7 @@ proptest! {
 
 /// The same over two threads, for Miri to see unordered accesses.
 #[test]
-fn two_threads_exchange_what_they_sent() {
+fn pitfall_20_two_threads_exchange_what_they_sent() {
     let (mut core, mut ledger) = pair(1, u64::MAX - 5);
     let calls: u64 = if cfg!(miri) { 12 } else { 5000 };
     let server = thread::spawn(move || {

@@ -44,6 +44,9 @@ pub trait Slots {
     /// Stores a message to a slot or, if it is too long, to the bulk area of its call.
     fn store(&self, slot: usize, call: u16, message: &[u8]);
 
+    /// Asks for the line of a slot below the depth, without waiting for it.
+    fn prefetch(&self, slot: usize);
+
     /// Loads a message, once. `call` is below the depth and the length was checked.
     fn load(&self, slot: usize, call: u16, message: &mut [u8]);
 }
@@ -63,6 +66,10 @@ pub struct Producer {
 pub struct Consumer {
     position: u64,
 }
+
+/// Messages between the one that is consumed and the one that is asked for: what is handled while a
+/// line travels.
+const PREFETCH_SLOTS: u64 = 4;
 
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "masked to the depth, at most 4096")]
@@ -139,6 +146,14 @@ impl Consumer {
             found if found == tag.before() => Ok(None),
             _ => Err(BadTag),
         }
+    }
+
+    /// Asks for the line of a message that may have been published behind the next: a consumer that
+    /// waits for one line after the other gets no more than one per transfer.
+    #[inline(always)]
+    pub fn prefetch(&self, slots: &impl Slots) {
+        let ahead = self.position.wrapping_add(PREFETCH_SLOTS);
+        slots.prefetch(slot_of(ahead, slots.depth_log2()));
     }
 
     /// Copies the message of a header that [`peek`](Self::peek) just returned and the caller found

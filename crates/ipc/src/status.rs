@@ -28,13 +28,16 @@ pub enum EvictReason {
     /// The operator of the server decided so.
     #[error("the server's operator evicted it")]
     Operator = 8,
+    /// It left as many responses unread as it may have calls, for longer than the server allows.
+    #[error("it was stopped, or did not read its responses, for too long")]
+    Stalled = 9,
     /// A reason that a newer server knows.
     #[error("the server gave a reason that this version does not know")]
     Unknown = u32::MAX,
 }
 
 impl EvictReason {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::BadTag,
         Self::BadCall,
         Self::CallInUse,
@@ -43,6 +46,7 @@ impl EvictReason {
         Self::DoorbellStorm,
         Self::BadDatagram,
         Self::Operator,
+        Self::Stalled,
     ];
 
     /// The reason that a word stands for, unless it stands for none.
@@ -154,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_kinds_and_short_codes_are_errors_of_the_server() {
+    fn pitfall_23_unknown_kinds_and_short_codes_are_errors_of_the_server() {
         assert_eq!(Kind::outcome(0, b"yes"), Ok(&b"yes"[..]));
         assert_eq!(Kind::outcome(1, &[7, 0, 0, 0]), Err(CallError::HandlerError(7)));
         assert_eq!(Kind::outcome(1, &[7]), Err(CallError::ServerBroken));

@@ -1,6 +1,13 @@
 //! How a process waits: chosen per process, not per call.
 
+use core::time::Duration;
+
 use memory::sync::{hint, thread};
+
+/// As many nanoseconds as a word can count, at most.
+pub(crate) fn timeout_ns(timeout: Duration) -> u64 {
+    u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX)
+}
 
 /// What to do while there is nothing to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -40,6 +40,8 @@ impl Slots for Half {
         &self.0[slot].header
     }
 
+    fn prefetch(&self, _slot: usize) {}
+
     fn store(&self, slot: usize, _call: u16, message: &[u8]) {
         // SAFETY: loom checks that nobody else accesses the cell now.
         self.0[slot].payload.with_mut(|byte| unsafe { *byte = message[0] });

@@ -105,6 +105,8 @@ pub enum ConfigError {
 /// Bytes of a WQE before inline data: control, remote address, length; DC adds an address vector.
 const INLINE_HEADER_BYTES: usize = 16 + 16 + 4;
 const AV_BYTES: usize = 48;
+/// Unit in which WQEs take space of a send queue.
+const WQE_BLOCK_BYTES: usize = 64;
 /// Bytes that a WQE can have: 63 octowords.
 const WQE_BYTES_MAX: usize = 63 * 16;
 
@@ -135,7 +137,10 @@ impl Config {
     /// Longest batch that goes into a work queue entry.
     pub(crate) fn inline_limit(&self) -> usize {
         let av_bytes = if self.transport == TransportKind::Dc { AV_BYTES } else { 0 };
-        self.inline_bytes.min(WQE_BYTES_MAX - INLINE_HEADER_BYTES - av_bytes)
+        // No request takes more than half of its queue.
+        let half_bytes = usize::from(self.send_blocks).next_power_of_two() / 2 * WQE_BLOCK_BYTES;
+        let wqe_bytes = WQE_BYTES_MAX.min(half_bytes);
+        self.inline_bytes.min(wqe_bytes.saturating_sub(INLINE_HEADER_BYTES + av_bytes))
     }
 
     pub(crate) fn credit_delay_ns(&self) -> u64 {

@@ -23,6 +23,7 @@ pub(crate) fn run(workspace: &Workspace, report: &mut Report, full: bool) {
     report.run("fuzz", || fuzz::run(workspace, fuzz::SECONDS_DEFAULT));
     report.run("deny", || deny(workspace));
     if full {
+        report.run("long", || long_tests(workspace));
         report.run("mutants", || mutants::run(workspace));
     }
 }
@@ -46,6 +47,18 @@ fn doc(workspace: &Workspace) -> Result<Outcome> {
 
 fn test(workspace: &Workspace) -> Result<Outcome> {
     let passed = run_tests(cargo(workspace, ["test", "--workspace", "--no-fail-fast"]))?;
+    Ok(Outcome::Passed(format!("{passed} tests")))
+}
+
+/// What takes too long for every change: ignored tests whose names end in `_long`, and the scenarios
+/// of the conformance suite that wrap 24-bit counters.
+fn long_tests(workspace: &Workspace) -> Result<Outcome> {
+    let arguments = ["test", "--workspace", "--no-fail-fast", "_long", "--", "--ignored"];
+    let ignored = run_tests(cargo(workspace, arguments))?;
+    let suite = ["test", "--release", "-p", "copyrpc-softnic", "--test", "conformance"];
+    let mut wraps = cargo(workspace, suite);
+    wraps.args(["--", "cq_index_wraps_at_24_bits"]).env("CONFORMANCE_LONG", "1");
+    let passed = ignored + run_tests(wraps)?;
     Ok(Outcome::Passed(format!("{passed} tests")))
 }
 

@@ -6,6 +6,7 @@ mod arrows;
 mod islands;
 mod links;
 mod manifests;
+mod named_tests;
 mod sizes;
 pub(crate) mod source;
 pub(crate) mod sync_pairs;
@@ -49,6 +50,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     findings.extend(words::check(&tree));
     findings.extend(links::check(&tree));
     findings.extend(manifests::check(&tree));
+    findings.extend(named_tests::check(&tree));
     findings.sort();
     findings.dedup(); // one line may break one rule twice
     for finding in &findings {

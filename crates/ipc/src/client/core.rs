@@ -1,5 +1,7 @@
 //! What a client knows of its calls: private memory, two positions, and no system call.
 
+use memory::sync::Ordering;
+
 use crate::{
     bell::{Armed, Attention},
     half::Half,
@@ -123,7 +125,7 @@ impl<C> Core<C> {
 
     /// The word that says why the client was evicted.
     pub(crate) fn eviction_word(&self) -> u32 {
-        self.down.eviction().load(memory::sync::Ordering::Relaxed)
+        self.down.eviction().load(Ordering::Relaxed)
     }
 
     /// Whether a response (or nonsense) waits.
@@ -191,8 +193,12 @@ impl<C> Core<C> {
             if !is_expected {
                 return Err(Broken);
             }
+            // Of requests the server has the next line in time; this side waits for all of a window.
+            self.responses.prefetch(&self.down);
             let message = &mut self.copy[..len_bytes];
             self.responses.take(&self.down, header, message);
+            // For the server's rare look whether this client is stopped.
+            self.up.read_position().store(self.responses.position(), Ordering::Relaxed);
             crate::pause::at("response.copied");
             call.state = State::Free;
             self.free.push(header.call);
@@ -271,5 +277,55 @@ impl<C> Core<C> {
         call.state = State::Abandoned;
         self.in_flight -= 1;
         call.context.take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use memory::Region;
+
+    use super::*;
+    use crate::half::Shape;
+
+    fn core(depth_log2: u32) -> Core<u32> {
+        let shape = Shape::new(depth_log2, 8).unwrap();
+        let half = || Half::new(Arc::new(Region::heap(shape.len_bytes()).unwrap()), shape);
+        Core::new(half(), half(), 0, 0)
+    }
+
+    fn expired(core: &mut Core<u32>, now_ns: u64) -> Vec<u32> {
+        let mut expired = Vec::new();
+        core.expire(now_ns, &mut |context, outcome| {
+            assert_eq!(outcome, Err(CallError::Deadline));
+            expired.push(context);
+        });
+        expired
+    }
+
+    #[test]
+    fn fault_g3_a_clock_that_steps_back_expires_nothing_early_and_nothing_twice() {
+        let mut core = core(2);
+        core.submit(b"", 100, 1).unwrap();
+        core.stamp(1000);
+        core.submit(b"", 100, 2).unwrap();
+        core.stamp(400);
+        assert_eq!(core.earliest_deadline_ns(), 500);
+        assert_eq!(expired(&mut core, 10), []);
+        assert_eq!(expired(&mut core, 499), []);
+        assert_eq!(expired(&mut core, 500), [2]);
+        assert_eq!(expired(&mut core, 5), []);
+        assert_eq!(expired(&mut core, 1100), [1]);
+        assert_eq!(expired(&mut core, u64::MAX), []);
+    }
+
+    #[test]
+    fn fault_g3_a_deadline_beyond_the_end_of_time_does_not_wrap() {
+        let mut core = core(0);
+        core.submit(b"", u64::MAX, 7).unwrap();
+        core.stamp(u64::MAX - 1);
+        assert_eq!(expired(&mut core, u64::MAX - 1), []);
+        assert_eq!(expired(&mut core, u64::MAX), [7]);
     }
 }

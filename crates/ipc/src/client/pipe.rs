@@ -55,8 +55,15 @@ impl Default for ClientConfig {
     }
 }
 
-pub(crate) fn timeout_ns(timeout: Duration) -> u64 {
-    u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX)
+/// What client and server agreed on at connect, until the client connects anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// Longest request, in bytes.
+    pub request_bytes_max: usize,
+    /// Longest response, in bytes.
+    pub response_bytes_max: usize,
+    /// Differs between any two servers that ever listened at the path.
+    pub server_generation: u64,
 }
 
 #[derive(Debug)]
@@ -123,8 +130,12 @@ impl<C> Pipe<C> {
         self.gone
     }
 
-    pub(crate) fn server_generation(&self) -> u64 {
-        self.link.server_generation()
+    pub(crate) fn terms(&self) -> Terms {
+        Terms {
+            request_bytes_max: self.core.request_bytes_max(),
+            response_bytes_max: self.core.response_bytes_max(),
+            server_generation: self.link.server_generation(),
+        }
     }
 
     #[inline]
@@ -180,7 +191,7 @@ impl<C> Pipe<C> {
             self.flush_soon();
         }
         if self.is_armed {
-            self.disarm();
+            self.end_nap();
         }
         let count = self.receive_all(done);
         if count > 0 {
@@ -256,6 +267,13 @@ impl<C> Pipe<C> {
         self.disarm();
     }
 
+    /// After a wait for the descriptor by other means, which took no doorbell.
+    #[cold]
+    fn end_nap(&mut self) {
+        self.disarm();
+        self.look(0);
+    }
+
     /// Announces that this client sleeps; `false` if there is something to do instead.
     pub(crate) fn arm(&mut self) -> bool {
         if self.link.is_forked() {
@@ -268,11 +286,9 @@ impl<C> Pipe<C> {
         !self.core.has_response() && self.core.eviction_word() == 0 && self.gone.is_none()
     }
 
-    #[cold]
     fn disarm(&mut self) {
         if core::mem::take(&mut self.is_armed) {
             self.core.armed().disarm(&mut self.epoch);
-            self.look(0);
             self.empty_polls = CLOCK_POLLS - 1;
         }
     }

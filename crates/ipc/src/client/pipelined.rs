@@ -10,9 +10,10 @@ use crate::{
     client::{
         core::CallId,
         link::ConnectError,
-        pipe::{ClientConfig, Pipe, timeout_ns},
+        pipe::{ClientConfig, Pipe, Terms},
     },
     status::CallError,
+    wait::timeout_ns,
 };
 
 /// Why a request was not sent; the context comes back.
@@ -43,6 +44,13 @@ pub struct Refused<C> {
 /// ```
 ///
 /// The closure cannot reach the client, so there is no re-entrance; it may collect what to do next.
+///
+/// ```compile_fail
+/// # use copyrpc_ipc::AsyncClient;
+/// fn call_again(client: &mut AsyncClient<()>) {
+///     client.poll(|(), _| drop(client.submit(b"again", ())));
+/// }
+/// ```
 ///
 /// It can move to another thread, but not be used by two at a time:
 ///
@@ -157,22 +165,10 @@ impl<C> AsyncClient<C> {
         self.pipe.core().depth()
     }
 
-    /// Longest request, in bytes.
+    /// What was agreed on at connect.
     #[must_use]
-    pub fn request_bytes_max(&self) -> usize {
-        self.pipe.core().request_bytes_max()
-    }
-
-    /// Longest response, in bytes.
-    #[must_use]
-    pub fn response_bytes_max(&self) -> usize {
-        self.pipe.core().response_bytes_max()
-    }
-
-    /// Differs between any two servers that ever listened at the path.
-    #[must_use]
-    pub fn server_generation(&self) -> u64 {
-        self.pipe.server_generation()
+    pub fn terms(&self) -> Terms {
+        self.pipe.terms()
     }
 }
 

@@ -7,9 +7,10 @@ use os::clock;
 use crate::{
     client::{
         link::ConnectError,
-        pipe::{ClientConfig, Pipe, timeout_ns},
+        pipe::{ClientConfig, Pipe, Terms},
     },
     status::CallError,
+    wait::timeout_ns,
 };
 
 /// A client that makes one call at a time and waits for its response.
@@ -101,21 +102,9 @@ impl SyncClient {
         }
     }
 
-    /// Longest request, in bytes.
+    /// What was agreed on at connect.
     #[must_use]
-    pub fn request_bytes_max(&self) -> usize {
-        self.pipe.core().request_bytes_max()
-    }
-
-    /// Longest response, in bytes.
-    #[must_use]
-    pub fn response_bytes_max(&self) -> usize {
-        self.pipe.core().response_bytes_max()
-    }
-
-    /// Differs between any two servers that ever listened at the path.
-    #[must_use]
-    pub fn server_generation(&self) -> u64 {
-        self.pipe.server_generation()
+    pub fn terms(&self) -> Terms {
+        self.pipe.terms()
     }
 }

@@ -1,5 +1,7 @@
 //! What a server offers, and to how many.
 
+use core::time::Duration;
+
 use crate::{
     half::{BadShape, Shape},
     handshake::CLIENTS_MAX,
@@ -21,6 +23,9 @@ pub struct ServerConfig {
     pub clients_per_user_max: u16,
     /// Most requests taken of one client before the others have their turn.
     pub turn_budget: u32,
+    /// How long a client may leave its responses unread once all its calls are answered. Then it is
+    /// evicted: it is stopped, or does not poll. `Duration::MAX`: for ever.
+    pub stall_timeout: Duration,
     /// What to do while there is no request.
     pub wait: Wait,
     /// Where rings begin: near a wrap in tests.
@@ -37,6 +42,7 @@ impl Default for ServerConfig {
             clients_max: 256,
             clients_per_user_max: 256,
             turn_budget: 32,
+            stall_timeout: Duration::from_secs(30),
             wait: Wait::default(),
             first_position: 0,
         }

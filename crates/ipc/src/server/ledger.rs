@@ -1,6 +1,8 @@
 //! What a server knows of one client's calls: private memory, against which every word that the
 //! client can write is checked. No system call.
 
+use memory::sync::Ordering;
+
 use crate::{
     bell::{Armed, Attention},
     half::Half,
@@ -50,6 +52,7 @@ impl Ledger {
     pub fn new(up: Half, down: Half, position: u64) -> Self {
         ring::reset(&up, position);
         ring::reset(&down, position);
+        up.read_position().store(position, Ordering::Relaxed);
         Self {
             requests: Consumer::new(position),
             responses: Producer::new(position),
@@ -72,7 +75,14 @@ impl Ledger {
 
     /// Leaves word why the client loses its place.
     pub(crate) fn write_eviction(&self, reason: EvictReason) {
-        self.down.eviction().store(reason as u32, memory::sync::Ordering::Relaxed);
+        self.down.eviction().store(reason as u32, Ordering::Relaxed);
+    }
+
+    /// Up to where the client says that it has read, and whether it left a response to each of its
+    /// calls unread.
+    pub(crate) fn reading(&self) -> (u64, bool) {
+        let read = self.up.read_position().load(Ordering::Relaxed);
+        (read, self.responses.position().wrapping_sub(read) >= self.depth() as u64)
     }
 
     /// Requests ever taken.

@@ -10,6 +10,7 @@ mod house;
 mod key;
 pub mod ledger;
 mod session;
+mod stall;
 mod stats;
 mod token;
 mod turn;

@@ -7,16 +7,16 @@ use os::{clock, fdpass::RecvError, process::Process, rendezvous::Connection};
 use crate::{
     fork::ForkGuard,
     handshake::DOORBELL,
-    server::ledger::{Ledger, NotPending},
+    server::{
+        ledger::{Ledger, NotPending},
+        stall::Stall,
+    },
     status::{EvictReason, Kind},
 };
 
 /// Doorbells that a client may be ahead of its requests: an honest one never is by more than those
 /// in the queue.
 const DOORBELL_SLACK: u64 = 256;
-
-/// Doorbells read per look, so that a storm takes no more of the server's time than this.
-const DOORBELLS_PER_LOOK: usize = 16;
 
 #[derive(Debug)]
 pub(crate) struct Session {
@@ -31,6 +31,7 @@ pub(crate) struct Session {
     /// Is in the server's list of those who may have to be told.
     pub(crate) is_dirty: bool,
     doorbells: u64,
+    stall: Stall,
     fork: ForkGuard,
 }
 
@@ -51,6 +52,7 @@ impl Session {
             empty_turns: 0,
             is_dirty: false,
             doorbells: 0,
+            stall: Stall::default(),
             fork,
         }
     }
@@ -90,21 +92,26 @@ impl Session {
         let _ = self.connection.send(&[DOORBELL], &[], clock::NOW);
     }
 
-    /// Reads doorbells; `false` if the client is gone.
+    /// Reads one doorbell per look, so that a storm takes no more of the server's time than that;
+    /// `false` if the client is gone.
     pub(crate) fn drain(&mut self) -> Result<bool, EvictReason> {
         let mut datagram = [0; 1];
-        for _ in 0..DOORBELLS_PER_LOOK {
-            match self.connection.recv(&mut datagram, 0, clock::NOW) {
-                Ok(_) if datagram == [DOORBELL] => self.doorbells += 1,
-                Err(RecvError::TimedOut) => break,
-                Err(RecvError::Closed | RecvError::Os(_)) => return Ok(false),
-                _ => return Err(EvictReason::BadDatagram),
-            }
+        match self.connection.recv(&mut datagram, 0, clock::NOW) {
+            Ok(_) if datagram == [DOORBELL] => self.doorbells += 1,
+            Err(RecvError::TimedOut) => {}
+            Err(RecvError::Closed | RecvError::Os(_)) => return Ok(false),
+            _ => return Err(EvictReason::BadDatagram),
         }
         if self.doorbells > self.ledger.taken() + DOORBELL_SLACK {
             return Err(EvictReason::DoorbellStorm);
         }
         Ok(true)
+    }
+
+    /// How long it has read none of its responses although it can call nothing, in nanoseconds.
+    pub(crate) fn stalled_ns(&mut self, now_ns: u64) -> u64 {
+        let (read, is_full) = self.ledger.reading();
+        self.stall.look(now_ns, read, is_full)
     }
 
     /// Leaves word why, and wakes the client to read it.

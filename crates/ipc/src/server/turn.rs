@@ -23,7 +23,7 @@ use crate::{
         token::{ClientId, Dropped, ReplyError, Request, Token},
     },
     status::{EvictReason, Kind},
-    wait::{Idle, Step},
+    wait::{Idle, Step, timeout_ns},
 };
 
 /// Turns in a row without a request after which a client is no longer polled.
@@ -307,7 +307,7 @@ impl Server {
         self.stats.refused += self.door.expire(now_ns, &self.poller) as u64;
         if now_ns.saturating_sub(self.swept_ns) >= SWEEP_INTERVAL_NS {
             self.swept_ns = now_ns;
-            self.sweep();
+            self.sweep(now_ns);
         }
         self.flush();
     }
@@ -363,11 +363,17 @@ impl Server {
         self.dirty.retain(|dirty| *dirty != place);
     }
 
-    /// Looks at the rings of clients that are not polled, in case a hint was lost.
-    fn sweep(&mut self) {
+    /// Looks at the rings of clients that are not polled, in case a hint was lost, and for clients
+    /// that do not read.
+    fn sweep(&mut self, now_ns: u64) {
+        let stall_timeout_ns = timeout_ns(self.house.config().stall_timeout);
         for place in 0..self.house.config().clients_max {
-            let session = self.house.sessions[usize::from(place)].as_deref();
-            if session.is_some_and(|session| !session.is_polled && session.ledger.has_request()) {
+            let Some(session) = self.house.sessions[usize::from(place)].as_deref_mut() else {
+                continue;
+            };
+            if session.stalled_ns(now_ns) > stall_timeout_ns {
+                self.expel(place, EvictReason::Stalled);
+            } else if !session.is_polled && session.ledger.has_request() {
                 self.stats.missed_hints += 1;
                 self.promote(place);
             }

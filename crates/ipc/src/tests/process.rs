@@ -6,6 +6,8 @@ use std::{
     time::Duration,
 };
 
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
+
 use super::rig::*;
 use crate::{CallError, ClientConfig, EvictReason, Server, SyncClient, Wait};
 
@@ -18,6 +20,10 @@ fn role() {
         "server" => serve(&path, small_wait(Wait::default())),
         "sleepy server" => serve(&path, small_wait(Wait::Block)),
         "client" => call_for_ever(&path, Wait::default()),
+        "server with few descriptors" => serve_with_few_descriptors(&path),
+        "server with little memory" => serve_with_little_memory(&path),
+        "client with calls in flight" => keep_in_flight(&path),
+        "client that leaves its responses unread" => leave_unread(&path),
         "spinning client" => call_some(&path),
         "idle client" => idle(&path),
         "client that expects eviction" => expect_eviction(&path),
@@ -44,6 +50,87 @@ fn call_for_ever(path: &Path, wait: Wait) {
     for number in 0u64.. {
         expect_increment(&mut client, &number.to_le_bytes().repeat(20));
     }
+}
+
+/// What a limit of the kernel is set to, softly.
+fn limit(resource: Resource, soft: u64) {
+    let maximum = getrlimit(resource).maximum;
+    setrlimit(resource, Rlimit { current: Some(soft), maximum }).expect("softer than hard");
+}
+
+/// Descriptors of this process.
+fn descriptors() -> u64 {
+    std::fs::read_dir("/proc/self/fd").expect("procfs").count() as u64
+}
+
+/// Has descriptors for a few clients, and says how often that made it refuse to accept.
+fn serve_with_few_descriptors(path: &Path) {
+    let config = crate::ServerConfig { clients_per_user_max: 32, ..small_wait(Wait::default()) };
+    let mut server = Server::bind(path, config).expect("nobody else is there");
+    limit(Resource::Nofile, descriptors() + 20);
+    let backoffs = std::cell::Cell::new(0);
+    loop {
+        server.serve(|request| match request.payload() {
+            b"backoffs" => request.reply(&u64::to_le_bytes(backoffs.get())).expect("8 B"),
+            _ => increment(request),
+        });
+        backoffs.set(server.stats().accept_backoffs);
+        server.rest(u64::MAX);
+    }
+}
+
+unsafe extern "C" {
+    /// `signal(2)`; it takes any number, and 1 means to ignore it.
+    safe fn signal(number: i32, handler: usize) -> usize;
+}
+
+/// Loses and regains its memory on request: no file may grow, memfds included.
+fn serve_with_little_memory(path: &Path) {
+    signal(Signal::XFSZ.as_raw(), 1);
+    let plenty = getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX >> 1);
+    limit(Resource::Fsize, 0);
+    let refused = Server::bind(path, small());
+    assert!(matches!(refused, Err(crate::BindError::Map(_))), "{refused:?}");
+    limit(Resource::Fsize, plenty);
+    let mut server = Server::bind(path, small_wait(Wait::default())).expect("nobody is there");
+    loop {
+        server.serve(|request| {
+            match request.payload() {
+                b"lose" => limit(Resource::Fsize, 0),
+                b"regain" => limit(Resource::Fsize, plenty),
+                _ => {}
+            }
+            increment(request);
+        });
+        server.rest(u64::MAX);
+    }
+}
+
+fn keep_in_flight(path: &Path) {
+    let mut client = pipelined::<u8>(path);
+    for number in (0u8..=255).cycle() {
+        while client.in_flight() == client.depth() {
+            client.poll(|number, outcome| assert_eq!(outcome, Ok(&[number.wrapping_add(1)][..])));
+            client.rest();
+        }
+        client.submit(&[number], number).unwrap();
+    }
+}
+
+fn leave_unread(path: &Path) {
+    let mut client = pipelined::<()>(path);
+    (0..client.depth()).for_each(|_| _ = client.submit(b"x", ()).unwrap());
+    client.flush();
+    crate::pause::at("left unread");
+    let mut answered = 0;
+    eventually("the eviction", || {
+        client.poll(|(), outcome| answered += usize::from(outcome == Ok(&b"y"[..])));
+        let refused = client.submit(b"x", ()).map_err(|refused| refused.error);
+        refused == Err(CallError::Evicted(EvictReason::Stalled))
+    });
+    assert!(answered >= client.depth(), "what was answered before is answered");
+    client.reconnect(|(), _| {}).expect("the server lives");
+    client.submit(b"x", ()).expect("in a new place");
 }
 
 fn call_some(path: &Path) {

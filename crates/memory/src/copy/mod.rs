@@ -130,6 +130,27 @@ pub unsafe fn copy_in_words(dst: &mut [u8], src: *const u8) {
     }
 }
 
+/// [`copy_out`] of private bytes that were stored a moment ago, for words that begin aligned at
+/// `dst`: loads and stores words, since a wider load would wait as [`copy_in_words`] says.
+///
+/// # Safety
+///
+/// As for [`copy_out`].
+#[inline(always)]
+pub unsafe fn copy_out_words(dst: *mut u8, src: &[u8]) {
+    if cfg!(miri) || !(dst.addr() | src.len()).is_multiple_of(WORD_BYTES) {
+        // SAFETY: by contract.
+        return unsafe { copy_out(dst, src) };
+    }
+    for (index, word) in src.chunks_exact(WORD_BYTES).enumerate() {
+        let mut bytes = [0; WORD_BYTES];
+        bytes.copy_from_slice(word);
+        // SAFETY: in bounds and aligned; others access it as the caller said.
+        let to = unsafe { AtomicU64::from_ptr(dst.cast::<u64>().wrapping_add(index)) };
+        to.store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
+    }
+}
+
 /// Longest copy by half words.
 const HALVES_BYTES_MAX: usize = 256;
 
@@ -209,7 +230,15 @@ mod tests {
 
     type Copy = unsafe fn(*mut u8, *const u8, usize);
 
+    unsafe fn by_words(dst: *mut u8, src: *const u8, len_bytes: usize) {
+        // SAFETY: private to the test, and as long.
+        let src = unsafe { core::slice::from_raw_parts(src, len_bytes) };
+        // SAFETY: by contract.
+        unsafe { copy_out_words(dst, src) };
+    }
+
     const WAYS: &[(&str, Copy)] = &[
+        ("words", by_words),
         ("between", copy_between),
         ("publish", copy_between_publish),
         #[cfg(not(miri))]

@@ -170,7 +170,7 @@ impl Client {
     /// Differs between any two lives of the daemon.
     #[must_use]
     pub fn daemon_generation(&self) -> u64 {
-        self.ipc.server_generation()
+        self.ipc.terms().server_generation
     }
 }
 

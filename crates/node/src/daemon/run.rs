@@ -194,6 +194,7 @@ fn ipc_config(config: &DaemonConfig) -> ipc::ServerConfig {
         clients_max: config.clients_max,
         clients_per_user_max: config.clients_max,
         turn_budget: config.turn_budget,
+        stall_timeout: config.stall_timeout,
         ..ipc::ServerConfig::default()
     }
 }

@@ -51,6 +51,8 @@ impl Default for FlushPolicy {
 const HOLD_MAX_NS: u64 = 100_000;
 /// Shortest, if it holds back at all.
 const HOLD_MIN_NS: u64 = 500;
+/// Batches without holding back after which it is tried again.
+const LOOK_AGAIN: u16 = 1024;
 /// Weight of a new sample: 1/8.
 const EWMA_SHIFT: u32 = 3;
 
@@ -73,11 +75,13 @@ pub(crate) struct FlushClock {
     rtt_ns: Option<u64>,
     /// Time per message, while batches are open.
     gap_ns: Option<u64>,
+    /// Batches since holding back was given up.
+    unheld: u16,
 }
 
 impl FlushClock {
     pub(crate) fn new(policy: FlushPolicy) -> Self {
-        Self { policy, opened_ns: None, polls: 0, rtt_ns: None, gap_ns: None }
+        Self { policy, opened_ns: None, polls: 0, rtt_ns: None, gap_ns: None, unheld: 0 }
     }
 
     pub(crate) fn policy(&self) -> FlushPolicy {
@@ -101,9 +105,25 @@ impl FlushClock {
     #[inline]
     pub(crate) fn posted(&mut self, now_ns: u64, messages: u16) {
         let opened_ns = self.opened_ns.take();
-        if let (FlushPolicy::AdaptiveHold { .. }, Some(opened_ns)) = (self.policy, opened_ns) {
+        if let (FlushPolicy::AdaptiveHold { messages: most }, Some(opened_ns)) =
+            (self.policy, opened_ns)
+        {
             let held_ns = now_ns.saturating_sub(opened_ns);
-            average(&mut self.gap_ns, held_ns / u64::from(messages.max(1)));
+            self.learn(held_ns / u64::from(messages.max(1)), most);
+        }
+    }
+
+    /// A batch that was not held back says nothing of the rate at which it would have filled, so now
+    /// and then some are.
+    fn learn(&mut self, gap_ns: u64, most: u16) {
+        if self.adaptive_ns(most) > 0 {
+            self.unheld = 0;
+            average(&mut self.gap_ns, gap_ns);
+        } else {
+            self.unheld += 1;
+            if self.unheld == LOOK_AGAIN {
+                (self.gap_ns, self.unheld) = (None, 0);
+            }
         }
     }
 
@@ -200,12 +220,16 @@ mod tests {
     #[test]
     fn adaptive_hold_is_bounded_and_switches_itself_off() {
         let mut clock = FlushClock::new(FlushPolicy::AdaptiveHold { messages: 8 });
-        for at in 0..100 {
-            clock.added(at * 1_000_000);
-            clock.posted(at * 1_000_000 + 50_000, 1); // one message per 50 µs
+        let (mut now_ns, mut held) = (0, 0);
+        for _ in 0..2000 {
+            now_ns += 1_000_000;
+            clock.added(now_ns);
+            let due_ns = clock.due_ns().unwrap(); // nobody joins it
+            assert!(due_ns - now_ns <= HOLD_MAX_NS);
+            held += u32::from(due_ns > now_ns);
+            clock.posted(due_ns, 1);
         }
-        clock.added(0);
-        assert!(clock.is_due(0, one(0)), "eight messages would take 400 µs");
+        assert!((2..100).contains(&held), "{held} of 2000 batches were held back in vain");
         let mut clock = FlushClock::new(FlushPolicy::AdaptiveHold { messages: 8 });
         for at in 0..100 {
             clock.added(at * 1_000_000);

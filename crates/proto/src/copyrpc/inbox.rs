@@ -108,6 +108,11 @@ impl Inbox {
         Ok(arrival)
     }
 
+    /// The batch that was announced is not there.
+    pub(crate) fn disregard(&mut self) {
+        self.open = None;
+    }
+
     /// Checks the batch's number.
     #[inline]
     pub(crate) fn check_sequence(&mut self, found: u16) -> Result<(), Violation> {

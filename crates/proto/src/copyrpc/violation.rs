@@ -125,3 +125,23 @@ pub enum Violation {
         max_bytes: u32,
     },
 }
+
+impl Violation {
+    /// Whether, said before the first message of a batch, it may be the fault of whoever announced
+    /// the batch, and not of the peer whose ring was named. Where the transport does not tell who
+    /// sent an immediate, that may be anybody.
+    #[must_use]
+    pub fn is_of_announcement(&self) -> bool {
+        matches!(
+            self,
+            Self::OutsideRing { .. }
+                | Self::BatchTooLong { .. }
+                | Self::NoCredit { .. }
+                | Self::Wrap
+                | Self::Epoch { .. }
+                | Self::Sequence { .. }
+                | Self::BatchLength { .. }
+                | Self::Count { .. }
+        )
+    }
+}

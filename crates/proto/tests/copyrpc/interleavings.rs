@@ -9,6 +9,8 @@ use crate::pair::{Pair, Setup};
 enum Step {
     Call { side: usize, len_bytes: usize, response_bytes: usize, timeout_us: u64 },
     Reply { side: usize, at: usize, len_bytes: usize },
+    ReplyLarge { side: usize, at: usize },
+    Fetch { side: usize, at: usize },
     Depart { side: usize, is_forced: bool },
     Arrive { side: usize, is_held: bool },
     Cancel { side: usize, at: u64 },
@@ -25,6 +27,8 @@ fn step() -> impl Strategy<Value = Step> {
         ),
         3 => (side.clone(), 0..16_usize, 0..100_usize)
             .prop_map(|(side, at, len_bytes)| Step::Reply { side, at, len_bytes }),
+        1 => (side.clone(), 0..16_usize).prop_map(|(side, at)| Step::ReplyLarge { side, at }),
+        1 => (side.clone(), 0..16_usize).prop_map(|(side, at)| Step::Fetch { side, at }),
         3 => (side.clone(), any::<bool>())
             .prop_map(|(side, is_forced)| Step::Depart { side, is_forced }),
         3 => (side.clone(), any::<bool>())
@@ -73,6 +77,18 @@ fn apply(pair: &mut Pair, step: Step) {
             if requests > 0 {
                 // Every caller sets at least a line aside, and the smallest batch is a line.
                 pair.reply(side, at % requests, len_bytes.min(32));
+            }
+        }
+        Step::ReplyLarge { side, at } => {
+            let requests = pair.sides[side].requests.len();
+            if requests > 0 {
+                pair.reply_large(side, at % requests);
+            }
+        }
+        Step::Fetch { side, at } => {
+            let fetching = pair.sides[side].fetching.len();
+            if fetching > 0 {
+                pair.fetch(side, at % fetching);
             }
         }
         Step::Depart { side, is_forced } => drop(pair.depart(side, is_forced)),
@@ -128,6 +144,7 @@ proptest! {
         for side in &pair.sides {
             prop_assert_eq!(side.made.len(), side.ended.len());
             prop_assert_eq!(side.connection.usage(), Usage::default());
+            prop_assert_eq!(side.lent.len(), 0);
         }
     }
 }

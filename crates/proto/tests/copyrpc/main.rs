@@ -2,5 +2,6 @@
 
 mod hostile;
 mod interleavings;
+mod metastable;
 mod named;
 mod pair;

@@ -2,7 +2,7 @@
 
 use copyrpc_proto::{
     Status,
-    copyrpc::{Busy, Geometry, Refused, TICK_NS, Usage, response_bytes},
+    copyrpc::{Busy, FlushPolicy, Geometry, Refused, TICK_NS, Usage, response_bytes},
 };
 
 use crate::pair::{CALLS, Pair, Setup};
@@ -252,5 +252,54 @@ fn a_wrap_never_takes_the_place_of_a_response() {
             assert_eq!(pair.depart(0, true), 1, "answer {answer} from line {start_lines}");
         }
         pair.settle();
+    }
+}
+
+/// Rule C6.4: a slot whose large response was fetched is used again only behind its release.
+#[test]
+fn a_release_goes_before_the_next_call_of_its_slot() {
+    let mut pair = Pair::new(Setup::default());
+    for _ in 0..100 {
+        pair.call(0, 1, 8, 0, LONG_NS).unwrap();
+        pair.depart(0, true);
+        pair.arrive(0, false).unwrap();
+        pair.reply_large(1, 0);
+        pair.depart(1, true);
+        while pair.arrive(1, false).unwrap() {}
+        pair.fetch(0, 0);
+        // The next one is made before the release has left.
+    }
+    pair.settle();
+    assert_eq!(pair.sides[1].lent, []);
+}
+
+/// Fault G7: with one call in flight a policy holds it back at most as long as it says, and one that
+/// adapts learns that holding back is of no use.
+#[test]
+fn fault_g7_a_single_call_waits_no_longer_than_its_policy_says() {
+    const STEP_NS: u64 = 500;
+    let policies = [
+        (FlushPolicy::SelfClocked { wqes: 1 }, 0),
+        (FlushPolicy::Immediate, 0),
+        (FlushPolicy::Hold { ns: 10_000 }, 10_000),
+        (FlushPolicy::AdaptiveHold { messages: 8 }, 0),
+        (FlushPolicy::RttHold { permille: 100_000 }, 100_000),
+        (FlushPolicy::PollBudget { polls: 4 }, 4 * STEP_NS),
+        (FlushPolicy::Coalesce { ns: 10_000 }, 0),
+    ];
+    for (flush, longest_ns) in policies {
+        let mut pair = Pair::new(Setup { flush, ..Setup::default() });
+        for round in 0..50 {
+            pair.call(0, 1, 8, 0, LONG_NS).unwrap();
+            let made_ns = pair.now_ns;
+            while pair.depart(0, false) == 0 {
+                pair.advance(STEP_NS);
+                assert!(pair.now_ns - made_ns <= 200_000, "{flush:?} never posts it");
+            }
+            // What adapts may be wrong at first.
+            let held_ns = pair.now_ns - made_ns;
+            assert!(round < 20 || held_ns <= longest_ns, "{flush:?} took {held_ns} ns");
+            pair.settle();
+        }
     }
 }

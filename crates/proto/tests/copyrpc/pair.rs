@@ -6,7 +6,7 @@ use copyrpc_proto::{
     Status,
     copyrpc::{
         Body, CREDIT_BYTES, Call, CallId, Config, Connection, Features, FlushPolicy, Geometry,
-        Hello, Imm, Incoming, LINE_BYTES, Lease, Refused, RequestId, Violation,
+        Hello, Imm, Incoming, LINE_BYTES, Large, Lease, Refused, RequestId, Violation,
     },
 };
 
@@ -43,6 +43,10 @@ pub(crate) struct Side {
     /// To the other side.
     flights: VecDeque<Flight>,
     pub(crate) requests: Vec<Request>,
+    /// Large responses that are being fetched.
+    pub(crate) fetching: Vec<CallId>,
+    /// Answered by naming memory, and not released.
+    pub(crate) lent: Vec<RequestId>,
     /// How each call ended, by cookie.
     pub(crate) ended: BTreeMap<u64, (Status, Vec<u8>)>,
     pub(crate) made: BTreeMap<u64, (CallId, Vec<u8>)>,
@@ -105,6 +109,8 @@ impl Pair {
                 unread: BTreeMap::new(),
                 flights: VecDeque::new(),
                 requests: Vec::new(),
+                fetching: Vec::new(),
+                lent: Vec::new(),
                 ended: BTreeMap::new(),
                 made: BTreeMap::new(),
                 next_cookie: 0,
@@ -145,6 +151,28 @@ impl Pair {
             .expect("there is always a place for an answer");
         if let Some(lease) = lease {
             side.end_lease(lease, now_ns);
+        }
+    }
+
+    /// Answers the request at this place by naming memory.
+    pub(crate) fn reply_large(&mut self, from: usize, at: usize) {
+        let now_ns = self.now_ns;
+        let side = &mut self.sides[from];
+        let Request { id, lease, .. } = side.requests.swap_remove(at);
+        let large = Large { addr: 1 << 40, rkey: 7, len_bytes: 1 << 20 };
+        side.connection.reply_large(id, large, now_ns).expect("it fits every budget");
+        side.lent.push(id);
+        if let Some(lease) = lease {
+            side.end_lease(lease, now_ns);
+        }
+    }
+
+    /// A large response has been fetched; its call ends, and its slot may be used again at once.
+    pub(crate) fn fetch(&mut self, from: usize, at: usize) {
+        let side = &mut self.sides[from];
+        let call = side.fetching.swap_remove(at);
+        if let Some(cookie) = side.connection.fetched(call) {
+            side.end(cookie, Status::DataLoss, &[]);
         }
     }
 
@@ -207,6 +235,10 @@ impl Pair {
         for _ in 0..10_000 {
             let mut busy = 0;
             for from in 0..2 {
+                while !self.sides[from].fetching.is_empty() {
+                    self.fetch(from, 0);
+                    busy += 1;
+                }
                 while !self.sides[from].requests.is_empty() {
                     let side = &mut self.sides[from];
                     let Request { id, body, .. } = &side.requests[0];
@@ -257,7 +289,11 @@ impl Side {
                 }
                 Incoming::Response { cookie, status, body, .. } => self.end(cookie, status, body),
                 Incoming::Late(_) | Incoming::Crossed | Incoming::Cancelled(_) => {}
-                other => panic!("{other:?}"),
+                Incoming::LargeResponse { call, .. } => self.fetching.push(call),
+                Incoming::Released(id) => {
+                    let at = self.lent.iter().position(|lent| *lent == id);
+                    self.lent.swap_remove(at.expect("what was lent is released once"));
+                }
             }
         }
         if !is_kept {

@@ -142,10 +142,26 @@ impl<N: Nic> Worker<N> {
         let now_ns = self.now_ns;
         let Some(peer) = self.peer(id) else { return Ok(()) };
         let word = peer.read_credit().to_ne_bytes();
-        match peer.live() {
-            Some(live) => live.connection.credit(word, now_ns),
-            None => Ok(()),
+        let Some(live) = peer.live() else { return Ok(()) };
+        match live.connection.credit(word, now_ns) {
+            Err(violation) if self.is_anonymous(violation) => self.stats.unknown_imms += 1,
+            outcome => outcome?,
         }
+        Ok(())
+    }
+
+    /// Whether what was announced may not be the peer's doing. On DC anybody who may send to the
+    /// target can name any connection in an immediate; only the peer can write its ring.
+    fn is_anonymous(&self, violation: Violation) -> bool {
+        self.config.transport == TransportKind::Dc && violation.is_of_announcement()
+    }
+
+    fn disregard(&mut self, id: PeerId) -> usize {
+        self.stats.unknown_imms += 1;
+        if let Some(live) = self.live(id) {
+            live.connection.disregard();
+        }
+        0
     }
 
     fn take_batch<H: Handler<N> + ?Sized>(
@@ -171,11 +187,19 @@ impl<N: Nic> Worker<N> {
         let now_ns = self.now_ns;
         let Some(peer) = self.peer(id) else { return Ok(0) };
         let Link::Live(live) = &mut peer.link else { return Ok(0) };
-        let arrival = live.connection.arrive(imm)?;
-        let copy = &mut scratch[..arrival.len_bytes];
-        peer.ring.read(arrival.offset_bytes, copy);
-        let start = copy.as_ptr().addr();
-        let messages = live.connection.open_batch(copy, now_ns)?;
+        let start = scratch.as_ptr().addr();
+        let opened = live.connection.arrive(imm).and_then(|arrival| {
+            let copy = &mut scratch[..arrival.len_bytes];
+            peer.ring.read(arrival.offset_bytes, copy);
+            live.connection.open_batch(copy, now_ns).map(|messages| (arrival, messages))
+        });
+        let (arrival, messages) = match opened {
+            Ok(opened) => opened,
+            Err(violation) if self.is_anonymous(violation) => {
+                return Ok(self.disregard(id));
+            }
+            Err(violation) => return Err(violation),
+        };
         let mut handled = 0;
         for message in messages {
             let message = message?;
@@ -339,6 +363,8 @@ impl<N: Nic> Worker<N> {
                         self.end(self.peers[usize::from(slot)].id(slot), CloseReason::QueuePair);
                     }
                 }
+                // Follows the end of a queue pair, which was told.
+                AsyncEvent::LastWqeReached(_) => {}
                 event => tracing::warn!(?event, "the NIC reports an event"),
             }
         }

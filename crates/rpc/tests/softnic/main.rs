@@ -3,5 +3,7 @@
 mod basics;
 mod ends;
 mod futures;
+mod hostile;
 mod large;
+mod named;
 mod rig;

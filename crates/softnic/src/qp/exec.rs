@@ -190,9 +190,13 @@ impl Destinations {
             stale => {
                 let peer = match stale {
                     Some(stale) => stale.peer.clone(),
-                    None => qp.context.import(key.0).map_err(|connecting| {
-                        if connecting { Reply::Connecting } else { Reply::Silence }
-                    })?,
+                    None => {
+                        // Whoever comes and goes leaves nothing mapped but the last one.
+                        self.others.retain(|_, destination| !destination.peer.is_buried());
+                        qp.context.import(key.0).map_err(|connecting| {
+                            if connecting { Reply::Connecting } else { Reply::Silence }
+                        })?
+                    }
                 };
                 let target = Qpn::new(key.1).and_then(|qpn| Target::resolve(&peer.card, qpn));
                 let target = target.ok_or(Reply::Silence)?;

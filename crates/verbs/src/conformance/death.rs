@@ -22,7 +22,7 @@ use super::{
     oob::OutOfBand,
     process::{Spawned, as_child},
     srq::{Pool, message},
-    threads::{MakeNic, fabric_name, judge, with_seed_of_environment},
+    threads::{MakeNic, as_environment_asks, fabric_name, judge},
 };
 
 /// Length of a message between survivor and victim.
@@ -45,7 +45,7 @@ const LIFE_US_MAX: usize = 30_000;
 ///
 /// If the survivor is not told, is damaged, or cannot work with the next child.
 pub fn peer_death<N: Nic + 'static>(test_path: &str, make_nic: MakeNic<N>, testbed: &Testbed) {
-    let testbed = with_seed_of_environment(*testbed);
+    let testbed = as_environment_asks(*testbed);
     if let Some((fabric, socket)) = as_child() {
         let nic = make_nic(&Place { role: Role::Server, fabric });
         let mut side = Side::new(nic, Role::Server, testbed, Box::new(socket));

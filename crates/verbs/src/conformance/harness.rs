@@ -90,7 +90,7 @@ pub struct Testbed {
     pub quiet: Duration,
     /// Largest inline payload that a queue of 4-block WQEs takes.
     pub inline_bytes_max: usize,
-    /// Also run what takes minutes: 24-bit CQ index wrap. Raise `scenario_deadline` with it.
+    /// Also run what takes minutes: 24-bit CQ index wrap. `CONFORMANCE_LONG` sets it.
     pub long: bool,
     /// How many children [`peer_death`](super::peer_death) kills.
     pub death_rounds: u32,

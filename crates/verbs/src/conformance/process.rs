@@ -27,7 +27,7 @@ use super::{
     Scenario,
     harness::{Place, Role, Side, Stop, Testbed, Verdict},
     oob::Socket,
-    threads::{MakeNic, fabric_name, judge, spawn_role, with_seed_of_environment},
+    threads::{MakeNic, as_environment_asks, fabric_name, judge, spawn_role},
 };
 
 /// Set in children: the name of the fabric to open.
@@ -110,7 +110,7 @@ pub fn run_processes<N: Nic + 'static>(
     make_nic: MakeNic<N>,
     testbed: &Testbed,
 ) {
-    let testbed = with_seed_of_environment(*testbed);
+    let testbed = as_environment_asks(*testbed);
     if let Some((fabric, socket)) = as_child() {
         let place = Place { role: Role::Server, fabric };
         let nic = make_nic(&place);

@@ -6,7 +6,7 @@ use std::{
     process,
     sync::mpsc,
     thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use crate::Nic;
@@ -16,6 +16,9 @@ use super::{
     harness::{Place, Role, Side, Stop, Testbed, Verdict},
     oob::{InMemory, OutOfBand},
 };
+
+/// For a scenario that takes minutes.
+const LONG_DEADLINE: Duration = Duration::from_secs(1200);
 
 /// Opens the NIC of one role.
 pub type MakeNic<N> = fn(&Place) -> N;
@@ -32,7 +35,7 @@ pub fn run_threads<N: Nic + 'static>(
     make_nic: MakeNic<N>,
     testbed: &Testbed,
 ) {
-    let testbed = with_seed_of_environment(*testbed);
+    let testbed = as_environment_asks(*testbed);
     let fabric = fabric_name(name);
     let (client, server) = InMemory::pair();
     let (to, results) = mpsc::channel();
@@ -113,10 +116,15 @@ pub(super) fn fabric_name(name: &str) -> String {
     format!("{name}-{}-{number}", process::id())
 }
 
-/// `testbed`, with the seed that `CONFORMANCE_SEED` asks for.
-pub(super) fn with_seed_of_environment(testbed: Testbed) -> Testbed {
-    let Ok(text) = std::env::var("CONFORMANCE_SEED") else { return testbed };
-    let hex = text.strip_prefix("0x").unwrap_or(&text);
-    let seed = u64::from_str_radix(hex, 16).expect("CONFORMANCE_SEED is a hexadecimal number");
-    Testbed { seed, ..testbed }
+/// `testbed`, with the seed that `CONFORMANCE_SEED` asks for, and with what takes minutes if
+/// `CONFORMANCE_LONG` is set.
+pub(super) fn as_environment_asks(testbed: Testbed) -> Testbed {
+    let seed = std::env::var("CONFORMANCE_SEED").map_or(testbed.seed, |text| {
+        let hex = text.trim_start_matches("0x");
+        u64::from_str_radix(hex, 16).expect("CONFORMANCE_SEED is a hexadecimal number")
+    });
+    if std::env::var_os("CONFORMANCE_LONG").is_none() {
+        return Testbed { seed, ..testbed };
+    }
+    Testbed { seed, long: true, scenario_deadline: LONG_DEADLINE, ..testbed }
 }

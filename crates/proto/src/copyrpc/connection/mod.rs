@@ -5,7 +5,7 @@ mod types;
 use alloc::collections::VecDeque;
 
 use super::{
-    CREDIT_BYTES,
+    Busy, CREDIT_BYTES,
     batch::{Body, Large, Message, MessageKind, Messages, Outgoing, RequestFields, large_bytes},
     calls::{CallId, Calls},
     imm::Imm,
@@ -166,6 +166,11 @@ impl Connection {
             .filter(|lines| u32::from(*lines) <= own.response_lines())
             .ok_or(Refused::NoPlace { asked_bytes, max_bytes })?;
         self.calls.admit(budget_lines)?;
+        // The slot of this call may be that of one whose release waits: the peer must see that first.
+        if !self.push_control(now_ns) {
+            self.counters.ring_full += 1;
+            return Err(Busy::Ring.into());
+        }
         let left_us = call.deadline_ns.saturating_sub(now_ns).div_ceil(1000);
         let timeout_us = u32::try_from(left_us).unwrap_or(u32::MAX);
         let fields = RequestFields { method: call.method, budget_lines, timeout_us };
@@ -284,6 +289,13 @@ impl Connection {
         self.counters.batches_in += 1;
         self.counters.messages_in += u64::from(header.count.get());
         Ok(messages)
+    }
+
+    /// Takes an announcement back of which [`arrive`](Self::arrive) or
+    /// [`open_batch`](Self::open_batch) said a violation that
+    /// [is of the announcement](Violation::is_of_announcement): nothing has changed.
+    pub fn disregard(&mut self) {
+        self.inbox.disregard();
     }
 
     /// A credit message arrived: `word` is a copy of what it wrote.
@@ -435,15 +447,22 @@ impl Connection {
     /// The next batch to post, if one is due; with `is_forced`, if there is one.
     #[inline]
     pub fn emission(&mut self, now_ns: u64, is_forced: bool) -> Option<Emission<'_>> {
+        self.push_control(now_ns);
+        let address = self.address();
+        self.outbox.emission(now_ns, is_forced, &address)
+    }
+
+    /// Adds what waits for a place, in order. Returns whether nothing waits any more.
+    #[inline]
+    fn push_control(&mut self, now_ns: u64) -> bool {
         while let Some(message) = self.control.front() {
             if self.outbox.admit(message).is_err() {
-                break;
+                return false;
             }
             self.outbox.push(message, 0, now_ns);
             self.control.pop_front();
         }
-        let address = self.address();
-        self.outbox.emission(now_ns, is_forced, &address)
+        true
     }
 
     #[inline]

@@ -2,7 +2,12 @@
 
 use std::{hint::black_box, sync::Barrier, thread, time::Instant};
 
-use crate::{CAPACITY, Cell, peers::Peer};
+use copyrpc_bench::{
+    cores::{self, Cores},
+    threads::Item,
+};
+
+use super::{CAPACITY, Cell, peers::Peer};
 
 const SLICE: usize = 32;
 /// Seconds of one sample on an otherwise idle machine.
@@ -10,50 +15,22 @@ const SAMPLE_S: f64 = 0.03;
 /// Chunks to find out how many fit a sample.
 const TRIAL_CHUNKS: u64 = 20;
 
-/// What travels: numbered, so that each is checked.
-pub trait Item: Copy + Default + Send + 'static {
-    fn new(number: u64) -> Self;
-    fn number(&self) -> u64;
-}
-
-impl Item for u64 {
-    fn new(number: u64) -> Self {
-        number
-    }
-
-    fn number(&self) -> u64 {
-        *self
-    }
-}
-
-impl Item for [u64; 8] {
-    fn new(number: u64) -> Self {
-        [number; 8]
-    }
-
-    fn number(&self) -> u64 {
-        self[7]
-    }
-}
-
-pub fn pin(place: usize) {
-    let cores = copyrpc_os::affinity::allowed_cores().expect("the kernel tells");
-    copyrpc_os::affinity::pin_current_thread(cores[place]).expect("an allowed core");
-}
+/// Moves so many items in chunks of so many, and returns when the chunks ended.
+type Run = fn(Cores, u64, u64) -> Vec<Instant>;
 
 /// One sample of `cell`; none if the peer has no such interface.
 ///
 /// The consumer takes the time of each chunk of items, and the sample is the chunk at the fastest
 /// decile: what the queue does while both threads run. A mean would say what else the machine does.
 /// A chunk is many times the capacity, so draining a queue that filled meanwhile gains little.
-pub fn sample<P: Peer, T: Item>(cell: Cell) -> Option<f64> {
-    let (run, chunk_items): (fn(u64, u64) -> Vec<Instant>, u64) = match cell {
+pub fn sample<P: Peer, T: Item>(cell: Cell, cores: Cores) -> Option<f64> {
+    let (run, chunk_items): (Run, u64) = match cell {
         Cell::Single => (single::<P, T>, 16 * CAPACITY as u64),
         Cell::Slices if P::HAS_SLICES => (slices::<P, T>, 32 * CAPACITY as u64),
         Cell::Slices => return None,
         Cell::RoundTrip => (round_trip::<P, T>, 200),
     };
-    let chunk_s = |chunks: u64| fast_decile_s(&run(chunks * chunk_items, chunk_items));
+    let chunk_s = |chunks: u64| fast_decile_s(&run(cores, chunks * chunk_items, chunk_items));
     let chunks = (SAMPLE_S / chunk_s(TRIAL_CHUNKS)) as u64;
     let per_item_s = chunk_s(chunks.clamp(TRIAL_CHUNKS, 20_000)) / chunk_items as f64;
     Some(match cell {
@@ -63,7 +40,7 @@ pub fn sample<P: Peer, T: Item>(cell: Cell) -> Option<f64> {
 }
 
 /// Of the times between neighbours, the one that a tenth do not exceed.
-pub fn fast_decile_s(times: &[Instant]) -> f64 {
+fn fast_decile_s(times: &[Instant]) -> f64 {
     let between = times.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64());
     let mut between: Vec<f64> = between.collect();
     between.sort_by(f64::total_cmp);
@@ -71,19 +48,23 @@ pub fn fast_decile_s(times: &[Instant]) -> f64 {
 }
 
 /// Runs both sides at once; what the second returns.
-fn both(first: impl FnOnce() + Send, second: impl FnOnce() -> Vec<Instant> + Send) -> Vec<Instant> {
+fn both(
+    cores: Cores,
+    first: impl FnOnce() + Send,
+    second: impl FnOnce() -> Vec<Instant> + Send,
+) -> Vec<Instant> {
     let barrier = &Barrier::new(2);
     thread::scope(|scope| {
         // Each thread owns its end: on one stack they would share lines.
         scope.spawn(move || {
             let first = first;
-            pin(0);
+            cores::pin(cores.responder).expect("an allowed core");
             barrier.wait();
             first();
         });
         let second = scope.spawn(move || {
             let second = second;
-            pin(1);
+            cores::pin(cores.initiator).expect("an allowed core");
             barrier.wait();
             second()
         });
@@ -106,7 +87,7 @@ fn pop<P: Peer, T: Item>(rx: &mut P::Rx<T>) -> T {
     }
 }
 
-fn single<P: Peer, T: Item>(items: u64, chunk_items: u64) -> Vec<Instant> {
+fn single<P: Peer, T: Item>(cores: Cores, items: u64, chunk_items: u64) -> Vec<Instant> {
     let (mut tx, mut rx) = P::channel::<T>(CAPACITY);
     let pushing = move || (0..items).for_each(|i| push::<P, T>(&mut tx, T::new(i)));
     let popping = move || {
@@ -114,15 +95,15 @@ fn single<P: Peer, T: Item>(items: u64, chunk_items: u64) -> Vec<Instant> {
         for chunk in 0..items / chunk_items {
             times.push(Instant::now());
             for i in chunk * chunk_items..(chunk + 1) * chunk_items {
-                assert_eq!(pop::<P, T>(&mut rx).number(), i);
+                assert!(pop::<P, T>(&mut rx) == T::new(i), "item {i} arrived with other words");
             }
         }
         times
     };
-    both(pushing, popping)
+    both(cores, pushing, popping)
 }
 
-fn slices<P: Peer, T: Item>(items: u64, chunk_items: u64) -> Vec<Instant> {
+fn slices<P: Peer, T: Item>(cores: Cores, items: u64, chunk_items: u64) -> Vec<Instant> {
     let (mut tx, mut rx) = P::channel::<T>(CAPACITY);
     let pushing = move || {
         for first in (0..items).step_by(SLICE) {
@@ -144,16 +125,16 @@ fn slices<P: Peer, T: Item>(items: u64, chunk_items: u64) -> Vec<Instant> {
             }
             let count = P::pop_slice(&mut rx, &mut got);
             for item in &black_box(&got)[..count] {
-                assert_eq!(item.number(), next);
+                assert!(*item == T::new(next), "item {next} arrived with other words");
                 next += 1;
             }
         }
         times
     };
-    both(pushing, popping)
+    both(cores, pushing, popping)
 }
 
-fn round_trip<P: Peer, T: Item>(items: u64, chunk_items: u64) -> Vec<Instant> {
+fn round_trip<P: Peer, T: Item>(cores: Cores, items: u64, chunk_items: u64) -> Vec<Instant> {
     let (mut ask, mut asked) = P::channel::<T>(CAPACITY);
     let (mut answer, mut answered) = P::channel::<T>(CAPACITY);
     let serving = move || {
@@ -173,5 +154,5 @@ fn round_trip<P: Peer, T: Item>(items: u64, chunk_items: u64) -> Vec<Instant> {
         }
         times
     };
-    both(serving, asking)
+    both(cores, serving, asking)
 }

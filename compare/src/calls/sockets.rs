@@ -1,0 +1,163 @@
+//! Unix stream sockets and TCP over loopback, polled (`O_NONBLOCK`) or blocking.
+
+use std::{
+    io::{self, ErrorKind, Read, Write},
+    net::{Ipv4Addr, TcpListener, TcpStream},
+    os::unix::net::{UnixListener, UnixStream},
+    time::{Duration, Instant},
+};
+
+use copyrpc_bench::calls::Message;
+
+use super::{Ground, Peer, Ready, Work, timed};
+use crate::Outcome;
+
+pub const PEERS: [Peer; 4] = [
+    Peer {
+        name: "Unix stream, polled",
+        serve: |ground, ready| unix(ground, ready, true),
+        call: |ground, _| call(ground, UnixStream::connect(path(ground))?, true),
+        does: |_| true,
+    },
+    Peer {
+        name: "Unix stream, blocking",
+        serve: |ground, ready| unix(ground, ready, false),
+        call: |ground, _| call(ground, UnixStream::connect(path(ground))?, false),
+        does: |_| true,
+    },
+    Peer {
+        name: "TCP loopback, polled",
+        serve: |_, ready| tcp(ready, true),
+        call: |ground, port| call(ground, connect(port)?, true),
+        does: |_| true,
+    },
+    Peer {
+        name: "TCP loopback, blocking",
+        serve: |_, ready| tcp(ready, false),
+        call: |ground, port| call(ground, connect(port)?, false),
+        does: |_| true,
+    },
+];
+
+/// Calls per reading of the clock.
+const BATCH: usize = 32;
+/// Longest wait for bytes.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Empty reads between two looks at the clock.
+const READS_PER_CLOCK: u32 = 1 << 10;
+
+trait Stream: Read + Write {
+    /// Polled or with a deadline.
+    fn prepare(&self, is_polled: bool) -> io::Result<()>;
+}
+
+impl Stream for UnixStream {
+    fn prepare(&self, is_polled: bool) -> io::Result<()> {
+        self.set_nonblocking(is_polled)?;
+        self.set_read_timeout(Some(PATIENCE))
+    }
+}
+
+impl Stream for TcpStream {
+    fn prepare(&self, is_polled: bool) -> io::Result<()> {
+        self.set_nodelay(true)?;
+        self.set_nonblocking(is_polled)?;
+        self.set_read_timeout(Some(PATIENCE))
+    }
+}
+
+fn path(ground: &Ground<'_>) -> std::path::PathBuf {
+    ground.directory.join(format!("stream-{}", ground.number))
+}
+
+fn connect(port: u16) -> io::Result<TcpStream> {
+    TcpStream::connect((Ipv4Addr::LOCALHOST, port))
+}
+
+fn unix(ground: &Ground<'_>, ready: Ready<'_>, is_polled: bool) -> Outcome<()> {
+    std::fs::create_dir_all(ground.directory)?;
+    let listener = UnixListener::bind(path(ground))?;
+    ready(0)?;
+    Ok(echo(listener.accept()?.0, is_polled)?)
+}
+
+fn tcp(ready: Ready<'_>, is_polled: bool) -> Outcome<()> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    ready(listener.local_addr()?.port())?;
+    Ok(echo(listener.accept()?.0, is_polled)?)
+}
+
+/// Retries what would block until it is done, or patience ends.
+fn polled<T>(mut step: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let mut since = None;
+    for empty in 1u32.. {
+        match step() {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            done => return done,
+        }
+        if empty % READS_PER_CLOCK == 0
+            && since.get_or_insert_with(Instant::now).elapsed() > PATIENCE
+        {
+            break;
+        }
+        std::hint::spin_loop();
+    }
+    Err(ErrorKind::TimedOut.into())
+}
+
+fn write(stream: &mut impl Stream, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let count = polled(|| stream.write(bytes))?;
+        bytes = &bytes[count..];
+    }
+    Ok(())
+}
+
+fn read(stream: &mut impl Stream, mut bytes: &mut [u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match polled(|| stream.read(bytes))? {
+            0 => return Err(ErrorKind::UnexpectedEof.into()),
+            count => bytes = &mut bytes[count..],
+        }
+    }
+    Ok(())
+}
+
+/// Returns what comes until the client hangs up.
+fn echo(mut stream: impl Stream, is_polled: bool) -> io::Result<()> {
+    stream.prepare(is_polled)?;
+    let mut bytes = vec![0; 64 << 10];
+    loop {
+        match polled(|| stream.read(&mut bytes))? {
+            0 => return Ok(()),
+            count => write(&mut stream, &bytes[..count])?,
+        }
+    }
+}
+
+/// Sends all requests of a window with one system call, and reads all answers.
+fn call(ground: &Ground<'_>, mut stream: impl Stream, is_polled: bool) -> Outcome<f64> {
+    stream.prepare(is_polled)?;
+    let Work { len_bytes, in_flight } = ground.work;
+    let mut message = Message::new(len_bytes);
+    let mut window = vec![0; len_bytes * in_flight];
+    let mut number = 0;
+    let windows = BATCH.div_ceil(in_flight);
+    timed(windows * in_flight, || {
+        for _ in 0..windows {
+            for (slot, number) in window.chunks_exact_mut(len_bytes).zip(number + 1..) {
+                slot.copy_from_slice(message.stamp(number));
+            }
+            write(&mut stream, &window)?;
+            read(&mut stream, &mut window)?;
+            for answer in window.chunks_exact(len_bytes) {
+                number += 1;
+                if !message.is(number, answer) {
+                    return Err(format!("answer {number} is not its request").into());
+                }
+            }
+        }
+        Ok(())
+    })
+}

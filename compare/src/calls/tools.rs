@@ -1,0 +1,141 @@
+//! Peers that come with a benchmark of their own, if it is installed. They check no data.
+
+use std::{
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use copyrpc_bench::cores::{self, Cores};
+
+use crate::Outcome;
+
+/// Where the servers listen.
+const PORT: &str = "13377";
+/// How long a server may take until it listens.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A benchmark that starts as a server without an address, and as a client with one.
+struct Tool {
+    name: &'static str,
+    program: &'static str,
+    server: &'static [&'static str],
+    client: &'static [&'static str],
+    /// ns per round trip, from what the client prints.
+    read: fn(&str) -> Option<f64>,
+}
+
+const TOOLS: [Tool; 2] = [
+    Tool {
+        name: "UCX active messages, 56 B",
+        program: "ucx_perftest",
+        server: &["-p", PORT],
+        client: &[
+            "127.0.0.1",
+            "-p",
+            PORT,
+            "-t",
+            "ucp_am_lat",
+            "-s",
+            "56",
+            "-n",
+            "200000",
+            "-w",
+            "5000",
+            "-f",
+        ],
+        read: read_ucx,
+    },
+    Tool {
+        name: "libfabric shm, 64 B",
+        program: "fi_pingpong",
+        server: &["-p", "shm", "-e", "rdm", "-I", "100000", "-S", "64", "-B", PORT],
+        client: &["-p", "shm", "-e", "rdm", "-I", "100000", "-S", "64", "-P", PORT, "127.0.0.1"],
+        read: read_libfabric,
+    },
+];
+
+/// Prints a line per tool: what it measured, or why it was skipped.
+pub fn compare(cores: Cores, rounds: usize) {
+    println!("\ninstalled benchmarks, ns per round trip (no probe, no check of data)");
+    for tool in TOOLS {
+        let mut values = Vec::new();
+        let failed = (0..rounds).find_map(|_| tool.run(cores).map(|ns| values.push(ns)).err());
+        match failed {
+            Some(error) => println!("{:<26} skipped: {error}", tool.name),
+            None => {
+                values.sort_by(f64::total_cmp);
+                println!("{:<26} {:.1}", tool.name, values[values.len() / 2]);
+            }
+        }
+    }
+}
+
+/// Kills the server with the value.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Tool {
+    /// A process of the tool, on `core`.
+    fn command(&self, core: usize, arguments: &[&str]) -> Outcome<Child> {
+        let mut command = Command::new(self.program);
+        command.args(arguments).env("UCX_TLS", "posix,self");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        // A process inherits the cores of the thread that starts it.
+        let started = thread::scope(|scope| {
+            scope.spawn(|| cores::pin(core).and_then(|()| command.spawn())).join()
+        });
+        let started = started.map_err(|_| "the starting thread panicked")?;
+        Ok(started.map_err(|error| format!("cannot start `{}`: {error}", self.program))?)
+    }
+
+    fn run(&self, cores: Cores) -> Outcome<f64> {
+        let mut server = Server(self.command(cores.responder, self.server)?);
+        let begin = Instant::now();
+        loop {
+            // It fails as long as the server does not listen.
+            let output = self.command(cores.initiator, self.client)?.wait_with_output()?;
+            if let Some(ns) = (self.read)(&String::from_utf8_lossy(&output.stdout)) {
+                return Ok(ns);
+            }
+            if begin.elapsed() > PATIENCE || server.0.try_wait()?.is_some() {
+                return Err(format!("`{}` printed no result", self.program).into());
+            }
+        }
+    }
+}
+
+/// `Final: ITERATIONS P50 AVERAGE OVERALL …`, half round trips in µs.
+fn read_ucx(output: &str) -> Option<f64> {
+    let line = output.lines().find_map(|line| line.trim().strip_prefix("Final:"))?;
+    Some(2e3 * line.split_whitespace().nth(1)?.parse::<f64>().ok()?)
+}
+
+/// A heading that ends in `usec/xfer Mxfers/sec`, then one line of numbers; half round trips.
+fn read_libfabric(output: &str) -> Option<f64> {
+    let (_, numbers) = output.split_once("Mxfers/sec")?;
+    let line = numbers.lines().find(|line| !line.trim().is_empty())?;
+    Some(2e3 * line.split_whitespace().rev().nth(1)?.parse::<f64>().ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_found_among_what_tools_print() {
+        let ucx =
+            "| Stage | # iterations | 50.0%ile | average |\nFinal:  200000  0.096  0.099  0.099";
+        assert_eq!(read_ucx(ucx).map(f64::round), Some(192.0));
+        let libfabric = "bytes #sent #ack total time MB/sec usec/xfer Mxfers/sec\n\
+                         64 100k =100k 12m 0.05s 266.67 0.24 4.17\n";
+        assert_eq!(read_libfabric(libfabric).map(f64::round), Some(480.0));
+        assert_eq!((read_ucx("connection refused"), read_libfabric("")), (None, None));
+    }
+}

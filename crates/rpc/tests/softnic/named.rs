@@ -1,0 +1,146 @@
+//! Mistakes made once elsewhere, and faults by their numbers, where the driver meets the NIC.
+
+use copyrpc_rpc::{CallError, Config, FlushPolicy, PeerId, Status, TransportKind, Worker};
+use softnic::Nic;
+
+use crate::rig::{ECHO, Node, fabric, join, pair, tight, until};
+
+fn transports() -> [Config; 2] {
+    [tight(), Config { transport: TransportKind::Dc, ..tight() }]
+}
+
+/// Calls until back-pressure; each call in a batch of its own.
+fn fill(node: &mut Node, to: PeerId) -> usize {
+    let mut made = 0;
+    loop {
+        match node.call(to, ECHO, b"one of many") {
+            Ok(_) => made += 1,
+            Err(CallError::Busy(_)) => return made,
+            Err(error) => panic!("{error}"),
+        }
+        node.worker.flush();
+    }
+}
+
+/// Pitfall 11: batches that find the send queue full leave later, unchanged.
+#[test]
+fn pitfall_11_a_full_send_queue_loses_nothing() {
+    for config in transports() {
+        let config = Config {
+            send_blocks: 8,
+            signal_interval: 2,
+            flush: FlushPolicy::Immediate,
+            doorbell_batching: true,
+            ..config
+        };
+        let (mut a, mut b, to_b, _) = pair(&config);
+        for _ in 0..20 {
+            assert!(fill(&mut a, to_b) > 0);
+            let made = a.program.made;
+            until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.len() == made);
+        }
+        assert!(a.worker.stats().send_queue_full > 0, "it was never full");
+        assert!(a.program.ended.values().all(|(status, _)| *status == Status::Ok));
+    }
+}
+
+/// Pitfall 14: whatever can be in flight has an entry in the completion queue, also when nobody
+/// polls it.
+#[test]
+fn pitfall_14_a_burst_does_not_overrun_the_completion_queue() {
+    for config in transports() {
+        let config = Config { flush: FlushPolicy::Immediate, ..config };
+        let (mut a, mut b, to_b, _) = pair(&config);
+        let more: Vec<_> = (1..config.peers_max).map(|_| join(&mut a, &mut b).0).collect();
+        for to in more.iter().chain([&to_b]) {
+            fill(&mut a, *to);
+        }
+        let made = a.program.made;
+        assert!(made > usize::from(config.receives), "more than there are receives");
+        until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.len() == made);
+        assert!(a.program.ended.values().all(|(status, _)| *status == Status::Ok));
+        assert_eq!((a.program.closed.len(), b.program.closed.len()), (0, 0));
+    }
+}
+
+/// Fault D4: a peer that has no receive left is asked again; nothing is lost.
+#[test]
+fn fault_d4_an_empty_receive_queue_delays_and_loses_nothing() {
+    for config in transports() {
+        for shared_receives in [true, false] {
+            let flush = FlushPolicy::Immediate;
+            let config = Config { receives: 2, shared_receives, flush, ..config.clone() };
+            let (mut a, mut b, to_b, _) = pair(&config);
+            for _ in 0..10 {
+                fill(&mut a, to_b);
+                let made = a.program.made;
+                until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.len() == made);
+            }
+            assert!(a.program.ended.values().all(|(status, _)| *status == Status::Ok));
+        }
+    }
+}
+
+/// Fault D11: a peer that does not poll slows nobody but its own callers. On DC its callers share an
+/// initiator with others, so it must have a receive for all that they may send.
+#[test]
+fn fault_d11_one_slow_peer_does_not_stop_the_others() {
+    for config in transports() {
+        let receives = if config.transport == TransportKind::Dc { 256 } else { 16 };
+        let config = Config { flush: FlushPolicy::Immediate, receives, ..config };
+        let fabric = fabric();
+        let mut nodes: Vec<_> = (0..3).map(|_| Node::open(&fabric, &config)).collect();
+        let [a, b, slow] = &mut nodes[..] else { unreachable!() };
+        let (to_b, _) = join(a, b);
+        let to_slow: Vec<_> = (1..config.peers_max).map(|_| join(a, slow).0).collect();
+        // The software NICs of both have met before one of them sleeps.
+        let first = a.call(to_slow[0], ECHO, b"awake").unwrap();
+        until(&mut [a, b, slow], |nodes| nodes[0].program.ended.contains_key(&first));
+        for to in &to_slow {
+            fill(a, *to);
+        }
+        let waiting = a.program.made;
+        for _ in 0..200 {
+            let cookie = a.call(to_b, ECHO, b"to the fast one").unwrap();
+            until(&mut [a, b], |nodes| nodes[0].program.ended.contains_key(&cookie));
+            assert_eq!(a.program.ended[&cookie].0, Status::Ok, "{config:?}");
+            for to in &to_slow {
+                // Refused, mostly: it has what it may have.
+                let _ = a.call(*to, ECHO, b"to the slow one");
+            }
+        }
+        let made = a.program.made;
+        assert!(made - 200 <= waiting + to_slow.len(), "the slow one takes no more than its share");
+        until(&mut [a, b, slow], |nodes| nodes[0].program.ended.len() == made);
+        assert!(a.program.ended.values().all(|(status, _)| *status == Status::Ok));
+    }
+}
+
+/// Fault G5: a worker stays on its thread, which the compiler checks.
+#[test]
+fn fault_g5_a_worker_cannot_leave_its_thread() {
+    trait Probe<Marker> {
+        fn is_ambiguous_if_send() {}
+    }
+    struct Any;
+    struct IsSend;
+    impl<T: ?Sized> Probe<Any> for T {}
+    impl<T: ?Sized + Send> Probe<IsSend> for T {}
+    // Would not compile if both applied.
+    <Worker<Nic> as Probe<_>>::is_ambiguous_if_send();
+    <copyrpc_rpc::Token as Probe<_>>::is_ambiguous_if_send();
+}
+
+/// Fault G7: with one call in flight a policy that holds back costs at most what it says, and the
+/// default costs nothing.
+#[test]
+fn fault_g7_the_default_policy_holds_no_single_call_back() {
+    let (mut a, mut b, to_b, _) = pair(&tight());
+    for number in 0..100 {
+        a.call(to_b, ECHO, b"alone").unwrap();
+        let before = a.worker.counters(to_b).unwrap().batches_out;
+        a.poll();
+        assert_eq!(a.worker.counters(to_b).unwrap().batches_out, before + 1, "at the first poll");
+        until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.len() > number);
+    }
+}
