@@ -92,8 +92,10 @@ pub(crate) fn rpc(args: &RpcArgs) -> anyhow::Result<()> {
     let party = nic::open_party(name, &settings)?;
     let cannot = || format!("cannot connect two `{name}`");
     session.suite.connect(name, party).with_context(cannot)?;
-    let workers = nic::open_workers(name, settings.clone())?;
-    session.suite.connect_workers(name, workers).with_context(cannot)?;
+    session
+        .suite
+        .connect_workers(name, nic::open_workers(name, &settings)?)
+        .with_context(cannot)?;
     let switches = grid.points().into_iter().map(|(switches, suffix)| {
         let cells = if suffix.is_empty() { "all cells" } else { suffix.trim_start_matches('/') };
         format!("{cells}: {switches}")
@@ -108,7 +110,7 @@ pub(crate) fn peer() -> anyhow::Result<()> {
     let settings = knobs::load(&ConfigFile::default(), &KnobFlags::default())?;
     let open = |name: &str| nic::open_party(name, &settings).map_err(|error| error.to_string());
     let open_workers =
-        |name: &str| nic::open_workers(name, settings.clone()).map_err(|error| error.to_string());
+        |name: &str| nic::open_workers(name, &settings).map_err(|error| error.to_string());
     let mut side = Side::of_child()?;
     Ok(suite::serve(&mut side, &open, &open_workers)?)
 }

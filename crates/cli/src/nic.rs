@@ -56,12 +56,11 @@ pub(crate) fn open_party(name: &str, settings: &Settings) -> Result<Box<dyn Part
 /// Finds the NIC `name` and gives what opens workers on ports of it.
 pub(crate) fn open_workers(
     name: &str,
-    settings: Settings,
+    settings: &Settings,
 ) -> Result<Box<dyn WorkerParty>, OpenError> {
-    open(name, &settings)?; // an error now rather than at the first sample
-    let name = name.to_owned();
-    let open = move || open(&name, &settings).map_err(|error| error.to_string());
-    Ok(Box::new(Workers::new(open)))
+    open(name, settings)?; // an error now rather than at the first sample
+    let (name, settings) = (name.to_owned(), settings.clone());
+    Ok(Box::new(Workers::new(move || open(&name, &settings).map_err(|error| error.to_string()))))
 }
 
 /// Opens the NIC `name` to look at it.

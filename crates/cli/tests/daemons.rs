@@ -12,8 +12,11 @@ use std::{
 
 use memory::sync::{AtomicBool, Ordering};
 use node::{
-    client::{CallError, Client, ClientConfig, Provider},
-    daemon::{Status, wire::HERE},
+    client::{CallError, Client, ClientConfig, Pipeline, Provider, To, Wait},
+    daemon::{
+        Status,
+        wire::{DAEMON, HERE, method},
+    },
     metrics::{Counter, Snapshot},
 };
 use rustix::process::{Pid, Signal, kill_process};
@@ -149,7 +152,7 @@ fn connect(socket: &Path) -> Client {
     Client::connect(socket, config).unwrap()
 }
 
-/// Answers requests with their reverse until `stop`.
+/// Offers the service that answers with what it gets, reversed.
 fn provide(socket: &Path) -> Provider {
     Provider::register(socket, ECHO, ClientConfig::default()).unwrap()
 }
@@ -276,6 +279,72 @@ fn fault_a9_a_stopped_peer_is_given_up_and_comes_back_in_a_new_epoch() {
     cluster.wait_up(0, 1);
     eventually(|| client.ping(1, b"again").is_ok());
     assert_eq!(cluster.counter(0, Counter::PeersLost), Some(1));
+}
+
+#[test]
+fn a_pipeline_keeps_many_calls_in_flight_and_each_answer_finds_its_caller() {
+    let cluster = Cluster::new(2);
+    let config = ClientConfig { timeout: PATIENCE, ..ClientConfig::default() };
+    let mut pipeline = Pipeline::connect(&cluster.socket(0), config).unwrap();
+    let (mut sent, mut received) = (0_u64, 0_u64);
+    while received < 1000 {
+        while sent < 1000 {
+            let rank = u32::try_from(sent % 2).unwrap();
+            let to = To { rank, service: DAEMON, method: method::PING };
+            match pipeline.submit(to, &body(sent), sent) {
+                Ok(_) => sent += 1,
+                Err(refused) => {
+                    assert_eq!(refused.error.status(), Status::ResourceExhausted);
+                    break;
+                }
+            }
+        }
+        let ended = pipeline.poll(|number, answer| assert_eq!(answer.unwrap(), body(number)));
+        received += ended as u64;
+        if ended == 0 {
+            pipeline.rest();
+        }
+    }
+    assert_eq!(pipeline.in_flight(), 0);
+}
+
+/// Sixteen clients that never sleep, two daemons that do, on two cores.
+#[test]
+fn fault_c7_spinning_clients_on_few_cores_are_all_served() {
+    let cluster = Cluster::new(2);
+    let config = ClientConfig { timeout: PATIENCE, wait: Wait::Busy, ..ClientConfig::default() };
+    thread::scope(|scope| {
+        for index in 0..16_u64 {
+            let socket = cluster.socket(0);
+            scope.spawn(move || {
+                let mut client = Client::connect(&socket, config).unwrap();
+                for number in 0..20 {
+                    let body = body(index * 100 + number);
+                    let to = u32::try_from(number % 2).unwrap();
+                    assert_eq!(client.ping(to, &body).unwrap(), body);
+                }
+            });
+        }
+    });
+    eventually(|| cluster.counter(0, Counter::Replies) == Some(320));
+}
+
+/// All sleep: the caller, its daemon and the provider's. The deadline fires all the same.
+#[test]
+fn fault_g2_a_deadline_fires_while_everybody_sleeps() {
+    let cluster = Cluster::new(2);
+    let config = ClientConfig { wait: Wait::Block, ..ClientConfig::default() };
+    // It never asks for a request.
+    let silent = provide(&cluster.socket(1));
+    let mut client = Client::connect(&cluster.socket(0), config).unwrap();
+    let timeout = Duration::from_millis(300);
+    let late = client.call_within(1, ECHO, 0, b"?", timeout).unwrap_err();
+    assert_eq!(late, CallError::Status(Status::DeadlineExceeded), "the daemon says so");
+    assert_eq!(client.ping(1, b"and lives"), Ok(&b"and lives"[..]));
+    eventually(|| cluster.counter(0, Counter::Outstanding) == Some(0));
+    // The provider's daemon gives the request up, too.
+    eventually(|| cluster.counter(1, Counter::Outstanding) == Some(0));
+    drop(silent);
 }
 
 const ROLE: &str = "TEST_ROLE_SOCKET";

@@ -17,6 +17,7 @@ use copyrpc_node::{
     membership::DetectorConfig,
     metrics::{Counter, MetricsFile, Snapshot},
 };
+use proptest::{collection::vec, prelude::*};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
 mod common;
@@ -120,8 +121,10 @@ impl Control for TestControl {
 
     fn recv(&mut self, into: &mut [u8]) -> Option<(usize, ())> {
         let datagram = self.air.borrow_mut().inboxes.get_mut(&self.rank)?.pop_front()?;
-        into[..datagram.len()].copy_from_slice(&datagram);
-        Some((datagram.len(), ()))
+        // As the kernel does: what does not fit is cut off.
+        let len = datagram.len().min(into.len());
+        into[..len].copy_from_slice(&datagram[..len]);
+        Some((len, ()))
     }
 
     fn learn(&mut self, _: u32, (): ()) {}
@@ -563,4 +566,59 @@ fn who_and_ping_are_answered_and_strangers_get_nothing_else() {
         let refused = cluster.call_method(0, 1, (1, wire::DAEMON, method), &[0; 16]);
         assert_eq!(cluster.outcome(refused).0, Status::PermissionDenied);
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 24, failure_persistence: None, ..Default::default()
+    })]
+
+    /// Clients that send anything, and datagrams of anybody: each request is answered at most once,
+    /// and an honest client is served all along.
+    #[test]
+    fn fault_b11_any_requests_and_datagrams_are_refused_or_served(
+        requests in vec((0u32..4, any_request()), 1..60),
+        datagrams in vec(vec(any::<u8>(), 0..400), 0..10),
+    ) {
+        let mut cluster = Cluster::new("any", 2);
+        cluster.wait_all_up();
+        assert_eq!(register(&mut cluster, 50), Status::Ok);
+        for (client, bytes) in requests {
+            let number = cluster.next;
+            cluster.next += 1;
+            let call = (client, Call { number, bytes });
+            cluster.node(1).front.0.borrow_mut().requests.push_back(call);
+        }
+        cluster.air.borrow_mut().inboxes.entry(1).or_default().extend(datagrams);
+        for from in [0, 1] {
+            let honest = cluster.call(from, 9, 1, ECHO, b"honest");
+            assert_eq!(cluster.outcome(honest), echoed(b"honest", from));
+        }
+        // What waits for a provider that never answers ends at its deadline.
+        cluster.run_for(600 * MS);
+        assert_eq!(cluster.node(1).daemon.outstanding(), 0);
+    }
+}
+
+/// Requests that are nearly right, so that all of the daemon is reached.
+fn any_request() -> impl Strategy<Value = Vec<u8>> {
+    let head = (
+        prop_oneof![0u32..3, Just(wire::HERE), any::<u32>()],
+        prop_oneof![0u16..12, any::<u16>()],
+        prop_oneof![0u16..5, any::<u16>()],
+        0u32..400_000,
+        any::<u32>(),
+    );
+    let nearly = (head, vec(prop_oneof![0u8..3, any::<u8>()], 0..64)).prop_map(|(head, body)| {
+        let (rank, service, method, timeout_us, response_bytes) = head;
+        let head = wire::CallHead {
+            rank: rank.into(),
+            service: service.into(),
+            method: method.into(),
+            timeout_us: timeout_us.into(),
+            response_bytes: response_bytes.into(),
+        };
+        [head.as_bytes(), &body].concat()
+    });
+    prop_oneof![4 => nearly, 1 => vec(any::<u8>(), 0..40)]
 }

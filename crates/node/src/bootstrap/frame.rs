@@ -12,7 +12,7 @@
 //! ```
 //!
 //! Every proof covers the hello and the rendezvous's nonce, so it fits one connection only. What the
-//! rendezvous sends starts with a [`Head`].
+//! rendezvous sends starts with a `Head`.
 
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
@@ -185,7 +185,7 @@ pub(super) fn write_roster(blobs: &[Vec<u8>]) -> Vec<u8> {
     roster
 }
 
-/// Reads back what [`write_roster`] wrote; `None` if it is anything else.
+/// Reads the blobs of a roster; `None` if it is anything else.
 #[must_use]
 pub fn read_roster(mut bytes: &[u8], size: u32) -> Option<Vec<Vec<u8>>> {
     let mut blobs = Vec::new();

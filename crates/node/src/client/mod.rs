@@ -9,6 +9,7 @@
 //! # let _ = answer; Ok(()) }
 //! ```
 
+mod pipeline;
 mod provider;
 
 use std::{path::Path, time::Duration};
@@ -17,6 +18,7 @@ use rpc::Status;
 use zerocopy::IntoBytes as _;
 
 pub use ipc::{ConnectError, Wait};
+pub use pipeline::{Pipeline, Refused};
 pub use provider::{ProvideError, Provider};
 
 use crate::daemon::wire::{CallHead, DAEMON, HERE, method};
@@ -138,17 +140,8 @@ impl Client {
         body: &[u8],
         timeout: Duration,
     ) -> Result<&[u8], CallError> {
-        let head = CallHead {
-            rank: rank.into(),
-            service: service.into(),
-            method: method.into(),
-            // 0 would mean that the daemon chooses.
-            timeout_us: u32::try_from(timeout.as_micros()).unwrap_or(u32::MAX).max(1).into(),
-            response_bytes: self.config.response_bytes.into(),
-        };
-        self.request.clear();
-        self.request.extend_from_slice(head.as_bytes());
-        self.request.extend_from_slice(body);
+        let to = To { rank, service, method };
+        write_request(&mut self.request, to, timeout, self.config.response_bytes, body);
         Ok(self.ipc.call_within(&self.request, timeout.saturating_add(GRACE))?)
     }
 
@@ -179,6 +172,37 @@ impl Client {
     pub fn daemon_generation(&self) -> u64 {
         self.ipc.terms().server_generation
     }
+}
+
+/// Which method of which service where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct To {
+    /// Rank of the node; [`HERE`]: this one.
+    pub rank: u32,
+    /// Number of the service.
+    pub service: u16,
+    /// Number of the method.
+    pub method: u16,
+}
+
+fn write_request(
+    request: &mut Vec<u8>,
+    to: To,
+    timeout: Duration,
+    response_bytes: u32,
+    body: &[u8],
+) {
+    let head = CallHead {
+        rank: to.rank.into(),
+        service: to.service.into(),
+        method: to.method.into(),
+        // 0 would mean that the daemon chooses.
+        timeout_us: u32::try_from(timeout.as_micros()).unwrap_or(u32::MAX).max(1).into(),
+        response_bytes: response_bytes.into(),
+    };
+    request.clear();
+    request.extend_from_slice(head.as_bytes());
+    request.extend_from_slice(body);
 }
 
 fn ipc_config(config: ClientConfig) -> ipc::ClientConfig {

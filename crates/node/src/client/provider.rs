@@ -6,10 +6,10 @@ use rpc::Status;
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use crate::{
-    client::{CallError, ClientConfig, ConnectError},
+    client::{CallError, ClientConfig, ConnectError, To, write_request},
     daemon::{
         Inbound,
-        wire::{CallHead, DAEMON, HERE, ServeHead, WorkHead, method},
+        wire::{DAEMON, HERE, ServeHead, WorkHead, method},
     },
 };
 
@@ -69,7 +69,6 @@ impl Provider {
     ) -> Result<(), ProvideError> {
         let (mut work, mut status) = (0, Status::Ok);
         loop {
-            self.request.clear();
             write_head(&mut self.request, method::SERVE);
             let head = ServeHead {
                 work: work.into(),
@@ -95,13 +94,6 @@ impl Provider {
 }
 
 fn write_head(request: &mut Vec<u8>, method: u16) {
-    request.clear();
-    let head = CallHead {
-        rank: HERE.into(),
-        service: DAEMON.into(),
-        method: method.into(),
-        timeout_us: 0.into(),
-        response_bytes: 0.into(),
-    };
-    request.extend_from_slice(head.as_bytes());
+    let to = To { rank: HERE, service: DAEMON, method };
+    write_request(request, to, Duration::MAX, 0, &[]);
 }

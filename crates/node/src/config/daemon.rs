@@ -9,7 +9,7 @@ use crate::config::{
     table::{
         BOOTSTRAP, BOOTSTRAP_TIMEOUT, CALL_TIMEOUT, CLIENTS_MAX, DEAD_AFTER, DEPTH, DRAIN_TIMEOUT,
         HANDSHAKE_TIMEOUT, HEARTBEAT_INTERVAL, MESSAGE_BYTES_MAX, RENDEZVOUS, SAMPLE_EVERY,
-        SUSPECT_AFTER, TURN_BUDGET, WAIT,
+        STALL_TIMEOUT, SUSPECT_AFTER, TURN_BUDGET, WAIT,
     },
 };
 
@@ -54,6 +54,8 @@ pub struct DaemonConfig {
     pub message_bytes_max: u32,
     /// Most requests taken of one client in one turn.
     pub turn_budget: u32,
+    /// How long a client may leave its answers unread.
+    pub stall_timeout: Duration,
     /// What to do while there is nothing to do.
     pub wait: WaitPolicy,
     /// How long a call may take.
@@ -123,6 +125,7 @@ impl DaemonConfig {
             depth: narrow(settings, &DEPTH),
             message_bytes_max: narrow(settings, &MESSAGE_BYTES_MAX),
             turn_budget: narrow(settings, &TURN_BUDGET),
+            stall_timeout: duration(&STALL_TIMEOUT),
             wait: match settings.text(&WAIT) {
                 "busy" => WaitPolicy::Busy,
                 "block" => WaitPolicy::Block,

@@ -131,6 +131,15 @@ pub const TURN_BUDGET: Knob = Knob {
     meaning: "Most requests taken of one client before the others have their turn",
 };
 
+/// How long a client may be stopped.
+pub const STALL_TIMEOUT: Knob = Knob {
+    env: "COPYRPC_STALL_TIMEOUT",
+    kind: Kind::Duration { min_ns: MS, max_ns: 24 * HOUR },
+    default: "30s",
+    meaning: "A client that reads none of its answers for so long, though it can call nothing more, is \
+              evicted",
+};
+
 /// How the daemon waits.
 pub const WAIT: Knob = Knob {
     env: "COPYRPC_WAIT",
@@ -205,6 +214,7 @@ pub const KNOBS: &[Knob] = &[
     DEPTH,
     MESSAGE_BYTES_MAX,
     TURN_BUDGET,
+    STALL_TIMEOUT,
     WAIT,
     CALL_TIMEOUT,
     HEARTBEAT_INTERVAL,

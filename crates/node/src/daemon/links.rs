@@ -80,7 +80,7 @@ impl Links {
         front: &mut F,
         control: &mut impl Control,
         now_ns: u64,
-    ) -> usize {
+    ) {
         for rank in std::mem::take(&mut office.broken) {
             self.detector.handle_failure(rank, now_ns);
         }
@@ -110,7 +110,6 @@ impl Links {
         self.invite(worker);
         let sent = self.send(control);
         office.recorder.add(Counter::Heartbeats, sent);
-        datagrams
     }
 
     /// Does what follows from what happened.

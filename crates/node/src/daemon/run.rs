@@ -16,7 +16,10 @@ use verbs::{Channel as _, Nic};
 use crate::{
     bootstrap::{Alone, Bootstrap, BootstrapError, Folder, Place, Secret, Tcp},
     config::{DaemonConfig, Start, WaitPolicy},
-    daemon::{Codec, Daemon, IpcFront, Parts, Services, UdpControl, office::message_bytes_max},
+    daemon::{
+        Codec, Daemon, IpcFront, Parts, Services, UdpControl,
+        office::{Visit, message_bytes_max},
+    },
     membership::DetectorConfig,
     metrics::{Counter, Life, MetricsError, MetricsFile},
     runtime::{Runtime, RuntimeError},
@@ -191,6 +194,7 @@ fn ipc_config(config: &DaemonConfig) -> ipc::ServerConfig {
         clients_max: config.clients_max,
         clients_per_user_max: config.clients_max,
         turn_budget: config.turn_budget,
+        stall_timeout: config.stall_timeout,
         ..ipc::ServerConfig::default()
     }
 }
@@ -243,7 +247,8 @@ impl<N: Nic> Daemon<N, IpcFront, UdpControl> {
             return;
         }
         // What came before the NIC was armed is not announced.
-        if self.step(clock::now_ns()) > 0 {
+        let Self { worker, office, front, .. } = self;
+        if worker.poll(clock::now_ns(), &mut Visit { office, front }) > 0 {
             self.front.server.service_now();
             return;
         }

@@ -94,7 +94,9 @@ impl Counter {
 }
 
 numbered! {
-    /// What is measured as a distribution, in nanoseconds unless its name says otherwise.
+    /// What is measured as a distribution, in nanoseconds unless its name says otherwise. Times of
+    /// calls are those of the turns in which they were taken and ended, so that no call costs a look
+    /// at the clock: what ends in the turn that took it counts as 0.
     Timing {
         Loop = "loop_ns", "Duration of a turn of the loop, sampled.";
         PhaseClients = "phase_clients_ns", "Time a turn spends with clients, sampled.";

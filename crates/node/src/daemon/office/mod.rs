@@ -96,6 +96,8 @@ pub(super) struct Office<F: Front> {
     waiting: Vec<VecDeque<Waiting<F>>>,
     /// By rank.
     waiting_bytes: Vec<usize>,
+    /// Ranks for which something waits.
+    blocked: Vec<u32>,
     work: Slab<Work<F>>,
     claim: Option<Claim>,
     /// Answers for clients that could not be given while one of their requests was being taken.
@@ -135,6 +137,7 @@ impl<F: Front> Office<F> {
             pending: Slab::default(),
             waiting: (0..size).map(|_| VecDeque::new()).collect(),
             waiting_bytes: vec![0; size],
+            blocked: Vec::new(),
             work: Slab::default(),
             claim: None,
             answers: Vec::new(),
@@ -306,24 +309,30 @@ impl<F: Front> Office<F> {
                 front.reply(token, Status::Ok, &self.body);
             }
         }
-        for rank in 0..self.place.size() {
-            while let Some(mut waiting) = self.waiting[rank as usize].pop_front() {
-                let called = self.call(worker, rank, &waiting.call, &waiting.body);
-                if called == Err(Status::ResourceExhausted) {
-                    self.waiting[rank as usize].push_front(waiting);
-                    break;
+        for rank in mem::take(&mut self.blocked) {
+            self.unblock(front, worker, rank);
+        }
+    }
+
+    /// Calls what waited for room in the ring of one peer, as far as there is room.
+    fn unblock<N: Nic>(&mut self, front: &mut F, worker: &mut Worker<N>, rank: u32) {
+        while let Some(mut waiting) = self.waiting[rank as usize].pop_front() {
+            let called = self.call(worker, rank, &waiting.call, &waiting.body);
+            if called == Err(Status::ResourceExhausted) {
+                self.waiting[rank as usize].push_front(waiting);
+                self.blocked.push(rank);
+                return;
+            }
+            self.waiting_bytes[rank as usize] -= waiting.body.len();
+            let token = waiting.token.take();
+            match called {
+                Ok(name) => {
+                    if let Some(pending) = self.pending.get_mut(name) {
+                        pending.token = token;
+                    }
                 }
-                self.waiting_bytes[rank as usize] -= waiting.body.len();
-                let token = waiting.token.take();
-                match called {
-                    Ok(name) => {
-                        if let Some(pending) = self.pending.get_mut(name) {
-                            pending.token = token;
-                        }
-                    }
-                    Err(status) => {
-                        self.answer_client(front, token, status, &[], waiting.call.taken_ns);
-                    }
+                Err(status) => {
+                    self.answer_client(front, token, status, &[], waiting.call.taken_ns);
                 }
             }
         }

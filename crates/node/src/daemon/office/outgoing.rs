@@ -53,6 +53,9 @@ impl<F: Front> Office<F> {
             return Some(refused);
         }
         *bytes += payload.len();
+        if self.waiting[rank as usize].is_empty() {
+            self.blocked.push(rank);
+        }
         let deadline_ns = self.now_ns.saturating_add(call.timeout_ns);
         let waiting = Waiting { token: None, call, body: payload.to_vec(), deadline_ns };
         self.waiting[rank as usize].push_back(waiting);
