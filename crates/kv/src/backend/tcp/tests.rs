@@ -11,23 +11,31 @@ use crate::{
 };
 
 const PATIENCE: Duration = Duration::from_secs(10);
+const MARK: u8 = b'!';
 
-fn setup(flush: &str) -> Setup {
-    let given = BTreeMap::from([("flush".to_owned(), flush.to_owned())]);
+fn message(n: u64) -> Vec<u8> {
+    vec![n.to_le_bytes()[0]; usize::try_from((n * n * 9) % 100_000).unwrap()]
+}
+
+fn setup(write: &str) -> Setup {
+    let given = BTreeMap::from([("write".to_owned(), write.to_owned())]);
     Setup {
         topology: Topology { ranks: 2, daemon_threads: 1, clients_per_rank: 1, keys: 10 },
         queue_depth: 64,
         message_bytes_max: 100_000,
-        timeout_ns: 5_000_000_000,
+        timeout_ns: 0,
         wait: Wait::Block,
         switches: Switches::resolve("tcp", Kind::Tcp.switches(), &given).unwrap(),
         nic: String::new(),
     }
 }
 
-/// Answers with the request's bytes, reversed.
-fn reversing() -> Service {
-    Box::new(|request, answer| answer.extend(request.iter().rev()))
+/// Answers with the request's bytes and a mark.
+fn marking() -> Service {
+    Box::new(|request, answer| {
+        answer.extend_from_slice(request);
+        answer.push(MARK);
+    })
 }
 
 struct Rig {
@@ -36,9 +44,9 @@ struct Rig {
 }
 
 impl Rig {
-    fn new(flush: &str) -> Self {
-        let tcp = Tcp::open(&setup(flush), 0).unwrap();
-        let servers = [0, 1].map(|shard| tcp.server(Shard(shard), reversing()).unwrap()).into();
+    fn new(write: &str) -> Self {
+        let tcp = Tcp::open(&setup(write), 0).unwrap();
+        let servers = [0, 1].map(|shard| tcp.server(Shard(shard), marking()).unwrap()).into();
         let mut rig = Self { servers, client: tcp.client(ClientId(0)).unwrap() };
         let contacts = rig.servers.iter().map(Server::contact).collect();
         let roster = Roster { servers: contacts, clients: Vec::new() };
@@ -74,11 +82,8 @@ impl Rig {
 
 #[test]
 fn every_call_gets_its_own_answer_whatever_its_length() {
-    for flush in ["turn", "call"] {
-        let mut rig = Rig::new(flush);
-        let message = |n: u64| {
-            (0..(n * n * 9) % 100_001).map(|i| (i * n).to_le_bytes()[0]).collect::<Vec<_>>()
-        };
+    for write in ["turn", "call"] {
+        let mut rig = Rig::new(write);
         let mut sent = 0;
         let mut got = Vec::new();
         while got.len() < 300 {
@@ -98,7 +103,7 @@ fn every_call_gets_its_own_answer_whatever_its_length() {
         answers.sort();
         for (n, (token, bytes)) in (0..).zip(answers) {
             assert_eq!(token, Token(n));
-            assert!(bytes.iter().eq(message(n).iter().rev()), "message {n}");
+            assert!(bytes == [message(n), vec![MARK]].concat(), "message {n}");
         }
     }
 }
@@ -113,7 +118,7 @@ fn a_dead_server_is_told_and_refused() {
     let refused = rig.client.submit(Shard(1), Token(2), b"x");
     assert_eq!(refused, Err(SubmitError::Gone(Shard(1))));
     rig.client.submit(Shard(0), Token(3), b"ab").unwrap();
-    assert_eq!(rig.collect(1), [Ok((Token(3), b"ba".to_vec()))]);
+    assert_eq!(rig.collect(1), [Ok((Token(3), b"ab!".to_vec()))]);
 }
 
 #[test]
@@ -130,7 +135,7 @@ fn garbage_costs_a_client_its_connection_and_nobody_else_anything() {
     let mut stranger = TcpStream::connect(&contact.0).unwrap();
     stranger.write_all(b"GET / HTTP/1.1\r\nHost: example.org\r\n\r\n").unwrap();
     rig.client.submit(Shard(0), Token(3), b"ab").unwrap();
-    assert_eq!(rig.collect(1), [Ok((Token(3), b"ba".to_vec()))]);
+    assert_eq!(rig.collect(1), [Ok((Token(3), b"ab!".to_vec()))]);
     stranger.set_read_timeout(Some(PATIENCE)).unwrap();
     let deadline_ns = clock::deadline_ns(PATIENCE);
     let is_closed = |stranger: &TcpStream| stranger.peek(&mut [0]).map_or(true, |count| count == 0);
