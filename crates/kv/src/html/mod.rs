@@ -135,6 +135,18 @@ mod tests {
     }
 
     #[test]
+    fn several_numbers_of_clients_make_a_picture_per_queue_depth() {
+        let mut results = samples::results();
+        assert!(!render(&results).contains("by clients per node"));
+        for (index, run) in results.runs.iter_mut().enumerate() {
+            run.config.workload.clients_per_rank = [1, 8][index / 3];
+            run.config.workload.locality = crate::workload::Locality::Natural;
+        }
+        let page = render(&results);
+        assert!(page.contains("by clients per node") && page.contains("4 outstanding"));
+    }
+
+    #[test]
     fn a_result_without_runs_is_still_a_page() {
         let results = Results { header: samples::header(), runs: Vec::new() };
         assert!(render(&results).contains("</html>"));

@@ -88,63 +88,77 @@ fn throughput(cells: &[Cell], labels: &[String]) -> Option<String> {
     section("Throughput", hint, &bars(&all, &rate, "throughput by configuration"))
 }
 
-/// A curve: how calls are made, and how many are outstanding per client.
-type Curve = (Kind, Vec<String>, u32);
+/// A curve: how calls are made.
+type System = (Kind, Vec<String>);
+/// What a picture is about: locality and queue depth, which say where it stands, and all parts of its
+/// name.
+type Facet = (String, u32, Vec<String>);
+type Facets = BTreeMap<Facet, BTreeMap<System, Vec<(f64, f64)>>>;
 
-/// Throughput over clients per node: one picture per placement and workload, one curve per system and
-/// queue depth.
+/// Throughput over clients per node: one picture per placement, queue depth and workload, one curve
+/// per system.
 fn scaling(cells: &[Cell]) -> Option<String> {
-    let clients = |cell: &Cell| f64::from(cell.config.workload.clients_per_rank);
-    let mut counts = cells.iter().map(clients).collect::<Vec<_>>();
-    counts.sort_unstable_by(f64::total_cmp);
-    counts.dedup();
-    if counts.len() < 2 {
-        return None;
-    }
-    let mut facets = BTreeMap::<String, BTreeMap<Curve, Vec<(f64, f64)>>>::new();
-    for cell in cells {
-        let workload = &cell.config.workload;
-        let mut facet = vec![workload.locality.to_string(), format!("{} nodes", workload.ranks)];
-        facet.extend(workload_parts(workload));
-        facet.push(format!("cores {}", labels::regime(cell)));
-        let curve = (cell.config.backend, system_parts(&cell.config), workload.queue_depth);
-        let curves = facets.entry(facet.join(" · ")).or_default();
-        curves.entry(curve).or_default().push((clients(cell), cell.all.rate.median));
-    }
-    let keys = facets.values().flat_map(BTreeMap::keys).collect::<BTreeSet<_>>();
-    let names = keys.iter().map(|key| name_of(key)).zip(0..).collect::<Vec<_>>();
-    let rates = facets.values().flat_map(BTreeMap::values).flatten().map(|point| point.1);
-    let y = Scale::log(rates);
+    let facets = facets_of(cells);
+    let systems = facets.values().flat_map(BTreeMap::keys).collect::<BTreeSet<_>>();
+    let colour_of = |key| systems.iter().position(|other| *other == key).unwrap_or(0);
+    let names = systems.iter().map(|system| system_name(system)).zip(0..).collect::<Vec<_>>();
+    let is_common = |part: &String| facets.keys().all(|(_, _, parts)| parts.contains(part));
     let mut body = legend(&names) + "<div class=\"facets\">\n";
-    for (facet, curves) in &facets {
-        let series = curves.iter().map(|(key, points)| {
-            let mut points = points.clone();
-            points.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
-            let colour = keys.iter().position(|other| *other == key).unwrap_or(0);
-            Series { name: name_of(key), colour, points, has_dots: true }
+    for ((_, _, parts), curves) in &facets {
+        let own = parts.iter().filter(|part| facets.len() == 1 || !is_common(part)).cloned();
+        let title = own.collect::<Vec<_>>().join(" · ");
+        let points = || curves.values().flatten();
+        let mut ticks = points().map(|point| point.0).collect::<Vec<_>>();
+        ticks.sort_unstable_by(f64::total_cmp);
+        ticks.dedup();
+        let series = curves.iter().map(|(system, points)| {
+            let (name, colour) = (system_name(system), colour_of(system));
+            Series { name, colour, points: points.clone(), has_dots: true }
         });
         let chart = Lines {
             series: &series.collect::<Vec<_>>(),
-            x: Scale::log(counts.clone()),
-            y,
+            x: Scale::log(points().map(|point| point.0)),
+            y: Scale::linear(points().map(|point| point.1)),
             show_x: &short,
             show_y: &short,
-            x_ticks: Some(counts.clone()),
+            x_ticks: Some(ticks),
             width: Lines::FACET.0,
             height: Lines::FACET.1,
         };
-        let _ = write!(body, "<div><h3>{}</h3>\n{}</div>\n", escape(facet), chart.draw(facet));
+        let _ = write!(body, "<div><h3>{}</h3>\n{}</div>\n", escape(&title), chart.draw(&title));
     }
     body.push_str("</div>\n");
-    let hint = "Calls per second (vertical, logarithmic) over client processes per node.";
-    section("Throughput by clients per node", hint, &body)
+    let hint = "Calls per second over client processes per node. Each picture has its own scale.";
+    if facets.is_empty() { None } else { section("Throughput by clients per node", hint, &body) }
 }
 
-fn name_of((backend, system, depth): &Curve) -> String {
-    let mut parts = vec![backend.to_string()];
-    parts.extend(system.iter().cloned());
-    parts.push(format!("{depth} outstanding"));
-    parts.join(" · ")
+/// Pictures that have a curve of two points or more; points in the order of clients.
+fn facets_of(cells: &[Cell]) -> Facets {
+    let mut facets = Facets::new();
+    for cell in cells {
+        let workload = &cell.config.workload;
+        let mut parts = vec![
+            workload.locality.to_string(),
+            format!("{} outstanding", workload.queue_depth),
+            format!("{} nodes", workload.ranks),
+        ];
+        parts.extend(workload_parts(workload));
+        parts.push(format!("cores {}", labels::regime(cell)));
+        let system = (cell.config.backend, system_parts(&cell.config));
+        let point = (f64::from(workload.clients_per_rank), cell.all.rate.median);
+        let facet = (workload.locality.to_string(), workload.queue_depth, parts);
+        facets.entry(facet).or_default().entry(system).or_default().push(point);
+    }
+    for points in facets.values_mut().flat_map(BTreeMap::values_mut) {
+        points.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
+    }
+    facets.retain(|_, curves| curves.values().any(|points| points.len() > 1));
+    facets
+}
+
+fn system_name((backend, parts): &System) -> String {
+    let backend = backend.to_string();
+    std::iter::once(&backend).chain(parts).cloned().collect::<Vec<_>>().join(" · ")
 }
 
 fn sides(cell: &Cell) -> Vec<(&'static str, &SideCell)> {
