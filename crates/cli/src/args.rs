@@ -1,14 +1,18 @@
 //! The command line.
 
-use std::{ffi::OsString, path::PathBuf};
+use std::{ffi::OsString, net::SocketAddr, path::PathBuf};
 
 use bench::{
     cores::Cores,
     workers::switches::{Carrier, Flush, Grid, Switch},
 };
 use clap::{Args as ClapArgs, Parser, Subcommand};
+use node::config::units::parse_duration_ns;
 
-use crate::knobs::NIC;
+use crate::{
+    flags::{ConfigFile, KnobFlags},
+    kv::{KvArgs, ReportArgs},
+};
 
 /// Version and the commit it was built from.
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("BUILD_COMMIT"), ")");
@@ -22,14 +26,38 @@ Examples:
   copyrpc bench ipc --cell round-trip   calls between processes
   copyrpc bench verbs --json run.jsonl  tables here, JSON lines there
   copyrpc bench rpc                     calls between two processes
+  copyrpc bench kv                      a key-value store over every backend, checked and measured
+  copyrpc report A B                    is B faster than A, or is it chance?
 
 Exit codes:
   0  done
   1  a benchmark failed, or its data arrived wrong
   2  the command line makes no sense
-  3  this machine lacks what is needed: two cores, or the NIC asked for
+  3  this machine lacks what is needed: two cores, the NIC asked for, or what `doctor` found
 
+Every knob is a flag of `daemon` and `config`, a variable COPYRPC_NAME, and a line of the TOML file
+that --config or COPYRPC_CONFIG names; `copyrpc config` lists them.
 RUST_LOG sets what is logged to standard error (error, warn, info, debug); default: warn.";
+
+const CONFIG_EXAMPLES: &str = "\
+Examples:
+  copyrpc config                              every knob and its value
+  copyrpc config --show-origin                and where that comes from
+  copyrpc config --dead-after 1s              whether a daemon would start with it";
+
+const DAEMON_EXAMPLES: &str = "\
+Examples:
+  copyrpc daemon                              one node, for processes of this machine
+  copyrpc daemon --fork 4                     four nodes on this machine
+  srun --ntasks-per-node=1 copyrpc daemon --rendezvous n0:7000 --secret-file ~/.copyrpc-secret
+
+SIGTERM and SIGINT let calls in flight end, for at most --drain-timeout. A second one ends at once.";
+
+const STAT_EXAMPLES: &str = "\
+Examples:
+  copyrpc stat                                since the start of each daemon, dead ones included
+  copyrpc stat --interval 10s                 during the next ten seconds
+  copyrpc stat --serve 127.0.0.1:9464         for Prometheus";
 
 const BENCH_HELP: &str = "\
 Two processes, each pinned to a core of its own, measure together; without two cores nothing is
@@ -57,6 +85,17 @@ Lists of values are multiplied: every combination is measured, and named in its 
 a call and its answer; a rate counts calls. Ratios: to the raw WRITE_IMM round trip or rate, and (of
 the limit) to the cache-line round trip or stream, all measured in the same run. Every byte of every
 answer is compared; a call that ends otherwise ends the run with exit code 1.";
+const KV_EXAMPLES: &str = "\
+Examples:
+  copyrpc bench kv                                    two nodes, four client processes each
+  copyrpc bench kv --clients 1,2,4,8 --qd 1,32        a grid: lists multiply
+  copyrpc bench kv --matrix --runs 5                  the standard grid
+  copyrpc bench kv --pace open:50000 --locality remote   latency under a fixed load
+  copyrpc bench kv --verify full --mix 50:10:20       are the answers linearizable?
+
+All processes of a run are started together and measured over the same interval. Every byte of every
+answer is checked by the client that asked; a wrong answer or a process that fails ends the run with
+exit code 1 and is named. Results of cores near each other and far apart are kept apart.";
 
 /// RPC for RDMA clusters: what is on this machine, and how fast it is.
 #[derive(Debug, Parser)]
@@ -70,19 +109,41 @@ pub(crate) struct Args {
 pub(crate) enum Command {
     /// Show devices, the NIC in use, and every knob with its value and origin.
     Info(InfoArgs),
+    /// Show the knobs that are set, or all of them, and where each value comes from.
+    #[command(after_help = CONFIG_EXAMPLES)]
+    Config(ConfigArgs),
+    /// Serve the processes of this node: forward their calls, answer those of other nodes.
+    #[command(after_help = DAEMON_EXAMPLES)]
+    Daemon(DaemonArgs),
+    /// Ask the daemon of a rank, through that of this node, for an answer.
+    Ping(PingArgs),
+    /// Show what would fail on this machine, and what to do about it.
+    Doctor(DoctorArgs),
+    /// Show what the daemons of this machine count.
+    #[command(after_help = STAT_EXAMPLES)]
+    Stat(StatArgs),
+    /// Watch the daemons of this machine.
+    Top(TopArgs),
     /// Measure.
     #[command(after_help = BENCH_HELP)]
     Bench {
         #[command(subcommand)]
         which: BenchCommand,
     },
+    /// Show a result of `bench kv`, or compare two.
+    Report(ReportArgs),
     /// The other side of a benchmark; started by `bench` itself.
     #[command(name = PEER_COMMAND, hide = true)]
     BenchPeer,
+    /// A process of `bench kv`; started by it.
+    #[command(name = CHILD_OF_KV, hide = true)]
+    KvProcess,
 }
 
 /// Name of [`Command::BenchPeer`].
 pub(crate) const PEER_COMMAND: &str = "bench-peer";
+/// Name of [`Command::KvProcess`].
+pub(crate) const CHILD_OF_KV: &str = "kv-process";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
@@ -101,6 +162,9 @@ pub(crate) enum BenchCommand {
     /// Calls between two processes over shared memory.
     #[command(after_help = BENCH_HELP)]
     Ipc(BenchArgs),
+    /// A key-value store over every way to call another node.
+    #[command(after_help = KV_EXAMPLES)]
+    Kv(Box<KvArgs>),
 }
 
 #[derive(Debug, ClapArgs)]
@@ -110,12 +174,150 @@ pub(crate) struct InfoArgs {
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) nic: NicArgs,
+    #[command(flatten)]
+    pub(crate) file: ConfigFile,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct ConfigArgs {
+    /// Also show where each value comes from, and what it may be.
+    #[arg(long)]
+    pub(crate) show_origin: bool,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) file: ConfigFile,
+    #[command(flatten)]
+    pub(crate) knobs: KnobFlags,
+}
+
+/// Flag of daemons that `--fork` started.
+pub(crate) const END_WITH_PARENT: &str = "end-with-parent";
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct DaemonArgs {
+    /// Start N daemons on this machine, each a node of its own, and stop them together.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub(crate) fork: Option<u32>,
+    /// End when the process that started this one ends.
+    #[arg(long = END_WITH_PARENT, hide = true)]
+    pub(crate) end_with_parent: bool,
+    #[command(flatten)]
+    pub(crate) file: ConfigFile,
+    #[command(flatten)]
+    pub(crate) knobs: KnobFlags,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct PingArgs {
+    /// Rank to ask.
+    pub(crate) rank: u32,
+    /// Times to ask.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub(crate) count: u32,
+    /// Bytes to send along.
+    #[arg(long, value_name = "N", default_value_t = 32)]
+    pub(crate) bytes: u16,
+    #[command(flatten)]
+    pub(crate) file: ConfigFile,
+    #[command(flatten)]
+    pub(crate) knobs: KnobFlags,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct DoctorArgs {
+    /// Print one JSON list instead of text.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) file: ConfigFile,
+    #[command(flatten)]
+    pub(crate) knobs: KnobFlags,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct StatArgs {
+    /// Print one JSON list instead of tables.
+    #[arg(long, conflicts_with = "prometheus")]
+    pub(crate) json: bool,
+    /// Print the text format of Prometheus.
+    #[arg(long)]
+    pub(crate) prometheus: bool,
+    /// Serve the text format of Prometheus at http://ADDRESS/metrics, a loopback address.
+    #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["json", "prometheus", "interval"])]
+    pub(crate) serve: Option<SocketAddr>,
+    /// Show what happens during TIME instead of what happened since the start.
+    #[arg(long, value_name = "TIME")]
+    interval: Option<String>,
+    #[command(flatten)]
+    runtime: RuntimeArgs,
+    #[command(flatten)]
+    pub(crate) file: ConfigFile,
+}
+
+impl StatArgs {
+    pub(crate) fn interval_ns(&self) -> anyhow::Result<Option<u64>> {
+        self.interval.as_deref().map(interval_ns).transpose()
+    }
+
+    pub(crate) fn flags(&self) -> KnobFlags {
+        self.runtime.flags()
+    }
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct TopArgs {
+    /// Time between two looks.
+    #[arg(long, value_name = "TIME", default_value = "1s")]
+    interval: String,
+    #[command(flatten)]
+    runtime: RuntimeArgs,
+    #[command(flatten)]
+    pub(crate) file: ConfigFile,
+}
+
+impl TopArgs {
+    pub(crate) fn interval_ns(&self) -> anyhow::Result<u64> {
+        interval_ns(&self.interval)
+    }
+
+    pub(crate) fn flags(&self) -> KnobFlags {
+        self.runtime.flags()
+    }
+}
+
+fn interval_ns(text: &str) -> anyhow::Result<u64> {
+    parse_duration_ns(text).map_err(|error| anyhow::anyhow!("--interval {text} {error}"))
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct RuntimeArgs {
+    /// Folder of sockets, locks and counters [env: COPYRPC_RUNTIME_DIR].
+    #[arg(long, value_name = "PATH")]
+    runtime_dir: Option<String>,
+}
+
+impl RuntimeArgs {
+    /// As a flag of the table of knobs.
+    fn flags(&self) -> KnobFlags {
+        let given = self.runtime_dir.iter().map(|path| ("runtime_dir".to_owned(), path.clone()));
+        given.collect()
+    }
 }
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct NicArgs {
-    #[arg(long, value_name = "NAME", env = NIC.env, default_value = NIC.default, help = NIC.meaning)]
-    pub(crate) nic: String,
+    /// The NIC to use [env: COPYRPC_NIC] [default: soft].
+    #[arg(long, value_name = "NAME")]
+    nic: Option<String>,
+}
+
+impl NicArgs {
+    /// As a flag of the table of knobs.
+    pub(crate) fn flags(&self) -> KnobFlags {
+        KnobFlags::from_iter(self.nic.iter().map(|nic| ("nic".to_owned(), nic.clone())))
+    }
 }
 
 #[derive(Debug, ClapArgs)]
@@ -208,6 +410,43 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Args::command().debug_assert();
+    }
+
+    /// Scripts of an earlier implementation called commands that were gone.
+    #[test]
+    fn pitfall_31_every_command_that_the_documents_show_exists() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let mut texts =
+            vec![EXAMPLES.to_owned(), VERBS_EXAMPLES.to_owned(), KV_EXAMPLES.to_owned()];
+        for file in ["README.md", "docs/softnic.md", "docs/testing.md", "docs/kv.md"] {
+            texts.push(std::fs::read_to_string(root.join(file)).expect(file));
+        }
+        let commands = texts.iter().flat_map(|text| shown_commands(text)).collect::<Vec<_>>();
+        assert!(commands.len() > 15, "{commands:?}");
+        for command in commands {
+            let parsed = Args::try_parse_from(command.split_whitespace());
+            let is_known = parsed.as_ref().map_or_else(|error| error.exit_code() == 0, |_| true);
+            assert!(is_known, "`{command}`: {}", parsed.unwrap_err());
+        }
+    }
+
+    /// Lines that call this program, as `copyrpc …` or through cargo, without what follows.
+    fn shown_commands(text: &str) -> Vec<String> {
+        let line = |line: &str| {
+            let line = line.trim().trim_start_matches("$ ");
+            let arguments = match line.strip_prefix("copyrpc ") {
+                Some(arguments) => arguments,
+                None if line.starts_with("cargo run") && !line.contains(" -p ") => {
+                    line.split_once(" -- ")?.1
+                }
+                None => return None,
+            };
+            let end = arguments.find(|c| "|#`".contains(c)).unwrap_or(arguments.len());
+            // In help, what the command does stands two blanks behind it.
+            let arguments = arguments[..end].split("  ").next()?;
+            Some(format!("copyrpc {arguments}"))
+        };
+        text.lines().filter_map(line).collect()
     }
 
     #[test]

@@ -14,10 +14,12 @@ use bench::{
     threads, workers,
 };
 use indicatif::{ProgressBar, ProgressStyle};
+use node::config::NIC;
 
 use crate::{
     args::{self, BenchArgs, PEER_COMMAND, RpcArgs, VerbsArgs},
-    nic, output,
+    flags::{ConfigFile, KnobFlags},
+    knobs, nic, output,
 };
 
 /// Duration of a sample.
@@ -73,22 +75,27 @@ pub(crate) fn limit(args: &BenchArgs) -> anyhow::Result<()> {
 
 /// `copyrpc bench verbs`.
 pub(crate) fn verbs(args: &VerbsArgs) -> anyhow::Result<()> {
-    let name = &args.nic.nic;
+    let settings = knobs::load(&ConfigFile::default(), &args.nic.flags())?;
+    let name = settings.text(&NIC);
     let mut session = Session::start(&args.bench, plan::verbs(args.bench.quick))?;
-    let party = nic::open_party(name)?;
+    let party = nic::open_party(name, &settings)?;
     session.suite.connect(name, party).with_context(|| format!("cannot connect two `{name}`"))?;
     session.run(&args.bench, "verbs", name, &AIMS)
 }
 
 /// `copyrpc bench rpc`.
 pub(crate) fn rpc(args: &RpcArgs) -> anyhow::Result<()> {
-    let name = &args.nic.nic;
+    let settings = knobs::load(&ConfigFile::default(), &args.nic.flags())?;
+    let name = settings.text(&NIC);
     let grid = args.grid();
     let mut session = Session::start(&args.bench, workers::plan(args.bench.quick, &grid))?;
-    let party = nic::open_party(name)?;
+    let party = nic::open_party(name, &settings)?;
     let cannot = || format!("cannot connect two `{name}`");
     session.suite.connect(name, party).with_context(cannot)?;
-    session.suite.connect_workers(name, nic::open_workers(name)?).with_context(cannot)?;
+    session
+        .suite
+        .connect_workers(name, nic::open_workers(name, &settings)?)
+        .with_context(cannot)?;
     let switches = grid.points().into_iter().map(|(switches, suffix)| {
         let cells = if suffix.is_empty() { "all cells" } else { suffix.trim_start_matches('/') };
         format!("{cells}: {switches}")
@@ -100,8 +107,10 @@ pub(crate) fn rpc(args: &RpcArgs) -> anyhow::Result<()> {
 
 /// The other side.
 pub(crate) fn peer() -> anyhow::Result<()> {
-    let open = |name: &str| nic::open_party(name).map_err(|error| error.to_string());
-    let open_workers = |name: &str| nic::open_workers(name).map_err(|error| error.to_string());
+    let settings = knobs::load(&ConfigFile::default(), &KnobFlags::default())?;
+    let open = |name: &str| nic::open_party(name, &settings).map_err(|error| error.to_string());
+    let open_workers =
+        |name: &str| nic::open_workers(name, &settings).map_err(|error| error.to_string());
     let mut side = Side::of_child()?;
     Ok(suite::serve(&mut side, &open, &open_workers)?)
 }

@@ -7,7 +7,7 @@ use std::{
 
 use bench::cores::CoresError;
 
-use crate::nic::OpenError;
+use crate::{doctor::Unfit, nic::OpenError};
 
 /// A benchmark failed, or anything else that no other code names.
 const FAILED: u8 = 1;
@@ -28,7 +28,8 @@ pub(crate) fn code_of(result: anyhow::Result<()>) -> ExitCode {
 }
 
 fn number_of(error: &anyhow::Error) -> u8 {
-    if error.is::<CoresError>() || error.is::<OpenError>() { LACKING } else { FAILED }
+    let is_lacking = error.is::<CoresError>() || error.is::<OpenError>() || error.is::<Unfit>();
+    if is_lacking { LACKING } else { FAILED }
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

@@ -1,91 +1,102 @@
-//! Every environment variable that changes what the program does: one table, from which values are
-//! parsed, shown and checked.
+//! The knobs of every command: those of the node and those of the software NIC, in one table.
 
-use std::env;
+use std::{env, fs, io::ErrorKind, path::PathBuf};
 
+use anyhow::Context as _;
+use node::config::{Kind, Knob, Layers, Origin, Setting, Settings};
 use serde::Serialize;
-use softnic::Knob;
 
-/// Which NIC is used.
-pub(crate) const NIC: Knob = Knob {
-    env: "COPYRPC_NIC",
-    default: "soft",
-    meaning: "The NIC to use: `soft`, the software NIC, is the only one that this version drives",
-};
+use crate::flags::{ConfigFile, KnobFlags};
 
-/// Variables that start like knobs are checked for typing errors.
-const PREFIX: &str = "COPYRPC_";
-/// Edits that a typing error may have.
-const DISTANCE_MAX: usize = 4;
+/// Names the file, where no flag does.
+const FILE_VARIABLE: &str = "COPYRPC_CONFIG";
+/// The file, where nothing names one; it need not exist.
+const FILE_DEFAULT: &str = "/etc/copyrpc.toml";
+
+/// Variables that are no knobs, but not mistyped either.
+const OTHER_VARIABLES: [&str; 2] = [FILE_VARIABLE, "COPYRPC_PAUSE"];
 
 /// Every knob.
 pub(crate) fn all() -> Vec<Knob> {
-    [NIC].into_iter().chain(softnic::KNOBS.iter().copied()).collect()
+    let soft = softnic::KNOBS.iter().map(|&softnic::Knob { env, default, meaning }| Knob {
+        env,
+        kind: Kind::Text,
+        default,
+        meaning,
+    });
+    node::config::KNOBS.iter().copied().chain(soft).collect()
 }
 
-/// A knob as it is now.
+/// Every knob as all layers come to.
+pub(crate) fn load(file: &ConfigFile, flags: &KnobFlags) -> anyhow::Result<Settings> {
+    let mut layers = Layers::new(all());
+    if let Some((path, text)) = read_file(file)? {
+        layers = layers.file(&path, &text)?;
+    }
+    layers = layers.environment(|variable| env::var(variable).ok())?;
+    for (key, text) in flags.iter() {
+        layers = layers.flag(key, text)?;
+    }
+    Ok(layers.finish())
+}
+
+/// The file that was asked for, or the usual one if it exists.
+fn read_file(file: &ConfigFile) -> anyhow::Result<Option<(PathBuf, String)>> {
+    let asked_for = file.path.clone().or_else(|| env::var_os(FILE_VARIABLE).map(PathBuf::from));
+    let path = asked_for.clone().unwrap_or_else(|| FILE_DEFAULT.into());
+    match fs::read_to_string(&path) {
+        Ok(text) => Ok(Some((path, text))),
+        Err(error) if asked_for.is_none() && error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+    }
+}
+
+/// The text of a knob that something sets.
+pub(crate) fn text_if_set(settings: &Settings, env: &str) -> Option<String> {
+    let setting = settings.find(env)?;
+    (setting.origin != Origin::Default).then(|| setting.text.clone())
+}
+
+/// A knob as it is now, for people and programs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Setting {
+pub(crate) struct Shown {
     /// Name of the variable.
     pub(crate) env: &'static str,
     /// What holds now.
     pub(crate) value: String,
-    /// Where that comes from: `default`, `environment`, or a flag.
-    pub(crate) origin: &'static str,
-    /// What holds without the variable.
+    /// Where that comes from.
+    pub(crate) origin: String,
+    /// What holds if nothing sets it.
     pub(crate) default: &'static str,
+    /// Which values it takes.
+    pub(crate) takes: String,
     /// What it does.
     pub(crate) meaning: &'static str,
 }
 
-/// Every knob as it is now; `nic` is what the command line came to.
-pub(crate) fn settings(nic: &str) -> Vec<Setting> {
-    let from_environment = |knob: &Knob| env::var(knob.env).ok();
-    let setting = |knob: Knob| {
-        let Knob { env, default, meaning } = knob;
-        let variable = from_environment(&knob);
-        let (value, origin) = match variable {
-            _ if knob == NIC => (nic.to_owned(), origin_of_nic(nic, variable.as_deref())),
-            Some(value) => (value, "environment"),
-            None => (default.to_owned(), "default"),
-        };
-        Setting { env, value, origin, default, meaning }
+/// Every knob as it is now.
+pub(crate) fn shown(settings: &Settings) -> Vec<Shown> {
+    let shown = |setting: &Setting| Shown {
+        env: setting.knob.env,
+        value: setting.text.clone(),
+        origin: setting.origin.to_string(),
+        default: setting.knob.default,
+        takes: setting.knob.kind.to_string(),
+        meaning: setting.knob.meaning,
     };
-    all().into_iter().map(setting).collect()
-}
-
-/// The flag wins over the variable, the variable over the default.
-fn origin_of_nic(nic: &str, variable: Option<&str>) -> &'static str {
-    match variable {
-        Some(value) if value == nic => "environment",
-        None if nic == NIC.default => "default",
-        _ => "--nic",
-    }
+    settings.iter().map(shown).collect()
 }
 
 /// Warns about variables that look like knobs and are none.
 pub(crate) fn warn_about_unknown() {
     let names = env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-    for name in names.filter(|name| is_unknown(name)) {
-        match suggestion(&name) {
+    let names = names.filter(|name| !OTHER_VARIABLES.contains(&name.as_str()));
+    for (name, nearest) in Layers::new(all()).unknown_variables(names) {
+        match nearest {
             Some(knob) => tracing::warn!("{name} has no effect; did you mean {knob}?"),
-            None => tracing::warn!("{name} has no effect; `copyrpc info` lists what has"),
+            None => tracing::warn!("{name} has no effect; `copyrpc config` lists what has"),
         }
     }
-}
-
-fn is_unknown(name: &str) -> bool {
-    name.starts_with(PREFIX) && all().iter().all(|knob| knob.env != name)
-}
-
-/// The knob that `name` is most like, if it is like any.
-fn suggestion(name: &str) -> Option<&'static str> {
-    all()
-        .into_iter()
-        .map(|knob| (strsim::damerau_levenshtein(name, knob.env), knob.env))
-        .min()
-        .filter(|&(distance, _)| distance <= DISTANCE_MAX)
-        .map(|(_, knob)| knob)
 }
 
 #[cfg(test)]
@@ -95,29 +106,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn knobs_are_unique_prefixed_and_explained() {
+    fn no_two_knobs_share_a_name() {
         let names = all().iter().map(|knob| knob.env).collect::<BTreeSet<_>>();
         assert_eq!(names.len(), all().len());
-        for knob in all() {
-            assert!(knob.env.starts_with(PREFIX), "{}", knob.env);
-            assert!(!knob.meaning.is_empty(), "{}", knob.env);
-        }
+        assert!(OTHER_VARIABLES.iter().all(|other| !names.contains(other)));
     }
 
     #[test]
-    fn a_typing_error_is_answered_with_the_nearest_knob() {
-        assert!(is_unknown("COPYRPC_NCI"));
-        assert_eq!(suggestion("COPYRPC_NCI"), Some(NIC.env));
-        assert_eq!(suggestion("COPYRPC_SOMETHING_ELSE"), None);
-        assert!(!is_unknown(NIC.env));
-        assert!(!is_unknown("PATH"));
-    }
-
-    #[test]
-    fn origins_follow_the_precedence() {
-        assert_eq!(origin_of_nic("soft", None), "default");
-        assert_eq!(origin_of_nic("soft", Some("soft")), "environment");
-        assert_eq!(origin_of_nic("mlx5_0", None), "--nic");
-        assert_eq!(origin_of_nic("soft", Some("mlx5_0")), "--nic");
+    fn a_knob_of_the_software_nic_can_be_set_like_any_other() {
+        let settings = Layers::new(all()).flag("--soft-drive", "thread").unwrap().finish();
+        assert_eq!(text_if_set(&settings, "COPYRPC_SOFT_DRIVE").as_deref(), Some("thread"));
+        assert_eq!(text_if_set(&settings, "COPYRPC_SOFT_LINK"), None);
     }
 }

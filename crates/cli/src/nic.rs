@@ -4,11 +4,12 @@ use bench::{
     traffic::{Links, Party, TrafficError},
     workers::{WorkerParty, Workers},
 };
+use node::config::Settings;
 use serde::Serialize;
 use softnic::{Config, ConfigError};
 use verbs::{LinkLayer, Nic, NicAttributes, PortAttributes};
 
-use crate::info;
+use crate::{info, knobs};
 
 /// Why a NIC cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -37,30 +38,34 @@ pub(crate) enum OpenError {
 /// Name of the software NIC.
 const SOFT: &str = "soft";
 
-fn open(name: &str) -> Result<softnic::Nic, OpenError> {
+/// Opens the NIC `name`.
+pub(crate) fn open(name: &str, settings: &Settings) -> Result<softnic::Nic, OpenError> {
     if name != SOFT {
         return Err(OpenError::Unknown(name.to_owned()));
     }
-    Ok(softnic::open(&Config::from_env()?)?)
+    Ok(softnic::open(&Config::from_lookup(|env| knobs::text_if_set(settings, env))?)?)
 }
 
 /// Opens the NIC `name` and makes one side of a benchmark on it.
-pub(crate) fn open_party(name: &str) -> Result<Box<dyn Party>, OpenError> {
-    let nic = open(name)?;
+pub(crate) fn open_party(name: &str, settings: &Settings) -> Result<Box<dyn Party>, OpenError> {
+    let nic = open(name, settings)?;
     let party_error = |cause| OpenError::Party { name: name.to_owned(), cause };
     Ok(Box::new(Links::create(nic).map_err(party_error)?))
 }
 
 /// Finds the NIC `name` and gives what opens workers on ports of it.
-pub(crate) fn open_workers(name: &str) -> Result<Box<dyn WorkerParty>, OpenError> {
-    open(name)?; // an error now rather than at the first sample
-    let name = name.to_owned();
-    Ok(Box::new(Workers::new(move || open(&name).map_err(|error| error.to_string()))))
+pub(crate) fn open_workers(
+    name: &str,
+    settings: &Settings,
+) -> Result<Box<dyn WorkerParty>, OpenError> {
+    open(name, settings)?; // an error now rather than at the first sample
+    let (name, settings) = (name.to_owned(), settings.clone());
+    Ok(Box::new(Workers::new(move || open(&name, &settings).map_err(|error| error.to_string()))))
 }
 
 /// Opens the NIC `name` to look at it.
-pub(crate) fn describe(name: &str) -> Result<Description, OpenError> {
-    Ok(Description::of(&open(name)?))
+pub(crate) fn describe(name: &str, settings: &Settings) -> Result<Description, OpenError> {
+    Ok(Description::of(&open(name, settings)?))
 }
 
 /// A NIC's attributes and its port.

@@ -164,3 +164,116 @@ fn a_knob_with_a_bad_value_is_refused_with_its_meaning() {
     assert_eq!(run.status.code(), Some(3));
     assert!(text(&run.stderr).contains("COPYRPC_SOFT_DRIVE=fast"), "{}", text(&run.stderr));
 }
+
+/// A folder for results, gone with the value.
+struct Folder(std::path::PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        Self(std::env::temp_dir().join(format!("copyrpc-cli-{name}-{}", std::process::id())))
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A run that takes a tenth of a second.
+fn bench_kv(folder: &Folder, more: &[&str]) -> Output {
+    let short = ["--quick", "--warm-up", "20ms", "--duration", "60ms", "--clients", "2"];
+    let arguments = ["bench", "kv", "--backend", "tcp", "--keys", "1000", "--out", folder.path()];
+    copyrpc(&arguments).args(short).args(more).output().unwrap()
+}
+
+#[test]
+fn bench_kv_shows_a_table_and_says_where_the_report_lies() {
+    let folder = Folder::new("kv");
+    let run = bench_kv(&folder, &["--runs", "2", "--qd", "1,4"]);
+    assert!(run.status.success(), "{}", text(&run.stderr));
+    for expected in
+        ["tcp/2x2/qd1/natural", "tcp/2x2/qd4/natural", "p99.9", "every answer was checked"]
+    {
+        assert!(text(&run.stdout).contains(expected), "{expected:?} in {}", text(&run.stdout));
+    }
+    let report = folder.file("report.html");
+    assert!(text(&run.stderr).contains(&format!("report: {report}")));
+    let page = std::fs::read_to_string(report).unwrap();
+    assert!(page.contains("copyrpc bench kv") && page.contains("</html>"));
+    let runs = std::fs::read_to_string(folder.file("runs.csv")).unwrap();
+    assert_eq!(runs.lines().count(), 5, "a heading and four runs");
+}
+
+#[test]
+fn bench_kv_gives_numbers_to_programs() {
+    let folder = Folder::new("kv-json");
+    let run = bench_kv(&folder, &["--json", "-", "--verify", "full", "--mix", "40:10:20"]);
+    assert!(run.status.success(), "{}", text(&run.stderr));
+    let lines = text(&run.stdout).lines();
+    let lines = lines.map(|line| serde_json::from_str(line).unwrap()).collect::<Vec<Value>>();
+    assert_eq!(lines[0]["bench"], "kv");
+    assert!(lines[0]["command"].as_str().unwrap().contains("--verify full"));
+    assert!(lines[1..].iter().any(|line| line["metric"] == "rate" && line["median"].is_number()));
+    assert!(text(&run.stderr).contains("linearizable: "), "{}", text(&run.stderr));
+}
+
+#[test]
+fn fault_c8_a_full_disk_costs_a_file_but_not_the_numbers() {
+    let folder = Folder::new("kv-full");
+    let run = bench_kv(&folder, &["--json", "/dev/full"]);
+    assert_eq!(run.status.code(), Some(1));
+    assert!(text(&run.stderr).contains("cannot write /dev/full"), "{}", text(&run.stderr));
+    assert!(text(&run.stdout).contains("tcp/2x2/qd4/natural"), "the numbers are shown");
+    assert!(std::path::Path::new(&folder.file("result.jsonl")).exists(), "other files are there");
+    let nowhere = copyrpc(&["bench", "kv", "--out", "/dev/null/x"]).output().unwrap();
+    assert_eq!(nowhere.status.code(), Some(1), "known before anything is measured");
+    assert!(text(&nowhere.stderr).contains("cannot make the folder"));
+}
+
+#[test]
+fn fault_k3_reports_compare_like_with_like_only() {
+    let (a, b, other) = (Folder::new("kv-a"), Folder::new("kv-b"), Folder::new("kv-other"));
+    assert!(bench_kv(&a, &["--runs", "2"]).status.success());
+    assert!(bench_kv(&b, &["--runs", "2", "--wait", "yield"]).status.success());
+    assert!(bench_kv(&other, &["--seed", "9"]).status.success());
+    let refused = output(&["report", a.path(), other.path()]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(
+        text(&refused.stderr).contains("seed is 1 in A and 9 in B"),
+        "{}",
+        text(&refused.stderr)
+    );
+    let compared = output(&["report", a.path(), b.path()]);
+    // The cores may have moved apart between the two: that is refused too, by name.
+    let is_moved = text(&compared.stderr).contains("same core placement");
+    assert!(compared.status.success() || is_moved, "{}", text(&compared.stderr));
+    let shown = output(&["report", a.path(), "--html", &a.file("again.html")]);
+    assert!(shown.status.success() && text(&shown.stdout).contains("tcp/2x2/qd4/natural"));
+    let first = std::fs::read(a.file("report.html")).unwrap();
+    assert_eq!(first, std::fs::read(a.file("again.html")).unwrap(), "from the file alone");
+}
+
+#[test]
+fn bench_kv_refuses_what_makes_no_sense() {
+    for (arguments, expected) in [
+        (&["--ranks", "1", "--locality", "remote"][..], "one rank has nobody to call"),
+        (&["--switch", "colour=red"], "no chosen backend has a switch `colour`"),
+        (&["--switch", "write=often"], "it can be: turn, call"),
+        (&["--value-size", "8"], "24 B hold key, version and check"),
+    ] {
+        let run = copyrpc(&["bench", "kv"]).args(arguments).output().unwrap();
+        assert!(!run.status.success());
+        assert!(text(&run.stderr).contains(expected), "{expected:?} in {}", text(&run.stderr));
+    }
+    let by_hand = output(&["kv-process"]);
+    assert!(text(&by_hand.stderr).contains("not by hand"));
+}

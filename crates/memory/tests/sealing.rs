@@ -143,3 +143,20 @@ fn seals_are_final_and_idempotent() {
     assert_eq!(region.seal_future_write(), Err(SealError::Final));
     assert_eq!(Region::heap(1).unwrap().seal_size(), Err(SealError::NotAFile));
 }
+
+#[test]
+fn a_file_keeps_what_was_stored_and_a_full_disk_is_an_error_and_no_signal() {
+    let path = std::env::temp_dir().join(format!("copyrpc-region-{}", std::process::id()));
+    let open = || {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(true).open(&path).unwrap()
+    };
+    let region = Region::file(open().into(), LEN_BYTES).unwrap();
+    region.shared::<AtomicU64>(8).unwrap().store(7, Ordering::Relaxed);
+    drop(region);
+    let bytes = std::fs::read(&path).unwrap();
+    assert_eq!((bytes.len(), bytes[8]), (LEN_BYTES, 7));
+    let too_large = Region::file(open().into(), 1 << 60);
+    assert!(too_large.is_err(), "{too_large:?}");
+    std::fs::remove_file(&path).unwrap();
+}

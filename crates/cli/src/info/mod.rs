@@ -4,16 +4,17 @@ use std::fmt::Write as _;
 
 use bench::machine;
 use comfy_table::{LineStyle, Table, presets};
+use node::config::{NIC, Settings};
 use serde::Serialize;
 
 use crate::{
     args::InfoArgs,
-    knobs::{self, Setting},
+    knobs::{self, Shown},
     nic::{self, Description},
     output,
 };
 
-mod hardware;
+pub(crate) mod hardware;
 
 use hardware::{Device, Tried};
 
@@ -37,7 +38,7 @@ struct Info {
     /// Where hardware was looked for, and what came of it.
     tried: Vec<Tried>,
     note: &'static str,
-    knobs: Vec<Setting>,
+    knobs: Vec<Shown>,
 }
 
 /// The selected NIC, or why it cannot be used.
@@ -50,7 +51,7 @@ enum Selected {
 
 /// `copyrpc info`.
 pub(crate) fn run(args: &InfoArgs) -> anyhow::Result<()> {
-    let info = collect(&args.nic.nic);
+    let info = collect(&knobs::load(&args.file, &args.nic.flags())?);
     if args.json {
         output::print(&format!("{}\n", serde_json::to_string_pretty(&info)?))
     } else {
@@ -58,11 +59,12 @@ pub(crate) fn run(args: &InfoArgs) -> anyhow::Result<()> {
     }
 }
 
-fn collect(name: &str) -> Info {
+fn collect(settings: &Settings) -> Info {
+    let name = settings.text(&NIC);
     let (devices, sysfs) = hardware::devices();
     let mut tried = vec![sysfs];
     tried.extend(hardware::libraries());
-    let nic = match nic::describe(name) {
+    let nic = match nic::describe(name, settings) {
         Ok(description) => Selected::Open(description),
         Err(error) => Selected::Closed { name: name.to_owned(), error: error.to_string() },
     };
@@ -76,7 +78,7 @@ fn collect(name: &str) -> Info {
         devices,
         tried,
         note: SOFT_ONLY,
-        knobs: knobs::settings(name),
+        knobs: knobs::shown(settings),
     }
 }
 
@@ -101,7 +103,7 @@ fn text(info: &Info) -> String {
         let _ = writeln!(text, "  tried {}: {}", tried.what, tried.outcome);
     }
     let _ = writeln!(text, "  {SOFT_ONLY}");
-    section(&mut text, "Knobs (flag over environment over default)");
+    section(&mut text, "Knobs (flag over environment over file over default)");
     text += &knob_table(&info.knobs);
     text
 }
@@ -119,12 +121,12 @@ pub(crate) fn pairs(pairs: &[(&str, &str)]) -> String {
     })
 }
 
-fn knob_table(knobs: &[Setting]) -> String {
+pub(crate) fn knob_table(knobs: &[Shown]) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING.header_separator(LineStyle::none().fill('-')));
     table.set_header(["variable", "value", "origin", "default", "meaning"]);
-    for Setting { env, value, origin, default, meaning } in knobs {
-        table.add_row([env, value.as_str(), origin, default, meaning]);
+    for Shown { env, value, origin, default, meaning, .. } in knobs {
+        table.add_row([*env, value, origin, default, meaning]);
     }
     format!("{}\n", table.trim_fmt())
 }

@@ -32,19 +32,6 @@ struct Inner {
     reactor: Reactor,
 }
 
-impl Inner {
-    /// Hands out responses, and wakes those who wait for them.
-    fn poll(&mut self) -> usize {
-        self.pipe.poll(&mut |slot: Rc<RefCell<Slot>>, response| {
-            let mut slot = slot.borrow_mut();
-            slot.outcome = Some(response.map(<[u8]>::to_vec));
-            if let Some(waker) = slot.waker.take() {
-                waker.wake();
-            }
-        })
-    }
-}
-
 /// A client whose calls are futures.
 ///
 /// Any future that is polled serves all of them. When all wait, one thread per client waits in the
@@ -70,6 +57,18 @@ impl FutureClient {
         let os = |source| ConnectError::Os { call: "start of the waiting thread", source };
         let reactor = Reactor::start(pipe.as_fd().try_clone_to_owned().map_err(os)?).map_err(os)?;
         Ok(Self(Rc::new(RefCell::new(Inner { pipe, reactor }))))
+    }
+
+    /// Hands out responses, and wakes those who wait for them, who may come straight back to here.
+    fn poll(&self) -> usize {
+        let mut woken = Vec::new();
+        let count = self.0.borrow_mut().pipe.poll(&mut |slot: Rc<RefCell<Slot>>, response| {
+            let mut slot = slot.borrow_mut();
+            slot.outcome = Some(response.map(<[u8]>::to_vec));
+            woken.extend(slot.waker.take());
+        });
+        woken.into_iter().for_each(Waker::wake);
+        count
     }
 
     /// What was agreed on at connect.
@@ -116,20 +115,17 @@ pub struct Call {
 impl Future for Call {
     type Output = Result<Vec<u8>, CallError>;
 
-    /// # Panics
-    ///
-    /// After it was ready, or when an executor's waker polls a call of the same client from within
-    /// `wake`.
+    /// Polled again after it was ready, it stays pending.
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut inner = self.client.0.borrow_mut();
         loop {
             if let Some(outcome) = self.slot.borrow_mut().outcome.take() {
                 return Poll::Ready(outcome);
             }
-            if inner.poll() > 0 {
+            if self.client.poll() > 0 {
                 continue;
             }
             self.slot.borrow_mut().waker = Some(context.waker().clone());
+            let mut inner = self.client.0.borrow_mut();
             if inner.pipe.arm() {
                 let deadline_ns = inner.pipe.core().earliest_deadline_ns();
                 inner.reactor.wake_when_readable(context.waker(), deadline_ns);
@@ -141,9 +137,9 @@ impl Future for Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        // Within a waker that a poll of this client called, the call stays; its response is dropped.
-        if let (Some(id), Ok(mut inner)) = (self.id, self.client.0.try_borrow_mut()) {
-            drop(inner.pipe.abandon(id));
+        if let Some(id) = self.id {
+            // Dropped below, after the borrow has ended: a waker may belong to anybody.
+            let _slot = self.client.0.borrow_mut().pipe.abandon(id);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Calls as futures, on the smallest of executors.
 
 use core::{
+    cell::RefCell,
     future::Future,
     pin::{Pin, pin},
     task::{Context, Poll, Waker},
@@ -13,7 +14,7 @@ use std::{
 };
 
 use super::rig::*;
-use crate::{CallError, ClientConfig, FutureClient};
+use crate::{Call, CallError, ClientConfig, FutureClient};
 
 struct Unpark(Thread);
 
@@ -92,6 +93,48 @@ fn fault_a13_dropped_futures_free_their_calls() {
         }
         drop(dropped);
         assert_eq!(block_on(client.call(&[round])).unwrap(), [round + 1]);
+    }
+}
+
+/// Polls the call that waits in `NEXT` from within `wake`.
+struct Reenter;
+
+thread_local! {
+    static NEXT: RefCell<Option<Pin<Box<Call>>>> = const { RefCell::new(None) };
+    static ANSWER: RefCell<Option<Vec<u8>>> = const { RefCell::new(None) };
+}
+
+impl Wake for Reenter {
+    fn wake(self: Arc<Self>) {
+        // Elsewhere than on the client's thread there is none.
+        let Some(mut next) = NEXT.take() else { return };
+        let waker = Waker::from(Arc::new(Self));
+        match next.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(answer) => ANSWER.set(Some(answer.expect("the server lives"))),
+            Poll::Pending => NEXT.set(Some(next)),
+        }
+    }
+}
+
+#[test]
+fn fault_g4_a_waker_may_poll_another_call_of_its_client() {
+    let dir = Dir::new();
+    let _server = ServerThread::start(&dir.socket(), small(), increment);
+    let client = client(&dir);
+    let mut first = Box::pin(client.call(b"1"));
+    let reenter = Waker::from(Arc::new(Reenter));
+    let polled = first.as_mut().poll(&mut Context::from_waker(&reenter));
+    NEXT.set(Some(Box::pin(client.call(b"2"))));
+    // A third call finds the answer of the first, wakes it, and that polls the second.
+    let third = block_on(client.call(b"3"));
+    assert_eq!(third.unwrap(), b"4");
+    reenter.wake();
+    eventually("the second call is answered", || {
+        Waker::from(Arc::new(Reenter)).wake();
+        ANSWER.take() == Some(b"3".to_vec())
+    });
+    if polled.is_pending() {
+        assert_eq!(block_on(first).unwrap(), b"2");
     }
 }
 

@@ -60,6 +60,14 @@ pub(super) fn create(
     Ok(region)
 }
 
+pub(super) fn create_file(fd: OwnedFd, len_bytes: NonZeroUsize) -> Result<Region, MapError> {
+    let fail = |call, errno| MapError::from_errno(call, errno, len_bytes.get());
+    rustix::fs::ftruncate(&fd, len_bytes.get() as u64).map_err(|e| fail("ftruncate", e))?;
+    let region = map_fd(fd, len_bytes, Access::ReadWrite)?;
+    region.commit(0..region.len())?;
+    Ok(region)
+}
+
 pub(super) fn map_foreign(
     fd: OwnedFd,
     len_bytes: usize,

@@ -6,11 +6,13 @@
 //! | [`Region::memfd`] | memfd, every page allocated | whoever receives [`Region::fd`] |
 //! | [`Region::sparse_memfd`] | memfd, pages allocated by [`Region::commit`] | the same |
 //! | [`Region::map`] | somebody else's memfd | its creator, and whoever else has it |
+//! | [`Region::file`] | a file, every page allocated | whoever may open the file |
 //!
 //! A mapped file is a promise of its length: touching a page past the end of the file, or one that
 //! the file system cannot allocate, kills the process with SIGBUS. Hence a region made here is
 //! sealed against resizing from birth and allocated before use, and one made elsewhere is mapped
-//! only if its creator sealed it (`memfd_create(2)`, "File sealing").
+//! only if its creator sealed it (`memfd_create(2)`, "File sealing"). A file with a name cannot be
+//! sealed: [`Region::file`] is for what must outlive its process, in folders that others cannot enter.
 //!
 //! A read-only descriptor does not keep its holder from writing: it can be reopened read-write
 //! through `/proc/self/fd`. [`Region::seal_future_write`] does.
@@ -129,6 +131,19 @@ impl Region {
     /// [`MapError::WriteDenied`] if it is sealed against writing, and others of [`MapError`].
     pub fn map(fd: OwnedFd, len_bytes: usize, access: Access) -> Result<Self, MapError> {
         map::map_foreign(fd, len_bytes, access)
+    }
+
+    /// Maps a file that this process just created, at least `len_bytes` of zeros, every page of it
+    /// allocated. What is stored stays readable in the file after the process has died.
+    ///
+    /// Whoever truncates the file kills this process by SIGBUS, so it belongs in a folder that only
+    /// this user can enter.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError`]; in particular [`MapError::NoSpace`] now instead of SIGBUS later.
+    pub fn file(fd: OwnedFd, len_bytes: usize) -> Result<Self, MapError> {
+        map::create_file(fd, round_up(len_bytes, page_bytes())?)
     }
 
     /// Allocates the pages of a byte range of a [`sparse_memfd`](Self::sparse_memfd). Allocating

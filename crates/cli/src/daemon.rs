@@ -1,0 +1,123 @@
+//! `copyrpc daemon`: a node's daemon, until a signal stops it.
+
+use std::{env, process::Command, sync::Arc, thread, time::Duration};
+
+use anyhow::Context as _;
+use memory::sync::{AtomicBool, Ordering};
+use node::{
+    bootstrap::{JobId, Place, Secret, fork, launcher},
+    config::{DaemonConfig, NIC, SECRET_FILE, Settings, Start},
+    daemon::{Services, Serving, serve},
+    runtime::Runtime,
+};
+use signal_hook::{
+    consts::{SIGINT, SIGTERM},
+    flag,
+};
+
+use crate::{
+    args::{DaemonArgs, END_WITH_PARENT},
+    knobs, nic,
+};
+
+/// How often a parent looks after its daemons.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// `copyrpc daemon`.
+pub(crate) fn run(args: &DaemonArgs) -> anyhow::Result<()> {
+    let settings = knobs::load(&args.file, &args.knobs)?;
+    let stop = stop_at_signal()?;
+    if args.end_with_parent {
+        fork::end_with_parent().context("cannot follow the parent")?;
+    }
+    match args.fork {
+        Some(size) => run_forked(args, &settings, size, &stop),
+        None => run_one(&settings, &stop),
+    }
+}
+
+/// Set at the first signal; the second has its usual effect.
+fn stop_at_signal() -> anyhow::Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGTERM, SIGINT] {
+        flag::register_conditional_default(signal, Arc::clone(&stop))
+            .and_then(|_| flag::register(signal, Arc::clone(&stop)))
+            .context("cannot handle signals")?;
+    }
+    Ok(stop)
+}
+
+fn run_one(settings: &Settings, stop: &AtomicBool) -> anyhow::Result<()> {
+    let config = DaemonConfig::from_settings(settings)?;
+    let launched = launcher::detect(lookup(settings))?;
+    let place = match (&config.start, launched) {
+        (Start::Alone, _) | (_, None) => Place::ALONE,
+        (_, Some(launched)) => launched.place,
+    };
+    let secret = secret(settings, &config.start)?;
+    let runtime = Runtime::from_settings(settings)?;
+    let nic = nic::open(settings.text(&NIC), settings)?;
+    serve(&Serving { config, runtime, place, secret }, nic, Services::default(), stop)?;
+    Ok(())
+}
+
+/// Knobs as if they were variables, so that a flag or a file can set a rank.
+fn lookup(settings: &Settings) -> impl Fn(&str) -> Option<String> {
+    |name| match settings.find(name) {
+        Some(setting) => Some(setting.text.clone()).filter(|text| !text.is_empty()),
+        None => env::var(name).ok(),
+    }
+}
+
+fn secret(settings: &Settings, start: &Start) -> anyhow::Result<Secret> {
+    match (settings.text(&SECRET_FILE), start) {
+        ("", Start::Alone) => Ok(Secret::random()),
+        ("", _) => anyhow::bail!(
+            "daemons of several nodes need a secret: head -c 32 /dev/urandom > FILE; chmod 600 FILE; \
+             set COPYRPC_SECRET_FILE on all nodes"
+        ),
+        (path, _) => Ok(Secret::from_file(path.as_ref())?),
+    }
+}
+
+/// Starts daemons that are nodes of their own, and stops all when it is stopped or one ends.
+fn run_forked(
+    args: &DaemonArgs,
+    settings: &Settings,
+    size: u32,
+    stop: &AtomicBool,
+) -> anyhow::Result<()> {
+    let config = DaemonConfig::from_settings(settings)?;
+    let runtime = Runtime::from_settings(settings)?;
+    runtime.ensure_folder()?;
+    let (job, folder) = (JobId::new(runtime.job().as_str())?, runtime.folder().to_owned());
+    let program = env::current_exe().context("cannot find this program")?;
+    let command = |_| {
+        let mut command = Command::new(&program);
+        command.arg("daemon").arg(format!("--{END_WITH_PARENT}"));
+        for (key, text) in args.knobs.iter() {
+            command.arg(format!("--{}", key.replace('_', "-"))).arg(text);
+        }
+        if let Some(path) = &args.file.path {
+            command.arg("--config").arg(path);
+        }
+        command
+    };
+    let mut ranks = fork::start(&job, size, folder, config.bootstrap_timeout, command)?;
+    let mut failed = None;
+    while !stop.load(Ordering::Relaxed) && failed.is_none() {
+        thread::sleep(LOOK);
+        for (rank, child) in (0..).zip(ranks.children()) {
+            if let Some(status) = child.try_wait()? {
+                failed.get_or_insert((rank, status));
+            }
+        }
+    }
+    ranks.stop(config.drain_timeout + Duration::from_secs(1));
+    match failed {
+        Some((rank, status)) => {
+            anyhow::bail!("rank {rank} ended with {status}; the others were stopped")
+        }
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,294 @@
+//! What is looked at.
+
+use std::{env, fs, path::Path};
+
+use node::{
+    bootstrap::{Secret, launcher},
+    config::{DaemonConfig, NIC, SECRET_FILE, Settings, Start},
+    metrics::State,
+    runtime::Runtime,
+};
+
+use crate::{doctor::Finding, info::hardware, nic, stat};
+
+/// Descriptors that a client costs the daemon: its socket, its process, and its memory twice.
+const FDS_PER_CLIENT: u64 = 4;
+/// Descriptors that a daemon needs for itself.
+const FDS_OWN: u64 = 64;
+
+/// Memory that a NIC must be able to pin before anything works well.
+const PINNED_BYTES_MIN: u64 = 64 << 20;
+
+/// Oldest kernel with `F_SEAL_FUTURE_WRITE`, and `pidfd_open(2)` two versions later.
+const KERNEL_MIN: (u32, u32) = (5, 3);
+
+/// Everything.
+pub(super) fn all(settings: &Settings) -> Vec<Finding> {
+    let mut findings = vec![
+        kernel(&read("/proc/sys/kernel/osrelease")),
+        cores(os::affinity::allowed_cores().unwrap_or_default().len()),
+        knobs(settings),
+        folder(settings),
+        launched(|name| env::var(name).ok()),
+        secret(settings),
+    ];
+    let limits = read("/proc/self/limits");
+    findings.push(descriptors(&limits, settings));
+    findings.push(pinned(&limits));
+    findings.push(memory_limit(&read("/sys/fs/cgroup/memory.max")));
+    findings.push(huge_pages(&read("/sys/kernel/mm/transparent_hugepage/enabled")));
+    findings.push(clock(&read("/sys/devices/system/clocksource/clocksource0/current_clocksource")));
+    findings.push(selected_nic(settings));
+    findings.extend(hardware());
+    findings.extend(daemons(settings));
+    findings
+}
+
+/// Empty if it is not there.
+fn read(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default().trim().to_owned()
+}
+
+fn kernel(release: &str) -> Finding {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    let version = (numbers.next(), numbers.next());
+    let (Some(Ok(major)), Some(Ok(minor))) = version else {
+        return Finding::note("kernel", "its version cannot be read", "");
+    };
+    if (major, minor) >= KERNEL_MIN {
+        Finding::fine("kernel", format!("Linux {release}"))
+    } else {
+        let (major, minor) = KERNEL_MIN;
+        let remedy = format!("sealed memory and pidfds need Linux {major}.{minor}");
+        Finding::fails("kernel", format!("Linux {release}"), remedy)
+    }
+}
+
+fn cores(count: usize) -> Finding {
+    let found = format!("{count} allowed");
+    if count >= 2 {
+        Finding::fine("cores", found)
+    } else {
+        let remedy = "daemon and clients take turns: correct, but slow; give the job more cores, and set \
+                      COPYRPC_WAIT=block";
+        Finding::note("cores", found, remedy)
+    }
+}
+
+fn knobs(settings: &Settings) -> Finding {
+    match DaemonConfig::from_settings(settings) {
+        Ok(_) => Finding::fine("knobs", "they agree with each other"),
+        Err(error) => {
+            Finding::fails("knobs", error.to_string(), "`copyrpc config --show-origin` helps")
+        }
+    }
+}
+
+fn folder(settings: &Settings) -> Finding {
+    let runtime = Runtime::from_settings(settings);
+    match runtime.and_then(|runtime| runtime.ensure_folder().map(|()| runtime)) {
+        Ok(runtime) => Finding::fine("runtime folder", runtime.folder().display().to_string()),
+        Err(error) => Finding::fails("runtime folder", error.to_string(), ""),
+    }
+}
+
+fn launched(lookup: impl Fn(&str) -> Option<String>) -> Finding {
+    match launcher::detect(lookup) {
+        Ok(Some(launched)) => {
+            Finding::fine("launcher", format!("{}: {}", launched.launcher, launched.place))
+        }
+        Ok(None) => Finding::fine("launcher", "none: a daemon started here is alone"),
+        Err(error) => Finding::fails("launcher", error.to_string(), ""),
+    }
+}
+
+fn secret(settings: &Settings) -> Finding {
+    let path = settings.text(&SECRET_FILE);
+    let is_alone =
+        DaemonConfig::from_settings(settings).is_ok_and(|config| config.start == Start::Alone);
+    match path {
+        "" if is_alone => Finding::fine("secret", "none needed for one node"),
+        "" => Finding::fails(
+            "secret",
+            "daemons of several nodes need one",
+            "head -c 32 /dev/urandom > FILE; chmod 600 FILE; set COPYRPC_SECRET_FILE on all nodes",
+        ),
+        path => match Secret::from_file(Path::new(path)) {
+            Ok(_) => Finding::fine("secret", path),
+            Err(error) => Finding::fails("secret", error.to_string(), ""),
+        },
+    }
+}
+
+/// The soft limit of a line of `/proc/self/limits`; `None` if there is none.
+fn limit(limits: &str, name: &str) -> Option<u64> {
+    let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+fn descriptors(limits: &str, settings: &Settings) -> Finding {
+    let clients = settings.number(&node::config::CLIENTS_MAX);
+    let need = FDS_OWN + FDS_PER_CLIENT * clients;
+    match limit(limits, "Max open files") {
+        Some(limit) if limit < need => Finding::fails(
+            "open files",
+            format!("{limit}, but {clients} clients need {need}"),
+            "raise `ulimit -n` (systemd: LimitNOFILE), or lower COPYRPC_CLIENTS_MAX",
+        ),
+        Some(limit) => {
+            Finding::fine("open files", format!("{limit}, of which {need} may be needed"))
+        }
+        None => Finding::fine("open files", "unlimited"),
+    }
+}
+
+fn pinned(limits: &str) -> Finding {
+    match limit(limits, "Max locked memory") {
+        Some(limit) if limit < PINNED_BYTES_MIN => Finding::note(
+            "locked memory",
+            format!("{} KiB", limit >> 10),
+            "enough for the software NIC; a hardware NIC pins its rings: raise `ulimit -l` (systemd: \
+             LimitMEMLOCK; containers: --ulimit memlock)",
+        ),
+        Some(limit) => Finding::fine("locked memory", format!("{} MiB", limit >> 20)),
+        None => Finding::fine("locked memory", "unlimited"),
+    }
+}
+
+fn memory_limit(max: &str) -> Finding {
+    match max.parse::<u64>() {
+        Ok(bytes) if bytes < PINNED_BYTES_MIN => Finding::fails(
+            "memory limit",
+            format!("{} MiB for this control group", bytes >> 20),
+            "raise the memory limit of this container",
+        ),
+        Ok(bytes) => Finding::fine("memory limit", format!("{} MiB", bytes >> 20)),
+        Err(_) => Finding::fine("memory limit", "none"),
+    }
+}
+
+fn huge_pages(enabled: &str) -> Finding {
+    let chosen = enabled.split(['[', ']']).nth(1).unwrap_or("unknown");
+    match chosen {
+        "always" | "madvise" => Finding::fine("huge pages", chosen),
+        other => Finding::note(
+            "huge pages",
+            other,
+            "rings use small pages, which costs a few TLB misses; `echo madvise` to \
+             /sys/kernel/mm/transparent_hugepage/enabled helps",
+        ),
+    }
+}
+
+fn clock(source: &str) -> Finding {
+    // These are read without a system call.
+    let is_fast = ["tsc", "arch_sys_counter", "kvm-clock", "hyperv_clocksource_tsc_page"];
+    if is_fast.contains(&source) {
+        Finding::fine("clock", source)
+    } else {
+        let remedy = "looking at the clock may be a system call; deadlines and sampling cost more";
+        Finding::note("clock", source, remedy)
+    }
+}
+
+fn selected_nic(settings: &Settings) -> Finding {
+    let name = settings.text(&NIC);
+    match nic::describe(name, settings) {
+        Ok(_) => Finding::fine("NIC", format!("{name} opens, and its memory can be shared")),
+        Err(error) => Finding::fails("NIC", error.to_string(), ""),
+    }
+}
+
+fn hardware() -> Vec<Finding> {
+    let (devices, sysfs) = hardware::devices();
+    let mut findings = Vec::new();
+    if devices.is_empty() {
+        let found = format!("none ({}: {})", sysfs.what, sysfs.outcome);
+        findings.push(Finding::note("RDMA devices", found, "none is needed for the software NIC"));
+    }
+    for device in &devices {
+        findings.push(Finding::fine("RDMA device", device.to_string()));
+    }
+    for library in hardware::libraries() {
+        let found = format!("{}: {}", library.what, library.outcome);
+        findings.push(if library.found {
+            Finding::fine("library", found)
+        } else {
+            Finding::note("library", found, "needed for hardware alone")
+        });
+    }
+    findings
+}
+
+fn daemons(settings: &Settings) -> Vec<Finding> {
+    let snapshots = stat::read_all(settings).unwrap_or_default();
+    let finding = |snapshot: &node::metrics::Snapshot| {
+        let found =
+            format!("{}: {}, process {}", snapshot.name, snapshot.state, snapshot.process.pid);
+        if snapshot.state == State::Crashed {
+            let remedy =
+                "`copyrpc stat` shows its last counters; start it again, which replaces them";
+            Finding::note("daemon", found, remedy)
+        } else {
+            Finding::fine("daemon", found)
+        }
+    };
+    snapshots.iter().map(finding).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{doctor::Verdict, knobs as table};
+    use node::config::Layers;
+
+    fn settings(flags: &[(&str, &str)]) -> Settings {
+        let layers = Layers::new(table::all());
+        let set = |layers: Layers, (key, text): &(&str, &str)| layers.flag(key, text).unwrap();
+        flags.iter().fold(layers, set).finish()
+    }
+
+    const LIMITS: &str = "Limit                     Soft Limit           Hard Limit           Units\n\
+                          Max open files            1024                 4096                 files\n\
+                          Max locked memory         65536                65536                bytes\n";
+
+    #[test]
+    fn old_kernels_and_low_limits_are_found_with_a_remedy() {
+        assert_eq!(kernel("4.19.0-27").verdict, Verdict::Fails);
+        assert_eq!(kernel("6.1.0-18-amd64").verdict, Verdict::Fine);
+        assert_eq!(kernel("").verdict, Verdict::Note);
+        let files = descriptors(LIMITS, &settings(&[]));
+        assert_eq!(files.verdict, Verdict::Fails);
+        assert!(files.found.contains("1024, but 256 clients need 1088"), "{files:?}");
+        assert_eq!(descriptors(LIMITS, &settings(&[("clients-max", "16")])).verdict, Verdict::Fine);
+        assert_eq!(descriptors("", &settings(&[])).found, "unlimited");
+        let pinned = pinned(LIMITS);
+        assert!(pinned.verdict == Verdict::Note && pinned.found == "64 KiB", "{pinned:?}");
+        assert_eq!(memory_limit("1048576").verdict, Verdict::Fails);
+        assert_eq!(memory_limit("max").verdict, Verdict::Fine);
+    }
+
+    #[test]
+    fn settings_of_the_machine_are_read_as_the_kernel_writes_them() {
+        assert_eq!(huge_pages("always [madvise] never").found, "madvise");
+        assert_eq!(huge_pages("always madvise [never]").verdict, Verdict::Note);
+        assert_eq!(clock("tsc").verdict, Verdict::Fine);
+        assert_eq!(clock("hpet").verdict, Verdict::Note);
+    }
+
+    #[test]
+    fn several_nodes_need_a_secret() {
+        assert_eq!(secret(&settings(&[])).verdict, Verdict::Fine);
+        let missing = secret(&settings(&[("rendezvous", "n0:7000")]));
+        assert!(missing.verdict == Verdict::Fails && missing.remedy.contains("chmod 600"));
+        let absent = secret(&settings(&[("secret-file", "/nonexistent")]));
+        assert_eq!(absent.verdict, Verdict::Fails);
+    }
+
+    #[test]
+    fn an_environment_that_contradicts_itself_is_found() {
+        let half = |name: &str| (name == "PMI_RANK").then(|| "1".to_owned());
+        assert_eq!(launched(half).verdict, Verdict::Fails);
+        assert_eq!(launched(|_| None).verdict, Verdict::Fine);
+    }
+}

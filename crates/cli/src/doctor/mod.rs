@@ -1,0 +1,84 @@
+//! `copyrpc doctor`: what would fail on this machine, and what to do about it. It changes nothing but
+//! to make the runtime folder, as a daemon would.
+
+use core::fmt::Write as _;
+
+use serde::Serialize;
+
+use crate::{args::DoctorArgs, knobs, output};
+
+mod checks;
+
+/// How a check went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Verdict {
+    /// Nothing to do.
+    Fine,
+    /// It works, but less well than it could.
+    Note,
+    /// A daemon, or a client, would fail.
+    Fails,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Finding {
+    what: &'static str,
+    verdict: Verdict,
+    /// What was found.
+    found: String,
+    /// What to do, if anything.
+    remedy: String,
+}
+
+impl Finding {
+    fn fine(what: &'static str, found: impl Into<String>) -> Self {
+        Self { what, verdict: Verdict::Fine, found: found.into(), remedy: String::new() }
+    }
+
+    fn note(what: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { what, verdict: Verdict::Note, found: found.into(), remedy: remedy.into() }
+    }
+
+    fn fails(what: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { what, verdict: Verdict::Fails, found: found.into(), remedy: remedy.into() }
+    }
+}
+
+/// Something would fail here.
+#[derive(Debug, thiserror::Error)]
+#[error("{0} of the above would keep a daemon from starting or serving")]
+pub(crate) struct Unfit(usize);
+
+/// `copyrpc doctor`.
+pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
+    let settings = knobs::load(&args.file, &args.knobs)?;
+    let findings = checks::all(&settings);
+    if args.json {
+        output::print(&format!("{}\n", serde_json::to_string_pretty(&findings)?))?;
+    } else {
+        output::print(&text(&findings))?;
+    }
+    match findings.iter().filter(|finding| finding.verdict == Verdict::Fails).count() {
+        0 => Ok(()),
+        count => Err(Unfit(count).into()),
+    }
+}
+
+fn text(findings: &[Finding]) -> String {
+    let width = findings.iter().map(|finding| finding.what.len()).max().unwrap_or_default();
+    findings.iter().fold(String::new(), |mut text, finding| {
+        let Finding { what, verdict, found, remedy } = finding;
+        let mark = match verdict {
+            Verdict::Fine => "ok  ",
+            Verdict::Note => "note",
+            Verdict::Fails => "FAIL",
+        };
+        let _ = writeln!(text, "{mark}  {what:width$}  {found}");
+        if !remedy.is_empty() {
+            let _ = writeln!(text, "      {:width$}  -> {remedy}", "");
+        }
+        text
+    })
+}

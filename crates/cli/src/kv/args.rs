@@ -1,0 +1,210 @@
+//! Options of `bench kv` and `report`.
+
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+
+use clap::Args as ClapArgs;
+use kv::{
+    backend::{Kind, Wait},
+    grid::Axes,
+    job::Pin,
+    workload::{ClientKind, Locality, Mix, Pace, Popularity, ValueSize, Verify, Workload},
+};
+use node::config::NIC;
+
+use crate::{args::NicArgs, flags::ConfigFile, knobs};
+
+/// The same, to be quick.
+const QUICK_MS: u64 = 300;
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct KvArgs {
+    /// How clients call: direct, tcp [default: all that this build has].
+    #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "System")]
+    backend: Vec<Kind>,
+    /// How threads wait: spin, yield, block, adaptive [default: the backend's].
+    #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "System")]
+    wait: Vec<Wait>,
+    /// Where threads run: node (cores are dealt out among nodes) or none [default: node].
+    #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "System")]
+    pin: Vec<Pin>,
+    /// A switch of a backend, such as flush=immediate,hold-5us; may be given several times. docs/kv.md
+    /// lists them; those that a backend has not do not concern it.
+    #[arg(long, value_name = "NAME=LIST", value_parser = parse_switch, help_heading = "System")]
+    switch: Vec<(String, Vec<String>)>,
+    #[command(flatten)]
+    nic: NicArgs,
+
+    /// Nodes, each with one daemon process [default: 2].
+    #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "Workload")]
+    ranks: Vec<u16>,
+    /// Threads of each daemon [default: 1].
+    #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "Workload")]
+    daemon_threads: Vec<u16>,
+    /// Clients on each node [default: 4].
+    #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "Workload")]
+    clients: Vec<u16>,
+    /// What a client is: process or thread.
+    #[arg(long, value_name = "KIND", default_value = "process", help_heading = "Workload")]
+    client_kind: ClientKind,
+    /// Calls that a client has outstanding, at most [default: 4].
+    #[arg(long, visible_alias = "queue-depth", value_name = "LIST", value_delimiter = ',')]
+    #[arg(help_heading = "Workload")]
+    qd: Vec<u32>,
+    /// Keys of the whole store [default: 100000].
+    #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "Workload")]
+    keys: Vec<u64>,
+    /// Per cent of GETs, the rest PUTs; or GET:DELETE:CAS [default: 95].
+    #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "Workload")]
+    mix: Vec<Mix>,
+    /// Which keys: uniform, or zipf:EXPONENT [default: zipf:0.99].
+    #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "Workload")]
+    popularity: Vec<Popularity>,
+    /// Where keys live, seen from the client: natural, local, remote [default: natural].
+    #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "Workload")]
+    locality: Vec<Locality>,
+    /// Bytes of a value, or a range such as 32-1024 [default: 64].
+    #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "Workload")]
+    value_size: Vec<ValueSize>,
+    /// closed, or open:RATE in calls per second of all clients; latency then counts from the time
+    /// at which a call was due [default: closed].
+    #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "Workload")]
+    pace: Vec<Pace>,
+    /// Of all random numbers.
+    #[arg(long, default_value_t = 1, help_heading = "Workload")]
+    seed: u64,
+    /// answers: every byte of every answer; full: also that each key's history is linearizable.
+    #[arg(long, value_name = "LEVEL", default_value = "answers", help_heading = "Workload")]
+    verify: Verify,
+    /// A call without an answer after this is given up.
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_time)]
+    #[arg(help_heading = "Workload")]
+    timeout: Duration,
+
+    /// Not measured, before each run.
+    #[arg(long, value_name = "TIME", default_value = "300ms", value_parser = parse_time)]
+    #[arg(help_heading = "Measuring")]
+    warm_up: Duration,
+    /// The measured interval of each run [default: 1s; with --quick 300ms].
+    #[arg(long, value_name = "TIME", value_parser = parse_time, help_heading = "Measuring")]
+    duration: Option<Duration>,
+    /// Runs of each configuration [default: 3; with --quick 1].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(help_heading = "Measuring")]
+    pub(super) runs: Option<u32>,
+    /// The standard grid: 1, 2, 4, 8 clients; 1, 4, 32 calls outstanding; natural, local, remote.
+    /// Options given here replace its lists.
+    #[arg(long, help_heading = "Measuring")]
+    pub(super) matrix: bool,
+    /// One short run.
+    #[arg(long, help_heading = "Measuring")]
+    pub(super) quick: bool,
+
+    /// Folder of the result: result.jsonl, runs.csv, report.html [default: kv-results/DATE].
+    #[arg(long, value_name = "DIR", help_heading = "Output")]
+    pub(super) out: Option<PathBuf>,
+    /// Write one JSON object per number to PATH; `-` is standard output, and the table goes to
+    /// standard error.
+    #[arg(long, value_name = "PATH", help_heading = "Output")]
+    pub(super) json: Option<PathBuf>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct ReportArgs {
+    /// A result of `bench kv`: its folder, or its result.jsonl.
+    pub(super) a: PathBuf,
+    /// Compare with this one: ratios B over A, with confidence intervals.
+    pub(super) b: Option<PathBuf>,
+    /// Write the report of A to PATH.
+    #[arg(long, value_name = "PATH")]
+    pub(super) html: Option<PathBuf>,
+}
+
+impl KvArgs {
+    /// The combinations that are asked for.
+    pub(super) fn axes(&self) -> anyhow::Result<Axes> {
+        let settings = knobs::load(&ConfigFile::default(), &self.nic.flags())?;
+        let default = Workload::default();
+        let duration_ms = self
+            .duration
+            .map(millis)
+            .unwrap_or_else(|| if self.quick { QUICK_MS } else { default.duration_ms });
+        let mut switches = BTreeMap::new();
+        for (name, values) in &self.switch {
+            let is_new = switches.insert(name.clone(), values.clone()).is_none();
+            anyhow::ensure!(is_new, "--switch {name} is given twice; use {name}=VALUE,VALUE");
+        }
+        Ok(Axes {
+            workload: Workload {
+                client_kind: self.client_kind,
+                warm_up_ms: millis(self.warm_up),
+                duration_ms,
+                timeout_ms: millis(self.timeout),
+                seed: self.seed,
+                verify: self.verify,
+                ..default
+            },
+            backends: self.backend.clone(),
+            waits: self.wait.clone(),
+            pins: self.pin.clone(),
+            nic: settings.text(&NIC).to_owned(),
+            switches,
+            ranks: self.ranks.clone(),
+            daemon_threads: self.daemon_threads.clone(),
+            clients_per_rank: self.clients.clone(),
+            queue_depths: self.qd.clone(),
+            keys: self.keys.clone(),
+            mixes: self.mix.clone(),
+            popularities: self.popularity.clone(),
+            localities: self.locality.clone(),
+            value_sizes: self.value_size.clone(),
+            paces: self.pace.clone(),
+        })
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// `NAME=VALUE,VALUE`.
+fn parse_switch(text: &str) -> Result<(String, Vec<String>), String> {
+    let (name, values) = text.split_once('=').ok_or("write NAME=VALUE or NAME=VALUE,VALUE")?;
+    Ok((name.to_owned(), values.split(',').map(str::to_owned).collect()))
+}
+
+/// `300ms`, `5s`, `2min`.
+fn parse_time(text: &str) -> Result<Duration, String> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let unit_ms = match unit.trim() {
+        "ms" => 1,
+        "s" => 1000,
+        "min" => 60_000,
+        _ => return Err("write a whole number and a unit: 300ms, 5s, 2min".to_owned()),
+    };
+    let number = number.parse::<u64>().map_err(|error| error.to_string())?;
+    let time_ms = number.checked_mul(unit_ms).ok_or("too long")?;
+    Ok(Duration::from_millis(time_ms))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_need_a_unit() {
+        assert_eq!(parse_time("300ms"), Ok(Duration::from_millis(300)));
+        assert_eq!(parse_time("5 s"), Ok(Duration::from_secs(5)));
+        assert_eq!(parse_time("2min"), Ok(Duration::from_secs(120)));
+        for bad in ["", "5", "s", "1h", "-1s", "99999999999999999999s", "18446744073709551615min"] {
+            assert!(parse_time(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn switches_name_one_or_more_values() {
+        let parsed = parse_switch("flush=turn,call").unwrap();
+        assert_eq!(parsed, ("flush".to_owned(), vec!["turn".to_owned(), "call".to_owned()]));
+        assert!(parse_switch("flush").is_err());
+    }
+}

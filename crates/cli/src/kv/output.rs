@@ -1,0 +1,108 @@
+//! Where the results of `bench kv` go.
+
+use std::{
+    fs::{self, File},
+    io::{self, Write},
+    path::{Path, PathBuf},
+};
+
+use anyhow::Context as _;
+use kv::{
+    html,
+    result::{self, Results},
+};
+
+use super::KvArgs;
+
+/// Parent of the folders that are named by date.
+const PARENT: &str = "kv-results";
+
+/// Where to write to.
+pub(super) struct Output {
+    folder: PathBuf,
+    json: Option<PathBuf>,
+}
+
+impl Output {
+    /// Makes the folder: a place that cannot be written to is known before anything is measured.
+    pub(super) fn open(args: &KvArgs) -> anyhow::Result<Self> {
+        let dated = || Path::new(PARENT).join(bench::machine::date().replace(':', "-"));
+        let folder = args.out.clone().unwrap_or_else(dated);
+        let cannot = || format!("cannot make the folder {}", folder.display());
+        fs::create_dir_all(&folder).with_context(cannot)?;
+        Ok(Self { folder, json: args.json.clone() })
+    }
+
+    /// Writes everything. The table comes first: whatever happens to files, the numbers were seen.
+    pub(super) fn write(&self, results: &Results) -> anyhow::Result<()> {
+        let json_to_stdout = self.json.as_deref() == Some(Path::new("-"));
+        if json_to_stdout {
+            result::write_table(results, &mut io::stderr().lock())?;
+            let mut stdout = io::stdout().lock();
+            result::write_rows(&results.header, &result::reduce(results), &mut stdout)?;
+            stdout.flush()?;
+        } else {
+            write_to_stdout(results)?;
+        }
+        // One file that fails does not cost the others.
+        let written = [
+            self.write_file("result.jsonl", |file| result::save(results, file)),
+            self.write_file("runs.csv", |file| result::write_csv(results, file)),
+            self.write_parquet(results),
+            write_html(results, &self.folder.join("report.html")),
+            self.write_json(results, json_to_stdout),
+        ];
+        written.into_iter().collect::<anyhow::Result<()>>()?;
+        let report = self.folder.join("report.html");
+        eprintln!("report: {}", report.display());
+        Ok(())
+    }
+
+    fn write_json(&self, results: &Results, is_done: bool) -> anyhow::Result<()> {
+        let Some(path) = self.json.as_deref().filter(|_| !is_done) else { return Ok(()) };
+        write_file(path, |mut file| {
+            let mut rows = Vec::new();
+            result::write_rows(&results.header, &result::reduce(results), &mut rows)?;
+            file.write_all(&rows)
+        })
+    }
+
+    fn write_file(
+        &self,
+        name: &str,
+        write: impl FnOnce(File) -> io::Result<()>,
+    ) -> anyhow::Result<()> {
+        write_file(&self.folder.join(name), write)
+    }
+
+    #[cfg(feature = "parquet")]
+    fn write_parquet(&self, results: &Results) -> anyhow::Result<()> {
+        self.write_file("runs.parquet", |file| {
+            result::write_parquet(results, file).map_err(io::Error::other)
+        })
+    }
+
+    #[cfg(not(feature = "parquet"))]
+    #[expect(clippy::unused_self, reason = "as with the feature `parquet`")]
+    #[expect(clippy::unnecessary_wraps, reason = "as with the feature `parquet`")]
+    fn write_parquet(&self, _results: &Results) -> anyhow::Result<()> {
+        Ok(())
+    }
+}
+
+/// Writes the report of one result.
+pub(super) fn write_html(results: &Results, path: &Path) -> anyhow::Result<()> {
+    write_file(path, |mut file| file.write_all(html::render(results).as_bytes()))
+}
+
+/// Writes the table.
+pub(super) fn write_to_stdout(results: &Results) -> anyhow::Result<()> {
+    let mut stdout = io::stdout().lock();
+    result::write_table(results, &mut stdout)?;
+    Ok(stdout.flush()?)
+}
+
+fn write_file(path: &Path, write: impl FnOnce(File) -> io::Result<()>) -> anyhow::Result<()> {
+    let cannot = || format!("cannot write {}; the numbers are in the table above", path.display());
+    File::create(path).and_then(write).with_context(cannot)
+}

@@ -1,0 +1,60 @@
+//! What can be seen while `bench kv` runs.
+
+use std::time::Instant;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use kv::{
+    job::{Config, Live},
+    result::{RunRecord, name_of},
+};
+
+/// A bar on standard error, if that is a terminal.
+pub(super) struct Bar {
+    bar: ProgressBar,
+    /// When the calls of the current run began, and how many were answered then.
+    since: Option<(Instant, u64)>,
+}
+
+impl Bar {
+    pub(super) fn new(configs: &[Config], runs: u32) -> Self {
+        let template = "{bar:24} {pos}/{len} {elapsed} {msg}";
+        let style = ProgressStyle::with_template(template);
+        let bar = ProgressBar::new(configs.len() as u64 * u64::from(runs))
+            .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        Self { bar, since: None }
+    }
+
+    pub(super) fn show(&mut self, config: &Config, run: u32, live: Live) {
+        let state = match live {
+            Live::Starting => {
+                self.since = None;
+                "starting".to_owned()
+            }
+            Live::Judging => "judging the history".to_owned(),
+            Live::Running { answered } => self.rate(answered),
+        };
+        self.bar.set_message(format!("{} run {}: {state}", name_of(config), run + 1));
+    }
+
+    fn rate(&mut self, answered: u64) -> String {
+        let (since, before) = *self.since.get_or_insert_with(|| (Instant::now(), answered));
+        let elapsed = since.elapsed().as_secs_f64();
+        if elapsed < 0.05 {
+            return "running".to_owned();
+        }
+        #[expect(clippy::cast_precision_loss, reason = "for people to look at")]
+        let rate = (answered - before) as f64 / elapsed;
+        format!("{:.0} k/s", rate / 1e3)
+    }
+
+    pub(super) fn done(&mut self, record: &RunRecord) {
+        self.bar.inc(1);
+        let rate = record.measured.rate() / 1e3;
+        let name = name_of(&record.config);
+        self.bar.set_message(format!("{name} run {}: {rate:.0} k/s", record.run + 1));
+    }
+
+    pub(super) fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}

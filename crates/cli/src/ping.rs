@@ -1,0 +1,42 @@
+//! `copyrpc ping`: is the daemon of a rank there, and how far away.
+
+use core::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use node::{
+    client::{Client, ClientConfig},
+    config::CALL_TIMEOUT,
+    runtime::Runtime,
+};
+
+use crate::{args::PingArgs, knobs, output};
+
+/// `copyrpc ping`.
+pub(crate) fn run(args: &PingArgs) -> anyhow::Result<()> {
+    let settings = knobs::load(&args.file, &args.knobs)?;
+    let runtime = Runtime::from_settings(&settings)?;
+    let socket = runtime.socket();
+    let timeout = Duration::from_nanos(settings.number(&CALL_TIMEOUT));
+    let config = ClientConfig { timeout, ..ClientConfig::default() };
+    let mut client = Client::connect(&socket, config)
+        .with_context(|| format!("cannot reach the daemon at {}", socket.display()))?;
+    let (rank, size) = client.who()?;
+    let body: Vec<u8> = (0..args.bytes).map(|index| index.to_le_bytes()[0]).collect();
+    let mut times = Vec::new();
+    for _ in 0..args.count.max(1) {
+        let start = Instant::now();
+        let answer = client.ping(args.rank, &body);
+        let took = start.elapsed();
+        let answer = answer
+            .with_context(|| format!("rank {} of {size} does not answer rank {rank}", args.rank))?;
+        anyhow::ensure!(answer == body, "rank {} answered something else", args.rank);
+        times.push(took);
+    }
+    times.sort_unstable();
+    let mut text =
+        format!("rank {} of {size}, from rank {rank}: {} answers, ", args.rank, times.len());
+    let at = |share: usize| times[(times.len() - 1) * share / 100];
+    let _ = writeln!(text, "min {:?}, median {:?}, max {:?}", at(0), at(50), at(100));
+    output::print(&text)
+}

@@ -1,0 +1,136 @@
+//! `copyrpc stat`: what the daemons of this machine count, once, or for a monitoring system.
+
+use std::{path::Path, thread, time::Duration};
+
+use comfy_table::{LineStyle, Table, presets};
+use node::{
+    config::Settings,
+    metrics::{Counter, Section, Snapshot, Timing, render},
+    runtime::{self, Runtime},
+};
+use serde_json::{Map, Value, json};
+
+use crate::{args::StatArgs, knobs, output};
+
+mod serve;
+
+/// `copyrpc stat`.
+pub(crate) fn run(args: &StatArgs) -> anyhow::Result<()> {
+    let settings = knobs::load(&args.file, &args.flags())?;
+    if let Some(address) = args.serve {
+        return serve::run(address, &settings);
+    }
+    let before = args.interval_ns()?.map(|interval_ns| {
+        let before = read_all(&settings);
+        thread::sleep(Duration::from_nanos(interval_ns));
+        before
+    });
+    let snapshots = read_all(&settings)?;
+    if args.prometheus {
+        return output::print(&render::prometheus(&snapshots));
+    }
+    let since = before.transpose()?;
+    let shown: Vec<_> = snapshots.iter().map(|now| Shown::new(now, since.as_deref())).collect();
+    if args.json {
+        let all = Value::from_iter(shown.iter().map(Shown::json));
+        return output::print(&format!("{}\n", serde_json::to_string_pretty(&all)?));
+    }
+    if shown.is_empty() {
+        let folder = Runtime::from_settings(&settings)?.folder().display().to_string();
+        return output::print(&format!("no daemon left counters in {folder}\n"));
+    }
+    output::print(&shown.iter().map(Shown::text).collect::<String>())
+}
+
+/// The counters of all daemons of this user; those that cannot be read are reported and left out.
+pub(crate) fn read_all(settings: &Settings) -> anyhow::Result<Vec<Snapshot>> {
+    let runtime = Runtime::from_settings(settings)?;
+    let names = runtime::daemons_in(runtime.folder())?;
+    let read = |name: &String| read_one(runtime.folder(), name);
+    Ok(names.iter().filter_map(read).collect())
+}
+
+fn read_one(folder: &Path, name: &str) -> Option<Snapshot> {
+    let snapshot = Snapshot::read(&runtime::metrics_of(folder, name));
+    snapshot.inspect_err(|error| tracing::warn!("{error}")).ok()
+}
+
+/// One daemon: since its start, or during an interval.
+struct Shown<'a> {
+    snapshot: &'a Snapshot,
+    section: Section,
+}
+
+impl<'a> Shown<'a> {
+    fn new(snapshot: &'a Snapshot, before: Option<&[Snapshot]>) -> Self {
+        let total = snapshot.total();
+        let before = before.unwrap_or_default();
+        let earlier = before.iter().find(|earlier| earlier.process == snapshot.process);
+        let section = earlier.map_or_else(|| total.clone(), |then| total.since(&then.total()));
+        Self { snapshot, section }
+    }
+
+    fn json(&self) -> Value {
+        let Self { snapshot, section } = self;
+        let counters = Counter::ALL
+            .iter()
+            .map(|&counter| (counter.name().to_owned(), section.counter(counter).into()));
+        let timings = Timing::ALL.iter().map(|&timing| {
+            let histogram = section.histogram(timing);
+            let mut object = Map::new();
+            object.insert("count".into(), histogram.count().into());
+            object.insert("sum".into(), histogram.sum().into());
+            for (name, quantile) in render::QUANTILES {
+                object.insert(format!("p{name}"), histogram.quantile(quantile).into());
+            }
+            (timing.name().to_owned(), object.into())
+        });
+        let samples = section.samples().iter().map(|sample| {
+            json!({"time_ns": sample.time_ns, "outstanding": sample.outstanding, "done": sample.done})
+        });
+        json!({
+            "daemon": snapshot.name,
+            "rank": snapshot.rank,
+            "size": snapshot.size,
+            "pid": snapshot.process.pid,
+            "state": snapshot.state.to_string(),
+            "started_at": snapshot.started_at,
+            "threads": snapshot.sections.len(),
+            "counters": counters.collect::<Map<_, _>>(),
+            "distributions": timings.collect::<Map<_, _>>(),
+            "samples": samples.collect::<Vec<_>>(),
+        })
+    }
+
+    fn text(&self) -> String {
+        let Snapshot { name, rank, size, process, state, .. } = self.snapshot;
+        let title = format!("{name}: rank {rank} of {size}, process {}, {state}", process.pid);
+        let mut counters = table(&["counter", "value", "meaning"]);
+        for &counter in Counter::ALL {
+            let value = self.section.counter(counter);
+            if value > 0 {
+                counters.add_row([counter.name(), &value.to_string(), counter.help()]);
+            }
+        }
+        let mut timings =
+            table(&["distribution", "count", "p50", "p90", "p99", "p99.9", "meaning"]);
+        for &timing in Timing::ALL {
+            let histogram = self.section.histogram(timing);
+            if histogram.count() > 0 {
+                let mut row = vec![timing.name().to_owned(), histogram.count().to_string()];
+                let quantile = |(_, share)| histogram.quantile(share).to_string();
+                row.extend(render::QUANTILES.map(quantile));
+                row.push(timing.help().to_owned());
+                timings.add_row(row);
+            }
+        }
+        format!("{title}\n\n{}\n\n{}\n\n", counters.trim_fmt(), timings.trim_fmt())
+    }
+}
+
+fn table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING.header_separator(LineStyle::none().fill('-')));
+    table.set_header(header);
+    table
+}

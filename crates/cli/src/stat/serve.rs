@@ -1,0 +1,76 @@
+//! The counters over HTTP, for a monitoring system on this machine.
+//!
+//! One request at a time, each with a bound on its length and its time: enough for a scraper, and
+//! nothing that a stranger could exhaust.
+
+use std::{
+    io::{self, Read as _, Write as _},
+    net::{SocketAddr, TcpListener, TcpStream},
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
+use node::{config::Settings, metrics::render};
+
+use crate::stat::read_all;
+
+/// Longest request that is read.
+const REQUEST_BYTES_MAX: usize = 4096;
+
+/// How long a request and its answer may take, each.
+const TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Serves `GET /metrics` until the process ends.
+pub(super) fn run(address: SocketAddr, settings: &Settings) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        address.ip().is_loopback(),
+        "{address} is no loopback address; serve 127.0.0.1, and put a proxy that authenticates before it"
+    );
+    let listener =
+        TcpListener::bind(address).with_context(|| format!("cannot listen at {address}"))?;
+    eprintln!("serving http://{}/metrics", listener.local_addr()?);
+    loop {
+        // Whoever hung up, or was too slow, does not matter to the next.
+        if let Err(error) = listener.accept().and_then(|(stream, _)| answer(stream, settings)) {
+            tracing::debug!("a request failed: {error}");
+        }
+    }
+}
+
+fn answer(mut stream: TcpStream, settings: &Settings) -> io::Result<()> {
+    stream.set_write_timeout(Some(TIMEOUT))?;
+    let (status, body) = match read_path(&mut stream)?.as_deref() {
+        Some("/metrics" | "/") => {
+            let snapshots = read_all(settings).map_err(io::Error::other)?;
+            ("200 OK", render::prometheus(&snapshots))
+        }
+        Some(_) => ("404 Not Found", "only /metrics is here\n".to_owned()),
+        None => ("400 Bad Request", "only GET is understood\n".to_owned()),
+    };
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\n\
+         Connection: close\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes())?;
+    stream.write_all(body.as_bytes())
+}
+
+/// The path of a GET request, once its head is complete.
+fn read_path(stream: &mut TcpStream) -> io::Result<Option<String>> {
+    let mut request = [0; REQUEST_BYTES_MAX];
+    let mut len = 0;
+    let began = Instant::now();
+    while !request[..len].windows(4).any(|window| window == b"\r\n\r\n") {
+        // All reads together: one byte now and then gains nothing.
+        let left = TIMEOUT.checked_sub(began.elapsed()).filter(|left| !left.is_zero());
+        stream.set_read_timeout(Some(left.ok_or(io::ErrorKind::TimedOut)?))?;
+        match stream.read(&mut request[len..])? {
+            0 => return Ok(None),
+            count => len += count,
+        }
+    }
+    let head = String::from_utf8_lossy(&request[..len]);
+    let mut words = head.split(' ');
+    Ok((words.next() == Some("GET")).then(|| words.next().unwrap_or_default().to_owned()))
+}

@@ -1,0 +1,88 @@
+//! `copyrpc top`: the daemons of this machine, live, from their counters alone.
+
+use std::{
+    io::IsTerminal as _,
+    time::{Duration, Instant},
+};
+
+use node::{config::Settings, metrics::Snapshot};
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+
+use crate::{args::TopArgs, knobs, stat};
+
+mod view;
+
+/// `copyrpc top`.
+pub(crate) fn run(args: &TopArgs) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        std::io::stdout().is_terminal(),
+        "top needs a terminal; `copyrpc stat` prints the same to a file"
+    );
+    let settings = knobs::load(&args.file, &args.flags())?;
+    let interval = Duration::from_nanos(args.interval_ns()?);
+    let mut model = Model::new(stat::read_all(&settings)?);
+    ratatui::try_init().map_err(anyhow::Error::from).and_then(|mut terminal| {
+        let done = watch(&mut terminal, &mut model, &settings, interval);
+        ratatui::restore();
+        done
+    })
+}
+
+fn watch(
+    terminal: &mut ratatui::DefaultTerminal,
+    model: &mut Model,
+    settings: &Settings,
+    interval: Duration,
+) -> anyhow::Result<()> {
+    let mut refreshed = Instant::now();
+    loop {
+        terminal.draw(|frame| view::draw(frame, model))?;
+        let left = interval.saturating_sub(refreshed.elapsed());
+        if event::poll(left)? {
+            match event::read()? {
+                Event::Key(key) if key.kind == KeyEventKind::Press => {
+                    let is_interrupt =
+                        key.code == KeyCode::Char('c') && key.modifiers == KeyModifiers::CONTROL;
+                    match key.code {
+                        _ if is_interrupt => return Ok(()),
+                        KeyCode::Char('q') | KeyCode::Esc => return Ok(()),
+                        KeyCode::Down | KeyCode::Char('j') => model.select(1),
+                        KeyCode::Up | KeyCode::Char('k') => model.select(-1),
+                        _ => {}
+                    }
+                }
+                _ => {}
+            }
+        } else {
+            model.refresh(stat::read_all(settings)?, refreshed.elapsed());
+            refreshed = Instant::now();
+        }
+    }
+}
+
+/// What is shown: two readings, the time between them, and which daemon is selected.
+pub(crate) struct Model {
+    before: Vec<Snapshot>,
+    now: Vec<Snapshot>,
+    /// In seconds; 0 before the second reading.
+    elapsed_s: f64,
+    selected: usize,
+}
+
+impl Model {
+    fn new(now: Vec<Snapshot>) -> Self {
+        Self { before: Vec::new(), now, elapsed_s: 0.0, selected: 0 }
+    }
+
+    fn refresh(&mut self, now: Vec<Snapshot>, elapsed: Duration) {
+        self.before = std::mem::replace(&mut self.now, now);
+        self.elapsed_s = elapsed.as_secs_f64();
+        self.select(0);
+    }
+
+    /// Moves the selection, as far as there are daemons.
+    fn select(&mut self, by: isize) {
+        let last = self.now.len().saturating_sub(1);
+        self.selected = self.selected.saturating_add_signed(by).min(last);
+    }
+}

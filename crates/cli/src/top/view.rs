@@ -1,0 +1,252 @@
+//! How it looks.
+//!
+//! ```text
+//! daemon  rank  state    pid    clients  peers  req/s  remote/s  in flight  call p50  p99
+//! ────────────────────────────────────────────────────────────────────────────────────────
+//! in flight over time ▁▂▅▇
+//! phase        p50 p90 p99      batching        p50 p90 p99
+//! ```
+
+use node::metrics::{Counter, Histogram, Section, Snapshot, State, Timing};
+use ratatui::{
+    Frame,
+    layout::{Constraint, Layout, Rect},
+    style::{Color, Modifier, Style},
+    text::Line,
+    widgets::{Block, Cell, Paragraph, Row, Sparkline, Table},
+};
+
+use crate::top::Model;
+
+const PHASES: [Timing; 6] = [
+    Timing::Loop,
+    Timing::PhaseClients,
+    Timing::PhaseCompletions,
+    Timing::PhaseIncoming,
+    Timing::PhaseFlush,
+    Timing::PhaseControl,
+];
+const TRAVEL: [Timing; 6] = [
+    Timing::Call,
+    Timing::Rtt,
+    Timing::Turnaround,
+    Timing::BatchMessages,
+    Timing::CompletionsPerPoll,
+    Timing::RequestsPerLoop,
+];
+
+/// Draws everything.
+pub(super) fn draw(frame: &mut Frame<'_>, model: &Model) {
+    let rows = u16::try_from(model.now.len()).unwrap_or(u16::MAX).saturating_add(3);
+    let [daemons, flight, detail, keys] = Layout::vertical([
+        Constraint::Max(rows.max(4)),
+        Constraint::Length(6),
+        Constraint::Min(11),
+        Constraint::Length(1),
+    ])
+    .areas(frame.area());
+    draw_daemons(frame, daemons, model);
+    if let Some(snapshot) = model.now.get(model.selected) {
+        let total = snapshot.total();
+        let recent = recent(model, snapshot, &total);
+        draw_flight(frame, flight, snapshot, &total);
+        let [left, right] =
+            Layout::horizontal([Constraint::Percentage(50), Constraint::Percentage(50)])
+                .areas(detail);
+        draw_distributions(frame, left, " a turn of the loop ", &PHASES, &recent);
+        draw_distributions(frame, right, " a call on its way ", &TRAVEL, &recent);
+    }
+    let help = "q quits   up, down: another daemon   distributions are those of the last interval";
+    frame.render_widget(Paragraph::new(Line::from(help).style(Color::DarkGray)), keys);
+}
+
+/// What came since the last reading; everything, before the second.
+fn recent(model: &Model, snapshot: &Snapshot, total: &Section) -> Section {
+    let earlier = model.before.iter().find(|earlier| earlier.process == snapshot.process);
+    earlier.map_or_else(|| total.clone(), |earlier| total.since(&earlier.total()))
+}
+
+fn draw_daemons(frame: &mut Frame<'_>, area: Rect, model: &Model) {
+    let header = [
+        "daemon",
+        "rank",
+        "state",
+        "pid",
+        "clients",
+        "peers",
+        "req/s",
+        "remote/s",
+        "in flight",
+        "p50",
+        "p99",
+    ];
+    let rows = model.now.iter().enumerate().map(|(index, snapshot)| {
+        let style = match snapshot.state {
+            State::Alive(_) => Style::default(),
+            State::Crashed => Style::default().fg(Color::Red),
+            State::Stopped => Style::default().fg(Color::DarkGray),
+        };
+        let is_selected = index == model.selected;
+        let style = if is_selected { style.add_modifier(Modifier::REVERSED) } else { style };
+        Row::new(daemon_cells(model, snapshot).map(Cell::from)).style(style)
+    });
+    let widths = [12, 5, 9, 8, 7, 5, 10, 10, 9, 9, 9].map(Constraint::Min);
+    let title = match model.now.len() {
+        0 => " no daemon left counters here ".to_owned(),
+        count => format!(" {count} daemons "),
+    };
+    let table = Table::new(rows, widths)
+        .header(Row::new(header).style(Modifier::BOLD))
+        .block(Block::bordered().title(title));
+    frame.render_widget(table, area);
+}
+
+fn daemon_cells(model: &Model, snapshot: &Snapshot) -> [String; 11] {
+    let total = snapshot.total();
+    let recent = recent(model, snapshot, &total);
+    let rate = |counter| {
+        if model.elapsed_s > 0.0 {
+            #[expect(clippy::cast_precision_loss, reason = "shown with three digits")]
+            let rate = recent.counter(counter) as f64 / model.elapsed_s;
+            short(rate)
+        } else {
+            "-".to_owned()
+        }
+    };
+    let calls = recent.histogram(Timing::Call);
+    [
+        snapshot.name.clone(),
+        snapshot.rank.to_string(),
+        snapshot.state.to_string(),
+        snapshot.process.pid.to_string(),
+        total.counter(Counter::Clients).to_string(),
+        format!("{}/{}", total.counter(Counter::PeersUp), snapshot.size.saturating_sub(1)),
+        rate(Counter::RequestsIpc),
+        rate(Counter::RequestsRemote),
+        total.counter(Counter::Outstanding).to_string(),
+        duration(calls.quantile(0.5)),
+        duration(calls.quantile(0.99)),
+    ]
+}
+
+fn draw_flight(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot, total: &Section) {
+    let samples = total.samples();
+    let width = usize::from(area.width.saturating_sub(2));
+    let shown = &samples[samples.len().saturating_sub(width)..];
+    let values: Vec<_> = shown.iter().map(|sample| sample.outstanding).collect();
+    let most = values.iter().max().copied().unwrap_or(0);
+    let title = format!(" {}: calls in flight over time, at most {most} ", snapshot.name);
+    let line = Sparkline::default().data(&values).block(Block::bordered().title(title));
+    frame.render_widget(line, area);
+}
+
+fn draw_distributions(
+    frame: &mut Frame<'_>,
+    area: Rect,
+    title: &str,
+    timings: &[Timing],
+    section: &Section,
+) {
+    let rows = timings.iter().map(|&timing| {
+        let histogram = section.histogram(timing);
+        let name = timing.name().trim_end_matches("_ns").replace('_', " ");
+        let mut cells = vec![name, short_count(histogram)];
+        cells.extend([0.5, 0.9, 0.99].map(|share| {
+            let value = histogram.quantile(share);
+            if timing.is_ns() { duration(value) } else { value.to_string() }
+        }));
+        Row::new(cells)
+    });
+    let widths = [22, 8, 9, 9, 9].map(Constraint::Min);
+    let table = Table::new(rows, widths)
+        .header(Row::new(["", "count", "p50", "p90", "p99"]).style(Modifier::BOLD))
+        .block(Block::bordered().title(title));
+    frame.render_widget(table, area);
+}
+
+fn short_count(histogram: &Histogram) -> String {
+    #[expect(clippy::cast_precision_loss, reason = "shown with three digits")]
+    short(histogram.count() as f64)
+}
+
+/// Three digits and a letter.
+fn short(number: f64) -> String {
+    match number {
+        number if number >= 1e9 => format!("{:.2}G", number / 1e9),
+        number if number >= 1e6 => format!("{:.2}M", number / 1e6),
+        number if number >= 1e3 => format!("{:.1}k", number / 1e3),
+        number => format!("{number:.0}"),
+    }
+}
+
+fn duration(ns: u64) -> String {
+    #[expect(clippy::cast_precision_loss, reason = "shown with three digits")]
+    let number = ns as f64;
+    match ns {
+        0 => "-".to_owned(),
+        1..1_000 => format!("{ns}ns"),
+        1_000..1_000_000 => format!("{:.1}us", number / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1}ms", number / 1e6),
+        _ => format!("{:.1}s", number / 1e9),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{env, time::Duration};
+
+    use node::{
+        bootstrap::Place,
+        metrics::{Life, MetricsFile},
+    };
+    use ratatui::{Terminal, backend::TestBackend};
+
+    use super::*;
+
+    fn screen(model: &Model) -> String {
+        let mut terminal = Terminal::new(TestBackend::new(120, 30)).unwrap();
+        terminal.draw(|frame| draw(frame, model)).unwrap();
+        terminal.backend().to_string()
+    }
+
+    #[test]
+    fn an_empty_machine_is_said_to_be_empty() {
+        assert!(screen(&Model::new(Vec::new())).contains("no daemon left counters here"));
+    }
+
+    #[test]
+    fn rates_and_distributions_are_those_of_the_last_interval() {
+        let path = env::temp_dir().join(format!("copyrpc-top-{}.metrics", std::process::id()));
+        let place = Place::new(1, 4).unwrap();
+        let (file, mut recorders) = MetricsFile::create(&path, "job@1", place, 1, 8).unwrap();
+        let recorder = &mut recorders[0];
+        file.set_life(Life::Serving);
+        recorder.add(Counter::RequestsIpc, 1_000_000);
+        recorder.record(Timing::Call, 900_000_000);
+        let mut model = Model::new(vec![Snapshot::read(&path).unwrap()]);
+        assert!(screen(&model).contains("900") || screen(&model).contains("ms"));
+        recorder.add(Counter::RequestsIpc, 3_000);
+        recorder.set(Counter::Clients, 16);
+        recorder.set(Counter::PeersUp, 3);
+        recorder.record(Timing::Call, 1_500);
+        recorder.sample(1, 7);
+        model.refresh(vec![Snapshot::read(&path).unwrap()], Duration::from_secs(2));
+        let screen = screen(&model);
+        for expected in ["job@1", "serving", "16", "3/3", "1.5k", "1.5us", "at most 7"] {
+            assert!(screen.contains(expected), "{expected} in\n{screen}");
+        }
+        assert!(!screen.contains("ms "), "the slow call is long ago:\n{screen}");
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        assert_eq!(
+            [0.0, 999.0, 1500.0, 2.5e6, 3e9].map(short),
+            ["0", "999", "1.5k", "2.50M", "3.00G"]
+        );
+        assert_eq!(
+            [0, 5, 1500, 2_000_000, 3_000_000_000].map(duration),
+            ["-", "5ns", "1.5us", "2.0ms", "3.0s"]
+        );
+    }
+}

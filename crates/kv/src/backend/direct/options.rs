@@ -1,0 +1,145 @@
+//! What can be switched about copyrpc.
+
+use rpc::{Config, FlushPolicy, TransportKind};
+
+use super::super::{Setup, Switch, Switches, Wait};
+
+pub(in crate::backend) const SWITCHES: [Switch; 8] = [
+    Switch {
+        name: "transport",
+        values: &["rc", "dc"],
+        meaning: "a queue pair per peer, or few initiators and one target for all",
+    },
+    Switch {
+        name: "flush",
+        values: &[
+            "self-clocked-2",
+            "self-clocked-1",
+            "self-clocked-4",
+            "immediate",
+            "hold-5us",
+            "hold-20us",
+            "adaptive-hold-8",
+            "rtt-hold",
+            "poll-budget-4",
+            "poll-budget-16",
+            "coalesce-5us",
+        ],
+        meaning: "when a batch of messages is posted",
+    },
+    Switch {
+        name: "inline",
+        values: &["220", "0"],
+        meaning: "bytes of a batch that go into the work queue entry itself",
+    },
+    Switch {
+        name: "doorbells",
+        values: &["batched", "each"],
+        meaning: "one doorbell for all that a poll posts, or one per batch",
+    },
+    Switch {
+        name: "srq",
+        values: &["on", "off"],
+        meaning: "one shared receive queue, or one per peer",
+    },
+    Switch {
+        name: "signal",
+        values: &["16", "1", "64"],
+        meaning: "a completion is asked for every so many batches",
+    },
+    Switch { name: "dcis", values: &["1", "4"], meaning: "DC: initiators" },
+    Switch {
+        name: "poll-budget",
+        values: &["64", "16", "256"],
+        meaning: "completions handled per poll",
+    },
+];
+
+/// Shares of the ring that a longest response may take; longer ones go by rendezvous.
+const RESPONSE_BYTES_MAX: usize = 8 << 10;
+
+/// What a worker for `peers` peers is made of.
+pub(super) fn config(setup: &Setup, peers: u16) -> Config {
+    let default = Config::default();
+    let switches = &setup.switches;
+    let number = |name: &str| switches.value(name).parse::<u16>().ok();
+    let transport =
+        if switches.value("transport") == "dc" { TransportKind::Dc } else { TransportKind::Rc };
+    Config {
+        transport,
+        dcis: number("dcis").unwrap_or(default.dcis),
+        peers_max: peers,
+        calls_max: u16::try_from(setup.queue_depth).unwrap_or(u16::MAX - 1).max(16),
+        flush: flush(switches),
+        signal_interval: number("signal").unwrap_or(default.signal_interval),
+        inline_bytes: number("inline").map_or(default.inline_bytes, usize::from),
+        doorbell_batching: switches.value("doorbells") != "each",
+        may_sleep: matches!(setup.wait, Wait::Block | Wait::Adaptive),
+        shared_receives: switches.value("srq") != "off",
+        poll_budget: number("poll-budget").unwrap_or(default.poll_budget),
+        ..default
+    }
+}
+
+/// Room for a response that is set aside in the ring.
+pub(super) fn response_bytes(setup: &Setup) -> usize {
+    setup.message_bytes_max.min(RESPONSE_BYTES_MAX)
+}
+
+fn flush(switches: &Switches) -> FlushPolicy {
+    match switches.value("flush") {
+        "self-clocked-1" => FlushPolicy::SelfClocked { wqes: 1 },
+        "self-clocked-4" => FlushPolicy::SelfClocked { wqes: 4 },
+        "immediate" => FlushPolicy::Immediate,
+        "hold-5us" => FlushPolicy::Hold { ns: 5_000 },
+        "hold-20us" => FlushPolicy::Hold { ns: 20_000 },
+        "adaptive-hold-8" => FlushPolicy::AdaptiveHold { messages: 8 },
+        "rtt-hold" => FlushPolicy::RttHold { permille: 500 },
+        "poll-budget-4" => FlushPolicy::PollBudget { polls: 4 },
+        "poll-budget-16" => FlushPolicy::PollBudget { polls: 16 },
+        "coalesce-5us" => FlushPolicy::Coalesce { ns: 5_000 },
+        _ => FlushPolicy::SelfClocked { wqes: 2 },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, HashSet};
+
+    use super::*;
+    use crate::place::Topology;
+
+    fn config_with(name: &str, value: &str) -> Config {
+        let given = BTreeMap::from([(name.to_owned(), value.to_owned())]);
+        let setup = Setup {
+            topology: Topology { ranks: 2, daemon_threads: 1, clients_per_rank: 1, keys: 10 },
+            queue_depth: 32,
+            message_bytes_max: 100,
+            timeout_ns: 1,
+            wait: Wait::Yield,
+            switches: Switches::resolve("direct", &SWITCHES, &given).unwrap(),
+            nic: "soft".into(),
+        };
+        config(&setup, 4)
+    }
+
+    /// A switch that changes nothing would be a lie in every result.
+    #[test]
+    fn pitfall_30_every_value_of_every_switch_makes_another_worker() {
+        for switch in SWITCHES {
+            let configs = switch.values.iter().map(|value| config_with(switch.name, value));
+            let distinct = configs.map(|config| format!("{config:?}")).collect::<HashSet<_>>();
+            assert_eq!(distinct.len(), switch.values.len(), "{}", switch.name);
+        }
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_library() {
+        let (ours, theirs) = (config_with("srq", "on"), Config::default());
+        assert_eq!(ours.flush, theirs.flush);
+        assert_eq!(ours.signal_interval, theirs.signal_interval);
+        assert_eq!(ours.inline_bytes, theirs.inline_bytes);
+        assert_eq!((ours.dcis, ours.poll_budget), (theirs.dcis, theirs.poll_budget));
+        assert!(ours.geometry().is_ok());
+    }
+}

@@ -1,0 +1,341 @@
+//! How a client calls a shard: the interface that every way of doing it fits.
+//!
+//! ```text
+//! client process                            rank process
+//!   Backend::open ── Client ═══ calls ═══▶ Server ── Backend::open      one of each per thread
+//!                      contact ─┐       ┌─ contact
+//!                               └ Roster ┘                              gathered by the coordinator,
+//!                      join ◀──────┴───────▶ join                       given to everybody
+//! ```
+//!
+//! Calls are asynchronous: [`Client::submit`] takes a request or says that it is full,
+//! [`Client::poll`] hands out what became of earlier ones. Nothing is kept of the bytes that either
+//! is given, and nothing is allocated per call. Dispatch is static.
+
+mod counters;
+pub mod direct;
+pub mod faulty;
+pub mod loopback;
+mod switches;
+pub mod tcp;
+mod wait;
+
+use std::{error::Error, fmt};
+
+use serde::{Deserialize, Serialize};
+
+pub use counters::Counters;
+pub use switches::{Switch, SwitchError, Switches};
+pub use wait::{Idle, Wait};
+
+use crate::place::{ClientId, Shard, Topology};
+
+/// Which way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// copyrpc from client to daemon thread over a NIC that each client has.
+    Direct,
+    /// TCP over the loopback device: the floor.
+    Tcp,
+}
+
+impl Kind {
+    /// All that this build has.
+    pub const ALL: [Self; 2] = [Self::Direct, Self::Tcp];
+
+    /// Its name on the command line and in results.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Tcp => "tcp",
+        }
+    }
+
+    /// What can be switched about it.
+    #[must_use]
+    pub fn switches(self) -> &'static [Switch] {
+        match self {
+            Self::Direct => &direct::SWITCHES,
+            Self::Tcp => &tcp::SWITCHES,
+        }
+    }
+
+    /// Whether it calls through a NIC.
+    #[must_use]
+    pub fn uses_nic(self) -> bool {
+        match self {
+            Self::Direct => true,
+            Self::Tcp => false,
+        }
+    }
+
+    /// How its threads wait unless told otherwise.
+    #[must_use]
+    pub fn default_wait(self) -> Wait {
+        match self {
+            // A job on one machine has more threads than cores: who polls keeps others from work.
+            Self::Direct | Self::Tcp => Wait::Block,
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// No backend has this name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no backend is named `{name}`; there are: {known}")]
+pub struct UnknownBackend {
+    name: String,
+    known: String,
+}
+
+impl std::str::FromStr for Kind {
+    type Err = UnknownBackend;
+
+    fn from_str(name: &str) -> Result<Self, UnknownBackend> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| UnknownBackend {
+            name: name.to_owned(),
+            known: Self::ALL.map(Self::name).join(", "),
+        })
+    }
+}
+
+/// Names a call until its answer; chosen by the caller, opaque to the backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Token(pub u64);
+
+/// What everybody in a job knows before anything is opened.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Setup {
+    /// How many there are of everything.
+    pub topology: Topology,
+    /// Calls that a client has outstanding, at most.
+    pub queue_depth: u32,
+    /// Longest request or answer.
+    pub message_bytes_max: usize,
+    /// A call without an answer after this is given up.
+    pub timeout_ns: u64,
+    /// How threads wait.
+    pub wait: Wait,
+    /// The backend's switches, all of them.
+    pub switches: Switches,
+    /// Name of the NIC, for backends that use one.
+    pub nic: String,
+}
+
+/// Where one server or client is reached: opaque to everybody but its backend.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Contact(pub String);
+
+/// Everybody's contact.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Roster {
+    /// By shard.
+    pub servers: Vec<Contact>,
+    /// By client.
+    pub clients: Vec<Contact>,
+}
+
+/// What one process has of a way to call: shared by its threads.
+pub trait Backend: Sized + Sync {
+    /// A client thread's end.
+    type Client: Client;
+    /// A daemon thread's end.
+    type Server: Server;
+
+    /// Opens what the process as a whole needs. `rank` is its node.
+    ///
+    /// # Errors
+    ///
+    /// [`BackendError`].
+    fn open(setup: &Setup, rank: u16) -> Result<Self, BackendError>;
+
+    /// The end of the thread that serves `shard` by `service`.
+    ///
+    /// # Errors
+    ///
+    /// [`BackendError`].
+    fn server(&self, shard: Shard, service: Service) -> Result<Self::Server, BackendError>;
+
+    /// The end of the thread that is `client`.
+    ///
+    /// # Errors
+    ///
+    /// [`BackendError`].
+    fn client(&self, client: ClientId) -> Result<Self::Client, BackendError>;
+}
+
+/// A client's end.
+pub trait Client {
+    /// What others need to reach it; empty if nobody does.
+    fn contact(&self) -> Contact;
+
+    /// Connects to the servers, before the first call.
+    ///
+    /// # Errors
+    ///
+    /// [`BackendError`], also when `deadline_ns` passes.
+    fn join(&mut self, roster: &Roster, deadline_ns: u64) -> Result<(), BackendError>;
+
+    /// Takes a request for `to`. It may leave the process as late as the next [`Self::poll`] or
+    /// [`Self::wait`].
+    ///
+    /// # Errors
+    ///
+    /// [`SubmitError`]: the request was not taken.
+    fn submit(&mut self, to: Shard, token: Token, request: &[u8]) -> Result<(), SubmitError>;
+
+    /// Sends and receives what is possible without waiting, and hands at most `budget` events to
+    /// `sink`. Returns how many.
+    ///
+    /// # Errors
+    ///
+    /// [`BackendError`]: this end is of no use any more.
+    fn poll(
+        &mut self,
+        budget: usize,
+        sink: &mut impl FnMut(Event<'_>),
+    ) -> Result<usize, BackendError>;
+
+    /// Sends what was submitted and sleeps until [`Self::poll`] may find something, or the deadline.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Self::poll`].
+    fn wait(&mut self, deadline_ns: u64) -> Result<(), BackendError>;
+
+    /// What it counted so far.
+    fn counters(&self) -> Counters;
+}
+
+/// Answers a request: the answer goes into the buffer, which is empty.
+pub type Service = Box<dyn FnMut(&[u8], &mut Vec<u8>)>;
+
+/// A daemon thread's end. It was given the [`Service`] that answers requests.
+pub trait Server {
+    /// What others need to reach it.
+    fn contact(&self) -> Contact;
+
+    /// Connects to whom it must, before the first turn.
+    ///
+    /// # Errors
+    ///
+    /// [`BackendError`], also when `deadline_ns` passes.
+    fn join(&mut self, roster: &Roster, deadline_ns: u64) -> Result<(), BackendError>;
+
+    /// Sends and receives what is possible without waiting, and answers at least some of what has
+    /// arrived, about `budget` requests at most. Returns how many. An answer never waits: room for
+    /// it was set aside when the request was taken. It may leave as late as the next turn or
+    /// [`Self::wait`].
+    ///
+    /// # Errors
+    ///
+    /// [`BackendError`]: this end is of no use any more. A client that misbehaves or goes away is no
+    /// error.
+    fn turn(&mut self, budget: usize) -> Result<usize, BackendError>;
+
+    /// Sends what was answered and sleeps until [`Self::turn`] may find something, or the deadline.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Self::turn`].
+    fn wait(&mut self, deadline_ns: u64) -> Result<(), BackendError>;
+
+    /// What it counted so far.
+    fn counters(&self) -> Counters;
+}
+
+/// What [`Client::poll`] found.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// An answer.
+    Answer {
+        /// Of the call.
+        token: Token,
+        /// Valid during the callback.
+        bytes: &'a [u8],
+    },
+    /// The call failed; whether it was carried out is unknown.
+    Failed {
+        /// Of the call.
+        token: Token,
+        /// Why.
+        failure: Failure,
+    },
+    /// All calls to this shard failed, and all future ones will.
+    Lost {
+        /// Which.
+        shard: Shard,
+    },
+}
+
+/// Why a call has no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Failure {
+    /// None came in time.
+    Timeout,
+    /// The rank, or the daemon in between, is gone.
+    PeerGone,
+    /// The daemon refused it for lack of room.
+    Overloaded,
+    /// An open-loop call that was due, but for which there never was room.
+    Unsent,
+}
+
+impl Failure {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Timeout, Self::PeerGone, Self::Overloaded, Self::Unsent];
+
+    /// For tables.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Timeout => "timeout",
+            Self::PeerGone => "peer gone",
+            Self::Overloaded => "overloaded",
+            Self::Unsent => "unsent",
+        }
+    }
+}
+
+/// Why a request was not taken. The caller still has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SubmitError {
+    /// No room now. Poll, then try again.
+    #[error("no room for another call; poll first")]
+    Full,
+    /// The shard is gone.
+    #[error("shard {} is gone", .0.0)]
+    Gone(Shard),
+    /// It can never fit: a caller bug.
+    #[error("a request of {len_bytes} B exceeds the {max_bytes} B of this job")]
+    TooLarge {
+        /// Of the request.
+        len_bytes: usize,
+        /// [`Setup::message_bytes_max`].
+        max_bytes: usize,
+    },
+}
+
+/// An end that cannot go on.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}: {cause}")]
+pub struct BackendError {
+    what: String,
+    #[source]
+    cause: Box<dyn Error + Send + Sync>,
+}
+
+impl BackendError {
+    /// `cause` stopped `what`.
+    pub fn new(what: impl Into<String>, cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self { what: what.into(), cause: cause.into() }
+    }
+}

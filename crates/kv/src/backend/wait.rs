@@ -1,0 +1,131 @@
+//! What a thread does that has found nothing to do.
+
+use std::{fmt, str::FromStr, thread};
+
+use memory::sync::hint;
+use serde::{Deserialize, Serialize};
+
+/// Empty polls before an adaptive thread gives up its time slice, and before it sleeps.
+const SPINS: u32 = 64;
+const YIELDS: u32 = 8;
+
+/// How a thread waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Wait {
+    /// Polls again.
+    Spin,
+    /// Lets others run, then polls again.
+    Yield,
+    /// Sleeps until there is something.
+    Block,
+    /// Spins, then yields, then sleeps.
+    Adaptive,
+}
+
+impl Wait {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Spin, Self::Yield, Self::Block, Self::Adaptive];
+
+    /// Its name on the command line and in results.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Spin => "spin",
+            Self::Yield => "yield",
+            Self::Block => "block",
+            Self::Adaptive => "adaptive",
+        }
+    }
+}
+
+impl fmt::Display for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Not a way to wait.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no way to wait; there are: spin, yield, block, adaptive")]
+pub struct UnknownWait(String);
+
+impl FromStr for Wait {
+    type Err = UnknownWait;
+
+    fn from_str(name: &str) -> Result<Self, UnknownWait> {
+        Self::ALL
+            .into_iter()
+            .find(|wait| wait.name() == name)
+            .ok_or_else(|| UnknownWait(name.to_owned()))
+    }
+}
+
+/// A thread's idle state.
+#[derive(Debug)]
+pub struct Idle {
+    wait: Wait,
+    empty_polls: u32,
+}
+
+impl Idle {
+    /// Of a thread that waits in this way.
+    #[must_use]
+    pub fn new(wait: Wait) -> Self {
+        Self { wait, empty_polls: 0 }
+    }
+
+    /// Something was found.
+    #[inline]
+    pub fn found(&mut self) {
+        self.empty_polls = 0;
+    }
+
+    /// Nothing was found. If this returns `true`, the caller is to sleep until there is something;
+    /// else the waiting is done.
+    #[inline]
+    #[must_use]
+    pub fn is_to_sleep(&mut self) -> bool {
+        self.empty_polls = self.empty_polls.saturating_add(1);
+        match self.wait {
+            Wait::Block => return true,
+            Wait::Adaptive if self.empty_polls > SPINS + YIELDS => return true,
+            Wait::Adaptive if self.empty_polls > SPINS => thread::yield_now(),
+            Wait::Yield => thread::yield_now(),
+            Wait::Spin | Wait::Adaptive => hint::spin_loop(),
+        }
+        false
+    }
+
+    /// Whether the thread would sleep at the first empty poll, so that a poll without a wait before
+    /// it is in vain.
+    #[inline]
+    #[must_use]
+    pub fn sleeps_at_once(&self) -> bool {
+        self.wait == Wait::Block
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_adaptive_thread_sleeps_after_some_polls_in_vain() {
+        let mut idle = Idle::new(Wait::Adaptive);
+        let polls = (1..).find(|_| idle.is_to_sleep());
+        assert_eq!(polls, Some(SPINS + YIELDS + 1));
+        idle.found();
+        assert!(!idle.is_to_sleep());
+    }
+
+    #[test]
+    fn only_blocking_sleeps_at_once() {
+        for wait in Wait::ALL {
+            assert_eq!(wait.name().parse(), Ok(wait));
+            assert_eq!(Idle::new(wait).is_to_sleep(), wait == Wait::Block);
+            assert_eq!(Idle::new(wait).sleeps_at_once(), wait == Wait::Block);
+        }
+        assert!("doze".parse::<Wait>().is_err());
+    }
+}

@@ -1,0 +1,138 @@
+//! What one client measured.
+
+use std::collections::BTreeMap;
+
+use hdrhistogram::Histogram;
+
+use super::{
+    Schedule,
+    judge::{Call, Verdict},
+};
+use crate::{backend::Failure, codec::Status};
+
+/// Latencies above this are filed as this: longer than any timeout.
+pub const LATENCY_NS_MAX: u64 = 7_200_000_000_000;
+/// Three significant digits.
+const DIGITS: u8 = 3;
+
+/// An empty histogram of latencies in ns.
+///
+/// # Panics
+///
+/// Never: the bounds are constant.
+#[must_use]
+pub fn latency_histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, LATENCY_NS_MAX, DIGITS).expect("constant bounds")
+}
+
+/// The local or the remote calls.
+#[derive(Clone, Debug)]
+pub struct Side {
+    /// Answers seen inside the measured interval.
+    pub completed: u64,
+    /// Of the calls due inside the measured interval, in ns.
+    pub latency: Histogram<u64>,
+}
+
+impl Default for Side {
+    fn default() -> Self {
+        Self { completed: 0, latency: latency_histogram() }
+    }
+}
+
+/// What one client measured.
+#[derive(Clone, Debug)]
+pub struct Tally {
+    /// Calls to the client's own node.
+    pub local: Side,
+    /// Calls to other nodes.
+    pub remote: Side,
+    /// Answers seen in each slice of the measured interval.
+    pub slices: Vec<u64>,
+    /// Most calls that were outstanding in each slice.
+    pub outstanding: Vec<u32>,
+    /// Calls without an answer, by reason, warm-up included.
+    pub failures: BTreeMap<Failure, u64>,
+    /// Keys that were not there, warm-up included.
+    pub not_found: u64,
+    /// CASes that were refused, warm-up included.
+    pub mismatches: u64,
+    /// Answers that came after their call was given up.
+    pub late: u64,
+    /// Calls made, warm-up included.
+    pub calls: u64,
+    /// When the first call was sent, after the scheduled begin.
+    pub start_skew_ns: u64,
+}
+
+impl Tally {
+    pub(super) fn new(schedule: &Schedule) -> Self {
+        Self {
+            local: Side::default(),
+            remote: Side::default(),
+            slices: vec![0; schedule.slices()],
+            outstanding: vec![0; schedule.slices()],
+            failures: BTreeMap::new(),
+            not_found: 0,
+            mismatches: 0,
+            late: 0,
+            calls: 0,
+            start_skew_ns: u64::MAX,
+        }
+    }
+
+    pub(super) fn fail(&mut self, failure: Failure) {
+        *self.failures.entry(failure).or_default() += 1;
+    }
+
+    pub(super) fn note_late(&mut self) {
+        self.late += 1;
+    }
+
+    pub(super) fn note_outstanding(&mut self, schedule: &Schedule, now_ns: u64, count: u32) {
+        if let Some(slice) = schedule.slice_of(now_ns) {
+            self.outstanding[slice] = self.outstanding[slice].max(count);
+        }
+    }
+
+    pub(super) fn settle(
+        &mut self,
+        schedule: &Schedule,
+        call: &Call,
+        result: Result<Verdict, Failure>,
+        now_ns: u64,
+    ) {
+        self.calls += 1;
+        self.start_skew_ns = self.start_skew_ns.min(call.sent_ns - schedule.begin_ns);
+        match result {
+            Ok(verdict) => {
+                self.not_found += u64::from(verdict.status == Status::NotFound);
+                self.mismatches += u64::from(verdict.status == Status::Mismatch);
+            }
+            Err(failure) => self.fail(failure),
+        }
+        let side = if call.is_local { &mut self.local } else { &mut self.remote };
+        if result.is_ok()
+            && let Some(slice) = schedule.slice_of(now_ns)
+        {
+            side.completed += 1;
+            self.slices[slice] += 1;
+        }
+        side.file(schedule, call.due_ns, now_ns);
+    }
+
+    /// A call that was due but never sent: its latency is at least the time since.
+    pub(super) fn unsent(&mut self, schedule: &Schedule, is_local: bool, due_ns: u64, now_ns: u64) {
+        self.fail(Failure::Unsent);
+        let side = if is_local { &mut self.local } else { &mut self.remote };
+        side.file(schedule, due_ns, now_ns);
+    }
+}
+
+impl Side {
+    fn file(&mut self, schedule: &Schedule, due_ns: u64, now_ns: u64) {
+        if schedule.slice_of(due_ns).is_some() {
+            self.latency.saturating_record(now_ns.saturating_sub(due_ns).max(1));
+        }
+    }
+}

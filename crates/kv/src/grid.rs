@@ -1,0 +1,217 @@
+//! All combinations of several values per option.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    backend::{Kind, SwitchError, Switches, Wait},
+    job::{Config, Pin},
+    workload::{Locality, Mix, Pace, Popularity, ValueSize, Workload, WorkloadError},
+};
+
+/// Combinations, at most.
+const CONFIGS_MAX: usize = 10_000;
+
+/// Clients per rank, queue depths and localities of the standard matrix.
+pub const MATRIX_CLIENTS: [u16; 4] = [1, 2, 4, 8];
+/// See [`MATRIX_CLIENTS`].
+pub const MATRIX_DEPTHS: [u32; 3] = [1, 4, 32];
+/// See [`MATRIX_CLIENTS`].
+pub const MATRIX_LOCALITIES: [Locality; 3] = [Locality::Natural, Locality::Local, Locality::Remote];
+
+/// The values of each option. An empty list means the default.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Axes {
+    /// What all combinations share, and the default of every list about the workload.
+    pub workload: Workload,
+    /// See [`Config::backend`]; by default all that this build has.
+    pub backends: Vec<Kind>,
+    /// See [`Config::wait`]; by default the backend's.
+    pub waits: Vec<Wait>,
+    /// See [`Config::pin`].
+    pub pins: Vec<Pin>,
+    /// Name of the NIC, for backends that use one.
+    pub nic: String,
+    /// Values by switch.
+    pub switches: BTreeMap<String, Vec<String>>,
+    /// See [`Workload::ranks`].
+    pub ranks: Vec<u16>,
+    /// See [`Workload::daemon_threads`].
+    pub daemon_threads: Vec<u16>,
+    /// See [`Workload::clients_per_rank`].
+    pub clients_per_rank: Vec<u16>,
+    /// See [`Workload::queue_depth`].
+    pub queue_depths: Vec<u32>,
+    /// See [`Workload::keys`].
+    pub keys: Vec<u64>,
+    /// See [`Workload::mix`].
+    pub mixes: Vec<Mix>,
+    /// See [`Workload::popularity`].
+    pub popularities: Vec<Popularity>,
+    /// See [`Workload::locality`].
+    pub localities: Vec<Locality>,
+    /// See [`Workload::value_size`].
+    pub value_sizes: Vec<ValueSize>,
+    /// See [`Workload::pace`].
+    pub paces: Vec<Pace>,
+}
+
+/// Why there is no grid.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GridError {
+    /// A combination makes no sense.
+    #[error(transparent)]
+    Workload(#[from] WorkloadError),
+    /// A switch does.
+    #[error(transparent)]
+    Switch(#[from] SwitchError),
+    /// No chosen backend has this switch.
+    #[error("no chosen backend has a switch `{0}`")]
+    NobodysSwitch(String),
+    /// Too many combinations.
+    #[error("{0} combinations are more than {CONFIGS_MAX}; shorten some lists")]
+    Large(usize),
+}
+
+impl Axes {
+    /// All combinations; backends vary fastest, so that rivals are measured one after the other.
+    ///
+    /// # Errors
+    ///
+    /// [`GridError`].
+    pub fn configs(&self) -> Result<Vec<Config>, GridError> {
+        let backends = or_default(&self.backends, &Kind::ALL);
+        for name in self.switches.keys() {
+            let is_known = |kind: &Kind| kind.switches().iter().any(|switch| switch.name == name);
+            if !backends.iter().any(is_known) {
+                return Err(GridError::NobodysSwitch(name.clone()));
+            }
+        }
+        let mut configs = Vec::new();
+        for workload in self.workloads() {
+            workload.validate()?;
+            for &backend in &backends {
+                self.add_backend(&workload, backend, &mut configs)?;
+            }
+            if configs.len() > CONFIGS_MAX {
+                return Err(GridError::Large(configs.len()));
+            }
+        }
+        Ok(configs)
+    }
+
+    fn workloads(&self) -> Vec<Workload> {
+        let mut all = vec![self.workload.clone()];
+        vary(&mut all, &self.ranks, |workload, ranks| workload.ranks = ranks);
+        vary(&mut all, &self.daemon_threads, |workload, n| workload.daemon_threads = n);
+        vary(&mut all, &self.value_sizes, |workload, size| workload.value_size = size);
+        vary(&mut all, &self.keys, |workload, keys| workload.keys = keys);
+        vary(&mut all, &self.mixes, |workload, mix| workload.mix = mix);
+        vary(&mut all, &self.popularities, |workload, popularity| {
+            workload.popularity = popularity;
+        });
+        vary(&mut all, &self.paces, |workload, pace| workload.pace = pace);
+        vary(&mut all, &self.localities, |workload, locality| workload.locality = locality);
+        vary(&mut all, &self.queue_depths, |workload, depth| workload.queue_depth = depth);
+        vary(&mut all, &self.clients_per_rank, |workload, n| workload.clients_per_rank = n);
+        all
+    }
+
+    fn add_backend(
+        &self,
+        workload: &Workload,
+        backend: Kind,
+        configs: &mut Vec<Config>,
+    ) -> Result<(), GridError> {
+        let mut given = vec![BTreeMap::new()];
+        for switch in backend.switches() {
+            let values = self.switches.get(switch.name).cloned().unwrap_or_default();
+            vary(&mut given, &values, |given, value| {
+                given.insert(switch.name.to_owned(), value);
+            });
+        }
+        for given in given {
+            let switches = Switches::resolve(backend.name(), backend.switches(), &given)?;
+            for &wait in &or_default(&self.waits, &[backend.default_wait()]) {
+                for &pin in &or_default(&self.pins, &[Pin::Node]) {
+                    configs.push(Config {
+                        backend,
+                        wait,
+                        pin,
+                        nic: if backend.uses_nic() { self.nic.clone() } else { "none".into() },
+                        switches: switches.clone(),
+                        workload: workload.clone(),
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Each of `all` with each of `values`; as they are if there are none.
+fn vary<T: Clone, V: Clone>(all: &mut Vec<T>, values: &[V], set: impl Fn(&mut T, V)) {
+    if values.is_empty() {
+        return;
+    }
+    let with = |one: &T| {
+        let one = one.clone();
+        values.iter().map(move |value| (one.clone(), value.clone())).collect::<Vec<_>>()
+    };
+    let mut varied = all.iter().flat_map(with).collect::<Vec<_>>();
+    for (one, value) in &mut varied {
+        set(one, value.clone());
+    }
+    *all = varied.into_iter().map(|(one, _)| one).collect();
+}
+
+fn or_default<T: Copy>(values: &[T], default: &[T]) -> Vec<T> {
+    if values.is_empty() { default.to_vec() } else { values.to_vec() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_lists_mean_the_default_of_every_backend() {
+        let configs = Axes::default().configs().unwrap();
+        assert_eq!(configs.len(), Kind::ALL.len());
+        assert_eq!(configs[0].workload, Workload::default());
+    }
+
+    #[test]
+    fn pitfall_30_lists_multiply_and_every_combination_is_there_once() {
+        let axes = Axes {
+            backends: vec![Kind::Tcp],
+            clients_per_rank: MATRIX_CLIENTS.to_vec(),
+            queue_depths: MATRIX_DEPTHS.to_vec(),
+            localities: MATRIX_LOCALITIES.to_vec(),
+            waits: vec![Wait::Block, Wait::Spin],
+            switches: BTreeMap::from([("write".into(), vec!["turn".into(), "call".into()])]),
+            ..Axes::default()
+        };
+        let configs = axes.configs().unwrap();
+        assert_eq!(configs.len(), 4 * 3 * 3 * 2 * 2);
+        for (index, config) in configs.iter().enumerate() {
+            assert!(!configs[..index].contains(config), "{config:?}");
+        }
+    }
+
+    #[test]
+    fn nonsense_and_excess_are_refused() {
+        let axes = Axes { ranks: vec![2, 0], ..Axes::default() };
+        assert!(matches!(axes.configs(), Err(GridError::Workload(_))));
+        let switches = BTreeMap::from([("colour".into(), vec!["red".into()])]);
+        let axes = Axes { switches, ..Axes::default() };
+        assert_eq!(axes.configs(), Err(GridError::NobodysSwitch("colour".into())));
+        let switches = BTreeMap::from([("write".into(), vec!["red".into()])]);
+        let axes = Axes { backends: vec![Kind::Tcp], switches, ..Axes::default() };
+        assert!(matches!(axes.configs(), Err(GridError::Switch(_))));
+        let axes = Axes {
+            queue_depths: (1..=200).collect(),
+            keys: (1000..1060).collect(),
+            ..Axes::default()
+        };
+        assert!(matches!(axes.configs(), Err(GridError::Large(_))));
+    }
+}

@@ -1,0 +1,154 @@
+//! The report: one HTML file that needs nothing else, in light and dark.
+//!
+//! ```text
+//! page ── sections ── charts ── axis      numbers to pictures
+//!                        └───── svg       pictures to text
+//! ```
+
+mod axis;
+mod charts;
+mod labels;
+mod sections;
+mod svg;
+
+use std::fmt::Write as _;
+
+use self::svg::escape;
+use crate::result::{Cell, Header, Results, reduce};
+
+const STYLE: &str = include_str!("style.css");
+
+/// The whole page.
+#[must_use]
+pub fn render(results: &Results) -> String {
+    let cells = reduce(results);
+    let mut page = String::with_capacity(256 << 10);
+    // Writing to a string cannot fail.
+    let _ = write!(
+        page,
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n<title>benchkv {date}</title>\n\
+         <style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n",
+        date = escape(&results.header.date),
+    );
+    page.push_str(&head(results, &cells));
+    for section in sections::all(&cells) {
+        page.push_str(&section);
+    }
+    page.push_str("</main>\n</body>\n</html>\n");
+    page
+}
+
+/// What was run, where, and how.
+fn head(results: &Results, cells: &[Cell]) -> String {
+    let Header {
+        command, version, commit, profile, cpu, cores, pinning, kernel, nic, date, ..
+    } = &results.header;
+    let regimes = cells.iter().map(labels::regime).collect::<std::collections::BTreeSet<_>>();
+    let regimes = regimes.into_iter().collect::<Vec<_>>().join(", ");
+    let facts = [
+        ("CPU", cpu.clone()),
+        ("cores", cores.to_string()),
+        ("core placement", regimes),
+        ("pinning", pinning.clone()),
+        ("NIC", nic.clone()),
+        ("kernel", kernel.clone()),
+        ("version", format!("{version}, commit {commit}, {profile} build")),
+        ("runs", format!("{} of {} configurations", results.runs.len(), cells.len())),
+    ];
+    let mut html = format!(
+        "<header>\n<h1>benchkv</h1>\n<p class=\"date\">{}</p>\n<pre class=\"command\">{}</pre>\n\
+         <dl class=\"facts\">\n",
+        escape(date),
+        escape(command)
+    );
+    for (name, value) in facts {
+        let _ = writeln!(html, "<div><dt>{name}</dt><dd>{}</dd></div>", escape(&value));
+    }
+    html.push_str("</dl>\n");
+    if profile == "debug" {
+        html.push_str("<p class=\"warning\">A debug build: its numbers mean nothing.</p>\n");
+    }
+    html.push_str("</header>\n");
+    html
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{backend::Failure, result::samples};
+
+    fn page() -> String {
+        render(&samples::results())
+    }
+
+    #[test]
+    fn the_page_holds_circumstances_plots_and_numbers() {
+        let page = page();
+        for expected in [
+            "copyrpc bench kv",
+            "commit abc",
+            "Throughput",
+            "Latency distribution",
+            "Outstanding",
+            "qd4",
+            "natural",
+            "prefers-color-scheme: dark",
+        ] {
+            assert!(page.contains(expected), "{expected:?}");
+        }
+        assert!(page.contains("some &lt;CPU&gt; &amp; more"), "text from outside is escaped");
+        assert!(page.contains(Failure::Timeout.name()), "errors are shown");
+    }
+
+    #[test]
+    fn the_page_needs_nothing_from_the_network() {
+        let page = page();
+        for forbidden in ["http://", "https://", "<script", "@import", "url(", "src="] {
+            let found = page.match_indices(forbidden).map(|(at, _)| &page[at..]).next();
+            let found = found.map(|text| &text[..text.len().min(60)]);
+            assert!(found.is_none(), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn every_element_is_closed_and_no_number_is_odd() {
+        let page = page();
+        for element in ["svg", "g", "text", "section", "table", "tr", "td", "main", "dl", "details"]
+        {
+            let open = page.matches(&format!("<{element} ")).count()
+                + page.matches(&format!("<{element}>")).count();
+            assert_eq!(open, page.matches(&format!("</{element}>")).count(), "{element}");
+        }
+        assert!(!page.contains("NaN") && !page.contains("inf\""), "coordinates are finite");
+    }
+
+    #[test]
+    fn slots_without_counters_are_left_out() {
+        assert!(!page().contains("Batch sizes"));
+        let mut results = samples::results();
+        results.runs[0].measured.rank_counters.batch(4);
+        results.runs[0].measured.rank_counters.phases_ns.insert("serve".into(), 10);
+        let page = render(&results);
+        assert!(page.contains("Batch sizes") && page.contains("Phase times"));
+    }
+
+    #[test]
+    fn several_numbers_of_clients_make_a_picture_per_queue_depth() {
+        let mut results = samples::results();
+        assert!(!render(&results).contains("by clients per node"));
+        for (index, run) in results.runs.iter_mut().enumerate() {
+            run.config.workload.clients_per_rank = [1, 8][index / 3];
+            run.config.workload.locality = crate::workload::Locality::Natural;
+        }
+        let page = render(&results);
+        assert!(page.contains("by clients per node") && page.contains("4 outstanding"));
+    }
+
+    #[test]
+    fn a_result_without_runs_is_still_a_page() {
+        let results = Results { header: samples::header(), runs: Vec::new() };
+        assert!(render(&results).contains("</html>"));
+    }
+}

@@ -1,0 +1,200 @@
+//! A daemon process: one thread per shard, and one that takes orders.
+
+use std::{
+    cell::Cell,
+    rc::Rc,
+    sync::mpsc::{self, Receiver, Sender},
+    thread,
+    time::Duration,
+};
+
+use memory::sync::{AtomicBool, Ordering};
+use os::clock;
+
+use super::{
+    Config, Order, RankReport, Report,
+    child::{self, Alarm, ChildError, CpuMeter, Word},
+    control::{Control, ControlError},
+};
+use crate::{
+    backend::{Backend, Counters, Idle, Roster, Server},
+    place::Shard,
+    store::Partition,
+};
+
+/// Requests served between two turns, at most.
+const BUDGET: usize = 256;
+/// Longest sleep, so that a thread sees that it is to stop.
+const NAP: Duration = Duration::from_millis(20);
+/// One in this many turns, and one in this many requests, is timed.
+const SAMPLE_PERIOD: u64 = 64;
+/// Longest time to connect.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Serves until told to stop.
+pub(super) fn run<B: Backend>(
+    control: &mut Control,
+    config: &Config,
+    backend: &B,
+    rank: u16,
+) -> Result<(), ChildError> {
+    let shards = config.workload.topology().shards_of(rank).collect::<Vec<_>>();
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let (to_main, words) = mpsc::channel();
+        let mut rosters = Vec::new();
+        for (index, &shard) in shards.iter().enumerate() {
+            let (roster, from_main) = mpsc::channel();
+            rosters.push(roster);
+            let (to_main, stop) = (to_main.clone(), &stop);
+            scope.spawn(move || {
+                let _alarm = Alarm(to_main.clone());
+                let served = serve(config, backend, shard, stop, &|contact| {
+                    let _ = to_main.send(Word::Contact(index, contact));
+                    from_main.recv().ok().map(|roster| (roster, ready(&to_main)))
+                });
+                // If nobody listens any more, the process is about to end.
+                let _ = to_main.send(match served {
+                    Ok(report) => Word::Done(report),
+                    Err(error) => Word::Failed(error),
+                });
+            });
+        }
+        drop(to_main);
+        let result = lead(control, &words, &rosters, &stop);
+        // Relaxed: the flag is all there is to see.
+        stop.store(true, Ordering::Relaxed);
+        result
+    })
+}
+
+/// What a thread calls when it is connected.
+fn ready<T: Send>(to_main: &Sender<Word<T>>) -> impl Fn() + use<T> {
+    let to_main = to_main.clone();
+    move || drop(to_main.send(Word::Ready))
+}
+
+/// The thread that takes orders.
+fn lead(
+    control: &mut Control,
+    words: &Receiver<Word<RankReport>>,
+    rosters: &[Sender<Roster>],
+    stop: &AtomicBool,
+) -> Result<(), ChildError> {
+    let schedule = child::prepare(control, words, rosters.len(), |roster| {
+        for to_thread in rosters {
+            let _ = to_thread.send(roster.clone());
+        }
+    })?;
+    let mut cpu = CpuMeter::default();
+    loop {
+        cpu.look(&schedule);
+        child::hear(words, Duration::ZERO)?;
+        match control.receive(cpu.pause(&schedule)) {
+            Ok(Order::Stop) => break,
+            Ok(other) => return Err(child::out_of_turn(&other)),
+            Err(ControlError::Silent(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    stop.store(true, Ordering::Relaxed);
+    let mut total = RankReport { cpu_ns: cpu.used_ns(), ..RankReport::default() };
+    for _ in rosters {
+        if let Some(Word::Done(report)) = child::hear(words, child::ORDER_TIMEOUT)? {
+            total.served += report.served;
+            total.counters.add(&report.counters);
+        }
+    }
+    control.send(&Report::Rank(total))?;
+    child::await_end(control)
+}
+
+/// The thread of one shard. `meet` tells its contact, and returns everybody's with what to call
+/// once connected; `None` if the job ended before.
+fn serve<B: Backend, R: Fn()>(
+    config: &Config,
+    backend: &B,
+    shard: Shard,
+    stop: &AtomicBool,
+    meet: &impl Fn(crate::backend::Contact) -> Option<(Roster, R)>,
+) -> Result<RankReport, ChildError> {
+    let workload = &config.workload;
+    let mut partition =
+        Partition::filled(workload.topology(), shard, workload.value_size, workload.seed);
+    let serving_ns = Rc::new(Cell::new(0));
+    let meter = Rc::clone(&serving_ns);
+    let mut calls = 0_u64;
+    let service = move |request: &[u8], answer: &mut Vec<u8>| {
+        calls += 1;
+        let since_ns = calls.is_multiple_of(SAMPLE_PERIOD).then(clock::now_ns);
+        partition.serve(request, answer);
+        if let Some(since_ns) = since_ns {
+            meter.set(meter.get() + clock::now_ns() - since_ns);
+        }
+    };
+    let mut server = backend.server(shard, Box::new(service))?;
+    let Some((roster, ready)) = meet(server.contact()) else { return Ok(RankReport::default()) };
+    server.join(&roster, clock::deadline_ns(JOIN_TIMEOUT))?;
+    ready();
+    let mut idle = Idle::new(config.wait);
+    let mut phases = Phases::default();
+    let mut served = 0;
+    while !stop.load(Ordering::Relaxed) {
+        phases.begin_turn();
+        if idle.sleeps_at_once() {
+            server.wait(clock::deadline_ns(NAP))?;
+        }
+        phases.end_phase(Phase::Wait);
+        let count = server.turn(BUDGET)?;
+        phases.end_phase(Phase::Turn);
+        served += count as u64;
+        if count > 0 {
+            idle.found();
+        } else if !idle.sleeps_at_once() && idle.is_to_sleep() {
+            server.wait(clock::deadline_ns(NAP))?;
+        }
+        phases.end_phase(Phase::Wait);
+    }
+    let mut counters = server.counters();
+    phases.report(serving_ns.get(), &mut counters);
+    Ok(RankReport { served, cpu_ns: 0, counters })
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Phase {
+    Wait,
+    /// Everything else: sending, receiving, serving.
+    Turn,
+}
+
+/// Where the time of some turns went.
+#[derive(Debug, Default)]
+struct Phases {
+    turns: u64,
+    /// `Some` during a turn that is timed.
+    since_ns: Option<u64>,
+    spent_ns: [u64; 2],
+}
+
+impl Phases {
+    fn begin_turn(&mut self) {
+        self.turns += 1;
+        self.since_ns = self.turns.is_multiple_of(SAMPLE_PERIOD).then(clock::now_ns);
+    }
+
+    fn end_phase(&mut self, phase: Phase) {
+        if let Some(since_ns) = self.since_ns {
+            let now_ns = clock::now_ns();
+            self.spent_ns[phase as usize] += now_ns - since_ns;
+            self.since_ns = Some(now_ns);
+        }
+    }
+
+    /// As many calls are timed as turns: one in [`SAMPLE_PERIOD`].
+    fn report(&self, serving_ns: u64, counters: &mut Counters) {
+        let [wait_ns, turn_ns] = self.spent_ns;
+        let transport_ns = turn_ns.saturating_sub(serving_ns);
+        let phases = [("wait", wait_ns), ("transport", transport_ns), ("serve", serving_ns)];
+        counters.phases_ns.extend(phases.map(|(name, ns)| (name.to_owned(), ns)));
+    }
+}

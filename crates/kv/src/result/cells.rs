@@ -1,0 +1,113 @@
+//! Cells in the form that all benchmarks of this project share: one JSON object per number.
+
+use std::io::{self, Write};
+
+use bench::stats::Summary;
+use serde::{Deserialize, Serialize};
+
+use super::{Cell, Header, SideCell};
+
+/// One number of one cell.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// Always "kv".
+    pub bench: String,
+    /// Name of the cell, with `/local` or `/remote` if it is about these calls only.
+    pub cell: String,
+    /// How far apart the cores were; "unknown" if that was not measured.
+    pub regime: String,
+    /// What the number means.
+    pub metric: String,
+    /// Its unit.
+    pub unit: String,
+    /// Median, minimum, maximum and number of the runs.
+    #[serde(flatten)]
+    pub summary: Summary,
+    /// The cell it is compared with.
+    pub vs: Option<String>,
+    /// This median over that of `vs`.
+    pub ratio: Option<f64>,
+}
+
+/// All numbers of all cells.
+#[must_use]
+pub fn rows(cells: &[Cell]) -> Vec<Row> {
+    cells.iter().flat_map(rows_of).collect()
+}
+
+/// The regime's name in rows and tables.
+pub(super) fn regime_name(cell: &Cell) -> String {
+    cell.regime.map_or_else(|| "unknown".to_owned(), |regime| regime.to_string())
+}
+
+fn rows_of(cell: &Cell) -> Vec<Row> {
+    let row = |name: String, metric: &str, unit: &str, summary| Row {
+        bench: "kv".to_owned(),
+        cell: name,
+        regime: regime_name(cell),
+        metric: metric.to_owned(),
+        unit: unit.to_owned(),
+        summary,
+        vs: None,
+        ratio: None,
+    };
+    let mut rows = Vec::new();
+    for (suffix, side) in [("", &cell.all), ("/local", &cell.local), ("/remote", &cell.remote)] {
+        let SideCell { rate, latency: Some(latency), .. } = side else { continue };
+        let name = format!("{}{suffix}", cell.name);
+        rows.push(row(name.clone(), "rate", "1/s", *rate));
+        for (metric, summary) in latency.named() {
+            rows.push(row(name.clone(), &format!("latency-{metric}"), "ns", summary));
+        }
+    }
+    rows.push(row(cell.name.clone(), "cpu-per-call", "ns", cell.cpu_per_call_ns));
+    if let (Some((vs, ratio)), Some(first)) = (&cell.versus, rows.first_mut()) {
+        (first.vs, first.ratio) = (Some(vs.clone()), Some(*ratio));
+    }
+    rows
+}
+
+/// Writes the header and every number, one JSON object per line.
+///
+/// # Errors
+///
+/// Of `to`.
+pub fn write_rows(header: &Header, cells: &[Cell], to: &mut impl Write) -> io::Result<()> {
+    writeln!(to, "{}", serde_json::to_string(header)?)?;
+    for row in rows(cells) {
+        writeln!(to, "{}", serde_json::to_string(&row)?)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+    use crate::result::{reduce, samples};
+
+    #[test]
+    fn rows_have_the_form_of_the_project() {
+        let results = samples::results();
+        let mut bytes = Vec::new();
+        write_rows(&results.header, &reduce(&results), &mut bytes).unwrap();
+        let text = String::from_utf8(bytes).unwrap();
+        let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
+        let lines = lines.collect::<Vec<Value>>();
+        assert_eq!(lines[0]["bench"], "kv");
+        assert_eq!(lines[0]["commit"], "abc");
+        for key in [
+            "bench", "cell", "regime", "metric", "unit", "median", "min", "max", "runs", "vs",
+            "ratio",
+        ] {
+            assert!(lines[1].get(key).is_some(), "{key}");
+        }
+        let find = |cell: &str, metric: &str| {
+            lines.iter().find(|line| line["cell"] == cell && line["metric"] == metric)
+        };
+        assert_eq!(find("tcp/2x4/qd4/natural", "rate").unwrap()["median"], 100_000.0);
+        assert!(find("tcp/2x4/qd4/natural/local", "latency-p99.9").is_some());
+        assert!(find("tcp/2x4/qd4/remote/local", "rate").is_none(), "there were no local calls");
+    }
+}

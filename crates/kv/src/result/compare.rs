@@ -1,0 +1,336 @@
+//! Two files: is the one faster than the other, or is it chance?
+
+use std::fmt::Write as _;
+
+use bench::{regime::Regime, stats};
+
+use super::{Results, RunRecord, reduce::name_of};
+use crate::{job::Config, rng::Rng};
+
+/// Resamples of the bootstrap.
+const RESAMPLES: usize = 10_000;
+/// Both tails of the interval together.
+const TAILS: f64 = 0.05;
+
+/// A confidence interval of 95 %.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Interval {
+    /// Lower end.
+    pub low: f64,
+    /// Upper end.
+    pub high: f64,
+}
+
+/// One metric of one configuration in both files.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Comparison {
+    /// The configuration in the first file.
+    pub cell_a: String,
+    /// And in the second.
+    pub cell_b: String,
+    /// In this placement; `None`: not known.
+    pub regime: Option<Regime>,
+    /// What is compared, with its unit.
+    pub metric: &'static str,
+    /// Median in the first file.
+    pub a: f64,
+    /// Median in the second file.
+    pub b: f64,
+    /// The second over the first.
+    pub ratio: f64,
+    /// Of the ratio; `None`: one of the files has one run only.
+    pub interval: Option<Interval>,
+}
+
+impl Comparison {
+    /// Whether the difference is more than chance.
+    #[must_use]
+    pub fn is_significant(&self) -> bool {
+        self.interval.is_some_and(|Interval { low, high }| low > 1.0 || high < 1.0)
+    }
+}
+
+/// Why two files cannot be compared.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CompareError {
+    /// They asked for different things.
+    #[error(
+        "the workloads differ: {name} is {a} in A and {b} in B; only equal ones are comparable"
+    )]
+    Workload {
+        /// The first difference.
+        name: String,
+        /// In the first file.
+        a: String,
+        /// In the second.
+        b: String,
+    },
+    /// A configuration has no counterpart, or several.
+    #[error(
+        "{cell} of A has {count} counterparts in B with the same workload; run one --backend and one \
+         value of each switch per file"
+    )]
+    Counterparts {
+        /// The configuration.
+        cell: String,
+        /// How many.
+        count: usize,
+    },
+    /// The cores were near each other in one and far in the other.
+    #[error(
+        "{cell} was never measured in the same core placement in both files; run again until both \
+         have the same regime"
+    )]
+    Placement {
+        /// The configuration.
+        cell: String,
+    },
+    /// Nothing to compare.
+    #[error("{0} holds no runs")]
+    Empty(&'static str),
+}
+
+/// Compares all configurations that two files share.
+///
+/// # Errors
+///
+/// [`CompareError`]: comparing would be unfair.
+pub fn compare(a: &Results, b: &Results) -> Result<Vec<Comparison>, CompareError> {
+    let (configs_a, configs_b) = (configs(a), configs(b));
+    let first_b = configs_b.first().ok_or(CompareError::Empty("B"))?;
+    if configs_a.is_empty() {
+        return Err(CompareError::Empty("A"));
+    }
+    // Every workload of each file must be in the other.
+    for config in &configs_a {
+        known_to(config, &configs_b, first_b)?;
+    }
+    for config in &configs_b {
+        known_to(config, &configs_a, configs_a[0]).map_err(|error| match error {
+            CompareError::Workload { name, a, b } => CompareError::Workload { name, a: b, b: a },
+            other => other,
+        })?;
+    }
+    let mut comparisons = Vec::new();
+    for config in &configs_a {
+        let other = counterpart(config, &configs_a, &configs_b)?;
+        comparisons.extend(pair(config, other, a, b)?);
+    }
+    Ok(comparisons)
+}
+
+fn configs(results: &Results) -> Vec<&Config> {
+    let mut configs = Vec::<&Config>::new();
+    for run in &results.runs {
+        if !configs.contains(&&run.config) {
+            configs.push(&run.config);
+        }
+    }
+    configs
+}
+
+/// If no configuration has the same workload: the difference to the most similar one.
+fn known_to(config: &Config, others: &[&Config], first: &Config) -> Result<(), CompareError> {
+    let workload = &config.workload;
+    if others.iter().any(|other| other.workload == *workload) {
+        return Ok(());
+    }
+    match workload.first_difference(&first.workload) {
+        Some((name, a, b)) => Err(CompareError::Workload { name, a, b }),
+        None => Ok(()), // they are equal after all
+    }
+}
+
+/// The same configuration, or the only one with the same workload on both sides.
+fn counterpart<'a>(
+    config: &Config,
+    own: &[&Config],
+    others: &[&'a Config],
+) -> Result<&'a Config, CompareError> {
+    if let Some(same) = others.iter().find(|&&other| other == config) {
+        return Ok(same);
+    }
+    let has_same_workload = |other: &&&Config| other.workload == config.workload;
+    let candidates = others.iter().filter(has_same_workload).collect::<Vec<_>>();
+    let rivals = own.iter().filter(has_same_workload).count();
+    match candidates[..] {
+        [one] if rivals == 1 => Ok(one),
+        _ => {
+            let count = candidates.len();
+            Err(CompareError::Counterparts { cell: name_of(config), count })
+        }
+    }
+}
+
+fn pair(
+    config_a: &Config,
+    config_b: &Config,
+    a: &Results,
+    b: &Results,
+) -> Result<Vec<Comparison>, CompareError> {
+    let regime_of = |run: &RunRecord| run.placement.map(|placement| placement.regime());
+    let runs = |results: &'_ Results, config: &Config, regime| {
+        let is_wanted = |run: &&RunRecord| run.config == *config && regime_of(run) == regime;
+        results.runs.iter().filter(is_wanted).cloned().collect::<Vec<_>>()
+    };
+    let mut comparisons = Vec::new();
+    for regime in [Some(Regime::Near), Some(Regime::Far), None] {
+        let (runs_a, runs_b) = (runs(a, config_a, regime), runs(b, config_b, regime));
+        if runs_a.is_empty() || runs_b.is_empty() {
+            continue;
+        }
+        for (metric, of) in METRICS {
+            let samples_a = runs_a.iter().map(of).collect::<Vec<_>>();
+            let samples_b = runs_b.iter().map(of).collect::<Vec<_>>();
+            let (median_a, median_b) =
+                (stats::median(&mut samples_a.clone()), stats::median(&mut samples_b.clone()));
+            comparisons.push(Comparison {
+                cell_a: name_of(config_a),
+                cell_b: name_of(config_b),
+                regime,
+                metric,
+                a: median_a,
+                b: median_b,
+                ratio: median_b / median_a,
+                interval: bootstrap(&samples_a, &samples_b, config_a.workload.seed),
+            });
+        }
+    }
+    if comparisons.is_empty() {
+        return Err(CompareError::Placement { cell: name_of(config_a) });
+    }
+    Ok(comparisons)
+}
+
+type Metric = (&'static str, fn(&RunRecord) -> f64);
+
+const METRICS: [Metric; 4] = [
+    ("rate, 1/s", |run| run.measured.rate()),
+    ("p50, ns", |run| quantile(run, 0.5)),
+    ("p99, ns", |run| quantile(run, 0.99)),
+    ("cpu per call, ns", |run| run.measured.cpu_per_call_ns()),
+];
+
+fn quantile(run: &RunRecord, quantile: f64) -> f64 {
+    let latency = run.measured.local.latency.merged(&run.measured.remote.latency);
+    super::reduce::as_f64(latency.to_histogram().value_at_quantile(quantile))
+}
+
+/// Percentile bootstrap of the ratio of medians, B over A. `None` of a single run.
+///
+/// Source: B. Efron and R. J. Tibshirani, "An Introduction to the Bootstrap", chapter 13.
+fn bootstrap(a: &[f64], b: &[f64], seed: u64) -> Option<Interval> {
+    if a.len() < 2 || b.len() < 2 {
+        return None;
+    }
+    let mut rng = Rng::new(seed, 0);
+    let mut resampled_median = |samples: &[f64]| {
+        let draw = |_| samples[usize::try_from(rng.below(samples.len() as u64)).unwrap_or(0)];
+        stats::median(&mut (0..samples.len()).map(draw).collect::<Vec<_>>())
+    };
+    let ratio = |_| resampled_median(b) / resampled_median(a);
+    let mut ratios = (0..RESAMPLES).map(ratio).collect::<Vec<f64>>();
+    ratios.sort_unstable_by(f64::total_cmp);
+    #[expect(clippy::cast_possible_truncation, reason = "an index")]
+    #[expect(clippy::cast_sign_loss, reason = "an index")]
+    let cut = (RESAMPLES as f64 * TAILS / 2.0) as usize;
+    Some(Interval { low: ratios[cut], high: ratios[RESAMPLES - 1 - cut] })
+}
+
+/// All comparisons as text.
+#[must_use]
+pub fn describe(comparisons: &[Comparison]) -> String {
+    let mut text = String::new();
+    for one in comparisons {
+        let Comparison { cell_a, cell_b, metric, a, b, ratio, interval, .. } = one;
+        let names =
+            if cell_a == cell_b { cell_a.clone() } else { format!("{cell_b} over {cell_a}") };
+        let interval = match interval {
+            Some(Interval { low, high }) => format!("95 % [{low:.3}, {high:.3}]"),
+            None => "one run only: no interval".to_owned(),
+        };
+        let verdict = if one.is_significant() { "differs" } else { "may be chance" };
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            text,
+            "{names}: {metric}: {a:.0} → {b:.0}, ×{ratio:.3}, {interval}: {verdict}"
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        result::{Placement, reduce::samples},
+        workload::{Locality, Workload},
+    };
+
+    fn results(config: &Config, rates: &[u64]) -> Results {
+        let run = |(&rate, number)| samples::run(config, number, rate, 0, 1);
+        Results { header: samples::header(), runs: rates.iter().zip(0..).map(run).collect() }
+    }
+
+    fn natural() -> Config {
+        samples::config(Locality::Natural)
+    }
+
+    #[test]
+    fn fault_k3_different_workloads_are_refused_and_the_difference_is_named() {
+        let a = results(&natural(), &[100, 110]);
+        let reseeded = Workload { seed: 7, ..natural().workload };
+        let b = results(&Config { workload: reseeded, ..natural() }, &[100, 110]);
+        let error = compare(&a, &b).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the workloads differ: seed is 1 in A and 7 in B; only equal ones are comparable"
+        );
+        let mut longer = a.clone();
+        longer.runs.extend(results(&samples::config(Locality::Remote), &[5]).runs);
+        let error = compare(&a, &longer).unwrap_err().to_string();
+        assert!(error.contains("locality is \"natural\" in A and \"remote\" in B"), "{error}");
+    }
+
+    #[test]
+    fn fault_k3_backends_and_options_may_differ_if_it_is_clear_what_is_meant() {
+        let a = results(&natural(), &[100, 110, 90]);
+        let spinning = samples::other_wait(&natural());
+        let b = results(&spinning, &[200, 220, 180]);
+        let rate = &compare(&a, &b).unwrap()[0];
+        assert!((rate.ratio - 2.0).abs() < 1e-9);
+        assert_eq!(rate.cell_b, "tcp/2x4/qd4/natural/wait=spin");
+        let mut both = b.clone();
+        both.runs.extend(results(&Config { pin: crate::job::Pin::None, ..spinning }, &[5]).runs);
+        let ambiguous = compare(&a, &both);
+        assert!(matches!(ambiguous, Err(CompareError::Counterparts { count: 2, .. })));
+    }
+
+    #[test]
+    fn fault_k3_different_placements_are_not_compared() {
+        let a = results(&natural(), &[100, 110]);
+        let mut b = a.clone();
+        for run in &mut b.runs {
+            run.placement = Some(Placement { before_ns: 500.0, after_ns: 510.0 });
+        }
+        assert!(matches!(compare(&a, &b), Err(CompareError::Placement { .. })));
+    }
+
+    #[test]
+    fn intervals_tell_a_difference_from_chance() {
+        let noisy_a = results(&natural(), &[100, 140, 80, 120, 90]);
+        let noisy_b = results(&natural(), &[110, 130, 85, 125, 95]);
+        let chance = &compare(&noisy_a, &noisy_b).unwrap()[0];
+        assert!(!chance.is_significant(), "{chance:?}");
+        let faster = results(&natural(), &[300, 310, 305, 299, 320]);
+        let difference = &compare(&noisy_a, &faster).unwrap()[0];
+        assert!(difference.is_significant());
+        let Interval { low, high } = difference.interval.unwrap();
+        assert!((1.9..3.1).contains(&low) && (3.0..4.1).contains(&high), "{low} {high}");
+        let same = &compare(&noisy_a, &noisy_a).unwrap()[0];
+        assert!(!same.is_significant());
+        let single = results(&natural(), &[100]);
+        assert_eq!(compare(&single, &faster).unwrap()[0].interval, None);
+        assert!(describe(&compare(&noisy_a, &faster).unwrap()).contains("differs"));
+    }
+}

@@ -1,0 +1,438 @@
+//! Runs to numbers: one cell per configuration and placement of the cores.
+//!
+//! A run's number comes from all its clients over one interval; a cell's number is the median of its
+//! runs, with the smallest and the largest. Runs are never left out.
+
+use std::collections::BTreeMap;
+
+use bench::{regime::Regime, stats::Summary};
+
+use super::{Latency, Measured, Results, RunRecord, SideRecord};
+use crate::{
+    backend::{Counters, Failure, Kind, Switches},
+    job::{Config, Pin},
+    workload::{ClientKind, Verify, Workload},
+};
+
+/// Latencies over the runs of a cell, in ns.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LatencySummary {
+    /// Of the runs' medians.
+    pub p50: Summary,
+    /// Of their 90th percentiles.
+    pub p90: Summary,
+    /// Of their 99th percentiles.
+    pub p99: Summary,
+    /// Of their 99.9th percentiles.
+    pub p999: Summary,
+    /// Of their longest.
+    pub max: Summary,
+}
+
+impl LatencySummary {
+    /// Names and values, for tables.
+    #[must_use]
+    pub fn named(&self) -> [(&'static str, Summary); 5] {
+        let Self { p50, p90, p99, p999, max } = *self;
+        [("p50", p50), ("p90", p90), ("p99", p99), ("p99.9", p999), ("max", max)]
+    }
+
+    fn of(latencies: &[Latency]) -> Option<Self> {
+        let histograms = latencies.iter().map(Latency::to_histogram).filter(|h| !h.is_empty());
+        let histograms = histograms.collect::<Vec<_>>();
+        let at = |quantile: f64| {
+            let value = |h: &hdrhistogram::Histogram<u64>| as_f64(h.value_at_quantile(quantile));
+            Summary::of(&histograms.iter().map(value).collect::<Vec<_>>())
+        };
+        Some(Self { p50: at(0.5)?, p90: at(0.9)?, p99: at(0.99)?, p999: at(0.999)?, max: at(1.0)? })
+    }
+}
+
+/// The local, the remote, or all calls of a cell.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SideCell {
+    /// Answers per second.
+    pub rate: Summary,
+    /// `None`: there were no calls.
+    pub latency: Option<LatencySummary>,
+    /// Of all runs together, for the distribution.
+    pub merged: Latency,
+}
+
+/// What is said about one configuration in one placement.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cell {
+    /// Says how it differs from the default: unique in a file, together with the regime.
+    pub name: String,
+    /// What was run.
+    pub config: Config,
+    /// `None`: not known.
+    pub regime: Option<Regime>,
+    /// All calls.
+    pub all: SideCell,
+    /// Calls to the caller's own node.
+    pub local: SideCell,
+    /// Calls to other nodes.
+    pub remote: SideCell,
+    /// Calls without an answer, of all runs together.
+    pub failures: BTreeMap<Failure, u64>,
+    /// CPU time per answer, in ns.
+    pub cpu_per_call_ns: Summary,
+    /// Share of the daemons in it.
+    pub ranks_cpu_share: Summary,
+    /// From the scheduled begin to the first call of the last client, at most, in ns.
+    pub start_skew_ns: u64,
+    /// The slowest client's answers over the fastest's, at worst.
+    pub fairness: f64,
+    /// Of daemons and clients, all runs together.
+    pub counters: Counters,
+    /// The run in the middle, for plots over time.
+    pub typical: Measured,
+    /// The cell that it is compared with, and its rate over that one's.
+    pub versus: Option<(String, f64)>,
+}
+
+/// Reduces a file. Cells come in the order in which their first runs were made.
+#[must_use]
+pub fn reduce(results: &Results) -> Vec<Cell> {
+    let mut groups = Vec::<(&Config, Option<Regime>, Vec<&RunRecord>)>::new();
+    for run in &results.runs {
+        let regime = run.placement.map(|placement| placement.regime());
+        let is_same =
+            |group: &&mut (&Config, Option<Regime>, _)| group.0 == &run.config && group.1 == regime;
+        match groups.iter_mut().find(is_same) {
+            Some(group) => group.2.push(run),
+            None => groups.push((&run.config, regime, vec![run])),
+        }
+    }
+    let cells = groups.into_iter().filter_map(|(config, regime, runs)| cell(config, regime, &runs));
+    let cells = cells.collect::<Vec<_>>();
+    let versus = cells.iter().map(|cell| versus(cell, &cells)).collect::<Vec<_>>();
+    cells.into_iter().zip(versus).map(|(cell, versus)| Cell { versus, ..cell }).collect()
+}
+
+/// `None`: no runs.
+fn cell(config: &Config, regime: Option<Regime>, runs: &[&RunRecord]) -> Option<Cell> {
+    let measured = runs.iter().map(|run| &run.measured).collect::<Vec<_>>();
+    let summary = |of: &dyn Fn(&Measured) -> f64| {
+        Summary::of(&measured.iter().map(|measured| of(measured)).collect::<Vec<_>>())
+    };
+    let mut failures = BTreeMap::new();
+    let mut counters = Counters::default();
+    for measured in &measured {
+        for (&failure, count) in &measured.failures {
+            *failures.entry(failure).or_default() += count;
+        }
+        counters.add(&measured.rank_counters);
+        counters
+            .add(&Counters { batch_sizes: BTreeMap::new(), ..measured.client_counters.clone() });
+    }
+    let rate = summary(&Measured::rate)?;
+    let distance = |measured: &&&Measured| (measured.rate() - rate.median).abs();
+    let typical = measured.iter().min_by(|a, b| distance(a).total_cmp(&distance(b)))?;
+    Some(Cell {
+        name: name_of(config),
+        config: config.clone(),
+        regime,
+        all: side(&measured, &|m| SideRecord {
+            completed: m.completed(),
+            latency: m.local.latency.merged(&m.remote.latency),
+        })?,
+        local: side(&measured, &|m| m.local.clone())?,
+        remote: side(&measured, &|m| m.remote.clone())?,
+        failures,
+        cpu_per_call_ns: summary(&Measured::cpu_per_call_ns)?,
+        ranks_cpu_share: summary(&ranks_cpu_share)?,
+        start_skew_ns: measured.iter().map(|m| m.start_skew_ns).max()?,
+        fairness: summary(&fairness)?.min,
+        counters,
+        typical: (*typical).clone(),
+        versus: None,
+    })
+}
+
+fn side(runs: &[&Measured], of: &dyn Fn(&Measured) -> SideRecord) -> Option<SideCell> {
+    let sides = runs.iter().map(|measured| of(measured)).collect::<Vec<_>>();
+    let rates = sides.iter().zip(runs).map(|(side, measured)| measured.rate_of(side.completed));
+    let latencies = sides.iter().map(|side| side.latency.clone()).collect::<Vec<_>>();
+    let merged = latencies.iter().fold(Latency::default(), |sum, next| sum.merged(next));
+    let latency = LatencySummary::of(&latencies);
+    Some(SideCell { rate: Summary::of(&rates.collect::<Vec<_>>())?, latency, merged })
+}
+
+fn ranks_cpu_share(measured: &Measured) -> f64 {
+    let total_ns = measured.clients_cpu_ns + measured.ranks_cpu_ns;
+    as_f64(measured.ranks_cpu_ns) / as_f64(total_ns.max(1))
+}
+
+fn fairness(measured: &Measured) -> f64 {
+    let slowest = measured.per_client.iter().min().copied().unwrap_or(0);
+    let fastest = measured.per_client.iter().max().copied().unwrap_or(0);
+    as_f64(slowest) / as_f64(fastest.max(1))
+}
+
+/// TCP with the same workload, in the same placement; a placement that changed compares with nothing.
+fn versus(cell: &Cell, cells: &[Cell]) -> Option<(String, f64)> {
+    if cell.config.backend == Kind::Tcp || cell.regime == Some(Regime::Mixed) {
+        return None;
+    }
+    let is_floor = |other: &&Cell| {
+        let Config { backend, workload, .. } = &other.config;
+        *backend == Kind::Tcp && *workload == cell.config.workload && other.regime == cell.regime
+    };
+    let floor = cells.iter().find(is_floor)?;
+    Some((floor.name.clone(), cell.all.rate.median / floor.all.rate.median))
+}
+
+/// `tcp/2x4/qd4/natural`, and whatever differs from the default.
+#[must_use]
+pub fn name_of(config: &Config) -> String {
+    let Workload { ranks, clients_per_rank, queue_depth, locality, .. } = &config.workload;
+    let mut parts = vec![
+        config.backend.to_string(),
+        format!("{ranks}x{clients_per_rank}"),
+        format!("qd{queue_depth}"),
+        locality.to_string(),
+    ];
+    parts.extend(system_parts(config));
+    parts.extend(workload_parts(&config.workload));
+    parts.join("/")
+}
+
+/// How a configuration's system differs from the backend's default.
+pub(crate) fn system_parts(config: &Config) -> Vec<String> {
+    let Config { backend, wait, pin, nic, switches, .. } = config;
+    let mut parts = Vec::new();
+    let mut add = |is_different: bool, part: String| {
+        if is_different {
+            parts.push(part);
+        }
+    };
+    add(*wait != backend.default_wait(), format!("wait={wait}"));
+    let defaults = Switches::resolve(backend.name(), backend.switches(), &BTreeMap::new());
+    for (switch, value) in switches.iter() {
+        let is_default = defaults.as_ref().is_ok_and(|all| all.value(switch) == value);
+        add(!is_default, format!("{switch}={value}"));
+    }
+    add(*pin != Pin::Node, format!("pin={pin}"));
+    add(!matches!(nic.as_str(), "none" | "soft"), format!("nic={nic}"));
+    parts
+}
+
+/// How a workload differs from the default, beside ranks, clients, queue depth and locality.
+pub(crate) fn workload_parts(w: &Workload) -> Vec<String> {
+    let default = Workload::default();
+    let mut parts = Vec::new();
+    let mut add = |is_different: bool, part: String| {
+        if is_different {
+            parts.push(part);
+        }
+    };
+    add(w.daemon_threads != default.daemon_threads, format!("threads{}", w.daemon_threads));
+    add(w.client_kind == ClientKind::Thread, "client-threads".to_owned());
+    add(w.mix != default.mix, format!("get{}", w.mix));
+    add(w.popularity != default.popularity, w.popularity.to_string());
+    add(w.value_size != default.value_size, format!("{}B", w.value_size));
+    add(w.keys != default.keys, format!("{}keys", w.keys));
+    add(w.pace != default.pace, w.pace.to_string());
+    add(w.warm_up_ms != default.warm_up_ms, format!("warm-up{}ms", w.warm_up_ms));
+    add(w.duration_ms != default.duration_ms, format!("{}ms", w.duration_ms));
+    add(w.timeout_ms != default.timeout_ms, format!("timeout{}ms", w.timeout_ms));
+    add(w.seed != default.seed, format!("seed{}", w.seed));
+    add(w.verify == Verify::Full, "verify=full".to_owned());
+    parts
+}
+
+pub(super) fn as_f64(count: u64) -> f64 {
+    count as f64
+}
+
+/// Synthetic results with known answers.
+#[cfg(test)]
+pub(crate) mod samples {
+    use super::*;
+    use crate::{
+        backend::Wait,
+        drive::latency_histogram,
+        result::{FORMAT, Header, Placement},
+        workload::Locality,
+    };
+
+    pub(crate) fn header() -> Header {
+        Header {
+            format: FORMAT,
+            bench: "kv".into(),
+            command: "copyrpc bench kv".into(),
+            version: "0.1.0".into(),
+            commit: "abc".into(),
+            profile: "release".into(),
+            cpu: "some <CPU> & more".into(),
+            cores: 2,
+            pinning: "node".into(),
+            kernel: "6.1".into(),
+            nic: "none".into(),
+            date: "2026-01-31T00:00:00Z".into(),
+        }
+    }
+
+    pub(crate) fn config(locality: Locality) -> Config {
+        let kind = Kind::Tcp;
+        Config {
+            backend: kind,
+            wait: kind.default_wait(),
+            pin: Pin::Node,
+            nic: "none".into(),
+            switches: Switches::resolve(kind.name(), kind.switches(), &BTreeMap::new()).unwrap(),
+            workload: Workload { locality, ..Workload::default() },
+        }
+    }
+
+    /// A run of one second; latencies are 1 to 1000 us, scaled.
+    pub(crate) fn run(config: &Config, run: u32, local: u64, remote: u64, scale: u64) -> RunRecord {
+        let mut histogram = latency_histogram();
+        (1..=1000).for_each(|us| histogram.saturating_record(us * 1000 * scale));
+        let side = |completed| SideRecord {
+            completed,
+            latency: if completed > 0 { Latency::from(&histogram) } else { Latency::default() },
+        };
+        let measured = Measured {
+            interval_ns: 1_000_000_000,
+            local: side(local),
+            remote: side(remote),
+            slice_ns: 100_000_000,
+            slices: vec![(local + remote) / 10; 10],
+            outstanding: vec![32; 10],
+            per_client: vec![(local + remote) / 8; 8],
+            calls: local + remote + 100,
+            failures: BTreeMap::from([(Failure::Timeout, 2)]),
+            clients_cpu_ns: 300_000_000,
+            ranks_cpu_ns: 100_000_000,
+            start_skew_ns: 1000 * u64::from(run),
+            ..Measured::default()
+        };
+        let placement = Some(Placement { before_ns: 100.0, after_ns: 110.0 });
+        RunRecord { config: config.clone(), run, placement, measured }
+    }
+
+    /// Two configurations of three runs.
+    pub(crate) fn results() -> Results {
+        let (natural, remote) = (config(Locality::Natural), config(Locality::Remote));
+        let runs = vec![
+            run(&natural, 0, 50_000, 50_000, 1),
+            run(&remote, 0, 0, 80_000, 2),
+            run(&natural, 1, 70_000, 50_000, 2),
+            run(&remote, 1, 0, 60_000, 2),
+            run(&natural, 2, 40_000, 40_000, 3),
+            run(&remote, 2, 0, 70_000, 2),
+        ];
+        Results { header: header(), runs }
+    }
+
+    pub(crate) fn other_wait(config: &Config) -> Config {
+        Config { wait: Wait::Spin, ..config.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::{
+        backend::Wait,
+        result::Placement,
+        workload::{Locality, Mix, Pace, Popularity, ValueSize},
+    };
+
+    fn is(summary: Summary, median: f64, min: f64, max: f64, runs: usize) -> bool {
+        let near = |a: f64, b: f64| (a - b).abs() <= b * 0.001; // three digits of the histogram
+        near(summary.median, median)
+            && near(summary.min, min)
+            && near(summary.max, max)
+            && summary.runs == runs
+    }
+
+    #[test]
+    fn fault_k2_synthetic_runs_reduce_to_known_numbers() {
+        let cells = reduce(&samples::results());
+        assert_eq!(cells.len(), 2);
+        let natural = &cells[0];
+        assert_eq!(natural.name, "tcp/2x4/qd4/natural");
+        assert!(is(natural.all.rate, 100_000.0, 80_000.0, 120_000.0, 3), "{:?}", natural.all.rate);
+        assert!(is(natural.local.rate, 50_000.0, 40_000.0, 70_000.0, 3));
+        assert!(is(natural.remote.rate, 50_000.0, 40_000.0, 50_000.0, 3));
+        let latency = natural.all.latency.unwrap();
+        assert!(is(latency.p50, 1_000e3, 500e3, 1_500e3, 3), "{latency:?}");
+        assert!(is(latency.p90, 1_800e3, 900e3, 2_700e3, 3));
+        assert!(is(latency.p99, 1_980e3, 990e3, 2_970e3, 3));
+        assert!(is(latency.p999, 1_998e3, 999e3, 2_997e3, 3));
+        assert!(is(latency.max, 2_000e3, 1_000e3, 3_000e3, 3));
+        assert!(is(natural.cpu_per_call_ns, 4000.0, 400.0e6 / 120e3, 5000.0, 3));
+        assert!(is(natural.ranks_cpu_share, 0.25, 0.25, 0.25, 3));
+        assert_eq!(natural.failures[&Failure::Timeout], 6, "errors are never dropped");
+        assert_eq!(natural.start_skew_ns, 2000, "the barrier's skew is recorded");
+        assert_eq!(natural.typical.completed(), 100_000);
+        let remote = &cells[1];
+        assert!(remote.local.latency.is_none(), "no local calls, no local latency");
+        assert!(is(remote.remote.rate, 70_000.0, 60_000.0, 80_000.0, 3));
+    }
+
+    /// Means of instantaneous rates are biased: the rate is answers over time.
+    #[test]
+    fn pitfall_28_the_rate_is_answers_over_time_and_no_slice_is_left_out() {
+        let config = samples::config(Locality::Natural);
+        let mut run = samples::run(&config, 0, 100, 0, 1);
+        run.measured.slices = vec![90, 10, 0, 0, 0, 0, 0, 0, 0, 0];
+        let results = Results { header: samples::header(), runs: vec![run] };
+        assert!(is(reduce(&results)[0].all.rate, 100.0, 100.0, 100.0, 1));
+    }
+
+    #[test]
+    fn placements_are_not_mixed() {
+        let config = samples::config(Locality::Natural);
+        let at = |number, ns| {
+            let placement = Some(Placement { before_ns: ns, after_ns: ns });
+            RunRecord { placement, ..samples::run(&config, number, 10, 10, 1) }
+        };
+        let runs = vec![at(0, 100.0), at(1, 500.0), at(2, 100.0)];
+        let cells = reduce(&Results { header: samples::header(), runs });
+        let regimes =
+            cells.iter().map(|cell| (cell.regime, cell.all.rate.runs)).collect::<Vec<_>>();
+        assert_eq!(regimes, [(Some(Regime::Near), 2), (Some(Regime::Far), 1)]);
+    }
+
+    #[test]
+    fn pitfall_30_no_two_configurations_share_a_name() {
+        let base = samples::config(Locality::Natural);
+        let w = || base.workload.clone();
+        let with = |workload| Config { workload, ..base.clone() };
+        let given = BTreeMap::from([("nodelay".to_owned(), "off".to_owned())]);
+        let kind = Kind::Tcp;
+        let switches = Switches::resolve(kind.name(), kind.switches(), &given).unwrap();
+        let configs = [
+            base.clone(),
+            Config { wait: Wait::Spin, ..base.clone() },
+            Config { pin: Pin::None, ..base.clone() },
+            Config { nic: "mlx5_0".into(), ..base.clone() },
+            Config { switches, ..base.clone() },
+            with(Workload { ranks: 3, ..w() }),
+            with(Workload { daemon_threads: 2, ..w() }),
+            with(Workload { clients_per_rank: 2, ..w() }),
+            with(Workload { client_kind: ClientKind::Thread, ..w() }),
+            with(Workload { queue_depth: 1, ..w() }),
+            with(Workload { keys: 7, ..w() }),
+            with(Workload { mix: Mix { get: 50, delete: 0, cas: 0 }, ..w() }),
+            with(Workload { popularity: Popularity::Uniform, ..w() }),
+            with(Workload { locality: Locality::Remote, ..w() }),
+            with(Workload { value_size: ValueSize { min_bytes: 24, max_bytes: 64 }, ..w() }),
+            with(Workload { pace: Pace::Open(1000), ..w() }),
+            with(Workload { warm_up_ms: 1, ..w() }),
+            with(Workload { duration_ms: 1, ..w() }),
+            with(Workload { timeout_ms: 1, ..w() }),
+            with(Workload { seed: 2, ..w() }),
+            with(Workload { verify: Verify::Full, ..w() }),
+        ];
+        let names = configs.iter().map(name_of).collect::<BTreeSet<_>>();
+        assert_eq!(names.len(), configs.len(), "{names:#?}");
+    }
+}

@@ -1,0 +1,162 @@
+//! The table for people.
+
+use std::io::{self, Write};
+
+use bench::{regime::Regime, stats::Summary};
+use comfy_table::{CellAlignment, LineStyle, Table, presets};
+
+use super::{Cell, Header, LatencySummary, Results, SideCell, cells::regime_name, reduce};
+
+const HEADINGS: [&str; 12] = [
+    "cell",
+    "calls",
+    "k/s",
+    "spread",
+    "p50 µs",
+    "p90",
+    "p99",
+    "p99.9",
+    "max",
+    "cpu ns/call",
+    "errors",
+    "vs tcp",
+];
+
+/// Writes circumstances, one table per regime, and what else must be known.
+///
+/// # Errors
+///
+/// Of `to`.
+pub fn write_table(results: &Results, to: &mut impl Write) -> io::Result<()> {
+    let Header { cpu, cores, pinning, kernel, nic, commit, profile, date, .. } = &results.header;
+    let cells = reduce(results);
+    writeln!(to, "kv: {cpu}, {cores} cores, NIC {nic}, pinning {pinning}")?;
+    writeln!(to, "kernel {kernel}, commit {commit}, {profile} build, {date}")?;
+    for regime in [Some(Regime::Near), Some(Regime::Far), Some(Regime::Mixed), None] {
+        let rows = cells.iter().filter(|cell| cell.regime == regime).collect::<Vec<_>>();
+        if let Some(first) = rows.first() {
+            writeln!(to, "\nregime: {}\n{}", regime_name(first), table(&rows).trim_fmt())?;
+        }
+    }
+    writeln!(to)?;
+    notes(&cells).iter().try_for_each(|note| writeln!(to, "{note}"))
+}
+
+fn table(cells: &[&Cell]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING.header_separator(LineStyle::none().fill('-')));
+    table.set_header(HEADINGS);
+    for cell in cells {
+        let sides = [("all", &cell.all), ("local", &cell.local), ("remote", &cell.remote)];
+        let used = sides.into_iter().filter(|(_, side)| side.latency.is_some());
+        // If all calls are local or all are remote, that line says the same as the first.
+        let used = used.collect::<Vec<_>>();
+        let used = if used.len() == 2 { &used[1..] } else { &used[..] };
+        for (index, (calls, side)) in used.iter().enumerate() {
+            table.add_row(line(cell, calls, side, index == 0));
+        }
+        if used.is_empty() {
+            table.add_row(line(cell, "none", &cell.all, true));
+        }
+    }
+    for column in 2..HEADINGS.len() {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table
+}
+
+fn line(cell: &Cell, calls: &str, side: &SideCell, is_first: bool) -> Vec<String> {
+    let mut line = vec![
+        if is_first { cell.name.clone() } else { String::new() },
+        calls.to_owned(),
+        number(side.rate.median / 1e3),
+        spread(side.rate),
+    ];
+    match &side.latency {
+        Some(latency) => line.extend(latency_fields(latency)),
+        None => line.extend([const { String::new() }; 5]),
+    }
+    line.extend(if is_first {
+        let errors = cell.failures.values().sum::<u64>();
+        let versus = cell.versus.as_ref().map(|(_, ratio)| format!("{ratio:.2}"));
+        [number(cell.cpu_per_call_ns.median), errors.to_string(), versus.unwrap_or_default()]
+    } else {
+        [const { String::new() }; 3]
+    });
+    line
+}
+
+fn latency_fields(latency: &LatencySummary) -> [String; 5] {
+    latency.named().map(|(_, summary)| number(summary.median / 1e3))
+}
+
+/// Smallest to largest; nothing if there is one run only.
+fn spread(summary: Summary) -> String {
+    if summary.runs < 2 {
+        return "1 run".to_owned();
+    }
+    format!("{}–{}", number(summary.min / 1e3), number(summary.max / 1e3))
+}
+
+/// What the numbers alone do not tell.
+fn notes(cells: &[Cell]) -> Vec<String> {
+    let mut notes = vec![
+        "every answer was checked; medians over runs, spread is smallest to largest".to_owned(),
+    ];
+    let skew_ns = cells.iter().map(|cell| cell.start_skew_ns).max().unwrap_or(0);
+    notes.push(format!("clients started within {} µs of each other", skew_ns / 1000));
+    for cell in cells {
+        for (failure, count) in &cell.failures {
+            notes.push(format!("{}: {count} calls ended with: {}", cell.name, failure.name()));
+        }
+        if let Some(report) = &cell.typical.linearizable {
+            notes.push(format!(
+                "{}: linearizable: {} keys, {} operations, {} of unknown outcome, {} on one key",
+                cell.name, report.keys, report.known, report.unknown, report.busiest
+            ));
+        }
+        if cell.fairness < 0.5 {
+            let share = cell.fairness;
+            notes.push(format!("{}: the slowest client got {share:.2} of the fastest", cell.name));
+        }
+    }
+    notes
+}
+
+/// Three digits or more.
+pub(crate) fn number(value: f64) -> String {
+    match value {
+        v if v < 10.0 => format!("{v:.2}"),
+        v if v < 1000.0 => format!("{v:.1}"),
+        v => format!("{v:.0}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::result::samples;
+
+    #[test]
+    fn the_table_says_all_that_was_asked_for() {
+        let mut bytes = Vec::new();
+        write_table(&samples::results(), &mut bytes).unwrap();
+        let text = String::from_utf8(bytes).unwrap();
+        for expected in [
+            "tcp/2x4/qd4/natural",
+            "regime: near",
+            "local",
+            "remote",
+            "100.0",
+            "80.0–120.0",
+            "p99.9",
+            "ended with: timeout",
+            "commit abc",
+            "within 2 µs",
+        ] {
+            assert!(text.contains(expected), "{expected:?} in\n{text}");
+        }
+    }
+}

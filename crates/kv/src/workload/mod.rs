@@ -1,0 +1,290 @@
+//! What is asked of the store: everything that two results must share to be compared.
+
+mod arrivals;
+mod ops;
+mod parse;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+pub use arrivals::Arrivals;
+pub use ops::{Op, OpStream};
+pub use parse::ParseError;
+
+use crate::{codec, place::Topology, rng::Rng};
+
+/// Clients of a job, at most: their ids are 16 bits, and so are those of shards.
+const CLIENTS_MAX: u32 = 4096;
+/// Longest run, warm-up included: histories and histograms are sized for it.
+const RUN_MS_MAX: u64 = 3_600_000;
+
+/// A workload. The same one with the same seed asks for the same operations.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Workload {
+    /// Nodes, each with one daemon process.
+    pub ranks: u16,
+    /// Threads of each daemon.
+    pub daemon_threads: u16,
+    /// Clients on each node.
+    pub clients_per_rank: u16,
+    /// What a client is.
+    pub client_kind: ClientKind,
+    /// Calls that a client has outstanding, at most.
+    pub queue_depth: u32,
+    /// Keys of the whole store.
+    pub keys: u64,
+    /// What is done to them.
+    pub mix: Mix,
+    /// Which of them.
+    pub popularity: Popularity,
+    /// On which node they live, seen from the client.
+    pub locality: Locality,
+    /// How long values are.
+    pub value_size: ValueSize,
+    /// When the next call is due.
+    pub pace: Pace,
+    /// Before anything is measured.
+    pub warm_up_ms: u64,
+    /// The measured interval.
+    pub duration_ms: u64,
+    /// A call without an answer after this is given up.
+    pub timeout_ms: u64,
+    /// Of all random numbers.
+    pub seed: u64,
+    /// How much is checked.
+    pub verify: Verify,
+}
+
+/// What a client is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ClientKind {
+    /// A process of its own.
+    Process,
+    /// A thread of its node's one client process.
+    Thread,
+}
+
+/// Shares of the operations, in per cent; the rest are PUTs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mix {
+    /// GETs.
+    pub get: u8,
+    /// DELETEs.
+    pub delete: u8,
+    /// CASes.
+    pub cas: u8,
+}
+
+/// How often a key is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Popularity {
+    /// All alike.
+    Uniform,
+    /// By Zipf's law, with this exponent.
+    Zipf(f64),
+}
+
+/// Where the keys of a client's calls live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Locality {
+    /// Wherever the hash puts them: of n ranks, one call in n is local.
+    Natural,
+    /// All on the client's own node.
+    Local,
+    /// All on other nodes.
+    Remote,
+}
+
+/// Length of values, uniform between two bounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ValueSize {
+    /// Shortest.
+    pub min_bytes: usize,
+    /// Longest.
+    pub max_bytes: usize,
+}
+
+impl ValueSize {
+    /// One length.
+    #[inline]
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "below a length in bytes")]
+    pub fn draw(&self, rng: &mut Rng) -> usize {
+        if self.min_bytes == self.max_bytes {
+            return self.min_bytes;
+        }
+        self.min_bytes + rng.below((self.max_bytes - self.min_bytes) as u64 + 1) as usize
+    }
+}
+
+/// When a client makes its next call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Pace {
+    /// As soon as the queue depth allows it.
+    Closed,
+    /// At times fixed in advance, at this rate of all clients together, whether or not earlier calls
+    /// are answered. Latency counts from the time fixed.
+    Open(u64),
+}
+
+/// How much is checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verify {
+    /// Every byte of every answer, by the client that asked.
+    Answers,
+    /// Also that the history of each key is linearizable.
+    Full,
+}
+
+/// A workload that makes no sense.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{name} = {value} makes no sense: {reason}")]
+pub struct WorkloadError {
+    /// What is wrong.
+    pub name: &'static str,
+    /// As given.
+    pub value: String,
+    /// Why.
+    pub reason: String,
+}
+
+impl Workload {
+    /// How many there are of everything.
+    #[must_use]
+    pub fn topology(&self) -> Topology {
+        let Self { ranks, daemon_threads, clients_per_rank, keys, .. } = *self;
+        Topology { ranks, daemon_threads, clients_per_rank, keys }
+    }
+
+    /// Refuses what cannot be run.
+    ///
+    /// # Errors
+    ///
+    /// The first thing that is wrong.
+    pub fn validate(&self) -> Result<(), WorkloadError> {
+        let wrong = |name, value: &dyn ToString, reason: &str| {
+            Err(WorkloadError { name, value: value.to_string(), reason: reason.to_owned() })
+        };
+        let clients = u32::from(self.ranks) * u32::from(self.clients_per_rank);
+        let shards = u32::from(self.ranks) * u32::from(self.daemon_threads);
+        let ValueSize { min_bytes, max_bytes } = self.value_size;
+        let shares = [self.mix.get, self.mix.delete, self.mix.cas].map(u32::from);
+        match self {
+            _ if !(1..=CLIENTS_MAX).contains(&clients) => {
+                wrong("clients", &clients, "there must be 1 to 4096 of all ranks together")
+            }
+            _ if !(1..=CLIENTS_MAX).contains(&shards) => {
+                wrong("daemon-threads", &shards, "there must be 1 to 4096 of all ranks together")
+            }
+            _ if !(1..=1 << 16).contains(&self.queue_depth) => {
+                wrong("qd", &self.queue_depth, "it must be 1 to 65536")
+            }
+            _ if !(u64::from(shards)..=1 << 32).contains(&self.keys) => {
+                wrong("keys", &self.keys, "every daemon thread needs one, and 2^32 is the most")
+            }
+            _ if shares.iter().sum::<u32>() > 100 => {
+                wrong("get + delete + cas", &shares.iter().sum::<u32>(), "it exceeds 100 %")
+            }
+            _ if self.locality == Locality::Remote && self.ranks == 1 => {
+                wrong("locality", &"remote", "one rank has nobody to call; use --ranks 2")
+            }
+            _ if min_bytes < codec::value::VALUE_BYTES_MIN
+                || max_bytes > codec::VALUE_BYTES_MAX =>
+            {
+                let sizes = format!("{min_bytes}-{max_bytes}");
+                wrong("value-size", &sizes, "24 B hold key, version and check; 1 MiB is the most")
+            }
+            _ if min_bytes > max_bytes => wrong("value-size", &min_bytes, "it exceeds the maximum"),
+            Self { popularity: Popularity::Zipf(e), .. } if !(*e > 0.0 && *e <= 10.0) => {
+                wrong("zipf", e, "the exponent must be above 0 and at most 10")
+            }
+            Self { pace: Pace::Open(0), .. } => wrong("rate", &0, "it must be positive"),
+            _ if self.duration_ms == 0 || self.warm_up_ms + self.duration_ms > RUN_MS_MAX => {
+                wrong("duration", &self.duration_ms, "it must be 1 ms to 1 h, warm-up included")
+            }
+            _ if self.timeout_ms == 0 || self.timeout_ms > RUN_MS_MAX => {
+                wrong("timeout", &self.timeout_ms, "it must be 1 ms to 1 h")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The first respect in which two workloads differ: its name and both values.
+    #[must_use]
+    pub fn first_difference(&self, other: &Self) -> Option<(String, String, String)> {
+        let fields = |workload: &Self| match serde_json::to_value(workload) {
+            Ok(Value::Object(fields)) => fields,
+            _ => serde_json::Map::new(), // a struct is an object
+        };
+        let theirs = fields(other);
+        fields(self).into_iter().find_map(|(name, ours)| {
+            let theirs = theirs.get(&name).cloned().unwrap_or_default();
+            (ours != theirs).then(|| (name, ours.to_string(), theirs.to_string()))
+        })
+    }
+}
+
+impl Default for Workload {
+    /// Two nodes with four client processes each; YCSB's mix B with small values.
+    fn default() -> Self {
+        Self {
+            ranks: 2,
+            daemon_threads: 1,
+            clients_per_rank: 4,
+            client_kind: ClientKind::Process,
+            queue_depth: 4,
+            keys: 100_000,
+            mix: Mix { get: 95, delete: 0, cas: 0 },
+            popularity: Popularity::Zipf(0.99),
+            locality: Locality::Natural,
+            value_size: ValueSize { min_bytes: 64, max_bytes: 64 },
+            pace: Pace::Closed,
+            warm_up_ms: 300,
+            duration_ms: 1000,
+            timeout_ms: 5000,
+            seed: 1,
+            verify: Verify::Answers,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_makes_sense_and_nonsense_is_named() {
+        let default = Workload::default();
+        assert_eq!(default.validate(), Ok(()));
+        let wrong = |workload: Workload| workload.validate().unwrap_err().name;
+        let base = || default.clone();
+        assert_eq!(wrong(Workload { ranks: 0, ..base() }), "clients");
+        assert_eq!(wrong(Workload { queue_depth: 0, ..base() }), "qd");
+        assert_eq!(wrong(Workload { keys: 1, ..base() }), "keys");
+        let mix = Mix { get: 90, delete: 10, cas: 1 };
+        assert_eq!(wrong(Workload { mix, ..base() }), "get + delete + cas");
+        let remote = Workload { ranks: 1, locality: Locality::Remote, ..base() };
+        assert_eq!(wrong(remote), "locality");
+        let value_size = ValueSize { min_bytes: 8, max_bytes: 8 };
+        assert_eq!(wrong(Workload { value_size, ..base() }), "value-size");
+        assert_eq!(wrong(Workload { pace: Pace::Open(0), ..base() }), "rate");
+        let popularity = Popularity::Zipf(f64::NAN);
+        assert_eq!(wrong(Workload { popularity, ..base() }), "zipf");
+        assert_eq!(wrong(Workload { duration_ms: 0, ..base() }), "duration");
+        assert_eq!(wrong(Workload { timeout_ms: 0, ..base() }), "timeout");
+    }
+
+    #[test]
+    fn a_difference_is_named_with_both_values() {
+        let default = Workload::default();
+        assert_eq!(default.first_difference(&default), None);
+        let other = Workload { seed: 2, ..default.clone() };
+        let difference = default.first_difference(&other);
+        assert_eq!(difference, Some(("seed".to_owned(), "1".to_owned(), "2".to_owned())));
+    }
+}

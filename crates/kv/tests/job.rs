@@ -1,0 +1,242 @@
+//! Real processes. Without the usual harness, because this program must be able to run itself as the
+//! other processes of a job.
+
+use std::{
+    env, fs, io,
+    path::Path,
+    process::{self, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use kv::{
+    backend::{Kind, Wait},
+    grid::Axes,
+    job::{self, Config, JobError, Launcher, Live},
+    result::Measured,
+    workload::{ClientKind, Locality, Mix, Pace, ValueSize, Verify, Workload},
+};
+
+const CHILD: &str = "child";
+const CRASHING_CHILD: &str = "crashing-child";
+const STUCK_CHILD: &str = "stuck-child";
+const COORDINATOR: &str = "coordinator";
+/// Longest wait for something that happens at once, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn main() {
+    match env::args().nth(1).as_deref() {
+        Some(CHILD) => exit_as(job::child()),
+        Some(CRASHING_CHILD) => crash_soon(),
+        Some(STUCK_CHILD) => thread::sleep(PATIENCE),
+        Some(COORDINATOR) => coordinate(),
+        _ => tests(),
+    }
+}
+
+fn tests() {
+    all_clients_count_and_every_call_is_answered();
+    threads_can_be_clients_and_daemons_can_have_several();
+    direct_calls_go_over_the_software_nic();
+    fault_k1_full_verification_judges_a_real_history();
+    every_way_to_wait_works();
+    an_open_loop_keeps_its_rate();
+    a_crashed_rank_is_named_with_its_last_words();
+    fault_a_program_that_is_no_child_is_an_error_not_a_hang();
+    a_stuck_process_is_named_when_patience_ends();
+    children_die_with_the_coordinator();
+    println!("job: ok");
+}
+
+fn exit_as<E: std::fmt::Display>(result: Result<(), E>) {
+    if let Err(error) = result {
+        eprintln!("{error}");
+        process::exit(1);
+    }
+}
+
+/// A daemon that serves for a while, then says something and dies.
+fn crash_soon() {
+    thread::spawn(|| {
+        thread::sleep(Duration::from_millis(100));
+        eprintln!("out of luck");
+        process::abort();
+    });
+    exit_as(job::child());
+}
+
+fn launcher(role: &str) -> Launcher {
+    Launcher::this_program(role).unwrap()
+}
+
+fn config(workload: Workload) -> Config {
+    let axes = Axes { workload, backends: vec![Kind::Tcp], ..Axes::default() };
+    axes.configs().unwrap().remove(0)
+}
+
+fn quick() -> Workload {
+    Workload {
+        clients_per_rank: 2,
+        keys: 1000,
+        warm_up_ms: 20,
+        duration_ms: 100,
+        ..Workload::default()
+    }
+}
+
+fn run(workload: Workload) -> Measured {
+    job::run(&config(workload), &launcher(CHILD), &mut |_| {}).unwrap()
+}
+
+fn all_clients_count_and_every_call_is_answered() {
+    let mut seen = Vec::new();
+    let live = &mut |live| seen.push(live);
+    let measured = job::run(&config(quick()), &launcher(CHILD), live).unwrap();
+    assert_eq!(measured.per_client.len(), 4);
+    assert!(measured.per_client.iter().all(|&count| count > 0), "{:?}", measured.per_client);
+    assert_eq!(measured.per_client.iter().sum::<u64>(), measured.completed());
+    assert_eq!(measured.slices.iter().sum::<u64>(), measured.completed());
+    assert_eq!(measured.failures.len(), 0);
+    assert_eq!(measured.served, measured.calls, "the daemons served exactly what was asked");
+    assert!(measured.local.completed > 0 && measured.remote.completed > 0);
+    assert!(measured.clients_cpu_ns > 0 && measured.ranks_cpu_ns > 0);
+    assert_eq!(seen[0], Live::Starting);
+    assert!(!measured.rank_counters.batch_sizes.is_empty());
+}
+
+fn threads_can_be_clients_and_daemons_can_have_several() {
+    let measured = run(Workload {
+        client_kind: ClientKind::Thread,
+        daemon_threads: 2,
+        locality: Locality::Remote,
+        value_size: ValueSize { min_bytes: 24, max_bytes: 20_000 },
+        ..quick()
+    });
+    assert!(measured.local.completed == 0 && measured.remote.completed > 0);
+    assert_eq!(measured.per_client.len(), 4);
+}
+
+fn direct_config(workload: Workload, switches: &[(&str, &str)]) -> Config {
+    let switches = switches.iter().map(|&(name, value)| (name.to_owned(), vec![value.to_owned()]));
+    let (backends, switches, nic) = (vec![Kind::Direct], switches.collect(), "soft".to_owned());
+    let axes = Axes { workload, backends, switches, nic, ..Axes::default() };
+    axes.configs().unwrap().remove(0)
+}
+
+fn direct_calls_go_over_the_software_nic() {
+    let workload =
+        Workload { verify: Verify::Full, mix: Mix { get: 50, delete: 5, cas: 10 }, ..quick() };
+    for switches in [&[][..], &[("transport", "dc"), ("flush", "immediate")]] {
+        let config = direct_config(workload.clone(), switches);
+        let measured = job::run(&config, &launcher(CHILD), &mut |_| {}).unwrap();
+        assert!(measured.local.completed > 0 && measured.remote.completed > 0);
+        assert_eq!((measured.failures.len(), measured.served), (0, measured.calls));
+        assert_eq!(measured.linearizable.unwrap().known, measured.calls);
+        assert_eq!(measured.rank_counters.named["daemon messages in"], measured.calls);
+    }
+}
+
+fn fault_k1_full_verification_judges_a_real_history() {
+    let measured = run(Workload {
+        verify: Verify::Full,
+        keys: 50,
+        mix: Mix { get: 40, delete: 10, cas: 20 },
+        ..quick()
+    });
+    let report = measured.linearizable.unwrap();
+    assert_eq!(report.known + report.unknown, measured.calls, "nothing is left out");
+    assert_eq!((report.keys, report.unknown), (50, 0));
+}
+
+fn every_way_to_wait_works() {
+    for wait in Wait::ALL {
+        let workload = Workload { clients_per_rank: 1, duration_ms: 30, ..quick() };
+        let config = Config { wait, ..config(workload) };
+        let measured = job::run(&config, &launcher(CHILD), &mut |_| {}).unwrap();
+        assert!(measured.completed() > 0, "{wait}");
+    }
+}
+
+/// No latency is asserted: only that calls are made when they are due, not when answers come.
+fn an_open_loop_keeps_its_rate() {
+    let measured = run(Workload { pace: Pace::Open(2000), duration_ms: 200, ..quick() });
+    let due =
+        measured.local.latency.to_histogram().len() + measured.remote.latency.to_histogram().len();
+    assert!((300..500).contains(&due), "{due} calls were due");
+}
+
+fn a_crashed_rank_is_named_with_its_last_words() {
+    let workload = Workload { duration_ms: 60_000, ..quick() };
+    let begin = Instant::now();
+    // Every process of this job crashes; whichever is noticed first is named.
+    let error = job::run(&config(workload), &launcher(CRASHING_CHILD), &mut |_| {}).unwrap_err();
+    assert!(begin.elapsed() < PATIENCE, "noticed at once");
+    match &error {
+        JobError::Died { name, status, stderr } => {
+            assert!(name.starts_with("rank ") || name.starts_with("client "), "{name}");
+            assert!(status.contains("killed by signal 6"), "{status}");
+            assert!(stderr.contains("out of luck"), "{stderr}");
+        }
+        other => panic!("{other}"),
+    }
+}
+
+fn fault_a_program_that_is_no_child_is_an_error_not_a_hang() {
+    let wrong = Launcher { program: "true".into(), ..launcher(CHILD) };
+    let error = job::run(&config(quick()), &wrong, &mut |_| {}).unwrap_err();
+    assert!(matches!(error, JobError::Died { .. }), "{error}");
+    let missing = Launcher { program: "no-such-program".into(), ..launcher(CHILD) };
+    let error = job::run(&config(quick()), &missing, &mut |_| {}).unwrap_err();
+    assert!(matches!(error, JobError::Spawn { .. }), "{error}");
+}
+
+fn a_stuck_process_is_named_when_patience_ends() {
+    let impatient = Launcher { patience: Duration::from_millis(200), ..launcher(STUCK_CHILD) };
+    let begin = Instant::now();
+    let error = job::run(&config(quick()), &impatient, &mut |_| {}).unwrap_err();
+    assert!(begin.elapsed() < PATIENCE, "the stuck processes were not waited for");
+    assert!(matches!(error, JobError::Silent { .. }), "{error}");
+    assert!(error.to_string().contains("rank 0, rank 1, client 0 of rank 0"), "{error}");
+}
+
+/// Runs a long job, until killed.
+fn coordinate() {
+    let workload = Workload { duration_ms: 60_000, ..quick() };
+    let mut was_told = false;
+    let ready = &mut |live| {
+        if matches!(live, Live::Running { .. }) && !std::mem::replace(&mut was_told, true) {
+            println!("running");
+        }
+    };
+    exit_as(job::run(&config(workload), &launcher(CHILD), ready).map(drop));
+}
+
+fn children_die_with_the_coordinator() {
+    let program = env::current_exe().unwrap();
+    let mut coordinator =
+        Command::new(program).arg(COORDINATOR).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    let stdout = coordinator.stdout.take().unwrap();
+    io::BufRead::read_line(&mut io::BufReader::new(stdout), &mut line).unwrap();
+    let children = children_of(coordinator.id());
+    assert_eq!(children.len(), 6, "two ranks, four clients");
+    coordinator.kill().unwrap();
+    coordinator.wait().unwrap();
+    let begin = Instant::now();
+    while children.iter().any(|&child| is_alive(child)) {
+        assert!(begin.elapsed() < PATIENCE, "children outlive the coordinator");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn children_of(parent: u32) -> Vec<u32> {
+    let path = format!("/proc/{parent}/task/{parent}/children");
+    let list = fs::read_to_string(path).unwrap();
+    list.split_whitespace().map(|id| id.parse().unwrap()).collect()
+}
+
+/// A zombie is dead.
+fn is_alive(id: u32) -> bool {
+    let path = Path::new("/proc").join(id.to_string()).join("stat");
+    fs::read_to_string(path).is_ok_and(|stat| !stat.contains(") Z "))
+}

@@ -1,0 +1,263 @@
+//! What tells a job from others: its name, which anybody may know, and its secret, which nobody else
+//! does; and proofs that one knows it.
+
+use core::fmt;
+use std::{
+    fs::File,
+    io::{self, Read as _},
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+};
+
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use sha2::Sha256;
+
+use crate::bootstrap::entropy;
+
+/// Longest name of a job.
+pub(crate) const JOB_BYTES_MAX: usize = 48;
+
+/// Bytes of a proof.
+pub(crate) const PROOF_BYTES: usize = 32;
+
+/// Shortest and longest secret that is read from a file.
+const SECRET_BYTES_MIN: usize = 16;
+const SECRET_BYTES_MAX: usize = 4096;
+
+/// Name of a job: 1 to 48 of `A-Z a-z 0-9 - _ .`, not starting with a dot.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct JobId(String);
+
+/// A text that cannot name a job.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{0}` cannot name a job; use 1 to {JOB_BYTES_MAX} of A-Z a-z 0-9 - _ . and do not start with a dot"
+)]
+pub struct JobIdError(String);
+
+impl JobId {
+    /// Checks a name.
+    ///
+    /// # Errors
+    ///
+    /// [`JobIdError`].
+    pub fn new(name: &str) -> Result<Self, JobIdError> {
+        let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+        let fits = (1..=JOB_BYTES_MAX).contains(&name.len());
+        if fits && name.bytes().all(legal) && !name.starts_with('.') {
+            Ok(Self(name.to_owned()))
+        } else {
+            Err(JobIdError(name.chars().take(2 * JOB_BYTES_MAX).collect()))
+        }
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Padded with zeros, as it travels.
+    pub(crate) fn padded(&self) -> [u8; JOB_BYTES_MAX] {
+        let mut padded = [0; JOB_BYTES_MAX];
+        padded[..self.0.len()].copy_from_slice(self.0.as_bytes());
+        padded
+    }
+}
+
+impl fmt::Display for JobId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Why a secret cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum SecretError {
+    /// The file cannot be read.
+    #[error("cannot read the secret in {}: {source}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Others can read it.
+    #[error("{} can be read by other users; run chmod 600 on it", path.display())]
+    NotPrivate {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Too short to keep anybody out, or no secret at all.
+    #[error(
+        "the secret in {} has {len_bytes} B, not {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX}; make one with \
+         head -c 32 /dev/urandom", path.display()
+    )]
+    Length {
+        /// The file.
+        path: PathBuf,
+        /// Its length, if that is not too long.
+        len_bytes: usize,
+    },
+}
+
+/// What only the daemons of one job know. It is never shown.
+#[derive(Clone)]
+pub struct Secret(Box<[u8]>);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+impl Secret {
+    /// Takes it as it is.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Self {
+        Self(bytes.into())
+    }
+
+    /// A new one.
+    #[must_use]
+    pub fn random() -> Self {
+        Self(entropy::nonce().into())
+    }
+
+    /// The bytes, to be handed to other daemons of the job.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// Reads it from a file that only this user can read. A newline at the end does not count.
+    ///
+    /// # Errors
+    ///
+    /// [`SecretError`].
+    pub fn from_file(path: &Path) -> Result<Self, SecretError> {
+        let unreadable = |source| SecretError::Unreadable { path: path.to_owned(), source };
+        let file = File::open(path).map_err(unreadable)?;
+        if file.metadata().map_err(unreadable)?.mode() & 0o077 != 0 {
+            return Err(SecretError::NotPrivate { path: path.to_owned() });
+        }
+        let mut bytes = Vec::new();
+        file.take(SECRET_BYTES_MAX as u64 + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+        if bytes.last() == Some(&b'\n') {
+            bytes.pop();
+        }
+        if (SECRET_BYTES_MIN..=SECRET_BYTES_MAX).contains(&bytes.len()) {
+            Ok(Self(bytes.into()))
+        } else {
+            Err(SecretError::Length { path: path.to_owned(), len_bytes: bytes.len() })
+        }
+    }
+
+    /// Proves knowledge of the secret in one role, about some parts of fixed or stated lengths.
+    pub(crate) fn prove(&self, role: Role, parts: &[&[u8]]) -> Proof {
+        self.mac(role, parts).finalize().into_bytes().into()
+    }
+
+    /// Whether a proof is right, in constant time.
+    pub(crate) fn accepts(&self, role: Role, parts: &[&[u8]], proof: &Proof) -> bool {
+        self.mac(role, parts).verify_slice(proof).is_ok()
+    }
+
+    fn mac(&self, role: Role, parts: &[&[u8]]) -> Hmac<Sha256> {
+        let mac = Hmac::<Sha256>::new_from_slice(&self.0);
+        let mut mac = mac.expect("HMAC takes keys of any length");
+        mac.update(role.label());
+        for part in parts {
+            mac.update(part);
+        }
+        mac
+    }
+}
+
+/// A proof.
+pub(crate) type Proof = [u8; PROOF_BYTES];
+
+/// What a proof is for: one for one purpose is worth nothing for another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// The rendezvous is of this job.
+    Hub,
+    /// So is whoever joins.
+    Join,
+    /// The blob is what the rank sent.
+    Blob,
+    /// The roster is what the rendezvous sent.
+    Roster,
+    /// The file in a shared folder is what the rank wrote.
+    File,
+    /// The datagram is what a daemon sent.
+    Control,
+}
+
+impl Role {
+    /// All of one length, so that none is the start of another.
+    fn label(self) -> &'static [u8; 16] {
+        match self {
+            Self::Hub => b"copyrpc hub   v1",
+            Self::Join => b"copyrpc join  v1",
+            Self::Blob => b"copyrpc blob  v1",
+            Self::Roster => b"copyrpc rosterv1",
+            Self::File => b"copyrpc file  v1",
+            Self::Control => b"copyrpc ctl   v1",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{env, fs, os::unix::fs::PermissionsExt as _, process};
+
+    use super::*;
+
+    #[test]
+    fn names_of_jobs_are_safe_in_paths() {
+        for good in ["a", "slurm-1234.0", "A_b-c.9"] {
+            assert_eq!(JobId::new(good).unwrap().as_str(), good);
+        }
+        for bad in ["", ".", "..", "a/b", "a b", "ü", "\0", &"x".repeat(49)] {
+            assert!(JobId::new(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn the_proof_is_hmac_sha_256() {
+        // RFC 4231, test case 2: key "Jefe", data "what do ya want for nothing?". The label precedes
+        // the data here, so only the length and the sensitivity can be taken from it.
+        let secret = Secret::from_bytes(b"Jefe");
+        let proof = secret.prove(Role::Hub, &[b"what do ya want ", b"for nothing?"]);
+        assert_eq!(proof, secret.prove(Role::Hub, &[b"what do ya want for nothing?"]));
+        assert!(secret.accepts(Role::Hub, &[b"what do ya want for nothing?"], &proof));
+        assert!(!secret.accepts(Role::Join, &[b"what do ya want for nothing?"], &proof));
+        assert!(!secret.accepts(Role::Hub, &[b"what do ya want for nothing!"], &proof));
+        assert!(!Secret::from_bytes(b"jefe").accepts(
+            Role::Hub,
+            &[b"what do ya want for nothing?"],
+            &proof
+        ));
+    }
+
+    #[test]
+    fn a_secret_is_not_shown() {
+        assert_eq!(format!("{:?}", Secret::from_bytes(b"hush")), "Secret(..)");
+    }
+
+    #[test]
+    fn a_file_that_others_can_read_keeps_no_secret() {
+        let path = env::temp_dir().join(format!("copyrpc-secret-{}", process::id()));
+        let read = |text: &str, mode| {
+            fs::write(&path, text).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            Secret::from_file(&path)
+        };
+        assert_eq!(read("sixteen bytes...\n", 0o600).unwrap().as_bytes(), b"sixteen bytes...");
+        assert!(matches!(read("sixteen bytes...", 0o640), Err(SecretError::NotPrivate { .. })));
+        assert!(matches!(read("short", 0o600), Err(SecretError::Length { len_bytes: 5, .. })));
+        fs::remove_file(&path).unwrap();
+        assert!(matches!(Secret::from_file(&path), Err(SecretError::Unreadable { .. })));
+    }
+}

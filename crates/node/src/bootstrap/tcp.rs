@@ -1,0 +1,271 @@
+//! Meeting at the address of rank 0.
+
+use std::{
+    io::{self, ErrorKind, Read, Write as _},
+    net::{TcpListener, TcpStream, ToSocketAddrs as _},
+    thread,
+    time::Duration,
+};
+
+use os::clock;
+use sha2::{Digest as _, Sha256};
+use zerocopy::{FromBytes as _, IntoBytes as _};
+
+use crate::bootstrap::{
+    BLOB_BYTES_MAX, Bootstrap, BootstrapError, HubServer, HubStats, JobId, Place, Secret, entropy,
+    error,
+    frame::{
+        self, CHALLENGE_BYTES, Challenge, HEAD_BYTES, Head, HeadKind, Hello, Join, REASON_BYTES_MAX,
+    },
+    hub::HubConfig,
+    secret::{PROOF_BYTES, Role},
+};
+
+/// Pauses between two attempts to connect: doubled each time.
+const RETRY_MIN: Duration = Duration::from_millis(5);
+const RETRY_MAX: Duration = Duration::from_millis(500);
+
+/// How much longer than the rendezvous a rank waits: the rendezvous knows who is missing.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// How long latecomers are still told that the others gave up.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// Meets at the address of rank 0, which serves it until this is dropped: a rank that was restarted
+/// can come again and gets the blobs of all.
+#[derive(Debug)]
+pub struct Tcp {
+    address: String,
+    job: JobId,
+    secret: Secret,
+    place: Place,
+    timeout: Duration,
+    hub: Option<HubServer>,
+}
+
+impl Tcp {
+    /// Begins to listen at `address`, `HOST:PORT`, if this is rank 0 and nobody else was asked to.
+    ///
+    /// # Errors
+    ///
+    /// [`BootstrapError::Listen`].
+    pub fn new(
+        address: &str,
+        job: JobId,
+        secret: Secret,
+        place: Place,
+        timeout: Duration,
+        handshake_timeout: Duration,
+    ) -> Result<Self, BootstrapError> {
+        let mut tcp = Self::of_hub(address, job, secret, place, timeout);
+        if place.rank() == 0 {
+            let config = HubConfig {
+                job: tcp.job.clone(),
+                secret: tcp.secret.clone(),
+                size: place.size(),
+                handshake_timeout,
+                exchange_timeout: timeout,
+                linger: LINGER,
+            };
+            let hub = TcpListener::bind(address).and_then(|l| HubServer::start(l, config));
+            let hub = hub
+                .map_err(|source| BootstrapError::Listen { address: address.to_owned(), source })?;
+            // With port 0 the kernel chose one.
+            tcp.address = hub.address().to_string();
+            tcp.hub = Some(hub);
+        }
+        Ok(tcp)
+    }
+
+    /// Meets at a rendezvous that somebody else serves, such as the parent of all ranks.
+    #[must_use]
+    pub fn of_hub(
+        address: &str,
+        job: JobId,
+        secret: Secret,
+        place: Place,
+        timeout: Duration,
+    ) -> Self {
+        Self { address: address.to_owned(), job, secret, place, timeout, hub: None }
+    }
+
+    /// Where to meet.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// What came to the rendezvous, if this rank serves it.
+    #[must_use]
+    pub fn hub_stats(&self) -> Option<HubStats> {
+        self.hub.as_ref().map(HubServer::stats)
+    }
+
+    /// Connects, once. What follows may take longer: only the rendezvous knows who is missing.
+    fn connect(&self, deadline_ns: u64) -> Result<Timed, BootstrapError> {
+        let stream = connect_once(&self.address, deadline_ns).map_err(|source| {
+            let (place, address) = (self.place, self.address.clone());
+            BootstrapError::Unreachable { place, address, waited: self.timeout, source }
+        })?;
+        Ok(Timed { stream, deadline_ns: deadline_ns.saturating_add(nanos(GRACE)) })
+    }
+
+    fn lost(&self) -> impl Fn(io::Error) -> BootstrapError + '_ {
+        |source| BootstrapError::Lost { place: self.place, address: self.address.clone(), source }
+    }
+
+    fn foreign(&self, why: &'static str) -> BootstrapError {
+        BootstrapError::Foreign { address: self.address.clone(), job: self.job.to_string(), why }
+    }
+
+    /// Reads a head of the kind that is due; a refusal becomes an error.
+    fn head(&self, stream: &mut Timed, due: HeadKind) -> Result<Head, BootstrapError> {
+        let mut bytes = [0; HEAD_BYTES];
+        stream.read_exact(&mut bytes).map_err(self.lost())?;
+        let head = Head::read_from_bytes(&bytes).map_err(|_| self.foreign("it sends no head"))?;
+        match head.kind() {
+            Some(HeadKind::Refusal) => {
+                let len = (head.len_bytes.get() as usize).min(REASON_BYTES_MAX);
+                let mut reason = vec![0; len];
+                stream.read_exact(&mut reason).map_err(self.lost())?;
+                Err(BootstrapError::Refused {
+                    address: self.address.clone(),
+                    place: self.place,
+                    reason: frame::printable(&reason),
+                })
+            }
+            Some(kind) if kind == due => Ok(head),
+            _ => Err(self.foreign("it speaks another protocol")),
+        }
+    }
+
+    fn join(&self, blob: &[u8], deadline_ns: u64) -> Result<Vec<Vec<u8>>, BootstrapError> {
+        let mut stream = self.connect(deadline_ns)?;
+        let hello = Hello::new(&self.job, self.place, entropy::nonce());
+        stream.write_all(hello.as_bytes()).map_err(self.lost())?;
+        let head = self.head(&mut stream, HeadKind::Challenge)?;
+        if head.len_bytes.get() as usize != CHALLENGE_BYTES {
+            return Err(self.foreign("its challenge has another length"));
+        }
+        let mut bytes = [0; CHALLENGE_BYTES];
+        stream.read_exact(&mut bytes).map_err(self.lost())?;
+        let Challenge { nonce, proof } = Challenge::read_from_bytes(&bytes)
+            .map_err(|_| self.foreign("its challenge has another length"))?;
+        if !self.secret.accepts(Role::Hub, &[hello.as_bytes(), &nonce], &proof) {
+            return Err(self.foreign("it does not know the secret of this job"));
+        }
+        let len = u32::try_from(blob.len()).unwrap_or(u32::MAX);
+        let about = [hello.as_bytes(), &nonce, &len.to_le_bytes()];
+        let proof = self.secret.prove(Role::Join, &about);
+        let mut message =
+            Join { blob_bytes: len.into(), reserved: 0.into(), proof }.as_bytes().to_vec();
+        message.extend_from_slice(blob);
+        message
+            .extend_from_slice(&self.secret.prove(Role::Blob, &[hello.as_bytes(), &nonce, blob]));
+        // A rendezvous that refuses may close before it has read all; its reason can be read still.
+        let sent = stream.write_all(&message).map_err(self.lost());
+        let head = match (sent, self.head(&mut stream, HeadKind::Roster)) {
+            (Err(lost), Err(BootstrapError::Lost { .. })) => return Err(lost),
+            (_, head) => head?,
+        };
+        self.take_roster(&mut stream, head.len_bytes.get(), &[hello.as_bytes(), &nonce])
+    }
+
+    fn take_roster(
+        &self,
+        stream: &mut Timed,
+        len_bytes: u32,
+        about: &[&[u8]; 2],
+    ) -> Result<Vec<Vec<u8>>, BootstrapError> {
+        let len_max =
+            u64::from(self.place.size()) * (BLOB_BYTES_MAX as u64 + 4) + PROOF_BYTES as u64;
+        if u64::from(len_bytes) > len_max {
+            return Err(self.foreign("its roster is too long for the job"));
+        }
+        // It grows with what comes, not with what is announced.
+        let mut body = Vec::new();
+        stream.take(len_bytes.into()).read_to_end(&mut body).map_err(self.lost())?;
+        let changed = || self.foreign("its roster was changed on its way");
+        let start = body.len().checked_sub(PROOF_BYTES).ok_or_else(changed)?;
+        let proof = body[start..].try_into().map_err(|_| changed())?;
+        body.truncate(start);
+        let digest = Sha256::digest(&body);
+        if !self.secret.accepts(Role::Roster, &[about[0], about[1], &digest], &proof) {
+            return Err(changed());
+        }
+        frame::read_roster(&body, self.place.size()).ok_or_else(changed)
+    }
+}
+
+impl Bootstrap for Tcp {
+    fn exchange(&mut self, blob: &[u8]) -> Result<Vec<Vec<u8>>, BootstrapError> {
+        error::check_length(blob)?;
+        let deadline_ns = clock::deadline_ns(self.timeout);
+        let mut pause = RETRY_MIN;
+        loop {
+            let done = self.join(blob, deadline_ns);
+            // Rank 0 does not listen yet, or was overrun by strangers.
+            let is_passing = matches!(
+                done,
+                Err(BootstrapError::Unreachable { .. } | BootstrapError::Lost { .. })
+            );
+            if !is_passing || clock::now_ns().saturating_add(nanos(pause)) >= deadline_ns {
+                return done;
+            }
+            thread::sleep(pause);
+            pause = (2 * pause).min(RETRY_MAX);
+        }
+    }
+}
+
+fn connect_once(address: &str, deadline_ns: u64) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(ErrorKind::NotFound, "the name has no address");
+    for candidate in address.to_socket_addrs()? {
+        let left = left(deadline_ns).max(RETRY_MIN);
+        match TcpStream::connect_timeout(&candidate, left) {
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                return Ok(stream);
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+fn left(deadline_ns: u64) -> Duration {
+    Duration::from_nanos(deadline_ns.saturating_sub(clock::now_ns()))
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// A stream on which everything together ends at a deadline.
+struct Timed {
+    stream: TcpStream,
+    deadline_ns: u64,
+}
+
+impl Timed {
+    fn left(&self) -> io::Result<Duration> {
+        let left = left(self.deadline_ns);
+        if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left) }
+    }
+
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.stream.set_write_timeout(Some(self.left()?))?;
+        self.stream.write_all(bytes)
+    }
+}
+
+impl Read for Timed {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(Some(self.left()?))?;
+        match self.stream.read(buffer) {
+            // A read timeout comes as this.
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Err(ErrorKind::TimedOut.into()),
+            done => done,
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Which peers are connected: what the failure detector says, done.
+//!
+//! Each epoch of a link has its own invitation, queue pair and ring, so what still travels in an
+//! epoch that is over reaches nobody.
+
+use rpc::{Invitation, PeerId, Worker};
+use verbs::Nic;
+
+use crate::{
+    bootstrap::Place,
+    daemon::{
+        control::{Codec, Control, DATAGRAM_BYTES},
+        front::Front,
+        office::Office,
+    },
+    membership::{Detector, DetectorConfig, Event},
+    metrics::Counter,
+};
+
+/// Datagrams taken per look.
+const DATAGRAMS_PER_LOOK: usize = 256;
+
+/// One peer.
+#[derive(Default)]
+struct Link {
+    /// The place that the worker keeps for it in this epoch, and what it must be told.
+    invited: Option<(PeerId, Invitation)>,
+    /// Its epoch and invitation, as it told last.
+    theirs: Option<(u64, Invitation)>,
+}
+
+pub(super) struct Links {
+    place: Place,
+    detector: Detector,
+    codec: Codec,
+    /// By rank.
+    links: Vec<Link>,
+    is_leaving: bool,
+}
+
+impl Links {
+    pub(super) fn new(
+        place: Place,
+        config: DetectorConfig,
+        codec: Codec,
+        epoch: u64,
+        now_ns: u64,
+    ) -> Self {
+        let peers = (0..place.size()).filter(|rank| *rank != place.rank());
+        Self {
+            place,
+            detector: Detector::new(config, epoch, peers, now_ns),
+            codec,
+            links: (0..place.size()).map(|_| Link::default()).collect(),
+            is_leaving: false,
+        }
+    }
+
+    /// Peers that are up.
+    pub(super) fn up(&self) -> usize {
+        self.detector.up()
+    }
+
+    pub(super) fn next_ns(&self) -> Option<u64> {
+        self.detector.poll_timeout()
+    }
+
+    /// Says good-bye.
+    pub(super) fn leave(&mut self, control: &mut impl Control, now_ns: u64) {
+        self.is_leaving = true;
+        self.detector.leave(now_ns);
+        self.send(control);
+    }
+
+    /// Hears, looks at the clock, connects and disconnects, and speaks.
+    pub(super) fn step<N: Nic, F: Front>(
+        &mut self,
+        worker: &mut Worker<N>,
+        office: &mut Office<F>,
+        front: &mut F,
+        control: &mut impl Control,
+        now_ns: u64,
+    ) {
+        for rank in std::mem::take(&mut office.broken) {
+            self.detector.handle_failure(rank, now_ns);
+        }
+        let mut datagrams = 0;
+        let mut buffer = [0; DATAGRAM_BYTES + 1];
+        while datagrams < DATAGRAMS_PER_LOOK
+            && let Some((len, from)) = control.recv(&mut buffer)
+        {
+            datagrams += 1;
+            match self.codec.read(&buffer[..len]) {
+                Some(message) => {
+                    if let (Some(link), Some(invitation)) =
+                        (self.links.get_mut(message.from as usize), message.invitation)
+                        && link.theirs.is_none_or(|(epoch, _)| epoch <= message.heartbeat.epoch)
+                    {
+                        link.theirs = Some((message.heartbeat.epoch, invitation));
+                        control.learn(message.from, from);
+                    }
+                    self.detector.handle_heartbeat(message.from, message.heartbeat, now_ns);
+                    self.apply(worker, office, front, now_ns);
+                }
+                None => office.recorder.add(Counter::Stale, 1),
+            }
+        }
+        self.detector.handle_timeout(now_ns);
+        self.apply(worker, office, front, now_ns);
+        self.invite(worker);
+        let sent = self.send(control);
+        office.recorder.add(Counter::Heartbeats, sent);
+    }
+
+    /// Does what follows from what happened.
+    fn apply<N: Nic, F: Front>(
+        &mut self,
+        worker: &mut Worker<N>,
+        office: &mut Office<F>,
+        front: &mut F,
+        now_ns: u64,
+    ) {
+        while let Some(event) = self.detector.poll_event() {
+            match event {
+                Event::Up { peer, epoch, .. } => {
+                    let link = &mut self.links[peer as usize];
+                    let connected = match (&link.invited, &link.theirs) {
+                        (Some((id, _)), Some((theirs, invitation))) if *theirs == epoch => {
+                            worker.connect(*id, invitation).map(|()| *id)
+                        }
+                        // Without invitation there was no place here; it comes with a new epoch.
+                        _ => Err(rpc::ConnectError::NotInvited),
+                    };
+                    match connected {
+                        Ok(id) => {
+                            tracing::info!(peer, "up");
+                            office.connect(peer, id);
+                            office.recorder.add(Counter::PeersJoined, 1);
+                        }
+                        Err(error) => {
+                            tracing::warn!(peer, %error, "cannot connect");
+                            self.detector.handle_failure(peer, now_ns);
+                        }
+                    }
+                }
+                Event::Suspected { peer } => {
+                    tracing::info!(peer, "silent");
+                    office.recorder.add(Counter::Suspicions, 1);
+                }
+                Event::Recovered { peer } => tracing::info!(peer, "not silent any more"),
+                Event::Gone { peer, why, .. } => {
+                    tracing::warn!(peer, ?why, "gone");
+                    office.recorder.add(Counter::PeersLost, 1);
+                    office.disconnect(peer, front);
+                    if let Some((id, _)) = self.links[peer as usize].invited.take() {
+                        worker.close(id);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes a place for each peer that has none in this epoch.
+    fn invite<N: Nic>(&mut self, worker: &mut Worker<N>) {
+        if self.is_leaving {
+            return;
+        }
+        for rank in (0..self.place.size()).filter(|rank| *rank != self.place.rank()) {
+            let link = &mut self.links[rank as usize];
+            if link.invited.is_none() {
+                match worker.invite() {
+                    Ok(invited) => link.invited = Some(invited),
+                    Err(error) => tracing::warn!(peer = rank, %error, "no place for the peer"),
+                }
+            }
+        }
+    }
+
+    fn send(&mut self, control: &mut impl Control) -> u64 {
+        let mut sent = 0;
+        while let Some((to, heartbeat)) = self.detector.poll_transmit() {
+            let invited = self.links[to as usize].invited.as_ref();
+            let invitation = invited.map(|(_, invitation)| invitation);
+            control.send(to, &self.codec.write(to, heartbeat, invitation));
+            sent += 1;
+        }
+        sent
+    }
+}

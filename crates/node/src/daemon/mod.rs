@@ -1,0 +1,207 @@
+//! The daemon: takes calls of this node's processes, carries them to other nodes, and answers theirs.
+//!
+//! ```text
+//!   clients ── shared memory ──▶ Front ──▶ Office ──▶ Worker ── NIC ──▶ other daemons
+//!                                  ▲         │  ▲        │
+//!                                  │         ▼  └────────┘
+//!                                  └──── Services: functions, or clients that provide
+//!   Links: who is up, by heartbeats over Control
+//! ```
+//!
+//! [`Daemon::step`] is one turn of the loop. It waits for nothing, and its only clock is its argument:
+//! what the clients, the NIC and the control datagrams bring decides what it does. So any number of
+//! daemons run on one thread in virtual time. [`serve`] runs one on real ones.
+//!
+//! # What calls promise
+//!
+//! A call ends with an answer or a status, at the latest at its deadline plus [`CONTROL_NS`] plus one
+//! turn. Calls for the own node never touch the NIC. What finds no room in a peer's ring waits in
+//! order, up to 1 MiB per peer, and is refused after that with
+//! [`ResourceExhausted`](Status::ResourceExhausted): nothing is lost, nothing grows without bound. A
+//! request that may have been executed is never sent again.
+
+mod control;
+mod front;
+mod links;
+mod office;
+mod run;
+mod services;
+mod slab;
+pub mod wire;
+
+use core::time::Duration;
+
+pub use rpc::Status;
+use rpc::Worker;
+use verbs::Nic;
+
+pub use control::{Codec, Control, DATAGRAM_BYTES, Message, UdpControl};
+pub use front::{Front, IpcFront, Next};
+pub use run::{ServeError, Serving, serve};
+pub use services::{Handler, Inbound, OfferError, Services};
+
+use crate::{
+    bootstrap::Place,
+    membership::DetectorConfig,
+    metrics::{Counter, LoopTimer, Phase, Recorder, Timing},
+};
+use links::Links;
+use office::{Office, Visit};
+
+/// How often deadlines, peers and departed clients are looked at.
+pub const CONTROL_NS: u64 = 1_000_000;
+
+/// What a daemon is made of, besides its NIC, clients and control.
+pub struct Parts<F: Front> {
+    /// Which of how many.
+    pub place: Place,
+    /// Timing of the failure detector.
+    pub detector: DetectorConfig,
+    /// Later than in any earlier life of this rank, as far as known.
+    pub epoch: u64,
+    /// Datagrams of the job.
+    pub codec: Codec,
+    /// What it offers.
+    pub services: Services<F>,
+    /// Where it counts.
+    pub recorder: Recorder,
+    /// How long a call takes whose client does not say.
+    pub call_timeout: Duration,
+    /// Longest body that a client sends or gets.
+    pub body_bytes_max: u32,
+    /// One in so many turns is timed; 0: none.
+    pub sample_every: u32,
+    /// What turns are timed with.
+    pub clock: fn() -> u64,
+}
+
+/// One daemon, one turn at a time.
+pub struct Daemon<N: Nic, F: Front, C: Control> {
+    worker: Worker<N>,
+    office: Office<F>,
+    front: F,
+    control: C,
+    links: Links,
+    timer: LoopTimer,
+    clock: fn() -> u64,
+    control_ns: u64,
+    arrivals: u64,
+}
+
+impl<N: Nic, F: Front, C: Control> Daemon<N, F, C> {
+    /// A daemon that has not done anything yet.
+    pub fn new(worker: Worker<N>, front: F, control: C, parts: Parts<F>, now_ns: u64) -> Self {
+        let body_bytes_max = parts.body_bytes_max as usize;
+        let links = Links::new(parts.place, parts.detector, parts.codec, parts.epoch, now_ns);
+        Self {
+            worker,
+            office: Office::new(
+                parts.place,
+                parts.services,
+                parts.recorder,
+                parts.call_timeout,
+                body_bytes_max,
+            ),
+            front,
+            control,
+            links,
+            timer: LoopTimer::new(parts.sample_every),
+            clock: parts.clock,
+            control_ns: now_ns,
+            arrivals: 0,
+        }
+    }
+
+    /// One turn: takes requests of clients, polls the NIC, and now and then looks at deadlines and
+    /// peers. Returns how many requests, responses and ends of calls it handled. `now_ns` never goes
+    /// backwards.
+    pub fn step(&mut self, now_ns: u64) -> usize {
+        let Self { worker, office, front, control, links, timer, .. } = self;
+        let clock = self.clock;
+        let mut lap = timer.begin(clock);
+        office.now_ns = now_ns;
+        office.recorder.add(Counter::Loops, 1);
+        let taken = office.take(front, worker);
+        if let Some(lap) = &mut lap {
+            lap.phase(&mut office.recorder, Phase::Clients, clock());
+        }
+        let handled = worker.poll(now_ns, &mut Visit { office, front });
+        let arrivals = worker.stats().arrivals;
+        let came = arrivals - std::mem::replace(&mut self.arrivals, arrivals);
+        if came > 0 {
+            office.recorder.add(Counter::CqPolls, 1);
+            office.recorder.add(Counter::Completions, came);
+            office.recorder.record(Timing::CompletionsPerPoll, came);
+        }
+        if let Some(lap) = &mut lap {
+            lap.phase(&mut office.recorder, Phase::Completions, clock());
+        }
+        office.advance(front, worker);
+        if let Some(lap) = &mut lap {
+            lap.phase(&mut office.recorder, Phase::Incoming, clock());
+        }
+        if now_ns >= self.control_ns {
+            self.control_ns = now_ns + CONTROL_NS;
+            office.expire(front, worker);
+            links.step(worker, office, front, control, now_ns);
+            self.count(now_ns);
+        }
+        if let Some(mut lap) = lap {
+            lap.phase(&mut self.office.recorder, Phase::Control, clock());
+            lap.end(&mut self.office.recorder);
+        }
+        let done = usize::try_from(taken).unwrap_or(usize::MAX) + handled;
+        self.office.recorder.add(Counter::BusyLoops, u64::from(done > 0));
+        done
+    }
+
+    /// Numbers that are what they are now.
+    fn count(&mut self, now_ns: u64) {
+        let recorder = &mut self.office.recorder;
+        let (clients, welcomed, evicted) = self.front.census();
+        recorder.set(Counter::Clients, clients);
+        recorder.set(Counter::Welcomed, welcomed);
+        recorder.set(Counter::Evicted, evicted);
+        recorder.set(Counter::Departed, self.front.departures() - evicted);
+        recorder.set(Counter::PeersUp, self.links.up() as u64);
+        let outstanding = self.office.outstanding() as u64;
+        let recorder = &mut self.office.recorder;
+        recorder.set(Counter::Outstanding, outstanding);
+        recorder.sample(now_ns, outstanding);
+    }
+
+    /// Takes no new calls any more; those in flight end as they would.
+    pub fn drain(&mut self) {
+        self.office.is_draining = true;
+    }
+
+    /// Calls in flight.
+    #[must_use]
+    pub fn outstanding(&self) -> usize {
+        self.office.outstanding()
+    }
+
+    /// Peers that are up.
+    #[must_use]
+    pub fn peers_up(&self) -> usize {
+        self.links.up()
+    }
+
+    /// Tells all peers that this daemon leaves.
+    pub fn leave(&mut self, now_ns: u64) {
+        self.links.leave(&mut self.control, now_ns);
+    }
+
+    /// Its clients.
+    pub fn front(&mut self) -> &mut F {
+        &mut self.front
+    }
+
+    /// When something is to be done though nothing comes.
+    fn next_ns(&self) -> u64 {
+        let times = [self.links.next_ns(), self.worker.wake_ns()];
+        let next_ns = times.into_iter().flatten().min().unwrap_or(u64::MAX);
+        // Providers and waiting calls have deadlines that only the control look sees.
+        if self.office.outstanding() > 0 { next_ns.min(self.control_ns) } else { next_ns }
+    }
+}

@@ -1,0 +1,393 @@
+//! Where calls are: taken from clients, on their way to other nodes, waiting for a provider. Answers
+//! find their callers here.
+
+mod incoming;
+mod outgoing;
+
+use std::{
+    collections::{HashMap, VecDeque},
+    mem,
+    time::Duration,
+};
+
+use rpc::{PeerId, Status, Token, Worker};
+use verbs::Nic;
+use zerocopy::{FromBytes as _, IntoBytes as _};
+
+use crate::{
+    bootstrap::Place,
+    daemon::{
+        front::{Front, Next},
+        services::{Job, Services},
+        slab::Slab,
+        wire::{self, CallHead, DAEMON, HERE, WORK_HEAD_BYTES, WorkHead},
+    },
+    metrics::{Counter, Recorder, Timing},
+};
+
+/// Bytes of requests that may wait for room in the ring of one peer.
+const WAITING_BYTES_MAX: usize = 1 << 20;
+
+/// A call to another node.
+struct Pending<F: Front> {
+    /// Set once the client's request was deferred.
+    token: Option<F::Token>,
+    taken_ns: u64,
+    called_ns: u64,
+}
+
+/// A call that waits for room in the peer's ring.
+struct Waiting<F: Front> {
+    token: Option<F::Token>,
+    call: Outgoing,
+    body: Vec<u8>,
+    deadline_ns: u64,
+}
+
+/// A call to another node, without its body.
+#[derive(Clone, Copy)]
+struct Outgoing {
+    service: u16,
+    method: u16,
+    timeout_ns: u64,
+    response_bytes: usize,
+    taken_ns: u64,
+}
+
+/// Who waits for the answer of a provider.
+enum Caller<F: Front> {
+    /// A client of this node; `None` until its request was deferred.
+    Client(Option<F::Token>),
+    /// Another node.
+    Peer(Token),
+}
+
+/// A request that a provider is to answer.
+struct Work<F: Front> {
+    caller: Caller<F>,
+    provider: F::Client,
+    deadline_ns: u64,
+    came_ns: u64,
+}
+
+/// What the token of a request that was just deferred is for.
+enum Claim {
+    Call(u64),
+    Waiting(u32),
+    Work(u64),
+    Take(u16),
+}
+
+/// What the daemon keeps between turns.
+pub(super) struct Office<F: Front> {
+    pub(super) place: Place,
+    pub(super) services: Services<F>,
+    pub(super) recorder: Recorder,
+    pub(super) now_ns: u64,
+    pub(super) is_draining: bool,
+    /// Peers whose connection broke.
+    pub(super) broken: Vec<u32>,
+    call_timeout: Duration,
+    body_bytes_max: usize,
+    /// By rank: peers that can be called.
+    peers: Vec<Option<PeerId>>,
+    ranks: HashMap<PeerId, u32>,
+    pending: Slab<Pending<F>>,
+    waiting: Vec<VecDeque<Waiting<F>>>,
+    /// By rank.
+    waiting_bytes: Vec<usize>,
+    /// Ranks for which something waits.
+    blocked: Vec<u32>,
+    work: Slab<Work<F>>,
+    claim: Option<Claim>,
+    /// Answers for clients that could not be given while one of their requests was being taken.
+    answers: Vec<(F::Token, Status, Vec<u8>)>,
+    /// Services whose provider may get something.
+    ready: Vec<u16>,
+    body: Vec<u8>,
+    departures: u64,
+}
+
+/// The office while a worker polls.
+pub(super) struct Visit<'a, F: Front> {
+    pub(super) office: &'a mut Office<F>,
+    pub(super) front: &'a mut F,
+}
+
+impl<F: Front> Office<F> {
+    pub(super) fn new(
+        place: Place,
+        services: Services<F>,
+        recorder: Recorder,
+        call_timeout: Duration,
+        body_bytes_max: usize,
+    ) -> Self {
+        let size = place.size() as usize;
+        Self {
+            place,
+            services,
+            recorder,
+            now_ns: 0,
+            is_draining: false,
+            broken: Vec::new(),
+            call_timeout,
+            body_bytes_max,
+            peers: vec![None; size],
+            ranks: HashMap::new(),
+            pending: Slab::default(),
+            waiting: (0..size).map(|_| VecDeque::new()).collect(),
+            waiting_bytes: vec![0; size],
+            blocked: Vec::new(),
+            work: Slab::default(),
+            claim: None,
+            answers: Vec::new(),
+            ready: Vec::new(),
+            body: Vec::new(),
+            departures: 0,
+        }
+    }
+
+    /// Calls in flight: to other nodes, and to providers.
+    pub(super) fn outstanding(&self) -> usize {
+        let waiting: usize = self.waiting.iter().map(VecDeque::len).sum();
+        self.pending.len() + self.work.len() + waiting
+    }
+
+    /// A peer came up.
+    pub(super) fn connect(&mut self, rank: u32, peer: PeerId) {
+        self.peers[rank as usize] = Some(peer);
+        self.ranks.insert(peer, rank);
+    }
+
+    /// A peer is gone: what waits for its ring ends. Calls in flight end with the connection.
+    pub(super) fn disconnect(&mut self, rank: u32, front: &mut F) {
+        if let Some(peer) = self.peers[rank as usize].take() {
+            self.ranks.remove(&peer);
+        }
+        self.waiting_bytes[rank as usize] = 0;
+        for waiting in mem::take(&mut self.waiting[rank as usize]) {
+            self.recorder.add(Counter::PeerGone, 1);
+            self.answer_client(
+                front,
+                waiting.token,
+                Status::Unavailable,
+                &[],
+                waiting.call.taken_ns,
+            );
+        }
+    }
+
+    fn answer_client(
+        &mut self,
+        front: &mut F,
+        token: Option<F::Token>,
+        status: Status,
+        body: &[u8],
+        taken_ns: u64,
+    ) {
+        if let Some(token) = token {
+            front.reply(token, status, body);
+            self.recorder.add(Counter::Replies, 1);
+            self.recorder.record(Timing::Call, self.now_ns.saturating_sub(taken_ns));
+        }
+    }
+
+    // Requests of clients
+
+    /// Takes requests of clients, one turn of all; returns how many.
+    pub(super) fn take<N: Nic>(&mut self, front: &mut F, worker: &mut Worker<N>) -> u64 {
+        let mut taken = 0;
+        loop {
+            let serve = |client, request: &[u8], body: &mut Vec<u8>| {
+                self.serve(worker, client, request, body)
+            };
+            match front.next(serve) {
+                Next::End => break,
+                Next::Answered => {
+                    self.recorder.add(Counter::Replies, 1);
+                    self.recorder.record(Timing::Call, 0);
+                }
+                Next::Deferred(token) => self.claim(token),
+            }
+            taken += 1;
+        }
+        if taken > 0 {
+            self.recorder.add(Counter::RequestsIpc, taken);
+            self.recorder.record(Timing::RequestsPerLoop, taken);
+        }
+        for (token, status, body) in mem::take(&mut self.answers) {
+            front.reply(token, status, &body);
+        }
+        taken
+    }
+
+    fn serve<N: Nic>(
+        &mut self,
+        worker: &mut Worker<N>,
+        client: F::Client,
+        request: &[u8],
+        body: &mut Vec<u8>,
+    ) -> Option<Status> {
+        self.claim = None;
+        let Ok((head, payload)) = CallHead::read_from_prefix(request) else {
+            return Some(Status::InvalidArgument);
+        };
+        let rank = if head.rank.get() == HERE { self.place.rank() } else { head.rank.get() };
+        if rank == self.place.rank() {
+            if head.service.get() == DAEMON {
+                return self.serve_daemon(worker, client, head.method.get(), payload, body);
+            }
+            self.recorder.add(Counter::RequestsLocal, 1);
+            if self.is_draining {
+                return Some(Status::Unavailable);
+            }
+            return self.serve_local(&head, payload, body);
+        }
+        self.recorder.add(Counter::RequestsRemote, 1);
+        if rank >= self.place.size() {
+            return Some(Status::NotFound);
+        }
+        if self.is_draining {
+            Some(Status::Unavailable)
+        } else {
+            self.forward(worker, rank, &head, payload)
+        }
+    }
+
+    fn timeout_ns(&self, timeout_us: u32) -> u64 {
+        match timeout_us {
+            0 => u64::try_from(self.call_timeout.as_nanos()).unwrap_or(u64::MAX),
+            timeout_us => u64::from(timeout_us) * 1000,
+        }
+    }
+
+    /// A request was deferred: its token goes where the answer will look for it.
+    fn claim(&mut self, token: F::Token) {
+        match self.claim.take() {
+            Some(Claim::Call(name)) => {
+                // Nothing can have answered it yet: the worker has not polled.
+                if let Some(pending) = self.pending.get_mut(name) {
+                    pending.token = Some(token);
+                }
+            }
+            Some(Claim::Waiting(rank)) => {
+                if let Some(waiting) = self.waiting[rank as usize].back_mut() {
+                    waiting.token = Some(token);
+                }
+            }
+            Some(Claim::Work(name)) => {
+                if let Some(work) = self.work.get_mut(name) {
+                    work.caller = Caller::Client(Some(token));
+                }
+            }
+            Some(Claim::Take(service)) => {
+                if let Some(provider) = self.services.provider(service) {
+                    provider.takes.push_back(token);
+                    self.ready.push(service);
+                }
+            }
+            None => unreachable!("whoever defers claims"),
+        }
+    }
+
+    // What waits
+
+    /// Gives providers what waits for them, and calls what waited for room.
+    pub(super) fn advance<N: Nic>(&mut self, front: &mut F, worker: &mut Worker<N>) {
+        for service in mem::take(&mut self.ready) {
+            while let Some((token, job)) = self.next_job(service) {
+                let head = WorkHead {
+                    work: job.work.into(),
+                    rank: job.rank.into(),
+                    method: job.method.into(),
+                    reserved: 0.into(),
+                };
+                self.body.clear();
+                self.body.extend_from_slice(head.as_bytes());
+                self.body.extend_from_slice(&job.body);
+                debug_assert_eq!(self.body.len(), WORK_HEAD_BYTES + job.body.len());
+                front.reply(token, Status::Ok, &self.body);
+            }
+        }
+        for rank in mem::take(&mut self.blocked) {
+            self.unblock(front, worker, rank);
+        }
+    }
+
+    /// Calls what waited for room in the ring of one peer, as far as there is room.
+    fn unblock<N: Nic>(&mut self, front: &mut F, worker: &mut Worker<N>, rank: u32) {
+        while let Some(mut waiting) = self.waiting[rank as usize].pop_front() {
+            let called = self.call(worker, rank, &waiting.call, &waiting.body);
+            if called == Err(Status::ResourceExhausted) {
+                self.waiting[rank as usize].push_front(waiting);
+                self.blocked.push(rank);
+                return;
+            }
+            self.waiting_bytes[rank as usize] -= waiting.body.len();
+            let token = waiting.token.take();
+            match called {
+                Ok(name) => {
+                    if let Some(pending) = self.pending.get_mut(name) {
+                        pending.token = token;
+                    }
+                }
+                Err(status) => {
+                    self.answer_client(front, token, status, &[], waiting.call.taken_ns);
+                }
+            }
+        }
+    }
+
+    /// A request that still waits, and the provider's wish for one.
+    fn next_job(&mut self, service: u16) -> Option<(F::Token, Job)> {
+        loop {
+            let work = &self.work;
+            let provider = self.services.provider(service)?;
+            if provider.takes.is_empty() {
+                return None;
+            }
+            let job = provider.queue.pop_front()?;
+            // Its caller may have given up.
+            if work.get(job.work).is_some() {
+                return Some((provider.takes.pop_front()?, job));
+            }
+        }
+    }
+
+    /// Ends what has passed its deadline, and what waits for processes that are gone.
+    pub(super) fn expire<N: Nic>(&mut self, front: &mut F, worker: &mut Worker<N>) {
+        let now_ns = self.now_ns;
+        let departures = front.departures();
+        if mem::replace(&mut self.departures, departures) != departures {
+            self.services.withdraw(|client| front.is_there(client));
+            for name in self.work.names(|work| !front.is_there(work.provider)) {
+                self.finish_work(worker, name, Status::Unavailable, &[]);
+            }
+        }
+        for name in self.work.names(|work| work.deadline_ns <= now_ns) {
+            self.recorder.add(Counter::Deadlines, 1);
+            self.finish_work(worker, name, Status::DeadlineExceeded, &[]);
+        }
+        for (token, status, body) in mem::take(&mut self.answers) {
+            front.reply(token, status, &body);
+        }
+        for rank in 0..self.waiting.len() {
+            let (late, rest) = mem::take(&mut self.waiting[rank])
+                .into_iter()
+                .partition(|waiting| waiting.deadline_ns <= now_ns);
+            self.waiting[rank] = rest;
+            let late: VecDeque<Waiting<F>> = late;
+            for waiting in late {
+                self.waiting_bytes[rank] -= waiting.body.len();
+                self.recorder.add(Counter::Deadlines, 1);
+                let (token, taken_ns) = (waiting.token, waiting.call.taken_ns);
+                self.answer_client(front, token, Status::DeadlineExceeded, &[], taken_ns);
+            }
+        }
+    }
+}
+
+/// Longest message of a client, for a longest body.
+pub(super) fn message_bytes_max(body_bytes: u32) -> u32 {
+    wire::message_bytes_max(body_bytes)
+}

@@ -1,0 +1,155 @@
+//! Who answers requests for this node: functions of the embedding program, or client processes.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    panic::{AssertUnwindSafe, catch_unwind},
+};
+
+use rpc::Status;
+
+use crate::daemon::{front::Front, wire::DAEMON};
+
+/// Most requests that wait for one providing process.
+const QUEUE_MAX: usize = 4096;
+
+/// A request for a service of this node.
+#[derive(Clone, Copy, Debug)]
+pub struct Inbound<'a> {
+    /// Rank of the caller's node.
+    pub rank: u32,
+    /// Which method.
+    pub method: u16,
+    /// What it carries: a private copy.
+    pub body: &'a [u8],
+}
+
+/// Answers a request: the body goes into the buffer, which is empty. It must not wait.
+pub type Handler = Box<dyn FnMut(&Inbound<'_>, &mut Vec<u8>) -> Status>;
+
+/// Why a service is not offered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OfferError {
+    /// Number 0 is the daemon itself.
+    #[error("service {DAEMON} is the daemon itself; choose another number")]
+    Reserved,
+    /// Somebody offers it already.
+    #[error("service {0} is already offered on this node")]
+    Taken(u16),
+}
+
+/// A request that waits for its provider.
+#[derive(Debug)]
+pub(super) struct Job {
+    /// Name of the work.
+    pub(super) work: u64,
+    pub(super) rank: u32,
+    pub(super) method: u16,
+    pub(super) body: Vec<u8>,
+}
+
+/// A client process that answers requests.
+#[derive(Debug)]
+pub(super) struct Provider<F: Front> {
+    pub(super) client: F::Client,
+    /// Its wishes for a request, oldest first.
+    pub(super) takes: VecDeque<F::Token>,
+    /// Requests for it, oldest first.
+    pub(super) queue: VecDeque<Job>,
+}
+
+enum Service<F: Front> {
+    Embedded(Handler),
+    Provided(Provider<F>),
+}
+
+/// What this node offers.
+pub struct Services<F: Front> {
+    table: HashMap<u16, Service<F>>,
+}
+
+/// What is to be done with a request.
+pub(super) enum Served {
+    /// It was answered; the body is in the buffer.
+    Answered(Status),
+    /// A provider is to answer it.
+    Provided,
+}
+
+impl<F: Front> Default for Services<F> {
+    fn default() -> Self {
+        Self { table: HashMap::new() }
+    }
+}
+
+impl<F: Front> Services<F> {
+    /// Offers a service that a function answers.
+    ///
+    /// # Errors
+    ///
+    /// [`OfferError`].
+    pub fn offer(&mut self, service: u16, handler: Handler) -> Result<(), OfferError> {
+        self.add(service, Service::Embedded(handler))
+    }
+
+    /// Offers a service that a client answers.
+    pub(super) fn provide(&mut self, service: u16, client: F::Client) -> Result<(), OfferError> {
+        let (takes, queue) = (VecDeque::new(), VecDeque::new());
+        self.add(service, Service::Provided(Provider { client, takes, queue }))
+    }
+
+    fn add(&mut self, number: u16, service: Service<F>) -> Result<(), OfferError> {
+        if number == DAEMON {
+            return Err(OfferError::Reserved);
+        }
+        if self.table.contains_key(&number) {
+            return Err(OfferError::Taken(number));
+        }
+        self.table.insert(number, service);
+        Ok(())
+    }
+
+    /// Answers a request, if a function does; a function that panics answers
+    /// [`Status::Internal`]. `None`: nobody offers the service.
+    pub(super) fn serve(
+        &mut self,
+        service: u16,
+        inbound: &Inbound<'_>,
+        body: &mut Vec<u8>,
+    ) -> Option<Served> {
+        let handler = match self.table.get_mut(&service)? {
+            Service::Provided(_) => return Some(Served::Provided),
+            Service::Embedded(handler) => handler,
+        };
+        // What the function captured is its own affair.
+        let status = catch_unwind(AssertUnwindSafe(|| handler(inbound, body)));
+        Some(Served::Answered(status.unwrap_or_else(|_| {
+            body.clear();
+            Status::Internal
+        })))
+    }
+
+    /// The process that provides a service.
+    pub(super) fn provider(&mut self, service: u16) -> Option<&mut Provider<F>> {
+        match self.table.get_mut(&service)? {
+            Service::Provided(provider) => Some(provider),
+            Service::Embedded(_) => None,
+        }
+    }
+
+    /// Queues a request for its provider; `false` if too many wait.
+    pub(super) fn enqueue(&mut self, service: u16, job: Job) -> bool {
+        let provider = self.provider(service).filter(|provider| provider.queue.len() < QUEUE_MAX);
+        provider.map(|provider| provider.queue.push_back(job)).is_some()
+    }
+
+    /// Withdraws the services of clients that are gone.
+    pub(super) fn withdraw(&mut self, is_there: impl Fn(F::Client) -> bool) {
+        self.table.retain(|number, service| match service {
+            Service::Provided(provider) if !is_there(provider.client) => {
+                tracing::info!(service = number, "its provider is gone");
+                false
+            }
+            Service::Provided(_) | Service::Embedded(_) => true,
+        });
+    }
+}

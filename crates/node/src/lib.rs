@@ -1,0 +1,20 @@
+//! The node daemon: many processes, one daemon per node, few queue pairs.
+//!
+//! | module | one idea |
+//! |---|---|
+//! | [`bootstrap`] | daemons of one job find each other: an all-gather of one blob per rank |
+//! | [`client`] | what processes use: calls through their daemon, services that they provide |
+//! | [`config`] | one table of knobs; flag over environment over file over default |
+//! | [`daemon`] | takes calls, carries them to other nodes, answers theirs: one turn at a time |
+//! | [`membership`] | which peers are there, by heartbeats that prove both directions |
+//! | [`metrics`] | counters and histograms in a file, readable with zero cooperation |
+//! | [`runtime`] | where a daemon's sockets, lock and counters lie |
+#![forbid(unsafe_code)]
+
+pub mod bootstrap;
+pub mod client;
+pub mod config;
+pub mod daemon;
+pub mod membership;
+pub mod metrics;
+pub mod runtime;
