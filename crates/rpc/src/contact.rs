@@ -206,4 +206,27 @@ mod tests {
         let zeros = Invitation::from_bytes(&[0; Invitation::BYTES]).unwrap();
         assert_eq!(zeros.parse(), Err(ContactError::Field("transport")));
     }
+
+    proptest::proptest! {
+        /// What a peer sends as its invitation is one, or is refused with a reason.
+        #[test]
+        fn any_bytes_are_an_invitation_or_an_error(
+            flips in proptest::collection::vec((0..Invitation::BYTES, 0_u8..), 0..20),
+            is_like_one in proptest::bool::ANY,
+        ) {
+            let mut bytes = [0; Invitation::BYTES];
+            if is_like_one {
+                // Transport, link and the magic of the hello.
+                bytes[..2].copy_from_slice(&[1, LINK_LID]);
+                bytes[CONTACT_BYTES..CONTACT_BYTES + 4].copy_from_slice(b"crpc");
+            }
+            for (at, value) in flips {
+                bytes[at] = value;
+            }
+            let invitation = Invitation::from_bytes(&bytes).unwrap();
+            if let Ok((contact, _)) = invitation.parse() {
+                proptest::prop_assert_eq!(Contact::from_bytes(&contact.to_bytes()), Ok(contact));
+            }
+        }
+    }
 }
