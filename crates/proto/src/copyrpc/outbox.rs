@@ -44,6 +44,15 @@ struct Posted {
     posted_ns: u64,
 }
 
+/// Where a message goes: valid until the next one is added.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    /// Lines that it adds to the queue.
+    added: u64,
+    /// It starts a batch.
+    is_new: bool,
+}
+
 /// One direction of a connection, from the side that writes.
 #[derive(Debug)]
 pub(crate) struct Outbox {
@@ -97,23 +106,29 @@ impl Outbox {
     }
 
     /// Whether a request, or anything that no place was set aside for, may be added.
-    pub(crate) fn admit(&self, message: &Outgoing) -> Result<(), Busy> {
-        let (added, _) = self.placement(message.len_bytes());
-        let used = self.producer - self.credited + self.queued_lines + added;
+    #[inline]
+    pub(crate) fn admit(&self, message: &Outgoing) -> Result<Place, Busy> {
+        let place = self.place(message.len_bytes());
+        let used = self.producer - self.credited + self.queued_lines + place.added;
         let kept =
             u64::from(self.geometry.response_lines()) + u64::from(self.geometry.batch_lines_max());
-        if used + kept <= u64::from(self.geometry.ring_lines()) { Ok(()) } else { Err(Busy::Ring) }
+        if used + kept <= u64::from(self.geometry.ring_lines()) {
+            Ok(place)
+        } else {
+            Err(Busy::Ring)
+        }
     }
 
-    /// Lines that a message adds to the queue, and whether it starts a new batch.
-    fn placement(&self, len_bytes: usize) -> (u64, bool) {
+    #[inline]
+    fn place(&self, len_bytes: usize) -> Place {
         let alone = Batch::new().lines_with(len_bytes);
-        let Some(open) = self.queue.back() else { return (alone, true) };
+        let new = Place { added: alone, is_new: true };
+        let Some(open) = self.queue.back() else { return new };
         let together = open.lines_with(len_bytes);
         if together > u64::from(self.geometry.batch_lines_max()) || open.count == u16::MAX {
-            (alone, true)
+            new
         } else {
-            (together - open.lines(), false)
+            Place { added: together - open.lines(), is_new: false }
         }
     }
 
@@ -127,7 +142,19 @@ impl Outbox {
         response_lines: u16,
         now_ns: u64,
     ) -> &mut [u8] {
-        let (added, is_new) = self.placement(message.len_bytes());
+        let place = self.place(message.len_bytes());
+        self.push_at(place, message, response_lines, now_ns)
+    }
+
+    /// The same, where [`admit`](Self::admit) said.
+    #[inline]
+    pub(crate) fn push_at(
+        &mut self,
+        Place { added, is_new }: Place,
+        message: &Outgoing,
+        response_lines: u16,
+        now_ns: u64,
+    ) -> &mut [u8] {
         self.queued_lines += added;
         if is_new {
             self.queue.push_back(self.spare.pop().unwrap_or_else(Batch::new));

@@ -175,13 +175,10 @@ impl Connection {
         let timeout_us = u32::try_from(left_us).unwrap_or(u32::MAX);
         let fields = RequestFields { method: call.method, budget_lines, timeout_us };
         let mut request = Outgoing { kind, token: 0, request: Some(fields), body_bytes };
-        if let Err(busy) = self.outbox.admit(&request) {
-            self.counters.ring_full += 1;
-            return Err(busy.into());
-        }
+        let place = self.outbox.admit(&request).inspect_err(|_| self.counters.ring_full += 1)?;
         let id = self.calls.open(call.cookie, budget_lines, call.deadline_ns);
         request.token = id.0;
-        Ok((id, self.outbox.push(&request, 0, now_ns)))
+        Ok((id, self.outbox.push_at(place, &request, 0, now_ns)))
     }
 
     /// Gives a call up and tells the peer. Returns the cookie, unless the call has ended.
@@ -208,7 +205,7 @@ impl Connection {
         fill: impl FnOnce(&mut [u8]),
     ) -> Result<(), ReplyError> {
         let budget_lines = self.served.budget_lines(id).ok_or(ReplyError::NotThere)?;
-        let max_bytes = self.response_bytes_max(id).ok_or(ReplyError::NotThere)?;
+        let max_bytes = self.ring_bytes_max(budget_lines);
         if len_bytes > max_bytes {
             return Err(ReplyError::TooLong { len_bytes, max_bytes });
         }
@@ -250,8 +247,13 @@ impl Connection {
 
     /// Longest answer to a request that goes through the ring; `None`: it was answered.
     pub fn response_bytes_max(&mut self, id: RequestId) -> Option<usize> {
-        let longest = self.config.peer.geometry.body_bytes_max();
-        self.served.budget_lines(id).map(|lines| response_bytes(lines).min(longest))
+        self.served.budget_lines(id).map(|lines| self.ring_bytes_max(lines))
+    }
+
+    /// Longest answer through the ring of a request with this budget.
+    #[inline]
+    fn ring_bytes_max(&self, budget_lines: u16) -> usize {
+        response_bytes(budget_lines).min(self.config.peer.geometry.body_bytes_max())
     }
 
     /// Whether the caller has given the request up, or it was answered.
@@ -456,10 +458,8 @@ impl Connection {
     #[inline]
     fn push_control(&mut self, now_ns: u64) -> bool {
         while let Some(message) = self.control.front() {
-            if self.outbox.admit(message).is_err() {
-                return false;
-            }
-            self.outbox.push(message, 0, now_ns);
+            let Ok(place) = self.outbox.admit(message) else { return false };
+            self.outbox.push_at(place, message, 0, now_ns);
             self.control.pop_front();
         }
         true
