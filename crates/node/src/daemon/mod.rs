@@ -37,7 +37,7 @@ use verbs::Nic;
 
 pub use control::{Codec, Control, DATAGRAM_BYTES, Message, UdpControl};
 pub use front::{Front, IpcFront, Next};
-pub use run::{ServeError, Serving, serve};
+pub use run::{Opening, ServeError, Serving, serve};
 pub use services::{Handler, Inbound, OfferError, Services};
 
 use crate::{
