@@ -50,15 +50,16 @@ fn test(workspace: &Workspace) -> Result<Outcome> {
     Ok(Outcome::Passed(format!("{passed} tests")))
 }
 
-/// What takes too long for every change: ignored tests whose names end in `_long`, and the scenarios
-/// of the conformance suite that wrap 24-bit counters.
+/// What takes too long for every change: ignored tests whose names end in `_long`, the scenarios of
+/// the conformance suite that wrap 24-bit counters, and a billion messages.
 fn long_tests(workspace: &Workspace) -> Result<Outcome> {
     let arguments = ["test", "--workspace", "--no-fail-fast", "_long", "--", "--ignored"];
     let ignored = run_tests(cargo(workspace, arguments))?;
     let suite = ["test", "--release", "-p", "copyrpc-softnic", "--test", "conformance"];
     let mut wraps = cargo(workspace, suite);
     wraps.args(["--", "cq_index_wraps_at_24_bits"]).env("CONFORMANCE_LONG", "1");
-    let passed = ignored + run_tests(wraps)?;
+    let stress = ["test", "--release", "-p", "copyrpc-rpc", "--test", "stress", "--", "--ignored"];
+    let passed = ignored + run_tests(wraps)? + run_tests(cargo(workspace, stress))?;
     Ok(Outcome::Passed(format!("{passed} tests")))
 }
 

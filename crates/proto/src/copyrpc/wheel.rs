@@ -144,6 +144,12 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig {
+            cases: if cfg!(miri) { 4 } else { 256 },
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        })]
+
         /// Against an ordered map: the same slots expire at the same looks.
         #[test]
         fn it_expires_what_a_map_of_deadlines_expires(

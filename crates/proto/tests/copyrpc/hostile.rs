@@ -3,7 +3,10 @@
 use copyrpc_proto::copyrpc::{Hello, Imm};
 use proptest::prelude::*;
 
-use crate::pair::{Pair, Setup, pattern};
+use crate::{
+    batch_check,
+    pair::{Pair, Setup, pattern},
+};
 
 /// A batch as a correct peer sends it, and the connection that it is for.
 fn sent(calls: u16) -> (Pair, Vec<u8>, u32) {
@@ -44,6 +47,18 @@ fn an_untouched_batch_is_taken() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: if cfg!(miri) { 16 } else { 256 },
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    /// As the fuzzer, on random bytes.
+    #[test]
+    fn any_bytes_of_a_peer_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+        batch_check::check(&bytes);
+    }
+
     /// Fault D5: a flipped batch, with any immediate, is refused or is a batch; nothing panics.
     #[test]
     fn fault_d5_any_change_of_a_batch_is_survived(

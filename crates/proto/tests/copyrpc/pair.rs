@@ -253,10 +253,9 @@ impl Pair {
                 }
             }
             if busy == 0 {
-                if self.sides.iter().all(|side| side.connection.wake_ns(self.now_ns).is_none()) {
-                    return;
-                }
-                self.advance(1000);
+                let wakes = self.sides.iter().map(|side| side.connection.wake_ns(self.now_ns));
+                let Some(wake_ns) = wakes.flatten().min() else { return };
+                self.advance(wake_ns.saturating_sub(self.now_ns).max(1000));
             }
         }
         panic!("does not settle: {self:#?}");

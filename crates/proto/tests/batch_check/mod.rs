@@ -1,0 +1,179 @@
+//! Any bytes from a peer: taken or refused, and what is refused ends the connection in order.
+//!
+//! ```text
+//! input: control (1 B) │ immediate (4 B) │ length (1 B) │ as many bytes │ control …
+//! ```
+//!
+//! Tests run it on random bytes, `fuzz/fuzz_targets/rpc_batch.rs` on those that it finds worthwhile.
+
+use copyrpc_proto::{
+    Status,
+    copyrpc::{
+        Body, Call, CallId, Config, Connection, Features, FlushPolicy, Geometry, Hello, Imm,
+        Incoming, Lease, RequestId, Violation,
+    },
+};
+
+const CALLS: u16 = 8;
+/// What `control` asks for.
+const IS_CREDIT: u8 = 1;
+const RIGHT_EPOCH: u8 = 2;
+const RIGHT_SEQUENCE: u8 = 4;
+const RIGHT_LENGTH: u8 = 8;
+const HOLD: u8 = 16;
+const ANSWER: u8 = 32;
+const CALL: u8 = 64;
+
+/// A side that hears nonsense.
+struct Victim {
+    connection: Connection,
+    sequence: u16,
+    requests: Vec<(RequestId, Option<Lease>)>,
+    fetching: Vec<CallId>,
+    made: u64,
+    ended: u64,
+}
+
+fn hello(epoch: u32) -> Hello {
+    Hello {
+        features: Features::ALL,
+        epoch,
+        slot: 0,
+        calls_max: CALLS,
+        geometry: Geometry::new(1024, 256, 256).unwrap(),
+        large_bytes_max: 1 << 20,
+    }
+}
+
+/// Feeds a connection with `bytes` until they, or its patience, end.
+pub(crate) fn check(mut bytes: &[u8]) {
+    let config = Config {
+        own: hello(1),
+        peer: hello(2),
+        flush: FlushPolicy::default(),
+        signal_interval: 4,
+        credit_delay_ns: 0,
+    };
+    let connection = Connection::new(config);
+    let (requests, fetching) = (Vec::new(), Vec::new());
+    let mut victim = Victim { connection, sequence: 0, requests, fetching, made: 0, ended: 0 };
+    while let [control, a, b, c, d, len, rest @ ..] = bytes {
+        let (body, rest) = rest.split_at(rest.len().min((*len).into()));
+        bytes = rest;
+        let imm = Imm::decode(u32::from_le_bytes([*a, *b, *c, *d]));
+        if victim.step(*control, imm, body).is_err() {
+            break;
+        }
+        victim.check();
+    }
+    while victim.connection.drain().is_some() {
+        victim.ended += 1;
+    }
+    assert_eq!((victim.made, victim.connection.waiting()), (victim.ended, 0), "calls that ended");
+}
+
+impl Victim {
+    fn step(&mut self, control: u8, imm: Imm, body: &[u8]) -> Result<(), Violation> {
+        if control & CALL != 0 {
+            self.call(body.len());
+        }
+        if control & IS_CREDIT != 0 {
+            let mut word = [0; 8];
+            let len = body.len().min(word.len());
+            word[..len].copy_from_slice(&body[..len]);
+            if control & RIGHT_EPOCH != 0 {
+                word[4..].copy_from_slice(&1_u32.to_le_bytes());
+            }
+            self.connection.credit(word, 1)?;
+        } else {
+            self.batch(control, imm, body)?;
+        }
+        if control & ANSWER != 0 {
+            self.answer();
+        }
+        self.depart();
+        Ok(())
+    }
+
+    fn batch(&mut self, control: u8, imm: Imm, body: &[u8]) -> Result<(), Violation> {
+        // A real ring has at least a line.
+        let lines = if control & RIGHT_LENGTH != 0 { body.len().div_ceil(64).max(1) } else { 0 };
+        let lines = u16::try_from(lines).unwrap().max(imm.lines % 8);
+        let imm = Imm { lines, ..imm };
+        let arrival = self.connection.arrive(imm)?;
+        let mut copy = vec![0; arrival.len_bytes];
+        let len = copy.len().min(body.len());
+        copy[..len].copy_from_slice(&body[..len]);
+        if copy.len() >= 16 {
+            if control & RIGHT_EPOCH != 0 {
+                copy[4..8].copy_from_slice(&1_u32.to_le_bytes());
+            }
+            if control & RIGHT_SEQUENCE != 0 {
+                copy[8..10].copy_from_slice(&self.sequence.to_le_bytes());
+            }
+            if control & RIGHT_LENGTH != 0 {
+                let len_bytes = u32::try_from(body.len().saturating_sub(16) & !7).unwrap();
+                copy[12..16].copy_from_slice(&len_bytes.to_le_bytes());
+            }
+        }
+        let messages = self.connection.open_batch(&copy, 1)?;
+        self.sequence = self.sequence.wrapping_add(1);
+        for message in messages {
+            match self.connection.message(&message?)? {
+                Incoming::Request { id, body, .. } => {
+                    assert!(!matches!(body, Body::Inline(body) if body.len() > copy.len()));
+                    let is_held = control & HOLD != 0;
+                    let lease = is_held.then(|| self.connection.hold()).flatten();
+                    self.requests.push((id, lease));
+                }
+                Incoming::Response { .. } => self.ended += 1,
+                Incoming::LargeResponse { call, .. } => self.fetching.push(call),
+                Incoming::Released(_)
+                | Incoming::Cancelled(_)
+                | Incoming::Late(_)
+                | Incoming::Crossed => {}
+            }
+        }
+        self.connection.close_batch(1);
+        Ok(())
+    }
+
+    fn call(&mut self, len_bytes: usize) {
+        let call = Call { method: 1, response_bytes: 8, deadline_ns: 1 << 40, cookie: self.made };
+        if self.connection.call(&call, len_bytes % 200, 1, |_| ()).is_ok() {
+            self.made += 1;
+        }
+    }
+
+    /// Everything that the peer was served, it is answered; there is always a place.
+    fn answer(&mut self) {
+        for (id, lease) in self.requests.drain(..) {
+            self.connection.reply(id, Status::Ok, 8, 1, |_| ()).expect("there is a place");
+            lease.into_iter().for_each(|lease| self.connection.end_lease(lease, 1));
+        }
+        for call in self.fetching.drain(..) {
+            self.ended += u64::from(self.connection.fetched(call).is_some());
+        }
+    }
+
+    fn depart(&mut self) {
+        while let Some(emission) = self.connection.emission(1, true) {
+            let end = emission.offset_bytes + emission.bytes.len();
+            assert!(end <= hello(1).geometry.ring_bytes(), "a batch outside the peer's ring");
+            self.connection.posted(1);
+        }
+        if self.connection.credit_due(1).is_some() {
+            self.connection.credit_posted();
+        }
+    }
+
+    fn check(&self) {
+        let usage = self.connection.usage();
+        let geometry = hello(1).geometry;
+        assert!(usage.ring_lines <= geometry.ring_lines().into(), "{usage:?}");
+        assert!(usage.call_budget_lines <= geometry.response_lines(), "{usage:?}");
+        assert!(usage.served_budget_lines <= geometry.response_lines(), "{usage:?}");
+        assert!(self.connection.serving() <= usize::from(CALLS));
+        assert!(self.requests.len() <= usize::from(CALLS));
+    }
+}
