@@ -24,6 +24,7 @@ mod control;
 mod front;
 mod links;
 mod office;
+mod roster;
 mod run;
 mod services;
 mod slab;
