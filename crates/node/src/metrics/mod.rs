@@ -24,7 +24,7 @@
 //! | one addition to a counter | 1.1 |
 //! | one value of a distribution | 3.0 |
 //! | a turn that counts four things, untimed | 3.3 |
-//! | the same, five phases timed in 1 of 1024 turns (the default) | 2.8 |
+//! | the same, phases timed in 1 of 1024 turns (the default) | 2.8 |
 //! | in 1 of 64 | 5.5 |
 //! | in every turn | 158 |
 //!
