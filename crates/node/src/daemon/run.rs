@@ -20,6 +20,7 @@ use crate::{
     daemon::{
         Codec, Daemon, IpcFront, Parts, Services, UdpControl,
         office::{Visit, message_bytes_max},
+        roster::Roster,
     },
     membership::DetectorConfig,
     metrics::{Counter, Life, MetricsError, MetricsFile, Recorder},
@@ -107,6 +108,8 @@ pub fn serve<N: Nic>(
         MetricsFile::create(&runtime.metrics(), runtime.name(), *place, 1, config.sample_every)?;
     let mut bootstrap = bootstrap(serving)?;
     let control = meet(serving, bootstrap.as_mut())?;
+    // Removed at the end; one who is killed leaves it to its next life.
+    let _roster = Roster(runtime.roster());
     let opening = Opening {
         place: *place,
         socket: &runtime.socket(),
@@ -139,7 +142,9 @@ fn bootstrap(serving: &Serving) -> Result<Box<dyn Bootstrap>, ServeError> {
     Ok(match &config.start {
         Start::Alone => Box::new(Alone),
         Start::Tcp(address) => {
-            Box::new(Tcp::new(address, job, secret, *place, timeout, config.handshake_timeout)?)
+            let (handshake, remember) = (config.handshake_timeout, runtime.roster());
+            let remember = Some(remember.as_path());
+            Box::new(Tcp::new(address, job, secret, *place, timeout, handshake, remember)?)
         }
         Start::Join(address) => Box::new(Tcp::of_hub(address, job, secret, *place, timeout)),
         Start::File(folder) => Box::new(Folder::new(folder, job, secret, *place, timeout)),
@@ -152,8 +157,9 @@ fn meet(serving: &Serving, bootstrap: &mut dyn Bootstrap) -> Result<UdpControl, 
     let fail = |source| ServeError::Control { address, source };
     let mut control = UdpControl::bind(address, serving.place.size()).map_err(fail)?;
     let blob = control.address().map_err(fail)?.to_string();
-    for (rank, blob) in (0..).zip(bootstrap.exchange(blob.as_bytes())?) {
-        let text = String::from_utf8_lossy(&blob);
+    let blobs = bootstrap.exchange(blob.as_bytes())?;
+    for (rank, blob) in (0..).zip(&blobs) {
+        let text = String::from_utf8_lossy(blob);
         match text.parse() {
             Ok(address) => control.set(rank, address),
             Err(_) => return Err(ServeError::Blob { rank, text: text.chars().take(80).collect() }),
