@@ -254,6 +254,7 @@ fn cells(row: &Row) -> Vec<String> {
         number(max),
         runs.to_string(),
         row.unit.clone(),
+        row.lines.map(number).unwrap_or_default(),
         row.vs.clone().unwrap_or_default(),
         ratio(row.ratio),
     ]
