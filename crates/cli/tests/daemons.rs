@@ -3,6 +3,7 @@
 
 use std::{
     env, fs,
+    net::TcpListener,
     path::{Path, PathBuf},
     process::{self, Child, Command, Stdio},
     sync::Mutex,
@@ -30,11 +31,17 @@ const ECHO: u16 = 9;
 struct Cluster {
     folder: PathBuf,
     fabric: String,
+    /// A folder, or an address.
+    rendezvous: String,
     daemons: Vec<Option<Child>>,
 }
 
 impl Cluster {
     fn new(size: u32) -> Self {
+        Self::meeting_at(size, None)
+    }
+
+    fn meeting_at(size: u32, address: Option<String>) -> Self {
         static COUNT: Mutex<u32> = Mutex::new(0);
         let mut count = COUNT.lock().unwrap();
         *count += 1;
@@ -44,7 +51,10 @@ impl Cluster {
         make_private(&folder);
         fs::write(folder.join("secret"), "the secret of these daemons").unwrap();
         make_private(&folder.join("secret"));
-        let mut cluster = Self { folder, fabric: name, daemons: (0..size).map(|_| None).collect() };
+        let meet = folder.join("meet").to_str().unwrap().to_owned();
+        let rendezvous = address.unwrap_or(meet);
+        let daemons = (0..size).map(|_| None).collect();
+        let mut cluster = Self { folder, fabric: name, rendezvous, daemons };
         for rank in 0..size {
             cluster.start(rank);
         }
@@ -71,7 +81,7 @@ impl Cluster {
             .arg("daemon")
             .env("COPYRPC_RANK", rank.to_string())
             .env("COPYRPC_SIZE", self.daemons.len().to_string())
-            .env("COPYRPC_RENDEZVOUS", self.folder.join("meet"))
+            .env("COPYRPC_RENDEZVOUS", &self.rendezvous)
             .env("COPYRPC_SECRET_FILE", self.folder.join("secret"))
             .env("COPYRPC_HEARTBEAT_INTERVAL", "25ms")
             .env("COPYRPC_SUSPECT_AFTER", "500ms")
@@ -266,6 +276,22 @@ fn fault_a8_calls_to_a_killed_peer_end_and_its_next_life_is_found() {
     cluster.start(1);
     cluster.wait_up(0, 1);
     eventually(|| client.ping(1, b"again").is_ok());
+}
+
+#[test]
+fn fault_a6_the_rank_that_all_meet_at_can_be_restarted_too() {
+    // A port that was free just now.
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let mut cluster = Cluster::meeting_at(3, Some(format!("127.0.0.1:{port}")));
+    for rank in [0, 2, 0] {
+        cluster.kill(rank);
+        cluster.start(rank);
+        (0..3).for_each(|rank| cluster.wait_up(rank, 2));
+        let mut client = cluster.client(rank);
+        for to in 0..3 {
+            eventually(|| client.ping(to, b"again").is_ok());
+        }
+    }
 }
 
 #[test]

@@ -79,7 +79,7 @@ fn quick() -> Workload {
         clients_per_rank: 2,
         keys: 1000,
         warm_up_ms: 20,
-        duration_ms: 100,
+        duration_ms: 400,
         ..Workload::default()
     }
 }

@@ -4,6 +4,7 @@
 //! $COPYRPC_RUNTIME_DIR, or $XDG_RUNTIME_DIR/copyrpc, or copyrpc-UID where temporary files go
 //! ├── JOB[@INSTANCE].lock      flock(2), with the daemon's process id
 //! ├── JOB[@INSTANCE].sock      where clients connect
+//! ├── JOB[@INSTANCE].roster    rank 0: who the others are, should it be restarted
 //! └── JOB[@INSTANCE].metrics   counters, readable without the daemon
 //! ```
 //!
@@ -39,6 +40,7 @@ const OTHERS_MASK: u32 = 0o077;
 const SOCKET_SUFFIX: &str = ".sock";
 const LOCK_SUFFIX: &str = ".lock";
 const METRICS_SUFFIX: &str = ".metrics";
+const ROSTER_SUFFIX: &str = ".roster";
 
 /// Why a daemon's place cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -152,6 +154,12 @@ impl Runtime {
     #[must_use]
     pub fn metrics(&self) -> PathBuf {
         self.path(METRICS_SUFFIX)
+    }
+
+    /// Where rank 0 remembers who the others are.
+    #[must_use]
+    pub fn roster(&self) -> PathBuf {
+        self.path(ROSTER_SUFFIX)
     }
 
     fn path(&self, suffix: &str) -> PathBuf {

@@ -34,7 +34,7 @@ fn place(rank: u32, size: u32) -> Place {
 }
 
 fn rank_zero(size: u32, timeout: Duration) -> Tcp {
-    Tcp::new("127.0.0.1:0", job(), secret(), place(0, size), timeout, HANDSHAKE).unwrap()
+    Tcp::new("127.0.0.1:0", job(), secret(), place(0, size), timeout, HANDSHAKE, None).unwrap()
 }
 
 fn join(address: &str, rank: u32, size: u32, timeout: Duration) -> Tcp {
@@ -184,7 +184,7 @@ fn fault_e6_names_without_an_address_are_named_and_ipv6_works() {
     let mut stray = join("no-such-host.invalid:7", 1, 2, SOON);
     let error = stray.exchange(b"").unwrap_err().to_string();
     assert!(error.contains("no-such-host.invalid:7"), "{error}");
-    match Tcp::new("[::1]:0", job(), secret(), place(0, 1), TIMEOUT, HANDSHAKE) {
+    match Tcp::new("[::1]:0", job(), secret(), place(0, 1), TIMEOUT, HANDSHAKE, None) {
         Ok(mut zero) => assert_eq!(zero.exchange(b"six").unwrap(), [b"six"]),
         Err(error) => assert!(matches!(error, BootstrapError::Listen { .. }), "no IPv6 here"),
     }

@@ -350,6 +350,13 @@ fn local_calls_never_touch_the_nic() {
         (0, 0)
     );
     assert_eq!(cluster.total(1, Counter::Incoming), 0);
+    let remote = cluster.call(0, 1, 1, ECHO, b"there");
+    assert_eq!(cluster.outcome(remote), echoed(b"there", 0));
+    cluster.run_for(2 * MS);
+    assert_eq!(
+        (cluster.total(0, Counter::Flushes), cluster.total(0, Counter::RequestsRemote)),
+        (1, 1)
+    );
 }
 
 #[test]

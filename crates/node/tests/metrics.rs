@@ -77,7 +77,7 @@ fn one_turn_in_so_many_is_timed_by_phase() {
     for _ in 0..10 {
         if let Some(mut lap) = timer.begin(|| now_ns) {
             lap.phase(&mut recorders[0], Phase::Clients, now_ns + 7);
-            lap.phase(&mut recorders[0], Phase::Flush, now_ns + 10);
+            lap.phase(&mut recorders[0], Phase::Control, now_ns + 10);
             lap.end(&mut recorders[0]);
         }
         now_ns += 100;
@@ -85,7 +85,7 @@ fn one_turn_in_so_many_is_timed_by_phase() {
     let total = Snapshot::read(&path).unwrap().total();
     let of = |timing| (total.histogram(timing).count(), total.histogram(timing).sum());
     assert_eq!(of(Timing::PhaseClients), (3, 21));
-    assert_eq!(of(Timing::PhaseFlush), (3, 9));
+    assert_eq!(of(Timing::PhaseControl), (3, 9));
     assert_eq!(of(Timing::Loop), (3, 30));
     assert!(LoopTimer::new(0).begin(|| unreachable!("no clock is read")).is_none());
 }

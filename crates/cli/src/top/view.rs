@@ -18,12 +18,11 @@ use ratatui::{
 
 use crate::top::Model;
 
-const PHASES: [Timing; 6] = [
+const PHASES: [Timing; 5] = [
     Timing::Loop,
     Timing::PhaseClients,
-    Timing::PhaseCompletions,
-    Timing::PhaseIncoming,
-    Timing::PhaseFlush,
+    Timing::PhaseNic,
+    Timing::PhaseWaiting,
     Timing::PhaseControl,
 ];
 const TRAVEL: [Timing; 6] = [

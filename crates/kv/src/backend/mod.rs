@@ -13,6 +13,7 @@
 //! is given, and nothing is allocated per call. Dispatch is static.
 
 mod counters;
+pub mod delegation;
 pub mod direct;
 pub mod faulty;
 pub mod loopback;
@@ -34,6 +35,8 @@ use crate::place::{ClientId, Shard, Topology};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
+    /// Shared memory to the daemon of the node, copyrpc between daemons.
+    Delegation,
     /// copyrpc from client to daemon thread over a NIC that each client has.
     Direct,
     /// TCP over the loopback device: the floor.
@@ -42,12 +45,13 @@ pub enum Kind {
 
 impl Kind {
     /// All that this build has.
-    pub const ALL: [Self; 2] = [Self::Direct, Self::Tcp];
+    pub const ALL: [Self; 3] = [Self::Delegation, Self::Direct, Self::Tcp];
 
     /// Its name on the command line and in results.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
+            Self::Delegation => "delegation",
             Self::Direct => "direct",
             Self::Tcp => "tcp",
         }
@@ -57,6 +61,7 @@ impl Kind {
     #[must_use]
     pub fn switches(self) -> &'static [Switch] {
         match self {
+            Self::Delegation => &delegation::SWITCHES,
             Self::Direct => &direct::SWITCHES,
             Self::Tcp => &tcp::SWITCHES,
         }
@@ -66,7 +71,7 @@ impl Kind {
     #[must_use]
     pub fn uses_nic(self) -> bool {
         match self {
-            Self::Direct => true,
+            Self::Delegation | Self::Direct => true,
             Self::Tcp => false,
         }
     }
@@ -76,7 +81,7 @@ impl Kind {
     pub fn default_wait(self) -> Wait {
         match self {
             // A job on one machine has more threads than cores: who polls keeps others from work.
-            Self::Direct | Self::Tcp => Wait::Block,
+            Self::Delegation | Self::Direct | Self::Tcp => Wait::Block,
         }
     }
 }

@@ -20,7 +20,10 @@ use super::{
     pin, rank,
 };
 use crate::{
-    backend::{Backend, BackendError, Contact, Kind, Roster, direct::Direct, tcp::Tcp},
+    backend::{
+        Backend, BackendError, Contact, Kind, Roster, delegation::Delegation, direct::Direct,
+        tcp::Tcp,
+    },
     drive::{DriveError, Schedule},
 };
 
@@ -106,6 +109,7 @@ fn obey(control: &mut Control) -> Result<(), ChildError> {
     };
     pin::pin_to(&cores).map_err(ChildError::system("cannot pin the process to its cores"))?;
     match config.backend {
+        Kind::Delegation => be::<Delegation>(control, &config, &role),
         Kind::Direct => be::<Direct>(control, &config, &role),
         Kind::Tcp => be::<Tcp>(control, &config, &role),
     }

@@ -105,9 +105,10 @@ pub fn start(
         handshake_timeout: Duration::from_secs(1),
         exchange_timeout: timeout,
         linger: Duration::from_secs(1),
+        roster: None,
     };
-    let hub =
-        TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| HubServer::start(listener, config));
+    let hub = TcpListener::bind(("127.0.0.1", 0))
+        .and_then(|listener| HubServer::start(listener, config, None));
     let hub = hub.map_err(prepare("the rendezvous"))?;
     let mut ranks = Ranks { children: Vec::new(), hub, secret: secret_file };
     for rank in 0..size {

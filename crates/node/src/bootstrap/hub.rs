@@ -43,6 +43,9 @@ pub struct HubConfig {
     pub exchange_timeout: Duration,
     /// How long latecomers are still told that the others gave up.
     pub linger: Duration,
+    /// Blobs of all ranks from an earlier life of the rendezvous: then all have come already, and
+    /// whoever joins has been restarted.
+    pub roster: Option<Vec<Vec<u8>>>,
 }
 
 /// Names a connection.
@@ -57,6 +60,8 @@ pub enum Action {
     Finish(ConnectionId),
     /// Close now: it deserves no answer.
     Drop(ConnectionId),
+    /// Keep this roster, in case the rendezvous is restarted.
+    Remember(Arc<[u8]>),
 }
 
 /// How it stands.
@@ -144,21 +149,27 @@ impl fmt::Debug for Hub {
 impl Hub {
     /// A rendezvous that begins to wait now. `nonces` must never repeat itself.
     pub fn new(
-        config: HubConfig,
+        mut config: HubConfig,
         now_ns: u64,
         nonces: impl FnMut() -> Nonce + Send + 'static,
     ) -> Self {
         let deadline_ns = after(now_ns, config.exchange_timeout);
+        let size = config.size as usize;
+        let roster = config.roster.take().filter(|roster| roster.len() == size);
+        let outcome = if roster.is_some() { Outcome::Complete } else { Outcome::Waiting };
+        // No connection has this name.
+        let known = |blob| (ConnectionId::MAX, blob);
+        let ranks = (0..).zip(roster.into_iter().flatten().map(known)).collect();
         Self {
             config,
             nonces: Box::new(nonces),
             peers: BTreeMap::new(),
             pending: BTreeSet::new(),
-            ranks: BTreeMap::new(),
+            ranks,
             actions: VecDeque::new(),
             next: 0,
             deadline_ns,
-            outcome: Outcome::Waiting,
+            outcome,
             stats: HubStats::default(),
         }
     }
@@ -397,6 +408,7 @@ impl Hub {
         self.outcome = Outcome::Complete;
         let blobs: Vec<_> = self.ranks.values().map(|(_, blob)| blob.clone()).collect();
         let roster: Arc<[u8]> = frame::write_roster(&blobs).into();
+        self.actions.push_back(Action::Remember(Arc::clone(&roster)));
         // One digest for all, so that each rank's proof costs no pass over the roster.
         let digest = Sha256::digest(&roster);
         let head: Arc<[u8]> =
@@ -457,6 +469,7 @@ mod tests {
             handshake_timeout: Duration::from_secs(1),
             exchange_timeout: Duration::from_secs(60),
             linger: Duration::from_secs(2),
+            roster: None,
         };
         let mut count = 0;
         Hub::new(config, 0, move || {
@@ -681,5 +694,17 @@ mod tests {
         let body = &roster[frame::HEAD_BYTES..roster.len() - PROOF_BYTES];
         assert_eq!(frame::read_roster(body, 2).unwrap(), [&b"zero"[..], b"newest"]);
         assert_eq!(hub.poll_timeout(), None, "nothing is left to wait for");
+    }
+
+    #[test]
+    fn fault_a6_a_rendezvous_that_was_restarted_knows_who_had_come() {
+        let mut config = hub(2).config;
+        config.roster = Some(vec![b"zero".to_vec(), b"one".to_vec()]);
+        let mut hub = Hub::new(config, 0, || [9; 32]);
+        let mut zero = Rank::connect(&mut hub, 0, 2, 0);
+        zero.join_with(&mut hub, b"zero again");
+        let roster = sent_to(&mut hub, zero.id);
+        let body = &roster[frame::HEAD_BYTES..roster.len() - PROOF_BYTES];
+        assert_eq!(frame::read_roster(body, 2).unwrap(), [&b"zero again"[..], b"one"]);
     }
 }

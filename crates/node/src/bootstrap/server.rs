@@ -2,9 +2,11 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
+    fs,
     io::{self, ErrorKind, Read as _, Write as _},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     os::fd::AsFd as _,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
     thread::{self, JoinHandle},
     time::Duration,
@@ -59,12 +61,16 @@ struct Shared {
 }
 
 impl HubServer {
-    /// Serves at `listener`, on a thread of its own.
+    /// Serves at `listener`, on a thread of its own. The roster is kept in the file `remember`.
     ///
     /// # Errors
     ///
     /// If the listener cannot be made non-blocking, or no thread can be made.
-    pub fn start(listener: TcpListener, config: HubConfig) -> io::Result<Self> {
+    pub fn start(
+        listener: TcpListener,
+        config: HubConfig,
+        remember: Option<PathBuf>,
+    ) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared::default());
@@ -72,6 +78,7 @@ impl HubServer {
         let server = Server {
             listener,
             hub,
+            remember,
             sockets: BTreeMap::new(),
             resume_ns: 0,
             logged_ns: 0,
@@ -118,6 +125,7 @@ struct Socket {
 struct Server {
     listener: TcpListener,
     hub: Hub,
+    remember: Option<PathBuf>,
     sockets: BTreeMap<ConnectionId, Socket>,
     /// Until when nothing is accepted.
     resume_ns: u64,
@@ -235,6 +243,15 @@ impl Server {
                 }
             }
             Action::Drop(id) => drop(self.sockets.remove(&id)),
+            Action::Remember(roster) => {
+                if let Some(path) = &self.remember
+                    && let Err(error) = write_whole(path, &roster)
+                {
+                    // Only a restart of this daemon would need it.
+                    let path = path.display();
+                    tracing::warn!(%path, %error, "cannot remember who the others are");
+                }
+            }
         }
     }
 
@@ -284,6 +301,13 @@ impl Socket {
         }
         now_ns < finish_ns
     }
+}
+
+/// Replaces a file whole.
+fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let temporary = path.with_extension("roster-tmp");
+    fs::write(&temporary, bytes)?;
+    fs::rename(&temporary, path)
 }
 
 fn is_exhausted(error: &io::Error) -> bool {

@@ -1,8 +1,10 @@
 //! Meeting at the address of rank 0.
 
 use std::{
+    fs,
     io::{self, ErrorKind, Read, Write as _},
     net::{TcpListener, TcpStream, ToSocketAddrs as _},
+    path::Path,
     thread,
     time::Duration,
 };
@@ -44,7 +46,8 @@ pub struct Tcp {
 }
 
 impl Tcp {
-    /// Begins to listen at `address`, `HOST:PORT`, if this is rank 0 and nobody else was asked to.
+    /// Begins to listen at `address`, `HOST:PORT`, if this is rank 0, which keeps the blobs of all in
+    /// the file `remember`: if it finds them there, it was restarted.
     ///
     /// # Errors
     ///
@@ -56,6 +59,7 @@ impl Tcp {
         place: Place,
         timeout: Duration,
         handshake_timeout: Duration,
+        remember: Option<&Path>,
     ) -> Result<Self, BootstrapError> {
         let mut tcp = Self::of_hub(address, job, secret, place, timeout);
         if place.rank() == 0 {
@@ -66,8 +70,11 @@ impl Tcp {
                 handshake_timeout,
                 exchange_timeout: timeout,
                 linger: LINGER,
+                roster: remember
+                    .and_then(|path| frame::read_roster(&fs::read(path).ok()?, place.size())),
             };
-            let hub = TcpListener::bind(address).and_then(|l| HubServer::start(l, config));
+            let hub = TcpListener::bind(address)
+                .and_then(|l| HubServer::start(l, config, remember.map(Path::to_owned)));
             let hub = hub
                 .map_err(|source| BootstrapError::Listen { address: address.to_owned(), source })?;
             // With port 0 the kernel chose one.

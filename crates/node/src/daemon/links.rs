@@ -25,8 +25,8 @@ const DATAGRAMS_PER_LOOK: usize = 256;
 struct Link {
     /// The place that the worker keeps for it in this epoch, and what it must be told.
     invited: Option<(PeerId, Invitation)>,
-    /// Its epoch and invitation, as it told last.
-    theirs: Option<(u64, Invitation)>,
+    /// Its epoch, its time and its invitation, as it told last.
+    theirs: Option<((u64, u64), Invitation)>,
 }
 
 pub(super) struct Links {
@@ -92,11 +92,13 @@ impl Links {
             datagrams += 1;
             match self.codec.read(&buffer[..len]) {
                 Some(message) => {
+                    // Later than all before: a recorded one does not tell where the peer is.
+                    let when = (message.heartbeat.epoch, message.heartbeat.sent_ns);
                     if let (Some(link), Some(invitation)) =
                         (self.links.get_mut(message.from as usize), message.invitation)
-                        && link.theirs.is_none_or(|(epoch, _)| epoch <= message.heartbeat.epoch)
+                        && link.theirs.is_none_or(|(latest, _)| latest < when)
                     {
-                        link.theirs = Some((message.heartbeat.epoch, invitation));
+                        link.theirs = Some((when, invitation));
                         control.learn(message.from, from);
                     }
                     self.detector.handle_heartbeat(message.from, message.heartbeat, now_ns);
@@ -125,7 +127,7 @@ impl Links {
                 Event::Up { peer, epoch, .. } => {
                     let link = &mut self.links[peer as usize];
                     let connected = match (&link.invited, &link.theirs) {
-                        (Some((id, _)), Some((theirs, invitation))) if *theirs == epoch => {
+                        (Some((id, _)), Some(((theirs, _), invitation))) if *theirs == epoch => {
                             worker.connect(*id, invitation).map(|()| *id)
                         }
                         // Without invitation there was no place here; it comes with a new epoch.

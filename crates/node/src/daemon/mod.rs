@@ -24,6 +24,7 @@ mod control;
 mod front;
 mod links;
 mod office;
+mod roster;
 mod run;
 mod services;
 mod slab;
@@ -32,12 +33,12 @@ pub mod wire;
 use core::time::Duration;
 
 pub use rpc::Status;
-use rpc::Worker;
+use rpc::{Counters, PeerId, Worker};
 use verbs::Nic;
 
 pub use control::{Codec, Control, DATAGRAM_BYTES, Message, UdpControl};
 pub use front::{Front, IpcFront, Next};
-pub use run::{ServeError, Serving, serve};
+pub use run::{Opening, ServeError, Serving, serve};
 pub use services::{Handler, Inbound, OfferError, Services};
 
 use crate::{
@@ -86,6 +87,8 @@ pub struct Daemon<N: Nic, F: Front, C: Control> {
     clock: fn() -> u64,
     control_ns: u64,
     arrivals: u64,
+    /// By rank: what its connection had done when it was counted last.
+    counted: Vec<Option<(PeerId, Counters)>>,
 }
 
 impl<N: Nic, F: Front, C: Control> Daemon<N, F, C> {
@@ -109,6 +112,7 @@ impl<N: Nic, F: Front, C: Control> Daemon<N, F, C> {
             clock: parts.clock,
             control_ns: now_ns,
             arrivals: 0,
+            counted: vec![None; parts.place.size() as usize],
         }
     }
 
@@ -134,16 +138,17 @@ impl<N: Nic, F: Front, C: Control> Daemon<N, F, C> {
             office.recorder.record(Timing::CompletionsPerPoll, came);
         }
         if let Some(lap) = &mut lap {
-            lap.phase(&mut office.recorder, Phase::Completions, clock());
+            lap.phase(&mut office.recorder, Phase::Nic, clock());
         }
         office.advance(front, worker);
         if let Some(lap) = &mut lap {
-            lap.phase(&mut office.recorder, Phase::Incoming, clock());
+            lap.phase(&mut office.recorder, Phase::Waiting, clock());
         }
         if now_ns >= self.control_ns {
             self.control_ns = now_ns + CONTROL_NS;
             office.expire(front, worker);
             links.step(worker, office, front, control, now_ns);
+            self.count_batches();
             self.count(now_ns);
         }
         if let Some(mut lap) = lap {
@@ -153,6 +158,27 @@ impl<N: Nic, F: Front, C: Control> Daemon<N, F, C> {
         let done = usize::try_from(taken).unwrap_or(usize::MAX) + handled;
         self.office.recorder.add(Counter::BusyLoops, u64::from(done > 0));
         done
+    }
+
+    /// What connections did since the last look.
+    fn count_batches(&mut self) {
+        let Self { worker, office, counted, .. } = self;
+        for (peer, last) in office.peers.iter().zip(counted) {
+            let Some(peer) = *peer else { continue };
+            let Some(now) = worker.counters(peer) else { continue };
+            // Each connection counts from 0.
+            let before = last.filter(|(counted, _)| *counted == peer);
+            let before = before.map_or_else(Counters::default, |(_, counters)| counters);
+            *last = Some((peer, now));
+            let recorder = &mut office.recorder;
+            let batches = now.batches_out - before.batches_out;
+            recorder.add(Counter::Flushes, batches);
+            recorder.add(Counter::RingFull, now.ring_full - before.ring_full);
+            let messages = now.messages_out - before.messages_out;
+            if let Some(mean) = messages.checked_div(batches) {
+                recorder.record(Timing::BatchMessages, mean);
+            }
+        }
     }
 
     /// Numbers that are what they are now.

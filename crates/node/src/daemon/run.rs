@@ -4,6 +4,7 @@ use std::{
     io,
     net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket},
     os::fd::AsFd as _,
+    path::Path,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -19,9 +20,10 @@ use crate::{
     daemon::{
         Codec, Daemon, IpcFront, Parts, Services, UdpControl,
         office::{Visit, message_bytes_max},
+        roster::Roster,
     },
     membership::DetectorConfig,
-    metrics::{Counter, Life, MetricsError, MetricsFile},
+    metrics::{Counter, Life, MetricsError, MetricsFile, Recorder},
     runtime::{Runtime, RuntimeError},
 };
 
@@ -106,23 +108,17 @@ pub fn serve<N: Nic>(
         MetricsFile::create(&runtime.metrics(), runtime.name(), *place, 1, config.sample_every)?;
     let mut bootstrap = bootstrap(serving)?;
     let control = meet(serving, bootstrap.as_mut())?;
-    let server = ipc::Server::bind(&runtime.socket(), ipc_config(config))?;
-    let worker = Worker::open(nic, worker_config(*place), clock::now_ns())?;
-    let epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let parts = Parts {
+    // Removed at the end; one who is killed leaves it to its next life.
+    let _roster = Roster(runtime.roster());
+    let opening = Opening {
         place: *place,
-        detector: detector_config(config),
-        epoch: nanos(epoch),
+        socket: &runtime.socket(),
         codec: Codec::new(runtime.job().clone(), secret.clone(), place.rank()),
         services,
         recorder: recorders.remove(0),
-        call_timeout: config.call_timeout,
-        body_bytes_max: config.message_bytes_max,
-        sample_every: config.sample_every,
-        clock: clock::now_ns,
+        worker: worker_config(*place),
     };
-    let now_ns = clock::now_ns();
-    let mut daemon = Daemon::new(worker, IpcFront::new(server), control, parts, now_ns);
+    let mut daemon = Daemon::open(config, nic, control, opening)?;
     metrics.set_life(Life::Serving);
     tracing::info!(daemon = runtime.name(), %place, socket = %runtime.socket().display(), "serving");
     daemon.run(config.wait, |_| stop.load(Ordering::Relaxed));
@@ -146,7 +142,9 @@ fn bootstrap(serving: &Serving) -> Result<Box<dyn Bootstrap>, ServeError> {
     Ok(match &config.start {
         Start::Alone => Box::new(Alone),
         Start::Tcp(address) => {
-            Box::new(Tcp::new(address, job, secret, *place, timeout, config.handshake_timeout)?)
+            let (handshake, remember) = (config.handshake_timeout, runtime.roster());
+            let remember = Some(remember.as_path());
+            Box::new(Tcp::new(address, job, secret, *place, timeout, handshake, remember)?)
         }
         Start::Join(address) => Box::new(Tcp::of_hub(address, job, secret, *place, timeout)),
         Start::File(folder) => Box::new(Folder::new(folder, job, secret, *place, timeout)),
@@ -159,8 +157,9 @@ fn meet(serving: &Serving, bootstrap: &mut dyn Bootstrap) -> Result<UdpControl, 
     let fail = |source| ServeError::Control { address, source };
     let mut control = UdpControl::bind(address, serving.place.size()).map_err(fail)?;
     let blob = control.address().map_err(fail)?.to_string();
-    for (rank, blob) in (0..).zip(bootstrap.exchange(blob.as_bytes())?) {
-        let text = String::from_utf8_lossy(&blob);
+    let blobs = bootstrap.exchange(blob.as_bytes())?;
+    for (rank, blob) in (0..).zip(&blobs) {
+        let text = String::from_utf8_lossy(blob);
         match text.parse() {
             Ok(address) => control.set(rank, address),
             Err(_) => return Err(ServeError::Blob { rank, text: text.chars().take(80).collect() }),
@@ -217,7 +216,53 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// What a daemon is opened with besides its settings, for programs that turn it themselves.
+pub struct Opening<'a> {
+    /// Which of how many.
+    pub place: Place,
+    /// Where clients find it; in a folder that only its user can enter.
+    pub socket: &'a Path,
+    /// Datagrams of the job.
+    pub codec: Codec,
+    /// What it offers.
+    pub services: Services<IpcFront>,
+    /// Where it counts.
+    pub recorder: Recorder,
+    /// How it calls others.
+    pub worker: WorkerConfig,
+}
+
 impl<N: Nic> Daemon<N, IpcFront, UdpControl> {
+    /// A daemon for real clients and real time. `control` knows where the others listen.
+    ///
+    /// # Errors
+    ///
+    /// [`ServeError`].
+    pub fn open(
+        config: &DaemonConfig,
+        nic: N,
+        control: UdpControl,
+        opening: Opening<'_>,
+    ) -> Result<Self, ServeError> {
+        let Opening { place, socket, codec, services, recorder, worker } = opening;
+        let server = ipc::Server::bind(socket, ipc_config(config))?;
+        let worker = Worker::open(nic, worker, clock::now_ns())?;
+        let epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let parts = Parts {
+            place,
+            detector: detector_config(config),
+            epoch: nanos(epoch),
+            codec,
+            services,
+            recorder,
+            call_timeout: config.call_timeout,
+            body_bytes_max: config.message_bytes_max,
+            sample_every: config.sample_every,
+            clock: clock::now_ns,
+        };
+        Ok(Self::new(worker, IpcFront::new(server), control, parts, clock::now_ns()))
+    }
+
     /// Serves until `is_over`.
     fn run(&mut self, wait: WaitPolicy, is_over: impl Fn(&Self) -> bool) {
         let mut idle = Idle { since_ns: clock::now_ns(), yields: 0 };
@@ -234,13 +279,14 @@ impl<N: Nic> Daemon<N, IpcFront, UdpControl> {
                 thread::yield_now();
                 idle.yields += 1;
             } else {
-                self.sleep();
+                self.wait(SLEEP_MAX);
             }
         }
     }
 
-    /// Sleeps until a client, the NIC or another daemon has something, or something is due.
-    fn sleep(&mut self) {
+    /// Sleeps until a client, the NIC or another daemon has something, or something is due, at most
+    /// for `timeout`, and never longer than a tenth of a second. Then step.
+    pub fn wait(&mut self, timeout: Duration) {
         let has_work = !self.front.server.arm();
         if has_work || self.worker.arm().is_err() {
             self.front.server.service_now();
@@ -255,7 +301,7 @@ impl<N: Nic> Daemon<N, IpcFront, UdpControl> {
         self.office.recorder.add(Counter::Sleeps, 1);
         let due = Duration::from_nanos(self.next_ns().saturating_sub(clock::now_ns()));
         let nic = self.worker.nic().poll_timeout().unwrap_or(SLEEP_MAX);
-        let timeout = due.min(nic).min(SLEEP_MAX);
+        let timeout = due.min(nic).min(timeout).min(SLEEP_MAX);
         let timeout = Timespec { tv_sec: 0, tv_nsec: timeout.subsec_nanos().into() };
         let Some(channel) = self.worker.channel() else { return };
         let mut fds = [

@@ -100,14 +100,13 @@ numbered! {
     Timing {
         Loop = "loop_ns", "Duration of a turn of the loop, sampled.";
         PhaseClients = "phase_clients_ns", "Time a turn spends with clients, sampled.";
-        PhaseCompletions = "phase_completions_ns", "Time a turn spends with completions, sampled.";
-        PhaseIncoming = "phase_incoming_ns", "Time a turn spends with requests of other nodes, sampled.";
-        PhaseFlush = "phase_flush_ns", "Time a turn spends posting batches, sampled.";
+        PhaseNic = "phase_nic_ns", "Time a turn spends with what the NIC brings, and posting, sampled.";
+        PhaseWaiting = "phase_waiting_ns", "Time a turn spends with what waits for room, sampled.";
         PhaseControl = "phase_control_ns", "Time a turn spends with deadlines and peers, sampled.";
         Turnaround = "turnaround_ns", "From taking a request of another node to answering it.";
         Rtt = "rtt_ns", "From handing a call to the connection to its response.";
         Call = "call_ns", "From taking a request of a client to answering it.";
-        BatchMessages = "batch_messages", "Messages per batch.";
+        BatchMessages = "batch_messages", "Messages per batch to a peer, averaged over a millisecond.";
         CompletionsPerPoll = "completions_per_poll", "Completions per poll that found one.";
         RequestsPerLoop = "requests_per_loop", "Requests of clients per turn that took one.";
     }
@@ -126,12 +125,10 @@ impl Timing {
 pub enum Phase {
     /// Requests of clients.
     Clients,
-    /// Completions and responses.
-    Completions,
-    /// Requests of other nodes.
-    Incoming,
-    /// Posting batches.
-    Flush,
+    /// Completions, responses, requests of other nodes, and posting batches.
+    Nic,
+    /// Requests that wait for a provider or for room in a ring.
+    Waiting,
     /// Deadlines and peers.
     Control,
 }
@@ -140,9 +137,8 @@ impl Phase {
     pub(super) const fn timing(self) -> Timing {
         match self {
             Self::Clients => Timing::PhaseClients,
-            Self::Completions => Timing::PhaseCompletions,
-            Self::Incoming => Timing::PhaseIncoming,
-            Self::Flush => Timing::PhaseFlush,
+            Self::Nic => Timing::PhaseNic,
+            Self::Waiting => Timing::PhaseWaiting,
             Self::Control => Timing::PhaseControl,
         }
     }

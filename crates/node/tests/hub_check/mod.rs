@@ -24,6 +24,7 @@ pub(crate) fn check(mut bytes: &[u8]) {
         handshake_timeout: Duration::from_secs(1),
         exchange_timeout: Duration::from_secs(60),
         linger: Duration::from_secs(1),
+        roster: None,
     };
     let mut hub = Hub::new(config, 0, || [7; 32]);
     let (mut now_ns, mut ids) = (0_u64, Vec::new());

@@ -21,7 +21,7 @@ use crate::place::{ClientId, Shard};
 pub use client::DirectClient;
 pub use server::DirectServer;
 
-pub(super) use options::SWITCHES;
+pub(super) use options::{SWITCHES, config as worker_config, response_bytes};
 
 /// The software NIC's name.
 const SOFT: &str = "soft";
@@ -33,18 +33,22 @@ pub struct Direct {
     nic: softnic::Config,
 }
 
+/// Settings of the NIC that a job asks for.
+pub(super) fn soft_nic(setup: &Setup) -> Result<softnic::Config, BackendError> {
+    if setup.nic != SOFT {
+        let cause = format!("this version drives `{SOFT}` only");
+        return Err(BackendError::new(format!("cannot open the NIC `{}`", setup.nic), cause));
+    }
+    softnic::Config::from_env()
+        .map_err(|cause| BackendError::new("cannot configure the software NIC", cause))
+}
+
 impl Backend for Direct {
     type Client = DirectClient;
     type Server = DirectServer;
 
     fn open(setup: &Setup, _rank: u16) -> Result<Self, BackendError> {
-        if setup.nic != SOFT {
-            let cause = format!("this version drives `{SOFT}` only");
-            return Err(BackendError::new(format!("cannot open the NIC `{}`", setup.nic), cause));
-        }
-        let nic = softnic::Config::from_env()
-            .map_err(|cause| BackendError::new("cannot configure the software NIC", cause))?;
-        Ok(Self { setup: setup.clone(), nic })
+        Ok(Self { nic: soft_nic(setup)?, setup: setup.clone() })
     }
 
     fn server(&self, shard: Shard, service: Service) -> Result<DirectServer, BackendError> {

@@ -59,7 +59,7 @@ pub(in crate::backend) const SWITCHES: [Switch; 8] = [
 const RESPONSE_BYTES_MAX: usize = 8 << 10;
 
 /// What a worker for `peers` peers is made of.
-pub(super) fn config(setup: &Setup, peers: u16) -> Config {
+pub(in crate::backend) fn config(setup: &Setup, peers: u16) -> Config {
     let default = Config::default();
     let switches = &setup.switches;
     let number = |name: &str| switches.value(name).parse::<u16>().ok();
@@ -82,7 +82,7 @@ pub(super) fn config(setup: &Setup, peers: u16) -> Config {
 }
 
 /// Room for a response that is set aside in the ring.
-pub(super) fn response_bytes(setup: &Setup) -> usize {
+pub(in crate::backend) fn response_bytes(setup: &Setup) -> usize {
     setup.message_bytes_max.min(RESPONSE_BYTES_MAX)
 }
 

@@ -90,7 +90,7 @@ pub(super) struct Office<F: Front> {
     call_timeout: Duration,
     body_bytes_max: usize,
     /// By rank: peers that can be called.
-    peers: Vec<Option<PeerId>>,
+    pub(super) peers: Vec<Option<PeerId>>,
     ranks: HashMap<PeerId, u32>,
     pending: Slab<Pending<F>>,
     waiting: Vec<VecDeque<Waiting<F>>>,

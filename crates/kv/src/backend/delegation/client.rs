@@ -1,0 +1,162 @@
+//! The client thread's end: one connection to the daemon of its node.
+
+use std::{io, time::Duration};
+
+use node::client::{CallError, ClientConfig, Pipeline, To};
+use os::clock;
+use rpc::Status;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::{Address, SERVICE};
+use crate::{
+    backend::{
+        BackendError, Client, Contact, Counters, Event, Failure, Roster, Setup, SubmitError, Token,
+        direct,
+    },
+    place::Shard,
+};
+
+/// A pipeline to a daemon.
+pub struct DelegationClient {
+    home: Shard,
+    config: ClientConfig,
+    message_bytes_max: usize,
+    /// `None` before it has joined.
+    pipeline: Option<Pipeline<(Shard, Token)>>,
+    /// The daemon is gone.
+    is_lost: bool,
+    shards: u16,
+    waits: u64,
+}
+
+impl DelegationClient {
+    pub(super) fn new(setup: &Setup, home: Shard) -> Self {
+        let response_bytes = direct::response_bytes(setup);
+        let config = ClientConfig {
+            timeout: Duration::from_nanos(setup.timeout_ns),
+            response_bytes: u32::try_from(response_bytes).unwrap_or(u32::MAX),
+            ..ClientConfig::default()
+        };
+        Self {
+            home,
+            config,
+            message_bytes_max: setup.message_bytes_max,
+            pipeline: None,
+            is_lost: false,
+            shards: setup.topology.shards(),
+            waits: 0,
+        }
+    }
+}
+
+fn failure_of(error: &CallError) -> Failure {
+    match error.status() {
+        Status::DeadlineExceeded => Failure::Timeout,
+        Status::ResourceExhausted => Failure::Overloaded,
+        _ => Failure::PeerGone,
+    }
+}
+
+/// Whether the connection to the daemon itself has ended.
+fn is_of_daemon(error: &CallError) -> bool {
+    matches!(error, CallError::Daemon(_)) && error.status() == Status::Unavailable
+}
+
+impl Client for DelegationClient {
+    fn contact(&self) -> Contact {
+        Contact::default()
+    }
+
+    fn join(&mut self, roster: &Roster, deadline_ns: u64) -> Result<(), BackendError> {
+        let contact = roster
+            .servers
+            .get(usize::from(self.home.0))
+            .ok_or_else(|| BackendError::new("cannot join", "its daemon is not on the roster"))?;
+        let address = Address::of(contact)?;
+        // Daemons and clients join at the same time: the socket may not be there yet.
+        loop {
+            match Pipeline::connect(&address.socket, self.config) {
+                Ok(pipeline) => {
+                    self.pipeline = Some(pipeline);
+                    return Ok(());
+                }
+                Err(cause) if clock::now_ns() >= deadline_ns => {
+                    return Err(BackendError::new("cannot connect to the daemon", cause));
+                }
+                Err(_) => std::thread::sleep(Duration::from_millis(2)),
+            }
+        }
+    }
+
+    fn submit(&mut self, to: Shard, token: Token, request: &[u8]) -> Result<(), SubmitError> {
+        let Some(pipeline) = self.pipeline.as_mut().filter(|_| !self.is_lost) else {
+            return Err(SubmitError::Gone(to));
+        };
+        let (len_bytes, max_bytes) = (request.len(), self.message_bytes_max);
+        if len_bytes > max_bytes {
+            return Err(SubmitError::TooLarge { len_bytes, max_bytes });
+        }
+        let address = To { rank: to.0.into(), service: SERVICE, method: 0 };
+        match pipeline.submit(address, request, (to, token)) {
+            Ok(_) => Ok(()),
+            Err(refused) if refused.error.status() == Status::ResourceExhausted => {
+                Err(SubmitError::Full)
+            }
+            Err(refused) if refused.error.status() == Status::OutOfRange => {
+                Err(SubmitError::TooLarge { len_bytes, max_bytes })
+            }
+            Err(_) => Err(SubmitError::Gone(to)),
+        }
+    }
+
+    /// One look at the response ring, which holds no more events than there are calls.
+    fn poll(
+        &mut self,
+        _budget: usize,
+        sink: &mut impl FnMut(Event<'_>),
+    ) -> Result<usize, BackendError> {
+        let Some(pipeline) = &mut self.pipeline else { return Ok(0) };
+        let mut is_lost = false;
+        let mut count = pipeline.poll(|(_, token), answer| match answer {
+            Ok(bytes) => sink(Event::Answer { token, bytes }),
+            Err(error) => {
+                is_lost |= is_of_daemon(&error);
+                sink(Event::Failed { token, failure: failure_of(&error) });
+            }
+        });
+        pipeline.flush();
+        if is_lost && !std::mem::replace(&mut self.is_lost, true) {
+            for shard in 0..self.shards {
+                sink(Event::Lost { shard: Shard(shard) });
+                count += 1;
+            }
+        }
+        Ok(count)
+    }
+
+    fn wait(&mut self, deadline_ns: u64) -> Result<(), BackendError> {
+        let Some(pipeline) = &mut self.pipeline else { return Ok(()) };
+        pipeline.flush();
+        if pipeline.in_flight() > 0 && !pipeline.arm() {
+            return Ok(());
+        }
+        self.waits += 1;
+        let left_ns = deadline_ns.saturating_sub(clock::now_ns());
+        let left = Duration::from_nanos(left_ns);
+        let timeout = Timespec {
+            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: left.subsec_nanos().into(),
+        };
+        let mut fds = [PollFd::new(&*pipeline, PollFlags::IN)];
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(errno) => Err(BackendError::new("cannot wait", io::Error::from(errno))),
+        }
+    }
+
+    fn counters(&self) -> Counters {
+        let mut counters = Counters::default();
+        counters.named.insert("client waits".to_owned(), self.waits);
+        counters
+    }
+}

@@ -1,0 +1,196 @@
+//! The daemon thread's end: a whole daemon, turned by the thread that serves the shard.
+
+use std::{
+    cell::Cell,
+    error::Error,
+    net::{Ipv4Addr, SocketAddr},
+    rc::Rc,
+    time::Duration,
+};
+
+use node::{
+    bootstrap::{JobId, Place, Secret},
+    config::DaemonConfig,
+    daemon::{Codec, Daemon, Inbound, IpcFront, Opening, Services, Status, UdpControl},
+    metrics::{Counter, MetricsFile, Snapshot, Timing},
+};
+use os::clock;
+use softnic::Nic;
+
+use super::{Address, Folder, SERVICE, daemon_config};
+use crate::{
+    backend::{BackendError, Contact, Counters, Roster, Server, Service, Setup, direct},
+    place::Shard,
+};
+
+/// Name of the job: its secret makes it unique.
+const JOB: &str = "kv";
+
+/// A daemon.
+pub struct DelegationServer {
+    state: State,
+    address: Address,
+    contact: Contact,
+    /// Requests that were answered, by the service itself.
+    served: Rc<Cell<usize>>,
+    /// Owns the socket and the counters; dropped last.
+    folder: Folder,
+}
+
+enum State {
+    /// It waits for the roster.
+    Opened(Box<Parts>),
+    Joining,
+    Running {
+        daemon: Box<Daemon<Nic, IpcFront, UdpControl>>,
+        _metrics: MetricsFile,
+    },
+}
+
+struct Parts {
+    config: DaemonConfig,
+    worker: rpc::Config,
+    nic: softnic::Config,
+    shard: Shard,
+    control: UdpControl,
+    services: Services<IpcFront>,
+}
+
+impl DelegationServer {
+    pub(super) fn open(
+        setup: &Setup,
+        nic: &softnic::Config,
+        shard: Shard,
+        service: Service,
+    ) -> Result<Self, BackendError> {
+        let failed = |cause: std::io::Error| BackendError::new("cannot open a daemon", cause);
+        let folder = Folder::create(shard).map_err(failed)?;
+        let shards = setup.topology.shards();
+        let control = UdpControl::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), shards.into())
+            .map_err(failed)?;
+        let address = Address {
+            socket: folder.path().join("sock"),
+            control: control.address().map_err(failed)?,
+            nonce: Secret::random().as_bytes().to_vec(),
+        };
+        let served = Rc::new(Cell::new(0));
+        let services = services(service, Rc::clone(&served))?;
+        let depth = setup.queue_depth.saturating_mul(setup.topology.clients_per_rank.into());
+        let worker = rpc::Config {
+            calls_max: u16::try_from(depth).unwrap_or(u16::MAX - 1).max(16),
+            ..direct::worker_config(setup, shards.saturating_sub(1).max(1))
+        };
+        let config = daemon_config(setup)?;
+        let parts = Parts { config, worker, nic: nic.clone(), shard, control, services };
+        let contact = address.to_contact()?;
+        Ok(Self { state: State::Opened(Box::new(parts)), address, contact, served, folder })
+    }
+
+    fn start(&mut self, roster: &Roster, parts: Parts) -> Result<State, BackendError> {
+        let failed =
+            |cause: Box<dyn Error + Send + Sync>| BackendError::new("cannot start a daemon", cause);
+        let Parts { config, worker, nic, shard, mut control, services } = parts;
+        let mut secret = Vec::new();
+        for (rank, contact) in (0_u32..).zip(&roster.servers) {
+            let address = Address::of(contact)?;
+            control.set(rank, address.control);
+            secret.extend(address.nonce);
+        }
+        let size = u32::try_from(roster.servers.len()).unwrap_or(u32::MAX);
+        let place = Place::new(shard.0.into(), size).map_err(|cause| failed(cause.into()))?;
+        let job = JobId::new(JOB).map_err(|cause| failed(cause.into()))?;
+        let path = self.folder.path().join("counters");
+        let made = MetricsFile::create(&path, JOB, place, 1, config.sample_every);
+        let (metrics, mut recorders) = made.map_err(|cause| failed(cause.into()))?;
+        let opening = Opening {
+            place,
+            socket: &self.address.socket,
+            codec: Codec::new(job, Secret::from_bytes(&secret), shard.0.into()),
+            services,
+            recorder: recorders.remove(0),
+            worker,
+        };
+        let nic = softnic::open(&nic).map_err(|cause| failed(cause.into()))?;
+        let daemon =
+            Daemon::open(&config, nic, control, opening).map_err(|cause| failed(cause.into()))?;
+        Ok(State::Running { daemon: Box::new(daemon), _metrics: metrics })
+    }
+}
+
+/// The shard as a service of the daemon.
+fn services(
+    mut service: Service,
+    served: Rc<Cell<usize>>,
+) -> Result<Services<IpcFront>, BackendError> {
+    let mut services = Services::default();
+    let handler = move |inbound: &Inbound<'_>, answer: &mut Vec<u8>| {
+        service(inbound.body, answer);
+        served.set(served.get() + 1);
+        Status::Ok
+    };
+    services
+        .offer(SERVICE, Box::new(handler))
+        .map_err(|cause| BackendError::new("cannot offer the shard", cause))?;
+    Ok(services)
+}
+
+impl Server for DelegationServer {
+    fn contact(&self) -> Contact {
+        self.contact.clone()
+    }
+
+    /// Returns when all daemons see each other.
+    fn join(&mut self, roster: &Roster, deadline_ns: u64) -> Result<(), BackendError> {
+        let State::Opened(parts) = std::mem::replace(&mut self.state, State::Joining) else {
+            return Err(BackendError::new("cannot join", "this daemon has joined"));
+        };
+        self.state = self.start(roster, *parts)?;
+        let State::Running { daemon, .. } = &mut self.state else { return Ok(()) };
+        let peers = roster.servers.len().saturating_sub(1);
+        while daemon.peers_up() < peers {
+            if clock::now_ns() >= deadline_ns {
+                let seen = daemon.peers_up();
+                let cause = format!("{seen} of {peers} other daemons are up");
+                return Err(BackendError::new("cannot join", cause));
+            }
+            if daemon.step(clock::now_ns()) == 0 {
+                daemon.wait(Duration::from_millis(1));
+            }
+        }
+        Ok(())
+    }
+
+    /// The daemon's own budgets bound a turn.
+    fn turn(&mut self, _budget: usize) -> Result<usize, BackendError> {
+        let State::Running { daemon, .. } = &mut self.state else { return Ok(0) };
+        daemon.step(clock::now_ns());
+        Ok(self.served.take())
+    }
+
+    fn wait(&mut self, deadline_ns: u64) -> Result<(), BackendError> {
+        let State::Running { daemon, .. } = &mut self.state else { return Ok(()) };
+        if daemon.step(clock::now_ns()) == 0 {
+            let left_ns = deadline_ns.saturating_sub(clock::now_ns());
+            daemon.wait(Duration::from_nanos(left_ns));
+        }
+        Ok(())
+    }
+
+    /// Those of the daemon's counter file, as anybody could read them.
+    fn counters(&self) -> Counters {
+        let mut counters = Counters::default();
+        let Ok(snapshot) = Snapshot::read(&self.folder.path().join("counters")) else {
+            return counters;
+        };
+        let total = snapshot.total();
+        for counter in Counter::ALL {
+            counters.named.insert(format!("daemon {}", counter.name()), total.counter(*counter));
+        }
+        let sizes = total.histogram(Timing::BatchMessages);
+        counters.batch_sizes = sizes
+            .filled()
+            .map(|(size, count)| (u32::try_from(size).unwrap_or(u32::MAX), count))
+            .collect();
+        counters
+    }
+}
