@@ -13,7 +13,7 @@ use copyrpc_bench::{
 use softnic::{Config, Nic};
 
 /// Timed calls per sample: some windows.
-const COUNT: u64 = 100;
+const COUNT: u64 = 50;
 
 fn workers(fabric: &str) -> Workers<Nic, impl Fn() -> Result<Nic, String> + use<>> {
     let fabric = format!("{fabric}-{}", std::process::id());
@@ -81,12 +81,12 @@ fn every_point_of_the_matrix_answers_every_call() {
 fn every_flush_policy_and_every_size_answers_every_call() {
     let policies = ["immediate", "hold:2us", "adaptive-hold:4", "rtt-hold:0.5", "poll-budget:2"];
     let flushes = policies.map(|text| text.parse::<Flush>().unwrap());
-    let sizes = [8, 4096, 1 << 22].map(|len_bytes| (Flush(Default::default()), len_bytes));
+    let sizes = [8, 4096, 1 << 20].map(|len_bytes| (Flush(Default::default()), len_bytes));
     let shapes = flushes.into_iter().map(|flush| (flush, 32)).chain(sizes);
     let samples = (1..).zip(shapes).map(|(number, (flush, len_bytes))| {
         let switches = Switches { flush, ..Switches::default() };
         let calls = WorkerCalls { switches, endpoints: 1, depth: 1, len_bytes };
-        WorkerSample { calls, count: 50, number }
+        WorkerSample { calls, count: 20, number }
     });
     for measured in run("policies", &samples.collect::<Vec<_>>()) {
         assert!(measured.value > 0.0, "{measured:?}");
