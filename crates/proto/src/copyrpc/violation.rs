@@ -71,7 +71,7 @@ pub enum Violation {
     /// No such kind. (C2.8)
     #[error("a message is of kind {0:#04x}, which does not exist")]
     Kind(u8),
-    /// Credit for lines that were never sent, or less than before. (C3.3)
+    /// Credit for lines that were never sent. (C3.3)
     #[error("credit for line {found}, sent are {sent}, credited {credited} (modulo 2^32)")]
     Credit {
         /// In the message.

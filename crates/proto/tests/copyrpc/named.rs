@@ -306,3 +306,31 @@ fn fault_g7_a_single_call_waits_no_longer_than_its_policy_says() {
         }
     }
 }
+
+/// Rule C3.3: a credit message that is handled late finds the word of a later one. What batches
+/// between the two say is old news, and no violation.
+#[test]
+fn a_credit_word_may_be_ahead_of_the_batches_before_it() {
+    let mut pair = Pair::new(Setup::default());
+    for _ in 0..2 {
+        pair.call(0, 1, 8, 0, LONG_NS).unwrap();
+        pair.depart(0, true);
+        pair.arrive(0, false).unwrap();
+    }
+    // Side 1 gives the first lines back by a message, then the answers, then more by a message.
+    pair.advance(2000);
+    pair.depart(1, true);
+    pair.reply(1, 0, 8);
+    pair.depart(1, true);
+    pair.call(0, 1, 8, 0, LONG_NS).unwrap();
+    pair.depart(0, true);
+    pair.arrive(0, false).unwrap();
+    pair.advance(2000);
+    pair.depart(1, true);
+    assert_eq!(pair.sides[1].connection.counters().credits_out, 2);
+    // All of it is handled only now.
+    while pair.arrive(1, false).unwrap() {}
+    pair.settle();
+    assert_eq!(pair.sides[0].ended.len(), 3);
+    assert_eq!(pair.sides[0].connection.usage(), Usage::default());
+}

@@ -194,8 +194,11 @@ impl Pair {
         }
         if let Some((word, imm)) = side.connection.credit_due(now_ns) {
             side.connection.credit_posted();
-            let bytes = word.to_vec();
-            side.flights.push_back(Flight { offset_bytes: None, bytes, imm, number: 0 });
+            // The word lands at once, its completion is handled later: a message may find the word
+            // of one that came after it.
+            peer.credit = word;
+            let flight = Flight { offset_bytes: None, bytes: Vec::new(), imm, number: 0 };
+            side.flights.push_back(flight);
             posted += 1;
         }
         posted
@@ -213,10 +216,7 @@ impl Pair {
                 peer.ring[offset..offset + flight.bytes.len()].copy_from_slice(&flight.bytes);
                 peer.take_batch(Imm::decode(flight.imm), is_held, now_ns)?;
             }
-            None => {
-                peer.credit.copy_from_slice(&flight.bytes);
-                peer.connection.credit(peer.credit, now_ns)?;
-            }
+            None => peer.connection.credit(peer.credit, now_ns)?,
         }
         Ok(true)
     }
