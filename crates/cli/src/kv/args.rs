@@ -18,7 +18,7 @@ const QUICK_MS: u64 = 300;
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct KvArgs {
-    /// How clients call: direct, tcp [default: all that this build has].
+    /// How clients call: delegation, direct, tcp [default: all that this build has].
     #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "System")]
     backend: Vec<Kind>,
     /// How threads wait: spin, yield, block, adaptive [default: the backend's].
