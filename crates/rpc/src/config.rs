@@ -25,7 +25,9 @@ pub struct Config {
     pub peers_max: u16,
     /// Ring that each peer writes into; a power of two.
     pub ring_bytes: usize,
-    /// Share of it that is kept for responses.
+    /// Largest ring of a peer that this side connects to, for it registers a mirror of it.
+    pub peer_ring_bytes_max: usize,
+    /// Share of this side's ring that is kept for responses.
     pub response_bytes: usize,
     /// Longest batch; longer bodies go by rendezvous.
     pub batch_bytes: usize,
@@ -65,6 +67,7 @@ impl Default for Config {
             dcis: 1,
             peers_max: 64,
             ring_bytes: 1 << 18,
+            peer_ring_bytes_max: 1 << 26,
             response_bytes: 1 << 17,
             batch_bytes: 1 << 14,
             large_bytes: 1 << 26,

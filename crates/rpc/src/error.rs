@@ -52,6 +52,14 @@ pub enum ConnectError {
     /// The peer's version or sizes.
     #[error(transparent)]
     Hello(#[from] HelloError),
+    /// The peer's ring would take too much memory here.
+    #[error("the peer's ring of {theirs} B exceeds {max} B; raise `peer_ring_bytes_max`")]
+    Ring {
+        /// Of the peer.
+        theirs: usize,
+        /// Accepted.
+        max: usize,
+    },
     /// The peer uses another transport, or another kind of address.
     #[error("the peer uses {theirs}, this side {ours}; configure both alike")]
     Transport {

@@ -95,7 +95,10 @@ impl<N: Nic> Worker<N> {
             let (theirs, ours) = (name(contact.transport), name(self.config.transport));
             return Err(ConnectError::Transport { theirs, ours });
         }
-        let staging_bytes = hello.geometry.ring_bytes();
+        let (staging_bytes, max) = (hello.geometry.ring_bytes(), self.config.peer_ring_bytes_max);
+        if staging_bytes > max {
+            return Err(ConnectError::Ring { theirs: staging_bytes, max });
+        }
         let staging = self.nic.alloc_mr(&self.pd, staging_bytes, Access::LOCAL_WRITE)?;
         let peer = self.peer(id).ok_or(ConnectError::NotInvited)?;
         let Link::Invited { .. } = peer.link else { return Err(ConnectError::NotInvited) };

@@ -130,3 +130,15 @@ fn sides_with_different_transports_refuse_each_other() {
     let error = a.worker.connect(to_b, &from_b).unwrap_err();
     assert_eq!(error.to_string(), "the peer uses DC, this side RC; configure both alike");
 }
+
+/// A peer decides how large its ring is, not how much memory this side registers for it.
+#[test]
+fn a_ring_beyond_the_limit_is_refused() {
+    let fabric = fabric();
+    let small = Config { peer_ring_bytes_max: 1 << 11, ..tight() };
+    let (mut a, mut b) = (Node::open(&fabric, &small), Node::open(&fabric, &tight()));
+    let (to_b, _) = a.worker.invite().unwrap();
+    let (_, from_b) = b.worker.invite().unwrap();
+    let error = a.worker.connect(to_b, &from_b).unwrap_err();
+    assert!(matches!(error, ConnectError::Ring { theirs: 4096, max: 2048 }), "{error}");
+}
