@@ -43,15 +43,20 @@ fn every_call_gets_the_answer_of_its_shard() {
     let backend = Delegation::open(&setup, 0).unwrap();
     let stop = AtomicBool::new(false);
     let (contacts, told) = mpsc::channel();
+    let (joined, ready) = mpsc::channel();
     thread::scope(|scope| {
+        // Also when an assertion fails, or the daemons would go on for ever.
+        let _stop = StopOnDrop(&stop);
         let (rosters, threads): (Vec<_>, Vec<_>) = (0..2_u16)
             .map(|shard| {
                 let (roster, meet) = mpsc::channel::<Roster>();
                 let (contacts, backend, stop) = (contacts.clone(), &backend, &stop);
+                let joined = joined.clone();
                 let thread = scope.spawn(move || {
                     let mut server = backend.server(Shard(shard), signing(shard)).unwrap();
                     contacts.send((shard, server.contact())).unwrap();
                     server.join(&meet.recv().unwrap(), clock::deadline_ns(PATIENCE)).unwrap();
+                    joined.send(()).unwrap();
                     let mut served = 0;
                     while !stop.load(Ordering::Relaxed) {
                         served += server.turn(64).unwrap();
@@ -69,6 +74,10 @@ fn every_call_gets_the_answer_of_its_shard() {
         let servers = servers.into_iter().map(|(_, contact)| contact).collect();
         let roster = Roster { servers, clients: vec![Contact::default(); 2] };
         rosters.iter().for_each(|to| to.send(roster.clone()).unwrap());
+        // A job starts when everybody has joined: before, daemons do not see each other.
+        for _ in 0..2 {
+            ready.recv_timeout(PATIENCE).unwrap();
+        }
         for client in 0..2 {
             let mut client = backend.client(ClientId(client)).unwrap();
             client.join(&roster, clock::deadline_ns(PATIENCE)).unwrap();
@@ -78,6 +87,14 @@ fn every_call_gets_the_answer_of_its_shard() {
         let served = threads.into_iter().map(|thread| thread.join().unwrap()).sum::<usize>();
         assert_eq!(served as u64, 2 * CALLS);
     });
+}
+
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 fn call_all(client: &mut DelegationClient) {
