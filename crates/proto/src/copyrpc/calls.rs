@@ -2,7 +2,7 @@
 
 use alloc::{collections::VecDeque, vec, vec::Vec};
 
-use super::{Busy, violation::Violation, wheel::Wheel};
+use super::{Busy, layout::response_bytes, violation::Violation, wheel::Wheel};
 
 /// Names a call: its slot, and how often the slot was used before, modulo 2¹⁶.
 ///
@@ -42,14 +42,6 @@ struct Slot {
     /// Set aside for the response; 0 once it has arrived.
     budget_lines: u16,
     state: State,
-}
-
-/// What a response is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Answered {
-    /// None: the caller gave up.
-    pub(crate) cookie: Option<u64>,
-    pub(crate) budget_lines: u16,
 }
 
 /// A table of calls, and the share of this side's ring that their responses may take.
@@ -114,14 +106,17 @@ impl Calls {
             .filter(|slot| slot.generation == generation && slot.state != State::Free)
     }
 
-    /// A response arrived. It can be taken until the batch is closed.
+    /// A response arrived. Returns the call's cookie; `None`: the caller gave up.
     #[inline]
+    ///
+    /// `inline_bytes` is the length of its body, unless that is large. After a violation the call
+    /// waits on, so that it ends with the connection.
     pub(crate) fn answered(
         &mut self,
         kind: u8,
         token: u32,
-        is_large: bool,
-    ) -> Result<Answered, Violation> {
+        inline_bytes: Option<usize>,
+    ) -> Result<Option<u64>, Violation> {
         let id = CallId(token);
         let unknown = Violation::Token { kind, token };
         let slot = self.find(id).ok_or(unknown)?;
@@ -130,14 +125,18 @@ impl Calls {
             State::Abandoned => None,
             _ => return Err(unknown),
         };
+        let max_bytes = response_bytes(slot.budget_lines);
+        if let Some(len_bytes) = inline_bytes.filter(|len_bytes| *len_bytes > max_bytes) {
+            return Err(Violation::ResponseTooLong { len_bytes, max_bytes });
+        }
         let budget_lines = core::mem::take(&mut slot.budget_lines);
-        if is_large {
+        if inline_bytes.is_none() {
             slot.state = if cookie.is_some() { State::Fetching } else { State::AbandonedFetching };
         } else {
             self.free(id);
         }
         self.answered_lines += u32::from(budget_lines);
-        Ok(Answered { cookie, budget_lines })
+        Ok(cookie)
     }
 
     /// The large response of a call was fetched, or will not be. Returns the cookie, if the caller

@@ -1,6 +1,9 @@
 //! Bytes that no correct peer sends.
 
-use copyrpc_proto::copyrpc::{Hello, Imm};
+use copyrpc_proto::{
+    Status,
+    copyrpc::{Hello, Imm, Incoming, Violation},
+};
 use proptest::prelude::*;
 
 use crate::{
@@ -99,4 +102,32 @@ proptest! {
     fn any_bytes_are_a_hello_or_an_error(seed in any::<u64>(), len in 0_usize..80) {
         let _ = Hello::decode(&pattern(seed, len));
     }
+}
+
+/// Rule C5.4: an answer that breaks a rule ends its call with the connection, not without a word.
+#[test]
+fn an_answer_that_is_too_long_does_not_swallow_its_call() {
+    let mut pair = Pair::new(Setup::default());
+    // Side 1 believes that it may answer with 200 bytes; side 0 has set one line aside.
+    let cookie = pair.call(0, 1, 8, 0, 1 << 30).unwrap();
+    let call = pair.sides[0].connection.emission(1, true).map(|e| (e.bytes.to_vec(), e.imm));
+    let (mut bytes, imm) = call.unwrap();
+    bytes[26] = 4; // the request's budget
+    pair.sides[0].connection.posted(1);
+    let server = &mut pair.sides[1].connection;
+    let arrival = server.arrive(Imm::decode(imm)).unwrap();
+    bytes.resize(arrival.len_bytes, 0);
+    let request = server.open_batch(&bytes, 1).unwrap().next().unwrap().unwrap();
+    let Ok(Incoming::Request { id, .. }) = server.message(&request) else { panic!("a request") };
+    server.close_batch(1);
+    server.reply(id, Status::Ok, 200, 1, |_| ()).unwrap();
+    let answer = server.emission(1, true).map(|e| (e.bytes.to_vec(), e.imm)).unwrap();
+    let client = &mut pair.sides[0].connection;
+    let arrival = client.arrive(Imm::decode(answer.1)).unwrap();
+    let mut copy = answer.0;
+    copy.resize(arrival.len_bytes, 0);
+    let message = client.open_batch(&copy, 1).unwrap().next().unwrap().unwrap();
+    let too_long = Violation::ResponseTooLong { len_bytes: 200, max_bytes: 40 };
+    assert_eq!(client.message(&message), Err(too_long));
+    assert_eq!(client.drain(), Some(cookie));
 }

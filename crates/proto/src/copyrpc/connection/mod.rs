@@ -361,25 +361,22 @@ impl Connection {
         kind: u8,
     ) -> Result<Incoming<'a>, Violation> {
         self.check_large(body)?;
-        let is_large = matches!(body, Body::Large(_));
-        let answered = self.calls.answered(kind, token, is_large)?;
+        let inline_bytes = match body {
+            Body::Inline(body) => Some(body.len()),
+            Body::Large(_) => None,
+        };
+        let cookie = self.calls.answered(kind, token, inline_bytes)?;
         let call = CallId(token);
-        match (body, answered.cookie) {
-            (Body::Inline(body), cookie) => {
-                let max_bytes = response_bytes(answered.budget_lines);
-                if body.len() > max_bytes {
-                    return Err(Violation::ResponseTooLong { len_bytes: body.len(), max_bytes });
-                }
-                let Some(cookie) = cookie else {
-                    self.counters.late += 1;
-                    return Ok(Incoming::Late(call));
-                };
+        match (body, cookie) {
+            (Body::Inline(body), Some(cookie)) => {
                 Ok(Incoming::Response { call, cookie, status, body })
             }
             (Body::Large(large), Some(_)) => Ok(Incoming::LargeResponse { call, large }),
-            (Body::Large(_), None) => {
+            (body, None) => {
                 self.counters.late += 1;
-                self.fetched(call);
+                if matches!(body, Body::Large(_)) {
+                    self.fetched(call);
+                }
                 Ok(Incoming::Late(call))
             }
         }
