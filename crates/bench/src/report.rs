@@ -269,8 +269,9 @@ fn ratio(ratio: Option<f64>) -> String {
     ratio.map(|ratio| format!("{ratio:.2}")).unwrap_or_default()
 }
 
-/// Three digits or more.
-fn number(value: f64) -> String {
+/// A number for a table: three digits or more.
+#[must_use]
+pub fn number(value: f64) -> String {
     match value {
         v if v < 10.0 => format!("{v:.2}"),
         v if v < 1000.0 => format!("{v:.1}"),

@@ -150,7 +150,7 @@ impl Session {
         nic: &str,
         notes: &[&str],
     ) -> anyhow::Result<()> {
-        let header = self.header(bench, nic);
+        let header = header(bench, nic, self.allowed, self.cores.to_string());
         let runs = usize::from(args.runs.unwrap_or(if args.quick { RUNS_QUICK } else { RUNS }));
         let progress = progress_bar(self.cells.len() * (runs + 1));
         let cells = &self.cells;
@@ -165,21 +165,22 @@ impl Session {
         }
         output::write(&Report::new(header, cells, &filed?, notes), args.json.as_deref())
     }
+}
 
-    fn header(&self, bench: &str, nic: &str) -> Header {
-        Header {
-            bench: bench.to_owned(),
-            command: args::command_line(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            commit: env!("BUILD_COMMIT").to_owned(),
-            profile: if cfg!(debug_assertions) { "debug" } else { "release" }.to_owned(),
-            cpu: machine::cpu_model(),
-            cores: self.allowed,
-            pinning: self.cores.to_string(),
-            kernel: machine::kernel(),
-            nic: nic.to_owned(),
-            date: machine::date(),
-        }
+/// Under which circumstances a benchmark runs.
+pub(crate) fn header(bench: &str, nic: &str, cores: usize, pinning: String) -> Header {
+    Header {
+        bench: bench.to_owned(),
+        command: args::command_line(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        commit: env!("BUILD_COMMIT").to_owned(),
+        profile: if cfg!(debug_assertions) { "debug" } else { "release" }.to_owned(),
+        cpu: machine::cpu_model(),
+        cores,
+        pinning,
+        kernel: machine::kernel(),
+        nic: nic.to_owned(),
+        date: machine::date(),
     }
 }
 

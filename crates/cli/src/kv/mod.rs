@@ -13,7 +13,7 @@ use kv::{
 
 pub(crate) use args::{KvArgs, ReportArgs};
 
-use crate::args::{CHILD_OF_KV, command_line};
+use crate::args::CHILD_OF_KV;
 
 /// Runs per configuration.
 const RUNS: u32 = 3;
@@ -89,18 +89,9 @@ fn header(configs: &[Config]) -> anyhow::Result<Header> {
         list.sort_unstable();
         list.dedup();
     }
+    let cores = os::affinity::allowed_cores()?.len();
     Ok(Header {
         format: FORMAT,
-        bench: "kv".to_owned(),
-        command: command_line(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        commit: env!("BUILD_COMMIT").to_owned(),
-        profile: if cfg!(debug_assertions) { "debug" } else { "release" }.to_owned(),
-        cpu: bench::machine::cpu_model(),
-        cores: os::affinity::allowed_cores()?.len(),
-        pinning: pins.join(", "),
-        kernel: bench::machine::kernel(),
-        nic: nics.join(", "),
-        date: bench::machine::date(),
+        run: crate::bench::header("kv", &nics.join(", "), cores, pins.join(", ")),
     })
 }

@@ -13,8 +13,10 @@ mod svg;
 
 use std::fmt::Write as _;
 
+use bench::report::Header;
+
 use self::svg::escape;
-use crate::result::{Cell, Header, Results, reduce};
+use crate::result::{Cell, Results, reduce};
 
 const STYLE: &str = include_str!("style.css");
 
@@ -30,7 +32,7 @@ pub fn render(results: &Results) -> String {
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta name=\"color-scheme\" content=\"light dark\">\n<title>benchkv {date}</title>\n\
          <style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n",
-        date = escape(&results.header.date),
+        date = escape(&results.header.run.date),
     );
     page.push_str(&head(results, &cells));
     for section in sections::all(&cells) {
@@ -44,7 +46,7 @@ pub fn render(results: &Results) -> String {
 fn head(results: &Results, cells: &[Cell]) -> String {
     let Header {
         command, version, commit, profile, cpu, cores, pinning, kernel, nic, date, ..
-    } = &results.header;
+    } = &results.header.run;
     let regimes = cells.iter().map(labels::regime).collect::<std::collections::BTreeSet<_>>();
     let regimes = regimes.into_iter().collect::<Vec<_>>().join(", ");
     let facts = [

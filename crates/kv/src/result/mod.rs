@@ -44,28 +44,9 @@ pub const FORMAT: u32 = 1;
 pub struct Header {
     /// [`FORMAT`].
     pub format: u32,
-    /// Always "kv".
-    pub bench: String,
-    /// How it was called.
-    pub command: String,
-    /// Version of this program.
-    pub version: String,
-    /// Commit it was built from, or "unknown".
-    pub commit: String,
-    /// `debug` or `release`.
-    pub profile: String,
-    /// Model of the CPU.
-    pub cpu: String,
-    /// Cores that this process may use.
-    pub cores: usize,
-    /// Where threads run.
-    pub pinning: String,
-    /// Kernel release.
-    pub kernel: String,
-    /// Name of the NIC; "none" if only TCP was measured.
-    pub nic: String,
-    /// When it began, UTC.
-    pub date: String,
+    /// As every benchmark writes it; `bench` is "kv".
+    #[serde(flatten)]
+    pub run: bench::report::Header,
 }
 
 /// How far apart two cores are, around a run; in ns of a two-line round trip.

@@ -259,8 +259,7 @@ pub(crate) mod samples {
     };
 
     pub(crate) fn header() -> Header {
-        Header {
-            format: FORMAT,
+        let run = bench::report::Header {
             bench: "kv".into(),
             command: "copyrpc bench kv".into(),
             version: "0.1.0".into(),
@@ -272,7 +271,8 @@ pub(crate) mod samples {
             kernel: "6.1".into(),
             nic: "none".into(),
             date: "2026-01-31T00:00:00Z".into(),
-        }
+        };
+        Header { format: FORMAT, run }
     }
 
     pub(crate) fn config(locality: Locality) -> Config {

@@ -82,8 +82,8 @@ fn parse(path: &Path, text: &str) -> Result<Results, LoadError> {
     let other = |reason: String| LoadError::Other { path: path.to_owned(), reason };
     let (index, line) = lines.next().ok_or_else(|| other("it is empty".to_owned()))?;
     let header = serde_json::from_str::<Header>(line).map_err(broken(index))?;
-    if (header.format, header.bench.as_str()) != (FORMAT, "kv") {
-        let Header { bench, format, .. } = header;
+    if (header.format, header.run.bench.as_str()) != (FORMAT, "kv") {
+        let (bench, format) = (header.run.bench, header.format);
         return Err(other(format!("it holds `{bench}` in format {format}, not `kv` in {FORMAT}")));
     }
     let run = |(index, line): (usize, &str)| {

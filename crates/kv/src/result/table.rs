@@ -2,10 +2,14 @@
 
 use std::io::{self, Write};
 
-use bench::{regime::Regime, stats::Summary};
+use bench::{
+    regime::Regime,
+    report::{Header, number},
+    stats::Summary,
+};
 use comfy_table::{CellAlignment, LineStyle, Table, presets};
 
-use super::{Cell, Header, LatencySummary, Results, SideCell, cells::regime_name, reduce};
+use super::{Cell, LatencySummary, Results, SideCell, cells::regime_name, reduce};
 
 const HEADINGS: [&str; 12] = [
     "cell",
@@ -28,7 +32,8 @@ const HEADINGS: [&str; 12] = [
 ///
 /// Of `to`.
 pub fn write_table(results: &Results, to: &mut impl Write) -> io::Result<()> {
-    let Header { cpu, cores, pinning, kernel, nic, commit, profile, date, .. } = &results.header;
+    let Header { cpu, cores, pinning, kernel, nic, commit, profile, date, .. } =
+        &results.header.run;
     let cells = reduce(results);
     writeln!(to, "kv: {cpu}, {cores} cores, NIC {nic}, pinning {pinning}")?;
     writeln!(to, "kernel {kernel}, commit {commit}, {profile} build, {date}")?;
@@ -123,15 +128,6 @@ fn notes(cells: &[Cell]) -> Vec<String> {
         }
     }
     notes
-}
-
-/// Three digits or more.
-pub(crate) fn number(value: f64) -> String {
-    match value {
-        v if v < 10.0 => format!("{v:.2}"),
-        v if v < 1000.0 => format!("{v:.1}"),
-        v => format!("{v:.0}"),
-    }
 }
 
 #[cfg(test)]
