@@ -35,6 +35,8 @@ pub struct Config {
     pub large_bytes: u32,
     /// Registered memory that each peer may make this side use for rendezvous.
     pub large_memory_bytes: usize,
+    /// One-sided accesses in flight, over all peers.
+    pub accesses_max: usize,
     /// Calls in flight per peer.
     pub calls_max: u16,
     /// When batches are posted.
@@ -72,6 +74,7 @@ impl Default for Config {
             batch_bytes: 1 << 14,
             large_bytes: 1 << 26,
             large_memory_bytes: 1 << 28,
+            accesses_max: 1024,
             calls_max: 1024,
             flush: FlushPolicy::default(),
             signal_interval: 16,

@@ -112,6 +112,9 @@ pub enum CallError {
 /// Why memory of a peer is not accessed. Nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TransferError {
+    /// Back-pressure: poll, then try again.
+    #[error("all {0} accesses are in flight; poll, then try again")]
+    Busy(usize),
     /// The peer's region is shorter.
     #[error("{0:?} exceeds the peer's region")]
     Remote(Range),

@@ -21,7 +21,8 @@ pub struct Request<'a> {
 /// Callbacks of [`Worker::poll`].
 ///
 /// They get the worker, so they may call, reply, cancel and close from inside. A poll from inside a
-/// callback does nothing and returns 0.
+/// callback does nothing and returns 0. A callback that panics leaves the worker in the middle of a
+/// batch: drop it.
 pub trait Handler<N: Nic> {
     /// A peer asks. To answer later, keep the token.
     fn request(&mut self, worker: &mut Worker<N>, request: Request<'_>);

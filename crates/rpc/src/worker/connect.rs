@@ -42,7 +42,7 @@ impl<N: Nic> Worker<N> {
             .ok_or(ConnectError::Full { max })?;
         let hello = Hello {
             features: Features::ALL,
-            epoch: Psn::from_low_bits(random_u32()).get() + 1,
+            epoch: random_u32().max(1),
             slot,
             calls_max: self.config.calls_max,
             geometry: self.geometry,

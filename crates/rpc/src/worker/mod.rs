@@ -130,6 +130,8 @@ pub struct Worker<N: Nic> {
     early: Vec<u32>,
     dropped: Dropped,
     transfers: Vec<Option<Transfer<N>>>,
+    /// One-sided accesses among them.
+    accesses: usize,
     /// Those that found no space in a queue.
     unposted: VecDeque<usize>,
     /// Those that have completed.
@@ -194,6 +196,7 @@ impl<N: Nic> Worker<N> {
             early: Vec::new(),
             dropped: Dropped::default(),
             transfers: Vec::new(),
+            accesses: 0,
             unposted: VecDeque::new(),
             transferred: VecDeque::new(),
             large_scratch: Vec::new(),

@@ -88,6 +88,11 @@ impl<N: Nic> Worker<N> {
         let remote = remote.slice(&range).ok_or(TransferError::Remote(range))?;
         local.sge(&range).ok_or(TransferError::Local(range))?;
         self.live(peer).ok_or(TransferError::NotConnected)?;
+        let max = self.config.accesses_max;
+        if self.accesses >= max {
+            return Err(TransferError::Busy(max));
+        }
+        self.accesses += 1;
         let region = local.clone();
         let purpose = Purpose::Access { is_write, region, range, cookie };
         self.start(Transfer { peer, remote, purpose });
@@ -228,7 +233,10 @@ impl<N: Nic> Worker<N> {
                     handler.response(self, cookie, Status::Ok, &body);
                 }
             }
-            Purpose::Access { cookie, .. } => handler.response(self, cookie, Status::Ok, &[]),
+            Purpose::Access { cookie, .. } => {
+                self.accesses -= 1;
+                handler.response(self, cookie, Status::Ok, &[]);
+            }
         }
         self.large_scratch = body;
     }
@@ -237,6 +245,7 @@ impl<N: Nic> Worker<N> {
     pub(super) fn abandon(&mut self, index: usize) {
         let Some(Transfer { purpose, .. }) = self.transfers[index].take() else { return };
         if let Purpose::Access { cookie, .. } = purpose {
+            self.accesses -= 1;
             self.ended.push_back((cookie, Status::Unavailable));
         }
     }

@@ -151,3 +151,19 @@ fn fault_d9_a_region_that_is_gone_ends_the_access() {
         assert!(matches!(a.program.closed[0].1, CloseReason::Failed(_)));
     }
 }
+
+/// Accesses have a capacity too: what exceeds it is refused, and goes later.
+#[test]
+fn accesses_in_flight_are_bounded() {
+    let (mut a, mut b, to_b, _) = pair(&Config { accesses_max: 2, ..tight() });
+    let (theirs, ours) = (b.worker.expose(64).unwrap(), a.worker.expose(64).unwrap());
+    let range = Range { remote_offset: 0, local_offset: 0, len_bytes: 8 };
+    let write =
+        |node: &mut Node, cookie| node.worker.write(to_b, &ours, &theirs.remote(), range, cookie);
+    assert_eq!([write(&mut a, 0), write(&mut a, 1)], [Ok(()), Ok(())]);
+    assert_eq!(write(&mut a, 2), Err(TransferError::Busy(2)));
+    until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.len() == 2);
+    assert_eq!(write(&mut a, 2), Ok(()));
+    a.worker.close(to_b);
+    until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.len() == 3);
+}
