@@ -78,6 +78,7 @@ impl Provider {
             };
             self.request.extend_from_slice(head.as_bytes());
             self.request.extend_from_slice(&self.answer);
+            // Without a deadline: work may be long in coming, and the kernel tells of the daemon's end.
             let next =
                 self.ipc.call_within(&self.request, Duration::MAX).map_err(CallError::from)?;
             let (head, body) = WorkHead::read_from_prefix(next)
