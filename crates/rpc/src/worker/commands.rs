@@ -41,16 +41,17 @@ impl<N: Nic> Worker<N> {
             deadline_ns: now_ns.saturating_add(timeout_ns),
             cookie: call.cookie,
         };
-        let live = self.live(peer).ok_or(CallError::NotConnected)?;
+        let live = self.live_dirty(peer).ok_or(CallError::NotConnected)?;
         if len_bytes > live.connection.request_bytes_max() {
             return self.call_large(peer, &call, len_bytes, fill);
         }
-        let id = live.connection.call(&call, len_bytes, now_ns, fill)?;
-        self.mark_dirty(peer);
+        let (id, body) = live.connection.call(&call, len_bytes, now_ns)?;
+        fill(body);
         Ok(id)
     }
 
     /// Lends the body to the peer, which fetches it.
+    #[cold]
     fn call_large(
         &mut self,
         peer: PeerId,
@@ -72,7 +73,6 @@ impl<N: Nic> Worker<N> {
                 // The peer reads it only once the batch has left, at a later poll.
                 buffer.write(&filled(len_bytes, fill));
                 live.lent_requests.put(id, buffer);
-                self.mark_dirty(peer);
                 Ok(id)
             }
             Err(refused) => {
@@ -116,24 +116,31 @@ impl<N: Nic> Worker<N> {
         fill: impl FnOnce(&mut [u8]),
     ) -> Result<(), ReplyError> {
         let Answering { peer, request: id, lease } = token.redeem();
-        self.end_lease(peer, lease);
+        if lease.is_some() {
+            self.end_lease(peer, lease);
+        }
         let now_ns = self.now_ns;
-        let live = self.live(peer).ok_or(ReplyError::Gone)?;
-        let max_bytes = live.connection.response_bytes_max(id).ok_or(ReplyError::Gone)?;
-        let outcome = if len_bytes > max_bytes && status == Status::Ok {
-            self.reply_large(peer, id, len_bytes, fill)
-        } else {
-            live.connection.reply(id, status, len_bytes, now_ns, fill).map_err(ReplyError::from)
+        let live = self.live_dirty(peer).ok_or(ReplyError::Gone)?;
+        let outcome = match live.connection.reply(id, status, len_bytes, now_ns) {
+            Ok(body) => {
+                fill(body);
+                return Ok(());
+            }
+            Err(CoreReplyError::TooLong { .. }) if status == Status::Ok => {
+                self.reply_large(peer, id, len_bytes, fill)
+            }
+            Err(error) => Err(error.into()),
         };
         match outcome {
             Err(ReplyError::TooLong { .. }) => self.answer(peer, id, Status::OutOfRange),
             Err(ReplyError::NoMemory { .. }) => self.answer(peer, id, Status::ResourceExhausted),
-            _ => self.mark_dirty(peer),
+            _ => {}
         }
         outcome
     }
 
     /// Lends the answer to the caller, which fetches it.
+    #[cold]
     fn reply_large(
         &mut self,
         peer: PeerId,
@@ -159,10 +166,9 @@ impl<N: Nic> Worker<N> {
     /// Answers without body, which fits whatever the caller set aside.
     pub(super) fn answer(&mut self, peer: PeerId, id: RequestId, status: Status) {
         let now_ns = self.now_ns;
-        if let Some(live) = self.live(peer) {
+        if let Some(live) = self.live_dirty(peer) {
             // It fails only if the request was answered, and then nothing is owed.
-            let _ = live.connection.reply(id, status, 0, now_ns, |_| ());
-            self.mark_dirty(peer);
+            let _ = live.connection.reply(id, status, 0, now_ns);
         }
     }
 

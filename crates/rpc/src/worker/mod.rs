@@ -277,6 +277,20 @@ impl<N: Nic> Worker<N> {
         self.peers.get_mut(usize::from(id.slot))?.live(id)
     }
 
+    /// The connection to a peer that will have something to post.
+    #[inline]
+    fn live_dirty(&mut self, id: PeerId) -> Option<&mut Live<N>> {
+        let place = self.peers.get_mut(usize::from(id.slot))?;
+        if place.generation != id.generation {
+            return None;
+        }
+        let peer = place.peer.as_mut()?;
+        if !core::mem::replace(&mut peer.is_dirty, true) {
+            self.dirty.push(id);
+        }
+        peer.live()
+    }
+
     /// Remembers that a peer may have something to post.
     #[inline]
     fn mark_dirty(&mut self, id: PeerId) {
@@ -324,9 +338,8 @@ impl<N: Nic> Worker<N> {
     /// When something is to be done though nothing arrives; `None`: nothing is.
     #[must_use]
     pub fn wake_ns(&self) -> Option<u64> {
-        let now_ns = self.now_ns;
         let connections = self.peers.iter().filter_map(Place::connection);
-        connections.filter_map(|connection| connection.wake_ns(now_ns)).min()
+        connections.filter_map(Connection::wake_ns).min()
     }
 }
 

@@ -129,6 +129,7 @@ impl<N: Nic> Worker<N> {
         match outcome {
             Ok(handled) => {
                 self.mark_dirty(id);
+                self.flush_early(id);
                 handled
             }
             Err(violation) => {
@@ -392,9 +393,9 @@ impl<N: Nic> Worker<N> {
             let place = &mut self.peers[usize::from(slot)];
             let id = place.id(slot);
             let Some(live) = place.peer.as_mut().and_then(|peer| peer.live()) else { continue };
-            while let Some(cookie) = live.connection.expire(now_ns) {
-                self.ended.push_back((cookie, Status::DeadlineExceeded));
-            }
+            let ended = &mut self.ended;
+            live.connection
+                .expire(now_ns, |cookie| ended.push_back((cookie, Status::DeadlineExceeded)));
             let is_due =
                 live.connection.has_gathered() || live.connection.credit_due(now_ns).is_some();
             if is_due {
