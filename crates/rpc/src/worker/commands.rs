@@ -180,10 +180,15 @@ impl<N: Nic> Worker<N> {
     }
 
     /// Answers requests whose tokens were dropped.
+    #[inline]
     pub(super) fn answer_dropped(&mut self) {
-        if self.dropped.borrow().is_empty() {
-            return;
+        if !self.dropped.borrow().is_empty() {
+            self.answer_all_dropped();
         }
+    }
+
+    #[cold]
+    fn answer_all_dropped(&mut self) {
         let dropped = self.dropped.take();
         for Answering { peer, request, lease } in dropped {
             self.end_lease(peer, lease);

@@ -37,16 +37,22 @@ impl<N: Nic> Worker<N> {
             self.look_at_timers();
         }
         self.answer_dropped();
-        handled += self.tell_ends(handler);
-        self.flush();
+        if !self.ended.is_empty() || !self.closed.is_empty() {
+            handled += self.tell_ends(handler);
+        }
+        if !self.dirty.is_empty() || !self.unrung.is_empty() {
+            self.flush();
+        }
         self.is_polling = false;
         handled
     }
 
     fn poll_receives<H: Handler<N> + ?Sized>(&mut self, handler: &mut H) -> usize {
         let mut handled = 0;
-        for imm in core::mem::take(&mut self.early) {
-            handled += self.take(imm, None, handler);
+        if !self.early.is_empty() {
+            for imm in core::mem::take(&mut self.early) {
+                handled += self.take(imm, None, handler);
+            }
         }
         for _ in 0..self.config.poll_budget {
             let Some(completion) = self.recv_cq.poll() else { break };
@@ -83,6 +89,7 @@ impl<N: Nic> Worker<N> {
         queue.is_some_and(|queue| queue.qp.qpn() == completion.qpn)
     }
 
+    #[inline]
     fn refill(&mut self) {
         if let Some(receives) = &mut self.receives
             && let Err(error) = receives.fill()
