@@ -95,13 +95,8 @@ pub(crate) struct Calls {
 
 impl Calls {
     pub(crate) fn new(calls_max: u16, budget_lines_max: u32) -> Self {
-        let slot = Slot {
-            cookie: 0,
-            deadline_ns: 0,
-            generation: 0,
-            budget_lines: 0,
-            state: State::Free,
-        };
+        let slot =
+            Slot { cookie: 0, deadline_ns: 0, generation: 0, budget_lines: 0, state: State::Free };
         Self {
             slots: vec![slot; usize::from(calls_max)],
             free: (0..calls_max).rev().collect(),

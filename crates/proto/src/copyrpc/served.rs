@@ -2,9 +2,7 @@
 
 use alloc::{vec, vec::Vec};
 
-use super::{
-    calls::CallId, connection::ReplyError, layout::response_bytes, violation::Violation,
-};
+use super::{calls::CallId, connection::ReplyError, layout::response_bytes, violation::Violation};
 
 /// Names a request until it is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

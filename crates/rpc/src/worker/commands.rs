@@ -7,7 +7,11 @@ use proto::{
 use verbs::Nic;
 
 use super::{Call, Worker};
-use crate::{CallError, PeerId, ReplyError, Token, token::Answering};
+use crate::{
+    CallError, PeerId, ReplyError, Token,
+    body::{Body, Filled},
+    token::Answering,
+};
 
 impl<N: Nic> Worker<N> {
     /// Makes a call. It leaves at a later [`poll`](Self::poll), when the flush policy says so.
@@ -17,7 +21,7 @@ impl<N: Nic> Worker<N> {
     /// [`CallError`]: nothing has changed.
     #[inline]
     pub fn call(&mut self, peer: PeerId, call: &Call, body: &[u8]) -> Result<CallId, CallError> {
-        self.call_with(peer, call, body.len(), |to| to.copy_from_slice(body))
+        self.call_body(peer, call, body)
     }
 
     /// Makes a call whose body `fill` writes: `len_bytes` zeroed bytes of private memory.
@@ -33,6 +37,16 @@ impl<N: Nic> Worker<N> {
         len_bytes: usize,
         fill: impl FnOnce(&mut [u8]),
     ) -> Result<CallId, CallError> {
+        self.call_body(peer, call, Filled { len_bytes, fill })
+    }
+
+    #[inline]
+    fn call_body(
+        &mut self,
+        peer: PeerId,
+        call: &Call,
+        body: impl Body,
+    ) -> Result<CallId, CallError> {
         let now_ns = self.now_ns;
         let timeout_ns = u64::try_from(call.timeout.as_nanos()).unwrap_or(u64::MAX);
         let call = CoreCall {
@@ -42,11 +56,11 @@ impl<N: Nic> Worker<N> {
             cookie: call.cookie,
         };
         let live = self.live_dirty(peer).ok_or(CallError::NotConnected)?;
-        if len_bytes > live.connection.request_bytes_max() {
-            return self.call_large(peer, &call, len_bytes, fill);
+        if body.len_bytes() > live.connection.request_bytes_max() {
+            return self.call_large(peer, &call, body);
         }
-        let (id, body) = live.connection.call(&call, len_bytes, now_ns)?;
-        fill(body);
+        let (id, to) = live.connection.call(&call, body.len_bytes(), now_ns)?;
+        body.write(to);
         Ok(id)
     }
 
@@ -56,10 +70,9 @@ impl<N: Nic> Worker<N> {
         &mut self,
         peer: PeerId,
         call: &CoreCall,
-        len_bytes: usize,
-        fill: impl FnOnce(&mut [u8]),
+        body: impl Body,
     ) -> Result<CallId, CallError> {
-        let now_ns = self.now_ns;
+        let (now_ns, len_bytes) = (self.now_ns, body.len_bytes());
         let live = self.live(peer).ok_or(CallError::NotConnected)?;
         let max_bytes = live.connection.config().peer.large_bytes_max as usize;
         if len_bytes > max_bytes {
@@ -71,7 +84,7 @@ impl<N: Nic> Worker<N> {
         match live.connection.call_large(call, buffer.large(), now_ns) {
             Ok(id) => {
                 // The peer reads it only once the batch has left, at a later poll.
-                buffer.write(&filled(len_bytes, fill));
+                body.lend(&buffer);
                 live.lent_requests.put(id, buffer);
                 Ok(id)
             }
@@ -99,7 +112,7 @@ impl<N: Nic> Worker<N> {
     /// [`ReplyError`]; the request counts as answered.
     #[inline]
     pub fn reply(&mut self, token: Token, status: Status, body: &[u8]) -> Result<(), ReplyError> {
-        self.reply_with(token, status, body.len(), |to| to.copy_from_slice(body))
+        self.reply_body(token, status, body)
     }
 
     /// Answers a request with a body that `fill` writes: `len_bytes` zeroed bytes of private memory.
@@ -115,19 +128,29 @@ impl<N: Nic> Worker<N> {
         len_bytes: usize,
         fill: impl FnOnce(&mut [u8]),
     ) -> Result<(), ReplyError> {
+        self.reply_body(token, status, Filled { len_bytes, fill })
+    }
+
+    #[inline]
+    fn reply_body(
+        &mut self,
+        token: Token,
+        status: Status,
+        body: impl Body,
+    ) -> Result<(), ReplyError> {
         let Answering { peer, request: id, lease } = token.redeem();
         if lease.is_some() {
             self.end_lease(peer, lease);
         }
         let now_ns = self.now_ns;
         let live = self.live_dirty(peer).ok_or(ReplyError::Gone)?;
-        let outcome = match live.connection.reply(id, status, len_bytes, now_ns) {
-            Ok(body) => {
-                fill(body);
+        let outcome = match live.connection.reply(id, status, body.len_bytes(), now_ns) {
+            Ok(to) => {
+                body.write(to);
                 return Ok(());
             }
             Err(CoreReplyError::TooLong { .. }) if status == Status::Ok => {
-                self.reply_large(peer, id, len_bytes, fill)
+                self.reply_large(peer, id, body)
             }
             Err(error) => Err(error.into()),
         };
@@ -145,10 +168,9 @@ impl<N: Nic> Worker<N> {
         &mut self,
         peer: PeerId,
         id: RequestId,
-        len_bytes: usize,
-        fill: impl FnOnce(&mut [u8]),
+        body: impl Body,
     ) -> Result<(), ReplyError> {
-        let now_ns = self.now_ns;
+        let (now_ns, len_bytes) = (self.now_ns, body.len_bytes());
         let live = self.live(peer).ok_or(ReplyError::Gone)?;
         let max_bytes = live.connection.config().peer.large_bytes_max as usize;
         if len_bytes > max_bytes {
@@ -156,7 +178,7 @@ impl<N: Nic> Worker<N> {
         }
         let buffer =
             self.take_buffer(peer, len_bytes).map_err(|_| ReplyError::NoMemory { len_bytes })?;
-        buffer.write(&filled(len_bytes, fill));
+        body.lend(&buffer);
         let live = self.live(peer).ok_or(ReplyError::Gone)?;
         live.connection.reply_large(id, buffer.large(), now_ns)?;
         live.lent_responses.put(id, buffer);
@@ -195,13 +217,6 @@ impl<N: Nic> Worker<N> {
             self.answer(peer, request, Status::Unknown);
         }
     }
-}
-
-/// A large body in private memory.
-fn filled(len_bytes: usize, fill: impl FnOnce(&mut [u8])) -> Vec<u8> {
-    let mut body = vec![0; len_bytes];
-    fill(&mut body);
-    body
 }
 
 impl From<CoreReplyError> for ReplyError {
