@@ -215,6 +215,13 @@ impl<'a> Messages<'a> {
         Ok(Message { kind, token: head.token.get(), tail: zerocopy::transmute!(tail), body })
     }
 
+    /// Messages that the batch claims to hold.
+    #[inline]
+    #[must_use]
+    pub fn claimed(&self) -> u16 {
+        self.count
+    }
+
     #[cold]
     fn too_short(&self) -> Result<Message<'a>, Violation> {
         Err(Violation::MessageLength { index: self.index })

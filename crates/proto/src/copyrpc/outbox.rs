@@ -40,6 +40,7 @@ pub struct Emission<'a> {
 #[derive(Clone, Copy, Debug)]
 struct Posted {
     end: u64,
+    messages: u16,
     response_lines: u32,
     posted_ns: u64,
 }
@@ -70,6 +71,8 @@ pub(crate) struct Outbox {
     queued_lines: u64,
     spare: Vec<Batch>,
     posted: VecDeque<Posted>,
+    /// Messages in them.
+    unconsumed: u32,
     /// Batches ever posted, and how many of them are known to have left.
     posted_count: u64,
     finished_count: u64,
@@ -91,6 +94,7 @@ impl Outbox {
             queued_lines: 0,
             spare: Vec::new(),
             posted: VecDeque::new(),
+            unconsumed: 0,
             posted_count: 0,
             finished_count: 0,
             unsignaled: 0,
@@ -249,7 +253,8 @@ impl Outbox {
         self.sequence = self.sequence.wrapping_add(1);
         self.posted_count += 1;
         self.unsignaled = if is_signaled { 0 } else { self.unsignaled + 1 };
-        self.posted.push_back(Posted { end, response_lines, posted_ns: now_ns });
+        self.posted.push_back(Posted { end, messages, response_lines, posted_ns: now_ns });
+        self.unconsumed += u32::from(messages);
         self.clock.posted(now_ns, messages);
         if !self.is_empty() {
             self.clock.added(now_ns);
@@ -284,6 +289,7 @@ impl Outbox {
                 break;
             }
             response_lines += batch.response_lines;
+            self.unconsumed -= u32::from(batch.messages);
             left_ns = Some(batch.posted_ns);
             self.posted.pop_front();
         }
@@ -293,6 +299,12 @@ impl Outbox {
             self.finished(self.posted_count - self.posted.len() as u64);
         }
         Ok(response_lines)
+    }
+
+    /// Messages that were posted and that the peer has not given credit for.
+    #[inline]
+    pub(crate) fn unconsumed(&self) -> u32 {
+        self.unconsumed
     }
 
     /// Lines of the ring in use or spoken for by built batches: an invariant for tests.

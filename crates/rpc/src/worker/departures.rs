@@ -47,13 +47,18 @@ impl<N: Nic> Worker<N> {
     /// Posts what is due to a peer whose batch was just handled, so that it works while the next
     /// one's batch is handled here.
     ///
-    /// Only where the peer has a queue of its own: in a shared one a doorbell at the end of the poll
-    /// tells of all peers.
+    /// While the peer has work left, and more has arrived, answers keep merging: that is how small
+    /// batches grow again under load. In a queue that peers share, one doorbell at the end of the
+    /// poll tells of all.
     #[inline]
     pub(super) fn flush_early(&mut self, id: PeerId) {
         let is_prompt =
             matches!(self.config.flush, FlushPolicy::SelfClocked { .. } | FlushPolicy::Immediate);
         if !is_prompt || self.config.transport != TransportKind::Rc {
+            return;
+        }
+        let is_last = self.is_last_arrival;
+        if !is_last && self.live(id).is_none_or(|live| live.connection.unconsumed() > 0) {
             return;
         }
         // What fails now fails again at the end of the poll, and is dealt with there.

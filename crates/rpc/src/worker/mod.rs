@@ -140,6 +140,10 @@ pub struct Worker<N: Nic> {
     /// Private copy of the batch that is being handled. Empty while one is.
     scratch: Vec<u8>,
     is_polling: bool,
+    /// Nothing has arrived after the batch that is being handled.
+    is_last_arrival: bool,
+    /// Whose batch was handled last.
+    last_peer: Option<PeerId>,
     now_ns: u64,
     timers_ns: u64,
     flushed_ns: u64,
@@ -202,6 +206,8 @@ impl<N: Nic> Worker<N> {
             large_scratch: Vec::new(),
             scratch: vec![0; geometry.batch_bytes_max()],
             is_polling: false,
+            is_last_arrival: true,
+            last_peer: None,
             now_ns,
             timers_ns: now_ns,
             flushed_ns: now_ns,

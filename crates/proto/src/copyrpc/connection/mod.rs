@@ -437,6 +437,13 @@ impl Connection {
         !self.outbox.is_empty() || !self.control.is_empty()
     }
 
+    /// Messages that were posted and that the peer, as far as is known, has still to handle.
+    #[inline]
+    #[must_use]
+    pub fn unconsumed(&self) -> u32 {
+        self.outbox.unconsumed()
+    }
+
     /// The next batch to post, if one is due; with `is_forced`, if there is one.
     #[inline]
     pub fn emission(&mut self, now_ns: u64, is_forced: bool) -> Option<Emission<'_>> {
