@@ -171,14 +171,13 @@ pub unsafe fn copy_out_halves_publish(dst: *mut u8, src: &[u8]) {
         return unsafe { copy_between_publish(dst, src.as_ptr(), src.len()) };
     }
     let halves = src.as_ptr().cast::<u32>();
+    let load = |half: usize| {
+        // SAFETY: inside `src` and aligned. Atomic, or the compiler joins two loads.
+        unsafe { AtomicU32::from_ptr(halves.wrapping_add(half).cast_mut()) }.load(Ordering::Relaxed)
+    };
     for word in 0..src.len() / WORD_BYTES {
-        let [low, high] = [0, 1].map(|half| {
-            let half = halves.wrapping_add(2 * word + half).cast_mut();
-            // SAFETY: inside `src` and aligned. Atomic, or the compiler joins the two loads.
-            unsafe { AtomicU32::from_ptr(half) }.load(Ordering::Relaxed).to_ne_bytes()
-        });
-        let [a, b, c, d] = low;
-        let [e, f, g, h] = high;
+        let [a, b, c, d] = load(2 * word).to_ne_bytes();
+        let [e, f, g, h] = load(2 * word + 1).to_ne_bytes();
         // SAFETY: in bounds and aligned; others access it as the caller said.
         let to = unsafe { AtomicU64::from_ptr(dst.cast::<u64>().wrapping_add(word)) };
         // SYNC(last-byte): pairs with the Acquire load of whoever polls the last byte.

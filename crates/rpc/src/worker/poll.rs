@@ -215,10 +215,12 @@ impl<N: Nic> Worker<N> {
         };
         let mut handled = 0;
         let half = self.half(id, messages.claimed());
-        for (index, message) in messages.enumerate() {
+        let mut index = 0_u16;
+        for message in messages {
             if index == half {
                 self.flush_early(id);
             }
+            index += 1;
             let message = message?;
             // A callback may have closed the connection.
             let Some(live) = self.live(id) else { return Ok(handled) };
@@ -271,13 +273,13 @@ impl<N: Nic> Worker<N> {
     /// works. So if this peer alone is active and has little to do until this side answers, it gets
     /// half of the answers early, and from then on two batches are under way.
     #[inline]
-    fn half(&mut self, id: PeerId, count: u16) -> usize {
+    fn half(&mut self, id: PeerId, count: u16) -> u16 {
         let is_alone = self.is_last_arrival && self.last_peer.replace(id) == Some(id);
         if count < self.config.halve_from || !is_alone {
-            return usize::MAX;
+            return u16::MAX;
         }
         let unconsumed = self.live(id).map_or(u32::MAX, |live| live.connection.unconsumed());
-        if unconsumed < u32::from(count / 2) { usize::from(count / 2) } else { usize::MAX }
+        if unconsumed < u32::from(count / 2) { count / 2 } else { u16::MAX }
     }
 
     // Completions of sends
