@@ -221,11 +221,24 @@ impl Outbox {
     fn front_place(&self) -> Option<(u64, u64)> {
         let lines = self.front().lines();
         let lap = self.geometry.next_lap(self.producer);
-        let start = if self.producer + lines > lap { lap } else { self.producer };
+        let is_over = self.producer + lines > lap || self.starts_over(lap);
+        let start = if is_over { lap } else { self.producer };
         let end = start + lines;
+        let free_from = if self.is_given_back() { start } else { self.credited };
         // What was admitted has a place, unless the peer takes more than was granted to it. Then
         // the batch waits: lines that were not given back are never overwritten.
-        (end - self.credited <= u64::from(self.geometry.ring_lines())).then_some((start, end))
+        (end - free_from <= u64::from(self.geometry.ring_lines())).then_some((start, end))
+    }
+
+    fn is_given_back(&self) -> bool {
+        self.credited == self.producer
+    }
+
+    /// A ring that is empty is begun again once a longest batch is behind (rule C2.10).
+    fn starts_over(&self, lap: u64) -> bool {
+        let left = lap - self.producer;
+        let used = u64::from(self.geometry.ring_lines()) - left;
+        self.is_given_back() && used >= self.geometry.batch_lines_max().into()
     }
 
     fn is_next_signaled(&self) -> bool {
@@ -242,7 +255,10 @@ impl Outbox {
     #[inline]
     pub(crate) fn posted(&mut self, now_ns: u64) -> u16 {
         let is_signaled = self.is_next_signaled();
-        let Some((_, end)) = self.front_place() else { return 0 };
+        let Some((start, end)) = self.front_place() else { return 0 };
+        if self.is_given_back() {
+            self.credited = start; // what is skipped was free
+        }
         let mut full = self.full.pop_front();
         let batch = full.as_mut().unwrap_or(&mut self.open);
         let (messages, response_lines) = (batch.count, batch.response_lines);

@@ -334,3 +334,16 @@ fn a_credit_word_may_be_ahead_of_the_batches_before_it() {
     assert_eq!(pair.sides[0].ended.len(), 3);
     assert_eq!(pair.sides[0].connection.usage(), Usage::default());
 }
+
+/// Rule C2.10: while little is in flight, the same few lines are used over and over.
+#[test]
+fn a_ring_that_is_empty_starts_over() {
+    let mut pair = Pair::new(Setup::default());
+    let batch_bytes = pair.sides[0].connection.config().peer.geometry.batch_bytes_max();
+    for _ in 0..50 {
+        pair.call(0, 1, 100, 100, LONG_NS).unwrap();
+        let offset_bytes = pair.sides[0].connection.emission(1, true).unwrap().offset_bytes;
+        assert!(offset_bytes < 2 * batch_bytes, "a batch at {offset_bytes}");
+        pair.settle();
+    }
+}
