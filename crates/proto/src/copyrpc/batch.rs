@@ -222,6 +222,13 @@ impl<'a> Messages<'a> {
         self.count
     }
 
+    /// Messages that it has yielded.
+    #[inline]
+    #[must_use]
+    pub fn taken(&self) -> u16 {
+        self.index
+    }
+
     #[cold]
     fn too_short(&self) -> Result<Message<'a>, Violation> {
         Err(Violation::MessageLength { index: self.index })

@@ -2,7 +2,7 @@
 
 use proto::{
     Status,
-    copyrpc::{Body, Imm, Incoming, Violation},
+    copyrpc::{Arrival, Body, Imm, Incoming, Messages, Violation},
 };
 use verbs::{AsyncEvent, Completion, CompletionQueue as _, MemoryRegion as _, Nic, QueuePair as _};
 
@@ -169,12 +169,11 @@ impl<N: Nic> Worker<N> {
         self.config.transport == TransportKind::Dc && violation.is_of_announcement()
     }
 
-    fn disregard(&mut self, id: PeerId) -> usize {
+    fn disregard(&mut self, id: PeerId) {
         self.stats.unknown_imms += 1;
         if let Some(live) = self.live(id) {
             live.connection.disregard();
         }
-        0
     }
 
     fn take_batch<H: Handler<N> + ?Sized>(
@@ -189,7 +188,32 @@ impl<N: Nic> Worker<N> {
         outcome
     }
 
-    /// Copies a batch once, out of memory that the peer can write, and uses the copy.
+    /// Copies a batch once, out of memory that the peer can write. `None`: there is nothing to handle.
+    #[inline]
+    fn copy_batch<'a>(
+        &mut self,
+        id: PeerId,
+        imm: Imm,
+        scratch: &'a mut [u8],
+    ) -> Result<Option<(Arrival, Messages<'a>)>, Violation> {
+        let now_ns = self.now_ns;
+        let Some(peer) = self.peer(id) else { return Ok(None) };
+        let Link::Live(live) = &mut peer.link else { return Ok(None) };
+        let opened = live.connection.arrive(imm).and_then(|arrival| {
+            let copy = &mut scratch[..arrival.len_bytes];
+            peer.ring.read(arrival.offset_bytes, copy);
+            live.connection.open_batch(copy, now_ns).map(|messages| (arrival, messages))
+        });
+        match opened {
+            Err(violation) if self.is_anonymous(violation) => {
+                self.disregard(id);
+                Ok(None)
+            }
+            opened => opened.map(Some),
+        }
+    }
+
+    /// Handles a batch; uses a copy of it.
     fn dispatch<H: Handler<N> + ?Sized>(
         &mut self,
         id: PeerId,
@@ -198,29 +222,16 @@ impl<N: Nic> Worker<N> {
         handler: &mut H,
     ) -> Result<usize, Violation> {
         let now_ns = self.now_ns;
-        let Some(peer) = self.peer(id) else { return Ok(0) };
-        let Link::Live(live) = &mut peer.link else { return Ok(0) };
         let start = scratch.as_ptr().addr();
-        let opened = live.connection.arrive(imm).and_then(|arrival| {
-            let copy = &mut scratch[..arrival.len_bytes];
-            peer.ring.read(arrival.offset_bytes, copy);
-            live.connection.open_batch(copy, now_ns).map(|messages| (arrival, messages))
-        });
-        let (arrival, messages) = match opened {
-            Ok(opened) => opened,
-            Err(violation) if self.is_anonymous(violation) => {
-                return Ok(self.disregard(id));
-            }
-            Err(violation) => return Err(violation),
+        let Some((arrival, mut messages)) = self.copy_batch(id, imm, scratch)? else {
+            return Ok(0);
         };
         let mut handled = 0;
-        let half = self.half(id, messages.claimed());
-        let mut index = 0_u16;
-        for message in messages {
-            if index == half {
+        let second_half = self.second_half(id, messages.claimed());
+        while let Some(message) = messages.next() {
+            if messages.taken() == second_half {
                 self.flush_early(id);
             }
-            index += 1;
             let message = message?;
             // A callback may have closed the connection.
             let Some(live) = self.live(id) else { return Ok(handled) };
@@ -267,19 +278,20 @@ impl<N: Nic> Worker<N> {
         Ok(handled)
     }
 
-    /// Where in a batch of `count` messages what was answered so far is posted, if anywhere.
+    /// Before which of `count` messages, counted from 1, what was answered so far is posted, if any.
     ///
     /// Two sides whose calls travel in one batch would take turns: each waits while the other one
     /// works. So if this peer alone is active and has little to do until this side answers, it gets
     /// half of the answers early, and from then on two batches are under way.
     #[inline]
-    fn half(&mut self, id: PeerId, count: u16) -> u16 {
+    fn second_half(&mut self, id: PeerId, count: u16) -> u16 {
+        const NONE: u16 = 0;
         let is_alone = self.is_last_arrival && self.last_peer.replace(id) == Some(id);
         if count < self.config.halve_from || !is_alone {
-            return u16::MAX;
+            return NONE;
         }
         let unconsumed = self.live(id).map_or(u32::MAX, |live| live.connection.unconsumed());
-        if unconsumed < u32::from(count / 2) { count / 2 } else { u16::MAX }
+        if unconsumed < u32::from(count / 2) { count / 2 + 1 } else { NONE }
     }
 
     // Completions of sends
