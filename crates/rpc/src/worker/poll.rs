@@ -189,7 +189,7 @@ impl<N: Nic> Worker<N> {
     }
 
     /// Copies a batch once, out of memory that the peer can write. `None`: there is nothing to handle.
-    #[inline]
+    #[inline(always)]
     fn copy_batch<'a>(
         &mut self,
         id: PeerId,
