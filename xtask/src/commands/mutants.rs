@@ -33,9 +33,16 @@ struct Mutant {
 }
 
 /// Tries every mutant of every crate with loom tests, and counts those of the other crates.
-pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
-    let (members, unproven): (Vec<_>, Vec<_>) =
-        workspace.members.iter().partition(|member| !member.loom_tests().is_empty());
+/// `crates` limits it to these, by short name; none means all.
+pub(crate) fn run(workspace: &Workspace, crates: &[String]) -> Result<Outcome> {
+    for name in crates {
+        let is_known = workspace.members.iter().any(|member| member.short_name() == name);
+        ensure!(is_known, "no crate `{name}` in this workspace");
+    }
+    let is_wanted =
+        |member: &&Member| crates.is_empty() || crates.iter().any(|n| n == member.short_name());
+    let (members, unproven): (Vec<_>, Vec<_>) = (workspace.members.iter().filter(is_wanted))
+        .partition(|member| !member.loom_tests().is_empty());
     if members.is_empty() {
         return Ok(Outcome::NothingToRun("nothing to run: no crate has a loom test".into()));
     }
