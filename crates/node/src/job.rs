@@ -52,3 +52,18 @@ impl fmt::Display for JobId {
         f.write_str(&self.0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_jobs_are_safe_in_paths() {
+        for good in ["a", "slurm-1234.0", "A_b-c.9"] {
+            assert_eq!(JobId::new(good).unwrap().as_str(), good);
+        }
+        for bad in ["", ".", "..", "a/b", "a b", "ü", "\0", &"x".repeat(49)] {
+            assert!(JobId::new(bad).is_err(), "{bad:?}");
+        }
+    }
+}
