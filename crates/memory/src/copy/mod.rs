@@ -103,8 +103,7 @@ pub unsafe fn copy_between_publish(dst: *mut u8, src: *const u8, len_bytes: usiz
     }
 }
 
-/// [`copy_in`] of bytes that were stored a moment ago as aligned 8-byte words: loads and stores such
-/// words too.
+/// [`copy_in`] of bytes that were stored a moment ago as aligned 8-byte words: loads such words too.
 ///
 /// A wider load would find its bytes in several stores that are still on their way to the cache,
 /// and wait for all of them; behind stores to a line that another core holds, that takes long.
@@ -114,41 +113,28 @@ pub unsafe fn copy_between_publish(dst: *mut u8, src: *const u8, len_bytes: usiz
 /// As for [`copy_in`].
 #[inline(always)]
 pub unsafe fn copy_in_words(dst: &mut [u8], src: *const u8) {
-    let words = dst.len() / WORD_BYTES;
-    let aligned = dst.as_ptr().addr() | src.addr() | dst.len();
-    if cfg!(miri) || !aligned.is_multiple_of(WORD_BYTES) {
-        // SAFETY: by contract.
-        return unsafe { copy_in(dst, src) };
+    if dst.len().is_multiple_of(WORD_BYTES) {
+        // SAFETY: `dst` is private and as long; the rest is the caller's promise.
+        return unsafe { machine_copy::copy_words(dst.as_mut_ptr(), src, dst.len() / WORD_BYTES) };
     }
-    let (dst, src) = (dst.as_mut_ptr().cast::<u64>(), src.cast::<u64>());
-    for word in 0..words {
-        // SAFETY: in bounds and aligned, by the checks above; others access it as the caller said.
-        let from = unsafe { AtomicU64::from_ptr(src.wrapping_add(word).cast_mut()) };
-        // SAFETY: inside `dst`, which the caller has alone, and aligned.
-        let to = unsafe { AtomicU64::from_ptr(dst.wrapping_add(word)) };
-        to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
-    }
+    // SAFETY: by contract.
+    unsafe { copy_in(dst, src) }
 }
 
-/// [`copy_out`] of private bytes that were stored a moment ago, for words that begin aligned at
-/// `dst`: loads and stores words, since a wider load would wait as [`copy_in_words`] says.
+/// [`copy_out`] of private bytes that were stored a moment ago as aligned 8-byte words: loads such
+/// words, since a wider load would wait as [`copy_in_words`] says.
 ///
 /// # Safety
 ///
 /// As for [`copy_out`].
 #[inline(always)]
 pub unsafe fn copy_out_words(dst: *mut u8, src: &[u8]) {
-    if cfg!(miri) || !(dst.addr() | src.len()).is_multiple_of(WORD_BYTES) {
-        // SAFETY: by contract.
-        return unsafe { copy_out(dst, src) };
+    if src.len().is_multiple_of(WORD_BYTES) {
+        // SAFETY: `src` is private and as long; the rest is the caller's promise.
+        return unsafe { machine_copy::copy_words(dst, src.as_ptr(), src.len() / WORD_BYTES) };
     }
-    for (index, word) in src.chunks_exact(WORD_BYTES).enumerate() {
-        let mut bytes = [0; WORD_BYTES];
-        bytes.copy_from_slice(word);
-        // SAFETY: in bounds and aligned; others access it as the caller said.
-        let to = unsafe { AtomicU64::from_ptr(dst.cast::<u64>().wrapping_add(index)) };
-        to.store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
-    }
+    // SAFETY: by contract.
+    unsafe { copy_out(dst, src) }
 }
 
 /// Longest copy by half words.
@@ -237,8 +223,16 @@ mod tests {
         unsafe { copy_out_words(dst, src) };
     }
 
+    unsafe fn by_words_in(dst: *mut u8, src: *const u8, len_bytes: usize) {
+        // SAFETY: private to the test, and as long.
+        let dst = unsafe { core::slice::from_raw_parts_mut(dst, len_bytes) };
+        // SAFETY: by contract.
+        unsafe { copy_in_words(dst, src) }
+    }
+
     const WAYS: &[(&str, Copy)] = &[
-        ("words", by_words),
+        ("words out", by_words),
+        ("words in", by_words_in),
         ("between", copy_between),
         ("publish", copy_between_publish),
         #[cfg(not(miri))]
