@@ -75,7 +75,7 @@ pub struct Consumer {
 
 /// Messages between the one that is consumed and the one that is asked for: what is handled while a
 /// line travels.
-const PREFETCH_SLOTS: u64 = 4;
+const PREFETCH_SLOTS: u64 = 8;
 
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "masked to the depth, at most 4096")]
