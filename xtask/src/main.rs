@@ -49,7 +49,10 @@ enum Command {
         seconds: u32,
     },
     /// Relax each ordering that a SYNC comment names: some loom test must fail
-    Mutants,
+    Mutants {
+        /// Crates to mutate, by short name; without any, all that have a loom test
+        crates: Vec<String>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -78,7 +81,9 @@ fn run(command: &Command) -> anyhow::Result<Report> {
         Command::Fuzz { seconds } => {
             report.run("fuzz", || commands::fuzz::run(&workspace, *seconds));
         }
-        Command::Mutants => report.run("mutants", || commands::mutants::run(&workspace)),
+        Command::Mutants { crates } => {
+            report.run("mutants", || commands::mutants::run(&workspace, crates));
+        }
     }
     Ok(report)
 }

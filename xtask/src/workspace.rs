@@ -126,6 +126,11 @@ impl Member {
         })
     }
 
+    /// What the workspace calls it: `wire`.
+    pub(crate) fn short_name(&self) -> &str {
+        self.package.strip_prefix("copyrpc-").unwrap_or(&self.package)
+    }
+
     /// Integration tests that are meant for `--cfg loom`.
     pub(crate) fn loom_tests(&self) -> Vec<&str> {
         self.tests.iter().map(String::as_str).filter(|name| name.contains("loom")).collect()

@@ -1,4 +1,4 @@
-//! Opening a NIC by name: the one place that knows which kinds there are.
+//! Opening a NIC by name, for the command line.
 
 use bench::{
     traffic::{Links, Party, TrafficError},
@@ -6,7 +6,6 @@ use bench::{
 };
 use node::config::Settings;
 use serde::Serialize;
-use softnic::{Config, ConfigError};
 use verbs::{LinkLayer, Nic, NicAttributes, PortAttributes};
 
 use crate::{info, knobs};
@@ -14,17 +13,9 @@ use crate::{info, knobs};
 /// Why a NIC cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OpenError {
-    /// A name that no driver here answers to.
-    #[error(
-        "no NIC is named `{0}`; this version drives `soft` only (`copyrpc info` lists devices)"
-    )]
-    Unknown(String),
-    /// A knob of the software NIC makes no sense.
+    /// There is none of that name, or it does not start.
     #[error(transparent)]
-    Knob(#[from] ConfigError),
-    /// The software NIC does not start.
-    #[error(transparent)]
-    Soft(#[from] softnic::OpenError),
+    Nic(#[from] copyrpc::nic::OpenError),
     /// It is there, but has no room for a benchmark's queues.
     #[error("cannot set up a benchmark on `{name}`: {cause}")]
     Party {
@@ -35,15 +26,9 @@ pub(crate) enum OpenError {
     },
 }
 
-/// Name of the software NIC.
-const SOFT: &str = "soft";
-
 /// Opens the NIC `name`.
 pub(crate) fn open(name: &str, settings: &Settings) -> Result<softnic::Nic, OpenError> {
-    if name != SOFT {
-        return Err(OpenError::Unknown(name.to_owned()));
-    }
-    Ok(softnic::open(&Config::from_lookup(|env| knobs::text_if_set(settings, env))?)?)
+    Ok(copyrpc::nic::open_named(name, |env| knobs::text_if_set(settings, env))?)
 }
 
 /// Opens the NIC `name` and makes one side of a benchmark on it.

@@ -108,6 +108,7 @@ impl Shape {
 pub struct Half {
     base: NonNull<u8>,
     shape: Shape,
+    slot_mask: usize,
     /// Keeps `base` mapped.
     region: Arc<Region>,
 }
@@ -124,7 +125,7 @@ impl Half {
     #[must_use]
     pub fn new(region: Arc<Region>, shape: Shape) -> Self {
         assert!(region.len() >= shape.len_bytes(), "a half lies inside its region");
-        Self { base: region.as_ptr(), shape, region }
+        Self { base: region.as_ptr(), slot_mask: shape.depth() - 1, shape, region }
     }
 
     /// Shape that the half was made with.
@@ -196,6 +197,11 @@ impl Slots for Half {
     #[inline(always)]
     fn depth_log2(&self) -> u32 {
         self.shape.depth_log2
+    }
+
+    #[inline(always)]
+    fn slot_mask(&self) -> usize {
+        self.slot_mask
     }
 
     #[inline(always)]

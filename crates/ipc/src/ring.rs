@@ -38,6 +38,12 @@ pub trait Slots {
     /// Logarithm of the number of slots.
     fn depth_log2(&self) -> u32;
 
+    /// The depth less one.
+    #[inline(always)]
+    fn slot_mask(&self) -> usize {
+        (1 << self.depth_log2()) - 1
+    }
+
     /// Header of a slot below the depth.
     fn header(&self, slot: usize) -> &AtomicU64;
 
@@ -69,12 +75,12 @@ pub struct Consumer {
 
 /// Messages between the one that is consumed and the one that is asked for: what is handled while a
 /// line travels.
-const PREFETCH_SLOTS: u64 = 4;
+const PREFETCH_SLOTS: u64 = 8;
 
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "masked to the depth, at most 4096")]
-fn slot_of(position: u64, depth_log2: u32) -> usize {
-    position as usize & ((1 << depth_log2) - 1)
+fn slot_of(position: u64, slots: &impl Slots) -> usize {
+    position as usize & slots.slot_mask()
 }
 
 /// Gives all slots the tag of the lap before the one that contains `position`.
@@ -82,7 +88,7 @@ pub fn reset(slots: &impl Slots, position: u64) {
     let depth = 1u64 << slots.depth_log2();
     for position in (0..depth).map(|offset| position.wrapping_add(offset)) {
         let tag = Tag::of(position, slots.depth_log2()).before();
-        let header = slots.header(slot_of(position, slots.depth_log2()));
+        let header = slots.header(slot_of(position, slots));
         header.store(tag.to_word(), Ordering::Relaxed);
     }
 }
@@ -104,11 +110,10 @@ impl Producer {
     /// Publishes one message. The caller keeps the rule above: fewer than `depth` calls in flight.
     #[inline(always)]
     pub fn publish(&mut self, slots: &impl Slots, header: Header, message: &[u8]) {
-        let depth_log2 = slots.depth_log2();
-        let slot = slot_of(self.position, depth_log2);
+        let slot = slot_of(self.position, slots);
         slots.store(slot, header.call, message);
         crate::pause::at("filled");
-        let word = header.pack(Tag::of(self.position, depth_log2));
+        let word = header.pack(Tag::of(self.position, slots.depth_log2()));
         // SYNC(slot): the message before its header; pairs with the Acquire in `Consumer::peek`.
         slots.header(slot).store(word, Ordering::Release);
         self.position = self.position.wrapping_add(1);
@@ -136,9 +141,8 @@ impl Consumer {
     /// [`BadTag`].
     #[inline(always)]
     pub fn peek(&self, slots: &impl Slots) -> Result<Option<Header>, BadTag> {
-        let depth_log2 = slots.depth_log2();
-        let header = slots.header(slot_of(self.position, depth_log2));
-        let tag = Tag::of(self.position, depth_log2);
+        let header = slots.header(slot_of(self.position, slots));
+        let tag = Tag::of(self.position, slots.depth_log2());
         // SYNC(slot): the header before its message; pairs with the Release in `Producer::publish`.
         let word = header.load(Ordering::Acquire);
         match Tag::of_word(word) {
@@ -153,14 +157,14 @@ impl Consumer {
     #[inline(always)]
     pub fn prefetch(&self, slots: &impl Slots) {
         let ahead = self.position.wrapping_add(PREFETCH_SLOTS);
-        slots.prefetch(slot_of(ahead, slots.depth_log2()));
+        slots.prefetch(slot_of(ahead, slots));
     }
 
     /// Copies the message of a header that [`peek`](Self::peek) just returned and the caller found
     /// plausible, and moves on.
     #[inline(always)]
     pub fn take(&mut self, slots: &impl Slots, header: Header, message: &mut [u8]) {
-        slots.load(slot_of(self.position, slots.depth_log2()), header.call, message);
+        slots.load(slot_of(self.position, slots), header.call, message);
         self.position = self.position.wrapping_add(1);
     }
 }

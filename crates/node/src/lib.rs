@@ -9,12 +9,25 @@
 //! | [`membership`] | which peers are there, by heartbeats that prove both directions |
 //! | [`metrics`] | counters and histograms in a file, readable with zero cooperation |
 //! | [`runtime`] | where a daemon's sockets, lock and counters lie |
+//! | [`wire`] | what requests between clients and daemons carry besides their body |
+//!
+//! Without the feature `daemon`, which is a default, there is what clients need: [`client`],
+//! [`runtime`] and [`wire`].
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "daemon")]
 pub mod bootstrap;
 pub mod client;
+#[cfg(feature = "daemon")]
 pub mod config;
+#[cfg(feature = "daemon")]
 pub mod daemon;
+mod job;
+#[cfg(feature = "daemon")]
 pub mod membership;
+#[cfg(feature = "daemon")]
 pub mod metrics;
 pub mod runtime;
+pub mod wire;
+
+pub use job::{JobId, JobIdError};

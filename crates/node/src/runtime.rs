@@ -24,10 +24,9 @@ use os::{
     rendezvous::user_id,
 };
 
-use crate::{
-    bootstrap::{JobId, JobIdError},
-    config::{INSTANCE, JOB, RUNTIME_DIR, Settings},
-};
+#[cfg(feature = "daemon")]
+use crate::config::{INSTANCE, JOB, RUNTIME_DIR, Settings};
+use crate::{JobId, JobIdError};
 
 /// Longest path of a socket (`unix(7)`: 108 bytes with the zero at the end).
 const SOCKET_PATH_BYTES_MAX: usize = 107;
@@ -35,6 +34,9 @@ const SOCKET_PATH_BYTES_MAX: usize = 107;
 /// Permissions of the folder, and the bits that must not be set.
 const PRIVATE_MODE: u32 = 0o700;
 const OTHERS_MASK: u32 = 0o077;
+
+/// The job of those who name none.
+const JOB_DEFAULT: &str = "default";
 
 /// What follows a daemon's name.
 const SOCKET_SUFFIX: &str = ".sock";
@@ -115,13 +117,34 @@ impl Runtime {
         Ok(runtime)
     }
 
+    /// The place that the environment names: `COPYRPC_JOB`, `COPYRPC_INSTANCE` and
+    /// `COPYRPC_RUNTIME_DIR`, or what a daemon takes for them that was told nothing else, either.
+    ///
+    /// # Errors
+    ///
+    /// [`RuntimeError::Name`] and [`RuntimeError::PathTooLong`].
+    pub fn from_env() -> Result<Self, RuntimeError> {
+        Self::from_lookup(|variable| env::var(variable).ok())
+    }
+
+    fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, RuntimeError> {
+        let text = |variable, default: &str| {
+            let set = lookup(variable).filter(|text| !text.is_empty());
+            set.unwrap_or_else(|| default.to_owned())
+        };
+        let folder = folder(&text("COPYRPC_RUNTIME_DIR", ""), &lookup);
+        let job = JobId::new(&text("COPYRPC_JOB", JOB_DEFAULT))?;
+        Self::new(folder, job, &text("COPYRPC_INSTANCE", ""))
+    }
+
     /// The place that the settings name.
     ///
     /// # Errors
     ///
     /// [`RuntimeError::Name`] and [`RuntimeError::PathTooLong`].
+    #[cfg(feature = "daemon")]
     pub fn from_settings(settings: &Settings) -> Result<Self, RuntimeError> {
-        let folder = folder(settings, |variable| env::var(variable).ok());
+        let folder = folder(settings.text(&RUNTIME_DIR), |variable| env::var(variable).ok());
         let job = JobId::new(settings.text(&JOB))?;
         Self::new(folder, job, settings.text(&INSTANCE))
     }
@@ -205,9 +228,8 @@ pub struct Claim {
     _lock: LockFile,
 }
 
-/// The folder of the settings, or the usual one.
-fn folder(settings: &Settings, lookup: impl Fn(&str) -> Option<String>) -> PathBuf {
-    let configured = settings.text(&RUNTIME_DIR);
+/// The configured folder, or the usual one.
+fn folder(configured: &str, lookup: impl Fn(&str) -> Option<String>) -> PathBuf {
     if !configured.is_empty() {
         return configured.into();
     }
@@ -244,7 +266,7 @@ pub fn metrics_of(folder: &Path, name: &str) -> PathBuf {
     folder.join(format!("{name}{METRICS_SUFFIX}"))
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "daemon"))]
 mod tests {
     use std::{os::unix::fs::PermissionsExt as _, process};
 
@@ -298,14 +320,32 @@ mod tests {
 
     #[test]
     fn the_folder_follows_the_knob_then_the_session_then_the_user() {
-        let default = Layers::new(KNOBS.to_vec()).finish();
         let session = |_: &str| Some("/run/user/7".to_owned());
-        assert_eq!(folder(&default, session), Path::new("/run/user/7/copyrpc"));
-        let own = folder(&default, |_| None);
+        assert_eq!(folder("", session), Path::new("/run/user/7/copyrpc"));
+        let own = folder("", |_| None);
         assert!(own.ends_with(format!("copyrpc-{}", user_id())), "{own:?}");
-        assert_eq!(folder(&default, |_| Some("relative".into())), own);
-        let set = Layers::new(KNOBS.to_vec()).flag("runtime-dir", "/here").unwrap().finish();
-        assert_eq!(folder(&set, session), Path::new("/here"));
+        assert_eq!(folder("", |_| Some("relative".into())), own);
+        assert_eq!(folder("/here", session), Path::new("/here"));
+    }
+
+    /// Clients read the environment by themselves, daemons by way of the knobs.
+    #[test]
+    fn clients_and_daemons_find_the_same_place() {
+        let defaults = Layers::new(KNOBS.to_vec()).finish();
+        let by_default = Runtime::from_lookup(|variable| {
+            Some(env::var(variable).ok()).filter(|_| variable == "XDG_RUNTIME_DIR").flatten()
+        });
+        assert_eq!(by_default.unwrap(), Runtime::from_settings(&defaults).unwrap());
+        let (mut layers, texts) = (Layers::new(KNOBS.to_vec()), ["/here", "a-job", "7"]);
+        for (knob, text) in [RUNTIME_DIR, JOB, INSTANCE].iter().zip(texts) {
+            layers = layers.flag(&knob.flag(), text).unwrap();
+        }
+        let told = Runtime::from_lookup(|variable| {
+            let knobs = [RUNTIME_DIR, JOB, INSTANCE];
+            let at = knobs.iter().position(|knob| knob.env == variable)?;
+            Some(texts[at].to_owned())
+        });
+        assert_eq!(told.unwrap(), Runtime::from_settings(&layers.finish()).unwrap());
     }
 
     #[test]

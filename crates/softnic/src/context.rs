@@ -33,6 +33,15 @@ const SERVE_NS: u64 = 1_000_000;
 /// The same while some port has not answered yet.
 const SERVE_CONNECTING_NS: u64 = 20_000;
 
+/// How long a program may sleep while a queue pair waits for something to change at a peer.
+const SLEEP_WANTING: Duration = Duration::from_micros(50);
+
+/// How long it may sleep while ports come and go, and once none has for [`QUIET_NS`]: so long may the
+/// next one wait to be let in. What connected ports do needs no call of this one.
+const SLEEP_STIRRED: Duration = Duration::from_millis(10);
+const SLEEP_QUIET: Duration = Duration::from_millis(100);
+const QUIET_NS: u64 = 1_000_000_000;
+
 /// Idle polls between looks at the clock, and at what peers did.
 const IDLE_POLLS: u32 = 64;
 
@@ -60,6 +69,8 @@ pub(crate) struct Context {
     /// Queue pairs with [`QpShared::want`] set.
     pub(crate) wanting: AtomicUsize,
     serve_at_ns: AtomicU64,
+    /// When a port was last connecting, came or went.
+    stirred_ns: AtomicU64,
     next_id: AtomicU32,
     events: Mutex<VecDeque<AsyncEvent>>,
     violations: Mutex<Vec<Violation>>,
@@ -116,6 +127,7 @@ impl Context {
             qps_version: AtomicU64::new(0),
             wanting: AtomicUsize::new(0),
             serve_at_ns: AtomicU64::new(0),
+            stirred_ns: AtomicU64::new(clock::now_ns()),
             next_id: AtomicU32::new(1),
             events: Mutex::default(),
             violations: Mutex::default(),
@@ -261,9 +273,14 @@ impl Context {
     fn serve(&self) {
         let Ok(mut fabric) = self.fabric.try_lock() else { return };
         let news = fabric.serve();
-        let pause = if fabric.is_connecting() { SERVE_CONNECTING_NS } else { SERVE_NS };
+        let is_connecting = fabric.is_connecting();
         drop(fabric);
-        self.serve_at_ns.store(clock::now_ns() + pause, Ordering::Relaxed);
+        let (now_ns, pause) =
+            (clock::now_ns(), if is_connecting { SERVE_CONNECTING_NS } else { SERVE_NS });
+        self.serve_at_ns.store(now_ns + pause, Ordering::Relaxed);
+        if is_connecting || !news.joined.is_empty() || !news.left.is_empty() {
+            self.stirred_ns.store(now_ns, Ordering::Relaxed);
+        }
         self.learn(news);
         self.reap();
     }
@@ -346,8 +363,11 @@ impl Context {
         if self.worker.get().is_some() {
             return None;
         }
-        let busy = self.wanting.load(Ordering::Relaxed) > 0;
-        Some(if busy { Duration::from_micros(50) } else { Duration::from_millis(10) })
+        if self.wanting.load(Ordering::Relaxed) > 0 {
+            return Some(SLEEP_WANTING);
+        }
+        let quiet_ns = clock::now_ns().saturating_sub(self.stirred_ns.load(Ordering::Relaxed));
+        Some(if quiet_ns < QUIET_NS { SLEEP_STIRRED } else { SLEEP_QUIET })
     }
 }
 
@@ -379,4 +399,27 @@ pub(crate) enum OpenFailure {
     Rendezvous(#[from] RendezvousError),
     #[error("cannot start the NIC thread: {0}")]
     Thread(#[from] std::io::Error),
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+    use crate::{Config, open};
+
+    #[test]
+    fn a_port_sleeps_longer_while_nobody_comes_or_goes() {
+        let fabric = format!("quiet-{}", std::process::id());
+        let config = Config { fabric, card_mib: 8, ..Config::default() };
+        let (nic, other) = (open(&config).unwrap(), open(&config).unwrap());
+        let context = &nic.device().0;
+        context.stirred_ns.store(0, Ordering::Relaxed);
+        context.serve();
+        assert_eq!(context.poll_timeout(), Some(SLEEP_QUIET));
+        let imported = other.device().0.import(context.lid.get());
+        assert!(matches!(imported, Err(true)), "somebody is there, and has not answered yet");
+        context.serve();
+        assert_ne!(context.stirred_ns.load(Ordering::Relaxed), 0);
+        context.stirred_ns.store(u64::MAX, Ordering::Relaxed); // now, however slow this machine is
+        assert_eq!(context.poll_timeout(), Some(SLEEP_STIRRED));
+    }
 }

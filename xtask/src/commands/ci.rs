@@ -24,7 +24,7 @@ pub(crate) fn run(workspace: &Workspace, report: &mut Report, full: bool) {
     report.run("deny", || deny(workspace));
     if full {
         report.run("long", || long_tests(workspace));
-        report.run("mutants", || mutants::run(workspace));
+        report.run("mutants", || mutants::run(workspace, &[]));
     }
 }
 

@@ -35,6 +35,13 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     Ok(Outcome::Passed(format!("{passed} tests, {} crates", members.len())))
 }
 
+/// The unit tests of one crate whose names contain `filter`.
+pub(super) fn unit_tests(workspace: &Workspace, member: &Member, filter: &str) -> Command {
+    let mut command = command(workspace, member);
+    command.args(["--lib", filter]);
+    command
+}
+
 fn command(workspace: &Workspace, member: &Member) -> Command {
     let flags = env::var("MIRIFLAGS").unwrap_or_else(|_| FLAGS_DEFAULT.into());
     let own_flags = member.settings["miri-flags"].as_str().unwrap_or_default();

@@ -2,6 +2,9 @@
 //!
 //! Mutated are the orderings below `SYNC` comments in the sources of crates with loom tests. The
 //! work happens in a copy of the tree, never in the tree itself.
+//!
+//! Orderings of atomics that are not loom's, because a device shares them, are judged by Miri, which
+//! reports the race: `[package.metadata.xtask] mutants-miri = "FILTER"` names the unit tests.
 
 use std::{
     collections::BTreeSet,
@@ -12,7 +15,7 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::{loom, rendered};
+use super::{loom, miri, rendered};
 use crate::{
     step::Outcome,
     tidy::{source::RustFile, sync_pairs},
@@ -33,9 +36,16 @@ struct Mutant {
 }
 
 /// Tries every mutant of every crate with loom tests, and counts those of the other crates.
-pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
-    let (members, unproven): (Vec<_>, Vec<_>) =
-        workspace.members.iter().partition(|member| !member.loom_tests().is_empty());
+/// `crates` limits it to these, by short name; none means all.
+pub(crate) fn run(workspace: &Workspace, crates: &[String]) -> Result<Outcome> {
+    for name in crates {
+        let is_known = workspace.members.iter().any(|member| member.short_name() == name);
+        ensure!(is_known, "no crate `{name}` in this workspace");
+    }
+    let is_wanted =
+        |member: &&Member| crates.is_empty() || crates.iter().any(|n| n == member.short_name());
+    let (members, unproven): (Vec<_>, Vec<_>) = (workspace.members.iter().filter(is_wanted))
+        .partition(|member| !member.loom_tests().is_empty());
     if members.is_empty() {
         return Ok(Outcome::NothingToRun("nothing to run: no crate has a loom test".into()));
     }
@@ -44,6 +54,8 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     let (mut killed, mut survived) = (0, 0);
     for member in members {
         ensure!(passes(&copy, member)?, "the loom tests of {} fail unmutated", member.package);
+        let is_sound = passes_miri(&copy, member)?;
+        ensure!(is_sound, "Miri is not there, or fails on {} unmutated", member.package);
         let (modelled, others): (Vec<_>, Vec<_>) = {
             let all = mutants(workspace, member)?;
             let paths: BTreeSet<_> = all.iter().map(|mutant| mutant.path.clone()).collect();
@@ -148,7 +160,8 @@ fn is_killed(copy: &Workspace, member: &Member, mutant: &Mutant) -> Result<bool>
     let path = copy.root.join(&mutant.path);
     let original = fs::read(&path)?;
     fs::write(&path, &mutant.text)?;
-    let result = compiles(copy, member).and_then(|()| passes(copy, member));
+    let result = compiles(copy, member)
+        .and_then(|()| Ok(passes(copy, member)? && passes_miri(copy, member)?));
     fs::write(&path, original)?;
     Ok(!result.with_context(|| format!("{}:{}", mutant.path.display(), mutant.line))?)
 }
@@ -164,6 +177,13 @@ fn compiles(copy: &Workspace, member: &Member) -> Result<()> {
 
 fn passes(copy: &Workspace, member: &Member) -> Result<bool> {
     let status = quiet(loom::command(copy, member), &copy.root).status();
+    Ok(status.context("cannot start timeout(1)")?.success())
+}
+
+/// Whether Miri finds nothing in the tests that the manifest names, if any.
+fn passes_miri(copy: &Workspace, member: &Member) -> Result<bool> {
+    let Some(filter) = member.settings["mutants-miri"].as_str() else { return Ok(true) };
+    let status = quiet(miri::unit_tests(copy, member, filter), &copy.root).status();
     Ok(status.context("cannot start timeout(1)")?.success())
 }
 

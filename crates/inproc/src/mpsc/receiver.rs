@@ -172,7 +172,7 @@ impl<T, D: Discipline> Receiver<T, D> {
 impl<T, D: Discipline> Lane<T, D> {
     #[inline(always)]
     fn pop(&mut self) -> Option<T> {
-        let item = self.consumer.as_mut()?.pop()?;
+        let item = self.consumer.as_mut()?.pop_at_once()?;
         self.empty_looks = 0;
         Some(item)
     }

@@ -47,6 +47,8 @@ impl Rules for FastForward {
     type Stamp = AtomicUsize;
     type Words = ();
 
+    const HAS_INDEX: bool = false;
+
     fn slots(capacity_items: usize) -> (usize, usize) {
         let slots = capacity_items.next_power_of_two();
         (slots, slots)

@@ -33,6 +33,8 @@ impl Rules for Onesided {
     type Stamp = AtomicUsize;
     type Words = Credit;
 
+    const HAS_INDEX: bool = false;
+
     fn slots(capacity_items: usize) -> (usize, usize) {
         credit::slots_for(capacity_items)
     }

@@ -17,6 +17,9 @@ pub trait Rules: Sized + 'static {
     /// Per ring, on cache lines of their own.
     type Words: Send + Sync;
 
+    /// Whether what says that slots are full is one word for all of them.
+    const HAS_INDEX: bool;
+
     /// Slots (a power of two) for at least `capacity_items`, and how many items surely fit.
     fn slots(capacity_items: usize) -> (usize, usize);
     /// Words of an empty ring.

@@ -175,7 +175,7 @@ impl<C> Core<C> {
     }
 
     /// Consumes responses up to the first that somebody waits for, and reports that.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn receive(
         &mut self,
         done: &mut impl FnMut(C, Result<&[u8], CallError>),

@@ -81,15 +81,19 @@ impl FutureClient {
     ///
     /// Dropping the future abandons the call: a late response is discarded.
     pub fn call(&self, request: &[u8]) -> Call {
-        let timeout = self.0.borrow().pipe.config().timeout;
-        self.call_within(request, timeout)
+        let timeout_ns = self.0.borrow().pipe.timeout_ns();
+        self.call_ns(request, timeout_ns)
     }
 
     /// Like [`call`](Self::call), with a deadline of its own.
     pub fn call_within(&self, request: &[u8], timeout: Duration) -> Call {
+        self.call_ns(request, timeout_ns(timeout))
+    }
+
+    fn call_ns(&self, request: &[u8], timeout_ns: u64) -> Call {
         let slot = Rc::new(RefCell::new(Slot::default()));
         let mut inner = self.0.borrow_mut();
-        let submitted = inner.pipe.submit(request, timeout_ns(timeout), Rc::clone(&slot));
+        let submitted = inner.pipe.submit(request, timeout_ns, Rc::clone(&slot));
         inner.pipe.flush();
         let id = match submitted {
             Ok(id) => Some(id),

@@ -15,7 +15,7 @@ use crate::{
         link::{self, ConnectError, Connected, Life, Link},
     },
     status::{CallError, EvictReason},
-    wait::{Idle, Step, Wait},
+    wait::{Idle, Step, Wait, timeout_ns},
 };
 
 /// Empty polls between two looks at the clock.
@@ -72,6 +72,8 @@ pub(crate) struct Pipe<C> {
     link: Link,
     path: PathBuf,
     config: ClientConfig,
+    /// Of calls that name none.
+    timeout_ns: u64,
     idle: Idle,
     /// Requests were published that the server was not told of.
     is_unflushed: bool,
@@ -95,6 +97,7 @@ impl<C> Pipe<C> {
             link,
             path: path.to_owned(),
             config,
+            timeout_ns: timeout_ns(config.timeout),
             idle: Idle::default(),
             is_unflushed: false,
             unflushed_polls: 0,
@@ -122,8 +125,9 @@ impl<C> Pipe<C> {
         &self.core
     }
 
-    pub(crate) fn config(&self) -> &ClientConfig {
-        &self.config
+    /// How long a call may take that does not name its own deadline.
+    pub(crate) fn timeout_ns(&self) -> u64 {
+        self.timeout_ns
     }
 
     pub(crate) fn gone(&self) -> Option<CallError> {

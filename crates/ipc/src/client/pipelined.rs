@@ -93,7 +93,7 @@ impl<C> AsyncClient<C> {
     /// [`Refused`], in particular [`CallError::Full`].
     #[inline]
     pub fn submit(&mut self, request: &[u8], context: C) -> Result<CallId, Refused<C>> {
-        self.submit_within(request, self.pipe.config().timeout, context)
+        self.submit_ns(request, self.pipe.timeout_ns(), context)
     }
 
     /// Like [`submit`](Self::submit), with a deadline of its own.
@@ -108,7 +108,17 @@ impl<C> AsyncClient<C> {
         timeout: Duration,
         context: C,
     ) -> Result<CallId, Refused<C>> {
-        let submitted = self.pipe.submit(request, timeout_ns(timeout), context);
+        self.submit_ns(request, timeout_ns(timeout), context)
+    }
+
+    #[inline]
+    fn submit_ns(
+        &mut self,
+        request: &[u8],
+        timeout_ns: u64,
+        context: C,
+    ) -> Result<CallId, Refused<C>> {
+        let submitted = self.pipe.submit(request, timeout_ns, context);
         submitted.map_err(|(error, context)| Refused { error, context })
     }
 

@@ -54,7 +54,7 @@ impl SyncClient {
     /// [`CallError`].
     #[inline]
     pub fn call(&mut self, request: &[u8]) -> Result<&[u8], CallError> {
-        self.call_within(request, self.pipe.config().timeout)
+        self.call_ns(request, self.pipe.timeout_ns())
     }
 
     /// Like [`call`](Self::call), with a deadline of its own.
@@ -64,13 +64,17 @@ impl SyncClient {
     /// [`CallError`].
     #[inline]
     pub fn call_within(&mut self, request: &[u8], timeout: Duration) -> Result<&[u8], CallError> {
-        let timeout_ns = timeout_ns(timeout);
+        self.call_ns(request, timeout_ns(timeout))
+    }
+
+    #[inline]
+    fn call_ns(&mut self, request: &[u8], timeout_ns: u64) -> Result<&[u8], CallError> {
         let mut outcome = None;
         loop {
             match self.pipe.submit(request, timeout_ns, ()) {
                 Ok(_) => break,
                 // All entries wait for late responses of calls that missed their deadline.
-                Err((CallError::Full { .. }, ())) => self.wait_for_entry(timeout)?,
+                Err((CallError::Full { .. }, ())) => self.wait_for_entry(timeout_ns)?,
                 Err((error, ())) => return Err(error),
             }
         }
@@ -85,8 +89,8 @@ impl SyncClient {
     }
 
     #[cold]
-    fn wait_for_entry(&mut self, timeout: Duration) -> Result<(), CallError> {
-        let deadline_ns = clock::deadline_ns(timeout);
+    fn wait_for_entry(&mut self, timeout_ns: u64) -> Result<(), CallError> {
+        let deadline_ns = clock::now_ns().saturating_add(timeout_ns);
         loop {
             self.pipe.poll(&mut |(), _| {});
             if let Some(error) = self.pipe.gone() {

@@ -41,8 +41,11 @@ pub struct Ledger {
     requests: Consumer,
     responses: Producer,
     entries: Box<[Entry]>,
+    /// Requests ever taken.
     taken: u64,
-    unanswered: usize,
+    /// Those of them that were answered. It counts up, and only in `answer`: the compiler merges counters
+    /// that change together into one wide load, which waits for narrower stores of elsewhere.
+    answered: u64,
     told_epoch: u32,
 }
 
@@ -58,7 +61,7 @@ impl Ledger {
             responses: Producer::new(position),
             entries: vec![Entry::default(); up.shape().depth()].into(),
             taken: 0,
-            unanswered: 0,
+            answered: 0,
             told_epoch: 0,
             up,
             down,
@@ -94,7 +97,7 @@ impl Ledger {
     /// Requests taken and not answered.
     #[must_use]
     pub fn unanswered(&self) -> usize {
-        self.unanswered
+        usize::try_from(self.taken - self.answered).unwrap_or(usize::MAX)
     }
 
     /// Longest response, in bytes.
@@ -133,7 +136,6 @@ impl Ledger {
         let message = copy.get_mut(..len_bytes).ok_or(EvictReason::BadLength)?;
         self.requests.take(&self.up, header, message);
         self.taken += 1;
-        self.unanswered += 1;
         *entry = Entry { serial: self.taken, generation: header.generation };
         Ok(Some(Taken { call: header.call, serial: self.taken, len_bytes }))
     }
@@ -156,7 +158,7 @@ impl Ledger {
             return Err(NotPending);
         }
         entry.serial = 0;
-        self.unanswered -= 1;
+        self.answered += 1;
         let generation = entry.generation;
         let len_bytes = u32::try_from(message.len()).unwrap_or(u32::MAX);
         assert!(

@@ -1,5 +1,6 @@
 //! Requests, and the obligation to answer each exactly once.
 
+use core::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use memory::sync::{AtomicUsize, Ordering};
@@ -143,13 +144,15 @@ impl<'s> Request<'s> {
     ///
     /// [`ReplyError::TooLarge`].
     #[inline]
-    pub fn reply(mut self, response: &[u8]) -> Result<(), ReplyError> {
-        let max_bytes = self.session.ledger.response_bytes_max();
+    pub fn reply(self, response: &[u8]) -> Result<(), ReplyError> {
+        // What is answered needs no drop, and what is not dropped need not be in memory.
+        let mut request = ManuallyDrop::new(self);
+        let max_bytes = request.session.ledger.response_bytes_max();
         if response.len() > max_bytes {
-            self.answer(Kind::TooLarge, &[]);
+            request.answer(Kind::TooLarge, &[]);
             return Err(ReplyError::TooLarge { len_bytes: response.len(), max_bytes });
         }
-        self.answer(Kind::Ok, response);
+        request.answer(Kind::Ok, response);
         Ok(())
     }
 

@@ -73,7 +73,8 @@ pub struct Server {
     cursor: usize,
     /// Requests that this client may still send in this turn.
     budget: u32,
-    turn_requests: u32,
+    /// Wider than `budget`, lest the compiler load both at once: see `Ledger`.
+    turn_requests: u64,
     /// Turns with and, in a row, without requests since somebody became dirty.
     busy_turns: u32,
     empty_turns: u32,
@@ -223,7 +224,7 @@ impl Server {
         if !self.dirty.is_empty() {
             self.flush_soon(requests > 0);
         }
-        self.steps += 1 + requests;
+        self.steps = self.steps.saturating_add(1 + u32::try_from(requests).unwrap_or(u32::MAX - 1));
         if self.steps >= CLOCK_STEPS {
             self.steps = 0;
             self.look_at_clock();

@@ -11,6 +11,9 @@ use half::{Half, Shape};
 use ledger::{Ledger, Taken};
 use memory::{Region, sync::Ordering};
 
+/// Where the slots of a half begin: behind its control lines.
+const SLOTS_OFFSET_BYTES: usize = 256;
+
 /// Instructions to a hostile client and to the server, three bytes and up to eight more each.
 struct Script<'a>(&'a [u8]);
 
@@ -52,7 +55,7 @@ pub(crate) fn check(bytes: &[u8]) {
             1 => {
                 let tag = (position >> depth_log2).wrapping_add(1) & 0xfff;
                 let slot = usize::try_from(position % (1 << depth_log2)).unwrap();
-                let header = memory.whole().atomic_u64(128 + slot * 64).unwrap();
+                let header = memory.whole().atomic_u64(SLOTS_OFFSET_BYTES + slot * 64).unwrap();
                 header.store(script.word() << 12 | tag, Ordering::Release);
             }
             2 => match ledger.take(&mut copy) {

@@ -103,8 +103,7 @@ pub unsafe fn copy_between_publish(dst: *mut u8, src: *const u8, len_bytes: usiz
     }
 }
 
-/// [`copy_in`] of bytes that were stored a moment ago as aligned 8-byte words: loads and stores such
-/// words too.
+/// [`copy_in`] of bytes that were stored a moment ago as aligned 8-byte words: loads such words too.
 ///
 /// A wider load would find its bytes in several stores that are still on their way to the cache,
 /// and wait for all of them; behind stores to a line that another core holds, that takes long.
@@ -114,42 +113,31 @@ pub unsafe fn copy_between_publish(dst: *mut u8, src: *const u8, len_bytes: usiz
 /// As for [`copy_in`].
 #[inline(always)]
 pub unsafe fn copy_in_words(dst: &mut [u8], src: *const u8) {
-    let words = dst.len() / WORD_BYTES;
-    let aligned = dst.as_ptr().addr() | src.addr() | dst.len();
-    if cfg!(miri) || !aligned.is_multiple_of(WORD_BYTES) {
-        // SAFETY: by contract.
-        return unsafe { copy_in(dst, src) };
+    if dst.len().is_multiple_of(WORD_BYTES) {
+        // SAFETY: `dst` is private and as long; the rest is the caller's promise.
+        return unsafe { machine_copy::copy_words(dst.as_mut_ptr(), src, dst.len() / WORD_BYTES) };
     }
-    let (dst, src) = (dst.as_mut_ptr().cast::<u64>(), src.cast::<u64>());
-    for word in 0..words {
-        // SAFETY: in bounds and aligned, by the checks above; others access it as the caller said.
-        let from = unsafe { AtomicU64::from_ptr(src.wrapping_add(word).cast_mut()) };
-        // SAFETY: inside `dst`, which the caller has alone, and aligned.
-        let to = unsafe { AtomicU64::from_ptr(dst.wrapping_add(word)) };
-        to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
-    }
+    // SAFETY: by contract.
+    unsafe { copy_in(dst, src) }
 }
 
-/// [`copy_out`] of private bytes that were stored a moment ago, for words that begin aligned at
-/// `dst`: loads and stores words, since a wider load would wait as [`copy_in_words`] says.
+/// [`copy_out`] of private bytes that were stored a moment ago as aligned 8-byte words: loads such
+/// words, since a wider load would wait as [`copy_in_words`] says.
 ///
 /// # Safety
 ///
 /// As for [`copy_out`].
 #[inline(always)]
 pub unsafe fn copy_out_words(dst: *mut u8, src: &[u8]) {
-    if cfg!(miri) || !(dst.addr() | src.len()).is_multiple_of(WORD_BYTES) {
-        // SAFETY: by contract.
-        return unsafe { copy_out(dst, src) };
+    if src.len().is_multiple_of(WORD_BYTES) {
+        // SAFETY: `src` is private and as long; the rest is the caller's promise.
+        return unsafe { machine_copy::copy_words(dst, src.as_ptr(), src.len() / WORD_BYTES) };
     }
-    for (index, word) in src.chunks_exact(WORD_BYTES).enumerate() {
-        let mut bytes = [0; WORD_BYTES];
-        bytes.copy_from_slice(word);
-        // SAFETY: in bounds and aligned; others access it as the caller said.
-        let to = unsafe { AtomicU64::from_ptr(dst.cast::<u64>().wrapping_add(index)) };
-        to.store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
-    }
+    // SAFETY: by contract.
+    unsafe { copy_out(dst, src) }
 }
+
+const HALF_BYTES: usize = size_of::<u32>();
 
 /// Longest copy by half words.
 const HALVES_BYTES_MAX: usize = 256;
@@ -163,26 +151,39 @@ const HALVES_BYTES_MAX: usize = 256;
 /// As for [`copy_out`].
 #[inline(always)]
 pub unsafe fn copy_out_halves_publish(dst: *mut u8, src: &[u8]) {
-    const HALF_BYTES: usize = size_of::<u32>();
     let aligned = src.as_ptr().addr().is_multiple_of(HALF_BYTES)
         && (dst.addr() | src.len()).is_multiple_of(WORD_BYTES);
-    if cfg!(miri) || !aligned || src.len() > HALVES_BYTES_MAX {
+    if !aligned || src.len() > HALVES_BYTES_MAX {
         // SAFETY: by contract.
         return unsafe { copy_between_publish(dst, src.as_ptr(), src.len()) };
     }
-    let halves = src.as_ptr().cast::<u32>();
-    let load = |half: usize| {
-        // SAFETY: inside `src` and aligned. Atomic, or the compiler joins two loads.
-        unsafe { AtomicU32::from_ptr(halves.wrapping_add(half).cast_mut()) }.load(Ordering::Relaxed)
+    let load = |offset_bytes: usize| {
+        // SAFETY: inside `src`, and aligned by the check above.
+        unsafe { half_word(src.as_ptr().wrapping_add(offset_bytes)) }
     };
     for word in 0..src.len() / WORD_BYTES {
-        let [a, b, c, d] = load(2 * word).to_ne_bytes();
-        let [e, f, g, h] = load(2 * word + 1).to_ne_bytes();
+        let [a, b, c, d] = load(WORD_BYTES * word);
+        let [e, f, g, h] = load(WORD_BYTES * word + HALF_BYTES);
         // SAFETY: in bounds and aligned; others access it as the caller said.
         let to = unsafe { AtomicU64::from_ptr(dst.cast::<u64>().wrapping_add(word)) };
         // SYNC(last-byte): pairs with the Acquire load of whoever polls the last byte.
         to.store(u64::from_ne_bytes([a, b, c, d, e, f, g, h]), Ordering::Release);
     }
+}
+
+/// A half word, by a load of its own.
+///
+/// # Safety
+///
+/// `at` points to four private bytes, and is aligned to them.
+#[inline(always)]
+unsafe fn half_word(at: *const u8) -> [u8; HALF_BYTES] {
+    if cfg!(miri) {
+        // SAFETY: by contract. Miri does not take an address for a proof of alignment.
+        return unsafe { at.cast::<[u8; HALF_BYTES]>().read() };
+    }
+    // SAFETY: by contract. Volatile, or the compiler joins two loads.
+    unsafe { at.cast::<u32>().read_volatile() }.to_ne_bytes()
 }
 
 /// Stores fewer than 8 bytes, all of one aligned word, by the largest naturally aligned pieces.
@@ -236,8 +237,16 @@ mod tests {
         unsafe { copy_out_words(dst, src) };
     }
 
+    unsafe fn by_words_in(dst: *mut u8, src: *const u8, len_bytes: usize) {
+        // SAFETY: private to the test, and as long.
+        let dst = unsafe { core::slice::from_raw_parts_mut(dst, len_bytes) };
+        // SAFETY: by contract.
+        unsafe { copy_in_words(dst, src) }
+    }
+
     const WAYS: &[(&str, Copy)] = &[
-        ("words", by_words),
+        ("words out", by_words),
+        ("words in", by_words_in),
         ("between", copy_between),
         ("publish", copy_between_publish),
         #[cfg(not(miri))]
@@ -296,51 +305,64 @@ mod tests {
     /// Loads byte `len - 1` by an access as wide as the store: Rust's memory model has no races
     /// between atomics of two sizes, and Miri says so.
     fn last_byte(region: &Region, len: usize) -> u8 {
-        if len.is_multiple_of(WORD_BYTES) {
-            let word = region.shared::<AtomicU64>(len - WORD_BYTES).unwrap();
-            // SYNC(last-byte): pairs with the Release stores of `copy_between_publish`.
-            word.load(Ordering::Acquire).to_ne_bytes()[WORD_BYTES - 1]
-        } else {
-            // SYNC(last-byte): pairs with the Release stores of `copy_between_publish`.
-            region.shared::<AtomicU8>(len - 1).unwrap().load(Ordering::Acquire)
+        // SYNC(last-byte): pairs with the Release stores of the publishing copies.
+        const SEEN: Ordering = Ordering::Acquire;
+        match len % WORD_BYTES {
+            0 => region.shared::<AtomicU64>(len - 8).unwrap().load(SEEN).to_ne_bytes()[7],
+            4 => region.shared::<AtomicU32>(len - 4).unwrap().load(SEEN).to_ne_bytes()[3],
+            2 | 6 => region.shared::<AtomicU16>(len - 2).unwrap().load(SEEN).to_ne_bytes()[1],
+            _ => region.shared::<AtomicU8>(len - 1).unwrap().load(SEEN),
         }
+    }
+
+    unsafe fn halves_publish(dst: *mut u8, src: *const u8, len_bytes: usize) {
+        // SAFETY: private to the test, and as long.
+        let src = unsafe { core::slice::from_raw_parts(src, len_bytes) };
+        // SAFETY: by contract.
+        unsafe { copy_out_halves_publish(dst, src) }
     }
 
     /// A poller of the last byte, at each alignment of the end, never sees an older byte before it.
     #[test]
     fn whoever_sees_the_last_byte_sees_all() {
-        let rounds: u8 = if cfg!(miri) { 3 } else { 200 };
-        for len in [1usize, 3, 7, 8, 13, 64, 65, 71, 1101] {
-            if cfg!(miri) && len > 65 {
-                continue;
+        for len in [1usize, 3, 4, 6, 7, 8, 12, 13, 64, 65, 71, 1101] {
+            if !cfg!(miri) || len <= 13 {
+                poll_last_byte(copy_between_publish, len);
+                poll_last_byte(halves_publish, len);
             }
-            let region = Region::heap(len).unwrap();
-            let seen = AtomicU8::new(0);
-            thread::scope(|scope| {
-                scope.spawn(|| {
-                    for round in 1..=rounds {
-                        let message = vec![round; len];
-                        let dst = region.as_ptr().as_ptr();
-                        // SAFETY: in bounds; the poller reads by atomics and by `copy_in`.
-                        unsafe { copy_between_publish(dst, message.as_ptr(), len) };
-                        // SYNC(copied-in): pairs with the Release store below.
-                        while seen.load(Ordering::Acquire) != round {
-                            thread::yield_now();
-                        }
-                    }
-                });
+        }
+        poll_last_byte(halves_publish, 16);
+    }
+
+    fn poll_last_byte(publish: Copy, len: usize) {
+        let rounds: u8 = if cfg!(miri) { 3 } else { 200 };
+        let region = Region::heap(len).unwrap();
+        let seen = AtomicU8::new(0);
+        thread::scope(|scope| {
+            scope.spawn(|| {
                 for round in 1..=rounds {
-                    while last_byte(&region, len) != round {
+                    let words =
+                        vec![u64::from_ne_bytes([round; WORD_BYTES]); len.div_ceil(WORD_BYTES)];
+                    let dst = region.as_ptr().as_ptr();
+                    // SAFETY: in bounds; the poller reads by atomics and by `copy_in`.
+                    unsafe { publish(dst, words.as_ptr().cast(), len) };
+                    // SYNC(copied-in): pairs with the Release store below.
+                    while seen.load(Ordering::Acquire) != round {
                         thread::yield_now();
                     }
-                    let mut copy = vec![0; len];
-                    // SAFETY: in bounds, and the writer waits for `seen`.
-                    unsafe { copy_in(&mut copy, region.as_ptr().as_ptr()) };
-                    assert!(copy.iter().all(|&byte| byte == round), "{len} B, round {round}");
-                    // SYNC(copied-in): pairs with the Acquire load above.
-                    seen.store(round, Ordering::Release);
                 }
             });
-        }
+            for round in 1..=rounds {
+                while last_byte(&region, len) != round {
+                    thread::yield_now();
+                }
+                let mut copy = vec![0; len];
+                // SAFETY: in bounds, and the writer waits for `seen`.
+                unsafe { copy_in(&mut copy, region.as_ptr().as_ptr()) };
+                assert!(copy.iter().all(|&byte| byte == round), "{len} B, round {round}");
+                // SYNC(copied-in): pairs with the Acquire load above.
+                seen.store(round, Ordering::Release);
+            }
+        });
     }
 }

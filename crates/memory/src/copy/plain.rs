@@ -21,6 +21,16 @@ pub(super) unsafe fn copy_out(dst: *mut u8, src: &[u8]) {
     unsafe { copy(dst, src.as_ptr(), src.len()) }
 }
 
+/// Copies `words` of 8 bytes.
+///
+/// # Safety
+///
+/// As for [`super::copy_between`], with 8 bytes per word.
+pub(super) unsafe fn copy_words(dst: *mut u8, src: *const u8, words: usize) {
+    // SAFETY: by contract.
+    unsafe { copy(dst, src, 8 * words) }
+}
+
 /// Copies as [`super::copy_between`] does.
 ///
 /// # Safety

@@ -31,6 +31,18 @@ pub(super) unsafe fn copy(dst: *mut u8, src: *const u8, len_bytes: usize) {
     }
 }
 
+/// Copies `words` of 8 bytes: [`copy`] has words already.
+///
+/// # Safety
+///
+/// As for [`super::copy_between`], with 8 bytes per word.
+#[cfg(not(target_arch = "x86_64"))]
+#[inline]
+pub(super) unsafe fn copy_words(dst: *mut u8, src: *const u8, words: usize) {
+    // SAFETY: by contract.
+    unsafe { copy(dst, src, WORD_BYTES * words) }
+}
+
 /// Copies as [`super::copy_in`] does: the private side needs no atomics.
 ///
 /// # Safety

@@ -27,10 +27,13 @@ use zerocopy::{
     little_endian::{U32, U64},
 };
 
-use crate::bootstrap::{
-    BLOB_BYTES_MAX, Bootstrap, BootstrapError, JobId, Place, Secret,
-    error::{self, Ranks},
-    secret::{JOB_BYTES_MAX, PROOF_BYTES, Role},
+use crate::{
+    bootstrap::{
+        BLOB_BYTES_MAX, Bootstrap, BootstrapError, JobId, Place, Secret,
+        error::{self, Ranks},
+        secret::{PROOF_BYTES, Role},
+    },
+    job::JOB_BYTES_MAX,
 };
 
 const MAGIC: [u8; 8] = *b"copyrpcF";

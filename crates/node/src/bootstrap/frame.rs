@@ -19,10 +19,13 @@ use zerocopy::{
     little_endian::{U16, U32},
 };
 
-use crate::bootstrap::{
-    JobId, Place,
-    entropy::{NONCE_BYTES, Nonce},
-    secret::{JOB_BYTES_MAX, Proof},
+use crate::{
+    bootstrap::{
+        JobId, Place,
+        entropy::{NONCE_BYTES, Nonce},
+        secret::Proof,
+    },
+    job::JOB_BYTES_MAX,
 };
 
 /// First bytes of a rank.

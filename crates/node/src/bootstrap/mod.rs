@@ -31,9 +31,10 @@ mod tcp;
 
 use core::fmt;
 
+pub use crate::job::{JobId, JobIdError};
 pub use error::{BootstrapError, Ranks};
 pub use folder::Folder;
-pub use secret::{JobId, JobIdError, Secret, SecretError};
+pub use secret::{Secret, SecretError};
 pub use server::{HubServer, HubStats};
 pub use tcp::Tcp;
 

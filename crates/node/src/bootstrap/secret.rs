@@ -1,5 +1,4 @@
-//! What tells a job from others: its name, which anybody may know, and its secret, which nobody else
-//! does; and proofs that one knows it.
+//! The secret of a job, which nobody else knows, and proofs that one knows it.
 
 use core::fmt;
 use std::{
@@ -14,62 +13,12 @@ use sha2::Sha256;
 
 use crate::bootstrap::entropy;
 
-/// Longest name of a job.
-pub(crate) const JOB_BYTES_MAX: usize = 48;
-
 /// Bytes of a proof.
 pub(crate) const PROOF_BYTES: usize = 32;
 
 /// Shortest and longest secret that is read from a file.
 const SECRET_BYTES_MIN: usize = 16;
 const SECRET_BYTES_MAX: usize = 4096;
-
-/// Name of a job: 1 to 48 of `A-Z a-z 0-9 - _ .`, not starting with a dot.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct JobId(String);
-
-/// A text that cannot name a job.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "`{0}` cannot name a job; use 1 to {JOB_BYTES_MAX} of A-Z a-z 0-9 - _ . and do not start with a dot"
-)]
-pub struct JobIdError(String);
-
-impl JobId {
-    /// Checks a name.
-    ///
-    /// # Errors
-    ///
-    /// [`JobIdError`].
-    pub fn new(name: &str) -> Result<Self, JobIdError> {
-        let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-        let fits = (1..=JOB_BYTES_MAX).contains(&name.len());
-        if fits && name.bytes().all(legal) && !name.starts_with('.') {
-            Ok(Self(name.to_owned()))
-        } else {
-            Err(JobIdError(name.chars().take(2 * JOB_BYTES_MAX).collect()))
-        }
-    }
-
-    /// The name.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
-    /// Padded with zeros, as it travels.
-    pub(crate) fn padded(&self) -> [u8; JOB_BYTES_MAX] {
-        let mut padded = [0; JOB_BYTES_MAX];
-        padded[..self.0.len()].copy_from_slice(self.0.as_bytes());
-        padded
-    }
-}
-
-impl fmt::Display for JobId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
 
 /// Why a secret cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -213,16 +162,6 @@ mod tests {
     use std::{env, fs, os::unix::fs::PermissionsExt as _, process};
 
     use super::*;
-
-    #[test]
-    fn names_of_jobs_are_safe_in_paths() {
-        for good in ["a", "slurm-1234.0", "A_b-c.9"] {
-            assert_eq!(JobId::new(good).unwrap().as_str(), good);
-        }
-        for bad in ["", ".", "..", "a/b", "a b", "ü", "\0", &"x".repeat(49)] {
-            assert!(JobId::new(bad).is_err(), "{bad:?}");
-        }
-    }
 
     #[test]
     fn the_proof_is_hmac_sha_256() {

@@ -14,14 +14,14 @@ mod provider;
 
 use std::{path::Path, time::Duration};
 
-use rpc::Status;
 use zerocopy::IntoBytes as _;
 
 pub use ipc::{ConnectError, Wait};
 pub use pipeline::{Pipeline, Refused};
-pub use provider::{ProvideError, Provider};
+pub use proto::Status;
+pub use provider::{Inbound, ProvideError, Provider};
 
-use crate::daemon::wire::{CallHead, DAEMON, HERE, method};
+use crate::wire::{CallHead, DAEMON, HERE, method};
 
 /// How much longer than the daemon a client waits: the daemon knows better why a call ended.
 const GRACE: Duration = Duration::from_millis(500);

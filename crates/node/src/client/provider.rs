@@ -2,16 +2,24 @@
 
 use std::{path::Path, time::Duration};
 
-use rpc::Status;
+use proto::Status;
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use crate::{
     client::{CallError, ClientConfig, ConnectError, To, write_request},
-    daemon::{
-        Inbound,
-        wire::{DAEMON, HERE, ServeHead, WorkHead, method},
-    },
+    wire::{DAEMON, HERE, ServeHead, WorkHead, method},
 };
+
+/// A request for a service of this node.
+#[derive(Clone, Copy, Debug)]
+pub struct Inbound<'a> {
+    /// Rank of the caller's node.
+    pub rank: u32,
+    /// Which method.
+    pub method: u16,
+    /// What it carries: a private copy.
+    pub body: &'a [u8],
+}
 
 /// Why a service is not provided.
 #[derive(Debug, thiserror::Error)]

@@ -28,7 +28,6 @@ mod roster;
 mod run;
 mod services;
 mod slab;
-pub mod wire;
 
 use core::time::Duration;
 
@@ -36,6 +35,7 @@ pub use rpc::Status;
 use rpc::{Counters, PeerId, Worker};
 use verbs::Nic;
 
+pub use crate::wire;
 pub use control::{Codec, Control, DATAGRAM_BYTES, Message, UdpControl};
 pub use front::{Front, IpcFront, Next};
 pub use run::{Opening, ServeError, Serving, serve};

@@ -7,21 +7,11 @@ use std::{
 
 use rpc::Status;
 
+pub use crate::client::Inbound;
 use crate::daemon::{front::Front, wire::DAEMON};
 
 /// Most requests that wait for one providing process.
 const QUEUE_MAX: usize = 4096;
-
-/// A request for a service of this node.
-#[derive(Clone, Copy, Debug)]
-pub struct Inbound<'a> {
-    /// Rank of the caller's node.
-    pub rank: u32,
-    /// Which method.
-    pub method: u16,
-    /// What it carries: a private copy.
-    pub body: &'a [u8],
-}
 
 /// Answers a request: the body goes into the buffer, which is empty. It must not wait.
 pub type Handler = Box<dyn FnMut(&Inbound<'_>, &mut Vec<u8>) -> Status>;

@@ -55,15 +55,19 @@ const _: () = assert!(CALL_HEAD_BYTES == 16);
 /// Before the body of a request to another node. The service is the method of the protocol.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub(crate) struct PeerHead {
-    pub(crate) method: U16,
+pub struct PeerHead {
+    /// Which method of the service.
+    pub method: U16,
     reserved: [u8; 6],
 }
 
-pub(crate) const PEER_HEAD_BYTES: usize = size_of::<PeerHead>();
+/// Bytes before the body of a request to another node.
+pub const PEER_HEAD_BYTES: usize = size_of::<PeerHead>();
 
 impl PeerHead {
-    pub(crate) fn new(method: u16) -> Self {
+    /// Names a method.
+    #[must_use]
+    pub fn new(method: u16) -> Self {
         Self { method: method.into(), reserved: [0; 6] }
     }
 }
@@ -71,31 +75,38 @@ impl PeerHead {
 /// First in the body of [`method::SERVE`]; the body of the answer follows.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub(crate) struct ServeHead {
+pub struct ServeHead {
     /// Which request is answered; 0: none.
-    pub(crate) work: U64,
-    pub(crate) service: U16,
+    pub work: U64,
+    /// The service that the provider offers.
+    pub service: U16,
     /// How the request went: a status of the protocol.
-    pub(crate) status: u8,
-    pub(crate) reserved: [u8; 5],
+    pub status: u8,
+    /// Zero.
+    pub reserved: [u8; 5],
 }
 
 /// First in what answers [`method::SERVE`]; the body of the request follows.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub(crate) struct WorkHead {
-    pub(crate) work: U64,
+pub struct WorkHead {
+    /// Which request.
+    pub work: U64,
     /// Rank of the caller.
-    pub(crate) rank: U32,
-    pub(crate) method: U16,
-    pub(crate) reserved: U16,
+    pub rank: U32,
+    /// Which method of the service.
+    pub method: U16,
+    /// Zero.
+    pub reserved: U16,
 }
 
-pub(crate) const WORK_HEAD_BYTES: usize = size_of::<WorkHead>();
+/// Bytes before the body of a request to a provider.
+pub const WORK_HEAD_BYTES: usize = size_of::<WorkHead>();
 const _: () = assert!(size_of::<ServeHead>() == 16 && WORK_HEAD_BYTES == 16);
 
 /// Longest message of the client's protocol that carries a body of `body_bytes`.
-pub(crate) fn message_bytes_max(body_bytes: u32) -> u32 {
+#[must_use]
+pub fn message_bytes_max(body_bytes: u32) -> u32 {
     // A provider's answer lies behind two heads.
     body_bytes.saturating_add(32)
 }

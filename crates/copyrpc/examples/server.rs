@@ -1,0 +1,26 @@
+//! A service of this node that greets whoever calls it.
+//!
+//! Start a daemon (`cargo run --release -- daemon`), then this, then the example `client`:
+//! `cargo run -p copyrpc --example server`
+
+use copyrpc::{ClientConfig, Provider, Runtime, Status};
+
+/// Number of the service, and of its only method.
+const GREETER: u16 = 17;
+const GREET: u16 = 1;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let socket = Runtime::from_env()?.socket();
+    let provider = Provider::register(&socket, GREETER, ClientConfig::default())?;
+    println!("service {GREETER} is offered at {}", socket.display());
+    // Requests of all nodes come here, one at a time; `None` would withdraw the service.
+    provider.serve(|request, answer| {
+        if request.method != GREET {
+            return Some(Status::Unimplemented);
+        }
+        answer.extend_from_slice(b"hello, ");
+        answer.extend_from_slice(request.body);
+        Some(Status::Ok)
+    })?;
+    Ok(())
+}

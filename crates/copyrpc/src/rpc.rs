@@ -1,0 +1,48 @@
+//! Calls over a NIC of one's own: a [`Worker`] per thread, no daemon.
+//!
+//! The NIC is anything that implements [`verbs::Nic`], such as the one that [`nic`](crate::nic) opens.
+//!
+//! ```
+//! # #[cfg(feature = "nic")] {
+//! use copyrpc::{nic, rpc::{Call, Config, Handler, Request, Status, Worker, now_ns}};
+//!
+//! struct Echo;
+//! impl Handler<nic::Nic> for Echo {
+//!     fn request(&mut self, worker: &mut Worker<nic::Nic>, request: Request<'_>) {
+//!         // An answer always has a place; it fails only if the caller is gone.
+//!         let _ = worker.reply(request.token, Status::Ok, request.body);
+//!     }
+//!     fn response(&mut self, _: &mut Worker<nic::Nic>, _: u64, _: Status, _: &[u8]) {}
+//! }
+//!
+//! struct Answer(Option<(Status, Vec<u8>)>);
+//! impl Handler<nic::Nic> for Answer {
+//!     fn request(&mut self, _: &mut Worker<nic::Nic>, _: Request<'_>) {}
+//!     fn response(&mut self, _: &mut Worker<nic::Nic>, _: u64, status: Status, body: &[u8]) {
+//!         self.0 = Some((status, body.to_vec()));
+//!     }
+//! }
+//!
+//! let mut server = Worker::open(nic::open()?, Config::default(), now_ns())?;
+//! let mut client = Worker::open(nic::open()?, Config::default(), now_ns())?;
+//! // Each tells the other where it is: here by a variable, elsewhere by a socket or a file.
+//! let (to_client, from_server) = server.invite()?;
+//! let (to_server, from_client) = client.invite()?;
+//! server.connect(to_client, &from_client)?;
+//! client.connect(to_server, &from_server)?;
+//!
+//! client.call(to_server, &Call::default(), b"hello")?;
+//! let mut answer = Answer(None);
+//! while answer.0.is_none() {
+//!     server.poll(now_ns(), &mut Echo);
+//!     client.poll(now_ns(), &mut answer); // the call ends here, at its deadline at the latest
+//! }
+//! assert_eq!(answer.0, Some((Status::Ok, b"hello".to_vec())));
+//! # }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+pub use os::clock::now_ns;
+#[doc(no_inline)]
+pub use rpc::*;
+pub use verbs;

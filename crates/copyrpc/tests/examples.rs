@@ -1,0 +1,76 @@
+//! The examples work as a newcomer runs them: as processes, beside a daemon.
+#![cfg(all(feature = "daemon", feature = "nic"))]
+
+use std::{
+    env, fs,
+    io::{BufRead as _, BufReader},
+    path::Path,
+    process::{self, Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use copyrpc::{JobId, Runtime, daemon, nic};
+use memory::sync::{AtomicBool, Ordering};
+
+/// Ends when the test does, however that does.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// An example beside the test that `cargo test` built with it.
+fn example(name: &str, folder: &Path) -> Command {
+    let test = env::current_exe().expect("a path");
+    let target = test.ancestors().nth(2).expect("a target folder");
+    let mut command = Command::new(target.join("examples").join(name));
+    command.env("COPYRPC_RUNTIME_DIR", folder).stdout(Stdio::piped());
+    command
+}
+
+/// First line of a process that prints one.
+fn first_line(running: &mut Running) -> String {
+    let output = running.0.stdout.take().expect("a pipe");
+    BufReader::new(output).lines().next().expect("a line").expect("text")
+}
+
+#[test]
+fn server_and_client_find_the_daemon_and_each_other() {
+    let folder = env::temp_dir().join(format!("copyrpc-examples-{}", process::id()));
+    let job = JobId::new("default").expect("a name");
+    let runtime = Runtime::new(folder.clone(), job, "").expect("a short path");
+    let (socket, stop) = (runtime.socket(), AtomicBool::new(false));
+    let alone = daemon::alone(runtime);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let served =
+                daemon::serve(&alone, nic::open().expect("nic"), Default::default(), &stop);
+            served.expect("a daemon");
+        });
+        let end = Instant::now() + Duration::from_secs(20);
+        while !socket.exists() && Instant::now() < end {
+            thread::yield_now();
+        }
+        let mut server =
+            Running(example("server", &folder).spawn().expect("cargo build --examples"));
+        let offered = first_line(&mut server);
+        let client = example("client", &folder).output().expect("cargo build --examples");
+        stop.store(true, Ordering::Relaxed);
+        assert!(offered.starts_with("service 17 is offered"), "{offered}");
+        let printed = String::from_utf8(client.stdout).expect("text");
+        let lines: Vec<&str> = printed.lines().collect();
+        assert!(client.status.success() && lines.len() == 1 + 8, "{printed}");
+        assert_eq!(lines[0], "hello, world");
+        for number in 0..8 {
+            assert!(
+                lines.contains(&format!("{number}: hello, call {number}").as_str()),
+                "{printed}"
+            );
+        }
+    });
+    fs::remove_dir_all(folder).expect("no longer used");
+}
