@@ -77,7 +77,7 @@ fn an_alarm_rings_for_a_node_that_armed_and_has_work() {
                 break assert_eq!(*notice, 41);
             }
             if server.arm() {
-                while !rung.swap(false, Ordering::Relaxed) {
+                while !rung.load(Ordering::Relaxed) {
                     thread::yield_now();
                 }
             }
