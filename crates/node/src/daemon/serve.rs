@@ -264,8 +264,8 @@ fn live<N: Nic>(
     }
     if let Some(metrics) = metrics {
         metrics.set_life(Life::Draining);
+        tracing::info!("draining");
     }
-    tracing::info!(outstanding = daemon.outstanding(), "draining");
     daemon.drain();
     let deadline_ns = clock::deadline_ns(config.drain_timeout);
     let is_late = || clock::now_ns() >= deadline_ns;
