@@ -168,6 +168,8 @@ struct House {
     /// What each thread begins with.
     posts: Vec<Post>,
     metrics: MetricsFile,
+    /// Ranks that come later find what it left for them.
+    _bootstrap: Box<dyn Bootstrap>,
     /// Removed at the end; one who is killed leaves it to its next life.
     _roster: Roster,
     _claim: Claim,
@@ -203,7 +205,8 @@ impl House {
             server,
             recorder,
         });
-        Ok(Self { posts: posts.collect(), metrics, _roster: roster, _claim: claim })
+        let posts = posts.collect();
+        Ok(Self { posts, metrics, _bootstrap: bootstrap, _roster: roster, _claim: claim })
     }
 
     /// All threads are ready.
