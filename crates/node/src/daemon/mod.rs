@@ -12,6 +12,14 @@
 //! what the clients, the NIC and the control datagrams bring decides what it does. So any number of
 //! daemons run on one thread in virtual time. [`serve`] runs one on real ones.
 //!
+//! A [`Daemon`] is one loop. A daemon of several threads ([`serve_threads`]) is one for each, with some
+//! of the clients and some of the peers, and a [`Seat`] among them:
+//!
+//! ```text
+//!  client ─▶ loop 0 ── errand ──▶ loop 1 ─▶ NIC ─▶ rank 1     rank r belongs to loop r mod n
+//!             Office ◀─ outcome ── Office
+//! ```
+//!
 //! # What calls promise
 //!
 //! A call ends with an answer or a status, at the latest at its deadline plus [`CONTROL_NS`] plus one
