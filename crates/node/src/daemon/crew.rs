@@ -325,8 +325,7 @@ impl Seat {
         if !mesh.admits(to, asked) {
             return Err(Status::ResourceExhausted);
         }
-        let mut body = mesh.spare.pop().unwrap_or_default();
-        body.extend_from_slice(payload);
+        let body = mesh.copied(payload).ok_or(Status::ResourceExhausted)?;
         let asked = mesh.ask(to, Errand::Call { rank, call, body }, asked);
         asked.map_err(|(errand, status)| {
             let (Errand::Call { body, .. } | Errand::Serve { body, .. }) = errand;
@@ -358,10 +357,13 @@ impl Seat {
     /// Answers an errand of another thread.
     pub(super) fn answer(&mut self, token: Token, status: Status, body: &[u8]) {
         let Some(mesh) = &mut self.mesh else { return };
-        let mut buffer = mesh.spare.pop().unwrap_or_default();
-        buffer.extend_from_slice(body);
         mesh.guests -= 1;
-        let answered = mesh.node.reply(token, Outcome { status, body: buffer });
+        let outcome = match mesh.copied(body) {
+            Some(body) => Outcome { status, body },
+            // It was executed, so it is not for want of room that it was not.
+            None => Outcome { status: Status::Unavailable, body: Vec::new() },
+        };
+        let answered = mesh.node.reply(token, outcome);
         debug_assert!(answered.is_ok(), "tokens are answered where they were made");
     }
 
@@ -447,6 +449,14 @@ impl Mesh {
                 }
             };
         }
+    }
+
+    /// A copy in a buffer that was used before, unless there is no memory for it.
+    fn copied(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
+        let mut body = self.spare.pop().unwrap_or_default();
+        body.try_reserve_exact(bytes.len()).ok()?;
+        body.extend_from_slice(bytes);
+        Some(body)
     }
 
     fn keep(&mut self, mut body: Vec<u8>) {

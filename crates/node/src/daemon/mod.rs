@@ -29,6 +29,7 @@
 //! request that may have been executed is never sent again.
 
 mod control;
+mod copy;
 mod crew;
 mod front;
 mod links;

@@ -200,9 +200,9 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// One cluster after the other: of daemons with one thread, two and three.
+    /// One cluster after the other: of daemons with one thread and with two.
     pub(crate) fn each(name: &str, size: u32) -> impl Iterator<Item = Self> {
-        [1, 2, 3].into_iter().map(move |threads| Self::new(name, size, threads, 64))
+        [1, 2].into_iter().map(move |threads| Self::new(name, size, threads, 64))
     }
 
     pub(crate) fn new(name: &str, size: u32, threads: u8, lane_calls: u32) -> Self {

@@ -7,6 +7,7 @@ use zerocopy::FromBytes as _;
 
 use crate::{
     daemon::{
+        copy::copied,
         front::Front,
         office::{Asker, Caller, Claim, Office, Server, Work},
         services::{Inbound, Job, Served},
@@ -171,7 +172,11 @@ impl<F: Front> Office<F> {
             Caller::Inside(Asker::Client(Some(token))) => {
                 self.recorder.add(Counter::Replies, 1);
                 self.recorder.record(Timing::Call, took_ns);
-                self.answers.push((token, status, body.to_vec()));
+                self.answers.push(match copied(body) {
+                    Some(body) => (token, status, body),
+                    // It was executed, so it is not for want of room that it was not.
+                    None => (token, Status::Unavailable, Vec::new()),
+                });
             }
             Caller::Inside(Asker::Client(None)) => {}
             Caller::Inside(Asker::Thread(token)) => self.seat.answer(token, status, body),
@@ -203,10 +208,14 @@ impl<F: Front> Office<F> {
             (_, Some(client)) => Server::Client(client),
             (_, None) => return Err((Status::Unimplemented, caller)),
         };
+        let &Inbound { rank, method, body } = inbound;
+        let Some(body) = copied(body) else {
+            self.recorder.add(Counter::Exhausted, 1);
+            return Err((Status::ResourceExhausted, caller));
+        };
         let deadline_ns = self.now_ns.saturating_add(timeout_ns);
         let name = self.work.insert(Work { caller, server, deadline_ns, came_ns: self.now_ns });
-        let &Inbound { rank, method, body } = inbound;
-        let job = Job { work: name, rank, method, body: body.to_vec() };
+        let job = Job { work: name, rank, method, body };
         let is_queued = match server {
             Server::Client(_) => self.services.enqueue(service, job),
             Server::Thread => self.enqueue_abroad(service, job),
