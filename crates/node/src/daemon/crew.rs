@@ -287,6 +287,11 @@ impl Seat {
         Ok(nodes.into_iter().enumerate().map(seat).collect())
     }
 
+    #[inline]
+    pub(super) fn is_alone(&self) -> bool {
+        self.mesh.is_none()
+    }
+
     /// What all threads share; `None` if there is one.
     pub(super) fn shared(&self) -> Option<&Arc<Crew>> {
         self.mesh.as_ref().map(|mesh| &mesh.crew)

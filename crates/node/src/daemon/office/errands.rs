@@ -24,6 +24,11 @@ impl<F: Front> Office<F> {
         front: &mut F,
         worker: &mut Worker<N>,
     ) -> usize {
+        if self.seat.is_alone() { 0 } else { self.hear_all(front, worker) }
+    }
+
+    #[inline(never)]
+    fn hear_all<N: Nic>(&mut self, front: &mut F, worker: &mut Worker<N>) -> usize {
         let mut heard = 0;
         while heard < PER_TURN
             && let Some(what) = self.seat.hear()
@@ -56,6 +61,7 @@ impl<F: Front> Office<F> {
 
     /// Asks the thread that owns it to call a node. [`Status::ResourceExhausted`]: it has no room
     /// now.
+    #[inline(never)]
     pub(super) fn call_by(
         &mut self,
         thread: usize,

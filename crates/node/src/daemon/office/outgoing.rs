@@ -43,6 +43,7 @@ impl<F: Front> Office<F> {
 
     /// Sends a request to another node, or lets it wait for room; refuses it if there is none, or
     /// nobody to send it to.
+    #[inline(always)]
     pub(super) fn route<N: Nic>(
         &mut self,
         worker: &mut Worker<N>,
@@ -59,6 +60,17 @@ impl<F: Front> Office<F> {
         } else {
             Status::ResourceExhausted
         };
+        self.wait_for_room(refused, rank, call, payload)
+    }
+
+    /// Lets a request wait that was refused for want of room.
+    fn wait_for_room(
+        &mut self,
+        refused: Status,
+        rank: u32,
+        call: Outgoing,
+        payload: &[u8],
+    ) -> Result<Claim, Status> {
         let bytes = &mut self.waiting_bytes[rank as usize];
         let may_wait =
             refused == Status::ResourceExhausted && *bytes + payload.len() <= WAITING_BYTES_MAX;
