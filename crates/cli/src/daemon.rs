@@ -7,7 +7,7 @@ use memory::sync::{AtomicBool, Ordering};
 use node::{
     bootstrap::{JobId, Place, Secret, fork, launcher},
     config::{DaemonConfig, NIC, SECRET_FILE, Settings, Start},
-    daemon::{Services, Serving, serve},
+    daemon::{Services, Serving, serve_threads},
     runtime::Runtime,
 };
 use signal_hook::{
@@ -56,8 +56,10 @@ fn run_one(settings: &Settings, stop: &AtomicBool) -> anyhow::Result<()> {
     };
     let secret = secret(settings, &config.start)?;
     let runtime = Runtime::from_settings(settings)?;
-    let nic = nic::open(settings.text(&NIC), settings)?;
-    serve(&Serving { config, runtime, place, secret }, nic, Services::default(), stop)?;
+    let nics = (0..config.threads).map(|_| nic::open(settings.text(&NIC), settings));
+    let nics = nics.collect::<Result<Vec<_>, _>>()?;
+    let serving = Serving { config, runtime, place, secret };
+    serve_threads(&serving, nics, |_| Services::default(), stop)?;
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use std::{
     net::TcpListener,
     path::{Path, PathBuf},
     process::{self, Child, Command, Stdio},
-    sync::Mutex,
+    sync::{Mutex, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -18,7 +18,7 @@ use node::{
         Status,
         wire::{DAEMON, HERE, method},
     },
-    metrics::{Counter, Snapshot},
+    metrics::{Counter, Life, Snapshot, State},
 };
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -33,15 +33,21 @@ struct Cluster {
     fabric: String,
     /// A folder, or an address.
     rendezvous: String,
+    threads: u16,
     daemons: Vec<Option<Child>>,
 }
 
 impl Cluster {
     fn new(size: u32) -> Self {
-        Self::meeting_at(size, None)
+        Self::with_threads(size, 1)
     }
 
-    fn meeting_at(size: u32, address: Option<String>) -> Self {
+    /// Daemons of several threads each.
+    fn with_threads(size: u32, threads: u16) -> Self {
+        Self::meeting_at(size, None, threads)
+    }
+
+    fn meeting_at(size: u32, address: Option<String>, threads: u16) -> Self {
         static COUNT: Mutex<u32> = Mutex::new(0);
         let mut count = COUNT.lock().unwrap();
         *count += 1;
@@ -54,7 +60,7 @@ impl Cluster {
         let meet = folder.join("meet").to_str().unwrap().to_owned();
         let rendezvous = address.unwrap_or(meet);
         let daemons = (0..size).map(|_| None).collect();
-        let mut cluster = Self { folder, fabric: name, rendezvous, daemons };
+        let mut cluster = Self { folder, fabric: name, rendezvous, threads, daemons };
         for rank in 0..size {
             cluster.start(rank);
         }
@@ -82,6 +88,7 @@ impl Cluster {
             .env("COPYRPC_RANK", rank.to_string())
             .env("COPYRPC_SIZE", self.daemons.len().to_string())
             .env("COPYRPC_RENDEZVOUS", &self.rendezvous)
+            .env("COPYRPC_THREADS", self.threads.to_string())
             .env("COPYRPC_SECRET_FILE", self.folder.join("secret"))
             .env("COPYRPC_HEARTBEAT_INTERVAL", "25ms")
             .env("COPYRPC_SUSPECT_AFTER", "500ms")
@@ -186,7 +193,17 @@ fn body(number: u64) -> Vec<u8> {
 
 #[test]
 fn two_daemons_serve_their_clients_and_leave_nothing_but_locks() {
-    let mut cluster = Cluster::new(2);
+    serve_and_leave(Cluster::new(2));
+}
+
+/// The provider and the clients of a rank are on different threads, and so are clients and peers.
+#[test]
+fn two_daemons_of_two_threads_serve_their_clients_and_leave_nothing_but_locks() {
+    serve_and_leave(Cluster::with_threads(2, 2));
+}
+
+fn serve_and_leave(mut cluster: Cluster) {
+    let has_errands = cluster.threads > 1;
     let providers: Vec<_> = (0..2).map(|rank| provide(&cluster.socket(rank))).collect();
     thread::scope(|scope| {
         for provider in providers {
@@ -209,6 +226,7 @@ fn two_daemons_serve_their_clients_and_leave_nothing_but_locks() {
         // The providers' wishes are all that is open.
         for rank in 0..2 {
             eventually(|| cluster.counter(rank, Counter::Outstanding) == Some(0));
+            assert_eq!(cluster.counter(rank, Counter::Errands).unwrap() > 0, has_errands);
             cluster.signal(rank, Signal::TERM);
         }
         for daemon in &mut cluster.daemons {
@@ -282,7 +300,7 @@ fn fault_a8_calls_to_a_killed_peer_end_and_its_next_life_is_found() {
 fn fault_a6_the_rank_that_all_meet_at_can_be_restarted_too() {
     // A port that was free just now.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let mut cluster = Cluster::meeting_at(3, Some(format!("127.0.0.1:{port}")));
+    let mut cluster = Cluster::meeting_at(3, Some(format!("127.0.0.1:{port}")), 1);
     for rank in [0, 2, 0] {
         cluster.kill(rank);
         cluster.start(rank);
@@ -358,7 +376,11 @@ fn fault_c7_spinning_clients_on_few_cores_are_all_served() {
 /// All sleep: the caller, its daemon and the provider's. The deadline fires all the same.
 #[test]
 fn fault_g2_a_deadline_fires_while_everybody_sleeps() {
-    let cluster = Cluster::new(2);
+    sleep_through(&Cluster::new(2));
+    sleep_through(&Cluster::with_threads(2, 2));
+}
+
+fn sleep_through(cluster: &Cluster) {
     let config = ClientConfig { wait: Wait::Block, ..ClientConfig::default() };
     // It never asks for a request.
     let silent = provide(&cluster.socket(1));
@@ -371,6 +393,59 @@ fn fault_g2_a_deadline_fires_while_everybody_sleeps() {
     // The provider's daemon gives the request up, too.
     eventually(|| cluster.counter(1, Counter::Outstanding) == Some(0));
     drop(silent);
+}
+
+/// What a provider is doing when it is asked to stop, with a caller on another thread.
+#[test]
+fn a_daemon_of_two_threads_that_is_asked_to_end_finishes_what_one_does_for_the_other() {
+    let mut cluster = Cluster::with_threads(1, 2);
+    let provider = provide(&cluster.socket(0));
+    let mut client = cluster.client(0);
+    let (asked, is_asked) = mpsc::channel();
+    let (go, may_go) = mpsc::channel::<()>();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            // It ends with its daemon.
+            let _ = provider.serve(|inbound, answer| {
+                asked.send(()).unwrap();
+                may_go.recv_timeout(PATIENCE).unwrap();
+                answer.extend_from_slice(inbound.body);
+                Some(Status::Ok)
+            });
+        });
+        let caller = scope.spawn(move || client.call(HERE, ECHO, 0, b"late").map(<[u8]>::to_vec));
+        is_asked.recv_timeout(PATIENCE).unwrap();
+        assert_eq!(cluster.counter(0, Counter::Errands), Some(1), "they are on different threads");
+        cluster.signal(0, Signal::TERM);
+        let metrics = cluster.folder.join(Cluster::name(0, "metrics"));
+        let draining = State::Alive(Life::Draining);
+        eventually(|| Snapshot::read(&metrics).unwrap().state == draining);
+        let refused = cluster.client(0).call(HERE, ECHO, 0, b"new").map(<[u8]>::to_vec);
+        assert_eq!(refused, Err(CallError::Status(Status::Unavailable)));
+        go.send(()).unwrap();
+        assert_eq!(caller.join().unwrap(), Ok(b"late".to_vec()));
+        assert!(cluster.daemons[0].as_mut().unwrap().wait().unwrap().success());
+    });
+}
+
+#[test]
+fn fault_a10_a_provider_that_dies_ends_the_calls_of_all_threads() {
+    let cluster = Cluster::with_threads(2, 2);
+    // Two threads of its daemon, and one of another, have a client each that waits.
+    let provider = provide(&cluster.socket(1));
+    let clients = [1, 1, 0].map(|rank| cluster.client(rank));
+    thread::scope(|scope| {
+        let callers = clients.map(|mut client| {
+            scope.spawn(move || client.call(1, ECHO, 0, b"?").map(<[u8]>::to_vec))
+        });
+        eventually(|| cluster.counter(1, Counter::Outstanding) == Some(3));
+        drop(provider);
+        for caller in callers {
+            let gone = Err(CallError::Status(Status::Unavailable));
+            assert_eq!(caller.join().unwrap(), gone);
+        }
+    });
+    eventually(|| cluster.counter(1, Counter::Outstanding) == Some(0));
 }
 
 const ROLE: &str = "TEST_ROLE_SOCKET";
@@ -395,7 +470,15 @@ fn client_process(socket: &Path) -> Child {
 
 #[test]
 fn fault_a1_killed_clients_leave_nothing_and_others_do_not_notice() {
-    let cluster = Cluster::new(2);
+    kill_clients(&Cluster::new(2));
+}
+
+#[test]
+fn fault_a1_killed_clients_of_several_threads_leave_nothing() {
+    kill_clients(&Cluster::with_threads(2, 2));
+}
+
+fn kill_clients(cluster: &Cluster) {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         let mut honest = cluster.client(0);
@@ -468,7 +551,15 @@ fn storm_client(socket: &Path, size: u32, seed: u64, stop: &AtomicBool) -> u64 {
 
 #[test]
 fn fault_a_storm_of_kills_and_stops_ends_every_call_and_all_recovers() {
-    let mut cluster = Cluster::new(3);
+    weather(Cluster::new(3));
+}
+
+#[test]
+fn fault_a_storm_over_daemons_of_two_threads_ends_every_call_and_all_recovers() {
+    weather(Cluster::with_threads(3, 2));
+}
+
+fn weather(mut cluster: Cluster) {
     let stop = AtomicBool::new(false);
     let sockets: Vec<_> = (0..3).map(|rank| cluster.socket(rank)).collect();
     thread::scope(|scope| {

@@ -70,6 +70,27 @@ fn json(output: &Output) -> Value {
 }
 
 #[test]
+fn stat_shows_what_each_thread_counts_and_their_sum() {
+    let folder = env::temp_dir().join(format!("copyrpc-cli-threads-{}", process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let made = MetricsFile::create(&folder.join("job.metrics"), "job", Place::ALONE, 2, 0);
+    let (_file, mut recorders) = made.unwrap();
+    recorders[0].add(Counter::Errands, 11);
+    recorders[1].add(Counter::Errands, 31);
+    let all = json(&copyrpc(&folder).args(["stat", "--json"]).output().unwrap());
+    assert_eq!(all[0]["threads"], 2);
+    assert_eq!(all[0]["counters"]["errands"], 42);
+    assert_eq!(all[0]["by_thread"][0]["errands"], 11);
+    assert_eq!(all[0]["by_thread"][1]["errands"], 31);
+    let people = copyrpc(&folder).arg("stat").output().unwrap();
+    let people = String::from_utf8(people.stdout).unwrap();
+    let rows: Vec<Vec<_>> = people.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert!(rows.contains(&vec!["by", "thread", "thread", "0", "thread", "1"]), "{people}");
+    assert!(rows.contains(&vec!["errands", "11", "31"]), "{people}");
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
 fn stat_shows_what_daemons_count_to_people_and_programs() {
     let rig = Rig::new("stat");
     let all = json(&rig.command(&["stat", "--json"]).output().unwrap());

@@ -28,4 +28,4 @@ mod sleep;
 pub mod spsc;
 
 pub use deferred::{ForeignToken, Token, Unanswered};
-pub use sleep::Waiting;
+pub use sleep::{Alarm, Waiting};

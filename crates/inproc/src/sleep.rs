@@ -12,7 +12,7 @@
 //! Of the two looks behind the barriers at least one finds what the other side stored before, so a
 //! sleeper with work is awake or about to be. A waker that finds nobody asleep makes no system call.
 
-use core::hint;
+use core::{fmt, hint};
 
 use memory::{
     Line, barrier,
@@ -41,13 +41,28 @@ impl Default for Waiting {
     }
 }
 
+/// Wakes a thread that sleeps elsewhere, such as in `poll(2)`, from any other thread.
+pub type Alarm = Box<dyn Fn() + Send + Sync>;
+
 /// Where one thread sleeps.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Bed {
     word: Line<AtomicU32>,
+    /// Besides the futex.
+    alarm: Option<Alarm>,
+}
+
+impl fmt::Debug for Bed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Bed").field("word", &self.word).finish_non_exhaustive()
+    }
 }
 
 impl Bed {
+    pub(crate) fn with_alarm(alarm: Option<Alarm>) -> Self {
+        Self { word: Line::default(), alarm }
+    }
+
     /// Waits until `has_work`, the deadline (in nanoseconds of `os::clock`), or a signal. Returns
     /// whether there is work.
     pub(crate) fn wait(
@@ -78,22 +93,32 @@ impl Bed {
     }
 
     fn sleep(&self, deadline_ns: u64, has_work: impl Fn() -> bool) -> bool {
+        if self.arm(&has_work) {
+            kernel::sleep(&self.word, ASLEEP, deadline_ns);
+        }
+        self.disarm();
+        has_work()
+    }
+
+    /// Announces the sleeper; `true` if there is no work, so that it will be woken.
+    pub(crate) fn arm(&self, has_work: impl Fn() -> bool) -> bool {
         self.word.store(ASLEEP, Ordering::Relaxed);
         // SYNC(sleep): pairs with the barrier in `wake`: we see the work, or the waker sees us.
         barrier::store_load();
-        if !has_work() {
-            kernel::sleep(&self.word, ASLEEP, deadline_ns);
-        }
+        !has_work()
+    }
+
+    /// Nobody needs to wake the sleeper any more.
+    pub(crate) fn disarm(&self) {
         // SYNC(woken): pairs with the barrier in `wake`: who was woken sees why.
         self.word.swap(AWAKE, Ordering::Acquire);
-        has_work()
     }
 
     /// Wakes the sleeper, if any. The work must be visible to its `has_work` before.
     #[inline]
     pub(crate) fn wake(&self) {
-        // SYNC(sleep): pairs with the barrier in `sleep`: the sleeper sees the work, or we see it.
-        // SYNC(woken): pairs with the `Acquire` in `sleep`: what follows the barrier says "woken".
+        // SYNC(sleep): pairs with the barrier in `arm`: the sleeper sees the work, or we see it.
+        // SYNC(woken): pairs with the `Acquire` in `disarm`: what follows the barrier says "woken".
         barrier::store_load();
         if self.word.load(Ordering::Relaxed) == ASLEEP {
             self.wake_sleeper();
@@ -105,6 +130,9 @@ impl Bed {
         // One of several wakers makes the system call.
         if self.word.swap(AWAKE, Ordering::Relaxed) == ASLEEP {
             kernel::wake(&self.word);
+            if let Some(alarm) = &self.alarm {
+                alarm();
+            }
         }
     }
 }

@@ -8,6 +8,7 @@ use copyrpc_inproc::{
     flux::{self, CallError, Config, Event, Node},
     spsc::{Discipline, FastForward, Lamport, Onesided},
 };
+use memory::sync::{Arc, AtomicUsize, Ordering};
 use proptest::prelude::*;
 
 type TestNode = Node<u64, u64, u64, Lamport>;
@@ -15,6 +16,30 @@ type TestNode = Node<u64, u64, u64, Lamport>;
 fn nodes<const N: usize>(config: Config) -> [TestNode; N] {
     let nodes = flux::mesh(Config { nodes: N, ..config });
     nodes.try_into().expect("as many as asked for")
+}
+
+/// Rings once per sleep, however much comes, and not for a node that is awake.
+#[test]
+fn an_alarm_rings_once_for_each_node_that_sleeps() {
+    let rung = Arc::new(AtomicUsize::new(0));
+    let nodes: Vec<TestNode> = flux::mesh_with_alarms(Config::default(), |_| {
+        let rung = rung.clone();
+        Box::new(move || {
+            rung.fetch_add(1, Ordering::Relaxed);
+        })
+    });
+    let [mut caller, mut server]: [_; 2] = nodes.try_into().expect("two nodes");
+    caller.notify(1, 0).unwrap();
+    assert_eq!(rung.load(Ordering::Relaxed), 0, "it is awake");
+    assert!(!server.arm(), "there is something to do");
+    server.disarm();
+    while server.poll().is_some() || !server.arm() {
+        server.disarm();
+    }
+    (1..4).for_each(|notice| caller.notify(1, notice).unwrap());
+    assert_eq!(rung.load(Ordering::Relaxed), 1);
+    server.disarm();
+    assert!(matches!(server.poll(), Some(Event::Notice { notice: 1, .. })));
 }
 
 /// Answers everything with the request plus one.

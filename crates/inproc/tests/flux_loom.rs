@@ -9,6 +9,7 @@ use copyrpc_inproc::{
     spsc::Lamport,
 };
 use loom::thread;
+use memory::sync::{Arc, AtomicBool, Ordering};
 
 /// Boxed, so that loom sees one leak.
 type Body = Box<u32>;
@@ -51,6 +52,38 @@ fn a_call_is_answered_though_both_sides_sleep() {
         caller.call(1, Box::new(41), 7).unwrap();
         assert_eq!(reply_of(&mut caller), (7, Ok(42)));
         serving.join().unwrap();
+    });
+}
+
+/// The server sleeps elsewhere, and looks again only when its alarm has rung.
+#[test]
+fn an_alarm_rings_for_a_node_that_armed_and_has_work() {
+    loom::model(|| {
+        let rung = Arc::new(AtomicBool::new(false));
+        let waiting = Waiting { spins: 0, yields: 0 };
+        let config = Config { nodes: 2, calls_max: 1, tokens_max: 1, budget_items: 1, waiting };
+        let nodes: Vec<TestNode> = flux::mesh_with_alarms(config, |_| {
+            let rung = rung.clone();
+            Box::new(move || rung.store(true, Ordering::Relaxed))
+        });
+        let [mut caller, mut server]: [_; 2] = nodes.try_into().expect("two nodes");
+        let calling = thread::spawn(move || {
+            caller.notify(1, Box::new(41)).unwrap();
+            caller
+        });
+        loop {
+            if let Some(event) = server.poll() {
+                let Event::Notice { notice, .. } = event else { panic!("{event:?}") };
+                break assert_eq!(*notice, 41);
+            }
+            if server.arm() {
+                while !rung.load(Ordering::Relaxed) {
+                    thread::yield_now();
+                }
+            }
+            server.disarm();
+        }
+        calling.join().unwrap();
     });
 }
 

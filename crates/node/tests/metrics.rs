@@ -69,6 +69,27 @@ fn samples_form_a_ring_and_come_at_most_every_10_ms() {
 }
 
 #[test]
+fn the_moments_of_all_threads_are_sums_of_what_each_said_last() {
+    let temp = TempFolder::new("metrics-moments");
+    let path = temp.path().join("job.metrics");
+    let (_file, mut recorders) = create(&path, 2);
+    for (thread, time_ns, outstanding) in
+        [(0, 10_000_000, 5), (1, 15_000_000, 100), (0, 20_000_000, 7), (1, 40_000_000, 0)]
+    {
+        recorders[thread].add(Counter::Replies, outstanding);
+        recorders[thread].sample(time_ns, outstanding);
+    }
+    let total = Snapshot::read(&path).unwrap().total();
+    let moments = total.samples().iter();
+    let moments =
+        moments.map(|sample| (sample.time_ns / 1_000_000, sample.outstanding, sample.done));
+    assert_eq!(
+        moments.collect::<Vec<_>>(),
+        [(10, 5, 5), (15, 105, 105), (20, 107, 112), (40, 7, 112)]
+    );
+}
+
+#[test]
 fn one_turn_in_so_many_is_timed_by_phase() {
     let temp = TempFolder::new("metrics-timer");
     let path = temp.path().join("job.metrics");
@@ -152,6 +173,20 @@ fn prometheus_gets_each_family_once_with_help_and_labels() {
         let (name, value) = line.rsplit_once(' ').unwrap();
         assert!(name.starts_with("copyrpc_") && value.parse::<u64>().is_ok(), "{line}");
     }
+}
+
+#[test]
+fn prometheus_gets_each_thread_of_several_with_its_label() {
+    let temp = TempFolder::new("metrics-prometheus-threads");
+    let path = temp.path().join("job.metrics");
+    let (_file, mut recorders) = create(&path, 2);
+    recorders[1].add(Counter::Flushes, 5);
+    let text = render::prometheus(&[Snapshot::read(&path).unwrap()]);
+    for (thread, value) in [(0, 0), (1, 5)] {
+        let labels = format!("daemon=\"job@1\",rank=\"1\",thread=\"{thread}\"");
+        assert!(text.contains(&format!("copyrpc_flushes_total{{{labels}}} {value}\n")), "{text}");
+    }
+    assert_eq!(text.matches("copyrpc_up{").count(), 1);
 }
 
 proptest! {

@@ -1,6 +1,6 @@
 //! `copyrpc stat`: what the daemons of this machine count, once, or for a monitoring system.
 
-use std::{path::Path, thread, time::Duration};
+use std::{fmt::Write as _, path::Path, thread, time::Duration};
 
 use comfy_table::{LineStyle, Table, presets};
 use node::{
@@ -59,6 +59,8 @@ fn read_one(folder: &Path, name: &str) -> Option<Snapshot> {
 struct Shown<'a> {
     snapshot: &'a Snapshot,
     section: Section,
+    /// By thread.
+    threads: Vec<Section>,
 }
 
 impl<'a> Shown<'a> {
@@ -67,14 +69,18 @@ impl<'a> Shown<'a> {
         let before = before.unwrap_or_default();
         let earlier = before.iter().find(|earlier| earlier.process == snapshot.process);
         let section = earlier.map_or_else(|| total.clone(), |then| total.since(&then.total()));
-        Self { snapshot, section }
+        let threads = match earlier {
+            Some(then) => {
+                let sections = snapshot.sections.iter().zip(&then.sections);
+                sections.map(|(now, then)| now.since(then)).collect()
+            }
+            None => snapshot.sections.clone(),
+        };
+        Self { snapshot, section, threads }
     }
 
     fn json(&self) -> Value {
-        let Self { snapshot, section } = self;
-        let counters = Counter::ALL
-            .iter()
-            .map(|&counter| (counter.name().to_owned(), section.counter(counter).into()));
+        let Self { snapshot, section, threads } = self;
         let timings = Timing::ALL.iter().map(|&timing| {
             let histogram = section.histogram(timing);
             let mut object = Map::new();
@@ -96,7 +102,8 @@ impl<'a> Shown<'a> {
             "state": snapshot.state.to_string(),
             "started_at": snapshot.started_at,
             "threads": snapshot.sections.len(),
-            "counters": counters.collect::<Map<_, _>>(),
+            "counters": counters(section),
+            "by_thread": threads.iter().map(counters).collect::<Vec<_>>(),
             "distributions": timings.collect::<Map<_, _>>(),
             "samples": samples.collect::<Vec<_>>(),
         })
@@ -124,8 +131,33 @@ impl<'a> Shown<'a> {
                 timings.add_row(row);
             }
         }
-        format!("{title}\n\n{}\n\n{}\n\n", counters.trim_fmt(), timings.trim_fmt())
+        let mut text = format!("{title}\n\n{}\n\n", counters.trim_fmt());
+        if self.threads.len() > 1 {
+            let _ = write!(text, "{}\n\n", self.by_thread().trim_fmt());
+        }
+        let _ = write!(text, "{}\n\n", timings.trim_fmt());
+        text
     }
+
+    /// A column for each thread.
+    fn by_thread(&self) -> Table {
+        let threads = (0..self.threads.len()).map(|thread| format!("thread {thread}"));
+        let header: Vec<_> = ["by thread".to_owned()].into_iter().chain(threads).collect();
+        let mut shown = table(&header.iter().map(String::as_str).collect::<Vec<_>>());
+        for &counter in Counter::ALL {
+            let values = || self.threads.iter().map(|section| section.counter(counter));
+            if values().any(|value| value > 0) {
+                let values = values().map(|value| value.to_string());
+                shown.add_row([counter.name().to_owned()].into_iter().chain(values));
+            }
+        }
+        shown
+    }
+}
+
+fn counters(section: &Section) -> Map<String, Value> {
+    let value = |&counter: &Counter| (counter.name().to_owned(), section.counter(counter).into());
+    Counter::ALL.iter().map(value).collect()
 }
 
 fn table(header: &[&str]) -> Table {

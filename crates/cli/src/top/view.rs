@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! daemon  rank  state    pid    clients  peers  req/s  remote/s  in flight  call p50  p99
+//!   thread 0                                                     of a daemon that has several
 //! ────────────────────────────────────────────────────────────────────────────────────────
 //! in flight over time ▁▂▅▇
 //! phase        p50 p90 p99      batching        p50 p90 p99
@@ -36,7 +37,8 @@ const TRAVEL: [Timing; 6] = [
 
 /// Draws everything.
 pub(super) fn draw(frame: &mut Frame<'_>, model: &Model) {
-    let rows = u16::try_from(model.now.len()).unwrap_or(u16::MAX).saturating_add(3);
+    let lines: usize = model.now.iter().map(|snapshot| 1 + threads(snapshot).len()).sum();
+    let rows = u16::try_from(lines).unwrap_or(u16::MAX).saturating_add(3);
     let [daemons, flight, detail, keys] = Layout::vertical([
         Constraint::Max(rows.max(4)),
         Constraint::Length(6),
@@ -65,6 +67,19 @@ fn recent(model: &Model, snapshot: &Snapshot, total: &Section) -> Section {
     earlier.map_or_else(|| total.clone(), |earlier| total.since(&earlier.total()))
 }
 
+/// The threads of a daemon, if it has more than one.
+fn threads(snapshot: &Snapshot) -> &[Section] {
+    if snapshot.sections.len() > 1 { &snapshot.sections } else { &[] }
+}
+
+/// As [`recent`], of one thread.
+fn recent_of_thread(model: &Model, snapshot: &Snapshot, thread: usize) -> Section {
+    let now = &snapshot.sections[thread];
+    let earlier = model.before.iter().find(|earlier| earlier.process == snapshot.process);
+    let earlier = earlier.and_then(|earlier| earlier.sections.get(thread));
+    earlier.map_or_else(|| now.clone(), |earlier| now.since(earlier))
+}
+
 fn draw_daemons(frame: &mut Frame<'_>, area: Rect, model: &Model) {
     let header = [
         "daemon",
@@ -79,15 +94,25 @@ fn draw_daemons(frame: &mut Frame<'_>, area: Rect, model: &Model) {
         "p50",
         "p99",
     ];
-    let rows = model.now.iter().enumerate().map(|(index, snapshot)| {
+    let rows = model.now.iter().enumerate().flat_map(|(index, snapshot)| {
         let style = match snapshot.state {
             State::Alive(_) => Style::default(),
             State::Crashed => Style::default().fg(Color::Red),
             State::Stopped => Style::default().fg(Color::DarkGray),
         };
         let is_selected = index == model.selected;
-        let style = if is_selected { style.add_modifier(Modifier::REVERSED) } else { style };
-        Row::new(daemon_cells(model, snapshot).map(Cell::from)).style(style)
+        let selected = if is_selected { style.add_modifier(Modifier::REVERSED) } else { style };
+        let total = snapshot.total();
+        let daemon = daemon_cells(model, snapshot, &total, &recent(model, snapshot, &total));
+        let threads = threads(snapshot).iter().enumerate().map(move |(thread, section)| {
+            let recent = recent_of_thread(model, snapshot, thread);
+            let mut cells = daemon_cells(model, snapshot, section, &recent);
+            cells[..4].fill(String::new());
+            cells[0] = format!("  thread {thread}");
+            Row::new(cells.map(Cell::from)).style(style)
+        });
+        let daemon = Row::new(daemon.map(Cell::from)).style(selected);
+        [daemon].into_iter().chain(threads)
     });
     let widths = [12, 5, 9, 8, 7, 5, 10, 10, 9, 9, 9].map(Constraint::Min);
     let title = match model.now.len() {
@@ -100,9 +125,12 @@ fn draw_daemons(frame: &mut Frame<'_>, area: Rect, model: &Model) {
     frame.render_widget(table, area);
 }
 
-fn daemon_cells(model: &Model, snapshot: &Snapshot) -> [String; 11] {
-    let total = snapshot.total();
-    let recent = recent(model, snapshot, &total);
+fn daemon_cells(
+    model: &Model,
+    snapshot: &Snapshot,
+    total: &Section,
+    recent: &Section,
+) -> [String; 11] {
     let rate = |counter| {
         if model.elapsed_s > 0.0 {
             #[expect(clippy::cast_precision_loss, reason = "shown with three digits")]
@@ -235,6 +263,26 @@ mod tests {
             assert!(screen.contains(expected), "{expected} in\n{screen}");
         }
         assert!(!screen.contains("ms "), "the slow call is long ago:\n{screen}");
+    }
+
+    #[test]
+    fn threads_are_shown_below_their_daemon_which_is_their_sum() {
+        let path = env::temp_dir().join(format!("copyrpc-top-t-{}.metrics", std::process::id()));
+        let made = MetricsFile::create(&path, "job", Place::new(0, 4).unwrap(), 2, 8);
+        let (_file, mut recorders) = made.unwrap();
+        for (clients, recorder) in (3..).zip(&mut recorders) {
+            recorder.set(Counter::Clients, clients);
+            recorder.sample(clients, 10 * clients);
+        }
+        let screen = screen(&Model::new(vec![Snapshot::read(&path).unwrap()]));
+        let row = |name: &str| {
+            let row = screen.lines().find(|line| line.contains(name)).unwrap().to_owned();
+            row.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert!(row("job ").contains(&"7".to_owned()), "{screen}");
+        assert!(row("thread 0").contains(&"3".to_owned()), "{screen}");
+        assert!(row("thread 1").contains(&"4".to_owned()), "{screen}");
+        assert!(screen.contains("at most 70"), "{screen}");
     }
 
     #[test]

@@ -42,7 +42,7 @@ use crate::{
     Unanswered,
     mpsc::{self, Hall},
     slab::Key,
-    sleep::Waiting,
+    sleep::{Alarm, Waiting},
     spsc::Discipline,
 };
 
@@ -157,6 +157,37 @@ where
     R: Send + 'static,
     D: Discipline,
 {
+    build(config, |_| None)
+}
+
+/// As [`mesh`], for threads that also wait for other things than their node: a node that
+/// [said so](Node::arm) is woken by its alarm, once per sleep.
+///
+/// # Panics
+///
+/// As [`mesh`] does.
+#[must_use]
+pub fn mesh_with_alarms<Q, R, U, D>(
+    config: Config,
+    mut alarm: impl FnMut(usize) -> Alarm,
+) -> Vec<Node<Q, R, U, D>>
+where
+    Q: Send + 'static,
+    R: Send + 'static,
+    D: Discipline,
+{
+    build(config, |number| Some(alarm(number)))
+}
+
+fn build<Q, R, U, D>(
+    config: Config,
+    mut alarm: impl FnMut(usize) -> Option<Alarm>,
+) -> Vec<Node<Q, R, U, D>>
+where
+    Q: Send + 'static,
+    R: Send + 'static,
+    D: Discipline,
+{
     assert!(config.calls_max > 0, "a mesh without calls in flight moves nothing");
     let lanes = mpsc::Config {
         lanes_max: config.nodes,
@@ -164,8 +195,8 @@ where
         budget_items: config.budget_items,
         waiting: config.waiting,
     };
-    let hall = |_| {
-        let hall = Hall::new(lanes);
+    let hall = |number| {
+        let hall = Hall::with_alarm(lanes, alarm(number));
         hall.join(); // any node may open a lane at any time, so nobody is ever the last
         Arc::new(hall)
     };

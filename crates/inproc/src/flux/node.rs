@@ -158,6 +158,19 @@ impl<Q, R, U, D: Discipline> Node<Q, R, U, D> {
         self.inlet.wait(deadline_ns)
     }
 
+    /// Before waiting elsewhere, such as in `poll(2)`, when [`poll`](Self::poll) found nothing: `true`
+    /// if there still is nothing, so that the alarm of [`mesh_with_alarms`](super::mesh_with_alarms)
+    /// will ring. [`disarm`](Self::disarm) in any case.
+    #[must_use]
+    pub fn arm(&mut self) -> bool {
+        self.inlet.arm()
+    }
+
+    /// Ends what [`arm`](Self::arm) began.
+    pub fn disarm(&mut self) {
+        self.inlet.disarm();
+    }
+
     /// Answers the request that `token` was made of.
     ///
     /// # Errors

@@ -34,7 +34,7 @@ pub use self::{
 };
 use crate::{
     lock::{Mutex, MutexGuard, lock},
-    sleep::{Bed, Waiting},
+    sleep::{Alarm, Bed, Waiting},
     spsc::{self, Consumer, Discipline, Producer},
 };
 
@@ -110,11 +110,16 @@ struct Doors<T, D: Discipline> {
 
 impl<T, D: Discipline> Hall<T, D> {
     pub(crate) fn new(config: Config) -> Self {
+        Self::with_alarm(config, None)
+    }
+
+    /// Whose receiver may sleep elsewhere.
+    pub(crate) fn with_alarm(config: Config, alarm: Option<Alarm>) -> Self {
         assert!(config.lane_items > 0, "a lane holds at least one item");
         assert!(config.budget_items > 0, "a visit takes at least one item");
         Self {
             ready: Ready::new(config.lanes_max + 1),
-            bed: Bed::default(),
+            bed: Bed::with_alarm(alarm),
             is_closed: Line::default(),
             users: Line::default(),
             doors: Mutex::new(Doors {

@@ -66,6 +66,16 @@ impl<T, D: Discipline> Receiver<T, D> {
         hall.bed.wait(hall.config.waiting, deadline_ns, has_work)
     }
 
+    /// Before a sleep that the alarm ends: `true` if there is nothing to receive.
+    pub(crate) fn arm(&self) -> bool {
+        self.hall.bed.arm(|| self.hall.ready.any())
+    }
+
+    /// Ends what [`arm`](Self::arm) began.
+    pub(crate) fn disarm(&self) {
+        self.hall.bed.disarm();
+    }
+
     /// Whether no sender and no connector is left. Ask *before* the [`recv`](Self::recv) that finds
     /// nothing: "disconnected, and then empty" is the end.
     #[must_use]

@@ -51,6 +51,9 @@ pub enum BindError {
     /// The configuration is impossible.
     #[error(transparent)]
     Config(#[from] super::config::ConfigError),
+    /// The servers cannot wake each other.
+    #[error(transparent)]
+    Event(#[from] os::event::EventError),
     /// The kernel refused something else.
     #[error("{call} failed: {source}")]
     Os {

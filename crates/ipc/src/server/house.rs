@@ -179,11 +179,11 @@ impl House {
         Ok((Arc::new(up), Arc::new(down)))
     }
 
-    /// Takes a client's place and memory away.
-    pub(crate) fn remove(&mut self, place: u16, poller: &Poller) {
-        if let Some(session) = self.sessions[usize::from(place)].take() {
-            session.unwatch(poller);
-            self.free.push(place);
-        }
+    /// Takes a client's place and memory away; returns whose client it was.
+    pub(crate) fn remove(&mut self, place: u16, poller: &Poller) -> Option<u32> {
+        let session = self.sessions[usize::from(place)].take()?;
+        session.unwatch(poller);
+        self.free.push(place);
+        Some(session.uid())
     }
 }

@@ -32,6 +32,8 @@ pub(crate) struct Key {
 
 impl Key {
     pub(crate) const LISTENER: Self = Self { kind: Kind::Listener, place: 0, generation: 0 };
+    /// Clients that another server of the team let in.
+    pub(crate) const LOBBY: Self = Self { kind: Kind::Listener, place: 1, generation: 0 };
 
     pub(crate) fn pending(number: u64) -> Self {
         Self { kind: Kind::Pending, place: 0, generation: number }

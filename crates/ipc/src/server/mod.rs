@@ -6,9 +6,11 @@
 
 mod config;
 mod door;
+mod entrance;
 mod house;
 mod key;
 pub mod ledger;
+mod lobby;
 mod session;
 mod stall;
 mod stats;

@@ -15,10 +15,12 @@ use crate::{
     poller::{Poller, Ready},
     server::{
         config::ServerConfig,
-        door::{BindError, Door},
+        door::BindError,
+        entrance::Entrance,
         house::House,
         key::{Key, Kind as KeyKind},
         ledger::Taken,
+        lobby::Lobby,
         stats::Stats,
         token::{ClientId, Dropped, ReplyError, Request, Token},
     },
@@ -60,7 +62,7 @@ const SWEEP_INTERVAL_NS: u64 = 100_000_000;
 #[derive(Debug)]
 pub struct Server {
     house: House,
-    door: Door,
+    entrance: Entrance,
     poller: Poller,
     /// Places of the clients that are polled.
     polled: Vec<u16>,
@@ -93,13 +95,42 @@ impl Server {
     ///
     /// [`BindError`].
     pub fn bind(path: &Path, config: ServerConfig) -> Result<Self, BindError> {
+        Self::open(Some(path), None, config)
+    }
+
+    /// As [`bind`](Self::bind), with `count` servers that share the clients, each for a thread of its
+    /// own: a client belongs to the server that had fewest when it came. `clients_max` and
+    /// `clients_per_user_max` count for all together.
+    ///
+    /// # Errors
+    ///
+    /// [`BindError`].
+    pub fn bind_team(
+        path: &Path,
+        config: ServerConfig,
+        count: usize,
+    ) -> Result<Vec<Self>, BindError> {
+        if count == 1 {
+            return Ok(vec![Self::bind(path, config)?]);
+        }
+        let lobbies = Lobby::team(count, &config)?.into_iter().enumerate();
+        lobbies
+            .map(|(number, lobby)| Self::open((number == 0).then_some(path), Some(lobby), config))
+            .collect()
+    }
+
+    fn open(
+        path: Option<&Path>,
+        lobby: Option<Lobby>,
+        config: ServerConfig,
+    ) -> Result<Self, BindError> {
         let house = House::new(config)?;
         let poller =
             Poller::new().map_err(|source| BindError::Os { call: "epoll_create1", source })?;
-        let door = Door::open(path, &poller)?;
+        let entrance = Entrance::open(path, lobby, &poller)?;
         Ok(Self {
             house,
-            door,
+            entrance,
             poller,
             polled: Vec::with_capacity(usize::from(config.clients_max)),
             dirty: Vec::with_capacity(usize::from(config.clients_max)),
@@ -305,7 +336,7 @@ impl Server {
         }
         let now_ns = clock::now_ns();
         self.serviced_ns = now_ns;
-        self.stats.refused += self.door.expire(now_ns, &self.poller) as u64;
+        self.stats.refused += self.entrance.expire(now_ns, &self.poller) as u64;
         if now_ns.saturating_sub(self.swept_ns) >= SWEEP_INTERVAL_NS {
             self.swept_ns = now_ns;
             self.sweep(now_ns);
@@ -318,17 +349,11 @@ impl Server {
         let client = ClientId { place: key.place, generation: key.generation };
         match key.kind {
             KeyKind::Listener => {
-                let backed_off = self.door.accept(&self.poller);
-                self.stats.accept_backoffs += u64::from(backed_off);
+                self.entrance.accept(key, &mut self.house, &self.poller, &mut self.stats);
             }
             KeyKind::Pending => {
-                if let Some(connection) = self.door.greet(key.generation, &self.poller) {
-                    let pending = self.door.pending_of(connection.peer_credentials().uid);
-                    match self.house.welcome(connection, pending, &self.poller) {
-                        Ok(()) => self.stats.welcomed += 1,
-                        Err(_) => self.stats.refused += 1,
-                    }
-                }
+                let Self { entrance, house, poller, stats, .. } = self;
+                entrance.greet(key.generation, house, poller, stats);
             }
             KeyKind::Process => self.depart(client),
             KeyKind::Socket => {
@@ -359,7 +384,10 @@ impl Server {
     }
 
     fn remove(&mut self, place: u16) {
-        self.house.remove(place, &self.poller);
+        let left = self.house.remove(place, &self.poller);
+        if let Some(uid) = left {
+            self.entrance.left(uid);
+        }
         self.polled.retain(|polled| *polled != place);
         self.dirty.retain(|dirty| *dirty != place);
     }
@@ -545,7 +573,7 @@ impl AsFd for Server {
 impl Drop for Server {
     fn drop(&mut self) {
         if self.house.is_forked() {
-            self.door.forget();
+            self.entrance.forget();
         }
     }
 }

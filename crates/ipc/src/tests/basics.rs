@@ -77,6 +77,34 @@ fn fault_c3_a_full_server_says_so_until_a_place_is_free() {
 }
 
 #[test]
+fn servers_behind_one_door_share_the_clients_and_their_limit() {
+    let dir = Dir::new();
+    let config = ServerConfig { clients_max: 5, ..small() };
+    let team = Server::bind_team(&dir.socket(), config, 3).unwrap();
+    let mut team: Vec<_> = team.into_iter().map(|one| ServerThread::run(one, increment)).collect();
+    let here = |server: &ServerThread| server.ask(|server| server.stats().clients);
+    let mut clients: Vec<_> = (0..5).map(|_| sync(&dir.socket())).collect();
+    let mut counts: Vec<_> = team.iter().map(here).collect();
+    counts.sort_unstable();
+    assert_eq!(counts, [1, 2, 2]);
+    let refused = SyncClient::connect(&dir.socket(), patient()).unwrap_err();
+    assert!(matches!(refused, ConnectError::Refused(RefuseReason::ServerFull)), "{refused}");
+    clients.iter_mut().for_each(|client| expect_increment(client, b"whose client I am"));
+    // One that leaves makes room, wherever it was.
+    clients.remove(0);
+    eventually("it left", || team.iter().map(here).sum::<usize>() == 4);
+    clients.push(connect_eventually(&dir.socket()));
+    clients.iter_mut().for_each(|client| expect_increment(client, b"still theirs"));
+    // A server that leaves hangs up on its own clients, and the others take who comes.
+    let lost = here(&team[2]);
+    drop(team.pop());
+    let gone = clients.iter_mut().filter_map(|client| client.call(b"?").err());
+    assert_eq!(gone.inspect(|error| assert_eq!(*error, CallError::ServerGone)).count(), lost);
+    clients.push(connect_eventually(&dir.socket()));
+    expect_increment(&mut clients[5], b"in time");
+}
+
+#[test]
 fn fault_b9_one_user_has_a_limit() {
     let dir = Dir::new();
     let config = ServerConfig { clients_per_user_max: 1, ..small() };

@@ -102,9 +102,15 @@ impl ServerThread {
     pub(super) fn start(
         path: &Path,
         config: ServerConfig,
+        handler: impl FnMut(Request<'_>) + Send + 'static,
+    ) -> Self {
+        Self::run(Server::bind(path, config).expect("the directory is private"), handler)
+    }
+
+    pub(super) fn run(
+        mut server: Server,
         mut handler: impl FnMut(Request<'_>) + Send + 'static,
     ) -> Self {
-        let mut server = Server::bind(path, config).expect("the directory is private");
         let stop = Arc::new(AtomicBool::new(false));
         let (orders, inbox) = mpsc::channel::<Order>();
         let thread = thread::spawn({

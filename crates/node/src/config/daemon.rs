@@ -9,7 +9,7 @@ use crate::config::{
     table::{
         BOOTSTRAP, BOOTSTRAP_TIMEOUT, CALL_TIMEOUT, CLIENTS_MAX, DEAD_AFTER, DEPTH, DRAIN_TIMEOUT,
         HANDSHAKE_TIMEOUT, HEARTBEAT_INTERVAL, MESSAGE_BYTES_MAX, RENDEZVOUS, SAMPLE_EVERY,
-        STALL_TIMEOUT, SUSPECT_AFTER, TURN_BUDGET, WAIT,
+        STALL_TIMEOUT, SUSPECT_AFTER, THREADS, TURN_BUDGET, WAIT,
     },
 };
 
@@ -46,6 +46,8 @@ pub struct DaemonConfig {
     pub bootstrap_timeout: Duration,
     /// How long a new connection may take to prove that it belongs to the job.
     pub handshake_timeout: Duration,
+    /// Threads that share clients and peers.
+    pub threads: u16,
     /// Most clients at a time.
     pub clients_max: u16,
     /// Most calls in flight per client, a power of two.
@@ -121,6 +123,7 @@ impl DaemonConfig {
             start: start(settings)?,
             bootstrap_timeout: duration(&BOOTSTRAP_TIMEOUT),
             handshake_timeout: duration(&HANDSHAKE_TIMEOUT),
+            threads: narrow(settings, &THREADS),
             clients_max: narrow(settings, &CLIENTS_MAX),
             depth: narrow(settings, &DEPTH),
             message_bytes_max: narrow(settings, &MESSAGE_BYTES_MAX),
@@ -202,6 +205,7 @@ mod tests {
     fn the_defaults_agree_with_each_other() {
         let config = daemon(&[]).unwrap();
         assert_eq!((config.start, config.wait), (Start::Alone, WaitPolicy::Adaptive));
+        assert_eq!(config.threads, 1);
         assert_eq!(config.call_timeout, Duration::from_secs(5));
     }
 

@@ -99,6 +99,15 @@ pub const HANDSHAKE_TIMEOUT: Knob = Knob {
     meaning: "How long a new connection may take to prove that it belongs to the job",
 };
 
+/// How many threads the daemon has.
+pub const THREADS: Knob = Knob {
+    env: "COPYRPC_THREADS",
+    kind: Kind::Count { min: 1, max: 64 },
+    default: "1",
+    meaning: "Threads of the daemon, which share clients and peers: more than 1 where one core is not \
+              enough",
+};
+
 /// How many clients there may be.
 pub const CLIENTS_MAX: Knob = Knob {
     env: "COPYRPC_CLIENTS_MAX",
@@ -210,6 +219,7 @@ pub const KNOBS: &[Knob] = &[
     SECRET_FILE,
     BOOTSTRAP_TIMEOUT,
     HANDSHAKE_TIMEOUT,
+    THREADS,
     CLIENTS_MAX,
     DEPTH,
     MESSAGE_BYTES_MAX,

@@ -7,7 +7,6 @@ use rpc::{Invitation, PeerId, Worker};
 use verbs::Nic;
 
 use crate::{
-    bootstrap::Place,
     daemon::{
         control::{Codec, Control, DATAGRAM_BYTES},
         front::Front,
@@ -30,7 +29,8 @@ struct Link {
 }
 
 pub(super) struct Links {
-    place: Place,
+    /// Peers of this thread.
+    peers: Vec<u32>,
     detector: Detector,
     codec: Codec,
     /// By rank.
@@ -40,18 +40,18 @@ pub(super) struct Links {
 
 impl Links {
     pub(super) fn new(
-        place: Place,
+        peers: Vec<u32>,
         config: DetectorConfig,
         codec: Codec,
         epoch: u64,
         now_ns: u64,
     ) -> Self {
-        let peers = (0..place.size()).filter(|rank| *rank != place.rank());
+        let count = peers.iter().max().map_or(0, |rank| *rank as usize + 1);
         Self {
-            place,
-            detector: Detector::new(config, epoch, peers, now_ns),
+            detector: Detector::new(config, epoch, peers.iter().copied(), now_ns),
+            peers,
             codec,
-            links: (0..place.size()).map(|_| Link::default()).collect(),
+            links: (0..count).map(|_| Link::default()).collect(),
             is_leaving: false,
         }
     }
@@ -167,7 +167,7 @@ impl Links {
         if self.is_leaving {
             return;
         }
-        for rank in (0..self.place.size()).filter(|rank| *rank != self.place.rank()) {
+        for &rank in &self.peers {
             let link = &mut self.links[rank as usize];
             if link.invited.is_none() {
                 match worker.invite() {

@@ -12,6 +12,14 @@
 //! what the clients, the NIC and the control datagrams bring decides what it does. So any number of
 //! daemons run on one thread in virtual time. [`serve`] runs one on real ones.
 //!
+//! A [`Daemon`] is one loop. A daemon of several threads ([`serve_threads`]) is one for each, with some
+//! of the clients and some of the peers, and a [`Seat`] among them:
+//!
+//! ```text
+//!  client ─▶ loop 0 ── errand ──▶ loop 1 ─▶ NIC ─▶ rank 1     rank r belongs to loop r mod n
+//!             Office ◀─ outcome ── Office
+//! ```
+//!
 //! # What calls promise
 //!
 //! A call ends with an answer or a status, at the latest at its deadline plus [`CONTROL_NS`] plus one
@@ -21,11 +29,14 @@
 //! request that may have been executed is never sent again.
 
 mod control;
+mod copy;
+mod crew;
 mod front;
 mod links;
 mod office;
 mod roster;
 mod run;
+mod serve;
 mod services;
 mod slab;
 
@@ -37,8 +48,10 @@ use verbs::Nic;
 
 pub use crate::wire;
 pub use control::{Codec, Control, DATAGRAM_BYTES, Message, UdpControl};
+pub use crew::{LANE_CALLS, Seat};
 pub use front::{Front, IpcFront, Next};
-pub use run::{Opening, ServeError, Serving, serve};
+pub use run::Opening;
+pub use serve::{ServeError, Serving, serve, serve_threads};
 pub use services::{Handler, Inbound, OfferError, Services};
 
 use crate::{
@@ -64,6 +77,8 @@ pub struct Parts<F: Front> {
     pub codec: Codec,
     /// What it offers.
     pub services: Services<F>,
+    /// Its place among the threads of the daemon.
+    pub seat: Seat,
     /// Where it counts.
     pub recorder: Recorder,
     /// How long a call takes whose client does not say.
@@ -76,7 +91,7 @@ pub struct Parts<F: Front> {
     pub clock: fn() -> u64,
 }
 
-/// One daemon, one turn at a time.
+/// One daemon, or one thread of it, one turn at a time.
 pub struct Daemon<N: Nic, F: Front, C: Control> {
     worker: Worker<N>,
     office: Office<F>,
@@ -95,12 +110,16 @@ impl<N: Nic, F: Front, C: Control> Daemon<N, F, C> {
     /// A daemon that has not done anything yet.
     pub fn new(worker: Worker<N>, front: F, control: C, parts: Parts<F>, now_ns: u64) -> Self {
         let body_bytes_max = parts.body_bytes_max as usize;
-        let links = Links::new(parts.place, parts.detector, parts.codec, parts.epoch, now_ns);
+        let (place, seat) = (parts.place, parts.seat);
+        let peers = (0..place.size()).filter(|rank| *rank != place.rank());
+        let own = peers.filter(|rank| seat.owner(*rank).is_none()).collect();
+        let links = Links::new(own, parts.detector, parts.codec, parts.epoch, now_ns);
         Self {
             worker,
             office: Office::new(
-                parts.place,
+                place,
                 parts.services,
+                seat,
                 parts.recorder,
                 parts.call_timeout,
                 body_bytes_max,
@@ -112,7 +131,7 @@ impl<N: Nic, F: Front, C: Control> Daemon<N, F, C> {
             clock: parts.clock,
             control_ns: now_ns,
             arrivals: 0,
-            counted: vec![None; parts.place.size() as usize],
+            counted: vec![None; place.size() as usize],
         }
     }
 
@@ -126,6 +145,7 @@ impl<N: Nic, F: Front, C: Control> Daemon<N, F, C> {
         office.now_ns = now_ns;
         office.recorder.add(Counter::Loops, 1);
         let taken = office.take(front, worker);
+        let heard = office.hear(front, worker);
         if let Some(lap) = &mut lap {
             lap.phase(&mut office.recorder, Phase::Clients, clock());
         }
@@ -155,7 +175,7 @@ impl<N: Nic, F: Front, C: Control> Daemon<N, F, C> {
             lap.phase(&mut self.office.recorder, Phase::Control, clock());
             lap.end(&mut self.office.recorder);
         }
-        let done = usize::try_from(taken).unwrap_or(usize::MAX) + handled;
+        let done = usize::try_from(taken).unwrap_or(usize::MAX) + heard + handled;
         self.office.recorder.add(Counter::BusyLoops, u64::from(done > 0));
         done
     }
@@ -201,7 +221,7 @@ impl<N: Nic, F: Front, C: Control> Daemon<N, F, C> {
         self.office.is_draining = true;
     }
 
-    /// Calls in flight.
+    /// Calls in flight; for other threads of the daemon, those are in flight there.
     #[must_use]
     pub fn outstanding(&self) -> usize {
         self.office.outstanding()
@@ -228,6 +248,6 @@ impl<N: Nic, F: Front, C: Control> Daemon<N, F, C> {
         let times = [self.links.next_ns(), self.worker.wake_ns()];
         let next_ns = times.into_iter().flatten().min().unwrap_or(u64::MAX);
         // Providers and waiting calls have deadlines that only the control look sees.
-        if self.office.outstanding() > 0 { next_ns.min(self.control_ns) } else { next_ns }
+        if self.office.open() > 0 { next_ns.min(self.control_ns) } else { next_ns }
     }
 }

@@ -8,10 +8,10 @@ use std::{
 use rpc::Status;
 
 pub use crate::client::Inbound;
-use crate::daemon::{front::Front, wire::DAEMON};
+use crate::daemon::{crew::Offers, front::Front, wire::DAEMON};
 
-/// Most requests that wait for one providing process.
-const QUEUE_MAX: usize = 4096;
+/// Most requests that wait for one providing process, or for one service of another thread.
+pub(super) const QUEUE_MAX: usize = 4096;
 
 /// Answers a request: the body goes into the buffer, which is empty. It must not wait.
 pub type Handler = Box<dyn FnMut(&Inbound<'_>, &mut Vec<u8>) -> Status>;
@@ -55,6 +55,8 @@ enum Service<F: Front> {
 /// What this node offers.
 pub struct Services<F: Front> {
     table: HashMap<u16, Service<F>>,
+    /// What the other threads offer; `None` if there are none.
+    offers: Option<Offers>,
 }
 
 /// What is to be done with a request.
@@ -63,11 +65,13 @@ pub(super) enum Served {
     Answered(Status),
     /// A provider is to answer it.
     Provided,
+    /// Another thread is to answer it.
+    Elsewhere,
 }
 
 impl<F: Front> Default for Services<F> {
     fn default() -> Self {
-        Self { table: HashMap::new() }
+        Self { table: HashMap::new(), offers: None }
     }
 }
 
@@ -81,8 +85,29 @@ impl<F: Front> Services<F> {
         self.add(service, Service::Embedded(handler))
     }
 
+    /// Joins the threads of a daemon. A function that several of them offer is called by each; one
+    /// that only one offers, by that one.
+    pub(super) fn share(&mut self, offers: Option<Offers>) {
+        if let Some(offers) = &offers {
+            for service in self.table.keys() {
+                // If another thread offers it, too, that one is asked by those that do not.
+                let _ = offers.claim(*service);
+            }
+        }
+        self.offers = offers;
+    }
+
+    /// The other thread that offers a service.
+    pub(super) fn elsewhere(&self, service: u16) -> Option<usize> {
+        self.offers.as_ref()?.elsewhere(service)
+    }
+
     /// Offers a service that a client answers.
     pub(super) fn provide(&mut self, service: u16, client: F::Client) -> Result<(), OfferError> {
+        let is_free = service != DAEMON && !self.table.contains_key(&service);
+        if is_free && self.offers.as_ref().is_some_and(|offers| !offers.claim(service)) {
+            return Err(OfferError::Taken(service));
+        }
         let (takes, queue) = (VecDeque::new(), VecDeque::new());
         self.add(service, Service::Provided(Provider { client, takes, queue }))
     }
@@ -98,7 +123,7 @@ impl<F: Front> Services<F> {
         Ok(())
     }
 
-    /// Answers a request, if a function does; a function that panics answers
+    /// Answers a request, if a function of this thread does; a function that panics answers
     /// [`Status::Internal`]. `None`: nobody offers the service.
     pub(super) fn serve(
         &mut self,
@@ -106,9 +131,10 @@ impl<F: Front> Services<F> {
         inbound: &Inbound<'_>,
         body: &mut Vec<u8>,
     ) -> Option<Served> {
-        let handler = match self.table.get_mut(&service)? {
-            Service::Provided(_) => return Some(Served::Provided),
-            Service::Embedded(handler) => handler,
+        let handler = match self.table.get_mut(&service) {
+            Some(Service::Embedded(handler)) => handler,
+            Some(Service::Provided(_)) => return Some(Served::Provided),
+            None => return self.elsewhere(service).map(|_| Served::Elsewhere),
         };
         // What the function captured is its own affair.
         let status = catch_unwind(AssertUnwindSafe(|| handler(inbound, body)));
@@ -134,9 +160,13 @@ impl<F: Front> Services<F> {
 
     /// Withdraws the services of clients that are gone.
     pub(super) fn withdraw(&mut self, is_there: impl Fn(F::Client) -> bool) {
-        self.table.retain(|number, service| match service {
+        let Self { table, offers } = self;
+        table.retain(|number, service| match service {
             Service::Provided(provider) if !is_there(provider.client) => {
                 tracing::info!(service = number, "its provider is gone");
+                if let Some(offers) = offers {
+                    offers.release(*number);
+                }
                 false
             }
             Service::Provided(_) | Service::Embedded(_) => true,

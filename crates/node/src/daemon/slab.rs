@@ -26,7 +26,7 @@ impl<T> Slab<T> {
     }
 
     /// Adds an entry and returns its name, which is not 0.
-    #[inline]
+    #[inline(always)]
     pub(super) fn insert(&mut self, value: T) -> u64 {
         let place = self.free.pop().unwrap_or_else(|| {
             self.entries.push(Entry { generation: 0, value: None });

@@ -72,6 +72,8 @@ numbered! {
         Welcomed = "welcomed", "Clients that came.";
         Departed = "departed", "Clients that left or died.";
         Sleeps = "sleeps", "Times that the loop slept.";
+        Errands = "errands", "Calls and requests handed to another thread of the daemon.";
+        LaneFull = "lane_full", "Times that another thread had too much of one kind to take more.";
         Heartbeats = "heartbeats", "Heartbeats sent.";
         Suspicions = "suspicions", "Peers suspected.";
         PeersLost = "peers_lost", "Peers given up.";

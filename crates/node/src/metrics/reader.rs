@@ -244,15 +244,43 @@ impl Snapshot {
         })
     }
 
-    /// All threads together; samples are those of the first.
+    /// All threads together: for each moment of one, what all had said last.
     #[must_use]
     pub fn total(&self) -> Section {
         let mut sections = self.sections.iter();
         let mut total =
             sections.next().cloned().unwrap_or_else(|| Section::parse(&[0; SECTION_WORDS]));
         sections.for_each(|section| total.merge(section));
+        if self.sections.len() > 1 {
+            total.samples = samples_together(&self.sections);
+        }
         total
     }
+}
+
+/// The latest moments of all threads, each with the sums of what all had said by then.
+fn samples_together(sections: &[Section]) -> Vec<Sample> {
+    let moments = sections.iter().enumerate();
+    let moments = moments
+        .flat_map(|(thread, section)| section.samples.iter().map(move |sample| (thread, *sample)));
+    let mut moments: Vec<_> = moments.collect();
+    moments.sort_by_key(|(_, sample)| sample.time_ns);
+    let mut latest = vec![[0; 3]; sections.len()];
+    let mut sums = [0_u64; 3];
+    let mut number = 0;
+    let together = moments.into_iter().map(|(thread, sample)| {
+        let values = [sample.outstanding, sample.done, sample.flushes];
+        let before = std::mem::replace(&mut latest[thread], values);
+        for ((sum, before), now) in sums.iter_mut().zip(before).zip(values) {
+            *sum = sum.wrapping_sub(before).wrapping_add(now);
+        }
+        number += 1;
+        let [outstanding, done, flushes] = sums;
+        Sample { number, time_ns: sample.time_ns, outstanding, done, flushes }
+    });
+    let mut together: Vec<_> = together.collect();
+    together.drain(..together.len().saturating_sub(SAMPLES));
+    together
 }
 
 fn name_of(header: &[u64]) -> String {

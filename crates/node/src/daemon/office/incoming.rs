@@ -7,8 +7,9 @@ use zerocopy::FromBytes as _;
 
 use crate::{
     daemon::{
+        copy::copied,
         front::Front,
-        office::{Caller, Claim, Office, Work},
+        office::{Asker, Caller, Claim, Office, Server, Work},
         services::{Inbound, Job, Served},
         wire::{CallHead, DAEMON, PeerHead, ServeHead, method},
     },
@@ -30,9 +31,10 @@ impl<F: Front> Office<F> {
                 self.count_status(status);
                 Some(status)
             }
-            Some(Served::Provided) => {
+            Some(served) => {
                 let timeout_ns = self.timeout_ns(head.timeout_us.get());
-                match self.hand_over(service, &inbound, Caller::Client(None), timeout_ns) {
+                let caller = Caller::Inside(Asker::Client(None));
+                match self.hand_over(service, &inbound, caller, timeout_ns, served) {
                     Ok(name) => {
                         self.claim = Some(Claim::Work(name));
                         None
@@ -76,9 +78,9 @@ impl<F: Front> Office<F> {
                 self.count_status(status);
                 Some((token, status))
             }
-            Some(Served::Provided) => {
+            Some(served) => {
                 let timeout_ns = self.timeout_ns(timeout_us);
-                match self.hand_over(service, &inbound, Caller::Peer(token), timeout_ns) {
+                match self.hand_over(service, &inbound, Caller::Peer(token), timeout_ns, served) {
                     Err((status, Caller::Peer(token))) => Some((token, status)),
                     Ok(_) | Err(_) => None,
                 }
@@ -90,7 +92,7 @@ impl<F: Front> Office<F> {
         }
     }
 
-    fn count_status(&mut self, status: Status) {
+    pub(super) fn count_status(&mut self, status: Status) {
         if status != Status::Ok {
             self.recorder.add(Counter::HandlerErrors, 1);
         }
@@ -145,7 +147,7 @@ impl<F: Front> Office<F> {
         }
         let name = head.work.get();
         // Only what this very client was given, and once.
-        if self.work.get(name).is_some_and(|work| work.provider == client) {
+        if self.work.get(name).is_some_and(|work| work.server == Server::Client(client)) {
             let status = Status::from_code(head.status).unwrap_or(Status::Unknown);
             self.count_status(status);
             self.finish_work(worker, name, status, answer);
@@ -167,12 +169,17 @@ impl<F: Front> Office<F> {
         let Some(work) = self.work.remove(name) else { return };
         let took_ns = self.now_ns.saturating_sub(work.came_ns);
         match work.caller {
-            Caller::Client(Some(token)) => {
+            Caller::Inside(Asker::Client(Some(token))) => {
                 self.recorder.add(Counter::Replies, 1);
                 self.recorder.record(Timing::Call, took_ns);
-                self.answers.push((token, status, body.to_vec()));
+                self.answers.push(match copied(body) {
+                    Some(body) => (token, status, body),
+                    // It was executed, so it is not for want of room that it was not.
+                    None => (token, Status::Unavailable, Vec::new()),
+                });
             }
-            Caller::Client(None) => {}
+            Caller::Inside(Asker::Client(None)) => {}
+            Caller::Inside(Asker::Thread(token)) => self.seat.answer(token, status, body),
             Caller::Peer(token) => {
                 self.recorder.record(Timing::Turnaround, took_ns);
                 self.recorder.add(Counter::BytesOut, body.len() as u64);
@@ -182,24 +189,38 @@ impl<F: Front> Office<F> {
         }
     }
 
-    /// Gives a request to the process that provides the service, as soon as it asks for one.
-    fn hand_over(
+    /// Gives a request to the process that provides the service, as soon as it asks for one, or to
+    /// the thread that offers it, as soon as that has room.
+    pub(super) fn hand_over(
         &mut self,
         service: u16,
         inbound: &Inbound<'_>,
         caller: Caller<F>,
         timeout_ns: u64,
+        to: Served,
     ) -> Result<u64, (Status, Caller<F>)> {
-        let Some(provider) = self.services.provider(service).map(|provider| provider.client) else {
-            return Err((Status::Unimplemented, caller));
-        };
         if inbound.body.len() > self.body_bytes_max {
             return Err((Status::OutOfRange, caller));
         }
-        let deadline_ns = self.now_ns.saturating_add(timeout_ns);
-        let name = self.work.insert(Work { caller, provider, deadline_ns, came_ns: self.now_ns });
+        let provider = self.services.provider(service).map(|provider| provider.client);
+        let server = match (to, provider) {
+            (Served::Elsewhere, _) => Server::Thread,
+            (_, Some(client)) => Server::Client(client),
+            (_, None) => return Err((Status::Unimplemented, caller)),
+        };
         let &Inbound { rank, method, body } = inbound;
-        if self.services.enqueue(service, Job { work: name, rank, method, body: body.to_vec() }) {
+        let Some(body) = copied(body) else {
+            self.recorder.add(Counter::Exhausted, 1);
+            return Err((Status::ResourceExhausted, caller));
+        };
+        let deadline_ns = self.now_ns.saturating_add(timeout_ns);
+        let name = self.work.insert(Work { caller, server, deadline_ns, came_ns: self.now_ns });
+        let job = Job { work: name, rank, method, body };
+        let is_queued = match server {
+            Server::Client(_) => self.services.enqueue(service, job),
+            Server::Thread => self.enqueue_abroad(service, job),
+        };
+        if is_queued {
             self.ready.push(service);
             return Ok(name);
         }

@@ -1,6 +1,7 @@
-//! Where calls are: taken from clients, on their way to other nodes, waiting for a provider. Answers
-//! find their callers here.
+//! Where calls are: taken from clients, on their way to other nodes or threads, waiting for a
+//! provider. Answers find their callers here.
 
+mod errands;
 mod incoming;
 mod outgoing;
 
@@ -17,6 +18,7 @@ use zerocopy::{FromBytes as _, IntoBytes as _};
 use crate::{
     bootstrap::Place,
     daemon::{
+        crew::Seat,
         front::{Front, Next},
         services::{Job, Services},
         slab::Slab,
@@ -28,17 +30,24 @@ use crate::{
 /// Bytes of requests that may wait for room in the ring of one peer.
 const WAITING_BYTES_MAX: usize = 1 << 20;
 
+/// Who inside this daemon made a call.
+enum Asker<F: Front> {
+    /// A client of this thread; `None` until its request was deferred.
+    Client(Option<F::Token>),
+    /// Another thread.
+    Thread(inproc::Token),
+}
+
 /// A call to another node.
 struct Pending<F: Front> {
-    /// Set once the client's request was deferred.
-    token: Option<F::Token>,
+    asker: Asker<F>,
     taken_ns: u64,
     called_ns: u64,
 }
 
-/// A call that waits for room in the peer's ring.
+/// A call that waits for room in the peer's ring, or at the thread that owns it.
 struct Waiting<F: Front> {
-    token: Option<F::Token>,
+    asker: Asker<F>,
     call: Outgoing,
     body: Vec<u8>,
     deadline_ns: u64,
@@ -46,7 +55,7 @@ struct Waiting<F: Front> {
 
 /// A call to another node, without its body.
 #[derive(Clone, Copy)]
-struct Outgoing {
+pub(super) struct Outgoing {
     service: u16,
     method: u16,
     timeout_ns: u64,
@@ -56,16 +65,25 @@ struct Outgoing {
 
 /// Who waits for the answer of a provider.
 enum Caller<F: Front> {
-    /// A client of this node; `None` until its request was deferred.
-    Client(Option<F::Token>),
+    /// Somebody of this node.
+    Inside(Asker<F>),
     /// Another node.
     Peer(Token),
 }
 
-/// A request that a provider is to answer.
+/// Who is to answer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Server<C> {
+    /// A client of this thread.
+    Client(C),
+    /// The thread that offers the service.
+    Thread,
+}
+
+/// A request that somebody else is to answer.
 struct Work<F: Front> {
     caller: Caller<F>,
-    provider: F::Client,
+    server: Server<F::Client>,
     deadline_ns: u64,
     came_ns: u64,
 }
@@ -89,6 +107,8 @@ pub(super) struct Office<F: Front> {
     pub(super) broken: Vec<u32>,
     call_timeout: Duration,
     body_bytes_max: usize,
+    /// What this thread has of the others.
+    pub(super) seat: Seat,
     /// By rank: peers that can be called.
     pub(super) peers: Vec<Option<PeerId>>,
     ranks: HashMap<PeerId, u32>,
@@ -99,6 +119,8 @@ pub(super) struct Office<F: Front> {
     /// Ranks for which something waits.
     blocked: Vec<u32>,
     work: Slab<Work<F>>,
+    /// By service: requests for services of other threads that these have no room for, oldest first.
+    abroad: HashMap<u16, VecDeque<Job>>,
     claim: Option<Claim>,
     /// Answers for clients that could not be given while one of their requests was being taken.
     answers: Vec<(F::Token, Status, Vec<u8>)>,
@@ -117,12 +139,14 @@ pub(super) struct Visit<'a, F: Front> {
 impl<F: Front> Office<F> {
     pub(super) fn new(
         place: Place,
-        services: Services<F>,
+        mut services: Services<F>,
+        seat: Seat,
         recorder: Recorder,
         call_timeout: Duration,
         body_bytes_max: usize,
     ) -> Self {
         let size = place.size() as usize;
+        services.share(seat.offers());
         Self {
             place,
             services,
@@ -132,6 +156,7 @@ impl<F: Front> Office<F> {
             broken: Vec::new(),
             call_timeout,
             body_bytes_max,
+            seat,
             peers: vec![None; size],
             ranks: HashMap::new(),
             pending: Slab::default(),
@@ -139,6 +164,7 @@ impl<F: Front> Office<F> {
             waiting_bytes: vec![0; size],
             blocked: Vec::new(),
             work: Slab::default(),
+            abroad: HashMap::new(),
             claim: None,
             answers: Vec::new(),
             ready: Vec::new(),
@@ -147,8 +173,13 @@ impl<F: Front> Office<F> {
         }
     }
 
-    /// Calls in flight: to other nodes, and to providers.
+    /// Calls in flight: to other nodes, and to providers. Those of other threads are theirs.
     pub(super) fn outstanding(&self) -> usize {
+        self.open() - self.seat.guests()
+    }
+
+    /// Calls in flight, of whomever.
+    pub(super) fn open(&self) -> usize {
         let waiting: usize = self.waiting.iter().map(VecDeque::len).sum();
         self.pending.len() + self.work.len() + waiting
     }
@@ -167,28 +198,28 @@ impl<F: Front> Office<F> {
         self.waiting_bytes[rank as usize] = 0;
         for waiting in mem::take(&mut self.waiting[rank as usize]) {
             self.recorder.add(Counter::PeerGone, 1);
-            self.answer_client(
-                front,
-                waiting.token,
-                Status::Unavailable,
-                &[],
-                waiting.call.taken_ns,
-            );
+            self.answer(front, waiting.asker, Status::Unavailable, &[], waiting.call.taken_ns);
         }
     }
 
-    fn answer_client(
+    /// Ends a call. Inlined, as all that is done for every call of a client is.
+    #[inline(always)]
+    fn answer(
         &mut self,
         front: &mut F,
-        token: Option<F::Token>,
+        asker: Asker<F>,
         status: Status,
         body: &[u8],
         taken_ns: u64,
     ) {
-        if let Some(token) = token {
-            front.reply(token, status, body);
-            self.recorder.add(Counter::Replies, 1);
-            self.recorder.record(Timing::Call, self.now_ns.saturating_sub(taken_ns));
+        match asker {
+            Asker::Client(Some(token)) => {
+                front.reply(token, status, body);
+                self.recorder.add(Counter::Replies, 1);
+                self.recorder.record(Timing::Call, self.now_ns.saturating_sub(taken_ns));
+            }
+            Asker::Client(None) => {}
+            Asker::Thread(token) => self.seat.answer(token, status, body),
         }
     }
 
@@ -207,7 +238,10 @@ impl<F: Front> Office<F> {
                     self.recorder.add(Counter::Replies, 1);
                     self.recorder.record(Timing::Call, 0);
                 }
-                Next::Deferred(token) => self.claim(token),
+                Next::Deferred(token) => match self.claim.take() {
+                    Some(claim) => self.settle(claim, Asker::Client(Some(token))),
+                    None => unreachable!("whoever defers claims"),
+                },
             }
             taken += 1;
         }
@@ -261,32 +295,38 @@ impl<F: Front> Office<F> {
         }
     }
 
-    /// A request was deferred: its token goes where the answer will look for it.
-    fn claim(&mut self, token: F::Token) {
-        match self.claim.take() {
-            Some(Claim::Call(name)) => {
-                // Nothing can have answered it yet: the worker has not polled.
-                if let Some(pending) = self.pending.get_mut(name) {
-                    pending.token = Some(token);
-                }
+    /// A request is answered later: who waits for it goes where the answer will look.
+    #[inline(always)]
+    fn settle(&mut self, claim: Claim, asker: Asker<F>) {
+        if let Claim::Call(name) = claim {
+            // Nothing can have answered it yet: the worker has not polled.
+            if let Some(pending) = self.pending.get_mut(name) {
+                pending.asker = asker;
             }
-            Some(Claim::Waiting(rank)) => {
+        } else {
+            self.settle_rest(claim, asker);
+        }
+    }
+
+    fn settle_rest(&mut self, claim: Claim, asker: Asker<F>) {
+        match (claim, asker) {
+            (Claim::Waiting(rank), asker) => {
                 if let Some(waiting) = self.waiting[rank as usize].back_mut() {
-                    waiting.token = Some(token);
+                    waiting.asker = asker;
                 }
             }
-            Some(Claim::Work(name)) => {
+            (Claim::Work(name), asker) => {
                 if let Some(work) = self.work.get_mut(name) {
-                    work.caller = Caller::Client(Some(token));
+                    work.caller = Caller::Inside(asker);
                 }
             }
-            Some(Claim::Take(service)) => {
+            (Claim::Take(service), Asker::Client(Some(token))) => {
                 if let Some(provider) = self.services.provider(service) {
                     provider.takes.push_back(token);
                     self.ready.push(service);
                 }
             }
-            None => unreachable!("whoever defers claims"),
+            (Claim::Call(_) | Claim::Take(_), _) => unreachable!("only clients provide"),
         }
     }
 
@@ -308,6 +348,7 @@ impl<F: Front> Office<F> {
                 debug_assert_eq!(self.body.len(), WORK_HEAD_BYTES + job.body.len());
                 front.reply(token, Status::Ok, &self.body);
             }
+            self.hand_on(worker, service);
         }
         for rank in mem::take(&mut self.blocked) {
             self.unblock(front, worker, rank);
@@ -316,7 +357,7 @@ impl<F: Front> Office<F> {
 
     /// Calls what waited for room in the ring of one peer, as far as there is room.
     fn unblock<N: Nic>(&mut self, front: &mut F, worker: &mut Worker<N>, rank: u32) {
-        while let Some(mut waiting) = self.waiting[rank as usize].pop_front() {
+        while let Some(waiting) = self.waiting[rank as usize].pop_front() {
             let called = self.call(worker, rank, &waiting.call, &waiting.body);
             if called == Err(Status::ResourceExhausted) {
                 self.waiting[rank as usize].push_front(waiting);
@@ -324,15 +365,10 @@ impl<F: Front> Office<F> {
                 return;
             }
             self.waiting_bytes[rank as usize] -= waiting.body.len();
-            let token = waiting.token.take();
             match called {
-                Ok(name) => {
-                    if let Some(pending) = self.pending.get_mut(name) {
-                        pending.token = token;
-                    }
-                }
+                Ok(name) => self.settle(Claim::Call(name), waiting.asker),
                 Err(status) => {
-                    self.answer_client(front, token, status, &[], waiting.call.taken_ns);
+                    self.answer(front, waiting.asker, status, &[], waiting.call.taken_ns);
                 }
             }
         }
@@ -360,7 +396,11 @@ impl<F: Front> Office<F> {
         let departures = front.departures();
         if mem::replace(&mut self.departures, departures) != departures {
             self.services.withdraw(|client| front.is_there(client));
-            for name in self.work.names(|work| !front.is_there(work.provider)) {
+            let is_gone = |work: &Work<F>| match work.server {
+                Server::Client(client) => !front.is_there(client),
+                Server::Thread => false,
+            };
+            for name in self.work.names(is_gone) {
                 self.finish_work(worker, name, Status::Unavailable, &[]);
             }
         }
@@ -380,8 +420,8 @@ impl<F: Front> Office<F> {
             for waiting in late {
                 self.waiting_bytes[rank] -= waiting.body.len();
                 self.recorder.add(Counter::Deadlines, 1);
-                let (token, taken_ns) = (waiting.token, waiting.call.taken_ns);
-                self.answer_client(front, token, Status::DeadlineExceeded, &[], taken_ns);
+                let (asker, taken_ns) = (waiting.asker, waiting.call.taken_ns);
+                self.answer(front, asker, Status::DeadlineExceeded, &[], taken_ns);
             }
         }
     }

@@ -8,8 +8,9 @@ use zerocopy::IntoBytes as _;
 
 use crate::{
     daemon::{
+        copy::copied,
         front::Front,
-        office::{Claim, Office, Outgoing, Pending, Visit, WAITING_BYTES_MAX, Waiting},
+        office::{Asker, Claim, Office, Outgoing, Pending, Visit, WAITING_BYTES_MAX, Waiting},
         wire::{CallHead, PEER_HEAD_BYTES, PeerHead},
     },
     metrics::{Counter, Timing},
@@ -31,36 +32,66 @@ impl<F: Front> Office<F> {
             response_bytes: (head.response_bytes.get() as usize).min(self.body_bytes_max),
             taken_ns: self.now_ns,
         };
+        match self.route(worker, rank, call, payload) {
+            Ok(claim) => {
+                self.claim = Some(claim);
+                None
+            }
+            Err(refused) => Some(refused),
+        }
+    }
+
+    /// Sends a request to another node, or lets it wait for room; refuses it if there is none, or
+    /// nobody to send it to.
+    #[inline(always)]
+    pub(super) fn route<N: Nic>(
+        &mut self,
+        worker: &mut Worker<N>,
+        rank: u32,
+        call: Outgoing,
+        payload: &[u8],
+    ) -> Result<Claim, Status> {
         // First come, first served.
         let refused = if self.waiting[rank as usize].is_empty() {
             match self.call(worker, rank, &call, payload) {
-                Ok(name) => {
-                    self.claim = Some(Claim::Call(name));
-                    return None;
-                }
+                Ok(name) => return Ok(Claim::Call(name)),
                 Err(refused) => refused,
             }
         } else {
             Status::ResourceExhausted
         };
+        self.wait_for_room(refused, rank, call, payload)
+    }
+
+    /// Lets a request wait that was refused for want of room.
+    fn wait_for_room(
+        &mut self,
+        refused: Status,
+        rank: u32,
+        call: Outgoing,
+        payload: &[u8],
+    ) -> Result<Claim, Status> {
         let bytes = &mut self.waiting_bytes[rank as usize];
-        if refused != Status::ResourceExhausted || *bytes + payload.len() > WAITING_BYTES_MAX {
+        let may_wait =
+            refused == Status::ResourceExhausted && *bytes + payload.len() <= WAITING_BYTES_MAX;
+        let Some(body) = may_wait.then(|| copied(payload)).flatten() else {
             let counter = match refused {
                 Status::Unavailable => Counter::PeerGone,
+                Status::DeadlineExceeded => Counter::Deadlines,
                 _ => Counter::Exhausted,
             };
             self.recorder.add(counter, 1);
-            return Some(refused);
-        }
+            return Err(refused);
+        };
         *bytes += payload.len();
         if self.waiting[rank as usize].is_empty() {
             self.blocked.push(rank);
         }
-        let deadline_ns = self.now_ns.saturating_add(call.timeout_ns);
-        let waiting = Waiting { token: None, call, body: payload.to_vec(), deadline_ns };
+        let deadline_ns = call.taken_ns.saturating_add(call.timeout_ns);
+        let asker = Asker::Client(None);
+        let waiting = Waiting { asker, call, body, deadline_ns };
         self.waiting[rank as usize].push_back(waiting);
-        self.claim = Some(Claim::Waiting(rank));
-        None
+        Ok(Claim::Waiting(rank))
     }
 
     /// Calls another node. [`Status::ResourceExhausted`]: there is no room now.
@@ -71,13 +102,22 @@ impl<F: Front> Office<F> {
         call: &Outgoing,
         payload: &[u8],
     ) -> Result<u64, Status> {
+        // What waited for room has less time left.
+        let waited_ns = self.now_ns.saturating_sub(call.taken_ns);
+        let left_ns = call.timeout_ns.saturating_sub(waited_ns);
+        if left_ns == 0 {
+            return Err(Status::DeadlineExceeded);
+        }
+        if let Some(thread) = self.seat.owner(rank) {
+            return self.call_by(thread, rank, call, payload);
+        }
         let Some(peer) = self.peers[rank as usize] else { return Err(Status::Unavailable) };
-        let (taken_ns, called_ns) = (call.taken_ns, self.now_ns);
-        let name = self.pending.insert(Pending { token: None, taken_ns, called_ns });
+        let (taken_ns, called_ns, asker) = (call.taken_ns, self.now_ns, Asker::Client(None));
+        let name = self.pending.insert(Pending { asker, taken_ns, called_ns });
         let request = Call {
             method: call.service,
             response_bytes: call.response_bytes,
-            timeout: Duration::from_nanos(call.timeout_ns),
+            timeout: Duration::from_nanos(left_ns),
             cookie: name,
         };
         let len_bytes = PEER_HEAD_BYTES + payload.len();
@@ -138,7 +178,7 @@ impl<N: Nic, F: Front> rpc::Handler<N> for Visit<'_, F> {
                 office.recorder.record(Timing::Rtt, office.now_ns.saturating_sub(pending.called_ns))
             }
         }
-        office.answer_client(front, pending.token, status, body, pending.taken_ns);
+        office.answer(front, pending.asker, status, body, pending.taken_ns);
     }
 
     fn closed(&mut self, _: &mut Worker<N>, peer: PeerId, reason: CloseReason) {

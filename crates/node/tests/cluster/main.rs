@@ -1,0 +1,366 @@
+//! Daemons and their clients on one thread, in virtual time: whole clusters that step in turn.
+//!
+//! Nothing here looks at a clock. Each daemon is the real one on a real software NIC; what is made up
+//! is its clients, the datagrams between daemons, and time.
+
+use std::collections::BTreeMap;
+
+use copyrpc_node::{
+    daemon::{Status, wire},
+    metrics::Counter,
+};
+use proptest::{collection::vec, prelude::*};
+use zerocopy::{FromBytes as _, IntoBytes as _};
+
+#[path = "../common/mod.rs"]
+mod common;
+mod rig;
+mod threads;
+
+use rig::{ABSENT, Cluster, ECHO, MS, PANIC, PROVIDED};
+
+fn echoed(body: &[u8], rank: u32) -> (Status, Vec<u8>) {
+    (Status::Ok, [body, &rank.to_le_bytes()].concat())
+}
+
+/// Two daemons and ten clients that call at random; what happened, in order.
+fn random_run(name: &str, threads: u8, mut seed: u64) -> String {
+    let mut cluster = Cluster::new(name, 2, threads, 64);
+    cluster.wait_all_up();
+    let mut random = move |below: u64| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (seed >> 33) % below
+    };
+    let mut expected = BTreeMap::new();
+    for _ in 0..400 {
+        for _ in 0..random(8) {
+            let client = u32::try_from(random(10)).unwrap();
+            let (from, to) = (client % 2, u32::try_from(random(2)).unwrap());
+            let body =
+                vec![u8::try_from(random(256)).unwrap(); usize::try_from(random(300)).unwrap()];
+            let number = cluster.call(from, client, to, ECHO, &body);
+            expected.insert(number, echoed(&body, from));
+        }
+        cluster.turn();
+    }
+    cluster.until(|cluster| cluster.ended.len() == expected.len());
+    assert_eq!(cluster.ended, expected);
+    assert_eq!(cluster.node(0).outstanding() + cluster.node(1).outstanding(), 0);
+    cluster.trace
+}
+
+#[test]
+fn two_daemons_of_any_threads_and_ten_clients_same_seed_same_trace() {
+    for threads in 1..4 {
+        let run = |name, seed| random_run(name, threads, seed);
+        let first = run("trace-a", 7);
+        assert!(first.lines().count() > 1000);
+        assert_eq!(first, run("trace-b", 7));
+        assert_ne!(first, run("trace-c", 8));
+    }
+}
+
+#[test]
+fn local_calls_never_touch_the_nic() {
+    for mut cluster in Cluster::each("local", 2) {
+        cluster.wait_all_up();
+        for to in [0, wire::HERE] {
+            let number = cluster.call(0, 1, to, ECHO, b"here");
+            assert_eq!(cluster.outcome(number), echoed(b"here", 0));
+        }
+        assert_eq!(cluster.total(0, Counter::RequestsLocal), 2);
+        assert_eq!(
+            (cluster.total(0, Counter::RequestsRemote), cluster.total(0, Counter::BytesOut)),
+            (0, 0)
+        );
+        assert_eq!(cluster.total(1, Counter::Incoming), 0);
+        let remote = cluster.call(0, 1, 1, ECHO, b"there");
+        assert_eq!(cluster.outcome(remote), echoed(b"there", 0));
+        cluster.run_for(2 * MS);
+        assert_eq!(
+            (cluster.total(0, Counter::Flushes), cluster.total(0, Counter::RequestsRemote)),
+            (1, 1)
+        );
+    }
+}
+
+#[test]
+fn fault_a10_a_handler_that_panics_or_is_absent_gives_a_status_and_the_daemon_lives() {
+    for mut cluster in Cluster::each("panic", 2) {
+        cluster.wait_all_up();
+        for to in [0, 1] {
+            let panics = cluster.call(0, 1, to, PANIC, b"");
+            assert_eq!(cluster.outcome(panics), (Status::Internal, vec![]));
+            let absent = cluster.call(0, 1, to, ABSENT, b"");
+            assert_eq!(cluster.outcome(absent), (Status::Unimplemented, vec![]));
+            let alive = cluster.call(0, 1, to, ECHO, b"alive");
+            assert_eq!(cluster.outcome(alive), echoed(b"alive", 0));
+        }
+        let nowhere = cluster.call(0, 1, 2, ECHO, b"");
+        assert_eq!(cluster.outcome(nowhere).0, Status::NotFound);
+    }
+}
+
+#[test]
+fn fault_c5_lengths_around_the_limits_are_answered_or_refused() {
+    for mut cluster in Cluster::each("lengths", 2) {
+        cluster.wait_all_up();
+        for len in [0, 1, 4092, 4096, 16_000, 16_384, 20_000] {
+            let body = vec![5; len];
+            let number = cluster.call(0, 1, 1, ECHO, &body);
+            assert_eq!(cluster.outcome(number), echoed(&body, 0), "{len} B");
+        }
+        let nothing = cluster.next;
+        cluster.next += 1;
+        cluster.node(0).request(1, nothing, vec![1, 2, 3]);
+        assert_eq!(cluster.outcome(nothing).0, Status::InvalidArgument);
+    }
+}
+
+/// Asks for work as a provider does, with an answer to earlier work.
+fn serve(cluster: &mut Cluster, client: u32, work: u64, answer: &[u8]) -> u64 {
+    let mut body = Vec::new();
+    body.extend_from_slice(&work.to_le_bytes());
+    body.extend_from_slice(&PROVIDED.to_le_bytes());
+    body.extend_from_slice(&[Status::Ok.code(), 0, 0, 0, 0, 0]);
+    body.extend_from_slice(answer);
+    cluster.call_method(1, client, (1, wire::DAEMON, wire::method::SERVE), &body)
+}
+
+fn register(cluster: &mut Cluster, client: u32) -> Status {
+    let how = (1, wire::DAEMON, wire::method::REGISTER);
+    let number = cluster.call_method(1, client, how, &PROVIDED.to_le_bytes());
+    cluster.outcome(number).0
+}
+
+/// Name, caller's rank and body of the work that a provider was given.
+fn work_of(cluster: &mut Cluster, take: u64) -> (u64, u32, Vec<u8>) {
+    let (status, bytes) = cluster.outcome(take);
+    assert_eq!(status, Status::Ok);
+    let name = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+    (name, u32::from_le_bytes(bytes[8..12].try_into().unwrap()), bytes[16..].to_vec())
+}
+
+#[test]
+fn a_client_process_provides_a_service_to_both_nodes() {
+    for mut cluster in Cluster::each("provider", 2) {
+        cluster.wait_all_up();
+        assert_eq!(register(&mut cluster, 50), Status::Ok);
+        assert_eq!(register(&mut cluster, 51), Status::AlreadyExists);
+        let (remote, local) =
+            (cluster.call(0, 1, 1, PROVIDED, b"remote"), cluster.call(1, 2, 1, PROVIDED, b"local"));
+        let take = serve(&mut cluster, 50, 0, b"");
+        let (first, from, body) = work_of(&mut cluster, take);
+        assert_eq!((from, &body[..]), (1, &b"local"[..]), "it was there first");
+        let take = serve(&mut cluster, 50, first, b"for local");
+        assert_eq!(cluster.outcome(local), (Status::Ok, b"for local".to_vec()));
+        let (second, from, body) = work_of(&mut cluster, take);
+        assert_eq!((from, &body[..]), (0, &b"remote"[..]));
+        serve(&mut cluster, 50, second, b"for remote");
+        assert_eq!(cluster.outcome(remote), (Status::Ok, b"for remote".to_vec()));
+        assert_eq!(cluster.node(1).outstanding(), 0);
+    }
+}
+
+#[test]
+fn fault_b5_answers_of_others_forged_and_twice_are_ignored() {
+    for mut cluster in Cluster::each("forged", 2) {
+        cluster.wait_all_up();
+        assert_eq!(register(&mut cluster, 50), Status::Ok);
+        let call = cluster.call(0, 1, 1, PROVIDED, b"x");
+        let take = serve(&mut cluster, 50, 0, b"");
+        let (name, ..) = work_of(&mut cluster, take);
+        let stranger = serve(&mut cluster, 51, name, b"not mine");
+        assert_eq!(cluster.outcome(stranger).0, Status::FailedPrecondition);
+        serve(&mut cluster, 50, name + 1, b"forged");
+        cluster.run_for(5 * MS);
+        assert!(!cluster.ended.contains_key(&call));
+        serve(&mut cluster, 50, name, b"right");
+        serve(&mut cluster, 50, name, b"again");
+        assert_eq!(cluster.outcome(call), (Status::Ok, b"right".to_vec()));
+        cluster.run_for(5 * MS);
+        assert_eq!(cluster.total(1, Counter::Stale), 2);
+    }
+}
+
+#[test]
+fn fault_a10_a_provider_that_never_answers_or_dies_ends_its_calls() {
+    for mut cluster in Cluster::each("provider-dies", 2) {
+        cluster.wait_all_up();
+        assert_eq!(register(&mut cluster, 50), Status::Ok);
+        let (local, remote) =
+            (cluster.call(1, 1, 1, PROVIDED, b"l"), cluster.call(0, 1, 1, PROVIDED, b"r"));
+        let take = serve(&mut cluster, 50, 0, b"");
+        work_of(&mut cluster, take);
+        assert_eq!(cluster.outcome(local).0, Status::DeadlineExceeded);
+        assert_eq!(cluster.outcome(remote).0, Status::DeadlineExceeded);
+        let (given, waiting) = (
+            cluster.call(0, 1, 1, PROVIDED, b"given"),
+            cluster.call(1, 1, 1, PROVIDED, b"waiting"),
+        );
+        cluster.run_for(2 * MS);
+        cluster.node(1).depart(50);
+        assert_eq!(cluster.outcome(given).0, Status::Unavailable);
+        assert_eq!(cluster.outcome(waiting).0, Status::Unavailable);
+        assert_eq!(register(&mut cluster, 52), Status::Ok, "another may provide it now");
+    }
+}
+
+#[test]
+fn fault_a8_calls_to_a_daemon_that_dies_end_and_its_next_life_is_found() {
+    for mut cluster in Cluster::each("dies", 3) {
+        cluster.wait_all_up();
+        let numbers: Vec<_> = (0..20).map(|_| cluster.call(0, 1, 2, ECHO, b"x")).collect();
+        cluster.kill(2);
+        for number in numbers {
+            let status = cluster.outcome(number).0;
+            assert!(matches!(status, Status::Unavailable | Status::Ok), "{status}");
+        }
+        cluster.until(|cluster| cluster.node(0).peers_up() == 1);
+        let refused = cluster.call(0, 1, 2, ECHO, b"x");
+        assert_eq!(cluster.outcome(refused).0, Status::Unavailable);
+        let other = cluster.call(0, 1, 1, ECHO, b"others do not notice");
+        assert_eq!(cluster.outcome(other), echoed(b"others do not notice", 0));
+        cluster.start(2, 200);
+        cluster.wait_all_up();
+        let again = cluster.call(0, 1, 2, ECHO, b"again");
+        assert_eq!(cluster.outcome(again), echoed(b"again", 0));
+    }
+}
+
+#[test]
+fn fault_d2_a_cut_in_one_direction_ends_calls_and_heals_with_new_epochs() {
+    for mut cluster in Cluster::each("cut", 2) {
+        cluster.wait_all_up();
+        cluster.air.borrow_mut().cut.push((0, 1));
+        cluster.until(|cluster| (0..2).all(|rank| cluster.node(rank).peers_up() == 0));
+        for (from, to) in [(0, 1), (1, 0)] {
+            let refused = cluster.call(from, 1, to, ECHO, b"x");
+            assert_eq!(cluster.outcome(refused).0, Status::Unavailable);
+        }
+        cluster.air.borrow_mut().cut.clear();
+        cluster.wait_all_up();
+        let number = cluster.call(0, 1, 1, ECHO, b"healed");
+        assert_eq!(cluster.outcome(number), echoed(b"healed", 0));
+        assert_eq!(cluster.total(0, Counter::PeersLost), 1);
+    }
+}
+
+#[test]
+fn fault_c4_more_calls_than_rings_hold_wait_in_order_and_none_is_lost() {
+    for mut cluster in Cluster::each("full", 2) {
+        cluster.wait_all_up();
+        let body = vec![9; 3000];
+        let mut calls = Vec::new();
+        for _ in 0..400 {
+            calls.push((cluster.call(0, 1, 1, ECHO, &body), 0));
+            calls.push((cluster.call(1, 2, 0, ECHO, &body), 1));
+        }
+        for (number, from) in calls {
+            let (status, answer) = cluster.outcome(number);
+            match status {
+                Status::Ok => assert_eq!((status, answer), echoed(&body, from)),
+                status => assert_eq!(status, Status::ResourceExhausted, "refused, not lost"),
+            }
+        }
+        let exhausted = cluster.total(0, Counter::Exhausted);
+        let answered = cluster.ended.values().filter(|(status, _)| *status == Status::Ok).count();
+        assert!(answered >= 400, "{answered} of 800 answered, {exhausted} refused by rank 0");
+        assert_eq!(cluster.node(0).outstanding(), 0);
+    }
+}
+
+#[test]
+fn a_daemon_that_drains_takes_nothing_new_and_finishes_the_rest() {
+    for mut cluster in Cluster::each("drain", 2) {
+        cluster.wait_all_up();
+        assert_eq!(register(&mut cluster, 50), Status::Ok);
+        let early = cluster.call(0, 1, 1, PROVIDED, b"early");
+        let take = serve(&mut cluster, 50, 0, b"");
+        let (name, ..) = work_of(&mut cluster, take);
+        cluster.node(1).drain();
+        let late = cluster.call(0, 1, 1, ECHO, b"late");
+        assert_eq!(cluster.outcome(late).0, Status::Unavailable);
+        let local = cluster.call(1, 1, 1, ECHO, b"late");
+        assert_eq!(cluster.outcome(local).0, Status::Unavailable);
+        assert_eq!(cluster.node(1).outstanding(), 1);
+        serve(&mut cluster, 50, name, b"finished");
+        assert_eq!(cluster.outcome(early), (Status::Ok, b"finished".to_vec()));
+        let now_ns = cluster.now_ns;
+        cluster.node(1).leave(now_ns);
+        cluster.kill(1);
+        cluster.run_for(3 * MS);
+        assert_eq!(cluster.node(0).peers_up(), 0, "it said good-bye");
+    }
+}
+
+#[test]
+fn who_and_ping_are_answered_and_strangers_get_nothing_else() {
+    for mut cluster in Cluster::each("who", 2) {
+        cluster.wait_all_up();
+        let who = cluster.call_method(1, 1, (wire::HERE, wire::DAEMON, wire::method::WHO), b"");
+        let answer = cluster.outcome(who).1;
+        assert_eq!(<[u32; 2]>::read_from_bytes(&answer).unwrap(), [1, 2]);
+        let ping = cluster.call_method(0, 1, (1, wire::DAEMON, wire::method::PING), b"ping");
+        assert_eq!(cluster.outcome(ping), (Status::Ok, b"ping".to_vec()));
+        for method in [wire::method::REGISTER, wire::method::SERVE, 99] {
+            let refused = cluster.call_method(0, 1, (1, wire::DAEMON, method), &[0; 16]);
+            assert_eq!(cluster.outcome(refused).0, Status::PermissionDenied);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 24, failure_persistence: None, ..Default::default()
+    })]
+
+    /// Clients that send anything, and datagrams of anybody: each request is answered at most once,
+    /// and an honest client is served all along.
+    #[test]
+    fn fault_b11_any_requests_and_datagrams_are_refused_or_served(
+        requests in vec((0u32..4, any_request()), 1..60),
+        datagrams in vec(vec(any::<u8>(), 0..400), 0..10),
+        threads in 1u8..3,
+    ) {
+        let mut cluster = Cluster::new("any", 2, threads, 64);
+        cluster.wait_all_up();
+        assert_eq!(register(&mut cluster, 50), Status::Ok);
+        for (client, bytes) in requests {
+            let number = cluster.next;
+            cluster.next += 1;
+            cluster.node(1).request(client, number, bytes);
+        }
+        cluster.air.borrow_mut().inboxes.entry((1, 0)).or_default().extend(datagrams);
+        for from in [0, 1] {
+            let honest = cluster.call(from, 9, 1, ECHO, b"honest");
+            assert_eq!(cluster.outcome(honest), echoed(b"honest", from));
+        }
+        // What waits for a provider that never answers ends at its deadline.
+        cluster.run_for(600 * MS);
+        assert_eq!(cluster.node(1).outstanding(), 0);
+    }
+}
+
+/// Requests that are nearly right, so that all of the daemon is reached.
+fn any_request() -> impl Strategy<Value = Vec<u8>> {
+    let head = (
+        prop_oneof![0u32..3, Just(wire::HERE), any::<u32>()],
+        prop_oneof![0u16..12, any::<u16>()],
+        prop_oneof![0u16..5, any::<u16>()],
+        0u32..400_000,
+        any::<u32>(),
+    );
+    let nearly = (head, vec(prop_oneof![0u8..3, any::<u8>()], 0..64)).prop_map(|(head, body)| {
+        let (rank, service, method, timeout_us, response_bytes) = head;
+        let head = wire::CallHead {
+            rank: rank.into(),
+            service: service.into(),
+            method: method.into(),
+            timeout_us: timeout_us.into(),
+            response_bytes: response_bytes.into(),
+        };
+        [head.as_bytes(), &body].concat()
+    });
+    prop_oneof![4 => nearly, 1 => vec(any::<u8>(), 0..40)]
+}

@@ -1,0 +1,389 @@
+//! A cluster whose daemons, clients, datagrams and time are all in this thread's hands.
+
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, VecDeque},
+    fmt::Write as _,
+    path::PathBuf,
+    rc::Rc,
+    time::Duration,
+};
+
+use copyrpc_node::{
+    bootstrap::{JobId, Place, Secret},
+    daemon::{Codec, Control, Daemon, Front, Inbound, Next, Parts, Seat, Services, Status, wire},
+    membership::DetectorConfig,
+    metrics::{Counter, MetricsFile, Snapshot},
+};
+use zerocopy::IntoBytes as _;
+
+use crate::common::TempFolder;
+
+pub(crate) const MS: u64 = 1_000_000;
+/// Virtual time of one turn of all daemons.
+pub(crate) const TURN_NS: u64 = 10_000;
+
+pub(crate) const ECHO: u16 = 7;
+pub(crate) const PANIC: u16 = 8;
+pub(crate) const ABSENT: u16 = 9;
+pub(crate) const PROVIDED: u16 = 10;
+/// Offered by the third thread alone.
+pub(crate) const OF_THREAD_2: u16 = 11;
+
+/// Clients that exist only as queues.
+#[derive(Default)]
+struct Clients {
+    /// `(client, request)`, in order.
+    requests: VecDeque<(u32, Call)>,
+    answers: VecDeque<(u32, u64, Status, Vec<u8>)>,
+    gone: Vec<u32>,
+    departures: u64,
+}
+
+struct Call {
+    number: u64,
+    bytes: Vec<u8>,
+}
+
+#[derive(Clone, Default)]
+struct TestFront(Rc<RefCell<Clients>>);
+
+/// Dropping it answers nobody, which the test would notice.
+#[derive(Debug)]
+struct Token {
+    client: u32,
+    number: u64,
+}
+
+impl Front for TestFront {
+    type Token = Token;
+    type Client = u32;
+
+    fn next(
+        &mut self,
+        serve: impl FnOnce(u32, &[u8], &mut Vec<u8>) -> Option<Status>,
+    ) -> Next<Token> {
+        let Some((client, Call { number, bytes })) = self.0.borrow_mut().requests.pop_front()
+        else {
+            return Next::End;
+        };
+        let mut body = Vec::new();
+        match serve(client, &bytes, &mut body) {
+            Some(status) => {
+                self.0.borrow_mut().answers.push_back((client, number, status, body));
+                Next::Answered
+            }
+            None => Next::Deferred(Token { client, number }),
+        }
+    }
+
+    fn reply(&mut self, token: Token, status: Status, body: &[u8]) {
+        let answer = (token.client, token.number, status, body.to_vec());
+        self.0.borrow_mut().answers.push_back(answer);
+    }
+
+    fn is_there(&self, client: u32) -> bool {
+        !self.0.borrow().gone.contains(&client)
+    }
+
+    fn departures(&self) -> u64 {
+        self.0.borrow().departures
+    }
+
+    fn census(&self) -> (u64, u64, u64) {
+        (0, 0, 0)
+    }
+}
+
+/// Datagrams in flight, and ways that are cut.
+#[derive(Default)]
+pub(crate) struct Air {
+    /// By rank and thread.
+    pub(crate) inboxes: BTreeMap<(u32, u32), VecDeque<Vec<u8>>>,
+    pub(crate) cut: Vec<(u32, u32)>,
+    /// By rank.
+    threads: BTreeMap<u32, u32>,
+}
+
+struct TestControl {
+    rank: u32,
+    thread: u32,
+    air: Rc<RefCell<Air>>,
+}
+
+impl Control for TestControl {
+    type From = ();
+
+    fn send(&mut self, to: u32, datagram: &[u8]) {
+        let mut air = self.air.borrow_mut();
+        if !air.cut.contains(&(self.rank, to)) {
+            let owner = self.rank % air.threads.get(&to).copied().unwrap_or(1);
+            air.inboxes.entry((to, owner)).or_default().push_back(datagram.to_vec());
+        }
+    }
+
+    fn recv(&mut self, into: &mut [u8]) -> Option<(usize, ())> {
+        let mut air = self.air.borrow_mut();
+        let datagram = air.inboxes.get_mut(&(self.rank, self.thread))?.pop_front()?;
+        // As the kernel does: what does not fit is cut off.
+        let len = datagram.len().min(into.len());
+        into[..len].copy_from_slice(&datagram[..len]);
+        Some((len, ()))
+    }
+
+    fn learn(&mut self, _: u32, (): ()) {}
+}
+
+struct Loop {
+    daemon: Daemon<softnic::Nic, TestFront, TestControl>,
+    front: TestFront,
+}
+
+/// A daemon.
+pub(crate) struct Node {
+    /// By thread; clients belong to them in turn.
+    loops: Vec<Loop>,
+    _metrics: MetricsFile,
+    path: PathBuf,
+}
+
+impl Node {
+    pub(crate) fn peers_up(&self) -> usize {
+        self.loops.iter().map(|one| one.daemon.peers_up()).sum()
+    }
+
+    pub(crate) fn outstanding(&self) -> usize {
+        self.loops.iter().map(|one| one.daemon.outstanding()).sum()
+    }
+
+    pub(crate) fn drain(&mut self) {
+        self.loops.iter_mut().for_each(|one| one.daemon.drain());
+    }
+
+    pub(crate) fn leave(&mut self, now_ns: u64) {
+        self.loops.iter_mut().for_each(|one| one.daemon.leave(now_ns));
+    }
+
+    fn clients(&self, client: u32) -> &RefCell<Clients> {
+        &self.loops[client as usize % self.loops.len()].front.0
+    }
+
+    pub(crate) fn request(&self, client: u32, number: u64, bytes: Vec<u8>) {
+        self.clients(client).borrow_mut().requests.push_back((client, Call { number, bytes }));
+    }
+
+    /// A client dies.
+    pub(crate) fn depart(&self, client: u32) {
+        let mut clients = self.clients(client).borrow_mut();
+        clients.gone.push(client);
+        clients.departures += 1;
+    }
+
+    /// A thread is gone, as if it had panicked.
+    pub(crate) fn lose_thread(&mut self, thread: usize) {
+        self.loops.remove(thread);
+    }
+}
+
+pub(crate) struct Cluster {
+    nodes: Vec<Option<Node>>,
+    pub(crate) air: Rc<RefCell<Air>>,
+    fabric: String,
+    folder: TempFolder,
+    threads: u8,
+    lane_calls: u32,
+    pub(crate) now_ns: u64,
+    pub(crate) next: u64,
+    /// Answers by the number of their call.
+    pub(crate) ended: BTreeMap<u64, (Status, Vec<u8>)>,
+    pub(crate) trace: String,
+}
+
+impl Cluster {
+    /// One cluster after the other: of daemons with one thread and with two.
+    pub(crate) fn each(name: &str, size: u32) -> impl Iterator<Item = Self> {
+        [1, 2].into_iter().map(move |threads| Self::new(name, size, threads, 64))
+    }
+
+    pub(crate) fn new(name: &str, size: u32, threads: u8, lane_calls: u32) -> Self {
+        let mut cluster = Self {
+            nodes: (0..size).map(|_| None).collect(),
+            air: Rc::default(),
+            fabric: format!("node-{name}-{threads}-{}", std::process::id()),
+            folder: TempFolder::new(&format!("{name}-{threads}")),
+            threads,
+            lane_calls,
+            now_ns: MS,
+            next: 1,
+            ended: BTreeMap::new(),
+            trace: String::new(),
+        };
+        for rank in 0..size {
+            cluster.start(rank, 100);
+        }
+        cluster
+    }
+
+    /// Starts a daemon with another number of threads from now on.
+    pub(crate) fn restart_with(&mut self, rank: u32, epoch: u64, threads: u8) {
+        self.threads = threads;
+        self.start(rank, epoch);
+    }
+
+    pub(crate) fn start(&mut self, rank: u32, epoch: u64) {
+        self.air.borrow_mut().threads.insert(rank, self.threads.into());
+        let place = Place::new(rank, u32::try_from(self.nodes.len()).unwrap()).unwrap();
+        let path = self.folder.path().join(format!("{rank}.metrics"));
+        let threads = usize::from(self.threads);
+        let (metrics, recorders) = MetricsFile::create(&path, "test", place, threads, 0).unwrap();
+        let seats = Seat::crew(self.threads, self.lane_calls).unwrap();
+        let open = |(thread, (seat, recorder))| {
+            let front = TestFront::default();
+            let parts = Parts {
+                place,
+                detector: DetectorConfig {
+                    interval_ns: 10 * MS,
+                    suspect_after_ns: 50 * MS,
+                    dead_after_ns: 150 * MS,
+                },
+                epoch,
+                codec: Codec::new(JobId::new("test").unwrap(), Secret::from_bytes(b"secret"), rank),
+                services: services(thread),
+                seat,
+                recorder,
+                call_timeout: Duration::from_millis(500),
+                body_bytes_max: 4096,
+                sample_every: 0,
+                clock: || 0,
+            };
+            let nic = softnic::Config { fabric: self.fabric.clone(), ..softnic::Config::default() };
+            let nic = softnic::open(&nic).unwrap();
+            let config = rpc::Config { peers_max: 8, ..rpc::Config::default() };
+            let worker = rpc::Worker::open(nic, config, self.now_ns).unwrap();
+            let control = TestControl { rank, thread, air: Rc::clone(&self.air) };
+            let daemon = Daemon::new(worker, front.clone(), control, parts, self.now_ns);
+            Loop { daemon, front }
+        };
+        let loops = (0..).zip(seats.into_iter().zip(recorders)).map(open).collect();
+        self.nodes[rank as usize] = Some(Node { loops, _metrics: metrics, path });
+    }
+
+    pub(crate) fn kill(&mut self, rank: u32) {
+        self.nodes[rank as usize] = None;
+        self.air.borrow_mut().inboxes.retain(|(owner, _), _| *owner != rank);
+    }
+
+    pub(crate) fn node(&mut self, rank: u32) -> &mut Node {
+        self.nodes[rank as usize].as_mut().unwrap()
+    }
+
+    pub(crate) fn turn(&mut self) {
+        self.now_ns += TURN_NS;
+        for (rank, node) in self.nodes.iter_mut().enumerate() {
+            for one in node.iter_mut().flat_map(|node| &mut node.loops) {
+                one.daemon.step(self.now_ns);
+                while let Some(answer) = { one.front.0.borrow_mut().answers.pop_front() } {
+                    let (client, number, status, body) = answer;
+                    let _ = writeln!(
+                        self.trace,
+                        "{} {rank}/{client} {number} {status:?} {body:02x?}",
+                        self.now_ns
+                    );
+                    let before = self.ended.insert(number, (status, body));
+                    assert!(before.is_none(), "call {number} ended twice");
+                }
+            }
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn until(&mut self, mut is_done: impl FnMut(&mut Self) -> bool) {
+        for _ in 0..200_000 {
+            if is_done(self) {
+                return;
+            }
+            self.turn();
+        }
+        panic!("two seconds of virtual time were not enough");
+    }
+
+    pub(crate) fn run_for(&mut self, ns: u64) {
+        let end_ns = self.now_ns + ns;
+        while self.now_ns < end_ns {
+            self.turn();
+        }
+    }
+
+    pub(crate) fn wait_all_up(&mut self) {
+        self.until(|cluster| {
+            let peers = cluster.nodes.iter().flatten().count() - 1;
+            cluster.nodes.iter().flatten().all(|node| node.peers_up() == peers)
+        });
+    }
+
+    pub(crate) fn call(
+        &mut self,
+        from: u32,
+        client: u32,
+        to: u32,
+        service: u16,
+        body: &[u8],
+    ) -> u64 {
+        self.call_method(from, client, (to, service, 3), body)
+    }
+
+    pub(crate) fn call_method(
+        &mut self,
+        from: u32,
+        client: u32,
+        (to, service, method): (u32, u16, u16),
+        body: &[u8],
+    ) -> u64 {
+        let head = wire::CallHead {
+            rank: to.into(),
+            service: service.into(),
+            method: method.into(),
+            timeout_us: 0.into(),
+            response_bytes: 64.into(),
+        };
+        let number = self.next;
+        self.next += 1;
+        let bytes = [head.as_bytes(), body].concat();
+        self.node(from).request(client, number, bytes);
+        number
+    }
+
+    #[track_caller]
+    pub(crate) fn outcome(&mut self, number: u64) -> (Status, Vec<u8>) {
+        self.until(|cluster| cluster.ended.contains_key(&number));
+        self.ended[&number].clone()
+    }
+
+    pub(crate) fn total(&mut self, rank: u32, counter: Counter) -> u64 {
+        Snapshot::read(&self.node(rank).path).unwrap().total().counter(counter)
+    }
+}
+
+/// What each thread offers; the last service, only the last of three.
+fn services(thread: u32) -> Services<TestFront> {
+    let mut services = Services::default();
+    services
+        .offer(
+            ECHO,
+            Box::new(|inbound, body| {
+                body.extend_from_slice(inbound.body);
+                body.extend_from_slice(&inbound.rank.to_le_bytes());
+                Status::Ok
+            }),
+        )
+        .unwrap();
+    services.offer(PANIC, Box::new(|_, _| panic!("a handler that panics"))).unwrap();
+    if thread == 2 {
+        let answer = move |_: &Inbound<'_>, body: &mut Vec<u8>| {
+            body.extend_from_slice(&thread.to_le_bytes());
+            Status::Ok
+        };
+        services.offer(OF_THREAD_2, Box::new(answer)).unwrap();
+    }
+    services
+}

@@ -1,0 +1,115 @@
+//! A program that embeds a daemon of several threads.
+
+use std::{
+    cell::Cell,
+    collections::BTreeSet,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::Path,
+    rc::Rc,
+    thread,
+};
+
+use copyrpc_node::{
+    bootstrap::{JobId, Place, Secret},
+    client::{Client, ClientConfig},
+    config::{DaemonConfig, KNOBS, Layers},
+    daemon::{Inbound, ServeError, Services, Serving, Status, serve, serve_threads, wire::HERE},
+    runtime::Runtime,
+};
+use memory::sync::{AtomicBool, Ordering};
+
+mod common;
+use common::{TempFolder, eventually};
+
+const COUNT: u16 = 7;
+const OF_THREAD_1: u16 = 8;
+
+fn serving(folder: &Path, threads: &str) -> Serving {
+    let settings = Layers::new(KNOBS.to_vec()).flag("threads", threads).unwrap().finish();
+    Serving {
+        config: DaemonConfig::from_settings(&settings).unwrap(),
+        runtime: Runtime::new(folder.to_owned(), JobId::new("embedded").unwrap(), "").unwrap(),
+        place: Place::ALONE,
+        secret: Secret::from_bytes(b"sixteen bytes or more"),
+    }
+}
+
+fn nic(folder: &Path) -> softnic::Nic {
+    let fabric = folder.file_name().unwrap().to_str().unwrap().to_owned();
+    softnic::open(&softnic::Config { fabric, ..softnic::Config::default() }).unwrap()
+}
+
+fn private(name: &str) -> TempFolder {
+    use std::os::unix::fs::PermissionsExt as _;
+    let temp = TempFolder::new(name);
+    std::fs::set_permissions(temp.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
+    temp
+}
+
+/// Each thread has its own state, which need not be `Send`.
+#[test]
+fn functions_run_on_the_thread_of_their_client_or_on_the_one_that_offers_them() {
+    let temp = private("serve-threads");
+    let serving = serving(temp.path(), "2");
+    let nics = vec![nic(temp.path()), nic(temp.path())];
+    let services = |number: usize| {
+        let mut services = Services::default();
+        let calls = Rc::new(Cell::new(0_u64));
+        let count = move |_: &Inbound<'_>, answer: &mut Vec<u8>| {
+            calls.set(calls.get() + 1);
+            answer.extend_from_slice(&calls.get().to_le_bytes());
+            Status::Ok
+        };
+        services.offer(COUNT, Box::new(count)).unwrap();
+        if number == 1 {
+            let name = |_: &Inbound<'_>, answer: &mut Vec<u8>| {
+                answer.extend_from_slice(format!("{:?}", thread::current().id()).as_bytes());
+                Status::Ok
+            };
+            services.offer(OF_THREAD_1, Box::new(name)).unwrap();
+        }
+        services
+    };
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let daemon = scope.spawn(|| serve_threads(&serving, nics, services, &stop));
+        let socket = serving.runtime.socket();
+        let connect = || Client::connect(&socket, ClientConfig::default());
+        eventually(|| connect().is_ok());
+        let mut clients = [connect().unwrap(), connect().unwrap()];
+        let mut threads = BTreeSet::new();
+        for number in 1..=10_u64 {
+            for client in &mut clients {
+                assert_eq!(client.call(HERE, COUNT, 0, b""), Ok(&number.to_le_bytes()[..]));
+                threads.insert(client.call(HERE, OF_THREAD_1, 0, b"").unwrap().to_vec());
+            }
+        }
+        assert_eq!(threads.len(), 1, "{threads:?}");
+        stop.store(true, Ordering::Relaxed);
+        daemon.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn each_thread_needs_a_nic() {
+    let temp = private("serve-nics");
+    let (serving, stop) = (serving(temp.path(), "2"), AtomicBool::new(false));
+    let refused = serve_threads(&serving, vec![nic(temp.path())], |_| Services::default(), &stop);
+    assert!(matches!(refused, Err(ServeError::Nics { threads: 2, nics: 1 })));
+    let refused = serve(&serving, nic(temp.path()), Services::default(), &stop);
+    assert!(matches!(refused, Err(ServeError::Nics { threads: 2, nics: 1 })));
+}
+
+#[test]
+fn a_thread_that_panics_before_it_serves_ends_all() {
+    let temp = private("serve-panics");
+    let (serving, stop) = (serving(temp.path(), "3"), AtomicBool::new(false));
+    let nics = (0..3).map(|_| nic(temp.path())).collect();
+    let services = |number: usize| {
+        assert_ne!(number, 2, "a factory that panics");
+        Services::default()
+    };
+    let ended = catch_unwind(AssertUnwindSafe(|| serve_threads(&serving, nics, services, &stop)));
+    assert!(ended.is_err());
+    serving.runtime.claim().unwrap();
+}
