@@ -1,192 +1,37 @@
 //! Real daemons, real clients, and what happens to them: killed, stopped, continued, asked to end.
 //! Every answer is checked. No duration is asserted, but all that waits gives up in the end.
 
+mod cluster;
+mod limits;
+mod storm;
+
 use std::{
     env, fs,
     net::TcpListener,
-    path::{Path, PathBuf},
+    path::Path,
     process::{self, Child, Command, Stdio},
-    sync::Mutex,
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use memory::sync::{AtomicBool, Ordering};
 use node::{
-    client::{CallError, Client, ClientConfig, Pipeline, Provider, To, Wait},
+    client::{CallError, Client, ClientConfig, Pipeline, To, Wait},
     daemon::{
         Status,
         wire::{DAEMON, HERE, method},
     },
-    metrics::{Counter, Snapshot},
+    metrics::Counter,
 };
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Signal, kill_process};
 
-/// Longest that anything may take, however loaded the machine is.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-const ECHO: u16 = 9;
-
-/// Some daemons in a folder of their own, ended with the value.
-struct Cluster {
-    folder: PathBuf,
-    fabric: String,
-    /// A folder, or an address.
-    rendezvous: String,
-    daemons: Vec<Option<Child>>,
-}
-
-impl Cluster {
-    fn new(size: u32) -> Self {
-        Self::meeting_at(size, None)
-    }
-
-    fn meeting_at(size: u32, address: Option<String>) -> Self {
-        static COUNT: Mutex<u32> = Mutex::new(0);
-        let mut count = COUNT.lock().unwrap();
-        *count += 1;
-        let name = format!("copyrpc-daemons-{}-{count}", process::id());
-        let folder = env::temp_dir().join(&name);
-        fs::create_dir_all(folder.join("meet")).unwrap();
-        make_private(&folder);
-        fs::write(folder.join("secret"), "the secret of these daemons").unwrap();
-        make_private(&folder.join("secret"));
-        let meet = folder.join("meet").to_str().unwrap().to_owned();
-        let rendezvous = address.unwrap_or(meet);
-        let daemons = (0..size).map(|_| None).collect();
-        let mut cluster = Self { folder, fabric: name, rendezvous, daemons };
-        for rank in 0..size {
-            cluster.start(rank);
-        }
-        (0..size).for_each(|rank| cluster.wait_up(rank, u64::from(size) - 1));
-        cluster
-    }
-
-    fn command(&self, rank: u32) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_copyrpc"));
-        command
-            .env_clear()
-            .env("COPYRPC_RUNTIME_DIR", &self.folder)
-            .env("COPYRPC_SOFT_FABRIC", &self.fabric)
-            .env("COPYRPC_INSTANCE", rank.to_string())
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        command
-    }
-
-    fn start(&mut self, rank: u32) {
-        let mut command = self.command(rank);
-        command
-            .arg("daemon")
-            .env("COPYRPC_RANK", rank.to_string())
-            .env("COPYRPC_SIZE", self.daemons.len().to_string())
-            .env("COPYRPC_RENDEZVOUS", &self.rendezvous)
-            .env("COPYRPC_SECRET_FILE", self.folder.join("secret"))
-            .env("COPYRPC_HEARTBEAT_INTERVAL", "25ms")
-            .env("COPYRPC_SUSPECT_AFTER", "500ms")
-            .env("COPYRPC_DEAD_AFTER", "1s");
-        self.daemons[rank as usize] = Some(command.spawn().unwrap());
-    }
-
-    fn name(rank: u32, suffix: &str) -> String {
-        format!("default@{rank}.{suffix}")
-    }
-
-    fn socket(&self, rank: u32) -> PathBuf {
-        self.folder.join(Self::name(rank, "sock"))
-    }
-
-    fn counter(&self, rank: u32, counter: Counter) -> Option<u64> {
-        let snapshot = Snapshot::read(&self.folder.join(Self::name(rank, "metrics"))).ok()?;
-        // A life that was killed leaves its counters until the next has its own.
-        let daemon = self.daemons[rank as usize].as_ref()?;
-        (snapshot.process.pid == daemon.id()).then_some(())?;
-        Some(snapshot.total().counter(counter))
-    }
-
-    #[track_caller]
-    fn wait_up(&self, rank: u32, peers: u64) {
-        eventually(|| {
-            self.counter(rank, Counter::PeersUp) == Some(peers) && self.socket(rank).exists()
-        });
-    }
-
-    fn signal(&self, rank: u32, signal: Signal) {
-        let id = self.daemons[rank as usize].as_ref().unwrap().id();
-        kill_process(pid(id), signal).unwrap();
-    }
-
-    fn kill(&mut self, rank: u32) {
-        let mut daemon = self.daemons[rank as usize].take().unwrap();
-        daemon.kill().unwrap();
-        daemon.wait().unwrap();
-    }
-
-    fn client(&self, rank: u32) -> Client {
-        connect(&self.socket(rank))
-    }
-}
-
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        for daemon in self.daemons.iter_mut().flatten() {
-            let _ = daemon.kill();
-            let _ = daemon.wait();
-        }
-        let _ = fs::remove_dir_all(&self.folder);
-    }
-}
-
-fn make_private(path: &Path) {
-    use std::os::unix::fs::PermissionsExt as _;
-    let mode = if path.is_dir() { 0o700 } else { 0o600 };
-    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
-}
-
-fn pid(id: u32) -> Pid {
-    Pid::from_raw(i32::try_from(id).unwrap()).unwrap()
-}
-
-#[track_caller]
-fn eventually(mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !holds() {
-        assert!(Instant::now() < deadline, "it never came to hold");
-        thread::sleep(Duration::from_millis(1));
-    }
-}
-
-fn connect(socket: &Path) -> Client {
-    let config = ClientConfig { timeout: PATIENCE, ..ClientConfig::default() };
-    Client::connect(socket, config).unwrap()
-}
-
-/// Offers the service that answers with what it gets, reversed.
-fn provide(socket: &Path) -> Provider {
-    Provider::register(socket, ECHO, ClientConfig::default()).unwrap()
-}
-
-fn reverse(body: &[u8]) -> Vec<u8> {
-    body.iter().rev().copied().collect()
-}
-
-fn serve_reversed(provider: Provider) {
-    // It ends with its daemon.
-    let _ = provider.serve(|inbound, answer| {
-        answer.extend(inbound.body.iter().rev());
-        Some(Status::Ok)
-    });
-}
-
-fn body(number: u64) -> Vec<u8> {
-    let len = usize::try_from(number * 37 % 1500).unwrap();
-    (0..len).map(|index| (number.wrapping_mul(31) + index as u64).to_le_bytes()[0]).collect()
-}
+use cluster::{
+    Cluster, ECHO, PATIENCE, body, connect, eventually, pid, provide, reverse, serve_reversed,
+};
 
 #[test]
 fn two_daemons_serve_their_clients_and_leave_nothing_but_locks() {
-    let mut cluster = Cluster::new(2);
+    let cluster = Cluster::new(2);
     let providers: Vec<_> = (0..2).map(|rank| provide(&cluster.socket(rank))).collect();
     thread::scope(|scope| {
         for provider in providers {
@@ -209,20 +54,9 @@ fn two_daemons_serve_their_clients_and_leave_nothing_but_locks() {
         // The providers' wishes are all that is open.
         for rank in 0..2 {
             eventually(|| cluster.counter(rank, Counter::Outstanding) == Some(0));
-            cluster.signal(rank, Signal::TERM);
         }
-        for daemon in &mut cluster.daemons {
-            assert!(daemon.as_mut().unwrap().wait().unwrap().success());
-        }
+        cluster.end();
     });
-    let mut left: Vec<_> = fs::read_dir(&cluster.folder)
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .filter(|name| !name.ends_with(".lock"))
-        .collect();
-    left.sort();
-    assert_eq!(left, ["meet", "secret"]);
-    assert_eq!(fs::read_dir(cluster.folder.join("meet")).unwrap().count(), 0);
 }
 
 #[test]
@@ -255,7 +89,7 @@ fn fault_a5_clients_of_a_stopped_daemon_meet_their_deadlines_and_go_on_after_it_
 #[test]
 fn fault_a7_a_second_daemon_is_refused_with_the_pid_of_the_first() {
     let cluster = Cluster::new(1);
-    let first = cluster.daemons[0].as_ref().unwrap().id();
+    let first = cluster.id(0);
     let mut second = cluster.command(0);
     let second = second.arg("daemon").stderr(Stdio::piped()).output().unwrap();
     let text = String::from_utf8_lossy(&second.stderr).into_owned();
@@ -282,7 +116,7 @@ fn fault_a8_calls_to_a_killed_peer_end_and_its_next_life_is_found() {
 fn fault_a6_the_rank_that_all_meet_at_can_be_restarted_too() {
     // A port that was free just now.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let mut cluster = Cluster::meeting_at(3, Some(format!("127.0.0.1:{port}")));
+    let mut cluster = Cluster::meeting_at(3, format!("127.0.0.1:{port}"));
     for rank in [0, 2, 0] {
         cluster.kill(rank);
         cluster.start(rank);
@@ -429,82 +263,6 @@ fn fault_a1_killed_clients_leave_nothing_and_others_do_not_notice() {
     eventually(|| cluster.counter(0, Counter::Outstanding) == Some(0));
     eventually(|| cluster.counter(0, Counter::Clients) == Some(0));
     assert_eq!(cluster.counter(0, Counter::Welcomed), Some(17));
-}
-
-/// Seconds of the storm: more of them by `COPYRPC_TEST_STORM_S`.
-fn storm() -> Duration {
-    let seconds = env::var("COPYRPC_TEST_STORM_S").ok().and_then(|text| text.parse().ok());
-    Duration::from_secs(seconds.unwrap_or(4))
-}
-
-/// Calls at random until `stop`, and returns how many were answered. Whatever happens, each call ends
-/// with a right answer or a status that says what happened.
-fn storm_client(socket: &Path, size: u32, seed: u64, stop: &AtomicBool) -> u64 {
-    let config = ClientConfig { timeout: Duration::from_secs(2), ..ClientConfig::default() };
-    let (mut client, mut answered, mut number) = (None, 0, seed);
-    while !stop.load(Ordering::Relaxed) {
-        let Some(connected) = &mut client else {
-            client = Client::connect(socket, config).ok();
-            continue;
-        };
-        number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        let body = body(number >> 40);
-        let to = u32::try_from((number >> 33) % u64::from(size)).unwrap();
-        match connected.ping(to, &body) {
-            Ok(answer) => {
-                assert_eq!(answer, body, "a wrong answer");
-                answered += 1;
-            }
-            Err(CallError::Status(status)) => assert!(
-                matches!(status, Status::Unavailable | Status::DeadlineExceeded),
-                "{status}"
-            ),
-            // Its daemon is gone, or stopped for too long.
-            Err(CallError::Daemon(_)) => client = None,
-        }
-    }
-    answered
-}
-
-#[test]
-fn fault_a_storm_of_kills_and_stops_ends_every_call_and_all_recovers() {
-    let mut cluster = Cluster::new(3);
-    let stop = AtomicBool::new(false);
-    let sockets: Vec<_> = (0..3).map(|rank| cluster.socket(rank)).collect();
-    thread::scope(|scope| {
-        let clients: Vec<_> = (0..6)
-            .map(|index| {
-                let (socket, stop) = (&sockets[index % 3], &stop);
-                scope.spawn(move || storm_client(socket, 3, index as u64 + 1, stop))
-            })
-            .collect();
-        let (mut seed, end) = (u64::from(process::id()), Instant::now() + storm());
-        while Instant::now() < end {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            let rank = u32::try_from((seed >> 33) % 3).unwrap();
-            thread::sleep(Duration::from_millis(seed >> 56));
-            if (seed >> 50).is_multiple_of(3) {
-                cluster.kill(rank);
-                cluster.start(rank);
-            } else {
-                cluster.signal(rank, Signal::STOP);
-                thread::sleep(Duration::from_millis((seed >> 53) % 700));
-                cluster.signal(rank, Signal::CONT);
-            }
-        }
-        (0..3).for_each(|rank| cluster.wait_up(rank, 2));
-        stop.store(true, Ordering::Relaxed);
-        let answered: Vec<_> = clients.into_iter().map(|client| client.join().unwrap()).collect();
-        assert!(answered.iter().all(|answered| *answered > 0), "{answered:?}");
-    });
-    for (from, to) in [(0, 1), (1, 2), (2, 0)] {
-        let mut client = cluster.client(from);
-        eventually(|| client.ping(to, b"calm").is_ok());
-    }
-    for rank in 0..3 {
-        eventually(|| cluster.counter(rank, Counter::Clients) == Some(0));
-        eventually(|| cluster.counter(rank, Counter::Outstanding) == Some(0));
-    }
 }
 
 #[test]
