@@ -21,6 +21,7 @@
 //! request that may have been executed is never sent again.
 
 mod control;
+mod copy;
 mod front;
 mod links;
 mod office;

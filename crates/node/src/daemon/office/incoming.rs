@@ -7,6 +7,7 @@ use zerocopy::FromBytes as _;
 
 use crate::{
     daemon::{
+        copy::copied,
         front::Front,
         office::{Caller, Claim, Office, Work},
         services::{Inbound, Job, Served},
@@ -170,7 +171,11 @@ impl<F: Front> Office<F> {
             Caller::Client(Some(token)) => {
                 self.recorder.add(Counter::Replies, 1);
                 self.recorder.record(Timing::Call, took_ns);
-                self.answers.push((token, status, body.to_vec()));
+                self.answers.push(match copied(body) {
+                    Some(body) => (token, status, body),
+                    // It was executed, so it is not for want of room that it was not.
+                    None => (token, Status::Unavailable, Vec::new()),
+                });
             }
             Caller::Client(None) => {}
             Caller::Peer(token) => {
@@ -196,10 +201,14 @@ impl<F: Front> Office<F> {
         if inbound.body.len() > self.body_bytes_max {
             return Err((Status::OutOfRange, caller));
         }
+        let &Inbound { rank, method, body } = inbound;
+        let Some(body) = copied(body) else {
+            self.recorder.add(Counter::Exhausted, 1);
+            return Err((Status::ResourceExhausted, caller));
+        };
         let deadline_ns = self.now_ns.saturating_add(timeout_ns);
         let name = self.work.insert(Work { caller, provider, deadline_ns, came_ns: self.now_ns });
-        let &Inbound { rank, method, body } = inbound;
-        if self.services.enqueue(service, Job { work: name, rank, method, body: body.to_vec() }) {
+        if self.services.enqueue(service, Job { work: name, rank, method, body }) {
             self.ready.push(service);
             return Ok(name);
         }

@@ -8,6 +8,7 @@ use zerocopy::IntoBytes as _;
 
 use crate::{
     daemon::{
+        copy::copied,
         front::Front,
         office::{Claim, Office, Outgoing, Pending, Visit, WAITING_BYTES_MAX, Waiting},
         wire::{CallHead, PEER_HEAD_BYTES, PeerHead},
@@ -44,20 +45,22 @@ impl<F: Front> Office<F> {
             Status::ResourceExhausted
         };
         let bytes = &mut self.waiting_bytes[rank as usize];
-        if refused != Status::ResourceExhausted || *bytes + payload.len() > WAITING_BYTES_MAX {
+        let may_wait =
+            refused == Status::ResourceExhausted && *bytes + payload.len() <= WAITING_BYTES_MAX;
+        let Some(body) = may_wait.then(|| copied(payload)).flatten() else {
             let counter = match refused {
                 Status::Unavailable => Counter::PeerGone,
                 _ => Counter::Exhausted,
             };
             self.recorder.add(counter, 1);
             return Some(refused);
-        }
+        };
         *bytes += payload.len();
         if self.waiting[rank as usize].is_empty() {
             self.blocked.push(rank);
         }
         let deadline_ns = self.now_ns.saturating_add(call.timeout_ns);
-        let waiting = Waiting { token: None, call, body: payload.to_vec(), deadline_ns };
+        let waiting = Waiting { token: None, call, body, deadline_ns };
         self.waiting[rank as usize].push_back(waiting);
         self.claim = Some(Claim::Waiting(rank));
         None
