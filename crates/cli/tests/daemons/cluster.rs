@@ -72,15 +72,21 @@ impl Cluster {
 
     pub(super) fn command(&self, rank: u32) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_copyrpc"));
+        self.settle(rank, &mut command);
+        command
+    }
+
+    /// Lets a command see this cluster, as a process of the node of `rank`, and little else.
+    pub(super) fn settle<'a>(&self, rank: u32, command: &'a mut Command) -> &'a mut Command {
         command
             .env_clear()
+            .env("PATH", env::var_os("PATH").unwrap_or_default())
             .env("COPYRPC_RUNTIME_DIR", &self.folder)
             .env("COPYRPC_SOFT_FABRIC", &self.fabric)
             .env("COPYRPC_INSTANCE", rank.to_string())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        command
+            .stderr(Stdio::null())
     }
 
     pub(super) fn start(&mut self, rank: u32) {

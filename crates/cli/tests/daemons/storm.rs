@@ -307,7 +307,7 @@ impl Storm {
     fn rage(&mut self, length: Duration) {
         let end = Instant::now() + length;
         while Instant::now() < end {
-            thread::sleep(self.random.millis(60));
+            thread::sleep(self.random.millis(100));
             self.repair(Instant::now());
             self.strike();
         }
@@ -460,6 +460,12 @@ fn weather(size: u32) {
     storm.rage(length());
     let peers = u64::from(size) - 1;
     ranks.clone().for_each(|rank| storm.cluster.wait_up(rank, peers));
+    // All is as it should be only if it works again, under load.
+    for rank in ranks.clone() {
+        let replies = || storm.cluster.counter(rank, Counter::Replies).unwrap_or(0);
+        let before = replies();
+        eventually(|| replies() > before + 500);
+    }
     let cluster = storm.calm();
     for rank in ranks {
         eventually(|| is_idle(&cluster, rank));
