@@ -17,7 +17,7 @@ pub(super) struct Bar {
 
 impl Bar {
     pub(super) fn new(configs: &[Config], runs: u32) -> Self {
-        let template = "{bar:24} {pos}/{len} {elapsed} {msg}";
+        let template = "{bar:24} {pos}/{len} {elapsed}, {eta} left: {msg}";
         let style = ProgressStyle::with_template(template);
         let bar = ProgressBar::new(configs.len() as u64 * u64::from(runs))
             .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));

@@ -2,6 +2,7 @@
 
 use std::{
     cell::Cell,
+    collections::BTreeMap,
     error::Error,
     net::{Ipv4Addr, SocketAddr},
     path::PathBuf,
@@ -13,7 +14,7 @@ use node::{
     bootstrap::{JobId, Place, Secret},
     config::DaemonConfig,
     daemon::{Codec, Daemon, Inbound, IpcFront, Opening, Services, Status, UdpControl},
-    metrics::{Counter, MetricsFile, Timing},
+    metrics::{Counter, Kind, MetricsFile, Section, Timing},
 };
 use os::clock;
 use softnic::Nic;
@@ -185,17 +186,25 @@ impl Server for DelegationServer {
 
     /// Those of the daemon.
     fn counters(&self) -> Counters {
-        let mut counters = Counters::default();
-        let State::Running { metrics, .. } = &self.state else { return counters };
-        let total = metrics.snapshot().total();
-        for counter in Counter::ALL {
-            counters.named.insert(format!("daemon {}", counter.name()), total.counter(*counter));
-        }
-        let sizes = total.histogram(Timing::BatchMessages);
-        counters.batch_sizes = sizes
-            .filled()
-            .map(|(size, count)| (u32::try_from(size).unwrap_or(u32::MAX), count))
-            .collect();
-        counters
+        let State::Running { metrics, .. } = &self.state else { return Counters::default() };
+        counters_of(&metrics.snapshot().total())
     }
+}
+
+fn counters_of(section: &Section) -> Counters {
+    let mut counters = Counters::default();
+    for counter in Counter::ALL.iter().filter(|counter| counter.kind() == Kind::Total) {
+        let name = format!("daemon {}", counter.name());
+        counters.named.insert(name, section.counter(*counter));
+    }
+    for timing in Timing::ALL {
+        let values = section.histogram(*timing).filled().collect::<BTreeMap<_, _>>();
+        counters.distributions.insert(timing.name().to_owned(), values);
+    }
+    let sizes = section.histogram(Timing::BatchMessages).filled();
+    let sizes = sizes.map(|(size, count)| (u32::try_from(size).unwrap_or(u32::MAX), count));
+    counters.batch_sizes = sizes.collect();
+    let samples = section.samples().iter();
+    counters.samples = samples.map(|sample| (sample.time_ns, sample.outstanding)).collect();
+    counters
 }
