@@ -68,6 +68,22 @@ impl Counters {
         self
     }
 
+    /// Median and 99th percentile of a distribution, if it has values.
+    #[must_use]
+    pub fn quantiles(&self, name: &str) -> Option<(u64, u64)> {
+        let values = self.distributions.get(name)?;
+        let total = values.values().sum::<u64>();
+        let at = |percent: u64| {
+            let mut below = 0;
+            let reaches = |&(_, count): &(&u64, &u64)| {
+                below += count;
+                below * 100 >= total * percent
+            };
+            values.iter().find(reaches).map(|(value, _)| *value)
+        };
+        Some((at(50)?, at(99)?))
+    }
+
     /// Messages per batch, on average.
     #[must_use]
     pub fn mean_batch(&self) -> Option<f64> {
@@ -107,9 +123,10 @@ mod tests {
         late.batch(4);
         late.named.insert("writes".into(), 2);
         late.distributions.insert("rtt_ns".into(), [(5, 1), (7, 2)].into());
-        let between = late.since(&early);
+        let between = late.clone().since(&early);
         assert_eq!(between.batch_sizes, [(4, 1)].into());
         assert_eq!(between.named, [("reads".into(), 0), ("writes".into(), 2)].into());
         assert_eq!(between.distributions["rtt_ns"], [(7, 2)].into());
+        assert_eq!((late.quantiles("rtt_ns"), late.quantiles("none")), (Some((7, 7)), None));
     }
 }

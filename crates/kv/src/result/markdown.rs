@@ -41,9 +41,12 @@ pub fn write_markdown(results: &Results, to: &mut impl Write) -> io::Result<()> 
         let cells = cells.iter().filter(|cell| cell.regime == regime).collect::<Vec<_>>();
         let Some(first) = cells.first() else { continue };
         writeln!(to, "\n## Cores {}", regime_name(first))?;
-        let (plain, varied): (Vec<_>, Vec<_>) =
+        let (plain, varied): (Vec<&Cell>, Vec<&Cell>) =
             cells.iter().partition(|cell| system_parts(&cell.config).is_empty());
-        if !plain.is_empty() {
+        // One backend alone is the first row of what follows.
+        let first = plain.first().map(|cell| cell.config.backend);
+        let has_rivals = plain.iter().any(|cell| Some(cell.config.backend) != first);
+        if varied.is_empty() || has_rivals {
             write_backends(&plain, to)?;
         }
         if !varied.is_empty() {
