@@ -43,7 +43,7 @@ const NAP: Duration = Duration::from_millis(5);
 /// Seconds of a storm: more of them by `COPYRPC_TEST_STORM_S`.
 fn length() -> Duration {
     let seconds = env::var("COPYRPC_TEST_STORM_S").ok().and_then(|text| text.parse().ok());
-    Duration::from_secs(seconds.unwrap_or(3))
+    Duration::from_secs(seconds.unwrap_or(2))
 }
 
 /// Knuth's MMIX generator; its upper bits are good enough for mischief.
