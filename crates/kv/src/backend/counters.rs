@@ -68,6 +68,12 @@ impl Counters {
         self
     }
 
+    /// Sum of the counters that have these names.
+    #[must_use]
+    pub fn total(&self, names: &[&str]) -> u64 {
+        names.iter().filter_map(|&name| self.named.get(name)).sum()
+    }
+
     /// Median and 99th percentile of a distribution, if it has values.
     #[must_use]
     pub fn quantiles(&self, name: &str) -> Option<(u64, u64)> {
@@ -125,6 +131,7 @@ mod tests {
         late.distributions.insert("rtt_ns".into(), [(5, 1), (7, 2)].into());
         let between = late.clone().since(&early);
         assert_eq!(between.batch_sizes, [(4, 1)].into());
+        assert_eq!(late.total(&["reads", "writes", "none"]), 5);
         assert_eq!(between.named, [("reads".into(), 0), ("writes".into(), 2)].into());
         assert_eq!(between.distributions["rtt_ns"], [(7, 2)].into());
         assert_eq!((late.quantiles("rtt_ns"), late.quantiles("none")), (Some((7, 7)), None));

@@ -115,6 +115,13 @@ pub(super) fn phases(cells: &[Cell], labels: &[String]) -> Option<String> {
     if pictures.is_empty() { None } else { section("Phase times", hint, &body) }
 }
 
+/// Means of daemons: sums of these counters over sums of those.
+const RATIOS: [(&str, &[&str], &[&str]); 2] = [
+    ("loops per request", &["daemon loops"], &["daemon requests_ipc", "daemon incoming"]),
+    // Each request to another node, and each answer to one.
+    ("messages per flush", &["daemon requests_remote", "daemon incoming"], &["daemon flushes"]),
+];
+
 /// Every distribution that some daemon has, as a table.
 pub(super) fn distributions(cells: &[Cell], labels: &[String]) -> Option<String> {
     let names = cells.iter().flat_map(|cell| cell.counters.distributions.keys());
@@ -126,6 +133,9 @@ pub(super) fn distributions(cells: &[Cell], labels: &[String]) -> Option<String>
     for name in &names {
         let _ =
             write!(html, "<th>{}</th>", escape(&name.trim_end_matches("_ns").replace('_', " ")));
+    }
+    for (name, ..) in RATIOS {
+        let _ = write!(html, "<th>{name}</th>");
     }
     html.push_str("</tr>\n");
     let has = |cell: &&Cell| !cell.counters.distributions.is_empty();
@@ -139,6 +149,11 @@ pub(super) fn distributions(cells: &[Cell], labels: &[String]) -> Option<String>
                 format!("{} / {}", show(p50), show(p99))
             });
             let _ = write!(html, "<td>{field}</td>");
+        }
+        for (_, over, under) in RATIOS {
+            let [over, under] = [over, under].map(|names| cell.counters.total(names));
+            let ratio = if under > 0 { short(as_f64(over) / as_f64(under)) } else { String::new() };
+            let _ = write!(html, "<td>{ratio}</td>");
         }
         html.push_str("</tr>\n");
     }

@@ -135,10 +135,12 @@ mod tests {
         results.runs[0].measured.rank_counters.phases_ns.insert("serve".into(), 10);
         let counters = &mut results.runs[0].measured.rank_counters;
         counters.distributions.insert("rtt_ns".into(), [(1000, 99), (9000, 1)].into());
+        counters.named.extend([("daemon loops".into(), 10), ("daemon incoming".into(), 4)]);
         results.runs[0].measured.rank_outstanding = vec![3; 10];
         results.runs[4].measured.rank_outstanding = vec![3; 10];
         let page = render(&results);
-        for expected in ["Batch sizes", "Phase times", "between daemons", "<td>1 µs / 1 µs</td>"]
+        for expected in
+            ["Batch sizes", "Phase times", "between daemons", "<td>1 µs / 1 µs</td><td>2.5</td>"]
         {
             assert!(page.contains(expected), "{expected:?}");
         }
