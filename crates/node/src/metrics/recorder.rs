@@ -67,7 +67,8 @@ pub struct MetricsFile {
 
 impl MetricsFile {
     /// Makes the file of daemon `name`, with a [`Recorder`] for each of its `threads`. It replaces
-    /// that of a dead daemon whole, so that readers see the one or the other.
+    /// that of a dead daemon whole, so that readers see the one or the other. Nobody else may be
+    /// making it: a daemon has claimed its place before.
     ///
     /// # Errors
     ///
@@ -84,12 +85,12 @@ impl MetricsFile {
         sample_every: u32,
     ) -> Result<(Self, Vec<Recorder>), MetricsError> {
         assert!((1..=SECTIONS_MAX).contains(&threads), "{threads} threads");
-        let temporary = path.with_extension(format!("{}.tmp", std::process::id()));
+        // One name: what a life that was killed left is in the way of the next, and goes with it.
+        let temporary = path.with_extension("metrics-tmp");
         let fail = |operation, path: &Path| {
             let path = path.to_owned();
             move |source| MetricsError::File { operation, path, source }
         };
-        // One that a dead namesake of this process left.
         let _ = fs::remove_file(&temporary);
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true).mode(0o600);
