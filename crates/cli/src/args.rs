@@ -89,7 +89,7 @@ const KV_EXAMPLES: &str = "\
 Examples:
   copyrpc bench kv                                    two nodes, four client processes each
   copyrpc bench kv --clients 1,2,4,8 --qd 1,32        a grid: lists multiply
-  copyrpc bench kv --matrix --runs 5                  the standard grid
+  copyrpc bench kv --preset places,switches           grids that have a name
   copyrpc bench kv --pace open:50000 --locality remote   latency under a fixed load
   copyrpc bench kv --verify full --mix 50:10:20       are the answers linearizable?
 

@@ -11,13 +11,6 @@ use crate::{
 /// Combinations, at most.
 const CONFIGS_MAX: usize = 10_000;
 
-/// Clients per rank, queue depths and localities of the standard matrix.
-pub const MATRIX_CLIENTS: [u16; 4] = [1, 2, 4, 8];
-/// See [`MATRIX_CLIENTS`].
-pub const MATRIX_DEPTHS: [u32; 3] = [1, 4, 32];
-/// See [`MATRIX_CLIENTS`].
-pub const MATRIX_LOCALITIES: [Locality; 3] = [Locality::Natural, Locality::Local, Locality::Remote];
-
 /// The values of each option. An empty list means the default.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Axes {
@@ -183,9 +176,9 @@ mod tests {
     fn pitfall_30_lists_multiply_and_every_combination_is_there_once() {
         let axes = Axes {
             backends: vec![Kind::Tcp],
-            clients_per_rank: MATRIX_CLIENTS.to_vec(),
-            queue_depths: MATRIX_DEPTHS.to_vec(),
-            localities: MATRIX_LOCALITIES.to_vec(),
+            clients_per_rank: vec![1, 2, 4, 8],
+            queue_depths: vec![1, 4, 32],
+            localities: vec![Locality::Natural, Locality::Local, Locality::Remote],
             waits: vec![Wait::Block, Wait::Spin],
             switches: BTreeMap::from([("write".into(), vec!["turn".into(), "call".into()])]),
             ..Axes::default()

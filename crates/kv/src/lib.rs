@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! session    all runs of a grid, round by round, each between two probes of the cores
+//! grid       combinations of lists           preset     the grids that the documents show
 //! job        coordinator, rank processes, client processes: started together, measured together
 //! drive      one client: queue depth, pace, judgement of every answer, latencies
 //! workload   what is asked for: a function of the seed
@@ -28,6 +29,7 @@ pub mod history;
 pub mod html;
 pub mod job;
 pub mod place;
+pub mod preset;
 pub mod result;
 pub mod rng;
 pub mod session;

@@ -277,6 +277,24 @@ fn a_file_of_a_dead_process_is_taken_over() {
     assert_eq!(next.exchange(b"next life").unwrap(), [b"next life"]);
 }
 
+#[test]
+fn what_a_killed_rank_had_half_written_is_removed_by_its_next_life() {
+    let temp = TempFolder::new("folder-half");
+    // No process has this id: it exceeds what the kernel gives out.
+    let [dead, others] = [".test.0.4194305.tmp", ".test.1.4194305.tmp"];
+    let living = format!(".test.0.{}.tmp", std::os::unix::process::parent_id());
+    for name in [dead, others, &living] {
+        fs::write(temp.path().join(name), b"half").unwrap();
+    }
+    let mut next = Folder::new(temp.path(), job(), secret(), place(0, 1), SOON);
+    next.exchange(b"next life").unwrap();
+    let mut left = temp.names();
+    left.sort();
+    let mut expected = vec![living.as_str(), others, "test.0"];
+    expected.sort_unstable();
+    assert_eq!(left, expected);
+}
+
 const CHILD_FOLDER: &str = "TEST_CHILD_FOLDER";
 
 /// Not a test by itself: what the process does that the test above starts.

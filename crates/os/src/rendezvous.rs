@@ -55,6 +55,14 @@ pub enum Address {
     Path(PathBuf),
 }
 
+impl From<&Path> for Address {
+    /// `@name` is an abstract name, as it is printed; anything else is a path.
+    fn from(path: &Path) -> Self {
+        let name = path.to_str().and_then(|text| text.strip_prefix('@'));
+        name.map_or_else(|| Self::Path(path.to_owned()), |name| Self::Abstract(name.to_owned()))
+    }
+}
+
 impl core::fmt::Display for Address {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
@@ -348,6 +356,15 @@ fn ensure_private(directory: &Path) -> Result<(), RendezvousError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_is_read_as_it_is_printed() {
+        for text in ["@copyrpc/1", "/run/user/1/sock", "./@file"] {
+            let address = Address::from(Path::new(text));
+            assert_eq!(address.to_string(), text);
+            assert_eq!(matches!(address, Address::Abstract(_)), text.starts_with('@'));
+        }
+    }
 
     #[test]
     fn another_user_is_refused_by_name() {

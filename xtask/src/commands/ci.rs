@@ -51,7 +51,7 @@ fn test(workspace: &Workspace) -> Result<Outcome> {
 }
 
 /// What takes too long for every change: ignored tests whose names end in `_long`, the scenarios of
-/// the conformance suite that wrap 24-bit counters, and a billion messages.
+/// the conformance suite that wrap 24-bit counters, a billion messages, and minutes of storm.
 fn long_tests(workspace: &Workspace) -> Result<Outcome> {
     let arguments = ["test", "--workspace", "--no-fail-fast", "_long", "--", "--ignored"];
     let ignored = run_tests(cargo(workspace, arguments))?;
@@ -59,7 +59,11 @@ fn long_tests(workspace: &Workspace) -> Result<Outcome> {
     let mut wraps = cargo(workspace, suite);
     wraps.args(["--", "cq_index_wraps_at_24_bits"]).env("CONFORMANCE_LONG", "1");
     let stress = ["test", "--release", "-p", "copyrpc-rpc", "--test", "stress", "--", "--ignored"];
-    let passed = ignored + run_tests(wraps)? + run_tests(cargo(workspace, stress))?;
+    let storms = ["test", "-p", "copyrpc-cli", "--test", "daemons", "storm"];
+    let mut storms = cargo(workspace, storms);
+    storms.env("COPYRPC_TEST_STORM_S", "120");
+    let passed =
+        ignored + run_tests(wraps)? + run_tests(cargo(workspace, stress))? + run_tests(storms)?;
     Ok(Outcome::Passed(format!("{passed} tests")))
 }
 

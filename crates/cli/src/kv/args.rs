@@ -7,6 +7,7 @@ use kv::{
     backend::{Kind, Wait},
     grid::Axes,
     job::Pin,
+    preset::Preset,
     workload::{ClientKind, Locality, Mix, Pace, Popularity, ValueSize, Verify, Workload},
 };
 use node::config::NIC;
@@ -91,8 +92,11 @@ pub(crate) struct KvArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     #[arg(help_heading = "Measuring")]
     pub(super) runs: Option<u32>,
-    /// The standard grid: 1, 2, 4, 8 clients; 1, 4, 32 calls outstanding; natural, local, remote.
-    /// Options given here replace its lists.
+    /// Grids that are known by name: places (backends, clients, depths, localities), switches
+    /// (of copyrpc), policies (of flushing and of waiting). Options given here replace their lists.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "Measuring")]
+    pub(super) preset: Vec<Preset>,
+    /// The same as --preset places.
     #[arg(long, help_heading = "Measuring")]
     pub(super) matrix: bool,
     /// One short run.
@@ -106,6 +110,9 @@ pub(crate) struct KvArgs {
     /// standard error.
     #[arg(long, value_name = "PATH", help_heading = "Output")]
     pub(super) json: Option<PathBuf>,
+    /// Write tables in Markdown to PATH, beside the report.md of the result's folder.
+    #[arg(long, value_name = "PATH", help_heading = "Output")]
+    pub(super) markdown: Option<PathBuf>,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -117,6 +124,9 @@ pub(crate) struct ReportArgs {
     /// Write the report of A to PATH.
     #[arg(long, value_name = "PATH")]
     pub(super) html: Option<PathBuf>,
+    /// Write the tables of A to PATH, in Markdown.
+    #[arg(long, value_name = "PATH")]
+    pub(super) markdown: Option<PathBuf>,
 }
 
 impl KvArgs {

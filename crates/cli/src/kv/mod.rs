@@ -5,8 +5,8 @@ mod output;
 mod progress;
 
 use kv::{
-    grid::{Axes, MATRIX_CLIENTS, MATRIX_DEPTHS, MATRIX_LOCALITIES},
     job::{Config, Launcher},
+    preset::{self, Preset},
     result::{self, FORMAT, Header, Results},
     session::{self, Progress},
 };
@@ -20,8 +20,7 @@ const RUNS: u32 = 3;
 
 /// `copyrpc bench kv`.
 pub(crate) fn bench(args: &KvArgs) -> anyhow::Result<()> {
-    let axes = axes(args)?;
-    let configs = axes.configs()?;
+    let configs = configs(args)?;
     let runs = args.runs.unwrap_or(if args.quick { 1 } else { RUNS });
     let output = output::Output::open(args)?;
     let launcher = Launcher::this_program(CHILD_OF_KV)?;
@@ -57,29 +56,22 @@ pub(crate) fn report(args: &ReportArgs) -> anyhow::Result<()> {
         }
         None => output::write_to_stdout(&a)?,
     }
-    match &args.html {
-        Some(path) => output::write_html(&a, path),
+    if let Some(path) = &args.html {
+        output::write_html(&a, path)?;
+    }
+    match &args.markdown {
+        Some(path) => output::write_markdown(&a, path),
         None => Ok(()),
     }
 }
 
-fn axes(args: &KvArgs) -> anyhow::Result<Axes> {
-    let mut axes = args.axes()?;
+fn configs(args: &KvArgs) -> anyhow::Result<Vec<Config>> {
+    let axes = args.axes()?;
+    let mut presets = args.preset.clone();
     if args.matrix {
-        let fill = |list: &mut Vec<u16>, values: &[u16]| {
-            if list.is_empty() {
-                list.extend(values);
-            }
-        };
-        fill(&mut axes.clients_per_rank, &MATRIX_CLIENTS);
-        if axes.queue_depths.is_empty() {
-            axes.queue_depths = MATRIX_DEPTHS.to_vec();
-        }
-        if axes.localities.is_empty() {
-            axes.localities = MATRIX_LOCALITIES.to_vec();
-        }
+        presets.push(Preset::Places);
     }
-    Ok(axes)
+    Ok(if presets.is_empty() { axes.configs()? } else { preset::configs(&presets, &axes)? })
 }
 
 fn header(configs: &[Config]) -> anyhow::Result<Header> {

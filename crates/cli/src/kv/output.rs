@@ -21,6 +21,7 @@ const PARENT: &str = "kv-results";
 pub(super) struct Output {
     folder: PathBuf,
     json: Option<PathBuf>,
+    markdown: Option<PathBuf>,
 }
 
 impl Output {
@@ -30,7 +31,7 @@ impl Output {
         let folder = args.out.clone().unwrap_or_else(dated);
         let cannot = || format!("cannot make the folder {}", folder.display());
         fs::create_dir_all(&folder).with_context(cannot)?;
-        Ok(Self { folder, json: args.json.clone() })
+        Ok(Self { folder, json: args.json.clone(), markdown: args.markdown.clone() })
     }
 
     /// Writes everything. The table comes first: whatever happens to files, the numbers were seen.
@@ -50,6 +51,8 @@ impl Output {
             self.write_file("runs.csv", |file| result::write_csv(results, file)),
             self.write_parquet(results),
             write_html(results, &self.folder.join("report.html")),
+            write_markdown(results, &self.folder.join("report.md")),
+            self.markdown.as_deref().map_or(Ok(()), |path| write_markdown(results, path)),
             self.write_json(results, json_to_stdout),
         ];
         written.into_iter().collect::<anyhow::Result<()>>()?;
@@ -93,6 +96,11 @@ impl Output {
 /// Writes the report of one result.
 pub(super) fn write_html(results: &Results, path: &Path) -> anyhow::Result<()> {
     write_file(path, |mut file| file.write_all(html::render(results).as_bytes()))
+}
+
+/// Writes the tables of one result, for documents.
+pub(super) fn write_markdown(results: &Results, path: &Path) -> anyhow::Result<()> {
+    write_file(path, |mut file| result::write_markdown(results, &mut file))
 }
 
 /// Writes the table.

@@ -8,20 +8,25 @@ use kv::{
     result::{RunRecord, name_of},
 };
 
-/// A bar on standard error, if that is a terminal.
+/// Lines that are written where no bar can be shown, over the whole session.
+const LINES: u64 = 20;
+
+/// A bar on standard error; a line now and then, if that is no terminal.
 pub(super) struct Bar {
     bar: ProgressBar,
+    runs: u64,
     /// When the calls of the current run began, and how many were answered then.
     since: Option<(Instant, u64)>,
 }
 
 impl Bar {
     pub(super) fn new(configs: &[Config], runs: u32) -> Self {
-        let template = "{bar:24} {pos}/{len} {elapsed} {msg}";
+        let template = "{bar:24} {pos}/{len} {elapsed}, {eta} left: {msg}";
         let style = ProgressStyle::with_template(template);
-        let bar = ProgressBar::new(configs.len() as u64 * u64::from(runs))
+        let runs = configs.len() as u64 * u64::from(runs);
+        let bar = ProgressBar::new(runs)
             .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-        Self { bar, since: None }
+        Self { bar, runs, since: None }
     }
 
     pub(super) fn show(&mut self, config: &Config, run: u32, live: Live) {
@@ -49,6 +54,10 @@ impl Bar {
 
     pub(super) fn done(&mut self, record: &RunRecord) {
         self.bar.inc(1);
+        let done = self.bar.position();
+        if self.bar.is_hidden() && self.runs > LINES && done.is_multiple_of(self.runs / LINES) {
+            eprintln!("{done} of {} runs, {} s left", self.runs, self.bar.eta().as_secs());
+        }
         let rate = record.measured.rate() / 1e3;
         let name = name_of(&record.config);
         self.bar.set_message(format!("{name} run {}: {rate:.0} k/s", record.run + 1));

@@ -100,11 +100,9 @@ pub(crate) fn connect(path: &Path, timeout: Duration) -> Result<Connected, Conne
     let timed_out = || ConnectError::TimedOut { path: path.to_owned(), timeout };
     let os = |call| move |source| ConnectError::Os { call, source };
     let connection =
-        Connection::connect(&Address::Path(path.to_owned()), deadline_ns).map_err(|error| {
-            match error {
-                RendezvousError::TimedOut => timed_out(),
-                error => error.into(),
-            }
+        Connection::connect(&Address::from(path), deadline_ns).map_err(|error| match error {
+            RendezvousError::TimedOut => timed_out(),
+            error => error.into(),
         })?;
     connection.send(&handshake::write_hello(), &[], deadline_ns).map_err(|error| match error {
         SendError::TimedOut => timed_out(),

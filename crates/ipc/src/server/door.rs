@@ -1,11 +1,7 @@
 //! The entrance of a server: a lock, a listening socket, and connections that have not said hello.
 
 use std::{
-    collections::VecDeque,
-    fs::DirBuilder,
-    io,
-    os::unix::fs::DirBuilderExt as _,
-    path::{Path, PathBuf},
+    collections::VecDeque, fs::DirBuilder, io, os::unix::fs::DirBuilderExt as _, path::Path,
 };
 
 use os::{
@@ -75,7 +71,8 @@ struct Pending {
 pub(crate) struct Door {
     /// Before the lock: the socket's file is removed while the lock is held.
     listener: Option<Listener>,
-    _lock: LockFile,
+    /// An abstract name needs none: the kernel gives it to one listener, and takes it back.
+    _lock: Option<LockFile>,
     /// Oldest first.
     pending: VecDeque<Pending>,
     count: u64,
@@ -85,15 +82,12 @@ pub(crate) struct Door {
 
 impl Door {
     pub(crate) fn open(path: &Path, poller: &Poller) -> Result<Self, BindError> {
-        let directory = path.parent().unwrap_or(Path::new("."));
-        match DirBuilder::new().mode(0o700).create(directory) {
-            Err(source) if source.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(BindError::Os { call: "mkdir", source });
-            }
-            _ => {}
-        }
-        let lock = LockFile::acquire(&lock_path(path))?;
-        let listener = Listener::bind(&Address::Path(path.to_owned()))?;
+        let address = Address::from(path);
+        let lock = match &address {
+            Address::Abstract(_) => None,
+            Address::Path(path) => Some(lock_beside(path)?),
+        };
+        let listener = Listener::bind(&address)?;
         poller
             .add(&listener, Key::LISTENER.to_word())
             .map_err(|source| BindError::Os { call: "epoll_ctl", source })?;
@@ -192,9 +186,16 @@ pub(crate) fn refuse(connection: &Connection, reason: RefuseReason) {
     let _ = connection.send(&answer, &[], clock::NOW);
 }
 
-/// The lock file beside a socket.
-fn lock_path(socket: &Path) -> PathBuf {
+/// Holds the lock file beside a socket, and makes their folder if need be.
+fn lock_beside(socket: &Path) -> Result<LockFile, BindError> {
+    let directory = socket.parent().unwrap_or(Path::new("."));
+    match DirBuilder::new().mode(0o700).create(directory) {
+        Err(source) if source.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(BindError::Os { call: "mkdir", source });
+        }
+        _ => {}
+    }
     let mut name = socket.file_name().unwrap_or_default().to_owned();
     name.push(".lock");
-    socket.with_file_name(name)
+    Ok(LockFile::acquire(&socket.with_file_name(name))?)
 }

@@ -89,7 +89,8 @@ pub struct Server {
 
 impl Server {
     /// Begins to listen at `path`, in a private directory, which is created if need be. A lock file
-    /// beside it keeps a second server out; what a dead one left behind is replaced.
+    /// beside it keeps a second server out; what a dead one left behind is replaced. Of a `path` that
+    /// begins with `@`, an abstract name (`unix(7)`), nothing is ever left.
     ///
     /// # Errors
     ///

@@ -125,6 +125,19 @@ fn fault_a7_a_second_server_is_refused_by_the_id_of_the_first() {
 }
 
 #[test]
+fn an_abstract_name_has_one_server_and_no_file() {
+    let name = format!("@copyrpc-ipc/{}", std::process::id());
+    let name = std::path::Path::new(&name);
+    let server = ServerThread::start(name, small(), increment);
+    assert_eq!(sync(name).call(&[1]).unwrap(), [2]);
+    let second = Server::bind(name, small()).unwrap_err();
+    assert!(matches!(second, BindError::Rendezvous(_)), "{second}");
+    assert!(!name.exists());
+    drop(server);
+    drop(Server::bind(name, small()).unwrap());
+}
+
+#[test]
 fn impossible_configurations_are_refused() {
     let dir = Dir::new();
     for config in [

@@ -76,6 +76,27 @@ impl Schedule {
         is_inside.then(|| usize::try_from((now_ns - self.measure_ns) / self.slice_ns).ok())?
     }
 
+    /// Means of samples `(time_ns, value)` in each slice. A slice without one is as the slice before;
+    /// empty if there are no samples inside the interval at all.
+    #[must_use]
+    pub fn means(&self, samples: impl Iterator<Item = (u64, u64)>) -> Vec<u64> {
+        let mut sums = vec![(0_u64, 0_u64); self.slices()];
+        for (time_ns, value) in samples {
+            if let Some((sum, count)) = self.slice_of(time_ns).and_then(|at| sums.get_mut(at)) {
+                (*sum, *count) = (*sum + value, *count + 1);
+            }
+        }
+        if sums.iter().all(|(_, count)| *count == 0) {
+            return Vec::new();
+        }
+        let mut last = 0;
+        let means = sums.into_iter().map(|(sum, count)| {
+            last = sum.checked_div(count).unwrap_or(last);
+            last
+        });
+        means.collect()
+    }
+
     /// Slices of the measured interval.
     #[must_use]
     pub fn slices(&self) -> usize {

@@ -7,6 +7,7 @@
 
 mod axis;
 mod charts;
+mod daemons;
 mod labels;
 mod sections;
 mod svg;
@@ -132,8 +133,32 @@ mod tests {
         let mut results = samples::results();
         results.runs[0].measured.rank_counters.batch(4);
         results.runs[0].measured.rank_counters.phases_ns.insert("serve".into(), 10);
+        let counters = &mut results.runs[0].measured.rank_counters;
+        counters.distributions.insert("rtt_ns".into(), [(1000, 99), (9000, 1)].into());
+        counters.named.extend([("daemon loops".into(), 10), ("daemon incoming".into(), 4)]);
+        results.runs[0].measured.rank_outstanding = vec![3; 10];
+        results.runs[4].measured.rank_outstanding = vec![3; 10];
         let page = render(&results);
-        assert!(page.contains("Batch sizes") && page.contains("Phase times"));
+        for expected in
+            ["Batch sizes", "Phase times", "between daemons", "<td>1 µs / 1 µs</td><td>2.5</td>"]
+        {
+            assert!(page.contains(expected), "{expected:?}");
+        }
+    }
+
+    #[test]
+    fn a_large_grid_shows_its_counters_in_pictures_of_their_own() {
+        let mut results = samples::results();
+        for depth in 5..50 {
+            for run in &samples::results().runs[..2] {
+                let mut run = run.clone();
+                run.config.workload.queue_depth = depth;
+                run.measured.rank_counters.batch(4);
+                results.runs.push(run);
+            }
+        }
+        let page = render(&results);
+        assert!(page.contains("<h3>tcp · natural</h3>") && page.contains("<h3>tcp · remote</h3>"));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::{
 use super::{
     axis::{Scale, percentile, short, time},
     charts::{Bar, Lines, Palette, Series, Stack, Strip, bars, stacks, strips},
-    labels,
+    daemons, labels,
     svg::escape,
 };
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Cells that a chart of rows holds; beyond, only facets and the table show them.
-const ROWS_MAX: usize = 40;
+pub(super) const ROWS_MAX: usize = 40;
 /// Curves that can be told apart.
 const CURVES_MAX: usize = 8;
 /// Nines of the latency distribution.
@@ -33,8 +33,10 @@ pub(super) fn all(cells: &[Cell]) -> Vec<String> {
         distribution(cells, &labels),
         over_time(cells, &labels),
         outstanding(cells, &labels),
-        batch_sizes(cells, &labels),
-        phases(cells, &labels),
+        daemons::outstanding(cells, &labels),
+        daemons::batch_sizes(cells, &labels),
+        daemons::phases(cells, &labels),
+        daemons::distributions(cells, &labels),
         cpu(cells, &labels),
         table(cells),
     ]
@@ -43,15 +45,15 @@ pub(super) fn all(cells: &[Cell]) -> Vec<String> {
     .collect()
 }
 
-fn section(title: &str, hint: &str, body: &str) -> Option<String> {
+pub(super) fn section(title: &str, hint: &str, body: &str) -> Option<String> {
     Some(format!("<section>\n<h2>{title}</h2>\n<p class=\"hint\">{hint}</p>\n{body}</section>\n"))
 }
 
-fn legend(names: &[(String, usize)]) -> String {
+pub(super) fn legend(names: &[(String, usize)]) -> String {
     legend_in(Palette::Kinds, names)
 }
 
-fn legend_in(palette: Palette, names: &[(String, usize)]) -> String {
+pub(super) fn legend_in(palette: Palette, names: &[(String, usize)]) -> String {
     let mut html = String::from("<div class=\"legend\">");
     for (name, index) in names {
         let _ = write!(html, "<span class=\"{}\">{}</span>", palette.class(*index), escape(name));
@@ -251,7 +253,7 @@ fn outstanding(cells: &[Cell], labels: &[String]) -> Option<String> {
     section("Outstanding over time", hint, &body)
 }
 
-fn timeline(
+pub(super) fn timeline(
     cells: &[Cell],
     labels: &[String],
     values: &dyn Fn(&Cell) -> Vec<f64>,
@@ -281,63 +283,6 @@ fn timeline(
         height: height * 0.75,
     };
     Some(legend(&names) + &chart.draw("over time"))
-}
-
-fn batch_sizes(cells: &[Cell], labels: &[String]) -> Option<String> {
-    let has_batches = |cell: &Cell| !cell.counters.batch_sizes.is_empty();
-    let sizes = cells.iter().flat_map(|cell| cell.counters.batch_sizes.keys().copied());
-    let sizes = sizes.collect::<BTreeSet<_>>();
-    if sizes.is_empty() || cells.len() > ROWS_MAX {
-        return None;
-    }
-    // Bands of a power of two each, so that the legend stays short.
-    let bands = sizes.iter().filter_map(|size| size.checked_ilog2()).collect::<BTreeSet<_>>();
-    let rows = cells.iter().zip(labels).filter(|(cell, _)| has_batches(cell));
-    let rows = rows.map(|(cell, label)| {
-        let total = as_f64(cell.counters.batch_sizes.values().sum::<u64>());
-        let share = |band: &u32| {
-            let inside = cell.counters.batch_sizes.iter();
-            let inside = inside.filter(|(size, _)| size.checked_ilog2() == Some(*band));
-            100.0 * as_f64(inside.map(|(_, count)| *count).sum()) / total
-        };
-        let mean = cell.counters.mean_batch().map(|mean| format!(" · mean {}", short(mean)));
-        let label = format!("{label}{}", mean.unwrap_or_default());
-        Stack { label, parts: bands.iter().map(share).collect() }
-    });
-    let band_name = |band: &u32| match 1_u64 << band {
-        1 => "1".to_owned(),
-        size => format!("{size} to {}", 2 * size - 1),
-    };
-    let names = bands.iter().map(band_name).collect::<Vec<_>>();
-    let keyed = names.iter().cloned().zip(0..).collect::<Vec<_>>();
-    let percent = |value: f64| format!("{} %", short(value));
-    let rows = rows.collect::<Vec<_>>();
-    let body = legend_in(Palette::Ramp, &keyed)
-        + &stacks(&rows, &names, Palette::Ramp, &percent, "batch sizes");
-    let hint = "Requests that a daemon took in together: share of its turns, by size of the batch.";
-    section("Batch sizes", hint, &body)
-}
-
-fn phases(cells: &[Cell], labels: &[String]) -> Option<String> {
-    let names = cells.iter().flat_map(|cell| cell.counters.phases_ns.keys().cloned());
-    let names = names.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>();
-    if names.is_empty() || cells.len() > ROWS_MAX {
-        return None;
-    }
-    let rows = cells.iter().zip(labels).filter_map(|(cell, label)| {
-        let total = as_f64(cell.counters.phases_ns.values().sum::<u64>());
-        let share = |name: &String| {
-            100.0 * as_f64(cell.counters.phases_ns.get(name).copied().unwrap_or(0)) / total
-        };
-        let stack = Stack { label: label.clone(), parts: names.iter().map(share).collect() };
-        (total > 0.0).then_some(stack)
-    });
-    let rows = rows.collect::<Vec<_>>();
-    let keyed = names.iter().cloned().zip(0..).collect::<Vec<_>>();
-    let percent = |value: f64| format!("{} %", short(value));
-    let body = legend(&keyed) + &stacks(&rows, &names, Palette::Kinds, &percent, "phase times");
-    let hint = "Where the wall time of the daemons' loops went, by sampling one turn in 64.";
-    section("Phase times", hint, &body)
 }
 
 fn cpu(cells: &[Cell], labels: &[String]) -> Option<String> {
@@ -421,6 +366,6 @@ fn row(
     html
 }
 
-fn as_f64(count: u64) -> f64 {
+pub(super) fn as_f64(count: u64) -> f64 {
     count as f64
 }

@@ -135,5 +135,9 @@ pub(crate) struct RankReport {
     pub(crate) served: u64,
     /// CPU time of the process inside the measured interval.
     pub(crate) cpu_ns: u64,
+    /// What came inside the measured interval.
     pub(crate) counters: Counters,
+    /// Calls to other nodes in flight, in each slice of the interval, on average; empty if nobody
+    /// counts them.
+    pub(crate) outstanding: Vec<u64>,
 }

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use memory::sync::{AtomicBool, Ordering};
+use memory::sync::{AtomicU32, Ordering};
 use os::clock;
 
 use super::{
@@ -18,6 +18,7 @@ use super::{
 };
 use crate::{
     backend::{Backend, Counters, Idle, Roster, Server},
+    drive::Schedule,
     place::Shard,
     store::Partition,
 };
@@ -31,6 +32,14 @@ const SAMPLE_PERIOD: u64 = 64;
 /// Longest time to connect.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// How far the job is, as the thread that takes orders tells the others: each follows the one before.
+mod stage {
+    pub(super) const WARM_UP: u32 = 0;
+    pub(super) const MEASURED: u32 = 1;
+    pub(super) const OVER: u32 = 2;
+    pub(super) const STOP: u32 = 3;
+}
+
 /// Serves until told to stop.
 pub(super) fn run<B: Backend>(
     control: &mut Control,
@@ -39,17 +48,17 @@ pub(super) fn run<B: Backend>(
     rank: u16,
 ) -> Result<(), ChildError> {
     let shards = config.workload.topology().shards_of(rank).collect::<Vec<_>>();
-    let stop = AtomicBool::new(false);
+    let stage = AtomicU32::new(stage::WARM_UP);
     thread::scope(|scope| {
         let (to_main, words) = mpsc::channel();
         let mut rosters = Vec::new();
         for (index, &shard) in shards.iter().enumerate() {
             let (roster, from_main) = mpsc::channel();
             rosters.push(roster);
-            let (to_main, stop) = (to_main.clone(), &stop);
+            let (to_main, stage) = (to_main.clone(), &stage);
             scope.spawn(move || {
                 let _alarm = Alarm(to_main.clone());
-                let served = serve(config, backend, shard, stop, &|contact| {
+                let served = serve(config, backend, shard, stage, &|contact| {
                     let _ = to_main.send(Word::Contact(index, contact));
                     from_main.recv().ok().map(|roster| (roster, ready(&to_main)))
                 });
@@ -61,9 +70,9 @@ pub(super) fn run<B: Backend>(
             });
         }
         drop(to_main);
-        let result = lead(control, &words, &rosters, &stop);
-        // Relaxed: the flag is all there is to see.
-        stop.store(true, Ordering::Relaxed);
+        let result = lead(control, &words, &rosters, &stage);
+        // Relaxed: the number is all there is to see.
+        stage.store(stage::STOP, Ordering::Relaxed);
         result
     })
 }
@@ -79,7 +88,7 @@ fn lead(
     control: &mut Control,
     words: &Receiver<Word<RankReport>>,
     rosters: &[Sender<Roster>],
-    stop: &AtomicBool,
+    stage: &AtomicU32,
 ) -> Result<(), ChildError> {
     let schedule = child::prepare(control, words, rosters.len(), |roster| {
         for to_thread in rosters {
@@ -89,6 +98,7 @@ fn lead(
     let mut cpu = CpuMeter::default();
     loop {
         cpu.look(&schedule);
+        stage.store(stage_at(&schedule, clock::now_ns()), Ordering::Relaxed);
         child::hear(words, Duration::ZERO)?;
         match control.receive(cpu.pause(&schedule)) {
             Ok(Order::Stop) => break,
@@ -97,16 +107,24 @@ fn lead(
             Err(error) => return Err(error.into()),
         }
     }
-    stop.store(true, Ordering::Relaxed);
+    stage.store(stage::STOP, Ordering::Relaxed);
     let mut total = RankReport { cpu_ns: cpu.used_ns(), ..RankReport::default() };
     for _ in rosters {
         if let Some(Word::Done(report)) = child::hear(words, child::ORDER_TIMEOUT)? {
-            total.served += report.served;
-            total.counters.add(&report.counters);
+            let samples = report.counters.samples.iter().copied();
+            total.add(&RankReport { outstanding: schedule.means(samples), ..report });
         }
     }
     control.send(&Report::Rank(total))?;
     child::await_end(control)
+}
+
+fn stage_at(schedule: &Schedule, now_ns: u64) -> u32 {
+    match now_ns {
+        ns if ns >= schedule.end_ns => stage::OVER,
+        ns if ns >= schedule.measure_ns => stage::MEASURED,
+        _ => stage::WARM_UP,
+    }
 }
 
 /// The thread of one shard. `meet` tells its contact, and returns everybody's with what to call
@@ -115,7 +133,7 @@ fn serve<B: Backend, R: Fn()>(
     config: &Config,
     backend: &B,
     shard: Shard,
-    stop: &AtomicBool,
+    stage: &AtomicU32,
     meet: &impl Fn(crate::backend::Contact) -> Option<(Roster, R)>,
 ) -> Result<RankReport, ChildError> {
     let workload = &config.workload;
@@ -138,8 +156,19 @@ fn serve<B: Backend, R: Fn()>(
     ready();
     let mut idle = Idle::new(config.wait);
     let mut phases = Phases::default();
+    let mut marks = Marks::default();
     let mut served = 0;
-    while !stop.load(Ordering::Relaxed) {
+    let counters = |server: &B::Server, phases: &Phases| {
+        let mut counters = server.counters();
+        phases.report(serving_ns.get(), &mut counters);
+        counters
+    };
+    loop {
+        let stage = stage.load(Ordering::Relaxed);
+        marks.look(stage, || counters(&server, &phases));
+        if stage == stage::STOP {
+            break;
+        }
         phases.begin_turn();
         if idle.sleeps_at_once() {
             server.wait(clock::deadline_ns(NAP))?;
@@ -155,9 +184,30 @@ fn serve<B: Backend, R: Fn()>(
         }
         phases.end_phase(Phase::Wait);
     }
-    let mut counters = server.counters();
-    phases.report(serving_ns.get(), &mut counters);
-    Ok(RankReport { served, cpu_ns: 0, counters })
+    let counters = marks.between(counters(&server, &phases));
+    Ok(RankReport { served, counters, ..RankReport::default() })
+}
+
+/// What was counted when the measured interval began, and when it ended.
+#[derive(Debug, Default)]
+struct Marks {
+    begin: Option<Counters>,
+    end: Option<Counters>,
+}
+
+impl Marks {
+    #[inline]
+    fn look(&mut self, stage: u32, counters: impl FnOnce() -> Counters) {
+        if stage >= stage::MEASURED && self.begin.is_none() {
+            self.begin = Some(counters());
+        } else if stage >= stage::OVER && self.end.is_none() {
+            self.end = Some(counters());
+        }
+    }
+
+    fn between(self, now: Counters) -> Counters {
+        self.end.unwrap_or(now).since(&self.begin.unwrap_or_default())
+    }
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -156,9 +156,7 @@ fn stop_ranks(crew: &mut Crew, ranks: std::ops::Range<usize>) -> Result<RankRepo
     crew.send_all(ranks.clone(), &Order::Stop)?;
     crew.hear(ranks, REPORT_TIMEOUT, |_, report| match report {
         Report::Rank(report) => {
-            total.served += report.served;
-            total.cpu_ns += report.cpu_ns;
-            total.counters.add(&report.counters);
+            total.add(&report);
             true
         }
         _ => false,

@@ -122,6 +122,16 @@ impl ClientsReport {
     }
 }
 
+impl RankReport {
+    /// Adds what another daemon, or another thread of it, counted.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.served += other.served;
+        self.cpu_ns += other.cpu_ns;
+        self.counters.add(&other.counters);
+        add_up(&mut self.outstanding, &other.outstanding);
+    }
+}
+
 /// Slice by slice; both cover the same interval.
 fn add_up(to: &mut Vec<u64>, from: &[u64]) {
     to.resize(to.len().max(from.len()), 0);
@@ -165,9 +175,13 @@ pub struct Measured {
     pub ranks_cpu_ns: u64,
     /// Requests that the daemons served, warm-up included.
     pub served: u64,
-    /// Of the clients' ends.
+    /// Calls between daemons in flight in each slice, on average, of all daemons; empty if the
+    /// backend does not count them.
+    #[serde(default)]
+    pub rank_outstanding: Vec<u64>,
+    /// Of the clients' ends, warm-up included.
     pub client_counters: Counters,
-    /// Of the daemons' ends.
+    /// Of the daemons' ends, inside the interval.
     pub rank_counters: Counters,
     /// What `--verify full` judged.
     pub linearizable: Option<history::Report>,
@@ -202,6 +216,7 @@ impl Measured {
             clients_cpu_ns: clients.cpu_ns,
             ranks_cpu_ns: ranks.cpu_ns,
             served: ranks.served,
+            rank_outstanding: ranks.outstanding,
             client_counters: clients.counters,
             rank_counters: ranks.counters,
             linearizable,

@@ -2,7 +2,7 @@
 //! that file alone.
 //!
 //! ```text
-//! job ──▶ RunRecord … ──▶ Results ──▶ cells ──▶ table, CSV, JSON lines, HTML report
+//! job ──▶ RunRecord … ──▶ Results ──▶ cells ──▶ table, Markdown, CSV, JSON lines, HTML report
 //!                            │
 //!                            └ result.jsonl: header, then one record per run; read again by `compare`
 //! ```
@@ -11,6 +11,7 @@ mod cells;
 mod compare;
 mod csv;
 mod flat;
+mod markdown;
 mod measured;
 #[cfg(feature = "parquet")]
 mod parquet;
@@ -23,6 +24,7 @@ use serde::{Deserialize, Serialize};
 pub use cells::{Row, rows, write_rows};
 pub use compare::{CompareError, Comparison, Interval, compare, describe};
 pub use csv::write_csv;
+pub use markdown::write_markdown;
 pub use measured::{Latency, Measured, SideRecord};
 #[cfg(feature = "parquet")]
 pub use parquet::{ParquetError, write_parquet};

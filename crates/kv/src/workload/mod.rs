@@ -98,6 +98,11 @@ pub enum Locality {
     Remote,
 }
 
+impl Locality {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Natural, Self::Local, Self::Remote];
+}
+
 /// Length of values, uniform between two bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ValueSize {

@@ -20,7 +20,7 @@ use std::{
 
 use os::{
     clock,
-    process::{Process, ProcessId},
+    process::{Process, ProcessError, ProcessId},
 };
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
@@ -131,7 +131,24 @@ impl Folder {
         let _ = fs::remove_file(&temporary);
         published?;
         self.ours = Some(path);
+        self.sweep();
         Ok(())
+    }
+
+    /// Removes what earlier lives of this rank were killed while they wrote it. That of a process
+    /// which lives is left: it will be told that the place is taken.
+    fn sweep(&self) {
+        let prefix = format!(".{}.{}.", self.job, self.place.rank());
+        for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let writer = name.to_str().and_then(|name| name.strip_prefix(&prefix));
+            let writer = writer.and_then(|rest| rest.strip_suffix(".tmp")?.parse().ok());
+            let is_dead = |pid| matches!(Process::open(pid), Err(ProcessError::Gone { .. }));
+            if writer.is_some_and(is_dead) {
+                // Another may be faster.
+                let _ = fs::remove_file(entry.path());
+            }
+        }
     }
 
     /// Whoever wrote the file in this rank's place must be dead, or must not have meant this job.

@@ -228,10 +228,17 @@ impl Snapshot {
         if !(1..=SECTIONS_MAX).contains(&count) || bytes.len() < layout::file_bytes(count) {
             return Err(ReadError::Short { path: path() });
         }
-        let sections = words[header.len()..].chunks_exact(SECTION_WORDS).take(count);
+        Ok(Self::of_words(&words))
+    }
+
+    /// From words that are known to have this layout, and all that their header promises.
+    pub(super) fn of_words(words: &[u64]) -> Self {
+        let (header, sections) = words.split_at(HEADER_BYTES / WORD_BYTES);
+        let count = usize::try_from(header[word::SECTIONS]).unwrap_or(usize::MAX);
+        let sections = sections.chunks_exact(SECTION_WORDS).take(count);
         let pid = u32::try_from(header[word::PID]).unwrap_or(0);
         let process = ProcessId { pid, start_ticks: header[word::START_TICKS] };
-        Ok(Self {
+        Self {
             name: name_of(header),
             process,
             state: state_of(process, header[word::LIFE]),
@@ -241,7 +248,7 @@ impl Snapshot {
             started_ns: header[word::STARTED_NS],
             sample_every: header[word::SAMPLE_EVERY],
             sections: sections.map(Section::parse).collect(),
-        })
+        }
     }
 
     /// All threads together: for each moment of one, what all had said last.

@@ -25,6 +25,7 @@ use crate::{
             NAME_BYTES_MAX, SAMPLE_WORDS, SAMPLES, SAMPLES_AT, SECTION_WORDS, SECTIONS_MAX,
             VERSION, WORD_BYTES, word,
         },
+        reader::Snapshot,
     },
 };
 
@@ -54,16 +55,20 @@ pub enum MetricsError {
     },
 }
 
-/// The file of a daemon's counters. Dropping it removes the file; a daemon that is killed leaves it.
+/// The file of a daemon's counters. Dropping it removes the file; a daemon that is killed leaves it,
+/// unless it has no name.
 #[derive(Debug)]
 pub struct MetricsFile {
     region: Arc<Region>,
-    path: PathBuf,
+    /// `None`: a memfd.
+    path: Option<PathBuf>,
+    threads: usize,
 }
 
 impl MetricsFile {
     /// Makes the file of daemon `name`, with a [`Recorder`] for each of its `threads`. It replaces
-    /// that of a dead daemon whole, so that readers see the one or the other.
+    /// that of a dead daemon whole, so that readers see the one or the other. Nobody else may be
+    /// making it: a daemon has claimed its place before.
     ///
     /// # Errors
     ///
@@ -80,12 +85,12 @@ impl MetricsFile {
         sample_every: u32,
     ) -> Result<(Self, Vec<Recorder>), MetricsError> {
         assert!((1..=SECTIONS_MAX).contains(&threads), "{threads} threads");
-        let temporary = path.with_extension(format!("{}.tmp", std::process::id()));
+        // One name: what a life that was killed left is in the way of the next, and goes with it.
+        let temporary = path.with_extension("metrics-tmp");
         let fail = |operation, path: &Path| {
             let path = path.to_owned();
             move |source| MetricsError::File { operation, path, source }
         };
-        // One that a dead namesake of this process left.
         let _ = fs::remove_file(&temporary);
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true).mode(0o600);
@@ -97,9 +102,41 @@ impl MetricsFile {
             fs::rename(&temporary, path).map_err(fail("rename", &temporary))?;
             Ok(region)
         });
-        let region = Arc::new(made.inspect_err(|_| {
+        let region = made.inspect_err(|_| {
             let _ = fs::remove_file(&temporary);
-        })?);
+        })?;
+        Ok(Self::with_recorders(region, Some(path.to_owned()), threads))
+    }
+
+    /// Counters that only this process reads, by [`snapshot`](Self::snapshot); nothing is left of
+    /// them, however it ends.
+    ///
+    /// # Errors
+    ///
+    /// [`MetricsError::Map`].
+    ///
+    /// # Panics
+    ///
+    /// As [`create`](Self::create) does.
+    pub fn unnamed(
+        name: &str,
+        place: Place,
+        threads: usize,
+        sample_every: u32,
+    ) -> Result<(Self, Vec<Recorder>), MetricsError> {
+        assert!((1..=SECTIONS_MAX).contains(&threads), "{threads} threads");
+        let region = Region::memfd("copyrpc-metrics", layout::file_bytes(threads))
+            .map_err(|source| MetricsError::Map { path: "a memfd".into(), source })?;
+        write_header(&region, name, place, threads, sample_every);
+        Ok(Self::with_recorders(region, None, threads))
+    }
+
+    fn with_recorders(
+        region: Region,
+        path: Option<PathBuf>,
+        threads: usize,
+    ) -> (Self, Vec<Recorder>) {
+        let region = Arc::new(region);
         let recorders = (0..threads).map(|section| Recorder {
             region: Arc::clone(&region),
             at_bytes: layout::section_at_bytes(section),
@@ -107,7 +144,15 @@ impl MetricsFile {
             sampled_ns: None,
         });
         let recorders = recorders.collect();
-        Ok((Self { region, path: path.to_owned() }, recorders))
+        (Self { region, path, threads }, recorders)
+    }
+
+    /// A copy of what is counted so far.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        let count = layout::file_bytes(self.threads) / WORD_BYTES;
+        let words = words(&self.region, 0, count).iter();
+        Snapshot::of_words(&words.map(|word| word.load(Ordering::Relaxed)).collect::<Vec<_>>())
     }
 
     /// Says how the daemon's life goes.
@@ -120,8 +165,10 @@ impl MetricsFile {
 impl Drop for MetricsFile {
     fn drop(&mut self) {
         self.set_life(Life::Stopped);
-        // If it is gone already, that is what was wanted.
-        let _ = fs::remove_file(&self.path);
+        if let Some(path) = &self.path {
+            // If it is gone already, that is what was wanted.
+            let _ = fs::remove_file(path);
+        }
     }
 }
 

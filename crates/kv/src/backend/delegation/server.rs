@@ -2,8 +2,10 @@
 
 use std::{
     cell::Cell,
+    collections::BTreeMap,
     error::Error,
     net::{Ipv4Addr, SocketAddr},
+    path::PathBuf,
     rc::Rc,
     time::Duration,
 };
@@ -12,12 +14,12 @@ use node::{
     bootstrap::{JobId, Place, Secret},
     config::DaemonConfig,
     daemon::{Codec, Daemon, Inbound, IpcFront, Opening, Services, Status, UdpControl},
-    metrics::{Counter, MetricsFile, Snapshot, Timing},
+    metrics::{Counter, Kind, MetricsFile, Section, Timing},
 };
 use os::clock;
 use softnic::Nic;
 
-use super::{Address, Folder, SERVICE, daemon_config};
+use super::{Address, SERVICE, daemon_config};
 use crate::{
     backend::{BackendError, Contact, Counters, Roster, Server, Service, Setup, direct},
     place::Shard,
@@ -33,8 +35,6 @@ pub struct DelegationServer {
     contact: Contact,
     /// Requests that were answered, by the service itself.
     served: Rc<Cell<usize>>,
-    /// Owns the socket and the counters; dropped last.
-    folder: Folder,
 }
 
 enum State {
@@ -43,7 +43,7 @@ enum State {
     Joining,
     Running {
         daemon: Box<Daemon<Nic, IpcFront, UdpControl>>,
-        _metrics: MetricsFile,
+        metrics: MetricsFile,
     },
 }
 
@@ -64,12 +64,11 @@ impl DelegationServer {
         service: Service,
     ) -> Result<Self, BackendError> {
         let failed = |cause: std::io::Error| BackendError::new("cannot open a daemon", cause);
-        let folder = Folder::create(shard).map_err(failed)?;
         let shards = setup.topology.shards();
         let control = UdpControl::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), shards.into())
             .map_err(failed)?;
         let address = Address {
-            socket: folder.path().join("sock"),
+            socket: abstract_name(shard),
             control: control.address().map_err(failed)?,
             nonce: Secret::random().as_bytes().to_vec(),
         };
@@ -83,7 +82,7 @@ impl DelegationServer {
         let config = daemon_config(setup)?;
         let parts = Parts { config, worker, nic: nic.clone(), shard, control, services };
         let contact = address.to_contact()?;
-        Ok(Self { state: State::Opened(Box::new(parts)), address, contact, served, folder })
+        Ok(Self { state: State::Opened(Box::new(parts)), address, contact, served })
     }
 
     fn start(&mut self, roster: &Roster, parts: Parts) -> Result<State, BackendError> {
@@ -99,8 +98,7 @@ impl DelegationServer {
         let size = u32::try_from(roster.servers.len()).unwrap_or(u32::MAX);
         let place = Place::new(shard.0.into(), size).map_err(|cause| failed(cause.into()))?;
         let job = JobId::new(JOB).map_err(|cause| failed(cause.into()))?;
-        let path = self.folder.path().join("counters");
-        let made = MetricsFile::create(&path, JOB, place, 1, config.sample_every);
+        let made = MetricsFile::unnamed(JOB, place, 1, config.sample_every);
         let (metrics, mut recorders) = made.map_err(|cause| failed(cause.into()))?;
         let opening = Opening {
             place,
@@ -113,8 +111,18 @@ impl DelegationServer {
         let nic = softnic::open(&nic).map_err(|cause| failed(cause.into()))?;
         let daemon =
             Daemon::open(&config, nic, control, opening).map_err(|cause| failed(cause.into()))?;
-        Ok(State::Running { daemon: Box::new(daemon), _metrics: metrics })
+        Ok(State::Running { daemon: Box::new(daemon), metrics })
     }
+}
+
+/// A name that nobody else has, other users and other process namespaces included.
+fn abstract_name(shard: Shard) -> PathBuf {
+    let random = Secret::random()
+        .as_bytes()
+        .iter()
+        .take(8)
+        .fold(0_u64, |word, &byte| word << 8 | u64::from(byte));
+    format!("@copyrpc-kv/{}/{}/{random:016x}", std::process::id(), shard.0).into()
 }
 
 /// The shard as a service of the daemon.
@@ -176,21 +184,27 @@ impl Server for DelegationServer {
         Ok(())
     }
 
-    /// Those of the daemon's counter file, as anybody could read them.
+    /// Those of the daemon.
     fn counters(&self) -> Counters {
-        let mut counters = Counters::default();
-        let Ok(snapshot) = Snapshot::read(&self.folder.path().join("counters")) else {
-            return counters;
-        };
-        let total = snapshot.total();
-        for counter in Counter::ALL {
-            counters.named.insert(format!("daemon {}", counter.name()), total.counter(*counter));
-        }
-        let sizes = total.histogram(Timing::BatchMessages);
-        counters.batch_sizes = sizes
-            .filled()
-            .map(|(size, count)| (u32::try_from(size).unwrap_or(u32::MAX), count))
-            .collect();
-        counters
+        let State::Running { metrics, .. } = &self.state else { return Counters::default() };
+        counters_of(&metrics.snapshot().total())
     }
+}
+
+fn counters_of(section: &Section) -> Counters {
+    let mut counters = Counters::default();
+    for counter in Counter::ALL.iter().filter(|counter| counter.kind() == Kind::Total) {
+        let name = format!("daemon {}", counter.name());
+        counters.named.insert(name, section.counter(*counter));
+    }
+    for timing in Timing::ALL {
+        let values = section.histogram(*timing).filled().collect::<BTreeMap<_, _>>();
+        counters.distributions.insert(timing.name().to_owned(), values);
+    }
+    let sizes = section.histogram(Timing::BatchMessages).filled();
+    let sizes = sizes.map(|(size, count)| (u32::try_from(size).unwrap_or(u32::MAX), count));
+    counters.batch_sizes = sizes.collect();
+    let samples = section.samples().iter();
+    counters.samples = samples.map(|sample| (sample.time_ns, sample.outstanding)).collect();
+    counters
 }

@@ -1,0 +1,87 @@
+//! Daemons of several threads.
+
+use std::{sync::mpsc, thread};
+
+use node::{
+    client::CallError,
+    daemon::{Status, wire::HERE},
+    metrics::{Counter, Life, Snapshot, State},
+};
+use rustix::process::Signal;
+
+use crate::{
+    cluster::{Cluster, ECHO, PATIENCE, eventually, provide},
+    kill_clients, serve_and_leave, sleep_through,
+};
+
+/// Clients of a daemon belong to its threads in turn, and so do peers.
+pub(super) const TWO: &[(&str, &str)] = &[("COPYRPC_THREADS", "2")];
+
+/// The provider and the clients of a rank are on different threads, and so are clients and peers.
+#[test]
+fn two_daemons_of_two_threads_serve_their_clients_and_leave_nothing_but_locks() {
+    serve_and_leave(Cluster::with(2, TWO));
+}
+
+#[test]
+fn fault_a1_killed_clients_of_several_threads_leave_nothing() {
+    kill_clients(&Cluster::with(2, TWO));
+}
+
+#[test]
+fn fault_g2_a_deadline_fires_while_all_threads_sleep() {
+    sleep_through(&Cluster::with(2, TWO));
+}
+
+/// What a provider is doing when it is asked to stop, with a caller on another thread.
+#[test]
+fn a_daemon_of_two_threads_that_is_asked_to_end_finishes_what_one_does_for_the_other() {
+    let mut cluster = Cluster::with(1, TWO);
+    let provider = provide(&cluster.socket(0));
+    let mut client = cluster.client(0);
+    let (asked, is_asked) = mpsc::channel();
+    let (go, may_go) = mpsc::channel::<()>();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            // It ends with its daemon.
+            let _ = provider.serve(|inbound, answer| {
+                asked.send(()).unwrap();
+                may_go.recv_timeout(PATIENCE).unwrap();
+                answer.extend_from_slice(inbound.body);
+                Some(Status::Ok)
+            });
+        });
+        let caller = scope.spawn(move || client.call(HERE, ECHO, 0, b"late").map(<[u8]>::to_vec));
+        is_asked.recv_timeout(PATIENCE).unwrap();
+        assert_eq!(cluster.counter(0, Counter::Errands), Some(1), "they are on different threads");
+        cluster.signal(0, Signal::TERM);
+        let metrics = cluster.folder.join(Cluster::name(0, "metrics"));
+        let draining = State::Alive(Life::Draining);
+        eventually(|| Snapshot::read(&metrics).unwrap().state == draining);
+        let refused = cluster.client(0).call(HERE, ECHO, 0, b"new").map(<[u8]>::to_vec);
+        assert_eq!(refused, Err(CallError::Status(Status::Unavailable)));
+        go.send(()).unwrap();
+        assert_eq!(caller.join().unwrap(), Ok(b"late".to_vec()));
+        assert!(cluster.daemons[0].as_mut().unwrap().wait().unwrap().success());
+    });
+}
+
+#[test]
+fn fault_a10_a_provider_that_dies_ends_the_calls_of_all_threads() {
+    let cluster = Cluster::with(2, TWO);
+    // Two threads of its daemon, and one of another, have a client each that waits.
+    let provider = provide(&cluster.socket(1));
+    let clients = [1, 1, 0].map(|rank| cluster.client(rank));
+    thread::scope(|scope| {
+        let callers = clients.map(|mut client| {
+            scope.spawn(move || client.call(1, ECHO, 0, b"?").map(<[u8]>::to_vec))
+        });
+        eventually(|| cluster.counter(1, Counter::Outstanding) == Some(3));
+        drop(provider);
+        for caller in callers {
+            let gone = Err(CallError::Status(Status::Unavailable));
+            assert_eq!(caller.join().unwrap(), gone);
+        }
+    });
+    eventually(|| cluster.counter(1, Counter::Outstanding) == Some(0));
+}
