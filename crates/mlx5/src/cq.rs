@@ -92,6 +92,34 @@ impl<D: Device> Cq<D> {
         })
     }
 
+    /// Takes entries, the next of which ends in `last_word`, up to one that tells something.
+    #[inline(never)]
+    fn take(&mut self, mut last_word: u64) -> Option<Completion> {
+        let malformed_max = self.malformed + MALFORMED_PER_POLL_MAX;
+        loop {
+            self.attached.refresh(&mut self.known);
+            let cqe = self.entries.copy(last_word);
+            let completion = self.interpret(&cqe);
+            // Each turn consumes an entry, and the queue ends.
+            let is_stale = !self.known.departed.is_empty() && self.is_stale(completion.as_ref());
+            self.entries.consume();
+            if self.entries.consumer().is_multiple_of(POLLS_PER_IDLE) {
+                // A queue that is never empty must not keep an embedded device from its work.
+                self.device.idle();
+            }
+            if completion.is_none() {
+                self.malformed += 1;
+            } else if !is_stale {
+                return completion;
+            }
+            self.inline_len = 0;
+            if self.malformed == malformed_max {
+                return None;
+            }
+            last_word = self.written_or_idle()?;
+        }
+    }
+
     /// Whether the next entry is of a queue pair that was reset or destroyed since.
     #[cold]
     fn is_stale(&mut self, completion: Option<&Completion>) -> bool {
@@ -224,30 +252,12 @@ impl<D: Device> CompletionQueue for Cq<D> {
         self.entries.count()
     }
 
+    /// What a spinning program sees, an empty queue, is told inline.
     #[inline]
     fn poll(&mut self) -> Option<Completion> {
         self.inline_len = 0;
-        let malformed_max = self.malformed + MALFORMED_PER_POLL_MAX;
-        while self.malformed < malformed_max {
-            let last_word = self.written_or_idle()?;
-            self.attached.refresh(&mut self.known);
-            let cqe = self.entries.copy(last_word);
-            let completion = self.interpret(&cqe);
-            // Each turn consumes an entry, and the queue ends.
-            let is_stale = !self.known.departed.is_empty() && self.is_stale(completion.as_ref());
-            self.entries.consume();
-            if self.entries.consumer().is_multiple_of(POLLS_PER_IDLE) {
-                // A queue that is never empty must not keep an embedded device from its work.
-                self.device.idle();
-            }
-            if completion.is_none() {
-                self.malformed += 1;
-            } else if !is_stale {
-                return completion;
-            }
-            self.inline_len = 0;
-        }
-        None
+        let last_word = self.written_or_idle()?;
+        self.take(last_word)
     }
 
     #[inline]

@@ -101,6 +101,38 @@ pub trait DeviceCq {
     fn idle(&mut self);
 }
 
+/// A WQE on its way to the BlueFlame register, in 64-byte blocks of words in memory order.
+///
+/// A device takes from it what it needs, so nothing is copied on the way.
+pub trait WqeBlocks {
+    /// Number of blocks.
+    fn count(&self) -> usize;
+
+    /// The first 8 bytes of the WQE.
+    fn first_word(&self) -> u64;
+
+    /// The block at `index`.
+    ///
+    /// # Panics
+    ///
+    /// If there is none.
+    fn block(&self, index: usize) -> [u64; 8];
+}
+
+impl WqeBlocks for [[u64; 8]] {
+    fn count(&self) -> usize {
+        self.len()
+    }
+
+    fn first_word(&self) -> u64 {
+        self.first().map_or(0, |block| block[0])
+    }
+
+    fn block(&self, index: usize) -> [u64; 8] {
+        self[index]
+    }
+}
+
 /// A queue pair as the device sees it. Dropping it destroys the queue pair.
 pub trait DeviceQp {
     /// Bytes one BlueFlame write may carry; 0: there is none.
@@ -113,7 +145,7 @@ pub trait DeviceQp {
 
     /// Copies one whole WQE, padded to 64-byte blocks, to the BlueFlame register. The WQE is in the
     /// ring too: BlueFlame is a hint.
-    fn blueflame(&mut self, wqe: &[[u64; 8]]);
+    fn blueflame(&mut self, wqe: &(impl WqeBlocks + ?Sized));
 
     /// Receives were posted and their doorbell record written: there is no register for this. An
     /// embedded device uses the moment to get on with its work.

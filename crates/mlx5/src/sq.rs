@@ -29,7 +29,7 @@ use wire::{
 };
 
 use crate::{
-    device::DeviceQp,
+    device::{DeviceQp, WqeBlocks},
     ring::{Record, WORD_BYTES, Words},
 };
 
@@ -274,25 +274,19 @@ impl SendQueue {
 
         let pending = self.posted.get().wrapping_sub(self.rung.get());
         if self.rung == self.last && pending <= u16::from(self.blueflame_blocks) {
-            self.blueflame(pending, device);
+            device.blueflame(&self.last_wqe(pending));
+            barrier::flush_write_combining();
         } else {
-            let ctrl = self.ring.load(usize::from(self.last.get()) * BLOCK_WORDS);
-            device.ring(ctrl.to_ne_bytes());
+            device.ring(self.last_wqe(0).first_word().to_ne_bytes());
         }
         self.rung = self.posted;
     }
 
-    /// Copies the last WQE, of `blocks`, from the ring to the BlueFlame register.
-    #[inline]
-    fn blueflame(&self, blocks: u16, device: &mut impl DeviceQp) {
+    /// The WQE that was posted last, of `blocks`.
+    #[inline(always)]
+    fn last_wqe(&self, blocks: u16) -> PostedWqe<'_> {
         let first = usize::from(self.last.get()) * BLOCK_WORDS;
-        let mut wqe = [[0u64; BLOCK_WORDS]; BLUEFLAME_BLOCKS_MAX];
-        let wqe = &mut wqe[..usize::from(blocks)];
-        for (index, word) in wqe.as_flattened_mut().iter_mut().enumerate() {
-            *word = self.ring.load(first + index);
-        }
-        device.blueflame(wqe);
-        barrier::flush_write_combining();
+        PostedWqe { ring: &self.ring, first, blocks: usize::from(blocks) }
     }
 
     /// Gives back the blocks of WQE `counter` and of all before it.
@@ -317,6 +311,31 @@ impl SendQueue {
         let zero = Counter::default();
         (self.posted, self.retired, self.rung, self.last) = (zero, zero, zero, zero);
         self.unsignaled = zero;
+    }
+}
+
+/// A WQE in the ring, which it may wrap around.
+struct PostedWqe<'a> {
+    ring: &'a Words,
+    first: usize,
+    blocks: usize,
+}
+
+impl WqeBlocks for PostedWqe<'_> {
+    #[inline(always)]
+    fn count(&self) -> usize {
+        self.blocks
+    }
+
+    #[inline(always)]
+    fn first_word(&self) -> u64 {
+        self.ring.load(self.first)
+    }
+
+    #[inline(always)]
+    fn block(&self, index: usize) -> [u64; BLOCK_WORDS] {
+        assert!(index < self.blocks, "block {index} of {}", self.blocks);
+        core::array::from_fn(|word| self.ring.load(self.first + index * BLOCK_WORDS + word))
     }
 }
 

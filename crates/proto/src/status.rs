@@ -82,6 +82,7 @@ impl Status {
     ];
 
     /// The status with this number.
+    #[inline]
     #[must_use]
     pub fn from_code(code: u8) -> Option<Self> {
         Self::ALL.get(usize::from(code)).copied()

@@ -76,12 +76,40 @@ fn measure(endpoints: usize, depth: u64, calls: u64) -> f64 {
     start.elapsed().as_secs_f64() * 1e9 / check.ended as f64
 }
 
+/// What to do: `cargo bench` measures; anything else is a short check.
+///
+/// `--shape I` measures one line only, `--calls N` that many calls once: the difference of two such
+/// runs under callgrind is the price of a call without the set-up.
+struct Plan {
+    calls: u64,
+    runs: u32,
+    shape: Option<usize>,
+}
+
+impl Plan {
+    fn from_args() -> Self {
+        let args: Vec<String> = std::env::args().collect();
+        let value = |name: &str| {
+            let at = args.iter().position(|arg| arg == name)?;
+            args.get(at + 1)?.parse::<u32>().ok()
+        };
+        let (calls, runs) =
+            if args.iter().any(|arg| arg == "--bench") { (2_000_000, 5) } else { (1000, 1) };
+        let shape = value("--shape").map(|shape| shape as usize);
+        match value("--calls") {
+            Some(calls) => Self { calls: calls.into(), runs: 1, shape },
+            None => Self { calls, runs, shape },
+        }
+    }
+}
+
 fn main() {
-    let is_smoke = !std::env::args().any(|arg| arg == "--bench");
-    let calls = if is_smoke { 1000 } else { 2_000_000 };
-    println!("call and answer of {BODY_BYTES} B, both sides on one thread, best of 5:");
-    for (endpoints, depth) in [(1, 1), (1, 32), (8, 32)] {
-        let runs = if is_smoke { 1 } else { 5 };
+    let Plan { calls, runs, shape } = Plan::from_args();
+    println!("call and answer of {BODY_BYTES} B, both sides on one thread, best of {runs}:");
+    for (index, (endpoints, depth)) in [(1, 1), (1, 32), (8, 32)].into_iter().enumerate() {
+        if shape.is_some_and(|shape| shape != index) {
+            continue;
+        }
         let best = (0..runs).map(|_| measure(endpoints, depth, calls)).fold(f64::MAX, f64::min);
         println!("  {endpoints} endpoints, {depth:2} calls each {best:7.1} ns per call");
     }

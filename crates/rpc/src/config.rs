@@ -58,6 +58,9 @@ pub struct Config {
     pub send_blocks: u16,
     /// Completions handled per poll.
     pub poll_budget: u16,
+    /// Smallest batch that is answered in two halves when the peer waits for it and nothing else is to
+    /// be done, so that both sides work at the same time; `u16::MAX`: none is.
+    pub halve_from: u16,
     /// Longest time that credit waits for a batch to ride on.
     pub credit_delay: Duration,
 }
@@ -85,6 +88,7 @@ impl Default for Config {
             receives: 1024,
             send_blocks: 256,
             poll_budget: 64,
+            halve_from: 8,
             credit_delay: Duration::from_micros(100),
         }
     }

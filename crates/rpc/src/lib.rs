@@ -13,10 +13,11 @@
 //! [`Invitation`], by any means.
 //!
 //! What calls promise: each ends exactly once, with a response or a [`Status`], at the latest at its
-//! deadline plus [`TICK_NS`] plus the time between polls. A request is executed at most once.
+//! deadline plus 250 µs plus the time between polls. A request is executed at most once.
 
 #![forbid(unsafe_code)]
 
+mod body;
 mod config;
 mod contact;
 mod error;
@@ -37,7 +38,7 @@ pub use handler::{Handler, Request};
 pub use peer::PeerId;
 pub use proto::{
     Status,
-    copyrpc::{Busy, CallId, Counters, FlushPolicy, TICK_NS, Violation},
+    copyrpc::{Busy, CallId, Counters, FlushPolicy, Violation},
 };
 pub use region::{Range, Region, RemoteRegion};
 pub use token::Token;

@@ -77,7 +77,9 @@ impl<N: Nic> Queue<N> {
     }
 
     /// Posts a request; tells the NIC at once unless `is_batched`.
-    #[inline]
+    ///
+    /// Inlined, so that the driver sees which kind of request each caller builds.
+    #[inline(always)]
     pub(crate) fn post(
         &mut self,
         request: &SendRequest<'_>,

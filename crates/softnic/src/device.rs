@@ -5,6 +5,7 @@ use core::time::Duration;
 use memory::sync::Arc;
 use mlx5::device::{
     CqMemory, CqRequest, DeviceCq, DeviceQp, QpMemory, QpRequest, RqMemory, RqRequest, SrqMemory,
+    WqeBlocks,
 };
 use os::event::Event;
 use verbs::{
@@ -94,14 +95,16 @@ impl Qp {
         })
     }
 
-    fn blueflame_violation(&self, wqe: &[[u64; 8]]) -> Option<Violation> {
+    #[cold]
+    fn blueflame_violation(&self, wqe: &(impl WqeBlocks + ?Sized)) -> Option<Violation> {
         let qp = &self.shared;
         let qpn = qp.qpn.get();
-        let len_bytes = wqe.len() * WQEBB_BYTES;
-        if wqe.is_empty() || len_bytes > self.blueflame_bytes() {
+        let len_bytes = wqe.count() * WQEBB_BYTES;
+        if len_bytes == 0 || len_bytes > self.blueflame_bytes() {
             return Some(Violation::BlueFlameLength { qpn, len_bytes });
         }
-        let rung: Vec<u8> = wqe.iter().flatten().flat_map(|word| word.to_ne_bytes()).collect();
+        let words = (0..wqe.count()).flat_map(|block| wqe.block(block));
+        let rung: Vec<u8> = words.flat_map(u64::to_ne_bytes).collect();
         let octoword = rung.first_chunk().copied().unwrap_or_default();
         let mut ring = [0; crate::engine::WQE_BYTES_MAX];
         let index = peek_ctrl(&octoword).index;
@@ -128,7 +131,7 @@ impl DeviceQp for Qp {
     }
 
     #[inline]
-    fn blueflame(&mut self, wqe: &[[u64; 8]]) {
+    fn blueflame(&mut self, wqe: &(impl WqeBlocks + ?Sized)) {
         let qp = &self.shared;
         if qp.context.config.strict.is_some()
             && let Some(violation) = self.blueflame_violation(wqe)
@@ -137,8 +140,7 @@ impl DeviceQp for Qp {
             return qp.fall_by_fault();
         }
         // BlueFlame is a hint: what counts is in the ring.
-        let first = wqe.first().map_or(0, |block| block[0]);
-        self.ring(first.to_ne_bytes());
+        self.ring(wqe.first_word().to_ne_bytes());
     }
 
     #[inline]

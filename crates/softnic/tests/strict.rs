@@ -135,7 +135,7 @@ fn pitfall_03_a_blueflame_wqe_without_a_copy_in_the_ring_is_refused() {
     for (word, bytes) in block.iter_mut().zip(qp.nop(0).chunks_exact(8)) {
         *word = u64::from_ne_bytes(bytes.try_into().unwrap());
     }
-    qp.qp.blueflame(&[block]);
+    qp.qp.blueflame(&[block][..]);
     assert!(matches!(qp.refused()[..], [Violation::NotInRing { .. }]));
 }
 
@@ -143,7 +143,7 @@ fn pitfall_03_a_blueflame_wqe_without_a_copy_in_the_ring_is_refused() {
 fn a_blueflame_write_of_a_bad_length_is_refused() {
     for blocks in [0, 5] {
         let mut qp = ByHand::new("bflen");
-        qp.qp.blueflame(&vec![[0; 8]; blocks]);
+        qp.qp.blueflame(&vec![[0; 8]; blocks][..]);
         let qpn = qp.memory.qpn.get();
         let len_bytes = blocks * 64;
         assert_eq!(qp.refused(), [Violation::BlueFlameLength { qpn, len_bytes }]);

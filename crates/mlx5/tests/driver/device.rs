@@ -11,7 +11,7 @@ use copyrpc_mlx5::{
     Nic,
     device::{
         CqMemory, CqRequest, Device, DeviceCq, DeviceQp, QpMemory, QpRequest, RqMemory, RqRequest,
-        SrqMemory,
+        SrqMemory, WqeBlocks,
     },
 };
 use memory::sync::{Arc, AtomicU32, AtomicU64, Ordering};
@@ -274,8 +274,9 @@ impl DeviceQp for TestQp {
         self.side(|qp| qp.rings.push(ctrl));
     }
 
-    fn blueflame(&mut self, wqe: &[[u64; 8]]) {
-        let bytes = wqe.as_flattened().iter().flat_map(|word| word.to_ne_bytes()).collect();
+    fn blueflame(&mut self, wqe: &(impl WqeBlocks + ?Sized)) {
+        let words = (0..wqe.count()).flat_map(|block| wqe.block(block));
+        let bytes = words.flat_map(u64::to_ne_bytes).collect();
         self.side(|qp| qp.blueflames.push(bytes));
     }
 

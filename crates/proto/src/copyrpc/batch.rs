@@ -2,17 +2,17 @@
 
 use alloc::vec::Vec;
 
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use super::{
     layout::{
-        BATCH_HEADER_BYTES, BatchHeader, Head, KIND_CANCEL, KIND_LARGE_REQUEST,
+        BATCH_HEADER_BYTES, BatchHeader, HEAD_BYTES, Head, KIND_CANCEL, KIND_LARGE_REQUEST,
         KIND_LARGE_RESPONSE, KIND_RELEASE, KIND_REQUEST, KIND_RESPONSE, LARGE_BYTES, LINE_BYTES,
-        LargeBytes, MESSAGE_ALIGN, RequestTail, low_bits,
+        LargeBytes, MESSAGE_ALIGN, REQUEST_HEAD_BYTES, RequestHead, RequestTail, low_bits,
     },
     violation::Violation,
 };
-use crate::Status;
+const TAIL_BYTES: usize = size_of::<RequestTail>();
 
 /// Registered memory of a peer that holds a large body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,16 +50,19 @@ impl Outgoing {
     }
 
     /// Bytes it takes in a batch.
+    #[inline]
     pub(crate) fn len_bytes(&self) -> usize {
-        let tail = if self.request.is_some() { size_of::<RequestTail>() } else { 0 };
-        (size_of::<Head>() + tail + self.body_bytes).next_multiple_of(MESSAGE_ALIGN)
+        let head = if self.request.is_some() { REQUEST_HEAD_BYTES } else { HEAD_BYTES };
+        (head + self.body_bytes).next_multiple_of(MESSAGE_ALIGN)
     }
 }
 
 /// A batch that is being built. The first bytes are kept for its header.
 #[derive(Debug)]
 pub(crate) struct Batch {
+    /// Grows to the longest batch so far. What lies behind `len_bytes` is zero.
     bytes: Vec<u8>,
+    len_bytes: usize,
     pub(crate) count: u16,
     /// Lines that were set aside for the responses in it.
     pub(crate) response_lines: u32,
@@ -67,50 +70,67 @@ pub(crate) struct Batch {
 
 impl Batch {
     pub(crate) fn new() -> Self {
-        Self { bytes: Vec::new(), count: 0, response_lines: 0 }
+        Self { bytes: Vec::new(), len_bytes: BATCH_HEADER_BYTES, count: 0, response_lines: 0 }
     }
 
-    /// Empties it and keeps its memory.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Empties it and keeps its memory. One pass here saves clearing every message by itself.
     pub(crate) fn clear(&mut self) {
-        self.bytes.clear();
-        (self.count, self.response_lines) = (0, 0);
+        self.bytes[..self.len_bytes].fill(0);
+        (self.len_bytes, self.count, self.response_lines) = (BATCH_HEADER_BYTES, 0, 0);
     }
 
     /// Lines it takes of the ring.
+    #[inline]
     pub(crate) fn lines(&self) -> u64 {
-        self.bytes.len().div_ceil(LINE_BYTES) as u64
+        if self.is_empty() { 0 } else { self.lines_with(0) }
     }
 
     /// Lines it will take with another message of `len_bytes`.
+    #[inline]
     pub(crate) fn lines_with(&self, len_bytes: usize) -> u64 {
-        (self.bytes.len().max(BATCH_HEADER_BYTES) + len_bytes).div_ceil(LINE_BYTES) as u64
+        (self.len_bytes + len_bytes).div_ceil(LINE_BYTES) as u64
     }
 
     /// Appends a message and returns the place of its body, zeroed.
+    #[inline(always)]
     pub(crate) fn push(&mut self, message: &Outgoing) -> &mut [u8] {
-        if self.bytes.is_empty() {
-            self.bytes.resize(BATCH_HEADER_BYTES, 0);
+        let start = self.len_bytes;
+        let end = start + message.len_bytes();
+        if end > self.bytes.len() {
+            self.grow(end);
         }
+        self.len_bytes = end;
         self.count += 1;
-        let end = self.bytes.len() + message.len_bytes();
+        let place = &mut self.bytes[start..end];
         let head = Head::new(message.kind, message.body_bytes, message.token);
-        self.bytes.extend_from_slice(head.as_bytes());
-        if let Some(fields) = message.request {
+        let body = if let Some(fields) = message.request {
             let tail = RequestTail {
                 method: fields.method.into(),
                 budget_lines: fields.budget_lines.into(),
                 timeout_us: fields.timeout_us.into(),
             };
-            self.bytes.extend_from_slice(tail.as_bytes());
-        }
-        let body = self.bytes.len();
-        self.bytes.resize(end, 0);
-        &mut self.bytes[body..body + message.body_bytes]
+            place[..REQUEST_HEAD_BYTES].copy_from_slice(RequestHead { head, tail }.as_bytes());
+            &mut place[REQUEST_HEAD_BYTES..]
+        } else {
+            place[..HEAD_BYTES].copy_from_slice(head.as_bytes());
+            &mut place[HEAD_BYTES..]
+        };
+        &mut body[..message.body_bytes]
+    }
+
+    #[cold]
+    fn grow(&mut self, end: usize) {
+        self.bytes.resize(end.next_power_of_two(), 0);
     }
 
     /// Writes the header and returns all bytes.
     pub(crate) fn seal(&mut self, consumed: u32, epoch: u32, sequence: u16) -> &[u8] {
-        let len_bytes = low_bits((self.bytes.len() - BATCH_HEADER_BYTES) as u64);
+        let len_bytes = low_bits((self.len_bytes - BATCH_HEADER_BYTES) as u64);
         let header = BatchHeader {
             consumed: consumed.into(),
             epoch: epoch.into(),
@@ -118,45 +138,21 @@ impl Batch {
             count: self.count.into(),
             len_bytes: len_bytes.into(),
         };
-        self.bytes[..BATCH_HEADER_BYTES].copy_from_slice(header.as_bytes());
-        &self.bytes
+        let bytes = &mut self.bytes[..self.len_bytes];
+        bytes[..BATCH_HEADER_BYTES].copy_from_slice(header.as_bytes());
+        bytes
     }
 }
 
 /// A message as it arrived, checked for its own consistency only.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct Message<'a> {
+    pub(crate) kind: u8,
     /// The caller's name of the call.
-    pub token: u32,
-    /// What it is.
-    pub kind: MessageKind<'a>,
-}
-
-/// What a message is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MessageKind<'a> {
-    /// A call.
-    Request {
-        /// Which method.
-        method: u16,
-        /// Lines of the reverse ring that its response may take.
-        budget_lines: u16,
-        /// Time that the caller will wait.
-        timeout_us: u32,
-        /// Its body.
-        body: Body<'a>,
-    },
-    /// An answer.
-    Response {
-        /// How the call ended.
-        status: Status,
-        /// Its body.
-        body: Body<'a>,
-    },
-    /// The caller has fetched the large response.
-    Release,
-    /// The caller does not wait any more.
-    Cancel,
+    pub(crate) token: u32,
+    /// Of requests; otherwise the bytes are of no meaning.
+    pub(crate) tail: RequestTail,
+    pub(crate) body: &'a [u8],
 }
 
 /// Where a body is.
@@ -166,20 +162,6 @@ pub enum Body<'a> {
     Inline(&'a [u8]),
     /// In memory that the peer registered; to be fetched by READ.
     Large(Large),
-}
-
-impl MessageKind<'_> {
-    /// Its number, for errors.
-    pub(crate) fn code(&self) -> u8 {
-        match self {
-            Self::Request { body: Body::Inline(_), .. } => KIND_REQUEST,
-            Self::Request { body: Body::Large(_), .. } => KIND_LARGE_REQUEST,
-            Self::Response { status, body: Body::Inline(_) } => KIND_RESPONSE | status.code(),
-            Self::Response { body: Body::Large(_), .. } => KIND_LARGE_RESPONSE,
-            Self::Release => KIND_RELEASE,
-            Self::Cancel => KIND_CANCEL,
-        }
-    }
 }
 
 /// The messages of a batch, in order.
@@ -210,79 +192,96 @@ impl<'a> Messages<'a> {
         Ok((header, Self { bytes: &rest[..claimed], count, index: 0 }))
     }
 
+    #[inline(always)]
     fn parse(&mut self) -> Result<Message<'a>, Violation> {
-        let short = Violation::MessageLength { index: self.index };
-        let (head, rest) = Head::read_from_prefix(self.bytes).map_err(|_| short)?;
-        let (kind, token) = (head.kind(), head.token.get());
+        let Some((head, after)) = self.bytes.split_first_chunk::<HEAD_BYTES>() else {
+            return self.too_short();
+        };
+        let head: Head = zerocopy::transmute!(*head);
+        let (kind, body_bytes) = (head.kind(), head.body_bytes());
         let is_request = matches!(kind, KIND_REQUEST | KIND_LARGE_REQUEST);
-        let (tail, rest) = if is_request {
-            let (tail, rest) = RequestTail::read_from_prefix(rest).map_err(|_| short)?;
-            (Some(tail), rest)
-        } else {
-            (None, rest)
+        let tail_bytes = if is_request { TAIL_BYTES } else { 0 };
+        let end = tail_bytes + body_bytes;
+        let Some((message, rest)) = after.split_at_checked(end.next_multiple_of(MESSAGE_ALIGN))
+        else {
+            return self.too_short();
         };
-        let len_bytes = head.body_bytes();
-        let body = rest.get(..len_bytes).ok_or(short)?;
-        let heads = self.bytes.len() - rest.len();
-        let end = (heads + len_bytes).next_multiple_of(MESSAGE_ALIGN);
-        self.bytes = self.bytes.get(end..).ok_or(short)?;
-        let kind = match (kind, tail) {
-            (KIND_REQUEST, Some(tail)) => request(&tail, Body::Inline(body)),
-            (KIND_LARGE_REQUEST, Some(tail)) => request(&tail, large(kind, body)?),
-            (KIND_LARGE_RESPONSE, _) => {
-                MessageKind::Response { status: Status::Ok, body: large(kind, body)? }
-            }
-            (KIND_RELEASE | KIND_CANCEL, _) if len_bytes > 0 => {
-                return Err(Violation::Body { kind, len_bytes });
-            }
-            (KIND_RELEASE, _) => MessageKind::Release,
-            (KIND_CANCEL, _) => MessageKind::Cancel,
-            (KIND_RESPONSE.., _) => {
-                // A status that only a newer peer knows is still an answer.
-                let status = Status::from_code(kind & !KIND_RESPONSE).unwrap_or(Status::Unknown);
-                MessageKind::Response { status, body: Body::Inline(body) }
-            }
-            _ => return Err(Violation::Kind(kind)),
-        };
-        Ok(Message { token, kind })
+        if !matches!(kind, KIND_REQUEST | KIND_RESPONSE..) {
+            check_rare(kind, body_bytes)?;
+        }
+        self.bytes = rest;
+        let tail = message.first_chunk::<TAIL_BYTES>().copied().unwrap_or_default();
+        let body = &message[tail_bytes..end];
+        Ok(Message { kind, token: head.token.get(), tail: zerocopy::transmute!(tail), body })
+    }
+
+    /// Messages that the batch claims to hold.
+    #[inline]
+    #[must_use]
+    pub fn claimed(&self) -> u16 {
+        self.count
+    }
+
+    /// Messages that it has yielded.
+    #[inline]
+    #[must_use]
+    pub fn taken(&self) -> u16 {
+        self.index
+    }
+
+    #[cold]
+    fn too_short(&self) -> Result<Message<'a>, Violation> {
+        Err(Violation::MessageLength { index: self.index })
+    }
+}
+
+/// Rule C2.8.
+#[cold]
+fn check_rare(kind: u8, len_bytes: usize) -> Result<(), Violation> {
+    match kind {
+        KIND_LARGE_REQUEST | KIND_LARGE_RESPONSE if len_bytes == LARGE_BYTES => Ok(()),
+        KIND_RELEASE | KIND_CANCEL if len_bytes == 0 => Ok(()),
+        KIND_LARGE_REQUEST | KIND_LARGE_RESPONSE | KIND_RELEASE | KIND_CANCEL => {
+            Err(Violation::Body { kind, len_bytes })
+        }
+        _ => Err(Violation::Kind(kind)),
     }
 }
 
 impl<'a> Iterator for Messages<'a> {
     type Item = Result<Message<'a>, Violation>;
 
+    #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
         if self.index == self.count {
             // Bytes that no message claims: the count and the length disagree.
             let is_rest = !core::mem::take(&mut self.bytes).is_empty();
             return is_rest.then_some(Err(Violation::Count { claimed: self.count }));
         }
-        let message = self.parse();
-        self.index = if message.is_ok() { self.index + 1 } else { self.count };
-        if message.is_err() {
-            self.bytes = &[];
+        match self.parse() {
+            Ok(message) => {
+                self.index += 1;
+                Some(Ok(message))
+            }
+            Err(violation) => {
+                (self.index, self.bytes) = (self.count, &[]);
+                Some(Err(violation))
+            }
         }
-        Some(message)
     }
 }
 
-fn request<'a>(tail: &RequestTail, body: Body<'a>) -> MessageKind<'a> {
-    MessageKind::Request {
-        method: tail.method.get(),
-        budget_lines: tail.budget_lines.get(),
-        timeout_us: tail.timeout_us.get(),
-        body,
+impl Message<'_> {
+    /// The memory that it names instead of carrying a body; its kind says that it does.
+    pub(crate) fn large(&self) -> Result<Large, Violation> {
+        let bytes = LargeBytes::read_from_bytes(self.body)
+            .map_err(|_| Violation::Body { kind: self.kind, len_bytes: self.body.len() })?;
+        Ok(Large {
+            addr: bytes.addr.get(),
+            rkey: bytes.rkey.get(),
+            len_bytes: bytes.len_bytes.get(),
+        })
     }
-}
-
-fn large<'a>(kind: u8, body: &[u8]) -> Result<Body<'a>, Violation> {
-    let bytes = LargeBytes::read_from_bytes(body)
-        .map_err(|_| Violation::Body { kind, len_bytes: body.len() })?;
-    Ok(Body::Large(Large {
-        addr: bytes.addr.get(),
-        rkey: bytes.rkey.get(),
-        len_bytes: bytes.len_bytes.get(),
-    }))
 }
 
 /// The bytes that name a large body.
@@ -329,14 +328,14 @@ mod tests {
         assert_eq!((header.consumed.get(), header.epoch.get()), (16, 0xdead_beef));
         assert_eq!(header.sequence.get(), 9);
         let request = messages.next().unwrap().unwrap();
-        let body = Body::Inline(b"abc");
-        let (method, budget_lines, timeout_us) = (0x0102, 3, 0x0004_0506);
-        let kind = MessageKind::Request { method, budget_lines, timeout_us, body };
-        assert_eq!(request, Message { token: 7, kind });
+        assert_eq!((request.kind, request.token), (KIND_REQUEST, 7));
+        let RequestTail { method, budget_lines, timeout_us } = request.tail;
+        assert_eq!((method.get(), budget_lines.get(), timeout_us.get()), (0x0102, 3, 0x0004_0506));
+        assert_eq!(request.body, b"abc");
         let response = messages.next().unwrap().unwrap();
-        let kind = MessageKind::Response { status: Status::NotFound, body: Body::Inline(b"z") };
-        assert_eq!(response, Message { token: 0x0a0b, kind });
-        assert_eq!(messages.next(), None);
+        assert_eq!((response.kind, response.token), (KIND_RESPONSE | 5, 0x0a0b));
+        assert_eq!(response.body, b"z");
+        assert!(messages.next().is_none());
     }
 
     fn first_error(bytes: &[u8]) -> Option<Violation> {
@@ -367,16 +366,5 @@ mod tests {
             bad[at] = value;
             assert!(first_error(&bad).is_some(), "byte {at} = {value}");
         }
-    }
-
-    #[test]
-    fn a_status_of_the_future_is_unknown_not_wrong() {
-        let mut batch = Batch::new();
-        batch.push(&Outgoing::control(KIND_RESPONSE | 99, 1));
-        let mut bytes = batch.seal(0, 1, 0).to_vec();
-        bytes.resize(64, 0);
-        let (_, mut messages) = Messages::open(&bytes).unwrap();
-        let kind = MessageKind::Response { status: Status::Unknown, body: Body::Inline(&[]) };
-        assert_eq!(messages.next(), Some(Ok(Message { token: 1, kind })));
     }
 }

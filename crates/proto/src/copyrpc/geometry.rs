@@ -72,49 +72,57 @@ impl Geometry {
 
     /// Of the whole ring; a power of two.
     #[must_use]
+    #[inline]
     pub fn ring_lines(self) -> u32 {
         self.ring_lines
     }
 
     /// Of the whole ring.
     #[must_use]
+    #[inline]
     pub fn ring_bytes(self) -> usize {
         self.ring_lines as usize * LINE_BYTES
     }
 
     /// Kept for responses to the owner of the ring.
     #[must_use]
+    #[inline]
     pub fn response_lines(self) -> u32 {
         self.response_lines
     }
 
     /// Of the longest batch.
     #[must_use]
+    #[inline]
     pub fn batch_lines_max(self) -> u16 {
         self.batch_lines_max
     }
 
     /// Of the longest batch.
     #[must_use]
+    #[inline]
     pub fn batch_bytes_max(self) -> usize {
         usize::from(self.batch_lines_max) * LINE_BYTES
     }
 
     /// Longest body of a request or response in the ring.
     #[must_use]
+    #[inline]
     pub fn body_bytes_max(self) -> usize {
         (self.batch_bytes_max() - BATCH_HEADER_BYTES - REQUEST_HEAD_BYTES).min(BODY_BYTES_MAX)
     }
 
     /// Offset in bytes of the line that a position, counted in lines without end, falls on.
+    #[inline]
     pub(crate) fn offset_bytes(self, position: u64) -> usize {
         // The ring is a power of two, so the low bits of the position suffice.
-        (low_bits(position) % self.ring_lines) as usize * LINE_BYTES
+        (low_bits(position) & (self.ring_lines - 1)) as usize * LINE_BYTES
     }
 
     /// The first position of the lap after the one that `position` is in.
+    #[inline]
     pub(crate) fn next_lap(self, position: u64) -> u64 {
-        (position / u64::from(self.ring_lines) + 1) * u64::from(self.ring_lines)
+        (position | u64::from(self.ring_lines - 1)) + 1
     }
 }
 

@@ -98,8 +98,9 @@ impl Inbox {
         if end > self.geometry.next_lap(start) {
             return Err(Violation::OutsideRing { at: start % ring, lines, ring });
         }
-        if end - self.advertised > ring {
-            return Err(Violation::NoCredit { lines: end - self.advertised - ring });
+        let told = if self.is_told(self.parsed) { start } else { self.advertised };
+        if end - told > ring {
+            return Err(Violation::NoCredit { lines: end - told - ring });
         }
         let offset_bytes = self.geometry.offset_bytes(start);
         let len_bytes = usize::from(imm.lines) * super::layout::LINE_BYTES;
@@ -120,7 +121,15 @@ impl Inbox {
             return Err(Violation::Sequence { found, expected: self.sequence });
         }
         self.sequence = self.sequence.wrapping_add(1);
+        if let Some(open) = self.open.filter(|_| self.is_told(self.parsed)) {
+            self.advertised = open.start; // what was skipped was free (rule C2.10)
+        }
         Ok(())
+    }
+
+    /// Whether the peer knows that all lines before this one are free.
+    fn is_told(&self, line: u64) -> bool {
+        self.advertised == line
     }
 
     /// Keeps the lines of the batch that is being handled.

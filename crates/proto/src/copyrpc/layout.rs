@@ -26,7 +26,7 @@ pub(crate) const BATCH_HEADER_BYTES: usize = size_of::<BatchHeader>();
 /// Bytes before the body of a message that is no request.
 pub(crate) const HEAD_BYTES: usize = size_of::<Head>();
 /// Bytes before the body of a request.
-pub(crate) const REQUEST_HEAD_BYTES: usize = HEAD_BYTES + size_of::<RequestTail>();
+pub(crate) const REQUEST_HEAD_BYTES: usize = size_of::<RequestHead>();
 /// Bytes that name registered memory.
 pub(crate) const LARGE_BYTES: usize = size_of::<LargeBytes>();
 /// Messages start at multiples of this.
@@ -64,16 +64,19 @@ impl Head {
     /// # Panics
     ///
     /// If the body is longer than [`BODY_BYTES_MAX`]: callers check against a smaller limit.
+    #[inline]
     pub(crate) fn new(kind: u8, body_bytes: usize, token: u32) -> Self {
         assert!(body_bytes <= BODY_BYTES_MAX, "a body of {body_bytes} B cannot be expressed");
         let body_bytes = low_bits(body_bytes as u64);
         Self { word: U32::new(body_bytes | u32::from(kind) << 24), token: U32::new(token) }
     }
 
+    #[inline]
     pub(crate) fn body_bytes(self) -> usize {
         (self.word.get() & 0x00ff_ffff) as usize
     }
 
+    #[inline]
     pub(crate) fn kind(self) -> u8 {
         self.word.get().to_le_bytes()[3]
     }
@@ -88,6 +91,14 @@ pub(crate) struct RequestTail {
     pub(crate) budget_lines: U16,
     /// Time left until the caller's deadline, in microseconds, rounded up; saturated.
     pub(crate) timeout_us: U32,
+}
+
+/// Start of a request.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct RequestHead {
+    pub(crate) head: Head,
+    pub(crate) tail: RequestTail,
 }
 
 /// Registered memory that holds a body too large for the ring.
@@ -142,18 +153,21 @@ const fn fnv1a(bytes: &[u8]) -> u32 {
 ///
 /// `None`: more than a budget can express.
 #[must_use]
+#[inline]
 pub fn response_lines(len_bytes: usize) -> Option<u16> {
     let bytes = len_bytes.checked_add(BATCH_HEADER_BYTES + HEAD_BYTES)?;
     u16::try_from(bytes.div_ceil(LINE_BYTES)).ok()
 }
 
 /// The low 32 bits of a position: what goes over the wire.
+#[inline]
 pub(crate) fn low_bits(position: u64) -> u32 {
     (position & 0xffff_ffff) as u32
 }
 
 /// Longest response that a budget has room for.
 #[must_use]
+#[inline]
 pub const fn response_bytes(budget_lines: u16) -> usize {
     (budget_lines as usize * LINE_BYTES).saturating_sub(BATCH_HEADER_BYTES + HEAD_BYTES)
 }

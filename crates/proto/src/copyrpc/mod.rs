@@ -26,9 +26,8 @@ mod layout;
 mod outbox;
 mod served;
 mod violation;
-mod wheel;
 
-pub use batch::{Body, Large, Message, MessageKind, Messages};
+pub use batch::{Body, Large, Message, Messages};
 pub use calls::CallId;
 pub use connection::{Call, Config, Connection, Counters, Incoming, Refused, ReplyError, Usage};
 pub use flush::FlushPolicy;
@@ -40,7 +39,6 @@ pub use layout::{LAYOUT_HASH, LINE_BYTES, response_bytes, response_lines};
 pub use outbox::Emission;
 pub use served::RequestId;
 pub use violation::Violation;
-pub use wheel::TICK_NS;
 
 /// Bytes of the word, beside the ring, that credit messages are written to.
 pub const CREDIT_BYTES: usize = 8;

@@ -40,6 +40,7 @@ pub struct Emission<'a> {
 #[derive(Clone, Copy, Debug)]
 struct Posted {
     end: u64,
+    messages: u16,
     response_lines: u32,
     posted_ns: u64,
 }
@@ -62,11 +63,16 @@ pub(crate) struct Outbox {
     producer: u64,
     /// First line not given back.
     credited: u64,
-    /// Built batches, oldest first; only the last takes more messages.
-    queue: VecDeque<Batch>,
+    /// The batch that takes messages, last to leave.
+    open: Batch,
+    /// Batches that took what they could, oldest first.
+    full: VecDeque<Batch>,
+    /// Of all these.
     queued_lines: u64,
     spare: Vec<Batch>,
     posted: VecDeque<Posted>,
+    /// Messages in them.
+    unconsumed: u32,
     /// Batches ever posted, and how many of them are known to have left.
     posted_count: u64,
     finished_count: u64,
@@ -83,10 +89,12 @@ impl Outbox {
             geometry,
             producer: 0,
             credited: 0,
-            queue: VecDeque::new(),
+            open: Batch::new(),
+            full: VecDeque::new(),
             queued_lines: 0,
             spare: Vec::new(),
             posted: VecDeque::new(),
+            unconsumed: 0,
             posted_count: 0,
             finished_count: 0,
             unsignaled: 0,
@@ -101,8 +109,9 @@ impl Outbox {
         (self.producer, self.credited) = (position, position);
     }
 
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.queue.is_empty()
+        self.open.is_empty()
     }
 
     /// Whether a request, or anything that no place was set aside for, may be added.
@@ -121,21 +130,18 @@ impl Outbox {
 
     #[inline]
     fn place(&self, len_bytes: usize) -> Place {
-        let alone = Batch::new().lines_with(len_bytes);
-        let new = Place { added: alone, is_new: true };
-        let Some(open) = self.queue.back() else { return new };
-        let together = open.lines_with(len_bytes);
-        if together > u64::from(self.geometry.batch_lines_max()) || open.count == u16::MAX {
-            new
+        let together = self.open.lines_with(len_bytes);
+        if together > u64::from(self.geometry.batch_lines_max()) || self.open.count == u16::MAX {
+            Place { added: Batch::new().lines_with(len_bytes), is_new: true }
         } else {
-            Place { added: together - open.lines(), is_new: false }
+            Place { added: together - self.open.lines(), is_new: false }
         }
     }
 
     /// Appends a message for which there is a place and returns the place of its body.
     ///
     /// `response_lines` is what the caller set aside for it; 0 for anything but a response.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push(
         &mut self,
         message: &Outgoing,
@@ -147,7 +153,7 @@ impl Outbox {
     }
 
     /// The same, where [`admit`](Self::admit) said.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push_at(
         &mut self,
         Place { added, is_new }: Place,
@@ -157,13 +163,23 @@ impl Outbox {
     ) -> &mut [u8] {
         self.queued_lines += added;
         if is_new {
-            self.queue.push_back(self.spare.pop().unwrap_or_else(Batch::new));
+            self.close_open();
         }
         self.clock.added(now_ns);
-        let last = self.queue.len() - 1;
-        let batch = &mut self.queue[last];
-        batch.response_lines += u32::from(response_lines);
-        batch.push(message)
+        self.open.response_lines += u32::from(response_lines);
+        self.open.push(message)
+    }
+
+    #[cold]
+    fn close_open(&mut self) {
+        let next = self.spare.pop().unwrap_or_else(Batch::new);
+        self.full.push_back(core::mem::replace(&mut self.open, next));
+    }
+
+    /// The batch that leaves next; it may be empty.
+    #[inline]
+    fn front(&self) -> &Batch {
+        self.full.front().unwrap_or(&self.open)
     }
 
     /// The oldest batch, if it is due and lies inside the ring.
@@ -174,16 +190,19 @@ impl Outbox {
         is_forced: bool,
         to: &Address,
     ) -> Option<Emission<'_>> {
-        let messages = self.queue.front()?.count;
+        if self.is_empty() {
+            return None;
+        }
+        let messages = self.open.count;
         let unfinished_wqes = self.posted_count - self.finished_count;
-        let is_full = self.queue.len() > 1;
+        let is_full = !self.full.is_empty();
         let gathered = Gathered { messages, unfinished_wqes };
         if !is_full && !is_forced && !self.clock.is_due(now_ns, gathered) {
             return None;
         }
         let (start, end) = self.front_place()?;
         let is_signaled = self.is_next_signaled();
-        let batch = self.queue.front_mut()?;
+        let batch = self.full.front_mut().unwrap_or(&mut self.open);
         let imm = Imm {
             is_wrapped: start != self.producer,
             slot: to.slot,
@@ -200,13 +219,26 @@ impl Outbox {
 
     /// First line, and the line after the last, of the oldest batch.
     fn front_place(&self) -> Option<(u64, u64)> {
-        let lines = self.queue.front()?.lines();
+        let lines = self.front().lines();
         let lap = self.geometry.next_lap(self.producer);
-        let start = if self.producer + lines > lap { lap } else { self.producer };
+        let is_over = self.producer + lines > lap || self.starts_over(lap);
+        let start = if is_over { lap } else { self.producer };
         let end = start + lines;
+        let free_from = if self.is_given_back() { start } else { self.credited };
         // What was admitted has a place, unless the peer takes more than was granted to it. Then
         // the batch waits: lines that were not given back are never overwritten.
-        (end - self.credited <= u64::from(self.geometry.ring_lines())).then_some((start, end))
+        (end - free_from <= u64::from(self.geometry.ring_lines())).then_some((start, end))
+    }
+
+    fn is_given_back(&self) -> bool {
+        self.credited == self.producer
+    }
+
+    /// A ring that is empty is begun again once a longest batch is behind (rule C2.10).
+    fn starts_over(&self, lap: u64) -> bool {
+        let left = lap - self.producer;
+        let used = u64::from(self.geometry.ring_lines()) - left;
+        self.is_given_back() && used >= self.geometry.batch_lines_max().into()
     }
 
     fn is_next_signaled(&self) -> bool {
@@ -223,22 +255,26 @@ impl Outbox {
     #[inline]
     pub(crate) fn posted(&mut self, now_ns: u64) -> u16 {
         let is_signaled = self.is_next_signaled();
-        let Some((_, end)) = self.front_place() else { return 0 };
-        let Some(mut batch) = self.queue.pop_front() else { return 0 };
+        let Some((start, end)) = self.front_place() else { return 0 };
+        if self.is_given_back() {
+            self.credited = start; // what is skipped was free
+        }
+        let mut full = self.full.pop_front();
+        let batch = full.as_mut().unwrap_or(&mut self.open);
+        let (messages, response_lines) = (batch.count, batch.response_lines);
         self.queued_lines -= batch.lines();
+        batch.clear();
+        self.spare.extend(full);
         self.producer = end;
         self.sequence = self.sequence.wrapping_add(1);
         self.posted_count += 1;
         self.unsignaled = if is_signaled { 0 } else { self.unsignaled + 1 };
-        let response_lines = batch.response_lines;
-        self.posted.push_back(Posted { end, response_lines, posted_ns: now_ns });
-        self.clock.posted(now_ns, batch.count);
-        if !self.queue.is_empty() {
+        self.posted.push_back(Posted { end, messages, response_lines, posted_ns: now_ns });
+        self.unconsumed += u32::from(messages);
+        self.clock.posted(now_ns, messages);
+        if !self.is_empty() {
             self.clock.added(now_ns);
         }
-        let messages = batch.count;
-        batch.clear();
-        self.spare.push(batch);
         messages
     }
 
@@ -269,6 +305,7 @@ impl Outbox {
                 break;
             }
             response_lines += batch.response_lines;
+            self.unconsumed -= u32::from(batch.messages);
             left_ns = Some(batch.posted_ns);
             self.posted.pop_front();
         }
@@ -278,6 +315,12 @@ impl Outbox {
             self.finished(self.posted_count - self.posted.len() as u64);
         }
         Ok(response_lines)
+    }
+
+    /// Messages that were posted and that the peer has not given credit for.
+    #[inline]
+    pub(crate) fn unconsumed(&self) -> u32 {
+        self.unconsumed
     }
 
     /// Lines of the ring in use or spoken for by built batches: an invariant for tests.

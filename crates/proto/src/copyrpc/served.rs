@@ -2,7 +2,7 @@
 
 use alloc::{vec, vec::Vec};
 
-use super::{calls::CallId, violation::Violation};
+use super::{calls::CallId, connection::ReplyError, layout::response_bytes, violation::Violation};
 
 /// Names a request until it is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -65,34 +65,57 @@ impl Served {
         if asked > free {
             return Err(Violation::Budget { asked, free });
         }
-        let slot = self
-            .slots
-            .get_mut(usize::from(id.slot()))
-            .filter(|slot| slot.state == State::Free)
-            .ok_or(Violation::Token { kind, token })?;
+        let slot = self.slots.get_mut(usize::from(id.slot()));
+        let Some(slot) = slot.filter(|slot| slot.state == State::Free) else {
+            return Err(Violation::Token { kind, token });
+        };
         *slot = Slot { id, budget_lines, state: State::Open { is_cancelled: false } };
         self.reserved_lines += asked;
         self.open += 1;
         Ok(RequestId(id))
     }
 
+    #[inline]
     fn find(&mut self, id: CallId) -> Option<&mut Slot> {
         self.slots.get_mut(usize::from(id.slot())).filter(|slot| slot.id == id)
     }
 
     /// Lines set aside for the response, if the request is to be answered.
+    #[inline]
     pub(crate) fn budget_lines(&mut self, id: RequestId) -> Option<u16> {
         let slot = self.find(id.0)?;
         matches!(slot.state, State::Open { .. }).then_some(slot.budget_lines)
     }
 
-    /// The request is answered; `is_lent`: by naming memory.
+    /// The request is answered with `len_bytes`, if the lines set aside for it have room. Returns
+    /// them.
     #[inline]
-    pub(crate) fn answer(&mut self, id: RequestId, is_lent: bool) {
-        if let Some(slot) = self.find(id.0) {
-            slot.state = if is_lent { State::Lent } else { State::Free };
-            self.open -= 1;
+    pub(crate) fn answer(
+        &mut self,
+        id: RequestId,
+        len_bytes: usize,
+        ring_bytes_max: usize,
+    ) -> Result<u16, ReplyError> {
+        let slot = self.find(id.0).ok_or(ReplyError::NotThere)?;
+        if !matches!(slot.state, State::Open { .. }) {
+            return Err(ReplyError::NotThere);
         }
+        let max_bytes = response_bytes(slot.budget_lines).min(ring_bytes_max);
+        if len_bytes > max_bytes {
+            return Err(ReplyError::TooLong { len_bytes, max_bytes });
+        }
+        slot.state = State::Free;
+        let budget_lines = slot.budget_lines;
+        self.open -= 1;
+        Ok(budget_lines)
+    }
+
+    /// The request is answered by naming memory. Returns the lines set aside for it.
+    pub(crate) fn lend(&mut self, id: RequestId) -> Option<u16> {
+        let budget_lines = self.budget_lines(id)?;
+        self.find(id.0)?.state = State::Lent;
+        self.open -= 1;
+        Some(budget_lines)
     }
 
     /// The peer has given credit for lines that responses took.

@@ -140,7 +140,7 @@ impl Victim {
 
     fn call(&mut self, len_bytes: usize) {
         let call = Call { method: 1, response_bytes: 8, deadline_ns: 1 << 40, cookie: self.made };
-        if self.connection.call(&call, len_bytes % 200, 1, |_| ()).is_ok() {
+        if self.connection.call(&call, len_bytes % 200, 1).is_ok() {
             self.made += 1;
         }
     }
@@ -148,7 +148,7 @@ impl Victim {
     /// Everything that the peer was served, it is answered; there is always a place.
     fn answer(&mut self) {
         for (id, lease) in self.requests.drain(..) {
-            self.connection.reply(id, Status::Ok, 8, 1, |_| ()).expect("there is a place");
+            self.connection.reply(id, Status::Ok, 8, 1).expect("there is a place");
             lease.into_iter().for_each(|lease| self.connection.end_lease(lease, 1));
         }
         for call in self.fetching.drain(..) {

@@ -120,7 +120,7 @@ fn an_answer_that_is_too_long_does_not_swallow_its_call() {
     let request = server.open_batch(&bytes, 1).unwrap().next().unwrap().unwrap();
     let Ok(Incoming::Request { id, .. }) = server.message(&request) else { panic!("a request") };
     server.close_batch(1);
-    server.reply(id, Status::Ok, 200, 1, |_| ()).unwrap();
+    server.reply(id, Status::Ok, 200, 1).unwrap();
     let answer = server.emission(1, true).map(|e| (e.bytes.to_vec(), e.imm)).unwrap();
     let client = &mut pair.sides[0].connection;
     let arrival = client.arrive(Imm::decode(answer.1)).unwrap();

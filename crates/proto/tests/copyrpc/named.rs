@@ -2,7 +2,7 @@
 
 use copyrpc_proto::{
     Status,
-    copyrpc::{Busy, FlushPolicy, Geometry, Refused, TICK_NS, Usage, response_bytes},
+    copyrpc::{Busy, FlushPolicy, Geometry, Refused, Usage, response_bytes},
 };
 
 use crate::pair::{CALLS, Pair, Setup};
@@ -154,7 +154,7 @@ fn fault_c5_lengths_from_nothing_to_one_too_many() {
     let id = pair.sides[1].requests[0].id;
     let aside = response_bytes(1);
     let connection = &mut pair.sides[1].connection;
-    assert!(connection.reply(id, Status::Ok, aside + 1, 1, |_| ()).is_err());
+    assert!(connection.reply(id, Status::Ok, aside + 1, 1).is_err());
     assert_eq!(connection.serving(), 1);
     pair.settle();
 }
@@ -185,12 +185,12 @@ fn fault_c6_positions_and_names_wrap() {
 #[test]
 fn pitfall_15_every_call_ends_at_its_deadline() {
     let mut pair = Pair::new(small());
-    let cookie = pair.call(0, 1, 8, 0, 5 * TICK_NS).unwrap();
+    let cookie = pair.call(0, 1, 8, 0, 5_000_000).unwrap();
     pair.depart(0, true);
     pair.arrive(0, false).unwrap();
-    pair.advance(4 * TICK_NS);
+    pair.advance(4_999_999);
     assert!(pair.sides[0].ended.is_empty());
-    pair.advance(2 * TICK_NS);
+    pair.advance(1);
     assert_eq!(pair.sides[0].ended[&cookie].0, Status::DeadlineExceeded);
     assert_eq!(pair.sides[0].connection.usage().calls, 1, "the answer is still to come");
     pair.settle();
@@ -333,4 +333,17 @@ fn a_credit_word_may_be_ahead_of_the_batches_before_it() {
     pair.settle();
     assert_eq!(pair.sides[0].ended.len(), 3);
     assert_eq!(pair.sides[0].connection.usage(), Usage::default());
+}
+
+/// Rule C2.10: while little is in flight, the same few lines are used over and over.
+#[test]
+fn a_ring_that_is_empty_starts_over() {
+    let mut pair = Pair::new(Setup::default());
+    let batch_bytes = pair.sides[0].connection.config().peer.geometry.batch_bytes_max();
+    for _ in 0..50 {
+        pair.call(0, 1, 100, 100, LONG_NS).unwrap();
+        let offset_bytes = pair.sides[0].connection.emission(1, true).unwrap().offset_bytes;
+        assert!(offset_bytes < 2 * batch_bytes, "a batch at {offset_bytes}");
+        pair.settle();
+    }
 }

@@ -133,8 +133,9 @@ impl Pair {
         let deadline_ns = self.now_ns + timeout_ns;
         let call = Call { method, response_bytes, deadline_ns, cookie };
         let body = pattern(cookie * 2 + from as u64, len_bytes);
-        let fill = |to: &mut [u8]| to.copy_from_slice(&body);
-        let id = side.connection.call(&call, len_bytes, self.now_ns, fill)?;
+        let (id, to) = side.connection.call(&call, len_bytes, self.now_ns)?;
+        assert!(to.iter().all(|byte| *byte == 0), "a place for a body is not clear");
+        to.copy_from_slice(&body);
         side.made.insert(cookie, (id, body));
         side.next_cookie += 1;
         Ok(cookie)
@@ -147,8 +148,9 @@ impl Pair {
         let Request { id, body, lease, .. } = side.requests.swap_remove(at);
         let answer = answer_to(&body, len_bytes);
         side.connection
-            .reply(id, Status::Ok, answer.len(), now_ns, |to| to.copy_from_slice(&answer))
-            .expect("there is always a place for an answer");
+            .reply(id, Status::Ok, answer.len(), now_ns)
+            .expect("there is always a place for an answer")
+            .copy_from_slice(&answer);
         if let Some(lease) = lease {
             side.end_lease(lease, now_ns);
         }
@@ -224,7 +226,9 @@ impl Pair {
     pub(crate) fn advance(&mut self, ns: u64) {
         self.now_ns += ns;
         for side in &mut self.sides {
-            while let Some(cookie) = side.connection.expire(self.now_ns) {
+            let mut expired = Vec::new();
+            side.connection.expire(self.now_ns, |cookie| expired.push(cookie));
+            for cookie in expired {
                 side.end(cookie, Status::DeadlineExceeded, &[]);
             }
         }
@@ -253,7 +257,7 @@ impl Pair {
                 }
             }
             if busy == 0 {
-                let wakes = self.sides.iter().map(|side| side.connection.wake_ns(self.now_ns));
+                let wakes = self.sides.iter().map(|side| side.connection.wake_ns());
                 let Some(wake_ns) = wakes.flatten().min() else { return };
                 self.advance(wake_ns.saturating_sub(self.now_ns).max(1000));
             }

@@ -7,7 +7,11 @@ use proto::{
 use verbs::Nic;
 
 use super::{Call, Worker};
-use crate::{CallError, PeerId, ReplyError, Token, token::Answering};
+use crate::{
+    CallError, PeerId, ReplyError, Token,
+    body::{Body, Filled},
+    token::Answering,
+};
 
 impl<N: Nic> Worker<N> {
     /// Makes a call. It leaves at a later [`poll`](Self::poll), when the flush policy says so.
@@ -17,7 +21,7 @@ impl<N: Nic> Worker<N> {
     /// [`CallError`]: nothing has changed.
     #[inline]
     pub fn call(&mut self, peer: PeerId, call: &Call, body: &[u8]) -> Result<CallId, CallError> {
-        self.call_with(peer, call, body.len(), |to| to.copy_from_slice(body))
+        self.call_body(peer, call, body)
     }
 
     /// Makes a call whose body `fill` writes: `len_bytes` zeroed bytes of private memory.
@@ -33,6 +37,16 @@ impl<N: Nic> Worker<N> {
         len_bytes: usize,
         fill: impl FnOnce(&mut [u8]),
     ) -> Result<CallId, CallError> {
+        self.call_body(peer, call, Filled { len_bytes, fill })
+    }
+
+    #[inline]
+    fn call_body(
+        &mut self,
+        peer: PeerId,
+        call: &Call,
+        body: impl Body,
+    ) -> Result<CallId, CallError> {
         let now_ns = self.now_ns;
         let timeout_ns = u64::try_from(call.timeout.as_nanos()).unwrap_or(u64::MAX);
         let call = CoreCall {
@@ -41,24 +55,24 @@ impl<N: Nic> Worker<N> {
             deadline_ns: now_ns.saturating_add(timeout_ns),
             cookie: call.cookie,
         };
-        let live = self.live(peer).ok_or(CallError::NotConnected)?;
-        if len_bytes > live.connection.request_bytes_max() {
-            return self.call_large(peer, &call, len_bytes, fill);
+        let live = self.live_dirty(peer).ok_or(CallError::NotConnected)?;
+        if body.len_bytes() > live.connection.request_bytes_max() {
+            return self.call_large(peer, &call, body);
         }
-        let id = live.connection.call(&call, len_bytes, now_ns, fill)?;
-        self.mark_dirty(peer);
+        let (id, to) = live.connection.call(&call, body.len_bytes(), now_ns)?;
+        body.write(to);
         Ok(id)
     }
 
     /// Lends the body to the peer, which fetches it.
+    #[cold]
     fn call_large(
         &mut self,
         peer: PeerId,
         call: &CoreCall,
-        len_bytes: usize,
-        fill: impl FnOnce(&mut [u8]),
+        body: impl Body,
     ) -> Result<CallId, CallError> {
-        let now_ns = self.now_ns;
+        let (now_ns, len_bytes) = (self.now_ns, body.len_bytes());
         let live = self.live(peer).ok_or(CallError::NotConnected)?;
         let max_bytes = live.connection.config().peer.large_bytes_max as usize;
         if len_bytes > max_bytes {
@@ -70,9 +84,8 @@ impl<N: Nic> Worker<N> {
         match live.connection.call_large(call, buffer.large(), now_ns) {
             Ok(id) => {
                 // The peer reads it only once the batch has left, at a later poll.
-                buffer.write(&filled(len_bytes, fill));
+                body.lend(&buffer);
                 live.lent_requests.put(id, buffer);
-                self.mark_dirty(peer);
                 Ok(id)
             }
             Err(refused) => {
@@ -99,7 +112,7 @@ impl<N: Nic> Worker<N> {
     /// [`ReplyError`]; the request counts as answered.
     #[inline]
     pub fn reply(&mut self, token: Token, status: Status, body: &[u8]) -> Result<(), ReplyError> {
-        self.reply_with(token, status, body.len(), |to| to.copy_from_slice(body))
+        self.reply_body(token, status, body)
     }
 
     /// Answers a request with a body that `fill` writes: `len_bytes` zeroed bytes of private memory.
@@ -115,33 +128,49 @@ impl<N: Nic> Worker<N> {
         len_bytes: usize,
         fill: impl FnOnce(&mut [u8]),
     ) -> Result<(), ReplyError> {
+        self.reply_body(token, status, Filled { len_bytes, fill })
+    }
+
+    #[inline]
+    fn reply_body(
+        &mut self,
+        token: Token,
+        status: Status,
+        body: impl Body,
+    ) -> Result<(), ReplyError> {
         let Answering { peer, request: id, lease } = token.redeem();
-        self.end_lease(peer, lease);
+        if lease.is_some() {
+            self.end_lease(peer, lease);
+        }
         let now_ns = self.now_ns;
-        let live = self.live(peer).ok_or(ReplyError::Gone)?;
-        let max_bytes = live.connection.response_bytes_max(id).ok_or(ReplyError::Gone)?;
-        let outcome = if len_bytes > max_bytes && status == Status::Ok {
-            self.reply_large(peer, id, len_bytes, fill)
-        } else {
-            live.connection.reply(id, status, len_bytes, now_ns, fill).map_err(ReplyError::from)
+        let live = self.live_dirty(peer).ok_or(ReplyError::Gone)?;
+        let outcome = match live.connection.reply(id, status, body.len_bytes(), now_ns) {
+            Ok(to) => {
+                body.write(to);
+                return Ok(());
+            }
+            Err(CoreReplyError::TooLong { .. }) if status == Status::Ok => {
+                self.reply_large(peer, id, body)
+            }
+            Err(error) => Err(error.into()),
         };
         match outcome {
             Err(ReplyError::TooLong { .. }) => self.answer(peer, id, Status::OutOfRange),
             Err(ReplyError::NoMemory { .. }) => self.answer(peer, id, Status::ResourceExhausted),
-            _ => self.mark_dirty(peer),
+            _ => {}
         }
         outcome
     }
 
     /// Lends the answer to the caller, which fetches it.
+    #[cold]
     fn reply_large(
         &mut self,
         peer: PeerId,
         id: RequestId,
-        len_bytes: usize,
-        fill: impl FnOnce(&mut [u8]),
+        body: impl Body,
     ) -> Result<(), ReplyError> {
-        let now_ns = self.now_ns;
+        let (now_ns, len_bytes) = (self.now_ns, body.len_bytes());
         let live = self.live(peer).ok_or(ReplyError::Gone)?;
         let max_bytes = live.connection.config().peer.large_bytes_max as usize;
         if len_bytes > max_bytes {
@@ -149,7 +178,7 @@ impl<N: Nic> Worker<N> {
         }
         let buffer =
             self.take_buffer(peer, len_bytes).map_err(|_| ReplyError::NoMemory { len_bytes })?;
-        buffer.write(&filled(len_bytes, fill));
+        body.lend(&buffer);
         let live = self.live(peer).ok_or(ReplyError::Gone)?;
         live.connection.reply_large(id, buffer.large(), now_ns)?;
         live.lent_responses.put(id, buffer);
@@ -159,10 +188,9 @@ impl<N: Nic> Worker<N> {
     /// Answers without body, which fits whatever the caller set aside.
     pub(super) fn answer(&mut self, peer: PeerId, id: RequestId, status: Status) {
         let now_ns = self.now_ns;
-        if let Some(live) = self.live(peer) {
+        if let Some(live) = self.live_dirty(peer) {
             // It fails only if the request was answered, and then nothing is owed.
-            let _ = live.connection.reply(id, status, 0, now_ns, |_| ());
-            self.mark_dirty(peer);
+            let _ = live.connection.reply(id, status, 0, now_ns);
         }
     }
 
@@ -174,23 +202,21 @@ impl<N: Nic> Worker<N> {
     }
 
     /// Answers requests whose tokens were dropped.
+    #[inline]
     pub(super) fn answer_dropped(&mut self) {
-        if self.dropped.borrow().is_empty() {
-            return;
+        if !self.dropped.borrow().is_empty() {
+            self.answer_all_dropped();
         }
+    }
+
+    #[cold]
+    fn answer_all_dropped(&mut self) {
         let dropped = self.dropped.take();
         for Answering { peer, request, lease } in dropped {
             self.end_lease(peer, lease);
             self.answer(peer, request, Status::Unknown);
         }
     }
-}
-
-/// A large body in private memory.
-fn filled(len_bytes: usize, fill: impl FnOnce(&mut [u8])) -> Vec<u8> {
-    let mut body = vec![0; len_bytes];
-    fill(&mut body);
-    body
 }
 
 impl From<CoreReplyError> for ReplyError {

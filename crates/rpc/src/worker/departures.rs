@@ -7,7 +7,7 @@ use verbs::{
 
 use super::Worker;
 use crate::{
-    CloseReason, Config, PeerId,
+    CloseReason, Config, PeerId, TransportKind,
     peer::{Link, Live},
     queue::{Batch, Queue, What, Work},
 };
@@ -39,6 +39,33 @@ impl<N: Nic> Worker<N> {
                     self.dirty.swap_remove(index);
                     self.end(id, CloseReason::QueuePair);
                 }
+            }
+        }
+        self.ring_queues();
+    }
+
+    /// Posts what is due to a peer whose batch was just handled, so that it works while the next
+    /// one's batch is handled here.
+    ///
+    /// While the peer has work left, and more has arrived, answers keep merging: that is how small
+    /// batches grow again under load. In a queue that peers share, one doorbell at the end of the
+    /// poll tells of all.
+    #[inline]
+    pub(super) fn flush_early(&mut self, id: PeerId) {
+        let is_prompt =
+            matches!(self.config.flush, FlushPolicy::SelfClocked { .. } | FlushPolicy::Immediate);
+        if !is_prompt || self.config.transport != TransportKind::Rc {
+            return;
+        }
+        let is_last = self.is_last_arrival;
+        if !is_last && self.live(id).is_none_or(|live| live.connection.unconsumed() > 0) {
+            return;
+        }
+        // What fails now fails again at the end of the poll, and is dealt with there.
+        if matches!(self.flush_peer(id, false), Departed::All) && self.dirty.last() == Some(&id) {
+            self.dirty.pop();
+            if let Some(peer) = self.peer(id) {
+                peer.is_dirty = false;
             }
         }
         self.ring_queues();

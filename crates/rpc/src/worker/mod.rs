@@ -140,6 +140,10 @@ pub struct Worker<N: Nic> {
     /// Private copy of the batch that is being handled. Empty while one is.
     scratch: Vec<u8>,
     is_polling: bool,
+    /// Nothing has arrived after the batch that is being handled.
+    is_last_arrival: bool,
+    /// Whose batch was handled last.
+    last_peer: Option<PeerId>,
     now_ns: u64,
     timers_ns: u64,
     flushed_ns: u64,
@@ -202,6 +206,8 @@ impl<N: Nic> Worker<N> {
             large_scratch: Vec::new(),
             scratch: vec![0; geometry.batch_bytes_max()],
             is_polling: false,
+            is_last_arrival: true,
+            last_peer: None,
             now_ns,
             timers_ns: now_ns,
             flushed_ns: now_ns,
@@ -277,6 +283,20 @@ impl<N: Nic> Worker<N> {
         self.peers.get_mut(usize::from(id.slot))?.live(id)
     }
 
+    /// The connection to a peer that will have something to post.
+    #[inline]
+    fn live_dirty(&mut self, id: PeerId) -> Option<&mut Live<N>> {
+        let place = self.peers.get_mut(usize::from(id.slot))?;
+        if place.generation != id.generation {
+            return None;
+        }
+        let peer = place.peer.as_mut()?;
+        if !core::mem::replace(&mut peer.is_dirty, true) {
+            self.dirty.push(id);
+        }
+        peer.live()
+    }
+
     /// Remembers that a peer may have something to post.
     #[inline]
     fn mark_dirty(&mut self, id: PeerId) {
@@ -324,9 +344,8 @@ impl<N: Nic> Worker<N> {
     /// When something is to be done though nothing arrives; `None`: nothing is.
     #[must_use]
     pub fn wake_ns(&self) -> Option<u64> {
-        let now_ns = self.now_ns;
         let connections = self.peers.iter().filter_map(Place::connection);
-        connections.filter_map(|connection| connection.wake_ns(now_ns)).min()
+        connections.filter_map(Connection::wake_ns).min()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use proto::{
     Status,
-    copyrpc::{Body, Imm, Incoming, Violation},
+    copyrpc::{Arrival, Body, Imm, Incoming, Messages, Violation},
 };
 use verbs::{AsyncEvent, Completion, CompletionQueue as _, MemoryRegion as _, Nic, QueuePair as _};
 
@@ -37,19 +37,30 @@ impl<N: Nic> Worker<N> {
             self.look_at_timers();
         }
         self.answer_dropped();
-        handled += self.tell_ends(handler);
-        self.flush();
+        if !self.ended.is_empty() || !self.closed.is_empty() {
+            handled += self.tell_ends(handler);
+        }
+        if !self.dirty.is_empty() || !self.unrung.is_empty() {
+            self.flush();
+        }
         self.is_polling = false;
         handled
     }
 
     fn poll_receives<H: Handler<N> + ?Sized>(&mut self, handler: &mut H) -> usize {
         let mut handled = 0;
-        for imm in core::mem::take(&mut self.early) {
-            handled += self.take(imm, None, handler);
+        if !self.early.is_empty() {
+            for imm in core::mem::take(&mut self.early) {
+                handled += self.take(imm, None, handler);
+            }
         }
-        for _ in 0..self.config.poll_budget {
-            let Some(completion) = self.recv_cq.poll() else { break };
+        let mut next = self.recv_cq.poll();
+        for left in (0..self.config.poll_budget).rev() {
+            let Some(completion) = next.take() else { break };
+            if left > 0 {
+                next = self.recv_cq.poll();
+            }
+            self.is_last_arrival = next.is_none();
             self.stats.arrivals += 1;
             self.retire_receive(&completion);
             match (completion.failure, completion.imm) {
@@ -83,6 +94,7 @@ impl<N: Nic> Worker<N> {
         queue.is_some_and(|queue| queue.qp.qpn() == completion.qpn)
     }
 
+    #[inline]
     fn refill(&mut self) {
         if let Some(receives) = &mut self.receives
             && let Err(error) = receives.fill()
@@ -129,6 +141,7 @@ impl<N: Nic> Worker<N> {
         match outcome {
             Ok(handled) => {
                 self.mark_dirty(id);
+                self.flush_early(id);
                 handled
             }
             Err(violation) => {
@@ -156,12 +169,11 @@ impl<N: Nic> Worker<N> {
         self.config.transport == TransportKind::Dc && violation.is_of_announcement()
     }
 
-    fn disregard(&mut self, id: PeerId) -> usize {
+    fn disregard(&mut self, id: PeerId) {
         self.stats.unknown_imms += 1;
         if let Some(live) = self.live(id) {
             live.connection.disregard();
         }
-        0
     }
 
     fn take_batch<H: Handler<N> + ?Sized>(
@@ -176,7 +188,32 @@ impl<N: Nic> Worker<N> {
         outcome
     }
 
-    /// Copies a batch once, out of memory that the peer can write, and uses the copy.
+    /// Copies a batch once, out of memory that the peer can write. `None`: there is nothing to handle.
+    #[inline(always)]
+    fn copy_batch<'a>(
+        &mut self,
+        id: PeerId,
+        imm: Imm,
+        scratch: &'a mut [u8],
+    ) -> Result<Option<(Arrival, Messages<'a>)>, Violation> {
+        let now_ns = self.now_ns;
+        let Some(peer) = self.peer(id) else { return Ok(None) };
+        let Link::Live(live) = &mut peer.link else { return Ok(None) };
+        let opened = live.connection.arrive(imm).and_then(|arrival| {
+            let copy = &mut scratch[..arrival.len_bytes];
+            peer.ring.read(arrival.offset_bytes, copy);
+            live.connection.open_batch(copy, now_ns).map(|messages| (arrival, messages))
+        });
+        match opened {
+            Err(violation) if self.is_anonymous(violation) => {
+                self.disregard(id);
+                Ok(None)
+            }
+            opened => opened.map(Some),
+        }
+    }
+
+    /// Handles a batch; uses a copy of it.
     fn dispatch<H: Handler<N> + ?Sized>(
         &mut self,
         id: PeerId,
@@ -185,23 +222,16 @@ impl<N: Nic> Worker<N> {
         handler: &mut H,
     ) -> Result<usize, Violation> {
         let now_ns = self.now_ns;
-        let Some(peer) = self.peer(id) else { return Ok(0) };
-        let Link::Live(live) = &mut peer.link else { return Ok(0) };
         let start = scratch.as_ptr().addr();
-        let opened = live.connection.arrive(imm).and_then(|arrival| {
-            let copy = &mut scratch[..arrival.len_bytes];
-            peer.ring.read(arrival.offset_bytes, copy);
-            live.connection.open_batch(copy, now_ns).map(|messages| (arrival, messages))
-        });
-        let (arrival, messages) = match opened {
-            Ok(opened) => opened,
-            Err(violation) if self.is_anonymous(violation) => {
-                return Ok(self.disregard(id));
-            }
-            Err(violation) => return Err(violation),
+        let Some((arrival, mut messages)) = self.copy_batch(id, imm, scratch)? else {
+            return Ok(0);
         };
         let mut handled = 0;
-        for message in messages {
+        let second_half = self.second_half(id, messages.claimed());
+        while let Some(message) = messages.next() {
+            if messages.taken() == second_half {
+                self.flush_early(id);
+            }
             let message = message?;
             // A callback may have closed the connection.
             let Some(live) = self.live(id) else { return Ok(handled) };
@@ -246,6 +276,22 @@ impl<N: Nic> Worker<N> {
             live.connection.close_batch(now_ns);
         }
         Ok(handled)
+    }
+
+    /// Before which of `count` messages, counted from 1, what was answered so far is posted, if any.
+    ///
+    /// Two sides whose calls travel in one batch would take turns: each waits while the other one
+    /// works. So if this peer alone is active and has little to do until this side answers, it gets
+    /// half of the answers early, and from then on two batches are under way.
+    #[inline]
+    fn second_half(&mut self, id: PeerId, count: u16) -> u16 {
+        const NONE: u16 = 0;
+        let is_alone = self.is_last_arrival && self.last_peer.replace(id) == Some(id);
+        if count < self.config.halve_from || !is_alone {
+            return NONE;
+        }
+        let unconsumed = self.live(id).map_or(u32::MAX, |live| live.connection.unconsumed());
+        if unconsumed < u32::from(count / 2) { count / 2 + 1 } else { NONE }
     }
 
     // Completions of sends
@@ -392,9 +438,9 @@ impl<N: Nic> Worker<N> {
             let place = &mut self.peers[usize::from(slot)];
             let id = place.id(slot);
             let Some(live) = place.peer.as_mut().and_then(|peer| peer.live()) else { continue };
-            while let Some(cookie) = live.connection.expire(now_ns) {
-                self.ended.push_back((cookie, Status::DeadlineExceeded));
-            }
+            let ended = &mut self.ended;
+            live.connection
+                .expire(now_ns, |cookie| ended.push_back((cookie, Status::DeadlineExceeded)));
             let is_due =
                 live.connection.has_gathered() || live.connection.credit_due(now_ns).is_some();
             if is_due {

@@ -1,6 +1,7 @@
 //! Workers on the software NIC, both on one thread unless a test says otherwise.
 
 mod basics;
+mod batching;
 mod ends;
 mod futures;
 mod hostile;

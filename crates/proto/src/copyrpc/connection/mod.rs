@@ -6,7 +6,7 @@ use alloc::collections::VecDeque;
 
 use super::{
     Busy, CREDIT_BYTES,
-    batch::{Body, Large, Message, MessageKind, Messages, Outgoing, RequestFields, large_bytes},
+    batch::{Body, Large, Message, Messages, Outgoing, RequestFields, large_bytes},
     calls::{CallId, Calls},
     imm::Imm,
     inbox::{Arrival, Inbox, Lease},
@@ -17,7 +17,6 @@ use super::{
     outbox::{Address, Emission, Outbox},
     served::{RequestId, Served},
     violation::Violation,
-    wheel::TICK_NS,
 };
 use crate::Status;
 
@@ -100,6 +99,7 @@ impl Connection {
     }
 
     /// Longest body of a request that goes through the ring.
+    #[inline]
     #[must_use]
     pub fn request_bytes_max(&self) -> usize {
         self.config.peer.geometry.body_bytes_max()
@@ -107,26 +107,24 @@ impl Connection {
 
     // Commands
 
-    /// Makes a call. `fill` writes the body, `len_bytes` long, into zeroed private memory.
+    /// Makes a call. Returns its name and the place for its body: `len_bytes` zeroed bytes of private
+    /// memory.
     ///
     /// # Errors
     ///
-    /// [`Refused`]: nothing has changed and `fill` was not called.
+    /// [`Refused`]: nothing has changed.
     #[inline]
     pub fn call(
         &mut self,
         call: &Call,
         len_bytes: usize,
         now_ns: u64,
-        fill: impl FnOnce(&mut [u8]),
-    ) -> Result<CallId, Refused> {
+    ) -> Result<(CallId, &mut [u8]), Refused> {
         let max_bytes = self.request_bytes_max();
         if len_bytes > max_bytes {
             return Err(Refused::TooLong { len_bytes, max_bytes });
         }
-        let (id, body) = self.open_call(call, KIND_REQUEST, len_bytes, now_ns)?;
-        fill(body);
-        Ok(id)
+        self.open_call(call, KIND_REQUEST, len_bytes, now_ns)
     }
 
     /// Makes a call whose body the peer fetches from `large`, which must stay until the call ends
@@ -167,7 +165,7 @@ impl Connection {
             .ok_or(Refused::NoPlace { asked_bytes, max_bytes })?;
         self.calls.admit(budget_lines)?;
         // The slot of this call may be that of one whose release waits: the peer must see that first.
-        if !self.push_control(now_ns) {
+        if !self.control.is_empty() && !self.push_control(now_ns) {
             self.counters.ring_full += 1;
             return Err(Busy::Ring.into());
         }
@@ -188,13 +186,12 @@ impl Connection {
         Some(cookie)
     }
 
-    /// Answers a request. `fill` writes the response, `len_bytes` long, into zeroed private memory.
-    ///
-    /// There is always a place for it (rule C4.1).
+    /// Answers a request. Returns the place for the response: `len_bytes` zeroed bytes of private
+    /// memory. The ring always has room for it (rule C4.1).
     ///
     /// # Errors
     ///
-    /// [`ReplyError`]: nothing has changed and `fill` was not called.
+    /// [`ReplyError`]: nothing has changed.
     #[inline]
     pub fn reply(
         &mut self,
@@ -202,18 +199,12 @@ impl Connection {
         status: Status,
         len_bytes: usize,
         now_ns: u64,
-        fill: impl FnOnce(&mut [u8]),
-    ) -> Result<(), ReplyError> {
-        let budget_lines = self.served.budget_lines(id).ok_or(ReplyError::NotThere)?;
-        let max_bytes = self.ring_bytes_max(budget_lines);
-        if len_bytes > max_bytes {
-            return Err(ReplyError::TooLong { len_bytes, max_bytes });
-        }
+    ) -> Result<&mut [u8], ReplyError> {
+        let ring_bytes_max = self.config.peer.geometry.body_bytes_max();
+        let budget_lines = self.served.answer(id, len_bytes, ring_bytes_max)?;
         let kind = KIND_RESPONSE | status.code();
         let response = Outgoing { kind, token: id.0.0, request: None, body_bytes: len_bytes };
-        fill(self.outbox.push(&response, budget_lines, now_ns));
-        self.served.answer(id, false);
-        Ok(())
+        Ok(self.outbox.push(&response, budget_lines, now_ns))
     }
 
     /// Answers a request with a body that the caller fetches from `large`, which must stay until
@@ -228,12 +219,12 @@ impl Connection {
         large: Large,
         now_ns: u64,
     ) -> Result<(), ReplyError> {
-        let budget_lines = self.served.budget_lines(id).ok_or(ReplyError::NotThere)?;
         let max = self.config.peer.large_bytes_max;
         if large.len_bytes > max || large.len_bytes == 0 {
             let (len_bytes, max_bytes) = (large.len_bytes as usize, max as usize);
             return Err(ReplyError::TooLong { len_bytes, max_bytes });
         }
+        let budget_lines = self.served.lend(id).ok_or(ReplyError::NotThere)?;
         let response = Outgoing {
             kind: KIND_LARGE_RESPONSE,
             token: id.0.0,
@@ -241,19 +232,13 @@ impl Connection {
             body_bytes: LARGE_BYTES,
         };
         self.outbox.push(&response, budget_lines, now_ns).copy_from_slice(&large_bytes(large));
-        self.served.answer(id, true);
         Ok(())
     }
 
     /// Longest answer to a request that goes through the ring; `None`: it was answered.
     pub fn response_bytes_max(&mut self, id: RequestId) -> Option<usize> {
-        self.served.budget_lines(id).map(|lines| self.ring_bytes_max(lines))
-    }
-
-    /// Longest answer through the ring of a request with this budget.
-    #[inline]
-    fn ring_bytes_max(&self, budget_lines: u16) -> usize {
-        response_bytes(budget_lines).min(self.config.peer.geometry.body_bytes_max())
+        let ring_bytes_max = self.config.peer.geometry.body_bytes_max();
+        self.served.budget_lines(id).map(|lines| response_bytes(lines).min(ring_bytes_max))
     }
 
     /// Whether the caller has given the request up, or it was answered.
@@ -311,6 +296,7 @@ impl Connection {
         self.take_credit(word.consumed.get(), now_ns)
     }
 
+    #[inline]
     fn check_epoch(&self, found: u32) -> Result<(), Violation> {
         let expected = self.config.own.epoch;
         if found == expected { Ok(()) } else { Err(Violation::Epoch { found, expected }) }
@@ -328,68 +314,76 @@ impl Connection {
     /// # Errors
     ///
     /// [`Violation`].
-    #[inline]
+    #[inline(always)]
     pub fn message<'a>(&mut self, message: &Message<'a>) -> Result<Incoming<'a>, Violation> {
-        let token = message.token;
         match message.kind {
-            MessageKind::Request { method, budget_lines, timeout_us, body } => {
-                self.check_large(body)?;
-                let id = self.served.admit(message.kind.code(), token, budget_lines)?;
-                Ok(Incoming::Request { id, method, timeout_us, body })
-            }
-            MessageKind::Response { status, body } => {
-                self.response(token, status, body, message.kind.code())
-            }
-            MessageKind::Release if self.served.release(token) => {
-                Ok(Incoming::Released(RequestId(CallId(token))))
-            }
-            MessageKind::Release => Err(Violation::Token { kind: KIND_RELEASE, token }),
-            // A cancellation may cross the response.
-            MessageKind::Cancel if self.served.cancel(token) => {
-                Ok(Incoming::Cancelled(RequestId(CallId(token))))
-            }
-            MessageKind::Cancel => Ok(Incoming::Crossed),
+            KIND_REQUEST => self.request(message, Body::Inline(message.body)),
+            KIND_RESPONSE.. => self.response(message),
+            _ => self.rare(message),
         }
     }
 
-    #[inline]
-    fn response<'a>(
+    #[inline(always)]
+    fn request<'a>(
         &mut self,
-        token: u32,
-        status: Status,
+        message: &Message<'a>,
         body: Body<'a>,
-        kind: u8,
     ) -> Result<Incoming<'a>, Violation> {
-        self.check_large(body)?;
-        let inline_bytes = match body {
-            Body::Inline(body) => Some(body.len()),
-            Body::Large(_) => None,
-        };
-        let cookie = self.calls.answered(kind, token, inline_bytes)?;
+        let budget_lines = message.tail.budget_lines.get();
+        let id = self.served.admit(message.kind, message.token, budget_lines)?;
+        let (method, timeout_us) = (message.tail.method.get(), message.tail.timeout_us.get());
+        Ok(Incoming::Request { id, method, timeout_us, body })
+    }
+
+    #[inline(always)]
+    fn response<'a>(&mut self, message: &Message<'a>) -> Result<Incoming<'a>, Violation> {
+        let Message { kind, token, body, .. } = *message;
         let call = CallId(token);
-        match (body, cookie) {
-            (Body::Inline(body), Some(cookie)) => {
-                Ok(Incoming::Response { call, cookie, status, body })
+        let Some(cookie) = self.calls.answered(kind, token, Some(body.len()))? else {
+            self.counters.late += 1;
+            return Ok(Incoming::Late(call));
+        };
+        // A status that only a newer peer knows is still an answer.
+        let status = Status::from_code(kind & !KIND_RESPONSE).unwrap_or(Status::Unknown);
+        Ok(Incoming::Response { call, cookie, status, body })
+    }
+
+    /// Large bodies, and what comes beside calls and answers.
+    #[cold]
+    fn rare<'a>(&mut self, message: &Message<'a>) -> Result<Incoming<'a>, Violation> {
+        let Message { kind, token, .. } = *message;
+        let call = CallId(token);
+        match kind {
+            KIND_LARGE_REQUEST => {
+                let large = self.check_large(message)?;
+                self.request(message, Body::Large(large))
             }
-            (Body::Large(large), Some(_)) => Ok(Incoming::LargeResponse { call, large }),
-            (body, None) => {
-                self.counters.late += 1;
-                if matches!(body, Body::Large(_)) {
-                    self.fetched(call);
+            KIND_LARGE_RESPONSE => {
+                let large = self.check_large(message)?;
+                if self.calls.answered(kind, token, None)?.is_some() {
+                    return Ok(Incoming::LargeResponse { call, large });
                 }
+                self.counters.late += 1;
+                self.fetched(call);
                 Ok(Incoming::Late(call))
             }
+            KIND_RELEASE if self.served.release(token) => Ok(Incoming::Released(RequestId(call))),
+            KIND_RELEASE => Err(Violation::Token { kind, token }),
+            // A cancellation may cross the response.
+            KIND_CANCEL if self.served.cancel(token) => Ok(Incoming::Cancelled(RequestId(call))),
+            KIND_CANCEL => Ok(Incoming::Crossed),
+            _ => Err(Violation::Kind(kind)),
         }
     }
 
-    fn check_large(&self, body: Body<'_>) -> Result<(), Violation> {
+    fn check_large(&self, message: &Message<'_>) -> Result<Large, Violation> {
         let max_bytes = self.config.own.large_bytes_max;
-        match body {
-            Body::Large(Large { len_bytes, .. }) if len_bytes == 0 || len_bytes > max_bytes => {
-                Err(Violation::LargeLength { len_bytes, max_bytes })
-            }
-            _ => Ok(()),
+        let large = message.large()?;
+        if large.len_bytes == 0 || large.len_bytes > max_bytes {
+            let len_bytes = large.len_bytes;
+            return Err(Violation::LargeLength { len_bytes, max_bytes });
         }
+        Ok(large)
     }
 
     /// Keeps the lines of the open batch until [`end_lease`](Self::end_lease). `None`: no batch is
@@ -443,16 +437,25 @@ impl Connection {
         !self.outbox.is_empty() || !self.control.is_empty()
     }
 
+    /// Messages that were posted and that the peer, as far as is known, has still to handle.
+    #[inline]
+    #[must_use]
+    pub fn unconsumed(&self) -> u32 {
+        self.outbox.unconsumed()
+    }
+
     /// The next batch to post, if one is due; with `is_forced`, if there is one.
     #[inline]
     pub fn emission(&mut self, now_ns: u64, is_forced: bool) -> Option<Emission<'_>> {
-        self.push_control(now_ns);
+        if !self.control.is_empty() {
+            self.push_control(now_ns);
+        }
         let address = self.address();
         self.outbox.emission(now_ns, is_forced, &address)
     }
 
     /// Adds what waits for a place, in order. Returns whether nothing waits any more.
-    #[inline]
+    #[cold]
     fn push_control(&mut self, now_ns: u64) -> bool {
         while let Some(message) = self.control.front() {
             let Ok(place) = self.outbox.admit(message) else { return false };
@@ -520,18 +523,20 @@ impl Connection {
 
     // Time
 
-    /// A call whose deadline has passed: it ends for its caller. Call until it returns `None`.
-    pub fn expire(&mut self, now_ns: u64) -> Option<u64> {
-        let (id, cookie) = self.calls.expire(now_ns)?;
-        self.counters.expired += 1;
-        self.control.push_back(Outgoing::control(KIND_CANCEL, id.0));
-        Some(cookie)
+    /// Ends calls whose deadlines have passed for their callers, and says their cookies.
+    pub fn expire(&mut self, now_ns: u64, mut ended: impl FnMut(u64)) {
+        let Self { calls, counters, control, .. } = self;
+        calls.expire(now_ns, |id, cookie| {
+            counters.expired += 1;
+            control.push_back(Outgoing::control(KIND_CANCEL, id.0));
+            ended(cookie);
+        });
     }
 
     /// When something is to be done if nothing arrives; `None`: nothing is.
     #[must_use]
-    pub fn wake_ns(&self, now_ns: u64) -> Option<u64> {
-        let deadlines = (!self.calls.deadlines.is_empty()).then(|| now_ns + TICK_NS);
+    pub fn wake_ns(&self) -> Option<u64> {
+        let deadlines = self.calls.expiry_ns();
         let credit = self.credit_since_ns.map(|since| since + self.config.credit_delay_ns);
         let flush = self.outbox.clock.due_ns();
         [deadlines, credit, flush].into_iter().flatten().min()

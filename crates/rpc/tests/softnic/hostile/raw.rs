@@ -206,7 +206,7 @@ impl Raw {
         if !self.core.has_gathered() {
             for _ in 0..2 {
                 let call = Call { method: 1, response_bytes: 8, deadline_ns: 1 << 40, cookie: 0 };
-                self.core.call(&call, 8, 1, |to| to.fill(7)).unwrap();
+                self.core.call(&call, 8, 1).unwrap().1.fill(7);
             }
         }
         self.emission()
