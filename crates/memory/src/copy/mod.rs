@@ -157,13 +157,12 @@ pub unsafe fn copy_out_halves_publish(dst: *mut u8, src: &[u8]) {
         // SAFETY: by contract.
         return unsafe { copy_between_publish(dst, src.as_ptr(), src.len()) };
     }
-    let load = |offset_bytes: usize| {
-        // SAFETY: inside `src`, and aligned by the check above.
-        unsafe { half_word(src.as_ptr().wrapping_add(offset_bytes)) }
-    };
     for word in 0..src.len() / WORD_BYTES {
-        let [a, b, c, d] = load(WORD_BYTES * word);
-        let [e, f, g, h] = load(WORD_BYTES * word + HALF_BYTES);
+        let at = src.as_ptr().wrapping_add(WORD_BYTES * word);
+        // SAFETY: inside `src`, and aligned by the check above.
+        let [a, b, c, d] = unsafe { half_word(at) };
+        // SAFETY: as above: the other half of the word.
+        let [e, f, g, h] = unsafe { half_word(at.wrapping_add(HALF_BYTES)) };
         // SAFETY: in bounds and aligned; others access it as the caller said.
         let to = unsafe { AtomicU64::from_ptr(dst.cast::<u64>().wrapping_add(word)) };
         // SYNC(last-byte): pairs with the Acquire load of whoever polls the last byte.
