@@ -435,6 +435,7 @@ mod tests {
         let line = |line: &str| {
             let line = line.trim().trim_start_matches("$ ");
             let arguments = match line.strip_prefix("copyrpc ") {
+                Some(manifest) if manifest.starts_with("= ") => return None,
                 Some(arguments) => arguments,
                 None if line.starts_with("cargo run") && !line.contains(" -p ") => {
                     line.split_once(" -- ")?.1
