@@ -2,7 +2,8 @@
 
 use core::time::Duration;
 
-use memory::sync::{hint, thread};
+use memory::sync::hint;
+use os::crowd;
 
 /// As many nanoseconds as a word can count, at most.
 pub(crate) fn timeout_ns(timeout: Duration) -> u64 {
@@ -15,7 +16,8 @@ pub enum Wait {
     /// Polls, and never sleeps. Yields the core now and then, so that many processes make progress
     /// on few cores. For a core that has nothing else to do.
     Busy,
-    /// Polls `spins` times, then yields the core `yields` times, then sleeps in the kernel.
+    /// Polls `spins` times, then yields the core `yields` times, then sleeps in the kernel. Where
+    /// others want the core it does not spin: what it waits for may have to come from them.
     Adaptive {
         /// Polls, about 20 ns each, before it yields.
         spins: u32,
@@ -27,9 +29,10 @@ pub enum Wait {
 }
 
 impl Default for Wait {
-    /// Polls about as long as it takes to be woken up, some 40 µs.
+    /// Polls about as long as it takes to be woken up, some 40 µs. A wake costs both sides a system
+    /// call, and a turn of everybody who shares the core is no reason for one.
     fn default() -> Self {
-        Self::Adaptive { spins: 1500, yields: 16 }
+        Self::Adaptive { spins: 1500, yields: 64 }
     }
 }
 
@@ -51,13 +54,16 @@ pub(crate) enum Step {
 #[derive(Debug, Default)]
 pub(crate) struct Idle {
     polls: u32,
+    yields: u32,
+    /// Somebody wanted the core when it was offered last.
+    is_crowded: bool,
 }
 
 impl Idle {
     /// There was work.
     #[inline(always)]
     pub(crate) fn reset(&mut self) {
-        self.polls = 0;
+        (self.polls, self.yields) = (0, 0);
     }
 
     /// There was none, again.
@@ -65,22 +71,23 @@ impl Idle {
     pub(crate) fn step(&mut self, wait: Wait) -> Step {
         self.polls = self.polls.saturating_add(1);
         let (spins, yields) = match wait {
-            Wait::Busy if self.polls >= BUSY_SPINS => (0, u32::MAX),
-            Wait::Busy => (u32::MAX, 0),
-            Wait::Adaptive { spins, yields } => (spins, yields),
+            Wait::Busy => (BUSY_SPINS - 1, u32::MAX),
+            Wait::Adaptive { spins, yields } => (if self.is_crowded { 0 } else { spins }, yields),
             Wait::Block => (0, 0),
         };
         if self.polls <= spins {
             hint::spin_loop();
             return Step::Spun;
         }
-        if self.polls - spins > yields {
+        if self.yields == yields {
             return Step::Sleep;
         }
         if wait == Wait::Busy {
             self.polls = 0;
+        } else {
+            self.yields += 1;
         }
-        thread::yield_now();
+        self.is_crowded = crowd::yield_core();
         Step::Yielded
     }
 }
@@ -96,8 +103,16 @@ mod tests {
         let steps: Vec<_> = (0..5).map(|_| idle.step(wait)).collect();
         assert_eq!(steps, [Step::Spun, Step::Spun, Step::Yielded, Step::Sleep, Step::Sleep]);
         idle.reset();
+        idle.is_crowded = false;
         assert_eq!(idle.step(wait), Step::Spun);
         assert_eq!(Idle::default().step(Wait::Block), Step::Sleep);
+    }
+
+    #[test]
+    fn who_shares_a_core_does_not_spin() {
+        let mut idle = Idle { is_crowded: true, ..Idle::default() };
+        let step = idle.step(Wait::Adaptive { spins: 2, yields: 1 });
+        assert_eq!(step, Step::Yielded);
     }
 
     #[test]

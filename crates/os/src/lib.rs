@@ -11,6 +11,7 @@
 
 pub mod affinity;
 pub mod clock;
+pub mod crowd;
 pub mod event;
 pub mod fdpass;
 #[cfg(not(loom))]

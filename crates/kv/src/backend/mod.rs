@@ -80,8 +80,8 @@ impl Kind {
     #[must_use]
     pub fn default_wait(self) -> Wait {
         match self {
-            // A job on one machine has more threads than cores: who polls keeps others from work.
-            Self::Delegation | Self::Direct | Self::Tcp => Wait::Block,
+            // A job on one machine may have more threads than cores, or fewer.
+            Self::Delegation | Self::Direct | Self::Tcp => Wait::Adaptive,
         }
     }
 }

@@ -3,11 +3,13 @@
 use std::{fmt, str::FromStr, thread};
 
 use memory::sync::hint;
+use os::crowd;
 use serde::{Deserialize, Serialize};
 
-/// Empty polls before an adaptive thread gives up its time slice, and before it sleeps.
-const SPINS: u32 = 64;
-const YIELDS: u32 = 8;
+/// How often an adaptive thread gives up its core in vain before it sleeps, and how often it polls in
+/// between, if nobody else wants the core.
+const YIELDS: u32 = 256;
+const SPINS: u32 = 32;
 
 /// How a thread waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -19,7 +21,7 @@ pub enum Wait {
     Yield,
     /// Sleeps until there is something.
     Block,
-    /// Spins, then yields, then sleeps.
+    /// Yields, spins in between while nobody else wants the core, then sleeps.
     Adaptive,
 }
 
@@ -65,20 +67,26 @@ impl FromStr for Wait {
 #[derive(Debug)]
 pub struct Idle {
     wait: Wait,
-    empty_polls: u32,
+    /// Since something was found.
+    yields: u32,
+    /// Polls until the next.
+    spins: u32,
+    /// Nobody wanted the core when it was offered last.
+    is_alone: bool,
 }
 
 impl Idle {
     /// Of a thread that waits in this way.
     #[must_use]
     pub fn new(wait: Wait) -> Self {
-        Self { wait, empty_polls: 0 }
+        Self { wait, yields: 0, spins: 0, is_alone: false }
     }
 
     /// Something was found.
     #[inline]
     pub fn found(&mut self) {
-        self.empty_polls = 0;
+        self.yields = 0;
+        self.spins = if self.is_alone { SPINS } else { 0 };
     }
 
     /// Nothing was found. If this returns `true`, the caller is to sleep until there is something;
@@ -86,13 +94,20 @@ impl Idle {
     #[inline]
     #[must_use]
     pub fn is_to_sleep(&mut self) -> bool {
-        self.empty_polls = self.empty_polls.saturating_add(1);
         match self.wait {
             Wait::Block => return true,
-            Wait::Adaptive if self.empty_polls > SPINS + YIELDS => return true,
-            Wait::Adaptive if self.empty_polls > SPINS => thread::yield_now(),
             Wait::Yield => thread::yield_now(),
-            Wait::Spin | Wait::Adaptive => hint::spin_loop(),
+            Wait::Spin => hint::spin_loop(),
+            Wait::Adaptive if self.spins > 0 => {
+                self.spins -= 1;
+                hint::spin_loop();
+            }
+            Wait::Adaptive if self.yields == YIELDS => return true,
+            Wait::Adaptive => {
+                self.yields += 1;
+                self.is_alone = !crowd::yield_core();
+                self.spins = if self.is_alone { SPINS } else { 0 };
+            }
         }
         false
     }
@@ -113,8 +128,8 @@ mod tests {
     #[test]
     fn an_adaptive_thread_sleeps_after_some_polls_in_vain() {
         let mut idle = Idle::new(Wait::Adaptive);
-        let polls = (1..).find(|_| idle.is_to_sleep());
-        assert_eq!(polls, Some(SPINS + YIELDS + 1));
+        let polls = (1..).find(|_| idle.is_to_sleep()).unwrap();
+        assert!((YIELDS + 1..=YIELDS * (SPINS + 1) + 1).contains(&polls), "{polls}");
         idle.found();
         assert!(!idle.is_to_sleep());
     }

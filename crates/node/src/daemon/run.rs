@@ -6,8 +6,8 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use memory::sync::{hint, thread};
-use os::clock;
+use memory::sync::hint;
+use os::{clock, crowd};
 use rpc::{Config as WorkerConfig, Worker};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use verbs::{Channel as _, Nic};
@@ -23,11 +23,12 @@ use crate::{
     metrics::{Counter, Recorder},
 };
 
-/// How long an idle loop polls before it yields: about as long as it takes to be woken up.
+/// How long an idle loop polls before it yields: about as long as it takes to be woken up. Not at all
+/// where others want the core: what it waits for may have to come from them.
 const SPIN_NS: u64 = 40_000;
 
 /// How often it yields before it sleeps.
-const YIELDS: u32 = 16;
+const YIELDS: u32 = 64;
 
 /// Longest sleep: what shared memory may have failed to say is found by then.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
@@ -36,6 +37,8 @@ const SLEEP_MAX: Duration = Duration::from_millis(100);
 struct Idle {
     since_ns: u64,
     yields: u32,
+    /// Somebody wanted the core when it was offered last.
+    is_crowded: bool,
 }
 
 pub(super) fn ipc_config(config: &DaemonConfig) -> ipc::ServerConfig {
@@ -126,18 +129,21 @@ impl<N: Nic> Daemon<N, IpcFront, UdpControl> {
 
     /// Serves until `is_over`.
     pub(super) fn run(&mut self, wait: WaitPolicy, is_over: impl Fn(&Self) -> bool) {
-        let mut idle = Idle { since_ns: clock::now_ns(), yields: 0 };
+        let mut idle = Idle { since_ns: clock::now_ns(), yields: 0, is_crowded: false };
         while !is_over(self) {
             let now_ns = clock::now_ns();
             if self.step(now_ns) > 0 {
-                idle = Idle { since_ns: now_ns, yields: 0 };
-            } else if wait != WaitPolicy::Block && now_ns < idle.since_ns + SPIN_NS {
+                (idle.since_ns, idle.yields) = (now_ns, 0);
+            } else if wait != WaitPolicy::Block
+                && !idle.is_crowded
+                && now_ns < idle.since_ns + SPIN_NS
+            {
                 hint::spin_loop();
             } else if wait == WaitPolicy::Busy {
-                thread::yield_now();
+                idle.is_crowded = crowd::yield_core();
                 idle.since_ns = now_ns;
             } else if wait == WaitPolicy::Adaptive && idle.yields < YIELDS {
-                thread::yield_now();
+                idle.is_crowded = crowd::yield_core();
                 idle.yields += 1;
             } else {
                 self.wait(SLEEP_MAX);
