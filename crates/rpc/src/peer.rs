@@ -12,6 +12,16 @@ pub struct PeerId {
     pub(crate) generation: u32,
 }
 
+impl PeerId {
+    /// Its place among the peers of its worker, below [`Config::peers_max`](crate::Config::peers_max).
+    /// A later peer may get it again.
+    #[inline]
+    #[must_use]
+    pub fn slot(self) -> u16 {
+        self.slot
+    }
+}
+
 /// Where a peer's batches come from and ours go.
 pub(crate) struct Peer<N: Nic> {
     pub(crate) link: Link<N>,

@@ -1,7 +1,7 @@
 //! Who answers requests for this node: functions of the embedding program, or client processes.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeMap, VecDeque},
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
@@ -54,7 +54,8 @@ enum Service<F: Front> {
 
 /// What this node offers.
 pub struct Services<F: Front> {
-    table: HashMap<u16, Service<F>>,
+    /// Few, and looked up for every request: no hash.
+    table: BTreeMap<u16, Service<F>>,
     /// What the other threads offer; `None` if there are none.
     offers: Option<Offers>,
 }
@@ -71,7 +72,7 @@ pub(super) enum Served {
 
 impl<F: Front> Default for Services<F> {
     fn default() -> Self {
-        Self { table: HashMap::new(), offers: None }
+        Self { table: BTreeMap::new(), offers: None }
     }
 }
 

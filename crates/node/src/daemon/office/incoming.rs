@@ -61,7 +61,7 @@ impl<F: Front> Office<F> {
         let Ok((head, payload)) = PeerHead::read_from_prefix(body) else {
             return Some((token, Status::InvalidArgument));
         };
-        let Some(&rank) = self.ranks.get(&token.peer()) else {
+        let Some(rank) = self.rank_of(token.peer()) else {
             return Some((token, Status::Unavailable));
         };
         if service == DAEMON {

@@ -111,7 +111,8 @@ pub(super) struct Office<F: Front> {
     pub(super) seat: Seat,
     /// By rank: peers that can be called.
     pub(super) peers: Vec<Option<PeerId>>,
-    ranks: HashMap<PeerId, u32>,
+    /// By slot of the peer.
+    ranks: Vec<Option<(PeerId, u32)>>,
     pending: Slab<Pending<F>>,
     waiting: Vec<VecDeque<Waiting<F>>>,
     /// By rank.
@@ -158,7 +159,7 @@ impl<F: Front> Office<F> {
             body_bytes_max,
             seat,
             peers: vec![None; size],
-            ranks: HashMap::new(),
+            ranks: Vec::new(),
             pending: Slab::default(),
             waiting: (0..size).map(|_| VecDeque::new()).collect(),
             waiting_bytes: vec![0; size],
@@ -187,13 +188,22 @@ impl<F: Front> Office<F> {
     /// A peer came up.
     pub(super) fn connect(&mut self, rank: u32, peer: PeerId) {
         self.peers[rank as usize] = Some(peer);
-        self.ranks.insert(peer, rank);
+        let slot = usize::from(peer.slot());
+        self.ranks.resize(self.ranks.len().max(slot + 1), None);
+        self.ranks[slot] = Some((peer, rank));
+    }
+
+    /// The rank of a peer that is up.
+    #[inline]
+    pub(super) fn rank_of(&self, peer: PeerId) -> Option<u32> {
+        let (known, rank) = (*self.ranks.get(usize::from(peer.slot()))?)?;
+        (known == peer).then_some(rank)
     }
 
     /// A peer is gone: what waits for its ring ends. Calls in flight end with the connection.
     pub(super) fn disconnect(&mut self, rank: u32, front: &mut F) {
         if let Some(peer) = self.peers[rank as usize].take() {
-            self.ranks.remove(&peer);
+            self.ranks[usize::from(peer.slot())].take_if(|(known, _)| *known == peer);
         }
         self.waiting_bytes[rank as usize] = 0;
         for waiting in mem::take(&mut self.waiting[rank as usize]) {

@@ -183,9 +183,9 @@ impl<N: Nic, F: Front> rpc::Handler<N> for Visit<'_, F> {
 
     fn closed(&mut self, _: &mut Worker<N>, peer: PeerId, reason: CloseReason) {
         // One that this side closed is forgotten already.
-        if let Some(rank) = self.office.ranks.get(&peer) {
+        if let Some(rank) = self.office.rank_of(peer) {
             tracing::warn!(rank, %reason, "a connection ended");
-            self.office.broken.push(*rank);
+            self.office.broken.push(rank);
         }
     }
 }

@@ -1,0 +1,228 @@
+//! Instructions and time of a call through daemons, without processes: two daemons on one thread, whose
+//! clients are queues.
+//!
+//! Every answer is compared with its request. `--shape I` measures one line only, `--calls N` that many
+//! calls once: the difference of two such runs under callgrind is the price of a call without the
+//! set-up, function by function.
+
+use std::{
+    cell::RefCell,
+    collections::VecDeque,
+    rc::Rc,
+    time::{Duration, Instant},
+};
+
+use copyrpc_node::{
+    bootstrap::{JobId, Place, Secret},
+    daemon::{Codec, Control, Daemon, Front, Next, Parts, Seat, Services, Status, wire},
+    membership::DetectorConfig,
+    metrics::{MetricsFile, Recorder},
+};
+use zerocopy::IntoBytes as _;
+
+const BODY_BYTES: usize = 32;
+const ECHO: u16 = 7;
+/// Virtual time of a turn.
+const TURN_NS: u64 = 1000;
+
+/// Calls of one client, numbered in their bodies.
+struct Calls {
+    to: u32,
+    made: u64,
+    ended: u64,
+    /// To be made before the next turn.
+    due: u64,
+    /// Of the answer that is being made.
+    body: Vec<u8>,
+}
+
+impl Calls {
+    fn request(&self) -> [u8; wire::CALL_HEAD_BYTES + BODY_BYTES] {
+        let head = wire::CallHead {
+            rank: self.to.into(),
+            service: ECHO.into(),
+            method: 0.into(),
+            timeout_us: 0.into(),
+            response_bytes: 64.into(),
+        };
+        let mut bytes = [0; wire::CALL_HEAD_BYTES + BODY_BYTES];
+        bytes[..wire::CALL_HEAD_BYTES].copy_from_slice(head.as_bytes());
+        bytes[wire::CALL_HEAD_BYTES..][..8].copy_from_slice(&self.made.to_le_bytes());
+        bytes
+    }
+
+    fn check(&mut self, number: u64, status: Status, body: &[u8]) {
+        assert_eq!((status, body.len()), (Status::Ok, BODY_BYTES));
+        assert_eq!(body[..8], number.to_le_bytes());
+        self.ended += 1;
+    }
+}
+
+#[derive(Clone)]
+struct Client(Rc<RefCell<Calls>>);
+
+impl Front for Client {
+    type Token = u64;
+    type Client = u32;
+
+    fn next(
+        &mut self,
+        serve: impl FnOnce(u32, &[u8], &mut Vec<u8>) -> Option<Status>,
+    ) -> Next<u64> {
+        let mut calls = self.0.borrow_mut();
+        if calls.due == 0 {
+            return Next::End;
+        }
+        let (number, request) = (calls.made, calls.request());
+        calls.due -= 1;
+        calls.made += 1;
+        let mut body = core::mem::take(&mut calls.body);
+        body.clear();
+        let next = match serve(0, &request, &mut body) {
+            Some(status) => {
+                calls.check(number, status, &body);
+                Next::Answered
+            }
+            None => Next::Deferred(number),
+        };
+        calls.body = body;
+        next
+    }
+
+    fn reply(&mut self, number: u64, status: Status, body: &[u8]) {
+        self.0.borrow_mut().check(number, status, body);
+    }
+
+    fn is_there(&self, _: u32) -> bool {
+        true
+    }
+
+    fn departures(&self) -> u64 {
+        0
+    }
+
+    fn census(&self) -> (u64, u64, u64) {
+        (1, 1, 0)
+    }
+}
+
+/// Datagrams to each rank.
+type Air = Rc<RefCell<[VecDeque<Vec<u8>>; 2]>>;
+
+struct Datagrams {
+    rank: u32,
+    air: Air,
+}
+
+impl Control for Datagrams {
+    type From = ();
+
+    fn send(&mut self, to: u32, datagram: &[u8]) {
+        self.air.borrow_mut()[to as usize].push_back(datagram.to_vec());
+    }
+
+    fn recv(&mut self, into: &mut [u8]) -> Option<(usize, ())> {
+        let datagram = self.air.borrow_mut()[self.rank as usize].pop_front()?;
+        into[..datagram.len()].copy_from_slice(&datagram);
+        Some((datagram.len(), ()))
+    }
+
+    fn learn(&mut self, _: u32, (): ()) {}
+}
+
+fn parts(place: Place, recorder: Recorder) -> Parts<Client> {
+    let mut services = Services::default();
+    let echo = |inbound: &copyrpc_node::daemon::Inbound<'_>, answer: &mut Vec<u8>| {
+        answer.extend_from_slice(inbound.body);
+        Status::Ok
+    };
+    services.offer(ECHO, Box::new(echo)).expect("it is free");
+    Parts {
+        place,
+        detector: DetectorConfig {
+            interval_ns: 10_000_000,
+            suspect_after_ns: 500_000_000,
+            dead_after_ns: 1_500_000_000,
+        },
+        epoch: 1,
+        codec: Codec::new(
+            JobId::new("turn").expect("a name"),
+            Secret::from_bytes(b"secret"),
+            place.rank(),
+        ),
+        services,
+        seat: Seat::alone(),
+        recorder,
+        call_timeout: Duration::from_secs(5),
+        body_bytes_max: 4096,
+        sample_every: 0,
+        clock: || 0,
+    }
+}
+
+/// Nanoseconds per call of a client of rank 0 to `to`, `depth` at a time.
+fn measure(to: u32, depth: u64, calls: u64) -> f64 {
+    let air = Air::default();
+    let fabric = format!("node-turn-{}-{to}-{depth}", std::process::id());
+    let mut now_ns = TURN_NS;
+    let (mut daemons, mut clients, mut files) = (Vec::new(), Vec::new(), Vec::new());
+    for rank in 0..2 {
+        let place = Place::new(rank, 2).expect("one of two");
+        let (file, mut recorders) = MetricsFile::unnamed("turn", place, 1, 0).expect("memory");
+        let nic = softnic::Config { fabric: fabric.clone(), ..softnic::Config::default() };
+        let config = rpc::Config { peers_max: 8, ..rpc::Config::default() };
+        let worker = rpc::Worker::open(softnic::open(&nic).expect("nic"), config, now_ns);
+        let client = Client(Rc::new(RefCell::new(Calls {
+            to,
+            made: 0,
+            ended: 0,
+            due: 0,
+            body: Vec::new(),
+        })));
+        let control = Datagrams { rank, air: Rc::clone(&air) };
+        let parts = parts(place, recorders.pop().expect("one"));
+        let worker = worker.expect("worker");
+        daemons.push(Daemon::new(worker, client.clone(), control, parts, now_ns));
+        clients.push(client);
+        files.push(file);
+    }
+    let mut turn = || {
+        now_ns += TURN_NS;
+        for daemon in &mut daemons {
+            daemon.step(now_ns);
+        }
+        daemons.iter().all(|daemon| daemon.peers_up() == 1)
+    };
+    while !turn() {}
+    let (mine, start) = (&clients[0].0, Instant::now());
+    while mine.borrow().ended < calls {
+        mine.borrow_mut().due = depth;
+        let made = mine.borrow().made + depth;
+        while mine.borrow().ended < made {
+            turn();
+        }
+    }
+    start.elapsed().as_secs_f64() * 1e9 / mine.borrow().ended as f64
+}
+
+fn main() {
+    let args: Vec<String> = std::env::args().collect();
+    let value = |name: &str| {
+        let at = args.iter().position(|arg| arg == name)?;
+        args.get(at + 1)?.parse::<u32>().ok()
+    };
+    let is_bench = args.iter().any(|arg| arg == "--bench");
+    let (mut calls, mut runs) = if is_bench { (1_000_000, 5) } else { (2000, 1) };
+    if let Some(asked) = value("--calls") {
+        (calls, runs) = (asked.into(), 1);
+    }
+    let shape = value("--shape").map(|shape| shape as usize);
+    println!("call and answer of {BODY_BYTES} B, two daemons on one thread, best of {runs}:");
+    let shapes = [("own node", 0, 16), ("other node", 1, 1), ("other node", 1, 16)];
+    for (index, (name, to, depth)) in shapes.into_iter().enumerate() {
+        if shape.is_none_or(|shape| shape == index) {
+            let best = (0..runs).map(|_| measure(to, depth, calls)).fold(f64::MAX, f64::min);
+            println!("  {name:10} {depth:2} in flight {best:7.1} ns per call");
+        }
+    }
+}
