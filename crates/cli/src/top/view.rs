@@ -26,8 +26,10 @@ const PHASES: [Timing; 5] = [
     Timing::PhaseWaiting,
     Timing::PhaseControl,
 ];
-const TRAVEL: [Timing; 6] = [
+const TRAVEL: [Timing; 8] = [
     Timing::Call,
+    Timing::CallToFlush,
+    Timing::FlushToCredit,
     Timing::Rtt,
     Timing::Turnaround,
     Timing::BatchMessages,

@@ -195,8 +195,15 @@ impl<N: Nic, F: Front, C: Control> Daemon<N, F, C> {
             recorder.add(Counter::Flushes, batches);
             recorder.add(Counter::RingFull, now.ring_full - before.ring_full);
             let messages = now.messages_out - before.messages_out;
-            if let Some(mean) = messages.checked_div(batches) {
-                recorder.record(Timing::BatchMessages, mean);
+            let means = [
+                (Timing::BatchMessages, messages, batches),
+                (Timing::CallToFlush, now.held_ns - before.held_ns, batches),
+                (Timing::FlushToCredit, now.trips_ns - before.trips_ns, now.trips - before.trips),
+            ];
+            for (timing, sum, count) in means {
+                if let Some(mean) = sum.checked_div(count) {
+                    recorder.record(timing, mean);
+                }
             }
         }
     }

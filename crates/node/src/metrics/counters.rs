@@ -109,6 +109,8 @@ numbered! {
         Rtt = "rtt_ns", "From handing a call to the connection to its response.";
         Call = "call_ns", "From taking a request of a client to answering it.";
         BatchMessages = "batch_messages", "Messages per batch to a peer, averaged over a millisecond.";
+        CallToFlush = "call_to_flush_ns", "From the first message of a batch to its posting, averaged over a millisecond; 0: in the same turn.";
+        FlushToCredit = "flush_to_credit_ns", "From posting a batch until the peer says that it has consumed it, averaged over a millisecond.";
         CompletionsPerPoll = "completions_per_poll", "Completions per poll that found one.";
         RequestsPerLoop = "requests_per_loop", "Requests of clients per turn that took one.";
     }

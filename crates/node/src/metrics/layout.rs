@@ -9,7 +9,7 @@ use crate::metrics::{
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"copyrpcM");
 
 /// Raised with every change that [`LAYOUT`] does not see.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;
 
 /// A hash of all names in order, and of all sizes: a reader with another one would misread.
 pub const LAYOUT: u64 = layout();

@@ -77,11 +77,31 @@ pub(crate) struct FlushClock {
     gap_ns: Option<u64>,
     /// Batches since holding back was given up.
     unheld: u16,
+    spent: Spent,
+}
+
+/// Where the time of batches went, summed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Spent {
+    /// From the first message of a batch to its posting.
+    pub(crate) held_ns: u64,
+    /// Times that the peer said that it has consumed batches.
+    pub(crate) trips: u64,
+    /// From posting the last of these to then.
+    pub(crate) trips_ns: u64,
 }
 
 impl FlushClock {
     pub(crate) fn new(policy: FlushPolicy) -> Self {
-        Self { policy, opened_ns: None, polls: 0, rtt_ns: None, gap_ns: None, unheld: 0 }
+        Self {
+            policy,
+            opened_ns: None,
+            polls: 0,
+            rtt_ns: None,
+            gap_ns: None,
+            unheld: 0,
+            spent: Spent::default(),
+        }
     }
 
     pub(crate) fn policy(&self) -> FlushPolicy {
@@ -104,11 +124,10 @@ impl FlushClock {
     /// The batch was posted.
     #[inline]
     pub(crate) fn posted(&mut self, now_ns: u64, messages: u16) {
-        let opened_ns = self.opened_ns.take();
-        if let (FlushPolicy::AdaptiveHold { messages: most }, Some(opened_ns)) =
-            (self.policy, opened_ns)
-        {
-            let held_ns = now_ns.saturating_sub(opened_ns);
+        let Some(opened_ns) = self.opened_ns.take() else { return };
+        let held_ns = now_ns.saturating_sub(opened_ns);
+        self.spent.held_ns += held_ns;
+        if let FlushPolicy::AdaptiveHold { messages: most } = self.policy {
             self.learn(held_ns / u64::from(messages.max(1)), most);
         }
     }
@@ -130,6 +149,12 @@ impl FlushClock {
     /// Time from posting to credit.
     pub(crate) fn round_trip(&mut self, ns: u64) {
         average(&mut self.rtt_ns, ns);
+        self.spent.trips += 1;
+        self.spent.trips_ns += ns;
+    }
+
+    pub(crate) fn spent(&self) -> Spent {
+        self.spent
     }
 
     /// Whether the open batch, which has messages, is to be posted now.

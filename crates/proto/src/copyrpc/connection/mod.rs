@@ -8,6 +8,7 @@ use super::{
     Busy, CREDIT_BYTES,
     batch::{Body, Large, Message, Messages, Outgoing, RequestFields, large_bytes},
     calls::{CallId, Calls},
+    flush::Spent,
     imm::Imm,
     inbox::{Arrival, Inbox, Lease},
     layout::{
@@ -77,7 +78,8 @@ impl Connection {
     /// What it has done.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.counters
+        let Spent { held_ns, trips, trips_ns } = self.outbox.clock.spent();
+        Counters { held_ns, trips, trips_ns, ..self.counters }
     }
 
     /// Its own hello and its peer's.

@@ -142,6 +142,13 @@ pub struct Counters {
     pub expired: u64,
     /// Calls refused because the peer's ring was full.
     pub ring_full: u64,
+    /// From the first message of a batch to its posting, summed over batches posted. Times are those of
+    /// polls: what is posted in the poll that gathered it counts as 0.
+    pub held_ns: u64,
+    /// Times that the peer said that it has consumed batches.
+    pub trips: u64,
+    /// From posting the last of these to then, summed.
+    pub trips_ns: u64,
 }
 
 /// Resources in use: what tests compare with what was there before.
