@@ -8,7 +8,7 @@ use crate::large::Buffer;
 pub(crate) trait Body {
     fn len_bytes(&self) -> usize;
 
-    /// Writes them to zeroed private memory of that length.
+    /// Writes them to private memory of that length.
     fn write(self, to: &mut [u8]);
 
     /// Writes them to memory that a peer will read.
@@ -45,6 +45,7 @@ impl<F: FnOnce(&mut [u8])> Body for Filled<F> {
 
     #[inline]
     fn write(self, to: &mut [u8]) {
+        to.fill(0);
         (self.fill)(to);
     }
 

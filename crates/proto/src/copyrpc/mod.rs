@@ -27,7 +27,7 @@ mod outbox;
 mod served;
 mod violation;
 
-pub use batch::{Body, Large, Message, Messages};
+pub use batch::{Body, Large, Message, Messages, Sort};
 pub use calls::CallId;
 pub use connection::{Call, Config, Connection, Counters, Incoming, Refused, ReplyError, Usage};
 pub use flush::FlushPolicy;

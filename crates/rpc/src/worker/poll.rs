@@ -2,7 +2,7 @@
 
 use proto::{
     Status,
-    copyrpc::{Arrival, Body, Imm, Incoming, Messages, Violation},
+    copyrpc::{Arrival, Body, Imm, Incoming, Messages, Sort, Violation},
 };
 use verbs::{AsyncEvent, Completion, CompletionQueue as _, MemoryRegion as _, Nic, QueuePair as _};
 
@@ -235,47 +235,60 @@ impl<N: Nic> Worker<N> {
             let message = message?;
             // A callback may have closed the connection.
             let Some(live) = self.live(id) else { return Ok(handled) };
-            match live.connection.message(&message)? {
-                Incoming::Request { id: request, method, timeout_us, body } => {
-                    let body = match body {
-                        Body::Inline(body) => body,
-                        Body::Large(large) => {
-                            self.fetch_request(id, request, large, (method, timeout_us));
-                            continue;
-                        }
-                    };
+            match message.sort() {
+                Sort::Request => {
+                    let request = live.connection.take_request(&message)?;
+                    let (body, method) = (message.body(), message.method());
                     let place = Place {
                         offset_bytes: arrival.offset_bytes + (body.as_ptr().addr() - start),
                         len_bytes: body.len(),
                     };
                     let token = Token::new(id, request, Some(place), &self.dropped);
+                    let timeout_us = message.timeout_us();
                     handler.request(self, Request { token, method, body, timeout_us });
+                    handled += 1;
                 }
-                Incoming::Response { call, cookie, status, body } => {
-                    live.answered(call);
-                    handler.response(self, cookie, status, body);
+                Sort::Response => {
+                    let ended = live.connection.take_response(&message)?;
+                    live.answered(message.call());
+                    if let Some((cookie, status)) = ended {
+                        handler.response(self, cookie, status, message.body());
+                        handled += 1;
+                    }
                 }
-                Incoming::LargeResponse { call, large } => {
-                    live.answered(call);
-                    self.fetch_response(id, call, large);
-                    continue;
+                Sort::Other => {
+                    let incoming = live.connection.message(&message)?;
+                    self.take_rare(id, incoming);
                 }
-                Incoming::Late(call) => {
-                    live.answered(call);
-                    continue;
-                }
-                Incoming::Released(request) => {
-                    live.released(request);
-                    continue;
-                }
-                Incoming::Cancelled(_) | Incoming::Crossed => continue,
             }
-            handled += 1;
         }
         if let Some(live) = self.live(id) {
             live.connection.close_batch(now_ns);
         }
         Ok(handled)
+    }
+
+    /// Takes what is not frequent.
+    #[cold]
+    fn take_rare(&mut self, id: PeerId, incoming: Incoming<'_>) {
+        if let Incoming::Request { id: request, method, timeout_us, body: Body::Large(large) } =
+            incoming
+        {
+            return self.fetch_request(id, request, large, (method, timeout_us));
+        }
+        let Some(live) = self.live(id) else { return };
+        match incoming {
+            Incoming::LargeResponse { call, large } => {
+                live.answered(call);
+                self.fetch_response(id, call, large);
+            }
+            Incoming::Late(call) => live.answered(call),
+            Incoming::Released(request) => live.released(request),
+            Incoming::Cancelled(_) | Incoming::Crossed => {}
+            Incoming::Request { .. } | Incoming::Response { .. } => {
+                unreachable!("taken where it is quicker")
+            }
+        }
     }
 
     /// Before which of `count` messages, counted from 1, what was answered so far is posted, if any.

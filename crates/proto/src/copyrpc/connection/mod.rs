@@ -6,7 +6,7 @@ use alloc::collections::VecDeque;
 
 use super::{
     Busy, CREDIT_BYTES,
-    batch::{Body, Large, Message, Messages, Outgoing, RequestFields, large_bytes},
+    batch::{Body, Large, Message, Messages, Outgoing, RequestFields, Sort, large_bytes},
     calls::{CallId, Calls},
     flush::Spent,
     imm::Imm,
@@ -109,8 +109,8 @@ impl Connection {
 
     // Commands
 
-    /// Makes a call. Returns its name and the place for its body: `len_bytes` zeroed bytes of private
-    /// memory.
+    /// Makes a call. Returns its name and the place for its body: `len_bytes` of private memory to be
+    /// overwritten.
     ///
     /// # Errors
     ///
@@ -188,8 +188,8 @@ impl Connection {
         Some(cookie)
     }
 
-    /// Answers a request. Returns the place for the response: `len_bytes` zeroed bytes of private
-    /// memory. The ring always has room for it (rule C4.1).
+    /// Answers a request. Returns the place for the response: `len_bytes` of private memory to be
+    /// overwritten. The ring always has room for it (rule C4.1).
     ///
     /// # Errors
     ///
@@ -316,42 +316,61 @@ impl Connection {
     /// # Errors
     ///
     /// [`Violation`].
-    #[inline(always)]
     pub fn message<'a>(&mut self, message: &Message<'a>) -> Result<Incoming<'a>, Violation> {
-        match message.kind {
-            KIND_REQUEST => self.request(message, Body::Inline(message.body)),
-            KIND_RESPONSE.. => self.response(message),
-            _ => self.rare(message),
+        match message.sort() {
+            Sort::Request => self.request(message, Body::Inline(message.body)),
+            Sort::Response => Ok(match self.take_response(message)? {
+                Some((cookie, status)) => {
+                    Incoming::Response { call: message.call(), cookie, status, body: message.body }
+                }
+                None => Incoming::Late(message.call()),
+            }),
+            Sort::Other => self.rare(message),
         }
     }
 
-    #[inline(always)]
     fn request<'a>(
         &mut self,
-        message: &Message<'a>,
+        message: &Message<'_>,
         body: Body<'a>,
     ) -> Result<Incoming<'a>, Violation> {
-        let budget_lines = message.tail.budget_lines.get();
-        let id = self.served.admit(message.kind, message.token, budget_lines)?;
-        let (method, timeout_us) = (message.tail.method.get(), message.tail.timeout_us.get());
+        let id = self.take_request(message)?;
+        let (method, timeout_us) = (message.method(), message.timeout_us());
         Ok(Incoming::Request { id, method, timeout_us, body })
     }
 
+    /// Admits a request, whose response gets a place.
+    ///
+    /// # Errors
+    ///
+    /// [`Violation`].
     #[inline(always)]
-    fn response<'a>(&mut self, message: &Message<'a>) -> Result<Incoming<'a>, Violation> {
+    pub fn take_request(&mut self, message: &Message<'_>) -> Result<RequestId, Violation> {
+        let budget_lines = message.tail.budget_lines.get();
+        self.served.admit(message.kind, message.token, budget_lines)
+    }
+
+    /// Ends a call: returns its cookie and how it ended; `None`: its caller has given up.
+    ///
+    /// # Errors
+    ///
+    /// [`Violation`].
+    #[inline(always)]
+    pub fn take_response(
+        &mut self,
+        message: &Message<'_>,
+    ) -> Result<Option<(u64, Status)>, Violation> {
         let Message { kind, token, body, .. } = *message;
-        let call = CallId(token);
         let Some(cookie) = self.calls.answered(kind, token, Some(body.len()))? else {
             self.counters.late += 1;
-            return Ok(Incoming::Late(call));
+            return Ok(None);
         };
         // A status that only a newer peer knows is still an answer.
         let status = Status::from_code(kind & !KIND_RESPONSE).unwrap_or(Status::Unknown);
-        Ok(Incoming::Response { call, cookie, status, body })
+        Ok(Some((cookie, status)))
     }
 
     /// Large bodies, and what comes beside calls and answers.
-    #[cold]
     fn rare<'a>(&mut self, message: &Message<'a>) -> Result<Incoming<'a>, Violation> {
         let Message { kind, token, .. } = *message;
         let call = CallId(token);
