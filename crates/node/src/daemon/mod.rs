@@ -10,7 +10,7 @@
 //!
 //! [`Daemon::step`] is one turn of the loop. It waits for nothing, and its only clock is its argument:
 //! what the clients, the NIC and the control datagrams bring decides what it does. So any number of
-//! daemons run on one thread in virtual time. [`serve`] runs one on real ones.
+//! daemons run on one thread in virtual time. [`serve()`] runs one on real ones.
 //!
 //! A [`Daemon`] is one loop. A daemon of several threads ([`serve_threads`]) is one for each, with some
 //! of the clients and some of the peers, and a [`Seat`] among them:
