@@ -299,7 +299,7 @@ impl<N: Nic> Worker<N> {
     #[inline]
     fn second_half(&mut self, id: PeerId, count: u16) -> u16 {
         const NONE: u16 = 0;
-        let is_alone = self.is_last_arrival && self.last_peer.replace(id) == Some(id);
+        let is_alone = self.last_peer.replace(id) == Some(id) && self.is_last_arrival;
         if count < self.config.halve_from || !is_alone {
             return NONE;
         }
