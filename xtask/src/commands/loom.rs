@@ -34,6 +34,8 @@ pub(super) fn command(workspace: &Workspace, member: &Member) -> Command {
         command.args(["--test", test]);
     }
     command.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", workspace.target_dir("loom"));
+    // Models are built more often than they are worth optimizing across crates.
+    command.env("CARGO_PROFILE_RELEASE_LTO", "off");
     // More preemptions find no more bugs in queues of two parties, and cost minutes.
     env_default(&mut command, "LOOM_MAX_PREEMPTIONS", "3");
     command
