@@ -21,7 +21,9 @@ use super::{
 };
 
 /// Version of the protocol. Sides with different versions refuse each other.
-pub const VERSION: u16 = 1;
+///
+/// 2: a sender to whom everything was given back may start the ring over (C2.10).
+pub const VERSION: u16 = 2;
 const MAGIC: u32 = u32::from_le_bytes(*b"crpc");
 /// Bytes of an encoded hello.
 pub const HELLO_BYTES: usize = size_of::<Bytes>();
