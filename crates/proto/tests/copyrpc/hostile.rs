@@ -131,3 +131,25 @@ fn an_answer_that_is_too_long_does_not_swallow_its_call() {
     assert_eq!(client.message(&message), Err(too_long));
     assert_eq!(client.drain(), Some(cookie));
 }
+
+/// Rule C2.8: a status that only a newer peer knows is still an answer.
+#[test]
+fn a_status_of_the_future_is_unknown_not_wrong() {
+    let mut pair = Pair::new(Setup::default());
+    let cookie = pair.call(0, 1, 8, 0, 1 << 30).unwrap();
+    pair.depart(0, true);
+    pair.arrive(0, false).unwrap();
+    pair.reply(1, 0, 8);
+    let answer = pair.sides[1].connection.emission(1, true);
+    let (mut bytes, imm) = answer.map(|e| (e.bytes.to_vec(), e.imm)).unwrap();
+    assert_eq!(bytes[19], 0x80, "a response that is OK");
+    bytes[19] = 0x80 | 99;
+    let client = &mut pair.sides[0].connection;
+    let arrival = client.arrive(Imm::decode(imm)).unwrap();
+    bytes.resize(arrival.len_bytes, 0);
+    let message = client.open_batch(&bytes, 1).unwrap().next().unwrap().unwrap();
+    let Ok(Incoming::Response { cookie: ended, status, .. }) = client.message(&message) else {
+        panic!("an answer")
+    };
+    assert_eq!((ended, status), (cookie, Status::Unknown));
+}
