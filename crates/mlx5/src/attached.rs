@@ -147,6 +147,14 @@ pub(crate) struct Known {
     pub(crate) departed: Vec<Departed>,
 }
 
+impl Known {
+    /// Whether all queue pairs here are connected ones, and none has departed lately.
+    #[inline(always)]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.receivers.is_empty() && self.departed.is_empty()
+    }
+}
+
 /// One queue's share of a completion queue. Dropping it gives the share back.
 #[derive(Debug)]
 pub(crate) struct Share {

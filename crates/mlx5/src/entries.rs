@@ -16,7 +16,7 @@
 
 use memory::barrier;
 use wire::{
-    cqe::{CQE_BYTES, Cqe, INLINE_64_BYTES, is_written, op_own_of_last_word},
+    cqe::{CQE_BYTES, Cqe, INLINE_64_BYTES, WriteArrival, is_written, op_own_of_last_word},
     doorbell,
 };
 
@@ -105,6 +105,17 @@ impl Entries {
         }
         words[CQE_WORDS - 1] = last_word;
         Cqe::from_words(words)
+    }
+
+    /// The next entry, whose last word [`written`](Self::written) returned, if it is a plain arrival.
+    #[inline(always)]
+    pub(crate) fn write_arrival(&self, last_word: u64) -> Option<WriteArrival> {
+        if !WriteArrival::is_told_by(last_word) {
+            return None;
+        }
+        barrier::after_ownership();
+        let first = self.first_word();
+        Some(WriteArrival::read(self.ring.load(first + 4), self.ring.load(first + 5), last_word))
     }
 
     /// Copies the next entry's payload half, if entries have one. Call after [`copy`](Self::copy).

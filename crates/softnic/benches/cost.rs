@@ -93,9 +93,15 @@ fn batch(a: &mut End, b: &mut End, round: u32) -> Duration {
     posting
 }
 
+/// `--rounds N`: for a profiler, which counts the difference of two runs.
+fn rounds() -> Option<u32> {
+    let mut args = std::env::args().skip_while(|arg| arg != "--rounds").skip(1);
+    args.next().map(|n| n.parse().expect("--rounds takes a number"))
+}
+
 fn main() {
     let is_smoke = !std::env::args().any(|arg| arg == "--bench");
-    let rounds: u32 = if is_smoke { 2 } else { 40_000 };
+    let rounds: u32 = rounds().unwrap_or(if is_smoke { 2 } else { 40_000 });
     let config = Config { fabric: format!("cost-{}", std::process::id()), ..Config::default() };
     let (mut a, mut b) = (end(&config), end(&config));
     let (at_a, at_b) = (a.nic.endpoint(&a.qp), b.nic.endpoint(&b.qp));

@@ -152,6 +152,19 @@ impl Rig {
         entry.control.store(control, Ordering::Release);
     }
 
+    /// Says whether the completion queue has a single producer.
+    #[cfg(test)]
+    pub(crate) fn set_exclusive(&self, is_exclusive: bool) {
+        let entry = self.card.cq(self.cq_index).unwrap();
+        entry.is_exclusive.store(u64::from(is_exclusive), Ordering::Relaxed);
+    }
+
+    /// Whether the queue pair still receives.
+    #[cfg(test)]
+    pub(crate) fn is_up(&self) -> bool {
+        Target::resolve(&self.card, self.qpn).is_some()
+    }
+
     pub(crate) fn target(&self) -> Target {
         Target::resolve(&self.card, self.qpn).expect("a queue pair that receives")
     }

@@ -5,7 +5,7 @@ mod stability;
 use copyrpc_wire::{
     cqe::{
         Cqe, CqeView, Error, Requester, Responder, ResponderKind, Scatter, Source, Syndrome,
-        is_written, owner_bit,
+        WriteArrival, is_written, owner_bit,
     },
     ids::{DcKey, Gid, Lid, Lkey, QKey, Qpn, Rkey, UserIndex},
     wqe::{
@@ -122,6 +122,21 @@ fn any_plan() -> impl Strategy<Value = Plan> {
         })
 }
 
+/// Mostly what the short reader knows.
+fn any_plain_plan() -> impl Strategy<Value = Plan> {
+    let opcode = prop_oneof![Just(Opcode::RdmaWrite), Just(Opcode::RdmaWriteImm)];
+    let flags = prop::sample::select(vec![0, 2, 8, 10, 10, 10, 128]);
+    (any_plan(), opcode, flags, vec(any_piece(), 1..3)).prop_map(
+        |(plan, opcode, flags, mut pieces)| {
+            pieces.truncate(1 + usize::from(plan.index % 8 == 0));
+            let flags = CtrlFlags::from_bits(flags);
+            let mut plan = Plan { transport: Transport::Rc, opcode, flags, pieces, ..plan };
+            plan.make_legal();
+            plan
+        },
+    )
+}
+
 impl Plan {
     /// Keeps the pieces that the operation may have, as many as fit.
     fn make_legal(&mut self) {
@@ -177,6 +192,19 @@ impl Plan {
             };
         }
         wqe.finish(self.opcode, self.index, self.qpn, self.flags, self.imm)
+    }
+
+    /// Whether the short reader has to know it.
+    fn is_plain(&self) -> bool {
+        let mut lengths = self.pieces.iter().filter_map(|piece| match piece {
+            Piece::Sge(sge) => (sge.len_bytes > 0).then_some(sge.len_bytes),
+            Piece::Inline(parts) => parts.iter().any(|part| !part.is_empty()).then_some(1),
+        });
+        let has_one_piece = lengths.next().is_some_and(|len_bytes| len_bytes < MESSAGE_BYTES_MAX)
+            && lengths.next().is_none();
+        let flags = (CtrlFlags::CQ_UPDATE | CtrlFlags::SOLICITED).contains(self.flags);
+        let is_write = matches!(self.opcode, Opcode::RdmaWrite | Opcode::RdmaWriteImm);
+        self.transport == Transport::Rc && is_write && flags && has_one_piece
     }
 
     fn assert_reads_back(&self, wqe: &SendWqe<'_>) {
@@ -309,6 +337,29 @@ proptest! {
         let wqe = SendWqe::parse(slots.as_flattened(), plan.transport).unwrap();
         prop_assert_eq!(usize::from(wqe.ctrl().octowords), octowords);
         plan.assert_reads_back(&wqe);
+        prop_assert_eq!(stability::wqe::plain_write(slots.as_flattened()).is_some(), plan.is_plain());
+    }
+
+    #[test]
+    fn plain_writes_are_told(plan in any_plain_plan()) {
+        let mut slots = [POISON; LENGTH_MAX + 1];
+        plan.write(&mut slots);
+        prop_assert_eq!(stability::wqe::plain_write(slots.as_flattened()).is_some(), plan.is_plain());
+        stability::wqe::check(&[&[0], slots.as_flattened()].concat());
+    }
+
+    #[test]
+    fn mutated_plain_writes_are_refused_or_read_alike(
+        plan in any_plain_plan(),
+        changes in vec((0..48usize, any::<u8>()), 1..3),
+    ) {
+        let mut slots = [POISON; LENGTH_MAX];
+        plan.write(&mut slots);
+        let mut bytes = [&[0], slots.as_flattened()].concat();
+        for (at, value) in changes {
+            bytes[1 + at] = value;
+        }
+        stability::wqe::check(&bytes);
     }
 
     #[test]
@@ -355,6 +406,11 @@ proptest! {
             assert_eq!(cqe.parse(), Ok(view));
             assert!(is_written(cqe.op_own(), n, log));
             assert_eq!(Cqe::from_words(cqe.to_words()), Cqe::from_bytes(cqe.to_bytes()));
+            let is_arrival = matches!(
+                view,
+                CqeView::Responder(Responder { kind: ResponderKind::WriteImm(_), .. })
+            );
+            assert_eq!(WriteArrival::is_told_by(cqe.to_words()[7]), is_arrival);
         });
     }
 

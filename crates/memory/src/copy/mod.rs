@@ -142,31 +142,36 @@ const HALF_BYTES: usize = size_of::<u32>();
 /// Longest copy by half words.
 const HALVES_BYTES_MAX: usize = 256;
 
-/// [`copy_between_publish`] of private bytes that were stored a moment ago as aligned 8-byte words,
-/// at any offset that is a multiple of 4: loads half words, each from a single store. See
-/// [`copy_in_words`].
+/// [`copy_between_publish`] of bytes that this thread, or one that has handed them over, stored a
+/// moment ago as aligned 8-byte words, from any offset that is a multiple of 4: loads half words, each
+/// from a single store. See [`copy_in_words`].
 ///
 /// # Safety
 ///
-/// As for [`copy_out`].
+/// As for [`copy_between_publish`]; and nobody writes the bytes at `src` meanwhile.
 #[inline(always)]
-pub unsafe fn copy_out_halves_publish(dst: *mut u8, src: &[u8]) {
-    let aligned = src.as_ptr().addr().is_multiple_of(HALF_BYTES)
-        && (dst.addr() | src.len()).is_multiple_of(WORD_BYTES);
-    if !aligned || src.len() > HALVES_BYTES_MAX {
+pub unsafe fn copy_halves_publish(dst: *mut u8, src: *const u8, len_bytes: usize) {
+    let aligned = src.addr().is_multiple_of(HALF_BYTES)
+        && (dst.addr() | len_bytes).is_multiple_of(WORD_BYTES);
+    if !aligned || len_bytes > HALVES_BYTES_MAX {
         // SAFETY: by contract.
-        return unsafe { copy_between_publish(dst, src.as_ptr(), src.len()) };
+        return unsafe { copy_between_publish(dst, src, len_bytes) };
     }
-    for word in 0..src.len() / WORD_BYTES {
-        let at = src.as_ptr().wrapping_add(WORD_BYTES * word);
+    for word in 0..len_bytes / WORD_BYTES {
+        let at = src.wrapping_add(WORD_BYTES * word);
         // SAFETY: inside `src`, and aligned by the check above.
-        let [a, b, c, d] = unsafe { half_word(at) };
+        let first = u64::from(unsafe { half_word(at) });
         // SAFETY: as above: the other half of the word.
-        let [e, f, g, h] = unsafe { half_word(at.wrapping_add(HALF_BYTES)) };
+        let second = u64::from(unsafe { half_word(at.wrapping_add(HALF_BYTES)) });
+        let joined = if cfg!(target_endian = "little") {
+            second << 32 | first
+        } else {
+            first << 32 | second
+        };
         // SAFETY: in bounds and aligned; others access it as the caller said.
         let to = unsafe { AtomicU64::from_ptr(dst.cast::<u64>().wrapping_add(word)) };
         // SYNC(last-byte): pairs with the Acquire load of whoever polls the last byte.
-        to.store(u64::from_ne_bytes([a, b, c, d, e, f, g, h]), Ordering::Release);
+        to.store(joined, Ordering::Release);
     }
 }
 
@@ -174,15 +179,15 @@ pub unsafe fn copy_out_halves_publish(dst: *mut u8, src: &[u8]) {
 ///
 /// # Safety
 ///
-/// `at` points to four private bytes, and is aligned to them.
+/// `at` points to four bytes that nobody writes meanwhile, and is aligned to them.
 #[inline(always)]
-unsafe fn half_word(at: *const u8) -> [u8; HALF_BYTES] {
+unsafe fn half_word(at: *const u8) -> u32 {
     if cfg!(miri) {
         // SAFETY: by contract. Miri does not take an address for a proof of alignment.
-        return unsafe { at.cast::<[u8; HALF_BYTES]>().read() };
+        return unsafe { at.cast::<u32>().read_unaligned() };
     }
     // SAFETY: by contract. Volatile, or the compiler joins two loads.
-    unsafe { at.cast::<u32>().read_volatile() }.to_ne_bytes()
+    unsafe { at.cast::<u32>().read_volatile() }
 }
 
 /// Stores fewer than 8 bytes, all of one aligned word, by the largest naturally aligned pieces.
@@ -314,20 +319,13 @@ mod tests {
         }
     }
 
-    unsafe fn halves_publish(dst: *mut u8, src: *const u8, len_bytes: usize) {
-        // SAFETY: private to the test, and as long.
-        let src = unsafe { core::slice::from_raw_parts(src, len_bytes) };
-        // SAFETY: by contract.
-        unsafe { copy_out_halves_publish(dst, src) }
-    }
-
     /// A poller of the last byte, at each alignment of the end, never sees an older byte before it.
     #[test]
     fn whoever_sees_the_last_byte_sees_all() {
         for len in [1usize, 3, 4, 6, 7, 8, 12, 13, 64, 65, 71, 1101] {
             if !cfg!(miri) || len <= 13 {
                 poll_last_byte(copy_between_publish, len);
-                poll_last_byte(halves_publish, len);
+                poll_last_byte(copy_halves_publish, len);
             }
         }
         poll_last_byte(halves_publish, 16);

@@ -120,11 +120,13 @@ impl CqView {
         if self.cqe_bytes == 128 { cqe::INLINE_64_BYTES } else { cqe::INLINE_32_BYTES }
     }
 
+    #[inline(always)]
     fn state(&self) -> &CqState {
         // SAFETY: `card` keeps "rw" mapped, and it is writable.
         unsafe { &self.state.get()[0] }
     }
 
+    #[inline(always)]
     pub(crate) fn slots(&self) -> Slots<'_> {
         // SAFETY: `card` keeps "rw" mapped, and it is writable.
         let words = unsafe { self.words.get() };
@@ -175,6 +177,7 @@ impl CqView {
         self.reserve_shared(holder)
     }
 
+    #[inline(never)]
     fn reserve_shared(&self, holder: Holder) -> Result<u64, ReserveError> {
         let reserve = || self.slots().reserve(holder, || self.consumed());
         let mut position = reserve();
@@ -211,6 +214,12 @@ impl CqView {
     ) {
         self.fill(position, cqe, payload);
         published();
+        self.finish(position);
+    }
+
+    /// Frees the slot of the entry at `position`, which the caller has filled.
+    #[inline(always)]
+    pub(crate) fn finish(&self, position: u64) {
         self.slots().finish(position);
     }
 
@@ -375,6 +384,7 @@ impl RqView {
         })
     }
 
+    #[inline(always)]
     pub(crate) fn claims(&self) -> Claims<'_> {
         // SAFETY: `card` keeps "rw" mapped, and it is writable.
         let state = unsafe { &self.state.get()[0] };
@@ -401,24 +411,27 @@ impl RqView {
         posted_seen: &mut u64,
         alone: bool,
     ) -> Result<Taken, TakeError> {
-        let entries = 1u16 << self.log_entries;
-        let mut available = |count: u64| {
-            if count >= *posted_seen {
-                #[expect(clippy::cast_possible_truncation, reason = "counters are modulo 2^16")]
-                let left = self.posted().wrapping_sub(count as u16);
-                if (1..=entries).contains(&left) {
-                    *posted_seen = count + u64::from(left);
-                }
-            }
-            count < *posted_seen
-        };
+        let available = |count| self.is_posted(count, posted_seen);
         let next = |index| self.next(index);
         let taken = if alone {
-            self.claims().take_alone(holder, &mut available, next)
+            self.claims().take_alone(holder, available, next)
         } else {
-            self.claims().take(holder, &mut available, next)
+            self.claims().take(holder, available, next)
         };
         taken.map(|(index, count)| self.taken(index, count))
+    }
+
+    /// Whether more than `count` receives were ever posted.
+    #[inline(always)]
+    fn is_posted(&self, count: u64, posted_seen: &mut u64) -> bool {
+        if count >= *posted_seen {
+            #[expect(clippy::cast_possible_truncation, reason = "counters are modulo 2^16")]
+            let left = self.posted().wrapping_sub(count as u16);
+            if (1..=1u16 << self.log_entries).contains(&left) {
+                *posted_seen = count + u64::from(left);
+            }
+        }
+        count < *posted_seen
     }
 
     /// Names a receive as completions do: in an SRQ by index, in an RQ by the running counter.
@@ -445,6 +458,7 @@ impl RqView {
     }
 
     /// Index that follows `index`: in a list, what the owner wrote there.
+    #[inline(always)]
     fn next(&self, index: u16) -> u16 {
         let mask = (1u16 << self.log_entries) - 1;
         if self.srqn.is_none() {

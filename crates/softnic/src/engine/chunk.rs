@@ -1,11 +1,11 @@
 //! Pieces of registered memory, checked and ready to copy.
 
-/// Bytes that lie in a mapped segment, or in the private copy of a WQE.
+/// Bytes that lie in a mapped segment, or in a WQE.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Chunk {
     pub(crate) ptr: *mut u8,
     pub(crate) len: usize,
-    /// Inline payload, in a private copy of its WQE that was made a moment ago.
+    /// Inline payload: in its WQE, or in a private copy of it that was made a moment ago.
     pub(crate) is_inline: bool,
 }
 
@@ -36,10 +36,8 @@ pub(crate) unsafe fn copy(to: &[Chunk], from: &[Chunk], order: Order) {
     {
         let len = to.len.min(from.len);
         if from.is_inline {
-            // SAFETY: private bytes of the requester, at least as many.
-            let from = unsafe { core::slice::from_raw_parts(from.ptr, len) };
-            // SAFETY: by contract.
-            return unsafe { memory::copy::copy_out_halves_publish(to.ptr, from) };
+            // SAFETY: by contract; a WQE is the engine's until it completes.
+            return unsafe { memory::copy::copy_halves_publish(to.ptr, from.ptr, len) };
         }
         // SAFETY: by contract; the length is the shorter one.
         return unsafe { memory::copy::copy_between_publish(to.ptr, from.ptr, len) };

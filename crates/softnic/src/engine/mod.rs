@@ -23,11 +23,13 @@
 mod chunk;
 mod issue;
 mod packet;
+mod plain;
 mod requester;
 mod responder;
 
 pub(crate) use chunk::{Chunk, Order, copy};
 pub(crate) use packet::{Extent, Key, Reply, Request, Verb};
+pub(crate) use plain::{Write, respond_to_write};
 pub(crate) use requester::{
     Activity, Completed, Port, Requester, Scratch, SendQueue, SendState, WQE_BYTES_MAX,
 };

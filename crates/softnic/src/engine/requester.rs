@@ -6,12 +6,13 @@ use verbs::{RtsAttr, Transport};
 use wire::{
     cqe::Syndrome,
     ids::{Lid, Qpn},
-    wqe::{self, Ctrl, CtrlFlags, Opcode, SendWqe, Sge, wqebbs},
+    wqe::{self, Ctrl, CtrlFlags, Opcode, PlainWrite, SendWqe, Sge, wqebbs},
 };
 
 use super::{
-    Chunk, Extent, Reply, Request,
+    Chunk, Extent, Reply, Request, Write,
     issue::{issue, parse, parse_copy},
+    plain::{self, issue_plain},
 };
 
 /// Longest send WQE.
@@ -22,6 +23,10 @@ pub(crate) trait SendQueue {
     /// Copies the WQE at `counter` to the start of `into`; returns its control segment, and its
     /// length in bytes as that states it.
     fn fetch(&self, counter: u16, into: &mut [u8; WQE_BYTES_MAX]) -> (Ctrl, usize);
+
+    /// The WQE at `counter` where it is, if it is of the plain shape and does not wrap; and where its
+    /// inline payload is, if it has one.
+    fn plain_write(&self, counter: u16, qpn: Qpn) -> Option<(PlainWrite, *const u8)>;
 }
 
 /// A send completion, for the send CQ.
@@ -51,6 +56,10 @@ pub(crate) trait Port {
     /// Carries a request and its payload (or, for READs, the memory for it) to port `to`.
     fn carry(&mut self, to: Lid, request: &Request, local: &[Chunk]) -> Reply;
 
+    /// [`carry`](Self::carry) of a plain WRITE to the peer of a connection. `None`: nothing was done,
+    /// `carry` will tell why.
+    fn carry_write(&mut self, peer: (Lid, Qpn), write: Write) -> Option<Reply>;
+
     /// Writes a completion. On failure of the CQ itself the queue pair is moved to ERR.
     fn complete(&mut self, completed: &Completed);
 
@@ -59,6 +68,9 @@ pub(crate) trait Port {
 
     /// Strict mode: whether to let later requests overtake this READ, atomic or datagram.
     fn defers(&mut self) -> bool;
+
+    /// Whether requests are carried whole and in order: not so in strict mode.
+    fn is_plain(&self) -> bool;
 
     /// Strict mode: whether a deferred request runs now.
     fn resumes(&mut self) -> bool;
@@ -250,7 +262,11 @@ impl Requester {
                 SendState::Stopped | SendState::Drained => break,
                 SendState::Flushing => self.flush_one(posted, queue, port, scratch),
                 SendState::Running => {
-                    if !self.take_one(posted, queue, port, scratch) {
+                    let goes_on = match self.take_plain(posted, queue, port) {
+                        Some(goes_on) => goes_on,
+                        None => self.take_one(posted, queue, port, scratch),
+                    };
+                    if !goes_on {
                         break;
                     }
                 }
@@ -270,8 +286,40 @@ impl Requester {
         Activity::Idle
     }
 
+    /// [`take_one`](Self::take_one) for a plain WRITE. `None`: it is something else, or something is not
+    /// as it nearly always is; nothing was done.
+    #[inline(always)]
+    fn take_plain<Q: SendQueue, P: Port>(
+        &mut self,
+        posted: u16,
+        queue: &Q,
+        port: &mut P,
+    ) -> Option<bool> {
+        if self.transport != Transport::Rc || !self.inflight.is_empty() || !port.is_plain() {
+            return None;
+        }
+        let peer = self.peer?;
+        let (write, inline) = queue.plain_write(self.next, self.qpn)?;
+        let blocks = wqebbs(write.octowords);
+        if blocks > posted.wrapping_sub(self.next) {
+            return None;
+        }
+        let reply = issue_plain(&write, inline, peer, self.qpn, port)?;
+        let (step, counter) = (self.judge(reply, port), self.next);
+        if matches!(step, Step::Wait) {
+            return Some(false);
+        }
+        self.next = counter.wrapping_add(blocks);
+        if let Step::Fail(syndrome) = step {
+            self.fail(plain::done(&write, counter), syndrome, port);
+        } else if write.flags.contains(CtrlFlags::CQ_UPDATE) {
+            complete(&plain::done(&write, counter), port);
+        }
+        Some(true)
+    }
+
     /// Takes the WQE at `next`. `false`: it has to wait.
-    #[inline]
+    #[inline(never)]
     fn take_one<Q: SendQueue, P: Port>(
         &mut self,
         posted: u16,
@@ -432,6 +480,7 @@ impl Requester {
     }
 
     /// A peer that is there shows its memory as soon as it calls into its NIC: poll for that.
+    #[cold]
     fn wait_for_connection<P: Port>(&mut self, port: &mut P) -> Step {
         let now = port.now_ns();
         self.has_retried = true;
@@ -480,6 +529,7 @@ impl Requester {
         }
     }
 
+    #[cold]
     fn fail<P: Port>(&mut self, mut done: Done, syndrome: Syndrome, port: &mut P) {
         done.completed.failure = Some(syndrome);
         // Whoever sees the completion finds the queue pair in its new state.

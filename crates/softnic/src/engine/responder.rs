@@ -14,7 +14,7 @@ use crate::{
         target::Target,
         views::{RECV_WQE_BYTES_MAX, RqView, Taken, scatter_for},
     },
-    shared::claims::TakeError,
+    shared::{Holder, claims::TakeError},
 };
 
 /// Bytes before a datagram's payload in its receive buffer.
@@ -220,7 +220,7 @@ impl<M: Memory> Arrival<'_, M> {
         };
         // Before any byte is moved: read-modify-writes wait for all stores before them.
         let Ok(position) = self.target.cq.reserve(holder) else {
-            return self.lose(rq, taken);
+            return lose(self.target, rq, taken, holder);
         };
         if self.request.verb == Verb::Write {
             self.write_located(remote);
@@ -289,11 +289,7 @@ impl<M: Memory> Arrival<'_, M> {
 
     #[inline(always)]
     fn release(&self, rq: &RqView, taken: Taken) {
-        if self.is_alone(rq) {
-            rq.release_alone(taken);
-        } else {
-            rq.release(taken, self.request.from.0.get());
-        }
+        release(rq, taken, self.request.from.0.get(), self.is_alone(rq));
     }
 
     /// Writes the completion of receive `index`.
@@ -348,13 +344,25 @@ impl<M: Memory> Arrival<'_, M> {
         self.target.cq.publish_at(position, &cqe, &[], || self.release(rq, taken));
         Answered { reply: self.refuse(theirs, ours), arrived: Some(true) }
     }
+}
 
-    /// The completion of a consumed receive could not be written: the CQ is dead.
-    fn lose(&self, rq: &RqView, taken: Taken) -> Answered {
-        self.release(rq, taken);
-        self.target.break_down(Syndrome::LocalQpOperation);
-        Reply::Refused(Syndrome::RemoteOperation).into()
+/// The completion of a receive is published; `is_alone` as when it was taken.
+#[inline(always)]
+pub(super) fn release(rq: &RqView, taken: Taken, holder: Holder, is_alone: bool) {
+    if is_alone {
+        rq.release_alone(taken);
+    } else {
+        rq.release(taken, holder);
     }
+}
+
+/// The completion of a consumed receive could not be written: the CQ is dead.
+#[cold]
+pub(super) fn lose(target: &Target, rq: &RqView, taken: Taken, holder: Holder) -> Answered {
+    // Whoever is alone holds its claim too, so it may release it as others do.
+    release(rq, taken, holder, false);
+    target.break_down(Syndrome::LocalQpOperation);
+    Reply::Refused(Syndrome::RemoteOperation).into()
 }
 
 /// Where a SEND's payload went.

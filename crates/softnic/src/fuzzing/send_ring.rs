@@ -12,7 +12,7 @@ use super::Input;
 use crate::{
     engine::{
         Activity, Arrival, Chunk, Completed, Order, Port, Reply, Request, Requester, Scratch,
-        SendState, respond,
+        SendState, Write, respond, respond_to_write,
     },
     qp::ring::SendRing,
     rig::{HeapMemory, Rig, SENDER, Shape},
@@ -56,6 +56,14 @@ impl Port for FuzzPort<'_> {
         respond(Arrival { request, local, target: &target, memory, order }).reply
     }
 
+    fn carry_write(&mut self, (lid, _): (Lid, Qpn), write: Write) -> Option<Reply> {
+        if lid.get().is_multiple_of(4) {
+            return None;
+        }
+        let target = self.peer.target();
+        respond_to_write(write, &target, &mut self.peer.memory).map(|answered| answered.reply)
+    }
+
     fn complete(&mut self, completed: &Completed) {
         self.completed.push(*completed);
     }
@@ -66,6 +74,10 @@ impl Port for FuzzPort<'_> {
 
     fn defers(&mut self) -> bool {
         self.strict.as_mut().is_some_and(|bits| bits.byte() & 1 == 1)
+    }
+
+    fn is_plain(&self) -> bool {
+        self.strict.is_none()
     }
 
     fn resumes(&mut self) -> bool {

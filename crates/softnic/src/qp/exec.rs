@@ -17,7 +17,7 @@ use crate::{
     context::Context,
     engine::{
         Activity, Arrival, Chunk, Completed, Memory as _, Order, Port, Reply, Request, Requester,
-        Scratch, respond,
+        Scratch, Write, respond, respond_to_write,
     },
     fabric::Peer,
     memory::{MrCache, PortMemory},
@@ -163,13 +163,18 @@ impl Destinations {
     /// The destination, resolved again if it has changed.
     #[inline(always)]
     fn find(&mut self, key: (u16, u32), qp: &QpShared) -> Result<&mut Destination, Reply> {
-        let hit = self.last.as_ref().is_some_and(|(last, destination)| {
-            *last == key && !destination.peer.is_buried() && destination.target.is_current()
-        });
-        if !hit {
+        if self.current(key).is_none() {
             self.look_up(key, qp)?;
         }
         self.last.as_mut().map(|(_, destination)| &mut **destination).ok_or(Reply::Silence)
+    }
+
+    /// The last destination, if it is this one and has not changed.
+    #[inline(always)]
+    fn current(&mut self, key: (u16, u32)) -> Option<&mut Destination> {
+        let (last, destination) = self.last.as_mut()?;
+        let hit = *last == key && !destination.peer.is_buried() && destination.target.is_current();
+        hit.then_some(&mut **destination)
     }
 
     #[cold]
@@ -341,6 +346,24 @@ impl Port for ExecPort<'_> {
         answered.reply
     }
 
+    #[inline(always)]
+    fn carry_write(&mut self, (lid, qpn): (Lid, Qpn), write: Write) -> Option<Reply> {
+        let destination = self.destinations.current((lid.get(), qpn.get()))?;
+        let mut memory = PortMemory {
+            cache: &mut destination.remote,
+            card: &destination.peer.card,
+            segments: &destination.peer.segments,
+            context: &self.qp.context,
+        };
+        let answered = respond_to_write(write, &destination.target, &mut memory)?;
+        if let Some(solicited) = answered.arrived
+            && destination.target.cq.channel != 0
+        {
+            Self::wake_peer(self.wakes, destination, solicited);
+        }
+        Some(answered.reply)
+    }
+
     #[inline]
     fn complete(&mut self, completed: &Completed) {
         if let Some(strict) = &mut self.strict {
@@ -364,6 +387,11 @@ impl Port for ExecPort<'_> {
 
     fn defers(&mut self) -> bool {
         self.strict.as_mut().is_some_and(|strict| strict.random.one_in(2))
+    }
+
+    #[inline]
+    fn is_plain(&self) -> bool {
+        self.strict.is_none()
     }
 
     fn resumes(&mut self) -> bool {

@@ -4,15 +4,18 @@ use core::ptr::NonNull;
 
 use memory::{
     Region,
-    sync::{AtomicU16, AtomicU32, Ordering},
+    sync::{AtomicU16, AtomicU32, AtomicU64, Ordering},
 };
 use verbs::CreateError;
 use wire::{
     doorbell,
-    wqe::{Ctrl, OCTOWORD_BYTES, OCTOWORDS_MAX, WQEBB_BYTES, peek_ctrl},
+    ids::Qpn,
+    wqe::{Ctrl, OCTOWORD_BYTES, OCTOWORDS_MAX, PlainWrite, WQEBB_BYTES, peek_ctrl},
 };
 
 use crate::engine::{SendQueue, WQE_BYTES_MAX};
+
+const WORD_BYTES: usize = size_of::<u64>();
 
 /// Ring and doorbell record.
 #[derive(Debug)]
@@ -83,6 +86,21 @@ impl SendRing {
 }
 
 impl SendQueue for SendRing {
+    #[inline(always)]
+    fn plain_write(&self, counter: u16, qpn: Qpn) -> Option<(PlainWrite, *const u8)> {
+        let offset = (usize::from(counter) * WQEBB_BYTES) & (self.bytes() - 1);
+        let first = self.ring().cast::<AtomicU64>().as_ptr().wrapping_add(offset / WORD_BYTES);
+        let words = core::array::from_fn(|word| {
+            // SAFETY: inside the block at `offset`, which is inside the ring and does not wrap;
+            // aligned; driver and engine access its words as atomics.
+            unsafe { &*first.wrapping_add(word) }.load(Ordering::Relaxed)
+        });
+        let write = PlainWrite::read(words, counter, qpn)?;
+        let end = offset + usize::from(write.octowords) * OCTOWORD_BYTES;
+        let inline = first.cast::<u8>().wrapping_add(PlainWrite::INLINE_OFFSET).cast_const();
+        (end <= self.bytes()).then_some((write, inline))
+    }
+
     #[inline(always)]
     fn fetch(&self, counter: u16, into: &mut [u8; WQE_BYTES_MAX]) -> (Ctrl, usize) {
         let offset = (usize::from(counter) * WQEBB_BYTES) & (self.bytes() - 1);

@@ -80,7 +80,7 @@ impl<'a> Claims<'a> {
     /// # Errors
     ///
     /// [`TakeError`]; nothing was taken.
-    #[inline]
+    #[inline(never)]
     pub fn take(
         &self,
         holder: Holder,

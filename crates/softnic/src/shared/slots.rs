@@ -137,7 +137,7 @@ impl<'a> Slots<'a> {
     }
 
     /// Whether the consumer has not polled the entry before `position` in the same place.
-    #[inline]
+    #[inline(always)]
     fn is_full_at(&self, position: u64, consumed: &mut impl FnMut() -> u32) -> bool {
         let len = self.words.len() as u64;
         // SYNC(consumed-seen): pairs with the `Release` below: the consumer has read the entry.
@@ -183,7 +183,7 @@ impl<'a> Slots<'a> {
 
     /// Frees the entry for the next lap. Only its holder calls this, after it has published the
     /// entry, or the owner of the queue once the holder is dead.
-    #[inline]
+    #[inline(always)]
     pub fn finish(&self, position: u64) {
         let next = Word { position: position + self.words.len() as u64, holder: NOBODY };
         // SYNC(slot-word): pairs with the `Acquire` in `reserve`.

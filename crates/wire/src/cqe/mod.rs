@@ -18,6 +18,7 @@
 //!
 //! Source: rdma-core `providers/mlx5/mlx5dv.h`, `struct mlx5_cqe64` and `struct mlx5_err_cqe`.
 
+mod plain;
 mod syndrome;
 mod view;
 
@@ -25,6 +26,7 @@ use core::mem::offset_of;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, big_endian::*};
 
+pub use plain::WriteArrival;
 pub use syndrome::Syndrome;
 pub use view::{CqeView, Error, Requester, Responder, ResponderKind, Scatter, Source};
 

@@ -20,12 +20,14 @@
 //! Source: rdma-core `providers/mlx5/mlx5dv.h`, `struct mlx5_wqe_*_seg`; `providers/mlx5/qp.c`.
 
 mod av;
+mod plain;
 mod read;
 mod recv;
 mod seg;
 mod write;
 
 pub use av::{Av, AvExtension, AvKey};
+pub use plain::{PLAIN_WORDS, PlainPayload, PlainWrite};
 pub use read::{Atomic, Ctrl, Raddr, Segment, Segments, SendWqe, Transport, WqeError, peek_ctrl};
 pub use recv::{RecvWqe, RecvWqeError, RecvWqeWriter, Sges};
 pub use seg::{

@@ -1,6 +1,6 @@
 //! Whatever the CQE reader accepts, the writer can say again.
 
-use copyrpc_wire::cqe::{Cqe, Cqe128};
+use copyrpc_wire::cqe::{Cqe, Cqe128, CqeView, ResponderKind, Scatter, WriteArrival};
 
 /// Any bytes as a CQE, and as an entry of 128 bytes if there are as many.
 pub(crate) fn check(bytes: &[u8]) {
@@ -8,6 +8,7 @@ pub(crate) fn check(bytes: &[u8]) {
         let cqe = Cqe::from_bytes(bytes);
         assert_eq!(cqe.to_bytes(), bytes);
         assert_eq!(Cqe::from_words(cqe.to_words()), cqe);
+        check_write_arrival(&cqe);
         if let Ok(view) = cqe.parse() {
             let owner = cqe.op_own() & 1;
             let again = view.encode(owner);
@@ -25,4 +26,18 @@ pub(crate) fn check(bytes: &[u8]) {
         assert_eq!(found.is_err(), entry.cqe.parse().is_err());
         assert!(found.ok().flatten().is_none_or(|found| payload.starts_with(found)));
     }
+}
+
+/// What the short reader accepts, the long one reads alike.
+fn check_write_arrival(cqe: &Cqe) {
+    let words = cqe.to_words();
+    if !WriteArrival::is_told_by(words[7]) {
+        return;
+    }
+    let found = WriteArrival::read(words[4], words[5], words[7]);
+    let Ok(CqeView::Responder(done)) = cqe.parse() else { panic!("{cqe:?}") };
+    assert_eq!(done.scatter, Scatter::Memory);
+    assert_eq!(ResponderKind::WriteImm(found.imm), done.kind);
+    let long = (done.qpn, done.wqe_counter, done.byte_cnt, done.solicited);
+    assert_eq!((found.qpn, found.wqe_counter, found.byte_cnt, found.solicited), long);
 }

@@ -1,8 +1,8 @@
 //! Whatever the WQE readers accept, the writers can say again.
 
 use copyrpc_wire::wqe::{
-    OCTOWORD_BYTES, OCTOWORDS_MAX, Octoword, Opcode, RecvWqe, RecvWqeWriter, Segment, SendWqe,
-    Transport, WqeWriter,
+    OCTOWORD_BYTES, OCTOWORDS_MAX, Octoword, Opcode, PlainPayload, PlainWrite, RecvWqe,
+    RecvWqeWriter, Segment, SendWqe, Transport, WqeWriter,
 };
 
 /// The first byte picks the transport, the rest is a send WQE; then the same bytes as receive WQEs.
@@ -10,6 +10,7 @@ pub(crate) fn check(bytes: &[u8]) {
     let Some((&choice, wqe)) = bytes.split_first() else { return };
     let transport = [Transport::Rc, Transport::Ud, Transport::Dci][usize::from(choice % 3)];
     check_send_wqe(wqe, transport);
+    check_plain_write(wqe);
     let stride = &wqe[..wqe.len().min(usize::from(OCTOWORDS_MAX) * OCTOWORD_BYTES)];
     check_recv_wqe(stride, RecvWqe::parse_rq(stride));
     check_recv_wqe(stride, RecvWqe::parse_srq(stride));
@@ -33,6 +34,43 @@ fn check_send_wqe(bytes: &[u8], transport: Transport) {
     assert!(again.segments().eq(parsed.segments()), "segments differ");
     assert_eq!(again.len_bytes(), parsed.len_bytes());
     assert_eq!(encode_send(&again), (once, octowords));
+}
+
+/// What the short reader makes of the WQE at the start of `bytes`, in its own place.
+pub(crate) fn plain_write(bytes: &[u8]) -> Option<PlainWrite> {
+    let words: &[[u8; 8]; 6] = bytes.as_chunks().0.first_chunk()?;
+    let ctrl = copyrpc_wire::wqe::peek_ctrl(bytes.first_chunk()?);
+    PlainWrite::read(words.map(u64::from_ne_bytes), ctrl.index, ctrl.qpn)
+}
+
+/// What the short reader accepts, the long one reads alike; and nobody else's WQE is accepted.
+fn check_plain_write(bytes: &[u8]) {
+    let Some(plain) = plain_write(bytes) else { return };
+    let len_bytes = usize::from(plain.octowords) * OCTOWORD_BYTES;
+    let parsed = SendWqe::parse(bytes, Transport::Rc);
+    if bytes.len() < len_bytes {
+        return assert!(parsed.is_err(), "it is not all there");
+    }
+    let parsed = parsed.expect("the short reader accepts it");
+    let ctrl = parsed.ctrl();
+    assert_eq!((plain.octowords, plain.flags), (ctrl.octowords, ctrl.flags));
+    assert_eq!(Some(plain.raddr), parsed.raddr());
+    assert_eq!(plain.imm, parsed.opcode.has_imm().then_some(ctrl.imm));
+    let mut segments = parsed.segments();
+    match (plain.payload, segments.next()) {
+        (PlainPayload::Gather(sge), Some(Segment::Sge(found))) => assert_eq!(sge, found),
+        (PlainPayload::Inline { len_bytes }, Some(Segment::Inline(found))) => {
+            let from = PlainWrite::INLINE_OFFSET;
+            assert_eq!(&bytes[from..from + usize::try_from(len_bytes).unwrap()], found);
+        }
+        pair => panic!("{pair:?}"),
+    }
+    assert_eq!(segments.next(), None);
+    let words: &[[u8; 8]; 6] = bytes.as_chunks().0.first_chunk().expect("read above");
+    let words = words.map(u64::from_ne_bytes);
+    assert_eq!(PlainWrite::read(words, ctrl.index ^ 1, ctrl.qpn), None);
+    let other = copyrpc_wire::ids::Qpn::from_low_bits(ctrl.qpn.get() ^ 1);
+    assert_eq!(PlainWrite::read(words, ctrl.index, other), None);
 }
 
 fn encode_send(wqe: &SendWqe<'_>) -> ([Octoword; 63], u8) {
