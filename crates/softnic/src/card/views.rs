@@ -411,12 +411,13 @@ impl RqView {
         posted_seen: &mut u64,
         alone: bool,
     ) -> Result<Taken, TakeError> {
-        let available = |count| self.is_posted(count, posted_seen);
-        let next = |index| self.next(index);
+        // The closures are written twice so that each has one use, and is inlined there.
         let taken = if alone {
-            self.claims().take_alone(holder, available, next)
+            let available = |count| self.is_posted(count, posted_seen);
+            self.claims().take_alone(holder, available, |index| self.next(index))
         } else {
-            self.claims().take(holder, available, next)
+            let available = |count| self.is_posted(count, posted_seen);
+            self.claims().take(holder, available, |index| self.next(index))
         };
         taken.map(|(index, count)| self.taken(index, count))
     }
@@ -436,6 +437,7 @@ impl RqView {
 
     /// Names a receive as completions do: in an SRQ by index, in an RQ by the running counter.
     #[expect(clippy::cast_possible_truncation, reason = "counters are modulo 2^16")]
+    #[inline(always)]
     pub(crate) fn taken(&self, index: u16, count: u64) -> Taken {
         Taken { index, counter: if self.srqn.is_some() { index } else { count as u16 }, count }
     }

@@ -254,25 +254,49 @@ impl Requester {
         if !self.inflight.is_empty() {
             self.resume(port, scratch);
         }
-        for _ in 0..budget {
-            if self.next == posted || self.retry_at_ns.is_some() {
+        let is_plain = self.transport == Transport::Rc && port.is_plain();
+        let mut left = budget;
+        loop {
+            if is_plain {
+                left -= self.run_plain(posted, queue, port, left);
+            }
+            if left == 0 || self.next == posted || self.retry_at_ns.is_some() {
                 break;
             }
+            left -= 1;
             match self.state {
                 SendState::Stopped | SendState::Drained => break,
                 SendState::Flushing => self.flush_one(posted, queue, port, scratch),
                 SendState::Running => {
-                    let goes_on = match self.take_plain(posted, queue, port) {
-                        Some(goes_on) => goes_on,
-                        None => self.take_one(posted, queue, port, scratch),
-                    };
-                    if !goes_on {
+                    if !self.take_one(posted, queue, port, scratch) {
                         break;
                     }
                 }
             }
         }
         self.activity(posted)
+    }
+
+    /// Takes plain WRITEs, at most `budget`, up to one that has to go the long way or has to wait;
+    /// returns how many.
+    #[inline(always)]
+    fn run_plain<Q: SendQueue, P: Port>(
+        &mut self,
+        posted: u16,
+        queue: &Q,
+        port: &mut P,
+        budget: usize,
+    ) -> usize {
+        let Some(peer) = self.peer else { return 0 };
+        if self.state != SendState::Running || !self.inflight.is_empty() {
+            return 0;
+        }
+        let mut taken = 0;
+        while taken < budget && self.next != posted {
+            let Some(Step::Done) = self.take_plain(posted, peer, queue, port) else { break };
+            taken += 1;
+        }
+        taken
     }
 
     fn activity(&self, posted: u16) -> Activity {
@@ -292,13 +316,10 @@ impl Requester {
     fn take_plain<Q: SendQueue, P: Port>(
         &mut self,
         posted: u16,
+        peer: (Lid, Qpn),
         queue: &Q,
         port: &mut P,
-    ) -> Option<bool> {
-        if self.transport != Transport::Rc || !self.inflight.is_empty() || !port.is_plain() {
-            return None;
-        }
-        let peer = self.peer?;
+    ) -> Option<Step> {
         let (write, inline) = queue.plain_write(self.next, self.qpn)?;
         let blocks = wqebbs(write.octowords);
         if blocks > posted.wrapping_sub(self.next) {
@@ -306,16 +327,20 @@ impl Requester {
         }
         let reply = issue_plain(&write, inline, peer, self.qpn, port)?;
         let (step, counter) = (self.judge(reply, port), self.next);
-        if matches!(step, Step::Wait) {
-            return Some(false);
+        match step {
+            Step::Wait => {}
+            Step::Done => {
+                self.next = counter.wrapping_add(blocks);
+                if write.flags.contains(CtrlFlags::CQ_UPDATE) {
+                    complete(&plain::done(&write, counter), port);
+                }
+            }
+            Step::Fail(syndrome) => {
+                self.next = counter.wrapping_add(blocks);
+                self.fail(plain::done(&write, counter), syndrome, port);
+            }
         }
-        self.next = counter.wrapping_add(blocks);
-        if let Step::Fail(syndrome) = step {
-            self.fail(plain::done(&write, counter), syndrome, port);
-        } else if write.flags.contains(CtrlFlags::CQ_UPDATE) {
-            complete(&plain::done(&write, counter), port);
-        }
-        Some(true)
+        Some(step)
     }
 
     /// Takes the WQE at `next`. `false`: it has to wait.

@@ -57,16 +57,12 @@ impl Word {
 }
 
 impl<'a> Slots<'a> {
-    /// Wraps the words of a queue. `consumed_seen` is the consumer's position as somebody last saw
-    /// it.
-    ///
-    /// # Panics
-    ///
-    /// If the number of words is not a power of two.
+    /// Wraps the words of a queue, as many as a power of two. `consumed_seen` is the consumer's position
+    /// as somebody last saw it.
     #[inline(always)]
     #[must_use]
     pub fn new(words: &'a [AtomicU64], tail: &'a AtomicU64, consumed_seen: &'a AtomicU64) -> Self {
-        assert!(words.len().is_power_of_two(), "{} entries", words.len());
+        debug_assert!(words.len().is_power_of_two(), "{} entries", words.len());
         Self { words, tail, consumed_seen }
     }
 
@@ -79,6 +75,7 @@ impl<'a> Slots<'a> {
         self.consumed_seen.store(0, Ordering::Release);
     }
 
+    #[inline(always)]
     fn word(&self, position: u64) -> &'a AtomicU64 {
         #[expect(clippy::cast_possible_truncation, reason = "masked to the number of entries")]
         let index = position as usize & (self.words.len() - 1);
