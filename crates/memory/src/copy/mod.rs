@@ -328,7 +328,7 @@ mod tests {
                 poll_last_byte(copy_halves_publish, len);
             }
         }
-        poll_last_byte(halves_publish, 16);
+        poll_last_byte(copy_halves_publish, 16);
     }
 
     fn poll_last_byte(publish: Copy, len: usize) {
