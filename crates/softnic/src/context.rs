@@ -17,6 +17,7 @@ use crate::{
     card::{Card, Owner, Table, layout::Limits},
     config::{Config, Drive},
     fabric::{Export, Fabric, News, Peer},
+    left_behind::LeftBehind,
     memory::Segments,
     objects::{CqShared, RqShared},
     qp::QpShared,
@@ -76,6 +77,10 @@ pub(crate) struct Context {
     violations: Mutex<Vec<Violation>>,
     /// Dead peers whose traces are still to be cleaned up.
     left: Mutex<Vec<Arc<Peer>>>,
+    /// Destroyed objects that somebody has not left yet, and when to look again; `u64::MAX`: there are
+    /// none.
+    pub(crate) left_behind: Mutex<Vec<LeftBehind>>,
+    pub(crate) look_at_ns: AtomicU64,
     /// The NIC thread, with [`Drive::Thread`].
     pub(crate) worker: OnceLock<Worker>,
 }
@@ -132,6 +137,8 @@ impl Context {
             events: Mutex::default(),
             violations: Mutex::default(),
             left: Mutex::default(),
+            left_behind: Mutex::default(),
+            look_at_ns: AtomicU64::new(u64::MAX),
             worker: OnceLock::new(),
             config,
         });
@@ -283,6 +290,7 @@ impl Context {
         }
         self.learn(news);
         self.reap();
+        self.collect();
     }
 
     /// Reads the sockets now: something that a peer has sent is needed.

@@ -39,6 +39,8 @@ mod fabric;
 #[doc(hidden)]
 pub mod fuzzing;
 #[cfg(not(loom))]
+mod left_behind;
+#[cfg(not(loom))]
 mod memory;
 #[cfg(not(loom))]
 mod mr;

@@ -10,6 +10,7 @@ use crate::{
     card::{Table, layout::VALID},
     context::{Context, QUIESCE_NS},
     fabric::Export,
+    left_behind::LeftBehind,
 };
 
 /// From this length on huge pages are worth their rounding.
@@ -88,14 +89,14 @@ impl Mr {
         let left = self.context.quiesce(QUIESCE_NS);
         self.context.segments.remove(self.segment);
         self.context.export(Export::SegmentGone { id: self.segment });
-        if let Err(peer) = left {
-            // A stopped peer reads or writes here when it continues. Its own mapping is not
-            // affected by ours going away, but an index in use must not be given out again.
-            core::mem::forget(self.region.clone());
-            return Err(MemoryError::Busy { peer: Lid::new(peer) });
-        }
-        self.context.owner.return_index(Table::Mr, self.index);
-        Ok(())
+        let Err(peer) = left else {
+            self.context.owner.return_index(Table::Mr, self.index);
+            return Ok(());
+        };
+        // A stopped peer, or a thread of this process, reads or writes here when it continues.
+        self.context
+            .leave_behind(LeftBehind::Region { index: self.index, _bytes: self.region.clone() });
+        Err(MemoryError::Busy { peer: Lid::new(peer) })
     }
 
     fn view<R>(&self, offset: usize, len: usize, view: impl FnOnce() -> Result<R, ViewError>) -> R {

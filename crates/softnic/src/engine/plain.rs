@@ -3,19 +3,19 @@
 //! It does what `issue` and [`respond`](super::respond) do with such a request, and declines, before
 //! anything is done, whatever is not as it nearly always is: they find out what is wrong, and say so.
 //! So the checks here need to be as strict as theirs, but have no answers of their own. Nothing is
-//! gathered in a struct on the way, and the WQE is read where it is: 640 instructions less per
-//! message.
+//! gathered in a struct on the way, and the WQE is read where it is: some 410 instructions instead
+//! of 990.
 
 use verbs::{Access, Transport};
 use wire::{
     cqe::{CqeView, Responder, ResponderKind, Scatter, Source},
     ids::{Lid, Qpn, Rkey, UserIndex},
-    wqe::{CtrlFlags, Opcode, PlainPayload, PlainWrite},
+    wqe::{CtrlFlags, Opcode, PlainPayload, PlainWrite, wqebbs},
 };
 
 use super::{
     Chunk, Memory, Order, Reply, chunk,
-    requester::{Completed, Done, Port},
+    requester::{Completed, Done, Port, Requester, SendQueue, SendState, Step, complete},
     responder::{Answered, lose, release},
 };
 use crate::card::target::Target;
@@ -32,9 +32,66 @@ pub(crate) struct Write {
     pub(crate) payload: Chunk,
 }
 
+impl Requester {
+    /// Takes plain WRITEs, at most `budget`, up to one that has to go the long way or has to wait;
+    /// returns how many.
+    #[inline(always)]
+    pub(super) fn run_plain<Q: SendQueue, P: Port>(
+        &mut self,
+        posted: u16,
+        queue: &Q,
+        port: &mut P,
+        budget: usize,
+    ) -> usize {
+        let Some(peer) = self.peer else { return 0 };
+        if self.state != SendState::Running || !self.inflight.is_empty() {
+            return 0;
+        }
+        let mut taken = 0;
+        while taken < budget && self.next != posted {
+            let Some(Step::Done) = self.take_plain(posted, peer, queue, port) else { break };
+            taken += 1;
+        }
+        taken
+    }
+
+    /// `take_one` for a plain WRITE. `None`: it is something else, or something is not
+    /// as it nearly always is; nothing was done.
+    #[inline(always)]
+    fn take_plain<Q: SendQueue, P: Port>(
+        &mut self,
+        posted: u16,
+        peer: (Lid, Qpn),
+        queue: &Q,
+        port: &mut P,
+    ) -> Option<Step> {
+        let (write, inline) = queue.plain_write(self.next, self.qpn)?;
+        let blocks = wqebbs(write.octowords);
+        if blocks > posted.wrapping_sub(self.next) {
+            return None;
+        }
+        let reply = issue_plain(&write, inline, peer, self.qpn, port)?;
+        let (step, counter) = (self.judge(reply, port), self.next);
+        match step {
+            Step::Wait => {}
+            Step::Done => {
+                self.next = counter.wrapping_add(blocks);
+                if write.flags.contains(CtrlFlags::CQ_UPDATE) {
+                    complete(&done(&write, counter), port);
+                }
+            }
+            Step::Fail(syndrome) => {
+                self.next = counter.wrapping_add(blocks);
+                self.fail(done(&write, counter), syndrome, port);
+            }
+        }
+        Some(step)
+    }
+}
+
 /// Carries `wqe` of queue pair `qpn` to `peer`. `None`: it was not done, and may be at fault itself.
 #[inline(always)]
-pub(super) fn issue_plain<P: Port>(
+fn issue_plain<P: Port>(
     wqe: &PlainWrite,
     inline: *const u8,
     peer: (Lid, Qpn),
@@ -61,7 +118,7 @@ pub(super) fn issue_plain<P: Port>(
 }
 
 /// What is to be said of `wqe` at `counter`.
-pub(super) fn done(wqe: &PlainWrite, counter: u16) -> Done {
+fn done(wqe: &PlainWrite, counter: u16) -> Done {
     let opcode = if wqe.imm.is_some() { Opcode::RdmaWriteImm } else { Opcode::RdmaWrite };
     let len_bytes = match wqe.payload {
         PlainPayload::Inline { len_bytes } => len_bytes,

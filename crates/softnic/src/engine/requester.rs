@@ -12,7 +12,6 @@ use wire::{
 use super::{
     Chunk, Extent, Reply, Request, Write,
     issue::{issue, parse, parse_copy},
-    plain::{self, issue_plain},
 };
 
 /// Longest send WQE.
@@ -112,7 +111,7 @@ pub(crate) enum Activity {
 
 /// A request that has left the ring and is not complete, or waits for one that is not.
 #[derive(Debug)]
-enum Inflight {
+pub(super) enum Inflight {
     Done(Done),
     /// To be carried later: the private copy of its WQE.
     Deferred(Box<[u8]>, u16),
@@ -128,13 +127,13 @@ pub(super) struct Done {
 #[derive(Debug)]
 pub(crate) struct Requester {
     transport: Transport,
-    qpn: Qpn,
+    pub(super) qpn: Qpn,
     /// RC: the peer.
-    peer: Option<(Lid, Qpn)>,
-    state: SendState,
+    pub(super) peer: Option<(Lid, Qpn)>,
+    pub(super) state: SendState,
     attr: RtsAttr,
     /// Counter of the next WQE to take, in WQEBBs.
-    next: u16,
+    pub(super) next: u16,
     retries_left: u8,
     rnr_left: u8,
     retry_at_ns: Option<u64>,
@@ -142,7 +141,7 @@ pub(crate) struct Requester {
     connecting_since_ns: Option<u64>,
     /// Something above was used up since the last success.
     has_retried: bool,
-    inflight: VecDeque<Inflight>,
+    pub(super) inflight: VecDeque<Inflight>,
     /// What the next request fails with, before the flush.
     doom: Option<Syndrome>,
     /// How many of `inflight` are deferred.
@@ -171,7 +170,7 @@ impl Scratch {
 }
 
 /// Result of trying one WQE.
-enum Step {
+pub(super) enum Step {
     Done,
     /// Keep it; retry later.
     Wait,
@@ -277,28 +276,6 @@ impl Requester {
         self.activity(posted)
     }
 
-    /// Takes plain WRITEs, at most `budget`, up to one that has to go the long way or has to wait;
-    /// returns how many.
-    #[inline(always)]
-    fn run_plain<Q: SendQueue, P: Port>(
-        &mut self,
-        posted: u16,
-        queue: &Q,
-        port: &mut P,
-        budget: usize,
-    ) -> usize {
-        let Some(peer) = self.peer else { return 0 };
-        if self.state != SendState::Running || !self.inflight.is_empty() {
-            return 0;
-        }
-        let mut taken = 0;
-        while taken < budget && self.next != posted {
-            let Some(Step::Done) = self.take_plain(posted, peer, queue, port) else { break };
-            taken += 1;
-        }
-        taken
-    }
-
     fn activity(&self, posted: u16) -> Activity {
         if let Some(at_ns) = self.retry_at_ns {
             return Activity::WaitUntil { at_ns };
@@ -308,39 +285,6 @@ impl Requester {
             return Activity::More;
         }
         Activity::Idle
-    }
-
-    /// [`take_one`](Self::take_one) for a plain WRITE. `None`: it is something else, or something is not
-    /// as it nearly always is; nothing was done.
-    #[inline(always)]
-    fn take_plain<Q: SendQueue, P: Port>(
-        &mut self,
-        posted: u16,
-        peer: (Lid, Qpn),
-        queue: &Q,
-        port: &mut P,
-    ) -> Option<Step> {
-        let (write, inline) = queue.plain_write(self.next, self.qpn)?;
-        let blocks = wqebbs(write.octowords);
-        if blocks > posted.wrapping_sub(self.next) {
-            return None;
-        }
-        let reply = issue_plain(&write, inline, peer, self.qpn, port)?;
-        let (step, counter) = (self.judge(reply, port), self.next);
-        match step {
-            Step::Wait => {}
-            Step::Done => {
-                self.next = counter.wrapping_add(blocks);
-                if write.flags.contains(CtrlFlags::CQ_UPDATE) {
-                    complete(&plain::done(&write, counter), port);
-                }
-            }
-            Step::Fail(syndrome) => {
-                self.next = counter.wrapping_add(blocks);
-                self.fail(plain::done(&write, counter), syndrome, port);
-            }
-        }
-        Some(step)
     }
 
     /// Takes the WQE at `next`. `false`: it has to wait.
@@ -488,7 +432,7 @@ impl Requester {
 
     /// What a reply means for the request that got it.
     #[inline]
-    fn judge<P: Port>(&mut self, reply: Reply, port: &mut P) -> Step {
+    pub(super) fn judge<P: Port>(&mut self, reply: Reply, port: &mut P) -> Step {
         match reply {
             Reply::Ack | Reply::Value(_) => {
                 if self.has_retried {
@@ -555,7 +499,7 @@ impl Requester {
     }
 
     #[cold]
-    fn fail<P: Port>(&mut self, mut done: Done, syndrome: Syndrome, port: &mut P) {
+    pub(super) fn fail<P: Port>(&mut self, mut done: Done, syndrome: Syndrome, port: &mut P) {
         done.completed.failure = Some(syndrome);
         // Whoever sees the completion finds the queue pair in its new state.
         self.fall(port);
@@ -611,7 +555,7 @@ fn flushed(opcode: Opcode, counter: u16) -> Done {
     Done { completed: Completed { opcode, counter, len_bytes: 0, failure }, signaled: true }
 }
 
-fn complete<P: Port>(done: &Done, port: &mut P) {
+pub(super) fn complete<P: Port>(done: &Done, port: &mut P) {
     if done.signaled || done.completed.failure.is_some() {
         port.complete(&done.completed);
     }

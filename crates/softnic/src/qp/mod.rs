@@ -25,6 +25,7 @@ use crate::{
     context::{Context, QUIESCE_BRIEFLY_NS, QUIESCE_NS, lock},
     device::Device,
     engine::{Activity, SendState},
+    left_behind::LeftBehind,
     objects::{CqShared, RqShared},
     shared::presence::Presence,
 };
@@ -545,8 +546,8 @@ impl QpShared {
         // The NIC thread may hold it a little longer, but executes nothing any more.
         let stopped = self.exclusively(|exec| exec.requester.set_state(SendState::Stopped));
         if stopped.is_err() || self.context.quiesce(QUIESCE_NS).is_err() {
-            // A stopped peer is inside, and writes to these queues when it continues: they stay.
-            core::mem::forget(self.clone());
+            // A stopped peer is inside, and writes to these queues when it continues.
+            self.context.leave_behind(LeftBehind::QueuePair { _queues: self.clone() });
         }
     }
 }

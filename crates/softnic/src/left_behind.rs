@@ -1,0 +1,113 @@
+//! What is destroyed while a peer is stopped inside it, until that peer has gone on or died.
+
+use memory::{
+    Region, barrier,
+    sync::{Arc, Ordering},
+};
+use os::clock;
+
+use crate::{
+    card::Table,
+    context::{Context, QUIESCE_BRIEFLY_NS, lock},
+    qp::QpShared,
+};
+
+/// Time between two looks at who is still inside.
+const LOOK_NS: u64 = 100_000_000;
+
+/// An object that nobody may enter any more, and that somebody has not left.
+#[derive(Debug)]
+pub(crate) enum LeftBehind {
+    /// Its queues stay where they are, and its number is not given out again.
+    QueuePair { _queues: Arc<QpShared> },
+    /// The same of a region, whose key was `index`.
+    Region { index: u32, _bytes: Arc<Region> },
+}
+
+impl Context {
+    /// Keeps `object`, which was made invalid, until everybody has left.
+    pub(crate) fn leave_behind(&self, object: LeftBehind) {
+        lock(&self.left_behind).push(object);
+        self.look_at_ns.store(clock::now_ns() + LOOK_NS, Ordering::Relaxed);
+    }
+
+    /// Gives back what was left behind, if nobody is inside any more.
+    pub(crate) fn collect(&self) {
+        let now_ns = clock::now_ns();
+        if now_ns < self.look_at_ns.load(Ordering::Relaxed) {
+            return;
+        }
+        let objects = core::mem::take(&mut *lock(&self.left_behind));
+        if objects.is_empty() {
+            return self.look_at_ns.store(u64::MAX, Ordering::Relaxed);
+        }
+        barrier::store_load();
+        if self.quiesce(QUIESCE_BRIEFLY_NS).is_err() {
+            self.look_at_ns.store(now_ns + LOOK_NS, Ordering::Relaxed);
+            return lock(&self.left_behind).extend(objects);
+        }
+        // Not under the lock: a queue pair that is dropped comes back here.
+        for object in objects {
+            if let LeftBehind::Region { index, .. } = object {
+                self.owner.return_index(Table::Mr, index);
+            }
+        }
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use verbs::{
+        Access, CqConfig, MemoryError, MemoryRegion as _, Nic as _, QpConfig, QueuePair as _,
+        Transport,
+    };
+
+    use crate::{Config, Nic, open, shared::presence::Presence};
+
+    /// Two ports that know each other.
+    fn ports() -> [Nic; 2] {
+        let fabric = format!("left-behind-{}", std::process::id());
+        let config = Config { fabric, card_mib: 8, ..Config::default() };
+        let ports = [open(&config).unwrap(), open(&config).unwrap()];
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let lid = ports[1].device().0.lid.get();
+        while ports[0].device().0.import(lid).is_err() {
+            assert!(Instant::now() < deadline, "the ports do not meet");
+            ports.iter().for_each(|port| port.device().0.fetch());
+        }
+        ports
+    }
+
+    #[test]
+    fn what_a_stopped_peer_is_inside_of_is_given_back_when_it_goes_on() {
+        let [owner, peer] = ports();
+        let pd = owner.alloc_pd().unwrap();
+        let before = owner.device().0.owner.unused();
+        let cq = owner.create_cq(&CqConfig::new(256), None).unwrap();
+        let qp = owner.create_qp(&pd, &QpConfig::new(Transport::Rc, &cq)).unwrap();
+        let mr = owner.alloc_mr(&pd, 4096, Access::empty()).unwrap();
+        let theirs = peer.create_cq(&CqConfig::new(256), None).unwrap();
+        let sender = peer
+            .create_qp(&peer.alloc_pd().unwrap(), &QpConfig::new(Transport::Rc, &theirs))
+            .unwrap();
+
+        let card = &peer.device().0.owner.card;
+        let presence = Presence(&card.qp(sender.qpn().get()).unwrap().presence);
+        assert!(presence.try_enter(), "the peer is about to send, and is stopped");
+        let lid = peer.device().0.lid;
+        assert_eq!(mr.deregister(), Err(MemoryError::Busy { peer: lid }));
+        drop(qp);
+        drop(cq);
+        owner.device().0.collect();
+        assert_ne!(owner.device().0.owner.unused(), before, "the peer is still inside");
+
+        presence.leave();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while owner.device().0.owner.unused() != before {
+            assert!(Instant::now() < deadline, "it is not given back");
+            owner.device().0.progress();
+        }
+    }
+}
