@@ -224,7 +224,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig {
-            cases: if cfg!(miri) { 8 } else { 500 },
+            cases: if cfg!(miri) { 4 } else { 500 },
             failure_persistence: None,
             ..ProptestConfig::default()
         })]
