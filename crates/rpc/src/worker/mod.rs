@@ -165,7 +165,7 @@ impl<N: Nic> Worker<N> {
             TransportKind::Rc => config.peers_max,
             TransportKind::Dc => config.dcis,
         };
-        let is_shared = config.shared_receives || config.transport == TransportKind::Dc;
+        let is_shared = config.is_shared();
         let receive_queues = if is_shared { 1 } else { config.peers_max };
         let sends = u32::from(queues) * u32::from(config.send_blocks.next_power_of_two());
         let recvs = u32::from(receive_queues) * u32::from(config.receives.next_power_of_two());
@@ -345,7 +345,7 @@ impl<N: Nic> Worker<N> {
     #[must_use]
     pub fn wake_ns(&self) -> Option<u64> {
         let connections = self.peers.iter().filter_map(Place::connection);
-        connections.filter_map(Connection::wake_ns).min()
+        connections.filter_map(|connection| connection.wake_ns(self.now_ns)).min()
     }
 }
 

@@ -69,14 +69,17 @@ impl<N: Nic> Worker<N> {
                 _ => self.stats.unknown_imms += u64::from(completion.failure.is_none()),
             }
         }
-        self.refill();
         handled
     }
 
+    /// The receive goes back before the peer is told that its batch was handled (rule C3.6).
     #[inline]
     fn retire_receive(&mut self, completion: &Completion) {
         if let Some(receives) = &mut self.receives {
             receives.retire(completion);
+            if let Err(error) = receives.fill() {
+                tracing::error!(%error, "cannot post receives");
+            }
         } else if let Some(queue) = self.queue(completion) {
             queue.qp.retire(completion);
             if let Some(refill) = &mut queue.refill {
@@ -92,15 +95,6 @@ impl<N: Nic> Worker<N> {
     fn is_of(&self, completion: &Completion, slot: u16) -> bool {
         let queue = self.queues.get(usize::from(slot)).and_then(Option::as_ref);
         queue.is_some_and(|queue| queue.qp.qpn() == completion.qpn)
-    }
-
-    #[inline]
-    fn refill(&mut self) {
-        if let Some(receives) = &mut self.receives
-            && let Err(error) = receives.fill()
-        {
-            tracing::error!(%error, "cannot post receives");
-        }
     }
 
     #[inline]
@@ -133,12 +127,7 @@ impl<N: Nic> Worker<N> {
             self.keep_early(id, imm);
             return 0;
         }
-        let outcome = if decoded.lines == 0 {
-            self.take_credit(id).map(|()| 0)
-        } else {
-            self.take_batch(id, decoded, handler)
-        };
-        match outcome {
+        match self.take_batch(id, decoded, handler) {
             Ok(handled) => {
                 self.mark_dirty(id);
                 self.flush_early(id);
@@ -149,18 +138,6 @@ impl<N: Nic> Worker<N> {
                 0
             }
         }
-    }
-
-    fn take_credit(&mut self, id: PeerId) -> Result<(), Violation> {
-        let now_ns = self.now_ns;
-        let Some(peer) = self.peer(id) else { return Ok(()) };
-        let word = peer.read_credit().to_ne_bytes();
-        let Some(live) = peer.live() else { return Ok(()) };
-        match live.connection.credit(word, now_ns) {
-            Err(violation) if self.is_anonymous(violation) => self.stats.unknown_imms += 1,
-            outcome => outcome?,
-        }
-        Ok(())
     }
 
     /// Whether what was announced may not be the peer's doing. On DC anybody who may send to the
@@ -450,7 +427,13 @@ impl<N: Nic> Worker<N> {
         for slot in 0..self.config.peers_max {
             let place = &mut self.peers[usize::from(slot)];
             let id = place.id(slot);
-            let Some(live) = place.peer.as_mut().and_then(|peer| peer.live()) else { continue };
+            let Some(peer) = &mut place.peer else { continue };
+            let awaits = peer.live().is_some_and(|live| live.connection.awaits_credit());
+            if awaits && let Err(violation) = peer.look(now_ns) {
+                self.end(id, CloseReason::Violation(violation));
+                continue;
+            }
+            let Some(live) = peer.live() else { continue };
             let ended = &mut self.ended;
             live.connection
                 .expire(now_ns, |cookie| ended.push_back((cookie, Status::DeadlineExceeded)));

@@ -12,8 +12,9 @@ use super::{
     imm::Imm,
     inbox::{Arrival, Inbox, Lease},
     layout::{
-        CreditWord, KIND_CANCEL, KIND_LARGE_REQUEST, KIND_LARGE_RESPONSE, KIND_RELEASE,
-        KIND_REQUEST, KIND_RESPONSE, LARGE_BYTES, low_bits, response_bytes, response_lines,
+        CreditWords, KIND_CANCEL, KIND_LARGE_REQUEST, KIND_LARGE_RESPONSE, KIND_RELEASE,
+        KIND_REQUEST, KIND_RESPONSE, LARGE_BYTES, low_bits, number_bits, response_bytes,
+        response_lines,
     },
     outbox::{Address, Emission, Outbox},
     served::{RequestId, Served},
@@ -22,6 +23,9 @@ use super::{
 use crate::Status;
 
 pub use types::{Call, Config, Counters, Incoming, Refused, ReplyError, Usage};
+
+/// Longest time between two looks of a side that is starved and asleep.
+const LOOK_NS_MAX: u64 = 10_000_000;
 
 /// One side of a connection: what to send, and what became of calls.
 ///
@@ -53,8 +57,8 @@ impl Connection {
     pub fn new(config: Config) -> Self {
         let Config { own, peer, flush, signal_interval, .. } = config;
         Self {
-            inbox: Inbox::new(own.geometry),
-            outbox: Outbox::new(peer.geometry, flush, signal_interval),
+            inbox: Inbox::new(&own),
+            outbox: Outbox::new(&peer, flush, signal_interval),
             calls: Calls::new(own.calls_max, own.geometry.response_lines()),
             served: Served::new(peer.calls_max, peer.geometry.response_lines()),
             control: VecDeque::new(),
@@ -274,7 +278,9 @@ impl Connection {
         let (header, messages) = Messages::open(copy)?;
         self.check_epoch(header.epoch.get())?;
         self.inbox.check_sequence(header.sequence.get())?;
-        self.take_credit(header.consumed.get(), now_ns)?;
+        let credit = (header.consumed.get(), header.handled.get());
+        let response_lines = self.outbox.credit_of_batch(credit, now_ns)?;
+        self.served.credited(response_lines);
         self.counters.batches_in += 1;
         self.counters.messages_in += u64::from(header.count.get());
         Ok(messages)
@@ -287,28 +293,25 @@ impl Connection {
         self.inbox.disregard();
     }
 
-    /// A credit message arrived: `word` is a copy of what it wrote.
+    /// What the peer has given back by now: `words` is a copy of what it wrote beside the ring. To be
+    /// looked at while this side [is starved](Self::is_starved), and now and then while it
+    /// [awaits credit](Self::awaits_credit).
     ///
     /// # Errors
     ///
     /// [`Violation`].
-    pub fn credit(&mut self, word: [u8; CREDIT_BYTES], now_ns: u64) -> Result<(), Violation> {
-        let word: CreditWord = zerocopy::transmute!(word);
-        self.check_epoch(word.epoch.get())?;
-        self.take_credit(word.consumed.get(), now_ns)
+    pub fn credit(&mut self, words: [u8; CREDIT_BYTES], now_ns: u64) -> Result<(), Violation> {
+        let words: CreditWords = zerocopy::transmute!(words);
+        self.outbox.handled(words.handled.get(), now_ns)?;
+        let response_lines = self.outbox.credit(words.consumed.get(), now_ns)?;
+        self.served.credited(response_lines);
+        Ok(())
     }
 
     #[inline]
     fn check_epoch(&self, found: u32) -> Result<(), Violation> {
         let expected = self.config.own.epoch;
         if found == expected { Ok(()) } else { Err(Violation::Epoch { found, expected }) }
-    }
-
-    #[inline]
-    fn take_credit(&mut self, consumed: u32, now_ns: u64) -> Result<(), Violation> {
-        let response_lines = self.outbox.credit(consumed, now_ns)?;
-        self.served.credited(response_lines);
-        Ok(())
     }
 
     /// What the next message of the open batch means.
@@ -430,7 +433,7 @@ impl Connection {
 
     #[inline]
     fn note_credit(&mut self, now_ns: u64) {
-        if self.credit_since_ns.is_none() && self.inbox.unadvertised() > 0 {
+        if self.credit_since_ns.is_none() && self.inbox.has_news() {
             self.credit_since_ns = Some(now_ns);
         }
     }
@@ -465,11 +468,34 @@ impl Connection {
         self.outbox.unconsumed()
     }
 
+    /// Batches that were posted and that the peer, as far as is known, has still to handle.
+    #[must_use]
+    pub fn unhandled(&self) -> u64 {
+        self.outbox.unhandled()
+    }
+
+    /// Whether the peer has something to give back.
+    #[must_use]
+    pub fn awaits_credit(&self) -> bool {
+        self.outbox.awaits_credit()
+    }
+
+    /// Whether something waits that the peer may have given back: look at its [credit](Self::credit).
+    #[inline]
+    #[must_use]
+    pub fn is_starved(&self) -> bool {
+        self.outbox.is_starved()
+    }
+
     /// The next batch to post, if one is due; with `is_forced`, if there is one.
     #[inline]
     pub fn emission(&mut self, now_ns: u64, is_forced: bool) -> Option<Emission<'_>> {
         if !self.control.is_empty() {
             self.push_control(now_ns);
+        }
+        if self.outbox.is_window_full() {
+            self.counters.window_full += u64::from(!self.outbox.is_empty());
+            return None;
         }
         let address = self.address();
         self.outbox.emission(now_ns, is_forced, &address)
@@ -492,6 +518,7 @@ impl Connection {
             slot: self.config.peer.slot,
             epoch: self.config.peer.epoch,
             consumed: low_bits(self.inbox.consumed()),
+            handled: number_bits(self.inbox.handled()),
         }
     }
 
@@ -514,29 +541,26 @@ impl Connection {
         self.outbox.finished(number);
     }
 
-    /// The word to write beside the peer's ring, and the immediate to send with it, when credit has
-    /// waited long enough for a batch to ride on (rule C3.4).
+    /// The words to write beside the peer's ring, when credit has waited long enough for a batch to
+    /// ride on (rule C3.4). Whatever else waits, they need nothing from the peer.
     #[must_use]
-    pub fn credit_due(&self, now_ns: u64) -> Option<([u8; CREDIT_BYTES], u32)> {
+    pub fn credit_due(&self, now_ns: u64) -> Option<[u8; CREDIT_BYTES]> {
         let since_ns = self.credit_since_ns?;
         let waited_ns = now_ns.saturating_sub(since_ns);
-        let is_much =
-            self.inbox.unadvertised() >= u64::from(self.config.own.geometry.ring_lines() / 4);
-        if waited_ns < self.config.credit_delay_ns && !is_much || !self.outbox.is_empty() {
+        if waited_ns < self.config.credit_delay_ns && !self.inbox.has_much_news() {
             return None;
         }
-        let Address { slot, epoch, consumed } = self.address();
-        let word = CreditWord { consumed: consumed.into(), epoch: epoch.into() };
-        let imm = Imm { is_wrapped: false, slot, lines: 0 };
-        Some((zerocopy::transmute!(word), imm.encode()))
+        let (consumed, handled) = (self.inbox.consumed(), self.inbox.handled());
+        let words = CreditWords { consumed: consumed.into(), handled: handled.into() };
+        Some(zerocopy::transmute!(words))
     }
 
-    /// A credit message that was posted did not arrive: another one is due at once.
+    /// Credit that was posted did not arrive: more is due at once.
     pub fn credit_lost(&mut self) {
         self.credit_since_ns = Some(0);
     }
 
-    /// The credit message was posted.
+    /// The credit was posted.
     pub fn credit_posted(&mut self) {
         self.counters.credits_out += 1;
         self.advertise();
@@ -555,12 +579,20 @@ impl Connection {
     }
 
     /// When something is to be done if nothing arrives; `None`: nothing is.
+    ///
+    /// The peer's credit does not wake anybody up, so who is starved looks again: after as long as
+    /// nothing has come already, up to 10 ms.
     #[must_use]
-    pub fn wake_ns(&self) -> Option<u64> {
+    pub fn wake_ns(&self, now_ns: u64) -> Option<u64> {
         let deadlines = self.calls.expiry_ns();
-        let credit = self.credit_since_ns.map(|since| since + self.config.credit_delay_ns);
+        let delay_ns = self.config.credit_delay_ns;
+        let credit = self.credit_since_ns.map(|since| since.saturating_add(delay_ns));
         let flush = self.outbox.clock.due_ns();
-        [deadlines, credit, flush].into_iter().flatten().min()
+        let look = self.is_starved().then(|| {
+            let waited_ns = now_ns.saturating_sub(self.outbox.progress_ns());
+            now_ns + waited_ns.max(delay_ns).min(LOOK_NS_MAX)
+        });
+        [deadlines, credit, flush, look].into_iter().flatten().min()
     }
 
     /// Ends every call: returns the cookie of one whose caller waits, until none is left.

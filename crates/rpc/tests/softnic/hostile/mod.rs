@@ -64,23 +64,21 @@ type Spoil = fn(&mut Batch);
 type Expected = fn(&Violation) -> bool;
 
 /// What is done to a correct batch with two requests of 8 B, and the rule that this breaks.
-const MALFORMED: [(&str, Spoil, Expected); 18] = [
+const MALFORMED: [(&str, Spoil, Expected); 20] = [
     (
-        "length beyond the batch",
-        |b| b.set_len_bytes(5000),
-        |v| matches!(v, Violation::BatchLength { claimed: 5000, .. }),
+        "a line unused",
+        |b| b.set_unused_bytes(64),
+        |v| matches!(v, Violation::BatchLength { unused: 64, .. }),
     ),
     (
-        "length short of the batch",
-        |b| b.set_len_bytes(0),
-        |v| {
-            matches!(
-                v,
-                Violation::Count { .. }
-                    | Violation::BatchLength { .. }
-                    | Violation::MessageLength { .. }
-            )
-        },
+        "messages that end in the middle of one",
+        |b| b.set_unused_bytes(40),
+        |v| matches!(v, Violation::MessageLength { .. }),
+    ),
+    (
+        "no lines",
+        |b| b.imm &= 0xffff_0000,
+        |v| matches!(v, Violation::BatchLength { unused: 0, room: 0 }),
     ),
     ("no messages", |b| b.set_count(0), |v| matches!(v, Violation::Count { claimed: 0 })),
     (
@@ -101,6 +99,11 @@ const MALFORMED: [(&str, Spoil, Expected); 18] = [
         "credit for what was never sent",
         |b| b.bytes[..4].copy_from_slice(&77_u32.to_le_bytes()),
         |v| matches!(v, Violation::Credit { found: 77, .. }),
+    ),
+    (
+        "more handled than was sent",
+        |b| b.set_handled(1),
+        |v| matches!(v, Violation::Handled { found: 1, sent: 0 }),
     ),
     (
         "a slot that is in use",
@@ -133,8 +136,9 @@ const MALFORMED: [(&str, Spoil, Expected); 18] = [
 ];
 
 /// Of these, what shows before the batch has proven to be the peer's.
-const UNPROVEN: [&str; 6] = [
-    "length beyond the batch",
+const UNPROVEN: [&str; 7] = [
+    "a line unused",
+    "no lines",
     "no messages",
     "another connection's epoch",
     "another number",
@@ -175,21 +179,40 @@ fn fault_d5_every_malformed_batch_closes_its_connection_only() {
     }
 }
 
-/// Fault D6: forged credit messages. (One behind what was given means nothing.)
+/// Fault D6: forged credit, which is looked at while something is to be given back.
 #[test]
 fn fault_d6_forged_credit_closes_its_connection_only() {
-    let mut scene = Scene::new(TransportKind::Rc);
-    for (consumed, epoch_flip) in [(1_u32, 0_u32), (u32::MAX / 2, 0), (0, 1)] {
-        let (mut raw, peer) = scene.attacker();
-        raw.write_credit(consumed, epoch_flip);
-        let reason = scene.verdict(&mut raw, peer);
-        let is_expected = matches!(
-            reason,
-            CloseReason::Violation(Violation::Credit { .. } | Violation::Epoch { .. })
-        );
-        assert!(is_expected, "{reason}");
-        scene.check_honest();
+    for transport in [TransportKind::Rc, TransportKind::Dc] {
+        let mut scene = Scene::new(transport);
+        for (consumed, handled) in [(2, 0), (u64::MAX, 0), (1, 2), (0, u64::MAX)] {
+            let (mut raw, peer) = scene.attacker();
+            raw.write_credit(consumed, handled);
+            // The answer is what there is to give credit for: a line, in a batch.
+            let batch = raw.batch();
+            raw.write(&batch);
+            let reason = scene.verdict(&mut raw, peer);
+            let is_expected = matches!(
+                reason,
+                CloseReason::Violation(Violation::Credit { .. } | Violation::Handled { .. })
+            );
+            assert!(is_expected, "{reason}");
+            scene.check_honest();
+        }
     }
+}
+
+/// Rule C3.6: a peer that sends more than it was told that this side can take.
+#[test]
+fn a_peer_that_ignores_the_window_closes_its_connection_only() {
+    // On RC the victim tells of each batch while it handles the next one.
+    let mut scene = Scene::new(TransportKind::Dc);
+    let (mut raw, peer) = scene.attacker();
+    for _ in 0..4 {
+        raw.write_on();
+    }
+    let reason = scene.verdict(&mut raw, peer);
+    assert!(matches!(reason, CloseReason::Violation(Violation::Unhandled { max: 3 })), "{reason}");
+    scene.check_honest();
 }
 
 /// A batch that is repeated, as after a retransmission that is none.
