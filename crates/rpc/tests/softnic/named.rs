@@ -89,7 +89,8 @@ fn fault_d4_an_empty_receive_queue_delays_and_loses_nothing() {
 #[test]
 fn fault_d11_one_slow_peer_does_not_stop_the_others() {
     for config in transports() {
-        let config = Config { flush: FlushPolicy::Immediate, dcis: 1, ..config };
+        let flush = FlushPolicy::Immediate;
+        let config = Config { flush, dcis: 1, send_blocks: 256, ..config };
         let fabric = fabric();
         let mut nodes: Vec<_> = (0..3).map(|_| Node::open(&fabric, &config)).collect();
         let [a, b, slow] = &mut nodes[..] else { unreachable!() };
