@@ -227,6 +227,19 @@ impl<'a> Messages<'a> {
         self.count
     }
 
+    /// What it has not yielded: the bytes, and how many messages they claim to be.
+    #[inline(always)]
+    #[must_use]
+    pub fn rest(&self) -> (&'a [u8], u16) {
+        (self.bytes, self.count - self.index)
+    }
+
+    /// Goes on with a [`rest`](Self::rest), or a copy of it.
+    #[must_use]
+    pub fn resumed(bytes: &'a [u8], count: u16) -> Self {
+        Self { bytes, count, index: 0 }
+    }
+
     /// Messages that it has yielded.
     #[inline]
     #[must_use]

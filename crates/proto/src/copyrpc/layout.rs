@@ -26,7 +26,7 @@ use zerocopy::{
 /// Unit of ring positions and of credit: a cache line.
 pub const LINE_BYTES: usize = 64;
 /// Bytes before the first message of a batch.
-pub(crate) const BATCH_HEADER_BYTES: usize = size_of::<BatchHeader>();
+pub const BATCH_HEADER_BYTES: usize = size_of::<BatchHeader>();
 /// Bytes before the body of a message that is no request.
 pub(crate) const HEAD_BYTES: usize = size_of::<Head>();
 /// Bytes before the body of a request.

@@ -3,6 +3,7 @@
 mod commands;
 mod connect;
 mod departures;
+mod dispatch;
 mod leases;
 mod poll;
 mod transfers;
@@ -27,6 +28,7 @@ use crate::{
     token::Dropped,
 };
 
+use dispatch::Interrupted;
 use transfers::Transfer;
 
 /// A call to be made.
@@ -127,7 +129,9 @@ pub struct Worker<N: Nic> {
     ended: VecDeque<(u64, Status)>,
     closed: VecDeque<(PeerId, CloseReason)>,
     /// Batches that came before the invitation of their peer.
-    early: Vec<u32>,
+    early: VecDeque<u32>,
+    /// What a callback that panicked left undone.
+    interrupted: Option<Box<Interrupted>>,
     dropped: Dropped,
     transfers: Vec<Option<Transfer<N>>>,
     /// One-sided accesses among them.
@@ -197,7 +201,8 @@ impl<N: Nic> Worker<N> {
             dirty: Vec::new(),
             ended: VecDeque::new(),
             closed: VecDeque::new(),
-            early: Vec::new(),
+            early: VecDeque::new(),
+            interrupted: None,
             dropped: Dropped::default(),
             transfers: Vec::new(),
             accesses: 0,

@@ -83,7 +83,15 @@ impl Connection {
     #[must_use]
     pub fn counters(&self) -> Counters {
         let Spent { held_ns, trips, trips_ns } = self.outbox.clock.spent();
-        Counters { held_ns, trips, trips_ns, ..self.counters }
+        let batches_in = self.batches_in();
+        Counters { batches_in, held_ns, trips, trips_ns, ..self.counters }
+    }
+
+    /// Batches of the peer that were handled, the open one included.
+    #[inline]
+    #[must_use]
+    pub fn batches_in(&self) -> u64 {
+        self.inbox.handled()
     }
 
     /// Its own hello and its peer's.
@@ -281,7 +289,6 @@ impl Connection {
         let credit = (header.consumed.get(), header.handled.get());
         let response_lines = self.outbox.credit_of_batch(credit, now_ns)?;
         self.served.credited(response_lines);
-        self.counters.batches_in += 1;
         self.counters.messages_in += u64::from(header.count.get());
         Ok(messages)
     }
