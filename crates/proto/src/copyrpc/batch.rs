@@ -381,7 +381,7 @@ mod tests {
         batch
     }
 
-    /// Rules C2.1 and C2.6 to C2.8.
+    /// Rules C2.1, C2.6, C2.7 and C2.8.
     #[test]
     fn golden_batch_in_both_directions() {
         let golden = hex!(
@@ -415,7 +415,7 @@ mod tests {
         }
     }
 
-    /// Pitfall 13, fault D5: no length or count of a peer is believed.
+    /// Rules C2.6, C2.7 and C2.8, pitfall 13, fault D5: no length or count of a peer is believed.
     #[test]
     fn every_wrong_length_and_count_is_a_violation() {
         let mut batch = sample();

@@ -208,7 +208,7 @@ mod tests {
         }
     }
 
-    /// Rules C1.1 to C1.3.
+    /// Rules C1.1, C1.2 and C1.3.
     #[test]
     fn a_hello_survives_its_bytes_and_wrong_ones_say_why() {
         let good = hello().encode();

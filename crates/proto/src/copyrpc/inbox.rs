@@ -226,7 +226,7 @@ mod tests {
         Ok(arrival)
     }
 
-    /// Pitfall 9: lines of a request that somebody holds are not given back, whatever follows.
+    /// Rule C3.5, pitfall 9: lines of a request that somebody holds are not given back, whatever follows.
     #[test]
     fn pitfall_9_credit_returns_only_for_lines_whose_leases_ended() {
         let mut inbox = inbox();
@@ -247,6 +247,7 @@ mod tests {
         assert_eq!(inbox.consumed(), 6);
     }
 
+    /// Rule C3.5.
     #[test]
     fn leases_end_in_any_order() {
         let mut inbox = inbox();
@@ -262,7 +263,7 @@ mod tests {
         assert_eq!(inbox.consumed(), 2);
     }
 
-    /// Pitfall 13, fault D5.
+    /// Rules C2.2, C2.3, C2.4 and C3.2, pitfall 13, fault D5.
     #[test]
     fn a_batch_must_lie_in_lines_that_the_peer_owns() {
         let mut inbox = inbox();
@@ -282,6 +283,7 @@ mod tests {
         assert_eq!((arrival.offset_bytes, arrival.len_bytes), (0, 192));
     }
 
+    /// Rule C2.5.
     #[test]
     fn numbers_of_batches_wrap() {
         let mut inbox = inbox();

@@ -89,7 +89,7 @@ proptest! {
         feed(&mut pair, &bytes, if is_imm_kept { imm } else { other_imm });
     }
 
-    /// Fault D6: forged credit is refused beyond what was sent, and means nothing behind what was
+    /// Rule C3.3, fault D6: forged credit is refused beyond what was sent, and means nothing behind what was
     /// given.
     #[test]
     fn fault_d6_forged_credit_never_frees_lines_that_were_not_sent(

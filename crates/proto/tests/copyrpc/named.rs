@@ -46,7 +46,7 @@ fn pitfall_9_a_full_ring_overwrites_nothing() {
     assert!(pair.sides[0].ended.len() > 50);
 }
 
-/// Pitfall 10: requests are served in the order in which they were made.
+/// Rule C5.2, pitfall 10: requests are served in the order in which they were made.
 #[test]
 fn pitfall_10_requests_arrive_first_in_first_out() {
     let mut pair = Pair::new(Setup::default());
@@ -59,7 +59,7 @@ fn pitfall_10_requests_arrive_first_in_first_out() {
     assert_eq!(methods, (0..8).collect::<Vec<_>>());
 }
 
-/// Pitfall 11: nothing changes before a batch is posted.
+/// Rule C7.1, pitfall 11: nothing changes before a batch is posted.
 #[test]
 fn pitfall_11_an_emission_that_is_not_posted_changes_nothing() {
     let mut pair = Pair::new(Setup::default());
@@ -78,8 +78,8 @@ fn pitfall_11_an_emission_that_is_not_posted_changes_nothing() {
     assert_eq!(pair.sides[0].ended.len(), 2);
 }
 
-/// Pitfall 12 and fault C4: rings full in both directions, with responses larger than requests; an
-/// idle side gives credit back by itself.
+/// Rules C3.4 and C4.1, pitfall 12, fault C4: rings full in both directions, with responses larger than
+/// requests; an idle side gives credit back by itself.
 #[test]
 fn pitfall_12_full_rings_in_both_directions_do_not_deadlock() {
     let setup = Setup { geometry: Geometry::new(1024, 512, 256).unwrap(), ..Setup::default() };
@@ -121,7 +121,7 @@ fn pitfall_12_full_rings_in_both_directions_do_not_deadlock() {
     }
 }
 
-/// Pitfall 12: a side that sends nothing gives credit back after the delay, and only once.
+/// Rule C3.4, pitfall 12: a side that sends nothing gives credit back after the delay, and only once.
 #[test]
 fn pitfall_12_an_idle_side_returns_credit_by_timer() {
     let mut pair = Pair::new(small());
@@ -161,7 +161,7 @@ fn fault_c5_lengths_from_nothing_to_one_too_many() {
     pair.settle();
 }
 
-/// Fault C6: positions pass 2³² lines, batch numbers 2¹⁶, generations of calls 2¹⁶.
+/// Rules C2.5, C3.3 and C5.1, fault C6: positions pass 2³² lines, batch numbers 2¹⁶, generations of calls 2¹⁶.
 #[test]
 fn fault_c6_positions_and_names_wrap() {
     let setup =
@@ -182,7 +182,7 @@ fn fault_c6_positions_and_names_wrap() {
     assert!(pair.sides[0].ended.values().all(|(status, _)| *status == Status::Ok));
 }
 
-/// Pitfall 15: a call ends at its deadline though nobody answers, and its late answer frees what it
+/// Rule C5.4, pitfall 15: a call ends at its deadline though nobody answers, and its late answer frees what it
 /// held.
 #[test]
 fn pitfall_15_every_call_ends_at_its_deadline() {
@@ -200,7 +200,7 @@ fn pitfall_15_every_call_ends_at_its_deadline() {
     assert_eq!(pair.sides[0].connection.counters().late, 1);
 }
 
-/// A cancellation reaches the server, and may cross the answer.
+/// Rule C5.5: a cancellation reaches the server, and may cross the answer.
 #[test]
 fn a_cancelled_call_ends_at_once_and_the_server_hears_of_it() {
     let mut pair = Pair::new(small());
@@ -237,7 +237,7 @@ fn refusals_say_what_is_short() {
     assert_eq!((made, refused), (usize::from(CALLS), Refused::Busy(Busy::Calls)));
 }
 
-/// Rule C3.1: what a wrap skips is never the place of a response, wherever in the ring it falls.
+/// Rules C2.4 and C3.1: what a wrap skips is never the place of a response, wherever in the ring it falls.
 #[test]
 fn a_wrap_never_takes_the_place_of_a_response() {
     for (start_lines, len_bytes) in (0..16).flat_map(|at| [(at, 20), (at, 100), (at, 200)]) {
@@ -259,7 +259,7 @@ fn a_wrap_never_takes_the_place_of_a_response() {
     }
 }
 
-/// Rule C6.4: a slot whose large response was fetched is used again only behind its release.
+/// Rules C5.1 and C6.4: a slot whose large response was fetched is used again only behind its release.
 #[test]
 fn a_release_goes_before_the_next_call_of_its_slot() {
     let mut pair = Pair::new(Setup::default());
@@ -407,6 +407,29 @@ fn who_is_starved_looks_again_by_itself() {
         assert_eq!(wake_ns.min(now_ns + look_ns), wake_ns);
         assert!(wake_ns == now_ns + look_ns || wake_ns == posted_ns + LONG_NS);
     }
+}
+
+/// Rule C4.5: the place of an answer that has arrived is free once its lines can be given back.
+#[test]
+fn the_place_of_an_answer_is_free_when_its_lines_are() {
+    let mut pair = Pair::new(small());
+    assert_eq!(call_until_busy(&mut pair, 0, 8), (4, Refused::Busy(Busy::Responses)));
+    pair.depart(0, true);
+    while pair.arrive(0, false).unwrap() {}
+    // A request that side 0 holds, and behind it the answers.
+    pair.call(1, 1, 8, 0, LONG_NS).unwrap();
+    pair.depart(1, true);
+    while pair.arrive(1, true).unwrap() {}
+    while !pair.sides[1].requests.is_empty() {
+        pair.reply(1, 0, 8);
+    }
+    pair.depart(1, true);
+    while pair.arrive(1, false).unwrap() {}
+    assert_eq!(pair.sides[0].ended.len(), 4);
+    assert_eq!(pair.call(0, 1, 8, 0, LONG_NS), Err(Refused::Busy(Busy::Responses)));
+    pair.reply(0, 0, 8);
+    assert!(pair.call(0, 1, 8, 0, LONG_NS).is_ok());
+    pair.settle();
 }
 
 /// Rule C2.10: while little is in flight, the same few lines are used over and over.

@@ -111,7 +111,7 @@ fn fault_a8_a_killed_peer_ends_every_call_strict() {
     kill_under_load(test, &config(TransportKind::Rc, 4), Some(0xa8));
 }
 
-/// Faults A5 and A9: the NIC of a stopped process still takes what is written to it, so nothing but
+/// Rule C5.6, faults A5 and A9: the NIC of a stopped process still takes what is written to it, so nothing but
 /// deadlines tells. What it executes afterwards it executes once.
 fn stop_and_continue(test: &str, config: &Config, strict: Option<u64>) {
     if is_child(config) {

@@ -8,8 +8,11 @@
 
 mod raw;
 
-use copyrpc_rpc::{CloseReason, Config, PeerId, Status, TransportKind, Violation};
+use copyrpc_rpc::{
+    CloseReason, Config, Handler, PeerId, Request, Status, TransportKind, Violation, Worker,
+};
 use proptest::prelude::*;
+use softnic::Nic;
 
 use crate::rig::{ECHO, Node, fabric, join, tight, until};
 use raw::{Batch, Raw};
@@ -146,7 +149,7 @@ const UNPROVEN: [&str; 7] = [
     "a wrap at the start",
 ];
 
-/// Fault D5: each rule that a batch can break closes the connection that it came over. On DC, where
+/// Rules C1.5, C2.2, C2.3, C2.5, C4.2, C4.3 and C5.3, fault D5: each rule that a batch can break closes the connection that it came over. On DC, where
 /// anybody can announce a batch, one that is not proven to be the peer's is ignored.
 #[test]
 fn fault_d5_every_malformed_batch_closes_its_connection_only() {
@@ -229,6 +232,40 @@ fn a_repeated_batch_closes_its_connection_only() {
     scene.check_honest();
 }
 
+/// Rule C2.9, fault B4: a peer rewrites a batch while it is handled. What is handled is the copy that was
+/// checked.
+#[test]
+fn fault_b4_a_batch_that_is_rewritten_while_it_is_handled_stays_what_it_was() {
+    struct Rewriting {
+        raw: Raw,
+        batch: Batch,
+        seen: Vec<(Vec<u8>, Vec<u8>)>,
+    }
+    impl Handler<Nic> for Rewriting {
+        fn request(&mut self, worker: &mut Worker<Nic>, request: Request<'_>) {
+            let Request { mut token, body, .. } = request;
+            self.raw.overwrite(&self.batch);
+            assert!(worker.hold(&mut token));
+            let mut in_ring = Vec::new();
+            assert!(worker.held_body(&token, &mut in_ring));
+            self.seen.push((body.to_vec(), in_ring));
+        }
+        fn response(&mut self, _: &mut Worker<Nic>, _: u64, _: Status, _: &[u8]) {}
+    }
+    let mut scene = Scene::new(TransportKind::Rc);
+    let (mut raw, _) = scene.attacker();
+    let batch = raw.batch();
+    raw.write(&batch);
+    let mut rewriting = Rewriting { raw, batch, seen: Vec::new() };
+    while rewriting.seen.len() < 2 {
+        scene.victim.worker.poll(os::clock::now_ns(), &mut rewriting);
+        rewriting.raw.poll();
+    }
+    let expected = (vec![7; 8], vec![0xff; 8]);
+    assert_eq!(rewriting.seen, [expected.clone(), expected]);
+    scene.check_honest();
+}
+
 /// Fault D7: immediates that name nobody, or somebody else, are counted and ignored.
 #[test]
 fn fault_d7_immediates_for_others_are_counted_and_ignored() {
@@ -250,7 +287,8 @@ fn fault_d7_immediates_for_others_are_counted_and_ignored() {
     scene.check_honest();
 }
 
-/// Writes outside what was granted, and large bodies that are not there: the NIC refuses.
+/// Writes outside what was granted, and large bodies that are not there: the NIC refuses. Rule C6.2: large
+/// bodies of no length, or of too much.
 #[test]
 fn what_the_nic_refuses_ends_one_connection() {
     let mut scene = Scene::new(TransportKind::Rc);
@@ -317,7 +355,7 @@ proptest! {
     }
 }
 
-/// On DC an immediate does not tell who sent it. One that names another's connection is no reason
+/// Rule C1.5: on DC an immediate does not tell who sent it. One that names another's connection is no reason
 /// to close that.
 #[test]
 fn on_dc_nobody_closes_the_connection_of_another() {

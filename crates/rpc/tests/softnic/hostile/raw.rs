@@ -260,6 +260,11 @@ impl Raw {
         self.post(batch.offset, &batch.bytes, Some(batch.imm));
     }
 
+    /// Writes over a batch that was written, and announces nothing.
+    pub(super) fn overwrite(&mut self, batch: &Batch) {
+        self.post(batch.offset, &vec![0xff; batch.bytes.len()], None);
+    }
+
     /// Writes the next batch, whatever the victim has handled.
     pub(super) fn write_on(&mut self) {
         let batch = self.batch();
