@@ -417,7 +417,7 @@ mod tests {
 
     /// Rules C2.6, C2.7 and C2.8, pitfall 13, fault D5: no length or count of a peer is believed.
     #[test]
-    fn every_wrong_length_and_count_is_a_violation() {
+    fn pitfall_13_every_wrong_length_and_count_is_a_violation() {
         let mut batch = sample();
         let good = {
             let to = Address { slot: 0, epoch: 1, consumed: 0, handled: 0 };

@@ -219,6 +219,7 @@ impl<N: Nic> Worker<N> {
     #[cold]
     fn answer_all_dropped(&mut self) {
         let dropped = self.dropped.take();
+        self.stats.tokens_dropped += dropped.len() as u64;
         for (Answering { peer, request, lease }, status) in dropped {
             self.end_lease(peer, lease);
             self.answer(peer, request, status);

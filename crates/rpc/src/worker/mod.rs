@@ -66,6 +66,8 @@ pub struct Stats {
     pub failures: u64,
     /// Batches that found no space in the send queue, and were posted later.
     pub send_queue_full: u64,
+    /// Requests that were answered because their tokens were dropped, by panics too.
+    pub tokens_dropped: u64,
 }
 
 /// A place for a peer.

@@ -1,9 +1,9 @@
 //! Mistakes made once elsewhere, and faults by their numbers, where the driver meets the NIC.
 
-use copyrpc_rpc::{CallError, Config, FlushPolicy, PeerId, Status, TransportKind, Worker};
+use copyrpc_rpc::{Call, CallError, Config, FlushPolicy, PeerId, Status, TransportKind, Worker};
 use softnic::Nic;
 
-use crate::rig::{ECHO, Node, fabric, join, pair, tight, until};
+use crate::rig::{ECHO, LATER, Node, fabric, join, pair, tight, until};
 
 fn transports() -> [Config; 2] {
     [tight(), Config { transport: TransportKind::Dc, ..tight() }]
@@ -42,6 +42,47 @@ fn pitfall_11_a_full_send_queue_loses_nothing() {
         }
         assert!(a.worker.stats().send_queue_full > 0, "it was never full");
         assert!(a.program.ended.values().all(|(status, _)| *status == Status::Ok));
+    }
+}
+
+/// Fault C4, rule C4.1: both sides have asked all that they can, hold every request, and answer with
+/// more than was asked.
+#[test]
+fn fault_c4_full_rings_both_ways_and_longer_answers_do_not_deadlock() {
+    for config in transports() {
+        let (mut a, mut b, to_b, to_a) = pair(&config);
+        for round in 1..=20 {
+            for (node, to) in [(&mut a, to_b), (&mut b, to_a)] {
+                let response_bytes = 200;
+                let call = Call { method: LATER, response_bytes, ..Call::default() };
+                loop {
+                    let cookie = node.program.made as u64;
+                    match node.worker.call(to, &Call { cookie, ..call }, b"short") {
+                        Ok(_) => node.program.made += 1,
+                        Err(CallError::Busy(_)) => break,
+                        Err(error) => panic!("{error}"),
+                    }
+                    node.worker.flush();
+                }
+            }
+            let made = [a.program.made, b.program.made];
+            assert!(made.iter().all(|made| *made >= round), "{made:?}");
+            let ended = |nodes: &[&mut Node]| [0, 1].map(|at| nodes[at].program.ended.len());
+            until(&mut [&mut a, &mut b], |nodes| {
+                let kept = [0, 1].map(|at| nodes[at].program.kept.len());
+                [kept[0] + ended(nodes)[1], kept[1] + ended(nodes)[0]] == [made[1], made[0]]
+            });
+            for node in [&mut a, &mut b] {
+                for (token, _) in node.program.kept.split_off(0) {
+                    node.worker.reply(token, Status::Ok, &[7; 200]).unwrap();
+                }
+            }
+            until(&mut [&mut a, &mut b], |nodes| ended(nodes) == made);
+        }
+        for node in [&a, &b] {
+            let ended = node.program.ended.values();
+            assert!(ended.clone().all(|ended| *ended == (Status::Ok, vec![7; 200])));
+        }
     }
 }
 

@@ -161,6 +161,7 @@ fn fault_a10_a_handler_that_panics_loses_nothing_else() {
         assert_eq!(b.panics, of(PANIC) + of(LATE_PANIC));
         assert!(b.panics >= 80, "{} of {}", b.panics, method_of.len());
         assert_eq!(a.panics, 0);
+        assert_eq!(b.worker.stats().tokens_dropped, of(PANIC) as u64);
         for (cookie, (status, body)) in &a.program.ended {
             let method = method_of[usize::try_from(*cookie).unwrap()];
             let expected = if method == PANIC { Status::Internal } else { Status::Ok };
