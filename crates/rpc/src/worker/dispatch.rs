@@ -31,7 +31,10 @@ struct Rest {
 struct Dispatch<'w, 'm, N: Nic> {
     worker: &'w mut Worker<N>,
     peer: PeerId,
+    /// All of them: what the loop goes over is a copy, which need not be in memory.
     messages: Messages<'m>,
+    /// Those that callbacks were told of, or are being told.
+    taken: u16,
     /// What is added to the address of a byte of the messages to get its offset in the ring.
     origin: usize,
 }
@@ -43,11 +46,12 @@ impl<N: Nic> Dispatch<'_, '_, N> {
         second_half: u16,
         handler: &mut H,
     ) -> Result<usize, Violation> {
-        let Self { peer: id, origin, .. } = *self;
-        let (now_ns, mut handled) = (self.worker.now_ns, 0);
-        while let Some(message) = self.messages.next() {
-            let worker = &mut *self.worker;
-            if self.messages.taken() == second_half {
+        let (id, origin, mut messages) = (self.peer, self.origin, self.messages.clone());
+        let worker = &mut *self.worker;
+        let (now_ns, mut handled) = (worker.now_ns, 0);
+        while let Some(message) = messages.next() {
+            self.taken = messages.taken();
+            if self.taken == second_half {
                 worker.flush_early(id);
             }
             let message = message?;
@@ -79,7 +83,7 @@ impl<N: Nic> Dispatch<'_, '_, N> {
                 }
             }
         }
-        if let Some(live) = self.worker.live(id) {
+        if let Some(live) = worker.live(id) {
             live.connection.close_batch(now_ns);
         }
         Ok(handled)
@@ -88,7 +92,9 @@ impl<N: Nic> Dispatch<'_, '_, N> {
 
 impl<N: Nic> Drop for Dispatch<'_, '_, N> {
     fn drop(&mut self) {
-        let (bytes, count) = self.messages.rest();
+        let mut rest = self.messages.clone();
+        (0..self.taken).for_each(|_| drop(rest.next()));
+        let (bytes, count) = rest.rest();
         let offset_bytes = bytes.as_ptr().addr().wrapping_add(self.origin);
         let rest = Rest { peer: self.peer, bytes: bytes.to_vec(), count, offset_bytes };
         self.worker.interrupted.get_or_insert_default().rest = Some(rest);
@@ -123,7 +129,7 @@ impl<N: Nic> Worker<N> {
         handler: &mut H,
     ) -> Result<usize, Violation> {
         let origin = offset_bytes.wrapping_sub(messages.rest().0.as_ptr().addr());
-        let mut dispatch = Dispatch { worker: self, peer, messages, origin };
+        let mut dispatch = Dispatch { worker: self, peer, messages, taken: 0, origin };
         let outcome = dispatch.run(second_half, handler);
         let _undropped = ManuallyDrop::new(dispatch);
         outcome
