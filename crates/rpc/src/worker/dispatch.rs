@@ -93,7 +93,7 @@ impl<N: Nic> Dispatch<'_, '_, N> {
 impl<N: Nic> Drop for Dispatch<'_, '_, N> {
     fn drop(&mut self) {
         let mut rest = self.messages.clone();
-        (0..self.taken).for_each(|_| drop(rest.next()));
+        rest.by_ref().take(self.taken.into()).for_each(|_| {});
         let (bytes, count) = rest.rest();
         let offset_bytes = bytes.as_ptr().addr().wrapping_add(self.origin);
         let rest = Rest { peer: self.peer, bytes: bytes.to_vec(), count, offset_bytes };
