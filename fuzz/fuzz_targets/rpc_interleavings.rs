@@ -28,6 +28,7 @@ fn setup(a: u8, b: u8) -> Setup {
         geometry: Geometry::new(ring, responses, batch).unwrap(),
         flush,
         signal_interval: u16::from(b % 4) + 1,
+        batches_max: [1, 2, 3, 16][usize::from(b / 64)],
         start_lines: [0, 5, 1 << 40, (1 << 32) - 3, (1 << 33) - 40][usize::from(b / 4 % 5)],
         start_generation: [0, u16::MAX, u16::MAX - 1][usize::from(b / 20 % 3)],
     }
@@ -49,6 +50,7 @@ fn step([kind, a, b, c]: [u8; 4]) -> Step {
         8 => Step::Fetch { side, at },
         9..=10 => Step::Depart { side, is_forced: a & 1 != 0 },
         11..=13 => Step::Arrive { side, is_held: a & 1 != 0 },
+        14 if b & 1 != 0 => Step::Look { side },
         14 => Step::Cancel { side, at: u64::from(a) },
         _ => Step::Advance { us: u64::from(a) * 20 },
     }

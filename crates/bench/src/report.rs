@@ -280,12 +280,12 @@ pub fn number(value: f64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use serde_json::Value;
 
     use super::*;
 
-    fn header() -> Header {
+    pub(crate) fn header() -> Header {
         Header {
             bench: "test".into(),
             command: "copyrpc bench test".into(),

@@ -80,6 +80,7 @@ Examples:
   copyrpc bench rpc --quick
   copyrpc bench rpc --transport rc,dc --inline on,off --cell endpoint
   copyrpc bench rpc --flush self-clocked:1,self-clocked:2,immediate,hold:10us --cell qd256
+  copyrpc bench rpc --preset switches --runs 5 --markdown switches.md
 
 Lists of values are multiplied: every combination is measured, and named in its cells. A round trip is
 a call and its answer; a rate counts calls. Ratios: to the raw WRITE_IMM round trip or rate, and (of
@@ -334,13 +335,29 @@ pub(crate) struct RpcArgs {
     pub(crate) bench: BenchArgs,
     #[command(flatten)]
     pub(crate) nic: NicArgs,
+    /// Measure every combination of a grid that has a name: `switches`, 60 combinations of 32 B cells.
+    #[arg(long, value_name = "NAME", value_enum, conflicts_with = "GridArgs")]
+    pub(crate) preset: Option<RpcPreset>,
+    /// Write tables of the switches in Markdown to PATH.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) markdown: Option<PathBuf>,
     #[command(flatten)]
     grid: GridArgs,
+}
+
+/// Grids that have a name.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum RpcPreset {
+    /// Everything but the flush policies.
+    Switches,
 }
 
 impl RpcArgs {
     /// Every combination of the switches.
     pub(crate) fn grid(&self) -> Grid {
+        if let Some(RpcPreset::Switches) = self.preset {
+            return Grid::of_switches();
+        }
         let GridArgs { transport, inline, dcis, doorbell_batching, srq, signal_interval, flush } =
             self.grid.clone();
         Grid { transport, dcis, inline, doorbell_batching, srq, signal_interval, flush }

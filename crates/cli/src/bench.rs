@@ -11,7 +11,8 @@ use bench::{
     report::{Cell, Header, Report},
     schedule,
     suite::{self, Planned, Suite},
-    threads, workers,
+    threads,
+    workers::{self, matrix},
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use node::config::NIC;
@@ -30,6 +31,9 @@ const WINDOW_QUICK: Duration = Duration::from_millis(20);
 const RUNS: u16 = 7;
 /// The same, to be quick.
 const RUNS_QUICK: u16 = 3;
+
+/// What a preset measures: sizes have a cell for each combination too.
+const SMALL_CELLS: &str = "/32B";
 
 /// What `bench verbs` is measured against.
 const AIMS: [&str; 3] = [
@@ -59,18 +63,20 @@ const IPC_NOTES: [&str; 3] = [
 
 /// `copyrpc bench inproc`.
 pub(crate) fn inproc(args: &BenchArgs) -> anyhow::Result<()> {
-    Session::start(args, threads::plan(args.quick))?.run(args, "inproc", "none", &INPROC_NOTES)
+    let session = Session::start(args, threads::plan(args.quick))?;
+    session.run(args, "inproc", "none", &INPROC_NOTES).map(drop)
 }
 
 /// `copyrpc bench ipc`.
 pub(crate) fn ipc(args: &BenchArgs) -> anyhow::Result<()> {
-    Session::start(args, calls::plan(args.quick))?.run(args, "ipc", "none", &IPC_NOTES)
+    let session = Session::start(args, calls::plan(args.quick))?;
+    session.run(args, "ipc", "none", &IPC_NOTES).map(drop)
 }
 
 /// `copyrpc bench limit`.
 pub(crate) fn limit(args: &BenchArgs) -> anyhow::Result<()> {
     let session = Session::start(args, plan::limits(args.quick))?;
-    session.run(args, "limit", "none", &[])
+    session.run(args, "limit", "none", &[]).map(drop)
 }
 
 /// `copyrpc bench verbs`.
@@ -80,7 +86,7 @@ pub(crate) fn verbs(args: &VerbsArgs) -> anyhow::Result<()> {
     let mut session = Session::start(&args.bench, plan::verbs(args.bench.quick))?;
     let party = nic::open_party(name, &settings)?;
     session.suite.connect(name, party).with_context(|| format!("cannot connect two `{name}`"))?;
-    session.run(&args.bench, "verbs", name, &AIMS)
+    session.run(&args.bench, "verbs", name, &AIMS).map(drop)
 }
 
 /// `copyrpc bench rpc`.
@@ -88,7 +94,11 @@ pub(crate) fn rpc(args: &RpcArgs) -> anyhow::Result<()> {
     let settings = knobs::load(&ConfigFile::default(), &args.nic.flags())?;
     let name = settings.text(&NIC);
     let grid = args.grid();
-    let mut session = Session::start(&args.bench, workers::plan(args.bench.quick, &grid))?;
+    let mut plan = workers::plan(args.bench.quick, &grid);
+    if args.preset.is_some() {
+        plan = suite::select(plan, SMALL_CELLS);
+    }
+    let mut session = Session::start(&args.bench, plan)?;
     let party = nic::open_party(name, &settings)?;
     let cannot = || format!("cannot connect two `{name}`");
     session.suite.connect(name, party).with_context(cannot)?;
@@ -102,7 +112,10 @@ pub(crate) fn rpc(args: &RpcArgs) -> anyhow::Result<()> {
     });
     let notes = switches.chain(RPC_AIMS.map(str::to_owned)).collect::<Vec<_>>();
     let notes = notes.iter().map(String::as_str).collect::<Vec<_>>();
-    session.run(&args.bench, "rpc", name, &notes)
+    let report = session.run(&args.bench, "rpc", name, &notes)?;
+    args.markdown.as_deref().map_or(Ok(()), |path| {
+        output::write_file(path, |file| matrix::write_markdown(&report, &grid, file))
+    })
 }
 
 /// The other side.
@@ -149,7 +162,7 @@ impl Session {
         bench: &str,
         nic: &str,
         notes: &[&str],
-    ) -> anyhow::Result<()> {
+    ) -> anyhow::Result<Report> {
         let header = header(bench, nic, self.allowed, self.cores.to_string());
         let runs = usize::from(args.runs.unwrap_or(if args.quick { RUNS_QUICK } else { RUNS }));
         let progress = progress_bar(self.cells.len() * (runs + 1));
@@ -163,7 +176,9 @@ impl Session {
         if cfg!(debug_assertions) {
             notes.push("this is a debug build: its numbers mean nothing".to_owned());
         }
-        output::write(&Report::new(header, cells, &filed?, notes), args.json.as_deref())
+        let report = Report::new(header, cells, &filed?, notes);
+        output::write(&report, args.json.as_deref())?;
+        Ok(report)
     }
 }
 

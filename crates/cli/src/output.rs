@@ -20,13 +20,21 @@ pub(crate) fn write(report: &Report, json: Option<&Path>) -> anyhow::Result<()> 
         return Ok(stdout.flush()?);
     }
     if let Some(path) = json {
-        let cannot = || format!("cannot write {}", path.display());
-        let mut file = BufWriter::new(File::create(path).with_context(cannot)?);
-        report.write_json(&mut file).and_then(|()| file.flush()).with_context(cannot)?;
+        write_file(path, |file| report.write_json(file))?;
     }
     let mut stdout = io::stdout().lock();
     report.write_tables(&mut stdout)?;
     Ok(stdout.flush()?)
+}
+
+/// Makes a file, or replaces it.
+pub(crate) fn write_file(
+    path: &Path,
+    write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
+) -> anyhow::Result<()> {
+    let cannot = || format!("cannot write {}", path.display());
+    let mut file = BufWriter::new(File::create(path).with_context(cannot)?);
+    write(&mut file).and_then(|()| file.flush()).with_context(cannot)
 }
 
 /// Writes one text to standard output.

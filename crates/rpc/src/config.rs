@@ -2,7 +2,9 @@
 
 use core::time::Duration;
 
-use proto::copyrpc::{FlushPolicy, Geometry, GeometryError, SLOTS_MAX};
+use proto::copyrpc::{BATCHES_MAX, FlushPolicy, Geometry, GeometryError, SLOTS_MAX};
+
+use crate::receives::Refill;
 
 /// What carries batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -52,7 +54,8 @@ pub struct Config {
     pub may_sleep: bool,
     /// RC: one shared receive queue instead of one for each peer.
     pub shared_receives: bool,
-    /// Entries of the receive queue, or of each.
+    /// Entries of the receive queue, or of each. Each peer is told its share: with fewer entries than
+    /// peers, one that sends may find none and is asked again.
     pub receives: u16,
     /// 64-byte blocks of each send queue.
     pub send_blocks: u16,
@@ -153,6 +156,19 @@ impl Config {
         self.inline_bytes.min(wqe_bytes.saturating_sub(INLINE_HEADER_BYTES + av_bytes))
     }
 
+    /// One receive queue for all peers.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.shared_receives || self.transport == TransportKind::Dc
+    }
+
+    /// Batches that each peer may have sent here and not been told that they were handled (rule
+    /// C3.6): its share of the receives that are posted at any time.
+    pub(crate) fn batches_max(&self) -> u16 {
+        let posted = self.receives - (Refill::threshold(self.receives) - 1);
+        let sharers = if self.is_shared() { self.peers_max } else { 1 };
+        (posted / sharers).clamp(1, BATCHES_MAX)
+    }
+
     pub(crate) fn credit_delay_ns(&self) -> u64 {
         u64::try_from(self.credit_delay.as_nanos()).unwrap_or(u64::MAX)
     }
@@ -161,6 +177,19 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Rule C3.6: what all peers together may send never exceeds what is posted.
+    #[test]
+    fn each_peer_has_its_share_of_the_receives() {
+        let shared = Config { receives: 16, peers_max: 4, ..Config::default() };
+        assert_eq!(shared.batches_max(), 3, "of 15: two go back together");
+        let own = Config { shared_receives: false, ..shared.clone() };
+        assert_eq!(own.batches_max(), 15);
+        let dc = Config { transport: TransportKind::Dc, ..own };
+        assert_eq!(dc.batches_max(), 3);
+        assert_eq!(Config { receives: 2, ..shared }.batches_max(), 1, "too few for all of them");
+        assert_eq!(Config::default().batches_max(), 14);
+    }
 
     #[test]
     fn the_default_is_possible_and_zeros_are_not() {

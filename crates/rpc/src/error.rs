@@ -69,7 +69,7 @@ pub enum ConnectError {
         ours: &'static str,
     },
     /// The peer was never invited, is connected, or was closed.
-    #[error("the peer does not wait for an invitation")]
+    #[error("the peer does not wait for an invitation; invite it first, once")]
     NotInvited,
 }
 
@@ -80,7 +80,10 @@ pub enum CallError {
     #[error("{0}; poll, then call again")]
     Busy(#[from] Busy),
     /// Too long.
-    #[error("a body of {len_bytes} B exceeds {max_bytes} B")]
+    #[error(
+        "a body of {len_bytes} B exceeds the {max_bytes} B that the peer accepts; send it in parts, or \
+         raise its `large_bytes`"
+    )]
     TooLong {
         /// Of the body.
         len_bytes: usize,
@@ -88,7 +91,10 @@ pub enum CallError {
         max_bytes: usize,
     },
     /// No response of this length fits.
-    #[error("a response of up to {asked_bytes} B exceeds the ring's share of {max_bytes} B")]
+    #[error(
+        "a response of up to {asked_bytes} B exceeds the ring's share of {max_bytes} B; raise \
+         `response_bytes` of the worker, or lower that of the call: a longer one comes by rendezvous"
+    )]
     NoPlace {
         /// Asked for.
         asked_bytes: usize,
@@ -96,7 +102,10 @@ pub enum CallError {
         max_bytes: usize,
     },
     /// The memory for large bodies to or from this peer is in use. Poll, then try again.
-    #[error("no registered memory for a body of {len_bytes} B: `large_memory_bytes` is in use")]
+    #[error(
+        "no registered memory for a body of {len_bytes} B: `large_memory_bytes` is in use; poll, then \
+         call again"
+    )]
     NoMemory {
         /// Of the body.
         len_bytes: usize,
@@ -105,7 +114,7 @@ pub enum CallError {
     #[error("called inside a callback; use the worker that it is given")]
     Nested,
     /// The peer is not connected, or not any more.
-    #[error("the peer is not connected")]
+    #[error("the peer is not connected; invite and connect it again")]
     NotConnected,
 }
 
@@ -122,7 +131,7 @@ pub enum TransferError {
     #[error("{0:?} exceeds this side's region, or 2 GiB")]
     Local(Range),
     /// The peer is not connected, or not any more.
-    #[error("the peer is not connected")]
+    #[error("the peer is not connected; invite and connect it again")]
     NotConnected,
 }
 
@@ -130,7 +139,10 @@ pub enum TransferError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplyError {
     /// Too long; the caller was told so.
-    #[error("a response of {len_bytes} B exceeds the {max_bytes} B that the caller accepts")]
+    #[error(
+        "a response of {len_bytes} B exceeds the {max_bytes} B that the caller accepts; it was told so: \
+         raise its `large_bytes`"
+    )]
     TooLong {
         /// Of the response.
         len_bytes: usize,
@@ -138,13 +150,16 @@ pub enum ReplyError {
         max_bytes: usize,
     },
     /// There is no registered memory for it; the caller was told so.
-    #[error("no registered memory for a response of {len_bytes} B: `large_memory_bytes` is in use")]
+    #[error(
+        "no registered memory for a response of {len_bytes} B: `large_memory_bytes` is in use; the caller \
+         was told so: raise it"
+    )]
     NoMemory {
         /// Of the response.
         len_bytes: usize,
     },
     /// The connection has ended meanwhile.
-    #[error("the caller is gone")]
+    #[error("the caller is gone; nobody waits for this answer")]
     Gone,
 }
 

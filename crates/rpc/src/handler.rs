@@ -21,8 +21,9 @@ pub struct Request<'a> {
 /// Callbacks of [`Worker::poll`].
 ///
 /// They get the worker, so they may call, reply, cancel and close from inside. A poll from inside a
-/// callback does nothing and returns 0. A callback that panics leaves the worker in the middle of a
-/// batch: drop it.
+/// callback does nothing and returns 0. If a callback panics, so does the poll; a program that catches
+/// that may go on polling: nothing else is lost, and a request whose token the panic dropped is answered
+/// with [`Status::Internal`].
 pub trait Handler<N: Nic> {
     /// A peer asks. To answer later, keep the token.
     fn request(&mut self, worker: &mut Worker<N>, request: Request<'_>);

@@ -102,8 +102,8 @@ impl<N: Nic, K: Eq + Hash> Lent<N, K> {
         Self { buffers: HashMap::new() }
     }
 
-    pub(crate) fn put(&mut self, key: K, buffer: Buffer<N>) {
-        self.buffers.insert(key, buffer);
+    pub(crate) fn put(&mut self, key: K, buffer: Buffer<N>) -> &Buffer<N> {
+        self.buffers.entry(key).insert_entry(buffer).into_mut()
     }
 
     #[inline]

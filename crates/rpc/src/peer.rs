@@ -1,6 +1,6 @@
 //! One peer: its connection, its rings, and how it is reached.
 
-use proto::copyrpc::{CallId, Connection, Hello, LINE_BYTES, RequestId};
+use proto::copyrpc::{CREDIT_BYTES, CallId, Connection, Hello, LINE_BYTES, RequestId, Violation};
 use verbs::{Destination, Lid, MemoryRegion as _, Nic, Psn, RemoteSlice};
 
 use crate::large::{Buffers, Lent};
@@ -28,7 +28,7 @@ pub(crate) struct Peer<N: Nic> {
     /// What this side told the peer.
     pub(crate) hello: Hello,
     pub(crate) psn: Psn,
-    /// Ring that the peer writes, and after it the word for credit.
+    /// Ring that the peer writes, and after it the words for credit.
     pub(crate) ring: N::Mr,
     /// Of [`Worker::queues`](crate::Worker).
     pub(crate) queue: u16,
@@ -80,22 +80,27 @@ impl<N: Nic> Live<N> {
         }
     }
 
-    /// The peer's word for credit.
-    pub(crate) fn credit_word(&self) -> RemoteSlice {
+    /// The peer's words for credit.
+    pub(crate) fn credit_words(&self) -> RemoteSlice {
         let ring_bytes = self.connection.config().peer.geometry.ring_bytes();
         RemoteSlice { addr: self.remote.addr + ring_bytes as u64, rkey: self.remote.rkey }
     }
 }
 
 impl<N: Nic> Peer<N> {
-    /// Bytes of a ring with its credit word, which gets a line of its own.
+    /// Bytes of a ring with its credit words, which get a line of their own.
     pub(crate) fn ring_bytes(hello: &Hello) -> usize {
         hello.geometry.ring_bytes() + LINE_BYTES
     }
 
-    /// The word that the peer writes credit to.
-    pub(crate) fn read_credit(&self) -> u64 {
-        self.ring.load_u64(self.hello.geometry.ring_bytes())
+    /// Looks at what the peer has given back.
+    pub(crate) fn look(&mut self, now_ns: u64) -> Result<(), Violation> {
+        let Link::Live(live) = &mut self.link else { return Ok(()) };
+        let ring_bytes = self.hello.geometry.ring_bytes();
+        let words = [ring_bytes, ring_bytes + size_of::<u64>()].map(|at| self.ring.load_u64(at));
+        let mut bytes = [0; CREDIT_BYTES];
+        bytes.copy_from_slice(words.map(u64::to_ne_bytes).as_flattened());
+        live.connection.credit(bytes, now_ns)
     }
 
     pub(crate) fn live(&mut self) -> Option<&mut Live<N>> {

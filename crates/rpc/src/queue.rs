@@ -43,7 +43,7 @@ pub(crate) struct Work {
 pub(crate) enum What {
     /// A batch, and what it takes to post it again.
     Batch(Batch),
-    /// A credit message.
+    /// Credit, written beside the ring.
     Credit,
     /// The transfer at this place of the worker's table.
     Transfer(usize),

@@ -15,7 +15,12 @@ pub(crate) struct Refill {
 impl Refill {
     /// For a queue of `entries` that is empty.
     pub(crate) fn new(entries: u16) -> Self {
-        Self { missing: entries, threshold: (entries / 8).max(1) }
+        Self { missing: entries, threshold: Self::threshold(entries) }
+    }
+
+    /// How many of them go back together; one less may be missing.
+    pub(crate) fn threshold(entries: u16) -> u16 {
+        (entries / 8).max(1)
     }
 
     #[inline]

@@ -3,12 +3,15 @@
 use core::mem::ManuallyDrop;
 use std::{cell::RefCell, rc::Rc};
 
-use proto::copyrpc::{Lease, RequestId};
+use proto::{
+    Status,
+    copyrpc::{Lease, RequestId},
+};
 
 use crate::PeerId;
 
 /// Where tokens leave word that they were dropped.
-pub(crate) type Dropped = Rc<RefCell<Vec<Answering>>>;
+pub(crate) type Dropped = Rc<RefCell<Vec<(Answering, Status)>>>;
 
 /// What a token stands for.
 #[derive(Clone, Copy, Debug)]
@@ -24,11 +27,14 @@ pub(crate) struct Answering {
 pub(crate) struct Place {
     pub(crate) offset_bytes: usize,
     pub(crate) len_bytes: usize,
+    /// Of how many batches its own is the last.
+    pub(crate) batch: u64,
 }
 
 /// A request that is to be answered: pass it to [`Worker::reply`](crate::Worker::reply).
 ///
-/// Dropping it tells the caller that there is no answer. It cannot be copied, so a request is
+/// Dropping it tells the caller that there is no answer ([`Status::Unknown`]), or that the program failed
+/// ([`Status::Internal`]) if a panic drops it. It cannot be copied, so a request is
 /// answered once:
 ///
 /// ```compile_fail
@@ -76,7 +82,8 @@ impl Token {
 impl Drop for Token {
     fn drop(&mut self) {
         if let Some(dropped) = self.dropped.take() {
-            dropped.borrow_mut().push(self.answering);
+            let status = if std::thread::panicking() { Status::Internal } else { Status::Unknown };
+            dropped.borrow_mut().push((self.answering, status));
         }
     }
 }

@@ -158,15 +158,14 @@ impl Handler<Nic> for Side {
 
 /// One thread: a worker that calls and serves until both have nothing left to call.
 fn run(
-    fabric: &str,
+    nic: &softnic::Config,
     config: Config,
     goal: u64,
     (to_other, from_other): (mpsc::Sender<Invitation>, mpsc::Receiver<Invitation>),
     finished: &AtomicUsize,
 ) -> [Link; CONNECTIONS] {
-    let nic = softnic::Config { fabric: fabric.to_owned(), ..softnic::Config::default() };
     let now_ns = os::clock::now_ns;
-    let mut worker = Worker::open(softnic::open(&nic).unwrap(), config, now_ns()).unwrap();
+    let mut worker = Worker::open(softnic::open(nic).unwrap(), config, now_ns()).unwrap();
     let invite = |_| {
         let (peer, invitation) = worker.invite().unwrap();
         to_other.send(invitation).unwrap();
@@ -196,20 +195,22 @@ fn run(
 }
 
 /// Sends at least so many messages over each transport in turn.
-fn stress(messages: u64) {
+fn stress(messages: u64, strict: Option<u64>) {
     // A call is two messages, and both sides call over every connection.
     let calls = messages.div_ceil(2 * 2 * 2 * CONNECTIONS as u64);
     for (name, transport) in [("rc", TransportKind::Rc), ("dc", TransportKind::Dc)] {
         let config = Config { transport, may_sleep: false, calls_max: 256, ..Config::default() };
-        let fabric = format!("stress-{name}-{}", std::process::id());
+        let kind = if strict.is_some() { "strict" } else { "normal" };
+        let fabric = format!("stress-{name}-{kind}-{}", std::process::id());
+        let nic = softnic::Config { fabric, strict, ..softnic::Config::default() };
         let finished = AtomicUsize::new(0);
         let ((to_a, from_b), (to_b, from_a)) = (mpsc::channel(), mpsc::channel());
         let begin = Instant::now();
         let links = thread::scope(|scope| {
             let (a, b) = (config.clone(), config);
-            let (fabric, finished) = (&fabric, &finished);
-            let a = scope.spawn(move || run(fabric, a, calls, (to_b, from_b), finished));
-            let b = scope.spawn(move || run(fabric, b, calls, (to_a, from_a), finished));
+            let (nic, finished) = (&nic, &finished);
+            let a = scope.spawn(move || run(nic, a, calls, (to_b, from_b), finished));
+            let b = scope.spawn(move || run(nic, b, calls, (to_a, from_a), finished));
             [a.join().unwrap(), b.join().unwrap()]
         });
         for link in links.iter().flatten() {
@@ -217,13 +218,19 @@ fn stress(messages: u64) {
         }
         let sent = calls * 2 * 2 * CONNECTIONS as u64;
         let elapsed = begin.elapsed();
-        eprintln!("{name}: {sent} messages in {elapsed:?}");
+        eprintln!("{name}, {kind}: {sent} messages in {elapsed:?}");
     }
 }
 
 #[test]
 fn a_million_messages_arrive_once_and_in_order() {
-    stress(MESSAGES);
+    stress(MESSAGES, None);
+}
+
+/// The NIC delays and shuffles whatever hardware may.
+#[test]
+fn messages_arrive_once_and_in_order_in_strict_mode() {
+    stress(MESSAGES / 10, Some(0x57));
 }
 
 /// `cargo xtask ci --full` runs it.
@@ -231,5 +238,5 @@ fn a_million_messages_arrive_once_and_in_order() {
 #[ignore = "a billion messages take minutes, in a release build"]
 fn a_billion_messages_arrive_once_and_in_order() {
     let messages = env::var(MESSAGES_VARIABLE).ok().map(|text| text.parse().unwrap());
-    stress(messages.unwrap_or(MESSAGES_LONG));
+    stress(messages.unwrap_or(MESSAGES_LONG), None);
 }

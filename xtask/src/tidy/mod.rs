@@ -7,6 +7,7 @@ mod islands;
 mod links;
 mod manifests;
 mod named_tests;
+mod rules;
 mod sizes;
 pub(crate) mod source;
 pub(crate) mod sync_pairs;
@@ -51,6 +52,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     findings.extend(links::check(&tree));
     findings.extend(manifests::check(&tree));
     findings.extend(named_tests::check(&tree));
+    findings.extend(rules::check(&tree));
     findings.sort();
     findings.dedup(); // one line may break one rule twice
     for finding in &findings {

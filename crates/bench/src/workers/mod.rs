@@ -12,6 +12,7 @@
 use serde::{Deserialize, Serialize};
 
 mod error;
+pub mod matrix;
 mod party;
 mod plan;
 mod program;

@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// Calls of 32 B each way: endpoints and calls in flight over all of them.
-const LOADS: [(&str, u16, u16); 3] =
+pub(super) const LOADS: [(&str, u16, u16); 3] =
     [("1-endpoint-qd1", 1, 1), ("1-endpoint-qd32", 1, 32), ("8-endpoints-qd256", 8, 256)];
 /// Bodies that the raw traffic does not reach.
 const SIZES_BEYOND: [usize; 2] = [4 << 20, 16 << 20];
@@ -31,7 +31,7 @@ pub fn plan(quick: bool, grid: &Grid) -> Vec<Planned> {
     for (switches, suffix) in grid.points() {
         for (load, endpoints, depth) in LOADS {
             let calls = WorkerCalls { switches, endpoints, depth, len_bytes: SMALL_BYTES };
-            plan.push(planned_calls(&format!("rpc/{load}/32B{suffix}"), calls));
+            plan.push(planned_calls(&name_of(load, &suffix), calls));
         }
         plan.extend(sizes.iter().chain(&SIZES_BEYOND).map(|&len_bytes| {
             let calls = WorkerCalls { switches, endpoints: 1, depth: 1, len_bytes };
@@ -39,6 +39,11 @@ pub fn plan(quick: bool, grid: &Grid) -> Vec<Planned> {
         }));
     }
     plan
+}
+
+/// The cell of a load at a point of the grid.
+pub(super) fn name_of(load: &str, suffix: &str) -> String {
+    format!("rpc/{load}/32B{suffix}")
 }
 
 fn planned_calls(name: &str, calls: WorkerCalls) -> Planned {

@@ -270,6 +270,21 @@ impl Default for Grid {
 }
 
 impl Grid {
+    /// Every value of every switch but the policies.
+    #[must_use]
+    pub fn of_switches() -> Self {
+        let both = vec![Switch::On, Switch::Off];
+        Self {
+            transport: vec![Carrier::Rc, Carrier::Dc],
+            dcis: vec![1, 2, 4],
+            inline: both.clone(),
+            doorbell_batching: both.clone(),
+            srq: both,
+            signal_interval: vec![16, 1, 64],
+            ..Self::default()
+        }
+    }
+
     /// Every combination, and what to add to a cell's name to tell it from the others. Those that
     /// would differ only in what has no effect are left out.
     #[must_use]

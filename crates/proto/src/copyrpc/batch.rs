@@ -9,8 +9,9 @@ use super::{
     layout::{
         BATCH_HEADER_BYTES, BatchHeader, HEAD_BYTES, Head, KIND_CANCEL, KIND_LARGE_REQUEST,
         KIND_LARGE_RESPONSE, KIND_RELEASE, KIND_REQUEST, KIND_RESPONSE, LARGE_BYTES, LINE_BYTES,
-        LargeBytes, MESSAGE_ALIGN, REQUEST_HEAD_BYTES, RequestHead, RequestTail, low_bits,
+        LargeBytes, MESSAGE_ALIGN, REQUEST_HEAD_BYTES, RequestHead, RequestTail, number_bits,
     },
+    outbox::Address,
     violation::Violation,
 };
 const TAIL_BYTES: usize = size_of::<RequestTail>();
@@ -133,14 +134,15 @@ impl Batch {
     }
 
     /// Writes the header and returns all bytes.
-    pub(crate) fn seal(&mut self, consumed: u32, epoch: u32, sequence: u16) -> &[u8] {
-        let len_bytes = low_bits((self.len_bytes - BATCH_HEADER_BYTES) as u64);
+    pub(crate) fn seal(&mut self, to: &Address, sequence: u16) -> &[u8] {
+        let unused_bytes = self.len_bytes.next_multiple_of(LINE_BYTES) - self.len_bytes;
         let header = BatchHeader {
-            consumed: consumed.into(),
-            epoch: epoch.into(),
+            consumed: to.consumed.into(),
+            epoch: to.epoch.into(),
             sequence: sequence.into(),
             count: self.count.into(),
-            len_bytes: len_bytes.into(),
+            handled: to.handled.into(),
+            unused_bytes: number_bits(unused_bytes as u64).into(),
         };
         let bytes = &mut self.bytes[..self.len_bytes];
         bytes[..BATCH_HEADER_BYTES].copy_from_slice(header.as_bytes());
@@ -181,19 +183,18 @@ pub struct Messages<'a> {
 impl<'a> Messages<'a> {
     /// `batch` is a private copy of all lines of a batch.
     pub(crate) fn open(batch: &'a [u8]) -> Result<(BatchHeader, Self), Violation> {
-        let no_room = Violation::BatchLength { claimed: 0, room: batch.len() };
+        let no_room = Violation::BatchLength { unused: 0, room: batch.len() };
         let (header, rest) = BatchHeader::read_from_prefix(batch).map_err(|_| no_room)?;
-        let claimed = header.len_bytes.get() as usize;
-        let is_exact = claimed <= rest.len() && rest.len() - claimed < LINE_BYTES;
-        if !is_exact {
-            return Err(Violation::BatchLength { claimed, room: rest.len() });
+        let unused = usize::from(header.unused_bytes.get());
+        if unused >= LINE_BYTES || unused > rest.len() || !unused.is_multiple_of(MESSAGE_ALIGN) {
+            return Err(Violation::BatchLength { unused, room: rest.len() });
         }
         let count = header.count.get();
         // A batch without messages would be a way to send credit that takes ring space.
-        if count == 0 || !claimed.is_multiple_of(MESSAGE_ALIGN) {
+        if count == 0 {
             return Err(Violation::Count { claimed: count });
         }
-        Ok((header, Self { bytes: &rest[..claimed], count, index: 0 }))
+        Ok((header, Self { bytes: &rest[..rest.len() - unused], count, index: 0 }))
     }
 
     #[inline(always)]
@@ -224,6 +225,19 @@ impl<'a> Messages<'a> {
     #[must_use]
     pub fn claimed(&self) -> u16 {
         self.count
+    }
+
+    /// What it has not yielded: the bytes, and how many messages they claim to be.
+    #[inline(always)]
+    #[must_use]
+    pub fn rest(&self) -> (&'a [u8], u16) {
+        (self.bytes, self.count - self.index)
+    }
+
+    /// Goes on with a [`rest`](Self::rest), or a copy of it.
+    #[must_use]
+    pub fn resumed(bytes: &'a [u8], count: u16) -> Self {
+        Self { bytes, count, index: 0 }
     }
 
     /// Messages that it has yielded.
@@ -367,21 +381,22 @@ mod tests {
         batch
     }
 
-    /// Rules C2.1 and C2.6 to C2.8.
+    /// Rules C2.1, C2.6, C2.7 and C2.8.
     #[test]
     fn golden_batch_in_both_directions() {
         let golden = hex!(
-            "10000000 efbeadde 0900 0200 28000000"
+            "10000000 efbeadde 0900 0200 0b00 0800"
             "03000001 07000000 0201 0300 06050400 616263 0000000000"
             "01000085 0b0a0000 7a 00000000000000"
         );
         let mut batch = sample();
-        assert_eq!(batch.seal(16, 0xdead_beef, 9), golden);
+        let to = Address { slot: 0, epoch: 0xdead_beef, consumed: 16, handled: 11 };
+        assert_eq!(batch.seal(&to, 9), golden);
         let mut lines = golden.to_vec();
         lines.resize(64, 0xa5);
         let (header, mut messages) = Messages::open(&lines).unwrap();
         assert_eq!((header.consumed.get(), header.epoch.get()), (16, 0xdead_beef));
-        assert_eq!(header.sequence.get(), 9);
+        assert_eq!((header.sequence.get(), header.handled.get()), (9, 11));
         let request = messages.next().unwrap().unwrap();
         assert_eq!((request.kind, request.token), (KIND_REQUEST, 7));
         let RequestTail { method, budget_lines, timeout_us } = request.tail;
@@ -400,18 +415,21 @@ mod tests {
         }
     }
 
-    /// Pitfall 13, fault D5: no length or count of a peer is believed.
+    /// Rules C2.6, C2.7 and C2.8, pitfall 13, fault D5: no length or count of a peer is believed.
     #[test]
-    fn every_wrong_length_and_count_is_a_violation() {
+    fn pitfall_13_every_wrong_length_and_count_is_a_violation() {
         let mut batch = sample();
         let good = {
-            let mut bytes = batch.seal(0, 1, 0).to_vec();
+            let to = Address { slot: 0, epoch: 1, consumed: 0, handled: 0 };
+            let mut bytes = batch.seal(&to, 0).to_vec();
             bytes.resize(64, 0);
             bytes
         };
         assert_eq!(first_error(&good), None);
-        assert_eq!(first_error(&[0; 8]), Some(Violation::BatchLength { claimed: 0, room: 8 }));
-        for (at, value) in [(12, 0), (12, 49), (12, 200), (15, 0xff), (10, 0), (10, 1), (10, 3)] {
+        assert_eq!(first_error(&[0; 8]), Some(Violation::BatchLength { unused: 0, room: 8 }));
+        for (at, value) in
+            [(14, 0), (14, 7), (14, 16), (14, 64), (15, 1), (10, 0), (10, 1), (10, 3)]
+        {
             let mut bad = good.clone();
             bad[at] = value;
             assert!(first_error(&bad).is_some(), "byte {at} = {value}");

@@ -4,7 +4,7 @@
 //!  0       4         6          8          12            16      20     22          24
 //!  │ magic │ version │ reserved │ features │ layout hash │ epoch │ slot │ calls max │
 //!  24           28               32              34         36                40
-//!  │ ring lines │ response lines │ batch lines   │ reserved │ large bytes max │
+//!  │ ring lines │ response lines │ batch lines   │ batches  │ large bytes max │
 //! ```
 //!
 //! How they tell it, and who they are, is the driver's business.
@@ -22,11 +22,14 @@ use super::{
 
 /// Version of the protocol. Sides with different versions refuse each other.
 ///
-/// 2: a sender to whom everything was given back may start the ring over (C2.10).
-pub const VERSION: u16 = 2;
+/// 2: a sender to whom everything was given back may start the ring over (C2.10). 3: no more batches
+/// are sent than the receiver has receives for (C3.6), and credit takes no receive (C3.4).
+pub const VERSION: u16 = 3;
 const MAGIC: u32 = u32::from_le_bytes(*b"crpc");
 /// Bytes of an encoded hello.
 pub const HELLO_BYTES: usize = size_of::<Bytes>();
+/// Most batches that a side can announce to take: their numbers are compared modulo 2¹⁶.
+pub const BATCHES_MAX: u16 = 1 << 14;
 
 /// Abilities that a side may have or lack; what both have is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -64,6 +67,8 @@ pub struct Hello {
     pub calls_max: u16,
     /// Of its receive ring.
     pub geometry: Geometry,
+    /// Batches to it that may be unhandled: it has a receive for each.
+    pub batches_max: u16,
     /// Longest large body that it accepts.
     pub large_bytes_max: u32,
 }
@@ -111,7 +116,7 @@ struct Bytes {
     ring_lines: U32,
     response_lines: U32,
     batch_lines_max: U16,
-    reserved1: U16,
+    batches_max: U16,
     large_bytes_max: U32,
 }
 
@@ -131,7 +136,7 @@ impl Hello {
             ring_lines: self.geometry.ring_lines().into(),
             response_lines: self.geometry.response_lines().into(),
             batch_lines_max: self.geometry.batch_lines_max().into(),
-            reserved1: 0.into(),
+            batches_max: self.batches_max.into(),
             large_bytes_max: self.large_bytes_max.into(),
         };
         zerocopy::transmute!(bytes)
@@ -168,12 +173,16 @@ impl Hello {
         if hello.slot.get() >= SLOTS_MAX {
             return Err(HelloError::Impossible("slot"));
         }
+        if !(1..=BATCHES_MAX).contains(&hello.batches_max.get()) {
+            return Err(HelloError::Impossible("number of batches"));
+        }
         Ok(Self {
             features: Features(hello.features.get()),
             epoch: hello.epoch.get(),
             slot: hello.slot.get(),
             calls_max: hello.calls_max.get(),
             geometry,
+            batches_max: hello.batches_max.get(),
             large_bytes_max: hello.large_bytes_max.get(),
         })
     }
@@ -194,11 +203,12 @@ mod tests {
             slot: 7,
             calls_max: 256,
             geometry: Geometry::new(1 << 16, 1 << 14, 1 << 12).unwrap(),
+            batches_max: 12,
             large_bytes_max: 1 << 24,
         }
     }
 
-    /// Rules C1.1 to C1.3.
+    /// Rules C1.1, C1.2 and C1.3.
     #[test]
     fn a_hello_survives_its_bytes_and_wrong_ones_say_why() {
         let good = hello().encode();
@@ -215,6 +225,8 @@ mod tests {
         assert!(matches!(broken(12, !good[12]), Err(HelloError::Layout { .. })));
         assert_eq!(broken(24, 3), Err(HelloError::Impossible("ring")));
         assert_eq!(broken(21, 0x80), Err(HelloError::Impossible("slot")));
+        assert_eq!(broken(34, 0), Err(HelloError::Impossible("number of batches")));
+        assert_eq!(broken(35, 0xff), Err(HelloError::Impossible("number of batches")));
         let mut bytes = good;
         bytes[16..20].fill(0);
         assert_eq!(Hello::decode(&bytes), Err(HelloError::Impossible("epoch")));

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  31    30 ……… 16   15 ……… 0
-//! │wrap │  slot    │  lines  │     lines = 0: a credit message
+//! │wrap │  slot    │  lines  │
 //! ```
 
 /// Slots that an immediate can name.
@@ -15,7 +15,7 @@ pub struct Imm {
     pub is_wrapped: bool,
     /// The receiver's name of the connection.
     pub slot: u16,
-    /// Length of the batch in lines. 0: no batch, the credit word was written.
+    /// Length of the batch in lines.
     pub lines: u16,
 }
 

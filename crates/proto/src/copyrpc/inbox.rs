@@ -8,7 +8,9 @@
 
 use alloc::collections::VecDeque;
 
-use super::{geometry::Geometry, imm::Imm, violation::Violation};
+use super::{
+    geometry::Geometry, hello::Hello, imm::Imm, layout::number_bits, violation::Violation,
+};
 
 /// A batch that arrived, in this side's ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,12 +51,27 @@ pub(crate) struct Inbox {
     open: Option<Arrival>,
     /// Ordered by start. A batch without leases stays only while an earlier one has some.
     held: VecDeque<Held>,
-    sequence: u16,
+    /// Batches that were handled, the open one included, and how many of them the peer was told of.
+    handled: u64,
+    handled_told: u64,
+    /// Batches that the peer may have sent and not been told of.
+    batches_max: u16,
 }
 
 impl Inbox {
-    pub(crate) fn new(geometry: Geometry) -> Self {
-        Self { geometry, parsed: 0, advertised: 0, open: None, held: VecDeque::new(), sequence: 0 }
+    /// Of a side that announced this.
+    pub(crate) fn new(own: &Hello) -> Self {
+        let Hello { geometry, batches_max, .. } = *own;
+        Self {
+            geometry,
+            parsed: 0,
+            advertised: 0,
+            open: None,
+            held: VecDeque::new(),
+            handled: 0,
+            handled_told: 0,
+            batches_max,
+        }
     }
 
     /// As [`Outbox::start_at`](super::outbox::Outbox::start_at).
@@ -69,15 +86,29 @@ impl Inbox {
         self.held.front().map_or(open, |held| held.start)
     }
 
-    /// Lines that are free and not known to be.
+    /// Batches that were handled, whoever holds their lines.
     #[inline]
-    pub(crate) fn unadvertised(&self) -> u64 {
-        self.consumed() - self.advertised
+    pub(crate) fn handled(&self) -> u64 {
+        self.handled
     }
 
-    /// The peer will know what is free now.
+    /// Whether the peer does not know all that it could use.
+    #[inline]
+    pub(crate) fn has_news(&self) -> bool {
+        self.handled > self.handled_told || self.consumed() > self.advertised
+    }
+
+    /// Whether the peer may soon have to wait for it.
+    pub(crate) fn has_much_news(&self) -> bool {
+        let (lines, batches) =
+            (self.consumed() - self.advertised, self.handled - self.handled_told);
+        lines >= u64::from(self.geometry.ring_lines() / 4)
+            || batches >= u64::from(self.batches_max).div_ceil(2)
+    }
+
+    /// The peer will know what is free and what was handled.
     pub(crate) fn advertise(&mut self) {
-        self.advertised = self.consumed();
+        (self.advertised, self.handled_told) = (self.consumed(), self.handled);
     }
 
     /// A batch was announced. Checks that it lies where the peer may write.
@@ -117,10 +148,14 @@ impl Inbox {
     /// Checks the batch's number.
     #[inline]
     pub(crate) fn check_sequence(&mut self, found: u16) -> Result<(), Violation> {
-        if found != self.sequence {
-            return Err(Violation::Sequence { found, expected: self.sequence });
+        let expected = number_bits(self.handled);
+        if found != expected {
+            return Err(Violation::Sequence { found, expected });
         }
-        self.sequence = self.sequence.wrapping_add(1);
+        if self.handled - self.handled_told >= u64::from(self.batches_max) {
+            return Err(Violation::Unhandled { max: self.batches_max });
+        }
+        self.handled += 1;
         if let Some(open) = self.open.filter(|_| self.is_told(self.parsed)) {
             self.advertised = open.start; // what was skipped was free (rule C2.10)
         }
@@ -166,10 +201,19 @@ impl Inbox {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::copyrpc::Features;
 
     fn inbox() -> Inbox {
-        // 16 lines, batches of up to 4.
-        Inbox::new(Geometry::new(1024, 256, 256).unwrap())
+        // 16 lines, batches of up to 4, two of them at a time.
+        Inbox::new(&Hello {
+            features: Features::ALL,
+            epoch: 1,
+            slot: 0,
+            calls_max: 4,
+            geometry: Geometry::new(1024, 256, 256).unwrap(),
+            batches_max: 2,
+            large_bytes_max: 0,
+        })
     }
 
     fn imm(lines: u16, is_wrapped: bool) -> Imm {
@@ -182,7 +226,7 @@ mod tests {
         Ok(arrival)
     }
 
-    /// Pitfall 9: lines of a request that somebody holds are not given back, whatever follows.
+    /// Rule C3.5, pitfall 9: lines of a request that somebody holds are not given back, whatever follows.
     #[test]
     fn pitfall_9_credit_returns_only_for_lines_whose_leases_ended() {
         let mut inbox = inbox();
@@ -203,6 +247,7 @@ mod tests {
         assert_eq!(inbox.consumed(), 6);
     }
 
+    /// Rule C3.5.
     #[test]
     fn leases_end_in_any_order() {
         let mut inbox = inbox();
@@ -218,7 +263,7 @@ mod tests {
         assert_eq!(inbox.consumed(), 2);
     }
 
-    /// Pitfall 13, fault D5.
+    /// Rules C2.2, C2.3, C2.4 and C3.2, pitfall 13, fault D5.
     #[test]
     fn a_batch_must_lie_in_lines_that_the_peer_owns() {
         let mut inbox = inbox();
@@ -238,13 +283,32 @@ mod tests {
         assert_eq!((arrival.offset_bytes, arrival.len_bytes), (0, 192));
     }
 
+    /// Rule C2.5.
     #[test]
     fn numbers_of_batches_wrap() {
         let mut inbox = inbox();
-        inbox.sequence = u16::MAX;
+        (inbox.handled, inbox.handled_told) = (0xffff, 0xffff);
         assert_eq!(inbox.check_sequence(u16::MAX), Ok(()));
         assert_eq!(inbox.check_sequence(0), Ok(()));
         let twice = Violation::Sequence { found: 0, expected: 1 };
         assert_eq!(inbox.check_sequence(0), Err(twice));
+    }
+
+    /// Rule C3.6: the peer may send as many batches as this side can take, counted from what it told.
+    #[test]
+    fn more_batches_than_were_announced_are_a_violation() {
+        let mut inbox = inbox();
+        for number in 0..2 {
+            inbox.arrive(imm(1, false)).unwrap();
+            assert_eq!(inbox.check_sequence(number), Ok(()));
+            assert!(inbox.hold().is_some());
+            inbox.close();
+        }
+        assert!(inbox.has_much_news(), "half of what it can take");
+        assert_eq!(inbox.check_sequence(2), Err(Violation::Unhandled { max: 2 }));
+        inbox.advertise();
+        assert!(!inbox.has_news());
+        assert_eq!(inbox.consumed(), 0, "what is held is handled, and not given back");
+        assert_eq!(inbox.check_sequence(2), Ok(()));
     }
 }

@@ -2,14 +2,18 @@
 //!
 //! ```text
 //! batch, in lines of 64 B:
-//!  0        4       8          10      12          16
-//!  │consumed│ epoch │ sequence │ count │ len_bytes │ message … message │ zeros to a full line │
+//!  0          4       8          10      12        14       16
+//!  │ consumed │ epoch │ sequence │ count │ handled │ unused │ message … message │ unused bytes │
 //!
 //! message, padded to 8 B:
 //!  0            3      4       8
 //!  │ body bytes │ kind │ token │                                  body │   all but requests
 //!  │ body bytes │ kind │ token │ method │ budget lines │ timeout µs │ body │   requests
 //!                              8        10             12           16
+//!
+//! credit words, beside the ring:
+//!  0          8         16
+//!  │ consumed │ handled │
 //! ```
 //!
 //! Rules: `docs/protocol/copyrpc.md`, section 2.
@@ -22,7 +26,7 @@ use zerocopy::{
 /// Unit of ring positions and of credit: a cache line.
 pub const LINE_BYTES: usize = 64;
 /// Bytes before the first message of a batch.
-pub(crate) const BATCH_HEADER_BYTES: usize = size_of::<BatchHeader>();
+pub const BATCH_HEADER_BYTES: usize = size_of::<BatchHeader>();
 /// Bytes before the body of a message that is no request.
 pub(crate) const HEAD_BYTES: usize = size_of::<Head>();
 /// Bytes before the body of a request.
@@ -46,8 +50,10 @@ pub(crate) struct BatchHeader {
     pub(crate) sequence: U16,
     /// Messages.
     pub(crate) count: U16,
-    /// Bytes of messages after this header.
-    pub(crate) len_bytes: U32,
+    /// Batches of the reverse direction that the sender has handled, modulo 2¹⁶.
+    pub(crate) handled: U16,
+    /// Bytes of the last line behind the last message.
+    pub(crate) unused_bytes: U16,
 }
 
 /// Start of a message.
@@ -110,14 +116,15 @@ pub(crate) struct LargeBytes {
     pub(crate) len_bytes: U32,
 }
 
-/// What a credit message writes besides the ring: one word, so that it is never seen in part.
+/// What is written beside the ring: two words, each of which only grows and is never seen in part. It
+/// does not matter which of them is seen first.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub(crate) struct CreditWord {
-    /// As in [`BatchHeader::consumed`].
-    pub(crate) consumed: U32,
-    /// As in [`BatchHeader::epoch`].
-    pub(crate) epoch: U32,
+pub(crate) struct CreditWords {
+    /// As in [`BatchHeader::consumed`], all of it.
+    pub(crate) consumed: U64,
+    /// As in [`BatchHeader::handled`], all of it.
+    pub(crate) handled: U64,
 }
 
 pub(crate) const KIND_REQUEST: u8 = 1;
@@ -132,9 +139,9 @@ pub(crate) const KIND_RESPONSE: u8 = 0x80;
 ///
 /// FNV-1a over the picture of the layout, so that nobody has to remember to raise a number.
 pub const LAYOUT_HASH: u32 = fnv1a(
-    b"batch{consumed:u32,epoch:u32,sequence:u16,count:u16,len:u32}\
+    b"batch{consumed:u32,epoch:u32,sequence:u16,count:u16,handled:u16,unused:u16}\
       head{len:u24,kind:u8,token:u32}request{method:u16,budget:u16,timeout_us:u32}\
-      large{addr:u64,rkey:u32,len:u32}credit{consumed:u32,epoch:u32}\
+      large{addr:u64,rkey:u32,len:u32}credit{consumed:u64,handled:u64}\
       kinds{request=1,large_request=2,large_response=3,release=4,cancel=5,response=0x80|status}\
       imm{wrap:1,slot:15,lines:16}line=64,align=8",
 );
@@ -165,6 +172,12 @@ pub(crate) fn low_bits(position: u64) -> u32 {
     (position & 0xffff_ffff) as u32
 }
 
+/// The low 16 bits of the number of a batch: what goes over the wire.
+#[inline]
+pub(crate) fn number_bits(number: u64) -> u16 {
+    (number & 0xffff) as u16
+}
+
 /// Longest response that a budget has room for.
 #[must_use]
 #[inline]
@@ -182,7 +195,7 @@ mod tests {
         assert_eq!(HEAD_BYTES, 8);
         assert_eq!(REQUEST_HEAD_BYTES, 16);
         assert_eq!(LARGE_BYTES, 16);
-        assert_eq!(size_of::<CreditWord>(), 8);
+        assert_eq!(size_of::<CreditWords>(), 16);
     }
 
     #[test]

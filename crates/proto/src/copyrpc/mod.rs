@@ -32,16 +32,16 @@ pub use calls::CallId;
 pub use connection::{Call, Config, Connection, Counters, Incoming, Refused, ReplyError, Usage};
 pub use flush::FlushPolicy;
 pub use geometry::{Geometry, GeometryError};
-pub use hello::{Features, HELLO_BYTES, Hello, HelloError, VERSION};
+pub use hello::{BATCHES_MAX, Features, HELLO_BYTES, Hello, HelloError, VERSION};
 pub use imm::{Imm, SLOTS_MAX};
 pub use inbox::{Arrival, Lease};
-pub use layout::{LAYOUT_HASH, LINE_BYTES, response_bytes, response_lines};
+pub use layout::{BATCH_HEADER_BYTES, LAYOUT_HASH, LINE_BYTES, response_bytes, response_lines};
 pub use outbox::Emission;
 pub use served::RequestId;
 pub use violation::Violation;
 
-/// Bytes of the word, beside the ring, that credit messages are written to.
-pub const CREDIT_BYTES: usize = 8;
+/// Bytes of the words, beside the ring, that credit is written to.
+pub const CREDIT_BYTES: usize = 16;
 
 /// Why a call must wait. Nothing has changed; poll and try again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]

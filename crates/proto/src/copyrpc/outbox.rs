@@ -16,8 +16,9 @@ use super::{
     batch::{Batch, Outgoing},
     flush::{FlushClock, FlushPolicy, Gathered},
     geometry::Geometry,
+    hello::Hello,
     imm::Imm,
-    layout::low_bits,
+    layout::{low_bits, number_bits},
     violation::Violation,
 };
 
@@ -63,6 +64,13 @@ pub(crate) struct Outbox {
     producer: u64,
     /// First line not given back.
     credited: u64,
+    /// Batches that the peer is known to have handled, and how many more it can take.
+    handled_count: u64,
+    batches_max: u16,
+    /// The value of `credited` when there was no place for something.
+    refused_at: Option<u64>,
+    /// When a batch was posted, or the peer gave something back.
+    progress_ns: u64,
     /// The batch that takes messages, last to leave.
     open: Batch,
     /// Batches that took what they could, oldest first.
@@ -79,16 +87,20 @@ pub(crate) struct Outbox {
     /// Posted since the last one that asked for a completion.
     unsignaled: u16,
     signal_interval: u16,
-    sequence: u16,
     pub(crate) clock: FlushClock,
 }
 
 impl Outbox {
-    pub(crate) fn new(geometry: Geometry, policy: FlushPolicy, signal_interval: u16) -> Self {
+    /// For a peer with such a ring, which takes so many batches.
+    pub(crate) fn new(peer: &Hello, policy: FlushPolicy, signal_interval: u16) -> Self {
         Self {
-            geometry,
+            geometry: peer.geometry,
             producer: 0,
             credited: 0,
+            handled_count: 0,
+            batches_max: peer.batches_max,
+            refused_at: None,
+            progress_ns: 0,
             open: Batch::new(),
             full: VecDeque::new(),
             queued_lines: 0,
@@ -99,7 +111,6 @@ impl Outbox {
             finished_count: 0,
             unsignaled: 0,
             signal_interval: signal_interval.max(1),
-            sequence: 0,
             clock: FlushClock::new(policy),
         }
     }
@@ -116,7 +127,7 @@ impl Outbox {
 
     /// Whether a request, or anything that no place was set aside for, may be added.
     #[inline]
-    pub(crate) fn admit(&self, message: &Outgoing) -> Result<Place, Busy> {
+    pub(crate) fn admit(&mut self, message: &Outgoing) -> Result<Place, Busy> {
         let place = self.place(message.len_bytes());
         let used = self.producer - self.credited + self.queued_lines + place.added;
         let kept =
@@ -124,6 +135,7 @@ impl Outbox {
         if used + kept <= u64::from(self.geometry.ring_lines()) {
             Ok(place)
         } else {
+            self.refused_at = Some(self.credited);
             Err(Busy::Ring)
         }
     }
@@ -212,7 +224,7 @@ impl Outbox {
             number: self.posted_count + 1,
             offset_bytes: self.geometry.offset_bytes(start),
             imm: imm.encode(),
-            bytes: batch.seal(to.consumed, to.epoch, self.sequence),
+            bytes: batch.seal(to, number_bits(self.posted_count)),
             is_signaled,
         })
     }
@@ -257,6 +269,7 @@ impl Outbox {
         let is_signaled = self.is_next_signaled();
         let Some((start, end)) = self.front_place() else { return 0 };
         if self.is_given_back() {
+            self.refused_at = self.refused_at.filter(|at| *at == self.credited).map(|_| start);
             self.credited = start; // what is skipped was free
         }
         let mut full = self.full.pop_front();
@@ -266,8 +279,8 @@ impl Outbox {
         batch.clear();
         self.spare.extend(full);
         self.producer = end;
-        self.sequence = self.sequence.wrapping_add(1);
         self.posted_count += 1;
+        self.progress_ns = now_ns;
         self.unsignaled = if is_signaled { 0 } else { self.unsignaled + 1 };
         self.posted.push_back(Posted { end, messages, response_lines, posted_ns: now_ns });
         self.unconsumed += u32::from(messages);
@@ -284,20 +297,78 @@ impl Outbox {
         self.finished_count = self.finished_count.max(number.min(self.posted_count));
     }
 
-    /// The peer has consumed lines up to `consumed`, modulo 2³². Returns how many of those were set
-    /// aside for responses.
+    /// What a batch says in fewer bits: see [`credit`](Self::credit) and [`handled`](Self::handled).
     #[inline]
-    pub(crate) fn credit(&mut self, consumed: u32, now_ns: u64) -> Result<u32, Violation> {
-        let (sent, credited) = (low_bits(self.producer), low_bits(self.credited));
-        let given = consumed.wrapping_sub(credited);
-        // Old news: the credit word was read when a later message had written it already (C3.3).
-        if given == 0 || given > u32::MAX / 2 {
+    pub(crate) fn credit_of_batch(
+        &mut self,
+        (consumed, handled): (u32, u16),
+        now_ns: u64,
+    ) -> Result<u32, Violation> {
+        let news = handled.wrapping_sub(number_bits(self.handled_count));
+        // Behind what is known: the credit words were read when later ones had been written (C3.3).
+        if news <= u16::MAX / 2 {
+            self.handled(self.handled_count + u64::from(news), now_ns)?;
+        }
+        let given = consumed.wrapping_sub(low_bits(self.credited));
+        if given > u32::MAX / 2 {
             return Ok(0);
         }
-        if u64::from(given) > self.producer - self.credited {
+        self.credit(self.credited + u64::from(given), now_ns)
+    }
+
+    /// The peer has handled so many batches.
+    #[inline]
+    pub(crate) fn handled(&mut self, count: u64, now_ns: u64) -> Result<(), Violation> {
+        if count > self.posted_count {
+            return Err(Violation::Handled { found: count, sent: self.posted_count });
+        }
+        if count > self.handled_count {
+            (self.handled_count, self.progress_ns) = (count, now_ns);
+        }
+        Ok(())
+    }
+
+    /// Whether the peer has a receive for the next batch only once it has handled others.
+    #[inline]
+    pub(crate) fn is_window_full(&self) -> bool {
+        self.unhandled() >= self.batches_max.into()
+    }
+
+    /// Batches that were posted and that the peer is not known to have handled.
+    #[inline]
+    pub(crate) fn unhandled(&self) -> u64 {
+        self.posted_count - self.handled_count
+    }
+
+    /// Whether something waits for what the peer may have given back.
+    #[inline]
+    pub(crate) fn is_starved(&self) -> bool {
+        let is_refused = self.refused_at == Some(self.credited) && !self.is_given_back();
+        is_refused || self.is_window_full() && !self.is_empty()
+    }
+
+    /// Whether the peer has something to give back.
+    pub(crate) fn awaits_credit(&self) -> bool {
+        !self.is_given_back() || self.unhandled() > 0
+    }
+
+    /// When a batch was posted, or the peer gave something back.
+    pub(crate) fn progress_ns(&self) -> u64 {
+        self.progress_ns
+    }
+
+    /// The peer has consumed lines up to `consumed`. Returns how many of those were set aside for
+    /// responses.
+    #[inline]
+    pub(crate) fn credit(&mut self, consumed: u64, now_ns: u64) -> Result<u32, Violation> {
+        if consumed <= self.credited {
+            return Ok(0);
+        }
+        if consumed > self.producer {
+            let (sent, credited) = (self.producer, self.credited);
             return Err(Violation::Credit { found: consumed, sent, credited });
         }
-        self.credited += u64::from(given);
+        (self.credited, self.progress_ns) = (consumed, now_ns);
         let mut response_lines = 0;
         let mut left_ns = None;
         while let Some(batch) = self.posted.front() {
@@ -335,4 +406,5 @@ pub(crate) struct Address {
     pub(crate) slot: u16,
     pub(crate) epoch: u32,
     pub(crate) consumed: u32,
+    pub(crate) handled: u16,
 }

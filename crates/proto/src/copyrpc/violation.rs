@@ -48,12 +48,12 @@ pub enum Violation {
         /// The next one.
         expected: u16,
     },
-    /// The lengths inside the batch contradict each other. (C2.6)
-    #[error("a batch claims {claimed} B of messages, its lines hold {room} B")]
+    /// The messages do not end in the last line of the batch. (C2.6)
+    #[error("a batch with room for {room} B of messages leaves {unused} B unused")]
     BatchLength {
         /// In the header.
-        claimed: usize,
-        /// At most, and at least within a line of it.
+        unused: usize,
+        /// In the lines of the batch.
         room: usize,
     },
     /// A message ends beyond its batch. (C2.7)
@@ -72,14 +72,28 @@ pub enum Violation {
     #[error("a message is of kind {0:#04x}, which does not exist")]
     Kind(u8),
     /// Credit for lines that were never sent. (C3.3)
-    #[error("credit for line {found}, sent are {sent}, credited {credited} (modulo 2^32)")]
+    #[error("credit for line {found}, sent are {sent}, credited {credited}")]
     Credit {
         /// In the message.
-        found: u32,
+        found: u64,
         /// Lines sent.
-        sent: u32,
+        sent: u64,
         /// Lines credited.
-        credited: u32,
+        credited: u64,
+    },
+    /// More batches are said to be handled than were sent. (C3.6)
+    #[error("{found} batches are said to be handled, sent are {sent}")]
+    Handled {
+        /// In the message.
+        found: u64,
+        /// Sent.
+        sent: u64,
+    },
+    /// More batches are unhandled than this side announced that it can take. (C3.6)
+    #[error("a batch comes when {max} are unhandled, which is as many as were announced")]
+    Unhandled {
+        /// Announced.
+        max: u16,
     },
     /// Requests reserve more of the reverse ring than was granted. (C4.3)
     #[error("a request reserves {asked} lines for its response, {free} are free")]

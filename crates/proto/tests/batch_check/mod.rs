@@ -23,6 +23,7 @@ const RIGHT_LENGTH: u8 = 8;
 const HOLD: u8 = 16;
 const ANSWER: u8 = 32;
 const CALL: u8 = 64;
+const RIGHT_HANDLED: u8 = 128;
 
 /// A side that hears nonsense.
 struct Victim {
@@ -41,6 +42,7 @@ fn hello(epoch: u32) -> Hello {
         slot: 0,
         calls_max: CALLS,
         geometry: Geometry::new(1024, 256, 256).unwrap(),
+        batches_max: 3,
         large_bytes_max: 1 << 20,
     }
 }
@@ -78,13 +80,13 @@ impl Victim {
             self.call(body.len());
         }
         if control & IS_CREDIT != 0 {
-            let mut word = [0; 8];
-            let len = body.len().min(word.len());
-            word[..len].copy_from_slice(&body[..len]);
-            if control & RIGHT_EPOCH != 0 {
-                word[4..].copy_from_slice(&1_u32.to_le_bytes());
+            let mut words = [0; 16];
+            let len = body.len().min(words.len());
+            words[..len].copy_from_slice(&body[..len]);
+            if control & RIGHT_HANDLED != 0 {
+                words[8..].copy_from_slice(&self.connection.counters().batches_out.to_le_bytes());
             }
-            self.connection.credit(word, 1)?;
+            self.connection.credit(words, 1)?;
         } else {
             self.batch(control, imm, body)?;
         }
@@ -112,8 +114,13 @@ impl Victim {
                 copy[8..10].copy_from_slice(&self.sequence.to_le_bytes());
             }
             if control & RIGHT_LENGTH != 0 {
-                let len_bytes = u32::try_from(body.len().saturating_sub(16) & !7).unwrap();
-                copy[12..16].copy_from_slice(&len_bytes.to_le_bytes());
+                let len_bytes = body.len().max(16).next_multiple_of(8);
+                let unused = u16::try_from(copy.len().saturating_sub(len_bytes)).unwrap();
+                copy[14..16].copy_from_slice(&unused.to_le_bytes());
+            }
+            if control & RIGHT_HANDLED != 0 {
+                let [low, high, ..] = self.connection.counters().batches_out.to_le_bytes();
+                copy[12..14].copy_from_slice(&[low, high]);
             }
         }
         let messages = self.connection.open_batch(&copy, 1)?;
@@ -173,6 +180,7 @@ impl Victim {
         assert!(usage.ring_lines <= geometry.ring_lines().into(), "{usage:?}");
         assert!(usage.call_budget_lines <= geometry.response_lines(), "{usage:?}");
         assert!(usage.served_budget_lines <= geometry.response_lines(), "{usage:?}");
+        assert!(self.connection.unhandled() <= hello(1).batches_max.into());
         assert!(self.connection.serving() <= usize::from(CALLS));
         assert!(self.requests.len() <= usize::from(CALLS));
     }

@@ -43,6 +43,18 @@ fn feed(pair: &mut Pair, bytes: &[u8], imm: u32) -> usize {
     served
 }
 
+/// Rule C3.6: more than was sent cannot have been handled.
+#[test]
+fn a_batch_that_says_too_many_were_handled_is_a_violation() {
+    let (mut pair, mut bytes, imm) = sent(1);
+    bytes[12] = 1;
+    let connection = &mut pair.sides[1].connection;
+    let arrival = connection.arrive(Imm::decode(imm)).unwrap();
+    bytes.resize(arrival.len_bytes, 0);
+    let violation = connection.open_batch(&bytes, 1).map(drop);
+    assert_eq!(violation, Err(Violation::Handled { found: 1, sent: 0 }));
+}
+
 #[test]
 fn an_untouched_batch_is_taken() {
     let (mut pair, bytes, imm) = sent(3);
@@ -77,24 +89,30 @@ proptest! {
         feed(&mut pair, &bytes, if is_imm_kept { imm } else { other_imm });
     }
 
-    /// Fault D6: forged credit is refused beyond what was sent, and means nothing behind what was
+    /// Rule C3.3, fault D6: forged credit is refused beyond what was sent, and means nothing behind what was
     /// given.
     #[test]
     fn fault_d6_forged_credit_never_frees_lines_that_were_not_sent(
-        consumed in any::<u32>(), epoch in 0_u32..3
+        consumed in prop_oneof![0_u64..8, any::<u64>()],
+        handled in prop_oneof![0_u64..4, any::<u64>()],
     ) {
         let mut pair = Pair::new(Setup::default());
-        pair.call(0, 1, 100, 0, 1 << 30).unwrap();
-        pair.depart(0, true);
-        let mut word = [0; 8];
-        word[..4].copy_from_slice(&consumed.to_le_bytes());
-        word[4..].copy_from_slice(&epoch.to_le_bytes());
-        let before = pair.sides[0].connection.usage().ring_lines;
-        let outcome = pair.sides[0].connection.credit(word, 1);
-        let (is_sent, is_behind) = (u64::from(consumed) <= before, consumed > u32::MAX / 2);
-        prop_assert_eq!(outcome.is_ok(), epoch == 1 && (is_sent || is_behind));
-        if outcome.is_err() || is_behind {
-            prop_assert_eq!(pair.sides[0].connection.usage().ring_lines, before);
+        for _ in 0..2 {
+            pair.call(0, 1, 100, 0, 1 << 30).unwrap();
+            pair.depart(0, true);
+        }
+        let mut words = [0; 16];
+        words[..8].copy_from_slice(&consumed.to_le_bytes());
+        words[8..].copy_from_slice(&handled.to_le_bytes());
+        let connection = &mut pair.sides[0].connection;
+        let (lines, batches) = (connection.usage().ring_lines, connection.unhandled());
+        let outcome = connection.credit(words, 1);
+        prop_assert_eq!(outcome.is_ok(), consumed <= lines && handled <= batches);
+        if outcome.is_ok() {
+            prop_assert_eq!(connection.usage().ring_lines, lines - consumed);
+            prop_assert_eq!(connection.unhandled(), batches - handled);
+        } else {
+            prop_assert_eq!(connection.usage().ring_lines, lines);
         }
     }
 

@@ -24,6 +24,7 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(side, is_forced)| Step::Depart { side, is_forced }),
         3 => (side.clone(), any::<bool>())
             .prop_map(|(side, is_held)| Step::Arrive { side, is_held }),
+        1 => side.clone().prop_map(|side| Step::Look { side }),
         1 => (side, 0..40_u64).prop_map(|(side, at)| Step::Cancel { side, at }),
         1 => (0..5000_u64).prop_map(|us| Step::Advance { us }),
     ]
@@ -46,13 +47,18 @@ fn setup() -> impl Strategy<Value = Setup> {
     // A lap, a position beyond 32 bits of lines, and one where their low 32 bits wrap soon.
     let starts = prop::sample::select(vec![0, 5, 1 << 40, (1 << 32) - 3, (1 << 33) - 40]);
     let generations = prop::sample::select(vec![0, u16::MAX, u16::MAX - 1]);
-    (sizes, policy(), 1..5_u16, starts, generations).prop_map(
-        |((ring, responses, batch), flush, signal_interval, start_lines, start_generation)| Setup {
-            geometry: Geometry::new(ring, responses, batch).unwrap(),
-            flush,
-            signal_interval,
-            start_lines,
-            start_generation,
+    let batches = prop::sample::select(vec![1, 2, 3, 16]);
+    (sizes, policy(), 1..5_u16, batches, starts, generations).prop_map(
+        |(sizes, flush, signal_interval, batches_max, start_lines, start_generation)| {
+            let (ring, responses, batch) = sizes;
+            Setup {
+                geometry: Geometry::new(ring, responses, batch).unwrap(),
+                flush,
+                signal_interval,
+                batches_max,
+                start_lines,
+                start_generation,
+            }
         },
     )
 }
@@ -65,7 +71,7 @@ proptest! {
     })]
 
     /// Rules C3.1 to C5.3: whatever happens in whatever order, nothing is overwritten that somebody
-    /// may still read, an answer always has a place, every call ends once with its own answer, and
+    /// may still read, nothing is sent without a receive, an answer always has a place, every call ends once with its own answer, and
     /// in the end every line and every slot is free again.
     #[test]
     fn bytes_credits_and_tokens_are_conserved(

@@ -96,13 +96,12 @@ impl Loop {
         let before = self.pair.sides[side].connection.counters().batches_out;
         let posted = self.pair.depart(side, false) as u64;
         let batches = self.pair.sides[side].connection.counters().batches_out - before;
-        for index in 1..=posted {
+        // Credit is written beside; nothing announces it.
+        for number in before + 1..=before + batches {
             let host = &mut self.hosts[side];
             host.nic_free_ns = host.nic_free_ns.max(now_ns) + WQE_NS;
             let left_ns = host.nic_free_ns;
-            if index <= batches {
-                host.completions.push_back((left_ns + 2 * WIRE_NS, before + index));
-            }
+            host.completions.push_back((left_ns + 2 * WIRE_NS, number));
             self.hosts[1 - side].inbound.push_back(left_ns + WIRE_NS);
         }
         posted * POST_NS
@@ -111,6 +110,7 @@ impl Loop {
     /// One poll of a side.
     fn poll(&mut self, side: usize, now_ns: u64, is_slow: bool) {
         self.pair.now_ns = self.pair.now_ns.max(now_ns);
+        self.pair.look(side);
         let mut cost_ns = POLL_NS;
         let (completed, arrived) = self.hosts[side].take(now_ns);
         self.pair.sides[side].connection.finished(completed);

@@ -39,13 +39,14 @@ fn pitfall_9_a_full_ring_overwrites_nothing() {
         }
         pair.advance(2000);
         pair.depart(1, true);
+        pair.look(0);
         while pair.arrive(1, false).unwrap() {}
     }
     pair.settle();
     assert!(pair.sides[0].ended.len() > 50);
 }
 
-/// Pitfall 10: requests are served in the order in which they were made.
+/// Rule C5.2, pitfall 10: requests are served in the order in which they were made.
 #[test]
 fn pitfall_10_requests_arrive_first_in_first_out() {
     let mut pair = Pair::new(Setup::default());
@@ -58,7 +59,7 @@ fn pitfall_10_requests_arrive_first_in_first_out() {
     assert_eq!(methods, (0..8).collect::<Vec<_>>());
 }
 
-/// Pitfall 11: nothing changes before a batch is posted.
+/// Rule C7.1, pitfall 11: nothing changes before a batch is posted.
 #[test]
 fn pitfall_11_an_emission_that_is_not_posted_changes_nothing() {
     let mut pair = Pair::new(Setup::default());
@@ -77,8 +78,8 @@ fn pitfall_11_an_emission_that_is_not_posted_changes_nothing() {
     assert_eq!(pair.sides[0].ended.len(), 2);
 }
 
-/// Pitfall 12 and fault C4: rings full in both directions, with responses larger than requests; an
-/// idle side gives credit back by itself.
+/// Rules C3.4 and C4.1, pitfall 12, fault C4: rings full in both directions, with responses larger than
+/// requests; an idle side gives credit back by itself.
 #[test]
 fn pitfall_12_full_rings_in_both_directions_do_not_deadlock() {
     let setup = Setup { geometry: Geometry::new(1024, 512, 256).unwrap(), ..Setup::default() };
@@ -105,6 +106,7 @@ fn pitfall_12_full_rings_in_both_directions_do_not_deadlock() {
         pair.advance(2000);
         for from in 0..2 {
             pair.depart(from, true);
+            pair.look(1 - from);
             while pair.arrive(from, false).unwrap() {}
         }
     }
@@ -119,7 +121,7 @@ fn pitfall_12_full_rings_in_both_directions_do_not_deadlock() {
     }
 }
 
-/// Pitfall 12: a side that sends nothing gives credit back after the delay, and only once.
+/// Rule C3.4, pitfall 12: a side that sends nothing gives credit back after the delay, and only once.
 #[test]
 fn pitfall_12_an_idle_side_returns_credit_by_timer() {
     let mut pair = Pair::new(small());
@@ -130,7 +132,7 @@ fn pitfall_12_an_idle_side_returns_credit_by_timer() {
     pair.advance(1000);
     assert_eq!(pair.depart(1, true), 1);
     assert_eq!(pair.depart(1, true), 0, "there is no news");
-    assert!(pair.arrive(1, false).unwrap());
+    pair.look(0);
     assert_eq!(pair.sides[0].connection.usage().ring_lines, 0);
     assert_eq!(pair.sides[1].connection.counters().credits_out, 1);
 }
@@ -159,7 +161,7 @@ fn fault_c5_lengths_from_nothing_to_one_too_many() {
     pair.settle();
 }
 
-/// Fault C6: positions pass 2³² lines, batch numbers 2¹⁶, generations of calls 2¹⁶.
+/// Rules C2.5, C3.3 and C5.1, fault C6: positions pass 2³² lines, batch numbers 2¹⁶, generations of calls 2¹⁶.
 #[test]
 fn fault_c6_positions_and_names_wrap() {
     let setup =
@@ -180,7 +182,7 @@ fn fault_c6_positions_and_names_wrap() {
     assert!(pair.sides[0].ended.values().all(|(status, _)| *status == Status::Ok));
 }
 
-/// Pitfall 15: a call ends at its deadline though nobody answers, and its late answer frees what it
+/// Rule C5.4, pitfall 15: a call ends at its deadline though nobody answers, and its late answer frees what it
 /// held.
 #[test]
 fn pitfall_15_every_call_ends_at_its_deadline() {
@@ -198,7 +200,7 @@ fn pitfall_15_every_call_ends_at_its_deadline() {
     assert_eq!(pair.sides[0].connection.counters().late, 1);
 }
 
-/// A cancellation reaches the server, and may cross the answer.
+/// Rule C5.5: a cancellation reaches the server, and may cross the answer.
 #[test]
 fn a_cancelled_call_ends_at_once_and_the_server_hears_of_it() {
     let mut pair = Pair::new(small());
@@ -235,7 +237,7 @@ fn refusals_say_what_is_short() {
     assert_eq!((made, refused), (usize::from(CALLS), Refused::Busy(Busy::Calls)));
 }
 
-/// Rule C3.1: what a wrap skips is never the place of a response, wherever in the ring it falls.
+/// Rules C2.4 and C3.1: what a wrap skips is never the place of a response, wherever in the ring it falls.
 #[test]
 fn a_wrap_never_takes_the_place_of_a_response() {
     for (start_lines, len_bytes) in (0..16).flat_map(|at| [(at, 20), (at, 100), (at, 200)]) {
@@ -257,7 +259,7 @@ fn a_wrap_never_takes_the_place_of_a_response() {
     }
 }
 
-/// Rule C6.4: a slot whose large response was fetched is used again only behind its release.
+/// Rules C5.1 and C6.4: a slot whose large response was fetched is used again only behind its release.
 #[test]
 fn a_release_goes_before_the_next_call_of_its_slot() {
     let mut pair = Pair::new(Setup::default());
@@ -307,8 +309,8 @@ fn fault_g7_a_single_call_waits_no_longer_than_its_policy_says() {
     }
 }
 
-/// Rule C3.3: a credit message that is handled late finds the word of a later one. What batches
-/// between the two say is old news, and no violation.
+/// Rule C3.3: credit that is written beside the ring overtakes batches. What they say then is old
+/// news, and no violation.
 #[test]
 fn a_credit_word_may_be_ahead_of_the_batches_before_it() {
     let mut pair = Pair::new(Setup::default());
@@ -317,9 +319,7 @@ fn a_credit_word_may_be_ahead_of_the_batches_before_it() {
         pair.depart(0, true);
         pair.arrive(0, false).unwrap();
     }
-    // Side 1 gives the first lines back by a message, then the answers, then more by a message.
-    pair.advance(2000);
-    pair.depart(1, true);
+    // Side 1 gives the first lines back by an answer, then more beside the ring.
     pair.reply(1, 0, 8);
     pair.depart(1, true);
     pair.call(0, 1, 8, 0, LONG_NS).unwrap();
@@ -327,12 +327,109 @@ fn a_credit_word_may_be_ahead_of_the_batches_before_it() {
     pair.arrive(0, false).unwrap();
     pair.advance(2000);
     pair.depart(1, true);
-    assert_eq!(pair.sides[1].connection.counters().credits_out, 2);
-    // All of it is handled only now.
+    assert_eq!(pair.sides[1].connection.counters().credits_out, 1);
+    // The answer is handled only now.
+    pair.look(0);
+    assert_eq!(pair.sides[0].connection.unhandled(), 0);
     while pair.arrive(1, false).unwrap() {}
     pair.settle();
     assert_eq!(pair.sides[0].ended.len(), 3);
     assert_eq!(pair.sides[0].connection.usage(), Usage::default());
+}
+
+/// Rule C3.6: a peer that handles nothing, as one that is stopped, is sent as many batches as it has
+/// receives; what else there is to say merges, and leaves once it goes on.
+#[test]
+fn a_peer_that_handles_nothing_is_sent_no_more_than_it_has_receives() {
+    let setup = Setup { batches_max: 3, flush: FlushPolicy::Immediate, ..Setup::default() };
+    let mut pair = Pair::new(setup);
+    for _ in 0..6 {
+        pair.call(0, 1, 8, 0, LONG_NS).unwrap();
+        pair.depart(0, true);
+    }
+    let counters = pair.sides[0].connection.counters();
+    assert_eq!((counters.batches_out, counters.window_full), (3, 6 - 3));
+    assert!(pair.sides[0].connection.is_starved());
+    while pair.arrive(0, true).unwrap() {}
+    // Half of what it can take is told at once, though every request is held.
+    assert_eq!(pair.depart(1, true), 1);
+    pair.look(0);
+    assert!(!pair.sides[0].connection.is_starved());
+    assert_eq!(pair.depart(0, true), 1, "three calls that merged");
+    pair.settle();
+    assert_eq!(pair.sides[0].ended.len(), 6);
+}
+
+/// Rule C3.7: both sides have sent all that the other one can take, and hold every request. What frees
+/// them needs neither a receive nor a place, so each gets the other's answers.
+#[test]
+fn windows_that_are_full_both_ways_open_again() {
+    for batches_max in 1..4 {
+        let setup = Setup { batches_max, flush: FlushPolicy::Immediate, ..Setup::default() };
+        let mut pair = Pair::new(setup);
+        for _ in 0..2 * batches_max {
+            for from in 0..2 {
+                pair.call(from, 1, 8, 8, LONG_NS).unwrap();
+                pair.depart(from, true);
+            }
+        }
+        assert!(pair.sides.iter().all(|side| side.connection.is_starved()));
+        for from in 0..2 {
+            while pair.arrive(from, true).unwrap() {}
+            // Answers that wait for receives, behind calls that do.
+            for _ in 0..pair.sides[1 - from].requests.len() {
+                pair.reply(1 - from, 0, 8);
+            }
+        }
+        pair.settle();
+        let credits_out = pair.sides.each_ref().map(|side| side.connection.counters().credits_out);
+        assert!(credits_out.iter().sum::<u64>() > 0, "no batch could say it");
+        for side in &pair.sides {
+            assert!(side.connection.counters().window_full > 0);
+            assert!(side.ended.values().all(|(status, _)| *status == Status::Ok));
+            assert_eq!(side.ended.len(), usize::from(2 * batches_max));
+        }
+    }
+}
+
+/// A side that is starved and asleep looks again: soon at first, then after as long as it has waited.
+#[test]
+fn who_is_starved_looks_again_by_itself() {
+    let mut pair = Pair::new(Setup { batches_max: 1, ..Setup::default() });
+    for _ in 0..2 {
+        pair.call(0, 1, 8, 0, LONG_NS).unwrap();
+        pair.depart(0, true);
+    }
+    let posted_ns = pair.now_ns;
+    for (waited_ns, look_ns) in [(0, 1000), (500, 1000), (5000, 5000), (1 << 40, 10_000_000)] {
+        let now_ns = posted_ns + waited_ns;
+        let wake_ns = pair.sides[0].connection.wake_ns(now_ns).unwrap();
+        assert_eq!(wake_ns.min(now_ns + look_ns), wake_ns);
+        assert!(wake_ns == now_ns + look_ns || wake_ns == posted_ns + LONG_NS);
+    }
+}
+
+/// Rule C4.5: the place of an answer that has arrived is free once its lines can be given back.
+#[test]
+fn the_place_of_an_answer_is_free_when_its_lines_are() {
+    let mut pair = Pair::new(small());
+    assert_eq!(call_until_busy(&mut pair, 0, 8), (4, Refused::Busy(Busy::Responses)));
+    pair.depart(0, true);
+    while pair.arrive(0, false).unwrap() {}
+    // A request that side 0 holds, and behind it the answers.
+    pair.call(1, 1, 8, 0, LONG_NS).unwrap();
+    pair.depart(1, true);
+    while pair.arrive(1, true).unwrap() {}
+    while !pair.sides[1].requests.is_empty() {
+        pair.reply(1, 0, 8);
+    }
+    pair.depart(1, true);
+    while pair.arrive(1, false).unwrap() {}
+    assert_eq!(pair.sides[0].ended.len(), 4);
+    assert_eq!(pair.call(0, 1, 8, 0, LONG_NS), Err(Refused::Busy(Busy::Responses)));
+    pair.reply(0, 0, 8);
+    assert!(pair.call(0, 1, 8, 0, LONG_NS).is_ok());
+    pair.settle();
 }
 
 /// Rule C2.10: while little is in flight, the same few lines are used over and over.

@@ -16,8 +16,7 @@ pub(crate) const CALLS: u16 = 16;
 /// A WRITE WITH IMMEDIATE that was posted and has not arrived.
 #[derive(Debug)]
 struct Flight {
-    /// `None`: the credit word.
-    offset_bytes: Option<usize>,
+    offset_bytes: usize,
     bytes: Vec<u8>,
     imm: u32,
     number: u64,
@@ -37,6 +36,7 @@ pub(crate) struct Request {
 pub(crate) struct Side {
     pub(crate) connection: Connection,
     ring: Vec<u8>,
+    /// Written by the peer; looked at now and then.
     credit: [u8; CREDIT_BYTES],
     /// Lines that were written and that the connection has not finished with: by start line.
     unread: BTreeMap<usize, usize>,
@@ -66,6 +66,8 @@ pub(crate) struct Setup {
     pub(crate) geometry: Geometry,
     pub(crate) flush: FlushPolicy,
     pub(crate) signal_interval: u16,
+    /// Receives of each side.
+    pub(crate) batches_max: u16,
     pub(crate) start_lines: u64,
     pub(crate) start_generation: u16,
 }
@@ -76,6 +78,7 @@ impl Default for Setup {
             geometry: Geometry::new(2048, 512, 256).unwrap(),
             flush: FlushPolicy::default(),
             signal_interval: 1,
+            batches_max: 32,
             start_lines: 0,
             start_generation: 0,
         }
@@ -90,6 +93,7 @@ impl Pair {
             slot: 7,
             calls_max: CALLS,
             geometry: setup.geometry,
+            batches_max: setup.batches_max,
             large_bytes_max: 1 << 20,
         };
         let side = |own: u32, peer: u32| {
@@ -185,24 +189,30 @@ impl Pair {
         let mut posted = 0;
         side.connection.polled();
         while let Some(emission) = side.connection.emission(now_ns, is_forced) {
-            let (offset_bytes, imm) = (Some(emission.offset_bytes), emission.imm);
+            let (offset_bytes, imm) = (emission.offset_bytes, emission.imm);
             let bytes = emission.bytes.to_vec();
             let number = emission.number;
             side.connection.posted(now_ns);
-            peer.check_free(offset_bytes.unwrap(), bytes.len());
+            peer.check_free(offset_bytes, bytes.len());
             side.flights.push_back(Flight { offset_bytes, bytes, imm, number });
             posted += 1;
         }
-        if let Some((word, imm)) = side.connection.credit_due(now_ns) {
+        // A receive for each: nothing that a program does, or does not do, makes a NIC ask again.
+        let receives = usize::from(peer.connection.config().own.batches_max);
+        assert!(side.flights.len() <= receives, "{} batches on the way", side.flights.len());
+        if let Some(words) = side.connection.credit_due(now_ns) {
             side.connection.credit_posted();
-            // The word lands at once, its completion is handled later: a message may find the word
-            // of one that came after it.
-            peer.credit = word;
-            let flight = Flight { offset_bytes: None, bytes: Vec::new(), imm, number: 0 };
-            side.flights.push_back(flight);
+            // The words land at once, before batches that were posted earlier are handled.
+            peer.credit = words;
             posted += 1;
         }
         posted
+    }
+
+    /// A side looks at what the other one has given back.
+    pub(crate) fn look(&mut self, side: usize) {
+        let side = &mut self.sides[side];
+        side.connection.credit(side.credit, self.now_ns).expect("two correct sides");
     }
 
     /// The oldest flight from `from` arrives, is handled, and is known to have left.
@@ -212,13 +222,9 @@ impl Pair {
         let (side, peer) = if from == 0 { (a, b) } else { (b, a) };
         let Some(flight) = side.flights.pop_front() else { return Ok(false) };
         side.connection.finished(flight.number);
-        match flight.offset_bytes {
-            Some(offset) => {
-                peer.ring[offset..offset + flight.bytes.len()].copy_from_slice(&flight.bytes);
-                peer.take_batch(Imm::decode(flight.imm), is_held, now_ns)?;
-            }
-            None => peer.connection.credit(peer.credit, now_ns)?,
-        }
+        let offset = flight.offset_bytes;
+        peer.ring[offset..offset + flight.bytes.len()].copy_from_slice(&flight.bytes);
+        peer.take_batch(Imm::decode(flight.imm), is_held, now_ns)?;
         Ok(true)
     }
 
@@ -250,13 +256,14 @@ impl Pair {
                     self.reply(from, 0, len_bytes);
                     busy += 1;
                 }
+                self.look(from);
                 busy += self.depart(from, true);
                 while self.arrive(from, false).expect("two correct sides") {
                     busy += 1;
                 }
             }
             if busy == 0 {
-                let wakes = self.sides.iter().map(|side| side.connection.wake_ns());
+                let wakes = self.sides.iter().map(|side| side.connection.wake_ns(self.now_ns));
                 let Some(wake_ns) = wakes.flatten().min() else { return };
                 self.advance(wake_ns.saturating_sub(self.now_ns).max(1000));
             }

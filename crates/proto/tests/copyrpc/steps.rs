@@ -12,6 +12,7 @@ pub(crate) enum Step {
     Fetch { side: usize, at: usize },
     Depart { side: usize, is_forced: bool },
     Arrive { side: usize, is_held: bool },
+    Look { side: usize },
     Cancel { side: usize, at: u64 },
     Advance { us: u64 },
 }
@@ -46,6 +47,7 @@ pub(crate) fn apply(pair: &mut Pair, step: Step) {
         Step::Arrive { side, is_held } => {
             pair.arrive(side, is_held).expect("two correct sides");
         }
+        Step::Look { side } => pair.look(side),
         Step::Cancel { side, at } => {
             let made = pair.sides[side].made.len() as u64;
             if made > 0 {
@@ -64,7 +66,10 @@ pub(crate) fn check(pair: &mut Pair, setup: &Setup) {
         // What was admitted has a place now, whatever is held and whatever wraps. (Cancellations
         // are not admitted; they wait.)
         let is_admitted = side.connection.usage().control == 0 && side.connection.has_gathered();
-        assert!(!is_admitted || side.connection.emission(now_ns, true).is_some());
+        let is_window_full = side.connection.unhandled() >= setup.batches_max.into();
+        let is_due = side.connection.emission(now_ns, true).is_some();
+        assert!(is_due || is_window_full || !is_admitted, "a batch without a place");
+        assert!(!is_due || !is_window_full, "a batch without a receive");
         let usage = side.connection.usage();
         assert!(usage.ring_lines <= ring, "{usage:?}");
         assert!(usage.call_budget_lines <= setup.geometry.response_lines(), "{usage:?}");

@@ -24,7 +24,8 @@ impl<N: Nic> Worker<N> {
         self.call_body(peer, call, body)
     }
 
-    /// Makes a call whose body `fill` writes: `len_bytes` zeroed bytes of private memory.
+    /// Makes a call whose body `fill` writes: `len_bytes` zeroed bytes of private memory. If it
+    /// panics, the call is made with what it has written.
     ///
     /// # Errors
     ///
@@ -84,8 +85,7 @@ impl<N: Nic> Worker<N> {
         match live.connection.call_large(call, buffer.large(), now_ns) {
             Ok(id) => {
                 // The peer reads it only once the batch has left, at a later poll.
-                body.lend(&buffer);
-                live.lent_requests.put(id, buffer);
+                body.lend(live.lent_requests.put(id, buffer));
                 Ok(id)
             }
             Err(refused) => {
@@ -116,6 +116,7 @@ impl<N: Nic> Worker<N> {
     }
 
     /// Answers a request with a body that `fill` writes: `len_bytes` zeroed bytes of private memory.
+    /// If it panics, the answer is what it has written.
     ///
     /// # Errors
     ///
@@ -178,11 +179,17 @@ impl<N: Nic> Worker<N> {
         }
         let buffer =
             self.take_buffer(peer, len_bytes).map_err(|_| ReplyError::NoMemory { len_bytes })?;
-        body.lend(&buffer);
         let live = self.live(peer).ok_or(ReplyError::Gone)?;
-        live.connection.reply_large(id, buffer.large(), now_ns)?;
-        live.lent_responses.put(id, buffer);
-        Ok(())
+        match live.connection.reply_large(id, buffer.large(), now_ns) {
+            Ok(()) => {
+                body.lend(live.lent_responses.put(id, buffer));
+                Ok(())
+            }
+            Err(error) => {
+                live.buffers.give(buffer);
+                Err(error.into())
+            }
+        }
     }
 
     /// Answers without body, which fits whatever the caller set aside.
@@ -212,9 +219,10 @@ impl<N: Nic> Worker<N> {
     #[cold]
     fn answer_all_dropped(&mut self) {
         let dropped = self.dropped.take();
-        for Answering { peer, request, lease } in dropped {
+        self.stats.tokens_dropped += dropped.len() as u64;
+        for (Answering { peer, request, lease }, status) in dropped {
             self.end_lease(peer, lease);
-            self.answer(peer, request, Status::Unknown);
+            self.answer(peer, request, status);
         }
     }
 }

@@ -22,8 +22,6 @@ use crate::{
 const RNR_WAIT: Duration = Duration::from_micros(20);
 /// READs that a peer may have outstanding here.
 const READS_IN_MAX: u8 = 16;
-/// Batches of a peer that does not know this side's invitation to be complete yet.
-const EARLY_MAX: usize = 64;
 
 impl<N: Nic> Worker<N> {
     /// Takes a place for a peer and returns what it must be told. Complete it by
@@ -46,6 +44,7 @@ impl<N: Nic> Worker<N> {
             slot,
             calls_max: self.config.calls_max,
             geometry: self.geometry,
+            batches_max: self.config.batches_max(),
             large_bytes_max: self.config.large_bytes,
         };
         let psn = Psn::from_low_bits(random_u32());
@@ -178,12 +177,10 @@ impl<N: Nic> Worker<N> {
         tracing::debug!(peer = id.slot, %reason, "connection ended");
     }
 
-    /// Keeps a batch that came before the peer's invitation; too many of them are a sign that it
-    /// will never come.
+    /// Keeps a batch that came before the peer's invitation: it may send as many as it was told.
     pub(super) fn keep_early(&mut self, id: PeerId, imm: u32) {
-        if let Some(peer) = self.peer(id)
-            && let Link::Invited { early } = &mut peer.link
-            && early.len() < EARLY_MAX
+        if let Some(Peer { link: Link::Invited { early }, hello, .. }) = self.peer(id)
+            && early.len() < usize::from(hello.batches_max)
         {
             early.push(imm);
         } else {

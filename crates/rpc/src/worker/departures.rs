@@ -1,6 +1,6 @@
 //! What leaves: batches and credit.
 
-use proto::copyrpc::{CREDIT_BYTES, Emission, FlushPolicy};
+use proto::copyrpc::{Emission, FlushPolicy, Violation};
 use verbs::{
     MemoryRegion as _, Nic, Op, Payload, PostSendError, RemoteSlice, SendFlags, SendRequest,
 };
@@ -19,6 +19,8 @@ enum Departed {
     /// Some wait: for the policy, for credit, or for space in the queue.
     Some,
     Failed(PostSendError),
+    /// The peer says that it gave back what it was not sent.
+    Broken(Violation),
 }
 
 impl<N: Nic> Worker<N> {
@@ -38,6 +40,10 @@ impl<N: Nic> Worker<N> {
                     tracing::warn!(peer = id.slot, %error, "cannot post a batch");
                     self.dirty.swap_remove(index);
                     self.end(id, CloseReason::QueuePair);
+                }
+                Departed::Broken(violation) => {
+                    self.dirty.swap_remove(index);
+                    self.end(id, CloseReason::Violation(violation));
                 }
             }
         }
@@ -92,6 +98,12 @@ impl<N: Nic> Worker<N> {
         let Some(queue) = &mut queues[usize::from(index)] else { return Departed::All };
         let Link::Live(live) = &mut peer.link else { return Departed::All };
         live.connection.polled();
+        if live.connection.is_starved()
+            && let Err(violation) = peer.look(*now_ns)
+        {
+            return Departed::Broken(violation);
+        }
+        let Link::Live(live) = &mut peer.link else { return Departed::All };
         let posted = post_batches(live, queue, config, id, (*now_ns, is_forced));
         let posted = posted.and_then(|count| {
             if count > 0 {
@@ -103,7 +115,9 @@ impl<N: Nic> Worker<N> {
             unrung.push(index);
         }
         match posted {
-            Ok(()) if live.connection.has_gathered() => Departed::Some,
+            Ok(()) if live.connection.has_gathered() || live.connection.is_starved() => {
+                Departed::Some
+            }
             Ok(()) => Departed::All,
             Err(PostSendError::QueueFull { .. }) => {
                 stats.send_queue_full += 1;
@@ -199,13 +213,13 @@ fn post_credit<N: Nic>(
     id: PeerId,
     now_ns: u64,
 ) -> Result<(), PostSendError> {
-    let Some((word, imm)) = live.connection.credit_due(now_ns) else { return Ok(()) };
-    const { assert!(CREDIT_BYTES == size_of::<u64>()) };
-    let parts = [&word[..]];
-    let (remote, payload) = (live.credit_word(), Payload::Inline(&parts));
-    let op = Op::Write { remote, payload, imm: Some(imm) };
+    let Some(words) = live.connection.credit_due(now_ns) else { return Ok(()) };
+    let parts = [&words[..]];
+    let (remote, payload) = (live.credit_words(), Payload::Inline(&parts));
+    // Without an immediate it takes no receive, so it never waits for the peer's program.
+    let op = Op::Write { remote, payload, imm: None };
     let to = live.destination.as_ref();
-    let request = SendRequest { op, flags: SendFlags::SOLICITED, to };
+    let request = SendRequest { op, flags: SendFlags::empty(), to };
     queue.post(&request, id, What::Credit, config.doorbell_batching)?;
     live.connection.credit_posted();
     Ok(())

@@ -16,9 +16,11 @@ impl<N: Nic> Worker<N> {
     ///
     /// [`Handler::request`]: crate::Handler::request
     pub fn hold(&mut self, token: &mut Token) -> bool {
-        if token.answering.lease.is_none() && token.place.is_some() {
-            let live = self.live(token.peer());
-            token.answering.lease = live.and_then(|live| live.connection.hold());
+        if let (None, Some(place)) = (token.answering.lease, token.place)
+            && let Some(live) = self.live(token.peer())
+            && live.connection.batches_in() == place.batch
+        {
+            token.answering.lease = live.connection.hold();
         }
         token.answering.lease.is_some()
     }
@@ -29,7 +31,7 @@ impl<N: Nic> Worker<N> {
     pub fn held_body(&mut self, token: &Token, to: &mut Vec<u8>) -> bool {
         let (Some(_), Some(place)) = (token.answering.lease, token.place) else { return false };
         let Some(peer) = self.peer(token.peer()) else { return false };
-        let Place { offset_bytes, len_bytes } = place;
+        let Place { offset_bytes, len_bytes, .. } = place;
         to.resize(len_bytes, 0);
         peer.ring.read(offset_bytes, to);
         true

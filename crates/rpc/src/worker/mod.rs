@@ -3,6 +3,7 @@
 mod commands;
 mod connect;
 mod departures;
+mod dispatch;
 mod leases;
 mod poll;
 mod transfers;
@@ -27,6 +28,7 @@ use crate::{
     token::Dropped,
 };
 
+use dispatch::Interrupted;
 use transfers::Transfer;
 
 /// A call to be made.
@@ -64,6 +66,8 @@ pub struct Stats {
     pub failures: u64,
     /// Batches that found no space in the send queue, and were posted later.
     pub send_queue_full: u64,
+    /// Requests that were answered because their tokens were dropped, by panics too.
+    pub tokens_dropped: u64,
 }
 
 /// A place for a peer.
@@ -127,7 +131,9 @@ pub struct Worker<N: Nic> {
     ended: VecDeque<(u64, Status)>,
     closed: VecDeque<(PeerId, CloseReason)>,
     /// Batches that came before the invitation of their peer.
-    early: Vec<u32>,
+    early: VecDeque<u32>,
+    /// What a callback that panicked left undone.
+    interrupted: Option<Box<Interrupted>>,
     dropped: Dropped,
     transfers: Vec<Option<Transfer<N>>>,
     /// One-sided accesses among them.
@@ -165,7 +171,7 @@ impl<N: Nic> Worker<N> {
             TransportKind::Rc => config.peers_max,
             TransportKind::Dc => config.dcis,
         };
-        let is_shared = config.shared_receives || config.transport == TransportKind::Dc;
+        let is_shared = config.is_shared();
         let receive_queues = if is_shared { 1 } else { config.peers_max };
         let sends = u32::from(queues) * u32::from(config.send_blocks.next_power_of_two());
         let recvs = u32::from(receive_queues) * u32::from(config.receives.next_power_of_two());
@@ -197,7 +203,8 @@ impl<N: Nic> Worker<N> {
             dirty: Vec::new(),
             ended: VecDeque::new(),
             closed: VecDeque::new(),
-            early: Vec::new(),
+            early: VecDeque::new(),
+            interrupted: None,
             dropped: Dropped::default(),
             transfers: Vec::new(),
             accesses: 0,
@@ -345,7 +352,7 @@ impl<N: Nic> Worker<N> {
     #[must_use]
     pub fn wake_ns(&self) -> Option<u64> {
         let connections = self.peers.iter().filter_map(Place::connection);
-        connections.filter_map(Connection::wake_ns).min()
+        connections.filter_map(|connection| connection.wake_ns(self.now_ns)).min()
     }
 }
 

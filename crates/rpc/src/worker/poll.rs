@@ -2,28 +2,45 @@
 
 use proto::{
     Status,
-    copyrpc::{Arrival, Body, Imm, Incoming, Messages, Sort, Violation},
+    copyrpc::{Arrival, BATCH_HEADER_BYTES, Body, Imm, Incoming, Messages, Violation},
 };
 use verbs::{AsyncEvent, Completion, CompletionQueue as _, MemoryRegion as _, Nic, QueuePair as _};
 
-use super::Worker;
+use super::{Worker, dispatch::Arrivals};
 use crate::{
-    CloseReason, Handler, PeerId, Request, Token, TransportKind,
+    CloseReason, Handler, PeerId, TransportKind,
     peer::Link,
     queue::{Queue, What},
-    token::Place,
 };
 
 /// How often deadlines and credit are looked at.
 const TIMERS_NS: u64 = 250_000;
 
+/// A poll. It ends also when a callback panics.
+struct Polling<'w, N: Nic>(&'w mut Worker<N>);
+
+impl<N: Nic> Drop for Polling<'_, N> {
+    fn drop(&mut self) {
+        self.0.is_polling = false;
+    }
+}
+
 impl<N: Nic> Worker<N> {
     /// Does everything that can be done now, and returns how many messages were handled and calls
     /// ended. `now_ns` is any clock that does not go back.
+    ///
+    /// # Panics
+    ///
+    /// If a callback panics. The next poll goes on behind what that callback was told.
     pub fn poll<H: Handler<N> + ?Sized>(&mut self, now_ns: u64, handler: &mut H) -> usize {
         if core::mem::replace(&mut self.is_polling, true) {
             return 0; // from inside a callback
         }
+        Polling(self).0.poll_all(now_ns, handler)
+    }
+
+    #[inline]
+    fn poll_all<H: Handler<N> + ?Sized>(&mut self, now_ns: u64, handler: &mut H) -> usize {
         self.now_ns = self.now_ns.max(now_ns);
         self.stats.polls += 1;
         let mut handled = 0;
@@ -43,40 +60,45 @@ impl<N: Nic> Worker<N> {
         if !self.dirty.is_empty() || !self.unrung.is_empty() {
             self.flush();
         }
-        self.is_polling = false;
         handled
     }
 
     fn poll_receives<H: Handler<N> + ?Sized>(&mut self, handler: &mut H) -> usize {
         let mut handled = 0;
-        if !self.early.is_empty() {
-            for imm in core::mem::take(&mut self.early) {
-                handled += self.take(imm, None, handler);
-            }
+        if self.interrupted.is_some() {
+            handled += self.resume(handler);
         }
-        let mut next = self.recv_cq.poll();
-        for left in (0..self.config.poll_budget).rev() {
+        for _ in 0..self.early.len() {
+            let Some(imm) = self.early.pop_front() else { break };
+            handled += self.take(imm, None, handler);
+        }
+        let next = self.next_arrival();
+        let Arrivals { worker, next } = &mut Arrivals { worker: self, next };
+        for left in (0..worker.config.poll_budget).rev() {
             let Some(completion) = next.take() else { break };
             if left > 0 {
-                next = self.recv_cq.poll();
+                *next = worker.recv_cq.poll();
             }
-            self.is_last_arrival = next.is_none();
-            self.stats.arrivals += 1;
-            self.retire_receive(&completion);
+            worker.is_last_arrival = next.is_none();
+            worker.stats.arrivals += 1;
+            worker.retire_receive(&completion);
             match (completion.failure, completion.imm) {
-                (None, Some(imm)) => handled += self.take(imm, Some(&completion), handler),
+                (None, Some(imm)) => handled += worker.take(imm, Some(&completion), handler),
                 // A flushed receive: the send side of the queue pair tells what happened.
-                _ => self.stats.unknown_imms += u64::from(completion.failure.is_none()),
+                _ => worker.stats.unknown_imms += u64::from(completion.failure.is_none()),
             }
         }
-        self.refill();
         handled
     }
 
+    /// The receive goes back before the peer is told that its batch was handled (rule C3.6).
     #[inline]
     fn retire_receive(&mut self, completion: &Completion) {
         if let Some(receives) = &mut self.receives {
             receives.retire(completion);
+            if let Err(error) = receives.fill() {
+                tracing::error!(%error, "cannot post receives");
+            }
         } else if let Some(queue) = self.queue(completion) {
             queue.qp.retire(completion);
             if let Some(refill) = &mut queue.refill {
@@ -92,15 +114,6 @@ impl<N: Nic> Worker<N> {
     fn is_of(&self, completion: &Completion, slot: u16) -> bool {
         let queue = self.queues.get(usize::from(slot)).and_then(Option::as_ref);
         queue.is_some_and(|queue| queue.qp.qpn() == completion.qpn)
-    }
-
-    #[inline]
-    fn refill(&mut self) {
-        if let Some(receives) = &mut self.receives
-            && let Err(error) = receives.fill()
-        {
-            tracing::error!(%error, "cannot post receives");
-        }
     }
 
     #[inline]
@@ -133,11 +146,13 @@ impl<N: Nic> Worker<N> {
             self.keep_early(id, imm);
             return 0;
         }
-        let outcome = if decoded.lines == 0 {
-            self.take_credit(id).map(|()| 0)
-        } else {
-            self.take_batch(id, decoded, handler)
-        };
+        let outcome = self.take_batch(id, decoded, handler);
+        self.conclude(id, outcome)
+    }
+
+    /// A batch was handled, or not.
+    #[inline]
+    pub(super) fn conclude(&mut self, id: PeerId, outcome: Result<usize, Violation>) -> usize {
         match outcome {
             Ok(handled) => {
                 self.mark_dirty(id);
@@ -149,18 +164,6 @@ impl<N: Nic> Worker<N> {
                 0
             }
         }
-    }
-
-    fn take_credit(&mut self, id: PeerId) -> Result<(), Violation> {
-        let now_ns = self.now_ns;
-        let Some(peer) = self.peer(id) else { return Ok(()) };
-        let word = peer.read_credit().to_ne_bytes();
-        let Some(live) = peer.live() else { return Ok(()) };
-        match live.connection.credit(word, now_ns) {
-            Err(violation) if self.is_anonymous(violation) => self.stats.unknown_imms += 1,
-            outcome => outcome?,
-        }
-        Ok(())
     }
 
     /// Whether what was announced may not be the peer's doing. On DC anybody who may send to the
@@ -183,7 +186,14 @@ impl<N: Nic> Worker<N> {
         handler: &mut H,
     ) -> Result<usize, Violation> {
         let mut scratch = core::mem::take(&mut self.scratch);
-        let outcome = self.dispatch(id, imm, &mut scratch, handler);
+        let outcome = match self.copy_batch(id, imm, &mut scratch) {
+            Ok(Some((arrival, messages))) => {
+                let second_half = self.second_half(id, messages.claimed());
+                let offset_bytes = arrival.offset_bytes + BATCH_HEADER_BYTES;
+                self.dispatch(id, messages, (offset_bytes, second_half), handler)
+            }
+            outcome => outcome.map(|_| 0),
+        };
         self.scratch = scratch;
         outcome
     }
@@ -213,64 +223,9 @@ impl<N: Nic> Worker<N> {
         }
     }
 
-    /// Handles a batch; uses a copy of it.
-    fn dispatch<H: Handler<N> + ?Sized>(
-        &mut self,
-        id: PeerId,
-        imm: Imm,
-        scratch: &mut [u8],
-        handler: &mut H,
-    ) -> Result<usize, Violation> {
-        let now_ns = self.now_ns;
-        let start = scratch.as_ptr().addr();
-        let Some((arrival, mut messages)) = self.copy_batch(id, imm, scratch)? else {
-            return Ok(0);
-        };
-        let mut handled = 0;
-        let second_half = self.second_half(id, messages.claimed());
-        while let Some(message) = messages.next() {
-            if messages.taken() == second_half {
-                self.flush_early(id);
-            }
-            let message = message?;
-            // A callback may have closed the connection.
-            let Some(live) = self.live(id) else { return Ok(handled) };
-            match message.sort() {
-                Sort::Request => {
-                    let request = live.connection.take_request(&message)?;
-                    let (body, method) = (message.body(), message.method());
-                    let place = Place {
-                        offset_bytes: arrival.offset_bytes + (body.as_ptr().addr() - start),
-                        len_bytes: body.len(),
-                    };
-                    let token = Token::new(id, request, Some(place), &self.dropped);
-                    let timeout_us = message.timeout_us();
-                    handler.request(self, Request { token, method, body, timeout_us });
-                    handled += 1;
-                }
-                Sort::Response => {
-                    let ended = live.connection.take_response(&message)?;
-                    live.answered(message.call());
-                    if let Some((cookie, status)) = ended {
-                        handler.response(self, cookie, status, message.body());
-                        handled += 1;
-                    }
-                }
-                Sort::Other => {
-                    let incoming = live.connection.message(&message)?;
-                    self.take_rare(id, incoming);
-                }
-            }
-        }
-        if let Some(live) = self.live(id) {
-            live.connection.close_batch(now_ns);
-        }
-        Ok(handled)
-    }
-
     /// Takes what is not frequent.
     #[cold]
-    fn take_rare(&mut self, id: PeerId, incoming: Incoming<'_>) {
+    pub(super) fn take_rare(&mut self, id: PeerId, incoming: Incoming<'_>) {
         if let Incoming::Request { id: request, method, timeout_us, body: Body::Large(large) } =
             incoming
         {
@@ -450,7 +405,13 @@ impl<N: Nic> Worker<N> {
         for slot in 0..self.config.peers_max {
             let place = &mut self.peers[usize::from(slot)];
             let id = place.id(slot);
-            let Some(live) = place.peer.as_mut().and_then(|peer| peer.live()) else { continue };
+            let Some(peer) = &mut place.peer else { continue };
+            let awaits = peer.live().is_some_and(|live| live.connection.awaits_credit());
+            if awaits && let Err(violation) = peer.look(now_ns) {
+                self.end(id, CloseReason::Violation(violation));
+                continue;
+            }
+            let Some(live) = peer.live() else { continue };
             let ended = &mut self.ended;
             live.connection
                 .expire(now_ns, |cookie| ended.push_back((cookie, Status::DeadlineExceeded)));

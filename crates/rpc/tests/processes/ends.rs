@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use copyrpc_rpc::{Call, CloseReason, Config, PeerId, Status, TransportKind};
+use copyrpc_rpc::{Call, CloseReason, Config, FlushPolicy, PeerId, Status, TransportKind};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{
@@ -111,7 +111,7 @@ fn fault_a8_a_killed_peer_ends_every_call_strict() {
     kill_under_load(test, &config(TransportKind::Rc, 4), Some(0xa8));
 }
 
-/// Faults A5 and A9: the NIC of a stopped process still takes what is written to it, so nothing but
+/// Rule C5.6, faults A5 and A9: the NIC of a stopped process still takes what is written to it, so nothing but
 /// deadlines tells. What it executes afterwards it executes once.
 fn stop_and_continue(test: &str, config: &Config, strict: Option<u64>) {
     if is_child(config) {
@@ -171,6 +171,66 @@ fn fault_a5_a_stopped_peer_repeats_nothing_dc() {
 fn fault_a5_a_stopped_peer_repeats_nothing_strict() {
     let test = "ends::fault_a5_a_stopped_peer_repeats_nothing_strict";
     stop_and_continue(test, &config(TransportKind::Dc, 4), Some(0xa5));
+}
+
+/// Fault D11: a stopped process is sent what it has receives for, so it does not hold up what its callers
+/// send to others, on DC over the same initiator. Had it to ask for even one batch again, no call to the
+/// other process would end before it goes on.
+fn stop_one_of_two(test: &str, config: &Config) {
+    if is_child(config) {
+        return;
+    }
+    let _alone = alone();
+    let fabric = fabric(&test[test.len().saturating_sub(16)..]);
+    let mut caller = Caller::open(&fabric, None, config);
+    let mut peers = [0, 1].map(|_| Peer::start(test, &fabric, None, 1));
+    let [to_stopped, to_other] = peers.each_mut().map(|peer| peer.connect(&mut caller.worker));
+    let load = |caller: &mut Caller| {
+        // Each call in a batch of its own, as far as there are receives.
+        for to in [to_stopped, to_other] {
+            while caller.call(to, LONG) {
+                caller.worker.flush();
+            }
+        }
+    };
+    let answered = |caller: &mut Caller, more: usize| {
+        let goal = caller.program.ok + more;
+        caller.until(|caller| {
+            load(caller);
+            caller.program.ok >= goal
+        });
+    };
+    answered(&mut caller, 200);
+    let pid = Pid::from_child(&peers[0].process);
+    for _ in 0..3 {
+        kill_process(pid, Signal::STOP).unwrap();
+        answered(&mut caller, 2000);
+        let waits = caller.worker.counters(to_stopped).unwrap().window_full;
+        assert!(waits > 0, "the stopped process got no more than it can take");
+        kill_process(pid, Signal::CONT).unwrap();
+        answered(&mut caller, 200);
+    }
+    caller.until(|caller| caller.program.in_flight == 0);
+    assert_eq!(caller.program.closed, []);
+    assert!(caller.program.ended.iter().all(|end| *end == Some(Status::Ok)));
+}
+
+/// Fewer receives than calls that can be in flight, and one initiator.
+fn scarce(transport: TransportKind) -> Config {
+    let flush = FlushPolicy::Immediate;
+    Config { receives: 16, dcis: 1, flush, ..config(transport, 2) }
+}
+
+#[test]
+fn fault_d11_a_stopped_process_does_not_hold_up_others_rc() {
+    let test = "ends::fault_d11_a_stopped_process_does_not_hold_up_others_rc";
+    stop_one_of_two(test, &scarce(TransportKind::Rc));
+}
+
+#[test]
+fn fault_d11_a_stopped_process_does_not_hold_up_others_dc() {
+    let test = "ends::fault_d11_a_stopped_process_does_not_hold_up_others_dc";
+    stop_one_of_two(test, &scarce(TransportKind::Dc));
 }
 
 /// 64 endpoints between two processes, calls in both directions on each.

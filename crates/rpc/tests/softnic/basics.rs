@@ -1,6 +1,9 @@
 //! Calls, answers, and everything that can be switched.
 
-use copyrpc_rpc::{Call, CallError, Config, FlushPolicy, ReplyError, Status};
+use copyrpc_rpc::{
+    Call, CallError, Config, FlushPolicy, Handler, PeerId, ReplyError, Request, Status, Worker,
+};
+use softnic::Nic;
 
 use crate::rig::{DROP, ECHO, FAIL, LATER, Node, fabric, join, pair, shapes, soft, tight, until};
 
@@ -39,8 +42,6 @@ fn storm(a: &mut Node, b: &mut Node, config: &Config, to_b: PeerId, to_a: PeerId
     }
 }
 
-use copyrpc_rpc::PeerId;
-
 #[test]
 fn every_shape_carries_every_length_both_ways() {
     for config in shapes() {
@@ -49,6 +50,7 @@ fn every_shape_carries_every_length_both_ways() {
     }
 }
 
+/// Rules C7.2 and C7.3.
 #[test]
 fn every_flush_policy_carries_every_length_both_ways() {
     let policies = [
@@ -132,7 +134,7 @@ fn a_worker_calls_itself_through_its_own_port() {
     assert_eq!(a.program.ended[&0], (Status::Ok, b"self".to_vec()));
 }
 
-/// Pitfall 6: 64 peers on one initiator with sparse signaling: the queue never fills for ever.
+/// Rule C7.4, pitfall 6: 64 peers on one initiator with sparse signaling: the queue never fills for ever.
 #[test]
 fn pitfall_6_64_peers_share_one_initiator() {
     use copyrpc_rpc::TransportKind;
@@ -168,6 +170,35 @@ fn many_calls_share_one_write() {
     let counters = a.worker.counters(to_b).unwrap();
     assert_eq!((counters.batches_out, counters.messages_out), (1, 8));
     assert_eq!(b.worker.stats().arrivals, 1);
+}
+
+/// What is kept after its callback cannot be held: another batch may be there.
+#[test]
+fn only_the_request_of_the_callback_can_be_held() {
+    struct Late(Vec<copyrpc_rpc::Token>);
+    impl Handler<Nic> for Late {
+        fn request(&mut self, worker: &mut Worker<Nic>, request: Request<'_>) {
+            let mut token = request.token;
+            assert!(self.0.iter_mut().all(|earlier| !worker.hold(earlier)));
+            self.0.push(token);
+            if self.0.len() == 2 {
+                token = self.0.pop().unwrap();
+                assert!(worker.hold(&mut token), "it is its turn");
+                self.0.push(token);
+            }
+        }
+        fn response(&mut self, _: &mut Worker<Nic>, _: u64, _: Status, _: &[u8]) {}
+    }
+    let (mut a, mut b, to_b, _) = pair(&tight());
+    let mut late = Late(Vec::new());
+    for made in 1..=2 {
+        a.call(to_b, ECHO, b"kept").unwrap();
+        while late.0.len() < made {
+            a.poll();
+            b.worker.poll(os::clock::now_ns(), &mut late);
+        }
+        assert!(!b.worker.hold(&mut late.0[0]), "nothing is being handled");
+    }
 }
 
 #[test]

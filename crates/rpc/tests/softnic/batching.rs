@@ -45,7 +45,9 @@ fn a_peer_that_waits_gets_half_of_its_answers_early() {
 /// Rule C7.6: whatever made batches small, they grow again under load.
 #[test]
 fn answers_to_small_batches_merge_while_the_peer_has_work() {
-    let (mut client, mut server, to, from) = pair(&Config::default());
+    // A receive for each call.
+    let config = Config { peers_max: 4, ..Config::default() };
+    let (mut client, mut server, to, from) = pair(&config);
     for _ in 0..3 {
         let batches = round(&mut client, &mut server, (to, from), true);
         assert!(batches <= 3, "{batches} batches for {CALLS} answers");

@@ -8,7 +8,7 @@ fn dc() -> Config {
     Config { transport: TransportKind::Dc, ..tight() }
 }
 
-/// Pitfall 15: a call whose handler never answers ends at its deadline.
+/// Rule C5.4, pitfall 15: a call whose handler never answers ends at its deadline.
 #[test]
 fn pitfall_15_a_call_ends_at_its_deadline() {
     let (mut a, mut b, to_b, _) = pair(&tight());
@@ -66,7 +66,7 @@ fn a_closed_connection_ends_every_call_on_both_sides() {
     }
 }
 
-/// Faults C3 and D8: places are used again, under new epochs and keys.
+/// Rule C1.4, faults C3 and D8: places are used again, under new epochs and keys.
 #[test]
 fn fault_d8_peers_come_and_go() {
     for config in [tight(), dc()] {

@@ -9,7 +9,7 @@ use crate::{
     rig::{ECHO, LATER, Node, join, pair, shapes, soft, tight, until},
 };
 
-/// Issue lengths: around the longest body of the ring, and to 16 MiB.
+/// Rules C4.4 and C6.1: around the longest body of the ring, and to 16 MiB.
 #[test]
 fn bodies_of_every_length_arrive_whole() {
     for config in shapes() {
@@ -66,7 +66,8 @@ fn large_and_small_bodies_mix_in_strict_mode() {
     }
 }
 
-/// Every queue has a capacity: what does not fit is refused, and fits again later.
+/// Every queue has a capacity: what does not fit is refused, and fits again later. Rule C6.5: each peer has
+/// memory of its own.
 #[test]
 fn memory_for_large_bodies_is_bounded() {
     let config = Config { large_memory_bytes: 1 << 17, ..tight() };
@@ -80,6 +81,11 @@ fn memory_for_large_bodies_is_bounded() {
     call(&mut a).unwrap();
     let refused = call(&mut a);
     assert_eq!(refused, Err(CallError::NoMemory { len_bytes: 60_000 }));
+    let (of_its_own, _) = join(&mut a, &mut b);
+    let other = Call { method: ECHO, cookie: 100, ..Call::default() };
+    a.worker.call(of_its_own, &other, &large).unwrap();
+    until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.contains_key(&100));
+    a.program.ended.remove(&100);
     until(&mut [&mut a, &mut b], |nodes| nodes[1].program.kept.len() == 2);
     for (token, _) in b.program.kept.split_off(0) {
         b.worker.reply(token, Status::Ok, b"done").unwrap();
@@ -90,6 +96,7 @@ fn memory_for_large_bodies_is_bounded() {
     assert!(a.program.ended[&2] == (Status::Ok, large));
 }
 
+/// Rule C6.3.
 #[test]
 fn a_deadline_ends_a_call_whose_body_is_large() {
     let (mut a, mut b, to_b, _) = pair(&tight());

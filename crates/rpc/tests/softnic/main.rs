@@ -7,4 +7,5 @@ mod futures;
 mod hostile;
 mod large;
 mod named;
+mod panics;
 mod rig;

@@ -1,9 +1,9 @@
 //! Mistakes made once elsewhere, and faults by their numbers, where the driver meets the NIC.
 
-use copyrpc_rpc::{CallError, Config, FlushPolicy, PeerId, Status, TransportKind, Worker};
+use copyrpc_rpc::{Call, CallError, Config, FlushPolicy, PeerId, Status, TransportKind, Worker};
 use softnic::Nic;
 
-use crate::rig::{ECHO, Node, fabric, join, pair, tight, until};
+use crate::rig::{ECHO, LATER, Node, fabric, join, pair, tight, until};
 
 fn transports() -> [Config; 2] {
     [tight(), Config { transport: TransportKind::Dc, ..tight() }]
@@ -27,6 +27,7 @@ fn fill(node: &mut Node, to: PeerId) -> usize {
 fn pitfall_11_a_full_send_queue_loses_nothing() {
     for config in transports() {
         let config = Config {
+            receives: 256,
             send_blocks: 8,
             signal_interval: 2,
             flush: FlushPolicy::Immediate,
@@ -41,6 +42,47 @@ fn pitfall_11_a_full_send_queue_loses_nothing() {
         }
         assert!(a.worker.stats().send_queue_full > 0, "it was never full");
         assert!(a.program.ended.values().all(|(status, _)| *status == Status::Ok));
+    }
+}
+
+/// Fault C4, rule C4.1: both sides have asked all that they can, hold every request, and answer with
+/// more than was asked.
+#[test]
+fn fault_c4_full_rings_both_ways_and_longer_answers_do_not_deadlock() {
+    for config in transports() {
+        let (mut a, mut b, to_b, to_a) = pair(&config);
+        for round in 1..=20 {
+            for (node, to) in [(&mut a, to_b), (&mut b, to_a)] {
+                let response_bytes = 200;
+                let call = Call { method: LATER, response_bytes, ..Call::default() };
+                loop {
+                    let cookie = node.program.made as u64;
+                    match node.worker.call(to, &Call { cookie, ..call }, b"short") {
+                        Ok(_) => node.program.made += 1,
+                        Err(CallError::Busy(_)) => break,
+                        Err(error) => panic!("{error}"),
+                    }
+                    node.worker.flush();
+                }
+            }
+            let made = [a.program.made, b.program.made];
+            assert!(made.iter().all(|made| *made >= round), "{made:?}");
+            let ended = |nodes: &[&mut Node]| [0, 1].map(|at| nodes[at].program.ended.len());
+            until(&mut [&mut a, &mut b], |nodes| {
+                let kept = [0, 1].map(|at| nodes[at].program.kept.len());
+                [kept[0] + ended(nodes)[1], kept[1] + ended(nodes)[0]] == [made[1], made[0]]
+            });
+            for node in [&mut a, &mut b] {
+                for (token, _) in node.program.kept.split_off(0) {
+                    node.worker.reply(token, Status::Ok, &[7; 200]).unwrap();
+                }
+            }
+            until(&mut [&mut a, &mut b], |nodes| ended(nodes) == made);
+        }
+        for node in [&a, &b] {
+            let ended = node.program.ended.values();
+            assert!(ended.clone().all(|ended| *ended == (Status::Ok, vec![7; 200])));
+        }
     }
 }
 
@@ -63,31 +105,33 @@ fn pitfall_14_a_burst_does_not_overrun_the_completion_queue() {
     }
 }
 
-/// Fault D4: a peer that has no receive left is asked again; nothing is lost.
+/// Fault D4: a peer that has no receive left is asked again; nothing is lost. That takes a worker with
+/// fewer receives than peers: any other one has told each of them its share (rule C3.6).
 #[test]
 fn fault_d4_an_empty_receive_queue_delays_and_loses_nothing() {
     for config in transports() {
-        for shared_receives in [true, false] {
-            let flush = FlushPolicy::Immediate;
-            let config = Config { receives: 2, shared_receives, flush, ..config.clone() };
-            let (mut a, mut b, to_b, _) = pair(&config);
-            for _ in 0..10 {
-                fill(&mut a, to_b);
-                let made = a.program.made;
-                until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.len() == made);
+        let config = Config { receives: 2, flush: FlushPolicy::Immediate, ..config };
+        let (mut a, mut b, to_b, _) = pair(&config);
+        let mut all: Vec<_> = (1..config.peers_max).map(|_| join(&mut a, &mut b).0).collect();
+        all.push(to_b);
+        for _ in 0..10 {
+            for to in &all {
+                fill(&mut a, *to);
             }
-            assert!(a.program.ended.values().all(|(status, _)| *status == Status::Ok));
+            let made = a.program.made;
+            until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.len() == made);
         }
+        assert!(a.program.ended.values().all(|(status, _)| *status == Status::Ok));
     }
 }
 
-/// Fault D11: a peer that does not poll slows nobody but its own callers. On DC its callers share an
-/// initiator with others, so it must have a receive for all that they may send.
+/// Fault D11: a peer that does not poll slows nobody but its own callers, not even on DC, where they
+/// share an initiator with others: it is sent what it has receives for.
 #[test]
 fn fault_d11_one_slow_peer_does_not_stop_the_others() {
     for config in transports() {
-        let receives = if config.transport == TransportKind::Dc { 256 } else { 16 };
-        let config = Config { flush: FlushPolicy::Immediate, receives, ..config };
+        let flush = FlushPolicy::Immediate;
+        let config = Config { flush, dcis: 1, send_blocks: 256, ..config };
         let fabric = fabric();
         let mut nodes: Vec<_> = (0..3).map(|_| Node::open(&fabric, &config)).collect();
         let [a, b, slow] = &mut nodes[..] else { unreachable!() };

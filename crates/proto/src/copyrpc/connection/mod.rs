@@ -1,5 +1,6 @@
 //! One side of a connection.
 
+mod departures;
 mod types;
 
 use alloc::collections::VecDeque;
@@ -12,10 +13,10 @@ use super::{
     imm::Imm,
     inbox::{Arrival, Inbox, Lease},
     layout::{
-        CreditWord, KIND_CANCEL, KIND_LARGE_REQUEST, KIND_LARGE_RESPONSE, KIND_RELEASE,
-        KIND_REQUEST, KIND_RESPONSE, LARGE_BYTES, low_bits, response_bytes, response_lines,
+        CreditWords, KIND_CANCEL, KIND_LARGE_REQUEST, KIND_LARGE_RESPONSE, KIND_RELEASE,
+        KIND_REQUEST, KIND_RESPONSE, LARGE_BYTES, response_bytes, response_lines,
     },
-    outbox::{Address, Emission, Outbox},
+    outbox::Outbox,
     served::{RequestId, Served},
     violation::Violation,
 };
@@ -53,8 +54,8 @@ impl Connection {
     pub fn new(config: Config) -> Self {
         let Config { own, peer, flush, signal_interval, .. } = config;
         Self {
-            inbox: Inbox::new(own.geometry),
-            outbox: Outbox::new(peer.geometry, flush, signal_interval),
+            inbox: Inbox::new(&own),
+            outbox: Outbox::new(&peer, flush, signal_interval),
             calls: Calls::new(own.calls_max, own.geometry.response_lines()),
             served: Served::new(peer.calls_max, peer.geometry.response_lines()),
             control: VecDeque::new(),
@@ -79,7 +80,15 @@ impl Connection {
     #[must_use]
     pub fn counters(&self) -> Counters {
         let Spent { held_ns, trips, trips_ns } = self.outbox.clock.spent();
-        Counters { held_ns, trips, trips_ns, ..self.counters }
+        let batches_in = self.batches_in();
+        Counters { batches_in, held_ns, trips, trips_ns, ..self.counters }
+    }
+
+    /// Batches of the peer that were handled, the open one included.
+    #[inline]
+    #[must_use]
+    pub fn batches_in(&self) -> u64 {
+        self.inbox.handled()
     }
 
     /// Its own hello and its peer's.
@@ -274,8 +283,9 @@ impl Connection {
         let (header, messages) = Messages::open(copy)?;
         self.check_epoch(header.epoch.get())?;
         self.inbox.check_sequence(header.sequence.get())?;
-        self.take_credit(header.consumed.get(), now_ns)?;
-        self.counters.batches_in += 1;
+        let credit = (header.consumed.get(), header.handled.get());
+        let response_lines = self.outbox.credit_of_batch(credit, now_ns)?;
+        self.served.credited(response_lines);
         self.counters.messages_in += u64::from(header.count.get());
         Ok(messages)
     }
@@ -287,28 +297,25 @@ impl Connection {
         self.inbox.disregard();
     }
 
-    /// A credit message arrived: `word` is a copy of what it wrote.
+    /// What the peer has given back by now: `words` is a copy of what it wrote beside the ring. To be
+    /// looked at while this side [is starved](Self::is_starved), and now and then while it
+    /// [awaits credit](Self::awaits_credit).
     ///
     /// # Errors
     ///
     /// [`Violation`].
-    pub fn credit(&mut self, word: [u8; CREDIT_BYTES], now_ns: u64) -> Result<(), Violation> {
-        let word: CreditWord = zerocopy::transmute!(word);
-        self.check_epoch(word.epoch.get())?;
-        self.take_credit(word.consumed.get(), now_ns)
+    pub fn credit(&mut self, words: [u8; CREDIT_BYTES], now_ns: u64) -> Result<(), Violation> {
+        let words: CreditWords = zerocopy::transmute!(words);
+        self.outbox.handled(words.handled.get(), now_ns)?;
+        let response_lines = self.outbox.credit(words.consumed.get(), now_ns)?;
+        self.served.credited(response_lines);
+        Ok(())
     }
 
     #[inline]
     fn check_epoch(&self, found: u32) -> Result<(), Violation> {
         let expected = self.config.own.epoch;
         if found == expected { Ok(()) } else { Err(Violation::Epoch { found, expected }) }
-    }
-
-    #[inline]
-    fn take_credit(&mut self, consumed: u32, now_ns: u64) -> Result<(), Violation> {
-        let response_lines = self.outbox.credit(consumed, now_ns)?;
-        self.served.credited(response_lines);
-        Ok(())
     }
 
     /// What the next message of the open batch means.
@@ -430,7 +437,7 @@ impl Connection {
 
     #[inline]
     fn note_credit(&mut self, now_ns: u64) {
-        if self.credit_since_ns.is_none() && self.inbox.unadvertised() > 0 {
+        if self.credit_since_ns.is_none() && self.inbox.has_news() {
             self.credit_since_ns = Some(now_ns);
         }
     }
@@ -441,142 +448,5 @@ impl Connection {
         let cookie = self.calls.fetched(call);
         self.control.push_back(Outgoing::control(KIND_RELEASE, call.0));
         cookie
-    }
-
-    // Departures
-
-    /// A poll of whoever drives this: the policy may count them.
-    #[inline]
-    pub fn polled(&mut self) {
-        self.outbox.clock.polled();
-    }
-
-    /// Whether anything waits to be posted.
-    #[inline]
-    #[must_use]
-    pub fn has_gathered(&self) -> bool {
-        !self.outbox.is_empty() || !self.control.is_empty()
-    }
-
-    /// Messages that were posted and that the peer, as far as is known, has still to handle.
-    #[inline]
-    #[must_use]
-    pub fn unconsumed(&self) -> u32 {
-        self.outbox.unconsumed()
-    }
-
-    /// The next batch to post, if one is due; with `is_forced`, if there is one.
-    #[inline]
-    pub fn emission(&mut self, now_ns: u64, is_forced: bool) -> Option<Emission<'_>> {
-        if !self.control.is_empty() {
-            self.push_control(now_ns);
-        }
-        let address = self.address();
-        self.outbox.emission(now_ns, is_forced, &address)
-    }
-
-    /// Adds what waits for a place, in order. Returns whether nothing waits any more.
-    #[cold]
-    fn push_control(&mut self, now_ns: u64) -> bool {
-        while let Some(message) = self.control.front() {
-            let Ok(place) = self.outbox.admit(message) else { return false };
-            self.outbox.push_at(place, message, 0, now_ns);
-            self.control.pop_front();
-        }
-        true
-    }
-
-    #[inline]
-    fn address(&self) -> Address {
-        Address {
-            slot: self.config.peer.slot,
-            epoch: self.config.peer.epoch,
-            consumed: low_bits(self.inbox.consumed()),
-        }
-    }
-
-    /// What [`emission`](Self::emission) returned was posted.
-    #[inline]
-    pub fn posted(&mut self, now_ns: u64) {
-        self.counters.messages_out += u64::from(self.outbox.posted(now_ns));
-        self.counters.batches_out += 1;
-        self.advertise();
-    }
-
-    fn advertise(&mut self) {
-        self.inbox.advertise();
-        self.credit_since_ns = None;
-    }
-
-    /// All batches up to this number have left the NIC.
-    #[inline]
-    pub fn finished(&mut self, number: u64) {
-        self.outbox.finished(number);
-    }
-
-    /// The word to write beside the peer's ring, and the immediate to send with it, when credit has
-    /// waited long enough for a batch to ride on (rule C3.4).
-    #[must_use]
-    pub fn credit_due(&self, now_ns: u64) -> Option<([u8; CREDIT_BYTES], u32)> {
-        let since_ns = self.credit_since_ns?;
-        let waited_ns = now_ns.saturating_sub(since_ns);
-        let is_much =
-            self.inbox.unadvertised() >= u64::from(self.config.own.geometry.ring_lines() / 4);
-        if waited_ns < self.config.credit_delay_ns && !is_much || !self.outbox.is_empty() {
-            return None;
-        }
-        let Address { slot, epoch, consumed } = self.address();
-        let word = CreditWord { consumed: consumed.into(), epoch: epoch.into() };
-        let imm = Imm { is_wrapped: false, slot, lines: 0 };
-        Some((zerocopy::transmute!(word), imm.encode()))
-    }
-
-    /// A credit message that was posted did not arrive: another one is due at once.
-    pub fn credit_lost(&mut self) {
-        self.credit_since_ns = Some(0);
-    }
-
-    /// The credit message was posted.
-    pub fn credit_posted(&mut self) {
-        self.counters.credits_out += 1;
-        self.advertise();
-    }
-
-    // Time
-
-    /// Ends calls whose deadlines have passed for their callers, and says their cookies.
-    pub fn expire(&mut self, now_ns: u64, mut ended: impl FnMut(u64)) {
-        let Self { calls, counters, control, .. } = self;
-        calls.expire(now_ns, |id, cookie| {
-            counters.expired += 1;
-            control.push_back(Outgoing::control(KIND_CANCEL, id.0));
-            ended(cookie);
-        });
-    }
-
-    /// When something is to be done if nothing arrives; `None`: nothing is.
-    #[must_use]
-    pub fn wake_ns(&self) -> Option<u64> {
-        let deadlines = self.calls.expiry_ns();
-        let credit = self.credit_since_ns.map(|since| since + self.config.credit_delay_ns);
-        let flush = self.outbox.clock.due_ns();
-        [deadlines, credit, flush].into_iter().flatten().min()
-    }
-
-    /// Ends every call: returns the cookie of one whose caller waits, until none is left.
-    pub fn drain(&mut self) -> Option<u64> {
-        self.calls.drain()
-    }
-
-    /// What is in use. All zero, but `posted_lines`, when nothing is in flight and nobody waits.
-    #[must_use]
-    pub fn usage(&self) -> Usage {
-        Usage {
-            ring_lines: self.outbox.used_lines(),
-            calls: self.calls.in_use(),
-            call_budget_lines: self.calls.budget_lines(),
-            served_budget_lines: self.served.reserved_lines(),
-            control: self.control.len(),
-        }
     }
 }

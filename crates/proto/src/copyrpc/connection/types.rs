@@ -130,7 +130,7 @@ pub struct Counters {
     pub batches_out: u64,
     /// Messages in them.
     pub messages_out: u64,
-    /// Credit messages posted.
+    /// Times that credit was written beside the peer's ring.
     pub credits_out: u64,
     /// Batches handled.
     pub batches_in: u64,
@@ -142,6 +142,8 @@ pub struct Counters {
     pub expired: u64,
     /// Calls refused because the peer's ring was full.
     pub ring_full: u64,
+    /// Polls that left a batch unposted because the peer had to handle others first.
+    pub window_full: u64,
     /// From the first message of a batch to its posting, summed over batches posted. Times are those of
     /// polls: what is posted in the poll that gathered it counts as 0.
     pub held_ns: u64,

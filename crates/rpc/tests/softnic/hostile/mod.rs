@@ -8,8 +8,11 @@
 
 mod raw;
 
-use copyrpc_rpc::{CloseReason, Config, PeerId, Status, TransportKind, Violation};
+use copyrpc_rpc::{
+    CloseReason, Config, Handler, PeerId, Request, Status, TransportKind, Violation, Worker,
+};
 use proptest::prelude::*;
+use softnic::Nic;
 
 use crate::rig::{ECHO, Node, fabric, join, tight, until};
 use raw::{Batch, Raw};
@@ -64,23 +67,21 @@ type Spoil = fn(&mut Batch);
 type Expected = fn(&Violation) -> bool;
 
 /// What is done to a correct batch with two requests of 8 B, and the rule that this breaks.
-const MALFORMED: [(&str, Spoil, Expected); 18] = [
+const MALFORMED: [(&str, Spoil, Expected); 20] = [
     (
-        "length beyond the batch",
-        |b| b.set_len_bytes(5000),
-        |v| matches!(v, Violation::BatchLength { claimed: 5000, .. }),
+        "a line unused",
+        |b| b.set_unused_bytes(64),
+        |v| matches!(v, Violation::BatchLength { unused: 64, .. }),
     ),
     (
-        "length short of the batch",
-        |b| b.set_len_bytes(0),
-        |v| {
-            matches!(
-                v,
-                Violation::Count { .. }
-                    | Violation::BatchLength { .. }
-                    | Violation::MessageLength { .. }
-            )
-        },
+        "messages that end in the middle of one",
+        |b| b.set_unused_bytes(40),
+        |v| matches!(v, Violation::MessageLength { .. }),
+    ),
+    (
+        "no lines",
+        |b| b.imm &= 0xffff_0000,
+        |v| matches!(v, Violation::BatchLength { unused: 0, room: 0 }),
     ),
     ("no messages", |b| b.set_count(0), |v| matches!(v, Violation::Count { claimed: 0 })),
     (
@@ -101,6 +102,11 @@ const MALFORMED: [(&str, Spoil, Expected); 18] = [
         "credit for what was never sent",
         |b| b.bytes[..4].copy_from_slice(&77_u32.to_le_bytes()),
         |v| matches!(v, Violation::Credit { found: 77, .. }),
+    ),
+    (
+        "more handled than was sent",
+        |b| b.set_handled(1),
+        |v| matches!(v, Violation::Handled { found: 1, sent: 0 }),
     ),
     (
         "a slot that is in use",
@@ -133,8 +139,9 @@ const MALFORMED: [(&str, Spoil, Expected); 18] = [
 ];
 
 /// Of these, what shows before the batch has proven to be the peer's.
-const UNPROVEN: [&str; 6] = [
-    "length beyond the batch",
+const UNPROVEN: [&str; 7] = [
+    "a line unused",
+    "no lines",
     "no messages",
     "another connection's epoch",
     "another number",
@@ -142,7 +149,7 @@ const UNPROVEN: [&str; 6] = [
     "a wrap at the start",
 ];
 
-/// Fault D5: each rule that a batch can break closes the connection that it came over. On DC, where
+/// Rules C1.5, C2.2, C2.3, C2.5, C4.2, C4.3 and C5.3, fault D5: each rule that a batch can break closes the connection that it came over. On DC, where
 /// anybody can announce a batch, one that is not proven to be the peer's is ignored.
 #[test]
 fn fault_d5_every_malformed_batch_closes_its_connection_only() {
@@ -175,21 +182,40 @@ fn fault_d5_every_malformed_batch_closes_its_connection_only() {
     }
 }
 
-/// Fault D6: forged credit messages. (One behind what was given means nothing.)
+/// Fault D6: forged credit, which is looked at while something is to be given back.
 #[test]
 fn fault_d6_forged_credit_closes_its_connection_only() {
-    let mut scene = Scene::new(TransportKind::Rc);
-    for (consumed, epoch_flip) in [(1_u32, 0_u32), (u32::MAX / 2, 0), (0, 1)] {
-        let (mut raw, peer) = scene.attacker();
-        raw.write_credit(consumed, epoch_flip);
-        let reason = scene.verdict(&mut raw, peer);
-        let is_expected = matches!(
-            reason,
-            CloseReason::Violation(Violation::Credit { .. } | Violation::Epoch { .. })
-        );
-        assert!(is_expected, "{reason}");
-        scene.check_honest();
+    for transport in [TransportKind::Rc, TransportKind::Dc] {
+        let mut scene = Scene::new(transport);
+        for (consumed, handled) in [(2, 0), (u64::MAX, 0), (1, 2), (0, u64::MAX)] {
+            let (mut raw, peer) = scene.attacker();
+            raw.write_credit(consumed, handled);
+            // The answer is what there is to give credit for: a line, in a batch.
+            let batch = raw.batch();
+            raw.write(&batch);
+            let reason = scene.verdict(&mut raw, peer);
+            let is_expected = matches!(
+                reason,
+                CloseReason::Violation(Violation::Credit { .. } | Violation::Handled { .. })
+            );
+            assert!(is_expected, "{reason}");
+            scene.check_honest();
+        }
     }
+}
+
+/// Rule C3.6: a peer that sends more than it was told that this side can take.
+#[test]
+fn a_peer_that_ignores_the_window_closes_its_connection_only() {
+    // On RC the victim tells of each batch while it handles the next one.
+    let mut scene = Scene::new(TransportKind::Dc);
+    let (mut raw, peer) = scene.attacker();
+    for _ in 0..4 {
+        raw.write_on();
+    }
+    let reason = scene.verdict(&mut raw, peer);
+    assert!(matches!(reason, CloseReason::Violation(Violation::Unhandled { max: 3 })), "{reason}");
+    scene.check_honest();
 }
 
 /// A batch that is repeated, as after a retransmission that is none.
@@ -203,6 +229,40 @@ fn a_repeated_batch_closes_its_connection_only() {
     let reason = scene.verdict(&mut raw, peer);
     assert!(matches!(reason, CloseReason::Violation(Violation::Sequence { .. })), "{reason}");
     assert_eq!(scene.victim.program.served, 2, "the first one was good");
+    scene.check_honest();
+}
+
+/// Rule C2.9, fault B4: a peer rewrites a batch while it is handled. What is handled is the copy that was
+/// checked.
+#[test]
+fn fault_b4_a_batch_that_is_rewritten_while_it_is_handled_stays_what_it_was() {
+    struct Rewriting {
+        raw: Raw,
+        batch: Batch,
+        seen: Vec<(Vec<u8>, Vec<u8>)>,
+    }
+    impl Handler<Nic> for Rewriting {
+        fn request(&mut self, worker: &mut Worker<Nic>, request: Request<'_>) {
+            let Request { mut token, body, .. } = request;
+            self.raw.overwrite(&self.batch);
+            assert!(worker.hold(&mut token));
+            let mut in_ring = Vec::new();
+            assert!(worker.held_body(&token, &mut in_ring));
+            self.seen.push((body.to_vec(), in_ring));
+        }
+        fn response(&mut self, _: &mut Worker<Nic>, _: u64, _: Status, _: &[u8]) {}
+    }
+    let mut scene = Scene::new(TransportKind::Rc);
+    let (mut raw, _) = scene.attacker();
+    let batch = raw.batch();
+    raw.write(&batch);
+    let mut rewriting = Rewriting { raw, batch, seen: Vec::new() };
+    while rewriting.seen.len() < 2 {
+        scene.victim.worker.poll(os::clock::now_ns(), &mut rewriting);
+        rewriting.raw.poll();
+    }
+    let expected = (vec![7; 8], vec![0xff; 8]);
+    assert_eq!(rewriting.seen, [expected.clone(), expected]);
     scene.check_honest();
 }
 
@@ -227,7 +287,8 @@ fn fault_d7_immediates_for_others_are_counted_and_ignored() {
     scene.check_honest();
 }
 
-/// Writes outside what was granted, and large bodies that are not there: the NIC refuses.
+/// Writes outside what was granted, and large bodies that are not there: the NIC refuses. Rule C6.2: large
+/// bodies of no length, or of too much.
 #[test]
 fn what_the_nic_refuses_ends_one_connection() {
     let mut scene = Scene::new(TransportKind::Rc);
@@ -294,7 +355,7 @@ proptest! {
     }
 }
 
-/// On DC an immediate does not tell who sent it. One that names another's connection is no reason
+/// Rule C1.5: on DC an immediate does not tell who sent it. One that names another's connection is no reason
 /// to close that.
 #[test]
 fn on_dc_nobody_closes_the_connection_of_another() {

@@ -2,7 +2,8 @@
 
 use copyrpc_rpc::{Invitation, TransportKind};
 use proto::copyrpc::{
-    Call, Config, Connection, Features, FlushPolicy, Geometry, Hello, LINE_BYTES, Large,
+    BATCHES_MAX, Call, Config, Connection, Features, FlushPolicy, Geometry, Hello, LINE_BYTES,
+    Large,
 };
 use softnic::Nic;
 use verbs::{
@@ -50,8 +51,12 @@ const FIRST: usize = 16;
 const SECOND: usize = FIRST + 24;
 
 impl Batch {
-    pub(super) fn set_len_bytes(&mut self, len_bytes: u32) {
-        self.bytes[12..16].copy_from_slice(&len_bytes.to_le_bytes());
+    pub(super) fn set_handled(&mut self, handled: u16) {
+        self.bytes[12..14].copy_from_slice(&handled.to_le_bytes());
+    }
+
+    pub(super) fn set_unused_bytes(&mut self, unused_bytes: u16) {
+        self.bytes[14..16].copy_from_slice(&unused_bytes.to_le_bytes());
     }
 
     pub(super) fn set_count(&mut self, count: u16) {
@@ -115,12 +120,15 @@ impl Raw {
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
         let ring = nic.alloc_mr(&pd, geometry.ring_bytes() + LINE_BYTES, access).unwrap();
         let theirs = Hello::decode(&victim.as_bytes()[at::HELLO..]).unwrap();
+        // Its core has no regard for the victim's receives.
+        let theirs = Hello { batches_max: BATCHES_MAX, ..theirs };
         let hello = Hello {
             features: Features::ALL,
             epoch: 0x0bad_cafe,
             slot: 0,
             calls_max: 16,
             geometry,
+            batches_max: 8,
             large_bytes_max: 1 << 20,
         };
         let core = Connection::new(Config {
@@ -228,7 +236,7 @@ impl Raw {
         Batch { offset, bytes: emission.bytes.to_vec(), imm }
     }
 
-    fn post(&mut self, offset: usize, bytes: &[u8], imm: u32) {
+    fn post(&mut self, offset: usize, bytes: &[u8], imm: Option<u32>) {
         let victim = self.victim.as_bytes();
         let addr = u64_at(victim, at::ADDR) + offset as u64;
         let remote = RemoteSlice { addr, rkey: Rkey::new(u32_at(victim, at::RKEY)) };
@@ -239,7 +247,7 @@ impl Raw {
         };
         let to = Destination::Dc { to, key: DcKey::new(u64_at(victim, at::KEY)) };
         let parts = [bytes];
-        let op = Op::Write { remote, payload: Payload::Inline(&parts), imm: Some(imm) };
+        let op = Op::Write { remote, payload: Payload::Inline(&parts), imm };
         let to = self.is_dc.then_some(&to);
         let request = SendRequest { op, flags: SendFlags::SIGNALED, to };
         if self.qp.post_send(&request).is_ok() {
@@ -249,15 +257,25 @@ impl Raw {
     }
 
     pub(super) fn write(&mut self, batch: &Batch) {
-        self.post(batch.offset, &batch.bytes, batch.imm);
+        self.post(batch.offset, &batch.bytes, Some(batch.imm));
     }
 
-    pub(super) fn write_credit(&mut self, consumed: u32, epoch_flip: u32) {
-        let theirs = self.core.config().peer;
-        let epoch = theirs.epoch ^ epoch_flip;
-        let word = [consumed, epoch].map(u32::to_le_bytes);
-        let imm = u32::from(theirs.slot) << 16;
-        self.post(theirs.geometry.ring_bytes(), word.as_flattened(), imm);
+    /// Writes over a batch that was written, and announces nothing.
+    pub(super) fn overwrite(&mut self, batch: &Batch) {
+        self.post(batch.offset, &vec![0xff; batch.bytes.len()], None);
+    }
+
+    /// Writes the next batch, whatever the victim has handled.
+    pub(super) fn write_on(&mut self) {
+        let batch = self.batch();
+        self.core.posted(1);
+        self.write(&batch);
+    }
+
+    pub(super) fn write_credit(&mut self, consumed: u64, handled: u64) {
+        let ring_bytes = self.core.config().peer.geometry.ring_bytes();
+        let words = [consumed, handled].map(u64::to_le_bytes);
+        self.post(ring_bytes, words.as_flattened(), None);
     }
 
     /// Lets its NIC get on; what arrives is not looked at.

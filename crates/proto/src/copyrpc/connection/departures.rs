@@ -1,0 +1,178 @@
+//! What leaves a connection: batches, credit, and what is due by time.
+
+use super::{Connection, Usage};
+use crate::copyrpc::{
+    CREDIT_BYTES,
+    batch::Outgoing,
+    layout::{CreditWords, KIND_CANCEL, low_bits, number_bits},
+    outbox::{Address, Emission},
+};
+
+/// Longest time between two looks of a side that is starved and asleep.
+const LOOK_NS_MAX: u64 = 10_000_000;
+
+impl Connection {
+    /// A poll of whoever drives this: the policy may count them.
+    #[inline]
+    pub fn polled(&mut self) {
+        self.outbox.clock.polled();
+    }
+
+    /// Whether anything waits to be posted.
+    #[inline]
+    #[must_use]
+    pub fn has_gathered(&self) -> bool {
+        !self.outbox.is_empty() || !self.control.is_empty()
+    }
+
+    /// Messages that were posted and that the peer, as far as is known, has still to handle.
+    #[inline]
+    #[must_use]
+    pub fn unconsumed(&self) -> u32 {
+        self.outbox.unconsumed()
+    }
+
+    /// Batches that were posted and that the peer, as far as is known, has still to handle.
+    #[must_use]
+    pub fn unhandled(&self) -> u64 {
+        self.outbox.unhandled()
+    }
+
+    /// Whether the peer has something to give back.
+    #[must_use]
+    pub fn awaits_credit(&self) -> bool {
+        self.outbox.awaits_credit()
+    }
+
+    /// Whether something waits that the peer may have given back: look at its [credit](Self::credit).
+    #[inline]
+    #[must_use]
+    pub fn is_starved(&self) -> bool {
+        self.outbox.is_starved()
+    }
+
+    /// The next batch to post, if one is due; with `is_forced`, if there is one.
+    #[inline]
+    pub fn emission(&mut self, now_ns: u64, is_forced: bool) -> Option<Emission<'_>> {
+        if !self.control.is_empty() {
+            self.push_control(now_ns);
+        }
+        if self.outbox.is_window_full() {
+            self.counters.window_full += u64::from(!self.outbox.is_empty());
+            return None;
+        }
+        let address = self.address();
+        self.outbox.emission(now_ns, is_forced, &address)
+    }
+
+    /// Adds what waits for a place, in order. Returns whether nothing waits any more.
+    #[cold]
+    pub(super) fn push_control(&mut self, now_ns: u64) -> bool {
+        while let Some(message) = self.control.front() {
+            let Ok(place) = self.outbox.admit(message) else { return false };
+            self.outbox.push_at(place, message, 0, now_ns);
+            self.control.pop_front();
+        }
+        true
+    }
+
+    #[inline]
+    fn address(&self) -> Address {
+        Address {
+            slot: self.config.peer.slot,
+            epoch: self.config.peer.epoch,
+            consumed: low_bits(self.inbox.consumed()),
+            handled: number_bits(self.inbox.handled()),
+        }
+    }
+
+    /// What [`emission`](Self::emission) returned was posted.
+    #[inline]
+    pub fn posted(&mut self, now_ns: u64) {
+        self.counters.messages_out += u64::from(self.outbox.posted(now_ns));
+        self.counters.batches_out += 1;
+        self.advertise();
+    }
+
+    fn advertise(&mut self) {
+        self.inbox.advertise();
+        self.credit_since_ns = None;
+    }
+
+    /// All batches up to this number have left the NIC.
+    #[inline]
+    pub fn finished(&mut self, number: u64) {
+        self.outbox.finished(number);
+    }
+
+    /// The words to write beside the peer's ring, when credit has waited long enough for a batch to
+    /// ride on (rule C3.4). Whatever else waits, they need nothing from the peer.
+    #[must_use]
+    pub fn credit_due(&self, now_ns: u64) -> Option<[u8; CREDIT_BYTES]> {
+        let since_ns = self.credit_since_ns?;
+        let waited_ns = now_ns.saturating_sub(since_ns);
+        if waited_ns < self.config.credit_delay_ns && !self.inbox.has_much_news() {
+            return None;
+        }
+        let (consumed, handled) = (self.inbox.consumed(), self.inbox.handled());
+        let words = CreditWords { consumed: consumed.into(), handled: handled.into() };
+        Some(zerocopy::transmute!(words))
+    }
+
+    /// Credit that was posted did not arrive: more is due at once.
+    pub fn credit_lost(&mut self) {
+        self.credit_since_ns = Some(0);
+    }
+
+    /// The credit was posted.
+    pub fn credit_posted(&mut self) {
+        self.counters.credits_out += 1;
+        self.advertise();
+    }
+
+    // Time
+
+    /// Ends calls whose deadlines have passed for their callers, and says their cookies.
+    pub fn expire(&mut self, now_ns: u64, mut ended: impl FnMut(u64)) {
+        let Self { calls, counters, control, .. } = self;
+        calls.expire(now_ns, |id, cookie| {
+            counters.expired += 1;
+            control.push_back(Outgoing::control(KIND_CANCEL, id.0));
+            ended(cookie);
+        });
+    }
+
+    /// When something is to be done if nothing arrives; `None`: nothing is.
+    ///
+    /// The peer's credit does not wake anybody up, so who is starved looks again: after as long as
+    /// nothing has come already, up to 10 ms.
+    #[must_use]
+    pub fn wake_ns(&self, now_ns: u64) -> Option<u64> {
+        let deadlines = self.calls.expiry_ns();
+        let delay_ns = self.config.credit_delay_ns;
+        let credit = self.credit_since_ns.map(|since| since.saturating_add(delay_ns));
+        let flush = self.outbox.clock.due_ns();
+        let look = self.is_starved().then(|| {
+            let waited_ns = now_ns.saturating_sub(self.outbox.progress_ns());
+            now_ns + waited_ns.max(delay_ns).min(LOOK_NS_MAX)
+        });
+        [deadlines, credit, flush, look].into_iter().flatten().min()
+    }
+
+    /// Ends every call: returns the cookie of one whose caller waits, until none is left.
+    pub fn drain(&mut self) -> Option<u64> {
+        self.calls.drain()
+    }
+
+    /// What is in use. All zero, but `posted_lines`, when nothing is in flight and nobody waits.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        Usage {
+            ring_lines: self.outbox.used_lines(),
+            calls: self.calls.in_use(),
+            call_budget_lines: self.calls.budget_lines(),
+            served_budget_lines: self.served.reserved_lines(),
+            control: self.control.len(),
+        }
+    }
+}
