@@ -240,6 +240,12 @@ impl<N: Nic, F: Front, C: Control> Daemon<N, F, C> {
         self.links.up()
     }
 
+    /// Peers whose connection is this thread's, up or not.
+    #[must_use]
+    pub fn peers(&self) -> usize {
+        self.links.count()
+    }
+
     /// Tells all peers that this daemon leaves.
     pub fn leave(&mut self, now_ns: u64) {
         self.links.leave(&mut self.control, now_ns);

@@ -16,7 +16,7 @@ use crate::{
     config::{DaemonConfig, Start},
     daemon::{
         Codec, Daemon, IpcFront, LANE_CALLS, Opening, Seat, Services, UdpControl, crew::Crew,
-        roster::Roster, run::ipc_config,
+        roster::Roster,
     },
     metrics::{Life, MetricsError, MetricsFile, Recorder},
     runtime::{Claim, Runtime, RuntimeError},
@@ -180,7 +180,7 @@ struct Post {
     number: usize,
     seat: Seat,
     control: UdpControl,
-    server: ipc::Server,
+    front: IpcFront,
     recorder: Recorder,
 }
 
@@ -196,13 +196,13 @@ impl House {
         let controls = meet(serving, bootstrap.as_mut())?;
         let roster = Roster(runtime.roster());
         let seats = Seat::crew(u8::try_from(threads).unwrap_or(u8::MAX), LANE_CALLS)?;
-        let servers = ipc::Server::bind_team(&runtime.socket(), ipc_config(config), threads)?;
-        let parts = seats.into_iter().zip(controls).zip(servers).zip(recorders).enumerate();
-        let posts = parts.map(|(number, (((seat, control), server), recorder))| Post {
+        let fronts = IpcFront::bind(config, &runtime.socket(), threads)?;
+        let parts = seats.into_iter().zip(controls).zip(fronts).zip(recorders).enumerate();
+        let posts = parts.map(|(number, (((seat, control), front), recorder))| Post {
             number,
             seat,
             control,
-            server,
+            front,
             recorder,
         });
         let posts = posts.collect();
@@ -228,13 +228,14 @@ impl Post {
         let Serving { config, runtime, place, secret } = serving;
         let opening = Opening {
             place: *place,
-            socket: &runtime.socket(),
+            front: self.front,
             codec: Codec::new(runtime.job().clone(), secret.clone(), place.rank()),
             services,
             recorder: self.recorder,
             worker: worker_config(*place, &self.seat),
+            seat: self.seat,
         };
-        Daemon::open_thread(config, nic, self.control, self.server, self.seat, opening)
+        Daemon::open(config, nic, self.control, opening)
     }
 }
 
