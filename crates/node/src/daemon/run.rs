@@ -142,8 +142,8 @@ impl<N: Nic> Daemon<N, IpcFront, UdpControl> {
             if self.step(now_ns) > 0 {
                 (idle.since_ns, idle.yields) = (now_ns, 0);
             } else if wait != WaitPolicy::Block
-                && !idle.is_crowded
-                && now_ns < idle.since_ns + SPIN_NS
+                && (self.expects_answers(now_ns)
+                    || !idle.is_crowded && now_ns < idle.since_ns + SPIN_NS)
             {
                 hint::spin_loop();
             } else if wait == WaitPolicy::Busy {
@@ -175,7 +175,7 @@ impl<N: Nic> Daemon<N, IpcFront, UdpControl> {
             return false;
         }
         let Self { worker, office, front, .. } = self;
-        worker.poll(clock::now_ns(), &mut Visit { office, front }) == 0 && office.seat.arm()
+        worker.poll(clock::now_ns(), &mut Visit::new(office, front)) == 0 && office.seat.arm()
     }
 
     fn sleep(&mut self, timeout: Duration) {

@@ -59,6 +59,9 @@ pub enum ServeError {
     /// Its threads cannot wake each other.
     #[error(transparent)]
     Alarm(#[from] EventError),
+    /// The kernel gives it no more threads.
+    #[error("cannot start a thread: {0}; raise the limit on tasks, or lower COPYRPC_THREADS")]
+    Thread(#[source] io::Error),
     /// Each thread has a NIC of its own.
     #[error("{threads} threads need a NIC each, and there are {nics}; change COPYRPC_THREADS")]
     Nics {
@@ -133,7 +136,8 @@ pub fn serve_threads<N: Nic + Send>(
         for (post, nic) in posts {
             let (report, reported) = mpsc::channel();
             let (go, may_go) = mpsc::channel::<()>();
-            scope.spawn(move || {
+            let name = format!("copyrpc-{}", post.number);
+            let body = move || {
                 let services = services(post.number);
                 match post.open(serving, nic, services) {
                     Ok(mut daemon) => {
@@ -144,7 +148,11 @@ pub fn serve_threads<N: Nic + Send>(
                     }
                     Err(error) => drop(report.send(Err(error))),
                 }
-            });
+            };
+            thread::Builder::new()
+                .name(name)
+                .spawn_scoped(scope, body)
+                .map_err(ServeError::Thread)?;
             match reported.recv() {
                 Ok(opened) => opened?,
                 // It panicked, and so will the scope.

@@ -41,6 +41,7 @@ impl<N: Nic> Worker<N> {
             handled += self.tell_ends(handler);
         }
         if !self.dirty.is_empty() || !self.unrung.is_empty() {
+            handler.posting();
             self.flush();
         }
         self.is_polling = false;

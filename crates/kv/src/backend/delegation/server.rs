@@ -157,6 +157,11 @@ impl Server for DelegationServer {
         Ok(self.served.take())
     }
 
+    fn is_expecting(&self) -> bool {
+        let State::Running { daemon, .. } = &self.state else { return false };
+        daemon.expects_answers(clock::now_ns())
+    }
+
     fn wait(&mut self, deadline_ns: u64) -> Result<(), BackendError> {
         let State::Running { daemon, .. } = &mut self.state else { return Ok(()) };
         if daemon.step(clock::now_ns()) == 0 {
