@@ -14,7 +14,7 @@ use crate::{args::PingArgs, knobs, output};
 
 /// `copyrpc ping`.
 pub(crate) fn run(args: &PingArgs) -> anyhow::Result<()> {
-    let settings = knobs::load(&args.file, &args.knobs)?;
+    let settings = args.settings.load()?;
     let runtime = Runtime::from_settings(&settings)?;
     let socket = runtime.socket();
     let timeout = Duration::from_nanos(settings.number(&CALL_TIMEOUT));

@@ -16,7 +16,7 @@ mod serve;
 
 /// `copyrpc stat`.
 pub(crate) fn run(args: &StatArgs) -> anyhow::Result<()> {
-    let settings = knobs::load(&args.file, &args.flags())?;
+    let settings = args.settings.load()?;
     if let Some(address) = args.serve {
         return serve::run(address, &settings);
     }

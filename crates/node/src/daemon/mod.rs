@@ -60,7 +60,7 @@ use crate::{
     metrics::{Counter, LoopTimer, Phase, Recorder, Timing},
 };
 use links::Links;
-use office::{Office, Visit};
+use office::{Office, Stopwatch, Visit};
 
 /// How often deadlines, peers and departed clients are looked at.
 pub const CONTROL_NS: u64 = 1_000_000;
@@ -159,7 +159,8 @@ impl<N: Nic, F: Front, C: Control> Daemon<N, F, C> {
         if let Some(lap) = &mut lap {
             lap.phase(&mut office.recorder, Phase::Clients, clock());
         }
-        let mut visit = Visit::timed(office, front, lap.as_mut().map(|lap| (lap, clock)));
+        let mut visit =
+            Visit::timed(office, front, lap.as_mut().map(|lap| Stopwatch { lap, clock }));
         let handled = worker.poll(now_ns, &mut visit);
         let has_posted = visit.has_posted;
         let arrivals = worker.stats().arrivals;

@@ -137,10 +137,15 @@ pub(super) struct Office<F: Front> {
 pub(super) struct Visit<'a, F: Front> {
     pub(super) office: &'a mut Office<F>,
     pub(super) front: &'a mut F,
-    /// Of a turn that is timed, and the clock that times it.
-    timing: Option<(&'a mut Lap, fn() -> u64)>,
+    stopwatch: Option<Stopwatch<'a>>,
     /// Batches were posted.
     pub(super) has_posted: bool,
+}
+
+/// Of a turn that is timed.
+pub(super) struct Stopwatch<'a> {
+    pub(super) lap: &'a mut Lap,
+    pub(super) clock: fn() -> u64,
 }
 
 impl<'a, F: Front> Visit<'a, F> {
@@ -151,9 +156,9 @@ impl<'a, F: Front> Visit<'a, F> {
     pub(super) fn timed(
         office: &'a mut Office<F>,
         front: &'a mut F,
-        timing: Option<(&'a mut Lap, fn() -> u64)>,
+        stopwatch: Option<Stopwatch<'a>>,
     ) -> Self {
-        Self { office, front, timing, has_posted: false }
+        Self { office, front, stopwatch, has_posted: false }
     }
 }
 

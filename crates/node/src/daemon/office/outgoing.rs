@@ -10,7 +10,9 @@ use crate::{
     daemon::{
         copy::copied,
         front::Front,
-        office::{Asker, Claim, Office, Outgoing, Pending, Visit, WAITING_BYTES_MAX, Waiting},
+        office::{
+            Asker, Claim, Office, Outgoing, Pending, Stopwatch, Visit, WAITING_BYTES_MAX, Waiting,
+        },
         wire::{CallHead, PEER_HEAD_BYTES, PeerHead},
     },
     metrics::{Counter, Phase, Timing},
@@ -191,7 +193,7 @@ impl<N: Nic, F: Front> rpc::Handler<N> for Visit<'_, F> {
 
     fn posting(&mut self) {
         self.has_posted = true;
-        if let Some((lap, clock)) = &mut self.timing {
+        if let Some(Stopwatch { lap, clock }) = &mut self.stopwatch {
             lap.phase(&mut self.office.recorder, Phase::Nic, clock());
         }
     }
