@@ -17,7 +17,7 @@ use signal_hook::{
 
 use crate::{
     args::{DaemonArgs, END_WITH_PARENT},
-    knobs, nic,
+    nic,
 };
 
 /// How often a parent looks after its daemons.

@@ -10,7 +10,7 @@ use node::{
     runtime::Runtime,
 };
 
-use crate::{args::PingArgs, knobs, output};
+use crate::{args::PingArgs, output};
 
 /// `copyrpc ping`.
 pub(crate) fn run(args: &PingArgs) -> anyhow::Result<()> {

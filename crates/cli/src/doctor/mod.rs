@@ -5,7 +5,7 @@ use core::fmt::Write as _;
 
 use serde::Serialize;
 
-use crate::{args::DoctorArgs, knobs, output};
+use crate::{args::DoctorArgs, output};
 
 mod checks;
 

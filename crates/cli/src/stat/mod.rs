@@ -10,7 +10,7 @@ use node::{
 };
 use serde_json::{Map, Value, json};
 
-use crate::{args::StatArgs, knobs, output};
+use crate::{args::StatArgs, output};
 
 mod serve;
 

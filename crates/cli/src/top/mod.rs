@@ -8,7 +8,7 @@ use std::{
 use node::{config::Settings, metrics::Snapshot};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 
-use crate::{args::TopArgs, knobs, stat};
+use crate::{args::TopArgs, stat};
 
 mod view;
 
