@@ -178,7 +178,14 @@ fn delegated_calls_come_with_the_counters_of_their_daemons() {
     let counters = &measured.rank_counters;
     let taken = counters.named["daemon requests_ipc"];
     assert!((1..=measured.calls).contains(&taken), "{taken} of {}, warm-up", measured.calls);
-    for name in ["batch_messages", "requests_per_loop", "rtt_ns", "turnaround_ns", "loop_ns"] {
+    for name in [
+        "batch_messages",
+        "requests_per_loop",
+        "rtt_ns",
+        "turnaround_ns",
+        "loop_ns",
+        "phase_post_ns",
+    ] {
         assert!(counters.distributions.contains_key(name), "{name} in {counters:?}");
     }
     assert_eq!(measured.rank_outstanding.len(), measured.slices.len());
