@@ -202,10 +202,10 @@ impl<N: Nic, F: Front, C: Control> Daemon<N, F, C> {
         done
     }
 
-    /// Whether it is better to look again than to offer the core to others: calls to peers are under
-    /// way, something came a moment ago, and clients did not get much to do meanwhile. Daemons that wait
-    /// for each other like this run at the same time, even if each shares its core: then calls are
-    /// answered while they wait, and not a turn of all processes later.
+    /// Whether it is better to look again than to offer the core to others: calls to peers of this
+    /// thread are under way, something came a moment ago, and clients did not get much to do meanwhile.
+    /// Daemons that wait for each other like this run at the same time, even if each shares its core:
+    /// then calls are answered while they wait, and not a turn of all processes later.
     #[must_use]
     pub fn expects_answers(&self, now_ns: u64) -> bool {
         let is_fresh = self.idle_ns.is_none_or(|since_ns| now_ns < since_ns + PATIENCE_NS);

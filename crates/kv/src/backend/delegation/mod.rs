@@ -45,8 +45,8 @@ fn service_of(topology: Topology, shard: Shard) -> u16 {
     SERVICE + shard.0 % topology.daemon_threads
 }
 
-/// One in so many turns of a daemon is timed, to explain what is measured. Six looks at the clock, of
-/// 20 to 30 ns each: 3 ns per turn.
+/// One in so many turns of a daemon is timed, to explain what is measured. Up to seven looks at the
+/// clock, of 20 to 30 ns each: some 3 ns per turn.
 const SAMPLE_EVERY: u32 = 64;
 
 /// What the process as a whole has.

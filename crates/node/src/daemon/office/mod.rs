@@ -211,9 +211,9 @@ impl<F: Front> Office<F> {
         self.pending.len() + self.work.len() + waiting
     }
 
-    /// Whether calls to other nodes are under way.
+    /// Whether calls to peers of this thread are under way.
     pub(super) fn is_calling(&self) -> bool {
-        self.pending.len() > 0
+        self.pending.len() > self.seat.calls_away()
     }
 
     /// A peer came up.
