@@ -188,8 +188,6 @@ struct Mesh {
 struct Destinations {
     /// Calls, by rank.
     calls: Vec<u32>,
-    /// All calls.
-    calls_total: usize,
     /// Requests, by service; none is 0.
     works: HashMap<u16, u32>,
 }
@@ -211,7 +209,6 @@ impl Destinations {
                     self.calls.resize(rank + 1, 0);
                 }
                 self.calls[rank] += 1;
-                self.calls_total += 1;
             }
             Asked::Work(_, service) => *self.works.entry(service).or_default() += 1,
         }
@@ -219,10 +216,7 @@ impl Destinations {
 
     fn remove(&mut self, asked: Asked) {
         match asked {
-            Asked::Call(_, rank) => {
-                self.calls[rank as usize] -= 1;
-                self.calls_total -= 1;
-            }
+            Asked::Call(_, rank) => self.calls[rank as usize] -= 1,
             Asked::Work(_, service) => {
                 if let Entry::Occupied(mut count) = self.works.entry(service) {
                     *count.get_mut() -= 1;
@@ -321,12 +315,6 @@ impl Seat {
     #[inline]
     pub(super) fn guests(&self) -> usize {
         self.mesh.as_ref().map_or(0, |mesh| mesh.guests)
-    }
-
-    /// Calls of this thread that others make for it.
-    #[inline]
-    pub(super) fn calls_away(&self) -> usize {
-        self.mesh.as_ref().map_or(0, |mesh| mesh.destinations.calls_total)
     }
 
     /// Asks another thread to call a rank. [`Status::ResourceExhausted`]: it has no room now.

@@ -202,14 +202,17 @@ impl<N: Nic, F: Front, C: Control> Daemon<N, F, C> {
         done
     }
 
-    /// Whether it is better to look again than to offer the core to others: calls to peers of this
-    /// thread are under way, something came a moment ago, and clients did not get much to do meanwhile.
-    /// Daemons that wait for each other like this run at the same time, even if each shares its core:
-    /// then calls are answered while they wait, and not a turn of all processes later.
+    /// Whether it is better to look again than to offer the core to others: calls to peers are under
+    /// way, something came a moment ago, and clients did not get much to do meanwhile. Daemons that wait
+    /// for each other like this run at the same time, even if each shares its core: then calls are
+    /// answered while they wait, and not a turn of all processes later.
+    ///
+    /// Never in a daemon of several threads: if they share a core, the next step may be another one's.
     #[must_use]
     pub fn expects_answers(&self, now_ns: u64) -> bool {
         let is_fresh = self.idle_ns.is_none_or(|since_ns| now_ns < since_ns + PATIENCE_NS);
-        is_fresh && self.office.fed < FED && self.office.is_calling()
+        let Office { seat, fed, .. } = &self.office;
+        is_fresh && *fed < FED && seat.is_alone() && self.office.is_calling()
     }
 
     /// What connections did since the last look.

@@ -106,6 +106,13 @@ fn a_daemon_that_called_a_peer_expects_an_answer_for_a_moment() {
     assert_eq!(cluster.outcome(call), echoed(b"", 0));
     now_ns = cluster.now_ns;
     assert!(!cluster.node(0).expects_answers(now_ns), "there is nothing to expect");
+    let mut cluster = Cluster::new("patience", 2, 2, 64);
+    cluster.wait_all_up();
+    let now_ns = cluster.now_ns;
+    cluster.call(0, 0, 1, ECHO, b"");
+    assert_eq!(cluster.node(0).step(now_ns), 1);
+    assert_eq!(cluster.node(0).outstanding(), 1);
+    assert!(!cluster.node(0).expects_answers(now_ns), "the next step is the other thread's");
 }
 
 #[test]

@@ -211,9 +211,9 @@ impl<F: Front> Office<F> {
         self.pending.len() + self.work.len() + waiting
     }
 
-    /// Whether calls to peers of this thread are under way.
+    /// Whether calls to other nodes are under way.
     pub(super) fn is_calling(&self) -> bool {
-        self.pending.len() > self.seat.calls_away()
+        self.pending.len() > 0
     }
 
     /// A peer came up.
