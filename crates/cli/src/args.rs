@@ -10,7 +10,7 @@ use clap::{Args as ClapArgs, Parser, Subcommand};
 use node::config::units::parse_duration_ns;
 
 use crate::{
-    flags::{ConfigFile, KnobFlags},
+    flags::{Every, Folder, KnobFlags, Nic, SettingsArgs},
     kv::{KvArgs, ReportArgs},
 };
 
@@ -174,9 +174,7 @@ pub(crate) struct InfoArgs {
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) nic: NicArgs,
-    #[command(flatten)]
-    pub(crate) file: ConfigFile,
+    pub(crate) settings: SettingsArgs<Nic>,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -188,9 +186,7 @@ pub(crate) struct ConfigArgs {
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) file: ConfigFile,
-    #[command(flatten)]
-    pub(crate) knobs: KnobFlags,
+    pub(crate) settings: SettingsArgs<Every>,
 }
 
 /// Flag of daemons that `--fork` started.
@@ -205,9 +201,7 @@ pub(crate) struct DaemonArgs {
     #[arg(long = END_WITH_PARENT, hide = true)]
     pub(crate) end_with_parent: bool,
     #[command(flatten)]
-    pub(crate) file: ConfigFile,
-    #[command(flatten)]
-    pub(crate) knobs: KnobFlags,
+    pub(crate) settings: SettingsArgs<Every>,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -221,9 +215,7 @@ pub(crate) struct PingArgs {
     #[arg(long, value_name = "N", default_value_t = 32)]
     pub(crate) bytes: u16,
     #[command(flatten)]
-    pub(crate) file: ConfigFile,
-    #[command(flatten)]
-    pub(crate) knobs: KnobFlags,
+    pub(crate) settings: SettingsArgs<Every>,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -232,9 +224,7 @@ pub(crate) struct DoctorArgs {
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) file: ConfigFile,
-    #[command(flatten)]
-    pub(crate) knobs: KnobFlags,
+    pub(crate) settings: SettingsArgs<Every>,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -252,18 +242,12 @@ pub(crate) struct StatArgs {
     #[arg(long, value_name = "TIME")]
     interval: Option<String>,
     #[command(flatten)]
-    runtime: RuntimeArgs,
-    #[command(flatten)]
-    pub(crate) file: ConfigFile,
+    pub(crate) settings: SettingsArgs<Folder>,
 }
 
 impl StatArgs {
     pub(crate) fn interval_ns(&self) -> anyhow::Result<Option<u64>> {
         self.interval.as_deref().map(interval_ns).transpose()
-    }
-
-    pub(crate) fn flags(&self) -> KnobFlags {
-        self.runtime.flags()
     }
 }
 
@@ -273,18 +257,12 @@ pub(crate) struct TopArgs {
     #[arg(long, value_name = "TIME", default_value = "1s")]
     interval: String,
     #[command(flatten)]
-    runtime: RuntimeArgs,
-    #[command(flatten)]
-    pub(crate) file: ConfigFile,
+    pub(crate) settings: SettingsArgs<Folder>,
 }
 
 impl TopArgs {
     pub(crate) fn interval_ns(&self) -> anyhow::Result<u64> {
         interval_ns(&self.interval)
-    }
-
-    pub(crate) fn flags(&self) -> KnobFlags {
-        self.runtime.flags()
     }
 }
 
@@ -293,40 +271,11 @@ fn interval_ns(text: &str) -> anyhow::Result<u64> {
 }
 
 #[derive(Debug, ClapArgs)]
-pub(crate) struct RuntimeArgs {
-    /// Folder of sockets, locks and counters [env: COPYRPC_RUNTIME_DIR].
-    #[arg(long, value_name = "PATH")]
-    runtime_dir: Option<String>,
-}
-
-impl RuntimeArgs {
-    /// As a flag of the table of knobs.
-    fn flags(&self) -> KnobFlags {
-        let given = self.runtime_dir.iter().map(|path| ("runtime_dir".to_owned(), path.clone()));
-        given.collect()
-    }
-}
-
-#[derive(Debug, ClapArgs)]
-pub(crate) struct NicArgs {
-    /// The NIC to use [env: COPYRPC_NIC] [default: soft].
-    #[arg(long, value_name = "NAME")]
-    nic: Option<String>,
-}
-
-impl NicArgs {
-    /// As a flag of the table of knobs.
-    pub(crate) fn flags(&self) -> KnobFlags {
-        KnobFlags::from_iter(self.nic.iter().map(|nic| ("nic".to_owned(), nic.clone())))
-    }
-}
-
-#[derive(Debug, ClapArgs)]
 pub(crate) struct VerbsArgs {
     #[command(flatten)]
     pub(crate) bench: BenchArgs,
     #[command(flatten)]
-    pub(crate) nic: NicArgs,
+    pub(crate) nic: KnobFlags<Nic>,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -334,7 +283,7 @@ pub(crate) struct RpcArgs {
     #[command(flatten)]
     pub(crate) bench: BenchArgs,
     #[command(flatten)]
-    pub(crate) nic: NicArgs,
+    pub(crate) nic: KnobFlags<Nic>,
     /// Measure every combination of a grid that has a name: `switches`, 60 combinations of 32 B cells.
     #[arg(long, value_name = "NAME", value_enum, conflicts_with = "GridArgs")]
     pub(crate) preset: Option<RpcPreset>,
@@ -435,7 +384,16 @@ mod tests {
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let mut texts =
             vec![EXAMPLES.to_owned(), VERBS_EXAMPLES.to_owned(), KV_EXAMPLES.to_owned()];
-        for file in ["README.md", "docs/softnic.md", "docs/testing.md", "docs/kv.md"] {
+        for file in [
+            "README.md",
+            "docs/softnic.md",
+            "docs/testing.md",
+            "docs/kv.md",
+            "docs/daemon.md",
+            "docs/benchmarks.md",
+            "docs/performance.md",
+            "docs/ipc.md",
+        ] {
             texts.push(std::fs::read_to_string(root.join(file)).expect(file));
         }
         let commands = texts.iter().flat_map(|text| shown_commands(text)).collect::<Vec<_>>();

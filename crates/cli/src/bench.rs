@@ -19,7 +19,6 @@ use node::config::NIC;
 
 use crate::{
     args::{self, BenchArgs, PEER_COMMAND, RpcArgs, VerbsArgs},
-    flags::{ConfigFile, KnobFlags},
     knobs, nic, output,
 };
 
@@ -81,7 +80,7 @@ pub(crate) fn limit(args: &BenchArgs) -> anyhow::Result<()> {
 
 /// `copyrpc bench verbs`.
 pub(crate) fn verbs(args: &VerbsArgs) -> anyhow::Result<()> {
-    let settings = knobs::load(&ConfigFile::default(), &args.nic.flags())?;
+    let settings = args.nic.load()?;
     let name = settings.text(&NIC);
     let mut session = Session::start(&args.bench, plan::verbs(args.bench.quick))?;
     let party = nic::open_party(name, &settings)?;
@@ -91,7 +90,7 @@ pub(crate) fn verbs(args: &VerbsArgs) -> anyhow::Result<()> {
 
 /// `copyrpc bench rpc`.
 pub(crate) fn rpc(args: &RpcArgs) -> anyhow::Result<()> {
-    let settings = knobs::load(&ConfigFile::default(), &args.nic.flags())?;
+    let settings = args.nic.load()?;
     let name = settings.text(&NIC);
     let grid = args.grid();
     let mut plan = workers::plan(args.bench.quick, &grid);
@@ -120,7 +119,7 @@ pub(crate) fn rpc(args: &RpcArgs) -> anyhow::Result<()> {
 
 /// The other side.
 pub(crate) fn peer() -> anyhow::Result<()> {
-    let settings = knobs::load(&ConfigFile::default(), &KnobFlags::default())?;
+    let settings = knobs::load(None, std::iter::empty())?;
     let open = |name: &str| nic::open_party(name, &settings).map_err(|error| error.to_string());
     let open_workers =
         |name: &str| nic::open_workers(name, &settings).map_err(|error| error.to_string());

@@ -20,7 +20,7 @@ struct Listing {
 
 /// `copyrpc config`.
 pub(crate) fn run(args: &ConfigArgs) -> anyhow::Result<()> {
-    let settings = knobs::load(&args.file, &args.knobs)?;
+    let settings = args.settings.load()?;
     let knobs = knobs::shown(&settings);
     let contradiction = DaemonConfig::from_settings(&settings).err();
     if args.json {

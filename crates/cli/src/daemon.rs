@@ -17,7 +17,7 @@ use signal_hook::{
 
 use crate::{
     args::{DaemonArgs, END_WITH_PARENT},
-    knobs, nic,
+    nic,
 };
 
 /// How often a parent looks after its daemons.
@@ -25,7 +25,7 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// `copyrpc daemon`.
 pub(crate) fn run(args: &DaemonArgs) -> anyhow::Result<()> {
-    let settings = knobs::load(&args.file, &args.knobs)?;
+    let settings = args.settings.load()?;
     let stop = stop_at_signal()?;
     if args.end_with_parent {
         fork::end_with_parent().context("cannot follow the parent")?;
@@ -97,12 +97,7 @@ fn run_forked(
     let command = |_| {
         let mut command = Command::new(&program);
         command.arg("daemon").arg(format!("--{END_WITH_PARENT}"));
-        for (key, text) in args.knobs.iter() {
-            command.arg(format!("--{}", key.replace('_', "-"))).arg(text);
-        }
-        if let Some(path) = &args.file.path {
-            command.arg("--config").arg(path);
-        }
+        command.args(args.settings.to_arguments());
         command
     };
     let mut ranks = fork::start(&job, size, folder, config.bootstrap_timeout, command)?;

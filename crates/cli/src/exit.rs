@@ -21,10 +21,23 @@ pub(crate) fn code_of(result: anyhow::Result<()>) -> ExitCode {
         // Whoever read the output (head, a pager) has seen enough.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", told(&error));
             ExitCode::from(number_of(&error))
         }
     }
+}
+
+/// The error and its causes, each once: some tell their cause themselves.
+fn told(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |told, cause| {
+        if told.is_empty() {
+            cause
+        } else if told.contains(&cause) {
+            told
+        } else {
+            format!("{told}: {cause}")
+        }
+    })
 }
 
 fn number_of(error: &anyhow::Error) -> u8 {
@@ -47,6 +60,16 @@ mod tests {
         let lacking = Err::<(), _>(CoresError::TooFew { allowed: 1 }).context("more words");
         assert_eq!(number_of(&lacking.unwrap_err()), LACKING);
         assert_eq!(number_of(&anyhow::anyhow!("wrong bytes")), FAILED);
+    }
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let cause = io::Error::from(ErrorKind::NotFound);
+        let told_already = anyhow::Error::from(cause).context("cannot read x: entity not found");
+        assert_eq!(told(&told_already), "cannot read x: entity not found");
+        let cause = io::Error::from(ErrorKind::NotFound);
+        let untold = anyhow::Error::from(cause).context("cannot read x");
+        assert_eq!(told(&untold), "cannot read x: entity not found");
     }
 
     #[test]

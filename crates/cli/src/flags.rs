@@ -1,44 +1,99 @@
 //! A flag for every knob, made from the table, and the flag that names the file.
 
-use std::path::PathBuf;
+use std::{ffi::OsString, fmt::Debug, marker::PhantomData, path::PathBuf};
 
 use clap::{Arg, ArgMatches, Args, Command, Error, FromArgMatches};
+use node::config::{Kind, Knob, NIC, RUNTIME_DIR, Settings};
 
 use crate::knobs;
 
-/// Which file to read.
-#[derive(Clone, Debug, Default, Args)]
-pub(crate) struct ConfigFile {
+/// Which knobs a command has as flags.
+pub(crate) trait Choice: Clone + Debug + 'static {
+    fn has(knob: &Knob) -> bool;
+}
+
+/// Every knob.
+#[derive(Clone, Debug)]
+pub(crate) enum Every {}
+
+/// Which NIC.
+#[derive(Clone, Debug)]
+pub(crate) enum Nic {}
+
+/// Where daemons have their sockets and counters.
+#[derive(Clone, Debug)]
+pub(crate) enum Folder {}
+
+impl Choice for Every {
+    fn has(_: &Knob) -> bool {
+        true
+    }
+}
+
+impl Choice for Nic {
+    fn has(knob: &Knob) -> bool {
+        knob.env == NIC.env
+    }
+}
+
+impl Choice for Folder {
+    fn has(knob: &Knob) -> bool {
+        knob.env == RUNTIME_DIR.env
+    }
+}
+
+/// Where the settings of a command come from: its flags, the file, and what both leave to the environment.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct SettingsArgs<C: Choice> {
     /// TOML file of knobs [env: COPYRPC_CONFIG].
     #[arg(long = "config", value_name = "PATH")]
-    pub(crate) path: Option<PathBuf>,
+    file: Option<PathBuf>,
+    #[command(flatten)]
+    flags: KnobFlags<C>,
+}
+
+impl<C: Choice> SettingsArgs<C> {
+    /// Every knob as all layers come to.
+    pub(crate) fn load(&self) -> anyhow::Result<Settings> {
+        knobs::load(self.file.as_deref(), self.flags.iter())
+    }
+
+    /// The same for a program that this one starts.
+    pub(crate) fn to_arguments(&self) -> Vec<OsString> {
+        let flags = self.flags.iter();
+        let flags = flags.flat_map(|(key, text)| {
+            [format!("--{}", key.replace('_', "-")).into(), text.to_owned().into()]
+        });
+        let file = self.file.iter().flat_map(|path| ["--config".into(), path.clone().into()]);
+        flags.chain(file).collect()
+    }
 }
 
 /// Knobs given on the command line, as `(key, text)`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct KnobFlags(Vec<(String, String)>);
+#[derive(Clone, Debug)]
+pub(crate) struct KnobFlags<C>(Vec<(String, String)>, PhantomData<C>);
 
-impl KnobFlags {
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+impl<C: Choice> KnobFlags<C> {
+    /// As [`SettingsArgs::load`], where no flag names a file.
+    pub(crate) fn load(&self) -> anyhow::Result<Settings> {
+        knobs::load(None, self.iter())
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(key, text)| (key.as_str(), text.as_str()))
     }
 }
 
-impl FromIterator<(String, String)> for KnobFlags {
-    fn from_iter<I: IntoIterator<Item = (String, String)>>(flags: I) -> Self {
-        Self(flags.into_iter().collect())
-    }
-}
-
-impl Args for KnobFlags {
+impl<C: Choice> Args for KnobFlags<C> {
     fn augment_args(command: Command) -> Command {
-        command.next_help_heading("Knobs").args(knobs::all().into_iter().map(|knob| {
+        command.args(knobs::all().into_iter().filter(C::has).map(|knob| {
             let mut help = format!("{} [env: {}]", knob.meaning, knob.env);
             if !knob.default.is_empty() {
                 help += &format!(" [default: {}]", knob.default);
             }
             let long = knob.flag().trim_start_matches('-').to_owned();
-            Arg::new(knob.env).long(long).value_name(value_name(knob.kind)).help(help)
+            let arg = Arg::new(knob.env).long(long).value_name(value_name(knob.kind));
+            arg.help(help).help_heading("Knobs")
         }))
     }
 
@@ -47,23 +102,23 @@ impl Args for KnobFlags {
     }
 }
 
-fn value_name(kind: node::config::Kind) -> &'static str {
+fn value_name(kind: Kind) -> &'static str {
     match kind {
-        node::config::Kind::Text => "TEXT",
-        node::config::Kind::Choice(_) => "WORD",
-        node::config::Kind::Count { .. } => "N",
-        node::config::Kind::Bytes { .. } => "BYTES",
-        node::config::Kind::Duration { .. } => "TIME",
+        Kind::Text => "TEXT",
+        Kind::Choice(_) => "WORD",
+        Kind::Count { .. } => "N",
+        Kind::Bytes { .. } => "BYTES",
+        Kind::Duration { .. } => "TIME",
     }
 }
 
-impl FromArgMatches for KnobFlags {
+impl<C: Choice> FromArgMatches for KnobFlags<C> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
-        let given = knobs::all().into_iter().filter_map(|knob| {
+        let given = knobs::all().into_iter().filter(C::has).filter_map(|knob| {
             let text = matches.get_one::<String>(knob.env)?;
             Some((knob.key(), text.clone()))
         });
-        Ok(given.collect())
+        Ok(Self(given.collect(), PhantomData))
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {

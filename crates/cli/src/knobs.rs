@@ -1,12 +1,14 @@
 //! The knobs of every command: those of the node and those of the software NIC, in one table.
 
-use std::{env, fs, io::ErrorKind, path::PathBuf};
+use std::{
+    env, fs,
+    io::ErrorKind,
+    path::{Path, PathBuf},
+};
 
 use anyhow::Context as _;
 use node::config::{Kind, Knob, Layers, Origin, Setting, Settings};
 use serde::Serialize;
-
-use crate::flags::{ConfigFile, KnobFlags};
 
 /// Names the file, where no flag does.
 const FILE_VARIABLE: &str = "COPYRPC_CONFIG";
@@ -27,27 +29,33 @@ pub(crate) fn all() -> Vec<Knob> {
     node::config::KNOBS.iter().copied().chain(soft).collect()
 }
 
-/// Every knob as all layers come to.
-pub(crate) fn load(file: &ConfigFile, flags: &KnobFlags) -> anyhow::Result<Settings> {
+/// Every knob as all layers come to. `file` is what a flag names.
+pub(crate) fn load<'a>(
+    file: Option<&Path>,
+    flags: impl Iterator<Item = (&'a str, &'a str)>,
+) -> anyhow::Result<Settings> {
     let mut layers = Layers::new(all());
     if let Some((path, text)) = read_file(file)? {
         layers = layers.file(&path, &text)?;
     }
     layers = layers.environment(|variable| env::var(variable).ok())?;
-    for (key, text) in flags.iter() {
+    for (key, text) in flags {
         layers = layers.flag(key, text)?;
     }
     Ok(layers.finish())
 }
 
 /// The file that was asked for, or the usual one if it exists.
-fn read_file(file: &ConfigFile) -> anyhow::Result<Option<(PathBuf, String)>> {
-    let asked_for = file.path.clone().or_else(|| env::var_os(FILE_VARIABLE).map(PathBuf::from));
+fn read_file(file: Option<&Path>) -> anyhow::Result<Option<(PathBuf, String)>> {
+    let asked_for =
+        file.map(Path::to_owned).or_else(|| env::var_os(FILE_VARIABLE).map(PathBuf::from));
     let path = asked_for.clone().unwrap_or_else(|| FILE_DEFAULT.into());
     match fs::read_to_string(&path) {
         Ok(text) => Ok(Some((path, text))),
         Err(error) if asked_for.is_none() && error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+        Err(error) => Err(error).with_context(|| {
+            format!("cannot read {}; --config or {FILE_VARIABLE} names it", path.display())
+        }),
     }
 }
 

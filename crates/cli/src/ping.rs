@@ -10,11 +10,11 @@ use node::{
     runtime::Runtime,
 };
 
-use crate::{args::PingArgs, knobs, output};
+use crate::{args::PingArgs, output};
 
 /// `copyrpc ping`.
 pub(crate) fn run(args: &PingArgs) -> anyhow::Result<()> {
-    let settings = knobs::load(&args.file, &args.knobs)?;
+    let settings = args.settings.load()?;
     let runtime = Runtime::from_settings(&settings)?;
     let socket = runtime.socket();
     let timeout = Duration::from_nanos(settings.number(&CALL_TIMEOUT));

@@ -41,6 +41,7 @@ fn tests() {
     threads_can_be_clients_and_daemons_can_have_several();
     direct_calls_go_over_the_software_nic();
     delegated_calls_come_with_the_counters_of_their_daemons();
+    delegation_has_daemons_of_several_threads();
     fault_k1_full_verification_judges_a_real_history();
     every_way_to_wait_works();
     an_open_loop_keeps_its_rate();
@@ -158,6 +159,15 @@ fn direct_calls_go_over_the_software_nic() {
     }
 }
 
+/// With threads, a daemon is one daemon still: half of the calls change the thread inside it.
+fn delegation_has_daemons_of_several_threads() {
+    let workload = Workload { daemon_threads: 2, ..quick() };
+    let measured =
+        run_until(soft_config(Kind::Delegation, workload, &[]), both_sides_were_answered);
+    assert_eq!((measured.failures.len(), measured.served), (0, measured.calls));
+    assert!(measured.rank_counters.total(&["daemon errands"]) > 0, "{:?}", measured.rank_counters);
+}
+
 /// What a daemon counts about itself comes with the numbers that it explains.
 fn delegated_calls_come_with_the_counters_of_their_daemons() {
     let config = soft_config(Kind::Delegation, quick(), &[]);
@@ -168,7 +178,14 @@ fn delegated_calls_come_with_the_counters_of_their_daemons() {
     let counters = &measured.rank_counters;
     let taken = counters.named["daemon requests_ipc"];
     assert!((1..=measured.calls).contains(&taken), "{taken} of {}, warm-up", measured.calls);
-    for name in ["batch_messages", "requests_per_loop", "rtt_ns", "turnaround_ns", "loop_ns"] {
+    for name in [
+        "batch_messages",
+        "requests_per_loop",
+        "rtt_ns",
+        "turnaround_ns",
+        "loop_ns",
+        "phase_post_ns",
+    ] {
         assert!(counters.distributions.contains_key(name), "{name} in {counters:?}");
     }
     assert_eq!(measured.rank_outstanding.len(), measured.slices.len());

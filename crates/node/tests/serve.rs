@@ -3,6 +3,7 @@
 use std::{
     cell::Cell,
     collections::BTreeSet,
+    os::unix::net::UnixListener,
     panic::{AssertUnwindSafe, catch_unwind},
     path::Path,
     rc::Rc,
@@ -14,9 +15,10 @@ use copyrpc_node::{
     client::{Client, ClientConfig},
     config::{DaemonConfig, KNOBS, Layers},
     daemon::{Inbound, ServeError, Services, Serving, Status, serve, serve_threads, wire::HERE},
+    metrics::Snapshot,
     runtime::Runtime,
 };
-use memory::sync::{AtomicBool, Ordering};
+use memory::sync::{AtomicBool, AtomicUsize, Ordering};
 
 mod common;
 use common::{TempFolder, eventually};
@@ -112,4 +114,42 @@ fn a_thread_that_panics_before_it_serves_ends_all() {
     let ended = catch_unwind(AssertUnwindSafe(|| serve_threads(&serving, nics, services, &stop)));
     assert!(ended.is_err());
     serving.runtime.claim().unwrap();
+}
+
+/// All of them find what a dead daemon left, and one cleans it up.
+#[test]
+fn fault_a15_of_many_starts_at_once_one_serves_and_none_disturbs_its_clients() {
+    const STARTS: usize = 16;
+    let temp = private("starts");
+    let serving = serving(temp.path(), "1");
+    let socket = serving.runtime.socket();
+    for round in 0..8 {
+        let _ = std::fs::remove_file(&socket);
+        drop(UnixListener::bind(&socket).unwrap());
+        std::fs::write(serving.runtime.metrics(), b"half of what a dead daemon wrote").unwrap();
+        let (stop, refused) = (AtomicBool::new(false), AtomicUsize::new(0));
+        let start = || {
+            let served = serve(&serving, nic(temp.path()), Services::default(), &stop);
+            refused.fetch_add(usize::from(served.is_err()), Ordering::Relaxed);
+            served
+        };
+        thread::scope(|scope| {
+            let starts = (0..STARTS).map(|_| scope.spawn(start)).collect::<Vec<_>>();
+            let mut client = None;
+            eventually(|| {
+                client = Client::connect(&socket, ClientConfig::default()).ok();
+                client.is_some()
+            });
+            let mut client = client.unwrap();
+            eventually(|| {
+                assert_eq!(client.ping(0, b"alive").unwrap(), b"alive", "round {round}");
+                refused.load(Ordering::Relaxed) == STARTS - 1
+            });
+            assert!(Snapshot::read(&serving.runtime.metrics()).is_ok());
+            stop.store(true, Ordering::Relaxed);
+            let ends = starts.into_iter().map(|start| start.join().unwrap());
+            let refusals = ends.filter_map(Result::err).map(|error| error.to_string());
+            assert!(refusals.into_iter().all(|text| text.contains("runs on this node already")));
+        });
+    }
 }

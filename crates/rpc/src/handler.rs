@@ -36,4 +36,9 @@ pub trait Handler<N: Nic> {
     fn closed(&mut self, worker: &mut Worker<N>, peer: PeerId, reason: CloseReason) {
         let _ = (worker, peer, reason);
     }
+
+    /// All that arrived is handled, and batches are about to be posted: for programs that time the
+    /// parts of a poll.
+    #[inline]
+    fn posting(&mut self) {}
 }

@@ -5,7 +5,7 @@ use core::fmt::Write as _;
 
 use serde::Serialize;
 
-use crate::{args::DoctorArgs, knobs, output};
+use crate::{args::DoctorArgs, output};
 
 mod checks;
 
@@ -53,7 +53,7 @@ pub(crate) struct Unfit(usize);
 
 /// `copyrpc doctor`.
 pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
-    let settings = knobs::load(&args.file, &args.knobs)?;
+    let settings = args.settings.load()?;
     let findings = checks::all(&settings);
     if args.json {
         output::print(&format!("{}\n", serde_json::to_string_pretty(&findings)?))?;

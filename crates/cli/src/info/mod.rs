@@ -51,7 +51,7 @@ enum Selected {
 
 /// `copyrpc info`.
 pub(crate) fn run(args: &InfoArgs) -> anyhow::Result<()> {
-    let info = collect(&knobs::load(&args.file, &args.nic.flags())?);
+    let info = collect(&args.settings.load()?);
     if args.json {
         output::print(&format!("{}\n", serde_json::to_string_pretty(&info)?))
     } else {

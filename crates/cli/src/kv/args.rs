@@ -12,7 +12,7 @@ use kv::{
 };
 use node::config::NIC;
 
-use crate::{args::NicArgs, flags::ConfigFile, knobs};
+use crate::flags::{KnobFlags, Nic};
 
 /// The same, to be quick.
 const QUICK_MS: u64 = 300;
@@ -33,7 +33,7 @@ pub(crate) struct KvArgs {
     #[arg(long, value_name = "NAME=LIST", value_parser = parse_switch, help_heading = "System")]
     switch: Vec<(String, Vec<String>)>,
     #[command(flatten)]
-    nic: NicArgs,
+    nic: KnobFlags<Nic>,
 
     /// Nodes, each with one daemon process [default: 2].
     #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "Workload")]
@@ -132,7 +132,7 @@ pub(crate) struct ReportArgs {
 impl KvArgs {
     /// The combinations that are asked for.
     pub(super) fn axes(&self) -> anyhow::Result<Axes> {
-        let settings = knobs::load(&ConfigFile::default(), &self.nic.flags())?;
+        let settings = self.nic.load()?;
         let default = Workload::default();
         let duration_ms = self
             .duration

@@ -10,13 +10,13 @@ use node::{
 };
 use serde_json::{Map, Value, json};
 
-use crate::{args::StatArgs, knobs, output};
+use crate::{args::StatArgs, output};
 
 mod serve;
 
 /// `copyrpc stat`.
 pub(crate) fn run(args: &StatArgs) -> anyhow::Result<()> {
-    let settings = knobs::load(&args.file, &args.flags())?;
+    let settings = args.settings.load()?;
     if let Some(address) = args.serve {
         return serve::run(address, &settings);
     }

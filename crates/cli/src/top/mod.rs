@@ -8,7 +8,7 @@ use std::{
 use node::{config::Settings, metrics::Snapshot};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 
-use crate::{args::TopArgs, knobs, stat};
+use crate::{args::TopArgs, stat};
 
 mod view;
 
@@ -18,7 +18,7 @@ pub(crate) fn run(args: &TopArgs) -> anyhow::Result<()> {
         std::io::stdout().is_terminal(),
         "top needs a terminal; `copyrpc stat` prints the same to a file"
     );
-    let settings = knobs::load(&args.file, &args.flags())?;
+    let settings = args.settings.load()?;
     let interval = Duration::from_nanos(args.interval_ns()?);
     let mut model = Model::new(stat::read_all(&settings)?);
     ratatui::try_init().map_err(anyhow::Error::from).and_then(|mut terminal| {

@@ -19,10 +19,11 @@ use ratatui::{
 
 use crate::top::Model;
 
-const PHASES: [Timing; 5] = [
+const PHASES: [Timing; 6] = [
     Timing::Loop,
     Timing::PhaseClients,
     Timing::PhaseNic,
+    Timing::PhasePost,
     Timing::PhaseWaiting,
     Timing::PhaseControl,
 ];
@@ -44,7 +45,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model) {
     let [daemons, flight, detail, keys] = Layout::vertical([
         Constraint::Max(rows.max(4)),
         Constraint::Length(6),
-        Constraint::Min(11),
+        Constraint::Min(12),
         Constraint::Length(1),
     ])
     .areas(frame.area());

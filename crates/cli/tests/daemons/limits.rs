@@ -40,6 +40,15 @@ fn mapped_bytes(cluster: &Cluster, rank: u32) -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
 }
 
+/// The software NIC locks nothing; `doctor` says what a hardware NIC would need.
+#[test]
+fn fault_c2_a_daemon_that_may_lock_no_memory_serves_newcomers() {
+    let cluster = Cluster::new(2);
+    limit(&cluster, 0, Resource::Memlock, Some(0));
+    let mut client = cluster.client(0);
+    (0..2).for_each(|to| assert_eq!(client.ping(to, b"unlocked").unwrap(), b"unlocked"));
+}
+
 #[test]
 fn fault_a14_a_daemon_out_of_memory_refuses_what_is_large_and_serves_what_is_not() {
     let cluster = Cluster::with(2, &[("COPYRPC_MESSAGE_BYTES_MAX", "256KiB")]);

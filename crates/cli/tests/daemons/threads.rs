@@ -23,6 +23,18 @@ fn two_daemons_of_two_threads_serve_their_clients_and_leave_nothing_but_locks() 
     serve_and_leave(Cluster::with(2, TWO));
 }
 
+/// As `top -H` and profilers show them.
+#[test]
+fn threads_of_a_daemon_have_names() {
+    let cluster = Cluster::with(1, TWO);
+    let process = cluster.daemons[0].as_ref().unwrap().id();
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
+    let names = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")));
+    let mut names = names.map(Result::unwrap).collect::<Vec<_>>();
+    names.sort();
+    assert_eq!(names, ["copyrpc\n", "copyrpc-1\n"]);
+}
+
 #[test]
 fn fault_a1_killed_clients_of_several_threads_leave_nothing() {
     kill_clients(&Cluster::with(2, TWO));

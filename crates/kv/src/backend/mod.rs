@@ -245,6 +245,12 @@ pub trait Server {
     /// error.
     fn turn(&mut self, budget: usize) -> Result<usize, BackendError>;
 
+    /// After a turn in which nothing was answered: whether what its clients wait for is about to come
+    /// from elsewhere, so that a thread that waits adaptively takes another turn at once.
+    fn is_expecting(&self) -> bool {
+        false
+    }
+
     /// Sends what was answered and sleeps until [`Self::turn`] may find something, or the deadline.
     ///
     /// # Errors

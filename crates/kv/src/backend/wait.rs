@@ -112,6 +112,13 @@ impl Idle {
         false
     }
 
+    /// Whether the thread decides by what it sees whether to offer its core.
+    #[inline]
+    #[must_use]
+    pub fn is_adaptive(&self) -> bool {
+        self.wait == Wait::Adaptive
+    }
+
     /// Whether the thread would sleep at the first empty poll, so that a poll without a wait before
     /// it is in vain.
     #[inline]

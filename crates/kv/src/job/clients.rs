@@ -58,14 +58,18 @@ pub(super) fn run<B: Backend>(
             let (to_thread, start) = mpsc::channel();
             starts.push(to_thread);
             let (to_main, answered, stop) = (to_main.clone(), &answered[index], &stop);
-            scope.spawn(move || {
+            let body = move || {
                 let _alarm = Alarm(to_main.clone());
                 let line = Line { index, to_main: &to_main, roster, start, answered, stop };
                 if let Err(error) = drive(config, backend, id, &line) {
                     // If nobody listens any more, the process is about to end.
                     let _ = to_main.send(Word::Failed(error));
                 }
-            });
+            };
+            let named = thread::Builder::new().name(format!("client-{}", id.0));
+            named
+                .spawn_scoped(scope, body)
+                .map_err(|cause| ChildError::System { what: "cannot start a thread", cause })?;
         }
         drop(to_main);
         let result = lead(control, &words, &rosters, &starts, &answered);

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use memory::sync::{AtomicU32, Ordering};
+use memory::sync::{AtomicU32, Ordering, hint};
 use os::clock;
 
 use super::{
@@ -56,7 +56,7 @@ pub(super) fn run<B: Backend>(
             let (roster, from_main) = mpsc::channel();
             rosters.push(roster);
             let (to_main, stage) = (to_main.clone(), &stage);
-            scope.spawn(move || {
+            let body = move || {
                 let _alarm = Alarm(to_main.clone());
                 let served = serve(config, backend, shard, stage, &|contact| {
                     let _ = to_main.send(Word::Contact(index, contact));
@@ -67,7 +67,11 @@ pub(super) fn run<B: Backend>(
                     Ok(report) => Word::Done(report),
                     Err(error) => Word::Failed(error),
                 });
-            });
+            };
+            let named = thread::Builder::new().name(format!("shard-{}", shard.0));
+            named
+                .spawn_scoped(scope, body)
+                .map_err(|cause| ChildError::System { what: "cannot start a thread", cause })?;
         }
         drop(to_main);
         let result = lead(control, &words, &rosters, &stage);
@@ -179,6 +183,8 @@ fn serve<B: Backend, R: Fn()>(
         served += count as u64;
         if count > 0 {
             idle.found();
+        } else if idle.is_adaptive() && server.is_expecting() {
+            hint::spin_loop();
         } else if !idle.sleeps_at_once() && idle.is_to_sleep() {
             server.wait(clock::deadline_ns(NAP))?;
         }

@@ -10,7 +10,12 @@ use bench::{
     report::{Header, number},
 };
 
-use super::{Cell, Results, cells::regime_name, reduce, system_parts, workload_parts};
+use super::{
+    Cell, Results,
+    cells::regime_name,
+    costs::{self, costs},
+    reduce, system_parts, workload_parts,
+};
 use crate::{backend::Kind, workload::Workload};
 
 /// Writes circumstances, and per regime one table of the backends as they are by default, and one of
@@ -52,6 +57,7 @@ pub fn write_markdown(results: &Results, to: &mut impl Write) -> io::Result<()> 
         if !varied.is_empty() {
             write_variants(&varied, &plain, to)?;
         }
+        write_costs(&cells, to)?;
     }
     Ok(())
 }
@@ -158,6 +164,16 @@ fn write_variants(cells: &[&Cell], plain: &[&Cell], to: &mut impl Write) -> io::
             number(cell.cpu_per_call_ns.median),
             cell.counters.mean_batch().map_or_else(String::new, number),
         )?;
+    }
+    Ok(())
+}
+
+/// What explains the numbers.
+fn write_costs(cells: &[&Cell], to: &mut impl Write) -> io::Result<()> {
+    writeln!(to, "\n### Where CPU time went\n\nOf all runs together; {}.\n", costs::MEANING)?;
+    writeln!(to, "| cell | {} |\n|{}", costs::HEADINGS.join(" | "), "---|".repeat(7))?;
+    for cell in cells {
+        writeln!(to, "| {} | {} |", cell.name, costs(cell).join(" | "))?;
     }
     Ok(())
 }

@@ -9,6 +9,7 @@
 
 mod cells;
 mod compare;
+mod costs;
 mod csv;
 mod flat;
 mod markdown;

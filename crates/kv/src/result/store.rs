@@ -17,7 +17,7 @@ const FILE: &str = "result.jsonl";
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// It cannot be read.
-    #[error("cannot read {}: {cause}", path.display())]
+    #[error("cannot read {}: {cause}; `copyrpc bench kv --out FOLDER` writes results", path.display())]
     Read {
         /// Which.
         path: PathBuf,

@@ -1,6 +1,9 @@
 //! The table for people.
 
-use std::io::{self, Write};
+use std::{
+    io::{self, Write},
+    iter,
+};
 
 use bench::{
     regime::Regime,
@@ -9,7 +12,12 @@ use bench::{
 };
 use comfy_table::{CellAlignment, LineStyle, Table, presets};
 
-use super::{Cell, LatencySummary, Results, SideCell, cells::regime_name, reduce};
+use super::{
+    Cell, LatencySummary, Results, SideCell,
+    cells::regime_name,
+    costs::{self, costs},
+    reduce,
+};
 
 const HEADINGS: [&str; 12] = [
     "cell",
@@ -41,6 +49,7 @@ pub fn write_table(results: &Results, to: &mut impl Write) -> io::Result<()> {
         let rows = cells.iter().filter(|cell| cell.regime == regime).collect::<Vec<_>>();
         if let Some(first) = rows.first() {
             writeln!(to, "\nregime: {}\n{}", regime_name(first), table(&rows).trim_fmt())?;
+            writeln!(to, "\n{}", costs_table(&rows).trim_fmt())?;
         }
     }
     writeln!(to)?;
@@ -64,12 +73,27 @@ fn table(cells: &[&Cell]) -> Table {
             table.add_row(line(cell, "none", &cell.all, true));
         }
     }
-    for column in 2..HEADINGS.len() {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
+    align_numbers(&mut table, 2);
     table
+}
+
+/// What explains the numbers above.
+fn costs_table(cells: &[&Cell]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING.header_separator(LineStyle::none().fill('-')));
+    table.set_header(iter::once("cell").chain(costs::HEADINGS));
+    for cell in cells {
+        table.add_row(iter::once(cell.name.clone()).chain(costs(cell)));
+    }
+    align_numbers(&mut table, 1);
+    table
+}
+
+/// From column `first` on.
+fn align_numbers(table: &mut Table, first: usize) {
+    for column in table.column_iter_mut().skip(first) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
 }
 
 fn line(cell: &Cell, calls: &str, side: &SideCell, is_first: bool) -> Vec<String> {
@@ -109,6 +133,7 @@ fn spread(summary: Summary) -> String {
 fn notes(cells: &[Cell]) -> Vec<String> {
     let mut notes = vec![
         "every answer was checked; medians over runs, spread is smallest to largest".to_owned(),
+        costs::MEANING.to_owned(),
     ];
     let skew_ns = cells.iter().map(|cell| cell.start_skew_ns).max().unwrap_or(0);
     notes.push(format!("clients started within {} µs of each other", skew_ns / 1000));
@@ -151,6 +176,7 @@ mod tests {
             "ended with: timeout",
             "commit abc",
             "within 2 µs",
+            "daemons' CPU ns/call",
         ] {
             assert!(text.contains(expected), "{expected:?} in\n{text}");
         }

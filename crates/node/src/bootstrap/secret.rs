@@ -24,7 +24,10 @@ const SECRET_BYTES_MAX: usize = 4096;
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
     /// The file cannot be read.
-    #[error("cannot read the secret in {}: {source}", path.display())]
+    #[error(
+        "cannot read the secret in {}: {source}; COPYRPC_SECRET_FILE names it, and head -c 32 \
+         /dev/urandom makes one", path.display()
+    )]
     Unreadable {
         /// The file.
         path: PathBuf,

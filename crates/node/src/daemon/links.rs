@@ -56,6 +56,11 @@ impl Links {
         }
     }
 
+    /// Peers, up or not.
+    pub(super) fn count(&self) -> usize {
+        self.peers.len()
+    }
+
     /// Peers that are up.
     pub(super) fn up(&self) -> usize {
         self.detector.up()

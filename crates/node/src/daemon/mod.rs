@@ -60,10 +60,17 @@ use crate::{
     metrics::{Counter, LoopTimer, Phase, Recorder, Timing},
 };
 use links::Links;
-use office::{Office, Visit};
+use office::{Office, Stopwatch, Visit};
 
 /// How often deadlines, peers and departed clients are looked at.
 pub const CONTROL_NS: u64 = 1_000_000;
+
+/// How long a daemon keeps a core that others want, while calls to peers are under way and nothing comes:
+/// longer than a peer that runs takes to answer, and as long as some switches from process to process.
+const PATIENCE_NS: u64 = 10_000;
+
+/// Answers given on the spot that are reason enough to let clients have the core at once.
+const FED: u64 = 32;
 
 /// What a daemon is made of, besides its NIC, clients and control.
 pub struct Parts<F: Front> {
@@ -101,6 +108,8 @@ pub struct Daemon<N: Nic, F: Front, C: Control> {
     timer: LoopTimer,
     clock: fn() -> u64,
     control_ns: u64,
+    /// The first turn that found nothing, of those since something was found.
+    idle_ns: Option<u64>,
     arrivals: u64,
     /// By rank: what its connection had done when it was counted last.
     counted: Vec<Option<(PeerId, Counters)>>,
@@ -130,6 +139,7 @@ impl<N: Nic, F: Front, C: Control> Daemon<N, F, C> {
             timer: LoopTimer::new(parts.sample_every),
             clock: parts.clock,
             control_ns: now_ns,
+            idle_ns: Some(now_ns),
             arrivals: 0,
             counted: vec![None; place.size() as usize],
         }
@@ -149,7 +159,10 @@ impl<N: Nic, F: Front, C: Control> Daemon<N, F, C> {
         if let Some(lap) = &mut lap {
             lap.phase(&mut office.recorder, Phase::Clients, clock());
         }
-        let handled = worker.poll(now_ns, &mut Visit { office, front });
+        let mut visit =
+            Visit::timed(office, front, lap.as_mut().map(|lap| Stopwatch { lap, clock }));
+        let handled = worker.poll(now_ns, &mut visit);
+        let has_posted = visit.has_posted;
         let arrivals = worker.stats().arrivals;
         let came = arrivals - std::mem::replace(&mut self.arrivals, arrivals);
         if came > 0 {
@@ -158,7 +171,11 @@ impl<N: Nic, F: Front, C: Control> Daemon<N, F, C> {
             office.recorder.record(Timing::CompletionsPerPoll, came);
         }
         if let Some(lap) = &mut lap {
-            lap.phase(&mut office.recorder, Phase::Nic, clock());
+            let now_ns = clock();
+            if !has_posted {
+                lap.phase(&mut office.recorder, Phase::Nic, now_ns);
+            }
+            lap.phase(&mut office.recorder, Phase::Post, now_ns);
         }
         office.advance(front, worker);
         if let Some(lap) = &mut lap {
@@ -176,8 +193,26 @@ impl<N: Nic, F: Front, C: Control> Daemon<N, F, C> {
             lap.end(&mut self.office.recorder);
         }
         let done = usize::try_from(taken).unwrap_or(usize::MAX) + heard + handled;
-        self.office.recorder.add(Counter::BusyLoops, u64::from(done > 0));
+        if done > 0 {
+            self.idle_ns = None;
+            self.office.recorder.add(Counter::BusyLoops, 1);
+        } else {
+            self.idle_ns.get_or_insert(now_ns);
+        }
         done
+    }
+
+    /// Whether it is better to look again than to offer the core to others: calls to peers are under
+    /// way, something came a moment ago, and clients did not get much to do meanwhile. Daemons that wait
+    /// for each other like this run at the same time, even if each shares its core: then calls are
+    /// answered while they wait, and not a turn of all processes later.
+    ///
+    /// Never in a daemon of several threads: if they share a core, the next step may be another one's.
+    #[must_use]
+    pub fn expects_answers(&self, now_ns: u64) -> bool {
+        let is_fresh = self.idle_ns.is_none_or(|since_ns| now_ns < since_ns + PATIENCE_NS);
+        let Office { seat, fed, .. } = &self.office;
+        is_fresh && *fed < FED && seat.is_alone() && self.office.is_calling()
     }
 
     /// What connections did since the last look.
@@ -238,6 +273,12 @@ impl<N: Nic, F: Front, C: Control> Daemon<N, F, C> {
     #[must_use]
     pub fn peers_up(&self) -> usize {
         self.links.up()
+    }
+
+    /// Peers whose connection is this thread's, up or not.
+    #[must_use]
+    pub fn peers(&self) -> usize {
+        self.links.count()
     }
 
     /// Tells all peers that this daemon leaves.

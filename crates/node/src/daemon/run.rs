@@ -41,7 +41,24 @@ struct Idle {
     is_crowded: bool,
 }
 
-pub(super) fn ipc_config(config: &DaemonConfig) -> ipc::ServerConfig {
+impl IpcFront {
+    /// The clients of a daemon of `threads` threads, a share for each. They find it at `socket`, which
+    /// is abstract (`@…`) or in a folder that only its user can enter.
+    ///
+    /// # Errors
+    ///
+    /// [`ServeError::Front`].
+    pub fn bind(
+        config: &DaemonConfig,
+        socket: &Path,
+        threads: usize,
+    ) -> Result<Vec<Self>, ServeError> {
+        let servers = ipc::Server::bind_team(socket, ipc_config(config), threads)?;
+        Ok(servers.into_iter().map(Self::new).collect())
+    }
+}
+
+fn ipc_config(config: &DaemonConfig) -> ipc::ServerConfig {
     let message_bytes_max = message_bytes_max(config.message_bytes_max);
     ipc::ServerConfig {
         depth: config.depth,
@@ -68,11 +85,13 @@ fn nanos(duration: Duration) -> u64 {
 }
 
 /// What a daemon is opened with besides its settings, for programs that turn it themselves.
-pub struct Opening<'a> {
+pub struct Opening {
     /// Which of how many.
     pub place: Place,
-    /// Where clients find it; in a folder that only its user can enter.
-    pub socket: &'a Path,
+    /// Its clients.
+    pub front: IpcFront,
+    /// Its place among the threads of the daemon.
+    pub seat: Seat,
     /// Datagrams of the job.
     pub codec: Codec,
     /// What it offers.
@@ -84,7 +103,8 @@ pub struct Opening<'a> {
 }
 
 impl<N: Nic> Daemon<N, IpcFront, UdpControl> {
-    /// A daemon for real clients and real time. `control` knows where the others listen.
+    /// A daemon, or one thread of it, for real clients and real time. `control` knows where the others
+    /// listen.
     ///
     /// # Errors
     ///
@@ -93,22 +113,9 @@ impl<N: Nic> Daemon<N, IpcFront, UdpControl> {
         config: &DaemonConfig,
         nic: N,
         control: UdpControl,
-        opening: Opening<'_>,
+        opening: Opening,
     ) -> Result<Self, ServeError> {
-        let server = ipc::Server::bind(opening.socket, ipc_config(config))?;
-        Self::open_thread(config, nic, control, server, Seat::alone(), opening)
-    }
-
-    /// As [`open`](Self::open), for one thread of a daemon, whose clients `server` has.
-    pub(super) fn open_thread(
-        config: &DaemonConfig,
-        nic: N,
-        control: UdpControl,
-        server: ipc::Server,
-        seat: Seat,
-        opening: Opening<'_>,
-    ) -> Result<Self, ServeError> {
-        let Opening { place, codec, services, recorder, worker, socket: _ } = opening;
+        let Opening { place, front, seat, codec, services, recorder, worker } = opening;
         let worker = Worker::open(nic, worker, clock::now_ns())?;
         let epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let parts = Parts {
@@ -124,7 +131,7 @@ impl<N: Nic> Daemon<N, IpcFront, UdpControl> {
             sample_every: config.sample_every,
             clock: clock::now_ns,
         };
-        Ok(Self::new(worker, IpcFront::new(server), control, parts, clock::now_ns()))
+        Ok(Self::new(worker, front, control, parts, clock::now_ns()))
     }
 
     /// Serves until `is_over`.
@@ -135,8 +142,8 @@ impl<N: Nic> Daemon<N, IpcFront, UdpControl> {
             if self.step(now_ns) > 0 {
                 (idle.since_ns, idle.yields) = (now_ns, 0);
             } else if wait != WaitPolicy::Block
-                && !idle.is_crowded
-                && now_ns < idle.since_ns + SPIN_NS
+                && (self.expects_answers(now_ns)
+                    || !idle.is_crowded && now_ns < idle.since_ns + SPIN_NS)
             {
                 hint::spin_loop();
             } else if wait == WaitPolicy::Busy {
@@ -168,7 +175,7 @@ impl<N: Nic> Daemon<N, IpcFront, UdpControl> {
             return false;
         }
         let Self { worker, office, front, .. } = self;
-        worker.poll(clock::now_ns(), &mut Visit { office, front }) == 0 && office.seat.arm()
+        worker.poll(clock::now_ns(), &mut Visit::new(office, front)) == 0 && office.seat.arm()
     }
 
     fn sleep(&mut self, timeout: Duration) {

@@ -16,7 +16,7 @@ use crate::{
     config::{DaemonConfig, Start},
     daemon::{
         Codec, Daemon, IpcFront, LANE_CALLS, Opening, Seat, Services, UdpControl, crew::Crew,
-        roster::Roster, run::ipc_config,
+        roster::Roster,
     },
     metrics::{Life, MetricsError, MetricsFile, Recorder},
     runtime::{Claim, Runtime, RuntimeError},
@@ -59,6 +59,9 @@ pub enum ServeError {
     /// Its threads cannot wake each other.
     #[error(transparent)]
     Alarm(#[from] EventError),
+    /// The kernel gives it no more threads.
+    #[error("cannot start a thread: {0}; raise the limit on tasks, or lower COPYRPC_THREADS")]
+    Thread(#[source] io::Error),
     /// Each thread has a NIC of its own.
     #[error("{threads} threads need a NIC each, and there are {nics}; change COPYRPC_THREADS")]
     Nics {
@@ -133,7 +136,8 @@ pub fn serve_threads<N: Nic + Send>(
         for (post, nic) in posts {
             let (report, reported) = mpsc::channel();
             let (go, may_go) = mpsc::channel::<()>();
-            scope.spawn(move || {
+            let name = format!("copyrpc-{}", post.number);
+            let body = move || {
                 let services = services(post.number);
                 match post.open(serving, nic, services) {
                     Ok(mut daemon) => {
@@ -144,7 +148,11 @@ pub fn serve_threads<N: Nic + Send>(
                     }
                     Err(error) => drop(report.send(Err(error))),
                 }
-            });
+            };
+            thread::Builder::new()
+                .name(name)
+                .spawn_scoped(scope, body)
+                .map_err(ServeError::Thread)?;
             match reported.recv() {
                 Ok(opened) => opened?,
                 // It panicked, and so will the scope.
@@ -180,7 +188,7 @@ struct Post {
     number: usize,
     seat: Seat,
     control: UdpControl,
-    server: ipc::Server,
+    front: IpcFront,
     recorder: Recorder,
 }
 
@@ -196,13 +204,13 @@ impl House {
         let controls = meet(serving, bootstrap.as_mut())?;
         let roster = Roster(runtime.roster());
         let seats = Seat::crew(u8::try_from(threads).unwrap_or(u8::MAX), LANE_CALLS)?;
-        let servers = ipc::Server::bind_team(&runtime.socket(), ipc_config(config), threads)?;
-        let parts = seats.into_iter().zip(controls).zip(servers).zip(recorders).enumerate();
-        let posts = parts.map(|(number, (((seat, control), server), recorder))| Post {
+        let fronts = IpcFront::bind(config, &runtime.socket(), threads)?;
+        let parts = seats.into_iter().zip(controls).zip(fronts).zip(recorders).enumerate();
+        let posts = parts.map(|(number, (((seat, control), front), recorder))| Post {
             number,
             seat,
             control,
-            server,
+            front,
             recorder,
         });
         let posts = posts.collect();
@@ -228,13 +236,14 @@ impl Post {
         let Serving { config, runtime, place, secret } = serving;
         let opening = Opening {
             place: *place,
-            socket: &runtime.socket(),
+            front: self.front,
             codec: Codec::new(runtime.job().clone(), secret.clone(), place.rank()),
             services,
             recorder: self.recorder,
             worker: worker_config(*place, &self.seat),
+            seat: self.seat,
         };
-        Daemon::open_thread(config, nic, self.control, self.server, self.seat, opening)
+        Daemon::open(config, nic, self.control, opening)
     }
 }
 

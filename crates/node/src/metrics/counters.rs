@@ -102,7 +102,8 @@ numbered! {
     Timing {
         Loop = "loop_ns", "Duration of a turn of the loop, sampled.";
         PhaseClients = "phase_clients_ns", "Time a turn spends with clients, sampled.";
-        PhaseNic = "phase_nic_ns", "Time a turn spends with what the NIC brings, and posting, sampled.";
+        PhaseNic = "phase_nic_ns", "Time a turn spends with what the NIC brings, sampled.";
+        PhasePost = "phase_post_ns", "Time a turn spends posting batches to the NIC, sampled; 0: there were none.";
         PhaseWaiting = "phase_waiting_ns", "Time a turn spends with what waits for room, sampled.";
         PhaseControl = "phase_control_ns", "Time a turn spends with deadlines and peers, sampled.";
         Turnaround = "turnaround_ns", "From taking a request of another node to answering it.";
@@ -129,8 +130,10 @@ impl Timing {
 pub enum Phase {
     /// Requests of clients.
     Clients,
-    /// Completions, responses, requests of other nodes, and posting batches.
+    /// Completions, responses and requests of other nodes.
     Nic,
+    /// Posting batches.
+    Post,
     /// Requests that wait for a provider or for room in a ring.
     Waiting,
     /// Deadlines and peers.
@@ -142,6 +145,7 @@ impl Phase {
         match self {
             Self::Clients => Timing::PhaseClients,
             Self::Nic => Timing::PhaseNic,
+            Self::Post => Timing::PhasePost,
             Self::Waiting => Timing::PhaseWaiting,
             Self::Control => Timing::PhaseControl,
         }

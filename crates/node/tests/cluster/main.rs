@@ -85,6 +85,37 @@ fn local_calls_never_touch_the_nic() {
 }
 
 #[test]
+fn a_daemon_that_called_a_peer_expects_an_answer_for_a_moment() {
+    let mut cluster = Cluster::new("patience", 2, 1, 64);
+    cluster.wait_all_up();
+    let mut now_ns = cluster.now_ns;
+    assert!(!cluster.node(0).expects_answers(now_ns), "it called nobody");
+    let call = cluster.call(0, 1, 1, ECHO, b"");
+    assert_eq!(cluster.node(0).step(now_ns), 1);
+    assert!(cluster.node(0).expects_answers(now_ns + MS), "nobody looked since then");
+    now_ns += MS / 2;
+    assert_eq!(cluster.node(0).step(now_ns), 0);
+    assert!(cluster.node(0).expects_answers(now_ns + 9_999));
+    assert!(!cluster.node(0).expects_answers(now_ns + 10_000), "it is not to wait for long");
+    for _ in 0..32 {
+        cluster.call(0, 1, 0, ECHO, b"");
+    }
+    assert_eq!(cluster.node(0).step(now_ns), 32);
+    assert!(!cluster.node(0).expects_answers(now_ns), "its clients have much to do");
+    cluster.now_ns = now_ns;
+    assert_eq!(cluster.outcome(call), echoed(b"", 0));
+    now_ns = cluster.now_ns;
+    assert!(!cluster.node(0).expects_answers(now_ns), "there is nothing to expect");
+    let mut cluster = Cluster::new("patience", 2, 2, 64);
+    cluster.wait_all_up();
+    let now_ns = cluster.now_ns;
+    cluster.call(0, 0, 1, ECHO, b"");
+    assert_eq!(cluster.node(0).step(now_ns), 1);
+    assert_eq!(cluster.node(0).outstanding(), 1);
+    assert!(!cluster.node(0).expects_answers(now_ns), "the next step is the other thread's");
+}
+
+#[test]
 fn fault_a10_a_handler_that_panics_or_is_absent_gives_a_status_and_the_daemon_lives() {
     for mut cluster in Cluster::each("panic", 2) {
         cluster.wait_all_up();

@@ -156,6 +156,15 @@ impl Node {
         self.loops.iter().map(|one| one.daemon.outstanding()).sum()
     }
 
+    /// A turn of its first thread alone, and what came of it.
+    pub(crate) fn step(&mut self, now_ns: u64) -> usize {
+        self.loops[0].daemon.step(now_ns)
+    }
+
+    pub(crate) fn expects_answers(&self, now_ns: u64) -> bool {
+        self.loops[0].daemon.expects_answers(now_ns)
+    }
+
     pub(crate) fn drain(&mut self) {
         self.loops.iter_mut().for_each(|one| one.daemon.drain());
     }

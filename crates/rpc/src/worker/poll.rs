@@ -58,6 +58,7 @@ impl<N: Nic> Worker<N> {
             handled += self.tell_ends(handler);
         }
         if !self.dirty.is_empty() || !self.unrung.is_empty() {
+            handler.posting();
             self.flush();
         }
         handled

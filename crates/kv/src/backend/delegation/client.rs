@@ -7,25 +7,26 @@ use os::clock;
 use rpc::Status;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::{Address, SERVICE};
+use super::{Address, service_of};
 use crate::{
     backend::{
         BackendError, Client, Contact, Counters, Event, Failure, Roster, Setup, SubmitError, Token,
         direct,
     },
-    place::Shard,
+    place::{Shard, Topology},
 };
 
 /// A pipeline to a daemon.
 pub struct DelegationClient {
+    /// The first shard of its node.
     home: Shard,
+    topology: Topology,
     config: ClientConfig,
     message_bytes_max: usize,
     /// `None` before it has joined.
     pipeline: Option<Pipeline<(Shard, Token)>>,
     /// The daemon is gone.
     is_lost: bool,
-    shards: u16,
     waits: u64,
 }
 
@@ -39,11 +40,11 @@ impl DelegationClient {
         };
         Self {
             home,
+            topology: setup.topology,
             config,
             message_bytes_max: setup.message_bytes_max,
             pipeline: None,
             is_lost: false,
-            shards: setup.topology.shards(),
             waits: 0,
         }
     }
@@ -96,7 +97,8 @@ impl Client for DelegationClient {
         if len_bytes > max_bytes {
             return Err(SubmitError::TooLarge { len_bytes, max_bytes });
         }
-        let address = To { rank: to.0.into(), service: SERVICE, method: 0 };
+        let (rank, service) = (self.topology.rank_of(to).into(), service_of(self.topology, to));
+        let address = To { rank, service, method: 0 };
         match pipeline.submit(address, request, (to, token)) {
             Ok(_) => Ok(()),
             Err(refused) if refused.error.status() == Status::ResourceExhausted => {
@@ -126,7 +128,7 @@ impl Client for DelegationClient {
         });
         pipeline.flush();
         if is_lost && !std::mem::replace(&mut self.is_lost, true) {
-            for shard in 0..self.shards {
+            for shard in 0..self.topology.shards() {
                 sink(Event::Lost { shard: Shard(shard) });
                 count += 1;
             }

@@ -8,17 +8,23 @@
 //!                             service                            service
 //! ```
 //!
-//! Each daemon thread is a daemon of its own, with its shard's number as its rank: the clients of a
-//! node are dealt out among those of their node.
+//! A node has one daemon, of as many threads as it has shards: each thread offers its shard as a
+//! service of its own. A call for another thread's shard changes the thread inside the daemon, as does
+//! one whose connection another thread owns.
 
 mod client;
+mod house;
 mod server;
 
-use std::path::PathBuf;
+use std::{
+    path::PathBuf,
+    sync::{Mutex, PoisonError},
+};
 
 use node::config::{DaemonConfig, KNOBS, Layers};
 use serde::{Deserialize, Serialize};
 
+use self::house::House;
 use super::{Backend, BackendError, Contact, Service, Setup, direct};
 use crate::place::{ClientId, Shard, Topology};
 
@@ -28,49 +34,64 @@ pub use server::DelegationServer;
 /// Those of copyrpc, between daemons.
 pub(super) use direct::SWITCHES;
 
-/// Number of the service that is the shard.
+/// Name of the job: its secret makes it unique.
+const JOB: &str = "kv";
+
+/// Number of the service that is the first shard of a rank; the next ones follow.
 const SERVICE: u16 = 1;
 
-/// One in so many turns of a daemon is timed, to explain what is measured. Six looks at the clock, of
-/// 20 to 30 ns each: 3 ns per turn.
+/// Number of the service that is `shard`, at its rank.
+fn service_of(topology: Topology, shard: Shard) -> u16 {
+    SERVICE + shard.0 % topology.daemon_threads
+}
+
+/// One in so many turns of a daemon is timed, to explain what is measured. Up to seven looks at the
+/// clock, of 20 to 30 ns each: some 3 ns per turn.
 const SAMPLE_EVERY: u32 = 64;
 
 /// What the process as a whole has.
-#[derive(Clone, Debug)]
 pub struct Delegation {
     setup: Setup,
     nic: softnic::Config,
+    rank: u16,
+    /// `None` before a thread has asked for its part: processes of clients have none.
+    house: Mutex<Option<House>>,
 }
 
 impl Backend for Delegation {
     type Client = DelegationClient;
     type Server = DelegationServer;
 
-    fn open(setup: &Setup, _rank: u16) -> Result<Self, BackendError> {
-        Ok(Self { nic: direct::soft_nic(setup)?, setup: setup.clone() })
+    fn open(setup: &Setup, rank: u16) -> Result<Self, BackendError> {
+        let (nic, setup) = (direct::soft_nic(setup)?, setup.clone());
+        Ok(Self { setup, nic, rank, house: Mutex::new(None) })
     }
 
     fn server(&self, shard: Shard, service: Service) -> Result<DelegationServer, BackendError> {
-        DelegationServer::open(&self.setup, &self.nic, shard, service)
+        let post = {
+            let mut house = self.house.lock().unwrap_or_else(PoisonError::into_inner);
+            let house = match &mut *house {
+                Some(house) => house,
+                none => none.insert(House::open(&self.setup, self.rank)?),
+            };
+            house.post(shard)?
+        };
+        DelegationServer::open(&self.setup, &self.nic, shard, post, service)
     }
 
     fn client(&self, client: ClientId) -> Result<DelegationClient, BackendError> {
-        Ok(DelegationClient::new(&self.setup, home_of(self.setup.topology, client)))
+        let topology = self.setup.topology;
+        let home = Shard(topology.home_of(client) * topology.daemon_threads);
+        Ok(DelegationClient::new(&self.setup, home))
     }
 }
 
-/// The daemon that a client hands its calls to.
-fn home_of(topology: Topology, client: ClientId) -> Shard {
-    let nth = client.0 % topology.clients_per_rank % topology.daemon_threads;
-    Shard(topology.home_of(client) * topology.daemon_threads + nth)
-}
-
-/// Where a daemon is reached, and its part of the secret of the job.
+/// Where a thread of a daemon is reached, and its part of the secret of the job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Address {
-    /// Of its clients: an abstract name, so that nothing is left of it whoever is killed when.
+    /// Of the daemon's clients: an abstract name, so that nothing is left of it whoever is killed when.
     socket: PathBuf,
-    /// Of other daemons, for heartbeats.
+    /// Of this thread, for heartbeats of other daemons.
     control: std::net::SocketAddr,
     /// Random: all parts together are the secret, which only processes of the job see.
     nonce: Vec<u8>,
@@ -90,8 +111,11 @@ impl Address {
 
 /// Settings of every daemon of the job.
 fn daemon_config(setup: &Setup) -> Result<DaemonConfig, BackendError> {
-    let defaults = Layers::new(KNOBS.to_vec()).finish();
-    let config = DaemonConfig::from_settings(&defaults)
+    let threads = setup.topology.daemon_threads.to_string();
+    let settings = Layers::new(KNOBS.to_vec())
+        .flag("threads", &threads)
+        .map_err(|cause| BackendError::new("cannot open a daemon", cause))?;
+    let config = DaemonConfig::from_settings(&settings.finish())
         .map_err(|cause| BackendError::new("the daemon's defaults contradict each other", cause))?;
     let depth = u16::try_from(setup.queue_depth).unwrap_or(u16::MAX / 2).max(1).next_power_of_two();
     Ok(DaemonConfig {

@@ -1,37 +1,27 @@
-//! The daemon thread's end: a whole daemon, turned by the thread that serves the shard.
+//! The daemon thread's end: a thread of a daemon, turned by the thread that serves the shard.
 
 use std::{
-    cell::Cell,
-    collections::BTreeMap,
-    error::Error,
-    net::{Ipv4Addr, SocketAddr},
-    path::PathBuf,
-    rc::Rc,
-    time::Duration,
+    cell::Cell, collections::BTreeMap, error::Error, net::Ipv4Addr, net::SocketAddr, rc::Rc,
+    sync::Arc, time::Duration,
 };
 
 use node::{
-    bootstrap::{JobId, Place, Secret},
-    config::DaemonConfig,
+    bootstrap::{JobId, Secret},
     daemon::{Codec, Daemon, Inbound, IpcFront, Opening, Services, Status, UdpControl},
     metrics::{Counter, Kind, MetricsFile, Section, Timing},
 };
 use os::clock;
 use softnic::Nic;
 
-use super::{Address, SERVICE, daemon_config};
+use super::{Address, JOB, house::Post, service_of};
 use crate::{
     backend::{BackendError, Contact, Counters, Roster, Server, Service, Setup, direct},
-    place::Shard,
+    place::{Shard, Topology},
 };
 
-/// Name of the job: its secret makes it unique.
-const JOB: &str = "kv";
-
-/// A daemon.
+/// A thread of a daemon.
 pub struct DelegationServer {
     state: State,
-    address: Address,
     contact: Contact,
     /// Requests that were answered, by the service itself.
     served: Rc<Cell<usize>>,
@@ -43,15 +33,17 @@ enum State {
     Joining,
     Running {
         daemon: Box<Daemon<Nic, IpcFront, UdpControl>>,
-        metrics: MetricsFile,
+        metrics: Arc<MetricsFile>,
+        /// Its section of them.
+        number: usize,
     },
 }
 
 struct Parts {
-    config: DaemonConfig,
+    post: Post,
+    topology: Topology,
     worker: rpc::Config,
     nic: softnic::Config,
-    shard: Shard,
     control: UdpControl,
     services: Services<IpcFront>,
 }
@@ -61,72 +53,62 @@ impl DelegationServer {
         setup: &Setup,
         nic: &softnic::Config,
         shard: Shard,
+        post: Post,
         service: Service,
     ) -> Result<Self, BackendError> {
         let failed = |cause: std::io::Error| BackendError::new("cannot open a daemon", cause);
-        let shards = setup.topology.shards();
-        let control = UdpControl::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), shards.into())
-            .map_err(failed)?;
+        let topology = setup.topology;
+        let at = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let control = UdpControl::bind(at, topology.ranks.into()).map_err(failed)?;
         let address = Address {
-            socket: abstract_name(shard),
+            socket: post.socket.clone(),
             control: control.address().map_err(failed)?,
             nonce: Secret::random().as_bytes().to_vec(),
         };
         let served = Rc::new(Cell::new(0));
-        let services = services(service, Rc::clone(&served))?;
+        let services = services(service_of(topology, shard), service, Rc::clone(&served))?;
         let depth = setup.queue_depth.saturating_mul(setup.topology.clients_per_rank.into());
         let worker = rpc::Config {
             calls_max: u16::try_from(depth).unwrap_or(u16::MAX - 1).max(16),
-            ..direct::worker_config(setup, shards.saturating_sub(1).max(1))
+            ..direct::worker_config(setup, topology.ranks.saturating_sub(1).max(1))
         };
-        let config = daemon_config(setup)?;
-        let parts = Parts { config, worker, nic: nic.clone(), shard, control, services };
+        let parts = Parts { post, topology, worker, nic: nic.clone(), control, services };
         let contact = address.to_contact()?;
-        Ok(Self { state: State::Opened(Box::new(parts)), address, contact, served })
+        Ok(Self { state: State::Opened(Box::new(parts)), contact, served })
     }
 
-    fn start(&mut self, roster: &Roster, parts: Parts) -> Result<State, BackendError> {
+    fn start(roster: &Roster, parts: Parts) -> Result<State, BackendError> {
         let failed =
             |cause: Box<dyn Error + Send + Sync>| BackendError::new("cannot start a daemon", cause);
-        let Parts { config, worker, nic, shard, mut control, services } = parts;
+        let Parts { post, topology, worker, nic, mut control, services } = parts;
+        let Post { place, config, front, seat, recorder, metrics, number, .. } = post;
         let mut secret = Vec::new();
-        for (rank, contact) in (0_u32..).zip(&roster.servers) {
-            let address = Address::of(contact)?;
-            control.set(rank, address.control);
-            secret.extend(address.nonce);
+        for (shard, contact) in (0..).map(Shard).zip(&roster.servers) {
+            let Address { control: address, nonce, .. } = Address::of(contact)?;
+            // The two threads that own the connection between two ranks hear each other.
+            if shard.0 % topology.daemon_threads == thread_for(topology, place.rank()) {
+                control.set(topology.rank_of(shard).into(), address);
+            }
+            secret.extend(nonce);
         }
-        let size = u32::try_from(roster.servers.len()).unwrap_or(u32::MAX);
-        let place = Place::new(shard.0.into(), size).map_err(|cause| failed(cause.into()))?;
         let job = JobId::new(JOB).map_err(|cause| failed(cause.into()))?;
-        let made = MetricsFile::unnamed(JOB, place, 1, config.sample_every);
-        let (metrics, mut recorders) = made.map_err(|cause| failed(cause.into()))?;
-        let opening = Opening {
-            place,
-            socket: &self.address.socket,
-            codec: Codec::new(job, Secret::from_bytes(&secret), shard.0.into()),
-            services,
-            recorder: recorders.remove(0),
-            worker,
-        };
+        let codec = Codec::new(job, Secret::from_bytes(&secret), place.rank());
+        let opening = Opening { place, front, seat, codec, services, recorder, worker };
         let nic = softnic::open(&nic).map_err(|cause| failed(cause.into()))?;
         let daemon =
             Daemon::open(&config, nic, control, opening).map_err(|cause| failed(cause.into()))?;
-        Ok(State::Running { daemon: Box::new(daemon), metrics })
+        Ok(State::Running { daemon: Box::new(daemon), metrics, number })
     }
 }
 
-/// A name that nobody else has, other users and other process namespaces included.
-fn abstract_name(shard: Shard) -> PathBuf {
-    let random = Secret::random()
-        .as_bytes()
-        .iter()
-        .take(8)
-        .fold(0_u64, |word, &byte| word << 8 | u64::from(byte));
-    format!("@copyrpc-kv/{}/{}/{random:016x}", std::process::id(), shard.0).into()
+/// Which thread of any other daemon owns the connection to `rank`.
+fn thread_for(topology: Topology, rank: u32) -> u16 {
+    u16::try_from(rank % u32::from(topology.daemon_threads)).unwrap_or(0)
 }
 
 /// The shard as a service of the daemon.
 fn services(
+    number: u16,
     mut service: Service,
     served: Rc<Cell<usize>>,
 ) -> Result<Services<IpcFront>, BackendError> {
@@ -137,7 +119,7 @@ fn services(
         Status::Ok
     };
     services
-        .offer(SERVICE, Box::new(handler))
+        .offer(number, Box::new(handler))
         .map_err(|cause| BackendError::new("cannot offer the shard", cause))?;
     Ok(services)
 }
@@ -147,14 +129,14 @@ impl Server for DelegationServer {
         self.contact.clone()
     }
 
-    /// Returns when all daemons see each other.
+    /// Returns when all daemons to which this thread connects are seen.
     fn join(&mut self, roster: &Roster, deadline_ns: u64) -> Result<(), BackendError> {
         let State::Opened(parts) = std::mem::replace(&mut self.state, State::Joining) else {
             return Err(BackendError::new("cannot join", "this daemon has joined"));
         };
-        self.state = self.start(roster, *parts)?;
+        self.state = Self::start(roster, *parts)?;
         let State::Running { daemon, .. } = &mut self.state else { return Ok(()) };
-        let peers = roster.servers.len().saturating_sub(1);
+        let peers = daemon.peers();
         while daemon.peers_up() < peers {
             if clock::now_ns() >= deadline_ns {
                 let seen = daemon.peers_up();
@@ -175,6 +157,11 @@ impl Server for DelegationServer {
         Ok(self.served.take())
     }
 
+    fn is_expecting(&self) -> bool {
+        let State::Running { daemon, .. } = &self.state else { return false };
+        daemon.expects_answers(clock::now_ns())
+    }
+
     fn wait(&mut self, deadline_ns: u64) -> Result<(), BackendError> {
         let State::Running { daemon, .. } = &mut self.state else { return Ok(()) };
         if daemon.step(clock::now_ns()) == 0 {
@@ -184,10 +171,12 @@ impl Server for DelegationServer {
         Ok(())
     }
 
-    /// Those of the daemon.
+    /// Those of this thread.
     fn counters(&self) -> Counters {
-        let State::Running { metrics, .. } = &self.state else { return Counters::default() };
-        counters_of(&metrics.snapshot().total())
+        let State::Running { metrics, number, .. } = &self.state else {
+            return Counters::default();
+        };
+        metrics.snapshot().sections.get(*number).map_or_else(Counters::default, counters_of)
     }
 }
 

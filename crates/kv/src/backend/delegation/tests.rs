@@ -6,15 +6,17 @@ use memory::sync::{AtomicBool, Ordering};
 use os::clock;
 
 use super::*;
-use crate::backend::{Client as _, Event, Kind, Roster, Server as _, Switches, Token, Wait};
+use crate::backend::{
+    Client as _, Counters, Event, Kind, Roster, Server as _, Switches, Token, Wait,
+};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const CALLS: u64 = 40;
 
-fn setup() -> Setup {
+fn setup(daemon_threads: u16) -> Setup {
     let switches = Switches::resolve("delegation", Kind::Delegation.switches(), &[].into());
     Setup {
-        topology: Topology { ranks: 2, daemon_threads: 1, clients_per_rank: 1, keys: 10 },
+        topology: Topology { ranks: 2, daemon_threads, clients_per_rank: 2, keys: 10 },
         queue_depth: 8,
         message_bytes_max: 40_000,
         timeout_ns: 5_000_000_000,
@@ -36,22 +38,37 @@ fn body(n: u64) -> Vec<u8> {
     vec![n.to_le_bytes()[0]; usize::try_from(n * 900).unwrap()]
 }
 
-/// Both clients call both shards, with bodies of which some go by rendezvous between the daemons.
+/// All clients call all shards, with bodies of which some go by rendezvous between the daemons.
 #[test]
 fn every_call_gets_the_answer_of_its_shard() {
-    let setup = setup();
-    let backend = Delegation::open(&setup, 0).unwrap();
+    all_call_all(1);
+}
+
+/// Of calls between nodes some change the thread where they are made, some where they are served, and
+/// some at both ends; of local ones some do, too.
+#[test]
+fn threads_of_a_daemon_serve_their_shards_to_all_nodes() {
+    let errands = all_call_all(2);
+    assert!(errands > 0, "calls travel between the threads of a daemon");
+}
+
+/// Returns how many calls changed the thread.
+fn all_call_all(daemon_threads: u16) -> u64 {
+    let setup = setup(daemon_threads);
+    let topology = setup.topology;
+    let shards = topology.shards();
+    let backends = [0, 1].map(|rank| Delegation::open(&setup, rank).unwrap());
     let stop = AtomicBool::new(false);
     let (contacts, told) = mpsc::channel();
     let (joined, ready) = mpsc::channel();
     thread::scope(|scope| {
         // Also when an assertion fails, or the daemons would go on for ever.
         let _stop = StopOnDrop(&stop);
-        let (rosters, threads): (Vec<_>, Vec<_>) = (0..2_u16)
+        let (rosters, threads): (Vec<_>, Vec<_>) = (0..shards)
             .map(|shard| {
                 let (roster, meet) = mpsc::channel::<Roster>();
-                let (contacts, backend, stop) = (contacts.clone(), &backend, &stop);
-                let joined = joined.clone();
+                let backend = &backends[usize::from(topology.rank_of(Shard(shard)))];
+                let (contacts, stop, joined) = (contacts.clone(), &stop, joined.clone());
                 let thread = scope.spawn(move || {
                     let mut server = backend.server(Shard(shard), signing(shard)).unwrap();
                     contacts.send((shard, server.contact())).unwrap();
@@ -62,31 +79,38 @@ fn every_call_gets_the_answer_of_its_shard() {
                         served += server.turn(64).unwrap();
                         server.wait(clock::deadline_ns(Duration::from_millis(1))).unwrap();
                     }
-                    let counters = server.counters();
-                    assert!(counters.named.values().any(|count| *count > 0), "{counters:?}");
-                    served + server.turn(64).unwrap()
+                    served += server.turn(64).unwrap();
+                    (served as u64, server.counters())
                 });
                 (roster, thread)
             })
             .unzip();
-        let mut servers = [told.recv().unwrap(), told.recv().unwrap()];
+        let mut servers = (0..shards).map(|_| told.recv().unwrap()).collect::<Vec<_>>();
         servers.sort_by_key(|(shard, _)| *shard);
         let servers = servers.into_iter().map(|(_, contact)| contact).collect();
-        let roster = Roster { servers, clients: vec![Contact::default(); 2] };
+        let roster = Roster { servers, clients: vec![Contact::default(); 4] };
         rosters.iter().for_each(|to| to.send(roster.clone()).unwrap());
         // A job starts when everybody has joined: before, daemons do not see each other.
-        for _ in 0..2 {
+        for _ in 0..shards {
             ready.recv_timeout(PATIENCE).unwrap();
         }
-        for client in 0..2 {
-            let mut client = backend.client(ClientId(client)).unwrap();
+        // They stay until all have called, so that each thread has one.
+        let clients = (0..topology.clients()).map(|client| {
+            let rank = usize::from(topology.home_of(ClientId(client)));
+            let mut client = backends[rank].client(ClientId(client)).unwrap();
             client.join(&roster, clock::deadline_ns(PATIENCE)).unwrap();
-            call_all(&mut client);
-        }
+            call_all(&mut client, shards.into());
+            client
+        });
+        let clients = clients.collect::<Vec<_>>();
         stop.store(true, Ordering::Relaxed);
-        let served = threads.into_iter().map(|thread| thread.join().unwrap()).sum::<usize>();
-        assert_eq!(served as u64, 2 * CALLS);
-    });
+        let ends = threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>();
+        let served = ends.iter().map(|(served, _)| served).sum::<u64>();
+        assert_eq!(served, clients.len() as u64 * CALLS);
+        let count = |(_, counters): &(_, Counters)| counters.total(&["daemon requests_ipc"]);
+        assert!(ends.iter().all(|end| count(end) > 0), "clients are dealt out among the threads");
+        ends.iter().map(|(_, counters)| counters.total(&["daemon errands"])).sum()
+    })
 }
 
 struct StopOnDrop<'a>(&'a AtomicBool);
@@ -97,13 +121,13 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-fn call_all(client: &mut DelegationClient) {
+fn call_all(client: &mut DelegationClient, shards: u64) {
     let (mut sent, mut answered) = (0, 0);
     let deadline_ns = clock::deadline_ns(PATIENCE);
     while answered < CALLS {
         assert!(clock::now_ns() < deadline_ns, "{answered} of {CALLS} calls are answered");
         while sent < CALLS {
-            let to = Shard(u16::try_from(sent % 2).unwrap());
+            let to = Shard(u16::try_from(sent % shards).unwrap());
             if client.submit(to, Token(sent), &body(sent)).is_err() {
                 break;
             }
@@ -112,7 +136,7 @@ fn call_all(client: &mut DelegationClient) {
         let poll = client.poll(64, &mut |event| {
             let Event::Answer { token: Token(n), bytes } = event else { panic!("{event:?}") };
             let (answer, shard) = bytes.split_at(bytes.len() - 2);
-            assert_eq!(shard, [(n % 2).to_le_bytes()[0], 0]);
+            assert_eq!(shard, [(n % shards).to_le_bytes()[0], 0]);
             assert!(answer == body(n), "call {n} got another's answer");
         });
         answered += poll.unwrap() as u64;
@@ -121,8 +145,20 @@ fn call_all(client: &mut DelegationClient) {
 }
 
 #[test]
-fn clients_are_dealt_out_among_the_daemons_of_their_node() {
-    let topology = Topology { ranks: 2, daemon_threads: 2, clients_per_rank: 3, keys: 1 };
-    let homes = (0..6).map(|client| home_of(topology, ClientId(client)).0).collect::<Vec<_>>();
-    assert_eq!(homes, [0, 1, 0, 2, 3, 2]);
+fn a_shard_is_served_once() {
+    let backend = Delegation::open(&setup(2), 0).unwrap();
+    let _server = backend.server(Shard(1), signing(1)).unwrap();
+    for shard in [1, 2] {
+        let refused = backend.server(Shard(shard), signing(shard)).map(drop).unwrap_err();
+        let told =
+            format!("cannot serve shard {shard}: it is served already, or is another rank's");
+        assert_eq!(refused.to_string(), told);
+    }
+}
+
+#[test]
+fn too_many_threads_are_refused_with_the_limit() {
+    let backend = Delegation::open(&setup(65), 0).unwrap();
+    let refused = backend.server(Shard(0), signing(0)).map(drop).unwrap_err().to_string();
+    assert!(refused.contains("threads") && refused.contains("64"), "{refused}");
 }

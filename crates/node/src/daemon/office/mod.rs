@@ -24,7 +24,7 @@ use crate::{
         slab::Slab,
         wire::{self, CallHead, DAEMON, HERE, WORK_HEAD_BYTES, WorkHead},
     },
-    metrics::{Counter, Recorder, Timing},
+    metrics::{Counter, Lap, Recorder, Timing},
 };
 
 /// Bytes of requests that may wait for room in the ring of one peer.
@@ -103,6 +103,8 @@ pub(super) struct Office<F: Front> {
     pub(super) recorder: Recorder,
     pub(super) now_ns: u64,
     pub(super) is_draining: bool,
+    /// Requests that were answered at once when clients asked for something last.
+    pub(super) fed: u64,
     /// Peers whose connection broke.
     pub(super) broken: Vec<u32>,
     call_timeout: Duration,
@@ -135,6 +137,29 @@ pub(super) struct Office<F: Front> {
 pub(super) struct Visit<'a, F: Front> {
     pub(super) office: &'a mut Office<F>,
     pub(super) front: &'a mut F,
+    stopwatch: Option<Stopwatch<'a>>,
+    /// Batches were posted.
+    pub(super) has_posted: bool,
+}
+
+/// Of a turn that is timed.
+pub(super) struct Stopwatch<'a> {
+    pub(super) lap: &'a mut Lap,
+    pub(super) clock: fn() -> u64,
+}
+
+impl<'a, F: Front> Visit<'a, F> {
+    pub(super) fn new(office: &'a mut Office<F>, front: &'a mut F) -> Self {
+        Self::timed(office, front, None)
+    }
+
+    pub(super) fn timed(
+        office: &'a mut Office<F>,
+        front: &'a mut F,
+        stopwatch: Option<Stopwatch<'a>>,
+    ) -> Self {
+        Self { office, front, stopwatch, has_posted: false }
+    }
 }
 
 impl<F: Front> Office<F> {
@@ -154,6 +179,7 @@ impl<F: Front> Office<F> {
             recorder,
             now_ns: 0,
             is_draining: false,
+            fed: 0,
             broken: Vec::new(),
             call_timeout,
             body_bytes_max,
@@ -183,6 +209,11 @@ impl<F: Front> Office<F> {
     pub(super) fn open(&self) -> usize {
         let waiting: usize = self.waiting.iter().map(VecDeque::len).sum();
         self.pending.len() + self.work.len() + waiting
+    }
+
+    /// Whether calls to other nodes are under way.
+    pub(super) fn is_calling(&self) -> bool {
+        self.pending.len() > 0
     }
 
     /// A peer came up.
@@ -237,7 +268,7 @@ impl<F: Front> Office<F> {
 
     /// Takes requests of clients, one turn of all; returns how many.
     pub(super) fn take<N: Nic>(&mut self, front: &mut F, worker: &mut Worker<N>) -> u64 {
-        let mut taken = 0;
+        let (mut taken, mut answered) = (0, 0);
         loop {
             let serve = |client, request: &[u8], body: &mut Vec<u8>| {
                 self.serve(worker, client, request, body)
@@ -245,6 +276,7 @@ impl<F: Front> Office<F> {
             match front.next(serve) {
                 Next::End => break,
                 Next::Answered => {
+                    answered += 1;
                     self.recorder.add(Counter::Replies, 1);
                     self.recorder.record(Timing::Call, 0);
                 }
@@ -256,6 +288,7 @@ impl<F: Front> Office<F> {
             taken += 1;
         }
         if taken > 0 {
+            self.fed = answered;
             self.recorder.add(Counter::RequestsIpc, taken);
             self.recorder.record(Timing::RequestsPerLoop, taken);
         }

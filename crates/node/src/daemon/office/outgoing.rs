@@ -10,10 +10,12 @@ use crate::{
     daemon::{
         copy::copied,
         front::Front,
-        office::{Asker, Claim, Office, Outgoing, Pending, Visit, WAITING_BYTES_MAX, Waiting},
+        office::{
+            Asker, Claim, Office, Outgoing, Pending, Stopwatch, Visit, WAITING_BYTES_MAX, Waiting,
+        },
         wire::{CallHead, PEER_HEAD_BYTES, PeerHead},
     },
-    metrics::{Counter, Timing},
+    metrics::{Counter, Phase, Timing},
 };
 
 impl<F: Front> Office<F> {
@@ -159,7 +161,7 @@ impl<N: Nic, F: Front> rpc::Handler<N> for Visit<'_, F> {
     }
 
     fn response(&mut self, _: &mut Worker<N>, cookie: u64, status: Status, body: &[u8]) {
-        let Visit { office, front } = self;
+        let Visit { office, front, .. } = self;
         let Some(pending) = office.pending.remove(cookie) else {
             office.recorder.add(Counter::Stale, 1);
             return;
@@ -186,6 +188,13 @@ impl<N: Nic, F: Front> rpc::Handler<N> for Visit<'_, F> {
         if let Some(rank) = self.office.rank_of(peer) {
             tracing::warn!(rank, %reason, "a connection ended");
             self.office.broken.push(rank);
+        }
+    }
+
+    fn posting(&mut self) {
+        self.has_posted = true;
+        if let Some(Stopwatch { lap, clock }) = &mut self.stopwatch {
+            lap.phase(&mut self.office.recorder, Phase::Nic, clock());
         }
     }
 }
