@@ -9,8 +9,9 @@ mod work;
 
 use std::{collections::BTreeMap, time::Duration};
 
-use copyrpc_bench::{board::Board, cores::Cores, pingpong, regime::Regime, threads::Item};
+use copyrpc_bench::{board::Board, cores::Cores, pingpong, regime::Regime};
 use peers::Peer;
+use work::Numbered;
 
 use crate::{
     Outcome,
@@ -45,7 +46,7 @@ impl Cell {
 type Run = fn(Cell, Cores) -> Option<f64>;
 type Row = (&'static str, Run);
 
-fn rows<T: Item>() -> Vec<Row> {
+fn rows<T: Numbered>() -> Vec<Row> {
     macro_rules! rows {
         ($($peer:ident)*) => { vec![$((peers::$peer::NAME, work::sample::<peers::$peer, T> as Run)),*] };
     }
