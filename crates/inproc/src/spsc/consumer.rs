@@ -8,8 +8,10 @@ use super::{Discipline, ring::Ring};
 
 /// Most pauses before a look at the index. Under loom each is one more place to be preempted at.
 const PAUSES_MAX: u32 = if cfg!(loom) { 1 } else { 16 };
-/// Lines of items that are too few for a look at the index.
-const FEW_LINES: usize = 8;
+/// Less than this is too little for a look at the index.
+const FEW_ITEMS: usize = 8;
+/// As many need no more pauses.
+const ENOUGH_ITEMS: usize = 16;
 
 /// Popping end of a ring. Not `Clone` and not `Sync`: there is one, in one thread at a time.
 pub struct Consumer<T, D: Discipline> {
@@ -57,11 +59,12 @@ impl<T, D: Discipline> Consumer<T, D> {
 
     /// Removes the oldest item. Wait-free.
     ///
-    /// With [`Lamport`](super::Lamport), a consumer that follows the producer closely pauses before it
-    /// looks again, so that the producer gets ahead: each look takes the line of the index away from the
-    /// producer, and takes long where the cores share no cache. It pauses once (`spin_loop`, some 20 ns)
-    /// after looks that found a single item, twice as often after each that found a few, and up to 16
-    /// times. After a look that found nothing it does not.
+    /// With [`Lamport`](super::Lamport) and items of a cache line, a consumer that follows the producer
+    /// closely pauses before it looks again, so that the producer gets ahead: each look takes the line of
+    /// the index away from the producer, and takes long where the cores share no cache. It pauses once
+    /// (`spin_loop`, some 20 ns) after a look that found a single item, twice as often after each that
+    /// found a few, and up to 16 times; after a look that found nothing it does not. For smaller items
+    /// pauses were no gain.
     #[inline]
     pub fn pop(&mut self) -> Option<T> {
         if self.limit == self.head {
@@ -95,13 +98,12 @@ impl<T, D: Discipline> Consumer<T, D> {
     fn refill(&mut self, head: usize) -> bool {
         self.limit = D::full_until(&self.ring, head, 1);
         let found = self.limit.wrapping_sub(head);
-        if D::HAS_INDEX {
-            let few = FEW_LINES * self.ring.slots.per_line();
+        if D::HAS_INDEX && self.ring.slots.per_line() == 1 {
             self.pauses = match found {
                 0 => 0,
                 1 => 1,
-                _ if found < few => (2 * self.pauses).clamp(1, PAUSES_MAX),
-                _ if found < 2 * few => self.pauses,
+                2..FEW_ITEMS => (2 * self.pauses).clamp(1, PAUSES_MAX),
+                FEW_ITEMS..ENOUGH_ITEMS => self.pauses,
                 _ => self.pauses / 2,
             };
         }
