@@ -113,10 +113,15 @@ impl Tool {
     }
 }
 
-/// `Final: ITERATIONS P50 AVERAGE OVERALL …`, half round trips in µs.
+/// `ITERATIONS P50 AVERAGE OVERALL …`, behind `Final:` since version 1.14; half round trips in µs.
 fn read_ucx(output: &str) -> Option<f64> {
-    let line = output.lines().find_map(|line| line.trim().strip_prefix("Final:"))?;
-    Some(2e3 * line.split_whitespace().nth(1)?.parse::<f64>().ok()?)
+    let p50_us = output.lines().rev().find_map(|line| {
+        let line = line.trim();
+        let words = line.strip_prefix("Final:").unwrap_or(line).split_whitespace();
+        let numbers: Option<Vec<f64>> = words.map(|word| word.parse().ok()).collect();
+        numbers?.get(1).copied()
+    });
+    Some(2e3 * p50_us?)
 }
 
 /// A heading that ends in `usec/xfer Mxfers/sec`, then one line of numbers; half round trips.
@@ -135,6 +140,8 @@ mod tests {
         let ucx =
             "| Stage | # iterations | 50.0%ile | average |\nFinal:  200000  0.096  0.099  0.099";
         assert_eq!(read_ucx(ucx).map(f64::round), Some(192.0));
+        let older = "|  Test | # iterations |\n   200000  0.125  0.557  0.557  95.85\n+-----+\n";
+        assert_eq!(read_ucx(older).map(f64::round), Some(250.0));
         let libfabric = "bytes #sent #ack total time MB/sec usec/xfer Mxfers/sec\n\
                          64 100k =100k 12m 0.05s 266.67 0.24 4.17\n";
         assert_eq!(read_libfabric(libfabric).map(f64::round), Some(480.0));
