@@ -1,10 +1,10 @@
 //! The same work on copyrpc's queues and calls and on their peers: one command, one table per cell.
 //!
 //! ```console
-//! $ cargo run --release [queues|calls|all [ROUNDS [NAME_FILTER]]]
+//! $ cargo run --release [queues|calls|wakes|all [ROUNDS [NAME_FILTER]]]
 //! ```
 //!
-//! Two threads (*queues*) or two processes (*calls*), pinned to two cores. In each round every peer
+//! Two threads (*queues*, *wakes*) or two processes (*calls*), pinned to two cores. In each round every peer
 //! takes its turn, so what the machine does to one it does to all, and ratios are taken within a
 //! round. Each sample lies between two line ping-pongs: it counts as *near* or *far* only if both
 //! probes say so (on a virtual machine the two cores may share a cache in one minute and not in the
@@ -13,6 +13,7 @@
 mod calls;
 mod queues;
 mod table;
+mod wakes;
 
 use std::{env, error::Error, process::ExitCode};
 
@@ -40,6 +41,9 @@ fn run(choice: &Choice) -> Outcome<()> {
     if matches!(what.as_str(), "calls" | "all") {
         calls::compare(cores, *rounds, filter)?;
     }
+    if matches!(what.as_str(), "wakes" | "all") {
+        wakes::compare(cores, *rounds)?;
+    }
     Ok(())
 }
 
@@ -48,11 +52,11 @@ fn main() -> ExitCode {
     let what = args.next().unwrap_or_else(|| "all".into());
     let outcome = match what.as_str() {
         calls::CHILD => calls::serve(),
-        "queues" | "calls" | "all" => {
+        "queues" | "calls" | "wakes" | "all" => {
             let rounds = args.next().and_then(|arg| arg.parse().ok()).unwrap_or(ROUNDS);
             run(&Choice { what, rounds, filter: args.next().unwrap_or_default() })
         }
-        _ => Err(format!("`{what}` is none of queues, calls, all").into()),
+        _ => Err(format!("`{what}` is none of queues, calls, wakes, all").into()),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

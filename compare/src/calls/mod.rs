@@ -92,6 +92,7 @@ fn peers() -> Vec<Peer> {
 
 impl Ground<'_> {
     /// Whether the client has all its answers, or failed.
+    #[cfg(feature = "iceoryx2")]
     pub fn is_over(&self) -> bool {
         let load = |word| self.board.word(word).load(copyrpc_memory::sync::Ordering::Acquire);
         load(Word::InitiatorDone) == self.number || load(Word::Failed) != 0

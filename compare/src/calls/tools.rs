@@ -25,27 +25,25 @@ struct Tool {
     read: fn(&str) -> Option<f64>,
 }
 
-const TOOLS: [Tool; 2] = [
-    Tool {
-        name: "UCX active messages, 56 B",
-        program: "ucx_perftest",
-        server: &["-p", PORT],
-        client: &[
-            "127.0.0.1",
-            "-p",
-            PORT,
-            "-t",
-            "ucp_am_lat",
-            "-s",
-            "56",
-            "-n",
-            "200000",
-            "-w",
-            "5000",
-            "-f",
-        ],
-        read: read_ucx,
-    },
+/// What `ucx_perftest` is told as a client, for the test called `$test`.
+macro_rules! ucx {
+    ($name:literal, $test:literal) => {
+        Tool {
+            name: $name,
+            program: "ucx_perftest",
+            server: &["-p", PORT],
+            #[rustfmt::skip]
+            client: &[
+                "127.0.0.1", "-p", PORT, "-t", $test, "-s", "56", "-n", "200000", "-w", "5000", "-f",
+            ],
+            read: read_ucx,
+        }
+    };
+}
+
+const TOOLS: [Tool; 3] = [
+    ucx!("UCX active messages, 56 B", "ucp_am_lat"),
+    ucx!("UCX tag, 56 B", "tag_lat"),
     Tool {
         name: "libfabric shm, 64 B",
         program: "fi_pingpong",
@@ -57,7 +55,9 @@ const TOOLS: [Tool; 2] = [
 
 /// Prints a line per tool: what it measured, or why it was skipped.
 pub fn compare(cores: Cores, rounds: usize) {
-    println!("\ninstalled benchmarks, ns per round trip (no probe, no check of data)");
+    println!(
+        "\ninstalled benchmarks, ns per round trip: median (min-max; n), no probe, no check of data"
+    );
     for tool in TOOLS {
         let mut values = Vec::new();
         let failed = (0..rounds).find_map(|_| tool.run(cores).map(|ns| values.push(ns)).err());
@@ -65,7 +65,9 @@ pub fn compare(cores: Cores, rounds: usize) {
             Some(error) => println!("{:<26} skipped: {error}", tool.name),
             None => {
                 values.sort_by(f64::total_cmp);
-                println!("{:<26} {:.1}", tool.name, values[values.len() / 2]);
+                let (low, high) = (values[0], values[values.len() - 1]);
+                let (middle, count) = (values[values.len() / 2], values.len());
+                println!("{:<26} {middle:.1} ({low:.1}-{high:.1}; {count})", tool.name);
             }
         }
     }
@@ -111,10 +113,15 @@ impl Tool {
     }
 }
 
-/// `Final: ITERATIONS P50 AVERAGE OVERALL …`, half round trips in µs.
+/// `ITERATIONS P50 AVERAGE OVERALL …`, behind `Final:` since version 1.14; half round trips in µs.
 fn read_ucx(output: &str) -> Option<f64> {
-    let line = output.lines().find_map(|line| line.trim().strip_prefix("Final:"))?;
-    Some(2e3 * line.split_whitespace().nth(1)?.parse::<f64>().ok()?)
+    let p50_us = output.lines().rev().find_map(|line| {
+        let line = line.trim();
+        let words = line.strip_prefix("Final:").unwrap_or(line).split_whitespace();
+        let numbers: Option<Vec<f64>> = words.map(|word| word.parse().ok()).collect();
+        numbers?.get(1).copied()
+    });
+    Some(2e3 * p50_us?)
 }
 
 /// A heading that ends in `usec/xfer Mxfers/sec`, then one line of numbers; half round trips.
@@ -133,6 +140,8 @@ mod tests {
         let ucx =
             "| Stage | # iterations | 50.0%ile | average |\nFinal:  200000  0.096  0.099  0.099";
         assert_eq!(read_ucx(ucx).map(f64::round), Some(192.0));
+        let older = "|  Test | # iterations |\n   200000  0.125  0.557  0.557  95.85\n+-----+\n";
+        assert_eq!(read_ucx(older).map(f64::round), Some(250.0));
         let libfabric = "bytes #sent #ack total time MB/sec usec/xfer Mxfers/sec\n\
                          64 100k =100k 12m 0.05s 266.67 0.24 4.17\n";
         assert_eq!(read_libfabric(libfabric).map(f64::round), Some(480.0));

@@ -2,13 +2,16 @@
 //!
 //! Both pause (`spin_loop`) when they find a queue full or empty.
 
+#[cfg(has_boost)]
+mod boost;
 mod peers;
 mod work;
 
 use std::{collections::BTreeMap, time::Duration};
 
-use copyrpc_bench::{board::Board, cores::Cores, pingpong, regime::Regime, threads::Item};
+use copyrpc_bench::{board::Board, cores::Cores, pingpong, regime::Regime};
 use peers::Peer;
+use work::Numbered;
 
 use crate::{
     Outcome,
@@ -43,18 +46,27 @@ impl Cell {
 type Run = fn(Cell, Cores) -> Option<f64>;
 type Row = (&'static str, Run);
 
-fn rows<T: Item>() -> Vec<Row> {
+fn rows<T: Numbered>() -> Vec<Row> {
     macro_rules! rows {
         ($($peer:ident)*) => { vec![$((peers::$peer::NAME, work::sample::<peers::$peer, T> as Run)),*] };
     }
-    rows!(Rtrb OurLamport OurFastForward OurOnesided Ringbuf CrossbeamQueue CrossbeamChannel StdMpsc
-          Flume Kanal)
+    #[cfg_attr(not(has_boost), expect(unused_mut, reason = "a row is added below"))]
+    let mut rows = rows!(Rtrb OurLamport OurFastForward OurOnesided Ringbuf CrossbeamQueue
+                         CrossbeamChannel StdMpsc Flume Kanal);
+    #[cfg(has_boost)]
+    rows.push((boost::Boost::NAME, work::sample::<boost::Boost, T> as Run));
+    rows
 }
 
 /// Compares all peers whose names contain `filter` with [`REFERENCE`].
 pub fn compare(cores: Cores, rounds: usize, filter: &str) -> Outcome<()> {
     println!("queues of {CAPACITY} slots");
-    println!("boost::lockfree::spsc_queue: skipped, this program compiles no C++");
+    if cfg!(not(has_boost)) {
+        println!(
+            "boost::lockfree::spsc_queue: skipped, there was no C++ compiler or no Boost when this was \
+             compiled: install g++ and libboost-dev, then `cargo clean -p copyrpc-compare`"
+        );
+    }
     for cell in [Cell::Single, Cell::Slices, Cell::RoundTrip] {
         measure(cores, rounds, filter, (cell, 8), &rows::<u64>())?;
         measure(cores, rounds, filter, (cell, 64), &rows::<[u64; 8]>())?;

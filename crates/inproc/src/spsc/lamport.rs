@@ -22,8 +22,9 @@ use super::{
 /// when the cached index runs out. Designed line transfers per item of `s` bytes: `s / 64` for the
 /// item, 16 per lap for the credit, and two per *refill* of the consumer's copy of `tail`. While items
 /// queue up a refill serves many; a ring that stays nearly empty pays one per item, so a round trip
-/// is two lines each way. [`Consumer::pop`](super::Consumer::pop) pauses before it looks again right
-/// after it found something, which makes refills fewer. A reservation of `n` stores `tail` once per `n`.
+/// is two lines each way. [`Consumer::pop`](super::Consumer::pop) of items of a line pauses before it looks
+/// again right after it found something, which makes refills fewer. A reservation of `n` stores `tail` once
+/// per `n`.
 #[derive(Clone, Copy, Debug)]
 pub enum Lamport {}
 

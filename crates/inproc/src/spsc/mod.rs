@@ -10,16 +10,32 @@
 //! | [`FastForward`] | flag in the slot | flag in the slot | `(size + 8) / 64`, in both directions |
 //! | [`Onesided`] | generation in the slot | credit, every 1/8 lap | `(size + 8) / 64` + 16 per lap |
 //!
-//! # Single items, beside a peer
+//! # Beside a peer
 //!
-//! [`Lamport`] takes 23 instructions per push and 52 per pop of 64 bytes (callgrind, the check of the item
-//! included), `rtrb` 0.4 37 and 52. Even so it moved 0.8 times as many, since what limits single items is
-//! the line of the index, which goes there and back once per refill. A pause of the consumer after it
-//! has taken all that it knew of made 50 to 85 M items/s of 64 bytes where cores share a cache
-//! (rtrb: 59), and changed nothing where they do not: 14 M/s (rtrb: 19). There slices of 32, which move
-//! the index once per slice, make 35 M/s (rtrb: 31). Items of 8 bytes: 0.8 times rtrb in both, slices of
-//! them 1.2 and 1.0 times. (`compare queues`, 1024 slots, 2 virtual cores of an AMD EPYC beside other work;
-//! four pauses instead of one brought 8 bytes to 0.9 where no cache is shared, at 90 ns of delay.)
+//! [`Lamport`] against `rtrb` 0.4, the best peer: 1024 slots, two virtual cores of an AMD EPYC that share a
+//! cache (near) or not (far), median of three (range). `compare queues 3 lamport`, several runs.
+//!
+//! | | near | times rtrb | far | times rtrb |
+//! |---|---|---|---|---|
+//! | 8 B, one by one, M/s | 545 (533 to 549) | 0.88 to 0.93 | 333 (297 to 354) | 2.0 to 2.2 |
+//! | 64 B, one by one, M/s | 69 (67 to 71) | 0.86 to 0.89 | 17.6 (16.5 to 17.7) | 0.98 to 1.06 |
+//! | 8 B, slices of 32, M/s | 940 (934 to 962) | 1.25 | 232 (222 to 319) | 1.03 to 1.4 |
+//! | 64 B, slices of 32, M/s | 99 (99 to 105) | 0.95 | 30 (29 to 31) | 0.95 |
+//! | 8 B, round trip, ns | 72 (71 to 78) | 0.67 to 0.96 | 460 (455 to 499) | 0.98 to 1.11 |
+//! | 64 B, round trip, ns | 203 (202 to 205) | 1.01 to 1.03 | 841 (810 to 857) | 1.05 to 1.18 |
+//!
+//! A push and a pop of 8 bytes, with the loop and the check around them, take 44 instructions (callgrind,
+//! one thread), those of `rtrb` 49; asking for lines ahead is 7 of the 44. What brought something:
+//!
+//! - *Asking for lines ahead*, by both ends. Far, one by one: 8 B 180 → 365 M/s. The producer alone
+//!   gained nothing, the consumer alone a third: each then waits for the other.
+//! - *Pauses of a consumer that follows closely.* Far, 64 B: 13.2 → 17 M/s, near 60 → 69. Each look at the
+//!   index takes its line there and back, and a closer consumer finds fewer items per look (four of 64 B). Items
+//!   of 8 bytes lost by it near, 545 → 361, so they have none.
+//!
+//! What limits single items near is not the number of instructions: variants that differ in one store, or in
+//! where the compiler puts a branch, made 350 to 860 M/s of 8 bytes, by whether they settle with the queue
+//! long or short (a bare ring in a temporary program, which made 70 M/s of 64 bytes, as `rtrb` does).
 //!
 //! Positions count items ever moved, and slot `position % slots` holds the item: a position never
 //! comes back. No operation allocates, blocks, or makes a system call; single pushes and pops are

@@ -57,6 +57,7 @@ impl<T, D: Discipline> Producer<T, D> {
         if self.free_items(1) == 0 {
             return Err(Full(item));
         }
+        self.ring.slots.prefetch_to_write(self.tail, self.limit);
         self.ring.slots.at(self.tail).item.with_mut(|slot| {
             // SAFETY: the slot is the producer's: `tail` is below `limit`, so the consumer moved its
             // last item out, and looks again only after `publish`.

@@ -4,7 +4,7 @@ use core::{mem::MaybeUninit, ptr::NonNull};
 use std::alloc::{self, Layout};
 
 use memory::{
-    Line,
+    Line, line,
     sync::{Arc, AtomicBool, AtomicUsize, Ordering, UnsafeCell},
 };
 
@@ -124,6 +124,12 @@ impl<T, S: Default> Slots<T, S> {
 }
 
 impl<T, S> Slots<T, S> {
+    /// Slots that begin in one cache line, at least: a power of two.
+    const PER_LINE: usize = {
+        let bytes = size_of::<Slot<T, S>>();
+        if bytes > 32 { 1 } else { 64 / bytes.next_power_of_two() }
+    };
+
     fn layout(len: usize) -> Layout {
         let layout = Layout::array::<Slot<T, S>>(len).and_then(|all| all.align_to(LINE_ALIGN));
         layout.expect("the slots fit the address space")
@@ -144,6 +150,37 @@ impl<T, S> Slots<T, S> {
         // SAFETY: in bounds, by the mask, and initialised by `new`. A shared reference is fine:
         // what changes is an atomic or inside an `UnsafeCell`.
         unsafe { &*self.pointer(position) }
+    }
+
+    /// Slots that begin in one cache line, at least.
+    #[inline(always)]
+    pub(super) fn per_line(&self) -> usize {
+        Self::PER_LINE
+    }
+
+    /// Producer: asks for a line ahead of `position`, which is about to be written, so that it does not
+    /// wait for one after the other. Slots before `limit` are free: nobody else wants that line.
+    #[inline(always)]
+    pub(super) fn prefetch_to_write(&self, position: usize, limit: usize) {
+        if let Some(ahead) = Self::slot_ahead(position, limit) {
+            line::prefetch_to_write(self.pointer(ahead));
+        }
+    }
+
+    /// Consumer: the same of a line that is about to be read. Slots before `limit` are full.
+    #[inline(always)]
+    pub(super) fn prefetch_to_read(&self, position: usize, limit: usize) {
+        if let Some(ahead) = Self::slot_ahead(position, limit) {
+            line::prefetch(self.pointer(ahead));
+        }
+    }
+
+    /// What to ask for at the first slot of a line, if that is before `limit`.
+    #[inline(always)]
+    fn slot_ahead(position: usize, limit: usize) -> Option<usize> {
+        let distance = LINES_AHEAD * Self::PER_LINE;
+        let is_due = position & (Self::PER_LINE - 1) == 0;
+        (is_due && limit.wrapping_sub(position) > distance).then(|| position.wrapping_add(distance))
     }
 
     /// Slots from `position` on that lie next to each other, at most `max`.
@@ -168,5 +205,8 @@ impl<T, S> Drop for Slots<T, S> {
         }
     }
 }
+
+/// How far ahead of both ends lines are asked for: as many as travel at the same time.
+const LINES_AHEAD: usize = 8;
 
 const LINE_ALIGN: usize = align_of::<Line<u8>>();
