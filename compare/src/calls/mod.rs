@@ -180,31 +180,92 @@ pub fn compare(cores: Cores, rounds: usize, filter: &str) -> Outcome<()> {
     let directory = std::env::temp_dir().join(format!("copyrpc-compare-{}", std::process::id()));
     let mut session = Session { duo: Duo::start(cores, &[CHILD])?, number: 0, directory };
     for (len_bytes, in_flight) in [(8, 1), (56, 1), (4096, 1), (56, 32)] {
-        measure(&mut session, rounds, filter, Work { len_bytes, in_flight })?;
+        measure(&mut session, cores, rounds, filter, Work { len_bytes, in_flight })?;
     }
-    tools::compare(cores, rounds);
     Ok(())
 }
 
-fn measure(session: &mut Session, rounds: usize, filter: &str, work: Work) -> Outcome<()> {
-    let peers = peers();
+/// Whoever takes a turn in each round.
+enum Contender {
+    Peer(usize, Peer),
+    Tool(tools::Tool),
+}
+
+impl Contender {
+    fn all() -> Vec<Self> {
+        let peers = peers().into_iter().enumerate().map(|(index, peer)| Self::Peer(index, peer));
+        peers.chain(tools::TOOLS.map(Self::Tool)).collect()
+    }
+
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Peer(_, peer) => peer.name,
+            Self::Tool(tool) => tool.name,
+        }
+    }
+
+    fn does(&self, work: Work) -> bool {
+        match self {
+            Self::Peer(_, peer) => (peer.does)(work),
+            Self::Tool(_) => work == tools::WORK,
+        }
+    }
+
+    /// ns per call; `Err`: why it has none, `Ok(Err(_))`: it is not there.
+    fn sample(
+        &self,
+        session: &mut Session,
+        cores: Cores,
+        work: Work,
+    ) -> Outcome<Result<f64, String>> {
+        match self {
+            Self::Peer(index, _) => session.sample(*index, work).map(Ok),
+            Self::Tool(tool) => Ok(tool.run(cores).map_err(|error| error.to_string())),
+        }
+    }
+}
+
+fn measure(
+    session: &mut Session,
+    cores: Cores,
+    rounds: usize,
+    filter: &str,
+    work: Work,
+) -> Outcome<()> {
+    let mut contenders = Contender::all();
+    contenders.retain(|contender| {
+        let name = contender.name();
+        (name.contains(filter) || name == REFERENCE) && contender.does(work)
+    });
     let mut samples: BTreeMap<&str, Samples> = BTreeMap::new();
-    let chosen =
-        |peer: &Peer| (peer.name.contains(filter) || peer.name == REFERENCE) && (peer.does)(work);
+    let mut skipped: BTreeMap<&str, String> = BTreeMap::new();
     for _ in 0..rounds {
-        for (index, peer) in peers.iter().enumerate().filter(|(_, peer)| chosen(peer)) {
+        for contender in &contenders {
+            let name = contender.name();
+            if skipped.contains_key(name) {
+                continue;
+            }
             let before = session.probe()?;
-            let value = session.sample(index, work).map_err(|e| format!("{}: {e}", peer.name))?;
+            let value =
+                contender.sample(session, cores, work).map_err(|e| format!("{name}: {e}"))?;
             let regime = Regime::bracket(before, session.probe()?);
-            let sample = (regime != Regime::Mixed).then_some((regime, value));
-            samples.entry(peer.name).or_default().push(sample);
+            match value {
+                Ok(value) => {
+                    let sample = (regime != Regime::Mixed).then_some((regime, value));
+                    samples.entry(name).or_default().push(sample);
+                }
+                Err(reason) => drop(skipped.insert(name, reason)),
+            }
         }
     }
     let Work { len_bytes, in_flight } = work;
     table::heading(&format!("{len_bytes} B, {in_flight} in flight, ns per call"), REFERENCE);
-    for peer in &peers {
-        if let Some(own) = samples.get(peer.name) {
-            table::row(peer.name, own, &samples[REFERENCE]);
+    for contender in &contenders {
+        let name = contender.name();
+        match (skipped.get(name), samples.get(name)) {
+            (Some(reason), _) => println!("{name:<26} skipped: {reason}"),
+            (None, Some(own)) => table::row(name, own, &samples[REFERENCE]),
+            (None, None) => {}
         }
     }
     Ok(())

@@ -8,6 +8,7 @@ use std::{
 
 use copyrpc_bench::cores::{self, Cores};
 
+use super::Work;
 use crate::Outcome;
 
 /// Where the servers listen.
@@ -16,8 +17,8 @@ const PORT: &str = "13377";
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A benchmark that starts as a server without an address, and as a client with one.
-struct Tool {
-    name: &'static str,
+pub struct Tool {
+    pub name: &'static str,
     program: &'static str,
     server: &'static [&'static str],
     client: &'static [&'static str],
@@ -41,37 +42,21 @@ macro_rules! ucx {
     };
 }
 
-const TOOLS: [Tool; 3] = [
-    ucx!("UCX active messages, 56 B", "ucp_am_lat"),
-    ucx!("UCX tag, 56 B", "tag_lat"),
+/// What they are told to do.
+pub const WORK: Work = Work { len_bytes: 56, in_flight: 1 };
+
+pub const TOOLS: [Tool; 3] = [
+    ucx!("UCX active messages", "ucp_am_lat"),
+    ucx!("UCX tag", "tag_lat"),
     Tool {
-        name: "libfabric shm, 64 B",
+        // It knows no 56 B.
+        name: "libfabric shm (64 B)",
         program: "fi_pingpong",
         server: &["-p", "shm", "-e", "rdm", "-I", "100000", "-S", "64", "-B", PORT],
         client: &["-p", "shm", "-e", "rdm", "-I", "100000", "-S", "64", "-P", PORT, "127.0.0.1"],
         read: read_libfabric,
     },
 ];
-
-/// Prints a line per tool: what it measured, or why it was skipped.
-pub fn compare(cores: Cores, rounds: usize) {
-    println!(
-        "\ninstalled benchmarks, ns per round trip: median (min-max; n), no probe, no check of data"
-    );
-    for tool in TOOLS {
-        let mut values = Vec::new();
-        let failed = (0..rounds).find_map(|_| tool.run(cores).map(|ns| values.push(ns)).err());
-        match failed {
-            Some(error) => println!("{:<26} skipped: {error}", tool.name),
-            None => {
-                values.sort_by(f64::total_cmp);
-                let (low, high) = (values[0], values[values.len() - 1]);
-                let (middle, count) = (values[values.len() / 2], values.len());
-                println!("{:<26} {middle:.1} ({low:.1}-{high:.1}; {count})", tool.name);
-            }
-        }
-    }
-}
 
 /// Kills the server with the value.
 struct Server(Child);
@@ -97,7 +82,12 @@ impl Tool {
         Ok(started.map_err(|error| format!("cannot start `{}`: {error}", self.program))?)
     }
 
-    fn run(&self, cores: Cores) -> Outcome<f64> {
+    /// ns per round trip.
+    ///
+    /// # Errors
+    ///
+    /// It is not installed, or prints nothing that can be read.
+    pub fn run(&self, cores: Cores) -> Outcome<f64> {
         let mut server = Server(self.command(cores.responder, self.server)?);
         let begin = Instant::now();
         loop {
