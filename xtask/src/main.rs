@@ -28,11 +28,12 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Fast checks on the tree: crate arrows, SYNC pairs, sizes, words, links, manifests
+    /// Fast checks on the tree: crate arrows, SYNC pairs, islands, sizes, words, links, manifests,
+    /// tests and rules that documents name
     Tidy,
     /// All that CI runs, in CI's order
     Ci {
-        /// Also run long tests, and the ordering mutants, which take minutes per crate
+        /// Also run long tests, minutes of storm, and the mutants, which take minutes per crate
         #[arg(long)]
         full: bool,
     },
@@ -48,7 +49,7 @@ enum Command {
         #[arg(long, default_value_t = commands::fuzz::SECONDS_DEFAULT)]
         seconds: u32,
     },
-    /// Relax each ordering that a SYNC comment names: some loom test must fail
+    /// Relax each ordering, or leave out each barrier, below a SYNC comment: some loom test must fail
     Mutants {
         /// Crates to mutate, by short name; without any, all that have a loom test
         crates: Vec<String>,

@@ -15,7 +15,7 @@
 //!
 //! Everything is bounded, a full queue hands the item back, and no item is lost: what is queued when
 //! a party leaves is delivered, or dropped exactly once. Nothing waits except the functions called
-//! `wait`, and they take a deadline.
+//! `wait`, and they take a deadline; [`spsc::Consumer::pop`] may pause for some instructions.
 
 mod deferred;
 pub mod flux;

@@ -1,5 +1,5 @@
 //! Kernel objects behind small typed wrappers: sockets that pass descriptors, process handles,
-//! events, futexes, locks, affinity and the clock.
+//! events, futexes, locks, affinity, the clock, and whether others want the core.
 //!
 //! Deadlines are absolute, in nanoseconds of [`clock::now_ns`]. A deadline that has passed (such as
 //! [`clock::NOW`]) makes an operation try once and not wait.

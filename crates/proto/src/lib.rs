@@ -1,8 +1,8 @@
 //! RPC protocols without I/O.
 //!
 //! A core is told what arrived and what time it is, and says what to send and what became of calls.
-//! It names no NIC, pointer, clock or socket, so it runs the same in a unit test, in a simulator and
-//! above hardware.
+//! It names no NIC, pointer, clock or socket, so it runs the same in a unit test, in virtual time
+//! and above a NIC.
 //!
 //! | module | protocol |
 //! |---|---|

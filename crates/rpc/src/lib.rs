@@ -13,7 +13,8 @@
 //! [`Invitation`], by any means.
 //!
 //! What calls promise: each ends exactly once, with a response or a [`Status`], at the latest at its
-//! deadline plus 250 µs plus the time between polls. A request is executed at most once.
+//! deadline plus 250 µs plus the time between polls. A request is executed at most once. A callback
+//! that panics ends its poll, and costs nothing but its own message.
 
 #![forbid(unsafe_code)]
 

@@ -80,7 +80,8 @@ pub enum MemoryError {
     },
     /// A peer was stopped in the middle of an access: the memory stays mapped and the key invalid.
     #[error(
-        "peer {peer} is stopped inside an access to this region; its memory is kept until then"
+        "peer {peer} is stopped inside an access to this region; its memory is kept until that peer \
+         continues or dies"
     )]
     Busy {
         /// The peer's port.

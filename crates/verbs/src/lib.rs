@@ -1,8 +1,8 @@
 //! What a NIC is: the vocabulary that a protocol is generic over.
 //!
 //! A protocol names no device. It is written against [`Nic`] and its parts, with static dispatch
-//! and nothing allocated on the data path, and so runs unchanged on a ConnectX, on the software
-//! NIC, and in the simulator.
+//! and nothing allocated on the data path, so it runs unchanged on whatever implements them. The
+//! software NIC does; a ConnectX and a simulator are to come.
 //!
 //! ```text
 //! Nic ─┬─ Pd ─┬─ Mr   memory the NIC may touch, named by an lkey and an rkey

@@ -6,6 +6,9 @@
 //!  send CQ   ◀── order, errors ◀── Reply ─────────────────  receives
 //! ```
 //!
+//! RDMA WRITEs of one piece on RC take the short way of module `plain`: no `Request`, no copy of the
+//! WQE, `Port::carry_write` instead of `Port::carry`.
+//!
 //! # Seams
 //!
 //! A *drive* decides when the engine runs, and how a [`Request`] reaches the other port:

@@ -164,7 +164,8 @@ impl Connection {
         self.calls.drain()
     }
 
-    /// What is in use. All zero, but `posted_lines`, when nothing is in flight and nobody waits.
+    /// What is in use. All zero, but `ring_lines`, when nothing is in flight and nobody waits; that too,
+    /// once the peer has given everything back.
     #[must_use]
     pub fn usage(&self) -> Usage {
         Usage {
