@@ -65,11 +65,12 @@ pub(crate) struct CqView {
     /// The CQE64 of entry 0: in a 128-byte entry that is the second half.
     ring: NonNull<u8>,
     log_entries: u8,
-    cqe_bytes: usize,
+    log_cqe_bytes: u8,
     words: Words<AtomicU64>,
-    state: Words<CqState>,
-    entry: Words<CqEntry>,
-    dbrec: Words<AtomicU32>,
+    state: NonNull<CqState>,
+    entry: NonNull<CqEntry>,
+    /// The consumer's word of the doorbell record.
+    consumed: NonNull<AtomicU32>,
     /// Channel number, 0 without one.
     pub(crate) channel: u32,
 }
@@ -105,11 +106,14 @@ impl CqView {
             // SAFETY: an entry has `cqe_bytes`, of which the last 64 are the CQE64.
             ring: unsafe { ring.add(cqe_bytes - cqe::CQE_BYTES) },
             log_entries,
-            cqe_bytes,
+            log_cqe_bytes: if cqe_bytes == 128 { 7 } else { 6 },
             words: Words::locate(&card.rw, slots_offset, count)?,
-            state: Words { first: NonNull::from(state), count: 1 },
-            entry: Words { first: NonNull::from(entry), count: 1 },
-            dbrec: Words::locate(&card.ro, dbrec_offset, 2)?,
+            state: NonNull::from(state),
+            entry: NonNull::from(entry),
+            // SAFETY: one of the two words that were located.
+            consumed: unsafe {
+                Words::locate(&card.ro, dbrec_offset, 2)?.first.add(doorbell::CQ_CONSUMER_WORD)
+            },
             channel: u32::try_from(entry.channel.load(Ordering::Relaxed)).ok()?,
             card: card.clone(),
         })
@@ -117,13 +121,18 @@ impl CqView {
 
     /// Whether a payload of `len_bytes` may go into the entry.
     pub(crate) fn scatter_room(&self) -> usize {
-        if self.cqe_bytes == 128 { cqe::INLINE_64_BYTES } else { cqe::INLINE_32_BYTES }
+        if self.has_payload_half() { cqe::INLINE_64_BYTES } else { cqe::INLINE_32_BYTES }
+    }
+
+    /// Whether entries have 128 bytes.
+    fn has_payload_half(&self) -> bool {
+        1 << self.log_cqe_bytes > cqe::CQE_BYTES
     }
 
     #[inline(always)]
     fn state(&self) -> &CqState {
         // SAFETY: `card` keeps "rw" mapped, and it is writable.
-        unsafe { &self.state.get()[0] }
+        unsafe { self.state.as_ref() }
     }
 
     #[inline(always)]
@@ -150,7 +159,7 @@ impl CqView {
     #[inline]
     pub(crate) fn consumed(&self) -> u32 {
         // SAFETY: `card` keeps "ro" mapped; this is a load.
-        let record = unsafe { &self.dbrec.get()[doorbell::CQ_CONSUMER_WORD] };
+        let record = unsafe { self.consumed.as_ref() };
         // SYNC(doorbell-record): pairs with the driver's `Release` after it has read an entry.
         doorbell::consumer_of_word(record.load(Ordering::Acquire))
     }
@@ -159,7 +168,7 @@ impl CqView {
     fn entry(&self, position: u64) -> *const AtomicU64 {
         #[expect(clippy::cast_possible_truncation, reason = "masked to the number of entries")]
         let index = position as usize & ((1 << self.log_entries) - 1);
-        self.ring.as_ptr().wrapping_add(index * self.cqe_bytes).cast_const().cast()
+        self.ring.as_ptr().wrapping_add(index << self.log_cqe_bytes).cast_const().cast()
     }
 
     /// Takes the next entry for [`publish_at`](Self::publish_at).
@@ -197,7 +206,7 @@ impl CqView {
     #[inline(always)]
     fn is_exclusive(&self) -> bool {
         // SAFETY: `card` keeps "ro" mapped; this is a load.
-        let entry = unsafe { &self.entry.get()[0] };
+        let entry = unsafe { self.entry.as_ref() };
         entry.is_exclusive.load(Ordering::Relaxed) != 0
     }
 
@@ -244,7 +253,7 @@ impl CqView {
     #[inline(always)]
     pub(crate) fn fill(&self, position: u64, cqe: &CqeView<'_>, payload: &[u8]) {
         let entry = self.entry(position);
-        if !payload.is_empty() && self.cqe_bytes == 128 {
+        if !payload.is_empty() && self.has_payload_half() {
             debug_assert!(payload.len() <= cqe::INLINE_64_BYTES);
             let half = entry.cast::<u8>().wrapping_sub(cqe::INLINE_64_BYTES).cast_mut();
             // SAFETY: the first half of the entry; the slot word gave it to this producer.
@@ -331,9 +340,9 @@ pub(crate) struct RqView {
     log_entries: u8,
     log_stride: u8,
     pub(crate) srqn: Option<Srqn>,
-    dbrec: Words<AtomicU32>,
+    posted: NonNull<AtomicU32>,
     claims: Words<AtomicU64>,
-    state: Words<RqState>,
+    state: NonNull<RqState>,
 }
 
 // SAFETY: as for `CqView`.
@@ -377,9 +386,9 @@ impl RqView {
             log_entries,
             log_stride,
             srqn: (is_srq != 0).then_some(Srqn::new(index)?),
-            dbrec: Words::locate(&card.ro, dbrec_offset, 1)?,
+            posted: Words::locate(&card.ro, dbrec_offset, 1)?.first,
             claims: Words::locate(&card.rw, claims_offset, count)?,
-            state: Words { first: NonNull::from(state), count: 1 },
+            state: NonNull::from(state),
             _card: card.clone(),
         })
     }
@@ -387,7 +396,7 @@ impl RqView {
     #[inline(always)]
     pub(crate) fn claims(&self) -> Claims<'_> {
         // SAFETY: `card` keeps "rw" mapped, and it is writable.
-        let state = unsafe { &self.state.get()[0] };
+        let state = unsafe { self.state.as_ref() };
         // SAFETY: as above.
         Claims::new(&state.head, unsafe { self.claims.get() })
     }
@@ -395,7 +404,7 @@ impl RqView {
     /// Receives posted so far, modulo 2¹⁶.
     fn posted(&self) -> u16 {
         // SAFETY: `card` keeps "ro" mapped; this is a load.
-        let record = unsafe { &self.dbrec.get()[0] };
+        let record = unsafe { self.posted.as_ref() };
         // SYNC(doorbell-record): pairs with the driver's `Release` after it wrote the receive WQEs.
         doorbell::counter_of_word(record.load(Ordering::Acquire))
     }

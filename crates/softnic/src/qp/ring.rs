@@ -21,33 +21,30 @@ const WORD_BYTES: usize = size_of::<u64>();
 #[derive(Debug)]
 pub(crate) struct SendRing {
     region: Region,
-    log_blocks: u8,
+    /// Of the ring, without the record: a power of two.
+    bytes: usize,
     /// How far the engine has come. Written while executing, read by the NIC thread as a hint.
     executed: AtomicU16,
 }
 
 impl SendRing {
     pub(crate) fn create(log_blocks: u8) -> Result<Self, CreateError> {
-        let bytes = (WQEBB_BYTES << log_blocks) + WQEBB_BYTES;
-        let region = Region::heap(bytes).map_err(|error| CreateError::System {
+        let bytes = WQEBB_BYTES << log_blocks;
+        let region = Region::heap(bytes + WQEBB_BYTES).map_err(|error| CreateError::System {
             object: "send queue",
             cause: error.to_string(),
         })?;
-        Ok(Self { region, log_blocks, executed: AtomicU16::new(0) })
+        Ok(Self { region, bytes, executed: AtomicU16::new(0) })
     }
 
     pub(crate) fn ring(&self) -> NonNull<u8> {
         self.region.as_ptr()
     }
 
-    fn bytes(&self) -> usize {
-        WQEBB_BYTES << self.log_blocks
-    }
-
     /// The send counter: behind the ring, on a cache line of its own.
     pub(crate) fn dbrec(&self) -> NonNull<u32> {
         // SAFETY: the region has one block more than the ring.
-        unsafe { self.region.as_ptr().add(self.bytes()) }.cast()
+        unsafe { self.region.as_ptr().add(self.bytes) }.cast()
     }
 
     pub(crate) fn posted(&self) -> u16 {
@@ -73,7 +70,7 @@ impl SendRing {
     /// Copies ring bytes from octoword-aligned `offset`, wrapping at the end.
     #[inline(always)]
     fn copy(&self, offset: usize, into: &mut [u8]) {
-        let first = into.len().min(self.bytes() - offset);
+        let first = into.len().min(self.bytes - offset);
         let (head, tail) = into.split_at_mut(first);
         // SAFETY: inside the ring, by the line above; the driver may write meanwhile.
         unsafe { memory::copy::copy_in_words(head, self.ring().as_ptr().wrapping_add(offset)) };
@@ -88,7 +85,7 @@ impl SendRing {
 impl SendQueue for SendRing {
     #[inline(always)]
     fn plain_write(&self, counter: u16, qpn: Qpn) -> Option<(PlainWrite, *const u8)> {
-        let offset = (usize::from(counter) * WQEBB_BYTES) & (self.bytes() - 1);
+        let offset = (usize::from(counter) * WQEBB_BYTES) & (self.bytes - 1);
         let first = self.ring().cast::<AtomicU64>().as_ptr().wrapping_add(offset / WORD_BYTES);
         let words = core::array::from_fn(|word| {
             // SAFETY: inside the block at `offset`, which is inside the ring and does not wrap;
@@ -98,21 +95,21 @@ impl SendQueue for SendRing {
         let write = PlainWrite::read(words, counter, qpn)?;
         let end = offset + usize::from(write.octowords) * OCTOWORD_BYTES;
         let inline = first.cast::<u8>().wrapping_add(PlainWrite::INLINE_OFFSET).cast_const();
-        (end <= self.bytes()).then_some((write, inline))
+        (end <= self.bytes).then_some((write, inline))
     }
 
     #[inline(always)]
     fn fetch(&self, counter: u16, into: &mut [u8; WQE_BYTES_MAX]) -> (Ctrl, usize) {
-        let offset = (usize::from(counter) * WQEBB_BYTES) & (self.bytes() - 1);
+        let offset = (usize::from(counter) * WQEBB_BYTES) & (self.bytes - 1);
         let (first, rest) = into.split_at_mut(WQEBB_BYTES);
         // A block never wraps, and most WQEs are one.
         self.copy(offset, first);
         let ctrl = peek_ctrl(first.first_chunk().expect("a block is longer than an octoword"));
         let octowords = ctrl.octowords.clamp(1, OCTOWORDS_MAX);
         // Whatever the length field says: no more than the ring holds.
-        let len = (usize::from(octowords) * OCTOWORD_BYTES).min(self.bytes());
+        let len = (usize::from(octowords) * OCTOWORD_BYTES).min(self.bytes);
         if let Some(more) = len.checked_sub(WQEBB_BYTES) {
-            let body = (offset + WQEBB_BYTES) & (self.bytes() - 1);
+            let body = (offset + WQEBB_BYTES) & (self.bytes - 1);
             self.copy(body, &mut rest[..more]);
         }
         (ctrl, len)
