@@ -1,4 +1,4 @@
-//! A crate depends only on what stands left of it in its own row, or in a lower row.
+//! A crate depends only on what stands left of it in its own row, or in a lower row. So do its tests.
 
 use super::{Finding, tree::Tree};
 use crate::workspace::{Dependency, Member};
@@ -10,11 +10,6 @@ const ROWS: [&[&str]; 5] = [
     &["rpc", "node"],
     &["bench", "kv", "sim"],
     &["copyrpc", "cli", "capi", "uverbs"],
-];
-
-/// Arrows that point up, for tests alone: `(from, to)`.
-const DEV_ARROWS: [(&str, &str); 1] = [
-    ("mlx5", "softnic"), // the driver's tests run against the software NIC
 ];
 
 /// The only crates that may erase error types.
@@ -57,11 +52,10 @@ fn is_member(members: &[Member], dependency: &Dependency) -> bool {
 
 fn is_allowed(from: &str, dependency: &Dependency) -> bool {
     let to = short(&dependency.package);
-    let points_down = match (rank(from), rank(to)) {
+    match (rank(from), rank(to)) {
         (Some(from), Some(to)) => to < from,
         _ => false, // xtask stands alone: it must build when nothing else does
-    };
-    points_down || (dependency.is_dev && DEV_ARROWS.contains(&(from, to)))
+    }
 }
 
 /// Row and place in the row.
@@ -91,14 +85,13 @@ mod tests {
 
     use super::*;
 
-    fn member(name: &str, dependencies: &[(&str, bool)]) -> Member {
-        let dependency = |&(package, is_dev): &(&str, bool)| Dependency {
+    fn member(name: &str, dependencies: &[&str]) -> Member {
+        let dependency = |&package: &&str| Dependency {
             package: if package == "anyhow" {
                 package.into()
             } else {
                 format!("copyrpc-{package}")
             },
-            is_dev,
         };
         Member {
             package: format!("copyrpc-{name}"),
@@ -120,34 +113,19 @@ mod tests {
     fn left_and_down_are_allowed() {
         let members = [
             member("wire", &[]),
-            member("verbs", &[("wire", false)]),
-            member("softnic", &[("verbs", false), ("wire", false)]),
+            member("verbs", &["wire"]),
+            member("softnic", &["verbs", "wire"]),
         ];
         assert_eq!(problems(&members), [""; 0]);
     }
 
     #[test]
     fn right_and_up_are_not() {
-        let members = [
-            member("wire", &[("memory", false)]),
-            member("memory", &[("ipc", false)]),
-            member("ipc", &[]),
-        ];
+        let members = [member("wire", &["memory"]), member("memory", &["ipc"]), member("ipc", &[])];
         assert_eq!(
             problems(&members),
             ["2: `wire` depends on `memory`", "1: `memory` depends on `ipc`"]
         );
-    }
-
-    #[test]
-    fn an_upward_arrow_of_tests_must_be_listed() {
-        let softnic = member("softnic", &[]);
-        let listed = [member("mlx5", &[("softnic", true)]), softnic];
-        assert_eq!(problems(&listed), [""; 0]);
-        let as_code = [member("mlx5", &[("softnic", false)]), member("softnic", &[])];
-        assert_eq!(problems(&as_code).len(), 1);
-        let unlisted = [member("wire", &[("softnic", true)]), member("softnic", &[])];
-        assert_eq!(problems(&unlisted).len(), 1);
     }
 
     #[test]
@@ -156,9 +134,6 @@ mod tests {
             problems(&[member("misc", &[])]),
             ["1: crate `misc` has no place in the picture"]
         );
-        assert_eq!(
-            problems(&[member("wire", &[("anyhow", false)])]),
-            ["1: `wire` depends on `anyhow`"]
-        );
+        assert_eq!(problems(&[member("wire", &["anyhow"])]), ["1: `wire` depends on `anyhow`"]);
     }
 }
