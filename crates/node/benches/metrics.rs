@@ -5,7 +5,7 @@
 //! | `count` | one addition to a counter |
 //! | `record` | one value of a distribution |
 //! | `turn, untimed` | the four counters of a turn that finds nothing |
-//! | `turn, 1 in N timed` | the same, with four phases timed in one of N turns |
+//! | `turn, 1 in N timed` | the same, with all five phases timed in one of N turns |
 #![allow(missing_docs, reason = "criterion_group! makes an undocumented function")]
 
 use std::{env, fs, hint::black_box, process};
@@ -16,7 +16,8 @@ use copyrpc_node::{
 };
 use criterion::{Criterion, criterion_group, criterion_main};
 
-const PHASES: [Phase; 4] = [Phase::Clients, Phase::Nic, Phase::Waiting, Phase::Control];
+const PHASES: [Phase; 5] =
+    [Phase::Clients, Phase::Nic, Phase::Post, Phase::Waiting, Phase::Control];
 
 fn turn(recorder: &mut Recorder, timer: &mut LoopTimer) {
     let lap = timer.begin(os::clock::now_ns);
