@@ -35,6 +35,8 @@ pub struct Emission<'a> {
     pub bytes: &'a [u8],
     /// Ask for a completion: the flush policy waits for one.
     pub is_signaled: bool,
+    /// Nothing else waits to be posted.
+    pub is_last: bool,
 }
 
 /// A batch that was posted and not given back.
@@ -214,6 +216,7 @@ impl Outbox {
         }
         let (start, end) = self.front_place()?;
         let is_signaled = self.is_next_signaled();
+        let is_last = self.full.is_empty() || self.full.len() == 1 && self.open.is_empty();
         let batch = self.full.front_mut().unwrap_or(&mut self.open);
         let imm = Imm {
             is_wrapped: start != self.producer,
@@ -226,6 +229,7 @@ impl Outbox {
             imm: imm.encode(),
             bytes: batch.seal(to, number_bits(self.posted_count)),
             is_signaled,
+            is_last,
         })
     }
 

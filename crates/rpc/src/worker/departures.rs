@@ -111,7 +111,9 @@ impl<N: Nic> Worker<N> {
             }
             post_credit(live, queue, config, id, *now_ns)
         });
-        if queue.is_unrung {
+        if config.transport == TransportKind::Rc {
+            queue.ring(); // nobody else posts to it
+        } else if queue.is_unrung {
             unrung.push(index);
         }
         match posted {
@@ -176,7 +178,7 @@ fn post_batches<N: Nic>(
     let inline_limit = config.inline_limit();
     let is_dc = live.destination.is_some();
     while let Some(emission) = live.connection.emission(now_ns, is_forced) {
-        let Emission { number, offset_bytes, imm, bytes, is_signaled } = emission;
+        let Emission { number, offset_bytes, imm, bytes, is_signaled, is_last } = emission;
         let is_inline = bytes.len() <= inline_limit;
         // An initiator that fails for one peer must be able to post again what was for others.
         if !is_inline || is_dc {
@@ -189,7 +191,8 @@ fn post_batches<N: Nic>(
             flags: signaled | SendFlags::SOLICITED,
             to: live.destination.as_ref(),
         };
-        let is_batched = config.doorbell_batching;
+        // The last batch leaves before anything is written down about it: the peer works meanwhile.
+        let is_batched = config.doorbell_batching && (is_dc || !is_last);
         if is_inline {
             queue.post(&write(Payload::Inline(&[bytes])), id, What::Batch(batch), is_batched)?;
         } else {
