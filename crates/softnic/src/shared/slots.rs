@@ -169,8 +169,9 @@ impl<'a> Slots<'a> {
         }
         let free = Word { position, holder: NOBODY }.encode();
         let word = self.word(position);
-        // SYNC(slot-word): pairs with the `Release` in `finish` of an earlier, other producer.
-        if word.load(Ordering::Acquire) != free {
+        // What an earlier, other producer wrote there the consumer has read, and `is_full_at` has just
+        // seen that with Acquire: this load orders nothing.
+        if word.load(Ordering::Relaxed) != free {
             return Err(ReserveError::Contended);
         }
         word.store(Word { position, holder }.encode(), Ordering::Relaxed);
