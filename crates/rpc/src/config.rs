@@ -47,7 +47,7 @@ pub struct Config {
     pub signal_interval: u16,
     /// Batches up to this length go into the work queue entry; 0: none do.
     pub inline_bytes: usize,
-    /// One doorbell for all batches that a poll posts to a queue; otherwise one each.
+    /// One doorbell for all batches that are posted to a queue at a time; otherwise one each.
     pub doorbell_batching: bool,
     /// Whether [`Worker::sleep`](crate::Worker::sleep) is possible. It costs each sender to this
     /// worker a barrier per doorbell.

@@ -25,9 +25,11 @@ pub(crate) enum LeftBehind {
 }
 
 impl Context {
-    /// Keeps `object`, which was made invalid, until everybody has left.
+    /// Keeps `object`, which was made invalid, until everybody has left. There are never more than the
+    /// card has numbers for.
     pub(crate) fn leave_behind(&self, object: LeftBehind) {
-        lock(&self.left_behind).push(object);
+        let mut objects = lock(&self.left_behind);
+        objects.push(object);
         self.look_at_ns.store(clock::now_ns() + LOOK_NS, Ordering::Relaxed);
     }
 
@@ -37,13 +39,18 @@ impl Context {
         if now_ns < self.look_at_ns.load(Ordering::Relaxed) {
             return;
         }
-        let objects = core::mem::take(&mut *lock(&self.left_behind));
+        let objects = {
+            // Changed under the lock: else what is left behind at this moment would never be looked at.
+            let mut objects = lock(&self.left_behind);
+            let next_ns = if objects.is_empty() { u64::MAX } else { now_ns + LOOK_NS };
+            self.look_at_ns.store(next_ns, Ordering::Relaxed);
+            core::mem::take(&mut *objects)
+        };
         if objects.is_empty() {
-            return self.look_at_ns.store(u64::MAX, Ordering::Relaxed);
+            return;
         }
         barrier::store_load();
         if self.quiesce(QUIESCE_BRIEFLY_NS).is_err() {
-            self.look_at_ns.store(now_ns + LOOK_NS, Ordering::Relaxed);
             return lock(&self.left_behind).extend(objects);
         }
         // Not under the lock: a queue pair that is dropped comes back here.
@@ -64,6 +71,7 @@ mod tests {
         Transport,
     };
 
+    use super::Ordering;
     use crate::{Config, Nic, open, shared::presence::Presence};
 
     /// Two ports that know each other.
@@ -100,6 +108,7 @@ mod tests {
         assert_eq!(mr.deregister(), Err(MemoryError::Busy { peer: lid }));
         drop(qp);
         drop(cq);
+        owner.device().0.look_at_ns.store(0, Ordering::Relaxed);
         owner.device().0.collect();
         assert_ne!(owner.device().0.owner.unused(), before, "the peer is still inside");
 

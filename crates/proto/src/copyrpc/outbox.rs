@@ -216,7 +216,6 @@ impl Outbox {
         }
         let (start, end) = self.front_place()?;
         let is_signaled = self.is_next_signaled();
-        let is_last = self.full.is_empty() || self.full.len() == 1 && self.open.is_empty();
         let batch = self.full.front_mut().unwrap_or(&mut self.open);
         let imm = Imm {
             is_wrapped: start != self.producer,
@@ -229,7 +228,7 @@ impl Outbox {
             imm: imm.encode(),
             bytes: batch.seal(to, number_bits(self.posted_count)),
             is_signaled,
-            is_last,
+            is_last: !is_full, // the open batch leaves last, and is never empty while others wait
         })
     }
 
