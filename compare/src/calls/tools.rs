@@ -1,6 +1,7 @@
 //! Peers that come with a benchmark of their own, if it is installed. They check no data.
 
 use std::{
+    io::Read as _,
     process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
@@ -15,6 +16,8 @@ use crate::Outcome;
 const PORT: &str = "13377";
 /// How long a server may take until it listens.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a client may take, which measures for a tenth of a second or so.
+const CLIENT_PATIENCE: Duration = Duration::from_secs(30);
 
 /// A benchmark that starts as a server without an address, and as a client with one.
 pub struct Tool {
@@ -58,10 +61,27 @@ pub const TOOLS: [Tool; 3] = [
     },
 ];
 
-/// Kills the server with the value.
-struct Server(Child);
+/// A process of a tool, killed with the value.
+struct Running(Child);
 
-impl Drop for Server {
+impl Running {
+    /// What it prints, which a pipe has room for, once it has ended.
+    fn output(mut self, deadline: Instant) -> Outcome<String> {
+        while self.0.try_wait()?.is_none() {
+            if Instant::now() > deadline {
+                return Err(format!("its client did not end within {CLIENT_PATIENCE:?}").into());
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        let mut printed = Vec::new();
+        if let Some(mut stdout) = self.0.stdout.take() {
+            stdout.read_to_end(&mut printed)?;
+        }
+        Ok(String::from_utf8_lossy(&printed).into_owned())
+    }
+}
+
+impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -88,12 +108,13 @@ impl Tool {
     ///
     /// It is not installed, or prints nothing that can be read.
     pub fn run(&self, cores: Cores) -> Outcome<f64> {
-        let mut server = Server(self.command(cores.responder, self.server)?);
+        let mut server = Running(self.command(cores.responder, self.server)?);
         let begin = Instant::now();
         loop {
             // It fails as long as the server does not listen.
-            let output = self.command(cores.initiator, self.client)?.wait_with_output()?;
-            if let Some(ns) = (self.read)(&String::from_utf8_lossy(&output.stdout)) {
+            let client = Running(self.command(cores.initiator, self.client)?);
+            let output = client.output(Instant::now() + CLIENT_PATIENCE)?;
+            if let Some(ns) = (self.read)(&output) {
                 return Ok(ns);
             }
             if begin.elapsed() > PATIENCE || server.0.try_wait()?.is_some() {
