@@ -148,7 +148,7 @@ impl Config {
     }
 
     /// Longest batch that goes into a work queue entry.
-    pub(crate) fn inline_limit(&self) -> usize {
+    pub(crate) fn inline_bytes_max(&self) -> usize {
         let av_bytes = if self.transport == TransportKind::Dc { AV_BYTES } else { 0 };
         // No request takes more than half of its queue.
         let half_bytes = usize::from(self.send_blocks).next_power_of_two() / 2 * WQE_BLOCK_BYTES;

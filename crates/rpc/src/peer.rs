@@ -47,6 +47,8 @@ pub(crate) enum Link<N: Nic> {
 /// A connection and the peer's memory.
 pub(crate) struct Live<N: Nic> {
     pub(crate) connection: Connection,
+    /// Longest batch that goes into a work queue entry.
+    pub(crate) inline_bytes_max: usize,
     /// The peer's ring.
     pub(crate) remote: RemoteSlice,
     /// Mirror of the peer's ring: batches that are not inline are gathered from here, from the
@@ -80,6 +82,15 @@ impl<N: Nic> Live<N> {
         }
     }
 
+    /// Looks at what the peer has given back, which it writes behind its ring on this side.
+    pub(crate) fn look(&mut self, ring: &N::Mr, now_ns: u64) -> Result<(), Violation> {
+        let ring_bytes = self.connection.config().own.geometry.ring_bytes();
+        let words = [ring_bytes, ring_bytes + size_of::<u64>()].map(|at| ring.load_u64(at));
+        let mut bytes = [0; CREDIT_BYTES];
+        bytes.copy_from_slice(words.map(u64::to_ne_bytes).as_flattened());
+        self.connection.credit(bytes, now_ns)
+    }
+
     /// The peer's words for credit.
     pub(crate) fn credit_words(&self) -> RemoteSlice {
         let ring_bytes = self.connection.config().peer.geometry.ring_bytes();
@@ -91,16 +102,6 @@ impl<N: Nic> Peer<N> {
     /// Bytes of a ring with its credit words, which get a line of their own.
     pub(crate) fn ring_bytes(hello: &Hello) -> usize {
         hello.geometry.ring_bytes() + LINE_BYTES
-    }
-
-    /// Looks at what the peer has given back.
-    pub(crate) fn look(&mut self, now_ns: u64) -> Result<(), Violation> {
-        let Link::Live(live) = &mut self.link else { return Ok(()) };
-        let ring_bytes = self.hello.geometry.ring_bytes();
-        let words = [ring_bytes, ring_bytes + size_of::<u64>()].map(|at| self.ring.load_u64(at));
-        let mut bytes = [0; CREDIT_BYTES];
-        bytes.copy_from_slice(words.map(u64::to_ne_bytes).as_flattened());
-        live.connection.credit(bytes, now_ns)
     }
 
     pub(crate) fn live(&mut self) -> Option<&mut Live<N>> {

@@ -80,9 +80,13 @@ impl Batch {
         self.count == 0
     }
 
-    /// Empties it and keeps its memory.
-    pub(crate) fn clear(&mut self) {
+    /// Empties it and keeps its memory. Returns how many messages it had, and the lines that were set
+    /// aside for them.
+    #[inline]
+    pub(crate) fn take(&mut self) -> (u16, u32) {
+        let taken = (self.count, self.response_lines);
         (self.len_bytes, self.count, self.response_lines) = (BATCH_HEADER_BYTES, 0, 0);
+        taken
     }
 
     /// Lines it takes of the ring.

@@ -99,6 +99,7 @@ impl Inbox {
     }
 
     /// Whether the peer may soon have to wait for it.
+    #[inline]
     pub(crate) fn has_much_news(&self) -> bool {
         let (lines, batches) =
             (self.consumed() - self.advertised, self.handled - self.handled_told);
@@ -107,6 +108,7 @@ impl Inbox {
     }
 
     /// The peer will know what is free and what was handled.
+    #[inline]
     pub(crate) fn advertise(&mut self) {
         (self.advertised, self.handled_told) = (self.consumed(), self.handled);
     }

@@ -36,7 +36,7 @@ pub use hello::{BATCHES_MAX, Features, HELLO_BYTES, Hello, HelloError, VERSION};
 pub use imm::{Imm, SLOTS_MAX};
 pub use inbox::{Arrival, Lease};
 pub use layout::{BATCH_HEADER_BYTES, LAYOUT_HASH, LINE_BYTES, response_bytes, response_lines};
-pub use outbox::Emission;
+pub use outbox::{Departure, Emission};
 pub use served::RequestId;
 pub use violation::Violation;
 

@@ -27,6 +27,8 @@ use super::{
 pub struct Emission<'a> {
     /// Its number: pass it to [`Connection::finished`](super::Connection::finished) when it has left.
     pub number: u64,
+    /// Pass it to [`Connection::posted`](super::Connection::posted) when it was posted.
+    pub departure: Departure,
     /// Where in the peer's ring.
     pub offset_bytes: usize,
     /// Immediate data.
@@ -37,6 +39,15 @@ pub struct Emission<'a> {
     pub is_signaled: bool,
     /// Nothing else waits to be posted.
     pub is_last: bool,
+}
+
+/// What posting a batch will change.
+#[derive(Debug)]
+pub struct Departure {
+    /// Its first line, and the line after its last.
+    start: u64,
+    end: u64,
+    is_signaled: bool,
 }
 
 /// A batch that was posted and not given back.
@@ -215,8 +226,8 @@ impl Outbox {
             return None;
         }
         let (start, end) = self.front_place()?;
-        let is_signaled = self.is_next_signaled();
-        let batch = self.full.front_mut().unwrap_or(&mut self.open);
+        let is_signaled = self.is_next_signaled(unfinished_wqes);
+        let batch = if is_full { self.full.front_mut()? } else { &mut self.open };
         let imm = Imm {
             is_wrapped: start != self.producer,
             slot: to.slot,
@@ -224,6 +235,7 @@ impl Outbox {
         };
         Some(Emission {
             number: self.posted_count + 1,
+            departure: Departure { start, end, is_signaled },
             offset_bytes: self.geometry.offset_bytes(start),
             imm: imm.encode(),
             bytes: batch.seal(to, number_bits(self.posted_count)),
@@ -233,6 +245,7 @@ impl Outbox {
     }
 
     /// First line, and the line after the last, of the oldest batch.
+    #[inline]
     fn front_place(&self) -> Option<(u64, u64)> {
         let lines = self.front().lines();
         let lap = self.geometry.next_lap(self.producer);
@@ -245,21 +258,24 @@ impl Outbox {
         (end - free_from <= u64::from(self.geometry.ring_lines())).then_some((start, end))
     }
 
+    #[inline]
     fn is_given_back(&self) -> bool {
         self.credited == self.producer
     }
 
     /// A ring that is empty is begun again once a longest batch is behind (rule C2.10).
+    #[inline]
     fn starts_over(&self, lap: u64) -> bool {
         let left = lap - self.producer;
         let used = u64::from(self.geometry.ring_lines()) - left;
         self.is_given_back() && used >= self.geometry.batch_lines_max().into()
     }
 
-    fn is_next_signaled(&self) -> bool {
-        let unfinished_wqes = self.posted_count - self.finished_count + 1;
+    /// Whether to ask for a completion of the batch that leaves when so many before it are unfinished.
+    #[inline]
+    fn is_next_signaled(&self, unfinished_wqes: u64) -> bool {
         let is_window_full = match self.clock.policy() {
-            FlushPolicy::SelfClocked { wqes } => unfinished_wqes >= u64::from(wqes),
+            FlushPolicy::SelfClocked { wqes } => unfinished_wqes + 1 >= u64::from(wqes),
             _ => false,
         };
         is_window_full || self.unsignaled + 1 >= self.signal_interval
@@ -268,19 +284,15 @@ impl Outbox {
     /// The batch that [`emission`](Self::emission) showed was posted. Returns how many
     /// messages it has.
     #[inline]
-    pub(crate) fn posted(&mut self, now_ns: u64) -> u16 {
-        let is_signaled = self.is_next_signaled();
-        let Some((start, end)) = self.front_place() else { return 0 };
+    pub(crate) fn posted(&mut self, departure: Departure, now_ns: u64) -> u16 {
+        let Departure { start, end, is_signaled } = departure;
         if self.is_given_back() {
             self.refused_at = self.refused_at.filter(|at| *at == self.credited).map(|_| start);
             self.credited = start; // what is skipped was free
         }
-        let mut full = self.full.pop_front();
-        let batch = full.as_mut().unwrap_or(&mut self.open);
-        let (messages, response_lines) = (batch.count, batch.response_lines);
-        self.queued_lines -= batch.lines();
-        batch.clear();
-        self.spare.extend(full);
+        let (messages, response_lines) =
+            if self.full.is_empty() { self.open.take() } else { self.take_full() };
+        self.queued_lines -= end - start;
         self.producer = end;
         self.posted_count += 1;
         self.progress_ns = now_ns;
@@ -292,6 +304,15 @@ impl Outbox {
             self.clock.added(now_ns);
         }
         messages
+    }
+
+    /// Empties the oldest of the full batches.
+    #[cold]
+    fn take_full(&mut self) -> (u16, u32) {
+        let Some(mut batch) = self.full.pop_front() else { return (0, 0) };
+        let taken = batch.take();
+        self.spare.push(batch);
+        taken
     }
 
     /// All batches up to the one with this number have left the NIC.

@@ -167,7 +167,8 @@ impl Victim {
         while let Some(emission) = self.connection.emission(1, true) {
             let end = emission.offset_bytes + emission.bytes.len();
             assert!(end <= hello(1).geometry.ring_bytes(), "a batch outside the peer's ring");
-            self.connection.posted(1);
+            let departure = emission.departure;
+            self.connection.posted(departure, 1);
         }
         if self.connection.credit_due(1).is_some() {
             self.connection.credit_posted();

@@ -128,10 +128,10 @@ fn an_answer_that_is_too_long_does_not_swallow_its_call() {
     let mut pair = Pair::new(Setup::default());
     // Side 1 believes that it may answer with 200 bytes; side 0 has set one line aside.
     let cookie = pair.call(0, 1, 8, 0, 1 << 30).unwrap();
-    let call = pair.sides[0].connection.emission(1, true).map(|e| (e.bytes.to_vec(), e.imm));
-    let (mut bytes, imm) = call.unwrap();
+    let call = pair.sides[0].connection.emission(1, true).unwrap();
+    let (mut bytes, imm, departure) = (call.bytes.to_vec(), call.imm, call.departure);
     bytes[26] = 4; // the request's budget
-    pair.sides[0].connection.posted(1);
+    pair.sides[0].connection.posted(departure, 1);
     let server = &mut pair.sides[1].connection;
     let arrival = server.arrive(Imm::decode(imm)).unwrap();
     bytes.resize(arrival.len_bytes, 0);

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use copyrpc_proto::{
     Status,
     copyrpc::{
-        Body, CREDIT_BYTES, Call, CallId, Config, Connection, Features, FlushPolicy, Geometry,
-        Hello, Imm, Incoming, LINE_BYTES, Large, Lease, Refused, RequestId, Violation,
+        Body, CREDIT_BYTES, Call, CallId, Config, Connection, Emission, Features, FlushPolicy,
+        Geometry, Hello, Imm, Incoming, LINE_BYTES, Large, Lease, Refused, RequestId, Violation,
     },
 };
 
@@ -191,8 +191,8 @@ impl Pair {
         while let Some(emission) = side.connection.emission(now_ns, is_forced) {
             let (offset_bytes, imm) = (emission.offset_bytes, emission.imm);
             let bytes = emission.bytes.to_vec();
-            let number = emission.number;
-            side.connection.posted(now_ns);
+            let Emission { number, departure, .. } = emission;
+            side.connection.posted(departure, now_ns);
             peer.check_free(offset_bytes, bytes.len());
             side.flights.push_back(Flight { offset_bytes, bytes, imm, number });
             posted += 1;

@@ -122,6 +122,7 @@ impl<N: Nic> Worker<N> {
         };
         let live = Live {
             connection,
+            inline_bytes_max: self.config.inline_bytes_max(),
             remote: contact.ring,
             staging,
             lid,

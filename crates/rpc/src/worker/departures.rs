@@ -1,6 +1,6 @@
 //! What leaves: batches and credit.
 
-use proto::copyrpc::{Emission, FlushPolicy, Violation};
+use proto::copyrpc::{CREDIT_BYTES, Emission, FlushPolicy, Violation};
 use verbs::{
     MemoryRegion as _, Nic, Op, Payload, PostSendError, RemoteSlice, SendFlags, SendRequest,
 };
@@ -18,9 +18,15 @@ enum Departed {
     All,
     /// Some wait: for the policy, for credit, or for space in the queue.
     Some,
-    Failed(PostSendError),
+    /// The connection must end. Boxed, because it is rare.
+    Never(Box<Broken>),
+}
+
+/// Why nothing leaves any more.
+enum Broken {
+    Post(PostSendError),
     /// The peer says that it gave back what it was not sent.
-    Broken(Violation),
+    Peer(Violation),
 }
 
 impl<N: Nic> Worker<N> {
@@ -28,7 +34,7 @@ impl<N: Nic> Worker<N> {
     pub fn flush(&mut self) {
         let mut index = 0;
         while let Some(id) = self.dirty.get(index).copied() {
-            match self.flush_peer(id, false) {
+            match self.flush_peer(id) {
                 Departed::All => {
                     self.dirty.swap_remove(index);
                     if let Some(peer) = self.peer(id) {
@@ -36,18 +42,25 @@ impl<N: Nic> Worker<N> {
                     }
                 }
                 Departed::Some => index += 1,
-                Departed::Failed(error) => {
-                    tracing::warn!(peer = id.slot, %error, "cannot post a batch");
+                Departed::Never(broken) => {
                     self.dirty.swap_remove(index);
-                    self.end(id, CloseReason::QueuePair);
-                }
-                Departed::Broken(violation) => {
-                    self.dirty.swap_remove(index);
-                    self.end(id, CloseReason::Violation(violation));
+                    self.end_broken(id, &broken);
                 }
             }
         }
         self.ring_queues();
+    }
+
+    #[cold]
+    fn end_broken(&mut self, id: PeerId, broken: &Broken) {
+        let reason = match broken {
+            Broken::Peer(violation) => CloseReason::Violation(*violation),
+            Broken::Post(error) => {
+                tracing::warn!(peer = id.slot, %error, "cannot post a batch");
+                CloseReason::QueuePair
+            }
+        };
+        self.end(id, reason);
     }
 
     /// Posts what is due to a peer whose batch was just handled, so that it works while the next
@@ -68,7 +81,7 @@ impl<N: Nic> Worker<N> {
             return;
         }
         // What fails now fails again at the end of the poll, and is dealt with there.
-        if matches!(self.flush_peer(id, false), Departed::All) && self.dirty.last() == Some(&id) {
+        if matches!(self.flush_peer(id), Departed::All) && self.dirty.last() == Some(&id) {
             self.dirty.pop();
             if let Some(peer) = self.peer(id) {
                 peer.is_dirty = false;
@@ -87,7 +100,7 @@ impl<N: Nic> Worker<N> {
         }
     }
 
-    fn flush_peer(&mut self, id: PeerId, is_forced: bool) -> Departed {
+    fn flush_peer(&mut self, id: PeerId) -> Departed {
         let Self { peers, queues, config, now_ns, stats, flushed_ns, unrung, .. } = self;
         let place = &mut peers[usize::from(id.slot)];
         if place.generation != id.generation {
@@ -99,12 +112,11 @@ impl<N: Nic> Worker<N> {
         let Link::Live(live) = &mut peer.link else { return Departed::All };
         live.connection.polled();
         if live.connection.is_starved()
-            && let Err(violation) = peer.look(*now_ns)
+            && let Err(violation) = live.look(&peer.ring, *now_ns)
         {
-            return Departed::Broken(violation);
+            return Departed::Never(Box::new(Broken::Peer(violation)));
         }
-        let Link::Live(live) = &mut peer.link else { return Departed::All };
-        let posted = post_batches(live, queue, config, id, (*now_ns, is_forced));
+        let posted = post_batches(live, queue, config, id, *now_ns);
         let posted = posted.and_then(|count| {
             if count > 0 {
                 *flushed_ns = *now_ns;
@@ -125,7 +137,7 @@ impl<N: Nic> Worker<N> {
                 stats.send_queue_full += 1;
                 Departed::Some
             }
-            Err(error) => Departed::Failed(error),
+            Err(error) => Departed::Never(Box::new(Broken::Post(error))),
         }
     }
 
@@ -172,14 +184,14 @@ fn post_batches<N: Nic>(
     queue: &mut Queue<N>,
     config: &Config,
     id: PeerId,
-    (now_ns, is_forced): (u64, bool),
+    now_ns: u64,
 ) -> Result<u32, PostSendError> {
     let mut posted = 0;
-    let inline_limit = config.inline_limit();
     let is_dc = live.destination.is_some();
-    while let Some(emission) = live.connection.emission(now_ns, is_forced) {
-        let Emission { number, offset_bytes, imm, bytes, is_signaled, is_last } = emission;
-        let is_inline = bytes.len() <= inline_limit;
+    while let Some(emission) = live.connection.emission(now_ns, false) {
+        let Emission { number, departure, offset_bytes, imm, bytes, is_signaled, is_last } =
+            emission;
+        let is_inline = bytes.len() <= live.inline_bytes_max;
         // An initiator that fails for one peer must be able to post again what was for others.
         if !is_inline || is_dc {
             live.staging.write(offset_bytes, bytes);
@@ -199,8 +211,11 @@ fn post_batches<N: Nic>(
             let sges = [live.staging.sge(offset_bytes, bytes.len())];
             queue.post(&write(Payload::Gather(&sges)), id, What::Batch(batch), is_batched)?;
         }
-        live.connection.posted(now_ns);
+        live.connection.posted(departure, now_ns);
         posted += 1;
+        if is_last {
+            break;
+        }
     }
     Ok(posted)
 }
@@ -209,6 +224,8 @@ fn offset(slice: RemoteSlice, offset_bytes: usize) -> RemoteSlice {
     RemoteSlice { addr: slice.addr + offset_bytes as u64, rkey: slice.rkey }
 }
 
+/// Posts credit that has waited long enough.
+#[inline]
 fn post_credit<N: Nic>(
     live: &mut Live<N>,
     queue: &mut Queue<N>,
@@ -216,7 +233,20 @@ fn post_credit<N: Nic>(
     id: PeerId,
     now_ns: u64,
 ) -> Result<(), PostSendError> {
-    let Some(words) = live.connection.credit_due(now_ns) else { return Ok(()) };
+    match live.connection.credit_due(now_ns) {
+        Some(words) => post_words(live, queue, config, id, words),
+        None => Ok(()),
+    }
+}
+
+#[inline(never)]
+fn post_words<N: Nic>(
+    live: &mut Live<N>,
+    queue: &mut Queue<N>,
+    config: &Config,
+    id: PeerId,
+    words: [u8; CREDIT_BYTES],
+) -> Result<(), PostSendError> {
     let parts = [&words[..]];
     let (remote, payload) = (live.credit_words(), Payload::Inline(&parts));
     // Without an immediate it takes no receive, so it never waits for the peer's program.

@@ -99,7 +99,7 @@ impl<N: Nic> Drop for Dispatch<'_, '_, N> {
         let rest = Rest { peer: self.peer, bytes: bytes.to_vec(), count, offset_bytes };
         self.worker.interrupted.get_or_insert_default().rest = Some(rest);
         // The copy that the messages lie in is being dropped too.
-        self.worker.scratch = vec![0; self.worker.geometry.batch_bytes_max()];
+        self.worker.scratch = vec![0; self.worker.geometry.batch_bytes_max()].into();
     }
 }
 

@@ -89,6 +89,13 @@ impl<N: Nic> Place<N> {
         PeerId { slot, generation: self.generation }
     }
 
+    /// Who is here: the `slot`th place.
+    #[inline]
+    fn named(&mut self, slot: u16) -> Option<(PeerId, &mut Peer<N>)> {
+        let id = self.id(slot);
+        Some((id, self.peer.as_mut()?))
+    }
+
     #[inline]
     fn live(&mut self, id: PeerId) -> Option<&mut Live<N>> {
         if self.generation == id.generation { self.peer.as_mut()?.live() } else { None }
@@ -144,7 +151,7 @@ pub struct Worker<N: Nic> {
     transferred: VecDeque<usize>,
     large_scratch: Vec<u8>,
     /// Private copy of the batch that is being handled. Empty while one is.
-    scratch: Vec<u8>,
+    scratch: Box<[u8]>,
     is_polling: bool,
     /// Nothing has arrived after the batch that is being handled.
     is_last_arrival: bool,
@@ -211,7 +218,7 @@ impl<N: Nic> Worker<N> {
             unposted: VecDeque::new(),
             transferred: VecDeque::new(),
             large_scratch: Vec::new(),
-            scratch: vec![0; geometry.batch_bytes_max()],
+            scratch: vec![0; geometry.batch_bytes_max()].into(),
             is_polling: false,
             is_last_arrival: true,
             last_peer: None,

@@ -2,9 +2,9 @@
 
 use proto::{
     Status,
-    copyrpc::{Arrival, BATCH_HEADER_BYTES, Body, Imm, Incoming, Messages, Violation},
+    copyrpc::{Arrival, BATCH_HEADER_BYTES, Body, Connection, Imm, Incoming, Messages, Violation},
 };
-use verbs::{AsyncEvent, Completion, CompletionQueue as _, MemoryRegion as _, Nic, QueuePair as _};
+use verbs::{AsyncEvent, Completion, CompletionQueue as _, MemoryRegion, Nic, QueuePair as _};
 
 use super::{Worker, dispatch::Arrivals};
 use crate::{
@@ -130,24 +130,37 @@ impl<N: Nic> Worker<N> {
         completion: Option<&Completion>,
         handler: &mut H,
     ) -> usize {
-        let decoded = Imm::decode(imm);
-        let Some(place) = self.peers.get(usize::from(decoded.slot)) else {
+        let imm = Imm::decode(imm);
+        // On RC a peer can only name its own connection: the queue pair says who it is. On DC anybody
+        // who may send to the target can name any; only the peer can write its ring.
+        let is_rc = self.config.transport == TransportKind::Rc;
+        let is_other =
+            is_rc && completion.is_some_and(|completion| !self.is_of(completion, imm.slot));
+        let place = self.peers.get_mut(usize::from(imm.slot)).filter(|_| !is_other);
+        let Some((id, peer)) = place.and_then(|place| place.named(imm.slot)) else {
             self.stats.unknown_imms += 1;
             return 0;
         };
-        let id = place.id(decoded.slot);
-        // On RC a peer can only name its own connection: the queue pair says who it is.
-        let is_other = self.config.transport == TransportKind::Rc
-            && completion.is_some_and(|completion| !self.is_of(completion, decoded.slot));
-        let Some(peer) = self.peer(id).filter(|_| !is_other) else {
-            self.stats.unknown_imms += 1;
+        let Link::Live(live) = &mut peer.link else {
+            self.keep_early(id, imm.encode());
             return 0;
         };
-        if matches!(peer.link, Link::Invited { .. }) {
-            self.keep_early(id, imm);
-            return 0;
-        }
-        let outcome = self.take_batch(id, decoded, handler);
+        let mut scratch = core::mem::take(&mut self.scratch);
+        let opened = open_batch(&mut live.connection, &peer.ring, imm, &mut scratch, self.now_ns);
+        let outcome = match opened {
+            Ok((offset_bytes, messages)) => {
+                let unconsumed = live.connection.unconsumed();
+                let second_half = self.second_half(id, messages.claimed(), unconsumed);
+                self.dispatch(id, messages, (offset_bytes, second_half), handler)
+            }
+            Err(violation) if !is_rc && violation.is_of_announcement() => {
+                live.connection.disregard();
+                self.stats.unknown_imms += 1;
+                Ok(0)
+            }
+            Err(violation) => Err(violation),
+        };
+        self.scratch = scratch;
         self.conclude(id, outcome)
     }
 
@@ -156,71 +169,16 @@ impl<N: Nic> Worker<N> {
     pub(super) fn conclude(&mut self, id: PeerId, outcome: Result<usize, Violation>) -> usize {
         match outcome {
             Ok(handled) => {
-                self.mark_dirty(id);
-                self.flush_early(id);
+                if self.live(id).is_some_and(|live| !live.connection.is_quiet()) {
+                    self.mark_dirty(id);
+                    self.flush_early(id);
+                }
                 handled
             }
             Err(violation) => {
                 self.end(id, CloseReason::Violation(violation));
                 0
             }
-        }
-    }
-
-    /// Whether what was announced may not be the peer's doing. On DC anybody who may send to the
-    /// target can name any connection in an immediate; only the peer can write its ring.
-    fn is_anonymous(&self, violation: Violation) -> bool {
-        self.config.transport == TransportKind::Dc && violation.is_of_announcement()
-    }
-
-    fn disregard(&mut self, id: PeerId) {
-        self.stats.unknown_imms += 1;
-        if let Some(live) = self.live(id) {
-            live.connection.disregard();
-        }
-    }
-
-    fn take_batch<H: Handler<N> + ?Sized>(
-        &mut self,
-        id: PeerId,
-        imm: Imm,
-        handler: &mut H,
-    ) -> Result<usize, Violation> {
-        let mut scratch = core::mem::take(&mut self.scratch);
-        let outcome = match self.copy_batch(id, imm, &mut scratch) {
-            Ok(Some((arrival, messages))) => {
-                let second_half = self.second_half(id, messages.claimed());
-                let offset_bytes = arrival.offset_bytes + BATCH_HEADER_BYTES;
-                self.dispatch(id, messages, (offset_bytes, second_half), handler)
-            }
-            outcome => outcome.map(|_| 0),
-        };
-        self.scratch = scratch;
-        outcome
-    }
-
-    /// Copies a batch once, out of memory that the peer can write. `None`: there is nothing to handle.
-    #[inline(always)]
-    fn copy_batch<'a>(
-        &mut self,
-        id: PeerId,
-        imm: Imm,
-        scratch: &'a mut [u8],
-    ) -> Result<Option<(Arrival, Messages<'a>)>, Violation> {
-        let now_ns = self.now_ns;
-        let Some(peer) = self.peer(id) else { return Ok(None) };
-        let Link::Live(live) = &mut peer.link else { return Ok(None) };
-        let opened = live.connection.arrive(imm).and_then(|arrival| {
-            let copy = &mut scratch[..arrival.len_bytes];
-            peer.ring.read(arrival.offset_bytes, copy);
-            live.connection.open_batch(copy, now_ns).map(|messages| (arrival, messages))
-        });
-        match opened {
-            Err(violation) if self.is_anonymous(violation) => {
-                self.disregard(id);
-                Ok(None)
-            }
-            opened => opened.map(Some),
         }
     }
 
@@ -253,14 +211,11 @@ impl<N: Nic> Worker<N> {
     /// works. So if this peer alone is active and has little to do until this side answers, it gets
     /// half of the answers early, and from then on two batches are under way.
     #[inline]
-    fn second_half(&mut self, id: PeerId, count: u16) -> u16 {
+    fn second_half(&mut self, id: PeerId, count: u16, unconsumed: u32) -> u16 {
         const NONE: u16 = 0;
         let is_alone = self.last_peer.replace(id) == Some(id) && self.is_last_arrival;
-        if count < self.config.halve_from || !is_alone {
-            return NONE;
-        }
-        let unconsumed = self.live(id).map_or(u32::MAX, |live| live.connection.unconsumed());
-        if unconsumed < u32::from(count / 2) { count / 2 + 1 } else { NONE }
+        let is_waiting = unconsumed < u32::from(count / 2);
+        if count >= self.config.halve_from && is_alone && is_waiting { count / 2 + 1 } else { NONE }
     }
 
     // Completions of sends
@@ -407,12 +362,13 @@ impl<N: Nic> Worker<N> {
             let place = &mut self.peers[usize::from(slot)];
             let id = place.id(slot);
             let Some(peer) = &mut place.peer else { continue };
-            let awaits = peer.live().is_some_and(|live| live.connection.awaits_credit());
-            if awaits && let Err(violation) = peer.look(now_ns) {
+            let Link::Live(live) = &mut peer.link else { continue };
+            if live.connection.awaits_credit()
+                && let Err(violation) = live.look(&peer.ring, now_ns)
+            {
                 self.end(id, CloseReason::Violation(violation));
                 continue;
             }
-            let Some(live) = peer.live() else { continue };
             let ended = &mut self.ended;
             live.connection
                 .expire(now_ns, |cookie| ended.push_back((cookie, Status::DeadlineExceeded)));
@@ -437,4 +393,20 @@ impl<N: Nic> Worker<N> {
         }
         ended + closed
     }
+}
+
+/// Copies a batch once, out of memory that the peer can write. Returns where its messages lie in the
+/// ring, and the messages.
+#[inline(always)]
+fn open_batch<'a>(
+    connection: &mut Connection,
+    ring: &impl MemoryRegion,
+    imm: Imm,
+    scratch: &'a mut [u8],
+    now_ns: u64,
+) -> Result<(usize, Messages<'a>), Violation> {
+    let Arrival { offset_bytes, len_bytes, .. } = connection.arrive(imm)?;
+    let copy = &mut scratch[..len_bytes];
+    ring.read(offset_bytes, copy);
+    Ok((offset_bytes + BATCH_HEADER_BYTES, connection.open_batch(copy, now_ns)?))
 }

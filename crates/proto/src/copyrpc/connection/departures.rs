@@ -5,7 +5,7 @@ use crate::copyrpc::{
     CREDIT_BYTES,
     batch::Outgoing,
     layout::{CreditWords, KIND_CANCEL, low_bits, number_bits},
-    outbox::{Address, Emission},
+    outbox::{Address, Departure, Emission},
 };
 
 /// Longest time between two looks of a side that is starved and asleep.
@@ -38,6 +38,13 @@ impl Connection {
         self.outbox.unhandled()
     }
 
+    /// Whether neither messages nor credit are to be posted now: only time can change that.
+    #[inline]
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        !self.has_gathered() && !self.inbox.has_much_news()
+    }
+
     /// Whether the peer has something to give back.
     #[must_use]
     pub fn awaits_credit(&self) -> bool {
@@ -57,8 +64,11 @@ impl Connection {
         if !self.control.is_empty() {
             self.push_control(now_ns);
         }
+        if self.outbox.is_empty() {
+            return None;
+        }
         if self.outbox.is_window_full() {
-            self.counters.window_full += u64::from(!self.outbox.is_empty());
+            self.counters.window_full += 1;
             return None;
         }
         let address = self.address();
@@ -86,10 +96,10 @@ impl Connection {
         }
     }
 
-    /// What [`emission`](Self::emission) returned was posted.
+    /// What [`emission`](Self::emission) returned last was posted.
     #[inline]
-    pub fn posted(&mut self, now_ns: u64) {
-        self.counters.messages_out += u64::from(self.outbox.posted(now_ns));
+    pub fn posted(&mut self, departure: Departure, now_ns: u64) {
+        self.counters.messages_out += u64::from(self.outbox.posted(departure, now_ns));
         self.counters.batches_out += 1;
         self.advertise();
     }
@@ -107,6 +117,7 @@ impl Connection {
 
     /// The words to write beside the peer's ring, when credit has waited long enough for a batch to
     /// ride on (rule C3.4). Whatever else waits, they need nothing from the peer.
+    #[inline]
     #[must_use]
     pub fn credit_due(&self, now_ns: u64) -> Option<[u8; CREDIT_BYTES]> {
         let since_ns = self.credit_since_ns?;

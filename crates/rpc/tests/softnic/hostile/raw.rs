@@ -268,7 +268,8 @@ impl Raw {
     /// Writes the next batch, whatever the victim has handled.
     pub(super) fn write_on(&mut self) {
         let batch = self.batch();
-        self.core.posted(1);
+        let departure = self.core.emission(1, true).unwrap().departure;
+        self.core.posted(departure, 1);
         self.write(&batch);
     }
 
