@@ -34,6 +34,7 @@ impl Refill {
     }
 
     /// Fills the receive queue of a queue pair.
+    #[inline]
     pub(crate) fn fill_own(&mut self, qp: &mut impl QueuePair) -> Result<(), PostRecvError> {
         let due = self.take_due();
         if due > 0 {

@@ -9,7 +9,8 @@ use super::{
     layout::{
         BATCH_HEADER_BYTES, BatchHeader, HEAD_BYTES, Head, KIND_CANCEL, KIND_LARGE_REQUEST,
         KIND_LARGE_RESPONSE, KIND_RELEASE, KIND_REQUEST, KIND_RESPONSE, LARGE_BYTES, LINE_BYTES,
-        LargeBytes, MESSAGE_ALIGN, REQUEST_HEAD_BYTES, RequestHead, RequestTail, number_bits,
+        LargeBytes, MESSAGE_ALIGN, REQUEST_HEAD_BYTES, RequestHead, RequestTail, lines,
+        number_bits, padded,
     },
     outbox::Address,
     violation::Violation,
@@ -55,7 +56,7 @@ impl Outgoing {
     #[inline]
     pub(crate) fn len_bytes(&self) -> usize {
         let head = if self.request.is_some() { REQUEST_HEAD_BYTES } else { HEAD_BYTES };
-        (head + self.body_bytes).next_multiple_of(MESSAGE_ALIGN)
+        padded(head + self.body_bytes)
     }
 }
 
@@ -98,7 +99,7 @@ impl Batch {
     /// Lines it will take with another message of `len_bytes`.
     #[inline]
     pub(crate) fn lines_with(&self, len_bytes: usize) -> u64 {
-        (self.len_bytes + len_bytes).div_ceil(LINE_BYTES) as u64
+        lines(self.len_bytes + len_bytes)
     }
 
     /// Appends a message and returns the place of its body, which is to be overwritten: there are bytes
@@ -139,7 +140,7 @@ impl Batch {
 
     /// Writes the header and returns all bytes.
     pub(crate) fn seal(&mut self, to: &Address, sequence: u16) -> &[u8] {
-        let unused_bytes = self.len_bytes.next_multiple_of(LINE_BYTES) - self.len_bytes;
+        let unused_bytes = self.len_bytes.wrapping_neg() % LINE_BYTES;
         let header = BatchHeader {
             consumed: to.consumed.into(),
             epoch: to.epoch.into(),
@@ -201,27 +202,61 @@ impl<'a> Messages<'a> {
         Ok((header, Self { bytes: &rest[..rest.len() - unused], count, index: 0 }))
     }
 
+    /// The next message, and what is behind it.
     #[inline(always)]
-    fn parse(&mut self) -> Result<Message<'a>, Violation> {
-        let Some((head, after)) = self.bytes.split_first_chunk::<HEAD_BYTES>() else {
-            return self.too_short();
-        };
+    fn parse(&self) -> Option<(Message<'a>, &'a [u8])> {
+        let (head, after) = self.bytes.split_first_chunk::<HEAD_BYTES>()?;
         let head: Head = zerocopy::transmute!(*head);
         let (kind, body_bytes) = (head.kind(), head.body_bytes());
         let is_request = matches!(kind, KIND_REQUEST | KIND_LARGE_REQUEST);
         let tail_bytes = if is_request { TAIL_BYTES } else { 0 };
         let end = tail_bytes + body_bytes;
-        let Some((message, rest)) = after.split_at_checked(end.next_multiple_of(MESSAGE_ALIGN))
-        else {
-            return self.too_short();
-        };
-        if !matches!(kind, KIND_REQUEST | KIND_RESPONSE..) {
-            check_rare(kind, body_bytes)?;
-        }
-        self.bytes = rest;
+        let (message, rest) = after.split_at_checked(padded(end))?;
         let tail = message.first_chunk::<TAIL_BYTES>().copied().unwrap_or_default();
         let body = &message[tail_bytes..end];
-        Ok(Message { kind, token: head.token.get(), tail: zerocopy::transmute!(tail), body })
+        Some((
+            Message { kind, token: head.token.get(), tail: zerocopy::transmute!(tail), body },
+            rest,
+        ))
+    }
+
+    /// The next message. `None`: there is none, or it is not a message; [`end`](Self::end) tells.
+    #[inline(always)]
+    pub fn following(&mut self) -> Option<Message<'a>> {
+        if self.index == self.count {
+            return None;
+        }
+        let (message, rest) = self.parse()?;
+        let Message { kind, body, .. } = message;
+        if !matches!(kind, KIND_REQUEST | KIND_RESPONSE..) && check_rare(kind, body.len()).is_err()
+        {
+            return None;
+        }
+        (self.bytes, self.index) = (rest, self.index + 1);
+        Some(message)
+    }
+
+    /// Whether all messages that the batch claims to hold were yielded, and are all that it holds.
+    ///
+    /// # Errors
+    ///
+    /// [`Violation`]: what is wrong with the next message, or with what follows the last one.
+    #[inline]
+    pub fn end(&self) -> Result<(), Violation> {
+        let is_whole = self.index == self.count && self.bytes.is_empty();
+        if is_whole { Ok(()) } else { Err(self.violation()) }
+    }
+
+    #[cold]
+    fn violation(&self) -> Violation {
+        if self.index == self.count {
+            return Violation::Count { claimed: self.count };
+        }
+        let Some((Message { kind, body, .. }, _)) = self.parse() else {
+            return Violation::MessageLength { index: self.index };
+        };
+        // A message that could be yielded: the batch was not read to its end.
+        check_rare(kind, body.len()).err().unwrap_or(Violation::Count { claimed: self.count })
     }
 
     /// Messages that the batch claims to hold.
@@ -250,11 +285,6 @@ impl<'a> Messages<'a> {
     pub fn taken(&self) -> u16 {
         self.index
     }
-
-    #[cold]
-    fn too_short(&self) -> Result<Message<'a>, Violation> {
-        Err(Violation::MessageLength { index: self.index })
-    }
 }
 
 /// Rule C2.8.
@@ -273,23 +303,13 @@ fn check_rare(kind: u8, len_bytes: usize) -> Result<(), Violation> {
 impl<'a> Iterator for Messages<'a> {
     type Item = Result<Message<'a>, Violation>;
 
-    #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
-        if self.index == self.count {
-            // Bytes that no message claims: the count and the length disagree.
-            let is_rest = !core::mem::take(&mut self.bytes).is_empty();
-            return is_rest.then_some(Err(Violation::Count { claimed: self.count }));
+        if let Some(message) = self.following() {
+            return Some(Ok(message));
         }
-        match self.parse() {
-            Ok(message) => {
-                self.index += 1;
-                Some(Ok(message))
-            }
-            Err(violation) => {
-                (self.index, self.bytes) = (self.count, &[]);
-                Some(Err(violation))
-            }
-        }
+        let violation = self.end().err();
+        (self.index, self.bytes) = (self.count, &[]);
+        violation.map(Err)
     }
 }
 

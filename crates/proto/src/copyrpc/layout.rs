@@ -166,6 +166,19 @@ pub fn response_lines(len_bytes: usize) -> Option<u16> {
     u16::try_from(bytes.div_ceil(LINE_BYTES)).ok()
 }
 
+/// Bytes that a message of `len_bytes` takes. Lengths are far from overflow, which
+/// `next_multiple_of` would look for.
+#[inline]
+pub(crate) const fn padded(len_bytes: usize) -> usize {
+    (len_bytes + MESSAGE_ALIGN - 1) & !(MESSAGE_ALIGN - 1)
+}
+
+/// Lines that a batch of `len_bytes` takes.
+#[inline]
+pub(crate) const fn lines(len_bytes: usize) -> u64 {
+    ((len_bytes + LINE_BYTES - 1) / LINE_BYTES) as u64
+}
+
 /// The low 32 bits of a position: what goes over the wire.
 #[inline]
 pub(crate) fn low_bits(position: u64) -> u32 {

@@ -49,12 +49,11 @@ impl<N: Nic> Dispatch<'_, '_, N> {
         let (id, origin, mut messages) = (self.peer, self.origin, self.messages.clone());
         let worker = &mut *self.worker;
         let (now_ns, mut handled) = (worker.now_ns, 0);
-        while let Some(message) = messages.next() {
+        while let Some(message) = messages.following() {
             self.taken = messages.taken();
             if self.taken == second_half {
                 worker.flush_early(id);
             }
-            let message = message?;
             // A callback may have closed the connection.
             let Some(live) = worker.live(id) else { return Ok(handled) };
             match message.sort() {
@@ -83,6 +82,7 @@ impl<N: Nic> Dispatch<'_, '_, N> {
                 }
             }
         }
+        messages.end()?;
         if let Some(live) = worker.live(id) {
             live.connection.close_batch(now_ns);
         }

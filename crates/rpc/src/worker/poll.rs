@@ -16,6 +16,29 @@ use crate::{
 /// How often deadlines and credit are looked at.
 const TIMERS_NS: u64 = 250_000;
 
+/// Whom a receive is from, as far as the NIC tells.
+#[derive(Clone, Copy)]
+enum Sender {
+    /// RC: whoever has this place, and its queue pair.
+    Peer(u16),
+    /// RC: a queue pair that is gone.
+    Nobody,
+    /// DC: whoever may send to the target.
+    Anybody,
+}
+
+impl Sender {
+    /// Whether it may announce what an immediate says: on RC a peer can only name itself.
+    #[inline]
+    fn may_name(self, imm: u32) -> bool {
+        match self {
+            Self::Peer(slot) => slot == Imm::decode(imm).slot,
+            Self::Nobody => false,
+            Self::Anybody => true,
+        }
+    }
+}
+
 /// A poll. It ends also when a callback panics.
 struct Polling<'w, N: Nic>(&'w mut Worker<N>);
 
@@ -71,7 +94,7 @@ impl<N: Nic> Worker<N> {
         }
         for _ in 0..self.early.len() {
             let Some(imm) = self.early.pop_front() else { break };
-            handled += self.take(imm, None, handler);
+            handled += self.take(imm, handler);
         }
         let next = self.next_arrival();
         let Arrivals { worker, next } = &mut Arrivals { worker: self, next };
@@ -82,9 +105,10 @@ impl<N: Nic> Worker<N> {
             }
             worker.is_last_arrival = next.is_none();
             worker.stats.arrivals += 1;
-            worker.retire_receive(&completion);
+            let from = worker.sender(&completion);
+            worker.retire_receive(&completion, from);
             match (completion.failure, completion.imm) {
-                (None, Some(imm)) => handled += worker.take(imm, Some(&completion), handler),
+                (None, Some(imm)) if from.may_name(imm) => handled += worker.take(imm, handler),
                 // A flushed receive: the send side of the queue pair tells what happened.
                 _ => worker.stats.unknown_imms += u64::from(completion.failure.is_none()),
             }
@@ -94,13 +118,15 @@ impl<N: Nic> Worker<N> {
 
     /// The receive goes back before the peer is told that its batch was handled (rule C3.6).
     #[inline]
-    fn retire_receive(&mut self, completion: &Completion) {
+    fn retire_receive(&mut self, completion: &Completion, from: Sender) {
         if let Some(receives) = &mut self.receives {
             receives.retire(completion);
             if let Err(error) = receives.fill() {
                 tracing::error!(%error, "cannot post receives");
             }
-        } else if let Some(queue) = self.queue(completion) {
+        } else if let Sender::Peer(index) = from
+            && let Some(queue) = &mut self.queues[usize::from(index)]
+        {
             queue.qp.retire(completion);
             if let Some(refill) = &mut queue.refill {
                 refill.consumed();
@@ -110,33 +136,26 @@ impl<N: Nic> Worker<N> {
         }
     }
 
-    /// RC: whether the queue pair of a completion serves the peer in this place.
+    /// Whom a completion is from, as far as its queue pair tells. Most often it is whom the immediate
+    /// names.
     #[inline]
-    fn is_of(&self, completion: &Completion, slot: u16) -> bool {
+    fn sender(&self, completion: &Completion) -> Sender {
+        if self.config.transport == TransportKind::Dc {
+            return Sender::Anybody;
+        }
+        let slot = completion.imm.map_or(0, |imm| Imm::decode(imm).slot);
         let queue = self.queues.get(usize::from(slot)).and_then(Option::as_ref);
-        queue.is_some_and(|queue| queue.qp.qpn() == completion.qpn)
-    }
-
-    #[inline]
-    fn queue(&mut self, completion: &Completion) -> Option<&mut Queue<N>> {
-        let index = *self.queue_of.get(&completion.qpn)?;
-        self.queues.get_mut(usize::from(index))?.as_mut()
+        if queue.is_some_and(|queue| queue.qp.qpn() == completion.qpn) {
+            return Sender::Peer(slot);
+        }
+        self.queue_of.get(&completion.qpn).map_or(Sender::Nobody, |slot| Sender::Peer(*slot))
     }
 
     /// Handles what an immediate announces; returns how many messages.
-    fn take<H: Handler<N> + ?Sized>(
-        &mut self,
-        imm: u32,
-        completion: Option<&Completion>,
-        handler: &mut H,
-    ) -> usize {
+    fn take<H: Handler<N> + ?Sized>(&mut self, imm: u32, handler: &mut H) -> usize {
         let imm = Imm::decode(imm);
-        // On RC a peer can only name its own connection: the queue pair says who it is. On DC anybody
-        // who may send to the target can name any; only the peer can write its ring.
-        let is_rc = self.config.transport == TransportKind::Rc;
-        let is_other =
-            is_rc && completion.is_some_and(|completion| !self.is_of(completion, imm.slot));
-        let place = self.peers.get_mut(usize::from(imm.slot)).filter(|_| !is_other);
+        let is_dc = self.config.transport == TransportKind::Dc;
+        let place = self.peers.get_mut(usize::from(imm.slot));
         let Some((id, peer)) = place.and_then(|place| place.named(imm.slot)) else {
             self.stats.unknown_imms += 1;
             return 0;
@@ -153,7 +172,8 @@ impl<N: Nic> Worker<N> {
                 let second_half = self.second_half(id, messages.claimed(), unconsumed);
                 self.dispatch(id, messages, (offset_bytes, second_half), handler)
             }
-            Err(violation) if !is_rc && violation.is_of_announcement() => {
+            // Whoever may send to the target can name any connection; only the peer can write its ring.
+            Err(violation) if is_dc && violation.is_of_announcement() => {
                 live.connection.disregard();
                 self.stats.unknown_imms += 1;
                 Ok(0)
