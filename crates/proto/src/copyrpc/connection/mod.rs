@@ -203,7 +203,7 @@ impl Connection {
     /// # Errors
     ///
     /// [`ReplyError`]: nothing has changed.
-    #[inline]
+    #[inline(always)]
     pub fn reply(
         &mut self,
         id: RequestId,
