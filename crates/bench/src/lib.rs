@@ -21,6 +21,7 @@
 
 #![forbid(unsafe_code)]
 
+mod announced;
 pub mod board;
 pub mod calls;
 pub mod cores;

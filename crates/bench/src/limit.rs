@@ -9,6 +9,7 @@ use memory::sync::{AtomicU64, Ordering, hint};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    announced,
     board::{Board, SLOT_WORDS, STREAM_SLOTS, WaitError, Word},
     pingpong, slots,
 };
@@ -37,6 +38,11 @@ pub enum SharedLimit {
         /// Number of slots.
         count: u64,
     },
+    /// Round trips of messages that are announced in a ring: two lines each way.
+    Announced {
+        /// Number of round trips.
+        count: u64,
+    },
     /// Requests and answers of one line each.
     Slots {
         /// Requests in flight.
@@ -57,6 +63,7 @@ impl SharedLimit {
         match self {
             Self::RoundTrip { window } => Ok(pingpong::round_trips(board, window)?),
             Self::Stream { count } => Ok(produce(board, count)?),
+            Self::Announced { count } => announced::initiate(board, count),
             Self::Slots { in_flight, count } => slots::initiate(board, u64::from(in_flight), count),
         }
     }
@@ -70,6 +77,7 @@ impl SharedLimit {
         match self {
             Self::RoundTrip { .. } => Ok(pingpong::answer(board)?),
             Self::Stream { count } => consume(board, count),
+            Self::Announced { .. } => announced::respond(board),
             Self::Slots { .. } => slots::respond(board),
         }
     }

@@ -15,6 +15,8 @@ use crate::{
 
 /// Reference of every round trip.
 pub const LINE_ROUND_TRIP: &str = "limit/line-round-trip/processes";
+/// What a small WRITE WITH IMMEDIATE moves, without a NIC.
+pub const ANNOUNCED_ROUND_TRIP: &str = "limit/announced-round-trip/32B";
 /// Reference of every rate.
 pub const LINE_STREAM: &str = "limit/line-stream/64B";
 
@@ -58,6 +60,10 @@ pub(crate) fn sizes(quick: bool) -> &'static [usize] {
 pub(crate) fn references_of_lines() -> Vec<Planned> {
     vec![
         planned(LINE_ROUND_TRIP, Metric::RoundTrip, Job::Processes).lines(2.0),
+        against(
+            planned(ANNOUNCED_ROUND_TRIP, Metric::RoundTrip, Job::Announced).lines(4.0),
+            LINE_ROUND_TRIP,
+        ),
         planned(LINE_STREAM, Metric::Rate, Job::Stream).lines(1.0),
     ]
 }
@@ -107,7 +113,13 @@ pub(crate) fn small_round_trips() -> Vec<Planned> {
     let plan = |(name, traffic)| {
         against(planned(name, Metric::RoundTrip, Job::Traffic(traffic)), LINE_ROUND_TRIP)
     };
-    talks.into_iter().chain(remotes).map(plan).collect()
+    let mut cells: Vec<_> = talks.into_iter().chain(remotes).map(plan).collect();
+    for planned in &mut cells {
+        let is_announced = matches!(planned.job, Job::Traffic(Traffic::RoundTrip(talk))
+            if talk.verb != RoundTripVerb::Write);
+        planned.cell.floor = is_announced.then(|| ANNOUNCED_ROUND_TRIP.to_owned());
+    }
+    cells
 }
 
 fn relaxed_transfers() -> [Planned; 2] {

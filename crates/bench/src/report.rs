@@ -220,19 +220,26 @@ fn rows_of(bench: &str, regime: Regime, cells: &[Cell], filed: &[Filed]) -> Vec<
 }
 
 fn table(rows: &[&Row]) -> Table {
+    let has_floor = rows.iter().any(|row| row.floor.is_some());
     let has_calls = rows.iter().any(|row| row.per_batch.is_some());
     let mut table = Table::new();
     table.load_style(presets::NOTHING.header_separator(LineStyle::none().fill('-')));
     let mut header =
         vec!["cell", "metric", "median", "min", "max", "runs", "unit", "lines", "vs", "ratio"];
+    if has_floor {
+        header.push("of the limit");
+    }
     if has_calls {
-        header.extend(["of the limit", "calls/batch", "answers/batch"]);
+        header.extend(["calls/batch", "answers/batch"]);
     }
     table.set_header(header);
     for row in rows {
         let mut cells = cells(row);
+        if has_floor {
+            cells.push(ratio(row.floor_ratio));
+        }
         if has_calls {
-            cells.extend(cells_of_calls(row));
+            cells.extend(merging(row));
         }
         table.add_row(cells);
     }
@@ -260,9 +267,9 @@ fn cells(row: &Row) -> Vec<String> {
     ]
 }
 
-fn cells_of_calls(row: &Row) -> [String; 3] {
+fn merging(row: &Row) -> [String; 2] {
     let batches = |of: fn(Merging) -> f64| row.per_batch.map(of).map(number).unwrap_or_default();
-    [ratio(row.floor_ratio), batches(|m| m.calls), batches(|m| m.answers)]
+    [batches(|m| m.calls), batches(|m| m.answers)]
 }
 
 fn ratio(ratio: Option<f64>) -> String {

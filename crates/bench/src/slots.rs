@@ -21,13 +21,13 @@ use crate::{
 /// Slots each way.
 pub(crate) const RING_SLOTS: usize = 64;
 /// Answers per reading of the clock.
-const CHUNK: u64 = 256;
+pub(crate) const CHUNK: u64 = 256;
 /// Answers of a sample, at least.
-const COUNT_MIN: u64 = 8 * CHUNK;
+pub(crate) const COUNT_MIN: u64 = 8 * CHUNK;
 /// Longest wait for one answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 /// Ends the responder.
-const STOP: u64 = u64::MAX;
+pub(crate) const STOP: u64 = u64::MAX;
 
 type Slot = [AtomicU64; SLOT_WORDS];
 /// What a slot carries beside its number.

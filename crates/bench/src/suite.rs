@@ -49,6 +49,8 @@ pub enum Job {
     Copy(usize),
     /// Through the NIC.
     Traffic(Traffic),
+    /// Messages that are announced in a ring, between the two processes.
+    Announced,
     /// Requests and answers in slots of one line between the two processes, so many in flight.
     Slots(u16),
     /// Between threads of this process.
@@ -354,6 +356,7 @@ impl Suite {
             Job::Threads => Ok(pingpong::between_threads(self.cores, &self.duo.board, window)?),
             Job::Processes => self.limit(SharedLimit::RoundTrip { window }),
             Job::Stream => self.limit(SharedLimit::Stream { count }),
+            Job::Announced => self.limit(SharedLimit::Announced { count }),
             Job::Copy(len_bytes) => Ok(self.copier.bandwidth(len_bytes, self.window)),
             Job::Traffic(traffic) => self.traffic(traffic, count),
             Job::Slots(in_flight) => self.slots(in_flight, count),
@@ -380,7 +383,7 @@ impl Suite {
             count = match job {
                 Job::Threads | Job::Processes | Job::Copy(_) => break,
                 Job::Stream => count_for(self.window, 1e3 / value),
-                Job::Slots(1) => count_for(self.window, value),
+                Job::Announced | Job::Slots(1) => count_for(self.window, value),
                 Job::Slots(_) => count_for(self.window, 1e3 / value),
                 Job::Queue(queue) => count_for(self.window, queue.item_ns(value)),
                 Job::Calls(calls) => count_for(self.window, calls.call_ns(value)),

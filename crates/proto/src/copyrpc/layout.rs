@@ -176,7 +176,7 @@ pub(crate) const fn padded(len_bytes: usize) -> usize {
 /// Lines that a batch of `len_bytes` takes.
 #[inline]
 pub(crate) const fn lines(len_bytes: usize) -> u64 {
-    ((len_bytes + LINE_BYTES - 1) / LINE_BYTES) as u64
+    ((len_bytes + LINE_BYTES - 1) >> LINE_BYTES.trailing_zeros()) as u64
 }
 
 /// The low 32 bits of a position: what goes over the wire.
