@@ -8,7 +8,7 @@ use verbs::{
     Transport,
 };
 use wire::{
-    cqe::{Cqe, CqeView, Requester, Responder, ResponderKind, Scatter},
+    cqe::{self, Cqe, CqeView, Requester, Responder, ResponderKind, Scatter},
     doorbell::CqArm,
     wqe::Opcode,
 };
@@ -16,7 +16,7 @@ use wire::{
 use crate::{
     attached::{Attached, Known},
     device::{Device, DeviceCq},
-    entries::{Entries, PAYLOAD_WORDS},
+    entries::{Entries, PAYLOAD_WORDS, Written},
     ring::Record,
 };
 
@@ -83,31 +83,45 @@ impl<D: Device> Cq<D> {
         self.malformed
     }
 
-    /// Last word of the next entry; the device gets a chance to write it first.
+    /// The next entry; the device gets a chance to write it first.
     #[inline(always)]
-    fn written_or_idle(&mut self) -> Option<u64> {
+    fn written_or_idle(&mut self) -> Option<Written> {
         self.entries.written().or_else(|| {
             self.device.idle();
             self.entries.written()
         })
     }
 
-    /// The next entry, which ends in `last_word`, if it is what nearly all entries are. What
+    /// The next entry, if it is a plain arrival, and its queue pair has not departed. What
     /// [`take`](Self::take) does with such a one, but for what it cannot need.
     #[inline(always)]
-    fn take_plain(&mut self, last_word: u64) -> Option<Completion> {
-        self.attached.refresh(&mut self.known);
-        if !self.known.is_plain() {
-            return None;
-        }
-        let done = self.entries.write_arrival(last_word)?;
+    fn take_plain(&mut self, next: Written) -> Option<Completion> {
+        let done = self.entries.arrival(next)?;
+        let source = match self.transport(done.qpn) {
+            Transport::Rc => None,
+            Transport::Ud => return None,
+            Transport::Dci | Transport::Dct => Some(source(&self.entries.source(next))),
+        };
+        let (kind, imm) = arrival_kind(done.kind);
         self.consume();
         Some(Completion {
             len_bytes: done.byte_cnt,
-            imm: Some(done.imm),
+            imm,
+            source,
             solicited: done.solicited,
-            ..completion(done.qpn, done.wqe_counter, CompletionKind::RecvWriteImm)
+            ..completion(done.qpn, done.wqe_counter, kind)
         })
+    }
+
+    /// [`take_plain`](Self::take_plain) of whatever is one, else [`take`](Self::take).
+    #[inline(never)]
+    fn take_any(&mut self, next: Written) -> Option<Completion> {
+        if self.known.departed.is_empty()
+            && let Some(completion) = self.take_plain(next)
+        {
+            return Some(completion);
+        }
+        self.take(next)
     }
 
     /// Gives the next entry back.
@@ -120,13 +134,12 @@ impl<D: Device> Cq<D> {
         }
     }
 
-    /// Takes entries, the next of which ends in `last_word`, up to one that tells something.
-    #[inline(never)]
-    fn take(&mut self, mut last_word: u64) -> Option<Completion> {
+    /// Takes entries, the first of which is `next`, up to one that tells something.
+    fn take(&mut self, mut next: Written) -> Option<Completion> {
         let malformed_max = self.malformed + MALFORMED_PER_POLL_MAX;
         loop {
             self.attached.refresh(&mut self.known);
-            let cqe = self.entries.copy(last_word);
+            let cqe = self.entries.copy(next);
             let completion = self.interpret(&cqe);
             // Each turn consumes an entry, and the queue ends.
             let is_stale = !self.known.departed.is_empty() && self.is_stale(completion.as_ref());
@@ -140,7 +153,7 @@ impl<D: Device> Cq<D> {
             if self.malformed == malformed_max {
                 return None;
             }
-            last_word = self.written_or_idle()?;
+            next = self.written_or_idle()?;
         }
     }
 
@@ -198,20 +211,13 @@ impl<D: Device> Cq<D> {
 
     #[inline(always)]
     fn responder(&mut self, done: &Responder<'_>) -> Option<Completion> {
-        let (kind, imm) = match done.kind {
-            ResponderKind::Send => (CompletionKind::Recv, None),
-            ResponderKind::SendImm(imm) => (CompletionKind::Recv, Some(imm)),
-            ResponderKind::WriteImm(imm) => (CompletionKind::RecvWriteImm, Some(imm)),
-        };
+        let (kind, imm) = arrival_kind(done.kind);
         let in_cqe = self.keep_inline(done.scatter, done.byte_cnt)?;
         let transport = self.transport(done.qpn);
         let is_ud = transport == Transport::Ud;
         let len_bytes = if is_ud { done.byte_cnt.checked_sub(GRH_BYTES)? } else { done.byte_cnt };
-        let source = done.source.filter(|_| transport != Transport::Rc).map(|source| Source {
-            qpn: source.qpn,
-            lid: source.slid,
-            has_grh: source.grh != 0,
-        });
+        let sender = done.source.filter(|_| transport != Transport::Rc);
+        let source = sender.as_ref().map(source);
         let completion = completion(done.qpn, done.wqe_counter, kind);
         Some(Completion { len_bytes, imm, source, solicited: done.solicited, in_cqe, ..completion })
     }
@@ -251,6 +257,21 @@ impl<D: Device> Drop for Cq<D> {
     }
 }
 
+/// What arrived, and its immediate data.
+#[inline(always)]
+fn arrival_kind(kind: ResponderKind) -> (CompletionKind, Option<u32>) {
+    match kind {
+        ResponderKind::Send => (CompletionKind::Recv, None),
+        ResponderKind::SendImm(imm) => (CompletionKind::Recv, Some(imm)),
+        ResponderKind::WriteImm(imm) => (CompletionKind::RecvWriteImm, Some(imm)),
+    }
+}
+
+#[inline(always)]
+fn source(source: &cqe::Source) -> Source {
+    Source { qpn: source.qpn, lid: source.slid, has_grh: source.grh != 0 }
+}
+
 /// A completion that worked and says nothing more.
 #[inline(always)]
 fn completion(qpn: Qpn, wqe: u16, kind: CompletionKind) -> Completion {
@@ -280,11 +301,16 @@ impl<D: Device> CompletionQueue for Cq<D> {
     #[inline]
     fn poll(&mut self) -> Option<Completion> {
         self.inline_len = 0;
-        let last_word = self.written_or_idle()?;
-        match self.take_plain(last_word) {
-            Some(completion) => Some(completion),
-            None => self.take(last_word),
+        let next = self.written_or_idle()?;
+        self.attached.refresh(&mut self.known);
+        // What nearly all entries are is told inline, too.
+        if next.is_write_arrival()
+            && self.known.is_plain()
+            && let Some(completion) = self.take_plain(next)
+        {
+            return Some(completion);
         }
+        self.take_any(next)
     }
 
     #[inline]

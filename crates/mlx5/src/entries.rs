@@ -16,7 +16,10 @@
 
 use memory::barrier;
 use wire::{
-    cqe::{CQE_BYTES, Cqe, INLINE_64_BYTES, WriteArrival, is_written, op_own_of_last_word},
+    cqe::{
+        CQE_BYTES, Cqe, INLINE_64_BYTES, PlainArrival, Source, is_written, op_own_of_last_word,
+        read_source,
+    },
     doorbell,
 };
 
@@ -27,6 +30,22 @@ const CQE_WORDS: usize = CQE_BYTES / WORD_BYTES;
 
 /// Words of the payload in front of it.
 pub(crate) const PAYLOAD_WORDS: usize = INLINE_64_BYTES / WORD_BYTES;
+
+/// An entry that the device has written, and that is the next one still.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Written {
+    /// Number of its first word.
+    first: usize,
+    last_word: u64,
+}
+
+impl Written {
+    /// Whether it says that a WRITE with immediate data has arrived.
+    #[inline(always)]
+    pub(crate) fn is_write_arrival(self) -> bool {
+        PlainArrival::is_write_told_by(self.last_word)
+    }
+}
 
 /// Ring, consumer index and record of a completion queue.
 #[derive(Debug)]
@@ -81,41 +100,50 @@ impl Entries {
         Peek(Self { ring, record, log_entries, log_entry_words, consumer: 0 })
     }
 
-    /// First word of the completion of the next entry.
+    /// Number of the first word of the completion of the next entry.
     #[inline(always)]
     fn first_word(&self) -> usize {
         (((self.consumer as usize) + 1) << self.log_entry_words) - CQE_WORDS
     }
 
-    /// Last word of the next entry, if the device has written it.
+    /// The next entry, if the device has written it.
     #[inline(always)]
-    pub(crate) fn written(&self) -> Option<u64> {
-        let word = self.ring.load_acquire(self.first_word() + CQE_WORDS - 1);
-        is_written(op_own_of_last_word(word), self.consumer, self.log_entries).then_some(word)
+    pub(crate) fn written(&self) -> Option<Written> {
+        let first = self.first_word();
+        let last_word = self.ring.load_acquire(first + CQE_WORDS - 1);
+        let is_written =
+            is_written(op_own_of_last_word(last_word), self.consumer, self.log_entries);
+        is_written.then_some(Written { first, last_word })
     }
 
-    /// Copies the next entry's completion, whose last word [`written`](Self::written) returned.
+    /// Copies the completion of the next entry.
     #[inline(always)]
-    pub(crate) fn copy(&self, last_word: u64) -> Cqe {
+    pub(crate) fn copy(&self, next: Written) -> Cqe {
         barrier::after_ownership();
-        let first = self.first_word();
         let mut words = [0; CQE_WORDS];
         for (index, word) in words[..CQE_WORDS - 1].iter_mut().enumerate() {
-            *word = self.ring.load(first + index);
+            *word = self.ring.load(next.first + index);
         }
-        words[CQE_WORDS - 1] = last_word;
+        words[CQE_WORDS - 1] = next.last_word;
         Cqe::from_words(words)
     }
 
-    /// The next entry, whose last word [`written`](Self::written) returned, if it is a plain arrival.
+    /// The next entry, if it is a plain arrival.
     #[inline(always)]
-    pub(crate) fn write_arrival(&self, last_word: u64) -> Option<WriteArrival> {
-        if !WriteArrival::is_told_by(last_word) {
+    pub(crate) fn arrival(&self, next: Written) -> Option<PlainArrival> {
+        if !PlainArrival::is_told_by(next.last_word) {
             return None;
         }
         barrier::after_ownership();
-        let first = self.first_word();
-        Some(WriteArrival::read(self.ring.load(first + 4), self.ring.load(first + 5), last_word))
+        let [imm, length] = [4, 5].map(|word| self.ring.load(next.first + word));
+        Some(PlainArrival::read(imm, length, next.last_word))
+    }
+
+    /// Who sent what [`arrival`](Self::arrival) returned.
+    #[inline(always)]
+    pub(crate) fn source(&self, next: Written) -> Source {
+        let [path, sender] = [2, 3].map(|word| self.ring.load(next.first + word));
+        read_source(path, sender)
     }
 
     /// Copies the next entry's payload half, if entries have one. Call after [`copy`](Self::copy).
@@ -179,7 +207,7 @@ mod tests {
                 let produced = start.wrapping_add(turn);
                 // The entry of the lap before, whose owner bit is the other one.
                 write(&entries, produced, 1 ^ owner_bit(produced, 2));
-                assert_eq!(entries.written(), None, "{produced} is not written yet");
+                assert!(entries.written().is_none(), "{produced} is not written yet");
                 write(&entries, produced, owner_bit(produced, 2));
                 assert!(entries.written().is_some());
                 entries.consume();

@@ -4,7 +4,7 @@
 //! them over is the doorbell record (Release) or, from the device, the last word of a completion
 //! (Acquire).
 
-use core::ptr::NonNull;
+use core::{marker::PhantomData, ptr::NonNull};
 
 use memory::sync::{AtomicU32, AtomicU64, Ordering};
 use wire::wqe::{OCTOWORD_BYTES, Octoword, WqeSink};
@@ -19,7 +19,7 @@ pub(crate) const OCTOWORD_WORDS: usize = OCTOWORD_BYTES / WORD_BYTES;
 #[derive(Debug)]
 pub(crate) struct Words {
     base: NonNull<u64>,
-    /// Number of words, a power of two, less one.
+    /// Number of words, a power of two and more than one, less one.
     mask: usize,
 }
 
@@ -31,14 +31,17 @@ impl Words {
     ///
     /// # Panics
     ///
-    /// If `len_bytes` is not a power of two of at least 8, or `base` is not 8-byte aligned.
+    /// If `len_bytes` is not a power of two of at least 16, or `base` is not 8-byte aligned.
     ///
     /// # Safety
     ///
     /// The bytes are valid for as long as the result is used, and everybody who accesses them
     /// meanwhile is a device or uses atomics.
     pub(crate) unsafe fn new(base: NonNull<u8>, len_bytes: usize) -> Self {
-        assert!(len_bytes.is_power_of_two() && len_bytes >= WORD_BYTES, "ring of {len_bytes} B");
+        assert!(
+            len_bytes.is_power_of_two() && len_bytes >= OCTOWORD_BYTES,
+            "ring of {len_bytes} B"
+        );
         let base = base.cast::<u64>();
         assert!(base.is_aligned(), "ring at {base:?}");
         Self { base, mask: len_bytes / WORD_BYTES - 1 }
@@ -85,27 +88,39 @@ impl Words {
         }
     }
 
-    /// Where the octowords of a WQE go whose first word is word `first`.
+    /// Where the octowords of a WQE go whose first word is word `first`, an even one.
     #[inline(always)]
     pub(crate) fn wqe_at(&self, first: usize) -> WqeSlots<'_> {
-        WqeSlots { ring: self, first }
+        WqeSlots { base: self.base, mask: self.mask, first, _ring: PhantomData }
     }
 }
 
 /// Octowords of one WQE inside a ring; may wrap at the ring's end.
+///
+/// Copies what it needs of the ring: after each store to shared memory the compiler would load that
+/// anew.
 #[derive(Debug)]
 pub(crate) struct WqeSlots<'a> {
-    ring: &'a Words,
+    base: NonNull<u64>,
+    mask: usize,
     first: usize,
+    _ring: PhantomData<&'a Words>,
 }
 
 impl WqeSink for WqeSlots<'_> {
     #[inline(always)]
     fn put(&mut self, index: usize, octoword: Octoword) {
         let [a, b, c, d, e, f, g, h, rest @ ..] = octoword;
-        let word = self.first + index * OCTOWORD_WORDS;
-        self.ring.store(word, u64::from_ne_bytes([a, b, c, d, e, f, g, h]));
-        self.ring.store(word + 1, u64::from_ne_bytes(rest));
+        // Even, and the mask is odd: the octoword does not wrap.
+        let at = (self.first + index * OCTOWORD_WORDS) & self.mask & !1;
+        let at = self.base.as_ptr().wrapping_add(at);
+        let words = [u64::from_ne_bytes([a, b, c, d, e, f, g, h]), u64::from_ne_bytes(rest)];
+        for (index, word) in words.into_iter().enumerate() {
+            // SAFETY: in bounds by the mask, aligned as `base` is; the ring lives as long as the
+            // borrow, and is shared with nobody but users of atomics, by the contract of `Words::new`.
+            let slot = unsafe { AtomicU64::from_ptr(at.wrapping_add(index)) };
+            slot.store(word, Ordering::Relaxed);
+        }
     }
 }
 

@@ -49,6 +49,19 @@ pub(crate) struct MrCache([Option<CachedMr>; CACHE_WAYS]);
 
 const CACHE_WAYS: usize = 8;
 
+impl MrCache {
+    #[inline(always)]
+    fn slot(key: u32) -> usize {
+        (key >> 8) as usize % CACHE_WAYS
+    }
+
+    /// The region with `key`, if it is here and still has that key.
+    #[inline(always)]
+    fn find(&self, key: u32) -> Option<&CachedMr> {
+        self.0[Self::slot(key)].as_ref().filter(|mr| mr.key == key && mr.is_current())
+    }
+}
+
 /// A region as it was when it was looked up; valid while its entry still has the same key.
 #[derive(Debug)]
 struct CachedMr {
@@ -102,6 +115,20 @@ impl CachedMr {
         let entry = unsafe { self.entry.as_ref() };
         entry.key.load(Ordering::Relaxed) == VALID | u64::from(self.key)
     }
+
+    /// `len` bytes at `addr`, if they are inside, and `pd` may do there what it needs.
+    #[inline(always)]
+    fn piece(&self, addr: u64, len: u64, need: Access, pd: u32) -> Option<Chunk> {
+        let offset = addr.wrapping_sub(self.addr);
+        let inside = offset <= self.len_bytes && len <= self.len_bytes - offset;
+        if !inside || self.pd != pd || !self.access.contains(need) {
+            return None;
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "inside a mapping")]
+        let (offset, len) = (offset as usize, len as usize);
+        let ptr = self.region.as_ptr().as_ptr().wrapping_add(offset);
+        Some(Chunk { ptr, len, is_inline: false })
+    }
 }
 
 /// Memory of one port as one queue reaches it.
@@ -141,20 +168,15 @@ impl Memory for PortMemory<'_> {
         need: Access,
         pd: u32,
     ) -> Result<Chunk, MemoryFault> {
-        let slot = (key >> 8) as usize % CACHE_WAYS;
-        let way = self.cache.0[slot].as_ref();
-        if !way.is_some_and(|mr| mr.key == key && mr.is_current()) {
-            let resolved = self.resolve(key)?;
-            self.cache.0[slot] = Some(resolved);
+        if self.cache.find(key).is_none() {
+            self.cache.0[MrCache::slot(key)] = Some(self.resolve(key)?);
         }
-        let mr = self.cache.0[slot].as_ref().ok_or(MemoryFault::Denied)?;
-        let offset = addr.wrapping_sub(mr.addr);
-        let inside = offset <= mr.len_bytes && len <= mr.len_bytes - offset;
-        if !inside || mr.pd != pd || !mr.access.contains(need) {
-            return Err(MemoryFault::Denied);
-        }
-        #[expect(clippy::cast_possible_truncation, reason = "inside a mapping")]
-        let (offset, len) = (offset as usize, len as usize);
-        Ok(Chunk { ptr: mr.region.as_ptr().as_ptr().wrapping_add(offset), len, is_inline: false })
+        let mr = self.cache.find(key).ok_or(MemoryFault::Denied)?;
+        mr.piece(addr, len, need, pd).ok_or(MemoryFault::Denied)
+    }
+
+    #[inline(always)]
+    fn locate_known(&self, key: u32, addr: u64, len: u64, need: Access, pd: u32) -> Option<Chunk> {
+        self.cache.find(key)?.piece(addr, len, need, pd)
     }
 }

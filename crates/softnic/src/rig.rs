@@ -312,25 +312,16 @@ impl Memory for HeapMemory {
         need: Access,
         pd: u32,
     ) -> Result<Chunk, MemoryFault> {
+        self.locate_known(key, addr, len, need, pd).ok_or(MemoryFault::Denied)
+    }
+
+    fn locate_known(&self, key: u32, addr: u64, len: u64, need: Access, pd: u32) -> Option<Chunk> {
         let offset = addr.wrapping_sub(BASE);
         let inside = offset <= LEN as u64 && len <= LEN as u64 - offset;
         if key != KEY || pd != PD || !inside || !self.access.contains(need) {
-            return Err(MemoryFault::Denied);
+            return None;
         }
         let ptr = self.region.as_ptr().as_ptr().wrapping_add(offset as usize);
-        Ok(Chunk { ptr, len: len as usize, is_inline: false })
-    }
-}
-
-impl Memory for &mut HeapMemory {
-    fn locate(
-        &mut self,
-        key: u32,
-        addr: u64,
-        len: u64,
-        need: Access,
-        pd: u32,
-    ) -> Result<Chunk, MemoryFault> {
-        (**self).locate(key, addr, len, need, pd)
+        Some(Chunk { ptr, len: len as usize, is_inline: false })
     }
 }

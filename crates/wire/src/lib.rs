@@ -8,7 +8,8 @@
 //!    cqe::Cqe::parse     ◀───── CQ ───────   cqe::CqeView::encode
 //! ```
 //!
-//! [`wqe::PlainWrite`] and [`cqe::WriteArrival`] read, by a few words, what nearly all traffic is.
+//! [`wqe::PlainSend`], [`wqe::plain_receive`] and [`cqe::PlainArrival`] read, by a few words, what
+//! nearly all traffic is.
 //!
 //! Nothing here allocates, blocks or touches device memory: the caller moves the bytes. Readers
 //! return typed errors and never panic, whatever the bytes; writers panic only on the documented

@@ -4,8 +4,8 @@ mod stability;
 
 use copyrpc_wire::{
     cqe::{
-        Cqe, CqeView, Error, Requester, Responder, ResponderKind, Scatter, Source, Syndrome,
-        WriteArrival, is_written, owner_bit,
+        Cqe, CqeView, Error, PlainArrival, Requester, Responder, ResponderKind, Scatter, Source,
+        Syndrome, is_written, owner_bit,
     },
     ids::{DcKey, Gid, Lid, Lkey, QKey, Qpn, Rkey, UserIndex},
     wqe::{
@@ -122,19 +122,25 @@ fn any_plan() -> impl Strategy<Value = Plan> {
         })
 }
 
+const PLAIN_OPCODES: [Opcode; 4] =
+    [Opcode::RdmaWrite, Opcode::RdmaWriteImm, Opcode::Send, Opcode::SendImm];
+
 /// Mostly what the short reader knows.
 fn any_plain_plan() -> impl Strategy<Value = Plan> {
-    let opcode = prop_oneof![Just(Opcode::RdmaWrite), Just(Opcode::RdmaWriteImm)];
+    let transport = prop::sample::select(vec![Transport::Rc, Transport::Dci]);
+    let opcode = prop::sample::select(PLAIN_OPCODES.to_vec());
     let flags = prop::sample::select(vec![0, 2, 8, 10, 10, 10, 128]);
-    (any_plan(), opcode, flags, vec(any_piece(), 1..3)).prop_map(
-        |(plan, opcode, flags, mut pieces)| {
+    let kinds = (transport, opcode, flags);
+    (any_plan(), kinds, proptest::option::weighted(0.9, any_extension()), vec(any_piece(), 1..3))
+        .prop_map(|(plan, (transport, opcode, flags), extension, mut pieces)| {
             pieces.truncate(1 + usize::from(plan.index % 8 == 0));
             let flags = CtrlFlags::from_bits(flags);
-            let mut plan = Plan { transport: Transport::Rc, opcode, flags, pieces, ..plan };
+            let key = AvKey::Dc(DcKey::new(plan.raddr.addr));
+            let av = Av { key, extension, ..plan.av };
+            let mut plan = Plan { transport, opcode, flags, av, pieces, ..plan };
             plan.make_legal();
             plan
-        },
-    )
+        })
 }
 
 impl Plan {
@@ -203,8 +209,12 @@ impl Plan {
         let has_one_piece = lengths.next().is_some_and(|len_bytes| len_bytes < MESSAGE_BYTES_MAX)
             && lengths.next().is_none();
         let flags = (CtrlFlags::CQ_UPDATE | CtrlFlags::SOLICITED).contains(self.flags);
-        let is_write = matches!(self.opcode, Opcode::RdmaWrite | Opcode::RdmaWriteImm);
-        self.transport == Transport::Rc && is_write && flags && has_one_piece
+        let is_addressed = match self.transport {
+            Transport::Rc => true,
+            Transport::Dci => self.av.extension.is_some(),
+            Transport::Ud => false,
+        };
+        is_addressed && PLAIN_OPCODES.contains(&self.opcode) && flags && has_one_piece
     }
 
     fn assert_reads_back(&self, wqe: &SendWqe<'_>) {
@@ -328,6 +338,10 @@ fn any_cqe_fields() -> impl Strategy<Value = CqeFields> {
     )
 }
 
+fn is_read_short(plan: &Plan, slots: &[Octoword]) -> bool {
+    stability::wqe::plain_send(slots.as_flattened(), plan.transport).is_some()
+}
+
 proptest! {
     #[test]
     fn send_wqe_reads_back_as_written(plan in any_plan()) {
@@ -337,25 +351,27 @@ proptest! {
         let wqe = SendWqe::parse(slots.as_flattened(), plan.transport).unwrap();
         prop_assert_eq!(usize::from(wqe.ctrl().octowords), octowords);
         plan.assert_reads_back(&wqe);
-        prop_assert_eq!(stability::wqe::plain_write(slots.as_flattened()).is_some(), plan.is_plain());
+        prop_assert_eq!(is_read_short(&plan, &slots), plan.is_plain());
     }
 
     #[test]
-    fn plain_writes_are_told(plan in any_plain_plan()) {
+    fn plain_sends_are_told(plan in any_plain_plan()) {
         let mut slots = [POISON; LENGTH_MAX + 1];
         plan.write(&mut slots);
-        prop_assert_eq!(stability::wqe::plain_write(slots.as_flattened()).is_some(), plan.is_plain());
-        stability::wqe::check(&[&[0], slots.as_flattened()].concat());
+        prop_assert_eq!(is_read_short(&plan, &slots), plan.is_plain());
+        let choice = if plan.transport == Transport::Rc { 0 } else { 2 };
+        stability::wqe::check(&[&[choice], slots.as_flattened()].concat());
     }
 
     #[test]
-    fn mutated_plain_writes_are_refused_or_read_alike(
+    fn mutated_plain_sends_are_refused_or_read_alike(
         plan in any_plain_plan(),
-        changes in vec((0..48usize, any::<u8>()), 1..3),
+        changes in vec((0..96usize, any::<u8>()), 1..3),
     ) {
         let mut slots = [POISON; LENGTH_MAX];
         plan.write(&mut slots);
         let mut bytes = [&[0], slots.as_flattened()].concat();
+        bytes[0] = if plan.transport == Transport::Rc { 0 } else { 2 };
         for (at, value) in changes {
             bytes[1 + at] = value;
         }
@@ -372,7 +388,7 @@ proptest! {
 
     #[test]
     fn receive_wqe_reads_back_as_written(
-        list in vec(any_sge(), 0..16),
+        list in prop_oneof![vec(any_sge(), 0..3), vec(any_sge(), 0..16)],
         spare in 0..3u8,
         next in proptest::option::of(any::<u16>()),
     ) {
@@ -396,6 +412,7 @@ proptest! {
         let parsed = parsed.unwrap();
         prop_assert_eq!(parsed.next_wqe_index, next);
         prop_assert!(parsed.sges().eq(list.into_iter().filter(|sge| sge.len_bytes > 0)));
+        stability::wqe::check_plain_receive(&bytes[16 * usize::from(next.is_some())..]);
     }
 
     #[test]
@@ -406,11 +423,9 @@ proptest! {
             assert_eq!(cqe.parse(), Ok(view));
             assert!(is_written(cqe.op_own(), n, log));
             assert_eq!(Cqe::from_words(cqe.to_words()), Cqe::from_bytes(cqe.to_bytes()));
-            let is_arrival = matches!(
-                view,
-                CqeView::Responder(Responder { kind: ResponderKind::WriteImm(_), .. })
-            );
-            assert_eq!(WriteArrival::is_told_by(cqe.to_words()[7]), is_arrival);
+            let is_arrival =
+                matches!(view, CqeView::Responder(Responder { scatter: Scatter::Memory, .. }));
+            assert_eq!(PlainArrival::is_told_by(cqe.to_words()[7]), is_arrival);
         });
     }
 

@@ -6,14 +6,15 @@ use memory::sync::Ordering;
 use verbs::{Access, QpState, RnrTimer, Transport};
 use wire::{
     cqe::Syndrome,
-    ids::{Lid, Qpn},
+    ids::{Lid, Qpn, UserIndex},
 };
 
 use super::{
     Card,
     layout::{QpEntry, QpFault},
-    views::{CqView, RqView},
+    views::{CqView, RqView, Taken},
 };
+use crate::shared::{Holder, claims::TakeError};
 
 /// What a [`QpEntry::control`] word says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,8 +65,10 @@ pub(crate) struct Target {
     pub(crate) scatter_to_cqe: bool,
     pub(crate) cq: CqView,
     pub(crate) rq: Option<RqView>,
+    /// What completions of receives call it: the SRQ's number, or its own.
+    pub(crate) user_index: UserIndex,
     /// How many receives this sender knows to be posted.
-    pub(crate) posted_seen: Cell<u64>,
+    posted_seen: Cell<u64>,
 }
 
 // SAFETY: the pointers lead into mappings that `card` keeps and hold atomics.
@@ -87,7 +90,10 @@ impl Target {
         let (rq_index, cq_index) = split(queues);
         let (access, pd) = split(access_pd);
         let (peer_lid, peer_qpn) = split(entry.peer.load(Ordering::Relaxed));
+        let rq = RqView::resolve(card, rq_index);
+        let srqn = rq.as_ref().and_then(|rq| rq.srqn);
         let target = Self {
+            user_index: UserIndex::from_low_bits(srqn.map_or(qpn.get(), |srqn| srqn.get())),
             entry: NonNull::from(entry),
             fault: NonNull::from(card.qp_fault(qpn.get())?),
             control,
@@ -100,7 +106,7 @@ impl Target {
             rnr_wait_ns: u64::from(RnrTimer::from_code(rnr_code).wait().subsec_nanos()),
             scatter_to_cqe: flags & 1 != 0,
             cq: CqView::resolve(card, cq_index)?,
-            rq: RqView::resolve(card, rq_index),
+            rq,
             posted_seen: Cell::new(0),
             card: card.clone(),
         };
@@ -114,6 +120,26 @@ impl Target {
         let entry = unsafe { self.entry.as_ref() };
         // SYNC(qp-entry): pairs with the owner's `Release` after it changed the entry.
         entry.control.load(Ordering::Acquire) == self.control && self.fault_word() == 0
+    }
+
+    /// Whether nobody but the one sender that is heard takes receives from `rq`, which is its queue.
+    #[inline(always)]
+    pub(crate) fn is_alone(&self, rq: &RqView) -> bool {
+        self.transport == Transport::Rc && rq.srqn.is_none()
+    }
+
+    /// Takes a receive from `rq`, which is its queue; `is_alone` as above.
+    #[inline(always)]
+    pub(crate) fn take(
+        &self,
+        rq: &RqView,
+        holder: Holder,
+        is_alone: bool,
+    ) -> Result<Taken, TakeError> {
+        let mut posted_seen = self.posted_seen.get();
+        let taken = rq.take(holder, &mut posted_seen, is_alone);
+        self.posted_seen.set(posted_seen);
+        taken
     }
 
     #[inline]

@@ -7,6 +7,7 @@ use wire::{
     cqe::{self, CqeView, Scatter},
     doorbell,
     ids::Srqn,
+    wqe::{self, Sge},
 };
 
 use super::{
@@ -167,7 +168,7 @@ impl CqView {
     /// First of the eight words of the CQE64 at `position`.
     fn entry(&self, position: u64) -> *const AtomicU64 {
         #[expect(clippy::cast_possible_truncation, reason = "masked to the number of entries")]
-        let index = position as usize & ((1 << self.log_entries) - 1);
+        let index = position as usize & (self.words.count - 1);
         self.ring.as_ptr().wrapping_add(index << self.log_cqe_bytes).cast_const().cast()
     }
 
@@ -361,6 +362,12 @@ pub(crate) struct Taken {
     pub(crate) count: u64,
 }
 
+/// A count as completions and records have it, modulo 2¹⁶.
+#[expect(clippy::cast_possible_truncation, reason = "counters are modulo 2^16")]
+const fn low_half(count: u64) -> u16 {
+    count as u16
+}
+
 /// Longest receive WQE.
 pub(crate) const RECV_WQE_BYTES_MAX: usize = 1 << 9;
 
@@ -378,6 +385,9 @@ impl RqView {
         let count = 1usize << log_entries;
         let offset = usize::try_from(entry.ring_offset.load(Ordering::Relaxed)).ok()?;
         let ring = card.ro.span(offset, count << log_stride).ok()?.as_ptr();
+        if !ring.cast::<AtomicU64>().is_aligned() {
+            return None;
+        }
         let dbrec_offset = entry.dbrec_offset.load(Ordering::Relaxed);
         let claims_offset = entry.claims_offset.load(Ordering::Relaxed);
         let state = card.rq_state(index)?;
@@ -421,13 +431,15 @@ impl RqView {
         alone: bool,
     ) -> Result<Taken, TakeError> {
         // The closures are written twice so that each has one use, and is inlined there.
-        let taken = if alone {
+        if alone {
             let available = |count| self.is_posted(count, posted_seen);
-            self.claims().take_alone(holder, available, |index| self.next(index))
-        } else {
-            let available = |count| self.is_posted(count, posted_seen);
-            self.claims().take(holder, available, |index| self.next(index))
-        };
+            let next = |index| self.next_in_ring(index);
+            let taken = self.claims().take_alone(holder, available, next);
+            // Never an SRQ: that has other senders.
+            return taken.map(|(index, count)| Taken { index, counter: low_half(count), count });
+        }
+        let available = |count| self.is_posted(count, posted_seen);
+        let taken = self.claims().take(holder, available, |index| self.next(index));
         taken.map(|(index, count)| self.taken(index, count))
     }
 
@@ -435,8 +447,7 @@ impl RqView {
     #[inline(always)]
     fn is_posted(&self, count: u64, posted_seen: &mut u64) -> bool {
         if count >= *posted_seen {
-            #[expect(clippy::cast_possible_truncation, reason = "counters are modulo 2^16")]
-            let left = self.posted().wrapping_sub(count as u16);
+            let left = self.posted().wrapping_sub(low_half(count));
             if (1..=1u16 << self.log_entries).contains(&left) {
                 *posted_seen = count + u64::from(left);
             }
@@ -445,10 +456,9 @@ impl RqView {
     }
 
     /// Names a receive as completions do: in an SRQ by index, in an RQ by the running counter.
-    #[expect(clippy::cast_possible_truncation, reason = "counters are modulo 2^16")]
     #[inline(always)]
     pub(crate) fn taken(&self, index: u16, count: u64) -> Taken {
-        Taken { index, counter: if self.srqn.is_some() { index } else { count as u16 }, count }
+        Taken { index, counter: if self.srqn.is_some() { index } else { low_half(count) }, count }
     }
 
     /// Does for a dead sender what remained of taking a receive.
@@ -468,12 +478,16 @@ impl RqView {
         self.claims().release_alone(taken.index, taken.count);
     }
 
+    #[inline(always)]
+    fn next_in_ring(&self, index: u16) -> u16 {
+        index.wrapping_add(1) & ((1 << self.log_entries) - 1)
+    }
+
     /// Index that follows `index`: in a list, what the owner wrote there.
     #[inline(always)]
     fn next(&self, index: u16) -> u16 {
-        let mask = (1u16 << self.log_entries) - 1;
         if self.srqn.is_none() {
-            return index.wrapping_add(1) & mask;
+            return self.next_in_ring(index);
         }
         let mut word = [0; 4];
         // SAFETY: `index` is inside the ring: `Claims::take` checked it against as many claims.
@@ -485,6 +499,23 @@ impl RqView {
         let mask = (1usize << self.log_entries) - 1;
         let offset = (usize::from(index) & mask) << self.log_stride;
         self.ring.as_ptr().wrapping_add(offset)
+    }
+
+    /// The entry of receive `index`, if it has just one.
+    #[inline(always)]
+    pub(crate) fn only_entry(&self, index: u16) -> Option<Sge> {
+        let first = self.wqe(index).cast::<AtomicU64>();
+        let word = |at: usize| {
+            // SAFETY: inside the receive, by the check below, and so inside the ring, which `card`
+            // keeps mapped; aligned as the ring is; this is a load.
+            unsafe { &*first.wrapping_add(at) }.load(Ordering::Relaxed)
+        };
+        let (at, words) = (if self.srqn.is_some() { 2 } else { 0 }, 1 << self.log_stride >> 3);
+        if at + 2 > words {
+            return None;
+        }
+        let after = (at + 2 < words).then(|| word(at + 2));
+        wqe::plain_receive([word(at), word(at + 1)], after)
     }
 
     /// Copies receive WQE `index` to the start of `into` and returns that part of it.

@@ -6,8 +6,8 @@
 //!  send CQ   ◀── order, errors ◀── Reply ─────────────────  receives
 //! ```
 //!
-//! RDMA WRITEs of one piece on RC take the short way of module `plain`: no `Request`, no copy of the
-//! WQE, `Port::carry_write` instead of `Port::carry`.
+//! WRITEs and SENDs of one piece on RC and DC take the short way of module `plain`: no copy of the WQE,
+//! and `Port::carry_plain` instead of `Port::carry`.
 //!
 //! # Seams
 //!
@@ -32,7 +32,7 @@ mod responder;
 
 pub(crate) use chunk::{Chunk, Order, copy};
 pub(crate) use packet::{Extent, Key, Reply, Request, Verb};
-pub(crate) use plain::{Write, respond_to_write};
+pub(crate) use plain::{Carried, respond_to_plain};
 pub(crate) use requester::{
     Activity, Completed, Port, Requester, Scratch, SendQueue, SendState, WQE_BYTES_MAX,
 };

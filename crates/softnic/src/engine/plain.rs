@@ -1,39 +1,32 @@
-//! The short way of what nearly all traffic is: an RDMA WRITE on RC, of one piece.
+//! The short way of what nearly all traffic is: WRITEs and SENDs of one piece, on RC and DC.
 //!
 //! It does what `issue` and [`respond`](super::respond) do with such a request, and declines, before
 //! anything is done, whatever is not as it nearly always is: they find out what is wrong, and say so.
-//! So the checks here need to be as strict as theirs, but have no answers of their own. Nothing is
-//! gathered in a struct on the way, and the WQE is read where it is: some 410 instructions instead
-//! of 990.
+//! So the checks here need to be as strict as theirs, but have no answers of their own. The WQE is
+//! read where it is, nothing is gathered in lists on the way, and the request is never in memory.
+//!
+//! One thing shows only after a receive was taken: whether it has just one entry. If not, the long way
+//! goes on from there.
 
 use verbs::{Access, Transport};
 use wire::{
-    cqe::{CqeView, Responder, ResponderKind, Scatter, Source},
-    ids::{Lid, Qpn, Rkey, UserIndex},
-    wqe::{CtrlFlags, Opcode, PlainPayload, PlainWrite, wqebbs},
+    cqe::{CqeView, Responder, ResponderKind, Scatter, Source, Syndrome},
+    ids::{Lid, Qpn},
+    wqe::{self, Av, AvKey, CtrlFlags, PlainKind, PlainPayload, PlainSend, wqebbs},
 };
 
 use super::{
-    Chunk, Memory, Order, Reply, chunk,
-    requester::{Completed, Done, Port, Requester, SendQueue, SendState, Step, complete},
-    responder::{Answered, lose, release},
+    Arrival, Chunk, Extent, Key, Memory, Order, Reply, Request, Verb, chunk,
+    requester::{Completed, Done, Port, Requester, SendQueue, SendState, complete},
+    responder::{Answered, lose, release, source_of},
 };
-use crate::card::target::Target;
-
-/// A WRITE on its way.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Write {
-    pub(crate) from: (Lid, Qpn),
-    pub(crate) imm: Option<u32>,
-    pub(crate) solicited: bool,
-    pub(crate) addr: u64,
-    pub(crate) rkey: Rkey,
-    /// Not empty.
-    pub(crate) payload: Chunk,
-}
+use crate::card::{
+    target::Target,
+    views::{RqView, Taken},
+};
 
 impl Requester {
-    /// Takes plain WRITEs, at most `budget`, up to one that has to go the long way or has to wait;
+    /// Takes plain WQEs, at most `budget`, up to one that has to go the long way or has to wait;
     /// returns how many.
     #[inline(always)]
     pub(super) fn run_plain<Q: SendQueue, P: Port>(
@@ -43,183 +36,409 @@ impl Requester {
         port: &mut P,
         budget: usize,
     ) -> usize {
-        let Some(peer) = self.peer else { return 0 };
-        if self.state != SendState::Running || !self.inflight.is_empty() {
-            return 0;
+        let (mut taken, mut last) = (0, None);
+        // With something in flight there may be READs that this must not overtake, or that hold a DC
+        // initiator to another target.
+        while self.state == SendState::Running
+            && self.inflight.is_empty()
+            && taken < budget
+            && self.next != posted
+        {
+            let kind = queue.plain_kind(self.next);
+            if kind == last {
+                break;
+            }
+            last = kind;
+            let left = budget - taken;
+            taken += match (self.transport, kind) {
+                (Transport::Rc, Some(PlainKind::Write)) => {
+                    self.run_kind::<false, false, _, _>(posted, queue, port, left)
+                }
+                (Transport::Rc, Some(PlainKind::Send)) => {
+                    self.run_kind::<false, true, _, _>(posted, queue, port, left)
+                }
+                (Transport::Dci, Some(PlainKind::Write)) => {
+                    self.run_kind::<true, false, _, _>(posted, queue, port, left)
+                }
+                (Transport::Dci, Some(PlainKind::Send)) => {
+                    self.run_kind::<true, true, _, _>(posted, queue, port, left)
+                }
+                _ => break,
+            };
         }
+        taken
+    }
+
+    /// [`run_plain`](Self::run_plain) up to a WQE of another kind: a loop that knows what it reads.
+    #[inline(never)]
+    fn run_kind<const IS_DC: bool, const IS_SEND: bool, Q: SendQueue, P: Port>(
+        &mut self,
+        posted: u16,
+        queue: &Q,
+        port: &mut P,
+        budget: usize,
+    ) -> usize {
+        let (from, peer) = ((port.lid(), self.qpn), self.peer);
         let mut taken = 0;
         while taken < budget && self.next != posted {
-            let Some(Step::Done) = self.take_plain(posted, peer, queue, port) else { break };
+            if !self.take_plain::<IS_DC, IS_SEND, _, _>(posted, from, peer, queue, port) {
+                break;
+            }
             taken += 1;
         }
         taken
     }
 
-    /// `take_one` for a plain WRITE. `None`: it is something else, or something is not
-    /// as it nearly always is; nothing was done.
+    /// `take_one` for a plain WQE. `false`: it has failed; or it is something else, or something is
+    /// not as it nearly always is, and nothing was done.
     #[inline(always)]
-    fn take_plain<Q: SendQueue, P: Port>(
+    fn take_plain<const IS_DC: bool, const IS_SEND: bool, Q: SendQueue, P: Port>(
         &mut self,
         posted: u16,
-        peer: (Lid, Qpn),
+        from: (Lid, Qpn),
+        peer: Option<(Lid, Qpn)>,
         queue: &Q,
         port: &mut P,
-    ) -> Option<Step> {
-        let (write, inline) = queue.plain_write(self.next, self.qpn)?;
-        let blocks = wqebbs(write.octowords);
-        if blocks > posted.wrapping_sub(self.next) {
-            return None;
+    ) -> bool {
+        let transport = if IS_DC { wqe::Transport::Dci } else { wqe::Transport::Rc };
+        let kind = if IS_SEND { PlainKind::Send } else { PlainKind::Write };
+        let counter = self.next;
+        let found = queue.plain(counter, transport, kind, from.1);
+        let Some((wqe, inline)) = found else { return false };
+        let blocks = wqebbs(wqe.octowords);
+        if blocks > posted.wrapping_sub(counter) {
+            return false;
         }
-        let reply = issue_plain(&write, inline, peer, self.qpn, port)?;
-        let (step, counter) = (self.judge(reply, port), self.next);
-        match step {
-            Step::Wait => {}
-            Step::Done => {
+        match issue_plain(&wqe, inline, from, peer, port) {
+            Carried::Done => {}
+            Carried::Declined => return false,
+            Carried::Refused(syndrome) => {
                 self.next = counter.wrapping_add(blocks);
-                if write.flags.contains(CtrlFlags::CQ_UPDATE) {
-                    complete(&done(&write, counter), port);
-                }
-            }
-            Step::Fail(syndrome) => {
-                self.next = counter.wrapping_add(blocks);
-                self.fail(done(&write, counter), syndrome, port);
+                self.fail(done(&wqe, counter), syndrome, port);
+                return false;
             }
         }
-        Some(step)
+        self.next = counter.wrapping_add(blocks);
+        if self.has_retried {
+            self.refill_retries();
+        }
+        if wqe.flags.contains(CtrlFlags::CQ_UPDATE) {
+            complete(&done(&wqe, counter), port);
+        }
+        true
     }
 }
 
-/// Carries `wqe` of queue pair `qpn` to `peer`. `None`: it was not done, and may be at fault itself.
+/// What became of a plain WQE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Carried {
+    /// It was acknowledged.
+    Done,
+    /// It is something else, or something is not as it nearly always is. Nothing was done: the long
+    /// way will tell why.
+    Declined,
+    /// It was refused.
+    Refused(Syndrome),
+}
+
+/// What happened to a plain WQE at its destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PlainAnswer {
+    pub(crate) carried: Carried,
+    /// As in [`Answered`].
+    pub(crate) arrived: Option<bool>,
+}
+
+impl PlainAnswer {
+    const DONE: Self = Self { carried: Carried::Done, arrived: None };
+    const DECLINED: Self = Self { carried: Carried::Declined, arrived: None };
+}
+
+/// Of what was done with a receive at hand, which is never tried again.
+impl From<Answered> for PlainAnswer {
+    fn from(Answered { reply, arrived }: Answered) -> Self {
+        let carried = match reply {
+            Reply::Refused(syndrome) => Carried::Refused(syndrome),
+            _ => Carried::Done,
+        };
+        Self { carried, arrived }
+    }
+}
+
+/// Carries `wqe` of `from` to its destination, or to `peer` if it names none.
 #[inline(always)]
 fn issue_plain<P: Port>(
-    wqe: &PlainWrite,
+    wqe: &PlainSend,
     inline: *const u8,
-    peer: (Lid, Qpn),
-    qpn: Qpn,
+    from: (Lid, Qpn),
+    peer: Option<(Lid, Qpn)>,
     port: &mut P,
-) -> Option<Reply> {
+) -> Carried {
+    let (lid, to, key) = match (&wqe.av, peer) {
+        (None, Some((lid, to))) => (lid, to, Key::Connected),
+        (Some(av @ Av { key: AvKey::Dc(key), .. }), _) => {
+            (port.destination(av), av.destination, Key::Dc(*key))
+        }
+        _ => return Carried::Declined,
+    };
     let payload = match wqe.payload {
         PlainPayload::Inline { len_bytes } => {
-            let len = usize::try_from(len_bytes).ok()?;
             // Only ever read.
-            Chunk { ptr: inline.cast_mut(), len, is_inline: true }
+            Chunk { ptr: inline.cast_mut(), len: len_bytes as usize, is_inline: true }
         }
-        PlainPayload::Gather(sge) => port.local(&sge, false).ok()?,
+        PlainPayload::Gather(sge) => match port.local(&sge, false) {
+            Ok(payload) => payload,
+            Err(_) => return Carried::Declined,
+        },
     };
-    let write = Write {
-        from: (port.lid(), qpn),
-        imm: wqe.imm,
+    let av = wqe.av.as_ref();
+    let request = Request {
+        verb: if wqe.raddr.is_some() { Verb::Write } else { Verb::Send },
+        extent: Extent::Whole,
+        key,
+        from,
+        to,
+        service_level: av.map_or(0, |av| av.stat_rate_sl & 0xf),
+        has_grh: av.and_then(|av| av.extension).is_some_and(|e| e.has_grh()),
         solicited: wqe.flags.contains(CtrlFlags::SOLICITED),
-        addr: wqe.raddr.addr,
-        rkey: wqe.raddr.rkey,
-        payload,
+        imm: wqe.imm,
+        len_bytes: wqe.payload.len_bytes(),
+        addr: wqe.raddr.map_or(0, |raddr| raddr.addr),
+        rkey: wqe.raddr.map_or_else(Default::default, |raddr| raddr.rkey),
     };
-    port.carry_write(peer, write)
+    port.carry_plain(lid, request, payload)
 }
 
 /// What is to be said of `wqe` at `counter`.
-fn done(wqe: &PlainWrite, counter: u16) -> Done {
-    let opcode = if wqe.imm.is_some() { Opcode::RdmaWriteImm } else { Opcode::RdmaWrite };
-    let len_bytes = match wqe.payload {
-        PlainPayload::Inline { len_bytes } => len_bytes,
-        PlainPayload::Gather(sge) => sge.len_bytes,
-    };
-    let completed = Completed { opcode, counter, len_bytes, failure: None };
+fn done(wqe: &PlainSend, counter: u16) -> Done {
+    let len_bytes = wqe.payload.len_bytes();
+    let completed = Completed { opcode: wqe.opcode(), counter, len_bytes, failure: None };
     Done { completed, signaled: wqe.flags.contains(CtrlFlags::CQ_UPDATE) }
 }
 
-/// Runs a WRITE at its destination. `None`: nothing was done.
+/// Runs a WRITE or SEND, on RC or DC, at its destination.
 #[inline(always)]
-pub(crate) fn respond_to_write(
-    write: Write,
+pub(crate) fn respond_to_plain<M: Memory>(
+    request: Request,
+    payload: Chunk,
     target: &Target,
-    memory: &mut impl Memory,
-) -> Option<Answered> {
-    let is_heard = target.transport == Transport::Rc && target.peer == write.from;
-    if !is_heard || !target.access.contains(Access::REMOTE_WRITE) {
-        return None;
+    memory: &mut M,
+) -> PlainAnswer {
+    let is_heard = match request.key {
+        Key::Connected => target.transport == Transport::Rc && target.peer == request.from,
+        Key::Dc(key) => target.transport == Transport::Dct && target.key == key.get(),
+        Key::Ud(_) => false,
+    };
+    if !is_heard {
+        return PlainAnswer::DECLINED;
     }
-    let (key, len) = (write.rkey.get(), write.payload.len as u64);
-    let to = memory.locate(key, write.addr, len, Access::REMOTE_WRITE, target.pd).ok()?;
-    let put = || {
-        // SAFETY: `locate` checked `to` for writing; the payload is in a WQE or was checked; the
-        // sender's presence keeps both mapped.
-        unsafe { chunk::copy(&[to], &[write.payload], Order::Ascending) };
-    };
-    let Some(imm) = write.imm else {
-        put();
-        return Some(Reply::Ack.into());
-    };
-    let rq = target.rq.as_ref()?;
-    let (holder, is_alone) = (write.from.0.get(), rq.srqn.is_none());
-    let mut posted_seen = target.posted_seen.get();
-    let taken = rq.take(holder, &mut posted_seen, is_alone);
-    target.posted_seen.set(posted_seen);
-    let taken = taken.ok()?;
+    let mut to = None;
+    if request.verb == Verb::Write {
+        let (key, len) = (request.rkey.get(), u64::from(request.len_bytes));
+        let is_allowed = target.access.contains(Access::REMOTE_WRITE);
+        to = memory.locate_known(key, request.addr, len, Access::REMOTE_WRITE, target.pd);
+        let Some(to) = to.filter(|_| is_allowed) else { return PlainAnswer::DECLINED };
+        if request.imm.is_none() {
+            put(to, payload, request.len_bytes);
+            return PlainAnswer::DONE;
+        }
+    } else if target.scatter_to_cqe {
+        return PlainAnswer::DECLINED;
+    }
+    let Some(rq) = &target.rq else { return PlainAnswer::DECLINED };
+    // Each knows how receives are taken.
+    if matches!(request.key, Key::Connected) && target.is_alone(rq) {
+        arrive::<true, M>(request, to, payload, rq, target, memory)
+    } else {
+        arrive::<false, M>(request, to, payload, rq, target, memory)
+    }
+}
+
+/// Takes a receive, moves the payload, to `to` if it is a WRITE, and reports the arrival.
+#[inline(always)]
+fn arrive<const IS_ALONE: bool, M: Memory>(
+    request: Request,
+    to: Option<Chunk>,
+    payload: Chunk,
+    rq: &RqView,
+    target: &Target,
+    memory: &mut M,
+) -> PlainAnswer {
+    let holder = request.from.0.get();
+    let Ok(taken) = target.take(rq, holder, IS_ALONE) else { return PlainAnswer::DECLINED };
     // Before any byte is moved: read-modify-writes wait for all stores before them.
     let Ok(position) = target.cq.reserve(holder) else {
-        return Some(lose(target, rq, taken, holder));
+        return lose(target, rq, taken, holder).into();
     };
-    put();
+    let to = match to {
+        None => receive(rq, taken, request.len_bytes, target.pd, memory),
+        to => to,
+    };
+    let Some(to) = to else {
+        return go_on(Request { ..request }, payload, (rq, taken, position), target, memory);
+    };
+    put(to, payload, request.len_bytes);
+    let kind = match (request.verb, request.imm) {
+        (Verb::Send, None) => ResponderKind::Send,
+        (Verb::Send, Some(imm)) => ResponderKind::SendImm(imm),
+        (_, imm) => ResponderKind::WriteImm(imm.unwrap_or(0)),
+    };
+    let source = match request.key {
+        Key::Connected => Source::default(),
+        _ => source_of(&request),
+    };
     let cqe = CqeView::Responder(Responder {
-        kind: ResponderKind::WriteImm(imm),
+        kind,
         qpn: target.qpn,
         wqe_counter: taken.counter,
-        user_index: UserIndex::from_low_bits(rq.srqn.map_or(target.qpn.get(), |srqn| srqn.get())),
-        byte_cnt: u32::try_from(write.payload.len).unwrap_or(u32::MAX),
+        user_index: target.user_index,
+        byte_cnt: request.len_bytes,
         scatter: Scatter::Memory,
-        source: Some(Source::default()),
-        solicited: write.solicited,
+        source: Some(source),
+        solicited: request.solicited,
         timestamp: 0,
     });
     target.cq.fill(position, &cqe, &[]);
-    release(rq, taken, holder, is_alone);
+    release(rq, taken, holder, IS_ALONE);
     target.cq.finish(position);
-    Some(Answered { reply: Reply::Ack, arrived: Some(write.solicited) })
+    PlainAnswer { arrived: Some(request.solicited), ..PlainAnswer::DONE }
+}
+
+/// Moves a payload of `len_bytes` to a place that is as long, or longer.
+#[inline(always)]
+fn put(to: Chunk, payload: Chunk, len_bytes: u32) {
+    let len = len_bytes as usize;
+    debug_assert!(payload.len == len && to.len >= len, "{to:?} {payload:?}");
+    let (to, payload) = (Chunk { len, ..to }, Chunk { len, ..payload });
+    // SAFETY: `locate` checked `to` for writing; the payload is in a WQE or was checked; the sender's
+    // presence keeps both mapped.
+    unsafe { chunk::copy(&[to], &[payload], Order::Ascending) };
+}
+
+/// Where a SEND of `len_bytes` goes, if the receive that was taken for it has one entry and room.
+#[inline(always)]
+fn receive<M: Memory>(
+    rq: &RqView,
+    taken: Taken,
+    len_bytes: u32,
+    pd: u32,
+    memory: &mut M,
+) -> Option<Chunk> {
+    let sge = rq.only_entry(taken.index).filter(|sge| sge.len_bytes >= len_bytes)?;
+    let (key, len) = (sge.lkey.get(), u64::from(sge.len_bytes));
+    memory.locate_known(key, sge.addr, len, Access::LOCAL_WRITE, pd)
+}
+
+/// The rest of the long way of a SEND that has a receive and a place for its completion.
+#[cold]
+#[inline(never)]
+fn go_on<M: Memory>(
+    request: Request,
+    payload: Chunk,
+    (rq, taken, position): (&RqView, Taken, u64),
+    target: &Target,
+    memory: &mut M,
+) -> PlainAnswer {
+    let (local, order) = (&[payload], Order::Ascending);
+    Arrival { request: &request, local, target, memory, order }.deliver(rq, taken, position).into()
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use wire::ids::{DcKey, Rkey};
 
     use super::*;
-    use crate::{
-        engine::{Request, Verb},
-        rig::{BASE, KEY, LEN, Rig, SENDER, Shape, region_of},
-    };
+    use crate::rig::{BASE, KEY, LEN, QKEY, Rig, SENDER, Shape, region_of};
 
     #[derive(Clone, Debug)]
     enum Step {
-        Post,
+        /// A receive with these entries, offset and length.
+        Post(Vec<(usize, u32)>),
         Poll,
-        Write { from: (Lid, Qpn), imm: Option<u32>, offset: usize, bytes: Vec<u8>, key: u32 },
+        Message(Message),
+    }
+
+    #[derive(Clone, Debug)]
+    struct Message {
+        from: (Lid, Qpn),
+        dc_key: u64,
+        is_send: bool,
+        imm: Option<u32>,
+        offset: usize,
+        bytes: Vec<u8>,
+        rkey: u32,
+    }
+
+    fn any_message() -> impl Strategy<Value = Message> {
+        let from = prop_oneof![9 => Just(SENDER), 1 => Just((Lid::new(8), SENDER.1))];
+        let dc_key = prop_oneof![9 => Just(u64::from(QKEY)), 1 => any::<u64>()];
+        let imm = proptest::option::weighted(0.8, any::<u32>());
+        let offset = prop_oneof![9 => 0..LEN - 300, 1 => LEN - 300..LEN + 300];
+        let bytes = proptest::collection::vec(any::<u8>(), 1..300);
+        let rkey = prop_oneof![9 => Just(KEY), 1 => any::<u32>()];
+        (from, dc_key, any::<bool>(), imm, offset, bytes, rkey).prop_map(
+            |(from, dc_key, is_send, imm, offset, bytes, rkey)| Message {
+                from,
+                dc_key,
+                is_send,
+                imm,
+                offset,
+                bytes,
+                rkey,
+            },
+        )
     }
 
     fn any_step() -> impl Strategy<Value = Step> {
-        let from = prop_oneof![9 => Just(SENDER), 1 => Just((Lid::new(8), SENDER.1))];
-        let offset = prop_oneof![9 => 0..LEN - 300, 1 => LEN - 300..LEN + 300];
-        let key = prop_oneof![9 => Just(KEY), 1 => any::<u32>()];
-        let imm = proptest::option::weighted(0.8, any::<u32>());
-        let bytes = proptest::collection::vec(any::<u8>(), 1..300);
-        let write = (from, imm, offset, bytes, key).prop_map(|(from, imm, offset, bytes, key)| {
-            Step::Write { from, imm, offset, bytes, key }
+        let len = prop_oneof![9 => 250..400u32, 1 => 0..250u32, 1 => Just(LEN as u32)];
+        let entries = prop_oneof![9 => 1..2usize, 1 => 0..1usize, 1 => 2..4usize];
+        let list = entries.prop_flat_map(move |count| {
+            proptest::collection::vec((0..LEN - 400, len.clone()), count)
         });
-        prop_oneof![2 => Just(Step::Post), 2 => Just(Step::Poll), 4 => write]
+        prop_oneof![2 => list.prop_map(Step::Post), 2 => Just(Step::Poll), 4 => any_message().prop_map(Step::Message)]
     }
 
-    /// Runs `write` the short way if that takes it, and otherwise the long way.
+    /// Runs the request the short way if that takes it, and otherwise the long way.
     fn respond(rig: &mut Rig, request: &Request, bytes: &[u8], is_short: bool) -> Reply {
         let region = region_of(bytes);
         let ptr = region.as_ptr().as_ptr();
         let payload = Chunk { ptr, len: bytes.len(), is_inline: false };
-        let Request { from, imm, solicited, addr, rkey, .. } = *request;
-        let write = Write { from, imm, solicited, addr, rkey, payload };
         let target = rig.target();
-        let answered = is_short.then(|| respond_to_write(write, &target, &mut rig.memory));
-        match answered.flatten() {
-            Some(answered) => answered.reply,
-            None => rig.respond(request, &mut [bytes.to_vec()]),
+        if !is_short {
+            return rig.respond(request, &mut [bytes.to_vec()]);
         }
+        match respond_to_plain(*request, payload, &target, &mut rig.memory).carried {
+            Carried::Done => Reply::Ack,
+            Carried::Refused(syndrome) => Reply::Refused(syndrome),
+            Carried::Declined => rig.respond(request, &mut [bytes.to_vec()]),
+        }
+    }
+
+    fn request_of(rig: &Rig, message: &Message, number: usize) -> Request {
+        let Message { from, dc_key, is_send, imm, offset, ref bytes, rkey } = *message;
+        let verb = if is_send { Verb::Send } else { Verb::Write };
+        let request = rig.request(verb, u32::try_from(bytes.len()).expect("short"));
+        let is_dc = matches!(request.key, Key::Dc(_));
+        Request {
+            from,
+            key: if is_dc { Key::Dc(DcKey::new(dc_key)) } else { request.key },
+            imm,
+            solicited: number % 3 == 0,
+            service_level: u8::try_from(number % 16).expect("four bits"),
+            has_grh: number % 2 == 0,
+            addr: BASE + offset as u64,
+            rkey: Rkey::new(rkey),
+            ..request
+        }
+    }
+
+    /// All that a step may change.
+    fn trace(rig: &Rig) -> impl PartialEq + core::fmt::Debug + use<> {
+        let claims: Vec<_> = rig.rq.claims().held_by(SENDER.0.get()).collect();
+        let slots: Vec<_> = rig.cq.slots().held_by(SENDER.0.get()).collect();
+        let taken = rig.rq.claims().taken();
+        (rig.memory.read(0, LEN), taken, claims, slots, rig.cq.is_overrun(), rig.is_up())
     }
 
     proptest! {
@@ -235,46 +454,60 @@ mod tests {
             is_srq in any::<bool>(),
             is_alone in any::<bool>(),
             is_dc in any::<bool>(),
+            scatter_to_cqe in proptest::bool::weighted(0.1),
+            log_stride in 4..8u8,
         ) {
             let transport = if is_dc { Transport::Dct } else { Transport::Rc };
-            let shape = Shape { is_srq, transport, ..Shape::RC };
+            let log_stride = log_stride.max(if is_srq { 5 } else { 4 });
+            let shape = Shape { is_srq, transport, scatter_to_cqe, log_stride, ..Shape::RC };
             let mut rigs = [Rig::new(shape), Rig::new(shape)];
             rigs.iter().for_each(|rig| rig.set_exclusive(is_alone));
+            let entries_max = (1usize << log_stride) / 16 - usize::from(is_srq);
             let mut posted = 0;
             for (number, step) in steps.into_iter().enumerate() {
                 let [short, long] = &mut rigs;
                 match step {
-                    Step::Post if posted == short.rq.claims().taken() + 4 => {}
-                    Step::Post => {
-                        [short, long].into_iter().for_each(|rig| rig.post(&[]));
+                    Step::Post(_) if posted == short.rq.claims().taken() + 4 => {}
+                    Step::Post(mut list) => {
+                        list.truncate(entries_max);
+                        [short, long].into_iter().for_each(|rig| rig.post(&list));
                         posted += 1;
                     }
                     Step::Poll => prop_assert_eq!(short.poll(), long.poll()),
-                    Step::Write { from, imm, offset, bytes, key } => {
-                        let len = u32::try_from(bytes.len()).expect("short");
-                        let request = Request {
-                            from,
-                            imm,
-                            solicited: number % 3 == 0,
-                            addr: BASE + offset as u64,
-                            rkey: Rkey::new(key),
-                            ..long.request(Verb::Write, len)
-                        };
+                    Step::Message(message) => {
+                        let request = request_of(long, &message, number);
                         let replies = [(short, true), (long, false)]
-                            .map(|(rig, is_short)| respond(rig, &request, &bytes, is_short));
+                            .map(|(rig, is_short)| respond(rig, &request, &message.bytes, is_short));
                         prop_assert_eq!(replies[0], replies[1]);
                     }
                 }
-                let ends = rigs.each_ref().map(|rig| {
-                    let claims: Vec<_> = rig.rq.claims().held_by(SENDER.0.get()).collect();
-                    let slots: Vec<_> = rig.cq.slots().held_by(SENDER.0.get()).collect();
-                    let taken = rig.rq.claims().taken();
-                    (rig.memory.read(0, LEN), taken, claims, slots, rig.cq.is_overrun(), rig.is_up())
-                });
+                let ends = rigs.each_ref().map(trace);
                 prop_assert!(ends[0] == ends[1], "{:?}", &ends);
-                if !ends[0].5 {
+                if !rigs[0].is_up() {
                     return Ok(());
                 }
+            }
+        }
+    }
+
+    /// That the property above is one of the short way.
+    #[test]
+    fn the_short_way_is_taken() {
+        for transport in [Transport::Rc, Transport::Dct] {
+            for (shape, verb) in [Shape::RC, Shape::SRQ].into_iter().zip([Verb::Write, Verb::Send])
+            {
+                let mut rig = Rig::new(Shape { transport, ..shape });
+                rig.post(&[(64, 32)]);
+                let region = region_of(&[7; 32]);
+                let ptr = region.as_ptr().as_ptr();
+                let payload = Chunk { ptr, len: 32, is_inline: false };
+                let request = Request { imm: Some(1), addr: BASE + 64, ..rig.request(verb, 32) };
+                let target = rig.target();
+                let answer = respond_to_plain(request, payload, &target, &mut rig.memory);
+                assert_eq!(answer.carried, Carried::Done);
+                assert!(answer.arrived.is_some());
+                assert_eq!(rig.memory.read(64, 32), [7; 32]);
+                assert!(rig.poll().is_some());
             }
         }
     }

@@ -6,11 +6,11 @@ use verbs::{RtsAttr, Transport};
 use wire::{
     cqe::Syndrome,
     ids::{Lid, Qpn},
-    wqe::{self, Ctrl, CtrlFlags, Opcode, PlainWrite, SendWqe, Sge, wqebbs},
+    wqe::{self, Ctrl, CtrlFlags, Opcode, PlainKind, PlainSend, SendWqe, Sge, wqebbs},
 };
 
 use super::{
-    Chunk, Extent, Reply, Request, Write,
+    Carried, Chunk, Extent, Reply, Request,
     issue::{issue, parse, parse_copy},
 };
 
@@ -23,9 +23,18 @@ pub(crate) trait SendQueue {
     /// length in bytes as that states it.
     fn fetch(&self, counter: u16, into: &mut [u8; WQE_BYTES_MAX]) -> (Ctrl, usize);
 
-    /// The WQE at `counter` where it is, if it is of the plain shape and does not wrap; and where its
+    /// What the WQE at `counter` is, if it is plain.
+    fn plain_kind(&self, counter: u16) -> Option<PlainKind>;
+
+    /// The WQE at `counter` where it is, if it is of this plain kind and does not wrap; and where its
     /// inline payload is, if it has one.
-    fn plain_write(&self, counter: u16, qpn: Qpn) -> Option<(PlainWrite, *const u8)>;
+    fn plain(
+        &self,
+        counter: u16,
+        transport: wqe::Transport,
+        kind: PlainKind,
+        qpn: Qpn,
+    ) -> Option<(PlainSend, *const u8)>;
 }
 
 /// A send completion, for the send CQ.
@@ -55,9 +64,8 @@ pub(crate) trait Port {
     /// Carries a request and its payload (or, for READs, the memory for it) to port `to`.
     fn carry(&mut self, to: Lid, request: &Request, local: &[Chunk]) -> Reply;
 
-    /// [`carry`](Self::carry) of a plain WRITE to the peer of a connection. `None`: nothing was done,
-    /// `carry` will tell why.
-    fn carry_write(&mut self, peer: (Lid, Qpn), write: Write) -> Option<Reply>;
+    /// [`carry`](Self::carry) of a plain WQE, whose payload is not empty.
+    fn carry_plain(&mut self, to: Lid, request: Request, payload: Chunk) -> Carried;
 
     /// Writes a completion. On failure of the CQ itself the queue pair is moved to ERR.
     fn complete(&mut self, completed: &Completed);
@@ -126,7 +134,7 @@ pub(super) struct Done {
 /// Sending half of one queue pair.
 #[derive(Debug)]
 pub(crate) struct Requester {
-    transport: Transport,
+    pub(super) transport: Transport,
     pub(super) qpn: Qpn,
     /// RC: the peer.
     pub(super) peer: Option<(Lid, Qpn)>,
@@ -140,7 +148,7 @@ pub(crate) struct Requester {
     /// Since when a peer that is there has not shown its memory.
     connecting_since_ns: Option<u64>,
     /// Something above was used up since the last success.
-    has_retried: bool,
+    pub(super) has_retried: bool,
     pub(super) inflight: VecDeque<Inflight>,
     /// What the next request fails with, before the flush.
     doom: Option<Syndrome>,
@@ -170,7 +178,7 @@ impl Scratch {
 }
 
 /// Result of trying one WQE.
-pub(super) enum Step {
+enum Step {
     Done,
     /// Keep it; retry later.
     Wait,
@@ -227,7 +235,7 @@ impl Requester {
         self.set_state(SendState::Flushing);
     }
 
-    fn refill_retries(&mut self) {
+    pub(super) fn refill_retries(&mut self) {
         self.retries_left = self.attr.retry_count;
         self.rnr_left = self.attr.rnr_retry;
         self.retry_at_ns = None;
@@ -253,7 +261,7 @@ impl Requester {
         if !self.inflight.is_empty() {
             self.resume(port, scratch);
         }
-        let is_plain = self.transport == Transport::Rc && port.is_plain();
+        let is_plain = port.is_plain();
         let mut left = budget;
         loop {
             if is_plain {
@@ -432,7 +440,7 @@ impl Requester {
 
     /// What a reply means for the request that got it.
     #[inline]
-    pub(super) fn judge<P: Port>(&mut self, reply: Reply, port: &mut P) -> Step {
+    fn judge<P: Port>(&mut self, reply: Reply, port: &mut P) -> Step {
         match reply {
             Reply::Ack | Reply::Value(_) => {
                 if self.has_retried {

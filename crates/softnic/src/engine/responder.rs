@@ -4,7 +4,6 @@ use memory::sync::{AtomicU64, Ordering};
 use verbs::{Access, Transport};
 use wire::{
     cqe::{self, CqeView, Responder, ResponderKind, Scatter, Source, Syndrome},
-    ids::UserIndex,
     wqe::{RecvWqe, Sge},
 };
 
@@ -38,6 +37,29 @@ pub(crate) trait Memory {
         need: Access,
         pd: u32,
     ) -> Result<Chunk, MemoryFault>;
+
+    /// [`locate`](Self::locate), but only where a region was used lately, and without any effect.
+    /// `None`: `locate` will tell why.
+    fn locate_known(&self, key: u32, addr: u64, len: u64, need: Access, pd: u32) -> Option<Chunk>;
+}
+
+impl<M: Memory> Memory for &mut M {
+    #[inline(always)]
+    fn locate(
+        &mut self,
+        key: u32,
+        addr: u64,
+        len: u64,
+        need: Access,
+        pd: u32,
+    ) -> Result<Chunk, MemoryFault> {
+        (**self).locate(key, addr, len, need, pd)
+    }
+
+    #[inline(always)]
+    fn locate_known(&self, key: u32, addr: u64, len: u64, need: Access, pd: u32) -> Option<Chunk> {
+        (**self).locate_known(key, addr, len, need, pd)
+    }
 }
 
 /// Why memory cannot be accessed.
@@ -205,10 +227,7 @@ impl<M: Memory> Arrival<'_, M> {
             return self.refuse(Syndrome::RemoteInvalidRequest, Syndrome::LocalQpOperation).into();
         };
         let holder = self.request.from.0.get();
-        let mut posted_seen = self.target.posted_seen.get();
-        let taken = rq.take(holder, &mut posted_seen, self.is_alone(rq));
-        self.target.posted_seen.set(posted_seen);
-        let taken = match taken {
+        let taken = match self.target.take(rq, holder, self.target.is_alone(rq)) {
             Ok(taken) => taken,
             Err(TakeError::Empty | TakeError::Contended) => {
                 return Reply::NotReady { wait_ns: self.target.rnr_wait_ns }.into();
@@ -226,6 +245,13 @@ impl<M: Memory> Arrival<'_, M> {
             self.write_located(remote);
             return self.report(rq, taken, position, Placed::Memory, &[]);
         }
+        self.deliver(rq, taken, position)
+    }
+
+    /// Moves a SEND's bytes into the receive that was taken for it, and reports it in the completion
+    /// at `position`.
+    #[inline(always)]
+    pub(super) fn deliver(&mut self, rq: &RqView, taken: Taken, position: u64) -> Answered {
         let mut inline = [0; cqe::INLINE_64_BYTES];
         match self.place(rq, taken.index, &mut inline) {
             Ok(placed) => self.report(rq, taken, position, placed, &inline),
@@ -281,15 +307,9 @@ impl<M: Memory> Arrival<'_, M> {
         found.map_err(|_| (Syndrome::RemoteOperation, Syndrome::LocalProtection))
     }
 
-    /// Whether nobody but this sender takes receives from `rq`.
-    #[inline(always)]
-    fn is_alone(&self, rq: &RqView) -> bool {
-        self.target.transport == Transport::Rc && rq.srqn.is_none()
-    }
-
     #[inline(always)]
     fn release(&self, rq: &RqView, taken: Taken) {
-        release(rq, taken, self.request.from.0.get(), self.is_alone(rq));
+        release(rq, taken, self.request.from.0.get(), self.target.is_alone(rq));
     }
 
     /// Writes the completion of receive `index`.
@@ -321,7 +341,7 @@ impl<M: Memory> Arrival<'_, M> {
             kind,
             qpn: self.target.qpn,
             wqe_counter: taken.counter,
-            user_index: user_index(self.target, rq),
+            user_index: self.target.user_index,
             byte_cnt,
             scatter,
             source: Some(source.unwrap_or_default()),
@@ -340,7 +360,7 @@ impl<M: Memory> Arrival<'_, M> {
         theirs: Syndrome,
         ours: Syndrome,
     ) -> Answered {
-        let cqe = receive_error(self.target, rq, taken.counter, ours);
+        let cqe = receive_error(self.target, taken.counter, ours);
         self.target.cq.publish_at(position, &cqe, &[], || self.release(rq, taken));
         Answered { reply: self.refuse(theirs, ours), arrived: Some(true) }
     }
@@ -372,12 +392,8 @@ enum Placed {
     InCqe,
 }
 
-/// The SRQ's number, or the queue pair's own.
-fn user_index(target: &Target, rq: &RqView) -> UserIndex {
-    UserIndex::from_low_bits(rq.srqn.map_or(target.qpn.get(), |srqn| srqn.get()))
-}
-
-fn source_of(request: &Request) -> Source {
+/// Who sent it, as its completion says.
+pub(super) fn source_of(request: &Request) -> Source {
     let (lid, qpn) = request.from;
     Source {
         qpn,
@@ -389,17 +405,12 @@ fn source_of(request: &Request) -> Source {
 }
 
 /// A receive that fails.
-fn receive_error(
-    target: &Target,
-    rq: &RqView,
-    counter: u16,
-    syndrome: Syndrome,
-) -> CqeView<'static> {
+fn receive_error(target: &Target, counter: u16, syndrome: Syndrome) -> CqeView<'static> {
     CqeView::Error(cqe::Error {
         is_requester: false,
         qpn: target.qpn,
         wqe_counter: counter,
-        user_index: user_index(target, rq),
+        user_index: target.user_index,
         send_opcode: 0,
         syndrome,
         vendor_syndrome: 0,

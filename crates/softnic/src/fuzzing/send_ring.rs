@@ -3,7 +3,7 @@
 use memory::sync::{AtomicU32, Ordering};
 use verbs::{RtsAttr, Transport};
 use wire::{
-    cqe::Syndrome,
+    cqe::{Cqe, Syndrome},
     ids::{Lid, Qpn},
     wqe::{self, Sge, WQEBB_BYTES},
 };
@@ -11,11 +11,11 @@ use wire::{
 use super::Input;
 use crate::{
     engine::{
-        Activity, Arrival, Chunk, Completed, Order, Port, Reply, Request, Requester, Scratch,
-        SendState, Write, respond, respond_to_write,
+        Activity, Arrival, Carried, Chunk, Completed, Order, Port, Reply, Request, Requester,
+        Scratch, SendState, respond, respond_to_plain,
     },
     qp::ring::SendRing,
-    rig::{HeapMemory, Rig, SENDER, Shape},
+    rig::{HeapMemory, LEN, Rig, SENDER, Shape},
 };
 
 const LOG_BLOCKS: u8 = 4;
@@ -26,6 +26,7 @@ struct FuzzPort<'a> {
     local: HeapMemory,
     peer: &'a mut Rig,
     strict: Option<Input<'a>>,
+    is_plain: bool,
     now_ns: u64,
     completed: Vec<Completed>,
     fell: bool,
@@ -56,12 +57,12 @@ impl Port for FuzzPort<'_> {
         respond(Arrival { request, local, target: &target, memory, order }).reply
     }
 
-    fn carry_write(&mut self, (lid, _): (Lid, Qpn), write: Write) -> Option<Reply> {
-        if lid.get().is_multiple_of(4) {
-            return None;
+    fn carry_plain(&mut self, to: Lid, request: Request, payload: Chunk) -> Carried {
+        if to.get().is_multiple_of(4) {
+            return Carried::Declined;
         }
         let target = self.peer.target();
-        respond_to_write(write, &target, &mut self.peer.memory).map(|answered| answered.reply)
+        respond_to_plain(request, payload, &target, &mut self.peer.memory).carried
     }
 
     fn complete(&mut self, completed: &Completed) {
@@ -77,7 +78,7 @@ impl Port for FuzzPort<'_> {
     }
 
     fn is_plain(&self) -> bool {
-        self.strict.is_none()
+        self.is_plain
     }
 
     fn resumes(&mut self) -> bool {
@@ -92,13 +93,31 @@ impl Port for FuzzPort<'_> {
     }
 }
 
+/// What is left when all is done: of the sender, and of its peer.
+#[derive(Debug, PartialEq)]
+struct Outcome {
+    completed: Vec<Completed>,
+    arrived: Vec<Cqe>,
+    memory: Vec<u8>,
+    receives_taken: u64,
+}
+
 /// The first bytes choose transport, mode and how much is posted; the rest fills the ring. A WQE may
 /// get the right index and number, which random bytes hardly ever have.
 ///
 /// # Panics
 ///
-/// If the engine does not end, completes too much, or overtakes the doorbell record.
+/// If the engine does not end, completes too much, or overtakes the doorbell record; or if the short
+/// way leads elsewhere than the long one.
 pub fn send_ring(bytes: &[u8]) {
+    let is_strict = bytes.first().is_some_and(|choice| choice & 0x80 != 0);
+    let outcome = run(bytes, is_strict, false);
+    if !is_strict {
+        assert_eq!(run(bytes, false, true), outcome, "by the short way and by the long one");
+    }
+}
+
+fn run(bytes: &[u8], is_strict: bool, is_plain: bool) -> Outcome {
     let mut input = Input(bytes);
     let [choice, posted, mend] = [(); 3].map(|()| input.byte());
     let transport = [Transport::Rc, Transport::Ud, Transport::Dci][usize::from(choice % 3)];
@@ -110,17 +129,20 @@ pub fn send_ring(bytes: &[u8]) {
         _ => Shape { transport: Transport::Dct, ..Shape::SRQ },
     };
     let mut peer = Rig::new(shape);
-    (0..3).for_each(|_| peer.post(&[(0, 64), (1000, 4096 - 1000)]));
+    for number in 0..3 {
+        let list = [(0, 64), (1000, 4096 - 1000)];
+        peer.post(&list[..if number == 1 { 1 } else { 2 }]);
+    }
     let qpn = SENDER.1;
     fill(&ring, &mut input, posted, mend, qpn);
 
     let (mut requester, mut scratch) = (Requester::new(transport, qpn), Scratch::new());
     requester.connect((Lid::new(1), peer.qpn));
     requester.start(&RtsAttr { rnr_retry: 2, retry_count: 1, ..RtsAttr::default() });
-    let strict = (choice & 0x80 != 0).then_some(Input(bytes));
+    let strict = is_strict.then_some(Input(bytes));
     let local = HeapMemory::new(verbs::Access::all());
-    let mut port =
-        FuzzPort { local, peer: &mut peer, strict, now_ns: 0, completed: Vec::new(), fell: false };
+    let (completed, now_ns, fell) = (Vec::new(), 0, false);
+    let mut port = FuzzPort { local, peer: &mut peer, strict, is_plain, now_ns, completed, fell };
     let mut activity = Activity::More;
     for _ in 0..10_000 {
         activity = requester.advance(posted, &ring, &mut port, &mut scratch, 8);
@@ -133,11 +155,20 @@ pub fn send_ring(bytes: &[u8]) {
     }
     assert_eq!(activity, Activity::Idle, "it never ends");
     assert_eq!(requester.next(), posted, "it overtook the doorbell record");
-    assert!(port.completed.len() <= usize::from(posted), "{:?}", port.completed);
-    let failed = port.completed.iter().position(|completed| completed.failure.is_some());
-    assert_eq!(failed.is_some(), port.fell, "{:?}", port.completed);
+    let (completed, fell) = (port.completed, port.fell);
+    check(&completed, posted, fell);
+    let arrived = core::iter::from_fn(|| peer.poll()).collect();
+    let receives_taken = peer.rq.claims().taken();
+    Outcome { completed, arrived, memory: peer.memory.read(0, LEN), receives_taken }
+}
+
+/// No more completions than WQEs, a failure if the queue pair fell, and flushes after it.
+fn check(completed: &[Completed], posted: u16, fell: bool) {
+    assert!(completed.len() <= usize::from(posted), "{completed:?}");
+    let failed = completed.iter().position(|completed| completed.failure.is_some());
+    assert_eq!(failed.is_some(), fell, "{completed:?}");
     if let Some(failed) = failed {
-        let rest = &port.completed[failed + 1..];
+        let rest = &completed[failed + 1..];
         let flushed = rest.iter().all(|done| done.failure == Some(Syndrome::Flushed));
         assert!(flushed, "after the failure: {rest:?}");
     }

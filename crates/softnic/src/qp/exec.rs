@@ -16,8 +16,8 @@ use crate::{
     config::Link,
     context::Context,
     engine::{
-        Activity, Arrival, Chunk, Completed, Memory as _, Order, Port, Reply, Request, Requester,
-        Scratch, Write, respond, respond_to_write,
+        Activity, Arrival, Carried, Chunk, Completed, Memory as _, Order, Port, Reply, Request,
+        Requester, Scratch, respond, respond_to_plain,
     },
     fabric::Peer,
     memory::{MrCache, PortMemory},
@@ -69,7 +69,7 @@ impl Exec {
             requester: Requester::new(transport, qpn),
             scratch: Scratch::new(),
             local: MrCache::default(),
-            destinations: Destinations::default(),
+            destinations: Destinations::new(transport),
             wakes: Vec::new(),
             strict,
         }
@@ -152,34 +152,63 @@ struct Destination {
     remote: MrCache,
 }
 
-/// Destinations by LID and QPN; the last one without a look-up.
-#[derive(Debug, Default)]
+/// Places of a queue pair that sends to many, a power of two.
+const NEAR_COUNT: usize = 64;
+
+/// LID and QPN.
+type Whither = (u16, u32);
+
+/// Destinations: the last one of each place without a look-up.
+#[derive(Debug)]
 struct Destinations {
-    last: Option<((u16, u32), Box<Destination>)>,
-    others: HashMap<(u16, u32), Box<Destination>>,
+    /// As many as a power of two; a single one where there is only one peer.
+    near: Box<[Option<(Whither, Box<Destination>)>]>,
+    others: HashMap<Whither, Box<Destination>>,
 }
 
 impl Destinations {
+    fn new(transport: Transport) -> Self {
+        let count = if transport == Transport::Rc { 1 } else { NEAR_COUNT };
+        Self { near: (0..count).map(|_| None).collect(), others: HashMap::new() }
+    }
+
+    /// Ports give the same numbers to their queue pairs: spread both.
+    #[inline(always)]
+    fn place(&self, (lid, qpn): Whither) -> usize {
+        (qpn as usize + usize::from(lid) * 5) & (self.near.len() - 1)
+    }
+
     /// The destination, resolved again if it has changed.
     #[inline(always)]
-    fn find(&mut self, key: (u16, u32), qp: &QpShared) -> Result<&mut Destination, Reply> {
+    fn find(&mut self, key: Whither, qp: &QpShared) -> Result<&mut Destination, Reply> {
         if self.current(key).is_none() {
             self.look_up(key, qp)?;
         }
-        self.last.as_mut().map(|(_, destination)| &mut **destination).ok_or(Reply::Silence)
+        let place = self.place(key);
+        self.near[place].as_mut().map(|(_, destination)| &mut **destination).ok_or(Reply::Silence)
     }
 
-    /// The last destination, if it is this one and has not changed.
+    /// The destination, if it was the last one of its place and has not changed.
     #[inline(always)]
-    fn current(&mut self, key: (u16, u32)) -> Option<&mut Destination> {
-        let (last, destination) = self.last.as_mut()?;
+    fn current(&mut self, key: Whither) -> Option<&mut Destination> {
+        let place = self.place(key);
+        let (last, destination) = self.near.get_mut(place)?.as_mut()?;
         let hit = *last == key && !destination.peer.is_buried() && destination.target.is_current();
         hit.then_some(&mut **destination)
     }
 
+    /// Whoever comes and goes leaves nothing mapped but the last one.
+    fn forget_buried(&mut self) {
+        self.others.retain(|_, destination| !destination.peer.is_buried());
+        for near in &mut self.near {
+            near.take_if(|(_, destination)| destination.peer.is_buried());
+        }
+    }
+
     #[cold]
-    fn look_up(&mut self, key: (u16, u32), qp: &QpShared) -> Result<(), Reply> {
-        if let Some((last, destination)) = self.last.take() {
+    fn look_up(&mut self, key: Whither, qp: &QpShared) -> Result<(), Reply> {
+        let place = self.place(key);
+        if let Some((last, destination)) = self.near[place].take() {
             if self.others.len() >= DESTINATIONS_MAX {
                 self.others.clear();
             }
@@ -196,8 +225,7 @@ impl Destinations {
                 let peer = match stale {
                     Some(stale) => stale.peer.clone(),
                     None => {
-                        // Whoever comes and goes leaves nothing mapped but the last one.
-                        self.others.retain(|_, destination| !destination.peer.is_buried());
+                        self.forget_buried();
                         qp.context.import(key.0).map_err(|connecting| {
                             if connecting { Reply::Connecting } else { Reply::Silence }
                         })?
@@ -208,7 +236,7 @@ impl Destinations {
                 Box::new(Destination { peer, target, remote: MrCache::default() })
             }
         };
-        self.last = Some((key, destination));
+        self.near[place] = Some((key, destination));
         Ok(())
     }
 }
@@ -347,21 +375,23 @@ impl Port for ExecPort<'_> {
     }
 
     #[inline(always)]
-    fn carry_write(&mut self, (lid, qpn): (Lid, Qpn), write: Write) -> Option<Reply> {
-        let destination = self.destinations.current((lid.get(), qpn.get()))?;
+    fn carry_plain(&mut self, to: Lid, request: Request, payload: Chunk) -> Carried {
+        let Some(destination) = self.destinations.current((to.get(), request.to.get())) else {
+            return Carried::Declined;
+        };
         let mut memory = PortMemory {
             cache: &mut destination.remote,
             card: &destination.peer.card,
             segments: &destination.peer.segments,
             context: &self.qp.context,
         };
-        let answered = respond_to_write(write, &destination.target, &mut memory)?;
-        if let Some(solicited) = answered.arrived
+        let answer = respond_to_plain(request, payload, &destination.target, &mut memory);
+        if let Some(solicited) = answer.arrived
             && destination.target.cq.channel != 0
         {
             Self::wake_peer(self.wakes, destination, solicited);
         }
-        Some(answered.reply)
+        answer.carried
     }
 
     #[inline]

@@ -10,7 +10,10 @@ use verbs::CreateError;
 use wire::{
     doorbell,
     ids::Qpn,
-    wqe::{Ctrl, OCTOWORD_BYTES, OCTOWORDS_MAX, PlainWrite, WQEBB_BYTES, peek_ctrl},
+    wqe::{
+        Ctrl, OCTOWORD_BYTES, OCTOWORDS_MAX, PlainKind, PlainSend, Transport, WQEBB_BYTES,
+        peek_ctrl,
+    },
 };
 
 use crate::engine::{SendQueue, WQE_BYTES_MAX};
@@ -84,18 +87,38 @@ impl SendRing {
 
 impl SendQueue for SendRing {
     #[inline(always)]
-    fn plain_write(&self, counter: u16, qpn: Qpn) -> Option<(PlainWrite, *const u8)> {
+    fn plain_kind(&self, counter: u16) -> Option<PlainKind> {
         let offset = (usize::from(counter) * WQEBB_BYTES) & (self.bytes - 1);
-        let first = self.ring().cast::<AtomicU64>().as_ptr().wrapping_add(offset / WORD_BYTES);
-        let words = core::array::from_fn(|word| {
-            // SAFETY: inside the block at `offset`, which is inside the ring and does not wrap;
-            // aligned; driver and engine access its words as atomics.
-            unsafe { &*first.wrapping_add(word) }.load(Ordering::Relaxed)
-        });
-        let write = PlainWrite::read(words, counter, qpn)?;
-        let end = offset + usize::from(write.octowords) * OCTOWORD_BYTES;
-        let inline = first.cast::<u8>().wrapping_add(PlainWrite::INLINE_OFFSET).cast_const();
-        (end <= self.bytes).then_some((write, inline))
+        let first = self.ring().as_ptr().wrapping_add(offset).cast::<AtomicU64>();
+        // SAFETY: inside the ring; aligned; driver and engine access its words as atomics.
+        PlainKind::of(unsafe { &*first }.load(Ordering::Relaxed))
+    }
+
+    #[inline(always)]
+    fn plain(
+        &self,
+        counter: u16,
+        transport: Transport,
+        kind: PlainKind,
+        qpn: Qpn,
+    ) -> Option<(PlainSend, *const u8)> {
+        let offset = (usize::from(counter) * WQEBB_BYTES) & (self.bytes - 1);
+        let ring = self.ring().cast::<AtomicU64>().as_ptr();
+        let first = ring.wrapping_add(offset / WORD_BYTES);
+        let word = |at: usize| {
+            let at = if at < WQEBB_BYTES / WORD_BYTES {
+                first.wrapping_add(at)
+            } else {
+                ring.wrapping_add((offset / WORD_BYTES + at) & (self.bytes / WORD_BYTES - 1))
+            };
+            // SAFETY: inside the block at `offset`, which does not wrap, or wrapped itself: inside the
+            // ring; aligned; driver and engine access its words as atomics.
+            unsafe { &*at }.load(Ordering::Relaxed)
+        };
+        let wqe = PlainSend::read(word, transport, kind, counter, qpn)?;
+        let end = offset + usize::from(wqe.octowords) * OCTOWORD_BYTES;
+        let inline = first.cast::<u8>().wrapping_add(wqe.inline_offset()).cast_const();
+        (end <= self.bytes).then_some((wqe, inline))
     }
 
     #[inline(always)]

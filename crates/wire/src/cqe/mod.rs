@@ -26,7 +26,7 @@ use core::mem::offset_of;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, big_endian::*};
 
-pub use plain::WriteArrival;
+pub use plain::{PlainArrival, read_source};
 pub use syndrome::Syndrome;
 pub use view::{CqeView, Error, Requester, Responder, ResponderKind, Scatter, Source};
 

@@ -1,31 +1,43 @@
-//! The completion that nearly all traffic brings, told by three of its eight words.
+//! The completions that nearly all traffic brings, told by a few of their eight words.
 
-use super::{FORMAT_PLAIN, OPCODE_RESP_WR_IMM, SOLICITED_BIT};
-use crate::ids::Qpn;
+use super::{
+    FORMAT_PLAIN, OPCODE_RESP_SEND, OPCODE_RESP_SEND_IMM, OPCODE_RESP_WR_IMM, ResponderKind,
+    SOLICITED_BIT, Source,
+};
+use crate::ids::{Lid, Qpn};
 
-/// An RDMA WRITE with immediate data has arrived: what [`Cqe::parse`](super::Cqe::parse) says of it,
-/// but for the sender, which means nothing on a reliable connection.
+/// A message has arrived, and its bytes are in memory: what [`Cqe::parse`](super::Cqe::parse) says of
+/// it, but for the sender, whom [`read_source`] tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WriteArrival {
+pub struct PlainArrival {
+    /// What arrived.
+    pub kind: ResponderKind,
     /// Queue pair at which it arrived.
     pub qpn: Qpn,
     /// Receive WQE that it took, modulo 2¹⁶; in a shared queue, the WQE's index.
     pub wqe_counter: u16,
-    /// Immediate data.
-    pub imm: u32,
-    /// Bytes that were written.
+    /// Bytes of the message.
     pub byte_cnt: u32,
     /// The sender asked for an event.
     pub solicited: bool,
 }
 
-impl WriteArrival {
+impl PlainArrival {
     /// Whether the entry that ends in this word, in memory order, is one.
     #[must_use]
     #[inline(always)]
     pub const fn is_told_by(last_word: u64) -> bool {
-        let op_own = super::op_own_of_last_word(last_word);
-        op_own >> 2 == OPCODE_RESP_WR_IMM << 2 | FORMAT_PLAIN
+        let kind = super::op_own_of_last_word(last_word) >> 2;
+        const { assert!(OPCODE_RESP_WR_IMM + 2 == OPCODE_RESP_SEND_IMM && FORMAT_PLAIN == 0) };
+        kind & 3 == FORMAT_PLAIN && (kind >> 2).wrapping_sub(OPCODE_RESP_WR_IMM) <= 2
+    }
+
+    /// Whether the entry that ends in this word is one, of an RDMA WRITE.
+    #[must_use]
+    #[inline(always)]
+    pub const fn is_write_told_by(last_word: u64) -> bool {
+        let kind = super::op_own_of_last_word(last_word) >> 2;
+        kind == OPCODE_RESP_WR_IMM << 2 | FORMAT_PLAIN
     }
 
     /// What the entry says whose words number 4, 5 and 7 are these.
@@ -35,13 +47,34 @@ impl WriteArrival {
         let [.., op_own] = last_word.to_ne_bytes();
         let (sop_qpn, last) = split(last_word);
         let [high, low, ..] = last.to_be_bytes();
+        let (_, imm) = split(imm_word);
         Self {
+            kind: match op_own >> 4 {
+                OPCODE_RESP_SEND => ResponderKind::Send,
+                OPCODE_RESP_SEND_IMM => ResponderKind::SendImm(imm),
+                _ => ResponderKind::WriteImm(imm),
+            },
             qpn: Qpn::from_low_bits(sop_qpn),
             wqe_counter: u16::from_be_bytes([high, low]),
-            imm: split(imm_word).1,
             byte_cnt: split(length_word).1,
             solicited: op_own & SOLICITED_BIT != 0,
         }
+    }
+}
+
+/// The sender of the message that has arrived by the entry whose words number 2 and 3 are these.
+#[must_use]
+#[inline(always)]
+pub fn read_source(path_word: u64, sender_word: u64) -> Source {
+    let [_, ml_path, _, _, _, _, slid @ ..] = path_word.to_ne_bytes();
+    let (flags, _) = split(sender_word);
+    let [flags_byte, ..] = flags.to_be_bytes();
+    Source {
+        qpn: Qpn::from_low_bits(flags),
+        service_level: flags_byte & 0xf,
+        grh: flags_byte >> 4 & 3,
+        slid: Lid::new(u16::from_be_bytes(slid)),
+        ml_path,
     }
 }
 

@@ -27,7 +27,7 @@ mod seg;
 mod write;
 
 pub use av::{Av, AvExtension, AvKey};
-pub use plain::{PLAIN_WORDS, PlainPayload, PlainWrite};
+pub use plain::{PlainKind, PlainPayload, PlainSend, plain_receive};
 pub use read::{Atomic, Ctrl, Raddr, Segment, Segments, SendWqe, Transport, WqeError, peek_ctrl};
 pub use recv::{RecvWqe, RecvWqeError, RecvWqeWriter, Sges};
 pub use seg::{
@@ -74,7 +74,8 @@ pub const ATOMIC_BYTES: u32 = 8;
 #[must_use]
 #[inline]
 pub const fn wqebbs(octowords: u8) -> u16 {
-    octowords.div_ceil(OCTOWORDS_PER_WQEBB) as u16
+    // `div_ceil` of so narrow a number divides twice, lest it overflow.
+    (octowords as u16 + OCTOWORDS_PER_WQEBB as u16 - 1) >> OCTOWORDS_PER_WQEBB.ilog2()
 }
 
 /// Operation of a send WQE (`MLX5_OPCODE_*`).

@@ -1,6 +1,6 @@
 //! Whatever the CQE reader accepts, the writer can say again.
 
-use copyrpc_wire::cqe::{Cqe, Cqe128, CqeView, ResponderKind, Scatter, WriteArrival};
+use copyrpc_wire::cqe::{Cqe, Cqe128, CqeView, PlainArrival, ResponderKind, Scatter, read_source};
 
 /// Any bytes as a CQE, and as an entry of 128 bytes if there are as many.
 pub(crate) fn check(bytes: &[u8]) {
@@ -8,7 +8,7 @@ pub(crate) fn check(bytes: &[u8]) {
         let cqe = Cqe::from_bytes(bytes);
         assert_eq!(cqe.to_bytes(), bytes);
         assert_eq!(Cqe::from_words(cqe.to_words()), cqe);
-        check_write_arrival(&cqe);
+        check_plain_arrival(&cqe);
         if let Ok(view) = cqe.parse() {
             let owner = cqe.op_own() & 1;
             let again = view.encode(owner);
@@ -29,15 +29,18 @@ pub(crate) fn check(bytes: &[u8]) {
 }
 
 /// What the short reader accepts, the long one reads alike.
-fn check_write_arrival(cqe: &Cqe) {
+fn check_plain_arrival(cqe: &Cqe) {
     let words = cqe.to_words();
-    if !WriteArrival::is_told_by(words[7]) {
+    if !PlainArrival::is_told_by(words[7]) {
         return;
     }
-    let found = WriteArrival::read(words[4], words[5], words[7]);
+    let found = PlainArrival::read(words[4], words[5], words[7]);
     let Ok(CqeView::Responder(done)) = cqe.parse() else { panic!("{cqe:?}") };
     assert_eq!(done.scatter, Scatter::Memory);
-    assert_eq!(ResponderKind::WriteImm(found.imm), done.kind);
+    assert_eq!(found.kind, done.kind);
+    let is_write = matches!(found.kind, ResponderKind::WriteImm(_));
+    assert_eq!(PlainArrival::is_write_told_by(words[7]), is_write);
+    assert_eq!(Some(read_source(words[2], words[3])), done.source);
     let long = (done.qpn, done.wqe_counter, done.byte_cnt, done.solicited);
     assert_eq!((found.qpn, found.wqe_counter, found.byte_cnt, found.solicited), long);
 }

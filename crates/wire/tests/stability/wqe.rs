@@ -1,8 +1,12 @@
 //! Whatever the WQE readers accept, the writers can say again.
 
-use copyrpc_wire::wqe::{
-    OCTOWORD_BYTES, OCTOWORDS_MAX, Octoword, Opcode, PlainPayload, PlainWrite, RecvWqe,
-    RecvWqeWriter, Segment, SendWqe, Transport, WqeWriter,
+use copyrpc_wire::{
+    ids::Qpn,
+    wqe::{
+        MESSAGE_BYTES_MAX, OCTOWORD_BYTES, OCTOWORDS_MAX, Octoword, Opcode, PlainKind,
+        PlainPayload, PlainSend, RecvWqe, RecvWqeWriter, Segment, SendWqe, Transport, WqeWriter,
+        plain_receive,
+    },
 };
 
 /// The first byte picks the transport, the rest is a send WQE; then the same bytes as receive WQEs.
@@ -10,8 +14,9 @@ pub(crate) fn check(bytes: &[u8]) {
     let Some((&choice, wqe)) = bytes.split_first() else { return };
     let transport = [Transport::Rc, Transport::Ud, Transport::Dci][usize::from(choice % 3)];
     check_send_wqe(wqe, transport);
-    check_plain_write(wqe);
+    check_plain_send(wqe, transport);
     let stride = &wqe[..wqe.len().min(usize::from(OCTOWORDS_MAX) * OCTOWORD_BYTES)];
+    check_plain_receive(&stride[..stride.len() / OCTOWORD_BYTES * OCTOWORD_BYTES]);
     check_recv_wqe(stride, RecvWqe::parse_rq(stride));
     check_recv_wqe(stride, RecvWqe::parse_srq(stride));
 }
@@ -37,40 +42,67 @@ fn check_send_wqe(bytes: &[u8], transport: Transport) {
 }
 
 /// What the short reader makes of the WQE at the start of `bytes`, in its own place.
-pub(crate) fn plain_write(bytes: &[u8]) -> Option<PlainWrite> {
-    let words: &[[u8; 8]; 6] = bytes.as_chunks().0.first_chunk()?;
+pub(crate) fn plain_send(bytes: &[u8], transport: Transport) -> Option<PlainSend> {
     let ctrl = copyrpc_wire::wqe::peek_ctrl(bytes.first_chunk()?);
-    PlainWrite::read(words.map(u64::from_ne_bytes), ctrl.index, ctrl.qpn)
+    read_short(bytes, transport, ctrl.index, ctrl.qpn)
+}
+
+/// Words behind the end are zero.
+fn read_short(bytes: &[u8], transport: Transport, index: u16, qpn: Qpn) -> Option<PlainSend> {
+    let (words, _) = bytes.as_chunks();
+    let word = |at: usize| words.get(at).map_or(0, |word| u64::from_ne_bytes(*word));
+    let kind = PlainKind::of(word(0))?;
+    let other = if kind == PlainKind::Send { PlainKind::Write } else { PlainKind::Send };
+    assert_eq!(PlainSend::read(word, transport, other, index, qpn), None);
+    PlainSend::read(word, transport, kind, index, qpn)
 }
 
 /// What the short reader accepts, the long one reads alike; and nobody else's WQE is accepted.
-fn check_plain_write(bytes: &[u8]) {
-    let Some(plain) = plain_write(bytes) else { return };
+fn check_plain_send(bytes: &[u8], transport: Transport) {
+    let Some(plain) = plain_send(bytes, transport) else { return };
     let len_bytes = usize::from(plain.octowords) * OCTOWORD_BYTES;
-    let parsed = SendWqe::parse(bytes, Transport::Rc);
+    let parsed = SendWqe::parse(bytes, transport);
     if bytes.len() < len_bytes {
         return assert!(parsed.is_err(), "it is not all there");
     }
     let parsed = parsed.expect("the short reader accepts it");
     let ctrl = parsed.ctrl();
     assert_eq!((plain.octowords, plain.flags), (ctrl.octowords, ctrl.flags));
-    assert_eq!(Some(plain.raddr), parsed.raddr());
+    assert_eq!(
+        (plain.opcode(), plain.av, plain.raddr),
+        (parsed.opcode, parsed.av(), parsed.raddr())
+    );
     assert_eq!(plain.imm, parsed.opcode.has_imm().then_some(ctrl.imm));
+    assert_eq!(u64::from(plain.payload.len_bytes()), parsed.len_bytes());
     let mut segments = parsed.segments();
     match (plain.payload, segments.next()) {
         (PlainPayload::Gather(sge), Some(Segment::Sge(found))) => assert_eq!(sge, found),
         (PlainPayload::Inline { len_bytes }, Some(Segment::Inline(found))) => {
-            let from = PlainWrite::INLINE_OFFSET;
+            let from = plain.inline_offset();
             assert_eq!(&bytes[from..from + usize::try_from(len_bytes).unwrap()], found);
         }
         pair => panic!("{pair:?}"),
     }
     assert_eq!(segments.next(), None);
-    let words: &[[u8; 8]; 6] = bytes.as_chunks().0.first_chunk().expect("read above");
-    let words = words.map(u64::from_ne_bytes);
-    assert_eq!(PlainWrite::read(words, ctrl.index ^ 1, ctrl.qpn), None);
-    let other = copyrpc_wire::ids::Qpn::from_low_bits(ctrl.qpn.get() ^ 1);
-    assert_eq!(PlainWrite::read(words, ctrl.index, other), None);
+    assert_eq!(read_short(bytes, transport, ctrl.index ^ 1, ctrl.qpn), None);
+    let other = Qpn::from_low_bits(ctrl.qpn.get() ^ 1);
+    assert_eq!(read_short(bytes, transport, ctrl.index, other), None);
+}
+
+/// The short reader accepts what has one entry and fills its octowords, and reads the same entry.
+pub(crate) fn check_plain_receive(list: &[u8]) {
+    let (words, _) = list.as_chunks();
+    let mut words = words.iter().map(|word| u64::from_ne_bytes(*word));
+    let (Some(lengths), Some(addr)) = (words.next(), words.next()) else { return };
+    let found = plain_receive([lengths, addr], words.next());
+    let mut sges = RecvWqe::parse_rq(list).into_iter().flat_map(|wqe| wqe.sges());
+    let only = sges.next().filter(|_| sges.next().is_none());
+    if found.is_some() {
+        assert_eq!(found, only);
+    } else {
+        // Left to the long one: length zero, which means 2 GiB.
+        assert!(only.is_none_or(|sge| sge.len_bytes == MESSAGE_BYTES_MAX), "{only:?}");
+    }
 }
 
 fn encode_send(wqe: &SendWqe<'_>) -> ([Octoword; 63], u8) {
