@@ -72,7 +72,7 @@ impl Attached {
         drop(peek);
         let mut queues = self.queues();
         queues.departed.push(Departed { qpn, until, srq: srq.cloned() });
-        // SYNC(cq-attached): pairs with the load in `refresh`.
+        // SYNC(cq-attached): pairs with the load in `is_known`.
         self.version.fetch_add(1, Ordering::Release);
     }
 
@@ -113,11 +113,17 @@ impl Attached {
         Ok(Share { cq: Arc::clone(self), completions, srq, receiver: None })
     }
 
+    /// Whether `known` is up to date.
+    #[inline(always)]
+    pub(crate) fn is_known(&self, known: &Known) -> bool {
+        // SYNC(cq-attached): pairs with the increments in `depart` and `change_receivers`.
+        self.version.load(Ordering::Acquire) == known.version
+    }
+
     /// Brings `known` up to date.
     #[inline]
     pub(crate) fn refresh(&self, known: &mut Known) {
-        // SYNC(cq-attached): pairs with the increments in `depart` and `change_receivers`.
-        if self.version.load(Ordering::Acquire) != known.version {
+        if !self.is_known(known) {
             self.update(known);
         }
     }
@@ -134,7 +140,7 @@ impl Attached {
     fn change_receivers(&self, change: impl FnOnce(&mut Vec<Receiver>)) {
         let mut queues = self.queues();
         change(&mut queues.receivers);
-        // SYNC(cq-attached): pairs with the load in `refresh`.
+        // SYNC(cq-attached): pairs with the load in `is_known`.
         self.version.fetch_add(1, Ordering::Release);
     }
 }

@@ -83,15 +83,6 @@ impl<D: Device> Cq<D> {
         self.malformed
     }
 
-    /// The next entry; the device gets a chance to write it first.
-    #[inline(always)]
-    fn written_or_idle(&mut self) -> Option<Written> {
-        self.entries.written().or_else(|| {
-            self.device.idle();
-            self.entries.written()
-        })
-    }
-
     /// The next entry, if it is a plain arrival, and its queue pair has not departed. What
     /// [`take`](Self::take) does with such a one, but for what it cannot need.
     #[inline(always)]
@@ -103,7 +94,7 @@ impl<D: Device> Cq<D> {
             Transport::Dci | Transport::Dct => Some(source(&self.entries.source(next))),
         };
         let (kind, imm) = arrival_kind(done.kind);
-        self.consume();
+        self.entries.consume();
         Some(Completion {
             len_bytes: done.byte_cnt,
             imm,
@@ -113,37 +104,32 @@ impl<D: Device> Cq<D> {
         })
     }
 
-    /// [`take_plain`](Self::take_plain) of whatever is one, else [`take`](Self::take).
-    #[inline(never)]
-    fn take_any(&mut self, next: Written) -> Option<Completion> {
-        if self.known.departed.is_empty()
-            && let Some(completion) = self.take_plain(next)
-        {
-            return Some(completion);
-        }
-        self.take(next)
-    }
-
-    /// Gives the next entry back.
+    /// Whether it is time to give the device a chance: a queue that is never empty must not keep an
+    /// embedded one from its work.
     #[inline(always)]
-    fn consume(&mut self) {
-        self.entries.consume();
-        if self.entries.consumer().is_multiple_of(POLLS_PER_IDLE) {
-            // A queue that is never empty must not keep an embedded device from its work.
-            self.device.idle();
-        }
+    fn is_idle_due(&self) -> bool {
+        self.entries.consumer().is_multiple_of(POLLS_PER_IDLE)
     }
 
     /// Takes entries, the first of which is `next`, up to one that tells something.
+    #[inline(never)]
     fn take(&mut self, mut next: Written) -> Option<Completion> {
         let malformed_max = self.malformed + MALFORMED_PER_POLL_MAX;
         loop {
+            if self.is_idle_due() {
+                self.device.idle();
+            }
             self.attached.refresh(&mut self.known);
+            if self.known.departed.is_empty()
+                && let Some(completion) = self.take_plain(next)
+            {
+                return Some(completion);
+            }
             let cqe = self.entries.copy(next);
             let completion = self.interpret(&cqe);
             // Each turn consumes an entry, and the queue ends.
             let is_stale = !self.known.departed.is_empty() && self.is_stale(completion.as_ref());
-            self.consume();
+            self.entries.consume();
             if completion.is_none() {
                 self.malformed += 1;
             } else if !is_stale {
@@ -153,7 +139,7 @@ impl<D: Device> Cq<D> {
             if self.malformed == malformed_max {
                 return None;
             }
-            next = self.written_or_idle()?;
+            next = self.entries.written()?;
         }
     }
 
@@ -297,20 +283,25 @@ impl<D: Device> CompletionQueue for Cq<D> {
         self.entries.count()
     }
 
-    /// What a spinning program sees, an empty queue, is told inline.
+    /// What a spinning program sees, an empty queue, is told inline, and so is what nearly all entries
+    /// are.
     #[inline]
     fn poll(&mut self) -> Option<Completion> {
         self.inline_len = 0;
-        let next = self.written_or_idle()?;
-        self.attached.refresh(&mut self.known);
-        // What nearly all entries are is told inline, too.
+        let Some(next) = self.entries.written() else {
+            self.device.idle();
+            let next = self.entries.written()?;
+            return self.take(next);
+        };
         if next.is_write_arrival()
+            && !self.is_idle_due()
+            && self.attached.is_known(&self.known)
             && self.known.is_plain()
             && let Some(completion) = self.take_plain(next)
         {
             return Some(completion);
         }
-        self.take_any(next)
+        self.take(next)
     }
 
     #[inline]

@@ -51,6 +51,7 @@ pub(crate) struct RecvQueue {
     ring: Words,
     record: Record,
     shape: RecvShape,
+    entries: u16,
     /// Entries ever posted, modulo 2¹⁶.
     posted: u16,
     /// Entries ever given back, modulo 2¹⁶.
@@ -63,7 +64,15 @@ impl RecvQueue {
     /// Takes over a ring of zeroes and its record.
     pub(crate) fn new(ring: Words, record: Record, shape: RecvShape) -> Self {
         assert!(1 << shape.log_entries <= ENTRIES_MAX, "2^{} receives", shape.log_entries);
-        Self { ring, record, shape, posted: 0, retired: 0, rung: 0 }
+        Self {
+            ring,
+            record,
+            shape,
+            entries: 1 << shape.log_entries,
+            posted: 0,
+            retired: 0,
+            rung: 0,
+        }
     }
 
     /// Writes one scatter list and returns its counter, modulo 2¹⁶, which is what the completion's
@@ -74,9 +83,8 @@ impl RecvQueue {
     /// If a scatter entry exceeds 2 GiB or has the key that ends a list; nothing is queued then.
     #[inline]
     pub(crate) fn post(&mut self, into: &[Sge]) -> Result<u16, PostRecvError> {
-        let entries = 1u16 << self.shape.log_entries;
-        if self.posted.wrapping_sub(self.retired) == entries {
-            return Err(PostRecvError::QueueFull { entries: u32::from(entries) });
+        if self.posted.wrapping_sub(self.retired) == self.entries {
+            return Err(PostRecvError::QueueFull { entries: u32::from(self.entries) });
         }
         self.shape.check(into)?;
         let index = self.posted;

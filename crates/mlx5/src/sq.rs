@@ -116,6 +116,8 @@ pub(crate) struct SendQueue {
     last: Counter,
     /// Blocks posted since the last request for a completion.
     unsignaled: Counter,
+    /// Most blocks without a request for a completion: half of them.
+    unsignaled_max: u16,
     octowords_max: u16,
     sges_max: u8,
     /// Blocks that may go through BlueFlame; 0: none.
@@ -147,6 +149,7 @@ impl SendQueue {
             rung: Counter::default(),
             last: Counter::default(),
             unsignaled: Counter::default(),
+            unsignaled_max: u16::try_from(blocks / 2).expect("checked above"),
             octowords_max: shape.octowords_max(),
             sges_max: shape.sges_max,
             blueflame_blocks: u8::try_from(blueflame_blocks).expect("at most four"),
@@ -245,7 +248,7 @@ impl SendQueue {
             ctrl |= CtrlFlags::FENCE;
         }
         let unsignaled = self.unsignaled.get() + blocks;
-        if flags.contains(SendFlags::SIGNALED) || unsignaled > self.blocks() / 2 {
+        if flags.contains(SendFlags::SIGNALED) || unsignaled > self.unsignaled_max {
             (ctrl | CtrlFlags::CQ_UPDATE, 0)
         } else {
             (ctrl, unsignaled)

@@ -201,11 +201,11 @@ impl Pair {
         while received < BATCH || !sent {
             if let Some(done) = self.b.cq.poll() {
                 let imm = Some(round.wrapping_mul(BATCH) + received);
-                assert_eq!((done.failure, done.imm), (None, imm));
+                assert!(done.failure.is_none() && done.imm == imm, "{done:?}");
                 self.retire_receive(&done);
                 received += 1;
             } else if let Some(done) = self.a.send_cq.poll() {
-                assert_eq!(done.failure, None);
+                assert!(done.failure.is_none(), "{done:?}");
                 self.a.qps[0].retire(&done);
                 sent = true;
             }

@@ -66,6 +66,8 @@ impl MrCache {
 #[derive(Debug)]
 struct CachedMr {
     key: u32,
+    /// What the entry's key word says while this is so.
+    valid: u64,
     entry: NonNull<MrEntry>,
     /// Keeps `entry` mapped.
     _card: Card,
@@ -99,6 +101,7 @@ impl CachedMr {
         let (access, pd) = ((access_pd >> 32) as u32, access_pd as u32);
         Ok(Self {
             key,
+            valid: VALID | u64::from(key),
             entry: NonNull::from(entry),
             _card: card.clone(),
             addr: entry.addr.load(Ordering::Relaxed),
@@ -113,7 +116,7 @@ impl CachedMr {
     fn is_current(&self) -> bool {
         // SAFETY: `_card` keeps it mapped; this is a load.
         let entry = unsafe { self.entry.as_ref() };
-        entry.key.load(Ordering::Relaxed) == VALID | u64::from(self.key)
+        entry.key.load(Ordering::Relaxed) == self.valid
     }
 
     /// `len` bytes at `addr`, if they are inside, and `pd` may do there what it needs.

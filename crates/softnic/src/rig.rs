@@ -15,7 +15,7 @@ use wire::{
 use crate::{
     card::{
         Card, Half, Owner, Table,
-        layout::{Limits, VALID},
+        layout::{Limits, VALID, address_word},
         target::{Control, Target},
         views::{CqView, RqView},
     },
@@ -144,7 +144,7 @@ impl Rig {
         entry.access_pd.store(access, Ordering::Relaxed);
         entry.queues.store(u64::from(rq) << 32 | u64::from(cq), Ordering::Relaxed);
         let (lid, peer) = SENDER;
-        entry.peer.store(u64::from(lid.get()) << 32 | u64::from(peer.get()), Ordering::Relaxed);
+        entry.peer.store(address_word(lid, peer), Ordering::Relaxed);
         entry.key.store(u64::from(QKEY), Ordering::Relaxed);
         entry.flags.store(u64::from(self.shape.scatter_to_cqe), Ordering::Relaxed);
         let (transport, state) = (self.shape.transport, QpState::Rtr);

@@ -137,57 +137,55 @@ pub unsafe fn copy_out_words(dst: *mut u8, src: &[u8]) {
     unsafe { copy_out(dst, src) }
 }
 
-const HALF_BYTES: usize = size_of::<u32>();
+/// Bytes of a word that lie before inline payload: its header.
+const HEADER_BYTES: usize = size_of::<u32>();
 
-/// Longest copy by half words.
-const HALVES_BYTES_MAX: usize = 256;
+/// Longest copy of payload behind a header.
+const BEHIND_HEADER_BYTES_MAX: usize = 256;
 
 /// [`copy_between_publish`] of bytes that this thread, or one that has handed them over, stored a
-/// moment ago as aligned 8-byte words, from any offset that is a multiple of 4: loads half words, each
-/// from a single store. See [`copy_in_words`].
+/// moment ago as aligned 8-byte words, and that begin in the middle of such a word, as payload behind a
+/// header does: loads those words, each once. See [`copy_in_words`].
 ///
 /// # Safety
 ///
-/// As for [`copy_between_publish`]; and nobody writes the bytes at `src` meanwhile.
+/// As for [`copy_between_publish`]; all of the aligned words that the bytes at `src` lie in are mapped,
+/// and nobody writes them meanwhile.
 #[inline(always)]
-pub unsafe fn copy_halves_publish(dst: *mut u8, src: *const u8, len_bytes: usize) {
-    let aligned = src.addr().is_multiple_of(HALF_BYTES)
+pub unsafe fn copy_behind_header_publish(dst: *mut u8, src: *const u8, len_bytes: usize) {
+    let is_usual = src.addr() % WORD_BYTES == HEADER_BYTES
         && (dst.addr() | len_bytes).is_multiple_of(WORD_BYTES);
-    if !aligned || len_bytes > HALVES_BYTES_MAX {
+    if !is_usual || len_bytes > BEHIND_HEADER_BYTES_MAX || cfg!(target_endian = "big") {
         // SAFETY: by contract.
         return unsafe { copy_between_publish(dst, src, len_bytes) };
     }
-    for word in 0..len_bytes / WORD_BYTES {
-        let at = src.wrapping_add(WORD_BYTES * word);
-        // SAFETY: inside `src`, and aligned by the check above.
-        let first = u64::from(unsafe { half_word(at) });
-        // SAFETY: as above: the other half of the word.
-        let second = u64::from(unsafe { half_word(at.wrapping_add(HALF_BYTES)) });
-        let joined = if cfg!(target_endian = "little") {
-            second << 32 | first
-        } else {
-            first << 32 | second
-        };
+    let from = src.wrapping_sub(HEADER_BYTES);
+    // SAFETY: the word that the first half of these bytes lies in.
+    let mut word = unsafe { load_word(from) };
+    for at in 0..len_bytes / WORD_BYTES {
+        // SAFETY: the next word, in which half a word of these bytes lies.
+        let next = unsafe { load_word(from.wrapping_add((at + 1) * WORD_BYTES)) };
         // SAFETY: in bounds and aligned; others access it as the caller said.
-        let to = unsafe { AtomicU64::from_ptr(dst.cast::<u64>().wrapping_add(word)) };
+        let to = unsafe { AtomicU64::from_ptr(dst.wrapping_add(at * WORD_BYTES).cast()) };
         // SYNC(last-byte): pairs with the Acquire load of whoever polls the last byte.
-        to.store(joined, Ordering::Release);
+        to.store(next << 32 | word >> 32, Ordering::Release);
+        word = next;
     }
 }
 
-/// A half word, by a load of its own.
+/// A word, by a single load.
 ///
 /// # Safety
 ///
-/// `at` points to four bytes that nobody writes meanwhile, and is aligned to them.
+/// `at` points to eight bytes that nobody writes meanwhile, and is aligned to them.
 #[inline(always)]
-unsafe fn half_word(at: *const u8) -> u32 {
+unsafe fn load_word(at: *const u8) -> u64 {
     if cfg!(miri) {
         // SAFETY: by contract. Miri does not take an address for a proof of alignment.
-        return unsafe { at.cast::<u32>().read_unaligned() };
+        return unsafe { at.cast::<u64>().read_unaligned() };
     }
-    // SAFETY: by contract. Volatile, or the compiler joins two loads.
-    unsafe { at.cast::<u32>().read_volatile() }
+    // SAFETY: by contract. Volatile, or the compiler joins or splits loads.
+    unsafe { at.cast::<u64>().read_volatile() }
 }
 
 /// Stores fewer than 8 bytes, all of one aligned word, by the largest naturally aligned pieces.
@@ -248,7 +246,18 @@ mod tests {
         unsafe { copy_in_words(dst, src) }
     }
 
+    /// Puts the bytes behind a header first.
+    unsafe fn behind_header(dst: *mut u8, src: *const u8, len_bytes: usize) {
+        let mut words = vec![u64::MAX; len_bytes / WORD_BYTES + 2];
+        let from = words.as_mut_ptr().cast::<u8>().wrapping_add(HEADER_BYTES);
+        // SAFETY: by contract; there is room behind the header.
+        unsafe { from.copy_from_nonoverlapping(src, len_bytes) };
+        // SAFETY: by contract; all words are mapped, and private to the test.
+        unsafe { copy_behind_header_publish(dst, from, len_bytes) };
+    }
+
     const WAYS: &[(&str, Copy)] = &[
+        ("behind a header", behind_header),
         ("words out", by_words),
         ("words in", by_words_in),
         ("between", copy_between),
@@ -325,10 +334,10 @@ mod tests {
         for len in [1usize, 3, 4, 6, 7, 8, 12, 13, 64, 65, 71, 1101] {
             if !cfg!(miri) || len <= 13 {
                 poll_last_byte(copy_between_publish, len);
-                poll_last_byte(copy_halves_publish, len);
+                poll_last_byte(behind_header, len);
             }
         }
-        poll_last_byte(copy_halves_publish, 16);
+        poll_last_byte(behind_header, 16);
     }
 
     fn poll_last_byte(publish: Copy, len: usize) {

@@ -14,6 +14,7 @@ use memory::{
     SharedLayout,
     sync::{AtomicU32, AtomicU64},
 };
+use wire::ids::{Lid, Qpn};
 
 /// ASCII "MLX5SOFT".
 pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"MLX5SOFT");
@@ -48,6 +49,12 @@ pub(crate) struct MrEntry {
 /// Marks [`MrEntry::key`] and [`CqEntry::geometry`] as in use.
 pub(crate) const VALID: u64 = 1 << 63;
 
+/// A queue pair of a port: `lid << 32 | qpn`.
+#[inline(always)]
+pub(crate) const fn address_word(lid: Lid, qpn: Qpn) -> u64 {
+    (lid.get() as u64) << 32 | qpn.get() as u64
+}
+
 /// A queue pair as its peers need it.
 #[derive(Debug)]
 #[repr(C, align(64))]
@@ -58,7 +65,7 @@ pub(crate) struct QpEntry {
     pub(crate) access_pd: AtomicU64,
     /// `rq index << 32 | cq index`.
     pub(crate) queues: AtomicU64,
-    /// RC: `lid << 32 | qpn` of the only sender it hears.
+    /// RC: [`address_word`] of the only sender it hears.
     pub(crate) peer: AtomicU64,
     /// Q_Key or DC access key.
     pub(crate) key: AtomicU64,

@@ -11,7 +11,7 @@ use wire::{
 
 use super::{
     Card,
-    layout::{QpEntry, QpFault},
+    layout::{QpEntry, QpFault, address_word},
     views::{CqView, RqView, Taken},
 };
 use crate::shared::{Holder, claims::TakeError};
@@ -57,8 +57,8 @@ pub(crate) struct Target {
     pub(crate) transport: Transport,
     pub(crate) pd: u32,
     pub(crate) access: Access,
-    /// RC: the only sender that is heard.
-    pub(crate) peer: (Lid, Qpn),
+    /// RC: the only sender that is heard, as the entry names it.
+    peer: u64,
     /// Q_Key or DC access key.
     pub(crate) key: u64,
     pub(crate) rnr_wait_ns: u64,
@@ -89,7 +89,6 @@ impl Target {
         let [flags, rnr_code, ..] = entry.flags.load(Ordering::Relaxed).to_le_bytes();
         let (rq_index, cq_index) = split(queues);
         let (access, pd) = split(access_pd);
-        let (peer_lid, peer_qpn) = split(entry.peer.load(Ordering::Relaxed));
         let rq = RqView::resolve(card, rq_index);
         let srqn = rq.as_ref().and_then(|rq| rq.srqn);
         let target = Self {
@@ -101,7 +100,7 @@ impl Target {
             transport: decoded.transport,
             pd,
             access: Access::from_bits_truncate(access),
-            peer: (Lid::new(u16::try_from(peer_lid).ok()?), Qpn::new(peer_qpn)?),
+            peer: entry.peer.load(Ordering::Relaxed),
             key: entry.key.load(Ordering::Relaxed),
             rnr_wait_ns: u64::from(RnrTimer::from_code(rnr_code).wait().subsec_nanos()),
             scatter_to_cqe: flags & 1 != 0,
@@ -122,6 +121,12 @@ impl Target {
         entry.control.load(Ordering::Acquire) == self.control && self.fault_word() == 0
     }
 
+    /// Whether `from` is the peer that it is connected to.
+    #[inline(always)]
+    pub(crate) fn is_peer(&self, (lid, qpn): (Lid, Qpn)) -> bool {
+        self.peer == address_word(lid, qpn)
+    }
+
     /// Whether nobody but the one sender that is heard takes receives from `rq`, which is its queue.
     #[inline(always)]
     pub(crate) fn is_alone(&self, rq: &RqView) -> bool {
@@ -136,10 +141,7 @@ impl Target {
         holder: Holder,
         is_alone: bool,
     ) -> Result<Taken, TakeError> {
-        let mut posted_seen = self.posted_seen.get();
-        let taken = rq.take(holder, &mut posted_seen, is_alone);
-        self.posted_seen.set(posted_seen);
-        taken
+        rq.take(holder, &self.posted_seen, is_alone)
     }
 
     #[inline]

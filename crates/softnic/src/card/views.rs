@@ -1,6 +1,6 @@
 //! A card's queues as their producers use them: descriptor copied once, checked, then used.
 
-use core::ptr::NonNull;
+use core::{cell::Cell, ptr::NonNull};
 
 use memory::sync::{AtomicU32, AtomicU64, Ordering};
 use wire::{
@@ -340,6 +340,8 @@ pub(crate) struct RqView {
     ring: NonNull<u8>,
     log_entries: u8,
     log_stride: u8,
+    /// One less than the entries, which are a power of two.
+    last_index: u16,
     pub(crate) srqn: Option<Srqn>,
     posted: NonNull<AtomicU32>,
     claims: Words<AtomicU64>,
@@ -395,6 +397,7 @@ impl RqView {
             ring,
             log_entries,
             log_stride,
+            last_index: (1 << log_entries) - 1,
             srqn: (is_srq != 0).then_some(Srqn::new(index)?),
             posted: Words::locate(&card.ro, dbrec_offset, 1)?.first,
             claims: Words::locate(&card.rw, claims_offset, count)?,
@@ -427,7 +430,7 @@ impl RqView {
     pub(crate) fn take(
         &self,
         holder: Holder,
-        posted_seen: &mut u64,
+        posted_seen: &Cell<u64>,
         alone: bool,
     ) -> Result<Taken, TakeError> {
         // The closures are written twice so that each has one use, and is inlined there.
@@ -445,14 +448,14 @@ impl RqView {
 
     /// Whether more than `count` receives were ever posted.
     #[inline(always)]
-    fn is_posted(&self, count: u64, posted_seen: &mut u64) -> bool {
-        if count >= *posted_seen {
+    fn is_posted(&self, count: u64, posted_seen: &Cell<u64>) -> bool {
+        if count >= posted_seen.get() {
             let left = self.posted().wrapping_sub(low_half(count));
             if (1..=1u16 << self.log_entries).contains(&left) {
-                *posted_seen = count + u64::from(left);
+                posted_seen.set(count + u64::from(left));
             }
         }
-        count < *posted_seen
+        count < posted_seen.get()
     }
 
     /// Names a receive as completions do: in an SRQ by index, in an RQ by the running counter.
@@ -480,7 +483,7 @@ impl RqView {
 
     #[inline(always)]
     fn next_in_ring(&self, index: u16) -> u16 {
-        index.wrapping_add(1) & ((1 << self.log_entries) - 1)
+        index.wrapping_add(1) & self.last_index
     }
 
     /// Index that follows `index`: in a list, what the owner wrote there.

@@ -5,7 +5,8 @@
 pub(crate) struct Chunk {
     pub(crate) ptr: *mut u8,
     pub(crate) len: usize,
-    /// Inline payload: in its WQE, or in a private copy of it that was made a moment ago.
+    /// Inline payload: in its WQE, or in a private copy of it that was made a moment ago. Of either all
+    /// octowords are there.
     pub(crate) is_inline: bool,
 }
 
@@ -36,8 +37,8 @@ pub(crate) unsafe fn copy(to: &[Chunk], from: &[Chunk], order: Order) {
     {
         let len = to.len.min(from.len);
         if from.is_inline {
-            // SAFETY: by contract; a WQE is the engine's until it completes.
-            return unsafe { memory::copy::copy_halves_publish(to.ptr, from.ptr, len) };
+            // SAFETY: by contract; a WQE is the engine's until it completes, all of its words.
+            return unsafe { memory::copy::copy_behind_header_publish(to.ptr, from.ptr, len) };
         }
         // SAFETY: by contract; the length is the shorter one.
         return unsafe { memory::copy::copy_between_publish(to.ptr, from.ptr, len) };

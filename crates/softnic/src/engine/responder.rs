@@ -124,7 +124,7 @@ impl<M: Memory> Arrival<'_, M> {
     fn admit(&self) -> Result<(), Reply> {
         let (target, request) = (self.target, self.request);
         match (target.transport, request.key) {
-            (Transport::Rc, Key::Connected) if target.peer == request.from => Ok(()),
+            (Transport::Rc, Key::Connected) if target.is_peer(request.from) => Ok(()),
             (Transport::Ud, Key::Ud(key)) if target.key == u64::from(key.get()) => Ok(()),
             (Transport::Dct, Key::Dc(key)) if target.key == key.get() => Ok(()),
             (Transport::Dct, Key::Dc(_)) => Err(Reply::Refused(Syndrome::RemoteAccess)),

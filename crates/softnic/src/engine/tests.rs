@@ -1,5 +1,7 @@
 //! Requests at a port on the heap: effect, completion and refusal of each, and laps of every queue.
 
+use core::cell::Cell;
+
 use verbs::Transport;
 use wire::cqe::{CqeView, Scatter, Syndrome};
 
@@ -166,19 +168,19 @@ fn without_a_receive_the_sender_is_asked_to_wait() {
 fn receives_that_others_used_up_are_not_taken_after_the_counter_wraps() {
     let mut rig = Rig::new(Shape::SRQ);
     (0..4).for_each(|_| rig.post(&[]));
-    let mut early = 0;
-    rig.rq.take(1, &mut early, false).unwrap();
+    let early = Cell::new(0);
+    rig.rq.take(1, &early, false).unwrap();
     // Another sender takes the rest, and so on until 2^16 and one more were taken.
-    let mut other = 0;
+    let other = Cell::new(0);
     let rounds = if cfg!(miri) { 8 } else { 1 << 16 };
     for _ in 0..3 {
-        rig.rq.take(2, &mut other, false).unwrap();
+        rig.rq.take(2, &other, false).unwrap();
     }
     for _ in 4..=rounds {
         rig.post(&[]);
-        rig.rq.take(2, &mut other, false).unwrap();
+        rig.rq.take(2, &other, false).unwrap();
     }
-    assert_eq!(rig.rq.take(1, &mut early, false), Err(crate::shared::claims::TakeError::Empty));
+    assert_eq!(rig.rq.take(1, &early, false), Err(crate::shared::claims::TakeError::Empty));
 }
 
 /// Completions that nobody polls: the queue says so, the connection breaks, nothing is overwritten.

@@ -1,5 +1,7 @@
 //! A peer that writes anything anywhere on its card: whoever uses the card survives.
 
+use core::cell::Cell;
+
 use memory::sync::{AtomicU64, Ordering};
 use wire::ids::Qpn;
 
@@ -86,7 +88,7 @@ fn use_anew(rig: &mut Rig, verb: u8) {
         }
         let rq = RqView::resolve(&rig.card, index);
         if let Some(rq) = &rq
-            && let Ok(taken) = rq.take(9, &mut 0, false)
+            && let Ok(taken) = rq.take(9, &Cell::new(0), false)
         {
             rq.release(taken, 9);
         }

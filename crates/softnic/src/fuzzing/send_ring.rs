@@ -62,7 +62,7 @@ impl Port for FuzzPort<'_> {
             return Carried::Declined;
         }
         let target = self.peer.target();
-        respond_to_plain(request, payload, &target, &mut self.peer.memory).carried
+        respond_to_plain(request, payload, &target, &mut self.peer.memory, |_| {})
     }
 
     fn complete(&mut self, completed: &Completed) {

@@ -12,12 +12,12 @@ use wire::{
 
 use super::{QpShared, wake_own};
 use crate::{
-    card::{target::Target, views::CqView},
+    card::{layout::address_word, target::Target, views::CqView},
     config::Link,
     context::Context,
     engine::{
-        Activity, Arrival, Carried, Chunk, Completed, Memory as _, Order, Port, Reply, Request,
-        Requester, Scratch, respond, respond_to_plain,
+        Activity, Arrival, Carried, Chunk, Completed, Key, Memory as _, Order, Port, Reply,
+        Request, Requester, Scratch, respond, respond_to_plain,
     },
     fabric::Peer,
     memory::{MrCache, PortMemory},
@@ -155,14 +155,17 @@ struct Destination {
 /// Places of a queue pair that sends to many, a power of two.
 const NEAR_COUNT: usize = 64;
 
-/// LID and QPN.
-type Whither = (u16, u32);
+/// [`address_word`] of where a message goes.
+type Whither = u64;
+
+/// The last destination of a place.
+type Near = Option<(Whither, Box<Destination>)>;
 
 /// Destinations: the last one of each place without a look-up.
 #[derive(Debug)]
 struct Destinations {
     /// As many as a power of two; a single one where there is only one peer.
-    near: Box<[Option<(Whither, Box<Destination>)>]>,
+    near: Box<[Near]>,
     others: HashMap<Whither, Box<Destination>>,
 }
 
@@ -174,8 +177,10 @@ impl Destinations {
 
     /// Ports give the same numbers to their queue pairs: spread both.
     #[inline(always)]
-    fn place(&self, (lid, qpn): Whither) -> usize {
-        (qpn as usize + usize::from(lid) * 5) & (self.near.len() - 1)
+    fn place(&self, key: Whither) -> usize {
+        #[expect(clippy::cast_possible_truncation, reason = "masked to the number of places")]
+        let spread = (key + 5 * (key >> 32)) as usize;
+        spread & (self.near.len() - 1)
     }
 
     /// The destination, resolved again if it has changed.
@@ -192,7 +197,18 @@ impl Destinations {
     #[inline(always)]
     fn current(&mut self, key: Whither) -> Option<&mut Destination> {
         let place = self.place(key);
-        let (last, destination) = self.near.get_mut(place)?.as_mut()?;
+        Self::checked(self.near.get_mut(place)?, key)
+    }
+
+    /// [`current`](Self::current) where there is only one place.
+    #[inline(always)]
+    fn only(&mut self, key: Whither) -> Option<&mut Destination> {
+        Self::checked(self.near.first_mut()?, key)
+    }
+
+    #[inline(always)]
+    fn checked(near: &mut Near, key: Whither) -> Option<&mut Destination> {
+        let (last, destination) = near.as_mut()?;
         let hit = *last == key && !destination.peer.is_buried() && destination.target.is_current();
         hit.then_some(&mut **destination)
     }
@@ -207,6 +223,8 @@ impl Destinations {
 
     #[cold]
     fn look_up(&mut self, key: Whither, qp: &QpShared) -> Result<(), Reply> {
+        #[expect(clippy::cast_possible_truncation, reason = "takes a word apart")]
+        let (lid, qpn) = ((key >> 32) as u16, key as u32);
         let place = self.place(key);
         if let Some((last, destination)) = self.near[place].take() {
             if self.others.len() >= DESTINATIONS_MAX {
@@ -226,12 +244,12 @@ impl Destinations {
                     Some(stale) => stale.peer.clone(),
                     None => {
                         self.forget_buried();
-                        qp.context.import(key.0).map_err(|connecting| {
+                        qp.context.import(lid).map_err(|connecting| {
                             if connecting { Reply::Connecting } else { Reply::Silence }
                         })?
                     }
                 };
-                let target = Qpn::new(key.1).and_then(|qpn| Target::resolve(&peer.card, qpn));
+                let target = Qpn::new(qpn).and_then(|qpn| Target::resolve(&peer.card, qpn));
                 let target = target.ok_or(Reply::Silence)?;
                 Box::new(Destination { peer, target, remote: MrCache::default() })
             }
@@ -304,16 +322,16 @@ impl ExecPort<'_> {
         }
     }
 
-    fn wake_peer(wakes: &mut Vec<Wake>, destination: &Destination, solicited: bool) {
-        let cq = &destination.target.cq;
+    #[cold]
+    fn wake_peer(wakes: &mut Vec<Wake>, owner: &Arc<Peer>, cq: &CqView, solicited: bool) {
         if let Some(Wake::Peer(peer, last, so_far)) = wakes.last_mut()
-            && Arc::ptr_eq(peer, &destination.peer)
+            && Arc::ptr_eq(peer, owner)
             && last.index == cq.index
         {
             *so_far |= solicited;
             return;
         }
-        wakes.push(Wake::Peer(destination.peer.clone(), cq.clone(), solicited));
+        wakes.push(Wake::Peer(owner.clone(), cq.clone(), solicited));
     }
 }
 
@@ -349,7 +367,7 @@ impl Port for ExecPort<'_> {
 
     #[inline(always)]
     fn carry(&mut self, to: Lid, request: &Request, local: &[Chunk]) -> Reply {
-        let key = (to.get(), request.to.get());
+        let key = address_word(to, request.to);
         let destination = match self.destinations.find(key, self.qp) {
             Ok(destination) => destination,
             Err(reply) => return reply,
@@ -369,29 +387,32 @@ impl Port for ExecPort<'_> {
         if let Some(solicited) = answered.arrived
             && target.cq.channel != 0
         {
-            Self::wake_peer(self.wakes, destination, solicited);
+            Self::wake_peer(self.wakes, &destination.peer, &target.cq, solicited);
         }
         answered.reply
     }
 
     #[inline(always)]
     fn carry_plain(&mut self, to: Lid, request: Request, payload: Chunk) -> Carried {
-        let Some(destination) = self.destinations.current((to.get(), request.to.get())) else {
-            return Carried::Declined;
+        let key = address_word(to, request.to);
+        let found = match request.key {
+            Key::Connected => self.destinations.only(key),
+            Key::Ud(_) | Key::Dc(_) => self.destinations.current(key),
         };
+        let Some(destination) = found else { return Carried::Declined };
         let mut memory = PortMemory {
             cache: &mut destination.remote,
             card: &destination.peer.card,
             segments: &destination.peer.segments,
             context: &self.qp.context,
         };
-        let answer = respond_to_plain(request, payload, &destination.target, &mut memory);
-        if let Some(solicited) = answer.arrived
-            && destination.target.cq.channel != 0
-        {
-            Self::wake_peer(self.wakes, destination, solicited);
-        }
-        answer.carried
+        let (target, peer) = (&destination.target, &destination.peer);
+        let wakes = &mut *self.wakes;
+        respond_to_plain(request, payload, target, &mut memory, |solicited| {
+            if target.cq.channel != 0 {
+                Self::wake_peer(wakes, peer, &target.cq, solicited);
+            }
+        })
     }
 
     #[inline]

@@ -3,7 +3,10 @@
 mod exec;
 pub(crate) mod ring;
 
-use core::{cell::UnsafeCell, ptr::NonNull};
+use core::{
+    cell::{Cell, UnsafeCell},
+    ptr::NonNull,
+};
 use std::sync::Mutex;
 
 use memory::{
@@ -12,8 +15,8 @@ use memory::{
 };
 use mlx5::device::QpRequest;
 use verbs::{
-    Access, AsyncEvent, CreateError, GidRoute, ModifyError, QKey, QpState, Qpn, Route, Transition,
-    Transport,
+    Access, AsyncEvent, CreateError, GidRoute, Lid, ModifyError, QKey, QpState, Qpn, Route,
+    Transition, Transport,
 };
 use wire::{
     cqe::{self, CqeView, Syndrome},
@@ -21,7 +24,11 @@ use wire::{
 };
 
 use crate::{
-    card::{Table, layout::QpEntry, target::Control},
+    card::{
+        Table,
+        layout::{QpEntry, address_word},
+        target::Control,
+    },
     context::{Context, QUIESCE_BRIEFLY_NS, QUIESCE_NS, lock},
     device::Device,
     engine::{Activity, SendState},
@@ -364,7 +371,7 @@ impl QpShared {
                 self.entry().flags.store(flags, Ordering::Relaxed);
                 if let Some(peer) = attr.peer {
                     let lid = lid_of(&peer.address.route);
-                    let word = u64::from(lid) << 32 | u64::from(peer.qpn.get());
+                    let word = address_word(Lid::new(lid), peer.qpn);
                     self.entry().peer.store(word, Ordering::Relaxed);
                     self.exclusively(|exec| exec.connect(lid, peer.qpn))?;
                     // Only starts; a peer that is not there yet is found when something is sent.
@@ -482,9 +489,9 @@ impl QpShared {
             state.is_quiet = true;
         }
         let holder = self.context.lid.get();
-        let mut posted_seen = 0;
+        let posted_seen = Cell::new(0);
         let mut flushed = false;
-        while let Ok(taken) = rq.view.take(holder, &mut posted_seen, false) {
+        while let Ok(taken) = rq.view.take(holder, &posted_seen, false) {
             let cqe = CqeView::Error(cqe::Error {
                 is_requester: false,
                 qpn: self.qpn,

@@ -56,7 +56,7 @@ fn deliver(rig: &Rig, holder: Holder, last: Step) {
         return;
     }
     let head = rig.card.rq_state(rig.rq_index).unwrap().head.load(memory::sync::Ordering::Relaxed);
-    let taken = rig.rq.take(holder, &mut 0, false).expect("a receive is posted");
+    let taken = rig.rq.take(holder, &core::cell::Cell::new(0), false).expect("a receive is posted");
     if last == Step::Claimed {
         // As if it had not come to moving the head.
         rig.card.rq_state(rig.rq_index).unwrap().head.store(head, memory::sync::Ordering::Relaxed);

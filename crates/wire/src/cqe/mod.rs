@@ -59,15 +59,13 @@ const FORMAT_COMPRESSED: u8 = 3;
 const OWNER_BIT: u8 = 1;
 const SOLICITED_BIT: u8 = 1 << 1;
 
-/// Owner bit that marks entry `consumer_index` of a queue of `1 << entries_log2` as written.
+/// Owner bit that marks entry `consumer_index` of a queue of `1 << entries_log2`, fewer than 2⁶⁴, as
+/// written.
 #[must_use]
 #[inline]
 pub const fn owner_bit(consumer_index: u32, entries_log2: u8) -> u8 {
-    // A queue of 2³² entries or more never completes its first lap of a 32-bit index.
-    match consumer_index.checked_shr(entries_log2 as u32) {
-        Some(lap) => lap.to_le_bytes()[0] & OWNER_BIT,
-        None => 0,
-    }
+    // Of 64 bits, since a queue of 2³² entries or more never completes its first lap of this index.
+    (consumer_index as u64 >> (entries_log2 & 0x3f)).to_le_bytes()[0] & OWNER_BIT
 }
 
 /// Whether `op_own` says that entry `consumer_index` has been written and is software's to read.
