@@ -50,7 +50,8 @@ impl<N: Nic> Drop for Polling<'_, N> {
 
 impl<N: Nic> Worker<N> {
     /// Does everything that can be done now, and returns how many messages were handled and calls
-    /// ended. `now_ns` is any clock that does not go back.
+    /// ended. `now_ns` is any clock that does not go back; it may be some turns late
+    /// (`os::clock::PollClock`).
     ///
     /// # Panics
     ///
