@@ -42,7 +42,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-pub use os::clock::now_ns;
+pub use os::clock::{PollClock, now_ns};
 #[doc(no_inline)]
 pub use rpc::*;
 pub use verbs;

@@ -17,6 +17,47 @@ pub fn now_ns() -> u64 {
     s.unwrap_or(0).saturating_mul(NS_PER_S).saturating_add(ns.unwrap_or(0))
 }
 
+/// The clock of a loop that polls. It is read once in [`READ_EVERY`](Self::READ_EVERY) looks, since a
+/// reading takes about as long as a turn that finds nothing, and makes whoever waits find out later.
+///
+/// ```
+/// let mut clock = copyrpc_os::clock::PollClock::new();
+/// let earlier = clock.now_ns();
+/// assert!((0..100).all(|_| clock.now_ns() >= earlier));
+/// ```
+#[derive(Clone, Debug)]
+pub struct PollClock {
+    now_ns: u64,
+    looks: u8,
+}
+
+impl PollClock {
+    /// By so many turns the time may be late.
+    pub const READ_EVERY: u8 = 8;
+
+    /// One that is right now.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { now_ns: now_ns(), looks: 0 }
+    }
+
+    /// Nanoseconds of [`now_ns`], or what they were at a recent look.
+    #[inline]
+    pub fn now_ns(&mut self) -> u64 {
+        self.looks += 1;
+        if self.looks >= Self::READ_EVERY {
+            *self = Self::new();
+        }
+        self.now_ns
+    }
+}
+
+impl Default for PollClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 /// The deadline `timeout` from now; the end of time if that overflows.
 #[must_use]
 pub fn deadline_ns(timeout: Duration) -> u64 {
@@ -41,6 +82,16 @@ pub(crate) fn timespec(duration: Duration) -> Timespec {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_clock_of_a_loop_is_late_by_a_bounded_number_of_looks() {
+        let mut clock = PollClock::new();
+        let first_ns = clock.now_ns();
+        while now_ns() == first_ns {}
+        let times: Vec<_> = (1..PollClock::READ_EVERY).map(|_| clock.now_ns()).collect();
+        assert!(times.is_sorted() && times[0] == first_ns);
+        assert!(times[times.len() - 1] > first_ns);
+    }
 
     #[test]
     fn time_goes_forward_and_deadlines_saturate() {

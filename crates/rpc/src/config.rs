@@ -54,8 +54,8 @@ pub struct Config {
     pub may_sleep: bool,
     /// RC: one shared receive queue instead of one for each peer.
     pub shared_receives: bool,
-    /// Entries of the receive queue, or of each. Each peer is told its share: with fewer entries than
-    /// peers, one that sends may find none and is asked again.
+    /// Entries of the receive queue, or of each. Each peer is told its share. A queue that peers share
+    /// has four for each peer at least, as far as that is possible.
     pub receives: u16,
     /// 64-byte blocks of each send queue.
     pub send_blocks: u16,
@@ -118,6 +118,8 @@ pub enum ConfigError {
 /// Bytes of a WQE before inline data: control, remote address, length; DC adds an address vector.
 const INLINE_HEADER_BYTES: usize = 16 + 16 + 4;
 const AV_BYTES: usize = 48;
+/// Entries that a receive queue can have.
+const RECEIVES_MAX: u16 = 1 << 15;
 /// Unit in which WQEs take space of a send queue.
 const WQE_BLOCK_BYTES: usize = 64;
 /// Bytes that a WQE can have: 63 octowords.
@@ -135,7 +137,7 @@ impl Config {
             ("peers_max", self.peers_max.into(), usize::from(SLOTS_MAX)),
             ("calls_max", self.calls_max.into(), usize::from(u16::MAX) - 1),
             ("signal_interval", self.signal_interval.into(), usize::from(self.send_blocks) / 4),
-            ("receives", self.receives.into(), 1 << 15),
+            ("receives", self.receives.into(), RECEIVES_MAX.into()),
             ("send_blocks", self.send_blocks.into(), 1 << 15),
             ("poll_budget", self.poll_budget.into(), usize::from(u16::MAX)),
         ];
@@ -161,10 +163,17 @@ impl Config {
         self.shared_receives || self.transport == TransportKind::Dc
     }
 
+    /// Entries of a receive queue.
+    pub(crate) fn receive_entries(&self) -> u16 {
+        let for_each = if self.is_shared() { self.peers_max.saturating_mul(4) } else { 1 };
+        self.receives.max(for_each.min(RECEIVES_MAX))
+    }
+
     /// Batches that each peer may have sent here and not been told that they were handled (rule
     /// C3.6): its share of the receives that are posted at any time.
     pub(crate) fn batches_max(&self) -> u16 {
-        let posted = self.receives - (Refill::threshold(self.receives) - 1);
+        let entries = self.receive_entries();
+        let posted = entries - (Refill::threshold(entries) - 1);
         let sharers = if self.is_shared() { self.peers_max } else { 1 };
         (posted / sharers).clamp(1, BATCHES_MAX)
     }
@@ -187,7 +196,15 @@ mod tests {
         assert_eq!(own.batches_max(), 15);
         let dc = Config { transport: TransportKind::Dc, ..own };
         assert_eq!(dc.batches_max(), 3);
-        assert_eq!(Config { receives: 2, ..shared }.batches_max(), 1, "too few for all of them");
+        assert_eq!(Config { receives: 2, ..shared.clone() }.batches_max(), 3, "four for each");
+        for peers_max in [1000, 8192, 20_000] {
+            let many = Config { peers_max, ..shared.clone() };
+            let posted = u32::from(many.receive_entries()) * 7 / 8;
+            assert!(
+                u32::from(many.batches_max()) * u32::from(peers_max) <= posted,
+                "{peers_max} peers"
+            );
+        }
         assert_eq!(Config::default().batches_max(), 14);
     }
 

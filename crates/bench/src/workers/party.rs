@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use memory::sync::Ordering;
+use os::clock::PollClock;
 use rpc::{Counters, Handler, Invitation, PeerId, Worker};
 use verbs::Nic;
 
@@ -106,9 +107,9 @@ impl<N: Nic, F: Fn() -> Result<N, String>> WorkerParty for Workers<N, F> {
         let Opened { mut worker, peers } = self.opened.take().ok_or(WorkerError::NotOpen)?;
         let mut client = Client::new(*sample, peers.clone());
         client.begin(&mut worker);
-        let mut patience = board.patience(PATIENCE);
+        let (mut clock, mut patience) = (PollClock::new(), board.patience(PATIENCE));
         while client.finished.is_none() {
-            step(&mut worker, &mut client, &mut patience)?;
+            step(&mut worker, &mut client, &mut clock, &mut patience)?;
             if let Some(failure) = client.failure.take() {
                 return Err(failure);
             }
@@ -118,7 +119,7 @@ impl<N: Nic, F: Fn() -> Result<N, String>> WorkerParty for Workers<N, F> {
         board.word(Word::InitiatorDone).store(sample.number, Ordering::Release);
         // SYNC(calls-done): pairs with the Release in `respond`, in the other process.
         while board.word(Word::ResponderDone).load(Ordering::Acquire) != sample.number {
-            step(&mut worker, &mut client, &mut patience)?;
+            step(&mut worker, &mut client, &mut clock, &mut patience)?;
         }
         Ok(Measured { value: value(&mut client, sample), merging })
     }
@@ -131,12 +132,12 @@ impl<N: Nic, F: Fn() -> Result<N, String>> WorkerParty for Workers<N, F> {
     ) -> Result<(), WorkerError> {
         let Opened { mut worker, .. } = self.opened.take().ok_or(WorkerError::NotOpen)?;
         let mut server = Server::default();
-        let mut patience = board.patience(PATIENCE);
+        let (mut clock, mut patience) = (PollClock::new(), board.patience(PATIENCE));
         ready()?;
         // SYNC(calls-done): pairs with the Release in `initiate`, in the other process.
         while board.word(Word::InitiatorDone).load(Ordering::Acquire) != sample.number {
             for _ in 0..POLLS_PER_LOOK {
-                step(&mut worker, &mut server, &mut patience)?;
+                step(&mut worker, &mut server, &mut clock, &mut patience)?;
             }
             let closed = server.closed.map(WorkerError::Closed);
             if let Some(failure) = server.failure.take().or(closed) {
@@ -153,9 +154,10 @@ impl<N: Nic, F: Fn() -> Result<N, String>> WorkerParty for Workers<N, F> {
 fn step<N: Nic>(
     worker: &mut Worker<N>,
     handler: &mut impl Handler<N>,
+    clock: &mut PollClock,
     patience: &mut Patience<'_>,
 ) -> Result<(), WorkerError> {
-    if worker.poll(os::clock::now_ns(), handler) == 0 {
+    if worker.poll(clock.now_ns(), handler) == 0 {
         patience.wait()?;
     } else {
         patience.progress();

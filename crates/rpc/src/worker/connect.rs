@@ -225,7 +225,7 @@ impl<N: Nic> Worker<N> {
     fn create_queue(&self) -> Result<Queue<N>, verbs::CreateError> {
         let is_rc = self.config.transport == TransportKind::Rc;
         let has_own = is_rc && self.receives.is_none();
-        let entries = if has_own { self.config.receives.into() } else { 0 };
+        let entries = if has_own { self.config.receive_entries().into() } else { 0 };
         let srq = self.receives.as_ref().filter(|_| is_rc).map(|receives| &receives.srq);
         let config = QpConfig {
             send_cq: &self.send_cq,
@@ -236,7 +236,7 @@ impl<N: Nic> Worker<N> {
             ..QpConfig::new(self.transport(), &self.send_cq)
         };
         let qp = self.nic.create_qp(&self.pd, &config)?;
-        Ok(Queue::new(qp, has_own.then(|| Refill::new(self.config.receives))))
+        Ok(Queue::new(qp, has_own.then(|| Refill::new(self.config.receive_entries()))))
     }
 
     fn put_queue(&mut self, index: u16, queue: Queue<N>) {

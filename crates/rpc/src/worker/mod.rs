@@ -181,11 +181,12 @@ impl<N: Nic> Worker<N> {
         let is_shared = config.is_shared();
         let receive_queues = if is_shared { 1 } else { config.peers_max };
         let sends = u32::from(queues) * u32::from(config.send_blocks.next_power_of_two());
-        let recvs = u32::from(receive_queues) * u32::from(config.receives.next_power_of_two());
+        let recvs =
+            u32::from(receive_queues) * u32::from(config.receive_entries().next_power_of_two());
         let send_cq = nic.create_cq(&CqConfig::new(sends), channel.as_ref())?;
         let recv_cq = nic.create_cq(&CqConfig::new(recvs), channel.as_ref())?;
         let receives = if is_shared {
-            let mut receives = SharedReceives::new(&nic, &pd, config.receives)?;
+            let mut receives = SharedReceives::new(&nic, &pd, config.receive_entries())?;
             receives.fill()?;
             Some(receives)
         } else {

@@ -50,7 +50,8 @@ impl<N: Nic> Drop for Polling<'_, N> {
 
 impl<N: Nic> Worker<N> {
     /// Does everything that can be done now, and returns how many messages were handled and calls
-    /// ended. `now_ns` is any clock that does not go back.
+    /// ended. `now_ns` is any clock that does not go back; it may be some turns late
+    /// (`os::clock::PollClock`).
     ///
     /// # Panics
     ///
@@ -66,6 +67,9 @@ impl<N: Nic> Worker<N> {
     fn poll_all<H: Handler<N> + ?Sized>(&mut self, now_ns: u64, handler: &mut H) -> usize {
         self.now_ns = self.now_ns.max(now_ns);
         self.stats.polls += 1;
+        if !self.dirty.is_empty() {
+            self.flush_idle();
+        }
         let mut handled = 0;
         if !self.is_coalescing() {
             handled += self.poll_receives(handler);

@@ -56,6 +56,8 @@ fn kill_under_load(test: &str, config: &Config, strict: Option<u64>) {
             load(caller);
             caller.program.ok >= ok + goal && caller.program.served >= served + 20
         });
+        // Without room for another call, all that are in flight may have been answered by now.
+        caller.until(|caller| caller.program.in_flight < DEPTH);
         peer.process.kill().unwrap();
         peer.process.wait().unwrap();
         // Nobody is there any more, so this one cannot end well.
