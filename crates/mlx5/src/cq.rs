@@ -104,6 +104,13 @@ impl<D: Device> Cq<D> {
         })
     }
 
+    /// The next entry, which was not there before the device got on with its work.
+    #[cold]
+    fn take_late(&mut self) -> Option<Completion> {
+        let next = self.entries.written()?;
+        self.take(next)
+    }
+
     /// Whether it is time to give the device a chance: a queue that is never empty must not keep an
     /// embedded one from its work.
     #[inline(always)]
@@ -285,13 +292,11 @@ impl<D: Device> CompletionQueue for Cq<D> {
 
     /// What a spinning program sees, an empty queue, is told inline, and so is what nearly all entries
     /// are.
-    #[inline]
+    #[inline(always)]
     fn poll(&mut self) -> Option<Completion> {
         self.inline_len = 0;
         let Some(next) = self.entries.written() else {
-            self.device.idle();
-            let next = self.entries.written()?;
-            return self.take(next);
+            return if self.device.idle() { self.take_late() } else { None };
         };
         if next.is_write_arrival()
             && !self.is_idle_due()

@@ -97,8 +97,9 @@ pub trait DeviceCq {
     /// Stores the 64-bit arm doorbell, in host order, at UAR + 0x20.
     fn arm(&mut self, doorbell: u64);
 
-    /// A poll found nothing. An embedded device uses the moment to get on with its work.
-    fn idle(&mut self);
+    /// A poll found nothing. An embedded device uses the moment to get on with its work, and says
+    /// whether it did any: then there may be an entry now.
+    fn idle(&mut self) -> bool;
 }
 
 /// A WQE on its way to the BlueFlame register, in 64-byte blocks of words in memory order.

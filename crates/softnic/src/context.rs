@@ -247,13 +247,16 @@ impl Context {
         })
     }
 
-    /// Called when a poll found nothing: does what a device would do in the meantime.
+    /// Called when a poll found nothing: does what a device would do in the meantime, now and then.
+    /// Returns whether this was such a time.
     #[inline]
-    pub(crate) fn idle(&self, polls: &mut u32) {
+    pub(crate) fn idle(&self, polls: &mut u32) -> bool {
         *polls = polls.wrapping_add(1);
-        if self.wanting.load(Ordering::Relaxed) > 0 || polls.is_multiple_of(IDLE_POLLS) {
+        let is_time = self.wanting.load(Ordering::Relaxed) > 0 || polls.is_multiple_of(IDLE_POLLS);
+        if is_time {
             self.progress();
         }
+        is_time
     }
 
     fn is_called(&self) -> bool {

@@ -190,10 +190,8 @@ impl DeviceCq for Cq {
     }
 
     #[inline]
-    fn idle(&mut self) {
-        if self.context.worker.get().is_none() {
-            self.context.idle(&mut self.idle_polls);
-        }
+    fn idle(&mut self) -> bool {
+        self.context.worker.get().is_none() && self.context.idle(&mut self.idle_polls)
     }
 }
 

@@ -244,8 +244,9 @@ impl DeviceCq for TestCq {
         self.0.queues().arms.push(doorbell);
     }
 
-    fn idle(&mut self) {
+    fn idle(&mut self) -> bool {
         self.0.queues().cqs.get_mut(&self.1).expect("it exists").idles += 1;
+        true
     }
 }
 
