@@ -109,7 +109,7 @@ pub(crate) fn until<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
         if let Some(found) = poll() {
             return found;
         }
-        assert!(start.elapsed() < Duration::from_secs(60), "{what} does not happen");
+        assert!(start.elapsed() < Duration::from_secs(180), "{what} does not happen");
         std::thread::yield_now();
     }
 }
