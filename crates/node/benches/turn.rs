@@ -14,7 +14,7 @@ use std::{
 
 use copyrpc_node::{
     bootstrap::{JobId, Place, Secret},
-    daemon::{Codec, Control, Daemon, Front, Next, Parts, Seat, Services, Status, wire},
+    daemon::{Answer, Codec, Control, Daemon, Front, Next, Parts, Seat, Services, Status, wire},
     membership::DetectorConfig,
     metrics::{MetricsFile, Recorder},
 };
@@ -22,7 +22,7 @@ use zerocopy::IntoBytes as _;
 
 const BODY_BYTES: usize = 32;
 const ECHO: u16 = 7;
-/// Virtual time of a turn.
+/// Virtual time of a turn, at least: turns differ, as those of a daemon do.
 const TURN_NS: u64 = 1000;
 
 /// Calls of one client, numbered in their bodies.
@@ -65,10 +65,10 @@ impl Front for Client {
     type Token = u64;
     type Client = u32;
 
-    fn next(
+    fn next<L>(
         &mut self,
-        serve: impl FnOnce(u32, &[u8], &mut Vec<u8>) -> Option<Status>,
-    ) -> Next<u64> {
+        serve: impl FnOnce(u32, &[u8], &mut Vec<u8>) -> Answer<L>,
+    ) -> Next<u64, L> {
         let mut calls = self.0.borrow_mut();
         if calls.due == 0 {
             return Next::End;
@@ -79,11 +79,11 @@ impl Front for Client {
         let mut body = core::mem::take(&mut calls.body);
         body.clear();
         let next = match serve(0, &request, &mut body) {
-            Some(status) => {
+            Answer::Now(status) => {
                 calls.check(number, status, &body);
                 Next::Answered
             }
-            None => Next::Deferred(number),
+            Answer::Later(later) => Next::Deferred(number, later),
         };
         calls.body = body;
         next
@@ -186,8 +186,10 @@ fn measure(to: u32, depth: u64, calls: u64) -> f64 {
         clients.push(client);
         files.push(file);
     }
+    let mut turns = 0;
     let mut turn = || {
-        now_ns += TURN_NS;
+        turns += 1;
+        now_ns += TURN_NS + turns % 64 * 16;
         for daemon in &mut daemons {
             daemon.step(now_ns);
         }

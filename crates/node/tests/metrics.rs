@@ -6,7 +6,7 @@ use copyrpc_node::{
     bootstrap::Place,
     metrics::{
         Counter, LAYOUT, Life, LoopTimer, MetricsFile, Phase, ReadError, Recorder, SAMPLES,
-        Snapshot, State, Timing, render,
+        Snapshot, State, Tally, Timing, render,
     },
 };
 use proptest::prelude::*;
@@ -46,6 +46,32 @@ fn what_is_written_is_what_is_read() {
     assert_eq!(since.histogram(Timing::Rtt).count(), 0);
     drop(file);
     assert_eq!(temp.names(), [""; 0], "a daemon that stops leaves nothing");
+}
+
+#[test]
+fn what_is_tallied_is_readable_once_it_is_published_or_its_writer_is_gone() {
+    let temp = TempFolder::new("metrics-tally");
+    let path = temp.path().join("job.metrics");
+    let (_file, mut recorders) = create(&path, 1);
+    let mut tally = Tally::new(recorders.remove(0));
+    let read = || {
+        let total = Snapshot::read(&path).unwrap().total();
+        let call = total.histogram(Timing::Call);
+        (total.counter(Counter::Replies), call.count(), call.sum())
+    };
+    tally.add(Counter::Replies, 5);
+    tally.record(Timing::Call, 0);
+    tally.record_all(Timing::Call, 0, 2);
+    assert_eq!(read(), (0, 0, 0));
+    tally.publish();
+    tally.publish();
+    assert_eq!(read(), (5, 3, 0));
+    for value in [10, 10, 20, 20, 20, 0] {
+        tally.add(Counter::Replies, 1);
+        tally.record(Timing::Call, value);
+    }
+    drop(tally);
+    assert_eq!(read(), (11, 9, 80));
 }
 
 #[test]

@@ -4,13 +4,22 @@ use std::fmt::Debug;
 
 use rpc::Status;
 
+/// How a request is answered.
+#[derive(Debug)]
+pub enum Answer<L> {
+    /// At once: the body is in the buffer.
+    Now(Status),
+    /// Later; by whom.
+    Later(L),
+}
+
 /// What became of a request.
 #[derive(Debug)]
-pub enum Next<T> {
+pub enum Next<T, L> {
     /// It was answered.
     Answered,
-    /// It is to be answered with this token.
-    Deferred(T),
+    /// It is to be answered with this token, later.
+    Deferred(T, L),
     /// There was none: the turn is over.
     End,
 }
@@ -23,11 +32,11 @@ pub trait Front {
     type Client: Copy + Eq + Debug;
 
     /// Takes the next request of this turn. `serve` gets who asks, what, and where the body of an
-    /// answer goes; `None` means that the answer comes later.
-    fn next(
+    /// answer goes.
+    fn next<L>(
         &mut self,
-        serve: impl FnOnce(Self::Client, &[u8], &mut Vec<u8>) -> Option<Status>,
-    ) -> Next<Self::Token>;
+        serve: impl FnOnce(Self::Client, &[u8], &mut Vec<u8>) -> Answer<L>,
+    ) -> Next<Self::Token, L>;
 
     /// Answers later. Clients that are gone need no answer.
     fn reply(&mut self, token: Self::Token, status: Status, body: &[u8]);
@@ -63,18 +72,18 @@ impl Front for IpcFront {
     type Client = ipc::ClientId;
 
     #[inline]
-    fn next(
+    fn next<L>(
         &mut self,
-        serve: impl FnOnce(ipc::ClientId, &[u8], &mut Vec<u8>) -> Option<Status>,
-    ) -> Next<ipc::Token> {
+        serve: impl FnOnce(ipc::ClientId, &[u8], &mut Vec<u8>) -> Answer<L>,
+    ) -> Next<ipc::Token, L> {
         let Some(request) = self.server.recv() else { return Next::End };
         self.body.clear();
         match serve(request.client(), request.payload(), &mut self.body) {
             // A response that is too long is told to the client.
-            Some(Status::Ok) => drop(request.reply(&self.body)),
-            Some(Status::ResourceExhausted) => request.reply_exhausted(),
-            Some(status) => request.reply_error(status.code().into()),
-            None => return Next::Deferred(request.defer()),
+            Answer::Now(Status::Ok) => drop(request.reply(&self.body)),
+            Answer::Now(Status::ResourceExhausted) => request.reply_exhausted(),
+            Answer::Now(status) => request.reply_error(status.code().into()),
+            Answer::Later(later) => return Next::Deferred(request.defer(), later),
         }
         Next::Answered
     }

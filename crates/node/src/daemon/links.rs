@@ -109,14 +109,14 @@ impl Links {
                     self.detector.handle_heartbeat(message.from, message.heartbeat, now_ns);
                     self.apply(worker, office, front, now_ns);
                 }
-                None => office.recorder.add(Counter::Stale, 1),
+                None => office.tally.add(Counter::Stale, 1),
             }
         }
         self.detector.handle_timeout(now_ns);
         self.apply(worker, office, front, now_ns);
         self.invite(worker);
         let sent = self.send(control);
-        office.recorder.add(Counter::Heartbeats, sent);
+        office.tally.add(Counter::Heartbeats, sent);
     }
 
     /// Does what follows from what happened.
@@ -142,7 +142,7 @@ impl Links {
                         Ok(id) => {
                             tracing::info!(peer, "up");
                             office.connect(peer, id);
-                            office.recorder.add(Counter::PeersJoined, 1);
+                            office.tally.add(Counter::PeersJoined, 1);
                         }
                         Err(error) => {
                             tracing::warn!(peer, %error, "cannot connect");
@@ -152,12 +152,12 @@ impl Links {
                 }
                 Event::Suspected { peer } => {
                     tracing::info!(peer, "silent");
-                    office.recorder.add(Counter::Suspicions, 1);
+                    office.tally.add(Counter::Suspicions, 1);
                 }
                 Event::Recovered { peer } => tracing::info!(peer, "not silent any more"),
                 Event::Gone { peer, why, .. } => {
                     tracing::warn!(peer, ?why, "gone");
-                    office.recorder.add(Counter::PeersLost, 1);
+                    office.tally.add(Counter::PeersLost, 1);
                     office.disconnect(peer, front);
                     if let Some((id, _)) = self.links[peer as usize].invited.take() {
                         worker.close(id);

@@ -49,7 +49,7 @@ use verbs::Nic;
 pub use crate::wire;
 pub use control::{Codec, Control, DATAGRAM_BYTES, Message, UdpControl};
 pub use crew::{LANE_CALLS, Seat};
-pub use front::{Front, IpcFront, Next};
+pub use front::{Answer, Front, IpcFront, Next};
 pub use run::Opening;
 pub use serve::{ServeError, Serving, serve, serve_threads};
 pub use services::{Handler, Inbound, OfferError, Services};
@@ -57,7 +57,7 @@ pub use services::{Handler, Inbound, OfferError, Services};
 use crate::{
     bootstrap::Place,
     membership::DetectorConfig,
-    metrics::{Counter, LoopTimer, Phase, Recorder, Timing},
+    metrics::{Counter, LoopTimer, Phase, Recorder, Tally, Timing},
 };
 use links::Links;
 use office::{Office, Stopwatch, Visit};
@@ -129,7 +129,7 @@ impl<N: Nic, F: Front, C: Control> Daemon<N, F, C> {
                 place,
                 parts.services,
                 seat,
-                parts.recorder,
+                Tally::new(parts.recorder),
                 parts.call_timeout,
                 body_bytes_max,
             ),
@@ -153,11 +153,11 @@ impl<N: Nic, F: Front, C: Control> Daemon<N, F, C> {
         let clock = self.clock;
         let mut lap = timer.begin(clock);
         office.now_ns = now_ns;
-        office.recorder.add(Counter::Loops, 1);
+        office.tally.add(Counter::Loops, 1);
         let taken = office.take(front, worker);
         let heard = office.hear(front, worker);
         if let Some(lap) = &mut lap {
-            lap.phase(&mut office.recorder, Phase::Clients, clock());
+            lap.phase(office.tally.recorder(), Phase::Clients, clock());
         }
         let mut visit =
             Visit::timed(office, front, lap.as_mut().map(|lap| Stopwatch { lap, clock }));
@@ -166,20 +166,20 @@ impl<N: Nic, F: Front, C: Control> Daemon<N, F, C> {
         let arrivals = worker.stats().arrivals;
         let came = arrivals - std::mem::replace(&mut self.arrivals, arrivals);
         if came > 0 {
-            office.recorder.add(Counter::CqPolls, 1);
-            office.recorder.add(Counter::Completions, came);
-            office.recorder.record(Timing::CompletionsPerPoll, came);
+            office.tally.add(Counter::CqPolls, 1);
+            office.tally.add(Counter::Completions, came);
+            office.tally.record(Timing::CompletionsPerPoll, came);
         }
         if let Some(lap) = &mut lap {
             let now_ns = clock();
             if !has_posted {
-                lap.phase(&mut office.recorder, Phase::Nic, now_ns);
+                lap.phase(office.tally.recorder(), Phase::Nic, now_ns);
             }
-            lap.phase(&mut office.recorder, Phase::Post, now_ns);
+            lap.phase(office.tally.recorder(), Phase::Post, now_ns);
         }
         office.advance(front, worker);
         if let Some(lap) = &mut lap {
-            lap.phase(&mut office.recorder, Phase::Waiting, clock());
+            lap.phase(office.tally.recorder(), Phase::Waiting, clock());
         }
         if now_ns >= self.control_ns {
             self.control_ns = now_ns + CONTROL_NS;
@@ -189,13 +189,13 @@ impl<N: Nic, F: Front, C: Control> Daemon<N, F, C> {
             self.count(now_ns);
         }
         if let Some(mut lap) = lap {
-            lap.phase(&mut self.office.recorder, Phase::Control, clock());
-            lap.end(&mut self.office.recorder);
+            lap.phase(self.office.tally.recorder(), Phase::Control, clock());
+            lap.end(self.office.tally.recorder());
         }
         let done = usize::try_from(taken).unwrap_or(usize::MAX) + heard + handled;
         if done > 0 {
             self.idle_ns = None;
-            self.office.recorder.add(Counter::BusyLoops, 1);
+            self.office.tally.add(Counter::BusyLoops, 1);
         } else {
             self.idle_ns.get_or_insert(now_ns);
         }
@@ -225,10 +225,10 @@ impl<N: Nic, F: Front, C: Control> Daemon<N, F, C> {
             let before = last.filter(|(counted, _)| *counted == peer);
             let before = before.map_or_else(Counters::default, |(_, counters)| counters);
             *last = Some((peer, now));
-            let recorder = &mut office.recorder;
+            let tally = &mut office.tally;
             let batches = now.batches_out - before.batches_out;
-            recorder.add(Counter::Flushes, batches);
-            recorder.add(Counter::RingFull, now.ring_full - before.ring_full);
+            tally.add(Counter::Flushes, batches);
+            tally.add(Counter::RingFull, now.ring_full - before.ring_full);
             let messages = now.messages_out - before.messages_out;
             let means = [
                 (Timing::BatchMessages, messages, batches),
@@ -237,7 +237,7 @@ impl<N: Nic, F: Front, C: Control> Daemon<N, F, C> {
             ];
             for (timing, sum, count) in means {
                 if let Some(mean) = sum.checked_div(count) {
-                    recorder.record(timing, mean);
+                    tally.record(timing, mean);
                 }
             }
         }
@@ -245,15 +245,16 @@ impl<N: Nic, F: Front, C: Control> Daemon<N, F, C> {
 
     /// Numbers that are what they are now.
     fn count(&mut self, now_ns: u64) {
-        let recorder = &mut self.office.recorder;
+        let outstanding = self.office.outstanding() as u64;
         let (clients, welcomed, evicted) = self.front.census();
+        // Before the sample, which tells what was done so far.
+        self.office.tally.publish();
+        let recorder = self.office.tally.recorder();
         recorder.set(Counter::Clients, clients);
         recorder.set(Counter::Welcomed, welcomed);
         recorder.set(Counter::Evicted, evicted);
         recorder.set(Counter::Departed, self.front.departures() - evicted);
         recorder.set(Counter::PeersUp, self.links.up() as u64);
-        let outstanding = self.office.outstanding() as u64;
-        let recorder = &mut self.office.recorder;
         recorder.set(Counter::Outstanding, outstanding);
         recorder.sample(now_ns, outstanding);
     }

@@ -162,7 +162,8 @@ impl<N: Nic> Daemon<N, IpcFront, UdpControl> {
     /// due, at most for `timeout`, and never longer than a tenth of a second. Then step.
     pub fn wait(&mut self, timeout: Duration) {
         if self.may_sleep() {
-            self.office.recorder.add(Counter::Sleeps, 1);
+            self.office.tally.add(Counter::Sleeps, 1);
+            self.office.tally.publish();
             self.sleep(timeout);
         }
         self.office.seat.disarm();

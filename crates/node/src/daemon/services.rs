@@ -1,7 +1,7 @@
 //! Who answers requests for this node: functions of the embedding program, or client processes.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::VecDeque,
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
@@ -12,6 +12,9 @@ use crate::daemon::{crew::Offers, front::Front, wire::DAEMON};
 
 /// Most requests that wait for one providing process, or for one service of another thread.
 pub(super) const QUEUE_MAX: usize = 4096;
+
+/// Numbers that a service may have, and 0.
+const NUMBERS: usize = 1 << 16;
 
 /// Answers a request: the body goes into the buffer, which is empty. It must not wait.
 pub type Handler = Box<dyn FnMut(&Inbound<'_>, &mut Vec<u8>) -> Status>;
@@ -54,8 +57,10 @@ enum Service<F: Front> {
 
 /// What this node offers.
 pub struct Services<F: Front> {
-    /// Few, and looked up for every request: no hash.
-    table: BTreeMap<u16, Service<F>>,
+    /// With their numbers.
+    table: Vec<(u16, Service<F>)>,
+    /// By number: one more than the place in `table`; 0: not offered. Looked up for every request.
+    places: Box<[u16]>,
     /// What the other threads offer; `None` if there are none.
     offers: Option<Offers>,
 }
@@ -72,7 +77,8 @@ pub(super) enum Served {
 
 impl<F: Front> Default for Services<F> {
     fn default() -> Self {
-        Self { table: BTreeMap::new(), offers: None }
+        // Memory that is zero already costs nothing until somebody offers a service of its page.
+        Self { table: Vec::new(), places: vec![0; NUMBERS].into(), offers: None }
     }
 }
 
@@ -90,9 +96,9 @@ impl<F: Front> Services<F> {
     /// that only one offers, by that one.
     pub(super) fn share(&mut self, offers: Option<Offers>) {
         if let Some(offers) = &offers {
-            for service in self.table.keys() {
+            for (number, _) in &self.table {
                 // If another thread offers it, too, that one is asked by those that do not.
-                let _ = offers.claim(*service);
+                let _ = offers.claim(*number);
             }
         }
         self.offers = offers;
@@ -105,7 +111,7 @@ impl<F: Front> Services<F> {
 
     /// Offers a service that a client answers.
     pub(super) fn provide(&mut self, service: u16, client: F::Client) -> Result<(), OfferError> {
-        let is_free = service != DAEMON && !self.table.contains_key(&service);
+        let is_free = service != DAEMON && self.service(service).is_none();
         if is_free && self.offers.as_ref().is_some_and(|offers| !offers.claim(service)) {
             return Err(OfferError::Taken(service));
         }
@@ -117,22 +123,38 @@ impl<F: Front> Services<F> {
         if number == DAEMON {
             return Err(OfferError::Reserved);
         }
-        if self.table.contains_key(&number) {
+        if self.service(number).is_some() {
             return Err(OfferError::Taken(number));
         }
-        self.table.insert(number, service);
+        self.table.push((number, service));
+        self.index();
         Ok(())
+    }
+
+    /// Writes down where each service is.
+    fn index(&mut self) {
+        for (place, (number, _)) in (1..=u16::MAX).zip(&self.table) {
+            self.places[usize::from(*number)] = place;
+        }
+    }
+
+    #[inline]
+    fn service(&mut self, number: u16) -> Option<&mut Service<F>> {
+        let place = usize::from(self.places[usize::from(number)]);
+        let (_, service) = self.table.get_mut(place.wrapping_sub(1))?;
+        Some(service)
     }
 
     /// Answers a request, if a function of this thread does; a function that panics answers
     /// [`Status::Internal`]. `None`: nobody offers the service.
+    #[inline(always)]
     pub(super) fn serve(
         &mut self,
         service: u16,
         inbound: &Inbound<'_>,
         body: &mut Vec<u8>,
     ) -> Option<Served> {
-        let handler = match self.table.get_mut(&service) {
+        let handler = match self.service(service) {
             Some(Service::Embedded(handler)) => handler,
             Some(Service::Provided(_)) => return Some(Served::Provided),
             None => return self.elsewhere(service).map(|_| Served::Elsewhere),
@@ -147,7 +169,7 @@ impl<F: Front> Services<F> {
 
     /// The process that provides a service.
     pub(super) fn provider(&mut self, service: u16) -> Option<&mut Provider<F>> {
-        match self.table.get_mut(&service)? {
+        match self.service(service)? {
             Service::Provided(provider) => Some(provider),
             Service::Embedded(_) => None,
         }
@@ -161,16 +183,18 @@ impl<F: Front> Services<F> {
 
     /// Withdraws the services of clients that are gone.
     pub(super) fn withdraw(&mut self, is_there: impl Fn(F::Client) -> bool) {
-        let Self { table, offers } = self;
-        table.retain(|number, service| match service {
+        let Self { table, places, offers } = self;
+        table.retain(|(number, service)| match service {
             Service::Provided(provider) if !is_there(provider.client) => {
                 tracing::info!(service = number, "its provider is gone");
                 if let Some(offers) = offers {
                     offers.release(*number);
                 }
+                places[usize::from(*number)] = 0;
                 false
             }
             Service::Provided(_) | Service::Embedded(_) => true,
         });
+        self.index();
     }
 }

@@ -5,38 +5,59 @@
 #[derive(Debug)]
 pub(super) struct Slab<T> {
     entries: Vec<Entry<T>>,
-    free: Vec<u32>,
+    /// Entries with a value.
+    len: usize,
+    /// The place that is taken next, the head of a list; behind the last entry if none is free.
+    free: u32,
 }
 
 #[derive(Debug)]
 struct Entry<T> {
+    /// That of its name, or of the next one if there is no value. Never 0, so that no name is.
     generation: u32,
+    /// What `free` is once this place is taken.
+    next_free: u32,
     value: Option<T>,
 }
 
 impl<T> Default for Slab<T> {
     fn default() -> Self {
-        Self { entries: Vec::new(), free: Vec::new() }
+        Self { entries: Vec::new(), len: 0, free: 0 }
     }
 }
 
 impl<T> Slab<T> {
+    #[inline]
     pub(super) fn len(&self) -> usize {
-        self.entries.len() - self.free.len()
+        self.len
     }
 
-    /// Adds an entry and returns its name, which is not 0.
+    /// The name of the entry that is added next. It is not 0.
+    #[inline]
+    pub(super) fn next_name(&self) -> u64 {
+        let entry = self.entries.get(self.free as usize);
+        let generation = entry.map_or(1, |entry| entry.generation);
+        u64::from(generation) << 32 | u64::from(self.free)
+    }
+
+    /// Adds an entry and returns its name.
     #[inline(always)]
     pub(super) fn insert(&mut self, value: T) -> u64 {
-        let place = self.free.pop().unwrap_or_else(|| {
-            self.entries.push(Entry { generation: 0, value: None });
-            u32::try_from(self.entries.len() - 1).expect("calls in flight are bounded")
-        });
-        let entry = &mut self.entries[place as usize];
-        // Never 0, so that no name is.
-        entry.generation = entry.generation.wrapping_add(1).max(1);
+        if self.entries.len() == self.free as usize {
+            self.grow();
+        }
+        let name = self.next_name();
+        let entry = &mut self.entries[self.free as usize];
         entry.value = Some(value);
-        u64::from(entry.generation) << 32 | u64::from(place)
+        self.free = entry.next_free;
+        self.len += 1;
+        name
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        let next_free = self.free.checked_add(1).expect("calls in flight are bounded");
+        self.entries.push(Entry { generation: 1, next_free, value: None });
     }
 
     #[inline]
@@ -53,7 +74,10 @@ impl<T> Slab<T> {
     pub(super) fn remove(&mut self, name: u64) -> Option<T> {
         let entry = self.entries.get_mut(place(name)).filter(|entry| is_of(entry, name))?;
         let value = entry.value.take()?;
-        self.free.push(u32::try_from(place(name)).unwrap_or(0));
+        entry.generation = entry.generation.wrapping_add(1).max(1);
+        entry.next_free = self.free;
+        self.free = u32::try_from(place(name)).unwrap_or(u32::MAX);
+        self.len -= 1;
         Some(value)
     }
 
@@ -83,6 +107,10 @@ mod tests {
     fn fault_b5_a_name_that_was_used_or_invented_finds_nothing() {
         let mut slab = Slab::default();
         let (first, second) = (slab.insert('a'), slab.insert('b'));
+        let promised = slab.next_name();
+        assert_eq!(slab.get(promised), None);
+        assert_eq!(slab.remove(promised), None);
+        assert_eq!(slab.next_name(), promised);
         assert_eq!((slab.remove(first), slab.remove(first)), (Some('a'), None));
         let third = slab.insert('c');
         assert_ne!(first, third);

@@ -36,9 +36,11 @@ mod layout;
 mod reader;
 mod recorder;
 pub mod render;
+mod tally;
 
 pub use counters::{Counter, Kind, Phase, Timing};
 pub use histogram::{BUCKETS, Histogram, bucket_of, upper_bound};
 pub use layout::{LAYOUT, Life, SAMPLES, VERSION};
 pub use reader::{ReadError, Sample, Section, Snapshot, State};
 pub use recorder::{Lap, LoopTimer, MetricsError, MetricsFile, Recorder};
+pub use tally::Tally;

@@ -237,10 +237,16 @@ impl Recorder {
     /// Counts one value of a distribution.
     #[inline]
     pub fn record(&mut self, timing: Timing, value: u64) {
+        self.record_all(timing, value, 1);
+    }
+
+    /// Counts a value of a distribution `count` times.
+    #[inline]
+    pub fn record_all(&mut self, timing: Timing, value: u64, count: u64) {
         let at = HISTOGRAMS_AT + timing as usize * HISTOGRAM_WORDS;
         let section = words(&self.region, self.at_bytes, SECTION_WORDS);
-        increase(&section[at], value);
-        increase(&section[at + 1 + bucket_of(value)], 1);
+        increase(&section[at], value.wrapping_mul(count));
+        increase(&section[at + 1 + bucket_of(value)], count);
     }
 
     /// Adds to the ring of samples, unless the last is younger than 10 ms: what is in flight, and

@@ -11,7 +11,10 @@ use std::{
 
 use copyrpc_node::{
     bootstrap::{JobId, Place, Secret},
-    daemon::{Codec, Control, Daemon, Front, Inbound, Next, Parts, Seat, Services, Status, wire},
+    daemon::{
+        Answer, CONTROL_NS, Codec, Control, Daemon, Front, Inbound, Next, Parts, Seat, Services,
+        Status, wire,
+    },
     membership::DetectorConfig,
     metrics::{Counter, MetricsFile, Snapshot},
 };
@@ -59,21 +62,21 @@ impl Front for TestFront {
     type Token = Token;
     type Client = u32;
 
-    fn next(
+    fn next<L>(
         &mut self,
-        serve: impl FnOnce(u32, &[u8], &mut Vec<u8>) -> Option<Status>,
-    ) -> Next<Token> {
+        serve: impl FnOnce(u32, &[u8], &mut Vec<u8>) -> Answer<L>,
+    ) -> Next<Token, L> {
         let Some((client, Call { number, bytes })) = self.0.borrow_mut().requests.pop_front()
         else {
             return Next::End;
         };
         let mut body = Vec::new();
         match serve(client, &bytes, &mut body) {
-            Some(status) => {
+            Answer::Now(status) => {
                 self.0.borrow_mut().answers.push_back((client, number, status, body));
                 Next::Answered
             }
-            None => Next::Deferred(Token { client, number }),
+            Answer::Later(later) => Next::Deferred(Token { client, number }, later),
         }
     }
 
@@ -368,7 +371,9 @@ impl Cluster {
         self.ended[&number].clone()
     }
 
+    /// All that a daemon has counted so far: others can read it a look at deadlines later.
     pub(crate) fn total(&mut self, rank: u32, counter: Counter) -> u64 {
+        self.run_for(CONTROL_NS);
         Snapshot::read(&self.node(rank).path).unwrap().total().counter(counter)
     }
 }

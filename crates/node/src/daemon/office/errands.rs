@@ -7,7 +7,7 @@ use crate::{
     daemon::{
         crew::{Asked, Errand, Heard},
         front::Front,
-        office::{Asker, Caller, Office, Outgoing, Pending},
+        office::{Asker, Caller, Office, Outgoing},
         services::{Inbound, Job, QUEUE_MAX, Served},
     },
     metrics::Counter,
@@ -37,7 +37,7 @@ impl<F: Front> Office<F> {
             match what {
                 Heard::Errand(Errand::Call { rank, call, body }, token) => {
                     match self.route(worker, rank, call, &body) {
-                        Ok(claim) => self.settle(claim, Asker::Thread(token)),
+                        Ok(claim) => self.settle(claim, Asker::Thread(token), call.taken_ns),
                         Err(refused) => self.seat.answer(token, refused, &[]),
                     }
                     self.seat.keep(body);
@@ -68,17 +68,15 @@ impl<F: Front> Office<F> {
         rank: u32,
         call: &Outgoing,
         payload: &[u8],
-    ) -> Result<u64, Status> {
-        let (taken_ns, called_ns, asker) = (call.taken_ns, self.now_ns, Asker::Client(None));
-        let name = self.pending.insert(Pending { asker, taken_ns, called_ns });
+    ) -> Result<(), Status> {
+        let name = self.pending.next_name();
         match self.seat.ask_call(thread, (name, rank), *call, payload) {
             Ok(()) => {
-                self.recorder.add(Counter::Errands, 1);
-                Ok(name)
+                self.tally.add(Counter::Errands, 1);
+                Ok(())
             }
             Err(refused) => {
                 self.count_refusal(refused);
-                self.pending.remove(name);
                 Err(refused)
             }
         }
@@ -110,7 +108,7 @@ impl<F: Front> Office<F> {
             };
             let errand = Errand::Serve { service, rank, method, deadline_ns, body };
             match self.seat.ask_serve(thread, Asked::Work(name, service), errand) {
-                Ok(()) => self.recorder.add(Counter::Errands, 1),
+                Ok(()) => self.tally.add(Counter::Errands, 1),
                 Err((Errand::Serve { body, .. }, status @ Status::ResourceExhausted)) => {
                     self.count_refusal(status);
                     queue.push_front(Job { work: name, rank, method, body });
@@ -127,7 +125,7 @@ impl<F: Front> Office<F> {
 
     fn count_refusal(&mut self, status: Status) {
         if status == Status::ResourceExhausted {
-            self.recorder.add(Counter::LaneFull, 1);
+            self.tally.add(Counter::LaneFull, 1);
         }
     }
 

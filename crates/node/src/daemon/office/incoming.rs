@@ -1,14 +1,14 @@
 //! Requests for this node: for functions of the embedding program, for processes that provide a
 //! service, and for the daemon itself.
 
-use rpc::{Status, Token, Worker};
+use rpc::{Request, Status, Token, Worker};
 use verbs::Nic;
 use zerocopy::FromBytes as _;
 
 use crate::{
     daemon::{
         copy::copied,
-        front::Front,
+        front::{Answer, Front},
         office::{Asker, Caller, Claim, Office, Server, Work},
         services::{Inbound, Job, Served},
         wire::{CallHead, DAEMON, PeerHead, ServeHead, method},
@@ -23,78 +23,105 @@ impl<F: Front> Office<F> {
         head: &CallHead,
         payload: &[u8],
         body: &mut Vec<u8>,
-    ) -> Option<Status> {
+    ) -> Answer<Claim> {
         let service = head.service.get();
         let inbound = Inbound { rank: self.place.rank(), method: head.method.get(), body: payload };
         match self.services.serve(service, &inbound, body) {
             Some(Served::Answered(status)) => {
                 self.count_status(status);
-                Some(status)
+                Answer::Now(status)
             }
             Some(served) => {
                 let timeout_ns = self.timeout_ns(head.timeout_us.get());
                 let caller = Caller::Inside(Asker::Client(None));
                 match self.hand_over(service, &inbound, caller, timeout_ns, served) {
-                    Ok(name) => {
-                        self.claim = Some(Claim::Work(name));
-                        None
-                    }
-                    Err((status, _)) => Some(status),
+                    Ok(name) => Answer::Later(Claim::Work(name)),
+                    Err((status, _)) => Answer::Now(status),
                 }
             }
             None => {
-                self.recorder.add(Counter::NoService, 1);
-                Some(Status::Unimplemented)
+                self.tally.add(Counter::NoService, 1);
+                Answer::Now(Status::Unimplemented)
             }
         }
     }
 
-    /// A request of another node: answered now, or `None` if a provider will.
-    pub(super) fn serve_peer(
+    /// A request of another node: answered now with what is in `body` then, or by a provider or
+    /// another thread.
+    #[inline]
+    pub(super) fn serve_peer<'a>(
         &mut self,
-        token: Token,
-        service: u16,
-        timeout_us: u32,
-        body: &[u8],
-        answer: &mut Vec<u8>,
-    ) -> Option<(Token, Status)> {
-        let Ok((head, payload)) = PeerHead::read_from_prefix(body) else {
-            return Some((token, Status::InvalidArgument));
+        request: &Request<'a>,
+    ) -> Answer<(Inbound<'a>, Served)> {
+        self.body.clear();
+        let Ok((head, payload)) = PeerHead::read_from_prefix(request.body) else {
+            return Answer::Now(Status::InvalidArgument);
         };
-        let Some(rank) = self.rank_of(token.peer()) else {
-            return Some((token, Status::Unavailable));
+        let Some(rank) = self.rank_of(request.token.peer()) else {
+            return Answer::Now(Status::Unavailable);
         };
-        if service == DAEMON {
-            let is_ping = head.method.get() == method::PING;
-            answer.extend_from_slice(if is_ping { payload } else { &[] });
-            return Some((token, if is_ping { Status::Ok } else { Status::PermissionDenied }));
+        let inbound = Inbound { rank, method: head.method.get(), body: payload };
+        if request.method == DAEMON {
+            return Answer::Now(self.serve_peer_daemon(&inbound));
         }
         if self.is_draining {
-            return Some((token, Status::Unavailable));
+            return Answer::Now(Status::Unavailable);
         }
-        let inbound = Inbound { rank, method: head.method.get(), body: payload };
-        match self.services.serve(service, &inbound, answer) {
+        match self.services.serve(request.method, &inbound, &mut self.body) {
             Some(Served::Answered(status)) => {
                 self.count_status(status);
-                Some((token, status))
+                Answer::Now(status)
             }
-            Some(served) => {
-                let timeout_ns = self.timeout_ns(timeout_us);
-                match self.hand_over(service, &inbound, Caller::Peer(token), timeout_ns, served) {
-                    Err((status, Caller::Peer(token))) => Some((token, status)),
-                    Ok(_) | Err(_) => None,
-                }
-            }
+            Some(served) => Answer::Later((inbound, served)),
             None => {
-                self.recorder.add(Counter::NoService, 1);
-                Some((token, Status::Unimplemented))
+                self.tally.add(Counter::NoService, 1);
+                Answer::Now(Status::Unimplemented)
             }
         }
+    }
+
+    /// A request of another node for the daemon itself.
+    fn serve_peer_daemon(&mut self, inbound: &Inbound<'_>) -> Status {
+        if inbound.method != method::PING {
+            return Status::PermissionDenied;
+        }
+        self.body.extend_from_slice(inbound.body);
+        Status::Ok
+    }
+
+    /// Hands a request of another node over, or says why not.
+    pub(super) fn hand_over_peer<N: Nic>(
+        &mut self,
+        worker: &mut Worker<N>,
+        request: Request<'_>,
+        inbound: &Inbound<'_>,
+        served: Served,
+    ) {
+        let Request { token, method: service, timeout_us, .. } = request;
+        let timeout_ns = self.timeout_ns(timeout_us);
+        let handed = self.hand_over(service, inbound, Caller::Peer(token), timeout_ns, served);
+        if let Err((status, Caller::Peer(token))) = handed {
+            self.reply_peer(worker, token, status);
+        }
+    }
+
+    /// Answers a request of another node that came just now.
+    #[inline]
+    pub(super) fn reply_peer<N: Nic>(
+        &mut self,
+        worker: &mut Worker<N>,
+        token: Token,
+        status: Status,
+    ) {
+        self.tally.record(Timing::Turnaround, 0);
+        self.tally.add(Counter::BytesOut, self.body.len() as u64);
+        // A caller that is gone needs no answer; one that expected less is told so.
+        let _ = worker.reply(token, status, &self.body);
     }
 
     pub(super) fn count_status(&mut self, status: Status) {
         if status != Status::Ok {
-            self.recorder.add(Counter::HandlerErrors, 1);
+            self.tally.add(Counter::HandlerErrors, 1);
         }
     }
 
@@ -106,27 +133,27 @@ impl<F: Front> Office<F> {
         what: u16,
         payload: &[u8],
         body: &mut Vec<u8>,
-    ) -> Option<Status> {
-        match what {
+    ) -> Answer<Claim> {
+        Answer::Now(match what {
             method::PING => {
                 body.extend_from_slice(payload);
-                Some(Status::Ok)
+                Status::Ok
             }
             method::WHO => {
                 body.extend_from_slice(&self.place.rank().to_le_bytes());
                 body.extend_from_slice(&self.place.size().to_le_bytes());
-                Some(Status::Ok)
+                Status::Ok
             }
-            method::REGISTER => Some(match payload.try_into().map(u16::from_le_bytes) {
+            method::REGISTER => match payload.try_into().map(u16::from_le_bytes) {
                 Ok(service) => match self.services.provide(service, client) {
                     Ok(()) => Status::Ok,
                     Err(_) => Status::AlreadyExists,
                 },
                 Err(_) => Status::InvalidArgument,
-            }),
-            method::SERVE => self.serve_provider(worker, client, payload),
-            _ => Some(Status::Unimplemented),
-        }
+            },
+            method::SERVE => return self.serve_provider(worker, client, payload),
+            _ => Status::Unimplemented,
+        })
     }
 
     /// A provider answers, and asks for the next request.
@@ -135,15 +162,15 @@ impl<F: Front> Office<F> {
         worker: &mut Worker<N>,
         client: F::Client,
         payload: &[u8],
-    ) -> Option<Status> {
+    ) -> Answer<Claim> {
         let Ok((head, answer)) = ServeHead::read_from_prefix(payload) else {
-            return Some(Status::InvalidArgument);
+            return Answer::Now(Status::InvalidArgument);
         };
         let service = head.service.get();
         let is_its_own =
             self.services.provider(service).is_some_and(|provider| provider.client == client);
         if !is_its_own {
-            return Some(Status::FailedPrecondition);
+            return Answer::Now(Status::FailedPrecondition);
         }
         let name = head.work.get();
         // Only what this very client was given, and once.
@@ -152,10 +179,9 @@ impl<F: Front> Office<F> {
             self.count_status(status);
             self.finish_work(worker, name, status, answer);
         } else if name != 0 {
-            self.recorder.add(Counter::Stale, 1);
+            self.tally.add(Counter::Stale, 1);
         }
-        self.claim = Some(Claim::Take(service));
-        None
+        Answer::Later(Claim::Take(service))
     }
 
     /// Answers whoever waits for a provider.
@@ -170,8 +196,8 @@ impl<F: Front> Office<F> {
         let took_ns = self.now_ns.saturating_sub(work.came_ns);
         match work.caller {
             Caller::Inside(Asker::Client(Some(token))) => {
-                self.recorder.add(Counter::Replies, 1);
-                self.recorder.record(Timing::Call, took_ns);
+                self.tally.add(Counter::Replies, 1);
+                self.tally.record(Timing::Call, took_ns);
                 self.answers.push(match copied(body) {
                     Some(body) => (token, status, body),
                     // It was executed, so it is not for want of room that it was not.
@@ -181,8 +207,8 @@ impl<F: Front> Office<F> {
             Caller::Inside(Asker::Client(None)) => {}
             Caller::Inside(Asker::Thread(token)) => self.seat.answer(token, status, body),
             Caller::Peer(token) => {
-                self.recorder.record(Timing::Turnaround, took_ns);
-                self.recorder.add(Counter::BytesOut, body.len() as u64);
+                self.tally.record(Timing::Turnaround, took_ns);
+                self.tally.add(Counter::BytesOut, body.len() as u64);
                 // A caller that is gone needs no answer; one that expected less is told so.
                 let _ = worker.reply(token, status, body);
             }
@@ -210,7 +236,7 @@ impl<F: Front> Office<F> {
         };
         let &Inbound { rank, method, body } = inbound;
         let Some(body) = copied(body) else {
-            self.recorder.add(Counter::Exhausted, 1);
+            self.tally.add(Counter::Exhausted, 1);
             return Err((Status::ResourceExhausted, caller));
         };
         let deadline_ns = self.now_ns.saturating_add(timeout_ns);
@@ -224,7 +250,7 @@ impl<F: Front> Office<F> {
             self.ready.push(service);
             return Ok(name);
         }
-        self.recorder.add(Counter::Exhausted, 1);
+        self.tally.add(Counter::Exhausted, 1);
         match self.work.remove(name) {
             Some(work) => Err((Status::ResourceExhausted, work.caller)),
             None => unreachable!("it was inserted just now"),

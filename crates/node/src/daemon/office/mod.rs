@@ -19,12 +19,12 @@ use crate::{
     bootstrap::Place,
     daemon::{
         crew::Seat,
-        front::{Front, Next},
+        front::{Answer, Front, Next},
         services::{Job, Services},
         slab::Slab,
         wire::{self, CallHead, DAEMON, HERE, WORK_HEAD_BYTES, WorkHead},
     },
-    metrics::{Counter, Lap, Recorder, Timing},
+    metrics::{Counter, Lap, Tally, Timing},
 };
 
 /// Bytes of requests that may wait for room in the ring of one peer.
@@ -50,7 +50,6 @@ struct Waiting<F: Front> {
     asker: Asker<F>,
     call: Outgoing,
     body: Vec<u8>,
-    deadline_ns: u64,
 }
 
 /// A call to another node, without its body.
@@ -58,9 +57,9 @@ struct Waiting<F: Front> {
 pub(super) struct Outgoing {
     service: u16,
     method: u16,
-    timeout_ns: u64,
     response_bytes: usize,
     taken_ns: u64,
+    deadline_ns: u64,
 }
 
 /// Who waits for the answer of a provider.
@@ -88,11 +87,15 @@ struct Work<F: Front> {
     came_ns: u64,
 }
 
-/// What the token of a request that was just deferred is for.
+/// What a request that is answered later waits for.
 enum Claim {
-    Call(u64),
+    /// A response to the call that was made, which has the next name of those pending.
+    Call,
+    /// Room in the ring of a peer.
     Waiting(u32),
+    /// An answer to the work of this name.
     Work(u64),
+    /// Work, for the provider of a service.
     Take(u16),
 }
 
@@ -100,14 +103,14 @@ enum Claim {
 pub(super) struct Office<F: Front> {
     pub(super) place: Place,
     pub(super) services: Services<F>,
-    pub(super) recorder: Recorder,
+    pub(super) tally: Tally,
     pub(super) now_ns: u64,
     pub(super) is_draining: bool,
     /// Requests that were answered at once when clients asked for something last.
     pub(super) fed: u64,
     /// Peers whose connection broke.
     pub(super) broken: Vec<u32>,
-    call_timeout: Duration,
+    call_timeout_ns: u64,
     body_bytes_max: usize,
     /// What this thread has of the others.
     pub(super) seat: Seat,
@@ -124,7 +127,6 @@ pub(super) struct Office<F: Front> {
     work: Slab<Work<F>>,
     /// By service: requests for services of other threads that these have no room for, oldest first.
     abroad: HashMap<u16, VecDeque<Job>>,
-    claim: Option<Claim>,
     /// Answers for clients that could not be given while one of their requests was being taken.
     answers: Vec<(F::Token, Status, Vec<u8>)>,
     /// Services whose provider may get something.
@@ -167,7 +169,7 @@ impl<F: Front> Office<F> {
         place: Place,
         mut services: Services<F>,
         seat: Seat,
-        recorder: Recorder,
+        tally: Tally,
         call_timeout: Duration,
         body_bytes_max: usize,
     ) -> Self {
@@ -176,12 +178,12 @@ impl<F: Front> Office<F> {
         Self {
             place,
             services,
-            recorder,
+            tally,
             now_ns: 0,
             is_draining: false,
             fed: 0,
             broken: Vec::new(),
-            call_timeout,
+            call_timeout_ns: u64::try_from(call_timeout.as_nanos()).unwrap_or(u64::MAX),
             body_bytes_max,
             seat,
             peers: vec![None; size],
@@ -192,7 +194,6 @@ impl<F: Front> Office<F> {
             blocked: Vec::new(),
             work: Slab::default(),
             abroad: HashMap::new(),
-            claim: None,
             answers: Vec::new(),
             ready: Vec::new(),
             body: Vec::new(),
@@ -238,7 +239,7 @@ impl<F: Front> Office<F> {
         }
         self.waiting_bytes[rank as usize] = 0;
         for waiting in mem::take(&mut self.waiting[rank as usize]) {
-            self.recorder.add(Counter::PeerGone, 1);
+            self.tally.add(Counter::PeerGone, 1);
             self.answer(front, waiting.asker, Status::Unavailable, &[], waiting.call.taken_ns);
         }
     }
@@ -256,8 +257,8 @@ impl<F: Front> Office<F> {
         match asker {
             Asker::Client(Some(token)) => {
                 front.reply(token, status, body);
-                self.recorder.add(Counter::Replies, 1);
-                self.recorder.record(Timing::Call, self.now_ns.saturating_sub(taken_ns));
+                self.tally.add(Counter::Replies, 1);
+                self.tally.record(Timing::Call, self.now_ns.saturating_sub(taken_ns));
             }
             Asker::Client(None) => {}
             Asker::Thread(token) => self.seat.answer(token, status, body),
@@ -275,27 +276,30 @@ impl<F: Front> Office<F> {
             };
             match front.next(serve) {
                 Next::End => break,
-                Next::Answered => {
-                    answered += 1;
-                    self.recorder.add(Counter::Replies, 1);
-                    self.recorder.record(Timing::Call, 0);
+                Next::Answered => answered += 1,
+                Next::Deferred(token, claim) => {
+                    self.settle(claim, Asker::Client(Some(token)), self.now_ns);
                 }
-                Next::Deferred(token) => match self.claim.take() {
-                    Some(claim) => self.settle(claim, Asker::Client(Some(token))),
-                    None => unreachable!("whoever defers claims"),
-                },
             }
             taken += 1;
         }
         if taken > 0 {
             self.fed = answered;
-            self.recorder.add(Counter::RequestsIpc, taken);
-            self.recorder.record(Timing::RequestsPerLoop, taken);
+            self.tally.add(Counter::RequestsIpc, taken);
+            self.tally.record(Timing::RequestsPerLoop, taken);
+            self.tally.add(Counter::Replies, answered);
+            self.tally.record_all(Timing::Call, 0, answered);
         }
-        for (token, status, body) in mem::take(&mut self.answers) {
+        self.give_answers(front);
+        taken
+    }
+
+    /// Gives answers that could not be given when they were known.
+    #[inline]
+    fn give_answers(&mut self, front: &mut F) {
+        for (token, status, body) in self.answers.drain(..) {
             front.reply(token, status, &body);
         }
-        taken
     }
 
     fn serve<N: Nic>(
@@ -304,28 +308,27 @@ impl<F: Front> Office<F> {
         client: F::Client,
         request: &[u8],
         body: &mut Vec<u8>,
-    ) -> Option<Status> {
-        self.claim = None;
+    ) -> Answer<Claim> {
         let Ok((head, payload)) = CallHead::read_from_prefix(request) else {
-            return Some(Status::InvalidArgument);
+            return Answer::Now(Status::InvalidArgument);
         };
         let rank = if head.rank.get() == HERE { self.place.rank() } else { head.rank.get() };
         if rank == self.place.rank() {
             if head.service.get() == DAEMON {
                 return self.serve_daemon(worker, client, head.method.get(), payload, body);
             }
-            self.recorder.add(Counter::RequestsLocal, 1);
+            self.tally.add(Counter::RequestsLocal, 1);
             if self.is_draining {
-                return Some(Status::Unavailable);
+                return Answer::Now(Status::Unavailable);
             }
             return self.serve_local(&head, payload, body);
         }
-        self.recorder.add(Counter::RequestsRemote, 1);
+        self.tally.add(Counter::RequestsRemote, 1);
         if rank >= self.place.size() {
-            return Some(Status::NotFound);
+            return Answer::Now(Status::NotFound);
         }
         if self.is_draining {
-            Some(Status::Unavailable)
+            Answer::Now(Status::Unavailable)
         } else {
             self.forward(worker, rank, &head, payload)
         }
@@ -333,19 +336,17 @@ impl<F: Front> Office<F> {
 
     fn timeout_ns(&self, timeout_us: u32) -> u64 {
         match timeout_us {
-            0 => u64::try_from(self.call_timeout.as_nanos()).unwrap_or(u64::MAX),
+            0 => self.call_timeout_ns,
             timeout_us => u64::from(timeout_us) * 1000,
         }
     }
 
     /// A request is answered later: who waits for it goes where the answer will look.
     #[inline(always)]
-    fn settle(&mut self, claim: Claim, asker: Asker<F>) {
-        if let Claim::Call(name) = claim {
+    fn settle(&mut self, claim: Claim, asker: Asker<F>, taken_ns: u64) {
+        if let Claim::Call = claim {
             // Nothing can have answered it yet: the worker has not polled.
-            if let Some(pending) = self.pending.get_mut(name) {
-                pending.asker = asker;
-            }
+            self.pending.insert(Pending { asker, taken_ns, called_ns: self.now_ns });
         } else {
             self.settle_rest(claim, asker);
         }
@@ -369,14 +370,27 @@ impl<F: Front> Office<F> {
                     self.ready.push(service);
                 }
             }
-            (Claim::Call(_) | Claim::Take(_), _) => unreachable!("only clients provide"),
+            (Claim::Call | Claim::Take(_), _) => unreachable!("only clients provide"),
         }
     }
 
     // What waits
 
     /// Gives providers what waits for them, and calls what waited for room.
+    #[inline]
     pub(super) fn advance<N: Nic>(&mut self, front: &mut F, worker: &mut Worker<N>) {
+        if !self.ready.is_empty() {
+            self.advance_providers(front, worker);
+        }
+        if !self.blocked.is_empty() {
+            for rank in mem::take(&mut self.blocked) {
+                self.unblock(front, worker, rank);
+            }
+        }
+    }
+
+    /// Gives providers what waits for them.
+    fn advance_providers<N: Nic>(&mut self, front: &mut F, worker: &mut Worker<N>) {
         for service in mem::take(&mut self.ready) {
             while let Some((token, job)) = self.next_job(service) {
                 let head = WorkHead {
@@ -393,23 +407,20 @@ impl<F: Front> Office<F> {
             }
             self.hand_on(worker, service);
         }
-        for rank in mem::take(&mut self.blocked) {
-            self.unblock(front, worker, rank);
-        }
     }
 
     /// Calls what waited for room in the ring of one peer, as far as there is room.
     fn unblock<N: Nic>(&mut self, front: &mut F, worker: &mut Worker<N>, rank: u32) {
         while let Some(waiting) = self.waiting[rank as usize].pop_front() {
             let called = self.call(worker, rank, &waiting.call, &waiting.body);
-            if called == Err(Status::ResourceExhausted) {
+            if matches!(called, Err(Status::ResourceExhausted)) {
                 self.waiting[rank as usize].push_front(waiting);
                 self.blocked.push(rank);
                 return;
             }
             self.waiting_bytes[rank as usize] -= waiting.body.len();
             match called {
-                Ok(name) => self.settle(Claim::Call(name), waiting.asker),
+                Ok(()) => self.settle(Claim::Call, waiting.asker, waiting.call.taken_ns),
                 Err(status) => {
                     self.answer(front, waiting.asker, status, &[], waiting.call.taken_ns);
                 }
@@ -448,21 +459,19 @@ impl<F: Front> Office<F> {
             }
         }
         for name in self.work.names(|work| work.deadline_ns <= now_ns) {
-            self.recorder.add(Counter::Deadlines, 1);
+            self.tally.add(Counter::Deadlines, 1);
             self.finish_work(worker, name, Status::DeadlineExceeded, &[]);
         }
-        for (token, status, body) in mem::take(&mut self.answers) {
-            front.reply(token, status, &body);
-        }
+        self.give_answers(front);
         for rank in 0..self.waiting.len() {
             let (late, rest) = mem::take(&mut self.waiting[rank])
                 .into_iter()
-                .partition(|waiting| waiting.deadline_ns <= now_ns);
+                .partition(|waiting| waiting.call.deadline_ns <= now_ns);
             self.waiting[rank] = rest;
             let late: VecDeque<Waiting<F>> = late;
             for waiting in late {
                 self.waiting_bytes[rank] -= waiting.body.len();
-                self.recorder.add(Counter::Deadlines, 1);
+                self.tally.add(Counter::Deadlines, 1);
                 let (asker, taken_ns) = (waiting.asker, waiting.call.taken_ns);
                 self.answer(front, asker, Status::DeadlineExceeded, &[], taken_ns);
             }

@@ -1,6 +1,6 @@
 //! Calls to other nodes, and what comes of them.
 
-use std::{mem, time::Duration};
+use std::time::Duration;
 
 use rpc::{Call, CallError, CloseReason, PeerId, Request, Status, Worker};
 use verbs::Nic;
@@ -9,10 +9,8 @@ use zerocopy::IntoBytes as _;
 use crate::{
     daemon::{
         copy::copied,
-        front::Front,
-        office::{
-            Asker, Claim, Office, Outgoing, Pending, Stopwatch, Visit, WAITING_BYTES_MAX, Waiting,
-        },
+        front::{Answer, Front},
+        office::{Asker, Claim, Office, Outgoing, Stopwatch, Visit, WAITING_BYTES_MAX, Waiting},
         wire::{CallHead, PEER_HEAD_BYTES, PeerHead},
     },
     metrics::{Counter, Phase, Timing},
@@ -26,20 +24,17 @@ impl<F: Front> Office<F> {
         rank: u32,
         head: &CallHead,
         payload: &[u8],
-    ) -> Option<Status> {
+    ) -> Answer<Claim> {
         let call = Outgoing {
             service: head.service.get(),
             method: head.method.get(),
-            timeout_ns: self.timeout_ns(head.timeout_us.get()),
             response_bytes: (head.response_bytes.get() as usize).min(self.body_bytes_max),
             taken_ns: self.now_ns,
+            deadline_ns: self.now_ns.saturating_add(self.timeout_ns(head.timeout_us.get())),
         };
         match self.route(worker, rank, call, payload) {
-            Ok(claim) => {
-                self.claim = Some(claim);
-                None
-            }
-            Err(refused) => Some(refused),
+            Ok(claim) => Answer::Later(claim),
+            Err(refused) => Answer::Now(refused),
         }
     }
 
@@ -56,7 +51,7 @@ impl<F: Front> Office<F> {
         // First come, first served.
         let refused = if self.waiting[rank as usize].is_empty() {
             match self.call(worker, rank, &call, payload) {
-                Ok(name) => return Ok(Claim::Call(name)),
+                Ok(()) => return Ok(Claim::Call),
                 Err(refused) => refused,
             }
         } else {
@@ -82,31 +77,29 @@ impl<F: Front> Office<F> {
                 Status::DeadlineExceeded => Counter::Deadlines,
                 _ => Counter::Exhausted,
             };
-            self.recorder.add(counter, 1);
+            self.tally.add(counter, 1);
             return Err(refused);
         };
         *bytes += payload.len();
         if self.waiting[rank as usize].is_empty() {
             self.blocked.push(rank);
         }
-        let deadline_ns = call.taken_ns.saturating_add(call.timeout_ns);
-        let asker = Asker::Client(None);
-        let waiting = Waiting { asker, call, body, deadline_ns };
+        let waiting = Waiting { asker: Asker::Client(None), call, body };
         self.waiting[rank as usize].push_back(waiting);
         Ok(Claim::Waiting(rank))
     }
 
-    /// Calls another node. [`Status::ResourceExhausted`]: there is no room now.
+    /// Calls another node; who waits for that is [settled](Self::settle) before the next call.
+    /// [`Status::ResourceExhausted`]: there is no room now.
     pub(super) fn call<N: Nic>(
         &mut self,
         worker: &mut Worker<N>,
         rank: u32,
         call: &Outgoing,
         payload: &[u8],
-    ) -> Result<u64, Status> {
+    ) -> Result<(), Status> {
         // What waited for room has less time left.
-        let waited_ns = self.now_ns.saturating_sub(call.taken_ns);
-        let left_ns = call.timeout_ns.saturating_sub(waited_ns);
+        let left_ns = call.deadline_ns.saturating_sub(self.now_ns);
         if left_ns == 0 {
             return Err(Status::DeadlineExceeded);
         }
@@ -114,13 +107,11 @@ impl<F: Front> Office<F> {
             return self.call_by(thread, rank, call, payload);
         }
         let Some(peer) = self.peers[rank as usize] else { return Err(Status::Unavailable) };
-        let (taken_ns, called_ns, asker) = (call.taken_ns, self.now_ns, Asker::Client(None));
-        let name = self.pending.insert(Pending { asker, taken_ns, called_ns });
         let request = Call {
             method: call.service,
             response_bytes: call.response_bytes,
             timeout: Duration::from_nanos(left_ns),
-            cookie: name,
+            cookie: self.pending.next_name(),
         };
         let len_bytes = PEER_HEAD_BYTES + payload.len();
         let called = worker.call_with(peer, &request, len_bytes, |to| {
@@ -128,58 +119,55 @@ impl<F: Front> Office<F> {
             head.copy_from_slice(PeerHead::new(call.method).as_bytes());
             body.copy_from_slice(payload);
         });
-        let refused = match called {
+        match called {
             Ok(_) => {
-                self.recorder.add(Counter::BytesOut, payload.len() as u64);
-                return Ok(name);
+                self.tally.add(Counter::BytesOut, payload.len() as u64);
+                Ok(())
             }
-            Err(CallError::Busy(_) | CallError::NoMemory { .. }) => Status::ResourceExhausted,
-            Err(CallError::NotConnected | CallError::Nested) => Status::Unavailable,
-            Err(CallError::TooLong { .. } | CallError::NoPlace { .. }) => Status::OutOfRange,
-        };
-        self.pending.remove(name);
-        Err(refused)
+            Err(CallError::Busy(_) | CallError::NoMemory { .. }) => Err(Status::ResourceExhausted),
+            Err(CallError::NotConnected | CallError::Nested) => Err(Status::Unavailable),
+            Err(CallError::TooLong { .. } | CallError::NoPlace { .. }) => Err(Status::OutOfRange),
+        }
     }
 }
 
 impl<N: Nic, F: Front> rpc::Handler<N> for Visit<'_, F> {
     fn request(&mut self, worker: &mut Worker<N>, request: Request<'_>) {
-        let office = &mut *self.office;
-        let Request { token, method: service, body, timeout_us } = request;
-        office.recorder.add(Counter::Incoming, 1);
-        office.recorder.add(Counter::BytesIn, body.len() as u64);
-        let mut answer = mem::take(&mut office.body);
-        answer.clear();
-        let status = office.serve_peer(token, service, timeout_us, body, &mut answer);
-        if let Some((token, status)) = status {
-            office.recorder.record(Timing::Turnaround, 0);
-            office.recorder.add(Counter::BytesOut, answer.len() as u64);
-            // A caller that is gone needs no answer; one that expected less is told so.
-            let _ = worker.reply(token, status, &answer);
+        let Visit { office, .. } = self;
+        office.tally.add(Counter::Incoming, 1);
+        office.tally.add(Counter::BytesIn, request.body.len() as u64);
+        match office.serve_peer(&request) {
+            Answer::Now(status) => office.reply_peer(worker, request.token, status),
+            Answer::Later((inbound, served)) => {
+                office.hand_over_peer(worker, request, &inbound, served);
+            }
         }
-        office.body = answer;
     }
 
     fn response(&mut self, _: &mut Worker<N>, cookie: u64, status: Status, body: &[u8]) {
         let Visit { office, front, .. } = self;
         let Some(pending) = office.pending.remove(cookie) else {
-            office.recorder.add(Counter::Stale, 1);
+            office.tally.add(Counter::Stale, 1);
             return;
         };
-        office.recorder.add(Counter::Responses, 1);
-        office.recorder.add(Counter::BytesIn, body.len() as u64);
+        office.tally.add(Counter::Responses, 1);
+        office.tally.add(Counter::BytesIn, body.len() as u64);
         let status = match status {
             // The daemon cancels nothing: it closed the connection to a peer that is gone.
-            Status::Cancelled => Status::Unavailable,
-            status => status,
-        };
-        match status {
-            Status::Unavailable => office.recorder.add(Counter::PeerGone, 1),
-            Status::DeadlineExceeded => office.recorder.add(Counter::Deadlines, 1),
-            _ => {
-                office.recorder.record(Timing::Rtt, office.now_ns.saturating_sub(pending.called_ns))
+            Status::Unavailable | Status::Cancelled => {
+                office.tally.add(Counter::PeerGone, 1);
+                Status::Unavailable
             }
-        }
+            Status::DeadlineExceeded => {
+                office.tally.add(Counter::Deadlines, 1);
+                status
+            }
+            _ => {
+                let trip_ns = office.now_ns.saturating_sub(pending.called_ns);
+                office.tally.record(Timing::Rtt, trip_ns);
+                status
+            }
+        };
         office.answer(front, pending.asker, status, body, pending.taken_ns);
     }
 
@@ -194,7 +182,7 @@ impl<N: Nic, F: Front> rpc::Handler<N> for Visit<'_, F> {
     fn posting(&mut self) {
         self.has_posted = true;
         if let Some(Stopwatch { lap, clock }) = &mut self.stopwatch {
-            lap.phase(&mut self.office.recorder, Phase::Nic, clock());
+            lap.phase(self.office.tally.recorder(), Phase::Nic, clock());
         }
     }
 }
