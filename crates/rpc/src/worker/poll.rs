@@ -101,6 +101,9 @@ impl<N: Nic> Worker<N> {
             handled += self.take(imm, handler);
         }
         let next = self.next_arrival();
+        if next.is_none() {
+            return handled;
+        }
         let Arrivals { worker, next } = &mut Arrivals { worker: self, next };
         for left in (0..worker.config.poll_budget).rev() {
             let Some(completion) = next.take() else { break };
