@@ -1,4 +1,4 @@
-//! Instructions and time of a call through daemons, without processes: two daemons on one thread, whose
+//! Instructions and time of a call through daemons, and of a turn that finds none, without processes: two daemons on one thread, whose
 //! clients are queues.
 //!
 //! Every answer is compared with its request. `--shape I` measures one line only, `--calls N` that many
@@ -160,7 +160,8 @@ fn parts(place: Place, recorder: Recorder) -> Parts<Client> {
     }
 }
 
-/// Nanoseconds per call of a client of rank 0 to `to`, `depth` at a time.
+/// Nanoseconds per call of a client of rank 0 to `to`, `depth` at a time; per turn of both daemons, with
+/// nothing to do, if that is 0.
 fn measure(to: u32, depth: u64, calls: u64) -> f64 {
     let air = Air::default();
     let fabric = format!("node-turn-{}-{to}-{depth}", std::process::id());
@@ -197,6 +198,10 @@ fn measure(to: u32, depth: u64, calls: u64) -> f64 {
     };
     while !turn() {}
     let (mine, start) = (&clients[0].0, Instant::now());
+    if depth == 0 {
+        (0..calls).for_each(|_| assert!(turn()));
+        return start.elapsed().as_secs_f64() * 1e9 / calls as f64;
+    }
     while mine.borrow().ended < calls {
         mine.borrow_mut().due = depth;
         let made = mine.borrow().made + depth;
@@ -220,11 +225,12 @@ fn main() {
     }
     let shape = value("--shape").map(|shape| shape as usize);
     println!("call and answer of {BODY_BYTES} B, two daemons on one thread, best of {runs}:");
-    let shapes = [("own node", 0, 16), ("other node", 1, 1), ("other node", 1, 16)];
+    let shapes =
+        [("own node", 0, 16), ("other node", 1, 1), ("other node", 1, 16), ("idle turn", 1, 0)];
     for (index, (name, to, depth)) in shapes.into_iter().enumerate() {
         if shape.is_none_or(|shape| shape == index) {
             let best = (0..runs).map(|_| measure(to, depth, calls)).fold(f64::MAX, f64::min);
-            println!("  {name:10} {depth:2} in flight {best:7.1} ns per call");
+            println!("  {name:10} {depth:2} in flight {best:7.1} ns");
         }
     }
 }

@@ -149,20 +149,18 @@ impl<N: Nic, F: Front, C: Control> Daemon<N, F, C> {
     /// peers. Returns how many requests, responses and ends of calls it handled. `now_ns` never goes
     /// backwards.
     pub fn step(&mut self, now_ns: u64) -> usize {
-        let Self { worker, office, front, control, links, timer, .. } = self;
-        let clock = self.clock;
-        let mut lap = timer.begin(clock);
+        let Self { worker, office, front, control, links, timer, clock, .. } = self;
+        let mut watch = Stopwatch { lap: timer.begin(*clock), clock: *clock };
         office.now_ns = now_ns;
         office.tally.add(Counter::Loops, 1);
         let taken = office.take(front, worker);
         let heard = office.hear(front, worker);
-        if let Some(lap) = &mut lap {
-            lap.phase(office.tally.recorder(), Phase::Clients, clock());
-        }
-        let mut visit =
-            Visit::timed(office, front, lap.as_mut().map(|lap| Stopwatch { lap, clock }));
+        watch.ended(&mut office.tally, &[Phase::Clients]);
+        let mut visit = Visit { office, front, watch: &mut watch, has_posted: false };
         let handled = worker.poll(now_ns, &mut visit);
-        let has_posted = visit.has_posted;
+        let phases: &[_] =
+            if visit.has_posted { &[Phase::Post] } else { &[Phase::Nic, Phase::Post] };
+        watch.ended(&mut office.tally, phases);
         let arrivals = worker.stats().arrivals;
         let came = arrivals - std::mem::replace(&mut self.arrivals, arrivals);
         if came > 0 {
@@ -170,17 +168,8 @@ impl<N: Nic, F: Front, C: Control> Daemon<N, F, C> {
             office.tally.add(Counter::Completions, came);
             office.tally.record(Timing::CompletionsPerPoll, came);
         }
-        if let Some(lap) = &mut lap {
-            let now_ns = clock();
-            if !has_posted {
-                lap.phase(office.tally.recorder(), Phase::Nic, now_ns);
-            }
-            lap.phase(office.tally.recorder(), Phase::Post, now_ns);
-        }
         office.advance(front, worker);
-        if let Some(lap) = &mut lap {
-            lap.phase(office.tally.recorder(), Phase::Waiting, clock());
-        }
+        watch.ended(&mut office.tally, &[Phase::Waiting]);
         if now_ns >= self.control_ns {
             self.control_ns = now_ns + CONTROL_NS;
             office.expire(front, worker);
@@ -188,10 +177,8 @@ impl<N: Nic, F: Front, C: Control> Daemon<N, F, C> {
             self.count_batches();
             self.count(now_ns);
         }
-        if let Some(mut lap) = lap {
-            lap.phase(self.office.tally.recorder(), Phase::Control, clock());
-            lap.end(self.office.tally.recorder());
-        }
+        watch.ended(&mut self.office.tally, &[Phase::Control]);
+        watch.stop(&mut self.office.tally);
         let done = usize::try_from(taken).unwrap_or(usize::MAX) + heard + handled;
         if done > 0 {
             self.idle_ns = None;

@@ -7,7 +7,10 @@ use std::{
 };
 
 use memory::sync::hint;
-use os::{clock, crowd};
+use os::{
+    clock::{self, PollClock},
+    crowd,
+};
 use rpc::{Config as WorkerConfig, Worker};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use verbs::{Channel as _, Nic};
@@ -17,7 +20,7 @@ use crate::{
     config::{DaemonConfig, WaitPolicy},
     daemon::{
         Codec, Daemon, IpcFront, Parts, Seat, ServeError, Services, UdpControl,
-        office::{Visit, message_bytes_max},
+        office::{Stopwatch, Visit, message_bytes_max},
     },
     membership::DetectorConfig,
     metrics::{Counter, Recorder},
@@ -136,9 +139,12 @@ impl<N: Nic> Daemon<N, IpcFront, UdpControl> {
 
     /// Serves until `is_over`.
     pub(super) fn run(&mut self, wait: WaitPolicy, is_over: impl Fn(&Self) -> bool) {
-        let mut idle = Idle { since_ns: clock::now_ns(), yields: 0, is_crowded: false };
+        // A turn that finds nothing costs no more than a look at the clock, so few of those look. After
+        // work, and after others had the core, the time is right.
+        let mut clock = PollClock::new();
+        let mut idle = Idle { since_ns: clock.now_ns(), yields: 0, is_crowded: false };
         while !is_over(self) {
-            let now_ns = clock::now_ns();
+            let now_ns = clock.now_ns();
             if self.step(now_ns) > 0 {
                 (idle.since_ns, idle.yields) = (now_ns, 0);
             } else if wait != WaitPolicy::Block
@@ -146,6 +152,7 @@ impl<N: Nic> Daemon<N, IpcFront, UdpControl> {
                     || !idle.is_crowded && now_ns < idle.since_ns + SPIN_NS)
             {
                 hint::spin_loop();
+                continue;
             } else if wait == WaitPolicy::Busy {
                 idle.is_crowded = crowd::yield_core();
                 idle.since_ns = now_ns;
@@ -155,6 +162,7 @@ impl<N: Nic> Daemon<N, IpcFront, UdpControl> {
             } else {
                 self.wait(SLEEP_MAX);
             }
+            clock = PollClock::new();
         }
     }
 
@@ -175,8 +183,10 @@ impl<N: Nic> Daemon<N, IpcFront, UdpControl> {
         if !self.front.server.arm() || self.worker.arm().is_err() {
             return false;
         }
-        let Self { worker, office, front, .. } = self;
-        worker.poll(clock::now_ns(), &mut Visit::new(office, front)) == 0 && office.seat.arm()
+        let Self { worker, office, front, clock, .. } = self;
+        let mut watch = Stopwatch { lap: None, clock: *clock };
+        let mut visit = Visit { office, front, watch: &mut watch, has_posted: false };
+        worker.poll(clock(), &mut visit) == 0 && office.seat.arm()
     }
 
     fn sleep(&mut self, timeout: Duration) {

@@ -24,7 +24,7 @@ use crate::{
         slab::Slab,
         wire::{self, CallHead, DAEMON, HERE, WORK_HEAD_BYTES, WorkHead},
     },
-    metrics::{Counter, Lap, Tally, Timing},
+    metrics::{Counter, Lap, Phase, Tally, Timing},
 };
 
 /// Bytes of requests that may wait for room in the ring of one peer.
@@ -139,28 +139,35 @@ pub(super) struct Office<F: Front> {
 pub(super) struct Visit<'a, F: Front> {
     pub(super) office: &'a mut Office<F>,
     pub(super) front: &'a mut F,
-    stopwatch: Option<Stopwatch<'a>>,
+    pub(super) watch: &'a mut Stopwatch,
     /// Batches were posted.
     pub(super) has_posted: bool,
 }
 
-/// Of a turn that is timed.
-pub(super) struct Stopwatch<'a> {
-    pub(super) lap: &'a mut Lap,
+/// Times the phases of a turn, if it is one of those that are timed.
+pub(super) struct Stopwatch {
+    pub(super) lap: Option<Lap>,
     pub(super) clock: fn() -> u64,
 }
 
-impl<'a, F: Front> Visit<'a, F> {
-    pub(super) fn new(office: &'a mut Office<F>, front: &'a mut F) -> Self {
-        Self::timed(office, front, None)
+impl Stopwatch {
+    /// Phases have ended: the first just now, and those after it at once.
+    #[inline]
+    pub(super) fn ended(&mut self, tally: &mut Tally, phases: &[Phase]) {
+        if let Some(lap) = &mut self.lap {
+            let now_ns = (self.clock)();
+            for phase in phases {
+                lap.phase(tally.recorder(), *phase, now_ns);
+            }
+        }
     }
 
-    pub(super) fn timed(
-        office: &'a mut Office<F>,
-        front: &'a mut F,
-        stopwatch: Option<Stopwatch<'a>>,
-    ) -> Self {
-        Self { office, front, stopwatch, has_posted: false }
+    /// The turn has ended.
+    #[inline]
+    pub(super) fn stop(self, tally: &mut Tally) {
+        if let Some(lap) = self.lap {
+            lap.end(tally.recorder());
+        }
     }
 }
 
@@ -290,12 +297,13 @@ impl<F: Front> Office<F> {
             self.tally.add(Counter::Replies, answered);
             self.tally.record_all(Timing::Call, 0, answered);
         }
-        self.give_answers(front);
+        if !self.answers.is_empty() {
+            self.give_answers(front);
+        }
         taken
     }
 
     /// Gives answers that could not be given when they were known.
-    #[inline]
     fn give_answers(&mut self, front: &mut F) {
         for (token, status, body) in self.answers.drain(..) {
             front.reply(token, status, &body);

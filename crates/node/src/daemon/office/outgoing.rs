@@ -10,7 +10,7 @@ use crate::{
     daemon::{
         copy::copied,
         front::{Answer, Front},
-        office::{Asker, Claim, Office, Outgoing, Stopwatch, Visit, WAITING_BYTES_MAX, Waiting},
+        office::{Asker, Claim, Office, Outgoing, Visit, WAITING_BYTES_MAX, Waiting},
         wire::{CallHead, PEER_HEAD_BYTES, PeerHead},
     },
     metrics::{Counter, Phase, Timing},
@@ -181,8 +181,6 @@ impl<N: Nic, F: Front> rpc::Handler<N> for Visit<'_, F> {
 
     fn posting(&mut self) {
         self.has_posted = true;
-        if let Some(Stopwatch { lap, clock }) = &mut self.stopwatch {
-            lap.phase(self.office.tally.recorder(), Phase::Nic, clock());
-        }
+        self.watch.ended(&mut self.office.tally, &[Phase::Nic]);
     }
 }
