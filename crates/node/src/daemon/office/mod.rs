@@ -294,6 +294,8 @@ impl<F: Front> Office<F> {
             self.fed = answered;
             self.tally.add(Counter::RequestsIpc, taken);
             self.tally.record(Timing::RequestsPerLoop, taken);
+        }
+        if answered > 0 {
             self.tally.add(Counter::Replies, answered);
             self.tally.record_all(Timing::Call, 0, answered);
         }
@@ -421,7 +423,7 @@ impl<F: Front> Office<F> {
     fn unblock<N: Nic>(&mut self, front: &mut F, worker: &mut Worker<N>, rank: u32) {
         while let Some(waiting) = self.waiting[rank as usize].pop_front() {
             let called = self.call(worker, rank, &waiting.call, &waiting.body);
-            if matches!(called, Err(Status::ResourceExhausted)) {
+            if called == Err(Status::ResourceExhausted) {
                 self.waiting[rank as usize].push_front(waiting);
                 self.blocked.push(rank);
                 return;
