@@ -156,6 +156,10 @@ impl<N: Nic, F: Front, C: Control> Daemon<N, F, C> {
         office.recorder.add(Counter::Loops, 1);
         let taken = office.take(front, worker);
         let heard = office.hear(front, worker);
+        if taken > 0 {
+            // Peers get to work on these while this turn serves what they asked for.
+            worker.flush();
+        }
         if let Some(lap) = &mut lap {
             lap.phase(&mut office.recorder, Phase::Clients, clock());
         }
