@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use memory::sync::hint;
-use os::crowd;
+use os::crowd::Crowd;
 
 /// As many nanoseconds as a word can count, at most.
 pub(crate) fn timeout_ns(timeout: Duration) -> u64 {
@@ -55,8 +55,7 @@ pub(crate) enum Step {
 pub(crate) struct Idle {
     polls: u32,
     yields: u32,
-    /// Somebody wanted the core when it was offered last.
-    is_crowded: bool,
+    crowd: Crowd,
 }
 
 impl Idle {
@@ -72,7 +71,9 @@ impl Idle {
         self.polls = self.polls.saturating_add(1);
         let (spins, yields) = match wait {
             Wait::Busy => (BUSY_SPINS - 1, u32::MAX),
-            Wait::Adaptive { spins, yields } => (if self.is_crowded { 0 } else { spins }, yields),
+            Wait::Adaptive { spins, yields } => {
+                (if self.crowd.is_crowded() { 0 } else { spins }, yields)
+            }
             Wait::Block => (0, 0),
         };
         if self.polls <= spins {
@@ -87,7 +88,7 @@ impl Idle {
         } else {
             self.yields += 1;
         }
-        self.is_crowded = crowd::yield_core();
+        self.crowd.offer();
         Step::Yielded
     }
 }
@@ -103,14 +104,14 @@ mod tests {
         let steps: Vec<_> = (0..5).map(|_| idle.step(wait)).collect();
         assert_eq!(steps, [Step::Spun, Step::Spun, Step::Yielded, Step::Sleep, Step::Sleep]);
         idle.reset();
-        idle.is_crowded = false;
+        idle.crowd = Crowd::new(false);
         assert_eq!(idle.step(wait), Step::Spun);
         assert_eq!(Idle::default().step(Wait::Block), Step::Sleep);
     }
 
     #[test]
     fn who_shares_a_core_does_not_spin() {
-        let mut idle = Idle { is_crowded: true, ..Idle::default() };
+        let mut idle = Idle { crowd: Crowd::new(true), ..Idle::default() };
         let step = idle.step(Wait::Adaptive { spins: 2, yields: 1 });
         assert_eq!(step, Step::Yielded);
     }

@@ -3,8 +3,10 @@
 use std::{fmt, str::FromStr, thread};
 
 use memory::sync::hint;
-use os::crowd;
+use os::crowd::Crowd;
 use serde::{Deserialize, Serialize};
+
+use super::Counters;
 
 /// How often an adaptive thread gives up its core in vain before it sleeps, and how often it polls in
 /// between, if nobody else wants the core.
@@ -71,22 +73,23 @@ pub struct Idle {
     yields: u32,
     /// Polls until the next.
     spins: u32,
-    /// Nobody wanted the core when it was offered last.
-    is_alone: bool,
+    crowd: Crowd,
+    /// How often the core was offered, ever.
+    offers: u64,
 }
 
 impl Idle {
     /// Of a thread that waits in this way.
     #[must_use]
     pub fn new(wait: Wait) -> Self {
-        Self { wait, yields: 0, spins: 0, is_alone: false }
+        Self { wait, yields: 0, spins: 0, crowd: Crowd::default(), offers: 0 }
     }
 
     /// Something was found.
     #[inline]
     pub fn found(&mut self) {
         self.yields = 0;
-        self.spins = if self.is_alone { SPINS } else { 0 };
+        self.spins = if self.crowd.is_crowded() { 0 } else { SPINS };
     }
 
     /// Nothing was found. If this returns `true`, the caller is to sleep until there is something;
@@ -96,7 +99,10 @@ impl Idle {
     pub fn is_to_sleep(&mut self) -> bool {
         match self.wait {
             Wait::Block => return true,
-            Wait::Yield => thread::yield_now(),
+            Wait::Yield => {
+                self.offers += 1;
+                thread::yield_now();
+            }
             Wait::Spin => hint::spin_loop(),
             Wait::Adaptive if self.spins > 0 => {
                 self.spins -= 1;
@@ -105,11 +111,17 @@ impl Idle {
             Wait::Adaptive if self.yields == YIELDS => return true,
             Wait::Adaptive => {
                 self.yields += 1;
-                self.is_alone = !crowd::yield_core();
-                self.spins = if self.is_alone { SPINS } else { 0 };
+                self.offers += 1;
+                self.crowd.offer();
+                self.spins = if self.crowd.is_crowded() { 0 } else { SPINS };
             }
         }
         false
+    }
+
+    /// Adds how often this thread, of a client or a daemon, has offered its core.
+    pub fn count(&self, side: &str, counters: &mut Counters) {
+        counters.named.insert(format!("{side} yields"), self.offers);
     }
 
     /// Whether the thread decides by what it sees whether to offer its core.

@@ -131,6 +131,11 @@ pub enum DriveError {
 pub enum Step {
     /// Something happened: go on.
     Busy,
+    /// Calls were made, and there was no answer; one to these will take its time.
+    Sent {
+        /// As of [`Self::Idle`].
+        until_ns: u64,
+    },
     /// Nothing happened; nothing will before `until_ns` unless an answer comes.
     Idle {
         /// When the driver wants to be called again.
@@ -232,7 +237,8 @@ impl Driver {
                 self.give_up(now_ns)?;
                 Step::Done
             }
-            () if sent + polled + swept > 0 => Step::Busy,
+            () if polled + swept > 0 => Step::Busy,
+            () if sent > 0 => Step::Sent { until_ns: self.wake_ns(now_ns) },
             () => Step::Idle { until_ns: self.wake_ns(now_ns) },
         })
     }

@@ -110,6 +110,20 @@ impl Client for Watched {
     }
 }
 
+#[test]
+fn a_client_says_whether_it_is_worth_its_while_to_look_again() {
+    let workload = workload();
+    let (cluster, schedule) = (Cluster::new(&workload, 10 * US), Schedule::new(&workload, 0));
+    let mut client = cluster.client(ClientId(0));
+    let mut driver = Driver::new(&workload, ClientId(0), schedule);
+    let mut step = || driver.step(&mut client, &|| cluster.now_ns()).unwrap();
+    assert!(matches!(step(), Step::Sent { .. }), "calls left, and no answer can be there");
+    assert!(matches!(step(), Step::Idle { .. }), "all calls are outstanding");
+    cluster.advance(MS);
+    assert_eq!(step(), Step::Busy, "answers came: there is room for more calls");
+    assert!(matches!(step(), Step::Sent { .. }));
+}
+
 /// `--queue-depth` used to be ignored.
 #[test]
 fn pitfall_28_the_queue_depth_is_honoured_and_reached() {

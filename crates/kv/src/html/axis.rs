@@ -16,7 +16,8 @@ impl Scale {
     pub(super) fn linear(values: impl IntoIterator<Item = f64>) -> Self {
         let max = values.into_iter().filter(|value| value.is_finite()).fold(0.0, f64::max);
         let step = nice_step(max);
-        Self::Linear(if max > 0.0 { (max / step).ceil() * step } else { 1.0 })
+        // A sum of shares may be a bit more than the whole.
+        Self::Linear(if max > 0.0 { (max / step - 1e-6).ceil() * step } else { 1.0 })
     }
 
     /// A logarithmic scale that holds the positive ones of `values`, rounded to 1, 2 or 5.
@@ -130,6 +131,8 @@ mod tests {
         assert_eq!(Scale::log([3.0, 40.0]).ticks(), [2.0, 5.0, 10.0, 20.0, 50.0]);
         assert_eq!(Scale::log([1.0, 1e6]).ticks().len(), 7);
         assert_eq!(Scale::linear([]).place(5.0), 1.0);
+        let shares = [0.1; 10].iter().map(|share| 1000.0 * share).sum::<f64>() * 1.000_000_01;
+        assert_eq!(Scale::linear([shares]).ticks().last(), Some(&1000.0));
         assert_eq!(Scale::log([0.0]), Scale::Log(1.0, 10.0));
         for scale in [Scale::linear([9.0]), Scale::log([1.0, 9.0]), Scale::Nines(4.0)] {
             let places =

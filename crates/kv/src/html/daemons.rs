@@ -1,11 +1,11 @@
 //! What daemons counted about themselves while they were measured: why the numbers are as they are.
 
-use std::{collections::BTreeSet, fmt::Write as _};
+use std::collections::BTreeSet;
 
 use super::{
     axis::{short, time},
     charts::{Palette, Stack, stacks},
-    sections::{ROWS_MAX, as_f64, legend, legend_in, section, timeline},
+    sections::{ROWS_MAX, as_f64, grid, legend, legend_in, section, timeline},
     svg::escape,
 };
 use crate::result::Cell;
@@ -129,35 +129,27 @@ pub(super) fn distributions(cells: &[Cell], labels: &[String]) -> Option<String>
     if names.is_empty() {
         return None;
     }
-    let mut html = String::from("<div class=\"scroll\"><table>\n<tr><th>configuration</th>");
-    for name in &names {
-        let _ =
-            write!(html, "<th>{}</th>", escape(&name.trim_end_matches("_ns").replace('_', " ")));
-    }
-    for (name, ..) in RATIOS {
-        let _ = write!(html, "<th>{name}</th>");
-    }
-    html.push_str("</tr>\n");
-    let has = |cell: &&Cell| !cell.counters.distributions.is_empty();
-    for (cell, label) in cells.iter().zip(labels).filter(|(cell, _)| has(cell)) {
-        let _ = write!(html, "<tr><td>{}</td>", escape(label));
-        for name in &names {
-            let field = cell.counters.quantiles(name).map_or_else(String::new, |(p50, p99)| {
-                let show = |value: u64| {
-                    if name.ends_with("_ns") { time(as_f64(value)) } else { short(as_f64(value)) }
-                };
-                format!("{} / {}", show(p50), show(p99))
-            });
-            let _ = write!(html, "<td>{field}</td>");
-        }
-        for (_, over, under) in RATIOS {
+    let mut columns =
+        names.iter().map(|name| name.trim_end_matches("_ns").replace('_', " ")).collect::<Vec<_>>();
+    columns.extend(RATIOS.iter().map(|(name, ..)| (*name).to_owned()));
+    let row = |(cell, label): (&Cell, &String)| {
+        let quantiles = names.iter().map(|name| {
+            let show = |value: u64| {
+                if name.ends_with("_ns") { time(as_f64(value)) } else { short(as_f64(value)) }
+            };
+            let quantiles = cell.counters.quantiles(name);
+            quantiles
+                .map_or_else(String::new, |(p50, p99)| format!("{} / {}", show(p50), show(p99)))
+        });
+        let ratios = RATIOS.iter().map(|(_, over, under)| {
             let [over, under] = [over, under].map(|names| cell.counters.total(names));
-            let ratio = if under > 0 { short(as_f64(over) / as_f64(under)) } else { String::new() };
-            let _ = write!(html, "<td>{ratio}</td>");
-        }
-        html.push_str("</tr>\n");
-    }
-    html.push_str("</table></div>\n");
+            if under > 0 { short(as_f64(over) / as_f64(under)) } else { String::new() }
+        });
+        (label.clone(), quantiles.chain(ratios).collect())
+    };
+    let has = |cell: &Cell| !cell.counters.distributions.is_empty();
+    let rows = cells.iter().zip(labels).filter(|(cell, _)| has(cell)).map(row);
+    let html = grid(&columns, &rows.collect::<Vec<_>>());
     let hint = "Median and 99th percentile of what daemons measure about themselves, all runs together. \
                 Times of calls are in whole turns of the loop: what ends in the turn that took it took \
                 no time.";

@@ -12,7 +12,7 @@ mod labels;
 mod sections;
 mod svg;
 
-use std::fmt::Write as _;
+use std::{collections::BTreeSet, fmt::Write as _};
 
 use bench::report::Header;
 
@@ -48,8 +48,9 @@ fn head(results: &Results, cells: &[Cell]) -> String {
     let Header {
         command, version, commit, profile, cpu, cores, pinning, kernel, nic, date, ..
     } = &results.header.run;
-    let regimes = cells.iter().map(labels::regime).collect::<std::collections::BTreeSet<_>>();
+    let regimes = cells.iter().map(labels::regime).collect::<BTreeSet<_>>();
     let regimes = regimes.into_iter().collect::<Vec<_>>().join(", ");
+    let configurations = cells.iter().map(|cell| &cell.name).collect::<BTreeSet<_>>().len();
     let facts = [
         ("CPU", cpu.clone()),
         ("cores", cores.to_string()),
@@ -58,7 +59,7 @@ fn head(results: &Results, cells: &[Cell]) -> String {
         ("NIC", nic.clone()),
         ("kernel", kernel.clone()),
         ("version", format!("{version}, commit {commit}, {profile} build")),
-        ("runs", format!("{} of {} configurations", results.runs.len(), cells.len())),
+        ("runs", format!("{} of {configurations} configurations", results.runs.len())),
     ];
     let mut html = format!(
         "<header>\n<h1>benchkv</h1>\n<p class=\"date\">{}</p>\n<pre class=\"command\">{}</pre>\n\
@@ -95,6 +96,7 @@ mod tests {
             "Throughput",
             "Latency distribution",
             "Outstanding",
+            "<td>client switches</td><td>0.25</td><td>0.25</td>",
             "qd4",
             "natural",
             "prefers-color-scheme: dark",
@@ -139,9 +141,13 @@ mod tests {
         results.runs[0].measured.rank_outstanding = vec![3; 10];
         results.runs[4].measured.rank_outstanding = vec![3; 10];
         let page = render(&results);
-        for expected in
-            ["Batch sizes", "Phase times", "between daemons", "<td>1 µs / 1 µs</td><td>2.5</td>"]
-        {
+        for expected in [
+            "Batch sizes",
+            "Phase times",
+            "between daemons",
+            "<td>rtt</td><td>1 µs / 1 µs</td>",
+            "<td>loops per request</td><td>2.5</td>",
+        ] {
             assert!(page.contains(expected), "{expected:?}");
         }
     }

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     backend::Kind,
-    result::{Cell, LatencySummary, SideCell, system_parts, workload_parts},
+    result::{self, Cell, LatencySummary, SideCell, system_parts, workload_parts},
 };
 
 /// Cells that a chart of rows holds; beyond, only facets and the table show them.
@@ -38,6 +38,7 @@ pub(super) fn all(cells: &[Cell]) -> Vec<String> {
         daemons::phases(cells, &labels),
         daemons::distributions(cells, &labels),
         cpu(cells, &labels),
+        costs(cells, &labels),
         table(cells),
     ]
     .into_iter()
@@ -302,11 +303,55 @@ fn cpu(cells: &[Cell], labels: &[String]) -> Option<String> {
     section("CPU time per call", hint, &body)
 }
 
+/// What explains throughput: the second table of the terminal.
+fn costs(cells: &[Cell], labels: &[String]) -> Option<String> {
+    if cells.is_empty() {
+        return None;
+    }
+    let row = |(cell, label): (&Cell, &String)| (label.clone(), result::costs(cell).to_vec());
+    let rows = cells.iter().zip(labels).map(row).collect::<Vec<_>>();
+    let html = grid(&result::COST_NAMES.map(str::to_owned), &rows);
+    let hint = format!("Of all runs together; {}.", result::COST_MEANING);
+    section("What a call costs", &hint, &html)
+}
+
+/// A table of names and fields, on its side if it is wider than high.
+pub(super) fn grid(columns: &[String], rows: &[(String, Vec<String>)]) -> String {
+    let is_wide = rows.len() < columns.len();
+    let (heads, lines): (Vec<_>, Vec<Vec<_>>) = if is_wide {
+        let line = |(at, name): (usize, &String)| {
+            let fields = rows.iter().map(|(_, fields)| fields[at].clone());
+            std::iter::once(name.clone()).chain(fields).collect()
+        };
+        let names = rows.iter().map(|(name, _)| name.clone()).collect();
+        (names, columns.iter().enumerate().map(|(at, name)| line((at, name))).collect())
+    } else {
+        let line = |(name, fields): &(String, Vec<String>)| {
+            std::iter::once(name).chain(fields).cloned().collect()
+        };
+        (columns.to_vec(), rows.iter().map(line).collect())
+    };
+    let mut html = String::from("<div class=\"scroll\"><table class=\"numbers\">\n<tr><th></th>");
+    for head in heads {
+        let _ = write!(html, "<th>{}</th>", escape(&head));
+    }
+    html.push_str("</tr>\n");
+    for line in lines {
+        html.push_str("<tr>");
+        for field in line {
+            let _ = write!(html, "<td>{}</td>", escape(&field));
+        }
+        html.push_str("</tr>\n");
+    }
+    html.push_str("</table></div>\n");
+    html
+}
+
 fn table(cells: &[Cell]) -> Option<String> {
     let mut html = String::from(
         "<div class=\"scroll\"><table>\n<tr><th>configuration</th><th>calls</th><th>cores</th>\
          <th>runs</th><th>median /s</th><th>min /s</th><th>max /s</th><th>p50</th><th>p90</th>\
-         <th>p99</th><th>p99.9</th><th>max</th><th>CPU per call</th><th>errors</th><th>vs tcp</th>\
+         <th>p99</th><th>p99.9</th><th>max</th><th>CPU/call</th><th>errors</th><th>vs tcp</th>\
          </tr>\n",
     );
     for cell in cells {

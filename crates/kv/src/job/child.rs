@@ -8,11 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use os::clock;
-use rustix::{
-    process::{Pid, Signal, getppid, set_parent_process_death_signal},
-    time::{ClockId, clock_gettime},
-};
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
 use super::{
     Config, Order, Report, Role, clients,
@@ -32,7 +28,7 @@ pub(super) const PARENT_VARIABLE: &str = "COPYRPC_KV_PARENT";
 /// Longest wait for an order that should come soon.
 pub(super) const ORDER_TIMEOUT: Duration = Duration::from_secs(120);
 /// Longest wait for threads, and between two looks at them.
-const LOOK: Duration = Duration::from_millis(20);
+pub(super) const LOOK: Duration = Duration::from_millis(20);
 
 /// Why a child cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -232,47 +228,6 @@ pub(super) fn watch<T>(
             order => return Ok(order?),
         }
         hear(words, Duration::ZERO)?;
-    }
-}
-
-/// CPU time of this process so far.
-pub(super) fn cpu_ns() -> u64 {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    let (s, ns) = (u64::try_from(time.tv_sec), u64::try_from(time.tv_nsec));
-    s.unwrap_or(0) * 1_000_000_000 + ns.unwrap_or(0)
-}
-
-/// CPU time inside the measured interval: looks at both ends of it, whenever it is asked to.
-#[derive(Debug, Default)]
-pub(super) struct CpuMeter {
-    begin_ns: Option<u64>,
-    end_ns: Option<u64>,
-}
-
-impl CpuMeter {
-    pub(super) fn look(&mut self, schedule: &Schedule) {
-        let now_ns = clock::now_ns();
-        if now_ns >= schedule.measure_ns {
-            self.begin_ns.get_or_insert_with(cpu_ns);
-        }
-        if now_ns >= schedule.end_ns {
-            self.end_ns.get_or_insert_with(cpu_ns);
-        }
-    }
-
-    /// Time until the next look that matters.
-    pub(super) fn pause(&self, schedule: &Schedule) -> Duration {
-        let next_ns = match (self.begin_ns, self.end_ns) {
-            (None, _) => schedule.measure_ns,
-            (_, None) => schedule.end_ns,
-            _ => return LOOK,
-        };
-        Duration::from_nanos(next_ns.saturating_sub(clock::now_ns()))
-            .clamp(Duration::from_micros(50), LOOK)
-    }
-
-    pub(super) fn used_ns(&self) -> u64 {
-        self.end_ns.unwrap_or_else(cpu_ns) - self.begin_ns.unwrap_or_else(cpu_ns)
     }
 }
 

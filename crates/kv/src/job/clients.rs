@@ -11,8 +11,9 @@ use os::clock;
 
 use super::{
     ClientsReport, Config, Report,
-    child::{self, Alarm, ChildError, CpuMeter, Word},
+    child::{self, Alarm, ChildError, Word},
     control::Control,
+    meter::{Meter, Spent},
 };
 use crate::{
     backend::{Backend, Client, Contact, Counters, Idle, Roster},
@@ -124,19 +125,24 @@ fn drive<B: Backend>(
         if idle.sleeps_at_once() && driver.is_full() {
             client.wait(clock::deadline_ns(NAP))?;
         }
-        match driver.step(&mut client, &clock::now_ns)? {
-            Step::Busy => {
-                idle.found();
-                // Relaxed: a number to be shown, it publishes nothing.
-                line.answered.store(driver.answered(), Ordering::Relaxed);
-            }
-            Step::Idle { until_ns } if idle.is_to_sleep() => {
+        let step = driver.step(&mut client, &clock::now_ns)?;
+        if matches!(step, Step::Busy | Step::Sent { .. }) {
+            idle.found();
+            // Relaxed: a number to be shown, it publishes nothing.
+            line.answered.store(driver.answered(), Ordering::Relaxed);
+        }
+        match step {
+            // Who sleeps at once looks first whether there is room for more.
+            Step::Sent { .. } if idle.sleeps_at_once() => {}
+            Step::Sent { until_ns } | Step::Idle { until_ns } if idle.is_to_sleep() => {
                 client.wait(until_ns.min(clock::deadline_ns(NAP)))?;
             }
-            Step::Idle { .. } => {}
+            Step::Busy | Step::Sent { .. } | Step::Idle { .. } => {}
             Step::Done => {
                 let (tally, recorder) = driver.finish();
-                line.done(Finished { id, tally, recorder, counters: client.counters() });
+                let mut counters = client.counters();
+                idle.count("client", &mut counters);
+                line.done(Finished { id, tally, recorder, counters });
                 break;
             }
         }
@@ -160,21 +166,22 @@ fn lead(
     for to_thread in starts {
         let _ = to_thread.send(schedule);
     }
-    let mut cpu = CpuMeter::default();
+    let mut meter = Meter::default();
     let mut finished = Vec::new();
     let mut last_progress = Instant::now();
     while finished.len() < starts.len() {
-        if let Some(Word::Done(one)) = child::hear(words, cpu.pause(&schedule))? {
+        if let Some(Word::Done(one)) = child::hear(words, meter.pause(&schedule))? {
             finished.push(one);
         }
-        cpu.look(&schedule);
+        meter.look(&schedule);
         if last_progress.elapsed() >= PROGRESS_PERIOD {
             last_progress = Instant::now();
             let count = answered.iter().map(|count| count.load(Ordering::Relaxed)).sum();
             control.send(&Report::Progress(count))?;
         }
     }
-    let mut report = ClientsReport { cpu_ns: cpu.used_ns(), ..ClientsReport::default() };
+    let Spent { cpu_ns, switches } = meter.spent();
+    let mut report = ClientsReport { cpu_ns, switches, ..ClientsReport::default() };
     let mut events = Vec::new();
     for one in finished {
         report.add_client(one.id, &one.tally, &one.counters);

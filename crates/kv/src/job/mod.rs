@@ -22,6 +22,7 @@ mod child;
 mod clients;
 mod control;
 mod crew;
+mod meter;
 mod pin;
 mod rank;
 mod run;
@@ -125,6 +126,8 @@ pub(crate) struct ClientsReport {
     pub(crate) start_skew_ns: u64,
     /// CPU time of the process inside the measured interval.
     pub(crate) cpu_ns: u64,
+    /// Times that a core went from it to something else inside the interval.
+    pub(crate) switches: u64,
     pub(crate) counters: Counters,
 }
 
@@ -135,6 +138,8 @@ pub(crate) struct RankReport {
     pub(crate) served: u64,
     /// CPU time of the process inside the measured interval.
     pub(crate) cpu_ns: u64,
+    /// Times that a core went from it to something else inside the interval.
+    pub(crate) switches: u64,
     /// What came inside the measured interval.
     pub(crate) counters: Counters,
     /// Calls to other nodes in flight, in each slice of the interval, on average; empty if nobody

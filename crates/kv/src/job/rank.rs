@@ -13,8 +13,9 @@ use os::clock;
 
 use super::{
     Config, Order, RankReport, Report,
-    child::{self, Alarm, ChildError, CpuMeter, Word},
+    child::{self, Alarm, ChildError, Word},
     control::{Control, ControlError},
+    meter::{Meter, Spent},
 };
 use crate::{
     backend::{Backend, Counters, Idle, Roster, Server},
@@ -99,12 +100,12 @@ fn lead(
             let _ = to_thread.send(roster.clone());
         }
     })?;
-    let mut cpu = CpuMeter::default();
+    let mut meter = Meter::default();
     loop {
-        cpu.look(&schedule);
+        meter.look(&schedule);
         stage.store(stage_at(&schedule, clock::now_ns()), Ordering::Relaxed);
         child::hear(words, Duration::ZERO)?;
-        match control.receive(cpu.pause(&schedule)) {
+        match control.receive(meter.pause(&schedule)) {
             Ok(Order::Stop) => break,
             Ok(other) => return Err(child::out_of_turn(&other)),
             Err(ControlError::Silent(_)) => {}
@@ -112,7 +113,8 @@ fn lead(
         }
     }
     stage.store(stage::STOP, Ordering::Relaxed);
-    let mut total = RankReport { cpu_ns: cpu.used_ns(), ..RankReport::default() };
+    let Spent { cpu_ns, switches } = meter.spent();
+    let mut total = RankReport { cpu_ns, switches, ..RankReport::default() };
     for _ in rosters {
         if let Some(Word::Done(report)) = child::hear(words, child::ORDER_TIMEOUT)? {
             let samples = report.counters.samples.iter().copied();
@@ -162,14 +164,15 @@ fn serve<B: Backend, R: Fn()>(
     let mut phases = Phases::default();
     let mut marks = Marks::default();
     let mut served = 0;
-    let counters = |server: &B::Server, phases: &Phases| {
+    let counters = |server: &B::Server, phases: &Phases, idle: &Idle| {
         let mut counters = server.counters();
         phases.report(serving_ns.get(), &mut counters);
+        idle.count("daemon", &mut counters);
         counters
     };
     loop {
         let stage = stage.load(Ordering::Relaxed);
-        marks.look(stage, || counters(&server, &phases));
+        marks.look(stage, || counters(&server, &phases, &idle));
         if stage == stage::STOP {
             break;
         }
@@ -190,7 +193,7 @@ fn serve<B: Backend, R: Fn()>(
         }
         phases.end_phase(Phase::Wait);
     }
-    let counters = marks.between(counters(&server, &phases));
+    let counters = marks.between(counters(&server, &phases, &idle));
     Ok(RankReport { served, counters, ..RankReport::default() })
 }
 

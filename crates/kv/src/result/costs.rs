@@ -6,21 +6,29 @@ use super::Cell;
 use crate::backend::Kind;
 
 /// What [`costs`] are.
-pub(super) const HEADINGS: [&str; 6] = [
-    "clients' CPU ns/call",
-    "daemons' CPU ns/call",
+pub(crate) const HEADINGS: [&str; COLUMNS] = [
+    "client ns",
+    "daemon ns",
+    "client switches",
+    "daemon switches",
+    "system calls",
     "requests/turn",
     "messages/batch",
     "turns/request",
-    "of these in vain",
+    "in vain",
 ];
+/// How many there are.
+pub(crate) const COLUMNS: usize = 9;
 
 /// What they mean.
-pub(super) const MEANING: &str = "requests/turn: of clients, in daemon turns that took some; messages/batch \
-                                  and turns: of delegating daemons";
+pub(crate) const MEANING: &str = "per call: CPU time, times that a core went to another process, and system calls \
+                                  made in loops; of delegating daemons: messages/batch, and turns, some in vain";
+
+/// Counters that are system calls: cores offered, sleeps, sockets looked at and used.
+const SYSTEM_CALLS: [&str; 6] = ["yields", "waits", "sleeps", "looks", "reads", "writes"];
 
 /// One text for each of [`HEADINGS`]; empty where a backend does not count it.
-pub(super) fn costs(cell: &Cell) -> [String; 6] {
+pub(crate) fn costs(cell: &Cell) -> [String; COLUMNS] {
     let (total_ns, share) = (cell.cpu_per_call_ns.median, cell.ranks_cpu_share.median);
     let counters = &cell.counters;
     let count = |name: &str| counters.total(&[name]) as f64;
@@ -35,11 +43,21 @@ pub(super) fn costs(cell: &Cell) -> [String; 6] {
         }
         Kind::Direct | Kind::Tcp => (mean_batch, String::new()),
     };
+    let calls_of = |side: &str| {
+        let names = SYSTEM_CALLS.map(|name| format!("{side} {name}"));
+        counters.total(&names.each_ref().map(String::as_str)) as f64
+    };
+    // Clients count from their first call on, daemons inside the interval.
+    let system_calls = calls_of("client") / cell.calls.max(1) as f64
+        + calls_of("daemon") / cell.answers.max(1) as f64;
     let loops = count("daemon loops");
     let requests = count("daemon requests_ipc") + count("daemon incoming");
     [
         number(total_ns * (1.0 - share)),
         number(total_ns * share),
+        number(cell.clients_switches.median),
+        number(cell.ranks_switches.median),
+        number(system_calls),
         per_turn,
         per_batch,
         ratio(loops, requests),
@@ -60,15 +78,18 @@ mod tests {
             [number(3000.0), number(1000.0)],
             "a quarter is the daemons'"
         );
-        assert_eq!(costs(&cell)[3..], ["", "", ""], "TCP has no daemons that count");
+        assert_eq!(costs(&cell)[2..4], [number(0.25), number(0.1)]);
+        assert_eq!(costs(&cell)[6..], ["", "", ""], "TCP has no daemons that count");
         cell.config.backend = Kind::Delegation;
         cell.counters = crate::backend::Counters::default();
         cell.counters.batch_sizes.insert(8, 3);
+        cell.counters.named.insert("client yields".into(), 2 * cell.calls);
+        cell.counters.named.insert("daemon waits".into(), cell.answers);
         let named = [("requests_ipc", 60), ("incoming", 40), ("loops", 50), ("busy_loops", 20)];
         let named = named.map(|(name, count)| (format!("daemon {name}"), count));
         cell.counters.named.extend(named);
         cell.counters.distributions.insert("requests_per_loop".into(), [(2, 5), (5, 10)].into());
-        let expected = [4.0, 8.0, 0.5, 0.6].map(number);
-        assert_eq!(costs(&cell)[2..], expected);
+        let expected = [3.0, 4.0, 8.0, 0.5, 0.6].map(number);
+        assert_eq!(costs(&cell)[4..], expected);
     }
 }

@@ -80,6 +80,8 @@ fn add_measured(record: &RunRecord, add: &mut impl FnMut(&str, Field)) {
         add(name, latency.value_at_quantile(quantile).into());
     }
     add("cpu_per_call_ns", measured.cpu_per_call_ns().into());
+    add("clients_switches", measured.clients_switches.into());
+    add("ranks_switches", measured.ranks_switches.into());
     add("start_skew_ns", measured.start_skew_ns.into());
     for failure in Failure::ALL {
         let count = measured.failures.get(&failure).copied().unwrap_or(0);

@@ -171,7 +171,12 @@ fn write_variants(cells: &[&Cell], plain: &[&Cell], to: &mut impl Write) -> io::
 /// What explains the numbers.
 fn write_costs(cells: &[&Cell], to: &mut impl Write) -> io::Result<()> {
     writeln!(to, "\n### Where CPU time went\n\nOf all runs together; {}.\n", costs::MEANING)?;
-    writeln!(to, "| cell | {} |\n|{}", costs::HEADINGS.join(" | "), "---|".repeat(7))?;
+    writeln!(
+        to,
+        "| cell | {} |\n|{}",
+        costs::HEADINGS.join(" | "),
+        "---|".repeat(1 + costs::COLUMNS)
+    )?;
     for cell in cells {
         writeln!(to, "| {} | {} |", cell.name, costs(cell).join(" | "))?;
     }

@@ -98,6 +98,7 @@ impl ClientsReport {
             per_client: vec![(id, local.completed + remote.completed)],
             start_skew_ns: tally.start_skew_ns,
             cpu_ns: 0,
+            switches: 0,
             counters: counters.clone(),
         });
     }
@@ -118,6 +119,7 @@ impl ClientsReport {
         self.per_client.extend(&other.per_client);
         self.start_skew_ns = self.start_skew_ns.max(other.start_skew_ns);
         self.cpu_ns += other.cpu_ns;
+        self.switches += other.switches;
         self.counters.add(&other.counters);
     }
 }
@@ -127,6 +129,7 @@ impl RankReport {
     pub(crate) fn add(&mut self, other: &Self) {
         self.served += other.served;
         self.cpu_ns += other.cpu_ns;
+        self.switches += other.switches;
         self.counters.add(&other.counters);
         add_up(&mut self.outstanding, &other.outstanding);
     }
@@ -173,6 +176,12 @@ pub struct Measured {
     pub clients_cpu_ns: u64,
     /// CPU time of all daemon processes inside the interval.
     pub ranks_cpu_ns: u64,
+    /// Times that a core went from a client process to something else inside the interval.
+    #[serde(default)]
+    pub clients_switches: u64,
+    /// As of clients, of the daemon processes.
+    #[serde(default)]
+    pub ranks_switches: u64,
     /// Requests that the daemons served, warm-up included.
     pub served: u64,
     /// Calls between daemons in flight in each slice, on average, of all daemons; empty if the
@@ -215,6 +224,8 @@ impl Measured {
             start_skew_ns: clients.start_skew_ns,
             clients_cpu_ns: clients.cpu_ns,
             ranks_cpu_ns: ranks.cpu_ns,
+            clients_switches: clients.switches,
+            ranks_switches: ranks.switches,
             served: ranks.served,
             rank_outstanding: ranks.outstanding,
             client_counters: clients.counters,

@@ -24,6 +24,7 @@ use serde::{Deserialize, Serialize};
 
 pub use cells::{Row, rows, write_rows};
 pub use compare::{CompareError, Comparison, Interval, compare, describe};
+pub(crate) use costs::{HEADINGS as COST_NAMES, MEANING as COST_MEANING, costs};
 pub use csv::write_csv;
 pub use markdown::write_markdown;
 pub use measured::{Latency, Measured, SideRecord};

@@ -80,6 +80,14 @@ pub struct Cell {
     pub cpu_per_call_ns: Summary,
     /// Share of the daemons in it.
     pub ranks_cpu_share: Summary,
+    /// Times that a core went from a client to something else, per answer.
+    pub clients_switches: Summary,
+    /// As of clients, of daemons.
+    pub ranks_switches: Summary,
+    /// Answers inside the intervals of all runs.
+    pub answers: u64,
+    /// Calls made in all runs, warm-up included.
+    pub calls: u64,
     /// From the scheduled begin to the first call of the last client, at most, in ns.
     pub start_skew_ns: u64,
     /// The slowest client's answers over the fastest's, at worst.
@@ -143,6 +151,10 @@ fn cell(config: &Config, regime: Option<Regime>, runs: &[&RunRecord]) -> Option<
         failures,
         cpu_per_call_ns: summary(&Measured::cpu_per_call_ns)?,
         ranks_cpu_share: summary(&ranks_cpu_share)?,
+        clients_switches: summary(&|m| per_answer(m.clients_switches, m))?,
+        ranks_switches: summary(&|m| per_answer(m.ranks_switches, m))?,
+        answers: measured.iter().map(|m| m.completed()).sum(),
+        calls: measured.iter().map(|m| m.calls).sum(),
         start_skew_ns: measured.iter().map(|m| m.start_skew_ns).max()?,
         fairness: summary(&fairness)?.min,
         counters,
@@ -158,6 +170,10 @@ fn side(runs: &[&Measured], of: &dyn Fn(&Measured) -> SideRecord) -> Option<Side
     let merged = latencies.iter().fold(Latency::default(), |sum, next| sum.merged(next));
     let latency = LatencySummary::of(&latencies);
     Some(SideCell { rate: Summary::of(&rates.collect::<Vec<_>>())?, latency, merged })
+}
+
+fn per_answer(count: u64, measured: &Measured) -> f64 {
+    as_f64(count) / as_f64(measured.completed().max(1))
 }
 
 fn ranks_cpu_share(measured: &Measured) -> f64 {
@@ -307,6 +323,8 @@ pub(crate) mod samples {
             failures: BTreeMap::from([(Failure::Timeout, 2)]),
             clients_cpu_ns: 300_000_000,
             ranks_cpu_ns: 100_000_000,
+            clients_switches: (local + remote) / 4,
+            ranks_switches: (local + remote) / 10,
             start_skew_ns: 1000 * u64::from(run),
             ..Measured::default()
         };

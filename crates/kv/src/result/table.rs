@@ -176,7 +176,7 @@ mod tests {
             "ended with: timeout",
             "commit abc",
             "within 2 µs",
-            "daemons' CPU ns/call",
+            "daemon switches",
         ] {
             assert!(text.contains(expected), "{expected:?} in\n{text}");
         }

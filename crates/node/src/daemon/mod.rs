@@ -155,6 +155,10 @@ impl<N: Nic, F: Front, C: Control> Daemon<N, F, C> {
         office.tally.add(Counter::Loops, 1);
         let taken = office.take(front, worker);
         let heard = office.hear(front, worker);
+        if taken > 0 {
+            // Peers get to work on these while this turn serves what they asked for.
+            worker.flush();
+        }
         watch.ended(&mut office.tally, &[Phase::Clients]);
         let mut visit = Visit { office, front, watch: &mut watch, has_posted: false };
         let handled = worker.poll(now_ns, &mut visit);

@@ -25,6 +25,8 @@ pub struct DelegationServer {
     contact: Contact,
     /// Requests that were answered, by the service itself.
     served: Rc<Cell<usize>>,
+    /// When the latest turn began.
+    now_ns: u64,
 }
 
 enum State {
@@ -74,7 +76,7 @@ impl DelegationServer {
         };
         let parts = Parts { post, topology, worker, nic: nic.clone(), control, services };
         let contact = address.to_contact()?;
-        Ok(Self { state: State::Opened(Box::new(parts)), contact, served })
+        Ok(Self { state: State::Opened(Box::new(parts)), contact, served, now_ns: 0 })
     }
 
     fn start(roster: &Roster, parts: Parts) -> Result<State, BackendError> {
@@ -153,13 +155,14 @@ impl Server for DelegationServer {
     /// The daemon's own budgets bound a turn.
     fn turn(&mut self, _budget: usize) -> Result<usize, BackendError> {
         let State::Running { daemon, .. } = &mut self.state else { return Ok(0) };
-        daemon.step(clock::now_ns());
+        self.now_ns = clock::now_ns();
+        daemon.step(self.now_ns);
         Ok(self.served.take())
     }
 
     fn is_expecting(&self) -> bool {
         let State::Running { daemon, .. } = &self.state else { return false };
-        daemon.expects_answers(clock::now_ns())
+        daemon.expects_answers(self.now_ns)
     }
 
     fn wait(&mut self, deadline_ns: u64) -> Result<(), BackendError> {

@@ -153,6 +153,7 @@ impl Client for TcpClient {
     ) -> Result<usize, BackendError> {
         self.flush_all();
         if self.readable.is_empty() {
+            self.counters.looks += 1;
             let found = self.poller.wait(Duration::ZERO);
             self.readable
                 .extend(found.map_err(|cause| BackendError::new("cannot poll sockets", cause))?);

@@ -169,6 +169,8 @@ pub(super) struct TcpCounters {
     pub(super) reads: u64,
     pub(super) writes: u64,
     pub(super) waits: u64,
+    /// Looks at all sockets without waiting.
+    pub(super) looks: u64,
     /// Messages per turn that had any, by their binary logarithm: see [`Self::turn`].
     turns: [u64; BATCH_SIZES],
 }
@@ -186,8 +188,9 @@ impl TcpCounters {
     /// With batch sizes rounded down to powers of two.
     pub(super) fn to_counters(&self, side: &str) -> Counters {
         let mut counters = Counters::default();
-        for (name, count) in [("reads", self.reads), ("writes", self.writes), ("waits", self.waits)]
-        {
+        let Self { reads, writes, waits, looks, .. } = *self;
+        let named = [("reads", reads), ("writes", writes), ("waits", waits), ("looks", looks)];
+        for (name, count) in named {
             counters.named.insert(format!("{side} {name}"), count);
         }
         let turns = self.turns.iter().zip(0_u32..).filter(|&(&count, _)| count > 0);

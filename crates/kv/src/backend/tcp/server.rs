@@ -148,6 +148,7 @@ impl TcpServer {
         self.flush_all()?;
         let mut woken = std::mem::take(&mut self.woken);
         if woken.is_empty() && self.ready.is_empty() {
+            self.counters.looks += 1;
             woken.extend(self.poller.wait(Duration::ZERO)?);
         }
         for number in woken.drain(..) {
