@@ -447,7 +447,7 @@ mod tests {
 
         #[test]
         fn the_short_way_leads_where_the_long_one_does(
-            steps in proptest::collection::vec(any_step(), 1..40),
+            steps in proptest::collection::vec(any_step(), 1..if cfg!(miri) { 10 } else { 40 }),
             is_srq in any::<bool>(),
             is_alone in any::<bool>(),
             is_dc in any::<bool>(),

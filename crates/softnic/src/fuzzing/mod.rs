@@ -37,7 +37,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig {
-            cases: if cfg!(miri) { 6 } else { 400 }, failure_persistence: None, ..Default::default()
+            cases: if cfg!(miri) { 4 } else { 400 }, failure_persistence: None, ..Default::default()
         })]
         #[test]
         fn any_bytes_in_the_send_ring_end_in_completions(
