@@ -190,6 +190,18 @@ impl Patience<'_> {
         if self.polls < POLLS_PER_CLOCK { Ok(()) } else { self.look() }
     }
 
+    /// [`wait`](Self::wait) with a pause. Who polls more often takes the line that is being written away
+    /// from its writer, and hears later.
+    ///
+    /// # Errors
+    ///
+    /// [`WaitError`].
+    #[inline]
+    pub fn pause(&mut self) -> Result<(), WaitError> {
+        hint::spin_loop();
+        self.wait()
+    }
+
     /// Call when something was found: the deadline moves.
     #[inline]
     pub fn progress(&mut self) {

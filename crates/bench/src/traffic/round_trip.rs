@@ -213,7 +213,7 @@ impl<'a, N: Nic> Talk<'a, N> {
                     return link::check_header(index, (len_bytes, found), expected);
                 }
                 Some(link::Event::Sent(wqe)) => self.sent(wqe),
-                None => self.patience.wait()?,
+                None => self.patience.pause()?,
             }
         }
     }
