@@ -1,6 +1,6 @@
 //! What leaves: batches and credit.
 
-use proto::copyrpc::{CREDIT_BYTES, Connection, Emission, FlushPolicy, Violation};
+use proto::copyrpc::{CREDIT_BYTES, Emission, FlushPolicy, Violation};
 use verbs::{
     MemoryRegion as _, Nic, Op, Payload, PostSendError, RemoteSlice, SendFlags, SendRequest,
 };
@@ -32,33 +32,8 @@ enum Broken {
 impl<N: Nic> Worker<N> {
     /// Posts whatever is due, without waiting for the next poll.
     pub fn flush(&mut self) {
-        self.flush_dirty(|_| true);
-    }
-
-    /// Posts what the program has gathered for peers that have nothing left to do, before what has
-    /// arrived from others is looked at. The others go on merging.
-    #[inline]
-    pub(super) fn flush_idle(&mut self) {
-        if self.is_prompt() {
-            self.flush_dirty(|connection| connection.unconsumed() == 0);
-        }
-    }
-
-    /// Whether the policy holds nothing back while the peer has nothing to do.
-    #[inline]
-    fn is_prompt(&self) -> bool {
-        matches!(self.config.flush, FlushPolicy::SelfClocked { .. } | FlushPolicy::Immediate)
-    }
-
-    /// Posts what is due to peers whose connection is `chosen`.
-    #[inline]
-    fn flush_dirty(&mut self, chosen: impl Fn(&Connection) -> bool) {
         let mut index = 0;
         while let Some(id) = self.dirty.get(index).copied() {
-            if self.live(id).is_some_and(|live| !chosen(&live.connection)) {
-                index += 1;
-                continue;
-            }
             match self.flush_peer(id) {
                 Departed::All => {
                     self.dirty.swap_remove(index);
@@ -96,7 +71,9 @@ impl<N: Nic> Worker<N> {
     /// poll tells of all.
     #[inline]
     pub(super) fn flush_early(&mut self, id: PeerId) {
-        if !self.is_prompt() || self.config.transport != TransportKind::Rc {
+        let is_prompt =
+            matches!(self.config.flush, FlushPolicy::SelfClocked { .. } | FlushPolicy::Immediate);
+        if !is_prompt || self.config.transport != TransportKind::Rc {
             return;
         }
         let is_last = self.is_last_arrival;

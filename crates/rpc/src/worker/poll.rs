@@ -67,9 +67,6 @@ impl<N: Nic> Worker<N> {
     fn poll_all<H: Handler<N> + ?Sized>(&mut self, now_ns: u64, handler: &mut H) -> usize {
         self.now_ns = self.now_ns.max(now_ns);
         self.stats.polls += 1;
-        if !self.dirty.is_empty() {
-            self.flush_idle();
-        }
         let mut handled = 0;
         if !self.is_coalescing() {
             handled += self.poll_receives(handler);
