@@ -67,16 +67,16 @@ impl<N: Nic> Worker<N> {
     /// one's batch is handled here.
     ///
     /// While the peer has work left, and more has arrived, answers keep merging: that is how small
-    /// batches grow again under load. In a queue that peers share, one doorbell at the end of the
-    /// poll tells of all.
+    /// batches grow again under load. A queue that peers share waits for the last arrival, so that
+    /// there is a doorbell for all of them and not one for each.
     #[inline]
     pub(super) fn flush_early(&mut self, id: PeerId) {
         let is_prompt =
             matches!(self.config.flush, FlushPolicy::SelfClocked { .. } | FlushPolicy::Immediate);
-        if !is_prompt || self.config.transport != TransportKind::Rc {
+        let is_last = self.is_last_arrival;
+        if !is_prompt || self.config.transport == TransportKind::Dc && !is_last {
             return;
         }
-        let is_last = self.is_last_arrival;
         if !is_last && self.live(id).is_none_or(|live| live.connection.unconsumed() > 0) {
             return;
         }
