@@ -92,13 +92,13 @@ fn json_on_standard_output_leaves_it_to_programs() {
     if !has_two_cores() {
         return;
     }
-    let arguments = ["bench", "limit", "--quick", "--runs", "1", "--cell", "round-trip"];
+    let arguments = ["bench", "limit", "--quick", "--runs", "1", "--cell", "line-round-trip"];
     let run = copyrpc(&arguments).args(["--json", "-"]).output().unwrap();
     assert!(run.status.success(), "{}", text(&run.stderr));
     let lines = text(&run.stdout).lines();
     let objects = lines.map(|line| serde_json::from_str(line).unwrap()).collect::<Vec<Value>>();
     assert_eq!(objects[0]["bench"], "limit");
-    assert!(objects[0]["command"].as_str().unwrap().contains("--cell round-trip"));
+    assert!(objects[0]["command"].as_str().unwrap().contains("--cell line-round-trip"));
     for row in &objects[1..] {
         assert!(row["cell"].as_str().unwrap().starts_with("limit/line-round-trip/"));
     }
