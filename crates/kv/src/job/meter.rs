@@ -72,7 +72,9 @@ impl Meter {
     pub(super) fn spent(&self) -> Spent {
         let end = self.end.unwrap_or_else(Spent::now);
         let begin = self.begin.unwrap_or(end);
-        Spent { cpu_ns: end.cpu_ns - begin.cpu_ns, switches: end.switches - begin.switches }
+        // A thread that has ended in between takes its switches along.
+        let switches = end.switches.saturating_sub(begin.switches);
+        Spent { cpu_ns: end.cpu_ns.saturating_sub(begin.cpu_ns), switches }
     }
 }
 

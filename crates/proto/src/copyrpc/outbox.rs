@@ -281,11 +281,12 @@ impl Outbox {
         is_window_full || self.unsignaled + 1 >= self.signal_interval
     }
 
-    /// The batch that [`emission`](Self::emission) showed was posted. Returns how many
-    /// messages it has.
+    /// The batch that [`emission`](Self::emission) showed was posted, and nothing was added to it since.
+    /// Returns how many messages it has.
     #[inline]
     pub(crate) fn posted(&mut self, departure: Departure, now_ns: u64) -> u16 {
         let Departure { start, end, is_signaled } = departure;
+        debug_assert_eq!(end - start, self.front().lines(), "a departure of another batch");
         if self.is_given_back() {
             self.refused_at = self.refused_at.filter(|at| *at == self.credited).map(|_| start);
             self.credited = start; // what is skipped was free

@@ -4,7 +4,7 @@ use verbs::Transport;
 use wire::{
     cqe::Syndrome,
     ids::{Lid, Qpn},
-    wqe::{self, AvKey, Ctrl, CtrlFlags, Opcode, Segment, SendWqe, peek_ctrl},
+    wqe::{self, Av, AvKey, Ctrl, CtrlFlags, Opcode, Raddr, Segment, SendWqe, peek_ctrl},
 };
 
 use super::{
@@ -76,9 +76,10 @@ pub(super) fn issue<P: Port>(
                 None => Reply::Silence,
                 Some((lid, to, key)) => {
                     let from = (port.lid(), qpn);
-                    let request =
-                        Request { extent, ..request(wqe, ctrl, verb, key, from, to, len_bytes) };
-                    port.carry(lid, &request, chunks)
+                    let places = (wqe.av(), wqe.raddr());
+                    let imm = opcode.has_imm().then_some(ctrl.imm);
+                    let whole = request(verb, key, (from, to), places, ctrl.flags, imm, len_bytes);
+                    port.carry(lid, &Request { extent, ..whole }, chunks)
                 }
             }
         }
@@ -154,17 +155,17 @@ fn address<P: Port>(
     Some((port.destination(av), av.destination, key))
 }
 
+/// What a WQE asks for in one piece, of `from`, at `to`.
 #[inline(always)]
-fn request(
-    wqe: &SendWqe<'_>,
-    ctrl: &Ctrl,
+pub(super) fn request(
     verb: Verb,
     key: Key,
-    from: (Lid, Qpn),
-    to: Qpn,
+    (from, to): ((Lid, Qpn), Qpn),
+    (av, raddr): (Option<Av>, Option<Raddr>),
+    flags: CtrlFlags,
+    imm: Option<u32>,
     len_bytes: u32,
 ) -> Request {
-    let (av, raddr) = (wqe.av(), wqe.raddr());
     Request {
         verb,
         extent: Extent::Whole,
@@ -173,8 +174,8 @@ fn request(
         to,
         service_level: av.map_or(0, |av| av.stat_rate_sl & 0xf),
         has_grh: av.and_then(|av| av.extension).is_some_and(|e| e.has_grh()),
-        solicited: ctrl.flags.contains(CtrlFlags::SOLICITED),
-        imm: wqe.opcode.has_imm().then_some(ctrl.imm),
+        solicited: flags.contains(CtrlFlags::SOLICITED),
+        imm,
         len_bytes,
         addr: raddr.map_or(0, |r| r.addr),
         rkey: raddr.map_or_else(Default::default, |r| r.rkey),

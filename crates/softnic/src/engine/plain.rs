@@ -16,7 +16,8 @@ use wire::{
 };
 
 use super::{
-    Arrival, Chunk, Extent, Key, Memory, Order, Reply, Request, Verb, chunk,
+    Arrival, Chunk, Key, Memory, Order, Reply, Request, Verb, chunk,
+    issue::request,
     requester::{Completed, Done, Port, Requester, SendQueue, SendState, complete},
     responder::{Answered, lose, release, source_of},
 };
@@ -171,21 +172,9 @@ fn issue_plain<P: Port>(
             Err(_) => return Carried::Declined,
         },
     };
-    let av = wqe.av.as_ref();
-    let request = Request {
-        verb: if wqe.raddr.is_some() { Verb::Write } else { Verb::Send },
-        extent: Extent::Whole,
-        key,
-        from,
-        to,
-        service_level: av.map_or(0, |av| av.stat_rate_sl & 0xf),
-        has_grh: av.and_then(|av| av.extension).is_some_and(|e| e.has_grh()),
-        solicited: wqe.flags.contains(CtrlFlags::SOLICITED),
-        imm: wqe.imm,
-        len_bytes: wqe.payload.len_bytes(),
-        addr: wqe.raddr.map_or(0, |raddr| raddr.addr),
-        rkey: wqe.raddr.map_or_else(Default::default, |raddr| raddr.rkey),
-    };
+    let verb = if wqe.raddr.is_some() { Verb::Write } else { Verb::Send };
+    let (places, len_bytes) = ((wqe.av, wqe.raddr), wqe.payload.len_bytes());
+    let request = request(verb, key, (from, to), places, wqe.flags, wqe.imm, len_bytes);
     port.carry_plain(lid, request, payload)
 }
 

@@ -96,7 +96,7 @@ impl Connection {
         }
     }
 
-    /// What [`emission`](Self::emission) returned last was posted.
+    /// What [`emission`](Self::emission) returned was posted. No message may be added in between.
     #[inline]
     pub fn posted(&mut self, departure: Departure, now_ns: u64) {
         self.counters.messages_out += u64::from(self.outbox.posted(departure, now_ns));
