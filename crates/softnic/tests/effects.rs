@@ -10,7 +10,7 @@ use verbs::{
     SendRequest, Sge, SharedReceiveQueue as _, SrqConfig, Transport,
 };
 
-use common::{End, Mr, QKEY, Srq, completion, nic, pair, target};
+use common::{End, Mr, QKEY, Srq, completion, nic, pair, target, until};
 
 /// Bytes of the region at each end. Receives use the last eighth of the target's.
 const LEN: usize = 8192;
@@ -156,6 +156,11 @@ impl World {
         if step.ring || receives || is_read || self.ends[0].qp.send_free() < 40 {
             self.ends[0].qp.ring_send();
         }
+        // The first ring may find the peer's port not there yet.
+        until("room in the send queue", || {
+            self.collect();
+            (self.ends[0].qp.send_free() >= 40).then_some(())
+        });
         if receives {
             self.expect_arrival(step, data.len());
         }
