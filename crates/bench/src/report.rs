@@ -185,7 +185,7 @@ impl Report {
         };
         format!(
             "{dropped} of {taken} samples dropped: the probes around them disagreed, or were \
-             neither near nor far{hint}"
+             of no regime{hint}"
         )
     }
 }

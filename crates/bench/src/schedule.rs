@@ -49,6 +49,7 @@ pub trait Workload {
 pub struct Filed {
     near: Vec<f64>,
     far: Vec<f64>,
+    twin: Vec<f64>,
     /// With each sample of calls.
     merging: Vec<(Regime, Merging)>,
     dropped: usize,
@@ -60,6 +61,7 @@ impl Filed {
         match regime {
             Regime::Near => self.near.push(sample),
             Regime::Far => self.far.push(sample),
+            Regime::Twin => self.twin.push(sample),
             Regime::Mixed => self.dropped += 1,
         }
     }
@@ -87,11 +89,12 @@ impl Filed {
         match regime {
             Regime::Near => &self.near,
             Regime::Far => &self.far,
+            Regime::Twin => &self.twin,
             Regime::Mixed => &[],
         }
     }
 
-    /// Samples whose probes disagreed, or told neither regime.
+    /// Samples whose probes disagreed, or told no regime.
     #[must_use]
     pub fn dropped(&self) -> usize {
         self.dropped

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use bench::stats::Summary;
+use bench::{regime::Regime, stats::Summary};
 use serde::{Deserialize, Serialize};
 
 use super::{Cell, Header, SideCell};
@@ -33,6 +33,11 @@ pub struct Row {
 #[must_use]
 pub fn rows(cells: &[Cell]) -> Vec<Row> {
     cells.iter().flat_map(rows_of).collect()
+}
+
+/// What a table is written for, in this order.
+pub(super) fn regimes() -> impl Iterator<Item = Option<Regime>> {
+    Regime::KEPT.map(Some).into_iter().chain([Some(Regime::Mixed), None])
 }
 
 /// The regime's name in rows and tables.

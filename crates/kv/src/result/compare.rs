@@ -174,7 +174,7 @@ fn pair(
         results.runs.iter().filter(is_wanted).cloned().collect::<Vec<_>>()
     };
     let mut comparisons = Vec::new();
-    for regime in [Some(Regime::Near), Some(Regime::Far), None] {
+    for regime in Regime::KEPT.map(Some).into_iter().chain([None]) {
         let (runs_a, runs_b) = (runs(a, config_a, regime), runs(b, config_b, regime));
         if runs_a.is_empty() || runs_b.is_empty() {
             continue;

@@ -5,14 +5,11 @@ use std::{
     io::{self, Write},
 };
 
-use bench::{
-    regime::Regime,
-    report::{Header, number},
-};
+use bench::report::{Header, number};
 
 use super::{
     Cell, Results,
-    cells::regime_name,
+    cells::{regime_name, regimes},
     costs::{self, costs},
     reduce, system_parts, workload_parts,
 };
@@ -42,7 +39,7 @@ pub fn write_markdown(results: &Results, to: &mut impl Write) -> io::Result<()> 
          answer: {}.",
         cells.iter().flat_map(|cell| cell.failures.values()).sum::<u64>()
     )?;
-    for regime in [Some(Regime::Near), Some(Regime::Far), Some(Regime::Mixed), None] {
+    for regime in regimes() {
         let cells = cells.iter().filter(|cell| cell.regime == regime).collect::<Vec<_>>();
         let Some(first) = cells.first() else { continue };
         writeln!(to, "\n## Cores {}", regime_name(first))?;

@@ -6,7 +6,6 @@ use std::{
 };
 
 use bench::{
-    regime::Regime,
     report::{Header, number},
     stats::Summary,
 };
@@ -14,7 +13,7 @@ use comfy_table::{CellAlignment, LineStyle, Table, presets};
 
 use super::{
     Cell, LatencySummary, Results, SideCell,
-    cells::regime_name,
+    cells::{regime_name, regimes},
     costs::{self, costs},
     reduce,
 };
@@ -45,7 +44,7 @@ pub fn write_table(results: &Results, to: &mut impl Write) -> io::Result<()> {
     let cells = reduce(results);
     writeln!(to, "kv: {cpu}, {cores} cores, NIC {nic}, pinning {pinning}")?;
     writeln!(to, "kernel {kernel}, commit {commit}, {profile} build, {date}")?;
-    for regime in [Some(Regime::Near), Some(Regime::Far), Some(Regime::Mixed), None] {
+    for regime in regimes() {
         let rows = cells.iter().filter(|cell| cell.regime == regime).collect::<Vec<_>>();
         if let Some(first) = rows.first() {
             writeln!(to, "\nregime: {}\n{}", regime_name(first), table(&rows).trim_fmt())?;
