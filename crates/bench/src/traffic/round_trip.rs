@@ -1,5 +1,6 @@
 //! One message there, one message back.
 
+use core::marker::PhantomData;
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
@@ -47,6 +48,28 @@ pub struct RoundTrip {
     pub len_bytes: usize,
 }
 
+/// A verb that the compiler knows: a program that measures one operation does not choose it anew for
+/// each message.
+trait Verb {
+    const VERB: RoundTripVerb;
+}
+
+struct Sends;
+struct WritesImm;
+struct Writes;
+
+impl Verb for Sends {
+    const VERB: RoundTripVerb = RoundTripVerb::Send;
+}
+
+impl Verb for WritesImm {
+    const VERB: RoundTripVerb = RoundTripVerb::WriteImm;
+}
+
+impl Verb for Writes {
+    const VERB: RoundTripVerb = RoundTripVerb::Write;
+}
+
 impl RoundTrip {
     /// Median batch, in ns per round trip.
     pub(crate) fn initiate<N: Nic>(
@@ -55,23 +78,23 @@ impl RoundTrip {
         board: &Board,
         sample: &Sample,
     ) -> Result<f64, TrafficError> {
-        let mut talk = Talk::new(self, link, board, sample)?;
-        let mut batches = Vec::new();
-        let mut last = Instant::now();
-        for index in 0..sample.count {
-            talk.say(index)?;
-            if let Some(heard) = index.checked_sub(1) {
-                talk.replenish(heard)?;
-            }
-            talk.hear(index)?;
-            if index % BATCH == BATCH - 1 {
-                let now = Instant::now();
-                batches.push((now - last).as_secs_f64() * 1e9 / BATCH as f64);
-                last = now;
-            }
+        match self.verb {
+            RoundTripVerb::Send => self.initiate_by::<N, Sends>(link, board, sample),
+            RoundTripVerb::WriteImm => self.initiate_by::<N, WritesImm>(link, board, sample),
+            RoundTripVerb::Write => self.initiate_by::<N, Writes>(link, board, sample),
         }
-        talk.end()?;
-        Ok(stats::median(&mut batches))
+    }
+
+    fn initiate_by<N: Nic, V: Verb>(
+        self,
+        link: &mut Link<N>,
+        board: &Board,
+        sample: &Sample,
+    ) -> Result<f64, TrafficError> {
+        match self.len_bytes {
+            SMALL_BYTES => Talk::<N, V, SMALL_BYTES>::new(self, link, board, sample)?.initiate(),
+            _ => Talk::<N, V, ANY>::new(self, link, board, sample)?.initiate(),
+        }
     }
 
     pub(crate) fn respond<N: Nic>(
@@ -81,24 +104,36 @@ impl RoundTrip {
         sample: &Sample,
         ready: &mut dyn FnMut() -> Result<(), DuoError>,
     ) -> Result<(), TrafficError> {
-        let mut talk = Talk::new(self, link, board, sample)?;
-        ready()?;
-        for index in 0..sample.count {
-            talk.hear(index)?;
-            talk.say(index)?;
-            talk.replenish(index)?;
+        match self.verb {
+            RoundTripVerb::Send => self.respond_by::<N, Sends>(link, board, sample, ready),
+            RoundTripVerb::WriteImm => self.respond_by::<N, WritesImm>(link, board, sample, ready),
+            RoundTripVerb::Write => self.respond_by::<N, Writes>(link, board, sample, ready),
         }
-        talk.end()
     }
 
-    fn is_inline(self) -> bool {
-        self.len_bytes <= SMALL_BYTES
+    fn respond_by<N: Nic, V: Verb>(
+        self,
+        link: &mut Link<N>,
+        board: &Board,
+        sample: &Sample,
+        ready: &mut dyn FnMut() -> Result<(), DuoError>,
+    ) -> Result<(), TrafficError> {
+        match self.len_bytes {
+            SMALL_BYTES => {
+                Talk::<N, V, SMALL_BYTES>::new(self, link, board, sample)?.respond(ready)
+            }
+            _ => Talk::<N, V, ANY>::new(self, link, board, sample)?.respond(ready),
+        }
     }
 }
 
+/// Stands for a length that the compiler does not know.
+const ANY: usize = usize::MAX;
+
 /// One side of the conversation: both sides run the same code.
-struct Talk<'a, N: Nic> {
-    shape: RoundTrip,
+struct Talk<'a, N: Nic, V, const LEN_BYTES: usize> {
+    /// That of the shape, which is `LEN_BYTES` or `ANY`.
+    len_bytes: usize,
     link: &'a mut Link<N>,
     sample: &'a Sample,
     patience: Patience<'a>,
@@ -106,9 +141,10 @@ struct Talk<'a, N: Nic> {
     slots: u64,
     /// A send that must be complete before its source may change or the conversation end.
     pending: Option<u16>,
+    verb: PhantomData<V>,
 }
 
-impl<'a, N: Nic> Talk<'a, N> {
+impl<'a, N: Nic, V: Verb, const LEN_BYTES: usize> Talk<'a, N, V, LEN_BYTES> {
     fn new(
         shape: RoundTrip,
         link: &'a mut Link<N>,
@@ -118,10 +154,12 @@ impl<'a, N: Nic> Talk<'a, N> {
         let distance = (link.header_bytes() + shape.len_bytes).max(SLOT_BYTES_MIN);
         let slots = ((LANDING_BYTES / distance) as u64).min(u64::from(RECEIVES));
         let patience = board.patience(link::PATIENCE);
-        if !shape.is_inline() {
-            payload::fill(&link.region, SOURCE_OFFSET, shape.len_bytes, sample);
+        let len_bytes = shape.len_bytes;
+        let mut talk =
+            Self { len_bytes, link, sample, patience, slots, pending: None, verb: PhantomData };
+        if !talk.is_inline() {
+            payload::fill(&talk.link.region, SOURCE_OFFSET, len_bytes, sample);
         }
-        let mut talk = Self { shape, link, sample, patience, slots, pending: None };
         for index in 0..slots.min(sample.count) {
             talk.post_receive(index)?;
         }
@@ -129,10 +167,53 @@ impl<'a, N: Nic> Talk<'a, N> {
         Ok(talk)
     }
 
+    #[inline(always)]
+    fn len_bytes(&self) -> usize {
+        if LEN_BYTES == ANY { self.len_bytes } else { LEN_BYTES }
+    }
+
+    #[inline(always)]
+    fn is_inline(&self) -> bool {
+        self.len_bytes() <= SMALL_BYTES
+    }
+
+    /// Median batch, in ns per round trip.
+    fn initiate(mut self) -> Result<f64, TrafficError> {
+        let mut batches = Vec::new();
+        let mut last = Instant::now();
+        for index in 0..self.sample.count {
+            self.say(index)?;
+            if let Some(heard) = index.checked_sub(1) {
+                self.replenish(heard)?;
+            }
+            self.hear(index)?;
+            if index % BATCH == BATCH - 1 {
+                let now = Instant::now();
+                batches.push((now - last).as_secs_f64() * 1e9 / BATCH as f64);
+                last = now;
+            }
+        }
+        self.end()?;
+        Ok(stats::median(&mut batches))
+    }
+
+    fn respond(
+        mut self,
+        ready: &mut dyn FnMut() -> Result<(), DuoError>,
+    ) -> Result<(), TrafficError> {
+        ready()?;
+        for index in 0..self.sample.count {
+            self.hear(index)?;
+            self.say(index)?;
+            self.replenish(index)?;
+        }
+        self.end()
+    }
+
     #[inline]
     fn say(&mut self, index: u64) -> Result<(), TrafficError> {
-        let len_bytes = self.shape.len_bytes;
-        if self.shape.is_inline() {
+        let len_bytes = self.len_bytes();
+        if self.is_inline() {
             let message = small(self.sample, index);
             let bytes = [&message[SMALL_BYTES - len_bytes..]];
             let is_last = index + 1 == self.sample.count;
@@ -161,7 +242,7 @@ impl<'a, N: Nic> Talk<'a, N> {
         signaled: bool,
     ) -> Result<u16, TrafficError> {
         let remote = self.link.remote(0);
-        let op = match self.shape.verb {
+        let op = match V::VERB {
             RoundTripVerb::Send => Op::Send { payload, imm: None },
             RoundTripVerb::WriteImm => Op::Write { remote, payload, imm: Some(immediate(index)) },
             RoundTripVerb::Write => Op::Write { remote, payload, imm: None },
@@ -171,7 +252,7 @@ impl<'a, N: Nic> Talk<'a, N> {
 
     #[inline]
     fn hear(&mut self, index: u64) -> Result<(), TrafficError> {
-        let offset = match self.shape.verb {
+        let offset = match V::VERB {
             RoundTripVerb::Send => {
                 self.receive(index, None)?;
                 self.slot_offset(index) + self.link.header_bytes()
@@ -209,7 +290,7 @@ impl<'a, N: Nic> Talk<'a, N> {
             match event {
                 Some(link::Event::Received { len_bytes, imm: found }) => {
                     self.patience.progress();
-                    let expected = (self.shape.len_bytes, imm);
+                    let expected = (self.len_bytes(), imm);
                     return link::check_header(index, (len_bytes, found), expected);
                 }
                 Some(link::Event::Sent(wqe)) => self.sent(wqe),
@@ -228,8 +309,7 @@ impl<'a, N: Nic> Talk<'a, N> {
     /// Waits until the last word of the landing area is that of message `index`.
     #[inline]
     fn watch(&mut self, index: u64) -> Result<(), TrafficError> {
-        let (sequence, last_word) =
-            (self.sample.sequence(index), self.shape.len_bytes - WORD_BYTES);
+        let (sequence, last_word) = (self.sample.sequence(index), self.len_bytes() - WORD_BYTES);
         let mut polls = 0;
         while self.link.region.load_u64(last_word) != sequence {
             polls += 1;
@@ -248,8 +328,8 @@ impl<'a, N: Nic> Talk<'a, N> {
 
     #[inline]
     fn check(&mut self, index: u64, offset: usize) -> Result<(), TrafficError> {
-        let len_bytes = self.shape.len_bytes;
-        if self.shape.is_inline() {
+        let len_bytes = self.len_bytes();
+        if self.is_inline() {
             let mut message = [0; SMALL_BYTES];
             let message = &mut message[..len_bytes];
             self.link.region.read(offset, message);
@@ -272,8 +352,8 @@ impl<'a, N: Nic> Talk<'a, N> {
     }
 
     fn post_receive(&mut self, index: u64) -> Result<(), TrafficError> {
-        let len_bytes = self.link.header_bytes() + self.shape.len_bytes;
-        let buffer = match self.shape.verb {
+        let len_bytes = self.link.header_bytes() + self.len_bytes();
+        let buffer = match V::VERB {
             RoundTripVerb::Send => Some((self.slot_offset(index), len_bytes)),
             RoundTripVerb::WriteImm => None,
             RoundTripVerb::Write => return Ok(()),
@@ -283,7 +363,7 @@ impl<'a, N: Nic> Talk<'a, N> {
 
     #[inline]
     fn slot_offset(&self, index: u64) -> usize {
-        let distance = (self.link.header_bytes() + self.shape.len_bytes).max(SLOT_BYTES_MIN);
+        let distance = (self.link.header_bytes() + self.len_bytes()).max(SLOT_BYTES_MIN);
         #[expect(clippy::cast_possible_truncation, reason = "below the number of slots")]
         let slot = (index % self.slots) as usize;
         slot * distance

@@ -58,6 +58,20 @@ impl Stream {
         board: &Board,
         sample: &Sample,
     ) -> Result<f64, TrafficError> {
+        match self.verb {
+            StreamVerb::Send => self.initiate_by::<N, true>(link, board, sample),
+            StreamVerb::WriteImm => self.initiate_by::<N, false>(link, board, sample),
+        }
+    }
+
+    /// [`initiate`](Self::initiate) by a verb that the compiler knows: a program that measures one
+    /// operation does not choose it anew for each message.
+    fn initiate_by<N: Nic, const IS_SEND: bool>(
+        self,
+        link: &mut Link<N>,
+        board: &Board,
+        sample: &Sample,
+    ) -> Result<f64, TrafficError> {
         let received = board.word(Word::Received);
         let mut patience = board.patience(link::PATIENCE);
         let (mut sent, mut consumed, mut last) = (0, 0, None);
@@ -81,7 +95,7 @@ impl Stream {
             for index in sent..sent + burst {
                 let is_last = index + 1 == sample.count;
                 let signaled = is_last || index % SIGNAL_EVERY == SIGNAL_EVERY - 1;
-                last = Some(self.post(link, sample, index, signaled)?);
+                last = Some(Self::post::<N, IS_SEND>(link, sample, index, signaled)?);
             }
             link.ring_send();
             sent += burst;
@@ -99,8 +113,7 @@ impl Stream {
     }
 
     #[inline]
-    fn post<N: Nic>(
-        self,
+    fn post<N: Nic, const IS_SEND: bool>(
         link: &mut Link<N>,
         sample: &Sample,
         index: u64,
@@ -109,12 +122,11 @@ impl Stream {
         let message = small(sample, index);
         let bytes = [&message[..]];
         let payload = Payload::Inline(&bytes);
-        let op = match self.verb {
-            StreamVerb::Send => Op::Send { payload, imm: None },
-            StreamVerb::WriteImm => {
-                let remote = link.remote(slot_offset(index));
-                Op::Write { remote, payload, imm: Some(immediate(index)) }
-            }
+        let op = if IS_SEND {
+            Op::Send { payload, imm: None }
+        } else {
+            let remote = link.remote(slot_offset(index));
+            Op::Write { remote, payload, imm: Some(immediate(index)) }
         };
         link.post(op, signaled)
     }
@@ -127,18 +139,30 @@ impl Stream {
         sample: &Sample,
         ready: &mut dyn FnMut() -> Result<(), DuoError>,
     ) -> Result<(), TrafficError> {
+        match self.verb {
+            StreamVerb::Send => Self::respond_by::<N, true>(link, board, sample, ready),
+            StreamVerb::WriteImm => Self::respond_by::<N, false>(link, board, sample, ready),
+        }
+    }
+
+    fn respond_by<N: Nic, const IS_SEND: bool>(
+        link: &mut Link<N>,
+        board: &Board,
+        sample: &Sample,
+        ready: &mut dyn FnMut() -> Result<(), DuoError>,
+    ) -> Result<(), TrafficError> {
         let received = board.word(Word::Received);
         let mut patience = board.patience(link::PATIENCE);
         for index in 0..WINDOW.min(sample.count) {
-            self.post_receive(link, index)?;
+            Self::post_receive::<N, IS_SEND>(link, index)?;
         }
         link.ring_receives();
         ready()?;
         for index in 0..sample.count {
             let header = link.wait_received(&mut patience)?;
-            self.check(link, sample, index, header)?;
+            Self::check::<N, IS_SEND>(link, sample, index, header)?;
             if index + WINDOW < sample.count {
-                self.post_receive(link, index + WINDOW)?;
+                Self::post_receive::<N, IS_SEND>(link, index + WINDOW)?;
             }
             let consumed = index + 1;
             if consumed % STRIDE == 0 || consumed == sample.count {
@@ -150,26 +174,24 @@ impl Stream {
         Ok(())
     }
 
-    fn post_receive<N: Nic>(self, link: &mut Link<N>, index: u64) -> Result<(), TrafficError> {
-        let buffer = match self.verb {
-            StreamVerb::Send => Some((slot_offset(index), link.header_bytes() + SMALL_BYTES)),
-            StreamVerb::WriteImm => None,
-        };
-        Ok(link.post_receive(buffer)?)
+    #[inline]
+    fn post_receive<N: Nic, const IS_SEND: bool>(
+        link: &mut Link<N>,
+        index: u64,
+    ) -> Result<(), TrafficError> {
+        let buffer = (slot_offset(index), link.header_bytes() + SMALL_BYTES);
+        Ok(link.post_receive(IS_SEND.then_some(buffer))?)
     }
 
     #[inline]
-    fn check<N: Nic>(
-        self,
+    fn check<N: Nic, const IS_SEND: bool>(
         link: &Link<N>,
         sample: &Sample,
         index: u64,
         header: (u32, Option<u32>),
     ) -> Result<(), TrafficError> {
-        let (imm, before) = match self.verb {
-            StreamVerb::Send => (None, link.header_bytes()),
-            StreamVerb::WriteImm => (Some(immediate(index)), 0),
-        };
+        let (imm, before) =
+            if IS_SEND { (None, link.header_bytes()) } else { (Some(immediate(index)), 0) };
         link::check_header(index, header, (SMALL_BYTES, imm))?;
         let mut message = [0; SMALL_BYTES];
         link.region.read(slot_offset(index) + before, &mut message);
