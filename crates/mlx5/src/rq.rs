@@ -129,12 +129,17 @@ impl RecvQueue {
 }
 
 /// Appends a scatter list.
-#[inline]
+///
+/// Inlined, or the writer goes through memory, stored piece by piece and loaded at once, which stalls.
+#[inline(always)]
 pub(crate) fn write_sges<S: wire::wqe::WqeSink>(
-    writer: RecvWqeWriter<S>,
+    mut writer: RecvWqeWriter<S>,
     into: &[Sge],
 ) -> RecvWqeWriter<S> {
-    into.iter().fold(writer, |writer, sge| writer.data(sge.addr, sge.lkey, sge.len_bytes))
+    for sge in into {
+        writer = writer.data(sge.addr, sge.lkey, sge.len_bytes);
+    }
+    writer
 }
 
 #[cfg(test)]

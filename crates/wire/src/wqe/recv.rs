@@ -26,7 +26,7 @@ pub struct RecvWqeWriter<S> {
 
 impl<S: WqeSink> RecvWqeWriter<S> {
     /// Starts a WQE of a receive queue.
-    #[inline]
+    #[inline(always)]
     pub fn rq(sink: S, stride_octowords: u8) -> Self {
         Self { sink, stride_octowords, used: 0 }
     }
@@ -35,7 +35,7 @@ impl<S: WqeSink> RecvWqeWriter<S> {
     ///
     /// The NIC follows these links, not the ring's order: an index that is left zero makes it
     /// consume WQE 0 for ever.
-    #[inline]
+    #[inline(always)]
     pub fn srq(sink: S, stride_octowords: u8, next_wqe_index: u16) -> Self {
         let mut writer = Self::rq(sink, stride_octowords);
         writer.push(SrqNextSeg {
@@ -53,7 +53,7 @@ impl<S: WqeSink> RecvWqeWriter<S> {
     ///
     /// If `len_bytes` exceeds [`MESSAGE_BYTES_MAX`](super::MESSAGE_BYTES_MAX), or if `lkey` is
     /// [`Lkey::TERMINATOR`].
-    #[inline]
+    #[inline(always)]
     pub fn data(mut self, addr: u64, lkey: Lkey, len_bytes: u32) -> Self {
         if len_bytes > 0 {
             assert!(lkey != Lkey::TERMINATOR, "a list's end in its middle");
@@ -63,14 +63,14 @@ impl<S: WqeSink> RecvWqeWriter<S> {
     }
 
     /// Ends the list. Octowords after its end keep what they held.
-    #[inline]
+    #[inline(always)]
     pub fn finish(mut self) {
         if self.used < self.stride_octowords {
             self.push(DataSeg::TERMINATOR);
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn push(&mut self, seg: impl IntoBytes + Immutable) {
         let stride_octowords = self.stride_octowords;
         assert!(self.used < stride_octowords, "WQE longer than {stride_octowords} octowords");
