@@ -88,8 +88,7 @@ pub(crate) struct Outbox {
     open: Batch,
     /// Batches that took what they could, oldest first.
     full: VecDeque<Batch>,
-    /// Of all these.
-    queued_lines: u64,
+    full_lines: u64,
     spare: Vec<Batch>,
     posted: VecDeque<Posted>,
     /// Messages in them.
@@ -116,7 +115,7 @@ impl Outbox {
             progress_ns: 0,
             open: Batch::new(),
             full: VecDeque::new(),
-            queued_lines: 0,
+            full_lines: 0,
             spare: Vec::new(),
             posted: VecDeque::new(),
             unconsumed: 0,
@@ -142,7 +141,7 @@ impl Outbox {
     #[inline]
     pub(crate) fn admit(&mut self, message: &Outgoing) -> Result<Place, Busy> {
         let place = self.place(message.len_bytes());
-        let used = self.producer - self.credited + self.queued_lines + place.added;
+        let used = self.used_lines() + place.added;
         let kept =
             u64::from(self.geometry.response_lines()) + u64::from(self.geometry.batch_lines_max());
         if used + kept <= u64::from(self.geometry.ring_lines()) {
@@ -181,12 +180,11 @@ impl Outbox {
     #[inline(always)]
     pub(crate) fn push_at(
         &mut self,
-        Place { added, is_new }: Place,
+        Place { is_new, .. }: Place,
         message: &Outgoing,
         response_lines: u16,
         now_ns: u64,
     ) -> &mut [u8] {
-        self.queued_lines += added;
         if is_new {
             self.close_open();
         }
@@ -197,6 +195,7 @@ impl Outbox {
 
     #[cold]
     fn close_open(&mut self) {
+        self.full_lines += self.open.lines();
         let next = self.spare.pop().unwrap_or_else(Batch::new);
         self.full.push_back(core::mem::replace(&mut self.open, next));
     }
@@ -293,7 +292,6 @@ impl Outbox {
         }
         let (messages, response_lines) =
             if self.full.is_empty() { self.open.take() } else { self.take_full() };
-        self.queued_lines -= end - start;
         self.producer = end;
         self.posted_count += 1;
         self.progress_ns = now_ns;
@@ -311,6 +309,7 @@ impl Outbox {
     #[cold]
     fn take_full(&mut self) -> (u16, u32) {
         let Some(mut batch) = self.full.pop_front() else { return (0, 0) };
+        self.full_lines -= batch.lines();
         let taken = batch.take();
         self.spare.push(batch);
         taken
@@ -419,9 +418,10 @@ impl Outbox {
         self.unconsumed
     }
 
-    /// Lines of the ring in use or spoken for by built batches: an invariant for tests.
+    /// Lines of the ring in use or spoken for by built batches.
+    #[inline]
     pub(crate) fn used_lines(&self) -> u64 {
-        self.producer - self.credited + self.queued_lines
+        self.producer - self.credited + self.full_lines + self.open.lines()
     }
 }
 
