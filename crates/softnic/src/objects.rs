@@ -80,6 +80,43 @@ impl Drop for Holding {
     }
 }
 
+/// How many threads may be inside a queue at once: of queue pairs of this port, and of their peers.
+#[derive(Debug, Default)]
+struct Users(Mutex<usize>);
+
+impl Users {
+    /// Announces more of them. If there was a single one, waits until it knows. `show` tells whether
+    /// there is only one.
+    fn add(
+        &self,
+        count: usize,
+        holding: &Holding,
+        object: &'static str,
+        show: impl Fn(bool),
+    ) -> Result<(), CreateError> {
+        let mut users = lock(&self.0);
+        let (before, after) = (*users, *users + count);
+        show(after == 1);
+        if before == 1 && after > 1 {
+            barrier::store_load();
+            holding.context.quiesce(QUIESCE_NS).map_err(|lid| {
+                show(true);
+                let cause = format!("port {lid} is stopped inside it; try again later");
+                CreateError::System { object, cause }
+            })?;
+        }
+        *users = after;
+        Ok(())
+    }
+
+    /// They are gone, and outside the queue.
+    fn remove(&self, count: usize, show: impl Fn(bool)) {
+        let mut users = lock(&self.0);
+        *users -= count;
+        show(*users == 1);
+    }
+}
+
 /// A completion queue of this port.
 #[derive(Debug)]
 pub(crate) struct CqShared {
@@ -88,8 +125,8 @@ pub(crate) struct CqShared {
     ring: NonNull<u8>,
     dbrec: NonNull<u8>,
     overrun_reported: AtomicBool,
-    /// Threads that may complete into it: queue pairs of this port, and their peers.
-    producers: Mutex<usize>,
+    /// Those who complete into it.
+    producers: Users,
     holding: Holding,
 }
 
@@ -130,7 +167,7 @@ impl CqShared {
         let ring = holding.pointer(Half::Rw, ring);
         let dbrec = holding.pointer(Half::Ro, dbrec);
         let overrun_reported = AtomicBool::new(false);
-        let producers = Mutex::new(0);
+        let producers = Users::default();
         Ok(Self { view, channel, ring, dbrec, overrun_reported, producers, holding })
     }
 
@@ -140,26 +177,13 @@ impl CqShared {
     ///
     /// It is stopped inside the queue.
     pub(crate) fn add_producers(&self, count: usize) -> Result<(), CreateError> {
-        let mut producers = lock(&self.producers);
-        let (before, after) = (*producers, *producers + count);
-        self.set_exclusive(after == 1);
-        if before == 1 && after > 1 {
-            barrier::store_load();
-            self.holding.context.quiesce(QUIESCE_NS).map_err(|lid| {
-                self.set_exclusive(true);
-                let cause = format!("port {lid} is stopped inside it; try again later");
-                CreateError::System { object: "completion queue", cause }
-            })?;
-        }
-        *producers = after;
-        Ok(())
+        let show = |is_exclusive| self.set_exclusive(is_exclusive);
+        self.producers.add(count, &self.holding, "completion queue", show)
     }
 
     /// They are gone, and outside the queue.
     pub(crate) fn remove_producers(&self, count: usize) {
-        let mut producers = lock(&self.producers);
-        *producers -= count;
-        self.set_exclusive(*producers == 1);
+        self.producers.remove(count, |is_exclusive| self.set_exclusive(is_exclusive));
     }
 
     fn set_exclusive(&self, is_exclusive: bool) {
@@ -201,6 +225,8 @@ pub(crate) struct RqShared {
     pub(crate) view: RqView,
     ring: NonNull<u8>,
     dbrec: NonNull<u8>,
+    /// Those who take receives from it.
+    takers: Users,
     holding: Holding,
 }
 
@@ -227,6 +253,7 @@ impl RqShared {
         entry.ring_offset.store(ring, Ordering::Relaxed);
         entry.dbrec_offset.store(dbrec, Ordering::Relaxed);
         entry.claims_offset.store(claims, Ordering::Relaxed);
+        entry.is_exclusive.store(0, Ordering::Relaxed);
         let shape = u64::from(log_stride) << 8 | u64::from(log_entries);
         let geometry = VALID | u64::from(is_srq) << 16 | shape;
         // SYNC(rq-entry): pairs with the `Acquire` in `RqView::resolve`.
@@ -240,7 +267,28 @@ impl RqShared {
         view.claims().reset();
         let ring = holding.pointer(Half::Ro, ring);
         let dbrec = holding.pointer(Half::Ro, dbrec);
-        Ok(Self { view, ring, dbrec, holding })
+        Ok(Self { view, ring, dbrec, takers: Users::default(), holding })
+    }
+
+    /// Announces more that take receives. If there was a single one, waits until it knows.
+    ///
+    /// # Errors
+    ///
+    /// It is stopped inside the queue.
+    pub(crate) fn add_takers(&self, count: usize) -> Result<(), CreateError> {
+        let show = |is_exclusive| self.set_exclusive(is_exclusive);
+        self.takers.add(count, &self.holding, "receive queue", show)
+    }
+
+    /// They are gone, and outside the queue.
+    pub(crate) fn remove_takers(&self, count: usize) {
+        self.takers.remove(count, |is_exclusive| self.set_exclusive(is_exclusive));
+    }
+
+    fn set_exclusive(&self, is_exclusive: bool) {
+        if let Some(entry) = self.holding.context.owner.card.rq(self.holding.index) {
+            entry.is_exclusive.store(u64::from(is_exclusive), Ordering::Release);
+        }
     }
 
     pub(crate) fn index(&self) -> u32 {

@@ -152,11 +152,13 @@ impl Rig {
         entry.control.store(control, Ordering::Release);
     }
 
-    /// Says whether the completion queue has a single producer.
+    /// Says whether the completion queue has a single producer, and the receive queue a single sender.
     #[cfg(test)]
-    pub(crate) fn set_exclusive(&self, is_exclusive: bool) {
+    pub(crate) fn set_exclusive(&self, cq: bool, rq: bool) {
         let entry = self.card.cq(self.cq_index).unwrap();
-        entry.is_exclusive.store(u64::from(is_exclusive), Ordering::Relaxed);
+        entry.is_exclusive.store(u64::from(cq), Ordering::Relaxed);
+        let entry = self.card.rq(self.rq_index).unwrap();
+        entry.is_exclusive.store(u64::from(rq), Ordering::Relaxed);
     }
 
     /// Whether the queue pair still receives.

@@ -66,8 +66,7 @@ impl Queue {
             }
             count < u64::from(*posted_seen)
         };
-        let next = |entry: u16| self.next[usize::from(entry)].load(Ordering::Relaxed) as u16;
-        let (entry, count) = self.claims().take(holder, available, next)?;
+        let (entry, count) = self.claims().take(holder, available, |entry| self.next(entry))?;
         // SAFETY: taken, and not completed; loom would notice another access.
         let buffer = self.wqe[usize::from(entry)].with(|wqe| unsafe { *wqe });
         Ok((entry, count, buffer))
@@ -79,6 +78,28 @@ impl Queue {
         self.done[count as usize].store(u32::from(entry) + 1, Ordering::Release);
         self.claims().release(entry, count, holder);
         Some((count, buffer))
+    }
+
+    /// The only sender takes what it finds, as `RqView::take` does, and completes it.
+    fn serve_alone(&self, holder: Holder) -> Vec<(u64, u32)> {
+        let available = |count| count < u64::from(self.posted.load(Ordering::Acquire));
+        let take = || match self.claims().take_alone(holder, available, |entry| self.next(entry)) {
+            Err(TakeError::Contended) => {
+                self.claims().take(holder, available, |entry| self.next(entry))
+            }
+            taken => taken,
+        };
+        let mut served = Vec::new();
+        while let Ok((entry, count)) = take() {
+            // SAFETY: taken, and not completed; loom would notice another access.
+            served.push((count, self.wqe[usize::from(entry)].with(|wqe| unsafe { *wqe })));
+            self.claims().release_alone(entry, count);
+        }
+        served
+    }
+
+    fn next(&self, entry: u16) -> u16 {
+        self.next[usize::from(entry)].load(Ordering::Relaxed) as u16
     }
 
     /// The entry that completed receive `count`, if it has completed.
@@ -148,6 +169,31 @@ fn a_dead_taker_is_helped() {
     });
 }
 
+/// The same where the only one left is alone by now, while the owner does for the dead one what
+/// remained.
+#[test]
+fn an_only_taker_passes_what_a_dead_one_has_taken() {
+    loom::model(|| {
+        const DEAD: Holder = 7;
+        let queue = Queue::new();
+        queue.post(0, 100);
+        queue.post(1, 101);
+        // Receive 0, taken by the dead one; the head still points to it.
+        queue.claims[0].store(u64::from(DEAD), Ordering::Relaxed);
+        let alone = thread::spawn({
+            let queue = Arc::clone(&queue);
+            move || queue.serve_alone(1)
+        });
+        for (entry, count) in queue.claims().held_by(DEAD) {
+            queue.claims().pass(entry, count, |entry| queue.next(entry));
+            queue.claims().release(entry, count, DEAD);
+        }
+        assert_eq!(alone.join().unwrap(), [(1, 101)]);
+        assert_eq!(queue.claims().taken(), 2);
+        assert_eq!(queue.claims().held_by(DEAD).count(), 0);
+    });
+}
+
 /// Between the completion of a receive and the release of its claim the owner may post the entry
 /// again, and others take it: the late release leaves their claim alone.
 #[test]
@@ -208,21 +254,7 @@ fn an_only_taker_hands_over_to_the_owner() {
         queue.post(0, 100);
         let alone = thread::spawn({
             let queue = Arc::clone(&queue);
-            move || {
-                let available = |count| count < u64::from(queue.posted.load(Ordering::Acquire));
-                let next =
-                    |entry: u16| queue.next[usize::from(entry)].load(Ordering::Relaxed) as u16;
-                let mut taken = Vec::new();
-                for _ in 0..2 {
-                    let Ok((entry, count)) = queue.claims().take_alone(1, available, next) else {
-                        break;
-                    };
-                    // SAFETY: taken, and not completed; loom would notice another access.
-                    taken.push((count, queue.wqe[usize::from(entry)].with(|wqe| unsafe { *wqe })));
-                    queue.claims().release_alone(entry, count);
-                }
-                taken
-            }
+            move || queue.serve_alone(1)
         });
         queue.post(1, 101);
         let mut taken = alone.join().unwrap();

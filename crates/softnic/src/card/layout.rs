@@ -19,7 +19,7 @@ use wire::ids::{Lid, Qpn};
 /// ASCII "MLX5SOFT".
 pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"MLX5SOFT");
 /// Changes whenever a byte of these tables changes meaning.
-pub(crate) const LAYOUT: u64 = 1;
+pub(crate) const LAYOUT: u64 = 2;
 
 /// First bytes of "ro".
 #[derive(Debug)]
@@ -108,7 +108,9 @@ pub(crate) struct RqEntry {
     pub(crate) dbrec_offset: AtomicU64,
     /// In "rw".
     pub(crate) claims_offset: AtomicU64,
-    pub(crate) reserved: [AtomicU64; 4],
+    /// Not zero: only one sender takes receives. A second one waits until that has noticed.
+    pub(crate) is_exclusive: AtomicU64,
+    pub(crate) reserved: [AtomicU64; 3],
 }
 
 /// First bytes of "rw".

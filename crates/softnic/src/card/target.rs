@@ -127,13 +127,7 @@ impl Target {
         self.peer == address_word(lid, qpn)
     }
 
-    /// Whether nobody but the one sender that is heard takes receives from `rq`, which is its queue.
-    #[inline(always)]
-    pub(crate) fn is_alone(&self, rq: &RqView) -> bool {
-        self.transport == Transport::Rc && rq.srqn.is_none()
-    }
-
-    /// Takes a receive from `rq`, which is its queue; `is_alone` as above.
+    /// Takes a receive from `rq`, which is its queue; `is_alone`: the queue is exclusive.
     #[inline(always)]
     pub(crate) fn take(
         &self,

@@ -12,7 +12,7 @@ use wire::{
 
 use super::{
     Card,
-    layout::{CqEntry, CqState, RqState, VALID},
+    layout::{CqEntry, CqState, RqEntry, RqState, VALID},
 };
 use crate::shared::{
     Holder,
@@ -346,6 +346,7 @@ pub(crate) struct RqView {
     posted: NonNull<AtomicU32>,
     claims: Words<AtomicU64>,
     state: NonNull<RqState>,
+    entry: NonNull<RqEntry>,
 }
 
 // SAFETY: as for `CqView`.
@@ -402,6 +403,7 @@ impl RqView {
             posted: Words::locate(&card.ro, dbrec_offset, 1)?.first,
             claims: Words::locate(&card.rw, claims_offset, count)?,
             state: NonNull::from(state),
+            entry: NonNull::from(entry),
             _card: card.clone(),
         })
     }
@@ -412,6 +414,15 @@ impl RqView {
         let state = unsafe { self.state.as_ref() };
         // SAFETY: as above.
         Claims::new(&state.head, unsafe { self.claims.get() })
+    }
+
+    /// Whether only one sender takes receives. Valid while inside a presence: a second one waits until
+    /// everybody has left.
+    #[inline(always)]
+    pub(crate) fn is_exclusive(&self) -> bool {
+        // SAFETY: `card` keeps "ro" mapped; this is a load.
+        let entry = unsafe { self.entry.as_ref() };
+        entry.is_exclusive.load(Ordering::Relaxed) != 0
     }
 
     /// Receives posted so far, modulo 2¹⁶.
@@ -425,7 +436,7 @@ impl RqView {
     /// Takes the next receive. `posted_seen` is how many this sender knows to be posted: it reads
     /// the doorbell record again only when it has used those up. The record counts modulo 2¹⁶, a
     /// sender that comes back after 2¹⁶ receives of others must not, so it counts on. `alone`:
-    /// nobody else takes receives from this queue.
+    /// the queue [is exclusive](Self::is_exclusive).
     #[inline(always)]
     pub(crate) fn take(
         &self,
@@ -436,10 +447,10 @@ impl RqView {
         // The closures are written twice so that each has one use, and is inlined there.
         if alone {
             let available = |count| self.is_posted(count, posted_seen);
-            let next = |index| self.next_in_ring(index);
-            let taken = self.claims().take_alone(holder, available, next);
-            // Never an SRQ: that has other senders.
-            return taken.map(|(index, count)| Taken { index, counter: low_half(count), count });
+            let taken = self.claims().take_alone(holder, available, |index| self.next(index));
+            if taken != Err(TakeError::Contended) {
+                return taken.map(|(index, count)| self.taken(index, count));
+            }
         }
         let available = |count| self.is_posted(count, posted_seen);
         let taken = self.claims().take(holder, available, |index| self.next(index));

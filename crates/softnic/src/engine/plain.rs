@@ -218,7 +218,7 @@ pub(crate) fn respond_to_plain<M: Memory>(
     }
     let Some(rq) = &target.rq else { return Carried::Declined };
     // Each knows how receives are taken.
-    if matches!(request.key, Key::Connected) && target.is_alone(rq) {
+    if rq.is_exclusive() {
         arrive::<true, M>(request, to, payload, rq, target, memory, arrived)
     } else {
         arrive::<false, M>(request, to, payload, rq, target, memory, arrived)
@@ -439,6 +439,7 @@ mod tests {
             steps in proptest::collection::vec(any_step(), 1..if cfg!(miri) { 10 } else { 40 }),
             is_srq in any::<bool>(),
             is_alone in any::<bool>(),
+            is_alone_in_rq in any::<bool>(),
             is_dc in any::<bool>(),
             scatter_to_cqe in proptest::bool::weighted(0.1),
             log_stride in 4..8u8,
@@ -447,7 +448,7 @@ mod tests {
             let log_stride = log_stride.max(if is_srq { 5 } else { 4 });
             let shape = Shape { is_srq, transport, scatter_to_cqe, log_stride, ..Shape::RC };
             let mut rigs = [Rig::new(shape), Rig::new(shape)];
-            rigs.iter().for_each(|rig| rig.set_exclusive(is_alone));
+            rigs.iter().for_each(|rig| rig.set_exclusive(is_alone, is_alone_in_rq));
             let entries_max = (1usize << log_stride) / 16 - usize::from(is_srq);
             let mut posted = 0;
             for (number, step) in steps.into_iter().enumerate() {

@@ -227,7 +227,7 @@ impl<M: Memory> Arrival<'_, M> {
             return self.refuse(Syndrome::RemoteInvalidRequest, Syndrome::LocalQpOperation).into();
         };
         let holder = self.request.from.0.get();
-        let taken = match self.target.take(rq, holder, self.target.is_alone(rq)) {
+        let taken = match self.target.take(rq, holder, rq.is_exclusive()) {
             Ok(taken) => taken,
             Err(TakeError::Empty | TakeError::Contended) => {
                 return Reply::NotReady { wait_ns: self.target.rnr_wait_ns }.into();
@@ -309,7 +309,7 @@ impl<M: Memory> Arrival<'_, M> {
 
     #[inline(always)]
     fn release(&self, rq: &RqView, taken: Taken) {
-        release(rq, taken, self.request.from.0.get(), self.target.is_alone(rq));
+        release(rq, taken, self.request.from.0.get(), rq.is_exclusive());
     }
 
     /// Writes the completion of receive `index`.
@@ -366,7 +366,8 @@ impl<M: Memory> Arrival<'_, M> {
     }
 }
 
-/// The completion of a receive is published; `is_alone` as when it was taken.
+/// The completion of a receive is published. `is_alone`: the queue is exclusive, whether or not it was
+/// when the receive was taken, since no other sender is inside before this one has left.
 #[inline(always)]
 pub(super) fn release(rq: &RqView, taken: Taken, holder: Holder, is_alone: bool) {
     if is_alone {

@@ -51,12 +51,18 @@ struct State {
     is_quiet: bool,
 }
 
-/// What a queue pair adds to the producers of its completion queues; taken back on drop.
+/// What a queue pair adds to the users of its queues; taken back on drop.
 #[derive(Debug)]
-struct Producers([(Arc<CqShared>, usize); 2]);
+struct Uses {
+    cqs: [(Arc<CqShared>, usize); 2],
+    rq: Option<(Arc<RqShared>, usize)>,
+}
 
-impl Producers {
-    fn add(request: &QpRequest<'_, Device>) -> Result<Self, CreateError> {
+impl Uses {
+    fn add(
+        request: &QpRequest<'_, Device>,
+        rq: Option<&Arc<RqShared>>,
+    ) -> Result<Self, CreateError> {
         // A connected queue pair hears one peer; others hear any number.
         let receivers = match request.transport {
             Transport::Rc => 1,
@@ -64,17 +70,27 @@ impl Producers {
             Transport::Dci => 0,
         };
         let senders = usize::from(request.log_send_blocks.is_some());
-        let (send, recv) = (&request.send_cq.shared, &request.recv_cq.shared);
-        send.add_producers(senders)?;
-        recv.add_producers(receivers).inspect_err(|_| send.remove_producers(senders))?;
-        Ok(Self([(send.clone(), senders), (recv.clone(), receivers)]))
+        let cqs = [&request.send_cq, &request.recv_cq].map(|cq| (cq.shared.clone(), 0));
+        let mut uses = Self { cqs, rq: rq.map(|rq| (rq.clone(), 0)) };
+        for ((cq, counted), count) in uses.cqs.iter_mut().zip([senders, receivers]) {
+            cq.add_producers(count)?;
+            *counted = count;
+        }
+        if let Some((rq, counted)) = &mut uses.rq {
+            rq.add_takers(receivers)?;
+            *counted = receivers;
+        }
+        Ok(uses)
     }
 }
 
-impl Drop for Producers {
+impl Drop for Uses {
     fn drop(&mut self) {
-        for (cq, count) in &self.0 {
+        for (cq, count) in &self.cqs {
             cq.remove_producers(*count);
+        }
+        if let Some((rq, count)) = &self.rq {
+            rq.remove_takers(*count);
         }
     }
 }
@@ -90,7 +106,7 @@ pub(crate) struct QpShared {
     scatter_to_cqe: bool,
     pub(crate) send_cq: Arc<CqShared>,
     pub(crate) recv_cq: Arc<CqShared>,
-    _producers: Producers,
+    _uses: Uses,
     /// Own receive queue, or the SRQ.
     pub(crate) rq: Option<Arc<RqShared>>,
     pub(crate) has_srq: bool,
@@ -147,7 +163,7 @@ impl QpShared {
             (None, None) => None,
         };
         let send = request.log_send_blocks.map(SendRing::create).transpose()?;
-        let producers = Producers::add(request)?;
+        let uses = Uses::add(request, rq.as_ref())?;
         let card = &context.owner.card;
         let entry = card.qp(index).expect("the index is from this table");
         let generation = (entry.control.load(Ordering::Relaxed) >> 16) + 1;
@@ -167,7 +183,7 @@ impl QpShared {
             scatter_to_cqe: request.scatter_to_cqe,
             send_cq: request.send_cq.shared.clone(),
             recv_cq: request.recv_cq.shared.clone(),
-            _producers: producers,
+            _uses: uses,
             has_srq: request.srq.is_some(),
             rq,
             send,

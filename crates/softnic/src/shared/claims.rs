@@ -126,7 +126,8 @@ impl<'a> Claims<'a> {
     ///
     /// # Errors
     ///
-    /// [`TakeError`]; nothing was taken.
+    /// [`TakeError`]; nothing was taken. `Contended`: a sender that is gone has taken it, and not moved
+    /// the head: [`take`](Self::take) does.
     #[inline(always)]
     pub fn take_alone(
         &self,
@@ -140,6 +141,9 @@ impl<'a> Claims<'a> {
             return Err(TakeError::Empty);
         }
         let claim = self.claims.get(usize::from(index)).ok_or(TakeError::Broken)?;
+        if unpack(claim.load(Ordering::Relaxed)).0 == count {
+            return Err(TakeError::Contended);
+        }
         claim.store(pack(count, holder), Ordering::Relaxed);
         self.head.store(pack(count + 1, next(index)), Ordering::Relaxed);
         Ok((index, count))
