@@ -503,10 +503,14 @@ impl RqView {
         if self.srqn.is_none() {
             return self.next_in_ring(index);
         }
-        let mut word = [0; 4];
-        // SAFETY: `index` is inside the ring: `Claims::take` checked it against as many claims.
-        unsafe { memory::copy::copy_in(&mut word, self.wqe(index)) };
-        u16::from_be_bytes([word[2], word[3]])
+        let first = self.wqe(index).cast::<AtomicU64>();
+        // SAFETY: inside the ring, by `wqe`, which `card` keeps mapped; aligned as the ring is; this is a
+        // load.
+        let [_, _, high, low, ..] = unsafe { &*first }.load(Ordering::Relaxed).to_ne_bytes();
+        let next = u16::from_be_bytes([high, low]);
+        // Its owner wrote it, and whoever takes it has to look at it before anything is done.
+        memory::line::prefetch(self.wqe(next));
+        next
     }
 
     fn wqe(&self, index: u16) -> *const u8 {
