@@ -306,9 +306,32 @@ unsafe impl mlx5::device::Device for Device {
 
 #[cfg(all(test, not(miri)))]
 mod tests {
-    use verbs::{CqConfig, Nic as _, QpConfig, SrqConfig, Transport};
+    use memory::sync::Ordering;
+    use verbs::{
+        Access, CqConfig, InitAttr, Nic as _, QKey, QpConfig, QpState, QueuePair as _, SrqConfig,
+        Transition, Transport,
+    };
 
     use crate::{Config, open};
+
+    #[test]
+    fn a_queue_pair_is_not_broken_by_what_broke_the_last_one_of_its_number() {
+        let fabric = format!("numbers-{}", std::process::id());
+        let nic = open(&Config { fabric, card_mib: 8, ..Config::default() }).unwrap();
+        let pd = nic.alloc_pd().unwrap();
+        let cq = nic.create_cq(&CqConfig::new(256), None).unwrap();
+        let config = QpConfig::new(Transport::Rc, &cq);
+        let broken = nic.create_qp(&pd, &config).unwrap();
+        let number = broken.qpn();
+        let fault = nic.device().0.owner.card.qp_fault(number.get()).unwrap();
+        fault.syndrome.store(1, Ordering::Relaxed);
+        drop(broken);
+        let numbers = || nic.create_qp(&pd, &config).unwrap();
+        let mut next = core::iter::repeat_with(numbers).find(|qp| qp.qpn() == number).unwrap();
+        let attr = InitAttr { access: Access::empty(), qkey: QKey::default() };
+        next.modify(&Transition::Init(attr)).unwrap();
+        assert_eq!(next.state(), QpState::Init);
+    }
 
     /// Ports that connect, create and drop everything leave every index and byte free.
     #[test]
@@ -323,7 +346,7 @@ mod tests {
             let cq = nic.create_cq(&CqConfig::new(64 << (round % 3)), Some(&channel)).unwrap();
             let small = nic.create_cq(&CqConfig::new(256), None).unwrap();
             let srq = nic.create_srq(&pd, &SrqConfig { entries: 32, sges_max: 2 }).unwrap();
-            let _mr = nic.alloc_mr(&pd, 4096, verbs::Access::empty()).unwrap();
+            let _mr = nic.alloc_mr(&pd, 4096, Access::empty()).unwrap();
             let mut config = QpConfig::new(Transport::Rc, &small);
             let own = nic.create_qp(&pd, &config).unwrap();
             config.srq = Some(&srq);

@@ -150,6 +150,9 @@ impl QpShared {
         let producers = Producers::add(request)?;
         let card = &context.owner.card;
         let entry = card.qp(index).expect("the index is from this table");
+        let fault = card.qp_fault(index).expect("the index is from this table");
+        // What broke the last one of this number.
+        fault.syndrome.store(0, Ordering::Relaxed);
         let generation = (entry.control.load(Ordering::Relaxed) >> 16) + 1;
         let qpn = Qpn::from_low_bits(index);
         let state = State {
@@ -221,13 +224,9 @@ impl QpShared {
         entry.control.store(control, Ordering::Release);
     }
 
-    fn fault(&self) -> u64 {
-        let fault = self.context.owner.card.qp_fault(self.qpn.get());
-        fault.map_or(0, |fault| fault.syndrome.load(Ordering::Relaxed))
-    }
-
     pub(crate) fn has_fault(&self) -> bool {
-        self.fault() != 0
+        let fault = self.context.owner.card.qp_fault(self.qpn.get());
+        fault.is_some_and(|fault| fault.syndrome.load(Ordering::Relaxed) != 0)
     }
 
     /// State as peers and errors have made it.
