@@ -251,11 +251,11 @@ impl QpShared {
         self.fallen.store(true, Ordering::Release);
     }
 
-    /// RC: the port it is connected to.
+    /// RC: the port whose requests it takes, or took until it fell.
     pub(crate) fn peer_lid(&self) -> Option<u16> {
-        let connected = self.transport == Transport::Rc && crate::reap::is_connected(self.state());
         let peer = self.entry().peer.load(Ordering::Relaxed);
-        connected.then(|| u16::try_from(peer >> 32).unwrap_or(0))
+        let heard = self.transport == Transport::Rc && crate::reap::has_heard(self.state());
+        heard.then(|| u16::try_from(peer >> 32).unwrap_or(0))
     }
 
     /// Posted counter, if there is a send queue.

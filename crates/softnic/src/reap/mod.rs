@@ -56,7 +56,7 @@ pub(crate) fn reap(context: &Context, peer: &Peer) {
         }
     }
     for qp in qps {
-        if qp.peer_lid() == Some(peer.lid) {
+        if qp.peer_lid() == Some(peer.lid) && qp.state() != QpState::Err {
             qp.lose_peer();
         }
     }
@@ -171,9 +171,10 @@ fn receive_error(qpn: Qpn, counter: u16, user_index: UserIndex) -> CqeView<'stat
     })
 }
 
-/// A queue pair in these states has something to lose when its peer dies.
-pub(crate) fn is_connected(state: QpState) -> bool {
-    matches!(state, QpState::Rtr | QpState::Rts | QpState::Sqd)
+/// A queue pair in these states may have a receive in its peer's hands. In ERR, too: what the peer held
+/// when the queue pair fell was not flushed.
+pub(crate) fn has_heard(state: QpState) -> bool {
+    !matches!(state, QpState::Reset | QpState::Init)
 }
 
 #[cfg(test)]
