@@ -135,6 +135,15 @@ impl WqeBlocks for [[u64; 8]] {
 }
 
 /// A queue pair as the device sees it. Dropping it destroys the queue pair.
+///
+/// The driver orders the doorbell record before the register
+/// ([`memory::barrier::before_doorbell`]). A register on a write-combining page, as every BlueFlame
+/// register is, needs more, for a doorbell of 8 bytes as well: its device calls
+/// [`memory::barrier::flush_write_combining`] before and after it stores there, and only then goes on to
+/// the other half.
+///
+/// Source: rdma-core `util/udma_barrier.h`, `mmio_wc_start` and `mmio_flush_writes`;
+/// `providers/mlx5/qp.c`, `post_send_db`.
 pub trait DeviceQp {
     /// Bytes one BlueFlame write may carry; 0: there is none.
     fn blueflame_bytes(&self) -> usize;
