@@ -49,6 +49,21 @@ pub(crate) enum Export {
     ChannelGone { id: u32 },
 }
 
+impl Export {
+    /// Whether it shows the segment or channel `id`; no two have the same.
+    fn shows(&self, id: u32) -> bool {
+        matches!(self, Self::Segment { id: shown, .. } | Self::Channel { id: shown, .. } if *shown == id)
+    }
+}
+
+/// An entry of the log of exports.
+#[derive(Debug)]
+struct Logged {
+    export: Export,
+    /// Position of what it says is gone: who was never told of that need not be told this.
+    takes_back: Option<u64>,
+}
+
 /// What a round of [`Fabric::serve`] found.
 #[derive(Debug, Default)]
 pub(crate) struct News {
@@ -79,7 +94,7 @@ pub(crate) struct Fabric {
     card: Card,
     listener: Listener,
     links: Vec<Link>,
-    log: BTreeMap<u64, Export>,
+    log: BTreeMap<u64, Logged>,
     log_end: u64,
 }
 
@@ -120,16 +135,16 @@ impl Fabric {
 
     /// Tells every port, present and future.
     pub(crate) fn export(&mut self, export: Export) {
-        match export {
-            Export::SegmentGone { id } => self
-                .log
-                .retain(|_, e| !matches!(e, Export::Segment { id: other, .. } if *other == id)),
-            Export::ChannelGone { id } => self
-                .log
-                .retain(|_, e| !matches!(e, Export::Channel { id: other, .. } if *other == id)),
-            _ => {}
-        }
-        self.log.insert(self.log_end, export);
+        let takes_back = match &export {
+            Export::Segment { .. } | Export::Channel { .. } => None,
+            Export::SegmentGone { id } | Export::ChannelGone { id } => {
+                let shown = self.log.iter().find(|(_, logged)| logged.export.shows(*id));
+                let Some((&at, _)) = shown else { return };
+                self.log.remove(&at);
+                Some(at)
+            }
+        };
+        self.log.insert(self.log_end, Logged { export, takes_back });
         self.log_end += 1;
         self.push();
     }
@@ -296,8 +311,8 @@ impl Fabric {
             if !link.hello_sent {
                 continue;
             }
-            for (&at, export) in self.log.range(link.sent..) {
-                match send(&link.connection, export) {
+            for (&at, logged) in self.log.range(link.sent..) {
+                match send(&link.connection, &logged.export) {
                     Ok(()) => link.sent = at + 1,
                     Err(_) => break,
                 }
@@ -306,11 +321,12 @@ impl Fabric {
         self.trim();
     }
 
-    /// Forgets "gone" entries that every connection has been told.
+    /// Forgets "gone" entries that nobody waits for any more.
     fn trim(&mut self) {
-        let told = self.links.iter().map(|link| link.sent).min().unwrap_or(self.log_end);
-        self.log.retain(|&at, export| {
-            at >= told || matches!(export, Export::Segment { .. } | Export::Channel { .. })
+        let links = &self.links;
+        self.log.retain(|&at, logged| {
+            let waits = |from: u64| links.iter().any(|link| from < link.sent && link.sent <= at);
+            logged.takes_back.is_none_or(waits)
         });
     }
 }
@@ -352,4 +368,40 @@ fn limits(hello: &Hello) -> Option<Limits> {
         ro_bytes: usize::try_from(hello.ro_bytes).ok()?,
         rw_bytes: usize::try_from(hello.rw_bytes).ok()?,
     })
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+
+    /// Its socket fills up, since it never reads again.
+    #[test]
+    fn a_stopped_port_is_not_told_of_what_came_and_went_meanwhile() {
+        let limits =
+            Limits { mrs: 2, qps: 2, cqs: 2, rqs: 2, ro_bytes: 8 << 10, rw_bytes: 8 << 10 };
+        let name = format!("stopped-{}", std::process::id());
+        let [mut fabric, mut stopped, mut live] = [(); 3].map(|()| {
+            let card = Card::create(limits, false).unwrap();
+            Fabric::join(&name, card).unwrap()
+        });
+        assert!(fabric.connect(stopped.lid) && fabric.connect(live.lid));
+        while fabric.is_connecting() {
+            [&mut fabric, &mut stopped, &mut live].into_iter().for_each(|port| drop(port.serve()));
+        }
+        let region = Arc::new(Region::memfd("segment", 4096).unwrap());
+        for id in 1..=2000 {
+            fabric.export(Export::Segment { id, region: region.clone() });
+            fabric.export(Export::SegmentGone { id });
+            assert!(fabric.log.len() <= 2, "{} entries after {id} segments", fabric.log.len());
+            live.serve();
+        }
+        let shown = |port: &Fabric| port.links[0].peer.as_ref().unwrap().segments.len();
+        stopped.serve();
+        fabric.export(Export::Segment { id: 2001, region });
+        for _ in 0..100 {
+            fabric.push();
+            [&mut stopped, &mut live].into_iter().for_each(|port| drop(port.serve()));
+        }
+        assert_eq!((shown(&stopped), shown(&live)), (1, 1));
+    }
 }
