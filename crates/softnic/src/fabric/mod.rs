@@ -157,8 +157,11 @@ impl Fabric {
         if self.links.len() >= LINKS_MAX {
             return false;
         }
-        let Ok(connection) = Connection::connect(&address(&self.name, lid), clock::NOW) else {
-            return false;
+        let connection = match Connection::connect(&address(&self.name, lid), clock::NOW) {
+            Ok(connection) => connection,
+            // So many wait there to be let in that this one has to come again.
+            Err(RendezvousError::TimedOut) => return true,
+            Err(_) => return false,
         };
         self.links.push(Link {
             connection,
@@ -373,6 +376,24 @@ fn limits(hello: &Hello) -> Option<Limits> {
 #[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
+
+    /// Every port of a large job starts at once.
+    #[test]
+    fn a_port_that_many_wait_to_be_let_into_is_there() {
+        let limits =
+            Limits { mrs: 2, qps: 2, cqs: 2, rqs: 2, ro_bytes: 8 << 10, rw_bytes: 8 << 10 };
+        let name = format!("crowd-{}", std::process::id());
+        let mut fabric = Fabric::join(&name, Card::create(limits, false).unwrap()).unwrap();
+        let lid = fabric.lid % LID_MAX + 1;
+        assert!(!fabric.connect(lid), "nobody is there");
+        let crowded = address(&name, lid);
+        let listener = Listener::bind(&crowded).unwrap();
+        let connect = || Connection::connect(&crowded, clock::NOW).ok();
+        let crowd: Vec<_> = core::iter::repeat_with(connect).map_while(|waits| waits).collect();
+        assert!(fabric.connect(lid), "{} wait", crowd.len());
+        drop((listener, crowd));
+        assert!(!fabric.connect(lid), "nobody is there any more");
+    }
 
     /// Its socket fills up, since it never reads again.
     #[test]
