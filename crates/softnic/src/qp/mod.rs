@@ -550,7 +550,7 @@ impl QpShared {
         self.show(&state);
         drop(state);
         // The NIC thread may hold it a little longer, but executes nothing any more.
-        let stopped = self.exclusively(|exec| exec.requester.set_state(SendState::Stopped));
+        let stopped = self.exclusively(Exec::stop);
         if stopped.is_err() || self.context.quiesce(QUIESCE_NS).is_err() {
             // A stopped peer is inside, and writes to these queues when it continues.
             self.context.leave_behind(LeftBehind::QueuePair { _queues: self.clone() });
