@@ -274,7 +274,7 @@ impl Fabric {
                 let Ok(len) = usize::try_from(len_bytes) else { return false };
                 let region = fds.next().map(|fd| Region::map(fd, len, Access::ReadWrite));
                 let Some(Ok(region)) = region else { return false };
-                peer.segments.insert(id, Arc::new(region));
+                peer.segments.insert(id, Arc::new(region.detach()));
                 peer.segments.len() <= SEGMENTS_MAX
             }
             (Message::Channel { id }, Some(peer)) => {
@@ -424,5 +424,8 @@ mod tests {
             [&mut stopped, &mut live].into_iter().for_each(|port| drop(port.serve()));
         }
         assert_eq!((shown(&stopped), shown(&live)), (1, 1));
+        let peer = live.links[0].peer.as_ref().unwrap();
+        let mapped = [peer.card.ro.clone(), peer.card.rw.clone(), peer.segments.get(2001).unwrap()];
+        assert!(mapped.iter().all(|region| region.fd().is_none()), "they cost descriptors");
     }
 }
