@@ -169,24 +169,8 @@ impl DeviceCq for Cq {
     fn arm(&mut self, doorbell: u64) {
         let (request, _) = CqArm::of_doorbell_word(doorbell.to_be());
         let kind = if request.solicited_only { arm::SOLICITED } else { arm::NEXT };
-        let view = &self.shared.view;
-        view.armed().arm(kind);
-        let is_due = |entry: wire::cqe::Cqe| {
-            use wire::cqe::CqeView;
-            kind == arm::NEXT
-                || match entry.parse() {
-                    Ok(CqeView::Responder(done)) => done.solicited,
-                    Ok(CqeView::Requester(_)) => false,
-                    Ok(CqeView::Error(_)) | Err(_) => true,
-                }
-        };
-        if view.unpolled().any(is_due)
-            && view.armed().take()
-            && let Some(channel) = &self.shared.channel
-        {
-            // An event that cannot be written is full, and so readable.
-            let _ = channel.event.signal();
-        }
+        self.shared.view.armed().arm(kind);
+        self.shared.wake_if_due();
     }
 
     #[inline]

@@ -507,13 +507,8 @@ impl QpShared {
             flushed = true;
         }
         if flushed {
-            self.wake_receiver(true);
+            wake_own(&self.recv_cq, true);
         }
-    }
-
-    /// Something was written to the receive CQ by this port itself.
-    pub(crate) fn wake_receiver(&self, solicited: bool) {
-        wake_own(&self.recv_cq, solicited);
     }
 }
 

@@ -193,8 +193,8 @@ fn a_receive_that_is_posted_again_belongs_to_who_took_it_last() {
     deliver(&rig, SURVIVOR, Step::Taken);
     let held = || rig.rq.claims().held_by(SURVIVOR).collect::<Vec<_>>();
     assert_eq!(held(), [(0, 4)]);
-    let told = estate(&rig).settle(DEAD);
-    assert_eq!((held(), told.len()), (vec![(0, 4)], 0));
+    estate(&rig).settle(DEAD);
+    assert_eq!((held(), rig.poll().is_none()), (vec![(0, 4)], true));
 }
 
 /// Several senders of one port die at once, each somewhere else.
@@ -230,9 +230,10 @@ mod ports {
     use std::time::{Duration, Instant};
 
     use verbs::{
-        Access, Completion, CompletionQueue as _, CqConfig, InitAttr, Mtu, Nic as _, QKey,
-        QpConfig, QueuePair as _, RcPeer, RnrTimer, RtrAttr, Transition, Transport,
+        Access, Arm, Channel as _, Completion, CompletionQueue as _, CqConfig, InitAttr, Mtu,
+        Nic as _, QKey, QpConfig, QueuePair as _, RcPeer, RnrTimer, RtrAttr, Transition, Transport,
     };
+    use wire::ids::Qpn;
 
     use crate::{Config, Nic, open, shared::presence::Presence};
 
@@ -251,10 +252,7 @@ mod ports {
             .unwrap();
         connect(&mut qp, &peer, &sender);
         let lid = peer.device().0.lid.get();
-        wait(|| {
-            [&owner, &peer].iter().for_each(|port| port.device().0.fetch());
-            owner.device().0.import(lid).ok().map(drop)
-        });
+        meet(&owner, &peer);
         (0..3).for_each(|counter| assert_eq!(qp.post_recv(&[]), Ok(counter)));
         qp.ring_recv();
 
@@ -279,6 +277,34 @@ mod ports {
         counters.sort_unstable();
         assert_eq!(counters, [0, 1, 2]);
         assert!(flushed.iter().all(|done| done.failure.is_some()));
+    }
+
+    /// It had delivered a message, but not come to signal it.
+    #[test]
+    fn a_dead_peer_leaves_nobody_asleep_beside_what_it_delivered() {
+        let fabric = format!("asleep-{}", std::process::id());
+        let config = Config { fabric, card_mib: 8, ..Config::default() };
+        let (owner, peer) = (open(&config).unwrap(), open(&config).unwrap());
+        let channel = owner.create_channel().unwrap();
+        let mut cq = owner.create_cq(&CqConfig::new(256), Some(&channel)).unwrap();
+        let lid = peer.device().0.lid.get();
+        meet(&owner, &peer);
+        cq.arm(Arm::Next).unwrap();
+        let [shared] = &owner.device().0.cqs()[..] else { panic!("one completion queue") };
+        let message = super::arrival(Qpn::from_low_bits(1), 0);
+        shared.view.publish(lid, &message, || {}).unwrap();
+        drop(peer);
+        assert!(channel.wait(Duration::from_secs(20)), "it sleeps beside a completion");
+        assert!(cq.poll().is_some());
+        assert!(!channel.wait(Duration::ZERO), "it was woken twice");
+    }
+
+    /// Waits until `owner` knows `peer`.
+    fn meet(owner: &Nic, peer: &Nic) {
+        wait(|| {
+            [owner, peer].iter().for_each(|port| port.device().0.fetch());
+            owner.device().0.import(peer.device().0.lid.get()).ok().map(drop)
+        });
     }
 
     fn connect(qp: &mut <Nic as verbs::Nic>::Qp, to: &Nic, peer: &<Nic as verbs::Nic>::Qp) {
