@@ -83,7 +83,18 @@ struct Link {
     hello_sent: bool,
     /// Position in the log of exports.
     sent: u64,
+    since_ns: u64,
 }
+
+impl Link {
+    fn new(connection: Connection, lid: Option<u16>) -> Self {
+        let since_ns = clock::now_ns();
+        Self { connection, lid, peer: None, hello_sent: false, sent: 0, since_ns }
+    }
+}
+
+/// So long a port that says nothing is waited for with haste.
+const SILENT_NS_MAX: u64 = 10_000_000_000;
 
 /// This port's connections, and the log of what they are told.
 #[derive(Debug)]
@@ -163,20 +174,15 @@ impl Fabric {
             Err(RendezvousError::TimedOut) => return true,
             Err(_) => return false,
         };
-        self.links.push(Link {
-            connection,
-            lid: Some(lid),
-            peer: None,
-            hello_sent: false,
-            sent: 0,
-        });
+        self.links.push(Link::new(connection, Some(lid)));
         self.push();
         true
     }
 
-    /// Whether some port has not shown its memory yet.
+    /// Whether some port is about to show its memory. One that has said nothing for long is stopped.
     pub(crate) fn is_connecting(&self) -> bool {
-        self.links.iter().any(|link| link.peer.is_none())
+        let mut silent = self.links.iter().filter(|link| link.peer.is_none());
+        silent.any(|link| clock::now_ns().saturating_sub(link.since_ns) < SILENT_NS_MAX)
     }
 
     /// Takes connections, reads and writes what can be read and written now.
@@ -184,13 +190,7 @@ impl Fabric {
         let mut news = News::default();
         for _ in 0..BUDGET.min(LINKS_MAX - self.links.len()) {
             match self.listener.accept(clock::NOW) {
-                Ok(connection) => self.links.push(Link {
-                    connection,
-                    lid: None,
-                    peer: None,
-                    hello_sent: false,
-                    sent: 0,
-                }),
+                Ok(connection) => self.links.push(Link::new(connection, None)),
                 Err(RendezvousError::ForeignUser { .. } | RendezvousError::PeerGone) => {}
                 Err(_) => break,
             }
@@ -377,13 +377,31 @@ fn limits(hello: &Hello) -> Option<Limits> {
 mod tests {
     use super::*;
 
+    fn join(name: &str) -> Fabric {
+        let limits =
+            Limits { mrs: 2, qps: 2, cqs: 2, rqs: 2, ro_bytes: 8 << 10, rw_bytes: 8 << 10 };
+        Fabric::join(name, Card::create(limits, false).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_port_that_says_nothing_is_not_waited_for_for_ever() {
+        let name = format!("silent-{}", std::process::id());
+        let mut fabric = join(&name);
+        let silent = Connection::connect(&address(&name, fabric.lid), clock::NOW).unwrap();
+        fabric.serve();
+        assert!(fabric.is_connecting());
+        fabric.links[0].since_ns = 0;
+        assert!(!fabric.is_connecting());
+        drop(silent);
+        fabric.serve();
+        assert_eq!(fabric.links.len(), 0);
+    }
+
     /// Every port of a large job starts at once.
     #[test]
     fn a_port_that_many_wait_to_be_let_into_is_there() {
-        let limits =
-            Limits { mrs: 2, qps: 2, cqs: 2, rqs: 2, ro_bytes: 8 << 10, rw_bytes: 8 << 10 };
         let name = format!("crowd-{}", std::process::id());
-        let mut fabric = Fabric::join(&name, Card::create(limits, false).unwrap()).unwrap();
+        let mut fabric = join(&name);
         let lid = fabric.lid % LID_MAX + 1;
         assert!(!fabric.connect(lid), "nobody is there");
         let crowded = address(&name, lid);
@@ -398,13 +416,8 @@ mod tests {
     /// Its socket fills up, since it never reads again.
     #[test]
     fn a_stopped_port_is_not_told_of_what_came_and_went_meanwhile() {
-        let limits =
-            Limits { mrs: 2, qps: 2, cqs: 2, rqs: 2, ro_bytes: 8 << 10, rw_bytes: 8 << 10 };
         let name = format!("stopped-{}", std::process::id());
-        let [mut fabric, mut stopped, mut live] = [(); 3].map(|()| {
-            let card = Card::create(limits, false).unwrap();
-            Fabric::join(&name, card).unwrap()
-        });
+        let [mut fabric, mut stopped, mut live] = [(); 3].map(|()| join(&name));
         assert!(fabric.connect(stopped.lid) && fabric.connect(live.lid));
         while fabric.is_connecting() {
             [&mut fabric, &mut stopped, &mut live].into_iter().for_each(|port| drop(port.serve()));
