@@ -94,7 +94,7 @@ pub struct QpMemory {
 
 /// A completion queue as the device sees it. Dropping it destroys the queue.
 pub trait DeviceCq {
-    /// Stores the 64-bit arm doorbell, in host order, at UAR + 0x20.
+    /// Stores the 64-bit arm doorbell, in host order, at UAR + 0x20; flushed as [`DeviceQp`] says.
     fn arm(&mut self, doorbell: u64);
 
     /// A poll found nothing. An embedded device uses the moment to get on with its work, and says
