@@ -23,6 +23,7 @@ use crate::{
     context::Context,
     engine::SendQueue as _,
     fabric::Export,
+    left_behind::InUse,
     mr::Mr,
     objects::{CqShared, RqShared},
     qp::{QpShared, gid_of},
@@ -32,7 +33,7 @@ use crate::{
 
 /// An open port of the software NIC. Clones are handles of the same port.
 #[derive(Clone, Debug)]
-pub struct Device(pub(crate) Arc<Context>);
+pub struct Device(pub(crate) Arc<Context>, pub(crate) Arc<InUse>);
 
 /// Protection domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,16 +45,21 @@ pub struct Cq {
     pub(crate) context: Arc<Context>,
     pub(crate) shared: Arc<CqShared>,
     idle_polls: u32,
+    _in_use: Arc<InUse>,
 }
 
 /// Shared receive queue handle.
 #[derive(Debug)]
-pub struct Srq(pub(crate) Arc<RqShared>);
+pub struct Srq {
+    pub(crate) shared: Arc<RqShared>,
+    _in_use: Arc<InUse>,
+}
 
 /// Queue pair handle.
 #[derive(Debug)]
 pub struct Qp {
     shared: Arc<QpShared>,
+    _in_use: Arc<InUse>,
 }
 
 impl Qp {
@@ -224,7 +230,7 @@ unsafe impl mlx5::device::Device for Device {
     }
 
     fn alloc_mr(&self, pd: &Pd, len: usize, access: Access) -> Result<Mr, MemoryError> {
-        Mr::alloc(&self.0, pd.0, len, access)
+        Mr::alloc(self, pd.0, len, access)
     }
 
     fn create_channel(&self) -> Result<Channel, CreateError> {
@@ -234,7 +240,7 @@ unsafe impl mlx5::device::Device for Device {
         })?;
         let shared = Arc::new(ChannelShared { id: self.0.new_id(), event: Arc::new(event) });
         self.0.export(Export::Channel { id: shared.id, event: shared.event.clone() });
-        Ok(Channel { context: self.0.clone(), shared })
+        Ok(Channel { context: self.0.clone(), shared, _in_use: self.1.clone() })
     }
 
     fn create_cq(
@@ -251,7 +257,8 @@ unsafe impl mlx5::device::Device for Device {
             ring: shared.ring(),
             dbrec: shared.dbrec(),
         };
-        Ok((Cq { context: self.0.clone(), shared, idle_polls: 0 }, memory))
+        let (context, in_use) = (self.0.clone(), self.1.clone());
+        Ok((Cq { context, shared, idle_polls: 0, _in_use: in_use }, memory))
     }
 
     fn create_srq(&self, _pd: &Pd, request: &RqRequest) -> Result<(Srq, SrqMemory), CreateError> {
@@ -260,7 +267,7 @@ unsafe impl mlx5::device::Device for Device {
         self.0.add_rq(&shared);
         let rq = RqMemory { ring: shared.ring(), dbrec: shared.dbrec() };
         let memory = SrqMemory { srqn: Srqn::from_low_bits(shared.index()), rq };
-        Ok((Srq(shared), memory))
+        Ok((Srq { shared, _in_use: self.1.clone() }, memory))
     }
 
     fn create_qp(
@@ -276,7 +283,7 @@ unsafe impl mlx5::device::Device for Device {
             send_dbrec: shared.send_ring().map(|ring| ring.dbrec()),
             recv: recv.map(|rq| RqMemory { ring: rq.ring(), dbrec: rq.dbrec() }),
         };
-        Ok((Qp { shared }, memory))
+        Ok((Qp { shared, _in_use: self.1.clone() }, memory))
     }
 
     fn poll_event(&self) -> Option<AsyncEvent> {

@@ -137,7 +137,7 @@ impl QpShared {
         index: u32,
     ) -> Result<Arc<Self>, CreateError> {
         let rq = match (request.srq, request.recv) {
-            (Some(srq), _) => Some(srq.0.clone()),
+            (Some(srq), _) => Some(srq.shared.clone()),
             (None, Some(recv)) => {
                 let (entries, stride) = (recv.log_entries, recv.log_stride);
                 let rq = Arc::new(RqShared::create(context, entries, stride, false)?);
