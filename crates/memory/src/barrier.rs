@@ -60,8 +60,8 @@ pub fn before_dbrec() {
 /// Between stores to DMA memory and the MMIO store that rings a doorbell: a device that takes the
 /// doorbell sees them.
 ///
-/// On x86-64 an MMIO store to uncached memory is never ahead of earlier stores. For a
-/// write-combining BlueFlame page follow the copy by [`flush_write_combining`].
+/// On x86-64 an MMIO store to uncached memory is never ahead of earlier stores. One to a
+/// write-combining BlueFlame page may be: it stands between two [`flush_write_combining`].
 #[inline(always)]
 pub fn before_doorbell() {
     device_barrier!("", "dmb oshst", Release);
@@ -74,8 +74,8 @@ pub fn after_ownership() {
     device_barrier!("", "dmb oshld", Acquire);
 }
 
-/// After a store to write-combining memory: pushes it out to the device now, and before any later
-/// store.
+/// Before and after stores to write-combining memory: pushes out what was stored before, to the device
+/// too, ahead of any later store.
 #[inline(always)]
 pub fn flush_write_combining() {
     device_barrier!("sfence", "dsb st", SeqCst);

@@ -39,6 +39,16 @@ fn two_mappings_are_the_same_memory() {
 }
 
 #[test]
+fn a_detached_region_stays_mapped() {
+    let ours = Region::memfd("copyrpc-test", LEN_BYTES).unwrap();
+    let theirs = Region::map(duplicate(&ours), LEN_BYTES, Access::ReadWrite).unwrap().detach();
+    assert!(theirs.fd().is_none());
+    assert!(theirs.commit(0..LEN_BYTES).is_err() && theirs.seal_size().is_err());
+    theirs.shared::<AtomicU64>(4096).unwrap().store(42, Ordering::Relaxed);
+    assert_eq!(ours.shared::<AtomicU64>(4096).unwrap().load(Ordering::Relaxed), 42);
+}
+
+#[test]
 fn a_region_cannot_be_resized_from_birth() {
     let region = Region::memfd("copyrpc-test", LEN_BYTES).unwrap();
     let fd = duplicate(&region);

@@ -31,9 +31,16 @@ pub(crate) fn resolve(
         (Transport::Dci, Some(Destination::Dc { to, key })) => (AvKey::Dc(*key), to),
         (Transport::Dci, _) => return broken("needs a `Destination::Dc` in each request"),
     };
+    let level = to.address.service_level;
     match (link, to.address.route) {
+        (LinkLayer::InfiniBand, _) if level > 15 => {
+            broken("on InfiniBand has service levels 0 to 15")
+        }
+        (LinkLayer::Ethernet, _) if level > 7 => {
+            broken("on Ethernet has service levels 0 to 7: they are priorities")
+        }
         (LinkLayer::InfiniBand, Route::Lid(lid)) => {
-            Ok(Some(Av::infiniband(key, to.qpn, lid, to.address.service_level)))
+            Ok(Some(Av::infiniband(key, to.qpn, lid, level)))
         }
         (LinkLayer::Ethernet, Route::Gid(route)) => Ok(Some(roce(key, to, &route))),
         (LinkLayer::InfiniBand, Route::Gid(_)) => {
@@ -51,7 +58,8 @@ fn roce(key: AvKey, to: &Endpoint, route: &GidRoute) -> Av {
     Av {
         key,
         destination: to.qpn,
-        stat_rate_sl: to.address.service_level & 0xf,
+        // The Ethernet priority, three bits, is one bit further up than a service level.
+        stat_rate_sl: to.address.service_level << 1,
         fl_mlid: 0,
         rlid: udp_source_port(flow_label),
         extension: Some(AvExtension {
@@ -75,7 +83,41 @@ fn udp_source_port(flow_label: u32) -> u16 {
 
 #[cfg(test)]
 mod tests {
+    use verbs::{AddressVector, DcKey, Lid, Qpn};
+
     use super::*;
+
+    /// What a peer says of itself comes over the network.
+    #[test]
+    fn service_levels_that_a_link_does_not_have_are_refused() {
+        let gid = GidRoute {
+            gid: verbs::Gid::new([1; 16]),
+            mac: [2; 6],
+            source_gid_index: 0,
+            hop_limit: 64,
+            traffic_class: 0,
+            flow_label: 0,
+        };
+        let ports = [
+            (LinkLayer::InfiniBand, Route::Lid(Lid::new(3)), 15, 15),
+            (LinkLayer::Ethernet, Route::Gid(gid), 7, 7 << 1),
+        ];
+        for (link, route, level_max, stat_rate_sl) in ports {
+            let resolve = |service_level| {
+                let address = AddressVector { route, service_level };
+                let to = Endpoint { address, qpn: Qpn::from_low_bits(9) };
+                let to = Destination::Dc { to, key: DcKey::new(4) };
+                let op = Op::Send { payload: verbs::Payload::Inline(&[]), imm: None };
+                resolve(Transport::Dci, link, &op, Some(&to))
+            };
+            let av = resolve(level_max).unwrap().unwrap();
+            assert_eq!(av.stat_rate_sl, stat_rate_sl, "`mlx5_create_ah`");
+            for level in [level_max + 1, u8::MAX] {
+                let refused = resolve(level);
+                assert!(matches!(refused, Err(PostSendError::Transport { .. })), "{refused:?}");
+            }
+        }
+    }
 
     /// `ibv_flow_label_to_udp_sport`: `(fl & 0x3fff) ^ (fl >> 14) | 0xc000`.
     #[test]

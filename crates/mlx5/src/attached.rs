@@ -68,7 +68,7 @@ impl Attached {
     /// Queue pair `qpn` was reset or destroyed, and completes nothing any more.
     fn depart(&self, qpn: Qpn, srq: Option<&Arc<Returned>>) {
         let mut peek = self.peek.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(until) = peek.as_mut().map(Peek::end) else { return };
+        let Some(until) = peek.as_mut().and_then(Peek::end) else { return };
         drop(peek);
         let mut queues = self.queues();
         queues.departed.push(Departed { qpn, until, srq: srq.cloned() });
@@ -204,5 +204,22 @@ impl Drop for Share {
         }
         // Saturates where an overcommitted sum did.
         queues.needed = queues.needed.saturating_sub(self.completions);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{entries::Entries, ring::heap::Heap};
+
+    #[test]
+    fn queue_pairs_that_leave_an_empty_queue_leave_nothing_behind() {
+        let (ring, record) = (Heap::zeroed(4 * 64), Heap::zeroed(8));
+        let entries = Entries::new(ring.ring(), record.record(), 2, false);
+        // SAFETY: the heaps live until the end of the test.
+        let peek = unsafe { entries.peek() };
+        let attached = Attached::new(Cqn::default(), 4, false, peek);
+        (1..1000).for_each(|qpn| attached.depart(Qpn::from_low_bits(qpn), None));
+        assert_eq!(attached.queues().departed.len(), 0);
     }
 }

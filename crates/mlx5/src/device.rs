@@ -94,7 +94,7 @@ pub struct QpMemory {
 
 /// A completion queue as the device sees it. Dropping it destroys the queue.
 pub trait DeviceCq {
-    /// Stores the 64-bit arm doorbell, in host order, at UAR + 0x20.
+    /// Stores the 64-bit arm doorbell, in host order, at UAR + 0x20; flushed as [`DeviceQp`] says.
     fn arm(&mut self, doorbell: u64);
 
     /// A poll found nothing. An embedded device uses the moment to get on with its work, and says
@@ -135,6 +135,15 @@ impl WqeBlocks for [[u64; 8]] {
 }
 
 /// A queue pair as the device sees it. Dropping it destroys the queue pair.
+///
+/// The driver orders the doorbell record before the register
+/// ([`memory::barrier::before_doorbell`]). A register on a write-combining page, as every BlueFlame
+/// register is, needs more, for a doorbell of 8 bytes as well: its device calls
+/// [`memory::barrier::flush_write_combining`] before and after it stores there, and only then goes on to
+/// the other half.
+///
+/// Source: rdma-core `util/udma_barrier.h`, `mmio_wc_start` and `mmio_flush_writes`;
+/// `providers/mlx5/qp.c`, `post_send_db`.
 pub trait DeviceQp {
     /// Bytes one BlueFlame write may carry; 0: there is none.
     fn blueflame_bytes(&self) -> usize;

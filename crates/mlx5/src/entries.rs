@@ -172,20 +172,22 @@ const INDEX_MASK: u32 = (1 << 24) - 1;
 pub(crate) struct Peek(Entries);
 
 impl Peek {
-    /// Position, modulo 2²⁴, of the first entry that the device has not written.
+    /// Position, modulo 2²⁴, of the first entry that the device has not written; `None` if all that it has
+    /// written is consumed.
     ///
     /// Owner bits repeat every other lap, and a queue has at most half of 2²⁴ entries, so the low 24
     /// bits of the position tell them apart as well as all of it.
-    pub(crate) fn end(&mut self) -> u32 {
+    pub(crate) fn end(&mut self) -> Option<u32> {
         let entries = &mut self.0;
-        entries.consumer = doorbell::consumer_of_word(entries.record.published());
+        let start = doorbell::consumer_of_word(entries.record.published());
+        entries.consumer = start;
         for _ in 0..entries.count() {
             if entries.written().is_none() {
                 break;
             }
             entries.consumer = entries.consumer.wrapping_add(1);
         }
-        entries.consumer & INDEX_MASK
+        (entries.consumer != start).then_some(entries.consumer & INDEX_MASK)
     }
 }
 

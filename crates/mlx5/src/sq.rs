@@ -278,7 +278,6 @@ impl SendQueue {
         let pending = self.posted.get().wrapping_sub(self.rung.get());
         if self.rung == self.last && pending <= u16::from(self.blueflame_blocks) {
             device.blueflame(&self.last_wqe(pending));
-            barrier::flush_write_combining();
         } else {
             device.ring(self.last_wqe(0).first_word().to_ne_bytes());
         }

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use memory::sync::Arc;
 use os::{clock, event::Event};
 
-use crate::context::Context;
+use crate::{context::Context, left_behind::InUse};
 
 /// A channel as its CQs and the fabric share it.
 #[derive(Debug)]
@@ -21,6 +21,7 @@ pub(crate) struct ChannelShared {
 pub struct Channel {
     pub(crate) context: Arc<Context>,
     pub(crate) shared: Arc<ChannelShared>,
+    pub(crate) _in_use: Arc<InUse>,
 }
 
 impl verbs::Channel for Channel {

@@ -26,7 +26,8 @@ use crate::{
     thread::Worker,
 };
 
-/// Events and violations that are kept for the program to fetch; the oldest are dropped.
+/// Events and violations that are kept for the program to fetch: of events the last, of violations, which
+/// lead to each other, the first.
 const LOG_MAX: usize = 1024;
 
 /// Between looks at the sockets.

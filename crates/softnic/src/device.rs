@@ -23,6 +23,7 @@ use crate::{
     context::Context,
     engine::SendQueue as _,
     fabric::Export,
+    left_behind::InUse,
     mr::Mr,
     objects::{CqShared, RqShared},
     qp::{QpShared, gid_of},
@@ -32,7 +33,7 @@ use crate::{
 
 /// An open port of the software NIC. Clones are handles of the same port.
 #[derive(Clone, Debug)]
-pub struct Device(pub(crate) Arc<Context>);
+pub struct Device(pub(crate) Arc<Context>, pub(crate) Arc<InUse>);
 
 /// Protection domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,16 +45,21 @@ pub struct Cq {
     pub(crate) context: Arc<Context>,
     pub(crate) shared: Arc<CqShared>,
     idle_polls: u32,
+    _in_use: Arc<InUse>,
 }
 
 /// Shared receive queue handle.
 #[derive(Debug)]
-pub struct Srq(pub(crate) Arc<RqShared>);
+pub struct Srq {
+    pub(crate) shared: Arc<RqShared>,
+    _in_use: Arc<InUse>,
+}
 
 /// Queue pair handle.
 #[derive(Debug)]
 pub struct Qp {
     shared: Arc<QpShared>,
+    _in_use: Arc<InUse>,
 }
 
 impl Qp {
@@ -169,24 +175,8 @@ impl DeviceCq for Cq {
     fn arm(&mut self, doorbell: u64) {
         let (request, _) = CqArm::of_doorbell_word(doorbell.to_be());
         let kind = if request.solicited_only { arm::SOLICITED } else { arm::NEXT };
-        let view = &self.shared.view;
-        view.armed().arm(kind);
-        let is_due = |entry: wire::cqe::Cqe| {
-            use wire::cqe::CqeView;
-            kind == arm::NEXT
-                || match entry.parse() {
-                    Ok(CqeView::Responder(done)) => done.solicited,
-                    Ok(CqeView::Requester(_)) => false,
-                    Ok(CqeView::Error(_)) | Err(_) => true,
-                }
-        };
-        if view.unpolled().any(is_due)
-            && view.armed().take()
-            && let Some(channel) = &self.shared.channel
-        {
-            // An event that cannot be written is full, and so readable.
-            let _ = channel.event.signal();
-        }
+        self.shared.view.armed().arm(kind);
+        self.shared.wake_if_due();
     }
 
     #[inline]
@@ -240,7 +230,7 @@ unsafe impl mlx5::device::Device for Device {
     }
 
     fn alloc_mr(&self, pd: &Pd, len: usize, access: Access) -> Result<Mr, MemoryError> {
-        Mr::alloc(&self.0, pd.0, len, access)
+        Mr::alloc(self, pd.0, len, access)
     }
 
     fn create_channel(&self) -> Result<Channel, CreateError> {
@@ -250,7 +240,7 @@ unsafe impl mlx5::device::Device for Device {
         })?;
         let shared = Arc::new(ChannelShared { id: self.0.new_id(), event: Arc::new(event) });
         self.0.export(Export::Channel { id: shared.id, event: shared.event.clone() });
-        Ok(Channel { context: self.0.clone(), shared })
+        Ok(Channel { context: self.0.clone(), shared, _in_use: self.1.clone() })
     }
 
     fn create_cq(
@@ -267,7 +257,8 @@ unsafe impl mlx5::device::Device for Device {
             ring: shared.ring(),
             dbrec: shared.dbrec(),
         };
-        Ok((Cq { context: self.0.clone(), shared, idle_polls: 0 }, memory))
+        let (context, in_use) = (self.0.clone(), self.1.clone());
+        Ok((Cq { context, shared, idle_polls: 0, _in_use: in_use }, memory))
     }
 
     fn create_srq(&self, _pd: &Pd, request: &RqRequest) -> Result<(Srq, SrqMemory), CreateError> {
@@ -276,7 +267,7 @@ unsafe impl mlx5::device::Device for Device {
         self.0.add_rq(&shared);
         let rq = RqMemory { ring: shared.ring(), dbrec: shared.dbrec() };
         let memory = SrqMemory { srqn: Srqn::from_low_bits(shared.index()), rq };
-        Ok((Srq(shared), memory))
+        Ok((Srq { shared, _in_use: self.1.clone() }, memory))
     }
 
     fn create_qp(
@@ -292,7 +283,7 @@ unsafe impl mlx5::device::Device for Device {
             send_dbrec: shared.send_ring().map(|ring| ring.dbrec()),
             recv: recv.map(|rq| RqMemory { ring: rq.ring(), dbrec: rq.dbrec() }),
         };
-        Ok((Qp { shared }, memory))
+        Ok((Qp { shared, _in_use: self.1.clone() }, memory))
     }
 
     fn poll_event(&self) -> Option<AsyncEvent> {
@@ -306,9 +297,32 @@ unsafe impl mlx5::device::Device for Device {
 
 #[cfg(all(test, not(miri)))]
 mod tests {
-    use verbs::{CqConfig, Nic as _, QpConfig, SrqConfig, Transport};
+    use memory::sync::Ordering;
+    use verbs::{
+        Access, CqConfig, InitAttr, Nic as _, QKey, QpConfig, QpState, QueuePair as _, SrqConfig,
+        Transition, Transport,
+    };
 
     use crate::{Config, open};
+
+    #[test]
+    fn a_queue_pair_is_not_broken_by_what_broke_the_last_one_of_its_number() {
+        let fabric = format!("numbers-{}", std::process::id());
+        let nic = open(&Config { fabric, card_mib: 8, ..Config::default() }).unwrap();
+        let pd = nic.alloc_pd().unwrap();
+        let cq = nic.create_cq(&CqConfig::new(256), None).unwrap();
+        let config = QpConfig::new(Transport::Rc, &cq);
+        let broken = nic.create_qp(&pd, &config).unwrap();
+        let number = broken.qpn();
+        let fault = nic.device().0.owner.card.qp_fault(number.get()).unwrap();
+        fault.syndrome.store(1, Ordering::Relaxed);
+        drop(broken);
+        let numbers = || nic.create_qp(&pd, &config).unwrap();
+        let mut next = core::iter::repeat_with(numbers).find(|qp| qp.qpn() == number).unwrap();
+        let attr = InitAttr { access: Access::empty(), qkey: QKey::default() };
+        next.modify(&Transition::Init(attr)).unwrap();
+        assert_eq!(next.state(), QpState::Init);
+    }
 
     /// Ports that connect, create and drop everything leave every index and byte free.
     #[test]
@@ -323,7 +337,7 @@ mod tests {
             let cq = nic.create_cq(&CqConfig::new(64 << (round % 3)), Some(&channel)).unwrap();
             let small = nic.create_cq(&CqConfig::new(256), None).unwrap();
             let srq = nic.create_srq(&pd, &SrqConfig { entries: 32, sges_max: 2 }).unwrap();
-            let _mr = nic.alloc_mr(&pd, 4096, verbs::Access::empty()).unwrap();
+            let _mr = nic.alloc_mr(&pd, 4096, Access::empty()).unwrap();
             let mut config = QpConfig::new(Transport::Rc, &small);
             let own = nic.create_qp(&pd, &config).unwrap();
             config.srq = Some(&srq);

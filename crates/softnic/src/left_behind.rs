@@ -24,6 +24,26 @@ pub(crate) enum LeftBehind {
     Region { index: u32, _bytes: Arc<Region> },
 }
 
+/// What all handles of a port have together. When the last of them goes, nobody looks any more after what
+/// was left behind, and that would keep the port open: it goes, too. A peer that is inside goes on in
+/// mappings of its own.
+#[derive(Debug)]
+pub(crate) struct InUse(Arc<Context>);
+
+impl InUse {
+    pub(crate) fn new(context: &Arc<Context>) -> Arc<Self> {
+        Arc::new(Self(context.clone()))
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        let objects = core::mem::take(&mut *lock(&self.0.left_behind));
+        // Not under the lock: a queue pair that is dropped comes back here.
+        drop(objects);
+    }
+}
+
 impl Context {
     /// Keeps `object`, which was made invalid, until everybody has left. There are never more than the
     /// card has numbers for.
@@ -71,12 +91,12 @@ mod tests {
         Transport,
     };
 
-    use super::Ordering;
+    use super::{Arc, Ordering};
     use crate::{Config, Nic, open, shared::presence::Presence};
 
     /// Two ports that know each other.
-    fn ports() -> [Nic; 2] {
-        let fabric = format!("left-behind-{}", std::process::id());
+    fn ports(name: &str) -> [Nic; 2] {
+        let fabric = format!("{name}-{}", std::process::id());
         let config = Config { fabric, card_mib: 8, ..Config::default() };
         let ports = [open(&config).unwrap(), open(&config).unwrap()];
         let deadline = Instant::now() + Duration::from_secs(10);
@@ -90,7 +110,7 @@ mod tests {
 
     #[test]
     fn what_a_stopped_peer_is_inside_of_is_given_back_when_it_goes_on() {
-        let [owner, peer] = ports();
+        let [owner, peer] = ports("left-behind");
         let pd = owner.alloc_pd().unwrap();
         let before = owner.device().0.owner.unused();
         let cq = owner.create_cq(&CqConfig::new(256), None).unwrap();
@@ -118,5 +138,27 @@ mod tests {
             assert!(Instant::now() < deadline, "it is not given back");
             owner.device().0.progress();
         }
+    }
+
+    /// Nobody would look any more whether the peer has gone on.
+    #[test]
+    fn a_port_that_closes_keeps_nothing_for_a_stopped_peer() {
+        let [owner, peer] = ports("closing");
+        let pd = owner.alloc_pd().unwrap();
+        let cq = owner.create_cq(&CqConfig::new(256), None).unwrap();
+        let qp = owner.create_qp(&pd, &QpConfig::new(Transport::Rc, &cq)).unwrap();
+        let theirs = peer.create_cq(&CqConfig::new(256), None).unwrap();
+        let sender = peer
+            .create_qp(&peer.alloc_pd().unwrap(), &QpConfig::new(Transport::Rc, &theirs))
+            .unwrap();
+        let card = &peer.device().0.owner.card;
+        let presence = Presence(&card.qp(sender.qpn().get()).unwrap().presence);
+        assert!(presence.try_enter(), "the peer is about to send, and is stopped");
+        let context = Arc::downgrade(&owner.device().0);
+        drop((owner, cq));
+        assert!(context.upgrade().is_some(), "a queue pair keeps its port");
+        drop(qp);
+        assert!(context.upgrade().is_none(), "the port stays open");
+        presence.leave();
     }
 }

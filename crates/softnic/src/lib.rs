@@ -69,7 +69,7 @@ pub use self::{
 
 #[cfg(not(loom))]
 mod open {
-    use super::{Config, Device, Violation, context::Context};
+    use super::{Config, Device, Violation, context::Context, left_behind::InUse};
 
     /// The mlx5 driver on a software device.
     pub type Nic = mlx5::Nic<Device>;
@@ -94,7 +94,8 @@ mod open {
             fabric: config.fabric.clone(),
             cause: error.to_string(),
         })?;
-        Ok(mlx5::Nic::new(Device(context)))
+        let in_use = InUse::new(&context);
+        Ok(mlx5::Nic::new(Device(context, in_use)))
     }
 
     impl Device {

@@ -9,8 +9,9 @@ use verbs::{Access, Lid, Lkey, MemoryError, MemoryRegion, Rkey};
 use crate::{
     card::{Table, layout::VALID},
     context::{Context, QUIESCE_NS},
+    device::Device,
     fabric::Export,
-    left_behind::LeftBehind,
+    left_behind::{InUse, LeftBehind},
 };
 
 /// From this length on huge pages are worth their rounding.
@@ -29,11 +30,12 @@ pub struct Mr {
     key: u32,
     len_bytes: usize,
     is_registered: bool,
+    _in_use: Arc<InUse>,
 }
 
 impl Mr {
     pub(crate) fn alloc(
-        context: &Arc<Context>,
+        Device(context, in_use): &Device,
         pd: u32,
         len_bytes: usize,
         access: Access,
@@ -70,8 +72,16 @@ impl Mr {
         entry.segment.store(u64::from(segment), Ordering::Relaxed);
         // SYNC(mr-entry): pairs with the `Acquire` of whoever looks the key up.
         entry.key.store(VALID | u64::from(key), Ordering::Release);
-        let context = context.clone();
-        Ok(Self { context, region, segment, index, key, len_bytes, is_registered: true })
+        Ok(Self {
+            context: context.clone(),
+            region,
+            segment,
+            index,
+            key,
+            len_bytes,
+            is_registered: true,
+            _in_use: in_use.clone(),
+        })
     }
 
     /// # Errors

@@ -8,7 +8,7 @@ use memory::{
     sync::{Arc, AtomicBool, Ordering},
 };
 use verbs::CreateError;
-use wire::cqe::CQE_BYTES;
+use wire::cqe::{CQE_BYTES, Cqe, CqeView};
 
 use crate::{
     card::{
@@ -18,6 +18,7 @@ use crate::{
     },
     channel::ChannelShared,
     context::{Context, QUIESCE_NS, lock},
+    shared::arm,
 };
 
 /// Bytes on the card.
@@ -198,6 +199,23 @@ impl CqShared {
 
     pub(crate) fn ring(&self) -> NonNull<u8> {
         self.ring
+    }
+
+    /// Signals the channel if it is armed for an entry that is there already.
+    pub(crate) fn wake_if_due(&self) {
+        let Some(channel) = &self.channel else { return };
+        let armed = self.view.armed();
+        let kind = armed.0.load(Ordering::Relaxed);
+        let is_due = |entry: Cqe| match entry.parse() {
+            _ if kind == arm::NEXT => true,
+            Ok(CqeView::Responder(done)) => done.solicited,
+            Ok(CqeView::Requester(_)) => false,
+            Ok(CqeView::Error(_)) | Err(_) => true,
+        };
+        if kind != 0 && self.view.unpolled().any(is_due) && armed.take() {
+            // An event that cannot be written is full, and so readable.
+            let _ = channel.event.signal();
+        }
     }
 
     /// `true` once.

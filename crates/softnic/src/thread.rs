@@ -61,6 +61,8 @@ fn run(weak: &Weak<Context>, asleep: &AtomicU32) {
     let mut qps: Vec<Weak<QpShared>> = Vec::new();
     let mut version = u64::MAX;
     let mut idle = 0;
+    // Not `idle`: a port under load has sockets, too.
+    let mut rounds = 0;
     while let Some(context) = weak.upgrade() {
         for _ in 0..ROUNDS {
             let now = context.qps_version.load(Ordering::Acquire);
@@ -68,8 +70,7 @@ fn run(weak: &Weak<Context>, asleep: &AtomicU32) {
                 qps = context.qps().iter().map(Arc::downgrade).collect();
                 version = now;
             }
-            let mut polls = idle;
-            context.idle(&mut polls);
+            context.idle(&mut rounds);
             let mut worked = false;
             for qp in qps.iter().filter_map(Weak::upgrade) {
                 worked |= qp.run_if_posted();
@@ -98,5 +99,49 @@ fn run(weak: &Weak<Context>, asleep: &AtomicU32) {
             let _ = futex::wait(asleep, 1, clock::now_ns() + SLEEP_NS);
         }
         asleep.store(0, Ordering::Relaxed);
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use verbs::{
+        Access, CqConfig, InitAttr, Mtu, Nic as _, Op, QKey, QpConfig, QueuePair as _, RnrTimer,
+        RtrAttr, RtsAttr, SendFlags, SendRequest, Transition, Transport,
+    };
+
+    use crate::{Config, Drive, open};
+
+    /// A drained send queue is work that never ends.
+    #[test]
+    fn a_nic_thread_that_always_finds_work_lets_other_ports_in() {
+        let fabric = format!("busy-{}", std::process::id());
+        let config = Config { fabric, card_mib: 8, ..Config::default() };
+        let busy = open(&Config { drive: Drive::Thread, ..config.clone() }).unwrap();
+        let pd = busy.alloc_pd().unwrap();
+        let cq = busy.create_cq(&CqConfig::new(256), None).unwrap();
+        let mut qp = busy.create_qp(&pd, &QpConfig::new(Transport::Ud, &cq)).unwrap();
+        let init = InitAttr { access: Access::empty(), qkey: QKey::default() };
+        let rtr = RtrAttr {
+            path_mtu: Mtu::B4096,
+            peer: None,
+            rnr_timer: RnrTimer::at_least(Duration::ZERO),
+            reads_in_max: 1,
+        };
+        let rts = Transition::Rts(RtsAttr::default());
+        for to in [Transition::Init(init), Transition::Rtr(rtr), rts, Transition::Sqd] {
+            qp.modify(&to).unwrap();
+        }
+        let nop = SendRequest { op: Op::Nop, flags: SendFlags::empty(), to: None };
+        qp.post_send(&nop).unwrap();
+        qp.ring_send();
+
+        let newcomer = open(&config).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while newcomer.device().0.import(busy.device().0.lid.get()).is_err() {
+            assert!(Instant::now() < deadline, "it is not let in");
+            newcomer.device().0.fetch();
+        }
     }
 }

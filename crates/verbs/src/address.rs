@@ -33,7 +33,7 @@ pub struct GidRoute {
 pub struct AddressVector {
     /// Where to.
     pub route: Route,
-    /// 0 to 15.
+    /// 0 to 15; on RoCE the Ethernet priority, 0 to 7.
     pub service_level: u8,
 }
 

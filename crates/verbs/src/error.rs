@@ -119,13 +119,15 @@ pub enum ModifyError {
         /// The rule that is broken.
         rule: &'static str,
     },
-    /// The peer's port cannot be reached.
-    #[error("port {lid} cannot be reached: {cause}")]
-    Unreachable {
-        /// The peer's port.
-        lid: Lid,
-        /// What went wrong and what helps.
-        cause: String,
+    /// A number that the queue pair's context has no room for.
+    #[error("{what} is {value}, but at most {max}")]
+    Attribute {
+        /// Which.
+        what: &'static str,
+        /// The number.
+        value: u8,
+        /// The largest that there is.
+        max: u8,
     },
     /// The driver refused.
     #[error("device refused the transition to {to:?}: {cause}")]

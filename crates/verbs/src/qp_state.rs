@@ -192,6 +192,18 @@ pub struct RtsAttr {
     pub reads_out_max: u8,
 }
 
+impl RtsAttr {
+    /// Checks what a device keeps in three bits each.
+    fn check(&self) -> Result<(), crate::ModifyError> {
+        const MAX: u8 = 7;
+        let counts = [("retry_count", self.retry_count), ("rnr_retry", self.rnr_retry)];
+        match counts.into_iter().find(|&(_, value)| value > MAX) {
+            Some((what, value)) => Err(crate::ModifyError::Attribute { what, value, max: MAX }),
+            None => Ok(()),
+        }
+    }
+}
+
 impl Default for RtsAttr {
     /// Timeout 67 ms, 7 retries, RNR for ever, 16 READs.
     fn default() -> Self {
@@ -246,8 +258,12 @@ impl Transition {
         if !from.may_become(to, transport) {
             return Err(crate::ModifyError::WrongTransition { transport, from, to });
         }
-        let Self::Rtr(attr) = self else { return Ok(()) };
-        match (transport, attr.peer) {
+        let peer = match self {
+            Self::Rtr(attr) => attr.peer,
+            Self::Rts(attr) => return attr.check(),
+            _ => return Ok(()),
+        };
+        match (transport, peer) {
             (Transport::Rc, None) => {
                 Err(crate::ModifyError::Peer { transport, rule: "needs a peer to become RTR" })
             }
@@ -296,6 +312,15 @@ mod tests {
         assert_eq!(RnrTimer::at_least(Duration::ZERO).wait(), Duration::from_micros(10));
         assert_eq!(RnrTimer::at_least(Duration::from_micros(11)).wait(), Duration::from_micros(20));
         assert_eq!(RnrTimer::at_least(Duration::from_secs(9)).code(), 0);
+    }
+
+    #[test]
+    fn retries_are_counted_in_three_bits() {
+        let check = |attr| Transition::Rts(attr).check(QpState::Rtr, Transport::Rc);
+        let default = RtsAttr::default();
+        assert_eq!(check(default), Ok(()), "seven of each");
+        assert!(check(RtsAttr { retry_count: 8, ..default }).is_err());
+        assert!(check(RtsAttr { rnr_retry: 8, ..default }).is_err());
     }
 
     #[test]

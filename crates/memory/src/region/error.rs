@@ -70,8 +70,8 @@ impl MapError {
 /// Why a region could not be sealed.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SealError {
-    /// On the heap: there is no file that anybody could resize.
-    #[error("a region on the heap has no file to seal; create it as a memfd")]
+    /// On the heap, where there is no file that anybody could resize, or detached.
+    #[error("a region on the heap, or detached, has no file to seal; seal a memfd before that")]
     NotAFile,
     /// The set of seals is fixed and lacks one of these.
     #[error("the file's seals are final and do not include these; seal before sharing it")]

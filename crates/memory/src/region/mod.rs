@@ -26,6 +26,8 @@ use std::{
     os::fd::{AsFd as _, BorrowedFd, OwnedFd},
 };
 
+use rustix::io::Errno;
+
 mod error;
 mod map;
 
@@ -64,6 +66,8 @@ pub struct Region {
 enum Backing {
     Heap(Layout),
     File(OwnedFd),
+    /// A file whose descriptor was closed.
+    Detached,
 }
 
 // SAFETY: a region is an address range that belongs to no thread; unmapping works from any.
@@ -151,7 +155,8 @@ impl Region {
     ///
     /// # Errors
     ///
-    /// [`MapError::BadLength`] if the range is not inside the region, [`MapError::NoSpace`].
+    /// [`MapError::BadLength`] if the range is not inside the region, [`MapError::NoSpace`],
+    /// [`MapError::Os`] if the region was [detached](Self::detach).
     pub fn commit(&self, range_bytes: Range<usize>) -> Result<(), MapError> {
         if range_bytes.start > range_bytes.end || range_bytes.end > self.len() {
             return Err(MapError::BadLength { len_bytes: range_bytes.end });
@@ -160,6 +165,7 @@ impl Region {
             Backing::Heap(_) => Ok(()),
             Backing::File(_) if range_bytes.is_empty() => Ok(()),
             Backing::File(fd) => map::allocate(fd.as_fd(), range_bytes),
+            Backing::Detached => Err(MapError::Os { call: "fallocate", errno: Errno::BADF }),
         }
     }
 
@@ -184,6 +190,15 @@ impl Region {
         map::seal(self.fd().ok_or(SealError::NotAFile)?, map::SEAL_FUTURE_WRITE)
     }
 
+    /// Closes the descriptor; the mapping stays. For who maps many regions of others and sends none on.
+    #[must_use]
+    pub fn detach(mut self) -> Self {
+        if matches!(self.backing, Backing::File(_)) {
+            self.backing = Backing::Detached;
+        }
+        self
+    }
+
     /// Length in bytes: a multiple of the page size, never zero.
     #[expect(clippy::len_without_is_empty, reason = "a region is never empty")]
     #[inline]
@@ -200,11 +215,12 @@ impl Region {
         self.base
     }
 
-    /// Descriptor to send to another process, unless the region is on the heap.
+    /// Descriptor to send to another process, unless the region is on the heap or was
+    /// [detached](Self::detach).
     #[must_use]
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.backing {
-            Backing::Heap(_) => None,
+            Backing::Heap(_) | Backing::Detached => None,
             Backing::File(fd) => Some(fd.as_fd()),
         }
     }
@@ -223,7 +239,7 @@ impl Drop for Region {
             // SAFETY: allocated with this layout by `heap`; `&mut self` proves that no span borrows
             // it, and users of raw pointers promised not to outlive the region.
             Backing::Heap(layout) => unsafe { dealloc(self.base.as_ptr(), *layout) },
-            Backing::File(_) => map::unmap(self.base, self.len_bytes),
+            Backing::File(_) | Backing::Detached => map::unmap(self.base, self.len_bytes),
         }
     }
 }

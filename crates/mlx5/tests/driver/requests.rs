@@ -131,8 +131,9 @@ fn ud_send_to_a_lid_matches_the_manual() {
     assert_starts(&ring, &expected);
 }
 
-/// Pitfall 5: MAC at 20, traffic class 26, hop limit 27, GID index and flow label 28, GID 32. The
-/// GRH bit is reserved on RoCE; the flow label 0x12345 becomes UDP port 0xc000 | 0x2345 ^ 0x4.
+/// Pitfall 5: priority at 12, shifted by one, MAC at 20, traffic class 26, hop limit 27, GID index and
+/// flow label 28, GID 32. The GRH bit is reserved on RoCE; the flow label 0x12345 becomes UDP port
+/// 0xc000 | 0x2345 ^ 0x4.
 #[test]
 fn pitfall_5_dc_write_to_a_gid_matches_the_manual() {
     let payload = Payload::Inline(&[&[0x5a; 12]]);
@@ -142,7 +143,7 @@ fn pitfall_5_dc_write_to_a_gid_matches_the_manual() {
     let ring = posted(TestDevice::new().ethernet(), Transport::Dci, &request);
     let expected = hex!(
         "00 0000 08  abcdef 06  00 0000 08  00000000"
-        "dc000000000000cd 80004321 02 00 e341"
+        "dc000000000000cd 80004321 04 00 e341"
         "00000000 020304050607 6a 40 00512345"
         "20010db8000000000000000000000042"
         "1122334455667788 99aabbcc 00000000"

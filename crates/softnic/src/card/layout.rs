@@ -69,7 +69,7 @@ pub(crate) struct QpEntry {
     pub(crate) peer: AtomicU64,
     /// Q_Key or DC access key.
     pub(crate) key: AtomicU64,
-    /// `rnr timer code << 8 | path MTU code << 1 | scatter to CQE`.
+    /// `rnr timer code << 8 | scatter to CQE`.
     pub(crate) flags: AtomicU64,
     pub(crate) reserved: [AtomicU64; 2],
     /// [`Presence`](crate::shared::presence::Presence) of its send queue, alone on its cache line.

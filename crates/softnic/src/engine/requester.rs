@@ -229,6 +229,13 @@ impl Requester {
         self.retry_at_ns = None;
     }
 
+    /// The queue pair goes away, and what it has in flight is forgotten.
+    pub(crate) fn stop(&mut self) {
+        self.set_state(SendState::Stopped);
+        self.inflight.clear();
+        self.deferred = 0;
+    }
+
     /// The peer is gone. If nothing is outstanding, the next request learns it.
     pub(crate) fn lose_peer(&mut self) {
         self.doom = Some(Syndrome::RetryExceeded);

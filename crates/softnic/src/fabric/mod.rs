@@ -49,6 +49,21 @@ pub(crate) enum Export {
     ChannelGone { id: u32 },
 }
 
+impl Export {
+    /// Whether it shows the segment or channel `id`; no two have the same.
+    fn shows(&self, id: u32) -> bool {
+        matches!(self, Self::Segment { id: shown, .. } | Self::Channel { id: shown, .. } if *shown == id)
+    }
+}
+
+/// An entry of the log of exports.
+#[derive(Debug)]
+struct Logged {
+    export: Export,
+    /// Position of what it says is gone: who was never told of that need not be told this.
+    takes_back: Option<u64>,
+}
+
 /// What a round of [`Fabric::serve`] found.
 #[derive(Debug, Default)]
 pub(crate) struct News {
@@ -68,7 +83,18 @@ struct Link {
     hello_sent: bool,
     /// Position in the log of exports.
     sent: u64,
+    since_ns: u64,
 }
+
+impl Link {
+    fn new(connection: Connection, lid: Option<u16>) -> Self {
+        let since_ns = clock::now_ns();
+        Self { connection, lid, peer: None, hello_sent: false, sent: 0, since_ns }
+    }
+}
+
+/// So long a port that says nothing is waited for with haste.
+const SILENT_NS_MAX: u64 = 10_000_000_000;
 
 /// This port's connections, and the log of what they are told.
 #[derive(Debug)]
@@ -79,7 +105,7 @@ pub(crate) struct Fabric {
     card: Card,
     listener: Listener,
     links: Vec<Link>,
-    log: BTreeMap<u64, Export>,
+    log: BTreeMap<u64, Logged>,
     log_end: u64,
 }
 
@@ -120,16 +146,16 @@ impl Fabric {
 
     /// Tells every port, present and future.
     pub(crate) fn export(&mut self, export: Export) {
-        match export {
-            Export::SegmentGone { id } => self
-                .log
-                .retain(|_, e| !matches!(e, Export::Segment { id: other, .. } if *other == id)),
-            Export::ChannelGone { id } => self
-                .log
-                .retain(|_, e| !matches!(e, Export::Channel { id: other, .. } if *other == id)),
-            _ => {}
-        }
-        self.log.insert(self.log_end, export);
+        let takes_back = match &export {
+            Export::Segment { .. } | Export::Channel { .. } => None,
+            Export::SegmentGone { id } | Export::ChannelGone { id } => {
+                let shown = self.log.iter().find(|(_, logged)| logged.export.shows(*id));
+                let Some((&at, _)) = shown else { return };
+                self.log.remove(&at);
+                Some(at)
+            }
+        };
+        self.log.insert(self.log_end, Logged { export, takes_back });
         self.log_end += 1;
         self.push();
     }
@@ -142,23 +168,21 @@ impl Fabric {
         if self.links.len() >= LINKS_MAX {
             return false;
         }
-        let Ok(connection) = Connection::connect(&address(&self.name, lid), clock::NOW) else {
-            return false;
+        let connection = match Connection::connect(&address(&self.name, lid), clock::NOW) {
+            Ok(connection) => connection,
+            // So many wait there to be let in that this one has to come again.
+            Err(RendezvousError::TimedOut) => return true,
+            Err(_) => return false,
         };
-        self.links.push(Link {
-            connection,
-            lid: Some(lid),
-            peer: None,
-            hello_sent: false,
-            sent: 0,
-        });
+        self.links.push(Link::new(connection, Some(lid)));
         self.push();
         true
     }
 
-    /// Whether some port has not shown its memory yet.
+    /// Whether some port is about to show its memory. One that has said nothing for long is stopped.
     pub(crate) fn is_connecting(&self) -> bool {
-        self.links.iter().any(|link| link.peer.is_none())
+        let mut silent = self.links.iter().filter(|link| link.peer.is_none());
+        silent.any(|link| clock::now_ns().saturating_sub(link.since_ns) < SILENT_NS_MAX)
     }
 
     /// Takes connections, reads and writes what can be read and written now.
@@ -166,13 +190,7 @@ impl Fabric {
         let mut news = News::default();
         for _ in 0..BUDGET.min(LINKS_MAX - self.links.len()) {
             match self.listener.accept(clock::NOW) {
-                Ok(connection) => self.links.push(Link {
-                    connection,
-                    lid: None,
-                    peer: None,
-                    hello_sent: false,
-                    sent: 0,
-                }),
+                Ok(connection) => self.links.push(Link::new(connection, None)),
                 Err(RendezvousError::ForeignUser { .. } | RendezvousError::PeerGone) => {}
                 Err(_) => break,
             }
@@ -256,7 +274,7 @@ impl Fabric {
                 let Ok(len) = usize::try_from(len_bytes) else { return false };
                 let region = fds.next().map(|fd| Region::map(fd, len, Access::ReadWrite));
                 let Some(Ok(region)) = region else { return false };
-                peer.segments.insert(id, Arc::new(region));
+                peer.segments.insert(id, Arc::new(region.detach()));
                 peer.segments.len() <= SEGMENTS_MAX
             }
             (Message::Channel { id }, Some(peer)) => {
@@ -296,8 +314,8 @@ impl Fabric {
             if !link.hello_sent {
                 continue;
             }
-            for (&at, export) in self.log.range(link.sent..) {
-                match send(&link.connection, export) {
+            for (&at, logged) in self.log.range(link.sent..) {
+                match send(&link.connection, &logged.export) {
                     Ok(()) => link.sent = at + 1,
                     Err(_) => break,
                 }
@@ -306,11 +324,12 @@ impl Fabric {
         self.trim();
     }
 
-    /// Forgets "gone" entries that every connection has been told.
+    /// Forgets "gone" entries that nobody waits for any more.
     fn trim(&mut self) {
-        let told = self.links.iter().map(|link| link.sent).min().unwrap_or(self.log_end);
-        self.log.retain(|&at, export| {
-            at >= told || matches!(export, Export::Segment { .. } | Export::Channel { .. })
+        let links = &self.links;
+        self.log.retain(|&at, logged| {
+            let waits = |from: u64| links.iter().any(|link| from < link.sent && link.sent <= at);
+            logged.takes_back.is_none_or(waits)
         });
     }
 }
@@ -352,4 +371,74 @@ fn limits(hello: &Hello) -> Option<Limits> {
         ro_bytes: usize::try_from(hello.ro_bytes).ok()?,
         rw_bytes: usize::try_from(hello.rw_bytes).ok()?,
     })
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+
+    fn join(name: &str) -> Fabric {
+        let limits =
+            Limits { mrs: 2, qps: 2, cqs: 2, rqs: 2, ro_bytes: 8 << 10, rw_bytes: 8 << 10 };
+        Fabric::join(name, Card::create(limits, false).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_port_that_says_nothing_is_not_waited_for_for_ever() {
+        let name = format!("silent-{}", std::process::id());
+        let mut fabric = join(&name);
+        let silent = Connection::connect(&address(&name, fabric.lid), clock::NOW).unwrap();
+        fabric.serve();
+        assert!(fabric.is_connecting());
+        fabric.links[0].since_ns = 0;
+        assert!(!fabric.is_connecting());
+        drop(silent);
+        fabric.serve();
+        assert_eq!(fabric.links.len(), 0);
+    }
+
+    /// Every port of a large job starts at once.
+    #[test]
+    fn a_port_that_many_wait_to_be_let_into_is_there() {
+        let name = format!("crowd-{}", std::process::id());
+        let mut fabric = join(&name);
+        let lid = fabric.lid % LID_MAX + 1;
+        assert!(!fabric.connect(lid), "nobody is there");
+        let crowded = address(&name, lid);
+        let listener = Listener::bind(&crowded).unwrap();
+        let connect = || Connection::connect(&crowded, clock::NOW).ok();
+        let crowd: Vec<_> = core::iter::repeat_with(connect).map_while(|waits| waits).collect();
+        assert!(fabric.connect(lid), "{} wait", crowd.len());
+        drop((listener, crowd));
+        assert!(!fabric.connect(lid), "nobody is there any more");
+    }
+
+    /// Its socket fills up, since it never reads again.
+    #[test]
+    fn a_stopped_port_is_not_told_of_what_came_and_went_meanwhile() {
+        let name = format!("stopped-{}", std::process::id());
+        let [mut fabric, mut stopped, mut live] = [(); 3].map(|()| join(&name));
+        assert!(fabric.connect(stopped.lid) && fabric.connect(live.lid));
+        while fabric.is_connecting() {
+            [&mut fabric, &mut stopped, &mut live].into_iter().for_each(|port| drop(port.serve()));
+        }
+        let region = Arc::new(Region::memfd("segment", 4096).unwrap());
+        for id in 1..=2000 {
+            fabric.export(Export::Segment { id, region: region.clone() });
+            fabric.export(Export::SegmentGone { id });
+            assert!(fabric.log.len() <= 2, "{} entries after {id} segments", fabric.log.len());
+            live.serve();
+        }
+        let shown = |port: &Fabric| port.links[0].peer.as_ref().unwrap().segments.len();
+        stopped.serve();
+        fabric.export(Export::Segment { id: 2001, region });
+        for _ in 0..100 {
+            fabric.push();
+            [&mut stopped, &mut live].into_iter().for_each(|port| drop(port.serve()));
+        }
+        assert_eq!((shown(&stopped), shown(&live)), (1, 1));
+        let peer = live.links[0].peer.as_ref().unwrap();
+        let mapped = [peer.card.ro.clone(), peer.card.rw.clone(), peer.segments.get(2001).unwrap()];
+        assert!(mapped.iter().all(|region| region.fd().is_none()), "they cost descriptors");
+    }
 }

@@ -42,8 +42,8 @@ impl Peer {
         rw: OwnedFd,
         connection: &Connection,
     ) -> Result<Self, CardError> {
-        let ro = Region::map(ro, limits.ro_bytes, Access::ReadOnly)?;
-        let rw = Region::map(rw, limits.rw_bytes, Access::ReadWrite)?;
+        let ro = Region::map(ro, limits.ro_bytes, Access::ReadOnly)?.detach();
+        let rw = Region::map(rw, limits.rw_bytes, Access::ReadWrite)?.detach();
         Ok(Self {
             lid: hello.lid,
             instance: hello.instance,

@@ -80,6 +80,14 @@ impl Exec {
         *self = Self::new(transport, qpn, seed);
     }
 
+    /// The queue pair goes away: nothing of it completes any more.
+    pub(super) fn stop(&mut self) {
+        self.requester.stop();
+        if let Some(strict) = &mut self.strict {
+            strict.held.clear();
+        }
+    }
+
     pub(super) fn connect(&mut self, lid: u16, qpn: Qpn) {
         self.requester.connect((Lid::new(lid), qpn));
     }
@@ -463,4 +471,50 @@ impl Port for ExecPort<'_> {
 pub(crate) fn gid_of(lid: Lid) -> Gid {
     let [high, low] = lid.get().to_be_bytes();
     Gid::new([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0x02, 0, 0, 0xff, 0xfe, 0, high, low])
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use verbs::{
+        Access, CompletionQueue as _, CqConfig, InitAttr, Mtu, Nic as _, Op, QKey, QpConfig,
+        QueuePair as _, RnrTimer, RtrAttr, RtsAttr, SendRequest, Transition, Transport,
+    };
+
+    use crate::{Config, open};
+
+    /// The NIC thread may have a queue pair in its hands that the program destroys.
+    #[test]
+    fn nothing_that_strict_mode_holds_back_completes_after_a_queue_pair_is_destroyed() {
+        let fabric = format!("destroyed-{}", std::process::id());
+        let config = Config { fabric, card_mib: 8, strict: Some(3), ..Config::default() };
+        let nic = open(&config).unwrap();
+        let pd = nic.alloc_pd().unwrap();
+        let mut cq = nic.create_cq(&CqConfig::new(256), None).unwrap();
+        let mut qp = nic.create_qp(&pd, &QpConfig::new(Transport::Ud, &cq)).unwrap();
+        let init = InitAttr { access: Access::empty(), qkey: QKey::default() };
+        let rtr = RtrAttr {
+            path_mtu: Mtu::B4096,
+            peer: None,
+            rnr_timer: RnrTimer::from_code(1),
+            reads_in_max: 1,
+        };
+        qp.modify(&Transition::Init(init)).unwrap();
+        qp.modify(&Transition::Rtr(rtr)).unwrap();
+        qp.modify(&Transition::Rts(RtsAttr::default())).unwrap();
+        let in_hand = nic.device().0.qps().pop().unwrap();
+        let is_held = || {
+            // SAFETY: no other thread knows the queue pair.
+            let exec = unsafe { &*in_hand.exec.get() };
+            !exec.strict.as_ref().unwrap().held.is_empty()
+        };
+        let posted = (0..60).find(|_| {
+            qp.post_send(&SendRequest::signaled(Op::Nop)).unwrap();
+            qp.ring_send();
+            is_held()
+        });
+        assert!(posted.is_some(), "nothing is held back");
+        drop(qp);
+        (0..100).for_each(|_| in_hand.run());
+        assert_eq!(cq.poll(), None);
+    }
 }

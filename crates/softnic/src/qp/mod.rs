@@ -153,7 +153,7 @@ impl QpShared {
         index: u32,
     ) -> Result<Arc<Self>, CreateError> {
         let rq = match (request.srq, request.recv) {
-            (Some(srq), _) => Some(srq.0.clone()),
+            (Some(srq), _) => Some(srq.shared.clone()),
             (None, Some(recv)) => {
                 let (entries, stride) = (recv.log_entries, recv.log_stride);
                 let rq = Arc::new(RqShared::create(context, entries, stride, false)?);
@@ -166,6 +166,9 @@ impl QpShared {
         let uses = Uses::add(request, rq.as_ref())?;
         let card = &context.owner.card;
         let entry = card.qp(index).expect("the index is from this table");
+        let fault = card.qp_fault(index).expect("the index is from this table");
+        // What broke the last one of this number.
+        fault.syndrome.store(0, Ordering::Relaxed);
         let generation = (entry.control.load(Ordering::Relaxed) >> 16) + 1;
         let qpn = Qpn::from_low_bits(index);
         let state = State {
@@ -237,13 +240,9 @@ impl QpShared {
         entry.control.store(control, Ordering::Release);
     }
 
-    fn fault(&self) -> u64 {
-        let fault = self.context.owner.card.qp_fault(self.qpn.get());
-        fault.map_or(0, |fault| fault.syndrome.load(Ordering::Relaxed))
-    }
-
     pub(crate) fn has_fault(&self) -> bool {
-        self.fault() != 0
+        let fault = self.context.owner.card.qp_fault(self.qpn.get());
+        fault.is_some_and(|fault| fault.syndrome.load(Ordering::Relaxed) != 0)
     }
 
     /// State as peers and errors have made it.
@@ -268,11 +267,11 @@ impl QpShared {
         self.fallen.store(true, Ordering::Release);
     }
 
-    /// RC: the port it is connected to.
+    /// RC: the port whose requests it takes, or took until it fell.
     pub(crate) fn peer_lid(&self) -> Option<u16> {
-        let connected = self.transport == Transport::Rc && crate::reap::is_connected(self.state());
         let peer = self.entry().peer.load(Ordering::Relaxed);
-        connected.then(|| u16::try_from(peer >> 32).unwrap_or(0))
+        let heard = self.transport == Transport::Rc && crate::reap::has_heard(self.state());
+        heard.then(|| u16::try_from(peer >> 32).unwrap_or(0))
     }
 
     /// Posted counter, if there is a send queue.
@@ -524,13 +523,8 @@ impl QpShared {
             flushed = true;
         }
         if flushed {
-            self.wake_receiver(true);
+            wake_own(&self.recv_cq, true);
         }
-    }
-
-    /// Something was written to the receive CQ by this port itself.
-    pub(crate) fn wake_receiver(&self, solicited: bool) {
-        wake_own(&self.recv_cq, solicited);
     }
 }
 
@@ -567,7 +561,7 @@ impl QpShared {
         self.show(&state);
         drop(state);
         // The NIC thread may hold it a little longer, but executes nothing any more.
-        let stopped = self.exclusively(|exec| exec.requester.set_state(SendState::Stopped));
+        let stopped = self.exclusively(Exec::stop);
         if stopped.is_err() || self.context.quiesce(QUIESCE_NS).is_err() {
             // A stopped peer is inside, and writes to these queues when it continues.
             self.context.leave_behind(LeftBehind::QueuePair { _queues: self.clone() });

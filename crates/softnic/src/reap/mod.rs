@@ -49,14 +49,13 @@ pub(crate) fn reap(context: &Context, peer: &Peer) {
         rqs: context.rqs().iter().map(|rq| (rq.index(), rq.view.clone())).collect(),
         users: users.collect(),
     };
-    let told = estate.settle(peer.lid);
-    for qp in &qps {
-        if told.contains(&qp.qpn) {
-            qp.wake_receiver(true);
-        }
+    estate.settle(peer.lid);
+    // For what was completed just now, and for what the dead peer had completed, but not signaled.
+    for cq in context.cqs() {
+        cq.wake_if_due();
     }
     for qp in qps {
-        if qp.peer_lid() == Some(peer.lid) {
+        if qp.peer_lid() == Some(peer.lid) && qp.state() != QpState::Err {
             qp.lose_peer();
         }
     }
@@ -86,8 +85,8 @@ pub(crate) struct Estate {
 }
 
 impl Estate {
-    /// Finishes what `dead` left half done. Returns the queue pairs that have a new completion.
-    pub(crate) fn settle(&self, dead: Holder) -> Vec<Qpn> {
+    /// Finishes what `dead` left half done.
+    pub(crate) fn settle(&self, dead: Holder) {
         let mut holes = Vec::new();
         for cq in &self.cqs {
             for position in cq.slots().held_by(dead) {
@@ -100,12 +99,11 @@ impl Estate {
                 }
             }
         }
-        let mut told = Vec::new();
         for (rq_index, rq) in &self.rqs {
             for (index, count) in rq.claims().held_by(dead) {
                 let taken = rq.taken(index, count);
                 rq.pass(taken);
-                told.extend(self.fail_receive(*rq_index, taken.counter, dead, &mut holes));
+                self.fail_receive(*rq_index, taken.counter, dead, &mut holes);
                 rq.release(taken, dead);
             }
         }
@@ -115,7 +113,6 @@ impl Estate {
             let error = receive_error(Qpn::default(), 0, UserIndex::default());
             cq.fill_hole(position, &error);
         }
-        told
     }
 
     /// Releases the claim of a receive whose completion was published, unless the receive was
@@ -140,12 +137,12 @@ impl Estate {
         counter: u16,
         dead: Holder,
         holes: &mut Vec<(&CqView, u64)>,
-    ) -> Option<Qpn> {
+    ) {
         let users = || self.users.iter().filter(|user| user.rq_index == rq_index);
         let hearing = || users().filter(|user| user.hears == Some(dead));
         // Connected to the dead peer if there is such a one; else one that hears many.
         let connected = hearing().find(|user| user.is_connected);
-        let user = connected.or_else(|| hearing().next())?;
+        let Some(user) = connected.or_else(|| hearing().next()) else { return };
         let error = receive_error(user.qpn, counter, user.user_index);
         let hole = holes.iter().position(|(cq, _)| cq.index == user.cq.index);
         match hole.map(|at| holes.swap_remove(at)) {
@@ -155,7 +152,6 @@ impl Estate {
                 let _ = user.cq.publish(self.owner, &error, || {});
             }
         }
-        Some(user.qpn)
     }
 }
 
@@ -171,9 +167,10 @@ fn receive_error(qpn: Qpn, counter: u16, user_index: UserIndex) -> CqeView<'stat
     })
 }
 
-/// A queue pair in these states has something to lose when its peer dies.
-pub(crate) fn is_connected(state: QpState) -> bool {
-    matches!(state, QpState::Rtr | QpState::Rts | QpState::Sqd)
+/// A queue pair in these states may have a receive in its peer's hands. In ERR, too: what the peer held
+/// when the queue pair fell was not flushed.
+pub(crate) fn has_heard(state: QpState) -> bool {
+    !matches!(state, QpState::Reset | QpState::Init)
 }
 
 #[cfg(test)]

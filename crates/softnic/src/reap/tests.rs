@@ -193,8 +193,8 @@ fn a_receive_that_is_posted_again_belongs_to_who_took_it_last() {
     deliver(&rig, SURVIVOR, Step::Taken);
     let held = || rig.rq.claims().held_by(SURVIVOR).collect::<Vec<_>>();
     assert_eq!(held(), [(0, 4)]);
-    let told = estate(&rig).settle(DEAD);
-    assert_eq!((held(), told.len()), (vec![(0, 4)], 0));
+    estate(&rig).settle(DEAD);
+    assert_eq!((held(), rig.poll().is_none()), (vec![(0, 4)], true));
 }
 
 /// Several senders of one port die at once, each somewhere else.
@@ -220,6 +220,115 @@ fn many_may_die_at_once() {
             let expected: Vec<_> = (0..=u16::try_from(deaths).unwrap()).collect();
             assert_eq!(counters, expected, "{first:?}, {second:?}");
             assert_eq!(rig.rq.claims().held_by(DEAD).count(), 0);
+        }
+    }
+}
+
+#[cfg(not(miri))]
+mod ports {
+    use core::cell::Cell;
+    use std::time::{Duration, Instant};
+
+    use verbs::{
+        Access, Arm, Channel as _, Completion, CompletionQueue as _, CqConfig, InitAttr, Mtu,
+        Nic as _, QKey, QpConfig, QueuePair as _, RcPeer, RnrTimer, RtrAttr, Transition, Transport,
+    };
+    use wire::ids::Qpn;
+
+    use crate::{Config, Nic, open, shared::presence::Presence};
+
+    /// A peer is stopped with a receive in its hand, the queue pair is moved to ERR, the peer dies.
+    #[test]
+    fn a_receive_that_a_dead_peer_held_of_a_queue_pair_in_error_completes_too() {
+        let fabric = format!("held-{}", std::process::id());
+        let config = Config { fabric, card_mib: 8, ..Config::default() };
+        let (owner, peer) = (open(&config).unwrap(), open(&config).unwrap());
+        let pd = owner.alloc_pd().unwrap();
+        let mut cq = owner.create_cq(&CqConfig::new(256), None).unwrap();
+        let mut qp = owner.create_qp(&pd, &QpConfig::new(Transport::Rc, &cq)).unwrap();
+        let theirs = peer.create_cq(&CqConfig::new(256), None).unwrap();
+        let sender = peer
+            .create_qp(&peer.alloc_pd().unwrap(), &QpConfig::new(Transport::Rc, &theirs))
+            .unwrap();
+        connect(&mut qp, &peer, &sender);
+        let lid = peer.device().0.lid.get();
+        meet(&owner, &peer);
+        (0..3).for_each(|counter| assert_eq!(qp.post_recv(&[]), Ok(counter)));
+        qp.ring_recv();
+
+        let card = &peer.device().0.owner.card;
+        let presence = Presence(&card.qp(sender.qpn().get()).unwrap().presence);
+        assert!(presence.try_enter());
+        let [shared] = &owner.device().0.qps()[..] else { panic!("one queue pair") };
+        let rq = shared.rq.as_ref().unwrap();
+        assert_eq!(rq.view.take(lid, &Cell::new(0), true).unwrap().counter, 0);
+        qp.modify(&Transition::Err).unwrap();
+        assert_eq!(cq.poll(), None, "the peer is still inside");
+        // Its process would not do this; but nothing looks before the port is gone.
+        presence.leave();
+        drop((sender, theirs, peer));
+
+        let mut flushed: Vec<Completion> = Vec::new();
+        wait(|| {
+            flushed.extend(cq.poll());
+            (flushed.len() == 3).then_some(())
+        });
+        let mut counters: Vec<_> = flushed.iter().map(|done| done.wqe).collect();
+        counters.sort_unstable();
+        assert_eq!(counters, [0, 1, 2]);
+        assert!(flushed.iter().all(|done| done.failure.is_some()));
+    }
+
+    /// It had delivered a message, but not come to signal it.
+    #[test]
+    fn a_dead_peer_leaves_nobody_asleep_beside_what_it_delivered() {
+        let fabric = format!("asleep-{}", std::process::id());
+        let config = Config { fabric, card_mib: 8, ..Config::default() };
+        let (owner, peer) = (open(&config).unwrap(), open(&config).unwrap());
+        let channel = owner.create_channel().unwrap();
+        let mut cq = owner.create_cq(&CqConfig::new(256), Some(&channel)).unwrap();
+        let lid = peer.device().0.lid.get();
+        meet(&owner, &peer);
+        cq.arm(Arm::Next).unwrap();
+        let [shared] = &owner.device().0.cqs()[..] else { panic!("one completion queue") };
+        let message = super::arrival(Qpn::from_low_bits(1), 0);
+        shared.view.publish(lid, &message, || {}).unwrap();
+        drop(peer);
+        assert!(channel.wait(Duration::from_secs(20)), "it sleeps beside a completion");
+        assert!(cq.poll().is_some());
+        assert!(!channel.wait(Duration::ZERO), "it was woken twice");
+    }
+
+    /// Waits until `owner` knows `peer`.
+    fn meet(owner: &Nic, peer: &Nic) {
+        wait(|| {
+            [owner, peer].iter().for_each(|port| port.device().0.fetch());
+            owner.device().0.import(peer.device().0.lid.get()).ok().map(drop)
+        });
+    }
+
+    fn connect(qp: &mut <Nic as verbs::Nic>::Qp, to: &Nic, peer: &<Nic as verbs::Nic>::Qp) {
+        qp.modify(&Transition::Init(InitAttr { access: Access::empty(), qkey: QKey::default() }))
+            .unwrap();
+        let peer = to.endpoint(peer);
+        let peer = RcPeer { qpn: peer.qpn, address: peer.address, rq_psn: Default::default() };
+        let attr = RtrAttr {
+            path_mtu: Mtu::B4096,
+            peer: Some(peer),
+            rnr_timer: RnrTimer::at_least(Duration::from_micros(10)),
+            reads_in_max: 16,
+        };
+        qp.modify(&Transition::Rtr(attr)).unwrap();
+    }
+
+    fn wait<T>(mut poll: impl FnMut() -> Option<T>) -> T {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            if let Some(found) = poll() {
+                return found;
+            }
+            assert!(Instant::now() < deadline, "it does not happen");
+            std::thread::yield_now();
         }
     }
 }

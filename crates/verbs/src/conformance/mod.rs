@@ -108,7 +108,8 @@ macro_rules! conformance_scenarios {
                 malformed_requests_are_refused,
                 full_receive_queue_recovers,
                 sqd_holds_sends_until_rts,
-                reset_queue_pair_is_reusable;
+                reset_queue_pair_is_reusable,
+                dropped_queue_pair_completes_nothing;
             srq:
                 pitfall_01_each_srq_message_has_its_own_buffer,
                 srq_serves_several_queue_pairs,

@@ -239,3 +239,23 @@ pub(super) fn reset_queue_pair_is_reusable<N: Nic>(side: &mut Side<N>) -> Verdic
     }
     Ok(())
 }
+
+/// Dropping a queue pair forgets everything, too; its completion queue lives on.
+pub(super) fn dropped_queue_pair_completes_nothing<N: Nic>(side: &mut Side<N>) -> Verdict {
+    for _ in 0..5 {
+        let mut end = End::connected(side, &Setup::rc())?;
+        side.meet(&mut end.cq)?;
+        if side.is_client() {
+            // One that completes unseen, one that waits for a receive that is never posted, and a
+            // receive that waits for a message.
+            let send = Op::Send { payload: Payload::Gather(&[]), imm: None };
+            end.recv(&[])?;
+            end.send(&SendRequest::signaled(Op::Nop))?;
+            end.send(&SendRequest::signaled(send))?;
+            drop(end.qp);
+            end.cq.stays_empty(side.testbed.quiet)?;
+        }
+        side.meet(&mut end.cq)?;
+    }
+    Ok(())
+}

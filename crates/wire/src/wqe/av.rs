@@ -25,7 +25,7 @@ pub struct Av {
     pub key: AvKey,
     /// Queue pair (UD) or DC target.
     pub destination: Qpn,
-    /// `static rate << 4 | service level`.
+    /// `static rate << 4 | service level`; on RoCE `static rate << 4 | priority << 1`.
     pub stat_rate_sl: u8,
     /// `force loopback << 7 | source path bits`.
     pub fl_mlid: u8,

@@ -135,6 +135,15 @@ impl Fabric {
         self.last_id
     }
 
+    /// Takes what queue pair `qpn` has completed out of its completion queues.
+    pub(super) fn purge(&mut self, cqs: [u32; 2], qpn: u32) {
+        for cq in cqs {
+            if let Some(cq) = self.cqs.get_mut(&cq) {
+                cq.queue.retain(|completion| completion.qpn.get() != qpn);
+            }
+        }
+    }
+
     fn region(
         &mut self,
         key: u32,

@@ -29,6 +29,8 @@ pub(super) enum Mutant {
     FenceIgnored,
     /// RESET leaves old completions in the CQ.
     ResetKeepsCompletions,
+    /// Dropping a queue pair leaves its completions in the CQ.
+    DropKeepsCompletions,
     /// WRITE with immediate data also writes the receive's buffers.
     WriteImmScatters,
     /// Datagrams are delivered whatever their key.
@@ -42,7 +44,7 @@ pub(super) enum Mutant {
 }
 
 impl Mutant {
-    pub(super) const ALL: [(Self, &str); 18] = [
+    pub(super) const ALL: [(Self, &str); 19] = [
         (Self::SrqUsesOneBuffer, "pitfall_01_each_srq_message_has_its_own_buffer"),
         (Self::UnsignaledFailuresVanish, "pitfall_04_unsignaled_failures_surface"),
         (Self::WriteSpills, "write_moves_every_size"),
@@ -56,6 +58,7 @@ impl Mutant {
         (Self::SilentOverrun, "overrun_is_reported_and_contained"),
         (Self::FenceIgnored, "fence_waits_for_reads_and_atomics"),
         (Self::ResetKeepsCompletions, "reset_queue_pair_is_reusable"),
+        (Self::DropKeepsCompletions, "dropped_queue_pair_completes_nothing"),
         (Self::WriteImmScatters, "write_imm_leaves_the_receive_untouched"),
         (Self::QueueKeyIgnored, "datagram_with_a_wrong_key_is_dropped"),
         (Self::AccessKeyIgnored, "wrong_access_key_fails"),

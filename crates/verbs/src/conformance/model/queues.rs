@@ -233,11 +233,8 @@ impl QueuePair for ModelQp {
                 pair.receives.clear();
                 pair.not_before = None;
                 let cqs = pair.cqs;
-                let keeps = fabric.mutant == Some(Mutant::ResetKeepsCompletions);
-                for cq in cqs.into_iter().filter(|_| !keeps) {
-                    if let Some(cq) = fabric.cqs.get_mut(&cq) {
-                        cq.queue.retain(|completion| completion.qpn.get() != self.id);
-                    }
+                if fabric.mutant != Some(Mutant::ResetKeepsCompletions) {
+                    fabric.purge(cqs, self.id);
                 }
                 self.forget();
             }
@@ -360,7 +357,11 @@ impl QueuePair for ModelQp {
 impl Drop for ModelQp {
     fn drop(&mut self) {
         let mut fabric = self.shared.lock();
-        fabric.pairs.remove(&self.id);
+        if let Some(pair) = fabric.pairs.remove(&self.id)
+            && fabric.mutant != Some(Mutant::DropKeepsCompletions)
+        {
+            fabric.purge(pair.cqs, self.id);
+        }
         for (cq, entries) in self.uses {
             if let Some(cq) = fabric.cqs.get_mut(&cq) {
                 cq.needed -= entries;
