@@ -190,9 +190,15 @@ impl Drop for Folder {
 
 /// A run that takes a tenth of a second.
 fn bench_kv(folder: &Folder, more: &[&str]) -> Output {
+    kv_command(folder, more).output().unwrap()
+}
+
+fn kv_command(folder: &Folder, more: &[&str]) -> Command {
     let short = ["--quick", "--warm-up", "20ms", "--duration", "60ms", "--clients", "2"];
     let arguments = ["bench", "kv", "--backend", "tcp", "--keys", "1000", "--out", folder.path()];
-    copyrpc(&arguments).args(short).args(more).output().unwrap()
+    let mut command = copyrpc(&arguments);
+    command.args(short).args(more);
+    command
 }
 
 #[test]
@@ -237,6 +243,22 @@ fn fault_c8_a_full_disk_costs_a_file_but_not_the_numbers() {
     let nowhere = copyrpc(&["bench", "kv", "--out", "/dev/null/x"]).output().unwrap();
     assert_eq!(nowhere.status.code(), Some(1), "known before anything is measured");
     assert!(text(&nowhere.stderr).contains("cannot make the folder"));
+}
+
+#[test]
+fn fault_c8_a_reader_that_stops_early_costs_no_file() {
+    let folder = Folder::new("kv-pipe");
+    let report = folder.file("again.md");
+    let without_reader = |mut command: Command| {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        drop(child.stdout.take());
+        child.wait().unwrap()
+    };
+    assert!(without_reader(kv_command(&folder, &[])).success());
+    assert!(std::path::Path::new(&folder.file("result.jsonl")).exists());
+    let again = copyrpc(&["report", folder.path(), "--markdown", &report]);
+    assert!(without_reader(again).success());
+    assert!(std::path::Path::new(&report).exists());
 }
 
 #[test]

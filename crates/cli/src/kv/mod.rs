@@ -49,19 +49,18 @@ pub(crate) fn child() -> anyhow::Result<()> {
 /// `copyrpc report`.
 pub(crate) fn report(args: &ReportArgs) -> anyhow::Result<()> {
     let a = result::load(&args.a)?;
-    match &args.b {
-        Some(b) => {
-            let comparisons = result::compare(&a, &result::load(b)?)?;
-            crate::output::print(&result::describe(&comparisons))?;
-        }
-        None => output::write_to_stdout(&a)?,
-    }
     if let Some(path) = &args.html {
         output::write_html(&a, path)?;
     }
-    match &args.markdown {
-        Some(path) => output::write_markdown(&a, path),
-        None => Ok(()),
+    if let Some(path) = &args.markdown {
+        output::write_markdown(&a, path)?;
+    }
+    match &args.b {
+        Some(b) => {
+            let comparisons = result::compare(&a, &result::load(b)?)?;
+            crate::output::print(&result::describe(&comparisons))
+        }
+        None => output::write_to_stdout(&a),
     }
 }
 
