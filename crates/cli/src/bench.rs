@@ -15,7 +15,7 @@ use bench::{
     workers::{self, matrix},
 };
 use indicatif::{ProgressBar, ProgressStyle};
-use node::config::NIC;
+use node::config::{NIC, Settings};
 
 use crate::{
     args::{self, BenchArgs, PEER_COMMAND, RpcArgs, VerbsArgs},
@@ -85,7 +85,7 @@ pub(crate) fn verbs(args: &VerbsArgs) -> anyhow::Result<()> {
     let mut session = Session::start(&args.bench, plan::verbs(args.bench.quick))?;
     let party = nic::open_party(name, &settings)?;
     session.suite.connect(name, party).with_context(|| format!("cannot connect two `{name}`"))?;
-    session.run(&args.bench, "verbs", name, &AIMS)
+    session.run(&args.bench, "verbs", &label(&settings), &AIMS)
 }
 
 /// `copyrpc bench rpc`.
@@ -111,11 +111,15 @@ pub(crate) fn rpc(args: &RpcArgs) -> anyhow::Result<()> {
     });
     let notes = switches.chain(RPC_AIMS.map(str::to_owned)).collect::<Vec<_>>();
     let notes = notes.iter().map(String::as_str).collect::<Vec<_>>();
-    let report = session.measure(&args.bench, "rpc", name, &notes)?;
+    let report = session.measure(&args.bench, "rpc", &label(&settings), &notes)?;
     if let Some(path) = &args.markdown {
         output::write_file(path, |file| matrix::write_markdown(&report, &grid, file))?;
     }
     output::write(&report, args.bench.json.as_deref())
+}
+
+fn label(settings: &Settings) -> String {
+    nic::label(settings.text(&NIC), &knobs::set_of_nic(settings))
 }
 
 /// The other side.
@@ -156,13 +160,7 @@ impl Session {
         Ok(Self { suite, cells, cores, allowed: allowed.len() })
     }
 
-    fn run(
-        self,
-        args: &BenchArgs,
-        bench: &str,
-        nic: &str,
-        notes: &[&str],
-    ) -> anyhow::Result<()> {
+    fn run(self, args: &BenchArgs, bench: &str, nic: &str, notes: &[&str]) -> anyhow::Result<()> {
         output::write(&self.measure(args, bench, nic, notes)?, args.json.as_deref())
     }
 

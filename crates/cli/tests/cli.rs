@@ -232,6 +232,29 @@ fn bench_kv_gives_numbers_to_programs() {
     assert!(text(&run.stderr).contains("linearizable: "), "{}", text(&run.stderr));
 }
 
+/// It changes every number, so it is part of what was measured, whichever layer sets it.
+#[test]
+fn fault_k2_what_is_set_about_the_nic_is_honoured_and_recorded() {
+    let folder = Folder::new("kv-nic");
+    std::fs::create_dir_all(folder.path()).unwrap();
+    std::fs::write(folder.file("knobs.toml"), "soft_drive = \"thread\"").unwrap();
+    let mut run = kv_command(&folder, &[]);
+    run.args(["--backend", "direct"]).env("COPYRPC_CONFIG", folder.file("knobs.toml"));
+    let run = run.env("COPYRPC_SOFT_STRICT", "7").output().unwrap();
+    assert!(run.status.success(), "{}", text(&run.stderr));
+    let lines = std::fs::read_to_string(folder.file("result.jsonl")).unwrap();
+    let lines = lines.lines().map(|line| serde_json::from_str(line).unwrap());
+    let lines = lines.collect::<Vec<Value>>();
+    assert_eq!(lines[0]["nic"], "none, soft (soft-drive=thread, soft-strict=7)");
+    let knobs = |backend: &str| {
+        let run = lines.iter().find(|line| line["config"]["backend"] == backend).unwrap();
+        run["config"]["nic_knobs"].clone()
+    };
+    let expected = serde_json::json!({"COPYRPC_SOFT_DRIVE": "thread", "COPYRPC_SOFT_STRICT": "7"});
+    assert_eq!((knobs("direct"), knobs("tcp")), (expected, Value::Null));
+    assert!(text(&run.stdout).contains("/soft-drive=thread/soft-strict=7"), "cells say so");
+}
+
 #[test]
 fn fault_c8_a_full_disk_costs_a_file_but_not_the_numbers() {
     let folder = Folder::new("kv-full");

@@ -12,7 +12,10 @@ use kv::{
 };
 use node::config::NIC;
 
-use crate::flags::{KnobFlags, Nic};
+use crate::{
+    flags::{KnobFlags, Nic},
+    knobs,
+};
 
 /// The same, to be quick.
 const QUICK_MS: u64 = 300;
@@ -157,6 +160,7 @@ impl KvArgs {
             waits: self.wait.clone(),
             pins: self.pin.clone(),
             nic: settings.text(&NIC).to_owned(),
+            nic_knobs: knobs::set_of_nic(&settings),
             switches,
             ranks: self.ranks.clone(),
             daemon_threads: self.daemon_threads.clone(),

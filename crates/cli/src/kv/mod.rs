@@ -13,7 +13,7 @@ use kv::{
 
 pub(crate) use args::{KvArgs, ReportArgs};
 
-use crate::args::CHILD_OF_KV;
+use crate::{args::CHILD_OF_KV, nic};
 
 /// Runs per configuration.
 const RUNS: u32 = 3;
@@ -75,7 +75,8 @@ fn configs(args: &KvArgs) -> anyhow::Result<Vec<Config>> {
 
 fn header(configs: &[Config]) -> anyhow::Result<Header> {
     let mut pins = configs.iter().map(|config| config.pin.to_string()).collect::<Vec<_>>();
-    let mut nics = configs.iter().map(|config| config.nic.clone()).collect::<Vec<_>>();
+    let mut nics =
+        configs.iter().map(|config| nic::label(&config.nic, &config.nic_knobs)).collect::<Vec<_>>();
     for list in [&mut pins, &mut nics] {
         list.sort_unstable();
         list.dedup();

@@ -32,7 +32,7 @@ pub use measured::{Latency, Measured, SideRecord};
 pub use parquet::{ParquetError, write_parquet};
 #[cfg(test)]
 pub(crate) use reduce::samples;
-pub use reduce::{Cell, LatencySummary, SideCell, name_of, reduce};
+pub use reduce::{Cell, LatencySummary, SideCell, name_of, nic_parts, reduce};
 pub(crate) use reduce::{system_parts, workload_parts};
 pub use store::{LoadError, load, save};
 pub use table::write_table;
