@@ -58,7 +58,7 @@ pub(crate) fn report(args: &ReportArgs) -> anyhow::Result<()> {
     match &args.b {
         Some(b) => {
             let comparisons = result::compare(&a, &result::load(b)?)?;
-            crate::output::print(&result::describe(&comparisons))
+            crate::output::print(&comparisons.to_string())
         }
         None => output::write_to_stdout(&a),
     }

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use bench::stats::Summary;
+use bench::{regime::Regime, stats::Summary};
 use serde::{Deserialize, Serialize};
 
 use super::{Cell, Header, SideCell};
@@ -36,15 +36,15 @@ pub fn rows(cells: &[Cell]) -> Vec<Row> {
 }
 
 /// The regime's name in rows and tables.
-pub(super) fn regime_name(cell: &Cell) -> String {
-    cell.regime.map_or_else(|| "unknown".to_owned(), |regime| regime.to_string())
+pub(super) fn regime_name(regime: Option<Regime>) -> String {
+    regime.map_or_else(|| "unknown".to_owned(), |regime| regime.to_string())
 }
 
 fn rows_of(cell: &Cell) -> Vec<Row> {
     let row = |name: String, metric: &str, unit: &str, summary| Row {
         bench: "kv".to_owned(),
         cell: name,
-        regime: regime_name(cell),
+        regime: regime_name(cell.regime),
         metric: metric.to_owned(),
         unit: unit.to_owned(),
         summary,

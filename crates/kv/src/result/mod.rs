@@ -23,7 +23,7 @@ mod table;
 use serde::{Deserialize, Serialize};
 
 pub use cells::{Row, rows, write_rows};
-pub use compare::{CompareError, Comparison, Interval, compare, describe};
+pub use compare::{CompareError, Comparison, Comparisons, Interval, compare};
 pub(crate) use costs::{HEADINGS as COST_NAMES, MEANING as COST_MEANING, costs};
 pub use csv::write_csv;
 pub use markdown::write_markdown;

@@ -48,7 +48,7 @@ pub fn write_table(results: &Results, to: &mut impl Write) -> io::Result<()> {
     for regime in [Some(Regime::Near), Some(Regime::Far), Some(Regime::Mixed), None] {
         let rows = cells.iter().filter(|cell| cell.regime == regime).collect::<Vec<_>>();
         if let Some(first) = rows.first() {
-            writeln!(to, "\nregime: {}\n{}", regime_name(first), table(&rows).trim_fmt())?;
+            writeln!(to, "\nregime: {}\n{}", regime_name(first.regime), table(&rows).trim_fmt())?;
             writeln!(to, "\n{}", costs_table(&rows).trim_fmt())?;
         }
     }
