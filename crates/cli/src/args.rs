@@ -96,7 +96,8 @@ Examples:
 
 All processes of a run are started together and measured over the same interval. Every byte of every
 answer is checked by the client that asked; a wrong answer or a process that fails ends the run with
-exit code 1 and is named. Results of cores near each other and far apart are kept apart.";
+exit code 1 and is named. Results of cores near each other and far apart are kept apart. SIGINT (Ctrl-C)
+and SIGTERM end the session; what was measured until then is written, and the exit code is 1.";
 
 /// RPC for RDMA clusters: what is on this machine, and how fast it is.
 #[derive(Debug, Parser)]

@@ -1,6 +1,6 @@
 //! `copyrpc daemon`: a node's daemon, until a signal stops it.
 
-use std::{env, process::Command, sync::Arc, thread, time::Duration};
+use std::{env, process::Command, thread, time::Duration};
 
 use anyhow::Context as _;
 use memory::sync::{AtomicBool, Ordering};
@@ -10,13 +10,10 @@ use node::{
     daemon::{Services, Serving, serve_threads},
     runtime::Runtime,
 };
-use signal_hook::{
-    consts::{SIGINT, SIGTERM},
-    flag,
-};
 
 use crate::{
     args::{DaemonArgs, END_WITH_PARENT},
+    interrupt::stop_at_signal,
     nic,
 };
 
@@ -34,17 +31,6 @@ pub(crate) fn run(args: &DaemonArgs) -> anyhow::Result<()> {
         Some(size) => run_forked(args, &settings, size, &stop),
         None => run_one(&settings, &stop),
     }
-}
-
-/// Set at the first signal; the second has its usual effect.
-fn stop_at_signal() -> anyhow::Result<Arc<AtomicBool>> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGTERM, SIGINT] {
-        flag::register_conditional_default(signal, Arc::clone(&stop))
-            .and_then(|_| flag::register(signal, Arc::clone(&stop)))
-            .context("cannot handle signals")?;
-    }
-    Ok(stop)
 }
 
 fn run_one(settings: &Settings, stop: &AtomicBool) -> anyhow::Result<()> {

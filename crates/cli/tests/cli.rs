@@ -1,7 +1,12 @@
 //! The command as users meet it. No timing is asserted.
 
-use std::process::{Command, Output, Stdio};
+use std::{
+    io::{BufRead as _, BufReader, Read as _},
+    os::unix::process::CommandExt as _,
+    process::{Command, Output, Stdio},
+};
 
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
 
 fn copyrpc(arguments: &[&str]) -> Command {
@@ -282,6 +287,31 @@ fn fault_c8_a_reader_that_stops_early_costs_no_file() {
     let again = copyrpc(&["report", folder.path(), "--markdown", &report]);
     assert!(without_reader(again).success());
     assert!(std::path::Path::new(&report).exists());
+}
+
+/// A terminal sends it to all processes, a script to one.
+#[test]
+fn fault_c8_an_interrupt_costs_no_run_that_is_over() {
+    let interrupt: [fn(Pid, Signal) -> rustix::io::Result<()>; 2] =
+        [kill_process, kill_process_group];
+    for (kill, name) in interrupt.into_iter().zip(["kv-int", "kv-int-group"]) {
+        let folder = Folder::new(name);
+        let mut command = kv_command(&folder, &["--runs", "60"]);
+        command.process_group(0).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut run = command.spawn().unwrap();
+        let mut stderr = BufReader::new(run.stderr.take().unwrap());
+        let mut told = String::new();
+        while !told.contains("of 60 runs") {
+            assert!(stderr.read_line(&mut told).unwrap() > 0, "{told}");
+        }
+        kill(Pid::from_child(&run), Signal::INT).unwrap();
+        stderr.read_to_string(&mut told).unwrap();
+        assert_eq!(run.wait().unwrap().code(), Some(1), "{told}");
+        assert!(told.contains("interrupted after"), "{told}");
+        let lines = std::fs::read_to_string(folder.file("result.jsonl")).unwrap();
+        assert!((4..61).contains(&lines.lines().count()), "{lines}");
+        assert!(output(&["report", folder.path()]).status.success());
+    }
 }
 
 #[test]

@@ -13,7 +13,9 @@ use kv::{
 
 pub(crate) use args::{KvArgs, ReportArgs};
 
-use crate::{args::CHILD_OF_KV, nic};
+use memory::sync::Ordering;
+
+use crate::{args::CHILD_OF_KV, interrupt::stop_at_signal, nic};
 
 /// Runs per configuration.
 const RUNS: u32 = 3;
@@ -24,9 +26,10 @@ pub(crate) fn bench(args: &KvArgs) -> anyhow::Result<()> {
     let runs = args.runs.unwrap_or(if args.quick { 1 } else { RUNS });
     let output = output::Output::open(args)?;
     let launcher = Launcher::this_program(CHILD_OF_KV)?;
+    let stop = stop_at_signal()?;
     let mut results = Results { header: header(&configs)?, runs: Vec::new() };
     let mut bar = progress::Bar::new(&configs, runs);
-    let outcome = session::run(&configs, runs, &launcher, &mut |progress| match progress {
+    let outcome = session::run(&configs, runs, &launcher, &stop, &mut |progress| match progress {
         Progress::Live { config, run, live } => bar.show(config, run, live),
         Progress::Done(record) => {
             bar.done(&record);
@@ -35,10 +38,22 @@ pub(crate) fn bench(args: &KvArgs) -> anyhow::Result<()> {
     });
     bar.finish();
     // What was measured before a failure stands.
-    if !results.runs.is_empty() {
-        output.write(&results)?;
+    let written = if results.runs.is_empty() {
+        output.discard();
+        Ok(())
+    } else {
+        output.write(&results)
+    };
+    let outcome = if stop.load(Ordering::Relaxed) {
+        let (done, all) = (results.runs.len(), configs.len() * runs as usize);
+        Err(anyhow::anyhow!("interrupted after {done} of {all} runs"))
+    } else {
+        outcome.map_err(anyhow::Error::from)
+    };
+    if let (Err(_), Err(unwritten)) = (&outcome, &written) {
+        eprintln!("error: {unwritten:#}");
     }
-    Ok(outcome?)
+    outcome.and(written)
 }
 
 /// A process of a job.

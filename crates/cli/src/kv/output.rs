@@ -34,6 +34,12 @@ impl Output {
         Ok(Self { folder, json: args.json.clone(), markdown: args.markdown.clone() })
     }
 
+    /// Takes the folder away again, if nothing is in it.
+    pub(super) fn discard(&self) {
+        // One that holds an earlier result stays.
+        let _ = fs::remove_dir(&self.folder);
+    }
+
     /// Writes everything. The table comes first: whatever happens to files, the numbers were seen.
     pub(super) fn write(&self, results: &Results) -> anyhow::Result<()> {
         let json_to_stdout = self.json.as_deref() == Some(Path::new("-"));
