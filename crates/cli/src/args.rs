@@ -10,6 +10,7 @@ use clap::{Args as ClapArgs, Parser, Subcommand};
 use node::config::units::parse_duration_ns;
 
 use crate::{
+    exit::Senseless,
     flags::{Every, Folder, KnobFlags, Nic, SettingsArgs},
     kv::{KvArgs, ReportArgs},
 };
@@ -31,8 +32,8 @@ Examples:
 
 Exit codes:
   0  done
-  1  a benchmark failed, or its data arrived wrong
-  2  the command line makes no sense
+  1  it failed: nobody answers, a benchmark failed, or its data arrived wrong
+  2  the command line, a variable or the file of knobs makes no sense
   3  this machine lacks what is needed: two cores, the NIC asked for, or what `doctor` found
 
 Every knob is a flag of `daemon` and `config`, a variable COPYRPC_NAME, and a line of the TOML file
@@ -268,7 +269,7 @@ impl TopArgs {
 }
 
 fn interval_ns(text: &str) -> anyhow::Result<u64> {
-    parse_duration_ns(text).map_err(|error| anyhow::anyhow!("--interval {text} {error}"))
+    Ok(parse_duration_ns(text).map_err(|error| Senseless(format!("--interval {text} {error}")))?)
 }
 
 #[derive(Debug, ClapArgs)]

@@ -19,6 +19,7 @@ use node::config::{NIC, Settings};
 
 use crate::{
     args::{self, BenchArgs, PEER_COMMAND, RpcArgs, VerbsArgs},
+    exit::Senseless,
     knobs, nic, output,
 };
 
@@ -152,7 +153,9 @@ impl Session {
             None => Cores::choose()?,
         };
         let plan = suite::select(plan, &args.cell);
-        anyhow::ensure!(!plan.is_empty(), "no cell's name contains `{}`", args.cell);
+        if plan.is_empty() {
+            return Err(Senseless(format!("no cell's name contains `{}`", args.cell)).into());
+        }
         let cells = plan.iter().map(|planned| planned.cell.clone()).collect();
         let window = if args.quick { WINDOW_QUICK } else { WINDOW };
         let duo = Duo::start(cores, &[PEER_COMMAND])?;

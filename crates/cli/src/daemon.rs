@@ -13,6 +13,7 @@ use node::{
 
 use crate::{
     args::{DaemonArgs, END_WITH_PARENT},
+    exit::Senseless,
     interrupt::stop_at_signal,
     nic,
 };
@@ -60,10 +61,11 @@ fn lookup(settings: &Settings) -> impl Fn(&str) -> Option<String> {
 fn secret(settings: &Settings, start: &Start) -> anyhow::Result<Secret> {
     match (settings.text(&SECRET_FILE), start) {
         ("", Start::Alone) => Ok(Secret::random()),
-        ("", _) => anyhow::bail!(
-            "daemons of several nodes need a secret: head -c 32 /dev/urandom > FILE; chmod 600 FILE; \
-             set COPYRPC_SECRET_FILE on all nodes"
-        ),
+        ("", _) => {
+            let remedy = "head -c 32 /dev/urandom > FILE; chmod 600 FILE; set COPYRPC_SECRET_FILE on \
+                          all nodes";
+            Err(Senseless(format!("daemons of several nodes need a secret: {remedy}")).into())
+        }
         (path, _) => Ok(Secret::from_file(path.as_ref())?),
     }
 }

@@ -80,12 +80,18 @@ pub(crate) fn report(args: &ReportArgs) -> anyhow::Result<()> {
 }
 
 fn configs(args: &KvArgs) -> anyhow::Result<Vec<Config>> {
-    let axes = args.axes()?;
+    let settings = args.nic.load()?;
+    let axes = args.axes(&settings)?;
     let mut presets = args.preset.clone();
     if args.matrix {
         presets.push(Preset::Places);
     }
-    Ok(if presets.is_empty() { axes.configs()? } else { preset::configs(&presets, &axes)? })
+    let configs =
+        if presets.is_empty() { axes.configs()? } else { preset::configs(&presets, &axes)? };
+    if configs.iter().any(|config| config.backend.uses_nic()) {
+        nic::open(&axes.nic, &settings)?; // an error now rather than in a process of the job
+    }
+    Ok(configs)
 }
 
 fn header(configs: &[Config]) -> anyhow::Result<Header> {
