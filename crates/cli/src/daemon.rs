@@ -5,7 +5,7 @@ use std::{env, process::Command, thread, time::Duration};
 use anyhow::Context as _;
 use memory::sync::{AtomicBool, Ordering};
 use node::{
-    bootstrap::{JobId, Place, Secret, fork, launcher},
+    bootstrap::{Place, Secret, fork, launcher},
     config::{DaemonConfig, NIC, SECRET_FILE, Settings, Start},
     daemon::{Services, Serving, serve_threads},
     runtime::Runtime,
@@ -79,8 +79,6 @@ fn run_forked(
 ) -> anyhow::Result<()> {
     let config = DaemonConfig::from_settings(settings)?;
     let runtime = Runtime::from_settings(settings)?;
-    runtime.ensure_folder()?;
-    let (job, folder) = (JobId::new(runtime.job().as_str())?, runtime.folder().to_owned());
     let program = env::current_exe().context("cannot find this program")?;
     let command = |_| {
         let mut command = Command::new(&program);
@@ -88,7 +86,7 @@ fn run_forked(
         command.args(args.settings.to_arguments());
         command
     };
-    let mut ranks = fork::start(&job, size, folder, config.bootstrap_timeout, command)?;
+    let mut ranks = fork::start(runtime.job(), size, config.bootstrap_timeout, command)?;
     let mut failed = None;
     while !stop.load(Ordering::Relaxed) && failed.is_none() {
         thread::sleep(LOOK);
