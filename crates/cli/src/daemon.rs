@@ -5,8 +5,11 @@ use std::{env, process::Command, thread, time::Duration};
 use anyhow::Context as _;
 use memory::sync::{AtomicBool, Ordering};
 use node::{
-    bootstrap::{Place, Secret, fork, launcher},
-    config::{DaemonConfig, NIC, SECRET_FILE, Settings, Start},
+    bootstrap::{
+        Place, Secret, fork,
+        launcher::{self, Launched},
+    },
+    config::{BOOTSTRAP, DaemonConfig, NIC, Origin, SECRET_FILE, Settings, Start},
     daemon::{Services, Serving, serve_threads},
     runtime::Runtime,
 };
@@ -36,11 +39,7 @@ pub(crate) fn run(args: &DaemonArgs) -> anyhow::Result<()> {
 
 fn run_one(settings: &Settings, stop: &AtomicBool) -> anyhow::Result<()> {
     let config = DaemonConfig::from_settings(settings)?;
-    let launched = launcher::detect(lookup(settings))?;
-    let place = match (&config.start, launched) {
-        (Start::Alone, _) | (_, None) => Place::ALONE,
-        (_, Some(launched)) => launched.place,
-    };
+    let place = place(settings, &config.start)?;
     let secret = secret(settings, &config.start)?;
     let runtime = Runtime::from_settings(settings)?;
     let nics = (0..config.threads).map(|_| nic::open(settings.text(&NIC), settings));
@@ -48,6 +47,24 @@ fn run_one(settings: &Settings, stop: &AtomicBool) -> anyhow::Result<()> {
     let serving = Serving { config, runtime, place, secret };
     serve_threads(&serving, nics, |_| Services::default(), stop)?;
     Ok(())
+}
+
+/// Which daemon this is, of how many.
+pub(crate) fn place(settings: &Settings, start: &Start) -> anyhow::Result<Place> {
+    let launched = launcher::detect(lookup(settings))?;
+    match launched.map(|Launched { launcher, place, .. }| (launcher, place)) {
+        None => Ok(Place::ALONE),
+        Some((_, place)) if *start != Start::Alone => Ok(place),
+        Some((_, place)) if place.size() == 1 || settings.text(&BOOTSTRAP) == "alone" => {
+            Ok(Place::ALONE)
+        }
+        Some((launcher, place)) => Err(Senseless(format!(
+            "{launcher} says that this is {place}, but nothing says where they meet; set \
+             COPYRPC_RENDEZVOUS to HOST:PORT of rank 0 or a folder that all share, or \
+             COPYRPC_BOOTSTRAP to alone"
+        ))
+        .into()),
+    }
 }
 
 /// Knobs as if they were variables, so that a flag or a file can set a rank.
@@ -77,6 +94,13 @@ fn run_forked(
     size: u32,
     stop: &AtomicBool,
 ) -> anyhow::Result<()> {
+    for knob in &fork::GIVEN {
+        if let Origin::Flag { flag } = &settings.of(knob).origin {
+            let key = knob.key();
+            let reason = format!("--fork gives each daemon a {key} of its own; leave out {flag}");
+            return Err(Senseless(reason).into());
+        }
+    }
     let config = DaemonConfig::from_settings(settings)?;
     let runtime = Runtime::from_settings(settings)?;
     let program = env::current_exe().context("cannot find this program")?;

@@ -352,10 +352,17 @@ fn what_makes_no_sense_is_a_usage_error_wherever_it_is_noticed() {
         (&["daemon", "--job", "a/b"], senseless),
         (&["daemon", "--soft-drive", "fast"], senseless),
         (&["daemon", "--rank", "2", "--size", "2"], senseless),
+        (&["daemon", "--rank", "0", "--size", "2"], senseless),
+        (&["daemon", "--fork", "2", "--instance", "x"], senseless),
+        (&["daemon", "--fork", "2", "--secret-file", "/dev/null"], senseless),
         (&["daemon", "--rank", "0", "--size", "2", "--rendezvous", "n0:7000"], senseless),
         (&["config", "--suspect-after", "5s"], senseless),
         (&["stat", "--serve", "0.0.0.0:9464"], senseless),
         (&["stat", "--interval", "5"], senseless),
+        (&["stat", "--interval", "0s"], senseless),
+        (&["stat", "--prometheus", "--interval", "1ms"], senseless),
+        (&["ping", "0", "--depth", "64"], senseless),
+        (&["ping", "0", "--count", "0"], senseless),
         (&["report", "/dev/null/x"], Some(1)),
     ] {
         let refused = output(arguments);

@@ -27,13 +27,16 @@ use rustix::{
 use crate::{
     bootstrap::{HubServer, HubStats, JobId, Place, Secret, hub::HubConfig},
     config::{
-        BOOTSTRAP, BOOTSTRAP_TIMEOUT, INSTANCE, JOB, RANK, RENDEZVOUS, SECRET_FILE, SIZE,
+        BOOTSTRAP, BOOTSTRAP_TIMEOUT, INSTANCE, JOB, Knob, RANK, RENDEZVOUS, SECRET_FILE, SIZE,
         units::show_duration_ns,
     },
 };
 
 /// How often children are looked after that were asked to end.
 const LOOK: Duration = Duration::from_millis(5);
+
+/// What each rank is given in its environment. Flags win over that, so none of these may be one.
+pub const GIVEN: [Knob; 6] = [RANK, SIZE, INSTANCE, BOOTSTRAP, RENDEZVOUS, SECRET_FILE];
 
 /// Why the ranks were not started. Those that were are killed.
 #[derive(Debug, thiserror::Error)]
