@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::{ffi::OsString, net::SocketAddr, path::PathBuf};
+use std::{ffi::OsString, fmt::Display, net::SocketAddr, path::PathBuf};
 
 use bench::{
     cores::Cores,
@@ -11,7 +11,7 @@ use node::config::units::parse_duration_ns;
 
 use crate::{
     exit::Senseless,
-    flags::{Every, Folder, KnobFlags, Nic, SettingsArgs},
+    flags::{Call, Every, Folder, KnobFlags, Nic, SettingsArgs},
     kv::{KvArgs, ReportArgs},
 };
 
@@ -211,13 +211,13 @@ pub(crate) struct PingArgs {
     /// Rank to ask.
     pub(crate) rank: u32,
     /// Times to ask.
-    #[arg(long, value_name = "N", default_value_t = 10)]
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) count: u32,
     /// Bytes to send along.
     #[arg(long, value_name = "N", default_value_t = 32)]
     pub(crate) bytes: u16,
     #[command(flatten)]
-    pub(crate) settings: SettingsArgs<Every>,
+    pub(crate) settings: SettingsArgs<Call>,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -235,7 +235,7 @@ pub(crate) struct StatArgs {
     #[arg(long, conflicts_with = "prometheus")]
     pub(crate) json: bool,
     /// Print the text format of Prometheus.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "interval")]
     pub(crate) prometheus: bool,
     /// Serve the text format of Prometheus at http://ADDRESS/metrics, a loopback address.
     #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["json", "prometheus", "interval"])]
@@ -269,7 +269,11 @@ impl TopArgs {
 }
 
 fn interval_ns(text: &str) -> anyhow::Result<u64> {
-    Ok(parse_duration_ns(text).map_err(|error| Senseless(format!("--interval {text} {error}")))?)
+    let senseless = |error: &dyn Display| Senseless(format!("--interval {text} {error}"));
+    match parse_duration_ns(text).map_err(|error| senseless(&error))? {
+        0 => Err(senseless(&"is no time at all").into()),
+        interval_ns => Ok(interval_ns),
+    }
 }
 
 #[derive(Debug, ClapArgs)]

@@ -72,5 +72,6 @@ fn read_path(stream: &mut TcpStream) -> io::Result<Option<String>> {
     }
     let head = String::from_utf8_lossy(&request[..len]);
     let mut words = head.split(' ');
-    Ok((words.next() == Some("GET")).then(|| words.next().unwrap_or_default().to_owned()))
+    let path = |target: &str| target.split('?').next().unwrap_or_default().to_owned();
+    Ok((words.next() == Some("GET")).then(|| path(words.next().unwrap_or_default())))
 }
