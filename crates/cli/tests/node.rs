@@ -215,7 +215,7 @@ fn config_shows_origins_and_refuses_what_contradicts_itself() {
     assert_eq!(origin("COPYRPC_CALL_TIMEOUT"), ("9s".into(), file));
     assert_eq!(origin("COPYRPC_CLIENTS_MAX"), ("8".into(), "COPYRPC_CLIENTS_MAX".into()));
     assert_eq!(origin("COPYRPC_DEPTH"), ("16".into(), "--depth".into()));
-    assert_eq!(config(&["--dead-after", "1s"]).status.code(), Some(1));
+    assert_eq!(config(&["--dead-after", "1s"]).status.code(), Some(2));
     fs::write(&path, "call_timeot = \"9s\"\n").unwrap();
     let typo = config(&[]);
     let text = String::from_utf8_lossy(&typo.stderr).into_owned();
