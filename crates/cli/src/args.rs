@@ -38,7 +38,8 @@ Exit codes:
 
 Every knob is a flag of `daemon` and `config`, a variable COPYRPC_NAME, and a line of the TOML file
 that --config or COPYRPC_CONFIG names; `copyrpc config` lists them.
-RUST_LOG sets what is logged to standard error (error, warn, info, debug); default: warn.";
+RUST_LOG sets what is logged to standard error (error, warn, info, debug); default: warn, of `daemon`
+info.";
 
 const CONFIG_EXAMPLES: &str = "\
 Examples:

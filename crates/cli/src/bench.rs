@@ -113,10 +113,11 @@ pub(crate) fn rpc(args: &RpcArgs) -> anyhow::Result<()> {
     let notes = switches.chain(RPC_AIMS.map(str::to_owned)).collect::<Vec<_>>();
     let notes = notes.iter().map(String::as_str).collect::<Vec<_>>();
     let report = session.measure(&args.bench, "rpc", &label(&settings), &notes)?;
-    if let Some(path) = &args.markdown {
-        output::write_file(path, |file| matrix::write_markdown(&report, &grid, file))?;
-    }
-    output::write(&report, args.bench.json.as_deref())
+    let written = args.markdown.as_deref().map_or(Ok(()), |path| {
+        output::write_file(path, |file| matrix::write_markdown(&report, &grid, file))
+    });
+    let shown = output::write(&report, args.bench.json.as_deref());
+    written.and(shown)
 }
 
 fn label(settings: &Settings) -> String {

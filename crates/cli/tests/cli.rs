@@ -111,6 +111,18 @@ fn json_on_standard_output_leaves_it_to_programs() {
 }
 
 #[test]
+fn fault_c8_a_file_that_cannot_be_written_does_not_cost_the_table() {
+    if !has_two_cores() {
+        return;
+    }
+    let arguments = ["bench", "limit", "--quick", "--runs", "1", "--cell", "line-round-trip"];
+    let run = copyrpc(&arguments).args(["--json", "/dev/full"]).output().unwrap();
+    assert_eq!(run.status.code(), Some(1));
+    assert!(text(&run.stderr).contains("cannot write /dev/full"), "{}", text(&run.stderr));
+    assert!(text(&run.stdout).contains("samples dropped"), "the numbers are shown");
+}
+
+#[test]
 fn a_reader_that_stops_early_is_no_error() {
     let mut info = copyrpc(&["info"]).stdout(Stdio::piped()).spawn().unwrap();
     drop(info.stdout.take());
