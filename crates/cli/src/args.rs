@@ -361,7 +361,8 @@ pub(crate) struct BenchArgs {
     /// Only cells whose name contains TEXT, and what they are compared with.
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub(crate) cell: String,
-    /// The two cores, as `INITIATOR,RESPONDER` [default: the first two that are allowed].
+    /// The two cores, as `INITIATOR,RESPONDER` [default: two that are
+    /// allowed, of different physical cores if there are such].
     #[arg(long, value_name = "A,B")]
     pub(crate) cpus: Option<Cores>,
 }

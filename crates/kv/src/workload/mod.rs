@@ -17,6 +17,8 @@ use crate::{codec, place::Topology, rng::Rng};
 const CLIENTS_MAX: u32 = 4096;
 /// Longest run, warm-up included: histories and histograms are sized for it.
 const RUN_MS_MAX: u64 = 3_600_000;
+/// Calls that every backend carries for one client: the longest ring to a daemon.
+pub(crate) const QUEUE_DEPTH_MAX: u32 = 4096;
 /// Calls per second of an open loop, at most: those that nobody has time to send are still counted one by one.
 const RATE_MAX: u64 = 100_000_000;
 
@@ -190,8 +192,8 @@ impl Workload {
             _ if !(1..=CLIENTS_MAX).contains(&shards) => {
                 wrong("daemon-threads", &shards, "there must be 1 to 4096 of all ranks together")
             }
-            _ if !(1..=1 << 16).contains(&self.queue_depth) => {
-                wrong("qd", &self.queue_depth, "it must be 1 to 65536")
+            _ if !(1..=QUEUE_DEPTH_MAX).contains(&self.queue_depth) => {
+                wrong("qd", &self.queue_depth, "it must be 1 to 4096")
             }
             _ if !(u64::from(shards)..=1 << 32).contains(&self.keys) => {
                 wrong("keys", &self.keys, "every daemon thread needs one, and 2^32 is the most")
@@ -276,7 +278,9 @@ mod tests {
         let base = || default.clone();
         assert_eq!(wrong(Workload { ranks: 0, ..base() }), "ranks");
         assert_eq!(wrong(Workload { clients_per_rank: 0, ..base() }), "clients");
-        assert_eq!(wrong(Workload { queue_depth: 0, ..base() }), "qd");
+        for queue_depth in [0, QUEUE_DEPTH_MAX + 1] {
+            assert_eq!(wrong(Workload { queue_depth, ..base() }), "qd");
+        }
         assert_eq!(wrong(Workload { keys: 1, ..base() }), "keys");
         let mix = Mix { get: 90, delete: 10, cas: 1 };
         assert_eq!(wrong(Workload { mix, ..base() }), "get + delete + cas");
