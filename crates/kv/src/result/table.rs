@@ -18,6 +18,7 @@ use super::{
     costs::{self, costs},
     reduce,
 };
+use crate::workload::Pace;
 
 const HEADINGS: [&str; 12] = [
     "cell",
@@ -135,8 +136,11 @@ fn notes(cells: &[Cell]) -> Vec<String> {
         "every answer was checked; medians over runs, spread is smallest to largest".to_owned(),
         costs::MEANING.to_owned(),
     ];
-    let skew_ns = cells.iter().map(|cell| cell.start_skew_ns).max().unwrap_or(0);
-    notes.push(format!("clients started within {} µs of each other", skew_ns / 1000));
+    // In an open loop the first call comes when it is due.
+    let closed = cells.iter().filter(|cell| cell.config.workload.pace == Pace::Closed);
+    if let Some(skew_ns) = closed.map(|cell| cell.start_skew_ns).max() {
+        notes.push(format!("clients started within {} µs of each other", skew_ns / 1000));
+    }
     for cell in cells {
         for (failure, count) in &cell.failures {
             notes.push(format!("{}: {count} calls ended with: {}", cell.name, failure.name()));
