@@ -204,7 +204,7 @@ mod tests {
                         crate::result::write_table(&results, &mut io::sink()).unwrap();
                         crate::result::write_markdown(&results, &mut io::sink()).unwrap();
                         crate::result::write_csv(&results, io::sink()).unwrap();
-                        crate::html::render(&results);
+                        assert!(crate::html::render(&results).ends_with("</html>\n"));
                         shown += 1;
                     }
                     Err(_) => refused += 1,
