@@ -31,6 +31,8 @@ pub const SLOT_WORDS: usize = 8;
 const BOARD_BYTES: usize = STREAM_OFFSET_BYTES + STREAM_SLOTS * SLOT_WORDS * size_of::<u64>();
 /// Empty polls between two looks at the clock.
 const POLLS_PER_CLOCK: u32 = 1 << 12;
+/// Longer between two looks at the clock is time in which the thread did not run.
+const GAP_MAX: Duration = Duration::from_millis(20);
 
 /// A word with a purpose.
 #[derive(Clone, Copy, Debug)]
@@ -165,17 +167,19 @@ impl Board {
     /// Patience for a wait that begins now.
     #[must_use]
     pub fn patience(&self, limit: Duration) -> Patience<'_> {
-        Patience { board: self, limit, polls: 0, since: None }
+        Patience { board: self, limit, polls: 0, looked: None, waited: Duration::ZERO }
     }
 }
 
-/// Bounds a polling loop: looks at the clock, and whether the other side gave up, now and then.
+/// Bounds a polling loop: looks at the clock, and whether the other side gave up, now and then. Time in
+/// which this thread did not run does not count: others had its core, or it was stopped.
 #[derive(Debug)]
 pub struct Patience<'a> {
     board: &'a Board,
     limit: Duration,
     polls: u32,
-    since: Option<Instant>,
+    looked: Option<Instant>,
+    waited: Duration,
 }
 
 impl Patience<'_> {
@@ -206,7 +210,8 @@ impl Patience<'_> {
     #[inline]
     pub fn progress(&mut self) {
         self.polls = 0;
-        self.since = None;
+        self.looked = None;
+        self.waited = Duration::ZERO;
     }
 
     #[cold]
@@ -215,7 +220,11 @@ impl Patience<'_> {
         if self.board.word(Word::Failed).load(Ordering::Relaxed) != 0 {
             return Err(WaitError::PeerFailed);
         }
-        if self.since.get_or_insert_with(Instant::now).elapsed() > self.limit {
+        let now = Instant::now();
+        if let Some(before) = self.looked.replace(now) {
+            self.waited += (now - before).min(GAP_MAX);
+        }
+        if self.waited > self.limit {
             return Err(WaitError::TimedOut(self.limit));
         }
         hint::spin_loop();
@@ -247,6 +256,15 @@ mod tests {
         board.fail();
         let error = (0..=POLLS_PER_CLOCK).find_map(|_| patience.wait().err());
         assert_eq!(error, Some(WaitError::PeerFailed));
+    }
+
+    #[test]
+    fn time_in_which_the_thread_did_not_run_is_no_silence_of_the_other_side() {
+        let board = Board::new().unwrap();
+        let mut patience = board.patience(2 * GAP_MAX);
+        assert_eq!(patience.look(), Ok(()));
+        std::thread::sleep(3 * GAP_MAX);
+        assert_eq!(patience.look(), Ok(()));
     }
 
     #[test]

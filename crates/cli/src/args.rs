@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::{ffi::OsString, net::SocketAddr, path::PathBuf};
+use std::{ffi::OsString, fmt::Display, net::SocketAddr, path::PathBuf};
 
 use bench::{
     cores::Cores,
@@ -10,7 +10,8 @@ use clap::{Args as ClapArgs, Parser, Subcommand};
 use node::config::units::parse_duration_ns;
 
 use crate::{
-    flags::{Every, Folder, KnobFlags, Nic, SettingsArgs},
+    exit::Senseless,
+    flags::{Call, Every, Folder, KnobFlags, Nic, SettingsArgs},
     kv::{KvArgs, ReportArgs},
 };
 
@@ -31,13 +32,14 @@ Examples:
 
 Exit codes:
   0  done
-  1  a benchmark failed, or its data arrived wrong
-  2  the command line makes no sense
+  1  it failed: nobody answers, a benchmark failed, or its data arrived wrong
+  2  the command line, a variable or the file of knobs makes no sense
   3  this machine lacks what is needed: two cores, the NIC asked for, or what `doctor` found
 
 Every knob is a flag of `daemon` and `config`, a variable COPYRPC_NAME, and a line of the TOML file
 that --config or COPYRPC_CONFIG names; `copyrpc config` lists them.
-RUST_LOG sets what is logged to standard error (error, warn, info, debug); default: warn.";
+RUST_LOG sets what is logged to standard error (error, warn, info, debug); default: warn, of `daemon`
+info.";
 
 const CONFIG_EXAMPLES: &str = "\
 Examples:
@@ -96,7 +98,8 @@ Examples:
 
 All processes of a run are started together and measured over the same interval. Every byte of every
 answer is checked by the client that asked; a wrong answer or a process that fails ends the run with
-exit code 1 and is named. Results of cores near each other and far apart are kept apart.";
+exit code 1 and is named. Results of cores near each other and far apart are kept apart. SIGINT (Ctrl-C)
+and SIGTERM end the session; what was measured until then is written, and the exit code is 1.";
 
 /// RPC for RDMA clusters: what is on this machine, and how fast it is.
 #[derive(Debug, Parser)]
@@ -209,13 +212,13 @@ pub(crate) struct PingArgs {
     /// Rank to ask.
     pub(crate) rank: u32,
     /// Times to ask.
-    #[arg(long, value_name = "N", default_value_t = 10)]
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) count: u32,
     /// Bytes to send along.
     #[arg(long, value_name = "N", default_value_t = 32)]
     pub(crate) bytes: u16,
     #[command(flatten)]
-    pub(crate) settings: SettingsArgs<Every>,
+    pub(crate) settings: SettingsArgs<Call>,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -233,7 +236,7 @@ pub(crate) struct StatArgs {
     #[arg(long, conflicts_with = "prometheus")]
     pub(crate) json: bool,
     /// Print the text format of Prometheus.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "interval")]
     pub(crate) prometheus: bool,
     /// Serve the text format of Prometheus at http://ADDRESS/metrics, a loopback address.
     #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["json", "prometheus", "interval"])]
@@ -267,7 +270,11 @@ impl TopArgs {
 }
 
 fn interval_ns(text: &str) -> anyhow::Result<u64> {
-    parse_duration_ns(text).map_err(|error| anyhow::anyhow!("--interval {text} {error}"))
+    let senseless = |error: &dyn Display| Senseless(format!("--interval {text} {error}"));
+    match parse_duration_ns(text).map_err(|error| senseless(&error))? {
+        0 => Err(senseless(&"is no time at all").into()),
+        interval_ns => Ok(interval_ns),
+    }
 }
 
 #[derive(Debug, ClapArgs)]
@@ -354,7 +361,8 @@ pub(crate) struct BenchArgs {
     /// Only cells whose name contains TEXT, and what they are compared with.
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub(crate) cell: String,
-    /// The two cores, as `INITIATOR,RESPONDER` [default: the first two that are allowed].
+    /// The two cores, as `INITIATOR,RESPONDER` [default: two that are
+    /// allowed, of different physical cores if there are such].
     #[arg(long, value_name = "A,B")]
     pub(crate) cpus: Option<Cores>,
 }

@@ -15,10 +15,11 @@ use bench::{
     workers::{self, matrix},
 };
 use indicatif::{ProgressBar, ProgressStyle};
-use node::config::NIC;
+use node::config::{NIC, Settings};
 
 use crate::{
     args::{self, BenchArgs, PEER_COMMAND, RpcArgs, VerbsArgs},
+    exit::Senseless,
     knobs, nic, output,
 };
 
@@ -63,19 +64,19 @@ const IPC_NOTES: [&str; 3] = [
 /// `copyrpc bench inproc`.
 pub(crate) fn inproc(args: &BenchArgs) -> anyhow::Result<()> {
     let session = Session::start(args, threads::plan(args.quick))?;
-    session.run(args, "inproc", "none", &INPROC_NOTES).map(drop)
+    session.run(args, "inproc", "none", &INPROC_NOTES)
 }
 
 /// `copyrpc bench ipc`.
 pub(crate) fn ipc(args: &BenchArgs) -> anyhow::Result<()> {
     let session = Session::start(args, calls::plan(args.quick))?;
-    session.run(args, "ipc", "none", &IPC_NOTES).map(drop)
+    session.run(args, "ipc", "none", &IPC_NOTES)
 }
 
 /// `copyrpc bench limit`.
 pub(crate) fn limit(args: &BenchArgs) -> anyhow::Result<()> {
     let session = Session::start(args, plan::limits(args.quick))?;
-    session.run(args, "limit", "none", &[]).map(drop)
+    session.run(args, "limit", "none", &[])
 }
 
 /// `copyrpc bench verbs`.
@@ -85,7 +86,7 @@ pub(crate) fn verbs(args: &VerbsArgs) -> anyhow::Result<()> {
     let mut session = Session::start(&args.bench, plan::verbs(args.bench.quick))?;
     let party = nic::open_party(name, &settings)?;
     session.suite.connect(name, party).with_context(|| format!("cannot connect two `{name}`"))?;
-    session.run(&args.bench, "verbs", name, &AIMS).map(drop)
+    session.run(&args.bench, "verbs", &label(&settings), &AIMS)
 }
 
 /// `copyrpc bench rpc`.
@@ -111,10 +112,16 @@ pub(crate) fn rpc(args: &RpcArgs) -> anyhow::Result<()> {
     });
     let notes = switches.chain(RPC_AIMS.map(str::to_owned)).collect::<Vec<_>>();
     let notes = notes.iter().map(String::as_str).collect::<Vec<_>>();
-    let report = session.run(&args.bench, "rpc", name, &notes)?;
-    args.markdown.as_deref().map_or(Ok(()), |path| {
+    let report = session.measure(&args.bench, "rpc", &label(&settings), &notes)?;
+    let written = args.markdown.as_deref().map_or(Ok(()), |path| {
         output::write_file(path, |file| matrix::write_markdown(&report, &grid, file))
-    })
+    });
+    let shown = output::write(&report, args.bench.json.as_deref());
+    written.and(shown)
+}
+
+fn label(settings: &Settings) -> String {
+    nic::label(settings.text(&NIC), &knobs::set_of_nic(settings))
 }
 
 /// The other side.
@@ -147,7 +154,9 @@ impl Session {
             None => Cores::choose()?,
         };
         let plan = suite::select(plan, &args.cell);
-        anyhow::ensure!(!plan.is_empty(), "no cell's name contains `{}`", args.cell);
+        if plan.is_empty() {
+            return Err(Senseless(format!("no cell's name contains `{}`", args.cell)).into());
+        }
         let cells = plan.iter().map(|planned| planned.cell.clone()).collect();
         let window = if args.quick { WINDOW_QUICK } else { WINDOW };
         let duo = Duo::start(cores, &[PEER_COMMAND])?;
@@ -155,7 +164,11 @@ impl Session {
         Ok(Self { suite, cells, cores, allowed: allowed.len() })
     }
 
-    fn run(
+    fn run(self, args: &BenchArgs, bench: &str, nic: &str, notes: &[&str]) -> anyhow::Result<()> {
+        output::write(&self.measure(args, bench, nic, notes)?, args.json.as_deref())
+    }
+
+    fn measure(
         mut self,
         args: &BenchArgs,
         bench: &str,
@@ -175,9 +188,7 @@ impl Session {
         if cfg!(debug_assertions) {
             notes.push("this is a debug build: its numbers mean nothing".to_owned());
         }
-        let report = Report::new(header, cells, &filed?, notes);
-        output::write(&report, args.json.as_deref())?;
-        Ok(report)
+        Ok(Report::new(header, cells, &filed?, notes))
     }
 }
 

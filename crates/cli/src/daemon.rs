@@ -1,22 +1,23 @@
 //! `copyrpc daemon`: a node's daemon, until a signal stops it.
 
-use std::{env, process::Command, sync::Arc, thread, time::Duration};
+use std::{env, process::Command, thread, time::Duration};
 
 use anyhow::Context as _;
 use memory::sync::{AtomicBool, Ordering};
 use node::{
-    bootstrap::{JobId, Place, Secret, fork, launcher},
-    config::{DaemonConfig, NIC, SECRET_FILE, Settings, Start},
+    bootstrap::{
+        Place, Secret, fork,
+        launcher::{self, Launched},
+    },
+    config::{BOOTSTRAP, DaemonConfig, NIC, Origin, SECRET_FILE, Settings, Start},
     daemon::{Services, Serving, serve_threads},
     runtime::Runtime,
-};
-use signal_hook::{
-    consts::{SIGINT, SIGTERM},
-    flag,
 };
 
 use crate::{
     args::{DaemonArgs, END_WITH_PARENT},
+    exit::Senseless,
+    interrupt::stop_at_signal,
     nic,
 };
 
@@ -36,24 +37,9 @@ pub(crate) fn run(args: &DaemonArgs) -> anyhow::Result<()> {
     }
 }
 
-/// Set at the first signal; the second has its usual effect.
-fn stop_at_signal() -> anyhow::Result<Arc<AtomicBool>> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGTERM, SIGINT] {
-        flag::register_conditional_default(signal, Arc::clone(&stop))
-            .and_then(|_| flag::register(signal, Arc::clone(&stop)))
-            .context("cannot handle signals")?;
-    }
-    Ok(stop)
-}
-
 fn run_one(settings: &Settings, stop: &AtomicBool) -> anyhow::Result<()> {
     let config = DaemonConfig::from_settings(settings)?;
-    let launched = launcher::detect(lookup(settings))?;
-    let place = match (&config.start, launched) {
-        (Start::Alone, _) | (_, None) => Place::ALONE,
-        (_, Some(launched)) => launched.place,
-    };
+    let place = place(settings, &config.start)?;
     let secret = secret(settings, &config.start)?;
     let runtime = Runtime::from_settings(settings)?;
     let nics = (0..config.threads).map(|_| nic::open(settings.text(&NIC), settings));
@@ -61,6 +47,24 @@ fn run_one(settings: &Settings, stop: &AtomicBool) -> anyhow::Result<()> {
     let serving = Serving { config, runtime, place, secret };
     serve_threads(&serving, nics, |_| Services::default(), stop)?;
     Ok(())
+}
+
+/// Which daemon this is, of how many.
+pub(crate) fn place(settings: &Settings, start: &Start) -> anyhow::Result<Place> {
+    let launched = launcher::detect(lookup(settings))?;
+    match launched.map(|Launched { launcher, place, .. }| (launcher, place)) {
+        None => Ok(Place::ALONE),
+        Some((_, place)) if *start != Start::Alone => Ok(place),
+        Some((_, place)) if place.size() == 1 || settings.text(&BOOTSTRAP) == "alone" => {
+            Ok(Place::ALONE)
+        }
+        Some((launcher, place)) => Err(Senseless(format!(
+            "{launcher} says that this is {place}, but nothing says where they meet; set \
+             COPYRPC_RENDEZVOUS to HOST:PORT of rank 0 or a folder that all share, or \
+             COPYRPC_BOOTSTRAP to alone"
+        ))
+        .into()),
+    }
 }
 
 /// Knobs as if they were variables, so that a flag or a file can set a rank.
@@ -74,10 +78,11 @@ fn lookup(settings: &Settings) -> impl Fn(&str) -> Option<String> {
 fn secret(settings: &Settings, start: &Start) -> anyhow::Result<Secret> {
     match (settings.text(&SECRET_FILE), start) {
         ("", Start::Alone) => Ok(Secret::random()),
-        ("", _) => anyhow::bail!(
-            "daemons of several nodes need a secret: head -c 32 /dev/urandom > FILE; chmod 600 FILE; \
-             set COPYRPC_SECRET_FILE on all nodes"
-        ),
+        ("", _) => {
+            let remedy = "head -c 32 /dev/urandom > FILE; chmod 600 FILE; set COPYRPC_SECRET_FILE on \
+                          all nodes";
+            Err(Senseless(format!("daemons of several nodes need a secret: {remedy}")).into())
+        }
         (path, _) => Ok(Secret::from_file(path.as_ref())?),
     }
 }
@@ -89,10 +94,15 @@ fn run_forked(
     size: u32,
     stop: &AtomicBool,
 ) -> anyhow::Result<()> {
+    for knob in &fork::GIVEN {
+        if let Origin::Flag { flag } = &settings.of(knob).origin {
+            let key = knob.key();
+            let reason = format!("--fork gives each daemon a {key} of its own; leave out {flag}");
+            return Err(Senseless(reason).into());
+        }
+    }
     let config = DaemonConfig::from_settings(settings)?;
     let runtime = Runtime::from_settings(settings)?;
-    runtime.ensure_folder()?;
-    let (job, folder) = (JobId::new(runtime.job().as_str())?, runtime.folder().to_owned());
     let program = env::current_exe().context("cannot find this program")?;
     let command = |_| {
         let mut command = Command::new(&program);
@@ -100,7 +110,7 @@ fn run_forked(
         command.args(args.settings.to_arguments());
         command
     };
-    let mut ranks = fork::start(&job, size, folder, config.bootstrap_timeout, command)?;
+    let mut ranks = fork::start(runtime.job(), size, config.bootstrap_timeout, command)?;
     let mut failed = None;
     while !stop.load(Ordering::Relaxed) && failed.is_none() {
         thread::sleep(LOOK);

@@ -6,13 +6,27 @@ use std::{
 };
 
 use bench::cores::CoresError;
+use copyrpc::nic;
+use kv::grid::GridError;
+use node::{
+    bootstrap::launcher::LaunchError,
+    config::{Incompatible, SettingError},
+    runtime::RuntimeError,
+};
 
 use crate::{doctor::Unfit, nic::OpenError};
 
 /// A benchmark failed, or anything else that no other code names.
 const FAILED: u8 = 1;
+/// As clap has it for what it refuses itself.
+const SENSELESS: u8 = 2;
 /// The machine lacks something.
 const LACKING: u8 = 3;
+
+/// What was asked for makes no sense.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Senseless(pub(crate) String);
 
 /// Reports an error and turns it into the exit code that `--help` documents.
 pub(crate) fn code_of(result: anyhow::Result<()>) -> ExitCode {
@@ -41,8 +55,19 @@ fn told(error: &anyhow::Error) -> String {
 }
 
 fn number_of(error: &anyhow::Error) -> u8 {
+    let is_senseless = error.is::<Senseless>()
+        || error.is::<GridError>()
+        || error.is::<SettingError>()
+        || error.is::<Incompatible>()
+        || error.is::<LaunchError>()
+        || matches!(error.downcast_ref(), Some(RuntimeError::Name(_)))
+        || matches!(error.downcast_ref(), Some(OpenError::Nic(nic::OpenError::Config(_))));
     let is_lacking = error.is::<CoresError>() || error.is::<OpenError>() || error.is::<Unfit>();
-    if is_lacking { LACKING } else { FAILED }
+    match () {
+        () if is_senseless => SENSELESS,
+        () if is_lacking => LACKING,
+        () => FAILED,
+    }
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

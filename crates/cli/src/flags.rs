@@ -3,7 +3,7 @@
 use std::{ffi::OsString, fmt::Debug, marker::PhantomData, path::PathBuf};
 
 use clap::{Arg, ArgMatches, Args, Command, Error, FromArgMatches};
-use node::config::{Kind, Knob, NIC, RUNTIME_DIR, Settings};
+use node::config::{CALL_TIMEOUT, INSTANCE, JOB, Kind, Knob, NIC, RUNTIME_DIR, Settings};
 
 use crate::knobs;
 
@@ -20,6 +20,10 @@ pub(crate) enum Every {}
 #[derive(Clone, Debug)]
 pub(crate) enum Nic {}
 
+/// Which daemon to ask, and for how long to wait.
+#[derive(Clone, Debug)]
+pub(crate) enum Call {}
+
 /// Where daemons have their sockets and counters.
 #[derive(Clone, Debug)]
 pub(crate) enum Folder {}
@@ -33,6 +37,12 @@ impl Choice for Every {
 impl Choice for Nic {
     fn has(knob: &Knob) -> bool {
         knob.env == NIC.env
+    }
+}
+
+impl Choice for Call {
+    fn has(knob: &Knob) -> bool {
+        [JOB, INSTANCE, RUNTIME_DIR, CALL_TIMEOUT].iter().any(|call| call.env == knob.env)
     }
 }
 

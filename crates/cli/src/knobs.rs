@@ -1,6 +1,7 @@
 //! The knobs of every command: those of the node and those of the software NIC, in one table.
 
 use std::{
+    collections::BTreeMap,
     env, fs,
     io::ErrorKind,
     path::{Path, PathBuf},
@@ -63,6 +64,12 @@ fn read_file(file: Option<&Path>) -> anyhow::Result<Option<(PathBuf, String)>> {
 pub(crate) fn text_if_set(settings: &Settings, env: &str) -> Option<String> {
     let setting = settings.find(env)?;
     (setting.origin != Origin::Default).then(|| setting.text.clone())
+}
+
+/// What is set about the NIC, by environment variable.
+pub(crate) fn set_of_nic(settings: &Settings) -> BTreeMap<String, String> {
+    let set = |knob: &softnic::Knob| Some((knob.env.into(), text_if_set(settings, knob.env)?));
+    softnic::KNOBS.iter().filter_map(set).collect()
 }
 
 /// A knob as it is now, for people and programs.

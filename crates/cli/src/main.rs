@@ -32,6 +32,7 @@ mod doctor;
 mod exit;
 mod flags;
 mod info;
+mod interrupt;
 mod knobs;
 mod kv;
 mod nic;

@@ -1,5 +1,7 @@
 //! Opening a NIC by name, for the command line.
 
+use std::collections::BTreeMap;
+
 use bench::{
     traffic::{Links, Party, TrafficError},
     workers::{WorkerParty, Workers},
@@ -29,6 +31,14 @@ pub(crate) enum OpenError {
 /// Opens the NIC `name`.
 pub(crate) fn open(name: &str, settings: &Settings) -> Result<softnic::Nic, OpenError> {
     Ok(copyrpc::nic::open_named(name, |env| knobs::text_if_set(settings, env))?)
+}
+
+/// A NIC as a result names it: `soft (soft-drive=thread)`.
+pub(crate) fn label(name: &str, knobs: &BTreeMap<String, String>) -> String {
+    match kv::result::nic_parts(knobs) {
+        parts if parts.is_empty() => name.to_owned(),
+        parts => format!("{name} ({})", parts.join(", ")),
+    }
 }
 
 /// Opens the NIC `name` and makes one side of a benchmark on it.

@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use bench::report::Report;
 
 /// Writes tables to standard output and JSON lines to `json`. If that is `-`, JSON takes standard
-/// output and the tables go to standard error.
+/// output and the tables go to standard error. Where one cannot be written the other is.
 pub(crate) fn write(report: &Report, json: Option<&Path>) -> anyhow::Result<()> {
     let to_stdout = json == Some(Path::new("-"));
     if to_stdout {
@@ -19,12 +19,10 @@ pub(crate) fn write(report: &Report, json: Option<&Path>) -> anyhow::Result<()> 
         report.write_json(&mut stdout)?;
         return Ok(stdout.flush()?);
     }
-    if let Some(path) = json {
-        write_file(path, |file| report.write_json(file))?;
-    }
+    let written = json.map_or(Ok(()), |path| write_file(path, |file| report.write_json(file)));
     let mut stdout = io::stdout().lock();
-    report.write_tables(&mut stdout)?;
-    Ok(stdout.flush()?)
+    let shown = report.write_tables(&mut stdout).and_then(|()| stdout.flush());
+    written.and(shown.map_err(anyhow::Error::from))
 }
 
 /// Makes a file, or replaces it.

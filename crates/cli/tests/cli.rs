@@ -1,7 +1,12 @@
 //! The command as users meet it. No timing is asserted.
 
-use std::process::{Command, Output, Stdio};
+use std::{
+    io::{BufRead as _, BufReader, Read as _},
+    os::unix::process::CommandExt as _,
+    process::{Command, Output, Stdio},
+};
 
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
 
 fn copyrpc(arguments: &[&str]) -> Command {
@@ -106,6 +111,18 @@ fn json_on_standard_output_leaves_it_to_programs() {
 }
 
 #[test]
+fn fault_c8_a_file_that_cannot_be_written_does_not_cost_the_table() {
+    if !has_two_cores() {
+        return;
+    }
+    let arguments = ["bench", "limit", "--quick", "--runs", "1", "--cell", "line-round-trip"];
+    let run = copyrpc(&arguments).args(["--json", "/dev/full"]).output().unwrap();
+    assert_eq!(run.status.code(), Some(1));
+    assert!(text(&run.stderr).contains("cannot write /dev/full"), "{}", text(&run.stderr));
+    assert!(text(&run.stdout).contains("samples dropped"), "the numbers are shown");
+}
+
+#[test]
 fn a_reader_that_stops_early_is_no_error() {
     let mut info = copyrpc(&["info"]).stdout(Stdio::piped()).spawn().unwrap();
     drop(info.stdout.take());
@@ -161,7 +178,7 @@ fn a_knob_with_a_bad_value_is_refused_with_its_meaning() {
     }
     let run =
         copyrpc(&["bench", "verbs", "--quick"]).env("COPYRPC_SOFT_DRIVE", "fast").output().unwrap();
-    assert_eq!(run.status.code(), Some(3));
+    assert_eq!(run.status.code(), Some(2));
     assert!(text(&run.stderr).contains("COPYRPC_SOFT_DRIVE=fast"), "{}", text(&run.stderr));
 }
 
@@ -190,9 +207,15 @@ impl Drop for Folder {
 
 /// A run that takes a tenth of a second.
 fn bench_kv(folder: &Folder, more: &[&str]) -> Output {
+    kv_command(folder, more).output().unwrap()
+}
+
+fn kv_command(folder: &Folder, more: &[&str]) -> Command {
     let short = ["--quick", "--warm-up", "20ms", "--duration", "60ms", "--clients", "2"];
     let arguments = ["bench", "kv", "--backend", "tcp", "--keys", "1000", "--out", folder.path()];
-    copyrpc(&arguments).args(short).args(more).output().unwrap()
+    let mut command = copyrpc(&arguments);
+    command.args(short).args(more);
+    command
 }
 
 #[test]
@@ -226,6 +249,29 @@ fn bench_kv_gives_numbers_to_programs() {
     assert!(text(&run.stderr).contains("linearizable: "), "{}", text(&run.stderr));
 }
 
+/// It changes every number, so it is part of what was measured, whichever layer sets it.
+#[test]
+fn fault_k2_what_is_set_about_the_nic_is_honoured_and_recorded() {
+    let folder = Folder::new("kv-nic");
+    std::fs::create_dir_all(folder.path()).unwrap();
+    std::fs::write(folder.file("knobs.toml"), "soft_drive = \"thread\"").unwrap();
+    let mut run = kv_command(&folder, &[]);
+    run.args(["--backend", "direct"]).env("COPYRPC_CONFIG", folder.file("knobs.toml"));
+    let run = run.env("COPYRPC_SOFT_STRICT", "7").output().unwrap();
+    assert!(run.status.success(), "{}", text(&run.stderr));
+    let lines = std::fs::read_to_string(folder.file("result.jsonl")).unwrap();
+    let lines = lines.lines().map(|line| serde_json::from_str(line).unwrap());
+    let lines = lines.collect::<Vec<Value>>();
+    assert_eq!(lines[0]["nic"], "none, soft (soft-drive=thread, soft-strict=7)");
+    let knobs = |backend: &str| {
+        let run = lines.iter().find(|line| line["config"]["backend"] == backend).unwrap();
+        run["config"]["nic_knobs"].clone()
+    };
+    let expected = serde_json::json!({"COPYRPC_SOFT_DRIVE": "thread", "COPYRPC_SOFT_STRICT": "7"});
+    assert_eq!((knobs("direct"), knobs("tcp")), (expected, Value::Null));
+    assert!(text(&run.stdout).contains("/soft-drive=thread/soft-strict=7"), "cells say so");
+}
+
 #[test]
 fn fault_c8_a_full_disk_costs_a_file_but_not_the_numbers() {
     let folder = Folder::new("kv-full");
@@ -237,6 +283,47 @@ fn fault_c8_a_full_disk_costs_a_file_but_not_the_numbers() {
     let nowhere = copyrpc(&["bench", "kv", "--out", "/dev/null/x"]).output().unwrap();
     assert_eq!(nowhere.status.code(), Some(1), "known before anything is measured");
     assert!(text(&nowhere.stderr).contains("cannot make the folder"));
+}
+
+#[test]
+fn fault_c8_a_reader_that_stops_early_costs_no_file() {
+    let folder = Folder::new("kv-pipe");
+    let report = folder.file("again.md");
+    let without_reader = |mut command: Command| {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        drop(child.stdout.take());
+        child.wait().unwrap()
+    };
+    assert!(without_reader(kv_command(&folder, &[])).success());
+    assert!(std::path::Path::new(&folder.file("result.jsonl")).exists());
+    let again = copyrpc(&["report", folder.path(), "--markdown", &report]);
+    assert!(without_reader(again).success());
+    assert!(std::path::Path::new(&report).exists());
+}
+
+/// A terminal sends it to all processes, a script to one.
+#[test]
+fn fault_c8_an_interrupt_costs_no_run_that_is_over() {
+    let interrupt: [fn(Pid, Signal) -> rustix::io::Result<()>; 2] =
+        [kill_process, kill_process_group];
+    for (kill, name) in interrupt.into_iter().zip(["kv-int", "kv-int-group"]) {
+        let folder = Folder::new(name);
+        let mut command = kv_command(&folder, &["--runs", "60"]);
+        command.process_group(0).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut run = command.spawn().unwrap();
+        let mut stderr = BufReader::new(run.stderr.take().unwrap());
+        let mut told = String::new();
+        while !told.contains("of 60 runs") {
+            assert!(stderr.read_line(&mut told).unwrap() > 0, "{told}");
+        }
+        kill(Pid::from_child(&run), Signal::INT).unwrap();
+        stderr.read_to_string(&mut told).unwrap();
+        assert_eq!(run.wait().unwrap().code(), Some(1), "{told}");
+        assert!(told.contains("interrupted after"), "{told}");
+        let lines = std::fs::read_to_string(folder.file("result.jsonl")).unwrap();
+        assert!((4..61).contains(&lines.lines().count()), "{lines}");
+        assert!(output(&["report", folder.path()]).status.success());
+    }
 }
 
 #[test]
@@ -262,6 +349,39 @@ fn fault_k3_reports_compare_like_with_like_only() {
     assert_eq!(first, std::fs::read(a.file("again.html")).unwrap(), "from the file alone");
 }
 
+/// Scripts tell a bad command from a benchmark that failed, or wrong data, by these.
+#[test]
+fn what_makes_no_sense_is_a_usage_error_wherever_it_is_noticed() {
+    let (senseless, lacking) = (Some(2), Some(3));
+    for (arguments, code) in [
+        (&["bench", "kv", "--clients", "0"][..], senseless),
+        (&["bench", "kv", "--switch", "colour=red"], senseless),
+        (&["bench", "kv", "--switch", "srq=on", "--switch", "srq=off"], senseless),
+        (&["bench", "kv", "--nic", "mlx5_7", "--out", "/dev/null/x"], lacking),
+        (&["bench", "limit", "--cell", "no such cell"], senseless),
+        (&["daemon", "--depth", "63"], senseless),
+        (&["daemon", "--threads", "0"], senseless),
+        (&["daemon", "--job", "a/b"], senseless),
+        (&["daemon", "--soft-drive", "fast"], senseless),
+        (&["daemon", "--rank", "2", "--size", "2"], senseless),
+        (&["daemon", "--rank", "0", "--size", "2"], senseless),
+        (&["daemon", "--fork", "2", "--instance", "x"], senseless),
+        (&["daemon", "--fork", "2", "--secret-file", "/dev/null"], senseless),
+        (&["daemon", "--rank", "0", "--size", "2", "--rendezvous", "n0:7000"], senseless),
+        (&["config", "--suspect-after", "5s"], senseless),
+        (&["stat", "--serve", "0.0.0.0:9464"], senseless),
+        (&["stat", "--interval", "5"], senseless),
+        (&["stat", "--interval", "0s"], senseless),
+        (&["stat", "--prometheus", "--interval", "1ms"], senseless),
+        (&["ping", "0", "--depth", "64"], senseless),
+        (&["ping", "0", "--count", "0"], senseless),
+        (&["report", "/dev/null/x"], Some(1)),
+    ] {
+        let refused = output(arguments);
+        assert_eq!(refused.status.code(), code, "{arguments:?}: {}", text(&refused.stderr));
+    }
+}
+
 #[test]
 fn bench_kv_refuses_what_makes_no_sense() {
     for (arguments, expected) in [
@@ -271,7 +391,7 @@ fn bench_kv_refuses_what_makes_no_sense() {
         (&["--value-size", "8"], "24 B hold key, version and check"),
     ] {
         let run = copyrpc(&["bench", "kv"]).args(arguments).output().unwrap();
-        assert!(!run.status.success());
+        assert_eq!(run.status.code(), Some(2));
         assert!(text(&run.stderr).contains(expected), "{expected:?} in {}", text(&run.stderr));
     }
     let by_hand = output(&["kv-process"]);

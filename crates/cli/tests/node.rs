@@ -155,6 +155,7 @@ fn a_scraper_gets_the_counters_and_nobody_else_gets_anything() {
     assert_eq!(ask("\x16\x03\x01"), "", "silence is answered with silence");
     let endless = ask(&"x".repeat(5000));
     assert!(endless.is_empty() || endless.starts_with("HTTP/1.1 400 "), "{endless}");
+    assert!(ask("GET /metrics?name=copyrpc_up HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200 "));
     assert!(ask("GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200 "), "it still serves");
     drop(server);
     let refused = rig.command(&["stat", "--serve", "0.0.0.0:0"]).output().unwrap();
@@ -214,7 +215,7 @@ fn config_shows_origins_and_refuses_what_contradicts_itself() {
     assert_eq!(origin("COPYRPC_CALL_TIMEOUT"), ("9s".into(), file));
     assert_eq!(origin("COPYRPC_CLIENTS_MAX"), ("8".into(), "COPYRPC_CLIENTS_MAX".into()));
     assert_eq!(origin("COPYRPC_DEPTH"), ("16".into(), "--depth".into()));
-    assert_eq!(config(&["--dead-after", "1s"]).status.code(), Some(1));
+    assert_eq!(config(&["--dead-after", "1s"]).status.code(), Some(2));
     fs::write(&path, "call_timeot = \"9s\"\n").unwrap();
     let typo = config(&[]);
     let text = String::from_utf8_lossy(&typo.stderr).into_owned();

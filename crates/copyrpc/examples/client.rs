@@ -2,13 +2,26 @@
 //!
 //! `cargo run -p copyrpc --example client -- [RANK]`
 
+use std::{error::Error, process::ExitCode};
+
 use copyrpc::{Client, ClientConfig, Pipeline, Runtime, To};
 
 /// As in the example `server`.
 const GREETER: u16 = 17;
 const GREET: u16 = 1;
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        // Its words say what to do; what `main` prints of an error does not.
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
     let rank = std::env::args().nth(1).map_or(Ok(0), |rank| rank.parse())?;
     let socket = Runtime::from_env()?.socket();
 

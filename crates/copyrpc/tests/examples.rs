@@ -39,6 +39,16 @@ fn first_line(running: &mut Running) -> String {
 }
 
 #[test]
+fn without_a_daemon_they_say_what_to_do() {
+    let nowhere = env::temp_dir().join("copyrpc-examples-nowhere");
+    for name in ["server", "client"] {
+        let refused = example(name, &nowhere).output().expect("cargo build --examples");
+        let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success() && told.contains("start the daemon first"), "{told}");
+    }
+}
+
+#[test]
 fn server_and_client_find_the_daemon_and_each_other() {
     let folder = env::temp_dir().join(format!("copyrpc-examples-{}", process::id()));
     let job = JobId::new("default").expect("a name");

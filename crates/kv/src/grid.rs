@@ -24,6 +24,8 @@ pub struct Axes {
     pub pins: Vec<Pin>,
     /// Name of the NIC, for backends that use one.
     pub nic: String,
+    /// What is set about it, by environment variable.
+    pub nic_knobs: BTreeMap<String, String>,
     /// Values by switch.
     pub switches: BTreeMap<String, Vec<String>>,
     /// See [`Workload::ranks`].
@@ -122,6 +124,11 @@ impl Axes {
                 given.insert(switch.name.to_owned(), value);
             });
         }
+        let (nic, nic_knobs) = if backend.uses_nic() {
+            (self.nic.clone(), self.nic_knobs.clone())
+        } else {
+            ("none".to_owned(), BTreeMap::new())
+        };
         for given in given {
             let switches = Switches::resolve(backend.name(), backend.switches(), &given)?;
             for &wait in &or_default(&self.waits, &[backend.default_wait()]) {
@@ -130,7 +137,8 @@ impl Axes {
                         backend,
                         wait,
                         pin,
-                        nic: if backend.uses_nic() { self.nic.clone() } else { "none".into() },
+                        nic: nic.clone(),
+                        nic_knobs: nic_knobs.clone(),
                         switches: switches.clone(),
                         workload: workload.clone(),
                     });

@@ -8,6 +8,7 @@ use bench::{
     cores::Cores,
     pingpong::{self, PROBE_WINDOW},
 };
+use memory::sync::{AtomicBool, Ordering};
 
 use crate::{
     job::{self, Config, JobError, Launcher, Live},
@@ -45,7 +46,7 @@ pub enum Progress<'a> {
     Done(Box<RunRecord>),
 }
 
-/// Runs every configuration `runs` times.
+/// Runs every configuration `runs` times, or until `stop` is set: what is left then is not run.
 ///
 /// # Errors
 ///
@@ -55,12 +56,17 @@ pub fn run(
     configs: &[Config],
     runs: u32,
     launcher: &Launcher,
+    stop: &AtomicBool,
     watch: &mut dyn FnMut(Progress<'_>),
 ) -> Result<(), SessionError> {
     let prober = Prober::new();
     let mut before_ns = prober.probe();
     for run in 0..runs {
         for config in configs {
+            // Relaxed: the flag is all there is to see.
+            if stop.load(Ordering::Relaxed) {
+                return Ok(());
+            }
             let mut live = |live| watch(Progress::Live { config, run, live });
             let measured = job::run(config, launcher, &mut live).map_err(|cause| SessionError {
                 name: crate::result::name_of(config),

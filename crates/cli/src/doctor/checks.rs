@@ -1,15 +1,15 @@
 //! What is looked at.
 
-use std::{env, fs, path::Path};
+use std::{fs, path::Path};
 
 use node::{
-    bootstrap::{Secret, launcher},
+    bootstrap::{Place, Secret},
     config::{DaemonConfig, NIC, SECRET_FILE, Settings, Start},
     metrics::State,
     runtime::Runtime,
 };
 
-use crate::{doctor::Finding, info::hardware, nic, stat};
+use crate::{daemon, doctor::Finding, info::hardware, nic, stat};
 
 /// Descriptors that a client costs the daemon: its socket, its process, and its memory twice.
 const FDS_PER_CLIENT: u64 = 4;
@@ -29,7 +29,7 @@ pub(super) fn all(settings: &Settings) -> Vec<Finding> {
         cores(os::affinity::allowed_cores().unwrap_or_default().len()),
         knobs(settings),
         folder(settings),
-        launched(|name| env::var(name).ok()),
+        launched(settings),
         secret(settings),
     ];
     let limits = read("/proc/self/limits");
@@ -92,12 +92,12 @@ fn folder(settings: &Settings) -> Finding {
     }
 }
 
-fn launched(lookup: impl Fn(&str) -> Option<String>) -> Finding {
-    match launcher::detect(lookup) {
-        Ok(Some(launched)) => {
-            Finding::fine("launcher", format!("{}: {}", launched.launcher, launched.place))
-        }
-        Ok(None) => Finding::fine("launcher", "none: a daemon started here is alone"),
+fn launched(settings: &Settings) -> Finding {
+    // Contradictions are found by themselves.
+    let start = DaemonConfig::from_settings(settings).map_or(Start::Alone, |config| config.start);
+    match daemon::place(settings, &start) {
+        Ok(Place::ALONE) => Finding::fine("launcher", "a daemon started here is alone"),
+        Ok(place) => Finding::fine("launcher", format!("a daemon started here is {place}")),
         Err(error) => Finding::fails("launcher", error.to_string(), ""),
     }
 }
@@ -286,9 +286,13 @@ mod tests {
     }
 
     #[test]
-    fn an_environment_that_contradicts_itself_is_found() {
-        let half = |name: &str| (name == "PMI_RANK").then(|| "1".to_owned());
-        assert_eq!(launched(half).verdict, Verdict::Fails);
-        assert_eq!(launched(|_| None).verdict, Verdict::Fine);
+    fn the_place_of_a_daemon_is_looked_for_where_a_daemon_does() {
+        let of = |flags: &[(&str, &str)]| launched(&settings(flags));
+        assert_eq!(of(&[]).verdict, Verdict::Fine);
+        assert_eq!(of(&[("rank", "1")]).verdict, Verdict::Fails, "half of it");
+        let alone = of(&[("rank", "1"), ("size", "2")]);
+        assert!(alone.verdict == Verdict::Fails && alone.found.contains("COPYRPC_RENDEZVOUS"));
+        let met = of(&[("rank", "1"), ("size", "2"), ("rendezvous", "n0:7000")]);
+        assert!(met.found.contains("rank 1 of 2"), "{met:?}");
     }
 }

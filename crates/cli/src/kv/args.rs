@@ -10,9 +10,13 @@ use kv::{
     preset::Preset,
     workload::{ClientKind, Locality, Mix, Pace, Popularity, ValueSize, Verify, Workload},
 };
-use node::config::NIC;
+use node::config::{NIC, Settings};
 
-use crate::flags::{KnobFlags, Nic};
+use crate::{
+    exit::Senseless,
+    flags::{KnobFlags, Nic},
+    knobs,
+};
 
 /// The same, to be quick.
 const QUICK_MS: u64 = 300;
@@ -33,7 +37,7 @@ pub(crate) struct KvArgs {
     #[arg(long, value_name = "NAME=LIST", value_parser = parse_switch, help_heading = "System")]
     switch: Vec<(String, Vec<String>)>,
     #[command(flatten)]
-    nic: KnobFlags<Nic>,
+    pub(super) nic: KnobFlags<Nic>,
 
     /// Nodes, each with one daemon process [default: 2].
     #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "Workload")]
@@ -131,8 +135,7 @@ pub(crate) struct ReportArgs {
 
 impl KvArgs {
     /// The combinations that are asked for.
-    pub(super) fn axes(&self) -> anyhow::Result<Axes> {
-        let settings = self.nic.load()?;
+    pub(super) fn axes(&self, settings: &Settings) -> anyhow::Result<Axes> {
         let default = Workload::default();
         let duration_ms = self
             .duration
@@ -141,7 +144,10 @@ impl KvArgs {
         let mut switches = BTreeMap::new();
         for (name, values) in &self.switch {
             let is_new = switches.insert(name.clone(), values.clone()).is_none();
-            anyhow::ensure!(is_new, "--switch {name} is given twice; use {name}=VALUE,VALUE");
+            if !is_new {
+                let remedy = format!("use {name}=VALUE,VALUE");
+                return Err(Senseless(format!("--switch {name} is given twice; {remedy}")).into());
+            }
         }
         Ok(Axes {
             workload: Workload {
@@ -157,6 +163,7 @@ impl KvArgs {
             waits: self.wait.clone(),
             pins: self.pin.clone(),
             nic: settings.text(&NIC).to_owned(),
+            nic_knobs: knobs::set_of_nic(settings),
             switches,
             ranks: self.ranks.clone(),
             daemon_threads: self.daemon_threads.clone(),

@@ -13,7 +13,9 @@ use kv::{
 
 pub(crate) use args::{KvArgs, ReportArgs};
 
-use crate::args::CHILD_OF_KV;
+use memory::sync::Ordering;
+
+use crate::{args::CHILD_OF_KV, interrupt::stop_at_signal, nic};
 
 /// Runs per configuration.
 const RUNS: u32 = 3;
@@ -24,9 +26,10 @@ pub(crate) fn bench(args: &KvArgs) -> anyhow::Result<()> {
     let runs = args.runs.unwrap_or(if args.quick { 1 } else { RUNS });
     let output = output::Output::open(args)?;
     let launcher = Launcher::this_program(CHILD_OF_KV)?;
+    let stop = stop_at_signal()?;
     let mut results = Results { header: header(&configs)?, runs: Vec::new() };
     let mut bar = progress::Bar::new(&configs, runs);
-    let outcome = session::run(&configs, runs, &launcher, &mut |progress| match progress {
+    let outcome = session::run(&configs, runs, &launcher, &stop, &mut |progress| match progress {
         Progress::Live { config, run, live } => bar.show(config, run, live),
         Progress::Done(record) => {
             bar.done(&record);
@@ -35,10 +38,22 @@ pub(crate) fn bench(args: &KvArgs) -> anyhow::Result<()> {
     });
     bar.finish();
     // What was measured before a failure stands.
-    if !results.runs.is_empty() {
-        output.write(&results)?;
+    let written = if results.runs.is_empty() {
+        output.discard();
+        Ok(())
+    } else {
+        output.write(&results)
+    };
+    let outcome = if stop.load(Ordering::Relaxed) {
+        let (done, all) = (results.runs.len(), configs.len() * runs as usize);
+        Err(anyhow::anyhow!("interrupted after {done} of {all} runs"))
+    } else {
+        outcome.map_err(anyhow::Error::from)
+    };
+    if let (Err(_), Err(unwritten)) = (&outcome, &written) {
+        eprintln!("error: {unwritten:#}");
     }
-    Ok(outcome?)
+    outcome.and(written)
 }
 
 /// A process of a job.
@@ -49,34 +64,40 @@ pub(crate) fn child() -> anyhow::Result<()> {
 /// `copyrpc report`.
 pub(crate) fn report(args: &ReportArgs) -> anyhow::Result<()> {
     let a = result::load(&args.a)?;
-    match &args.b {
-        Some(b) => {
-            let comparisons = result::compare(&a, &result::load(b)?)?;
-            crate::output::print(&result::describe(&comparisons))?;
-        }
-        None => output::write_to_stdout(&a)?,
-    }
     if let Some(path) = &args.html {
         output::write_html(&a, path)?;
     }
-    match &args.markdown {
-        Some(path) => output::write_markdown(&a, path),
-        None => Ok(()),
+    if let Some(path) = &args.markdown {
+        output::write_markdown(&a, path)?;
+    }
+    match &args.b {
+        Some(b) => {
+            let comparisons = result::compare(&a, &result::load(b)?)?;
+            crate::output::print(&comparisons.to_string())
+        }
+        None => output::write_to_stdout(&a),
     }
 }
 
 fn configs(args: &KvArgs) -> anyhow::Result<Vec<Config>> {
-    let axes = args.axes()?;
+    let settings = args.nic.load()?;
+    let axes = args.axes(&settings)?;
     let mut presets = args.preset.clone();
     if args.matrix {
         presets.push(Preset::Places);
     }
-    Ok(if presets.is_empty() { axes.configs()? } else { preset::configs(&presets, &axes)? })
+    let configs =
+        if presets.is_empty() { axes.configs()? } else { preset::configs(&presets, &axes)? };
+    if configs.iter().any(|config| config.backend.uses_nic()) {
+        nic::open(&axes.nic, &settings)?; // an error now rather than in a process of the job
+    }
+    Ok(configs)
 }
 
 fn header(configs: &[Config]) -> anyhow::Result<Header> {
     let mut pins = configs.iter().map(|config| config.pin.to_string()).collect::<Vec<_>>();
-    let mut nics = configs.iter().map(|config| config.nic.clone()).collect::<Vec<_>>();
+    let mut nics =
+        configs.iter().map(|config| nic::label(&config.nic, &config.nic_knobs)).collect::<Vec<_>>();
     for list in [&mut pins, &mut nics] {
         list.sort_unstable();
         list.dedup();

@@ -34,18 +34,17 @@ impl Output {
         Ok(Self { folder, json: args.json.clone(), markdown: args.markdown.clone() })
     }
 
+    /// Takes the folder away again, if nothing is in it.
+    pub(super) fn discard(&self) {
+        // One that holds an earlier result stays.
+        let _ = fs::remove_dir(&self.folder);
+    }
+
     /// Writes everything. The table comes first: whatever happens to files, the numbers were seen.
     pub(super) fn write(&self, results: &Results) -> anyhow::Result<()> {
         let json_to_stdout = self.json.as_deref() == Some(Path::new("-"));
-        if json_to_stdout {
-            result::write_table(results, &mut io::stderr().lock())?;
-            let mut stdout = io::stdout().lock();
-            result::write_rows(&results.header, &result::reduce(results), &mut stdout)?;
-            stdout.flush()?;
-        } else {
-            write_to_stdout(results)?;
-        }
-        // One file that fails does not cost the others.
+        let shown = Self::show(results, json_to_stdout);
+        // What fails does not cost the rest; that nobody reads the table (head, a pager) is no failure.
         let written = [
             self.write_file("result.jsonl", |file| result::save(results, file)),
             self.write_file("runs.csv", |file| result::write_csv(results, file)),
@@ -58,7 +57,17 @@ impl Output {
         written.into_iter().collect::<anyhow::Result<()>>()?;
         let report = self.folder.join("report.html");
         eprintln!("report: {}", report.display());
-        Ok(())
+        shown
+    }
+
+    fn show(results: &Results, json_to_stdout: bool) -> anyhow::Result<()> {
+        if !json_to_stdout {
+            return write_to_stdout(results);
+        }
+        result::write_table(results, &mut io::stderr().lock())?;
+        let mut stdout = io::stdout().lock();
+        result::write_rows(&results.header, &result::reduce(results), &mut stdout)?;
+        Ok(stdout.flush()?)
     }
 
     fn write_json(&self, results: &Results, is_done: bool) -> anyhow::Result<()> {

@@ -12,7 +12,7 @@ use std::{
 use anyhow::Context as _;
 use node::{config::Settings, metrics::render};
 
-use crate::stat::read_all;
+use crate::{exit::Senseless, stat::read_all};
 
 /// Longest request that is read.
 const REQUEST_BYTES_MAX: usize = 4096;
@@ -22,10 +22,10 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Serves `GET /metrics` until the process ends.
 pub(super) fn run(address: SocketAddr, settings: &Settings) -> anyhow::Result<()> {
-    anyhow::ensure!(
-        address.ip().is_loopback(),
-        "{address} is no loopback address; serve 127.0.0.1, and put a proxy that authenticates before it"
-    );
+    if !address.ip().is_loopback() {
+        let remedy = "serve 127.0.0.1, and put a proxy that authenticates before it";
+        return Err(Senseless(format!("{address} is no loopback address; {remedy}")).into());
+    }
     let listener =
         TcpListener::bind(address).with_context(|| format!("cannot listen at {address}"))?;
     eprintln!("serving http://{}/metrics", listener.local_addr()?);
@@ -72,5 +72,6 @@ fn read_path(stream: &mut TcpStream) -> io::Result<Option<String>> {
     }
     let head = String::from_utf8_lossy(&request[..len]);
     let mut words = head.split(' ');
-    Ok((words.next() == Some("GET")).then(|| words.next().unwrap_or_default().to_owned()))
+    let path = |target: &str| target.split('?').next().unwrap_or_default().to_owned();
+    Ok((words.next() == Some("GET")).then(|| path(words.next().unwrap_or_default())))
 }

@@ -9,8 +9,8 @@ mod threads;
 use std::{
     env, fs,
     net::TcpListener,
-    path::Path,
-    process::{self, Child, Command, Stdio},
+    path::{Path, PathBuf},
+    process::{self, Child, Command, Output, Stdio},
     thread,
     time::Duration,
 };
@@ -275,28 +275,63 @@ fn kill_clients(cluster: &Cluster) {
     assert_eq!(cluster.counter(0, Counter::Welcomed), Some(17));
 }
 
+/// Two daemons that a parent started, once they answer each other; in a folder of their own.
+struct Forked {
+    folder: PathBuf,
+    parent: Child,
+}
+
+impl Forked {
+    fn start(name: &str) -> Self {
+        let folder = env::temp_dir().join(format!("copyrpc-{name}-{}", process::id()));
+        let mut command = Self::command(&folder);
+        let parent = command.args(["daemon", "--fork", "2"]).stderr(Stdio::null()).spawn().unwrap();
+        let forked = Self { folder, parent };
+        eventually(|| forked.ping("1").status.success());
+        forked
+    }
+
+    fn command(folder: &Path) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_copyrpc"));
+        command.env_clear().env("COPYRPC_RUNTIME_DIR", folder);
+        command.env("COPYRPC_SOFT_FABRIC", folder.file_name().unwrap());
+        command
+    }
+
+    fn ping(&self, rank: &str) -> Output {
+        let arguments = ["ping", rank, "--instance", "0", "--count", "3"];
+        Self::command(&self.folder).args(arguments).output().unwrap()
+    }
+
+    /// Locks stay: whoever removed one could let two daemons have one place.
+    fn have_left_only_locks(&self) -> bool {
+        let left = fs::read_dir(&self.folder).unwrap().map(|entry| entry.unwrap().path());
+        left.into_iter().all(|path| path.extension().is_some_and(|suffix| suffix == "lock"))
+    }
+}
+
+impl Drop for Forked {
+    fn drop(&mut self) {
+        let _ = self.parent.kill();
+        let _ = self.parent.wait();
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
 #[test]
 fn forked_daemons_start_answer_a_ping_and_end_together() {
-    let folder = env::temp_dir().join(format!("copyrpc-forked-{}", process::id()));
-    let copyrpc = || {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_copyrpc"));
-        command.env_clear().env("COPYRPC_RUNTIME_DIR", &folder);
-        command.env("COPYRPC_SOFT_FABRIC", format!("forked-{}", process::id()));
-        command
-    };
-    let mut daemons = copyrpc();
-    daemons.args(["daemon", "--fork", "2"]).stderr(Stdio::null());
-    let mut daemons = daemons.spawn().unwrap();
-    let ping = |rank: &str| {
-        copyrpc().args(["ping", rank, "--instance", "0", "--count", "3"]).output().unwrap()
-    };
-    eventually(|| ping("1").status.success());
-    let text = String::from_utf8(ping("1").stdout).unwrap();
+    let mut forked = Forked::start("forked");
+    let text = String::from_utf8(forked.ping("1").stdout).unwrap();
     assert!(text.starts_with("rank 1 of 2, from rank 0: 3 answers, min "), "{text}");
-    assert!(String::from_utf8_lossy(&ping("2").stderr).contains("not found"));
-    kill_process(pid(daemons.id()), Signal::TERM).unwrap();
-    assert!(daemons.wait().unwrap().success());
-    let left = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
-    assert!(left.into_iter().all(|path| path.extension().is_some_and(|suffix| suffix == "lock")));
-    fs::remove_dir_all(&folder).unwrap();
+    assert!(String::from_utf8_lossy(&forked.ping("2").stderr).contains("not found"));
+    kill_process(pid(forked.parent.id()), Signal::TERM).unwrap();
+    assert!(forked.parent.wait().unwrap().success());
+    assert!(forked.have_left_only_locks());
+}
+
+#[test]
+fn fault_a4_forked_daemons_end_with_a_parent_that_is_killed_and_no_secret_is_left() {
+    let mut forked = Forked::start("orphaned");
+    forked.parent.kill().unwrap();
+    eventually(|| forked.have_left_only_locks());
 }

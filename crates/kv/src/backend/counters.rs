@@ -78,11 +78,11 @@ impl Counters {
     #[must_use]
     pub fn quantiles(&self, name: &str) -> Option<(u64, u64)> {
         let values = self.distributions.get(name)?;
-        let total = values.values().sum::<u64>();
-        let at = |percent: u64| {
+        let total = values.values().map(|&count| u128::from(count)).sum::<u128>();
+        let at = |percent: u128| {
             let mut below = 0;
-            let reaches = |&(_, count): &(&u64, &u64)| {
-                below += count;
+            let reaches = |&(_, &count): &(&u64, &u64)| {
+                below += u128::from(count);
                 below * 100 >= total * percent
             };
             values.iter().find(reaches).map(|(value, _)| *value)
@@ -94,8 +94,9 @@ impl Counters {
     #[must_use]
     pub fn mean_batch(&self) -> Option<f64> {
         let batches = self.batch_sizes.values().sum::<u64>();
-        let messages = self.batch_sizes.iter().map(|(&size, count)| u64::from(size) * count);
-        (batches > 0).then(|| messages.sum::<u64>() as f64 / batches as f64)
+        let messages =
+            self.batch_sizes.iter().map(|(&size, &count)| f64::from(size) * count as f64);
+        (batches > 0).then(|| messages.sum::<f64>() / batches as f64)
     }
 }
 

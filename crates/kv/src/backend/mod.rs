@@ -21,7 +21,7 @@ mod switches;
 pub mod tcp;
 mod wait;
 
-use std::{error::Error, fmt};
+use std::{collections::BTreeMap, error::Error, fmt};
 
 use serde::{Deserialize, Serialize};
 
@@ -132,6 +132,8 @@ pub struct Setup {
     pub switches: Switches,
     /// Name of the NIC, for backends that use one.
     pub nic: String,
+    /// What is set about it, by environment variable.
+    pub nic_knobs: BTreeMap<String, String>,
 }
 
 /// Where one server or client is reached: opaque to everybody but its backend.

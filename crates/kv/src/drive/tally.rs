@@ -61,8 +61,8 @@ pub struct Tally {
     pub late: u64,
     /// Calls made, warm-up included.
     pub calls: u64,
-    /// When the first call was sent, after the scheduled begin.
-    pub start_skew_ns: u64,
+    /// When the first call was sent, after the scheduled begin; `None`: there was none.
+    pub start_skew_ns: Option<u64>,
 }
 
 impl Tally {
@@ -77,7 +77,7 @@ impl Tally {
             mismatches: 0,
             late: 0,
             calls: 0,
-            start_skew_ns: u64::MAX,
+            start_skew_ns: None,
         }
     }
 
@@ -103,7 +103,8 @@ impl Tally {
         now_ns: u64,
     ) {
         self.calls += 1;
-        self.start_skew_ns = self.start_skew_ns.min(call.sent_ns - schedule.begin_ns);
+        let skew_ns = call.sent_ns - schedule.begin_ns;
+        self.start_skew_ns = Some(self.start_skew_ns.map_or(skew_ns, |least| least.min(skew_ns)));
         match result {
             Ok(verdict) => {
                 self.not_found += u64::from(verdict.status == Status::NotFound);

@@ -27,6 +27,8 @@ mod pin;
 mod rank;
 mod run;
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 pub use child::{ChildError, child};
@@ -55,6 +57,9 @@ pub struct Config {
     pub pin: Pin,
     /// Name of the NIC; "none" for backends without.
     pub nic: String,
+    /// What is set about the NIC, by the names of its environment variables; the rest is default.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub nic_knobs: BTreeMap<String, String>,
     /// The backend's switches, all of them.
     pub switches: Switches,
     /// What is asked for.
@@ -72,6 +77,7 @@ impl Config {
             wait: self.wait,
             switches: self.switches.clone(),
             nic: self.nic.clone(),
+            nic_knobs: self.nic_knobs.clone(),
         }
     }
 }
@@ -115,7 +121,7 @@ pub(crate) struct ClientsReport {
     pub(crate) remote: SideRecord,
     pub(crate) slices: Vec<u64>,
     pub(crate) outstanding: Vec<u64>,
-    pub(crate) failures: std::collections::BTreeMap<crate::backend::Failure, u64>,
+    pub(crate) failures: BTreeMap<crate::backend::Failure, u64>,
     pub(crate) not_found: u64,
     pub(crate) mismatches: u64,
     pub(crate) late: u64,

@@ -41,15 +41,15 @@ pub(super) fn regimes() -> impl Iterator<Item = Option<Regime>> {
 }
 
 /// The regime's name in rows and tables.
-pub(super) fn regime_name(cell: &Cell) -> String {
-    cell.regime.map_or_else(|| "unknown".to_owned(), |regime| regime.to_string())
+pub(super) fn regime_name(regime: Option<Regime>) -> String {
+    regime.map_or_else(|| "unknown".to_owned(), |regime| regime.to_string())
 }
 
 fn rows_of(cell: &Cell) -> Vec<Row> {
     let row = |name: String, metric: &str, unit: &str, summary| Row {
         bench: "kv".to_owned(),
         cell: name,
-        regime: regime_name(cell),
+        regime: regime_name(cell.regime),
         metric: metric.to_owned(),
         unit: unit.to_owned(),
         summary,

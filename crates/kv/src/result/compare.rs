@@ -1,14 +1,17 @@
 //! Two files: is the one faster than the other, or is it chance?
 
-use std::fmt::Write as _;
+use std::fmt;
 
-use bench::{regime::Regime, stats};
+use bench::{regime::Regime, report::Header, stats};
 
-use super::{Results, RunRecord, reduce::name_of};
+use super::{Results, RunRecord, cells::regime_name, reduce::name_of};
 use crate::{job::Config, rng::Rng};
 
 /// Resamples of the bootstrap.
 const RESAMPLES: usize = 10_000;
+/// Of fewer runs the interval is too narrow: of equal systems, every three of one are all faster than three
+/// of the other once in ten times. Of five and more, fewer than 5 % are said to differ.
+const RUNS_MIN: usize = 5;
 /// Both tails of the interval together.
 const TAILS: f64 = 0.05;
 
@@ -38,7 +41,7 @@ pub struct Comparison {
     pub b: f64,
     /// The second over the first.
     pub ratio: f64,
-    /// Of the ratio; `None`: one of the files has one run only.
+    /// Of the ratio; `None`: one of the files has too few runs to tell.
     pub interval: Option<Interval>,
 }
 
@@ -48,6 +51,17 @@ impl Comparison {
     pub fn is_significant(&self) -> bool {
         self.interval.is_some_and(|Interval { low, high }| low > 1.0 || high < 1.0)
     }
+}
+
+/// What two files say about each other.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Comparisons {
+    /// Under which circumstances each was measured.
+    pub headers: [Header; 2],
+    /// Every metric of every configuration.
+    pub all: Vec<Comparison>,
+    /// Configurations that were never measured in the same placement of the cores.
+    pub apart: Vec<String>,
 }
 
 /// Why two files cannot be compared.
@@ -78,13 +92,10 @@ pub enum CompareError {
     },
     /// The cores were near each other in one and far in the other.
     #[error(
-        "{cell} was never measured in the same core placement in both files; run again until both \
-         have the same regime"
+        "nothing was measured in the same core placement in both files; run again until both have \
+         the same regime"
     )]
-    Placement {
-        /// The configuration.
-        cell: String,
-    },
+    Placement,
     /// Nothing to compare.
     #[error("{0} holds no runs")]
     Empty(&'static str),
@@ -95,7 +106,7 @@ pub enum CompareError {
 /// # Errors
 ///
 /// [`CompareError`]: comparing would be unfair.
-pub fn compare(a: &Results, b: &Results) -> Result<Vec<Comparison>, CompareError> {
+pub fn compare(a: &Results, b: &Results) -> Result<Comparisons, CompareError> {
     let (configs_a, configs_b) = (configs(a), configs(b));
     let first_b = configs_b.first().ok_or(CompareError::Empty("B"))?;
     if configs_a.is_empty() {
@@ -111,12 +122,16 @@ pub fn compare(a: &Results, b: &Results) -> Result<Vec<Comparison>, CompareError
             other => other,
         })?;
     }
-    let mut comparisons = Vec::new();
+    let headers = [a.header.run.clone(), b.header.run.clone()];
+    let mut comparisons = Comparisons { headers, all: Vec::new(), apart: Vec::new() };
     for config in &configs_a {
         let other = counterpart(config, &configs_a, &configs_b)?;
-        comparisons.extend(pair(config, other, a, b)?);
+        match pair(config, other, a, b) {
+            none if none.is_empty() => comparisons.apart.push(name_of(config)),
+            some => comparisons.all.extend(some),
+        }
     }
-    Ok(comparisons)
+    if comparisons.all.is_empty() { Err(CompareError::Placement) } else { Ok(comparisons) }
 }
 
 fn configs(results: &Results) -> Vec<&Config> {
@@ -162,12 +177,8 @@ fn counterpart<'a>(
     }
 }
 
-fn pair(
-    config_a: &Config,
-    config_b: &Config,
-    a: &Results,
-    b: &Results,
-) -> Result<Vec<Comparison>, CompareError> {
+/// Empty if they were never measured in the same placement.
+fn pair(config_a: &Config, config_b: &Config, a: &Results, b: &Results) -> Vec<Comparison> {
     let regime_of = |run: &RunRecord| run.placement.map(|placement| placement.regime());
     let runs = |results: &'_ Results, config: &Config, regime| {
         let is_wanted = |run: &&RunRecord| run.config == *config && regime_of(run) == regime;
@@ -196,10 +207,7 @@ fn pair(
             });
         }
     }
-    if comparisons.is_empty() {
-        return Err(CompareError::Placement { cell: name_of(config_a) });
-    }
-    Ok(comparisons)
+    comparisons
 }
 
 type Metric = (&'static str, fn(&RunRecord) -> f64);
@@ -216,11 +224,11 @@ fn quantile(run: &RunRecord, quantile: f64) -> f64 {
     super::reduce::as_f64(latency.to_histogram().value_at_quantile(quantile))
 }
 
-/// Percentile bootstrap of the ratio of medians, B over A. `None` of a single run.
+/// Percentile bootstrap of the ratio of medians, B over A. `None` of too few runs.
 ///
 /// Source: B. Efron and R. J. Tibshirani, "An Introduction to the Bootstrap", chapter 13.
 fn bootstrap(a: &[f64], b: &[f64], seed: u64) -> Option<Interval> {
-    if a.len() < 2 || b.len() < 2 {
+    if a.len().min(b.len()) < RUNS_MIN {
         return None;
     }
     let mut rng = Rng::new(seed, 0);
@@ -237,26 +245,38 @@ fn bootstrap(a: &[f64], b: &[f64], seed: u64) -> Option<Interval> {
     Some(Interval { low: ratios[cut], high: ratios[RESAMPLES - 1 - cut] })
 }
 
-/// All comparisons as text.
-#[must_use]
-pub fn describe(comparisons: &[Comparison]) -> String {
-    let mut text = String::new();
-    for one in comparisons {
-        let Comparison { cell_a, cell_b, metric, a, b, ratio, interval, .. } = one;
-        let names =
-            if cell_a == cell_b { cell_a.clone() } else { format!("{cell_b} over {cell_a}") };
-        let interval = match interval {
-            Some(Interval { low, high }) => format!("95 % [{low:.3}, {high:.3}]"),
-            None => "one run only: no interval".to_owned(),
-        };
-        let verdict = if one.is_significant() { "differs" } else { "may be chance" };
-        // Writing to a string cannot fail.
-        let _ = writeln!(
-            text,
-            "{names}: {metric}: {a:.0} → {b:.0}, ×{ratio:.3}, {interval}: {verdict}"
-        );
+impl fmt::Display for Comparisons {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, header) in ["A", "B"].into_iter().zip(&self.headers) {
+            let Header { cpu, cores, kernel, commit, profile, date, .. } = header;
+            writeln!(
+                f,
+                "{name}: {cpu}, {cores} cores, {kernel}; {commit}, {profile} build, {date}"
+            )?;
+        }
+        self.all.iter().try_for_each(|one| writeln!(f, "{one}"))?;
+        self.apart.iter().try_for_each(|cell| {
+            writeln!(f, "{cell}: never measured in the same core placement in both; run again")
+        })
     }
-    text
+}
+
+impl fmt::Display for Comparison {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { cell_a, cell_b, regime, metric, a, b, ratio, interval } = self;
+        if cell_a != cell_b {
+            write!(f, "{cell_b} over ")?;
+        }
+        let regime = regime_name(*regime);
+        write!(f, "{cell_a} ({regime}): {metric}: {a:.0} → {b:.0}, ×{ratio:.3}, ")?;
+        match interval {
+            Some(Interval { low, high }) => {
+                let verdict = if self.is_significant() { "differs" } else { "may be chance" };
+                write!(f, "95 % [{low:.3}, {high:.3}]: {verdict}")
+            }
+            None => write!(f, "fewer than {RUNS_MIN} runs of each: may be chance"),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -297,7 +317,7 @@ mod tests {
         let a = results(&natural(), &[100, 110, 90]);
         let spinning = samples::other_wait(&natural());
         let b = results(&spinning, &[200, 220, 180]);
-        let rate = &compare(&a, &b).unwrap()[0];
+        let rate = &compare(&a, &b).unwrap().all[0];
         assert!((rate.ratio - 2.0).abs() < 1e-9);
         assert_eq!(rate.cell_b, "tcp/2x4/qd4/natural/wait=spin");
         let mut both = b.clone();
@@ -313,24 +333,61 @@ mod tests {
         for run in &mut b.runs {
             run.placement = Some(Placement { before_ns: 500.0, after_ns: 510.0 });
         }
-        assert!(matches!(compare(&a, &b), Err(CompareError::Placement { .. })));
+        assert_eq!(compare(&a, &b), Err(CompareError::Placement));
+    }
+
+    #[test]
+    fn a_configuration_that_moved_does_not_keep_the_others_from_being_compared() {
+        let mut a = results(&natural(), &[100, 110]);
+        a.runs.extend(results(&samples::config(Locality::Remote), &[50, 60]).runs);
+        let mut b = a.clone();
+        b.runs[3].placement = Some(Placement { before_ns: 500.0, after_ns: 510.0 });
+        b.runs[2].placement = b.runs[3].placement;
+        let compared = compare(&a, &b).unwrap();
+        assert_eq!(compared.apart, ["tcp/2x4/qd4/remote"]);
+        assert!(compared.all.iter().all(|one| one.cell_a == "tcp/2x4/qd4/natural"));
+        assert!(compared.to_string().contains("tcp/2x4/qd4/remote: never measured"), "{compared}");
+    }
+
+    #[test]
+    fn a_comparison_says_in_which_placement_and_under_which_circumstances() {
+        let mut a = results(&natural(), &[100, 110]);
+        a.runs[1].placement = Some(Placement { before_ns: 500.0, after_ns: 510.0 });
+        let mut b = a.clone();
+        b.header.run.profile = "debug".into();
+        let text = compare(&a, &b).unwrap().to_string();
+        for expected in
+            ["release build", "debug build", "natural (near): rate", "natural (far): rate"]
+        {
+            assert!(text.contains(expected), "{expected} in {text}");
+        }
+    }
+
+    /// Of equal systems, once in ten times.
+    #[test]
+    fn fault_k2_three_runs_that_are_all_faster_than_three_others_may_be_chance() {
+        let a = results(&natural(), &[100, 110, 105]);
+        let b = results(&natural(), &[200, 220, 210]);
+        let rate = &compare(&a, &b).unwrap().all[0];
+        assert_eq!((rate.interval, rate.is_significant()), (None, false));
+        assert!(rate.to_string().ends_with("may be chance"), "{rate}");
     }
 
     #[test]
     fn intervals_tell_a_difference_from_chance() {
         let noisy_a = results(&natural(), &[100, 140, 80, 120, 90]);
         let noisy_b = results(&natural(), &[110, 130, 85, 125, 95]);
-        let chance = &compare(&noisy_a, &noisy_b).unwrap()[0];
+        let chance = &compare(&noisy_a, &noisy_b).unwrap().all[0];
         assert!(!chance.is_significant(), "{chance:?}");
         let faster = results(&natural(), &[300, 310, 305, 299, 320]);
-        let difference = &compare(&noisy_a, &faster).unwrap()[0];
+        let difference = &compare(&noisy_a, &faster).unwrap().all[0];
         assert!(difference.is_significant());
         let Interval { low, high } = difference.interval.unwrap();
         assert!((1.9..3.1).contains(&low) && (3.0..4.1).contains(&high), "{low} {high}");
-        let same = &compare(&noisy_a, &noisy_a).unwrap()[0];
+        let same = &compare(&noisy_a, &noisy_a).unwrap().all[0];
         assert!(!same.is_significant());
         let single = results(&natural(), &[100]);
-        assert_eq!(compare(&single, &faster).unwrap()[0].interval, None);
-        assert!(describe(&compare(&noisy_a, &faster).unwrap()).contains("differs"));
+        assert_eq!(compare(&single, &faster).unwrap().all[0].interval, None);
+        assert!(difference.to_string().ends_with("differs"), "{difference}");
     }
 }

@@ -48,6 +48,8 @@ fn add_config(record: &RunRecord, add: &mut impl FnMut(&str, Field)) {
     add("wait", config.wait.to_string().into());
     add("pin", config.pin.to_string().into());
     add("nic", config.nic.clone().into());
+    let knobs = config.nic_knobs.iter().map(|(variable, value)| format!("{variable}={value}"));
+    add("nic_knobs", knobs.collect::<Vec<_>>().join(" ").into());
     add("switches", switches.collect::<Vec<_>>().join(" ").into());
     add("ranks", u64::from(w.ranks).into());
     add("daemon_threads", u64::from(w.daemon_threads).into());

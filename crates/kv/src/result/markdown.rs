@@ -42,7 +42,7 @@ pub fn write_markdown(results: &Results, to: &mut impl Write) -> io::Result<()> 
     for regime in regimes() {
         let cells = cells.iter().filter(|cell| cell.regime == regime).collect::<Vec<_>>();
         let Some(first) = cells.first() else { continue };
-        writeln!(to, "\n## Cores {}", regime_name(first))?;
+        writeln!(to, "\n## Cores {}", regime_name(first.regime))?;
         let (plain, varied): (Vec<&Cell>, Vec<&Cell>) =
             cells.iter().partition(|cell| system_parts(&cell.config).is_empty());
         // One backend alone is the first row of what follows.

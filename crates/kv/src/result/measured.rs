@@ -96,7 +96,7 @@ impl ClientsReport {
             late: tally.late,
             calls: tally.calls,
             per_client: vec![(id, local.completed + remote.completed)],
-            start_skew_ns: tally.start_skew_ns,
+            start_skew_ns: tally.start_skew_ns.unwrap_or(0),
             cpu_ns: 0,
             switches: 0,
             counters: counters.clone(),
@@ -267,6 +267,7 @@ impl Measured {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::drive::Driver;
 
     #[test]
     fn a_histogram_survives_being_written() {
@@ -281,6 +282,16 @@ mod tests {
         let twice = latency.merged(&latency).to_histogram();
         assert_eq!(twice.len(), 2 * histogram.len());
         assert_eq!(twice.value_at_quantile(0.9), histogram.value_at_quantile(0.9));
+    }
+
+    /// In an open loop at a low rate, many clients have nothing to do.
+    #[test]
+    fn fault_k2_a_client_without_calls_hides_no_skew_and_invents_none() {
+        let schedule = Schedule::new(&Workload::default(), 0);
+        let idle = Driver::new(&Workload::default(), ClientId(0), schedule).finish().0;
+        let mut total = ClientsReport { start_skew_ns: 7, ..ClientsReport::default() };
+        total.add_client(ClientId(0), &idle, &crate::backend::Counters::default());
+        assert_eq!(total.start_skew_ns, 7);
     }
 
     /// Totals used to be rank 0 times the number of ranks.

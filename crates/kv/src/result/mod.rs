@@ -23,7 +23,7 @@ mod table;
 use serde::{Deserialize, Serialize};
 
 pub use cells::{Row, rows, write_rows};
-pub use compare::{CompareError, Comparison, Interval, compare, describe};
+pub use compare::{CompareError, Comparison, Comparisons, Interval, compare};
 pub(crate) use costs::{HEADINGS as COST_NAMES, MEANING as COST_MEANING, costs};
 pub use csv::write_csv;
 pub use markdown::write_markdown;
@@ -32,7 +32,7 @@ pub use measured::{Latency, Measured, SideRecord};
 pub use parquet::{ParquetError, write_parquet};
 #[cfg(test)]
 pub(crate) use reduce::samples;
-pub use reduce::{Cell, LatencySummary, SideCell, name_of, reduce};
+pub use reduce::{Cell, LatencySummary, SideCell, name_of, nic_parts, reduce};
 pub(crate) use reduce::{system_parts, workload_parts};
 pub use store::{LoadError, load, save};
 pub use table::write_table;

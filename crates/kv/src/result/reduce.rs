@@ -217,7 +217,7 @@ pub fn name_of(config: &Config) -> String {
 
 /// How a configuration's system differs from the backend's default.
 pub(crate) fn system_parts(config: &Config) -> Vec<String> {
-    let Config { backend, wait, pin, nic, switches, .. } = config;
+    let Config { backend, wait, pin, nic, nic_knobs, switches, .. } = config;
     let mut parts = Vec::new();
     let mut add = |is_different: bool, part: String| {
         if is_different {
@@ -232,7 +232,19 @@ pub(crate) fn system_parts(config: &Config) -> Vec<String> {
     }
     add(*pin != Pin::Node, format!("pin={pin}"));
     add(!matches!(nic.as_str(), "none" | "soft"), format!("nic={nic}"));
+    parts.extend(nic_parts(nic_knobs));
     parts
+}
+
+/// What is set about a NIC, by environment variable, as it stands in names: `soft-drive=thread`. The
+/// name of a fabric changes no number.
+#[must_use]
+pub fn nic_parts(knobs: &BTreeMap<String, String>) -> Vec<String> {
+    let part = |(variable, value): (&String, &String)| {
+        let knob = variable.trim_start_matches("COPYRPC_").to_lowercase().replace('_', "-");
+        (knob != "soft-fabric").then(|| format!("{knob}={value}"))
+    };
+    knobs.iter().filter_map(part).collect()
 }
 
 /// How a workload differs from the default, beside ranks, clients, queue depth and locality.
@@ -298,6 +310,7 @@ pub(crate) mod samples {
             wait: kind.default_wait(),
             pin: Pin::Node,
             nic: "none".into(),
+            nic_knobs: BTreeMap::new(),
             switches: Switches::resolve(kind.name(), kind.switches(), &BTreeMap::new()).unwrap(),
             workload: Workload { locality, ..Workload::default() },
         }
@@ -432,6 +445,10 @@ mod tests {
             Config { wait: Wait::Spin, ..base.clone() },
             Config { pin: Pin::None, ..base.clone() },
             Config { nic: "mlx5_0".into(), ..base.clone() },
+            Config {
+                nic_knobs: [("COPYRPC_SOFT_DRIVE".into(), "thread".into())].into(),
+                ..base.clone()
+            },
             Config { switches, ..base.clone() },
             with(Workload { ranks: 3, ..w() }),
             with(Workload { daemon_threads: 2, ..w() }),

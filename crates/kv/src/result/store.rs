@@ -6,10 +6,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use serde_json::Value;
+
 use super::{FORMAT, Header, Results, RunRecord};
 
 /// Largest file that is read.
 const FILE_BYTES_MAX: u64 = 1 << 30;
+/// Nothing that a run counts is more: nanoseconds of thirteen days.
+const NUMBER_MAX: u64 = 1 << 50;
 /// Name of the file inside the folder of a run.
 const FILE: &str = "result.jsonl";
 
@@ -87,7 +91,11 @@ fn parse(path: &Path, text: &str) -> Result<Results, LoadError> {
         return Err(other(format!("it holds `{bench}` in format {format}, not `kv` in {FORMAT}")));
     }
     let run = |(index, line): (usize, &str)| {
-        let run = serde_json::from_str::<RunRecord>(line).map_err(broken(index))?;
+        let value = serde_json::from_str::<Value>(line).map_err(broken(index))?;
+        if let Some(number) = impossible(&value["measured"]) {
+            return Err(other(format!("line {} counts {number}, which no run does", index + 1)));
+        }
+        let run = serde_json::from_value::<RunRecord>(value).map_err(broken(index))?;
         run.config.workload.validate().map_err(|error| other(error.to_string()))?;
         Ok(run)
     };
@@ -95,10 +103,20 @@ fn parse(path: &Path, text: &str) -> Result<Results, LoadError> {
     Ok(Results { header, runs })
 }
 
+/// A number that is too large for what is computed of it.
+fn impossible(value: &Value) -> Option<&Value> {
+    match value {
+        Value::Number(number) => number.as_u64().is_some_and(|n| n > NUMBER_MAX).then_some(value),
+        Value::Array(list) => list.iter().find_map(impossible),
+        Value::Object(fields) => fields.values().find_map(impossible),
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::result::samples;
+    use crate::result::{Latency, samples};
 
     #[test]
     fn what_is_saved_is_loaded() {
@@ -124,6 +142,76 @@ mod tests {
         assert!(message(cut).contains("line 7"), "{}", message(cut));
         let nonsense = text.replace("\"queue_depth\":4", "\"queue_depth\":0");
         assert!(message(&nonsense).contains("qd = 0 makes no sense"), "{}", message(&nonsense));
+    }
+
+    /// Puts `number` where each number of `value` is, in turn.
+    fn with_each_number(value: &Value, number: u64) -> Vec<Value> {
+        let inside = |put: &dyn Fn(Value) -> Value, inner: &Value| {
+            with_each_number(inner, number).into_iter().map(put).collect::<Vec<_>>()
+        };
+        match value {
+            Value::Number(_) => vec![number.into()],
+            Value::Array(list) => {
+                let put = |at: usize| {
+                    move |one| {
+                        let mut list = list.clone();
+                        list[at] = one;
+                        Value::Array(list)
+                    }
+                };
+                list.iter().enumerate().flat_map(|(at, inner)| inside(&put(at), inner)).collect()
+            }
+            Value::Object(fields) => {
+                let put = |key: &String| {
+                    let key = key.clone();
+                    move |one| {
+                        let mut fields = fields.clone();
+                        fields[&key] = one;
+                        Value::Object(fields)
+                    }
+                };
+                fields.iter().flat_map(|(key, inner)| inside(&put(key), inner)).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// A file may come from anywhere.
+    #[test]
+    fn any_number_of_a_run_is_refused_or_shown() {
+        let mut run = samples::results().runs.remove(0);
+        let mut latency = crate::drive::latency_histogram();
+        latency.saturating_record(5_000);
+        run.measured.local.latency = Latency::from(&latency);
+        run.measured.remote.latency = run.measured.local.latency.clone();
+        let counters = &mut run.measured.rank_counters;
+        counters.batch(3);
+        counters.phases_ns = [("serve".to_owned(), 5), ("wait".to_owned(), 6)].into();
+        counters.named =
+            [("daemon incoming".to_owned(), 7), ("daemon sleeps".to_owned(), 8)].into();
+        counters.distributions = [("rtt_ns".to_owned(), [(9, 10), (11, 12)].into())].into();
+        run.measured.client_counters = counters.clone();
+        let header = serde_json::to_string(&samples::header()).unwrap();
+        let run = serde_json::to_value(run).unwrap();
+        let (mut shown, mut refused) = (0, 0);
+        for number in [0, NUMBER_MAX, u64::MAX] {
+            for measured in with_each_number(&run["measured"], number) {
+                let mut run = run.clone();
+                run["measured"] = measured;
+                let text = format!("{header}\n{run}\n");
+                match parse(Path::new("x"), &text) {
+                    Ok(results) => {
+                        crate::result::write_table(&results, &mut io::sink()).unwrap();
+                        crate::result::write_markdown(&results, &mut io::sink()).unwrap();
+                        crate::result::write_csv(&results, io::sink()).unwrap();
+                        assert!(crate::html::render(&results).ends_with("</html>\n"));
+                        shown += 1;
+                    }
+                    Err(_) => refused += 1,
+                }
+            }
+        }
+        assert!(shown > 100 && refused > 50, "{shown} shown, {refused} refused");
     }
 
     #[test]

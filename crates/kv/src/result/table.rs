@@ -17,6 +17,7 @@ use super::{
     costs::{self, costs},
     reduce,
 };
+use crate::workload::Pace;
 
 const HEADINGS: [&str; 12] = [
     "cell",
@@ -47,7 +48,7 @@ pub fn write_table(results: &Results, to: &mut impl Write) -> io::Result<()> {
     for regime in regimes() {
         let rows = cells.iter().filter(|cell| cell.regime == regime).collect::<Vec<_>>();
         if let Some(first) = rows.first() {
-            writeln!(to, "\nregime: {}\n{}", regime_name(first), table(&rows).trim_fmt())?;
+            writeln!(to, "\nregime: {}\n{}", regime_name(first.regime), table(&rows).trim_fmt())?;
             writeln!(to, "\n{}", costs_table(&rows).trim_fmt())?;
         }
     }
@@ -134,8 +135,11 @@ fn notes(cells: &[Cell]) -> Vec<String> {
         "every answer was checked; medians over runs, spread is smallest to largest".to_owned(),
         costs::MEANING.to_owned(),
     ];
-    let skew_ns = cells.iter().map(|cell| cell.start_skew_ns).max().unwrap_or(0);
-    notes.push(format!("clients started within {} µs of each other", skew_ns / 1000));
+    // In an open loop the first call comes when it is due.
+    let closed = cells.iter().filter(|cell| cell.config.workload.pace == Pace::Closed);
+    if let Some(skew_ns) = closed.map(|cell| cell.start_skew_ns).max() {
+        notes.push(format!("clients started within {} µs of each other", skew_ns / 1000));
+    }
     for cell in cells {
         for (failure, count) in &cell.failures {
             notes.push(format!("{}: {count} calls ended with: {}", cell.name, failure.name()));

@@ -17,6 +17,10 @@ use crate::{codec, place::Topology, rng::Rng};
 const CLIENTS_MAX: u32 = 4096;
 /// Longest run, warm-up included: histories and histograms are sized for it.
 const RUN_MS_MAX: u64 = 3_600_000;
+/// Calls that every backend carries for one client: the longest ring to a daemon.
+pub(crate) const QUEUE_DEPTH_MAX: u32 = 4096;
+/// Calls per second of an open loop, at most: those that nobody has time to send are still counted one by one.
+const RATE_MAX: u64 = 100_000_000;
 
 /// A workload. The same one with the same seed asks for the same operations.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -178,16 +182,18 @@ impl Workload {
         let clients = u32::from(self.ranks) * u32::from(self.clients_per_rank);
         let shards = u32::from(self.ranks) * u32::from(self.daemon_threads);
         let ValueSize { min_bytes, max_bytes } = self.value_size;
+        let run_ms = self.warm_up_ms.saturating_add(self.duration_ms);
         let shares = [self.mix.get, self.mix.delete, self.mix.cas].map(u32::from);
         match self {
+            Self { ranks: 0, .. } => wrong("ranks", &0, "somebody must serve"),
             _ if !(1..=CLIENTS_MAX).contains(&clients) => {
                 wrong("clients", &clients, "there must be 1 to 4096 of all ranks together")
             }
             _ if !(1..=CLIENTS_MAX).contains(&shards) => {
                 wrong("daemon-threads", &shards, "there must be 1 to 4096 of all ranks together")
             }
-            _ if !(1..=1 << 16).contains(&self.queue_depth) => {
-                wrong("qd", &self.queue_depth, "it must be 1 to 65536")
+            _ if !(1..=QUEUE_DEPTH_MAX).contains(&self.queue_depth) => {
+                wrong("qd", &self.queue_depth, "it must be 1 to 4096")
             }
             _ if !(u64::from(shards)..=1 << 32).contains(&self.keys) => {
                 wrong("keys", &self.keys, "every daemon thread needs one, and 2^32 is the most")
@@ -208,8 +214,10 @@ impl Workload {
             Self { popularity: Popularity::Zipf(e), .. } if !(*e > 0.0 && *e <= 10.0) => {
                 wrong("zipf", e, "the exponent must be above 0 and at most 10")
             }
-            Self { pace: Pace::Open(0), .. } => wrong("rate", &0, "it must be positive"),
-            _ if self.duration_ms == 0 || self.warm_up_ms + self.duration_ms > RUN_MS_MAX => {
+            Self { pace: Pace::Open(rate), .. } if !(1..=RATE_MAX).contains(rate) => {
+                wrong("rate", rate, "it must be 1 to 100 M calls per second")
+            }
+            _ if self.duration_ms == 0 || run_ms > RUN_MS_MAX => {
                 wrong("duration", &self.duration_ms, "it must be 1 ms to 1 h, warm-up included")
             }
             _ if self.timeout_ms == 0 || self.timeout_ms > RUN_MS_MAX => {
@@ -268,8 +276,11 @@ mod tests {
         assert_eq!(default.validate(), Ok(()));
         let wrong = |workload: Workload| workload.validate().unwrap_err().name;
         let base = || default.clone();
-        assert_eq!(wrong(Workload { ranks: 0, ..base() }), "clients");
-        assert_eq!(wrong(Workload { queue_depth: 0, ..base() }), "qd");
+        assert_eq!(wrong(Workload { ranks: 0, ..base() }), "ranks");
+        assert_eq!(wrong(Workload { clients_per_rank: 0, ..base() }), "clients");
+        for queue_depth in [0, QUEUE_DEPTH_MAX + 1] {
+            assert_eq!(wrong(Workload { queue_depth, ..base() }), "qd");
+        }
         assert_eq!(wrong(Workload { keys: 1, ..base() }), "keys");
         let mix = Mix { get: 90, delete: 10, cas: 1 };
         assert_eq!(wrong(Workload { mix, ..base() }), "get + delete + cas");
@@ -277,10 +288,13 @@ mod tests {
         assert_eq!(wrong(remote), "locality");
         let value_size = ValueSize { min_bytes: 8, max_bytes: 8 };
         assert_eq!(wrong(Workload { value_size, ..base() }), "value-size");
-        assert_eq!(wrong(Workload { pace: Pace::Open(0), ..base() }), "rate");
+        for rate in [0, u64::MAX] {
+            assert_eq!(wrong(Workload { pace: Pace::Open(rate), ..base() }), "rate");
+        }
         let popularity = Popularity::Zipf(f64::NAN);
         assert_eq!(wrong(Workload { popularity, ..base() }), "zipf");
         assert_eq!(wrong(Workload { duration_ms: 0, ..base() }), "duration");
+        assert_eq!(wrong(Workload { warm_up_ms: u64::MAX, ..base() }), "duration");
         assert_eq!(wrong(Workload { timeout_ms: 0, ..base() }), "timeout");
     }
 

@@ -2,32 +2,41 @@
 //!
 //! The parent serves the rendezvous on a loopback port of the kernel's choice, so that nothing is
 //! fixed and nothing collides; children find it, their rank and the job's secret in their
-//! environment, like under any launcher.
+//! environment, like under any launcher. The secret is in a file that has no name but that of the
+//! parent's descriptor: nothing is left of it, however the parent ends.
 
 use std::{
-    fs::{self, OpenOptions},
+    fs::{File, Permissions},
     io::{self, Write as _},
     net::TcpListener,
-    os::unix::{fs::OpenOptionsExt as _, process::CommandExt as _},
-    path::PathBuf,
-    process::{Child, Command},
+    os::{
+        fd::AsRawFd as _,
+        unix::{fs::PermissionsExt as _, process::CommandExt as _},
+    },
+    process::{self, Child, Command},
     thread,
     time::Duration,
 };
 
 use os::clock;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::{
+    fs::{MemfdFlags, memfd_create},
+    process::{Pid, Signal, kill_process},
+};
 
 use crate::{
     bootstrap::{HubServer, HubStats, JobId, Place, Secret, hub::HubConfig},
     config::{
-        BOOTSTRAP, BOOTSTRAP_TIMEOUT, INSTANCE, JOB, RANK, RENDEZVOUS, SECRET_FILE, SIZE,
+        BOOTSTRAP, BOOTSTRAP_TIMEOUT, INSTANCE, JOB, Knob, RANK, RENDEZVOUS, SECRET_FILE, SIZE,
         units::show_duration_ns,
     },
 };
 
 /// How often children are looked after that were asked to end.
 const LOOK: Duration = Duration::from_millis(5);
+
+/// What each rank is given in its environment. Flags win over that, so none of these may be one.
+pub const GIVEN: [Knob; 6] = [RANK, SIZE, INSTANCE, BOOTSTRAP, RENDEZVOUS, SECRET_FILE];
 
 /// Why the ranks were not started. Those that were are killed.
 #[derive(Debug, thiserror::Error)]
@@ -64,17 +73,7 @@ pub fn end_with_parent() -> io::Result<()> {
 pub struct Ranks {
     children: Vec<Child>,
     hub: HubServer,
-    secret: SecretFile,
-}
-
-#[derive(Debug)]
-struct SecretFile(PathBuf);
-
-impl Drop for SecretFile {
-    fn drop(&mut self) {
-        // Nothing to be done if it is gone.
-        let _ = fs::remove_file(&self.0);
-    }
+    secret: File,
 }
 
 /// Starts `size` ranks; `command` makes the command of each.
@@ -85,19 +84,13 @@ impl Drop for SecretFile {
 pub fn start(
     job: &JobId,
     size: u32,
-    folder: PathBuf,
     timeout: Duration,
     mut command: impl FnMut(Place) -> Command,
 ) -> Result<Ranks, ForkError> {
     let prepare = |what| move |source| ForkError::Prepare { what, source };
-    let secret = Secret::random();
-    let path = folder.join(format!("{job}.{}.secret", std::process::id()));
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true).mode(0o600);
-    let file = options.open(&path).map_err(prepare("the file of the secret"))?;
-    let secret_file = SecretFile(path);
-    let hex: String = secret.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
-    (&file).write_all(hex.as_bytes()).map_err(prepare("the file of the secret"))?;
+    let hex: String =
+        Secret::random().as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+    let secret = secret_file(&hex).map_err(prepare("the file of the secret"))?;
     let config = HubConfig {
         job: job.clone(),
         secret: Secret::from_bytes(hex.as_bytes()),
@@ -110,7 +103,7 @@ pub fn start(
     let hub = TcpListener::bind(("127.0.0.1", 0))
         .and_then(|listener| HubServer::start(listener, config, None));
     let hub = hub.map_err(prepare("the rendezvous"))?;
-    let mut ranks = Ranks { children: Vec::new(), hub, secret: secret_file };
+    let mut ranks = Ranks { children: Vec::new(), hub, secret };
     for rank in 0..size {
         let place = Place { rank, size };
         let mut command = command(place);
@@ -123,9 +116,18 @@ pub fn start(
     Ok(ranks)
 }
 
+fn secret_file(secret: &str) -> io::Result<File> {
+    let mut file = File::from(memfd_create("copyrpc-secret", MemfdFlags::CLOEXEC)?);
+    file.set_permissions(Permissions::from_mode(0o600))?;
+    file.write_all(secret.as_bytes())?;
+    Ok(file)
+}
+
 impl Ranks {
     /// What a child finds in its environment.
     fn introduce(&self, command: &mut Command, job: &JobId, place: Place, timeout: Duration) {
+        // It is read before the parent ends, or never.
+        let secret = format!("/proc/{}/fd/{}", process::id(), self.secret.as_raw_fd());
         let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
         command
             .env(JOB.env, job.as_str())
@@ -135,7 +137,7 @@ impl Ranks {
             .env(BOOTSTRAP.env, "join")
             .env(RENDEZVOUS.env, self.hub.address().to_string())
             .env(BOOTSTRAP_TIMEOUT.env, show_duration_ns(timeout_ns))
-            .env(SECRET_FILE.env, &self.secret.0);
+            .env(SECRET_FILE.env, secret);
     }
 
     /// The processes, by rank.

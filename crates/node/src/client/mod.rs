@@ -29,7 +29,7 @@ const GRACE: Duration = Duration::from_millis(500);
 /// How a client behaves.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientConfig {
-    /// How long a call may take that does not say so itself.
+    /// How long a call may take that does not say so itself; 71 minutes at most.
     pub timeout: Duration,
     /// What to do while waiting for answers.
     pub wait: Wait,

@@ -106,7 +106,7 @@ pub enum Incompatible {
 const LONGER: [(Knob, u64, Knob, &str); 4] = [
     (SUSPECT_AFTER, 4, HEARTBEAT_INTERVAL, "one lost heartbeat each way is no suspicion"),
     (DEAD_AFTER, 2, SUSPECT_AFTER, "a suspected peer needs time to recover"),
-    (CALL_TIMEOUT, 1, DEAD_AFTER, "a call to a dead peer should end with `peer gone`"),
+    (CALL_TIMEOUT, 1, DEAD_AFTER, "a call to a dead peer should end with `unavailable`"),
     (BOOTSTRAP_TIMEOUT, 1, HANDSHAKE_TIMEOUT, "bootstrap is made of handshakes"),
 ];
 

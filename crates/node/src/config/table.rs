@@ -163,7 +163,8 @@ pub const CALL_TIMEOUT: Knob = Knob {
     env: "COPYRPC_CALL_TIMEOUT",
     kind: Kind::Duration { min_ns: MS, max_ns: HOUR },
     default: "5s",
-    meaning: "How long a call may take before it ends with `deadline exceeded`",
+    meaning: "How long a call of `ping` may take, and one whose client does not say (those of the library \
+              do: `ClientConfig::timeout`), before it ends with `deadline exceeded`",
 };
 
 /// How often daemons say that they live.
@@ -187,7 +188,7 @@ pub const DEAD_AFTER: Knob = Knob {
     env: "COPYRPC_DEAD_AFTER",
     kind: Kind::Duration { min_ns: MS, max_ns: HOUR },
     default: "3s",
-    meaning: "A peer that has not echoed a heartbeat for so long is gone: its calls end with `peer gone`",
+    meaning: "A peer that has not echoed a heartbeat for so long is gone: its calls end with `unavailable`",
 };
 
 /// How long the daemon finishes its work.

@@ -60,8 +60,8 @@ numbered! {
         RingFull = "ring_full", "Times that a send ring had no room for a message.";
         CqPolls = "cq_polls", "Completion queue polls that found something.";
         Completions = "completions", "Completions.";
-        BytesOut = "bytes_out", "Bytes of requests and responses sent to other nodes.";
-        BytesIn = "bytes_in", "Bytes of requests and responses from other nodes.";
+        BytesOut = "bytes_out", "Bytes of bodies of requests and responses sent to other nodes.";
+        BytesIn = "bytes_in", "Bytes of bodies of requests and responses from other nodes.";
         Deadlines = "deadlines", "Calls that ended at their deadline.";
         PeerGone = "peer_gone", "Calls that ended because the other node was gone.";
         NoService = "no_service", "Requests for a service that nobody offers.";

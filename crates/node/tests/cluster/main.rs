@@ -61,6 +61,22 @@ fn two_daemons_of_any_threads_and_ten_clients_same_seed_same_trace() {
 }
 
 #[test]
+fn what_one_daemon_counts_as_sent_the_other_counts_as_received() {
+    for mut cluster in Cluster::each("bytes", 2) {
+        cluster.wait_all_up();
+        for (service, sent, answered) in [(ECHO, 5, 5 + 4), (ABSENT, 7, 0)] {
+            let before = [0, 1].map(|rank| cluster.total(rank, Counter::BytesOut));
+            let call = cluster.call(0, 1, 1, service, &vec![1; sent]);
+            cluster.outcome(call);
+            cluster.run_for(2 * MS);
+            let out = [0, 1].map(|rank| cluster.total(rank, Counter::BytesOut));
+            assert_eq!([out[0] - before[0], out[1] - before[1]], [sent as u64, answered]);
+            assert_eq!([1, 0].map(|rank| cluster.total(rank, Counter::BytesIn)), out);
+        }
+    }
+}
+
+#[test]
 fn local_calls_never_touch_the_nic() {
     for mut cluster in Cluster::each("local", 2) {
         cluster.wait_all_up();

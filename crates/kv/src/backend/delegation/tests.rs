@@ -1,6 +1,6 @@
 //! Daemons and clients in one process; daemons on threads of their own, as clients wait for them.
 
-use std::{sync::mpsc, thread, time::Duration};
+use std::{collections::BTreeMap, sync::mpsc, thread, time::Duration};
 
 use memory::sync::{AtomicBool, Ordering};
 use os::clock;
@@ -23,6 +23,7 @@ fn setup(daemon_threads: u16) -> Setup {
         wait: Wait::Yield,
         switches: switches.unwrap(),
         nic: "soft".into(),
+        nic_knobs: BTreeMap::new(),
     }
 }
 

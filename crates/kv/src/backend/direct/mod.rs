@@ -39,7 +39,7 @@ pub(super) fn soft_nic(setup: &Setup) -> Result<softnic::Config, BackendError> {
         let cause = format!("this version drives `{SOFT}` only");
         return Err(BackendError::new(format!("cannot open the NIC `{}`", setup.nic), cause));
     }
-    softnic::Config::from_env()
+    softnic::Config::from_lookup(|variable| setup.nic_knobs.get(variable).cloned())
         .map_err(|cause| BackendError::new("cannot configure the software NIC", cause))
 }
 

@@ -119,6 +119,7 @@ mod tests {
             wait: Wait::Yield,
             switches: Switches::resolve("direct", &SWITCHES, &given).unwrap(),
             nic: "soft".into(),
+            nic_knobs: BTreeMap::new(),
         };
         config(&setup, 4)
     }

@@ -29,6 +29,7 @@ fn setup(switches: &[(&str, &str)], wait: Wait) -> Setup {
         wait,
         switches: Switches::resolve("direct", Kind::Direct.switches(), &given).unwrap(),
         nic: "soft".into(),
+        nic_knobs: BTreeMap::new(),
     }
 }
 
@@ -148,6 +149,19 @@ fn another_nic_is_refused() {
     let setup = Setup { nic: "mlx5_0".into(), ..setup(&[], Wait::Yield) };
     let error = Direct::open(&setup, 0).unwrap_err().to_string();
     assert!(error.contains("cannot open the NIC `mlx5_0`"), "{error}");
+}
+
+/// What a result says about the NIC is what its processes used, whatever their environment says.
+#[test]
+fn pitfall_30_the_nic_is_set_as_the_configuration_says() {
+    let knob = |value: &str| ("COPYRPC_SOFT_DRIVE".to_owned(), value.to_owned());
+    let drive = |value| {
+        let setup = Setup { nic_knobs: [knob(value)].into(), ..setup(&[], Wait::Yield) };
+        Direct::open(&setup, 0).map(|direct| direct.nic.drive)
+    };
+    assert_eq!(drive("thread").unwrap(), softnic::Drive::Thread);
+    let refused = drive("fast").unwrap_err().to_string();
+    assert!(refused.contains("COPYRPC_SOFT_DRIVE=fast"), "{refused}");
 }
 
 #[test]

@@ -27,6 +27,7 @@ fn setup(write: &str) -> Setup {
         wait: Wait::Block,
         switches: Switches::resolve("tcp", Kind::Tcp.switches(), &given).unwrap(),
         nic: String::new(),
+        nic_knobs: BTreeMap::new(),
     }
 }
 

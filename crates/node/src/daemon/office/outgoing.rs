@@ -135,7 +135,8 @@ impl<N: Nic, F: Front> rpc::Handler<N> for Visit<'_, F> {
     fn request(&mut self, worker: &mut Worker<N>, request: Request<'_>) {
         let Visit { office, .. } = self;
         office.tally.add(Counter::Incoming, 1);
-        office.tally.add(Counter::BytesIn, request.body.len() as u64);
+        let len_bytes = request.body.len().saturating_sub(PEER_HEAD_BYTES);
+        office.tally.add(Counter::BytesIn, len_bytes as u64);
         match office.serve_peer(&request) {
             Answer::Now(status) => office.reply_peer(worker, request.token, status),
             Answer::Later((inbound, served)) => {
