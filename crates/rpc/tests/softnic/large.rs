@@ -1,8 +1,10 @@
 //! Bodies that do not fit the ring, and memory beside the calls.
 
 use copyrpc_rpc::{
-    Call, CallError, CloseReason, Config, Range, RemoteRegion, Status, TransferError, TransportKind,
+    Call, CallError, CloseReason, Config, Handler, PeerId, Range, Region, RemoteRegion, Request,
+    Status, TransferError, TransportKind, Worker,
 };
+use softnic::Nic;
 
 use crate::{
     basics::body,
@@ -173,4 +175,51 @@ fn accesses_in_flight_are_bounded() {
     assert_eq!(write(&mut a, 2), Ok(()));
     a.worker.close(to_b);
     until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.len() == 3);
+}
+
+/// A READ that has ended with its connection is not told again by the name of a later one.
+#[test]
+fn an_access_ends_only_when_its_own_bytes_have_moved() {
+    struct Again {
+        to_b: PeerId,
+        theirs: RemoteRegion,
+        ours: Region<Nic>,
+        seen: Vec<(u64, Status, [u8; 4])>,
+    }
+    impl Handler<Nic> for Again {
+        fn request(&mut self, _: &mut Worker<Nic>, _: Request<'_>) {}
+        fn response(&mut self, worker: &mut Worker<Nic>, cookie: u64, status: Status, _: &[u8]) {
+            let mut there = [0; 4];
+            self.ours.read(0, &mut there);
+            self.seen.push((cookie, status, there));
+            if cookie == 0 {
+                let range = |at| Range { remote_offset: 0, local_offset: at, len_bytes: 4 };
+                worker.read(self.to_b, &self.theirs, &self.ours, range(32), 10).unwrap();
+                worker.read(self.to_b, &self.theirs, &self.ours, range(0), 11).unwrap();
+            }
+        }
+    }
+    let fabric = crate::rig::fabric();
+    let open = || Node::open(&fabric, &tight());
+    let (mut a, mut b, mut c) = (open(), open(), open());
+    let (to_b, _) = join(&mut a, &mut b);
+    let (to_c, _) = join(&mut a, &mut c);
+    let (theirs, gone) = (b.worker.expose(64).unwrap(), c.worker.expose(64).unwrap());
+    theirs.write(0, b"read");
+    let (alive, ours) = (c.worker.expose(64).unwrap(), a.worker.expose(64).unwrap());
+    let dead = gone.remote();
+    drop(gone);
+    let mut again = Again { to_b, theirs: theirs.remote(), ours: ours.clone(), seen: Vec::new() };
+    let range = Range { remote_offset: 0, local_offset: 60, len_bytes: 4 };
+    a.worker.read(to_b, &theirs.remote(), &ours, range, 0).unwrap();
+    a.worker.read(to_c, &alive.remote(), &ours, range, 1).unwrap();
+    a.worker.read(to_c, &dead, &ours, range, 2).unwrap();
+    a.worker.flush();
+    let start = std::time::Instant::now();
+    while again.seen.len() < 5 {
+        assert!(start.elapsed().as_secs() < 30, "{:?}", again.seen);
+        a.worker.poll(os::clock::now_ns(), &mut again);
+    }
+    let end = again.seen.iter().find(|(cookie, ..)| *cookie == 11).unwrap();
+    assert_eq!((end.1, &end.2), (Status::Ok, b"read"), "{:?}", again.seen);
 }
