@@ -381,6 +381,9 @@ impl<N: Nic> Worker<N> {
             let queue = queues[usize::from(departed.queue)].as_ref();
             queue.is_some_and(|queue| queue.has_work(departed.id))
         });
+        if let Some(receives) = &mut self.receives {
+            receives.top_up();
+        }
         let now_ns = self.now_ns;
         for slot in 0..self.config.peers_max {
             let place = &mut self.peers[usize::from(slot)];

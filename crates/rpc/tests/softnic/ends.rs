@@ -142,3 +142,25 @@ fn a_ring_beyond_the_limit_is_refused() {
     let error = a.worker.connect(to_b, &from_b).unwrap_err();
     assert!(matches!(error, ConnectError::Ring { theirs: 4096, max: 2048 }), "{error}");
 }
+
+/// What a peer sent before its connection ended, and nobody has handled, took receives that others share:
+/// they go back.
+#[test]
+fn receives_of_connections_that_ended_go_back() {
+    let config = tight();
+    let fabric = fabric();
+    let (mut a, mut b) = (Node::open(&fabric, &config), Node::open(&fabric, &config));
+    for _ in 0..2 * config.receives {
+        let (to_b, to_a) = join(&mut a, &mut b);
+        a.call(to_b, ECHO, b"never handled").unwrap();
+        a.poll();
+        b.worker.close(to_a);
+        a.worker.close(to_b);
+        b.poll();
+        a.poll();
+    }
+    let (to_b, _) = join(&mut a, &mut b);
+    let made = a.call(to_b, ECHO, b"handled").unwrap();
+    until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.contains_key(&made));
+    assert_eq!(a.program.ended[&made].0, Status::Ok);
+}
