@@ -275,6 +275,11 @@ impl<N: Nic> Worker<N> {
         self.now_ns
     }
 
+    /// Looks at a clock between two polls.
+    pub(crate) fn observe(&mut self, now_ns: u64) {
+        self.now_ns = self.now_ns.max(now_ns);
+    }
+
     fn transport(&self) -> Transport {
         match self.config.transport {
             TransportKind::Rc => Transport::Rc,

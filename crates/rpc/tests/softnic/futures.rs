@@ -9,6 +9,7 @@ use std::{
 use copyrpc_rpc::{
     Call, CallError, Config, Handler, Request, Status, Token, Worker, futures::AsyncWorker,
 };
+use memory::sync::{AtomicU64, Ordering};
 use softnic::Nic;
 
 use crate::rig::{ECHO, LATER, fabric, soft, tight, until};
@@ -35,17 +36,21 @@ impl Handler<Nic> for Server {
 type Async = AsyncWorker<Nic, Server>;
 
 fn pair() -> (Async, Async, copyrpc_rpc::PeerId) {
+    pair_at(os::clock::now_ns)
+}
+
+fn pair_at(clock: fn() -> u64) -> (Async, Async, copyrpc_rpc::PeerId) {
     let fabric = fabric();
     let open = || {
         let nic = softnic::open(&soft(&fabric, None)).unwrap();
-        Worker::open(nic, tight(), os::clock::now_ns()).unwrap()
+        Worker::open(nic, tight(), clock()).unwrap()
     };
     let (mut a, mut b) = (open(), open());
     let (to_b, from_a) = a.invite().unwrap();
     let (to_a, from_b) = b.invite().unwrap();
     a.connect(to_b, &from_b).unwrap();
     b.connect(to_a, &from_a).unwrap();
-    let wrap = |worker| AsyncWorker::new(worker, Server::default(), os::clock::now_ns);
+    let wrap = |worker| AsyncWorker::new(worker, Server::default(), clock);
     (wrap(a), wrap(b), to_b)
 }
 
@@ -95,6 +100,36 @@ fn fault_a13_a_dropped_future_cancels_its_call() {
     b.with(|_, server| server.is_slow = false).unwrap();
     let call = a.call(to_b, &Call::default(), b"goes on").unwrap();
     assert_eq!(block_on(call, &b), Ok(b"goes on".to_vec()));
+}
+
+/// Fault A13: also where the worker is in use, as inside a callback.
+#[test]
+fn fault_a13_a_future_that_is_dropped_while_the_worker_is_lent_cancels_its_call() {
+    let (a, b, to_b) = pair();
+    b.with(|_, server| server.is_slow = true).unwrap();
+    let call = a.call(to_b, &Call::default(), b"dropped").unwrap();
+    a.poll();
+    b.poll();
+    let token = b.with(|_, server| server.kept.pop().unwrap()).unwrap();
+    a.with(|_, _| drop(call)).unwrap();
+    for _ in 0..2 {
+        a.poll();
+        b.poll();
+    }
+    assert!(b.with(|worker, _| worker.is_cancelled(&token)).unwrap());
+}
+
+/// The timeout of a call counts from the call, however long ago the worker was polled.
+#[test]
+fn a_future_after_a_long_pause_has_all_of_its_time() {
+    static PAUSED_NS: AtomicU64 = AtomicU64::new(0);
+    let now_ns = || os::clock::now_ns() + PAUSED_NS.load(Ordering::Relaxed);
+    let (a, b, to_b) = pair_at(now_ns);
+    let call = a.call(to_b, &Call::default(), b"before").unwrap();
+    assert_eq!(block_on(call, &b), Ok(b"before".to_vec()));
+    PAUSED_NS.store(3_600_000_000_000, Ordering::Relaxed);
+    let call = a.call(to_b, &Call::default(), b"after").unwrap();
+    assert_eq!(block_on(call, &b), Ok(b"after".to_vec()));
 }
 
 #[test]
