@@ -330,11 +330,7 @@ impl Server {
         for ready in self.poller.wait(timeout_ns) {
             self.handle(ready);
         }
-        for id in self.dropped.take() {
-            self.stats.unanswered += 1;
-            // Gone clients need no answer.
-            let _ = self.answer(id, Kind::NotAnswered, &[]);
-        }
+        self.answer_dropped();
         let now_ns = clock::now_ns();
         self.serviced_ns = now_ns;
         self.stats.refused += self.entrance.expire(now_ns, &self.poller) as u64;
@@ -343,6 +339,15 @@ impl Server {
             self.sweep(now_ns);
         }
         self.flush();
+    }
+
+    /// Answers requests whose tokens were dropped.
+    fn answer_dropped(&mut self) {
+        for id in self.dropped.take() {
+            self.stats.unanswered += 1;
+            // Gone clients need no answer.
+            let _ = self.answer(id, Kind::NotAnswered, &[]);
+        }
     }
 
     fn handle(&mut self, ready: Ready) {
@@ -500,6 +505,7 @@ impl Server {
         if self.house.is_forked() {
             return false;
         }
+        self.answer_dropped();
         self.flush();
         for place in core::mem::take(&mut self.polled) {
             let Some(session) = self.house.sessions[usize::from(place)].as_deref_mut() else {

@@ -251,6 +251,27 @@ fn a_dropped_token_is_an_error_and_a_token_of_a_gone_client_is_harmless() {
 }
 
 #[test]
+fn who_waits_for_a_dropped_token_is_told_before_the_server_sleeps() {
+    let dir = Dir::new();
+    let path = dir.socket();
+    let mut server = Server::bind(&path, small()).unwrap();
+    let client = thread::spawn(move || pipelined::<()>(&path));
+    eventually("the client is in", || {
+        assert!(server.recv().is_none());
+        server.service_now();
+        client.is_finished()
+    });
+    let mut client = client.join().unwrap();
+    client.submit(b"drop", ()).unwrap();
+    client.flush();
+    drop(server.recv().expect("it was told").defer());
+    server.arm();
+    let mut outcome = None;
+    client.poll(|(), response| outcome = Some(response.map(<[u8]>::len)));
+    assert_eq!(outcome, Some(Err(CallError::NotAnswered)));
+}
+
+#[test]
 fn fault_a13_late_responses_are_discarded_and_their_calls_used_again() {
     let dir = Dir::new();
     let path = dir.socket();
