@@ -451,6 +451,13 @@ mod tests {
         };
         assert_eq!(first_error(&good), None);
         assert_eq!(first_error(&[0; 8]), Some(Violation::BatchLength { unused: 0, room: 8 }));
+        let mut empty = [0; 64];
+        empty[14] = 48;
+        assert_eq!(
+            first_error(&empty),
+            Some(Violation::Count { claimed: 0 }),
+            "credit, and nothing"
+        );
         for (at, value) in
             [(14, 0), (14, 7), (14, 16), (14, 64), (15, 1), (10, 0), (10, 1), (10, 3)]
         {

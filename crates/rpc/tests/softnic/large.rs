@@ -100,18 +100,27 @@ fn memory_for_large_bodies_is_bounded() {
 
 /// Rule C6.3.
 #[test]
-fn a_deadline_ends_a_call_whose_body_is_large() {
-    let (mut a, mut b, to_b, _) = pair(&tight());
+fn a_call_that_is_given_up_leaves_its_large_body_until_the_answer() {
     let timeout = core::time::Duration::from_millis(10);
-    let call = Call { method: LATER, timeout, cookie: 1, ..Call::default() };
-    a.worker.call(to_b, &call, &body(2, 50_000)).unwrap();
-    until(&mut [&mut a, &mut b], |nodes| !nodes[0].program.ended.is_empty());
-    assert_eq!(a.program.ended[&1].0, Status::DeadlineExceeded);
-    until(&mut [&mut a, &mut b], |nodes| !nodes[1].program.kept.is_empty());
-    let (token, arrived) = b.program.kept.pop().unwrap();
-    assert!(arrived == body(2, 50_000), "the peer may read the body until it answers");
-    b.worker.reply(token, Status::Ok, &body(3, 50_000)).unwrap();
-    until(&mut [&mut a, &mut b], |nodes| nodes[0].worker.counters(to_b).unwrap().late == 1);
+    for (is_cancelled, expected) in [(false, Status::DeadlineExceeded), (true, Status::Cancelled)] {
+        let (mut a, mut b, to_b, _) = pair(&tight());
+        let call = Call { method: LATER, timeout, cookie: 1, ..Call::default() };
+        let id = a.worker.call(to_b, &call, &body(2, 50_000)).unwrap();
+        if is_cancelled {
+            a.worker.cancel(to_b, id);
+        }
+        until(&mut [&mut a], |nodes| !nodes[0].program.ended.is_empty());
+        assert_eq!(a.program.ended[&1].0, expected);
+        let other = Call { method: LATER, cookie: 2, ..Call::default() };
+        a.worker.call(to_b, &other, &body(4, 50_000)).unwrap();
+        until(&mut [&mut a, &mut b], |nodes| nodes[1].program.kept.len() == 2);
+        let arrived = &b.program.kept.iter().map(|(_, body)| body).collect::<Vec<_>>();
+        assert!(arrived.contains(&&body(2, 50_000)), "the peer may read it until it answers");
+        for (token, _) in b.program.kept.split_off(0) {
+            b.worker.reply(token, Status::Ok, &body(3, 50_000)).unwrap();
+        }
+        until(&mut [&mut a, &mut b], |nodes| nodes[0].worker.counters(to_b).unwrap().late == 1);
+    }
 }
 
 #[test]
