@@ -437,6 +437,10 @@ impl Server {
     /// # Errors
     ///
     /// [`ReplyError`].
+    ///
+    /// # Panics
+    ///
+    /// If another server gave the token, of the same team or not.
     pub fn reply(&mut self, token: Token, response: &[u8]) -> Result<(), ReplyError> {
         let max_bytes = self.house.config().response_bytes_max as usize;
         if response.len() > max_bytes {
@@ -451,6 +455,10 @@ impl Server {
     /// # Errors
     ///
     /// [`ReplyError::ClientGone`].
+    ///
+    /// # Panics
+    ///
+    /// As [`reply`](Self::reply) does.
     pub fn reply_error(&mut self, token: Token, code: u32) -> Result<(), ReplyError> {
         self.redeem(token, Kind::HandlerError, &code.to_le_bytes())
     }
