@@ -359,6 +359,35 @@ fn fault_a10_a_handler_that_never_returns_an_answer_meets_the_deadline() {
     expect_increment(&mut sync(&dir.socket()), b"others are served");
 }
 
+/// A call ends at its deadline: the time that it waits for an entry is part of its own.
+#[test]
+fn who_waits_for_an_entry_has_less_time_for_the_call() {
+    let dir = Dir::new();
+    let path = dir.socket();
+    let mut server = Server::bind(&path, ServerConfig { depth: 1, ..small() }).unwrap();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let tell_over = Arc::clone(&is_over);
+    let client = thread::spawn(move || {
+        let mut client = sync(&path);
+        let late = client.call_within(b"late", Duration::from_millis(1)).map(drop);
+        assert_eq!(late, Err(CallError::Deadline));
+        tell_over.store(true, Ordering::Relaxed);
+        client.wait_for_entry(1 << 60)
+    });
+    let mut late = None;
+    while !client.is_finished() {
+        late = server.recv().map(Request::defer).or(late);
+        if is_over.load(Ordering::Relaxed)
+            && let Some(token) = late.take()
+        {
+            server.reply(token, b"").unwrap();
+        }
+        server.rest(os::clock::deadline_ns(Duration::from_millis(1)));
+    }
+    let left_ns = client.join().unwrap().unwrap();
+    assert!(left_ns < 1 << 60, "all of it");
+}
+
 /// All ways of waiting on both sides, several clients, data checked.
 fn mixed(server_wait: Wait, client_wait: Wait) {
     let dir = Dir::new();
