@@ -439,6 +439,25 @@ fn who_is_starved_looks_again_by_itself() {
     }
 }
 
+/// A batch that is due, and that the peer must make room for, is nothing to be awake for.
+#[test]
+fn who_waits_for_the_peer_is_not_woken_by_its_flush_policy() {
+    for flush in [
+        FlushPolicy::Hold { ns: 10 },
+        FlushPolicy::AdaptiveHold { messages: 8 },
+        FlushPolicy::RttHold { permille: 500 },
+        FlushPolicy::PollBudget { polls: 1 },
+    ] {
+        let mut pair = Pair::new(Setup { batches_max: 1, flush, ..Setup::default() });
+        for _ in 0..2 {
+            pair.call(0, 1, 8, 0, LONG_NS).unwrap();
+            pair.depart(0, true);
+        }
+        let now_ns = pair.now_ns + 1_000_000;
+        assert!(pair.sides[0].connection.wake_ns(now_ns).unwrap() > now_ns, "{flush:?}");
+    }
+}
+
 /// Rule C4.5: the place of an answer that has arrived is free once its lines can be given back.
 #[test]
 fn the_place_of_an_answer_is_free_when_its_lines_are() {
