@@ -232,3 +232,33 @@ fn an_access_ends_only_when_its_own_bytes_have_moved() {
     let end = again.seen.iter().find(|(cookie, ..)| *cookie == 11).unwrap();
     assert_eq!((end.1, &end.2), (Status::Ok, b"read"), "{:?}", again.seen);
 }
+
+/// Fault D4: what an initiator had not started when it failed for one peer is moved for the others, and
+/// ends for that one.
+#[test]
+fn fault_d4_accesses_behind_one_that_fails_are_made_again() {
+    let config = Config { transport: TransportKind::Dc, dcis: 1, ..tight() };
+    let fabric = crate::rig::fabric();
+    let open = || Node::open(&fabric, &config);
+    let (mut a, mut b, mut c) = (open(), open(), open());
+    let (to_b, _) = join(&mut a, &mut b);
+    let (to_c, _) = join(&mut a, &mut c);
+    let (theirs, ours) = (b.worker.expose(64).unwrap(), a.worker.expose(64).unwrap());
+    theirs.write(0, b"read");
+    let gone = c.worker.expose(64).unwrap();
+    let dead = gone.remote();
+    drop(gone);
+    let range = |at| Range { remote_offset: 0, local_offset: at, len_bytes: 4 };
+    a.worker.read(to_c, &dead, &ours, range(0), 0).unwrap();
+    a.worker.read(to_b, &theirs.remote(), &ours, range(8), 1).unwrap();
+    a.worker.read(to_c, &theirs.remote(), &ours, range(16), 2).unwrap();
+    let called = Call { method: ECHO, cookie: 3, ..Call::default() };
+    a.worker.call(to_b, &called, b"behind").unwrap();
+    until(&mut [&mut a, &mut b, &mut c], |nodes| nodes[0].program.ended.len() == 4);
+    let ended = [0, 1, 2, 3].map(|cookie| a.program.ended[&cookie].0);
+    assert_eq!(ended, [Status::Unavailable, Status::Ok, Status::Unavailable, Status::Ok]);
+    let mut there = [0; 4];
+    ours.read(8, &mut there);
+    assert_eq!(&there, b"read");
+    assert_eq!((a.program.closed.len(), a.worker.is_connected(to_b)), (1, true));
+}
