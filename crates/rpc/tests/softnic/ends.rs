@@ -164,3 +164,18 @@ fn receives_of_connections_that_ended_go_back() {
     until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.contains_key(&made));
     assert_eq!(a.program.ended[&made].0, Status::Ok);
 }
+
+/// A peer may call as soon as it is connected, before this side is.
+#[test]
+fn a_batch_that_comes_before_the_invitation_of_its_peer_is_kept() {
+    let fabric = fabric();
+    let (mut a, mut b) = (Node::open(&fabric, &dc()), Node::open(&fabric, &dc()));
+    let (to_b, from_a) = a.worker.invite().unwrap();
+    let (to_a, from_b) = b.worker.invite().unwrap();
+    b.worker.connect(to_a, &from_a).unwrap();
+    let cookie = b.call(to_a, ECHO, b"early").unwrap();
+    until(&mut [&mut a, &mut b], |nodes| nodes[0].worker.stats().arrivals == 1);
+    a.worker.connect(to_b, &from_b).unwrap();
+    until(&mut [&mut a, &mut b], |nodes| nodes[1].program.ended.contains_key(&cookie));
+    assert_eq!(b.program.ended[&cookie], (Status::Ok, b"early".to_vec()));
+}

@@ -199,3 +199,19 @@ fn pitfall_9_a_held_request_keeps_its_bytes_and_slows_the_caller() {
     a.program.made = made.into();
     a.call(to_b, ECHO, b"room again").unwrap();
 }
+
+/// Pitfall 9: a token that is dropped while its request is held gives the request's place back, too.
+#[test]
+fn a_held_request_whose_token_is_dropped_keeps_nobody_waiting() {
+    let (mut a, mut b, to_b, _) = crate::rig::pair(&tight());
+    let mut holder = Holder::default();
+    let (mut made, start) = (0, std::time::Instant::now());
+    while made < 100 {
+        let call = Call { response_bytes: 8, cookie: made, ..Call::default() };
+        made += u64::from(a.worker.call(to_b, &call, &[7; 100]).is_ok());
+        a.poll();
+        b.worker.poll(os::clock::now_ns(), &mut holder);
+        holder.held.clear();
+        assert!(start.elapsed().as_secs() < 30, "after {made} calls the ring is full");
+    }
+}
