@@ -19,6 +19,9 @@ use memory::{
     sync::{AtomicU32, Ordering, thread},
 };
 
+/// Looks in a row, between two at the clock.
+const CLOCK_SPINS: u32 = 1024;
+
 const AWAKE: u32 = 0;
 const ASLEEP: u32 = 1;
 
@@ -30,7 +33,7 @@ const ASLEEP: u32 = 1;
 pub struct Waiting {
     /// Looks in a row, some 20 ns apart.
     pub spins: u32,
-    /// Looks with `sched_yield` in between; `u32::MAX` to all but never sleep.
+    /// Looks with `sched_yield` in between, some 0.5 µs apart; `u32::MAX` to all but never sleep.
     pub yields: u32,
 }
 
@@ -77,16 +80,22 @@ impl Bed {
         if deadline_ns == 0 {
             return false;
         }
-        for _ in 0..waiting.spins {
+        for spun in 1..=waiting.spins {
             hint::spin_loop();
             if has_work() {
                 return true;
+            }
+            if spun.is_multiple_of(CLOCK_SPINS) && kernel::has_passed(deadline_ns) {
+                return false;
             }
         }
         for _ in 0..waiting.yields {
             thread::yield_now();
             if has_work() {
                 return true;
+            }
+            if kernel::has_passed(deadline_ns) {
+                return false;
             }
         }
         self.sleep(deadline_ns, has_work)
@@ -148,6 +157,10 @@ mod kernel {
     pub(super) fn wake(word: &AtomicU32) {
         os::futex::wake(word, 1);
     }
+
+    pub(super) fn has_passed(deadline_ns: u64) -> bool {
+        os::clock::now_ns() >= deadline_ns
+    }
 }
 
 /// A futex whose sleepers wake when the word changes. Wakers change it exactly when they wake, so a
@@ -163,4 +176,27 @@ mod kernel {
     }
 
     pub(super) fn wake(_word: &AtomicU32) {}
+
+    pub(super) fn has_passed(_deadline_ns: u64) -> bool {
+        false
+    }
+}
+
+#[cfg(all(test, not(any(loom, miri))))]
+mod tests {
+    use core::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn who_never_sleeps_meets_its_deadline_too() {
+        let long = 10_000_000; // seconds
+        for waiting in [Waiting { spins: 0, yields: long }, Waiting { spins: long, yields: 0 }] {
+            let looks = Cell::new(0);
+            let has_work = || looks.replace(looks.get() + 1) == long;
+            let passed_ns = 1;
+            assert!(!Bed::default().wait(waiting, passed_ns, has_work));
+            assert!(looks.get() < long, "the deadline has passed, and it looked on");
+        }
+    }
 }

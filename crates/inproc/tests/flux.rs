@@ -42,6 +42,24 @@ fn an_alarm_rings_once_for_each_node_that_sleeps() {
     assert!(matches!(server.poll(), Some(Event::Notice { notice: 1, .. })));
 }
 
+/// The calls to a node that is gone end one by one: who waits between two of them sleeps over none.
+#[test]
+fn a_node_with_calls_to_end_is_never_put_to_sleep() {
+    let [mut caller, gone] = nodes(Config::default());
+    (0..3).for_each(|user| caller.call(1, 0, user).unwrap());
+    drop(gone);
+    let mut ended = 0;
+    while ended < 3 {
+        ended += usize::from(caller.poll().is_some());
+        if (1..3).contains(&ended) {
+            assert!(!caller.arm(), "there is something to do");
+            caller.disarm();
+            let passed_ns = 1;
+            assert!(caller.wait(passed_ns), "there is something to poll");
+        }
+    }
+}
+
 /// Answers everything with the request plus one.
 fn serve(node: &mut TestNode) -> usize {
     let mut served = 0;

@@ -51,8 +51,19 @@ impl<F: FnOnce(&mut [u8])> Body for Filled<F> {
 
     /// Registered memory may be mapped by peers, so no slice is formed over it: one copy more.
     fn lend<N: Nic>(self, to: &Buffer<N>) {
-        let mut body = vec![0; self.len_bytes];
-        (self.fill)(&mut body);
-        to.write(&body);
+        let mut private = Private { body: vec![0; self.len_bytes], to };
+        (self.fill)(&mut private.body);
+    }
+}
+
+/// Bytes that go to lent memory, also if whoever writes them panics: there are those of an earlier body.
+struct Private<'b, N: Nic> {
+    body: Vec<u8>,
+    to: &'b Buffer<N>,
+}
+
+impl<N: Nic> Drop for Private<'_, N> {
+    fn drop(&mut self) {
+        self.to.write(&self.body);
     }
 }

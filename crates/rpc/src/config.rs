@@ -33,7 +33,7 @@ pub struct Config {
     pub response_bytes: usize,
     /// Longest batch; longer bodies go by rendezvous.
     pub batch_bytes: usize,
-    /// Longest body that comes or goes by rendezvous, from registered memory.
+    /// Longest body that comes by rendezvous, from registered memory, below 2 GiB; 0: none does.
     pub large_bytes: u32,
     /// Registered memory that each peer may make this side use for rendezvous.
     pub large_memory_bytes: usize,
@@ -103,13 +103,15 @@ pub enum ConfigError {
     /// Of the ring.
     #[error(transparent)]
     Geometry(#[from] GeometryError),
-    /// Zero, or more than possible.
-    #[error("`{what}` is {asked}; 1 to {max} are possible")]
+    /// Less or more than possible.
+    #[error("`{what}` is {asked}; {min} to {max} are possible")]
     Range {
         /// The field.
         what: &'static str,
         /// Its value.
         asked: usize,
+        /// Smallest value.
+        min: usize,
         /// Largest value.
         max: usize,
     },
@@ -120,6 +122,8 @@ const INLINE_HEADER_BYTES: usize = 16 + 16 + 4;
 const AV_BYTES: usize = 48;
 /// Entries that a receive queue can have.
 const RECEIVES_MAX: u16 = 1 << 15;
+/// Longest body that one READ can fetch: a scatter entry stays below 2 GiB.
+const LARGE_BYTES_MAX: usize = (1 << 31) - 1;
 /// Unit in which WQEs take space of a send queue.
 const WQE_BLOCK_BYTES: usize = 64;
 /// Bytes that a WQE can have: 63 octowords.
@@ -133,17 +137,18 @@ impl Config {
     /// [`ConfigError`]: the first value that is impossible.
     pub fn geometry(&self) -> Result<Geometry, ConfigError> {
         let ranges = [
-            ("dcis", self.dcis.into(), 256),
-            ("peers_max", self.peers_max.into(), usize::from(SLOTS_MAX)),
-            ("calls_max", self.calls_max.into(), usize::from(u16::MAX) - 1),
-            ("signal_interval", self.signal_interval.into(), usize::from(self.send_blocks) / 4),
-            ("receives", self.receives.into(), RECEIVES_MAX.into()),
-            ("send_blocks", self.send_blocks.into(), 1 << 15),
-            ("poll_budget", self.poll_budget.into(), usize::from(u16::MAX)),
+            ("dcis", self.dcis.into(), 1, 256),
+            ("peers_max", self.peers_max.into(), 1, usize::from(SLOTS_MAX)),
+            ("large_bytes", self.large_bytes as usize, 0, LARGE_BYTES_MAX),
+            ("calls_max", self.calls_max.into(), 1, usize::from(u16::MAX) - 1),
+            ("receives", self.receives.into(), 1, RECEIVES_MAX.into()),
+            ("send_blocks", self.send_blocks.into(), 4, 1 << 15),
+            ("signal_interval", self.signal_interval.into(), 1, usize::from(self.send_blocks) / 4),
+            ("poll_budget", self.poll_budget.into(), 1, usize::from(u16::MAX)),
         ];
-        for (what, asked, max) in ranges {
-            if asked == 0 || asked > max {
-                return Err(ConfigError::Range { what, asked, max });
+        for (what, asked, min, max) in ranges {
+            if !(min..=max).contains(&asked) {
+                return Err(ConfigError::Range { what, asked, min, max });
             }
         }
         Ok(Geometry::new(self.ring_bytes, self.response_bytes, self.batch_bytes)?)
@@ -214,6 +219,12 @@ mod tests {
         let none = Config { calls_max: 0, ..Config::default() };
         let error = none.geometry().unwrap_err();
         assert_eq!(error.to_string(), "`calls_max` is 0; 1 to 65534 are possible");
+        let beyond = Config { large_bytes: 1 << 31, ..Config::default() };
+        let error = beyond.geometry().unwrap_err();
+        assert_eq!(error.to_string(), "`large_bytes` is 2147483648; 0 to 2147483647 are possible");
+        let few = Config { send_blocks: 2, signal_interval: 1, ..Config::default() };
+        let error = few.geometry().unwrap_err();
+        assert_eq!(error.to_string(), "`send_blocks` is 2; 4 to 32768 are possible");
         let odd = Config { ring_bytes: 1000, ..Config::default() };
         assert!(matches!(odd.geometry(), Err(ConfigError::Geometry(_))));
     }

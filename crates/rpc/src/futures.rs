@@ -5,7 +5,7 @@
 //! [`Worker::channel`] and calls [`AsyncWorker::poll`] when it is readable.
 
 use core::{
-    cell::RefCell,
+    cell::{RefCell, RefMut},
     future::Future,
     pin::Pin,
     task::{Context, Poll, Waker},
@@ -25,11 +25,36 @@ enum Outcome {
     Ended(Status, Vec<u8>),
 }
 
+struct Shared<N: Nic, H> {
+    inner: RefCell<Inner<N, H>>,
+    /// Calls whose futures were dropped, to be cancelled: inside a callback that must wait.
+    dropped: RefCell<Vec<Dropped>>,
+}
+
 struct Inner<N: Nic, H> {
     worker: Worker<N>,
     demux: Demux<H>,
     clock: fn() -> u64,
     next: u64,
+}
+
+struct Dropped {
+    peer: PeerId,
+    id: CallId,
+    cookie: u64,
+}
+
+impl<N: Nic, H> Shared<N, H> {
+    /// The worker, once it knows which calls nobody waits for; `None` inside a callback.
+    fn lend(&self) -> Option<RefMut<'_, Inner<N, H>>> {
+        let mut inner = self.inner.try_borrow_mut().ok()?;
+        for Dropped { peer, id, cookie } in self.dropped.take() {
+            if let Some(Outcome::Waiting(_)) = inner.demux.outcomes.remove(&cookie) {
+                inner.worker.cancel(peer, id);
+            }
+        }
+        Some(inner)
+    }
 }
 
 /// Takes responses of futures, and hands everything else to the program's handler.
@@ -62,12 +87,12 @@ impl<N: Nic, H: Handler<N>> Handler<N> for Demux<H> {
 
 /// A worker whose calls are futures. Clones are handles of the same worker, on the same thread.
 pub struct AsyncWorker<N: Nic, H> {
-    inner: Rc<RefCell<Inner<N, H>>>,
+    shared: Rc<Shared<N, H>>,
 }
 
 impl<N: Nic, H> Clone for AsyncWorker<N, H> {
     fn clone(&self) -> Self {
-        Self { inner: Rc::clone(&self.inner) }
+        Self { shared: Rc::clone(&self.shared) }
     }
 }
 
@@ -75,11 +100,11 @@ impl<N: Nic, H: Handler<N>> AsyncWorker<N, H> {
     /// Takes a worker; `handler` serves requests, and `clock` tells polls the time.
     pub fn new(worker: Worker<N>, handler: H, clock: fn() -> u64) -> Self {
         let demux = Demux { handler, outcomes: HashMap::new() };
-        let inner = Inner { worker, demux, clock, next: 0 };
-        Self { inner: Rc::new(RefCell::new(inner)) }
+        let inner = RefCell::new(Inner { worker, demux, clock, next: 0 });
+        Self { shared: Rc::new(Shared { inner, dropped: RefCell::default() }) }
     }
 
-    /// Makes a call. Dropping the future cancels it.
+    /// Makes a call, whose timeout counts from now. Dropping the future cancels it.
     ///
     /// # Errors
     ///
@@ -91,7 +116,9 @@ impl<N: Nic, H: Handler<N>> AsyncWorker<N, H> {
         call: &Call,
         body: &[u8],
     ) -> Result<CallFuture<N, H>, CallError> {
-        let mut inner = self.inner.try_borrow_mut().map_err(|_| CallError::Nested)?;
+        let mut inner = self.shared.lend().ok_or(CallError::Nested)?;
+        let now_ns = (inner.clock)();
+        inner.worker.observe(now_ns);
         let cookie = inner.next | FUTURE_COOKIE;
         let id = inner.worker.call(peer, &Call { cookie, ..*call }, body)?;
         inner.next = (inner.next + 1) & !FUTURE_COOKIE;
@@ -101,14 +128,14 @@ impl<N: Nic, H: Handler<N>> AsyncWorker<N, H> {
 
     /// Polls the worker; inside a callback it does nothing and returns 0.
     pub fn poll(&self) -> usize {
-        let Ok(mut inner) = self.inner.try_borrow_mut() else { return 0 };
+        let Some(mut inner) = self.shared.lend() else { return 0 };
         let Inner { worker, demux, clock, .. } = &mut *inner;
         worker.poll(clock(), demux)
     }
 
     /// Lends the worker and the handler; `None` inside a callback.
     pub fn with<T>(&self, lend: impl FnOnce(&mut Worker<N>, &mut H) -> T) -> Option<T> {
-        let mut inner = self.inner.try_borrow_mut().ok()?;
+        let mut inner = self.shared.lend()?;
         let Inner { worker, demux, .. } = &mut *inner;
         Some(lend(worker, &mut demux.handler))
     }
@@ -129,7 +156,7 @@ impl<N: Nic, H: Handler<N>> Future for CallFuture<N, H> {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         self.worker.poll();
         let waker = context.waker();
-        if let Ok(mut inner) = self.worker.inner.try_borrow_mut() {
+        if let Some(mut inner) = self.worker.shared.lend() {
             let outcomes = &mut inner.demux.outcomes;
             match outcomes.remove(&self.cookie) {
                 Some(Outcome::Ended(Status::Ok, body)) => return Poll::Ready(Ok(body)),
@@ -147,10 +174,8 @@ impl<N: Nic, H: Handler<N>> Future for CallFuture<N, H> {
 
 impl<N: Nic, H: Handler<N>> Drop for CallFuture<N, H> {
     fn drop(&mut self) {
-        // Inside a callback the call goes on, and its response is dropped.
-        let Ok(mut inner) = self.worker.inner.try_borrow_mut() else { return };
-        if let Some(Outcome::Waiting(_)) = inner.demux.outcomes.remove(&self.cookie) {
-            inner.worker.cancel(self.peer, self.id);
-        }
+        let Self { peer, id, cookie, ref worker } = *self;
+        worker.shared.dropped.borrow_mut().push(Dropped { peer, id, cookie });
+        drop(worker.shared.lend());
     }
 }

@@ -70,6 +70,11 @@ impl Token {
         self.answering.peer
     }
 
+    /// Whether this is where it leaves word.
+    pub(crate) fn is_of(&self, dropped: &Dropped) -> bool {
+        self.dropped.as_ref().is_some_and(|ours| Rc::ptr_eq(ours, dropped))
+    }
+
     /// What is answered needs no drop, and what is not dropped need not be in memory.
     #[inline(always)]
     pub(crate) fn redeem(self) -> Answering {

@@ -155,7 +155,7 @@ impl<Q, R, U, D: Discipline> Node<Q, R, U, D> {
     /// Waits until [`poll`](Self::poll) may find something; false if the deadline (in nanoseconds of
     /// `os::clock`) passed or a signal came before.
     pub fn wait(&mut self, deadline_ns: u64) -> bool {
-        self.inlet.wait(deadline_ns)
+        self.failing.is_some() || self.inlet.wait(deadline_ns)
     }
 
     /// Before waiting elsewhere, such as in `poll(2)`, when [`poll`](Self::poll) found nothing: `true`
@@ -163,7 +163,7 @@ impl<Q, R, U, D: Discipline> Node<Q, R, U, D> {
     /// will ring. [`disarm`](Self::disarm) in any case.
     #[must_use]
     pub fn arm(&mut self) -> bool {
-        self.inlet.arm()
+        self.failing.is_none() && self.inlet.arm()
     }
 
     /// Ends what [`arm`](Self::arm) began.

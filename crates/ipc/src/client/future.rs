@@ -35,7 +35,7 @@ struct Inner {
 /// A client whose calls are futures.
 ///
 /// Any future that is polled serves all of them. When all wait, one thread per client waits in the
-/// kernel for the server, and wakes the task whose future was polled last.
+/// kernel for the server, and wakes the tasks that wait.
 ///
 /// It belongs to one thread:
 ///
@@ -112,7 +112,7 @@ impl FutureClient {
 pub struct Call {
     client: FutureClient,
     slot: Rc<RefCell<Slot>>,
-    /// `None` if nothing was sent.
+    /// `None` if nothing was sent, or the call has ended.
     id: Option<CallId>,
 }
 
@@ -120,10 +120,15 @@ impl Future for Call {
     type Output = Result<Vec<u8>, CallError>;
 
     /// Polled again after it was ready, it stays pending.
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         loop {
-            if let Some(outcome) = self.slot.borrow_mut().outcome.take() {
+            let outcome = self.slot.borrow_mut().outcome.take();
+            if let Some(outcome) = outcome {
+                self.id = None;
                 return Poll::Ready(outcome);
+            }
+            if self.id.is_none() {
+                return Poll::Pending;
             }
             if self.client.poll() > 0 {
                 continue;

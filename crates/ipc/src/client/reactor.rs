@@ -11,7 +11,7 @@ use std::{
 
 use os::clock;
 
-use crate::poller::Poller;
+use crate::{fork::ForkGuard, poller::Poller};
 
 /// Longest wait without a look around: nothing depends on it.
 const WAIT_MAX: Duration = Duration::from_secs(1);
@@ -44,6 +44,7 @@ pub(crate) struct Reactor {
     /// Interrupts the thread's wait.
     interrupt: Arc<os::event::Event>,
     thread: Option<JoinHandle<()>>,
+    fork: ForkGuard,
 }
 
 impl Reactor {
@@ -62,7 +63,7 @@ impl Reactor {
                 run(&shared, &poller, &interrupt);
             }
         })?;
-        Ok(Self { shared, interrupt, thread: Some(thread) })
+        Ok(Self { shared, interrupt, thread: Some(thread), fork: ForkGuard::new() })
     }
 
     /// Wakes a task once, when the descriptor is readable or at the deadline.
@@ -84,6 +85,9 @@ impl Reactor {
 
 impl Drop for Reactor {
     fn drop(&mut self) {
+        if self.fork.is_forked() {
+            return; // the thread is the parent's, and the lock may be held by it for ever
+        }
         self.shared.lock().is_over = true;
         self.shared.changed.notify_one();
         let _ = self.interrupt.signal();

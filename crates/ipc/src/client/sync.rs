@@ -68,13 +68,15 @@ impl SyncClient {
     }
 
     #[inline]
-    fn call_ns(&mut self, request: &[u8], timeout_ns: u64) -> Result<&[u8], CallError> {
+    fn call_ns(&mut self, request: &[u8], mut timeout_ns: u64) -> Result<&[u8], CallError> {
         let mut outcome = None;
         loop {
             match self.pipe.submit(request, timeout_ns, ()) {
                 Ok(_) => break,
                 // All entries wait for late responses of calls that missed their deadline.
-                Err((CallError::Full { .. }, ())) => self.wait_for_entry(timeout_ns)?,
+                Err((CallError::Full { .. }, ())) => {
+                    timeout_ns = self.wait_for_entry(timeout_ns)?
+                }
                 Err((error, ())) => return Err(error),
             }
         }
@@ -88,18 +90,20 @@ impl SyncClient {
         }
     }
 
+    /// Returns what is left of the time.
     #[cold]
-    fn wait_for_entry(&mut self, timeout_ns: u64) -> Result<(), CallError> {
+    pub(crate) fn wait_for_entry(&mut self, timeout_ns: u64) -> Result<u64, CallError> {
         let deadline_ns = clock::now_ns().saturating_add(timeout_ns);
         loop {
             self.pipe.poll(&mut |(), _| {});
             if let Some(error) = self.pipe.gone() {
                 return Err(error);
             }
+            let now_ns = clock::now_ns();
             if self.pipe.core().has_free() {
-                return Ok(());
+                return Ok(deadline_ns.saturating_sub(now_ns));
             }
-            if clock::now_ns() >= deadline_ns {
+            if now_ns >= deadline_ns {
                 return Err(CallError::Full { depth: self.pipe.core().depth() });
             }
             self.pipe.rest(deadline_ns);

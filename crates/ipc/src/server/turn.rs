@@ -330,11 +330,7 @@ impl Server {
         for ready in self.poller.wait(timeout_ns) {
             self.handle(ready);
         }
-        for id in self.dropped.take() {
-            self.stats.unanswered += 1;
-            // Gone clients need no answer.
-            let _ = self.answer(id, Kind::NotAnswered, &[]);
-        }
+        self.answer_dropped();
         let now_ns = clock::now_ns();
         self.serviced_ns = now_ns;
         self.stats.refused += self.entrance.expire(now_ns, &self.poller) as u64;
@@ -343,6 +339,15 @@ impl Server {
             self.sweep(now_ns);
         }
         self.flush();
+    }
+
+    /// Answers requests whose tokens were dropped.
+    fn answer_dropped(&mut self) {
+        for id in self.dropped.take() {
+            self.stats.unanswered += 1;
+            // Gone clients need no answer.
+            let _ = self.answer(id, Kind::NotAnswered, &[]);
+        }
     }
 
     fn handle(&mut self, ready: Ready) {
@@ -432,6 +437,10 @@ impl Server {
     /// # Errors
     ///
     /// [`ReplyError`].
+    ///
+    /// # Panics
+    ///
+    /// If another server gave the token, of the same team or not.
     pub fn reply(&mut self, token: Token, response: &[u8]) -> Result<(), ReplyError> {
         let max_bytes = self.house.config().response_bytes_max as usize;
         if response.len() > max_bytes {
@@ -446,6 +455,10 @@ impl Server {
     /// # Errors
     ///
     /// [`ReplyError::ClientGone`].
+    ///
+    /// # Panics
+    ///
+    /// As [`reply`](Self::reply) does.
     pub fn reply_error(&mut self, token: Token, code: u32) -> Result<(), ReplyError> {
         self.redeem(token, Kind::HandlerError, &code.to_le_bytes())
     }
@@ -500,6 +513,7 @@ impl Server {
         if self.house.is_forked() {
             return false;
         }
+        self.answer_dropped();
         self.flush();
         for place in core::mem::take(&mut self.polled) {
             let Some(session) = self.house.sessions[usize::from(place)].as_deref_mut() else {

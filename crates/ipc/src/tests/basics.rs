@@ -251,6 +251,27 @@ fn a_dropped_token_is_an_error_and_a_token_of_a_gone_client_is_harmless() {
 }
 
 #[test]
+fn who_waits_for_a_dropped_token_is_told_before_the_server_sleeps() {
+    let dir = Dir::new();
+    let path = dir.socket();
+    let mut server = Server::bind(&path, small()).unwrap();
+    let client = thread::spawn(move || pipelined::<()>(&path));
+    eventually("the client is in", || {
+        assert!(server.recv().is_none());
+        server.service_now();
+        client.is_finished()
+    });
+    let mut client = client.join().unwrap();
+    client.submit(b"drop", ()).unwrap();
+    client.flush();
+    drop(server.recv().expect("it was told").defer());
+    server.arm();
+    let mut outcome = None;
+    client.poll(|(), response| outcome = Some(response.map(<[u8]>::len)));
+    assert_eq!(outcome, Some(Err(CallError::NotAnswered)));
+}
+
+#[test]
 fn fault_a13_late_responses_are_discarded_and_their_calls_used_again() {
     let dir = Dir::new();
     let path = dir.socket();
@@ -336,6 +357,35 @@ fn fault_a10_a_handler_that_never_returns_an_answer_meets_the_deadline() {
     });
     assert_eq!(stuck, 8);
     expect_increment(&mut sync(&dir.socket()), b"others are served");
+}
+
+/// A call ends at its deadline: the time that it waits for an entry is part of its own.
+#[test]
+fn who_waits_for_an_entry_has_less_time_for_the_call() {
+    let dir = Dir::new();
+    let path = dir.socket();
+    let mut server = Server::bind(&path, ServerConfig { depth: 1, ..small() }).unwrap();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let tell_over = Arc::clone(&is_over);
+    let client = thread::spawn(move || {
+        let mut client = sync(&path);
+        let late = client.call_within(b"late", Duration::from_millis(1)).map(drop);
+        assert_eq!(late, Err(CallError::Deadline));
+        tell_over.store(true, Ordering::Relaxed);
+        client.wait_for_entry(1 << 60)
+    });
+    let mut late = None;
+    while !client.is_finished() {
+        late = server.recv().map(Request::defer).or(late);
+        if is_over.load(Ordering::Relaxed)
+            && let Some(token) = late.take()
+        {
+            server.reply(token, b"").unwrap();
+        }
+        server.rest(os::clock::deadline_ns(Duration::from_millis(1)));
+    }
+    let left_ns = client.join().unwrap().unwrap();
+    assert!(left_ns < 1 << 60, "all of it");
 }
 
 /// All ways of waiting on both sides, several clients, data checked.

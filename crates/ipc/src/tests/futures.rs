@@ -76,7 +76,10 @@ fn fault_a4_a_future_that_sleeps_learns_of_the_death_of_the_server() {
     let call = client.call(b"to the dead");
     server.wait_stopped();
     drop(server);
-    assert_eq!(block_on(call), Err(CallError::ServerGone));
+    let mut call = pin!(call);
+    assert_eq!(block_on(call.as_mut()), Err(CallError::ServerGone));
+    let again = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert_eq!(again, Poll::Pending, "it has ended");
 }
 
 #[test]

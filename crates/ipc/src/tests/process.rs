@@ -1,6 +1,11 @@
 //! What the processes of these tests do.
 
+use core::{
+    future::Future as _,
+    task::{Context, Poll, Waker},
+};
 use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     thread,
     time::Duration,
@@ -9,7 +14,7 @@ use std::{
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 
 use super::rig::*;
-use crate::{CallError, ClientConfig, EvictReason, Server, SyncClient, Wait};
+use crate::{CallError, ClientConfig, EvictReason, FutureClient, Server, SyncClient, Wait};
 
 /// Not a test of its own: runs the role that the environment names, if it names one.
 #[test]
@@ -171,16 +176,23 @@ fn fork_and_call(path: &Path) {
     let mut client = sync(path);
     let mut calls = pipelined::<()>(path);
     calls.submit(b"in flight", ()).unwrap();
+    let futures = FutureClient::connect(path, patient()).unwrap();
+    let mut future = Box::pin(futures.call(b"in flight"));
+    let mut poll = move || future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     expect_increment(&mut client, b"before");
     let child = fork();
     assert!(child >= 0, "fork failed");
     if child == 0 {
-        let mut ended = 0;
-        calls.poll(|(), outcome| ended += i32::from(outcome == Err(CallError::ForkedHandle)));
-        let refused = client.call(b"child") == Err(CallError::ForkedHandle);
-        // Destructors run, as at the exit of a script's interpreter.
-        drop((client, calls));
-        _exit(if refused && ended == 1 { 0 } else { 1 });
+        // A panic would end the only thread, and so the child with status 0.
+        let told = catch_unwind(AssertUnwindSafe(|| {
+            let forked = Err(CallError::ForkedHandle);
+            assert_eq!(calls.poll(|(), outcome| assert_eq!(outcome, forked)), 1);
+            assert_eq!(poll(), Poll::Ready(Err(CallError::ForkedHandle)));
+            assert_eq!(client.call(b"child"), forked);
+            // Destructors run, as at the exit of a script's interpreter.
+            drop((client, calls, poll, futures));
+        }));
+        _exit(told.is_err().into());
     }
     let pid = rustix::process::Pid::from_raw(child).unwrap();
     let status = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty());
@@ -189,6 +201,7 @@ fn fork_and_call(path: &Path) {
     eventually("the parent's call ends", || {
         calls.poll(|(), outcome| assert_eq!(outcome, Ok(&b"jo!gmjhiu"[..]))) == 1
     });
+    eventually("its future too", || poll() == Poll::Ready(Ok(b"jo!gmjhiu".to_vec())));
 }
 
 fn exit_with_calls(path: &Path) {

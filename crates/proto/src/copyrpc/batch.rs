@@ -202,6 +202,23 @@ impl<'a> Messages<'a> {
         Ok((header, Self { bytes: &rest[..rest.len() - unused], count, index: 0 }))
     }
 
+    /// Whether a batch ends where its announcement says, as far as its messages are some: `batch` as for
+    /// [`open_batch`](super::Connection::open_batch), before that. To be asked where the transport does
+    /// not tell who announced it.
+    ///
+    /// # Errors
+    ///
+    /// [`Violation`], which [is of the announcement](Violation::is_of_announcement).
+    pub fn check_extent(batch: &'a [u8]) -> Result<(), Violation> {
+        let (_, mut messages) = Self::open(batch)?;
+        while messages.following().is_some() {}
+        messages.end().or_else(
+            |violation| {
+                if violation.is_of_announcement() { Err(violation) } else { Ok(()) }
+            },
+        )
+    }
+
     /// The next message, and what is behind it.
     #[inline(always)]
     fn parse(&self) -> Option<(Message<'a>, &'a [u8])> {
@@ -451,6 +468,13 @@ mod tests {
         };
         assert_eq!(first_error(&good), None);
         assert_eq!(first_error(&[0; 8]), Some(Violation::BatchLength { unused: 0, room: 8 }));
+        let mut empty = [0; 64];
+        empty[14] = 48;
+        assert_eq!(
+            first_error(&empty),
+            Some(Violation::Count { claimed: 0 }),
+            "credit, and nothing"
+        );
         for (at, value) in
             [(14, 0), (14, 7), (14, 16), (14, 64), (15, 1), (10, 0), (10, 1), (10, 3)]
         {

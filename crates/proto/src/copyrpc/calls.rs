@@ -268,6 +268,20 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::copyrpc::layout::KIND_RESPONSE;
+
+    /// Rules C5.1 and C5.3: an answer to an earlier call of the slot names a call that is not in flight.
+    #[test]
+    fn an_answer_to_an_earlier_call_of_a_slot_is_a_violation() {
+        let mut calls = Calls::new(1, 8);
+        let earlier = calls.open(1, 1, u64::MAX);
+        assert_eq!(calls.answered(KIND_RESPONSE, earlier.0, Some(0)), Ok(Some(1)));
+        let later = calls.open(2, 1, u64::MAX);
+        let unknown = Violation::Token { kind: KIND_RESPONSE, token: earlier.0 };
+        assert_eq!(calls.answered(KIND_RESPONSE, earlier.0, Some(0)), Err(unknown));
+        assert_eq!(calls.abandon(earlier), None);
+        assert_eq!(calls.answered(KIND_RESPONSE, later.0, Some(0)), Ok(Some(2)));
+    }
 
     proptest! {
         #![proptest_config(ProptestConfig {

@@ -184,6 +184,8 @@ impl FlushClock {
             FlushPolicy::Hold { ns } => u64::from(ns),
             FlushPolicy::AdaptiveHold { messages } => self.adaptive_ns(messages),
             FlushPolicy::RttHold { .. } => HOLD_MAX_NS,
+            // Who slept would not poll.
+            FlushPolicy::PollBudget { .. } => 0,
             _ => return None,
         };
         Some(opened_ns + hold_ns)

@@ -285,6 +285,26 @@ mod tests {
         assert_eq!((arrival.offset_bytes, arrival.len_bytes), (0, 192));
     }
 
+    /// Rule C2.10: what is skipped is free at once, wherever the sender starts over.
+    #[test]
+    fn a_sender_that_knows_all_lines_to_be_free_may_start_over_anywhere() {
+        let mut inbox = inbox();
+        for number in 0..4 {
+            take(&mut inbox, 1, false).unwrap();
+            inbox.check_sequence(2 * number).unwrap();
+            inbox.advertise();
+            let arrival = inbox.arrive(imm(4, true)).unwrap();
+            assert_eq!(arrival.offset_bytes, 0);
+            inbox.check_sequence(2 * number + 1).unwrap();
+            inbox.close();
+            for _ in 0..3 {
+                take(&mut inbox, 4, false).unwrap();
+            }
+            assert_eq!(take(&mut inbox, 1, true), Err(Violation::Wrap), "a ring of its own");
+            inbox.advertise();
+        }
+    }
+
     /// Rule C2.5.
     #[test]
     fn numbers_of_batches_wrap() {
@@ -292,8 +312,10 @@ mod tests {
         (inbox.handled, inbox.handled_told) = (0xffff, 0xffff);
         assert_eq!(inbox.check_sequence(u16::MAX), Ok(()));
         assert_eq!(inbox.check_sequence(0), Ok(()));
-        let twice = Violation::Sequence { found: 0, expected: 1 };
-        assert_eq!(inbox.check_sequence(0), Err(twice));
+        for found in [0, 2] {
+            let wrong = Violation::Sequence { found, expected: 1 };
+            assert_eq!(inbox.check_sequence(found), Err(wrong), "repeated, or one was lost");
+        }
     }
 
     /// Rule C3.6: the peer may send as many batches as this side can take, counted from what it told.

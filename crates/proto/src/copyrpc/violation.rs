@@ -155,6 +155,7 @@ impl Violation {
                 | Self::Epoch { .. }
                 | Self::Sequence { .. }
                 | Self::BatchLength { .. }
+                | Self::MessageLength { .. }
                 | Self::Count { .. }
         )
     }

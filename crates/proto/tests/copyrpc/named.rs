@@ -237,23 +237,44 @@ fn refusals_say_what_is_short() {
     assert_eq!((made, refused), (usize::from(CALLS), Refused::Busy(Busy::Calls)));
 }
 
+/// Leaves side 0 with a request of one line on its way, from line `at` of the ring on. There always is
+/// one, so the ring does not start over (rule C2.10).
+fn one_line_from(at: usize) -> Pair {
+    let mut pair = Pair::new(small());
+    let call = |pair: &mut Pair| {
+        pair.call(0, 1, 20, 0, LONG_NS).unwrap();
+        pair.depart(0, true);
+    };
+    call(&mut pair);
+    for _ in 0..at {
+        call(&mut pair);
+        pair.arrive(0, false).unwrap();
+        pair.reply(1, 0, 8);
+        pair.depart(1, true);
+        pair.arrive(1, false).unwrap();
+    }
+    pair
+}
+
 /// Rules C2.4 and C3.1: what a wrap skips is never the place of a response, wherever in the ring it falls.
 #[test]
 fn a_wrap_never_takes_the_place_of_a_response() {
-    for (start_lines, len_bytes) in (0..16).flat_map(|at| [(at, 20), (at, 100), (at, 200)]) {
-        let mut pair = Pair::new(Setup { start_lines, ..small() });
+    for (at, first_bytes) in (0..16).flat_map(|at| [20, 60, 100, 200].map(|first| (at, first))) {
+        let mut pair = one_line_from(at);
         for _ in 0..4 {
             pair.call(1, 1, 8, 32, LONG_NS).unwrap();
         }
         pair.depart(1, true);
         while pair.arrive(1, false).unwrap() {}
         // Requests, a batch each, as many as go; the peer gives nothing back.
+        let mut len_bytes = first_bytes;
         while pair.call(0, 1, len_bytes, 0, LONG_NS).is_ok() {
             assert_eq!(pair.depart(0, true), 1);
+            len_bytes = 200;
         }
         for answer in 0..4 {
             pair.reply(0, 0, 32);
-            assert_eq!(pair.depart(0, true), 1, "answer {answer} from line {start_lines}");
+            assert_eq!(pair.depart(0, true), 1, "answer {answer} after line {at}");
         }
         pair.settle();
     }
@@ -361,7 +382,7 @@ fn a_peer_that_handles_nothing_is_sent_no_more_than_it_has_receives() {
 }
 
 /// Rule C3.7: both sides have sent all that the other one can take, and hold every request. What frees
-/// them needs neither a receive nor a place, so each gets the other's answers.
+/// them needs neither a receive, nor a place, nor an answer, so each gets the other's answers.
 #[test]
 fn windows_that_are_full_both_ways_open_again() {
     for batches_max in 1..4 {
@@ -376,7 +397,16 @@ fn windows_that_are_full_both_ways_open_again() {
         assert!(pair.sides.iter().all(|side| side.connection.is_starved()));
         for from in 0..2 {
             while pair.arrive(from, true).unwrap() {}
-            // Answers that wait for receives, behind calls that do.
+        }
+        pair.advance(2000);
+        for from in 0..2 {
+            pair.depart(from, true);
+            pair.look(1 - from);
+            while pair.arrive(from, true).unwrap() {}
+            let is_starved = pair.sides[1 - from].connection.is_starved();
+            assert!(!is_starved, "all is handled, though nothing is answered");
+        }
+        for from in 0..2 {
             for _ in 0..pair.sides[1 - from].requests.len() {
                 pair.reply(1 - from, 0, 8);
             }
@@ -406,6 +436,25 @@ fn who_is_starved_looks_again_by_itself() {
         let wake_ns = pair.sides[0].connection.wake_ns(now_ns).unwrap();
         assert_eq!(wake_ns.min(now_ns + look_ns), wake_ns);
         assert!(wake_ns == now_ns + look_ns || wake_ns == posted_ns + LONG_NS);
+    }
+}
+
+/// A batch that is due, and that the peer must make room for, is nothing to be awake for.
+#[test]
+fn who_waits_for_the_peer_is_not_woken_by_its_flush_policy() {
+    for flush in [
+        FlushPolicy::Hold { ns: 10 },
+        FlushPolicy::AdaptiveHold { messages: 8 },
+        FlushPolicy::RttHold { permille: 500 },
+        FlushPolicy::PollBudget { polls: 1 },
+    ] {
+        let mut pair = Pair::new(Setup { batches_max: 1, flush, ..Setup::default() });
+        for _ in 0..2 {
+            pair.call(0, 1, 8, 0, LONG_NS).unwrap();
+            pair.depart(0, true);
+        }
+        let now_ns = pair.now_ns + 1_000_000;
+        assert!(pair.sides[0].connection.wake_ns(now_ns).unwrap() > now_ns, "{flush:?}");
     }
 }
 

@@ -107,6 +107,9 @@ impl<N: Nic> Worker<N> {
 
     /// Answers a request. There is always a place for the answer; it leaves at a later poll.
     ///
+    /// The token must be of this worker: what it names is somebody else elsewhere. Only debug builds
+    /// look, and panic.
+    ///
     /// # Errors
     ///
     /// [`ReplyError`]; the request counts as answered.
@@ -139,6 +142,7 @@ impl<N: Nic> Worker<N> {
         status: Status,
         body: impl Body,
     ) -> Result<(), ReplyError> {
+        debug_assert!(token.is_of(&self.dropped), "a token is answered by the worker that gave it");
         let Answering { peer, request: id, lease } = token.redeem();
         if lease.is_some() {
             self.end_lease(peer, lease);

@@ -166,6 +166,7 @@ impl<N: Nic> Worker<N> {
                 self.queue_of.remove(&queue.qp.qpn());
             }
             self.abandon_all(id);
+            self.timers_ns = self.now_ns; // receives that others need go back then
         } else if self.queues[usize::from(peer.queue)].as_ref().is_some_and(|q| q.has_work(id)) {
             // The initiator may still read what was staged. The peer loses its access now.
             self.departed.push(Departed { id, queue: peer.queue, _link: peer.link });

@@ -275,6 +275,11 @@ impl<N: Nic> Worker<N> {
         self.now_ns
     }
 
+    /// Looks at a clock between two polls.
+    pub(crate) fn observe(&mut self, now_ns: u64) {
+        self.now_ns = self.now_ns.max(now_ns);
+    }
+
     fn transport(&self) -> Transport {
         match self.config.transport {
             TransportKind::Rc => Transport::Rc,
@@ -341,13 +346,14 @@ impl<N: Nic> Worker<N> {
         self.channel.as_ref()
     }
 
-    /// Sleeps until something arrives, at most for `timeout`, and not past the next thing that is
-    /// due by time. Poll afterwards. Returns whether something arrived.
+    /// Posts what is due, then sleeps until something arrives, at most for `timeout`, and not past the
+    /// next thing that is due by time. Poll afterwards. Returns whether something arrived.
     ///
     /// # Errors
     ///
     /// [`ArmError`]: [`Config::may_sleep`] is off.
     pub fn sleep(&mut self, timeout: Duration) -> Result<bool, ArmError> {
+        self.flush();
         self.arm()?;
         let due_ns = self.wake_ns();
         let left_ns = due_ns.map_or(u64::MAX, |due_ns| due_ns.saturating_sub(self.now_ns));
@@ -359,6 +365,15 @@ impl<N: Nic> Worker<N> {
     /// When something is to be done though nothing arrives; `None`: nothing is.
     #[must_use]
     pub fn wake_ns(&self) -> Option<u64> {
+        let is_idle = self.ended.is_empty()
+            && self.closed.is_empty()
+            && self.early.is_empty()
+            && self.transferred.is_empty()
+            && self.interrupted.is_none()
+            && self.dropped.borrow().is_empty();
+        if !is_idle {
+            return Some(self.now_ns);
+        }
         let connections = self.peers.iter().filter_map(Place::connection);
         connections.filter_map(|connection| connection.wake_ns(self.now_ns)).min()
     }

@@ -169,7 +169,8 @@ impl<N: Nic> Worker<N> {
             return 0;
         };
         let mut scratch = core::mem::take(&mut self.scratch);
-        let opened = open_batch(&mut live.connection, &peer.ring, imm, &mut scratch, self.now_ns);
+        let (connection, ring) = (&mut live.connection, &peer.ring);
+        let opened = open_batch(connection, ring, (imm, is_dc), &mut scratch, self.now_ns);
         let outcome = match opened {
             Ok((offset_bytes, messages)) => {
                 let unconsumed = live.connection.unconsumed();
@@ -381,6 +382,9 @@ impl<N: Nic> Worker<N> {
             let queue = queues[usize::from(departed.queue)].as_ref();
             queue.is_some_and(|queue| queue.has_work(departed.id))
         });
+        if let Some(receives) = &mut self.receives {
+            receives.top_up();
+        }
         let now_ns = self.now_ns;
         for slot in 0..self.config.peers_max {
             let place = &mut self.peers[usize::from(slot)];
@@ -420,17 +424,20 @@ impl<N: Nic> Worker<N> {
 }
 
 /// Copies a batch once, out of memory that the peer can write. Returns where its messages lie in the
-/// ring, and the messages.
+/// ring, and the messages. On DC anybody may have announced it.
 #[inline(always)]
 fn open_batch<'a>(
     connection: &mut Connection,
     ring: &impl MemoryRegion,
-    imm: Imm,
+    (imm, is_dc): (Imm, bool),
     scratch: &'a mut [u8],
     now_ns: u64,
 ) -> Result<(usize, Messages<'a>), Violation> {
     let Arrival { offset_bytes, len_bytes, .. } = connection.arrive(imm)?;
     let copy = &mut scratch[..len_bytes];
     ring.read(offset_bytes, copy);
+    if is_dc {
+        Messages::check_extent(copy)?;
+    }
     Ok((offset_bytes + BATCH_HEADER_BYTES, connection.open_batch(copy, now_ns)?))
 }

@@ -255,7 +255,9 @@ impl<N: Nic> Worker<N> {
         for index in 0..self.transfers.len() {
             if self.transfers[index].as_ref().is_some_and(|transfer| transfer.peer == peer) {
                 self.abandon(index);
+                // The place may be taken again before these are looked at.
                 self.unposted.retain(|waiting| *waiting != index);
+                self.transferred.retain(|completed| *completed != index);
             }
         }
     }

@@ -210,3 +210,16 @@ fn a_call_that_cannot_be_made_says_why() {
     a.worker.close(to_b);
     assert_eq!(a.worker.call(to_b, &Call::default(), b""), Err(CallError::NotConnected));
 }
+
+/// Names of peers and calls are a worker's own: elsewhere they may name somebody else.
+#[cfg(debug_assertions)]
+#[test]
+#[should_panic(expected = "a token is answered by the worker that gave it")]
+fn a_token_of_another_worker_answers_nobody() {
+    let (mut a, mut b, to_b, to_a) = pair(&tight());
+    a.call(to_b, LATER, b"of b").unwrap();
+    b.call(to_a, LATER, b"of a").unwrap();
+    until(&mut [&mut a, &mut b], |nodes| nodes.iter().all(|node| !node.program.kept.is_empty()));
+    let (token, body) = a.program.kept.pop().unwrap();
+    let _ = b.worker.reply(token, Status::Ok, &body);
+}

@@ -1,6 +1,6 @@
 //! How many batches answers travel in.
 
-use copyrpc_rpc::{Config, PeerId};
+use copyrpc_rpc::{Config, FlushPolicy, PeerId};
 
 use crate::rig::{ECHO, Node, pair};
 
@@ -45,11 +45,14 @@ fn a_peer_that_waits_gets_half_of_its_answers_early() {
 /// Rule C7.6: whatever made batches small, they grow again under load.
 #[test]
 fn answers_to_small_batches_merge_while_the_peer_has_work() {
-    // A receive for each call.
-    let config = Config { peers_max: 4, ..Config::default() };
-    let (mut client, mut server, to, from) = pair(&config);
-    for _ in 0..3 {
-        let batches = round(&mut client, &mut server, (to, from), true);
-        assert!(batches <= 3, "{batches} batches for {CALLS} answers");
+    // The second has no window that makes them merge.
+    for flush in [FlushPolicy::default(), FlushPolicy::Immediate] {
+        // A receive for each call.
+        let config = Config { flush, peers_max: 4, ..Config::default() };
+        let (mut client, mut server, to, from) = pair(&config);
+        for _ in 0..3 {
+            let batches = round(&mut client, &mut server, (to, from), true);
+            assert!(batches <= 3, "{batches} batches for {CALLS} answers");
+        }
     }
 }

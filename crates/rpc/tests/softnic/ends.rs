@@ -142,3 +142,40 @@ fn a_ring_beyond_the_limit_is_refused() {
     let error = a.worker.connect(to_b, &from_b).unwrap_err();
     assert!(matches!(error, ConnectError::Ring { theirs: 4096, max: 2048 }), "{error}");
 }
+
+/// What a peer sent before its connection ended, and nobody has handled, took receives that others share:
+/// they go back.
+#[test]
+fn receives_of_connections_that_ended_go_back() {
+    let config = tight();
+    let fabric = fabric();
+    let (mut a, mut b) = (Node::open(&fabric, &config), Node::open(&fabric, &config));
+    for _ in 0..2 * config.receives {
+        let (to_b, to_a) = join(&mut a, &mut b);
+        a.call(to_b, ECHO, b"never handled").unwrap();
+        a.poll();
+        b.worker.close(to_a);
+        a.worker.close(to_b);
+        b.poll();
+        a.poll();
+    }
+    let (to_b, _) = join(&mut a, &mut b);
+    let made = a.call(to_b, ECHO, b"handled").unwrap();
+    until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.contains_key(&made));
+    assert_eq!(a.program.ended[&made].0, Status::Ok);
+}
+
+/// A peer may call as soon as it is connected, before this side is.
+#[test]
+fn a_batch_that_comes_before_the_invitation_of_its_peer_is_kept() {
+    let fabric = fabric();
+    let (mut a, mut b) = (Node::open(&fabric, &dc()), Node::open(&fabric, &dc()));
+    let (to_b, from_a) = a.worker.invite().unwrap();
+    let (to_a, from_b) = b.worker.invite().unwrap();
+    b.worker.connect(to_a, &from_a).unwrap();
+    let cookie = b.call(to_a, ECHO, b"early").unwrap();
+    until(&mut [&mut a, &mut b], |nodes| nodes[0].worker.stats().arrivals == 1);
+    a.worker.connect(to_b, &from_b).unwrap();
+    until(&mut [&mut a, &mut b], |nodes| nodes[1].program.ended.contains_key(&cookie));
+    assert_eq!(b.program.ended[&cookie], (Status::Ok, b"early".to_vec()));
+}

@@ -9,6 +9,7 @@ use std::{
 use copyrpc_rpc::{
     Call, CallError, Config, Handler, Request, Status, Token, Worker, futures::AsyncWorker,
 };
+use memory::sync::{AtomicU64, Ordering};
 use softnic::Nic;
 
 use crate::rig::{ECHO, LATER, fabric, soft, tight, until};
@@ -35,17 +36,21 @@ impl Handler<Nic> for Server {
 type Async = AsyncWorker<Nic, Server>;
 
 fn pair() -> (Async, Async, copyrpc_rpc::PeerId) {
+    pair_at(os::clock::now_ns)
+}
+
+fn pair_at(clock: fn() -> u64) -> (Async, Async, copyrpc_rpc::PeerId) {
     let fabric = fabric();
     let open = || {
         let nic = softnic::open(&soft(&fabric, None)).unwrap();
-        Worker::open(nic, tight(), os::clock::now_ns()).unwrap()
+        Worker::open(nic, tight(), clock()).unwrap()
     };
     let (mut a, mut b) = (open(), open());
     let (to_b, from_a) = a.invite().unwrap();
     let (to_a, from_b) = b.invite().unwrap();
     a.connect(to_b, &from_b).unwrap();
     b.connect(to_a, &from_a).unwrap();
-    let wrap = |worker| AsyncWorker::new(worker, Server::default(), os::clock::now_ns);
+    let wrap = |worker| AsyncWorker::new(worker, Server::default(), clock);
     (wrap(a), wrap(b), to_b)
 }
 
@@ -59,6 +64,18 @@ fn block_on<F: std::future::Future>(future: F, other: &Async) -> F::Output {
         }
         other.poll();
     }
+}
+
+/// Polls both workers, no future.
+fn poll_until(a: &Async, b: &Async, is_done: impl Fn() -> bool) {
+    for _ in 0..1_000_000 {
+        if is_done() {
+            return;
+        }
+        a.poll();
+        b.poll();
+    }
+    panic!("it takes too long");
 }
 
 #[test]
@@ -95,6 +112,30 @@ fn fault_a13_a_dropped_future_cancels_its_call() {
     b.with(|_, server| server.is_slow = false).unwrap();
     let call = a.call(to_b, &Call::default(), b"goes on").unwrap();
     assert_eq!(block_on(call, &b), Ok(b"goes on".to_vec()));
+}
+
+/// Fault A13: also where the worker is in use, as inside a callback.
+#[test]
+fn fault_a13_a_future_that_is_dropped_while_the_worker_is_lent_cancels_its_call() {
+    let (a, b, to_b) = pair();
+    b.with(|_, server| server.is_slow = true).unwrap();
+    let call = a.call(to_b, &Call::default(), b"dropped").unwrap();
+    poll_until(&a, &b, || b.with(|_, server| !server.kept.is_empty()).unwrap());
+    a.with(|_, _| drop(call)).unwrap();
+    poll_until(&a, &b, || b.with(|worker, server| worker.is_cancelled(&server.kept[0])).unwrap());
+}
+
+/// The timeout of a call counts from the call, however long ago the worker was polled.
+#[test]
+fn a_future_after_a_long_pause_has_all_of_its_time() {
+    static PAUSED_NS: AtomicU64 = AtomicU64::new(0);
+    let now_ns = || os::clock::now_ns() + PAUSED_NS.load(Ordering::Relaxed);
+    let (a, b, to_b) = pair_at(now_ns);
+    let call = a.call(to_b, &Call::default(), b"before").unwrap();
+    assert_eq!(block_on(call, &b), Ok(b"before".to_vec()));
+    PAUSED_NS.store(3_600_000_000_000, Ordering::Relaxed);
+    let call = a.call(to_b, &Call::default(), b"after").unwrap();
+    assert_eq!(block_on(call, &b), Ok(b"after".to_vec()));
 }
 
 #[test]
@@ -157,4 +198,20 @@ fn pitfall_9_a_held_request_keeps_its_bytes_and_slows_the_caller() {
     until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.len() == made.into());
     a.program.made = made.into();
     a.call(to_b, ECHO, b"room again").unwrap();
+}
+
+/// Pitfall 9: a token that is dropped while its request is held gives the request's place back, too.
+#[test]
+fn a_held_request_whose_token_is_dropped_keeps_nobody_waiting() {
+    let (mut a, mut b, to_b, _) = crate::rig::pair(&tight());
+    let mut holder = Holder::default();
+    let (mut made, start) = (0, std::time::Instant::now());
+    while made < 100 {
+        let call = Call { response_bytes: 8, cookie: made, ..Call::default() };
+        made += u64::from(a.worker.call(to_b, &call, &[7; 100]).is_ok());
+        a.poll();
+        b.worker.poll(os::clock::now_ns(), &mut holder);
+        holder.held.clear();
+        assert!(start.elapsed().as_secs() < 30, "after {made} calls the ring is full");
+    }
 }

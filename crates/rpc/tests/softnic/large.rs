@@ -1,8 +1,10 @@
 //! Bodies that do not fit the ring, and memory beside the calls.
 
 use copyrpc_rpc::{
-    Call, CallError, CloseReason, Config, Range, RemoteRegion, Status, TransferError, TransportKind,
+    Call, CallError, CloseReason, Config, Handler, PeerId, Range, Region, RemoteRegion, Request,
+    Status, TransferError, TransportKind, Worker,
 };
+use softnic::Nic;
 
 use crate::{
     basics::body,
@@ -98,18 +100,27 @@ fn memory_for_large_bodies_is_bounded() {
 
 /// Rule C6.3.
 #[test]
-fn a_deadline_ends_a_call_whose_body_is_large() {
-    let (mut a, mut b, to_b, _) = pair(&tight());
+fn a_call_that_is_given_up_leaves_its_large_body_until_the_answer() {
     let timeout = core::time::Duration::from_millis(10);
-    let call = Call { method: LATER, timeout, cookie: 1, ..Call::default() };
-    a.worker.call(to_b, &call, &body(2, 50_000)).unwrap();
-    until(&mut [&mut a, &mut b], |nodes| !nodes[0].program.ended.is_empty());
-    assert_eq!(a.program.ended[&1].0, Status::DeadlineExceeded);
-    until(&mut [&mut a, &mut b], |nodes| !nodes[1].program.kept.is_empty());
-    let (token, arrived) = b.program.kept.pop().unwrap();
-    assert!(arrived == body(2, 50_000), "the peer may read the body until it answers");
-    b.worker.reply(token, Status::Ok, &body(3, 50_000)).unwrap();
-    until(&mut [&mut a, &mut b], |nodes| nodes[0].worker.counters(to_b).unwrap().late == 1);
+    for (is_cancelled, expected) in [(false, Status::DeadlineExceeded), (true, Status::Cancelled)] {
+        let (mut a, mut b, to_b, _) = pair(&tight());
+        let call = Call { method: LATER, timeout, cookie: 1, ..Call::default() };
+        let id = a.worker.call(to_b, &call, &body(2, 50_000)).unwrap();
+        if is_cancelled {
+            a.worker.cancel(to_b, id);
+        }
+        until(&mut [&mut a], |nodes| !nodes[0].program.ended.is_empty());
+        assert_eq!(a.program.ended[&1].0, expected);
+        let other = Call { method: LATER, cookie: 2, ..Call::default() };
+        a.worker.call(to_b, &other, &body(4, 50_000)).unwrap();
+        until(&mut [&mut a, &mut b], |nodes| nodes[1].program.kept.len() == 2);
+        let arrived = &b.program.kept.iter().map(|(_, body)| body).collect::<Vec<_>>();
+        assert!(arrived.contains(&&body(2, 50_000)), "the peer may read it until it answers");
+        for (token, _) in b.program.kept.split_off(0) {
+            b.worker.reply(token, Status::Ok, &body(3, 50_000)).unwrap();
+        }
+        until(&mut [&mut a, &mut b], |nodes| nodes[0].worker.counters(to_b).unwrap().late == 1);
+    }
 }
 
 #[test]
@@ -173,4 +184,81 @@ fn accesses_in_flight_are_bounded() {
     assert_eq!(write(&mut a, 2), Ok(()));
     a.worker.close(to_b);
     until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.len() == 3);
+}
+
+/// A READ that has ended with its connection is not told again by the name of a later one.
+#[test]
+fn an_access_ends_only_when_its_own_bytes_have_moved() {
+    struct Again {
+        to_b: PeerId,
+        theirs: RemoteRegion,
+        ours: Region<Nic>,
+        seen: Vec<(u64, Status, [u8; 4])>,
+    }
+    impl Handler<Nic> for Again {
+        fn request(&mut self, _: &mut Worker<Nic>, _: Request<'_>) {}
+        fn response(&mut self, worker: &mut Worker<Nic>, cookie: u64, status: Status, _: &[u8]) {
+            let mut there = [0; 4];
+            self.ours.read(0, &mut there);
+            self.seen.push((cookie, status, there));
+            if cookie == 0 {
+                let range = |at| Range { remote_offset: 0, local_offset: at, len_bytes: 4 };
+                worker.read(self.to_b, &self.theirs, &self.ours, range(32), 10).unwrap();
+                worker.read(self.to_b, &self.theirs, &self.ours, range(0), 11).unwrap();
+            }
+        }
+    }
+    let fabric = crate::rig::fabric();
+    let open = || Node::open(&fabric, &tight());
+    let (mut a, mut b, mut c) = (open(), open(), open());
+    let (to_b, _) = join(&mut a, &mut b);
+    let (to_c, _) = join(&mut a, &mut c);
+    let (theirs, gone) = (b.worker.expose(64).unwrap(), c.worker.expose(64).unwrap());
+    theirs.write(0, b"read");
+    let (alive, ours) = (c.worker.expose(64).unwrap(), a.worker.expose(64).unwrap());
+    let dead = gone.remote();
+    drop(gone);
+    let mut again = Again { to_b, theirs: theirs.remote(), ours: ours.clone(), seen: Vec::new() };
+    let range = Range { remote_offset: 0, local_offset: 60, len_bytes: 4 };
+    a.worker.read(to_b, &theirs.remote(), &ours, range, 0).unwrap();
+    a.worker.read(to_c, &alive.remote(), &ours, range, 1).unwrap();
+    a.worker.read(to_c, &dead, &ours, range, 2).unwrap();
+    a.worker.flush();
+    let start = std::time::Instant::now();
+    while again.seen.len() < 5 {
+        assert!(start.elapsed().as_secs() < 30, "{:?}", again.seen);
+        a.worker.poll(os::clock::now_ns(), &mut again);
+    }
+    let end = again.seen.iter().find(|(cookie, ..)| *cookie == 11).unwrap();
+    assert_eq!((end.1, &end.2), (Status::Ok, b"read"), "{:?}", again.seen);
+}
+
+/// Fault D4: what an initiator had not started when it failed for one peer is moved for the others, and
+/// ends for that one.
+#[test]
+fn fault_d4_accesses_behind_one_that_fails_are_made_again() {
+    let config = Config { transport: TransportKind::Dc, dcis: 1, ..tight() };
+    let fabric = crate::rig::fabric();
+    let open = || Node::open(&fabric, &config);
+    let (mut a, mut b, mut c) = (open(), open(), open());
+    let (to_b, _) = join(&mut a, &mut b);
+    let (to_c, _) = join(&mut a, &mut c);
+    let (theirs, ours) = (b.worker.expose(64).unwrap(), a.worker.expose(64).unwrap());
+    theirs.write(0, b"read");
+    let gone = c.worker.expose(64).unwrap();
+    let dead = gone.remote();
+    drop(gone);
+    let range = |at| Range { remote_offset: 0, local_offset: at, len_bytes: 4 };
+    a.worker.read(to_c, &dead, &ours, range(0), 0).unwrap();
+    a.worker.read(to_b, &theirs.remote(), &ours, range(8), 1).unwrap();
+    a.worker.read(to_c, &theirs.remote(), &ours, range(16), 2).unwrap();
+    let called = Call { method: ECHO, cookie: 3, ..Call::default() };
+    a.worker.call(to_b, &called, b"behind").unwrap();
+    until(&mut [&mut a, &mut b, &mut c], |nodes| nodes[0].program.ended.len() == 4);
+    let ended = [0, 1, 2, 3].map(|cookie| a.program.ended[&cookie].0);
+    assert_eq!(ended, [Status::Unavailable, Status::Ok, Status::Unavailable, Status::Ok]);
+    let mut there = [0; 4];
+    ours.read(8, &mut there);
+    assert_eq!(&there, b"read");
+    assert_eq!((a.program.closed.len(), a.worker.is_connected(to_b)), (1, true));
 }

@@ -9,3 +9,4 @@ mod large;
 mod named;
 mod panics;
 mod rig;
+mod sleep;

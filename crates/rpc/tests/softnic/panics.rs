@@ -248,4 +248,7 @@ fn what_fills_a_body_may_panic() {
     }
     assert!(a.program.ended.values().all(|(status, _)| *status == Status::Ok));
     assert_eq!((a.panics, b.panics), (0, 0));
+    let mut served = b.program.served.remove(&0).unwrap();
+    served.sort_unstable();
+    assert_eq!(served, (0..a.next).collect::<Vec<_>>(), "what was written arrives");
 }

@@ -162,7 +162,8 @@ impl Connection {
         let deadlines = self.calls.expiry_ns();
         let delay_ns = self.config.credit_delay_ns;
         let credit = self.credit_since_ns.map(|since| since.saturating_add(delay_ns));
-        let flush = self.outbox.clock.due_ns();
+        // What the peer has no receive for waits for the peer, however long it has been due.
+        let flush = self.outbox.clock.due_ns().filter(|_| !self.outbox.is_window_full());
         let look = self.is_starved().then(|| {
             let waited_ns = now_ns.saturating_sub(self.outbox.progress_ns());
             now_ns + waited_ns.max(delay_ns).min(LOOK_NS_MAX)

@@ -139,8 +139,13 @@ const MALFORMED: [(&str, Spoil, Expected); 20] = [
 ];
 
 /// Of these, what shows before the batch has proven to be the peer's.
-const UNPROVEN: [&str; 7] = [
+const UNPROVEN: [&str; 12] = [
     "a line unused",
+    "messages that end in the middle of one",
+    "one message too many",
+    "one message too few",
+    "a body beyond the batch",
+    "an answer that nobody asked for", // with a body that is shorter than a request's
     "no lines",
     "no messages",
     "another connection's epoch",
@@ -371,6 +376,31 @@ fn on_dc_nobody_closes_the_connection_of_another() {
             nodes[0].worker.stats().unknown_imms == unknown
         });
         scene.check_honest();
+    }
+    assert_eq!(scene.victim.program.closed, []);
+}
+
+/// Rule C1.5: nor by announcing a batch that is there, and has not been announced yet, at another length.
+#[test]
+fn on_dc_nobody_announces_the_batch_of_another_at_a_wrong_length() {
+    let mut scene = Scene::new(TransportKind::Dc);
+    scene.check_honest();
+    let (mut raw, _) = scene.attacker();
+    for (unknown, (body, lines)) in
+        (1..).zip([(&[7; 12][..], 2), (&[7; 12], 16), (&[7; 100], 1), (&[7; 100], 4)])
+    {
+        let mut batch = raw.batch();
+        batch.imm = lines; // slot 0: the honest peer's
+        raw.write(&batch);
+        raw.poll();
+        let Scene { victim, honest, to_victim, .. } = &mut scene;
+        let cookie = honest.call(*to_victim, ECHO, body).unwrap();
+        until(&mut [honest, victim], |nodes| {
+            raw.poll();
+            let is_ended = nodes[0].program.ended.contains_key(&cookie);
+            is_ended && nodes[1].worker.stats().unknown_imms == unknown
+        });
+        assert_eq!(honest.program.ended[&cookie], (Status::Ok, body.to_vec()), "{lines} lines");
     }
     assert_eq!(scene.victim.program.closed, []);
 }
