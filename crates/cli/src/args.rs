@@ -53,7 +53,7 @@ Examples:
   copyrpc daemon --fork 4                     four nodes on this machine
   srun --ntasks-per-node=1 copyrpc daemon --rendezvous n0:7000 --secret-file ~/.copyrpc-secret
 
-SIGTERM and SIGINT let calls in flight end, for at most --drain-timeout. A second one ends at once.";
+SIGTERM and SIGINT let calls in flight end, for at most --drain-timeout. A second SIGINT ends at once.";
 
 const STAT_EXAMPLES: &str = "\
 Examples:

@@ -1,4 +1,4 @@
-//! SIGTERM and SIGINT: the first asks to end, the second ends at once.
+//! SIGTERM and SIGINT ask to end; a second SIGINT ends at once.
 
 use std::sync::Arc;
 
@@ -9,13 +9,15 @@ use signal_hook::{
     flag,
 };
 
-/// Set at the first signal; the second has its usual effect.
+/// Set at the first signal; a second SIGINT has its usual effect.
+///
+/// A second SIGTERM has none: the kernel sends one for each thread of a parent that dies
+/// (`PR_SET_PDEATHSIG`), and who loses patience with a process has SIGKILL.
 pub(crate) fn stop_at_signal() -> anyhow::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGTERM, SIGINT] {
-        flag::register_conditional_default(signal, Arc::clone(&stop))
-            .and_then(|_| flag::register(signal, Arc::clone(&stop)))
-            .context("cannot handle signals")?;
-    }
+    flag::register_conditional_default(SIGINT, Arc::clone(&stop))
+        .and_then(|_| flag::register(SIGINT, Arc::clone(&stop)))
+        .and_then(|_| flag::register(SIGTERM, Arc::clone(&stop)))
+        .context("cannot handle signals")?;
     Ok(stop)
 }
