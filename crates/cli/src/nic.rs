@@ -88,7 +88,7 @@ impl Description {
             message_bytes_max,
             reads_max,
         } = nic.attributes().clone();
-        let PortAttributes { link, lid, gid, mtu } = nic.port();
+        let PortAttributes { link, lid, gid, mtu, .. } = nic.port();
         let link_layer = match link {
             LinkLayer::InfiniBand => "InfiniBand",
             LinkLayer::Ethernet => "Ethernet",

@@ -3,17 +3,19 @@
 //! Source: rdma-core `providers/mlx5/verbs.c`, `mlx5_create_ah`; for the UDP source port,
 //! `libibverbs/verbs.h`, `ibv_flow_label_to_udp_sport`.
 
-use verbs::{Destination, Endpoint, GidRoute, LinkLayer, Op, PostSendError, Route, Transport};
+use verbs::{
+    Destination, Endpoint, GidRoute, LinkLayer, Op, PortAttributes, PostSendError, Route, Transport,
+};
 use wire::wqe::{Av, AvExtension, AvKey};
 
 /// Dynamic UDP ports start here (`IB_ROCE_UDP_ENCAP_VALID_PORT_MIN`).
 const UDP_PORT_MIN: u16 = 0xc000;
 
-/// The address vector that a request needs; `None` where its WQE has none.
+/// The address vector that a request from `port` needs; `None` where its WQE has none.
 #[inline]
 pub(crate) fn resolve(
     transport: Transport,
-    link: LinkLayer,
+    port: &PortAttributes,
     op: &Op<'_>,
     to: Option<&Destination>,
 ) -> Result<Option<Av>, PostSendError> {
@@ -32,7 +34,7 @@ pub(crate) fn resolve(
         (Transport::Dci, _) => return broken("needs a `Destination::Dc` in each request"),
     };
     let level = to.address.service_level;
-    match (link, to.address.route) {
+    match (port.link, to.address.route) {
         (LinkLayer::InfiniBand, _) if level > 15 => {
             broken("on InfiniBand has service levels 0 to 15")
         }
@@ -42,7 +44,7 @@ pub(crate) fn resolve(
         (LinkLayer::InfiniBand, Route::Lid(lid)) => {
             Ok(Some(Av::infiniband(key, to.qpn, lid, level)))
         }
-        (LinkLayer::Ethernet, Route::Gid(route)) => Ok(Some(roce(key, to, &route))),
+        (LinkLayer::Ethernet, Route::Gid(route)) => Ok(Some(roce(key, to, &route, port.gid_index))),
         (LinkLayer::InfiniBand, Route::Gid(_)) => {
             broken("on InfiniBand needs a LID route: a GID names no port of the subnet")
         }
@@ -53,7 +55,7 @@ pub(crate) fn resolve(
 }
 
 #[inline]
-fn roce(key: AvKey, to: &Endpoint, route: &GidRoute) -> Av {
+fn roce(key: AvKey, to: &Endpoint, route: &GidRoute, source_gid_index: u8) -> Av {
     let flow_label = route.flow_label & 0xf_ffff;
     Av {
         key,
@@ -67,7 +69,7 @@ fn roce(key: AvKey, to: &Endpoint, route: &GidRoute) -> Av {
             tclass: route.traffic_class,
             hop_limit: route.hop_limit,
             // `GRH present` stays clear: RoCE packets always have the header.
-            grh_gid_fl: u32::from(route.source_gid_index) << 20 | flow_label,
+            grh_gid_fl: u32::from(source_gid_index) << 20 | flow_label,
             rgid: route.gid,
         }),
     }
@@ -93,7 +95,6 @@ mod tests {
         let gid = GidRoute {
             gid: verbs::Gid::new([1; 16]),
             mac: [2; 6],
-            source_gid_index: 0,
             hop_limit: 64,
             traffic_class: 0,
             flow_label: 0,
@@ -103,12 +104,14 @@ mod tests {
             (LinkLayer::Ethernet, Route::Gid(gid), 7, 7 << 1),
         ];
         for (link, route, level_max, stat_rate_sl) in ports {
+            let (lid, gid) = (Lid::new(0), verbs::Gid::default());
+            let port = PortAttributes { link, lid, gid, gid_index: 0, mtu: verbs::Mtu::B4096 };
             let resolve = |service_level| {
                 let address = AddressVector { route, service_level };
                 let to = Endpoint { address, qpn: Qpn::from_low_bits(9) };
                 let to = Destination::Dc { to, key: DcKey::new(4) };
                 let op = Op::Send { payload: verbs::Payload::Inline(&[]), imm: None };
-                resolve(Transport::Dci, link, &op, Some(&to))
+                resolve(Transport::Dci, &port, &op, Some(&to))
             };
             let av = resolve(level_max).unwrap().unwrap();
             assert_eq!(av.stat_rate_sl, stat_rate_sl, "`mlx5_create_ah`");

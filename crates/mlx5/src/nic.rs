@@ -299,7 +299,7 @@ impl<D: Device> verbs::Nic for Nic<D> {
             sq,
             rq,
             transport,
-            link: self.device.port().link,
+            port: self.device.port(),
             state: QpState::Reset,
             qpn: memory.qpn,
             send_share,

@@ -2,7 +2,7 @@
 
 use memory::sync::Arc;
 use verbs::{
-    Completion, LinkLayer, ModifyError, PostRecvError, PostSendError, QpState, Qpn, QueuePair,
+    Completion, ModifyError, PortAttributes, PostRecvError, PostSendError, QpState, Qpn, QueuePair,
     SendRequest, Sge, Transition, Transport,
 };
 
@@ -25,8 +25,7 @@ pub struct Qp<D: Device> {
     pub(crate) sq: Option<SendQueue>,
     pub(crate) rq: Option<RecvQueue>,
     pub(crate) transport: Transport,
-    /// Of the port.
-    pub(crate) link: LinkLayer,
+    pub(crate) port: PortAttributes,
     /// As software last set it.
     pub(crate) state: QpState,
     pub(crate) qpn: Qpn,
@@ -114,7 +113,7 @@ impl<D: Device> QueuePair for Qp<D> {
         if !self.state.accepts_sends() {
             return Err(PostSendError::State(self.state));
         }
-        let av = address::resolve(transport, self.link, &request.op, request.to)?;
+        let av = address::resolve(transport, &self.port, &request.op, request.to)?;
         sq.post(&request.op, request.flags, av.as_ref())
     }
 

@@ -85,7 +85,7 @@ struct Bytes {
     transport: u8,
     link: u8,
     service_level: u8,
-    source_gid_index: u8,
+    reserved0: u8,
     hop_limit: u8,
     traffic_class: u8,
     mac: [u8; 6],
@@ -93,7 +93,7 @@ struct Bytes {
     psn: U32,
     flow_label: U32,
     lid: U16,
-    reserved: [u8; 2],
+    reserved1: [u8; 2],
     gid: [u8; 16],
     key: U64,
     addr: U64,
@@ -110,7 +110,7 @@ impl Contact {
             },
             link: LINK_LID,
             service_level,
-            source_gid_index: 0,
+            reserved0: 0,
             hop_limit: 0,
             traffic_class: 0,
             mac: [0; 6],
@@ -118,7 +118,7 @@ impl Contact {
             psn: self.psn.get().into(),
             flow_label: 0.into(),
             lid: 0.into(),
-            reserved: [0; 2],
+            reserved1: [0; 2],
             gid: [0; 16],
             key: self.key.get().into(),
             addr: self.ring.addr.into(),
@@ -128,7 +128,6 @@ impl Contact {
             Route::Lid(lid) => bytes.lid = lid.get().into(),
             Route::Gid(route) => {
                 bytes.link = LINK_GID;
-                bytes.source_gid_index = route.source_gid_index;
                 bytes.hop_limit = route.hop_limit;
                 bytes.traffic_class = route.traffic_class;
                 bytes.mac = route.mac;
@@ -150,7 +149,6 @@ impl Contact {
             LINK_GID => Route::Gid(GidRoute {
                 gid: Gid::new(bytes.gid),
                 mac: bytes.mac,
-                source_gid_index: bytes.source_gid_index,
                 hop_limit: bytes.hop_limit,
                 traffic_class: bytes.traffic_class,
                 flow_label: bytes.flow_label.get(),
@@ -179,7 +177,6 @@ mod tests {
         let gid = GidRoute {
             gid: Gid::new([7; 16]),
             mac: [1, 2, 3, 4, 5, 6],
-            source_gid_index: 3,
             hop_limit: 64,
             traffic_class: 106,
             flow_label: 0xa_bcde,

@@ -205,7 +205,7 @@ unsafe impl mlx5::device::Device for Device {
             Link::InfiniBand => (LinkLayer::InfiniBand, self.0.lid),
             Link::Roce => (LinkLayer::Ethernet, Lid::new(0)),
         };
-        PortAttributes { link, lid, gid: gid_of(self.0.lid), mtu: Mtu::B4096 }
+        PortAttributes { link, lid, gid: gid_of(self.0.lid), gid_index: 0, mtu: Mtu::B4096 }
     }
 
     fn address(&self) -> AddressVector {
@@ -217,7 +217,6 @@ unsafe impl mlx5::device::Device for Device {
                 gid: gid_of(lid),
                 // Locally administered; ends like the GID.
                 mac: [0x02, 0, 0, 0, high, low],
-                source_gid_index: 0,
                 hop_limit: 64,
                 traffic_class: 0,
                 flow_label: 0,

@@ -11,15 +11,14 @@ pub enum Route {
     Gid(GidRoute),
 }
 
-/// What a global route header needs.
+/// What a global route header needs, but for its source: which row of its GID table a port sends from, it
+/// [knows itself](crate::PortAttributes::gid_index), and not whoever it sends to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GidRoute {
     /// The destination.
     pub gid: Gid,
     /// Ethernet address of the next hop (RoCE).
     pub mac: [u8; 6],
-    /// Index of the source GID in the port's table.
-    pub source_gid_index: u8,
     /// Routers that may be crossed.
     pub hop_limit: u8,
     /// Traffic class: DSCP and ECN.

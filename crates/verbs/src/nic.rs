@@ -27,8 +27,10 @@ pub struct PortAttributes {
     pub link: LinkLayer,
     /// Local id; 0 on Ethernet.
     pub lid: Lid,
-    /// GID at index 0.
+    /// The GID that it sends from.
     pub gid: Gid,
+    /// Row of that in the port's GID table.
+    pub gid_index: u8,
     /// Largest packet.
     pub mtu: Mtu,
 }

@@ -64,14 +64,7 @@ pub struct Contact {
 #[serde(rename_all = "snake_case")]
 enum ContactRoute {
     Lid(u16),
-    Gid {
-        gid: [u8; 16],
-        mac: [u8; 6],
-        source_gid_index: u8,
-        hop_limit: u8,
-        traffic_class: u8,
-        flow_label: u32,
-    },
+    Gid { gid: [u8; 16], mac: [u8; 6], hop_limit: u8, traffic_class: u8, flow_label: u32 },
 }
 
 impl Contact {
@@ -81,7 +74,6 @@ impl Contact {
             Route::Gid(route) => ContactRoute::Gid {
                 gid: route.gid.to_bytes(),
                 mac: route.mac,
-                source_gid_index: route.source_gid_index,
                 hop_limit: route.hop_limit,
                 traffic_class: route.traffic_class,
                 flow_label: route.flow_label,
@@ -100,21 +92,15 @@ impl Contact {
         let qpn = Qpn::new(self.qpn).ok_or_else(|| TrafficError::Contact(format!("{self:?}")))?;
         let route = match self.route {
             ContactRoute::Lid(lid) => Route::Lid(Lid::new(lid)),
-            ContactRoute::Gid {
-                gid,
-                mac,
-                source_gid_index,
-                hop_limit,
-                traffic_class,
-                flow_label,
-            } => Route::Gid(GidRoute {
-                gid: Gid::new(gid),
-                mac,
-                source_gid_index,
-                hop_limit,
-                traffic_class,
-                flow_label,
-            }),
+            ContactRoute::Gid { gid, mac, hop_limit, traffic_class, flow_label } => {
+                Route::Gid(GidRoute {
+                    gid: Gid::new(gid),
+                    mac,
+                    hop_limit,
+                    traffic_class,
+                    flow_label,
+                })
+            }
         };
         let address = AddressVector { route, service_level: self.service_level };
         Ok(Endpoint { address, qpn })
@@ -230,7 +216,6 @@ mod tests {
         let route = ContactRoute::Gid {
             gid: [7; 16],
             mac: [1, 2, 3, 4, 5, 6],
-            source_gid_index: 3,
             hop_limit: 64,
             traffic_class: 106,
             flow_label: 0xf_ffff,

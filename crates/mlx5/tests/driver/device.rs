@@ -383,7 +383,7 @@ unsafe impl Device for TestDevice {
 
     fn port(&self) -> PortAttributes {
         let (lid, gid) = (Lid::new(7), Gid::new([7; 16]));
-        PortAttributes { link: self.link, lid, gid, mtu: Mtu::B4096 }
+        PortAttributes { link: self.link, lid, gid, gid_index: 5, mtu: Mtu::B4096 }
     }
 
     fn address(&self) -> AddressVector {

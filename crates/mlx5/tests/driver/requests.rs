@@ -22,7 +22,6 @@ fn at_gid() -> Endpoint {
     let route = GidRoute {
         gid: Gid::new(hex!("20010db8000000000000000000000042")),
         mac: hex!("020304050607"),
-        source_gid_index: 5,
         hop_limit: 64,
         traffic_class: 0x6a,
         flow_label: 0x1_2345,

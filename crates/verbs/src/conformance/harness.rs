@@ -381,7 +381,7 @@ pub(super) fn endpoint_to_words(endpoint: &Endpoint) -> [u64; ENDPOINT_WORDS] {
         Route::Gid(route) => {
             let gid = u128::from_be_bytes(route.gid.to_bytes());
             let [a, b, c, d, e, f] = route.mac;
-            let path = [0, route.source_gid_index, route.hop_limit, route.traffic_class];
+            let path = [0, 0, route.hop_limit, route.traffic_class];
             let high = u64::try_from(gid >> 64).expect("64 bits remain");
             let low = u64::try_from(gid & u128::from(u64::MAX)).expect("64 bits remain");
             let path = u64::from(u32::from_be_bytes(path)) << 32 | u64::from(route.flow_label);
@@ -401,10 +401,10 @@ pub(super) fn endpoint_from_words(words: &[u64]) -> Verdict<Endpoint> {
     } else {
         let gid = (u128::from(a) << 64 | u128::from(b)).to_be_bytes();
         let [_, _, mac @ ..] = c.to_be_bytes();
-        let [_, source_gid_index, hop_limit, traffic_class, ..] = path.to_be_bytes();
+        let [_, _, hop_limit, traffic_class, ..] = path.to_be_bytes();
         let flow_label = low_u32(path);
         let gid = Gid::new(gid);
-        Route::Gid(GidRoute { gid, mac, source_gid_index, hop_limit, traffic_class, flow_label })
+        Route::Gid(GidRoute { gid, mac, hop_limit, traffic_class, flow_label })
     };
     let service_level = u8::try_from(level & 0xf).expect("4 bits remain");
     let address = AddressVector { route, service_level };
@@ -421,7 +421,6 @@ mod tests {
         let gid = GidRoute {
             gid: Gid::new(core::array::from_fn(|i| u8::try_from(i).unwrap())),
             mac: [1, 2, 3, 4, 5, 6],
-            source_gid_index: 3,
             hop_limit: 64,
             traffic_class: 106,
             flow_label: 0xf_fff1,

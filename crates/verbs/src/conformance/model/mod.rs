@@ -172,7 +172,13 @@ impl Nic for Model {
 
     fn port(&self) -> PortAttributes {
         let link = LinkLayer::InfiniBand;
-        PortAttributes { link, lid: self.lid, gid: crate::Gid::default(), mtu: Mtu::B4096 }
+        PortAttributes {
+            link,
+            lid: self.lid,
+            gid: crate::Gid::default(),
+            gid_index: 0,
+            mtu: Mtu::B4096,
+        }
     }
 
     fn address(&self) -> AddressVector {
