@@ -159,10 +159,9 @@ impl Session {
         }
     }
 
-    fn probe(&mut self) -> Outcome<Regime> {
+    fn probe(&mut self) -> Outcome<f64> {
         let limit = SharedLimit::RoundTrip { window: PROBE_WINDOW };
-        let ns = self.together(&Order::Probe(limit), |board, _| Ok(limit.initiate(board)?))?;
-        Ok(Regime::of_round_trip(ns))
+        self.together(&Order::Probe(limit), |board, _| Ok(limit.initiate(board)?))
     }
 
     fn sample(&mut self, peer: usize, work: Work) -> Outcome<f64> {
@@ -245,10 +244,10 @@ fn measure(
             if skipped.contains_key(name) {
                 continue;
             }
-            let before = session.probe()?;
+            let before_ns = session.probe()?;
             let value =
                 contender.sample(session, cores, work).map_err(|e| format!("{name}: {e}"))?;
-            let regime = Regime::bracket(before, session.probe()?);
+            let regime = Regime::between(before_ns, session.probe()?);
             match value {
                 Ok(value) => {
                     let sample = (regime != Regime::Mixed).then_some((regime, value));

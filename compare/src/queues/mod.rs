@@ -82,16 +82,14 @@ fn measure(
     rows: &[Row],
 ) -> Outcome<()> {
     let board = Board::new()?;
-    let probe = || -> Outcome<Regime> {
-        Ok(Regime::of_round_trip(pingpong::between_threads(cores, &board, PROBE)?))
-    };
+    let probe = || pingpong::between_threads(cores, &board, PROBE);
     let mut samples: BTreeMap<&str, Samples> = BTreeMap::new();
     let chosen = |name: &str| name.contains(filter) || name == REFERENCE;
     for _ in 0..rounds {
         for (name, run) in rows.iter().filter(|(name, _)| chosen(name)) {
-            let before = probe()?;
+            let before_ns = probe()?;
             let Some(value) = run(cell, cores) else { continue };
-            let regime = Regime::bracket(before, probe()?);
+            let regime = Regime::between(before_ns, probe()?);
             let sample = (regime != Regime::Mixed).then_some((regime, value));
             samples.entry(name).or_default().push(sample);
         }

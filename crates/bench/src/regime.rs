@@ -25,10 +25,13 @@ pub enum Regime {
 
 /// Two-line round trips below this are of two threads of one core, in ns.
 pub const TWIN_BELOW_NS: f64 = 65.0;
-/// Two-line round trips below this, and not of one core, are near, in ns.
-pub const NEAR_BELOW_NS: f64 = 250.0;
-/// Two-line round trips inside this range are far, in ns.
-pub const FAR_WITHIN_NS: core::ops::RangeInclusive<f64> = 350.0..=700.0;
+/// Two-line round trips below this, and not of one core, are near, in ns: between what clusters of today's
+/// processors take, and what it takes from one to the next.
+pub const NEAR_BELOW_NS: f64 = 300.0;
+/// Two-line round trips below this, and not near, are far, in ns: from one socket to the next it takes less.
+pub const FAR_BELOW_NS: f64 = 2000.0;
+/// Two probes that differ by a larger factor say that something has changed between them.
+pub const DRIFT_MAX: f64 = 1.5;
 
 impl Regime {
     /// The regimes whose samples are kept.
@@ -41,17 +44,19 @@ impl Regime {
             Self::Twin
         } else if ns < NEAR_BELOW_NS {
             Self::Near
-        } else if FAR_WITHIN_NS.contains(&ns) {
+        } else if ns < FAR_BELOW_NS {
             Self::Far
         } else {
             Self::Mixed
         }
     }
 
-    /// Where a sample between two probes belongs.
+    /// Where a sample belongs, by the round trips of the probes before and after it, in ns.
     #[must_use]
-    pub fn bracket(before: Self, after: Self) -> Self {
-        if before == after { before } else { Self::Mixed }
+    pub fn between(before_ns: f64, after_ns: f64) -> Self {
+        let (before, after) = (Self::of_round_trip(before_ns), Self::of_round_trip(after_ns));
+        let drift = before_ns.max(after_ns) / before_ns.min(after_ns);
+        if before == after && drift <= DRIFT_MAX { before } else { Self::Mixed }
     }
 }
 
@@ -78,12 +83,10 @@ mod tests {
             (64.9, Twin),
             (65.0, Near),
             (85.0, Near),
-            (249.9, Near),
-            (250.0, Mixed),
-            (349.9, Mixed),
-            (350.0, Far),
-            (700.0, Far),
-            (700.1, Mixed),
+            (299.9, Near),
+            (300.0, Far),
+            (1999.9, Far),
+            (2000.0, Mixed),
             (f64::NAN, Mixed),
         ] {
             assert_eq!(Regime::of_round_trip(ns), regime, "{ns} ns");
@@ -93,11 +96,20 @@ mod tests {
     #[test]
     fn a_sample_counts_only_if_both_probes_agree() {
         use Regime::{Far, Mixed, Near, Twin};
-        assert_eq!(Regime::bracket(Near, Near), Near);
-        assert_eq!(Regime::bracket(Near, Twin), Mixed);
-        assert_eq!(Regime::bracket(Far, Far), Far);
-        for (before, after) in [(Near, Far), (Far, Near), (Near, Mixed), (Mixed, Mixed)] {
-            assert_eq!(Regime::bracket(before, after), Mixed);
+        for (before_ns, after_ns, regime) in [
+            (100.0, 140.0, Near),
+            (140.0, 100.0, Near),
+            (500.0, 490.0, Far),
+            (40.0, 42.0, Twin),
+            (100.0, 160.0, Mixed),
+            (290.0, 310.0, Mixed),
+            (60.0, 70.0, Mixed),
+            (100.0, 490.0, Mixed),
+            (f64::NAN, 100.0, Mixed),
+            (100.0, f64::NAN, Mixed),
+            (9000.0, 9000.0, Mixed),
+        ] {
+            assert_eq!(Regime::between(before_ns, after_ns), regime, "{before_ns} {after_ns}");
         }
     }
 }

@@ -118,16 +118,16 @@ pub fn interleave<W: Workload>(
     }
     let mut filed = vec![Filed::default(); workload.cells()];
     for _ in 0..rounds {
-        let mut before = Regime::of_round_trip(workload.probe()?);
+        let mut before_ns = workload.probe()?;
         for (cell, filed) in filed.iter_mut().enumerate() {
             step(cell);
             let sample = workload.sample(cell)?;
             let merging = workload.merging();
-            let after = Regime::of_round_trip(workload.probe()?);
-            let regime = Regime::bracket(before, after);
+            let after_ns = workload.probe()?;
+            let regime = Regime::between(before_ns, after_ns);
             filed.file(regime, sample);
             filed.file_merging(regime, merging);
-            before = after;
+            before_ns = after_ns;
         }
     }
     Ok(filed)

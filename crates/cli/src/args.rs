@@ -64,8 +64,8 @@ Examples:
 const BENCH_HELP: &str = "\
 Two processes, each pinned to a core of its own, measure together; without two cores nothing is
 measured. Every sample lies between two probes: the round trip of two cache lines tells whether the
-two cores share a cache (near, below 250 ns) or not (far, 350 to 700 ns). Samples between probes
-that disagree are dropped and counted. Ratios compare medians of one regime.";
+two cores share a cache (near, below 300 ns) or not (far), or are two threads of one core (twin, below
+65 ns). Samples between probes that disagree are dropped and counted. Ratios compare medians of one regime.";
 
 const VERBS_EXAMPLES: &str = "\
 Examples:

@@ -66,8 +66,7 @@ impl Placement {
     /// What both say.
     #[must_use]
     pub fn regime(&self) -> Regime {
-        let of = Regime::of_round_trip;
-        Regime::bracket(of(self.before_ns), of(self.after_ns))
+        Regime::between(self.before_ns, self.after_ns)
     }
 }
 
