@@ -12,7 +12,7 @@ use wire::{
 
 use super::{QpShared, wake_own};
 use crate::{
-    card::{layout::address_word, target::Target, views::CqView},
+    card::{layout::address_word, target::Target},
     config::Link,
     context::Context,
     engine::{
@@ -120,7 +120,7 @@ impl Exec {
     #[inline]
     pub(super) fn signal(&mut self, context: &Context) {
         for wake in self.wakes.drain(..) {
-            wake.signal(context);
+            wake.signal(&mut self.destinations, context);
         }
     }
 }
@@ -129,25 +129,24 @@ impl Exec {
 #[derive(Debug)]
 enum Wake {
     Own(Arc<crate::objects::CqShared>, bool),
-    Peer(Arc<Peer>, CqView, bool),
+    /// That of a destination, which says the rest.
+    Peer(Whither),
+    /// That of one that is no destination any more, and whether it got something solicited.
+    Former(Box<Destination>, bool),
 }
 
 impl Wake {
-    fn signal(self, context: &Context) {
+    #[inline]
+    fn signal(self, destinations: &mut Destinations, context: &Context) {
         match self {
             Self::Own(cq, solicited) => wake_own(&cq, solicited),
-            Self::Peer(peer, cq, solicited) => {
-                if !cq.armed().fires(solicited) || peer.signal(cq.channel) {
-                    return;
-                }
-                // A channel is shown before its queue is: it is in the socket.
-                context.fetch();
-                if !peer.signal(cq.channel) {
-                    // Its owner is gone, or has not found room in the socket: stay armed, so that
-                    // the next completion tries again.
-                    cq.armed().arm(crate::shared::arm::NEXT);
+            Self::Peer(key) => {
+                let Some(destination) = destinations.get_mut(key) else { return };
+                if let Some(solicited) = destination.due.take() {
+                    destination.signal(solicited, context);
                 }
             }
+            Self::Former(destination, solicited) => destination.signal(solicited, context),
         }
     }
 }
@@ -158,6 +157,47 @@ struct Destination {
     peer: Arc<Peer>,
     target: Target,
     remote: MrCache,
+    /// Its completion queue has a channel, and got something; whether that was solicited.
+    due: Option<bool>,
+}
+
+impl Destination {
+    /// Notes that its completion queue got something; `key` is its own.
+    #[inline(always)]
+    fn note(&mut self, solicited: bool, key: Whither, wakes: &mut Vec<Wake>) {
+        if self.target.cq.channel == 0 {
+            return;
+        }
+        if self.due.is_none() {
+            wakes.push(Wake::Peer(key));
+        }
+        self.due = Some(solicited || self.due == Some(true));
+    }
+
+    /// What is due, of one that is forgotten.
+    fn wake(mut self: Box<Self>) -> Option<Wake> {
+        self.due.take().map(|solicited| Wake::Former(self, solicited))
+    }
+
+    #[inline]
+    fn signal(&self, solicited: bool, context: &Context) {
+        let cq = &self.target.cq;
+        if cq.armed().fires(solicited) && !self.peer.signal(cq.channel) {
+            self.signal_late(context);
+        }
+    }
+
+    /// A channel is shown before its queue is: it is in the socket.
+    #[cold]
+    fn signal_late(&self, context: &Context) {
+        context.fetch();
+        let cq = &self.target.cq;
+        if !self.peer.signal(cq.channel) {
+            // Its owner is gone, or has not found room in the socket: stay armed, so that the next
+            // completion tries again.
+            cq.armed().arm(crate::shared::arm::NEXT);
+        }
+    }
 }
 
 /// Places of a queue pair that sends to many, a power of two.
@@ -191,11 +231,17 @@ impl Destinations {
         spread & (self.near.len() - 1)
     }
 
-    /// The destination, resolved again if it has changed.
+    /// The destination, resolved again if it has changed. What is due to those that are forgotten for it
+    /// goes to `wakes`.
     #[inline(always)]
-    fn find(&mut self, key: Whither, qp: &QpShared) -> Result<&mut Destination, Reply> {
+    fn find(
+        &mut self,
+        key: Whither,
+        qp: &QpShared,
+        wakes: &mut Vec<Wake>,
+    ) -> Result<&mut Destination, Reply> {
         if self.current(key).is_none() {
-            self.look_up(key, qp)?;
+            self.look_up(key, qp, wakes)?;
         }
         let place = self.place(key);
         self.near[place].as_mut().map(|(_, destination)| &mut **destination).ok_or(Reply::Silence)
@@ -221,6 +267,16 @@ impl Destinations {
         hit.then_some(&mut **destination)
     }
 
+    /// The destination, changed or not.
+    #[inline]
+    fn get_mut(&mut self, key: Whither) -> Option<&mut Destination> {
+        let place = self.place(key);
+        match self.near.get_mut(place) {
+            Some(Some((last, destination))) if *last == key => Some(destination),
+            _ => self.others.get_mut(&key).map(|destination| &mut **destination),
+        }
+    }
+
     /// Whoever comes and goes leaves nothing mapped but the last one.
     fn forget_buried(&mut self) {
         self.others.retain(|_, destination| !destination.peer.is_buried());
@@ -230,13 +286,13 @@ impl Destinations {
     }
 
     #[cold]
-    fn look_up(&mut self, key: Whither, qp: &QpShared) -> Result<(), Reply> {
+    fn look_up(&mut self, key: Whither, qp: &QpShared, wakes: &mut Vec<Wake>) -> Result<(), Reply> {
         #[expect(clippy::cast_possible_truncation, reason = "takes a word apart")]
         let (lid, qpn) = ((key >> 32) as u16, key as u32);
         let place = self.place(key);
         if let Some((last, destination)) = self.near[place].take() {
             if self.others.len() >= DESTINATIONS_MAX {
-                self.others.clear();
+                wakes.extend(self.others.drain().filter_map(|(_, former)| former.wake()));
             }
             self.others.insert(last, destination);
         }
@@ -249,7 +305,11 @@ impl Destinations {
             Some(destination) if destination.target.is_current() => destination,
             stale => {
                 let peer = match stale {
-                    Some(stale) => stale.peer.clone(),
+                    Some(stale) => {
+                        let peer = stale.peer.clone();
+                        wakes.extend(stale.wake());
+                        peer
+                    }
                     None => {
                         self.forget_buried();
                         qp.context.import(lid).map_err(|connecting| {
@@ -259,7 +319,7 @@ impl Destinations {
                 };
                 let target = Qpn::new(qpn).and_then(|qpn| Target::resolve(&peer.card, qpn));
                 let target = target.ok_or(Reply::Silence)?;
-                Box::new(Destination { peer, target, remote: MrCache::default() })
+                Box::new(Destination { peer, target, remote: MrCache::default(), due: None })
             }
         };
         self.near[place] = Some((key, destination));
@@ -329,18 +389,6 @@ impl ExecPort<'_> {
             }
         }
     }
-
-    #[cold]
-    fn wake_peer(wakes: &mut Vec<Wake>, owner: &Arc<Peer>, cq: &CqView, solicited: bool) {
-        if let Some(Wake::Peer(peer, last, so_far)) = wakes.last_mut()
-            && Arc::ptr_eq(peer, owner)
-            && last.index == cq.index
-        {
-            *so_far |= solicited;
-            return;
-        }
-        wakes.push(Wake::Peer(owner.clone(), cq.clone(), solicited));
-    }
 }
 
 impl Port for ExecPort<'_> {
@@ -376,7 +424,7 @@ impl Port for ExecPort<'_> {
     #[inline(always)]
     fn carry(&mut self, to: Lid, request: &Request, local: &[Chunk]) -> Reply {
         let key = address_word(to, request.to);
-        let destination = match self.destinations.find(key, self.qp) {
+        let destination = match self.destinations.find(key, self.qp, self.wakes) {
             Ok(destination) => destination,
             Err(reply) => return reply,
         };
@@ -392,10 +440,8 @@ impl Port for ExecPort<'_> {
         };
         let target = &destination.target;
         let answered = respond(Arrival { request, local, target, memory, order });
-        if let Some(solicited) = answered.arrived
-            && target.cq.channel != 0
-        {
-            Self::wake_peer(self.wakes, &destination.peer, &target.cq, solicited);
+        if let Some(solicited) = answered.arrived {
+            destination.note(solicited, key, self.wakes);
         }
         answered.reply
     }
@@ -414,13 +460,15 @@ impl Port for ExecPort<'_> {
             segments: &destination.peer.segments,
             context: &self.qp.context,
         };
-        let (target, peer) = (&destination.target, &destination.peer);
-        let wakes = &mut *self.wakes;
-        respond_to_plain(request, payload, target, &mut memory, |solicited| {
-            if target.cq.channel != 0 {
-                Self::wake_peer(wakes, peer, &target.cq, solicited);
-            }
-        })
+        let mut arrived = None;
+        let target = &destination.target;
+        let carried = respond_to_plain(request, payload, target, &mut memory, |solicited| {
+            arrived = Some(solicited);
+        });
+        if let Some(solicited) = arrived {
+            destination.note(solicited, key, self.wakes);
+        }
+        carried
     }
 
     #[inline]
