@@ -35,13 +35,33 @@ impl Handler<Nic> for Check {
     }
 }
 
-/// Nanoseconds per call with `depth` calls in flight on each of `endpoints` connections.
-fn measure(endpoints: usize, depth: u64, calls: u64) -> f64 {
+/// What is measured: `depth` calls in flight on each of the first `active` connections, out of
+/// `endpoints`.
+#[derive(Clone, Copy)]
+struct Shape {
+    endpoints: u16,
+    active: usize,
+    depth: u64,
+}
+
+const SHAPES: [Shape; 4] = [
+    Shape { endpoints: 1, active: 1, depth: 1 },
+    Shape { endpoints: 1, active: 1, depth: 32 },
+    Shape { endpoints: 8, active: 8, depth: 32 },
+    Shape { endpoints: 512, active: 1, depth: 1 },
+];
+
+/// Virtual time between two polls: about what a poll takes.
+const TURN_NS: u64 = 200;
+
+/// Nanoseconds per call.
+fn measure(Shape { endpoints, active, depth }: Shape, calls: u64) -> f64 {
     let fabric = format!("rpc-cost-{}-{endpoints}-{depth}", std::process::id());
     let nic = softnic::Config { fabric, ..softnic::Config::default() };
     let open = || {
-        let config =
-            Config { shared_receives: endpoints > 1, may_sleep: false, ..Config::default() };
+        let peers_max = endpoints.max(Config::default().peers_max);
+        let shared_receives = endpoints > 1;
+        let config = Config { shared_receives, may_sleep: false, peers_max, ..Config::default() };
         Worker::open(softnic::open(&nic).expect("nic"), config, 0).expect("worker")
     };
     let (mut client, mut server) = (open(), open());
@@ -58,7 +78,7 @@ fn measure(endpoints: usize, depth: u64, calls: u64) -> f64 {
     let (mut made, start) = (0_u64, Instant::now());
     let mut now_ns = 0;
     while check.ended < calls {
-        for peer in &peers {
+        for peer in &peers[..active] {
             for _ in 0..depth {
                 let mut body = [0; BODY_BYTES];
                 body[..8].copy_from_slice(&made.to_le_bytes());
@@ -68,7 +88,7 @@ fn measure(endpoints: usize, depth: u64, calls: u64) -> f64 {
             }
         }
         while check.ended < made {
-            now_ns += 50;
+            now_ns += TURN_NS;
             client.poll(now_ns, &mut check);
             server.poll(now_ns, &mut Echo);
         }
@@ -106,11 +126,14 @@ impl Plan {
 fn main() {
     let Plan { calls, runs, shape } = Plan::from_args();
     println!("call and answer of {BODY_BYTES} B, both sides on one thread, best of {runs}:");
-    for (index, (endpoints, depth)) in [(1, 1), (1, 32), (8, 32)].into_iter().enumerate() {
+    for (index, of) in SHAPES.into_iter().enumerate() {
         if shape.is_some_and(|shape| shape != index) {
             continue;
         }
-        let best = (0..runs).map(|_| measure(endpoints, depth, calls)).fold(f64::MAX, f64::min);
-        println!("  {endpoints} endpoints, {depth:2} calls each {best:7.1} ns per call");
+        let best = (0..runs).map(|_| measure(of, calls)).fold(f64::MAX, f64::min);
+        let Shape { endpoints, active, depth } = of;
+        println!(
+            "  {active:3} of {endpoints:3} endpoints, {depth:2} calls each {best:7.1} ns per call"
+        );
     }
 }

@@ -3,7 +3,10 @@
 use proto::copyrpc::{CREDIT_BYTES, CallId, Connection, Hello, LINE_BYTES, RequestId, Violation};
 use verbs::{Destination, Lid, MemoryRegion as _, Nic, Psn, RemoteSlice};
 
-use crate::large::{Buffers, Lent};
+use crate::{
+    large::{Buffers, Lent},
+    worker::Marks,
+};
 
 /// Names a peer among all that a worker ever had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -32,8 +35,7 @@ pub(crate) struct Peer<N: Nic> {
     pub(crate) ring: N::Mr,
     /// Of [`Worker::queues`](crate::Worker).
     pub(crate) queue: u16,
-    /// In the list of peers that may have something to post.
-    pub(crate) is_dirty: bool,
+    pub(crate) marks: Marks,
 }
 
 /// How far the two sides are.

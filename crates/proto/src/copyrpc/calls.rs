@@ -214,7 +214,7 @@ impl Calls {
 
     /// When to look for calls that have expired; `None`: nobody waits.
     pub(crate) fn expiry_ns(&self) -> Option<u64> {
-        (self.earliest_ns < u64::MAX).then_some(self.earliest_ns)
+        (self.in_use() > 0 && self.earliest_ns < u64::MAX).then_some(self.earliest_ns)
     }
 
     /// The batch that ends at line `parsed` was handled, and the ring is consumed up to `consumed`.
@@ -239,11 +239,12 @@ impl Calls {
         }
     }
 
-    /// Ends every call, and returns the cookie of one that still waits; `None`: there is none left.
-    pub(crate) fn drain(&mut self) -> Option<u64> {
-        let slot = self.slots.iter_mut().find(|slot| slot.is_waiting())?;
-        slot.state = State::Abandoned;
-        Some(slot.cookie)
+    /// Ends every call, and says the cookies of those whose callers wait.
+    pub(crate) fn drain(&mut self, mut ended: impl FnMut(u64)) {
+        for slot in self.slots.iter_mut().filter(|slot| slot.is_waiting()) {
+            slot.state = State::Abandoned;
+            ended(slot.cookie);
+        }
     }
 
     /// Calls whose callers wait.

@@ -8,7 +8,7 @@ use verbs::{
     QueuePair as _, QueueSize, RcPeer, RnrTimer, Route, RtrAttr, RtsAttr, Transition, Transport,
 };
 
-use super::{Departed, Worker, random};
+use super::{Departed, Marks, Worker, random};
 use crate::{
     CloseReason, ConnectError, Invitation, OpenError, PeerId, TransportKind,
     contact::Contact,
@@ -77,7 +77,7 @@ impl<N: Nic> Worker<N> {
         let invitation = Invitation::new(&contact, &hello);
         let place = &mut self.peers[usize::from(slot)];
         let link = Link::Invited { early: Vec::new() };
-        place.peer = Some(Peer { link, hello, psn, ring, queue, is_dirty: false });
+        place.peer = Some(Peer { link, hello, psn, ring, queue, marks: Marks::default() });
         Ok((PeerId { slot, generation: place.generation }, invitation))
     }
 
@@ -155,9 +155,8 @@ impl<N: Nic> Worker<N> {
         place.generation = place.generation.wrapping_add(1);
         let Some(mut peer) = place.peer.take() else { return };
         if let Some(live) = peer.live() {
-            while let Some(cookie) = live.connection.drain() {
-                self.ended.push_back((cookie, reason.status()));
-            }
+            let status = reason.status();
+            live.connection.drain(|cookie| self.ended.push_back((cookie, status)));
             self.closed.push_back((id, reason));
         }
         if self.config.transport == TransportKind::Rc {

@@ -33,17 +33,17 @@ impl<N: Nic> Worker<N> {
     /// Posts whatever is due, without waiting for the next poll.
     pub fn flush(&mut self) {
         let mut index = 0;
-        while let Some(id) = self.dirty.get(index).copied() {
+        while let Some(id) = self.agenda.dirty.get(index).copied() {
             match self.flush_peer(id) {
                 Departed::All => {
-                    self.dirty.swap_remove(index);
+                    self.agenda.dirty.swap_remove(index);
                     if let Some(peer) = self.peer(id) {
-                        peer.is_dirty = false;
+                        peer.marks.is_dirty = false;
                     }
                 }
                 Departed::Some => index += 1,
                 Departed::Never(broken) => {
-                    self.dirty.swap_remove(index);
+                    self.agenda.dirty.swap_remove(index);
                     self.end_broken(id, &broken);
                 }
             }
@@ -81,10 +81,10 @@ impl<N: Nic> Worker<N> {
             return;
         }
         // What fails now fails again at the end of the poll, and is dealt with there.
-        if matches!(self.flush_peer(id), Departed::All) && self.dirty.last() == Some(&id) {
-            self.dirty.pop();
+        if matches!(self.flush_peer(id), Departed::All) && self.agenda.dirty.last() == Some(&id) {
+            self.agenda.dirty.pop();
             if let Some(peer) = self.peer(id) {
-                peer.is_dirty = false;
+                peer.marks.is_dirty = false;
             }
         }
         self.ring_queues();
@@ -152,6 +152,7 @@ impl<N: Nic> Worker<N> {
         let Some(queue) = &mut queues[usize::from(index)] else { return Ok(()) };
         let What::Batch(batch) = work.what else {
             live.connection.credit_lost();
+            self.mark_timed(work.peer);
             return Ok(());
         };
         let sges = [live.staging.sge(batch.offset_bytes, batch.len_bytes)];

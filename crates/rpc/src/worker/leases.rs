@@ -46,6 +46,7 @@ impl<N: Nic> Worker<N> {
         let now_ns = self.now_ns;
         if let (Some(lease), Some(live)) = (lease, self.live(peer)) {
             live.connection.end_lease(lease, now_ns);
+            self.mark_timed(peer);
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The worker: what one thread uses to call and to serve.
 
+mod agenda;
 mod commands;
 mod connect;
 mod departures;
@@ -28,6 +29,8 @@ use crate::{
     token::Dropped,
 };
 
+use agenda::Agenda;
+pub(crate) use agenda::Marks;
 use dispatch::Interrupted;
 use transfers::Transfer;
 
@@ -96,9 +99,15 @@ impl<N: Nic> Place<N> {
         Some((id, self.peer.as_mut()?))
     }
 
+    /// The peer, if it is the one who is here.
+    #[inline]
+    fn at(&mut self, id: PeerId) -> Option<&mut Peer<N>> {
+        if self.generation == id.generation { self.peer.as_mut() } else { None }
+    }
+
     #[inline]
     fn live(&mut self, id: PeerId) -> Option<&mut Live<N>> {
-        if self.generation == id.generation { self.peer.as_mut()?.live() } else { None }
+        self.at(id)?.live()
     }
 
     fn connection(&self) -> Option<&Connection> {
@@ -132,8 +141,7 @@ pub struct Worker<N: Nic> {
     queue_of: QueueIndex,
     /// Queues that were posted to and not rung.
     unrung: Vec<u16>,
-    /// Peers that may have something to post.
-    dirty: Vec<PeerId>,
+    agenda: Agenda,
     /// Calls that ended outside a poll.
     ended: VecDeque<(u64, Status)>,
     closed: VecDeque<(PeerId, CloseReason)>,
@@ -208,7 +216,7 @@ impl<N: Nic> Worker<N> {
             key: DcKey::new(random()),
             queue_of: QueueIndex::default(),
             unrung: Vec::new(),
-            dirty: Vec::new(),
+            agenda: Agenda::default(),
             ended: VecDeque::new(),
             closed: VecDeque::new(),
             early: VecDeque::new(),
@@ -289,8 +297,7 @@ impl<N: Nic> Worker<N> {
 
     #[inline]
     fn peer(&mut self, id: PeerId) -> Option<&mut Peer<N>> {
-        let place = self.peers.get_mut(usize::from(id.slot))?;
-        if place.generation == id.generation { place.peer.as_mut() } else { None }
+        self.peers.get_mut(usize::from(id.slot))?.at(id)
     }
 
     fn connection(&self, id: PeerId) -> Option<&Connection> {
@@ -306,25 +313,10 @@ impl<N: Nic> Worker<N> {
     /// The connection to a peer that will have something to post.
     #[inline]
     fn live_dirty(&mut self, id: PeerId) -> Option<&mut Live<N>> {
-        let place = self.peers.get_mut(usize::from(id.slot))?;
-        if place.generation != id.generation {
-            return None;
-        }
-        let peer = place.peer.as_mut()?;
-        if !core::mem::replace(&mut peer.is_dirty, true) {
-            self.dirty.push(id);
-        }
+        let Self { peers, agenda, .. } = self;
+        let peer = peers.get_mut(usize::from(id.slot))?.at(id)?;
+        agenda.add_dirty(id, peer);
         peer.live()
-    }
-
-    /// Remembers that a peer may have something to post.
-    #[inline]
-    fn mark_dirty(&mut self, id: PeerId) {
-        if let Some(peer) = self.peer(id)
-            && !core::mem::replace(&mut peer.is_dirty, true)
-        {
-            self.dirty.push(id);
-        }
     }
 
     // Sleeping
@@ -374,7 +366,7 @@ impl<N: Nic> Worker<N> {
         if !is_idle {
             return Some(self.now_ns);
         }
-        let connections = self.peers.iter().filter_map(Place::connection);
+        let connections = self.agenda.timed.iter().filter_map(|id| self.connection(*id));
         connections.filter_map(|connection| connection.wake_ns(self.now_ns)).min()
     }
 }

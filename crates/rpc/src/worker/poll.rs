@@ -9,7 +9,7 @@ use verbs::{AsyncEvent, Completion, CompletionQueue as _, MemoryRegion, Nic, Que
 use super::{Worker, dispatch::Arrivals};
 use crate::{
     CloseReason, Handler, PeerId, TransportKind,
-    peer::Link,
+    peer::{Link, Peer},
     queue::{Queue, What},
 };
 
@@ -81,7 +81,7 @@ impl<N: Nic> Worker<N> {
         if !self.ended.is_empty() || !self.closed.is_empty() {
             handled += self.tell_ends(handler);
         }
-        if !self.dirty.is_empty() || !self.unrung.is_empty() {
+        if !self.agenda.dirty.is_empty() || !self.unrung.is_empty() {
             handler.posting();
             self.flush();
         }
@@ -194,9 +194,13 @@ impl<N: Nic> Worker<N> {
     pub(super) fn conclude(&mut self, id: PeerId, outcome: Result<usize, Violation>) -> usize {
         match outcome {
             Ok(handled) => {
-                if self.live(id).is_some_and(|live| !live.connection.is_quiet()) {
-                    self.mark_dirty(id);
-                    self.flush_early(id);
+                match self.live(id) {
+                    Some(live) if live.connection.is_quiet() => self.mark_timed(id),
+                    Some(_) => {
+                        self.mark_dirty(id);
+                        self.flush_early(id);
+                    }
+                    None => {}
                 }
                 handled
             }
@@ -385,27 +389,38 @@ impl<N: Nic> Worker<N> {
         if let Some(receives) = &mut self.receives {
             receives.top_up();
         }
-        let now_ns = self.now_ns;
-        for slot in 0..self.config.peers_max {
-            let place = &mut self.peers[usize::from(slot)];
-            let id = place.id(slot);
-            let Some(peer) = &mut place.peer else { continue };
-            let Link::Live(live) = &mut peer.link else { continue };
-            if live.connection.awaits_credit()
-                && let Err(violation) = live.look(&peer.ring, now_ns)
-            {
-                self.end(id, CloseReason::Violation(violation));
+        let mut index = 0;
+        while let Some(id) = self.agenda.timed.get(index).copied() {
+            if self.look_at(id) {
+                index += 1;
                 continue;
             }
-            let ended = &mut self.ended;
-            live.connection
-                .expire(now_ns, |cookie| ended.push_back((cookie, Status::DeadlineExceeded)));
-            let is_due =
-                live.connection.has_gathered() || live.connection.credit_due(now_ns).is_some();
-            if is_due {
-                self.mark_dirty(id);
+            self.agenda.timed.swap_remove(index);
+            if let Some(peer) = self.peer(id) {
+                peer.marks.is_timed = false;
             }
         }
+    }
+
+    /// Does what is due to a peer by now. Returns whether something may become due later.
+    fn look_at(&mut self, id: PeerId) -> bool {
+        let now_ns = self.now_ns;
+        let Self { peers, ended, .. } = self;
+        let Some(peer) = peers[usize::from(id.slot)].at(id) else { return false };
+        let Peer { link: Link::Live(live), ring, marks, .. } = peer else { return false };
+        if live.connection.awaits_credit()
+            && let Err(violation) = live.look(ring, now_ns)
+        {
+            self.end(id, CloseReason::Violation(violation));
+            return false;
+        }
+        let connection = &mut live.connection;
+        connection.expire(now_ns, |cookie| ended.push_back((cookie, Status::DeadlineExceeded)));
+        let is_idle = connection.is_idle() && !marks.is_dirty;
+        if connection.has_gathered() || connection.credit_due(now_ns).is_some() {
+            self.mark_dirty(id);
+        }
+        !is_idle
     }
 
     /// Tells of calls and connections that ended otherwise than by a message.

@@ -1,5 +1,7 @@
 //! Calls, answers, and everything that can be switched.
 
+use std::collections::BTreeMap;
+
 use copyrpc_rpc::{
     Call, CallError, Config, FlushPolicy, Handler, PeerId, ReplyError, Request, Status, Worker,
 };
@@ -222,4 +224,43 @@ fn a_token_of_another_worker_answers_nobody() {
     until(&mut [&mut a, &mut b], |nodes| nodes.iter().all(|node| !node.program.kept.is_empty()));
     let (token, body) = a.program.kept.pop().unwrap();
     let _ = b.worker.reply(token, Status::Ok, &body);
+}
+
+/// Whoever adds up what connections do need not ask all of them.
+#[test]
+fn connections_that_did_something_are_visited() {
+    let fabric = fabric();
+    let [mut a, mut b] = [(); 2].map(|()| Node::open(&fabric, &tight()));
+    let peers = [(); 3].map(|()| join(&mut a, &mut b).0);
+    let mut counted = BTreeMap::new();
+    let visit = |a: &mut Node, counted: &mut BTreeMap<u16, _>| {
+        let mut visits = 0;
+        a.worker.visit_active(|peer, counters| {
+            counted.insert(peer.slot(), counters);
+            visits += 1;
+        });
+        visits
+    };
+    for round in 0..200 {
+        // One of them has a call under way all the time, one now and then, one never.
+        if round == 0 {
+            a.call(peers[0], LATER, b"").unwrap();
+        }
+        if round % 50 == 0 {
+            a.call(peers[1], ECHO, b"").unwrap();
+        }
+        a.poll();
+        visit(&mut a, &mut counted);
+        for peer in &peers[..2] {
+            assert_eq!(a.worker.counters(*peer), Some(counted[&peer.slot()]), "round {round}");
+        }
+        b.poll();
+    }
+    b.program.kept.clear();
+    until(&mut [&mut a, &mut b], |nodes| nodes.iter().all(|node| node.worker.wake_ns().is_none()));
+    let later_ns = a.worker.now_ns() + 1_000_000_000;
+    a.worker.poll(later_ns, &mut a.program);
+    visit(&mut a, &mut counted);
+    assert_eq!(visit(&mut a, &mut counted), 0, "nothing happened since");
+    assert!(!counted.contains_key(&peers[2].slot()), "nothing ever happened");
 }

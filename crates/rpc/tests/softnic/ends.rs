@@ -1,6 +1,12 @@
 //! How calls and connections end.
 
-use copyrpc_rpc::{Call, CloseReason, Config, ConnectError, Status, TransportKind};
+use core::time::Duration;
+
+use copyrpc_rpc::{
+    Call, CloseReason, Config, ConnectError, Handler, PeerId, Request, Status, TransportKind,
+    Worker,
+};
+use softnic::Nic;
 
 use crate::rig::{ECHO, LATER, Node, fabric, join, pair, tight, until};
 
@@ -12,7 +18,7 @@ fn dc() -> Config {
 #[test]
 fn pitfall_15_a_call_ends_at_its_deadline() {
     let (mut a, mut b, to_b, _) = pair(&tight());
-    let timeout = core::time::Duration::from_millis(20);
+    let timeout = Duration::from_millis(20);
     let start_ns = os::clock::now_ns();
     a.poll();
     let call = Call { method: LATER, timeout, cookie: 5, ..Call::default() };
@@ -27,6 +33,46 @@ fn pitfall_15_a_call_ends_at_its_deadline() {
     b.worker.reply(token, Status::Ok, b"late").unwrap();
     until(&mut [&mut a, &mut b], |nodes| nodes[0].worker.counters(to_b).unwrap().late == 1);
     assert_eq!(a.program.ended.len(), 1);
+}
+
+/// Makes another call when the first one ends.
+struct Again {
+    to: PeerId,
+    ended: Vec<(u64, Status)>,
+}
+
+impl Handler<Nic> for Again {
+    fn request(&mut self, _: &mut Worker<Nic>, _: Request<'_>) {}
+
+    fn response(&mut self, worker: &mut Worker<Nic>, cookie: u64, status: Status, _: &[u8]) {
+        self.ended.push((cookie, status));
+        if self.ended.len() == 1 {
+            let timeout = Duration::from_millis(1);
+            let call = Call { timeout, cookie: cookie + 1, ..Call::default() };
+            worker.call(self.to, &call, b"").unwrap();
+        }
+    }
+}
+
+/// Rule C5.4, for a call that a callback makes after deadlines were looked at, to a peer that nothing
+/// was due to, but that was called in vain just before.
+#[test]
+fn a_call_from_a_callback_ends_at_its_deadline() {
+    let config = Config { large_bytes: 0, ..tight() };
+    let fabric = fabric();
+    let [mut a, mut b, mut c] = [(); 3].map(|()| Node::open(&fabric, &config));
+    let (to_b, _) = join(&mut a, &mut b);
+    let (to_c, _) = join(&mut a, &mut c);
+    let mut now_ns = os::clock::now_ns();
+    let id = a.worker.call(to_c, &Call { cookie: 1, ..Call::default() }, b"").unwrap();
+    a.worker.cancel(to_c, id);
+    a.worker.call(to_b, &Call::default(), &[0; 4096]).unwrap_err();
+    let mut again = Again { to: to_b, ended: Vec::new() };
+    for _ in 0..2 {
+        now_ns += 10_000_000;
+        a.worker.poll(now_ns, &mut again);
+    }
+    assert_eq!(again.ended, [(1, Status::Cancelled), (2, Status::DeadlineExceeded)]);
 }
 
 #[test]

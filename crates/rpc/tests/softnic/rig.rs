@@ -35,19 +35,24 @@ pub(crate) struct Program {
     pub(crate) served: u64,
     /// Calls that a request makes from inside the callback: to whom.
     pub(crate) forward: Option<PeerId>,
+    /// Requests that are answered later are held.
+    pub(crate) holds: bool,
 }
 
 impl Handler<Nic> for Program {
     fn request(&mut self, worker: &mut Worker<Nic>, request: Request<'_>) {
         self.served += 1;
-        let Request { token, method, body, .. } = request;
+        let Request { mut token, method, body, .. } = request;
         if let Some(peer) = self.forward {
             let cookie = u64::MAX - self.served;
             worker.call(peer, &Call { method: ECHO, cookie, ..Call::default() }, body).unwrap();
             assert_eq!(worker.poll(worker.now_ns(), self), 0, "a poll inside a callback");
         }
         match method {
-            LATER => self.kept.push((token, body.to_vec())),
+            LATER => {
+                assert_eq!(self.holds && worker.hold(&mut token), self.holds);
+                self.kept.push((token, body.to_vec()));
+            }
             DROP => drop(token),
             FAIL => worker.reply(token, Status::NotFound, body).unwrap(),
             _ => worker.reply(token, Status::Ok, body).unwrap(),

@@ -45,6 +45,16 @@ impl Connection {
         !self.has_gathered() && !self.inbox.has_much_news()
     }
 
+    /// Whether nothing becomes due by time: no call is in flight, and nothing is to be posted, given back,
+    /// or got back.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.calls.in_use() == 0
+            && !self.has_gathered()
+            && !self.awaits_credit()
+            && self.credit_since_ns.is_none()
+    }
+
     /// Whether the peer has something to give back.
     #[must_use]
     pub fn awaits_credit(&self) -> bool {
@@ -171,9 +181,9 @@ impl Connection {
         [deadlines, credit, flush, look].into_iter().flatten().min()
     }
 
-    /// Ends every call: returns the cookie of one whose caller waits, until none is left.
-    pub fn drain(&mut self) -> Option<u64> {
-        self.calls.drain()
+    /// Ends every call, and says the cookies of those whose callers wait.
+    pub fn drain(&mut self, ended: impl FnMut(u64)) {
+        self.calls.drain(ended);
     }
 
     /// What is in use. All zero, but `ring_lines`, when nothing is in flight and nobody waits; that too,
