@@ -106,7 +106,7 @@ impl Front for Client {
     }
 }
 
-/// Datagrams to each rank.
+/// Datagrams to each rank that is there.
 type Air = Rc<RefCell<[VecDeque<Vec<u8>>; 2]>>;
 
 struct Datagrams {
@@ -118,7 +118,9 @@ impl Control for Datagrams {
     type From = ();
 
     fn send(&mut self, to: u32, datagram: &[u8]) {
-        self.air.borrow_mut()[to as usize].push_back(datagram.to_vec());
+        if let Some(queue) = self.air.borrow_mut().get_mut(to as usize) {
+            queue.push_back(datagram.to_vec());
+        }
     }
 
     fn recv(&mut self, into: &mut [u8]) -> Option<(usize, ())> {
@@ -160,18 +162,36 @@ fn parts(place: Place, recorder: Recorder) -> Parts<Client> {
     }
 }
 
-/// Nanoseconds per call of a client of rank 0 to `to`, `depth` at a time; per turn of both daemons, with
-/// nothing to do, if that is 0.
-fn measure(to: u32, depth: u64, calls: u64) -> f64 {
+/// What is measured: calls of a client of rank 0 to `to`, `depth` at a time; turns of both daemons with
+/// nothing to do, if that is 0. Of a job of `size` ranks, two are there.
+#[derive(Clone, Copy)]
+struct Shape {
+    name: &'static str,
+    size: u32,
+    to: u32,
+    depth: u64,
+}
+
+const SHAPES: [Shape; 5] = [
+    Shape { name: "own node", size: 2, to: 0, depth: 16 },
+    Shape { name: "other node", size: 2, to: 1, depth: 1 },
+    Shape { name: "other node", size: 2, to: 1, depth: 16 },
+    Shape { name: "idle turn", size: 2, to: 1, depth: 0 },
+    Shape { name: "idle turn", size: 512, to: 1, depth: 0 },
+];
+
+/// Nanoseconds per call, or turn.
+fn measure(Shape { size, to, depth, .. }: Shape, calls: u64) -> f64 {
     let air = Air::default();
     let fabric = format!("node-turn-{}-{to}-{depth}", std::process::id());
     let mut now_ns = TURN_NS;
     let (mut daemons, mut clients, mut files) = (Vec::new(), Vec::new(), Vec::new());
     for rank in 0..2 {
-        let place = Place::new(rank, 2).expect("one of two");
+        let place = Place::new(rank, size).expect("one of them");
         let (file, mut recorders) = MetricsFile::unnamed("turn", place, 1, 0).expect("memory");
         let nic = softnic::Config { fabric: fabric.clone(), ..softnic::Config::default() };
-        let config = rpc::Config { peers_max: 8, ..rpc::Config::default() };
+        let peers_max = u16::try_from(size).expect("a job that fits");
+        let config = rpc::Config { peers_max, ..rpc::Config::default() };
         let worker = rpc::Worker::open(softnic::open(&nic).expect("nic"), config, now_ns);
         let client = Client(Rc::new(RefCell::new(Calls {
             to,
@@ -225,12 +245,11 @@ fn main() {
     }
     let shape = value("--shape").map(|shape| shape as usize);
     println!("call and answer of {BODY_BYTES} B, two daemons on one thread, best of {runs}:");
-    let shapes =
-        [("own node", 0, 16), ("other node", 1, 1), ("other node", 1, 16), ("idle turn", 1, 0)];
-    for (index, (name, to, depth)) in shapes.into_iter().enumerate() {
+    for (index, of) in SHAPES.into_iter().enumerate() {
         if shape.is_none_or(|shape| shape == index) {
-            let best = (0..runs).map(|_| measure(to, depth, calls)).fold(f64::MAX, f64::min);
-            println!("  {name:10} {depth:2} in flight {best:7.1} ns");
+            let best = (0..runs).map(|_| measure(of, calls)).fold(f64::MAX, f64::min);
+            let Shape { name, size, depth, .. } = of;
+            println!("  {name:10} of {size:3}, {depth:2} in flight {best:7.1} ns");
         }
     }
 }

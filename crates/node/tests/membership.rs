@@ -150,6 +150,7 @@ impl World {
             self.check(node, event);
             self.node(node).log.push((now_ns, event));
         }
+        assert_eq!(self.node(node).detector.up(), self.node(node).up.len());
         // What an event changed may be due at once.
         if let Some(due_ns) = self.node(node).detector.poll_timeout()
             && due_ns <= now_ns
@@ -414,5 +415,28 @@ proptest! {
         for node in &world.nodes {
             prop_assert_eq!(node.log.len(), 2, "{:?}", node.log);
         }
+    }
+}
+
+/// Heartbeats to thousands of peers neither leave nor arrive in bursts, but for the first ones.
+#[test]
+fn heartbeats_are_spread_over_the_interval() {
+    const PEERS: u32 = 1000;
+    let mut detector = Detector::new(CONFIG, 1, 1..=PEERS, 0);
+    let mut sent = BTreeMap::<u32, Vec<u64>>::new();
+    for now_ns in (0..=2 * CONFIG.interval_ns).step_by(usize::try_from(MS).unwrap()) {
+        detector.handle_timeout(now_ns);
+        let before: usize = sent.values().map(Vec::len).sum();
+        while let Some((to, _)) = detector.poll_transmit() {
+            sent.entry(to).or_default().push(now_ns);
+        }
+        let count = sent.values().map(Vec::len).sum::<usize>() - before;
+        let most = if now_ns == 0 { PEERS as usize } else { 6 };
+        assert!(count <= most, "{count} heartbeats at {now_ns} ns");
+    }
+    assert_eq!(sent.len(), PEERS as usize);
+    for (peer, times) in sent {
+        assert!(times.len() >= 3, "{peer}: {times:?}");
+        assert!(times.windows(2).all(|two| two[1] - two[0] <= CONFIG.interval_ns + MS));
     }
 }

@@ -30,11 +30,13 @@ struct Link {
 
 pub(super) struct Links {
     /// Peers of this thread.
-    peers: Vec<u32>,
+    count: usize,
     detector: Detector,
     codec: Codec,
     /// By rank.
     links: Vec<Link>,
+    /// Peers without a place in their epoch.
+    uninvited: Vec<u32>,
     is_leaving: bool,
 }
 
@@ -49,7 +51,8 @@ impl Links {
         let count = peers.iter().max().map_or(0, |rank| *rank as usize + 1);
         Self {
             detector: Detector::new(config, epoch, peers.iter().copied(), now_ns),
-            peers,
+            uninvited: peers.clone(),
+            count: peers.len(),
             codec,
             links: (0..count).map(|_| Link::default()).collect(),
             is_leaving: false,
@@ -58,7 +61,7 @@ impl Links {
 
     /// Peers, up or not.
     pub(super) fn count(&self) -> usize {
-        self.peers.len()
+        self.count
     }
 
     /// Peers that are up.
@@ -161,6 +164,7 @@ impl Links {
                     office.disconnect(peer, front);
                     if let Some((id, _)) = self.links[peer as usize].invited.take() {
                         worker.close(id);
+                        self.uninvited.push(peer);
                     }
                 }
             }
@@ -172,15 +176,16 @@ impl Links {
         if self.is_leaving {
             return;
         }
-        for &rank in &self.peers {
-            let link = &mut self.links[rank as usize];
-            if link.invited.is_none() {
-                match worker.invite() {
-                    Ok(invited) => link.invited = Some(invited),
-                    Err(error) => tracing::warn!(peer = rank, %error, "no place for the peer"),
-                }
+        self.uninvited.retain(|rank| match worker.invite() {
+            Ok(invited) => {
+                self.links[*rank as usize].invited = Some(invited);
+                false
             }
-        }
+            Err(error) => {
+                tracing::warn!(peer = rank, %error, "no place for the peer");
+                true
+            }
+        });
     }
 
     fn send(&mut self, control: &mut impl Control) -> u64 {

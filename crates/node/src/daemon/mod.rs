@@ -111,7 +111,7 @@ pub struct Daemon<N: Nic, F: Front, C: Control> {
     /// The first turn that found nothing, of those since something was found.
     idle_ns: Option<u64>,
     arrivals: u64,
-    /// By rank: what its connection had done when it was counted last.
+    /// By slot of the peer: what its connection had done when it was counted last.
     counted: Vec<Option<(PeerId, Counters)>>,
 }
 
@@ -120,7 +120,8 @@ impl<N: Nic, F: Front, C: Control> Daemon<N, F, C> {
     pub fn new(worker: Worker<N>, front: F, control: C, parts: Parts<F>, now_ns: u64) -> Self {
         let body_bytes_max = parts.body_bytes_max as usize;
         let (place, seat) = (parts.place, parts.seat);
-        let peers = (0..place.size()).filter(|rank| *rank != place.rank());
+        let (rank, size) = (place.rank(), place.size());
+        let peers = (rank + 1..size).chain(0..rank); // each daemon begins with another one
         let own = peers.filter(|rank| seat.owner(*rank).is_none()).collect();
         let links = Links::new(own, parts.detector, parts.codec, parts.epoch, now_ns);
         Self {
@@ -141,7 +142,7 @@ impl<N: Nic, F: Front, C: Control> Daemon<N, F, C> {
             control_ns: now_ns,
             idle_ns: Some(now_ns),
             arrivals: 0,
-            counted: vec![None; place.size() as usize],
+            counted: Vec::new(),
         }
     }
 
@@ -209,13 +210,15 @@ impl<N: Nic, F: Front, C: Control> Daemon<N, F, C> {
     /// What connections did since the last look.
     fn count_batches(&mut self) {
         let Self { worker, office, counted, .. } = self;
-        for (peer, last) in office.peers.iter().zip(counted) {
-            let Some(peer) = *peer else { continue };
-            let Some(now) = worker.counters(peer) else { continue };
+        worker.visit_active(|peer, now| {
+            let slot = usize::from(peer.slot());
+            if counted.len() <= slot {
+                counted.resize(slot + 1, None);
+            }
             // Each connection counts from 0.
-            let before = last.filter(|(counted, _)| *counted == peer);
+            let before = counted[slot].filter(|(counted, _)| *counted == peer);
             let before = before.map_or_else(Counters::default, |(_, counters)| counters);
-            *last = Some((peer, now));
+            counted[slot] = Some((peer, now));
             let tally = &mut office.tally;
             let batches = now.batches_out - before.batches_out;
             tally.add(Counter::Flushes, batches);
@@ -231,7 +234,7 @@ impl<N: Nic, F: Front, C: Control> Daemon<N, F, C> {
                     tally.record(timing, mean);
                 }
             }
-        }
+        });
     }
 
     /// Numbers that are what they are now.

@@ -18,10 +18,12 @@ pub(super) struct Link {
     /// Our latest time that the peer has echoed in this epoch.
     proven_ns: u64,
     next_send_ns: u64,
+    /// By how much the second heartbeat comes earlier than an interval after the first.
+    lead_ns: u64,
 }
 
 impl Link {
-    pub(super) fn new(epoch: u64, now_ns: u64) -> Self {
+    pub(super) fn new(epoch: u64, now_ns: u64, lead_ns: u64) -> Self {
         Self {
             state: PeerState::Down,
             epoch,
@@ -31,6 +33,7 @@ impl Link {
             heard_ns: 0,
             proven_ns: 0,
             next_send_ns: now_ns,
+            lead_ns,
         }
     }
 
@@ -47,7 +50,8 @@ impl Link {
     }
 
     pub(super) fn sent(&mut self, now_ns: u64, interval_ns: u64) {
-        self.next_send_ns = now_ns.saturating_add(interval_ns);
+        let lead_ns = core::mem::take(&mut self.lead_ns);
+        self.next_send_ns = now_ns.saturating_add(interval_ns - lead_ns);
     }
 
     pub(super) fn heartbeat(&self, now_ns: u64) -> Heartbeat {

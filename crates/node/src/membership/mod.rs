@@ -104,6 +104,24 @@ pub enum PeerState {
     Suspected,
 }
 
+/// Events that nobody took yet, and how many peers are up after them.
+#[derive(Clone, Debug, Default)]
+struct Events {
+    queue: VecDeque<Event>,
+    up: usize,
+}
+
+impl Events {
+    fn push(&mut self, event: Event) {
+        match event {
+            Event::Up { .. } => self.up += 1,
+            Event::Gone { .. } => self.up -= 1,
+            Event::Suspected { .. } | Event::Recovered { .. } => {}
+        }
+        self.queue.push_back(event);
+    }
+}
+
 /// Watches the peers of one daemon.
 ///
 /// - **getters**: [`state`](Self::state), [`epoch`](Self::epoch)
@@ -118,7 +136,7 @@ pub struct Detector {
     config: DetectorConfig,
     links: BTreeMap<u32, Link>,
     transmits: VecDeque<(u32, Heartbeat)>,
-    events: VecDeque<Event>,
+    events: Events,
     /// Heartbeats of epochs that are over.
     stale: u64,
     is_leaving: bool,
@@ -127,18 +145,23 @@ pub struct Detector {
 impl Detector {
     /// Begins to watch `peers`. `epoch` must be later than in any earlier life of this daemon: the
     /// nanoseconds since 1970 will do, and if they do not, its peers tell.
+    ///
+    /// All get a heartbeat at once. Those after it are spread over the interval in the order of `peers`, so
+    /// that neither they nor the echoes come in bursts: let each daemon begin with another one.
     pub fn new(
         config: DetectorConfig,
         epoch: u64,
         peers: impl IntoIterator<Item = u32>,
         now_ns: u64,
     ) -> Self {
-        let link = |peer| (peer, Link::new(epoch.max(1), now_ns));
+        let peers: Vec<u32> = peers.into_iter().collect();
+        let spacing_ns = config.interval_ns / peers.len().max(1) as u64;
+        let link = |(behind, peer)| (peer, Link::new(epoch.max(1), now_ns, behind * spacing_ns));
         Self {
             config,
-            links: peers.into_iter().map(link).collect(),
+            links: (0..).zip(peers.into_iter().rev()).map(link).collect(),
             transmits: VecDeque::new(),
-            events: VecDeque::new(),
+            events: Events::default(),
             stale: 0,
             is_leaving: false,
         }
@@ -160,7 +183,7 @@ impl Detector {
     /// Peers that are up, suspected ones included.
     #[must_use]
     pub fn up(&self) -> usize {
-        self.links.values().filter(|link| link.state() != PeerState::Down).count()
+        self.events.up
     }
 
     /// Heartbeats that were ignored because their epoch is over, or their sender is no peer.
@@ -185,8 +208,7 @@ impl Detector {
             return;
         };
         let events = &mut self.events;
-        if !link.handle(peer, heartbeat, now_ns, &self.config, &mut |event| events.push_back(event))
-        {
+        if !link.handle(peer, heartbeat, now_ns, &self.config, &mut |event| events.push(event)) {
             self.stale += 1;
         }
     }
@@ -195,7 +217,7 @@ impl Detector {
     pub fn handle_failure(&mut self, peer: u32, now_ns: u64) {
         if let Some(link) = self.links.get_mut(&peer) {
             let events = &mut self.events;
-            link.fail(peer, now_ns, &mut |event| events.push_back(event));
+            link.fail(peer, now_ns, &mut |event| events.push(event));
         }
     }
 
@@ -203,7 +225,7 @@ impl Detector {
     pub fn handle_timeout(&mut self, now_ns: u64) {
         for (peer, link) in &mut self.links {
             let events = &mut self.events;
-            link.expire(*peer, now_ns, &self.config, &mut |event| events.push_back(event));
+            link.expire(*peer, now_ns, &self.config, &mut |event| events.push(event));
             if !self.is_leaving && link.is_due(now_ns) {
                 let heartbeat = link.heartbeat(now_ns);
                 link.sent(now_ns, self.config.interval_ns);
@@ -219,7 +241,7 @@ impl Detector {
 
     /// The next thing that happened.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+        self.events.queue.pop_front()
     }
 
     /// When to call [`handle_timeout`](Self::handle_timeout) at the latest.

@@ -3,7 +3,7 @@
 //! Nothing here looks at a clock. Each daemon is the real one on a real software NIC; what is made up
 //! is its clients, the datagrams between daemons, and time.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use copyrpc_node::{
     daemon::{Status, wire},
@@ -17,7 +17,7 @@ mod common;
 mod rig;
 mod threads;
 
-use rig::{ABSENT, Cluster, ECHO, MS, PANIC, PROVIDED};
+use rig::{ABSENT, Cluster, ECHO, MS, PANIC, PROVIDED, TURN_NS};
 
 fn echoed(body: &[u8], rank: u32) -> (Status, Vec<u8>) {
     (Status::Ok, [body, &rank.to_le_bytes()].concat())
@@ -315,6 +315,29 @@ fn fault_c4_more_calls_than_rings_hold_wait_in_order_and_none_is_lost() {
         assert!(answered >= 400, "{answered} of 800 answered, {exhausted} refused by rank 0");
         assert_eq!(cluster.node(0).outstanding(), 0);
     }
+}
+
+#[test]
+fn fault_c4_what_waits_for_room_is_counted_once_however_often_deadlines_pass() {
+    const CALLS: usize = 200;
+    let mut cluster = Cluster::new("again", 2, 1, 64);
+    cluster.wait_all_up();
+    let mut made = 0;
+    for _ in 0..30 * MS / TURN_NS {
+        for _ in cluster.node(0).outstanding()..CALLS {
+            cluster.call_for(0, 1, (1, ECHO, 3), Duration::from_millis(5), &[9; 3000]);
+            made += 1;
+        }
+        // The other one stands still, so nothing makes room.
+        cluster.now_ns += TURN_NS;
+        let now_ns = cluster.now_ns;
+        cluster.node(0).step(now_ns);
+        assert!(cluster.node(0).outstanding() <= CALLS);
+    }
+    assert!(made > 4 * CALLS, "deadlines passed");
+    cluster.turn();
+    assert!(cluster.ended.values().all(|(status, _)| *status == Status::DeadlineExceeded));
+    assert_eq!(cluster.ended.len(), made - cluster.node(0).outstanding());
 }
 
 #[test]

@@ -348,14 +348,27 @@ impl Cluster {
         &mut self,
         from: u32,
         client: u32,
-        (to, service, method): (u32, u16, u16),
+        to: (u32, u16, u16),
         body: &[u8],
     ) -> u64 {
+        self.call_for(from, client, to, Duration::ZERO, body)
+    }
+
+    /// A call that takes at most `timeout`, if that is not zero.
+    pub(crate) fn call_for(
+        &mut self,
+        from: u32,
+        client: u32,
+        (to, service, method): (u32, u16, u16),
+        timeout: Duration,
+        body: &[u8],
+    ) -> u64 {
+        let timeout_us = u32::try_from(timeout.as_micros()).unwrap();
         let head = wire::CallHead {
             rank: to.into(),
             service: service.into(),
             method: method.into(),
-            timeout_us: 0.into(),
+            timeout_us: timeout_us.into(),
             response_bytes: 64.into(),
         };
         let number = self.next;

@@ -122,7 +122,7 @@ pub(super) struct Office<F: Front> {
     waiting: Vec<VecDeque<Waiting<F>>>,
     /// By rank.
     waiting_bytes: Vec<usize>,
-    /// Ranks for which something waits.
+    /// Ranks for which something waits, each once.
     blocked: Vec<u32>,
     work: Slab<Work<F>>,
     /// By service: requests for services of other threads that these have no room for, oldest first.
@@ -215,7 +215,8 @@ impl<F: Front> Office<F> {
 
     /// Calls in flight, of whomever.
     pub(super) fn open(&self) -> usize {
-        let waiting: usize = self.waiting.iter().map(VecDeque::len).sum();
+        let waiting: usize =
+            self.blocked.iter().map(|rank| self.waiting[*rank as usize].len()).sum();
         self.pending.len() + self.work.len() + waiting
     }
 
@@ -473,7 +474,8 @@ impl<F: Front> Office<F> {
             self.finish_work(worker, name, Status::DeadlineExceeded, &[]);
         }
         self.give_answers(front);
-        for rank in 0..self.waiting.len() {
+        for index in 0..self.blocked.len() {
+            let rank = self.blocked[index] as usize;
             let (late, rest) = mem::take(&mut self.waiting[rank])
                 .into_iter()
                 .partition(|waiting| waiting.call.deadline_ns <= now_ns);
