@@ -1,0 +1,370 @@
+//! The sending half against a port that answers as told, at times that the test chooses.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use verbs::{RtsAttr, Transport};
+use wire::{
+    cqe::Syndrome,
+    ids::{DcKey, Lid, QKey, Qpn, Rkey},
+    wqe::{
+        self, Av, AvKey, Ctrl, CtrlFlags, Octoword, Opcode, PlainKind, PlainSend, Sge, WqeWriter,
+        peek_ctrl,
+    },
+};
+
+use super::{
+    Activity, Carried, Chunk, Completed, Extent, Port, Reply, Request, Requester, Scratch,
+    SendQueue, SendState, WQE_BYTES_MAX,
+};
+
+const QPN: Qpn = Qpn::from_low_bits(0x42);
+const PEER: (Lid, Qpn) = (Lid::new(7), Qpn::from_low_bits(0x44));
+const ACK_NS: u64 = 1 << 20;
+const RNR_NS: u64 = 10_000;
+
+/// WQEs of one block each, none of which is taken for a plain one.
+#[derive(Default)]
+struct Wqes(Vec<[Octoword; 4]>);
+
+impl Wqes {
+    fn push(&mut self, flags: CtrlFlags, opcode: Opcode, av: Option<&Av>) {
+        let mut block = [[0; 16]; 4];
+        let mut writer = WqeWriter::new(&mut block[..]);
+        if let Some(av) = av {
+            writer = writer.av(av);
+        }
+        if opcode.has_raddr() {
+            writer = writer.raddr(0x1000, Rkey::new(1));
+        }
+        writer.finish(opcode, self.posted(), QPN, flags, 0);
+        self.0.push(block);
+    }
+
+    fn posted(&self) -> u16 {
+        u16::try_from(self.0.len()).unwrap()
+    }
+}
+
+impl SendQueue for Wqes {
+    fn fetch(&self, counter: u16, into: &mut [u8; WQE_BYTES_MAX]) -> (Ctrl, usize) {
+        let bytes = self.0[usize::from(counter)].as_flattened();
+        into[..bytes.len()].copy_from_slice(bytes);
+        let ctrl = peek_ctrl(bytes.first_chunk().unwrap());
+        (ctrl, usize::from(ctrl.octowords) * wqe::OCTOWORD_BYTES)
+    }
+
+    fn plain_kind(&self, _: u16) -> Option<PlainKind> {
+        None
+    }
+
+    fn plain(
+        &self,
+        _: u16,
+        _: wqe::Transport,
+        _: PlainKind,
+        _: Qpn,
+    ) -> Option<(PlainSend, *const u8)> {
+        None
+    }
+}
+
+/// Answers with `replies`, one after the other, and then acknowledges.
+#[derive(Default)]
+struct Scripted {
+    replies: VecDeque<Reply>,
+    now_ns: u64,
+    /// READs and datagrams wait until `resumes`.
+    defers: bool,
+    resumes: bool,
+    /// Where requests went, and whether they were to move data.
+    carried: Vec<(Qpn, Extent)>,
+    completed: Vec<Completed>,
+    /// Completions that were there when the queue pair fell.
+    fell_after: Option<usize>,
+}
+
+impl Port for Scripted {
+    fn lid(&self) -> Lid {
+        Lid::new(1)
+    }
+
+    fn local(&mut self, _: &Sge, _: bool) -> Result<Chunk, Syndrome> {
+        Err(Syndrome::LocalProtection)
+    }
+
+    fn destination(&self, av: &Av) -> Lid {
+        Lid::new(av.rlid)
+    }
+
+    fn carry(&mut self, _: Lid, request: &Request, _: &[Chunk]) -> Reply {
+        self.carried.push((request.to, request.extent));
+        self.replies.pop_front().unwrap_or(Reply::Ack)
+    }
+
+    fn carry_plain(&mut self, _: Lid, _: Request, _: Chunk) -> Carried {
+        Carried::Declined
+    }
+
+    fn complete(&mut self, completed: &Completed) {
+        self.completed.push(*completed);
+    }
+
+    fn fell(&mut self) {
+        self.fell_after = Some(self.completed.len());
+    }
+
+    fn defers(&mut self) -> bool {
+        self.defers
+    }
+
+    fn is_plain(&self) -> bool {
+        false
+    }
+
+    fn resumes(&mut self) -> bool {
+        self.resumes
+    }
+
+    fn malformed(&mut self, counter: u16, cause: &'static str) {
+        panic!("{cause} at {counter}");
+    }
+
+    fn now_ns(&mut self) -> u64 {
+        self.now_ns
+    }
+}
+
+/// A send queue in RTS.
+struct Sender {
+    requester: Requester,
+    wqes: Wqes,
+    port: Scripted,
+    scratch: Scratch,
+}
+
+impl Sender {
+    fn new(transport: Transport, attr: &RtsAttr) -> Self {
+        let mut requester = Requester::new(transport, QPN);
+        if transport == Transport::Rc {
+            requester.connect(PEER);
+        }
+        requester.start(attr);
+        let (wqes, port) = (Wqes::default(), Scripted::default());
+        Self { requester, wqes, port, scratch: Scratch::new() }
+    }
+
+    fn post(&mut self, flags: CtrlFlags, opcode: Opcode, av: Option<&Av>) {
+        self.wqes.push(flags, opcode, av);
+    }
+
+    fn send(&mut self) {
+        self.post(CtrlFlags::CQ_UPDATE, Opcode::Send, None);
+    }
+
+    fn run(&mut self) -> Activity {
+        let posted = self.wqes.posted();
+        self.requester.advance(posted, &self.wqes, &mut self.port, &mut self.scratch, 100)
+    }
+
+    /// Runs at each time at which the queue wants to, until it wants nothing more; returns how long it
+    /// waited each time.
+    fn run_on(&mut self) -> Vec<u64> {
+        let mut waits = Vec::new();
+        while let Activity::WaitUntil { at_ns } = self.run() {
+            waits.push(at_ns - self.port.now_ns);
+            self.port.now_ns = at_ns;
+            assert!(waits.len() < 100, "it waits for ever: {waits:?}");
+        }
+        waits
+    }
+
+    fn failures(&self) -> Vec<Option<Syndrome>> {
+        self.port.completed.iter().map(|completed| completed.failure).collect()
+    }
+}
+
+fn attr(retry_count: u8, rnr_retry: u8) -> RtsAttr {
+    let ack_timeout = Duration::from_nanos(ACK_NS);
+    RtsAttr { ack_timeout, retry_count, rnr_retry, ..RtsAttr::default() }
+}
+
+const NOT_READY: Reply = Reply::NotReady { wait_ns: RNR_NS };
+
+#[test]
+fn each_kind_of_retry_is_counted_to_its_end() {
+    let cases = [
+        (Reply::Silence, attr(3, 7), vec![ACK_NS; 3], Syndrome::RetryExceeded),
+        (Reply::Silence, attr(0, 7), vec![], Syndrome::RetryExceeded),
+        (NOT_READY, attr(7, 2), vec![RNR_NS; 2], Syndrome::RnrRetryExceeded),
+        (NOT_READY, attr(7, 0), vec![], Syndrome::RnrRetryExceeded),
+    ];
+    for (reply, attr, waits, syndrome) in cases {
+        let mut sender = Sender::new(Transport::Rc, &attr);
+        sender.port.replies.extend([reply; 20]);
+        (0..3).for_each(|_| sender.send());
+        assert_eq!(sender.run_on(), waits, "{reply:?}");
+        let flushed = Some(Syndrome::Flushed);
+        assert_eq!(sender.failures(), [Some(syndrome), flushed, flushed]);
+        assert_eq!(sender.port.carried.len(), waits.len() + 1, "what is flushed is not sent");
+        assert_eq!(sender.port.fell_after, Some(0), "the state is there before the completion");
+    }
+}
+
+#[test]
+fn seven_retries_after_receiver_not_ready_are_for_ever() {
+    let mut sender = Sender::new(Transport::Rc, &attr(0, 7));
+    sender.port.replies.extend([NOT_READY; 50]);
+    sender.send();
+    assert_eq!(sender.run_on(), [RNR_NS; 50]);
+    assert_eq!(sender.failures(), [None]);
+}
+
+#[test]
+fn a_success_gives_all_retries_back() {
+    let mut sender = Sender::new(Transport::Rc, &attr(1, 1));
+    sender.port.replies.extend([Reply::Silence, NOT_READY, Reply::Ack].repeat(4));
+    (0..4).for_each(|_| sender.send());
+    assert_eq!(sender.run_on(), [ACK_NS, RNR_NS].repeat(4));
+    assert_eq!(sender.failures(), [None; 4]);
+}
+
+/// A doorbell, or a poll, comes at any time.
+#[test]
+fn nothing_is_retried_before_its_time() {
+    let mut sender = Sender::new(Transport::Rc, &attr(1, 7));
+    sender.port.replies.extend([Reply::Silence]);
+    sender.send();
+    assert_eq!(sender.run(), Activity::WaitUntil { at_ns: ACK_NS });
+    sender.port.now_ns = ACK_NS - 1;
+    assert_eq!(sender.run(), Activity::WaitUntil { at_ns: ACK_NS });
+    assert_eq!(sender.port.carried.len(), 1);
+    sender.port.now_ns = ACK_NS;
+    assert_eq!(sender.run(), Activity::Idle);
+}
+
+/// What was waited for does not hold the flush up.
+#[test]
+fn who_waits_for_a_retry_is_flushed_at_once() {
+    let mut sender = Sender::new(Transport::Rc, &attr(7, 7));
+    sender.port.replies.extend([Reply::Silence]);
+    sender.send();
+    sender.run();
+    sender.requester.set_state(SendState::Flushing);
+    assert_eq!(sender.run(), Activity::Idle);
+    assert_eq!(sender.failures(), [Some(Syndrome::Flushed)]);
+}
+
+fn datagram(lid: u16) -> Av {
+    Av::infiniband(AvKey::Queue(QKey::new(1)), PEER.1, Lid::new(lid), 0)
+}
+
+/// Short, so that every WQE is one block.
+fn initiator(target: u32) -> Av {
+    let long = Av::infiniband(AvKey::Dc(DcKey::new(1)), Qpn::from_low_bits(target), PEER.0, 0);
+    Av { extension: None, ..long }
+}
+
+/// However long the last one was waited for.
+#[test]
+fn each_port_that_a_datagram_goes_to_has_its_own_time_to_connect() {
+    let second_ns = 1_000_000_000;
+    for ends in [Reply::Silence, Reply::Connecting] {
+        let mut sender = Sender::new(Transport::Ud, &RtsAttr::default());
+        sender.port.replies.extend([Reply::Connecting, ends, Reply::Connecting]);
+        sender.post(CtrlFlags::CQ_UPDATE, Opcode::Send, Some(&datagram(2)));
+        assert!(matches!(sender.run(), Activity::WaitUntil { .. }));
+        sender.port.now_ns = 11 * second_ns;
+        assert_eq!(sender.run(), Activity::Idle, "{ends:?}: this one is lost");
+        sender.post(CtrlFlags::CQ_UPDATE, Opcode::Send, Some(&datagram(3)));
+        assert!(matches!(sender.run(), Activity::WaitUntil { .. }), "{ends:?}: this one waits");
+        sender.port.now_ns += second_ns;
+        assert_eq!(sender.run(), Activity::Idle);
+        assert_eq!((sender.port.carried.len(), sender.failures()), (4, vec![None; 2]));
+    }
+}
+
+/// Strict mode lets WRITEs and SENDs overtake READs, but not those that must not.
+#[test]
+fn what_must_not_overtake_a_read_waits_for_it() {
+    let (none, fence) = (CtrlFlags::CQ_UPDATE, CtrlFlags::CQ_UPDATE | CtrlFlags::FENCE);
+    let (here, there) = (initiator(1), initiator(2));
+    let cases = [
+        ("overtakes", none, Opcode::Send, &here, false),
+        ("a fence", fence, Opcode::Send, &here, true),
+        ("another target", none, Opcode::Send, &there, true),
+        ("as many READs as there may be", none, Opcode::RdmaRead, &here, true),
+    ];
+    for (name, flags, opcode, to, waits) in cases {
+        let mut sender =
+            Sender::new(Transport::Dci, &RtsAttr { reads_out_max: 1, ..RtsAttr::default() });
+        sender.port.defers = true;
+        sender.post(CtrlFlags::CQ_UPDATE, Opcode::RdmaRead, Some(&here));
+        sender.post(flags, opcode, Some(to));
+        assert_eq!(sender.run(), Activity::More, "{name}");
+        assert_eq!(sender.port.carried[0], (here.destination, Extent::Checks));
+        assert_eq!(sender.port.carried.len() == 1, waits, "{name}");
+        assert_eq!(sender.port.completed, [], "{name}: completions are in order");
+        sender.port.resumes = true;
+        while sender.run() == Activity::More {}
+        assert_eq!(sender.failures(), [None; 2], "{name}");
+        assert_eq!(sender.port.completed.iter().map(|c| c.counter).collect::<Vec<_>>(), [0, 1]);
+    }
+}
+
+/// What overtook a READ that fails later was done, but is reported as flushed, as by a device.
+#[test]
+fn what_overtook_a_failure_is_flushed() {
+    let mut sender = Sender::new(Transport::Rc, &RtsAttr::default());
+    sender.port.defers = true;
+    let refused = Reply::Refused(Syndrome::RemoteAccess);
+    sender.port.replies.extend([Reply::Ack, Reply::Ack, refused]);
+    sender.post(CtrlFlags::NONE, Opcode::RdmaRead, None);
+    sender.post(CtrlFlags::NONE, Opcode::Send, None);
+    sender.run();
+    sender.port.resumes = true;
+    while sender.run() == Activity::More {}
+    assert_eq!(sender.failures(), [Some(Syndrome::RemoteAccess), Some(Syndrome::Flushed)]);
+    assert_eq!(sender.port.fell_after, Some(0));
+}
+
+/// The first request learns why, whether it has left the ring or not.
+#[test]
+fn the_death_of_the_peer_is_told_once() {
+    for defers in [false, true] {
+        let mut sender = Sender::new(Transport::Rc, &RtsAttr::default());
+        sender.port.defers = defers;
+        sender.port.replies.extend([if defers { Reply::Ack } else { Reply::Silence }]);
+        (0..3).for_each(|_| sender.post(CtrlFlags::NONE, Opcode::RdmaRead, None));
+        sender.run();
+        sender.requester.lose_peer();
+        assert_eq!(sender.run(), Activity::Idle);
+        let [dead, flushed] = [Syndrome::RetryExceeded, Syndrome::Flushed].map(Some);
+        assert_eq!(sender.failures(), [dead, flushed, flushed], "deferred: {defers}");
+    }
+}
+
+#[test]
+fn a_drained_queue_starts_nothing_and_ends_what_it_started() {
+    let mut sender = Sender::new(Transport::Rc, &RtsAttr::default());
+    sender.port.defers = true;
+    sender.post(CtrlFlags::CQ_UPDATE, Opcode::RdmaRead, None);
+    sender.run();
+    sender.requester.set_state(SendState::Drained);
+    sender.send();
+    assert_eq!(sender.run(), Activity::More, "the READ is still to be carried");
+    sender.port.resumes = true;
+    assert_eq!(sender.run(), Activity::Idle, "what waits for RTS is no work");
+    assert_eq!(sender.port.completed.len(), 1);
+}
+
+#[test]
+fn a_stopped_queue_forgets_what_it_started() {
+    let mut sender = Sender::new(Transport::Rc, &RtsAttr::default());
+    sender.port.defers = true;
+    sender.post(CtrlFlags::CQ_UPDATE, Opcode::RdmaRead, None);
+    sender.run();
+    sender.requester.stop();
+    sender.port.resumes = true;
+    assert_eq!((sender.run(), sender.port.completed.len()), (Activity::Idle, 0));
+}
