@@ -2,6 +2,7 @@
 
 mod exec;
 pub(crate) mod ring;
+mod uses;
 
 use core::{
     cell::{Cell, UnsafeCell},
@@ -11,7 +12,7 @@ use std::sync::Mutex;
 
 use memory::{
     barrier,
-    sync::{Arc, AtomicBool, Ordering},
+    sync::{Arc, AtomicBool, AtomicU32, Ordering},
 };
 use mlx5::device::QpRequest;
 use verbs::{
@@ -39,6 +40,7 @@ use crate::{
 use exec::Exec;
 pub(crate) use exec::gid_of;
 use ring::SendRing;
+use uses::Uses;
 
 /// What only changes under the lock of a queue pair.
 #[derive(Debug)]
@@ -49,50 +51,6 @@ struct State {
     qkey: QKey,
     /// In ERR, and no sender is inside any more: receives may be flushed.
     is_quiet: bool,
-}
-
-/// What a queue pair adds to the users of its queues; taken back on drop.
-#[derive(Debug)]
-struct Uses {
-    cqs: [(Arc<CqShared>, usize); 2],
-    rq: Option<(Arc<RqShared>, usize)>,
-}
-
-impl Uses {
-    fn add(
-        request: &QpRequest<'_, Device>,
-        rq: Option<&Arc<RqShared>>,
-    ) -> Result<Self, CreateError> {
-        // A connected queue pair hears one peer; others hear any number.
-        let receivers = match request.transport {
-            Transport::Rc => 1,
-            Transport::Ud | Transport::Dct => 2,
-            Transport::Dci => 0,
-        };
-        let senders = usize::from(request.log_send_blocks.is_some());
-        let cqs = [&request.send_cq, &request.recv_cq].map(|cq| (cq.shared.clone(), 0));
-        let mut uses = Self { cqs, rq: rq.map(|rq| (rq.clone(), 0)) };
-        for ((cq, counted), count) in uses.cqs.iter_mut().zip([senders, receivers]) {
-            cq.add_producers(count)?;
-            *counted = count;
-        }
-        if let Some((rq, counted)) = &mut uses.rq {
-            rq.add_takers(receivers)?;
-            *counted = receivers;
-        }
-        Ok(uses)
-    }
-}
-
-impl Drop for Uses {
-    fn drop(&mut self) {
-        for (cq, count) in &self.cqs {
-            cq.remove_producers(*count);
-        }
-        if let Some((rq, count)) = &self.rq {
-            rq.remove_takers(*count);
-        }
-    }
 }
 
 /// A queue pair, shared by its handle, the NIC thread and the port's housekeeping.
@@ -120,6 +78,8 @@ pub(crate) struct QpShared {
     flush_later: AtomicBool,
     /// The requester has failed; `state` and the card follow soon.
     fallen: AtomicBool,
+    /// What whoever executes it next does first; [`NO_ORDER`] if nothing.
+    order: AtomicU32,
     wants: AtomicBool,
 }
 
@@ -130,7 +90,18 @@ unsafe impl Sync for QpShared {}
 unsafe impl Send for QpShared {}
 
 /// Longest wait for another thread to leave a queue pair, in turns of yielding.
-const ENTER_YIELDS_MAX: u32 = 1_000_000;
+const ENTER_YIELDS_MAX: u32 = if cfg!(test) { 1_000 } else { 1_000_000 };
+
+/// Another thread executes the queue pair for longer than that.
+#[derive(Debug)]
+struct Executing;
+
+/// Values of [`QpShared::order`]; what counts is the greatest one given.
+const NO_ORDER: u32 = 0;
+/// Flush the send queue.
+const FLUSH: u32 = 1;
+/// The same, and say that the peer is gone.
+const LOSE_PEER: u32 = 2;
 
 impl QpShared {
     pub(crate) fn create(
@@ -194,6 +165,7 @@ impl QpShared {
             exec: UnsafeCell::new(Exec::new(request.transport, qpn, context.config.strict)),
             flush_later: AtomicBool::new(false),
             fallen: AtomicBool::new(false),
+            order: AtomicU32::new(NO_ORDER),
             wants: AtomicBool::new(false),
             state: Mutex::new(state),
             context: context.clone(),
@@ -337,6 +309,9 @@ impl QpShared {
         }
         // SAFETY: this thread has entered the presence, and leaves it below.
         let exec = unsafe { &mut *self.exec.get() };
+        if self.order.load(Ordering::Relaxed) != NO_ORDER {
+            self.obey(exec);
+        }
         let ran = exec.advance(self, posted);
         // Still inside: a peer's queue whose arm word is touched must not go away.
         exec.signal(&self.context);
@@ -349,12 +324,21 @@ impl QpShared {
         }
     }
 
+    #[cold]
+    fn obey(&self, exec: &mut Exec) {
+        match self.order.swap(NO_ORDER, Ordering::Relaxed) {
+            LOSE_PEER => exec.requester.lose_peer(),
+            FLUSH => exec.requester.set_state(SendState::Flushing),
+            _ => {}
+        }
+    }
+
     /// Runs `change` while no thread executes the queue pair.
     ///
     /// # Errors
     ///
     /// Another thread did not leave in time.
-    fn exclusively<R>(&self, change: impl FnOnce(&mut Exec) -> R) -> Result<R, ModifyError> {
+    fn exclusively<R>(&self, change: impl FnOnce(&mut Exec) -> R) -> Result<R, Executing> {
         for _ in 0..ENTER_YIELDS_MAX {
             if self.presence().try_enter() {
                 // SAFETY: this thread has entered the presence, and leaves it below.
@@ -364,19 +348,19 @@ impl QpShared {
             }
             memory::sync::thread::yield_now();
         }
-        let cause = "another thread does not stop executing it".into();
-        Err(ModifyError::Device { to: self.state(), cause })
+        Err(Executing)
     }
 
     /// Changes the state, which the driver has checked.
     pub(crate) fn modify(&self, to: &Transition) -> Result<(), ModifyError> {
+        let refused = |Executing| {
+            let cause = "another thread does not stop executing it; try again later".into();
+            ModifyError::Device { to: to.target(), cause }
+        };
         let mut state = lock(&self.state);
         state.generation += 1;
         match to {
-            Transition::Reset => {
-                state.is_quiet = false;
-                self.reset(&mut state)?;
-            }
+            Transition::Reset => self.reset(&mut state, refused)?,
             Transition::Init(attr) => {
                 state.access = attr.access;
                 state.qkey = attr.qkey;
@@ -388,17 +372,23 @@ impl QpShared {
                     let lid = lid_of(&peer.address.route);
                     let word = address_word(Lid::new(lid), peer.qpn);
                     self.entry().peer.store(word, Ordering::Relaxed);
-                    self.exclusively(|exec| exec.connect(lid, peer.qpn))?;
+                    self.exclusively(|exec| exec.connect(lid, peer.qpn)).map_err(refused)?;
                     // Only starts; a peer that is not there yet is found when something is sent.
                     let _ = self.context.import(lid);
                 }
             }
             Transition::Rts(attr) => {
-                self.exclusively(|exec| exec.requester.start(attr))?;
+                let start = |exec: &mut Exec| {
+                    // Of the error that it leaves.
+                    self.order.store(NO_ORDER, Ordering::Relaxed);
+                    exec.requester.start(attr);
+                };
+                self.exclusively(start).map_err(refused)?;
                 self.fallen.store(false, Ordering::Release);
             }
             Transition::Sqd => {
-                self.exclusively(|exec| exec.requester.set_state(SendState::Drained))?;
+                self.exclusively(|exec| exec.requester.set_state(SendState::Drained))
+                    .map_err(refused)?;
             }
             Transition::Err => {}
         }
@@ -408,7 +398,7 @@ impl QpShared {
         }
         drop(state);
         match to {
-            Transition::Err => self.enter_error(QpState::Err),
+            Transition::Err => self.enter_error(QpState::Err, FLUSH),
             Transition::Rts(_) => self.want(),
             _ => {}
         }
@@ -416,16 +406,31 @@ impl QpShared {
         Ok(())
     }
 
-    fn reset(&self, state: &mut State) -> Result<(), ModifyError> {
-        state.state = QpState::Reset;
+    /// Forgets everything, once nobody is inside any more; else it stays what it was.
+    fn reset(
+        &self,
+        state: &mut State,
+        refused: impl FnOnce(Executing) -> ModifyError,
+    ) -> Result<(), ModifyError> {
+        let before = core::mem::replace(&mut state.state, QpState::Reset);
+        state.is_quiet = false;
         self.show(state);
-        self.context.quiesce(QUIESCE_NS).map_err(|lid| ModifyError::Device {
+        let is_left = self.context.quiesce(QUIESCE_NS).map_err(|lid| ModifyError::Device {
             to: QpState::Reset,
             cause: format!("port {lid} is stopped inside a request to it; try again later"),
-        })?;
-        self.exclusively(|exec| exec.reset(self.transport, self.qpn))?;
+        });
+        let is_left = is_left.and_then(|()| {
+            self.exclusively(|exec| exec.reset(self.transport, self.qpn)).map_err(refused)
+        });
+        if let Err(error) = is_left {
+            state.generation += 1;
+            state.state = before;
+            self.show(state);
+            return Err(error);
+        }
         self.unwant();
         self.fallen.store(false, Ordering::Release);
+        self.order.store(NO_ORDER, Ordering::Relaxed);
         if let Some(send) = &self.send {
             send.reset();
         }
@@ -440,14 +445,14 @@ impl QpShared {
 
     /// The requester has failed, and flushes: ERR, or SQE for datagrams.
     fn fall(&self) {
-        self.enter_error(self.fallen_state());
+        self.enter_error(self.fallen_state(), FLUSH);
     }
 
     /// A peer, or a dead completion queue, has broken this queue pair.
     pub(crate) fn fall_by_fault(&self) {
         let before = lock(&self.state).state;
         if !matches!(before, QpState::Err | QpState::Reset) {
-            self.enter_error(QpState::Err);
+            self.enter_error(QpState::Err, FLUSH);
             self.context.add_event(AsyncEvent::QpFatal(self.qpn));
         }
     }
@@ -455,13 +460,10 @@ impl QpShared {
     /// The port that it is connected to is gone.
     pub(crate) fn lose_peer(&self) {
         // The first request in the queue, or the next one, learns why; the rest is flushed.
-        let doomed = self.exclusively(|exec| exec.requester.lose_peer());
-        if doomed.is_ok() {
-            self.enter_error(QpState::Err);
-        }
+        self.enter_error(QpState::Err, LOSE_PEER);
     }
 
-    fn enter_error(&self, to: QpState) {
+    fn enter_error(&self, to: QpState, order: u32) {
         let mut state = lock(&self.state);
         let worse = state.state != QpState::Err && state.state != to;
         if worse {
@@ -473,10 +475,7 @@ impl QpShared {
             self.flush_receives(&mut state);
         }
         drop(state);
-        let flushing = self.exclusively(|exec| exec.requester.set_state(SendState::Flushing));
-        if flushing.is_err() {
-            self.want();
-        }
+        self.order.fetch_max(order, Ordering::Relaxed);
         self.run();
         if worse && to == QpState::Err && self.has_srq {
             self.context.add_event(AsyncEvent::LastWqeReached(self.qpn));
@@ -574,5 +573,93 @@ impl Drop for QpShared {
         self.unwant();
         self.context.forget_qp(self.qpn.get());
         self.context.owner.return_index(Table::Qp, self.qpn.get());
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use verbs::{
+        CompletionQueue as _, CqConfig, InitAttr, Mtu, Nic as _, Op, QpConfig, QueuePair as _,
+        RcPeer, RnrTimer, RtrAttr, RtsAttr, SendRequest,
+    };
+
+    use super::*;
+    use crate::{Config, Nic, open};
+
+    type Qp = <Nic as verbs::Nic>::Qp;
+    type Cq = <Nic as verbs::Nic>::Cq;
+
+    fn port(name: &str) -> Nic {
+        let fabric = format!("{name}-{}", std::process::id());
+        open(&Config { fabric, card_mib: 8, ..Config::default() }).unwrap()
+    }
+
+    fn queue_pair(nic: &Nic) -> (Qp, Cq) {
+        let cq = nic.create_cq(&CqConfig::new(256), None).unwrap();
+        let pd = nic.alloc_pd().unwrap();
+        (nic.create_qp(&pd, &QpConfig::new(Transport::Rc, &cq)).unwrap(), cq)
+    }
+
+    fn shared(nic: &Nic, qp: &Qp) -> Arc<QpShared> {
+        let qps = nic.device().0.qps();
+        qps.into_iter().find(|shared| shared.qpn == qp.qpn()).unwrap()
+    }
+
+    fn transitions(peer: verbs::Endpoint) -> [Transition; 3] {
+        let access = Access::empty();
+        let peer =
+            RcPeer { qpn: peer.qpn, address: peer.address, rq_psn: verbs::Psn::new(0).unwrap() };
+        let rtr = RtrAttr {
+            path_mtu: Mtu::B4096,
+            peer: Some(peer),
+            rnr_timer: RnrTimer::from_code(1),
+            reads_in_max: 1,
+        };
+        let init = InitAttr { access, qkey: QKey::default() };
+        [Transition::Init(init), Transition::Rtr(rtr), Transition::Rts(RtsAttr::default())]
+    }
+
+    /// Two queue pairs of one port, connected to each other.
+    fn connected(nic: &Nic) -> [(Qp, Cq); 2] {
+        let mut ends = [(); 2].map(|()| queue_pair(nic));
+        let [a, b] = [0, 1].map(|nth: usize| nic.endpoint(&ends[nth].0));
+        for ((qp, _), peer) in ends.iter_mut().zip([b, a]) {
+            transitions(peer).iter().for_each(|to| qp.modify(to).unwrap());
+        }
+        ends
+    }
+
+    /// The other thread may have gigabytes to copy.
+    #[test]
+    fn a_queue_pair_that_is_executed_when_its_peer_dies_ends_after_that() {
+        let nic = port("busy-loses");
+        let [(mut qp, mut cq), _peer] = connected(&nic);
+        let shared = shared(&nic, &qp);
+        assert!(shared.presence().try_enter(), "another thread executes it");
+        qp.post_send(&SendRequest::signaled(Op::Nop)).unwrap();
+        qp.ring_send();
+        shared.lose_peer();
+        assert_eq!(qp.state(), QpState::Err);
+        shared.presence().leave();
+        nic.device().0.progress();
+        let failure = cq.poll().and_then(|done| done.failure).map(|failure| failure.syndrome);
+        assert_eq!(failure, Some(Syndrome::RetryExceeded));
+    }
+
+    #[test]
+    fn a_refused_transition_is_named_and_changes_nothing() {
+        let nic = port("refused");
+        let [(mut qp, _), (mut other, _)] = connected(&nic);
+        let inside = shared(&nic, &other);
+        assert!(inside.presence().try_enter(), "a request of it is inside the queue pair");
+        let refused = qp.modify(&Transition::Reset).unwrap_err();
+        assert!(matches!(refused, ModifyError::Device { to: QpState::Reset, .. }), "{refused}");
+        assert_eq!(qp.state(), QpState::Rts);
+        let refused = other.modify(&Transition::Sqd).unwrap_err();
+        assert!(matches!(refused, ModifyError::Device { to: QpState::Sqd, .. }), "{refused}");
+        assert_eq!(other.state(), QpState::Rts);
+        inside.presence().leave();
+        qp.modify(&Transition::Reset).unwrap();
+        other.modify(&Transition::Sqd).unwrap();
     }
 }
