@@ -11,12 +11,13 @@ use memory::{
     sync::{Arc, AtomicU32, AtomicU64, AtomicUsize, Ordering},
 };
 use os::{clock, rendezvous::RendezvousError};
-use verbs::{AsyncEvent, Cqn, Lid, NicAttributes};
+use verbs::{AsyncEvent, Cqn, CreateError, Lid, NicAttributes};
 
 use crate::{
     card::{Card, Owner, Table, layout::Limits},
+    channel::ChannelShared,
     config::{Config, Drive},
-    fabric::{Export, Fabric, News, Peer},
+    fabric::{CHANNELS_MAX, Export, Fabric, News, Peer},
     left_behind::LeftBehind,
     memory::Segments,
     objects::{CqShared, RqShared},
@@ -201,6 +202,17 @@ impl Context {
 
     pub(crate) fn rqs(&self) -> Vec<Arc<RqShared>> {
         upgraded(&self.rqs)
+    }
+
+    /// Shows a channel to peers, if there are not as many as they take.
+    pub(crate) fn add_channel(&self, channel: &ChannelShared) -> Result<(), CreateError> {
+        let mut fabric = lock(&self.fabric);
+        if fabric.channels() == CHANNELS_MAX {
+            let (object, limit) = ("completion channel", CHANNELS_MAX);
+            return Err(CreateError::Exhausted { object, limit });
+        }
+        fabric.export(Export::Channel { id: channel.id, event: channel.event.clone() });
+        Ok(())
     }
 
     pub(crate) fn forget_channel(&self, id: u32) {

@@ -27,7 +27,7 @@ use os::{
 };
 
 use message::{BYTES, FDS_MAX, Hello, Message};
-pub(crate) use peer::Peer;
+pub(crate) use peer::{CHANNELS_MAX, Peer};
 
 use crate::card::{Card, layout::Limits};
 
@@ -158,6 +158,13 @@ impl Fabric {
         self.log.insert(self.log_end, Logged { export, takes_back });
         self.log_end += 1;
         self.push();
+    }
+
+    /// Channels that are shown now.
+    pub(crate) fn channels(&self) -> u32 {
+        let is_channel = |logged: &&Logged| matches!(logged.export, Export::Channel { .. });
+        let count = self.log.values().filter(is_channel).count();
+        u32::try_from(count).unwrap_or(u32::MAX)
     }
 
     /// Starts a connection unless there is one. `false`: nobody is there.
