@@ -7,7 +7,7 @@ use std::{
 };
 
 use memory::{
-    barrier,
+    Region, barrier,
     sync::{Arc, AtomicU32, AtomicU64, AtomicUsize, Ordering},
 };
 use os::{clock, rendezvous::RendezvousError};
@@ -202,6 +202,15 @@ impl Context {
 
     pub(crate) fn rqs(&self) -> Vec<Arc<RqShared>> {
         upgraded(&self.rqs)
+    }
+
+    /// Shows a segment to peers. Later ones have greater numbers.
+    pub(crate) fn add_segment(&self, region: &Arc<Region>) -> u32 {
+        let mut fabric = lock(&self.fabric);
+        let id = self.new_id();
+        self.segments.insert(id, region.clone());
+        fabric.export(Export::Segment { id, region: region.clone() });
+        id
     }
 
     /// Shows a channel to peers, if there are not as many as they take.

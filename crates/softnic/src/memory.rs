@@ -8,7 +8,7 @@ use std::{
 
 use memory::{
     Region,
-    sync::{Arc, Ordering},
+    sync::{Arc, AtomicU64, Ordering},
 };
 use verbs::Access;
 
@@ -21,25 +21,32 @@ use crate::{
     engine::{Chunk, Memory, MemoryFault},
 };
 
-/// Segments of one port that are mapped here, by number.
+/// Segments of one port that are mapped here.
 #[derive(Debug, Default)]
-pub(crate) struct Segments(RwLock<HashMap<u32, Arc<Region>>>);
+pub(crate) struct Segments {
+    /// By number.
+    regions: RwLock<HashMap<u32, Arc<Region>>>,
+    /// The newest that has ever been here.
+    newest: AtomicU64,
+}
 
 impl Segments {
     pub(crate) fn get(&self, id: u32) -> Option<Arc<Region>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
+        self.regions.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
     }
 
     pub(crate) fn insert(&self, id: u32, region: Arc<Region>) {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(id, region);
+        self.regions.write().unwrap_or_else(PoisonError::into_inner).insert(id, region);
+        // SYNC(segment-here): pairs with the `Acquire` in `is_complete`.
+        self.newest.fetch_max(u64::from(id), Ordering::Release);
     }
 
     pub(crate) fn remove(&self, id: u32) -> Option<Arc<Region>> {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).remove(&id)
+        self.regions.write().unwrap_or_else(PoisonError::into_inner).remove(&id)
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).len()
+        self.regions.read().unwrap_or_else(PoisonError::into_inner).len()
     }
 }
 
@@ -176,6 +183,19 @@ impl Memory for PortMemory<'_> {
         }
         let mr = self.cache.find(key).ok_or(MemoryFault::Denied)?;
         mr.piece(addr, len, need, pd).ok_or(MemoryFault::Denied)
+    }
+
+    #[inline(always)]
+    fn is_complete(&self) -> bool {
+        let shown = self.card.header().newest_segment.load(Ordering::Relaxed);
+        // SYNC(segment-here): pairs with the `Release` in `insert`.
+        self.segments.newest.load(Ordering::Acquire) >= shown
+    }
+
+    #[cold]
+    fn complete(&mut self) -> bool {
+        self.context.fetch();
+        self.is_complete()
     }
 
     #[inline(always)]

@@ -57,14 +57,12 @@ impl Mr {
         region.seal_size().map_err(|error| system(error.to_string()))?;
         let limit = context.limit(Table::Mr);
         let index = context.owner.take_index(Table::Mr).ok_or(MemoryError::NoKey { limit })?;
-        let segment = context.new_id();
         let entry = context.owner.card.mr(index).expect("the index is from this table");
         // The key's low byte tells it from earlier keys at this index.
         let old = entry.key.load(Ordering::Relaxed).to_le_bytes()[0];
         let key = index << 8 | u32::from(old.wrapping_add(1));
-        context.segments.insert(segment, region.clone());
         // Before the key is valid: whoever sees the key finds the segment on its way.
-        context.export(Export::Segment { id: segment, region: region.clone() });
+        let segment = context.add_segment(&region);
         entry.addr.store(region.as_ptr().addr().get() as u64, Ordering::Relaxed);
         entry.len_bytes.store(length, Ordering::Relaxed);
         let access_pd = u64::from(access.bits()) << 32 | u64::from(pd);

@@ -18,7 +18,10 @@ mod peer;
 
 use std::collections::BTreeMap;
 
-use memory::{Access, Region, sync::Arc};
+use memory::{
+    Access, Region,
+    sync::{Arc, Ordering},
+};
 use os::{
     clock,
     event::Event,
@@ -144,7 +147,7 @@ impl Fabric {
         Err(last.unwrap_or(RendezvousError::TimedOut))
     }
 
-    /// Tells every port, present and future.
+    /// Tells every port, present and future. Segments have to come in the order of their numbers.
     pub(crate) fn export(&mut self, export: Export) {
         let takes_back = match &export {
             Export::Segment { .. } | Export::Channel { .. } => None,
@@ -157,6 +160,11 @@ impl Fabric {
         };
         self.log.insert(self.log_end, Logged { export, takes_back });
         self.log_end += 1;
+        let newest = self.log.values().rev().find_map(|logged| match logged.export {
+            Export::Segment { id, .. } => Some(u64::from(id)),
+            _ => None,
+        });
+        self.card.header().newest_segment.store(newest.unwrap_or(0), Ordering::Relaxed);
         self.push();
     }
 
