@@ -436,8 +436,28 @@ pub(crate) enum OpenFailure {
 
 #[cfg(all(test, not(miri)))]
 mod tests {
+    use verbs::Qpn;
+
     use super::*;
     use crate::{Config, open};
+
+    /// Nobody may ever fetch them.
+    #[test]
+    fn of_events_the_last_are_kept_and_of_violations_the_first() {
+        let fabric = format!("logs-{}", std::process::id());
+        let nic = open(&Config { fabric, card_mib: 8, ..Config::default() }).unwrap();
+        let context = &nic.device().0;
+        for qpn in 1..=u32::try_from(LOG_MAX + 10).unwrap() {
+            context.add_event(AsyncEvent::QpFatal(Qpn::from_low_bits(qpn)));
+            context.add_violation(Violation::BadWqe { qpn, counter: 0, cause: "none" });
+        }
+        let events: Vec<_> = core::iter::from_fn(|| context.poll_event()).collect();
+        let first = AsyncEvent::QpFatal(Qpn::from_low_bits(11));
+        assert_eq!((events.len(), events[0]), (LOG_MAX, first));
+        let violations = context.take_violations();
+        assert_eq!(violations.len(), LOG_MAX);
+        assert!(matches!(violations[0], Violation::BadWqe { qpn: 1, .. }));
+    }
 
     #[test]
     fn a_port_sleeps_longer_while_nobody_comes_or_goes() {

@@ -165,3 +165,64 @@ impl Drop for Mr {
         let _ = self.invalidate();
     }
 }
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use verbs::Nic as _;
+
+    use super::*;
+    use crate::left_behind::tests::ports;
+
+    #[test]
+    fn what_is_deregistered_is_forgotten_here_and_by_peers() {
+        let [owner, peer] = ports("forgotten");
+        let lid = owner.device().0.lid.get();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let wait_for = |segments: usize| loop {
+            let seen = peer.device().0.import(lid).map(|port| port.segments.len());
+            if seen.is_ok_and(|seen| seen == segments) {
+                break;
+            }
+            assert!(Instant::now() < deadline, "{seen:?} segments, not {segments}");
+            [&owner, &peer].iter().for_each(|port| port.device().0.fetch());
+        };
+        let mr = owner.alloc_mr(&owner.alloc_pd().unwrap(), 1, Access::empty()).unwrap();
+        wait_for(1);
+        mr.deregister().unwrap();
+        assert_eq!(owner.device().0.segments.len(), 0);
+        wait_for(0);
+    }
+
+    /// Whoever still has the old key must not reach the new region.
+    #[test]
+    fn a_number_that_is_given_out_again_makes_another_key() {
+        let [nic, _] = ports("keys");
+        let context = &nic.device().0;
+        let pd = nic.alloc_pd().unwrap();
+        let alloc = || nic.alloc_mr(&pd, 1, Access::empty()).unwrap();
+        let first = alloc();
+        let (number, key) = (first.index, first.rkey());
+        first.deregister().unwrap();
+        while context.owner.unused().1[0] > 1 {
+            context.owner.take_index(Table::Mr);
+        }
+        let next = alloc();
+        assert_eq!(next.index, number);
+        assert_ne!(next.rkey(), key);
+    }
+
+    #[test]
+    fn regions_that_make_no_sense_are_refused() {
+        let [nic, _] = ports("nonsense");
+        let pd = nic.alloc_pd().unwrap();
+        let refused = |len, access| nic.alloc_mr(&pd, len, access).map(drop).unwrap_err();
+        for access in [Access::REMOTE_WRITE, Access::REMOTE_ATOMIC] {
+            assert_eq!(refused(1, access), MemoryError::Access(access));
+        }
+        for len in [0, (1 << 40) + 1] {
+            assert!(matches!(refused(len, Access::empty()), MemoryError::Length { .. }), "{len}");
+        }
+    }
+}

@@ -226,7 +226,6 @@ impl Requester {
     /// SQD, ERR or SQE.
     pub(crate) fn set_state(&mut self, state: SendState) {
         self.state = state;
-        self.retry_at_ns = None;
     }
 
     /// The queue pair goes away, and what it has in flight is forgotten.

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use verbs::{RtsAttr, Transport};
 use wire::{
     cqe::Syndrome,
-    ids::{DcKey, Lid, QKey, Qpn, Rkey},
+    ids::{DcKey, Lid, Lkey, QKey, Qpn, Rkey},
     wqe::{
         self, Av, AvKey, Ctrl, CtrlFlags, Octoword, Opcode, PlainKind, PlainSend, Sge, WqeWriter,
         peek_ctrl,
@@ -14,21 +14,28 @@ use wire::{
 };
 
 use super::{
-    Activity, Carried, Chunk, Completed, Extent, Port, Reply, Request, Requester, Scratch,
-    SendQueue, SendState, WQE_BYTES_MAX,
+    Activity, Carried, Chunk, Completed, Extent, Key, Port, Reply, Request, Requester, Scratch,
+    SendQueue, SendState, Verb, WQE_BYTES_MAX,
 };
 
 const QPN: Qpn = Qpn::from_low_bits(0x42);
+const IMM: u32 = 0x1234_5678;
 const PEER: (Lid, Qpn) = (Lid::new(7), Qpn::from_low_bits(0x44));
 const ACK_NS: u64 = 1 << 20;
 const RNR_NS: u64 = 10_000;
 
-/// WQEs of one block each, none of which is taken for a plain one.
+/// WQEs of one block each, and whether some of them are taken for plain ones.
 #[derive(Default)]
-struct Wqes(Vec<[Octoword; 4]>);
+struct Wqes(Vec<[Octoword; 4]>, bool);
 
 impl Wqes {
-    fn push(&mut self, flags: CtrlFlags, opcode: Opcode, av: Option<&Av>) {
+    fn push(
+        &mut self,
+        flags: CtrlFlags,
+        opcode: Opcode,
+        av: Option<&Av>,
+        payload: impl FnOnce(WqeWriter<&mut [Octoword]>) -> WqeWriter<&mut [Octoword]>,
+    ) {
         let mut block = [[0; 16]; 4];
         let mut writer = WqeWriter::new(&mut block[..]);
         if let Some(av) = av {
@@ -37,12 +44,17 @@ impl Wqes {
         if opcode.has_raddr() {
             writer = writer.raddr(0x1000, Rkey::new(1));
         }
-        writer.finish(opcode, self.posted(), QPN, flags, 0);
+        payload(writer).finish(opcode, self.posted(), QPN, flags, IMM);
         self.0.push(block);
     }
 
     fn posted(&self) -> u16 {
         u16::try_from(self.0.len()).unwrap()
+    }
+
+    fn word(&self, counter: u16, at: usize) -> u64 {
+        let words = self.0[usize::from(counter)].as_flattened();
+        u64::from_ne_bytes(words[8 * at..][..8].try_into().unwrap())
     }
 }
 
@@ -54,18 +66,20 @@ impl SendQueue for Wqes {
         (ctrl, usize::from(ctrl.octowords) * wqe::OCTOWORD_BYTES)
     }
 
-    fn plain_kind(&self, _: u16) -> Option<PlainKind> {
-        None
+    fn plain_kind(&self, counter: u16) -> Option<PlainKind> {
+        PlainKind::of(self.word(counter, 0)).filter(|_| self.1)
     }
 
     fn plain(
         &self,
-        _: u16,
-        _: wqe::Transport,
-        _: PlainKind,
-        _: Qpn,
+        counter: u16,
+        transport: wqe::Transport,
+        kind: PlainKind,
+        qpn: Qpn,
     ) -> Option<(PlainSend, *const u8)> {
-        None
+        let wqe = PlainSend::read(|at| self.word(counter, at), transport, kind, counter, qpn)?;
+        let inline = self.0[usize::from(counter)].as_flattened()[wqe.inline_offset()..].as_ptr();
+        Some((wqe, inline))
     }
 }
 
@@ -77,8 +91,10 @@ struct Scripted {
     /// READs and datagrams wait until `resumes`.
     defers: bool,
     resumes: bool,
-    /// Where requests went, and whether they were to move data.
-    carried: Vec<(Qpn, Extent)>,
+    is_plain: bool,
+    carried: Vec<Request>,
+    /// Local entries that were asked for: their lengths, and whether the device stores there.
+    located: Vec<(u32, bool)>,
     completed: Vec<Completed>,
     /// Completions that were there when the queue pair fell.
     fell_after: Option<usize>,
@@ -89,8 +105,10 @@ impl Port for Scripted {
         Lid::new(1)
     }
 
-    fn local(&mut self, _: &Sge, _: bool) -> Result<Chunk, Syndrome> {
-        Err(Syndrome::LocalProtection)
+    fn local(&mut self, sge: &Sge, write: bool) -> Result<Chunk, Syndrome> {
+        self.located.push((sge.len_bytes, write));
+        // Nobody looks at it: requests are carried nowhere.
+        Ok(Chunk { ptr: core::ptr::null_mut(), len: sge.len_bytes as usize, is_inline: false })
     }
 
     fn destination(&self, av: &Av) -> Lid {
@@ -98,12 +116,17 @@ impl Port for Scripted {
     }
 
     fn carry(&mut self, _: Lid, request: &Request, _: &[Chunk]) -> Reply {
-        self.carried.push((request.to, request.extent));
+        self.carried.push(*request);
         self.replies.pop_front().unwrap_or(Reply::Ack)
     }
 
-    fn carry_plain(&mut self, _: Lid, _: Request, _: Chunk) -> Carried {
-        Carried::Declined
+    fn carry_plain(&mut self, _: Lid, request: Request, _: Chunk) -> Carried {
+        if self.replies.front() != Some(&Reply::Ack) {
+            return Carried::Declined;
+        }
+        self.replies.pop_front();
+        self.carried.push(request);
+        Carried::Done
     }
 
     fn complete(&mut self, completed: &Completed) {
@@ -119,7 +142,7 @@ impl Port for Scripted {
     }
 
     fn is_plain(&self) -> bool {
-        false
+        self.is_plain
     }
 
     fn resumes(&mut self) -> bool {
@@ -155,11 +178,12 @@ impl Sender {
     }
 
     fn post(&mut self, flags: CtrlFlags, opcode: Opcode, av: Option<&Av>) {
-        self.wqes.push(flags, opcode, av);
+        self.wqes.push(flags, opcode, av, |writer| writer);
     }
 
     fn send(&mut self) {
-        self.post(CtrlFlags::CQ_UPDATE, Opcode::Send, None);
+        let flags = CtrlFlags::CQ_UPDATE;
+        self.wqes.push(flags, Opcode::Send, None, |writer| writer.inline(b"payload"));
     }
 
     fn run(&mut self) -> Activity {
@@ -222,11 +246,14 @@ fn seven_retries_after_receiver_not_ready_are_for_ever() {
 
 #[test]
 fn a_success_gives_all_retries_back() {
-    let mut sender = Sender::new(Transport::Rc, &attr(1, 1));
-    sender.port.replies.extend([Reply::Silence, NOT_READY, Reply::Ack].repeat(4));
-    (0..4).for_each(|_| sender.send());
-    assert_eq!(sender.run_on(), [ACK_NS, RNR_NS].repeat(4));
-    assert_eq!(sender.failures(), [None; 4]);
+    for is_plain in [false, true] {
+        let mut sender = Sender::new(Transport::Rc, &attr(1, 1));
+        (sender.port.is_plain, sender.wqes.1) = (is_plain, is_plain);
+        sender.port.replies.extend([Reply::Silence, NOT_READY, Reply::Ack].repeat(4));
+        (0..4).for_each(|_| sender.send());
+        assert_eq!(sender.run_on(), [ACK_NS, RNR_NS].repeat(4), "by the short way: {is_plain}");
+        assert_eq!(sender.failures(), [None; 4]);
+    }
 }
 
 /// A doorbell, or a poll, comes at any time.
@@ -302,7 +329,8 @@ fn what_must_not_overtake_a_read_waits_for_it() {
         sender.post(CtrlFlags::CQ_UPDATE, Opcode::RdmaRead, Some(&here));
         sender.post(flags, opcode, Some(to));
         assert_eq!(sender.run(), Activity::More, "{name}");
-        assert_eq!(sender.port.carried[0], (here.destination, Extent::Checks));
+        let Request { to: target, extent, .. } = sender.port.carried[0];
+        assert_eq!((target, extent), (here.destination, Extent::Checks));
         assert_eq!(sender.port.carried.len() == 1, waits, "{name}");
         assert_eq!(sender.port.completed, [], "{name}: completions are in order");
         sender.port.resumes = true;
@@ -367,4 +395,86 @@ fn a_stopped_queue_forgets_what_it_started() {
     sender.requester.stop();
     sender.port.resumes = true;
     assert_eq!((sender.run(), sender.port.completed.len()), (Activity::Idle, 0));
+}
+
+/// Datagrams may overtake each other, but not without end.
+#[test]
+fn few_datagrams_wait_at_once() {
+    let mut sender = Sender::new(Transport::Ud, &RtsAttr::default());
+    sender.port.defers = true;
+    (0..20).for_each(|_| sender.post(CtrlFlags::CQ_UPDATE, Opcode::Send, Some(&datagram(2))));
+    assert_eq!((sender.run(), sender.requester.next()), (Activity::More, 16));
+    sender.port.resumes = true;
+    while sender.run() == Activity::More {}
+    assert_eq!(sender.port.carried.len(), 20);
+}
+
+#[test]
+fn a_request_says_what_its_wqe_says() {
+    let flags = CtrlFlags::CQ_UPDATE | CtrlFlags::SOLICITED;
+    let av = Av::infiniband(AvKey::Queue(QKey::new(9)), PEER.1, PEER.0, 5);
+    for (av, has_grh) in [(av, false), (av.with_grh(wire::ids::Gid::default(), 0, 1), true)] {
+        let mut sender = Sender::new(Transport::Ud, &RtsAttr::default());
+        sender.post(flags, Opcode::SendImm, Some(&av));
+        sender.run();
+        let said = Request {
+            verb: Verb::Send,
+            extent: Extent::Whole,
+            key: Key::Ud(QKey::new(9)),
+            from: (Lid::new(1), QPN),
+            to: PEER.1,
+            service_level: 5,
+            has_grh,
+            solicited: true,
+            imm: Some(IMM),
+            len_bytes: 0,
+            addr: 0,
+            rkey: Rkey::new(0),
+        };
+        assert_eq!(sender.port.carried, [said]);
+    }
+}
+
+#[test]
+fn memory_that_a_device_stores_to_is_checked_for_that() {
+    let cases = [
+        (Opcode::Send, false),
+        (Opcode::RdmaWrite, false),
+        (Opcode::RdmaRead, true),
+        (Opcode::AtomicCs, true),
+        (Opcode::AtomicFa, true),
+    ];
+    for (opcode, write) in cases {
+        let mut sender = Sender::new(Transport::Rc, &RtsAttr::default());
+        sender.wqes.push(CtrlFlags::CQ_UPDATE, opcode, None, |mut writer| {
+            if opcode.is_atomic() {
+                writer = writer.atomic(1, 2);
+            }
+            writer.data(0x1000, Lkey::new(1), 8)
+        });
+        sender.run();
+        assert_eq!(sender.port.located, [(8, write)], "{opcode:?}");
+    }
+}
+
+#[test]
+fn messages_that_are_too_long_do_not_leave() {
+    const GIB: u32 = 1 << 30;
+    let cases = [
+        (Transport::Rc, vec![GIB, GIB], None),
+        (Transport::Rc, vec![GIB, 1, GIB], Some(Syndrome::LocalLength)),
+        (Transport::Ud, vec![4096], None),
+        (Transport::Ud, vec![4096, 1], Some(Syndrome::LocalLength)),
+    ];
+    for (transport, parts, failure) in cases {
+        let mut sender = Sender::new(transport, &RtsAttr::default());
+        let av = (transport == Transport::Ud).then(|| Av { extension: None, ..datagram(2) });
+        sender.wqes.push(CtrlFlags::CQ_UPDATE, Opcode::Send, av.as_ref(), |writer| {
+            let data = |writer: WqeWriter<_>, &len| writer.data(0x1000, Lkey::new(1), len);
+            parts.iter().fold(writer, data)
+        });
+        sender.run();
+        assert_eq!(sender.failures(), [failure], "{transport:?} {parts:?}");
+        assert_eq!(sender.port.carried.is_empty(), failure.is_some());
+    }
 }
