@@ -164,6 +164,15 @@ fn without_a_receive_the_sender_is_asked_to_wait() {
     assert!(matches!(rig.respond(&request, &mut [vec![1]]), Reply::NotReady { .. }));
 }
 
+/// Its owner wrote nonsense: what was posted before is overwritten already.
+#[test]
+fn a_record_of_more_receives_than_there_is_room_for_is_not_believed() {
+    let mut rig = Rig::new(Shape::RC);
+    (0..5).for_each(|_| rig.post(&[(0, 8)]));
+    let request = rig.request(Verb::Send, 1);
+    assert!(matches!(rig.respond(&request, &mut [vec![1]]), Reply::NotReady { .. }));
+}
+
 /// A sender that knew of receives long ago must not believe in them 2¹⁶ receives later.
 #[test]
 fn receives_that_others_used_up_are_not_taken_after_the_counter_wraps() {

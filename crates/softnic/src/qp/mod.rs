@@ -429,11 +429,7 @@ impl QpShared {
             return Err(error);
         }
         self.unwant();
-        self.fallen.store(false, Ordering::Release);
         self.order.store(NO_ORDER, Ordering::Relaxed);
-        if let Some(send) = &self.send {
-            send.reset();
-        }
         if let (false, Some(rq)) = (self.has_srq, &self.rq) {
             rq.view.claims().reset();
         }
@@ -584,7 +580,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::{Config, Nic, open};
+    use crate::{Config, Nic, card::target::Target, open};
 
     type Qp = <Nic as verbs::Nic>::Qp;
     type Cq = <Nic as verbs::Nic>::Cq;
@@ -627,6 +623,113 @@ mod tests {
             transitions(peer).iter().for_each(|to| qp.modify(to).unwrap());
         }
         ends
+    }
+
+    fn events(nic: &Nic) -> Vec<AsyncEvent> {
+        core::iter::from_fn(|| nic.poll_event()).collect()
+    }
+
+    /// RESET clears it, too.
+    #[test]
+    fn what_a_peer_broke_is_told_once_and_works_again_after_reset() {
+        let nic = port("broken");
+        let [(mut qp, _cq), (peer, _)] = connected(&nic);
+        let target = Target::resolve(&nic.device().0.owner.card, qp.qpn()).unwrap();
+        target.break_down(Syndrome::LocalAccess);
+        assert_eq!(qp.state(), QpState::Err, "before anybody has looked at it");
+        nic.device().0.progress();
+        assert_eq!(events(&nic), [AsyncEvent::QpFatal(qp.qpn())]);
+        qp.modify(&Transition::Reset).unwrap();
+        for to in transitions(nic.endpoint(&peer)) {
+            qp.modify(&to).unwrap();
+            assert_eq!(qp.state(), to.target());
+        }
+        assert_eq!(events(&nic), []);
+    }
+
+    /// Whoever sees the completion finds the queue pair in its new state.
+    #[test]
+    fn a_request_that_has_failed_shows_in_the_state_at_once() {
+        let nic = port("fallen");
+        let [(mut qp, _cq), (peer, _)] = connected(&nic);
+        shared(&nic, &qp).note_fall();
+        assert_eq!(qp.state(), QpState::Err);
+        qp.modify(&Transition::Reset).unwrap();
+        transitions(nic.endpoint(&peer)).iter().for_each(|to| qp.modify(to).unwrap());
+        assert_eq!(qp.state(), QpState::Rts);
+    }
+
+    #[test]
+    fn who_knows_a_queue_pair_looks_again_after_it_was_reset() {
+        let nic = port("again");
+        let [(mut qp, _cq), (peer, _)] = connected(&nic);
+        let card = &nic.device().0.owner.card;
+        let before = Target::resolve(card, qp.qpn()).unwrap();
+        assert_eq!(before.rnr_wait_ns, 10_000, "by the timer of code 1");
+        qp.modify(&Transition::Reset).unwrap();
+        transitions(nic.endpoint(&peer)).iter().for_each(|to| qp.modify(to).unwrap());
+        assert!(!before.is_current(), "it may have another peer now");
+        assert!(Target::resolve(card, qp.qpn()).is_some());
+    }
+
+    /// After a RESET as well: what was known of the last time says nothing about this one.
+    #[test]
+    fn receives_are_flushed_when_nobody_is_inside_any_more() {
+        let nic = port("inside");
+        let [(mut qp, mut cq), (peer, _)] = connected(&nic);
+        let executor = shared(&nic, &peer);
+        for round in 0..2 {
+            qp.post_recv(&[]).unwrap();
+            qp.ring_recv();
+            assert!(executor.presence().try_enter(), "a request of it is inside the queue pair");
+            qp.modify(&Transition::Err).unwrap();
+            assert_eq!(cq.poll(), None, "round {round}: the receive may be taken");
+            executor.presence().leave();
+            nic.device().0.progress();
+            let failure = cq.poll().and_then(|done| done.failure).map(|failure| failure.syndrome);
+            assert_eq!(failure, Some(Syndrome::Flushed), "round {round}");
+            qp.modify(&Transition::Reset).unwrap();
+            transitions(nic.endpoint(&peer)).iter().for_each(|to| qp.modify(to).unwrap());
+        }
+    }
+
+    /// A program that shares receives frees them when it hears that this queue pair takes no more.
+    #[test]
+    fn the_last_receive_of_a_shared_queue_is_told_once() {
+        let nic = port("last-wqe");
+        let (cq, pd) = (nic.create_cq(&CqConfig::new(256), None).unwrap(), nic.alloc_pd().unwrap());
+        let srq = nic.create_srq(&pd, &verbs::SrqConfig { entries: 8, sges_max: 1 }).unwrap();
+        let config = QpConfig { srq: Some(&srq), ..QpConfig::new(Transport::Rc, &cq) };
+        let mut qp = nic.create_qp(&pd, &config).unwrap();
+        let (peer, _) = queue_pair(&nic);
+        transitions(nic.endpoint(&peer)).iter().for_each(|to| qp.modify(to).unwrap());
+        for _ in 0..2 {
+            qp.modify(&Transition::Err).unwrap();
+        }
+        assert_eq!(events(&nic), [AsyncEvent::LastWqeReached(qp.qpn())]);
+    }
+
+    /// Nobody but the queue pair itself completes there, so nobody else can notice.
+    #[test]
+    fn a_queue_pair_whose_own_completions_are_lost_ends() {
+        let nic = port("own-overrun");
+        let (pd, receives) =
+            (nic.alloc_pd().unwrap(), nic.create_cq(&CqConfig::new(256), None).unwrap());
+        let small = CqConfig { allow_overcommit: true, ..CqConfig::new(2) };
+        let sends = nic.create_cq(&small, None).unwrap();
+        let config = QpConfig { send_cq: &sends, ..QpConfig::new(Transport::Rc, &receives) };
+        let mut qp = nic.create_qp(&pd, &config).unwrap();
+        let (peer, _) = queue_pair(&nic);
+        transitions(nic.endpoint(&peer)).iter().for_each(|to| qp.modify(to).unwrap());
+        for _ in 0..3 {
+            qp.post_send(&SendRequest::signaled(Op::Nop)).unwrap();
+            qp.ring_send();
+        }
+        nic.device().0.progress();
+        assert_eq!(qp.state(), QpState::Err);
+        nic.device().0.owner.card.shared().attention.store(1, Ordering::Release);
+        let told = [AsyncEvent::CqOverrun(sends.cqn()), AsyncEvent::QpFatal(qp.qpn())];
+        assert_eq!(events(&nic), told);
     }
 
     /// The other thread may have gigabytes to copy.
