@@ -95,6 +95,7 @@ struct Scripted {
     carried: Vec<Request>,
     /// Local entries that were asked for: their lengths, and whether the device stores there.
     located: Vec<(u32, bool)>,
+    malformed: Vec<(u16, &'static str)>,
     completed: Vec<Completed>,
     /// Completions that were there when the queue pair fell.
     fell_after: Option<usize>,
@@ -150,7 +151,7 @@ impl Port for Scripted {
     }
 
     fn malformed(&mut self, counter: u16, cause: &'static str) {
-        panic!("{cause} at {counter}");
+        self.malformed.push((counter, cause));
     }
 
     fn now_ns(&mut self) -> u64 {
@@ -476,5 +477,24 @@ fn messages_that_are_too_long_do_not_leave() {
         sender.run();
         assert_eq!(sender.failures(), [failure], "{transport:?} {parts:?}");
         assert_eq!(sender.port.carried.is_empty(), failure.is_some());
+    }
+}
+
+/// What lies behind it is of the last lap.
+#[test]
+fn a_request_longer_than_what_was_posted_is_not_carried() {
+    for is_plain in [false, true] {
+        let mut sender = Sender::new(Transport::Rc, &RtsAttr::default());
+        (sender.port.is_plain, sender.wqes.1) = (is_plain, is_plain);
+        sender.port.replies.extend([Reply::Ack]);
+        sender.send();
+        let [control, header, ..] = &mut sender.wqes.0[0];
+        // 50 bytes of payload: five octowords, two blocks.
+        control[7] = 5;
+        header[..4].copy_from_slice(&(1u32 << 31 | 50).to_be_bytes());
+        sender.run();
+        assert_eq!(sender.port.malformed, [(0, "longer than what was posted")]);
+        assert_eq!(sender.port.carried, [], "by the short way: {is_plain}");
+        assert_eq!(sender.failures(), [Some(Syndrome::LocalQpOperation)]);
     }
 }
