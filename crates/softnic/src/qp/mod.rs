@@ -732,6 +732,31 @@ mod tests {
         assert_eq!(events(&nic), told);
     }
 
+    /// Whoever executes it may have read the doorbell record before.
+    #[test]
+    fn a_doorbell_that_finds_the_queue_pair_executed_is_not_lost() {
+        let nic = port("executed");
+        let [(mut qp, mut cq), _peer] = connected(&nic);
+        let shared = shared(&nic, &qp);
+        assert!(shared.presence().try_enter(), "another thread executes it");
+        qp.post_send(&SendRequest::signaled(Op::Nop)).unwrap();
+        qp.ring_send();
+        assert_eq!(cq.poll(), None);
+        shared.presence().leave();
+        nic.device().0.progress();
+        assert!(cq.poll().is_some());
+    }
+
+    /// A datagram may fail while software moves its queue pair.
+    #[test]
+    fn a_failed_request_does_not_lead_out_of_err() {
+        let nic = port("worse");
+        let [(mut qp, _cq), _peer] = connected(&nic);
+        qp.modify(&Transition::Err).unwrap();
+        shared(&nic, &qp).enter_error(QpState::Sqe, FLUSH);
+        assert_eq!(qp.state(), QpState::Err);
+    }
+
     /// The other thread may have gigabytes to copy.
     #[test]
     fn a_queue_pair_that_is_executed_when_its_peer_dies_ends_after_that() {
