@@ -170,10 +170,10 @@ impl Drop for Mr {
 mod tests {
     use std::time::{Duration, Instant};
 
-    use verbs::Nic as _;
+    use verbs::{CqConfig, Nic as _, QpConfig, QueuePair as _, Transport};
 
     use super::*;
-    use crate::left_behind::tests::ports;
+    use crate::{left_behind::tests::ports, shared::presence::Presence};
 
     #[test]
     fn what_is_deregistered_is_forgotten_here_and_by_peers() {
@@ -211,6 +211,22 @@ mod tests {
         let next = alloc();
         assert_eq!(next.index, number);
         assert_ne!(next.rkey(), key);
+    }
+
+    /// It reads what it sends there, and writes what it READs.
+    #[test]
+    fn memory_that_an_own_queue_pair_uses_is_kept_for_it() {
+        let [nic, _] = ports("own-use");
+        let context = &nic.device().0;
+        let cq = nic.create_cq(&CqConfig::new(256), None).unwrap();
+        let pd = nic.alloc_pd().unwrap();
+        let qp = nic.create_qp(&pd, &QpConfig::new(Transport::Rc, &cq)).unwrap();
+        let mr = nic.alloc_mr(&pd, 1, Access::empty()).unwrap();
+        let card = &context.owner.card;
+        let executor = Presence(&card.qp(qp.qpn().get()).unwrap().presence);
+        assert!(executor.try_enter(), "it is about to send");
+        assert_eq!(mr.deregister(), Err(MemoryError::Busy { peer: context.lid }));
+        executor.leave();
     }
 
     #[test]

@@ -412,6 +412,23 @@ mod tests {
         assert_eq!(fabric.links.len(), 0);
     }
 
+    /// It would be taken for another one by all who send there.
+    #[test]
+    fn a_port_that_calls_itself_by_another_number_is_not_let_in() {
+        let name = format!("liar-{}", std::process::id());
+        let [mut fabric, mut honest, mut liar] = [(); 3].map(|()| join(&name));
+        let lids = [honest.lid, liar.lid];
+        assert!(fabric.connect(honest.lid) && fabric.connect(liar.lid));
+        liar.lid = honest.lid;
+        let mut joined = Vec::new();
+        while fabric.is_connecting() {
+            [&mut honest, &mut liar].into_iter().for_each(|port| drop(port.serve()));
+            joined.extend(fabric.serve().joined.iter().map(|peer| peer.lid));
+        }
+        assert_eq!(joined, lids[..1]);
+        assert_eq!(fabric.links.len(), 1);
+    }
+
     /// Every port of a large job starts at once.
     #[test]
     fn a_port_that_many_wait_to_be_let_into_is_there() {
