@@ -315,6 +315,10 @@ impl Context {
         }
         self.learn(news);
         self.reap();
+        // A peer that was not told of a channel yet, or died before it signaled, has woken nobody.
+        for cq in self.cqs() {
+            cq.wake_if_due();
+        }
         self.collect();
     }
 

@@ -3,7 +3,12 @@
 
 mod common;
 
-use verbs::{CompletionQueue as _, MemoryRegion as _, Op, Payload, QueuePair as _, SendRequest};
+use std::time::Duration;
+
+use verbs::{
+    Arm, Channel as _, CompletionQueue as _, CqConfig, MemoryRegion as _, Nic as _, Op, Payload,
+    QpConfig, QueuePair as _, SendRequest, Transport,
+};
 
 use common::{End, Mr, completion, pair, until};
 
@@ -46,4 +51,32 @@ fn a_send_into_a_region_that_is_not_told_yet_waits_for_it() {
     let mut bytes = [0; 7];
     last.read(0, &mut bytes);
     assert_eq!(&bytes, b"message");
+}
+
+/// Nor is the sender told of the channel, so it cannot signal there.
+#[test]
+fn who_sleeps_on_a_channel_that_is_not_told_yet_is_woken() {
+    let mut ends = pair("unheard", None);
+    greet(&mut ends);
+    let [a, b] = &mut ends;
+    let _regions: Vec<Mr> = (0..REGIONS).map(|_| b.mr(64)).collect();
+    let channel = b.nic.create_channel().unwrap();
+    let cq = b.nic.create_cq(&CqConfig::new(256), Some(&channel)).unwrap();
+    let qp = b.nic.create_qp(&b.pd, &QpConfig::new(Transport::Rc, &cq)).unwrap();
+    let mut receiver = End { nic: b.nic.clone(), pd: b.pd, cq, qp };
+    let mut sender = End::new(&a.nic, Transport::Rc);
+    let [from, to] = [&sender, &receiver].map(End::endpoint);
+    sender.ready(Some(to));
+    receiver.ready(Some(from));
+    receiver.qp.post_recv(&[]).unwrap();
+    receiver.qp.ring_recv();
+    receiver.cq.arm(Arm::Next).unwrap();
+    let (payload, remote) = (Payload::Gather(&[]), b.mr(8).remote(0));
+    let write = Op::Write { remote, payload, imm: Some(1) };
+    sender.qp.post_send(&SendRequest::signaled(write)).unwrap();
+    sender.qp.ring_send();
+    let done = until("the WRITE", || sender.cq.poll());
+    assert_eq!(done.failure, None);
+    assert!(channel.wait(Duration::from_secs(1)));
+    assert!(receiver.cq.poll().is_some());
 }
