@@ -222,4 +222,26 @@ mod tests {
         (1..1000).for_each(|qpn| attached.depart(Qpn::from_low_bits(qpn), None));
         assert_eq!(attached.queues().departed.len(), 0);
     }
+
+    /// Its memory is gone.
+    #[test]
+    fn a_queue_that_is_closed_is_not_looked_at() {
+        let (ring, record) = (Heap::zeroed(4 * 64), Heap::zeroed(8));
+        let entries = Entries::new(ring.ring(), record.record(), 2, false);
+        // SAFETY: the heaps live until the end of the test.
+        let peek = unsafe { entries.peek() };
+        let attached = Attached::new(Cqn::default(), 4, false, peek);
+        // An entry that is written, and not polled.
+        ring.ring().store(7, 0);
+        attached.depart(Qpn::from_low_bits(1), None);
+        attached.close();
+        attached.depart(Qpn::from_low_bits(2), None);
+        let queues = attached.queues();
+        assert_eq!(queues.departed.len(), 1);
+        let until = queues.departed[0].until;
+        assert!(entries.is_before(until));
+        for passed in [0, 0xff_ffff, 5] {
+            assert!(!entries.is_before(passed), "{passed} was passed, or is not in the queue");
+        }
+    }
 }

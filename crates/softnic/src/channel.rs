@@ -39,9 +39,10 @@ impl verbs::Channel for Channel {
                 Some(timeout) => deadline_ns.min(now_ns.saturating_add(nanos(timeout))),
                 None => deadline_ns,
             };
-            if self.shared.event.wait(until_ns).unwrap_or(false) {
-                // Several CQs may have fired; one wait takes them all, as their owner looks at all.
-                return self.shared.event.drain().is_ok_and(|count| count > 0);
+            let is_signaled = self.shared.event.wait(until_ns).unwrap_or(false);
+            // Several CQs may have fired; one wait takes them all, as their owner looks at all.
+            if is_signaled && self.shared.event.drain().is_ok_and(|count| count > 0) {
+                return true;
             }
             if clock::now_ns() >= deadline_ns {
                 return false;
@@ -58,4 +59,54 @@ impl Drop for Channel {
 
 fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use verbs::{Channel as _, CreateError, Nic as _};
+
+    use super::*;
+    use crate::{
+        Config,
+        fabric::{CHANNELS_MAX, Export},
+        open,
+    };
+
+    /// Between the look at the event and its consumption another thread may be quicker.
+    #[test]
+    fn who_waits_does_not_give_up_when_another_thread_takes_the_event() {
+        let fabric = format!("waiters-{}", std::process::id());
+        let nic = open(&Config { fabric, card_mib: 8, ..Config::default() }).unwrap();
+        let channel = nic.create_channel().unwrap();
+        let event = &channel.shared.event;
+        std::thread::scope(|scope| {
+            for _ in 0..50 {
+                let waiter = scope.spawn(|| channel.wait(Duration::from_secs(600)));
+                for _ in 0..1000 {
+                    event.signal().unwrap();
+                    event.drain().unwrap();
+                }
+                event.signal().unwrap();
+                assert!(waiter.join().unwrap());
+                event.drain().unwrap();
+            }
+        });
+    }
+
+    /// Peers would take one that shows more for broken, and go.
+    #[test]
+    fn there_are_no_more_channels_than_peers_take() {
+        let fabric = format!("channels-{}", std::process::id());
+        let nic = open(&Config { fabric, card_mib: 8, ..Config::default() }).unwrap();
+        let context = &nic.device().0;
+        let first = nic.create_channel().unwrap();
+        let event = first.shared.event.clone();
+        for _ in 1..CHANNELS_MAX {
+            context.export(Export::Channel { id: context.new_id(), event: event.clone() });
+        }
+        let refused = nic.create_channel().map(drop).unwrap_err();
+        assert!(matches!(refused, CreateError::Exhausted { .. }), "{refused}");
+        drop(first);
+        nic.create_channel().unwrap();
+    }
 }

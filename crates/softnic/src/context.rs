@@ -7,16 +7,17 @@ use std::{
 };
 
 use memory::{
-    barrier,
+    Region, barrier,
     sync::{Arc, AtomicU32, AtomicU64, AtomicUsize, Ordering},
 };
 use os::{clock, rendezvous::RendezvousError};
-use verbs::{AsyncEvent, Cqn, Lid, NicAttributes};
+use verbs::{AsyncEvent, Cqn, CreateError, Lid, NicAttributes};
 
 use crate::{
     card::{Card, Owner, Table, layout::Limits},
+    channel::ChannelShared,
     config::{Config, Drive},
-    fabric::{Export, Fabric, News, Peer},
+    fabric::{CHANNELS_MAX, Export, Fabric, News, Peer},
     left_behind::LeftBehind,
     memory::Segments,
     objects::{CqShared, RqShared},
@@ -203,6 +204,26 @@ impl Context {
         upgraded(&self.rqs)
     }
 
+    /// Shows a segment to peers. Later ones have greater numbers.
+    pub(crate) fn add_segment(&self, region: &Arc<Region>) -> u32 {
+        let mut fabric = lock(&self.fabric);
+        let id = self.new_id();
+        self.segments.insert(id, region.clone());
+        fabric.export(Export::Segment { id, region: region.clone() });
+        id
+    }
+
+    /// Shows a channel to peers, if there are not as many as they take.
+    pub(crate) fn add_channel(&self, channel: &ChannelShared) -> Result<(), CreateError> {
+        let mut fabric = lock(&self.fabric);
+        if fabric.channels() == CHANNELS_MAX {
+            let (object, limit) = ("completion channel", CHANNELS_MAX);
+            return Err(CreateError::Exhausted { object, limit });
+        }
+        fabric.export(Export::Channel { id: channel.id, event: channel.event.clone() });
+        Ok(())
+    }
+
     pub(crate) fn forget_channel(&self, id: u32) {
         lock(&self.fabric).export(Export::ChannelGone { id });
     }
@@ -294,6 +315,10 @@ impl Context {
         }
         self.learn(news);
         self.reap();
+        // A peer that was not told of a channel yet, or died before it signaled, has woken nobody.
+        for cq in self.cqs() {
+            cq.wake_if_due();
+        }
         self.collect();
     }
 
@@ -415,8 +440,28 @@ pub(crate) enum OpenFailure {
 
 #[cfg(all(test, not(miri)))]
 mod tests {
+    use verbs::Qpn;
+
     use super::*;
     use crate::{Config, open};
+
+    /// Nobody may ever fetch them.
+    #[test]
+    fn of_events_the_last_are_kept_and_of_violations_the_first() {
+        let fabric = format!("logs-{}", std::process::id());
+        let nic = open(&Config { fabric, card_mib: 8, ..Config::default() }).unwrap();
+        let context = &nic.device().0;
+        for qpn in 1..=u32::try_from(LOG_MAX + 10).unwrap() {
+            context.add_event(AsyncEvent::QpFatal(Qpn::from_low_bits(qpn)));
+            context.add_violation(Violation::BadWqe { qpn, counter: 0, cause: "none" });
+        }
+        let events: Vec<_> = core::iter::from_fn(|| context.poll_event()).collect();
+        let first = AsyncEvent::QpFatal(Qpn::from_low_bits(11));
+        assert_eq!((events.len(), events[0]), (LOG_MAX, first));
+        let violations = context.take_violations();
+        assert_eq!(violations.len(), LOG_MAX);
+        assert!(matches!(violations[0], Violation::BadWqe { qpn: 1, .. }));
+    }
 
     #[test]
     fn a_port_sleeps_longer_while_nobody_comes_or_goes() {

@@ -22,7 +22,6 @@ use crate::{
     config::Link,
     context::Context,
     engine::SendQueue as _,
-    fabric::Export,
     left_behind::InUse,
     mr::Mr,
     objects::{CqShared, RqShared},
@@ -238,7 +237,7 @@ unsafe impl mlx5::device::Device for Device {
             cause: error.to_string(),
         })?;
         let shared = Arc::new(ChannelShared { id: self.0.new_id(), event: Arc::new(event) });
-        self.0.export(Export::Channel { id: shared.id, event: shared.event.clone() });
+        self.0.add_channel(&shared)?;
         Ok(Channel { context: self.0.clone(), shared, _in_use: self.1.clone() })
     }
 

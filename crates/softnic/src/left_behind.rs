@@ -83,7 +83,7 @@ impl Context {
 }
 
 #[cfg(all(test, not(miri)))]
-mod tests {
+pub(crate) mod tests {
     use std::time::{Duration, Instant};
 
     use verbs::{
@@ -95,7 +95,7 @@ mod tests {
     use crate::{Config, Nic, open, shared::presence::Presence};
 
     /// Two ports that know each other.
-    fn ports(name: &str) -> [Nic; 2] {
+    pub(crate) fn ports(name: &str) -> [Nic; 2] {
         let fabric = format!("{name}-{}", std::process::id());
         let config = Config { fabric, card_mib: 8, ..Config::default() };
         let ports = [open(&config).unwrap(), open(&config).unwrap()];
@@ -130,7 +130,10 @@ mod tests {
         drop(cq);
         owner.device().0.look_at_ns.store(0, Ordering::Relaxed);
         owner.device().0.collect();
-        assert_ne!(owner.device().0.owner.unused(), before, "the peer is still inside");
+        let unused = owner.device().0.owner.unused();
+        let [regions, queue_pairs] = [0, 1].map(|table: usize| unused.1[table]);
+        assert_ne!(regions, before.1[0], "the peer is still inside");
+        assert_ne!(queue_pairs, before.1[1], "the peer is still inside");
 
         presence.leave();
         let deadline = Instant::now() + Duration::from_secs(10);

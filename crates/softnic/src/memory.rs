@@ -8,7 +8,7 @@ use std::{
 
 use memory::{
     Region,
-    sync::{Arc, Ordering},
+    sync::{Arc, AtomicU64, Ordering},
 };
 use verbs::Access;
 
@@ -21,25 +21,32 @@ use crate::{
     engine::{Chunk, Memory, MemoryFault},
 };
 
-/// Segments of one port that are mapped here, by number.
+/// Segments of one port that are mapped here.
 #[derive(Debug, Default)]
-pub(crate) struct Segments(RwLock<HashMap<u32, Arc<Region>>>);
+pub(crate) struct Segments {
+    /// By number.
+    regions: RwLock<HashMap<u32, Arc<Region>>>,
+    /// The newest that has ever been here.
+    newest: AtomicU64,
+}
 
 impl Segments {
     pub(crate) fn get(&self, id: u32) -> Option<Arc<Region>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
+        self.regions.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
     }
 
     pub(crate) fn insert(&self, id: u32, region: Arc<Region>) {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(id, region);
+        self.regions.write().unwrap_or_else(PoisonError::into_inner).insert(id, region);
+        // SYNC(segment-here): pairs with the `Acquire` in `is_complete`.
+        self.newest.fetch_max(u64::from(id), Ordering::Release);
     }
 
     pub(crate) fn remove(&self, id: u32) -> Option<Arc<Region>> {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).remove(&id)
+        self.regions.write().unwrap_or_else(PoisonError::into_inner).remove(&id)
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).len()
+        self.regions.read().unwrap_or_else(PoisonError::into_inner).len()
     }
 }
 
@@ -179,7 +186,60 @@ impl Memory for PortMemory<'_> {
     }
 
     #[inline(always)]
+    fn is_complete(&self) -> bool {
+        let shown = self.card.header().newest_segment.load(Ordering::Relaxed);
+        // SYNC(segment-here): pairs with the `Release` in `insert`.
+        self.segments.newest.load(Ordering::Acquire) >= shown
+    }
+
+    #[cold]
+    fn complete(&mut self) -> bool {
+        self.context.fetch();
+        self.is_complete()
+    }
+
+    #[inline(always)]
     fn locate_known(&self, key: u32, addr: u64, len: u64, need: Access, pd: u32) -> Option<Chunk> {
         self.cache.find(key)?.piece(addr, len, need, pd)
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use verbs::MemoryRegion as _;
+
+    use super::*;
+    use crate::{Config, open};
+
+    /// What was used lately is looked up by place, and there are few places.
+    #[test]
+    fn a_region_is_found_by_its_key_alone_and_while_it_is_registered() {
+        let fabric = format!("found-{}", std::process::id());
+        let nic = open(&Config { fabric, card_mib: 8, ..Config::default() }).unwrap();
+        let context = &nic.device().0;
+        let pd = context.new_id();
+        let alloc = || crate::mr::Mr::alloc(nic.device(), pd, 64, Access::LOCAL_WRITE).unwrap();
+        let mut regions: Vec<_> = (0..=CACHE_WAYS).map(|_| alloc()).collect();
+        let mut cache = MrCache::default();
+        let (card, segments) = (&context.owner.card, &context.segments);
+        let mut memory = PortMemory { cache: &mut cache, card, segments, context };
+        let mut locate = |key: u32, addr| {
+            let need = Access::LOCAL_WRITE;
+            let found = memory.locate(key, addr, 64, need, pd).map(|chunk| chunk.ptr as u64);
+            assert_eq!(memory.locate_known(key, addr, 64, need, pd).is_some(), found.is_ok());
+            found
+        };
+        let names = |mr: &crate::mr::Mr| (mr.rkey().get(), mr.addr());
+        let [first, last] = [0, CACHE_WAYS].map(|nth| names(&regions[nth]));
+        assert_eq!(MrCache::slot(first.0), MrCache::slot(last.0));
+        for (key, addr) in [first, last, first] {
+            assert_eq!(locate(key, addr), Ok(addr));
+        }
+        regions.remove(0).deregister().unwrap();
+        assert_eq!(locate(first.0, first.1), Err(MemoryFault::Denied));
+        // What its owner says of a region is no reason to leave the memory that is mapped.
+        let entry = card.mr(last.0 >> 8).unwrap();
+        entry.len_bytes.store(1 << 40, Ordering::Relaxed);
+        assert_eq!(locate(last.0, last.1), Err(MemoryFault::Denied));
     }
 }

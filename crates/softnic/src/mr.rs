@@ -57,14 +57,12 @@ impl Mr {
         region.seal_size().map_err(|error| system(error.to_string()))?;
         let limit = context.limit(Table::Mr);
         let index = context.owner.take_index(Table::Mr).ok_or(MemoryError::NoKey { limit })?;
-        let segment = context.new_id();
         let entry = context.owner.card.mr(index).expect("the index is from this table");
         // The key's low byte tells it from earlier keys at this index.
         let old = entry.key.load(Ordering::Relaxed).to_le_bytes()[0];
         let key = index << 8 | u32::from(old.wrapping_add(1));
-        context.segments.insert(segment, region.clone());
         // Before the key is valid: whoever sees the key finds the segment on its way.
-        context.export(Export::Segment { id: segment, region: region.clone() });
+        let segment = context.add_segment(&region);
         entry.addr.store(region.as_ptr().addr().get() as u64, Ordering::Relaxed);
         entry.len_bytes.store(length, Ordering::Relaxed);
         let access_pd = u64::from(access.bits()) << 32 | u64::from(pd);
@@ -165,5 +163,82 @@ impl Drop for Mr {
     fn drop(&mut self) {
         // Whoever wants to know about stopped peers calls `deregister`.
         let _ = self.invalidate();
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use verbs::{CqConfig, Nic as _, QpConfig, QueuePair as _, Transport};
+
+    use super::*;
+    use crate::{left_behind::tests::ports, shared::presence::Presence};
+
+    #[test]
+    fn what_is_deregistered_is_forgotten_here_and_by_peers() {
+        let [owner, peer] = ports("forgotten");
+        let lid = owner.device().0.lid.get();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let wait_for = |segments: usize| loop {
+            let seen = peer.device().0.import(lid).map(|port| port.segments.len());
+            if seen.is_ok_and(|seen| seen == segments) {
+                break;
+            }
+            assert!(Instant::now() < deadline, "{seen:?} segments, not {segments}");
+            [&owner, &peer].iter().for_each(|port| port.device().0.fetch());
+        };
+        let mr = owner.alloc_mr(&owner.alloc_pd().unwrap(), 1, Access::empty()).unwrap();
+        wait_for(1);
+        mr.deregister().unwrap();
+        assert_eq!(owner.device().0.segments.len(), 0);
+        wait_for(0);
+    }
+
+    /// Whoever still has the old key must not reach the new region.
+    #[test]
+    fn a_number_that_is_given_out_again_makes_another_key() {
+        let [nic, _] = ports("keys");
+        let context = &nic.device().0;
+        let pd = nic.alloc_pd().unwrap();
+        let alloc = || nic.alloc_mr(&pd, 1, Access::empty()).unwrap();
+        let first = alloc();
+        let (number, key) = (first.index, first.rkey());
+        first.deregister().unwrap();
+        while context.owner.unused().1[0] > 1 {
+            context.owner.take_index(Table::Mr);
+        }
+        let next = alloc();
+        assert_eq!(next.index, number);
+        assert_ne!(next.rkey(), key);
+    }
+
+    /// It reads what it sends there, and writes what it READs.
+    #[test]
+    fn memory_that_an_own_queue_pair_uses_is_kept_for_it() {
+        let [nic, _] = ports("own-use");
+        let context = &nic.device().0;
+        let cq = nic.create_cq(&CqConfig::new(256), None).unwrap();
+        let pd = nic.alloc_pd().unwrap();
+        let qp = nic.create_qp(&pd, &QpConfig::new(Transport::Rc, &cq)).unwrap();
+        let mr = nic.alloc_mr(&pd, 1, Access::empty()).unwrap();
+        let card = &context.owner.card;
+        let executor = Presence(&card.qp(qp.qpn().get()).unwrap().presence);
+        assert!(executor.try_enter(), "it is about to send");
+        assert_eq!(mr.deregister(), Err(MemoryError::Busy { peer: context.lid }));
+        executor.leave();
+    }
+
+    #[test]
+    fn regions_that_make_no_sense_are_refused() {
+        let [nic, _] = ports("nonsense");
+        let pd = nic.alloc_pd().unwrap();
+        let refused = |len, access| nic.alloc_mr(&pd, len, access).map(drop).unwrap_err();
+        for access in [Access::REMOTE_WRITE, Access::REMOTE_ATOMIC] {
+            assert_eq!(refused(1, access), MemoryError::Access(access));
+        }
+        for len in [0, (1 << 40) + 1] {
+            assert!(matches!(refused(len, Access::empty()), MemoryError::Length { .. }), "{len}");
+        }
     }
 }

@@ -331,3 +331,76 @@ impl Drop for RqShared {
         barrier::store_load();
     }
 }
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use verbs::{CompletionQueue as _, CqConfig, Nic as _, QpConfig, QueueSize, Transport};
+
+    use super::*;
+    use crate::{Nic, left_behind::tests::ports, shared::presence::Presence};
+
+    type Qp = <Nic as verbs::Nic>::Qp;
+    type Cq = <Nic as verbs::Nic>::Cq;
+
+    /// A queue pair that receives into `cq`, and sends nothing.
+    fn receiver(nic: &Nic, cq: &Cq) -> Result<Qp, CreateError> {
+        let send = QueueSize { entries: 0, sges_max: 0 };
+        let config = QpConfig { send, ..QpConfig::new(Transport::Rc, cq) };
+        nic.create_qp(&nic.alloc_pd().unwrap(), &config)
+    }
+
+    #[test]
+    fn a_queue_is_exclusive_while_one_queue_pair_uses_it() {
+        let [nic, peer] = ports("exclusive");
+        let card = &nic.device().0.owner.card;
+        let cq = nic.create_cq(&CqConfig::new(256), None).unwrap();
+        let is_exclusive = || {
+            let entry = card.cq(cq.cqn().get()).unwrap();
+            entry.is_exclusive.load(Ordering::Relaxed) != 0
+        };
+        assert!(!is_exclusive());
+        let first = receiver(&nic, &cq).unwrap();
+        assert!(is_exclusive());
+
+        let theirs = peer.create_cq(&CqConfig::new(256), None).unwrap();
+        let config = QpConfig::new(Transport::Rc, &theirs);
+        let sender = peer.create_qp(&peer.alloc_pd().unwrap(), &config).unwrap();
+        let number = verbs::QueuePair::qpn(&sender).get();
+        let inside = Presence(&peer.device().0.owner.card.qp(number).unwrap().presence);
+        assert!(inside.try_enter(), "it completes into the queue as the only one");
+        let refused = receiver(&nic, &cq).map(drop).unwrap_err();
+        assert!(refused.to_string().contains("try again later"), "{refused}");
+        assert!(is_exclusive());
+        inside.leave();
+
+        let second = receiver(&nic, &cq).unwrap();
+        assert!(!is_exclusive());
+        drop(first);
+        assert!(is_exclusive());
+        drop(second);
+        assert!(!is_exclusive());
+    }
+
+    /// Numbers come back, and peers may still have the old ones.
+    #[test]
+    fn nothing_of_a_queue_is_left_to_the_next_one_of_its_number() {
+        let [nic, _] = ports("numbers-again");
+        let context = &nic.device().0;
+        let card = &context.owner.card;
+        let cq = nic.create_cq(&CqConfig::new(256), None).unwrap();
+        let qp = receiver(&nic, &cq).unwrap();
+        let (number, rq) = (cq.cqn().get(), context.rqs()[0].index());
+        let state = card.cq_state(number).unwrap();
+        state.armed.store(arm::NEXT, Ordering::Relaxed);
+        state.overrun.store(1, Ordering::Relaxed);
+        drop((qp, cq));
+        assert!(CqView::resolve(card, number).is_none() && RqView::resolve(card, rq).is_none());
+        while context.owner.unused().1[2] > 1 {
+            context.owner.take_index(Table::Cq);
+        }
+        let next = nic.create_cq(&CqConfig::new(256), None).unwrap();
+        assert_eq!(next.cqn().get(), number);
+        let old = [&state.armed, &state.overrun].map(|word| word.load(Ordering::Relaxed));
+        assert_eq!(old, [0; 2]);
+    }
+}

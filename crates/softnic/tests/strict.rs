@@ -139,6 +139,22 @@ fn pitfall_03_a_blueflame_wqe_without_a_copy_in_the_ring_is_refused() {
     assert!(matches!(qp.refused()[..], [Violation::NotInRing { .. }]));
 }
 
+/// Which of the two it reads, a device does not say.
+#[test]
+fn a_blueflame_wqe_that_is_not_what_the_ring_holds_is_refused() {
+    let mut qp = ByHand::new("otherring");
+    let (written, mut rung) = (qp.nop(0), qp.nop(0));
+    rung[15] = 1;
+    qp.write(0, written);
+    qp.announce(1);
+    let mut block = [0u64; 8];
+    for (word, bytes) in block.iter_mut().zip(rung.chunks_exact(8)) {
+        *word = u64::from_ne_bytes(bytes.try_into().unwrap());
+    }
+    qp.qp.blueflame(&[block][..]);
+    assert!(matches!(qp.refused()[..], [Violation::NotInRing { .. }]));
+}
+
 #[test]
 fn a_blueflame_write_of_a_bad_length_is_refused() {
     for blocks in [0, 5] {

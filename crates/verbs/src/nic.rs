@@ -142,7 +142,9 @@ pub trait Channel {
     /// For `poll(2)`, epoll, or an executor.
     fn fd(&self) -> BorrowedFd<'_>;
 
-    /// Waits until an armed queue fires and consumes that; `false` after `timeout`.
+    /// Waits until an armed queue fires and consumes that; `false` after `timeout`. Of several threads
+    /// that wait one is told, of all queues that have fired: it has to look at each, or to tell the
+    /// others.
     ///
     /// While waiting it keeps the NIC going (timers of an embedded NIC), which a bare wait on
     /// [`fd`](Self::fd) does not: see [`Nic::poll_timeout`].

@@ -274,6 +274,22 @@ fn malformed_entries_are_counted_and_passed_over() {
     assert_eq!(cq.malformed(), 25);
 }
 
+/// An embedded device works only while it is called.
+#[test]
+fn a_queue_that_is_never_empty_lets_its_device_get_on() {
+    for kind in [ResponderKind::WriteImm(1), ResponderKind::Send] {
+        let (device, mut cq) = cq(64, CqeSize::B64);
+        let arrived = CqeView::Responder(responder(kind, qpn(5)));
+        for polled in 0..100 {
+            device.complete(cq.cqn(), &arrived);
+            device.complete(cq.cqn(), &arrived);
+            assert!(cq.poll().is_some() && cq.poll().is_some());
+            let idles = device.idles(cq.cqn());
+            assert!(idles >= polled / 16, "{kind:?}: {idles} times after {} polls", 2 * polled);
+        }
+    }
+}
+
 #[test]
 fn arming_writes_the_record_then_the_doorbell() {
     let (device, mut cq) = cq(4, CqeSize::B64);

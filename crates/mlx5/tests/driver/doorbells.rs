@@ -153,3 +153,16 @@ fn reset_clears_rings_records_and_counters() {
     make_ready(&mut qp);
     assert_eq!((qp.post_send(&nop), qp.post_recv(&[])), (Ok(0), Ok(0)));
 }
+
+#[test]
+fn after_a_reset_half_a_queue_may_go_unsignaled_again() {
+    let (nic, device, cq) = nic(TestDevice::new());
+    let mut qp = ready(&nic, &Config::new(Transport::Rc, &cq));
+    (0..20).for_each(|_| assert!(qp.post_send(&NOP).is_ok()));
+    qp.modify(&verbs::Transition::Reset).unwrap();
+    make_ready(&mut qp);
+    (0..33).for_each(|_| assert!(qp.post_send(&NOP).is_ok()));
+    let flags = |nth: usize| device.send_ring(qp.qpn()).bytes(64 * nth + 8, 8)[3];
+    let signaled: Vec<_> = (0..33).filter(|&nth| flags(nth) != 0).collect();
+    assert_eq!(signaled, [32]);
+}

@@ -6,6 +6,7 @@
 mod accounting;
 mod completions;
 mod creation;
+mod departures;
 mod device;
 mod doorbells;
 mod receives;

@@ -19,7 +19,7 @@ use wire::ids::{Lid, Qpn};
 /// ASCII "MLX5SOFT".
 pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"MLX5SOFT");
 /// Changes whenever a byte of these tables changes meaning.
-pub(crate) const LAYOUT: u64 = 2;
+pub(crate) const LAYOUT: u64 = 3;
 
 /// First bytes of "ro".
 #[derive(Debug)]
@@ -27,7 +27,9 @@ pub(crate) const LAYOUT: u64 = 2;
 pub(crate) struct Header {
     pub(crate) magic: AtomicU64,
     pub(crate) layout: AtomicU64,
-    pub(crate) reserved: [AtomicU64; 6],
+    /// The newest segment that is shown to peers, who may not have looked yet; 0 if there is none.
+    pub(crate) newest_segment: AtomicU64,
+    pub(crate) reserved: [AtomicU64; 5],
 }
 
 /// A memory region. Its key is `index << 8 | generation`.

@@ -84,7 +84,8 @@ impl Card {
         Ok(card)
     }
 
-    fn header(&self) -> &Header {
+    #[inline]
+    pub(crate) fn header(&self) -> &Header {
         // SAFETY: peers only load from the header.
         let header = unsafe { self.ro.shared_for_loads(0) };
         header.expect("limits were checked")

@@ -39,4 +39,6 @@ pub(crate) use requester::{
 pub(crate) use responder::{Arrival, Memory, MemoryFault, respond};
 
 #[cfg(test)]
+mod requester_tests;
+#[cfg(test)]
 mod tests;

@@ -213,7 +213,7 @@ pub(crate) fn respond_to_plain<M: Memory>(
             put(to, payload, request.len_bytes);
             return Carried::Done;
         }
-    } else if target.scatter_to_cqe {
+    } else if target.scatter_to_cqe || !memory.is_complete() {
         return Carried::Declined;
     }
     let Some(rq) = &target.rq else { return Carried::Declined };

@@ -226,7 +226,6 @@ impl Requester {
     /// SQD, ERR or SQE.
     pub(crate) fn set_state(&mut self, state: SendState) {
         self.state = state;
-        self.retry_at_ns = None;
     }
 
     /// The queue pair goes away, and what it has in flight is forgotten.
@@ -448,19 +447,18 @@ impl Requester {
     /// What a reply means for the request that got it.
     #[inline]
     fn judge<P: Port>(&mut self, reply: Reply, port: &mut P) -> Step {
-        match reply {
-            Reply::Ack | Reply::Value(_) => {
-                if self.has_retried {
-                    self.refill_retries();
-                }
-                Step::Done
-            }
+        let step = match reply {
+            Reply::Ack | Reply::Value(_) => Step::Done,
             Reply::Refused(syndrome) => Step::Fail(syndrome),
             Reply::Connecting => self.wait_for_connection(port),
             _ if self.transport == Transport::Ud => Step::Done,
             Reply::Dead => Step::Fail(Syndrome::RetryExceeded),
             reply => self.retry(reply, port),
+        };
+        if self.has_retried && matches!(step, Step::Done) {
+            self.refill_retries();
         }
+        step
     }
 
     /// A peer that is there shows its memory as soon as it calls into its NIC: poll for that.

@@ -41,6 +41,13 @@ pub(crate) trait Memory {
     /// [`locate`](Self::locate), but only where a region was used lately, and without any effect.
     /// `None`: `locate` will tell why.
     fn locate_known(&self, key: u32, addr: u64, len: u64, need: Access, pd: u32) -> Option<Chunk>;
+
+    /// Whether every region that the port shows has arrived here, and so that of each receive that is
+    /// posted.
+    fn is_complete(&self) -> bool;
+
+    /// Looks for what has not, and tells the same.
+    fn complete(&mut self) -> bool;
 }
 
 impl<M: Memory> Memory for &mut M {
@@ -59,6 +66,15 @@ impl<M: Memory> Memory for &mut M {
     #[inline(always)]
     fn locate_known(&self, key: u32, addr: u64, len: u64, need: Access, pd: u32) -> Option<Chunk> {
         (**self).locate_known(key, addr, len, need, pd)
+    }
+
+    #[inline(always)]
+    fn is_complete(&self) -> bool {
+        (**self).is_complete()
+    }
+
+    fn complete(&mut self) -> bool {
+        (**self).complete()
     }
 }
 
@@ -104,6 +120,10 @@ pub(crate) fn respond<M: Memory>(mut arrival: Arrival<'_, M>) -> Answered {
         Err(reply) => return reply.into(),
     }
     match arrival.request.verb {
+        // Once a receive is taken, its region has to be there.
+        Verb::Send if !arrival.memory.is_complete() && !arrival.memory.complete() => {
+            Reply::Connecting.into()
+        }
         Verb::Send => arrival.receive(None),
         Verb::Write => match arrival.locate_write() {
             Err(reply) => reply.into(),

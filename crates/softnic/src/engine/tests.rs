@@ -2,11 +2,12 @@
 
 use core::cell::Cell;
 
-use verbs::Transport;
+use memory::sync::Ordering;
+use verbs::{Access, Transport};
 use wire::cqe::{CqeView, Scatter, Syndrome};
 
-use super::{Extent, Key, Reply, Request, Verb};
-use crate::rig::{BASE, LEN, Rig, SENDER, Shape};
+use super::{Carried, Chunk, Extent, Key, Reply, Request, Verb, respond_to_plain};
+use crate::rig::{BASE, HeapMemory, LEN, PD, Rig, SENDER, Shape, region_of};
 
 fn bytes(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|i| seed.wrapping_add(u8::try_from(i % 251).unwrap())).collect()
@@ -163,6 +164,15 @@ fn without_a_receive_the_sender_is_asked_to_wait() {
     assert!(matches!(rig.respond(&request, &mut [vec![1]]), Reply::NotReady { .. }));
 }
 
+/// Its owner wrote nonsense: what was posted before is overwritten already.
+#[test]
+fn a_record_of_more_receives_than_there_is_room_for_is_not_believed() {
+    let mut rig = Rig::new(Shape::RC);
+    (0..5).for_each(|_| rig.post(&[(0, 8)]));
+    let request = rig.request(Verb::Send, 1);
+    assert!(matches!(rig.respond(&request, &mut [vec![1]]), Reply::NotReady { .. }));
+}
+
 /// A sender that knew of receives long ago must not believe in them 2¹⁶ receives later.
 #[test]
 fn receives_that_others_used_up_are_not_taken_after_the_counter_wraps() {
@@ -192,6 +202,73 @@ fn an_overrun_is_noticed() {
     assert_eq!(rig.respond(&request, &mut []), Reply::Ack);
     assert_eq!(rig.respond(&request, &mut []), Reply::Ack);
     assert_eq!(rig.respond(&request, &mut []), Reply::Refused(Syndrome::RemoteOperation));
-    assert!(rig.cq.is_overrun());
+    assert!(rig.cq.is_overrun() && !rig.is_up());
     assert!(rig.poll().is_some() && rig.poll().is_some() && rig.poll().is_none());
+}
+
+/// A request by the short way, of bytes that lie in memory.
+fn respond_short(rig: &mut Rig, request: &Request) -> Carried {
+    let len = request.len_bytes as usize;
+    let region = region_of(&vec![1; len]);
+    let payload = Chunk { ptr: region.as_ptr().as_ptr(), len, is_inline: false };
+    let target = rig.target();
+    respond_to_plain(*request, payload, &target, &mut rig.memory, |_| {})
+}
+
+/// IBTA 9.7.5.1.1 and 9.7.5.1.4.
+#[test]
+fn a_request_of_no_bytes_names_no_memory() {
+    let mut rig = Rig::new(Shape::RC);
+    for verb in [Verb::Write, Verb::Read] {
+        let request =
+            Request { addr: u64::MAX, rkey: wire::ids::Rkey::new(0xbad), ..rig.request(verb, 0) };
+        assert_eq!(rig.respond(&request, &mut []), Reply::Ack, "{verb:?}");
+    }
+    assert!(rig.is_up());
+}
+
+/// Anybody may send to it, and nobody may break it for the others.
+#[test]
+fn a_dc_target_serves_others_after_a_bad_request() {
+    let mut rig = Rig::new(Shape { transport: Transport::Dct, ..Shape::SRQ });
+    let request = rig.request(Verb::Write, 8);
+    let bad = Request { rkey: wire::ids::Rkey::new(0xbad), ..request };
+    let refused = Reply::Refused(Syndrome::RemoteAccess);
+    assert_eq!(rig.respond(&bad, &mut [vec![1; 8]]), refused);
+    assert!(rig.is_up());
+    assert_eq!(rig.respond(&request, &mut [vec![1; 8]]), Reply::Ack);
+}
+
+/// The region is known here, since a READ has used it: the rights of the queue pair count as well.
+#[test]
+fn the_short_way_writes_nothing_that_the_queue_pair_does_not_allow() {
+    let mut rig = Rig::new(Shape::RC);
+    let access = Access::all() - Access::REMOTE_WRITE;
+    let entry = rig.card.qp(rig.qpn.get()).unwrap();
+    entry.access_pd.store(u64::from(access.bits()) << 32 | u64::from(PD), Ordering::Relaxed);
+    let write = rig.request(Verb::Write, 8);
+    assert_eq!(respond_short(&mut rig, &write), Carried::Declined);
+    let refused = Reply::Refused(Syndrome::RemoteAccess);
+    assert_eq!(rig.respond(&write, &mut [vec![1; 8]]), refused);
+    assert_eq!(rig.memory.read(0, 8), [0; 8]);
+}
+
+#[test]
+fn a_receive_into_memory_that_may_not_be_written_fails_at_both_ends() {
+    for is_short in [false, true] {
+        let mut rig = Rig::new(Shape::RC);
+        rig.memory = HeapMemory::new(Access::all() - Access::LOCAL_WRITE);
+        rig.post(&[(0, 64)]);
+        let send = rig.request(Verb::Send, 8);
+        let theirs = Syndrome::RemoteOperation;
+        if is_short {
+            assert_eq!(respond_short(&mut rig, &send), Carried::Refused(theirs));
+        } else {
+            assert_eq!(rig.respond(&send, &mut [vec![1; 8]]), Reply::Refused(theirs));
+        }
+        assert_eq!(rig.memory.read(0, 8), [0; 8], "by the short way: {is_short}");
+        let done = rig.poll().unwrap();
+        let Ok(CqeView::Error(error)) = done.parse() else { panic!("{done:?}") };
+        assert_eq!(error.syndrome, Syndrome::LocalProtection);
+    }
 }

@@ -18,7 +18,10 @@ mod peer;
 
 use std::collections::BTreeMap;
 
-use memory::{Access, Region, sync::Arc};
+use memory::{
+    Access, Region,
+    sync::{Arc, Ordering},
+};
 use os::{
     clock,
     event::Event,
@@ -27,7 +30,7 @@ use os::{
 };
 
 use message::{BYTES, FDS_MAX, Hello, Message};
-pub(crate) use peer::Peer;
+pub(crate) use peer::{CHANNELS_MAX, Peer};
 
 use crate::card::{Card, layout::Limits};
 
@@ -144,7 +147,7 @@ impl Fabric {
         Err(last.unwrap_or(RendezvousError::TimedOut))
     }
 
-    /// Tells every port, present and future.
+    /// Tells every port, present and future. Segments have to come in the order of their numbers.
     pub(crate) fn export(&mut self, export: Export) {
         let takes_back = match &export {
             Export::Segment { .. } | Export::Channel { .. } => None,
@@ -157,7 +160,19 @@ impl Fabric {
         };
         self.log.insert(self.log_end, Logged { export, takes_back });
         self.log_end += 1;
+        let newest = self.log.values().rev().find_map(|logged| match logged.export {
+            Export::Segment { id, .. } => Some(u64::from(id)),
+            _ => None,
+        });
+        self.card.header().newest_segment.store(newest.unwrap_or(0), Ordering::Relaxed);
         self.push();
+    }
+
+    /// Channels that are shown now.
+    pub(crate) fn channels(&self) -> u32 {
+        let is_channel = |logged: &&Logged| matches!(logged.export, Export::Channel { .. });
+        let count = self.log.values().filter(is_channel).count();
+        u32::try_from(count).unwrap_or(u32::MAX)
     }
 
     /// Starts a connection unless there is one. `false`: nobody is there.
@@ -395,6 +410,23 @@ mod tests {
         drop(silent);
         fabric.serve();
         assert_eq!(fabric.links.len(), 0);
+    }
+
+    /// It would be taken for another one by all who send there.
+    #[test]
+    fn a_port_that_calls_itself_by_another_number_is_not_let_in() {
+        let name = format!("liar-{}", std::process::id());
+        let [mut fabric, mut honest, mut liar] = [(); 3].map(|()| join(&name));
+        let lids = [honest.lid, liar.lid];
+        assert!(fabric.connect(honest.lid) && fabric.connect(liar.lid));
+        liar.lid = honest.lid;
+        let mut joined = Vec::new();
+        while fabric.is_connecting() {
+            [&mut honest, &mut liar].into_iter().for_each(|port| drop(port.serve()));
+            joined.extend(fabric.serve().joined.iter().map(|peer| peer.lid));
+        }
+        assert_eq!(joined, lids[..1]);
+        assert_eq!(fabric.links.len(), 1);
     }
 
     /// Every port of a large job starts at once.

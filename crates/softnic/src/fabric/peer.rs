@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Channels that one port can show.
-const CHANNELS_MAX: usize = 4096;
+pub(crate) const CHANNELS_MAX: u32 = 4096;
 
 /// A port that has shown its memory.
 #[derive(Debug)]
@@ -75,7 +75,7 @@ impl Peer {
     pub(super) fn add_channel(&self, id: u32, event: Event) -> bool {
         let mut channels = self.channels.write().unwrap_or_else(PoisonError::into_inner);
         channels.insert(id, Arc::new(event));
-        channels.len() <= CHANNELS_MAX
+        channels.len() <= CHANNELS_MAX as usize
     }
 
     pub(super) fn remove_channel(&self, id: u32) {

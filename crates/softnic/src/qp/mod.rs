@@ -2,6 +2,7 @@
 
 mod exec;
 pub(crate) mod ring;
+mod uses;
 
 use core::{
     cell::{Cell, UnsafeCell},
@@ -11,7 +12,7 @@ use std::sync::Mutex;
 
 use memory::{
     barrier,
-    sync::{Arc, AtomicBool, Ordering},
+    sync::{Arc, AtomicBool, AtomicU32, Ordering},
 };
 use mlx5::device::QpRequest;
 use verbs::{
@@ -39,6 +40,7 @@ use crate::{
 use exec::Exec;
 pub(crate) use exec::gid_of;
 use ring::SendRing;
+use uses::Uses;
 
 /// What only changes under the lock of a queue pair.
 #[derive(Debug)]
@@ -49,50 +51,6 @@ struct State {
     qkey: QKey,
     /// In ERR, and no sender is inside any more: receives may be flushed.
     is_quiet: bool,
-}
-
-/// What a queue pair adds to the users of its queues; taken back on drop.
-#[derive(Debug)]
-struct Uses {
-    cqs: [(Arc<CqShared>, usize); 2],
-    rq: Option<(Arc<RqShared>, usize)>,
-}
-
-impl Uses {
-    fn add(
-        request: &QpRequest<'_, Device>,
-        rq: Option<&Arc<RqShared>>,
-    ) -> Result<Self, CreateError> {
-        // A connected queue pair hears one peer; others hear any number.
-        let receivers = match request.transport {
-            Transport::Rc => 1,
-            Transport::Ud | Transport::Dct => 2,
-            Transport::Dci => 0,
-        };
-        let senders = usize::from(request.log_send_blocks.is_some());
-        let cqs = [&request.send_cq, &request.recv_cq].map(|cq| (cq.shared.clone(), 0));
-        let mut uses = Self { cqs, rq: rq.map(|rq| (rq.clone(), 0)) };
-        for ((cq, counted), count) in uses.cqs.iter_mut().zip([senders, receivers]) {
-            cq.add_producers(count)?;
-            *counted = count;
-        }
-        if let Some((rq, counted)) = &mut uses.rq {
-            rq.add_takers(receivers)?;
-            *counted = receivers;
-        }
-        Ok(uses)
-    }
-}
-
-impl Drop for Uses {
-    fn drop(&mut self) {
-        for (cq, count) in &self.cqs {
-            cq.remove_producers(*count);
-        }
-        if let Some((rq, count)) = &self.rq {
-            rq.remove_takers(*count);
-        }
-    }
 }
 
 /// A queue pair, shared by its handle, the NIC thread and the port's housekeeping.
@@ -120,6 +78,8 @@ pub(crate) struct QpShared {
     flush_later: AtomicBool,
     /// The requester has failed; `state` and the card follow soon.
     fallen: AtomicBool,
+    /// What whoever executes it next does first; [`NO_ORDER`] if nothing.
+    order: AtomicU32,
     wants: AtomicBool,
 }
 
@@ -130,7 +90,18 @@ unsafe impl Sync for QpShared {}
 unsafe impl Send for QpShared {}
 
 /// Longest wait for another thread to leave a queue pair, in turns of yielding.
-const ENTER_YIELDS_MAX: u32 = 1_000_000;
+const ENTER_YIELDS_MAX: u32 = if cfg!(test) { 1_000 } else { 1_000_000 };
+
+/// Another thread executes the queue pair for longer than that.
+#[derive(Debug)]
+struct Executing;
+
+/// Values of [`QpShared::order`]; what counts is the greatest one given.
+const NO_ORDER: u32 = 0;
+/// Flush the send queue.
+const FLUSH: u32 = 1;
+/// The same, and say that the peer is gone.
+const LOSE_PEER: u32 = 2;
 
 impl QpShared {
     pub(crate) fn create(
@@ -194,6 +165,7 @@ impl QpShared {
             exec: UnsafeCell::new(Exec::new(request.transport, qpn, context.config.strict)),
             flush_later: AtomicBool::new(false),
             fallen: AtomicBool::new(false),
+            order: AtomicU32::new(NO_ORDER),
             wants: AtomicBool::new(false),
             state: Mutex::new(state),
             context: context.clone(),
@@ -337,6 +309,9 @@ impl QpShared {
         }
         // SAFETY: this thread has entered the presence, and leaves it below.
         let exec = unsafe { &mut *self.exec.get() };
+        if self.order.load(Ordering::Relaxed) != NO_ORDER {
+            self.obey(exec);
+        }
         let ran = exec.advance(self, posted);
         // Still inside: a peer's queue whose arm word is touched must not go away.
         exec.signal(&self.context);
@@ -349,12 +324,21 @@ impl QpShared {
         }
     }
 
+    #[cold]
+    fn obey(&self, exec: &mut Exec) {
+        match self.order.swap(NO_ORDER, Ordering::Relaxed) {
+            LOSE_PEER => exec.requester.lose_peer(),
+            FLUSH => exec.requester.set_state(SendState::Flushing),
+            _ => {}
+        }
+    }
+
     /// Runs `change` while no thread executes the queue pair.
     ///
     /// # Errors
     ///
     /// Another thread did not leave in time.
-    fn exclusively<R>(&self, change: impl FnOnce(&mut Exec) -> R) -> Result<R, ModifyError> {
+    fn exclusively<R>(&self, change: impl FnOnce(&mut Exec) -> R) -> Result<R, Executing> {
         for _ in 0..ENTER_YIELDS_MAX {
             if self.presence().try_enter() {
                 // SAFETY: this thread has entered the presence, and leaves it below.
@@ -364,19 +348,19 @@ impl QpShared {
             }
             memory::sync::thread::yield_now();
         }
-        let cause = "another thread does not stop executing it".into();
-        Err(ModifyError::Device { to: self.state(), cause })
+        Err(Executing)
     }
 
     /// Changes the state, which the driver has checked.
     pub(crate) fn modify(&self, to: &Transition) -> Result<(), ModifyError> {
+        let refused = |Executing| {
+            let cause = "another thread does not stop executing it; try again later".into();
+            ModifyError::Device { to: to.target(), cause }
+        };
         let mut state = lock(&self.state);
         state.generation += 1;
         match to {
-            Transition::Reset => {
-                state.is_quiet = false;
-                self.reset(&mut state)?;
-            }
+            Transition::Reset => self.reset(&mut state, refused)?,
             Transition::Init(attr) => {
                 state.access = attr.access;
                 state.qkey = attr.qkey;
@@ -388,17 +372,23 @@ impl QpShared {
                     let lid = lid_of(&peer.address.route);
                     let word = address_word(Lid::new(lid), peer.qpn);
                     self.entry().peer.store(word, Ordering::Relaxed);
-                    self.exclusively(|exec| exec.connect(lid, peer.qpn))?;
+                    self.exclusively(|exec| exec.connect(lid, peer.qpn)).map_err(refused)?;
                     // Only starts; a peer that is not there yet is found when something is sent.
                     let _ = self.context.import(lid);
                 }
             }
             Transition::Rts(attr) => {
-                self.exclusively(|exec| exec.requester.start(attr))?;
+                let start = |exec: &mut Exec| {
+                    // Of the error that it leaves.
+                    self.order.store(NO_ORDER, Ordering::Relaxed);
+                    exec.requester.start(attr);
+                };
+                self.exclusively(start).map_err(refused)?;
                 self.fallen.store(false, Ordering::Release);
             }
             Transition::Sqd => {
-                self.exclusively(|exec| exec.requester.set_state(SendState::Drained))?;
+                self.exclusively(|exec| exec.requester.set_state(SendState::Drained))
+                    .map_err(refused)?;
             }
             Transition::Err => {}
         }
@@ -408,7 +398,7 @@ impl QpShared {
         }
         drop(state);
         match to {
-            Transition::Err => self.enter_error(QpState::Err),
+            Transition::Err => self.enter_error(QpState::Err, FLUSH),
             Transition::Rts(_) => self.want(),
             _ => {}
         }
@@ -416,19 +406,30 @@ impl QpShared {
         Ok(())
     }
 
-    fn reset(&self, state: &mut State) -> Result<(), ModifyError> {
-        state.state = QpState::Reset;
+    /// Forgets everything, once nobody is inside any more; else it stays what it was.
+    fn reset(
+        &self,
+        state: &mut State,
+        refused: impl FnOnce(Executing) -> ModifyError,
+    ) -> Result<(), ModifyError> {
+        let before = core::mem::replace(&mut state.state, QpState::Reset);
+        state.is_quiet = false;
         self.show(state);
-        self.context.quiesce(QUIESCE_NS).map_err(|lid| ModifyError::Device {
+        let is_left = self.context.quiesce(QUIESCE_NS).map_err(|lid| ModifyError::Device {
             to: QpState::Reset,
             cause: format!("port {lid} is stopped inside a request to it; try again later"),
-        })?;
-        self.exclusively(|exec| exec.reset(self.transport, self.qpn))?;
-        self.unwant();
-        self.fallen.store(false, Ordering::Release);
-        if let Some(send) = &self.send {
-            send.reset();
+        });
+        let is_left = is_left.and_then(|()| {
+            self.exclusively(|exec| exec.reset(self.transport, self.qpn)).map_err(refused)
+        });
+        if let Err(error) = is_left {
+            state.generation += 1;
+            state.state = before;
+            self.show(state);
+            return Err(error);
         }
+        self.unwant();
+        self.order.store(NO_ORDER, Ordering::Relaxed);
         if let (false, Some(rq)) = (self.has_srq, &self.rq) {
             rq.view.claims().reset();
         }
@@ -440,14 +441,14 @@ impl QpShared {
 
     /// The requester has failed, and flushes: ERR, or SQE for datagrams.
     fn fall(&self) {
-        self.enter_error(self.fallen_state());
+        self.enter_error(self.fallen_state(), FLUSH);
     }
 
     /// A peer, or a dead completion queue, has broken this queue pair.
     pub(crate) fn fall_by_fault(&self) {
         let before = lock(&self.state).state;
         if !matches!(before, QpState::Err | QpState::Reset) {
-            self.enter_error(QpState::Err);
+            self.enter_error(QpState::Err, FLUSH);
             self.context.add_event(AsyncEvent::QpFatal(self.qpn));
         }
     }
@@ -455,13 +456,10 @@ impl QpShared {
     /// The port that it is connected to is gone.
     pub(crate) fn lose_peer(&self) {
         // The first request in the queue, or the next one, learns why; the rest is flushed.
-        let doomed = self.exclusively(|exec| exec.requester.lose_peer());
-        if doomed.is_ok() {
-            self.enter_error(QpState::Err);
-        }
+        self.enter_error(QpState::Err, LOSE_PEER);
     }
 
-    fn enter_error(&self, to: QpState) {
+    fn enter_error(&self, to: QpState, order: u32) {
         let mut state = lock(&self.state);
         let worse = state.state != QpState::Err && state.state != to;
         if worse {
@@ -473,10 +471,7 @@ impl QpShared {
             self.flush_receives(&mut state);
         }
         drop(state);
-        let flushing = self.exclusively(|exec| exec.requester.set_state(SendState::Flushing));
-        if flushing.is_err() {
-            self.want();
-        }
+        self.order.fetch_max(order, Ordering::Relaxed);
         self.run();
         if worse && to == QpState::Err && self.has_srq {
             self.context.add_event(AsyncEvent::LastWqeReached(self.qpn));
@@ -574,5 +569,225 @@ impl Drop for QpShared {
         self.unwant();
         self.context.forget_qp(self.qpn.get());
         self.context.owner.return_index(Table::Qp, self.qpn.get());
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use verbs::{
+        CompletionQueue as _, CqConfig, InitAttr, Mtu, Nic as _, Op, QpConfig, QueuePair as _,
+        RcPeer, RnrTimer, RtrAttr, RtsAttr, SendRequest,
+    };
+
+    use super::*;
+    use crate::{Config, Nic, card::target::Target, open};
+
+    type Qp = <Nic as verbs::Nic>::Qp;
+    type Cq = <Nic as verbs::Nic>::Cq;
+
+    fn port(name: &str) -> Nic {
+        let fabric = format!("{name}-{}", std::process::id());
+        open(&Config { fabric, card_mib: 8, ..Config::default() }).unwrap()
+    }
+
+    fn queue_pair(nic: &Nic) -> (Qp, Cq) {
+        let cq = nic.create_cq(&CqConfig::new(256), None).unwrap();
+        let pd = nic.alloc_pd().unwrap();
+        (nic.create_qp(&pd, &QpConfig::new(Transport::Rc, &cq)).unwrap(), cq)
+    }
+
+    fn shared(nic: &Nic, qp: &Qp) -> Arc<QpShared> {
+        let qps = nic.device().0.qps();
+        qps.into_iter().find(|shared| shared.qpn == qp.qpn()).unwrap()
+    }
+
+    fn transitions(peer: verbs::Endpoint) -> [Transition; 3] {
+        let access = Access::empty();
+        let peer =
+            RcPeer { qpn: peer.qpn, address: peer.address, rq_psn: verbs::Psn::new(0).unwrap() };
+        let rtr = RtrAttr {
+            path_mtu: Mtu::B4096,
+            peer: Some(peer),
+            rnr_timer: RnrTimer::from_code(1),
+            reads_in_max: 1,
+        };
+        let init = InitAttr { access, qkey: QKey::default() };
+        [Transition::Init(init), Transition::Rtr(rtr), Transition::Rts(RtsAttr::default())]
+    }
+
+    /// Two queue pairs of one port, connected to each other.
+    fn connected(nic: &Nic) -> [(Qp, Cq); 2] {
+        let mut ends = [(); 2].map(|()| queue_pair(nic));
+        let [a, b] = [0, 1].map(|nth: usize| nic.endpoint(&ends[nth].0));
+        for ((qp, _), peer) in ends.iter_mut().zip([b, a]) {
+            transitions(peer).iter().for_each(|to| qp.modify(to).unwrap());
+        }
+        ends
+    }
+
+    fn events(nic: &Nic) -> Vec<AsyncEvent> {
+        core::iter::from_fn(|| nic.poll_event()).collect()
+    }
+
+    /// RESET clears it, too.
+    #[test]
+    fn what_a_peer_broke_is_told_once_and_works_again_after_reset() {
+        let nic = port("broken");
+        let [(mut qp, _cq), (peer, _)] = connected(&nic);
+        let target = Target::resolve(&nic.device().0.owner.card, qp.qpn()).unwrap();
+        target.break_down(Syndrome::LocalAccess);
+        assert_eq!(qp.state(), QpState::Err, "before anybody has looked at it");
+        nic.device().0.progress();
+        assert_eq!(events(&nic), [AsyncEvent::QpFatal(qp.qpn())]);
+        qp.modify(&Transition::Reset).unwrap();
+        for to in transitions(nic.endpoint(&peer)) {
+            qp.modify(&to).unwrap();
+            assert_eq!(qp.state(), to.target());
+        }
+        assert_eq!(events(&nic), []);
+    }
+
+    /// Whoever sees the completion finds the queue pair in its new state.
+    #[test]
+    fn a_request_that_has_failed_shows_in_the_state_at_once() {
+        let nic = port("fallen");
+        let [(mut qp, _cq), (peer, _)] = connected(&nic);
+        shared(&nic, &qp).note_fall();
+        assert_eq!(qp.state(), QpState::Err);
+        qp.modify(&Transition::Reset).unwrap();
+        transitions(nic.endpoint(&peer)).iter().for_each(|to| qp.modify(to).unwrap());
+        assert_eq!(qp.state(), QpState::Rts);
+    }
+
+    #[test]
+    fn who_knows_a_queue_pair_looks_again_after_it_was_reset() {
+        let nic = port("again");
+        let [(mut qp, _cq), (peer, _)] = connected(&nic);
+        let card = &nic.device().0.owner.card;
+        let before = Target::resolve(card, qp.qpn()).unwrap();
+        assert_eq!(before.rnr_wait_ns, 10_000, "by the timer of code 1");
+        qp.modify(&Transition::Reset).unwrap();
+        transitions(nic.endpoint(&peer)).iter().for_each(|to| qp.modify(to).unwrap());
+        assert!(!before.is_current(), "it may have another peer now");
+        assert!(Target::resolve(card, qp.qpn()).is_some());
+    }
+
+    /// After a RESET as well: what was known of the last time says nothing about this one.
+    #[test]
+    fn receives_are_flushed_when_nobody_is_inside_any_more() {
+        let nic = port("inside");
+        let [(mut qp, mut cq), (peer, _)] = connected(&nic);
+        let executor = shared(&nic, &peer);
+        for round in 0..2 {
+            qp.post_recv(&[]).unwrap();
+            qp.ring_recv();
+            assert!(executor.presence().try_enter(), "a request of it is inside the queue pair");
+            qp.modify(&Transition::Err).unwrap();
+            assert_eq!(cq.poll(), None, "round {round}: the receive may be taken");
+            executor.presence().leave();
+            nic.device().0.progress();
+            let failure = cq.poll().and_then(|done| done.failure).map(|failure| failure.syndrome);
+            assert_eq!(failure, Some(Syndrome::Flushed), "round {round}");
+            qp.modify(&Transition::Reset).unwrap();
+            transitions(nic.endpoint(&peer)).iter().for_each(|to| qp.modify(to).unwrap());
+        }
+    }
+
+    /// A program that shares receives frees them when it hears that this queue pair takes no more.
+    #[test]
+    fn the_last_receive_of_a_shared_queue_is_told_once() {
+        let nic = port("last-wqe");
+        let (cq, pd) = (nic.create_cq(&CqConfig::new(256), None).unwrap(), nic.alloc_pd().unwrap());
+        let srq = nic.create_srq(&pd, &verbs::SrqConfig { entries: 8, sges_max: 1 }).unwrap();
+        let config = QpConfig { srq: Some(&srq), ..QpConfig::new(Transport::Rc, &cq) };
+        let mut qp = nic.create_qp(&pd, &config).unwrap();
+        let (peer, _) = queue_pair(&nic);
+        transitions(nic.endpoint(&peer)).iter().for_each(|to| qp.modify(to).unwrap());
+        for _ in 0..2 {
+            qp.modify(&Transition::Err).unwrap();
+        }
+        assert_eq!(events(&nic), [AsyncEvent::LastWqeReached(qp.qpn())]);
+    }
+
+    /// Nobody but the queue pair itself completes there, so nobody else can notice.
+    #[test]
+    fn a_queue_pair_whose_own_completions_are_lost_ends() {
+        let nic = port("own-overrun");
+        let (pd, receives) =
+            (nic.alloc_pd().unwrap(), nic.create_cq(&CqConfig::new(256), None).unwrap());
+        let small = CqConfig { allow_overcommit: true, ..CqConfig::new(2) };
+        let sends = nic.create_cq(&small, None).unwrap();
+        let config = QpConfig { send_cq: &sends, ..QpConfig::new(Transport::Rc, &receives) };
+        let mut qp = nic.create_qp(&pd, &config).unwrap();
+        let (peer, _) = queue_pair(&nic);
+        transitions(nic.endpoint(&peer)).iter().for_each(|to| qp.modify(to).unwrap());
+        for _ in 0..3 {
+            qp.post_send(&SendRequest::signaled(Op::Nop)).unwrap();
+            qp.ring_send();
+        }
+        nic.device().0.progress();
+        assert_eq!(qp.state(), QpState::Err);
+        nic.device().0.owner.card.shared().attention.store(1, Ordering::Release);
+        let told = [AsyncEvent::CqOverrun(sends.cqn()), AsyncEvent::QpFatal(qp.qpn())];
+        assert_eq!(events(&nic), told);
+    }
+
+    /// Whoever executes it may have read the doorbell record before.
+    #[test]
+    fn a_doorbell_that_finds_the_queue_pair_executed_is_not_lost() {
+        let nic = port("executed");
+        let [(mut qp, mut cq), _peer] = connected(&nic);
+        let shared = shared(&nic, &qp);
+        assert!(shared.presence().try_enter(), "another thread executes it");
+        qp.post_send(&SendRequest::signaled(Op::Nop)).unwrap();
+        qp.ring_send();
+        assert_eq!(cq.poll(), None);
+        shared.presence().leave();
+        nic.device().0.progress();
+        assert!(cq.poll().is_some());
+    }
+
+    /// A datagram may fail while software moves its queue pair.
+    #[test]
+    fn a_failed_request_does_not_lead_out_of_err() {
+        let nic = port("worse");
+        let [(mut qp, _cq), _peer] = connected(&nic);
+        qp.modify(&Transition::Err).unwrap();
+        shared(&nic, &qp).enter_error(QpState::Sqe, FLUSH);
+        assert_eq!(qp.state(), QpState::Err);
+    }
+
+    /// The other thread may have gigabytes to copy.
+    #[test]
+    fn a_queue_pair_that_is_executed_when_its_peer_dies_ends_after_that() {
+        let nic = port("busy-loses");
+        let [(mut qp, mut cq), _peer] = connected(&nic);
+        let shared = shared(&nic, &qp);
+        assert!(shared.presence().try_enter(), "another thread executes it");
+        qp.post_send(&SendRequest::signaled(Op::Nop)).unwrap();
+        qp.ring_send();
+        shared.lose_peer();
+        assert_eq!(qp.state(), QpState::Err);
+        shared.presence().leave();
+        nic.device().0.progress();
+        let failure = cq.poll().and_then(|done| done.failure).map(|failure| failure.syndrome);
+        assert_eq!(failure, Some(Syndrome::RetryExceeded));
+    }
+
+    #[test]
+    fn a_refused_transition_is_named_and_changes_nothing() {
+        let nic = port("refused");
+        let [(mut qp, _), (mut other, _)] = connected(&nic);
+        let inside = shared(&nic, &other);
+        assert!(inside.presence().try_enter(), "a request of it is inside the queue pair");
+        let refused = qp.modify(&Transition::Reset).unwrap_err();
+        assert!(matches!(refused, ModifyError::Device { to: QpState::Reset, .. }), "{refused}");
+        assert_eq!(qp.state(), QpState::Rts);
+        let refused = other.modify(&Transition::Sqd).unwrap_err();
+        assert!(matches!(refused, ModifyError::Device { to: QpState::Sqd, .. }), "{refused}");
+        assert_eq!(other.state(), QpState::Rts);
+        inside.presence().leave();
+        qp.modify(&Transition::Reset).unwrap();
+        other.modify(&Transition::Sqd).unwrap();
     }
 }

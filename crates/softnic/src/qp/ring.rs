@@ -66,10 +66,6 @@ impl SendRing {
         self.executed.store(counter, Ordering::Relaxed);
     }
 
-    pub(super) fn reset(&self) {
-        self.executed.store(0, Ordering::Relaxed);
-    }
-
     /// Copies ring bytes from octoword-aligned `offset`, wrapping at the end.
     #[inline(always)]
     fn copy(&self, offset: usize, into: &mut [u8]) {

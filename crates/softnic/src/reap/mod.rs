@@ -50,10 +50,6 @@ pub(crate) fn reap(context: &Context, peer: &Peer) {
         users: users.collect(),
     };
     estate.settle(peer.lid);
-    // For what was completed just now, and for what the dead peer had completed, but not signaled.
-    for cq in context.cqs() {
-        cq.wake_if_due();
-    }
     for qp in qps {
         if qp.peer_lid() == Some(peer.lid) && qp.state() != QpState::Err {
             qp.lose_peer();

@@ -509,6 +509,9 @@ pub(super) fn deregistered_memory_is_not_written<N: Nic>(side: &mut Side<N>) -> 
                 let op = Op::Write { remote: remote.at(0), payload, imm: None };
                 end.send(&SendRequest::signaled(op))
             };
+            // Whoever has used a region once knows it.
+            let first = write(&mut end)?;
+            end.wait_sent(CompletionKind::Write, first)?;
             side.meet(&mut end.cq)?;
             loop {
                 write(&mut end)?;
