@@ -4,8 +4,9 @@ use core::time::Duration;
 
 use proto::copyrpc::{Config as ConnectionConfig, Connection, Features, Hello};
 use verbs::{
-    Access, Destination, InitAttr, MemoryRegion as _, ModifyError, Nic, Psn, QKey, QpConfig,
-    QueuePair as _, QueueSize, RcPeer, RnrTimer, Route, RtrAttr, RtsAttr, Transition, Transport,
+    Access, CreateError, Destination, InitAttr, MemoryRegion as _, ModifyError, Nic, Psn, QKey,
+    QpConfig, QueuePair as _, QueueSize, RcPeer, RnrTimer, Route, RtrAttr, RtsAttr, Transition,
+    Transport,
 };
 
 use super::{Departed, Worker, random};
@@ -107,7 +108,10 @@ impl<N: Nic> Worker<N> {
                 self.start_rc(queue, &contact, psn)?;
                 None
             }
-            TransportKind::Dc => Some(Destination::Dc { to: contact.endpoint, key: contact.key }),
+            TransportKind::Dc => {
+                self.open_initiator::<ConnectError>(queue)?;
+                Some(Destination::Dc { to: contact.endpoint, key: contact.key })
+            }
         };
         let connection = Connection::new(ConnectionConfig {
             own,
@@ -209,7 +213,15 @@ impl<N: Nic> Worker<N> {
         self.to_init(&mut dct)?;
         dct.modify(&Transition::Rtr(self.rtr(None)))?;
         self.dct = Some(dct);
-        for index in 0..self.config.dcis {
+        (0..self.config.dcis).try_for_each(|index| self.open_initiator(index))
+    }
+
+    /// Makes an initiator, unless it is there: one that failed for good is not.
+    fn open_initiator<E>(&mut self, index: u16) -> Result<(), E>
+    where
+        E: From<CreateError> + From<ModifyError>,
+    {
+        if self.queues[usize::from(index)].is_none() {
             let mut queue = self.create_queue()?;
             self.start_dci(&mut queue.qp)?;
             self.put_queue(index, queue);
@@ -223,7 +235,7 @@ impl<N: Nic> Worker<N> {
         qp.modify(&Transition::Rts(RtsAttr::default()))
     }
 
-    fn create_queue(&self) -> Result<Queue<N>, verbs::CreateError> {
+    fn create_queue(&self) -> Result<Queue<N>, CreateError> {
         let is_rc = self.config.transport == TransportKind::Rc;
         let has_own = is_rc && self.receives.is_none();
         let entries = if has_own { self.config.receive_entries().into() } else { 0 };
