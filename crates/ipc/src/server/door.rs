@@ -1,7 +1,8 @@
 //! The entrance of a server: a lock, a listening socket, and connections that have not said hello.
 
 use std::{
-    collections::VecDeque, fs::DirBuilder, io, os::unix::fs::DirBuilderExt as _, path::Path,
+    collections::VecDeque, ffi::OsString, fs::DirBuilder, io, os::unix::fs::DirBuilderExt as _,
+    path::Path,
 };
 
 use os::{
@@ -195,7 +196,9 @@ fn lock_beside(socket: &Path) -> Result<LockFile, BindError> {
         }
         _ => {}
     }
-    let mut name = socket.file_name().unwrap_or_default().to_owned();
+    // The dot tells it from the lock files that the server's program may have here.
+    let mut name = OsString::from(".");
+    name.push(socket.file_name().unwrap_or_default());
     name.push(".lock");
     Ok(LockFile::acquire(&socket.with_file_name(name))?)
 }
