@@ -1,8 +1,8 @@
 //! Bodies that do not fit the ring, and memory beside the calls.
 
 use copyrpc_rpc::{
-    Call, CallError, CloseReason, Config, Handler, PeerId, Range, Region, RemoteRegion, Request,
-    Status, TransferError, TransportKind, Worker,
+    Call, CallError, CloseReason, Config, Handler, PeerId, Range, Region, RemoteRegion, ReplyError,
+    Request, Status, TransferError, TransportKind, Worker,
 };
 use softnic::Nic;
 
@@ -261,4 +261,52 @@ fn fault_d4_accesses_behind_one_that_fails_are_made_again() {
     ours.read(8, &mut there);
     assert_eq!(&there, b"read");
     assert_eq!((a.program.closed.len(), a.worker.is_connected(to_b)), (1, true));
+}
+
+/// Two workers, with so much registered memory for what they exchange, each.
+fn pair_with_memory(caller_bytes: usize, server_bytes: usize) -> (Node, Node, PeerId) {
+    let fabric = crate::rig::fabric();
+    let open = |large_memory_bytes| Node::open(&fabric, &Config { large_memory_bytes, ..tight() });
+    let (mut a, mut b) = (open(caller_bytes), open(server_bytes));
+    let (to_b, _) = join(&mut a, &mut b);
+    (a, b, to_b)
+}
+
+/// A request whose body cannot be fetched was not executed, and says so.
+#[test]
+fn a_request_for_which_the_server_has_no_memory_may_be_made_again() {
+    let (mut a, mut b, to_b) = pair_with_memory(1 << 20, 1 << 14);
+    let cookie = a.call(to_b, ECHO, &vec![1; 40_000]).unwrap();
+    until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.contains_key(&cookie));
+    assert_eq!(a.program.ended[&cookie], (Status::ResourceExhausted, vec![]));
+    assert_eq!(b.program.served, 0);
+}
+
+/// Who takes `ResourceExhausted` for "try again" would execute twice what was executed.
+#[test]
+fn a_call_that_was_executed_and_whose_answer_finds_no_memory_does_not_say_that_it_may_be_made_again()
+ {
+    // Of the server, which has room for one large answer.
+    let (mut a, mut b, to_b) = pair_with_memory(1 << 20, 1 << 16);
+    let cookies = [0, 1].map(|_| a.call(to_b, LATER, b"x").unwrap());
+    until(&mut [&mut a, &mut b], |nodes| nodes[1].program.kept.len() == 2);
+    let large = vec![2; 40_000];
+    let replies = b.program.kept.drain(..).map(|(token, _)| token);
+    let replies: Vec<_> = replies.map(|token| b.worker.reply(token, Status::Ok, &large)).collect();
+    assert_eq!(replies, [Ok(()), Err(ReplyError::NoMemory { len_bytes: 40_000 })]);
+    until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.len() == 2);
+    assert!(a.program.ended[&cookies[0]] == (Status::Ok, large));
+    assert_eq!(a.program.ended[&cookies[1]], (Status::Unavailable, vec![]));
+    // Of the caller.
+    let (mut a, mut b, to_b) = pair_with_memory(1 << 14, 1 << 16);
+    let cookie = a.call(to_b, LATER, b"x").unwrap();
+    until(&mut [&mut a, &mut b], |nodes| nodes[1].program.kept.len() == 1);
+    b.worker.reply(b.program.kept.remove(0).0, Status::Ok, &[3; 40_000]).unwrap();
+    until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.contains_key(&cookie));
+    assert_eq!(a.program.ended[&cookie], (Status::Unavailable, vec![]));
+    // What the server lent for that is given back: it has no more than that.
+    let cookie = a.call(to_b, LATER, b"x").unwrap();
+    until(&mut [&mut a, &mut b], |nodes| nodes[1].program.kept.len() == 1);
+    b.worker.reply(b.program.kept.remove(0).0, Status::Ok, &[4; 40_000]).unwrap();
+    until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.contains_key(&cookie));
 }
