@@ -3,7 +3,10 @@
 use proto::copyrpc::{CREDIT_BYTES, CallId, Connection, Hello, LINE_BYTES, RequestId, Violation};
 use verbs::{Destination, Lid, MemoryRegion as _, Nic, Psn, RemoteSlice};
 
-use crate::large::{Buffers, Lent};
+use crate::{
+    early::Early,
+    large::{Buffers, Lent},
+};
 
 /// Names a peer among all that a worker ever had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -39,7 +42,7 @@ pub(crate) struct Peer<N: Nic> {
 /// How far the two sides are.
 pub(crate) enum Link<N: Nic> {
     /// The peer has this side's invitation. Batches that came before its own are kept.
-    Invited { early: Vec<u32> },
+    Invited { early: Early },
     /// Connected.
     Live(Box<Live<N>>),
 }

@@ -219,6 +219,18 @@ impl<'a> Messages<'a> {
         )
     }
 
+    /// How many lines the batch takes that `bytes` begin with; `None`: no messages lie there. To be asked
+    /// where it is not known what was announced.
+    #[must_use]
+    pub fn lines(bytes: &'a [u8]) -> Option<u16> {
+        let (header, rest) = BatchHeader::read_from_prefix(bytes).ok()?;
+        let mut messages = Self { bytes: rest, count: header.count.get(), index: 0 };
+        while messages.following().is_some() {}
+        let is_some = messages.index > 0 && messages.index == messages.count;
+        let lines = lines(bytes.len() - messages.bytes.len());
+        u16::try_from(lines).ok().filter(|_| is_some)
+    }
+
     /// The next message, and what is behind it.
     #[inline(always)]
     fn parse(&self) -> Option<(Message<'a>, &'a [u8])> {

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use proto::copyrpc::{Config as ConnectionConfig, Connection, Features, Hello};
+use proto::copyrpc::{Config as ConnectionConfig, Connection, Features, Hello, Imm};
 use verbs::{
     Access, CreateError, Destination, InitAttr, MemoryRegion as _, ModifyError, Nic, Psn, QKey,
     QpConfig, QueuePair as _, QueueSize, RcPeer, RnrTimer, Route, RtrAttr, RtsAttr, Transition,
@@ -13,6 +13,7 @@ use super::{Departed, Worker, random};
 use crate::{
     CloseReason, ConnectError, Invitation, OpenError, PeerId, TransportKind,
     contact::Contact,
+    early::Early,
     large::{Buffers, Lent},
     peer::{Link, Live, Peer},
     queue::Queue,
@@ -77,7 +78,7 @@ impl<N: Nic> Worker<N> {
         };
         let invitation = Invitation::new(&contact, &hello);
         let place = &mut self.peers[usize::from(slot)];
-        let link = Link::Invited { early: Vec::new() };
+        let link = Link::Invited { early: Early::default() };
         place.peer = Some(Peer { link, hello, psn, ring, queue, is_dirty: false });
         Ok((PeerId { slot, generation: place.generation }, invitation))
     }
@@ -138,7 +139,9 @@ impl<N: Nic> Worker<N> {
         let Some(peer) = self.peer(id) else { return Err(ConnectError::NotInvited) };
         let before = core::mem::replace(&mut peer.link, Link::Live(Box::new(live)));
         if let Link::Invited { early } = before {
-            self.early.extend(early);
+            let (imms, surplus) = early.in_order(&peer.hello, &peer.ring);
+            self.early.extend(imms);
+            self.stats.unknown_imms += surplus;
         }
         Ok(())
     }
@@ -183,15 +186,13 @@ impl<N: Nic> Worker<N> {
         tracing::debug!(peer = id.slot, %reason, "connection ended");
     }
 
-    /// Keeps a batch that came before the peer's invitation: it may send as many as it was told.
-    pub(super) fn keep_early(&mut self, id: PeerId, imm: u32) {
-        if let Some(Peer { link: Link::Invited { early }, hello, .. }) = self.peer(id)
-            && early.len() < usize::from(hello.batches_max)
-        {
-            early.push(imm);
-        } else {
-            self.stats.unknown_imms += 1;
-        }
+    /// Keeps an announcement that came before the peer's invitation.
+    pub(super) fn keep_early(&mut self, id: PeerId, imm: Imm) {
+        let is_kept = match self.peer(id) {
+            Some(Peer { link: Link::Invited { early }, hello, .. }) => early.keep(imm, hello),
+            _ => false,
+        };
+        self.stats.unknown_imms += u64::from(!is_kept);
     }
 
     // Queue pairs

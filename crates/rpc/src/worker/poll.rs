@@ -167,7 +167,7 @@ impl<N: Nic> Worker<N> {
             return 0;
         };
         let Link::Live(live) = &mut peer.link else {
-            self.keep_early(id, imm.encode());
+            self.keep_early(id, imm);
             return 0;
         };
         let mut scratch = core::mem::take(&mut self.scratch);

@@ -404,3 +404,41 @@ fn on_dc_nobody_announces_the_batch_of_another_at_a_wrong_length() {
     }
     assert_eq!(scene.victim.program.closed, []);
 }
+
+/// Rule C1.5: nor does anybody keep the batches of another from being found that came before its invitation.
+#[test]
+fn on_dc_nobody_takes_the_place_of_what_another_sent_before_its_invitation() {
+    let mut scene = Scene::new(TransportKind::Dc);
+    let (mut raw, _) = scene.attacker();
+    let mut late = Node::open(&scene.fabric, &scene.config);
+    let (to_late, from_victim) = scene.victim.worker.invite().unwrap();
+    let (to_victim, from_late) = late.worker.invite().unwrap();
+    late.worker.connect(to_victim, &from_victim).unwrap();
+    for (unknown, lines) in (1..=16).chain([0, 17, 0xffff, 0x8000_0001]).enumerate() {
+        let mut batch = raw.batch();
+        batch.imm = u32::from(to_late.slot()) << 16 | lines;
+        raw.write(&batch);
+        let arrived = unknown as u64 + 1;
+        until(&mut [&mut scene.victim], |nodes| {
+            raw.poll();
+            nodes[0].worker.stats().arrivals == arrived
+        });
+    }
+    // Two batches, the longer one first.
+    let arrivals = scene.victim.worker.stats().arrivals;
+    let cookies = [&[7; 300][..], b"short"].map(|body| {
+        let cookie = late.call(to_victim, ECHO, body).unwrap();
+        late.poll();
+        cookie
+    });
+    until(&mut [&mut scene.victim, &mut late], |nodes| {
+        nodes[0].worker.stats().arrivals == arrivals + 2
+    });
+    scene.victim.worker.connect(to_late, &from_late).unwrap();
+    until(&mut [&mut scene.victim, &mut late], |nodes| nodes[1].program.ended.len() == 2);
+    let ended = cookies.map(|cookie| late.program.ended.remove(&cookie).unwrap());
+    assert_eq!(ended, [vec![7; 300], b"short".to_vec()].map(|body| (Status::Ok, body)));
+    // Of what was announced, two are what was found.
+    assert_eq!(scene.victim.worker.stats().unknown_imms, 20);
+    scene.check_honest();
+}
