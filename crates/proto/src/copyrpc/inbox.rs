@@ -249,6 +249,20 @@ mod tests {
         assert_eq!(inbox.consumed(), 6);
     }
 
+    /// Rule C3.5: while a batch is handled any request of it may still be held, so nothing that leaves
+    /// meanwhile gives its lines back.
+    #[test]
+    fn lines_of_a_batch_that_is_being_handled_are_not_free() {
+        let mut inbox = inbox();
+        inbox.arrive(imm(2, false)).unwrap();
+        inbox.check_sequence(0).unwrap();
+        assert_eq!((inbox.consumed(), inbox.handled()), (0, 1));
+        inbox.advertise();
+        inbox.close();
+        assert_eq!(inbox.consumed(), 2);
+        assert!(inbox.has_news());
+    }
+
     /// Rule C3.5.
     #[test]
     fn leases_end_in_any_order() {
