@@ -310,3 +310,21 @@ fn a_call_that_was_executed_and_whose_answer_finds_no_memory_does_not_say_that_i
     b.worker.reply(b.program.kept.remove(0).0, Status::Ok, &[4; 40_000]).unwrap();
     until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.contains_key(&cookie));
 }
+
+/// Rule C6.3: also if the answer to a call that was given up is itself in memory that nobody fetches.
+#[test]
+fn the_large_body_of_a_call_that_was_given_up_is_free_after_a_large_answer() {
+    let (mut a, mut b, to_b) = pair_with_memory(1 << 16, 1 << 20);
+    for round in 0..3 {
+        let call = Call { method: LATER, cookie: round, ..Call::default() };
+        let id = a.worker.call(to_b, &call, &[1; 40_000]).expect("the memory is free again");
+        until(&mut [&mut a, &mut b], |nodes| nodes[1].program.kept.len() == 1);
+        a.worker.cancel(to_b, id);
+        b.worker.reply(b.program.kept.remove(0).0, Status::Ok, &[2; 40_000]).unwrap();
+        let batches = a.worker.counters(to_b).unwrap().batches_in;
+        until(&mut [&mut a, &mut b], |nodes| {
+            nodes[0].worker.counters(to_b).unwrap().batches_in > batches
+        });
+        assert_eq!(a.program.ended[&round].0, Status::Cancelled);
+    }
+}
