@@ -301,7 +301,10 @@ fn an_epoch_that_is_over_stays_over() {
         Heartbeat { epoch: 5, peer_epoch: 100, sent_ns: 9, echo_ns: MS, ..Heartbeat::default() };
     detector.handle_heartbeat(1, up, 2 * MS);
     assert_eq!(detector.epoch(1), Some(5));
+    detector.handle_timeout(2 * MS);
+    assert_eq!(detector.poll_timeout(), Some(202 * MS));
     detector.handle_failure(1, 3 * MS);
+    assert_eq!(detector.poll_timeout(), Some(3 * MS), "the peer is told at once");
     let again = Heartbeat { peer_epoch: 101, echo_ns: 4 * MS, ..up };
     detector.handle_heartbeat(1, again, 5 * MS);
     assert_eq!((detector.state(1), detector.stale()), (PeerState::Down, 1));
@@ -364,6 +367,19 @@ fn who_leaves_is_gone_at_once() {
     world.kill(1);
     world.run_until(5100 * MS);
     assert!(matches!(world.gone(0, 1)[..], [(_, Gone::Left)]));
+}
+
+/// What proves that the peer lived long ago does not prove that it lives.
+#[test]
+fn an_echo_that_took_too_long_brings_nobody_up() {
+    let mut detector = Detector::new(CONFIG, 100, [1], MS);
+    let up =
+        Heartbeat { epoch: 5, peer_epoch: 100, sent_ns: 9, echo_ns: MS, ..Heartbeat::default() };
+    detector.handle_heartbeat(1, up, MS + CONFIG.suspect_after_ns);
+    assert_eq!(detector.state(1), PeerState::Down);
+    let later = Heartbeat { sent_ns: 10, echo_ns: 2 * MS, ..up };
+    detector.handle_heartbeat(1, later, MS + CONFIG.suspect_after_ns);
+    assert_eq!(detector.state(1), PeerState::Up);
 }
 
 /// A heartbeat that was overtaken by the good-bye brings nobody back.
