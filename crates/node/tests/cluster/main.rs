@@ -14,6 +14,7 @@ use zerocopy::{FromBytes as _, IntoBytes as _};
 
 #[path = "../common/mod.rs"]
 mod common;
+mod counters;
 mod rig;
 mod threads;
 
@@ -313,6 +314,7 @@ fn fault_c4_more_calls_than_rings_hold_wait_in_order_and_none_is_lost() {
         let exhausted = cluster.total(0, Counter::Exhausted);
         let answered = cluster.ended.values().filter(|(status, _)| *status == Status::Ok).count();
         assert!(answered >= 400, "{answered} of 800 answered, {exhausted} refused by rank 0");
+        assert!(cluster.total(0, Counter::RingFull) > 0, "that is why they waited");
         assert_eq!(cluster.node(0).outstanding(), 0);
     }
 }
