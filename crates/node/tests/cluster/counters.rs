@@ -65,8 +65,10 @@ fn counters_tell_of_calls_that_nobody_answers() {
         let lost = cluster.call(0, 1, 1, PROVIDED, b"never answered");
         cluster.run_for(2 * MS);
         cluster.kill(1);
+        let killed_ns = cluster.now_ns;
         assert_eq!(cluster.outcome(lost).0, Status::Unavailable);
         cluster.until(|cluster| cluster.node(0).peers_up() == 0);
+        assert!(cluster.now_ns - killed_ns < 40 * MS, "the NIC tells earlier than silence does");
         expect(&mut cluster, 0, &[(Counter::PeerGone, 1), (Counter::PeersLost, 1)]);
         let refused = cluster.call(0, 1, 1, ECHO, b"to nobody");
         assert_eq!(cluster.outcome(refused).0, Status::Unavailable);
