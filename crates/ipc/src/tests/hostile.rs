@@ -150,6 +150,18 @@ fn fault_b8_descriptors_from_a_client_are_not_accepted() {
 }
 
 #[test]
+fn fault_b8_datagrams_that_are_no_doorbells_are_not_accepted() {
+    let dir = Dir::new();
+    let server = ServerThread::start(&dir.socket(), small(), increment);
+    for (evicted, datagram) in (1..).zip([&[!handshake::DOORBELL][..], &[handshake::DOORBELL; 2]]) {
+        let connection = say_hello(&dir);
+        connection.send(datagram, &[], clock::NOW).unwrap();
+        eventually("the eviction", || server.ask(|server| server.stats().evicted) == evicted);
+    }
+    expect_baseline(&server, 0);
+}
+
+#[test]
 fn fault_b9_silent_and_foreign_connections_do_not_keep_others_out() {
     let dir = Dir::new();
     let config = crate::ServerConfig { clients_per_user_max: 100, ..small() };
@@ -336,4 +348,23 @@ fn fault_b10_a_client_that_never_consumes_is_bounded_and_alone() {
         left -= glutton.poll(|_, outcome| assert_eq!(outcome, Ok(&b"bcd"[..])));
         left == 0
     });
+}
+
+/// Whoever is not welcomed is counted, whatever the reason.
+#[test]
+fn connections_that_end_before_their_welcome_are_counted() {
+    let dir = Dir::new();
+    let server = ServerThread::start(&dir.socket(), small(), increment);
+    let mut other_version = handshake::write_hello();
+    other_version[size_of::<u64>()] ^= 1; // behind the magic
+    for (count, said) in (1..).zip([Some(&b"no hello"[..]), Some(&other_version), None]) {
+        let address = Address::Path(dir.socket());
+        let connection = Connection::connect(&address, clock::deadline_ns(PATIENCE)).unwrap();
+        if let Some(said) = said {
+            connection.send(said, &[], clock::deadline_ns(PATIENCE)).unwrap();
+        }
+        drop(connection);
+        eventually("it is counted", || server.ask(|server| server.stats().refused) == count);
+    }
+    assert_eq!(server.ask(|server| server.stats().welcomed), 0);
 }
