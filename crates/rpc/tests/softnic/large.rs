@@ -328,3 +328,76 @@ fn the_large_body_of_a_call_that_was_given_up_is_free_after_a_large_answer() {
         assert_eq!(a.program.ended[&round].0, Status::Cancelled);
     }
 }
+
+#[test]
+fn a_large_call_that_is_refused_leaves_its_memory() {
+    let (mut a, mut b, to_b) = pair_with_memory(1 << 16, 1 << 20);
+    while a.call(to_b, LATER, b"x").is_ok() {}
+    let made = a.program.made;
+    for _ in 0..3 {
+        let refused = a.call(to_b, LATER, &[1; 40_000]);
+        assert!(matches!(refused, Err(CallError::Busy(_))), "{refused:?}");
+    }
+    until(&mut [&mut a, &mut b], |nodes| nodes[1].program.kept.len() == made);
+    for (token, _) in b.program.kept.drain(..) {
+        b.worker.reply(token, Status::Ok, b"").unwrap();
+    }
+    until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.len() == made);
+    a.call(to_b, ECHO, &[1; 40_000]).expect("all of it is there");
+}
+
+/// Of one access at a time, also after some that failed.
+#[test]
+fn accesses_that_failed_are_not_in_flight_any_more() {
+    for transport in [TransportKind::Rc, TransportKind::Dc] {
+        let config = Config { transport, accesses_max: 1, ..tight() };
+        let fabric = crate::rig::fabric();
+        let (mut a, mut b) = (Node::open(&fabric, &config), Node::open(&fabric, &config));
+        let ours = a.worker.expose(64).unwrap();
+        let range = || Range { remote_offset: 0, local_offset: 0, len_bytes: 4 };
+        for round in 0..3 {
+            let (to_b, _) = join(&mut a, &mut b);
+            let dead = b.worker.expose(64).unwrap().remote();
+            a.worker.read(to_b, &dead, &ours, range(), round).expect("none is in flight");
+            until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.contains_key(&round));
+            assert_eq!(a.program.ended[&round].0, Status::Unavailable);
+            until(&mut [&mut a, &mut b], |nodes| {
+                nodes[0].worker.peers() == 0
+                    && (transport == TransportKind::Dc || nodes[1].worker.peers() == 0)
+            });
+            assert_eq!(a.worker.stats().failures, round + 1);
+        }
+    }
+}
+
+/// Fault D4, rule C3.4: credit that an initiator had not written when it failed for another peer is written
+/// again, though nothing more happens.
+#[test]
+fn fault_d4_credit_behind_an_access_that_fails_is_written_again() {
+    let config = Config { transport: TransportKind::Dc, dcis: 1, ..tight() };
+    let fabric = crate::rig::fabric();
+    let open = || Node::open(&fabric, &config);
+    let (mut a, mut b, mut c) = (open(), open(), open());
+    let (to_b, to_a) = join(&mut a, &mut b);
+    let (to_c, _) = join(&mut a, &mut c);
+    let ours = a.worker.expose(64).unwrap();
+    let dead = c.worker.expose(64).unwrap().remote();
+    let now_ns = os::clock::now_ns() + (1 << 24);
+    let call = Call { method: ECHO, cookie: 1, ..Call::default() };
+    a.worker.call(to_b, &call, b"x").unwrap();
+    // Time stands still, so that no credit is due before all is in place.
+    while !a.program.ended.contains_key(&1) {
+        a.worker.poll(now_ns, &mut a.program);
+        b.worker.poll(now_ns, &mut b.program);
+    }
+    let range = Range { remote_offset: 0, local_offset: 0, len_bytes: 4 };
+    a.worker.read(to_c, &dead, &ours, range, 0).unwrap();
+    a.worker.poll(now_ns + 1_000_000, &mut a.program);
+    assert_eq!(a.worker.counters(to_b).unwrap().credits_out, 1, "behind the access that fails");
+    assert_eq!(b.worker.counters(to_a).unwrap().trips, 0);
+    until(&mut [&mut a, &mut b, &mut c], |nodes| nodes[0].program.ended.contains_key(&0));
+    assert_eq!(a.program.ended[&0].0, Status::Unavailable);
+    until(&mut [&mut a, &mut b, &mut c], |nodes| {
+        nodes[1].worker.counters(to_a).unwrap().trips == 1
+    });
+}

@@ -160,7 +160,7 @@ const UNPROVEN: [&str; 12] = [
 fn fault_d5_every_malformed_batch_closes_its_connection_only() {
     for transport in [TransportKind::Rc, TransportKind::Dc] {
         let mut scene = Scene::new(transport);
-        let mut unknown = 0;
+        let (mut unknown, mut violations) = (0, 0);
         for (what, spoil, is_expected) in MALFORMED {
             let (mut raw, peer) = scene.attacker();
             let mut batch = raw.batch();
@@ -178,12 +178,14 @@ fn fault_d5_every_malformed_batch_closes_its_connection_only() {
                 scene.victim.program.closed.clear();
             } else {
                 match scene.verdict(&mut raw, peer) {
-                    CloseReason::Violation(violation) if is_expected(&violation) => {}
+                    CloseReason::Violation(violation) if is_expected(&violation) => violations += 1,
                     other => panic!("{what}: {other}"),
                 }
             }
             scene.check_honest();
         }
+        let stats = scene.victim.worker.stats();
+        assert_eq!((stats.violations, stats.failures), (violations, 0));
     }
 }
 
@@ -414,7 +416,8 @@ fn on_dc_nobody_takes_the_place_of_what_another_sent_before_its_invitation() {
     let (to_late, from_victim) = scene.victim.worker.invite().unwrap();
     let (to_victim, from_late) = late.worker.invite().unwrap();
     late.worker.connect(to_victim, &from_victim).unwrap();
-    for (unknown, lines) in (1..=16).chain([0, 17, 0xffff, 0x8000_0001]).enumerate() {
+    let lengths = (1..=16).chain([0, 17, 0xffff, 0x8000_0001, 1, 1, 1, 1]);
+    for (unknown, lines) in lengths.enumerate() {
         let mut batch = raw.batch();
         batch.imm = u32::from(to_late.slot()) << 16 | lines;
         raw.write(&batch);
@@ -439,6 +442,6 @@ fn on_dc_nobody_takes_the_place_of_what_another_sent_before_its_invitation() {
     let ended = cookies.map(|cookie| late.program.ended.remove(&cookie).unwrap());
     assert_eq!(ended, [vec![7; 300], b"short".to_vec()].map(|body| (Status::Ok, body)));
     // Of what was announced, two are what was found.
-    assert_eq!(scene.victim.worker.stats().unknown_imms, 20);
+    assert_eq!(scene.victim.worker.stats().unknown_imms, 24);
     scene.check_honest();
 }
