@@ -319,6 +319,36 @@ fn fault_c4_more_calls_than_rings_hold_wait_in_order_and_none_is_lost() {
     }
 }
 
+/// How many of more calls than a ring and what may wait beside it hold were refused.
+fn refused_of_a_flood(cluster: &mut Cluster) -> usize {
+    let calls: Vec<_> = (0..600).map(|_| cluster.call(0, 1, 1, ECHO, &[9; 4000])).collect();
+    let statuses = calls.into_iter().map(|call| cluster.outcome(call).0);
+    statuses.filter(|status| *status == Status::ResourceExhausted).count()
+}
+
+/// What waits is counted while it waits, and not any more once it was sent, or its peer is gone: a quota
+/// that is not given back would refuse everything one day.
+#[test]
+fn what_may_wait_for_a_peer_is_the_same_after_floods_and_after_a_death() {
+    for mut cluster in Cluster::each("floods", 2) {
+        cluster.wait_all_up();
+        let first = refused_of_a_flood(&mut cluster);
+        assert!((100..500).contains(&first), "{first}");
+        for _ in 0..2 {
+            assert!(refused_of_a_flood(&mut cluster) < first + 50);
+        }
+        // It dies while a flood waits for it.
+        let calls: Vec<_> = (0..600).map(|_| cluster.call(0, 1, 1, ECHO, &[9; 4000])).collect();
+        cluster.turn();
+        cluster.kill(1);
+        let lost = calls.into_iter().map(|call| cluster.outcome(call).0);
+        assert!(lost.filter(|status| *status == Status::Unavailable).count() > 100);
+        cluster.start(1, 200);
+        cluster.wait_all_up();
+        assert!(refused_of_a_flood(&mut cluster) < first + 50);
+    }
+}
+
 #[test]
 fn a_daemon_that_drains_takes_nothing_new_and_finishes_the_rest() {
     for mut cluster in Cluster::each("drain", 2) {
