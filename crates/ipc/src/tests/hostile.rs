@@ -18,6 +18,7 @@ use rustix::{
 use super::rig::*;
 use crate::{
     CallError, EvictReason,
+    bell::Attention,
     client::link::{self, Connected},
     half::Half,
     handshake,
@@ -348,6 +349,25 @@ fn fault_b10_a_client_that_never_consumes_is_bounded_and_alone() {
         left -= glutton.poll(|_, outcome| assert_eq!(outcome, Ok(&b"bcd"[..])));
         left == 0
     });
+}
+
+/// Clients that are quiet cost a server that never sleeps nothing: it is told when they call again.
+#[test]
+fn a_client_that_is_quiet_is_not_polled() {
+    let dir = Dir::new();
+    let config = crate::ServerConfig { wait: crate::Wait::Busy, ..small() };
+    let server = ServerThread::start(&dir.socket(), config, increment);
+    let Connected { link, up, down, position } = connect(&dir);
+    let mut requests = Producer::new(position);
+    for call in 0..3 {
+        requests.publish(&up, Header { call, ..header(0) }, b"abc");
+        link.ring();
+        let answered = u64::from(call) + 1;
+        eventually("the answer", || server.ask(|server| server.stats().responses) == answered);
+        eventually("nobody looks any more", || Attention(down.bell()).is_unattended());
+    }
+    let stats = server.ask(|server| server.stats());
+    assert_eq!((stats.requests, stats.sleeps), (3, 0));
 }
 
 /// Whoever is not welcomed is counted, whatever the reason.
