@@ -337,6 +337,20 @@ fn what_may_wait_for_a_peer_is_the_same_after_floods_and_after_a_death() {
         for _ in 0..2 {
             assert!(refused_of_a_flood(&mut cluster) < first + 50);
         }
+        // What waits meets its deadlines, then the peer is given up.
+        assert_eq!(register(&mut cluster, 50), Status::Ok);
+        for is_cut in [false, true] {
+            let call = |_| cluster.call(0, 1, 1, PROVIDED, &[9; 4000]);
+            let calls: Vec<_> = (0..1200).map(call).collect();
+            if is_cut {
+                cluster.turn();
+                cluster.air.borrow_mut().cut.extend([(0, 1), (1, 0)]);
+            }
+            assert!(calls.into_iter().all(|call| cluster.outcome(call).0 != Status::Ok));
+            cluster.air.borrow_mut().cut.clear();
+            cluster.wait_all_up();
+            assert!(refused_of_a_flood(&mut cluster) < first + 50, "{is_cut}");
+        }
         // It dies while a flood waits for it.
         let calls: Vec<_> = (0..600).map(|_| cluster.call(0, 1, 1, ECHO, &[9; 4000])).collect();
         cluster.turn();
