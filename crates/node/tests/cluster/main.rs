@@ -326,6 +326,21 @@ fn refused_of_a_flood(cluster: &mut Cluster) -> usize {
     statuses.filter(|status| *status == Status::ResourceExhausted).count()
 }
 
+/// A call that nobody answers.
+fn call_within(cluster: &mut Cluster, timeout_us: u32) -> u64 {
+    let head = wire::CallHead {
+        rank: 1.into(),
+        service: PROVIDED.into(),
+        method: 0.into(),
+        timeout_us: timeout_us.into(),
+        response_bytes: 64.into(),
+    };
+    let number = cluster.next;
+    cluster.next += 1;
+    cluster.node(0).request(1, number, [head.as_bytes(), &[9; 4000]].concat());
+    number
+}
+
 /// What waits is counted while it waits, and not any more once it was sent, or its peer is gone: a quota
 /// that is not given back would refuse everything one day.
 #[test]
@@ -337,19 +352,22 @@ fn what_may_wait_for_a_peer_is_the_same_after_floods_and_after_a_death() {
         for _ in 0..2 {
             assert!(refused_of_a_flood(&mut cluster) < first + 50);
         }
-        // What waits meets its deadlines, then the peer is given up.
+        // What waits behind more calls than can be in flight meets its deadlines, then the peer is given up.
         assert_eq!(register(&mut cluster, 50), Status::Ok);
         for is_cut in [false, true] {
-            let call = |_| cluster.call(0, 1, 1, PROVIDED, &[9; 4000]);
-            let calls: Vec<_> = (0..1200).map(call).collect();
+            let mut calls = Vec::new();
+            for batch in 0..14 {
+                let timeout_us = if batch < 12 { 400_000 } else { 100_000 };
+                calls.extend((0..100).map(|_| call_within(&mut cluster, timeout_us)));
+                cluster.run_for(MS / 5);
+            }
             if is_cut {
-                cluster.turn();
                 cluster.air.borrow_mut().cut.extend([(0, 1), (1, 0)]);
             }
             assert!(calls.into_iter().all(|call| cluster.outcome(call).0 != Status::Ok));
             cluster.air.borrow_mut().cut.clear();
             cluster.wait_all_up();
-            assert!(refused_of_a_flood(&mut cluster) < first + 50, "{is_cut}");
+            assert!(refused_of_a_flood(&mut cluster) < first + 20, "{is_cut}");
         }
         // It dies while a flood waits for it.
         let calls: Vec<_> = (0..600).map(|_| cluster.call(0, 1, 1, ECHO, &[9; 4000])).collect();
