@@ -264,6 +264,55 @@ fn a_restart_whose_clock_went_back_is_told_by_its_peer() {
     assert!(world.all_up());
 }
 
+/// What nobody gave up, because it never was up, is remembered too.
+#[test]
+fn a_restart_whose_clock_went_back_is_told_by_a_peer_that_only_heard_of_it() {
+    let mut world = World::new(2, 4);
+    world.cuts.push((0, 1, 5000 * MS));
+    world.run_until(5000 * MS);
+    assert_eq!(world.state(0, 1), PeerState::Down);
+    world.kill(1);
+    world.restart(1, 7);
+    world.run_until(8000 * MS);
+    assert!(world.all_up());
+}
+
+/// A machine that was booted anew counts its time from 0: what is echoed is of the present life.
+#[test]
+fn the_time_of_a_new_life_is_echoed_though_it_is_earlier() {
+    let mut detector = Detector::new(CONFIG, 100, [1], MS);
+    let mut echo_of = |epoch, sent_ns| {
+        let heartbeat = Heartbeat { epoch, sent_ns, ..Heartbeat::default() };
+        detector.handle_heartbeat(1, heartbeat, MS);
+        detector.handle_timeout(detector.poll_timeout().unwrap());
+        let (to, heartbeat) = detector.poll_transmit().unwrap();
+        assert_eq!((to, heartbeat.peer_epoch), (1, epoch));
+        heartbeat.echo_ns
+    };
+    assert_eq!(echo_of(5, 9000 * MS), 9000 * MS);
+    assert_eq!(echo_of(5, 8000 * MS), 9000 * MS, "one was overtaken");
+    assert_eq!(echo_of(6, 7), 7);
+}
+
+/// A peer that was given up comes back in a later epoch only, whatever it proves in the old one.
+#[test]
+fn an_epoch_that_is_over_stays_over() {
+    let mut detector = Detector::new(CONFIG, 100, [1], MS);
+    let up =
+        Heartbeat { epoch: 5, peer_epoch: 100, sent_ns: 9, echo_ns: MS, ..Heartbeat::default() };
+    detector.handle_heartbeat(1, up, 2 * MS);
+    assert_eq!(detector.epoch(1), Some(5));
+    detector.handle_timeout(2 * MS);
+    assert_eq!(detector.poll_timeout(), Some(202 * MS));
+    detector.handle_failure(1, 3 * MS);
+    assert_eq!(detector.poll_timeout(), Some(3 * MS), "the peer is told at once");
+    let again = Heartbeat { peer_epoch: 101, echo_ns: 4 * MS, ..up };
+    detector.handle_heartbeat(1, again, 5 * MS);
+    assert_eq!((detector.state(1), detector.stale()), (PeerState::Down, 1));
+    detector.handle_heartbeat(1, Heartbeat { epoch: 6, ..again }, 5 * MS);
+    assert_eq!(detector.epoch(1), Some(6));
+}
+
 #[test]
 fn fault_a9_a_stopped_daemon_is_gone_and_both_agree_after_it_continues() {
     let mut world = World::new(2, 5);
@@ -321,11 +370,35 @@ fn who_leaves_is_gone_at_once() {
     assert!(matches!(world.gone(0, 1)[..], [(_, Gone::Left)]));
 }
 
+/// What proves that the peer lived long ago does not prove that it lives.
+#[test]
+fn an_echo_that_took_too_long_brings_nobody_up() {
+    let mut detector = Detector::new(CONFIG, 100, [1], MS);
+    let up =
+        Heartbeat { epoch: 5, peer_epoch: 100, sent_ns: 9, echo_ns: MS, ..Heartbeat::default() };
+    detector.handle_heartbeat(1, up, MS + CONFIG.suspect_after_ns);
+    assert_eq!(detector.state(1), PeerState::Down);
+    let later = Heartbeat { sent_ns: 10, echo_ns: 2 * MS, ..up };
+    detector.handle_heartbeat(1, later, MS + CONFIG.suspect_after_ns);
+    assert_eq!(detector.state(1), PeerState::Up);
+}
+
+/// A heartbeat that was overtaken by the good-bye brings nobody back.
+#[test]
+fn who_left_before_it_was_up_does_not_come_up() {
+    let mut detector = Detector::new(CONFIG, 100, [1], MS);
+    let up =
+        Heartbeat { epoch: 5, peer_epoch: 100, sent_ns: 9, echo_ns: MS, ..Heartbeat::default() };
+    detector.handle_heartbeat(1, Heartbeat { is_leaving: true, sent_ns: 10, ..up }, 2 * MS);
+    detector.handle_heartbeat(1, up, 2 * MS);
+    assert_eq!((detector.state(1), detector.stale()), (PeerState::Down, 1));
+}
+
 #[test]
 fn an_echo_of_the_future_or_of_another_epoch_proves_nothing() {
     let mut detector = Detector::new(CONFIG, 100, [1], MS);
     let heartbeat = Heartbeat { epoch: 5, peer_epoch: 100, sent_ns: 9, ..Heartbeat::default() };
-    for (peer_epoch, echo_ns) in [(100, 0), (100, 3 * MS), (99, 2 * MS)] {
+    for (peer_epoch, echo_ns) in [(100, 0), (100, MS - 1), (100, 3 * MS), (99, 2 * MS)] {
         let heartbeat = Heartbeat { peer_epoch, echo_ns, ..heartbeat };
         detector.handle_heartbeat(1, heartbeat, 2 * MS);
         assert_eq!(detector.state(1), PeerState::Down);

@@ -116,6 +116,33 @@ fn a_thread_that_panics_before_it_serves_ends_all() {
     serving.runtime.claim().unwrap();
 }
 
+/// What lies beside a socket is never taken for what belongs to a job of another name.
+#[test]
+fn a_job_that_is_called_like_the_socket_of_another_has_its_own_daemon() {
+    let temp = private("serve-names");
+    let jobs = ["default", "default.sock", "default.lock", "default.metrics"];
+    let serving = jobs.map(|job| Serving {
+        runtime: Runtime::new(temp.path().to_owned(), JobId::new(job).unwrap(), "").unwrap(),
+        ..serving(temp.path(), "1")
+    });
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let daemons = serving.each_ref().map(|serving| {
+            scope.spawn(|| serve(serving, nic(temp.path()), Services::default(), &stop))
+        });
+        let is_up = |serving: &Serving| {
+            Client::connect(&serving.runtime.socket(), ClientConfig::default()).is_ok()
+        };
+        eventually(|| {
+            serving.iter().all(is_up) || daemons.iter().any(thread::ScopedJoinHandle::is_finished)
+        });
+        stop.store(true, Ordering::Relaxed);
+        for daemon in daemons {
+            daemon.join().unwrap().unwrap();
+        }
+    });
+}
+
 /// All of them find what a dead daemon left, and one cleans it up.
 #[test]
 fn fault_a15_of_many_starts_at_once_one_serves_and_none_disturbs_its_clients() {

@@ -12,7 +12,8 @@ pub enum TransportKind {
     /// A queue pair for each peer.
     #[default]
     Rc,
-    /// A few initiators and one target for all peers.
+    /// A few initiators and one target for all peers, who trust each other not to announce each other's
+    /// batches (rule C1.5).
     Dc,
 }
 

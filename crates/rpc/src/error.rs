@@ -149,10 +149,11 @@ pub enum ReplyError {
         /// Accepted.
         max_bytes: usize,
     },
-    /// There is no registered memory for it; the caller was told so.
+    /// There is no registered memory for it; the caller was told [`Status::Unavailable`], for its call
+    /// was executed.
     #[error(
         "no registered memory for a response of {len_bytes} B: `large_memory_bytes` is in use; the caller \
-         was told so: raise it"
+         was told that there is no answer: raise it"
     )]
     NoMemory {
         /// Of the response.

@@ -21,6 +21,7 @@
 mod body;
 mod config;
 mod contact;
+mod early;
 mod error;
 pub mod futures;
 mod handler;

@@ -4,6 +4,7 @@ use proto::copyrpc::{CREDIT_BYTES, CallId, Connection, Hello, LINE_BYTES, Reques
 use verbs::{Destination, Lid, MemoryRegion as _, Nic, Psn, RemoteSlice};
 
 use crate::{
+    early::Early,
     large::{Buffers, Lent},
     worker::Marks,
 };
@@ -41,7 +42,7 @@ pub(crate) struct Peer<N: Nic> {
 /// How far the two sides are.
 pub(crate) enum Link<N: Nic> {
     /// The peer has this side's invitation. Batches that came before its own are kept.
-    Invited { early: Vec<u32> },
+    Invited { early: Early },
     /// Connected.
     Live(Box<Live<N>>),
 }

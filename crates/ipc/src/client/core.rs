@@ -17,6 +17,13 @@ pub struct CallId {
     generation: u64,
 }
 
+impl CallId {
+    /// Below the depth: a later call may get it again.
+    pub(crate) fn call(self) -> u16 {
+        self.call
+    }
+}
+
 /// The server wrote what the protocol does not allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Broken;

@@ -127,9 +127,7 @@ impl Future for Call {
                 self.id = None;
                 return Poll::Ready(outcome);
             }
-            if self.id.is_none() {
-                return Poll::Pending;
-            }
+            let Some(id) = self.id else { return Poll::Pending };
             if self.client.poll() > 0 {
                 continue;
             }
@@ -137,7 +135,10 @@ impl Future for Call {
             let mut inner = self.client.0.borrow_mut();
             if inner.pipe.arm() {
                 let deadline_ns = inner.pipe.core().earliest_deadline_ns();
-                inner.reactor.wake_when_readable(context.waker(), deadline_ns);
+                let waker = context.waker();
+                // Dropped after the borrow has ended, as below.
+                let _displaced = inner.reactor.wake_when_readable(id.call(), waker, deadline_ns);
+                drop(inner);
                 return Poll::Pending;
             }
         }

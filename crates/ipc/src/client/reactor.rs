@@ -19,7 +19,8 @@ const WAIT_MAX: Duration = Duration::from_secs(1);
 /// What the thread is to do.
 #[derive(Debug, Default)]
 struct Orders {
-    wakers: Vec<Waker>,
+    /// The latest of each call.
+    wakers: Vec<(u16, Waker)>,
     deadline_ns: u64,
     /// The client is gone.
     is_over: bool,
@@ -66,12 +67,24 @@ impl Reactor {
         Ok(Self { shared, interrupt, thread: Some(thread), fork: ForkGuard::new() })
     }
 
-    /// Wakes a task once, when the descriptor is readable or at the deadline.
-    pub(crate) fn wake_when_readable(&self, waker: &Waker, deadline_ns: u64) {
+    /// Wakes a task once, when the descriptor is readable or at the deadline. Returns the waker that was
+    /// to be woken for this call before, and is not any more: what dropping that does is the executor's
+    /// affair.
+    pub(crate) fn wake_when_readable(
+        &self,
+        call: u16,
+        waker: &Waker,
+        deadline_ns: u64,
+    ) -> Option<Waker> {
         let mut orders = self.shared.lock();
-        if !orders.wakers.iter().any(|known| known.will_wake(waker)) {
-            orders.wakers.push(waker.clone());
-        }
+        let known = orders.wakers.iter_mut().find(|(known, _)| *known == call);
+        let displaced = match known {
+            Some((_, known)) => Some(core::mem::replace(known, waker.clone())),
+            None => {
+                orders.wakers.push((call, waker.clone()));
+                None
+            }
+        };
         let is_earlier = orders.wakers.len() == 1 || deadline_ns < orders.deadline_ns;
         if is_earlier {
             orders.deadline_ns = deadline_ns;
@@ -80,6 +93,7 @@ impl Reactor {
             // Fails only on a descriptor that is no event.
             let _ = self.interrupt.signal();
         }
+        displaced
     }
 }
 
@@ -118,7 +132,7 @@ fn run(shared: &Shared, poller: &Poller, interrupt: &os::event::Event) {
         let _ = interrupt.drain();
         if is_readable || clock::now_ns() >= deadline_ns {
             let wakers = core::mem::take(&mut shared.lock().wakers);
-            wakers.into_iter().for_each(Waker::wake);
+            wakers.into_iter().for_each(|(_, waker)| waker.wake());
         }
     }
 }

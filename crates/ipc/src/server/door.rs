@@ -1,7 +1,8 @@
 //! The entrance of a server: a lock, a listening socket, and connections that have not said hello.
 
 use std::{
-    collections::VecDeque, fs::DirBuilder, io, os::unix::fs::DirBuilderExt as _, path::Path,
+    collections::VecDeque, ffi::OsString, fs::DirBuilder, io, os::unix::fs::DirBuilderExt as _,
+    path::Path,
 };
 
 use os::{
@@ -76,6 +77,8 @@ pub(crate) struct Door {
     /// Oldest first.
     pending: VecDeque<Pending>,
     count: u64,
+    /// Connections that ended before they were let in.
+    turned_away: u64,
     /// While accepting is suspended.
     resume_ns: Option<u64>,
 }
@@ -92,12 +95,23 @@ impl Door {
             .add(&listener, Key::LISTENER.to_word())
             .map_err(|source| BindError::Os { call: "epoll_ctl", source })?;
         let pending = VecDeque::with_capacity(PENDING_MAX);
-        Ok(Self { listener: Some(listener), _lock: lock, pending, count: 0, resume_ns: None })
+        Ok(Self {
+            listener: Some(listener),
+            _lock: lock,
+            pending,
+            count: 0,
+            turned_away: 0,
+            resume_ns: None,
+        })
     }
 
     /// In a forked child: the socket's file belongs to the parent.
     pub(crate) fn forget(&mut self) {
         core::mem::forget(self.listener.take());
+    }
+
+    pub(crate) fn turned_away(&self) -> u64 {
+        self.turned_away
     }
 
     pub(crate) fn pending_of(&self, uid: u32) -> usize {
@@ -136,25 +150,23 @@ impl Door {
         false
     }
 
-    /// Ends what has waited too long; returns the number of connections dropped.
-    pub(crate) fn expire(&mut self, now_ns: u64, poller: &Poller) -> usize {
+    /// Ends what has waited too long.
+    pub(crate) fn expire(&mut self, now_ns: u64, poller: &Poller) {
         if let Some(listener) = &self.listener
             && self.resume_ns.is_some_and(|resume_ns| resume_ns <= now_ns)
         {
             let added = poller.add(listener, Key::LISTENER.to_word());
             self.resume_ns = added.is_err().then_some(now_ns + BACKOFF_NS);
         }
-        let mut dropped = 0;
         while self.pending.front().is_some_and(|oldest| oldest.deadline_ns <= now_ns) {
             self.drop_oldest(poller);
-            dropped += 1;
         }
-        dropped
     }
 
     fn drop_oldest(&mut self, poller: &Poller) {
         if let Some(oldest) = self.pending.pop_front() {
             poller.remove(&oldest.connection);
+            self.turned_away += 1;
         }
     }
 
@@ -169,14 +181,13 @@ impl Door {
         }
         let connection = self.pending.remove(index)?.connection;
         poller.remove(&connection);
-        match handshake::read_hello(&buffer[..hello.ok()?.len_bytes]) {
-            Ok(()) => Some(connection),
-            Err(HandshakeError::Version { .. }) => {
-                refuse(&connection, RefuseReason::Version);
-                None
-            }
-            Err(_) => None,
+        match hello.map(|hello| handshake::read_hello(&buffer[..hello.len_bytes])) {
+            Ok(Ok(())) => return Some(connection),
+            Ok(Err(HandshakeError::Version { .. })) => refuse(&connection, RefuseReason::Version),
+            _ => {}
         }
+        self.turned_away += 1;
+        None
     }
 }
 
@@ -195,7 +206,9 @@ fn lock_beside(socket: &Path) -> Result<LockFile, BindError> {
         }
         _ => {}
     }
-    let mut name = socket.file_name().unwrap_or_default().to_owned();
+    // The dot tells it from the lock files that the server's program may have here.
+    let mut name = OsString::from(".");
+    name.push(socket.file_name().unwrap_or_default());
     name.push(".lock");
     Ok(LockFile::acquire(&socket.with_file_name(name))?)
 }

@@ -104,9 +104,16 @@ impl Entrance {
         }
     }
 
-    /// Ends what has waited too long; returns the number of connections dropped.
-    pub(crate) fn expire(&mut self, now_ns: u64, poller: &Poller) -> usize {
-        self.door.as_mut().map_or(0, |door| door.expire(now_ns, poller))
+    /// Ends what has waited too long.
+    pub(crate) fn expire(&mut self, now_ns: u64, poller: &Poller) {
+        if let Some(door) = &mut self.door {
+            door.expire(now_ns, poller);
+        }
+    }
+
+    /// Connections that ended before they were let in.
+    pub(crate) fn turned_away(&self) -> u64 {
+        self.door.as_ref().map_or(0, Door::turned_away)
     }
 
     /// In a forked child: the door belongs to the parent.

@@ -114,12 +114,6 @@ impl Session {
         self.stall.look(now_ns, read, is_full)
     }
 
-    /// Leaves word why, and wakes the client to read it.
-    pub(crate) fn evict(&self, reason: EvictReason) {
-        self.ledger.write_eviction(reason);
-        self.ring();
-    }
-
     pub(crate) fn uid(&self) -> u32 {
         self.connection.peer_credentials().uid
     }

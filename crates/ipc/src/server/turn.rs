@@ -333,7 +333,7 @@ impl Server {
         self.answer_dropped();
         let now_ns = clock::now_ns();
         self.serviced_ns = now_ns;
-        self.stats.refused += self.entrance.expire(now_ns, &self.poller) as u64;
+        self.entrance.expire(now_ns, &self.poller);
         if now_ns.saturating_sub(self.swept_ns) >= SWEEP_INTERVAL_NS {
             self.swept_ns = now_ns;
             self.sweep(now_ns);
@@ -383,8 +383,9 @@ impl Server {
     #[cold]
     fn expel(&mut self, place: u16, reason: EvictReason) {
         if let Some(session) = &self.house.sessions[usize::from(place)] {
-            session.evict(reason);
+            session.ledger.write_eviction(reason);
             self.stats.evicted += 1;
+            // The end of its connection wakes the client, which reads why.
             self.remove(place);
         }
     }
@@ -568,7 +569,8 @@ impl Server {
     /// Counters.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        Stats { clients: self.house.count(), ..self.stats }
+        let refused = self.stats.refused + self.entrance.turned_away();
+        Stats { clients: self.house.count(), refused, ..self.stats }
     }
 
     /// Differs between any two servers that ever listened at the path.

@@ -99,6 +99,39 @@ fn fault_a13_dropped_futures_free_their_calls() {
     }
 }
 
+/// Does nothing, but is there as long as somebody may wake it.
+struct Counted;
+
+impl Wake for Counted {
+    fn wake(self: Arc<Self>) {}
+}
+
+/// Only the latest waker of a call counts (`Future::poll`), so however often a call is polled by new ones,
+/// and calls are made and dropped, no more wakers are kept than there can be calls.
+#[test]
+fn a_call_that_is_polled_by_ever_new_wakers_keeps_the_latest_only() {
+    let dir = Dir::new();
+    let mut kept = Vec::new();
+    let _server = ServerThread::start(&dir.socket(), small(), move |r| kept.push(r.defer()));
+    let client = client(&dir);
+    let mut handed = Vec::new();
+    let mut poll_with_another = |call: &mut Pin<Box<Call>>| {
+        let counted = Arc::new(Counted);
+        handed.push(Arc::downgrade(&counted));
+        let waker = Waker::from(counted);
+        assert!(call.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    };
+    for _ in 0..3 {
+        let mut dropped = Box::pin(client.call(b"dropped"));
+        poll_with_another(&mut dropped);
+    }
+    let mut call = Box::pin(client.call(b"never answered"));
+    (0..1000).for_each(|_| poll_with_another(&mut call));
+    let there: Vec<_> = handed.iter().map(|waker| waker.strong_count() > 0).collect();
+    assert!(there.iter().filter(|is_there| **is_there).count() <= 4);
+    assert!(there[1002], "the latest one is kept");
+}
+
 /// Polls the call that waits in `NEXT` from within `wake`.
 struct Reenter;
 

@@ -18,6 +18,7 @@ use rustix::{
 use super::rig::*;
 use crate::{
     CallError, EvictReason,
+    bell::Attention,
     client::link::{self, Connected},
     half::Half,
     handshake,
@@ -147,6 +148,18 @@ fn fault_b8_descriptors_from_a_client_are_not_accepted() {
     connection.send(&[handshake::DOORBELL], &[file.as_fd()], clock::NOW).unwrap();
     expect_baseline(&server, 0);
     assert_eq!(server.ask(|server| server.stats().evicted), 1);
+}
+
+#[test]
+fn fault_b8_datagrams_that_are_no_doorbells_are_not_accepted() {
+    let dir = Dir::new();
+    let server = ServerThread::start(&dir.socket(), small(), increment);
+    for (evicted, datagram) in (1..).zip([&[!handshake::DOORBELL][..], &[handshake::DOORBELL; 2]]) {
+        let connection = say_hello(&dir);
+        connection.send(datagram, &[], clock::NOW).unwrap();
+        eventually("the eviction", || server.ask(|server| server.stats().evicted) == evicted);
+    }
+    expect_baseline(&server, 0);
 }
 
 #[test]
@@ -336,4 +349,42 @@ fn fault_b10_a_client_that_never_consumes_is_bounded_and_alone() {
         left -= glutton.poll(|_, outcome| assert_eq!(outcome, Ok(&b"bcd"[..])));
         left == 0
     });
+}
+
+/// Clients that are quiet cost a server that never sleeps nothing: it is told when they call again.
+#[test]
+fn a_client_that_is_quiet_is_not_polled() {
+    let dir = Dir::new();
+    let config = crate::ServerConfig { wait: crate::Wait::Busy, ..small() };
+    let server = ServerThread::start(&dir.socket(), config, increment);
+    let Connected { link, up, down, position } = connect(&dir);
+    let mut requests = Producer::new(position);
+    for call in 0..3 {
+        requests.publish(&up, Header { call, ..header(0) }, b"abc");
+        link.ring();
+        let answered = u64::from(call) + 1;
+        eventually("the answer", || server.ask(|server| server.stats().responses) == answered);
+        eventually("nobody looks any more", || Attention(down.bell()).is_unattended());
+    }
+    let stats = server.ask(|server| server.stats());
+    assert_eq!((stats.requests, stats.sleeps), (3, 0));
+}
+
+/// Whoever is not welcomed is counted, whatever the reason.
+#[test]
+fn connections_that_end_before_their_welcome_are_counted() {
+    let dir = Dir::new();
+    let server = ServerThread::start(&dir.socket(), small(), increment);
+    let mut other_version = handshake::write_hello();
+    other_version[size_of::<u64>()] ^= 1; // behind the magic
+    for (count, said) in (1..).zip([Some(&b"no hello"[..]), Some(&other_version), None]) {
+        let address = Address::Path(dir.socket());
+        let connection = Connection::connect(&address, clock::deadline_ns(PATIENCE)).unwrap();
+        if let Some(said) = said {
+            connection.send(said, &[], clock::deadline_ns(PATIENCE)).unwrap();
+        }
+        drop(connection);
+        eventually("it is counted", || server.ask(|server| server.stats().refused) == count);
+    }
+    assert_eq!(server.ask(|server| server.stats().welcomed), 0);
 }

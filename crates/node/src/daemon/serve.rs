@@ -346,11 +346,21 @@ fn own_address(start: &Start) -> IpAddr {
         socket.connect(&target)?;
         socket.local_addr()
     });
-    local.map_or(loopback, |address| address.ip())
+    match local {
+        Ok(address) => address.ip(),
+        Err(error) => {
+            tracing::warn!(
+                %error, %target,
+                "no route: daemons on other machines will not find this one. Meet at an address that \
+                 has one: `--rendezvous HOST:PORT`"
+            );
+            loopback
+        }
+    }
 }
 
 fn worker_config(place: Place, seat: &Seat) -> WorkerConfig {
-    // One place for each peer, and as many for those whose last connection is not gone yet.
+    // A connection that ends leaves its place at once.
     let peers =
         (0..place.size()).filter(|rank| *rank != place.rank() && seat.owner(*rank).is_none());
     let peers = u16::try_from(peers.count()).unwrap_or(u16::MAX);

@@ -14,6 +14,7 @@ use zerocopy::{FromBytes as _, IntoBytes as _};
 
 #[path = "../common/mod.rs"]
 mod common;
+mod counters;
 mod rig;
 mod threads;
 
@@ -313,7 +314,70 @@ fn fault_c4_more_calls_than_rings_hold_wait_in_order_and_none_is_lost() {
         let exhausted = cluster.total(0, Counter::Exhausted);
         let answered = cluster.ended.values().filter(|(status, _)| *status == Status::Ok).count();
         assert!(answered >= 400, "{answered} of 800 answered, {exhausted} refused by rank 0");
+        assert!(cluster.total(0, Counter::RingFull) > 0, "that is why they waited");
         assert_eq!(cluster.node(0).outstanding(), 0);
+    }
+}
+
+/// How many of more calls than a ring and what may wait beside it hold were refused.
+fn refused_of_a_flood(cluster: &mut Cluster) -> usize {
+    let calls: Vec<_> = (0..600).map(|_| cluster.call(0, 1, 1, ECHO, &[9; 4000])).collect();
+    let statuses = calls.into_iter().map(|call| cluster.outcome(call).0);
+    statuses.filter(|status| *status == Status::ResourceExhausted).count()
+}
+
+/// A call that nobody answers.
+fn call_within(cluster: &mut Cluster, timeout_us: u32) -> u64 {
+    let head = wire::CallHead {
+        rank: 1.into(),
+        service: PROVIDED.into(),
+        method: 0.into(),
+        timeout_us: timeout_us.into(),
+        response_bytes: 64.into(),
+    };
+    let number = cluster.next;
+    cluster.next += 1;
+    cluster.node(0).request(1, number, [head.as_bytes(), &[9; 4000]].concat());
+    number
+}
+
+/// What waits is counted while it waits, and not any more once it was sent, or its peer is gone: a quota
+/// that is not given back would refuse everything one day.
+#[test]
+fn what_may_wait_for_a_peer_is_the_same_after_floods_and_after_a_death() {
+    for mut cluster in Cluster::each("floods", 2) {
+        cluster.wait_all_up();
+        let first = refused_of_a_flood(&mut cluster);
+        assert!((100..500).contains(&first), "{first}");
+        for _ in 0..2 {
+            assert!(refused_of_a_flood(&mut cluster) < first + 50);
+        }
+        // What waits behind more calls than can be in flight meets its deadlines, then the peer is given up.
+        assert_eq!(register(&mut cluster, 50), Status::Ok);
+        for is_cut in [false, true] {
+            let mut calls = Vec::new();
+            for batch in 0..14 {
+                let timeout_us = if batch < 12 { 400_000 } else { 100_000 };
+                calls.extend((0..100).map(|_| call_within(&mut cluster, timeout_us)));
+                cluster.run_for(MS / 5);
+            }
+            if is_cut {
+                cluster.air.borrow_mut().cut.extend([(0, 1), (1, 0)]);
+            }
+            assert!(calls.into_iter().all(|call| cluster.outcome(call).0 != Status::Ok));
+            cluster.air.borrow_mut().cut.clear();
+            cluster.wait_all_up();
+            assert!(refused_of_a_flood(&mut cluster) < first + 20, "{is_cut}");
+        }
+        // It dies while a flood waits for it.
+        let calls: Vec<_> = (0..600).map(|_| cluster.call(0, 1, 1, ECHO, &[9; 4000])).collect();
+        cluster.turn();
+        cluster.kill(1);
+        let lost = calls.into_iter().map(|call| cluster.outcome(call).0);
+        assert!(lost.filter(|status| *status == Status::Unavailable).count() > 100);
+        cluster.start(1, 200);
+        cluster.wait_all_up();
+        assert!(refused_of_a_flood(&mut cluster) < first + 50);
     }
 }
 

@@ -219,6 +219,18 @@ impl<'a> Messages<'a> {
         )
     }
 
+    /// How many lines the batch takes that `bytes` begin with; `None`: no messages lie there. To be asked
+    /// where it is not known what was announced.
+    #[must_use]
+    pub fn lines(bytes: &'a [u8]) -> Option<u16> {
+        let (header, rest) = BatchHeader::read_from_prefix(bytes).ok()?;
+        let mut messages = Self { bytes: rest, count: header.count.get(), index: 0 };
+        while messages.following().is_some() {}
+        let is_some = messages.index > 0 && messages.index == messages.count;
+        let lines = lines(bytes.len() - messages.bytes.len());
+        u16::try_from(lines).ok().filter(|_| is_some)
+    }
+
     /// The next message, and what is behind it.
     #[inline(always)]
     fn parse(&self) -> Option<(Message<'a>, &'a [u8])> {
@@ -447,6 +459,58 @@ mod tests {
         assert_eq!((response.kind, response.token), (KIND_RESPONSE | 5, 0x0a0b));
         assert_eq!(response.body, b"z");
         assert!(messages.next().is_none());
+    }
+
+    /// Rule C2.6: where the messages end is in the batch's last line, and where a message can end.
+    #[test]
+    fn what_is_unused_lies_in_the_last_line_behind_whole_messages() {
+        let mut batch = sample();
+        let to = Address { slot: 0, epoch: 1, consumed: 0, handled: 0 };
+        let mut bytes = batch.seal(&to, 0).to_vec();
+        bytes.resize(128, 0);
+        for unused in [64, 120, 1, 4, 63, u16::MAX] {
+            bytes[14..16].copy_from_slice(&unused.to_le_bytes());
+            let wrong = Violation::BatchLength { unused: unused.into(), room: 112 };
+            assert_eq!(first_error(&bytes), Some(wrong));
+        }
+        bytes.truncate(24);
+        bytes[14..16].copy_from_slice(&16_u16.to_le_bytes());
+        assert_eq!(first_error(&bytes), Some(Violation::BatchLength { unused: 16, room: 8 }));
+    }
+
+    /// Rule C2.8.
+    #[test]
+    fn a_body_has_the_length_that_its_kind_has() {
+        let kinds = [
+            (KIND_LARGE_REQUEST, 16),
+            (KIND_LARGE_RESPONSE, 16),
+            (KIND_RELEASE, 0),
+            (KIND_CANCEL, 0),
+        ];
+        for (kind, len_bytes) in kinds {
+            assert_eq!(check_rare(kind, len_bytes), Ok(()));
+            for len_bytes in [len_bytes + 1, 8, 24] {
+                assert_eq!(check_rare(kind, len_bytes), Err(Violation::Body { kind, len_bytes }));
+            }
+        }
+    }
+
+    /// A batch of a length that nobody announced is found by its messages.
+    #[test]
+    fn a_batch_says_how_many_lines_it_takes() {
+        let mut bytes = [0; 256];
+        assert_eq!(Messages::lines(&bytes), None, "nothing was written");
+        let mut batch = sample();
+        let to = Address { slot: 0, epoch: 1, consumed: 0, handled: 0 };
+        for lines in [1, 2] {
+            let sealed = batch.seal(&to, 0);
+            bytes[..sealed.len()].copy_from_slice(sealed);
+            assert_eq!(Messages::lines(&bytes), Some(lines));
+            let more = Outgoing { kind: KIND_RESPONSE, token: 1, request: None, body_bytes: 9 };
+            batch.push(&more).fill(0);
+        }
+        bytes[10] = 200;
+        assert_eq!(Messages::lines(&bytes), None, "fewer messages than it claims");
     }
 
     fn first_error(bytes: &[u8]) -> Option<Violation> {

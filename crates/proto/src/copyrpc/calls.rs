@@ -284,6 +284,31 @@ mod tests {
         assert_eq!(calls.answered(KIND_RESPONSE, later.0, Some(0)), Ok(Some(2)));
     }
 
+    /// Rules C4.4 and C5.3: an answer is as long as its budget at most, and the only one.
+    #[test]
+    fn an_answer_that_is_too_long_or_the_second_one_is_a_violation() {
+        let mut calls = Calls::new(1, 8);
+        let call = calls.open(1, 1, u64::MAX);
+        let max_bytes = response_bytes(1);
+        let too_long = Violation::ResponseTooLong { len_bytes: max_bytes + 1, max_bytes };
+        assert_eq!(calls.answered(KIND_RESPONSE, call.0, Some(max_bytes + 1)), Err(too_long));
+        assert_eq!(calls.answered(KIND_RESPONSE, call.0, Some(max_bytes)), Ok(Some(1)));
+        let unknown = |call: CallId| Violation::Token { kind: KIND_RESPONSE, token: call.0 };
+        for is_given_up in [false, true] {
+            let call = calls.open(1, 1, u64::MAX);
+            assert_eq!(calls.answered(KIND_RESPONSE, call.0, None), Ok(Some(1)));
+            if is_given_up {
+                assert_eq!(calls.abandon(call), Some(1));
+            }
+            for again in [None, Some(0)] {
+                let second = calls.answered(KIND_RESPONSE, call.0, again);
+                assert_eq!(second, Err(unknown(call)), "it is being fetched");
+            }
+            assert_eq!(calls.fetched(call), (!is_given_up).then_some(1));
+            assert_eq!(calls.in_use(), 0);
+        }
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig {
             cases: if cfg!(miri) { 4 } else { 256 },

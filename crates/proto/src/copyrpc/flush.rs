@@ -243,20 +243,42 @@ mod tests {
         assert!(clock.is_due(0, one(0)));
     }
 
+    /// Who sleeps learns nothing, and counts no polls: so it must not sleep past what can be due.
+    #[test]
+    fn what_is_not_due_by_time_alone_is_looked_at_in_time() {
+        let mut clock = FlushClock::new(FlushPolicy::PollBudget { polls: 2 });
+        clock.added(7);
+        assert_eq!(clock.due_ns(), Some(7), "now");
+        let mut clock = FlushClock::new(FlushPolicy::RttHold { permille: 500 });
+        clock.added(7);
+        assert_eq!(clock.due_ns(), Some(7 + HOLD_MAX_NS), "at its cap");
+    }
+
+    #[test]
+    fn a_policy_of_nothing_waits_for_nothing() {
+        let clock = FlushClock::new(FlushPolicy::SelfClocked { wqes: 0 });
+        assert!(clock.is_due(0, one(0)) && !clock.is_due(0, one(1)), "as one");
+        let mut clock = FlushClock::new(FlushPolicy::AdaptiveHold { messages: 1 });
+        clock.added(7);
+        assert_eq!(clock.due_ns(), Some(7));
+    }
+
     /// Fault G7: what is held back is held back for a bounded time, and not at all when it is alone.
     #[test]
     fn adaptive_hold_is_bounded_and_switches_itself_off() {
         let mut clock = FlushClock::new(FlushPolicy::AdaptiveHold { messages: 8 });
-        let (mut now_ns, mut held) = (0, 0);
-        for _ in 0..2000 {
+        let (mut now_ns, mut held, mut held_again) = (0, 0, 0);
+        for number in 0..2000 {
             now_ns += 1_000_000;
             clock.added(now_ns);
             let due_ns = clock.due_ns().unwrap(); // nobody joins it
             assert!(due_ns - now_ns <= HOLD_MAX_NS);
             held += u32::from(due_ns > now_ns);
+            held_again += u32::from(due_ns > now_ns && number >= 1000);
             clock.posted(due_ns, 1);
         }
         assert!((2..100).contains(&held), "{held} of 2000 batches were held back in vain");
+        assert!(held_again > 0, "the rate may have changed");
         let mut clock = FlushClock::new(FlushPolicy::AdaptiveHold { messages: 8 });
         for at in 0..100 {
             clock.added(at * 1_000_000);

@@ -141,6 +141,9 @@ mod tests {
     fn impossible_sizes_are_refused_with_the_possible_ones() {
         assert_eq!(Geometry::new(1000, 64, 64), Err(GeometryError::Ring(1000)));
         assert_eq!(Geometry::new(512, 64, 64), Err(GeometryError::Ring(512)));
+        assert_eq!(Geometry::new(1 << 31, 64, 64), Err(GeometryError::Ring(1 << 31)));
+        assert!(matches!(Geometry::new(1024, 64, 100), Err(GeometryError::Batch { .. })));
+        assert!(matches!(Geometry::new(1024, 100, 64), Err(GeometryError::Responses { .. })));
         let too_long = GeometryError::Batch { batch_bytes: 512, max_bytes: 256 };
         assert_eq!(Geometry::new(1024, 64, 512), Err(too_long));
         let none = GeometryError::Responses { response_bytes: 0, max_bytes: 512 };

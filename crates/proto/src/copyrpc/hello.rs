@@ -31,27 +31,14 @@ pub const HELLO_BYTES: usize = size_of::<Bytes>();
 /// Most batches that a side can announce to take: their numbers are compared modulo 2¹⁶.
 pub const BATCHES_MAX: u16 = 1 << 14;
 
-/// Abilities that a side may have or lack; what both have is used.
+/// Abilities that a later version may lack or add. Told, and not looked at: sides of this version can do
+/// all that there is, and say by sizes what they accept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Features(pub u32);
 
 impl Features {
-    /// Bodies in registered memory, fetched by READ.
-    pub const LARGE: Self = Self(1);
-    /// Everything that this version can do.
-    pub const ALL: Self = Self::LARGE;
-
-    /// What both have.
-    #[must_use]
-    pub fn common(self, other: Self) -> Self {
-        Self(self.0 & other.0)
-    }
-
-    /// Whether everything in `other` is in `self`.
-    #[must_use]
-    pub fn contains(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
-    }
+    /// Everything that this version can do: bodies in registered memory, fetched by READ.
+    pub const ALL: Self = Self(1);
 }
 
 /// What one side says of itself.

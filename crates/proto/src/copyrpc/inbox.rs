@@ -249,6 +249,37 @@ mod tests {
         assert_eq!(inbox.consumed(), 6);
     }
 
+    /// Rule C3.4: a quarter of the ring, or half of the batches.
+    #[test]
+    fn much_is_a_quarter_of_the_lines_or_half_of_the_batches() {
+        let mut inbox = inbox();
+        for lines in [1, 2] {
+            take(&mut inbox, lines, false).unwrap();
+            assert!(!inbox.has_much_news(), "3 of 16 lines");
+        }
+        take(&mut inbox, 1, false).unwrap();
+        assert!(inbox.has_much_news());
+        inbox.advertise();
+        assert!(!inbox.has_much_news());
+        inbox.arrive(imm(1, false)).unwrap();
+        inbox.check_sequence(0).unwrap();
+        assert!(inbox.has_much_news(), "1 of 2 batches");
+    }
+
+    /// Rule C3.5: while a batch is handled any request of it may still be held, so nothing that leaves
+    /// meanwhile gives its lines back.
+    #[test]
+    fn lines_of_a_batch_that_is_being_handled_are_not_free() {
+        let mut inbox = inbox();
+        inbox.arrive(imm(2, false)).unwrap();
+        inbox.check_sequence(0).unwrap();
+        assert_eq!((inbox.consumed(), inbox.handled()), (0, 1));
+        inbox.advertise();
+        inbox.close();
+        assert_eq!(inbox.consumed(), 2);
+        assert!(inbox.has_news());
+    }
+
     /// Rule C3.5.
     #[test]
     fn leases_end_in_any_order() {

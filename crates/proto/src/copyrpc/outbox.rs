@@ -433,3 +433,97 @@ pub(crate) struct Address {
     pub(crate) consumed: u32,
     pub(crate) handled: u16,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::copyrpc::{
+        Features,
+        layout::{KIND_CANCEL, KIND_RESPONSE},
+    };
+
+    /// A ring of 16 lines, of which 4 are for responses and 4 for a wrap.
+    fn outbox(policy: FlushPolicy, signal_interval: u16, geometry: Geometry) -> Outbox {
+        let hello = Hello {
+            features: Features::ALL,
+            epoch: 1,
+            slot: 0,
+            calls_max: 4,
+            geometry,
+            batches_max: 100,
+            large_bytes_max: 0,
+        };
+        Outbox::new(&hello, policy, signal_interval)
+    }
+
+    fn small(policy: FlushPolicy, signal_interval: u16) -> Outbox {
+        outbox(policy, signal_interval, Geometry::new(1024, 256, 256).unwrap())
+    }
+
+    const TO: Address = Address { slot: 0, epoch: 1, consumed: 0, handled: 0 };
+
+    /// Adds something of a line, and posts what is due; `None`: nothing is. Returns whether a completion
+    /// is asked for.
+    fn send(outbox: &mut Outbox, now_ns: u64) -> Option<bool> {
+        let message = Outgoing { body_bytes: 40, ..Outgoing::control(KIND_RESPONSE, 0) };
+        outbox.push(&message, 1, now_ns).fill(0);
+        let Emission { departure, is_signaled, .. } = outbox.emission(now_ns, false, &TO)?;
+        outbox.posted(departure, now_ns);
+        Some(is_signaled)
+    }
+
+    /// Rule C7.4.
+    #[test]
+    fn completions_are_asked_for_when_the_window_fills_and_now_and_then() {
+        let mut immediate = small(FlushPolicy::Immediate, 3);
+        let signaled: Vec<_> = (0..7).map(|_| send(&mut immediate, 0).unwrap()).collect();
+        assert_eq!(signaled, [false, false, true, false, false, true, false]);
+        let mut clocked = small(FlushPolicy::SelfClocked { wqes: 2 }, 100);
+        assert_eq!(send(&mut clocked, 0), Some(false));
+        assert_eq!(send(&mut clocked, 0), Some(true), "nothing else would open the window again");
+        assert_eq!(send(&mut clocked, 0), None);
+    }
+
+    /// Rule C7.2: what the peer gave back has left, though no completion said so.
+    #[test]
+    fn credit_opens_the_window() {
+        let mut outbox = small(FlushPolicy::SelfClocked { wqes: 1 }, 100);
+        send(&mut outbox, 0).unwrap();
+        assert_eq!(send(&mut outbox, 0), None);
+        assert_eq!(outbox.credit(1, 0), Ok(1));
+        assert!(outbox.emission(0, false, &TO).is_some());
+    }
+
+    /// Who was refused for want of lines looks at what the peer gave back, until that is something; who was
+    /// not does not.
+    #[test]
+    fn who_was_refused_is_starved_until_lines_are_given_back() {
+        let mut outbox = small(FlushPolicy::Immediate, 1);
+        let request = Outgoing { body_bytes: 40, ..Outgoing::control(KIND_CANCEL, 0) };
+        for _ in 0..8 {
+            assert!(outbox.admit(&request).is_ok() && !outbox.is_starved());
+            send(&mut outbox, 0).unwrap();
+        }
+        assert!(outbox.admit(&request).is_err() && outbox.is_starved());
+        outbox.credit(1, 0).unwrap();
+        assert!(!outbox.is_starved(), "it may try again");
+        send(&mut outbox, 0).unwrap();
+        assert!(outbox.admit(&request).is_err() && outbox.is_starved());
+        outbox.credit(9, 0).unwrap();
+        assert!(!outbox.is_starved() && outbox.admit(&request).is_ok());
+    }
+
+    /// A header counts to 65535.
+    #[test]
+    fn a_batch_has_no_more_messages_than_its_header_can_count() {
+        let geometry = Geometry::new(1 << 22, 1 << 10, 1 << 20).unwrap();
+        let mut outbox = outbox(FlushPolicy::Immediate, 1, geometry);
+        for _ in 0..=u16::MAX {
+            outbox.push(&Outgoing::control(KIND_CANCEL, 0), 0, 0);
+        }
+        let departure = outbox.emission(0, false, &TO).unwrap().departure;
+        assert_eq!(outbox.posted(departure, 0), u16::MAX);
+        let departure = outbox.emission(0, false, &TO).unwrap().departure;
+        assert_eq!(outbox.posted(departure, 0), 1);
+    }
+}

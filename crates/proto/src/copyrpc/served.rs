@@ -158,3 +158,51 @@ impl Served {
         self.reserved_lines
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::copyrpc::layout::{KIND_LARGE_REQUEST, KIND_REQUEST};
+
+    const ROOMY: usize = 1 << 20;
+
+    /// Rules C4.2, C4.3 and C5.3.
+    #[test]
+    fn a_request_needs_a_free_slot_and_a_budget_that_there_is() {
+        let mut served = Served::new(2, 4);
+        let mut admit = |token, lines| served.admit(KIND_REQUEST, token, lines);
+        assert_eq!(admit(0, 0), Err(Violation::NoBudget));
+        assert_eq!(admit(0, 5), Err(Violation::Budget { asked: 5, free: 4 }));
+        admit(0, 3).unwrap();
+        assert_eq!(admit(1, 2), Err(Violation::Budget { asked: 2, free: 1 }));
+        for token in [0, 1 << 16, 2] {
+            let in_use = Violation::Token { kind: KIND_REQUEST, token };
+            assert_eq!(admit(token, 1), Err(in_use), "in use, also by its next life; or none");
+        }
+        admit(1, 1).unwrap();
+        assert_eq!((served.open(), served.reserved_lines()), (2, 4));
+    }
+
+    /// Rules C5.3 and C6.4.
+    #[test]
+    fn a_request_is_answered_once_and_released_only_after_it_was_lent() {
+        let mut served = Served::new(1, 4);
+        let earlier = served.admit(KIND_REQUEST, 0, 1).unwrap();
+        let max_bytes = response_bytes(1);
+        let too_long = ReplyError::TooLong { len_bytes: max_bytes + 1, max_bytes };
+        assert_eq!(served.answer(earlier, max_bytes + 1, ROOMY), Err(too_long));
+        let too_long = ReplyError::TooLong { len_bytes: 9, max_bytes: 8 };
+        assert_eq!(served.answer(earlier, 9, 8), Err(too_long), "longer than a batch");
+        assert!(!served.release(0), "it was not lent");
+        assert_eq!(served.answer(earlier, max_bytes, ROOMY), Ok(1));
+        assert_eq!(served.answer(earlier, 0, ROOMY), Err(ReplyError::NotThere));
+        assert_eq!(served.lend(earlier), None);
+        let later = served.admit(KIND_LARGE_REQUEST, 1 << 16, 1).unwrap();
+        assert_eq!(served.answer(earlier, 0, ROOMY), Err(ReplyError::NotThere), "of its slot");
+        assert!(!served.cancel(0) && !served.is_cancelled(later));
+        assert_eq!(served.lend(later), Some(1));
+        assert_eq!(served.answer(later, 0, ROOMY), Err(ReplyError::NotThere));
+        assert!(!served.release(0) && served.release(1 << 16) && !served.release(1 << 16));
+        assert_eq!(served.open(), 0);
+    }
+}

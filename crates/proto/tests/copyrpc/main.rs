@@ -9,3 +9,4 @@ mod metastable;
 mod named;
 mod pair;
 mod steps;
+mod told;

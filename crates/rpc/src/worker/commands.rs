@@ -161,7 +161,8 @@ impl<N: Nic> Worker<N> {
         };
         match outcome {
             Err(ReplyError::TooLong { .. }) => self.answer(peer, id, Status::OutOfRange),
-            Err(ReplyError::NoMemory { .. }) => self.answer(peer, id, Status::ResourceExhausted),
+            // It was executed, so it is not for want of room that it was not.
+            Err(ReplyError::NoMemory { .. }) => self.answer(peer, id, Status::Unavailable),
             _ => {}
         }
         outcome

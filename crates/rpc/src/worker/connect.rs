@@ -2,16 +2,18 @@
 
 use core::time::Duration;
 
-use proto::copyrpc::{Config as ConnectionConfig, Connection, Features, Hello};
+use proto::copyrpc::{Config as ConnectionConfig, Connection, Features, Hello, Imm};
 use verbs::{
-    Access, Destination, InitAttr, MemoryRegion as _, ModifyError, Nic, Psn, QKey, QpConfig,
-    QueuePair as _, QueueSize, RcPeer, RnrTimer, Route, RtrAttr, RtsAttr, Transition, Transport,
+    Access, CreateError, Destination, InitAttr, MemoryRegion as _, ModifyError, Nic, Psn, QKey,
+    QpConfig, QueuePair as _, QueueSize, RcPeer, RnrTimer, Route, RtrAttr, RtsAttr, Transition,
+    Transport,
 };
 
 use super::{Departed, Marks, Worker, random};
 use crate::{
     CloseReason, ConnectError, Invitation, OpenError, PeerId, TransportKind,
     contact::Contact,
+    early::Early,
     large::{Buffers, Lent},
     peer::{Link, Live, Peer},
     queue::Queue,
@@ -76,7 +78,7 @@ impl<N: Nic> Worker<N> {
         };
         let invitation = Invitation::new(&contact, &hello);
         let place = &mut self.peers[usize::from(slot)];
-        let link = Link::Invited { early: Vec::new() };
+        let link = Link::Invited { early: Early::default() };
         place.peer = Some(Peer { link, hello, psn, ring, queue, marks: Marks::default() });
         Ok((PeerId { slot, generation: place.generation }, invitation))
     }
@@ -107,7 +109,10 @@ impl<N: Nic> Worker<N> {
                 self.start_rc(queue, &contact, psn)?;
                 None
             }
-            TransportKind::Dc => Some(Destination::Dc { to: contact.endpoint, key: contact.key }),
+            TransportKind::Dc => {
+                self.open_initiator::<ConnectError>(queue)?;
+                Some(Destination::Dc { to: contact.endpoint, key: contact.key })
+            }
         };
         let connection = Connection::new(ConnectionConfig {
             own,
@@ -134,7 +139,9 @@ impl<N: Nic> Worker<N> {
         let Some(peer) = self.peer(id) else { return Err(ConnectError::NotInvited) };
         let before = core::mem::replace(&mut peer.link, Link::Live(Box::new(live)));
         if let Link::Invited { early } = before {
-            self.early.extend(early);
+            let (imms, surplus) = early.in_order(&peer.hello, &peer.ring);
+            self.early.extend(imms);
+            self.stats.unknown_imms += surplus;
         }
         Ok(())
     }
@@ -178,15 +185,13 @@ impl<N: Nic> Worker<N> {
         tracing::debug!(peer = id.slot, %reason, "connection ended");
     }
 
-    /// Keeps a batch that came before the peer's invitation: it may send as many as it was told.
-    pub(super) fn keep_early(&mut self, id: PeerId, imm: u32) {
-        if let Some(Peer { link: Link::Invited { early }, hello, .. }) = self.peer(id)
-            && early.len() < usize::from(hello.batches_max)
-        {
-            early.push(imm);
-        } else {
-            self.stats.unknown_imms += 1;
-        }
+    /// Keeps an announcement that came before the peer's invitation.
+    pub(super) fn keep_early(&mut self, id: PeerId, imm: Imm) {
+        let is_kept = match self.peer(id) {
+            Some(Peer { link: Link::Invited { early }, hello, .. }) => early.keep(imm, hello),
+            _ => false,
+        };
+        self.stats.unknown_imms += u64::from(!is_kept);
     }
 
     // Queue pairs
@@ -208,7 +213,15 @@ impl<N: Nic> Worker<N> {
         self.to_init(&mut dct)?;
         dct.modify(&Transition::Rtr(self.rtr(None)))?;
         self.dct = Some(dct);
-        for index in 0..self.config.dcis {
+        (0..self.config.dcis).try_for_each(|index| self.open_initiator(index))
+    }
+
+    /// Makes an initiator, unless it is there: one that failed for good is not.
+    fn open_initiator<E>(&mut self, index: u16) -> Result<(), E>
+    where
+        E: From<CreateError> + From<ModifyError>,
+    {
+        if self.queues[usize::from(index)].is_none() {
             let mut queue = self.create_queue()?;
             self.start_dci(&mut queue.qp)?;
             self.put_queue(index, queue);
@@ -222,7 +235,7 @@ impl<N: Nic> Worker<N> {
         qp.modify(&Transition::Rts(RtsAttr::default()))
     }
 
-    fn create_queue(&self) -> Result<Queue<N>, verbs::CreateError> {
+    fn create_queue(&self) -> Result<Queue<N>, CreateError> {
         let is_rc = self.config.transport == TransportKind::Rc;
         let has_own = is_rc && self.receives.is_none();
         let entries = if has_own { self.config.receive_entries().into() } else { 0 };

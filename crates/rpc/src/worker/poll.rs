@@ -1,5 +1,7 @@
 //! What arrives: batches, completions, deadlines.
 
+use std::collections::VecDeque;
+
 use proto::{
     Status,
     copyrpc::{Arrival, BATCH_HEADER_BYTES, Body, Connection, Imm, Incoming, Messages, Violation},
@@ -10,7 +12,7 @@ use super::{Worker, dispatch::Arrivals};
 use crate::{
     CloseReason, Handler, PeerId, TransportKind,
     peer::{Link, Peer},
-    queue::{Queue, What},
+    queue::{Queue, What, Work},
 };
 
 /// How often deadlines and credit are looked at.
@@ -165,7 +167,7 @@ impl<N: Nic> Worker<N> {
             return 0;
         };
         let Link::Live(live) = &mut peer.link else {
-            self.keep_early(id, imm.encode());
+            self.keep_early(id, imm);
             return 0;
         };
         let mut scratch = core::mem::take(&mut self.scratch);
@@ -329,20 +331,38 @@ impl<N: Nic> Worker<N> {
         let left = queue.reset();
         let restarted =
             queue.qp.modify(&verbs::Transition::Reset).and_then(|()| self.start_dci(&mut queue.qp));
-        self.queues[usize::from(index)] = Some(queue);
         if let Err(error) = restarted {
             tracing::error!(%error, "cannot restart an initiator");
-            for work in left {
-                self.end(work.peer, CloseReason::QueuePair);
-            }
-            return;
+            return self.lose_initiator(index, queue, left);
         }
+        self.queues[usize::from(index)] = Some(queue);
         for work in left {
             if let What::Transfer(transfer) = work.what {
                 self.transfer_again(transfer);
             } else if let Err(error) = self.post_again(index, &work) {
                 tracing::warn!(peer = work.peer.slot, %error, "cannot post a batch again");
                 self.end(work.peer, CloseReason::QueuePair);
+            }
+        }
+    }
+
+    /// Ends what an initiator served that is of no use any more. The next connection makes another one.
+    #[cold]
+    fn lose_initiator(&mut self, index: u16, queue: Queue<N>, left: VecDeque<Work>) {
+        self.queue_of.remove(&queue.qp.qpn());
+        // The queue pair goes before the memory that its requests use.
+        drop(queue);
+        for work in left {
+            if let What::Transfer(transfer) = work.what {
+                self.abandon(transfer);
+            }
+        }
+        for slot in 0..self.config.peers_max {
+            let place = &mut self.peers[usize::from(slot)];
+            let id = place.id(slot);
+            if place.peer.as_mut().is_some_and(|peer| peer.queue == index && peer.live().is_some())
+            {
+                self.end(id, CloseReason::QueuePair);
             }
         }
     }

@@ -99,7 +99,7 @@ impl<N: Nic> Worker<N> {
         Ok(())
     }
 
-    /// Fetches the body of a request; what cannot be fetched is answered.
+    /// Fetches the body of a request; what cannot be fetched is answered, and was not executed.
     pub(super) fn fetch_request(
         &mut self,
         peer: PeerId,
@@ -116,7 +116,8 @@ impl<N: Nic> Worker<N> {
         }
     }
 
-    /// Fetches the body of a response; if it cannot be fetched, the call ends.
+    /// Fetches the body of a response; if it cannot be fetched, the call ends. It was executed, which
+    /// [`Status::ResourceExhausted`] would deny.
     pub(super) fn fetch_response(&mut self, peer: PeerId, call: CallId, large: Large) {
         match self.take_buffer(peer, large.len_bytes as usize) {
             Ok(buffer) => {
@@ -125,7 +126,7 @@ impl<N: Nic> Worker<N> {
             }
             Err(_) => {
                 let cookie = self.live(peer).and_then(|live| live.connection.fetched(call));
-                self.ended.extend(cookie.map(|cookie| (cookie, Status::ResourceExhausted)));
+                self.ended.extend(cookie.map(|cookie| (cookie, Status::Unavailable)));
                 self.mark_dirty(peer);
             }
         }

@@ -1,9 +1,10 @@
 //! Calls, answers, and everything that can be switched.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use copyrpc_rpc::{
-    Call, CallError, Config, FlushPolicy, Handler, PeerId, ReplyError, Request, Status, Worker,
+    Call, CallError, Config, FlushPolicy, Handler, PeerId, ReplyError, Request, Status,
+    TransportKind, Worker,
 };
 use softnic::Nic;
 
@@ -186,6 +187,7 @@ fn only_the_request_of_the_callback_can_be_held() {
             if self.0.len() == 2 {
                 token = self.0.pop().unwrap();
                 assert!(worker.hold(&mut token), "it is its turn");
+                assert!(worker.hold(&mut token), "it is held");
                 self.0.push(token);
             }
         }
@@ -201,6 +203,43 @@ fn only_the_request_of_the_callback_can_be_held() {
         }
         assert!(!b.worker.hold(&mut late.0[0]), "nothing is being handled");
     }
+    // However often it was held, it is given back once it is answered.
+    let mut held = late.0.pop().unwrap();
+    b.worker.release(&mut held);
+    b.worker.release(&mut held);
+    b.worker.reply(held, Status::Ok, b"").unwrap();
+    for _ in 0..20 {
+        let cookie = a.call(to_b, ECHO, &[7; 500]).unwrap();
+        until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.contains_key(&cookie));
+    }
+}
+
+/// Rule C3.4: what is free is told though nothing else is to be sent.
+#[test]
+fn an_idle_worker_gives_credit_back_by_itself() {
+    for config in [tight(), Config { transport: TransportKind::Dc, ..tight() }] {
+        let (mut a, mut b, to_b, to_a) = pair(&config);
+        a.call(to_b, ECHO, b"x").unwrap();
+        until(&mut [&mut a, &mut b], |nodes| {
+            // The answer was the last that was sent, and its sender knows that it was handled.
+            nodes[1].worker.counters(to_a).unwrap().trips == 1
+        });
+        assert_eq!(a.worker.counters(to_b).unwrap().credits_out, 1);
+    }
+}
+
+/// The longest timeout there is lies in the future.
+#[test]
+fn a_call_without_end_waits_for_its_answer() {
+    let (mut a, mut b, to_b, _) = pair(&tight());
+    let call = Call { method: LATER, timeout: Duration::MAX, cookie: 9, ..Call::default() };
+    a.worker.call(to_b, &call, b"x").unwrap();
+    until(&mut [&mut a, &mut b], |nodes| nodes[1].program.kept.len() == 1);
+    a.worker.poll(os::clock::now_ns() + (1 << 40), &mut a.program);
+    assert!(a.program.ended.is_empty());
+    b.worker.reply(b.program.kept.remove(0).0, Status::Ok, b"y").unwrap();
+    until(&mut [&mut a, &mut b], |nodes| !nodes[0].program.ended.is_empty());
+    assert_eq!(a.program.ended[&9], (Status::Ok, b"y".to_vec()));
 }
 
 #[test]

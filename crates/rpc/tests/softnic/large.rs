@@ -1,8 +1,8 @@
 //! Bodies that do not fit the ring, and memory beside the calls.
 
 use copyrpc_rpc::{
-    Call, CallError, CloseReason, Config, Handler, PeerId, Range, Region, RemoteRegion, Request,
-    Status, TransferError, TransportKind, Worker,
+    Call, CallError, CloseReason, Config, Handler, PeerId, Range, Region, RemoteRegion, ReplyError,
+    Request, Status, TransferError, TransportKind, Worker,
 };
 use softnic::Nic;
 
@@ -261,4 +261,143 @@ fn fault_d4_accesses_behind_one_that_fails_are_made_again() {
     ours.read(8, &mut there);
     assert_eq!(&there, b"read");
     assert_eq!((a.program.closed.len(), a.worker.is_connected(to_b)), (1, true));
+}
+
+/// Two workers, with so much registered memory for what they exchange, each.
+fn pair_with_memory(caller_bytes: usize, server_bytes: usize) -> (Node, Node, PeerId) {
+    let fabric = crate::rig::fabric();
+    let open = |large_memory_bytes| Node::open(&fabric, &Config { large_memory_bytes, ..tight() });
+    let (mut a, mut b) = (open(caller_bytes), open(server_bytes));
+    let (to_b, _) = join(&mut a, &mut b);
+    (a, b, to_b)
+}
+
+/// A request whose body cannot be fetched was not executed, and says so.
+#[test]
+fn a_request_for_which_the_server_has_no_memory_may_be_made_again() {
+    let (mut a, mut b, to_b) = pair_with_memory(1 << 20, 1 << 14);
+    let cookie = a.call(to_b, ECHO, &vec![1; 40_000]).unwrap();
+    until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.contains_key(&cookie));
+    assert_eq!(a.program.ended[&cookie], (Status::ResourceExhausted, vec![]));
+    assert_eq!(b.program.served, 0);
+}
+
+/// Who takes `ResourceExhausted` for "try again" would execute twice what was executed.
+#[test]
+fn a_call_that_was_executed_and_whose_answer_finds_no_memory_does_not_say_that_it_may_be_made_again()
+ {
+    // Of the server, which has room for one large answer.
+    let (mut a, mut b, to_b) = pair_with_memory(1 << 20, 1 << 16);
+    let cookies = [0, 1].map(|_| a.call(to_b, LATER, b"x").unwrap());
+    until(&mut [&mut a, &mut b], |nodes| nodes[1].program.kept.len() == 2);
+    let large = vec![2; 40_000];
+    let replies = b.program.kept.drain(..).map(|(token, _)| token);
+    let replies: Vec<_> = replies.map(|token| b.worker.reply(token, Status::Ok, &large)).collect();
+    assert_eq!(replies, [Ok(()), Err(ReplyError::NoMemory { len_bytes: 40_000 })]);
+    until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.len() == 2);
+    assert!(a.program.ended[&cookies[0]] == (Status::Ok, large));
+    assert_eq!(a.program.ended[&cookies[1]], (Status::Unavailable, vec![]));
+    // Of the caller.
+    let (mut a, mut b, to_b) = pair_with_memory(1 << 14, 1 << 16);
+    let cookie = a.call(to_b, LATER, b"x").unwrap();
+    until(&mut [&mut a, &mut b], |nodes| nodes[1].program.kept.len() == 1);
+    b.worker.reply(b.program.kept.remove(0).0, Status::Ok, &[3; 40_000]).unwrap();
+    until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.contains_key(&cookie));
+    assert_eq!(a.program.ended[&cookie], (Status::Unavailable, vec![]));
+    // What the server lent for that is given back: it has no more than that.
+    let cookie = a.call(to_b, LATER, b"x").unwrap();
+    until(&mut [&mut a, &mut b], |nodes| nodes[1].program.kept.len() == 1);
+    b.worker.reply(b.program.kept.remove(0).0, Status::Ok, &[4; 40_000]).unwrap();
+    until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.contains_key(&cookie));
+}
+
+/// Rule C6.3: also if the answer to a call that was given up is itself in memory that nobody fetches.
+#[test]
+fn the_large_body_of_a_call_that_was_given_up_is_free_after_a_large_answer() {
+    let (mut a, mut b, to_b) = pair_with_memory(1 << 16, 1 << 20);
+    for round in 0..3 {
+        let call = Call { method: LATER, cookie: round, ..Call::default() };
+        let id = a.worker.call(to_b, &call, &[1; 40_000]).expect("the memory is free again");
+        until(&mut [&mut a, &mut b], |nodes| nodes[1].program.kept.len() == 1);
+        a.worker.cancel(to_b, id);
+        b.worker.reply(b.program.kept.remove(0).0, Status::Ok, &[2; 40_000]).unwrap();
+        let batches = a.worker.counters(to_b).unwrap().batches_in;
+        until(&mut [&mut a, &mut b], |nodes| {
+            nodes[0].worker.counters(to_b).unwrap().batches_in > batches
+        });
+        assert_eq!(a.program.ended[&round].0, Status::Cancelled);
+    }
+}
+
+#[test]
+fn a_large_call_that_is_refused_leaves_its_memory() {
+    let (mut a, mut b, to_b) = pair_with_memory(1 << 16, 1 << 20);
+    while a.call(to_b, LATER, b"x").is_ok() {}
+    let made = a.program.made;
+    for _ in 0..3 {
+        let refused = a.call(to_b, LATER, &[1; 40_000]);
+        assert!(matches!(refused, Err(CallError::Busy(_))), "{refused:?}");
+    }
+    until(&mut [&mut a, &mut b], |nodes| nodes[1].program.kept.len() == made);
+    for (token, _) in b.program.kept.drain(..) {
+        b.worker.reply(token, Status::Ok, b"").unwrap();
+    }
+    until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.len() == made);
+    a.call(to_b, ECHO, &[1; 40_000]).expect("all of it is there");
+}
+
+/// Of one access at a time, also after some that failed.
+#[test]
+fn accesses_that_failed_are_not_in_flight_any_more() {
+    for transport in [TransportKind::Rc, TransportKind::Dc] {
+        let config = Config { transport, accesses_max: 1, ..tight() };
+        let fabric = crate::rig::fabric();
+        let (mut a, mut b) = (Node::open(&fabric, &config), Node::open(&fabric, &config));
+        let ours = a.worker.expose(64).unwrap();
+        let range = || Range { remote_offset: 0, local_offset: 0, len_bytes: 4 };
+        for round in 0..3 {
+            let (to_b, _) = join(&mut a, &mut b);
+            let dead = b.worker.expose(64).unwrap().remote();
+            a.worker.read(to_b, &dead, &ours, range(), round).expect("none is in flight");
+            until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.contains_key(&round));
+            assert_eq!(a.program.ended[&round].0, Status::Unavailable);
+            until(&mut [&mut a, &mut b], |nodes| {
+                nodes[0].worker.peers() == 0
+                    && (transport == TransportKind::Dc || nodes[1].worker.peers() == 0)
+            });
+            assert_eq!(a.worker.stats().failures, round + 1);
+        }
+    }
+}
+
+/// Fault D4, rule C3.4: credit that an initiator had not written when it failed for another peer is written
+/// again, though nothing more happens.
+#[test]
+fn fault_d4_credit_behind_an_access_that_fails_is_written_again() {
+    let config = Config { transport: TransportKind::Dc, dcis: 1, ..tight() };
+    let fabric = crate::rig::fabric();
+    let open = || Node::open(&fabric, &config);
+    let (mut a, mut b, mut c) = (open(), open(), open());
+    let (to_b, to_a) = join(&mut a, &mut b);
+    let (to_c, _) = join(&mut a, &mut c);
+    let ours = a.worker.expose(64).unwrap();
+    let dead = c.worker.expose(64).unwrap().remote();
+    let now_ns = os::clock::now_ns() + (1 << 24);
+    let call = Call { method: ECHO, cookie: 1, ..Call::default() };
+    a.worker.call(to_b, &call, b"x").unwrap();
+    // Time stands still, so that no credit is due before all is in place.
+    while !a.program.ended.contains_key(&1) {
+        a.worker.poll(now_ns, &mut a.program);
+        b.worker.poll(now_ns, &mut b.program);
+    }
+    let range = Range { remote_offset: 0, local_offset: 0, len_bytes: 4 };
+    a.worker.read(to_c, &dead, &ours, range, 0).unwrap();
+    a.worker.poll(now_ns + 1_000_000, &mut a.program);
+    assert_eq!(a.worker.counters(to_b).unwrap().credits_out, 1, "behind the access that fails");
+    assert_eq!(b.worker.counters(to_a).unwrap().trips, 0);
+    until(&mut [&mut a, &mut b, &mut c], |nodes| nodes[0].program.ended.contains_key(&0));
+    assert_eq!(a.program.ended[&0].0, Status::Unavailable);
+    until(&mut [&mut a, &mut b, &mut c], |nodes| {
+        nodes[1].worker.counters(to_a).unwrap().trips == 1
+    });
 }

@@ -3,6 +3,7 @@
 mod basics;
 mod batching;
 mod ends;
+mod faulty;
 mod futures;
 mod hostile;
 mod large;

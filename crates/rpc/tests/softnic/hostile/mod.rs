@@ -160,7 +160,7 @@ const UNPROVEN: [&str; 12] = [
 fn fault_d5_every_malformed_batch_closes_its_connection_only() {
     for transport in [TransportKind::Rc, TransportKind::Dc] {
         let mut scene = Scene::new(transport);
-        let mut unknown = 0;
+        let (mut unknown, mut violations) = (0, 0);
         for (what, spoil, is_expected) in MALFORMED {
             let (mut raw, peer) = scene.attacker();
             let mut batch = raw.batch();
@@ -178,12 +178,14 @@ fn fault_d5_every_malformed_batch_closes_its_connection_only() {
                 scene.victim.program.closed.clear();
             } else {
                 match scene.verdict(&mut raw, peer) {
-                    CloseReason::Violation(violation) if is_expected(&violation) => {}
+                    CloseReason::Violation(violation) if is_expected(&violation) => violations += 1,
                     other => panic!("{what}: {other}"),
                 }
             }
             scene.check_honest();
         }
+        let stats = scene.victim.worker.stats();
+        assert_eq!((stats.violations, stats.failures), (violations, 0));
     }
 }
 
@@ -403,4 +405,43 @@ fn on_dc_nobody_announces_the_batch_of_another_at_a_wrong_length() {
         assert_eq!(honest.program.ended[&cookie], (Status::Ok, body.to_vec()), "{lines} lines");
     }
     assert_eq!(scene.victim.program.closed, []);
+}
+
+/// Rule C1.5: nor does anybody keep the batches of another from being found that came before its invitation.
+#[test]
+fn on_dc_nobody_takes_the_place_of_what_another_sent_before_its_invitation() {
+    let mut scene = Scene::new(TransportKind::Dc);
+    let (mut raw, _) = scene.attacker();
+    let mut late = Node::open(&scene.fabric, &scene.config);
+    let (to_late, from_victim) = scene.victim.worker.invite().unwrap();
+    let (to_victim, from_late) = late.worker.invite().unwrap();
+    late.worker.connect(to_victim, &from_victim).unwrap();
+    let lengths = (1..=16).chain([0, 17, 0xffff, 0x8000_0001, 1, 1, 1, 1]);
+    for (unknown, lines) in lengths.enumerate() {
+        let mut batch = raw.batch();
+        batch.imm = u32::from(to_late.slot()) << 16 | lines;
+        raw.write(&batch);
+        let arrived = unknown as u64 + 1;
+        until(&mut [&mut scene.victim], |nodes| {
+            raw.poll();
+            nodes[0].worker.stats().arrivals == arrived
+        });
+    }
+    // Two batches, the longer one first.
+    let arrivals = scene.victim.worker.stats().arrivals;
+    let cookies = [&[7; 300][..], b"short"].map(|body| {
+        let cookie = late.call(to_victim, ECHO, body).unwrap();
+        late.poll();
+        cookie
+    });
+    until(&mut [&mut scene.victim, &mut late], |nodes| {
+        nodes[0].worker.stats().arrivals == arrivals + 2
+    });
+    scene.victim.worker.connect(to_late, &from_late).unwrap();
+    until(&mut [&mut scene.victim, &mut late], |nodes| nodes[1].program.ended.len() == 2);
+    let ended = cookies.map(|cookie| late.program.ended.remove(&cookie).unwrap());
+    assert_eq!(ended, [vec![7; 300], b"short".to_vec()].map(|body| (Status::Ok, body)));
+    // Of what was announced, two are what was found.
+    assert_eq!(scene.victim.worker.stats().unknown_imms, 24);
+    scene.check_honest();
 }
