@@ -108,16 +108,17 @@ pub enum CompareError {
 /// [`CompareError`]: comparing would be unfair.
 pub fn compare(a: &Results, b: &Results) -> Result<Comparisons, CompareError> {
     let (configs_a, configs_b) = (configs(a), configs(b));
-    let first_b = configs_b.first().ok_or(CompareError::Empty("B"))?;
-    if configs_a.is_empty() {
-        return Err(CompareError::Empty("A"));
+    for (configs, name) in [(&configs_b, "B"), (&configs_a, "A")] {
+        if configs.is_empty() {
+            return Err(CompareError::Empty(name));
+        }
     }
     // Every workload of each file must be in the other.
     for config in &configs_a {
-        known_to(config, &configs_b, first_b)?;
+        known_to(config, &configs_b)?;
     }
     for config in &configs_b {
-        known_to(config, &configs_a, configs_a[0]).map_err(|error| match error {
+        known_to(config, &configs_a).map_err(|error| match error {
             CompareError::Workload { name, a, b } => CompareError::Workload { name, a: b, b: a },
             other => other,
         })?;
@@ -144,15 +145,12 @@ fn configs(results: &Results) -> Vec<&Config> {
     configs
 }
 
-/// If no configuration has the same workload: the difference to the most similar one.
-fn known_to(config: &Config, others: &[&Config], first: &Config) -> Result<(), CompareError> {
-    let workload = &config.workload;
-    if others.iter().any(|other| other.workload == *workload) {
-        return Ok(());
-    }
-    match workload.first_difference(&first.workload) {
+/// If no configuration has the same workload: the first difference to the most similar one.
+fn known_to(config: &Config, others: &[&Config]) -> Result<(), CompareError> {
+    let differences = others.iter().map(|other| config.workload.differences(&other.workload));
+    match differences.min_by_key(Vec::len).and_then(|least| least.into_iter().next()) {
         Some((name, a, b)) => Err(CompareError::Workload { name, a, b }),
-        None => Ok(()), // they are equal after all
+        None => Ok(()),
     }
 }
 
@@ -310,6 +308,27 @@ mod tests {
         longer.runs.extend(results(&samples::config(Locality::Remote), &[5]).runs);
         let error = compare(&a, &longer).unwrap_err().to_string();
         assert!(error.contains("locality is \"natural\" in A and \"remote\" in B"), "{error}");
+    }
+
+    /// Not the difference to whatever B measured first, which would send its reader astray.
+    #[test]
+    fn the_difference_that_is_named_is_that_to_the_most_similar_workload() {
+        let with = |queue_depth, seed| {
+            let workload = Workload { queue_depth, seed, ..natural().workload };
+            results(&Config { workload, ..natural() }, &[100])
+        };
+        let a = with(32, 1);
+        let mut b = with(1, 2);
+        b.runs.extend(with(32, 2).runs);
+        let error = compare(&a, &b).unwrap_err().to_string();
+        assert!(error.contains("seed is 1 in A and 2 in B"), "{error}");
+    }
+
+    #[test]
+    fn a_file_without_runs_is_named() {
+        let (some, none) = (results(&natural(), &[100]), results(&natural(), &[]));
+        assert_eq!(compare(&none, &some), Err(CompareError::Empty("A")));
+        assert_eq!(compare(&some, &none), Err(CompareError::Empty("B")));
     }
 
     #[test]

@@ -227,18 +227,19 @@ impl Workload {
         }
     }
 
-    /// The first respect in which two workloads differ: its name and both values.
+    /// In what two workloads differ: names and both values.
     #[must_use]
-    pub fn first_difference(&self, other: &Self) -> Option<(String, String, String)> {
+    pub fn differences(&self, other: &Self) -> Vec<(String, String, String)> {
         let fields = |workload: &Self| match serde_json::to_value(workload) {
             Ok(Value::Object(fields)) => fields,
             _ => serde_json::Map::new(), // a struct is an object
         };
         let theirs = fields(other);
-        fields(self).into_iter().find_map(|(name, ours)| {
+        let differs = |(name, ours): (String, Value)| {
             let theirs = theirs.get(&name).cloned().unwrap_or_default();
             (ours != theirs).then(|| (name, ours.to_string(), theirs.to_string()))
-        })
+        };
+        fields(self).into_iter().filter_map(differs).collect()
     }
 }
 
@@ -301,9 +302,11 @@ mod tests {
     #[test]
     fn a_difference_is_named_with_both_values() {
         let default = Workload::default();
-        assert_eq!(default.first_difference(&default), None);
-        let other = Workload { seed: 2, ..default.clone() };
-        let difference = default.first_difference(&other);
-        assert_eq!(difference, Some(("seed".to_owned(), "1".to_owned(), "2".to_owned())));
+        assert_eq!(default.differences(&default), []);
+        let other = Workload { seed: 2, ranks: 3, ..default.clone() };
+        let differs =
+            |name: &str, ours: &str, theirs: &str| (name.into(), ours.into(), theirs.into());
+        let expected = [differs("ranks", "2", "3"), differs("seed", "1", "2")];
+        assert_eq!(default.differences(&other), expected);
     }
 }
