@@ -382,6 +382,76 @@ mod tests {
         }
     }
 
+    #[test]
+    fn every_metric_is_compared_under_its_name_with_runs_of_its_placement_alone() {
+        let of = |scale, cpu_ns| {
+            let mut results = Results { header: samples::header(), runs: Vec::new() };
+            for (number, ns) in (0..10).zip([100.0, 500.0].into_iter().cycle()) {
+                let is_far = ns > 300.0;
+                let rate = if is_far { 1000 } else { 2000 };
+                let mut run = samples::run(&natural(), number, rate * scale, 0, scale);
+                run.placement = Some(Placement { before_ns: ns, after_ns: ns });
+                run.measured.clients_cpu_ns = cpu_ns;
+                run.measured.ranks_cpu_ns = 0;
+                results.runs.push(run);
+            }
+            results
+        };
+        let compared = compare(&of(1, 600_000), &of(3, 600_000)).unwrap();
+        let medians = compared.all.iter().map(|one| {
+            let interval = one.interval.expect("five runs of each");
+            assert!(
+                (interval.low - one.ratio).abs() < 1e-9 && (interval.high - one.ratio).abs() < 1e-9
+            );
+            (one.regime.unwrap(), one.metric, one.a.round(), (one.ratio * 3.0).round())
+        });
+        let (near, far) = (Regime::Near, Regime::Far);
+        let expected = [
+            (near, "rate, 1/s", 2000.0, 9.0),
+            (near, "p50, ns", 500_223.0, 9.0),
+            (near, "p99, ns", 990_207.0, 9.0),
+            (near, "cpu per call, ns", 300.0, 1.0),
+            (far, "rate, 1/s", 1000.0, 9.0),
+            (far, "p50, ns", 500_223.0, 9.0),
+            (far, "p99, ns", 990_207.0, 9.0),
+            (far, "cpu per call, ns", 600.0, 1.0),
+        ];
+        assert_eq!(medians.collect::<Vec<_>>(), expected);
+    }
+
+    /// A result of several backends compares with one of the same backends, each with itself.
+    #[test]
+    fn what_is_the_same_in_both_is_compared_with_itself() {
+        let mut both = results(&natural(), &[100, 110]);
+        both.runs.extend(results(&samples::other_wait(&natural()), &[200, 220]).runs);
+        let compared = compare(&both, &both).unwrap();
+        assert!(
+            compared
+                .all
+                .iter()
+                .all(|one| one.cell_a == one.cell_b && one.a.to_bits() == one.b.to_bits())
+        );
+        assert_eq!(compared.all.len(), 2 * METRICS.len());
+        let one = results(&Config { pin: crate::job::Pin::None, ..natural() }, &[5]);
+        let ambiguous = compare(&both, &one);
+        assert!(
+            matches!(ambiguous, Err(CompareError::Counterparts { count: 1, .. })),
+            "{ambiguous:?}"
+        );
+    }
+
+    /// Slower is as much of a difference as faster, and four runs are too few on either side.
+    #[test]
+    fn fault_k2_a_difference_needs_five_runs_of_each_in_either_direction() {
+        let (slow, fast) = ([100, 101, 102, 103, 104], [200, 201, 202, 203, 204]);
+        let significant = |a: &[u64], b: &[u64]| {
+            let compared = compare(&results(&natural(), a), &results(&natural(), b)).unwrap();
+            compared.all[0].is_significant()
+        };
+        assert!(significant(&slow, &fast) && significant(&fast, &slow));
+        assert!(!significant(&slow[..4], &fast) && !significant(&slow, &fast[..4]));
+    }
+
     /// Of equal systems, once in ten times.
     #[test]
     fn fault_k2_three_runs_that_are_all_faster_than_three_others_may_be_chance() {

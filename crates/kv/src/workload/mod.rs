@@ -282,21 +282,31 @@ mod tests {
         for queue_depth in [0, QUEUE_DEPTH_MAX + 1] {
             assert_eq!(wrong(Workload { queue_depth, ..base() }), "qd");
         }
-        assert_eq!(wrong(Workload { keys: 1, ..base() }), "keys");
+        for keys in [1, (1 << 32) + 1] {
+            assert_eq!(wrong(Workload { keys, ..base() }), "keys");
+        }
+        let daemon_threads = u16::try_from(CLIENTS_MAX).unwrap();
+        assert_eq!(wrong(Workload { daemon_threads, ..base() }), "daemon-threads");
         let mix = Mix { get: 90, delete: 10, cas: 1 };
         assert_eq!(wrong(Workload { mix, ..base() }), "get + delete + cas");
         let remote = Workload { ranks: 1, locality: Locality::Remote, ..base() };
         assert_eq!(wrong(remote), "locality");
-        let value_size = ValueSize { min_bytes: 8, max_bytes: 8 };
-        assert_eq!(wrong(Workload { value_size, ..base() }), "value-size");
+        for (min_bytes, max_bytes) in [(8, 64), (64, (1 << 20) + 1), (65, 64)] {
+            let value_size = ValueSize { min_bytes, max_bytes };
+            assert_eq!(wrong(Workload { value_size, ..base() }), "value-size");
+        }
         for rate in [0, u64::MAX] {
             assert_eq!(wrong(Workload { pace: Pace::Open(rate), ..base() }), "rate");
         }
-        let popularity = Popularity::Zipf(f64::NAN);
-        assert_eq!(wrong(Workload { popularity, ..base() }), "zipf");
+        for exponent in [f64::NAN, 0.0, -1.0, 10.1] {
+            let popularity = Popularity::Zipf(exponent);
+            assert_eq!(wrong(Workload { popularity, ..base() }), "zipf");
+        }
         assert_eq!(wrong(Workload { duration_ms: 0, ..base() }), "duration");
         assert_eq!(wrong(Workload { warm_up_ms: u64::MAX, ..base() }), "duration");
-        assert_eq!(wrong(Workload { timeout_ms: 0, ..base() }), "timeout");
+        for timeout_ms in [0, RUN_MS_MAX + 1] {
+            assert_eq!(wrong(Workload { timeout_ms, ..base() }), "timeout");
+        }
     }
 
     #[test]
