@@ -189,9 +189,9 @@ mod tests {
             ("Ring::pop", "no `pop` in the code"),
             ("Queue::push()", "no `Queue` in the code"),
         ] {
-            let expected = format!("2: {problem}");
-            assert_eq!(problems(&format!("\nSee `{code}`.")), [expected.clone()], "{code}");
-            assert_eq!(problems(&format!("```\n{code}\n```")), [expected], "{code}");
+            for document in [format!("\nSee `{code}`."), format!("```\n{code}\n```")] {
+                assert_eq!(problems(&document), [format!("2: {problem}")], "{code}");
+            }
         }
     }
 }
