@@ -427,6 +427,8 @@ mod tests {
             values.iter().for_each(|&ns| histogram.saturating_record(ns));
             Latency::from(&histogram)
         };
+        // One in 3001 is far behind: the longest, and no percentile.
+        let slow = [&[900; 3000][..], &[90_000]].concat();
         let counters = |name: &str, batch| {
             let mut counters = Counters::default();
             counters.batch(batch);
@@ -437,7 +439,7 @@ mod tests {
             measured: Measured {
                 interval_ns: 2_000_000_000,
                 local: SideRecord { completed: 60, latency: latency(&[100, 100, 100]) },
-                remote: SideRecord { completed: 40, latency: latency(&[900, 900, 900, 90_000]) },
+                remote: SideRecord { completed: 40, latency: latency(&slow) },
                 rank_counters: counters("rank", 8),
                 client_counters: counters("client", 1),
                 ..measured
@@ -466,11 +468,12 @@ mod tests {
             let latency = side.latency.unwrap();
             assert!(is(side.rate, rate, rate, rate, 2), "{:?}", side.rate);
             assert!(is(latency.p50, p50, p50, p50, 2), "{latency:?}");
+            assert!(is(latency.p999, p50, p50, p50, 2), "{latency:?}");
             assert!(is(latency.max, max, max, max, 2), "{latency:?}");
         }
         let merged =
             [&cell.all, &cell.local, &cell.remote].map(|side| side.merged.to_histogram().len());
-        assert_eq!(merged, [14, 6, 8], "of both runs");
+        assert_eq!(merged, [6008, 6, 6002], "of both runs");
         assert!(is(cell.cpu_per_call_ns, 40.0, 40.0, 40.0, 2));
         assert!(is(cell.ranks_cpu_share, 0.25, 0.25, 0.25, 2));
         assert!(is(cell.clients_switches, 3.0, 3.0, 3.0, 2));
