@@ -29,7 +29,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Fast checks on the tree: crate arrows, SYNC pairs, islands, sizes, words, links, manifests,
-    /// tests and rules that documents name
+    /// tests, rules, commands, files and items that documents name
     Tidy,
     /// All that CI runs, in CI's order
     Ci {

@@ -18,87 +18,91 @@ use crate::{
 /// Version and the commit it was built from.
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("BUILD_COMMIT"), ")");
 
+// What follows the options in `--help`. A paragraph is one line, which is wrapped as wide as the terminal is.
+
 const EXAMPLES: &str = "\
 Examples:
-  copyrpc info                          devices, the NIC in use, every knob and its origin
-  copyrpc bench limit                   how fast two cores of this machine can talk at all
+  copyrpc info                          devices, the NIC in use, every knob
+  copyrpc bench limit                   how fast two cores here can talk at all
   copyrpc bench verbs --quick           the NIC, in some seconds
   copyrpc bench inproc                  queues between threads
   copyrpc bench ipc --cell round-trip   calls between processes
   copyrpc bench verbs --json run.jsonl  tables here, JSON lines there
   copyrpc bench rpc                     calls between two processes
-  copyrpc bench kv                      a key-value store over every backend, checked and measured
+  copyrpc bench kv                      a key-value store over every backend
   copyrpc report A B                    is B faster than A, or is it chance?
 
 Exit codes:
   0  done
   1  it failed: nobody answers, a benchmark failed, or its data arrived wrong
   2  the command line, a variable or the file of knobs makes no sense
-  3  this machine lacks what is needed: two cores, the NIC asked for, or what `doctor` found
+  3  this machine lacks something: two cores, the NIC, or what `doctor` found
 
-Every knob is a flag of `daemon` and `config`, a variable COPYRPC_NAME, and a line of the TOML file
+Every knob is a flag of `daemon` and `config`, a variable COPYRPC_NAME, and a line of the TOML file \
 that --config or COPYRPC_CONFIG names; `copyrpc config` lists them.
-RUST_LOG sets what is logged to standard error (error, warn, info, debug); default: warn, of `daemon`
+
+RUST_LOG sets what is logged to standard error (error, warn, info, debug); default: warn, of `daemon` \
 info.";
 
 const CONFIG_EXAMPLES: &str = "\
 Examples:
-  copyrpc config                              every knob and its value
-  copyrpc config --show-origin                and where that comes from
-  copyrpc config --dead-after 1s              whether a daemon would start with it";
+  copyrpc config                       every knob and its value
+  copyrpc config --show-origin         and where that comes from
+  copyrpc config --dead-after 1s       whether a daemon would start with it";
 
 const DAEMON_EXAMPLES: &str = "\
 Examples:
-  copyrpc daemon                              one node, for processes of this machine
-  copyrpc daemon --fork 4                     four nodes on this machine
-  srun --ntasks-per-node=1 copyrpc daemon --rendezvous n0:7000 --secret-file ~/.copyrpc-secret
+  copyrpc daemon                       one node, for processes of this machine
+  copyrpc daemon --fork 4              four nodes on this machine
+  srun --ntasks-per-node=1 copyrpc daemon --rendezvous n:7000 --secret-file FILE
 
 SIGTERM and SIGINT let calls in flight end, for at most --drain-timeout. A second SIGINT ends at once.";
 
 const STAT_EXAMPLES: &str = "\
 Examples:
-  copyrpc stat                                since the start of each daemon, dead ones included
-  copyrpc stat --interval 10s                 during the next ten seconds
-  copyrpc stat --serve 127.0.0.1:9464         for Prometheus";
+  copyrpc stat                         of each since its start, dead or not
+  copyrpc stat --interval 10s          during the next ten seconds
+  copyrpc stat --serve 127.0.0.1:9464  for Prometheus";
 
 const BENCH_HELP: &str = "\
-Two processes, each pinned to a core of its own, measure together; without two cores nothing is
-measured. Every sample lies between two probes: the round trip of two cache lines tells whether the
-two cores share a cache (near, below 300 ns) or not (far), or are two threads of one core (twin, below
+Two processes, each pinned to a core of its own, measure together; without two cores nothing is \
+measured. Every sample lies between two probes: the round trip of two cache lines tells whether the \
+two cores share a cache (near, below 300 ns) or not (far), or are two threads of one core (twin, below \
 65 ns). Samples between probes that disagree are dropped and counted. Ratios compare medians of one regime.";
 
 const VERBS_EXAMPLES: &str = "\
 Examples:
   copyrpc bench verbs --quick
   copyrpc bench verbs --cell write-imm --runs 15
-  copyrpc bench verbs --json - | jq 'select(.ratio != null) | [.cell, .regime, .ratio]'
+  copyrpc bench verbs --json - | jq 'select(.ratio) | [.cell, .regime, .ratio]'
 
-All data is checked: sequence numbers and bytes of every small message, the last word of every large
-one, and every byte of what is in memory at the end of a sample. Wrong data ends the run with exit
+All data is checked: sequence numbers and bytes of every small message, the last word of every large \
+one, and every byte of what is in memory at the end of a sample. Wrong data ends the run with exit \
 code 1.";
 
 const RPC_EXAMPLES: &str = "\
 Examples:
   copyrpc bench rpc --quick
   copyrpc bench rpc --transport rc,dc --inline on,off --cell endpoint
-  copyrpc bench rpc --flush self-clocked:1,self-clocked:2,immediate,hold:10us --cell qd256
+  copyrpc bench rpc --flush self-clocked:1,immediate,hold:10us --cell qd256
   copyrpc bench rpc --preset switches --runs 5 --markdown switches.md
 
-Lists of values are multiplied: every combination is measured, and named in its cells. A round trip is
-a call and its answer; a rate counts calls. Ratios: to the raw WRITE_IMM round trip or rate, and (of
-the limit) to the cache-line round trip or stream, all measured in the same run. Every byte of every
+Lists of values are multiplied: every combination is measured, and named in its cells. A round trip is \
+a call and its answer; a rate counts calls. Ratios: to the raw WRITE_IMM round trip or rate, and (of \
+the limit) to the cache-line round trip or stream, all measured in the same run. Every byte of every \
 answer is compared; a call that ends otherwise ends the run with exit code 1.";
+
 const KV_EXAMPLES: &str = "\
 Examples:
-  copyrpc bench kv                                    two nodes, four client processes each
-  copyrpc bench kv --clients 1,2,4,8 --qd 1,32        a grid: lists multiply
-  copyrpc bench kv --preset places,switches           grids that have a name
-  copyrpc bench kv --pace open:50000 --locality remote   latency under a fixed load
-  copyrpc bench kv --verify full --mix 50:10:20       are the answers linearizable?
+  copyrpc bench kv                                two nodes, four clients each
+  copyrpc bench kv --clients 1,2,4,8 --qd 1,32    a grid: lists multiply
+  copyrpc bench kv --preset places,switches       grids that have a name
+  copyrpc bench kv --pace open:50000              latency under a fixed load
+  copyrpc bench kv --verify full --mix 50:10:20   are the answers linearizable?
 
-All processes of a run are started together and measured over the same interval. Every byte of every
-answer is checked by the client that asked; a wrong answer or a process that fails ends the run with
-exit code 1 and is named. Results of cores near each other and far apart are kept apart. SIGINT (Ctrl-C)
+All processes of a run are started together and measured over the same interval. Every byte of every \
+answer is checked by the client that asked; a wrong answer or a process that fails ends the run with \
+exit code 1 and is named. Results of cores near each other and far apart are kept apart. SIGINT (Ctrl-C) \
 and SIGTERM end the session; what was measured until then is written, and the exit code is 1.";
 
 /// RPC for RDMA clusters: what is on this machine, and how fast it is.
@@ -329,8 +333,9 @@ struct GridArgs {
     /// Short batches inside the work queue entry, or gathered by the NIC.
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "on")]
     inline: Vec<Switch>,
-    /// Initiators; for dc only.
+    /// Initiators, 1 to 256; for dc only.
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=256))]
     dcis: Vec<u16>,
     /// One doorbell for all batches of a poll, or one each.
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "on")]
@@ -338,8 +343,9 @@ struct GridArgs {
     /// One receive queue for all endpoints, or one each; for rc only.
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "on")]
     srq: Vec<Switch>,
-    /// A completion at least every so many batches.
+    /// A completion at least every so many batches, 1 to 64.
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "16")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=64))]
     signal_interval: Vec<u16>,
     /// When batches are posted: self-clocked:N, immediate, hold:TIME, adaptive-hold:N,
     /// rtt-hold:FACTOR, poll-budget:N, coalesce:TIME.
@@ -359,7 +365,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) runs: Option<u16>,
     /// Only cells whose name contains TEXT, and what they are compared with.
-    #[arg(long, value_name = "TEXT", default_value = "")]
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub(crate) cell: String,
     /// The two cores, as `INITIATOR,RESPONDER` [default: two that are
     /// allowed, of different physical cores if there are such].
@@ -377,7 +383,7 @@ pub(crate) fn command_line() -> String {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
+    use clap::{CommandFactory as _, error::ErrorKind};
 
     use super::*;
 
@@ -386,42 +392,67 @@ mod tests {
         Args::command().debug_assert();
     }
 
+    /// This command and all below it.
+    fn every_command() -> Vec<clap::Command> {
+        let mut all = vec![Args::command()];
+        let mut next = 0;
+        while next < all.len() {
+            let below = all[next].get_subcommands().cloned().collect::<Vec<_>>();
+            all.extend(below);
+            next += 1;
+        }
+        all
+    }
+
+    /// What follows the options, of every command.
+    fn afterwords() -> Vec<String> {
+        let commands = every_command();
+        commands.iter().filter_map(|c| Some(c.get_after_help()?.to_string())).collect()
+    }
+
+    /// Every document, from the root down.
+    fn documents() -> Vec<String> {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let folders = ["", "docs", "docs/protocol"].map(|folder| root.join(folder));
+        let files = folders.iter().flat_map(|folder| std::fs::read_dir(folder).unwrap());
+        let files = files.map(|entry| entry.unwrap().path());
+        let documents = files.filter(|file| file.extension().is_some_and(|e| e == "md"));
+        documents.map(|file| std::fs::read_to_string(file).unwrap()).collect()
+    }
+
     /// Scripts of an earlier implementation called commands that were gone.
     #[test]
     fn pitfall_31_every_command_that_the_documents_show_exists() {
-        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let mut texts =
-            vec![EXAMPLES.to_owned(), VERBS_EXAMPLES.to_owned(), KV_EXAMPLES.to_owned()];
-        for file in [
-            "README.md",
-            "docs/softnic.md",
-            "docs/testing.md",
-            "docs/kv.md",
-            "docs/daemon.md",
-            "docs/benchmarks.md",
-            "docs/performance.md",
-            "docs/ipc.md",
-        ] {
-            texts.push(std::fs::read_to_string(root.join(file)).expect(file));
-        }
+        let texts = [documents(), afterwords()].concat();
         let commands = texts.iter().flat_map(|text| shown_commands(text)).collect::<Vec<_>>();
-        assert!(commands.len() > 15, "{commands:?}");
+        assert!(commands.len() > 60, "{commands:?}");
         for command in commands {
             let parsed = Args::try_parse_from(command.split_whitespace());
-            let is_known = parsed.as_ref().map_or_else(|error| error.exit_code() == 0, |_| true);
+            let is_known = parsed.as_ref().map_or_else(
+                |error| error.exit_code() == 0 || NAMED.contains(&error.kind()),
+                |_| true,
+            );
             assert!(is_known, "`{command}`: {}", parsed.unwrap_err());
         }
     }
 
-    /// Lines that call this program, as `copyrpc …` or through cargo, without what follows.
+    /// `copyrpc bench` and `copyrpc report` name commands; without more they cannot be called.
+    const NAMED: [ErrorKind; 2] =
+        [ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand, ErrorKind::MissingRequiredArgument];
+
+    /// Lines and spans of code that call this program, as `copyrpc …` or through cargo, without what
+    /// follows.
     fn shown_commands(text: &str) -> Vec<String> {
-        let line = |line: &str| {
-            let line = line.trim().trim_start_matches("$ ");
-            let arguments = match line.strip_prefix("copyrpc ") {
+        let code = text.lines().flat_map(|line| {
+            let spans = line.split('`').skip(1).step_by(2);
+            spans.chain([line.trim().trim_start_matches("$ ")])
+        });
+        let arguments = |code: &str| {
+            let arguments = match code.strip_prefix("copyrpc ") {
                 Some(manifest) if manifest.starts_with("= ") => return None,
                 Some(arguments) => arguments,
-                None if line.starts_with("cargo run") && !line.contains(" -p ") => {
-                    line.split_once(" -- ")?.1
+                None if code.starts_with("cargo run") && !code.contains(" -p ") => {
+                    code.split_once(" -- ")?.1
                 }
                 None => return None,
             };
@@ -430,7 +461,23 @@ mod tests {
             let arguments = arguments[..end].split("  ").next()?;
             Some(format!("copyrpc {arguments}"))
         };
-        text.lines().filter_map(line).collect()
+        code.filter_map(arguments).collect()
+    }
+
+    /// At 80 columns nothing is broken where it should not be.
+    #[test]
+    fn help_fits_a_terminal_of_80_columns() {
+        for text in afterwords() {
+            for pair in text.lines().collect::<Vec<_>>().windows(2) {
+                let is_prose = |line: &str| !line.is_empty() && !line.starts_with(' ');
+                let is_heading = pair[0].ends_with(':');
+                let is_one = is_heading || !is_prose(pair[0]) || !is_prose(pair[1]);
+                assert!(is_one, "a paragraph is one line, which clap wraps: {pair:?}");
+            }
+            for line in text.lines().filter(|line| line.starts_with(' ')) {
+                assert!(line.chars().count() <= 80, "{line}");
+            }
+        }
     }
 
     #[test]
@@ -447,6 +494,9 @@ mod tests {
             &["copyrpc", "bench", "limit", "--cpus", "1,1"],
             &["copyrpc", "bench"],
             &["copyrpc", "bench", "rpc", "--flush", "sometimes"],
+            &["copyrpc", "bench", "rpc", "--dcis", "1,257"],
+            &["copyrpc", "bench", "rpc", "--signal-interval", "0"],
+            &["copyrpc", "bench", "rpc", "--signal-interval", "65"],
         ] {
             assert_eq!(Args::try_parse_from(bad).unwrap_err().exit_code(), 2, "{bad:?}");
         }

@@ -1,6 +1,5 @@
 //! `copyrpc config`: every knob as it is now, and whether a daemon would start with them.
 
-use comfy_table::{LineStyle, Table, presets};
 use node::config::DaemonConfig;
 use serde::Serialize;
 
@@ -8,6 +7,7 @@ use crate::{
     args::ConfigArgs,
     knobs::{self, Shown},
     output,
+    table::table,
 };
 
 /// What `--json` prints.
@@ -28,19 +28,17 @@ pub(crate) fn run(args: &ConfigArgs) -> anyhow::Result<()> {
         let listing = Listing { knobs, contradiction };
         output::print(&format!("{}\n", serde_json::to_string_pretty(&listing)?))?;
     } else {
-        output::print(&table(&knobs, args.show_origin))?;
+        output::print(&text(&knobs, args.show_origin))?;
     }
     contradiction.map_or(Ok(()), |contradiction| Err(contradiction.into()))
 }
 
-fn table(knobs: &[Shown], show_origin: bool) -> String {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING.header_separator(LineStyle::none().fill('-')));
-    if show_origin {
-        table.set_header(["variable", "value", "origin", "takes"]);
+fn text(knobs: &[Shown], show_origin: bool) -> String {
+    let mut table = if show_origin {
+        table(&["variable", "value", "origin", "takes"])
     } else {
-        table.set_header(["variable", "value", "meaning"]);
-    }
+        table(&["variable", "value", "meaning"])
+    };
     for Shown { env, value, origin, takes, meaning, .. } in knobs {
         if show_origin {
             table.add_row([*env, value, origin, takes]);

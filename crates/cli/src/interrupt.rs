@@ -1,11 +1,11 @@
-//! SIGTERM and SIGINT ask to end; a second SIGINT ends at once.
+//! SIGTERM and SIGINT ask to end; a second SIGINT ends at once. SIGXFSZ does not end anything.
 
 use std::sync::Arc;
 
 use anyhow::Context as _;
 use memory::sync::AtomicBool;
 use signal_hook::{
-    consts::{SIGINT, SIGTERM},
+    consts::{SIGINT, SIGTERM, SIGXFSZ},
     flag,
 };
 
@@ -20,4 +20,11 @@ pub(crate) fn stop_at_signal() -> anyhow::Result<Arc<AtomicBool>> {
         .and_then(|_| flag::register(SIGTERM, Arc::clone(&stop)))
         .context("cannot handle signals")?;
     Ok(stop)
+}
+
+/// Beyond the limit of file sizes (`ulimit -f`) a write fails, and says so; by default it ends the
+/// process, and with it all that was measured.
+pub(crate) fn outlive_file_limits() {
+    // Where that cannot be had, all is as usual.
+    let _ = flag::register(SIGXFSZ, Arc::default());
 }

@@ -2,7 +2,8 @@
 
 use std::{
     collections::BTreeMap,
-    env, fs,
+    env::{self, VarError},
+    fs,
     io::ErrorKind,
     path::{Path, PathBuf},
 };
@@ -10,6 +11,8 @@ use std::{
 use anyhow::Context as _;
 use node::config::{Kind, Knob, Layers, Origin, Setting, Settings};
 use serde::Serialize;
+
+use crate::exit::Senseless;
 
 /// Names the file, where no flag does.
 const FILE_VARIABLE: &str = "COPYRPC_CONFIG";
@@ -39,11 +42,18 @@ pub(crate) fn load<'a>(
     if let Some((path, text)) = read_file(file)? {
         layers = layers.file(&path, &text)?;
     }
+    if let Some(knob) = all().iter().find(|knob| is_garbled(knob.env)) {
+        return Err(Senseless(format!("the value of {} is no valid UTF-8", knob.env)).into());
+    }
     layers = layers.environment(|variable| env::var(variable).ok())?;
     for (key, text) in flags {
         layers = layers.flag(key, text)?;
     }
     Ok(layers.finish())
+}
+
+fn is_garbled(variable: &str) -> bool {
+    matches!(env::var(variable), Err(VarError::NotUnicode(_)))
 }
 
 /// The file that was asked for, or the usual one if it exists.

@@ -39,6 +39,7 @@ mod nic;
 mod output;
 mod ping;
 mod stat;
+mod table;
 mod top;
 
 use args::{Args, BenchCommand, Command};
@@ -47,7 +48,9 @@ fn main() -> ExitCode {
     let args = Args::parse();
     // A service has something to say now and then; a command has not.
     let default = if matches!(args.command, Command::Daemon(_)) { "info" } else { "warn" };
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
+    let filter = EnvFilter::try_from_default_env();
+    let is_misspelt = filter.is_err() && std::env::var_os(EnvFilter::DEFAULT_ENV).is_some();
+    let filter = filter.unwrap_or_else(|_| EnvFilter::new(default));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
@@ -57,7 +60,11 @@ fn main() -> ExitCode {
         .init();
     if !matches!(args.command, Command::BenchPeer | Command::KvProcess) {
         knobs::warn_about_unknown();
+        if is_misspelt {
+            tracing::warn!("RUST_LOG makes no sense, so it has no effect; write for example debug");
+        }
     }
+    interrupt::outlive_file_limits();
     exit::code_of(run(args.command))
 }
 

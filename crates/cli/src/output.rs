@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    io::{self, BufWriter, Write as _},
+    io::{self, BufWriter, StdoutLock, Write as _},
     path::Path,
 };
 
@@ -15,14 +15,20 @@ pub(crate) fn write(report: &Report, json: Option<&Path>) -> anyhow::Result<()> 
     let to_stdout = json == Some(Path::new("-"));
     if to_stdout {
         report.write_tables(&mut io::stderr().lock())?;
-        let mut stdout = io::stdout().lock();
-        report.write_json(&mut stdout)?;
-        return Ok(stdout.flush()?);
+        return write_stdout(|stdout| report.write_json(stdout));
     }
     let written = json.map_or(Ok(()), |path| write_file(path, |file| report.write_json(file)));
+    let shown = write_stdout(|stdout| report.write_tables(stdout));
+    written.and(shown)
+}
+
+/// Writes to standard output.
+pub(crate) fn write_stdout(
+    write: impl FnOnce(&mut StdoutLock<'_>) -> io::Result<()>,
+) -> anyhow::Result<()> {
     let mut stdout = io::stdout().lock();
-    let shown = report.write_tables(&mut stdout).and_then(|()| stdout.flush());
-    written.and(shown.map_err(anyhow::Error::from))
+    let written = write(&mut stdout).and_then(|()| stdout.flush());
+    written.context("cannot write to standard output")
 }
 
 /// Makes a file, or replaces it.
@@ -37,7 +43,5 @@ pub(crate) fn write_file(
 
 /// Writes one text to standard output.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
-    let mut stdout = io::stdout().lock();
-    stdout.write_all(text.as_bytes())?;
-    Ok(stdout.flush()?)
+    write_stdout(|stdout| stdout.write_all(text.as_bytes()))
 }

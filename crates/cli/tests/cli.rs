@@ -61,6 +61,18 @@ fn a_mistyped_variable_is_pointed_out() {
 }
 
 #[test]
+fn a_variable_that_is_no_text_is_refused_by_its_name() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let garbled = std::ffi::OsStr::from_bytes(b"6\xff4");
+    let refused = copyrpc(&["config"]).env("COPYRPC_DEPTH", garbled).output().unwrap();
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(text(&refused.stderr).contains("COPYRPC_DEPTH"), "{}", text(&refused.stderr));
+    let warned = copyrpc(&["config"]).env("RUST_LOG", "a=b=c").output().unwrap();
+    assert!(warned.status.success());
+    assert!(text(&warned.stderr).contains("RUST_LOG makes no sense"), "{}", text(&warned.stderr));
+}
+
+#[test]
 fn a_flag_wins_over_the_environment() {
     let info =
         copyrpc(&["info", "--json", "--nic", "soft"]).env("COPYRPC_NIC", "other").output().unwrap();
@@ -120,6 +132,12 @@ fn fault_c8_a_file_that_cannot_be_written_does_not_cost_the_table() {
     assert_eq!(run.status.code(), Some(1));
     assert!(text(&run.stderr).contains("cannot write /dev/full"), "{}", text(&run.stderr));
     assert!(text(&run.stdout).contains("samples dropped"), "the numbers are shown");
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let unseen = copyrpc(&["config"]).stdout(full).output().unwrap();
+    assert_eq!(unseen.status.code(), Some(1));
+    assert!(text(&unseen.stderr).contains("cannot write to standard output: No space left"));
+    let folder = output(&["stat", "--runtime-dir", "/dev/null"]);
+    assert!(text(&folder.stderr).contains("cannot read /dev/null"), "{}", text(&folder.stderr));
 }
 
 #[test]
@@ -283,6 +301,26 @@ fn fault_c8_a_full_disk_costs_a_file_but_not_the_numbers() {
     let nowhere = copyrpc(&["bench", "kv", "--out", "/dev/null/x"]).output().unwrap();
     assert_eq!(nowhere.status.code(), Some(1), "known before anything is measured");
     assert!(text(&nowhere.stderr).contains("cannot make the folder"));
+}
+
+/// The memory of queues is files, too: what needs them says that it cannot have them.
+#[test]
+fn fault_c8_a_limit_of_file_sizes_costs_files_but_not_the_numbers() {
+    let folder = Folder::new("kv-limit");
+    let limited = |arguments: &str| {
+        let command = format!("ulimit -f 4; exec \"$0\" {arguments}");
+        let mut shell = Command::new("bash");
+        shell.args(["-c", &command, env!("CARGO_BIN_EXE_copyrpc")]).output().unwrap()
+    };
+    std::fs::create_dir_all(folder.path()).unwrap();
+    let run = kv_command(&folder, &[]).output().unwrap();
+    assert!(run.status.success(), "{}", text(&run.stderr));
+    let again = limited(&format!("report {0} --html {0}/again.html", folder.path()));
+    assert_eq!(again.status.code(), Some(1), "{}", text(&again.stderr));
+    assert!(text(&again.stderr).contains("again.html: File too large"), "{}", text(&again.stderr));
+    let daemon = limited(&format!("daemon --runtime-dir {}", folder.file("run")));
+    assert_eq!(daemon.status.code(), Some(3), "{:?} {}", daemon.status, text(&daemon.stderr));
+    assert!(text(&daemon.stderr).contains("File too large"), "{}", text(&daemon.stderr));
 }
 
 #[test]

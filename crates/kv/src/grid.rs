@@ -68,7 +68,8 @@ pub enum GridError {
 }
 
 impl Axes {
-    /// All combinations; backends vary fastest, so that rivals are measured one after the other.
+    /// All combinations, each once; backends vary fastest, so that rivals are measured one after the
+    /// other.
     ///
     /// # Errors
     ///
@@ -82,7 +83,7 @@ impl Axes {
             }
         }
         let mut configs = Vec::new();
-        for workload in self.workloads() {
+        for workload in self.workloads()? {
             workload.validate()?;
             for &backend in &backends {
                 self.add_backend(&workload, backend, &mut configs)?;
@@ -94,7 +95,24 @@ impl Axes {
         Ok(configs)
     }
 
-    fn workloads(&self) -> Vec<Workload> {
+    fn workloads(&self) -> Result<Vec<Workload>, GridError> {
+        let lens = [
+            self.ranks.len(),
+            self.daemon_threads.len(),
+            self.value_sizes.len(),
+            self.keys.len(),
+            self.mixes.len(),
+            self.popularities.len(),
+            self.paces.len(),
+            self.localities.len(),
+            self.queue_depths.len(),
+            self.clients_per_rank.len(),
+        ];
+        // Before they are made: a few long lists make more than there is memory for.
+        let count = lens.iter().fold(1_usize, |count, &len| count.saturating_mul(len.max(1)));
+        if count > CONFIGS_MAX {
+            return Err(GridError::Large(count));
+        }
         let mut all = vec![self.workload.clone()];
         vary(&mut all, &self.ranks, |workload, ranks| workload.ranks = ranks);
         vary(&mut all, &self.daemon_threads, |workload, n| workload.daemon_threads = n);
@@ -108,7 +126,7 @@ impl Axes {
         vary(&mut all, &self.localities, |workload, locality| workload.locality = locality);
         vary(&mut all, &self.queue_depths, |workload, depth| workload.queue_depth = depth);
         vary(&mut all, &self.clients_per_rank, |workload, n| workload.clients_per_rank = n);
-        all
+        Ok(all)
     }
 
     fn add_backend(
@@ -150,23 +168,28 @@ impl Axes {
 }
 
 /// Each of `all` with each of `values`; as they are if there are none.
-fn vary<T: Clone, V: Clone>(all: &mut Vec<T>, values: &[V], set: impl Fn(&mut T, V)) {
+fn vary<T: Clone, V: Clone + PartialEq>(all: &mut Vec<T>, values: &[V], set: impl Fn(&mut T, V)) {
     if values.is_empty() {
         return;
     }
-    let with = |one: &T| {
-        let one = one.clone();
-        values.iter().map(move |value| (one.clone(), value.clone())).collect::<Vec<_>>()
-    };
-    let mut varied = all.iter().flat_map(with).collect::<Vec<_>>();
-    for (one, value) in &mut varied {
-        set(one, value.clone());
+    let before = std::mem::take(all);
+    for one in before {
+        for value in distinct(values) {
+            let mut one = one.clone();
+            set(&mut one, value);
+            all.push(one);
+        }
     }
-    *all = varied.into_iter().map(|(one, _)| one).collect();
 }
 
-fn or_default<T: Copy>(values: &[T], default: &[T]) -> Vec<T> {
-    if values.is_empty() { default.to_vec() } else { values.to_vec() }
+fn or_default<T: Clone + PartialEq>(values: &[T], default: &[T]) -> Vec<T> {
+    distinct(if values.is_empty() { default } else { values })
+}
+
+/// The values in their order, each once.
+fn distinct<T: Clone + PartialEq>(values: &[T]) -> Vec<T> {
+    let is_first = |(at, value): &(usize, &T)| !values[..*at].contains(value);
+    values.iter().enumerate().filter(is_first).map(|(_, value)| value.clone()).collect()
 }
 
 #[cfg(test)]
@@ -196,6 +219,32 @@ mod tests {
         for (index, config) in configs.iter().enumerate() {
             assert!(!configs[..index].contains(config), "{config:?}");
         }
+    }
+
+    #[test]
+    fn a_value_that_is_given_twice_is_measured_once() {
+        let axes = Axes {
+            backends: vec![Kind::Tcp, Kind::Tcp],
+            queue_depths: vec![4, 1, 4],
+            pins: vec![Pin::None, Pin::None],
+            waits: vec![Wait::Spin; 3],
+            switches: BTreeMap::from([("write".into(), vec!["turn".into(), "turn".into()])]),
+            ..Axes::default()
+        };
+        let depths = axes.configs().unwrap().into_iter().map(|config| config.workload.queue_depth);
+        assert_eq!(depths.collect::<Vec<_>>(), [4, 1]);
+    }
+
+    #[test]
+    fn lists_that_multiply_beyond_all_memory_are_refused() {
+        let axes = Axes {
+            queue_depths: (1..=4096).collect(),
+            keys: (1..=100_000).collect(),
+            clients_per_rank: (1..=4096).collect(),
+            ..Axes::default()
+        };
+        let count = 4096 * 100_000 * 4096;
+        assert_eq!(axes.configs(), Err(GridError::Large(count)));
     }
 
     #[test]

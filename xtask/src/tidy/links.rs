@@ -14,9 +14,8 @@ const RULE: &str = "links";
 
 /// Judges every Markdown file and every Rust file.
 pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
-    let documents = tree.texts().filter(|(path, _)| is_markdown(path));
     let mut findings: Vec<_> =
-        documents.flat_map(|(path, text)| check_document(tree, path, text)).collect();
+        tree.documents().flat_map(|(path, text)| check_document(tree, path, text)).collect();
     findings.extend(tree.rust().iter().flat_map(|file| check_citations(tree, file)));
     findings
 }

@@ -8,6 +8,7 @@ mod links;
 mod manifests;
 mod named_tests;
 mod rules;
+mod shown;
 mod sizes;
 pub(crate) mod source;
 pub(crate) mod sync_pairs;
@@ -53,6 +54,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     findings.extend(manifests::check(&tree));
     findings.extend(named_tests::check(&tree));
     findings.extend(rules::check(&tree));
+    findings.extend(shown::check(&workspace.members, &tree));
     findings.sort();
     findings.dedup(); // one line may break one rule twice
     for finding in &findings {

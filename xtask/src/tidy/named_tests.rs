@@ -1,4 +1,5 @@
-//! Tests that documents name exist: code spans that begin with `fault_` or `pitfall_`.
+//! Tests that documents name exist: code spans that begin with `fault_` or `pitfall_`. One that ends with
+//! `*` or `…` names at least one.
 
 use std::collections::HashSet;
 
@@ -10,11 +11,14 @@ const RULE: &str = "named-tests";
 /// Judges every Markdown file.
 pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
     let functions = functions(tree);
-    let documents = tree.texts().filter(|(path, _)| path.extension().is_some_and(|e| e == "md"));
+    let exists = |name: &&str| match name.strip_suffix(['*', '…']) {
+        Some(start) => functions.iter().any(|function| function.starts_with(start)),
+        None => functions.contains(name),
+    };
     let mut findings = Vec::new();
-    for (path, text) in documents {
+    for (path, text) in tree.documents() {
         for (index, line) in text.lines().enumerate() {
-            for name in named(line).filter(|name| !functions.contains(name)) {
+            for name in named(line).filter(|name| !exists(name)) {
                 findings.push(Finding {
                     path: path.into(),
                     line: index + 1,
@@ -41,9 +45,9 @@ fn functions(tree: &Tree) -> HashSet<&str> {
 fn named(line: &str) -> impl Iterator<Item = &str> {
     let spans = line.split('`').skip(1).step_by(2);
     spans.filter(|span| {
-        PREFIXES.iter().any(|prefix| span.starts_with(prefix))
-            && !span.ends_with('_')
-            && span.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+        let name = span.strip_suffix(['*', '…']).unwrap_or(span);
+        PREFIXES.iter().any(|prefix| name.starts_with(prefix) && name != *prefix)
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
     })
 }
 
@@ -53,10 +57,17 @@ mod tests {
 
     #[test]
     fn a_test_that_nobody_wrote_is_found() {
-        let text = "| A1 | `fault_a1_here`, `pitfall_2_gone` |\n| `other_gone` | fault_x, `fault_`, `fault_a1_…` |";
+        let text = "| A1 | `fault_a1_here`, `pitfall_2_gone` |\n\
+                    | `other_gone` | fault_x, `fault_`, `fault_…`, `fault_a1_…`, `fault_a1_*` |\n\
+                    `fault_a2_*` and `fault_a1_there_…`";
         let tree = Tree::from([("docs/a.md", text), ("a.rs", "#[test]\nfn fault_a1_here() {}")]);
         let found = check(&tree);
-        assert_eq!(found.len(), 1);
-        assert_eq!((found[0].line, found[0].problem.as_str()), (1, "no test `pitfall_2_gone`"));
+        let found = found.iter().map(|f| (f.line, f.problem.as_str())).collect::<Vec<_>>();
+        let gone = [
+            (1, "no test `pitfall_2_gone`"),
+            (3, "no test `fault_a2_*`"),
+            (3, "no test `fault_a1_there_…`"),
+        ];
+        assert_eq!(found, gone);
     }
 }

@@ -55,6 +55,11 @@ impl Tree {
         self.files.iter().filter_map(|(path, text)| Some((path.as_path(), text.as_deref()?)))
     }
 
+    /// Every Markdown file.
+    pub(crate) fn documents(&self) -> impl Iterator<Item = (&Path, &str)> {
+        self.texts().filter(|(path, _)| path.extension().is_some_and(|extension| extension == "md"))
+    }
+
     /// The text of one file.
     pub(crate) fn text(&self, path: &Path) -> Option<&str> {
         self.files.get(path)?.as_deref()
@@ -63,6 +68,11 @@ impl Tree {
     /// Whether `path` is a file, or a folder that holds one.
     pub(crate) fn contains(&self, path: &Path) -> bool {
         self.files.keys().any(|file| file.starts_with(path))
+    }
+
+    /// Whether there is a file of that name in any folder.
+    pub(crate) fn has_file_named(&self, name: &str) -> bool {
+        self.files.keys().any(|file| file.file_name().is_some_and(|found| found == name))
     }
 
     /// Rust files without a valid sequence of tokens: no other check has seen them.

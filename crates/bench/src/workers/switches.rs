@@ -312,20 +312,23 @@ impl Grid {
     }
 }
 
-/// Multiplies the points by the values of one switch; a single value leaves the names as they are.
-fn spread<T: Copy>(
+/// Multiplies the points by the values of one switch, each once; a single value leaves the names as
+/// they are.
+fn spread<T: Copy + PartialEq>(
     points: &mut Vec<(Switches, String)>,
     values: &[T],
     set: impl Fn(&mut Switches, T),
     name: impl Fn(&T) -> String,
 ) {
+    let is_first = |(at, value): &(usize, &T)| !values[..*at].contains(value);
+    let distinct = || values.iter().enumerate().filter(is_first).map(|(_, value)| *value);
     let before = core::mem::take(points);
     for (switches, suffix) in before {
-        for value in values {
+        for value in distinct() {
             let mut point = (switches, suffix.clone());
-            set(&mut point.0, *value);
-            if values.len() > 1 {
-                point.1 = format!("{suffix}/{}", name(value));
+            set(&mut point.0, value);
+            if distinct().count() > 1 {
+                point.1 = format!("{suffix}/{}", name(&value));
             }
             points.push(point);
         }
@@ -380,5 +383,7 @@ mod tests {
         assert_eq!(names(&grid), expected);
         (grid.transport, grid.dcis, grid.srq) = (vec![Carrier::Rc], vec![1], vec![Switch::On]);
         assert_eq!(grid.points(), [(Switches::default(), String::new())]);
+        (grid.inline, grid.signal_interval) = (vec![Switch::On; 2], vec![16, 1, 16]);
+        assert_eq!(names(&grid), ["/signal-16", "/signal-1"], "a value given twice counts once");
     }
 }

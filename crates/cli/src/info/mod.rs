@@ -3,7 +3,6 @@
 use std::fmt::Write as _;
 
 use bench::machine;
-use comfy_table::{LineStyle, Table, presets};
 use node::config::{NIC, Settings};
 use serde::Serialize;
 
@@ -12,6 +11,7 @@ use crate::{
     knobs::{self, Shown},
     nic::{self, Description},
     output,
+    table::table,
 };
 
 pub(crate) mod hardware;
@@ -122,9 +122,7 @@ pub(crate) fn pairs(pairs: &[(&str, &str)]) -> String {
 }
 
 pub(crate) fn knob_table(knobs: &[Shown]) -> String {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING.header_separator(LineStyle::none().fill('-')));
-    table.set_header(["variable", "value", "origin", "default", "meaning"]);
+    let mut table = table(&["variable", "value", "origin", "default", "meaning"]);
     for Shown { env, value, origin, default, meaning, .. } in knobs {
         table.add_row([*env, value, origin, default, meaning]);
     }

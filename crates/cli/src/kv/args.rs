@@ -10,7 +10,7 @@ use kv::{
     preset::Preset,
     workload::{ClientKind, Locality, Mix, Pace, Popularity, ValueSize, Verify, Workload},
 };
-use node::config::{NIC, Settings};
+use node::config::{NIC, Settings, units::parse_duration_ns};
 
 use crate::{
     exit::Senseless,
@@ -191,17 +191,11 @@ fn parse_switch(text: &str) -> Result<(String, Vec<String>), String> {
 
 /// `300ms`, `5s`, `2min`.
 fn parse_time(text: &str) -> Result<Duration, String> {
-    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    let (number, unit) = text.split_at(digits);
-    let unit_ms = match unit.trim() {
-        "ms" => 1,
-        "s" => 1000,
-        "min" => 60_000,
-        _ => return Err("write a whole number and a unit: 300ms, 5s, 2min".to_owned()),
-    };
-    let number = number.parse::<u64>().map_err(|error| error.to_string())?;
-    let time_ms = number.checked_mul(unit_ms).ok_or("too long")?;
-    Ok(Duration::from_millis(time_ms))
+    let time_ns = parse_duration_ns(text).map_err(|error| error.to_string())?;
+    match time_ns.is_multiple_of(1_000_000) {
+        true => Ok(Duration::from_nanos(time_ns)),
+        false => Err("write whole milliseconds".to_owned()),
+    }
 }
 
 #[cfg(test)]
@@ -211,9 +205,12 @@ mod tests {
     #[test]
     fn times_need_a_unit() {
         assert_eq!(parse_time("300ms"), Ok(Duration::from_millis(300)));
-        assert_eq!(parse_time("5 s"), Ok(Duration::from_secs(5)));
+        assert_eq!(parse_time("2000us"), Ok(Duration::from_millis(2)));
         assert_eq!(parse_time("2min"), Ok(Duration::from_secs(120)));
-        for bad in ["", "5", "s", "1h", "-1s", "99999999999999999999s", "18446744073709551615min"] {
+        assert_eq!(parse_time("1h"), Ok(Duration::from_secs(3600)));
+        for bad in
+            ["", "5", "s", "-1s", "99999999999999999999s", "18446744073709551615min", "1500us"]
+        {
             assert!(parse_time(bad).is_err(), "{bad:?}");
         }
     }

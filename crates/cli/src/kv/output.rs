@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, File},
-    io::{self, Write},
+    io::{self, BufWriter, Write},
     path::{Path, PathBuf},
 };
 
@@ -13,6 +13,7 @@ use kv::{
 };
 
 use super::KvArgs;
+use crate::output::{write_file, write_stdout};
 
 /// Parent of the folders that are named by date.
 const PARENT: &str = "kv-results";
@@ -54,7 +55,8 @@ impl Output {
             self.markdown.as_deref().map_or(Ok(()), |path| write_markdown(results, path)),
             self.write_json(results, json_to_stdout),
         ];
-        written.into_iter().collect::<anyhow::Result<()>>()?;
+        let written = written.into_iter().collect::<anyhow::Result<()>>();
+        written.context("the numbers are in the table above, but not in every file")?;
         let report = self.folder.join("report.html");
         eprintln!("report: {}", report.display());
         shown
@@ -65,24 +67,18 @@ impl Output {
             return write_to_stdout(results);
         }
         result::write_table(results, &mut io::stderr().lock())?;
-        let mut stdout = io::stdout().lock();
-        result::write_rows(&results.header, &result::reduce(results), &mut stdout)?;
-        Ok(stdout.flush()?)
+        write_stdout(|stdout| write_rows(results, stdout))
     }
 
     fn write_json(&self, results: &Results, is_done: bool) -> anyhow::Result<()> {
         let Some(path) = self.json.as_deref().filter(|_| !is_done) else { return Ok(()) };
-        write_file(path, |mut file| {
-            let mut rows = Vec::new();
-            result::write_rows(&results.header, &result::reduce(results), &mut rows)?;
-            file.write_all(&rows)
-        })
+        write_file(path, |file| write_rows(results, file))
     }
 
     fn write_file(
         &self,
         name: &str,
-        write: impl FnOnce(File) -> io::Result<()>,
+        write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
     ) -> anyhow::Result<()> {
         write_file(&self.folder.join(name), write)
     }
@@ -104,22 +100,20 @@ impl Output {
 
 /// Writes the report of one result.
 pub(super) fn write_html(results: &Results, path: &Path) -> anyhow::Result<()> {
-    write_file(path, |mut file| file.write_all(html::render(results).as_bytes()))
+    write_file(path, |file| file.write_all(html::render(results).as_bytes()))
 }
 
 /// Writes the tables of one result, for documents.
 pub(super) fn write_markdown(results: &Results, path: &Path) -> anyhow::Result<()> {
-    write_file(path, |mut file| result::write_markdown(results, &mut file))
+    write_file(path, |file| result::write_markdown(results, file))
 }
 
 /// Writes the table.
 pub(super) fn write_to_stdout(results: &Results) -> anyhow::Result<()> {
-    let mut stdout = io::stdout().lock();
-    result::write_table(results, &mut stdout)?;
-    Ok(stdout.flush()?)
+    write_stdout(|stdout| result::write_table(results, stdout))
 }
 
-fn write_file(path: &Path, write: impl FnOnce(File) -> io::Result<()>) -> anyhow::Result<()> {
-    let cannot = || format!("cannot write {}; the numbers are in the table above", path.display());
-    File::create(path).and_then(write).with_context(cannot)
+/// Writes one JSON object per number.
+fn write_rows(results: &Results, to: &mut impl Write) -> io::Result<()> {
+    result::write_rows(&results.header, &result::reduce(results), to)
 }

@@ -2,7 +2,8 @@
 
 use std::{fmt::Write as _, path::Path, thread, time::Duration};
 
-use comfy_table::{LineStyle, Table, presets};
+use anyhow::Context as _;
+use comfy_table::Table;
 use node::{
     config::Settings,
     metrics::{Counter, Section, Snapshot, Timing, render},
@@ -10,7 +11,7 @@ use node::{
 };
 use serde_json::{Map, Value, json};
 
-use crate::{args::StatArgs, output};
+use crate::{args::StatArgs, output, table::table};
 
 mod serve;
 
@@ -45,7 +46,8 @@ pub(crate) fn run(args: &StatArgs) -> anyhow::Result<()> {
 /// The counters of all daemons of this user; those that cannot be read are reported and left out.
 pub(crate) fn read_all(settings: &Settings) -> anyhow::Result<Vec<Snapshot>> {
     let runtime = Runtime::from_settings(settings)?;
-    let names = runtime::daemons_in(runtime.folder())?;
+    let cannot = || format!("cannot read {}", runtime.folder().display());
+    let names = runtime::daemons_in(runtime.folder()).with_context(cannot)?;
     let read = |name: &String| read_one(runtime.folder(), name);
     Ok(names.iter().filter_map(read).collect())
 }
@@ -158,11 +160,4 @@ impl<'a> Shown<'a> {
 fn counters(section: &Section) -> Map<String, Value> {
     let value = |&counter: &Counter| (counter.name().to_owned(), section.counter(counter).into());
     Counter::ALL.iter().map(value).collect()
-}
-
-fn table(header: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING.header_separator(LineStyle::none().fill('-')));
-    table.set_header(header);
-    table
 }

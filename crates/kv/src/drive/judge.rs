@@ -233,3 +233,153 @@ impl Judge {
         if is_written { Ok(()) } else { Err(Violation::Unwritten { key, version: version.0 }) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workload::Mix;
+
+    const ME: ClientId = ClientId(1);
+    const OTHER: ClientId = ClientId(0);
+    const NOBODY: ClientId = ClientId(2);
+    const KEY: u64 = 0x55;
+    const TOKEN: Token = Token(7);
+    /// Versions that this client has given away.
+    const WRITES: u64 = 5;
+
+    fn call(op: Op) -> Call {
+        let (shard, is_local) = (Shard(0), true);
+        let (written, expected) = (Version::of(ME, WRITES - 1), Some(INITIAL));
+        Call { op, key: KEY, shard, is_local, written, expected, due_ns: 0, sent_ns: 0 }
+    }
+
+    fn value(key: u64, version: Version, len_bytes: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len_bytes];
+        value::fill(&mut bytes, key, version);
+        bytes
+    }
+
+    /// Two clients, values of 32 to 64 B.
+    fn judge(deletes: u8, op: Op, answer: Answer<'_>) -> Result<Verdict, Violation> {
+        let workload = Workload {
+            clients_per_rank: 1,
+            mix: Mix { get: 50, delete: deletes, cas: 10 },
+            value_size: ValueSize { min_bytes: 32, max_bytes: 64 },
+            ..Workload::default()
+        };
+        let mut bytes = Vec::new();
+        answer.write(&mut bytes);
+        Judge::new(&workload, ME).judge(&call(op), TOKEN, &bytes, WRITES)
+    }
+
+    fn answer(op: Op, status: Status, version: Option<Version>) -> Answer<'static> {
+        Answer { op: Some(op), status, tag: tag_of(TOKEN), key: KEY, version, value: &[] }
+    }
+
+    fn found(version: Version, value: &[u8]) -> Answer<'_> {
+        Answer { value, ..answer(Op::Get, Status::Ok, Some(version)) }
+    }
+
+    #[test]
+    fn fault_k1_every_possible_outcome_is_believed() {
+        use Status::{Mismatch, NotFound, Ok};
+        let theirs = Version::of(OTHER, 1 << 30);
+        for (op, status, version) in [
+            (Op::Put, Ok, None),
+            (Op::Cas, Ok, None),
+            (Op::Cas, Mismatch, Some(theirs)),
+            (Op::Cas, Mismatch, None),
+            (Op::Get, NotFound, None),
+            (Op::Delete, NotFound, None),
+            (Op::Delete, Ok, Some(INITIAL)),
+        ] {
+            let verdict = judge(5, op, answer(op, status, version));
+            assert_eq!(verdict, Result::Ok(Verdict { status, version }), "{op:?} {status:?}");
+        }
+        for (version, len_bytes) in [(INITIAL, 32), (theirs, 64), (Version::of(ME, WRITES - 1), 50)]
+        {
+            let verdict = judge(0, Op::Get, found(version, &value(KEY, version, len_bytes)));
+            assert_eq!(verdict, Result::Ok(Verdict { status: Ok, version: Some(version) }));
+        }
+    }
+
+    #[test]
+    fn fault_k1_an_answer_to_another_request_is_refused() {
+        let right = answer(Op::Put, Status::Ok, None);
+        for wrong in [
+            Answer { op: Some(Op::Delete), ..right },
+            Answer { op: None, ..right },
+            Answer { key: KEY + 1, ..right },
+            Answer { tag: right.tag ^ 1, ..right },
+        ] {
+            let refused = judge(5, Op::Put, wrong);
+            assert!(matches!(refused, Err(Violation::Other { .. })), "{wrong:?}: {refused:?}");
+        }
+    }
+
+    #[test]
+    fn fault_k1_an_outcome_that_the_operation_does_not_have_is_refused() {
+        use Status::{Malformed, Mismatch, NoRoom, NotFound, Ok, WrongShard};
+        let some = Some(INITIAL);
+        for (op, status, version) in [
+            (Op::Put, Ok, some),
+            (Op::Cas, Ok, some),
+            (Op::Put, NotFound, None),
+            (Op::Put, Mismatch, some),
+            (Op::Cas, NotFound, None),
+            (Op::Cas, Mismatch, some), // what was expected is not in the way
+            (Op::Get, NotFound, some),
+            (Op::Get, Mismatch, some),
+            (Op::Delete, NotFound, some),
+            (Op::Delete, Ok, None),
+            (Op::Get, Malformed, None),
+            (Op::Get, WrongShard, None),
+            (Op::Put, NoRoom, None),
+        ] {
+            let refused = judge(5, op, answer(op, status, version));
+            assert!(
+                matches!(refused, Err(Violation::Outcome { .. })),
+                "{op:?} {status:?}: {refused:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn fault_k1_a_key_that_vanished_is_missed_where_nobody_deletes() {
+        for (op, status) in [(Op::Get, Status::NotFound), (Op::Cas, Status::Mismatch)] {
+            let refused = judge(0, op, answer(op, status, None));
+            assert_eq!(refused, Err(Violation::Vanished { key: KEY }), "{op:?}");
+        }
+    }
+
+    #[test]
+    fn fault_k1_a_value_that_is_not_what_it_says_is_refused() {
+        let refused =
+            |version: Version, bytes: &[u8]| judge(0, Op::Get, found(version, bytes)).unwrap_err();
+        let theirs = Version::of(OTHER, 3);
+        let wrong = refused(theirs, &value(KEY + 1, theirs, 40));
+        assert_eq!(wrong, Violation::Key { key: KEY, got: KEY + 1 });
+        let wrong = refused(theirs, &value(KEY, INITIAL, 40));
+        assert_eq!(wrong, Violation::Versions { head: theirs.0, value: INITIAL.0 });
+        for len_bytes in [31, 65] {
+            let wrong = refused(theirs, &value(KEY, theirs, len_bytes));
+            assert_eq!(wrong, Violation::Length { key: KEY, len_bytes });
+        }
+        let mut broken = value(KEY, theirs, 40);
+        broken[39] ^= 1;
+        assert!(matches!(refused(theirs, &broken), Violation::Value(_)));
+    }
+
+    #[test]
+    fn fault_k1_a_version_that_nobody_can_have_written_is_refused() {
+        for version in
+            [Version(1), Version::of(ME, WRITES), Version::of(NOBODY, 0), Version(u64::MAX - 1)]
+        {
+            let unwritten = Err(Violation::Unwritten { key: KEY, version: version.0 });
+            assert_eq!(judge(0, Op::Get, found(version, &value(KEY, version, 40))), unwritten);
+            for (op, status) in [(Op::Delete, Status::Ok), (Op::Cas, Status::Mismatch)] {
+                assert_eq!(judge(5, op, answer(op, status, Some(version))), unwritten, "{op:?}");
+            }
+        }
+    }
+}

@@ -284,8 +284,11 @@ impl Driver {
                     break;
                 }
                 Err(SubmitError::Gone(_)) => {
-                    self.tally.fail(Failure::PeerGone);
-                    break;
+                    let failure = Failure::PeerGone;
+                    self.tally.unsent(failure, &self.schedule, op.is_local, due_ns, now_ns);
+                    if !self.arrivals.is_open() {
+                        break; // the next one is due at once, and the one after that
+                    }
                 }
                 Err(error @ SubmitError::TooLarge { .. }) => return Err(DriveError::Submit(error)),
             }
@@ -408,7 +411,8 @@ impl Driver {
         while self.next_due_ns(now_ns) < self.schedule.end_ns && self.arrivals.is_open() {
             let due_ns = self.next_due_ns(now_ns);
             let op = self.next_op();
-            self.tally.unsent(&self.schedule, op.is_local, due_ns, now_ns);
+            let failure = Failure::Unsent;
+            self.tally.unsent(failure, &self.schedule, op.is_local, due_ns, now_ns);
         }
         Ok(())
     }

@@ -107,3 +107,55 @@ impl Slots {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        codec::{Op, Version},
+        place::Shard,
+    };
+
+    fn call(key: u64) -> Call {
+        let (shard, written) = (Shard(0), Version(0));
+        let (is_local, expected, due_ns, sent_ns) = (true, None, 0, 0);
+        Call { op: Op::Get, key, shard, is_local, written, expected, due_ns, sent_ns }
+    }
+
+    fn occupied(slots: &mut Slots, key: u64) -> Token {
+        let token = slots.next_token();
+        slots.occupy(token, call(key));
+        token
+    }
+
+    fn is_surprise(slots: &mut Slots, token: Token) -> bool {
+        matches!(slots.settle(token), Err(Violation::Surprise { .. }))
+    }
+
+    #[test]
+    fn fault_k1_a_second_answer_is_a_surprise_also_when_the_slot_has_another_call() {
+        let mut slots = Slots::new(1);
+        let first = occupied(&mut slots, 1);
+        assert_eq!((slots.is_full(), slots.outstanding()), (true, 1));
+        assert_eq!(slots.settle(first).unwrap().unwrap().key, 1);
+        assert!(is_surprise(&mut slots, first));
+        let second = occupied(&mut slots, 2);
+        assert!(is_surprise(&mut slots, first), "not an answer to the second call");
+        assert_eq!(slots.settle(second).unwrap().unwrap().key, 2);
+        assert!(is_surprise(&mut slots, Token(1)), "there is no such slot");
+    }
+
+    #[test]
+    fn fault_k1_a_call_that_was_given_up_may_be_answered_once() {
+        let mut slots = Slots::new(2);
+        let (first, second) = (occupied(&mut slots, 1), occupied(&mut slots, 2));
+        let mut given_up = Vec::new();
+        slots.abandon(|call| call.key == 1, |call| given_up.push(call.key));
+        assert_eq!((given_up, slots.outstanding()), (vec![1], 1));
+        let third = occupied(&mut slots, 3);
+        assert!(matches!(slots.settle(first), Ok(None)), "late");
+        assert!(is_surprise(&mut slots, first), "late, and twice");
+        assert_eq!(slots.settle(third).unwrap().unwrap().key, 3);
+        assert_eq!(slots.settle(second).unwrap().unwrap().key, 2);
+    }
+}

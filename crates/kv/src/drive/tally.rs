@@ -81,7 +81,7 @@ impl Tally {
         }
     }
 
-    pub(super) fn fail(&mut self, failure: Failure) {
+    fn fail(&mut self, failure: Failure) {
         *self.failures.entry(failure).or_default() += 1;
     }
 
@@ -123,8 +123,15 @@ impl Tally {
     }
 
     /// A call that was due but never sent: its latency is at least the time since.
-    pub(super) fn unsent(&mut self, schedule: &Schedule, is_local: bool, due_ns: u64, now_ns: u64) {
-        self.fail(Failure::Unsent);
+    pub(super) fn unsent(
+        &mut self,
+        failure: Failure,
+        schedule: &Schedule,
+        is_local: bool,
+        due_ns: u64,
+        now_ns: u64,
+    ) {
+        self.fail(failure);
         let side = if is_local { &mut self.local } else { &mut self.remote };
         side.file(schedule, due_ns, now_ns);
     }
@@ -135,5 +142,80 @@ impl Side {
         if schedule.slice_of(due_ns).is_some() {
             self.latency.saturating_record(now_ns.saturating_sub(due_ns).max(1));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        codec::{Op, Version},
+        place::Shard,
+    };
+
+    /// Calls from 100 on, measured from 1000 to 2000 in slices of 100 ns.
+    const SCHEDULE: Schedule =
+        Schedule { begin_ns: 100, measure_ns: 1000, end_ns: 2000, drained_ns: 9000, slice_ns: 100 };
+
+    fn call(is_local: bool, due_ns: u64) -> Call {
+        Call {
+            op: Op::Get,
+            key: 1,
+            shard: Shard(0),
+            is_local,
+            written: Version(0),
+            expected: None,
+            due_ns,
+            sent_ns: due_ns + 10,
+        }
+    }
+
+    fn ended(status: Status) -> Result<Verdict, Failure> {
+        Ok(Verdict { status, version: None })
+    }
+
+    fn counts(tally: &Tally) -> [u64; 4] {
+        let Tally { local, remote, .. } = tally;
+        [local.completed, local.latency.len(), remote.completed, remote.latency.len()]
+    }
+
+    #[test]
+    fn fault_k2_answers_count_when_they_are_seen_and_are_timed_if_they_were_due_in_the_interval() {
+        let mut tally = Tally::new(&SCHEDULE);
+        tally.settle(&SCHEDULE, &call(true, 500), ended(Status::Ok), 999);
+        assert_eq!(counts(&tally), [0, 0, 0, 0], "warm-up");
+        tally.settle(&SCHEDULE, &call(true, 999), ended(Status::Ok), 1000);
+        assert_eq!(counts(&tally), [1, 0, 0, 0]);
+        tally.settle(&SCHEDULE, &call(false, 1000), ended(Status::Ok), 1999);
+        assert_eq!(counts(&tally), [1, 0, 1, 1]);
+        tally.settle(&SCHEDULE, &call(false, 1999), ended(Status::Ok), 2500);
+        assert_eq!(counts(&tally), [1, 0, 1, 2], "late, and in the histogram all the same");
+        assert_eq!((tally.slices[0], tally.slices[9]), (1, 1));
+        assert_eq!((tally.remote.latency.min(), tally.remote.latency.max()), (501, 999));
+        assert_eq!((tally.calls, tally.start_skew_ns), (4, Some(410)), "the first was sent at 510");
+    }
+
+    #[test]
+    fn fault_k2_a_failed_call_is_a_call_is_timed_and_is_no_answer() {
+        let mut tally = Tally::new(&SCHEDULE);
+        tally.settle(&SCHEDULE, &call(true, 1100), Err(Failure::Timeout), 1200);
+        tally.unsent(Failure::Unsent, &SCHEDULE, false, 1100, 1200);
+        assert_eq!(counts(&tally), [0, 1, 0, 1]);
+        assert_eq!(tally.slices.iter().sum::<u64>(), 0);
+        assert_eq!(tally.failures, [(Failure::Timeout, 1), (Failure::Unsent, 1)].into());
+        assert_eq!(tally.calls, 1, "one was never made");
+    }
+
+    #[test]
+    fn outcomes_are_counted_by_name_and_the_most_that_was_outstanding_is_kept() {
+        let mut tally = Tally::new(&SCHEDULE);
+        for status in [Status::NotFound, Status::NotFound, Status::Mismatch, Status::Ok] {
+            tally.settle(&SCHEDULE, &call(true, 1100), ended(status), 1200);
+        }
+        assert_eq!((tally.not_found, tally.mismatches, tally.local.completed), (2, 1, 4));
+        for (now_ns, count) in [(999, 9), (1100, 3), (1150, 4), (1199, 2), (2000, 9)] {
+            tally.note_outstanding(&SCHEDULE, now_ns, count);
+        }
+        assert_eq!(tally.outstanding, [0, 4, 0, 0, 0, 0, 0, 0, 0, 0]);
     }
 }

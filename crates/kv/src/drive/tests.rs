@@ -207,6 +207,146 @@ fn fault_k2_open_loop_calls_that_are_never_sent_are_counted_and_timed() {
     assert!(tally.remote.latency.is_empty());
 }
 
+/// What becomes of the calls to one shard.
+#[derive(Clone, Copy, Debug)]
+enum Broken {
+    /// They are not taken.
+    Gone,
+    /// They are taken, and fail.
+    Overloaded,
+    /// They are taken and lost, with all of the shard's that are outstanding at the next poll.
+    Lost,
+}
+
+struct Without {
+    inner: LoopbackClient,
+    broken: Broken,
+    shard: Shard,
+    taken: Vec<crate::backend::Token>,
+}
+
+impl Client for Without {
+    fn contact(&self) -> Contact {
+        self.inner.contact()
+    }
+
+    fn join(&mut self, _: &Roster, _: u64) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    fn submit(
+        &mut self,
+        to: Shard,
+        token: crate::backend::Token,
+        request: &[u8],
+    ) -> Result<(), SubmitError> {
+        match self.broken {
+            _ if to != self.shard => self.inner.submit(to, token, request),
+            Broken::Gone => Err(SubmitError::Gone(to)),
+            Broken::Overloaded | Broken::Lost => {
+                self.taken.push(token);
+                Ok(())
+            }
+        }
+    }
+
+    fn poll(
+        &mut self,
+        budget: usize,
+        sink: &mut impl FnMut(Event<'_>),
+    ) -> Result<usize, BackendError> {
+        let taken = std::mem::take(&mut self.taken);
+        match self.broken {
+            Broken::Lost if !taken.is_empty() => sink(Event::Lost { shard: self.shard }),
+            Broken::Lost => {}
+            Broken::Gone | Broken::Overloaded => taken.iter().for_each(|&token| {
+                sink(Event::Failed { token, failure: Failure::Overloaded });
+            }),
+        }
+        Ok(taken.len() + self.inner.poll(budget, sink)?)
+    }
+
+    fn wait(&mut self, deadline_ns: u64) -> Result<(), BackendError> {
+        self.inner.wait(deadline_ns)
+    }
+
+    fn counters(&self) -> Counters {
+        Counters::default()
+    }
+}
+
+#[test]
+fn fault_k2_calls_that_fail_at_one_shard_are_counted_and_timed_and_touch_no_others() {
+    let workload = Workload { pace: Pace::Open(2_000_000), queue_depth: 64, ..workload() };
+    for (broken, failure) in [
+        (Broken::Gone, Failure::PeerGone),
+        (Broken::Overloaded, Failure::Overloaded),
+        (Broken::Lost, Failure::PeerGone),
+    ] {
+        let cluster = Cluster::new(&workload, 100);
+        let without = |inner| Without { inner, broken, shard: Shard(1), taken: Vec::new() };
+        for (id, (tally, _)) in (0..).zip(run(&workload, &cluster, without).unwrap()) {
+            let failed = tally.failures[&failure];
+            assert_eq!((tally.failures.len(), tally.late), (1, 0), "{broken:?} {tally:?}");
+            assert!(failed.abs_diff(6000) < 600, "half of 12 ms at 1 M/s: {failed}");
+            let [here, there] = [&tally.local.latency, &tally.remote.latency];
+            let [reached, broken] = if id == 0 { [here, there] } else { [there, here] };
+            assert!(broken.len().abs_diff(5000) < 500, "of the interval: {}", broken.len());
+            assert!(reached.max() < 50 * US, "{} ns", reached.max());
+        }
+    }
+}
+
+/// A call that waited for room is late by that, but has all of its timeout for its answer.
+#[test]
+fn a_call_is_given_up_a_timeout_after_it_was_sent_and_soon_after_that() {
+    let pace = Pace::Open(90_000); // the server manages 100,000
+    let base = Workload { pace, ranks: 1, queue_depth: 1, timeout_ms: 1, ..workload() };
+    let cluster = Cluster::new(&base, 10 * US);
+    cluster.stall(4 * MS..7 * MS);
+    let (tally, _) = run(&base, &cluster, |client| client).unwrap().remove(0);
+    assert!((1..=3).contains(&tally.failures[&Failure::Timeout]), "only in the stall: {tally:?}");
+    assert!(tally.local.latency.max() > 2 * MS, "what waited for room is late");
+
+    let lossy = Workload { pace: Pace::Closed, timeout_ms: 4, ..base };
+    let lose = |client| Faulty::new(client, Fault::Drop, 1);
+    let (tally, _) = run(&lossy, &Cluster::new(&lossy, US), lose).unwrap().remove(0);
+    assert_eq!(tally.calls, tally.failures[&Failure::Timeout]);
+    let longest = tally.local.latency.max();
+    assert!((4 * MS..=4 * MS + MS / 2).contains(&longest), "sixteenths of a timeout: {longest}");
+}
+
+#[test]
+fn who_has_nothing_to_do_says_until_when() {
+    let workload = Workload { queue_depth: 1, timeout_ms: 4000, ..workload() };
+    let (cluster, begin_ns) = (Cluster::new(&workload, 100 * MS), MS);
+    let schedule = Schedule::new(&workload, begin_ns);
+    assert_eq!(
+        (schedule.measure_ns, schedule.end_ns, schedule.drained_ns),
+        (3 * MS, 13 * MS, 4013 * MS)
+    );
+    let mut client = cluster.client(ClientId(0));
+    let mut driver = Driver::new(&workload, ClientId(0), schedule);
+    let mut step = || driver.step(&mut client, &|| cluster.now_ns()).unwrap();
+    assert_eq!(step(), Step::Idle { until_ns: begin_ns }, "too early");
+    cluster.advance(begin_ns);
+    assert_eq!(step(), Step::Sent { until_ns: 13 * MS }, "the end, before the next sweep");
+    cluster.advance(12 * MS);
+    assert_eq!(step(), Step::Idle { until_ns: MS + 250 * MS }, "the next sweep, before the answer");
+}
+
+/// What it does not know of a key is what every key began with.
+#[test]
+fn a_cas_expects_what_this_client_knows_of_that_key() {
+    let mut driver = Driver::new(&workload(), ClientId(0), Schedule::new(&workload(), 0));
+    driver.remember(3, Some(Version(77)));
+    assert_eq!(driver.seen_version(3), Some(Version(77)));
+    assert_eq!(driver.seen_version(3 + 256), Some(value::INITIAL), "another key of its place");
+    driver.remember(3 + 256, None);
+    assert_eq!(driver.seen_version(3 + 256), None, "it was deleted");
+    assert_eq!(driver.seen_version(3), Some(value::INITIAL), "forgotten");
+}
+
 #[test]
 fn fault_k1_lies_about_answers_are_found_by_the_client_that_asked() {
     for fault in [Fault::FlipBit, Fault::Cut, Fault::Duplicate, Fault::Swap, Fault::Replay] {

@@ -117,7 +117,7 @@ pub fn check(events: impl IntoIterator<Item = Event>) -> Result<Report, CheckErr
         let known = events.iter().filter(|event| event.end_ns.is_some()).count() as u64;
         report.known += known;
         report.unknown += events.len() as u64 - known;
-        Search::new(key, events).run()?;
+        Search::new(key, events).run(WORK_MAX)?;
     }
     Ok(report)
 }
@@ -129,7 +129,7 @@ struct Search {
     known: Vec<Event>,
     /// Without: they may come at any time after their begin, or never.
     unknown: Vec<Event>,
-    /// How many known operations saw each version.
+    /// How many known operations saw each version; 0: only unknown ones did.
     uses: HashMap<Version, u32>,
     work: u64,
 }
@@ -164,10 +164,14 @@ impl Search {
             *uses.entry(version).or_default() += 1;
         }
         let unknown = noticed(unknown, &uses);
+        for version in unknown.iter().filter_map(|event| seen_by(event.act)) {
+            uses.entry(version).or_default();
+        }
         Self { key, known, unknown, uses, work: 0 }
     }
 
-    fn run(mut self) -> Result<(), CheckError> {
+    /// Gives up after `work_max` operations looked at.
+    fn run(mut self, work_max: u64) -> Result<(), CheckError> {
         let (beyond, applied) = (Vec::new(), Vec::new());
         let mut state = State { low: 0, beyond, applied, register: Some(INITIAL), used: 0 };
         self.absorb(&mut state);
@@ -186,7 +190,7 @@ impl Search {
             self.apply(&mut next, choice);
             self.absorb(&mut next);
             self.work += 1 + (next.beyond.len() + next.applied.len()) as u64;
-            if self.work > WORK_MAX {
+            if self.work > work_max {
                 return Err(CheckError::Undecided { key: self.key, operations: self.known.len() });
             }
             if next.low + next.beyond.len() > best.low + best.beyond.len() {
@@ -413,6 +417,11 @@ mod tests {
             (true, &[event(0, 1, swap(0, 1)), event(2, 3, swap(1, 2)), event(4, 5, read(2))]),
             // Both swaps took the same version.
             (false, &[event(0, 9, swap(0, 1)), event(0, 9, swap(0, 2))]),
+            // What was removed, or swapped, was not there.
+            (false, &[event(0, 1, Act::Remove(Some(Version(7))))]),
+            (false, &[event(0, 1, write(1)), event(2, 3, Act::Remove(Some(INITIAL)))]),
+            (false, &[event(0, 1, write(1)), event(2, 3, swap(0, 2))]),
+            (false, &[event(0, 1, Act::Remove(Some(INITIAL))), event(2, 3, swap(0, 2))]),
             // Ends that touch a begin are concurrent.
             (true, &[event(0, 2, write(1)), event(2, 3, read(0))]),
         ] {
@@ -429,8 +438,29 @@ mod tests {
         let twice = [lost, event(5, 6, read(1)), event(7, 8, write(2)), event(9, 10, read(1))];
         assert!(!is_linearizable(&twice), "a retry would make it happen twice");
         assert!(!is_linearizable(&[unknown(7, write(1)), event(5, 6, read(1))]), "too early");
+        assert!(is_linearizable(&[unknown(6, write(1)), event(5, 6, read(1))]), "they touch");
         let removed = [unknown(0, Act::RemoveAny), event(5, 6, Act::Read(None))];
         assert!(is_linearizable(&removed));
+        let removed_twice = [event(7, 8, write(1)), event(9, 10, Act::Read(None))];
+        assert!(is_linearizable(&[&removed[..1], &removed_twice].concat()), "later");
+        assert!(!is_linearizable(&[&removed[..], &removed_twice].concat()), "only once");
+        // Nobody saw the write itself, but a swap that was lost, too, saw it.
+        let chain = [lost, unknown(0, swap(1, 2)), event(5, 6, read(2))];
+        assert!(is_linearizable(&chain), "both came");
+        assert!(!is_linearizable(&chain[1..]), "the swap had nothing to see");
+    }
+
+    /// Write 2 is seen by the swap alone, which has no answer: it comes after write 1 all the same, and
+    /// not right before it as a write does that nobody saw.
+    #[test]
+    fn fault_k1_a_write_that_only_a_lost_swap_saw_was_seen() {
+        assert!(is_linearizable(&[
+            event(0, 9, write(1)),
+            event(0, 9, write(2)),
+            event(1, 2, read(1)),
+            unknown(0, swap(2, 3)),
+            event(10, 11, read(3)),
+        ]));
         let swapped = [unknown(0, swap(3, 1)), event(5, 6, read(1))];
         assert!(!is_linearizable(&swapped), "its version was never there");
     }
@@ -442,11 +472,45 @@ mod tests {
         for part in ["key 0x1", "2 operations", "after 0 of them", "version 0x0 in the store"] {
             assert!(message.contains(part), "{part:?} in {message}");
         }
+        let events = [event(0, 9, read(8)), event(0, 5, read(7))];
+        let message = check(events).unwrap_err().to_string();
+        assert!(message.contains("the next to end is a read of version 0x7"), "{message}");
+    }
+
+    #[test]
+    fn a_report_counts_keys_and_operations() {
+        let of_key = |key, event: Event| Event { key, ..event };
+        let events = [
+            event(0, 1, write(1)),
+            event(2, 3, read(1)),
+            unknown(4, write(2)),
+            of_key(2, event(0, 1, read(0))),
+        ];
+        let report = check(events).unwrap();
+        assert_eq!(report, Report { keys: 2, known: 3, unknown: 1, busiest: 3 });
+    }
+
+    /// Sets of writes at once that nobody can put in order: it gives up, and does not say "right".
+    #[test]
+    fn what_takes_too_long_is_undecided() {
+        let writes = (1..40).map(|version| event(0, 1000, write(version)));
+        let reads = (1..40).map(|version| event(0, 1000, read(version)));
+        let tangled = writes.chain(reads).chain([event(2000, 2001, read(77))]).collect();
+        let undecided = Search::new(KEY, tangled).run(10_000);
+        assert!(
+            matches!(undecided, Err(CheckError::Undecided { operations: 79, .. })),
+            "{undecided:?}"
+        );
     }
 
     /// A history that is linearizable by construction: each operation happens at one moment, its
     /// interval is stretched around that.
-    fn random_history(seed: u64, count: u64, stretch: u64) -> Vec<Event> {
+    fn random_history(
+        seed: u64,
+        count: u64,
+        stretch: u64,
+        may_be_lost: fn(&Act) -> bool,
+    ) -> Vec<Event> {
         let mut rng = Rng::new(seed, 0);
         let mut register = Some(INITIAL);
         let mut events = Vec::new();
@@ -463,15 +527,21 @@ mod tests {
                 _ => Act::Read(register),
             };
             let (begin, end) = (now - rng.below(stretch), now + rng.below(stretch));
-            let is_lost = rng.below(20) == 0 && matches!(act, Act::Write(_));
-            events.push(if is_lost { unknown(begin, act) } else { event(begin, end, act) });
+            let lost = match act {
+                Act::Read(_) => None,
+                Act::Remove(_) => Some(Act::RemoveAny),
+                other => Some(other),
+            };
+            let lost = lost.filter(|act| may_be_lost(act) && rng.below(10) == 0);
+            events.push(lost.map_or_else(|| event(begin, end, act), |act| unknown(begin, act)));
         }
         events
     }
 
     #[test]
     fn long_histories_are_judged_in_time() {
-        let report = check(random_history(3, 20_000, 200)).unwrap();
+        let report =
+            check(random_history(3, 20_000, 200, |act| matches!(act, Act::Write(_)))).unwrap();
         assert_eq!((report.keys, report.known + report.unknown), (1, 20_000));
     }
 
@@ -502,12 +572,14 @@ mod tests {
     proptest! {
         #[test]
         fn agrees_with_trying_all_orders(seed in any::<u64>(), lies in 0_usize..3, stretch in 1_u64..60) {
-            let mut events = random_history(seed, 7, stretch);
+            let mut events = random_history(seed, 7, stretch, |_| true);
             let mut rng = Rng::new(seed, 1);
             for _ in 0..lies {
                 let index = usize::try_from(rng.below(7)).unwrap();
-                if let Act::Read(seen) = &mut events[index].act {
-                    *seen = Some(Version(rng.below(8)));
+                let lie = Some(Version(rng.below(8))).filter(|version| version.0 < 7);
+                match &mut events[index].act {
+                    Act::Read(seen) | Act::Remove(seen) | Act::Swap { expected: seen, .. } => *seen = lie,
+                    Act::Write(_) | Act::RemoveAny => {}
                 }
             }
             prop_assert_eq!(is_linearizable(&events), brute_force(&events), "{:?}", events);
@@ -515,7 +587,12 @@ mod tests {
 
         #[test]
         fn what_happened_at_moments_is_linearizable(seed in any::<u64>(), stretch in 1_u64..300) {
-            prop_assert_eq!(check(random_history(seed, 300, stretch)).err(), None);
+            let writes = random_history(seed, 300, stretch, |act| matches!(act, Act::Write(_)));
+            prop_assert_eq!(check(writes).err(), None);
+            // Many lost removals may take too long, but are no violation.
+            let search = Search::new(KEY, random_history(seed, 300, stretch, |_| true));
+            let judged = search.run(100_000);
+            prop_assert!(!matches!(judged, Err(CheckError::Violated { .. })), "{judged:?}");
         }
     }
 }

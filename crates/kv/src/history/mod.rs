@@ -95,3 +95,59 @@ impl Recorder {
         self.events
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::place::Shard;
+
+    const WRITTEN: Version = Version(5);
+    const EXPECTED: Option<Version> = Some(Version(4));
+    const SEEN: Option<Version> = Some(Version(3));
+
+    fn recorded(op: Op, verdict: Option<(Status, Option<Version>)>) -> Option<Event> {
+        let call = crate::drive::Call {
+            op,
+            key: 9,
+            shard: Shard(0),
+            is_local: true,
+            written: WRITTEN,
+            expected: EXPECTED,
+            due_ns: 10,
+            sent_ns: 20,
+        };
+        let mut recorder = Recorder::default();
+        let verdict = verdict.map(|(status, version)| Verdict { status, version });
+        recorder.record(&call, verdict, 30).unwrap();
+        recorder.into_events().pop()
+    }
+
+    #[test]
+    fn an_answer_is_what_was_seen_between_its_request_and_itself() {
+        for (op, status, version, act) in [
+            (Op::Get, Status::Ok, SEEN, Act::Read(SEEN)),
+            (Op::Get, Status::NotFound, None, Act::Read(None)),
+            (Op::Put, Status::Ok, None, Act::Write(WRITTEN)),
+            (Op::Delete, Status::Ok, SEEN, Act::Remove(SEEN)),
+            (Op::Delete, Status::NotFound, None, Act::Remove(None)),
+            (Op::Cas, Status::Ok, None, Act::Swap { expected: EXPECTED, new: WRITTEN }),
+            (Op::Cas, Status::Mismatch, SEEN, Act::Read(SEEN)),
+        ] {
+            let expected = Event { key: 9, act, begin_ns: 20, end_ns: Some(30) };
+            assert_eq!(recorded(op, Some((status, version))), Some(expected), "{op:?} {status:?}");
+        }
+    }
+
+    #[test]
+    fn a_call_without_an_answer_may_have_happened_from_when_it_was_sent() {
+        for (op, act) in [
+            (Op::Put, Act::Write(WRITTEN)),
+            (Op::Delete, Act::RemoveAny),
+            (Op::Cas, Act::Swap { expected: EXPECTED, new: WRITTEN }),
+        ] {
+            let expected = Event { key: 9, act, begin_ns: 20, end_ns: None };
+            assert_eq!(recorded(op, None), Some(expected), "{op:?}");
+        }
+        assert_eq!(recorded(Op::Get, None), None, "a GET changes nothing");
+    }
+}

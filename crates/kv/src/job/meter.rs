@@ -1,6 +1,6 @@
 //! What a process spends inside the measured interval: CPU time, and changes from one thread to another.
 
-use std::{fs, io, time::Duration};
+use std::{fs, io, path::Path, time::Duration};
 
 use os::clock;
 use rustix::time::{ClockId, clock_gettime};
@@ -28,16 +28,16 @@ impl Spent {
     }
 }
 
-/// Source: `proc_pid_status(5)`.
+/// Of all threads of this process.
 fn switches() -> io::Result<u64> {
-    let mut total = 0;
-    for thread in fs::read_dir("/proc/self/task")? {
-        // A thread that just ended does not say any more.
-        let status = fs::read_to_string(thread?.path().join("status")).unwrap_or_default();
-        let counts = status.lines().filter_map(|line| line.split_once("voluntary_ctxt_switches:"));
-        total += counts.filter_map(|(_, count)| count.trim().parse::<u64>().ok()).sum::<u64>();
-    }
-    Ok(total)
+    fs::read_dir("/proc/self/task")?.map(|thread| Ok(switches_of(&thread?.path()))).sum()
+}
+
+/// Of the thread with this folder; none if it has just ended. Source: `proc_pid_status(5)`.
+fn switches_of(thread: &Path) -> u64 {
+    let status = fs::read_to_string(thread.join("status")).unwrap_or_default();
+    let counts = status.lines().filter_map(|line| line.split_once("voluntary_ctxt_switches:"));
+    counts.filter_map(|(_, count)| count.trim().parse::<u64>().ok()).sum()
 }
 
 /// Looks at both ends of the measured interval, whenever it is asked to.
@@ -80,26 +80,21 @@ impl Meter {
 
 #[cfg(test)]
 mod tests {
-    use std::{sync::mpsc, thread};
+    use std::thread;
 
     use super::*;
 
+    /// Looks at its own thread: those of other tests end, and take what they counted along.
     #[test]
     fn a_thread_that_sleeps_gives_up_its_core_and_is_counted() {
         const NAPS: u64 = 5;
-        let before = Spent::now();
-        let (done, is_done) = mpsc::channel();
-        let (end, is_over) = mpsc::channel::<()>();
-        let sleeper = thread::spawn(move || {
-            (0..NAPS).for_each(|_| thread::sleep(Duration::from_millis(1)));
-            done.send(()).unwrap();
-            is_over.recv().unwrap_err(); // one that ended would not be counted any more
-        });
-        is_done.recv().unwrap();
+        let this = Path::new("/proc/thread-self");
+        let (before, cpu_ns) = (switches_of(this), Spent::now().cpu_ns);
+        (0..NAPS).for_each(|_| thread::sleep(Duration::from_millis(1)));
+        let after = switches_of(this);
+        assert!(after >= before + NAPS, "{before} {after}");
         let now = Spent::now();
-        assert!(now.switches >= before.switches + NAPS, "{before:?} {now:?}");
-        assert!(now.cpu_ns > before.cpu_ns);
-        drop(end);
-        sleeper.join().unwrap();
+        assert!(now.switches >= after, "this thread is one of the process: {now:?} {after}");
+        assert!(now.cpu_ns > cpu_ns);
     }
 }

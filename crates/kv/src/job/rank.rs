@@ -18,7 +18,7 @@ use super::{
     meter::{Meter, Spent},
 };
 use crate::{
-    backend::{Backend, Counters, Idle, Roster, Server},
+    backend::{Backend, Counters, Idle, Roster, Server, Service},
     drive::Schedule,
     place::Shard,
     store::Partition,
@@ -142,37 +142,43 @@ fn serve<B: Backend, R: Fn()>(
     stage: &AtomicU32,
     meet: &impl Fn(crate::backend::Contact) -> Option<(Roster, R)>,
 ) -> Result<RankReport, ChildError> {
+    let serving_ns = Rc::new(Cell::new(0));
+    let mut server = backend.server(shard, service_of(config, shard, Rc::clone(&serving_ns)))?;
+    let Some((roster, ready)) = meet(server.contact()) else { return Ok(RankReport::default()) };
+    server.join(&roster, clock::deadline_ns(JOIN_TIMEOUT))?;
+    ready();
+    take_turns(server, Idle::new(config.wait), stage, &serving_ns)
+}
+
+/// What answers requests to `shard`; adds the time of some of them to `serving_ns`.
+fn service_of(config: &Config, shard: Shard, serving_ns: Rc<Cell<u64>>) -> Service {
     let workload = &config.workload;
     let mut partition =
         Partition::filled(workload.topology(), shard, workload.value_size, workload.seed);
-    let serving_ns = Rc::new(Cell::new(0));
-    let meter = Rc::clone(&serving_ns);
     let mut calls = 0_u64;
-    let service = move |request: &[u8], answer: &mut Vec<u8>| {
+    Box::new(move |request: &[u8], answer: &mut Vec<u8>| {
         calls += 1;
         let since_ns = calls.is_multiple_of(SAMPLE_PERIOD).then(clock::now_ns);
         partition.serve(request, answer);
         if let Some(since_ns) = since_ns {
-            meter.set(meter.get() + clock::now_ns() - since_ns);
+            serving_ns.set(serving_ns.get() + clock::now_ns() - since_ns);
         }
-    };
-    let mut server = backend.server(shard, Box::new(service))?;
-    let Some((roster, ready)) = meet(server.contact()) else { return Ok(RankReport::default()) };
-    server.join(&roster, clock::deadline_ns(JOIN_TIMEOUT))?;
-    ready();
-    let mut idle = Idle::new(config.wait);
+    })
+}
+
+/// Serves until the stage says stop.
+fn take_turns(
+    mut server: impl Server,
+    mut idle: Idle,
+    stage: &AtomicU32,
+    serving_ns: &Cell<u64>,
+) -> Result<RankReport, ChildError> {
     let mut phases = Phases::default();
     let mut marks = Marks::default();
     let mut served = 0;
-    let counters = |server: &B::Server, phases: &Phases, idle: &Idle| {
-        let mut counters = server.counters();
-        phases.report(serving_ns.get(), &mut counters);
-        idle.count("daemon", &mut counters);
-        counters
-    };
     loop {
         let stage = stage.load(Ordering::Relaxed);
-        marks.look(stage, || counters(&server, &phases, &idle));
+        marks.look(stage, || counters(&server, &phases, &idle, serving_ns));
         if stage == stage::STOP {
             break;
         }
@@ -193,8 +199,21 @@ fn serve<B: Backend, R: Fn()>(
         }
         phases.end_phase(Phase::Wait);
     }
-    let counters = marks.between(counters(&server, &phases, &idle));
+    let counters = marks.between(counters(&server, &phases, &idle, serving_ns));
     Ok(RankReport { served, counters, ..RankReport::default() })
+}
+
+/// All that a thread counts.
+fn counters(
+    server: &impl Server,
+    phases: &Phases,
+    idle: &Idle,
+    serving_ns: &Cell<u64>,
+) -> Counters {
+    let mut counters = server.counters();
+    phases.report(serving_ns.get(), &mut counters);
+    idle.count("daemon", &mut counters);
+    counters
 }
 
 /// What was counted when the measured interval began, and when it ended.

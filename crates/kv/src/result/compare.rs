@@ -108,16 +108,17 @@ pub enum CompareError {
 /// [`CompareError`]: comparing would be unfair.
 pub fn compare(a: &Results, b: &Results) -> Result<Comparisons, CompareError> {
     let (configs_a, configs_b) = (configs(a), configs(b));
-    let first_b = configs_b.first().ok_or(CompareError::Empty("B"))?;
-    if configs_a.is_empty() {
-        return Err(CompareError::Empty("A"));
+    for (configs, name) in [(&configs_b, "B"), (&configs_a, "A")] {
+        if configs.is_empty() {
+            return Err(CompareError::Empty(name));
+        }
     }
     // Every workload of each file must be in the other.
     for config in &configs_a {
-        known_to(config, &configs_b, first_b)?;
+        known_to(config, &configs_b)?;
     }
     for config in &configs_b {
-        known_to(config, &configs_a, configs_a[0]).map_err(|error| match error {
+        known_to(config, &configs_a).map_err(|error| match error {
             CompareError::Workload { name, a, b } => CompareError::Workload { name, a: b, b: a },
             other => other,
         })?;
@@ -144,15 +145,12 @@ fn configs(results: &Results) -> Vec<&Config> {
     configs
 }
 
-/// If no configuration has the same workload: the difference to the most similar one.
-fn known_to(config: &Config, others: &[&Config], first: &Config) -> Result<(), CompareError> {
-    let workload = &config.workload;
-    if others.iter().any(|other| other.workload == *workload) {
-        return Ok(());
-    }
-    match workload.first_difference(&first.workload) {
+/// If no configuration has the same workload: the first difference to the most similar one.
+fn known_to(config: &Config, others: &[&Config]) -> Result<(), CompareError> {
+    let differences = others.iter().map(|other| config.workload.differences(&other.workload));
+    match differences.min_by_key(Vec::len).and_then(|least| least.into_iter().next()) {
         Some((name, a, b)) => Err(CompareError::Workload { name, a, b }),
-        None => Ok(()), // they are equal after all
+        None => Ok(()),
     }
 }
 
@@ -312,6 +310,27 @@ mod tests {
         assert!(error.contains("locality is \"natural\" in A and \"remote\" in B"), "{error}");
     }
 
+    /// Not the difference to whatever B measured first, which would send its reader astray.
+    #[test]
+    fn the_difference_that_is_named_is_that_to_the_most_similar_workload() {
+        let with = |queue_depth, seed| {
+            let workload = Workload { queue_depth, seed, ..natural().workload };
+            results(&Config { workload, ..natural() }, &[100])
+        };
+        let a = with(32, 1);
+        let mut b = with(1, 2);
+        b.runs.extend(with(32, 2).runs);
+        let error = compare(&a, &b).unwrap_err().to_string();
+        assert!(error.contains("seed is 1 in A and 2 in B"), "{error}");
+    }
+
+    #[test]
+    fn a_file_without_runs_is_named() {
+        let (some, none) = (results(&natural(), &[100]), results(&natural(), &[]));
+        assert_eq!(compare(&none, &some), Err(CompareError::Empty("A")));
+        assert_eq!(compare(&some, &none), Err(CompareError::Empty("B")));
+    }
+
     #[test]
     fn fault_k3_backends_and_options_may_differ_if_it_is_clear_what_is_meant() {
         let a = results(&natural(), &[100, 110, 90]);
@@ -361,6 +380,76 @@ mod tests {
         {
             assert!(text.contains(expected), "{expected} in {text}");
         }
+    }
+
+    #[test]
+    fn every_metric_is_compared_under_its_name_with_runs_of_its_placement_alone() {
+        let of = |scale, cpu_ns| {
+            let mut results = Results { header: samples::header(), runs: Vec::new() };
+            for (number, ns) in (0..10).zip([100.0, 500.0].into_iter().cycle()) {
+                let is_far = ns > 300.0;
+                let rate = if is_far { 1000 } else { 2000 };
+                let mut run = samples::run(&natural(), number, rate * scale, 0, scale);
+                run.placement = Some(Placement { before_ns: ns, after_ns: ns });
+                run.measured.clients_cpu_ns = cpu_ns;
+                run.measured.ranks_cpu_ns = 0;
+                results.runs.push(run);
+            }
+            results
+        };
+        let compared = compare(&of(1, 600_000), &of(3, 600_000)).unwrap();
+        let medians = compared.all.iter().map(|one| {
+            let interval = one.interval.expect("five runs of each");
+            assert!(
+                (interval.low - one.ratio).abs() < 1e-9 && (interval.high - one.ratio).abs() < 1e-9
+            );
+            (one.regime.unwrap(), one.metric, one.a.round(), (one.ratio * 3.0).round())
+        });
+        let (near, far) = (Regime::Near, Regime::Far);
+        let expected = [
+            (near, "rate, 1/s", 2000.0, 9.0),
+            (near, "p50, ns", 500_223.0, 9.0),
+            (near, "p99, ns", 990_207.0, 9.0),
+            (near, "cpu per call, ns", 300.0, 1.0),
+            (far, "rate, 1/s", 1000.0, 9.0),
+            (far, "p50, ns", 500_223.0, 9.0),
+            (far, "p99, ns", 990_207.0, 9.0),
+            (far, "cpu per call, ns", 600.0, 1.0),
+        ];
+        assert_eq!(medians.collect::<Vec<_>>(), expected);
+    }
+
+    /// A result of several backends compares with one of the same backends, each with itself.
+    #[test]
+    fn what_is_the_same_in_both_is_compared_with_itself() {
+        let mut both = results(&natural(), &[100, 110]);
+        both.runs.extend(results(&samples::other_wait(&natural()), &[200, 220]).runs);
+        let compared = compare(&both, &both).unwrap();
+        assert!(
+            compared
+                .all
+                .iter()
+                .all(|one| one.cell_a == one.cell_b && one.a.to_bits() == one.b.to_bits())
+        );
+        assert_eq!(compared.all.len(), 2 * METRICS.len());
+        let one = results(&Config { pin: crate::job::Pin::None, ..natural() }, &[5]);
+        let ambiguous = compare(&both, &one);
+        assert!(
+            matches!(ambiguous, Err(CompareError::Counterparts { count: 1, .. })),
+            "{ambiguous:?}"
+        );
+    }
+
+    /// Slower is as much of a difference as faster, and four runs are too few on either side.
+    #[test]
+    fn fault_k2_a_difference_needs_five_runs_of_each_in_either_direction() {
+        let (slow, fast) = ([100, 101, 102, 103, 104], [200, 201, 202, 203, 204]);
+        let significant = |a: &[u64], b: &[u64]| {
+            let compared = compare(&results(&natural(), a), &results(&natural(), b)).unwrap();
+            compared.all[0].is_significant()
+        };
+        assert!(significant(&slow, &fast) && significant(&fast, &slow));
+        assert!(!significant(&slow[..4], &fast) && !significant(&slow, &fast[..4]));
     }
 
     /// Of equal systems, once in ten times.

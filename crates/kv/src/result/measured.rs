@@ -284,6 +284,87 @@ mod tests {
         assert_eq!(twice.value_at_quantile(0.9), histogram.value_at_quantile(0.9));
     }
 
+    /// Two reports whose numbers are all different.
+    #[test]
+    fn fault_k2_all_that_clients_and_daemons_counted_adds_up_under_its_name() {
+        let side = |completed| SideRecord { completed, ..SideRecord::default() };
+        let counters = |name: &str, count| Counters {
+            named: [(name.to_owned(), count)].into(),
+            ..Counters::default()
+        };
+        let clients = |n| ClientsReport {
+            local: side(n),
+            remote: side(10 * n),
+            slices: vec![11 * n],
+            outstanding: vec![n],
+            not_found: 2 * n,
+            mismatches: 3 * n,
+            late: 4 * n,
+            calls: 20 * n,
+            cpu_ns: 100 * n,
+            switches: 7 * n,
+            counters: counters("client", n),
+            ..ClientsReport::default()
+        };
+        let ranks = |n| RankReport {
+            served: 30 * n,
+            cpu_ns: 200 * n,
+            switches: 8 * n,
+            counters: counters("rank", n),
+            outstanding: vec![9 * n],
+        };
+        let (mut all_clients, mut all_ranks) = (clients(1), ranks(1));
+        all_clients.add(&clients(2));
+        all_ranks.add(&ranks(2));
+        let workload = Workload::default();
+        let schedule = Schedule::new(&workload, 77);
+        let measured = Measured::new(&workload, &schedule, all_clients, all_ranks, None);
+        let expected = Measured {
+            interval_ns: 1_000_000_000,
+            local: side(3),
+            remote: side(30),
+            slice_ns: 20_000_000,
+            slices: vec![33],
+            outstanding: vec![3],
+            per_client: vec![0; 8],
+            calls: 60,
+            not_found: 6,
+            mismatches: 9,
+            late: 12,
+            clients_cpu_ns: 300,
+            ranks_cpu_ns: 600,
+            clients_switches: 21,
+            ranks_switches: 24,
+            served: 90,
+            rank_outstanding: vec![27],
+            client_counters: counters("client", 3),
+            rank_counters: counters("rank", 3),
+            ..Measured::default()
+        };
+        assert_eq!(measured, expected);
+        assert!((measured.cpu_per_call_ns() - 900.0 / 33.0).abs() < 1e-9);
+    }
+
+    /// A file may come from anywhere; a run files no such latency.
+    #[test]
+    fn latencies_that_no_run_has_are_filed_as_the_nearest() {
+        let latency: Latency = serde_json::from_str("[[0,1],[18446744073709551615,2]]").unwrap();
+        let histogram = latency.to_histogram();
+        assert_eq!((histogram.len(), histogram.count_at(1)), (3, 1));
+        assert!(histogram.max() >= LATENCY_NS_MAX);
+    }
+
+    #[test]
+    fn local_and_remote_calls_of_a_client_stay_apart() {
+        let schedule = Schedule::new(&Workload::default(), 0);
+        let (mut tally, _) = Driver::new(&Workload::default(), ClientId(3), schedule).finish();
+        (tally.local.completed, tally.remote.completed) = (1, 2);
+        let mut total = ClientsReport::default();
+        total.add_client(ClientId(3), &tally, &Counters::default());
+        assert_eq!((total.local.completed, total.remote.completed), (1, 2));
+        assert_eq!(total.per_client, [(ClientId(3), 3)]);
+    }
+
     /// In an open loop at a low rate, many clients have nothing to do.
     #[test]
     fn fault_k2_a_client_without_calls_hides_no_skew_and_invents_none() {

@@ -418,6 +418,106 @@ mod tests {
         assert!(is(reduce(&results)[0].all.rate, 100.0, 100.0, 100.0, 1));
     }
 
+    /// A cell of two runs whose numbers all differ: each is what its name says, of both runs.
+    #[test]
+    fn fault_k2_every_number_of_a_cell_is_its_own() {
+        let config = samples::config(Locality::Natural);
+        let latency = |values: &[u64]| {
+            let mut histogram = crate::drive::latency_histogram();
+            values.iter().for_each(|&ns| histogram.saturating_record(ns));
+            Latency::from(&histogram)
+        };
+        // One in 3001 is far behind: the longest, and no percentile.
+        let slow = [&[900; 3000][..], &[90_000]].concat();
+        let counters = |name: &str, batch| {
+            let mut counters = Counters::default();
+            counters.batch(batch);
+            counters.named.insert(name.to_owned(), 1);
+            counters
+        };
+        let run = |number, measured: Measured| RunRecord {
+            measured: Measured {
+                interval_ns: 2_000_000_000,
+                local: SideRecord { completed: 60, latency: latency(&[100, 100, 100]) },
+                remote: SideRecord { completed: 40, latency: latency(&slow) },
+                rank_counters: counters("rank", 8),
+                client_counters: counters("client", 1),
+                ..measured
+            },
+            ..samples::run(&config, number, 0, 0, 1)
+        };
+        let first = Measured {
+            calls: 110,
+            clients_cpu_ns: 3000,
+            ranks_cpu_ns: 1000,
+            clients_switches: 300,
+            ranks_switches: 700,
+            start_skew_ns: 5,
+            per_client: vec![50, 40, 10],
+            ..Measured::default()
+        };
+        let second =
+            Measured { calls: 120, start_skew_ns: 4, per_client: vec![50], ..first.clone() };
+        let runs = vec![run(0, first), run(1, second)];
+        let cell = reduce(&Results { header: samples::header(), runs }).remove(0);
+        for (side, rate, p50, max) in [
+            (&cell.all, 50.0, 900.0, 90_000.0),
+            (&cell.local, 30.0, 100.0, 100.0),
+            (&cell.remote, 20.0, 900.0, 90_000.0),
+        ] {
+            let latency = side.latency.unwrap();
+            assert!(is(side.rate, rate, rate, rate, 2), "{:?}", side.rate);
+            assert!(is(latency.p50, p50, p50, p50, 2), "{latency:?}");
+            assert!(is(latency.p999, p50, p50, p50, 2), "{latency:?}");
+            assert!(is(latency.max, max, max, max, 2), "{latency:?}");
+        }
+        let merged =
+            [&cell.all, &cell.local, &cell.remote].map(|side| side.merged.to_histogram().len());
+        assert_eq!(merged, [6008, 6, 6002], "of both runs");
+        assert!(is(cell.cpu_per_call_ns, 40.0, 40.0, 40.0, 2));
+        assert!(is(cell.ranks_cpu_share, 0.25, 0.25, 0.25, 2));
+        assert!(is(cell.clients_switches, 3.0, 3.0, 3.0, 2));
+        assert!(is(cell.ranks_switches, 7.0, 7.0, 7.0, 2));
+        assert_eq!((cell.answers, cell.calls, cell.start_skew_ns), (200, 230, 5));
+        assert!((cell.fairness - 0.2).abs() < 1e-9, "the worst of both: {}", cell.fairness);
+        assert_eq!(cell.counters.named, [("rank".into(), 2), ("client".into(), 2)].into());
+        assert_eq!(cell.counters.batch_sizes, [(8, 2)].into(), "batches are those of daemons");
+    }
+
+    #[test]
+    fn the_floor_is_tcp_with_the_same_workload_in_the_same_placement() {
+        let tcp = samples::config(Locality::Natural);
+        let config = Config { backend: Kind::Direct, ..tcp.clone() };
+        let other =
+            Config { workload: Workload { seed: 2, ..tcp.workload.clone() }, ..tcp.clone() };
+        let at = |config: &Config, rate, before_ns, after_ns| RunRecord {
+            placement: Some(Placement { before_ns, after_ns }),
+            ..samples::run(config, 0, rate, 0, 1)
+        };
+        let ratio_beside = |floors: &[RunRecord]| {
+            let runs = [floors, &[at(&config, 300, 100.0, 100.0)]].concat();
+            let cells = reduce(&Results { header: samples::header(), runs });
+            assert!(cells[..floors.len()].iter().all(|floor| floor.versus.is_none()));
+            cells[floors.len()].versus.clone()
+        };
+        let (far, same) = (at(&tcp, 50, 500.0, 500.0), at(&tcp, 100, 100.0, 100.0));
+        let elsewhere = [at(&other, 70, 100.0, 100.0), far];
+        assert_eq!(ratio_beside(&elsewhere), None, "another workload, another placement");
+        let (name, ratio) = ratio_beside(&[&elsewhere[..], &[same]].concat()).unwrap();
+        assert_eq!(name, "tcp/2x4/qd4/natural");
+        assert!((ratio - 3.0).abs() < 1e-9, "{ratio}");
+        let moved = [at(&tcp, 100, 100.0, 500.0), at(&config, 300, 100.0, 500.0)];
+        let cells = reduce(&Results { header: samples::header(), runs: moved.to_vec() });
+        assert_eq!((cells[1].regime, &cells[1].versus), (Some(Regime::Mixed), &None));
+    }
+
+    #[test]
+    fn the_name_of_a_fabric_is_no_part_of_a_name() {
+        let knobs = [("COPYRPC_SOFT_FABRIC", "x"), ("COPYRPC_SOFT_STRICT", "7")];
+        let knobs = knobs.map(|(variable, value)| (variable.to_owned(), value.to_owned()));
+        assert_eq!(nic_parts(&knobs.into()), ["soft-strict=7"]);
+    }
+
     #[test]
     fn placements_are_not_mixed() {
         let config = samples::config(Locality::Natural);

@@ -1,8 +1,8 @@
 //! The file of records: JSON lines, so that any program can read it and a cut line harms one run.
 
 use std::{
-    fs::{self, File},
-    io::{self, BufWriter, Write},
+    fs::File,
+    io::{self, BufWriter, Read, Write},
     path::{Path, PathBuf},
 };
 
@@ -69,13 +69,21 @@ pub fn save(results: &Results, to: impl Write) -> io::Result<()> {
 /// [`LoadError`].
 pub fn load(path: &Path) -> Result<Results, LoadError> {
     let path = if path.is_dir() { path.join(FILE) } else { path.to_owned() };
-    let cannot = |cause| LoadError::Read { path: path.clone(), cause };
-    let len_bytes = File::open(&path).and_then(|file| file.metadata()).map_err(cannot)?.len();
-    if len_bytes > FILE_BYTES_MAX {
-        let reason = format!("{len_bytes} B are more than any result has");
-        return Err(LoadError::Other { path, reason });
+    match File::open(&path).and_then(|file| read(file, FILE_BYTES_MAX)) {
+        Ok(Some(text)) => parse(&path, &text),
+        Ok(None) => {
+            let reason = format!("it is longer than {FILE_BYTES_MAX} B, which none is");
+            Err(LoadError::Other { path, reason })
+        }
+        Err(cause) => Err(LoadError::Read { path, cause }),
     }
-    parse(&path, &fs::read_to_string(&path).map_err(cannot)?)
+}
+
+/// `None`: it is longer. What is read may say that it has no length, and never end.
+fn read(from: impl Read, bytes_max: u64) -> io::Result<Option<String>> {
+    let mut text = String::new();
+    let len_bytes = from.take(bytes_max + 1).read_to_string(&mut text)?;
+    Ok((len_bytes as u64 <= bytes_max).then_some(text))
 }
 
 fn parse(path: &Path, text: &str) -> Result<Results, LoadError> {
@@ -84,8 +92,9 @@ fn parse(path: &Path, text: &str) -> Result<Results, LoadError> {
         move |cause| LoadError::Line { path: path.to_owned(), line: index + 1, cause }
     };
     let other = |reason: String| LoadError::Other { path: path.to_owned(), reason };
-    let (index, line) = lines.next().ok_or_else(|| other("it is empty".to_owned()))?;
-    let header = serde_json::from_str::<Header>(line).map_err(broken(index))?;
+    let (_, line) = lines.next().ok_or_else(|| other("it is empty".to_owned()))?;
+    let header = serde_json::from_str::<Header>(line)
+        .map_err(|cause| other(format!("its first line is no header: {cause}")))?;
     if (header.format, header.run.bench.as_str()) != (FORMAT, "kv") {
         let (bench, format) = (header.run.bench, header.format);
         return Err(other(format!("it holds `{bench}` in format {format}, not `kv` in {FORMAT}")));
@@ -136,7 +145,11 @@ mod tests {
         let text = String::from_utf8(bytes).unwrap();
         let message = |text: &str| parse(Path::new("some.jsonl"), text).unwrap_err().to_string();
         assert!(message("").contains("it is empty"));
-        assert!(message("{}").contains("some.jsonl, line 1"));
+        for no_header in ["{}", "root:x:0:0\n", "\u{0}"] {
+            let message = message(no_header);
+            let expected = "some.jsonl is no result of `copyrpc bench kv`: its first line";
+            assert!(message.starts_with(expected), "{message}");
+        }
         assert!(message(&text.replace("\"format\":1", "\"format\":9")).contains("format 9"));
         let cut = &text[..text.len() - 20];
         assert!(message(cut).contains("line 7"), "{}", message(cut));
@@ -212,6 +225,13 @@ mod tests {
             }
         }
         assert!(shown > 100 && refused > 50, "{shown} shown, {refused} refused");
+    }
+
+    #[test]
+    fn what_never_ends_is_not_read_to_its_end() {
+        assert_eq!(read(io::repeat(b'x'), 1000).unwrap(), None);
+        assert_eq!(read(&b"four"[..], 4).unwrap().as_deref(), Some("four"));
+        assert_eq!(read(&b"fours"[..], 4).unwrap(), None);
     }
 
     #[test]

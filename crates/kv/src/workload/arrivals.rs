@@ -100,6 +100,24 @@ mod tests {
         assert!((3_400..3_950).contains(&gaps_above_mean), "{gaps_above_mean}");
     }
 
+    /// Clients that are due at the same times make bursts, which is another load than the one asked for.
+    #[test]
+    fn clients_are_due_at_times_of_their_own() {
+        let workload = Workload { pace: Pace::Open(80_000), ..Workload::default() };
+        let first_ns = |client| Arrivals::new(&workload, ClientId(client), 1_000).due_ns(0);
+        let mut firsts = (0..8).map(first_ns).collect::<Vec<_>>();
+        assert!(
+            firsts.iter().all(|&first_ns| first_ns > 1_000),
+            "not all at the begin: {firsts:?}"
+        );
+        // Nor do times follow from the numbers that choose operations.
+        let gap_ns = -(1.0 - Rng::new(workload.seed, 0).unit()).ln() * 100_000.0;
+        assert!((firsts[0] as f64 - 1_000.0 - gap_ns).abs() > 1.0, "{} {gap_ns}", firsts[0]);
+        firsts.sort_unstable();
+        firsts.dedup();
+        assert_eq!(firsts.len(), 8);
+    }
+
     #[test]
     fn a_closed_loop_is_always_due() {
         let mut arrivals = Arrivals::new(&Workload::default(), ClientId(0), 5);

@@ -227,18 +227,19 @@ impl Workload {
         }
     }
 
-    /// The first respect in which two workloads differ: its name and both values.
+    /// In what two workloads differ: names and both values.
     #[must_use]
-    pub fn first_difference(&self, other: &Self) -> Option<(String, String, String)> {
+    pub fn differences(&self, other: &Self) -> Vec<(String, String, String)> {
         let fields = |workload: &Self| match serde_json::to_value(workload) {
             Ok(Value::Object(fields)) => fields,
             _ => serde_json::Map::new(), // a struct is an object
         };
         let theirs = fields(other);
-        fields(self).into_iter().find_map(|(name, ours)| {
+        let differs = |(name, ours): (String, Value)| {
             let theirs = theirs.get(&name).cloned().unwrap_or_default();
             (ours != theirs).then(|| (name, ours.to_string(), theirs.to_string()))
-        })
+        };
+        fields(self).into_iter().filter_map(differs).collect()
     }
 }
 
@@ -281,29 +282,41 @@ mod tests {
         for queue_depth in [0, QUEUE_DEPTH_MAX + 1] {
             assert_eq!(wrong(Workload { queue_depth, ..base() }), "qd");
         }
-        assert_eq!(wrong(Workload { keys: 1, ..base() }), "keys");
+        for keys in [1, (1 << 32) + 1] {
+            assert_eq!(wrong(Workload { keys, ..base() }), "keys");
+        }
+        let daemon_threads = u16::try_from(CLIENTS_MAX).unwrap();
+        assert_eq!(wrong(Workload { daemon_threads, ..base() }), "daemon-threads");
         let mix = Mix { get: 90, delete: 10, cas: 1 };
         assert_eq!(wrong(Workload { mix, ..base() }), "get + delete + cas");
         let remote = Workload { ranks: 1, locality: Locality::Remote, ..base() };
         assert_eq!(wrong(remote), "locality");
-        let value_size = ValueSize { min_bytes: 8, max_bytes: 8 };
-        assert_eq!(wrong(Workload { value_size, ..base() }), "value-size");
+        for (min_bytes, max_bytes) in [(8, 64), (64, (1 << 20) + 1), (65, 64)] {
+            let value_size = ValueSize { min_bytes, max_bytes };
+            assert_eq!(wrong(Workload { value_size, ..base() }), "value-size");
+        }
         for rate in [0, u64::MAX] {
             assert_eq!(wrong(Workload { pace: Pace::Open(rate), ..base() }), "rate");
         }
-        let popularity = Popularity::Zipf(f64::NAN);
-        assert_eq!(wrong(Workload { popularity, ..base() }), "zipf");
+        for exponent in [f64::NAN, 0.0, -1.0, 10.1] {
+            let popularity = Popularity::Zipf(exponent);
+            assert_eq!(wrong(Workload { popularity, ..base() }), "zipf");
+        }
         assert_eq!(wrong(Workload { duration_ms: 0, ..base() }), "duration");
         assert_eq!(wrong(Workload { warm_up_ms: u64::MAX, ..base() }), "duration");
-        assert_eq!(wrong(Workload { timeout_ms: 0, ..base() }), "timeout");
+        for timeout_ms in [0, RUN_MS_MAX + 1] {
+            assert_eq!(wrong(Workload { timeout_ms, ..base() }), "timeout");
+        }
     }
 
     #[test]
     fn a_difference_is_named_with_both_values() {
         let default = Workload::default();
-        assert_eq!(default.first_difference(&default), None);
-        let other = Workload { seed: 2, ..default.clone() };
-        let difference = default.first_difference(&other);
-        assert_eq!(difference, Some(("seed".to_owned(), "1".to_owned(), "2".to_owned())));
+        assert_eq!(default.differences(&default), []);
+        let other = Workload { seed: 2, ranks: 3, ..default.clone() };
+        let differs =
+            |name: &str, ours: &str, theirs: &str| (name.into(), ours.into(), theirs.into());
+        let expected = [differs("ranks", "2", "3"), differs("seed", "1", "2")];
+        assert_eq!(default.differences(&other), expected);
     }
 }

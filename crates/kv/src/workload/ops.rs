@@ -151,11 +151,44 @@ mod tests {
     }
 
     #[test]
+    fn what_has_no_share_is_never_done_and_what_has_all_is_done_always() {
+        for (get, delete, cas, always) in [
+            (100, 0, 0, codec::Op::Get),
+            (0, 100, 0, codec::Op::Delete),
+            (0, 0, 100, codec::Op::Cas),
+            (0, 0, 0, codec::Op::Put),
+        ] {
+            let workload = Workload { mix: Mix { get, delete, cas }, ..Workload::default() };
+            assert!(ops(&workload, 0, 2000).iter().all(|op| op.op == always), "{always:?}");
+        }
+    }
+
+    /// Keys are popular as the workload says: the share of the most popular one tells.
+    #[test]
+    fn popularity_is_the_one_asked_for() {
+        let share_of_hottest = |popularity| {
+            let workload = Workload { popularity, keys: 1000, ..Workload::default() };
+            let hottest = ops(&workload, 0, 20_000).into_iter().filter(|op| op.key == key_of(0));
+            hottest.count() as f64 / 20_000.0
+        };
+        // 1 over the sum of k^-s for k from 1 to 1000.
+        assert!((share_of_hottest(Popularity::Zipf(0.99)) - 0.129).abs() < 0.012);
+        assert!((share_of_hottest(Popularity::Zipf(0.5)) - 0.0162).abs() < 0.005);
+        assert!(share_of_hottest(Popularity::Uniform) < 0.003);
+        let workload =
+            Workload { popularity: Popularity::Uniform, keys: 100, ..Workload::default() };
+        let asked_for = ops(&workload, 0, 5000).into_iter().map(|op| op.key);
+        let asked_for = asked_for.collect::<std::collections::HashSet<_>>();
+        assert_eq!(asked_for, (0..100).map(key_of).collect(), "every key, and no other");
+    }
+
+    #[test]
     fn the_same_seed_asks_for_the_same() {
         let workload = Workload::default();
         assert_eq!(ops(&workload, 3, 100), ops(&workload, 3, 100));
-        assert_ne!(ops(&workload, 3, 100), ops(&workload, 4, 100));
         let reseeded = Workload { seed: 9, ..workload.clone() };
         assert_ne!(ops(&workload, 3, 100), ops(&reseeded, 3, 100));
+        let keys = |client| ops(&workload, client, 100).into_iter().map(|op| op.key);
+        assert!(keys(2).ne(keys(3)), "clients of one node do not go in step");
     }
 }

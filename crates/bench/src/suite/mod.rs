@@ -13,21 +13,25 @@
 //!            ◀──────────────────── Done ───  or Failed, with the reason
 //! ```
 
-use std::time::{Duration, Instant};
+mod responder;
+mod words;
 
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::time::Duration;
 
+pub use responder::{OpenParty, OpenWorkers, serve};
+
+use self::words::{Reply, Request, receive};
 use crate::{
     board::Board,
     calls::{CallSample, Calls, CallsError, SocketDir},
     cores::Cores,
-    duo::{Control, Duo, DuoError, REPLY_DEADLINE, Side},
+    duo::{Duo, DuoError, REPLY_DEADLINE},
     limit::{Copier, LimitError, SharedLimit},
     pingpong::{self, PROBE_WINDOW, ThreadsError},
     report::Cell,
     schedule::Workload,
     threads::{Queue, QueueError, Stage},
-    traffic::{BATCH, Contact, Party, Sample, Traffic, TrafficError},
+    traffic::{BATCH, Party, Sample, Traffic, TrafficError},
     workers::{Measured, Merging, WorkerCalls, WorkerError, WorkerParty, WorkerSample},
 };
 
@@ -96,32 +100,6 @@ pub fn select(plan: Vec<Planned>, filter: &str) -> Vec<Planned> {
         }
     }
     plan.into_iter().zip(kept).filter_map(|(planned, kept)| kept.then_some(planned)).collect()
-}
-
-/// What the parent asks.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Request {
-    Open { nic: String },
-    Connect(Vec<Contact>),
-    Limit(SharedLimit),
-    Run(Sample),
-    Serve(CallSample),
-    OpenWorkers { nic: String },
-    Invite(WorkerCalls),
-    Accept(Vec<String>),
-    CallWorker(WorkerSample),
-}
-
-/// What the child answers.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum Reply {
-    Contacts(Vec<Contact>),
-    Invitations(Vec<String>),
-    Ready,
-    Done,
-    Failed(String),
 }
 
 /// Why a benchmark has no result.
@@ -435,121 +413,6 @@ fn unexpected(reply: Reply) -> SuiteError {
     match reply {
         Reply::Failed(reason) => SuiteError::Responder(reason),
         other => SuiteError::OutOfTurn(format!("{other:?}")),
-    }
-}
-
-/// Opens a NIC by name and creates one side of the traffic on it.
-pub type OpenParty<'a> = &'a dyn Fn(&str) -> Result<Box<dyn Party>, String>;
-
-/// Finds a NIC by name and gives what opens workers on it.
-pub type OpenWorkers<'a> = &'a dyn Fn(&str) -> Result<Box<dyn WorkerParty>, String>;
-
-/// The child's role: serves until the parent goes away.
-///
-/// # Errors
-///
-/// [`SuiteError`]. What fails within a sample is told to the parent instead.
-pub fn serve(
-    side: &mut Side,
-    open: OpenParty<'_>,
-    open_workers: OpenWorkers<'_>,
-) -> Result<(), SuiteError> {
-    let mut party = None;
-    let mut worker_party = None;
-    loop {
-        let request = match receive(&mut side.control, &mut party, None) {
-            Err(SuiteError::Duo(DuoError::PeerGone)) => return Ok(()),
-            request => request?,
-        };
-        let reply = match request {
-            Request::Open { nic } => match open(&nic) {
-                Ok(opened) => Reply::Contacts(party.insert(opened).contacts()),
-                Err(reason) => Reply::Failed(reason),
-            },
-            Request::Connect(contacts) => match &mut party {
-                Some(party) => reply_of(party.connect(&contacts), Reply::Ready),
-                None => Reply::Failed("no NIC is open".to_owned()),
-            },
-            Request::Limit(limit) => {
-                side.control.send(&Reply::Ready)?;
-                reply_of::<LimitError>(limit.respond(&side.board), Reply::Done)
-            }
-            Request::Run(sample) => match &mut party {
-                Some(party) => {
-                    let Side { board, control } = &mut *side;
-                    let ready = &mut || control.send(&Reply::Ready);
-                    reply_of(party.respond(board, &sample, ready), Reply::Done)
-                }
-                None => Reply::Failed("no NIC is open".to_owned()),
-            },
-            Request::Serve(sample) => {
-                let Side { board, control } = &mut *side;
-                let ready = &mut || control.send(&Reply::Ready);
-                reply_of(sample.respond(board, ready), Reply::Done)
-            }
-            Request::OpenWorkers { nic } => match open_workers(&nic) {
-                Ok(opened) => {
-                    worker_party = Some(opened);
-                    Reply::Ready
-                }
-                Err(reason) => Reply::Failed(reason),
-            },
-            Request::Invite(_) | Request::Accept(_) | Request::CallWorker(_) => {
-                match &mut worker_party {
-                    Some(party) => serve_worker(party.as_mut(), side, &request),
-                    None => Reply::Failed("no NIC is open for calls".to_owned()),
-                }
-            }
-        };
-        if matches!(reply, Reply::Failed(_)) {
-            side.board.fail();
-        }
-        side.control.send(&reply)?;
-    }
-}
-
-/// The part of [`serve`] that is about calls.
-fn serve_worker(party: &mut dyn WorkerParty, side: &mut Side, request: &Request) -> Reply {
-    match request {
-        Request::Invite(calls) => match party.open(calls) {
-            Ok(invitations) => Reply::Invitations(invitations),
-            Err(error) => Reply::Failed(error.to_string()),
-        },
-        Request::Accept(invitations) => reply_of(party.connect(invitations), Reply::Ready),
-        Request::CallWorker(sample) => {
-            let Side { board, control } = &mut *side;
-            let ready = &mut || control.send(&Reply::Ready);
-            reply_of(party.respond(board, sample, ready), Reply::Done)
-        }
-        _ => Reply::Failed("this is not about calls".to_owned()),
-    }
-}
-
-/// Waits for the next message and keeps the NIC, if there is one, going meanwhile.
-fn receive<T: DeserializeOwned>(
-    control: &mut Control,
-    party: &mut Option<Box<dyn Party>>,
-    deadline: Option<Duration>,
-) -> Result<T, SuiteError> {
-    let begin = Instant::now();
-    loop {
-        let pause = party.as_mut().map(|party| party.idle()).transpose()?.flatten();
-        let left = deadline.map(|deadline| deadline.saturating_sub(begin.elapsed()));
-        let timeout = match (pause, left) {
-            (Some(pause), Some(left)) => Some(pause.min(left)),
-            (pause, left) => pause.or(left),
-        };
-        match control.receive(timeout) {
-            Err(DuoError::Silent(_)) if left.is_none_or(|left| !left.is_zero()) => {}
-            message => return Ok(message?),
-        }
-    }
-}
-
-fn reply_of<E: ToString>(result: Result<(), E>, success: Reply) -> Reply {
-    match result {
-        Ok(()) => success,
-        Err(error) => Reply::Failed(error.to_string()),
     }
 }
 
