@@ -87,7 +87,9 @@ pub enum CallError {
     #[error("the response exceeds the agreed length; raise the server's `response_bytes_max`")]
     ResponseTooLarge,
     /// The request is longer than agreed at connect. Nothing was sent.
-    #[error("a request of {len_bytes} B exceeds the agreed {max_bytes} B; nothing was sent")]
+    #[error(
+        "a request of {len_bytes} B exceeds the agreed {max_bytes} B; nothing was sent: send less, or raise the limit of the server"
+    )]
     TooLarge {
         /// Length of the request.
         len_bytes: usize,

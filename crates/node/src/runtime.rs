@@ -86,6 +86,12 @@ pub enum RuntimeError {
         /// Which process has it.
         cause: LockError,
     },
+    /// What would keep other daemons out cannot be made.
+    #[error("{cause}; make room or get access there, or set COPYRPC_RUNTIME_DIR to another folder")]
+    Lock {
+        /// Which file, and why.
+        cause: LockError,
+    },
 }
 
 /// The paths of one daemon. Nothing needs to exist there.
@@ -197,7 +203,10 @@ impl Runtime {
     pub fn claim(&self) -> Result<Claim, RuntimeError> {
         self.ensure_folder()?;
         let lock = LockFile::acquire(&self.path(LOCK_SUFFIX));
-        let lock = lock.map_err(|cause| RuntimeError::Taken { job: self.name.clone(), cause })?;
+        let lock = lock.map_err(|cause| match cause {
+            LockError::HeldBy { .. } => RuntimeError::Taken { job: self.name.clone(), cause },
+            LockError::Unusable { .. } => RuntimeError::Lock { cause },
+        })?;
         Ok(Claim { _lock: lock })
     }
 
@@ -297,6 +306,17 @@ mod tests {
         drop((claim, other));
         runtime(&folder, "").claim().unwrap();
         fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_lock_that_cannot_be_made_is_not_taken_for_another_daemon() {
+        let folder = temporary("no-lock");
+        let runtime = runtime(&folder, "");
+        runtime.ensure_folder().unwrap();
+        std::fs::create_dir(runtime.path(LOCK_SUFFIX)).unwrap();
+        let error = runtime.claim().unwrap_err();
+        assert!(matches!(error, RuntimeError::Lock { .. }), "{error}");
+        std::fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

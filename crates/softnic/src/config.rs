@@ -119,15 +119,6 @@ impl Config {
         Ok(config)
     }
 
-    /// Defaults, overridden by the environment.
-    ///
-    /// # Errors
-    ///
-    /// [`ConfigError`]: the first bad value.
-    pub fn from_env() -> Result<Self, ConfigError> {
-        Self::from_lookup(|name| std::env::var(name).ok())
-    }
-
     fn set(&mut self, env: &str, value: &str) -> Option<()> {
         match env {
             "COPYRPC_SOFT_DRIVE" => self.drive = value.parse().ok()?,

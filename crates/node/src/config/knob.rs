@@ -126,8 +126,7 @@ impl Kind {
             }
             Self::Count { min, max } => {
                 let number = text.trim().parse();
-                let number =
-                    number.map_err(|_| UnitError::NotANumber { example: "a plain number" })?;
+                let number = number.map_err(|_| UnitError::NotANumber { example: "4" })?;
                 (number, (min, max))
             }
             Self::Bytes { min, max } => (units::parse_bytes(text)?, (min, max)),
