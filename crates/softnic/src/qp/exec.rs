@@ -105,7 +105,9 @@ impl Exec {
             strict: self.strict.as_mut(),
             fell: false,
         };
-        port.release_held();
+        if port.strict.is_some() {
+            port.release_held();
+        }
         let mut activity =
             self.requester.advance(posted, ring, &mut port, &mut self.scratch, BUDGET);
         let fell = port.fell;
@@ -119,7 +121,7 @@ impl Exec {
     /// Signals the channels of queues that got something.
     #[inline]
     pub(super) fn signal(&mut self, context: &Context) {
-        for wake in self.wakes.drain(..) {
+        while let Some(wake) = self.wakes.pop() {
             wake.signal(&mut self.destinations, context);
         }
     }
@@ -339,6 +341,7 @@ struct ExecPort<'a> {
 
 impl ExecPort<'_> {
     /// Strict mode: writes completions that were held back, sometimes.
+    #[cold]
     fn release_held(&mut self) {
         let Some(strict) = &mut self.strict else { return };
         if strict.held.is_empty() || !strict.random.one_in(2) {
