@@ -142,9 +142,9 @@ fn parts(place: Place, recorder: Recorder) -> Parts<Client> {
     Parts {
         place,
         detector: DetectorConfig {
-            interval_ns: 10_000_000,
-            suspect_after_ns: 500_000_000,
-            dead_after_ns: 1_500_000_000,
+            interval_ns: 200_000_000,
+            suspect_after_ns: 1_000_000_000,
+            dead_after_ns: 3_000_000_000,
         },
         epoch: 1,
         codec: Codec::new(
