@@ -35,6 +35,12 @@ fn two_daemons_serve_their_clients_and_leave_nothing_but_locks() {
     serve_and_leave(Cluster::new(2));
 }
 
+#[test]
+fn daemons_that_share_queue_pairs_and_have_the_smallest_rings_serve_their_clients() {
+    let knobs = [("COPYRPC_TRANSPORT", "dc"), ("COPYRPC_RING_BYTES", "16KiB")];
+    serve_and_leave(Cluster::with(2, &knobs));
+}
+
 fn serve_and_leave(cluster: Cluster) {
     let providers: Vec<_> = (0..2).map(|rank| provide(&cluster.socket(rank))).collect();
     thread::scope(|scope| {

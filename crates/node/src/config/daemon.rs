@@ -3,13 +3,15 @@
 use core::time::Duration;
 use std::path::PathBuf;
 
+use rpc::TransportKind;
+
 use crate::config::{
     knob::Knob,
     settings::{Setting, Settings},
     table::{
         BOOTSTRAP, BOOTSTRAP_TIMEOUT, CALL_TIMEOUT, CLIENTS_MAX, DEAD_AFTER, DEPTH, DRAIN_TIMEOUT,
-        HANDSHAKE_TIMEOUT, HEARTBEAT_INTERVAL, MESSAGE_BYTES_MAX, RENDEZVOUS, SAMPLE_EVERY,
-        STALL_TIMEOUT, SUSPECT_AFTER, THREADS, TURN_BUDGET, WAIT,
+        HANDSHAKE_TIMEOUT, HEARTBEAT_INTERVAL, MESSAGE_BYTES_MAX, RENDEZVOUS, RING_BYTES,
+        SAMPLE_EVERY, STALL_TIMEOUT, SUSPECT_AFTER, THREADS, TRANSPORT, TURN_BUDGET, WAIT,
     },
 };
 
@@ -48,6 +50,10 @@ pub struct DaemonConfig {
     pub handshake_timeout: Duration,
     /// Threads that share clients and peers.
     pub threads: u16,
+    /// What carries calls to other nodes.
+    pub transport: TransportKind,
+    /// Ring that each other node writes into; a power of two.
+    pub ring_bytes: usize,
     /// Most clients at a time.
     pub clients_max: u16,
     /// Most calls in flight per client, a power of two.
@@ -124,6 +130,11 @@ impl DaemonConfig {
             bootstrap_timeout: duration(&BOOTSTRAP_TIMEOUT),
             handshake_timeout: duration(&HANDSHAKE_TIMEOUT),
             threads: narrow(settings, &THREADS),
+            transport: match settings.text(&TRANSPORT) {
+                "dc" => TransportKind::Dc,
+                _ => TransportKind::Rc,
+            },
+            ring_bytes: narrow(settings, &RING_BYTES),
             clients_max: narrow(settings, &CLIENTS_MAX),
             depth: narrow(settings, &DEPTH),
             message_bytes_max: narrow(settings, &MESSAGE_BYTES_MAX),
@@ -163,10 +174,11 @@ fn check_together(settings: &Settings) -> Result<(), Incompatible> {
             });
         }
     }
-    if settings.number(&DEPTH).is_power_of_two() {
-        return Ok(());
+    let even = |knob: &&Knob| settings.number(knob).is_power_of_two();
+    match [&DEPTH, &RING_BYTES].into_iter().find(|knob| !even(knob)) {
+        Some(knob) => Err(Incompatible::NotAPowerOfTwo(Box::new(settings.of(knob).clone()))),
+        None => Ok(()),
     }
-    Err(Incompatible::NotAPowerOfTwo(Box::new(settings.of(&DEPTH).clone())))
 }
 
 fn start(settings: &Settings) -> Result<Start, Incompatible> {
@@ -205,7 +217,7 @@ mod tests {
     fn the_defaults_agree_with_each_other() {
         let config = daemon(&[]).unwrap();
         assert_eq!((config.start, config.wait), (Start::Alone, WaitPolicy::Adaptive));
-        assert_eq!(config.threads, 1);
+        assert_eq!((config.threads, config.transport), (1, TransportKind::Rc));
         assert_eq!(config.call_timeout, Duration::from_secs(5));
     }
 
@@ -223,7 +235,10 @@ mod tests {
             let refused = daemon(&[(key, text), ("bootstrap-timeout", "59s")]);
             assert!(matches!(refused, Err(Incompatible::TooShort { .. })), "{key}");
         }
-        assert!(matches!(daemon(&[("depth", "48")]), Err(Incompatible::NotAPowerOfTwo(_))));
+        for uneven in [("depth", "48"), ("ring-bytes", "48KiB")] {
+            let refused = daemon(&[uneven]);
+            assert!(matches!(refused, Err(Incompatible::NotAPowerOfTwo(_))), "{refused:?}");
+        }
     }
 
     #[test]

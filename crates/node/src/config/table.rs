@@ -108,6 +108,24 @@ pub const THREADS: Knob = Knob {
               enough",
 };
 
+/// What carries calls to other nodes.
+pub const TRANSPORT: Knob = Knob {
+    env: "COPYRPC_TRANSPORT",
+    kind: Kind::Choice(&["rc", "dc"]),
+    default: "rc",
+    meaning: "What carries calls to other nodes: a queue pair for each (`rc`), or one initiator and one target \
+              for all (`dc`); the same on all nodes of a job",
+};
+
+/// How much may be on its way from each node.
+pub const RING_BYTES: Knob = Knob {
+    env: "COPYRPC_RING_BYTES",
+    kind: Kind::Bytes { min: 16 << 10, max: 64 << 20 },
+    default: "256KiB",
+    meaning: "Ring for each other node, which writes its calls and answers there: a power of two. It is \
+              registered memory, and so is the mirror of it at the node that writes",
+};
+
 /// How many clients there may be.
 pub const CLIENTS_MAX: Knob = Knob {
     env: "COPYRPC_CLIENTS_MAX",
@@ -221,6 +239,8 @@ pub const KNOBS: &[Knob] = &[
     BOOTSTRAP_TIMEOUT,
     HANDSHAKE_TIMEOUT,
     THREADS,
+    TRANSPORT,
+    RING_BYTES,
     CLIENTS_MAX,
     DEPTH,
     MESSAGE_BYTES_MAX,

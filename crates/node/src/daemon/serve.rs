@@ -240,7 +240,7 @@ impl Post {
             codec: Codec::new(runtime.job().clone(), secret.clone(), place.rank()),
             services,
             recorder: self.recorder,
-            worker: worker_config(*place, &self.seat),
+            worker: worker_config(config, *place, &self.seat),
             seat: self.seat,
         };
         Daemon::open(config, nic, self.control, opening)
@@ -359,10 +359,18 @@ fn own_address(start: &Start) -> IpAddr {
     }
 }
 
-fn worker_config(place: Place, seat: &Seat) -> WorkerConfig {
+fn worker_config(config: &DaemonConfig, place: Place, seat: &Seat) -> WorkerConfig {
     // A connection that ends leaves its place at once.
     let peers =
         (0..place.size()).filter(|rank| *rank != place.rank() && seat.owner(*rank).is_none());
     let peers = u16::try_from(peers.count()).unwrap_or(u16::MAX);
-    WorkerConfig { peers_max: peers.max(1), ..WorkerConfig::default() }
+    let (usual, ring_bytes) = (WorkerConfig::default(), config.ring_bytes);
+    WorkerConfig {
+        transport: config.transport,
+        peers_max: peers.max(1),
+        ring_bytes,
+        response_bytes: ring_bytes / 2,
+        batch_bytes: usual.batch_bytes.min(ring_bytes / 4),
+        ..usual
+    }
 }
