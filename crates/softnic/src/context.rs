@@ -366,10 +366,7 @@ impl Context {
             }
         }
         for qp in self.qps() {
-            let dead_cq = qp.send_cq.view.is_overrun() || qp.recv_cq.view.is_overrun();
-            if qp.has_fault() || dead_cq {
-                qp.fall_by_fault();
-            }
+            qp.heed_faults();
         }
     }
 

@@ -70,7 +70,7 @@ impl Qp {
         }
         let Some(violation) = self.doorbell_violation(ctrl) else { return true };
         qp.context.add_violation(violation);
-        qp.fall_by_fault();
+        qp.fall_by_violation();
         false
     }
 
@@ -142,7 +142,7 @@ impl DeviceQp for Qp {
             && let Some(violation) = self.blueflame_violation(wqe)
         {
             qp.context.add_violation(violation);
-            return qp.fall_by_fault();
+            return qp.fall_by_violation();
         }
         // BlueFlame is a hint: what counts is in the ring.
         self.ring(wqe.first_word().to_ne_bytes());

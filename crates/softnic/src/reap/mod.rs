@@ -51,9 +51,7 @@ pub(crate) fn reap(context: &Context, peer: &Peer) {
     };
     estate.settle(peer.lid);
     for qp in qps {
-        if qp.peer_lid() == Some(peer.lid) && qp.state() != QpState::Err {
-            qp.lose_peer();
-        }
+        qp.lose_peer(peer.lid);
     }
 }
 
