@@ -26,6 +26,21 @@ struct Link {
     invited: Option<(PeerId, Invitation)>,
     /// Its epoch, its time and its invitation, as it told last.
     theirs: Option<((u64, u64), Invitation)>,
+    /// Why it is not connected, as it was logged: it is tried again with each epoch.
+    complaint: Option<String>,
+}
+
+impl Link {
+    /// Logs why there is no connection, unless that was the last thing logged of it.
+    fn complain(&mut self, peer: u32, error: &rpc::ConnectError) {
+        // That there is no place was logged when none was found.
+        let is_known = matches!(error, rpc::ConnectError::NotInvited) && self.complaint.is_some();
+        let reason = error.to_string();
+        if !is_known && self.complaint.as_ref() != Some(&reason) {
+            tracing::warn!(peer, reason, "cannot connect; it is tried again");
+            self.complaint = Some(reason);
+        }
+    }
 }
 
 pub(super) struct Links {
@@ -144,11 +159,12 @@ impl Links {
                     match connected {
                         Ok(id) => {
                             tracing::info!(peer, "up");
+                            link.complaint = None;
                             office.connect(peer, id);
                             office.tally.add(Counter::PeersJoined, 1);
                         }
                         Err(error) => {
-                            tracing::warn!(peer, %error, "cannot connect");
+                            link.complain(peer, &error);
                             self.detector.handle_failure(peer, now_ns);
                         }
                     }
@@ -159,10 +175,13 @@ impl Links {
                 }
                 Event::Recovered { peer } => tracing::info!(peer, "not silent any more"),
                 Event::Gone { peer, why, .. } => {
-                    tracing::warn!(peer, ?why, "gone");
-                    office.tally.add(Counter::PeersLost, 1);
+                    let link = &mut self.links[peer as usize];
+                    if link.complaint.is_none() {
+                        tracing::warn!(peer, ?why, "gone");
+                        office.tally.add(Counter::PeersLost, 1);
+                    }
                     office.disconnect(peer, front);
-                    if let Some((id, _)) = self.links[peer as usize].invited.take() {
+                    if let Some((id, _)) = link.invited.take() {
                         worker.close(id);
                         self.uninvited.push(peer);
                     }
@@ -182,7 +201,7 @@ impl Links {
                 false
             }
             Err(error) => {
-                tracing::warn!(peer = rank, %error, "no place for the peer");
+                self.links[*rank as usize].complain(*rank, &error);
                 true
             }
         });

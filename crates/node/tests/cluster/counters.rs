@@ -91,3 +91,25 @@ fn a_peer_that_was_silent_for_a_moment_was_suspected_and_not_lost() {
         }
     }
 }
+
+/// It is tried again with each heartbeat, as it may be restarted with other settings.
+#[test]
+fn a_peer_that_cannot_be_connected_is_neither_gained_nor_lost_again() {
+    for mut cluster in Cluster::each("counters-other", 2) {
+        cluster.wait_all_up();
+        let lives = [(100, rpc::TransportKind::Dc), (200, rpc::TransportKind::Rc)];
+        for (lived, (epoch, transport)) in (1..).zip(lives) {
+            cluster.transport = transport;
+            cluster.kill(1);
+            cluster.start(1, 100 + epoch);
+            cluster.run_for(500 * MS);
+            let is_alike = transport == rpc::TransportKind::Rc;
+            let joined = if is_alike { lived } else { 1 };
+            expect(&mut cluster, 0, &[(Counter::PeersJoined, joined), (Counter::PeersLost, 1)]);
+            assert_eq!(cluster.node(0).peers_up(), usize::from(is_alike));
+            let call = cluster.call(0, 1, 1, ECHO, b"x");
+            let status = if is_alike { Status::Ok } else { Status::Unavailable };
+            assert_eq!(cluster.outcome(call).0, status);
+        }
+    }
+}

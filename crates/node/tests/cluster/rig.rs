@@ -204,6 +204,8 @@ pub(crate) struct Cluster {
     folder: TempFolder,
     threads: u8,
     lane_calls: u32,
+    /// Of daemons that are started from now on.
+    pub(crate) transport: rpc::TransportKind,
     pub(crate) now_ns: u64,
     pub(crate) next: u64,
     /// Answers by the number of their call.
@@ -225,6 +227,7 @@ impl Cluster {
             folder: TempFolder::new(&format!("{name}-{threads}")),
             threads,
             lane_calls,
+            transport: rpc::TransportKind::Rc,
             now_ns: MS,
             next: 1,
             ended: BTreeMap::new(),
@@ -270,7 +273,8 @@ impl Cluster {
             };
             let nic = softnic::Config { fabric: self.fabric.clone(), ..softnic::Config::default() };
             let nic = softnic::open(&nic).unwrap();
-            let config = rpc::Config { peers_max: 8, ..rpc::Config::default() };
+            let config =
+                rpc::Config { peers_max: 8, transport: self.transport, ..rpc::Config::default() };
             let worker = rpc::Worker::open(nic, config, self.now_ns).unwrap();
             let control = TestControl { rank, thread, air: Rc::clone(&self.air) };
             let daemon = Daemon::new(worker, front.clone(), control, parts, self.now_ns);
