@@ -24,7 +24,7 @@ pub struct Large {
     pub addr: u64,
     /// Key of the region.
     pub rkey: u32,
-    /// Length of the body.
+    /// Length of the body; one of none has nothing to fetch and goes through the ring.
     pub len_bytes: u32,
 }
 

@@ -150,11 +150,8 @@ impl Connection {
         large: Large,
         now_ns: u64,
     ) -> Result<CallId, Refused> {
-        let max = self.config.peer.large_bytes_max;
-        if large.len_bytes > max {
-            let (len_bytes, max_bytes) = (large.len_bytes as usize, max as usize);
-            return Err(Refused::TooLong { len_bytes, max_bytes });
-        }
+        self.lendable(large)
+            .map_err(|(len_bytes, max_bytes)| Refused::TooLong { len_bytes, max_bytes })?;
         let (id, body) = self.open_call(call, KIND_LARGE_REQUEST, LARGE_BYTES, now_ns)?;
         body.copy_from_slice(&large_bytes(large));
         Ok(id)
@@ -230,11 +227,8 @@ impl Connection {
         large: Large,
         now_ns: u64,
     ) -> Result<(), ReplyError> {
-        let max = self.config.peer.large_bytes_max;
-        if large.len_bytes > max || large.len_bytes == 0 {
-            let (len_bytes, max_bytes) = (large.len_bytes as usize, max as usize);
-            return Err(ReplyError::TooLong { len_bytes, max_bytes });
-        }
+        self.lendable(large)
+            .map_err(|(len_bytes, max_bytes)| ReplyError::TooLong { len_bytes, max_bytes })?;
         let budget_lines = self.served.lend(id).ok_or(ReplyError::NotThere)?;
         let response = Outgoing {
             kind: KIND_LARGE_RESPONSE,
@@ -244,6 +238,13 @@ impl Connection {
         };
         self.outbox.push(&response, budget_lines, now_ns).copy_from_slice(&large_bytes(large));
         Ok(())
+    }
+
+    /// Whether the peer takes a body of this length by rendezvous (C6.2); else its length and the limit.
+    fn lendable(&self, large: Large) -> Result<(), (usize, usize)> {
+        let max_bytes = self.config.peer.large_bytes_max;
+        let fits = (1..=max_bytes).contains(&large.len_bytes);
+        if fits { Ok(()) } else { Err((large.len_bytes as usize, max_bytes as usize)) }
     }
 
     /// Longest answer to a request that goes through the ring; `None`: it was answered.
