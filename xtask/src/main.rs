@@ -37,6 +37,8 @@ enum Command {
         #[arg(long)]
         full: bool,
     },
+    /// Compiles for every supported machine with the oldest supported toolchain
+    Platforms,
     /// Loom tests: the test targets with `loom` in their name, built with --cfg loom
     Loom,
     /// Tests under Miri, of crates with `[package.metadata.xtask] miri = true`
@@ -76,6 +78,7 @@ fn run(command: &Command) -> anyhow::Result<Report> {
     match command {
         Command::Tidy => report.run("tidy", || tidy::run(&workspace)),
         Command::Ci { full } => commands::ci::run(&workspace, &mut report, *full),
+        Command::Platforms => report.run("platforms", || commands::platforms::run(&workspace)),
         Command::Loom => report.run("loom", || commands::loom::run(&workspace)),
         Command::Miri => report.run("miri", || commands::miri::run(&workspace)),
         Command::Asan => report.run("asan", || commands::asan::run(&workspace)),

@@ -14,6 +14,8 @@ pub(crate) struct Workspace {
     pub(crate) root: PathBuf,
     /// In the order of their names.
     pub(crate) members: Vec<Member>,
+    /// Oldest toolchain that it supports, of which all members say the same.
+    pub(crate) rust_version: String,
 }
 
 /// One package.
@@ -60,7 +62,8 @@ impl Workspace {
             .map(|package| Member::parse(package, &root))
             .collect::<Result<Vec<_>>>()?;
         members.sort_by(|a, b| a.package.cmp(&b.package));
-        Ok(Self { root, members })
+        let rust_version = text(&metadata["packages"][0], "rust_version")?.to_owned();
+        Ok(Self { root, members, rust_version })
     }
 
     /// `target/NAME`: cargo's target folder for builds with other flags than the usual.
@@ -165,6 +168,7 @@ mod tests {
     fn ring() -> Value {
         json!({
             "name": "copyrpc-ring",
+            "rust_version": "1.89",
             "manifest_path": "/ws/crates/ring/Cargo.toml",
             "metadata": { "xtask": { "miri": true, "asan": false } },
             "dependencies": [
@@ -183,6 +187,7 @@ mod tests {
     fn a_member_is_read_from_the_metadata() {
         let metadata = json!({ "workspace_root": "/ws", "packages": [ring()] });
         let workspace = Workspace::parse(&metadata).unwrap();
+        assert_eq!(workspace.rust_version, "1.89");
         let ring = &workspace.members[0];
         assert_eq!(ring.dir, Path::new("crates/ring"));
         assert_eq!(ring.loom_tests(), ["ring_loom"]);

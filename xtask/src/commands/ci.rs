@@ -2,7 +2,9 @@
 
 use anyhow::Result;
 
-use super::{asan, cargo, fuzz, has_tool, loom, miri, mutants, run as run_command, run_tests};
+use super::{
+    asan, cargo, fuzz, has_tool, loom, miri, mutants, platforms, run as run_command, run_tests,
+};
 use crate::{
     step::{Outcome, Report},
     tidy,
@@ -16,6 +18,7 @@ pub(crate) fn run(workspace: &Workspace, report: &mut Report, full: bool) {
     report.run("clippy", || clippy(workspace));
     report.run("doc", || doc(workspace));
     report.run("test", || test(workspace));
+    report.run("platforms", || platforms::run(workspace));
     report.run("benches", || benches(workspace));
     report.run("loom", || loom::run(workspace));
     report.run("miri", || miri::run(workspace));

@@ -6,6 +6,7 @@ pub(crate) mod fuzz;
 pub(crate) mod loom;
 pub(crate) mod miri;
 pub(crate) mod mutants;
+pub(crate) mod platforms;
 
 use std::{
     env,

@@ -117,7 +117,7 @@ fn copy_tree(workspace: &Workspace) -> Result<Workspace> {
         fs::copy(workspace.root.join(path), &to)
             .with_context(|| format!("cannot copy {}", path.display()))?;
     }
-    Ok(Workspace { root, members: Vec::new() })
+    Ok(Workspace { root, members: Vec::new(), rust_version: String::new() })
 }
 
 /// What `judge` says while a file of the copy has another text.
