@@ -259,9 +259,9 @@ unsafe impl mlx5::device::Device for Device {
         Ok((Cq { context, shared, idle_polls: 0, _in_use: in_use }, memory))
     }
 
-    fn create_srq(&self, _pd: &Pd, request: &RqRequest) -> Result<(Srq, SrqMemory), CreateError> {
+    fn create_srq(&self, pd: &Pd, request: &RqRequest) -> Result<(Srq, SrqMemory), CreateError> {
         let (entries, stride) = (request.log_entries, request.log_stride);
-        let shared = Arc::new(RqShared::create(&self.0, entries, stride, true)?);
+        let shared = Arc::new(RqShared::create(&self.0, pd.0, entries, stride, true)?);
         self.0.add_rq(&shared);
         let rq = RqMemory { ring: shared.ring(), dbrec: shared.dbrec() };
         let memory = SrqMemory { srqn: Srqn::from_low_bits(shared.index()), rq };

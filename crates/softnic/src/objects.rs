@@ -256,6 +256,7 @@ unsafe impl Sync for RqShared {}
 impl RqShared {
     pub(crate) fn create(
         context: &Arc<Context>,
+        pd: u32,
         log_entries: u8,
         log_stride: u8,
         is_srq: bool,
@@ -272,6 +273,7 @@ impl RqShared {
         entry.dbrec_offset.store(dbrec, Ordering::Relaxed);
         entry.claims_offset.store(claims, Ordering::Relaxed);
         entry.is_exclusive.store(0, Ordering::Relaxed);
+        entry.pd.store(u64::from(pd), Ordering::Relaxed);
         let shape = u64::from(log_stride) << 8 | u64::from(log_entries);
         let geometry = VALID | u64::from(is_srq) << 16 | shape;
         // SYNC(rq-entry): pairs with the `Acquire` in `RqView::resolve`.

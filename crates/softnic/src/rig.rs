@@ -103,6 +103,7 @@ impl Rig {
         entry.ring_offset.store(alloc(Half::Ro, receives << shape.log_stride), Ordering::Relaxed);
         entry.dbrec_offset.store(alloc(Half::Ro, 64), Ordering::Relaxed);
         entry.claims_offset.store(alloc(Half::Rw, receives * 8), Ordering::Relaxed);
+        entry.pd.store(u64::from(PD), Ordering::Relaxed);
         let geometry = u64::from(shape.log_stride) << 8 | u64::from(shape.log_receives);
         let geometry = VALID | u64::from(shape.is_srq) << 16 | geometry;
         entry.geometry.store(geometry, Ordering::Release);

@@ -19,7 +19,7 @@ use wire::ids::{Lid, Qpn};
 /// ASCII "MLX5SOFT".
 pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"MLX5SOFT");
 /// Changes whenever a byte of these tables changes meaning.
-pub(crate) const LAYOUT: u64 = 3;
+pub(crate) const LAYOUT: u64 = 4;
 
 /// First bytes of "ro".
 #[derive(Debug)]
@@ -112,7 +112,9 @@ pub(crate) struct RqEntry {
     pub(crate) claims_offset: AtomicU64,
     /// Not zero: only one sender takes receives. A second one waits until that has noticed.
     pub(crate) is_exclusive: AtomicU64,
-    pub(crate) reserved: [AtomicU64; 3],
+    /// Domain of the memory that receives lie in.
+    pub(crate) pd: AtomicU64,
+    pub(crate) reserved: [AtomicU64; 2],
 }
 
 /// First bytes of "rw".

@@ -331,7 +331,9 @@ impl Requester {
         if self.deferred > 0 && self.must_wait(&parsed, &ctrl, port) {
             return false;
         }
-        let defers = self.may_defer(parsed.opcode) && port.defers();
+        // READs and atomics keep their order: behind one that is deferred, all are.
+        let in_line = self.deferred > 0 && self.transport != Transport::Ud;
+        let defers = self.may_defer(parsed.opcode) && (in_line || port.defers());
         let extent = if defers { Extent::Checks } else { Extent::Whole };
         let (done, reply) = if defers && self.transport == Transport::Ud {
             (flushed(parsed.opcode, self.next), Reply::Ack)
@@ -366,7 +368,7 @@ impl Requester {
     }
 
     /// Whether a WQE must wait until deferred ones are carried: it is fenced, or is a READ or
-    /// atomic itself (those keep their order), or goes to another DC target.
+    /// atomic of which no more may be outstanding, or goes to another DC target.
     fn must_wait<P: Port>(&self, wqe: &SendWqe<'_>, ctrl: &Ctrl, port: &P) -> bool {
         if self.transport == Transport::Ud {
             return self.deferred >= 16;

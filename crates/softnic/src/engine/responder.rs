@@ -310,7 +310,7 @@ impl<M: Memory> Arrival<'_, M> {
             [Chunk { ptr: core::ptr::null_mut(), len: 0, is_inline: false }; RECV_SGES_MAX];
         let mut count = 0;
         for (sge, chunk) in wqe.sges().zip(&mut scatter) {
-            *chunk = self.scatter_entry(&sge)?;
+            *chunk = self.scatter_entry(&sge, rq.pd)?;
             count += 1;
         }
         let scatter =
@@ -321,9 +321,9 @@ impl<M: Memory> Arrival<'_, M> {
         Ok(Placed::Memory)
     }
 
-    fn scatter_entry(&mut self, sge: &Sge) -> Result<Chunk, (Syndrome, Syndrome)> {
+    fn scatter_entry(&mut self, sge: &Sge, pd: u32) -> Result<Chunk, (Syndrome, Syndrome)> {
         let (key, len) = (sge.lkey.get(), u64::from(sge.len_bytes));
-        let found = self.memory.locate(key, sge.addr, len, Access::LOCAL_WRITE, self.target.pd);
+        let found = self.memory.locate(key, sge.addr, len, Access::LOCAL_WRITE, pd);
         found.map_err(|_| (Syndrome::RemoteOperation, Syndrome::LocalProtection))
     }
 
