@@ -5,10 +5,13 @@ use std::sync::Mutex;
 
 use memory::{
     barrier,
-    sync::{Arc, AtomicBool, Ordering},
+    sync::{Arc, AtomicBool, AtomicU32, Ordering},
 };
 use verbs::CreateError;
-use wire::cqe::{CQE_BYTES, Cqe, CqeView};
+use wire::{
+    cqe::{CQE_BYTES, Cqe, CqeView},
+    doorbell::{self, CqArm},
+};
 
 use crate::{
     card::{
@@ -225,6 +228,14 @@ impl CqShared {
 
     pub(crate) fn dbrec(&self) -> NonNull<[u32; 2]> {
         self.dbrec.cast()
+    }
+
+    /// The request for an event in the doorbell record.
+    pub(crate) fn recorded(&self) -> CqArm {
+        let words = self.dbrec.cast::<[AtomicU32; 2]>();
+        // SAFETY: in card memory that `holding` keeps, aligned; driver and device access it as atomics.
+        let words = unsafe { words.as_ref() };
+        CqArm::of_record_word(words[doorbell::CQ_ARM_WORD].load(Ordering::Relaxed))
     }
 }
 
