@@ -179,7 +179,7 @@ pub struct RtrAttr {
     pub peer: Option<RcPeer>,
     /// What this side asks of a sender that finds no receive.
     pub rnr_timer: RnrTimer,
-    /// READs and atomics that the peer may have outstanding here.
+    /// RC: READs and atomics that the peer may have outstanding here; with 0 it may run none.
     pub reads_in_max: u8,
 }
 
@@ -194,7 +194,7 @@ pub struct RtsAttr {
     pub retry_count: u8,
     /// Retries after "receiver not ready": 0 to 6, or 7 for ever.
     pub rnr_retry: u8,
-    /// READs and atomics that may be outstanding.
+    /// READs and atomics that may be outstanding; RC: the peer refuses more than its `reads_in_max`.
     pub reads_out_max: u8,
 }
 

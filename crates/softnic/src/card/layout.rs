@@ -71,7 +71,7 @@ pub(crate) struct QpEntry {
     pub(crate) peer: AtomicU64,
     /// Q_Key or DC access key.
     pub(crate) key: AtomicU64,
-    /// `rnr timer code << 8 | scatter to CQE`.
+    /// `READs and atomics that may be outstanding here << 16 | rnr timer code << 8 | scatter to CQE`.
     pub(crate) flags: AtomicU64,
     pub(crate) reserved: [AtomicU64; 2],
     /// [`Presence`](crate::shared::presence::Presence) of its send queue, alone on its cache line.

@@ -334,7 +334,8 @@ impl Requester {
         // READs and atomics keep their order: behind one that is deferred, all are.
         let in_line = self.deferred > 0 && self.transport != Transport::Ud;
         let defers = self.may_defer(parsed.opcode) && (in_line || port.defers());
-        let extent = if defers { Extent::Checks } else { Extent::Whole };
+        let outstanding = self.deferred + 1;
+        let extent = if defers { Extent::Checks { outstanding } } else { Extent::Whole };
         let (done, reply) = if defers && self.transport == Transport::Ud {
             (flushed(parsed.opcode, self.next), Reply::Ack)
         } else {
