@@ -10,7 +10,7 @@ use verbs::{
 use wire::{
     cqe::{self, Cqe, CqeView, Requester, Responder, ResponderKind, Scatter},
     doorbell::CqArm,
-    wqe::Opcode,
+    wqe::{ATOMIC_BYTES, Opcode},
 };
 
 use crate::{
@@ -186,17 +186,18 @@ impl<D: Device> Cq<D> {
 
     #[inline(always)]
     fn requester(&mut self, done: &Requester<'_>) -> Option<Completion> {
-        let (kind, brings_data) = match done.opcode {
-            Opcode::Send | Opcode::SendImm => (CompletionKind::Send, false),
-            Opcode::RdmaWrite | Opcode::RdmaWriteImm => (CompletionKind::Write, false),
-            Opcode::RdmaRead => (CompletionKind::Read, true),
-            Opcode::AtomicCs => (CompletionKind::CompareSwap, true),
-            Opcode::AtomicFa => (CompletionKind::FetchAdd, true),
-            Opcode::Nop => (CompletionKind::Nop, false),
+        // An atomic's length is no news: rdma-core `handle_good_req` does not look at the entry's either.
+        let (kind, brings_bytes) = match done.opcode {
+            Opcode::Send | Opcode::SendImm => (CompletionKind::Send, None),
+            Opcode::RdmaWrite | Opcode::RdmaWriteImm => (CompletionKind::Write, None),
+            Opcode::RdmaRead => (CompletionKind::Read, Some(done.byte_cnt)),
+            Opcode::AtomicCs => (CompletionKind::CompareSwap, Some(ATOMIC_BYTES)),
+            Opcode::AtomicFa => (CompletionKind::FetchAdd, Some(ATOMIC_BYTES)),
+            Opcode::Nop => (CompletionKind::Nop, None),
         };
         let mut completion = completion(done.qpn, done.wqe_counter, kind);
-        if brings_data {
-            completion.len_bytes = done.byte_cnt;
+        if let Some(len_bytes) = brings_bytes {
+            completion.len_bytes = len_bytes;
             completion.in_cqe = self.keep_inline(done.scatter, done.byte_cnt)?;
         }
         Some(completion)

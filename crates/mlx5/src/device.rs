@@ -73,7 +73,9 @@ pub struct QpRequest<'a, D: Device> {
     pub log_send_blocks: Option<u8>,
     /// The receive ring; `None` without one.
     pub recv: Option<RqRequest>,
-    /// Put small received payloads and READ results into the completion.
+    /// Put small received payloads into the completion. Not so results of READs and atomics, unless each
+    /// request of the queue asks for a completion: they would be lost with one that asks for none.
+    /// Of libmlx5 that means `MLX5DV_QP_CREATE_ALLOW_SCATTER_TO_CQE` must not be set.
     pub scatter_to_cqe: bool,
     /// A DCT's access key.
     pub access_key: DcKey,

@@ -178,16 +178,32 @@ impl Peek {
     /// Owner bits repeat every other lap, and a queue has at most half of 2²⁴ entries, so the low 24
     /// bits of the position tell them apart as well as all of it.
     pub(crate) fn end(&mut self) -> Option<u32> {
-        let entries = &mut self.0;
-        let start = doorbell::consumer_of_word(entries.record.published());
-        entries.consumer = start;
-        for _ in 0..entries.count() {
-            if entries.written().is_none() {
-                break;
+        self.end_from(self.consumed())
+    }
+
+    /// [`end`](Self::end), looked for from `start`, where the consumer was a while ago.
+    fn end_from(&mut self, mut start: u32) -> Option<u32> {
+        let entries = self.0.count();
+        loop {
+            self.0.consumer = start;
+            let mut passed = 0;
+            while passed < entries && self.0.written().is_some() {
+                self.0.consumer = self.0.consumer.wrapping_add(1);
+                passed += 1;
             }
-            entries.consumer = entries.consumer.wrapping_add(1);
+            // What was polled meanwhile may be written anew, for the next lap, and then looks unwritten.
+            let consumed = self.consumed();
+            let polled = consumed.wrapping_sub(start) & INDEX_MASK;
+            if polled <= passed {
+                return (polled < passed).then_some(self.0.consumer & INDEX_MASK);
+            }
+            start = consumed;
         }
-        (entries.consumer != start).then_some(entries.consumer & INDEX_MASK)
+    }
+
+    /// Where the consumer is, modulo 2²⁴.
+    fn consumed(&self) -> u32 {
+        doorbell::consumer_of_word(self.0.record.published())
     }
 }
 
@@ -221,6 +237,31 @@ mod tests {
     fn write(entries: &Entries, index: u32, owner: u8) {
         let last = (index as usize & 3) * CQE_WORDS + CQE_WORDS - 1;
         entries.ring.store(last, u64::from_ne_bytes([0, 0, 0, 0, 0, 0, 0, owner]));
+    }
+
+    /// Whoever polls the queue goes on, and so does the device.
+    #[test]
+    fn a_late_look_finds_the_end_of_the_queue() {
+        for lap in [0u32, 4, 0xff_fffc] {
+            let (ring, record) = (Heap::zeroed(4 * 64), Heap::zeroed(8));
+            let mut entries = Entries::new(ring.ring(), record.record(), 2, false);
+            // SAFETY: the heaps live until the end of the loop's turn.
+            let mut peek = unsafe { entries.peek() };
+            (lap..lap + 4).for_each(|index| write(&entries, index, owner_bit(index, 2)));
+            entries.consumer = lap;
+            entries.record.publish(doorbell::consumer_word(lap));
+            for polled in 0..4 {
+                assert_eq!(peek.end_from(lap), Some((lap + 4) & INDEX_MASK), "{polled} polled");
+                entries.consume();
+            }
+            assert_eq!(peek.end_from(lap), None, "all are polled");
+            (lap + 4..lap + 6).for_each(|index| write(&entries, index, owner_bit(index, 2)));
+            assert_eq!(peek.end_from(lap), Some((lap + 6) & INDEX_MASK));
+            entries.consume();
+            entries.consume();
+            (lap + 6..lap + 10).for_each(|index| write(&entries, index, owner_bit(index, 2)));
+            assert_eq!(peek.end_from(lap), Some((lap + 10) & INDEX_MASK), "two laps late");
+        }
     }
 
     #[test]

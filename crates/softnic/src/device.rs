@@ -44,6 +44,8 @@ pub struct Cq {
     pub(crate) context: Arc<Context>,
     pub(crate) shared: Arc<CqShared>,
     idle_polls: u32,
+    /// Strict mode: the last request for an event.
+    armed: Option<CqArm>,
     _in_use: Arc<InUse>,
 }
 
@@ -123,6 +125,30 @@ impl Qp {
     }
 }
 
+impl Cq {
+    /// Strict mode: whether a device would heed a request for an event.
+    #[cold]
+    fn heeds(&mut self, request: CqArm, cqn: Cqn) -> bool {
+        let own = Cqn::from_low_bits(self.shared.index());
+        let recorded = self.shared.recorded();
+        if (cqn, request) != (own, recorded) {
+            self.context.add_violation(Violation::ArmRecord { cqn: own.get(), request, recorded });
+            return false;
+        }
+        // The entry that the last request waited for was polled, so its event was raised, and a request
+        // with its number is taken for that one, come late.
+        let is_late = self.armed.replace(request).is_some_and(|last| {
+            let is_over = !last.solicited_only && last.consumer_index != request.consumer_index;
+            is_over && last.sequence == request.sequence
+        });
+        if is_late {
+            let sequence = request.sequence;
+            self.context.add_violation(Violation::ArmSequence { cqn: own.get(), sequence });
+        }
+        !is_late
+    }
+}
+
 impl DeviceQp for Qp {
     fn blueflame_bytes(&self) -> usize {
         usize::from(self.shared.context.attributes.blueflame_bytes)
@@ -172,7 +198,10 @@ impl DeviceQp for Qp {
 
 impl DeviceCq for Cq {
     fn arm(&mut self, doorbell: u64) {
-        let (request, _) = CqArm::of_doorbell_word(doorbell.to_be());
+        let (request, cqn) = CqArm::of_doorbell_word(doorbell.to_be());
+        if self.context.config.strict.is_some() && !self.heeds(request, cqn) {
+            return;
+        }
         let kind = if request.solicited_only { arm::SOLICITED } else { arm::NEXT };
         self.shared.view.armed().arm(kind);
         self.shared.wake_if_due();
@@ -256,12 +285,12 @@ unsafe impl mlx5::device::Device for Device {
             dbrec: shared.dbrec(),
         };
         let (context, in_use) = (self.0.clone(), self.1.clone());
-        Ok((Cq { context, shared, idle_polls: 0, _in_use: in_use }, memory))
+        Ok((Cq { context, shared, idle_polls: 0, armed: None, _in_use: in_use }, memory))
     }
 
-    fn create_srq(&self, _pd: &Pd, request: &RqRequest) -> Result<(Srq, SrqMemory), CreateError> {
+    fn create_srq(&self, pd: &Pd, request: &RqRequest) -> Result<(Srq, SrqMemory), CreateError> {
         let (entries, stride) = (request.log_entries, request.log_stride);
-        let shared = Arc::new(RqShared::create(&self.0, entries, stride, true)?);
+        let shared = Arc::new(RqShared::create(&self.0, pd.0, entries, stride, true)?);
         self.0.add_rq(&shared);
         let rq = RqMemory { ring: shared.ring(), dbrec: shared.dbrec() };
         let memory = SrqMemory { srqn: Srqn::from_low_bits(shared.index()), rq };

@@ -5,10 +5,13 @@ use std::sync::Mutex;
 
 use memory::{
     barrier,
-    sync::{Arc, AtomicBool, Ordering},
+    sync::{Arc, AtomicBool, AtomicU32, Ordering},
 };
 use verbs::CreateError;
-use wire::cqe::{CQE_BYTES, Cqe, CqeView};
+use wire::{
+    cqe::{CQE_BYTES, Cqe, CqeView},
+    doorbell::{self, CqArm},
+};
 
 use crate::{
     card::{
@@ -226,6 +229,14 @@ impl CqShared {
     pub(crate) fn dbrec(&self) -> NonNull<[u32; 2]> {
         self.dbrec.cast()
     }
+
+    /// The request for an event in the doorbell record.
+    pub(crate) fn recorded(&self) -> CqArm {
+        let words = self.dbrec.cast::<[AtomicU32; 2]>();
+        // SAFETY: in card memory that `holding` keeps, aligned; driver and device access it as atomics.
+        let words = unsafe { words.as_ref() };
+        CqArm::of_record_word(words[doorbell::CQ_ARM_WORD].load(Ordering::Relaxed))
+    }
 }
 
 impl Drop for CqShared {
@@ -256,6 +267,7 @@ unsafe impl Sync for RqShared {}
 impl RqShared {
     pub(crate) fn create(
         context: &Arc<Context>,
+        pd: u32,
         log_entries: u8,
         log_stride: u8,
         is_srq: bool,
@@ -272,6 +284,7 @@ impl RqShared {
         entry.dbrec_offset.store(dbrec, Ordering::Relaxed);
         entry.claims_offset.store(claims, Ordering::Relaxed);
         entry.is_exclusive.store(0, Ordering::Relaxed);
+        entry.pd.store(u64::from(pd), Ordering::Relaxed);
         let shape = u64::from(log_stride) << 8 | u64::from(log_entries);
         let geometry = VALID | u64::from(is_srq) << 16 | shape;
         // SYNC(rq-entry): pairs with the `Acquire` in `RqView::resolve`.

@@ -75,6 +75,8 @@ impl Shape {
 
 /// The sender that an RC rig hears.
 pub(crate) const SENDER: (Lid, Qpn) = (Lid::new(7), Qpn::from_low_bits(0x44));
+/// READs and atomics that may be outstanding at once.
+const READS_IN_MAX: u64 = 16;
 /// Datagram and DC key.
 pub(crate) const QKEY: u32 = 0x1234;
 
@@ -103,6 +105,7 @@ impl Rig {
         entry.ring_offset.store(alloc(Half::Ro, receives << shape.log_stride), Ordering::Relaxed);
         entry.dbrec_offset.store(alloc(Half::Ro, 64), Ordering::Relaxed);
         entry.claims_offset.store(alloc(Half::Rw, receives * 8), Ordering::Relaxed);
+        entry.pd.store(u64::from(PD), Ordering::Relaxed);
         let geometry = u64::from(shape.log_stride) << 8 | u64::from(shape.log_receives);
         let geometry = VALID | u64::from(shape.is_srq) << 16 | geometry;
         entry.geometry.store(geometry, Ordering::Release);
@@ -146,7 +149,8 @@ impl Rig {
         let (lid, peer) = SENDER;
         entry.peer.store(address_word(lid, peer), Ordering::Relaxed);
         entry.key.store(u64::from(QKEY), Ordering::Relaxed);
-        entry.flags.store(u64::from(self.shape.scatter_to_cqe), Ordering::Relaxed);
+        let flags = READS_IN_MAX << 16 | u64::from(self.shape.scatter_to_cqe);
+        entry.flags.store(flags, Ordering::Relaxed);
         let (transport, state) = (self.shape.transport, QpState::Rtr);
         let control = Control { generation: 1, transport, state }.encode();
         entry.control.store(control, Ordering::Release);

@@ -1,6 +1,8 @@
 //! Strict mode: does, at random but reproducibly, whatever hardware may do, and refuses whatever
 //! hardware refuses.
 
+use wire::doorbell::CqArm;
+
 /// A small generator (SplitMix64); the seed makes a run reproducible on one thread.
 ///
 /// Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
@@ -33,7 +35,7 @@ impl Random {
     }
 }
 
-/// Something a ConnectX would not have accepted. Strict mode moves the queue pair to ERR.
+/// Something a ConnectX would not have accepted. Strict mode moves the queue pair to ERR, if there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
     /// The doorbell names a WQE that the doorbell record does not announce as the last one.
@@ -73,6 +75,29 @@ pub enum Violation {
         counter: u16,
         /// What is wrong.
         cause: &'static str,
+    },
+    /// The arm doorbell of a completion queue says something else than its doorbell record.
+    #[error(
+        "CQ {cqn:#x}: arm doorbell says {request:?}, but the doorbell record {recorded:?}: write the \
+         record before the doorbell"
+    )]
+    ArmRecord {
+        /// The completion queue.
+        cqn: u32,
+        /// What the doorbell says.
+        request: CqArm,
+        /// What the record says.
+        recorded: CqArm,
+    },
+    /// A request for an event has the number of one that was answered.
+    #[error(
+        "CQ {cqn:#x}: armed with number {sequence} again after its event: count the events, modulo 4"
+    )]
+    ArmSequence {
+        /// The completion queue.
+        cqn: u32,
+        /// The number.
+        sequence: u8,
     },
     /// A BlueFlame write that is no whole number of blocks, or longer than the register.
     #[error("QP {qpn:#x}: BlueFlame write of {len_bytes} B")]

@@ -3,14 +3,19 @@
 
 mod common;
 
-use core::ptr::NonNull;
+use core::{ptr::NonNull, time::Duration};
 
 use copyrpc_softnic::{Device, Violation};
-use mlx5::device::{CqRequest, Device as _, DeviceQp as _, QpMemory, QpRequest, RqRequest};
-use verbs::{
-    Access, CompletionQueue as _, InitAttr, MemoryRegion as _, Mtu, Op, Payload, QKey, QpState,
-    QueuePair as _, RcPeer, RnrTimer, RtrAttr, RtsAttr, SendRequest, Transition, Transport,
+use memory::sync::{AtomicU32, AtomicU64, Ordering};
+use mlx5::device::{
+    CqRequest, Device as _, DeviceCq as _, DeviceQp as _, QpMemory, QpRequest, RqRequest,
 };
+use verbs::{
+    Access, Channel as _, CompletionQueue as _, InitAttr, MemoryRegion as _, Mtu, Op, Payload,
+    QKey, QpState, QueuePair as _, RcPeer, RnrTimer, RtrAttr, RtsAttr, SendRequest, Transition,
+    Transport,
+};
+use wire::doorbell::CqArm;
 
 use common::{End, completion, pair};
 
@@ -238,6 +243,39 @@ fn a_wqe_of_another_queue_pair_is_refused() {
         wqe
     };
     assert_eq!(cause_of("number", other_number), "bad queue pair number");
+}
+
+/// A device cannot tell a new request that has the number of an old one.
+#[test]
+fn a_request_for_an_event_has_a_number_of_its_own() {
+    let device = common::nic("arms", Some(7)).device().clone();
+    let channel = device.create_channel().unwrap();
+    let request = CqRequest { log_entries: 6, cqe_bytes: 64 };
+    let (mut cq, memory) = device.create_cq(&request, Some(&channel)).unwrap();
+    let op_own = memory.ring.cast::<AtomicU64>().as_ptr().wrapping_add(7);
+    // SAFETY: the last word of the first entry; the ring lives as long as `cq`.
+    let op_own = unsafe { &*op_own };
+    // An entry of the first lap waits: each request that is heeded raises its event at once.
+    op_own.store(0, Ordering::Relaxed);
+    let record = memory.dbrec.cast::<AtomicU32>().as_ptr().wrapping_add(1);
+    // SAFETY: the second word of the record, which lives as long as `cq`.
+    let record = unsafe { &*record };
+    let arm = |sequence, consumer_index| CqArm { sequence, solicited_only: false, consumer_index };
+    let mut ask = |request: CqArm, recorded: CqArm| {
+        record.store(recorded.record_word(), Ordering::Relaxed);
+        cq.arm(u64::from_be(request.doorbell_word(memory.cqn)));
+        (channel.wait(Duration::ZERO), device.take_violations())
+    };
+    for request in [arm(0, 0), arm(0, 0), arm(1, 1), CqArm { solicited_only: true, ..arm(2, 2) }] {
+        assert_eq!(ask(request, request), (!request.solicited_only, vec![]), "{request:?}");
+    }
+    assert_eq!(ask(arm(2, 3), arm(2, 3)), (true, vec![]), "the last one may have had no event");
+    let (cqn, sequence) = (memory.cqn.get(), 2);
+    let refused = Violation::ArmSequence { cqn, sequence };
+    assert_eq!(ask(arm(2, 4), arm(2, 4)), (false, vec![refused]));
+    let (request, recorded) = (arm(3, 5), arm(3, 4));
+    let refused = Violation::ArmRecord { cqn, request, recorded };
+    assert_eq!(ask(request, recorded), (false, vec![refused]));
 }
 
 /// Every operation, rung both ways, over several laps of every ring.

@@ -1,7 +1,9 @@
 //! Queue-pair states as a table.
 //!
-//! Sources: IBTA 10.3.1, figure 124; `ibv_modify_qp(3)`; for DC, rdma-core
-//! `providers/mlx5/man/mlx5dv_create_qp.3.md`: a DCT goes no further than RTR.
+//! Sources: IBTA 10.3.1, figure 124; `ibv_modify_qp(3)`; what a kernel lets through, Linux
+//! `drivers/infiniband/core/verbs.c`, `qp_state_table`; for DC `drivers/infiniband/hw/mlx5/qp.c`,
+//! `modify_dci_qp_is_ok` and `mlx5_ib_modify_dct`: a DCT goes from RESET to INIT to RTR, and then
+//! nowhere.
 
 use core::time::Duration;
 
@@ -50,9 +52,13 @@ impl QpState {
     #[must_use]
     pub fn may_become(self, to: Self, transport: Transport) -> bool {
         use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
+        if transport == Transport::Dct {
+            return matches!((self, to), (Reset, Init) | (Init, Rtr));
+        }
         match (self, to) {
-            (_, Reset | Err) | (Reset | Init, Init) | (Init, Rtr) => true,
-            (Rtr | Rts | Sqd, Rts) | (Rts | Sqd, Sqd) => transport != Transport::Dct,
+            (_, Reset) | (Reset | Init, Init) | (Init, Rtr) | (Rtr | Rts | Sqd, Rts) => true,
+            (_, Err) => self != Reset,
+            (Rts | Sqd, Sqd) => transport != Transport::Dci,
             (Sqe, Rts) => transport == Transport::Ud,
             _ => false,
         }
@@ -173,7 +179,7 @@ pub struct RtrAttr {
     pub peer: Option<RcPeer>,
     /// What this side asks of a sender that finds no receive.
     pub rnr_timer: RnrTimer,
-    /// READs and atomics that the peer may have outstanding here.
+    /// RC: READs and atomics that the peer may have outstanding here; with 0 it may run none.
     pub reads_in_max: u8,
 }
 
@@ -188,7 +194,7 @@ pub struct RtsAttr {
     pub retry_count: u8,
     /// Retries after "receiver not ready": 0 to 6, or 7 for ever.
     pub rnr_retry: u8,
-    /// READs and atomics that may be outstanding.
+    /// READs and atomics that may be outstanding; RC: the peer refuses more than its `reads_in_max`.
     pub reads_out_max: u8,
 }
 

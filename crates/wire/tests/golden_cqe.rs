@@ -144,6 +144,17 @@ fn receive_of_write_imm() {
 }
 
 /// `MLX5_INLINE_SCATTER_32`: the message starts at byte 0 and hides the source.
+/// Whatever the format says: the bytes of a WRITE go where its sender wants them.
+#[test]
+fn bytes_of_a_write_are_not_in_its_entry() {
+    let arrival = Responder { kind: ResponderKind::WriteImm(1), ..received() };
+    for format in [1, 2] {
+        let mut bytes = CqeView::Responder(arrival).encode(0).to_bytes();
+        bytes[63] |= format << 2;
+        assert_eq!(Cqe::from_bytes(bytes).parse(), Ok(CqeView::Responder(arrival)));
+    }
+}
+
 #[test]
 fn receive_into_the_cqe() {
     let done = Responder {

@@ -48,6 +48,24 @@ fn only_what_was_completed_before_is_dropped() {
     assert_eq!(cq.malformed(), 0);
 }
 
+/// Its end is where its consumer is, a lap further on.
+#[test]
+fn all_of_a_full_queue_is_dropped() {
+    const ENTRIES: u16 = 8;
+    let device = TestDevice::new();
+    let nic = copyrpc_mlx5::Nic::new(device.clone());
+    let config = CqConfig { allow_overcommit: true, ..CqConfig::new(ENTRIES.into()) };
+    let mut cq = nic.create_cq(&config, None).unwrap();
+    for lap in 0..3 {
+        let qp = ready(&nic, &Config::new(Transport::Rc, &cq));
+        for wqe in 0..ENTRIES {
+            device.complete(cq.cqn(), &CqeView::Responder(arrival(qp.qpn(), wqe)));
+        }
+        drop(qp);
+        assert_eq!(cq.poll(), None, "lap {lap}");
+    }
+}
+
 #[test]
 fn the_buffers_of_what_is_dropped_can_be_posted_again() {
     const BUFFERS: u16 = 4;

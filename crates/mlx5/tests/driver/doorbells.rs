@@ -86,6 +86,9 @@ fn blueflame_is_for_one_small_request() {
         (128, 93, 1, false),
         (64, 28, 1, true),
         (64, 29, 1, false),
+        // Half a register takes no more, whatever a device says.
+        (512, 220, 1, true),
+        (512, 221, 1, false),
     ] {
         let device = TestDevice::new().with(|limits| limits.blueflame_bytes = blueflame_bytes);
         let (nic, device, cq) = nic(device);

@@ -19,7 +19,7 @@ use wire::ids::{Lid, Qpn};
 /// ASCII "MLX5SOFT".
 pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"MLX5SOFT");
 /// Changes whenever a byte of these tables changes meaning.
-pub(crate) const LAYOUT: u64 = 3;
+pub(crate) const LAYOUT: u64 = 4;
 
 /// First bytes of "ro".
 #[derive(Debug)]
@@ -71,7 +71,7 @@ pub(crate) struct QpEntry {
     pub(crate) peer: AtomicU64,
     /// Q_Key or DC access key.
     pub(crate) key: AtomicU64,
-    /// `rnr timer code << 8 | scatter to CQE`.
+    /// `READs and atomics that may be outstanding here << 16 | rnr timer code << 8 | scatter to CQE`.
     pub(crate) flags: AtomicU64,
     pub(crate) reserved: [AtomicU64; 2],
     /// [`Presence`](crate::shared::presence::Presence) of its send queue, alone on its cache line.
@@ -112,7 +112,9 @@ pub(crate) struct RqEntry {
     pub(crate) claims_offset: AtomicU64,
     /// Not zero: only one sender takes receives. A second one waits until that has noticed.
     pub(crate) is_exclusive: AtomicU64,
-    pub(crate) reserved: [AtomicU64; 3],
+    /// Domain of the memory that receives lie in.
+    pub(crate) pd: AtomicU64,
+    pub(crate) reserved: [AtomicU64; 2],
 }
 
 /// First bytes of "rw".

@@ -62,6 +62,8 @@ pub(crate) struct Target {
     /// Q_Key or DC access key.
     pub(crate) key: u64,
     pub(crate) rnr_wait_ns: u64,
+    /// READs and atomics that may be outstanding here.
+    pub(crate) reads_in_max: u8,
     pub(crate) scatter_to_cqe: bool,
     pub(crate) cq: CqView,
     pub(crate) rq: Option<RqView>,
@@ -86,7 +88,7 @@ impl Target {
         }
         let access_pd = entry.access_pd.load(Ordering::Relaxed);
         let queues = entry.queues.load(Ordering::Relaxed);
-        let [flags, rnr_code, ..] = entry.flags.load(Ordering::Relaxed).to_le_bytes();
+        let [flags, rnr_code, reads_in_max, ..] = entry.flags.load(Ordering::Relaxed).to_le_bytes();
         let (rq_index, cq_index) = split(queues);
         let (access, pd) = split(access_pd);
         let rq = RqView::resolve(card, rq_index);
@@ -103,6 +105,7 @@ impl Target {
             peer: entry.peer.load(Ordering::Relaxed),
             key: entry.key.load(Ordering::Relaxed),
             rnr_wait_ns: u64::from(RnrTimer::from_code(rnr_code).wait().subsec_nanos()),
+            reads_in_max,
             scatter_to_cqe: flags & 1 != 0,
             cq: CqView::resolve(card, cq_index)?,
             rq,

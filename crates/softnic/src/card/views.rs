@@ -343,6 +343,9 @@ pub(crate) struct RqView {
     /// One less than the entries, which are a power of two.
     last_index: u16,
     pub(crate) srqn: Option<Srqn>,
+    /// Domain of the memory that receives lie in: an SRQ's own, which need not be that of the queue
+    /// pairs that use it.
+    pub(crate) pd: u32,
     posted: NonNull<AtomicU32>,
     claims: Words<AtomicU64>,
     state: NonNull<RqState>,
@@ -400,6 +403,7 @@ impl RqView {
             log_stride,
             last_index: (1 << log_entries) - 1,
             srqn: (is_srq != 0).then_some(Srqn::new(index)?),
+            pd: u32::try_from(entry.pd.load(Ordering::Relaxed)).ok()?,
             posted: Words::locate(&card.ro, dbrec_offset, 1)?.first,
             claims: Words::locate(&card.rw, claims_offset, count)?,
             state: NonNull::from(state),

@@ -29,8 +29,9 @@ pub(crate) enum Key {
 pub(crate) enum Extent {
     /// All of it.
     Whole,
-    /// Only the checks: strict mode moves the data later, but a refusal comes in order.
-    Checks,
+    /// Only the checks: strict mode moves the data later, but a refusal comes in order. It makes that many
+    /// READs and atomics which are outstanding.
+    Checks { outstanding: usize },
 }
 
 /// The header of a message. Its payload travels beside it.

@@ -243,7 +243,7 @@ fn arrive<const IS_ALONE: bool, M: Memory>(
         return told(lose(target, rq, taken, holder), arrived);
     };
     let to = match to {
-        None => receive(rq, taken, request.len_bytes, target.pd, memory),
+        None => receive(rq, taken, request.len_bytes, memory),
         to => to,
     };
     let Some(to) = to else {
@@ -303,16 +303,10 @@ fn put(to: Chunk, payload: Chunk, len_bytes: u32) {
 
 /// Where a SEND of `len_bytes` goes, if the receive that was taken for it has one entry and room.
 #[inline(always)]
-fn receive<M: Memory>(
-    rq: &RqView,
-    taken: Taken,
-    len_bytes: u32,
-    pd: u32,
-    memory: &mut M,
-) -> Option<Chunk> {
+fn receive<M: Memory>(rq: &RqView, taken: Taken, len_bytes: u32, memory: &mut M) -> Option<Chunk> {
     let sge = rq.only_entry(taken.index).filter(|sge| sge.len_bytes >= len_bytes)?;
     let (key, len) = (sge.lkey.get(), u64::from(sge.len_bytes));
-    memory.locate_known(key, sge.addr, len, Access::LOCAL_WRITE, pd)
+    memory.locate_known(key, sge.addr, len, Access::LOCAL_WRITE, rq.pd)
 }
 
 /// The rest of the long way of a SEND that has a receive and a place for its completion.

@@ -331,8 +331,11 @@ impl Requester {
         if self.deferred > 0 && self.must_wait(&parsed, &ctrl, port) {
             return false;
         }
-        let defers = self.may_defer(parsed.opcode) && port.defers();
-        let extent = if defers { Extent::Checks } else { Extent::Whole };
+        // READs and atomics keep their order: behind one that is deferred, all are.
+        let in_line = self.deferred > 0 && self.transport != Transport::Ud;
+        let defers = self.may_defer(parsed.opcode) && (in_line || port.defers());
+        let outstanding = self.deferred + 1;
+        let extent = if defers { Extent::Checks { outstanding } } else { Extent::Whole };
         let (done, reply) = if defers && self.transport == Transport::Ud {
             (flushed(parsed.opcode, self.next), Reply::Ack)
         } else {
@@ -366,7 +369,7 @@ impl Requester {
     }
 
     /// Whether a WQE must wait until deferred ones are carried: it is fenced, or is a READ or
-    /// atomic itself (those keep their order), or goes to another DC target.
+    /// atomic of which no more may be outstanding, or goes to another DC target.
     fn must_wait<P: Port>(&self, wqe: &SendWqe<'_>, ctrl: &Ctrl, port: &P) -> bool {
         if self.transport == Transport::Ud {
             return self.deferred >= 16;

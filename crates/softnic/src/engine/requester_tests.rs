@@ -331,7 +331,7 @@ fn what_must_not_overtake_a_read_waits_for_it() {
         sender.post(flags, opcode, Some(to));
         assert_eq!(sender.run(), Activity::More, "{name}");
         let Request { to: target, extent, .. } = sender.port.carried[0];
-        assert_eq!((target, extent), (here.destination, Extent::Checks));
+        assert_eq!((target, extent), (here.destination, Extent::Checks { outstanding: 1 }));
         assert_eq!(sender.port.carried.len() == 1, waits, "{name}");
         assert_eq!(sender.port.completed, [], "{name}: completions are in order");
         sender.port.resumes = true;
@@ -339,6 +339,38 @@ fn what_must_not_overtake_a_read_waits_for_it() {
         assert_eq!(sender.failures(), [None; 2], "{name}");
         assert_eq!(sender.port.completed.iter().map(|c| c.counter).collect::<Vec<_>>(), [0, 1]);
     }
+}
+
+/// A peer refuses more than it has agreed to.
+#[test]
+fn reads_that_are_outstanding_are_counted() {
+    let attr = RtsAttr { reads_out_max: 3, ..RtsAttr::default() };
+    let mut sender = Sender::new(Transport::Rc, &attr);
+    sender.port.defers = true;
+    (0..5).for_each(|_| sender.post(CtrlFlags::CQ_UPDATE, Opcode::RdmaRead, None));
+    sender.run();
+    let extents = |sender: &Sender| -> Vec<_> {
+        sender.port.carried.iter().map(|request| request.extent).collect()
+    };
+    let checks = [1, 2, 3].map(|outstanding| Extent::Checks { outstanding });
+    assert_eq!(extents(&sender), checks);
+    (sender.port.defers, sender.port.resumes) = (false, true);
+    sender.port.carried.clear();
+    while sender.run() == Activity::More {}
+    assert_eq!(extents(&sender), [Extent::Whole; 5]);
+}
+
+/// Strict mode: behind a READ or atomic that is deferred, none runs at once.
+#[test]
+fn reads_and_atomics_do_not_overtake_each_other() {
+    let mut sender = Sender::new(Transport::Rc, &RtsAttr::default());
+    sender.port.defers = true;
+    sender.post(CtrlFlags::CQ_UPDATE, Opcode::RdmaRead, None);
+    sender.run();
+    sender.port.defers = false;
+    sender.post(CtrlFlags::CQ_UPDATE, Opcode::RdmaRead, None);
+    sender.run();
+    assert_eq!(sender.port.carried[1].extent, Extent::Checks { outstanding: 2 });
 }
 
 /// What overtook a READ that fails later was done, but is reported as flushed, as by a device.

@@ -196,13 +196,33 @@ impl<M: Memory> Arrival<'_, M> {
         }
     }
 
+    /// Whether the peer may run one more READ or atomic here.
+    fn admit_read(&self) -> Result<(), Reply> {
+        let outstanding = match self.request.extent {
+            Extent::Whole => 1,
+            Extent::Checks { outstanding } => outstanding,
+        };
+        match usize::from(self.target.reads_in_max) {
+            // The right to them is gone: Linux `drivers/infiniband/hw/mlx5/qp.c`, `set_qpc_atomic_flags`.
+            0 => Err(self.refuse(Syndrome::RemoteAccess, Syndrome::LocalAccess)),
+            // IBTA 9.7.5.1.3: more than the responder has resources for.
+            max if outstanding > max => {
+                Err(self.refuse(Syndrome::RemoteInvalidRequest, Syndrome::LocalQpOperation))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn read(&mut self) -> Reply {
+        if let Err(reply) = self.admit_read() {
+            return reply;
+        }
         if self.request.len_bytes == 0 {
             return Reply::Ack;
         }
         match self.remote(Access::REMOTE_READ) {
             Err(reply) => reply,
-            Ok(_) if self.request.extent == Extent::Checks => Reply::Ack,
+            Ok(_) if self.request.extent != Extent::Whole => Reply::Ack,
             Ok(from) => {
                 // SAFETY: `gather` checked `local` for writing, `locate` checked `from`; the
                 // sender's presence keeps both mapped.
@@ -213,6 +233,9 @@ impl<M: Memory> Arrival<'_, M> {
     }
 
     fn atomic(&mut self) -> Reply {
+        if let Err(reply) = self.admit_read() {
+            return reply;
+        }
         if !self.request.addr.is_multiple_of(8) {
             return self.refuse(Syndrome::RemoteInvalidRequest, Syndrome::LocalQpOperation);
         }
@@ -223,7 +246,7 @@ impl<M: Memory> Arrival<'_, M> {
             }
             Err(reply) => return reply,
         };
-        if self.request.extent == Extent::Checks {
+        if self.request.extent != Extent::Whole {
             return Reply::Ack;
         }
         // SAFETY: 8 aligned bytes that `locate` checked; the sender's presence keeps them mapped,
@@ -310,7 +333,7 @@ impl<M: Memory> Arrival<'_, M> {
             [Chunk { ptr: core::ptr::null_mut(), len: 0, is_inline: false }; RECV_SGES_MAX];
         let mut count = 0;
         for (sge, chunk) in wqe.sges().zip(&mut scatter) {
-            *chunk = self.scatter_entry(&sge)?;
+            *chunk = self.scatter_entry(&sge, rq.pd)?;
             count += 1;
         }
         let scatter =
@@ -321,9 +344,9 @@ impl<M: Memory> Arrival<'_, M> {
         Ok(Placed::Memory)
     }
 
-    fn scatter_entry(&mut self, sge: &Sge) -> Result<Chunk, (Syndrome, Syndrome)> {
+    fn scatter_entry(&mut self, sge: &Sge, pd: u32) -> Result<Chunk, (Syndrome, Syndrome)> {
         let (key, len) = (sge.lkey.get(), u64::from(sge.len_bytes));
-        let found = self.memory.locate(key, sge.addr, len, Access::LOCAL_WRITE, self.target.pd);
+        let found = self.memory.locate(key, sge.addr, len, Access::LOCAL_WRITE, pd);
         found.map_err(|_| (Syndrome::RemoteOperation, Syndrome::LocalProtection))
     }
 

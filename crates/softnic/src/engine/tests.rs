@@ -28,6 +28,28 @@ fn a_send_is_scattered_and_reported() {
     assert_eq!((done.byte_cnt, done.wqe_counter, done.qpn), (60, 0, rig.qpn));
 }
 
+/// Sender and receiver agree on a number; a sender that does not keep to it is refused.
+#[test]
+fn more_reads_than_agreed_are_refused() {
+    let refused = |syndrome| Reply::Refused(syndrome);
+    let cases = [
+        (0, 1, refused(Syndrome::RemoteAccess)),
+        (1, 1, Reply::Ack),
+        (1, 2, refused(Syndrome::RemoteInvalidRequest)),
+        (2, 2, Reply::Ack),
+    ];
+    for (max, outstanding, reply) in cases {
+        for verb in [Verb::Read, Verb::FetchAdd { add: 1 }] {
+            let mut rig = Rig::new(Shape::RC);
+            rig.card.qp(rig.qpn.get()).unwrap().flags.store(max << 16, Ordering::Relaxed);
+            let extent = Extent::Checks { outstanding };
+            let request = Request { extent, ..rig.request(verb, 8) };
+            assert_eq!(rig.respond(&request, &mut []), reply, "{outstanding} of {max}");
+            assert_eq!(rig.is_up(), reply == Reply::Ack);
+        }
+    }
+}
+
 #[test]
 fn writes_reads_and_atomics_touch_what_they_name() {
     let mut rig = Rig::new(Shape::RC);
@@ -40,7 +62,7 @@ fn writes_reads_and_atomics_touch_what_they_name() {
     let read = Request { addr: BASE + 33, ..rig.request(Verb::Read, 700) };
     assert_eq!(rig.respond(&read, &mut local), Reply::Ack);
     assert_eq!(local.concat(), data);
-    let checks = Request { extent: Extent::Checks, ..read };
+    let checks = Request { extent: Extent::Checks { outstanding: 1 }, ..read };
     let mut untouched = [vec![7; 700]];
     assert_eq!(rig.respond(&checks, &mut untouched), Reply::Ack);
     assert_eq!(untouched[0], [7; 700]);

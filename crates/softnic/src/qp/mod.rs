@@ -111,7 +111,7 @@ impl QpShared {
             (Some(srq), _) => Some(srq.shared.clone()),
             (None, Some(recv)) => {
                 let (entries, stride) = (recv.log_entries, recv.log_stride);
-                let rq = Arc::new(RqShared::create(context, entries, stride, false)?);
+                let rq = Arc::new(RqShared::create(context, pd, entries, stride, false)?);
                 context.add_rq(&rq);
                 Some(rq)
             }

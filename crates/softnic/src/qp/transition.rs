@@ -6,7 +6,7 @@ use memory::{
     barrier,
     sync::{Arc, Ordering},
 };
-use verbs::{AsyncEvent, Lid, ModifyError, QpState, RtrAttr, Transition};
+use verbs::{AsyncEvent, Lid, ModifyError, QpState, RtrAttr, Transition, Transport};
 use wire::cqe::{self, CqeView, Syndrome};
 
 use super::{Executing, FLUSH, LOSE_PEER, NO_ORDER, QpShared, State, exec::Exec, lid_of, wake_own};
@@ -67,7 +67,13 @@ impl QpShared {
 
     /// RTR.
     fn connect(&self, attr: &RtrAttr) -> Result<(), Executing> {
-        let flags = u64::from(attr.rnr_timer.code()) << 8 | u64::from(self.scatter_to_cqe);
+        let reads_in_max = match self.transport {
+            Transport::Rc => attr.reads_in_max,
+            // A DC target has its device's: Linux `mlx5_ib_modify_dct` does not look at the number.
+            Transport::Ud | Transport::Dci | Transport::Dct => u8::MAX,
+        };
+        let flags = u64::from(reads_in_max) << 16 | u64::from(attr.rnr_timer.code()) << 8;
+        let flags = flags | u64::from(self.scatter_to_cqe);
         self.entry().flags.store(flags, Ordering::Relaxed);
         let Some(peer) = attr.peer else { return Ok(()) };
         let lid = lid_of(&peer.address.route);

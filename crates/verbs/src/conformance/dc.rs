@@ -4,7 +4,7 @@ use wire::cqe::Syndrome;
 
 use crate::{
     CompletionKind, CqConfig, DcKey, Destination, Endpoint, Nic, Op, Payload, PostSendError,
-    QpState, QueuePair, QueueSize, SendFlags, SendRequest, Transport,
+    QpState, QueuePair, QueueSize, SendFlags, SendRequest, Transition, Transport,
 };
 
 use super::{
@@ -220,6 +220,11 @@ pub(super) fn dc_refuses_what_it_cannot_do<N: Nic>(side: &mut Side<N>) -> Verdic
         ensure!(result.is_err(), "a target sends: {result:?}");
         let result = targets.qps[0].post_recv(&[]);
         ensure!(result.is_err(), "a target has a receive queue: {result:?}");
+        for to in [Transition::Reset, Transition::Err] {
+            let result = targets.qps[0].modify(&to);
+            ensure!(result.is_err(), "a target leaves RTR by {to:?}");
+        }
+        ensure_eq!(targets.qps[0].state(), QpState::Rtr, "state of a target");
         return side.meet(&mut targets.cq);
     }
     let (mut end, _) = initiator(side, 1)?;

@@ -80,6 +80,7 @@ macro_rules! conformance_scenarios {
                 last_word_of_a_write_arrives_last,
                 signaled_completion_covers_unsignaled_ones,
                 fence_waits_for_reads_and_atomics,
+                atomics_keep_their_order,
                 nothing_happens_before_the_doorbell,
                 pitfall_03_every_doorbell_mode_rings,
                 rings_and_16_bit_counters_wrap,
@@ -114,7 +115,8 @@ macro_rules! conformance_scenarios {
                 pitfall_01_each_srq_message_has_its_own_buffer,
                 srq_serves_several_queue_pairs,
                 empty_srq_makes_the_sender_wait,
-                srq_survives_a_failed_queue_pair;
+                srq_survives_a_failed_queue_pair,
+                srq_has_a_domain_of_its_own;
             cq:
                 shared_cq_attributes_every_completion,
                 pitfall_14_cq_holds_what_can_complete_into_it,

@@ -153,6 +153,56 @@ pub(super) fn fence_waits_for_reads_and_atomics<N: Nic>(side: &mut Side<N>) -> V
     side.meet(&mut end.cq)
 }
 
+/// Atomics and READs that are outstanding together happen in the order in which they were posted.
+///
+/// IBTA 10.8.3.3, table 79.
+pub(super) fn atomics_keep_their_order<N: Nic>(side: &mut Side<N>) -> Verdict {
+    const COUNT: usize = 12;
+    side.needs(Capabilities::ATOMICS)?;
+    let mut end = End::connected(side, &Setup::rc())?;
+    let mut buffer = end.buffer(side, 8 * COUNT)?;
+    let remote = side.swap_remote(&buffer)?;
+    for round in 0..50u64 {
+        // The last is an atomic: its completion comes after those of all before it.
+        let is_read = |nth: usize| nth + 1 < COUNT && (round + nth as u64).is_multiple_of(4);
+        buffer.clear();
+        if !side.is_client() {
+            buffer.write(0, &[0; 8]);
+        }
+        side.meet(&mut end.cq)?;
+        if side.is_client() {
+            let mut last = 0;
+            for nth in 0..COUNT {
+                let into = [buffer.sge(8 * nth, 8)];
+                let op = if is_read(nth) {
+                    Op::Read { remote: remote.at(0), into: &into }
+                } else {
+                    Op::FetchAdd { remote: remote.at(0), into: into[0], add: 1 }
+                };
+                let is_last = nth + 1 == COUNT;
+                let flags = if is_last { SendFlags::SIGNALED } else { SendFlags::empty() };
+                last = end.qp.post_send(&SendRequest::unsignaled(op).with(flags))?;
+            }
+            end.qp.ring_send();
+            end.wait_sent(CompletionKind::FetchAdd, last)?;
+        }
+        side.meet(&mut end.cq)?;
+        let mut added = 0u64;
+        for nth in 0..COUNT {
+            if side.is_client() {
+                buffer.expect(8 * nth, &added.to_ne_bytes());
+            }
+            added += u64::from(!is_read(nth));
+        }
+        if !side.is_client() {
+            buffer.expect(0, &added.to_ne_bytes());
+        }
+        buffer.verify()?;
+        side.meet(&mut end.cq)?;
+    }
+    Ok(())
+}
+
 /// Posting tells the NIC nothing; one ring starts everything that was posted.
 pub(super) fn nothing_happens_before_the_doorbell<N: Nic>(side: &mut Side<N>) -> Verdict {
     const BATCH: usize = 16;

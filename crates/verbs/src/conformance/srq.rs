@@ -267,3 +267,39 @@ pub(super) fn srq_survives_a_failed_queue_pair<N: Nic>(side: &mut Side<N>) -> Ve
     pool.verify()?;
     side.meet(&mut cq)
 }
+
+/// The buffers of an SRQ lie in the domain of the SRQ, not in that of the queue pair that takes them.
+pub(super) fn srq_has_a_domain_of_its_own<N: Nic>(side: &mut Side<N>) -> Verdict {
+    const LEN: usize = 48;
+    side.needs(Capabilities::SRQ)?;
+    let setup = Setup::rc();
+    let data = message(2, 0, LEN);
+    if side.is_client() {
+        let mut end = End::connected(side, &setup)?;
+        side.meet(&mut end.cq)?;
+        let send = Op::Send { payload: Payload::Inline(&[&data]), imm: None };
+        let wqe = end.send(&SendRequest::signaled(send))?;
+        end.wait_sent(CompletionKind::Send, wqe)?;
+        let wqe = end.send(&SendRequest::signaled(send))?;
+        end.wait_failed(wqe, Syndrome::RemoteOperation)?;
+        return side.meet(&mut end.cq);
+    }
+    let (pd, srq_pd) = (side.nic.alloc_pd()?, side.nic.alloc_pd()?);
+    let mut pool = Pool::filled(side, &srq_pd, 1, LEN)?;
+    let of_the_queue_pair = Buffer::new(&side.nic, &pd, LEN, OPEN)?;
+    let mut cq = Watched::new(side, &setup.cq, None)?;
+    let mut qp = create_qp(&side.nic, &pd, &cq.cq, Some(&pool.srq), &setup)?;
+    connect(side, &mut qp, &setup)?;
+    side.meet(&mut cq)?;
+    let done = cq.wait()?;
+    pool.land(&done, &data)?;
+    pool.srq.retire(&done);
+    let wqe = pool.srq.post(&[of_the_queue_pair.sge(0, LEN)])?;
+    pool.srq.ring();
+    let done = cq.wait()?;
+    let found = done.failure.map(|failure| failure.syndrome);
+    ensure_eq!((done.wqe, found), (wqe, Some(Syndrome::LocalProtection)), "a foreign buffer");
+    of_the_queue_pair.verify()?;
+    pool.verify()?;
+    side.meet(&mut cq)
+}

@@ -55,15 +55,22 @@ pub(super) fn only_the_arrows_of_the_table_exist<N: Nic>(side: &mut Side<N>) -> 
         return Ok(());
     }
     let has_sqd = side.testbed.capabilities.contains(Capabilities::SQD);
-    for transport in [Transport::Rc, Transport::Ud] {
-        if transport == Transport::Ud && !side.testbed.capabilities.contains(Capabilities::UD) {
+    let none = Capabilities::empty();
+    let transports = [
+        (Transport::Rc, none),
+        (Transport::Ud, Capabilities::UD),
+        (Transport::Dci, Capabilities::DC),
+    ];
+    for (transport, needed) in transports {
+        if !side.testbed.capabilities.contains(needed) {
             continue;
         }
         let mut end = End::create(side, &Setup::of(transport))?;
         for from in [Reset, Init, Rtr, Rts, Sqd, Err] {
             for request in requests(side, &end) {
                 let to = request.target();
-                if !has_sqd && (from == Sqd || to == Sqd) {
+                let can_be = |state| state != Sqd || has_sqd && transport != Transport::Dci;
+                if !can_be(from) || !has_sqd && to == Sqd {
                     continue;
                 }
                 bring_to(side, &mut end, from)?;

@@ -34,7 +34,7 @@ pub struct Requester<'a> {
     pub wqe_counter: u16,
     /// The queue pair's. With CQE version 0 there is none.
     pub user_index: UserIndex,
-    /// Bytes that a READ or atomic brought; otherwise unspecified.
+    /// Bytes that a READ brought, or an atomic whose result is in the entry; otherwise unspecified.
     pub byte_cnt: u32,
     /// Where these bytes are.
     pub scatter: Scatter<'a>,

@@ -54,6 +54,8 @@ pub(super) struct Pair {
     /// Queue key or access key.
     pub(super) key: u64,
     pub(super) pd: u32,
+    /// Of its receives: the SRQ's, if it has one.
+    pub(super) recv_pd: u32,
     pub(super) state: QpState,
     pub(super) cqs: [u32; 2],
     pub(super) srq: Option<u32>,
@@ -221,6 +223,13 @@ impl Fabric {
         let is_late = pair.not_before.is_none_or(|at| Instant::now() >= at);
         if !runs || !is_late {
             return false;
+        }
+        let is_atomic = |request: &Request| matches!(request.action, Action::Atomic(..));
+        if self.mutant == Some(Mutant::AtomicsOvertake)
+            && pair.sends.get(1).is_some_and(is_atomic)
+            && is_atomic(&pair.sends[0])
+        {
+            pair.sends.swap(0, 1);
         }
         let Some(request) = pair.sends.pop_front() else { return false };
         let outcome = self.execute(id, &request);
@@ -468,11 +477,18 @@ impl Fabric {
         }
         let Some((wqe, sges)) = self.take_receive(peer) else { return Outcome::NotReady };
         if self.is(Mutant::WriteImmScatters) {
-            let pd = self.pairs.get(&peer).map_or(0, |pair| pair.pd);
+            let pd = self.recv_pd(peer);
             let _ = self.scatter(pd, &sges, &[0; 8]);
         }
         self.received(peer, wqe, CompletionKind::RecvWriteImm, len, imm, flags);
         Outcome::Done(kind, 0)
+    }
+
+    /// The domain that the receives of `peer` lie in.
+    fn recv_pd(&self, peer: u32) -> u32 {
+        let is_broken = self.mutant == Some(Mutant::SrqDomainIgnored);
+        let of = |pair: &Pair| if is_broken { pair.pd } else { pair.recv_pd };
+        self.pairs.get(&peer).map_or(0, of)
     }
 
     fn take_receive(&mut self, peer: u32) -> Option<(u16, Vec<Sge>)> {
@@ -504,7 +520,7 @@ impl Fabric {
             self.fail(peer, 1, wqe, Some(Syndrome::LocalLength));
             return Outcome::Failed(Syndrome::RemoteInvalidRequest);
         }
-        let pd = self.pairs.get(&peer).map_or(0, |pair| pair.pd);
+        let pd = self.recv_pd(peer);
         let kept =
             if self.is(Mutant::LastByteLost) { data.len().saturating_sub(1) } else { data.len() };
         if self.scatter(pd, &sges, &data[..kept]).is_none() {

@@ -225,11 +225,11 @@ impl Nic for Model {
         Ok(ModelCq::new(self.shared.clone(), id, config))
     }
 
-    fn create_srq(&self, _: &u32, config: &SrqConfig) -> Result<ModelSrq, CreateError> {
+    fn create_srq(&self, pd: &u32, config: &SrqConfig) -> Result<ModelSrq, CreateError> {
         let mut fabric = self.shared.lock();
         let id = fabric.id();
         fabric.srqs.insert(id, fabric::Receives::new());
-        Ok(ModelSrq::new(self.shared.clone(), id, config))
+        Ok(ModelSrq::new(self.shared.clone(), id, *pd, config))
     }
 
     fn create_qp(&self, pd: &u32, config: &QpConfig<'_, Self>) -> Result<ModelQp, CreateError> {
@@ -255,6 +255,7 @@ impl Nic for Model {
                 lid: self.lid,
                 key: config.access_key.get(),
                 pd: *pd,
+                recv_pd: config.srq.map_or(*pd, |srq| srq.pd),
                 state: QpState::Reset,
                 cqs: [config.send_cq.id, config.recv_cq.id],
                 srq: config.srq.map(|srq| srq.id),

@@ -5,6 +5,8 @@
 pub(super) enum Mutant {
     /// Every SRQ message lands in the first buffer.
     SrqUsesOneBuffer,
+    /// SRQ buffers are looked for in the domain of the queue pair.
+    SrqDomainIgnored,
     /// Failures of unsignaled requests are not reported.
     UnsignaledFailuresVanish,
     /// A WRITE stores one byte too many.
@@ -27,6 +29,8 @@ pub(super) enum Mutant {
     SilentOverrun,
     /// READ and atomic results appear only after all other work.
     FenceIgnored,
+    /// An atomic overtakes the one before it.
+    AtomicsOvertake,
     /// RESET leaves old completions in the CQ.
     ResetKeepsCompletions,
     /// Dropping a queue pair leaves its completions in the CQ.
@@ -44,8 +48,9 @@ pub(super) enum Mutant {
 }
 
 impl Mutant {
-    pub(super) const ALL: [(Self, &str); 19] = [
+    pub(super) const ALL: [(Self, &str); 21] = [
         (Self::SrqUsesOneBuffer, "pitfall_01_each_srq_message_has_its_own_buffer"),
+        (Self::SrqDomainIgnored, "srq_has_a_domain_of_its_own"),
         (Self::UnsignaledFailuresVanish, "pitfall_04_unsignaled_failures_surface"),
         (Self::WriteSpills, "write_moves_every_size"),
         (Self::LastByteLost, "send_moves_every_size"),
@@ -57,6 +62,7 @@ impl Mutant {
         (Self::SqdIgnored, "sqd_holds_sends_until_rts"),
         (Self::SilentOverrun, "overrun_is_reported_and_contained"),
         (Self::FenceIgnored, "fence_waits_for_reads_and_atomics"),
+        (Self::AtomicsOvertake, "atomics_keep_their_order"),
         (Self::ResetKeepsCompletions, "reset_queue_pair_is_reusable"),
         (Self::DropKeepsCompletions, "dropped_queue_pair_completes_nothing"),
         (Self::WriteImmScatters, "write_imm_leaves_the_receive_untouched"),

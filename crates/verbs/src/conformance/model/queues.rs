@@ -70,6 +70,7 @@ impl CompletionQueue for ModelCq {
 pub(in super::super) struct ModelSrq {
     shared: Shared,
     pub(super) id: u32,
+    pub(super) pd: u32,
     pub(super) entries: u32,
     sges_max: u8,
     free: Vec<u16>,
@@ -78,12 +79,13 @@ pub(in super::super) struct ModelSrq {
 }
 
 impl ModelSrq {
-    pub(super) fn new(shared: Shared, id: u32, config: &SrqConfig) -> Self {
+    pub(super) fn new(shared: Shared, id: u32, pd: u32, config: &SrqConfig) -> Self {
         let entries = config.entries.next_power_of_two();
         let indices = 0..u16::try_from(entries).expect("small");
         let is_out = vec![false; indices.len()];
         let sges_max = config.sges_max;
-        Self { shared, id, entries, sges_max, free: indices.collect(), is_out, posted: vec![] }
+        let free = indices.collect();
+        Self { shared, id, pd, entries, sges_max, free, is_out, posted: vec![] }
     }
 }
 
