@@ -147,6 +147,19 @@ fn a_reader_that_stops_early_is_no_error() {
     assert!(info.wait().unwrap().success());
 }
 
+/// A standard error that nobody reads any more.
+fn unread() -> Stdio {
+    std::io::pipe().unwrap().1.into()
+}
+
+#[test]
+fn a_reader_of_standard_error_that_stops_early_ends_nothing() {
+    let warned = copyrpc(&["config"]).env("RUST_LOG", "a=b=c").stderr(unread()).output().unwrap();
+    assert!(warned.status.success(), "a log line: {}", warned.status);
+    let failed = copyrpc(&["report", "/dev/null/x"]).stderr(unread()).status().unwrap();
+    assert_eq!(failed.code(), Some(1), "an error");
+}
+
 #[test]
 fn the_software_nic_carries_checked_traffic_between_two_processes() {
     if !has_two_cores() {
@@ -337,6 +350,19 @@ fn fault_c8_a_reader_that_stops_early_costs_no_file() {
     let again = copyrpc(&["report", folder.path(), "--markdown", &report]);
     assert!(without_reader(again).success());
     assert!(std::path::Path::new(&report).exists());
+}
+
+/// Enough runs for lines about them, which go nowhere, as does the table.
+#[test]
+fn fault_c8_a_reader_of_standard_error_that_stops_early_costs_no_run() {
+    let folder = Folder::new("kv-unread");
+    let mut run = kv_command(&folder, &["--runs", "21", "--json", "-"]);
+    let run = run.stderr(unread()).output().unwrap();
+    assert!(run.status.success(), "{}", run.status);
+    let rows = text(&run.stdout).lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    assert!(rows.count() > 1, "what programs read is there");
+    let lines = std::fs::read_to_string(folder.file("result.jsonl")).unwrap();
+    assert_eq!(lines.lines().count(), 22);
 }
 
 /// A terminal sends it to all processes, a script to one.

@@ -15,7 +15,7 @@ pub(crate) use args::{KvArgs, ReportArgs};
 
 use memory::sync::Ordering;
 
-use crate::{args::CHILD_OF_KV, interrupt::stop_at_signal, nic};
+use crate::{args::CHILD_OF_KV, interrupt::stop_at_signal, nic, output::say};
 
 /// Runs per configuration.
 const RUNS: u32 = 3;
@@ -51,7 +51,7 @@ pub(crate) fn bench(args: &KvArgs) -> anyhow::Result<()> {
         outcome.map_err(anyhow::Error::from)
     };
     if let (Err(_), Err(unwritten)) = (&outcome, &written) {
-        eprintln!("error: {unwritten:#}");
+        say(format_args!("error: {unwritten:#}"));
     }
     outcome.and(written)
 }

@@ -13,7 +13,7 @@ use kv::{
 };
 
 use super::KvArgs;
-use crate::output::{write_file, write_stdout};
+use crate::output::{say, write_file, write_stdout};
 
 /// Parent of the folders that are named by date.
 const PARENT: &str = "kv-results";
@@ -58,7 +58,7 @@ impl Output {
         let written = written.into_iter().collect::<anyhow::Result<()>>();
         written.context("the numbers are in the table above, but not in every file")?;
         let report = self.folder.join("report.html");
-        eprintln!("report: {}", report.display());
+        say(format_args!("report: {}", report.display()));
         shown
     }
 
@@ -66,8 +66,9 @@ impl Output {
         if !json_to_stdout {
             return write_to_stdout(results);
         }
-        result::write_table(results, &mut io::stderr().lock())?;
-        write_stdout(|stdout| write_rows(results, stdout))
+        let shown = result::write_table(results, &mut io::stderr().lock());
+        write_stdout(|stdout| write_rows(results, stdout))?;
+        shown.context("cannot write to standard error")
     }
 
     fn write_json(&self, results: &Results, is_done: bool) -> anyhow::Result<()> {
