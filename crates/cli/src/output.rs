@@ -2,7 +2,7 @@
 
 use std::{
     fmt::Display,
-    fs::File,
+    fs::{self, File},
     io::{self, BufWriter, StdoutLock, Write as _},
     path::Path,
 };
@@ -31,6 +31,21 @@ pub(crate) fn write_stdout(
     let mut stdout = io::stdout().lock();
     let written = write(&mut stdout).and_then(|()| stdout.flush());
     written.context("cannot write to standard output")
+}
+
+/// Whether [`write_file`] can be expected to work: better known before something is measured for hours.
+pub(crate) fn check_file(path: &Path) -> anyhow::Result<()> {
+    let found = fs::metadata(path);
+    // To open a pipe and to close it tells its reader that all was written.
+    if found.as_ref().is_ok_and(|found| !found.is_file() && !found.is_dir()) {
+        return Ok(());
+    }
+    let opened = File::options().append(true).create(true).open(path);
+    opened.with_context(|| format!("cannot write {}", path.display()))?;
+    if found.is_err() {
+        let _ = fs::remove_file(path);
+    }
+    Ok(())
 }
 
 /// Makes a file, or replaces it.
