@@ -1,6 +1,6 @@
 //! Samples of one peer, and how they are shown beside those of a reference.
 
-use copyrpc_bench::regime::Regime;
+use copyrpc_bench::{regime::Regime, stats::median};
 
 /// Per round, what the probes around the sample said and the value; none if they disagreed.
 pub type Samples = Vec<Option<(Regime, f64)>>;
@@ -27,12 +27,8 @@ fn column(own: &Samples, reference: &Samples, regime: Regime) -> String {
     let pairs = own.iter().zip(reference);
     let mut ratios: Vec<f64> =
         pairs.filter_map(|(own, reference)| Some(of(own)? / of(reference)?)).collect();
-    let (low, middle, high) = spread(&mut values);
-    let ratio = if ratios.is_empty() { f64::NAN } else { spread(&mut ratios).1 };
-    format!("{middle:.1} ({low:.1}-{high:.1}; {}) {ratio:.2}x", values.len())
-}
-
-fn spread(values: &mut [f64]) -> (f64, f64, f64) {
-    values.sort_by(f64::total_cmp);
-    (values[0], values[values.len() / 2], values[values.len() - 1])
+    let middle = median(&mut values);
+    let (low, high) = (values[0], values[values.len() - 1]);
+    let ratio = if ratios.is_empty() { "-".into() } else { format!("{:.2}x", median(&mut ratios)) };
+    format!("{middle:.1} ({low:.1}-{high:.1}; {}) {ratio}", values.len())
 }

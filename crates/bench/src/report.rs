@@ -276,10 +276,11 @@ fn ratio(ratio: Option<f64>) -> String {
     ratio.map(|ratio| format!("{ratio:.2}")).unwrap_or_default()
 }
 
-/// A number for a table: three digits or more.
+/// A number for a table: two digits or more, so that what is small does not read as nothing.
 #[must_use]
 pub fn number(value: f64) -> String {
     match value {
+        v if v > 0.0 && v < 0.1 => format!("{v:.4}"),
         v if v < 10.0 => format!("{v:.2}"),
         v if v < 1000.0 => format!("{v:.1}"),
         v => format!("{v:.0}"),
@@ -389,6 +390,12 @@ pub(crate) mod tests {
         assert_eq!(rows[1]["regime"], "near");
         assert_eq!(rows[1]["median"], 220.0);
         assert_eq!((&rows[0]["ratio"], &rows[0]["lines"]), (&Value::Null, &2.0.into()));
+    }
+
+    #[test]
+    fn small_numbers_do_not_read_as_nothing() {
+        let shown = [0.0, 0.0042, 0.0999, 0.1, 9.99, 10.0, 1234.5].map(number);
+        assert_eq!(shown, ["0.00", "0.0042", "0.0999", "0.10", "9.99", "10.0", "1234"]);
     }
 
     #[test]

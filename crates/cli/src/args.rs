@@ -6,7 +6,10 @@ use bench::{
     cores::Cores,
     workers::switches::{Carrier, Flush, Grid, Switch},
 };
-use clap::{Args as ClapArgs, Parser, Subcommand};
+use clap::{
+    Args as ClapArgs, Parser, Subcommand,
+    builder::{PathBufValueParser, TypedValueParser},
+};
 use node::config::units::parse_duration_ns;
 
 use crate::{
@@ -299,7 +302,7 @@ pub(crate) struct RpcArgs {
     #[arg(long, value_name = "NAME", value_enum, conflicts_with = "GridArgs")]
     pub(crate) preset: Option<RpcPreset>,
     /// Write tables of the switches in Markdown to PATH.
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", value_parser = file())]
     pub(crate) markdown: Option<PathBuf>,
     #[command(flatten)]
     grid: GridArgs,
@@ -371,6 +374,14 @@ pub(crate) struct BenchArgs {
     /// allowed, of different physical cores if there are such].
     #[arg(long, value_name = "A,B")]
     pub(crate) cpus: Option<Cores>,
+}
+
+/// A path that is not `-`, which elsewhere is standard output and here would be a file of this name.
+pub(crate) fn file() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(|path| match path.as_os_str() == "-" {
+        true => Err("standard output has the tables; name a file"),
+        false => Ok(path),
+    })
 }
 
 /// This process's command line, for the record.
@@ -497,6 +508,10 @@ mod tests {
             &["copyrpc", "bench", "rpc", "--dcis", "1,257"],
             &["copyrpc", "bench", "rpc", "--signal-interval", "0"],
             &["copyrpc", "bench", "rpc", "--signal-interval", "65"],
+            &["copyrpc", "bench", "rpc", "--markdown", "-"],
+            &["copyrpc", "bench", "kv", "--markdown", "-"],
+            &["copyrpc", "report", "a", "--markdown", "-"],
+            &["copyrpc", "report", "a", "--html", "-"],
         ] {
             assert_eq!(Args::try_parse_from(bad).unwrap_err().exit_code(), 2, "{bad:?}");
         }

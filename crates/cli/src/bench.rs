@@ -1,6 +1,6 @@
 //! `copyrpc bench`.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use anyhow::Context as _;
 use bench::{
@@ -98,6 +98,7 @@ pub(crate) fn rpc(args: &RpcArgs) -> anyhow::Result<()> {
     if args.preset.is_some() {
         plan = suite::select(plan, SMALL_CELLS);
     }
+    args.markdown.as_deref().map_or(Ok(()), output::check_file)?;
     let mut session = Session::start(&args.bench, plan)?;
     let party = nic::open_party(name, &settings)?;
     let cannot = || format!("cannot connect two `{name}`");
@@ -157,6 +158,8 @@ impl Session {
         if plan.is_empty() {
             return Err(Senseless(format!("no cell's name contains `{}`", args.cell)).into());
         }
+        let json = args.json.as_deref().filter(|path| *path != Path::new("-"));
+        json.map_or(Ok(()), output::check_file)?;
         let cells = plan.iter().map(|planned| planned.cell.clone()).collect();
         let window = if args.quick { WINDOW_QUICK } else { WINDOW };
         let duo = Duo::start(cores, &[PEER_COMMAND])?;

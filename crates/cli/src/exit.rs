@@ -14,7 +14,7 @@ use node::{
     runtime::RuntimeError,
 };
 
-use crate::{doctor::Unfit, nic::OpenError};
+use crate::{doctor::Unfit, nic::OpenError, output::say};
 
 /// A benchmark failed, or anything else that no other code names.
 const FAILED: u8 = 1;
@@ -35,7 +35,7 @@ pub(crate) fn code_of(result: anyhow::Result<()>) -> ExitCode {
         // Whoever read the output (head, a pager) has seen enough.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {}", told(&error));
+            say(format_args!("error: {}", told(&error)));
             ExitCode::from(number_of(&error))
         }
     }

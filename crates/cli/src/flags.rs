@@ -89,6 +89,11 @@ impl<C: Choice> KnobFlags<C> {
         knobs::load(None, self.iter())
     }
 
+    /// Whether the command line has any.
+    pub(crate) fn is_given(&self) -> bool {
+        !self.0.is_empty()
+    }
+
     fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(key, text)| (key.as_str(), text.as_str()))
     }

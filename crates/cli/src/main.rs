@@ -18,6 +18,8 @@
 //! ```
 
 #![forbid(unsafe_code)]
+// They panic where nobody reads any more; `output` has what does not.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 use std::{io::IsTerminal as _, process::ExitCode};
 
@@ -54,7 +56,9 @@ fn main() -> ExitCode {
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
+        .with_ansi(std::io::stderr().is_terminal() && wants_colour())
+        // It would tell of a standard error that nobody reads there, and panic.
+        .log_internal_errors(false)
         .without_time()
         .with_target(false)
         .init();
@@ -66,6 +70,11 @@ fn main() -> ExitCode {
     }
     interrupt::outlive_file_limits();
     exit::code_of(run(args.command))
+}
+
+/// As every program has it: <https://no-color.org>.
+fn wants_colour() -> bool {
+    std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
 fn run(command: Command) -> anyhow::Result<()> {

@@ -1,7 +1,8 @@
 //! Where results go.
 
 use std::{
-    fs::File,
+    fmt::Display,
+    fs::{self, File},
     io::{self, BufWriter, StdoutLock, Write as _},
     path::Path,
 };
@@ -14,8 +15,9 @@ use bench::report::Report;
 pub(crate) fn write(report: &Report, json: Option<&Path>) -> anyhow::Result<()> {
     let to_stdout = json == Some(Path::new("-"));
     if to_stdout {
-        report.write_tables(&mut io::stderr().lock())?;
-        return write_stdout(|stdout| report.write_json(stdout));
+        let shown = report.write_tables(&mut io::stderr().lock());
+        write_stdout(|stdout| report.write_json(stdout))?;
+        return shown.context("cannot write to standard error");
     }
     let written = json.map_or(Ok(()), |path| write_file(path, |file| report.write_json(file)));
     let shown = write_stdout(|stdout| report.write_tables(stdout));
@@ -31,6 +33,21 @@ pub(crate) fn write_stdout(
     written.context("cannot write to standard output")
 }
 
+/// Whether [`write_file`] can be expected to work: better known before something is measured for hours.
+pub(crate) fn check_file(path: &Path) -> anyhow::Result<()> {
+    let found = fs::metadata(path);
+    // To open a pipe and to close it tells its reader that all was written.
+    if found.as_ref().is_ok_and(|found| !found.is_file() && !found.is_dir()) {
+        return Ok(());
+    }
+    let opened = File::options().append(true).create(true).open(path);
+    opened.with_context(|| format!("cannot write {}", path.display()))?;
+    if found.is_err() {
+        let _ = fs::remove_file(path);
+    }
+    Ok(())
+}
+
 /// Makes a file, or replaces it.
 pub(crate) fn write_file(
     path: &Path,
@@ -39,6 +56,11 @@ pub(crate) fn write_file(
     let cannot = || format!("cannot write {}", path.display());
     let mut file = BufWriter::new(File::create(path).with_context(cannot)?);
     write(&mut file).and_then(|()| file.flush()).with_context(cannot)
+}
+
+/// Writes a line to standard error. That nobody reads it any more ends nothing: `eprintln!` would panic.
+pub(crate) fn say(line: impl Display) {
+    let _ = writeln!(io::stderr().lock(), "{line}");
 }
 
 /// Writes one text to standard output.

@@ -147,6 +147,19 @@ fn a_reader_that_stops_early_is_no_error() {
     assert!(info.wait().unwrap().success());
 }
 
+/// A standard error that nobody reads any more.
+fn unread() -> Stdio {
+    std::io::pipe().unwrap().1.into()
+}
+
+#[test]
+fn a_reader_of_standard_error_that_stops_early_ends_nothing() {
+    let warned = copyrpc(&["config"]).env("RUST_LOG", "a=b=c").stderr(unread()).output().unwrap();
+    assert!(warned.status.success(), "a log line: {}", warned.status);
+    let failed = copyrpc(&["report", "/dev/null/x"]).stderr(unread()).status().unwrap();
+    assert_eq!(failed.code(), Some(1), "an error");
+}
+
 #[test]
 fn the_software_nic_carries_checked_traffic_between_two_processes() {
     if !has_two_cores() {
@@ -303,6 +316,31 @@ fn fault_c8_a_full_disk_costs_a_file_but_not_the_numbers() {
     assert!(text(&nowhere.stderr).contains("cannot make the folder"));
 }
 
+/// Before anything is measured, and nothing is left behind.
+#[test]
+fn fault_c8_a_place_that_cannot_be_written_to_is_known_at_once() {
+    let folder = Folder::new("kv-place");
+    let inner = folder.file("a/b");
+    let nowhere = folder.file("gone/x");
+    for (arguments, place) in [
+        (&["bench", "kv", "--out", &inner, "--json", &nowhere][..], nowhere.as_str()),
+        (&["bench", "kv", "--out", &inner, "--markdown", &nowhere], &nowhere),
+        (&["bench", "kv", "--out", "/proc"], "/proc/result.jsonl"),
+        (&["bench", "limit", "--json", &nowhere], &nowhere),
+        (&["bench", "limit", "--json", "/"], "/"),
+        (&["bench", "rpc", "--markdown", &nowhere], &nowhere),
+    ] {
+        if arguments[1] != "kv" && !has_two_cores() {
+            continue;
+        }
+        let refused = output(arguments);
+        let (told, expected) = (text(&refused.stderr), format!("cannot write {place}: "));
+        assert_eq!(refused.status.code(), Some(1), "{arguments:?}: {told}");
+        assert!(told.contains(&expected) && refused.stdout.is_empty(), "{arguments:?}: {told}");
+        assert!(!std::path::Path::new(folder.path()).exists(), "{arguments:?}");
+    }
+}
+
 /// The memory of queues is files, too: what needs them says that it cannot have them.
 #[test]
 fn fault_c8_a_limit_of_file_sizes_costs_files_but_not_the_numbers() {
@@ -337,6 +375,19 @@ fn fault_c8_a_reader_that_stops_early_costs_no_file() {
     let again = copyrpc(&["report", folder.path(), "--markdown", &report]);
     assert!(without_reader(again).success());
     assert!(std::path::Path::new(&report).exists());
+}
+
+/// Enough runs for lines about them, which go nowhere, as does the table.
+#[test]
+fn fault_c8_a_reader_of_standard_error_that_stops_early_costs_no_run() {
+    let folder = Folder::new("kv-unread");
+    let mut run = kv_command(&folder, &["--runs", "21", "--json", "-"]);
+    let run = run.stderr(unread()).output().unwrap();
+    assert!(run.status.success(), "{}", run.status);
+    let rows = text(&run.stdout).lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    assert!(rows.count() > 1, "what programs read is there");
+    let lines = std::fs::read_to_string(folder.file("result.jsonl")).unwrap();
+    assert_eq!(lines.lines().count(), 22);
 }
 
 /// A terminal sends it to all processes, a script to one.
@@ -396,6 +447,7 @@ fn what_makes_no_sense_is_a_usage_error_wherever_it_is_noticed() {
         (&["bench", "kv", "--switch", "colour=red"], senseless),
         (&["bench", "kv", "--switch", "srq=on", "--switch", "srq=off"], senseless),
         (&["bench", "kv", "--nic", "mlx5_7", "--out", "/dev/null/x"], lacking),
+        (&["bench", "kv", "--backend", "tcp", "--nic", "soft"], senseless),
         (&["bench", "limit", "--cell", "no such cell"], senseless),
         (&["daemon", "--depth", "63"], senseless),
         (&["daemon", "--threads", "0"], senseless),

@@ -78,7 +78,7 @@ fn benches(workspace: &Workspace) -> Result<Outcome> {
     simple(workspace, &["test", "--workspace", "--bench", "*"])
 }
 
-/// Licenses, advisories and sources of dependencies. Takes long to install: CI does not insist.
+/// Licenses, sources and versions of dependencies. Takes long to install: CI does not insist.
 fn deny(workspace: &Workspace) -> Result<Outcome> {
     if !has_tool(workspace, &["deny", "--version"]) {
         let remedy = "optional: cargo install --locked cargo-deny";

@@ -13,6 +13,7 @@ use kv::{
 use node::config::{NIC, Settings, units::parse_duration_ns};
 
 use crate::{
+    args::file,
     exit::Senseless,
     flags::{KnobFlags, Nic},
     knobs,
@@ -115,7 +116,7 @@ pub(crate) struct KvArgs {
     #[arg(long, value_name = "PATH", help_heading = "Output")]
     pub(super) json: Option<PathBuf>,
     /// Write tables in Markdown to PATH, beside the report.md of the result's folder.
-    #[arg(long, value_name = "PATH", help_heading = "Output")]
+    #[arg(long, value_name = "PATH", value_parser = file(), help_heading = "Output")]
     pub(super) markdown: Option<PathBuf>,
 }
 
@@ -126,10 +127,10 @@ pub(crate) struct ReportArgs {
     /// Compare with this one: ratios B over A, with confidence intervals.
     pub(super) b: Option<PathBuf>,
     /// Write the report of A to PATH.
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", value_parser = file())]
     pub(super) html: Option<PathBuf>,
     /// Write the tables of A to PATH, in Markdown.
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", value_parser = file())]
     pub(super) markdown: Option<PathBuf>,
 }
 

@@ -15,7 +15,7 @@ pub(crate) use args::{KvArgs, ReportArgs};
 
 use memory::sync::Ordering;
 
-use crate::{args::CHILD_OF_KV, interrupt::stop_at_signal, nic};
+use crate::{args::CHILD_OF_KV, exit::Senseless, interrupt::stop_at_signal, nic, output::say};
 
 /// Runs per configuration.
 const RUNS: u32 = 3;
@@ -51,7 +51,7 @@ pub(crate) fn bench(args: &KvArgs) -> anyhow::Result<()> {
         outcome.map_err(anyhow::Error::from)
     };
     if let (Err(_), Err(unwritten)) = (&outcome, &written) {
-        eprintln!("error: {unwritten:#}");
+        say(format_args!("error: {unwritten:#}"));
     }
     outcome.and(written)
 }
@@ -90,6 +90,8 @@ fn configs(args: &KvArgs) -> anyhow::Result<Vec<Config>> {
         if presets.is_empty() { axes.configs()? } else { preset::configs(&presets, &axes)? };
     if configs.iter().any(|config| config.backend.uses_nic()) {
         nic::open(&axes.nic, &settings)?; // an error now rather than in a process of the job
+    } else if args.nic.is_given() {
+        return Err(Senseless("no chosen backend uses a NIC: leave --nic out".to_owned()).into());
     }
     Ok(configs)
 }

@@ -13,32 +13,49 @@ use kv::{
 };
 
 use super::KvArgs;
-use crate::output::{write_file, write_stdout};
+use crate::output::{check_file, say, write_file, write_stdout};
 
 /// Parent of the folders that are named by date.
 const PARENT: &str = "kv-results";
 
+/// The file that all others can be made of again.
+const RESULT: &str = "result.jsonl";
+
 /// Where to write to.
 pub(super) struct Output {
     folder: PathBuf,
+    /// Folders that were not there before, the innermost first.
+    made: Vec<PathBuf>,
     json: Option<PathBuf>,
     markdown: Option<PathBuf>,
 }
 
 impl Output {
-    /// Makes the folder: a place that cannot be written to is known before anything is measured.
+    /// Makes the folder: places that cannot be written to are known before anything is measured.
     pub(super) fn open(args: &KvArgs) -> anyhow::Result<Self> {
         let dated = || Path::new(PARENT).join(bench::machine::date().replace(':', "-"));
         let folder = args.out.clone().unwrap_or_else(dated);
         let cannot = || format!("cannot make the folder {}", folder.display());
+        let made = folder.ancestors().take_while(|path| !path.exists());
+        let made = made.map(Path::to_owned).collect();
         fs::create_dir_all(&folder).with_context(cannot)?;
-        Ok(Self { folder, json: args.json.clone(), markdown: args.markdown.clone() })
+        let (json, markdown) = (args.json.clone(), args.markdown.clone());
+        let output = Self { folder, made, json, markdown };
+        output.check().inspect_err(|_| output.discard())?;
+        Ok(output)
     }
 
-    /// Takes the folder away again, if nothing is in it.
+    fn check(&self) -> anyhow::Result<()> {
+        check_file(&self.folder.join(RESULT))?;
+        let json = self.json.as_deref().filter(|path| *path != Path::new("-"));
+        json.into_iter().chain(self.markdown.as_deref()).try_for_each(check_file)
+    }
+
+    /// Takes away again what was made, as far as nothing is in it.
     pub(super) fn discard(&self) {
-        // One that holds an earlier result stays.
-        let _ = fs::remove_dir(&self.folder);
+        for folder in &self.made {
+            let _ = fs::remove_dir(folder);
+        }
     }
 
     /// Writes everything. The table comes first: whatever happens to files, the numbers were seen.
@@ -47,7 +64,7 @@ impl Output {
         let shown = Self::show(results, json_to_stdout);
         // What fails does not cost the rest; that nobody reads the table (head, a pager) is no failure.
         let written = [
-            self.write_file("result.jsonl", |file| result::save(results, file)),
+            self.write_file(RESULT, |file| result::save(results, file)),
             self.write_file("runs.csv", |file| result::write_csv(results, file)),
             self.write_parquet(results),
             write_html(results, &self.folder.join("report.html")),
@@ -58,7 +75,7 @@ impl Output {
         let written = written.into_iter().collect::<anyhow::Result<()>>();
         written.context("the numbers are in the table above, but not in every file")?;
         let report = self.folder.join("report.html");
-        eprintln!("report: {}", report.display());
+        say(format_args!("report: {}", report.display()));
         shown
     }
 
@@ -66,8 +83,9 @@ impl Output {
         if !json_to_stdout {
             return write_to_stdout(results);
         }
-        result::write_table(results, &mut io::stderr().lock())?;
-        write_stdout(|stdout| write_rows(results, stdout))
+        let shown = result::write_table(results, &mut io::stderr().lock());
+        write_stdout(|stdout| write_rows(results, stdout))?;
+        shown.context("cannot write to standard error")
     }
 
     fn write_json(&self, results: &Results, is_done: bool) -> anyhow::Result<()> {

@@ -8,6 +8,8 @@ use kv::{
     result::{RunRecord, name_of},
 };
 
+use crate::output::say;
+
 /// Lines that are written where no bar can be shown, over the whole session.
 const LINES: u64 = 20;
 
@@ -56,7 +58,8 @@ impl Bar {
         self.bar.inc(1);
         let done = self.bar.position();
         if self.bar.is_hidden() && self.runs > LINES && done.is_multiple_of(self.runs / LINES) {
-            eprintln!("{done} of {} runs, {} s left", self.runs, self.bar.eta().as_secs());
+            let left_s = self.bar.eta().as_secs();
+            say(format_args!("{done} of {} runs, {left_s} s left", self.runs));
         }
         let rate = record.measured.rate() / 1e3;
         let name = name_of(&record.config);

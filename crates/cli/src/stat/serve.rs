@@ -12,7 +12,7 @@ use std::{
 use anyhow::Context as _;
 use node::{config::Settings, metrics::render};
 
-use crate::{exit::Senseless, stat::read_all};
+use crate::{exit::Senseless, output::say, stat::read_all};
 
 /// Longest request that is read.
 const REQUEST_BYTES_MAX: usize = 4096;
@@ -28,7 +28,7 @@ pub(super) fn run(address: SocketAddr, settings: &Settings) -> anyhow::Result<()
     }
     let listener =
         TcpListener::bind(address).with_context(|| format!("cannot listen at {address}"))?;
-    eprintln!("serving http://{}/metrics", listener.local_addr()?);
+    say(format_args!("serving http://{}/metrics", listener.local_addr()?));
     loop {
         // Whoever hung up, or was too slow, does not matter to the next.
         if let Err(error) = listener.accept().and_then(|(stream, _)| answer(stream, settings)) {

@@ -81,8 +81,8 @@ impl Tally {
         }
     }
 
-    fn fail(&mut self, failure: Failure) {
-        *self.failures.entry(failure).or_default() += 1;
+    fn fail(&mut self, failure: Failure, count: u64) {
+        *self.failures.entry(failure).or_default() += count;
     }
 
     pub(super) fn note_late(&mut self) {
@@ -110,7 +110,7 @@ impl Tally {
                 self.not_found += u64::from(verdict.status == Status::NotFound);
                 self.mismatches += u64::from(verdict.status == Status::Mismatch);
             }
-            Err(failure) => self.fail(failure),
+            Err(failure) => self.fail(failure, 1),
         }
         let side = if call.is_local { &mut self.local } else { &mut self.remote };
         if result.is_ok()
@@ -119,10 +119,10 @@ impl Tally {
             side.completed += 1;
             self.slices[slice] += 1;
         }
-        side.file(schedule, call.due_ns, now_ns);
+        side.file(schedule, call.due_ns, now_ns, 1);
     }
 
-    /// A call that was due but never sent: its latency is at least the time since.
+    /// `count` calls that were due but never sent: their latency is at least the time since.
     pub(super) fn unsent(
         &mut self,
         failure: Failure,
@@ -130,17 +130,19 @@ impl Tally {
         is_local: bool,
         due_ns: u64,
         now_ns: u64,
+        count: u64,
     ) {
-        self.fail(failure);
+        self.fail(failure, count);
         let side = if is_local { &mut self.local } else { &mut self.remote };
-        side.file(schedule, due_ns, now_ns);
+        side.file(schedule, due_ns, now_ns, count);
     }
 }
 
 impl Side {
-    fn file(&mut self, schedule: &Schedule, due_ns: u64, now_ns: u64) {
+    fn file(&mut self, schedule: &Schedule, due_ns: u64, now_ns: u64, count: u64) {
         if schedule.slice_of(due_ns).is_some() {
-            self.latency.saturating_record(now_ns.saturating_sub(due_ns).max(1));
+            let latency_ns = now_ns.saturating_sub(due_ns).clamp(1, LATENCY_NS_MAX);
+            self.latency.saturating_record_n(latency_ns, count);
         }
     }
 }
@@ -199,11 +201,11 @@ mod tests {
     fn fault_k2_a_failed_call_is_a_call_is_timed_and_is_no_answer() {
         let mut tally = Tally::new(&SCHEDULE);
         tally.settle(&SCHEDULE, &call(true, 1100), Err(Failure::Timeout), 1200);
-        tally.unsent(Failure::Unsent, &SCHEDULE, false, 1100, 1200);
-        assert_eq!(counts(&tally), [0, 1, 0, 1]);
+        tally.unsent(Failure::Unsent, &SCHEDULE, false, 1100, 1200, 3);
+        assert_eq!(counts(&tally), [0, 1, 0, 3]);
         assert_eq!(tally.slices.iter().sum::<u64>(), 0);
-        assert_eq!(tally.failures, [(Failure::Timeout, 1), (Failure::Unsent, 1)].into());
-        assert_eq!(tally.calls, 1, "one was never made");
+        assert_eq!(tally.failures, [(Failure::Timeout, 1), (Failure::Unsent, 3)].into());
+        assert_eq!(tally.calls, 1, "three were never made");
     }
 
     #[test]

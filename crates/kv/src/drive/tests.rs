@@ -193,6 +193,30 @@ fn fault_k2_open_loop_latency_shows_a_stall_that_a_closed_loop_hides() {
     assert!((1500..3500).contains(&open), "{open} us");
 }
 
+/// An hour of a rate that nobody keeps up with: drawn one by one, it took longer than it was to take.
+#[test]
+fn fault_k2_more_calls_than_can_be_drawn_are_counted_and_timed_all_the_same() {
+    let (rate, duration_ms) = (100_000_000, 3_000_000);
+    let workload = Workload { pace: Pace::Open(rate), duration_ms, keys: 20_000, ..workload() };
+    let (cluster, schedule) = (Cluster::new(&workload, US), Schedule::new(&workload, 0));
+    let mut client = cluster.client(ClientId(0));
+    let mut driver = Driver::new(&workload, ClientId(0), schedule);
+    cluster.advance(schedule.drained_ns);
+    assert_eq!(driver.step(&mut client, &|| cluster.now_ns()).unwrap(), Step::Done);
+    let (tally, _) = driver.finish();
+    let due = |ms| (ms * rate / 1000 / u64::from(workload.topology().clients())) as f64;
+    let is_near = |found: u64, expected: f64| (found as f64 / expected - 1.0).abs() < 0.02;
+    let unsent = tally.failures[&Failure::Unsent];
+    assert!(is_near(unsent, due(workload.warm_up_ms + duration_ms)), "{unsent} unsent");
+    let mut latency = tally.local.latency.clone();
+    latency.add(&tally.remote.latency).unwrap();
+    assert!(is_near(latency.len(), due(duration_ms)), "those due in the warm-up are not timed");
+    let median_ns = latency.value_at_quantile(0.5);
+    assert!(is_near(median_ns, (duration_ms * MS / 2 + workload.timeout_ms * MS) as f64));
+    let local = tally.local.latency.len();
+    assert!(is_near(2 * local, latency.len() as f64), "half of two nodes: {local}");
+}
+
 #[test]
 fn fault_k2_open_loop_calls_that_are_never_sent_are_counted_and_timed() {
     let pace = Pace::Open(1_000_000); // the server manages a tenth of it

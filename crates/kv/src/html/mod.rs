@@ -180,6 +180,24 @@ mod tests {
     }
 
     #[test]
+    fn a_run_without_answers_is_a_row_without_numbers() {
+        let mut results = samples::results();
+        let mut config = results.runs[0].config.clone();
+        config.workload.queue_depth = 9;
+        results.runs.push(samples::run(&config, 0, 0, 0, 1));
+        let page = render(&results);
+        assert!(!page.contains("NaN"), "of nothing there is no number");
+        let row = page.lines().find(|line| line.contains("qd9") && line.contains("<td>none</td>"));
+        assert_eq!(
+            row.unwrap().matches("<td></td>").count(),
+            7,
+            "percentiles, CPU, ratio: {row:?}"
+        );
+        results.runs.retain(|run| run.config == config);
+        assert!(!render(&results).contains("NaN"), "nor where nothing else is");
+    }
+
+    #[test]
     fn a_result_without_runs_is_still_a_page() {
         let results = Results { header: samples::header(), runs: Vec::new() };
         assert!(render(&results).contains("</html>"));

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     backend::Kind,
-    result::{self, Cell, LatencySummary, SideCell, system_parts, workload_parts},
+    result::{self, Cell, SideCell, system_parts, workload_parts},
 };
 
 /// Cells that a chart of rows holds; beyond, only facets and the table show them.
@@ -287,16 +287,19 @@ pub(super) fn timeline(
 }
 
 fn cpu(cells: &[Cell], labels: &[String]) -> Option<String> {
-    if cells.is_empty() || cells.len() > ROWS_MAX {
+    if cells.len() > ROWS_MAX {
         return None;
     }
-    let rows = cells.iter().zip(labels).map(|(cell, label)| {
-        let (total, share) = (cell.cpu_per_call_ns.median, cell.ranks_cpu_share.median);
-        Stack { label: label.clone(), parts: vec![total * share, total * (1.0 - share)] }
+    let rows = cells.iter().zip(labels).filter_map(|(cell, label)| {
+        let (total, share) = (cell.cpu_per_call_ns?.median, cell.ranks_cpu_share.median);
+        Some(Stack { label: label.clone(), parts: vec![total * share, total * (1.0 - share)] })
     });
     let names = ["daemons".to_owned(), "clients".to_owned()];
     let keyed = names.iter().cloned().zip(0..).collect::<Vec<_>>();
     let rows = rows.collect::<Vec<_>>();
+    if rows.is_empty() {
+        return None;
+    }
     let body = legend(&keyed) + &stacks(&rows, &names, Palette::Kinds, &time, "CPU per call");
     let hint =
         "CPU time of all processes inside the measured interval, over the calls answered in it.";
@@ -356,12 +359,15 @@ fn table(cells: &[Cell]) -> Option<String> {
     );
     for cell in cells {
         let parts = [("all", &cell.all), ("local", &cell.local), ("remote", &cell.remote)];
-        let used = parts.into_iter().filter_map(|(part, side)| Some((part, side, side.latency?)));
+        let used = parts.into_iter().filter(|(_, side)| side.latency.is_some());
         let used = used.collect::<Vec<_>>();
         // If all calls are local or all are remote, that line says the same as the first.
         let used = if used.len() == 2 { &used[1..] } else { &used[..] };
-        for (index, (part, side, latency)) in used.iter().enumerate() {
-            html.push_str(&row(cell, part, side, latency, index == 0));
+        for (index, (part, side)) in used.iter().enumerate() {
+            html.push_str(&row(cell, part, side, index == 0));
+        }
+        if used.is_empty() {
+            html.push_str(&row(cell, "none", &cell.all, true));
         }
     }
     html.push_str("</table></div>\n");
@@ -370,13 +376,7 @@ fn table(cells: &[Cell]) -> Option<String> {
     section("All numbers", hint, &html)
 }
 
-fn row(
-    cell: &Cell,
-    part: &str,
-    side: &SideCell,
-    latency: &LatencySummary,
-    is_first: bool,
-) -> String {
+fn row(cell: &Cell, part: &str, side: &SideCell, is_first: bool) -> String {
     let mut html = String::from(if is_first { "<tr>" } else { "<tr class=\"part\">" });
     let name = if is_first { escape(&cell.name) } else { String::new() };
     let _ = write!(
@@ -388,8 +388,13 @@ fn row(
         short(side.rate.min),
         short(side.rate.max)
     );
-    for (_, summary) in latency.named() {
-        let _ = write!(html, "<td>{}</td>", time(summary.median));
+    match &side.latency {
+        Some(latency) => {
+            for (_, summary) in latency.named() {
+                let _ = write!(html, "<td>{}</td>", time(summary.median));
+            }
+        }
+        None => html.push_str("<td></td><td></td><td></td><td></td><td></td>"),
     }
     if is_first {
         let failed = cell.failures.values().sum::<u64>();
@@ -402,7 +407,7 @@ fn row(
         };
         let versus =
             cell.versus.as_ref().map_or_else(String::new, |(_, ratio)| format!("×{ratio:.2}"));
-        let cpu = time(cell.cpu_per_call_ns.median);
+        let cpu = cell.cpu_per_call_ns.map_or_else(String::new, |cpu| time(cpu.median));
         let _ = write!(html, "<td>{cpu}</td>{errors}<td>{versus}</td>");
     } else {
         html.push_str("<td></td><td></td><td></td>");

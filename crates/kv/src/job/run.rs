@@ -44,7 +44,7 @@ pub enum JobError {
         reason: String,
     },
     /// A process ended before its time.
-    #[error("{name} {status}; its standard error ends with:\n{stderr}")]
+    #[error("{name} {status}; {}", last_words(stderr))]
     Died {
         /// Which.
         name: String,
@@ -78,6 +78,13 @@ pub enum JobError {
     /// All answers are right, but not together.
     #[error(transparent)]
     History(#[from] CheckError),
+}
+
+fn last_words(stderr: &str) -> String {
+    match stderr {
+        "" => "its standard error is empty".to_owned(),
+        words => format!("its standard error ends with:\n{words}"),
+    }
 }
 
 /// How far a run is.
@@ -226,4 +233,19 @@ fn gather_contacts(crew: &mut Crew, roles: &[Role], timeout: Duration) -> Result
         }
     }
     Ok(roster)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_words_of_the_dead_are_told_if_there_were_any() {
+        let told = |stderr: &str| {
+            let (name, status) = ("rank 0".to_owned(), "was killed by signal 9".to_owned());
+            JobError::Died { name, status, stderr: stderr.to_owned() }.to_string()
+        };
+        assert_eq!(told(""), "rank 0 was killed by signal 9; its standard error is empty");
+        assert_eq!(told("oh"), "rank 0 was killed by signal 9; its standard error ends with:\noh");
+    }
 }

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use bench::{regime::Regime, stats::Summary};
 use serde::{Deserialize, Serialize};
 
-use super::{Cell, Header, SideCell};
+use super::{Cell, Header, LatencySummary, SideCell};
 
 /// One number of one cell.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -58,14 +58,19 @@ fn rows_of(cell: &Cell) -> Vec<Row> {
     };
     let mut rows = Vec::new();
     for (suffix, side) in [("", &cell.all), ("/local", &cell.local), ("/remote", &cell.remote)] {
-        let SideCell { rate, latency: Some(latency), .. } = side else { continue };
+        let SideCell { rate, latency, .. } = side;
+        // That all calls together got no answer is a number, too.
+        if !suffix.is_empty() && latency.is_none() && rate.max <= 0.0 {
+            continue;
+        }
         let name = format!("{}{suffix}", cell.name);
         rows.push(row(name.clone(), "rate", "1/s", *rate));
-        for (metric, summary) in latency.named() {
+        for (metric, summary) in latency.iter().flat_map(LatencySummary::named) {
             rows.push(row(name.clone(), &format!("latency-{metric}"), "ns", summary));
         }
     }
-    rows.push(row(cell.name.clone(), "cpu-per-call", "ns", cell.cpu_per_call_ns));
+    let cpu = cell.cpu_per_call_ns;
+    rows.extend(cpu.map(|cpu| row(cell.name.clone(), "cpu-per-call", "ns", cpu)));
     if let (Some((vs, ratio)), Some(first)) = (&cell.versus, rows.first_mut()) {
         (first.vs, first.ratio) = (Some(vs.clone()), Some(*ratio));
     }
@@ -90,7 +95,12 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::result::{reduce, samples};
+    use crate::{
+        backend::Kind,
+        job::Config,
+        result::{Results, reduce, samples},
+        workload::Locality,
+    };
 
     #[test]
     fn rows_have_the_form_of_the_project() {
@@ -114,5 +124,25 @@ mod tests {
         assert_eq!(find("tcp/2x4/qd4/natural", "rate").unwrap()["median"], 100_000.0);
         assert!(find("tcp/2x4/qd4/natural/local", "latency-p99.9").is_some());
         assert!(find("tcp/2x4/qd4/remote/local", "rate").is_none(), "there were no local calls");
+    }
+
+    #[test]
+    fn fault_k2_no_answer_is_a_rate_of_nothing_and_no_other_number() {
+        let tcp = samples::config(Locality::Natural);
+        let direct = Config { backend: Kind::Direct, ..tcp.clone() };
+        let rows_of = |floor, rate| {
+            let runs =
+                vec![samples::run(&tcp, 0, floor, 0, 1), samples::run(&direct, 0, rate, 0, 1)];
+            let mut rows = rows(&reduce(&Results { header: samples::header(), runs }));
+            rows.retain(|row| row.cell.starts_with("direct"));
+            rows
+        };
+        let [row] = &rows_of(100, 0)[..] else { panic!("one row: {:?}", rows_of(100, 0)) };
+        assert_eq!((row.metric.as_str(), row.summary.median, row.ratio), ("rate", 0.0, Some(0.0)));
+        for row in rows_of(0, 100) {
+            assert_eq!((&row.vs, row.ratio), (&None, None), "over nothing: {row:?}");
+        }
+        let ratios = rows_of(100, 200).into_iter().filter_map(|row| Some((row.metric, row.ratio?)));
+        assert_eq!(ratios.collect::<Vec<_>>(), [("rate".to_owned(), 2.0)]);
     }
 }

@@ -39,8 +39,8 @@ pub struct Comparison {
     pub a: f64,
     /// Median in the second file.
     pub b: f64,
-    /// The second over the first.
-    pub ratio: f64,
+    /// The second over the first; `None`: the first is nothing.
+    pub ratio: Option<f64>,
     /// Of the ratio; `None`: one of the files has too few runs to tell.
     pub interval: Option<Interval>,
 }
@@ -62,6 +62,8 @@ pub struct Comparisons {
     pub all: Vec<Comparison>,
     /// Configurations that were never measured in the same placement of the cores.
     pub apart: Vec<String>,
+    /// What the numbers do not tell: calls without an answer, runs that are not compared.
+    pub notes: Vec<String>,
 }
 
 /// Why two files cannot be compared.
@@ -124,7 +126,9 @@ pub fn compare(a: &Results, b: &Results) -> Result<Comparisons, CompareError> {
         })?;
     }
     let headers = [a.header.run.clone(), b.header.run.clone()];
-    let mut comparisons = Comparisons { headers, all: Vec::new(), apart: Vec::new() };
+    let notes = [("A", a), ("B", b)].into_iter().flat_map(|(name, file)| notes(name, file));
+    let notes = notes.collect();
+    let mut comparisons = Comparisons { headers, all: Vec::new(), apart: Vec::new(), notes };
     for config in &configs_a {
         let other = counterpart(config, &configs_a, &configs_b)?;
         match pair(config, other, a, b) {
@@ -133,6 +137,29 @@ pub fn compare(a: &Results, b: &Results) -> Result<Comparisons, CompareError> {
         }
     }
     if comparisons.all.is_empty() { Err(CompareError::Placement) } else { Ok(comparisons) }
+}
+
+/// Of one file.
+fn notes(file: &str, results: &Results) -> Vec<String> {
+    let mut notes = Vec::new();
+    for config in configs(results) {
+        let runs = results.runs.iter().filter(|run| run.config == *config).collect::<Vec<_>>();
+        let failed = runs.iter().map(|run| run.measured.failed()).sum::<u64>();
+        let moved = runs.iter().filter(|run| regime_of(run) == Some(Regime::Mixed)).count();
+        let cell = name_of(config);
+        if failed > 0 {
+            notes.push(format!("{file}: {cell}: {failed} calls ended without an answer"));
+        }
+        if moved > 0 {
+            let all = runs.len();
+            notes.push(format!("{file}: {cell}: {moved} of {all} runs left out: the cores moved"));
+        }
+    }
+    notes
+}
+
+fn regime_of(run: &RunRecord) -> Option<Regime> {
+    run.placement.map(|placement| placement.regime())
 }
 
 fn configs(results: &Results) -> Vec<&Config> {
@@ -177,7 +204,6 @@ fn counterpart<'a>(
 
 /// Empty if they were never measured in the same placement.
 fn pair(config_a: &Config, config_b: &Config, a: &Results, b: &Results) -> Vec<Comparison> {
-    let regime_of = |run: &RunRecord| run.placement.map(|placement| placement.regime());
     let runs = |results: &'_ Results, config: &Config, regime| {
         let is_wanted = |run: &&RunRecord| run.config == *config && regime_of(run) == regime;
         results.runs.iter().filter(is_wanted).cloned().collect::<Vec<_>>()
@@ -189,8 +215,11 @@ fn pair(config_a: &Config, config_b: &Config, a: &Results, b: &Results) -> Vec<C
             continue;
         }
         for (metric, of) in METRICS {
-            let samples_a = runs_a.iter().map(of).collect::<Vec<_>>();
-            let samples_b = runs_b.iter().map(of).collect::<Vec<_>>();
+            let samples_a = runs_a.iter().filter_map(of).collect::<Vec<_>>();
+            let samples_b = runs_b.iter().filter_map(of).collect::<Vec<_>>();
+            if samples_a.is_empty() || samples_b.is_empty() {
+                continue;
+            }
             let (median_a, median_b) =
                 (stats::median(&mut samples_a.clone()), stats::median(&mut samples_b.clone()));
             comparisons.push(Comparison {
@@ -200,7 +229,7 @@ fn pair(config_a: &Config, config_b: &Config, a: &Results, b: &Results) -> Vec<C
                 metric,
                 a: median_a,
                 b: median_b,
-                ratio: median_b / median_a,
+                ratio: (median_a > 0.0).then(|| median_b / median_a),
                 interval: bootstrap(&samples_a, &samples_b, config_a.workload.seed),
             });
         }
@@ -208,25 +237,28 @@ fn pair(config_a: &Config, config_b: &Config, a: &Results, b: &Results) -> Vec<C
     comparisons
 }
 
-type Metric = (&'static str, fn(&RunRecord) -> f64);
+/// A run that has no calls has none of some.
+type Metric = (&'static str, fn(&RunRecord) -> Option<f64>);
 
 const METRICS: [Metric; 4] = [
-    ("rate, 1/s", |run| run.measured.rate()),
+    ("rate, 1/s", |run| Some(run.measured.rate())),
     ("p50, ns", |run| quantile(run, 0.5)),
     ("p99, ns", |run| quantile(run, 0.99)),
     ("cpu per call, ns", |run| run.measured.cpu_per_call_ns()),
 ];
 
-fn quantile(run: &RunRecord, quantile: f64) -> f64 {
+fn quantile(run: &RunRecord, quantile: f64) -> Option<f64> {
     let latency = run.measured.local.latency.merged(&run.measured.remote.latency);
-    super::reduce::as_f64(latency.to_histogram().value_at_quantile(quantile))
+    let latency = latency.to_histogram();
+    (!latency.is_empty()).then(|| super::reduce::as_f64(latency.value_at_quantile(quantile)))
 }
 
-/// Percentile bootstrap of the ratio of medians, B over A. `None` of too few runs.
+/// Percentile bootstrap of the ratio of medians, B over A. `None` of too few runs, and where a median of
+/// A may be nothing.
 ///
 /// Source: B. Efron and R. J. Tibshirani, "An Introduction to the Bootstrap", chapter 13.
 fn bootstrap(a: &[f64], b: &[f64], seed: u64) -> Option<Interval> {
-    if a.len().min(b.len()) < RUNS_MIN {
+    if a.len().min(b.len()) < RUNS_MIN || a.iter().any(|&sample| sample <= 0.0) {
         return None;
     }
     let mut rng = Rng::new(seed, 0);
@@ -255,7 +287,8 @@ impl fmt::Display for Comparisons {
         self.all.iter().try_for_each(|one| writeln!(f, "{one}"))?;
         self.apart.iter().try_for_each(|cell| {
             writeln!(f, "{cell}: never measured in the same core placement in both; run again")
-        })
+        })?;
+        self.notes.iter().try_for_each(|note| writeln!(f, "{note}"))
     }
 }
 
@@ -266,13 +299,15 @@ impl fmt::Display for Comparison {
             write!(f, "{cell_b} over ")?;
         }
         let regime = regime_name(*regime);
-        write!(f, "{cell_a} ({regime}): {metric}: {a:.0} → {b:.0}, ×{ratio:.3}, ")?;
+        write!(f, "{cell_a} ({regime}): {metric}: {a:.0} → {b:.0}, ")?;
+        let Some(ratio) = ratio else { return f.write_str("no ratio: A is nothing") };
+        write!(f, "×{ratio:.3}, ")?;
         match interval {
             Some(Interval { low, high }) => {
                 let verdict = if self.is_significant() { "differs" } else { "may be chance" };
                 write!(f, "95 % [{low:.3}, {high:.3}]: {verdict}")
             }
-            None => write!(f, "fewer than {RUNS_MIN} runs of each: may be chance"),
+            None => write!(f, "fewer than {RUNS_MIN} runs of each with answers: may be chance"),
         }
     }
 }
@@ -337,7 +372,7 @@ mod tests {
         let spinning = samples::other_wait(&natural());
         let b = results(&spinning, &[200, 220, 180]);
         let rate = &compare(&a, &b).unwrap().all[0];
-        assert!((rate.ratio - 2.0).abs() < 1e-9);
+        assert!((rate.ratio.unwrap() - 2.0).abs() < 1e-9);
         assert_eq!(rate.cell_b, "tcp/2x4/qd4/natural/wait=spin");
         let mut both = b.clone();
         both.runs.extend(results(&Config { pin: crate::job::Pin::None, ..spinning }, &[5]).runs);
@@ -399,11 +434,9 @@ mod tests {
         };
         let compared = compare(&of(1, 600_000), &of(3, 600_000)).unwrap();
         let medians = compared.all.iter().map(|one| {
-            let interval = one.interval.expect("five runs of each");
-            assert!(
-                (interval.low - one.ratio).abs() < 1e-9 && (interval.high - one.ratio).abs() < 1e-9
-            );
-            (one.regime.unwrap(), one.metric, one.a.round(), (one.ratio * 3.0).round())
+            let (interval, ratio) = (one.interval.expect("five runs of each"), one.ratio.unwrap());
+            assert!((interval.low - ratio).abs() < 1e-9 && (interval.high - ratio).abs() < 1e-9);
+            (one.regime.unwrap(), one.metric, one.a.round(), (ratio * 3.0).round())
         });
         let (near, far) = (Regime::Near, Regime::Far);
         let expected = [
@@ -438,6 +471,42 @@ mod tests {
             matches!(ambiguous, Err(CompareError::Counterparts { count: 1, .. })),
             "{ambiguous:?}"
         );
+    }
+
+    /// Over nothing nothing has a ratio, and what was never timed has no percentiles.
+    #[test]
+    fn fault_k2_runs_without_answers_are_not_faster_than_others() {
+        let (none, some) = (results(&natural(), &[0; 5]), results(&natural(), &[100; 5]));
+        for (a, b, expected) in [
+            (&none, &some, "(near): rate, 1/s: 0 → 100, no ratio: A is nothing\n"),
+            (&some, &none, "(near): rate, 1/s: 100 → 0, ×0.000, 95 % [0.000, 0.000]: differs\n"),
+        ] {
+            let compared = compare(a, b).unwrap();
+            let metrics = compared.all.iter().map(|one| one.metric).collect::<Vec<_>>();
+            assert_eq!(metrics, ["rate, 1/s"]);
+            let text = compared.to_string();
+            assert!(text.contains(expected) && !text.contains("NaN"), "{text}");
+        }
+        // One of five has none: a resample may have no median but nothing.
+        let sometimes = compare(&results(&natural(), &[0, 100, 100, 100, 100]), &some).unwrap();
+        assert_eq!((sometimes.all[0].ratio, sometimes.all[0].interval), (Some(1.0), None));
+    }
+
+    /// A system that answers half of the calls may be fast.
+    #[test]
+    fn fault_k2_calls_without_an_answer_and_runs_that_are_left_out_are_told() {
+        let mut a = results(&natural(), &[100, 110, 120]);
+        a.runs[1].placement = Some(Placement { before_ns: 100.0, after_ns: 500.0 });
+        let mut b = results(&natural(), &[100]);
+        b.runs[0].measured.failures.clear();
+        let compared = compare(&a, &b).unwrap();
+        let cell = "tcp/2x4/qd4/natural";
+        let expected = [
+            format!("A: {cell}: 6 calls ended without an answer"),
+            format!("A: {cell}: 1 of 3 runs left out: the cores moved"),
+        ];
+        assert_eq!(compared.notes, expected);
+        assert!(compared.to_string().ends_with(&format!("{}\n{}\n", expected[0], expected[1])));
     }
 
     /// Slower is as much of a difference as faster, and four runs are too few on either side.

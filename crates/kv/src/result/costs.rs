@@ -1,6 +1,6 @@
 //! Where the CPU time of a cell went, and how much moved at a time: what explains its throughput.
 
-use bench::report::number;
+use bench::{report::number, stats::Summary};
 
 use super::Cell;
 use crate::backend::Kind;
@@ -27,9 +27,12 @@ pub(crate) const MEANING: &str = "per call: CPU time, times that a core went to 
 /// Counters that are system calls: cores offered, sleeps, sockets looked at and used.
 const SYSTEM_CALLS: [&str; 6] = ["yields", "waits", "sleeps", "looks", "reads", "writes"];
 
-/// One text for each of [`HEADINGS`]; empty where a backend does not count it.
+/// One text for each of [`HEADINGS`]; empty where a backend does not count it, or nothing was answered.
 pub(crate) fn costs(cell: &Cell) -> [String; COLUMNS] {
-    let (total_ns, share) = (cell.cpu_per_call_ns.median, cell.ranks_cpu_share.median);
+    let share = cell.ranks_cpu_share.median;
+    let median = |summary: Option<Summary>| summary.map(|summary| summary.median);
+    let total_ns = median(cell.cpu_per_call_ns);
+    let shown = |value: Option<f64>| value.map_or_else(String::new, number);
     let counters = &cell.counters;
     let count = |name: &str| counters.total(&[name]) as f64;
     let ratio =
@@ -48,16 +51,16 @@ pub(crate) fn costs(cell: &Cell) -> [String; COLUMNS] {
         counters.total(&names.each_ref().map(String::as_str)) as f64
     };
     // Clients count from their first call on, daemons inside the interval.
-    let system_calls = calls_of("client") / cell.calls.max(1) as f64
-        + calls_of("daemon") / cell.answers.max(1) as f64;
+    let system_calls = (cell.answers > 0 && cell.calls > 0)
+        .then(|| calls_of("client") / cell.calls as f64 + calls_of("daemon") / cell.answers as f64);
     let loops = count("daemon loops");
     let requests = count("daemon requests_ipc") + count("daemon incoming");
     [
-        number(total_ns * (1.0 - share)),
-        number(total_ns * share),
-        number(cell.clients_switches.median),
-        number(cell.ranks_switches.median),
-        number(system_calls),
+        shown(total_ns.map(|ns| ns * (1.0 - share))),
+        shown(total_ns.map(|ns| ns * share)),
+        shown(median(cell.clients_switches)),
+        shown(median(cell.ranks_switches)),
+        shown(system_calls),
         per_turn,
         per_batch,
         ratio(loops, requests),

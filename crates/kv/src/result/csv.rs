@@ -27,14 +27,14 @@ pub fn write_csv(results: &Results, to: impl Write) -> io::Result<()> {
 fn text(field: &Field) -> String {
     match field {
         Field::Text(text) => quoted(text),
-        Field::Count(count) => count.to_string(),
-        Field::Number(number) => format!("{number:.1}"),
+        Field::Count(count) => count.map_or_else(String::new, |count| count.to_string()),
+        Field::Number(number) => number.map_or_else(String::new, |number| format!("{number:.1}")),
     }
 }
 
 /// Quoted if it must be (RFC 4180).
 fn quoted(field: &str) -> String {
-    if field.contains([',', '"', '\n']) {
+    if field.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", field.replace('"', "\"\""))
     } else {
         field.to_owned()
@@ -62,8 +62,23 @@ mod tests {
     }
 
     #[test]
+    fn fault_k2_what_there_is_no_number_of_is_empty() {
+        let config = samples::config(crate::workload::Locality::Natural);
+        let runs = vec![samples::run(&config, 0, 0, 0, 1)];
+        let mut bytes = Vec::new();
+        write_csv(&Results { header: samples::header(), runs }, &mut bytes).unwrap();
+        let text = String::from_utf8(bytes).unwrap();
+        let rows = text.lines().map(|line| line.split(',').collect::<Vec<_>>()).collect::<Vec<_>>();
+        for (name, expected) in [("rate", "0.0"), ("p99_ns", ""), ("cpu_per_call_ns", "")] {
+            let column = rows[0].iter().position(|column| *column == name).unwrap();
+            assert_eq!(rows[1][column], expected, "{name}");
+        }
+    }
+
+    #[test]
     fn odd_fields_are_quoted() {
         assert_eq!(quoted("a b"), "a b");
         assert_eq!(quoted("a,\"b\""), "\"a,\"\"b\"\"\"");
+        assert_eq!(quoted("a\rb"), "\"a\rb\"");
     }
 }

@@ -7,8 +7,9 @@ use crate::backend::Failure;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Field {
     Text(String),
-    Count(u64),
-    Number(f64),
+    /// `None`, here and below: there was nothing that it could be of.
+    Count(Option<u64>),
+    Number(Option<f64>),
 }
 
 impl From<String> for Field {
@@ -19,13 +20,13 @@ impl From<String> for Field {
 
 impl From<u64> for Field {
     fn from(count: u64) -> Self {
-        Self::Count(count)
+        Self::Count(Some(count))
     }
 }
 
 impl From<f64> for Field {
     fn from(number: f64) -> Self {
-        Self::Number(number)
+        Self::Number(Some(number))
     }
 }
 
@@ -79,9 +80,10 @@ fn add_measured(record: &RunRecord, add: &mut impl FnMut(&str, Field)) {
     for (name, quantile) in
         [("p50_ns", 0.5), ("p90_ns", 0.9), ("p99_ns", 0.99), ("p999_ns", 0.999), ("max_ns", 1.0)]
     {
-        add(name, latency.value_at_quantile(quantile).into());
+        let at = (!latency.is_empty()).then(|| latency.value_at_quantile(quantile));
+        add(name, Field::Count(at));
     }
-    add("cpu_per_call_ns", measured.cpu_per_call_ns().into());
+    add("cpu_per_call_ns", Field::Number(measured.cpu_per_call_ns()));
     add("clients_switches", measured.clients_switches.into());
     add("ranks_switches", measured.ranks_switches.into());
     add("start_skew_ns", measured.start_skew_ns.into());

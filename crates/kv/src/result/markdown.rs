@@ -11,7 +11,9 @@ use super::{
     Cell, Results,
     cells::{regime_name, regimes},
     costs::{self, costs},
-    reduce, system_parts, workload_parts,
+    reduce,
+    reduce::rate_over,
+    system_parts, workload_parts,
 };
 use crate::{backend::Kind, workload::Workload};
 
@@ -49,10 +51,10 @@ pub fn write_markdown(results: &Results, to: &mut impl Write) -> io::Result<()> 
         let first = plain.first().map(|cell| cell.config.backend);
         let has_rivals = plain.iter().any(|cell| Some(cell.config.backend) != first);
         if varied.is_empty() || has_rivals {
-            write_backends(&plain, to)?;
+            write_backends(&plain, &common, to)?;
         }
         if !varied.is_empty() {
-            write_variants(&varied, &plain, to)?;
+            write_variants(&varied, &plain, &common, to)?;
         }
         write_costs(&cells, to)?;
     }
@@ -67,10 +69,12 @@ fn common_parts(cells: &[Cell]) -> Vec<String> {
     common
 }
 
-/// What a row is about.
-fn place(workload: &Workload) -> [String; 3] {
+/// What a row is about, without what all cells have.
+fn place(workload: &Workload, common: &[String]) -> [String; 3] {
     let Workload { ranks, clients_per_rank, queue_depth, locality, .. } = workload;
-    [locality.to_string(), queue_depth.to_string(), format!("{ranks}×{clients_per_rank}")]
+    let own = workload_parts(workload).into_iter().filter(|part| !common.contains(part));
+    let keys = std::iter::once(locality.to_string()).chain(own).collect::<Vec<_>>().join(", ");
+    [keys, queue_depth.to_string(), format!("{ranks}×{clients_per_rank}")]
 }
 
 fn rate(cell: &Cell) -> String {
@@ -86,14 +90,13 @@ fn latency(cell: &Cell) -> String {
 }
 
 /// One row per workload, the backends beside each other.
-fn write_backends(cells: &[&Cell], to: &mut impl Write) -> io::Result<()> {
+fn write_backends(cells: &[&Cell], common: &[String], to: &mut impl Write) -> io::Result<()> {
     let kinds =
         Kind::ALL.into_iter().filter(|kind| cells.iter().any(|cell| cell.config.backend == *kind));
     let kinds = kinds.collect::<Vec<_>>();
     let mut rows = BTreeMap::<_, BTreeMap<Kind, &Cell>>::new();
     for cell in cells {
         let w = &cell.config.workload;
-        // Workloads that differ in nothing that is shown differ in something else.
         let rest = workload_parts(w).join("/");
         let key = (w.locality.to_string(), w.queue_depth, w.ranks, w.clients_per_rank, rest);
         rows.entry(key).or_default().insert(cell.config.backend, cell);
@@ -109,16 +112,16 @@ fn write_backends(cells: &[&Cell], to: &mut impl Write) -> io::Result<()> {
     writeln!(to, "|{}", "---|".repeat(columns))?;
     for row in rows.values() {
         let Some(first) = row.values().next() else { continue };
-        write!(to, "| {} |", place(&first.config.workload).join(" | "))?;
+        write!(to, "| {} |", place(&first.config.workload, common).join(" | "))?;
         for kind in &kinds {
             let cell = row.get(kind);
             let fields = cell.map_or_else(Default::default, |cell| (rate(cell), latency(cell)));
             write!(to, " {} | {} |", fields.0, fields.1)?;
         }
         if has_both {
-            let median = |kind| row.get(&kind).map(|cell| cell.all.rate.median);
-            let ratio = median(Kind::Delegation).zip(median(Kind::Direct));
-            write!(to, " {} |", ratio.map_or_else(String::new, |(a, b)| format!("{:.2}", a / b)))?;
+            let both = row.get(&Kind::Delegation).zip(row.get(&Kind::Direct));
+            let ratio = both.and_then(|(over, under)| rate_over(over, under));
+            write!(to, " {} |", ratio.map_or_else(String::new, |ratio| format!("{ratio:.2}")))?;
         }
         writeln!(to)?;
     }
@@ -126,7 +129,12 @@ fn write_backends(cells: &[&Cell], to: &mut impl Write) -> io::Result<()> {
 }
 
 /// One row per system, beside its own default with the same workload.
-fn write_variants(cells: &[&Cell], plain: &[&Cell], to: &mut impl Write) -> io::Result<()> {
+fn write_variants(
+    cells: &[&Cell],
+    plain: &[&Cell],
+    common: &[String],
+    to: &mut impl Write,
+) -> io::Result<()> {
     writeln!(to, "\n### Switches, policies, waiting\n")?;
     writeln!(
         to,
@@ -149,16 +157,16 @@ fn write_variants(cells: &[&Cell], plain: &[&Cell], to: &mut impl Write) -> io::
         let parts = system_parts(&cell.config);
         let parts = if parts.is_empty() { "default".to_owned() } else { parts.join(" ") };
         let default = plain.iter().find(|other| is_default_of(other, cell));
-        let ratio = default.map(|other| cell.all.rate.median / other.all.rate.median);
+        let ratio = default.and_then(|other| rate_over(cell, other));
         writeln!(
             to,
             "| {} {parts} | {} | {} | {} | {} | {} | {} |",
             cell.config.backend,
-            place(&cell.config.workload).join(" | "),
+            place(&cell.config.workload, common).join(" | "),
             rate(cell),
             ratio.map_or_else(String::new, |ratio| format!("{ratio:.2}")),
             latency(cell),
-            number(cell.cpu_per_call_ns.median),
+            cell.cpu_per_call_ns.map_or_else(String::new, |cpu| number(cpu.median)),
             cell.counters.mean_batch().map_or_else(String::new, number),
         )?;
     }
@@ -224,6 +232,42 @@ mod tests {
         let row = text.lines().find(|line| line.starts_with("| natural | 4 | 2×4 |")).unwrap();
         assert_eq!(row.matches("100.0 (80.0–120.0)").count(), 2, "{row}");
         assert!(!text.contains("### Switches"));
+    }
+
+    /// Two rows that read the same would say that the same thing has two rates.
+    #[test]
+    fn fault_k3_a_row_says_of_which_workload_it_is() {
+        let mut results = samples::results();
+        for run in &mut samples::results().runs {
+            run.config.workload.keys = 7;
+            run.config.workload.seed = 3;
+            results.runs.push(run.clone());
+        }
+        let text = text(&results);
+        assert_tables_are_whole(&text);
+        for row in ["| natural | 4 | 2×4 |", "| natural, 7keys, seed3 | 4 | 2×4 |"] {
+            assert_eq!(text.lines().filter(|line| line.starts_with(row)).count(), 1, "{text}");
+        }
+    }
+
+    /// Nobody knows in which placement either was.
+    #[test]
+    fn fault_k3_cores_that_moved_have_rates_but_no_ratios() {
+        let mut results = samples::results();
+        for mut run in samples::results().runs {
+            run.config = samples::other_wait(&run.config);
+            results.runs.push(run);
+        }
+        let of_default = |results: &Results| {
+            let text = text(results);
+            let row = text.lines().find(|line| line.starts_with("| tcp wait=spin | natural"));
+            row.unwrap().split('|').nth(6).unwrap().trim().to_owned()
+        };
+        assert_eq!(of_default(&results), "1.00");
+        for run in &mut results.runs {
+            run.placement = Some(crate::result::Placement { before_ns: 100.0, after_ns: 500.0 });
+        }
+        assert_eq!(of_default(&results), "");
     }
 
     #[test]

@@ -257,10 +257,14 @@ impl Measured {
         answers as f64 * 1e9 / self.interval_ns as f64
     }
 
-    /// CPU time per answer, in ns; daemons and clients.
+    /// CPU time per answer, in ns; daemons and clients. `None`: there was no answer.
     #[must_use]
-    pub fn cpu_per_call_ns(&self) -> f64 {
-        (self.clients_cpu_ns + self.ranks_cpu_ns) as f64 / self.completed().max(1) as f64
+    pub fn cpu_per_call_ns(&self) -> Option<f64> {
+        self.per_answer(self.clients_cpu_ns + self.ranks_cpu_ns)
+    }
+
+    pub(super) fn per_answer(&self, count: u64) -> Option<f64> {
+        (self.completed() > 0).then(|| count as f64 / self.completed() as f64)
     }
 }
 
@@ -342,7 +346,8 @@ mod tests {
             ..Measured::default()
         };
         assert_eq!(measured, expected);
-        assert!((measured.cpu_per_call_ns() - 900.0 / 33.0).abs() < 1e-9);
+        assert!((measured.cpu_per_call_ns().unwrap() - 900.0 / 33.0).abs() < 1e-9);
+        assert_eq!(Measured::default().cpu_per_call_ns(), None);
     }
 
     /// A file may come from anywhere; a run files no such latency.

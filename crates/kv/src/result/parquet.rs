@@ -44,12 +44,12 @@ pub fn write_parquet(results: &Results, to: impl Write + Send) -> Result<(), Par
                 column.typed::<ByteArrayType>().write_batch(&values, None, None)?;
             }
             Field::Count(_) => {
-                let values = values.map(count).collect::<Vec<_>>();
-                column.typed::<Int64Type>().write_batch(&values, None, None)?;
+                let (values, levels) = present(values.map(count));
+                column.typed::<Int64Type>().write_batch(&values, Some(&levels), None)?;
             }
             Field::Number(_) => {
-                let values = values.map(number).collect::<Vec<_>>();
-                column.typed::<DoubleType>().write_batch(&values, None, None)?;
+                let (values, levels) = present(values.map(number));
+                column.typed::<DoubleType>().write_batch(&values, Some(&levels), None)?;
             }
         }
         column.close()?;
@@ -60,14 +60,21 @@ pub fn write_parquet(results: &Results, to: impl Write + Send) -> Result<(), Par
     Ok(())
 }
 
+/// The values that are there, and for each place whether one is.
+fn present<T>(values: impl Iterator<Item = Option<T>>) -> (Vec<T>, Vec<i16>) {
+    let values = values.collect::<Vec<_>>();
+    let levels = values.iter().map(|value| i16::from(value.is_some())).collect();
+    (values.into_iter().flatten().collect(), levels)
+}
+
 fn column_type(name: &str, field: &Field) -> Result<Type, Cause> {
-    let (physical, converted) = match field {
-        Field::Text(_) => (Physical::BYTE_ARRAY, ConvertedType::UTF8),
-        Field::Count(_) => (Physical::INT64, ConvertedType::NONE),
-        Field::Number(_) => (Physical::DOUBLE, ConvertedType::NONE),
+    let (physical, converted, repetition) = match field {
+        Field::Text(_) => (Physical::BYTE_ARRAY, ConvertedType::UTF8, Repetition::REQUIRED),
+        Field::Count(_) => (Physical::INT64, ConvertedType::NONE, Repetition::OPTIONAL),
+        Field::Number(_) => (Physical::DOUBLE, ConvertedType::NONE, Repetition::OPTIONAL),
     };
     Type::primitive_type_builder(name, physical)
-        .with_repetition(Repetition::REQUIRED)
+        .with_repetition(repetition)
         .with_converted_type(converted)
         .build()
 }
@@ -81,17 +88,17 @@ fn text(field: &Field) -> String {
     }
 }
 
-fn count(field: &Field) -> i64 {
+fn count(field: &Field) -> Option<i64> {
     match field {
-        Field::Count(count) => i64::try_from(*count).unwrap_or(i64::MAX),
-        Field::Text(_) | Field::Number(_) => 0,
+        Field::Count(count) => count.map(|count| i64::try_from(count).unwrap_or(i64::MAX)),
+        Field::Text(_) | Field::Number(_) => None,
     }
 }
 
-fn number(field: &Field) -> f64 {
+fn number(field: &Field) -> Option<f64> {
     match field {
         Field::Number(number) => *number,
-        Field::Text(_) | Field::Count(_) => f64::NAN,
+        Field::Text(_) | Field::Count(_) => None,
     }
 }
 
@@ -108,17 +115,26 @@ mod tests {
     #[test]
     fn a_foreign_reader_finds_every_run() {
         let mut bytes = Vec::new();
-        write_parquet(&samples::results(), &mut bytes).unwrap();
+        let mut results = samples::results();
+        let config = results.runs[0].config.clone();
+        results.runs.push(samples::run(&config, 3, 0, 0, 1));
+        write_parquet(&results, &mut bytes).unwrap();
         let path = std::env::temp_dir().join(format!("kv-{}.parquet", std::process::id()));
         std::fs::write(&path, bytes).unwrap();
         let reader = SerializedFileReader::new(std::fs::File::open(&path).unwrap()).unwrap();
         std::fs::remove_file(&path).unwrap();
         let rows = reader.get_row_iter(None).unwrap().map(Result::unwrap).collect::<Vec<_>>();
-        assert_eq!(rows.len(), 6);
+        assert_eq!(rows.len(), 7);
         let position =
             |name: &str| rows[0].get_column_iter().position(|(column, _)| column == name).unwrap();
         assert_eq!(rows[0].get_string(position("backend")).unwrap(), "tcp");
         assert_eq!(rows[0].get_long(position("answers")).unwrap(), 100_000);
         assert!((rows[0].get_double(position("rate")).unwrap() - 1e5).abs() < 1e-6);
+        assert!(rows[0].get_long(position("p99_ns")).unwrap() > 0);
+        assert_eq!(rows[6].get_long(position("answers")).unwrap(), 0);
+        for name in ["p99_ns", "cpu_per_call_ns"] {
+            let (_, field) = rows[6].get_column_iter().nth(position(name)).unwrap();
+            assert_eq!(*field, parquet::record::Field::Null, "{name}: no answer, no number");
+        }
     }
 }

@@ -76,14 +76,14 @@ pub struct Cell {
     pub remote: SideCell,
     /// Calls without an answer, of all runs together.
     pub failures: BTreeMap<Failure, u64>,
-    /// CPU time per answer, in ns.
-    pub cpu_per_call_ns: Summary,
+    /// CPU time per answer, in ns. `None`, here and below: there was no answer.
+    pub cpu_per_call_ns: Option<Summary>,
     /// Share of the daemons in it.
     pub ranks_cpu_share: Summary,
     /// Times that a core went from a client to something else, per answer.
-    pub clients_switches: Summary,
+    pub clients_switches: Option<Summary>,
     /// As of clients, of daemons.
-    pub ranks_switches: Summary,
+    pub ranks_switches: Option<Summary>,
     /// Answers inside the intervals of all runs.
     pub answers: u64,
     /// Calls made in all runs, warm-up included.
@@ -125,6 +125,9 @@ fn cell(config: &Config, regime: Option<Regime>, runs: &[&RunRecord]) -> Option<
     let summary = |of: &dyn Fn(&Measured) -> f64| {
         Summary::of(&measured.iter().map(|measured| of(measured)).collect::<Vec<_>>())
     };
+    let per_answer = |of: &dyn Fn(&Measured) -> Option<f64>| {
+        Summary::of(&measured.iter().filter_map(|measured| of(measured)).collect::<Vec<_>>())
+    };
     let mut failures = BTreeMap::new();
     let mut counters = Counters::default();
     for measured in &measured {
@@ -149,10 +152,10 @@ fn cell(config: &Config, regime: Option<Regime>, runs: &[&RunRecord]) -> Option<
         local: side(&measured, &|m| m.local.clone())?,
         remote: side(&measured, &|m| m.remote.clone())?,
         failures,
-        cpu_per_call_ns: summary(&Measured::cpu_per_call_ns)?,
+        cpu_per_call_ns: per_answer(&Measured::cpu_per_call_ns),
         ranks_cpu_share: summary(&ranks_cpu_share)?,
-        clients_switches: summary(&|m| per_answer(m.clients_switches, m))?,
-        ranks_switches: summary(&|m| per_answer(m.ranks_switches, m))?,
+        clients_switches: per_answer(&|m| m.per_answer(m.clients_switches)),
+        ranks_switches: per_answer(&|m| m.per_answer(m.ranks_switches)),
         answers: measured.iter().map(|m| m.completed()).sum(),
         calls: measured.iter().map(|m| m.calls).sum(),
         start_skew_ns: measured.iter().map(|m| m.start_skew_ns).max()?,
@@ -172,24 +175,21 @@ fn side(runs: &[&Measured], of: &dyn Fn(&Measured) -> SideRecord) -> Option<Side
     Some(SideCell { rate: Summary::of(&rates.collect::<Vec<_>>())?, latency, merged })
 }
 
-fn per_answer(count: u64, measured: &Measured) -> f64 {
-    as_f64(count) / as_f64(measured.completed().max(1))
-}
-
 fn ranks_cpu_share(measured: &Measured) -> f64 {
     let total_ns = measured.clients_cpu_ns + measured.ranks_cpu_ns;
     as_f64(measured.ranks_cpu_ns) / as_f64(total_ns.max(1))
 }
 
+/// Who all get nothing get the same.
 fn fairness(measured: &Measured) -> f64 {
     let slowest = measured.per_client.iter().min().copied().unwrap_or(0);
     let fastest = measured.per_client.iter().max().copied().unwrap_or(0);
-    as_f64(slowest) / as_f64(fastest.max(1))
+    if fastest == 0 { 1.0 } else { as_f64(slowest) / as_f64(fastest) }
 }
 
 /// TCP with the same workload, in the same placement; a placement that changed compares with nothing.
 fn versus(cell: &Cell, cells: &[Cell]) -> Option<(String, f64)> {
-    if cell.config.backend == Kind::Tcp || cell.regime == Some(Regime::Mixed) {
+    if cell.config.backend == Kind::Tcp {
         return None;
     }
     let is_floor = |other: &&Cell| {
@@ -197,7 +197,15 @@ fn versus(cell: &Cell, cells: &[Cell]) -> Option<(String, f64)> {
         *backend == Kind::Tcp && *workload == cell.config.workload && other.regime == cell.regime
     };
     let floor = cells.iter().find(is_floor)?;
-    Some((floor.name.clone(), cell.all.rate.median / floor.all.rate.median))
+    Some((floor.name.clone(), rate_over(cell, floor)?))
+}
+
+/// The rate of the one over that of the other. `None`: the other has none, or the placement changed, so
+/// that nobody knows in which of them either was.
+pub(super) fn rate_over(cell: &Cell, other: &Cell) -> Option<f64> {
+    let is_known = cell.regime == other.regime && cell.regime != Some(Regime::Mixed);
+    let [over, under] = [cell, other].map(|cell| cell.all.rate.median);
+    (is_known && under > 0.0).then(|| over / under)
 }
 
 /// `tcp/2x4/qd4/natural`, and whatever differs from the default.
@@ -398,7 +406,7 @@ mod tests {
         assert!(is(latency.p99, 1_980e3, 990e3, 2_970e3, 3));
         assert!(is(latency.p999, 1_998e3, 999e3, 2_997e3, 3));
         assert!(is(latency.max, 2_000e3, 1_000e3, 3_000e3, 3));
-        assert!(is(natural.cpu_per_call_ns, 4000.0, 400.0e6 / 120e3, 5000.0, 3));
+        assert!(is(natural.cpu_per_call_ns.unwrap(), 4000.0, 400.0e6 / 120e3, 5000.0, 3));
         assert!(is(natural.ranks_cpu_share, 0.25, 0.25, 0.25, 3));
         assert_eq!(natural.failures[&Failure::Timeout], 6, "errors are never dropped");
         assert_eq!(natural.start_skew_ns, 2000, "the barrier's skew is recorded");
@@ -474,14 +482,22 @@ mod tests {
         let merged =
             [&cell.all, &cell.local, &cell.remote].map(|side| side.merged.to_histogram().len());
         assert_eq!(merged, [6008, 6, 6002], "of both runs");
-        assert!(is(cell.cpu_per_call_ns, 40.0, 40.0, 40.0, 2));
+        assert!(is(cell.cpu_per_call_ns.unwrap(), 40.0, 40.0, 40.0, 2));
         assert!(is(cell.ranks_cpu_share, 0.25, 0.25, 0.25, 2));
-        assert!(is(cell.clients_switches, 3.0, 3.0, 3.0, 2));
-        assert!(is(cell.ranks_switches, 7.0, 7.0, 7.0, 2));
+        assert!(is(cell.clients_switches.unwrap(), 3.0, 3.0, 3.0, 2));
+        assert!(is(cell.ranks_switches.unwrap(), 7.0, 7.0, 7.0, 2));
         assert_eq!((cell.answers, cell.calls, cell.start_skew_ns), (200, 230, 5));
         assert!((cell.fairness - 0.2).abs() < 1e-9, "the worst of both: {}", cell.fairness);
         assert_eq!(cell.counters.named, [("rank".into(), 2), ("client".into(), 2)].into());
         assert_eq!(cell.counters.batch_sizes, [(8, 2)].into(), "batches are those of daemons");
+    }
+
+    #[test]
+    fn who_get_nothing_get_the_same() {
+        let of = |per_client: &[u64]| {
+            fairness(&Measured { per_client: per_client.to_vec(), ..Measured::default() })
+        };
+        assert_eq!([of(&[0, 0]), of(&[0, 5]), of(&[4, 5])], [1.0, 0.0, 0.8]);
     }
 
     #[test]

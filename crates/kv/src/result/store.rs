@@ -106,6 +106,9 @@ fn parse(path: &Path, text: &str) -> Result<Results, LoadError> {
         }
         let run = serde_json::from_value::<RunRecord>(value).map_err(broken(index))?;
         run.config.workload.validate().map_err(|error| other(error.to_string()))?;
+        if run.measured.interval_ns == 0 {
+            return Err(other(format!("line {} was measured for no time", index + 1)));
+        }
         Ok(run)
     };
     let runs = lines.map(run).collect::<Result<Vec<_>, _>>()?;
@@ -155,6 +158,8 @@ mod tests {
         assert!(message(cut).contains("line 7"), "{}", message(cut));
         let nonsense = text.replace("\"queue_depth\":4", "\"queue_depth\":0");
         assert!(message(&nonsense).contains("qd = 0 makes no sense"), "{}", message(&nonsense));
+        let timeless = text.replace("\"interval_ns\":1000000000", "\"interval_ns\":0");
+        assert!(message(&timeless).contains("line 2 was measured for no time"));
     }
 
     /// Puts `number` where each number of `value` is, in turn.

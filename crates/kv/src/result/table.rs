@@ -110,7 +110,8 @@ fn line(cell: &Cell, calls: &str, side: &SideCell, is_first: bool) -> Vec<String
     line.extend(if is_first {
         let errors = cell.failures.values().sum::<u64>();
         let versus = cell.versus.as_ref().map(|(_, ratio)| format!("{ratio:.2}"));
-        [number(cell.cpu_per_call_ns.median), errors.to_string(), versus.unwrap_or_default()]
+        let cpu = cell.cpu_per_call_ns.map_or_else(String::new, |cpu| number(cpu.median));
+        [cpu, errors.to_string(), versus.unwrap_or_default()]
     } else {
         [const { String::new() }; 3]
     });

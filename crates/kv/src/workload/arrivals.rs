@@ -60,6 +60,19 @@ impl Arrivals {
         }
     }
 
+    /// `count` calls are left out: as much time passes as between so many on average.
+    pub fn skip(&mut self, count: u64) {
+        if let Some(schedule) = &mut self.schedule {
+            schedule.next_ns += count as f64 * schedule.mean_ns;
+        }
+    }
+
+    /// Calls that are still due before `end_ns`, on average; none if only the queue depth limits.
+    #[must_use]
+    pub fn left(&self, end_ns: u64) -> u64 {
+        self.schedule.as_ref().map_or(0, |schedule| schedule.left(end_ns))
+    }
+
     /// Whether times are fixed in advance.
     #[must_use]
     pub fn is_open(&self) -> bool {
@@ -72,6 +85,13 @@ impl Schedule {
     #[expect(clippy::cast_sign_loss, reason = "sums of positive gaps")]
     fn due_ns(&self) -> u64 {
         self.begin_ns + self.next_ns as u64
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "a run has no more than 2^39")]
+    #[expect(clippy::cast_sign_loss, reason = "a cast from below zero is zero")]
+    fn left(&self, end_ns: u64) -> u64 {
+        let left_ns = end_ns.saturating_sub(self.begin_ns) as f64 - self.next_ns;
+        (left_ns / self.mean_ns) as u64
     }
 
     fn advance(&mut self) {
@@ -98,6 +118,19 @@ mod tests {
         assert!(due_ns.abs_diff(1_000_000_000) < 40_000_000, "{due_ns}");
         // Exponential gaps exceed their mean with probability 1/e.
         assert!((3_400..3_950).contains(&gaps_above_mean), "{gaps_above_mean}");
+    }
+
+    #[test]
+    fn calls_that_are_left_out_take_their_time() {
+        let workload = Workload { pace: Pace::Open(80_000), ..Workload::default() };
+        let mut arrivals = Arrivals::new(&workload, ClientId(0), 1_000);
+        let first_ns = arrivals.due_ns(0);
+        arrivals.skip(10);
+        assert!(arrivals.due_ns(0).abs_diff(first_ns + 1_000_000) <= 1, "ten means of 100 µs");
+        let due_ns = arrivals.due_ns(0);
+        assert_eq!([3_050_000, 0].map(|ns| arrivals.left(due_ns + ns)), [30, 0]);
+        assert_eq!(arrivals.left(0), 0, "over");
+        assert_eq!(Arrivals::new(&Workload::default(), ClientId(0), 0).left(u64::MAX), 0);
     }
 
     /// Clients that are due at the same times make bursts, which is another load than the one asked for.

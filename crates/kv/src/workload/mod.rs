@@ -19,7 +19,7 @@ const CLIENTS_MAX: u32 = 4096;
 const RUN_MS_MAX: u64 = 3_600_000;
 /// Calls that every backend carries for one client: the longest ring to a daemon.
 pub(crate) const QUEUE_DEPTH_MAX: u32 = 4096;
-/// Calls per second of an open loop, at most: those that nobody has time to send are still counted one by one.
+/// Calls per second of an open loop, at most: more than any machine answers.
 const RATE_MAX: u64 = 100_000_000;
 
 /// A workload. The same one with the same seed asks for the same operations.
