@@ -456,12 +456,15 @@ mod tests {
 
     type Qp = <Nic as verbs::Nic>::Qp;
 
-    /// A queue pair that is connected to one of port `lid`.
-    fn connected(nic: &Nic, lid: u16) -> Qp {
+    fn queue_pair(nic: &Nic) -> Qp {
         let pd = nic.alloc_pd().unwrap();
         let cq = nic.create_cq(&CqConfig::new(256), None).unwrap();
-        let mut qp = nic.create_qp(&pd, &QpConfig::new(Transport::Rc, &cq)).unwrap();
-        let Endpoint { mut address, .. } = nic.endpoint(&qp);
+        nic.create_qp(&pd, &QpConfig::new(Transport::Rc, &cq)).unwrap()
+    }
+
+    /// INIT and RTR, with a peer at port `lid`.
+    fn connect(nic: &Nic, qp: &mut Qp, lid: u16) {
+        let Endpoint { mut address, .. } = nic.endpoint(qp);
         address.route = verbs::Route::Lid(Lid::new(lid));
         let peer = RcPeer { qpn: Qpn::from_low_bits(1), address, rq_psn: Default::default() };
         let access = Access::empty();
@@ -473,7 +476,13 @@ mod tests {
             reads_in_max: 1,
         }))
         .unwrap();
-        qp
+    }
+
+    fn meet(context: &Context, other: &mut Fabric) {
+        while context.import(other.lid).is_err() {
+            other.serve();
+            context.fetch();
+        }
     }
 
     /// Its peers may hear of the new one before they have looked at the socket of the old one.
@@ -485,27 +494,37 @@ mod tests {
         let context = &nic.device().0;
         let mut dead = Fabric::join(&fabric, small_card()).unwrap();
         let lid = dead.lid;
-        assert!(dead.connect(context.lid.get()));
-        while context.import(lid).is_err() {
-            dead.serve();
-            context.fetch();
-        }
-        let before = connected(&nic, lid);
+        meet(context, &mut dead);
+        let [mut before, mut after] = [(); 2].map(|()| queue_pair(&nic));
+        connect(&nic, &mut before, lid);
         assert_eq!(before.state(), QpState::Rtr);
         context.serve_at_ns.store(u64::MAX, Ordering::Relaxed); // asleep
         drop(dead);
         let mut successor = Fabric::join_as(lid, &fabric, small_card()).unwrap();
-        let after = connected(&nic, lid);
+        connect(&nic, &mut after, lid);
         context.serve();
         assert_eq!(before.state(), QpState::Err);
         assert_eq!(after.state(), QpState::Rtr);
         assert_eq!(context.poll_event(), Some(AsyncEvent::PeerGone(Lid::new(lid))));
-        assert!(successor.connect(context.lid.get()));
-        while context.import(lid).is_err() {
-            successor.serve();
+        meet(context, &mut successor);
+        assert_eq!(after.state(), QpState::Rtr);
+    }
+
+    #[test]
+    fn a_port_is_not_used_before_it_has_let_this_one_in() {
+        let fabric = format!("outside-{}", std::process::id());
+        let config = Config { fabric: fabric.clone(), card_mib: 8, ..Config::default() };
+        let nic = open(&config).unwrap();
+        let context = &nic.device().0;
+        let mut other = Fabric::join(&fabric, small_card()).unwrap();
+        other.mourn(context.lid.get());
+        for _ in 0..10 {
+            assert_eq!(context.import(other.lid).map(drop), Err(true), "somebody is there");
+            other.serve();
             context.fetch();
         }
-        assert_eq!(after.state(), QpState::Rtr);
+        other.forget(context.lid.get());
+        meet(context, &mut other);
     }
 
     /// Nobody may ever fetch them.

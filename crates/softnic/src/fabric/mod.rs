@@ -263,6 +263,12 @@ impl Fabric {
         self.mourned.retain(|&mourned| mourned != lid);
     }
 
+    /// As if a port `lid` had been there, and what it left half done were not finished.
+    #[cfg(test)]
+    pub(crate) fn mourn(&mut self, lid: u16) {
+        self.mourned.push(lid);
+    }
+
     /// Whether a port `lid` that was let in has hung up, and [`serve`](Self::serve) has not noticed.
     pub(crate) fn has_lost(&self, lid: u16) -> bool {
         let mut links = self.links.iter().filter(|link| {
@@ -333,7 +339,7 @@ impl Fabric {
             }
             (Message::Channel { id }, Some(peer)) => {
                 let Some(fd) = fds.next() else { return false };
-                peer.add_channel(id, Event::from_fd(fd))
+                Event::from_fd(fd).is_ok_and(|event| peer.add_channel(id, event))
             }
             (Message::SegmentGone { id }, Some(peer)) => {
                 peer.segments.remove(id);
@@ -519,10 +525,27 @@ mod tests {
             assert!(!seen.is_some_and(|peer| peer.has_let_in()), "it is let in too early");
         }
         assert_eq!(left, [lid]);
+        assert!(successor.is_connecting(), "it looks again soon");
         fabric.forget(lid);
         assert_eq!(lids(&fabric.serve().joined), [lid]);
         successor.serve();
         assert!(successor.links[0].peer.as_ref().unwrap().has_let_in());
+    }
+
+    /// The other side knows nobody whose hello it has not read.
+    #[test]
+    fn a_port_that_has_not_said_hello_lets_nobody_in() {
+        let name = format!("mute-{}", std::process::id());
+        let [mut fabric, mut other] = [(); 2].map(|()| join(&name));
+        assert!(other.connect(fabric.lid));
+        fabric.links.push(Link::new(fabric.listener.accept(clock::NOW).unwrap(), None));
+        assert!(fabric.read(0), "the hello of the other");
+        let mut news = News::default();
+        fabric.welcome(&mut news);
+        assert!(news.joined.is_empty());
+        fabric.push();
+        fabric.welcome(&mut news);
+        assert_eq!(lids(&news.joined), [other.lid]);
     }
 
     /// Of its own accord it comes by a number that nobody has checked.
