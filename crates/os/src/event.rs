@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::{
     event::{EventfdFlags, PollFlags, eventfd},
+    fs::{OFlags, fcntl_getfl, fcntl_setfl},
     io::Errno,
 };
 
@@ -43,10 +44,16 @@ impl Event {
         }
     }
 
-    /// Takes an event that another process made and sent.
-    #[must_use]
-    pub fn from_fd(fd: OwnedFd) -> Self {
-        Self(fd)
+    /// Takes an event that another process made and sent, or something else that it says is one: that
+    /// must not block, either. (What a hostile process does to it later, it does to both.)
+    ///
+    /// # Errors
+    ///
+    /// [`EventError::Os`].
+    pub fn from_fd(fd: OwnedFd) -> Result<Self, EventError> {
+        let flags = fcntl_getfl(&fd).and_then(|flags| fcntl_setfl(&fd, flags | OFlags::NONBLOCK));
+        flags.map_err(|errno| EventError::Os { call: "fcntl", errno })?;
+        Ok(Self(fd))
     }
 
     /// Makes the event readable. Signals add up until somebody drains them.
@@ -106,5 +113,17 @@ mod tests {
         event.signal().unwrap();
         assert_eq!((event.wait(clock::NOW), event.drain()), (Ok(true), Ok(2)));
         assert_eq!(event.wait(clock::NOW), Ok(false));
+    }
+
+    #[test]
+    fn what_another_process_calls_an_event_does_not_block() {
+        let blocking = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        let (_reads, writes) = std::io::pipe().unwrap();
+        for fd in [blocking, writes.into()] {
+            let event = Event::from_fd(fd).unwrap();
+            rustix::io::write(&event, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+            // More than a pipe holds.
+            (0..10_000).for_each(|_| event.signal().unwrap());
+        }
     }
 }

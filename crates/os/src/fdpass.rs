@@ -16,7 +16,7 @@ use rustix::{
     io::Errno,
     net::{
         RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-        SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+        SendAncillaryMessage, SendFlags, recv as recv_bytes, recvmsg, sendmsg,
     },
 };
 
@@ -71,18 +71,15 @@ pub enum RecvError {
         /// Length of the buffer.
         max_bytes: usize,
     },
-    /// Carried more descriptors than asked for. All were closed.
+    /// Carried more descriptors than asked for. All were closed, and it was dropped.
     #[error("a datagram carries more than {max} descriptors; the sender breaks the protocol")]
     TooManyFds {
         /// Descriptors asked for.
         max: usize,
     },
-    /// The kernel dropped some descriptors; the rest were closed.
-    #[error(
-        "descriptors of a datagram were lost: more than {FDS_MAX} were sent, or this process has \
-         none left (`ulimit -n`)"
-    )]
-    FdsLost,
+    /// The process or the machine is out of descriptors. The datagram waits: retry once some are free.
+    #[error("no file descriptor left for those of a datagram; raise `ulimit -n`")]
+    NoDescriptor,
     /// Anything else the kernel says.
     #[error("receiving a datagram failed: {0}")]
     Os(Errno),
@@ -137,7 +134,8 @@ pub fn send(
     }
 }
 
-/// Receives one datagram of at most `buffer.len()` bytes and `fds_max` descriptors.
+/// Receives one datagram of at most `buffer.len()` bytes and `fds_max` descriptors. One thread at a time
+/// receives from a socket.
 ///
 /// # Errors
 ///
@@ -165,9 +163,13 @@ fn try_recv(
     fds_max: usize,
 ) -> Result<Datagram, RecvError> {
     let max_bytes = buffer.len();
+    // Where none are expected, the kernel drops what comes. Elsewhere the datagram stays until its
+    // descriptors are here: a process that has none left loses them for good.
+    let (room, peeks) = if fds_max == 0 { (0, false) } else { (CONTROL_BYTES, true) };
     let mut space = [MaybeUninit::uninit(); CONTROL_BYTES];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let mut control = RecvAncillaryBuffer::new(&mut space[..room]);
+    let mut flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    flags.set(RecvFlags::PEEK, peeks);
     let received = rustix::io::retry_on_intr(|| {
         recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, flags)
     });
@@ -183,14 +185,22 @@ fn try_recv(
             fds.extend(rights);
         }
     }
-    if received.flags.contains(ReturnFlags::CTRUNC) {
-        Err(RecvError::FdsLost)
+    let is_cut = received.flags.contains(ReturnFlags::CTRUNC);
+    if is_cut && peeks && fds.len() < FDS_MAX {
+        return Err(RecvError::NoDescriptor);
+    }
+    if received.bytes == 0 {
+        return Err(RecvError::Closed);
+    }
+    if peeks {
+        let taken =
+            rustix::io::retry_on_intr(|| recv_bytes(socket, &mut [0u8; 1], RecvFlags::DONTWAIT));
+        taken.map_err(RecvError::Os)?;
+    }
+    if is_cut || fds.len() > fds_max {
+        Err(RecvError::TooManyFds { max: fds_max })
     } else if received.flags.contains(ReturnFlags::TRUNC) {
         Err(RecvError::TooLong { max_bytes })
-    } else if received.bytes == 0 {
-        Err(RecvError::Closed)
-    } else if fds.len() > fds_max {
-        Err(RecvError::TooManyFds { max: fds_max })
     } else {
         Ok(Datagram { len_bytes: received.bytes, fds })
     }

@@ -77,12 +77,13 @@ impl Process {
     pub fn open(pid: u32) -> Result<Self, ProcessError> {
         let raw = i32::try_from(pid).ok().and_then(Pid::from_raw);
         let raw = raw.ok_or(ProcessError::Gone { pid })?;
-        let pidfd = pidfd_open(raw, PidfdFlags::empty()).map_err(|errno| match errno {
-            Errno::SRCH => ProcessError::Gone { pid },
+        let refused = |errno| match errno {
+            Errno::SRCH | Errno::NOENT => ProcessError::Gone { pid },
             Errno::MFILE | Errno::NFILE => ProcessError::NoDescriptor { pid },
             errno => ProcessError::Os { pid, errno },
-        })?;
-        let start_ticks = start_ticks(pid).ok_or(ProcessError::Gone { pid })?;
+        };
+        let pidfd = pidfd_open(raw, PidfdFlags::empty()).map_err(refused)?;
+        let start_ticks = start_ticks(pid).map_err(refused)?;
         let process = Self { pidfd, id: ProcessId { pid, start_ticks } };
         // Alive after its start was read: so what was read is not of a successor.
         if process.is_dead() { Err(ProcessError::Gone { pid }) } else { Ok(process) }
@@ -96,6 +97,12 @@ impl Process {
     pub fn open_same(id: ProcessId) -> Result<Self, ProcessError> {
         let process = Self::open(id.pid)?;
         if process.id == id { Ok(process) } else { Err(ProcessError::Gone { pid: id.pid }) }
+    }
+
+    /// Whether the process that this names has ended. One that cannot be looked at has not.
+    #[must_use]
+    pub fn is_gone(id: ProcessId) -> bool {
+        matches!(Self::open_same(id), Err(ProcessError::Gone { .. }))
     }
 
     /// Which process this is.
@@ -130,8 +137,10 @@ impl AsFd for Process {
     }
 }
 
-fn start_ticks(pid: u32) -> Option<u64> {
-    parse_start_ticks(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+fn start_ticks(pid: u32) -> Result<u64, Errno> {
+    let stat = fs::read(format!("/proc/{pid}/stat"))
+        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+    parse_start_ticks(&String::from_utf8_lossy(&stat)).ok_or(Errno::IO)
 }
 
 /// `comm` may contain anything, parentheses and spaces too; what follows the last one does not.

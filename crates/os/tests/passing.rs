@@ -120,17 +120,22 @@ fn what_breaks_the_protocol_is_dropped_and_the_next_datagram_is_fine() {
 }
 
 #[test]
-fn truncated_control_data_is_an_error() {
+fn more_descriptors_than_any_datagram_has_are_dropped_whatever_was_asked_for() {
     use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
     let (client, server) = connected("control");
     let region = Region::memfd("copyrpc-test", 4096).unwrap();
     let fds = [region.fd().unwrap(); 2 * FDS_MAX];
-    let mut space = [core::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2 * FDS_MAX))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
-    let bytes = std::io::IoSlice::new(b"x");
-    sendmsg(&client, &[bytes], &mut control, SendFlags::empty()).unwrap();
-    assert_eq!(server.recv(&mut [0; 8], FDS_MAX, soon()).unwrap_err(), RecvError::FdsLost);
+    for max in [FDS_MAX, 0] {
+        let mut space =
+            [core::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2 * FDS_MAX))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+        let bytes = std::io::IoSlice::new(b"x");
+        sendmsg(&client, &[bytes], &mut control, SendFlags::empty()).unwrap();
+        let refused = server.recv(&mut [0; 8], max, soon()).unwrap_err();
+        assert_eq!(refused, RecvError::TooManyFds { max });
+        assert_eq!(server.recv(&mut [0; 8], max, clock::NOW).unwrap_err(), RecvError::TimedOut);
+    }
 }
 
 #[test]

@@ -123,3 +123,13 @@ fn a_killed_listener_leaves_its_name_and_its_lock_to_the_next() {
     LockFile::acquire(&lock).unwrap();
     std::fs::remove_file(&lock).unwrap();
 }
+
+/// The kernel cuts a name after 15 bytes, wherever that is.
+#[test]
+fn a_process_whose_name_is_no_text_is_there_all_the_same() {
+    let name = std::fs::read("/proc/self/comm").unwrap();
+    std::fs::write("/proc/self/comm", b"na\xc3").unwrap();
+    let opened = Process::open(std::process::id());
+    std::fs::write("/proc/self/comm", name.trim_ascii_end()).unwrap();
+    opened.unwrap();
+}

@@ -256,11 +256,11 @@ impl Context {
         core::mem::take(&mut lock(&self.violations))
     }
 
-    /// The port with this LID, if its memory is here. Otherwise starts to connect;
+    /// The port with this LID, if its memory may be used. Otherwise starts to connect;
     /// `Err(true)`: somebody is there.
     pub(crate) fn import(&self, lid: u16) -> Result<Arc<Peer>, bool> {
         let known = self.peers.read().unwrap_or_else(PoisonError::into_inner).get(&lid).cloned();
-        known.ok_or_else(|| {
+        known.filter(|peer| peer.has_let_in()).ok_or_else(|| {
             let connecting = lock(&self.fabric).connect(lid);
             if connecting {
                 self.serve_at_ns.store(0, Ordering::Relaxed);
@@ -304,16 +304,15 @@ impl Context {
     /// Serves the sockets, unless another thread is at it.
     fn serve(&self) {
         let Ok(mut fabric) = self.fabric.try_lock() else { return };
-        let news = fabric.serve();
+        let has_stirred = self.attend(&mut fabric);
         let is_connecting = fabric.is_connecting();
         drop(fabric);
         let (now_ns, pause) =
             (clock::now_ns(), if is_connecting { SERVE_CONNECTING_NS } else { SERVE_NS });
         self.serve_at_ns.store(now_ns + pause, Ordering::Relaxed);
-        if is_connecting || !news.joined.is_empty() || !news.left.is_empty() {
+        if is_connecting || has_stirred {
             self.stirred_ns.store(now_ns, Ordering::Relaxed);
         }
-        self.learn(news);
         self.reap();
         // A peer that was not told of a channel yet, or died before it signaled, has woken nobody.
         for cq in self.cqs() {
@@ -324,25 +323,35 @@ impl Context {
 
     /// Reads the sockets now: something that a peer has sent is needed.
     pub(crate) fn fetch(&self) {
-        let news = lock(&self.fabric).serve();
-        self.learn(news);
+        self.attend(&mut lock(&self.fabric));
         memory::sync::thread::yield_now();
     }
 
-    /// Takes note of who came and went.
-    fn learn(&self, news: News) {
-        if !news.joined.is_empty() || !news.left.is_empty() {
-            let mut peers = self.peers.write().unwrap_or_else(PoisonError::into_inner);
-            for peer in &news.left {
-                if peers.get(&peer.lid).is_some_and(|known| Arc::ptr_eq(known, peer)) {
-                    peers.remove(&peer.lid);
-                }
-            }
-            for peer in news.joined {
-                peers.insert(peer.lid, peer);
-            }
+    /// Before a queue pair is connected to port `lid`: a dead one of this number must not take the new
+    /// connection with it. Takes locks of queue pairs.
+    pub(crate) fn prepare_to_meet(&self, lid: u16) {
+        let mut fabric = lock(&self.fabric);
+        if fabric.has_lost(lid) {
+            self.attend(&mut fabric);
         }
-        lock(&self.left).extend(news.left);
+        drop(fabric);
+        self.reap();
+    }
+
+    /// Serves the sockets, and takes note of who came and went, while nobody else looks who is there.
+    /// Says whether anybody did.
+    fn attend(&self, fabric: &mut Fabric) -> bool {
+        let News { joined, left } = fabric.serve();
+        let has_stirred = !joined.is_empty() || !left.is_empty();
+        if has_stirred {
+            let mut peers = self.peers.write().unwrap_or_else(PoisonError::into_inner);
+            for peer in &left {
+                peers.remove(&peer.lid);
+            }
+            peers.extend(joined.into_iter().map(|peer| (peer.lid, peer)));
+        }
+        lock(&self.left).extend(left);
+        has_stirred
     }
 
     /// Cleans up after dead peers. Takes locks of queue pairs, so it must not run under one.
@@ -350,6 +359,7 @@ impl Context {
         let left = core::mem::take(&mut *lock(&self.left));
         for peer in left {
             crate::reap::reap(self, &peer);
+            lock(&self.fabric).forget(peer.lid);
             self.add_event(AsyncEvent::PeerGone(Lid::new(peer.lid)));
         }
     }
@@ -377,8 +387,7 @@ impl Context {
     ///
     /// The port that did not leave in time.
     pub(crate) fn quiesce(&self, wait_ns: u64) -> Result<(), u16> {
-        let news = lock(&self.fabric).serve();
-        self.learn(news);
+        self.attend(&mut lock(&self.fabric));
         barrier::store_load();
         let deadline_ns = clock::now_ns() + wait_ns;
         let peers: Vec<_> = {
@@ -437,10 +446,86 @@ pub(crate) enum OpenFailure {
 
 #[cfg(all(test, not(miri)))]
 mod tests {
-    use verbs::Qpn;
+    use verbs::{
+        Access, CqConfig, Endpoint, InitAttr, Mtu, Nic as _, QKey, QpConfig, QpState, Qpn,
+        QueuePair as _, RcPeer, RnrTimer, RtrAttr, Transition, Transport,
+    };
 
     use super::*;
-    use crate::{Config, open};
+    use crate::{Config, Nic, fabric::small_card, open};
+
+    type Qp = <Nic as verbs::Nic>::Qp;
+
+    fn queue_pair(nic: &Nic) -> Qp {
+        let pd = nic.alloc_pd().unwrap();
+        let cq = nic.create_cq(&CqConfig::new(256), None).unwrap();
+        nic.create_qp(&pd, &QpConfig::new(Transport::Rc, &cq)).unwrap()
+    }
+
+    /// INIT and RTR, with a peer at port `lid`.
+    fn connect(nic: &Nic, qp: &mut Qp, lid: u16) {
+        let Endpoint { mut address, .. } = nic.endpoint(qp);
+        address.route = verbs::Route::Lid(Lid::new(lid));
+        let peer = RcPeer { qpn: Qpn::from_low_bits(1), address, rq_psn: Default::default() };
+        let access = Access::empty();
+        qp.modify(&Transition::Init(InitAttr { access, qkey: QKey::default() })).unwrap();
+        qp.modify(&Transition::Rtr(RtrAttr {
+            path_mtu: Mtu::B4096,
+            peer: Some(peer),
+            rnr_timer: RnrTimer::from_code(1),
+            reads_in_max: 1,
+        }))
+        .unwrap();
+    }
+
+    fn meet(context: &Context, other: &mut Fabric) {
+        while context.import(other.lid).is_err() {
+            other.serve();
+            context.fetch();
+        }
+    }
+
+    /// Its peers may hear of the new one before they have looked at the socket of the old one.
+    #[test]
+    fn a_dead_port_takes_no_connection_to_its_successor_with_it() {
+        let fabric = format!("reborn-{}", std::process::id());
+        let config = Config { fabric: fabric.clone(), card_mib: 8, ..Config::default() };
+        let nic = open(&config).unwrap();
+        let context = &nic.device().0;
+        let mut dead = Fabric::join(&fabric, small_card()).unwrap();
+        let lid = dead.lid;
+        meet(context, &mut dead);
+        let [mut before, mut after] = [(); 2].map(|()| queue_pair(&nic));
+        connect(&nic, &mut before, lid);
+        assert_eq!(before.state(), QpState::Rtr);
+        context.serve_at_ns.store(u64::MAX, Ordering::Relaxed); // asleep
+        drop(dead);
+        let mut successor = Fabric::join_as(lid, &fabric, small_card()).unwrap();
+        connect(&nic, &mut after, lid);
+        context.serve();
+        assert_eq!(before.state(), QpState::Err);
+        assert_eq!(after.state(), QpState::Rtr);
+        assert_eq!(context.poll_event(), Some(AsyncEvent::PeerGone(Lid::new(lid))));
+        meet(context, &mut successor);
+        assert_eq!(after.state(), QpState::Rtr);
+    }
+
+    #[test]
+    fn a_port_is_not_used_before_it_has_let_this_one_in() {
+        let fabric = format!("outside-{}", std::process::id());
+        let config = Config { fabric: fabric.clone(), card_mib: 8, ..Config::default() };
+        let nic = open(&config).unwrap();
+        let context = &nic.device().0;
+        let mut other = Fabric::join(&fabric, small_card()).unwrap();
+        other.mourn(context.lid.get());
+        for _ in 0..10 {
+            assert_eq!(context.import(other.lid).map(drop), Err(true), "somebody is there");
+            other.serve();
+            context.fetch();
+        }
+        other.forget(context.lid.get());
+        meet(context, &mut other);
+    }
 
     /// Nobody may ever fetch them.
     #[test]

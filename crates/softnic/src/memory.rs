@@ -15,7 +15,7 @@ use verbs::Access;
 use crate::{
     card::{
         Card,
-        layout::{MrEntry, VALID},
+        layout::{MrEntry, is_valid_key},
     },
     context::Context,
     engine::{Chunk, Memory, MemoryFault},
@@ -93,7 +93,8 @@ impl CachedMr {
     fn resolve(card: &Card, segments: &Segments, key: u32) -> Result<Self, MemoryFault> {
         let entry = card.mr(key >> 8).ok_or(MemoryFault::Denied)?;
         // SYNC(mr-entry): pairs with the owner's `Release` when it registered the region.
-        if entry.key.load(Ordering::Acquire) != VALID | u64::from(key) {
+        let valid = entry.key.load(Ordering::Acquire);
+        if !is_valid_key(valid, key) {
             return Err(MemoryFault::Denied);
         }
         let access_pd = entry.access_pd.load(Ordering::Relaxed);
@@ -108,7 +109,7 @@ impl CachedMr {
         let (access, pd) = ((access_pd >> 32) as u32, access_pd as u32);
         Ok(Self {
             key,
-            valid: VALID | u64::from(key),
+            valid,
             entry: NonNull::from(entry),
             _card: card.clone(),
             addr: entry.addr.load(Ordering::Relaxed),
@@ -241,5 +242,36 @@ mod tests {
         let entry = card.mr(last.0 >> 8).unwrap();
         entry.len_bytes.store(1 << 40, Ordering::Relaxed);
         assert_eq!(locate(last.0, last.1), Err(MemoryFault::Denied));
+    }
+
+    /// After 256 registrations under a number.
+    #[test]
+    fn a_region_that_is_remembered_is_not_taken_for_a_later_one_of_its_key() {
+        let fabric = format!("same-key-{}", std::process::id());
+        let nic = open(&Config { fabric, card_mib: 8, ..Config::default() }).unwrap();
+        let context = &nic.device().0;
+        let pd = context.new_id();
+        let alloc = |len| crate::mr::Mr::alloc(nic.device(), pd, len, Access::LOCAL_WRITE).unwrap();
+        let (card, segments) = (&context.owner.card, &context.segments);
+        let mut cache = MrCache::default();
+        let mut memory = PortMemory { cache: &mut cache, card, segments, context };
+        let mut locate = |mr: &crate::mr::Mr| {
+            memory.locate(mr.rkey().get(), mr.addr(), 64, Access::LOCAL_WRITE, pd)
+        };
+        let first = alloc(64);
+        locate(&first).unwrap();
+        let key = first.rkey();
+        first.deregister().unwrap();
+        while context.owner.unused().1[0] > 1 {
+            context.owner.take_index(crate::card::Table::Mr);
+        }
+        let next = loop {
+            let next = alloc(1 << 20);
+            if next.rkey() == key {
+                break next;
+            }
+            next.deregister().unwrap();
+        };
+        assert_eq!(locate(&next).map(|chunk| chunk.ptr as u64), Ok(next.addr()));
     }
 }

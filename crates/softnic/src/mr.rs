@@ -7,7 +7,7 @@ use memory::{
 use verbs::{Access, Lid, Lkey, MemoryError, MemoryRegion, Rkey};
 
 use crate::{
-    card::{Table, layout::VALID},
+    card::{Table, layout::valid_key},
     context::{Context, QUIESCE_NS},
     device::Device,
     fabric::Export,
@@ -69,7 +69,7 @@ impl Mr {
         entry.access_pd.store(access_pd, Ordering::Relaxed);
         entry.segment.store(u64::from(segment), Ordering::Relaxed);
         // SYNC(mr-entry): pairs with the `Acquire` of whoever looks the key up.
-        entry.key.store(VALID | u64::from(key), Ordering::Release);
+        entry.key.store(valid_key(segment, key), Ordering::Release);
         Ok(Self {
             context: context.clone(),
             region,

@@ -21,7 +21,7 @@ use crate::{
     },
     channel::ChannelShared,
     context::{Context, QUIESCE_NS, lock},
-    shared::arm,
+    shared::{arm, presence::Alone},
 };
 
 /// Bytes on the card.
@@ -192,7 +192,7 @@ impl CqShared {
 
     fn set_exclusive(&self, is_exclusive: bool) {
         if let Some(entry) = self.holding.context.owner.card.cq(self.holding.index) {
-            entry.is_exclusive.store(u64::from(is_exclusive), Ordering::Release);
+            Alone(&entry.is_exclusive).show(is_exclusive);
         }
     }
 
@@ -318,7 +318,7 @@ impl RqShared {
 
     fn set_exclusive(&self, is_exclusive: bool) {
         if let Some(entry) = self.holding.context.owner.card.rq(self.holding.index) {
-            entry.is_exclusive.store(u64::from(is_exclusive), Ordering::Release);
+            Alone(&entry.is_exclusive).show(is_exclusive);
         }
     }
 

@@ -4,7 +4,10 @@
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p copyrpc-softnic --test loom_slots`
 #![cfg(loom)]
 
-use copyrpc_softnic::shared::slots::{ReserveError, Slots};
+use copyrpc_softnic::shared::{
+    presence::{Alone, Presence},
+    slots::{ReserveError, Slots},
+};
 use memory::sync::{Arc, AtomicU32, AtomicU64, Ordering, UnsafeCell, thread};
 
 const ENTRIES: usize = 2;
@@ -190,5 +193,41 @@ fn an_only_producer_wraps_and_hands_over() {
         assert!(published >= 2, "there was room for two");
         assert!(queue.publish(2, 7) && queue.publish(1, 8));
         assert_eq!([queue.poll(position), queue.poll(position + 1)], [Some(7), Some(8)]);
+    });
+}
+
+/// A producer that is alone again goes on behind what the others left.
+#[test]
+fn who_is_alone_again_sees_what_others_have_done() {
+    loom::model(|| {
+        let queue = Queue::new();
+        let words = Arc::new([const { 0 }; 2].map(AtomicU64::new));
+        let other = thread::spawn({
+            let (queue, words) = (Arc::clone(&queue), Arc::clone(&words));
+            move || {
+                let inside = Presence(&words[0]);
+                assert!(inside.try_enter() && queue.publish(2, 20));
+                inside.leave();
+            }
+        });
+        let owner = thread::spawn({
+            let words = Arc::clone(&words);
+            move || {
+                // It has come and gone.
+                if Presence(&words[0]).observe() == 2 {
+                    Alone(&words[1]).show(true);
+                }
+            }
+        });
+        let published = match Alone(&words[1]).is_alone() {
+            true => queue.publish_alone(1, 10),
+            false => queue.publish(1, 10),
+        };
+        assert!(published, "there is room for two");
+        other.join().unwrap();
+        owner.join().unwrap();
+        let mut seen = [queue.poll(0), queue.poll(1)];
+        seen.sort_unstable();
+        assert_eq!(seen, [Some(10), Some(20)]);
     });
 }

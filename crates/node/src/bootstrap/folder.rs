@@ -156,7 +156,7 @@ impl Folder {
         let Some((head, _)) = self.read(path, self.place.rank()) else { return Ok(()) };
         let host = host_of(&head);
         let id = ProcessId { pid: head.pid.get(), start_ticks: head.start_ticks.get() };
-        if host == host_name() && Process::open_same(id).is_err() {
+        if host == host_name() && Process::is_gone(id) {
             return Ok(());
         }
         Err(BootstrapError::Duplicate {

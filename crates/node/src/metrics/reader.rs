@@ -298,7 +298,7 @@ fn name_of(header: &[u64]) -> String {
 }
 
 fn state_of(process: ProcessId, life: u64) -> State {
-    let is_alive = Process::open_same(process).is_ok();
+    let is_alive = !Process::is_gone(process);
     match Life::from_word(life) {
         Some(life) if is_alive => State::Alive(life),
         Some(Life::Stopped) => State::Stopped,

@@ -144,6 +144,10 @@ fn fault_d4_a_peer_that_is_gone_takes_no_other_with_it() {
     let [a, b, c] = &mut nodes[..] else { unreachable!() };
     let (to_b, _) = join(a, b);
     let (to_c, _) = join(a, c);
+    for to in [to_c, to_b] {
+        a.call(to, ECHO, b"first").unwrap();
+    }
+    until(&mut [a, b, c], |nodes| nodes[0].program.ended.len() == 2);
     for round in 0..10 {
         for to in [to_c, to_b] {
             let _ = a.call(to, ECHO, b"x");

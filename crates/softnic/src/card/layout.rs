@@ -36,7 +36,7 @@ pub(crate) struct Header {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct MrEntry {
-    /// `VALID | key`, or anything without `VALID`.
+    /// [`valid_key`], or anything without `VALID`.
     pub(crate) key: AtomicU64,
     /// First byte, in the owner's address space.
     pub(crate) addr: AtomicU64,
@@ -50,6 +50,18 @@ pub(crate) struct MrEntry {
 
 /// Marks [`MrEntry::key`] and [`CqEntry::geometry`] as in use.
 pub(crate) const VALID: u64 = 1 << 63;
+
+/// `VALID | segment << 32 | key`, of a segment's number what fits: keys come back, and who remembers one
+/// must not take it for the next.
+pub(crate) const fn valid_key(segment: u32, key: u32) -> u64 {
+    VALID | (segment as u64) << 32 | key as u64
+}
+
+/// Whether the word of a region's key says that it is `key`.
+pub(crate) const fn is_valid_key(word: u64, key: u32) -> bool {
+    let segments = (VALID - 1) & !(u32::MAX as u64);
+    word & !segments == VALID | key as u64
+}
 
 /// A queue pair of a port: `lid << 32 | qpn`.
 #[inline(always)]

@@ -18,6 +18,7 @@ use crate::shared::{
     Holder,
     arm::Armed,
     claims::{Claims, TakeError},
+    presence::Alone,
     slots::{ReserveError, Slots, nearest},
 };
 
@@ -208,7 +209,7 @@ impl CqView {
     fn is_exclusive(&self) -> bool {
         // SAFETY: `card` keeps "ro" mapped; this is a load.
         let entry = unsafe { self.entry.as_ref() };
-        entry.is_exclusive.load(Ordering::Relaxed) != 0
+        Alone(&entry.is_exclusive).is_alone()
     }
 
     /// Writes the entry at `position`, which [`reserve`](Self::reserve) gave to the caller. `payload`
@@ -426,7 +427,7 @@ impl RqView {
     pub(crate) fn is_exclusive(&self) -> bool {
         // SAFETY: `card` keeps "ro" mapped; this is a load.
         let entry = unsafe { self.entry.as_ref() };
-        entry.is_exclusive.load(Ordering::Relaxed) != 0
+        Alone(&entry.is_exclusive).is_alone()
     }
 
     /// Receives posted so far, modulo 2¹⁶.

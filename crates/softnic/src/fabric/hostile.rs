@@ -18,7 +18,6 @@ pub(crate) fn message(bytes: &[u8]) {
     let (ro, rw) = (fabric.card.ro.clone(), fabric.card.rw.clone());
     let lid = fabric.lid;
     assert!(fabric.connect(lid), "it reaches itself");
-    let mut news = News::default();
     for chunk in bytes.chunks(24) {
         if fabric.links.is_empty() && !fabric.connect(lid) {
             return;
@@ -44,11 +43,11 @@ pub(crate) fn message(bytes: &[u8]) {
         });
         let fds = fds.collect::<Result<_, _>>().expect("descriptors");
         let datagram = Datagram { len_bytes: message.len(), fds };
-        if !fabric.take(0, &message, datagram, &mut news) {
+        if !fabric.take(0, &message, datagram) {
             fabric.links.swap_remove(0);
         }
     }
-    for peer in news.joined {
+    for peer in fabric.links.iter().filter_map(|link| link.peer.as_ref()) {
         assert!(peer.card.limits.are_plausible());
         assert!(peer.card.qp(1).is_some() || peer.card.limits.qps < 2);
     }
@@ -57,11 +56,12 @@ pub(crate) fn message(bytes: &[u8]) {
 fn chosen(chunk: &[u8], fabric: &Fabric) -> Message {
     let id = u32::from(chunk.get(3).copied().unwrap_or(0));
     let bytes = 8 << 10;
-    match chunk[0] % 6 {
+    match chunk[0] % 7 {
         0 => Message::Segment { id, len_bytes: bytes },
         1 => Message::Channel { id },
         2 => Message::SegmentGone { id },
         3 => Message::ChannelGone { id },
+        4 => Message::Welcome,
         _ => Message::Hello(Hello {
             lid: fabric.lid,
             instance: u64::from(id),

@@ -8,7 +8,7 @@ pub(super) const BYTES: usize = WORDS * size_of::<u64>();
 pub(super) const FDS_MAX: usize = 2;
 
 /// Changes whenever a message changes meaning.
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 
 /// One datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +23,8 @@ pub(super) enum Message {
     SegmentGone { id: u32 },
     /// The channel is gone.
     ChannelGone { id: u32 },
+    /// Who gets it may use the memory of who sends it.
+    Welcome,
 }
 
 /// Who is there, and how to read its card.
@@ -58,7 +60,7 @@ impl Message {
         match self {
             Self::Hello(_) => 2,
             Self::Segment { .. } | Self::Channel { .. } => 1,
-            Self::SegmentGone { .. } | Self::ChannelGone { .. } => 0,
+            Self::SegmentGone { .. } | Self::ChannelGone { .. } | Self::Welcome => 0,
         }
     }
 
@@ -77,6 +79,7 @@ impl Message {
             Self::Channel { id } => words[..2].copy_from_slice(&[3, u64::from(id)]),
             Self::SegmentGone { id } => words[..2].copy_from_slice(&[4, u64::from(id)]),
             Self::ChannelGone { id } => words[..2].copy_from_slice(&[5, u64::from(id)]),
+            Self::Welcome => words[0] = 6,
         }
         let mut bytes = [0; BYTES];
         for (to, word) in bytes.chunks_exact_mut(size_of::<u64>()).zip(words) {
@@ -111,6 +114,7 @@ impl Message {
             3 => Self::Channel { id: id()? },
             4 => Self::SegmentGone { id: id()? },
             5 => Self::ChannelGone { id: id()? },
+            6 => Self::Welcome,
             kind => return Err(MessageError::Kind(kind)),
         })
     }
@@ -134,6 +138,7 @@ mod tests {
             any::<u32>().prop_map(|id| Message::Channel { id }),
             any::<u32>().prop_map(|id| Message::SegmentGone { id }),
             any::<u32>().prop_map(|id| Message::ChannelGone { id }),
+            Just(Message::Welcome),
         ]
     }
 

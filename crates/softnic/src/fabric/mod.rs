@@ -7,9 +7,10 @@
 //! and two connections between the same ports do no harm. Nothing here waits: sockets are served
 //! when the drive finds time, and a request to a port that has not answered yet is retried.
 //!
-//! A side sends its hello before it reads the other's. So whoever can touch this port's memory has
-//! a hello in one of this port's sockets, and [`Context::quiesce`](crate::context::Context::quiesce) that reads them first knows
-//! every executor there is.
+//! Nobody uses a port's memory before that port has sent [`Message::Welcome`], which it does once it has
+//! read the other's hello. So [`Context::quiesce`](crate::context::Context::quiesce) knows every executor
+//! there is. And a port that has the number of a dead one waits outside until what that left half done is
+//! finished: in shared memory both have the same name.
 
 #[cfg(any(test, fuzzing))]
 pub(crate) mod hostile;
@@ -70,9 +71,10 @@ struct Logged {
 /// What a round of [`Fabric::serve`] found.
 #[derive(Debug, Default)]
 pub(crate) struct News {
-    /// Ports whose memory can be used from now on.
+    /// Ports that were let in.
     pub(crate) joined: Vec<Arc<Peer>>,
-    /// Ports that are gone.
+    /// Ports that were let in earlier, and are gone. The caller cleans up after each, then says
+    /// [`Fabric::forget`].
     pub(crate) left: Vec<Arc<Peer>>,
 }
 
@@ -106,8 +108,11 @@ pub(crate) struct Fabric {
     pub(crate) lid: u16,
     instance: u64,
     card: Card,
-    listener: Listener,
+    /// Before the listener: who gets this port's number next finds that peers can know of its end.
     links: Vec<Link>,
+    listener: Listener,
+    /// Numbers of [`News::left`] that are not forgotten yet.
+    mourned: Vec<u16>,
     log: BTreeMap<u64, Logged>,
     log_end: u64,
 }
@@ -119,32 +124,32 @@ impl Fabric {
     ///
     /// [`RendezvousError`]; in particular `InUse` if the fabric is full.
     pub(crate) fn join(name: &str, card: Card) -> Result<Self, RendezvousError> {
-        let instance = clock::now_ns() ^ u64::from(std::process::id()) << 40;
+        let start = instance();
         // Spread, so that ports opened at the same time seldom try the same one.
-        let start = (instance ^ instance >> 17 ^ instance >> 31) % u64::from(LID_MAX);
+        let start = (start ^ start >> 17 ^ start >> 31) % u64::from(LID_MAX);
         let mut last = None;
         for step in 0..u64::from(LID_MAX) {
             let lid = u16::try_from((start + step) % u64::from(LID_MAX) + 1).unwrap_or(1);
-            match Listener::bind(&address(name, lid)) {
-                Ok(listener) => {
-                    let (links, log) = (Vec::new(), BTreeMap::new());
-                    let name = name.to_owned();
-                    return Ok(Self {
-                        name,
-                        lid,
-                        instance,
-                        card,
-                        listener,
-                        links,
-                        log,
-                        log_end: 0,
-                    });
-                }
+            match Self::join_as(lid, name, card.clone()) {
                 Err(error @ RendezvousError::InUse(_)) => last = Some(error),
-                Err(error) => return Err(error),
+                done => return done,
             }
         }
         Err(last.unwrap_or(RendezvousError::TimedOut))
+    }
+
+    pub(crate) fn join_as(lid: u16, name: &str, card: Card) -> Result<Self, RendezvousError> {
+        Ok(Self {
+            name: name.to_owned(),
+            lid,
+            instance: instance(),
+            card,
+            links: Vec::new(),
+            listener: Listener::bind(&address(name, lid))?,
+            mourned: Vec::new(),
+            log: BTreeMap::new(),
+            log_end: 0,
+        })
     }
 
     /// Tells every port, present and future. Segments have to come in the order of their numbers.
@@ -185,8 +190,9 @@ impl Fabric {
         }
         let connection = match Connection::connect(&address(&self.name, lid), clock::NOW) {
             Ok(connection) => connection,
-            // So many wait there to be let in that this one has to come again.
-            Err(RendezvousError::TimedOut) => return true,
+            // So many wait there to be let in that this one has to come again, as it has where this
+            // process is out of descriptors.
+            Err(RendezvousError::TimedOut | RendezvousError::Os { .. }) => return true,
             Err(_) => return false,
         };
         self.links.push(Link::new(connection, Some(lid)));
@@ -194,10 +200,11 @@ impl Fabric {
         true
     }
 
-    /// Whether some port is about to show its memory. One that has said nothing for long is stopped.
+    /// Whether some port is about to come in, or to let this one in. One that has taken long is stopped.
     pub(crate) fn is_connecting(&self) -> bool {
-        let mut silent = self.links.iter().filter(|link| link.peer.is_none());
-        silent.any(|link| clock::now_ns().saturating_sub(link.since_ns) < SILENT_NS_MAX)
+        let is_met = |peer: &Arc<Peer>| peer.is_let_in() && peer.has_let_in();
+        let mut waiting = self.links.iter().filter(|link| !link.peer.as_ref().is_some_and(is_met));
+        waiting.any(|link| clock::now_ns().saturating_sub(link.since_ns) < SILENT_NS_MAX)
     }
 
     /// Takes connections, reads and writes what can be read and written now.
@@ -210,11 +217,10 @@ impl Fabric {
                 Err(_) => break,
             }
         }
-        // Hello goes out before anything is read: see the module documentation.
         self.push();
         let mut closed = Vec::new();
         for at in 0..self.links.len() {
-            if !self.read(at, &mut news) {
+            if !self.read(at) {
                 closed.push(at);
             }
         }
@@ -222,25 +228,68 @@ impl Fabric {
             let link = self.links.swap_remove(at);
             if let Some(peer) = link.peer
                 && peer.bury()
+                && peer.is_let_in()
             {
+                self.mourned.push(peer.lid);
                 news.left.push(peer);
             }
         }
+        self.welcome(&mut news);
         news
     }
 
+    /// Lets in whose hello is here.
+    fn welcome(&mut self, news: &mut News) {
+        for link in self.links.iter().filter(|link| link.hello_sent) {
+            let Some(peer) = &link.peer else { continue };
+            if peer.is_let_in() || peer.is_buried() || self.is_taken(peer.lid) {
+                continue;
+            }
+            if link.connection.send(&Message::Welcome.encode(), &[], clock::NOW).is_ok() {
+                peer.let_in();
+                news.joined.push(peer.clone());
+            }
+        }
+    }
+
+    /// Whether a port that was let in has this number, or had it and is not forgotten.
+    fn is_taken(&self, lid: u16) -> bool {
+        let mut peers = self.links.iter().filter_map(|link| link.peer.as_ref());
+        self.mourned.contains(&lid) || peers.any(|peer| peer.lid == lid && peer.is_let_in())
+    }
+
+    /// What the dead port `lid` left half done is finished: the next one of this number may come in.
+    pub(crate) fn forget(&mut self, lid: u16) {
+        self.mourned.retain(|&mourned| mourned != lid);
+    }
+
+    /// As if a port `lid` had been there, and what it left half done were not finished.
+    #[cfg(test)]
+    pub(crate) fn mourn(&mut self, lid: u16) {
+        self.mourned.push(lid);
+    }
+
+    /// Whether a port `lid` that was let in has hung up, and [`serve`](Self::serve) has not noticed.
+    pub(crate) fn has_lost(&self, lid: u16) -> bool {
+        let mut links = self.links.iter().filter(|link| {
+            link.peer.as_ref().is_some_and(|peer| peer.lid == lid && peer.is_let_in())
+        });
+        links.any(|link| link.connection.is_closed().unwrap_or(false))
+    }
+
     /// Reads one connection; `false` if it is over.
-    fn read(&mut self, at: usize, news: &mut News) -> bool {
+    fn read(&mut self, at: usize) -> bool {
         let mut buffer = [0; BYTES + 1];
         for _ in 0..BUDGET {
             let link = &self.links[at];
             match link.connection.recv(&mut buffer, FDS_MAX, clock::NOW) {
                 Ok(datagram) => {
-                    if !self.take(at, &buffer[..datagram.len_bytes], datagram, news) {
+                    if !self.take(at, &buffer[..datagram.len_bytes], datagram) {
                         return false;
                     }
                 }
-                Err(RecvError::TimedOut) => break,
+                // Without descriptors for what it sends, the peer is not gone: it waits.
+                Err(RecvError::TimedOut | RecvError::NoDescriptor) => break,
                 Err(_) => return false,
             }
         }
@@ -248,7 +297,7 @@ impl Fabric {
     }
 
     /// Believes one message, or not: `false` ends the connection.
-    fn take(&mut self, at: usize, bytes: &[u8], datagram: Datagram, news: &mut News) -> bool {
+    fn take(&mut self, at: usize, bytes: &[u8], datagram: Datagram) -> bool {
         let Ok(message) = Message::decode(bytes) else { return false };
         if datagram.fds.len() != message.fds() {
             return false;
@@ -264,7 +313,6 @@ impl Fabric {
                 if link.lid.is_some_and(|lid| lid != hello.lid) {
                     return false;
                 }
-                let fresh = same.is_none();
                 let peer = match same {
                     Some(peer) => peer,
                     None => match (fds.next(), fds.next(), limits(&hello)) {
@@ -278,9 +326,6 @@ impl Fabric {
                         _ => return false,
                     },
                 };
-                if fresh {
-                    news.joined.push(peer.clone());
-                }
                 link.lid = Some(hello.lid);
                 link.peer = Some(peer);
                 true
@@ -294,7 +339,7 @@ impl Fabric {
             }
             (Message::Channel { id }, Some(peer)) => {
                 let Some(fd) = fds.next() else { return false };
-                peer.add_channel(id, Event::from_fd(fd))
+                Event::from_fd(fd).is_ok_and(|event| peer.add_channel(id, event))
             }
             (Message::SegmentGone { id }, Some(peer)) => {
                 peer.segments.remove(id);
@@ -302,6 +347,10 @@ impl Fabric {
             }
             (Message::ChannelGone { id }, Some(peer)) => {
                 peer.remove_channel(id);
+                true
+            }
+            (Message::Welcome, Some(peer)) => {
+                peer.welcomes();
                 true
             }
             (Message::Hello(_), Some(_)) | (_, None) => false,
@@ -357,6 +406,11 @@ fn address(fabric: &str, lid: u16) -> Address {
     Address::Abstract(format!("copyrpc-soft/{uid}/{fabric}/{lid}"))
 }
 
+/// Differs between ports that have the same LID one after the other.
+fn instance() -> u64 {
+    clock::now_ns() ^ u64::from(std::process::id()) << 40
+}
+
 fn send(connection: &Connection, export: &Export) -> Result<(), SendError> {
     match export {
         Export::Segment { id, region } => {
@@ -377,6 +431,13 @@ fn send(connection: &Connection, export: &Export) -> Result<(), SendError> {
     }
 }
 
+/// Of a port that shows nothing.
+#[cfg(test)]
+pub(crate) fn small_card() -> Card {
+    let limits = Limits { mrs: 2, qps: 2, cqs: 2, rqs: 2, ro_bytes: 8 << 10, rw_bytes: 8 << 10 };
+    Card::create(limits, false).expect("a small card")
+}
+
 fn limits(hello: &Hello) -> Option<Limits> {
     Some(Limits {
         mrs: hello.mrs,
@@ -393,9 +454,7 @@ mod tests {
     use super::*;
 
     fn join(name: &str) -> Fabric {
-        let limits =
-            Limits { mrs: 2, qps: 2, cqs: 2, rqs: 2, ro_bytes: 8 << 10, rw_bytes: 8 << 10 };
-        Fabric::join(name, Card::create(limits, false).unwrap()).unwrap()
+        Fabric::join(name, small_card()).unwrap()
     }
 
     #[test]
@@ -412,21 +471,110 @@ mod tests {
         assert_eq!(fabric.links.len(), 0);
     }
 
+    fn serve_both(a: &mut Fabric, b: &mut Fabric) -> [News; 2] {
+        [a, b].map(Fabric::serve)
+    }
+
+    fn meet(a: &mut Fabric, b: &mut Fabric) {
+        assert!(a.connect(b.lid));
+        while a.is_connecting() || b.is_connecting() {
+            serve_both(a, b);
+        }
+    }
+
+    fn lids(peers: &[Arc<Peer>]) -> Vec<u16> {
+        peers.iter().map(|peer| peer.lid).collect()
+    }
+
     /// It would be taken for another one by all who send there.
     #[test]
     fn a_port_that_calls_itself_by_another_number_is_not_let_in() {
         let name = format!("liar-{}", std::process::id());
         let [mut fabric, mut honest, mut liar] = [(); 3].map(|()| join(&name));
-        let lids = [honest.lid, liar.lid];
+        let numbers = [honest.lid, liar.lid];
         assert!(fabric.connect(honest.lid) && fabric.connect(liar.lid));
         liar.lid = honest.lid;
         let mut joined = Vec::new();
         while fabric.is_connecting() {
             [&mut honest, &mut liar].into_iter().for_each(|port| drop(port.serve()));
-            joined.extend(fabric.serve().joined.iter().map(|peer| peer.lid));
+            joined.extend(lids(&fabric.serve().joined));
         }
-        assert_eq!(joined, lids[..1]);
+        assert_eq!(joined, numbers[..1]);
         assert_eq!(fabric.links.len(), 1);
+    }
+
+    /// In the words that senders leave in queues both have the same name.
+    #[test]
+    fn a_port_with_the_number_of_a_dead_one_waits_until_that_is_cleaned_up_after() {
+        let name = format!("successor-{}", std::process::id());
+        let [mut fabric, mut dead] = [(); 2].map(|()| join(&name));
+        meet(&mut fabric, &mut dead);
+        let (lid, card) = (dead.lid, dead.card.clone());
+        assert!(!fabric.has_lost(lid));
+        drop(dead);
+        assert!(fabric.has_lost(lid));
+        let mut successor = Fabric::join_as(lid, &name, card).unwrap();
+        assert!(successor.connect(fabric.lid));
+        let mut left = Vec::new();
+        for _ in 0..10 {
+            let [here, there] = serve_both(&mut fabric, &mut successor);
+            left.extend(lids(&here.left));
+            assert_eq!(lids(&here.joined), []);
+            assert!(there.left.is_empty(), "it is not sent away");
+            let seen = successor.links[0].peer.as_ref();
+            assert!(!seen.is_some_and(|peer| peer.has_let_in()), "it is let in too early");
+        }
+        assert_eq!(left, [lid]);
+        assert!(successor.is_connecting(), "it looks again soon");
+        fabric.forget(lid);
+        assert_eq!(lids(&fabric.serve().joined), [lid]);
+        successor.serve();
+        assert!(successor.links[0].peer.as_ref().unwrap().has_let_in());
+    }
+
+    /// The other side knows nobody whose hello it has not read.
+    #[test]
+    fn a_port_that_has_not_said_hello_lets_nobody_in() {
+        let name = format!("mute-{}", std::process::id());
+        let [mut fabric, mut other] = [(); 2].map(|()| join(&name));
+        assert!(other.connect(fabric.lid));
+        fabric.links.push(Link::new(fabric.listener.accept(clock::NOW).unwrap(), None));
+        assert!(fabric.read(0), "the hello of the other");
+        let mut news = News::default();
+        fabric.welcome(&mut news);
+        assert!(news.joined.is_empty());
+        fabric.push();
+        fabric.welcome(&mut news);
+        assert_eq!(lids(&news.joined), [other.lid]);
+    }
+
+    /// Of its own accord it comes by a number that nobody has checked.
+    #[test]
+    fn a_port_that_takes_the_number_of_a_live_one_takes_nothing_else() {
+        let name = format!("thief-{}", std::process::id());
+        let [mut fabric, mut honest, mut thief] = [(); 3].map(|()| join(&name));
+        meet(&mut fabric, &mut honest);
+        thief.lid = honest.lid;
+        assert!(thief.connect(fabric.lid));
+        for _ in 0..10 {
+            let [here, _] = serve_both(&mut fabric, &mut thief);
+            assert!(here.joined.is_empty() && here.left.is_empty());
+        }
+        drop(thief);
+        assert!(fabric.serve().left.is_empty(), "nothing is finished in the name of a live port");
+        assert_eq!(fabric.links.len(), 1);
+    }
+
+    /// Nothing of it is to be cleaned up, and nobody is to send there.
+    #[test]
+    fn a_port_that_comes_and_goes_between_two_looks_was_never_there() {
+        let name = format!("brief-{}", std::process::id());
+        let [mut fabric, mut brief] = [(); 2].map(|()| join(&name));
+        assert!(brief.connect(fabric.lid));
+        drop(brief);
+        let news = fabric.serve();
+        assert!(news.joined.is_empty() && news.left.is_empty());
+        assert!(fabric.links.is_empty());
     }
 
     /// Every port of a large job starts at once.
@@ -451,7 +599,7 @@ mod tests {
         let name = format!("stopped-{}", std::process::id());
         let [mut fabric, mut stopped, mut live] = [(); 3].map(|()| join(&name));
         assert!(fabric.connect(stopped.lid) && fabric.connect(live.lid));
-        while fabric.is_connecting() {
+        while fabric.is_connecting() || stopped.is_connecting() || live.is_connecting() {
             [&mut fabric, &mut stopped, &mut live].into_iter().for_each(|port| drop(port.serve()));
         }
         let region = Arc::new(Region::memfd("segment", 4096).unwrap());

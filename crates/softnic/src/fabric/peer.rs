@@ -29,6 +29,10 @@ pub(crate) struct Peer {
     pub(crate) card: Card,
     pub(crate) segments: Segments,
     channels: RwLock<HashMap<u32, Arc<Event>>>,
+    /// It may use this port's memory; changes under the lock of the fabric.
+    is_let_in: AtomicBool,
+    /// This port may use its memory.
+    has_let_in: AtomicBool,
     /// Set once, when its socket closes or its process ends.
     buried: AtomicBool,
     process: Option<Process>,
@@ -50,10 +54,32 @@ impl Peer {
             card: Card::attach(ro, rw, limits)?,
             segments: Segments::default(),
             channels: RwLock::default(),
+            is_let_in: AtomicBool::new(false),
+            has_let_in: AtomicBool::new(false),
             buried: AtomicBool::new(false),
             // Without a handle the socket alone tells of its death.
             process: connection.peer_process().ok(),
         })
+    }
+
+    pub(super) fn is_let_in(&self) -> bool {
+        self.is_let_in.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn let_in(&self) {
+        self.is_let_in.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it has let this port in: before, its memory is not to be used.
+    pub(crate) fn has_let_in(&self) -> bool {
+        // SYNC(welcome): pairs with the `Release` in `welcomes`: what it did before it sent that.
+        self.has_let_in.load(Ordering::Acquire)
+    }
+
+    /// Its welcome has come.
+    pub(super) fn welcomes(&self) {
+        // SYNC(welcome): pairs with the `Acquire` in `has_let_in`.
+        self.has_let_in.store(true, Ordering::Release);
     }
 
     /// Whether it is known to be gone. No system call.

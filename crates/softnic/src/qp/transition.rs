@@ -25,6 +25,9 @@ impl QpShared {
             let cause = "another thread does not stop executing it; try again later".into();
             ModifyError::Device { to: to.target(), cause }
         };
+        if let Transition::Rtr(RtrAttr { peer: Some(peer), .. }) = to {
+            self.context.prepare_to_meet(lid_of(&peer.address.route));
+        }
         let mut state = lock(&self.state);
         state.generation += 1;
         match to {

@@ -66,3 +66,25 @@ impl Presence<'_> {
         observed & 1 == 0 || self.0.load(Ordering::Acquire) != observed
     }
 }
+
+/// Says to who is inside a queue, of producers or takers, that nobody else ever is; then it needs no
+/// read-modify-write. The owner takes it back before another one may come, and waits, as above, until
+/// the one that is inside has left.
+#[derive(Clone, Copy, Debug)]
+pub struct Alone<'a>(pub &'a AtomicU64);
+
+impl Alone<'_> {
+    /// Whether that is so. Valid while inside a presence.
+    #[inline(always)]
+    #[must_use]
+    pub fn is_alone(&self) -> bool {
+        // SYNC(alone): pairs with the `Release` in `show`: what those who are gone left in the queue.
+        self.0.load(Ordering::Acquire) != 0
+    }
+
+    /// The owner says so, or takes it back. If so, the others have left.
+    pub fn show(&self, is_alone: bool) {
+        // SYNC(alone): pairs with the `Acquire` in `is_alone`.
+        self.0.store(u64::from(is_alone), Ordering::Release);
+    }
+}

@@ -175,7 +175,8 @@ impl<'a> Slots<'a> {
             return Err(ReserveError::Contended);
         }
         word.store(Word { position, holder }.encode(), Ordering::Relaxed);
-        self.tail.store(position + 1, Ordering::Relaxed);
+        // Its owner may have written any tail, and what matches it.
+        self.tail.store(position.wrapping_add(1), Ordering::Relaxed);
         Ok(position)
     }
 
@@ -183,7 +184,8 @@ impl<'a> Slots<'a> {
     /// entry, or the owner of the queue once the holder is dead.
     #[inline(always)]
     pub fn finish(&self, position: u64) {
-        let next = Word { position: position + self.words.len() as u64, holder: NOBODY };
+        let position_next = position.wrapping_add(self.words.len() as u64);
+        let next = Word { position: position_next, holder: NOBODY };
         // SYNC(slot-word): pairs with the `Acquire` in `reserve`.
         self.word(position).store(next.encode(), Ordering::Release);
     }
@@ -205,5 +207,23 @@ pub fn nearest(position: u64, low: u32) -> u64 {
         position.saturating_add(0x100_0000 - behind)
     } else {
         position.saturating_sub(behind)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use core::array::from_fn;
+
+    use super::*;
+
+    /// The words are in memory of the queue's owner, who may be hostile.
+    #[test]
+    fn a_producer_survives_a_tail_at_the_end_of_all_numbers() {
+        let words: [_; 4] = from_fn(|_| AtomicU64::new(!0 << 16));
+        let [tail, seen] = from_fn(|_| AtomicU64::new(u64::MAX));
+        let slots = Slots::new(&words, &tail, &seen);
+        let position = slots.reserve_alone(7, || 0).unwrap();
+        slots.finish(position);
+        assert!(slots.reserve(7, || 0).is_ok(), "it went on from the first position");
     }
 }
