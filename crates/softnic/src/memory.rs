@@ -26,7 +26,7 @@ use crate::{
 pub(crate) struct Segments {
     /// By number.
     regions: RwLock<HashMap<u32, Arc<Region>>>,
-    /// The newest that has ever been here.
+    /// The newest that has ever come.
     newest: AtomicU64,
 }
 
@@ -37,6 +37,11 @@ impl Segments {
 
     pub(crate) fn insert(&self, id: u32, region: Arc<Region>) {
         self.regions.write().unwrap_or_else(PoisonError::into_inner).insert(id, region);
+        self.pass(id);
+    }
+
+    /// Segment `id` has come, whether it is mapped or not.
+    pub(crate) fn pass(&self, id: u32) {
         // SYNC(segment-here): pairs with the `Acquire` in `is_complete`.
         self.newest.fetch_max(u64::from(id), Ordering::Release);
     }

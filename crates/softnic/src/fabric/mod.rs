@@ -17,10 +17,10 @@ pub(crate) mod hostile;
 mod message;
 mod peer;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, os::fd::OwnedFd};
 
 use memory::{
-    Access, Region,
+    Access, MapError, Region,
     sync::{Arc, Ordering},
 };
 use os::{
@@ -306,35 +306,18 @@ impl Fabric {
         let peer = self.links[at].peer.clone();
         match (message, peer) {
             (Message::Hello(hello), None) => {
-                let known = self.links.iter().filter_map(|link| link.peer.as_ref());
-                let mut known = known.filter(|peer| peer.lid == hello.lid);
-                let same = known.find(|peer| peer.instance == hello.instance).cloned();
-                let link = &mut self.links[at];
-                if link.lid.is_some_and(|lid| lid != hello.lid) {
-                    return false;
-                }
-                let peer = match same {
-                    Some(peer) => peer,
-                    None => match (fds.next(), fds.next(), limits(&hello)) {
-                        (Some(ro), Some(rw), Some(limits)) => {
-                            let Ok(peer) = Peer::new(&hello, limits, ro, rw, &link.connection)
-                            else {
-                                return false;
-                            };
-                            Arc::new(peer)
-                        }
-                        _ => return false,
-                    },
-                };
-                link.lid = Some(hello.lid);
-                link.peer = Some(peer);
-                true
+                let (Some(ro), Some(rw)) = (fds.next(), fds.next()) else { return false };
+                self.meet(at, &hello, ro, rw).is_some()
             }
             (Message::Segment { id, len_bytes }, Some(peer)) => {
                 let Ok(len) = usize::try_from(len_bytes) else { return false };
-                let region = fds.next().map(|fd| Region::map(fd, len, Access::ReadWrite));
-                let Some(Ok(region)) = region else { return false };
-                peer.segments.insert(id, Arc::new(region.detach()));
+                let Some(fd) = fds.next() else { return false };
+                match Region::map(fd, len, Access::ReadWrite) {
+                    Ok(region) => peer.segments.insert(id, Arc::new(region.detach())),
+                    // Who reaches for it fails; the peer is there, and may be inside.
+                    Err(MapError::NoMemory { .. }) => peer.segments.pass(id),
+                    Err(_) => return false,
+                }
                 peer.segments.len() <= SEGMENTS_MAX
             }
             (Message::Channel { id }, Some(peer)) => {
@@ -355,6 +338,25 @@ impl Fabric {
             }
             (Message::Hello(_), Some(_)) | (_, None) => false,
         }
+    }
+
+    /// Knows who is at the other end of a connection: `None` if that is not who was looked for, or its
+    /// card is none.
+    fn meet(&mut self, at: usize, hello: &Hello, ro: OwnedFd, rw: OwnedFd) -> Option<()> {
+        let mut known = self.links.iter().filter_map(|link| link.peer.as_ref());
+        let is_same = |peer: &&Arc<Peer>| (peer.lid, peer.instance) == (hello.lid, hello.instance);
+        let same = known.find(is_same).cloned();
+        let link = &mut self.links[at];
+        if link.lid.is_some_and(|lid| lid != hello.lid) {
+            return None;
+        }
+        let peer = match same {
+            Some(peer) => peer,
+            None => Arc::new(Peer::new(hello, limits(hello)?, ro, rw, &link.connection).ok()?),
+        };
+        link.lid = Some(hello.lid);
+        link.peer = Some(peer);
+        Some(())
     }
 
     /// Writes what the connections still have to be told.

@@ -1,10 +1,10 @@
-//! What a port does while its process is out of descriptors. Alone in its process.
+//! What a port does while its process is out of descriptors, or of address space. Alone in its process.
 #![cfg(not(any(loom, miri)))]
 
 mod common;
 
 use std::{
-    fs::File,
+    fs::{self, File},
     os::fd::AsRawFd as _,
     sync::{Mutex, PoisonError},
 };
@@ -17,7 +17,7 @@ use verbs::{
 
 use common::{End, completion, nic, pair};
 
-/// Descriptors are of the whole process: one test at a time.
+/// Limits are of the whole process: one test at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// Calls `f` while no more descriptors can be had.
@@ -28,6 +28,18 @@ fn with_none<R>(f: impl FnOnce() -> R) -> R {
     setrlimit(Resource::Nofile, Rlimit { current: Some(limit), maximum }).unwrap();
     let result = f();
     setrlimit(Resource::Nofile, Rlimit { current, maximum }).unwrap();
+    result
+}
+
+/// Calls `f` while less than `bytes` can be mapped.
+fn with_less_than<R>(bytes: u64, f: impl FnOnce() -> R) -> R {
+    let Rlimit { current, maximum } = getrlimit(Resource::As);
+    let sizes = fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: u64 = sizes.split(' ').next().unwrap().parse().unwrap();
+    let limit = pages * rustix::param::page_size() as u64 + bytes / 2;
+    setrlimit(Resource::As, Rlimit { current: Some(limit), maximum }).unwrap();
+    let result = f();
+    setrlimit(Resource::As, Rlimit { current, maximum }).unwrap();
     result
 }
 
@@ -81,5 +93,31 @@ fn who_connects_while_there_are_no_descriptors_comes_again() {
         }
     });
     let [here, there] = &mut ends;
+    assert_eq!(completion(&mut here.cq, &mut there.cq, &mut Vec::new()).failure, None);
+}
+
+#[test]
+fn a_peer_is_not_gone_because_its_memory_finds_no_room_here() {
+    const LARGE_BYTES: usize = 64 << 20;
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let [mut here, mut there] = pair("no-room", None);
+    let small = there.mr(64);
+    write(&mut here, &small);
+    assert_eq!(completion(&mut here.cq, &mut there.cq, &mut Vec::new()).failure, None);
+
+    let large = there.mr(LARGE_BYTES);
+    with_less_than(LARGE_BYTES as u64, || {
+        write(&mut here, &large);
+        for _ in 0..10 {
+            assert_eq!(here.cq.poll(), None, "it fails after ten seconds");
+            assert_eq!(here.nic.poll_event(), None);
+        }
+    });
+    assert_eq!(here.qp.state(), QpState::Rts);
+    let [mut here, mut there] = [&here, &there].map(|end| End::new(&end.nic, Transport::Rc));
+    let [at_here, at_there] = [here.endpoint(), there.endpoint()];
+    here.ready(Some(at_there));
+    there.ready(Some(at_here));
+    write(&mut here, &there.mr(64));
     assert_eq!(completion(&mut here.cq, &mut there.cq, &mut Vec::new()).failure, None);
 }
