@@ -79,6 +79,8 @@ pub(crate) struct Context {
     violations: Mutex<Vec<Violation>>,
     /// Dead peers whose traces are still to be cleaned up.
     left: Mutex<Vec<Arc<Peer>>>,
+    /// Who cleans up. Before locks of queue pairs and that of the fabric.
+    reaping: Mutex<()>,
     /// Destroyed objects that somebody has not left yet, and when to look again; `u64::MAX`: there are
     /// none.
     pub(crate) left_behind: Mutex<Vec<LeftBehind>>,
@@ -139,6 +141,7 @@ impl Context {
             events: Mutex::default(),
             violations: Mutex::default(),
             left: Mutex::default(),
+            reaping: Mutex::default(),
             left_behind: Mutex::default(),
             look_at_ns: AtomicU64::new(u64::MAX),
             worker: OnceLock::new(),
@@ -356,6 +359,8 @@ impl Context {
 
     /// Cleans up after dead peers. Takes locks of queue pairs, so it must not run under one.
     fn reap(&self) {
+        // Whoever meets the next port of a dead one's number waits here until that is finished.
+        let _one_thread = lock(&self.reaping);
         let left = core::mem::take(&mut *lock(&self.left));
         for peer in left {
             crate::reap::reap(self, &peer);
