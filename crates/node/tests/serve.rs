@@ -12,7 +12,7 @@ use std::{
 
 use copyrpc_node::{
     bootstrap::{JobId, Place, Secret},
-    client::{Client, ClientConfig},
+    client::{CallError, Client, ClientConfig, ProvideError, Provider},
     config::{DaemonConfig, KNOBS, Layers},
     daemon::{Inbound, ServeError, Services, Serving, Status, serve, serve_threads, wire::HERE},
     metrics::Snapshot,
@@ -114,6 +114,39 @@ fn a_thread_that_panics_before_it_serves_ends_all() {
     let ended = catch_unwind(AssertUnwindSafe(|| serve_threads(&serving, nics, services, &stop)));
     assert!(ended.is_err());
     serving.runtime.claim().unwrap();
+}
+
+/// It costs its own call, as that of a function does.
+#[test]
+fn fault_c5_an_answer_of_a_provider_that_is_too_long_costs_its_own_call_only() {
+    let temp = private("serve-long");
+    let serving = serving(temp.path(), "1");
+    let longest = serving.config.message_bytes_max as usize;
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let daemon = scope.spawn(|| serve(&serving, nic(temp.path()), Services::default(), &stop));
+        let socket = serving.runtime.socket();
+        eventually(|| Client::connect(&socket, ClientConfig::default()).is_ok());
+        let provider = Provider::register(&socket, COUNT, ClientConfig::default()).unwrap();
+        let provided = scope.spawn(move || {
+            provider.serve(|inbound, answer| {
+                let len: [u8; 4] = inbound.body.try_into().unwrap();
+                answer.resize(u32::from_le_bytes(len) as usize, 7);
+                Some(Status::Ok)
+            })
+        });
+        let mut client = Client::connect(&socket, ClientConfig::default()).unwrap();
+        let lens = [longest, longest + 1, longest * 2, 0, longest];
+        let answers = lens.map(|len| {
+            let asked = u32::try_from(len).unwrap().to_le_bytes();
+            client.call(HERE, COUNT, 0, &asked).map(<[u8]>::len)
+        });
+        stop.store(true, Ordering::Relaxed);
+        daemon.join().unwrap().unwrap();
+        assert!(matches!(provided.join().unwrap(), Err(ProvideError::Call(_))));
+        let too_long = Err(CallError::Status(Status::OutOfRange));
+        assert_eq!(answers, [Ok(longest), too_long, too_long, Ok(0), Ok(longest)]);
+    });
 }
 
 /// What lies beside a socket is never taken for what belongs to a job of another name.
