@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _, UdpSocket},
     sync::mpsc,
 };
 
@@ -342,12 +342,8 @@ fn own_address(start: &Start) -> IpAddr {
         // Of TEST-NET-1 (RFC 5737): only the route counts, nothing is sent.
         Start::File(_) => "192.0.2.1:9".to_owned(),
     };
-    let local = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).and_then(|socket| {
-        socket.connect(&target)?;
-        socket.local_addr()
-    });
-    match local {
-        Ok(address) => address.ip(),
+    match address_towards(&target) {
+        Ok(address) => address,
         Err(error) => {
             tracing::warn!(
                 %error, %target,
@@ -357,6 +353,28 @@ fn own_address(start: &Start) -> IpAddr {
             loopback
         }
     }
+}
+
+/// The address of this machine on the way to `target`: of IPv4 if that has one and there is a route.
+fn address_towards(target: &str) -> io::Result<IpAddr> {
+    let mut candidates: Vec<_> = target.to_socket_addrs()?.collect();
+    candidates.sort_by_key(SocketAddr::is_ipv6);
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for candidate in candidates {
+        let any = match candidate {
+            SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        };
+        let local = UdpSocket::bind((any, 0)).and_then(|socket| {
+            socket.connect(candidate)?;
+            socket.local_addr()
+        });
+        match local {
+            Ok(address) => return Ok(address.ip()),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
 }
 
 fn worker_config(config: &DaemonConfig, place: Place, seat: &Seat) -> WorkerConfig {
@@ -372,5 +390,21 @@ fn worker_config(config: &DaemonConfig, place: Place, seat: &Seat) -> WorkerConf
         response_bytes: ring_bytes / 2,
         batch_bytes: usual.batch_bytes.min(ring_bytes / 4),
         ..usual
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_own_address_is_of_the_kind_of_the_rendezvous() {
+        assert_eq!(own_address(&Start::Alone), IpAddr::V4(Ipv4Addr::LOCALHOST));
+        let tcp = |address: &str| own_address(&Start::Tcp(address.to_owned()));
+        assert_eq!(tcp("127.0.0.1:9"), IpAddr::V4(Ipv4Addr::LOCALHOST));
+        // A machine may have no IPv6 at all.
+        if UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).is_ok() {
+            assert_eq!(tcp("[::1]:9"), IpAddr::V6(Ipv6Addr::LOCALHOST));
+        }
     }
 }
