@@ -18,7 +18,7 @@ mod counters;
 mod rig;
 mod threads;
 
-use rig::{ABSENT, Cluster, ECHO, MS, PANIC, PROVIDED, TURN_NS};
+use rig::{ABSENT, Cluster, ECHO, MS, PANIC, PROVIDED, Socket, TURN_NS};
 
 fn echoed(body: &[u8], rank: u32) -> (Status, Vec<u8>) {
     (Status::Ok, [body, &rank.to_le_bytes()].concat())
@@ -334,6 +334,26 @@ fn fault_a8_calls_to_a_daemon_that_dies_end_and_its_next_life_is_found() {
     }
 }
 
+/// The others know where it was and not where it is, and do not believe what is older than what they know.
+#[test]
+fn fault_a8_a_daemon_whose_clock_went_back_between_two_lives_is_found_where_it_is_now() {
+    for mut cluster in Cluster::each("clock-back", 3) {
+        cluster.wait_all_up();
+        cluster.kill(2);
+        cluster.until(|cluster| cluster.node(0).peers_up() == 1);
+        cluster.start(2, 7);
+        cluster.wait_all_up();
+        let call = cluster.call(0, 1, 2, ECHO, b"again");
+        assert_eq!(cluster.outcome(call), echoed(b"again", 0));
+        // And without a pause in which the others could have given it up.
+        cluster.start(2, 5);
+        cluster.run_for(200 * MS);
+        cluster.wait_all_up();
+        let call = cluster.call(1, 1, 2, ECHO, b"and again");
+        assert_eq!(cluster.outcome(call), echoed(b"and again", 1));
+    }
+}
+
 #[test]
 fn fault_d2_a_cut_in_one_direction_ends_calls_and_heals_with_new_epochs() {
     for mut cluster in Cluster::each("cut", 2) {
@@ -527,7 +547,8 @@ proptest! {
             cluster.next += 1;
             cluster.node(1).request(client, number, bytes);
         }
-        cluster.air.borrow_mut().inboxes.entry((1, 0)).or_default().extend(datagrams);
+        cluster.air.borrow_mut().inboxes.entry((1, 0)).or_default().extend(
+            datagrams.into_iter().map(|datagram| (Socket::default(), datagram)));
         for from in [0, 1] {
             let honest = cluster.call(from, 9, 1, ECHO, b"honest");
             assert_eq!(cluster.outcome(honest), echoed(b"honest", from));
