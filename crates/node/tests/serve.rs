@@ -13,7 +13,7 @@ use std::{
 use copyrpc_node::{
     bootstrap::{JobId, Place, Secret},
     client::{CallError, Client, ClientConfig, ProvideError, Provider},
-    config::{DaemonConfig, KNOBS, Layers},
+    config::{DaemonConfig, KNOBS, Layers, Start},
     daemon::{Inbound, ServeError, Services, Serving, Status, serve, serve_threads, wire::HERE},
     metrics::Snapshot,
     runtime::Runtime,
@@ -100,6 +100,24 @@ fn each_thread_needs_a_nic() {
     assert!(matches!(refused, Err(ServeError::Nics { threads: 2, nics: 1 })));
     let refused = serve(&serving, nic(temp.path()), Services::default(), &stop);
     assert!(matches!(refused, Err(ServeError::Nics { threads: 2, nics: 1 })));
+}
+
+/// It would wait for the other rank for a minute, and then fail.
+#[test]
+fn a_daemon_that_looks_for_its_peers_stops_when_it_is_told_and_leaves_nothing() {
+    let (temp, meeting) = (private("serve-stop"), private("serve-stop-meeting"));
+    let mut serving = serving(temp.path(), "1");
+    serving.place = Place::new(1, 2).unwrap();
+    serving.config.start = Start::File(meeting.path().to_owned());
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let daemon = scope.spawn(|| serve(&serving, nic(temp.path()), Services::default(), &stop));
+        eventually(|| std::fs::read_dir(meeting.path()).unwrap().count() == 1);
+        stop.store(true, Ordering::Relaxed);
+        daemon.join().unwrap().unwrap();
+    });
+    assert_eq!(std::fs::read_dir(meeting.path()).unwrap().count(), 0);
+    assert!(!serving.runtime.metrics().exists());
 }
 
 #[test]

@@ -85,8 +85,8 @@ pub struct Serving {
     pub secret: Secret,
 }
 
-/// Finds the other daemons and serves until `stop` is set; then finishes what is in flight. A daemon
-/// of one thread, which is that of the caller.
+/// Finds the other daemons and serves until `stop` is set, which it may be while it looks for them; then
+/// finishes what is in flight. A daemon of one thread, which is that of the caller.
 ///
 /// # Errors
 ///
@@ -101,7 +101,7 @@ pub fn serve<N: Nic>(
     if threads != 1 {
         return Err(ServeError::Nics { threads, nics: 1 });
     }
-    let mut house = House::open(serving)?;
+    let Some(mut house) = House::open(serving, stop)? else { return Ok(()) };
     let post = house.posts.remove(0);
     let mut daemon = post.open(serving, nic, services)?;
     house.begin(serving);
@@ -127,7 +127,7 @@ pub fn serve_threads<N: Nic + Send>(
     if nics.len() != usize::from(threads) {
         return Err(ServeError::Nics { threads, nics: nics.len() });
     }
-    let mut house = House::open(serving)?;
+    let Some(mut house) = House::open(serving, stop)? else { return Ok(()) };
     let mut posts = house.posts.drain(..).zip(nics).collect::<Vec<_>>().into_iter();
     let Some((post, nic)) = posts.next() else { return Ok(()) };
     let services = &services;
@@ -193,15 +193,18 @@ struct Post {
 }
 
 impl House {
-    /// Takes the daemon's place, and finds the others.
-    fn open(serving: &Serving) -> Result<Self, ServeError> {
+    /// Takes the daemon's place, and finds the others; `None` if `stop` was set meanwhile.
+    fn open(serving: &Serving, stop: &AtomicBool) -> Result<Option<Self>, ServeError> {
         let Serving { config, runtime, place, .. } = serving;
         let (threads, every) = (usize::from(config.threads), config.sample_every);
         let claim = runtime.claim()?;
         let (metrics, recorders) =
             MetricsFile::create(&runtime.metrics(), runtime.name(), *place, threads, every)?;
         let mut bootstrap = bootstrap(serving)?;
-        let controls = meet(serving, bootstrap.as_mut())?;
+        let controls = match meet(serving, bootstrap.as_mut(), stop) {
+            Err(ServeError::Bootstrap(BootstrapError::Stopped)) => return Ok(None),
+            met => met?,
+        };
         let roster = Roster(runtime.roster());
         let seats = Seat::crew(u8::try_from(threads).unwrap_or(u8::MAX), LANE_CALLS)?;
         let fronts = IpcFront::bind(config, &runtime.socket(), threads)?;
@@ -214,7 +217,8 @@ impl House {
             recorder,
         });
         let posts = posts.collect();
-        Ok(Self { posts, metrics, _bootstrap: bootstrap, _roster: roster, _claim: claim })
+        let (_bootstrap, _roster, _claim) = (bootstrap, roster, claim);
+        Ok(Some(Self { posts, metrics, _bootstrap, _roster, _claim }))
     }
 
     /// All threads are ready.
@@ -310,7 +314,11 @@ fn bootstrap(serving: &Serving) -> Result<Box<dyn Bootstrap>, ServeError> {
 
 /// Tells the others where the threads of this daemon listen, and learns where theirs do: that of a
 /// rank is the one that owns the connection to this daemon.
-fn meet(serving: &Serving, bootstrap: &mut dyn Bootstrap) -> Result<Vec<UdpControl>, ServeError> {
+fn meet(
+    serving: &Serving,
+    bootstrap: &mut dyn Bootstrap,
+    stop: &AtomicBool,
+) -> Result<Vec<UdpControl>, ServeError> {
     let address = SocketAddr::new(own_address(&serving.config.start), 0);
     let fail = |source| ServeError::Control { address, source };
     let bind = |_| UdpControl::bind(address, serving.place.size());
@@ -318,7 +326,9 @@ fn meet(serving: &Serving, bootstrap: &mut dyn Bootstrap) -> Result<Vec<UdpContr
     let mut controls = controls.map_err(fail)?;
     let texts: io::Result<Vec<_>> =
         controls.iter().map(|control| Ok(control.address()?.to_string())).collect();
-    let blobs = bootstrap.exchange(texts.map_err(fail)?.join(",").as_bytes())?;
+    let is_to_stop = || stop.load(Ordering::Relaxed);
+    let blob = texts.map_err(fail)?.join(",");
+    let blobs = bootstrap.exchange_unless(blob.as_bytes(), &is_to_stop)?;
     for (rank, blob) in (0..).zip(&blobs) {
         let text = String::from_utf8_lossy(blob);
         let theirs: Result<Vec<SocketAddr>, _> = text.split(',').map(str::parse).collect();
