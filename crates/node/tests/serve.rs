@@ -8,17 +8,19 @@ use std::{
     path::Path,
     rc::Rc,
     thread,
+    time::Duration,
 };
 
 use copyrpc_node::{
     bootstrap::{JobId, Place, Secret},
-    client::{CallError, Client, ClientConfig, ProvideError, Provider},
+    client::{CallError, Client, ClientConfig, Pipeline, ProvideError, Provider, To},
     config::{DaemonConfig, KNOBS, Layers, Start},
     daemon::{Inbound, ServeError, Services, Serving, Status, serve, serve_threads, wire::HERE},
     metrics::Snapshot,
     runtime::Runtime,
 };
 use memory::sync::{AtomicBool, AtomicUsize, Ordering};
+use os::clock;
 
 mod common;
 use common::{TempFolder, eventually};
@@ -132,6 +134,39 @@ fn a_thread_that_panics_before_it_serves_ends_all() {
     let ended = catch_unwind(AssertUnwindSafe(|| serve_threads(&serving, nics, services, &stop)));
     assert!(ended.is_err());
     serving.runtime.claim().unwrap();
+}
+
+/// A daemon that is stopped wakes nobody, so who waits for the descriptor has to know until when.
+#[test]
+fn fault_a5_a_pipeline_says_when_its_next_call_ends_though_the_daemon_is_silent() {
+    let temp = private("serve-deadline");
+    let server = ipc::Server::bind(&temp.path().join("silent"), ipc::ServerConfig::default());
+    let mut server = server.unwrap();
+    thread::scope(|scope| {
+        let socket = temp.path().join("silent");
+        let client = scope.spawn(move || {
+            let mut pipeline = Pipeline::connect(&socket, ClientConfig::default()).unwrap();
+            assert_eq!(pipeline.earliest_deadline_ns(), u64::MAX);
+            let to = To { rank: HERE, service: COUNT, method: 0 };
+            let before_ns = clock::now_ns();
+            pipeline.submit_within(to, b"", Duration::from_millis(20), ()).unwrap();
+            assert!(pipeline.arm());
+            let due_ns = pipeline.earliest_deadline_ns();
+            assert!(due_ns > before_ns + 20_000_000 && due_ns < u64::MAX);
+            while clock::now_ns() < due_ns {
+                thread::sleep(Duration::from_millis(1));
+            }
+            let mut ends = Vec::new();
+            pipeline.poll(|(), answer| ends.push(answer.map(<[u8]>::len).unwrap_err().status()));
+            assert_eq!(ends, [Status::DeadlineExceeded]);
+        });
+        // It welcomes the client, and takes nothing of it.
+        while !client.is_finished() {
+            server.service_now();
+            thread::yield_now();
+        }
+        client.join().unwrap();
+    });
 }
 
 /// It costs its own call, as that of a function does.
