@@ -23,7 +23,7 @@
 pub use node::{
     bootstrap::{self, Place, Secret, SecretError},
     config::{self, DaemonConfig},
-    daemon::{Handler, IpcFront, OfferError, ServeError, Services, Serving, serve},
+    daemon::{Handler, IpcFront, OfferError, ServeError, Services, Serving, serve, serve_threads},
 };
 
 use crate::Runtime;

@@ -12,7 +12,7 @@
 //!
 //! ```
 //! use std::{sync::atomic::{AtomicBool, Ordering}, thread};
-//! use copyrpc::{Client, ClientConfig, Provider, Runtime, Status};
+//! use copyrpc::{Client, ClientConfig, HERE, Provider, Runtime, Status};
 //! # use std::{fmt::Debug, time::{Duration, Instant}};
 //! # fn when_ready<T, E: Debug>(mut attempt: impl FnMut() -> Result<T, E>) -> T {
 //! #     let end = Instant::now() + Duration::from_secs(20);
@@ -48,7 +48,7 @@
 //!         })
 //!     });
 //!     let mut client = when_ready(|| Client::connect(&socket, ClientConfig::default()));
-//!     let (rank, service, method) = (0, 17, 0);
+//!     let (rank, service, method) = (HERE, 17, 0);
 //!     assert_eq!(client.call(rank, service, method, b"world"), Ok(&b"hello, world"[..]));
 //!     stop.store(true, Ordering::Relaxed); // ends the daemon, and with it the provider
 //! });
@@ -79,6 +79,7 @@ pub use node::{
         Refused, Status, To, Wait,
     },
     runtime::{Runtime, RuntimeError},
+    wire::HERE,
 };
 
 #[cfg(feature = "daemon")]

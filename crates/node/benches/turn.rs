@@ -129,6 +129,8 @@ impl Control for Datagrams {
         Some((datagram.len(), ()))
     }
 
+    fn answer(&mut self, (): &(), _: &[u8]) {}
+
     fn learn(&mut self, _: u32, (): ()) {}
 }
 

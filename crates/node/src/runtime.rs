@@ -115,6 +115,8 @@ impl Runtime {
         } else {
             format!("{job}@{}", JobId::new(instance)?)
         };
+        // Without a slash at its end, so that a link is seen as one.
+        let folder = folder.components().collect();
         let runtime = Self { folder, job, name };
         let path = runtime.socket();
         if path.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
@@ -326,6 +328,22 @@ mod tests {
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o750)).unwrap();
         let refused = runtime(&folder, "").claim();
         assert!(matches!(refused, Err(RuntimeError::NotPrivate { .. })));
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    /// A slash at the end makes the kernel follow a link, which its owner can turn elsewhere.
+    #[test]
+    fn a_link_to_a_private_folder_is_refused_however_it_is_written() {
+        let folder = temporary("target");
+        runtime(&folder, "").ensure_folder().unwrap();
+        let link = temporary("link");
+        std::os::unix::fs::symlink(&folder, &link).unwrap();
+        for suffix in ["", "/", "//", "/."] {
+            let path = PathBuf::from(format!("{}{suffix}", link.display()));
+            let refused = runtime(&path, "").claim();
+            assert!(matches!(refused, Err(RuntimeError::NotPrivate { .. })), "{suffix:?}");
+        }
+        fs::remove_file(link).unwrap();
         fs::remove_dir_all(folder).unwrap();
     }
 

@@ -86,6 +86,9 @@ pub struct ServeHead {
     pub reserved: [u8; 5],
 }
 
+/// Bytes before the body of a provider's answer, behind a [`CallHead`].
+pub(crate) const SERVE_HEAD_BYTES: usize = size_of::<ServeHead>();
+
 /// First in what answers [`method::SERVE`]; the body of the request follows.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -102,7 +105,7 @@ pub struct WorkHead {
 
 /// Bytes before the body of a request to a provider.
 pub const WORK_HEAD_BYTES: usize = size_of::<WorkHead>();
-const _: () = assert!(size_of::<ServeHead>() == 16 && WORK_HEAD_BYTES == 16);
+const _: () = assert!(CALL_HEAD_BYTES + SERVE_HEAD_BYTES == 32 && WORK_HEAD_BYTES == 16);
 
 /// Longest message of the client's protocol that carries a body of `body_bytes`.
 #[must_use]

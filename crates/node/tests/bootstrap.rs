@@ -67,6 +67,21 @@ fn ranks_meet_over_tcp_and_each_gets_all() {
     }
 }
 
+/// Somebody who waits for ranks that never come would wait for the timeout.
+#[test]
+fn who_is_told_to_stop_waits_for_nobody() {
+    let zero = rank_zero(2, TIMEOUT);
+    let has_joined = || zero.hub_stats().is_some_and(|stats| stats.joined == 1);
+    let stopped = join(zero.address(), 1, 2, TIMEOUT).exchange_unless(b"blob", &has_joined);
+    assert!(matches!(stopped, Err(BootstrapError::Stopped)), "{stopped:?}");
+    let nowhere = join("127.0.0.1:1", 1, 2, TIMEOUT).exchange_unless(b"blob", &|| true);
+    assert!(matches!(nowhere, Err(BootstrapError::Stopped)), "{nowhere:?}");
+    let temp = TempFolder::new("stopped");
+    let mut folder = Folder::new(temp.path(), job(), secret(), place(0, 2), TIMEOUT);
+    let stopped = folder.exchange_unless(b"blob", &|| true);
+    assert!(matches!(stopped, Err(BootstrapError::Stopped)), "{stopped:?}");
+}
+
 #[test]
 fn a_large_roster_arrives_whole() {
     let zero = rank_zero(3, TIMEOUT);

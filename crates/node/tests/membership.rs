@@ -277,6 +277,46 @@ fn a_restart_whose_clock_went_back_is_told_by_a_peer_that_only_heard_of_it() {
     assert!(world.all_up());
 }
 
+/// `one` speaks, and hears what corrects it; what `other` says by itself, only if that thinks that it is there.
+fn speak(one: &mut Detector, other: &mut Detector, is_known: bool, now_ns: u64) {
+    one.handle_timeout(now_ns);
+    while let Some((_, heartbeat)) = one.poll_transmit() {
+        if let Some(correction) = other.correction(1, &heartbeat, now_ns) {
+            one.handle_heartbeat(0, correction, now_ns);
+        }
+        other.handle_heartbeat(1, heartbeat, now_ns);
+    }
+    other.handle_timeout(now_ns);
+    while let Some((_, heartbeat)) = other.poll_transmit() {
+        if is_known {
+            one.handle_heartbeat(0, heartbeat, now_ns);
+        }
+    }
+}
+
+#[test]
+fn fault_e4_of_two_daemons_of_one_rank_the_later_has_the_place_until_it_is_gone() {
+    let mut peer = Detector::new(CONFIG, 100, [1], MS);
+    let mut earlier = Detector::new(CONFIG, 100, [0], MS);
+    let mut times = (1_u64..).map(|tick| tick * CONFIG.interval_ns);
+    for now_ns in times.by_ref().take(5) {
+        speak(&mut earlier, &mut peer, true, now_ns);
+    }
+    assert_eq!((peer.epoch(1), earlier.state(0)), (Some(100), PeerState::Up));
+    let mut later = Detector::new(CONFIG, 200, [0], 6 * CONFIG.interval_ns);
+    for now_ns in times.by_ref().take(50) {
+        speak(&mut later, &mut peer, true, now_ns);
+        speak(&mut earlier, &mut peer, false, now_ns);
+    }
+    assert_eq!((peer.epoch(1), later.state(0)), (Some(200), PeerState::Up), "it kept the place");
+    assert_eq!(earlier.state(0), PeerState::Down);
+    for now_ns in times.by_ref().take(50) {
+        let is_known = peer.epoch(1).is_none_or(|epoch| epoch > 200);
+        speak(&mut earlier, &mut peer, is_known, now_ns);
+    }
+    assert_eq!((peer.epoch(1), earlier.state(0)), (Some(201), PeerState::Up));
+}
+
 /// A machine that was booted anew counts its time from 0: what is echoed is of the present life.
 #[test]
 fn the_time_of_a_new_life_is_echoed_though_it_is_earlier() {

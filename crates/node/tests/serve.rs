@@ -8,17 +8,19 @@ use std::{
     path::Path,
     rc::Rc,
     thread,
+    time::Duration,
 };
 
 use copyrpc_node::{
     bootstrap::{JobId, Place, Secret},
-    client::{Client, ClientConfig},
-    config::{DaemonConfig, KNOBS, Layers},
+    client::{CallError, Client, ClientConfig, Pipeline, ProvideError, Provider, To},
+    config::{DaemonConfig, KNOBS, Layers, Start},
     daemon::{Inbound, ServeError, Services, Serving, Status, serve, serve_threads, wire::HERE},
     metrics::Snapshot,
     runtime::Runtime,
 };
 use memory::sync::{AtomicBool, AtomicUsize, Ordering};
+use os::clock;
 
 mod common;
 use common::{TempFolder, eventually};
@@ -102,6 +104,24 @@ fn each_thread_needs_a_nic() {
     assert!(matches!(refused, Err(ServeError::Nics { threads: 2, nics: 1 })));
 }
 
+/// It would wait for the other rank for a minute, and then fail.
+#[test]
+fn a_daemon_that_looks_for_its_peers_stops_when_it_is_told_and_leaves_nothing() {
+    let (temp, meeting) = (private("serve-stop"), private("serve-stop-meeting"));
+    let mut serving = serving(temp.path(), "1");
+    serving.place = Place::new(1, 2).unwrap();
+    serving.config.start = Start::File(meeting.path().to_owned());
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let daemon = scope.spawn(|| serve(&serving, nic(temp.path()), Services::default(), &stop));
+        eventually(|| std::fs::read_dir(meeting.path()).unwrap().count() == 1);
+        stop.store(true, Ordering::Relaxed);
+        daemon.join().unwrap().unwrap();
+    });
+    assert_eq!(std::fs::read_dir(meeting.path()).unwrap().count(), 0);
+    assert!(!serving.runtime.metrics().exists());
+}
+
 #[test]
 fn a_thread_that_panics_before_it_serves_ends_all() {
     let temp = private("serve-panics");
@@ -114,6 +134,72 @@ fn a_thread_that_panics_before_it_serves_ends_all() {
     let ended = catch_unwind(AssertUnwindSafe(|| serve_threads(&serving, nics, services, &stop)));
     assert!(ended.is_err());
     serving.runtime.claim().unwrap();
+}
+
+/// A daemon that is stopped wakes nobody, so who waits for the descriptor has to know until when.
+#[test]
+fn fault_a5_a_pipeline_says_when_its_next_call_ends_though_the_daemon_is_silent() {
+    let temp = private("serve-deadline");
+    let server = ipc::Server::bind(&temp.path().join("silent"), ipc::ServerConfig::default());
+    let mut server = server.unwrap();
+    thread::scope(|scope| {
+        let socket = temp.path().join("silent");
+        let client = scope.spawn(move || {
+            let mut pipeline = Pipeline::connect(&socket, ClientConfig::default()).unwrap();
+            assert_eq!(pipeline.earliest_deadline_ns(), u64::MAX);
+            let to = To { rank: HERE, service: COUNT, method: 0 };
+            let before_ns = clock::now_ns();
+            pipeline.submit_within(to, b"", Duration::from_millis(20), ()).unwrap();
+            assert!(pipeline.arm());
+            let due_ns = pipeline.earliest_deadline_ns();
+            assert!(due_ns > before_ns + 20_000_000 && due_ns < u64::MAX);
+            while clock::now_ns() < due_ns {
+                thread::sleep(Duration::from_millis(1));
+            }
+            let mut ends = Vec::new();
+            pipeline.poll(|(), answer| ends.push(answer.map(<[u8]>::len).unwrap_err().status()));
+            assert_eq!(ends, [Status::DeadlineExceeded]);
+        });
+        // It welcomes the client, and takes nothing of it.
+        while !client.is_finished() {
+            server.service_now();
+            thread::yield_now();
+        }
+        client.join().unwrap();
+    });
+}
+
+/// It costs its own call, as that of a function does.
+#[test]
+fn fault_c5_an_answer_of_a_provider_that_is_too_long_costs_its_own_call_only() {
+    let temp = private("serve-long");
+    let serving = serving(temp.path(), "1");
+    let longest = serving.config.message_bytes_max as usize;
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let daemon = scope.spawn(|| serve(&serving, nic(temp.path()), Services::default(), &stop));
+        let socket = serving.runtime.socket();
+        eventually(|| Client::connect(&socket, ClientConfig::default()).is_ok());
+        let provider = Provider::register(&socket, COUNT, ClientConfig::default()).unwrap();
+        let provided = scope.spawn(move || {
+            provider.serve(|inbound, answer| {
+                let len: [u8; 4] = inbound.body.try_into().unwrap();
+                answer.resize(u32::from_le_bytes(len) as usize, 7);
+                Some(Status::Ok)
+            })
+        });
+        let mut client = Client::connect(&socket, ClientConfig::default()).unwrap();
+        let lens = [longest, longest + 1, longest * 2, 0, longest];
+        let answers = lens.map(|len| {
+            let asked = u32::try_from(len).unwrap().to_le_bytes();
+            client.call(HERE, COUNT, 0, &asked).map(<[u8]>::len)
+        });
+        stop.store(true, Ordering::Relaxed);
+        daemon.join().unwrap().unwrap();
+        assert!(matches!(provided.join().unwrap(), Err(ProvideError::Call(_))));
+        let too_long = Err(CallError::Status(Status::OutOfRange));
+        assert_eq!(answers, [Ok(longest), too_long, too_long, Ok(0), Ok(longest)]);
+    });
 }
 
 /// What lies beside a socket is never taken for what belongs to a job of another name.

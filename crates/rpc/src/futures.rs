@@ -80,6 +80,13 @@ impl<N: Nic, H: Handler<N>> Handler<N> for Demux<H> {
         }
     }
 
+    fn ended(&mut self, worker: &mut Worker<N>, cookie: u64, status: Status) {
+        if cookie & FUTURE_COOKIE == 0 {
+            return self.handler.ended(worker, cookie, status);
+        }
+        self.response(worker, cookie, status, &[]);
+    }
+
     fn closed(&mut self, worker: &mut Worker<N>, peer: PeerId, reason: CloseReason) {
         self.handler.closed(worker, peer, reason);
     }

@@ -32,7 +32,14 @@ pub trait Handler<N: Nic> {
     /// some.
     fn response(&mut self, worker: &mut Worker<N>, cookie: u64, status: Status, body: &[u8]);
 
-    /// A connection has ended. Its calls end too, each by [`response`](Self::response).
+    /// A call has ended without an answer: it met its deadline, was cancelled, or its connection ended.
+    /// For programs that tell that from a peer which answers with the same status; others get it as a
+    /// [`response`](Self::response) without a body.
+    fn ended(&mut self, worker: &mut Worker<N>, cookie: u64, status: Status) {
+        self.response(worker, cookie, status, &[]);
+    }
+
+    /// A connection has ended. Its calls end too, each by [`ended`](Self::ended).
     fn closed(&mut self, worker: &mut Worker<N>, peer: PeerId, reason: CloseReason) {
         let _ = (worker, peer, reason);
     }

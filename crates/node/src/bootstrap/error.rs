@@ -34,6 +34,9 @@ impl fmt::Display for Ranks {
 /// Why there was no exchange.
 #[derive(Debug, thiserror::Error)]
 pub enum BootstrapError {
+    /// It was told to stop while it waited for others.
+    #[error("told to stop before all ranks had come")]
+    Stopped,
     /// Some did not come.
     #[error(
         "{missing} of {size} did not come within {waited:?}; look for their logs, or raise \

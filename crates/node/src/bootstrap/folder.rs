@@ -182,7 +182,7 @@ impl Folder {
         is_ours.then(|| (head, blob.to_vec()))
     }
 
-    fn collect(&self) -> Result<Vec<Vec<u8>>, BootstrapError> {
+    fn collect(&self, is_to_stop: &dyn Fn() -> bool) -> Result<Vec<Vec<u8>>, BootstrapError> {
         let size = self.place.size();
         let deadline_ns = clock::deadline_ns(self.timeout);
         let mut blobs: Vec<Option<Vec<u8>>> = vec![None; size as usize];
@@ -196,6 +196,9 @@ impl Folder {
             if missing.is_empty() {
                 return Ok(blobs.into_iter().flatten().collect());
             }
+            if is_to_stop() {
+                return Err(BootstrapError::Stopped);
+            }
             if clock::now_ns() >= deadline_ns {
                 let missing = Ranks(missing);
                 return Err(BootstrapError::Missing { missing, size, waited: self.timeout });
@@ -207,10 +210,14 @@ impl Folder {
 }
 
 impl Bootstrap for Folder {
-    fn exchange(&mut self, blob: &[u8]) -> Result<Vec<Vec<u8>>, BootstrapError> {
+    fn exchange_unless(
+        &mut self,
+        blob: &[u8],
+        is_to_stop: &dyn Fn() -> bool,
+    ) -> Result<Vec<Vec<u8>>, BootstrapError> {
         error::check_length(blob)?;
         self.publish(blob)?;
-        self.collect()
+        self.collect(is_to_stop)
     }
 }
 

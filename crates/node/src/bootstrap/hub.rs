@@ -329,6 +329,16 @@ impl Hub {
         Ok(())
     }
 
+    /// Once the others were told to give up, nobody can join them.
+    fn check_time(&self) -> Result<(), Bad> {
+        match self.outcome {
+            Outcome::Failed(_) => {
+                Err(Bad::Refuse(|_| (), format!("too late: {}", self.give_up_reason())))
+            }
+            Outcome::Waiting | Outcome::Complete => Ok(()),
+        }
+    }
+
     fn take_join(
         &mut self,
         id: ConnectionId,
@@ -354,9 +364,7 @@ impl Hub {
             let reason = format!("the job has {} ranks, not {size}", self.config.size);
             return Err(Bad::Refuse(misplaced, reason));
         }
-        if let Outcome::Failed(_) = self.outcome {
-            return Err(Bad::Refuse(|_| (), format!("too late: {}", self.give_up_reason())));
-        }
+        self.check_time()?;
         if let (Outcome::Waiting, Some((holder, _))) = (&self.outcome, self.ranks.get(&rank)) {
             let holder = self.peers.get(holder).map_or("?", |peer| &peer.label);
             let reason = format!("rank {rank} is already taken by {holder}; is it started twice?");
@@ -380,6 +388,7 @@ impl Hub {
             let reason = "the blob was changed on its way".to_owned();
             return Err(Bad::Refuse(|stats| stats.unproved += 1, reason));
         }
+        self.check_time()?;
         let rank = hello.rank();
         if self.outcome == Outcome::Waiting && self.ranks.contains_key(&rank) {
             let reason = format!("rank {rank} came twice at the same time");
@@ -662,6 +671,22 @@ mod tests {
         late.join(&mut hub, 0);
         let reason = reason(&mut hub, late.id);
         assert!(reason.starts_with("too late: ranks 0-1 of 2 did not come"), "{reason}");
+    }
+
+    /// All ranks have come then, but the others were told that they have not.
+    #[test]
+    fn fault_e4_a_rank_that_is_late_with_its_blob_is_told_that_the_others_gave_up() {
+        let mut hub = hub(2);
+        Rank::connect(&mut hub, 0, 2, 0).join_with(&mut hub, b"zero");
+        let mut late = Rank::connect(&mut hub, 1, 2, 60 * S - 1);
+        let nonce = late.join(&mut hub, 3);
+        hub.handle_timeout(60 * S);
+        let proof = late.secret.prove(Role::Blob, &[late.hello.as_bytes(), &nonce, b"one"]);
+        late.send(&mut hub, &[&b"one"[..], &proof].concat());
+        assert_eq!(hub.outcome(), &Outcome::Failed(Ranks(vec![1])));
+        let reason = reason(&mut hub, late.id);
+        assert!(reason.starts_with("too late: rank 1 of 2 did not come"), "{reason}");
+        assert_eq!(hub.connections(), 0);
     }
 
     #[test]

@@ -106,7 +106,20 @@ pub trait Bootstrap {
     /// # Errors
     ///
     /// [`BootstrapError`]; in particular, which ranks are missing.
-    fn exchange(&mut self, blob: &[u8]) -> Result<Vec<Vec<u8>>, BootstrapError>;
+    fn exchange(&mut self, blob: &[u8]) -> Result<Vec<Vec<u8>>, BootstrapError> {
+        self.exchange_unless(blob, &|| false)
+    }
+
+    /// The same, unless it is to stop: it looks at that now and then while it waits.
+    ///
+    /// # Errors
+    ///
+    /// [`BootstrapError`]; [`BootstrapError::Stopped`] if it was to stop.
+    fn exchange_unless(
+        &mut self,
+        blob: &[u8],
+        is_to_stop: &dyn Fn() -> bool,
+    ) -> Result<Vec<Vec<u8>>, BootstrapError>;
 }
 
 /// One node: nobody to meet.
@@ -114,7 +127,11 @@ pub trait Bootstrap {
 pub struct Alone;
 
 impl Bootstrap for Alone {
-    fn exchange(&mut self, blob: &[u8]) -> Result<Vec<Vec<u8>>, BootstrapError> {
+    fn exchange_unless(
+        &mut self,
+        blob: &[u8],
+        _: &dyn Fn() -> bool,
+    ) -> Result<Vec<Vec<u8>>, BootstrapError> {
         error::check_length(blob)?;
         Ok(vec![blob.to_vec()])
     }

@@ -27,6 +27,10 @@ use crate::bootstrap::{
 const RETRY_MIN: Duration = Duration::from_millis(5);
 const RETRY_MAX: Duration = Duration::from_millis(500);
 
+/// How often a rank that waits looks whether it is to stop, and how long it waits for one connection.
+const LOOK: Duration = Duration::from_millis(100);
+const CONNECT_MAX: Duration = Duration::from_secs(2);
+
 /// How much longer than the rendezvous a rank waits: the rendezvous knows who is missing.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -109,12 +113,17 @@ impl Tcp {
     }
 
     /// Connects, once. What follows may take longer: only the rendezvous knows who is missing.
-    fn connect(&self, deadline_ns: u64) -> Result<Timed, BootstrapError> {
+    fn connect<'a>(
+        &self,
+        deadline_ns: u64,
+        is_to_stop: &'a dyn Fn() -> bool,
+    ) -> Result<Timed<'a>, BootstrapError> {
         let stream = connect_once(&self.address, deadline_ns).map_err(|source| {
             let (place, address) = (self.place, self.address.clone());
             BootstrapError::Unreachable { place, address, waited: self.timeout, source }
         })?;
-        Ok(Timed { stream, deadline_ns: deadline_ns.saturating_add(nanos(GRACE)) })
+        let deadline_ns = deadline_ns.saturating_add(nanos(GRACE));
+        Ok(Timed { stream, deadline_ns, is_to_stop })
     }
 
     fn lost(&self) -> impl Fn(io::Error) -> BootstrapError + '_ {
@@ -126,7 +135,7 @@ impl Tcp {
     }
 
     /// Reads a head of the kind that is due; a refusal becomes an error.
-    fn head(&self, stream: &mut Timed, due: HeadKind) -> Result<Head, BootstrapError> {
+    fn head(&self, stream: &mut Timed<'_>, due: HeadKind) -> Result<Head, BootstrapError> {
         let mut bytes = [0; HEAD_BYTES];
         stream.read_exact(&mut bytes).map_err(self.lost())?;
         let head = Head::read_from_bytes(&bytes).map_err(|_| self.foreign("it sends no head"))?;
@@ -146,8 +155,13 @@ impl Tcp {
         }
     }
 
-    fn join(&self, blob: &[u8], deadline_ns: u64) -> Result<Vec<Vec<u8>>, BootstrapError> {
-        let mut stream = self.connect(deadline_ns)?;
+    fn join(
+        &self,
+        blob: &[u8],
+        deadline_ns: u64,
+        is_to_stop: &dyn Fn() -> bool,
+    ) -> Result<Vec<Vec<u8>>, BootstrapError> {
+        let mut stream = self.connect(deadline_ns, is_to_stop)?;
         let hello = Hello::new(&self.job, self.place, entropy::nonce());
         stream.write_all(hello.as_bytes()).map_err(self.lost())?;
         let head = self.head(&mut stream, HeadKind::Challenge)?;
@@ -180,7 +194,7 @@ impl Tcp {
 
     fn take_roster(
         &self,
-        stream: &mut Timed,
+        stream: &mut Timed<'_>,
         len_bytes: u32,
         about: &[&[u8]; 2],
     ) -> Result<Vec<Vec<u8>>, BootstrapError> {
@@ -205,17 +219,24 @@ impl Tcp {
 }
 
 impl Bootstrap for Tcp {
-    fn exchange(&mut self, blob: &[u8]) -> Result<Vec<Vec<u8>>, BootstrapError> {
+    fn exchange_unless(
+        &mut self,
+        blob: &[u8],
+        is_to_stop: &dyn Fn() -> bool,
+    ) -> Result<Vec<Vec<u8>>, BootstrapError> {
         error::check_length(blob)?;
         let deadline_ns = clock::deadline_ns(self.timeout);
         let mut pause = RETRY_MIN;
         loop {
-            let done = self.join(blob, deadline_ns);
+            let done = self.join(blob, deadline_ns, is_to_stop);
             // Rank 0 does not listen yet, or was overrun by strangers.
             let is_passing = matches!(
                 done,
                 Err(BootstrapError::Unreachable { .. } | BootstrapError::Lost { .. })
             );
+            if is_passing && is_to_stop() {
+                return Err(BootstrapError::Stopped);
+            }
             if !is_passing || clock::now_ns().saturating_add(nanos(pause)) >= deadline_ns {
                 return done;
             }
@@ -228,7 +249,7 @@ impl Bootstrap for Tcp {
 fn connect_once(address: &str, deadline_ns: u64) -> io::Result<TcpStream> {
     let mut last = io::Error::new(ErrorKind::NotFound, "the name has no address");
     for candidate in address.to_socket_addrs()? {
-        let left = left(deadline_ns).max(RETRY_MIN);
+        let left = left(deadline_ns).clamp(RETRY_MIN, CONNECT_MAX);
         match TcpStream::connect_timeout(&candidate, left) {
             Ok(stream) => {
                 stream.set_nodelay(true)?;
@@ -248,13 +269,14 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// A stream on which everything together ends at a deadline.
-struct Timed {
+/// A stream on which everything together ends at a deadline, or when it is to stop.
+struct Timed<'a> {
     stream: TcpStream,
     deadline_ns: u64,
+    is_to_stop: &'a dyn Fn() -> bool,
 }
 
-impl Timed {
+impl Timed<'_> {
     fn left(&self) -> io::Result<Duration> {
         let left = left(self.deadline_ns);
         if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left) }
@@ -266,13 +288,18 @@ impl Timed {
     }
 }
 
-impl Read for Timed {
+impl Read for Timed<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.stream.set_read_timeout(Some(self.left()?))?;
-        match self.stream.read(buffer) {
-            // A read timeout comes as this.
-            Err(error) if error.kind() == ErrorKind::WouldBlock => Err(ErrorKind::TimedOut.into()),
-            done => done,
+        loop {
+            self.stream.set_read_timeout(Some(self.left()?.min(LOOK)))?;
+            match self.stream.read(buffer) {
+                // A read timeout comes as this.
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                done => return done,
+            }
+            if (self.is_to_stop)() {
+                return Err(ErrorKind::TimedOut.into());
+            }
         }
     }
 }

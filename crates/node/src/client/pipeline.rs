@@ -111,9 +111,17 @@ impl<C> Pipeline<C> {
         self.ipc.rest();
     }
 
-    /// Before waiting for the descriptor by other means: `true` if it will become readable.
+    /// Before waiting for the descriptor by other means: `true` if it will become readable. Wait no
+    /// longer than to [`earliest_deadline_ns`](Self::earliest_deadline_ns), then poll.
     pub fn arm(&mut self) -> bool {
         self.ipc.arm()
+    }
+
+    /// When the next call ends even if the daemon says nothing, in nanoseconds of `CLOCK_MONOTONIC`;
+    /// `u64::MAX` if there is none. Exact after [`arm`](Self::arm).
+    #[must_use]
+    pub fn earliest_deadline_ns(&self) -> u64 {
+        self.ipc.earliest_deadline_ns()
     }
 
     /// Stops waiting for a call, and returns its context unless it has ended. It may be executed.

@@ -7,7 +7,7 @@ use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use crate::{
     client::{CallError, ClientConfig, ConnectError, To, write_request},
-    wire::{DAEMON, HERE, ServeHead, WorkHead, method},
+    wire::{CALL_HEAD_BYTES, DAEMON, HERE, SERVE_HEAD_BYTES, ServeHead, WorkHead, method},
 };
 
 /// A request for a service of this node.
@@ -66,7 +66,8 @@ impl Provider {
     }
 
     /// Answers requests until `serve` gives no answer: that request ends with
-    /// [`Status::Unavailable`], and the service is withdrawn.
+    /// [`Status::Unavailable`], and the service is withdrawn. An answer that is longer than the daemon
+    /// takes ends its request with [`Status::OutOfRange`].
     ///
     /// # Errors
     ///
@@ -76,7 +77,13 @@ impl Provider {
         mut serve: impl FnMut(&Inbound<'_>, &mut Vec<u8>) -> Option<Status>,
     ) -> Result<(), ProvideError> {
         let (mut work, mut status) = (0, Status::Ok);
+        let answer_bytes_max =
+            self.ipc.terms().request_bytes_max.saturating_sub(CALL_HEAD_BYTES + SERVE_HEAD_BYTES);
         loop {
+            if self.answer.len() > answer_bytes_max {
+                status = Status::OutOfRange;
+                self.answer.clear();
+            }
             write_head(&mut self.request, method::SERVE);
             let head = ServeHead {
                 work: work.into(),

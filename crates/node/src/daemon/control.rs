@@ -7,7 +7,9 @@
 //! Datagrams, because a heartbeat that is late is worth nothing and one that is lost costs nothing:
 //! no connections to keep between all pairs, and no queue in which one waits behind another. Each
 //! carries the sender's invitation for the epoch of its heartbeat, so a link comes up without a
-//! handshake of its own. A recorded datagram proves nothing: it echoes old times, of old epochs.
+//! handshake of its own. A recorded datagram proves nothing: it echoes old times, of old epochs. One of
+//! an earlier epoch than the receiver knows is answered, where it came from, with what the receiver
+//! knows: a daemon that was restarted after its clock went back is not where its peers think it is.
 
 use std::{
     io,
@@ -133,6 +135,9 @@ pub trait Control {
     /// Takes a datagram, if one is there: its length and its sender.
     fn recv(&mut self, into: &mut [u8]) -> Option<(usize, Self::From)>;
 
+    /// Sends to where a datagram came from.
+    fn answer(&mut self, to: &Self::From, datagram: &[u8]);
+
     /// A datagram that proved to be of `rank` came from there: this is where it is now.
     fn learn(&mut self, rank: u32, from: Self::From);
 }
@@ -182,6 +187,11 @@ impl Control for UdpControl {
             // A heartbeat that is lost is followed by the next.
             let _ = self.socket.send_to(datagram, address);
         }
+    }
+
+    fn answer(&mut self, to: &SocketAddr, datagram: &[u8]) {
+        // It comes again if it still needs an answer.
+        let _ = self.socket.send_to(datagram, to);
     }
 
     fn recv(&mut self, into: &mut [u8]) -> Option<(usize, SocketAddr)> {

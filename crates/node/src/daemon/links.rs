@@ -8,7 +8,7 @@ use verbs::Nic;
 
 use crate::{
     daemon::{
-        control::{Codec, Control, DATAGRAM_BYTES},
+        control::{Codec, Control, DATAGRAM_BYTES, Message},
         front::Front,
         office::Office,
     },
@@ -115,6 +115,11 @@ impl Links {
             datagrams += 1;
             match self.codec.read(&buffer[..len]) {
                 Some(message) => {
+                    let Message { from: peer, heartbeat, .. } = message;
+                    if let Some(correction) = self.detector.correction(peer, &heartbeat, now_ns) {
+                        control.answer(&from, &self.codec.write(peer, correction, None));
+                        office.tally.add(Counter::Stale, 1);
+                    }
                     // Later than all before: a recorded one does not tell where the peer is.
                     let when = (message.heartbeat.epoch, message.heartbeat.sent_ns);
                     if let (Some(link), Some(invitation)) =

@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _, UdpSocket},
     sync::mpsc,
 };
 
@@ -85,8 +85,8 @@ pub struct Serving {
     pub secret: Secret,
 }
 
-/// Finds the other daemons and serves until `stop` is set; then finishes what is in flight. A daemon
-/// of one thread, which is that of the caller.
+/// Finds the other daemons and serves until `stop` is set, which it may be while it looks for them; then
+/// finishes what is in flight. A daemon of one thread, which is that of the caller.
 ///
 /// # Errors
 ///
@@ -101,7 +101,7 @@ pub fn serve<N: Nic>(
     if threads != 1 {
         return Err(ServeError::Nics { threads, nics: 1 });
     }
-    let mut house = House::open(serving)?;
+    let Some(mut house) = House::open(serving, stop)? else { return Ok(()) };
     let post = house.posts.remove(0);
     let mut daemon = post.open(serving, nic, services)?;
     house.begin(serving);
@@ -127,7 +127,7 @@ pub fn serve_threads<N: Nic + Send>(
     if nics.len() != usize::from(threads) {
         return Err(ServeError::Nics { threads, nics: nics.len() });
     }
-    let mut house = House::open(serving)?;
+    let Some(mut house) = House::open(serving, stop)? else { return Ok(()) };
     let mut posts = house.posts.drain(..).zip(nics).collect::<Vec<_>>().into_iter();
     let Some((post, nic)) = posts.next() else { return Ok(()) };
     let services = &services;
@@ -193,15 +193,18 @@ struct Post {
 }
 
 impl House {
-    /// Takes the daemon's place, and finds the others.
-    fn open(serving: &Serving) -> Result<Self, ServeError> {
+    /// Takes the daemon's place, and finds the others; `None` if `stop` was set meanwhile.
+    fn open(serving: &Serving, stop: &AtomicBool) -> Result<Option<Self>, ServeError> {
         let Serving { config, runtime, place, .. } = serving;
         let (threads, every) = (usize::from(config.threads), config.sample_every);
         let claim = runtime.claim()?;
         let (metrics, recorders) =
             MetricsFile::create(&runtime.metrics(), runtime.name(), *place, threads, every)?;
         let mut bootstrap = bootstrap(serving)?;
-        let controls = meet(serving, bootstrap.as_mut())?;
+        let controls = match meet(serving, bootstrap.as_mut(), stop) {
+            Err(ServeError::Bootstrap(BootstrapError::Stopped)) => return Ok(None),
+            met => met?,
+        };
         let roster = Roster(runtime.roster());
         let seats = Seat::crew(u8::try_from(threads).unwrap_or(u8::MAX), LANE_CALLS)?;
         let fronts = IpcFront::bind(config, &runtime.socket(), threads)?;
@@ -214,7 +217,8 @@ impl House {
             recorder,
         });
         let posts = posts.collect();
-        Ok(Self { posts, metrics, _bootstrap: bootstrap, _roster: roster, _claim: claim })
+        let (_bootstrap, _roster, _claim) = (bootstrap, roster, claim);
+        Ok(Some(Self { posts, metrics, _bootstrap, _roster, _claim }))
     }
 
     /// All threads are ready.
@@ -310,7 +314,11 @@ fn bootstrap(serving: &Serving) -> Result<Box<dyn Bootstrap>, ServeError> {
 
 /// Tells the others where the threads of this daemon listen, and learns where theirs do: that of a
 /// rank is the one that owns the connection to this daemon.
-fn meet(serving: &Serving, bootstrap: &mut dyn Bootstrap) -> Result<Vec<UdpControl>, ServeError> {
+fn meet(
+    serving: &Serving,
+    bootstrap: &mut dyn Bootstrap,
+    stop: &AtomicBool,
+) -> Result<Vec<UdpControl>, ServeError> {
     let address = SocketAddr::new(own_address(&serving.config.start), 0);
     let fail = |source| ServeError::Control { address, source };
     let bind = |_| UdpControl::bind(address, serving.place.size());
@@ -318,7 +326,9 @@ fn meet(serving: &Serving, bootstrap: &mut dyn Bootstrap) -> Result<Vec<UdpContr
     let mut controls = controls.map_err(fail)?;
     let texts: io::Result<Vec<_>> =
         controls.iter().map(|control| Ok(control.address()?.to_string())).collect();
-    let blobs = bootstrap.exchange(texts.map_err(fail)?.join(",").as_bytes())?;
+    let is_to_stop = || stop.load(Ordering::Relaxed);
+    let blob = texts.map_err(fail)?.join(",");
+    let blobs = bootstrap.exchange_unless(blob.as_bytes(), &is_to_stop)?;
     for (rank, blob) in (0..).zip(&blobs) {
         let text = String::from_utf8_lossy(blob);
         let theirs: Result<Vec<SocketAddr>, _> = text.split(',').map(str::parse).collect();
@@ -342,12 +352,8 @@ fn own_address(start: &Start) -> IpAddr {
         // Of TEST-NET-1 (RFC 5737): only the route counts, nothing is sent.
         Start::File(_) => "192.0.2.1:9".to_owned(),
     };
-    let local = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).and_then(|socket| {
-        socket.connect(&target)?;
-        socket.local_addr()
-    });
-    match local {
-        Ok(address) => address.ip(),
+    match address_towards(&target) {
+        Ok(address) => address,
         Err(error) => {
             tracing::warn!(
                 %error, %target,
@@ -357,6 +363,28 @@ fn own_address(start: &Start) -> IpAddr {
             loopback
         }
     }
+}
+
+/// The address of this machine on the way to `target`: of IPv4 if that has one and there is a route.
+fn address_towards(target: &str) -> io::Result<IpAddr> {
+    let mut candidates: Vec<_> = target.to_socket_addrs()?.collect();
+    candidates.sort_by_key(SocketAddr::is_ipv6);
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for candidate in candidates {
+        let any = match candidate {
+            SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        };
+        let local = UdpSocket::bind((any, 0)).and_then(|socket| {
+            socket.connect(candidate)?;
+            socket.local_addr()
+        });
+        match local {
+            Ok(address) => return Ok(address.ip()),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
 }
 
 fn worker_config(config: &DaemonConfig, place: Place, seat: &Seat) -> WorkerConfig {
@@ -372,5 +400,21 @@ fn worker_config(config: &DaemonConfig, place: Place, seat: &Seat) -> WorkerConf
         response_bytes: ring_bytes / 2,
         batch_bytes: usual.batch_bytes.min(ring_bytes / 4),
         ..usual
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_own_address_is_of_the_kind_of_the_rendezvous() {
+        assert_eq!(own_address(&Start::Alone), IpAddr::V4(Ipv4Addr::LOCALHOST));
+        let tcp = |address: &str| own_address(&Start::Tcp(address.to_owned()));
+        assert_eq!(tcp("127.0.0.1:9"), IpAddr::V4(Ipv4Addr::LOCALHOST));
+        // A machine may have no IPv6 at all.
+        if UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).is_ok() {
+            assert_eq!(tcp("[::1]:9"), IpAddr::V6(Ipv6Addr::LOCALHOST));
+        }
     }
 }

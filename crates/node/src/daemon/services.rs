@@ -181,6 +181,15 @@ impl<F: Front> Services<F> {
         provider.map(|provider| provider.queue.push_back(job)).is_some()
     }
 
+    /// Forgets requests that are not wanted.
+    pub(super) fn retain_jobs(&mut self, is_wanted: impl Fn(&Job) -> bool) {
+        for (_, service) in &mut self.table {
+            if let Service::Provided(provider) = service {
+                provider.queue.retain(&is_wanted);
+            }
+        }
+    }
+
     /// Withdraws the services of clients that are gone.
     pub(super) fn withdraw(&mut self, is_there: impl Fn(F::Client) -> bool) {
         let Self { table, places, offers } = self;

@@ -5,6 +5,8 @@ use crate::membership::{DetectorConfig, Event, Gone, Heartbeat, PeerState};
 #[derive(Clone, Debug)]
 pub(super) struct Link {
     state: PeerState,
+    /// The peer was up, so it has heard of this life of ours.
+    was_up: bool,
     /// Our epoch with this peer.
     epoch: u64,
     /// When it began, in our time: an echo of anything earlier is not of this epoch.
@@ -26,6 +28,7 @@ impl Link {
     pub(super) fn new(epoch: u64, now_ns: u64, lead_ns: u64) -> Self {
         Self {
             state: PeerState::Down,
+            was_up: false,
             epoch,
             epoch_began_ns: now_ns,
             peer_epoch: 0,
@@ -86,11 +89,12 @@ impl Link {
         config: &DetectorConfig,
         event: &mut impl FnMut(Event),
     ) -> bool {
-        // Either the peer gave us up, or it remembers a later life of ours, which began before the
-        // clock went back.
-        let latest = heartbeat.peer_epoch_over.max(heartbeat.peer_epoch);
-        if heartbeat.peer_epoch_over >= self.epoch || latest > self.epoch {
+        // Either the peer gave us up, or it knows a later life of ours: one that began before the clock
+        // went back, or, if it was us that it knew before, a daemon that has our place while it lives.
+        let (over, known) = (heartbeat.peer_epoch_over, heartbeat.peer_epoch);
+        if over >= self.epoch || known > self.epoch {
             self.give_up(peer, Gone::Replaced, now_ns, event);
+            let latest = if self.was_up { over } else { over.max(known) };
             self.epoch = self.epoch.max(latest.saturating_add(1));
             self.epoch_began_ns = now_ns;
         }
@@ -133,6 +137,7 @@ impl Link {
             PeerState::Up => {}
             PeerState::Suspected => event(Event::Recovered { peer }),
             PeerState::Down => {
+                self.was_up = true;
                 event(Event::Up { peer, epoch: self.peer_epoch, our_epoch: self.epoch });
             }
         }

@@ -17,7 +17,9 @@
 //! up. A peer that was given up comes back only with a later epoch; heartbeats say which epoch of the
 //! receiver is over, and seeing a later epoch gives the earlier one up. So both sides agree that an
 //! epoch is over, and what still travels in it is recognizable. A daemon whose clock went back between
-//! two lives learns from its peers what they remember, and begins after that.
+//! two lives learns from its peers what they remember, and begins after that: they
+//! [correct](Detector::correction) what comes from an epoch before the one that they know. Of two
+//! daemons that claim one rank, the later has the place; the earlier gets it back when that one is gone.
 //!
 //! # Bounds
 //!
@@ -219,6 +221,14 @@ impl Detector {
             let events = &mut self.events;
             link.fail(peer, now_ns, &mut |event| events.push(event));
         }
+    }
+
+    /// What to tell the sender of a heartbeat of an earlier epoch than the one that is known of `peer`:
+    /// it may be a life that does not know of that one, and that is elsewhere.
+    #[must_use]
+    pub fn correction(&self, peer: u32, heartbeat: &Heartbeat, now_ns: u64) -> Option<Heartbeat> {
+        let link = self.links.get(&peer).filter(|_| !self.is_leaving)?;
+        (heartbeat.epoch < link.peer_epoch()).then(|| link.heartbeat(now_ns))
     }
 
     /// Time passed.

@@ -63,7 +63,7 @@ numbered! {
         BytesOut = "bytes_out", "Bytes of bodies of requests and responses sent to other nodes.";
         BytesIn = "bytes_in", "Bytes of bodies of requests and responses from other nodes.";
         Deadlines = "deadlines", "Calls that ended at their deadline.";
-        PeerGone = "peer_gone", "Calls that ended because the other node was gone.";
+        PeerGone = "peer_gone", "Calls that ended because the other node was gone, or the connection to it.";
         NoService = "no_service", "Requests for a service that nobody offers.";
         Exhausted = "exhausted", "Requests refused for lack of room, to be tried again.";
         HandlerErrors = "handler_errors", "Requests that a handler answered with an error.";
@@ -79,7 +79,7 @@ numbered! {
         PeersLost = "peers_lost", "Peers given up.";
         PeersJoined = "peers_joined", "Peers that joined, or came back.";
         Clients = "clients", "Clients connected now.";
-        Outstanding = "outstanding", "Calls to other nodes in flight now.";
+        Outstanding = "outstanding", "Calls in flight now, to other nodes and to processes that provide a service.";
         PeersUp = "peers_up", "Peers that are up now.";
     }
 }

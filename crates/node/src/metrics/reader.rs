@@ -87,7 +87,7 @@ pub struct Sample {
     pub number: u64,
     /// When, in nanoseconds of the monotonic clock.
     pub time_ns: u64,
-    /// Calls to other nodes in flight.
+    /// Calls in flight, to other nodes and to processes that provide a service.
     pub outstanding: u64,
     /// Calls answered so far.
     pub done: u64,

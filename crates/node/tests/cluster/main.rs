@@ -18,7 +18,7 @@ mod counters;
 mod rig;
 mod threads;
 
-use rig::{ABSENT, Cluster, ECHO, MS, PANIC, PROVIDED, TURN_NS};
+use rig::{ABSENT, Cluster, ECHO, MS, PANIC, PROVIDED, Socket, TURN_NS};
 
 fn echoed(body: &[u8], rank: u32) -> (Status, Vec<u8>) {
     (Status::Ok, [body, &rank.to_le_bytes()].concat())
@@ -167,10 +167,20 @@ fn fault_c5_lengths_around_the_limits_are_answered_or_refused() {
 
 /// Asks for work as a provider does, with an answer to earlier work.
 fn serve(cluster: &mut Cluster, client: u32, work: u64, answer: &[u8]) -> u64 {
+    serve_status(cluster, client, work, Status::Ok, answer)
+}
+
+fn serve_status(
+    cluster: &mut Cluster,
+    client: u32,
+    work: u64,
+    status: Status,
+    answer: &[u8],
+) -> u64 {
     let mut body = Vec::new();
     body.extend_from_slice(&work.to_le_bytes());
     body.extend_from_slice(&PROVIDED.to_le_bytes());
-    body.extend_from_slice(&[Status::Ok.code(), 0, 0, 0, 0, 0]);
+    body.extend_from_slice(&[status.code(), 0, 0, 0, 0, 0]);
     body.extend_from_slice(answer);
     cluster.call_method(1, client, (1, wire::DAEMON, wire::method::SERVE), &body)
 }
@@ -207,6 +217,54 @@ fn a_client_process_provides_a_service_to_both_nodes() {
         serve(&mut cluster, 50, second, b"for remote");
         assert_eq!(cluster.outcome(remote), (Status::Ok, b"for remote".to_vec()));
         assert_eq!(cluster.node(1).outstanding(), 0);
+    }
+}
+
+/// Also those that a daemon says itself when a connection has ended.
+#[test]
+fn what_a_provider_answers_is_what_its_caller_is_told() {
+    for mut cluster in Cluster::each("statuses", 2) {
+        cluster.wait_all_up();
+        assert_eq!(register(&mut cluster, 50), Status::Ok);
+        let statuses = [Status::Cancelled, Status::Unavailable, Status::Internal, Status::Aborted];
+        let mut take = serve(&mut cluster, 50, 0, b"");
+        for status in statuses {
+            for from in [0, 1] {
+                let call = cluster.call(from, 1, 1, PROVIDED, b"x");
+                let (name, ..) = work_of(&mut cluster, take);
+                take = serve_status(&mut cluster, 50, name, status, b"");
+                assert_eq!(cluster.outcome(call).0, status, "from rank {from}");
+            }
+        }
+        assert_eq!(cluster.total(0, Counter::Responses), 4);
+        assert_eq!(cluster.total(0, Counter::PeerGone), 0);
+        // One that this side ends, because the peer is silent.
+        let lost = cluster.call_for(0, 1, (1, PROVIDED, 3), Duration::from_secs(1), b"x");
+        cluster.run_for(2 * MS);
+        cluster.air.borrow_mut().cut.extend([(0, 1), (1, 0)]);
+        assert_eq!(cluster.outcome(lost).0, Status::Unavailable);
+        assert_eq!(cluster.total(0, Counter::Responses), 4);
+        assert_eq!(cluster.total(0, Counter::PeerGone), 1);
+    }
+}
+
+#[test]
+fn requests_that_nobody_waits_for_keep_no_others_from_a_silent_provider() {
+    for mut cluster in Cluster::each("silent", 1) {
+        cluster.wait_all_up();
+        let how = (0, wire::DAEMON, wire::method::REGISTER);
+        let registered = cluster.call_method(0, 50, how, &PROVIDED.to_le_bytes());
+        assert_eq!(cluster.outcome(registered).0, Status::Ok);
+        let mut flood = |timeout, count| {
+            let to = (0, PROVIDED, 3);
+            let calls: Vec<_> =
+                (0..count).map(|n| cluster.call_for(0, n % 2, to, timeout, b"x")).collect();
+            let statuses = calls.into_iter().map(|call| cluster.outcome(call).0);
+            statuses.filter(|status| *status == Status::DeadlineExceeded).count()
+        };
+        let waited = flood(Duration::from_millis(5), 9000);
+        assert!((4096..9000).contains(&waited), "{waited} of 9000 found room to wait");
+        assert_eq!(flood(Duration::from_millis(5), 1000), 1000);
     }
 }
 
@@ -273,6 +331,26 @@ fn fault_a8_calls_to_a_daemon_that_dies_end_and_its_next_life_is_found() {
         cluster.wait_all_up();
         let again = cluster.call(0, 1, 2, ECHO, b"again");
         assert_eq!(cluster.outcome(again), echoed(b"again", 0));
+    }
+}
+
+/// The others know where it was and not where it is, and do not believe what is older than what they know.
+#[test]
+fn fault_a8_a_daemon_whose_clock_went_back_between_two_lives_is_found_where_it_is_now() {
+    for mut cluster in Cluster::each("clock-back", 3) {
+        cluster.wait_all_up();
+        cluster.kill(2);
+        cluster.until(|cluster| cluster.node(0).peers_up() == 1);
+        cluster.start(2, 7);
+        cluster.wait_all_up();
+        let call = cluster.call(0, 1, 2, ECHO, b"again");
+        assert_eq!(cluster.outcome(call), echoed(b"again", 0));
+        // And without a pause in which the others could have given it up.
+        cluster.start(2, 5);
+        cluster.run_for(200 * MS);
+        cluster.wait_all_up();
+        let call = cluster.call(1, 1, 2, ECHO, b"and again");
+        assert_eq!(cluster.outcome(call), echoed(b"and again", 1));
     }
 }
 
@@ -402,6 +480,10 @@ fn fault_c4_what_waits_for_room_is_counted_once_however_often_deadlines_pass() {
     cluster.turn();
     assert!(cluster.ended.values().all(|(status, _)| *status == Status::DeadlineExceeded));
     assert_eq!(cluster.ended.len(), made - cluster.node(0).outstanding());
+    cluster.until(|cluster| cluster.node(0).outstanding() == 0);
+    let late = cluster.ended.values().filter(|(status, _)| *status == Status::DeadlineExceeded);
+    let late = late.count() as u64;
+    assert_eq!(cluster.total(0, Counter::Deadlines), late);
 }
 
 #[test]
@@ -465,7 +547,8 @@ proptest! {
             cluster.next += 1;
             cluster.node(1).request(client, number, bytes);
         }
-        cluster.air.borrow_mut().inboxes.entry((1, 0)).or_default().extend(datagrams);
+        cluster.air.borrow_mut().inboxes.entry((1, 0)).or_default().extend(
+            datagrams.into_iter().map(|datagram| (Socket::default(), datagram)));
         for from in [0, 1] {
             let honest = cluster.call(from, 9, 1, ECHO, b"honest");
             assert_eq!(cluster.outcome(honest), echoed(b"honest", from));

@@ -98,43 +98,85 @@ impl Front for TestFront {
     }
 }
 
+/// Where a thread of a daemon listens: each life of a daemon has sockets of its own.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Socket {
+    rank: u32,
+    thread: u32,
+    life: u32,
+}
+
+/// Datagrams that a thread has not taken yet, with their senders.
+type Inbox = VecDeque<(Socket, Vec<u8>)>;
+
 /// Datagrams in flight, and ways that are cut.
 #[derive(Default)]
 pub(crate) struct Air {
     /// By rank and thread.
-    pub(crate) inboxes: BTreeMap<(u32, u32), VecDeque<Vec<u8>>>,
+    pub(crate) inboxes: BTreeMap<(u32, u32), Inbox>,
     pub(crate) cut: Vec<(u32, u32)>,
-    /// By rank.
-    threads: BTreeMap<u32, u32>,
+    /// By rank, of daemons that live: how many threads, in which life.
+    alive: BTreeMap<u32, (u32, u32)>,
+    lives: u32,
+}
+
+impl Air {
+    fn kill(&mut self, rank: u32) {
+        self.alive.remove(&rank);
+        self.inboxes.retain(|(owner, _), _| *owner != rank);
+    }
+
+    fn start(&mut self, rank: u32, threads: u32) {
+        self.kill(rank);
+        self.lives += 1;
+        self.alive.insert(rank, (threads, self.lives));
+    }
+
+    fn carry(&mut self, from: Socket, to: Socket, datagram: &[u8]) {
+        let is_there = self.alive.get(&to.rank).is_some_and(|(_, life)| *life == to.life);
+        if is_there && !self.cut.contains(&(from.rank, to.rank)) {
+            let inbox = self.inboxes.entry((to.rank, to.thread)).or_default();
+            inbox.push_back((from, datagram.to_vec()));
+        }
+    }
 }
 
 struct TestControl {
-    rank: u32,
-    thread: u32,
+    own: Socket,
+    /// By rank; who is not there asks for it when it needs it.
+    known: BTreeMap<u32, Socket>,
     air: Rc<RefCell<Air>>,
 }
 
 impl Control for TestControl {
-    type From = ();
+    type From = Socket;
 
     fn send(&mut self, to: u32, datagram: &[u8]) {
-        let mut air = self.air.borrow_mut();
-        if !air.cut.contains(&(self.rank, to)) {
-            let owner = self.rank % air.threads.get(&to).copied().unwrap_or(1);
-            air.inboxes.entry((to, owner)).or_default().push_back(datagram.to_vec());
+        let Self { own, known, air } = self;
+        let mut air = air.borrow_mut();
+        if let Some((threads, life)) = air.alive.get(&to).copied() {
+            let found = Socket { rank: to, thread: own.rank % threads, life };
+            air.carry(*own, *known.entry(to).or_insert(found), datagram);
         }
     }
 
-    fn recv(&mut self, into: &mut [u8]) -> Option<(usize, ())> {
+    fn recv(&mut self, into: &mut [u8]) -> Option<(usize, Socket)> {
         let mut air = self.air.borrow_mut();
-        let datagram = air.inboxes.get_mut(&(self.rank, self.thread))?.pop_front()?;
+        let (from, datagram) =
+            air.inboxes.get_mut(&(self.own.rank, self.own.thread))?.pop_front()?;
         // As the kernel does: what does not fit is cut off.
         let len = datagram.len().min(into.len());
         into[..len].copy_from_slice(&datagram[..len]);
-        Some((len, ()))
+        Some((len, from))
     }
 
-    fn learn(&mut self, _: u32, (): ()) {}
+    fn answer(&mut self, to: &Socket, datagram: &[u8]) {
+        self.air.borrow_mut().carry(self.own, *to, datagram);
+    }
+
+    fn learn(&mut self, rank: u32, from: Socket) {
+        self.known.insert(rank, from);
+    }
 }
 
 struct Loop {
@@ -246,7 +288,8 @@ impl Cluster {
     }
 
     pub(crate) fn start(&mut self, rank: u32, epoch: u64) {
-        self.air.borrow_mut().threads.insert(rank, self.threads.into());
+        self.air.borrow_mut().start(rank, self.threads.into());
+        let life = self.air.borrow().lives;
         let place = Place::new(rank, u32::try_from(self.nodes.len()).unwrap()).unwrap();
         let path = self.folder.path().join(format!("{rank}.metrics"));
         let threads = usize::from(self.threads);
@@ -276,7 +319,11 @@ impl Cluster {
             let config =
                 rpc::Config { peers_max: 8, transport: self.transport, ..rpc::Config::default() };
             let worker = rpc::Worker::open(nic, config, self.now_ns).unwrap();
-            let control = TestControl { rank, thread, air: Rc::clone(&self.air) };
+            let control = TestControl {
+                own: Socket { rank, thread, life },
+                known: BTreeMap::new(),
+                air: Rc::clone(&self.air),
+            };
             let daemon = Daemon::new(worker, front.clone(), control, parts, self.now_ns);
             Loop { daemon, front }
         };
@@ -286,7 +333,7 @@ impl Cluster {
 
     pub(crate) fn kill(&mut self, rank: u32) {
         self.nodes[rank as usize] = None;
-        self.air.borrow_mut().inboxes.retain(|(owner, _), _| *owner != rank);
+        self.air.borrow_mut().kill(rank);
     }
 
     pub(crate) fn node(&mut self, rank: u32) -> &mut Node {

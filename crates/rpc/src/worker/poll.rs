@@ -448,7 +448,7 @@ impl<N: Nic> Worker<N> {
         let (ended, closed) = (self.ended.len(), self.closed.len());
         for _ in 0..ended {
             let Some((cookie, status)) = self.ended.pop_front() else { break };
-            handler.response(self, cookie, status, &[]);
+            handler.ended(self, cookie, status);
         }
         for _ in 0..closed {
             let Some((peer, reason)) = self.closed.pop_front() else { break };

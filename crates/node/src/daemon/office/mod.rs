@@ -433,6 +433,7 @@ impl<F: Front> Office<F> {
             match called {
                 Ok(()) => self.settle(Claim::Call, waiting.asker, waiting.call.taken_ns),
                 Err(status) => {
+                    self.count_end(status);
                     self.answer(front, waiting.asker, status, &[], waiting.call.taken_ns);
                 }
             }
@@ -455,6 +456,14 @@ impl<F: Front> Office<F> {
         }
     }
 
+    /// Forgets requests that nobody waits for any more: they keep no others out of the queues.
+    fn forget_jobs(&mut self) {
+        let Self { work, services, abroad, .. } = self;
+        let is_wanted = |job: &Job| work.get(job.work).is_some();
+        services.retain_jobs(is_wanted);
+        abroad.values_mut().for_each(|queue| queue.retain(is_wanted));
+    }
+
     /// Ends what has passed its deadline, and what waits for processes that are gone.
     pub(super) fn expire<N: Nic>(&mut self, front: &mut F, worker: &mut Worker<N>) {
         let now_ns = self.now_ns;
@@ -469,9 +478,13 @@ impl<F: Front> Office<F> {
                 self.finish_work(worker, name, Status::Unavailable, &[]);
             }
         }
-        for name in self.work.names(|work| work.deadline_ns <= now_ns) {
-            self.tally.add(Counter::Deadlines, 1);
-            self.finish_work(worker, name, Status::DeadlineExceeded, &[]);
+        let late = self.work.names(|work| work.deadline_ns <= now_ns);
+        if !late.is_empty() {
+            for name in late {
+                self.tally.add(Counter::Deadlines, 1);
+                self.finish_work(worker, name, Status::DeadlineExceeded, &[]);
+            }
+            self.forget_jobs();
         }
         self.give_answers(front);
         for index in 0..self.blocked.len() {

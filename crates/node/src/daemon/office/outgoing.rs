@@ -72,12 +72,7 @@ impl<F: Front> Office<F> {
         let may_wait =
             refused == Status::ResourceExhausted && *bytes + payload.len() <= WAITING_BYTES_MAX;
         let Some(body) = may_wait.then(|| copied(payload)).flatten() else {
-            let counter = match refused {
-                Status::Unavailable => Counter::PeerGone,
-                Status::DeadlineExceeded => Counter::Deadlines,
-                _ => Counter::Exhausted,
-            };
-            self.tally.add(counter, 1);
+            self.count_end(refused);
             return Err(refused);
         };
         *bytes += payload.len();
@@ -87,6 +82,17 @@ impl<F: Front> Office<F> {
         let waiting = Waiting { asker: Asker::Client(None), call, body };
         self.waiting[rank as usize].push_back(waiting);
         Ok(Claim::Waiting(rank))
+    }
+
+    /// Counts a call that ended here, without an answer of the other node.
+    pub(super) fn count_end(&mut self, status: Status) {
+        let counter = match status {
+            Status::Unavailable => Counter::PeerGone,
+            Status::DeadlineExceeded => Counter::Deadlines,
+            Status::ResourceExhausted => Counter::Exhausted,
+            _ => return,
+        };
+        self.tally.add(counter, 1);
     }
 
     /// Calls another node; who waits for that is [settled](Self::settle) before the next call.
@@ -153,23 +159,28 @@ impl<N: Nic, F: Front> rpc::Handler<N> for Visit<'_, F> {
         };
         office.tally.add(Counter::Responses, 1);
         office.tally.add(Counter::BytesIn, body.len() as u64);
-        let status = match status {
-            // The daemon cancels nothing: it closed the connection to a peer that is gone.
-            Status::Unavailable | Status::Cancelled => {
-                office.tally.add(Counter::PeerGone, 1);
-                Status::Unavailable
-            }
-            Status::DeadlineExceeded => {
-                office.tally.add(Counter::Deadlines, 1);
-                status
-            }
-            _ => {
-                let trip_ns = office.now_ns.saturating_sub(pending.called_ns);
-                office.tally.record(Timing::Rtt, trip_ns);
-                status
-            }
-        };
+        if status == Status::DeadlineExceeded {
+            office.tally.add(Counter::Deadlines, 1);
+        }
+        let trip_ns = office.now_ns.saturating_sub(pending.called_ns);
+        office.tally.record(Timing::Rtt, trip_ns);
         office.answer(front, pending.asker, status, body, pending.taken_ns);
+    }
+
+    fn ended(&mut self, _: &mut Worker<N>, cookie: u64, status: Status) {
+        let Visit { office, front, .. } = self;
+        let Some(pending) = office.pending.remove(cookie) else {
+            office.tally.add(Counter::Stale, 1);
+            return;
+        };
+        let status = match status {
+            Status::DeadlineExceeded => status,
+            // The daemon cancels nothing, so the connection ended, whoever ended it. What the peer was
+            // asked may have been executed.
+            _ => Status::Unavailable,
+        };
+        office.count_end(status);
+        office.answer(front, pending.asker, status, &[], pending.taken_ns);
     }
 
     fn closed(&mut self, _: &mut Worker<N>, peer: PeerId, reason: CloseReason) {
