@@ -173,7 +173,7 @@ impl Link {
         }
         self.state = PeerState::Down;
         self.peer_epoch_over = self.peer_epoch;
-        self.epoch += 1;
+        self.epoch = self.epoch.saturating_add(1);
         self.epoch_began_ns = now_ns;
         self.proven_ns = 0;
         // The peer should not wait to hear of the new epoch.
