@@ -251,10 +251,10 @@ impl Outbox {
         let is_over = self.producer + lines > lap || self.starts_over(lap);
         let start = if is_over { lap } else { self.producer };
         let end = start + lines;
-        let free_from = if self.is_given_back() { start } else { self.credited };
         // What was admitted has a place, unless the peer takes more than was granted to it. Then
-        // the batch waits: lines that were not given back are never overwritten.
-        (end - free_from <= u64::from(self.geometry.ring_lines())).then_some((start, end))
+        // the batch waits: lines that were not given back are never overwritten. A ring that is empty
+        // has a place for all: what is skipped and a longest batch are one lap at most.
+        (end - self.credited <= u64::from(self.geometry.ring_lines())).then_some((start, end))
     }
 
     #[inline]
