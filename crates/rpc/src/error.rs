@@ -92,13 +92,13 @@ pub enum CallError {
     },
     /// No response of this length fits.
     #[error(
-        "a response of up to {asked_bytes} B exceeds the ring's share of {max_bytes} B; raise \
+        "a response of up to {asked_bytes} B exceeds the {max_bytes} B that the ring's share has room for; raise \
          `response_bytes` of the worker, or lower that of the call: a longer one comes by rendezvous"
     )]
     NoPlace {
         /// Asked for.
         asked_bytes: usize,
-        /// Of the share.
+        /// Longest that there is room for.
         max_bytes: usize,
     },
     /// The memory for large bodies to or from this peer is in use. Poll, then try again.
