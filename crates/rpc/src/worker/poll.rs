@@ -75,7 +75,7 @@ impl<N: Nic> Worker<N> {
         }
         handled += self.poll_sends(handler);
         if self.now_ns >= self.timers_ns {
-            self.timers_ns = self.now_ns + TIMERS_NS;
+            self.timers_ns = self.now_ns.saturating_add(TIMERS_NS);
             self.poll_events();
             self.look_at_timers();
         }
