@@ -92,8 +92,8 @@ pub enum CallError {
     },
     /// No response of this length fits.
     #[error(
-        "a response of up to {asked_bytes} B exceeds the {max_bytes} B that the ring's share has room for; raise \
-         `response_bytes` of the worker, or lower that of the call: a longer one comes by rendezvous"
+        "a response of up to {asked_bytes} B exceeds the {max_bytes} B that the ring's share has room for; \
+         raise `response_bytes` of the worker, or lower that of the call: a longer one comes by rendezvous"
     )]
     NoPlace {
         /// Asked for.

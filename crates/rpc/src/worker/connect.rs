@@ -11,7 +11,7 @@ use verbs::{
 
 use super::{Departed, Marks, Worker, random};
 use crate::{
-    CloseReason, ConnectError, Invitation, OpenError, PeerId, TransportKind,
+    CloseReason, ConnectError, ContactError, Invitation, OpenError, PeerId, TransportKind,
     contact::Contact,
     early::Early,
     large::{Buffers, Lent},
@@ -95,6 +95,11 @@ impl<N: Nic> Worker<N> {
         if contact.transport != self.config.transport {
             let (theirs, ours) = (name(contact.transport), name(self.config.transport));
             return Err(ConnectError::Transport { theirs, ours });
+        }
+        let room = Peer::<N>::ring_bytes(&hello) as u64;
+        let is_addressable = contact.ring.addr.checked_add(room).is_some();
+        if !is_addressable {
+            return Err(ContactError::Field("ring address").into());
         }
         let (staging_bytes, max) = (hello.geometry.ring_bytes(), self.config.peer_ring_bytes_max);
         if staging_bytes > max {
