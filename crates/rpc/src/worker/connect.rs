@@ -166,6 +166,7 @@ impl<N: Nic> Worker<N> {
         let place = &mut self.peers[usize::from(id.slot)];
         place.generation = place.generation.wrapping_add(1);
         let Some(mut peer) = place.peer.take() else { return };
+        self.agenda.forget(id);
         if let Some(live) = peer.live() {
             let status = reason.status();
             live.connection.drain(|cookie| self.ended.push_back((cookie, status)));

@@ -1,6 +1,10 @@
 //! Calls, answers, and everything that can be switched.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    panic::{AssertUnwindSafe, catch_unwind},
+    time::Duration,
+};
 
 use copyrpc_rpc::{
     Call, CallError, Config, FlushPolicy, Handler, PeerId, ReplyError, Request, Status,
@@ -305,6 +309,21 @@ fn connections_that_did_something_are_visited() {
     visit(&mut a, &mut counted);
     assert_eq!(visit(&mut a, &mut counted), 0, "nothing happened since");
     assert!(!counted.contains_key(&peers[2].slot()), "nothing ever happened");
+}
+
+/// Whoever adds up may panic, and goes on later where that was.
+#[test]
+fn a_visit_that_panics_forgets_nobody() {
+    let fabric = fabric();
+    let [mut a, mut b] = [(); 2].map(|()| Node::open(&fabric, &tight()));
+    let mut peers = [(); 3].map(|()| join(&mut a, &mut b).0).to_vec();
+    for peer in &peers {
+        a.call(*peer, LATER, b"").unwrap();
+    }
+    let visit = AssertUnwindSafe(|| a.worker.visit_active(|_, _| panic!("on purpose")));
+    assert!(catch_unwind(visit).is_err());
+    a.worker.visit_active(|peer, _| peers.retain(|other| *other != peer));
+    assert_eq!(peers, []);
 }
 
 /// Any clock that does not go back will do, wherever it begins and ends.
