@@ -167,6 +167,8 @@ impl<N: Nic> Worker<N> {
         place.generation = place.generation.wrapping_add(1);
         let Some(mut peer) = place.peer.take() else { return };
         self.agenda.forget(id);
+        // What came before its invitation is nobody else's.
+        self.early.retain(|imm| Imm::decode(*imm).slot != id.slot);
         if let Some(live) = peer.live() {
             let status = reason.status();
             live.connection.drain(|cookie| self.ended.push_back((cookie, status)));
@@ -176,6 +178,7 @@ impl<N: Nic> Worker<N> {
             // The queue pair goes before the memory that its requests use.
             if let Some(queue) = self.queues[usize::from(peer.queue)].take() {
                 self.queue_of.remove(&queue.qp.qpn());
+                self.forget_arrival(queue.qp.qpn());
             }
             self.abandon_all(id);
             self.timers_ns = self.now_ns; // receives that others need go back then
