@@ -138,10 +138,11 @@ pub enum TransferError {
 /// Why an answer was not sent. The request counts as answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplyError {
-    /// Too long; the caller was told so.
+    /// Too long; the caller was told [`Status::OutOfRange`]. Only an answer that is [`Status::Ok`] may
+    /// come by rendezvous.
     #[error(
         "a response of {len_bytes} B exceeds the {max_bytes} B that the caller accepts; it was told so: \
-         raise its `large_bytes`"
+         raise its `large_bytes`, or `response_bytes` of the call if this is no `Ok`"
     )]
     TooLong {
         /// Of the response.
