@@ -149,7 +149,7 @@ pub struct Worker<N: Nic> {
     closed: VecDeque<(PeerId, CloseReason)>,
     /// Batches that came before the invitation of their peer.
     early: VecDeque<u32>,
-    /// A receive that was taken from the queue and is not handled: in a poll, or after a callback panicked.
+    /// A receive that was taken from the queue and is not handled: in a poll, or beside `interrupted`.
     ahead: Option<Completion>,
     /// What a callback that panicked left of its batch.
     interrupted: Option<Box<Rest>>,
@@ -366,7 +366,6 @@ impl<N: Nic> Worker<N> {
             && self.closed.is_empty()
             && self.early.is_empty()
             && self.transferred.is_empty()
-            && self.ahead.is_none()
             && self.interrupted.is_none()
             && self.dropped.borrow().is_empty();
         if !is_idle {
