@@ -259,8 +259,8 @@ fn a_batch_that_came_early_is_not_taken_for_one_of_the_next_peer_in_its_place() 
 struct Replacing {
     old: [PeerId; 2],
     others: [Node; 2],
-    /// Which one was replaced, and its name of the worker.
-    new: Option<(usize, PeerId)>,
+    /// Which one was replaced, its name of the worker, and the worker's of it.
+    new: Option<(usize, PeerId, PeerId)>,
     is_panicking: bool,
     closed: Vec<(PeerId, CloseReason)>,
 }
@@ -272,7 +272,7 @@ impl Replacing {
         let (back, theirs) = self.others[which].worker.invite().unwrap();
         worker.connect(to, &theirs).unwrap();
         self.others[which].worker.connect(back, &ours).unwrap();
-        self.new = Some((which, back));
+        self.new = Some((which, back, to));
     }
 }
 
@@ -282,7 +282,7 @@ impl Handler<Nic> for Replacing {
             // The other one's batch has arrived too.
             let which = usize::from(request.token.peer() == self.old[0]);
             if mem::take(&mut self.is_panicking) {
-                self.new = Some((which, self.old[which]));
+                self.new = Some((which, self.old[which], self.old[which]));
                 panic!("on purpose");
             }
             self.replace(worker, which);
@@ -306,43 +306,49 @@ fn an_arrival_of_a_connection_that_was_closed_is_not_taken_for_one_of_the_next()
     for (config, is_panicking) in cases {
         let fabric = fabric();
         let mut a = Node::open(&fabric, &config);
-        let mut others = [(); 2].map(|()| Node::open(&fabric, &config));
-        let ends = others.each_mut().map(|other| join(&mut a, other));
-        for text in [b"first", b"again"] {
-            for (other, (_, back)) in others.iter_mut().zip(ends) {
-                other.call(back, ECHO, text).unwrap();
-                other.poll();
+        // More rounds than there are receives: each of them goes back.
+        for round in 1..=u64::from(config.receives) + 1 {
+            let mut others = [(); 2].map(|()| Node::open(&fabric, &config));
+            let ends = others.each_mut().map(|other| join(&mut a, other));
+            for text in [b"first", b"again"] {
+                for (other, (_, back)) in others.iter_mut().zip(ends) {
+                    other.call(back, ECHO, text).unwrap();
+                    other.poll();
+                }
+                if text == b"first" {
+                    let [b, c] = &mut others;
+                    until(&mut [&mut a, b, c], |nodes| {
+                        nodes[1..].iter().all(|node| !node.program.ended.is_empty())
+                    });
+                }
             }
-            if text == b"first" {
-                let [b, c] = &mut others;
-                until(&mut [&mut a, b, c], |nodes| {
-                    nodes[1..].iter().all(|node| !node.program.ended.is_empty())
-                });
+            let old = ends.map(|(to, _)| to);
+            let closed = Vec::new();
+            let mut handler = Replacing { old, others, new: None, is_panicking, closed };
+            if is_panicking {
+                let poll = AssertUnwindSafe(|| a.worker.poll(os::clock::now_ns(), &mut handler));
+                assert!(catch_unwind(poll).is_err());
+                let (which, ..) = handler.new.unwrap();
+                handler.replace(&mut a.worker, which);
             }
-        }
-        let old = ends.map(|(to, _)| to);
-        let closed = Vec::new();
-        let mut handler = Replacing { old, others, new: None, is_panicking, closed };
-        if is_panicking {
-            let poll = AssertUnwindSafe(|| a.worker.poll(os::clock::now_ns(), &mut handler));
-            assert!(catch_unwind(poll).is_err());
-            let (which, _) = handler.new.unwrap();
-            handler.replace(&mut a.worker, which);
-        }
-        let start = Instant::now();
-        while handler.closed.is_empty() {
+            let start = Instant::now();
+            while handler.closed.is_empty() {
+                a.worker.poll(os::clock::now_ns(), &mut handler);
+                assert!(start.elapsed().as_secs() < 30);
+            }
             a.worker.poll(os::clock::now_ns(), &mut handler);
-            assert!(start.elapsed().as_secs() < 30);
+            let (which, back, _) = handler.new.unwrap();
+            assert_eq!(handler.closed, [(old[which], CloseReason::Closed)], "{config:?}");
+            let other = &mut handler.others[which];
+            let cookie = other.call(back, ECHO, b"again").unwrap();
+            until(&mut [&mut a, other], |nodes| nodes[1].program.ended.contains_key(&cookie));
+            assert_eq!(other.program.ended[&cookie].0, Status::Ok, "{config:?}");
+            // DC does not tell whose it is: what was announced is not found in the ring.
+            let is_dc = config.transport == TransportKind::Dc;
+            assert_eq!(a.worker.stats().unknown_imms, u64::from(is_dc) * round, "{config:?}");
+            a.worker.close(handler.old[1 - which]);
+            a.worker.close(handler.new.unwrap().2);
+            a.poll();
         }
-        a.worker.poll(os::clock::now_ns(), &mut handler);
-        let (which, back) = handler.new.unwrap();
-        assert_eq!(handler.closed, [(old[which], CloseReason::Closed)], "{config:?}");
-        let other = &mut handler.others[which];
-        let cookie = other.call(back, ECHO, b"again").unwrap();
-        until(&mut [&mut a, other], |nodes| nodes[1].program.ended.contains_key(&cookie));
-        assert_eq!(other.program.ended[&cookie].0, Status::Ok, "{config:?}");
-        // DC does not tell whose it is: what was announced is not found in the ring.
-        let is_dc = config.transport == TransportKind::Dc;
-        assert_eq!(a.worker.stats().unknown_imms, is_dc.into(), "{config:?}");
     }
 }
