@@ -2,6 +2,11 @@
 
 /// How a call ended, in gRPC's vocabulary and numbers.
 ///
+/// A handler may answer with any of them, also with those that the caller's own side says when there is no
+/// answer: [`Cancelled`](Self::Cancelled), [`DeadlineExceeded`](Self::DeadlineExceeded),
+/// [`Unavailable`](Self::Unavailable), and [`Internal`](Self::Internal). They look alike. Who must tell them
+/// apart says it in the body, which is empty unless a handler answered.
+///
 /// Source: gRPC, *Status codes and their use in gRPC*.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[repr(u8)]
@@ -9,7 +14,7 @@ pub enum Status {
     /// The handler answered.
     #[error("ok")]
     Ok = 0,
-    /// The caller gave up.
+    /// The caller gave up, or closed the connection.
     #[error("cancelled by the caller")]
     Cancelled = 1,
     /// The handler dropped the request, or answered with a code that does not exist.

@@ -92,13 +92,13 @@ pub enum CallError {
     },
     /// No response of this length fits.
     #[error(
-        "a response of up to {asked_bytes} B exceeds the ring's share of {max_bytes} B; raise \
-         `response_bytes` of the worker, or lower that of the call: a longer one comes by rendezvous"
+        "a response of up to {asked_bytes} B exceeds the {max_bytes} B that the ring's share has room for; \
+         raise `response_bytes` of the worker, or lower that of the call: a longer one comes by rendezvous"
     )]
     NoPlace {
         /// Asked for.
         asked_bytes: usize,
-        /// Of the share.
+        /// Longest that there is room for.
         max_bytes: usize,
     },
     /// The memory for large bodies to or from this peer is in use. Poll, then try again.
@@ -138,10 +138,11 @@ pub enum TransferError {
 /// Why an answer was not sent. The request counts as answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplyError {
-    /// Too long; the caller was told so.
+    /// Too long; the caller was told [`Status::OutOfRange`]. Only an answer that is [`Status::Ok`] may
+    /// come by rendezvous.
     #[error(
         "a response of {len_bytes} B exceeds the {max_bytes} B that the caller accepts; it was told so: \
-         raise its `large_bytes`"
+         raise its `large_bytes`, or `response_bytes` of the call if this is no `Ok`"
     )]
     TooLong {
         /// Of the response.

@@ -29,7 +29,7 @@ pub trait Handler<N: Nic> {
     fn request(&mut self, worker: &mut Worker<N>, request: Request<'_>);
 
     /// A call has ended: `cookie` is what it was made with. `body` is empty unless a handler sent
-    /// some.
+    /// some. A handler may answer with any status, so the status alone does not tell whether one did.
     fn response(&mut self, worker: &mut Worker<N>, cookie: u64, status: Status, body: &[u8]);
 
     /// A call has ended without an answer: it met its deadline, was cancelled, or its connection ended.

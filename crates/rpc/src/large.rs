@@ -111,3 +111,23 @@ impl<N: Nic, K: Eq + Hash> Lent<N, K> {
         if self.buffers.is_empty() { None } else { self.buffers.remove(key) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Those that are not kept count no more.
+    #[test]
+    fn all_buffers_that_were_given_back_can_be_taken_again() {
+        let fabric = format!("large-{}", std::process::id());
+        let nic = softnic::open(&softnic::Config { fabric, ..softnic::Config::default() }).unwrap();
+        let pd = nic.alloc_pd().unwrap();
+        let mut buffers = Buffers::<softnic::Nic>::new((FREE_MAX + 1) * BUFFER_BYTES_MIN);
+        for _ in 0..3 {
+            let taken = [(); FREE_MAX + 1].map(|()| buffers.take(&nic, &pd, 1).unwrap());
+            assert!(matches!(buffers.take(&nic, &pd, 1), Err(NoBuffer::Limit)));
+            taken.into_iter().for_each(|buffer| buffers.give(buffer));
+            assert_eq!(buffers.free.len(), FREE_MAX);
+        }
+    }
+}

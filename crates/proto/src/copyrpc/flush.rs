@@ -188,7 +188,7 @@ impl FlushClock {
             FlushPolicy::PollBudget { .. } => 0,
             _ => return None,
         };
-        Some(opened_ns + hold_ns)
+        Some(opened_ns.saturating_add(hold_ns))
     }
 
     /// Holding back pays only if, at the recent rate, the batch fills within the longest hold.

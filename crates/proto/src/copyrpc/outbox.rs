@@ -251,10 +251,10 @@ impl Outbox {
         let is_over = self.producer + lines > lap || self.starts_over(lap);
         let start = if is_over { lap } else { self.producer };
         let end = start + lines;
-        let free_from = if self.is_given_back() { start } else { self.credited };
         // What was admitted has a place, unless the peer takes more than was granted to it. Then
-        // the batch waits: lines that were not given back are never overwritten.
-        (end - free_from <= u64::from(self.geometry.ring_lines())).then_some((start, end))
+        // the batch waits: lines that were not given back are never overwritten. A ring that is empty
+        // has a place for all: what is skipped and a longest batch are one lap at most.
+        (end - self.credited <= u64::from(self.geometry.ring_lines())).then_some((start, end))
     }
 
     #[inline]
@@ -511,6 +511,29 @@ mod tests {
         assert!(outbox.admit(&request).is_err() && outbox.is_starved());
         outbox.credit(9, 0).unwrap();
         assert!(!outbox.is_starved() && outbox.admit(&request).is_ok());
+    }
+
+    /// Rule C2.10: who was refused for what is built, and not posted, waits for nobody; once that begins the
+    /// ring anew, for what it takes there.
+    #[test]
+    fn who_was_refused_is_starved_also_when_the_ring_is_begun_anew() {
+        let mut outbox = small(FlushPolicy::Immediate, 1);
+        for _ in 0..5 {
+            send(&mut outbox, 0).unwrap();
+        }
+        outbox.credit(5, 0).unwrap();
+        let request = Outgoing { body_bytes: 232, ..Outgoing::control(KIND_CANCEL, 0) };
+        for _ in 0..2 {
+            let place = outbox.admit(&request).unwrap();
+            outbox.push_at(place, &request, 0, 0);
+        }
+        assert!(outbox.admit(&request).is_err() && !outbox.is_starved(), "all was given back");
+        let departure = outbox.emission(0, false, &TO).unwrap().departure;
+        assert_eq!(departure.start, 16);
+        outbox.posted(departure, 0);
+        assert!(outbox.is_starved());
+        outbox.credit(20, 0).unwrap();
+        assert!(!outbox.is_starved());
     }
 
     /// A header counts to 65535.

@@ -176,7 +176,7 @@ fn answers_that_can_never_have_a_place_are_refused_and_others_are_cut_to_what_th
     let geometry = Geometry::new(2048, 64, 256).unwrap();
     let mut pair = Pair::new(Setup { geometry, ..Setup::default() });
     let refused = pair.call(0, 1, 8, 200, LONG_NS).unwrap_err();
-    assert_eq!(refused, Refused::NoPlace { asked_bytes: 200, max_bytes: 64 });
+    assert_eq!(refused, Refused::NoPlace { asked_bytes: 200, max_bytes: 40 });
     let mut pair = Pair::new(Setup::default());
     pair.call(0, 1, 8, 1 << 30, LONG_NS).expect("a longer one comes by rendezvous");
 }

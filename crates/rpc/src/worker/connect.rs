@@ -11,7 +11,7 @@ use verbs::{
 
 use super::{Departed, Marks, Worker, random};
 use crate::{
-    CloseReason, ConnectError, Invitation, OpenError, PeerId, TransportKind,
+    CloseReason, ConnectError, ContactError, Invitation, OpenError, PeerId, TransportKind,
     contact::Contact,
     early::Early,
     large::{Buffers, Lent},
@@ -96,6 +96,11 @@ impl<N: Nic> Worker<N> {
             let (theirs, ours) = (name(contact.transport), name(self.config.transport));
             return Err(ConnectError::Transport { theirs, ours });
         }
+        let room = Peer::<N>::ring_bytes(&hello) as u64;
+        let is_addressable = contact.ring.addr.checked_add(room).is_some();
+        if !is_addressable {
+            return Err(ContactError::Field("ring address").into());
+        }
         let (staging_bytes, max) = (hello.geometry.ring_bytes(), self.config.peer_ring_bytes_max);
         if staging_bytes > max {
             return Err(ConnectError::Ring { theirs: staging_bytes, max });
@@ -161,6 +166,9 @@ impl<N: Nic> Worker<N> {
         let place = &mut self.peers[usize::from(id.slot)];
         place.generation = place.generation.wrapping_add(1);
         let Some(mut peer) = place.peer.take() else { return };
+        self.agenda.forget(id);
+        // What came before its invitation is nobody else's.
+        self.early.retain(|imm| Imm::decode(*imm).slot != id.slot);
         if let Some(live) = peer.live() {
             let status = reason.status();
             live.connection.drain(|cookie| self.ended.push_back((cookie, status)));
@@ -170,6 +178,7 @@ impl<N: Nic> Worker<N> {
             // The queue pair goes before the memory that its requests use.
             if let Some(queue) = self.queues[usize::from(peer.queue)].take() {
                 self.queue_of.remove(&queue.qp.qpn());
+                self.forget_arrival(queue.qp.qpn());
             }
             self.abandon_all(id);
             self.timers_ns = self.now_ns; // receives that others need go back then

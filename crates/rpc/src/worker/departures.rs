@@ -171,7 +171,7 @@ impl<N: Nic> Worker<N> {
     /// Whether received batches are still to be gathered.
     pub(super) fn is_coalescing(&self) -> bool {
         match self.config.flush {
-            FlushPolicy::Coalesce { ns } => self.now_ns < self.flushed_ns + u64::from(ns),
+            FlushPolicy::Coalesce { ns } => self.now_ns < self.flushed_ns.saturating_add(ns.into()),
             _ => false,
         }
     }

@@ -6,21 +6,13 @@
 use core::mem::ManuallyDrop;
 
 use proto::copyrpc::{Messages, Sort, Violation};
-use verbs::{Completion, CompletionQueue as _, Nic};
+use verbs::Nic;
 
 use super::Worker;
 use crate::{Handler, PeerId, Request, Token, token::Place};
 
-/// What a callback that panicked left undone.
-#[derive(Default)]
-pub(super) struct Interrupted {
-    rest: Option<Rest>,
-    /// A completion that was taken from the queue before its turn.
-    next: Option<Completion>,
-}
-
-/// Messages of a batch that were not handled.
-struct Rest {
+/// Messages of a batch that were not handled, because a callback panicked.
+pub(super) struct Rest {
     peer: PeerId,
     bytes: Vec<u8>,
     count: u16,
@@ -97,23 +89,9 @@ impl<N: Nic> Drop for Dispatch<'_, '_, N> {
         let (bytes, count) = rest.rest();
         let offset_bytes = bytes.as_ptr().addr().wrapping_add(self.origin);
         let rest = Rest { peer: self.peer, bytes: bytes.to_vec(), count, offset_bytes };
-        self.worker.interrupted.get_or_insert_default().rest = Some(rest);
+        self.worker.interrupted = Some(Box::new(rest));
         // The copy that the messages lie in is being dropped too.
         self.worker.scratch = vec![0; self.worker.geometry.batch_bytes_max()].into();
-    }
-}
-
-/// Taking completions of receives, one ahead. A callback that panics leaves that one.
-pub(super) struct Arrivals<'w, N: Nic> {
-    pub(super) worker: &'w mut Worker<N>,
-    pub(super) next: Option<Completion>,
-}
-
-impl<N: Nic> Drop for Arrivals<'_, N> {
-    fn drop(&mut self) {
-        if self.next.is_some() {
-            self.worker.interrupted.get_or_insert_default().next = self.next;
-        }
     }
 }
 
@@ -138,22 +116,9 @@ impl<N: Nic> Worker<N> {
     /// Goes on where a callback panicked; returns how many messages were handled.
     #[cold]
     pub(super) fn resume<H: Handler<N> + ?Sized>(&mut self, handler: &mut H) -> usize {
-        let interrupted = self.interrupted.as_mut();
-        let Some(rest) = interrupted.and_then(|interrupted| interrupted.rest.take()) else {
-            return 0;
-        };
+        let Some(rest) = self.interrupted.take() else { return 0 };
         let messages = Messages::resumed(&rest.bytes, rest.count);
         let outcome = self.dispatch(rest.peer, messages, (rest.offset_bytes, 0), handler);
         self.conclude(rest.peer, outcome)
-    }
-
-    /// The completion of a receive whose turn is next.
-    #[inline]
-    pub(super) fn next_arrival(&mut self) -> Option<Completion> {
-        if self.interrupted.is_some() {
-            let next = self.interrupted.take().and_then(|interrupted| interrupted.next);
-            return next.or_else(|| self.recv_cq.poll());
-        }
-        self.recv_cq.poll()
     }
 }

@@ -19,7 +19,9 @@ use proto::{
     Status,
     copyrpc::{Connection, Counters, Geometry},
 };
-use verbs::{Arm, ArmError, Channel as _, CompletionQueue as _, CqConfig, DcKey, Nic, Transport};
+use verbs::{
+    Arm, ArmError, Channel as _, Completion, CompletionQueue as _, CqConfig, DcKey, Nic, Transport,
+};
 
 use crate::{
     CloseReason, Config, OpenError, PeerId, TransportKind,
@@ -31,7 +33,7 @@ use crate::{
 
 use agenda::Agenda;
 pub(crate) use agenda::Marks;
-use dispatch::Interrupted;
+use dispatch::Rest;
 use transfers::Transfer;
 
 /// A call to be made.
@@ -147,8 +149,10 @@ pub struct Worker<N: Nic> {
     closed: VecDeque<(PeerId, CloseReason)>,
     /// Batches that came before the invitation of their peer.
     early: VecDeque<u32>,
-    /// What a callback that panicked left undone.
-    interrupted: Option<Box<Interrupted>>,
+    /// A receive that was taken from the queue and is not handled: in a poll, or beside `interrupted`.
+    ahead: Option<Completion>,
+    /// What a callback that panicked left of its batch.
+    interrupted: Option<Box<Rest>>,
     dropped: Dropped,
     transfers: Vec<Option<Transfer<N>>>,
     /// One-sided accesses among them.
@@ -220,6 +224,7 @@ impl<N: Nic> Worker<N> {
             ended: VecDeque::new(),
             closed: VecDeque::new(),
             early: VecDeque::new(),
+            ahead: None,
             interrupted: None,
             dropped: Dropped::default(),
             transfers: Vec::new(),

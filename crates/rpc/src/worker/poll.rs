@@ -6,9 +6,9 @@ use proto::{
     Status,
     copyrpc::{Arrival, BATCH_HEADER_BYTES, Body, Connection, Imm, Incoming, Messages, Violation},
 };
-use verbs::{AsyncEvent, Completion, CompletionQueue as _, MemoryRegion, Nic, QueuePair as _};
+use verbs::{AsyncEvent, Completion, CompletionQueue as _, MemoryRegion, Nic, Qpn, QueuePair as _};
 
-use super::{Worker, dispatch::Arrivals};
+use super::Worker;
 use crate::{
     CloseReason, Handler, PeerId, TransportKind,
     peer::{Link, Peer},
@@ -75,7 +75,7 @@ impl<N: Nic> Worker<N> {
         }
         handled += self.poll_sends(handler);
         if self.now_ns >= self.timers_ns {
-            self.timers_ns = self.now_ns + TIMERS_NS;
+            self.timers_ns = self.now_ns.saturating_add(TIMERS_NS);
             self.poll_events();
             self.look_at_timers();
         }
@@ -99,27 +99,33 @@ impl<N: Nic> Worker<N> {
             let Some(imm) = self.early.pop_front() else { break };
             handled += self.take(imm, handler);
         }
-        let next = self.next_arrival();
-        if next.is_none() {
-            return handled;
+        if self.ahead.is_none() {
+            self.ahead = self.recv_cq.poll();
         }
-        let Arrivals { worker, next } = &mut Arrivals { worker: self, next };
-        for left in (0..worker.config.poll_budget).rev() {
-            let Some(completion) = next.take() else { break };
+        for left in (0..self.config.poll_budget).rev() {
+            let Some(completion) = self.ahead.take() else { break };
             if left > 0 {
-                *next = worker.recv_cq.poll();
+                self.ahead = self.recv_cq.poll();
             }
-            worker.is_last_arrival = next.is_none();
-            worker.stats.arrivals += 1;
-            let from = worker.sender(&completion);
-            worker.retire_receive(&completion, from);
+            self.is_last_arrival = self.ahead.is_none();
+            self.stats.arrivals += 1;
+            let from = self.sender(&completion);
+            self.retire_receive(&completion, from);
             match (completion.failure, completion.imm) {
-                (None, Some(imm)) if from.may_name(imm) => handled += worker.take(imm, handler),
+                (None, Some(imm)) if from.may_name(imm) => handled += self.take(imm, handler),
                 // A flushed receive: the send side of the queue pair tells what happened.
-                _ => worker.stats.unknown_imms += u64::from(completion.failure.is_none()),
+                _ => self.stats.unknown_imms += u64::from(completion.failure.is_none()),
             }
         }
         handled
+    }
+
+    /// Drops what was taken ahead if it is of a queue pair that is gone: another one may get its number.
+    #[cold]
+    pub(super) fn forget_arrival(&mut self, gone: Qpn) {
+        if let Some(completion) = self.ahead.take_if(|ahead| ahead.qpn == gone) {
+            self.retire_receive(&completion, Sender::Nobody);
+        }
     }
 
     /// The receive goes back before the peer is told that its batch was handled (rule C3.6).

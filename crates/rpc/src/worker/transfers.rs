@@ -45,7 +45,8 @@ impl<N: Nic> Worker<N> {
     }
 
     /// Reads a peer's memory. [`Handler::response`] tells the end, with `cookie`. The peer's program
-    /// takes no part. It has no deadline of its own: it ends with the connection at the latest.
+    /// takes no part. It has no deadline of its own: it ends with the connection at the latest, on DC as
+    /// soon as the NIC has done with the region.
     ///
     /// # Errors
     ///

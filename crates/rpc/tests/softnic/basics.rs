@@ -1,6 +1,10 @@
 //! Calls, answers, and everything that can be switched.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    panic::{AssertUnwindSafe, catch_unwind},
+    time::Duration,
+};
 
 use copyrpc_rpc::{
     Call, CallError, Config, FlushPolicy, Handler, PeerId, ReplyError, Request, Status,
@@ -8,7 +12,9 @@ use copyrpc_rpc::{
 };
 use softnic::Nic;
 
-use crate::rig::{DROP, ECHO, FAIL, LATER, Node, fabric, join, pair, shapes, soft, tight, until};
+use crate::rig::{
+    DROP, ECHO, FAIL, LATER, Node, Program, fabric, join, pair, shapes, soft, tight, until,
+};
 
 /// A body that its number determines.
 pub(crate) fn body(number: usize, len_bytes: usize) -> Vec<u8> {
@@ -53,19 +59,20 @@ fn every_shape_carries_every_length_both_ways() {
     }
 }
 
+const POLICIES: [FlushPolicy; 7] = [
+    FlushPolicy::SelfClocked { wqes: 1 },
+    FlushPolicy::Immediate,
+    FlushPolicy::Hold { ns: 10_000 },
+    FlushPolicy::AdaptiveHold { messages: 4 },
+    FlushPolicy::RttHold { permille: 500 },
+    FlushPolicy::PollBudget { polls: 4 },
+    FlushPolicy::Coalesce { ns: 10_000 },
+];
+
 /// Rules C7.2 and C7.3.
 #[test]
 fn every_flush_policy_carries_every_length_both_ways() {
-    let policies = [
-        FlushPolicy::SelfClocked { wqes: 1 },
-        FlushPolicy::Immediate,
-        FlushPolicy::Hold { ns: 10_000 },
-        FlushPolicy::AdaptiveHold { messages: 4 },
-        FlushPolicy::RttHold { permille: 500 },
-        FlushPolicy::PollBudget { polls: 4 },
-        FlushPolicy::Coalesce { ns: 10_000 },
-    ];
-    for flush in policies {
+    for flush in POLICIES {
         let config = Config { flush, ..tight() };
         let (mut a, mut b, to_b, to_a) = pair(&config);
         storm(&mut a, &mut b, &config, to_b, to_a);
@@ -302,4 +309,46 @@ fn connections_that_did_something_are_visited() {
     visit(&mut a, &mut counted);
     assert_eq!(visit(&mut a, &mut counted), 0, "nothing happened since");
     assert!(!counted.contains_key(&peers[2].slot()), "nothing ever happened");
+}
+
+/// Whoever adds up may panic, and goes on later where that was.
+#[test]
+fn a_visit_that_panics_forgets_nobody() {
+    let fabric = fabric();
+    let [mut a, mut b] = [(); 2].map(|()| Node::open(&fabric, &tight()));
+    let mut peers = [(); 3].map(|()| join(&mut a, &mut b).0).to_vec();
+    for peer in &peers {
+        a.call(*peer, LATER, b"").unwrap();
+    }
+    let visit = AssertUnwindSafe(|| a.worker.visit_active(|_, _| panic!("on purpose")));
+    assert!(catch_unwind(visit).is_err());
+    a.worker.visit_active(|peer, _| peers.retain(|other| *other != peer));
+    assert_eq!(peers, []);
+}
+
+/// Any clock that does not go back will do, wherever it begins and ends.
+#[test]
+fn the_end_of_time_is_no_end_of_calls() {
+    for flush in POLICIES {
+        let config = Config { flush, ..tight() };
+        let fabric = fabric();
+        let end_ns = u64::MAX - 1_000_000;
+        let [mut a, mut b] = [(); 2].map(|()| {
+            let nic = softnic::open(&soft(&fabric, None)).unwrap();
+            let worker = Worker::open(nic, config.clone(), end_ns).unwrap();
+            Node { worker, program: Program::default() }
+        });
+        let (to_b, _) = join(&mut a, &mut b);
+        let mut now_ns = end_ns;
+        while now_ns < u64::MAX {
+            now_ns = now_ns.saturating_add(20_000);
+            let _ = a.call(to_b, ECHO, b"late");
+            for node in [&mut a, &mut b] {
+                node.worker.poll(now_ns, &mut node.program);
+                let _ = node.worker.wake_ns();
+            }
+        }
+        let answered = a.program.ended.values().filter(|(status, _)| *status == Status::Ok);
+        assert!(answered.count() >= 5, "{config:?}");
+    }
 }

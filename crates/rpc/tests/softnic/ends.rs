@@ -1,6 +1,10 @@
 //! How calls and connections end.
 
-use core::time::Duration;
+use core::{mem, time::Duration};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    time::Instant,
+};
 
 use copyrpc_rpc::{
     Call, CloseReason, Config, ConnectError, Handler, PeerId, Request, Status, TransportKind,
@@ -228,4 +232,123 @@ fn a_batch_that_comes_before_the_invitation_of_its_peer_is_kept() {
     a.worker.connect(to_b, &from_b).unwrap();
     until(&mut [&mut a, &mut b], |nodes| nodes[1].program.ended.contains_key(&cookie));
     assert_eq!(b.program.ended[&cookie], (Status::Ok, b"early".to_vec()));
+}
+
+/// What was announced before the invitation of a peer that is closed at once is nobody else's.
+#[test]
+fn a_batch_that_came_early_is_not_taken_for_one_of_the_next_peer_in_its_place() {
+    let fabric = fabric();
+    let (mut a, mut b) = (Node::open(&fabric, &dc()), Node::open(&fabric, &dc()));
+    let (to_b, from_a) = a.worker.invite().unwrap();
+    let (to_a, from_b) = b.worker.invite().unwrap();
+    b.worker.connect(to_a, &from_a).unwrap();
+    b.call(to_a, ECHO, b"early").unwrap();
+    until(&mut [&mut a, &mut b], |nodes| nodes[0].worker.stats().arrivals == 1);
+    a.worker.connect(to_b, &from_b).unwrap();
+    a.worker.close(to_b);
+    b.worker.close(to_a);
+    let (again, _) = join(&mut a, &mut b);
+    assert_eq!(again.slot(), to_b.slot());
+    let cookie = a.call(again, ECHO, b"again").unwrap();
+    until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.contains_key(&cookie));
+    assert_eq!(a.program.ended[&cookie].0, Status::Ok);
+    assert_eq!(a.worker.stats().unknown_imms, 0);
+}
+
+/// Replaces one of two peers by another in the first request's callback.
+struct Replacing {
+    old: [PeerId; 2],
+    others: [Node; 2],
+    /// Which one was replaced, its name of the worker, and the worker's of it.
+    new: Option<(usize, PeerId, PeerId)>,
+    is_panicking: bool,
+    closed: Vec<(PeerId, CloseReason)>,
+}
+
+impl Replacing {
+    fn replace(&mut self, worker: &mut Worker<Nic>, which: usize) {
+        worker.close(self.old[which]);
+        let (to, ours) = worker.invite().unwrap();
+        let (back, theirs) = self.others[which].worker.invite().unwrap();
+        worker.connect(to, &theirs).unwrap();
+        self.others[which].worker.connect(back, &ours).unwrap();
+        self.new = Some((which, back, to));
+    }
+}
+
+impl Handler<Nic> for Replacing {
+    fn request(&mut self, worker: &mut Worker<Nic>, request: Request<'_>) {
+        if self.new.is_none() {
+            // The other one's batch has arrived too.
+            let which = usize::from(request.token.peer() == self.old[0]);
+            if mem::take(&mut self.is_panicking) {
+                self.new = Some((which, self.old[which], self.old[which]));
+                panic!("on purpose");
+            }
+            self.replace(worker, which);
+        }
+        worker.reply(request.token, Status::Ok, request.body).unwrap();
+    }
+
+    fn response(&mut self, _: &mut Worker<Nic>, _: u64, _: Status, _: &[u8]) {}
+
+    fn closed(&mut self, _: &mut Worker<Nic>, peer: PeerId, reason: CloseReason) {
+        self.closed.push((peer, reason));
+    }
+}
+
+/// Numbers of queue pairs are used again, so what one announced does not outlive it: not even the arrival
+/// that is next when a callback closes its connection, or that a panic left.
+#[test]
+fn an_arrival_of_a_connection_that_was_closed_is_not_taken_for_one_of_the_next() {
+    let own = Config { shared_receives: false, ..tight() };
+    let cases = [tight(), own, dc()].into_iter().flat_map(|c| [(c.clone(), false), (c, true)]);
+    for (config, is_panicking) in cases {
+        let fabric = fabric();
+        let mut a = Node::open(&fabric, &config);
+        // More rounds than there are receives: each of them goes back.
+        for round in 1..=u64::from(config.receives) + 1 {
+            let mut others = [(); 2].map(|()| Node::open(&fabric, &config));
+            let ends = others.each_mut().map(|other| join(&mut a, other));
+            for text in [b"first", b"again"] {
+                for (other, (_, back)) in others.iter_mut().zip(ends) {
+                    other.call(back, ECHO, text).unwrap();
+                    other.poll();
+                }
+                if text == b"first" {
+                    let [b, c] = &mut others;
+                    until(&mut [&mut a, b, c], |nodes| {
+                        nodes[1..].iter().all(|node| !node.program.ended.is_empty())
+                    });
+                }
+            }
+            let old = ends.map(|(to, _)| to);
+            let closed = Vec::new();
+            let mut handler = Replacing { old, others, new: None, is_panicking, closed };
+            if is_panicking {
+                let poll = AssertUnwindSafe(|| a.worker.poll(os::clock::now_ns(), &mut handler));
+                assert!(catch_unwind(poll).is_err());
+                let (which, ..) = handler.new.unwrap();
+                handler.replace(&mut a.worker, which);
+            }
+            let start = Instant::now();
+            while handler.closed.is_empty() {
+                a.worker.poll(os::clock::now_ns(), &mut handler);
+                assert!(start.elapsed().as_secs() < 30);
+            }
+            a.worker.poll(os::clock::now_ns(), &mut handler);
+            let (which, back, _) = handler.new.unwrap();
+            assert_eq!(handler.closed, [(old[which], CloseReason::Closed)], "{config:?}");
+            let other = &mut handler.others[which];
+            let cookie = other.call(back, ECHO, b"again").unwrap();
+            until(&mut [&mut a, other], |nodes| nodes[1].program.ended.contains_key(&cookie));
+            assert_eq!(other.program.ended[&cookie].0, Status::Ok, "{config:?}");
+            // DC does not tell whose it is: what was announced is not found in the ring.
+            let is_dc = config.transport == TransportKind::Dc;
+            assert_eq!(a.worker.stats().unknown_imms, u64::from(is_dc) * round, "{config:?}");
+            a.worker.close(handler.old[1 - which]);
+            a.worker.close(handler.new.unwrap().2);
+            a.poll();
+        }
+    }
 }

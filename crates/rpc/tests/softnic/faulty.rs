@@ -1,4 +1,4 @@
-//! A NIC that refuses to change the state of queue pairs while it is told to.
+//! A NIC that refuses to change the state of queue pairs while it is told to, and tells what it is told to.
 
 use std::{cell::Cell, rc::Rc, time::Duration};
 
@@ -7,9 +7,9 @@ use copyrpc_rpc::{
     TransportKind, Worker,
 };
 use verbs::{
-    Access, AddressVector, AsyncEvent, Completion, CqConfig, CreateError, MemoryError, ModifyError,
-    Nic, NicAttributes, PortAttributes, PostRecvError, PostSendError, QpConfig, QpState, Qpn,
-    QueuePair, SendRequest, SrqConfig, Transition, Transport,
+    Access, AddressVector, AsyncEvent, Completion, CqConfig, CreateError, Lkey, MemoryError,
+    MemoryRegion, ModifyError, Nic, NicAttributes, PortAttributes, PostRecvError, PostSendError,
+    QpConfig, QpState, Qpn, QueuePair, Rkey, SendRequest, SrqConfig, Transition, Transport,
 };
 
 use crate::rig::{ECHO, Node, fabric, soft, tight};
@@ -20,6 +20,43 @@ type Soft = softnic::Nic;
 struct Faulty {
     nic: Soft,
     is_refusing: Rc<Cell<bool>>,
+    /// Told before what the NIC has to tell.
+    event: Rc<Cell<Option<AsyncEvent>>>,
+    /// Registered memory that is there.
+    regions: Rc<()>,
+}
+
+/// Counts as long as it is there.
+struct FaultyMr {
+    mr: <Soft as Nic>::Mr,
+    _counts: Rc<()>,
+}
+
+impl MemoryRegion for FaultyMr {
+    fn addr(&self) -> u64 {
+        self.mr.addr()
+    }
+    fn len_bytes(&self) -> usize {
+        self.mr.len_bytes()
+    }
+    fn lkey(&self) -> Lkey {
+        self.mr.lkey()
+    }
+    fn rkey(&self) -> Rkey {
+        self.mr.rkey()
+    }
+    fn read(&self, offset: usize, into: &mut [u8]) {
+        self.mr.read(offset, into);
+    }
+    fn write(&self, offset: usize, bytes: &[u8]) {
+        self.mr.write(offset, bytes);
+    }
+    fn load_u64(&self, offset: usize) -> u64 {
+        self.mr.load_u64(offset)
+    }
+    fn deregister(self) -> Result<(), MemoryError> {
+        self.mr.deregister()
+    }
 }
 
 struct FaultyQp {
@@ -29,7 +66,7 @@ struct FaultyQp {
 
 impl Nic for Faulty {
     type Pd = <Soft as Nic>::Pd;
-    type Mr = <Soft as Nic>::Mr;
+    type Mr = FaultyMr;
     type Cq = <Soft as Nic>::Cq;
     type Srq = <Soft as Nic>::Srq;
     type Qp = FaultyQp;
@@ -53,7 +90,8 @@ impl Nic for Faulty {
         len_bytes: usize,
         access: Access,
     ) -> Result<Self::Mr, MemoryError> {
-        self.nic.alloc_mr(pd, len_bytes, access)
+        let mr = self.nic.alloc_mr(pd, len_bytes, access)?;
+        Ok(FaultyMr { mr, _counts: Rc::clone(&self.regions) })
     }
     fn create_channel(&self) -> Result<Self::Channel, CreateError> {
         self.nic.create_channel()
@@ -80,7 +118,7 @@ impl Nic for Faulty {
         Ok(FaultyQp { qp: self.nic.create_qp(pd, &of_soft)?, is_refusing })
     }
     fn poll_event(&self) -> Option<AsyncEvent> {
-        self.nic.poll_event()
+        self.event.take().or_else(|| self.nic.poll_event())
     }
     fn poll_timeout(&self) -> Option<Duration> {
         self.nic.poll_timeout()
@@ -144,37 +182,62 @@ impl Handler<Faulty> for Ends {
 struct Scene {
     caller: Worker<Faulty>,
     is_refusing: Rc<Cell<bool>>,
+    event: Rc<Cell<Option<AsyncEvent>>>,
+    regions: Rc<()>,
     ends: Ends,
     others: [Node; 2],
 }
 
 impl Scene {
     fn new() -> Self {
-        let config = Config { transport: TransportKind::Dc, dcis: 1, ..tight() };
+        Self::on(TransportKind::Dc)
+    }
+
+    fn on(transport: TransportKind) -> Self {
+        let config = Config { transport, dcis: 1, ..tight() };
         let fabric = fabric();
-        let is_refusing = Rc::new(Cell::new(false));
-        let nic = softnic::open(&soft(&fabric, None)).unwrap();
-        let nic = Faulty { nic, is_refusing: Rc::clone(&is_refusing) };
+        let nic = Faulty {
+            nic: softnic::open(&soft(&fabric, None)).unwrap(),
+            is_refusing: Rc::default(),
+            event: Rc::default(),
+            regions: Rc::default(),
+        };
+        let Faulty { is_refusing, event, regions, .. } = nic.clone();
         let caller = Worker::open(nic, config.clone(), os::clock::now_ns()).unwrap();
         let others = [0, 1].map(|_| Node::open(&fabric, &config));
-        Self { caller, is_refusing, ends: Ends::default(), others }
+        Self { caller, is_refusing, event, regions, ends: Ends::default(), others }
     }
 
     fn join(&mut self, other: usize) -> PeerId {
+        self.join_by(other).0
+    }
+
+    /// Also says the number of the caller's queue pair, as its invitation does.
+    fn join_by(&mut self, other: usize) -> (PeerId, Qpn) {
         let (to, from_caller) = self.caller.invite().unwrap();
+        let qpn = u32::from_le_bytes(from_caller.as_bytes()[12..16].try_into().unwrap());
         let (back, from_other) = self.others[other].worker.invite().unwrap();
         self.caller.connect(to, &from_other).unwrap();
         self.others[other].worker.connect(back, &from_caller).unwrap();
-        to
+        (to, Qpn::new(qpn).unwrap())
     }
 
-    fn until_ended(&mut self, count: usize) {
+    /// Regions of the caller.
+    fn regions(&self) -> usize {
+        Rc::strong_count(&self.regions)
+    }
+
+    fn until(&mut self, is_done: impl Fn(&Self) -> bool) {
         let start = std::time::Instant::now();
-        while self.ends.ended.len() < count {
+        while !is_done(self) {
             self.caller.poll(os::clock::now_ns(), &mut self.ends);
             self.others.iter_mut().for_each(|other| _ = other.poll());
             assert!(start.elapsed().as_secs() < 30, "{:?}", self.ends.ended);
         }
+    }
+
+    fn until_ended(&mut self, count: usize) {
+        self.until(|scene| scene.ends.ended.len() >= count);
         self.ends.ended.sort_by_key(|(cookie, _)| *cookie);
     }
 }
@@ -223,4 +286,50 @@ fn fault_d4_an_initiator_that_cannot_be_restarted_ends_idle_connections_too() {
     scene.is_refusing.set(true);
     scene.until_ended(1);
     assert!(scene.ends.closed.contains(&to_idle), "{:?}", scene.ends.closed);
+}
+
+/// An initiator reads the memory of a peer that is gone until it has done what it was given for it; not
+/// longer, and not at all if there is nothing.
+#[test]
+fn what_an_initiator_works_with_stays_until_it_is_done() {
+    let mut scene = Scene::new();
+    let to_c = scene.join(1);
+    let theirs = scene.others[1].worker.expose(64).unwrap();
+    let ours = scene.caller.expose(64).unwrap();
+    let range = Range { remote_offset: 0, local_offset: 0, len_bytes: 4 };
+    let before = scene.regions();
+    for round in 1..4_usize {
+        let to_b = scene.join(0);
+        assert_eq!(scene.regions(), before + 2, "a ring, and a mirror of the other one");
+        // Nobody asks for the completion of the first batch.
+        scene.caller.call(to_b, &Call { cookie: 0, ..Call::default() }, b"unsignaled").unwrap();
+        scene.caller.poll(os::clock::now_ns(), &mut scene.ends);
+        scene.caller.close(to_b);
+        assert_eq!(scene.regions(), before + 1, "the mirror");
+        scene.caller.read(to_c, &theirs.remote(), &ours, range, round as u64).unwrap();
+        scene.until(|scene| scene.regions() == before);
+        scene.until_ended(2 * round);
+        let to_b = scene.join(0);
+        scene.caller.close(to_b);
+        assert_eq!(scene.regions(), before, "there was nothing to do");
+    }
+    assert_eq!(scene.ends.ended.iter().filter(|(_, status)| *status == Status::Ok).count(), 3);
+}
+
+/// The NIC may tell late that a queue pair failed. Its place has another one by then.
+#[test]
+fn the_end_of_a_queue_pair_that_is_gone_ends_nobody() {
+    let mut scene = Scene::on(TransportKind::Rc);
+    let (first, gone) = scene.join_by(0);
+    scene.caller.close(first);
+    let (second, qpn) = scene.join_by(1);
+    assert_eq!(first.slot(), second.slot());
+    scene.until(|scene| scene.ends.closed == [first]);
+    for (number, is_connected) in [(gone, true), (qpn, false)] {
+        scene.event.set(Some(AsyncEvent::QpFatal(number)));
+        let later_ns = scene.caller.now_ns() + 1_000_000;
+        scene.caller.poll(later_ns, &mut scene.ends);
+        assert_eq!(scene.event.get(), None, "it was told");
+        assert_eq!(scene.caller.is_connected(second), is_connected);
+    }
 }

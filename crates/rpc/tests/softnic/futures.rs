@@ -119,10 +119,12 @@ fn fault_a13_a_dropped_future_cancels_its_call() {
 fn fault_a13_a_future_that_is_dropped_while_the_worker_is_lent_cancels_its_call() {
     let (a, b, to_b) = pair();
     b.with(|_, server| server.is_slow = true).unwrap();
-    let call = a.call(to_b, &Call::default(), b"dropped").unwrap();
-    poll_until(&a, &b, || b.with(|_, server| !server.kept.is_empty()).unwrap());
-    a.with(|_, _| drop(call)).unwrap();
-    poll_until(&a, &b, || b.with(|worker, server| worker.is_cancelled(&server.kept[0])).unwrap());
+    let calls = [(); 3].map(|()| a.call(to_b, &Call::default(), b"dropped").unwrap());
+    poll_until(&a, &b, || b.with(|_, server| server.kept.len() == 3).unwrap());
+    a.with(|_, _| drop(calls)).unwrap();
+    poll_until(&a, &b, || {
+        b.with(|worker, server| server.kept.iter().all(|token| worker.is_cancelled(token))).unwrap()
+    });
 }
 
 /// The timeout of a call counts from the call, however long ago the worker was polled.

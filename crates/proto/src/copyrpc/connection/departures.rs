@@ -176,7 +176,7 @@ impl Connection {
         let flush = self.outbox.clock.due_ns().filter(|_| !self.outbox.is_window_full());
         let look = self.is_starved().then(|| {
             let waited_ns = now_ns.saturating_sub(self.outbox.progress_ns());
-            now_ns + waited_ns.max(delay_ns).min(LOOK_NS_MAX)
+            now_ns.saturating_add(waited_ns.max(delay_ns).min(LOOK_NS_MAX))
         });
         [deadlines, credit, flush, look].into_iter().flatten().min()
     }

@@ -167,10 +167,12 @@ impl Connection {
     ) -> Result<(CallId, &mut [u8]), Refused> {
         let own = self.config.own.geometry;
         let asked_bytes = call.response_bytes.min(own.body_bytes_max());
-        let max_bytes = own.response_lines() as usize * super::LINE_BYTES;
         let budget_lines = response_lines(asked_bytes)
             .filter(|lines| u32::from(*lines) <= own.response_lines())
-            .ok_or(Refused::NoPlace { asked_bytes, max_bytes })?;
+            .ok_or_else(|| {
+                let lines = u16::try_from(own.response_lines()).unwrap_or(u16::MAX);
+                Refused::NoPlace { asked_bytes, max_bytes: response_bytes(lines) }
+            })?;
         self.calls.admit(budget_lines)?;
         // The slot of this call may be that of one whose release waits: the peer must see that first.
         if !self.control.is_empty() && !self.push_control(now_ns) {

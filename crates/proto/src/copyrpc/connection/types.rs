@@ -56,11 +56,13 @@ pub enum Refused {
         max_bytes: usize,
     },
     /// No response fits.
-    #[error("the ring's share for responses is {max_bytes} B, a response may take {asked_bytes} B")]
+    #[error(
+        "the ring's share for responses has room for {max_bytes} B, a response may have {asked_bytes} B"
+    )]
     NoPlace {
         /// Asked for.
         asked_bytes: usize,
-        /// Of the share.
+        /// Longest that there is room for.
         max_bytes: usize,
     },
 }

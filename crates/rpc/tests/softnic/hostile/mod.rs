@@ -294,6 +294,25 @@ fn fault_d7_immediates_for_others_are_counted_and_ignored() {
     scene.check_honest();
 }
 
+/// A ring that no address space holds; one that ends where that does is the NIC's to judge.
+#[test]
+fn a_ring_beyond_the_last_address_is_refused() {
+    for transport in [TransportKind::Rc, TransportKind::Dc] {
+        let mut scene = Scene::new(transport);
+        let (peer, invitation) = scene.victim.worker.invite().unwrap();
+        let mut raw = Raw::new(&scene.fabric, transport, &invitation);
+        let last = u64::MAX - raw.ring_bytes();
+        let refused = scene.victim.worker.connect(peer, &raw.invitation_to(last + 1)).unwrap_err();
+        let expected = "the peer's invitation is broken: its ring address is impossible";
+        assert_eq!(refused.to_string(), expected);
+        scene.victim.worker.connect(peer, &raw.invitation_to(last)).unwrap();
+        scene.victim.call(peer, ECHO, b"nowhere").unwrap();
+        let reason = scene.verdict(&mut raw, peer);
+        assert!(matches!(reason, CloseReason::Failed(_)), "{reason}");
+        scene.check_honest();
+    }
+}
+
 /// Writes outside what was granted, and large bodies that are not there: the NIC refuses. Rule C6.2: large
 /// bodies of no length, or of too much.
 #[test]

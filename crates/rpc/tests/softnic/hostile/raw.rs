@@ -208,6 +208,19 @@ impl Raw {
         Invitation::from_bytes(&bytes).unwrap()
     }
 
+    /// Of its ring, with what lies beside it.
+    pub(super) fn ring_bytes(&self) -> u64 {
+        self.ring.len_bytes() as u64
+    }
+
+    /// Its [invitation](Self::invitation), but to a ring that lies elsewhere.
+    pub(super) fn invitation_to(&self, addr: u64) -> Invitation {
+        let mut bytes =
+            *self.invitation().as_bytes().first_chunk::<{ Invitation::BYTES }>().unwrap();
+        bytes[at::ADDR..at::ADDR + 8].copy_from_slice(&addr.to_le_bytes());
+        Invitation::from_bytes(&bytes).unwrap()
+    }
+
     /// A correct batch, the next one: two requests of 8 B. It counts as sent only once it was
     /// [written](Self::write) unspoiled.
     pub(super) fn batch(&mut self) -> Batch {
