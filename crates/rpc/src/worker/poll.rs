@@ -100,7 +100,8 @@ impl<N: Nic> Worker<N> {
             handled += self.take(imm, handler);
         }
         if self.ahead.is_none() {
-            self.ahead = self.recv_cq.poll();
+            let Some(completion) = self.recv_cq.poll() else { return handled };
+            self.ahead = Some(completion);
         }
         for left in (0..self.config.poll_budget).rev() {
             let Some(completion) = self.ahead.take() else { break };
