@@ -192,6 +192,7 @@ impl Peek {
                 passed += 1;
             }
             // What was polled meanwhile may be written anew, for the next lap, and then looks unwritten.
+            // It ends: a poll takes longer than a look, so nobody gets ahead of many.
             let consumed = self.consumed();
             let polled = consumed.wrapping_sub(start) & INDEX_MASK;
             if polled <= passed {

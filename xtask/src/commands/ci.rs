@@ -78,11 +78,10 @@ fn benches(workspace: &Workspace) -> Result<Outcome> {
     simple(workspace, &["test", "--workspace", "--bench", "*"])
 }
 
-/// Licenses, sources and versions of dependencies. Takes long to install: CI does not insist.
+/// Licenses, sources and versions of dependencies, and that none needs a C compiler.
 fn deny(workspace: &Workspace) -> Result<Outcome> {
     if !has_tool(workspace, &["deny", "--version"]) {
-        let remedy = "optional: cargo install --locked cargo-deny";
-        return Ok(Outcome::MissingExtra(remedy.into()));
+        return Ok(Outcome::MissingTool("cargo install --locked cargo-deny".into()));
     }
     simple(workspace, &["deny", "--workspace", "check", "bans", "licenses", "sources"])
 }

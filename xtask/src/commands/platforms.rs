@@ -1,7 +1,5 @@
 //! Everything compiles for every machine that is supported, by the oldest compiler that is: the
 //! `rust-version` of the manifests. Other steps use the toolchain and the machine at hand.
-//!
-//! It is a toolchain of its own to download, so CI does not insist on it.
 
 use std::{path::Path, process::Command};
 
@@ -19,7 +17,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     for target in TARGETS {
         if !has_library(toolchain, target)? {
             let remedy = format!("rustup toolchain install {toolchain} --target {target}");
-            return Ok(Outcome::MissingExtra(remedy));
+            return Ok(Outcome::MissingTool(remedy));
         }
     }
     let toolchain_argument = format!("+{toolchain}");

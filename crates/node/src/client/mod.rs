@@ -111,8 +111,8 @@ impl Client {
         self.ipc.reconnect()
     }
 
-    /// Calls a method of a service on a rank, [`HERE`] for that of this node, and waits for the answer, which is valid until the
-    /// next call.
+    /// Calls a method of a service on a rank, [`HERE`] for that of this node, and waits for the answer,
+    /// which is valid until the next call.
     ///
     /// # Errors
     ///

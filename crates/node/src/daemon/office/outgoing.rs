@@ -10,7 +10,7 @@ use crate::{
     daemon::{
         copy::copied,
         front::{Answer, Front},
-        office::{Asker, Claim, Office, Outgoing, Visit, WAITING_BYTES_MAX, Waiting},
+        office::{Asker, Claim, Office, Outgoing, Pending, Visit, WAITING_BYTES_MAX, Waiting},
         wire::{CallHead, PEER_HEAD_BYTES, PeerHead},
     },
     metrics::{Counter, Phase, Timing},
@@ -84,6 +84,15 @@ impl<F: Front> Office<F> {
         Ok(Claim::Waiting(rank))
     }
 
+    /// Who waits for the call that has ended, if anybody does.
+    fn take_pending(&mut self, cookie: u64) -> Option<Pending<F>> {
+        let pending = self.pending.remove(cookie);
+        if pending.is_none() {
+            self.tally.add(Counter::Stale, 1);
+        }
+        pending
+    }
+
     /// Counts a call that ended here, without an answer of the other node.
     pub(super) fn count_end(&mut self, status: Status) {
         let counter = match status {
@@ -153,10 +162,7 @@ impl<N: Nic, F: Front> rpc::Handler<N> for Visit<'_, F> {
 
     fn response(&mut self, _: &mut Worker<N>, cookie: u64, status: Status, body: &[u8]) {
         let Visit { office, front, .. } = self;
-        let Some(pending) = office.pending.remove(cookie) else {
-            office.tally.add(Counter::Stale, 1);
-            return;
-        };
+        let Some(pending) = office.take_pending(cookie) else { return };
         office.tally.add(Counter::Responses, 1);
         office.tally.add(Counter::BytesIn, body.len() as u64);
         if status == Status::DeadlineExceeded {
@@ -169,10 +175,7 @@ impl<N: Nic, F: Front> rpc::Handler<N> for Visit<'_, F> {
 
     fn ended(&mut self, _: &mut Worker<N>, cookie: u64, status: Status) {
         let Visit { office, front, .. } = self;
-        let Some(pending) = office.pending.remove(cookie) else {
-            office.tally.add(Counter::Stale, 1);
-            return;
-        };
+        let Some(pending) = office.take_pending(cookie) else { return };
         let status = match status {
             Status::DeadlineExceeded => status,
             // The daemon cancels nothing, so the connection ended, whoever ended it. What the peer was
