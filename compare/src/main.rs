@@ -5,10 +5,9 @@
 //! ```
 //!
 //! Two threads (*queues*, *wakes*) or two processes (*calls*), pinned to two cores. In each round every peer
-//! takes its turn, so what the machine does to one it does to all, and ratios are taken within a
-//! round. Each sample lies between two line ping-pongs: it counts as *near* or *far* only if both
-//! probes say so (on a virtual machine the two cores may share a cache in one minute and not in the
-//! next).
+//! takes its turn, so what the machine does to one it does to all. Each sample lies between two line
+//! ping-pongs, and is filed, reduced and shown as `copyrpc bench` does it (crate `measure`): ratios compare
+//! medians of one regime.
 
 mod calls;
 mod queues;
@@ -17,7 +16,7 @@ mod wakes;
 
 use std::{env, error::Error, process::ExitCode};
 
-use copyrpc_bench::cores::Cores;
+use measure::cores::Cores;
 
 /// A program that ends at the first failure: a wrong comparison has no numbers.
 pub type Outcome<T> = Result<T, Box<dyn Error>>;
@@ -34,12 +33,15 @@ struct Choice {
 fn run(choice: &Choice) -> Outcome<()> {
     let cores = Cores::choose()?;
     let Choice { what, rounds, filter } = choice;
-    println!("cores {cores}, {rounds} rounds");
+    let mut comparison = table::Comparison::default();
     if matches!(what.as_str(), "queues" | "all") {
-        queues::compare(cores, *rounds, filter)?;
+        queues::compare(cores, *rounds, filter, &mut comparison)?;
     }
     if matches!(what.as_str(), "calls" | "all") {
-        calls::compare(cores, *rounds, filter)?;
+        calls::compare(cores, *rounds, filter, &mut comparison)?;
+    }
+    if what != "wakes" {
+        comparison.show(cores, *rounds)?;
     }
     if matches!(what.as_str(), "wakes" | "all") {
         wakes::compare(cores, *rounds)?;

@@ -1,34 +1,67 @@
-//! Samples of one peer, and how they are shown beside those of a reference.
+//! Samples of all peers, filed and shown as every benchmark of this project does it.
 
-use copyrpc_bench::{regime::Regime, stats::median};
+use measure::{
+    cores::Cores,
+    machine,
+    regime::Probes,
+    results::{Cell, FORMAT, Header, Metric, Results},
+    schedule::Sample,
+};
 
-/// Per round, what the probes around the sample said and the value; none if they disagreed.
-pub type Samples = Vec<Option<(Regime, f64)>>;
+use crate::Outcome;
 
-/// Prints the heading of a table whose ratios are to `reference`.
-pub fn heading(title: &str, reference: &str) {
-    let near = format!("near: median (min-max; n) x {reference}");
-    println!("\n{title}\n{:<26} {near:>46} {:>46}", "", "far");
+/// All that was measured.
+#[derive(Default)]
+pub struct Comparison {
+    cells: Vec<Cell>,
+    samples: Vec<Sample>,
+    notes: Vec<String>,
 }
 
-/// Prints one line.
-pub fn row(name: &str, own: &Samples, reference: &Samples) {
-    let column = |regime| column(own, reference, regime);
-    println!("{name:<26} {:>46} {:>46}", column(Regime::Near), column(Regime::Far));
-}
-
-/// Median with spread, and the median ratio to the same round's sample of the reference.
-fn column(own: &Samples, reference: &Samples, regime: Regime) -> String {
-    let of = |sample: &Option<(Regime, f64)>| sample.filter(|(r, _)| *r == regime).map(|(_, v)| v);
-    let mut values: Vec<f64> = own.iter().filter_map(of).collect();
-    if values.is_empty() {
-        return "-".into();
+impl Comparison {
+    /// Adds a sample of `peer` at `work`, which is compared with `reference` at the same work.
+    pub fn add(
+        &mut self,
+        (work, peer, reference): (&str, &str, &str),
+        metric: Metric,
+        probes: Probes,
+        value: f64,
+    ) {
+        let name = format!("{work}/{peer}");
+        let known = self.cells.iter().position(|cell| cell.name == name);
+        let cell = known.unwrap_or_else(|| {
+            let versus = (peer != reference).then(|| format!("{work}/{reference}"));
+            self.cells.push(Cell { name, metric, versus, floor: None, lines: None });
+            self.cells.len() - 1
+        });
+        self.samples.push(Sample { cell, probes, value, per_batch: None });
     }
-    let pairs = own.iter().zip(reference);
-    let mut ratios: Vec<f64> =
-        pairs.filter_map(|(own, reference)| Some(of(own)? / of(reference)?)).collect();
-    let middle = median(&mut values);
-    let (low, high) = (values[0], values[values.len() - 1]);
-    let ratio = if ratios.is_empty() { "-".into() } else { format!("{:.2}x", median(&mut ratios)) };
-    format!("{middle:.1} ({low:.1}-{high:.1}; {}) {ratio}", values.len())
+
+    /// Adds what the numbers do not tell, once.
+    pub fn note(&mut self, note: String) {
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
+    }
+
+    /// Prints a table per regime.
+    pub fn show(self, cores: Cores, rounds: usize) -> Outcome<()> {
+        let header = Header {
+            format: FORMAT,
+            bench: "compare".into(),
+            command: format!("{rounds} rounds"),
+            version: env!("CARGO_PKG_VERSION").into(),
+            commit: "unknown".into(),
+            profile: if cfg!(debug_assertions) { "debug" } else { "release" }.into(),
+            cpu: machine::cpu_model(),
+            cores: std::thread::available_parallelism()?.get(),
+            pinning: cores.to_string(),
+            kernel: machine::kernel(),
+            nic: "none".into(),
+            date: machine::date(),
+        };
+        let mut results = Results::new(header, &self.cells, &self.samples, &[]);
+        results.notes = self.notes;
+        Ok(results.report().write_text(&mut std::io::stdout().lock())?)
+    }
 }

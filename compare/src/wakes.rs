@@ -6,12 +6,12 @@
 
 use std::{collections::BTreeMap, os::unix::net::UnixDatagram, thread, time::Duration};
 
-use copyrpc_bench::cores::{self, Cores};
 use copyrpc_memory::{
     Region,
     sync::{AtomicU32, Ordering},
 };
 use copyrpc_os::{clock, event::Event, futex};
+use measure::cores::{self, Cores};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::Outcome;

@@ -31,6 +31,8 @@ enum Command {
     /// Fast checks on the tree: crate arrows, SYNC pairs, islands, sizes, words, links, manifests,
     /// tests, rules, commands, files and items that documents name
     Tidy,
+    /// Lines of code by kind (product, conformance, measuring, tools, tests) and by crate, as a table
+    Lines,
     /// All that CI runs, in CI's order
     Ci {
         /// Also run long tests, minutes of storm, and the mutants, which take minutes per crate
@@ -77,6 +79,7 @@ fn run(command: &Command) -> anyhow::Result<Report> {
     let mut report = Report::from_env();
     match command {
         Command::Tidy => report.run("tidy", || tidy::run(&workspace)),
+        Command::Lines => report.run("lines", || tidy::lines::run(&workspace)),
         Command::Ci { full } => commands::ci::run(&workspace, &mut report, *full),
         Command::Platforms => report.run("platforms", || commands::platforms::run(&workspace)),
         Command::Loom => report.run("loom", || commands::loom::run(&workspace)),

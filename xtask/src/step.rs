@@ -7,11 +7,15 @@ use std::{
 
 use anyhow::Result;
 
+use crate::commands::libtest::{Failure, TestsFailed};
+
 /// How a step that did not fail ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// It ran and is content. The text is what it measured, such as a number of tests.
     Passed(String),
+    /// It passed, after tests that failed once. The text names them.
+    Unsteady(String, Vec<Failure>),
     /// The tree has nothing for this step: never a failure.
     NothingToRun(String),
     /// A tool is absent: a skip for a developer, a failure in CI. The text says how to get it.
@@ -30,6 +34,8 @@ struct Row {
     verdict: Verdict,
     elapsed: Duration,
     note: String,
+    /// Tests that failed, the unsteady ones included.
+    failures: Vec<Failure>,
 }
 
 /// The steps run so far.
@@ -55,18 +61,19 @@ impl Report {
         let start = Instant::now();
         let result = step();
         let elapsed = start.elapsed();
+        let failures = failures_of(&result);
         let (verdict, note) = self.judge(result);
         match verdict {
             Verdict::Passed => println!("── {name}: passed in {}", seconds(elapsed)),
             Verdict::Failed => println!("── {name}: FAILED in {}: {note}", seconds(elapsed)),
             Verdict::Skipped => println!("── {name}: skipped: {note}"),
         }
-        self.rows.push(Row { name, verdict, elapsed, note });
+        self.rows.push(Row { name, verdict, elapsed, note, failures });
     }
 
     fn judge(&self, result: Result<Outcome>) -> (Verdict, String) {
         match result {
-            Ok(Outcome::Passed(note)) => (Verdict::Passed, note),
+            Ok(Outcome::Passed(note) | Outcome::Unsteady(note, _)) => (Verdict::Passed, note),
             Ok(Outcome::NothingToRun(note)) => (Verdict::Skipped, note),
             Ok(Outcome::MissingTool(note)) if self.tools_required => (Verdict::Failed, note),
             Ok(Outcome::MissingTool(note)) => (Verdict::Skipped, note),
@@ -83,8 +90,13 @@ impl Report {
         self.rows.iter().filter(|row| row.verdict == verdict).count()
     }
 
-    /// Prints one line per step, then the totals as the last line.
+    /// Prints what failed tests said, one line per step, then the totals as the last line.
     pub(crate) fn print_summary(&self) {
+        for row in &self.rows {
+            for Failure { name, said } in &row.failures {
+                println!("\n── {}: {name}\n{}", row.name, said.trim());
+            }
+        }
         println!();
         for row in &self.rows {
             let verdict = match row.verdict {
@@ -105,6 +117,16 @@ impl Report {
             self.count(Verdict::Failed),
             self.count(Verdict::Skipped),
         )
+    }
+}
+
+fn failures_of(result: &Result<Outcome>) -> Vec<Failure> {
+    match result {
+        Ok(Outcome::Unsteady(_, failures)) => failures.clone(),
+        Ok(_) => Vec::new(),
+        Err(error) => error
+            .downcast_ref()
+            .map_or_else(Vec::new, |TestsFailed { failures, .. }| failures.clone()),
     }
 }
 
@@ -129,6 +151,16 @@ mod tests {
         let missing = || Ok(Outcome::MissingTool("install it".into()));
         assert_eq!(totals(false, missing()), "0 passed, 0 failed, 1 skipped");
         assert_eq!(totals(true, missing()), "0 passed, 1 failed, 0 skipped");
+    }
+
+    #[test]
+    fn an_unsteady_test_is_kept_for_the_summary() {
+        let failure = Failure { name: "t".into(), said: "why".into() };
+        let mut report = Report::new(true);
+        let unsteady = Outcome::Unsteady("unsteady: t".into(), vec![failure.clone()]);
+        report.run("step", || Ok(unsteady));
+        assert!(report.is_green());
+        assert_eq!(report.rows[0].failures, [failure]);
     }
 
     #[test]

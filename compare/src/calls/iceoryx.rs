@@ -1,4 +1,4 @@
-//! iceoryx2, request and response, polled; requests and answers of the sizes that are compiled in.
+//! iceoryx2, request and response, polled: slices of bytes.
 
 use copyrpc_bench::calls::Message;
 use iceoryx2::{
@@ -6,33 +6,22 @@ use iceoryx2::{
     service::port_factory::request_response::PortFactory,
 };
 
-use super::{Ground, Peer, Ready, Work, timed};
+use super::{Ground, NUMBER_BYTES, Peer, Ready, is_right, timed};
 use crate::Outcome;
 
 pub const REQUEST_RESPONSE: Peer = Peer {
     name: "iceoryx2 request-response",
-    serve: |ground, ready| match ground.work.len_bytes {
-        8 => serve::<8>(ground, ready),
-        56 => serve::<56>(ground, ready),
-        _ => serve::<4096>(ground, ready),
-    },
-    call: |ground, _| match ground.work.len_bytes {
-        8 => call::<8>(ground),
-        56 => call::<56>(ground),
-        _ => call::<4096>(ground),
-    },
-    does: |Work { len_bytes, .. }| [8, 56, 4096].contains(&len_bytes),
+    serve,
+    call: |ground, _| call(ground),
+    does: |_| true,
 };
 
 /// Calls per reading of the clock.
 const BATCH: usize = 64;
-/// Calls in flight, at most.
-const WINDOW_MAX: usize = 64;
 
-type Bytes<const N: usize> = [u8; N];
-type Service<const N: usize> = PortFactory<ipc::Service, Bytes<N>, (), Bytes<N>, ()>;
-type Caller<const N: usize> = Client<ipc::Service, Bytes<N>, (), Bytes<N>, ()>;
-type Pending<const N: usize> = PendingResponse<ipc::Service, Bytes<N>, (), Bytes<N>, ()>;
+type Service = PortFactory<ipc::Service, [u8], (), [u8], ()>;
+type Caller = Client<ipc::Service, [u8], (), [u8], ()>;
+type Pending = PendingResponse<ipc::Service, [u8], (), [u8], ()>;
 
 /// What begins the names of its files, those in shared memory included.
 fn prefix(directory: &std::path::Path) -> String {
@@ -50,42 +39,48 @@ pub fn clean(directory: &std::path::Path) {
     }
 }
 
-fn open<const N: usize>(ground: &Ground<'_>) -> Outcome<(Node<ipc::Service>, Service<N>)> {
+fn open(ground: &Ground<'_>) -> Outcome<(Node<ipc::Service>, Service)> {
     set_log_level(LogLevel::Error);
-    let mut config = Config::default();
-    config.global.prefix = FileName::new(prefix(ground.directory).as_bytes())?;
-    config.global.set_root_path(&Path::new(ground.directory.as_os_str().as_encoded_bytes())?);
+    let (mut config, folder) = (Config::default(), &ground.sample.folder);
+    config.global.prefix = FileName::new(prefix(folder).as_bytes())?;
+    config.global.set_root_path(&Path::new(folder.as_os_str().as_encoded_bytes())?);
     let node = NodeBuilder::new().config(&config).create::<ipc::Service>()?;
-    let name = ground.number.to_string();
+    let name = ground.sample.number.to_string();
+    let window = ground.work.in_flight + 1;
     let service = node
         .service_builder(&name.as_str().try_into()?)
-        .request_response::<Bytes<N>, Bytes<N>>()
-        .max_active_requests_per_client(WINDOW_MAX)
-        .max_loaned_requests(WINDOW_MAX)
+        .request_response::<[u8], [u8]>()
+        .max_active_requests_per_client(window)
+        .max_loaned_requests(window)
         .open_or_create()?;
     Ok((node, service))
 }
 
-fn serve<const N: usize>(ground: &Ground<'_>, ready: Ready<'_>) -> Outcome<()> {
-    let (_node, service) = open::<N>(ground)?;
-    let server = service.server_builder().create()?;
+fn serve(ground: &Ground<'_>, ready: Ready<'_>) -> Outcome<()> {
+    let (_node, service) = open(ground)?;
+    let answer_bytes = ground.work.answer_bytes();
+    let server = service.server_builder().initial_max_slice_len(answer_bytes).create()?;
+    let (message, mut compared) = (Message::new(ground.work.len_bytes), 0);
     ready(0)?;
     while !ground.is_over() {
         while let Some(request) = server.receive()? {
-            request.loan_uninit()?.write_payload(*request).send()?;
+            if ground.work.is_one_way && !is_right(&message, request.payload(), compared) {
+                return Err(format!("request {compared} is wrong").into());
+            }
+            compared += 1;
+            let answer = request.loan_slice_uninit(answer_bytes)?;
+            answer.write_from_slice(&request.payload()[..answer_bytes]).send()?;
         }
         std::hint::spin_loop();
     }
     Ok(())
 }
 
-fn send<const N: usize>(client: &Caller<N>, request: &[u8]) -> Outcome<Pending<N>> {
-    let mut payload = [0; N];
-    payload.copy_from_slice(request);
-    Ok(client.loan_uninit()?.write_payload(payload).send()?)
+fn send(client: &Caller, request: &[u8]) -> Outcome<Pending> {
+    Ok(client.loan_slice_uninit(request.len())?.write_from_slice(request).send()?)
 }
 
-fn check<const N: usize>(pending: &Pending<N>, message: &Message, number: u64) -> Outcome<()> {
+fn check(pending: &Pending, message: &Message, number: u64) -> Outcome<()> {
     loop {
         if let Some(answer) = pending.receive()? {
             return match message.is(number, answer.payload()) {
@@ -98,20 +93,23 @@ fn check<const N: usize>(pending: &Pending<N>, message: &Message, number: u64) -
 }
 
 /// A window slides: an answer is taken, the next request is sent.
-fn call<const N: usize>(ground: &Ground<'_>) -> Outcome<f64> {
-    let (_node, service) = open::<N>(ground)?;
-    let client = service.client_builder().create()?;
-    let mut message = Message::new(N);
+fn call(ground: &Ground<'_>) -> Outcome<f64> {
+    let (_node, service) = open(ground)?;
+    let work = ground.work;
+    let client = service.client_builder().initial_max_slice_len(work.len_bytes).create()?;
+    let (mut message, expected) =
+        (Message::new(work.len_bytes), Message::new(work.answer_bytes().max(NUMBER_BYTES)));
     let mut pending = std::collections::VecDeque::new();
     let mut number = 0;
-    timed(BATCH, || {
-        for _ in 0..BATCH {
-            while pending.len() < ground.work.in_flight {
+    let batch = work.batch(BATCH);
+    timed(work, batch, || {
+        for _ in 0..batch {
+            while pending.len() < work.in_flight {
                 number += 1;
                 pending.push_back((number, send(&client, message.stamp(number))?));
             }
             if let Some((number, oldest)) = pending.pop_front() {
-                check(&oldest, &message, number)?;
+                check(&oldest, &expected, number)?;
             }
         }
         Ok(())

@@ -10,26 +10,28 @@ mod sockets;
 mod tools;
 
 use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
+    path::PathBuf,
     time::{Duration, Instant},
 };
 
 use copyrpc_bench::{
-    board::{Board, Word},
+    Error,
+    calls::Message,
+    job::Sample,
+    limit::{SharedLimit, gib_per_second},
+    process_pair::{ProcessPair, REPLY_DEADLINE, Side},
+};
+use measure::{
     cores::Cores,
-    duo::{Duo, DuoError, REPLY_DEADLINE, Side},
-    limit::SharedLimit,
-    pingpong::PROBE_WINDOW,
-    regime::Regime,
-    stats,
+    ping_pong::PROBE_WINDOW,
+    regime::Probes,
+    results::Metric,
+    shared_words::{SharedWords, Word},
+    stats::Laps,
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    Outcome,
-    table::{self, Samples},
-};
+use crate::{Outcome, table::Comparison};
 
 /// Command of the other process.
 pub const CHILD: &str = "serve";
@@ -38,23 +40,66 @@ const REFERENCE: &str = "copyrpc ipc";
 /// Duration of a sample, and a third of it to warm up.
 const SAMPLE: Duration = Duration::from_millis(30);
 
-/// What is called.
+/// Sizes that are called with.
+const SIZES: [usize; 9] =
+    [8, 56, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 1 << 20, IPC_BYTES_MAX];
+/// The longest, which `ipc` carries.
+const IPC_BYTES_MAX: usize = (16 << 20) - 64;
+/// Requests in flight that go one way.
+const WINDOW_ONE_WAY: usize = 4;
+/// Of requests that go one way, all bytes of so many are compared; of the others the number at each end.
+pub const COMPARED_EVERY: u64 = 16;
+/// Bytes of the answer to a request that goes one way: its number.
+pub const NUMBER_BYTES: usize = size_of::<u64>();
+
+/// A call and its answer: their kinds and lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Work {
-    /// Of request and answer.
+    /// Of the request, and of the answer unless it goes one way.
     pub len_bytes: usize,
     /// Calls whose answers are waited for together.
     pub in_flight: usize,
+    /// The answer is the number alone, and bandwidth is what counts.
+    pub is_one_way: bool,
+}
+
+impl Work {
+    fn all() -> Vec<Self> {
+        let round_trip = |len_bytes| Self { len_bytes, in_flight: 1, is_one_way: false };
+        let one_way = |len_bytes| Self { len_bytes, in_flight: WINDOW_ONE_WAY, is_one_way: true };
+        let mut all = SIZES.map(round_trip).to_vec();
+        all.extend(SIZES.into_iter().skip(1).map(one_way));
+        all.push(Self { in_flight: 32, ..round_trip(56) });
+        all
+    }
+
+    pub fn answer_bytes(self) -> usize {
+        if self.is_one_way { NUMBER_BYTES } else { self.len_bytes }
+    }
+
+    /// Calls per reading of the clock: about so many, fewer if they are long.
+    pub fn batch(self, calls: usize) -> usize {
+        ((4 << 20) / self.len_bytes).clamp(1, calls)
+    }
+
+    fn name(self) -> String {
+        let Self { len_bytes, in_flight, is_one_way } = self;
+        match is_one_way {
+            true => format!("calls/{len_bytes}B/one-way"),
+            false => format!("calls/{len_bytes}B/depth-{in_flight}"),
+        }
+    }
+
+    fn metric(self) -> Metric {
+        if self.is_one_way { Metric::Bandwidth } else { Metric::RoundTrip }
+    }
 }
 
 /// What both sides of a sample have.
 pub struct Ground<'a> {
     pub work: Work,
-    /// Different for every sample.
-    pub number: u64,
-    /// A directory of this run.
-    pub directory: &'a Path,
-    pub board: &'a Board,
+    pub sample: Sample,
+    pub shared: &'a SharedWords,
 }
 
 /// Tells the client that the server listens, with a number that it may need, such as a port.
@@ -64,7 +109,7 @@ pub type Ready<'a> = &'a mut dyn FnMut(u16) -> Outcome<()>;
 pub struct Peer {
     name: &'static str,
     serve: fn(&Ground<'_>, Ready<'_>) -> Outcome<()>,
-    /// ns per call.
+    /// ns per call, or GiB/s of work that goes one way.
     call: fn(&Ground<'_>, u16) -> Outcome<f64>,
     does: fn(Work) -> bool,
 }
@@ -72,7 +117,7 @@ pub struct Peer {
 #[derive(Debug, Serialize, Deserialize)]
 enum Order {
     Probe(SharedLimit),
-    Serve { peer: usize, work: Work, number: u64, directory: PathBuf },
+    Serve { peer: usize, work: Work, sample: Sample },
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -94,32 +139,42 @@ impl Ground<'_> {
     /// Whether the client has all its answers, or failed.
     #[cfg(feature = "iceoryx2")]
     pub fn is_over(&self) -> bool {
-        let load = |word| self.board.word(word).load(copyrpc_memory::sync::Ordering::Acquire);
-        load(Word::InitiatorDone) == self.number || load(Word::Failed) != 0
+        let load = |word| self.shared.word(word).load(copyrpc_memory::sync::Ordering::Acquire);
+        load(Word::InitiatorDone) == self.sample.number || load(Word::Failed) != 0
     }
 }
 
-/// Runs `batch`, which makes `calls` calls, for the time of a sample; ns per call, the median batch.
-pub fn timed(calls: usize, mut batch: impl FnMut() -> Outcome<()>) -> Outcome<f64> {
+/// Runs `batch`, which makes `calls` calls, for the time of a sample; the number of the work, of the median batch.
+pub fn timed(work: Work, calls: usize, mut batch: impl FnMut() -> Outcome<()>) -> Outcome<f64> {
     let begin = Instant::now();
     while begin.elapsed() < SAMPLE / 3 {
         batch()?;
     }
-    let mut batches_ns = Vec::new();
-    let begin = Instant::now();
-    let mut last = begin;
-    while last - begin < SAMPLE {
+    let (begin, mut laps) = (Instant::now(), Laps::start());
+    loop {
         batch()?;
-        let now = Instant::now();
-        batches_ns.push((now - last).as_secs_f64() * 1e9 / calls as f64);
-        last = now;
+        if laps.lap(calls as u64) - begin >= SAMPLE {
+            break;
+        }
     }
-    Ok(stats::median(&mut batches_ns))
+    let call_ns = laps.median_ns();
+    let bandwidth = gib_per_second(work.len_bytes as u64, Duration::from_secs(1)) * 1e9 / call_ns;
+    Ok(if work.is_one_way { bandwidth } else { call_ns })
+}
+
+/// Whether a request that goes one way is what it should be: `compared` is how many came before.
+pub fn is_right(message: &Message, payload: &[u8], compared: u64) -> bool {
+    let (first, last) = (payload.first_chunk::<NUMBER_BYTES>(), payload.last_chunk());
+    let number = first.map_or(0, |bytes| u64::from_le_bytes(*bytes));
+    match compared % COMPARED_EVERY {
+        0 => message.is(number, payload),
+        _ => first == last,
+    }
 }
 
 /// The client's process.
 struct Session {
-    duo: Duo,
+    process_pair: ProcessPair,
     number: u64,
     directory: PathBuf,
 }
@@ -137,23 +192,23 @@ impl Session {
     fn together<T>(
         &mut self,
         order: &Order,
-        here: impl FnOnce(&Board, u16) -> Outcome<T>,
+        here: impl FnOnce(&SharedWords, u16) -> Outcome<T>,
     ) -> Outcome<T> {
-        self.duo.board.reset();
-        self.duo.control.send(order)?;
-        let number = match self.duo.control.receive(Some(REPLY_DEADLINE))? {
+        self.process_pair.shared.reset();
+        self.process_pair.control.send(order)?;
+        let number = match self.process_pair.control.receive(Some(REPLY_DEADLINE))? {
             Reply::Ready(number) => number,
             other => return Err(format!("server: {other:?}").into()),
         };
-        let result = here(&self.duo.board, number);
+        let result = here(&self.process_pair.shared, number);
         match &result {
             Ok(_) => {
-                let done = self.duo.board.word(Word::InitiatorDone);
+                let done = self.process_pair.shared.word(Word::InitiatorDone);
                 done.store(self.number, copyrpc_memory::sync::Ordering::Release);
             }
-            Err(_) => self.duo.board.fail(),
+            Err(_) => self.process_pair.shared.fail(),
         }
-        match self.duo.control.receive(Some(REPLY_DEADLINE))? {
+        match self.process_pair.control.receive(Some(REPLY_DEADLINE))? {
             Reply::Done => result,
             other => Err(result.err().unwrap_or_else(|| format!("server: {other:?}").into())),
         }
@@ -161,25 +216,41 @@ impl Session {
 
     fn probe(&mut self) -> Outcome<f64> {
         let limit = SharedLimit::RoundTrip { window: PROBE_WINDOW };
-        self.together(&Order::Probe(limit), |board, _| Ok(limit.initiate(board)?))
+        self.together(&Order::Probe(limit), |shared, _| Ok(limit.initiate(shared, 0)?))
     }
 
     fn sample(&mut self, peer: usize, work: Work) -> Outcome<f64> {
         self.number += 1;
-        let (number, directory) = (self.number, self.directory.clone());
-        let order = Order::Serve { peer, work, number, directory: directory.clone() };
-        self.together(&order, |board, port| {
-            (peers()[peer].call)(&Ground { work, number, directory: &directory, board }, port)
+        // 30 ms of ours, more or less.
+        let count =
+            ((256 << 20) / work.len_bytes as u64).clamp(8, 200_000 * work.in_flight.min(4) as u64);
+        let sample = Sample { count, number: self.number, folder: self.directory.clone() };
+        let order = Order::Serve { peer, work, sample: sample.clone() };
+        self.together(&order, |shared, port| {
+            (peers()[peer].call)(&Ground { work, sample, shared }, port)
         })
     }
 }
 
 /// Compares all peers whose names contain `filter` with [`REFERENCE`].
-pub fn compare(cores: Cores, rounds: usize, filter: &str) -> Outcome<()> {
+pub fn compare(
+    cores: Cores,
+    rounds: usize,
+    filter: &str,
+    comparison: &mut Comparison,
+) -> Outcome<()> {
     let directory = std::env::temp_dir().join(format!("copyrpc-compare-{}", std::process::id()));
-    let mut session = Session { duo: Duo::start(cores, &[CHILD])?, number: 0, directory };
-    for (len_bytes, in_flight) in [(8, 1), (56, 1), (4096, 1), (56, 32)] {
-        measure(&mut session, cores, rounds, filter, Work { len_bytes, in_flight })?;
+    let mut session =
+        Session { process_pair: ProcessPair::start(cores, &[CHILD])?, number: 0, directory };
+    for work in Work::all() {
+        let mut contenders = Contender::all();
+        contenders.retain(|contender| {
+            let name = contender.name();
+            (name.contains(filter) || name == REFERENCE) && contender.does(work)
+        });
+        for _ in 0..rounds {
+            take_turns(&mut session, cores, work, &mut contenders, comparison)?;
+        }
     }
     Ok(())
 }
@@ -193,7 +264,7 @@ enum Contender {
 impl Contender {
     fn all() -> Vec<Self> {
         let peers = peers().into_iter().enumerate().map(|(index, peer)| Self::Peer(index, peer));
-        peers.chain(tools::TOOLS.map(Self::Tool)).collect()
+        peers.chain(tools::all().into_iter().map(Self::Tool)).collect()
     }
 
     fn name(&self) -> &'static str {
@@ -206,11 +277,11 @@ impl Contender {
     fn does(&self, work: Work) -> bool {
         match self {
             Self::Peer(_, peer) => (peer.does)(work),
-            Self::Tool(_) => work == tools::WORK,
+            Self::Tool(tool) => (tool.does)(work),
         }
     }
 
-    /// ns per call; `Err`: why it has none, `Ok(Err(_))`: it is not there.
+    /// The number of the work; `Err`: why it has none, `Ok(Err(_))`: it is not there.
     fn sample(
         &self,
         session: &mut Session,
@@ -219,54 +290,35 @@ impl Contender {
     ) -> Outcome<Result<f64, String>> {
         match self {
             Self::Peer(index, _) => session.sample(*index, work).map(Ok),
-            Self::Tool(tool) => Ok(tool.run(cores).map_err(|error| error.to_string())),
+            Self::Tool(tool) => Ok(tool.run(cores, work).map_err(|error| error.to_string())),
         }
     }
 }
 
-fn measure(
+/// One sample of each; who is not there takes no further turn.
+fn take_turns(
     session: &mut Session,
     cores: Cores,
-    rounds: usize,
-    filter: &str,
     work: Work,
+    contenders: &mut Vec<Contender>,
+    comparison: &mut Comparison,
 ) -> Outcome<()> {
-    let mut contenders = Contender::all();
-    contenders.retain(|contender| {
+    let name_of_work = work.name();
+    let mut skipped = Vec::new();
+    for contender in contenders.iter() {
         let name = contender.name();
-        (name.contains(filter) || name == REFERENCE) && contender.does(work)
-    });
-    let mut samples: BTreeMap<&str, Samples> = BTreeMap::new();
-    let mut skipped: BTreeMap<&str, String> = BTreeMap::new();
-    for _ in 0..rounds {
-        for contender in &contenders {
-            let name = contender.name();
-            if skipped.contains_key(name) {
-                continue;
-            }
-            let before_ns = session.probe()?;
-            let value =
-                contender.sample(session, cores, work).map_err(|e| format!("{name}: {e}"))?;
-            let regime = Regime::between(before_ns, session.probe()?);
-            match value {
-                Ok(value) => {
-                    let sample = (regime != Regime::Mixed).then_some((regime, value));
-                    samples.entry(name).or_default().push(sample);
-                }
-                Err(reason) => drop(skipped.insert(name, reason)),
+        let before_ns = session.probe()?;
+        let value = contender.sample(session, cores, work).map_err(|e| format!("{name}: {e}"))?;
+        let probes = Probes { before_ns, after_ns: session.probe()? };
+        match value {
+            Ok(ns) => comparison.add((&name_of_work, name, REFERENCE), work.metric(), probes, ns),
+            Err(reason) => {
+                comparison.note(format!("{name}: skipped: {reason}"));
+                skipped.push(name);
             }
         }
     }
-    let Work { len_bytes, in_flight } = work;
-    table::heading(&format!("{len_bytes} B, {in_flight} in flight, ns per call"), REFERENCE);
-    for contender in &contenders {
-        let name = contender.name();
-        match (skipped.get(name), samples.get(name)) {
-            (Some(reason), _) => println!("{name:<26} skipped: {reason}"),
-            (None, Some(own)) => table::row(name, own, &samples[REFERENCE]),
-            (None, None) => {}
-        }
-    }
+    contenders.retain(|contender| !skipped.contains(&contender.name()));
     Ok(())
 }
 
@@ -275,16 +327,15 @@ pub fn serve() -> Outcome<()> {
     let mut side = Side::of_child()?;
     loop {
         let order = match side.control.receive(None) {
-            Err(DuoError::PeerGone) => return Ok(()),
+            Err(error) if Error::is_gone(&error) => return Ok(()),
             order => order?,
         };
-        let Side { board, control } = &mut side;
+        let Side { shared, control } = &mut side;
         let mut ready = |port| Ok(control.send(&Reply::Ready(port))?);
         let result = match order {
-            Order::Probe(limit) => ready(0).and_then(|()| Ok(limit.respond(board)?)),
-            Order::Serve { peer, work, number, directory } => {
-                let ground = Ground { work, number, directory: &directory, board };
-                (peers()[peer].serve)(&ground, &mut ready)
+            Order::Probe(limit) => ready(0).and_then(|()| Ok(limit.respond(shared, 0)?)),
+            Order::Serve { peer, work, sample } => {
+                (peers()[peer].serve)(&Ground { work, sample, shared }, &mut ready)
             }
         };
         let reply = match result {

@@ -9,7 +9,7 @@ use std::{
 
 use copyrpc_bench::calls::Message;
 
-use super::{Ground, Peer, Ready, Work, timed};
+use super::{Ground, NUMBER_BYTES, Peer, Ready, Work, is_right, timed};
 use crate::Outcome;
 
 pub const PEERS: [Peer; 4] = [
@@ -27,13 +27,13 @@ pub const PEERS: [Peer; 4] = [
     },
     Peer {
         name: "TCP loopback, polled",
-        serve: |_, ready| tcp(ready, true),
+        serve: |ground, ready| tcp(ground, ready, true),
         call: |ground, port| call(ground, connect(port)?, true),
         does: |_| true,
     },
     Peer {
         name: "TCP loopback, blocking",
-        serve: |_, ready| tcp(ready, false),
+        serve: |ground, ready| tcp(ground, ready, false),
         call: |ground, port| call(ground, connect(port)?, false),
         does: |_| true,
     },
@@ -67,7 +67,7 @@ impl Stream for TcpStream {
 }
 
 fn path(ground: &Ground<'_>) -> std::path::PathBuf {
-    ground.directory.join(format!("stream-{}", ground.number))
+    ground.sample.folder.join(format!("stream-{}", ground.sample.number))
 }
 
 fn connect(port: u16) -> io::Result<TcpStream> {
@@ -75,16 +75,16 @@ fn connect(port: u16) -> io::Result<TcpStream> {
 }
 
 fn unix(ground: &Ground<'_>, ready: Ready<'_>, is_polled: bool) -> Outcome<()> {
-    std::fs::create_dir_all(ground.directory)?;
+    std::fs::create_dir_all(&ground.sample.folder)?;
     let listener = UnixListener::bind(path(ground))?;
     ready(0)?;
-    Ok(echo(listener.accept()?.0, is_polled)?)
+    answer(listener.accept()?.0, is_polled, ground.work)
 }
 
-fn tcp(ready: Ready<'_>, is_polled: bool) -> Outcome<()> {
+fn tcp(ground: &Ground<'_>, ready: Ready<'_>, is_polled: bool) -> Outcome<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     ready(listener.local_addr()?.port())?;
-    Ok(echo(listener.accept()?.0, is_polled)?)
+    answer(listener.accept()?.0, is_polled, ground.work)
 }
 
 /// Retries what would block until it is done, or patience ends.
@@ -124,36 +124,57 @@ fn read(stream: &mut impl Stream, mut bytes: &mut [u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns what comes until the client hangs up.
-fn echo(mut stream: impl Stream, is_polled: bool) -> io::Result<()> {
+/// Answers until the client hangs up. What belongs to no whole message waits for the rest: both sides would wait for
+/// each other if answers began before long requests ended.
+fn answer(mut stream: impl Stream, is_polled: bool, work: Work) -> Outcome<()> {
     stream.prepare(is_polled)?;
-    let mut bytes = vec![0; 64 << 10];
+    let message = Message::new(work.len_bytes);
+    let mut bytes = vec![0; (64 << 10).max(2 * work.len_bytes)];
+    let (mut filled, mut compared) = (0, 0);
     loop {
-        match polled(|| stream.read(&mut bytes))? {
+        match polled(|| stream.read(&mut bytes[filled..]))? {
             0 => return Ok(()),
-            count => write(&mut stream, &bytes[..count])?,
+            count => filled += count,
         }
+        let whole = filled - filled % work.len_bytes;
+        if work.is_one_way {
+            let mut numbers = Vec::new();
+            for request in bytes[..whole].chunks_exact(work.len_bytes) {
+                if !is_right(&message, request, compared) {
+                    return Err(format!("request {compared} is wrong").into());
+                }
+                compared += 1;
+                numbers.extend_from_slice(&request[..NUMBER_BYTES]);
+            }
+            write(&mut stream, &numbers)?;
+        } else {
+            write(&mut stream, &bytes[..whole])?;
+        }
+        bytes.copy_within(whole..filled, 0);
+        filled -= whole;
     }
 }
 
 /// Sends all requests of a window with one system call, and reads all answers.
 fn call(ground: &Ground<'_>, mut stream: impl Stream, is_polled: bool) -> Outcome<f64> {
     stream.prepare(is_polled)?;
-    let Work { len_bytes, in_flight } = ground.work;
-    let mut message = Message::new(len_bytes);
+    let Work { len_bytes, in_flight, .. } = ground.work;
+    let (mut message, expected) =
+        (Message::new(len_bytes), Message::new(ground.work.answer_bytes()));
     let mut window = vec![0; len_bytes * in_flight];
+    let mut answers = vec![0; expected.len() * in_flight];
     let mut number = 0;
-    let windows = BATCH.div_ceil(in_flight);
-    timed(windows * in_flight, || {
+    let windows = ground.work.batch(BATCH).div_ceil(in_flight);
+    timed(ground.work, windows * in_flight, || {
         for _ in 0..windows {
             for (slot, number) in window.chunks_exact_mut(len_bytes).zip(number + 1..) {
                 slot.copy_from_slice(message.stamp(number));
             }
             write(&mut stream, &window)?;
-            read(&mut stream, &mut window)?;
-            for answer in window.chunks_exact(len_bytes) {
+            read(&mut stream, &mut answers)?;
+            for answer in answers.chunks_exact(expected.len()) {
                 number += 1;
-                if !message.is(number, answer) {
+                if !expected.is(number, answer) {
                     return Err(format!("answer {number} is not its request").into());
                 }
             }

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use copyrpc_bench::cores::{self, Cores};
+use measure::cores::{self, Cores};
 
 use super::Work;
 use crate::Outcome;
@@ -22,44 +22,62 @@ const CLIENT_PATIENCE: Duration = Duration::from_secs(30);
 /// A benchmark that starts as a server without an address, and as a client with one.
 pub struct Tool {
     pub name: &'static str,
+    pub does: fn(Work) -> bool,
     program: &'static str,
-    server: &'static [&'static str],
-    client: &'static [&'static str],
-    /// ns per round trip, from what the client prints.
-    read: fn(&str) -> Option<f64>,
+    /// Of `ucx_perftest`: the test of round trips, and that of bandwidth.
+    tests: [&'static str; 2],
+    /// Transports of UCX.
+    transports: &'static str,
+    /// The number of the work, from what the client prints.
+    read: fn(&str, Work, &str) -> Option<f64>,
 }
 
-/// What `ucx_perftest` is told as a client, for the test called `$test`.
-macro_rules! ucx {
-    ($name:literal, $test:literal) => {
-        Tool {
-            name: $name,
-            program: "ucx_perftest",
-            server: &["-p", PORT],
-            #[rustfmt::skip]
-            client: &[
-                "127.0.0.1", "-p", PORT, "-t", $test, "-s", "56", "-n", "200000", "-w", "5000", "-f",
-            ],
-            read: read_ucx,
-        }
+/// Peers of a benchmark of their own. The longest messages are as long as those of `ipc`.
+pub fn all() -> Vec<Tool> {
+    let ucx = |name, tests, transports| Tool {
+        name,
+        does: |work| work.in_flight == 1 || work.is_one_way,
+        program: "ucx_perftest",
+        tests,
+        transports,
+        read: read_ucx,
     };
+    let am = ["ucp_am_lat", "ucp_am_bw"];
+    vec![
+        ucx("UCX active messages", am, "posix,self"),
+        ucx("UCX active messages, CMA", am, "posix,cma,self"),
+        ucx("UCX tag", ["tag_lat", "tag_bw"], "posix,self"),
+        ucx("UCX put, CMA", ["ucp_put_lat", "ucp_put_bw"], "posix,cma,self"),
+        ucx("UCX get, CMA", ["ucp_get", "ucp_get"], "posix,cma,self"),
+        Tool {
+            name: "libfabric shm",
+            does: |work| work.in_flight == 1,
+            program: "fi_pingpong",
+            tests: ["", ""],
+            transports: "",
+            read: read_libfabric,
+        },
+    ]
 }
 
-/// What they are told to do.
-pub const WORK: Work = Work { len_bytes: 56, in_flight: 1 };
-
-pub const TOOLS: [Tool; 3] = [
-    ucx!("UCX active messages", "ucp_am_lat"),
-    ucx!("UCX tag", "tag_lat"),
-    Tool {
-        // It knows no 56 B.
-        name: "libfabric shm (64 B)",
-        program: "fi_pingpong",
-        server: &["-p", "shm", "-e", "rdm", "-I", "100000", "-S", "64", "-B", PORT],
-        client: &["-p", "shm", "-e", "rdm", "-I", "100000", "-S", "64", "-P", PORT, "127.0.0.1"],
-        read: read_libfabric,
-    },
-];
+impl Tool {
+    /// Arguments of the client; of the server all but the address.
+    fn arguments(&self, work: Work, is_client: bool) -> Vec<String> {
+        let (len, count) = (work.len_bytes, ((2 << 30) / work.len_bytes).clamp(50, 200_000));
+        let text = if self.program == "fi_pingpong" {
+            // It knows powers of two only.
+            let (len, port) = (len.next_power_of_two(), if is_client { "-P" } else { "-B" });
+            let address = if is_client { "127.0.0.1" } else { "" };
+            format!("-p shm -e rdm -I {} -S {len} {port} {PORT} {address}", count / 2)
+        } else if is_client {
+            let test = self.tests[usize::from(work.is_one_way)];
+            format!("127.0.0.1 -p {PORT} -t {test} -s {len} -n {count} -w {} -f", count / 40 + 1)
+        } else {
+            format!("-p {PORT}")
+        };
+        text.split_whitespace().map(str::to_owned).collect()
+    }
+}
 
 /// A process of a tool, killed with the value.
 struct Running(Child);
@@ -90,9 +108,9 @@ impl Drop for Running {
 
 impl Tool {
     /// A process of the tool, on `core`.
-    fn command(&self, core: usize, arguments: &[&str]) -> Outcome<Child> {
+    fn command(&self, core: usize, arguments: &[String]) -> Outcome<Child> {
         let mut command = Command::new(self.program);
-        command.args(arguments).env("UCX_TLS", "posix,self");
+        command.args(arguments).env("UCX_TLS", self.transports);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         // A process inherits the cores of the thread that starts it.
         let started = thread::scope(|scope| {
@@ -102,19 +120,19 @@ impl Tool {
         Ok(started.map_err(|error| format!("cannot start `{}`: {error}", self.program))?)
     }
 
-    /// ns per round trip.
+    /// ns per round trip, or GiB/s.
     ///
     /// # Errors
     ///
     /// It is not installed, or prints nothing that can be read.
-    pub fn run(&self, cores: Cores) -> Outcome<f64> {
-        let mut server = Running(self.command(cores.responder, self.server)?);
+    pub fn run(&self, cores: Cores, work: Work) -> Outcome<f64> {
+        let mut server = Running(self.command(cores.responder, &self.arguments(work, false))?);
         let begin = Instant::now();
         loop {
             // It fails as long as the server does not listen.
-            let client = Running(self.command(cores.initiator, self.client)?);
+            let client = Running(self.command(cores.initiator, &self.arguments(work, true))?);
             let output = client.output(Instant::now() + CLIENT_PATIENCE)?;
-            if let Some(ns) = (self.read)(&output) {
+            if let Some(ns) = (self.read)(&output, work, self.tests[usize::from(work.is_one_way)]) {
                 return Ok(ns);
             }
             if begin.elapsed() > PATIENCE || server.0.try_wait()?.is_some() {
@@ -124,19 +142,24 @@ impl Tool {
     }
 }
 
-/// `ITERATIONS P50 AVERAGE OVERALL …`, behind `Final:` since version 1.14; half round trips in µs.
-fn read_ucx(output: &str) -> Option<f64> {
-    let p50_us = output.lines().rev().find_map(|line| {
+/// `ITERATIONS P50 AVERAGE OVERALL BANDWIDTH OVERALL …`, behind `Final:` since version 1.14; half round trips in µs,
+/// and MiB/s. A get is a whole round trip.
+fn read_ucx(output: &str, work: Work, test: &str) -> Option<f64> {
+    let numbers = output.lines().rev().find_map(|line| {
         let line = line.trim();
         let words = line.strip_prefix("Final:").unwrap_or(line).split_whitespace();
         let numbers: Option<Vec<f64>> = words.map(|word| word.parse().ok()).collect();
-        numbers?.get(1).copied()
-    });
-    Some(2e3 * p50_us?)
+        numbers.filter(|numbers| numbers.len() > 1)
+    })?;
+    match work.is_one_way {
+        true => Some(numbers.get(5)? / 1024.0),
+        false if test == "ucp_get" => Some(1e3 * numbers[1]),
+        false => Some(2e3 * numbers[1]),
+    }
 }
 
 /// A heading that ends in `usec/xfer Mxfers/sec`, then one line of numbers; half round trips.
-fn read_libfabric(output: &str) -> Option<f64> {
+fn read_libfabric(output: &str, _: Work, _: &str) -> Option<f64> {
     let (_, numbers) = output.split_once("Mxfers/sec")?;
     let line = numbers.lines().find(|line| !line.trim().is_empty())?;
     Some(2e3 * line.split_whitespace().rev().nth(1)?.parse::<f64>().ok()?)
@@ -150,12 +173,20 @@ mod tests {
     fn results_are_found_among_what_tools_print() {
         let ucx =
             "| Stage | # iterations | 50.0%ile | average |\nFinal:  200000  0.096  0.099  0.099";
-        assert_eq!(read_ucx(ucx).map(f64::round), Some(192.0));
+        let work = Work { len_bytes: 56, in_flight: 1, is_one_way: false };
+        assert_eq!(read_ucx(ucx, work, "tag_lat").map(f64::round), Some(192.0));
+        assert_eq!(read_ucx(ucx, work, "ucp_get").map(f64::round), Some(96.0));
+        let bandwidth = "Final: 4000  17.2  65.0  65.0  15360.0  15360.0  15  15";
+        let one_way = Work { in_flight: 4, is_one_way: true, ..work };
+        assert_eq!(read_ucx(bandwidth, one_way, "tag_bw").map(f64::round), Some(15.0));
         let older = "|  Test | # iterations |\n   200000  0.125  0.557  0.557  95.85\n+-----+\n";
-        assert_eq!(read_ucx(older).map(f64::round), Some(250.0));
+        assert_eq!(read_ucx(older, work, "tag_lat").map(f64::round), Some(250.0));
         let libfabric = "bytes #sent #ack total time MB/sec usec/xfer Mxfers/sec\n\
                          64 100k =100k 12m 0.05s 266.67 0.24 4.17\n";
-        assert_eq!(read_libfabric(libfabric).map(f64::round), Some(480.0));
-        assert_eq!((read_ucx("connection refused"), read_libfabric("")), (None, None));
+        assert_eq!(read_libfabric(libfabric, work, "").map(f64::round), Some(480.0));
+        assert_eq!(
+            (read_ucx("connection refused", work, ""), read_libfabric("", work, "")),
+            (None, None)
+        );
     }
 }

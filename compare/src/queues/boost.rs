@@ -5,7 +5,7 @@
 
 use std::{ffi::c_void, marker::PhantomData, mem::MaybeUninit, ptr::NonNull, sync::Arc};
 
-use super::peers::Peer;
+use copyrpc_bench::threads::{CAPACITY_ITEMS, Item, spsc_ring::Queue as Peer};
 
 macro_rules! shim {
     ($($size:literal: $new:ident $delete:ident $push:ident $push_one:ident $pop:ident $pop_one:ident;)*) => {
@@ -94,22 +94,22 @@ pub enum Boost {}
 impl Peer for Boost {
     const NAME: &'static str = "boost spsc_queue";
     const HAS_SLICES: bool = true;
-    type Tx<T: Copy + Send + 'static> = Tx<T>;
-    type Rx<T: Copy + Send + 'static> = Rx<T>;
+    type Tx<T: Item> = Tx<T>;
+    type Rx<T: Item> = Rx<T>;
 
-    fn channel<T: Copy + Send + 'static>(capacity: usize) -> (Tx<T>, Rx<T>) {
-        let queue = Arc::new(Queue::new(capacity));
+    fn channel<T: Item>() -> (Tx<T>, Rx<T>) {
+        let queue = Arc::new(Queue::new(CAPACITY_ITEMS));
         (Tx(queue.clone()), Rx(queue))
     }
 
     #[inline(always)]
-    fn push<T: Copy + Send + 'static>(tx: &mut Tx<T>, item: T) -> bool {
+    fn push<T: Item>(tx: &mut Tx<T>, item: T) -> bool {
         // SAFETY: there is one `Tx`, and the item is as long as the queue's.
         unsafe { (Queue::<T>::CALLS.push_one)(tx.0.as_ptr(), (&raw const item).cast()) }
     }
 
     #[inline(always)]
-    fn pop<T: Copy + Send + 'static>(rx: &mut Rx<T>) -> Option<T> {
+    fn pop<T: Item>(rx: &mut Rx<T>) -> Option<T> {
         let mut item = MaybeUninit::<T>::uninit();
         // SAFETY: there is one `Rx`, and the item is as long as the queue's.
         let found = unsafe { (Queue::<T>::CALLS.pop_one)(rx.0.as_ptr(), item.as_mut_ptr().cast()) };
@@ -118,13 +118,13 @@ impl Peer for Boost {
     }
 
     #[inline(always)]
-    fn push_slice<T: Copy + Send + 'static>(tx: &mut Tx<T>, items: &[T]) -> usize {
+    fn push_slice<T: Item>(tx: &mut Tx<T>, items: &[T]) -> usize {
         // SAFETY: there is one `Tx`, and there are so many items.
         unsafe { (Queue::<T>::CALLS.push)(tx.0.as_ptr(), items.as_ptr().cast(), items.len()) }
     }
 
     #[inline(always)]
-    fn pop_slice<T: Copy + Send + 'static>(rx: &mut Rx<T>, items: &mut [T]) -> usize {
+    fn pop_slice<T: Item>(rx: &mut Rx<T>, items: &mut [T]) -> usize {
         // SAFETY: there is one `Rx`, and there is room for so many items.
         unsafe { (Queue::<T>::CALLS.pop)(rx.0.as_ptr(), items.as_mut_ptr().cast(), items.len()) }
     }

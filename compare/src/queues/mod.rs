@@ -1,103 +1,90 @@
-//! Queues between two threads.
-//!
-//! Both pause (`spin_loop`) when they find a queue full or empty.
+//! Queues between two threads, as `copyrpc bench inproc` measures its own.
 
 #[cfg(has_boost)]
 mod boost;
 mod peers;
-mod work;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
-use copyrpc_bench::{board::Board, cores::Cores, pingpong, regime::Regime};
-use peers::Peer;
-use work::Numbered;
-
-use crate::{
-    Outcome,
-    table::{self, Samples},
+use copyrpc_bench::threads::{
+    CAPACITY_ITEMS, Item, Shape, Stage,
+    spsc_ring::{self, Queue},
+};
+use copyrpc_inproc::spsc;
+use measure::{
+    cores::Cores, ping_pong, regime::Probes, results::Metric, shared_words::SharedWords,
 };
 
-/// Queue slots everywhere.
-const CAPACITY: usize = 1024;
+use crate::{Outcome, table::Comparison};
+
 /// What every ratio is to.
 const REFERENCE: &str = "rtrb";
 /// Duration of a probe, and of the warm-up before it.
 const PROBE: Duration = Duration::from_millis(1);
+/// Duration of a sample on an otherwise idle machine, in ns.
+const SAMPLE_NS: f64 = 3e7;
+/// Items to find out how many fit a sample.
+const TRIAL_ITEMS: u64 = 20_000;
 
-/// One column of numbers: what was done, and how to read it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Cell {
-    Single,
-    Slices,
-    RoundTrip,
-}
+/// M items/s, or ns per round trip; none if the queue has no such interface.
+type Run = fn(Shape, Stage<'_>) -> Outcome<Option<f64>>;
 
-impl Cell {
-    fn title(self) -> &'static str {
-        match self {
-            Self::Single => "single push and pop, M items/s",
-            Self::Slices => "slices of 32, M items/s",
-            Self::RoundTrip => "round trip over two queues, ns",
-        }
+fn sample<T: Item, Q: Queue>(shape: Shape, stage: Stage<'_>) -> Outcome<Option<f64>> {
+    if shape == Shape::Batched && !Q::HAS_SLICES {
+        return Ok(None);
     }
+    let trial = spsc_ring::run::<T, Q>(shape, stage, TRIAL_ITEMS)?;
+    let item_ns = if shape == Shape::RoundTrip { trial } else { 1e3 / trial };
+    Ok(Some(spsc_ring::run::<T, Q>(shape, stage, (SAMPLE_NS / item_ns) as u64)?))
 }
 
-type Run = fn(Cell, Cores) -> Option<f64>;
-type Row = (&'static str, Run);
-
-fn rows<T: Numbered>() -> Vec<Row> {
+fn rows<T: Item>() -> Vec<(&'static str, Run)> {
     macro_rules! rows {
-        ($($peer:ident)*) => { vec![$((peers::$peer::NAME, work::sample::<peers::$peer, T> as Run)),*] };
+        ($($peer:ident)*) => { vec![$((peers::$peer::NAME, sample::<T, peers::$peer> as Run)),*] };
     }
-    #[cfg_attr(not(has_boost), expect(unused_mut, reason = "a row is added below"))]
-    let mut rows = rows!(Rtrb OurLamport OurFastForward OurOnesided Ringbuf CrossbeamQueue
-                         CrossbeamChannel StdMpsc Flume Kanal);
+    let mut rows = rows!(Rtrb Ringbuf CrossbeamQueue CrossbeamChannel StdMpsc Flume Kanal);
+    rows.push(("copyrpc lamport", sample::<T, spsc::Lamport>));
+    rows.push(("copyrpc fastforward", sample::<T, spsc::FastForward>));
+    rows.push(("copyrpc onesided", sample::<T, spsc::Onesided>));
     #[cfg(has_boost)]
-    rows.push((boost::Boost::NAME, work::sample::<boost::Boost, T> as Run));
+    rows.push((boost::Boost::NAME, sample::<T, boost::Boost>));
     rows
 }
 
 /// Compares all peers whose names contain `filter` with [`REFERENCE`].
-pub fn compare(cores: Cores, rounds: usize, filter: &str) -> Outcome<()> {
-    println!("queues of {CAPACITY} slots");
-    if cfg!(not(has_boost)) {
-        println!(
-            "boost::lockfree::spsc_queue: skipped, there was no C++ compiler or no Boost when this was \
-             compiled: install g++ and libboost-dev, then `cargo clean -p copyrpc-compare`"
-        );
-    }
-    for cell in [Cell::Single, Cell::Slices, Cell::RoundTrip] {
-        measure(cores, rounds, filter, (cell, 8), &rows::<u64>())?;
-        measure(cores, rounds, filter, (cell, 64), &rows::<[u64; 8]>())?;
-    }
-    Ok(())
-}
-
-fn measure(
+pub fn compare(
     cores: Cores,
     rounds: usize,
     filter: &str,
-    (cell, bytes): (Cell, usize),
-    rows: &[Row],
+    comparison: &mut Comparison,
 ) -> Outcome<()> {
-    let board = Board::new()?;
-    let probe = || pingpong::between_threads(cores, &board, PROBE);
-    let mut samples: BTreeMap<&str, Samples> = BTreeMap::new();
-    let chosen = |name: &str| name.contains(filter) || name == REFERENCE;
-    for _ in 0..rounds {
-        for (name, run) in rows.iter().filter(|(name, _)| chosen(name)) {
-            let before_ns = probe()?;
-            let Some(value) = run(cell, cores) else { continue };
-            let regime = Regime::between(before_ns, probe()?);
-            let sample = (regime != Regime::Mixed).then_some((regime, value));
-            samples.entry(name).or_default().push(sample);
-        }
+    comparison.note(format!("queues of {CAPACITY_ITEMS} slots"));
+    if cfg!(not(has_boost)) {
+        comparison.note(
+            "boost::lockfree::spsc_queue: skipped, there was no C++ compiler or no Boost when this was \
+             compiled: install g++ and libboost-dev, then `cargo clean -p copyrpc-compare`"
+                .into(),
+        );
     }
-    table::heading(&format!("{bytes} B, {}", cell.title()), REFERENCE);
-    for (name, _) in rows {
-        if let Some(own) = samples.get(name) {
-            table::row(name, own, &samples[REFERENCE]);
+    let shared = SharedWords::new()?;
+    let stage = Stage { pool: &[cores.responder, cores.initiator], shared: &shared };
+    let probe = || ping_pong::between_threads(cores, &shared, PROBE);
+    let chosen = |name: &str| name.contains(filter) || name == REFERENCE;
+    for (shape, name, metric) in [
+        (Shape::Single, "single", Metric::Rate),
+        (Shape::Batched, "slices-of-32", Metric::Rate),
+        (Shape::RoundTrip, "round-trip", Metric::RoundTrip),
+    ] {
+        for (bytes, rows) in [(8, rows::<u64>()), (64, rows::<[u64; 8]>())] {
+            let work = format!("queues/{name}/{bytes}B");
+            for _ in 0..rounds {
+                for (peer, run) in rows.iter().filter(|(name, _)| chosen(name)) {
+                    let before_ns = probe()?;
+                    let Some(value) = run(shape, stage)? else { continue };
+                    let probes = Probes { before_ns, after_ns: probe()? };
+                    comparison.add((&work, peer, REFERENCE), metric, probes, value);
+                }
+            }
         }
     }
     Ok(())

@@ -1,133 +1,69 @@
-//! The queues, behind one trait that is dispatched statically.
+//! The peers, behind the trait that is dispatched statically.
 
-use copyrpc_inproc::spsc;
-
-/// A bounded queue between two threads.
-pub trait Peer: 'static {
-    const NAME: &'static str;
-    /// Whether both sides move slices.
-    const HAS_SLICES: bool = false;
-    type Tx<T: Copy + Send + 'static>: Send;
-    type Rx<T: Copy + Send + 'static>: Send;
-
-    fn channel<T: Copy + Send + 'static>(capacity: usize) -> (Self::Tx<T>, Self::Rx<T>);
-    /// False if full.
-    fn push<T: Copy + Send + 'static>(tx: &mut Self::Tx<T>, item: T) -> bool;
-    fn pop<T: Copy + Send + 'static>(rx: &mut Self::Rx<T>) -> Option<T>;
-
-    fn push_slice<T: Copy + Send + 'static>(_tx: &mut Self::Tx<T>, _items: &[T]) -> usize {
-        unreachable!("asked only where HAS_SLICES")
-    }
-
-    fn pop_slice<T: Copy + Send + 'static>(_rx: &mut Self::Rx<T>, _items: &mut [T]) -> usize {
-        unreachable!("asked only where HAS_SLICES")
-    }
-}
-
-macro_rules! ours {
-    ($name:ident, $discipline:ty, $title:literal) => {
-        pub enum $name {}
-
-        impl Peer for $name {
-            const NAME: &'static str = $title;
-            const HAS_SLICES: bool = true;
-            type Tx<T: Copy + Send + 'static> = spsc::Producer<T, $discipline>;
-            type Rx<T: Copy + Send + 'static> = spsc::Consumer<T, $discipline>;
-
-            fn channel<T: Copy + Send + 'static>(capacity: usize) -> (Self::Tx<T>, Self::Rx<T>) {
-                // As many slots as the others have: some are kept in reserve.
-                spsc::channel(capacity - capacity / 8 + 1)
-            }
-
-            #[inline(always)]
-            fn push<T: Copy + Send + 'static>(tx: &mut Self::Tx<T>, item: T) -> bool {
-                tx.push(item).is_ok()
-            }
-
-            #[inline(always)]
-            fn pop<T: Copy + Send + 'static>(rx: &mut Self::Rx<T>) -> Option<T> {
-                rx.pop()
-            }
-
-            #[inline(always)]
-            fn push_slice<T: Copy + Send + 'static>(tx: &mut Self::Tx<T>, items: &[T]) -> usize {
-                tx.push_slice(items)
-            }
-
-            #[inline(always)]
-            fn pop_slice<T: Copy + Send + 'static>(rx: &mut Self::Rx<T>, items: &mut [T]) -> usize {
-                rx.pop_slice(items)
-            }
-        }
-    };
-}
-
-ours!(OurLamport, spsc::Lamport, "copyrpc lamport");
-ours!(OurFastForward, spsc::FastForward, "copyrpc fastforward");
-ours!(OurOnesided, spsc::Onesided, "copyrpc onesided");
+use copyrpc_bench::threads::{CAPACITY_ITEMS, Item, spsc_ring::Queue};
 
 pub enum Rtrb {}
 
-impl Peer for Rtrb {
+impl Queue for Rtrb {
     const NAME: &'static str = "rtrb";
     const HAS_SLICES: bool = true;
-    type Tx<T: Copy + Send + 'static> = rtrb::Producer<T>;
-    type Rx<T: Copy + Send + 'static> = rtrb::Consumer<T>;
+    type Tx<T: Item> = rtrb::Producer<T>;
+    type Rx<T: Item> = rtrb::Consumer<T>;
 
-    fn channel<T: Copy + Send + 'static>(capacity: usize) -> (Self::Tx<T>, Self::Rx<T>) {
-        rtrb::RingBuffer::new(capacity)
+    fn channel<T: Item>() -> (Self::Tx<T>, Self::Rx<T>) {
+        rtrb::RingBuffer::new(CAPACITY_ITEMS)
     }
 
     #[inline(always)]
-    fn push<T: Copy + Send + 'static>(tx: &mut Self::Tx<T>, item: T) -> bool {
+    fn push<T: Item>(tx: &mut Self::Tx<T>, item: T) -> bool {
         tx.push(item).is_ok()
     }
 
     #[inline(always)]
-    fn pop<T: Copy + Send + 'static>(rx: &mut Self::Rx<T>) -> Option<T> {
+    fn pop<T: Item>(rx: &mut Self::Rx<T>) -> Option<T> {
         rx.pop().ok()
     }
 
     #[inline(always)]
-    fn push_slice<T: Copy + Send + 'static>(tx: &mut Self::Tx<T>, items: &[T]) -> usize {
+    fn push_slice<T: Item>(tx: &mut Self::Tx<T>, items: &[T]) -> usize {
         tx.push_partial_slice(items).0.len()
     }
 
     #[inline(always)]
-    fn pop_slice<T: Copy + Send + 'static>(rx: &mut Self::Rx<T>, items: &mut [T]) -> usize {
+    fn pop_slice<T: Item>(rx: &mut Self::Rx<T>, items: &mut [T]) -> usize {
         rx.pop_partial_slice(items).0.len()
     }
 }
 
 pub enum Ringbuf {}
 
-impl Peer for Ringbuf {
+impl Queue for Ringbuf {
     const NAME: &'static str = "ringbuf";
     const HAS_SLICES: bool = true;
-    type Tx<T: Copy + Send + 'static> = ringbuf::HeapProd<T>;
-    type Rx<T: Copy + Send + 'static> = ringbuf::HeapCons<T>;
+    type Tx<T: Item> = ringbuf::HeapProd<T>;
+    type Rx<T: Item> = ringbuf::HeapCons<T>;
 
-    fn channel<T: Copy + Send + 'static>(capacity: usize) -> (Self::Tx<T>, Self::Rx<T>) {
-        ringbuf::traits::Split::split(ringbuf::HeapRb::new(capacity))
+    fn channel<T: Item>() -> (Self::Tx<T>, Self::Rx<T>) {
+        ringbuf::traits::Split::split(ringbuf::HeapRb::new(CAPACITY_ITEMS))
     }
 
     #[inline(always)]
-    fn push<T: Copy + Send + 'static>(tx: &mut Self::Tx<T>, item: T) -> bool {
+    fn push<T: Item>(tx: &mut Self::Tx<T>, item: T) -> bool {
         ringbuf::traits::Producer::try_push(tx, item).is_ok()
     }
 
     #[inline(always)]
-    fn pop<T: Copy + Send + 'static>(rx: &mut Self::Rx<T>) -> Option<T> {
+    fn pop<T: Item>(rx: &mut Self::Rx<T>) -> Option<T> {
         ringbuf::traits::Consumer::try_pop(rx)
     }
 
     #[inline(always)]
-    fn push_slice<T: Copy + Send + 'static>(tx: &mut Self::Tx<T>, items: &[T]) -> usize {
+    fn push_slice<T: Item>(tx: &mut Self::Tx<T>, items: &[T]) -> usize {
         ringbuf::traits::Producer::push_slice(tx, items)
     }
 
     #[inline(always)]
-    fn pop_slice<T: Copy + Send + 'static>(rx: &mut Self::Rx<T>, items: &mut [T]) -> usize {
+    fn pop_slice<T: Item>(rx: &mut Self::Rx<T>, items: &mut [T]) -> usize {
         ringbuf::traits::Consumer::pop_slice(rx, items)
     }
 }
@@ -137,22 +73,22 @@ macro_rules! channels {
        |$t:ident, $item:ident| $push:expr, |$r:ident| $pop:expr;)*) => {$(
         pub enum $name {}
 
-        impl Peer for $name {
+        impl Queue for $name {
             const NAME: &'static str = $title;
-            type Tx<T: Copy + Send + 'static> = types::$tx<T>;
-            type Rx<T: Copy + Send + 'static> = types::$rx<T>;
+            type Tx<T: Item> = types::$tx<T>;
+            type Rx<T: Item> = types::$rx<T>;
 
-            fn channel<T: Copy + Send + 'static>(capacity: usize) -> (Self::Tx<T>, Self::Rx<T>) {
-                $new(capacity)
+            fn channel<T: Item>() -> (Self::Tx<T>, Self::Rx<T>) {
+                $new(CAPACITY_ITEMS)
             }
 
             #[inline(always)]
-            fn push<T: Copy + Send + 'static>($t: &mut Self::Tx<T>, $item: T) -> bool {
+            fn push<T: Item>($t: &mut Self::Tx<T>, $item: T) -> bool {
                 $push
             }
 
             #[inline(always)]
-            fn pop<T: Copy + Send + 'static>($r: &mut Self::Rx<T>) -> Option<T> {
+            fn pop<T: Item>($r: &mut Self::Rx<T>) -> Option<T> {
                 $pop
             }
         }

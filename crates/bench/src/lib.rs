@@ -1,41 +1,45 @@
-//! Measuring machinery: pairs of pinned processes, what the machine itself can do, and traffic that
-//! checks its data over NICs, between processes and between threads.
+//! What is measured in two pinned processes: what the machine itself can do, and traffic that checks its
+//! data over NICs, between processes and between threads. How samples are taken and shown is crate `measure`.
 //!
 //! ```text
-//! suite     the cells of a benchmark and the two roles that run them
-//! workers   what two workers of `rpc` call and answer
-//! traffic   what two processes send each other over any `verbs::Nic`
-//! calls     what two processes ask each other over `ipc`
-//! threads   what threads of one process hand each other over `inproc`
-//! limit     what the same two processes reach with bare memory: the reference of every ratio
-//! schedule  interleaves the cells round by round and brackets every sample with a probe
-//! stats     samples of one regime to median, minimum, maximum
-//! report    table for people, JSON lines for programs
-//! duo       the two processes: pinned, connected, dying together
+//! suite         the two roles that run the cells of a benchmark
+//! plan          the cells of every benchmark: here a row is added
+//! job           what both processes do in one sample: here a new way to call is added
+//! nic           both kinds of work on one NIC: traffic and workers
+//! by_protocol   what a caller and a server of any protocol call and answer
+//! workers       what two workers of `rpc` call and answer
+//! traffic       what two processes send each other over any `verbs::Nic`
+//! calls         what two processes ask each other over `ipc`
+//! threads       what threads of one process hand each other over `inproc`
+//! two_hosts     calls between hosts: a server that echoes, a client that measures
+//! limit, rings  what the same two processes reach with bare memory: the reference of every ratio
+//! process_pair  the two processes: pinned, connected, dying together
 //! ```
 //!
 //! # Architecture invariant
 //!
-//! No number leaves this crate without the regime it was taken in, no ratio mixes two regimes, and
-//! nothing is measured on a thread that is not pinned.
+//! Nothing is measured on a thread that is not pinned.
 
 #![forbid(unsafe_code)]
 
-mod announced;
-pub mod board;
+pub mod by_protocol;
 pub mod calls;
-pub mod cores;
-pub mod duo;
+mod error;
+pub mod job;
 pub mod limit;
-pub mod machine;
-pub mod pingpong;
+mod nic;
 pub mod plan;
-pub mod regime;
-pub mod report;
-pub mod schedule;
-mod slots;
-pub mod stats;
+pub mod process_pair;
+pub mod protocol_plan;
+mod rings;
+mod sample;
 pub mod suite;
 pub mod threads;
 pub mod traffic;
+pub mod two_hosts;
 pub mod workers;
+
+pub use error::Error;
+pub use nic::NicWork;
+
+use measure::{cores, ping_pong, results, schedule, shared_words, stats};

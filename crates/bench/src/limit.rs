@@ -9,9 +9,9 @@ use memory::sync::{AtomicU64, Ordering, hint};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    announced,
-    board::{Board, SLOT_WORDS, STREAM_SLOTS, WaitError, Word},
-    pingpong, slots,
+    error::Error,
+    ping_pong, rings,
+    shared_words::{SLOT_WORDS, STREAM_SLOTS, SharedWords, WaitError, Word},
 };
 
 /// Bytes that a copy cycles over, at the source and at the destination: out of L1, like the
@@ -22,49 +22,43 @@ const CREDIT_SLOTS: u64 = 256;
 /// Pauses of a consumer that has caught up: about a microsecond.
 const PAUSES: u32 = 32;
 /// Longest wait of one side for the other.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A limit that takes both processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SharedLimit {
-    /// Two-line round trips.
+    /// Two-line round trips, in ns.
     RoundTrip {
         /// Duration of the measurement, and of the warm-up before it.
         window: Duration,
     },
-    /// One-way stream of 64-byte slots.
-    Stream {
-        /// Number of slots.
-        count: u64,
-    },
-    /// Round trips of messages that are announced in a ring: two lines each way.
-    Announced {
-        /// Number of round trips.
-        count: u64,
-    },
-    /// Requests and answers of one line each.
+    /// One-way stream of 64-byte slots, in M/s.
+    Stream,
+    /// Round trips of messages that are announced in a ring, in ns: two lines each way.
+    Announced,
+    /// Requests and answers of one line each: ns per round trip, or M/s if several are in flight.
     Slots {
         /// Requests in flight.
         in_flight: u16,
-        /// Number of requests.
-        count: u64,
     },
 }
 
 impl SharedLimit {
-    /// Initiator's side; ns per round trip or answer, or millions of streamed slots per second. The words were reset
-    /// before the responder was told.
+    /// Initiator's side of `count` messages. The words were reset before the responder was told.
     ///
     /// # Errors
     ///
-    /// [`LimitError`].
-    pub fn initiate(self, board: &Board) -> Result<f64, LimitError> {
+    /// [`Error`].
+    pub fn initiate(self, shared: &SharedWords, count: u64) -> Result<f64, Error> {
         match self {
-            Self::RoundTrip { window } => Ok(pingpong::round_trips(board, window)?),
-            Self::Stream { count } => Ok(produce(board, count)?),
-            Self::Announced { count } => announced::initiate(board, count),
-            Self::Slots { in_flight, count } => slots::initiate(board, u64::from(in_flight), count),
+            Self::RoundTrip { window } => Ok(ping_pong::round_trips(shared, window)?),
+            Self::Stream => Ok(produce(shared, count)?),
+            Self::Announced => rings::initiate::<true>(shared, 1, count),
+            Self::Slots { in_flight: 1 } => rings::initiate::<false>(shared, 1, count),
+            Self::Slots { in_flight } => {
+                Ok(1e3 / rings::initiate::<false>(shared, in_flight.into(), count)?)
+            }
         }
     }
 
@@ -72,37 +66,21 @@ impl SharedLimit {
     ///
     /// # Errors
     ///
-    /// [`LimitError`].
-    pub fn respond(self, board: &Board) -> Result<(), LimitError> {
+    /// [`Error`].
+    pub fn respond(self, shared: &SharedWords, count: u64) -> Result<(), Error> {
         match self {
-            Self::RoundTrip { .. } => Ok(pingpong::answer(board)?),
-            Self::Stream { count } => consume(board, count),
-            Self::Announced { .. } => announced::respond(board),
-            Self::Slots { .. } => slots::respond(board),
+            Self::RoundTrip { .. } => Ok(ping_pong::answer(shared)?),
+            Self::Stream => consume(shared, count),
+            Self::Announced => rings::respond::<true>(shared),
+            Self::Slots { .. } => rings::respond::<false>(shared),
         }
     }
 }
 
-/// Why a limit is no limit.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum LimitError {
-    /// The other side is gone.
-    #[error(transparent)]
-    Wait(#[from] WaitError),
-    /// The machine, or this program, is broken.
-    #[error("a word or checksum is {found:#x}, not {expected:#x}")]
-    Checksum {
-        /// In or over what arrived.
-        found: u64,
-        /// In or over what was sent.
-        expected: u64,
-    },
-}
-
 /// Slot `i` carries its number in each word; the first one publishes it.
-fn produce(board: &Board, count: u64) -> Result<f64, WaitError> {
-    let (slots, consumed) = (board.stream(), board.word(Word::Received));
-    let mut patience = board.patience(PATIENCE);
+fn produce(shared: &SharedWords, count: u64) -> Result<f64, WaitError> {
+    let (slots, consumed) = (shared.stream(), shared.word(Word::Received));
+    let mut patience = shared.patience(PATIENCE);
     let mut free_until = STREAM_SLOTS as u64;
     let begin = Instant::now();
     for (slot, number) in slots.iter().cycle().zip(1..=count) {
@@ -129,9 +107,9 @@ fn produce(board: &Board, count: u64) -> Result<f64, WaitError> {
     Ok(per_second(count, begin.elapsed()) / 1e6)
 }
 
-fn consume(board: &Board, count: u64) -> Result<(), LimitError> {
-    let (slots, consumed) = (board.stream(), board.word(Word::Received));
-    let mut patience = board.patience(PATIENCE);
+fn consume(shared: &SharedWords, count: u64) -> Result<(), Error> {
+    let (slots, consumed) = (shared.stream(), shared.word(Word::Received));
+    let mut patience = shared.patience(PATIENCE);
     let mut found = 0_u64;
     for (slot, number) in slots.iter().cycle().zip(1..=count) {
         // SYNC(stream-slot): pairs with the Release in `produce`.
@@ -147,7 +125,8 @@ fn consume(board: &Board, count: u64) -> Result<(), LimitError> {
         }
     }
     let expected = (SLOT_WORDS as u64 - 1).wrapping_mul(count * (count + 1) / 2);
-    if found == expected { Ok(()) } else { Err(LimitError::Checksum { found, expected }) }
+    let wrong = Error::Wrong { index: count, what: "a checksum", found, expected };
+    if found == expected { Ok(()) } else { Err(wrong) }
 }
 
 /// Lets the producer get ahead. A consumer that polls the line which is being written takes it away
@@ -163,28 +142,25 @@ fn sum(words: &[AtomicU64]) -> u64 {
 }
 
 /// Source and destination of copies inside one process.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Copier {
     from: Vec<u8>,
     to: Vec<u8>,
 }
 
-impl Default for Copier {
-    fn default() -> Self {
-        // Nonzero, and written: untouched zero pages would all be the same physical page.
-        Self { from: vec![0xa5; COPY_WINDOW_BYTES], to: vec![0x5a; COPY_WINDOW_BYTES] }
-    }
-}
-
 impl Copier {
-    /// GiB/s of `memcpy` in pieces of `len_bytes`, for about `window`.
+    /// GiB/s of `memcpy` in pieces of `len_bytes`, for about `window`. Pieces cycle over
+    /// [`COPY_WINDOW_BYTES`], or are longer.
     ///
     /// # Panics
     ///
-    /// If `len_bytes` is 0 or exceeds [`COPY_WINDOW_BYTES`], or if a copy went wrong.
+    /// If `len_bytes` is 0, or if a copy went wrong.
     #[must_use]
     pub fn bandwidth(&mut self, len_bytes: usize, window: Duration) -> f64 {
-        assert!((1..=COPY_WINDOW_BYTES).contains(&len_bytes), "{len_bytes} B is not copied here");
+        let cycle_bytes = len_bytes.max(COPY_WINDOW_BYTES);
+        // Nonzero, and written: untouched zero pages would all be the same physical page.
+        self.from.resize(cycle_bytes, 0xa5);
+        self.to.resize(cycle_bytes, 0x5a);
         self.from[len_bytes - 1] = self.from[len_bytes - 1].wrapping_add(1);
         self.pass(len_bytes);
         let begin = Instant::now();
@@ -193,7 +169,7 @@ impl Copier {
             copied_bytes += self.pass(len_bytes);
         }
         let elapsed = begin.elapsed();
-        let whole = COPY_WINDOW_BYTES - COPY_WINDOW_BYTES % len_bytes;
+        let whole = cycle_bytes - cycle_bytes % len_bytes;
         assert!(self.from[..whole] == self.to[..whole], "memcpy copied something else");
         gib_per_second(copied_bytes, elapsed)
     }
@@ -230,32 +206,34 @@ mod tests {
 
     #[test]
     fn a_stream_that_laps_its_ring_arrives_complete() {
-        let board = Board::new().unwrap();
-        let limit = SharedLimit::Stream { count: 3 * STREAM_SLOTS as u64 + 17 };
+        let shared = SharedWords::new().unwrap();
+        let (limit, count) = (SharedLimit::Stream, 3 * STREAM_SLOTS as u64 + 17);
         thread::scope(|scope| {
-            let consumer = scope.spawn(|| limit.respond(&board));
-            assert!(limit.initiate(&board).unwrap() > 0.0);
+            let consumer = scope.spawn(|| limit.respond(&shared, count));
+            assert!(limit.initiate(&shared, count).unwrap() > 0.0);
             consumer.join().unwrap().unwrap();
         });
     }
 
     #[test]
     fn a_stream_with_a_wrong_word_is_noticed() {
-        let board = Board::new().unwrap();
-        for (slot, number) in board.stream().iter().zip(1..=4_u64) {
+        let shared = SharedWords::new().unwrap();
+        for (slot, number) in shared.stream().iter().zip(1..=4_u64) {
             for word in slot {
                 word.store(number, Ordering::Relaxed);
             }
         }
-        board.stream()[2][5].store(99, Ordering::Relaxed);
-        let error = consume(&board, 4);
-        assert_eq!(error, Err(LimitError::Checksum { found: 70 + 96, expected: 70 }));
+        shared.stream()[2][5].store(99, Ordering::Relaxed);
+        let error = consume(&shared, 4);
+        let (found, expected) = (70 + 96, 70);
+        let is_told = matches!(error, Err(Error::Wrong { found: f, expected: e, .. }) if (f, e) == (found, expected));
+        assert!(is_told, "{error:?}");
     }
 
     #[test]
     fn copies_of_any_size_are_checked() {
         let mut copier = Copier::default();
-        for len_bytes in [1, 64, 4096 - 1, COPY_WINDOW_BYTES] {
+        for len_bytes in [1, 64, 4096 - 1, COPY_WINDOW_BYTES, 4 * COPY_WINDOW_BYTES] {
             assert!(copier.bandwidth(len_bytes, Duration::from_micros(100)) > 0.0);
         }
     }

@@ -1,174 +1,151 @@
-//! The cells of `bench limit` and `bench verbs`.
+//! The cells of every benchmark but `bench kv`: what is reported, what is done, and what it is compared with.
+//!
+//! A row is added here: a [`Planned`] with a name, what its number means, and what is done; references stand before
+//! the cells that name them.
+
+use std::time::Duration;
 
 use crate::{
-    limit::COPY_WINDOW_BYTES,
-    report::{Cell, Metric},
-    suite::{Job, Planned},
-    traffic::{
-        LinkKind, Traffic,
-        remote::Remote,
-        round_trip::{RoundTrip, RoundTripVerb},
-        stream::{Stream, StreamVerb},
-        transfer::{Transfer, TransferVerb},
+    calls::{Calls, Shape},
+    job::Job,
+    limit::{COPY_WINDOW_BYTES, SharedLimit},
+    results::{Cell, Metric},
+    threads::{self, Queue},
+    traffic::{LinkKind, OneWay, Remote, RoundTrip, SMALL_BYTES, Traffic, Verb},
+    workers::{
+        WorkerCalls,
+        matrix::{LOADS, name_of},
+        switches::{Grid, Switches},
     },
 };
 
 /// Reference of every round trip.
-pub const LINE_ROUND_TRIP: &str = "limit/line-round-trip/processes";
+pub(crate) const LINE_ROUND_TRIP: &str = "limit/line-round-trip/processes";
 /// What a small WRITE WITH IMMEDIATE moves, without a NIC.
-pub const ANNOUNCED_ROUND_TRIP: &str = "limit/announced-round-trip/32B";
+const ANNOUNCED_ROUND_TRIP: &str = "limit/announced-round-trip/32B";
 /// Reference of every rate.
-pub const LINE_STREAM: &str = "limit/line-stream/64B";
+pub(crate) const LINE_STREAM: &str = "limit/line-stream/64B";
+/// Reference of every call: what two processes do with a ring of one-line slots and nothing else.
+const SLOT_ROUND_TRIP: &str = "limit/slot-round-trip/56B";
+/// Reference of every rate of calls.
+const SLOT_RATE: &str = "limit/slot-window-32/56B";
+/// What a small round trip and a rate of calls are compared with.
+pub(crate) const RAW_ROUND_TRIP: &str = "round-trip/rc-write-imm/32B";
+pub(crate) const RAW_RATE: &str = "rate/rc-write-imm/32B/srq";
 
-/// Sizes of the sweep.
-const SIZES: [usize; 9] =
-    [8, 64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, COPY_WINDOW_BYTES];
+/// Duration of the line's round trips, and of those before it that do not count.
+const LINE_WINDOW: Duration = Duration::from_millis(15);
+
+/// Sizes of the sweeps.
+const SIZES: [usize; 11] = [
+    8,
+    56,
+    256,
+    1 << 10,
+    4 << 10,
+    16 << 10,
+    64 << 10,
+    256 << 10,
+    COPY_WINDOW_BYTES,
+    4 << 20,
+    16 << 20,
+];
 /// The same, to be quick.
-const SIZES_QUICK: [usize; 4] = [64, 4 << 10, 64 << 10, COPY_WINDOW_BYTES];
-/// Messages per doorbell where doorbells are batched.
+const SIZES_QUICK: [usize; 4] = [56, 4 << 10, 64 << 10, COPY_WINDOW_BYTES];
+/// Longest message of `ipc`, whose length has 24 bits.
+const IPC_BYTES_MAX: usize = (16 << 20) - 64;
+/// Of a small call whose slowest are looked for.
+const TAIL_BYTES: usize = 56;
+/// Messages per doorbell where doorbells are batched: of small ones, and of large ones.
 const BATCH: u16 = 32;
-/// Bytes of a small message.
-pub(crate) const SMALL_BYTES: usize = 32;
+const BATCH_LARGE: u16 = 16;
 
-/// What the machine can do without a NIC.
+/// How a cell is measured.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Measurement {
+    /// Two-line round trip between two threads of this process.
+    Threads,
+    /// `memcpy` inside this process, in pieces of so many bytes.
+    Copy(usize),
+    /// Between threads of this process.
+    Queue(Queue),
+    /// By both processes together.
+    Together(Job),
+}
+
+impl Measurement {
+    /// Bytes that an operation moves, as far as they decide how many fit a sample.
+    pub(crate) fn len_bytes(&self) -> u64 {
+        if let Self::Together(job) = self { job.len_bytes() as u64 } else { 0 }
+    }
+
+    /// Time per operation, in ns, of a sample whose number was `value`; `None`: samples are as long as they are.
+    pub(crate) fn message_ns(&self, metric: Metric, value: f64) -> Option<f64> {
+        match self {
+            Self::Threads | Self::Copy(_) => None,
+            Self::Together(Job::Limit(SharedLimit::RoundTrip { .. })) => None,
+            Self::Queue(_) => Some(metric.each_ns(value, 0)),
+            Self::Together(job) => Some(job.message_ns(metric, value)),
+        }
+    }
+}
+
+/// A cell and how it is measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Planned {
+    /// The cell of the table that the numbers go to.
+    pub cell: Cell,
+    /// Work that is measured.
+    pub measurement: Measurement,
+}
+
+impl Planned {
+    /// A cell that is compared with nothing.
+    #[must_use]
+    pub fn new(name: impl Into<String>, metric: Metric, measurement: Measurement) -> Self {
+        let cell = Cell { name: name.into(), metric, versus: None, floor: None, lines: None };
+        Self { cell, measurement }
+    }
+
+    /// Compares it with another cell.
+    #[must_use]
+    pub fn against(mut self, reference: impl Into<String>) -> Self {
+        self.cell.versus = Some(reference.into());
+        self
+    }
+
+    /// Compares it with what the machine can do, too.
+    #[must_use]
+    pub fn floor(mut self, reference: impl Into<String>) -> Self {
+        self.cell.floor = Some(reference.into());
+        self
+    }
+
+    /// States how many cache lines an operation of the cell is designed to move.
+    #[must_use]
+    pub fn lines(mut self, lines: f64) -> Self {
+        self.cell.lines = Some(lines);
+        self
+    }
+}
+
+/// Keeps the cells whose name contains `filter`, what they are compared with, and so on.
 #[must_use]
-pub fn limits(quick: bool) -> Vec<Planned> {
-    let mut plan =
-        vec![planned("limit/line-round-trip/threads", Metric::RoundTrip, Job::Threads).lines(2.0)];
-    plan.extend(references(quick));
-    plan
-}
-
-/// What is measured through a NIC, after what it is compared with.
-#[must_use]
-pub fn verbs(quick: bool) -> Vec<Planned> {
-    let mut plan = references(quick);
-    plan.extend(streams());
-    plan.extend(small_round_trips());
-    plan.extend(relaxed_transfers());
-    for &len_bytes in sizes(quick) {
-        plan.extend(sweep(len_bytes));
+pub fn select(plan: Vec<Planned>, filter: &str) -> Vec<Planned> {
+    let mut kept = vec![false; plan.len()];
+    // References stand before the cells that name them.
+    for index in (0..plan.len()).rev() {
+        kept[index] |= plan[index].cell.name.contains(filter);
+        if !kept[index] {
+            continue;
+        }
+        let Cell { versus, floor, .. } = &plan[index].cell;
+        for reference in [versus, floor].into_iter().flatten() {
+            let found = plan.iter().position(|planned| planned.cell.name == *reference);
+            found.into_iter().for_each(|found| kept[found] = true);
+        }
     }
-    plan
-}
-
-pub(crate) fn sizes(quick: bool) -> &'static [usize] {
-    if quick { &SIZES_QUICK } else { &SIZES }
-}
-
-/// What two processes reach with bare cache lines.
-pub(crate) fn references_of_lines() -> Vec<Planned> {
-    vec![
-        planned(LINE_ROUND_TRIP, Metric::RoundTrip, Job::Processes).lines(2.0),
-        against(
-            planned(ANNOUNCED_ROUND_TRIP, Metric::RoundTrip, Job::Announced).lines(4.0),
-            LINE_ROUND_TRIP,
-        ),
-        planned(LINE_STREAM, Metric::Rate, Job::Stream).lines(1.0),
-    ]
-}
-
-fn references(quick: bool) -> Vec<Planned> {
-    let mut plan = references_of_lines();
-    let copy = |&len_bytes| planned(&copy_of(len_bytes), Metric::Bandwidth, Job::Copy(len_bytes));
-    plan.extend(sizes(quick).iter().map(copy));
-    plan
-}
-
-pub(crate) fn streams() -> Vec<Planned> {
-    use LinkKind::{Rc, Srq, Ud};
-    use StreamVerb::{Send, WriteImm};
-    [
-        ("rate/rc-send/32B/doorbell-batched", Rc, Send, BATCH),
-        ("rate/rc-send/32B/doorbell-each", Rc, Send, 1),
-        ("rate/rc-write-imm/32B/doorbell-batched", Rc, WriteImm, BATCH),
-        ("rate/rc-write-imm/32B/doorbell-each", Rc, WriteImm, 1),
-        ("rate/rc-write-imm/32B/srq", Srq, WriteImm, BATCH),
-        ("rate/ud-send/32B/doorbell-batched", Ud, Send, BATCH),
-    ]
-    .map(|(name, link, verb, batch)| {
-        let traffic = Traffic::Stream(Stream { link, verb, batch });
-        against(planned(name, Metric::Rate, Job::Traffic(traffic)), LINE_STREAM)
-    })
-    .into()
-}
-
-pub(crate) fn small_round_trips() -> Vec<Planned> {
-    use LinkKind::{Rc, Ud};
-    let talks = [
-        ("round-trip/rc-send/32B", Rc, RoundTripVerb::Send),
-        ("round-trip/rc-write-imm/32B", Rc, RoundTripVerb::WriteImm),
-        ("round-trip/rc-write-poll-memory/32B", Rc, RoundTripVerb::Write),
-        ("round-trip/ud-send/32B", Ud, RoundTripVerb::Send),
-    ]
-    .map(|(name, link, verb)| {
-        (name, Traffic::RoundTrip(RoundTrip { link, verb, len_bytes: SMALL_BYTES }))
-    });
-    let remotes = [
-        ("latency/rc-read/8B", Remote::Read),
-        ("latency/rc-fetch-add/8B", Remote::FetchAdd),
-        ("latency/rc-compare-swap/8B", Remote::CompareSwap),
-    ]
-    .map(|(name, remote)| (name, Traffic::Remote(remote)));
-    let plan = |(name, traffic)| {
-        against(planned(name, Metric::RoundTrip, Job::Traffic(traffic)), LINE_ROUND_TRIP)
-    };
-    let mut cells: Vec<_> = talks.into_iter().chain(remotes).map(plan).collect();
-    for planned in &mut cells {
-        let is_announced = matches!(planned.job, Job::Traffic(Traffic::RoundTrip(talk))
-            if talk.verb != RoundTripVerb::Write);
-        planned.cell.floor = is_announced.then(|| ANNOUNCED_ROUND_TRIP.to_owned());
-    }
-    cells
-}
-
-fn relaxed_transfers() -> [Planned; 2] {
-    [
-        transfer("rc-write-relaxed", LinkKind::Relaxed, TransferVerb::Write, COPY_WINDOW_BYTES),
-        transfer("rc-read-relaxed", LinkKind::Relaxed, TransferVerb::Read, COPY_WINDOW_BYTES),
-    ]
-}
-
-fn sweep(len_bytes: usize) -> [Planned; 4] {
-    [
-        raw_round_trip(len_bytes),
-        transfer("rc-write", LinkKind::Rc, TransferVerb::Write, len_bytes),
-        transfer("rc-read", LinkKind::Rc, TransferVerb::Read, len_bytes),
-        transfer("rc-send", LinkKind::Rc, TransferVerb::Send, len_bytes),
-    ]
-}
-
-fn transfer(name: &str, link: LinkKind, verb: TransferVerb, len_bytes: usize) -> Planned {
-    let name = format!("bandwidth/{name}/{}", size(len_bytes));
-    let traffic = Traffic::Transfer(Transfer { link, verb, len_bytes });
-    against(planned(&name, Metric::Bandwidth, Job::Traffic(traffic)), &copy_of(len_bytes))
-}
-
-fn copy_of(len_bytes: usize) -> String {
-    format!("limit/memcpy/{}", size(len_bytes))
-}
-
-pub(crate) fn raw_round_trip_of(len_bytes: usize) -> String {
-    format!("round-trip/rc-write-imm/{}", size(len_bytes))
-}
-
-pub(crate) fn raw_round_trip(len_bytes: usize) -> Planned {
-    let verb = RoundTripVerb::WriteImm;
-    let talk = Traffic::RoundTrip(RoundTrip { link: LinkKind::Rc, verb, len_bytes });
-    let name = raw_round_trip_of(len_bytes);
-    against(planned(&name, Metric::RoundTrip, Job::Traffic(talk)), LINE_ROUND_TRIP)
-}
-
-pub(crate) fn planned(name: &str, metric: Metric, job: Job) -> Planned {
-    Planned {
-        cell: Cell { name: name.to_owned(), metric, versus: None, floor: None, lines: None },
-        job,
-    }
-}
-
-pub(crate) fn against(mut planned: Planned, reference: &str) -> Planned {
-    planned.cell.versus = Some(reference.to_owned());
-    planned
+    plan.into_iter().zip(kept).filter_map(|(planned, kept)| kept.then_some(planned)).collect()
 }
 
 /// `64B`, `4KiB`, `1MiB`.
@@ -180,17 +157,268 @@ pub(crate) fn size(bytes: usize) -> String {
     }
 }
 
+fn sizes(quick: bool) -> &'static [usize] {
+    if quick { &SIZES_QUICK } else { &SIZES }
+}
+
+fn limit(name: &str, metric: Metric, limit: SharedLimit, lines: f64) -> Planned {
+    Planned::new(name, metric, Measurement::Together(Job::Limit(limit))).lines(lines)
+}
+
+fn traffic(name: impl Into<String>, metric: Metric, traffic: Traffic) -> Planned {
+    Planned::new(name, metric, Measurement::Together(Job::Traffic(traffic)))
+}
+
+/// What two processes reach with bare cache lines.
+pub(crate) fn references_of_lines() -> Vec<Planned> {
+    let line = SharedLimit::RoundTrip { window: LINE_WINDOW };
+    vec![
+        limit(LINE_ROUND_TRIP, Metric::RoundTrip, line, 2.0),
+        limit(ANNOUNCED_ROUND_TRIP, Metric::RoundTrip, SharedLimit::Announced, 4.0)
+            .against(LINE_ROUND_TRIP),
+        limit(LINE_STREAM, Metric::Rate, SharedLimit::Stream, 1.0),
+    ]
+}
+
+fn copy_of(len_bytes: usize) -> String {
+    format!("limit/memcpy/{}", size(len_bytes))
+}
+
+fn copies(sizes: &[usize]) -> impl Iterator<Item = Planned> {
+    let copy = |&len_bytes: &usize| {
+        Planned::new(copy_of(len_bytes), Metric::Bandwidth, Measurement::Copy(len_bytes))
+    };
+    sizes.iter().map(copy)
+}
+
+/// What the machine can do without a NIC.
+#[must_use]
+pub fn limits(quick: bool) -> Vec<Planned> {
+    let threads =
+        Planned::new("limit/line-round-trip/threads", Metric::RoundTrip, Measurement::Threads);
+    let lines = references_of_lines();
+    [threads.lines(2.0)].into_iter().chain(lines).chain(copies(sizes(quick))).collect()
+}
+
+/// What is measured through a NIC, after what it is compared with.
+#[must_use]
+pub fn verbs(quick: bool) -> Vec<Planned> {
+    let mut plan = references_of_lines();
+    plan.extend(copies(sizes(quick)));
+    plan.extend(small_streams());
+    plan.extend(small_round_trips());
+    for (name, verb) in [("rc-write-relaxed", Verb::Write), ("rc-read-relaxed", Verb::Read)] {
+        plan.push(transfer(name, LinkKind::Relaxed, verb, COPY_WINDOW_BYTES));
+    }
+    for &len_bytes in sizes(quick) {
+        plan.push(raw_round_trip(len_bytes));
+        plan.push(transfer("rc-write", LinkKind::Rc, Verb::Write, len_bytes));
+        plan.push(transfer("rc-read", LinkKind::Rc, Verb::Read, len_bytes));
+        plan.push(transfer("rc-send", LinkKind::Rc, Verb::Send, len_bytes));
+    }
+    plan
+}
+
+pub(crate) fn small_streams() -> Vec<Planned> {
+    use LinkKind::{Rc, Srq, Ud};
+    let streams = [
+        ("rate/rc-send/32B/doorbell-batched", Rc, Verb::Send, BATCH),
+        ("rate/rc-send/32B/doorbell-each", Rc, Verb::Send, 1),
+        ("rate/rc-write-imm/32B/doorbell-batched", Rc, Verb::WriteImm, BATCH),
+        ("rate/rc-write-imm/32B/doorbell-each", Rc, Verb::WriteImm, 1),
+        (RAW_RATE, Srq, Verb::WriteImm, BATCH),
+        ("rate/ud-send/32B/doorbell-batched", Ud, Verb::Send, BATCH),
+    ];
+    let plan = |(name, link, verb, batch)| {
+        let stream = OneWay { link, verb, len_bytes: SMALL_BYTES, batch };
+        traffic(name, Metric::Rate, Traffic::OneWay(stream)).against(LINE_STREAM)
+    };
+    streams.map(plan).into()
+}
+
+pub(crate) fn small_round_trips() -> Vec<Planned> {
+    use LinkKind::{Rc, Ud};
+    let talks = [
+        ("round-trip/rc-send/32B", Rc, Verb::Send),
+        (RAW_ROUND_TRIP, Rc, Verb::WriteImm),
+        ("round-trip/rc-write-poll-memory/32B", Rc, Verb::Write),
+        ("round-trip/ud-send/32B", Ud, Verb::Send),
+    ];
+    let talks = talks.map(|(name, link, verb)| {
+        let talk = Traffic::RoundTrip(RoundTrip { link, verb, len_bytes: SMALL_BYTES });
+        let planned = traffic(name, Metric::RoundTrip, talk).against(LINE_ROUND_TRIP);
+        if verb == Verb::Write { planned } else { planned.floor(ANNOUNCED_ROUND_TRIP) }
+    });
+    let remotes = [
+        ("latency/rc-read/8B", Remote::Read),
+        ("latency/rc-fetch-add/8B", Remote::FetchAdd),
+        ("latency/rc-compare-swap/8B", Remote::CompareSwap),
+    ];
+    let remotes = remotes.map(|(name, remote)| {
+        traffic(name, Metric::RoundTrip, Traffic::Remote(remote)).against(LINE_ROUND_TRIP)
+    });
+    talks.into_iter().chain(remotes).collect()
+}
+
+fn transfer_of(name: &str, len_bytes: usize) -> String {
+    format!("bandwidth/{name}/{}", size(len_bytes))
+}
+
+fn transfer(name: &str, link: LinkKind, verb: Verb, len_bytes: usize) -> Planned {
+    let one_way = Traffic::OneWay(OneWay { link, verb, len_bytes, batch: BATCH_LARGE });
+    traffic(transfer_of(name, len_bytes), Metric::Bandwidth, one_way).against(copy_of(len_bytes))
+}
+
+pub(crate) fn raw_round_trip_of(len_bytes: usize) -> String {
+    format!("round-trip/rc-write-imm/{}", size(len_bytes))
+}
+
+pub(crate) fn raw_round_trip(len_bytes: usize) -> Planned {
+    let talk =
+        Traffic::RoundTrip(RoundTrip { link: LinkKind::Rc, verb: Verb::WriteImm, len_bytes });
+    traffic(raw_round_trip_of(len_bytes), Metric::RoundTrip, talk).against(LINE_ROUND_TRIP)
+}
+
+/// The cells of `bench rpc`, after what they are compared with, at every point of `grid`.
+#[must_use]
+pub fn rpc(quick: bool, grid: &Grid) -> Vec<Planned> {
+    let mut plan = references_of_lines();
+    let small = small_streams().into_iter().chain(small_round_trips());
+    plan.extend(small.filter(|p| [RAW_RATE, RAW_ROUND_TRIP].contains(&p.cell.name.as_str())));
+    plan.extend(copies(sizes(quick)));
+    for &len_bytes in sizes(quick) {
+        plan.push(raw_round_trip(len_bytes));
+        plan.push(transfer("rc-write", LinkKind::Rc, Verb::Write, len_bytes));
+    }
+    for (switches, suffix) in grid.points() {
+        let calls = |endpoints, depth, len_bytes, is_one_way| {
+            let switches = switches.clone();
+            let tail_beside = None;
+            let calls =
+                WorkerCalls { switches, endpoints, depth, len_bytes, is_one_way, tail_beside };
+            Measurement::Together(Job::Worker(calls))
+        };
+        for (load, endpoints, depth) in LOADS {
+            let (metric, raw, line) = match depth {
+                1 => (Metric::RoundTrip, RAW_ROUND_TRIP, LINE_ROUND_TRIP),
+                _ => (Metric::Rate, RAW_RATE, LINE_STREAM),
+            };
+            let calls = calls(endpoints, depth, SMALL_BYTES, false);
+            plan.push(Planned::new(name_of(load, &suffix), metric, calls).against(raw).floor(line));
+        }
+        plan.extend(tails(&switches, &suffix));
+        for &len_bytes in sizes(quick) {
+            let name = |what: &str| format!("rpc/{what}/{}{suffix}", size(len_bytes));
+            let (there_and_back, there) =
+                (calls(1, 1, len_bytes, false), calls(1, 4, len_bytes, true));
+            let round_trip = Planned::new(name("round-trip"), Metric::RoundTrip, there_and_back);
+            plan.push(round_trip.against(raw_round_trip_of(len_bytes)).floor(LINE_ROUND_TRIP));
+            let one_way = Planned::new(name("one-way"), Metric::Bandwidth, there);
+            let raw = transfer_of("rc-write", len_bytes);
+            plan.push(one_way.against(raw).floor(copy_of(len_bytes)));
+        }
+    }
+    plan
+}
+
+/// What 99 of 100 small calls stay below, alone and beside a stream of long bodies over another connection of the
+/// same workers.
+fn tails(switches: &Switches, suffix: &str) -> [Planned; 2] {
+    let plan = |name: String, beside| {
+        let calls = WorkerCalls {
+            switches: switches.clone(),
+            endpoints: 2,
+            depth: 1,
+            len_bytes: TAIL_BYTES,
+            is_one_way: false,
+            tail_beside: Some(beside),
+        };
+        Planned::new(name, Metric::RoundTrip, Measurement::Together(Job::Worker(calls)))
+    };
+    let quiet = format!("rpc/p99/{}{suffix}", size(TAIL_BYTES));
+    let beside = format!("{quiet}/beside-{}", size(COPY_WINDOW_BYTES));
+    [
+        plan(quiet.clone(), 0).against(LINE_ROUND_TRIP),
+        plan(beside, COPY_WINDOW_BYTES).against(quiet),
+    ]
+}
+
+/// The cells of `bench ipc`, after what they are compared with.
+#[must_use]
+pub fn ipc(quick: bool) -> Vec<Planned> {
+    let mut plan = references_of_lines();
+    let slots = |in_flight| SharedLimit::Slots { in_flight };
+    plan.push(limit(SLOT_ROUND_TRIP, Metric::RoundTrip, slots(1), 2.0).against(LINE_ROUND_TRIP));
+    plan.push(limit(SLOT_RATE, Metric::Rate, slots(32), 2.0).against(LINE_STREAM));
+    let sizes = sizes(quick).iter().map(|&bytes| bytes.min(IPC_BYTES_MAX)).collect::<Vec<_>>();
+    plan.extend(copies(&sizes));
+    for &len_bytes in &sizes {
+        plan.push(ipc_calls(len_bytes, 1, Shape::RoundTrip));
+        if len_bytes > SMALL_BYTES {
+            plan.push(ipc_calls(len_bytes, 1, Shape::OneWay));
+        }
+    }
+    let clients: &[u16] = if quick { &[1, 4] } else { &[1, 2, 4, 8, 16] };
+    for &clients in clients {
+        plan.extend([1, 4, 32].map(|depth| ipc_calls(56, clients, Shape::Window(depth))));
+    }
+    plan.extend([8, 4096].map(|len_bytes| ipc_calls(len_bytes, 1, Shape::Window(32))));
+    plan.push(ipc_calls(56, 1, Shape::AfterIdle));
+    plan
+}
+
+fn ipc_calls(len_bytes: usize, clients: u16, shape: Shape) -> Planned {
+    let (calls, len) = (Calls { len_bytes, clients, shape }, size(len_bytes));
+    let plan =
+        |name: String, metric| Planned::new(name, metric, Measurement::Together(Job::Calls(calls)));
+    match shape {
+        Shape::RoundTrip => plan(format!("ipc/round-trip/{len}"), Metric::RoundTrip)
+            .lines(calls.lines())
+            .against(SLOT_ROUND_TRIP),
+        Shape::OneWay => {
+            plan(format!("ipc/one-way/{len}"), Metric::Bandwidth).against(copy_of(len_bytes))
+        }
+        Shape::Window(depth) => {
+            plan(format!("ipc/{clients}-clients/depth-{depth}/{len}"), Metric::Rate)
+                .lines(calls.lines())
+                .against(SLOT_RATE)
+        }
+        // Wake-ups of the kernel: lines do not matter.
+        Shape::AfterIdle => {
+            plan(format!("ipc/after-idle/{len}"), Metric::RoundTrip).against(SLOT_ROUND_TRIP)
+        }
+    }
+}
+
+/// The cells of `bench inproc`, after what they are compared with.
+#[must_use]
+pub fn inproc(quick: bool) -> Vec<Planned> {
+    let plan = |queue: Queue| {
+        let (metric, line) = match queue.is_round_trip() {
+            true => (Metric::RoundTrip, LINE_ROUND_TRIP),
+            false => (Metric::Rate, LINE_STREAM),
+        };
+        Planned::new(queue.name(), metric, Measurement::Queue(queue))
+            .lines(queue.lines())
+            .against(line)
+    };
+    references_of_lines().into_iter().chain(threads::queues(quick).into_iter().map(plan)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
 
+    fn rpc_by_default(quick: bool) -> Vec<Planned> {
+        rpc(quick, &Grid::default())
+    }
+
     #[test]
     fn names_are_unique_and_references_are_measured_in_the_same_run() {
-        use crate::{calls, threads, workers};
-        let workers = |quick| workers::plan(quick, &workers::switches::Grid::default());
-        let plans = [limits, verbs, calls::plan, threads::plan, workers];
+        let protocols = |quick| crate::protocol_plan::plan(quick, &protocols::Protocol::ALL);
+        let plans = [limits, verbs, ipc, inproc, rpc_by_default, protocols];
         for plan in plans.iter().flat_map(|plan| [plan(false), plan(true)]) {
             let names = plan.iter().map(|p| p.cell.name.as_str()).collect::<BTreeSet<_>>();
             assert_eq!(names.len(), plan.len());
@@ -206,10 +434,26 @@ mod tests {
 
     #[test]
     fn every_transfer_is_compared_with_a_copy_of_its_size() {
-        for planned in verbs(false) {
-            let Job::Traffic(Traffic::Transfer(transfer)) = planned.job else { continue };
+        let is_large = |planned: &Planned| planned.cell.name.starts_with("bandwidth/");
+        for planned in verbs(false).into_iter().filter(is_large) {
             let reference = planned.cell.versus.unwrap();
-            assert_eq!(reference, copy_of(transfer.len_bytes));
+            let len_bytes = usize::try_from(planned.measurement.len_bytes()).unwrap();
+            assert_eq!(reference, copy_of(len_bytes));
+        }
+    }
+
+    #[test]
+    fn calls_of_every_size_have_a_round_trip_and_a_bandwidth() {
+        for len in ["56B", "256B", "1KiB", "4KiB", "16KiB", "64KiB", "1MiB", "16MiB"] {
+            for shape in ["round-trip", "one-way"] {
+                let has = |plan: &[Planned], layer: &str, len: &str| {
+                    plan.iter().any(|p| p.cell.name == format!("{layer}/{shape}/{len}"))
+                };
+                assert!(has(&rpc_by_default(false), "rpc", len), "{shape} {len}");
+                let longest = size(IPC_BYTES_MAX);
+                let len = if len == "16MiB" { &longest } else { len };
+                assert!(has(&ipc(false), "ipc", len), "{shape} {len}");
+            }
         }
     }
 
@@ -219,5 +463,29 @@ mod tests {
         assert_eq!(size(8), "8B");
         assert_eq!(size(64 << 10), "64KiB");
         assert_eq!(size(1 << 20), "1MiB");
+    }
+
+    fn planned(name: &str, versus: Option<&str>) -> Planned {
+        let planned = Planned::new(name, Metric::Rate, Measurement::Threads);
+        versus.map_or(planned.clone(), |versus| planned.against(versus))
+    }
+
+    #[test]
+    fn a_filter_keeps_what_the_chosen_cells_are_compared_with() {
+        let plan = vec![
+            planned("limit/line", None),
+            planned("limit/copy", None),
+            planned("limit/slot", Some("limit/line")),
+            planned("send", Some("limit/line")),
+            planned("write", Some("limit/copy")),
+            planned("call", Some("limit/slot")),
+        ];
+        let names = |plan: Vec<Planned>| {
+            plan.into_iter().map(|planned| planned.cell.name).collect::<Vec<_>>()
+        };
+        assert_eq!(names(select(plan.clone(), "send")), ["limit/line", "send"]);
+        assert_eq!(names(select(plan.clone(), "call")), ["limit/line", "limit/slot", "call"]);
+        assert_eq!(names(select(plan.clone(), "")).len(), 6);
+        assert!(select(plan, "nothing").is_empty());
     }
 }

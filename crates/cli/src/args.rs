@@ -2,20 +2,21 @@
 
 use std::{ffi::OsString, fmt::Display, net::SocketAddr, path::PathBuf};
 
-use bench::{
-    cores::Cores,
-    workers::switches::{Carrier, Flush, Grid, Switch},
-};
+use bench::workers::switches::{Grid, SWITCHES, Switch};
 use clap::{
-    Args as ClapArgs, Parser, Subcommand,
-    builder::{PathBufValueParser, TypedValueParser},
+    Arg, ArgGroup, ArgMatches, Args as ClapArgs, Command as Clap, FromArgMatches, Id, Parser,
+    Subcommand,
 };
-use node::config::units::parse_duration_ns;
+use config::units::{parse_bytes, parse_duration_ns};
+use measure::cores::Cores;
+use protocols::Protocol;
 
 use crate::{
-    exit::Senseless,
+    exit::UsageError,
     flags::{Call, Every, Folder, KnobFlags, Nic, SettingsArgs},
-    kv::{KvArgs, ReportArgs},
+    kv::{CHILD_OF_KV, KvArgs, ReportArgs},
+    output::file,
+    sim::SimCommand,
 };
 
 /// Version and the commit it was built from.
@@ -34,6 +35,7 @@ Examples:
   copyrpc bench rpc                     calls between two processes
   copyrpc bench kv                      a key-value store over every backend
   copyrpc report A B                    is B faster than A, or is it chance?
+  copyrpc sim dct                       a measured DC transport, simulated
 
 Exit codes:
   0  done
@@ -67,11 +69,20 @@ Examples:
   copyrpc stat --interval 10s          during the next ten seconds
   copyrpc stat --serve 127.0.0.1:9464  for Prometheus";
 
+const UVERBS_EXAMPLES: &str = "\
+Examples:
+  copyrpc uverbs run -- ibv_devinfo -v
+  copyrpc uverbs run -- ib_write_lat &
+  copyrpc uverbs run -- ib_write_lat localhost
+  copyrpc uverbs run --explain -- PROGRAM    what the NIC refuses it
+  copyrpc uverbs matrix --only ib_send";
+
 const BENCH_HELP: &str = "\
 Two processes, each pinned to a core of its own, measure together; without two cores nothing is \
-measured. Every sample lies between two probes: the round trip of two cache lines tells whether the \
-two cores share a cache (near, below 300 ns) or not (far), or are two threads of one core (twin, below \
-65 ns). Samples between probes that disagree are dropped and counted. Ratios compare medians of one regime.";
+measured. Every sample lies between two probes: the round trip of two cache lines tells the pace of the \
+machine. Samples whose paces are within a factor of 1.25 of each other form a regime, which is labelled by \
+its pace: `line 118 ns`. Samples between probes that disagree by more are dropped and counted. Ratios \
+compare medians of one regime.";
 
 const VERBS_EXAMPLES: &str = "\
 Examples:
@@ -89,6 +100,8 @@ Examples:
   copyrpc bench rpc --transport rc,dc --inline on,off --cell endpoint
   copyrpc bench rpc --flush self-clocked:1,immediate,hold:10us --cell qd256
   copyrpc bench rpc --preset switches --runs 5 --markdown switches.md
+  copyrpc bench rpc --nic tcp --server               on one host
+  copyrpc bench rpc --nic tcp --client HOST          on another one
 
 Lists of values are multiplied: every combination is measured, and named in its cells. A round trip is \
 a call and its answer; a rate counts calls. Ratios: to the raw WRITE_IMM round trip or rate, and (of \
@@ -105,7 +118,7 @@ Examples:
 
 All processes of a run are started together and measured over the same interval. Every byte of every \
 answer is checked by the client that asked; a wrong answer or a process that fails ends the run with \
-exit code 1 and is named. Results of cores near each other and far apart are kept apart. SIGINT (Ctrl-C) \
+exit code 1 and is named. Results of different regimes (see `bench limit --help`) are kept apart. SIGINT (Ctrl-C) \
 and SIGTERM end the session; what was measured until then is written, and the exit code is 1.";
 
 /// RPC for RDMA clusters: what is on this machine, and how fast it is.
@@ -135,14 +148,43 @@ pub(crate) enum Command {
     Stat(StatArgs),
     /// Watch the daemons of this machine.
     Top(TopArgs),
+    /// Show what this node offers.
+    Services(NodeArgs),
+    /// Show the processes that call through the daemon of this node, or offer services.
+    Clients(NodeArgs),
+    /// Show the other nodes, as the daemon of this one sees them.
+    Peers(NodeArgs),
+    /// Let the daemon of this node end: it takes nothing new, and calls in flight end.
+    Drain(DrainArgs),
+    /// Remove counters and sockets that dead daemons left.
+    Clean(CleanArgs),
+    /// Write completions or man pages, for packages.
+    #[command(hide = true)]
+    Generate {
+        /// Kind of file to write.
+        what: Generated,
+        /// Into which folder.
+        into: PathBuf,
+    },
     /// Measure.
     #[command(after_help = BENCH_HELP)]
     Bench {
         #[command(subcommand)]
         which: BenchCommand,
     },
-    /// Show a result of `bench kv`, or compare two.
+    /// Show a result of `bench`, or compare two of `bench kv`.
     Report(ReportArgs),
+    /// Simulate measurements of hardware, and compare.
+    Sim {
+        #[command(subcommand)]
+        which: SimCommand,
+    },
+    /// Run verbs programs, unmodified, on the software NIC.
+    #[command(after_help = UVERBS_EXAMPLES)]
+    Uverbs {
+        #[command(subcommand)]
+        which: UverbsCommand,
+    },
     /// The other side of a benchmark; started by `bench` itself.
     #[command(name = PEER_COMMAND, hide = true)]
     BenchPeer,
@@ -151,10 +193,38 @@ pub(crate) enum Command {
     KvProcess,
 }
 
+#[derive(Debug, Subcommand)]
+pub(crate) enum UverbsCommand {
+    /// Run a program whose libibverbs finds `mlx5_0`.
+    Run(UverbsRunArgs),
+    /// Show whether programs can run, and what they are refused.
+    Doctor,
+    /// Run programs that are known to work, two processes each, and show the table.
+    Matrix(UverbsMatrixArgs),
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct UverbsRunArgs {
+    /// Say on standard error what is refused.
+    #[arg(long)]
+    pub(crate) explain: bool,
+    /// Programs see each other only within one fabric.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) fabric: Option<String>,
+    /// The program and its arguments.
+    #[arg(required = true, last = true, value_name = "PROGRAM")]
+    pub(crate) program: Vec<OsString>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct UverbsMatrixArgs {
+    /// Only lines that contain TEXT.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) only: Option<String>,
+}
+
 /// Name of [`Command::BenchPeer`].
 pub(crate) const PEER_COMMAND: &str = "bench-peer";
-/// Name of [`Command::KvProcess`].
-pub(crate) const CHILD_OF_KV: &str = "kv-process";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
@@ -207,11 +277,57 @@ pub(crate) struct DaemonArgs {
     /// Start N daemons on this machine, each a node of its own, and stop them together.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     pub(crate) fork: Option<u32>,
+    /// How to log to standard error.
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
+    pub(crate) log: LogFormat,
     /// End when the process that started this one ends.
     #[arg(long = END_WITH_PARENT, hide = true)]
     pub(crate) end_with_parent: bool,
     #[command(flatten)]
     pub(crate) settings: SettingsArgs<Every>,
+}
+
+/// How a daemon logs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum LogFormat {
+    /// Lines for people.
+    #[default]
+    Text,
+    /// A JSON object per line.
+    Json,
+}
+
+/// The kinds of file that `generate` writes.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum Generated {
+    /// For bash, fish and zsh.
+    Completions,
+    /// A page per command.
+    Man,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct NodeArgs {
+    /// Print one JSON list instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) settings: SettingsArgs<Call>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct DrainArgs {
+    #[command(flatten)]
+    pub(crate) settings: SettingsArgs<Every>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct CleanArgs {
+    /// Only say what would be removed.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    #[command(flatten)]
+    pub(crate) settings: SettingsArgs<Folder>,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -221,8 +337,11 @@ pub(crate) struct PingArgs {
     /// Times to ask.
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) count: u32,
+    /// Print one JSON object instead of text; times are in nanoseconds.
+    #[arg(long)]
+    pub(crate) json: bool,
     /// Bytes to send along.
-    #[arg(long, value_name = "N", default_value_t = 32)]
+    #[arg(long, value_name = "BYTES", default_value = "32", value_parser = ping_bytes)]
     pub(crate) bytes: u16,
     #[command(flatten)]
     pub(crate) settings: SettingsArgs<Call>,
@@ -242,11 +361,19 @@ pub(crate) struct StatArgs {
     /// Print one JSON list instead of tables.
     #[arg(long, conflicts_with = "prometheus")]
     pub(crate) json: bool,
+    /// Only daemons of this job.
+    #[arg(long, value_name = "JOB", conflicts_with = "serve")]
+    pub(crate) job: Option<String>,
     /// Print the text format of Prometheus.
     #[arg(long, conflicts_with = "interval")]
     pub(crate) prometheus: bool,
-    /// Serve the text format of Prometheus at http://ADDRESS/metrics, a loopback address.
-    #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["json", "prometheus", "interval"])]
+    /// Print OpenMetrics: the same, and per service, per peer and per status what the daemons that live tell.
+    #[arg(long, conflicts_with_all = ["interval", "json", "prometheus"])]
+    pub(crate) openmetrics: bool,
+    /// Serve the text format of Prometheus at http://ADDRESS/metrics, a loopback address; to those that accept
+    /// it, OpenMetrics.
+    #[arg(long, value_name = "ADDRESS")]
+    #[arg(conflicts_with_all = ["json", "prometheus", "openmetrics", "interval"])]
     pub(crate) serve: Option<SocketAddr>,
     /// Show what happens during TIME instead of what happened since the start.
     #[arg(long, value_name = "TIME")]
@@ -276,10 +403,15 @@ impl TopArgs {
     }
 }
 
+fn ping_bytes(text: &str) -> Result<u16, String> {
+    let bytes = parse_bytes(text).map_err(|error| error.to_string())?;
+    u16::try_from(bytes).map_err(|_| format!("is too large; at most {} B", u16::MAX))
+}
+
 fn interval_ns(text: &str) -> anyhow::Result<u64> {
-    let senseless = |error: &dyn Display| Senseless(format!("--interval {text} {error}"));
-    match parse_duration_ns(text).map_err(|error| senseless(&error))? {
-        0 => Err(senseless(&"is no time at all").into()),
+    let usage_error = |error: &dyn Display| UsageError(format!("--interval {text} {error}"));
+    match parse_duration_ns(text).map_err(|error| usage_error(&error))? {
+        0 => Err(usage_error(&"is no time at all").into()),
         interval_ns => Ok(interval_ns),
     }
 }
@@ -301,11 +433,43 @@ pub(crate) struct RpcArgs {
     /// Measure every combination of a grid that has a name: `switches`, 60 combinations of 32 B cells.
     #[arg(long, value_name = "NAME", value_enum, conflicts_with = "GridArgs")]
     pub(crate) preset: Option<RpcPreset>,
+    /// Measure these protocols side by side, in one table: copyrpc, erpc, scalerpc.
+    #[arg(
+        long,
+        value_name = "NAME,...",
+        value_delimiter = ',',
+        value_parser = clap::value_parser!(Protocol),
+        conflicts_with_all = ["GridArgs", "preset", "markdown"]
+    )]
+    pub(crate) protocol: Vec<Protocol>,
     /// Write tables of the switches in Markdown to PATH.
     #[arg(long, value_name = "PATH", value_parser = file())]
     pub(crate) markdown: Option<PathBuf>,
+    /// Answer the calls of `--client` on other hosts, which find this one at ADDRESS. For machines without RDMA
+    /// with --nic tcp on both.
+    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = SERVER_ADDRESS)]
+    #[arg(conflicts_with_all = ["GridArgs", "preset", "markdown", "protocol", "client"])]
+    pub(crate) server: Option<SocketAddr>,
+    /// Measure calls to the `--server` of HOST, or HOST:PORT: rate, and p50, p99 and p99.9 of their times.
+    #[arg(long, value_name = "HOST")]
+    #[arg(conflicts_with_all = ["GridArgs", "preset", "markdown", "protocol"])]
+    pub(crate) client: Option<String>,
     #[command(flatten)]
     grid: GridArgs,
+}
+
+/// Where `bench rpc --server` listens unless it is told.
+const SERVER_ADDRESS: &str = "0.0.0.0:7471";
+
+impl RpcArgs {
+    /// The server that is to be called.
+    pub(crate) fn server_address(host: &str) -> String {
+        let has_port = host.rsplit_once(':').is_some_and(|(host, port)| {
+            port.parse::<u16>().is_ok() && (!host.contains(':') || host.ends_with(']'))
+        });
+        let (_, port) = SERVER_ADDRESS.rsplit_once(':').unwrap_or_default();
+        if has_port { host.to_owned() } else { format!("{host}:{port}") }
+    }
 }
 
 /// Grids that have a name.
@@ -321,39 +485,49 @@ impl RpcArgs {
         if let Some(RpcPreset::Switches) = self.preset {
             return Grid::of_switches();
         }
-        let GridArgs { transport, inline, dcis, doorbell_batching, srq, signal_interval, flush } =
-            self.grid.clone();
-        Grid { transport, dcis, inline, doorbell_batching, srq, signal_interval, flush }
+        self.grid.0.clone()
     }
 }
 
-#[derive(Clone, Debug, ClapArgs)]
-#[command(next_help_heading = "Switches (comma-separated lists)")]
-struct GridArgs {
-    /// A queue pair per endpoint (rc), or a few initiators and one target for all (dc).
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "rc")]
-    transport: Vec<Carrier>,
-    /// Short batches inside the work queue entry, or gathered by the NIC.
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "on")]
-    inline: Vec<Switch>,
-    /// Initiators, 1 to 256; for dc only.
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1")]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..=256))]
-    dcis: Vec<u16>,
-    /// One doorbell for all batches of a poll, or one each.
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "on")]
-    doorbell_batching: Vec<Switch>,
-    /// One receive queue for all endpoints, or one each; for rc only.
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "on")]
-    srq: Vec<Switch>,
-    /// A completion at least every so many batches, 1 to 64.
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "16")]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..=64))]
-    signal_interval: Vec<u16>,
-    /// When batches are posted: self-clocked:N, immediate, hold:TIME, adaptive-hold:N,
-    /// rtt-hold:FACTOR, poll-budget:N, coalesce:TIME.
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "self-clocked:2")]
-    flush: Vec<Flush>,
+/// A list of values for each switch of a worker, made from their table.
+#[derive(Clone, Debug)]
+struct GridArgs(Grid);
+
+impl ClapArgs for GridArgs {
+    fn group_id() -> Option<Id> {
+        Some("GridArgs".into())
+    }
+
+    fn augment_args(command: Clap) -> Clap {
+        let group = ArgGroup::new("GridArgs").args(SWITCHES.each_ref().map(|s| s.name));
+        let arg = |switch: &'static Switch| {
+            let arg =
+                Arg::new(switch.name).long(switch.name).value_name("LIST").help(switch.meaning);
+            let parse = move |text: &str| switch.check(text).map(|()| text.to_owned());
+            let arg = arg.value_delimiter(',').value_parser(parse).default_value(switch.default());
+            arg.help_heading("Switches (comma-separated lists)")
+        };
+        command.group(group.multiple(true)).args(SWITCHES.iter().map(arg))
+    }
+
+    fn augment_args_for_update(command: Clap) -> Clap {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for GridArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let list = |switch: &Switch| {
+            let values = matches.get_many::<String>(switch.name);
+            values.into_iter().flatten().cloned().collect()
+        };
+        Ok(Self(Grid(SWITCHES.each_ref().map(list))))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
 }
 
 #[derive(Debug, ClapArgs)]
@@ -374,22 +548,6 @@ pub(crate) struct BenchArgs {
     /// allowed, of different physical cores if there are such].
     #[arg(long, value_name = "A,B")]
     pub(crate) cpus: Option<Cores>,
-}
-
-/// A path that is not `-`, which elsewhere is standard output and here would be a file of this name.
-pub(crate) fn file() -> impl TypedValueParser<Value = PathBuf> {
-    PathBufValueParser::new().try_map(|path| match path.as_os_str() == "-" {
-        true => Err("standard output has the tables; name a file"),
-        false => Ok(path),
-    })
-}
-
-/// This process's command line, for the record.
-pub(crate) fn command_line() -> String {
-    let mut words = std::env::args_os().map(|word: OsString| word.to_string_lossy().into_owned());
-    let program = words.next().unwrap_or_default();
-    let name = program.rsplit('/').next().unwrap_or_default().to_owned();
-    std::iter::once(name).chain(words).collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]

@@ -1,26 +1,30 @@
 //! `copyrpc bench`.
 
-use std::{path::Path, time::Duration};
+use std::{net::TcpListener, path::Path, time::Duration};
 
 use anyhow::Context as _;
 use bench::{
-    calls,
-    cores::{Cores, CoresError},
-    duo::{Duo, Side},
-    machine, plan,
-    report::{Cell, Header, Report},
-    schedule,
-    suite::{self, Planned, Suite},
-    threads,
-    workers::{self, matrix},
+    plan::{self, Planned},
+    process_pair::{ProcessPair, Side},
+    suite::{self, Suite},
+    two_hosts,
+    workers::matrix,
 };
 use indicatif::{ProgressBar, ProgressStyle};
-use node::config::{NIC, Settings};
+use measure::{
+    cores::{Cores, CoresError},
+    results::{Aim, Cell, Goal, Results},
+    schedule,
+};
+
+use nics::{Opener, Selection, Visitor};
+use protocols::Protocol;
 
 use crate::{
-    args::{self, BenchArgs, PEER_COMMAND, RpcArgs, VerbsArgs},
-    exit::Senseless,
+    args::{BenchArgs, PEER_COMMAND, RpcArgs, VerbsArgs},
+    exit::UsageError,
     knobs, nic, output,
+    table::table,
 };
 
 /// Duration of a sample.
@@ -35,18 +39,45 @@ const RUNS_QUICK: u16 = 3;
 /// What a preset measures: sizes have a cell for each combination too.
 const SMALL_CELLS: &str = "/32B";
 
-/// What `bench verbs` is measured against.
-const AIMS: [&str; 3] = [
-    "aim: a 32 B WRITE_IMM round trip takes at most 2x the two-line round trip",
-    "aim: near, at least 15 M posted 32 B WRITE_IMM/s",
-    "aim: a 1 MiB WRITE reaches at least 0.8 of memcpy",
+/// What `bench verbs` is measured against. A line is the two-line round trip that labels the regime.
+const AIMS: [Aim; 3] = [
+    Aim {
+        cell: "round-trip/rc-write-imm/32B",
+        text: "a 32 B WRITE_IMM round trip takes, of the two-line round trip, at most",
+        goal: Goal::AtMost(2.0),
+    },
+    Aim {
+        cell: "rate/rc-write-imm/32B/doorbell-batched",
+        text: "a posted 32 B WRITE_IMM takes, of the regime's line, at most",
+        goal: Goal::LinesAtMost(0.56),
+    },
+    Aim {
+        cell: "bandwidth/rc-write/1MiB",
+        text: "a 1 MiB WRITE reaches, of memcpy, at least",
+        goal: Goal::AtLeast(0.8),
+    },
 ];
 
 /// What `bench rpc` is measured against.
-const RPC_AIMS: [&str; 2] = [
-    "aim: a 32 B call with one in flight takes at most 1.5x the raw WRITE_IMM round trip",
-    "aim: near, at least 25 M calls/s over 8 endpoints with 256 in flight",
+const RPC_AIMS: [Aim; 2] = [
+    Aim {
+        cell: "rpc/1-endpoint-qd1/32B",
+        text: "a 32 B call with one in flight takes, of the raw WRITE_IMM round trip, at most",
+        goal: Goal::AtMost(1.5),
+    },
+    Aim {
+        cell: "rpc/8-endpoints-qd256/32B",
+        text: "a call over 8 endpoints with 256 in flight takes, of the regime's line, at most",
+        goal: Goal::LinesAtMost(0.33),
+    },
 ];
+
+/// What `bench ipc` is measured against.
+const IPC_AIMS: [Aim; 1] = [Aim {
+    cell: "ipc/round-trip/56B",
+    text: "a 56 B round trip takes, of the slot round trip, at most",
+    goal: Goal::AtMost(1.3),
+}];
 
 /// What `bench inproc` is measured against.
 const INPROC_NOTES: [&str; 2] = [
@@ -55,84 +86,158 @@ const INPROC_NOTES: [&str; 2] = [
 ];
 
 /// What `bench ipc` is measured against.
-const IPC_NOTES: [&str; 3] = [
+const IPC_NOTES: [&str; 2] = [
     "lines: cache lines that a call moves, as designed, while both sides poll",
-    "aim: a 56 B round trip takes at most 1.3x the slot round trip",
     "all clients of a cell live in one process and are polled in turn",
 ];
 
 /// `copyrpc bench inproc`.
 pub(crate) fn inproc(args: &BenchArgs) -> anyhow::Result<()> {
-    let session = Session::start(args, threads::plan(args.quick))?;
-    session.run(args, "inproc", "none", &INPROC_NOTES)
+    let session = Session::start(args, plan::inproc(args.quick))?;
+    session.run(args, "inproc", "none", &[], &INPROC_NOTES)
 }
 
 /// `copyrpc bench ipc`.
 pub(crate) fn ipc(args: &BenchArgs) -> anyhow::Result<()> {
-    let session = Session::start(args, calls::plan(args.quick))?;
-    session.run(args, "ipc", "none", &IPC_NOTES)
+    let session = Session::start(args, plan::ipc(args.quick))?;
+    session.run(args, "ipc", "none", &IPC_AIMS, &IPC_NOTES)
 }
 
 /// `copyrpc bench limit`.
 pub(crate) fn limit(args: &BenchArgs) -> anyhow::Result<()> {
     let session = Session::start(args, plan::limits(args.quick))?;
-    session.run(args, "limit", "none", &[])
+    session.run(args, "limit", "none", &[], &[])
 }
 
 /// `copyrpc bench verbs`.
 pub(crate) fn verbs(args: &VerbsArgs) -> anyhow::Result<()> {
-    let settings = args.nic.load()?;
-    let name = settings.text(&NIC);
+    let nic = nic::selected(&args.nic.load()?);
     let mut session = Session::start(&args.bench, plan::verbs(args.bench.quick))?;
-    let party = nic::open_party(name, &settings)?;
-    session.suite.connect(name, party).with_context(|| format!("cannot connect two `{name}`"))?;
-    session.run(&args.bench, "verbs", &label(&settings), &AIMS)
+    session.open(&nic)?;
+    session.run(&args.bench, "verbs", &nic.to_string(), &AIMS, &[])
 }
 
 /// `copyrpc bench rpc`.
 pub(crate) fn rpc(args: &RpcArgs) -> anyhow::Result<()> {
-    let settings = args.nic.load()?;
-    let name = settings.text(&NIC);
+    let nic = nic::selected(&args.nic.load()?);
+    if args.server.is_some() || args.client.is_some() {
+        return nic.with(TwoHosts(args))?;
+    }
+    if !args.protocol.is_empty() {
+        return by_protocols(args, &nic);
+    }
     let grid = args.grid();
-    let mut plan = workers::plan(args.bench.quick, &grid);
+    let mut plan = plan::rpc(args.bench.quick, &grid);
     if args.preset.is_some() {
-        plan = suite::select(plan, SMALL_CELLS);
+        plan = plan::select(plan, SMALL_CELLS);
     }
     args.markdown.as_deref().map_or(Ok(()), output::check_file)?;
     let mut session = Session::start(&args.bench, plan)?;
-    let party = nic::open_party(name, &settings)?;
-    let cannot = || format!("cannot connect two `{name}`");
-    session.suite.connect(name, party).with_context(cannot)?;
-    session
-        .suite
-        .connect_workers(name, nic::open_workers(name, &settings)?)
-        .with_context(cannot)?;
+    session.open(&nic)?;
     let switches = grid.points().into_iter().map(|(switches, suffix)| {
         let cells = if suffix.is_empty() { "all cells" } else { suffix.trim_start_matches('/') };
         format!("{cells}: {switches}")
     });
-    let notes = switches.chain(RPC_AIMS.map(str::to_owned)).collect::<Vec<_>>();
-    let notes = notes.iter().map(String::as_str).collect::<Vec<_>>();
-    let report = session.measure(&args.bench, "rpc", &label(&settings), &notes)?;
+    let mut results = session.measure(&args.bench, "rpc", &nic.to_string(), &RPC_AIMS)?;
+    results.notes.extend(switches);
     let written = args.markdown.as_deref().map_or(Ok(()), |path| {
-        output::write_file(path, |file| matrix::write_markdown(&report, &grid, file))
+        output::write_file(path, |file| matrix::report(&results, &grid).write_markdown(file))
     });
-    let shown = output::write(&report, args.bench.json.as_deref());
+    let shown = output::write(&results, args.bench.json.as_deref());
     written.and(shown)
 }
 
-fn label(settings: &Settings) -> String {
-    nic::label(settings.text(&NIC), &knobs::set_of_nic(settings))
+/// `copyrpc bench rpc --server` and `--client`.
+struct TwoHosts<'a>(&'a RpcArgs);
+
+/// Calls of each shape that are timed.
+const CALLS: u64 = 20_000;
+/// The same, to be quick.
+const CALLS_QUICK: u64 = 2_000;
+
+impl Visitor for TwoHosts<'_> {
+    type Output = anyhow::Result<()>;
+
+    fn visit<O: Opener>(self, opener: O) -> Self::Output {
+        let Self(args) = self;
+        let cores = args.bench.cpus.map_or_else(Cores::choose, Ok)?;
+        if let Some(address) = args.server {
+            measure::cores::pin(cores.responder).context("cannot pin to the second core")?;
+            let listener = TcpListener::bind(address)
+                .with_context(|| format!("cannot listen at {address}"))?;
+            output::say(format_args!("answering calls at {}", listener.local_addr()?));
+            let came = |line: &str| output::say(format_args!("{line}"));
+            let open = || opener.open().map_err(bench::Error::refused("cannot open the NIC"));
+            return Ok(two_hosts::serve(open, &listener, None, came)?);
+        }
+        measure::cores::pin(cores.initiator).context("cannot pin to the first core")?;
+        let address = RpcArgs::server_address(args.client.as_deref().unwrap_or_default());
+        let calls = if args.bench.quick { CALLS_QUICK } else { CALLS };
+        let outcomes = two_hosts::measure(opener.open()?, &address, &two_hosts::SHAPES, calls)?;
+        let mut lines = String::new();
+        let mut shown = table(&["bytes", "in flight", "calls/s", "p50 us", "p99 us", "p99.9 us"]);
+        for it in outcomes {
+            let us = |ns: u64| format!("{:.1}", ns as f64 / 1e3);
+            let (len_bytes, depth) = (it.shape.len_bytes, it.shape.depth);
+            let rate = format!("{:.0}", it.rate);
+            let times = [it.p50_ns, it.p99_ns, it.p999_ns].map(us);
+            let row = [len_bytes.to_string(), depth.to_string(), rate].into_iter().chain(times);
+            shown.add_row(row);
+            let object = serde_json::json!({
+                "benchmark": "rpc between two hosts", "nic": opener.label(), "server": address,
+                "bytes": len_bytes, "in_flight": depth, "calls": it.calls, "calls_per_s": it.rate,
+                "p50_ns": it.p50_ns, "p99_ns": it.p99_ns, "p99.9_ns": it.p999_ns,
+            });
+            lines += &format!("{object}\n");
+        }
+        match args.bench.json.as_deref() {
+            Some(path) if path == Path::new("-") => output::print(&lines),
+            Some(path) => {
+                std::fs::write(path, &lines)
+                    .with_context(|| format!("cannot write {}", path.display()))?;
+                output::print(&format!("{}\n", shown.trim_fmt()))
+            }
+            None => output::print(&format!("{}\n", shown.trim_fmt())),
+        }
+    }
+}
+
+/// What eRPC is measured against.
+const PROTOCOL_AIMS: [Aim; 2] = [
+    Aim {
+        cell: "erpc/1-lane-qd1/32B",
+        text: "a 32 B call over eRPC with one in flight takes, of a UD SEND round trip, at most",
+        goal: Goal::AtMost(1.7),
+    },
+    Aim {
+        cell: "erpc/1-lane-qd32/32B",
+        text: "32 calls in flight over eRPC reach, of the rate of UD SENDs, at least",
+        goal: Goal::AtLeast(0.7),
+    },
+];
+
+/// How cells of protocols are to be read.
+const PROTOCOL_NOTES: [&str; 2] = [
+    "every byte of every answer is compared; a call is a request and its answer, so of two messages",
+    "clients: connections of one process that it polls in turn, two calls in flight each",
+];
+
+/// `copyrpc bench rpc --protocol`.
+fn by_protocols(args: &RpcArgs, nic: &Selection) -> anyhow::Result<()> {
+    let plan = bench::protocol_plan::plan(args.bench.quick, &args.protocol);
+    let mut session = Session::start(&args.bench, plan)?;
+    session.open(nic)?;
+    let aims = if args.protocol.contains(&Protocol::Erpc) { &PROTOCOL_AIMS[..] } else { &[] };
+    session.run(&args.bench, "rpc", &nic.to_string(), aims, &PROTOCOL_NOTES)
 }
 
 /// The other side.
 pub(crate) fn peer() -> anyhow::Result<()> {
     let settings = knobs::load(None, std::iter::empty())?;
-    let open = |name: &str| nic::open_party(name, &settings).map_err(|error| error.to_string());
-    let open_workers =
-        |name: &str| nic::open_workers(name, &settings).map_err(|error| error.to_string());
-    let mut side = Side::of_child()?;
-    Ok(suite::serve(&mut side, &open, &open_workers)?)
+    let open = |name: &str| {
+        nic::open_work(&nic::named(name, &settings)).map_err(|error| error.to_string())
+    };
+    Ok(suite::serve(&mut Side::of_child()?, &open)?)
 }
 
 /// Two processes on two cores, and what they will measure.
@@ -154,21 +259,36 @@ impl Session {
             }
             None => Cores::choose()?,
         };
-        let plan = suite::select(plan, &args.cell);
+        let plan = plan::select(plan, &args.cell);
         if plan.is_empty() {
-            return Err(Senseless(format!("no cell's name contains `{}`", args.cell)).into());
+            return Err(UsageError(format!("no cell's name contains `{}`", args.cell)).into());
         }
         let json = args.json.as_deref().filter(|path| *path != Path::new("-"));
         json.map_or(Ok(()), output::check_file)?;
         let cells = plan.iter().map(|planned| planned.cell.clone()).collect();
         let window = if args.quick { WINDOW_QUICK } else { WINDOW };
-        let duo = Duo::start(cores, &[PEER_COMMAND])?;
-        let suite = Suite::new(duo, cores, plan, window).with_pool(&allowed);
+        let process_pair = ProcessPair::start(cores, &[PEER_COMMAND])?;
+        let suite = Suite::new(process_pair, cores, plan, window, &allowed);
         Ok(Self { suite, cells, cores, allowed: allowed.len() })
     }
 
-    fn run(self, args: &BenchArgs, bench: &str, nic: &str, notes: &[&str]) -> anyhow::Result<()> {
-        output::write(&self.measure(args, bench, nic, notes)?, args.json.as_deref())
+    /// Lets both processes use the NIC.
+    fn open(&mut self, nic: &Selection) -> anyhow::Result<()> {
+        let cannot = || format!("cannot connect two ports of NIC `{}`", nic.name());
+        self.suite.open_nic(nic.name(), nic::open_work(nic)?).with_context(cannot)
+    }
+
+    fn run(
+        self,
+        args: &BenchArgs,
+        bench: &str,
+        nic: &str,
+        aims: &[Aim],
+        notes: &[&str],
+    ) -> anyhow::Result<()> {
+        let mut results = self.measure(args, bench, nic, aims)?;
+        results.notes.extend(notes.iter().map(ToString::to_string));
+        output::write(&results, args.json.as_deref())
     }
 
     fn measure(
@@ -176,39 +296,18 @@ impl Session {
         args: &BenchArgs,
         bench: &str,
         nic: &str,
-        notes: &[&str],
-    ) -> anyhow::Result<Report> {
-        let header = header(bench, nic, self.allowed, self.cores.to_string());
+        aims: &[Aim],
+    ) -> anyhow::Result<Results> {
+        let header = output::header(bench, nic, self.allowed, self.cores.to_string());
         let runs = usize::from(args.runs.unwrap_or(if args.quick { RUNS_QUICK } else { RUNS }));
         let progress = progress_bar(self.cells.len() * (runs + 1));
         let cells = &self.cells;
-        let filed = schedule::interleave(&mut self.suite, runs, |cell| {
+        let samples = schedule::interleave(&mut self.suite, runs, |cell| {
             progress.set_message(cells[cell].name.clone());
             progress.inc(1);
         });
         progress.finish_and_clear();
-        let mut notes = notes.iter().map(ToString::to_string).collect::<Vec<_>>();
-        if cfg!(debug_assertions) {
-            notes.push("this is a debug build: its numbers mean nothing".to_owned());
-        }
-        Ok(Report::new(header, cells, &filed?, notes))
-    }
-}
-
-/// Under which circumstances a benchmark runs.
-pub(crate) fn header(bench: &str, nic: &str, cores: usize, pinning: String) -> Header {
-    Header {
-        bench: bench.to_owned(),
-        command: args::command_line(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        commit: env!("BUILD_COMMIT").to_owned(),
-        profile: if cfg!(debug_assertions) { "debug" } else { "release" }.to_owned(),
-        cpu: machine::cpu_model(),
-        cores,
-        pinning,
-        kernel: machine::kernel(),
-        nic: nic.to_owned(),
-        date: machine::date(),
+        Ok(Results::new(header, cells, &samples?, aims))
     }
 }
 

@@ -1,6 +1,6 @@
 //! `copyrpc config`: every knob as it is now, and whether a daemon would start with them.
 
-use node::config::DaemonConfig;
+use daemon::config::DaemonConfig;
 use serde::Serialize;
 
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
     table::table,
 };
 
-/// What `--json` prints.
+/// The document that `--json` prints.
 #[derive(Debug, Serialize)]
 struct Listing {
     knobs: Vec<Shown>,

@@ -1,24 +1,24 @@
 //! `copyrpc daemon`: a node's daemon, until a signal stops it.
 
-use std::{env, process::Command, thread, time::Duration};
+use std::{env, path::PathBuf, process::Command, thread, time::Duration};
 
 use anyhow::Context as _;
-use memory::sync::{AtomicBool, Ordering};
-use node::{
-    bootstrap::{
-        Place, Secret, fork,
-        launcher::{self, Launched},
-    },
-    config::{BOOTSTRAP, DaemonConfig, NIC, Origin, SECRET_FILE, Settings, Start},
-    daemon::{Services, Serving, serve_threads},
-    runtime::Runtime,
+use bootstrap::{RankInfo, Secret, fork, launcher, meeting::Meeting};
+use client::Runtime;
+use config::{Origin, Settings};
+use copyrpc::daemon::serve_on;
+use daemon::{
+    Services, Serving,
+    config::{BOOTSTRAP, DaemonConfig, KNOBS, SECRET_FILE, Start, runtime_of_local},
 };
+use memory::sync::{AtomicBool, Ordering};
+use os::clock;
 
 use crate::{
-    args::{DaemonArgs, END_WITH_PARENT},
-    exit::Senseless,
+    args::{DaemonArgs, END_WITH_PARENT, LogFormat},
+    exit::UsageError,
     interrupt::stop_at_signal,
-    nic,
+    nic, notify,
 };
 
 /// How often a parent looks after its daemons.
@@ -39,31 +39,72 @@ pub(crate) fn run(args: &DaemonArgs) -> anyhow::Result<()> {
 
 fn run_one(settings: &Settings, stop: &AtomicBool) -> anyhow::Result<()> {
     let config = DaemonConfig::from_settings(settings)?;
-    let place = place(settings, &config.start)?;
-    let secret = secret(settings, &config.start)?;
-    let runtime = Runtime::from_settings(settings)?;
-    let nics = (0..config.threads).map(|_| nic::open(settings.text(&NIC), settings));
-    let nics = nics.collect::<Result<Vec<_>, _>>()?;
-    let serving = Serving { config, runtime, place, secret };
-    serve_threads(&serving, nics, |_| Services::default(), stop)?;
-    Ok(())
+    let launch = Launch::of(settings, config)?;
+    let secret = launch.secret(settings)?;
+    let Launch { config, runtime, rank_info, meeting } = launch;
+    let selection = match &meeting {
+        // A NIC that reaches other hosts needs the secret, too.
+        Some(meeting) => nic::with_secret_file(settings, &meeting.secret_file),
+        None => nic::selected(settings),
+    };
+    notify::start(&runtime.socket());
+    let serving = Serving { config, runtime, rank_info, secret };
+    let served = serve_on(&serving, &selection, |_| Services::default(), stop);
+    if let Some(meeting) = meeting {
+        meeting.clear();
+    }
+    Ok(served?)
 }
 
-/// Which daemon this is, of how many.
-pub(crate) fn place(settings: &Settings, start: &Start) -> anyhow::Result<Place> {
-    let launched = launcher::detect(lookup(settings))?;
-    match launched.map(|Launched { launcher, place, .. }| (launcher, place)) {
-        None => Ok(Place::ALONE),
-        Some((_, place)) if *start != Start::Alone => Ok(place),
-        Some((_, place)) if place.size() == 1 || settings.text(&BOOTSTRAP) == "alone" => {
-            Ok(Place::ALONE)
+/// Which daemon this is, and where it finds the others.
+#[derive(Debug)]
+pub(crate) struct Launch {
+    pub(crate) config: DaemonConfig,
+    pub(crate) runtime: Runtime,
+    pub(crate) rank_info: RankInfo,
+    /// Where ranks of a launcher meet that was told nothing.
+    pub(crate) meeting: Option<Meeting>,
+}
+
+impl Launch {
+    /// What knobs and launcher say together.
+    pub(crate) fn of(settings: &Settings, mut config: DaemonConfig) -> anyhow::Result<Self> {
+        let launched = launcher::detect(lookup(settings))?;
+        let is_alone = settings.text(&BOOTSTRAP) == "alone";
+        let rank_info = match &launched {
+            Some(launched) if !is_alone => launched.rank_info,
+            _ => RankInfo::ALONE,
+        };
+        let local_rank = launched.as_ref().map_or(0, |launched| launched.local_rank);
+        let runtime = runtime_of_local(settings, local_rank)?;
+        let mut meeting = None;
+        if let Some(launched) = launched.filter(|_| rank_info.size() > 1)
+            && config.start == Start::Alone
+        {
+            let home = env::var_os("HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
+            let found = Meeting::of(&launched, runtime.folder(), home.as_deref());
+            let found = found.map_err(|error| UsageError(error.to_string()))?;
+            config.start = Start::File(found.folder.clone());
+            meeting = Some(found);
         }
-        Some((launcher, place)) => Err(Senseless(format!(
-            "{launcher} says that this is {place}, but nothing says where they meet; set \
-             COPYRPC_RENDEZVOUS to HOST:PORT of rank 0 or a folder that all share, or \
-             COPYRPC_BOOTSTRAP to alone"
-        ))
-        .into()),
+        Ok(Self { config, runtime, rank_info, meeting })
+    }
+
+    fn secret(&self, settings: &Settings) -> anyhow::Result<Secret> {
+        let remedy =
+            "head -c 32 /dev/urandom > FILE; chmod 600 FILE; set COPYRPC_SECRET_FILE on all nodes";
+        Ok(match (settings.text(&SECRET_FILE), &self.meeting, &self.config.start) {
+            (path, Some(meeting), _) => {
+                let made = meeting.prepare()?;
+                if path.is_empty() { made } else { Secret::from_file(path.as_ref())? }
+            }
+            ("", None, Start::Alone) => Secret::random(),
+            ("", None, _) => {
+                let problem = format!("daemons of several nodes need a secret: {remedy}");
+                return Err(UsageError(problem).into());
+            }
+            (path, None, _) => Secret::from_file(path.as_ref())?,
+        })
     }
 }
 
@@ -75,18 +116,6 @@ fn lookup(settings: &Settings) -> impl Fn(&str) -> Option<String> {
     }
 }
 
-fn secret(settings: &Settings, start: &Start) -> anyhow::Result<Secret> {
-    match (settings.text(&SECRET_FILE), start) {
-        ("", Start::Alone) => Ok(Secret::random()),
-        ("", _) => {
-            let remedy = "head -c 32 /dev/urandom > FILE; chmod 600 FILE; set COPYRPC_SECRET_FILE on \
-                          all nodes";
-            Err(Senseless(format!("daemons of several nodes need a secret: {remedy}")).into())
-        }
-        (path, _) => Ok(Secret::from_file(path.as_ref())?),
-    }
-}
-
 /// Starts daemons that are nodes of their own, and stops all when it is stopped or one ends.
 fn run_forked(
     args: &DaemonArgs,
@@ -94,20 +123,23 @@ fn run_forked(
     size: u32,
     stop: &AtomicBool,
 ) -> anyhow::Result<()> {
-    for knob in &fork::GIVEN {
+    for knob in KNOBS.iter().filter(|knob| fork::GIVEN.contains(&knob.env)) {
         if let Origin::Flag { flag } = &settings.of(knob).origin {
             let key = knob.key();
             let reason = format!("--fork gives each daemon a {key} of its own; leave out {flag}");
-            return Err(Senseless(reason).into());
+            return Err(UsageError(reason).into());
         }
     }
     let config = DaemonConfig::from_settings(settings)?;
-    let runtime = Runtime::from_settings(settings)?;
+    let runtime = daemon::config::runtime_of(settings)?;
     let program = env::current_exe().context("cannot find this program")?;
     let command = |_| {
         let mut command = Command::new(&program);
         command.arg("daemon").arg(format!("--{END_WITH_PARENT}"));
         command.args(args.settings.to_arguments());
+        if args.log == LogFormat::Json {
+            command.args(["--log", "json"]);
+        }
         command
     };
     let mut ranks = fork::start(runtime.job(), size, config.bootstrap_timeout, command)?;
@@ -115,7 +147,7 @@ fn run_forked(
     while !stop.load(Ordering::Relaxed) && failed.is_none() {
         thread::sleep(LOOK);
         for (rank, child) in (0..).zip(ranks.children()) {
-            if let Some(status) = child.try_wait()? {
+            if let Some(status) = child.wait(clock::NOW)? {
                 failed.get_or_insert((rank, status));
             }
         }

@@ -5,28 +5,47 @@ use std::{
     process::ExitCode,
 };
 
-use bench::cores::CoresError;
-use copyrpc::nic;
+use bootstrap::{SecretError, launcher::LaunchError};
+use client::runtime::RuntimeError;
+use copyrpc::daemon::ServeOnError;
+use daemon::config::{Incompatible, SettingError};
 use kv::grid::GridError;
-use node::{
-    bootstrap::launcher::LaunchError,
-    config::{Incompatible, SettingError},
-    runtime::RuntimeError,
-};
+use measure::cores::CoresError;
 
-use crate::{doctor::Unfit, nic::OpenError, output::say};
+use crate::output::say;
 
 /// A benchmark failed, or anything else that no other code names.
 const FAILED: u8 = 1;
-/// As clap has it for what it refuses itself.
-const SENSELESS: u8 = 2;
-/// The machine lacks something.
-const LACKING: u8 = 3;
+/// The command line, a variable or the file of knobs is refused; clap uses the same code.
+const USAGE: u8 = 2;
+/// The machine lacks something that the command needs.
+const UNAVAILABLE: u8 = 3;
 
-/// What was asked for makes no sense.
+/// A combination of arguments and settings that is refused, with the reason.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub(crate) struct Senseless(pub(crate) String);
+pub(crate) struct UsageError(pub(crate) String);
+
+/// Why a NIC cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OpenError {
+    /// There is none of that name, or it does not start.
+    #[error(transparent)]
+    Nic(#[from] nics::OpenError),
+    /// It is there, but has no room for a benchmark's queues.
+    #[error("cannot set up a benchmark on NIC `{name}`: {cause}")]
+    Work {
+        /// The NIC.
+        name: String,
+        /// The error of the work that the NIC refused.
+        cause: bench::Error,
+    },
+}
+
+/// Something would fail here.
+#[derive(Debug, thiserror::Error)]
+#[error("{0} of the above would keep a daemon from starting or serving")]
+pub(crate) struct Unfit(pub(crate) usize);
 
 /// Reports an error and turns it into the exit code that `--help` documents.
 pub(crate) fn code_of(result: anyhow::Result<()>) -> ExitCode {
@@ -55,18 +74,33 @@ fn told(error: &anyhow::Error) -> String {
 }
 
 fn number_of(error: &anyhow::Error) -> u8 {
-    let is_senseless = error.is::<Senseless>()
+    let is_usage_error = error.is::<UsageError>()
         || error.is::<GridError>()
         || error.is::<SettingError>()
         || error.is::<Incompatible>()
         || error.is::<LaunchError>()
-        || matches!(error.downcast_ref(), Some(RuntimeError::Name(_)))
-        || matches!(error.downcast_ref(), Some(OpenError::Nic(nic::OpenError::Config(_))));
-    let is_lacking = error.is::<CoresError>() || error.is::<OpenError>() || error.is::<Unfit>();
+        || error.is::<SecretError>()
+        || matches!(
+            error.downcast_ref(),
+            Some(RuntimeError::Name(_) | RuntimeError::PathTooLong { .. })
+        )
+        || matches!(nic_error(error), Some(nics::OpenError::Setting { .. }));
+    let is_unavailable = error.is::<CoresError>()
+        || error.is::<OpenError>()
+        || error.is::<Unfit>()
+        || nic_error(error).is_some();
     match () {
-        () if is_senseless => SENSELESS,
-        () if is_lacking => LACKING,
+        () if is_usage_error => USAGE,
+        () if is_unavailable => UNAVAILABLE,
         () => FAILED,
+    }
+}
+
+/// Why the NIC cannot be used, if that is the error.
+fn nic_error(error: &anyhow::Error) -> Option<&nics::OpenError> {
+    match (error.downcast_ref(), error.downcast_ref()) {
+        (Some(OpenError::Nic(error)), _) | (_, Some(ServeOnError::Nic(error))) => Some(error),
+        _ => None,
     }
 }
 
@@ -82,8 +116,8 @@ mod tests {
 
     #[test]
     fn what_the_machine_lacks_is_told_apart_from_what_failed() {
-        let lacking = Err::<(), _>(CoresError::TooFew { allowed: 1 }).context("more words");
-        assert_eq!(number_of(&lacking.unwrap_err()), LACKING);
+        let unavailable = Err::<(), _>(CoresError::TooFew { allowed: 1 }).context("more words");
+        assert_eq!(number_of(&unavailable.unwrap_err()), UNAVAILABLE);
         assert_eq!(number_of(&anyhow::anyhow!("wrong bytes")), FAILED);
     }
 

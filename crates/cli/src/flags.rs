@@ -3,7 +3,8 @@
 use std::{ffi::OsString, fmt::Debug, marker::PhantomData, path::PathBuf};
 
 use clap::{Arg, ArgMatches, Args, Command, Error, FromArgMatches};
-use node::config::{CALL_TIMEOUT, INSTANCE, JOB, Kind, Knob, NIC, RUNTIME_DIR, Settings};
+use config::{Kind, Knob, Settings};
+use daemon::config::{CALL_TIMEOUT, INSTANCE, JOB, NIC, RUNTIME_DIR};
 
 use crate::knobs;
 
@@ -16,7 +17,7 @@ pub(crate) trait Choice: Clone + Debug + 'static {
 #[derive(Clone, Debug)]
 pub(crate) enum Every {}
 
-/// Which NIC.
+/// Knobs that choose the NIC, its device and its port.
 #[derive(Clone, Debug)]
 pub(crate) enum Nic {}
 
@@ -36,7 +37,7 @@ impl Choice for Every {
 
 impl Choice for Nic {
     fn has(knob: &Knob) -> bool {
-        knob.env == NIC.env
+        knob.env == NIC.env || nics::port_knobs().any(|port| port.env == knob.env)
     }
 }
 
@@ -120,6 +121,8 @@ impl<C: Choice> Args for KnobFlags<C> {
 fn value_name(kind: Kind) -> &'static str {
     match kind {
         Kind::Text => "TEXT",
+        Kind::Name { .. } => "NAME",
+        Kind::CountOrOff => "N|off",
         Kind::Choice(_) => "WORD",
         Kind::Count { .. } => "N",
         Kind::Bytes { .. } => "BYTES",

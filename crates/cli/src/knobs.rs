@@ -1,18 +1,17 @@
-//! The knobs of every command: those of the node and those of the software NIC, in one table.
+//! The knobs of every command: those of the node and those of every NIC, in one table.
 
 use std::{
-    collections::BTreeMap,
     env::{self, VarError},
     fs,
     io::ErrorKind,
     path::{Path, PathBuf},
 };
 
-use anyhow::Context as _;
-use node::config::{Kind, Knob, Layers, Origin, Setting, Settings};
+use config::{Knob, Layers, Origin, Setting, Settings};
+use daemon::config::with_file;
 use serde::Serialize;
 
-use crate::exit::Senseless;
+use crate::exit::UsageError;
 
 /// Names the file, where no flag does.
 const FILE_VARIABLE: &str = "COPYRPC_CONFIG";
@@ -20,17 +19,17 @@ const FILE_VARIABLE: &str = "COPYRPC_CONFIG";
 const FILE_DEFAULT: &str = "/etc/copyrpc.toml";
 
 /// Variables that are no knobs, but not mistyped either.
-const OTHER_VARIABLES: [&str; 2] = [FILE_VARIABLE, "COPYRPC_PAUSE"];
+const OTHER_VARIABLES: [&str; 5] = [
+    FILE_VARIABLE,
+    "COPYRPC_PAUSE",
+    ::uverbs::launch::LIBRARY_ENV,
+    ::uverbs::process::EXPLAIN_ENV,
+    ::uverbs::process::FABRIC_ENV,
+];
 
 /// Every knob.
 pub(crate) fn all() -> Vec<Knob> {
-    let soft = softnic::KNOBS.iter().map(|&softnic::Knob { env, default, meaning }| Knob {
-        env,
-        kind: Kind::Text,
-        default,
-        meaning,
-    });
-    node::config::KNOBS.iter().copied().chain(soft).collect()
+    daemon::config::KNOBS.iter().copied().chain(nics::knobs()).collect()
 }
 
 /// Every knob as all layers come to. `file` is what a flag names.
@@ -40,10 +39,10 @@ pub(crate) fn load<'a>(
 ) -> anyhow::Result<Settings> {
     let mut layers = Layers::new(all());
     if let Some((path, text)) = read_file(file)? {
-        layers = layers.file(&path, &text)?;
+        layers = with_file(layers, &path, &text)?;
     }
     if let Some(knob) = all().iter().find(|knob| is_garbled(knob.env)) {
-        return Err(Senseless(format!("the value of {} is no valid UTF-8", knob.env)).into());
+        return Err(UsageError(format!("the value of {} is no valid UTF-8", knob.env)).into());
     }
     layers = layers.environment(|variable| env::var(variable).ok())?;
     for (key, text) in flags {
@@ -64,9 +63,11 @@ fn read_file(file: Option<&Path>) -> anyhow::Result<Option<(PathBuf, String)>> {
     match fs::read_to_string(&path) {
         Ok(text) => Ok(Some((path, text))),
         Err(error) if asked_for.is_none() && error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error).with_context(|| {
-            format!("cannot read {}; --config or {FILE_VARIABLE} names it", path.display())
-        }),
+        Err(error) => {
+            let path = path.display();
+            let text = format!("cannot read {path}: {error}; --config or {FILE_VARIABLE} names it");
+            Err(UsageError(text).into())
+        }
     }
 }
 
@@ -76,18 +77,12 @@ pub(crate) fn text_if_set(settings: &Settings, env: &str) -> Option<String> {
     (setting.origin != Origin::Default).then(|| setting.text.clone())
 }
 
-/// What is set about the NIC, by environment variable.
-pub(crate) fn set_of_nic(settings: &Settings) -> BTreeMap<String, String> {
-    let set = |knob: &softnic::Knob| Some((knob.env.into(), text_if_set(settings, knob.env)?));
-    softnic::KNOBS.iter().filter_map(set).collect()
-}
-
 /// A knob as it is now, for people and programs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Shown {
     /// Name of the variable.
     pub(crate) env: &'static str,
-    /// What holds now.
+    /// The value in force.
     pub(crate) value: String,
     /// Where that comes from.
     pub(crate) origin: String,
@@ -95,7 +90,7 @@ pub(crate) struct Shown {
     pub(crate) default: &'static str,
     /// Which values it takes.
     pub(crate) takes: String,
-    /// What it does.
+    /// Effect, as a phrase for `--help`.
     pub(crate) meaning: &'static str,
 }
 

@@ -1,124 +1,124 @@
-//! Opening a NIC by name, for the command line.
+//! What commands do with the NIC that the knobs select.
 
-use std::collections::BTreeMap;
+use std::path::Path;
 
-use bench::{
-    traffic::{Links, Party, TrafficError},
-    workers::{WorkerParty, Workers},
-};
-use node::config::Settings;
+use bench::{NicWork, job::NicSide};
+use daemon::config::{NIC, SECRET_FILE, Settings};
+use nics::{Opener, Selection, Visitor};
 use serde::Serialize;
 use verbs::{LinkLayer, Nic, NicAttributes, PortAttributes};
 
-use crate::{info, knobs};
+use crate::{exit::OpenError, knobs, table::pairs};
 
-/// Why a NIC cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum OpenError {
-    /// There is none of that name, or it does not start.
-    #[error(transparent)]
-    Nic(#[from] copyrpc::nic::OpenError),
-    /// It is there, but has no room for a benchmark's queues.
-    #[error("cannot set up a benchmark on `{name}`: {cause}")]
-    Party {
-        /// The NIC.
-        name: String,
-        /// What it refused.
-        cause: TrafficError,
-    },
+/// The NIC that `settings` select.
+pub(crate) fn selected(settings: &Settings) -> Selection {
+    named(settings.text(&NIC), settings)
 }
 
-/// Opens the NIC `name`.
-pub(crate) fn open(name: &str, settings: &Settings) -> Result<softnic::Nic, OpenError> {
-    Ok(copyrpc::nic::open_named(name, |env| knobs::text_if_set(settings, env))?)
+/// The NIC that `settings` select, with the secret in this file unless they name another.
+pub(crate) fn with_secret_file(settings: &Settings, path: &Path) -> Selection {
+    let path = path.to_str().map(str::to_owned);
+    Selection::from_lookup(settings.text(&NIC), |env| {
+        let set = knobs::text_if_set(settings, env);
+        set.or_else(|| path.clone().filter(|_| env == SECRET_FILE.env))
+    })
 }
 
-/// A NIC as a result names it: `soft (soft-drive=thread)`.
-pub(crate) fn label(name: &str, knobs: &BTreeMap<String, String>) -> String {
-    match kv::result::nic_parts(knobs) {
-        parts if parts.is_empty() => name.to_owned(),
-        parts => format!("{name} ({})", parts.join(", ")),
+/// The NIC `name`, set as `settings` say.
+pub(crate) fn named(name: &str, settings: &Settings) -> Selection {
+    Selection::from_lookup(name, |env| knobs::text_if_set(settings, env))
+}
+
+/// One side of a benchmark on the NIC.
+pub(crate) fn open_work(nic: &Selection) -> Result<Box<dyn NicSide>, OpenError> {
+    struct OpenWork<'a>(&'a Selection);
+
+    impl Visitor for OpenWork<'_> {
+        type Output = Result<Box<dyn NicSide>, OpenError>;
+
+        fn visit<O: Opener>(self, opener: O) -> Self::Output {
+            opener.open()?; // an error of the NIC, not of what is done with it
+            let name = self.0.name();
+            let refused = |cause| OpenError::Work { name: name.to_owned(), cause };
+            let open = move || opener.open().map_err(|error| error.to_string());
+            Ok(Box::new(NicWork::new(open).map_err(refused)?))
+        }
     }
+
+    nic.with(OpenWork(nic))?
 }
 
-/// Opens the NIC `name` and makes one side of a benchmark on it.
-pub(crate) fn open_party(name: &str, settings: &Settings) -> Result<Box<dyn Party>, OpenError> {
-    let nic = open(name, settings)?;
-    let party_error = |cause| OpenError::Party { name: name.to_owned(), cause };
-    Ok(Box::new(Links::create(nic).map_err(party_error)?))
-}
-
-/// Finds the NIC `name` and gives what opens workers on ports of it.
-pub(crate) fn open_workers(
-    name: &str,
-    settings: &Settings,
-) -> Result<Box<dyn WorkerParty>, OpenError> {
-    open(name, settings)?; // an error now rather than at the first sample
-    let (name, settings) = (name.to_owned(), settings.clone());
-    Ok(Box::new(Workers::new(move || open(&name, &settings).map_err(|error| error.to_string()))))
-}
-
-/// Opens the NIC `name` to look at it.
-pub(crate) fn describe(name: &str, settings: &Settings) -> Result<Description, OpenError> {
-    Ok(Description::of(&open(name, settings)?))
+/// Opens the NIC to look at it.
+pub(crate) fn describe(nic: &Selection) -> Result<Description, OpenError> {
+    struct Describe;
+    impl Visitor for Describe {
+        type Output = Result<Description, OpenError>;
+        fn visit<O: Opener>(self, opener: O) -> Self::Output {
+            Ok(Description::of(&opener.open()?))
+        }
+    }
+    nic.with(Describe)?
 }
 
 /// A NIC's attributes and its port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Description {
     name: String,
+    port: u8,
     cqes_max: u32,
-    wqes_max: u32,
-    blueflame_bytes: u16,
+    requests_max: u32,
     message_bytes_max: u32,
     reads_max: u8,
     link_layer: &'static str,
     lid: u16,
     gid: String,
+    gid_index: u8,
+    pkey_index: u16,
     mtu_bytes: usize,
+    /// Address space of a port of this kind, and of each that it reaches.
+    #[serde(skip)]
+    pub(crate) mapping_bytes: u64,
 }
 
 impl Description {
     fn of(nic: &impl Nic) -> Self {
-        let NicAttributes {
-            name,
-            cqes_max,
-            wqes_max,
-            blueflame_bytes,
-            message_bytes_max,
-            reads_max,
-        } = nic.attributes().clone();
-        let PortAttributes { link, lid, gid, mtu, .. } = nic.port();
+        let NicAttributes { name, cqes_max, requests_max, message_bytes_max, reads_max, .. } =
+            nic.attributes().clone();
+        let PortAttributes { number, link, lid, gid, gid_index, pkey_index, mtu } = nic.port();
         let link_layer = match link {
             LinkLayer::InfiniBand => "InfiniBand",
             LinkLayer::Ethernet => "Ethernet",
         };
         Self {
             name,
+            port: number,
             cqes_max,
-            wqes_max,
-            blueflame_bytes,
+            requests_max,
             message_bytes_max,
             reads_max,
             link_layer,
             lid: lid.get(),
             gid: gid.to_string(),
+            gid_index,
+            pkey_index,
             mtu_bytes: mtu.bytes(),
+            mapping_bytes: nic.peer_mapping_bytes(),
         }
     }
 
     /// For people.
     pub(crate) fn text(&self) -> String {
-        info::pairs(&[
-            ("name", &self.name),
+        pairs(&[
+            ("device", &self.name),
+            ("port", &self.port.to_string()),
             ("link layer", self.link_layer),
             ("LID", &self.lid.to_string()),
-            ("GID", &self.gid),
+            ("GID", &format!("{} (row {})", self.gid, self.gid_index)),
+            ("P_Key", &format!("row {}", self.pkey_index)),
             ("MTU", &format!("{} B", self.mtu_bytes)),
             ("largest message", &format!("{} B", self.message_bytes_max)),
             ("CQ entries", &format!("up to {}", self.cqes_max)),
-            ("queue entries", &format!("up to {}", self.wqes_max)),
-            ("BlueFlame", &format!("{} B", self.blueflame_bytes)),
+            ("queue entries", &format!("up to {}", self.requests_max)),
             ("READs in flight", &format!("up to {}", self.reads_max)),
         ])
     }

@@ -1,26 +1,31 @@
-//! Where results go.
+//! Where results go, and under which circumstances they were found.
 
 use std::{
+    ffi::OsString,
     fmt::Display,
     fs::{self, File},
     io::{self, BufWriter, StdoutLock, Write as _},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use anyhow::Context as _;
-use bench::report::Report;
+use clap::builder::{PathBufValueParser, TypedValueParser};
+use measure::{
+    machine,
+    results::{FORMAT, Header, Results},
+};
 
 /// Writes tables to standard output and JSON lines to `json`. If that is `-`, JSON takes standard
 /// output and the tables go to standard error. Where one cannot be written the other is.
-pub(crate) fn write(report: &Report, json: Option<&Path>) -> anyhow::Result<()> {
+pub(crate) fn write(results: &Results, json: Option<&Path>) -> anyhow::Result<()> {
     let to_stdout = json == Some(Path::new("-"));
     if to_stdout {
-        let shown = report.write_tables(&mut io::stderr().lock());
-        write_stdout(|stdout| report.write_json(stdout))?;
+        let shown = results.report().write_text(&mut io::stderr().lock());
+        write_stdout(|stdout| results.write_json(stdout))?;
         return shown.context("cannot write to standard error");
     }
-    let written = json.map_or(Ok(()), |path| write_file(path, |file| report.write_json(file)));
-    let shown = write_stdout(|stdout| report.write_tables(stdout));
+    let written = json.map_or(Ok(()), |path| write_file(path, |file| results.write_json(file)));
+    let shown = write_stdout(|stdout| results.report().write_text(stdout));
     written.and(shown)
 }
 
@@ -66,4 +71,38 @@ pub(crate) fn say(line: impl Display) {
 /// Writes one text to standard output.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     write_stdout(|stdout| stdout.write_all(text.as_bytes()))
+}
+
+/// Under which circumstances a benchmark runs.
+pub(crate) fn header(bench: &str, nic: &str, cores: usize, pinning: String) -> Header {
+    Header {
+        format: FORMAT,
+        bench: bench.to_owned(),
+        command: command_line(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        commit: env!("BUILD_COMMIT").to_owned(),
+        profile: if cfg!(debug_assertions) { "debug" } else { "release" }.to_owned(),
+        cpu: machine::cpu_model(),
+        cores,
+        pinning,
+        kernel: machine::kernel(),
+        nic: nic.to_owned(),
+        date: machine::date(),
+    }
+}
+
+/// This process's command line, for the record.
+fn command_line() -> String {
+    let mut words = std::env::args_os().map(|word: OsString| word.to_string_lossy().into_owned());
+    let program = words.next().unwrap_or_default();
+    let name = program.rsplit('/').next().unwrap_or_default().to_owned();
+    std::iter::once(name).chain(words).collect::<Vec<_>>().join(" ")
+}
+
+/// A path that is not `-`, which elsewhere is standard output and here would be a file of this name.
+pub(crate) fn file() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(|path| match path.as_os_str() == "-" {
+        true => Err("standard output has the tables; name a file"),
+        false => Ok(path),
+    })
 }

@@ -4,18 +4,15 @@ use core::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use node::{
-    client::{Client, ClientConfig},
-    config::CALL_TIMEOUT,
-    runtime::Runtime,
-};
+use client::{Client, ClientConfig};
+use daemon::config::CALL_TIMEOUT;
 
 use crate::{args::PingArgs, output};
 
 /// `copyrpc ping`.
 pub(crate) fn run(args: &PingArgs) -> anyhow::Result<()> {
     let settings = args.settings.load()?;
-    let runtime = Runtime::from_settings(&settings)?;
+    let runtime = daemon::config::runtime_of(&settings)?;
     let socket = runtime.socket();
     let timeout = Duration::from_nanos(settings.number(&CALL_TIMEOUT));
     let config = ClientConfig { timeout, ..ClientConfig::default() };
@@ -34,6 +31,13 @@ pub(crate) fn run(args: &PingArgs) -> anyhow::Result<()> {
         times.push(took);
     }
     times.sort_unstable();
+    if args.json {
+        let times: Vec<_> = times.iter().map(|time| time.as_nanos()).collect();
+        let told = serde_json::json!({
+            "rank": args.rank, "size": size, "from": rank, "bytes": args.bytes, "times_ns": times,
+        });
+        return output::print(&format!("{told}\n"));
+    }
     let mut text =
         format!("rank {} of {size}, from rank {rank}: {} answers, ", args.rank, times.len());
     let at = |share: usize| times[(times.len() - 1) * share / 100];

@@ -1,6 +1,7 @@
 //! The command as users meet it. No timing is asserted.
 
 use std::{
+    fs,
     io::{BufRead as _, BufReader, Read as _},
     os::unix::process::CommandExt as _,
     process::{Command, Output, Stdio},
@@ -51,6 +52,19 @@ fn info_lists_the_nic_what_was_tried_and_every_knob() {
     assert_eq!((&nic["value"], &nic["origin"]), (&"soft".into(), &"default".into()));
     let people = output(&["info"]);
     assert!(text(&people.stdout).contains("COPYRPC_NIC"));
+}
+
+#[test]
+fn info_shows_the_device_the_port_and_the_rows_that_knobs_choose() {
+    let info = output(&["info", "--json", "--nic-device", "soft", "--nic-gid-index", "0"]);
+    assert!(info.status.success(), "{}", text(&info.stderr));
+    let info: Value = serde_json::from_slice(&info.stdout).unwrap();
+    let nic = &info["nic"];
+    assert_eq!((&nic["name"], &nic["port"]), (&"soft".into(), &1.into()));
+    assert_eq!((&nic["gid_index"], &nic["pkey_index"]), (&0.into(), &0.into()));
+    let refused = copyrpc(&["info"]).env("COPYRPC_NIC_PKEY_INDEX", "7").output().unwrap();
+    let told = text(&refused.stdout);
+    assert!(told.contains("COPYRPC_NIC_PKEY_INDEX: the P_Key table of port 1"), "{told}");
 }
 
 #[test]
@@ -210,7 +224,11 @@ fn a_knob_with_a_bad_value_is_refused_with_its_meaning() {
     let run =
         copyrpc(&["bench", "verbs", "--quick"]).env("COPYRPC_SOFT_DRIVE", "fast").output().unwrap();
     assert_eq!(run.status.code(), Some(2));
-    assert!(text(&run.stderr).contains("COPYRPC_SOFT_DRIVE=fast"), "{}", text(&run.stderr));
+    assert!(
+        text(&run.stderr).contains("COPYRPC_SOFT_DRIVE: soft_drive = `fast` is"),
+        "{}",
+        text(&run.stderr)
+    );
 }
 
 /// A folder for results, gone with the value.
@@ -265,6 +283,37 @@ fn bench_kv_shows_a_table_and_says_where_the_report_lies() {
     assert!(page.contains("copyrpc bench kv") && page.contains("</html>"));
     let runs = std::fs::read_to_string(folder.file("runs.csv")).unwrap();
     assert_eq!(runs.lines().count(), 5, "a heading and four runs");
+}
+
+/// A result of hours was replaced by one of seconds, without a word.
+#[test]
+fn fault_c9_a_folder_that_holds_a_result_keeps_it_unless_forced() {
+    let folder = Folder::new("kept");
+    assert!(bench_kv(&folder, &[]).status.success());
+    let result = folder.file("result.jsonl");
+    let before = fs::read(&result).unwrap();
+    let refused = bench_kv(&folder, &[]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(text(&refused.stderr).contains("give --force"), "{}", text(&refused.stderr));
+    assert_eq!(fs::read(&result).unwrap(), before);
+    assert!(bench_kv(&folder, &["--force"]).status.success());
+    assert_ne!(fs::read(&result).unwrap(), before);
+}
+
+/// What any benchmark writes is shown again, as text, as a document and as a page.
+#[test]
+fn a_result_of_any_benchmark_is_shown_again() {
+    let folder = Folder::new("rows");
+    fs::create_dir_all(folder.path()).unwrap();
+    let old = "../measure/tests/format-1/verbs.jsonl";
+    let (page, document) = (folder.file("page.html"), folder.file("report.md"));
+    let shown = output(&["report", old, "--html", &page, "--markdown", &document]);
+    assert!(shown.status.success(), "{}", text(&shown.stderr));
+    assert!(text(&shown.stdout).contains("rate/rc-write-imm/32B/doorbell-each"));
+    assert!(fs::read_to_string(page).unwrap().contains("<svg"));
+    assert!(fs::read_to_string(document).unwrap().contains("| limit/line-stream/64B |"));
+    let compared = output(&["report", old, old]);
+    assert_eq!(compared.status.code(), Some(2), "{}", text(&compared.stderr));
 }
 
 #[test]
@@ -429,8 +478,8 @@ fn fault_k3_reports_compare_like_with_like_only() {
         text(&refused.stderr)
     );
     let compared = output(&["report", a.path(), b.path()]);
-    // The cores may have moved apart between the two: that is refused too, by name.
-    let is_moved = text(&compared.stderr).contains("same core placement");
+    // The pace of the machine may have changed between the two: that is refused too, by name.
+    let is_moved = text(&compared.stderr).contains("same pace of the machine");
     assert!(compared.status.success() || is_moved, "{}", text(&compared.stderr));
     let shown = output(&["report", a.path(), "--html", &a.file("again.html")]);
     assert!(shown.status.success() && text(&shown.stdout).contains("tcp/2x2/qd4/natural"));
@@ -441,30 +490,30 @@ fn fault_k3_reports_compare_like_with_like_only() {
 /// Scripts tell a bad command from a benchmark that failed, or wrong data, by these.
 #[test]
 fn what_makes_no_sense_is_a_usage_error_wherever_it_is_noticed() {
-    let (senseless, lacking) = (Some(2), Some(3));
+    let (usage_error, unavailable) = (Some(2), Some(3));
     for (arguments, code) in [
-        (&["bench", "kv", "--clients", "0"][..], senseless),
-        (&["bench", "kv", "--switch", "colour=red"], senseless),
-        (&["bench", "kv", "--switch", "srq=on", "--switch", "srq=off"], senseless),
-        (&["bench", "kv", "--nic", "mlx5_7", "--out", "/dev/null/x"], lacking),
-        (&["bench", "kv", "--backend", "tcp", "--nic", "soft"], senseless),
-        (&["bench", "limit", "--cell", "no such cell"], senseless),
-        (&["daemon", "--depth", "63"], senseless),
-        (&["daemon", "--threads", "0"], senseless),
-        (&["daemon", "--job", "a/b"], senseless),
-        (&["daemon", "--soft-drive", "fast"], senseless),
-        (&["daemon", "--rank", "2", "--size", "2"], senseless),
-        (&["daemon", "--rank", "0", "--size", "2"], senseless),
-        (&["daemon", "--fork", "2", "--instance", "x"], senseless),
-        (&["daemon", "--fork", "2", "--secret-file", "/dev/null"], senseless),
-        (&["daemon", "--rank", "0", "--size", "2", "--rendezvous", "n0:7000"], senseless),
-        (&["config", "--suspect-after", "5s"], senseless),
-        (&["stat", "--serve", "0.0.0.0:9464"], senseless),
-        (&["stat", "--interval", "5"], senseless),
-        (&["stat", "--interval", "0s"], senseless),
-        (&["stat", "--prometheus", "--interval", "1ms"], senseless),
-        (&["ping", "0", "--depth", "64"], senseless),
-        (&["ping", "0", "--count", "0"], senseless),
+        (&["bench", "kv", "--clients", "0"][..], usage_error),
+        (&["bench", "kv", "--switch", "colour=red"], usage_error),
+        (&["bench", "kv", "--switch", "srq=on", "--switch", "srq=off"], usage_error),
+        (&["bench", "kv", "--nic", "mlx5_7", "--out", "/dev/null/x"], unavailable),
+        (&["bench", "kv", "--backend", "tcp", "--nic", "soft"], usage_error),
+        (&["bench", "limit", "--cell", "no such cell"], usage_error),
+        (&["daemon", "--depth", "63"], usage_error),
+        (&["daemon", "--threads", "0"], usage_error),
+        (&["daemon", "--job", "a/b"], usage_error),
+        (&["daemon", "--soft-drive", "fast"], usage_error),
+        (&["daemon", "--rank", "2", "--size", "2"], usage_error),
+        (&["daemon", "--rank", "0", "--size", "2"], usage_error),
+        (&["daemon", "--fork", "2", "--instance", "x"], usage_error),
+        (&["daemon", "--fork", "2", "--secret-file", "/dev/null"], usage_error),
+        (&["daemon", "--rank", "0", "--size", "2", "--rendezvous", "n0:7000"], usage_error),
+        (&["config", "--suspect-after", "5s"], usage_error),
+        (&["stat", "--serve", "0.0.0.0:9464"], usage_error),
+        (&["stat", "--interval", "5"], usage_error),
+        (&["stat", "--interval", "0s"], usage_error),
+        (&["stat", "--prometheus", "--interval", "1ms"], usage_error),
+        (&["ping", "0", "--depth", "64"], usage_error),
+        (&["ping", "0", "--count", "0"], usage_error),
         (&["report", "/dev/null/x"], Some(1)),
     ] {
         let refused = output(arguments);
@@ -486,4 +535,247 @@ fn bench_kv_refuses_what_makes_no_sense() {
     }
     let by_hand = output(&["kv-process"]);
     assert!(text(&by_hand.stderr).contains("not by hand"));
+}
+
+/// A command with a runtime folder of its own, which is made.
+fn node(name: &str) -> (std::path::PathBuf, impl Fn(&[&str]) -> Command) {
+    use std::os::unix::fs::DirBuilderExt as _;
+    let folder = std::env::temp_dir().join(format!("copyrpc-cli-{name}-{}", std::process::id()));
+    let _ = fs::remove_dir_all(&folder);
+    fs::DirBuilder::new().mode(0o700).create(&folder).unwrap();
+    let of = folder.clone();
+    let command = move |arguments: &[&str]| {
+        let mut command = copyrpc(arguments);
+        command.env("COPYRPC_RUNTIME_DIR", &of).env("COPYRPC_SOFT_FABRIC", of.file_name().unwrap());
+        command
+    };
+    (folder, command)
+}
+
+#[test]
+fn each_wrong_place_to_meet_has_its_own_cause_and_the_exit_code_of_settings() {
+    let (folder, command) = node("causes");
+    let secret = folder.join("secret");
+    fs::write(&secret, "short").unwrap();
+    let secret = secret.to_str().unwrap();
+    for (arguments, cause) in [
+        (&["--rendezvous", "n0:99999"][..], "has no port from 0 to 65535"),
+        (&["--rendezvous", "meet"], "a folder that all share is written with a slash"),
+        (&["--rank", "0"], "set both, or neither"),
+        (&["--rank", "0", "--size", "2", "--rendezvous", "127.0.0.1:1"], "need a secret"),
+        (&["--config", "/nonexistent.toml"], "cannot read /nonexistent.toml"),
+        (&["--depth", "3"], "not a power of two"),
+        (
+            &["--rank", "0", "--size", "2", "--rendezvous", "127.0.0.1:1", "--secret-file", secret],
+            "can be read by other users",
+        ),
+    ] {
+        let refused = command(&[&["daemon"][..], arguments].concat()).output().unwrap();
+        let told = text(&refused.stderr);
+        assert!(told.contains(cause), "{arguments:?}: {told}");
+        assert_eq!(refused.status.code(), Some(2), "{arguments:?}: {told}");
+    }
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_rendezvous_that_says_nothing_is_given_up_in_time() {
+    let (folder, command) = node("mute");
+    let secret = folder.join("secret");
+    fs::write(&secret, [7; 32]).unwrap();
+    fs::set_permissions(&secret, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let mute = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let start = std::time::Instant::now();
+    let told = command(&["daemon", "--rank", "1", "--size", "2", "--bootstrap-timeout", "2s"])
+        .args([
+            "--handshake-timeout",
+            "1s",
+            "--rendezvous",
+            &mute.local_addr().unwrap().to_string(),
+        ])
+        .args(["--secret-file", secret.to_str().unwrap()])
+        .output()
+        .unwrap();
+    let took = start.elapsed();
+    assert!(
+        text(&told.stderr).contains("takes connections and says nothing"),
+        "{}",
+        text(&told.stderr)
+    );
+    assert!(took < std::time::Duration::from_secs(6), "{took:?}");
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn info_refuses_what_a_daemon_refuses_and_tables_fold() {
+    let info = copyrpc(&["info"]).env("COPYRPC_DEPTH", "3").output().unwrap();
+    assert_eq!(info.status.code(), Some(2));
+    assert!(text(&info.stderr).contains("is not a power of two"), "{}", text(&info.stderr));
+    let config = copyrpc(&["config"]).env("COLUMNS", "90").output().unwrap();
+    let widest = text(&config.stdout).lines().map(|line| line.chars().count()).max().unwrap();
+    assert!(widest <= 90, "{widest}");
+}
+
+#[test]
+fn a_filter_that_would_silence_everything_is_pointed_out() {
+    let told = copyrpc(&["info", "--json"]).env("RUST_LOG", "nonsense").output().unwrap();
+    assert!(text(&told.stderr).contains("RUST_LOG makes no sense"), "{}", text(&told.stderr));
+}
+
+#[test]
+fn a_daemon_logs_as_json_lists_its_services_answers_as_json_and_drains() {
+    let (folder, command) = node("operations");
+    // As a service manager does, which wants to hear of it.
+    let manager = std::os::unix::net::UnixDatagram::bind(folder.join("notify")).unwrap();
+    manager.set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
+    let daemon = command(&["daemon", "--log", "json"])
+        .env("NOTIFY_SOCKET", folder.join("notify"))
+        .env("WATCHDOG_USEC", "200000")
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let told = || {
+        let mut text = [0; 64];
+        let length = manager.recv(&mut text).unwrap();
+        String::from_utf8_lossy(&text[..length]).into_owned()
+    };
+    assert_eq!([told(), told(), told()], ["READY=1", "WATCHDOG=1", "WATCHDOG=1"]);
+    let socket = folder.join("default.sock");
+    let connected = loop {
+        match client::Client::connect(&socket, client::ClientConfig::default()) {
+            Ok(client) => break client,
+            Err(_) => std::thread::sleep(std::time::Duration::from_millis(5)),
+        }
+    };
+    drop(connected);
+    let offer = client::Offer::named("metadata").shared();
+    let provider = client::Provider::offer(&socket, &offer, client::ClientConfig::default());
+    let provider = provider.unwrap();
+    let services = command(&["services", "--json"]).output().unwrap();
+    let services: Value = serde_json::from_slice(&services.stdout).unwrap();
+    assert_eq!((&services[0]["name"], &services[0]["providers"]), (&"metadata".into(), &1.into()));
+    let shown = command(&["services"]).output().unwrap();
+    assert!(text(&shown.stdout).contains("metadata"), "{}", text(&shown.stdout));
+    let ping = command(&["ping", "0", "--count", "3", "--json"]).output().unwrap();
+    let ping: Value = serde_json::from_slice(&ping.stdout).unwrap();
+    assert_eq!(ping["times_ns"].as_array().unwrap().len(), 3);
+    drop(provider);
+    let drained = command(&["drain"]).output().unwrap();
+    assert!(drained.status.success(), "{}", text(&drained.stderr));
+    let ended = daemon.wait_with_output().unwrap();
+    assert!(ended.status.success());
+    let lines: Vec<Value> =
+        text(&ended.stderr).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(
+        lines.iter().all(|line| line["time"].is_f64() && line["level"].is_string()),
+        "{lines:?}"
+    );
+    assert!(lines.iter().any(|line| line["level"] == "info"), "{lines:?}");
+    let nobody = command(&["drain"]).output().unwrap();
+    assert_eq!(nobody.status.code(), Some(1));
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_connection_too_many_is_refused_in_true_words_and_logged() {
+    let (folder, command) = node("too-many");
+    let mut daemon = command(&["daemon", "--clients-max", "1"]);
+    let mut daemon = daemon.stderr(Stdio::piped()).spawn().unwrap();
+    let socket = folder.join("default.sock");
+    let config = client::ClientConfig::default();
+    let _first = loop {
+        match client::Client::connect(&socket, config) {
+            Ok(client) => break client,
+            Err(_) => std::thread::sleep(std::time::Duration::from_millis(5)),
+        }
+    };
+    let refused = client::Client::connect(&socket, config).unwrap_err().to_string();
+    assert!(refused.contains("connections") && refused.contains("`clients_max`"), "{refused}");
+    let (tell, told) = std::sync::mpsc::channel();
+    let log = std::io::BufReader::new(daemon.stderr.take().unwrap());
+    std::thread::spawn(move || {
+        log.lines().map_while(Result::ok).try_for_each(|line| tell.send(line))
+    });
+    let mut seen = Vec::new();
+    while !seen.iter().any(|line: &String| line.contains("connections were refused")) {
+        let line = told.recv_timeout(std::time::Duration::from_secs(20));
+        seen.push(line.unwrap_or_else(|_| panic!("nothing is logged: {seen:?}")));
+    }
+    assert!(command(&["drain"]).output().unwrap().status.success());
+    assert!(daemon.wait().unwrap().success());
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn what_a_killed_daemon_left_is_removed_and_a_live_one_keeps_its_files() {
+    let (folder, command) = node("clean");
+    let mut daemon = command(&["daemon"]).stderr(Stdio::null()).spawn().unwrap();
+    let socket = folder.join("default.sock");
+    while client::Client::connect(&socket, client::ClientConfig::default()).is_err() {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let cleaned = command(&["clean"]).output().unwrap();
+    assert!(text(&cleaned.stdout).contains("nothing"), "{}", text(&cleaned.stdout));
+    daemon.kill().unwrap();
+    daemon.wait().unwrap();
+    assert!(folder.join("default.metrics").exists());
+    let of_job = |job| command(&["stat", "--json", "--job", job]).output().unwrap().stdout;
+    let count =
+        |told: &[u8]| serde_json::from_slice::<Value>(told).unwrap().as_array().unwrap().len();
+    assert_eq!((count(&of_job("default")), count(&of_job("other"))), (1, 0));
+    let would = command(&["clean", "--dry-run"]).output().unwrap();
+    assert!(
+        text(&would.stdout).contains("would remove") && folder.join("default.metrics").exists()
+    );
+    assert!(command(&["clean"]).output().unwrap().status.success());
+    assert!(!folder.join("default.metrics").exists() && !socket.exists());
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn completions_and_man_pages_are_written_for_every_command() {
+    let folder = std::env::temp_dir().join(format!("copyrpc-cli-pages-{}", std::process::id()));
+    for what in ["completions", "man"] {
+        let written = output(&["generate", what, folder.to_str().unwrap()]);
+        assert!(written.status.success(), "{}", text(&written.stderr));
+    }
+    for name in [
+        "copyrpc.bash",
+        "_copyrpc",
+        "copyrpc.fish",
+        "copyrpc.1",
+        "copyrpc-daemon.1",
+        "copyrpc-services.1",
+    ] {
+        assert!(fs::metadata(folder.join(name)).is_ok_and(|file| file.len() > 200), "{name}");
+    }
+    fs::remove_dir_all(folder).unwrap();
+}
+
+/// Two processes, as on two hosts: TCP for what they tell each other first, and a NIC that carries calls over TCP.
+#[test]
+fn calls_between_two_hosts_are_measured_and_a_stranger_costs_itself_alone() {
+    let (folder, command) = node("two-hosts");
+    let mut server = command(&["bench", "rpc", "--nic", "tcp", "--server", "127.0.0.1:0"]);
+    let mut server = server.stderr(Stdio::piped()).spawn().unwrap();
+    let mut told = std::io::BufReader::new(server.stderr.take().unwrap()).lines();
+    let first = told.next().unwrap().unwrap();
+    // Without two cores nothing is measured.
+    if let Some(address) = first.strip_prefix("answering calls at ") {
+        drop(std::net::TcpStream::connect(address).unwrap());
+        let mut client = command(&["bench", "rpc", "--nic", "tcp", "--client", address]);
+        let client = client.args(["--quick", "--json", "-"]).output().unwrap();
+        assert!(client.status.success(), "{}", text(&client.stderr));
+        let lines: Vec<Value> =
+            text(&client.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(lines.len(), 5, "{lines:?}");
+        for line in lines {
+            let at = |name: &str| line[name].as_f64().unwrap();
+            assert!(at("calls_per_s") > 0.0 && at("p50_ns") > 0.0, "{line}");
+            assert!(at("p50_ns") <= at("p99_ns") && at("p99_ns") <= at("p99.9_ns"), "{line}");
+        }
+    }
+    server.kill().unwrap();
+    server.wait().unwrap();
+    fs::remove_dir_all(folder).unwrap();
 }

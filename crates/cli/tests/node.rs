@@ -9,10 +9,8 @@ use std::{
     time::Duration,
 };
 
-use node::{
-    bootstrap::Place,
-    metrics::{Counter, Life, MetricsFile, Recorder, Timing},
-};
+use bootstrap::RankInfo;
+use daemon::metrics::{Counter, Life, MetricsFile, Recorder, Timing};
 use serde_json::Value;
 
 /// A runtime folder with the counters of one daemon, removed at the end.
@@ -27,7 +25,8 @@ impl Rig {
         let folder = env::temp_dir().join(format!("copyrpc-cli-{name}-{}", process::id()));
         fs::create_dir_all(&folder).unwrap();
         let path = folder.join("job.metrics");
-        let (file, mut recorders) = MetricsFile::create(&path, "job", Place::ALONE, 1, 0).unwrap();
+        let (file, mut recorders) =
+            MetricsFile::create(&path, "job", RankInfo::ALONE, 1, 0).unwrap();
         file.set_life(Life::Serving);
         let mut recorder = recorders.remove(0);
         recorder.add(Counter::RequestsIpc, 42);
@@ -73,20 +72,20 @@ fn json(output: &Output) -> Value {
 fn stat_shows_what_each_thread_counts_and_their_sum() {
     let folder = env::temp_dir().join(format!("copyrpc-cli-threads-{}", process::id()));
     fs::create_dir_all(&folder).unwrap();
-    let made = MetricsFile::create(&folder.join("job.metrics"), "job", Place::ALONE, 2, 0);
+    let made = MetricsFile::create(&folder.join("job.metrics"), "job", RankInfo::ALONE, 2, 0);
     let (_file, mut recorders) = made.unwrap();
-    recorders[0].add(Counter::Errands, 11);
-    recorders[1].add(Counter::Errands, 31);
+    recorders[0].add(Counter::ThreadRequests, 11);
+    recorders[1].add(Counter::ThreadRequests, 31);
     let all = json(&copyrpc(&folder).args(["stat", "--json"]).output().unwrap());
     assert_eq!(all[0]["threads"], 2);
-    assert_eq!(all[0]["counters"]["errands"], 42);
-    assert_eq!(all[0]["by_thread"][0]["errands"], 11);
-    assert_eq!(all[0]["by_thread"][1]["errands"], 31);
+    assert_eq!(all[0]["counters"]["thread_requests"], 42);
+    assert_eq!(all[0]["by_thread"][0]["thread_requests"], 11);
+    assert_eq!(all[0]["by_thread"][1]["thread_requests"], 31);
     let people = copyrpc(&folder).arg("stat").output().unwrap();
     let people = String::from_utf8(people.stdout).unwrap();
     let rows: Vec<Vec<_>> = people.lines().map(|line| line.split_whitespace().collect()).collect();
     assert!(rows.contains(&vec!["by", "thread", "thread", "0", "thread", "1"]), "{people}");
-    assert!(rows.contains(&vec!["errands", "11", "31"]), "{people}");
+    assert!(rows.contains(&vec!["thread_requests", "11", "31"]), "{people}");
     fs::remove_dir_all(&folder).unwrap();
 }
 

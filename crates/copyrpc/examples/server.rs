@@ -22,11 +22,11 @@ fn main() -> ExitCode {
     }
 }
 
+/// Serves requests of all nodes, one at a time. `None` in place of a status would withdraw the service.
 fn run() -> Result<(), Box<dyn Error>> {
     let socket = Runtime::from_env()?.socket();
     let provider = Provider::register(&socket, GREETER, ClientConfig::default())?;
     println!("service {GREETER} is offered at {}", socket.display());
-    // Requests of all nodes come here, one at a time; `None` would withdraw the service.
     provider.serve(|request, answer| {
         if request.method != GREET {
             return Some(Status::Unimplemented);

@@ -1,30 +1,34 @@
 //! Calls over a NIC of one's own: a [`Worker`] per thread, no daemon.
 //!
-//! The NIC is anything that implements [`verbs::Nic`], such as the one that [`nic`](crate::nic) opens.
+//! The NIC is anything that implements [`verbs::Nic`]: module `nic` opens one by name.
 //!
 //! ```
 //! # #[cfg(feature = "nic")] {
-//! use copyrpc::{nic, rpc::{Call, Config, Handler, Request, Status, Worker, now_ns}};
+//! use copyrpc::{
+//!     nic::{Opener, soft::SoftOpener},
+//!     rpc::{Call, Config, Handler, Request, Status, Worker, now_ns, verbs::Nic},
+//! };
 //!
 //! struct Echo;
-//! impl Handler<nic::Nic> for Echo {
-//!     fn request(&mut self, worker: &mut Worker<nic::Nic>, request: Request<'_>) {
+//! impl<N: Nic> Handler<N> for Echo {
+//!     fn request(&mut self, worker: &mut Worker<N>, request: Request<'_>) {
 //!         // An answer always has a place; it fails only if the caller is gone.
 //!         let _ = worker.reply(request.token, Status::Ok, request.body);
 //!     }
-//!     fn response(&mut self, _: &mut Worker<nic::Nic>, _: u64, _: Status, _: &[u8]) {}
+//!     fn response(&mut self, _: &mut Worker<N>, _: u64, _: Status, _: &[u8]) {}
 //! }
 //!
 //! struct Answer(Option<(Status, Vec<u8>)>);
-//! impl Handler<nic::Nic> for Answer {
-//!     fn request(&mut self, _: &mut Worker<nic::Nic>, _: Request<'_>) {}
-//!     fn response(&mut self, _: &mut Worker<nic::Nic>, _: u64, status: Status, body: &[u8]) {
+//! impl<N: Nic> Handler<N> for Answer {
+//!     fn request(&mut self, _: &mut Worker<N>, _: Request<'_>) {}
+//!     fn response(&mut self, _: &mut Worker<N>, _: u64, status: Status, body: &[u8]) {
 //!         self.0 = Some((status, body.to_vec()));
 //!     }
 //! }
 //!
-//! let mut server = Worker::open(nic::open()?, Config::default(), now_ns())?;
-//! let mut client = Worker::open(nic::open()?, Config::default(), now_ns())?;
+//! let nic = SoftOpener::default();
+//! let mut server = Worker::open(nic.open()?, Config::default(), now_ns())?;
+//! let mut client = Worker::open(nic.open()?, Config::default(), now_ns())?;
 //! // Each tells the other where it is: here by a variable, elsewhere by a socket or a file.
 //! let (to_client, from_server) = server.invite()?;
 //! let (to_server, from_client) = client.invite()?;

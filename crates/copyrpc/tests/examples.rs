@@ -6,12 +6,13 @@ use std::{
     io::{BufRead as _, BufReader},
     path::Path,
     process::{self, Child, Command, Stdio},
-    thread,
-    time::{Duration, Instant},
 };
 
-use copyrpc::{JobId, Runtime, daemon, nic};
-use memory::sync::{AtomicBool, Ordering};
+use copyrpc::{
+    JobId, Runtime,
+    daemon::{self, BackgroundDaemon},
+    nic::Selection,
+};
 
 /// Ends when the test does, however that does.
 struct Running(Child);
@@ -53,34 +54,30 @@ fn server_and_client_find_the_daemon_and_each_other() {
     let folder = env::temp_dir().join(format!("copyrpc-examples-{}", process::id()));
     let job = JobId::new("default").expect("a name");
     let runtime = Runtime::new(folder.clone(), job, "").expect("a short path");
-    let (socket, stop) = (runtime.socket(), AtomicBool::new(false));
     let alone = daemon::alone(runtime);
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            let served =
-                daemon::serve(&alone, nic::open().expect("nic"), Default::default(), &stop);
-            served.expect("a daemon");
-        });
-        let end = Instant::now() + Duration::from_secs(20);
-        while !socket.exists() && Instant::now() < end {
-            thread::yield_now();
-        }
-        let mut server =
-            Running(example("server", &folder).spawn().expect("cargo build --examples"));
-        let offered = first_line(&mut server);
-        let client = example("client", &folder).output().expect("cargo build --examples");
-        stop.store(true, Ordering::Relaxed);
-        assert!(offered.starts_with("service 17 is offered"), "{offered}");
-        let printed = String::from_utf8(client.stdout).expect("text");
-        let lines: Vec<&str> = printed.lines().collect();
-        assert!(client.status.success() && lines.len() == 1 + 8, "{printed}");
-        assert_eq!(lines[0], "hello, world");
-        for number in 0..8 {
-            assert!(
-                lines.contains(&format!("{number}: hello, call {number}").as_str()),
-                "{printed}"
-            );
-        }
-    });
+    let daemon = BackgroundDaemon::start(alone, Selection::from_env(), |_| Default::default());
+    let daemon = daemon.expect("a daemon");
+    let mut server = Running(example("server", &folder).spawn().expect("cargo build --examples"));
+    let offered = first_line(&mut server);
+    let client = example("client", &folder).output().expect("cargo build --examples");
+    daemon.stop().expect("it has served");
+    assert!(offered.starts_with("service 17 is offered"), "{offered}");
+    let printed = String::from_utf8(client.stdout).expect("text");
+    let lines: Vec<&str> = printed.lines().collect();
+    assert!(client.status.success() && lines.len() == 1 + 8, "{printed}");
+    assert_eq!(lines[0], "hello, world");
+    for number in 0..8 {
+        assert!(lines.contains(&format!("{number}: hello, call {number}").as_str()), "{printed}");
+    }
     fs::remove_dir_all(folder).expect("no longer used");
+}
+
+#[test]
+fn a_daemon_that_cannot_start_says_why() {
+    let folder = env::temp_dir().join(format!("copyrpc-examples-no-nic-{}", process::id()));
+    let job = JobId::new("default").expect("a name");
+    let alone = daemon::alone(Runtime::new(folder, job, "").expect("a short path"));
+    let refused = BackgroundDaemon::start(alone, Selection::new("sotf"), |_| Default::default());
+    let told = refused.map(drop).expect_err("no such NIC").to_string();
+    assert!(told.contains("did you mean `soft`?"), "{told}");
 }

@@ -6,12 +6,9 @@
 use core::fmt;
 
 use memory::sync::{Arc, AtomicU64, Ordering};
+use slots::{Key, SlotTable};
 
-use crate::{
-    mpsc::Bell,
-    slab::{Key, Slab},
-    spsc::Discipline,
-};
+use crate::{mpsc::Bell, spsc::Discipline};
 
 const BITS: u32 = u64::BITS;
 
@@ -47,7 +44,7 @@ pub struct Token {
     broken: Option<Arc<Broken>>,
 }
 
-/// Bits of the tokens that were dropped, by index.
+/// Bits of the tokens that were dropped, by slot.
 struct Broken {
     words: Box<[AtomicU64]>,
     bell: Box<dyn Ring>,
@@ -56,9 +53,9 @@ struct Broken {
 impl Drop for Token {
     fn drop(&mut self) {
         if let Some(broken) = self.broken.take() {
-            let word = &broken.words[(self.key.index / BITS) as usize];
+            let word = &broken.words[(self.key.slot() / BITS) as usize];
             // No data goes with the bit; the bell has its own barrier.
-            word.fetch_or(1 << (self.key.index % BITS), Ordering::Relaxed);
+            word.fetch_or(1 << (self.key.slot() % BITS), Ordering::Relaxed);
             broken.bell.ring();
         }
     }
@@ -88,7 +85,7 @@ impl<R> fmt::Debug for ForeignToken<R> {
 
 /// The tokens that one node gave out, and for what.
 pub(crate) struct Deferred<V> {
-    table: Slab<V>,
+    table: SlotTable<V>,
     broken: Arc<Broken>,
 }
 
@@ -96,7 +93,7 @@ impl<V> Deferred<V> {
     pub(crate) fn new(tokens_max: u32, bell: impl Ring + 'static) -> Self {
         let words = (0..tokens_max.div_ceil(BITS)).map(|_| AtomicU64::new(0)).collect();
         let broken = Arc::new(Broken { words, bell: Box::new(bell) });
-        Self { table: Slab::new(tokens_max), broken }
+        Self { table: SlotTable::bounded(tokens_max), broken }
     }
 
     /// Makes a token for `value`, which comes back if there are as many tokens as allowed.
@@ -118,7 +115,7 @@ impl<V> Deferred<V> {
     /// The value of a token that was dropped.
     #[inline]
     pub(crate) fn next_broken(&mut self) -> Option<V> {
-        if self.table.len() == 0 {
+        if self.table.is_empty() {
             return None;
         }
         self.find_broken()
@@ -130,7 +127,7 @@ impl<V> Deferred<V> {
             if set != 0 {
                 let index = set.trailing_zeros();
                 word.fetch_and(!(1 << index), Ordering::Relaxed);
-                return self.table.remove_at(base + index);
+                return self.table.key_at(base + index).and_then(|key| self.table.remove(key));
             }
         }
         None

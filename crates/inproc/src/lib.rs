@@ -22,10 +22,9 @@ pub mod flux;
 mod lock;
 pub mod mpmc;
 pub mod mpsc;
+mod parker;
 pub mod service;
-mod slab;
-mod sleep;
 pub mod spsc;
 
 pub use deferred::{ForeignToken, Token, Unanswered};
-pub use sleep::{Alarm, Waiting};
+pub use parker::{Alarm, Waiting};

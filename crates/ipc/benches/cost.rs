@@ -6,9 +6,9 @@
 
 use std::{hint::black_box, path::Path, thread, time::Instant};
 
-use copyrpc_ipc::{AsyncClient, ClientConfig, Server, ServerConfig, Wait};
+use copyrpc_ipc::{ClientConfig, PipelinedClient, Server, ServerConfig, Wait};
 
-type Client = AsyncClient<u64>;
+type Client = PipelinedClient<u64>;
 
 fn connect(path: &Path, len_bytes: u32) -> (Server, Client) {
     let config = ServerConfig {

@@ -28,13 +28,13 @@ pub const MESSAGE_BYTES_MAX: u32 = (1 << LEN_BITS) - 1;
 /// A header without its lap tag, which only the ring knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Which of the client's calls, below [`DEPTH_MAX`].
+    /// The client's call, below [`DEPTH_MAX`].
     pub call: u16,
     /// Low bits of the call's generation; the response repeats those of the request.
     pub generation: u16,
     /// Length of the message.
     pub len_bytes: u32,
-    /// What a response says of its call, 4 bits; zero in a request.
+    /// The kind of response, 4 bits; zero in a request.
     pub kind: u8,
 }
 
@@ -94,7 +94,7 @@ impl Header {
             | u64::from(self.kind) << KIND_SHIFT
     }
 
-    /// What a word says; any word says something.
+    /// Decodes a word; every word is valid.
     #[inline(always)]
     #[must_use]
     pub fn unpack(word: u64) -> Self {

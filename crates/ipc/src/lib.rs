@@ -4,21 +4,23 @@
 //!                    ┌─ up half ────── requests  ──▶ ┐
 //!   client process ──┤                               ├── server process
 //!                    └─ down half ◀── responses ─────┘    (sealed: only the server ever writes it)
-//!            Unix socket: handshake, doorbells for sleepers, and notice of death
+//!            Unix socket: handshake, wakeups for sleepers, and notice of death
 //! ```
 //!
-//! A [`Server`] makes all memory and sends each client its own two memfds; clients share with each
-//! other nothing but one bit each. A client calls one at a time ([`SyncClient`]), many at a time
-//! with a closure ([`AsyncClient`]) or as futures on any executor ([`FutureClient`]).
+//! A [`Server`] makes all memory and sends each client its own two memfds. Clients share one word per 64
+//! clients with each other, in which each has a bit. A client makes one call at a time
+//! ([`BlockingClient`]), many at a time with a closure ([`PipelinedClient`]), or calls that are futures
+//! on any executor ([`FutureClient`]). A server answers a [`Request`] at once or later, by its
+//! [`RequestId`]. [`sans_os`] has both sides without an operating system, for simulators.
 //!
 //! # What can be relied on
 //!
 //! - Every call ends: with a response, or with a [`CallError`], at the latest at its deadline (5 s
 //!   unless said otherwise). A deadline counts from the first look at the clock after the call, at
 //!   most 64 polls later.
-//! - The kernel tells of death, by socket and by pidfd: at once to those who sleep, within a
-//!   millisecond to those who poll. No flag must be cleared and nothing is left behind but the
-//!   socket's file, which the next server replaces.
+//! - The kernel tells of death, by socket and by pidfd: at once to a side that sleeps, within a
+//!   millisecond to one that polls. No flag must be cleared. Nothing is left behind but the socket's
+//!   file, which the next server replaces.
 //! - The server believes nothing that it reads: it copies once, checks the copy against private
 //!   memory, and uses the copy. A client that breaks a rule is evicted, and can read why.
 //! - A request is executed at most once. A call that ends without a response may have been executed.
@@ -37,8 +39,8 @@
 //! | system calls, allocations | 0 | 0 |
 //!
 //! A line of message adds one transfer. A sleeping side costs the other one one `sendmsg(2)`, and
-//! itself one `epoll_wait(2)` and one `recvmsg(2)`. Doorbells are datagrams, not futexes: one wait
-//! covers the doorbell and the other side's death, and `MSG_DONTWAIT` cannot be undone by a client,
+//! itself one `epoll_wait(2)` and one `recvmsg(2)`. Wakeups are datagrams, not futexes: one wait
+//! covers the wakeup and the other side's death, and `MSG_DONTWAIT` cannot be undone by a client,
 //! as `O_NONBLOCK` of a shared eventfd could. An idle server looks around ten times a second.
 //!
 //! `copyrpc bench ipc` measures it, between samples of what bare cache lines do; `docs/ipc.md` has
@@ -47,60 +49,22 @@
 //! # Architecture invariant
 //!
 //! No geometry, index or count is ever read from shared memory. The server waits for no client:
-//! every system call that touches a client's socket is non-blocking, and responses have a place
+//! every system call that touches a client's socket is non-blocking, and a response has a slot
 //! reserved with the request (see `ring`), so both directions cannot fill up and deadlock.
 
-#[doc(hidden)]
-pub mod bell;
 #[doc(hidden)]
 pub mod header;
 #[doc(hidden)]
 pub mod ring;
+#[doc(hidden)]
+pub mod wakeup;
 
 mod pause;
 
 #[cfg(not(loom))]
-mod client;
+mod endpoint;
 #[cfg(not(loom))]
-mod fork;
-#[cfg(not(loom))]
-#[doc(hidden)]
-pub mod half;
-#[cfg(not(loom))]
-#[doc(hidden)]
-pub mod handshake;
-#[cfg(not(loom))]
-mod poller;
-#[cfg(not(loom))]
-mod server;
-#[cfg(not(loom))]
-mod status;
-#[cfg(not(loom))]
-mod wait;
-
-#[cfg(not(loom))]
-pub use client::{
-    core::CallId,
-    future::{Call, FutureClient},
-    link::ConnectError,
-    pipe::{ClientConfig, Terms},
-    pipelined::{AsyncClient, Refused},
-    sync::SyncClient,
-};
-#[cfg(not(loom))]
-#[doc(hidden)]
-pub use server::ledger;
-
-#[cfg(not(loom))]
-pub use handshake::{HandshakeError, RefuseReason};
-#[cfg(not(loom))]
-pub use server::{
-    BindError, ClientId, ConfigError, ReplyError, Request, Server, ServerConfig, Stats, Token,
-};
-#[cfg(not(loom))]
-pub use status::{CallError, EvictReason};
-#[cfg(not(loom))]
-pub use wait::Wait;
+pub use endpoint::*;
 
 #[cfg(all(test, not(any(loom, miri))))]
 mod tests;

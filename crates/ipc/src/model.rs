@@ -1,4 +1,4 @@
-//! The calls of a client and the ledger of a server against a model, on heap memory: also under
+//! The calls of a client and the calls of a server against a model, on heap memory: also under
 //! Miri.
 
 use std::{collections::HashMap, sync::Arc};
@@ -7,10 +7,15 @@ use memory::{Region, sync::thread};
 use proptest::{collection::vec, prelude::*};
 
 use crate::{
-    client::core::{CallId, Core},
-    half::{Half, Shape},
-    ledger::{Ledger, Taken},
-    status::CallError,
+    endpoint::server::{
+        call_table::{CallTable, Taken},
+        large::LargeCopies,
+    },
+    endpoint::{
+        client::calls::{CallId, ClientCalls},
+        half::{Half, Shape},
+        status::{CallError, Outcome, ResponseKind},
+    },
 };
 
 #[path = "../tests/image_check/mod.rs"]
@@ -20,14 +25,17 @@ const OPS_MAX: usize = if cfg!(miri) { 30 } else { 400 };
 const CASES: u32 = if cfg!(miri) { 4 } else { 200 };
 const TIMEOUT_NS: u64 = 10;
 
-fn pair(depth_log2: u32, position: u64) -> (Core<u64>, Ledger) {
+fn pair(depth_log2: u32, position: u64) -> (ClientCalls<u64>, CallTable) {
     let up = Shape::new(depth_log2, 200).unwrap();
     let down = Shape::new(depth_log2, 100).unwrap();
     let map = |shape: Shape| Arc::new(Region::heap(shape.len_bytes()).unwrap());
     let (up_memory, down_memory) = (map(up), map(down));
     let half = |memory: &Arc<Region>, shape| Half::new(Arc::clone(memory), shape);
-    let ledger = Ledger::new(half(&up_memory, up), half(&down_memory, down), position);
-    (Core::new(half(&up_memory, up), half(&down_memory, down), position, u64::MAX - 2), ledger)
+    let calls = CallTable::new(half(&up_memory, up), half(&down_memory, down), position);
+    (
+        ClientCalls::new(half(&up_memory, up), half(&down_memory, down), position, u64::MAX - 2),
+        calls,
+    )
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -64,7 +72,14 @@ fn message(number: u64, len: usize) -> Vec<u8> {
     (0..len as u64).map(|i| number.wrapping_mul(31).wrapping_add(i).to_le_bytes()[0]).collect()
 }
 
-/// What must be true, kept as simply as possible.
+/// The parts of a message, some of them empty.
+fn parts(message: &[u8]) -> [&[u8]; 4] {
+    let (head, rest) = message.split_at(message.len().min(4));
+    let (middle, tail) = rest.split_at(rest.len() / 3);
+    [head, b"", middle, tail]
+}
+
+/// The specification as a model, kept as simple as possible.
 #[derive(Default)]
 struct Model {
     next: u64,
@@ -81,7 +96,7 @@ struct Model {
 }
 
 impl Model {
-    fn apply(&mut self, op: Op, core: &mut Core<u64>, ledger: &mut Ledger) {
+    fn apply(&mut self, op: Op, core: &mut ClientCalls<u64>, calls: &mut CallTable) {
         match op {
             Op::Submit { len } => self.submit(len, core),
             Op::Cancel { nth } if !self.waiting.is_empty() => {
@@ -90,7 +105,8 @@ impl Model {
             }
             Op::Take => {
                 let mut copy = [0; 200];
-                let taken = ledger.take(&mut copy).expect("an honest client");
+                let taken =
+                    calls.take(&mut copy, &mut LargeCopies::default()).expect("an honest client");
                 assert_eq!(taken.is_some(), !self.sent.is_empty());
                 if let (Some(taken), Some((number, len))) = (taken, self.sent.pop_front()) {
                     assert_eq!(copy[..taken.len_bytes], message(number, len));
@@ -99,8 +115,14 @@ impl Model {
             }
             Op::Reply { nth, len } if !self.taken.is_empty() => {
                 let (taken, number) = self.taken.remove(nth % self.taken.len());
-                ledger.reply(taken, &message(!number, len)).expect("taken");
-                assert!(ledger.reply(taken, b"").is_err(), "answered once");
+                let response = message(!number, len);
+                let replied = if len.is_multiple_of(2) {
+                    calls.reply(taken, &response)
+                } else {
+                    calls.answer(taken.call, taken.serial, ResponseKind::Ok, &parts(&response)[..])
+                };
+                replied.expect("taken");
+                assert!(calls.reply(taken, b"").is_err(), "answered once");
                 self.answered.push_back((number, len));
             }
             Op::Receive => self.receive(core),
@@ -112,7 +134,7 @@ impl Model {
                 self.now_ns += TIMEOUT_NS / 2;
                 let mut expired = Vec::new();
                 core.expire(self.now_ns, &mut |number, outcome| {
-                    assert_eq!(outcome, Err(CallError::Deadline));
+                    assert_eq!(outcome, Err(CallError::Deadline.into()));
                     expired.push(number);
                 });
                 let (now_ns, deadlines) = (self.now_ns, &self.deadlines);
@@ -126,13 +148,18 @@ impl Model {
             Op::Cancel { .. } | Op::Reply { .. } => {}
         }
         assert_eq!(core.in_flight(), self.waiting.len());
-        assert_eq!(ledger.unanswered(), self.taken.len());
+        assert_eq!(calls.unanswered(), self.taken.len());
     }
 
-    fn submit(&mut self, len: usize, core: &mut Core<u64>) {
+    fn submit(&mut self, len: usize, core: &mut ClientCalls<u64>) {
         let in_use = self.sent.len() + self.taken.len() + self.answered.len();
         let number = self.next;
-        let submitted = core.submit(&message(number, len), TIMEOUT_NS, number);
+        let request = message(number, len);
+        let submitted = if len.is_multiple_of(2) {
+            core.submit(&*request, TIMEOUT_NS, number)
+        } else {
+            core.submit(&parts(&request)[..], TIMEOUT_NS, number)
+        };
         match submitted {
             Ok(id) => {
                 assert!(len <= 200 && in_use < core.depth());
@@ -147,7 +174,7 @@ impl Model {
         }
     }
 
-    fn receive(&mut self, core: &mut Core<u64>) {
+    fn receive(&mut self, core: &mut ClientCalls<u64>) {
         let mut received = None;
         core.receive(&mut |number, outcome| {
             received = Some((number, outcome.expect("answered").to_vec()));
@@ -176,10 +203,10 @@ proptest! {
         before_wrap in 0u64..40,
         ops in vec(any_op(), 0..OPS_MAX),
     ) {
-        let (mut core, mut ledger) = pair(depth_log2, u64::MAX - before_wrap);
+        let (mut core, mut calls) = pair(depth_log2, u64::MAX - before_wrap);
         let mut model = Model::default();
         for op in ops {
-            model.apply(op, &mut core, &mut ledger);
+            model.apply(op, &mut core, &mut calls);
         }
     }
 
@@ -192,13 +219,13 @@ proptest! {
 /// The same over two threads, for Miri to see unordered accesses.
 #[test]
 fn pitfall_20_two_threads_exchange_what_they_sent() {
-    let (mut core, mut ledger) = pair(1, u64::MAX - 5);
+    let (mut core, mut table) = pair(1, u64::MAX - 5);
     let calls: u64 = if cfg!(miri) { 12 } else { 5000 };
     let server = thread::spawn(move || {
         let mut copy = [0; 200];
-        while ledger.taken() < calls {
-            match ledger.take(&mut copy).expect("an honest client") {
-                Some(taken) => ledger.reply(taken, &copy[..taken.len_bytes.min(100)]).unwrap(),
+        while table.taken() < calls {
+            match table.take(&mut copy, &mut LargeCopies::default()).expect("an honest client") {
+                Some(taken) => table.reply(taken, &copy[..taken.len_bytes.min(100)]).unwrap(),
                 None => thread::yield_now(),
             }
         }
@@ -206,10 +233,10 @@ fn pitfall_20_two_threads_exchange_what_they_sent() {
     let (mut sent, mut received) = (0, 0);
     while received < calls {
         let len = usize::try_from(sent * 17 % 200).unwrap();
-        if sent < calls && core.submit(&message(sent, len), TIMEOUT_NS, sent).is_ok() {
+        if sent < calls && core.submit(&*message(sent, len), TIMEOUT_NS, sent).is_ok() {
             sent += 1;
         }
-        let mut check = |number: u64, outcome: Result<&[u8], CallError>| {
+        let mut check = |number: u64, outcome: Outcome<'_>| {
             let len = usize::try_from(number * 17 % 200).unwrap();
             assert_eq!(outcome.unwrap(), &message(number, len)[..len.min(100)]);
             received += 1;

@@ -33,7 +33,53 @@ use memory::sync::{AtomicU64, Ordering};
 
 use crate::header::{Header, Tag};
 
-/// Where the slots of a ring live.
+/// The bytes of one message.
+pub trait Message {
+    /// Length of the message.
+    fn len_bytes(&self) -> usize;
+
+    /// Stores the message as [`Slots::store`] does.
+    fn store(&self, slots: &impl Slots, slot: usize, call: u16);
+}
+
+impl Message for [u8] {
+    #[inline(always)]
+    fn len_bytes(&self) -> usize {
+        self.len()
+    }
+
+    #[inline(always)]
+    fn store(&self, slots: &impl Slots, slot: usize, call: u16) {
+        slots.store(slot, call, self);
+    }
+}
+
+impl<const N: usize> Message for [u8; N] {
+    #[inline(always)]
+    fn len_bytes(&self) -> usize {
+        N
+    }
+
+    #[inline(always)]
+    fn store(&self, slots: &impl Slots, slot: usize, call: u16) {
+        slots.store(slot, call, self);
+    }
+}
+
+/// Parts that follow each other.
+impl Message for [&[u8]] {
+    #[inline]
+    fn len_bytes(&self) -> usize {
+        self.iter().map(|part| part.len()).sum()
+    }
+
+    #[inline]
+    fn store(&self, slots: &impl Slots, slot: usize, call: u16) {
+        slots.store_parts(slot, call, self);
+    }
+}
+
+/// The memory of a ring's slots.
 pub trait Slots {
     /// Logarithm of the number of slots.
     fn depth_log2(&self) -> u32;
@@ -49,6 +95,9 @@ pub trait Slots {
 
     /// Stores a message to a slot or, if it is too long, to the bulk area of its call.
     fn store(&self, slot: usize, call: u16, message: &[u8]);
+
+    /// Stores the parts of a message, one behind the other, where [`store`](Self::store) would.
+    fn store_parts(&self, slot: usize, call: u16, parts: &[&[u8]]);
 
     /// Asks for the line of a slot below the depth, without waiting for it.
     fn prefetch(&self, slot: usize);
@@ -109,9 +158,14 @@ impl Producer {
 
     /// Publishes one message. The caller keeps the rule above: fewer than `depth` calls in flight.
     #[inline(always)]
-    pub fn publish(&mut self, slots: &impl Slots, header: Header, message: &[u8]) {
+    pub fn publish<M: Message + ?Sized>(
+        &mut self,
+        slots: &impl Slots,
+        header: Header,
+        message: &M,
+    ) {
         let slot = slot_of(self.position, slots);
-        slots.store(slot, header.call, message);
+        message.store(slots, slot, header.call);
         crate::pause::at("filled");
         let word = header.pack(Tag::of(self.position, slots.depth_log2()));
         // SYNC(slot): the message before its header; pairs with the Acquire in `Consumer::peek`.
@@ -158,6 +212,11 @@ impl Consumer {
     pub fn prefetch(&self, slots: &impl Slots) {
         let ahead = self.position.wrapping_add(PREFETCH_SLOTS);
         slots.prefetch(slot_of(ahead, slots));
+    }
+
+    /// Moves on behind a message that was copied by other means.
+    pub fn skip(&mut self) {
+        self.position = self.position.wrapping_add(1);
     }
 
     /// Copies the message of a header that [`peek`](Self::peek) just returned and the caller found

@@ -47,6 +47,10 @@ impl Slots for Half {
         self.0[slot].payload.with_mut(|byte| unsafe { *byte = message[0] });
     }
 
+    fn store_parts(&self, slot: usize, call: u16, parts: &[&[u8]]) {
+        self.store(slot, call, &parts.concat());
+    }
+
     fn load(&self, slot: usize, _call: u16, message: &mut [u8]) {
         // SAFETY: loom checks that nobody writes the cell now.
         message[0] = self.0[slot].payload.with(|byte| unsafe { *byte });

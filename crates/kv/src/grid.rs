@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::{
     backend::{Kind, SwitchError, Switches, Wait},
-    job::{Config, Pin},
+    configuration::{Config, Pin},
     workload::{Locality, Mix, Pace, Popularity, ValueSize, Workload, WorkloadError},
 };
 

@@ -7,10 +7,11 @@
 //! job        coordinator, rank processes, client processes: started together, measured together
 //! drive      one client: queue depth, pace, judgement of every answer, latencies
 //! workload   what is asked for: a function of the seed
-//! backend    how a client calls a shard; loopback and faulty ones for tests
+//! backend    how a client calls a shard
 //! store      what a shard holds              codec      bytes of requests, answers and values
 //! history    linearizability, key by key     place      which shard owns a key
-//! result     runs to numbers, tables, files  html       the report
+//! measured   what one run found, all its processes together
+//! result     runs to numbers, tables, files, the report
 //! ```
 //!
 //! # Architecture invariant
@@ -23,16 +24,19 @@
 
 pub mod backend;
 pub mod codec;
+mod configuration;
 pub mod drive;
 pub mod grid;
 pub mod history;
-pub mod html;
 pub mod job;
+mod measured;
+mod pin;
 pub mod place;
 pub mod preset;
 pub mod result;
 pub mod rng;
 pub mod session;
 pub mod store;
+mod words;
 pub mod workload;
 pub mod zipf;

@@ -1,51 +1,39 @@
 //! Grids that are known by name: what the documents show, by one command.
 
-use std::{collections::BTreeMap, fmt, str::FromStr};
+use std::collections::BTreeMap;
 
 use crate::{
     backend::{Kind, Wait},
+    configuration::Config,
     grid::{Axes, GridError},
-    job::Config,
     result::name_of,
+    words::words,
     workload::Locality,
 };
 
-/// One of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Preset {
-    /// Every backend, for every place that keys can have seen from the client, with few and many
-    /// clients and calls.
-    Places,
-    /// Every combination of the switches of copyrpc that change what the NIC is asked to do, where
-    /// they matter: many calls to other nodes.
-    Switches,
-    /// Every way to flush and every way to wait, one call at a time and many.
-    Policies,
+words! {
+    /// One of them.
+    Preset, "preset" {
+        /// Delegation, direct and TCP, for every place that keys can have seen from the client, with few and many
+        /// clients and calls.
+        Places = "places",
+        /// Every combination of the switches of copyrpc that change what the NIC is asked to do, where
+        /// they matter: many calls to other nodes.
+        Switches = "switches",
+        /// Every way to flush and every way to wait, one call at a time and many.
+        Policies = "policies",
+    }
 }
 
-/// No preset has this name.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no preset is named `{0}`; there are: places, switches, policies")]
-pub struct UnknownPreset(String);
+/// What is placed everywhere; others can be asked for.
+const PLACED: [Kind; 3] = [Kind::Delegation, Kind::Direct, Kind::Tcp];
 
 impl Preset {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Places, Self::Switches, Self::Policies];
-
-    /// Its name on the command line.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Places => "places",
-            Self::Switches => "switches",
-            Self::Policies => "policies",
-        }
-    }
-
     /// What it multiplies: lists that `given` leaves empty are filled in.
     fn axes(self, given: &Axes) -> Vec<Axes> {
         match self {
             Self::Places => vec![Axes {
+                backends: or(&given.backends, &PLACED),
                 clients_per_rank: or(&given.clients_per_rank, &[1, 2, 4, 8]),
                 queue_depths: or(&given.queue_depths, &[1, 4, 32]),
                 localities: or(&given.localities, &Locality::ALL),
@@ -77,21 +65,6 @@ impl Preset {
                 vec![flushes, Axes { waits: or(&given.waits, &Wait::ALL), ..base }]
             }
         }
-    }
-}
-
-impl fmt::Display for Preset {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for Preset {
-    type Err = UnknownPreset;
-
-    fn from_str(name: &str) -> Result<Self, UnknownPreset> {
-        let found = Self::ALL.into_iter().find(|preset| preset.name() == name);
-        found.ok_or_else(|| UnknownPreset(name.to_owned()))
     }
 }
 
@@ -144,7 +117,7 @@ mod tests {
     fn places_are_the_whole_matrix() {
         let configs = configs_of(Preset::Places);
         assert_eq!(configs.len(), 3 * 4 * 3 * 3);
-        for kind in Kind::ALL {
+        for kind in PLACED {
             assert_eq!(configs.iter().filter(|config| config.backend == kind).count(), 36);
         }
     }

@@ -3,16 +3,17 @@
 //! Round by round, not configuration by configuration: what drifts with time harms all alike. Each
 //! run lies between two probes of how far apart the cores are.
 
-use bench::{
-    board::Board,
+use measure::{
     cores::Cores,
-    pingpong::{self, PROBE_WINDOW},
+    ping_pong::{self, PROBE_WINDOW},
+    regime::Probes,
+    shared_words::SharedWords,
 };
 use memory::sync::{AtomicBool, Ordering};
 
 use crate::{
     job::{self, Config, JobError, Launcher, Live},
-    result::{Placement, RunRecord},
+    result::RunRecord,
 };
 
 /// Probes that are tried if a machine is too busy for one to succeed.
@@ -24,9 +25,9 @@ const PROBE_TRIES: usize = 3;
 pub struct SessionError {
     /// Of the configuration.
     pub name: String,
-    /// Which repetition.
+    /// Number of the repetition.
     pub run: u32,
-    /// Why.
+    /// Error of the run.
     pub cause: Box<JobError>,
 }
 
@@ -35,9 +36,9 @@ pub struct SessionError {
 pub enum Progress<'a> {
     /// A run goes on.
     Live {
-        /// What runs.
+        /// Configuration that runs.
         config: &'a Config,
-        /// Which repetition.
+        /// Number of the repetition.
         run: u32,
         /// How far it is.
         live: Live,
@@ -74,9 +75,8 @@ pub fn run(
                 cause: Box::new(cause),
             })?;
             let after_ns = prober.probe();
-            let placement = before_ns
-                .zip(after_ns)
-                .map(|(before_ns, after_ns)| Placement { before_ns, after_ns });
+            let placement =
+                before_ns.zip(after_ns).map(|(before_ns, after_ns)| Probes { before_ns, after_ns });
             let record = RunRecord { config: config.clone(), run, placement, measured };
             watch(Progress::Done(Box::new(record)));
             before_ns = after_ns;
@@ -86,17 +86,17 @@ pub fn run(
 }
 
 /// Measures how far apart two cores are, if there are two.
-struct Prober(Option<(Cores, Board)>);
+struct Prober(Option<(Cores, SharedWords)>);
 
 impl Prober {
     fn new() -> Self {
-        Self(Cores::choose().ok().and_then(|cores| Some((cores, Board::new().ok()?))))
+        Self(Cores::choose().ok().and_then(|cores| Some((cores, SharedWords::new().ok()?))))
     }
 
     /// Round trip of two cache lines in ns; `None`: cannot be measured here.
     fn probe(&self) -> Option<f64> {
-        let (cores, board) = self.0.as_ref()?;
-        let probe = |_| pingpong::between_threads(*cores, board, PROBE_WINDOW).ok();
+        let (cores, words) = self.0.as_ref()?;
+        let probe = |_| ping_pong::between_threads(*cores, words, PROBE_WINDOW).ok();
         (0..PROBE_TRIES).find_map(probe)
     }
 }

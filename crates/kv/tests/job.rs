@@ -40,8 +40,10 @@ fn tests() {
     all_clients_count_and_every_call_is_answered();
     threads_can_be_clients_and_daemons_can_have_several();
     direct_calls_go_over_the_software_nic();
+    erpc_and_scalerpc_serve_the_same_workload();
     delegated_calls_come_with_the_counters_of_their_daemons();
     delegation_has_daemons_of_several_threads();
+    providers_serve_their_shards_in_processes_of_their_own();
     fault_k1_full_verification_judges_a_real_history();
     every_way_to_wait_works();
     an_open_loop_keeps_its_rate();
@@ -159,13 +161,47 @@ fn direct_calls_go_over_the_software_nic() {
     }
 }
 
+/// The same workload, judged as a whole, by the one interface to several protocols.
+fn erpc_and_scalerpc_serve_the_same_workload() {
+    let workload =
+        Workload { verify: Verify::Full, mix: Mix { get: 50, delete: 5, cas: 10 }, ..quick() };
+    let turns = &[("group", "2"), ("slice", "10us")];
+    for (kind, switches) in [(Kind::Erpc, &[][..]), (Kind::Scalerpc, &[]), (Kind::Scalerpc, turns)]
+    {
+        let config = soft_config(kind, workload.clone(), switches);
+        let measured = run_until(config, both_sides_were_answered);
+        assert_eq!((measured.failures.len(), measured.served), (0, measured.calls), "{kind}");
+        assert_eq!(measured.linearizable.unwrap().known, measured.calls);
+        let counted = match kind {
+            Kind::Erpc => "daemon packets in",
+            _ => "daemon requests executed",
+        };
+        assert!(measured.rank_counters.named[counted] > 0, "{:?}", measured.rank_counters);
+    }
+}
+
 /// With threads, a daemon is one daemon still: half of the calls change the thread inside it.
 fn delegation_has_daemons_of_several_threads() {
     let workload = Workload { daemon_threads: 2, ..quick() };
     let measured =
         run_until(soft_config(Kind::Delegation, workload, &[]), both_sides_were_answered);
     assert_eq!((measured.failures.len(), measured.served), (0, measured.calls));
-    assert!(measured.rank_counters.total(&["daemon errands"]) > 0, "{:?}", measured.rank_counters);
+    assert!(
+        measured.rank_counters.total(&["daemon thread_requests"]) > 0,
+        "{:?}",
+        measured.rank_counters
+    );
+}
+
+/// A process per node answers instead of its daemon: each call once, and each shard's own.
+fn providers_serve_their_shards_in_processes_of_their_own() {
+    for daemon_threads in [1, 2] {
+        let workload = Workload { daemon_threads, verify: Verify::Full, ..quick() };
+        let config = soft_config(Kind::Provider, workload, &[]);
+        let measured = run_until(config, both_sides_were_answered);
+        assert_eq!((measured.failures.len(), measured.served), (0, measured.calls));
+        assert_eq!(measured.linearizable.unwrap().known, measured.calls);
+    }
 }
 
 /// What a daemon counts about itself comes with the numbers that it explains.

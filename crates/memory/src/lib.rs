@@ -10,6 +10,7 @@
 
 pub mod barrier;
 pub mod copy;
+pub mod lent;
 pub mod line;
 pub mod mmio;
 pub mod region;

@@ -308,7 +308,7 @@ impl<'a> Span<'a> {
         if self.writable { Ok(self) } else { Err(ViewError::ReadOnly) }
     }
 
-    /// Where `count` values of `T` at `offset_bytes` begin: in bounds and aligned.
+    /// The address of `count` values of `T` at `offset_bytes`: in bounds and aligned.
     #[inline]
     fn locate<T>(&self, offset_bytes: usize, count: usize) -> Result<NonNull<T>, ViewError> {
         let len_bytes = size_of::<T>().saturating_mul(count);

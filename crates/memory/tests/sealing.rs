@@ -105,6 +105,28 @@ fn only_committed_pages_of_a_sparse_region_take_memory() {
     assert_eq!(allocated_bytes(), 8192, "committing twice is harmless");
 }
 
+/// Pages that were written are there; with the seal nobody takes them away, and they can be loaded.
+#[test]
+fn written_pages_of_a_sealed_region_are_present_and_stay() {
+    let region = Region::sparse_memfd("copyrpc-test", 1 << 20).unwrap();
+    assert!(!region.is_present(0..4096) && region.is_present(100..100));
+    region.commit(0..8192).unwrap();
+    region.span(0, 8192).unwrap().copy_out(&[7; 8192]).unwrap();
+    assert!(region.is_present(0..8192) && region.is_present(5000..8192));
+    assert!(!region.is_present(0..8193), "a page behind them");
+    assert!(!region.is_present(0..usize::MAX));
+    region.seal_future_write().unwrap();
+    let holes = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    let punched = rustix::fs::fallocate(region.fd().unwrap(), holes, 0, 4096);
+    assert_eq!(punched, Err(Errno::PERM));
+    region.commit(8192..12_288).unwrap();
+    let mut copy = vec![1];
+    region.append_present_to(4000, 4192, &mut copy).unwrap();
+    assert!(copy[0] == 1 && copy[1..] == [7; 4192]);
+    let beyond = region.append_present_to(1 << 20, 1, &mut copy);
+    assert!(matches!(beyond, Err(MapError::BadLength { .. })));
+}
+
 #[test]
 fn every_page_of_a_dense_region_is_allocated() {
     let region = Region::memfd("copyrpc-test", LEN_BYTES).unwrap();
@@ -169,4 +191,28 @@ fn a_file_keeps_what_was_stored_and_a_full_disk_is_an_error_and_no_signal() {
     let too_large = Region::file(open().into(), 1 << 60);
     assert!(too_large.is_err(), "{too_large:?}");
     std::fs::remove_file(&path).unwrap();
+}
+
+/// The kernel may have none to give; what it gives is refused.
+#[test]
+fn reserved_huge_pages_of_a_stranger_are_refused_and_base_pages_are_read_with_holes() {
+    let huge = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
+    if let Ok(fd) = rustix::fs::memfd_create("copyrpc-test", huge | MemfdFlags::HUGE_2MB) {
+        rustix::fs::ftruncate(&fd, 2 << 20).unwrap();
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW).unwrap();
+        let refused = Region::map_lent(fd, 2 << 20).map(drop);
+        assert_eq!(refused, Err(MapError::NotShareable));
+    }
+    let ours = Region::memfd("copyrpc-test", LEN_BYTES).unwrap();
+    let theirs = Region::map_lent(duplicate(&ours), LEN_BYTES).unwrap();
+    theirs.shared::<AtomicU64>(0).unwrap().store(u64::MAX, Ordering::Relaxed);
+    let holes = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(duplicate(&ours), holes, 0, 4096).unwrap();
+    let mut copy = vec![7];
+    theirs.append_to(0, 8192, &mut copy).unwrap();
+    assert_eq!((copy.len(), copy[0]), (8193, 7));
+    assert!(copy[1..].iter().all(|byte| *byte == 0));
+    let outside = theirs.append_to(LEN_BYTES - 1, 2, &mut copy);
+    assert_eq!(outside, Err(MapError::BadLength { len_bytes: 2 }));
+    assert_eq!(copy.len(), 8193);
 }

@@ -8,7 +8,7 @@ mod device;
 
 use std::{hint::black_box, time::Instant};
 
-use verbs::{Op, Payload, QueuePair as _, QueueSize, RemoteSlice, Rkey, SendRequest, Transport};
+use verbs::{Op, Payload, QueuePair as _, RemoteSlice, Rkey, SendRequest, SendSize, Transport};
 
 use crate::device::{Config, TestDevice, nic, ready};
 
@@ -18,9 +18,9 @@ const BATCH: u16 = 64;
 fn main() {
     let is_measured = std::env::args().any(|arg| arg == "--bench");
     let batches: u32 = if is_measured { 200_000 } else { 10 };
-    let device = TestDevice::new().with(|limits| limits.blueflame_bytes = 0);
+    let device = TestDevice::new().with_blueflame(0);
     let (nic, device, cq) = nic(device);
-    let send = QueueSize { entries: 256, sges_max: 1 };
+    let send = SendSize { requests: 128, sges_max: 1, inline_bytes_max: 32 };
     let mut qp = ready(&nic, &Config { send, ..Config::new(Transport::Rc, &cq) });
     let bytes = [0x5a; 32];
     let mut completion = verbs::Completion {
@@ -46,7 +46,7 @@ fn main() {
         qp.retire(&completion);
     }
     let elapsed = start.elapsed();
-    assert_eq!(qp.send_free(), 256);
+    assert_eq!(qp.send_free(), 128);
     let blocks = u64::from(batches) * u64::from(BATCH) * 2;
     assert_eq!(u64::from(device.qp_record(qp.qpn())[1]), blocks & 0xffff);
     if is_measured {

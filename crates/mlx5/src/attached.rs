@@ -1,4 +1,4 @@
-//! What is attached to a completion queue: how many completions can arrive, and for whom.
+//! The queues attached to a completion queue: the number of completions that can arrive, and their receivers.
 //!
 //! Queue pairs live on other threads than the completion queue they complete into, so this part of
 //! it is shared. It is touched by creation, destruction and changes of state only; polling looks
@@ -39,7 +39,7 @@ struct Queues {
 #[derive(Clone, Debug)]
 pub(crate) struct Departed {
     pub(crate) qpn: Qpn,
-    /// Where its receives came from; their buffers go back there.
+    /// The SRQ of its receives, to which their buffers return.
     pub(crate) srq: Option<Arc<Returned>>,
     /// Its entries lie before this position, modulo 2²⁴.
     pub(crate) until: u32,
@@ -145,19 +145,23 @@ impl Attached {
     }
 }
 
-/// What the polling half of a completion queue knows of the above.
+/// The copy of the above that the polling half of a completion queue uses.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
     version: u32,
     pub(crate) receivers: Vec<Receiver>,
     pub(crate) departed: Vec<Departed>,
+    /// The queue was armed for solicited events, so solicited entries are noted. Here, because it is one more
+    /// reason to look closer at entries.
+    pub(crate) is_watched: bool,
 }
 
 impl Known {
-    /// Whether all queue pairs here are connected ones, and none has departed lately.
+    /// Whether all queue pairs here are connected ones, none has departed lately, and nobody waits for
+    /// solicited events.
     #[inline(always)]
     pub(crate) fn is_plain(&self) -> bool {
-        self.receivers.is_empty() && self.departed.is_empty()
+        self.receivers.is_empty() && self.departed.is_empty() && !self.is_watched
     }
 }
 

@@ -5,10 +5,10 @@
 use memory::{barrier, sync::Arc};
 use verbs::{
     Arm, ArmError, Completion, CompletionKind, CompletionQueue, Cqn, Failure, Qpn, Source,
-    Transport,
+    Transport, WcStatus,
 };
 use wire::{
-    cqe::{self, Cqe, CqeView, Requester, Responder, ResponderKind, Scatter},
+    cqe::{self, Cqe, CqeView, Requester, Responder, ResponderKind, Scatter, Syndrome},
     doorbell::CqArm,
     wqe::{ATOMIC_BYTES, Opcode},
 };
@@ -20,6 +20,15 @@ use crate::{
     ring::Record,
 };
 
+/// A request for an event.
+#[derive(Clone, Copy, Debug)]
+enum Armed {
+    /// For the entry at this consumer index.
+    Next(u32),
+    /// For a solicited entry; whether one was polled since.
+    Solicited { is_polled: bool },
+}
+
 /// Entries that make no sense and are passed over in one call of `poll`.
 const MALFORMED_PER_POLL_MAX: u64 = 16;
 
@@ -29,7 +38,7 @@ const POLLS_PER_IDLE: u32 = 16;
 /// Bytes at the start of a UD receive buffer that are not payload.
 const GRH_BYTES: u32 = 40;
 
-/// Where completions arrive.
+/// A completion queue.
 #[derive(Debug)]
 pub struct Cq<D: Device> {
     entries: Entries,
@@ -43,8 +52,8 @@ pub struct Cq<D: Device> {
     inline_len: u8,
     /// Events that the device has raised, modulo 4: see [`arm`](CompletionQueue::arm).
     events: u8,
-    /// Consumer index of the last request for an event.
-    armed_at: Option<u32>,
+    /// The last request for an event.
+    armed: Option<Armed>,
     pub(crate) attached: Arc<Attached>,
     known: Known,
     /// Keeps the memory above alive.
@@ -69,7 +78,7 @@ impl<D: Device> Cq<D> {
             inline: [0; PAYLOAD_WORDS],
             inline_len: 0,
             events: 0,
-            armed_at: None,
+            armed: None,
             attached: Arc::new(attached),
             known: Known::default(),
             device,
@@ -127,6 +136,10 @@ impl<D: Device> Cq<D> {
                 self.device.idle();
             }
             self.attached.refresh(&mut self.known);
+            if self.known.is_watched && next.is_solicited() {
+                self.armed = Some(Armed::Solicited { is_polled: true });
+                self.known.is_watched = false;
+            }
             if self.known.departed.is_empty()
                 && let Some(completion) = self.take_plain(next)
             {
@@ -164,7 +177,7 @@ impl<D: Device> Cq<D> {
         true
     }
 
-    /// What the next entry says; `None` if it makes no sense.
+    /// Decodes the next entry; `None` if it is malformed.
     #[inline(always)]
     fn interpret(&mut self, cqe: &Cqe) -> Option<Completion> {
         match cqe.parse().ok()? {
@@ -176,8 +189,7 @@ impl<D: Device> Cq<D> {
                 } else {
                     CompletionKind::RecvError
                 };
-                let (syndrome, vendor) = (error.syndrome, error.vendor_syndrome);
-                let failure = Some(Failure { syndrome, vendor });
+                let failure = Some(failure(&error));
                 let done = completion(error.qpn, error.wqe_counter, kind);
                 Some(Completion { failure, ..done })
             }
@@ -251,7 +263,32 @@ impl<D: Device> Drop for Cq<D> {
     }
 }
 
-/// What arrived, and its immediate data.
+/// The verbs code of a syndrome. A syndrome that the manual does not list becomes
+/// [`WcStatus::General`], and is the second byte of the vendor code.
+fn failure(error: &cqe::Error) -> Failure {
+    let vendor = u32::from(error.vendor_syndrome);
+    let status = match error.syndrome {
+        Syndrome::LocalLength => WcStatus::LocalLength,
+        Syndrome::LocalQpOperation => WcStatus::LocalQpOperation,
+        Syndrome::LocalProtection => WcStatus::LocalProtection,
+        Syndrome::Flushed => WcStatus::Flushed,
+        Syndrome::MemoryWindowBind => WcStatus::MemoryWindowBind,
+        Syndrome::BadResponse => WcStatus::BadResponse,
+        Syndrome::LocalAccess => WcStatus::LocalAccess,
+        Syndrome::RemoteInvalidRequest => WcStatus::RemoteInvalidRequest,
+        Syndrome::RemoteAccess => WcStatus::RemoteAccess,
+        Syndrome::RemoteOperation => WcStatus::RemoteOperation,
+        Syndrome::RetryExceeded => WcStatus::RetryExceeded,
+        Syndrome::RnrRetryExceeded => WcStatus::RnrRetryExceeded,
+        Syndrome::RemoteAborted => WcStatus::RemoteAborted,
+        Syndrome::Other(code) => {
+            return Failure { status: WcStatus::General, vendor: u32::from(code) << 8 | vendor };
+        }
+    };
+    Failure { status, vendor }
+}
+
+/// The kind of a received message, and its immediate data.
 #[inline(always)]
 fn arrival_kind(kind: ResponderKind) -> (CompletionKind, Option<u32>) {
     match kind {
@@ -291,8 +328,7 @@ impl<D: Device> CompletionQueue for Cq<D> {
         self.entries.count()
     }
 
-    /// What a spinning program sees, an empty queue, is told inline, and so is what nearly all entries
-    /// are.
+    /// The frequent cases are inline: an empty queue, and a plain entry.
     #[inline(always)]
     fn poll(&mut self) -> Option<Completion> {
         self.inline_len = 0;
@@ -320,19 +356,28 @@ impl<D: Device> CompletionQueue for Cq<D> {
     /// See the trait.
     ///
     /// A request carries the number of events that the device has raised, so that the device can
-    /// tell a new request from a late one. Since the last request it has raised one if the entry
-    /// that the request waited for has been written. (For [`Arm::Solicited`] that may count an
-    /// event too many, which makes this a new request: it is one.)
+    /// tell a new request from a late one. Since the last request it has raised one if an entry
+    /// that the request waited for has been written: polled since, or not yet polled.
     fn arm(&mut self, which: Arm) -> Result<(), ArmError> {
         if !self.has_channel {
             return Err(ArmError::NoChannel);
         }
         let consumer_index = self.entries.consumer();
-        let is_written = |at| at != consumer_index || self.entries.written().is_some();
-        if self.armed_at.is_some_and(is_written) {
+        let is_raised = match self.armed {
+            None => false,
+            Some(Armed::Next(at)) => at != consumer_index || self.entries.written().is_some(),
+            Some(Armed::Solicited { is_polled }) => {
+                is_polled || self.entries.unpolled().any(Written::is_solicited)
+            }
+        };
+        if is_raised {
             self.events = self.events.wrapping_add(1);
         }
-        self.armed_at = Some(consumer_index);
+        self.known.is_watched = which == Arm::Solicited;
+        self.armed = Some(match which {
+            Arm::Next => Armed::Next(consumer_index),
+            Arm::Solicited => Armed::Solicited { is_polled: false },
+        });
         let request = CqArm {
             sequence: self.events,
             solicited_only: which == Arm::Solicited,

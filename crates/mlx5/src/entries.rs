@@ -17,8 +17,8 @@
 use memory::barrier;
 use wire::{
     cqe::{
-        CQE_BYTES, Cqe, INLINE_64_BYTES, PlainArrival, Source, is_written, op_own_of_last_word,
-        read_source,
+        CQE_BYTES, Cqe, INLINE_64_BYTES, PlainArrival, Source, is_solicited, is_written,
+        op_own_of_last_word, read_source,
     },
     doorbell,
 };
@@ -40,6 +40,12 @@ pub(crate) struct Written {
 }
 
 impl Written {
+    /// Whether it raises an event of a queue that was armed for solicited ones: a solicited message, or a
+    /// failure.
+    pub(crate) fn is_solicited(self) -> bool {
+        is_solicited(op_own_of_last_word(self.last_word))
+    }
+
     /// Whether it says that a WRITE with immediate data has arrived.
     #[inline(always)]
     pub(crate) fn is_write_arrival(self) -> bool {
@@ -100,20 +106,30 @@ impl Entries {
         Peek(Self { ring, record, log_entries, log_entry_words, consumer: 0 })
     }
 
-    /// Number of the first word of the completion of the next entry.
+    /// Number of the first word of the completion of the entry at `index`.
     #[inline(always)]
-    fn first_word(&self) -> usize {
-        (((self.consumer as usize) + 1) << self.log_entry_words) - CQE_WORDS
+    fn first_word(&self, index: u32) -> usize {
+        (((index as usize) + 1) << self.log_entry_words) - CQE_WORDS
     }
 
     /// The next entry, if the device has written it.
     #[inline(always)]
     pub(crate) fn written(&self) -> Option<Written> {
-        let first = self.first_word();
+        self.written_at(self.consumer)
+    }
+
+    /// The entry at `index`, if the device has written it.
+    #[inline(always)]
+    fn written_at(&self, index: u32) -> Option<Written> {
+        let first = self.first_word(index);
         let last_word = self.ring.load_acquire(first + CQE_WORDS - 1);
-        let is_written =
-            is_written(op_own_of_last_word(last_word), self.consumer, self.log_entries);
+        let is_written = is_written(op_own_of_last_word(last_word), index, self.log_entries);
         is_written.then_some(Written { first, last_word })
+    }
+
+    /// Entries that the device has written, and that are not consumed yet.
+    pub(crate) fn unpolled(&self) -> impl Iterator<Item = Written> + '_ {
+        (0..self.count()).map_while(|ahead| self.written_at(self.consumer.wrapping_add(ahead)))
     }
 
     /// Copies the completion of the next entry.
@@ -139,7 +155,7 @@ impl Entries {
         Some(PlainArrival::read(imm, length, next.last_word))
     }
 
-    /// Who sent what [`arrival`](Self::arrival) returned.
+    /// The sender of the message that [`arrival`](Self::arrival) returned.
     #[inline(always)]
     pub(crate) fn source(&self, next: Written) -> Source {
         let [path, sender] = [2, 3].map(|word| self.ring.load(next.first + word));
@@ -152,7 +168,7 @@ impl Entries {
         if 1 << self.log_entry_words == CQE_WORDS {
             return None;
         }
-        let first = self.first_word() - PAYLOAD_WORDS;
+        let first = self.first_word(self.consumer) - PAYLOAD_WORDS;
         Some(core::array::from_fn(|index| self.ring.load(first + index)))
     }
 
@@ -202,7 +218,7 @@ impl Peek {
         }
     }
 
-    /// Where the consumer is, modulo 2²⁴.
+    /// The consumer index, modulo 2²⁴.
     fn consumed(&self) -> u32 {
         doorbell::consumer_of_word(self.0.record.published())
     }

@@ -24,17 +24,21 @@
 
 mod address;
 mod attached;
+mod blueflame;
 mod cq;
 pub mod device;
 mod entries;
 mod nic;
+mod options;
 mod qp;
 mod ring;
 mod rq;
 mod sq;
 mod srq;
 
+pub use blueflame::BlueFlame;
 pub use cq::Cq;
 pub use nic::Nic;
+pub use options::{CqeSize, DoorbellMode, Options};
 pub use qp::Qp;
 pub use srq::Srq;

@@ -1,22 +1,26 @@
 //! Creation of queues: sizes, limits, and what a completion queue has room for.
 
 use core::{ptr::NonNull, time::Duration};
+use std::os::fd::OwnedFd;
 
+use memory::sync::Arc;
 use verbs::{
-    Access, AddressVector, AsyncEvent, CqConfig, CqeSize, CreateError, DoorbellMode, MemoryError,
-    NicAttributes, PortAttributes, QpConfig, QpState, QueueSize, SrqConfig, Transport,
+    Access, AddressVector, AsyncEvent, CqConfig, CreateError, MemoryError, NicAttributes,
+    PortAttributes, QpConfig, QpState, RecvSize, SendSize, SrqConfig, Transport,
 };
 use wire::wqe::{OCTOWORD_BYTES, OCTOWORDS_MAX, OCTOWORDS_PER_WQEBB, WQEBB_BYTES};
 
 use crate::{
+    address::{NextHops, Resolver},
     attached::{Attached, Share},
     cq::Cq,
-    device::{CqRequest, Device, DeviceQp, QpMemory, QpRequest, RqMemory, RqRequest},
+    device::{CqRequest, Device, DeviceQp, QpMemory, QpRequest, RqMemory, RqRequest, SrqRequest},
     entries::Entries,
+    options::{CqeSize, DoorbellMode, Options},
     qp::Qp,
     ring::{Record, Words},
     rq::{self, RecvQueue, RecvShape},
-    sq::{self, SendQueue, SendShape, gather_octowords},
+    sq::{self, SendQueue, SendShape, gather_octowords, longest_octowords},
     srq::Srq,
 };
 
@@ -24,12 +28,32 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Nic<D: Device> {
     device: D,
+    options: Options,
+    /// The device's, and what the options make of them.
+    attributes: Arc<NicAttributes>,
+    /// Resolves addresses of the port's neighbours.
+    resolver: Arc<Resolver<D>>,
 }
 
 impl<D: Device> Nic<D> {
-    /// Drives `device`.
+    /// Drives `device`, with the default [`Options`].
     pub fn new(device: D) -> Self {
-        Self { device }
+        let attributes = Arc::new(attributes(&device, Options::default()));
+        let resolver = Arc::new(Resolver::new(device.clone()));
+        Self { device, options: Options::default(), attributes, resolver }
+    }
+
+    /// A handle of the same device that makes its queues by `options`.
+    #[must_use]
+    pub fn with_options(mut self, options: Options) -> Self {
+        self.attributes = Arc::new(attributes(&self.device, options));
+        self.options = options;
+        self
+    }
+
+    /// The options with which this handle makes its queues.
+    pub fn options(&self) -> Options {
+        self.options
     }
 
     /// The device.
@@ -38,7 +62,25 @@ impl<D: Device> Nic<D> {
     }
 
     fn entries_max(&self, limit: u32) -> u32 {
-        self.device.attributes().wqes_max.min(limit)
+        self.device.attributes().requests_max.min(limit)
+    }
+}
+
+/// The device's attributes, as far as the formats and `options` let programs use them.
+fn attributes(device: &impl Device, options: Options) -> NicAttributes {
+    let own = device.attributes().clone();
+    let cqe_payload_bytes_max = match options {
+        Options { scatter_to_cqe: false, .. } => 0,
+        Options { cqe_size: CqeSize::B64, .. } => 32,
+        Options { cqe_size: CqeSize::B128, .. } => 64,
+    };
+    NicAttributes {
+        requests_max: own.requests_max.min(sq::BLOCKS_MAX),
+        cqes_max: own.cqes_max.min(CQES_MAX),
+        sges_max: own.sges_max.min(sq::SGES_MAX),
+        inline_bytes_max: own.inline_bytes_max.min(sq::INLINE_BYTES_MAX),
+        cqe_payload_bytes_max,
+        ..own
     }
 }
 
@@ -53,31 +95,43 @@ fn log_entries(what: &'static str, entries: u32, max: u32) -> Result<u8, CreateE
     Ok(rounded.ilog2().to_le_bytes()[0])
 }
 
-/// Rounds a send queue up, so that half of it takes the longest gathering WQE.
+/// The ring that takes `size.requests` of the longest WQE that `size` allows.
 fn send_shape(
     transport: Transport,
-    size: QueueSize,
-    max: u32,
+    size: SendSize,
+    blocks_max: u32,
 ) -> Result<Option<SendShape>, CreateError> {
-    if transport == Transport::Dct || size.entries == 0 {
+    let SendSize { requests, sges_max, inline_bytes_max } = size;
+    if transport == Transport::Dct || requests == 0 {
         return Ok(None);
     }
-    let sges_max = size.sges_max;
-    let octowords = gather_octowords(transport != Transport::Rc, sges_max);
+    let octowords = longest_octowords(transport != Transport::Rc, sges_max, inline_bytes_max);
     if octowords > u16::from(OCTOWORDS_MAX) {
-        let (what, asked) = ("gather list", u64::from(sges_max));
-        return Err(CreateError::Size { what, asked, limit: "a WQE has at most 63 octowords" });
+        let limit = "a WQE has at most 63 octowords";
+        let (what, asked) = if gather_octowords(transport != Transport::Rc, sges_max) == octowords {
+            ("gather list", u64::from(sges_max))
+        } else {
+            ("inline payload", u64::from(inline_bytes_max))
+        };
+        return Err(CreateError::Size { what, asked, limit });
     }
     let blocks = u32::from(octowords.div_ceil(u16::from(OCTOWORDS_PER_WQEBB)));
-    let blocks_min = if blocks == 1 { 1 } else { 2 * blocks };
-    let log_blocks = log_entries("send queue", size.entries.max(blocks_min), max)?;
-    Ok(Some(SendShape { log_blocks, sges_max }))
+    let what = "send queue";
+    let size = |limit| CreateError::Size { what, asked: u64::from(requests), limit };
+    let ring = requests.checked_mul(blocks).and_then(u32::checked_next_power_of_two);
+    let ring = ring.filter(|&ring| ring <= blocks_max);
+    let ring = ring.ok_or(size("its longest requests exceed the largest ring of the device"))?;
+    let log_blocks = ring.ilog2().to_le_bytes()[0];
+    // Lossless: a ring has at most 2¹⁵ blocks, and a request at least one.
+    let [low, high, ..] = requests.to_le_bytes();
+    let requests = u16::from_le_bytes([low, high]);
+    Ok(Some(SendShape { log_blocks, requests, sges_max, inline_bytes_max }))
 }
 
 /// Rounds a receive queue up. `header_octowords` precede each scatter list.
 fn recv_shape(
     what: &'static str,
-    size: QueueSize,
+    size: RecvSize,
     header_octowords: u8,
     max: u32,
 ) -> Result<RecvShape, CreateError> {
@@ -86,34 +140,63 @@ fn recv_shape(
         let (what, asked) = ("scatter list", u64::from(size.sges_max));
         return Err(CreateError::Size { what, asked, limit: "a WQE has at most 63 octowords" });
     }
-    let log_entries = log_entries(what, size.entries, max)?;
+    let log_entries = log_entries(what, size.requests, max)?;
     // Lossless: at most 6.
     let log_octowords = octowords.next_power_of_two().ilog2().to_le_bytes()[0];
-    Ok(RecvShape { log_entries, log_octowords, sges_max: size.sges_max })
+    // Lossless: at most 2¹⁵.
+    let [low, high, ..] = size.requests.to_le_bytes();
+    let requests = u16::from_le_bytes([low, high]);
+    Ok(RecvShape { log_entries, log_octowords, requests, sges_max: size.sges_max })
 }
+
+const LOG_OCTOWORD_BYTES: u8 = OCTOWORD_BYTES.ilog2().to_le_bytes()[0];
 
 fn rq_request(shape: RecvShape) -> RqRequest {
-    let log_octoword = OCTOWORD_BYTES.ilog2().to_le_bytes()[0];
-    let (log_entries, log_stride) = (shape.log_entries, shape.log_octowords + log_octoword);
-    RqRequest { log_entries, log_stride }
+    let log_stride = shape.log_octowords + LOG_OCTOWORD_BYTES;
+    RqRequest { log_entries: shape.log_entries, log_stride }
 }
 
-/// The receive ring that `Device` described.
+/// The receive ring that `Device` described, and the shape that it has.
+///
+/// # Errors
+///
+/// [`CreateError::System`], if the ring cannot hold `shape`, or exceeds the counters.
 ///
 /// # Safety
 ///
 /// `memory` is what the device answered to a request for `shape`, and its handle outlives the
 /// result.
-unsafe fn recv_parts(memory: &RqMemory, shape: RecvShape) -> (Words, Record) {
-    let len_bytes = (OCTOWORD_BYTES << shape.log_octowords) << shape.log_entries;
+unsafe fn recv_parts(
+    memory: &RqMemory,
+    shape: RecvShape,
+) -> Result<(Words, Record, RecvShape), CreateError> {
+    let RqMemory { log_entries, log_stride, .. } = *memory;
+    let asked_stride = shape.log_octowords + LOG_OCTOWORD_BYTES;
+    check_made("receive ring", log_entries, shape.log_entries, rq::ENTRIES_MAX.ilog2())?;
+    check_made("stride of receives", log_stride, asked_stride, STRIDE_BYTES_MAX.ilog2())?;
     // SAFETY: valid for this length and shared with the device alone, by `Device`'s contract.
-    let ring = unsafe { Words::new(memory.ring, len_bytes) };
+    let ring = unsafe { Words::new(memory.ring, 1 << (log_entries + log_stride)) };
     // SAFETY: as above.
     let record = unsafe { Record::new(memory.dbrec) };
-    (ring, record)
+    Ok((
+        ring,
+        record,
+        RecvShape { log_entries, log_octowords: log_stride - LOG_OCTOWORD_BYTES, ..shape },
+    ))
 }
 
-/// Which queues a queue pair gets.
+/// Refuses a device that made less than it was asked for, or more than counters can count. Sizes are
+/// logarithms.
+fn check_made(what: &'static str, made: u8, asked: u8, max: u32) -> Result<(), CreateError> {
+    if made >= asked && u32::from(made) <= max {
+        return Ok(());
+    }
+    let cause =
+        format!("the device made 2^{made} instead of 2^{asked}, at most 2^{max} is possible");
+    Err(CreateError::System { object: what, cause })
+}
+
+/// The queues of a queue pair.
 struct QpShape {
     send: Option<SendShape>,
     recv: Option<RecvShape>,
@@ -131,7 +214,7 @@ impl QpShape {
         let send = send_shape(transport, config.send, nic.entries_max(sq::BLOCKS_MAX))?;
         let has_rq = matches!(transport, Transport::Rc | Transport::Ud)
             && config.srq.is_none()
-            && config.recv.entries > 0;
+            && config.recv.requests > 0;
         let entries_max = nic.entries_max(rq::ENTRIES_MAX);
         let recv = has_rq.then(|| recv_shape("receive queue", config.recv, 0, entries_max));
         Ok(Self { send, recv: recv.transpose()? })
@@ -141,9 +224,8 @@ impl QpShape {
         &self,
         config: &QpConfig<'_, Nic<D>>,
     ) -> Result<Option<Share>, CreateError> {
-        // Each completion is of another WQE, and a WQE has at least one block.
         let share =
-            self.send.map(|send| config.send_cq.attached.attach(1 << send.log_blocks, None));
+            self.send.map(|send| config.send_cq.attached.attach(send.requests.into(), None));
         share.transpose()
     }
 
@@ -157,7 +239,7 @@ impl QpShape {
                 let srqn = verbs::SharedReceiveQueue::srqn(srq);
                 attached.attach(u32::from(srq.capacity()), Some(srqn))
             }
-            (None, Some(recv)) => attached.attach(1 << recv.log_entries, None),
+            (None, Some(recv)) => attached.attach(recv.requests.into(), None),
             (None, None) => return Ok(None),
         };
         share.map(Some)
@@ -183,18 +265,20 @@ unsafe fn take_queues(
 ) -> Result<(Option<SendQueue>, Option<RecvQueue>), CreateError> {
     let mut queues = (None, None);
     if let Some(send) = shape.send {
-        let base = memory.send_ring.ok_or_else(|| missing("send ring"))?;
-        let record = memory.send_dbrec.ok_or_else(|| missing("send doorbell record"))?;
+        let memory_of_sends = memory.send.ok_or_else(|| missing("send ring"))?;
+        let log_blocks = memory_of_sends.log_blocks;
+        check_made("send ring", log_blocks, send.log_blocks, sq::BLOCKS_MAX.ilog2())?;
         // SAFETY: valid for this length and shared with the device alone, by `Device`'s contract.
-        let ring = unsafe { Words::new(base, WQEBB_BYTES << send.log_blocks) };
+        let ring = unsafe { Words::new(memory_of_sends.ring, WQEBB_BYTES << log_blocks) };
         // SAFETY: as above.
-        let record = unsafe { Record::new(record) };
+        let record = unsafe { Record::new(memory_of_sends.dbrec) };
+        let send = SendShape { log_blocks, ..send };
         queues.0 = Some(SendQueue::new(ring, record, memory.qpn, send, blueflame_bytes));
     }
     if let Some(recv) = shape.recv {
         let memory = memory.recv.ok_or_else(|| missing("receive ring"))?;
         // SAFETY: by contract.
-        let (ring, record) = unsafe { recv_parts(&memory, recv) };
+        let (ring, record, recv) = unsafe { recv_parts(&memory, recv) }?;
         queues.1 = Some(RecvQueue::new(ring, record, recv));
     }
     Ok(queues)
@@ -209,7 +293,7 @@ impl<D: Device> verbs::Nic for Nic<D> {
     type Channel = D::Channel;
 
     fn attributes(&self) -> &NicAttributes {
-        self.device.attributes()
+        &self.attributes
     }
 
     fn port(&self) -> PortAttributes {
@@ -228,6 +312,16 @@ impl<D: Device> verbs::Nic for Nic<D> {
         self.device.alloc_mr(pd, len_bytes, access)
     }
 
+    fn register_memfd(
+        &self,
+        pd: &D::Pd,
+        fd: OwnedFd,
+        len_bytes: usize,
+        access: Access,
+    ) -> Result<D::Mr, MemoryError> {
+        self.device.register_memfd(pd, fd, len_bytes, access)
+    }
+
     fn create_channel(&self) -> Result<D::Channel, CreateError> {
         self.device.create_channel()
     }
@@ -239,9 +333,15 @@ impl<D: Device> verbs::Nic for Nic<D> {
     ) -> Result<Cq<D>, CreateError> {
         let max = self.device.attributes().cqes_max.min(CQES_MAX);
         let log_entries = log_entries("completion queue", config.entries, max)?;
-        let cqe_bytes = config.cqe_size.bytes();
+        let cqe_bytes = self.options.cqe_size.bytes();
         let (device, memory) =
             self.device.create_cq(&CqRequest { log_entries, cqe_bytes }, channel)?;
+        check_made("completion ring", memory.log_entries, log_entries, CQES_MAX.ilog2())?;
+        if memory.cqe_bytes != cqe_bytes {
+            let cause = format!("its entries have {} B instead of {cqe_bytes} B", memory.cqe_bytes);
+            return Err(CreateError::System { object: "completion ring", cause });
+        }
+        let log_entries = memory.log_entries;
         // SAFETY: valid for this length and shared with the device alone, by `Device`'s contract;
         // the handle goes into the same object.
         let ring = unsafe { Words::new(memory.ring, cqe_bytes << log_entries) };
@@ -251,7 +351,7 @@ impl<D: Device> verbs::Nic for Nic<D> {
             // SAFETY: one of the two words of the record, otherwise as above.
             unsafe { Record::new(record) }
         });
-        let has_payload = config.cqe_size == CqeSize::B128;
+        let has_payload = self.options.cqe_size == CqeSize::B128;
         let entries = Entries::new(ring, consumer, log_entries, has_payload);
         // SAFETY: `Cq` closes `attached` before it gives up the handle that keeps the memory.
         let peek = unsafe { entries.peek() };
@@ -259,16 +359,17 @@ impl<D: Device> verbs::Nic for Nic<D> {
         Ok(Cq::new(entries, arm, channel.is_some(), attached, device))
     }
 
-    /// See the trait. The ring has twice the entries that can be posted: the device's linked list
-    /// needs one that is not.
     fn create_srq(&self, pd: &D::Pd, config: &SrqConfig) -> Result<Srq<D>, CreateError> {
-        let size = QueueSize { entries: config.entries, sges_max: config.sges_max };
+        let size = RecvSize { requests: config.entries, sges_max: config.sges_max };
         let max = self.entries_max(rq::ENTRIES_MAX) / 2;
         let mut shape = recv_shape("shared receive queue", size, 1, max)?;
-        shape.log_entries += 1;
-        let (device, memory) = self.device.create_srq(pd, &rq_request(shape))?;
+        // One entry more than buffers: see `srq`.
+        shape.log_entries = (shape.requests + 1).next_power_of_two().ilog2().to_le_bytes()[0];
+        let log_stride = shape.log_octowords + LOG_OCTOWORD_BYTES;
+        let request = SrqRequest { buffers: shape.requests, log_stride };
+        let (device, memory) = self.device.create_srq(pd, &request)?;
         // SAFETY: the device's answer to this request; the handle goes into the same object.
-        let (ring, record) = unsafe { recv_parts(&memory.rq, shape) };
+        let (ring, record, shape) = unsafe { recv_parts(&memory.rq, shape) }?;
         Ok(Srq::new(ring, record, shape, memory.srqn, device))
     }
 
@@ -285,11 +386,11 @@ impl<D: Device> verbs::Nic for Nic<D> {
             log_send_blocks: shape.send.map(|send| send.log_blocks),
             recv: shape.recv.map(rq_request),
             // A datagram's place in the buffer starts with 40 bytes of header.
-            scatter_to_cqe: config.scatter_to_cqe && transport != Transport::Ud,
+            scatter_to_cqe: self.options.scatter_to_cqe && transport != Transport::Ud,
             access_key: config.access_key,
         };
         let (device, memory) = self.device.create_qp(pd, &request)?;
-        let blueflame_bytes = match config.doorbell {
+        let blueflame_bytes = match self.options.doorbell {
             DoorbellMode::Auto => device.blueflame_bytes(),
             DoorbellMode::Plain => 0,
         };
@@ -299,7 +400,7 @@ impl<D: Device> verbs::Nic for Nic<D> {
             sq,
             rq,
             transport,
-            port: self.device.port(),
+            hops: NextHops::new(&self.resolver),
             state: QpState::Reset,
             qpn: memory.qpn,
             send_share,
@@ -311,14 +412,26 @@ impl<D: Device> verbs::Nic for Nic<D> {
         Ok(qp)
     }
 
+    /// See the trait. Address vectors are made of the port as it is after the event.
     fn poll_event(&self) -> Option<AsyncEvent> {
-        self.device.poll_event()
+        let event = self.device.poll_event();
+        if matches!(event, Some(AsyncEvent::PortUp | AsyncEvent::AddressChanged)) {
+            self.resolver.refresh();
+        }
+        event
+    }
+
+    fn peer_mapping_bytes(&self) -> u64 {
+        self.device.peer_mapping_bytes()
     }
 
     fn poll_timeout(&self) -> Option<Duration> {
         self.device.poll_timeout()
     }
 }
+
+/// Largest stride of a receive: 64 octowords.
+const STRIDE_BYTES_MAX: usize = 64 * OCTOWORD_BYTES;
 
 /// Most entries of a completion queue: half the range of the 24-bit consumer index.
 const CQES_MAX: u32 = 1 << 23;

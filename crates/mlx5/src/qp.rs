@@ -2,12 +2,12 @@
 
 use memory::sync::Arc;
 use verbs::{
-    Completion, ModifyError, PortAttributes, PostRecvError, PostSendError, QpState, Qpn, QueuePair,
-    SendRequest, Sge, Transition, Transport,
+    Completion, ModifyError, PostRecvError, PostSendError, QpState, Qpn, QueuePair, SendRequest,
+    Sge, Transition, Transport,
 };
 
 use crate::{
-    address,
+    address::{self, NextHops},
     attached::{Receiver, Share},
     device::{Device, DeviceQp},
     rq::RecvQueue,
@@ -25,7 +25,8 @@ pub struct Qp<D: Device> {
     pub(crate) sq: Option<SendQueue>,
     pub(crate) rq: Option<RecvQueue>,
     pub(crate) transport: Transport,
-    pub(crate) port: PortAttributes,
+    /// The next hops of requests that name their destination.
+    pub(crate) hops: NextHops<D>,
     /// As software last set it.
     pub(crate) state: QpState,
     pub(crate) qpn: Qpn,
@@ -85,7 +86,7 @@ impl<D: Device> QueuePair for Qp<D> {
 
     fn modify(&mut self, to: &Transition) -> Result<(), ModifyError> {
         to.check(self.device.state(), self.transport)?;
-        self.device.modify(to)?;
+        self.device.modify(to, self.hops.rows())?;
         self.state = to.target();
         if self.state == QpState::Reset {
             self.depart();
@@ -113,7 +114,7 @@ impl<D: Device> QueuePair for Qp<D> {
         if !self.state.accepts_sends() {
             return Err(PostSendError::State(self.state));
         }
-        let av = address::resolve(transport, &self.port, &request.op, request.to)?;
+        let av = address::resolve(transport, &mut self.hops, &request.op, request.to)?;
         sq.post(&request.op, request.flags, av.as_ref())
     }
 
@@ -147,7 +148,7 @@ impl<D: Device> QueuePair for Qp<D> {
 
     #[inline]
     fn send_free(&self) -> u16 {
-        self.sq.as_ref().map_or(0, SendQueue::free_blocks)
+        self.sq.as_ref().map_or(0, SendQueue::free)
     }
 
     #[inline]

@@ -88,7 +88,7 @@ impl Words {
         }
     }
 
-    /// Where the octowords of a WQE go whose first word is word `first`, an even one.
+    /// The slots of a WQE whose first word is word `first`, an even one.
     #[inline(always)]
     pub(crate) fn wqe_at(&self, first: usize) -> WqeSlots<'_> {
         WqeSlots { base: self.base, mask: self.mask, first, _ring: PhantomData }
@@ -155,7 +155,7 @@ impl Record {
         Self(self.0)
     }
 
-    /// What was published last.
+    /// The index published last.
     pub(crate) fn published(&self) -> u32 {
         // SAFETY: valid, aligned and shared with nobody but users of atomics, by `new`.
         let record = unsafe { AtomicU32::from_ptr(self.0.as_ptr()) };

@@ -24,6 +24,8 @@ pub(crate) struct RecvShape {
     pub(crate) log_entries: u8,
     /// Base-2 logarithm of the octowords per entry.
     pub(crate) log_octowords: u8,
+    /// Requests that can be outstanding; for a shared queue fewer than entries.
+    pub(crate) requests: u16,
     /// Scatter entries per request.
     pub(crate) sges_max: u8,
 }
@@ -51,7 +53,6 @@ pub(crate) struct RecvQueue {
     ring: Words,
     record: Record,
     shape: RecvShape,
-    entries: u16,
     /// Entries ever posted, modulo 2¹⁶.
     posted: u16,
     /// Entries ever given back, modulo 2¹⁶.
@@ -61,18 +62,10 @@ pub(crate) struct RecvQueue {
 }
 
 impl RecvQueue {
-    /// Takes over a ring of zeroes and its record.
+    /// Takes over a ring and its record of zero.
     pub(crate) fn new(ring: Words, record: Record, shape: RecvShape) -> Self {
         assert!(1 << shape.log_entries <= ENTRIES_MAX, "2^{} receives", shape.log_entries);
-        Self {
-            ring,
-            record,
-            shape,
-            entries: 1 << shape.log_entries,
-            posted: 0,
-            retired: 0,
-            rung: 0,
-        }
+        Self { ring, record, shape, posted: 0, retired: 0, rung: 0 }
     }
 
     /// Writes one scatter list and returns its counter, modulo 2¹⁶, which is what the completion's
@@ -83,8 +76,8 @@ impl RecvQueue {
     /// If a scatter entry exceeds 2 GiB or has the key that ends a list; nothing is queued then.
     #[inline]
     pub(crate) fn post(&mut self, into: &[Sge]) -> Result<u16, PostRecvError> {
-        if self.posted.wrapping_sub(self.retired) == self.entries {
-            return Err(PostRecvError::QueueFull { entries: u32::from(self.entries) });
+        if self.posted.wrapping_sub(self.retired) == self.shape.requests {
+            return Err(PostRecvError::QueueFull { requests: self.shape.requests.into() });
         }
         self.shape.check(into)?;
         let index = self.posted;
@@ -150,7 +143,7 @@ mod tests {
     #[test]
     fn counters_wrap_while_entries_are_outstanding() {
         let (ring, record) = (Heap::zeroed(4 * 16), Heap::zeroed(8));
-        let shape = RecvShape { log_entries: 2, log_octowords: 0, sges_max: 1 };
+        let shape = RecvShape { log_entries: 2, log_octowords: 0, requests: 4, sges_max: 1 };
         let mut rq = RecvQueue::new(ring.ring(), record.record(), shape);
         (rq.posted, rq.rung, rq.retired) = (0xfffe, 0xfffe, 0xfffe);
         for index in [0xfffe, 0xffff, 0, 1] {

@@ -8,13 +8,14 @@
 //!                 posted        retired                     last
 //! ```
 //!
-//! Counters are numbers of blocks modulo 2¹⁶, as in the control segment, the doorbell record and
-//! the completion: `retired ≤ rung ≤ posted ≤ retired + blocks`.
+//! *Blocks* are counted modulo 2¹⁶, as in the control segment, the doorbell record and the completion:
+//! `rung ≤ posted`. *Requests* are counted modulo 2¹⁶ as well: `retired ≤ posted ≤ retired + requests`.
+//! The ring takes the queue's number of requests even if all of them have the longest WQE, so a count of
+//! requests says whether there is room.
 //!
-//! *Signaling* is accounted per queue, whoever posts: before blocks without a completion request
-//! fill more than half of the queue, a request is signaled although nobody asked. No WQE takes more
-//! than half of the queue. So whenever a WQE does not fit, more than half of the queue is
-//! outstanding, and a signaled WQE is among that: its completion will come.
+//! *Signaling* is accounted per queue, whoever posts: before more than half of the queue's requests go
+//! without a completion request, one is signaled although nobody asked. A full queue has more than half
+//! of its requests outstanding, and a signaled WQE is among them: its completion will come.
 //!
 //! Source: rdma-core `providers/mlx5/qp.c`, `_mlx5_post_send`.
 
@@ -23,8 +24,8 @@ use verbs::{Op, Payload, PostSendError, Qpn, SendFlags, Sge};
 use wire::{
     doorbell,
     wqe::{
-        ATOMIC_BYTES, Av, CtrlFlags, OCTOWORDS_MAX, OCTOWORDS_PER_WQEBB, Opcode, WQEBB_BYTES,
-        WqeSink, WqeWriter, inline_octowords, wqebbs,
+        ATOMIC_BYTES, Av, CtrlFlags, OCTOWORD_BYTES, OCTOWORDS_MAX, OCTOWORDS_PER_WQEBB, Opcode,
+        WQEBB_BYTES, WqeSink, WqeWriter, inline_octowords, wqebbs,
     },
 };
 
@@ -53,16 +54,20 @@ pub(crate) const BLOCKS_MAX: u32 = 1 << 15;
 pub(crate) struct SendShape {
     /// Base-2 logarithm of the blocks.
     pub(crate) log_blocks: u8,
+    /// Requests that can be outstanding. The ring has room for that many of the longest WQE.
+    pub(crate) requests: u16,
     /// Gather entries per request.
     pub(crate) sges_max: u8,
+    /// Inline bytes per request.
+    pub(crate) inline_bytes_max: u16,
 }
 
-impl SendShape {
-    /// The longest WQE: see the signaling rule above.
-    fn octowords_max(self) -> u16 {
-        let half_blocks = ((1u16 << self.log_blocks) / 2).max(1);
-        (half_blocks.saturating_mul(OCTOWORDS_PER_BLOCK)).min(u16::from(OCTOWORDS_MAX))
-    }
+/// Octowords of the longest WQE of any operation.
+pub(crate) fn longest_octowords(has_av: bool, sges_max: u8, inline_bytes_max: u16) -> u16 {
+    let payload = inline_octowords(usize::from(inline_bytes_max));
+    let payload = u16::try_from(payload).unwrap_or(u16::MAX);
+    let inline = fixed_octowords(&Opcode::RdmaWrite, has_av).saturating_add(payload);
+    inline.max(gather_octowords(has_av, sges_max))
 }
 
 /// Octowords of the longest gathering WQE, or of an atomic.
@@ -71,12 +76,26 @@ pub(crate) fn gather_octowords(has_av: bool, sges_max: u8) -> u16 {
     atomic.max(fixed_octowords(&Opcode::RdmaWrite, has_av) + u16::from(sges_max))
 }
 
+/// Octowords in front of the payload of a WRITE with an address vector: nothing is longer but atomics.
+const WRITE_OCTOWORDS: u16 = 1 + AV_OCTOWORDS + 1;
+
+/// Gather entries of the longest WQE.
+pub(crate) const SGES_MAX: u8 = OCTOWORDS_MAX - WRITE_OCTOWORDS.to_le_bytes()[0];
+
+/// Inline bytes of the longest WQE, which begin with four bytes of length.
+pub(crate) const INLINE_BYTES_MAX: u16 = (SGES_MAX as u16) * 16 - 4;
+
+const _: () = assert!(OCTOWORD_BYTES == 16, "as counted above");
+
 /// Octowords in front of the payload.
 #[inline]
 fn fixed_octowords(opcode: &Opcode, has_av: bool) -> u16 {
     let av = if has_av { AV_OCTOWORDS } else { 0 };
     1 + av + u16::from(opcode.has_raddr()) + u16::from(opcode.is_atomic())
 }
+
+/// Half the range of the request counters: more requests than a queue has outstanding.
+const NO_START: u16 = 1 << 15;
 
 /// A 16-bit counter in a word of its own: neighbours in one word would be loaded together right after
 /// one of them was stored alone, which stalls the load.
@@ -102,30 +121,34 @@ pub(crate) struct SendQueue {
     ring: Words,
     record: Record,
     qpn: Qpn,
-    /// By block: blocks of the WQE that starts there; 0 where none does.
-    wqe_blocks: Box<[u8]>,
+    /// By block: number of the request whose WQE starts there. Elsewhere a number half the range away,
+    /// which no outstanding request has.
+    starts: Box<[u16]>,
     /// Number of blocks, a power of two up to [`BLOCKS_MAX`], less one.
     mask: u16,
     /// Blocks ever posted.
     posted: Counter,
-    /// Blocks ever given back.
-    retired: Counter,
+    /// Requests ever posted.
+    posted_requests: Counter,
+    /// Requests ever given back.
+    retired_requests: Counter,
     /// Blocks that the device knows of.
     rung: Counter,
     /// First block of the WQE that was posted last.
     last: Counter,
-    /// Blocks posted since the last request for a completion.
+    /// Requests posted since the last one that asked for a completion.
     unsignaled: Counter,
-    /// Most blocks without a request for a completion: half of them.
+    /// Most requests that ask for none: half of them.
     unsignaled_max: u16,
-    octowords_max: u16,
+    requests: u16,
+    inline_bytes_max: u16,
     sges_max: u8,
     /// Blocks that may go through BlueFlame; 0: none.
     blueflame_blocks: u8,
 }
 
 impl SendQueue {
-    /// Takes over a ring of zeroes and its record.
+    /// Takes over a ring and its record of zero.
     ///
     /// `blueflame_bytes` is the most that may be written through BlueFlame; 0 turns it off.
     pub(crate) fn new(
@@ -142,34 +165,31 @@ impl SendQueue {
             ring,
             record,
             qpn,
-            wqe_blocks: vec![0; blocks].into_boxed_slice(),
+            starts: vec![NO_START; blocks].into_boxed_slice(),
             mask: u16::try_from(blocks - 1).expect("checked above"),
             posted: Counter::default(),
-            retired: Counter::default(),
+            posted_requests: Counter::default(),
+            retired_requests: Counter::default(),
             rung: Counter::default(),
             last: Counter::default(),
             unsignaled: Counter::default(),
-            unsignaled_max: u16::try_from(blocks / 2).expect("checked above"),
-            octowords_max: shape.octowords_max(),
+            unsignaled_max: shape.requests / 2,
+            requests: shape.requests,
+            inline_bytes_max: shape.inline_bytes_max,
             sges_max: shape.sges_max,
             blueflame_blocks: u8::try_from(blueflame_blocks).expect("at most four"),
         }
     }
 
-    /// Blocks that can be posted now.
+    /// Requests that can be posted now.
     #[inline]
-    pub(crate) fn free_blocks(&self) -> u16 {
-        self.blocks() - self.outstanding_blocks()
+    pub(crate) fn free(&self) -> u16 {
+        self.requests - self.outstanding()
     }
 
-    #[inline]
-    fn blocks(&self) -> u16 {
-        self.mask + 1
-    }
-
-    #[inline]
-    fn outstanding_blocks(&self) -> u16 {
-        self.posted.get().wrapping_sub(self.retired.get())
+    #[inline(always)]
+    fn outstanding(&self) -> u16 {
+        self.posted_requests.get().wrapping_sub(self.retired_requests.get())
     }
 
     /// Writes one WQE and returns the counter of its first block. Rings nothing.
@@ -186,12 +206,11 @@ impl SendQueue {
     ) -> Result<u16, PostSendError> {
         let octowords = self.octowords(op, av.is_some())?;
         let blocks = octowords.div_ceil(OCTOWORDS_PER_BLOCK);
-        let free = self.free_blocks();
-        if blocks > free {
-            return Err(PostSendError::QueueFull { needed: blocks, free });
+        if self.outstanding() == self.requests {
+            return Err(PostSendError::QueueFull { requests: self.requests.into() });
         }
         let index = self.posted.get();
-        let (flags, unsignaled) = self.signal(flags, blocks);
+        let (flags, unsignaled) = self.signal(flags);
 
         let mut writer = WqeWriter::new(self.ring.wqe_at(usize::from(index) * BLOCK_WORDS));
         if let Some(av) = av {
@@ -205,6 +224,7 @@ impl SendQueue {
         self.unsignaled = Counter::new(unsignaled);
         self.last = self.posted;
         self.posted = Counter::new(index.wrapping_add(blocks));
+        self.posted_requests = Counter::new(self.posted_requests.get().wrapping_add(1));
         Ok(index)
     }
 
@@ -213,33 +233,41 @@ impl SendQueue {
     fn octowords(&self, op: &Op<'_>, has_av: bool) -> Result<u16, PostSendError> {
         let (opcode, _) = describe(op);
         let fixed = fixed_octowords(&opcode, has_av);
-        let (payload, payload_max) = match op {
+        let payload = match op {
             Op::Send { payload: Payload::Inline(parts), .. }
             | Op::Write { payload: Payload::Inline(parts), .. } => {
-                (inline_octowords(parts.iter().map(|part| part.len()).sum()), u16::MAX)
+                let asked_bytes = parts.iter().map(|part| part.len()).sum();
+                if asked_bytes > usize::from(self.inline_bytes_max) {
+                    let max_bytes = self.inline_bytes_max;
+                    return Err(PostSendError::InlineTooLong { asked_bytes, max_bytes });
+                }
+                inline_octowords(asked_bytes)
             }
             Op::Send { payload: Payload::Gather(sges), .. }
             | Op::Write { payload: Payload::Gather(sges), .. }
-            | Op::Read { into: sges, .. } => (entries(sges), u16::from(self.sges_max)),
+            | Op::Read { into: sges, .. } => {
+                let asked = entries(sges);
+                if asked > usize::from(self.sges_max) {
+                    return Err(PostSendError::TooManySges { asked, max: self.sges_max });
+                }
+                asked
+            }
             Op::CompareSwap { into, .. } | Op::FetchAdd { into, .. } => {
                 if into.len_bytes != ATOMIC_BYTES {
                     return Err(PostSendError::AtomicLength(into.len_bytes));
                 }
-                (1, 1)
+                1
             }
-            Op::Nop => (0, 0),
+            Op::Nop => 0,
         };
-        let asked = u16::try_from(payload).unwrap_or(u16::MAX).saturating_add(fixed);
-        let max = self.octowords_max.min(payload_max.saturating_add(fixed));
-        if asked > max {
-            return Err(PostSendError::TooLarge { asked, max });
-        }
-        Ok(asked)
+        // Lossless: the longest WQE, which each limit above allows, has 63 octowords.
+        let [low, high, ..] = payload.to_le_bytes();
+        Ok(fixed + u16::from_le_bytes([low, high]))
     }
 
-    /// Control flags of a WQE of `blocks`, and the unsignaled blocks once it is posted.
+    /// Control flags of the next WQE, and the unsignaled requests once it is posted.
     #[inline(always)]
-    fn signal(&self, flags: SendFlags, blocks: u16) -> (CtrlFlags, u16) {
+    fn signal(&self, flags: SendFlags) -> (CtrlFlags, u16) {
         let mut ctrl = CtrlFlags::NONE;
         if flags.contains(SendFlags::SOLICITED) {
             ctrl |= CtrlFlags::SOLICITED;
@@ -247,7 +275,7 @@ impl SendQueue {
         if flags.contains(SendFlags::FENCE) {
             ctrl |= CtrlFlags::FENCE;
         }
-        let unsignaled = self.unsignaled.get() + blocks;
+        let unsignaled = self.unsignaled.get() + 1;
         if flags.contains(SendFlags::SIGNALED) || unsignaled > self.unsignaled_max {
             (ctrl | CtrlFlags::CQ_UPDATE, 0)
         } else {
@@ -255,13 +283,14 @@ impl SendQueue {
         }
     }
 
-    /// Remembers where the WQE starts and how long it is, and that its other blocks start none.
+    /// Remembers which request's WQE starts there, and that its other blocks start none.
     #[inline(always)]
     fn note_wqe(&mut self, index: u16, blocks: u16) {
-        // Lossless: a WQE has at most 16 blocks.
-        self.wqe_blocks[usize::from(index & self.mask)] = blocks.to_le_bytes()[0];
+        let request = self.posted_requests.get();
+        self.starts[usize::from(index & self.mask)] = request;
         for behind in 1..blocks {
-            self.wqe_blocks[usize::from(index.wrapping_add(behind) & self.mask)] = 0;
+            let block = usize::from(index.wrapping_add(behind) & self.mask);
+            self.starts[block] = request ^ NO_START;
         }
     }
 
@@ -291,27 +320,31 @@ impl SendQueue {
         PostedWqe { ring: &self.ring, first, blocks: usize::from(blocks) }
     }
 
-    /// Gives back the blocks of WQE `counter` and of all before it.
+    /// Gives back the request whose WQE has `counter`, and all before it.
     ///
     /// A counter that names no outstanding WQE, such as that of a completion from before a reset,
     /// changes nothing.
     #[inline]
     pub(crate) fn retire(&mut self, counter: u16) {
-        let ahead = counter.wrapping_sub(self.retired.get());
-        let blocks = u16::from(self.wqe_blocks[usize::from(counter & self.mask)]);
-        if blocks == 0 || ahead >= self.rung.get().wrapping_sub(self.retired.get()) {
+        let request = self.starts[usize::from(counter & self.mask)];
+        let ahead = request.wrapping_sub(self.retired_requests.get());
+        // Blocks of the ring that the device knows of, counted from the end of what is posted.
+        let behind = self.posted.get().wrapping_sub(counter);
+        let unknown = self.posted.get().wrapping_sub(self.rung.get());
+        if ahead >= self.outstanding() || behind <= unknown || behind > self.mask + 1 {
             return;
         }
-        self.retired = Counter::new(counter.wrapping_add(blocks));
+        self.retired_requests = Counter::new(request.wrapping_add(1));
     }
 
     /// Forgets everything, ring and record included. The device must have stopped.
     pub(crate) fn reset(&mut self) {
         self.ring.fill(0);
         self.record.publish(0);
-        self.wqe_blocks.fill(0);
+        self.starts.fill(NO_START);
         let zero = Counter::default();
-        (self.posted, self.retired, self.rung, self.last) = (zero, zero, zero, zero);
+        (self.posted, self.rung, self.last) = (zero, zero, zero);
+        (self.posted_requests, self.retired_requests) = (zero, zero);
         self.unsignaled = zero;
     }
 }
@@ -404,20 +437,25 @@ mod tests {
     use super::*;
     use crate::ring::heap::Heap;
 
+    fn shape(log_blocks: u8, requests: u16) -> SendShape {
+        SendShape { log_blocks, requests, sges_max: 1, inline_bytes_max: 220 }
+    }
+
     /// Wraps of the ring and of the 16-bit counter, together and apart, inside one WQE.
     #[test]
     fn counters_wrap_inside_a_wqe() {
         for start in 0xfff0..=0xffff {
             let (ring, record) = (Heap::zeroed(8 * 64), Heap::zeroed(8));
-            let shape = SendShape { log_blocks: 3, sges_max: 1 };
+            let shape = shape(3, 2);
             let qpn = Qpn::new(0x12_3456).unwrap();
             let mut sq = SendQueue::new(ring.ring(), record.record(), qpn, shape, 0);
             let at = Counter::new(start);
-            (sq.posted, sq.rung, sq.retired, sq.last) = (at, at, at, at);
+            (sq.posted, sq.rung, sq.last) = (at, at, at);
+            (sq.posted_requests, sq.retired_requests) = (at, at);
             let payload = [0x3c; 150];
             let op = Op::Send { payload: Payload::Inline(&[&payload]), imm: None };
             assert_eq!(sq.post(&op, SendFlags::SIGNALED, None), Ok(start));
-            assert_eq!(sq.free_blocks(), 8 - 3);
+            assert_eq!(sq.free(), 1);
 
             let bytes: Vec<u8> = (0..3 * BLOCK_WORDS)
                 .flat_map(|word| {
@@ -430,9 +468,9 @@ mod tests {
             assert_eq!(sq.post(&Op::Nop, SendFlags::empty(), None), Ok(start.wrapping_add(3)));
             sq.rung = sq.posted;
             sq.retire(start.wrapping_add(1));
-            assert_eq!(sq.free_blocks(), 8 - 4, "no WQE starts there");
+            assert_eq!(sq.free(), 0, "no WQE starts there");
             sq.retire(start.wrapping_add(3));
-            assert_eq!(sq.free_blocks(), 8);
+            assert_eq!(sq.free(), 2);
         }
     }
 
@@ -440,20 +478,25 @@ mod tests {
     #[cfg_attr(miri, ignore = "a ring of 2 MiB")]
     fn the_largest_queue_counts_its_blocks() {
         let (ring, record) = (Heap::zeroed(64 << 15), Heap::zeroed(8));
-        let shape = SendShape { log_blocks: 15, sges_max: 1 };
+        let shape = shape(15, 1 << 15);
         let mut sq = SendQueue::new(ring.ring(), record.record(), Qpn::default(), shape, 0);
-        assert_eq!(sq.free_blocks(), 1 << 15);
-        (sq.posted, sq.rung) = (Counter::new(0x7fff), Counter::new(0x7fff));
+        assert_eq!(sq.free(), 1 << 15);
+        for index in 0..0x7fff {
+            assert_eq!(sq.post(&Op::Nop, SendFlags::empty(), None), Ok(index));
+        }
         assert_eq!(sq.post(&Op::Nop, SendFlags::empty(), None), Ok(0x7fff));
-        let full = PostSendError::QueueFull { needed: 1, free: 0 };
+        let full = PostSendError::QueueFull { requests: 1 << 15 };
         assert_eq!(sq.post(&Op::Nop, SendFlags::empty(), None), Err(full));
+        sq.rung = sq.posted;
+        sq.retire(0x7fff);
+        assert_eq!(sq.free(), 1 << 15);
     }
 
-    /// Requests are signaled unasked exactly when the unsignaled blocks would exceed half.
+    /// Requests are signaled unasked exactly when the unsignaled ones would exceed half.
     #[test]
     fn half_a_queue_may_go_unsignaled() {
         let (ring, record) = (Heap::zeroed(8 * 64), Heap::zeroed(8));
-        let shape = SendShape { log_blocks: 3, sges_max: 1 };
+        let shape = shape(3, 8);
         let mut sq = SendQueue::new(ring.ring(), record.record(), Qpn::default(), shape, 0);
         let signaled: Vec<bool> = (0..20usize)
             .map(|turn| {

@@ -43,7 +43,7 @@ pub struct Srq<D: Device> {
     head: u16,
     /// Last free entry.
     tail: u16,
-    /// Entries posted now; at most half of the ring.
+    /// Entries posted now; always fewer than the ring has.
     outstanding: u16,
     /// Entries ever posted, modulo 2¹⁶.
     posted: u16,
@@ -61,7 +61,8 @@ struct Entry {
 }
 
 impl<D: Device> Srq<D> {
-    /// Takes over a ring of zeroes and its record, and links its entries.
+    /// Takes over a ring, whatever is in it, and its record of zero. Links all entries, from entry 0 on,
+    /// which is where the device begins.
     pub(crate) fn new(
         ring: Words,
         record: Record,
@@ -98,7 +99,7 @@ impl<D: Device> Srq<D> {
         }
     }
 
-    /// Where completion queues leave the buffers of queue pairs that are gone.
+    /// The list into which completion queues put the buffers of departed queue pairs.
     pub(crate) fn returned(&self) -> &Arc<Returned> {
         &self.returned
     }
@@ -122,9 +123,9 @@ impl<D: Device> Srq<D> {
         true
     }
 
-    /// Buffers that can be posted at once: half the entries of the ring.
+    /// Buffers that can be posted at once: fewer than the ring has entries.
     pub(crate) fn capacity(&self) -> u16 {
-        1 << (self.shape.log_entries - 1)
+        self.shape.requests
     }
 }
 
@@ -133,7 +134,7 @@ impl<D: Device> Srq<D> {
 #[derive(Debug, Default)]
 pub(crate) struct Returned {
     indices: Mutex<Vec<u16>>,
-    /// How many there are; a hint.
+    /// Their number; a hint.
     count: AtomicU32,
 }
 
@@ -178,7 +179,7 @@ impl<D: Device> SharedReceiveQueue for Srq<D> {
             self.take_returned();
         }
         if self.outstanding == self.capacity() {
-            return Err(PostRecvError::QueueFull { entries: u32::from(self.capacity()) });
+            return Err(PostRecvError::QueueFull { requests: u32::from(self.capacity()) });
         }
         self.shape.check(into)?;
         let index = self.head;

@@ -1,4 +1,4 @@
-//! Which cores a thread may run on.
+//! The cores that a thread may run on.
 
 use rustix::{
     io::Errno,

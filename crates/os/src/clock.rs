@@ -17,8 +17,8 @@ pub fn now_ns() -> u64 {
     s.unwrap_or(0).saturating_mul(NS_PER_S).saturating_add(ns.unwrap_or(0))
 }
 
-/// The clock of a loop that polls. It is read once in [`READ_EVERY`](Self::READ_EVERY) looks, since a
-/// reading takes about as long as a turn that finds nothing, and makes whoever waits find out later.
+/// The clock of a loop that polls, read once in [`READ_EVERY`](Self::READ_EVERY) polls: a reading takes
+/// about as long as a poll that finds nothing.
 ///
 /// ```
 /// let mut clock = copyrpc_os::clock::PollClock::new();
@@ -28,24 +28,25 @@ pub fn now_ns() -> u64 {
 #[derive(Clone, Debug)]
 pub struct PollClock {
     now_ns: u64,
-    looks: u8,
+    /// Polls since the clock was read.
+    polls: u8,
 }
 
 impl PollClock {
-    /// By so many turns the time may be late.
+    /// The time is late by less than this many polls.
     pub const READ_EVERY: u8 = 8;
 
-    /// One that is right now.
+    /// Reads the clock.
     #[must_use]
     pub fn new() -> Self {
-        Self { now_ns: now_ns(), looks: 0 }
+        Self { now_ns: now_ns(), polls: 0 }
     }
 
-    /// Nanoseconds of [`now_ns`], or what they were at a recent look.
+    /// The time of [`now_ns`] at this poll or a recent one.
     #[inline]
     pub fn now_ns(&mut self) -> u64 {
-        self.looks += 1;
-        if self.looks >= Self::READ_EVERY {
+        self.polls += 1;
+        if self.polls >= Self::READ_EVERY {
             *self = Self::new();
         }
         self.now_ns
@@ -58,10 +59,17 @@ impl Default for PollClock {
     }
 }
 
-/// The deadline `timeout` from now; the end of time if that overflows.
+/// A duration in nanoseconds; `u64::MAX`, some 584 years, if it is longer.
+#[inline]
+#[must_use]
+pub fn duration_ns(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// The deadline `timeout` from now; `u64::MAX` if that overflows.
 #[must_use]
 pub fn deadline_ns(timeout: Duration) -> u64 {
-    now_ns().saturating_add(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX))
+    now_ns().saturating_add(duration_ns(timeout))
 }
 
 /// Time left until a deadline, zero if it has passed.
@@ -71,7 +79,7 @@ pub(crate) fn left(deadline_ns: u64) -> Duration {
     Duration::from_nanos(left_ns)
 }
 
-/// As system calls want it.
+/// A duration as system calls take it.
 pub(crate) fn timespec(duration: Duration) -> Timespec {
     Timespec {
         tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
@@ -84,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_clock_of_a_loop_is_late_by_a_bounded_number_of_looks() {
+    fn a_poll_clock_is_late_by_a_bounded_number_of_polls() {
         let mut clock = PollClock::new();
         let first_ns = clock.now_ns();
         while now_ns() == first_ns {}
@@ -97,7 +105,8 @@ mod tests {
     fn time_goes_forward_and_deadlines_saturate() {
         let earlier = now_ns();
         assert!(earlier > 0 && now_ns() >= earlier);
-        assert_eq!(deadline_ns(Duration::MAX), u64::MAX);
+        assert_eq!((duration_ns(Duration::MAX), deadline_ns(Duration::MAX)), (u64::MAX, u64::MAX));
+        assert_eq!(duration_ns(Duration::from_micros(1)), 1000);
         assert_eq!(left(NOW), Duration::ZERO);
         assert_eq!(left(earlier), Duration::ZERO);
         assert!(left(deadline_ns(Duration::from_secs(60))) > Duration::from_secs(50));

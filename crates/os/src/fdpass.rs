@@ -85,7 +85,7 @@ pub enum RecvError {
     Os(Errno),
 }
 
-/// What was received; its bytes are in the buffer.
+/// A received datagram; its bytes are in the buffer.
 #[derive(Debug)]
 pub struct Datagram {
     /// Bytes of the buffer that were filled.

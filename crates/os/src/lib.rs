@@ -1,5 +1,5 @@
-//! Kernel objects behind small typed wrappers: sockets that pass descriptors, process handles,
-//! events, futexes, locks, affinity, the clock, and whether others want the core.
+//! Kernel objects behind small typed wrappers: sockets that pass descriptors, process handles, events,
+//! futexes, locks, private directories, child processes, affinity, the clock, and how a thread waits.
 //!
 //! Deadlines are absolute, in nanoseconds of [`clock::now_ns`]. A deadline that has passed (such as
 //! [`clock::NOW`]) makes an operation try once and not wait.
@@ -10,14 +10,20 @@
 #![forbid(unsafe_code)]
 
 pub mod affinity;
+pub mod cgroup;
+pub mod child;
 pub mod clock;
-pub mod crowd;
+pub mod contention;
 pub mod event;
 pub mod fdpass;
 #[cfg(not(loom))]
 pub mod futex;
+pub mod idle;
 pub mod lock;
+pub mod private_dir;
+pub mod private_file;
 pub mod process;
-pub mod rendezvous;
+pub mod ready_set;
+pub mod unix;
 
 mod ready;

@@ -35,7 +35,7 @@ pub enum LockError {
     Unusable {
         /// The lock file.
         path: PathBuf,
-        /// Why.
+        /// Error of the kernel.
         source: io::Error,
     },
 }

@@ -10,7 +10,7 @@ use std::{
 use rustix::{
     event::PollFlags,
     io::Errno,
-    process::{Pid, PidfdFlags, pidfd_open},
+    process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
 };
 
 use crate::{clock, ready};
@@ -51,7 +51,7 @@ pub enum ProcessError {
 pub struct ProcessId {
     /// Process id.
     pub pid: u32,
-    /// When it started, in clock ticks since boot: tells it from others with this id.
+    /// The start time in clock ticks since boot: tells it from others with this id.
     pub start_ticks: u64,
 }
 
@@ -105,7 +105,7 @@ impl Process {
         matches!(Self::open_same(id), Err(ProcessError::Gone { .. }))
     }
 
-    /// Which process this is.
+    /// The identity of the process.
     #[must_use]
     pub fn id(&self) -> ProcessId {
         self.id
@@ -127,6 +127,21 @@ impl Process {
     pub fn wait_dead(&self, deadline_ns: u64) -> Result<bool, ProcessError> {
         ready::wait(&self.pidfd, PollFlags::IN, deadline_ns)
             .map_err(|errno| ProcessError::Os { pid: self.id.pid, errno })
+    }
+}
+
+impl Process {
+    /// Asks the process to end (SIGTERM).
+    ///
+    /// # Errors
+    ///
+    /// [`ProcessError::Gone`] if it has ended, and [`ProcessError::Os`].
+    pub fn terminate(&self) -> Result<(), ProcessError> {
+        let pid = self.id.pid;
+        pidfd_send_signal(&self.pidfd, Signal::TERM).map_err(|errno| match errno {
+            Errno::SRCH => ProcessError::Gone { pid },
+            errno => ProcessError::Os { pid, errno },
+        })
     }
 }
 

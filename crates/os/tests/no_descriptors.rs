@@ -7,7 +7,7 @@ use copyrpc_os::{
     clock,
     fdpass::RecvError,
     process::{Process, ProcessError, ProcessId},
-    rendezvous::{Address, Connection, Listener},
+    unix::{Address, Connection, Listener},
 };
 use memory::Region;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

@@ -15,7 +15,8 @@ use copyrpc_os::{
     clock,
     fdpass::{FDS_MAX, RecvError, SendError},
     lock::{LockError, LockFile},
-    rendezvous::{Address, Connection, Listener, RendezvousError},
+    private_dir::PrivateDirError,
+    unix::{Address, Connection, Listener, SocketError},
 };
 use memory::{
     Access, MapError, Region,
@@ -176,21 +177,21 @@ fn both_sides_learn_who_the_other_is() {
         assert_eq!(side.peer_process().unwrap().id().pid, peer.pid);
     }
     drop(client);
-    assert!(matches!(server.peer_process(), Err(RendezvousError::PeerGone)));
+    assert!(matches!(server.peer_process(), Err(SocketError::PeerGone)));
 }
 
 #[test]
 fn an_abstract_name_has_one_listener_and_is_free_once_that_is_gone() {
     let address = abstract_address("one");
     let nobody = Connection::connect(&address, soon()).unwrap_err();
-    assert!(matches!(nobody, RendezvousError::NobodyListens(_)));
+    assert!(matches!(nobody, SocketError::NobodyListens(_)));
     let listener = Listener::bind(&address).unwrap();
-    assert!(matches!(Listener::bind(&address), Err(RendezvousError::InUse(_))));
-    assert!(matches!(listener.accept(clock::NOW), Err(RendezvousError::TimedOut)));
+    assert!(matches!(Listener::bind(&address), Err(SocketError::InUse(_))));
+    assert!(matches!(listener.accept(clock::NOW), Err(SocketError::TimedOut)));
     drop(listener);
     Listener::bind(&address).unwrap();
     let too_long = Address::Abstract("x".repeat(108));
-    assert!(matches!(Listener::bind(&too_long), Err(RendezvousError::BadAddress(_))));
+    assert!(matches!(Listener::bind(&too_long), Err(SocketError::BadAddress(_))));
 }
 
 #[test]
@@ -206,7 +207,7 @@ fn a_path_is_taken_over_from_the_dead_only() {
     let mode = fs::metadata(path.parent().unwrap()).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o700);
     Connection::connect(&address, soon()).unwrap();
-    assert!(matches!(Listener::bind(&address), Err(RendezvousError::InUse(_))));
+    assert!(matches!(Listener::bind(&address), Err(SocketError::InUse(_))));
     drop(listener);
     assert!(!path.exists());
 
@@ -214,7 +215,7 @@ fn a_path_is_taken_over_from_the_dead_only() {
     drop(unlinked_by_nobody);
     assert!(path.exists(), "as if its process had been killed");
     let nobody = Connection::connect(&address, soon()).unwrap_err();
-    assert!(matches!(nobody, RendezvousError::NobodyListens(_)));
+    assert!(matches!(nobody, SocketError::NobodyListens(_)));
     Listener::bind(&address).unwrap();
 }
 
@@ -232,8 +233,14 @@ fn a_directory_that_others_can_enter_is_refused() {
     let handle = fs::File::open(&directory.0).unwrap();
     let short = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&handle));
     let bind = |name: &str| Listener::bind(&Address::Path(PathBuf::from(&short).join(name)));
-    assert!(matches!(bind("open/socket"), Err(RendezvousError::NotPrivate { .. })));
-    assert!(matches!(bind("link/socket"), Err(RendezvousError::NotPrivate { .. })));
+    assert!(matches!(
+        bind("open/socket"),
+        Err(SocketError::Directory(PrivateDirError::NotPrivate { .. }))
+    ));
+    assert!(matches!(
+        bind("link/socket"),
+        Err(SocketError::Directory(PrivateDirError::NotPrivate { .. }))
+    ));
     bind("private/socket").unwrap();
 }
 

@@ -12,7 +12,7 @@ use copyrpc_os::{
     fdpass::RecvError,
     lock::{LockError, LockFile},
     process::{Process, ProcessError},
-    rendezvous::{Address, Connection, Listener},
+    unix::{Address, Connection, Listener},
 };
 
 const ADDRESS_VARIABLE: &str = "COPYRPC_TEST_ADDRESS";

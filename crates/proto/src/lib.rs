@@ -6,7 +6,10 @@
 //!
 //! | module | protocol |
 //! |---|---|
+//! | [`bulk`] | rights to memory that a call lends, and transfers cut into segments |
 //! | [`copyrpc`] | batches of calls in mirrored rings, one RDMA WRITE WITH IMMEDIATE each |
+//! | [`erpc`] | datagrams of one call each, driven by the client; wire-compatible with the original |
+//! | [`scalerpc`] | WRITEs into a pool that groups of clients use in turn |
 //!
 //! # Architecture invariant
 //!
@@ -20,7 +23,10 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod bulk;
 pub mod copyrpc;
+pub mod erpc;
+pub mod scalerpc;
 mod status;
 
 pub use status::Status;

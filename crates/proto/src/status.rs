@@ -1,6 +1,6 @@
-//! How a call ends.
+//! The statuses of a call.
 
-/// How a call ended, in gRPC's vocabulary and numbers.
+/// The status of a call, in gRPC's vocabulary and numbers.
 ///
 /// A handler may answer with any of them, also with those that the caller's own side says when there is no
 /// answer: [`Cancelled`](Self::Cancelled), [`DeadlineExceeded`](Self::DeadlineExceeded),
@@ -26,10 +26,10 @@ pub enum Status {
     /// No response before the deadline. The call may have been executed.
     #[error("no response before the deadline; the call may have been executed")]
     DeadlineExceeded = 4,
-    /// What the request names does not exist.
+    /// The entity that the request names does not exist.
     #[error("not found")]
     NotFound = 5,
-    /// What the request would create exists.
+    /// The entity that the request would create exists.
     #[error("already exists")]
     AlreadyExists = 6,
     /// The caller may not do that.

@@ -1,8 +1,8 @@
-//! Bodies that a program sends, and where they are written.
+//! Bodies that a program sends, and how they reach the batch or the lent buffer.
 
 use verbs::Nic;
 
-use crate::large::Buffer;
+use crate::pool::Buffer;
 
 /// Bytes to be sent.
 pub(crate) trait Body {
@@ -11,23 +11,36 @@ pub(crate) trait Body {
     /// Writes them to private memory of that length.
     fn write(self, to: &mut [u8]);
 
-    /// Writes them to memory that a peer will read.
-    fn lend<N: Nic>(self, to: &Buffer<N>);
+    /// Writes them to memory that a peer will read. `private` holds zeros, or what the peer was sent before.
+    fn lend<N: Nic>(self, to: &Buffer<N>, private: &mut Vec<u8>);
 }
 
-impl Body for &[u8] {
-    #[inline]
+/// A body that is gathered: the parts follow each other without gaps.
+#[derive(Clone, Copy)]
+pub(crate) struct Parts<'a>(pub(crate) &'a [&'a [u8]]);
+
+impl Body for Parts<'_> {
+    /// Saturates: slices may overlap, so the sum has no bound.
+    #[inline(always)]
     fn len_bytes(&self) -> usize {
-        self.len()
+        self.0.iter().fold(0, |sum, part| sum.saturating_add(part.len()))
     }
 
-    #[inline]
-    fn write(self, to: &mut [u8]) {
-        to.copy_from_slice(self);
+    #[inline(always)]
+    fn write(self, mut to: &mut [u8]) {
+        for part in self.0 {
+            let (place, rest) = to.split_at_mut(part.len());
+            place.copy_from_slice(part);
+            to = rest;
+        }
     }
 
-    fn lend<N: Nic>(self, to: &Buffer<N>) {
-        to.write(self);
+    fn lend<N: Nic>(self, to: &Buffer<N>, _: &mut Vec<u8>) {
+        let mut offset_bytes = 0;
+        for part in self.0 {
+            to.write(offset_bytes, part);
+            offset_bytes += part.len();
+        }
     }
 }
 
@@ -43,27 +56,31 @@ impl<F: FnOnce(&mut [u8])> Body for Filled<F> {
         self.len_bytes
     }
 
+    /// The batch is one connection's, so `to` holds zeros or bytes that this peer was sent before.
     #[inline]
     fn write(self, to: &mut [u8]) {
-        to.fill(0);
         (self.fill)(to);
     }
 
     /// Registered memory may be mapped by peers, so no slice is formed over it: one copy more.
-    fn lend<N: Nic>(self, to: &Buffer<N>) {
-        let mut private = Private { body: vec![0; self.len_bytes], to };
-        (self.fill)(&mut private.body);
+    fn lend<N: Nic>(self, to: &Buffer<N>, private: &mut Vec<u8>) {
+        if private.len() < self.len_bytes {
+            private.resize(self.len_bytes, 0);
+        }
+        let private = Private { body: &mut private[..self.len_bytes], to };
+        (self.fill)(private.body);
     }
 }
 
-/// Bytes that go to lent memory, also if whoever writes them panics: there are those of an earlier body.
+/// Copies its bytes to lent memory when it is dropped, also by a panic of `fill`: the buffer holds an
+/// earlier body.
 struct Private<'b, N: Nic> {
-    body: Vec<u8>,
+    body: &'b mut [u8],
     to: &'b Buffer<N>,
 }
 
 impl<N: Nic> Drop for Private<'_, N> {
     fn drop(&mut self) {
-        self.to.write(&self.body);
+        self.to.write(0, self.body);
     }
 }

@@ -3,10 +3,11 @@
 use core::time::Duration;
 
 use proto::copyrpc::{BATCHES_MAX, FlushPolicy, Geometry, GeometryError, SLOTS_MAX};
+use verbs::{AddressVector, Route, RtsAttr};
 
-use crate::receives::Refill;
+use crate::{entropy::Entropy, receives::Refill};
 
-/// What carries batches.
+/// The transport that carries batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum TransportKind {
     /// A queue pair for each peer.
@@ -17,10 +18,19 @@ pub enum TransportKind {
     Dc,
 }
 
-/// What a worker is made of. Both sides of a connection may differ in everything but the transport.
+impl TransportKind {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Rc => "RC",
+            Self::Dc => "DC",
+        }
+    }
+}
+
+/// The configuration of a worker. Both sides of a connection may differ in everything but the transport.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// What carries batches.
+    /// The transport that carries batches.
     pub transport: TransportKind,
     /// DC: initiators; peers are spread over them.
     pub dcis: u16,
@@ -36,13 +46,16 @@ pub struct Config {
     pub batch_bytes: usize,
     /// Longest body that comes by rendezvous, from registered memory, below 2 GiB; 0: none does.
     pub large_bytes: u32,
-    /// Registered memory that each peer may make this side use for rendezvous.
+    /// Registered memory that each peer may make this side use for rendezvous: bodies that it reads, and
+    /// bodies of it that are read. It is registered in a few regions as it is needed, and what was needed at
+    /// once stays registered: for bodies that it reads until the connection ends, for those that are read
+    /// for all peers together.
     pub large_memory_bytes: usize,
     /// One-sided accesses in flight, over all peers.
     pub accesses_max: usize,
     /// Calls in flight per peer.
     pub calls_max: u16,
-    /// When batches are posted.
+    /// The flush policy. All but `SelfClocked` and `Immediate` are there for research.
     pub flush: FlushPolicy,
     /// A completion is asked for at least every so many batches.
     pub signal_interval: u16,
@@ -58,8 +71,8 @@ pub struct Config {
     /// Entries of the receive queue, or of each. Each peer is told its share. A queue that peers share
     /// has four for each peer at least, as far as that is possible.
     pub receives: u16,
-    /// 64-byte blocks of each send queue.
-    pub send_blocks: u16,
+    /// Requests that each send queue can have outstanding.
+    pub sends: u16,
     /// Completions handled per poll.
     pub poll_budget: u16,
     /// Smallest batch that is answered in two halves when the peer waits for it and nothing else is to
@@ -67,6 +80,23 @@ pub struct Config {
     pub halve_from: u16,
     /// Longest time that credit waits for a batch to ride on.
     pub credit_delay: Duration,
+    /// A peer that nothing came from for this long is written to without news (rule C7.7), so that its
+    /// connection fails if it is gone; 250 µs at least. `None`: never, for NICs that tell of ports that are
+    /// gone, as the software NIC does.
+    pub keepalive: Option<Duration>,
+    /// Wait for an acknowledgement before a request is sent again.
+    pub ack_timeout: Duration,
+    /// Times that a request is sent again before its connection fails: 0 to 7. Some NICs take 7 for ever.
+    pub retry_count: u8,
+    /// Times that a request is sent again after "receiver not ready": 0 to 6, or 7 for ever. The protocol
+    /// sends nothing that no receive is posted for (rule C3.6).
+    pub rnr_retry: u8,
+    /// Service level of what is sent to peers; `None`: as their addresses say.
+    pub service_level: Option<u8>,
+    /// The same for the traffic class, where there is a global route header.
+    pub traffic_class: Option<u8>,
+    /// The source of epochs, packet numbers and keys.
+    pub entropy: Entropy,
 }
 
 impl Default for Config {
@@ -90,10 +120,17 @@ impl Default for Config {
             may_sleep: true,
             shared_receives: true,
             receives: 1024,
-            send_blocks: 256,
+            sends: 64,
             poll_budget: 64,
             halve_from: 8,
             credit_delay: Duration::from_micros(100),
+            keepalive: None,
+            ack_timeout: RtsAttr::default().ack_timeout,
+            service_level: None,
+            traffic_class: None,
+            retry_count: RtsAttr::default().retry_count,
+            rnr_retry: RtsAttr::default().rnr_retry,
+            entropy: Entropy::System,
         }
     }
 }
@@ -118,19 +155,24 @@ pub enum ConfigError {
     },
 }
 
-/// Bytes of a WQE before inline data: control, remote address, length; DC adds an address vector.
-const INLINE_HEADER_BYTES: usize = 16 + 16 + 4;
-const AV_BYTES: usize = 48;
 /// Entries that a receive queue can have.
 const RECEIVES_MAX: u16 = 1 << 15;
 /// Longest body that one READ can fetch: a scatter entry stays below 2 GiB.
 const LARGE_BYTES_MAX: usize = (1 << 31) - 1;
-/// Unit in which WQEs take space of a send queue.
-const WQE_BLOCK_BYTES: usize = 64;
-/// Bytes that a WQE can have: 63 octowords.
-const WQE_BYTES_MAX: usize = 63 * 16;
 
 impl Config {
+    /// Gives the way to a peer the service level and the traffic class of the settings.
+    pub(crate) fn classify(&self, address: &mut AddressVector) {
+        if let Some(service_level) = self.service_level {
+            address.service_level = service_level;
+        }
+        if let (Some(class), Route::Gid(route) | Route::Global(_, route)) =
+            (self.traffic_class, &mut address.route)
+        {
+            route.traffic_class = class;
+        }
+    }
+
     /// Sizes of the ring.
     ///
     /// # Errors
@@ -143,9 +185,11 @@ impl Config {
             ("large_bytes", self.large_bytes as usize, 0, LARGE_BYTES_MAX),
             ("calls_max", self.calls_max.into(), 1, usize::from(u16::MAX) - 1),
             ("receives", self.receives.into(), 1, RECEIVES_MAX.into()),
-            ("send_blocks", self.send_blocks.into(), 4, 1 << 15),
-            ("signal_interval", self.signal_interval.into(), 1, usize::from(self.send_blocks) / 4),
+            ("sends", self.sends.into(), 2, 1 << 13),
+            ("signal_interval", self.signal_interval.into(), 1, self.sends.into()),
             ("poll_budget", self.poll_budget.into(), 1, usize::from(u16::MAX)),
+            ("retry_count", self.retry_count.into(), 0, 7),
+            ("rnr_retry", self.rnr_retry.into(), 0, 7),
         ];
         for (what, asked, min, max) in ranges {
             if !(min..=max).contains(&asked) {
@@ -155,13 +199,17 @@ impl Config {
         Ok(Geometry::new(self.ring_bytes, self.response_bytes, self.batch_bytes)?)
     }
 
-    /// Longest batch that goes into a work queue entry.
-    pub(crate) fn inline_bytes_max(&self) -> usize {
-        let av_bytes = if self.transport == TransportKind::Dc { AV_BYTES } else { 0 };
-        // No request takes more than half of its queue.
-        let half_bytes = usize::from(self.send_blocks).next_power_of_two() / 2 * WQE_BLOCK_BYTES;
-        let wqe_bytes = WQE_BYTES_MAX.min(half_bytes);
-        self.inline_bytes.min(wqe_bytes.saturating_sub(INLINE_HEADER_BYTES + av_bytes))
+    /// Longest batch that goes into a work queue entry of this NIC.
+    pub(crate) fn inline_bytes_max(&self, nic: &verbs::NicAttributes) -> u16 {
+        u16::try_from(self.inline_bytes).unwrap_or(u16::MAX).min(nic.inline_bytes_max)
+    }
+
+    /// Send queues: RC has one for each peer, DC its initiators.
+    pub(crate) fn send_queues(&self) -> u16 {
+        match self.transport {
+            TransportKind::Rc => self.peers_max,
+            TransportKind::Dc => self.dcis,
+        }
     }
 
     /// One receive queue for all peers.
@@ -191,6 +239,8 @@ impl Config {
 
 #[cfg(test)]
 mod tests {
+    use verbs::{Gid, GidRoute, Lid};
+
     use super::*;
 
     /// Rule C3.6: what all peers together may send never exceeds what is posted.
@@ -215,6 +265,25 @@ mod tests {
     }
 
     #[test]
+    fn the_way_to_a_peer_has_the_service_level_and_the_traffic_class_that_are_set() {
+        let global =
+            GidRoute { gid: Gid::default(), hop_limit: 64, traffic_class: 1, flow_label: 2 };
+        for route in [Route::Gid(global), Route::Global(Lid::new(7), global)] {
+            let mut address = AddressVector { route, service_level: 3 };
+            Config::default().classify(&mut address);
+            assert_eq!(address, AddressVector { route, service_level: 3 });
+            let set =
+                Config { service_level: Some(5), traffic_class: Some(106), ..Config::default() };
+            set.classify(&mut address);
+            assert_eq!(address.service_level, 5);
+            let (Route::Gid(route) | Route::Global(_, route)) = address.route else {
+                unreachable!()
+            };
+            assert_eq!(route, GidRoute { traffic_class: 106, ..global });
+        }
+    }
+
+    #[test]
     fn the_default_is_possible_and_zeros_are_not() {
         assert!(Config::default().geometry().is_ok());
         let none = Config { calls_max: 0, ..Config::default() };
@@ -223,9 +292,12 @@ mod tests {
         let beyond = Config { large_bytes: 1 << 31, ..Config::default() };
         let error = beyond.geometry().unwrap_err();
         assert_eq!(error.to_string(), "`large_bytes` is 2147483648; 0 to 2147483647 are possible");
-        let few = Config { send_blocks: 2, signal_interval: 1, ..Config::default() };
+        let many = Config { retry_count: 8, ..Config::default() };
+        let error = many.geometry().unwrap_err();
+        assert_eq!(error.to_string(), "`retry_count` is 8; 0 to 7 are possible");
+        let few = Config { sends: 1, signal_interval: 1, ..Config::default() };
         let error = few.geometry().unwrap_err();
-        assert_eq!(error.to_string(), "`send_blocks` is 2; 4 to 32768 are possible");
+        assert_eq!(error.to_string(), "`sends` is 1; 2 to 8192 are possible");
         let odd = Config { ring_bytes: 1000, ..Config::default() };
         assert!(matches!(odd.geometry(), Err(ConfigError::Geometry(_))));
     }

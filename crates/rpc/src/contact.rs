@@ -1,12 +1,12 @@
-//! What two workers tell each other to become peers.
+//! The invitation: what one worker sends another before they are peers.
 //!
 //! ```text
-//!  │ transport, link, path │ QPN, PSN │ LID or GID │ DC key │ ring address, rkey │ hello (proto) │
+//!  │ transport, link, path, limits │ QPN, PSN │ LID or GID │ DC key │ ring address, rkey │ hello (proto) │
 //! ```
 
 use proto::copyrpc::{HELLO_BYTES, Hello, HelloError};
 use verbs::{
-    AddressVector, DcKey, Endpoint, Gid, GidRoute, Lid, Psn, Qpn, RemoteSlice, Rkey, Route,
+    AddressVector, DcKey, Endpoint, Gid, GidRoute, Lid, Mtu, Psn, Qpn, RemoteSlice, Rkey, Route,
 };
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
@@ -18,8 +18,9 @@ use crate::TransportKind;
 const CONTACT_BYTES: usize = size_of::<Bytes>();
 const LINK_LID: u8 = 1;
 const LINK_GID: u8 = 2;
+const LINK_GLOBAL: u8 = 3;
 
-/// What a worker tells a worker that is to become its peer. Opaque bytes, to be carried by any
+/// The queue pair, ring and hello of a worker, for the worker that is to become its peer. Opaque bytes, to be carried by any
 /// means: a socket, a file, a bootstrap service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Invitation([u8; Self::BYTES]);
@@ -68,7 +69,7 @@ pub enum ContactError {
     Field(&'static str),
 }
 
-/// Where a worker's queue pair and ring are.
+/// The address of a worker's queue pair and ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Contact {
     pub(crate) transport: TransportKind,
@@ -77,6 +78,29 @@ pub(crate) struct Contact {
     /// DC: what requests to the target must carry.
     pub(crate) key: DcKey,
     pub(crate) ring: RemoteSlice,
+    pub(crate) limits: PathLimits,
+}
+
+/// Limits of a port on what peers send to it. Each side keeps to the lower limits of both ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PathLimits {
+    /// Largest packet.
+    pub(crate) mtu: Mtu,
+    /// READs outstanding.
+    pub(crate) reads_max: u8,
+}
+
+impl PathLimits {
+    /// The lower limits of both ports.
+    pub(crate) fn min(self, other: Self) -> Self {
+        Self { mtu: self.mtu.min(other.mtu), reads_max: self.reads_max.min(other.reads_max) }
+    }
+}
+
+impl core::fmt::Display for PathLimits {
+    fn fmt(&self, to: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(to, "packets of {} B and {} READs", self.mtu.bytes(), self.reads_max)
+    }
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -85,15 +109,16 @@ struct Bytes {
     transport: u8,
     link: u8,
     service_level: u8,
-    reserved0: u8,
+    mtu: u8,
     hop_limit: u8,
     traffic_class: u8,
-    mac: [u8; 6],
+    reserved2: [u8; 6],
     qpn: U32,
     psn: U32,
     flow_label: U32,
     lid: U16,
-    reserved1: [u8; 2],
+    reads_max: u8,
+    reserved: u8,
     gid: [u8; 16],
     key: U64,
     addr: U64,
@@ -110,15 +135,16 @@ impl Contact {
             },
             link: LINK_LID,
             service_level,
-            reserved0: 0,
+            mtu: self.limits.mtu as u8,
             hop_limit: 0,
             traffic_class: 0,
-            mac: [0; 6],
+            reserved2: [0; 6],
             qpn: qpn.get().into(),
             psn: self.psn.get().into(),
             flow_label: 0.into(),
             lid: 0.into(),
-            reserved1: [0; 2],
+            reads_max: self.limits.reads_max,
+            reserved: 0,
             gid: [0; 16],
             key: self.key.get().into(),
             addr: self.ring.addr.into(),
@@ -126,11 +152,17 @@ impl Contact {
         };
         match route {
             Route::Lid(lid) => bytes.lid = lid.get().into(),
-            Route::Gid(route) => {
-                bytes.link = LINK_GID;
+            Route::Gid(_) => bytes.link = LINK_GID,
+            Route::Global(lid, _) => {
+                bytes.link = LINK_GLOBAL;
+                bytes.lid = lid.get().into();
+            }
+        }
+        match route {
+            Route::Lid(_) => {}
+            Route::Gid(route) | Route::Global(_, route) => {
                 bytes.hop_limit = route.hop_limit;
                 bytes.traffic_class = route.traffic_class;
-                bytes.mac = route.mac;
                 bytes.flow_label = route.flow_label.into();
                 bytes.gid = route.gid.to_bytes();
             }
@@ -144,19 +176,31 @@ impl Contact {
             2 => TransportKind::Dc,
             _ => return Err(ContactError::Field("transport")),
         };
-        let route = match bytes.link {
-            LINK_LID => Route::Lid(Lid::new(bytes.lid.get())),
-            LINK_GID => Route::Gid(GidRoute {
+        let (lid, global) = (
+            Lid::new(bytes.lid.get()),
+            GidRoute {
                 gid: Gid::new(bytes.gid),
-                mac: bytes.mac,
                 hop_limit: bytes.hop_limit,
                 traffic_class: bytes.traffic_class,
                 flow_label: bytes.flow_label.get(),
-            }),
+            },
+        );
+        let route = match bytes.link {
+            LINK_LID => Route::Lid(lid),
+            LINK_GID => Route::Gid(global),
+            LINK_GLOBAL => Route::Global(lid, global),
             _ => return Err(ContactError::Field("link")),
         };
         let qpn = Qpn::new(bytes.qpn.get()).ok_or(ContactError::Field("queue pair number"))?;
         let psn = Psn::new(bytes.psn.get()).ok_or(ContactError::Field("packet number"))?;
+        let mtu = match bytes.mtu {
+            1 => Mtu::B256,
+            2 => Mtu::B512,
+            3 => Mtu::B1024,
+            4 => Mtu::B2048,
+            5 => Mtu::B4096,
+            _ => return Err(ContactError::Field("path MTU")),
+        };
         let address = AddressVector { route, service_level: bytes.service_level };
         Ok(Self {
             transport,
@@ -164,6 +208,7 @@ impl Contact {
             psn,
             key: DcKey::new(bytes.key.get()),
             ring: RemoteSlice { addr: bytes.addr.get(), rkey: Rkey::new(bytes.rkey.get()) },
+            limits: PathLimits { mtu, reads_max: bytes.reads_max },
         })
     }
 }
@@ -176,12 +221,11 @@ mod tests {
     fn a_contact_survives_its_bytes_with_both_kinds_of_address() {
         let gid = GidRoute {
             gid: Gid::new([7; 16]),
-            mac: [1, 2, 3, 4, 5, 6],
             hop_limit: 64,
             traffic_class: 106,
             flow_label: 0xa_bcde,
         };
-        for route in [Route::Lid(Lid::new(9)), Route::Gid(gid)] {
+        for route in [Route::Lid(Lid::new(9)), Route::Gid(gid), Route::Global(Lid::new(9), gid)] {
             let contact = Contact {
                 transport: TransportKind::Dc,
                 endpoint: Endpoint {
@@ -191,6 +235,7 @@ mod tests {
                 psn: Psn::new(77).unwrap(),
                 key: DcKey::new(1 << 60),
                 ring: RemoteSlice { addr: 1 << 50, rkey: Rkey::new(5) },
+                limits: PathLimits { mtu: Mtu::B2048, reads_max: 7 },
             };
             assert_eq!(Contact::from_bytes(&contact.to_bytes()), Ok(contact));
         }
@@ -202,10 +247,14 @@ mod tests {
         assert_eq!(Invitation::from_bytes(&[0; 3]), Err(short));
         let zeros = Invitation::from_bytes(&[0; Invitation::BYTES]).unwrap();
         assert_eq!(zeros.parse(), Err(ContactError::Field("transport")));
+        let mut no_mtu = [0; Invitation::BYTES];
+        no_mtu[..2].copy_from_slice(&[1, LINK_LID]);
+        let no_mtu = Invitation::from_bytes(&no_mtu).unwrap();
+        assert_eq!(no_mtu.parse(), Err(ContactError::Field("path MTU")));
     }
 
     proptest::proptest! {
-        /// What a peer sends as its invitation is one, or is refused with a reason.
+        /// The bytes of a peer are an invitation, or are refused with a reason.
         #[test]
         fn any_bytes_are_an_invitation_or_an_error(
             flips in proptest::collection::vec((0..Invitation::BYTES, 0_u8..), 0..20),
@@ -213,8 +262,8 @@ mod tests {
         ) {
             let mut bytes = [0; Invitation::BYTES];
             if is_like_one {
-                // Transport, link and the magic of the hello.
-                bytes[..2].copy_from_slice(&[1, LINK_LID]);
+                // Transport, link, MTU and the magic of the hello.
+                bytes[..4].copy_from_slice(&[1, LINK_LID, 0, 5]);
                 bytes[CONTACT_BYTES..CONTACT_BYTES + 4].copy_from_slice(b"crpc");
             }
             for (at, value) in flips {

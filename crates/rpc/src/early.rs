@@ -6,7 +6,7 @@
 use proto::copyrpc::{Hello, Imm, Messages};
 use verbs::MemoryRegion;
 
-/// What was announced of a peer that is invited.
+/// Announcements of batches of a peer that is invited and not connected.
 #[derive(Default)]
 pub(crate) struct Early {
     /// By length in lines: how many batches. Lengths that no batch has are counted as 0, or as one line

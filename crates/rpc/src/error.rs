@@ -1,4 +1,4 @@
-//! What can go wrong, by operation.
+//! One error type per operation.
 
 use proto::{
     Status,
@@ -29,9 +29,9 @@ pub enum OpenError {
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// Close a peer first, or raise `peers_max`.
-    #[error("all {max} places for peers are taken; close a peer or raise `peers_max`")]
+    #[error("all {max} slots for peers are taken; close a peer or raise `peers_max`")]
     Full {
-        /// Places.
+        /// Slots.
         max: u16,
     },
     /// The NIC refused a queue.
@@ -67,6 +67,16 @@ pub enum ConnectError {
         theirs: &'static str,
         /// Of this side.
         ours: &'static str,
+    },
+    /// DC: the peer's port takes less than this side's initiators send.
+    #[error(
+        "the peer's port takes {theirs}, this side's initiators send {ours}; configure both alike"
+    )]
+    Path {
+        /// The MTUs of the peer's port.
+        theirs: String,
+        /// The MTU of this side.
+        ours: String,
     },
     /// The peer was never invited, is connected, or was closed.
     #[error("the peer does not wait for an invitation; invite it first, once")]
@@ -183,16 +193,21 @@ pub enum CloseReason {
     /// The process or node behind the port is gone.
     #[error("the peer's port {0} is gone")]
     PeerGone(Lid),
+    /// There is no memory, here or there, to reach the peer.
+    #[error(transparent)]
+    NoMemory(#[from] verbs::Shortage),
 }
 
 impl CloseReason {
-    /// How calls end that were in flight.
+    /// The status of the calls that were in flight.
     #[must_use]
     pub fn status(&self) -> Status {
         match self {
             Self::Closed => Status::Cancelled,
             Self::Violation(_) => Status::Internal,
-            Self::Failed(_) | Self::QueuePair | Self::PeerGone(_) => Status::Unavailable,
+            Self::Failed(_) | Self::QueuePair | Self::PeerGone(_) | Self::NoMemory(_) => {
+                Status::Unavailable
+            }
         }
     }
 }

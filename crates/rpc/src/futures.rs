@@ -10,7 +10,7 @@ use core::{
     pin::Pin,
     task::{Context, Poll, Waker},
 };
-use std::{collections::HashMap, rc::Rc};
+use std::{collections::BTreeMap, rc::Rc};
 
 use proto::{Status, copyrpc::CallId};
 use verbs::Nic;
@@ -34,7 +34,7 @@ struct Shared<N: Nic, H> {
 struct Inner<N: Nic, H> {
     worker: Worker<N>,
     demux: Demux<H>,
-    clock: fn() -> u64,
+    clock: Box<dyn FnMut() -> u64>,
     next: u64,
 }
 
@@ -60,7 +60,7 @@ impl<N: Nic, H> Shared<N, H> {
 /// Takes responses of futures, and hands everything else to the program's handler.
 struct Demux<H> {
     handler: H,
-    outcomes: HashMap<u64, Outcome>,
+    outcomes: BTreeMap<u64, Outcome>,
 }
 
 impl<N: Nic, H: Handler<N>> Handler<N> for Demux<H> {
@@ -104,10 +104,11 @@ impl<N: Nic, H> Clone for AsyncWorker<N, H> {
 }
 
 impl<N: Nic, H: Handler<N>> AsyncWorker<N, H> {
-    /// Takes a worker; `handler` serves requests, and `clock` tells polls the time.
-    pub fn new(worker: Worker<N>, handler: H, clock: fn() -> u64) -> Self {
-        let demux = Demux { handler, outcomes: HashMap::new() };
-        let inner = RefCell::new(Inner { worker, demux, clock, next: 0 });
+    /// Takes a worker; `handler` serves requests, and `clock` tells polls the time. The clock may be of the
+    /// program's own making: a simulator's, for example.
+    pub fn new(worker: Worker<N>, handler: H, clock: impl FnMut() -> u64 + 'static) -> Self {
+        let demux = Demux { handler, outcomes: BTreeMap::new() };
+        let inner = RefCell::new(Inner { worker, demux, clock: Box::new(clock), next: 0 });
         Self { shared: Rc::new(Shared { inner, dropped: RefCell::default() }) }
     }
 

@@ -1,6 +1,6 @@
-//! What a program does with what arrives.
+//! Callbacks of a program: requests, responses, ends of connections.
 
-use proto::Status;
+use proto::{Status, copyrpc::RequestId};
 use verbs::Nic;
 
 use crate::{CloseReason, PeerId, Token, Worker};
@@ -10,7 +10,7 @@ use crate::{CloseReason, PeerId, Token, Worker};
 pub struct Request<'a> {
     /// To be answered, now or later.
     pub token: Token,
-    /// Which method.
+    /// The method.
     pub method: u16,
     /// Its body: a private copy, valid during the callback.
     pub body: &'a [u8],
@@ -37,6 +37,14 @@ pub trait Handler<N: Nic> {
     /// [`response`](Self::response) without a body.
     fn ended(&mut self, worker: &mut Worker<N>, cookie: u64, status: Status) {
         self.response(worker, cookie, status, &[]);
+    }
+
+    /// The caller of a request does not wait for the answer any more (rule C5.5). It is still to be
+    /// answered, and how no longer matters: at once, if nothing else is lost by it, for until then the
+    /// call keeps its slot and the room for its answer. The request is the one whose token
+    /// [tells](crate::Token::request) this name.
+    fn cancelled(&mut self, worker: &mut Worker<N>, peer: PeerId, request: RequestId) {
+        let _ = (worker, peer, request);
     }
 
     /// A connection has ended. Its calls end too, each by [`ended`](Self::ended).

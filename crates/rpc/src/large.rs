@@ -1,133 +1,102 @@
 //! Registered memory for bodies that do not fit the ring.
 
-use std::{collections::HashMap, hash::Hash};
+use std::collections::{BTreeMap, btree_map::Entry};
 
-use proto::copyrpc::Large;
-use verbs::{Access, MemoryError, MemoryRegion as _, Nic, Sge};
+use proto::copyrpc::{CallId, Large, RequestId};
+use verbs::{Access, Nic};
 
-/// Smallest buffer.
-const BUFFER_BYTES_MIN: usize = 1 << 14;
-/// Free buffers that are kept for each peer.
-const FREE_MAX: usize = 8;
+use crate::pool::{Buffer, NoBuffer, Pool, Quota};
 
-/// Registered memory that holds one large body.
-pub(crate) struct Buffer<N: Nic> {
-    mr: N::Mr,
-    len_bytes: usize,
+/// Address, key and length that the peer needs to fetch a body.
+pub(crate) fn large<N: Nic>(body: &Buffer<N>) -> Large {
+    let (remote, whole) = (body.remote(), body.sge(0, body.len_bytes()));
+    Large { addr: remote.addr, rkey: remote.rkey.get(), len_bytes: whole.len_bytes }
 }
 
-impl<N: Nic> Buffer<N> {
-    pub(crate) fn write(&self, body: &[u8]) {
-        self.mr.write(0, &body[..self.len_bytes]);
-    }
-
-    /// Copies the body to private memory.
-    pub(crate) fn copy_to(&self, to: &mut Vec<u8>) {
-        to.resize(self.len_bytes, 0);
-        self.mr.read(0, to);
-    }
-
-    pub(crate) fn sge(&self) -> Sge {
-        self.mr.sge(0, self.len_bytes)
-    }
-
-    /// What the peer must know to fetch it.
-    pub(crate) fn large(&self) -> Large {
-        let remote = self.mr.remote(0);
-        let len_bytes = self.sge().len_bytes;
-        Large { addr: remote.addr, rkey: remote.rkey.get(), len_bytes }
-    }
-}
-
-/// Why there is no buffer.
-#[derive(Debug)]
-pub(crate) enum NoBuffer {
-    /// The peer's share is in use.
-    Limit,
-    Memory(MemoryError),
-}
-
-/// Buffers of one peer, and no other's: a key that a peer was told must never reach the data of
+/// Bodies that one peer reads, in regions of its own: a key that a peer was told must never reach the data of
 /// another.
-pub(crate) struct Buffers<N: Nic> {
-    limit_bytes: usize,
-    /// Registered, in use or free.
-    held_bytes: usize,
-    free: Vec<N::Mr>,
+pub(crate) struct LargeBodies<N: Nic> {
+    /// Of all buffers that this peer makes this side use, also of those that its bodies are read to.
+    quota: Quota,
+    lent: Pool<N>,
+    /// Bodies of calls: the peer reads them until it answers. Ordered, so that they are given up in the
+    /// same order in every run.
+    lent_requests: BTreeMap<CallId, Buffer<N>>,
+    /// Bodies of answers: the peer reads them until it releases them.
+    lent_responses: BTreeMap<RequestId, Buffer<N>>,
+    /// Where programs write bodies, before they are copied to a buffer: it has seen no other peer's.
+    filled: Vec<u8>,
 }
 
-impl<N: Nic> Buffers<N> {
+impl<N: Nic> LargeBodies<N> {
     pub(crate) fn new(limit_bytes: usize) -> Self {
-        Self { limit_bytes, held_bytes: 0, free: Vec::new() }
+        Self {
+            quota: Quota::new(limit_bytes),
+            lent: Pool::new(Access::REMOTE_READ, limit_bytes),
+            lent_requests: BTreeMap::new(),
+            lent_responses: BTreeMap::new(),
+            filled: Vec::new(),
+        }
     }
 
-    /// Memory for `len_bytes`, not cleared.
+    /// Memory for `len_bytes` that the peer is to read, not cleared.
     pub(crate) fn take(
         &mut self,
         nic: &N,
         pd: &N::Pd,
         len_bytes: usize,
     ) -> Result<Buffer<N>, NoBuffer> {
-        let size = len_bytes.max(BUFFER_BYTES_MIN).next_power_of_two();
-        if let Some(at) = self.free.iter().position(|mr| mr.len_bytes() == size) {
-            return Ok(Buffer { mr: self.free.swap_remove(at), len_bytes });
-        }
-        while self.held_bytes + size > self.limit_bytes {
-            let mr = self.free.pop().ok_or(NoBuffer::Limit)?;
-            self.held_bytes -= mr.len_bytes();
-        }
-        let access = Access::LOCAL_WRITE | Access::REMOTE_READ;
-        let mr = nic.alloc_mr(pd, size, access).map_err(NoBuffer::Memory)?;
-        self.held_bytes += size;
-        Ok(Buffer { mr, len_bytes })
+        self.lent.take(nic, pd, len_bytes, &self.quota)
     }
 
-    /// Gives memory back that neither the NIC nor the peer uses any more.
-    pub(crate) fn give(&mut self, buffer: Buffer<N>) {
-        if self.free.len() < FREE_MAX {
-            self.free.push(buffer.mr);
-        } else {
-            self.held_bytes -= buffer.mr.len_bytes();
-        }
-    }
-}
-
-/// Buffers that a peer may read, by what ends that.
-pub(crate) struct Lent<N: Nic, K> {
-    buffers: HashMap<K, Buffer<N>>,
-}
-
-impl<N: Nic, K: Eq + Hash> Lent<N, K> {
-    pub(crate) fn new() -> Self {
-        Self { buffers: HashMap::new() }
+    /// What buffers of other pools count against that hold bodies of this peer.
+    pub(crate) fn quota(&self) -> &Quota {
+        &self.quota
     }
 
-    pub(crate) fn put(&mut self, key: K, buffer: Buffer<N>) -> &Buffer<N> {
-        self.buffers.entry(key).insert_entry(buffer).into_mut()
+    /// Lends the body of a call, which `write` writes, to the peer until [`answered`](Self::answered). Beside
+    /// the buffer it gets memory that holds zeros, or what this peer was sent before.
+    pub(crate) fn lend_request(
+        &mut self,
+        call: CallId,
+        buffer: Buffer<N>,
+        write: impl FnOnce(&Buffer<N>, &mut Vec<u8>),
+    ) {
+        write(put(&mut self.lent_requests, call, buffer), &mut self.filled);
     }
 
+    /// Lends the body of an answer to the peer until [`released`](Self::released). Otherwise as
+    /// [`lend_request`](Self::lend_request).
+    pub(crate) fn lend_response(
+        &mut self,
+        request: RequestId,
+        buffer: Buffer<N>,
+        write: impl FnOnce(&Buffer<N>, &mut Vec<u8>),
+    ) {
+        write(put(&mut self.lent_responses, request, buffer), &mut self.filled);
+    }
+
+    /// The call was answered: the peer does not read its body any more.
     #[inline]
-    pub(crate) fn end(&mut self, key: &K) -> Option<Buffer<N>> {
-        if self.buffers.is_empty() { None } else { self.buffers.remove(key) }
+    pub(crate) fn answered(&mut self, call: CallId) {
+        if !self.lent_requests.is_empty() {
+            self.lent_requests.remove(&call);
+        }
+    }
+
+    /// The peer has fetched the answer.
+    pub(crate) fn released(&mut self, request: RequestId) {
+        self.lent_responses.remove(&request);
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Those that are not kept count no more.
-    #[test]
-    fn all_buffers_that_were_given_back_can_be_taken_again() {
-        let fabric = format!("large-{}", std::process::id());
-        let nic = softnic::open(&softnic::Config { fabric, ..softnic::Config::default() }).unwrap();
-        let pd = nic.alloc_pd().unwrap();
-        let mut buffers = Buffers::<softnic::Nic>::new((FREE_MAX + 1) * BUFFER_BYTES_MIN);
-        for _ in 0..3 {
-            let taken = [(); FREE_MAX + 1].map(|()| buffers.take(&nic, &pd, 1).unwrap());
-            assert!(matches!(buffers.take(&nic, &pd, 1), Err(NoBuffer::Limit)));
-            taken.into_iter().for_each(|buffer| buffers.give(buffer));
-            assert_eq!(buffers.free.len(), FREE_MAX);
+/// Inserts a buffer, in place of any other one.
+fn put<N: Nic, K: Ord>(lent: &mut BTreeMap<K, Buffer<N>>, key: K, buffer: Buffer<N>) -> &Buffer<N> {
+    match lent.entry(key) {
+        Entry::Vacant(vacant) => vacant.insert(buffer),
+        Entry::Occupied(mut occupied) => {
+            occupied.insert(buffer);
+            occupied.into_mut()
         }
     }
 }

@@ -12,7 +12,7 @@
 //! everything inside [`Worker::poll`]. Two workers become peers by handing each other an
 //! [`Invitation`], by any means.
 //!
-//! What calls promise: each ends exactly once, with a response or a [`Status`], at the latest at its
+//! Guarantees of a call: it ends exactly once, with a response or a [`Status`], at the latest at its
 //! deadline plus 250 µs plus the time between polls. A request is executed at most once. A callback
 //! that panics ends its poll, and costs nothing but its own message.
 
@@ -22,11 +22,13 @@ mod body;
 mod config;
 mod contact;
 mod early;
+mod entropy;
 mod error;
 pub mod futures;
 mod handler;
 mod large;
 mod peer;
+mod pool;
 mod queue;
 mod receives;
 mod region;
@@ -35,12 +37,13 @@ mod worker;
 
 pub use config::{Config, ConfigError, TransportKind};
 pub use contact::{ContactError, Invitation};
+pub use entropy::Entropy;
 pub use error::{CallError, CloseReason, ConnectError, OpenError, ReplyError, TransferError};
 pub use handler::{Handler, Request};
 pub use peer::PeerId;
 pub use proto::{
     Status,
-    copyrpc::{Busy, CallId, Counters, FlushPolicy, Violation},
+    copyrpc::{Busy, CallId, Counters, FlushPolicy, RequestId, Violation},
 };
 pub use region::{Range, Region, RemoteRegion};
 pub use token::Token;

@@ -3,7 +3,11 @@
 use core::hash::{BuildHasherDefault, Hasher};
 use std::collections::{HashMap, VecDeque};
 
-use verbs::{Nic, PostSendError, Qpn, QueuePair as _, SendRequest};
+use slots::Key;
+use verbs::{
+    Completion, ModifyError, Nic, PostRecvError, PostSendError, Qpn, QueuePair as _, SendRequest,
+    Transition,
+};
 
 use crate::{PeerId, receives::Refill};
 
@@ -38,20 +42,27 @@ pub(crate) struct Work {
     pub(crate) what: What,
 }
 
-/// What a request does.
+/// The purpose of a posted request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
     /// A batch, and what it takes to post it again.
-    Batch(Batch),
+    Batch(PostedBatch),
     /// Credit, written beside the ring.
     Credit,
-    /// The transfer at this place of the worker's table.
-    Transfer(usize),
+    /// A piece of a transfer.
+    Piece(Piece),
+}
+
+/// A piece of a transfer that was posted: a transfer takes as many as the NIC's longest message asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub(crate) transfer: Key,
+    pub(crate) offset_bytes: usize,
 }
 
 /// A batch that was posted. Its bytes stay in the staging ring until the peer gives credit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Batch {
+pub(crate) struct PostedBatch {
     pub(crate) number: u64,
     pub(crate) offset_bytes: usize,
     pub(crate) len_bytes: usize,
@@ -63,17 +74,57 @@ pub(crate) struct Batch {
 /// Completions are accounted per queue, not per peer: a completion ends every earlier request of
 /// its queue, whichever peer it was for.
 pub(crate) struct Queue<N: Nic> {
-    pub(crate) qp: N::Qp,
+    qp: N::Qp,
     posted: VecDeque<Work>,
     /// RC without a shared receive queue.
-    pub(crate) refill: Option<Refill>,
+    refill: Option<Refill>,
     /// Something was posted and the NIC was not told.
-    pub(crate) is_unrung: bool,
+    is_unrung: bool,
 }
 
 impl<N: Nic> Queue<N> {
     pub(crate) fn new(qp: N::Qp, refill: Option<Refill>) -> Self {
         Self { qp, posted: VecDeque::new(), refill, is_unrung: false }
+    }
+
+    pub(crate) fn qp(&self) -> &N::Qp {
+        &self.qp
+    }
+
+    #[inline]
+    pub(crate) fn qpn(&self) -> Qpn {
+        self.qp.qpn()
+    }
+
+    pub(crate) fn modify(&mut self, to: &Transition) -> Result<(), ModifyError> {
+        self.qp.modify(to)
+    }
+
+    /// Gives back the queue space that a completion ends.
+    #[inline]
+    pub(crate) fn retire(&mut self, completion: &Completion) {
+        self.qp.retire(completion);
+    }
+
+    /// Gives the receive of a completion back to the queue pair's own receive queue.
+    #[inline]
+    pub(crate) fn retire_receive(&mut self, completion: &Completion) {
+        self.qp.retire(completion);
+        if let Some(refill) = &mut self.refill {
+            refill.consumed();
+            // It fails only when the queue pair is in error, which a send will tell.
+            let _ = refill.fill_own(&mut self.qp);
+        }
+    }
+
+    /// Posts the first receives of the queue pair's own receive queue.
+    pub(crate) fn fill_receives(&mut self) -> Result<(), PostRecvError> {
+        self.refill.as_mut().map_or(Ok(()), |refill| refill.fill_own(&mut self.qp))
+    }
+
+    #[inline]
+    pub(crate) fn is_unrung(&self) -> bool {
+        self.is_unrung
     }
 
     /// Posts a request; tells the NIC at once unless `is_batched`.

@@ -18,7 +18,7 @@ impl Refill {
         Self { missing: entries, threshold: Self::threshold(entries) }
     }
 
-    /// How many of them go back together; one less may be missing.
+    /// The number of receives that are reposted together; one less may be missing.
     pub(crate) fn threshold(entries: u16) -> u16 {
         (entries / 8).max(1)
     }
@@ -49,7 +49,7 @@ impl Refill {
 
 /// A shared receive queue that is kept full.
 pub(crate) struct SharedReceives<N: Nic> {
-    pub(crate) srq: N::Srq,
+    srq: N::Srq,
     refill: Refill,
 }
 
@@ -57,6 +57,10 @@ impl<N: Nic> SharedReceives<N> {
     pub(crate) fn new(nic: &N, pd: &N::Pd, entries: u16) -> Result<Self, CreateError> {
         let srq = nic.create_srq(pd, &SrqConfig { entries: entries.into(), sges_max: 1 })?;
         Ok(Self { srq, refill: Refill::new(entries) })
+    }
+
+    pub(crate) fn srq(&self) -> &N::Srq {
+        &self.srq
     }
 
     #[inline]

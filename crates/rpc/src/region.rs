@@ -47,7 +47,7 @@ impl<N: Nic> Region<N> {
         self.mr.write(offset, from);
     }
 
-    /// What a peer must be told to access it.
+    /// Address, key and length that a peer needs to access the region.
     #[must_use]
     pub fn remote(&self) -> RemoteRegion {
         let RemoteSlice { addr, rkey } = self.mr.remote(0);
@@ -118,7 +118,7 @@ impl RemoteRegion {
     }
 }
 
-/// Which bytes a one-sided access moves.
+/// The bytes that a one-sided access moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
     /// In the peer's region.

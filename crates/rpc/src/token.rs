@@ -10,10 +10,29 @@ use proto::{
 
 use crate::PeerId;
 
-/// Where tokens leave word that they were dropped.
-pub(crate) type Dropped = Rc<RefCell<Vec<(Answering, Status)>>>;
+/// Tokens of a worker that were dropped. Each token has a handle of the list.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct DroppedTokens(Rc<RefCell<Vec<DroppedToken>>>);
 
-/// What a token stands for.
+/// A token that was dropped, and the status that its request is answered with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DroppedToken {
+    pub(crate) answering: Answering,
+    pub(crate) status: Status,
+}
+
+impl DroppedTokens {
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.borrow().is_empty()
+    }
+
+    pub(crate) fn take(&self) -> Vec<DroppedToken> {
+        self.0.take()
+    }
+}
+
+/// The request that a token obliges to answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Answering {
     pub(crate) peer: PeerId,
@@ -22,12 +41,12 @@ pub(crate) struct Answering {
     pub(crate) lease: Option<Lease>,
 }
 
-/// Where a request's body lies in the ring.
+/// The span of the ring that a request's body lies in.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct BodySpan {
     pub(crate) offset_bytes: usize,
     pub(crate) len_bytes: usize,
-    /// Of how many batches its own is the last.
+    /// Number of the batch that the request came in.
     pub(crate) batch: u64,
 }
 
@@ -48,34 +67,41 @@ pub(crate) struct Place {
 pub struct Token {
     pub(crate) answering: Answering,
     /// `None`: the body does not lie in the ring.
-    pub(crate) place: Option<Place>,
+    pub(crate) span: Option<BodySpan>,
     /// `None` once it was answered.
-    dropped: Option<Dropped>,
+    dropped: Option<DroppedTokens>,
 }
 
 impl Token {
     pub(crate) fn new(
         peer: PeerId,
         request: RequestId,
-        place: Option<Place>,
-        dropped: &Dropped,
+        span: Option<BodySpan>,
+        dropped: &DroppedTokens,
     ) -> Self {
         let answering = Answering { peer, request, lease: None };
-        Self { answering, place, dropped: Some(Rc::clone(dropped)) }
+        Self { answering, span, dropped: Some(dropped.clone()) }
     }
 
-    /// Who waits for the answer.
+    /// The peer that waits for the answer.
     #[must_use]
     pub fn peer(&self) -> PeerId {
         self.answering.peer
     }
 
-    /// Whether this is where it leaves word.
-    pub(crate) fn is_of(&self, dropped: &Dropped) -> bool {
-        self.dropped.as_ref().is_some_and(|ours| Rc::ptr_eq(ours, dropped))
+    /// The name of the request at its peer.
+    #[inline]
+    #[must_use]
+    pub fn request(&self) -> RequestId {
+        self.answering.request
     }
 
-    /// What is answered needs no drop, and what is not dropped need not be in memory.
+    /// Whether the worker with this list gave the token.
+    pub(crate) fn is_of(&self, dropped: &DroppedTokens) -> bool {
+        self.dropped.as_ref().is_some_and(|ours| Rc::ptr_eq(&ours.0, &dropped.0))
+    }
+
+    /// Takes the obligation without the drop, so that the token need not be in memory.
     #[inline(always)]
     pub(crate) fn redeem(self) -> Answering {
         let mut token = ManuallyDrop::new(self);
@@ -88,7 +114,7 @@ impl Drop for Token {
     fn drop(&mut self) {
         if let Some(dropped) = self.dropped.take() {
             let status = if std::thread::panicking() { Status::Internal } else { Status::Unknown };
-            dropped.borrow_mut().push((self.answering, status));
+            dropped.0.borrow_mut().push(DroppedToken { answering: self.answering, status });
         }
     }
 }

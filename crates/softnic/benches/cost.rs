@@ -14,9 +14,9 @@ use std::{
 use copyrpc_softnic::{Config, Nic, open};
 use verbs::{
     Access, Completion, CompletionQueue as _, CqConfig, DcKey, Destination, InitAttr,
-    MemoryRegion as _, Mtu, Nic as _, Op, Payload, QKey, QpConfig, QueuePair as _, QueueSize,
-    RcPeer, RnrTimer, RtrAttr, RtsAttr, SendFlags, SendRequest, Sge, SharedReceiveQueue as _,
-    SrqConfig, Transition, Transport,
+    MemoryRegion as _, Mtu, Nic as _, Op, Payload, QKey, QpConfig, QueuePair as _, RcPeer,
+    RecvSize, RnrTimer, RtrAttr, RtsAttr, SendFlags, SendRequest, SendSize, Sge,
+    SharedReceiveQueue as _, SrqConfig, Transition, Transport,
 };
 
 const BATCH: u32 = 64;
@@ -28,7 +28,7 @@ type Cq = <Nic as verbs::Nic>::Cq;
 type Qp = <Nic as verbs::Nic>::Qp;
 type Srq = <Nic as verbs::Nic>::Srq;
 
-/// What is measured.
+/// Traffic whose instructions are counted.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     name: &'static str,
@@ -71,9 +71,9 @@ fn end(config: &Config, transport: Transport, shape: Shape) -> End {
     let srq = shape.is_shared.then(|| {
         nic.create_srq(&pd, &SrqConfig { entries: 256, sges_max: 1 }).expect("shared receives")
     });
-    let size = QueueSize { entries: 256, sges_max: 1 };
-    let mut qp_config =
-        QpConfig { send: size, recv: size, send_cq: &send_cq, ..QpConfig::new(transport, &cq) };
+    let send = SendSize { requests: 128, sges_max: 1, inline_bytes_max: 32 };
+    let recv = RecvSize { requests: 256, sges_max: 1 };
+    let mut qp_config = QpConfig { send, recv, send_cq: &send_cq, ..QpConfig::new(transport, &cq) };
     let mut count = 1;
     if transport != Transport::Dci {
         (qp_config.srq, qp_config.access_key, count) = (srq.as_ref(), KEY, shape.targets);

@@ -18,7 +18,7 @@ use std::{
 use copyrpc_softnic::Nic;
 use verbs::{
     AddressVector, Completion, CompletionQueue as _, CqConfig, Endpoint, MemoryRegion as _,
-    Nic as _, Op, Payload, PostSendError, QpConfig, Qpn, QueuePair as _, QueueSize, Route,
+    Nic as _, Op, Payload, PostSendError, QpConfig, Qpn, QueuePair as _, RecvSize, Route,
     SendRequest, SharedReceiveQueue as _, SrqConfig, Transport,
 };
 
@@ -85,7 +85,7 @@ fn send(qp: &mut Qp, mr: &Mr, number: u64) -> bool {
     true
 }
 
-struct Hall {
+struct Scene {
     nic: Nic,
     pd: common::Pd,
     cq: common::Cq,
@@ -95,7 +95,7 @@ struct Hall {
     slots: HashMap<u16, usize>,
 }
 
-impl Hall {
+impl Scene {
     fn open(nic: Nic) -> Self {
         let own = End::new(&nic, Transport::Rc);
         let config = CqConfig { allow_overcommit: true, ..CqConfig::new(1024) };
@@ -115,7 +115,7 @@ impl Hall {
     fn queue_pair(&self) -> Qp {
         let mut config = QpConfig::<Nic>::new(Transport::Rc, &self.cq);
         config.srq = Some(&self.srq);
-        config.recv = QueueSize { entries: 0, sges_max: 0 };
+        config.recv = RecvSize::NONE;
         self.nic.create_qp(&self.pd, &config).unwrap()
     }
 
@@ -137,7 +137,7 @@ impl Hall {
 }
 
 /// A child that has begun to hammer, and the queue pair that hears it.
-fn start(hall: &Hall, fabric: &str) -> (Child, Qp) {
+fn start(scene: &Scene, fabric: &str) -> (Child, Qp) {
     let test = "survivors_go_on_while_senders_are_killed";
     let mut child = Command::new(env::current_exe().unwrap())
         .args([test, "--exact", "--nocapture", "--test-threads=1"])
@@ -148,9 +148,9 @@ fn start(hall: &Hall, fabric: &str) -> (Child, Qp) {
         .unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
     let theirs = lines.find_map(|line| endpoint_named(&line)).expect("the child's endpoint");
-    let mut qp = hall.queue_pair();
+    let mut qp = scene.queue_pair();
     ready(&mut qp, Some(theirs));
-    let ours = name_of(&hall.nic.endpoint(&qp));
+    let ours = name_of(&scene.nic.endpoint(&qp));
     writeln!(child.stdin.as_mut().unwrap(), "{ours}").unwrap();
     (child, qp)
 }
@@ -161,11 +161,11 @@ fn survivors_go_on_while_senders_are_killed() {
         return hammer(&fabric);
     }
     let fabric = common::fabric("deaths", std::process::id());
-    let mut hall = Hall::open(common::nic("deaths", None));
+    let mut scene = Scene::open(common::nic("deaths", None));
     // The survivor sends from a port of its own.
     let mut survivor = End::new(&common::nic("deaths", None), Transport::Rc);
-    let mut heard = hall.queue_pair();
-    let (a, b) = (survivor.endpoint(), hall.nic.endpoint(&heard));
+    let mut heard = scene.queue_pair();
+    let (a, b) = (survivor.endpoint(), scene.nic.endpoint(&heard));
     survivor.ready(Some(b));
     ready(&mut heard, Some(a));
     let mr = survivor.mr(4096);
@@ -174,7 +174,7 @@ fn survivors_go_on_while_senders_are_killed() {
     let mut graves = Vec::new();
 
     for _ in 0..ROUNDS {
-        let mut children: Vec<_> = (0..CHILDREN).map(|_| start(&hall, &fabric)).collect();
+        let mut children: Vec<_> = (0..CHILDREN).map(|_| start(&scene, &fabric)).collect();
         let mut next: HashMap<Qpn, u64> = HashMap::new();
         let mut failures: HashMap<Qpn, u32> = HashMap::new();
         let mut goal = received + 20;
@@ -187,8 +187,8 @@ fn survivors_go_on_while_senders_are_killed() {
                 survivor.qp.retire(&done);
             }
             for _ in 0..32 {
-                let Some(done) = hall.cq.poll() else { break };
-                let number = hall.take(&done);
+                let Some(done) = scene.cq.poll() else { break };
+                let number = scene.take(&done);
                 if done.qpn == heard.qpn() {
                     assert_eq!(number, Some(received), "the survivor's messages, in order");
                     received += 1;
@@ -213,15 +213,15 @@ fn survivors_go_on_while_senders_are_killed() {
         assert!(failures.values().all(|&count| count <= 1), "{failures:?}");
     }
     // Whatever died, no buffer is missing.
-    assert_eq!(hall.slots.len(), BUFFERS);
+    assert_eq!(scene.slots.len(), BUFFERS);
     let mut arrived = 0;
     until("messages into every buffer", || {
         if send(&mut survivor.qp, &mr, sent) {
             sent += 1;
         }
         survivor.cq.poll().iter().for_each(|done| survivor.qp.retire(done));
-        let done = hall.cq.poll().filter(|done| done.kind.is_receive())?;
-        arrived += usize::from(hall.take(&done).is_some());
+        let done = scene.cq.poll().filter(|done| done.kind.is_receive())?;
+        arrived += usize::from(scene.take(&done).is_some());
         (arrived >= 3 * BUFFERS).then_some(())
     });
 }

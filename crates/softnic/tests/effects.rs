@@ -6,18 +6,17 @@ mod common;
 use proptest::prelude::*;
 use verbs::{
     Completion, CompletionKind, CompletionQueue as _, CqConfig, DcKey, Destination,
-    MemoryRegion as _, Nic as _, Op, Payload, QpConfig, QueuePair as _, QueueSize, SendFlags,
-    SendRequest, Sge, SharedReceiveQueue as _, SrqConfig, Transport,
+    MemoryRegion as _, Nic as _, Op, Payload, QpConfig, QueuePair as _, RecvSize, SendFlags,
+    SendRequest, SendSize, Sge, SharedReceiveQueue as _, SrqConfig, Transport,
 };
 
-use common::{End, Mr, QKEY, Srq, completion, nic, pair, target, until};
+use common::{End, Mr, QKEY, SENDS, Srq, completion, nic, pair, target, until};
 
 /// Bytes of the region at each end. Receives use the last eighth of the target's.
 const LEN: usize = 8192;
 const RECEIVES_AT: usize = LEN - RECEIVE_BYTES;
 const RECEIVE_BYTES: usize = 1024;
 /// Blocks of the send queue.
-const SEND_BLOCKS: u16 = 64;
 /// Bytes before a datagram.
 const GRH_BYTES: usize = 40;
 
@@ -155,14 +154,14 @@ impl World {
         self.ends[0].qp.post_send(&request).unwrap();
         drop(bytes);
         self.model(step, &parts, &data, old);
-        if step.ring || receives || is_read || self.ends[0].qp.send_free() < 40 {
+        if step.ring || receives || is_read || self.ends[0].qp.send_free() < 10 {
             self.ends[0].qp.ring_send();
         }
         // The first ring may find the peer's port not there yet. Half of the queue may stay taken by
         // requests that nobody asked a completion for.
         until("room in the send queue", || {
             self.collect();
-            (self.ends[0].qp.send_free() >= SEND_BLOCKS / 2).then_some(())
+            (self.ends[0].qp.send_free() >= SENDS / 2).then_some(())
         });
         if receives {
             self.expect_arrival(step, data.len());
@@ -269,11 +268,10 @@ fn dc(strict: Option<u64>) -> World {
     let (pd, key) = (nic.alloc_pd().unwrap(), DcKey::new(0x1234_5678_9abc_def0));
     let cq = nic.create_cq(&CqConfig::new(256), None).unwrap();
     let srq = nic.create_srq(&pd, &SrqConfig { entries: 8, sges_max: 4 }).unwrap();
-    let none = QueueSize { entries: 0, sges_max: 0 };
     let config = QpConfig {
         srq: Some(&srq),
-        send: none,
-        recv: none,
+        send: SendSize::NONE,
+        recv: RecvSize::NONE,
         access_key: key,
         ..QpConfig::new(Transport::Dct, &cq)
     };
@@ -292,7 +290,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..Default::default() })]
-    /// Sequences are longer than the ring of 64 blocks, so WQEs of every length wrap.
+    /// Sequences are longer than the ring of 64 or 128 blocks, so WQEs of every length wrap.
     #[test]
     fn reliable_connections_do_what_was_asked(steps in steps()) {
         let mut world = World::new(pair("rc", None), None);

@@ -11,8 +11,8 @@ use std::{
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use verbs::{
-    CompletionQueue as _, MemoryRegion as _, Nic as _, Op, Payload, QpState, QueuePair as _,
-    RtsAttr, SendRequest, Transition, Transport,
+    AsyncEvent, CompletionQueue as _, MemoryRegion as _, Nic as _, Op, Payload, QpState,
+    QueuePair as _, RtsAttr, SendRequest, Transition, Transport,
 };
 
 use common::{End, completion, nic, pair};
@@ -106,13 +106,18 @@ fn a_peer_is_not_gone_because_its_memory_finds_no_room_here() {
     assert_eq!(completion(&mut here.cq, &mut there.cq, &mut Vec::new()).failure, None);
 
     let large = there.mr(LARGE_BYTES);
+    let mut told = Vec::new();
     with_less_than(LARGE_BYTES as u64, || {
         write(&mut here, &large);
         for _ in 0..10 {
             assert_eq!(here.cq.poll(), None, "it fails after ten seconds");
-            assert_eq!(here.nic.poll_event(), None);
+            match here.nic.poll_event() {
+                Some(AsyncEvent::NoMemory(shortage)) => told.push(shortage.len_bytes),
+                event => assert_eq!(event, None),
+            }
         }
     });
+    assert!(told.iter().all(|len_bytes| *len_bytes == LARGE_BYTES as u64) && !told.is_empty());
     assert_eq!(here.qp.state(), QpState::Rts);
     let [mut here, mut there] = [&here, &there].map(|end| End::new(&end.nic, Transport::Rc));
     let [at_here, at_there] = [here.endpoint(), there.endpoint()];

@@ -8,7 +8,7 @@ use core::{ptr::NonNull, time::Duration};
 use copyrpc_softnic::{Device, Violation};
 use memory::sync::{AtomicU32, AtomicU64, Ordering};
 use mlx5::device::{
-    CqRequest, Device as _, DeviceCq as _, DeviceQp as _, QpMemory, QpRequest, RqRequest,
+    CqRequest, Device as _, DeviceCq as _, DeviceQp as _, PortRows, QpMemory, QpRequest, RqRequest,
 };
 use verbs::{
     Access, Channel as _, CompletionQueue as _, InitAttr, MemoryRegion as _, Mtu, Op, Payload,
@@ -31,6 +31,8 @@ struct ByHand {
 }
 
 const LOG_BLOCKS: u8 = 4;
+/// The only ones that there are.
+const ROWS: PortRows = PortRows { port: 1, gid_index: 0, pkey_index: 0 };
 
 impl ByHand {
     fn new(name: &str) -> Self {
@@ -59,9 +61,9 @@ impl ByHand {
             rnr_timer: RnrTimer::at_least(core::time::Duration::ZERO),
             reads_in_max: 1,
         };
-        qp.modify(&Transition::Init(init)).unwrap();
-        qp.modify(&Transition::Rtr(rtr)).unwrap();
-        qp.modify(&Transition::Rts(RtsAttr::default())).unwrap();
+        qp.modify(&Transition::Init(init), ROWS).unwrap();
+        qp.modify(&Transition::Rtr(rtr), ROWS).unwrap();
+        qp.modify(&Transition::Rts(RtsAttr::default()), ROWS).unwrap();
         Self { device, qp, memory, _cq: cq, _peer: peer }
     }
 
@@ -73,7 +75,7 @@ impl ByHand {
     }
 
     fn write(&self, index: u16, octoword: [u8; 16]) {
-        let ring = self.memory.send_ring.unwrap();
+        let ring = self.memory.send.unwrap().ring;
         let at = usize::from(index) % (1 << LOG_BLOCKS) * 64;
         // SAFETY: inside the ring, by the line above.
         let wqe = unsafe { ring.add(at) }.cast::<[u8; 16]>();
@@ -82,7 +84,7 @@ impl ByHand {
     }
 
     fn announce(&self, posted: u16) {
-        let record: NonNull<u32> = self.memory.send_dbrec.unwrap();
+        let record: NonNull<u32> = self.memory.send.unwrap().dbrec;
         // SAFETY: the doorbell record, which only this thread writes and the engine reads in `ring`.
         unsafe { record.write(wire::doorbell::counter_word(posted)) };
     }
@@ -278,12 +280,45 @@ fn a_request_for_an_event_has_a_number_of_its_own() {
     assert_eq!(ask(request, recorded), (false, vec![refused]));
 }
 
+/// libmlx5 and the device count the same events: a completion that is not solicited raises none where the
+/// queue waits for solicited ones.
+#[test]
+fn a_request_for_an_event_counts_no_event_that_was_not_raised() {
+    let device = common::nic("ahead", Some(7)).device().clone();
+    let channel = device.create_channel().unwrap();
+    let request = CqRequest { log_entries: 6, cqe_bytes: 64 };
+    let (mut cq, memory) = device.create_cq(&request, Some(&channel)).unwrap();
+    let op_own = memory.ring.cast::<AtomicU64>().as_ptr().wrapping_add(7);
+    // SAFETY: the last word of the first entry; the ring lives as long as `cq`.
+    let op_own = unsafe { &*op_own };
+    // An entry of the first lap waits, which is not solicited.
+    op_own.store(0, Ordering::Relaxed);
+    let record = memory.dbrec.cast::<AtomicU32>().as_ptr().wrapping_add(1);
+    // SAFETY: the second word of the record, which lives as long as `cq`.
+    let record = unsafe { &*record };
+    let mut ask = |sequence, solicited_only| {
+        let request = CqArm { sequence, solicited_only, consumer_index: 0 };
+        record.store(request.record_word(), Ordering::Relaxed);
+        cq.arm(u64::from_be(request.doorbell_word(memory.cqn)));
+        (channel.wait(Duration::ZERO), device.take_violations())
+    };
+    let ahead =
+        |sequence, events| vec![Violation::ArmAhead { cqn: memory.cqn.get(), sequence, events }];
+    assert_eq!(ask(1, false), (false, ahead(1, 0)));
+    assert_eq!(ask(0, true), (false, vec![]));
+    assert_eq!(ask(1, true), (false, ahead(1, 0)), "it counts what was not solicited");
+    assert_eq!(ask(0, false), (true, vec![]));
+    assert_eq!(ask(2, false), (false, ahead(2, 1)));
+    assert_eq!(ask(1, true), (false, vec![]));
+}
+
 /// Every operation, rung both ways, over several laps of every ring.
 #[test]
 fn the_driver_violates_nothing() {
     let mut ends = pair("driver", Some(11));
     let (from, to) = (ends[0].mr(4096), ends[1].mr(4096));
     let [a, b] = &mut ends;
+    let room = a.qp.send_free();
     let mut arrived = Vec::new();
     for round in 0..300usize {
         b.qp.post_recv(&[to.sge(0, 64)]).unwrap();
@@ -317,7 +352,7 @@ fn the_driver_violates_nothing() {
             let done = completion(&mut a.cq, &mut b.cq, &mut arrived);
             assert_eq!(done.failure, None, "round {round}");
             a.qp.retire(&done);
-            if a.qp.send_free() == 64 {
+            if a.qp.send_free() == room {
                 break;
             }
         }

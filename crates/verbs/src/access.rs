@@ -1,4 +1,4 @@
-//! What may be done to a memory region.
+//! Access rights of a memory region.
 
 bitflags::bitflags! {
     /// Access rights of a memory region, or the remote rights of a queue pair.

@@ -1,24 +1,24 @@
-//! How one endpoint names another.
+//! Addresses of endpoints.
 
-use wire::ids::{DcKey, Gid, Lid, QKey, Qpn};
+use ids::{DcKey, Gid, Lid, QKey, Qpn};
 
 /// Network-layer destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Route {
     /// InfiniBand inside one subnet.
     Lid(Lid),
-    /// RoCE, or InfiniBand across subnets: a global route header.
+    /// RoCE: a global route header.
     Gid(GidRoute),
+    /// InfiniBand with a global route header: to a port that requires one, or to a router and a port behind it.
+    Global(Lid, GidRoute),
 }
 
-/// What a global route header needs, but for its source: which row of its GID table a port sends from, it
-/// [knows itself](crate::PortAttributes::gid_index), and not whoever it sends to.
+/// The fields of a global route header, except those of the sending port: the row of its GID table that it
+/// [sends from](crate::PortAttributes::gid_index), and the Ethernet address of the next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GidRoute {
     /// The destination.
     pub gid: Gid,
-    /// Ethernet address of the next hop (RoCE).
-    pub mac: [u8; 6],
     /// Routers that may be crossed.
     pub hop_limit: u8,
     /// Traffic class: DSCP and ECN.
@@ -30,7 +30,7 @@ pub struct GidRoute {
 /// A route and its service level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AddressVector {
-    /// Where to.
+    /// The route to the port.
     pub route: Route,
     /// 0 to 15; on RoCE the Ethernet priority, 0 to 7.
     pub service_level: u8,
@@ -44,7 +44,7 @@ impl AddressVector {
     }
 }
 
-/// Where a queue pair can be reached: what two programs exchange before they connect.
+/// The address of a queue pair, which two programs exchange before they connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Endpoint {
     /// Of the port.

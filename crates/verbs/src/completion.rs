@@ -1,9 +1,6 @@
-//! What a NIC reports when a request is done.
+//! Completions: the NIC's reports on finished requests.
 
-use wire::{
-    cqe::Syndrome,
-    ids::{Lid, Qpn},
-};
+use ids::{Lid, Qpn};
 
 /// One completed work request. Consumed exactly once: pass it to
 /// [`QueuePair::retire`](crate::QueuePair::retire) or
@@ -13,10 +10,10 @@ use wire::{
 pub struct Completion {
     /// The local queue pair.
     pub qpn: Qpn,
-    /// What `post_send` or `post_recv` returned for the request. A send completion also completes
+    /// The value that `post_send` or `post_recv` returned for the request. A send completion also completes
     /// every earlier request of its queue.
     pub wqe: u16,
-    /// What was done, or tried.
+    /// The operation, finished or failed.
     pub kind: CompletionKind,
     /// `None` if it worked. Otherwise only `qpn`, `wqe` and `kind.is_receive()` mean anything.
     pub failure: Option<Failure>,
@@ -25,16 +22,17 @@ pub struct Completion {
     pub len_bytes: u32,
     /// Immediate data, in host order.
     pub imm: Option<u32>,
-    /// Who sent it (UD and DC receives).
+    /// The sender (UD and DC receives). A DC target never gives it up for payload that is in the completion.
     pub source: Option<Source>,
-    /// The sender asked for a solicited event.
+    /// The sender asked for a solicited event. Always clear without
+    /// [`Capabilities::SOLICITED`](crate::Capabilities::SOLICITED).
     pub solicited: bool,
     /// The payload is in the completion queue, not in the buffers: see
     /// [`CompletionQueue::inline_data`](crate::CompletionQueue::inline_data).
     pub in_cqe: bool,
 }
 
-/// What a completed request did.
+/// The operation of a completed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CompletionKind {
     /// SEND, with or without immediate data, left.
@@ -67,14 +65,70 @@ impl CompletionKind {
     }
 }
 
-/// Why a request failed.
+/// Why a request failed: `enum ibv_wc_status` without success.
+///
+/// Source: IBTA 11.6.2; `ibv_poll_cq(3)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum WcStatus {
+    /// A message longer than the receive, or than the path's limit.
+    #[error("local length error")]
+    LocalLength,
+    /// A request that makes no sense on its queue pair.
+    #[error("local queue pair operation error")]
+    LocalQpOperation,
+    /// A local key, range or permission that does not fit the request.
+    #[error("local protection error")]
+    LocalProtection,
+    /// The queue pair was already in the error state: the request was not tried.
+    #[error("flushed: the queue pair is in the error state")]
+    Flushed,
+    /// Binding a memory window failed.
+    #[error("memory window bind error")]
+    MemoryWindowBind,
+    /// The peer's answer was out of protocol.
+    #[error("bad response from the peer")]
+    BadResponse,
+    /// An incoming operation touched local memory that it must not.
+    #[error("local access error")]
+    LocalAccess,
+    /// The peer found the request malformed or not enabled.
+    #[error("the peer rejected the request as invalid")]
+    RemoteInvalidRequest,
+    /// The peer's key, range or permission does not fit the request.
+    #[error("the peer refused access to its memory")]
+    RemoteAccess,
+    /// The peer failed to carry the request out.
+    #[error("the peer failed to carry the request out")]
+    RemoteOperation,
+    /// The peer did not acknowledge within the retry limit: it is gone, or the path is.
+    #[error("no acknowledgement from the peer within the retry limit")]
+    RetryExceeded,
+    /// The peer posted no receive within the retry limit.
+    #[error("the peer had no receive posted within the retry limit")]
+    RnrRetryExceeded,
+    /// The peer aborted the operation.
+    #[error("the peer aborted the operation")]
+    RemoteAborted,
+    /// The device failed; the queue pair is of no more use.
+    #[error("fatal error of the device")]
+    Fatal,
+    /// The peer did not answer in time (datagram services).
+    #[error("no response from the peer in time")]
+    ResponseTimeout,
+    /// Anything else: [`Failure::vendor`] is all there is to know.
+    #[error("error without a verbs code")]
+    General,
+}
+
+/// Why a request failed, and the device's own detail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{syndrome} (vendor syndrome {vendor:#04x})")]
+#[error("{status} (vendor code {vendor:#04x})")]
 pub struct Failure {
     /// The verbs-level reason.
-    pub syndrome: Syndrome,
-    /// The device's own detail.
-    pub vendor: u8,
+    pub status: WcStatus,
+    /// The device's own code; the device's manual says what it means.
+    pub vendor: u32,
 }
 
 /// Sender of a datagram or DC request.

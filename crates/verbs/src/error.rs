@@ -1,6 +1,6 @@
 //! One error per operation.
 
-use wire::ids::{Cqn, Lid, Qpn};
+use ids::{Cqn, Gid, Lid, Qpn};
 
 use crate::{QpState, Transport};
 
@@ -11,9 +11,9 @@ pub enum CreateError {
     /// A size is zero, too large, or inconsistent.
     #[error("{what} of {asked} is not possible: {limit}")]
     Size {
-        /// What was sized.
+        /// The name of the refused size.
         what: &'static str,
-        /// What was asked.
+        /// The size asked for.
         asked: u64,
         /// The rule that forbids it.
         limit: &'static str,
@@ -50,9 +50,9 @@ pub enum CreateError {
     /// The operating system or the driver refused.
     #[error("{object}: {cause}")]
     System {
-        /// What was being made.
+        /// The kind of object that was being made.
         object: &'static str,
-        /// What went wrong and what helps.
+        /// The cause and its remedy.
         cause: String,
     },
 }
@@ -92,9 +92,18 @@ pub enum MemoryError {
     System {
         /// Size of the region.
         len_bytes: u64,
-        /// What went wrong and what helps.
+        /// The cause and its remedy.
         cause: String,
     },
+}
+
+impl MemoryError {
+    /// The NIC registers no memory that other processes made.
+    #[must_use]
+    pub fn foreign(len_bytes: usize) -> Self {
+        let cause = "this NIC registers no memory of other processes".to_owned();
+        Self::System { len_bytes: len_bytes as u64, cause }
+    }
 }
 
 /// Why a queue pair did not change state. Nothing has changed.
@@ -122,7 +131,7 @@ pub enum ModifyError {
     /// A number that the queue pair's context has no room for.
     #[error("{what} is {value}, but at most {max}")]
     Attribute {
-        /// Which.
+        /// Name of the attribute.
         what: &'static str,
         /// The number.
         value: u8,
@@ -134,7 +143,7 @@ pub enum ModifyError {
     Device {
         /// State asked for.
         to: QpState,
-        /// What went wrong.
+        /// The cause.
         cause: String,
     },
 }
@@ -144,23 +153,29 @@ pub enum ModifyError {
 #[non_exhaustive]
 pub enum PostSendError {
     /// Back-pressure: retire completions and post again.
-    #[error("send queue full: {needed} WQE blocks needed, {free} free; retire completions first")]
+    #[error("send queue full: all {requests} requests are outstanding; retire completions first")]
     QueueFull {
-        /// Blocks this request takes.
-        needed: u16,
-        /// Blocks free now.
-        free: u16,
+        /// Requests of the queue.
+        requests: u32,
     },
     /// The queue pair is not in a state that sends.
     #[error("queue pair is in state {0:?}; sends need RTS")]
     State(QpState),
-    /// More gather entries, or inline bytes, than the queue was created for.
-    #[error("request takes {asked} octowords, a WQE of this queue has at most {max}")]
-    TooLarge {
-        /// 16-byte units needed.
-        asked: u16,
-        /// 16-byte units possible.
-        max: u16,
+    /// More gather entries than the queue was created for.
+    #[error("{asked} gather entries, at most {max} are possible")]
+    TooManySges {
+        /// Entries of the request that have bytes.
+        asked: usize,
+        /// Entries possible.
+        max: u8,
+    },
+    /// More inline bytes than the queue was created for.
+    #[error("{asked_bytes} B of inline payload, at most {max_bytes} B are possible")]
+    InlineTooLong {
+        /// Bytes of the request.
+        asked_bytes: usize,
+        /// Bytes possible.
+        max_bytes: u16,
     },
     /// The request does not fit the transport.
     #[error("a {transport:?} queue pair {rule}")]
@@ -170,6 +185,9 @@ pub enum PostSendError {
         /// The rule that is broken.
         rule: &'static str,
     },
+    /// The port knows no way to this address.
+    #[error("no next hop to {0}: there is no route, or nobody answers")]
+    Unreachable(Gid),
     /// An atomic's result buffer is not 8 bytes.
     #[error("an atomic returns 8 bytes, its buffer has {0}")]
     AtomicLength(u32),
@@ -180,10 +198,12 @@ pub enum PostSendError {
 #[non_exhaustive]
 pub enum PostRecvError {
     /// Back-pressure: retire completions and post again.
-    #[error("receive queue full: all {entries} entries are posted")]
+    #[error(
+        "receive queue full: all {requests} requests are outstanding; retire completions first"
+    )]
     QueueFull {
-        /// Entries of the queue.
-        entries: u32,
+        /// Requests of the queue.
+        requests: u32,
     },
     /// More scatter entries than the queue was created for.
     #[error("{asked} scatter entries, at most {max} are possible")]
@@ -209,7 +229,7 @@ pub enum ArmError {
     NoChannel,
 }
 
-/// What happened outside any request.
+/// An event that belongs to no request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AsyncEvent {
@@ -219,6 +239,33 @@ pub enum AsyncEvent {
     QpFatal(Qpn),
     /// The queue pair is in ERR and will take no more WQE from its SRQ.
     LastWqeReached(Qpn),
-    /// The process or node behind a port is gone.
+    /// The process or node behind a port is gone. Only a NIC with
+    /// [`Capabilities::PEER_GONE_EVENT`](crate::Capabilities::PEER_GONE_EVENT) says so.
     PeerGone(Lid),
+    /// The port carries traffic again.
+    PortUp,
+    /// The port carries no traffic. Requests wait, and fail when their retries are used up.
+    PortDown,
+    /// The port's LID or GIDs changed: [`Nic::address`](crate::Nic::address) says what they are now, and peers
+    /// have to be told.
+    AddressChanged,
+    /// The device failed: no object of it is of any more use.
+    DeviceFatal,
+    /// This process, or the one behind another port, was refused memory without which the two do not reach each other.
+    NoMemory(Shortage),
+}
+
+/// Memory that was refused, and what needs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "no memory for {what} of port {peer}: {len_bytes} B were refused; raise the limit of address space \
+     (`ulimit -v`; systemd: LimitAS) or of memory"
+)]
+pub struct Shortage {
+    /// The resource.
+    pub what: &'static str,
+    /// Its size.
+    pub len_bytes: u64,
+    /// The port at the other end.
+    pub peer: Lid,
 }

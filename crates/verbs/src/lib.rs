@@ -1,4 +1,4 @@
-//! What a NIC is: the vocabulary that a protocol is generic over.
+//! The traits of a NIC: the vocabulary that a protocol is generic over.
 //!
 //! A protocol names no device. It is written against [`Nic`] and its parts, with static dispatch
 //! and nothing allocated on the data path, so it runs unchanged on whatever implements them. The
@@ -23,29 +23,31 @@
 
 mod access;
 mod address;
+mod capabilities;
 mod completion;
 mod config;
 mod error;
 mod nic;
+mod port_options;
 mod qp_state;
 mod request;
 
-#[cfg(feature = "conformance")]
-pub mod conformance;
-
 pub use access::Access;
 pub use address::{AddressVector, Destination, Endpoint, GidRoute, Route};
-pub use completion::{Completion, CompletionKind, Failure, Source};
-pub use config::{CqConfig, CqeSize, DoorbellMode, QpConfig, QueueSize, SrqConfig};
+pub use capabilities::Capabilities;
+pub use completion::{Completion, CompletionKind, Failure, Source, WcStatus};
+pub use config::{CqConfig, QpConfig, RecvSize, SendSize, SrqConfig};
 pub use error::{
     ArmError, AsyncEvent, CreateError, MemoryError, ModifyError, PostRecvError, PostSendError,
+    Shortage,
 };
+pub use ids::{Cqn, DcKey, Gid, Lid, Lkey, Psn, QKey, Qpn, Rkey, Srqn};
 pub use nic::{
     Channel, CompletionQueue, LinkLayer, MemoryRegion, Nic, NicAttributes, PortAttributes,
     QueuePair, SharedReceiveQueue,
 };
+pub use port_options::{PortOptionError, PortOptions, PortTable, PortTables};
 pub use qp_state::{
     InitAttr, Mtu, QpState, RcPeer, RnrTimer, RtrAttr, RtsAttr, Transition, Transport,
 };
 pub use request::{Arm, Op, Payload, RemoteSlice, SendFlags, SendRequest, Sge};
-pub use wire::ids::{Cqn, DcKey, Gid, Lid, Lkey, Psn, QKey, Qpn, Rkey, Srqn};

@@ -1,14 +1,14 @@
 //! The traits that a NIC implements.
 
 use core::time::Duration;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
-use wire::ids::{Cqn, Gid, Lid, Lkey, Qpn, Rkey, Srqn};
+use ids::{Cqn, Gid, Lid, Lkey, Qpn, Rkey, Srqn};
 
 use crate::{
-    Access, AddressVector, Arm, ArmError, AsyncEvent, Completion, CqConfig, CreateError, Endpoint,
-    MemoryError, ModifyError, Mtu, PostRecvError, PostSendError, QpConfig, QpState, RemoteSlice,
-    SendRequest, Sge, SrqConfig, Transition, Transport,
+    Access, AddressVector, Arm, ArmError, AsyncEvent, Capabilities, Completion, CqConfig,
+    CreateError, Endpoint, MemoryError, ModifyError, Mtu, PostRecvError, PostSendError, QpConfig,
+    QpState, RemoteSlice, SendRequest, Sge, SrqConfig, Transition, Transport,
 };
 
 /// Link layer of a port.
@@ -20,9 +20,11 @@ pub enum LinkLayer {
     Ethernet,
 }
 
-/// A port as seen now.
+/// A port as it is now: an [event](crate::AsyncEvent) tells when that changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortAttributes {
+    /// Its number on the device, from 1.
+    pub number: u8,
     /// Link layer.
     pub link: LinkLayer,
     /// Local id; 0 on Ethernet.
@@ -31,6 +33,8 @@ pub struct PortAttributes {
     pub gid: Gid,
     /// Row of that in the port's GID table.
     pub gid_index: u8,
+    /// Row of the port's P_Key table: the partition of its queue pairs.
+    pub pkey_index: u16,
     /// Largest packet.
     pub mtu: Mtu,
 }
@@ -40,12 +44,18 @@ pub struct PortAttributes {
 pub struct NicAttributes {
     /// As the operating system or the fabric names it.
     pub name: String,
+    /// Its capabilities beyond reliable connections.
+    pub capabilities: Capabilities,
     /// Largest number of entries of a CQ.
     pub cqes_max: u32,
-    /// Largest number of 64-byte blocks of a send queue, and of entries of a receive queue.
-    pub wqes_max: u32,
-    /// Bytes one BlueFlame write may carry; 0: there is no BlueFlame.
-    pub blueflame_bytes: u16,
+    /// Largest number of requests of a queue. A send queue of long requests may take fewer.
+    pub requests_max: u32,
+    /// Gather or scatter entries that a request of any kind can have.
+    pub sges_max: u8,
+    /// Bytes of inline payload that a request of any kind can have.
+    pub inline_bytes_max: u16,
+    /// Received payloads up to this length may come [in the completion](Completion::in_cqe); 0: none do.
+    pub cqe_payload_bytes_max: u16,
     /// Largest message.
     pub message_bytes_max: u32,
     /// READs and atomics that one queue pair can have outstanding.
@@ -107,13 +117,13 @@ pub trait MemoryRegion {
         Sge { addr: self.addr() + offset as u64, len_bytes, lkey: self.lkey() }
     }
 
-    /// What a peer names to reach `offset`.
+    /// The address and key by which a peer reaches `offset`.
     fn remote(&self, offset: usize) -> RemoteSlice {
         RemoteSlice { addr: self.addr() + offset as u64, rkey: self.rkey() }
     }
 }
 
-/// Where completions arrive.
+/// A completion queue.
 pub trait CompletionQueue {
     /// Its number.
     fn cqn(&self) -> Cqn;
@@ -139,7 +149,8 @@ pub trait CompletionQueue {
 
 /// A file descriptor that armed completion queues make readable.
 pub trait Channel {
-    /// For `poll(2)`, epoll, or an executor.
+    /// For `poll(2)`, epoll, or an executor. Where an embedded NIC has sockets of its own, it is readable also
+    /// when these have something: call [`wait`](Self::wait), which says whether a queue has fired.
     fn fd(&self) -> BorrowedFd<'_>;
 
     /// Waits until an armed queue fires and consumes that; `false` after `timeout`. Of several threads
@@ -203,6 +214,11 @@ pub trait QueuePair {
     fn post_send(&mut self, request: &SendRequest<'_>) -> Result<u16, PostSendError>;
 
     /// Hands every queued send to the NIC with one doorbell. Without any, does nothing.
+    ///
+    /// This cannot fail. Where the way to the NIC can (`ibv_post_send(3)`), the queue pair goes to ERR, and
+    /// each request that did not leave completes with
+    /// [`WcStatus::LocalQpOperation`](crate::WcStatus::LocalQpOperation) if it is the first, else
+    /// [`WcStatus::Flushed`](crate::WcStatus::Flushed).
     fn ring_send(&mut self);
 
     /// Queues a receive and returns its index.
@@ -215,7 +231,7 @@ pub trait QueuePair {
     /// Hands every queued receive to the NIC.
     fn ring_recv(&mut self);
 
-    /// Free WQE basic blocks of the send queue.
+    /// Requests that can be posted to the send queue now, whatever their length.
     fn send_free(&self) -> u16;
 
     /// Gives back the queue space that `completion` ends: for a send also that of every earlier
@@ -251,10 +267,10 @@ pub trait Nic: Clone {
     /// The port.
     fn port(&self) -> PortAttributes;
 
-    /// How peers address this port.
+    /// The address of this port for its peers.
     fn address(&self) -> AddressVector;
 
-    /// Where a queue pair of this NIC is reached.
+    /// The address of a queue pair of this NIC.
     fn endpoint(&self, qp: &Self::Qp) -> Endpoint {
         Endpoint { address: self.address(), qpn: qp.qpn() }
     }
@@ -277,6 +293,24 @@ pub trait Nic: Clone {
         len_bytes: usize,
         access: Access,
     ) -> Result<Self::Mr, MemoryError>;
+
+    /// Registers memory that another process made: a memfd that nobody can shrink, of `len_bytes` at least.
+    /// It stays that process's too: what it stores there, and when, is its own affair. NICs that cannot
+    /// do that, as is the default, refuse.
+    ///
+    /// # Errors
+    ///
+    /// [`MemoryError`]; the descriptor is closed.
+    fn register_memfd(
+        &self,
+        pd: &Self::Pd,
+        fd: OwnedFd,
+        len_bytes: usize,
+        access: Access,
+    ) -> Result<Self::Mr, MemoryError> {
+        let _ = (pd, fd, access);
+        Err(MemoryError::foreign(len_bytes))
+    }
 
     /// A new completion channel.
     ///
@@ -317,7 +351,12 @@ pub trait Nic: Clone {
     /// Takes the next event that belongs to no request.
     fn poll_event(&self) -> Option<AsyncEvent>;
 
-    /// How long a program may sleep without calling into the NIC. `None`: for ever, because a
+    /// Address space that each port takes which this one reaches, beside what is registered there.
+    fn peer_mapping_bytes(&self) -> u64 {
+        0
+    }
+
+    /// The longest sleep of a program that does not call into the NIC. `None`: for ever, because a
     /// device or thread of its own keeps it going.
     fn poll_timeout(&self) -> Option<Duration>;
 }

@@ -7,7 +7,7 @@
 
 use core::time::Duration;
 
-use wire::ids::{Psn, QKey, Qpn};
+use ids::{Psn, QKey, Qpn};
 
 use crate::{Access, AddressVector};
 
@@ -113,7 +113,7 @@ impl Mtu {
     }
 }
 
-/// How long a sender is told to wait after "receiver not ready": the 5-bit code of IBTA table 45.
+/// The delay of a sender after "receiver not ready": the 5-bit code of IBTA table 45.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RnrTimer(u8);
 
@@ -153,7 +153,7 @@ impl RnrTimer {
 /// RESET or INIT to INIT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InitAttr {
-    /// What peers may do through this queue pair (RC, DCT).
+    /// The rights of peers through this queue pair (RC, DCT).
     pub access: Access,
     /// Key that datagrams must carry (UD).
     pub qkey: QKey,
@@ -177,13 +177,14 @@ pub struct RtrAttr {
     pub path_mtu: Mtu,
     /// RC: required. Others: `None`.
     pub peer: Option<RcPeer>,
-    /// What this side asks of a sender that finds no receive.
+    /// The delay asked of a sender that finds no receive.
     pub rnr_timer: RnrTimer,
     /// RC: READs and atomics that the peer may have outstanding here; with 0 it may run none.
     pub reads_in_max: u8,
 }
 
-/// RTR, SQD or SQE to RTS.
+/// RTR to RTS. A queue pair that comes from RTS, SQD or SQE keeps what it has: see
+/// [`are_taken_from`](Self::are_taken_from).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RtsAttr {
     /// First packet sequence number sent.
@@ -199,6 +200,15 @@ pub struct RtsAttr {
 }
 
 impl RtsAttr {
+    /// Whether a queue pair in state `from` takes these attributes. Kernels refuse each of them from RTS, SQD and
+    /// SQE, so a NIC over a kernel leaves them out of the mask, and any other one ignores them.
+    ///
+    /// Source: Linux `drivers/infiniband/core/verbs.c`, `qp_state_table`.
+    #[must_use]
+    pub const fn are_taken_from(from: QpState) -> bool {
+        matches!(from, QpState::Rtr)
+    }
+
     /// Checks what a device keeps in three bits each.
     fn check(&self) -> Result<(), crate::ModifyError> {
         const MAX: u8 = 7;
@@ -318,6 +328,12 @@ mod tests {
         assert_eq!(RnrTimer::at_least(Duration::ZERO).wait(), Duration::from_micros(10));
         assert_eq!(RnrTimer::at_least(Duration::from_micros(11)).wait(), Duration::from_micros(20));
         assert_eq!(RnrTimer::at_least(Duration::from_secs(9)).code(), 0);
+    }
+
+    #[test]
+    fn attributes_of_a_sender_are_taken_once() {
+        let taken = QpState::ALL.into_iter().filter(|from| RtsAttr::are_taken_from(*from));
+        assert_eq!(taken.collect::<Vec<_>>(), [QpState::Rtr]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! What software asks of a NIC.
+//! Work requests.
 
-use wire::ids::{Lkey, Rkey};
+use ids::{Lkey, Rkey};
 
 use crate::Destination;
 
@@ -33,7 +33,7 @@ pub enum Payload<'a> {
     Inline(&'a [&'a [u8]]),
 }
 
-/// What to do.
+/// The operation.
 #[derive(Clone, Copy, Debug)]
 pub enum Op<'a> {
     /// Message into the peer's next receive.
@@ -45,18 +45,18 @@ pub enum Op<'a> {
     },
     /// Bytes into remote memory; with immediate data it also consumes a receive at the peer.
     Write {
-        /// Where to.
+        /// The remote memory to write to.
         remote: RemoteSlice,
-        /// What.
+        /// Bytes to write.
         payload: Payload<'a>,
         /// Immediate data, host order.
         imm: Option<u32>,
     },
     /// Bytes from remote memory.
     Read {
-        /// Where from.
+        /// The remote memory to read from.
         remote: RemoteSlice,
-        /// Where to; the sum of the lengths is read.
+        /// The local memory to read into; the sum of its lengths is read.
         into: &'a [Sge],
     },
     /// `*remote = swap if *remote == compare`. The old value lands in host order.
@@ -79,12 +79,14 @@ pub enum Op<'a> {
         /// Addend, wrapping.
         add: u64,
     },
-    /// Nothing, in order.
+    /// Nothing, in order. On queue pairs other than RC it needs
+    /// [`Capabilities::NOP`](crate::Capabilities::NOP): a NIC that has no such operation sends a WRITE of
+    /// zero bytes on RC.
     Nop,
 }
 
 bitflags::bitflags! {
-    /// How a send request is treated.
+    /// Flags of a send request.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct SendFlags: u8 {
         /// Report a completion even when it works. (Failures are always reported, and a queue
@@ -100,11 +102,11 @@ bitflags::bitflags! {
 /// One send-side work request.
 #[derive(Clone, Copy, Debug)]
 pub struct SendRequest<'a> {
-    /// What to do.
+    /// The operation.
     pub op: Op<'a>,
-    /// How.
+    /// Flags of the request: signaled, solicited, fenced.
     pub flags: SendFlags,
-    /// Where to: required for UD and DCI, absent for RC.
+    /// The destination: required for UD and DCI, absent for RC.
     pub to: Option<&'a Destination>,
 }
 
@@ -136,7 +138,7 @@ impl<'a> SendRequest<'a> {
     }
 }
 
-/// Which completion makes a channel readable.
+/// The completions that make a channel readable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Arm {
     /// The next one.

@@ -40,10 +40,10 @@ pub const RECORD_BYTES: usize = 8;
 /// Size of a UAR page: the window through which a process rings doorbells.
 pub const UAR_BYTES: usize = 4096;
 
-/// Where in a UAR page the completion-queue arm doorbell is (`MLX5_CQ_DOORBELL`).
+/// Offset in a UAR page of the completion-queue arm doorbell (`MLX5_CQ_DOORBELL`).
 pub const UAR_CQ_ARM_OFFSET: usize = 0x20;
 
-/// Where in a UAR page the first BlueFlame register is.
+/// Offset in a UAR page of the first BlueFlame register.
 pub const UAR_BLUEFLAME_OFFSET: usize = 0x800;
 
 /// Distance from one BlueFlame register to the next.
@@ -60,7 +60,7 @@ const CONSUMER_INDEX_MASK: u32 = (1 << 24) - 1;
 const ARM_SOLICITED: u32 = 1 << 24;
 
 const ARM_SEQUENCE_SHIFT: u32 = 28;
-const ARM_SEQUENCE_MASK: u8 = 3;
+const ARM_SEQUENCE_MASK: u8 = CqArm::SEQUENCES - 1;
 
 /// Record word for a send or receive queue that has posted `counter` units, modulo 2¹⁶.
 #[must_use]
@@ -104,6 +104,9 @@ pub struct CqArm {
 }
 
 impl CqArm {
+    /// Numbers of requests: [`sequence`](Self::sequence) is less.
+    pub const SEQUENCES: u8 = 4;
+
     /// Word for the queue's record; written before the doorbell.
     #[must_use]
     #[inline]

@@ -5,7 +5,7 @@
 use copyrpc_wire::{
     ids::{DcKey, Gid, Lid, Lkey, QKey, Qpn, Rkey},
     wqe::{
-        Atomic, Av, AvExtension, AvKey, CtrlFlags, MESSAGE_BYTES_MAX, OCTOWORD_BYTES, Octoword,
+        Atomic, Av, AvExtension, AvKey, CtrlFlags, ENTRY_BYTES_MAX, OCTOWORD_BYTES, Octoword,
         Opcode, Raddr, RecvWqe, RecvWqeWriter, Segment, SendWqe, Sge, Transport, WqeSink,
         WqeWriter, inline_octowords, wqebbs,
     },
@@ -394,7 +394,7 @@ fn zero_byte_count_is_two_gib() {
         "00000000 01020304 00007fff00001000"
     );
     assert_writes(golden, |wqe| {
-        wqe.data(SGE.addr, SGE.lkey, MESSAGE_BYTES_MAX).finish(
+        wqe.data(SGE.addr, SGE.lkey, ENTRY_BYTES_MAX).finish(
             Opcode::Send,
             0,
             qpn(9),
@@ -402,7 +402,7 @@ fn zero_byte_count_is_two_gib() {
             0,
         )
     });
-    let sge = Sge { len_bytes: MESSAGE_BYTES_MAX, ..SGE };
+    let sge = Sge { len_bytes: ENTRY_BYTES_MAX, ..SGE };
     assert_eq!(segments(&parse(&golden, Transport::Rc)), [Segment::Sge(sge)]);
 }
 
@@ -468,13 +468,13 @@ fn receive_list_that_fills_its_stride_has_no_terminator() {
     let mut slots = [POISON; 3];
     RecvWqeWriter::rq(&mut slots, 2)
         .data(SGE.addr, SGE.lkey, SGE.len_bytes)
-        .data(SGE.addr, SGE.lkey, MESSAGE_BYTES_MAX)
+        .data(SGE.addr, SGE.lkey, ENTRY_BYTES_MAX)
         .finish();
     let second = hex!("00000000 01020304 00007fff00001000");
     assert_eq!(slots, [SGE_BYTES, second, POISON]);
     let wqe = RecvWqe::parse_rq(slots[..2].as_flattened()).unwrap();
     assert_eq!(wqe.sges().count(), 2);
-    assert_eq!(wqe.capacity_bytes(), 64 + u64::from(MESSAGE_BYTES_MAX));
+    assert_eq!(wqe.capacity_bytes(), 64 + u64::from(ENTRY_BYTES_MAX));
 }
 
 /// `struct mlx5_wqe_srq_next_seg`: `next_wqe_index` at 2

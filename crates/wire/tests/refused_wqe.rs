@@ -3,8 +3,8 @@
 use copyrpc_wire::{
     ids::{Lkey, Qpn, Rkey},
     wqe::{
-        CtrlFlags, Octoword, Opcode, RecvWqe, RecvWqeError, RecvWqeWriter, SendWqe, Transport,
-        WqeError, WqeWriter, peek_ctrl,
+        CtrlFlags, END_OF_LIST, Octoword, Opcode, RecvWqe, RecvWqeError, RecvWqeWriter, SendWqe,
+        Transport, WqeError, WqeWriter, peek_ctrl,
     },
 };
 use hex_literal::hex;
@@ -184,6 +184,6 @@ mod misuse {
     #[test]
     #[should_panic(expected = "a list's end in its middle")]
     fn terminator_as_an_entry() {
-        let _ = RecvWqeWriter::rq([[0xa5; 16]; 4], 4).data(0, Lkey::TERMINATOR, 1);
+        let _ = RecvWqeWriter::rq([[0xa5; 16]; 4], 4).data(0, END_OF_LIST, 1);
     }
 }

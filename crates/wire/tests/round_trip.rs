@@ -9,8 +9,8 @@ use copyrpc_wire::{
     },
     ids::{DcKey, Gid, Lid, Lkey, QKey, Qpn, Rkey, UserIndex},
     wqe::{
-        Atomic, Av, AvExtension, AvKey, CtrlFlags, MESSAGE_BYTES_MAX, OCTOWORD_BYTES, Octoword,
-        Opcode, Raddr, RecvWqe, RecvWqeWriter, Segment, SendWqe, Sge, Transport, WqeSink,
+        Atomic, Av, AvExtension, AvKey, CtrlFlags, END_OF_LIST, ENTRY_BYTES_MAX, OCTOWORD_BYTES,
+        Octoword, Opcode, Raddr, RecvWqe, RecvWqeWriter, Segment, SendWqe, Sge, Transport, WqeSink,
         WqeWriter, inline_octowords,
     },
 };
@@ -46,7 +46,7 @@ fn any_qpn() -> impl Strategy<Value = Qpn> {
 }
 
 fn any_sge() -> impl Strategy<Value = Sge> {
-    let len_bytes = prop_oneof![0..=4096u32, 0..=MESSAGE_BYTES_MAX];
+    let len_bytes = prop_oneof![0..=4096u32, 0..=ENTRY_BYTES_MAX];
     (any::<u64>(), any::<u32>(), len_bytes).prop_map(|(addr, lkey, len_bytes)| Sge {
         addr,
         lkey: Lkey::new(lkey),
@@ -206,7 +206,7 @@ impl Plan {
             Piece::Sge(sge) => (sge.len_bytes > 0).then_some(sge.len_bytes),
             Piece::Inline(parts) => parts.iter().any(|part| !part.is_empty()).then_some(1),
         });
-        let has_one_piece = lengths.next().is_some_and(|len_bytes| len_bytes < MESSAGE_BYTES_MAX)
+        let has_one_piece = lengths.next().is_some_and(|len_bytes| len_bytes < ENTRY_BYTES_MAX)
             && lengths.next().is_none();
         let flags = (CtrlFlags::CQ_UPDATE | CtrlFlags::SOLICITED).contains(self.flags);
         let is_addressed = match self.transport {
@@ -392,7 +392,7 @@ proptest! {
         spare in 0..3u8,
         next in proptest::option::of(any::<u16>()),
     ) {
-        let is_entry = |sge: &Sge| sge.lkey != Lkey::TERMINATOR;
+        let is_entry = |sge: &Sge| sge.lkey != END_OF_LIST;
         let list: Vec<Sge> = list.into_iter().filter(is_entry).collect();
         let stride = u8::try_from(list.len()).unwrap() + u8::from(next.is_some()) + spare;
         let mut slots = [POISON; 32];

@@ -12,7 +12,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::{cargo, has_tool, run_tests};
+use super::{cargo, has_tool, run_tests_steadily};
 use crate::{
     step::Outcome,
     workspace::{Member, Workspace},
@@ -28,12 +28,12 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
         return Ok(Outcome::MissingTool("rustup toolchain install nightly".into()));
     }
     let host = host()?;
-    let passed = run_tests(command(workspace, &members, &host))?;
-    Ok(Outcome::Passed(format!("{passed} tests, {} crates", members.len())))
+    run_tests_steadily(|| command(workspace, &members, &host))
 }
 
 fn command(workspace: &Workspace, members: &[&Member], host: &str) -> Command {
-    let mut command = cargo(workspace, ["+nightly", "test", "--lib", "--bins", "--tests"]);
+    let mut command =
+        cargo(workspace, ["+nightly", "test", "--no-fail-fast", "--lib", "--bins", "--tests"]);
     // A target that is spelled out keeps the flags away from build scripts and macros.
     command.args(["--target", host]);
     for member in members {

@@ -1,9 +1,12 @@
 //! All steps, cheap ones first. CI and a developer run the same.
 
+use std::{env, path::Path, process::Command};
+
 use anyhow::Result;
 
 use super::{
     asan, cargo, fuzz, has_tool, loom, miri, mutants, platforms, run as run_command, run_tests,
+    run_tests_steadily,
 };
 use crate::{
     step::{Outcome, Report},
@@ -18,6 +21,7 @@ pub(crate) fn run(workspace: &Workspace, report: &mut Report, full: bool) {
     report.run("clippy", || clippy(workspace));
     report.run("doc", || doc(workspace));
     report.run("test", || test(workspace));
+    report.run("seeds", || seeds(workspace));
     report.run("platforms", || platforms::run(workspace));
     report.run("benches", || benches(workspace));
     report.run("loom", || loom::run(workspace));
@@ -26,7 +30,9 @@ pub(crate) fn run(workspace: &Workspace, report: &mut Report, full: bool) {
     report.run("fuzz", || fuzz::run(workspace, fuzz::SECONDS_DEFAULT));
     report.run("deny", || deny(workspace));
     if full {
+        report.run("package", || package(workspace));
         report.run("long", || long_tests(workspace));
+        report.run("rxe", || soft_roce(workspace));
         report.run("mutants", || mutants::run(workspace, &[]));
     }
 }
@@ -49,8 +55,26 @@ fn doc(workspace: &Workspace) -> Result<Outcome> {
 }
 
 fn test(workspace: &Workspace) -> Result<Outcome> {
-    let passed = run_tests(cargo(workspace, ["test", "--workspace", "--no-fail-fast"]))?;
-    Ok(Outcome::Passed(format!("{passed} tests")))
+    run_tests_steadily(|| cargo(workspace, ["test", "--workspace", "--no-fail-fast"]))
+}
+
+/// A thousand small clusters in virtual time, with faults that their seeds draw: each runs twice, and both
+/// times has to go the same way. Then one with a mistake in it, which has to be found.
+fn seeds(workspace: &Workspace) -> Result<Outcome> {
+    let swarm = ["run", "--quiet", "-p", "copyrpc-cli", "--", "sim", "cluster", "--seeds", "1000"];
+    let mut swarm = cargo(workspace, swarm);
+    swarm.args(["--twice", "--nodes", "3", "--clients", "2", "--for", "200us"]);
+    run_command(swarm)?;
+    let mistake = ["test", "-p", "copyrpc-sim", "--features", "early-credit", "--test", "mistake"];
+    let passed = run_tests(cargo(workspace, mistake))?;
+    Ok(Outcome::Passed(format!("1000 seeds, {passed} mistake found")))
+}
+
+/// Whether every crate that is to be published can be packaged. Nothing is built of it.
+fn package(workspace: &Workspace) -> Result<Outcome> {
+    let arguments =
+        ["package", "--workspace", "--exclude", "xtask", "--no-verify", "--allow-dirty"];
+    simple(workspace, &arguments)
 }
 
 /// What takes too long for every change: ignored tests whose names end in `_long`, the scenarios of
@@ -67,6 +91,18 @@ fn long_tests(workspace: &Workspace) -> Result<Outcome> {
     storms.env("COPYRPC_TEST_STORM_S", "120");
     let passed =
         ignored + run_tests(wraps)? + run_tests(cargo(workspace, stress))? + run_tests(storms)?;
+    Ok(Outcome::Passed(format!("{passed} tests")))
+}
+
+/// The conformance suite on verbs of a real kernel, in an emulated machine.
+fn soft_roce(workspace: &Workspace) -> Result<Outcome> {
+    let folder = env::var_os("RXE_VM_DIR").unwrap_or_else(|| "/var/tmp/copyrpc-rxe".into());
+    if !Path::new(&folder).join("initrd").exists() {
+        return Ok(Outcome::MissingTool("sudo tests/rxe/run setup".into()));
+    }
+    let mut suite = Command::new(workspace.root.join("tests/rxe/run"));
+    suite.arg("conformance").current_dir(&workspace.root);
+    let passed = run_tests(suite)?;
     Ok(Outcome::Passed(format!("{passed} tests")))
 }
 

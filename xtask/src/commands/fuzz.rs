@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 
-use super::{cargo, has_tool, rendered};
+use super::{cargo, for_each, has_tool, rendered, run as run_command, width};
 use crate::{step::Outcome, workspace::Workspace};
 
 /// Seconds per target when nobody asks for more.
@@ -30,13 +30,15 @@ pub(crate) fn run(workspace: &Workspace, seconds: u32) -> Result<Outcome> {
     if !has_tool(workspace, &["fuzz", "--version"]) {
         return Ok(Outcome::MissingTool("cargo install --locked cargo-fuzz".into()));
     }
-    let mut total = 0;
-    for target in &targets {
+    run_command(cargo(workspace, ["+nightly", "fuzz", "build"]))?;
+    // libFuzzer runs one thread: the targets share the cores.
+    let executions = for_each(&targets, width(), |target| {
         let executions = fuzz(workspace, target, seconds)?;
         println!("{target}: {executions} executions");
         ensure!(executions > 0, "{target} executed nothing");
-        total += executions;
-    }
+        Ok(executions)
+    })?;
+    let total = executions.iter().sum::<u64>();
     Ok(Outcome::Passed(format!("{total} executions of {} targets", targets.len())))
 }
 

@@ -6,11 +6,11 @@
 //! miri-flags = "-Zmiri-disable-isolation" # optional
 //! ```
 
-use std::{env, process::Command};
+use std::{env, process::Command, time::Instant};
 
 use anyhow::Result;
 
-use super::{cargo, has_tool, run_tests};
+use super::{cargo, for_each, has_tool, run_tests_as, width};
 use crate::{
     step::Outcome,
     workspace::{Member, Workspace},
@@ -28,10 +28,15 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
         let remedy = "rustup toolchain install nightly --component miri,rust-src";
         return Ok(Outcome::MissingTool(remedy.into()));
     }
-    let mut passed = 0;
-    for member in &members {
-        passed += run_tests(command(workspace, member))?;
-    }
+    // Miri interprets with one thread: the crates share the cores.
+    let passed = for_each(&members, width(), |member| {
+        let start = Instant::now();
+        let label = format!("{}: ", member.package);
+        let passed = run_tests_as(&label, command(workspace, member))?;
+        println!("{}: {passed} tests in {:.0} s", member.package, start.elapsed().as_secs_f64());
+        Ok(passed)
+    })?;
+    let passed = passed.iter().sum::<usize>();
     Ok(Outcome::Passed(format!("{passed} tests, {} crates", members.len())))
 }
 

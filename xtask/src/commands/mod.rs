@@ -3,6 +3,7 @@
 pub(crate) mod asan;
 pub(crate) mod ci;
 pub(crate) mod fuzz;
+pub(crate) mod libtest;
 pub(crate) mod loom;
 pub(crate) mod miri;
 pub(crate) mod mutants;
@@ -13,11 +14,14 @@ use std::{
     ffi::OsStr,
     io::{BufRead, BufReader, Write},
     process::{Command, Stdio},
+    sync::Mutex,
+    thread,
 };
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
-use crate::workspace::Workspace;
+use crate::{step::Outcome, workspace::Workspace};
+use libtest::{Tally, TestsFailed};
 
 /// `cargo ARGUMENTS` in the root of the workspace.
 fn cargo<S: AsRef<OsStr>>(
@@ -56,32 +60,105 @@ fn run(mut command: Command) -> Result<()> {
 ///
 /// # Errors
 ///
-/// If the command fails. All output appears as it comes, in either case.
-fn run_tests(mut command: Command) -> Result<usize> {
+/// If the command fails: [`TestsFailed`]. All output appears as it comes, in either case.
+fn run_tests(command: Command) -> Result<usize> {
+    run_tests_as("", command)
+}
+
+/// As [`run_tests`]; `label` stands before each line of output, where several run at a time.
+fn run_tests_as(label: &str, mut command: Command) -> Result<usize> {
     println!("{}", rendered(&command));
     let mut child =
         command.stdout(Stdio::piped()).spawn().with_context(|| cannot_start(&command))?;
-    let mut passed = 0;
+    let mut tally = Tally::default();
     if let Some(stdout) = child.stdout.take() {
         for line in BufReader::new(stdout).split(b'\n') {
             let line = line.context("cannot read the output of the tests")?;
             let line = String::from_utf8_lossy(&line);
-            println!("{line}");
-            passed += tests_passed(&line).unwrap_or(0);
+            println!("{label}{line}");
+            tally.read(&line);
         }
     }
     std::io::stdout().flush()?;
     let status = child.wait()?;
-    if !status.success() {
-        bail!("`{}`: {status}", rendered(&command));
+    if status.success() {
+        return Ok(tally.passed);
     }
-    Ok(passed)
+    let command = format!("`{}`: {status}", rendered(&command));
+    Err(TestsFailed { command, failures: tally.failures }.into())
 }
 
-/// Reads libtest's `test result: ok. 3 passed; 0 failed; ...`.
-fn tests_passed(line: &str) -> Option<usize> {
-    let (_, rest) = line.split_once("test result: ok. ")?;
-    rest.split(' ').next()?.parse().ok()
+/// Tests that may fail in one run, and still be called unsteady rather than broken.
+const UNSTEADY_MAX: usize = 3;
+
+/// Runs in a row that an unsteady test has to pass, alone.
+const UNSTEADY_RUNS: u32 = 3;
+
+/// As [`run_tests`], of tests with real threads and processes. A few that fail once and then pass alone,
+/// [`UNSTEADY_RUNS`] times in a row, do not fail the step: they are named in its outcome, and what they
+/// said is printed at the end. An executable that was killed, as by a memory error, is not run again.
+fn run_tests_steadily(command: impl Fn() -> Command) -> Result<Outcome> {
+    let error = match run_tests(command()) {
+        Ok(passed) => return Ok(Outcome::Passed(format!("{passed} tests"))),
+        Err(error) => error,
+    };
+    let Some(TestsFailed { failures, .. }) = error.downcast_ref() else { return Err(error) };
+    if failures.is_empty() || failures.len() > UNSTEADY_MAX {
+        return Err(error);
+    }
+    for _ in 0..UNSTEADY_RUNS {
+        let mut again = command();
+        again.args(["--", "--exact", "--test-threads=1"]);
+        again.args(failures.iter().map(|failure| &failure.name));
+        if run_tests(again)? < failures.len() {
+            return Err(error);
+        }
+    }
+    let note = format!("unsteady: {}", libtest::names(failures));
+    Ok(Outcome::Unsteady(note, failures.clone()))
+}
+
+/// Jobs at a time of a step whose jobs use one core each: Miri and libFuzzer.
+fn width() -> usize {
+    thread::available_parallelism().map_or(1, |cores| cores.get().min(4))
+}
+
+/// Runs `job` on every item, `width` at a time, and returns the results in the order of the items.
+///
+/// # Errors
+///
+/// Every job runs, whatever happened to the others; the error names all that failed.
+fn for_each<T: Sync, R: Send>(
+    items: &[T],
+    width: usize,
+    job: impl Fn(&T) -> Result<R> + Sync,
+) -> Result<Vec<R>> {
+    let next = Mutex::new(items.iter().enumerate());
+    let results = Mutex::new(Vec::with_capacity(items.len()));
+    thread::scope(|scope| {
+        for _ in 0..width.min(items.len()) {
+            scope.spawn(|| {
+                loop {
+                    let taken = next.lock().expect("no job panics with the lock").next();
+                    let Some((at, item)) = taken else { break };
+                    let result = job(item);
+                    results.lock().expect("no job panics with the lock").push((at, result));
+                }
+            });
+        }
+    });
+    let mut results = results.into_inner().expect("no job panics with the lock");
+    results.sort_by_key(|(at, _)| *at);
+    let mut failed = Vec::new();
+    let mut done = Vec::with_capacity(results.len());
+    for (_, result) in results {
+        match result {
+            Ok(result) => done.push(result),
+            Err(error) => failed.push(format!("{error:#}")),
+        }
+    }
+    ensure!(failed.is_empty(), "{}", failed.join("; "));
+    Ok(done)
 }
 
 /// The command as one would type it, with the variables that it sets.
@@ -100,6 +177,8 @@ fn cannot_start(command: &Command) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn shell(script: &str) -> Command {
@@ -108,17 +187,52 @@ mod tests {
         command
     }
 
+    /// A script that fails the test `t` in its first `failures` runs.
+    fn unsteady(name: &str, failures: u32) -> impl Fn() -> Command {
+        let runs = env::temp_dir().join(format!("xtask-{}-{name}", std::process::id()));
+        move || {
+            let runs = runs.display();
+            shell(&format!(
+                "echo >> {runs}; test $(wc -l < {runs}) -gt {failures} && \
+                 {{ echo 'test result: ok. 1 passed; 0 failed'; exit 0; }}; \
+                 echo 'test t ... FAILED'; test {failures} -gt 3 && rm {runs}; exit 101"
+            ))
+        }
+    }
+
     #[test]
-    fn tests_are_counted_over_all_binaries() {
-        let script = "echo 'test result: ok. 3 passed; 0 failed'; echo noise; \
-                      echo 'test result: ok. 4 passed; 0 failed'";
-        assert_eq!(run_tests(shell(script)).unwrap(), 7);
+    fn a_test_that_fails_once_and_then_passes_alone_is_named() {
+        let outcome = run_tests_steadily(unsteady("once", 1)).unwrap();
+        let Outcome::Unsteady(note, failures) = outcome else { panic!("{outcome:?}") };
+        assert_eq!((note.as_str(), failures.len()), ("unsteady: t", 1));
+        fs::remove_file(env::temp_dir().join(format!("xtask-{}-once", std::process::id())))
+            .unwrap();
+    }
+
+    #[test]
+    fn a_test_that_fails_again_or_a_killed_executable_is_a_failure() {
+        assert!(run_tests_steadily(unsteady("twice", 4)).is_err());
+        assert!(run_tests_steadily(|| shell("kill -9 $$")).is_err());
     }
 
     #[test]
     fn a_failing_command_is_an_error_whatever_it_printed() {
         assert!(run_tests(shell("echo 'test result: ok. 3 passed;'; exit 101")).is_err());
         assert!(run(shell("exit 1")).is_err());
+    }
+
+    #[test]
+    fn every_job_runs_and_every_failure_is_named() {
+        let doubled = for_each(&[1, 2, 3], 2, |number| Ok(number * 2)).unwrap();
+        assert_eq!(doubled, [2, 4, 6]);
+        let ran = Mutex::new(0);
+        let error = for_each(&[1, 2, 3], 2, |number| {
+            *ran.lock().unwrap() += 1;
+            ensure!(number % 2 == 0, "{number} is odd");
+            Ok(())
+        });
+        assert_eq!(*ran.lock().unwrap(), 3);
+        assert_eq!(error.unwrap_err().to_string(), "1 is odd; 3 is odd");
     }
 
     #[test]

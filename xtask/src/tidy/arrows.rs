@@ -5,11 +5,11 @@ use crate::workspace::{Dependency, Member};
 
 /// The crates from the bottom row up, each row from left to right.
 const ROWS: [&[&str]; 5] = [
-    &["wire", "memory", "os", "verbs", "proto"],
-    &["mlx5", "ibverbs", "softnic", "inproc", "ipc"],
-    &["rpc", "node"],
-    &["bench", "kv", "sim"],
-    &["copyrpc", "cli", "capi", "uverbs"],
+    &["ids", "wire", "slots", "config", "memory", "os", "verbs", "conformance", "proto"],
+    &["mlx5", "ibverbs", "softnic", "tcp", "inproc", "ipc"],
+    &["nics", "rpc", "erpc", "scalerpc", "protocols", "client", "typed", "bootstrap", "daemon"],
+    &["measure", "bench", "kv", "sim"],
+    &["copyrpc", "uverbs", "preload", "cli", "capi"],
 ];
 
 /// The only crates that may erase error types.

@@ -83,7 +83,7 @@ fn is_external(target: &str) -> bool {
 }
 
 /// `target` as seen from the file `from`, without `.` and `..`.
-fn resolve(from: &Path, target: &str) -> PathBuf {
+pub(super) fn resolve(from: &Path, target: &str) -> PathBuf {
     let mut resolved = from.parent().unwrap_or(Path::new("")).to_path_buf();
     for component in Path::new(target).components() {
         match component {

@@ -14,7 +14,31 @@ const RULE: &str = "manifests";
 /// Judges the manifest of every member.
 pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
     let manifests = tree.texts().filter(|(path, _)| is_member_manifest(path));
-    manifests.flat_map(|(path, text)| check_manifest(path, text)).collect()
+    let mut findings: Vec<_> =
+        manifests.flat_map(|(path, text)| check_manifest(path, text)).collect();
+    let root = Path::new("Cargo.toml");
+    findings.extend(tree.text(root).into_iter().flat_map(|text| check_versions(root, text)));
+    findings
+}
+
+/// Crates of the workspace have versions for each other, or none of them can be packaged.
+fn check_versions(path: &Path, text: &str) -> Vec<Finding> {
+    let table = |value: Option<&toml::Value>| value.and_then(toml::Value::as_table).cloned();
+    let workspace = text.parse::<Table>().ok().and_then(|root| table(root.get("workspace")));
+    let dependencies = workspace.and_then(|workspace| table(workspace.get("dependencies")));
+    let is_unversioned = |dependency: &toml::Value| {
+        dependency.get("path").is_some() && dependency.get("version").is_none()
+    };
+    let unversioned =
+        dependencies.unwrap_or_default().into_iter().filter(|(_, it)| is_unversioned(it));
+    let findings = unversioned.map(|(name, _)| Finding {
+        path: path.to_path_buf(),
+        line: 1,
+        rule: RULE,
+        problem: format!("dependency `{name}` has a path and no version"),
+        remedy: "add the version, or `cargo package` refuses whatever depends on it",
+    });
+    findings.collect()
 }
 
 /// Not the root, which is no package, and not `fuzz`, which is a workspace of its own.
@@ -65,6 +89,16 @@ mod tests {
 
     fn count(text: &str) -> usize {
         check(&Tree::from([("crates/a/Cargo.toml", text)])).len()
+    }
+
+    #[test]
+    fn a_dependency_by_path_needs_a_version() {
+        let root = |dependency: &str| {
+            let text = format!("[workspace.dependencies]\nserde = \"1\"\na = {{ {dependency} }}\n");
+            check(&Tree::from([("Cargo.toml", text.leak() as &str)])).len()
+        };
+        assert_eq!(root("path = \"a\", version = \"1\""), 0);
+        assert_eq!(root("path = \"a\""), 1);
     }
 
     #[test]

@@ -3,7 +3,11 @@
 //! There are no exemption lists: a rule that needs one is the wrong rule.
 
 mod arrows;
+mod book;
+mod cycles;
+mod excerpts;
 mod islands;
+pub(crate) mod lines;
 mod links;
 mod manifests;
 mod named_tests;
@@ -13,6 +17,7 @@ mod sizes;
 pub(crate) mod source;
 pub(crate) mod sync_pairs;
 mod tree;
+mod vocabulary;
 mod words;
 
 use std::{fmt, path::PathBuf};
@@ -49,8 +54,12 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     findings.extend(sync_pairs::check(&tree));
     findings.extend(islands::check(&tree));
     findings.extend(sizes::check(&tree));
+    findings.extend(vocabulary::check(&tree));
+    findings.extend(cycles::check(&tree));
     findings.extend(words::check(&tree));
     findings.extend(links::check(&tree));
+    findings.extend(book::check(&tree));
+    findings.extend(excerpts::check(&tree));
     findings.extend(manifests::check(&tree));
     findings.extend(named_tests::check(&tree));
     findings.extend(rules::check(&tree));

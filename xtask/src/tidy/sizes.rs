@@ -62,7 +62,7 @@ fn lines_before_tests(file: &RustFile) -> usize {
 }
 
 /// Line of the first `#[cfg(test)]` that guards a module written in place.
-fn tests_line(file: &RustFile) -> Option<usize> {
+pub(super) fn tests_line(file: &RustFile) -> Option<usize> {
     file.find("# [ cfg (").find_map(|attribute| {
         let end = file.closing(attribute + 1);
         let mut names = attribute + 3..end;

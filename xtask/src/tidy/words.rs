@@ -16,6 +16,9 @@ const HOLES: [(&str, &str); 3] = [
     ("# [ ignore ]", "write `#[ignore = \"reason\"]`"),
 ];
 
+/// A doc comment of up to three words that begins with one of these says nothing.
+const QUESTIONS: [&str; 7] = ["What", "Who", "Where", "Which", "How", "When", "Why"];
+
 const RULE: &str = "words";
 
 /// Judges every text file.
@@ -23,7 +26,31 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings: Vec<_> =
         tree.texts().flat_map(|(path, text)| check_text(path, text)).collect();
     findings.extend(tree.rust().iter().flat_map(check_rust));
+    let rust = tree.texts().filter(|(path, _)| path.extension().is_some_and(|end| end == "rs"));
+    findings.extend(rust.flat_map(|(path, text)| check_docs(path, text)));
     findings
+}
+
+/// Finds doc comments such as `Which.`, which repeat a question instead of answering it.
+fn check_docs(path: &Path, text: &str) -> Vec<Finding> {
+    let lines: Vec<_> = text.lines().map(|line| line.trim().strip_prefix("/// ")).collect();
+    let alone = |at: usize| lines.get(at).copied().flatten().is_none();
+    let stubs = lines.iter().enumerate().filter(|(at, line)| {
+        line.is_some_and(is_stub) && alone(at.wrapping_sub(1)) && alone(at + 1)
+    });
+    let finding = |(at, line): (usize, &Option<&str>)| Finding {
+        path: path.to_path_buf(),
+        line: at + 1,
+        rule: RULE,
+        problem: format!("`{}`", line.unwrap_or_default()),
+        remedy: "say what it is: a shape, a unit, an owner, a reason",
+    };
+    stubs.map(finding).collect()
+}
+
+fn is_stub(line: &str) -> bool {
+    let words: Vec<_> = line.split(' ').collect();
+    words.len() <= 3 && line.ends_with('.') && QUESTIONS.contains(&words[0].trim_end_matches('.'))
 }
 
 fn check_text(path: &Path, text: &str) -> Vec<Finding> {
@@ -72,6 +99,15 @@ mod tests {
 
     fn problems(path: &str, text: &str) -> Vec<String> {
         check(&Tree::from([(path, text)])).into_iter().map(|f| f.problem).collect()
+    }
+
+    #[test]
+    fn questions_are_no_documentation() {
+        let stub =
+            "struct A {\n    /// Which.\n    name: u32,\n    /// Where to.\n    at: u32,\n}\n";
+        assert_eq!(problems("a.rs", stub), ["`Which.`", "`Where to.`"]);
+        let said = "/// Which.\n/// It is the name of the child.\nfn a() {}\n/// What the child is called.\n";
+        assert_eq!(problems("a.rs", said), Vec::<String>::new());
     }
 
     #[test]

@@ -1,27 +1,25 @@
 //! The side that calls and takes the time.
 
-use std::{
-    path::Path,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{path::Path, thread, time::Duration};
 
-use ipc::{AsyncClient, CallError, ClientConfig, SyncClient, Wait};
+use ipc::{BlockingClient, CallError, ClientConfig, PipelinedClient, Wait};
 use memory::sync::Ordering;
 
-use super::{CallSample, CallsError, NUMBER_BYTES, Shape};
+use super::{Calls, NUMBER_BYTES, Shape};
 use crate::{
-    board::{Board, Word},
-    stats,
-    traffic::BATCH,
+    error::Error,
+    sample::{BATCH, Sample},
+    shared_words::{SharedWords, Word},
+    stats::Laps,
 };
 
 /// Silence before each call of [`Shape::AfterIdle`].
 pub(super) const IDLE: Duration = Duration::from_millis(1);
 /// Calls that are not timed: pages, caches and the server's attention.
 const WARM_UP: u64 = 4 * BATCH;
-/// Answers per reading of the clock.
+/// Answers per reading of the clock, and bytes beyond which there are fewer.
 const CHUNK: u64 = 2048;
+const CHUNK_BYTES: u64 = 16 << 20;
 
 /// A message that changes with its number.
 #[derive(Debug)]
@@ -49,6 +47,13 @@ impl Message {
         &self.0
     }
 
+    /// Its length.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "it has a number")]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// Whether `answer` is the message with `number`, every byte of it.
     #[inline]
     #[must_use]
@@ -62,81 +67,99 @@ impl Message {
     }
 }
 
-impl CallSample {
-    /// Calls, once the server is ready; ns per call, or M calls/s of [`Shape::Window`].
+fn failed(index: u64, cause: &CallError) -> Error {
+    Error::Call { index, what: cause.to_string() }
+}
+
+fn wrong(index: u64) -> Error {
+    Error::Call { index, what: "its answer is not the request".to_owned() }
+}
+
+impl Calls {
+    /// Calls, once the server is ready; ns per call, M calls/s of [`Shape::Window`], or GiB/s of [`Shape::OneWay`].
     ///
     /// # Errors
     ///
-    /// [`CallsError`].
-    pub fn initiate(&self, board: &Board) -> Result<f64, CallsError> {
-        let config = ClientConfig {
-            wait: if self.calls.blocks() { Wait::Block } else { Wait::Busy },
-            ..ClientConfig::default()
-        };
-        let value = match self.calls.shape {
-            Shape::RoundTrip => self.round_trips(config)?,
-            Shape::Window(depth) => self.windows(config, usize::from(depth))?,
-            Shape::AfterIdle => self.after_idle(config)?,
+    /// [`Error`].
+    pub fn initiate(&self, shared: &SharedWords, sample: &Sample) -> Result<f64, Error> {
+        let wait = if self.blocks() { Wait::Block } else { Wait::Busy };
+        let config = ClientConfig { wait, ..ClientConfig::default() };
+        let (socket, count) = (Self::socket(sample), sample.count);
+        let value = match self.shape {
+            Shape::RoundTrip => self.round_trips(&socket, config, count)?,
+            Shape::AfterIdle => self.after_idle(&socket, config, count)?,
+            Shape::Window(depth) => 1e3 / self.windows(&socket, config, depth, count)?,
+            Shape::OneWay => {
+                let each_ns = self.windows(&socket, config, super::DEPTH_ONE_WAY, count)?;
+                self.len_bytes as f64 / each_ns * 1e9 / f64::from(1 << 30)
+            }
         };
         // SYNC(calls-done): pairs with the Acquire in `respond`.
-        board.word(Word::InitiatorDone).store(self.number, Ordering::Release);
+        shared.word(Word::InitiatorDone).store(sample.number, Ordering::Release);
         Ok(value)
     }
 
-    fn caller(&self, config: ClientConfig) -> Result<Caller, CallsError> {
-        let client = SyncClient::connect(&self.socket, config)?;
-        let mut caller = Caller { client, message: Message::new(self.calls.len_bytes), number: 0 };
-        (0..WARM_UP).try_for_each(|_| caller.call())?;
+    fn caller(&self, socket: &Path, config: ClientConfig) -> Result<Caller, Error> {
+        let client = BlockingClient::connect(socket, config)?;
+        let mut caller = Caller { client, message: Message::new(self.len_bytes), number: 0 };
+        (0..self.fewer(WARM_UP)).try_for_each(|_| caller.call())?;
         Ok(caller)
     }
 
-    fn round_trips(&self, config: ClientConfig) -> Result<f64, CallsError> {
-        let mut caller = self.caller(config)?;
-        let mut batches_ns = Vec::with_capacity(4096);
-        let mut last = Instant::now();
-        for _ in 0..(self.count / BATCH).max(1) {
-            (0..BATCH).try_for_each(|_| caller.call())?;
-            let now = Instant::now();
-            batches_ns.push((now - last).as_secs_f64() * 1e9 / BATCH as f64);
-            last = now;
-        }
-        Ok(stats::median(&mut batches_ns))
+    /// So many calls, or fewer if they are long.
+    fn fewer(&self, calls: u64) -> u64 {
+        (CHUNK_BYTES / self.len_bytes as u64).clamp(1, calls)
     }
 
-    fn after_idle(&self, config: ClientConfig) -> Result<f64, CallsError> {
-        let mut caller = self.caller(config)?;
-        let mut calls_ns = Vec::new();
-        for _ in 0..self.count {
+    fn round_trips(&self, socket: &Path, config: ClientConfig, count: u64) -> Result<f64, Error> {
+        let mut caller = self.caller(socket, config)?;
+        let mut laps = Laps::start();
+        let batch = self.fewer(BATCH);
+        for _ in 0..(count / batch).max(1) {
+            (0..batch).try_for_each(|_| caller.call())?;
+            laps.lap(batch);
+        }
+        Ok(laps.median_ns())
+    }
+
+    fn after_idle(&self, socket: &Path, config: ClientConfig, count: u64) -> Result<f64, Error> {
+        let mut caller = self.caller(socket, config)?;
+        let mut laps = Laps::start();
+        for _ in 0..count {
             thread::sleep(IDLE);
-            let begin = Instant::now();
+            laps.restart();
             caller.call()?;
-            calls_ns.push(begin.elapsed().as_secs_f64() * 1e9);
+            laps.lap(1);
         }
-        Ok(stats::median(&mut calls_ns))
+        Ok(laps.median_ns())
     }
 
-    /// M calls/s of all clients together: the median over chunks of answers.
-    fn windows(&self, config: ClientConfig, depth: usize) -> Result<f64, CallsError> {
-        let mut fleet = Fleet::connect(&self.socket, config, self.calls.clients)?;
-        let mut message = Message::new(self.calls.len_bytes);
-        fleet.run(&mut message, depth, WARM_UP + fleet.clients.len() as u64 * depth as u64)?;
-        let mut rates = Vec::with_capacity(4096);
-        let (mut last, mut answered) = (Instant::now(), 0);
-        while answered < self.count {
-            let chunk = fleet.run(&mut message, depth, CHUNK)?;
-            let now = Instant::now();
-            rates.push(chunk as f64 / (now - last).as_secs_f64() / 1e6);
+    /// ns per call of all clients together: the median over chunks of answers.
+    fn windows(
+        &self,
+        socket: &Path,
+        config: ClientConfig,
+        depth: u16,
+        count: u64,
+    ) -> Result<f64, Error> {
+        let depth = usize::from(depth);
+        let mut fleet = Fleet::connect(socket, config, self)?;
+        let in_flight = (fleet.clients.len() * depth) as u64;
+        fleet.run(depth, self.fewer(WARM_UP) + in_flight)?;
+        let (mut laps, mut answered) = (Laps::start(), 0);
+        while answered < count {
+            let chunk = fleet.run(depth, self.fewer(CHUNK))?;
+            laps.lap(chunk);
             answered += chunk;
-            last = now;
         }
-        fleet.drain(&message)?;
-        Ok(stats::median(&mut rates))
+        fleet.drain()?;
+        Ok(laps.median_ns())
     }
 }
 
 /// One client that makes numbered calls.
 struct Caller {
-    client: SyncClient,
+    client: BlockingClient,
     message: Message,
     /// Of the latest call.
     number: u64,
@@ -144,46 +167,46 @@ struct Caller {
 
 impl Caller {
     #[inline]
-    fn call(&mut self) -> Result<(), CallsError> {
+    fn call(&mut self) -> Result<(), Error> {
         self.number += 1;
-        let number = self.number;
-        let answer = self.client.call(self.message.stamp(number));
-        let answer = answer.map_err(|cause| CallsError::Call { number, cause })?;
-        if self.message.is(number, answer) {
-            Ok(())
-        } else {
-            Err(CallsError::WrongAnswer { number })
-        }
+        let answer = self.client.call(self.message.stamp(self.number));
+        let answer = answer.map_err(|cause| failed(self.number, &cause))?;
+        if self.message.is(self.number, answer) { Ok(()) } else { Err(wrong(self.number)) }
     }
 }
 
 /// Clients that are polled in turn.
 struct Fleet {
-    clients: Vec<AsyncClient<u64>>,
+    clients: Vec<PipelinedClient<u64>>,
+    message: Message,
+    /// What answers are compared with.
+    answer: Message,
     /// Calls ever sent.
     number: u64,
 }
 
 impl Fleet {
-    fn connect(socket: &Path, config: ClientConfig, count: u16) -> Result<Self, CallsError> {
-        let connect = |_| AsyncClient::connect(socket, config);
-        Ok(Self { clients: (0..count).map(connect).collect::<Result<_, _>>()?, number: 0 })
+    fn connect(socket: &Path, config: ClientConfig, calls: &Calls) -> Result<Self, Error> {
+        let connect = |_| PipelinedClient::connect(socket, config);
+        let clients = (0..calls.clients).map(connect).collect::<Result<_, _>>()?;
+        let (message, answer) = (Message::new(calls.len_bytes), Message::new(calls.answer_bytes()));
+        Ok(Self { clients, message, answer, number: 0 })
     }
 
     /// Keeps `depth` calls of each client in flight until at least `least` are answered; returns
     /// how many were.
     #[inline]
-    fn run(&mut self, message: &mut Message, depth: usize, least: u64) -> Result<u64, CallsError> {
+    fn run(&mut self, depth: usize, least: u64) -> Result<u64, Error> {
         let mut answered = 0;
         while answered < least {
             for client in &mut self.clients {
-                answered += poll(client, message)?;
+                answered += poll(client, &self.answer)?;
                 while client.in_flight() < depth {
                     self.number += 1;
                     let number = self.number;
                     client
-                        .submit(message.stamp(number), number)
-                        .map_err(|refused| CallsError::Call { number, cause: refused.error })?;
+                        .submit(self.message.stamp(number), number)
+                        .map_err(|refused| failed(number, &refused.error))?;
                 }
             }
         }
@@ -191,10 +214,10 @@ impl Fleet {
     }
 
     /// Waits for what is in flight.
-    fn drain(&mut self, message: &Message) -> Result<(), CallsError> {
+    fn drain(&mut self) -> Result<(), Error> {
         for client in &mut self.clients {
             while client.in_flight() > 0 {
-                if poll(client, message)? == 0 {
+                if poll(client, &self.answer)? == 0 {
                     client.rest();
                 }
             }
@@ -205,14 +228,14 @@ impl Fleet {
 
 /// Takes answers, and checks them; how many there were.
 #[inline]
-fn poll(client: &mut AsyncClient<u64>, message: &Message) -> Result<u64, CallsError> {
-    let mut wrong = None;
+fn poll(client: &mut PipelinedClient<u64>, expected: &Message) -> Result<u64, Error> {
+    let mut error = None;
     let count = client.poll(|number, answer: Result<&[u8], CallError>| match answer {
-        Ok(answer) if message.is(number, answer) => {}
-        Ok(_) => wrong = Some(CallsError::WrongAnswer { number }),
-        Err(cause) => wrong = Some(CallsError::Call { number, cause }),
+        Ok(answer) if expected.is(number, answer) => {}
+        Ok(_) => error = Some(wrong(number)),
+        Err(cause) => error = Some(failed(number, &cause)),
     });
-    wrong.map_or(Ok(count as u64), Err)
+    error.map_or(Ok(count as u64), Err)
 }
 
 #[cfg(test)]

@@ -5,49 +5,73 @@ use core::time::Duration;
 use ipc::{Server, ServerConfig, Wait};
 use memory::sync::Ordering;
 
-use super::{CLIENTS_MAX, CallSample, CallsError, DEPTH};
+use super::{Calls, Message, NUMBER_BYTES};
 use crate::{
-    board::{Board, Word},
-    duo::DuoError,
+    error::Error,
+    sample::{Ready, Sample},
+    shared_words::{SharedWords, Word},
 };
 
 /// Longest sleep without a look whether the sample is over.
 const SLEEP: Duration = Duration::from_millis(10);
+/// Of requests that go one way, all bytes of so many are compared; of the others the number at each end.
+const COMPARED_EVERY: u64 = 16;
 
-impl CallSample {
+impl Calls {
     /// Serves until the initiator is done or one side failed; calls `ready` when it listens.
     ///
     /// # Errors
     ///
-    /// [`CallsError`].
+    /// [`Error`].
     pub fn respond(
         &self,
-        board: &Board,
-        ready: &mut dyn FnMut() -> Result<(), DuoError>,
-    ) -> Result<(), CallsError> {
-        let len_bytes = u32::try_from(self.calls.len_bytes).unwrap_or(u32::MAX);
+        shared: &SharedWords,
+        sample: &Sample,
+        ready: Ready<'_>,
+    ) -> Result<(), Error> {
+        let bytes = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
         let config = ServerConfig {
-            depth: DEPTH,
-            request_bytes_max: len_bytes,
-            response_bytes_max: len_bytes,
-            clients_max: CLIENTS_MAX,
-            clients_per_user_max: CLIENTS_MAX,
-            wait: if self.calls.blocks() { Wait::Block } else { Wait::Busy },
+            depth: self.server_depth(),
+            request_bytes_max: bytes(self.len_bytes),
+            response_bytes_max: bytes(self.answer_bytes()),
+            clients_max: self.clients,
+            clients_per_user_max: self.clients,
+            wait: if self.blocks() { Wait::Block } else { Wait::Busy },
             ..ServerConfig::default()
         };
-        let mut server = Server::bind(&self.socket, config)?;
+        let mut server = Server::bind(&Self::socket(sample), config)?;
         ready()?;
-        let (done, failed) = (board.word(Word::InitiatorDone), board.word(Word::Failed));
+        let (done, failed) = (shared.word(Word::InitiatorDone), shared.word(Word::Failed));
+        let (message, answer_bytes) = (Message::new(self.len_bytes), self.answer_bytes());
+        let is_echoed = answer_bytes == self.len_bytes;
+        let mut compared = 0;
         loop {
             while let Some(request) = server.recv() {
                 let payload = request.payload();
-                request.reply(payload)?;
+                if !is_echoed {
+                    check(&message, payload, &mut compared)?;
+                }
+                request.reply(&payload[..answer_bytes])?;
             }
             // SYNC(calls-done): pairs with the Release in `initiate`.
-            if done.load(Ordering::Acquire) == self.number || failed.load(Ordering::Relaxed) != 0 {
+            if done.load(Ordering::Acquire) == sample.number || failed.load(Ordering::Relaxed) != 0
+            {
                 return Ok(());
             }
-            server.rest(if self.calls.blocks() { os::clock::deadline_ns(SLEEP) } else { u64::MAX });
+            server.rest(if self.blocks() { os::clock::deadline_ns(SLEEP) } else { u64::MAX });
         }
     }
+}
+
+/// Compares a request that goes one way with what it should be.
+fn check(message: &Message, payload: &[u8], compared: &mut u64) -> Result<(), Error> {
+    *compared += 1;
+    let (first, last) = (payload.first_chunk::<NUMBER_BYTES>(), payload.last_chunk());
+    let number = first.map_or(0, |bytes| u64::from_le_bytes(*bytes));
+    let is_right = match compared.is_multiple_of(COMPARED_EVERY) {
+        true => message.is(number, payload),
+        false => payload.len() == message.len() && first == last,
+    };
+    let what = || "the request is wrong".to_owned();
+    if is_right { Ok(()) } else { Err(Error::Call { index: number, what: what() }) }
 }

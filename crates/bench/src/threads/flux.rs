@@ -12,8 +12,8 @@ use inproc::{
     spsc::Discipline,
 };
 
-use super::{QueueError, Stage};
-use crate::board::WaitError;
+use super::Stage;
+use crate::{error::Error, shared_words::WaitError};
 
 /// Calls in flight from one thread to another.
 const CALLS_MAX: u32 = 32;
@@ -29,7 +29,7 @@ pub(super) fn run<D: Discipline>(
     stage: Stage<'_>,
     threads: usize,
     count: u64,
-) -> Result<f64, QueueError> {
+) -> Result<f64, Error> {
     let waiting = Waiting::default();
     let config = Config { nodes: threads, calls_max: CALLS_MAX, waiting, ..Config::default() };
     let calls = (count / threads as u64).max(1);
@@ -47,7 +47,7 @@ pub(super) fn run<D: Discipline>(
         let running =
             mesh.into_iter().map(|node| scope.spawn(move || run(node))).collect::<Vec<_>>();
         let ended = running.into_iter().map(|thread| thread.join().expect("no panics"));
-        ended.collect::<Result<Vec<(Instant, Instant)>, QueueError>>()
+        ended.collect::<Result<Vec<(Instant, Instant)>, Error>>()
     })?;
     let start = times.iter().map(|(start, _)| *start).min();
     let stop = times.iter().map(|(_, stop)| *stop).max();
@@ -79,7 +79,7 @@ impl<D: Discipline> Worker<D> {
         (self.node.number() + offset) % self.threads
     }
 
-    fn work(&mut self, start: Instant) -> Result<(), QueueError> {
+    fn work(&mut self, start: Instant) -> Result<(), Error> {
         let others = self.threads - 1;
         while self.replied < self.calls || self.told < others || self.ended < others {
             self.call();
@@ -116,7 +116,7 @@ impl<D: Discipline> Worker<D> {
     }
 
     /// False if nothing happened.
-    fn poll(&mut self) -> Result<bool, QueueError> {
+    fn poll(&mut self) -> Result<bool, Error> {
         let mut happened = false;
         while let Some(event) = self.node.poll() {
             happened = true;
@@ -127,7 +127,10 @@ impl<D: Discipline> Worker<D> {
                     self.replied += 1;
                 }
                 Event::Reply { user: number, result, .. } => {
-                    return Err(QueueError::WrongReply { number, found: format!("{result:?}") });
+                    return Err(Error::Call {
+                        index: number,
+                        what: format!("came back with {result:?}"),
+                    });
                 }
             }
         }

@@ -10,22 +10,16 @@
 //! The threads pause (`spin_loop`) when they find a queue full or empty, as their users do.
 
 use core::fmt::Debug;
-use std::io;
 
 use inproc::spsc;
 
-use crate::{
-    board::{Board, WaitError},
-    plan::{LINE_ROUND_TRIP, LINE_STREAM, against, planned, references_of_lines},
-    report::Metric,
-    suite::{Job, Planned},
-};
+use crate::{error::Error, shared_words::SharedWords};
 
 mod flux;
-mod spsc_ring;
+pub mod spsc_ring;
 
 /// Slots of every ring.
-const CAPACITY_ITEMS: usize = 1024;
+pub const CAPACITY_ITEMS: usize = 1024;
 /// Items per batch.
 const BATCH_ITEMS: usize = 32;
 /// Times that a ring's consumer returns credit per lap, where it does.
@@ -70,7 +64,7 @@ pub enum Discipline {
     Onesided,
 }
 
-/// How items travel.
+/// Number of items that one operation moves, and in which direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     /// One by one.
@@ -84,11 +78,11 @@ pub enum Shape {
 /// One producer, one consumer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ring {
-    /// How they agree.
+    /// Discipline of the two sides.
     pub discipline: Discipline,
     /// Whether an item is a line of 64 bytes, or a word of 8.
     pub is_line: bool,
-    /// How items travel.
+    /// Shape of the traffic.
     pub shape: Shape,
 }
 
@@ -108,36 +102,6 @@ pub enum Queue {
     Ring(Ring),
     /// Calls.
     Flux(Flux),
-}
-
-/// Why threads have no number.
-#[derive(Debug, thiserror::Error)]
-pub enum QueueError {
-    /// The kernel refused.
-    #[error("cannot pin a thread to core {core}: {cause}")]
-    Pin {
-        /// The core.
-        core: usize,
-        /// As the kernel says.
-        cause: io::Error,
-    },
-    /// An item is not the one that was pushed.
-    #[error("item {number} arrived with other words")]
-    WrongItem {
-        /// Counted from 0.
-        number: u64,
-    },
-    /// A call came back without its answer.
-    #[error("call {number} came back with {found}")]
-    WrongReply {
-        /// Counted from 0.
-        number: u64,
-        /// What came instead.
-        found: String,
-    },
-    /// They did not meet.
-    #[error(transparent)]
-    Wait(#[from] WaitError),
 }
 
 impl Discipline {
@@ -169,105 +133,112 @@ impl Discipline {
     }
 }
 
-impl Ring {
-    fn planned(self) -> Planned {
-        let (discipline, len) = (self.discipline.name(), if self.is_line { "64B" } else { "8B" });
-        let job = Job::Queue(Queue::Ring(self));
-        let lines = |queues_up| self.discipline.lines_per_item(self.is_line, queues_up);
-        match self.shape {
-            Shape::RoundTrip => {
-                let name = format!("spsc/round-trip/{len}/{discipline}");
-                let cell = planned(&name, Metric::RoundTrip, job).lines(2.0 * lines(false));
-                against(cell, LINE_ROUND_TRIP)
+impl Queue {
+    pub(crate) fn is_round_trip(self) -> bool {
+        matches!(self, Self::Ring(Ring { shape: Shape::RoundTrip, .. }))
+    }
+
+    /// The name of its cell.
+    pub(crate) fn name(self) -> String {
+        match self {
+            Self::Ring(Ring { discipline, is_line, shape }) => {
+                let shape = match shape {
+                    Shape::RoundTrip => "round-trip",
+                    Shape::Single => "single",
+                    Shape::Batched => "batched",
+                };
+                let len = if is_line { "64B" } else { "8B" };
+                format!("spsc/{shape}/{len}/{}", discipline.name())
             }
-            Shape::Single | Shape::Batched => {
-                let shape = if self.shape == Shape::Single { "single" } else { "batched" };
-                let name = format!("spsc/{shape}/{len}/{discipline}");
-                against(planned(&name, Metric::Rate, job).lines(lines(true)), LINE_STREAM)
+            Self::Flux(Flux { discipline, threads }) => {
+                format!("flux/{threads}-threads/{}", discipline.name())
             }
+        }
+    }
+
+    /// Cache lines that an item, a round trip or a call moves, as designed.
+    pub(crate) fn lines(self) -> f64 {
+        match self {
+            Self::Ring(Ring { discipline, is_line, shape: Shape::RoundTrip }) => {
+                2.0 * discipline.lines_per_item(is_line, false)
+            }
+            Self::Ring(Ring { discipline, is_line, .. }) => {
+                discipline.lines_per_item(is_line, true)
+            }
+            // An item there, an item back; both with their stamp fit a line.
+            Self::Flux(Flux { discipline, .. }) => 2.0 * discipline.lines_per_item(false, false),
         }
     }
 }
 
-impl Flux {
-    fn planned(self) -> Planned {
-        let name = format!("flux/{}-threads/{}", self.threads, self.discipline.name());
-        // An item there, an item back; both with their stamp fit a line.
-        let lines = 2.0 * self.discipline.lines_per_item(false, false);
-        let job = Job::Queue(Queue::Flux(self));
-        against(planned(&name, Metric::Rate, job).lines(lines), LINE_STREAM)
-    }
-}
-
-/// The cells of `bench inproc`, after what they are compared with.
+/// What `bench inproc` measures.
 #[must_use]
-pub fn plan(quick: bool) -> Vec<Planned> {
-    let mut plan = references_of_lines();
+pub(crate) fn queues(quick: bool) -> Vec<Queue> {
+    let mut queues = Vec::new();
     for shape in [Shape::Single, Shape::Batched, Shape::RoundTrip] {
         for is_line in [false, true] {
-            let ring = |discipline| Ring { discipline, is_line, shape }.planned();
-            plan.extend(Discipline::ALL.map(ring));
+            let ring = |discipline| Queue::Ring(Ring { discipline, is_line, shape });
+            queues.extend(Discipline::ALL.map(ring));
         }
     }
     let threads: &[usize] = if quick { &[2] } else { &[2, 4, 8] };
     for &threads in threads {
-        plan.extend(Discipline::ALL.map(|discipline| Flux { discipline, threads }.planned()));
+        queues.extend(Discipline::ALL.map(|discipline| Queue::Flux(Flux { discipline, threads })));
     }
-    plan
+    queues
 }
 
 /// Cores for the threads, and the words by which they tell each other of failures.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Stage<'a> {
+pub struct Stage<'a> {
     /// Taken in turn; the first two are those of the measurement.
-    pub(crate) pool: &'a [usize],
-    pub(crate) board: &'a Board,
+    pub pool: &'a [usize],
+    /// By which they tell each other of failures.
+    pub shared: &'a SharedWords,
 }
 
 impl Stage<'_> {
     /// Moves the calling thread to its core.
-    fn enter(&self, thread: usize) -> Result<(), QueueError> {
+    fn enter(&self, thread: usize) -> Result<(), Error> {
         let core = self.pool[thread % self.pool.len()];
-        crate::cores::pin(core).map_err(|cause| QueueError::Pin { core, cause })
+        crate::cores::pin(core).map_err(Error::refused("cannot pin a thread to its core"))
     }
 
     /// Ends the waits of the other threads if this one failed.
-    fn leave<T>(&self, result: Result<T, QueueError>) -> Result<T, QueueError> {
-        result.inspect_err(|_| self.board.fail())
+    fn leave<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
+        result.inspect_err(|_| self.shared.fail())
     }
 }
 
 impl Queue {
     /// Moves about `count` items, or calls; their rate in M/s, or ns per round trip.
-    pub(crate) fn run(self, stage: Stage<'_>, count: u64) -> Result<f64, QueueError> {
-        use Discipline::{FastForward, Lamport, Onesided};
-        stage.board.reset();
-        match self {
-            Self::Ring(ring) => match (ring.discipline, ring.is_line) {
-                (Lamport, false) => spsc_ring::run::<u64, spsc::Lamport>(ring, stage, count),
-                (Lamport, true) => spsc_ring::run::<[u64; 8], spsc::Lamport>(ring, stage, count),
-                (FastForward, false) => {
-                    spsc_ring::run::<u64, spsc::FastForward>(ring, stage, count)
+    pub(crate) fn run(self, stage: Stage<'_>, count: u64) -> Result<f64, Error> {
+        stage.shared.reset();
+        macro_rules! of_discipline {
+            ($discipline:expr, $run:ident $(, $argument:expr)*) => {
+                match $discipline {
+                    Discipline::Lamport => $run::<spsc::Lamport>($($argument),*),
+                    Discipline::FastForward => $run::<spsc::FastForward>($($argument),*),
+                    Discipline::Onesided => $run::<spsc::Onesided>($($argument),*),
                 }
-                (FastForward, true) => {
-                    spsc_ring::run::<[u64; 8], spsc::FastForward>(ring, stage, count)
-                }
-                (Onesided, false) => spsc_ring::run::<u64, spsc::Onesided>(ring, stage, count),
-                (Onesided, true) => spsc_ring::run::<[u64; 8], spsc::Onesided>(ring, stage, count),
-            },
-            Self::Flux(Flux { discipline, threads }) => match discipline {
-                Lamport => flux::run::<spsc::Lamport>(stage, threads, count),
-                FastForward => flux::run::<spsc::FastForward>(stage, threads, count),
-                Onesided => flux::run::<spsc::Onesided>(stage, threads, count),
-            },
+            };
         }
-    }
-
-    /// Time per item or call, in ns, of a sample whose number was `value`.
-    pub(crate) fn item_ns(self, value: f64) -> f64 {
+        fn run_ring<D: spsc::Discipline>(
+            ring: Ring,
+            stage: Stage<'_>,
+            count: u64,
+        ) -> Result<f64, Error> {
+            match ring.is_line {
+                false => spsc_ring::run::<u64, D>(ring.shape, stage, count),
+                true => spsc_ring::run::<[u64; 8], D>(ring.shape, stage, count),
+            }
+        }
+        use flux::run as run_flux;
         match self {
-            Self::Ring(Ring { shape: Shape::RoundTrip, .. }) => value,
-            Self::Ring(_) | Self::Flux(_) => 1e3 / value,
+            Self::Ring(ring) => of_discipline!(ring.discipline, run_ring, ring, stage, count),
+            Self::Flux(Flux { discipline, threads }) => {
+                of_discipline!(discipline, run_flux, stage, threads, count)
+            }
         }
     }
 }
@@ -278,19 +249,16 @@ mod tests {
 
     /// Both threads on one core: slow, and right.
     fn runs(queue: Queue) {
-        let board = Board::new().unwrap();
+        let shared = SharedWords::new().unwrap();
         let pool = os::affinity::allowed_cores().unwrap();
-        let value = queue.run(Stage { pool: &pool, board: &board }, 1000).unwrap();
+        let value = queue.run(Stage { pool: &pool, shared: &shared }, 1000).unwrap();
         assert!(value.is_finite() && value > 0.0, "{queue:?}: {value}");
     }
 
     #[test]
     fn every_cell_of_rings_checks_its_items() {
-        for planned in plan(false) {
-            if let Job::Queue(queue @ Queue::Ring(_)) = planned.job {
-                runs(queue);
-            }
-        }
+        let is_ring = |queue: &Queue| matches!(queue, Queue::Ring(_));
+        queues(false).into_iter().filter(is_ring).for_each(runs);
     }
 
     #[test]
@@ -308,8 +276,8 @@ mod tests {
             (Discipline::Onesided, 2.0),
         ] {
             let shape = Shape::RoundTrip;
-            let planned = Ring { discipline, is_line: false, shape }.planned();
-            assert_eq!(planned.cell.lines, Some(lines), "{discipline:?}");
+            let found = Queue::Ring(Ring { discipline, is_line: false, shape }).lines();
+            assert!((found - lines).abs() < 1e-9, "{discipline:?}");
         }
     }
 }

@@ -1,20 +1,79 @@
 //! Items through a ring.
 
-use std::{
-    hint::black_box,
-    sync::Barrier,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{hint::black_box, sync::Barrier, thread, time::Duration};
 
-use inproc::spsc::{Consumer, Discipline, Full, Producer, channel};
-use memory::sync::hint;
+use inproc::spsc::{Consumer, Discipline, Producer, channel};
 
-use super::{BATCH_ITEMS, CAPACITY_ITEMS, Item, QueueError, Ring, Shape, Stage};
+use super::{BATCH_ITEMS, CAPACITY_ITEMS, Item, Shape, Stage};
 use crate::{
-    board::{Patience, WaitError},
-    stats,
+    error::Error,
+    shared_words::{Patience, WaitError},
+    stats::Laps,
 };
+
+/// A bounded queue between two threads, whose both sides pause when they find it full or empty.
+pub trait Queue: 'static {
+    /// Its name in tables.
+    const NAME: &'static str;
+    /// Whether both sides move slices.
+    const HAS_SLICES: bool = false;
+
+    /// The end that pushes.
+    type Tx<T: Item>: Send;
+    /// The end that pops.
+    type Rx<T: Item>: Send;
+
+    /// A queue of [`CAPACITY_ITEMS`].
+    fn channel<T: Item>() -> (Self::Tx<T>, Self::Rx<T>);
+
+    /// False if full.
+    fn push<T: Item>(tx: &mut Self::Tx<T>, item: T) -> bool;
+
+    /// The next item, if there is one.
+    fn pop<T: Item>(rx: &mut Self::Rx<T>) -> Option<T>;
+
+    /// How many of `items` there was room for.
+    fn push_slice<T: Item>(_tx: &mut Self::Tx<T>, _items: &[T]) -> usize {
+        unreachable!("asked only where HAS_SLICES")
+    }
+
+    /// How many were there.
+    fn pop_slice<T: Item>(_rx: &mut Self::Rx<T>, _items: &mut [T]) -> usize {
+        unreachable!("asked only where HAS_SLICES")
+    }
+}
+
+impl<D: Discipline> Queue for D {
+    const NAME: &'static str = "copyrpc";
+    const HAS_SLICES: bool = true;
+    type Tx<T: Item> = Producer<T, D>;
+    type Rx<T: Item> = Consumer<T, D>;
+
+    /// Exactly as many slots: some disciplines keep an eighth in reserve.
+    fn channel<T: Item>() -> (Producer<T, D>, Consumer<T, D>) {
+        channel(CAPACITY_ITEMS - CAPACITY_ITEMS / 8 + 1)
+    }
+
+    #[inline(always)]
+    fn push<T: Item>(tx: &mut Producer<T, D>, item: T) -> bool {
+        tx.push(item).is_ok()
+    }
+
+    #[inline(always)]
+    fn pop<T: Item>(rx: &mut Consumer<T, D>) -> Option<T> {
+        rx.pop()
+    }
+
+    #[inline(always)]
+    fn push_slice<T: Item>(tx: &mut Producer<T, D>, items: &[T]) -> usize {
+        tx.push_slice(items)
+    }
+
+    #[inline(always)]
+    fn pop_slice<T: Item>(rx: &mut Consumer<T, D>, items: &mut [T]) -> usize {
+        rx.pop_slice(items)
+    }
+}
 
 /// Items per reading of the clock, many laps: draining what queued up meanwhile gains little.
 const CHUNK_ITEMS: u64 = 16 * CAPACITY_ITEMS as u64;
@@ -23,189 +82,171 @@ const CHUNK_TRIPS: u64 = 50;
 /// Chunks of a sample, at least.
 const CHUNKS_MIN: u64 = 4;
 /// Longest wait of one side for the other.
-const PATIENCE: Duration = Duration::from_secs(5);
-
-/// Rings of exactly [`CAPACITY_ITEMS`] slots: some disciplines keep an eighth in reserve.
-fn ring<T: Item, D: Discipline>() -> (Producer<T, D>, Consumer<T, D>) {
-    channel(CAPACITY_ITEMS - CAPACITY_ITEMS / 8 + 1)
-}
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// One sample: M items/s, or ns per round trip.
-pub(super) fn run<T: Item, D: Discipline>(
-    ring: Ring,
-    stage: Stage<'_>,
-    count: u64,
-) -> Result<f64, QueueError> {
+///
+/// # Errors
+///
+/// [`Error`], wrong items included.
+pub fn run<T: Item, Q: Queue>(shape: Shape, stage: Stage<'_>, count: u64) -> Result<f64, Error> {
+    stage.shared.reset();
     let chunks = |items: u64| (count / items).max(CHUNKS_MIN);
-    let chunk_ns = match ring.shape {
-        Shape::Single => single::<T, D>(stage, chunks(CHUNK_ITEMS))?,
-        Shape::Batched => batched::<T, D>(stage, chunks(CHUNK_ITEMS))?,
-        Shape::RoundTrip => round_trip::<T, D>(stage, chunks(CHUNK_TRIPS))?,
-    };
-    Ok(match ring.shape {
-        Shape::Single | Shape::Batched => CHUNK_ITEMS as f64 / chunk_ns * 1e3,
-        Shape::RoundTrip => chunk_ns / CHUNK_TRIPS as f64,
-    })
+    match shape {
+        Shape::Single => Ok(1e3 / single::<T, Q>(stage, chunks(CHUNK_ITEMS))?),
+        Shape::Batched => Ok(1e3 / batched::<T, Q>(stage, chunks(CHUNK_ITEMS))?),
+        Shape::RoundTrip => round_trip::<T, Q>(stage, chunks(CHUNK_TRIPS)),
+    }
 }
 
-/// Runs `first` on core 0 of the stage and `second` on core 1; the median of the times between the
-/// instants that `second` returns, in ns.
+/// Runs `first` on core 0 of the stage and `second` on core 1; the median lap of the second, in ns per item.
 fn both(
     stage: Stage<'_>,
-    first: impl FnOnce(&mut Patience<'_>) -> Result<(), QueueError> + Send,
-    second: impl FnOnce(&mut Patience<'_>) -> Result<Vec<Instant>, QueueError> + Send,
-) -> Result<f64, QueueError> {
+    first: impl FnOnce(&mut Patience<'_>) -> Result<(), Error> + Send,
+    second: impl FnOnce(&mut Patience<'_>) -> Result<Laps, Error> + Send,
+) -> Result<f64, Error> {
     let barrier = &Barrier::new(2);
-    let (sent, times) = thread::scope(|scope| {
+    let (sent, laps) = thread::scope(|scope| {
         // Each thread owns its end: on one stack the two would share cache lines.
         let first = scope.spawn(move || {
             let first = first;
             let entered = stage.enter(0);
             barrier.wait();
-            stage.leave(entered.and_then(|()| first(&mut stage.board.patience(PATIENCE))))
+            stage.leave(entered.and_then(|()| first(&mut stage.shared.patience(PATIENCE))))
         });
         let second = scope.spawn(move || {
             let second = second;
             let entered = stage.enter(1);
             barrier.wait();
-            stage.leave(entered.and_then(|()| second(&mut stage.board.patience(PATIENCE))))
+            stage.leave(entered.and_then(|()| second(&mut stage.shared.patience(PATIENCE))))
         });
         (first.join().expect("no panics"), second.join().expect("no panics"))
     });
     // One side that failed ends the other, which then knows nothing but that.
-    let times = match (sent, times) {
-        (Err(cause), Err(QueueError::Wait(WaitError::PeerFailed))) => return Err(cause),
-        (sent, times) => {
-            let times: Vec<Instant> = times?;
+    match (sent, laps) {
+        (Err(cause), Err(Error::Wait(WaitError::PeerFailed))) => Err(cause),
+        (sent, laps) => {
+            let laps = laps?;
             sent?;
-            times
+            Ok(laps.median_ns())
         }
-    };
-    let between = times.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64() * 1e9);
-    Ok(stats::median(&mut between.collect::<Vec<_>>()))
+    }
 }
 
 #[inline]
-fn push<T: Item, D: Discipline>(
-    producer: &mut Producer<T, D>,
-    mut item: T,
+fn push<T: Item, Q: Queue>(
+    tx: &mut Q::Tx<T>,
+    item: T,
     patience: &mut Patience<'_>,
 ) -> Result<(), WaitError> {
-    while let Err(Full(back)) = producer.push(item) {
-        item = back;
-        hint::spin_loop();
-        patience.wait()?;
+    while !Q::push(tx, item) {
+        patience.pause()?;
     }
     Ok(())
 }
 
 #[inline]
-fn pop<T: Item, D: Discipline>(
-    consumer: &mut Consumer<T, D>,
-    patience: &mut Patience<'_>,
-) -> Result<T, WaitError> {
+fn pop<T: Item, Q: Queue>(rx: &mut Q::Rx<T>, patience: &mut Patience<'_>) -> Result<T, WaitError> {
     loop {
-        if let Some(item) = consumer.pop() {
+        if let Some(item) = Q::pop(rx) {
             return Ok(item);
         }
-        hint::spin_loop();
-        patience.wait()?;
+        patience.pause()?;
     }
 }
 
 #[inline]
-fn check<T: Item>(item: T, number: u64) -> Result<(), QueueError> {
-    if item == T::new(number) { Ok(()) } else { Err(QueueError::WrongItem { number }) }
+fn check<T: Item>(item: T, number: u64) -> Result<(), Error> {
+    if item == T::new(number) {
+        return Ok(());
+    }
+    let (what, found) = ("the words of item", item.number());
+    Err(Error::Wrong { index: number, what, found, expected: number })
 }
 
-fn single<T: Item, D: Discipline>(stage: Stage<'_>, chunks: u64) -> Result<f64, QueueError> {
-    let (mut producer, mut consumer) = ring::<T, D>();
+fn single<T: Item, Q: Queue>(stage: Stage<'_>, chunks: u64) -> Result<f64, Error> {
+    let (mut tx, mut rx) = Q::channel::<T>();
     let pushing = move |patience: &mut Patience<'_>| {
         for number in 0..chunks * CHUNK_ITEMS {
-            push(&mut producer, T::new(number), patience)?;
+            push::<T, Q>(&mut tx, T::new(number), patience)?;
         }
         Ok(())
     };
     let popping = move |patience: &mut Patience<'_>| {
-        let mut times = Vec::with_capacity(4096);
-        times.push(Instant::now());
+        let mut laps = Laps::start();
         for chunk in 0..chunks {
             patience.progress();
             for number in chunk * CHUNK_ITEMS..(chunk + 1) * CHUNK_ITEMS {
-                check(pop(&mut consumer, patience)?, number)?;
+                check(pop::<T, Q>(&mut rx, patience)?, number)?;
             }
-            times.push(Instant::now());
+            laps.lap(CHUNK_ITEMS);
         }
-        Ok(times)
+        Ok(laps)
     };
     both(stage, pushing, popping)
 }
 
-fn batched<T: Item, D: Discipline>(stage: Stage<'_>, chunks: u64) -> Result<f64, QueueError> {
-    let (mut producer, mut consumer) = ring::<T, D>();
+fn batched<T: Item, Q: Queue>(stage: Stage<'_>, chunks: u64) -> Result<f64, Error> {
+    let (mut tx, mut rx) = Q::channel::<T>();
     let pushing = move |patience: &mut Patience<'_>| {
         for first in (0..chunks * CHUNK_ITEMS).step_by(BATCH_ITEMS) {
             let batch: [T; BATCH_ITEMS] = core::array::from_fn(|k| T::new(first + k as u64));
             let mut rest = &black_box(&batch)[..];
             loop {
-                rest = &rest[producer.push_slice(rest)..];
+                rest = &rest[Q::push_slice(&mut tx, rest)..];
                 if rest.is_empty() {
                     break;
                 }
-                hint::spin_loop();
-                patience.wait()?;
+                patience.pause()?;
             }
         }
         Ok(())
     };
     let popping = move |patience: &mut Patience<'_>| {
-        let mut times = Vec::with_capacity(4096);
-        times.push(Instant::now());
+        let mut laps = Laps::start();
         let mut batch = [T::default(); BATCH_ITEMS];
         let (mut next, mut boundary) = (0, CHUNK_ITEMS);
         while next < chunks * CHUNK_ITEMS {
-            let count = consumer.pop_slice(&mut batch);
+            let count = Q::pop_slice(&mut rx, &mut batch);
             for &item in &black_box(&batch)[..count] {
                 check(item, next)?;
                 next += 1;
             }
             if next >= boundary {
                 patience.progress();
-                times.push(Instant::now());
+                laps.lap(CHUNK_ITEMS);
                 boundary += CHUNK_ITEMS;
             } else if count == 0 {
-                hint::spin_loop();
-                patience.wait()?;
+                patience.pause()?;
             }
         }
-        Ok(times)
+        Ok(laps)
     };
     both(stage, pushing, popping)
 }
 
-fn round_trip<T: Item, D: Discipline>(stage: Stage<'_>, chunks: u64) -> Result<f64, QueueError> {
-    let (mut ask, mut asked) = ring::<T, D>();
-    let (mut answer, mut answered) = ring::<T, D>();
+fn round_trip<T: Item, Q: Queue>(stage: Stage<'_>, chunks: u64) -> Result<f64, Error> {
+    let (mut ask, mut asked) = Q::channel::<T>();
+    let (mut answer, mut answered) = Q::channel::<T>();
     let answering = move |patience: &mut Patience<'_>| {
         for _ in 0..chunks * CHUNK_TRIPS {
-            let item = pop(&mut asked, patience)?;
+            let item = pop::<T, Q>(&mut asked, patience)?;
             patience.progress();
-            push(&mut answer, T::new(item.number() + 1), patience)?;
+            push::<T, Q>(&mut answer, T::new(item.number() + 1), patience)?;
         }
         Ok(())
     };
     let asking = move |patience: &mut Patience<'_>| {
-        let mut times = Vec::with_capacity(4096);
-        times.push(Instant::now());
+        let mut laps = Laps::start();
         for chunk in 0..chunks {
             patience.progress();
             for number in chunk * CHUNK_TRIPS..(chunk + 1) * CHUNK_TRIPS {
-                push(&mut ask, T::new(number), patience)?;
-                check(pop(&mut answered, patience)?, number + 1)?;
+                push::<T, Q>(&mut ask, T::new(number), patience)?;
+                check(pop::<T, Q>(&mut answered, patience)?, number + 1)?;
             }
-            times.push(Instant::now());
+            laps.lap(CHUNK_TRIPS);
         }
-        Ok(times)
+        Ok(laps)
     };
     both(stage, answering, asking)
 }

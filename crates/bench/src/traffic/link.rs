@@ -4,9 +4,9 @@
 //! byte 0       ┌─────────────────────────────────────────────┐ peer's NIC (WRITE), own NIC
 //!              │ landing: receive buffers, WRITE targets,    │ (receives, READ results)
 //!              │          results of READs and atomics       │
-//!      1 MiB   ├─────────────────────────────────────────────┤ own CPU; peers READ
+//!      16 MiB  ├─────────────────────────────────────────────┤ own CPU; peers READ
 //!              │ source of large messages                    │
-//!      2 MiB   ├─────────────────────────────────────────────┤ own CPU between samples; peers
+//!      32 MiB  ├─────────────────────────────────────────────┤ own CPU between samples; peers
 //!              │ target word of atomics and small READs      │
 //!              └─────────────────────────────────────────────┘
 //! ```
@@ -18,28 +18,28 @@ use verbs::{
     RemoteSlice, SendFlags, SendRequest, SharedReceiveQueue,
 };
 
-use crate::{board::Patience, traffic::TrafficError};
+use crate::{error::Error, shared_words::Patience};
 
-/// Where peers write and receives land.
-pub(crate) const LANDING_BYTES: usize = 1 << 20;
+/// Where peers write and receives land: the longest message. Pages that no message reaches are never touched.
+pub(crate) const LANDING_BYTES: usize = 16 << 20;
+/// What shorter messages cycle over.
+pub(crate) const CYCLE_BYTES: usize = crate::limit::COPY_WINDOW_BYTES;
 /// Where large messages come from.
 pub(crate) const SOURCE_OFFSET: usize = LANDING_BYTES;
-/// Bytes of that.
-pub(crate) const SOURCE_BYTES: usize = 1 << 20;
 /// What atomics act on.
-pub(crate) const TARGET_OFFSET: usize = SOURCE_OFFSET + SOURCE_BYTES;
+pub(crate) const TARGET_OFFSET: usize = SOURCE_OFFSET + LANDING_BYTES;
 /// All of it.
 pub(crate) const REGION_BYTES: usize = TARGET_OFFSET + 4096;
 /// Receives that can be posted.
 pub(crate) const RECEIVES: u16 = 512;
-/// WQE blocks of the send queue.
-pub(crate) const SEND_BLOCKS: u16 = 512;
-/// WQE blocks that the largest request here takes.
-pub(crate) const BLOCKS_PER_SEND: u16 = 2;
+/// Sends that can be outstanding.
+pub(crate) const SENDS: u16 = 256;
+/// Longest payload that is sent inline.
+pub(crate) const INLINE_BYTES: u16 = 32;
 /// Area that the NIC puts before a datagram.
 pub(crate) const GRH_BYTES: usize = 40;
 /// Longest wait of one side for the other.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What a completion told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +56,7 @@ pub(crate) enum Event {
 }
 
 /// A queue pair, its completion queues, and the region that both sides of the link have alike.
-pub struct Link<N: Nic> {
+pub(crate) struct Link<N: Nic> {
     /// Declared, and so dropped, before what it uses: its queues and its memory.
     pub(crate) qp: N::Qp,
     /// Of sends, and of receives: apart, so that each has one producer.
@@ -66,14 +66,14 @@ pub struct Link<N: Nic> {
     pub(crate) region: N::Mr,
     /// Start of the peer's region.
     pub(crate) peer: RemoteSlice,
-    /// Where datagrams go.
+    /// Destination of datagrams.
     pub(crate) destination: Option<Destination>,
 }
 
 impl<N: Nic> Link<N> {
     /// Takes the next completion, of receives first, and gives its queue space back.
     #[inline(always)]
-    pub(crate) fn poll(&mut self) -> Result<Option<Event>, TrafficError> {
+    pub(crate) fn poll(&mut self) -> Result<Option<Event>, Error> {
         match self.poll_received()? {
             None => self.poll_sent(),
             received => Ok(received),
@@ -85,7 +85,7 @@ impl<N: Nic> Link<N> {
     /// Receives of a queue complete in the order in which they were posted (IBTA 9.5), hence the
     /// n-th received message lies in the n-th posted buffer.
     #[inline(always)]
-    pub(crate) fn poll_received(&mut self) -> Result<Option<Event>, TrafficError> {
+    pub(crate) fn poll_received(&mut self) -> Result<Option<Event>, Error> {
         let Some(completion) = &self.recv_cq.poll() else { return Ok(None) };
         match &mut self.srq {
             Some(srq) => srq.retire(completion),
@@ -97,7 +97,7 @@ impl<N: Nic> Link<N> {
 
     /// Takes the next completion of a send.
     #[inline(always)]
-    pub(crate) fn poll_sent(&mut self) -> Result<Option<Event>, TrafficError> {
+    pub(crate) fn poll_sent(&mut self) -> Result<Option<Event>, Error> {
         let Some(completion) = &self.send_cq.poll() else { return Ok(None) };
         self.qp.retire(completion);
         check_success(completion)?;
@@ -106,7 +106,7 @@ impl<N: Nic> Link<N> {
 
     /// Queues a request; the NIC learns of it by [`ring_send`](Self::ring_send).
     #[inline(always)]
-    pub(crate) fn post(&mut self, op: Op<'_>, signaled: bool) -> Result<u16, TrafficError> {
+    pub(crate) fn post(&mut self, op: Op<'_>, signaled: bool) -> Result<u16, Error> {
         let flags = if signaled { SendFlags::SIGNALED } else { SendFlags::empty() };
         let request = SendRequest { op, flags, to: self.destination.as_ref() };
         Ok(self.qp.post_send(&request)?)
@@ -120,7 +120,7 @@ impl<N: Nic> Link<N> {
     /// Whether `requests` more can be posted now.
     #[inline]
     pub(crate) fn has_room(&self, requests: u16) -> bool {
-        self.qp.send_free() >= requests * BLOCKS_PER_SEND
+        self.qp.send_free() >= requests
     }
 
     /// Queues a receive of nothing, or of `len_bytes` at `offset`.
@@ -158,16 +158,12 @@ impl<N: Nic> Link<N> {
     }
 
     /// Waits for the completion of the send with index `wqe`.
-    pub(crate) fn wait_sent(
-        &mut self,
-        wqe: u16,
-        patience: &mut Patience<'_>,
-    ) -> Result<(), TrafficError> {
+    pub(crate) fn wait_sent(&mut self, wqe: u16, patience: &mut Patience<'_>) -> Result<(), Error> {
         loop {
             match self.poll_sent()? {
                 Some(Event::Sent(done)) if done == wqe => break,
                 Some(Event::Sent(_)) => patience.progress(),
-                Some(Event::Received { .. }) => return Err(TrafficError::Stray),
+                Some(Event::Received { .. }) => return Err(Error::Stray),
                 None => patience.wait()?,
             }
         }
@@ -180,7 +176,7 @@ impl<N: Nic> Link<N> {
     pub(crate) fn wait_received(
         &mut self,
         patience: &mut Patience<'_>,
-    ) -> Result<(u32, Option<u32>), TrafficError> {
+    ) -> Result<(u32, Option<u32>), Error> {
         loop {
             match self.poll()? {
                 Some(Event::Received { len_bytes, imm }) => {
@@ -199,11 +195,11 @@ impl<N: Nic> Link<N> {
         &mut self,
         requests: u16,
         patience: &mut Patience<'_>,
-    ) -> Result<(), TrafficError> {
+    ) -> Result<(), Error> {
         while !self.has_room(requests) {
             match self.poll_sent()? {
                 Some(Event::Sent(_)) => patience.progress(),
-                Some(Event::Received { .. }) => return Err(TrafficError::Stray),
+                Some(Event::Received { .. }) => return Err(Error::Stray),
                 None => patience.wait()?,
             }
         }
@@ -212,10 +208,10 @@ impl<N: Nic> Link<N> {
 }
 
 #[inline]
-fn check_success(completion: &Completion) -> Result<(), TrafficError> {
+fn check_success(completion: &Completion) -> Result<(), Error> {
     match completion.failure {
         None => Ok(()),
-        Some(failure) => Err(TrafficError::Failed { kind: completion.kind, failure }),
+        Some(failure) => Err(Error::Completion { kind: completion.kind, failure }),
     }
 }
 
@@ -225,9 +221,8 @@ pub(crate) fn check_header(
     index: u64,
     found: (u32, Option<u32>),
     expected: (usize, Option<u32>),
-) -> Result<(), TrafficError> {
-    let wrong =
-        |what, found, expected| Err(TrafficError::WrongMessage { index, what, found, expected });
+) -> Result<(), Error> {
+    let wrong = |what, found, expected| Err(Error::Wrong { index, what, found, expected });
     let imm = |imm: Option<u32>| imm.map_or(u64::MAX, u64::from);
     if u64::from(found.0) != expected.0 as u64 {
         wrong("length", u64::from(found.0), expected.0 as u64)
@@ -236,4 +231,11 @@ pub(crate) fn check_header(
     } else {
         Ok(())
     }
+}
+
+/// Checks the last word of a large message.
+#[inline]
+pub(crate) fn check_word(index: u64, found: u64, expected: u64) -> Result<(), Error> {
+    let what = "last word";
+    if found == expected { Ok(()) } else { Err(Error::Wrong { index, what, found, expected }) }
 }

@@ -5,14 +5,12 @@ use core::time::Duration;
 use serde::{Deserialize, Serialize};
 use verbs::{
     Access, AddressVector, CqConfig, Destination, Endpoint, Gid, GidRoute, InitAttr, Lid,
-    MemoryRegion, Nic, Psn, QKey, QpConfig, Qpn, QueuePair, QueueSize, RcPeer, RemoteSlice, Rkey,
-    RnrTimer, Route, RtrAttr, RtsAttr, SrqConfig, Transition, Transport,
+    MemoryRegion, Nic, Psn, QKey, QpConfig, Qpn, QueuePair, RcPeer, RecvSize, RemoteSlice, Rkey,
+    RnrTimer, Route, RtrAttr, RtsAttr, SendSize, SrqConfig, Transition, Transport,
 };
 
-use crate::traffic::{
-    TrafficError,
-    link::{Event, Link, RECEIVES, REGION_BYTES, SEND_BLOCKS},
-};
+use super::link::{Event, INLINE_BYTES, Link, RECEIVES, REGION_BYTES, SENDS};
+use crate::error::Error;
 
 /// Gather entries per send.
 const SGES: u8 = 1;
@@ -52,7 +50,7 @@ impl LinkKind {
 
 /// What one side tells the other about one link.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Contact {
+struct Contact {
     qpn: u32,
     route: ContactRoute,
     service_level: u8,
@@ -64,7 +62,8 @@ pub struct Contact {
 #[serde(rename_all = "snake_case")]
 enum ContactRoute {
     Lid(u16),
-    Gid { gid: [u8; 16], mac: [u8; 6], hop_limit: u8, traffic_class: u8, flow_label: u32 },
+    Gid { gid: [u8; 16], hop_limit: u8, traffic_class: u8, flow_label: u32 },
+    Global { lid: u16, gid: [u8; 16], hop_limit: u8, traffic_class: u8, flow_label: u32 },
 }
 
 impl Contact {
@@ -73,7 +72,13 @@ impl Contact {
             Route::Lid(lid) => ContactRoute::Lid(lid.get()),
             Route::Gid(route) => ContactRoute::Gid {
                 gid: route.gid.to_bytes(),
-                mac: route.mac,
+                hop_limit: route.hop_limit,
+                traffic_class: route.traffic_class,
+                flow_label: route.flow_label,
+            },
+            Route::Global(lid, route) => ContactRoute::Global {
+                lid: lid.get(),
+                gid: route.gid.to_bytes(),
                 hop_limit: route.hop_limit,
                 traffic_class: route.traffic_class,
                 flow_label: route.flow_label,
@@ -88,18 +93,17 @@ impl Contact {
         }
     }
 
-    fn endpoint(&self) -> Result<Endpoint, TrafficError> {
-        let qpn = Qpn::new(self.qpn).ok_or_else(|| TrafficError::Contact(format!("{self:?}")))?;
+    fn endpoint(&self) -> Result<Endpoint, Error> {
+        let qpn = Qpn::new(self.qpn).ok_or_else(|| no_contact(format!("{self:?}")))?;
         let route = match self.route {
             ContactRoute::Lid(lid) => Route::Lid(Lid::new(lid)),
-            ContactRoute::Gid { gid, mac, hop_limit, traffic_class, flow_label } => {
-                Route::Gid(GidRoute {
-                    gid: Gid::new(gid),
-                    mac,
-                    hop_limit,
-                    traffic_class,
-                    flow_label,
-                })
+            ContactRoute::Gid { gid, hop_limit, traffic_class, flow_label } => {
+                Route::Gid(GidRoute { gid: Gid::new(gid), hop_limit, traffic_class, flow_label })
+            }
+            ContactRoute::Global { lid, gid, hop_limit, traffic_class, flow_label } => {
+                let gid = Gid::new(gid);
+                let route = GidRoute { gid, hop_limit, traffic_class, flow_label };
+                Route::Global(Lid::new(lid), route)
             }
         };
         let address = AddressVector { route, service_level: self.service_level };
@@ -107,10 +111,15 @@ impl Contact {
     }
 }
 
+fn no_contact(told: String) -> Error {
+    Error::refused::<String>("the other process named what cannot be connected to")(told)
+}
+
 /// Every link of one side.
 pub struct Links<N: Nic> {
     nic: N,
     links: Vec<Link<N>>,
+    is_connected: bool,
 }
 
 impl<N: Nic> Links<N> {
@@ -118,27 +127,41 @@ impl<N: Nic> Links<N> {
     ///
     /// # Errors
     ///
-    /// [`TrafficError`].
-    pub fn create(nic: N) -> Result<Self, TrafficError> {
+    /// [`Error`].
+    pub fn create(nic: N) -> Result<Self, Error> {
         let pd = nic.alloc_pd()?;
         let create = |kind| create_link(&nic, &pd, kind);
         let links = LinkKind::ALL.into_iter().map(create).collect::<Result<_, _>>()?;
-        Ok(Self { nic, links })
+        Ok(Self { nic, links, is_connected: false })
     }
 
-    /// In the order of [`LinkKind::ALL`].
-    pub(crate) fn contacts(&self) -> Vec<Contact> {
+    /// What the other side needs to connect, in the order of [`LinkKind::ALL`]; nothing once they are connected.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`].
+    pub fn contacts(&self) -> Result<Vec<String>, Error> {
+        let links = if self.is_connected { &[] } else { &self.links[..] };
         let contact = |link: &Link<N>| Contact::new(self.nic.endpoint(&link.qp), &link.region);
-        self.links.iter().map(contact).collect()
+        links.iter().map(|link| Ok(serde_json::to_string(&contact(link))?)).collect()
     }
 
-    pub(crate) fn connect(&mut self, contacts: &[Contact]) -> Result<(), TrafficError> {
+    /// Connects to the other side; does nothing once connected.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`].
+    pub fn connect(&mut self, contacts: &[String]) -> Result<(), Error> {
+        if self.is_connected && contacts.is_empty() {
+            return Ok(());
+        }
         if contacts.len() != self.links.len() {
-            return Err(TrafficError::Contact(format!("{} links", contacts.len())));
+            return Err(no_contact(format!("{} links", contacts.len())));
         }
         let mtu = self.nic.port().mtu;
         let reads_max = self.nic.attributes().reads_max;
         for ((link, contact), kind) in self.links.iter_mut().zip(contacts).zip(LinkKind::ALL) {
+            let contact = serde_json::from_str::<Contact>(contact)?;
             let to = contact.endpoint()?;
             link.peer = RemoteSlice { addr: contact.addr, rkey: Rkey::new(contact.rkey) };
             if kind.transport() == Transport::Ud {
@@ -158,14 +181,15 @@ impl<N: Nic> Links<N> {
             let attr = RtsAttr { reads_out_max: reads_max, ..RtsAttr::default() };
             link.qp.modify(&Transition::Rts(attr))?;
         }
+        self.is_connected = true;
         Ok(())
     }
 
     /// Polls every link, which must have nothing to tell.
-    pub(crate) fn idle(&mut self) -> Result<Option<Duration>, TrafficError> {
+    pub(crate) fn idle(&mut self) -> Result<Option<Duration>, Error> {
         for link in &mut self.links {
             if let Some(Event::Received { .. }) = link.poll()? {
-                return Err(TrafficError::Stray);
+                return Err(Error::Stray);
             }
         }
         Ok(self.nic.poll_timeout())
@@ -176,17 +200,21 @@ impl<N: Nic> Links<N> {
     }
 }
 
-fn create_link<N: Nic>(nic: &N, pd: &N::Pd, kind: LinkKind) -> Result<Link<N>, TrafficError> {
+fn create_link<N: Nic>(nic: &N, pd: &N::Pd, kind: LinkKind) -> Result<Link<N>, Error> {
     let region = nic.alloc_mr(pd, REGION_BYTES, kind.access())?;
-    let send_cq = nic.create_cq(&CqConfig::new(u32::from(SEND_BLOCKS)), None)?;
+    let send_cq = nic.create_cq(&CqConfig::new(u32::from(SENDS)), None)?;
     let recv_cq = nic.create_cq(&CqConfig::new(u32::from(RECEIVES)), None)?;
-    let receives = QueueSize { entries: u32::from(RECEIVES), sges_max: 1 };
+    let receives = RecvSize { requests: u32::from(RECEIVES), sges_max: 1 };
     let srq = (kind == LinkKind::Srq)
-        .then(|| nic.create_srq(pd, &SrqConfig { entries: receives.entries, sges_max: 1 }))
+        .then(|| nic.create_srq(pd, &SrqConfig { entries: receives.requests, sges_max: 1 }))
         .transpose()?;
     let config = QpConfig {
         srq: srq.as_ref(),
-        send: QueueSize { entries: u32::from(SEND_BLOCKS), sges_max: SGES },
+        send: SendSize {
+            requests: u32::from(SENDS),
+            sges_max: SGES,
+            inline_bytes_max: INLINE_BYTES,
+        },
         recv: receives,
         recv_cq: &recv_cq,
         ..QpConfig::new(kind.transport(), &send_cq)
@@ -215,7 +243,6 @@ mod tests {
     fn a_contact_survives_its_journey() {
         let route = ContactRoute::Gid {
             gid: [7; 16],
-            mac: [1, 2, 3, 4, 5, 6],
             hop_limit: 64,
             traffic_class: 106,
             flow_label: 0xf_ffff,
@@ -226,6 +253,6 @@ mod tests {
         assert_eq!(read, contact);
         assert_eq!(read.endpoint().unwrap().qpn.get(), 0x48);
         let impossible = Contact { qpn: 1 << 24, ..contact };
-        assert!(matches!(impossible.endpoint(), Err(TrafficError::Contact(_))));
+        assert!(matches!(impossible.endpoint(), Err(Error::Refused { .. })));
     }
 }

@@ -2,7 +2,7 @@
 
 use verbs::MemoryRegion;
 
-use crate::traffic::{Sample, TrafficError};
+use crate::{error::Error, sample::Sample};
 
 /// Bytes of a small message.
 pub(crate) const SMALL_BYTES: usize = 32;
@@ -25,7 +25,7 @@ pub(crate) fn small(sample: &Sample, index: u64) -> [u8; SMALL_BYTES] {
 
 /// Compares a small message, or the tail of one.
 #[inline]
-pub(crate) fn check_small(sample: &Sample, index: u64, found: &[u8]) -> Result<(), TrafficError> {
+pub(crate) fn check_small(sample: &Sample, index: u64, found: &[u8]) -> Result<(), Error> {
     let expected = small(sample, index);
     let expected = &expected[SMALL_BYTES - found.len()..];
     if found == expected { Ok(()) } else { Err(first_difference(index, 0, found, expected)) }
@@ -53,7 +53,7 @@ pub(crate) fn verify(
     offset: usize,
     len_bytes: usize,
     message: &Message<'_>,
-) -> Result<(), TrafficError> {
+) -> Result<(), Error> {
     let (mut found, mut expected) = ([0; CHUNK_BYTES], [0; CHUNK_BYTES]);
     for begin in (0..len_bytes).step_by(CHUNK_BYTES) {
         let len = CHUNK_BYTES.min(len_bytes - begin);
@@ -91,10 +91,10 @@ fn pattern(chunk: &mut [u8], begin: usize, sample: &Sample) {
 }
 
 #[cold]
-fn first_difference(index: u64, begin: usize, found: &[u8], expected: &[u8]) -> TrafficError {
+fn first_difference(index: u64, begin: usize, found: &[u8], expected: &[u8]) -> Error {
     let words = found.chunks(WORD_BYTES).zip(expected.chunks(WORD_BYTES));
     let equal = words.take_while(|(found, expected)| found == expected).count();
-    TrafficError::WrongBytes { index, offset_bytes: begin + equal * WORD_BYTES }
+    Error::WrongBytes { index, offset_bytes: begin + equal * WORD_BYTES }
 }
 
 #[cfg(test)]
@@ -104,10 +104,6 @@ mod tests {
     use verbs::{Lkey, MemoryError, Rkey};
 
     use super::*;
-    use crate::traffic::{
-        LinkKind, Traffic,
-        stream::{Stream, StreamVerb},
-    };
 
     /// A region of plain bytes.
     struct Bytes(RefCell<Vec<u8>>);
@@ -142,8 +138,7 @@ mod tests {
     }
 
     fn sample(number: u64) -> Sample {
-        let stream = Stream { link: LinkKind::Rc, verb: StreamVerb::Send, batch: 1 };
-        Sample { traffic: Traffic::Stream(stream), count: 1, number }
+        Sample { count: 1, number, ..Sample::default() }
     }
 
     #[test]
@@ -157,7 +152,7 @@ mod tests {
             let error = check_small(&sample(3), 9, &wrong).unwrap_err();
             let offset = position / WORD_BYTES * WORD_BYTES;
             assert!(
-                matches!(error, TrafficError::WrongBytes { index: 9, offset_bytes } if offset_bytes == offset)
+                matches!(error, Error::WrongBytes { index: 9, offset_bytes } if offset_bytes == offset)
             );
         }
         assert!(check_small(&sample(3), 10, &right).is_err(), "another message");
@@ -178,7 +173,7 @@ mod tests {
             let error = verify(&region, 8, len, &message(Some(77))).unwrap_err();
             let offset = position / WORD_BYTES * WORD_BYTES;
             assert!(
-                matches!(error, TrafficError::WrongBytes { offset_bytes, .. } if offset_bytes == offset)
+                matches!(error, Error::WrongBytes { offset_bytes, .. } if offset_bytes == offset)
             );
             region.0.borrow_mut()[8 + position] ^= 0x80;
         }

@@ -1,20 +1,13 @@
 //! One READ or atomic at a time: the target's CPU takes no part.
 
-use std::time::Instant;
-
 use serde::{Deserialize, Serialize};
 use verbs::{MemoryRegion as _, Nic, Op};
 
-use crate::{
-    board::Board,
-    duo::DuoError,
-    stats,
-    traffic::{
-        BATCH, Sample, TrafficError,
-        link::{self, Link, TARGET_OFFSET},
-        payload::WORD_BYTES,
-    },
+use super::{
+    link::{self, Link, TARGET_OFFSET},
+    payload::WORD_BYTES,
 };
+use crate::{error::Error, sample::Sample, shared_words::SharedWords, stats::Laps};
 
 /// An operation on 8 bytes at the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,29 +26,23 @@ impl Remote {
     pub(crate) fn initiate<N: Nic>(
         self,
         link: &mut Link<N>,
-        board: &Board,
+        shared: &SharedWords,
         sample: &Sample,
-    ) -> Result<f64, TrafficError> {
-        let mut patience = board.patience(link::PATIENCE);
-        let mut batches = Vec::new();
-        let mut last = Instant::now();
+    ) -> Result<f64, Error> {
+        let mut patience = shared.patience(link::PATIENCE);
+        let batch = sample.batch();
+        let mut laps = Laps::start();
         for index in 0..sample.count {
             link.region.write(0, &[0; WORD_BYTES]);
             let wqe = self.post(link, sample, index)?;
             link.ring_send();
             link.wait_sent(wqe, &mut patience)?;
-            let (found, expected) = (link.region.load_u64(0), self.value(sample, index));
-            if found != expected {
-                let what = "old value";
-                return Err(TrafficError::WrongMessage { index, what, found, expected });
-            }
-            if index % BATCH == BATCH - 1 {
-                let now = Instant::now();
-                batches.push((now - last).as_secs_f64() * 1e9 / BATCH as f64);
-                last = now;
+            check(index, "old value", link.region.load_u64(0), self.value(sample, index))?;
+            if (index + 1).is_multiple_of(batch) {
+                laps.lap(batch);
             }
         }
-        Ok(stats::median(&mut batches))
+        Ok(laps.median_ns())
     }
 
     /// What the target holds before operation `index`.
@@ -66,12 +53,7 @@ impl Remote {
         }
     }
 
-    fn post<N: Nic>(
-        self,
-        link: &mut Link<N>,
-        sample: &Sample,
-        index: u64,
-    ) -> Result<u16, TrafficError> {
+    fn post<N: Nic>(self, link: &mut Link<N>, sample: &Sample, index: u64) -> Result<u16, Error> {
         let remote = link.remote(TARGET_OFFSET);
         let into = link.region.sge(0, WORD_BYTES);
         let scatter = [into];
@@ -88,28 +70,20 @@ impl Remote {
         link.post(op, true)
     }
 
-    pub(crate) fn prepare_target<N: Nic>(
-        self,
-        link: &mut Link<N>,
-        sample: &Sample,
-        ready: &mut dyn FnMut() -> Result<(), DuoError>,
-    ) -> Result<(), TrafficError> {
+    pub(super) fn prepare_target<N: Nic>(self, link: &mut Link<N>, sample: &Sample) {
         link.region.write(TARGET_OFFSET, &self.value(sample, 0).to_ne_bytes());
-        Ok(ready()?)
     }
 
-    pub(crate) fn verify_target<N: Nic>(
+    pub(super) fn verify_target<N: Nic>(
         self,
         link: &Link<N>,
         sample: &Sample,
-    ) -> Result<(), TrafficError> {
-        let (found, expected) =
-            (link.region.load_u64(TARGET_OFFSET), self.value(sample, sample.count));
-        if found == expected {
-            Ok(())
-        } else {
-            let (index, what) = (sample.count, "final value");
-            Err(TrafficError::WrongMessage { index, what, found, expected })
-        }
+    ) -> Result<(), Error> {
+        let found = link.region.load_u64(TARGET_OFFSET);
+        check(sample.count, "final value", found, self.value(sample, sample.count))
     }
+}
+
+fn check(index: u64, what: &'static str, found: u64, expected: u64) -> Result<(), Error> {
+    if found == expected { Ok(()) } else { Err(Error::Wrong { index, what, found, expected }) }
 }

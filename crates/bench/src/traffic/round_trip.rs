@@ -1,21 +1,19 @@
 //! One message there, one message back.
 
-use core::marker::PhantomData;
-use std::time::Instant;
-
 use serde::{Deserialize, Serialize};
 use verbs::{MemoryRegion as _, Nic, Op, Payload};
 
+use super::{
+    LinkKind, Verb,
+    link::{self, LANDING_BYTES, Link, RECEIVES, SOURCE_OFFSET},
+    one_way::immediate,
+    payload::{self, Message, SMALL_BYTES, WORD_BYTES, check_small, small},
+};
 use crate::{
-    board::{Board, Patience},
-    duo::DuoError,
-    stats,
-    traffic::{
-        BATCH, LinkKind, Sample, TrafficError,
-        link::{self, LANDING_BYTES, Link, RECEIVES, SOURCE_OFFSET},
-        payload::{self, Message, SMALL_BYTES, WORD_BYTES, check_small, small},
-        stream::immediate,
-    },
+    error::Error,
+    sample::{Ready, Sample},
+    shared_words::{Patience, SharedWords},
+    stats::Laps,
 };
 
 /// A signaled request after so many, at the latest.
@@ -25,105 +23,59 @@ const POLLS_PER_CQ_POLL: u32 = 64;
 /// Smallest distance of two receive buffers.
 const SLOT_BYTES_MIN: usize = 128;
 
-/// How the message travels and how its arrival is seen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RoundTripVerb {
-    /// SEND; a completion tells.
-    Send,
-    /// WRITE with immediate; a completion tells.
-    WriteImm,
-    /// WRITE; the last word in memory tells.
-    Write,
-}
-
 /// Messages of `len_bytes` each way, one at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoundTrip {
     /// The queue pair.
     pub link: LinkKind,
-    /// The operation.
-    pub verb: RoundTripVerb,
-    /// A multiple of 8, from 8 to 1 MiB. Up to 32 the message is inline.
+    /// The operation: anything but READ.
+    pub verb: Verb,
+    /// A multiple of 8, from 8 to 16 MiB. Up to 32 the message is inline.
     pub len_bytes: usize,
 }
 
-/// A verb that the compiler knows: a program that measures one operation does not choose it anew for
+/// The verbs, as numbers that the compiler knows: a program that measures one operation does not choose it anew for
 /// each message.
-trait Verb {
-    const VERB: RoundTripVerb;
-}
+const SEND: u8 = 0;
+const WRITE_IMM: u8 = 1;
+const WRITE: u8 = 2;
 
-struct Sends;
-struct WritesImm;
-struct Writes;
-
-impl Verb for Sends {
-    const VERB: RoundTripVerb = RoundTripVerb::Send;
-}
-
-impl Verb for WritesImm {
-    const VERB: RoundTripVerb = RoundTripVerb::WriteImm;
-}
-
-impl Verb for Writes {
-    const VERB: RoundTripVerb = RoundTripVerb::Write;
+/// Makes a [`Talk`] of the shape's verb and length, and runs its method.
+macro_rules! with_talk {
+    ($shape:expr, $link:expr, $shared:expr, $sample:expr, $method:ident $(, $argument:expr)*) => {
+        with_talk!(@verbs $shape, ($link, $shared, $sample, $method $(, $argument)*),
+            [Verb::Send => SEND, Verb::WriteImm => WRITE_IMM, _ => WRITE])
+    };
+    (@verbs $shape:expr, $rest:tt, [$($verb:pat => $number:ident),*]) => {
+        match ($shape.verb, $shape.len_bytes) {
+            $(($verb, SMALL_BYTES) => with_talk!(@run $shape, $number, SMALL_BYTES, $rest),
+            ($verb, _) => with_talk!(@run $shape, $number, ANY, $rest),)*
+        }
+    };
+    (@run $shape:expr, $verb:ident, $len:ident, ($link:expr, $shared:expr, $sample:expr, $method:ident $(, $argument:expr)*)) => {
+        Talk::<N, $verb, $len>::new($shape, $link, $shared, $sample)?.$method($($argument),*)
+    };
 }
 
 impl RoundTrip {
     /// Median batch, in ns per round trip.
-    pub(crate) fn initiate<N: Nic>(
+    pub(super) fn initiate<N: Nic>(
         self,
         link: &mut Link<N>,
-        board: &Board,
+        shared: &SharedWords,
         sample: &Sample,
-    ) -> Result<f64, TrafficError> {
-        match self.verb {
-            RoundTripVerb::Send => self.initiate_by::<N, Sends>(link, board, sample),
-            RoundTripVerb::WriteImm => self.initiate_by::<N, WritesImm>(link, board, sample),
-            RoundTripVerb::Write => self.initiate_by::<N, Writes>(link, board, sample),
-        }
+    ) -> Result<f64, Error> {
+        with_talk!(self, link, shared, sample, initiate)
     }
 
-    fn initiate_by<N: Nic, V: Verb>(
+    pub(super) fn respond<N: Nic>(
         self,
         link: &mut Link<N>,
-        board: &Board,
+        shared: &SharedWords,
         sample: &Sample,
-    ) -> Result<f64, TrafficError> {
-        match self.len_bytes {
-            SMALL_BYTES => Talk::<N, V, SMALL_BYTES>::new(self, link, board, sample)?.initiate(),
-            _ => Talk::<N, V, ANY>::new(self, link, board, sample)?.initiate(),
-        }
-    }
-
-    pub(crate) fn respond<N: Nic>(
-        self,
-        link: &mut Link<N>,
-        board: &Board,
-        sample: &Sample,
-        ready: &mut dyn FnMut() -> Result<(), DuoError>,
-    ) -> Result<(), TrafficError> {
-        match self.verb {
-            RoundTripVerb::Send => self.respond_by::<N, Sends>(link, board, sample, ready),
-            RoundTripVerb::WriteImm => self.respond_by::<N, WritesImm>(link, board, sample, ready),
-            RoundTripVerb::Write => self.respond_by::<N, Writes>(link, board, sample, ready),
-        }
-    }
-
-    fn respond_by<N: Nic, V: Verb>(
-        self,
-        link: &mut Link<N>,
-        board: &Board,
-        sample: &Sample,
-        ready: &mut dyn FnMut() -> Result<(), DuoError>,
-    ) -> Result<(), TrafficError> {
-        match self.len_bytes {
-            SMALL_BYTES => {
-                Talk::<N, V, SMALL_BYTES>::new(self, link, board, sample)?.respond(ready)
-            }
-            _ => Talk::<N, V, ANY>::new(self, link, board, sample)?.respond(ready),
-        }
+        ready: Ready<'_>,
+    ) -> Result<(), Error> {
+        with_talk!(self, link, shared, sample, respond, ready)
     }
 }
 
@@ -131,7 +83,7 @@ impl RoundTrip {
 const ANY: usize = usize::MAX;
 
 /// One side of the conversation: both sides run the same code.
-struct Talk<'a, N: Nic, V, const LEN_BYTES: usize> {
+struct Talk<'a, N: Nic, const VERB: u8, const LEN_BYTES: usize> {
     /// That of the shape, which is `LEN_BYTES` or `ANY`.
     len_bytes: usize,
     link: &'a mut Link<N>,
@@ -141,22 +93,20 @@ struct Talk<'a, N: Nic, V, const LEN_BYTES: usize> {
     slots: u64,
     /// A send that must be complete before its source may change or the conversation end.
     pending: Option<u16>,
-    verb: PhantomData<V>,
 }
 
-impl<'a, N: Nic, V: Verb, const LEN_BYTES: usize> Talk<'a, N, V, LEN_BYTES> {
+impl<'a, N: Nic, const VERB: u8, const LEN_BYTES: usize> Talk<'a, N, VERB, LEN_BYTES> {
     fn new(
         shape: RoundTrip,
         link: &'a mut Link<N>,
-        board: &'a Board,
+        shared: &'a SharedWords,
         sample: &'a Sample,
-    ) -> Result<Self, TrafficError> {
+    ) -> Result<Self, Error> {
         let distance = (link.header_bytes() + shape.len_bytes).max(SLOT_BYTES_MIN);
         let slots = ((LANDING_BYTES / distance) as u64).min(u64::from(RECEIVES));
-        let patience = board.patience(link::PATIENCE);
+        let patience = shared.patience(link::PATIENCE);
         let len_bytes = shape.len_bytes;
-        let mut talk =
-            Self { len_bytes, link, sample, patience, slots, pending: None, verb: PhantomData };
+        let mut talk = Self { len_bytes, link, sample, patience, slots, pending: None };
         if !talk.is_inline() {
             payload::fill(&talk.link.region, SOURCE_OFFSET, len_bytes, sample);
         }
@@ -178,29 +128,24 @@ impl<'a, N: Nic, V: Verb, const LEN_BYTES: usize> Talk<'a, N, V, LEN_BYTES> {
     }
 
     /// Median batch, in ns per round trip.
-    fn initiate(mut self) -> Result<f64, TrafficError> {
-        let mut batches = Vec::new();
-        let mut last = Instant::now();
+    fn initiate(mut self) -> Result<f64, Error> {
+        let batch = self.sample.batch();
+        let mut laps = Laps::start();
         for index in 0..self.sample.count {
             self.say(index)?;
             if let Some(heard) = index.checked_sub(1) {
                 self.replenish(heard)?;
             }
             self.hear(index)?;
-            if index % BATCH == BATCH - 1 {
-                let now = Instant::now();
-                batches.push((now - last).as_secs_f64() * 1e9 / BATCH as f64);
-                last = now;
+            if (index + 1).is_multiple_of(batch) {
+                laps.lap(batch);
             }
         }
         self.end()?;
-        Ok(stats::median(&mut batches))
+        Ok(laps.median_ns())
     }
 
-    fn respond(
-        mut self,
-        ready: &mut dyn FnMut() -> Result<(), DuoError>,
-    ) -> Result<(), TrafficError> {
+    fn respond(mut self, ready: Ready<'_>) -> Result<(), Error> {
         ready()?;
         for index in 0..self.sample.count {
             self.hear(index)?;
@@ -211,7 +156,7 @@ impl<'a, N: Nic, V: Verb, const LEN_BYTES: usize> Talk<'a, N, V, LEN_BYTES> {
     }
 
     #[inline]
-    fn say(&mut self, index: u64) -> Result<(), TrafficError> {
+    fn say(&mut self, index: u64) -> Result<(), Error> {
         let len_bytes = self.len_bytes();
         if self.is_inline() {
             let message = small(self.sample, index);
@@ -235,33 +180,28 @@ impl<'a, N: Nic, V: Verb, const LEN_BYTES: usize> Talk<'a, N, V, LEN_BYTES> {
     }
 
     #[inline]
-    fn post(
-        &mut self,
-        payload: Payload<'_>,
-        index: u64,
-        signaled: bool,
-    ) -> Result<u16, TrafficError> {
+    fn post(&mut self, payload: Payload<'_>, index: u64, signaled: bool) -> Result<u16, Error> {
         let remote = self.link.remote(0);
-        let op = match V::VERB {
-            RoundTripVerb::Send => Op::Send { payload, imm: None },
-            RoundTripVerb::WriteImm => Op::Write { remote, payload, imm: Some(immediate(index)) },
-            RoundTripVerb::Write => Op::Write { remote, payload, imm: None },
+        let op = match VERB {
+            SEND => Op::Send { payload, imm: None },
+            WRITE_IMM => Op::Write { remote, payload, imm: Some(immediate(index)) },
+            _ => Op::Write { remote, payload, imm: None },
         };
         self.link.post(op, signaled)
     }
 
     #[inline]
-    fn hear(&mut self, index: u64) -> Result<(), TrafficError> {
-        let offset = match V::VERB {
-            RoundTripVerb::Send => {
+    fn hear(&mut self, index: u64) -> Result<(), Error> {
+        let offset = match VERB {
+            SEND => {
                 self.receive(index, None)?;
                 self.slot_offset(index) + self.link.header_bytes()
             }
-            RoundTripVerb::WriteImm => {
+            WRITE_IMM => {
                 self.receive(index, Some(immediate(index)))?;
                 0
             }
-            RoundTripVerb::Write => {
+            _ => {
                 self.watch(index)?;
                 0
             }
@@ -271,7 +211,7 @@ impl<'a, N: Nic, V: Verb, const LEN_BYTES: usize> Talk<'a, N, V, LEN_BYTES> {
 
     /// Reuses the receive of message `index`, while the other side is at work.
     #[inline]
-    fn replenish(&mut self, index: u64) -> Result<(), TrafficError> {
+    fn replenish(&mut self, index: u64) -> Result<(), Error> {
         if index + self.slots < self.sample.count {
             self.post_receive(index + self.slots)?;
             self.link.ring_receives();
@@ -281,7 +221,7 @@ impl<'a, N: Nic, V: Verb, const LEN_BYTES: usize> Talk<'a, N, V, LEN_BYTES> {
 
     /// Waits for a completion. One of an own send may come first: it clears the source.
     #[inline]
-    fn receive(&mut self, index: u64, imm: Option<u32>) -> Result<(), TrafficError> {
+    fn receive(&mut self, index: u64, imm: Option<u32>) -> Result<(), Error> {
         loop {
             let event = match self.link.poll_received()? {
                 None if self.pending.is_some() => self.link.poll_sent()?,
@@ -308,7 +248,7 @@ impl<'a, N: Nic, V: Verb, const LEN_BYTES: usize> Talk<'a, N, V, LEN_BYTES> {
 
     /// Waits until the last word of the landing area is that of message `index`.
     #[inline]
-    fn watch(&mut self, index: u64) -> Result<(), TrafficError> {
+    fn watch(&mut self, index: u64) -> Result<(), Error> {
         let (sequence, last_word) = (self.sample.sequence(index), self.len_bytes() - WORD_BYTES);
         let mut polls = 0;
         while self.link.region.load_u64(last_word) != sequence {
@@ -316,7 +256,7 @@ impl<'a, N: Nic, V: Verb, const LEN_BYTES: usize> Talk<'a, N, V, LEN_BYTES> {
             if polls % POLLS_PER_CQ_POLL == 0 {
                 match self.link.poll()? {
                     Some(link::Event::Sent(wqe)) => self.sent(wqe),
-                    Some(link::Event::Received { .. }) => return Err(TrafficError::Stray),
+                    Some(link::Event::Received { .. }) => return Err(Error::Stray),
                     None => {}
                 }
             }
@@ -327,7 +267,7 @@ impl<'a, N: Nic, V: Verb, const LEN_BYTES: usize> Talk<'a, N, V, LEN_BYTES> {
     }
 
     #[inline]
-    fn check(&mut self, index: u64, offset: usize) -> Result<(), TrafficError> {
+    fn check(&mut self, index: u64, offset: usize) -> Result<(), Error> {
         let len_bytes = self.len_bytes();
         if self.is_inline() {
             let mut message = [0; SMALL_BYTES];
@@ -343,20 +283,15 @@ impl<'a, N: Nic, V: Verb, const LEN_BYTES: usize> Talk<'a, N, V, LEN_BYTES> {
         }
         let mut last_word = [0; WORD_BYTES];
         self.link.region.read(offset + len_bytes - WORD_BYTES, &mut last_word);
-        let (found, expected) = (u64::from_ne_bytes(last_word), stamp);
-        if found == expected {
-            Ok(())
-        } else {
-            Err(TrafficError::WrongMessage { index, what: "last word", found, expected })
-        }
+        link::check_word(index, u64::from_ne_bytes(last_word), stamp)
     }
 
-    fn post_receive(&mut self, index: u64) -> Result<(), TrafficError> {
+    fn post_receive(&mut self, index: u64) -> Result<(), Error> {
         let len_bytes = self.link.header_bytes() + self.len_bytes();
-        let buffer = match V::VERB {
-            RoundTripVerb::Send => Some((self.slot_offset(index), len_bytes)),
-            RoundTripVerb::WriteImm => None,
-            RoundTripVerb::Write => return Ok(()),
+        let buffer = match VERB {
+            SEND => Some((self.slot_offset(index), len_bytes)),
+            WRITE_IMM => None,
+            _ => return Ok(()),
         };
         Ok(self.link.post_receive(buffer)?)
     }
@@ -369,7 +304,7 @@ impl<'a, N: Nic, V: Verb, const LEN_BYTES: usize> Talk<'a, N, V, LEN_BYTES> {
         slot * distance
     }
 
-    fn end(&mut self) -> Result<(), TrafficError> {
+    fn end(&mut self) -> Result<(), Error> {
         match self.pending.take() {
             Some(wqe) => self.link.wait_sent(wqe, &mut self.patience),
             None => Ok(()),

@@ -1,46 +1,52 @@
-//! What the switches of a worker change, as tables in Markdown for documents.
+//! What the switches of a worker change, as tables for documents.
 
-use std::{
-    collections::HashMap,
-    io::{self, Write},
+use std::collections::HashMap;
+
+use measure::{
+    number::{number, ratio},
+    report::{Block, Report, Section},
+    results::{Results, Row},
+    table::Table,
 };
 
-use super::{
-    plan::{LOADS, name_of},
-    switches::{Grid, Switches},
-};
-use crate::{
-    regime::Regime,
-    report::{Header, Report, number},
-};
+use super::switches::{Grid, SWITCHES, Switches};
 
-/// Writes circumstances, and per regime two tables: what each switch changes by itself, and every
-/// combination.
-///
-/// # Errors
-///
-/// Of `to`.
-pub fn write_markdown(report: &Report, grid: &Grid, to: &mut impl Write) -> io::Result<()> {
-    let Header { command, cpu, cores, pinning, kernel, nic, commit, profile, date, .. } =
-        &report.header;
-    writeln!(to, "`{command}`\n")?;
-    writeln!(to, "{cpu}, {cores} cores, NIC {nic}, pinned to {pinning}, kernel {kernel},")?;
-    writeln!(to, "commit {commit}, {profile} build, {date}.")?;
-    for regime in Regime::KEPT {
-        let matrix = Matrix::new(report, grid, regime);
+/// Calls of 32 B each way: endpoints and calls in flight over all of them.
+pub(crate) const LOADS: [(&str, u16, u16); 3] =
+    [("1-endpoint-qd1", 1, 1), ("1-endpoint-qd32", 1, 32), ("8-endpoints-qd256", 8, 256)];
+
+/// The cell of a load at a point of the grid.
+pub(crate) fn name_of(load: &str, suffix: &str) -> String {
+    format!("rpc/{load}/32B{suffix}")
+}
+
+/// Per regime two tables: what each switch changes by itself, and every combination.
+#[must_use]
+pub fn report(results: &Results, grid: &Grid) -> Report {
+    let mut report = results.report();
+    report.sections.clear();
+    for rows in results.rows.chunk_by(|a, b| (&a.regime, a.line_ns) == (&b.regime, b.line_ns)) {
+        let matrix = Matrix::new(rows, grid);
         if !matrix.points.is_empty() {
-            writeln!(to, "\n### Cores {regime}: each switch by itself\n")?;
-            matrix.write_effects(to)?;
-            writeln!(to, "\n### Cores {regime}: every combination\n")?;
-            matrix.write_points(to)?;
+            let mut section = Section::new(format!("regime: {}", rows[0].regime));
+            section.blocks = vec![
+                Block::Heading("Each switch by itself".to_owned()),
+                Block::Table(matrix.effects()),
+                Block::Heading("Every combination".to_owned()),
+                Block::Table(matrix.combinations()),
+            ];
+            report.sections.push(section);
         }
     }
-    Ok(())
+    report
 }
+
+const AXES: usize = SWITCHES.len();
 
 /// A combination and its medians, by load.
 struct Point {
-    axes: Axes,
+    /// Names of switches and their values.
+    axes: Vec<(&'static str, String)>,
     medians: [Option<f64>; LOADS.len()],
 }
 
@@ -49,15 +55,15 @@ struct Matrix {
 }
 
 impl Matrix {
-    fn new(report: &Report, grid: &Grid, regime: Regime) -> Self {
-        let rows = report.rows.iter().filter(|row| row.regime == regime);
+    fn new(rows: &[Row], grid: &Grid) -> Self {
         let medians: HashMap<&str, f64> =
-            rows.map(|row| (row.cell.as_str(), row.summary.median)).collect();
+            rows.iter().map(|row| (row.cell.as_str(), row.summary.median)).collect();
         let point = |(switches, suffix): (Switches, String)| {
             let median = |(load, ..): (&str, u16, u16)| {
                 medians.get(name_of(load, &suffix).as_str()).copied()
             };
-            Point { axes: axes(&switches), medians: LOADS.map(median) }
+            let axes = switches.iter().map(|(name, value)| (name, value.to_owned()));
+            Point { axes: axes.collect(), medians: LOADS.map(median) }
         };
         let points = grid.points().into_iter().map(point);
         Self { points: points.filter(|point| point.medians.iter().any(Option::is_some)).collect() }
@@ -65,11 +71,12 @@ impl Matrix {
 
     /// For each value but the first of a switch, the median over all pairs of combinations that
     /// differ in nothing else.
-    fn write_effects(&self, to: &mut impl Write) -> io::Result<()> {
+    fn effects(&self) -> Table {
         let [a, b, c] = LOADS.map(|(load, ..)| load);
-        writeln!(to, "| switch | {a}: time | {b}: rate | {c}: rate | pairs |")?;
-        writeln!(to, "|---|---|---|---|---|")?;
-        let Some(first) = self.points.first() else { return Ok(()) };
+        let head = [format!("{a}: time"), format!("{b}: rate"), format!("{c}: rate")];
+        let mut table =
+            Table::new(1, ["switch".to_owned()].into_iter().chain(head).chain(["pairs".into()]));
+        let Some(first) = self.points.first() else { return table };
         for (axis, (name, base)) in first.axes.iter().enumerate() {
             let mut values: Vec<&str> = Vec::new();
             for point in &self.points {
@@ -80,18 +87,17 @@ impl Matrix {
             }
             for value in values {
                 let pairs = self.pairs(axis, base, value);
-                let cells = [0, 1, 2].map(|load| {
-                    let ratio = |(to, from): &(&Point, &Point)| {
+                let ratios = [0, 1, 2].map(|load| {
+                    let of_pair = |(to, from): &(&Point, &Point)| {
                         Some(to.medians[load]? / from.medians[load]?)
                     };
-                    median(pairs.iter().filter_map(ratio).collect())
+                    ratio(median(pairs.iter().filter_map(of_pair).collect()))
                 });
-                let cells = cells.map(|cell| cell.map_or_else(String::new, |c| format!("{c:.2}")));
-                let (cells, count) = (cells.join(" | "), pairs.len());
-                writeln!(to, "| {name} {base} → {value} | {cells} | {count} |")?;
+                let switch = [format!("{name} {base} → {value}")];
+                table.push(switch.into_iter().chain(ratios).chain([pairs.len().to_string()]));
             }
         }
-        Ok(())
+        table
     }
 
     fn pairs<'a>(&'a self, axis: usize, base: &str, value: &str) -> Vec<(&'a Point, &'a Point)> {
@@ -106,42 +112,21 @@ impl Matrix {
         of_value.filter_map(pair).collect()
     }
 
-    fn write_points(&self, to: &mut impl Write) -> io::Result<()> {
-        let Some(first) = self.points.first() else { return Ok(()) };
+    fn combinations(&self) -> Table {
+        let Some(first) = self.points.first() else { return Table::new::<&str>(0, []) };
         let is_varied =
             |axis: &usize| self.points.iter().any(|p| p.axes[*axis] != first.axes[*axis]);
         let varied: Vec<usize> = (0..AXES).filter(is_varied).collect();
-        let names = varied.iter().map(|axis| first.axes[*axis].0);
+        let names = varied.iter().map(|axis| first.axes[*axis].0.to_owned());
         let loads = LOADS
             .map(|(load, _, depth)| format!("{load} {}", if depth == 1 { "ns" } else { "M/s" }));
-        let header: Vec<_> = names.chain(loads.iter().map(String::as_str)).collect();
-        writeln!(to, "| {} |", header.join(" | "))?;
-        writeln!(to, "|{}", "---|".repeat(header.len()))?;
+        let mut table = Table::new(varied.len(), names.chain(loads));
         for point in &self.points {
             let values = varied.iter().map(|axis| point.axes[*axis].1.clone());
-            let medians = point.medians.iter().map(|m| m.map(number).unwrap_or_default());
-            writeln!(to, "| {} |", values.chain(medians).collect::<Vec<_>>().join(" | "))?;
+            table.push(values.chain(point.medians.map(|m| m.map(number).unwrap_or_default())));
         }
-        Ok(())
+        table
     }
-}
-
-const AXES: usize = 7;
-/// Names of switches and their values.
-type Axes = [(&'static str, String); AXES];
-
-fn axes(switches: &Switches) -> Axes {
-    let Switches { transport, dcis, inline, doorbell_batching, srq, signal_interval, flush } =
-        switches;
-    [
-        ("transport", transport.to_string()),
-        ("dcis", dcis.to_string()),
-        ("inline", inline.to_string()),
-        ("doorbell-batching", doorbell_batching.to_string()),
-        ("srq", srq.to_string()),
-        ("signal-interval", signal_interval.to_string()),
-        ("flush", flush.to_string()),
-    ]
 }
 
 fn median(mut values: Vec<f64>) -> Option<f64> {
@@ -151,33 +136,28 @@ fn median(mut values: Vec<f64>) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use measure::{regime::Probes, results::Header, schedule::Sample};
+
     use super::*;
-    use crate::{
-        report::tests::header,
-        schedule::Filed,
-        workers::{plan, switches::Switch},
-    };
+    use crate::plan;
 
     /// Without batched doorbells everything takes twice as long.
     #[test]
     fn an_effect_compares_what_differs_in_nothing_else() {
-        let grid = Grid {
-            inline: vec![Switch::On, Switch::Off],
-            doorbell_batching: vec![Switch::On, Switch::Off],
-            ..Grid::default()
+        let both: &[&str] = &["on", "off"];
+        let grid = Grid::with(&[("inline", both), ("doorbell-batching", both)]);
+        let cells: Vec<_> =
+            plan::rpc(true, &grid).into_iter().map(|planned| planned.cell).collect();
+        let sample = |(cell, of): (usize, &measure::results::Cell)| {
+            let slow = if of.name.contains("doorbell-batching-off") { 2.0 } else { 1.0 };
+            let uneven = if of.name.contains("inline-off") { 3.0 } else { 1.0 };
+            let probes = Probes { before_ns: 118.0, after_ns: 118.0 };
+            Sample { cell, probes, value: 100.0 * slow * uneven, per_batch: None }
         };
-        let cells: Vec<_> = plan(true, &grid).into_iter().map(|planned| planned.cell).collect();
-        let filed = cells.iter().map(|cell| {
-            let slow = if cell.name.contains("doorbell-batching-off") { 2.0 } else { 1.0 };
-            let uneven = if cell.name.contains("inline-off") { 3.0 } else { 1.0 };
-            let mut filed = Filed::default();
-            filed.file(Regime::Near, 100.0 * slow * uneven);
-            filed
-        });
-        let filed: Vec<_> = filed.collect();
-        let report = Report::new(header(), &cells, &filed, Vec::new());
+        let samples: Vec<_> = cells.iter().enumerate().map(sample).collect();
+        let results = Results::new(Header::default(), &cells, &samples, &[]);
         let mut text = Vec::new();
-        write_markdown(&report, &grid, &mut text).unwrap();
+        report(&results, &grid).write_markdown(&mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
         let lines: Vec<_> = text.lines().collect();
         assert!(
@@ -186,6 +166,6 @@ mod tests {
         );
         assert!(lines.contains(&"| inline on → off | 3.00 | 3.00 | 3.00 | 2 |"), "{text}");
         assert!(lines.contains(&"| off | on | 300.0 | 300.0 | 300.0 |"), "{text}");
-        assert!(!text.contains("far"), "nothing was far");
+        assert_eq!(text.matches("regime: ").count(), 1, "{text}");
     }
 }

@@ -5,94 +5,156 @@ use std::time::Instant;
 use rpc::{Call, CloseReason, Handler, PeerId, Request, Status, Worker};
 use verbs::Nic;
 
+use super::WorkerCalls;
 use crate::{
-    traffic::BATCH,
-    workers::{WorkerError, WorkerSample},
+    error::Error,
+    limit::{gib_per_second, per_second},
+    sample::Sample,
+    stats::Laps,
 };
 
 /// Bytes of the word that numbers a call.
-const WORD_BYTES: usize = size_of::<u64>();
+pub(super) const WORD_BYTES: usize = size_of::<u64>();
+/// Of bodies that go one way, all bytes of so many are compared; of the others the word at each end.
+const COMPARED_EVERY: u64 = 16;
 
-/// Answers each request with its body, the first word inverted.
-#[derive(Debug, Default)]
+/// The bytes of a body: 251 is prime, so no two lines are alike, nor two pages.
+pub(super) fn pattern(len_bytes: usize) -> Vec<u8> {
+    (0..=250_u8).cycle().take(len_bytes).collect()
+}
+
+pub(super) fn closed(reason: CloseReason) -> Error {
+    Error::refused("a connection ended")(reason.to_string())
+}
+
+pub(super) fn wrong(index: u64, what: impl ToString) -> Error {
+    Error::Call { index, what: what.to_string() }
+}
+
+/// Answers each request with its body, the first word inverted, or with that word alone.
 pub(super) struct Server {
+    /// What bodies that go one way are compared with.
+    pattern: Option<Vec<u8>>,
+    /// Bodies of other lengths are answered with themselves.
+    is_mixed: bool,
+    compared: u64,
     /// The first thing that went wrong.
-    pub(super) failure: Option<WorkerError>,
-    pub(super) closed: Option<CloseReason>,
+    pub(super) failure: Option<Error>,
+}
+
+impl Server {
+    pub(super) fn new(calls: &WorkerCalls) -> Self {
+        let is_mixed = calls.tail_beside.is_some();
+        let one_way_bytes = calls.tail_beside.or(calls.is_one_way.then_some(calls.len_bytes));
+        let pattern = one_way_bytes.map(pattern);
+        Self { pattern, is_mixed, compared: 0, failure: None }
+    }
+
+    /// Compares a body with what it should be, and says how much of it is the answer.
+    #[inline]
+    fn answer_bytes(&mut self, body: &[u8]) -> usize {
+        let Some(pattern) = &self.pattern else { return body.len() };
+        if self.is_mixed && body.len() != pattern.len() {
+            return body.len();
+        }
+        self.compared += 1;
+        let is_whole = self.compared.is_multiple_of(COMPARED_EVERY);
+        let from =
+            if is_whole { WORD_BYTES } else { pattern.len().max(2 * WORD_BYTES) - WORD_BYTES };
+        if body.len() != pattern.len() || body.get(from..) != pattern.get(from..) {
+            self.failure.get_or_insert(wrong(self.compared, "its body is wrong"));
+        }
+        WORD_BYTES
+    }
 }
 
 impl<N: Nic> Handler<N> for Server {
     #[inline]
     fn request(&mut self, worker: &mut Worker<N>, request: Request<'_>) {
         let Request { token, body, .. } = request;
+        let len_bytes = self.answer_bytes(body);
         let answer = |to: &mut [u8]| {
-            to.copy_from_slice(body);
+            to.copy_from_slice(&body[..len_bytes]);
             to.iter_mut().take(WORD_BYTES).for_each(|byte| *byte = !*byte);
         };
-        if let Err(error) = worker.reply_with(token, Status::Ok, body.len(), answer) {
+        if let Err(error) = worker.reply_with(token, Status::Ok, len_bytes, answer) {
             self.failure.get_or_insert(error.into());
         }
     }
 
     fn response(&mut self, _: &mut Worker<N>, index: u64, status: Status, _: &[u8]) {
-        self.failure.get_or_insert(WorkerError::Status { index, status });
+        self.failure.get_or_insert(wrong(index, status));
     }
 
     fn closed(&mut self, _: &mut Worker<N>, _: PeerId, reason: CloseReason) {
-        self.closed = Some(reason);
+        self.failure.get_or_insert(closed(reason));
     }
 }
 
 /// Keeps `depth` calls in flight until all were made.
 pub(super) struct Client {
-    sample: WorkerSample,
+    calls: WorkerCalls,
+    /// The high half of every body's first word.
+    number: u64,
     peers: Vec<PeerId>,
-    /// WorkerCalls made, answered, and to be made.
+    /// Calls made, answered, and to be made.
     made: u64,
     done: u64,
     total: u64,
-    /// WorkerCalls before the clock starts.
+    /// Calls before the clock starts, and per reading of it.
     untimed: u64,
-    started: Option<Instant>,
-    /// When the last batch of round trips ended, and ns per round trip of each.
-    last: Option<Instant>,
-    pub(super) round_trips: Vec<f64>,
-    pub(super) finished: Option<Instant>,
+    batch: u64,
+    /// When the clock started, and the batches of round trips since.
+    started: Option<(Instant, Laps)>,
+    finished: Option<Instant>,
     pattern: Vec<u8>,
-    pub(super) failure: Option<WorkerError>,
+    pub(super) failure: Option<Error>,
 }
 
 impl Client {
-    pub(super) fn new(sample: WorkerSample, peers: Vec<PeerId>) -> Self {
-        let untimed = (sample.count / 8).max(u64::from(sample.calls.depth)).next_multiple_of(BATCH);
-        // 251 is prime: no two lines are alike, nor two pages.
-        let pattern = (0..=250_u8).cycle().take(sample.calls.len_bytes);
+    pub(super) fn new(calls: WorkerCalls, sample: &Sample, peers: Vec<PeerId>) -> Self {
+        let batch = sample.batch();
+        let untimed = (sample.count / 8).max(u64::from(calls.depth)).next_multiple_of(batch);
         Self {
-            sample,
+            number: sample.number,
             peers,
             made: 0,
             done: 0,
             total: untimed + sample.count,
             untimed,
+            batch,
             started: None,
-            last: None,
-            round_trips: Vec::new(),
             finished: None,
-            pattern: pattern.collect(),
+            pattern: pattern(calls.len_bytes),
             failure: None,
+            calls,
         }
     }
 
     /// Makes the first calls, spread over the endpoints.
     pub(super) fn begin<N: Nic>(&mut self, worker: &mut Worker<N>) {
         let endpoints = (0..self.peers.len()).cycle();
-        for endpoint in endpoints.take(self.sample.calls.depth.into()) {
+        for endpoint in endpoints.take(self.calls.depth.into()) {
             self.call(worker, endpoint);
         }
     }
 
-    pub(super) fn started(&self) -> Option<Instant> {
-        self.started
+    #[inline]
+    pub(super) fn is_finished(&self) -> bool {
+        self.finished.is_some()
+    }
+
+    /// Median batch of round trips in ns, millions of calls per second, or GiB/s.
+    pub(super) fn value(&mut self, count: u64) -> f64 {
+        let (Some((begin, laps)), Some(end)) = (self.started.take(), self.finished) else {
+            return 0.0;
+        };
+        let elapsed = end - begin;
+        match &self.calls {
+            calls if calls.is_one_way => gib_per_second(count * calls.len_bytes as u64, elapsed),
+            calls if calls.depth == 1 && !laps.is_empty() => laps.median_ns(),
+            _ => per_second(count, elapsed) / 1e6,
+        }
     }
 
     #[inline]
@@ -102,11 +164,11 @@ impl Client {
         }
         let index = self.made;
         let call = Call {
-            response_bytes: self.sample.calls.len_bytes,
+            response_bytes: self.calls.answer_bytes(),
             cookie: index << 16 | endpoint as u64,
             ..Call::default()
         };
-        let number = self.number(index);
+        let number = self.word(index);
         let fill = |to: &mut [u8]| {
             to.copy_from_slice(&self.pattern);
             to[..WORD_BYTES].copy_from_slice(&number.to_ne_bytes());
@@ -117,40 +179,38 @@ impl Client {
         }
     }
 
-    fn number(&self, index: u64) -> u64 {
-        self.sample.number << 32 | index
+    fn word(&self, index: u64) -> u64 {
+        self.number << 32 | index
     }
 
     #[inline]
-    fn check(&self, index: u64, status: Status, body: &[u8]) -> Result<(), WorkerError> {
-        let wrong = |what| Err(WorkerError::Wrong { index, what });
-        if status != Status::Ok {
-            return Err(WorkerError::Status { index, status });
+    fn check(&self, index: u64, status: Status, body: &[u8]) -> Result<(), Error> {
+        let expected = &self.pattern[..self.calls.answer_bytes()];
+        match body.split_first_chunk::<WORD_BYTES>() {
+            _ if status != Status::Ok => Err(wrong(index, status)),
+            Some((word, rest)) if body.len() == expected.len() => {
+                if *word != (!self.word(index)).to_ne_bytes() {
+                    Err(wrong(index, "its answer has another number"))
+                } else if *rest != expected[WORD_BYTES..] {
+                    Err(wrong(index, "its answer has other bytes"))
+                } else {
+                    Ok(())
+                }
+            }
+            _ => Err(wrong(index, "its answer has another length")),
         }
-        if body.len() != self.pattern.len() {
-            return wrong("its length");
-        }
-        let (word, rest) = body.split_at(WORD_BYTES);
-        if *word != (!self.number(index)).to_ne_bytes() {
-            return wrong("its number");
-        }
-        if *rest != self.pattern[WORD_BYTES..] {
-            return wrong("its bytes");
-        }
-        Ok(())
     }
 
     #[inline]
     fn count(&mut self) {
         self.done += 1;
         if self.done == self.untimed {
-            let now = Instant::now();
-            (self.started, self.last) = (Some(now), Some(now));
-        } else if self.sample.calls.depth == 1 && self.done.is_multiple_of(BATCH) {
-            let now = Instant::now();
-            if let Some(last) = self.last.replace(now).filter(|_| self.done > self.untimed) {
-                self.round_trips.push((now - last).as_secs_f64() * 1e9 / BATCH as f64);
-            }
+            self.started = Some((Instant::now(), Laps::start()));
+        } else if self.calls.depth == 1
+            && self.done.is_multiple_of(self.batch)
+            && let Some((_, laps)) = &mut self.started
+        {
+            laps.lap(self.batch);
         }
         if self.done == self.total {
             self.finished = Some(Instant::now());
@@ -175,6 +235,6 @@ impl<N: Nic> Handler<N> for Client {
     }
 
     fn closed(&mut self, _: &mut Worker<N>, _: PeerId, reason: CloseReason) {
-        self.failure.get_or_insert(WorkerError::Closed(reason));
+        self.failure.get_or_insert(closed(reason));
     }
 }

@@ -2,14 +2,16 @@
 
 use std::{fs, path::Path};
 
-use node::{
-    bootstrap::{Place, Secret},
-    config::{DaemonConfig, NIC, SECRET_FILE, Settings, Start},
-    metrics::State,
-    runtime::Runtime,
+use bootstrap::{RankInfo, Secret};
+use daemon::{
+    AddressSpaceNeed,
+    config::{DaemonConfig, SECRET_FILE, Settings, Start},
+    metrics::{Counter, State},
 };
 
-use crate::{daemon, doctor::Finding, info::hardware, nic, stat};
+use nics::hardware;
+
+use crate::{doctor::Finding, exit::OpenError, nic, stat};
 
 /// Descriptors that a client costs the daemon: its socket, its process, and its memory twice.
 const FDS_PER_CLIENT: u64 = 4;
@@ -35,10 +37,13 @@ pub(super) fn all(settings: &Settings) -> Vec<Finding> {
     let limits = read("/proc/self/limits");
     findings.push(descriptors(&limits, settings));
     findings.push(pinned(&limits));
-    findings.push(memory_limit(&read("/sys/fs/cgroup/memory.max")));
+    findings.push(memory_limit(os::cgroup::memory_limit_bytes(), settings));
     findings.push(huge_pages(&read("/sys/kernel/mm/transparent_hugepage/enabled")));
     findings.push(clock(&read("/sys/devices/system/clocksource/clocksource0/current_clocksource")));
-    findings.push(selected_nic(settings));
+    let nic = nic::describe(&nic::selected(settings));
+    let mapping_bytes = nic.as_ref().map_or(0, |description| description.mapping_bytes);
+    findings.push(address_space(&limits, settings, mapping_bytes));
+    findings.push(selected_nic(settings, nic));
     findings.extend(hardware());
     findings.extend(daemons(settings));
     findings
@@ -85,7 +90,7 @@ fn knobs(settings: &Settings) -> Finding {
 }
 
 fn folder(settings: &Settings) -> Finding {
-    let runtime = Runtime::from_settings(settings);
+    let runtime = daemon::config::runtime_of(settings);
     match runtime.and_then(|runtime| runtime.ensure_folder().map(|()| runtime)) {
         Ok(runtime) => Finding::fine("runtime folder", runtime.folder().display().to_string()),
         Err(error) => Finding::fails("runtime folder", error.to_string(), ""),
@@ -94,10 +99,17 @@ fn folder(settings: &Settings) -> Finding {
 
 fn launched(settings: &Settings) -> Finding {
     // Contradictions are found by themselves.
-    let start = DaemonConfig::from_settings(settings).map_or(Start::Alone, |config| config.start);
-    match daemon::place(settings, &start) {
-        Ok(Place::ALONE) => Finding::fine("launcher", "a daemon started here is alone"),
-        Ok(place) => Finding::fine("launcher", format!("a daemon started here is {place}")),
+    let Ok(config) = DaemonConfig::from_settings(settings) else {
+        return Finding::fine("launcher", "not looked for: settings contradict each other");
+    };
+    match crate::daemon::Launch::of(settings, config) {
+        Ok(launch) if launch.rank_info == RankInfo::ALONE => {
+            Finding::fine("launcher", "a daemon started here is alone")
+        }
+        Ok(launch) => {
+            let rank_info = launch.rank_info;
+            Finding::fine("launcher", format!("a daemon started here is {rank_info}"))
+        }
         Err(error) => Finding::fails("launcher", error.to_string(), ""),
     }
 }
@@ -127,7 +139,7 @@ fn limit(limits: &str, name: &str) -> Option<u64> {
 }
 
 fn descriptors(limits: &str, settings: &Settings) -> Finding {
-    let clients = settings.number(&node::config::CLIENTS_MAX);
+    let clients = settings.number(&daemon::config::CLIENTS_MAX);
     let need = FDS_OWN + FDS_PER_CLIENT * clients;
     match limit(limits, "Max open files") {
         Some(limit) if limit < need => Finding::fails(
@@ -155,16 +167,23 @@ fn pinned(limits: &str) -> Finding {
     }
 }
 
-fn memory_limit(max: &str) -> Finding {
-    match max.parse::<u64>() {
-        Ok(bytes) if bytes < PINNED_BYTES_MIN => Finding::fails(
-            "memory limit",
-            format!("{} MiB for this control group", bytes >> 20),
-            "raise the memory limit of this container",
-        ),
-        Ok(bytes) => Finding::fine("memory limit", format!("{} MiB", bytes >> 20)),
-        Err(_) => Finding::fine("memory limit", "none"),
+fn memory_limit(limit_bytes: Option<u64>, settings: &Settings) -> Finding {
+    let Some(bytes) = limit_bytes else { return Finding::fine("memory limit", "none") };
+    let found = format!("{} MiB for this control group", bytes >> 20);
+    if bytes < PINNED_BYTES_MIN {
+        return Finding::fails("memory limit", found, "raise the memory limit of this container");
     }
+    let Ok(config) = DaemonConfig::from_settings(settings) else {
+        return Finding::fine("memory limit", found);
+    };
+    let (clients, fitting) = (config.clients_max, config.clients_that_fit(Some(bytes)));
+    if fitting < clients {
+        let found = format!("{found}: {fitting} clients fit, not {clients}; others are refused");
+        let remedy = "raise the memory limit, or lower COPYRPC_CLIENTS_MAX, COPYRPC_DEPTH or \
+                      COPYRPC_MESSAGE_BYTES_MAX";
+        return Finding::note("memory limit", found, remedy);
+    }
+    Finding::fine("memory limit", found)
 }
 
 fn huge_pages(enabled: &str) -> Finding {
@@ -191,10 +210,31 @@ fn clock(source: &str) -> Finding {
     }
 }
 
-fn selected_nic(settings: &Settings) -> Finding {
-    let name = settings.text(&NIC);
-    match nic::describe(name, settings) {
-        Ok(_) => Finding::fine("NIC", format!("{name} opens, and its memory can be shared")),
+/// A NIC that cannot be opened for want of address space says so itself.
+fn address_space(limits: &str, settings: &Settings, mapping_bytes: u64) -> Finding {
+    let Some(bytes) = limit(limits, "Max address space") else {
+        return Finding::fine("address space", "unlimited");
+    };
+    let found = format!("{} MiB", bytes >> 20);
+    // Contradictions are found by themselves.
+    let Ok(config) = DaemonConfig::from_settings(settings) else {
+        return Finding::fine("address space", found);
+    };
+    let launch = crate::daemon::Launch::of(settings, config.clone());
+    let rank_info = launch.map_or(RankInfo::ALONE, |launch| launch.rank_info);
+    let need = AddressSpaceNeed::of(&config, rank_info, mapping_bytes);
+    match need.check_besides(mapping_bytes) {
+        Ok(()) => Finding::fine("address space", found),
+        Err(error) => Finding::fails("address space", error.to_string(), ""),
+    }
+}
+
+fn selected_nic(settings: &Settings, opened: Result<nic::Description, OpenError>) -> Finding {
+    let nic = nic::selected(settings);
+    match opened {
+        Ok(_) => {
+            Finding::fine("NIC", format!("{} opens, and its memory can be shared", nic.name()))
+        }
         Err(error) => Finding::fails("NIC", error.to_string(), ""),
     }
 }
@@ -222,12 +262,18 @@ fn hardware() -> Vec<Finding> {
 
 fn daemons(settings: &Settings) -> Vec<Finding> {
     let snapshots = stat::read_all(settings).unwrap_or_default();
-    let finding = |snapshot: &node::metrics::Snapshot| {
+    let finding = |snapshot: &daemon::metrics::Snapshot| {
         let found =
             format!("{}: {}, process {}", snapshot.name, snapshot.state, snapshot.process.pid);
         if snapshot.state == State::Crashed {
             let remedy =
                 "`copyrpc stat` shows its last counters; start it again, which replaces them";
+            Finding::note("daemon", found, remedy)
+        } else if let refused @ 1.. = snapshot.total().counter(Counter::NoMemory) {
+            let found =
+                format!("{found}; {refused} times there was no memory to reach another node");
+            let remedy = "its log names what was refused; raise `ulimit -v` (systemd: LimitAS) or the memory \
+                          limit of both nodes";
             Finding::note("daemon", found, remedy)
         } else {
             Finding::fine("daemon", found)
@@ -240,7 +286,7 @@ fn daemons(settings: &Settings) -> Vec<Finding> {
 mod tests {
     use super::*;
     use crate::{doctor::Verdict, knobs as table};
-    use node::config::Layers;
+    use daemon::config::Layers;
 
     fn settings(flags: &[(&str, &str)]) -> Settings {
         let layers = Layers::new(table::all());
@@ -264,8 +310,19 @@ mod tests {
         assert_eq!(descriptors("", &settings(&[])).found, "unlimited");
         let pinned = pinned(LIMITS);
         assert!(pinned.verdict == Verdict::Note && pinned.found == "64 KiB", "{pinned:?}");
-        assert_eq!(memory_limit("1048576").verdict, Verdict::Fails);
-        assert_eq!(memory_limit("max").verdict, Verdict::Fine);
+        let memory = |bytes| memory_limit(bytes, &settings(&[]));
+        assert_eq!(memory(Some(1 << 20)).verdict, Verdict::Fails);
+        assert_eq!(memory(None).verdict, Verdict::Fine);
+        assert_eq!(memory(Some(1 << 30)).verdict, Verdict::Fine);
+    }
+
+    #[test]
+    fn fault_i9_a_limit_that_clients_do_not_fit_into_is_noted_with_their_number() {
+        let found = memory_limit(Some(80 << 20), &settings(&[]));
+        assert_eq!(found.verdict, Verdict::Note);
+        assert!(found.found.starts_with("80 MiB for this control group: "), "{found:?}");
+        let few = [("clients-max", "16")];
+        assert_eq!(memory_limit(Some(80 << 20), &settings(&few)).verdict, Verdict::Fine);
     }
 
     #[test]

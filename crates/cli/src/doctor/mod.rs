@@ -5,7 +5,7 @@ use core::fmt::Write as _;
 
 use serde::Serialize;
 
-use crate::{args::DoctorArgs, output};
+use crate::{args::DoctorArgs, exit::Unfit, output};
 
 mod checks;
 
@@ -26,7 +26,7 @@ pub(crate) enum Verdict {
 pub(crate) struct Finding {
     what: &'static str,
     verdict: Verdict,
-    /// What was found.
+    /// The state that the check found.
     found: String,
     /// What to do, if anything.
     remedy: String,
@@ -45,11 +45,6 @@ impl Finding {
         Self { what, verdict: Verdict::Fails, found: found.into(), remedy: remedy.into() }
     }
 }
-
-/// Something would fail here.
-#[derive(Debug, thiserror::Error)]
-#[error("{0} of the above would keep a daemon from starting or serving")]
-pub(crate) struct Unfit(usize);
 
 /// `copyrpc doctor`.
 pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<()> {

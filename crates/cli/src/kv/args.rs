@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use clap::Args as ClapArgs;
+use config::units::{parse_count, parse_duration_ns};
 use kv::{
     backend::{Kind, Wait},
     grid::Axes,
@@ -10,13 +11,12 @@ use kv::{
     preset::Preset,
     workload::{ClientKind, Locality, Mix, Pace, Popularity, ValueSize, Verify, Workload},
 };
-use node::config::{NIC, Settings, units::parse_duration_ns};
+use nics::Selection;
 
 use crate::{
-    args::file,
-    exit::Senseless,
+    exit::UsageError,
     flags::{KnobFlags, Nic},
-    knobs,
+    output::file,
 };
 
 /// The same, to be quick.
@@ -24,9 +24,13 @@ const QUICK_MS: u64 = 300;
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct KvArgs {
-    /// How clients call: delegation, direct, tcp [default: all that this build has].
+    /// How clients call: delegation, provider, direct, erpc, scalerpc, tcp [default: all that this build has].
     #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "System")]
     backend: Vec<Kind>,
+    /// Where services of delegation live: in the daemon, or in a process that provides them (`process`, the
+    /// backend `provider`) [default: as --backend says].
+    #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "System")]
+    provider: Vec<Home>,
     /// How threads wait: spin, yield, block, adaptive [default: the backend's].
     #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "System")]
     wait: Vec<Wait>,
@@ -56,8 +60,9 @@ pub(crate) struct KvArgs {
     #[arg(long, visible_alias = "queue-depth", value_name = "LIST", value_delimiter = ',')]
     #[arg(help_heading = "Workload")]
     qd: Vec<u32>,
-    /// Keys of the whole store [default: 100000].
-    #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "Workload")]
+    /// Keys of the whole store, such as 100k [default: 100k].
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_count)]
+    #[arg(help_heading = "Workload")]
     keys: Vec<u64>,
     /// Per cent of GETs, the rest PUTs; or GET:DELETE:CAS [default: 95].
     #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "Workload")]
@@ -81,6 +86,9 @@ pub(crate) struct KvArgs {
     /// answers: every byte of every answer; full: also that each key's history is linearizable.
     #[arg(long, value_name = "LEVEL", default_value = "answers", help_heading = "Workload")]
     verify: Verify,
+    /// Writes what --verify full records as lines of JSON, for another checker: docs/kv.md.
+    #[arg(long, value_name = "PATH", help_heading = "Workload")]
+    pub(super) history: Option<PathBuf>,
     /// A call without an answer after this is given up.
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_time)]
     #[arg(help_heading = "Workload")]
@@ -111,6 +119,9 @@ pub(crate) struct KvArgs {
     /// Folder of the result: result.jsonl, runs.csv, report.html [default: kv-results/DATE].
     #[arg(long, value_name = "DIR", help_heading = "Output")]
     pub(super) out: Option<PathBuf>,
+    /// Replace the result that the folder holds.
+    #[arg(long, help_heading = "Output")]
+    pub(super) force: bool,
     /// Write one JSON object per number to PATH; `-` is standard output, and the table goes to
     /// standard error.
     #[arg(long, value_name = "PATH", help_heading = "Output")]
@@ -122,9 +133,9 @@ pub(crate) struct KvArgs {
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct ReportArgs {
-    /// A result of `bench kv`: its folder, or its result.jsonl.
+    /// A result: the folder of `bench kv` or its result.jsonl, or what `bench … --json` wrote.
     pub(super) a: PathBuf,
-    /// Compare with this one: ratios B over A, with confidence intervals.
+    /// Compare results of `bench kv`: ratios B over A, with confidence intervals.
     pub(super) b: Option<PathBuf>,
     /// Write the report of A to PATH.
     #[arg(long, value_name = "PATH", value_parser = file())]
@@ -136,7 +147,7 @@ pub(crate) struct ReportArgs {
 
 impl KvArgs {
     /// The combinations that are asked for.
-    pub(super) fn axes(&self, settings: &Settings) -> anyhow::Result<Axes> {
+    pub(super) fn axes(&self, nic: &Selection) -> anyhow::Result<Axes> {
         let default = Workload::default();
         let duration_ms = self
             .duration
@@ -147,7 +158,7 @@ impl KvArgs {
             let is_new = switches.insert(name.clone(), values.clone()).is_none();
             if !is_new {
                 let remedy = format!("use {name}=VALUE,VALUE");
-                return Err(Senseless(format!("--switch {name} is given twice; {remedy}")).into());
+                return Err(UsageError(format!("--switch {name} is given twice; {remedy}")).into());
             }
         }
         Ok(Axes {
@@ -160,11 +171,11 @@ impl KvArgs {
                 verify: self.verify,
                 ..default
             },
-            backends: self.backend.clone(),
+            backends: backends(&self.backend, &self.provider),
             waits: self.wait.clone(),
             pins: self.pin.clone(),
-            nic: settings.text(&NIC).to_owned(),
-            nic_knobs: knobs::set_of_nic(settings),
+            nic: nic.name().to_owned(),
+            nic_knobs: nic.settings().clone(),
             switches,
             ranks: self.ranks.clone(),
             daemon_threads: self.daemon_threads.clone(),
@@ -178,6 +189,28 @@ impl KvArgs {
             paces: self.pace.clone(),
         })
     }
+}
+
+/// Where a service of delegation lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Home {
+    /// A function of the daemon's program.
+    Daemon,
+    /// A process of the daemon's node.
+    Process,
+}
+
+/// Replaces the two kinds of delegation by those whose services live in `homes`.
+fn backends(named: &[Kind], homes: &[Home]) -> Vec<Kind> {
+    let delegates = |kind: &Kind| matches!(kind, Kind::Delegation | Kind::Provider);
+    if homes.is_empty() {
+        return named.to_vec();
+    }
+    let wanted = homes.iter().map(|home| match home {
+        Home::Daemon => Kind::Delegation,
+        Home::Process => Kind::Provider,
+    });
+    wanted.chain(named.iter().copied().filter(|kind| !delegates(kind))).collect()
 }
 
 fn millis(time: Duration) -> u64 {
@@ -214,6 +247,17 @@ mod tests {
         {
             assert!(parse_time(bad).is_err(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn homes_of_services_choose_among_the_kinds_of_delegation() {
+        let all = [Kind::Tcp, Kind::Delegation];
+        assert_eq!(backends(&all, &[]), all);
+        assert_eq!(backends(&all, &[Home::Process]), [Kind::Provider, Kind::Tcp]);
+        assert_eq!(
+            backends(&[], &[Home::Daemon, Home::Process]),
+            [Kind::Delegation, Kind::Provider]
+        );
     }
 
     #[test]

@@ -4,19 +4,25 @@ mod args;
 mod output;
 mod progress;
 
+use anyhow::Context as _;
 use kv::{
+    history::HistoryFile,
     job::{Config, Launcher},
     preset::{self, Preset},
-    result::{self, FORMAT, Header, Results},
+    result::{self, Results},
     session::{self, Progress},
+    workload::Verify,
 };
 
 pub(crate) use args::{KvArgs, ReportArgs};
 
+use measure::results::Header;
 use memory::sync::Ordering;
 
-use crate::{args::CHILD_OF_KV, exit::Senseless, interrupt::stop_at_signal, nic, output::say};
+use crate::{exit::UsageError, interrupt::stop_at_signal, nic, output::say};
 
+/// Name of the command that is a process of a job.
+pub(crate) const CHILD_OF_KV: &str = "kv-process";
 /// Runs per configuration.
 const RUNS: u32 = 3;
 
@@ -25,7 +31,8 @@ pub(crate) fn bench(args: &KvArgs) -> anyhow::Result<()> {
     let configs = configs(args)?;
     let runs = args.runs.unwrap_or(if args.quick { 1 } else { RUNS });
     let output = output::Output::open(args)?;
-    let launcher = Launcher::this_program(CHILD_OF_KV)?;
+    let mut launcher = Launcher::this_program(CHILD_OF_KV)?;
+    launcher.history = history(args, &configs)?;
     let stop = stop_at_signal()?;
     let mut results = Results { header: header(&configs)?, runs: Vec::new() };
     let mut bar = progress::Bar::new(&configs, runs);
@@ -56,6 +63,17 @@ pub(crate) fn bench(args: &KvArgs) -> anyhow::Result<()> {
     outcome.and(written)
 }
 
+/// Where histories go, if they do.
+fn history(args: &KvArgs, configs: &[Config]) -> anyhow::Result<Option<HistoryFile>> {
+    let Some(path) = &args.history else { return Ok(None) };
+    if configs.iter().all(|config| config.workload.verify != Verify::Full) {
+        let problem = "--history needs --verify full: nothing else records one";
+        return Err(UsageError(problem.to_owned()).into());
+    }
+    let file = HistoryFile::create(path);
+    Ok(Some(file.with_context(|| format!("cannot write {}", path.display()))?))
+}
+
 /// A process of a job.
 pub(crate) fn child() -> anyhow::Result<()> {
     Ok(kv::job::child()?)
@@ -63,7 +81,10 @@ pub(crate) fn child() -> anyhow::Result<()> {
 
 /// `copyrpc report`.
 pub(crate) fn report(args: &ReportArgs) -> anyhow::Result<()> {
-    let a = result::load(&args.a)?;
+    let a = match result::load(&args.a) {
+        Ok(results) => results,
+        Err(error) => return output::report_rows(args).unwrap_or(Err(error.into())),
+    };
     if let Some(path) = &args.html {
         output::write_html(&a, path)?;
     }
@@ -81,7 +102,8 @@ pub(crate) fn report(args: &ReportArgs) -> anyhow::Result<()> {
 
 fn configs(args: &KvArgs) -> anyhow::Result<Vec<Config>> {
     let settings = args.nic.load()?;
-    let axes = args.axes(&settings)?;
+    let nic = nic::selected(&settings);
+    let axes = args.axes(&nic)?;
     let mut presets = args.preset.clone();
     if args.matrix {
         presets.push(Preset::Places);
@@ -89,24 +111,21 @@ fn configs(args: &KvArgs) -> anyhow::Result<Vec<Config>> {
     let configs =
         if presets.is_empty() { axes.configs()? } else { preset::configs(&presets, &axes)? };
     if configs.iter().any(|config| config.backend.uses_nic()) {
-        nic::open(&axes.nic, &settings)?; // an error now rather than in a process of the job
+        nic::describe(&nic)?; // an error now rather than in a process of the job
     } else if args.nic.is_given() {
-        return Err(Senseless("no chosen backend uses a NIC: leave --nic out".to_owned()).into());
+        return Err(UsageError("no chosen backend uses a NIC: leave --nic out".to_owned()).into());
     }
     Ok(configs)
 }
 
 fn header(configs: &[Config]) -> anyhow::Result<Header> {
     let mut pins = configs.iter().map(|config| config.pin.to_string()).collect::<Vec<_>>();
-    let mut nics =
-        configs.iter().map(|config| nic::label(&config.nic, &config.nic_knobs)).collect::<Vec<_>>();
+    let labels = configs.iter().map(|config| config.selected_nic().to_string());
+    let mut nics = labels.collect::<Vec<_>>();
     for list in [&mut pins, &mut nics] {
         list.sort_unstable();
         list.dedup();
     }
     let cores = os::affinity::allowed_cores()?.len();
-    Ok(Header {
-        format: FORMAT,
-        run: crate::bench::header("kv", &nics.join(", "), cores, pins.join(", ")),
-    })
+    Ok(crate::output::header("kv", &nics.join(", "), cores, pins.join(", ")))
 }

@@ -2,18 +2,18 @@
 
 use std::{
     fs::{self, File},
-    io::{self, BufWriter, Write},
+    io::{self, BufReader, BufWriter, Write},
     path::{Path, PathBuf},
 };
 
 use anyhow::Context as _;
-use kv::{
-    html,
-    result::{self, Results},
-};
+use kv::result::{self, Results};
 
-use super::KvArgs;
-use crate::output::{check_file, say, write_file, write_stdout};
+use super::{KvArgs, ReportArgs};
+use crate::{
+    exit::UsageError,
+    output::{check_file, say, write_file, write_stdout},
+};
 
 /// Parent of the folders that are named by date.
 const PARENT: &str = "kv-results";
@@ -33,8 +33,13 @@ pub(super) struct Output {
 impl Output {
     /// Makes the folder: places that cannot be written to are known before anything is measured.
     pub(super) fn open(args: &KvArgs) -> anyhow::Result<Self> {
-        let dated = || Path::new(PARENT).join(bench::machine::date().replace(':', "-"));
+        let dated = || Path::new(PARENT).join(measure::machine::date().replace(':', "-"));
         let folder = args.out.clone().unwrap_or_else(dated);
+        if folder.join(RESULT).exists() && !args.force {
+            let folder = folder.display();
+            let problem = format!("{folder} holds a result: name another folder, or give --force");
+            return Err(UsageError(problem).into());
+        }
         let cannot = || format!("cannot make the folder {}", folder.display());
         let made = folder.ancestors().take_while(|path| !path.exists());
         let made = made.map(Path::to_owned).collect();
@@ -66,7 +71,6 @@ impl Output {
         let written = [
             self.write_file(RESULT, |file| result::save(results, file)),
             self.write_file("runs.csv", |file| result::write_csv(results, file)),
-            self.write_parquet(results),
             write_html(results, &self.folder.join("report.html")),
             write_markdown(results, &self.folder.join("report.md")),
             self.markdown.as_deref().map_or(Ok(()), |path| write_markdown(results, path)),
@@ -100,30 +104,37 @@ impl Output {
     ) -> anyhow::Result<()> {
         write_file(&self.folder.join(name), write)
     }
-
-    #[cfg(feature = "parquet")]
-    fn write_parquet(&self, results: &Results) -> anyhow::Result<()> {
-        self.write_file("runs.parquet", |file| {
-            result::write_parquet(results, file).map_err(io::Error::other)
-        })
-    }
-
-    #[cfg(not(feature = "parquet"))]
-    #[expect(clippy::unused_self, reason = "as with the feature `parquet`")]
-    #[expect(clippy::unnecessary_wraps, reason = "as with the feature `parquet`")]
-    fn write_parquet(&self, _results: &Results) -> anyhow::Result<()> {
-        Ok(())
-    }
 }
 
 /// Writes the report of one result.
 pub(super) fn write_html(results: &Results, path: &Path) -> anyhow::Result<()> {
-    write_file(path, |file| file.write_all(html::render(results).as_bytes()))
+    write_file(path, |file| file.write_all(result::page(results).as_bytes()))
 }
 
 /// Writes the tables of one result, for documents.
 pub(super) fn write_markdown(results: &Results, path: &Path) -> anyhow::Result<()> {
     write_file(path, |file| result::write_markdown(results, file))
+}
+
+/// Shows what `bench … --json` wrote; `None`: it is no such file.
+pub(super) fn report_rows(args: &ReportArgs) -> Option<anyhow::Result<()>> {
+    let file = File::open(&args.a).ok()?;
+    let results = measure::results::Results::read(BufReader::new(file)).ok()?;
+    let report = results.report();
+    let write = || {
+        if args.b.is_some() {
+            let problem = "only results of `bench kv` can be compared: name their folders";
+            return Err(UsageError(problem.to_owned()).into());
+        }
+        if let Some(path) = &args.html {
+            write_file(path, |file| file.write_all(report.page().as_bytes()))?;
+        }
+        if let Some(path) = &args.markdown {
+            write_file(path, |file| report.write_markdown(file))?;
+        }
+        write_stdout(|stdout| report.write_text(stdout))
+    };
+    Some(write())
 }
 
 /// Writes the table.
@@ -132,6 +143,6 @@ pub(super) fn write_to_stdout(results: &Results) -> anyhow::Result<()> {
 }
 
 /// Writes one JSON object per number.
-fn write_rows(results: &Results, to: &mut impl Write) -> io::Result<()> {
-    result::write_rows(&results.header, &result::reduce(results), to)
+fn write_rows(results: &Results, to: &mut dyn Write) -> io::Result<()> {
+    result::rows(results).write_json(to)
 }

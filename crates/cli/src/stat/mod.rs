@@ -3,11 +3,11 @@
 use std::{fmt::Write as _, path::Path, thread, time::Duration};
 
 use anyhow::Context as _;
+use client::{Client, ClientConfig, runtime};
 use comfy_table::Table;
-use node::{
+use daemon::{
     config::Settings,
-    metrics::{Counter, Section, Snapshot, Timing, render},
-    runtime::{self, Runtime},
+    metrics::{Counter, Section, Snapshot, State, Timing, render},
 };
 use serde_json::{Map, Value, json};
 
@@ -26,9 +26,16 @@ pub(crate) fn run(args: &StatArgs) -> anyhow::Result<()> {
         thread::sleep(Duration::from_nanos(interval_ns));
         before
     });
-    let snapshots = read_all(&settings)?;
+    let mut snapshots = read_all(&settings)?;
+    if let Some(job) = &args.job {
+        // A daemon is called JOB, or JOB@INSTANCE.
+        snapshots.retain(|it| it.name.split('@').next() == Some(job));
+    }
     if args.prometheus {
         return output::print(&render::prometheus(&snapshots));
+    }
+    if args.openmetrics {
+        return output::print(&openmetrics(&settings, snapshots)?);
     }
     let since = before.transpose()?;
     let shown: Vec<_> = snapshots.iter().map(|now| Shown::new(now, since.as_deref())).collect();
@@ -37,7 +44,7 @@ pub(crate) fn run(args: &StatArgs) -> anyhow::Result<()> {
         return output::print(&format!("{}\n", serde_json::to_string_pretty(&all)?));
     }
     if shown.is_empty() {
-        let folder = Runtime::from_settings(&settings)?.folder().display().to_string();
+        let folder = daemon::config::runtime_of(&settings)?.folder().display().to_string();
         return output::print(&format!("no daemon left counters in {folder}\n"));
     }
     output::print(&shown.iter().map(Shown::text).collect::<String>())
@@ -45,11 +52,37 @@ pub(crate) fn run(args: &StatArgs) -> anyhow::Result<()> {
 
 /// The counters of all daemons of this user; those that cannot be read are reported and left out.
 pub(crate) fn read_all(settings: &Settings) -> anyhow::Result<Vec<Snapshot>> {
-    let runtime = Runtime::from_settings(settings)?;
+    let runtime = daemon::config::runtime_of(settings)?;
     let cannot = || format!("cannot read {}", runtime.folder().display());
     let names = runtime::daemons_in(runtime.folder()).with_context(cannot)?;
     let read = |name: &String| read_one(runtime.folder(), name);
     Ok(names.iter().filter_map(read).collect())
+}
+
+/// The counters as OpenMetrics, with what the daemons tell that live and answer.
+pub(crate) fn openmetrics(settings: &Settings, snapshots: Vec<Snapshot>) -> anyhow::Result<String> {
+    let runtime = daemon::config::runtime_of(settings)?;
+    let ask = |snapshot: Snapshot| {
+        let is_serving = matches!(snapshot.state, State::Alive(_));
+        let socket = runtime::socket_of(runtime.folder(), &snapshot.name);
+        let told = is_serving.then(|| told(&socket)).and_then(|told| {
+            told.inspect_err(|error| tracing::debug!("{} tells nothing: {error:#}", snapshot.name))
+                .ok()
+        });
+        (snapshot, told)
+    };
+    let asked: Vec<_> = snapshots.into_iter().map(ask).collect();
+    Ok(render::openmetrics(&asked))
+}
+
+/// Longest wait for a daemon that tells of itself.
+const TELL_TIMEOUT: Duration = Duration::from_millis(500);
+
+fn told(socket: &Path) -> anyhow::Result<render::Told> {
+    let config = ClientConfig { timeout: TELL_TIMEOUT, ..ClientConfig::default() };
+    let mut client = Client::connect(socket, config)?;
+    let (services, peers) = (client.services()?, client.peers()?);
+    Ok(render::Told { services, peers, answers: client.answers()? })
 }
 
 fn read_one(folder: &Path, name: &str) -> Option<Snapshot> {

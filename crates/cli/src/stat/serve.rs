@@ -10,9 +10,13 @@ use std::{
 };
 
 use anyhow::Context as _;
-use node::{config::Settings, metrics::render};
+use daemon::{config::Settings, metrics::render};
 
-use crate::{exit::Senseless, output::say, stat::read_all};
+use crate::{
+    exit::UsageError,
+    output::say,
+    stat::{openmetrics, read_all},
+};
 
 /// Longest request that is read.
 const REQUEST_BYTES_MAX: usize = 4096;
@@ -24,7 +28,7 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 pub(super) fn run(address: SocketAddr, settings: &Settings) -> anyhow::Result<()> {
     if !address.ip().is_loopback() {
         let remedy = "serve 127.0.0.1, and put a proxy that authenticates before it";
-        return Err(Senseless(format!("{address} is no loopback address; {remedy}")).into());
+        return Err(UsageError(format!("{address} is no loopback address; {remedy}")).into());
     }
     let listener =
         TcpListener::bind(address).with_context(|| format!("cannot listen at {address}"))?;
@@ -39,25 +43,33 @@ pub(super) fn run(address: SocketAddr, settings: &Settings) -> anyhow::Result<()
 
 fn answer(mut stream: TcpStream, settings: &Settings) -> io::Result<()> {
     stream.set_write_timeout(Some(TIMEOUT))?;
-    let (status, body) = match read_path(&mut stream)?.as_deref() {
-        Some("/metrics" | "/") => {
+    let mut kind = "text/plain; version=0.0.4";
+    let (status, body) = match read_request(&mut stream)? {
+        Some((path, takes_openmetrics)) if path == "/metrics" || path == "/" => {
             let snapshots = read_all(settings).map_err(io::Error::other)?;
-            ("200 OK", render::prometheus(&snapshots))
+            if takes_openmetrics {
+                kind = OPENMETRICS;
+                ("200 OK", openmetrics(settings, snapshots).map_err(io::Error::other)?)
+            } else {
+                ("200 OK", render::prometheus(&snapshots))
+            }
         }
         Some(_) => ("404 Not Found", "only /metrics is here\n".to_owned()),
         None => ("400 Bad Request", "only GET is understood\n".to_owned()),
     };
     let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\n\
-         Connection: close\r\n\r\n",
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
         body.len()
     );
     stream.write_all(head.as_bytes())?;
     stream.write_all(body.as_bytes())
 }
 
-/// The path of a GET request, once its head is complete.
-fn read_path(stream: &mut TcpStream) -> io::Result<Option<String>> {
+/// Type of the better format, which scrapers say that they take.
+const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// The path of a GET request and whether it takes OpenMetrics, once its head is complete.
+fn read_request(stream: &mut TcpStream) -> io::Result<Option<(String, bool)>> {
     let mut request = [0; REQUEST_BYTES_MAX];
     let mut len = 0;
     let began = Instant::now();
@@ -73,5 +85,10 @@ fn read_path(stream: &mut TcpStream) -> io::Result<Option<String>> {
     let head = String::from_utf8_lossy(&request[..len]);
     let mut words = head.split(' ');
     let path = |target: &str| target.split('?').next().unwrap_or_default().to_owned();
-    Ok((words.next() == Some("GET")).then(|| path(words.next().unwrap_or_default())))
+    let takes_openmetrics = head.lines().any(|line| {
+        let line = line.to_ascii_lowercase();
+        line.starts_with("accept:") && line.contains("application/openmetrics-text")
+    });
+    let is_get = words.next() == Some("GET");
+    Ok(is_get.then(|| (path(words.next().unwrap_or_default()), takes_openmetrics)))
 }

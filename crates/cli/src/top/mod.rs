@@ -5,7 +5,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use node::{config::Settings, metrics::Snapshot};
+use daemon::{
+    config::Settings,
+    metrics::{Counter, Section, Snapshot, State},
+};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 
 use crate::{args::TopArgs, stat};
@@ -46,8 +49,8 @@ fn watch(
                     match key.code {
                         _ if is_interrupt => return Ok(()),
                         KeyCode::Char('q') | KeyCode::Esc => return Ok(()),
-                        KeyCode::Down | KeyCode::Char('j') => model.select(1),
-                        KeyCode::Up | KeyCode::Char('k') => model.select(-1),
+                        KeyCode::Down | KeyCode::Char('j') => model.choose(1),
+                        KeyCode::Up | KeyCode::Char('k') => model.choose(-1),
                         _ => {}
                     }
                 }
@@ -67,17 +70,50 @@ pub(crate) struct Model {
     /// In seconds; 0 before the second reading.
     elapsed_s: f64,
     selected: usize,
+    /// Somebody chose what is selected; before, the busiest daemon that lives is.
+    is_chosen: bool,
 }
 
 impl Model {
     fn new(now: Vec<Snapshot>) -> Self {
-        Self { before: Vec::new(), now, elapsed_s: 0.0, selected: 0 }
+        let mut model =
+            Self { before: Vec::new(), now, elapsed_s: 0.0, selected: 0, is_chosen: false };
+        model.select_busiest();
+        model
+    }
+
+    /// Selects the daemon that lives and took the most requests since the last reading, or ever.
+    fn select_busiest(&mut self) {
+        let requests = |section: &Section| {
+            section.counter(Counter::RequestsIpc) + section.counter(Counter::Incoming)
+        };
+        let work = |snapshot: &Snapshot| {
+            let total = snapshot.total();
+            let is_same =
+                |then: &&Snapshot| (&then.name, then.process) == (&snapshot.name, snapshot.process);
+            let earlier = self.before.iter().find(is_same);
+            let recent = earlier.map_or(0, |then| requests(&total.since(&then.total())));
+            (matches!(snapshot.state, State::Alive(_)), recent, requests(&total))
+        };
+        // The first one, of those that have done as much.
+        let busiest = self.now.iter().enumerate().rev().max_by_key(|(_, snapshot)| work(snapshot));
+        self.selected = busiest.map_or(0, |(place, _)| place);
     }
 
     fn refresh(&mut self, now: Vec<Snapshot>, elapsed: Duration) {
         self.before = std::mem::replace(&mut self.now, now);
         self.elapsed_s = elapsed.as_secs_f64();
-        self.select(0);
+        if self.is_chosen {
+            self.select(0);
+        } else {
+            self.select_busiest();
+        }
+    }
+
+    /// Somebody moves the selection.
+    fn choose(&mut self, by: isize) {
+        self.is_chosen = true;
+        self.select(by);
     }
 
     /// Moves the selection, as far as there are daemons.

@@ -8,7 +8,7 @@
 //! phase        p50 p90 p99      batching        p50 p90 p99
 //! ```
 
-use node::metrics::{Counter, Histogram, Section, Snapshot, State, Timing};
+use daemon::metrics::{Counter, Histogram, Section, Snapshot, State, Timing};
 use ratatui::{
     Frame,
     layout::{Constraint, Layout, Rect},
@@ -38,14 +38,29 @@ const TRAVEL: [Timing; 8] = [
     Timing::RequestsPerLoop,
 ];
 
+/// Rows of the calls in flight, and least rows of the distributions.
+const FLIGHT_ROWS: u16 = 6;
+const DETAIL_ROWS: u16 = 12;
+
+/// Rows of the list, which wants `list`, and of the parts below it, of so many: the list comes first, and a part
+/// that does not fit is not shown.
+fn heights(list: u16, height: u16) -> (u16, [u16; 2]) {
+    let list = list.min(height.saturating_sub(1));
+    let left = height.saturating_sub(1 + list);
+    let flight = if left >= FLIGHT_ROWS { FLIGHT_ROWS } else { 0 };
+    let detail = if left >= FLIGHT_ROWS + DETAIL_ROWS { left - flight } else { 0 };
+    (list, [flight, detail])
+}
+
 /// Draws everything.
 pub(super) fn draw(frame: &mut Frame<'_>, model: &Model) {
     let lines: usize = model.now.iter().map(|snapshot| 1 + threads(snapshot).len()).sum();
     let rows = u16::try_from(lines).unwrap_or(u16::MAX).saturating_add(3);
+    let (rows, [flight, detail]) = heights(rows.max(4), frame.area().height);
     let [daemons, flight, detail, keys] = Layout::vertical([
-        Constraint::Max(rows.max(4)),
-        Constraint::Length(6),
-        Constraint::Min(12),
+        Constraint::Length(rows),
+        Constraint::Length(flight),
+        Constraint::Length(detail),
         Constraint::Length(1),
     ])
     .areas(frame.area());
@@ -225,10 +240,8 @@ fn duration(ns: u64) -> String {
 mod tests {
     use std::{env, time::Duration};
 
-    use node::{
-        bootstrap::Place,
-        metrics::{Life, MetricsFile},
-    };
+    use bootstrap::RankInfo;
+    use daemon::metrics::{Life, MetricsFile};
     use ratatui::{Terminal, backend::TestBackend};
 
     use super::*;
@@ -247,8 +260,8 @@ mod tests {
     #[test]
     fn rates_and_distributions_are_those_of_the_last_interval() {
         let path = env::temp_dir().join(format!("copyrpc-top-{}.metrics", std::process::id()));
-        let place = Place::new(1, 4).unwrap();
-        let (file, mut recorders) = MetricsFile::create(&path, "job@1", place, 1, 8).unwrap();
+        let rank_info = RankInfo::new(1, 4).unwrap();
+        let (file, mut recorders) = MetricsFile::create(&path, "job@1", rank_info, 1, 8).unwrap();
         let recorder = &mut recorders[0];
         file.set_life(Life::Serving);
         recorder.add(Counter::RequestsIpc, 1_000_000);
@@ -269,9 +282,45 @@ mod tests {
     }
 
     #[test]
+    fn the_list_stays_where_there_is_little_room_and_the_busiest_daemon_is_selected() {
+        let name = |n: u32| format!("copyrpc-top-s-{}-{n}.metrics", std::process::id());
+        let paths: Vec<_> = (0..3).map(|n| env::temp_dir().join(name(n))).collect();
+        let made = |n: usize| {
+            let job = format!("job@{n}");
+            MetricsFile::create(&paths[n], &job, RankInfo::new(0, 4).unwrap(), 1, 8).unwrap()
+        };
+        let (mut files, mut recorders) = (Vec::new(), Vec::new());
+        for (n, requests) in [(0, 10), (1, 500), (2, 20)] {
+            let (file, mut recorder) = made(n);
+            file.set_life(Life::Serving);
+            recorder[0].add(Counter::RequestsIpc, requests);
+            files.push(file);
+            recorders.append(&mut recorder);
+        }
+        let read = || paths.iter().map(|path| Snapshot::read(path).unwrap()).collect::<Vec<_>>();
+        let mut model = Model::new(read());
+        assert_eq!(model.selected, 1, "it did the most");
+        recorders[2].add(Counter::RequestsIpc, 30);
+        model.refresh(read(), Duration::from_secs(1));
+        assert_eq!(model.selected, 2, "it does the most");
+        model.choose(-2);
+        model.refresh(read(), Duration::from_secs(1));
+        assert_eq!(model.selected, 0, "as chosen");
+        let mut terminal = Terminal::new(TestBackend::new(60, 15)).unwrap();
+        terminal.draw(|frame| draw(frame, &model)).unwrap();
+        let screen = terminal.backend().to_string();
+        for n in 0..3 {
+            assert!(screen.contains(&format!("job@{n}")), "{screen}");
+        }
+        assert_eq!(heights(6, 15), (6, [6, 0]));
+        assert_eq!(heights(6, 40), (6, [6, 27]));
+        assert_eq!(heights(30, 15), (14, [0, 0]));
+    }
+
+    #[test]
     fn threads_are_shown_below_their_daemon_which_is_their_sum() {
         let path = env::temp_dir().join(format!("copyrpc-top-t-{}.metrics", std::process::id()));
-        let made = MetricsFile::create(&path, "job", Place::new(0, 4).unwrap(), 2, 8);
+        let made = MetricsFile::create(&path, "job", RankInfo::new(0, 4).unwrap(), 2, 8);
         let (_file, mut recorders) = made.unwrap();
         for (clients, recorder) in (3..).zip(&mut recorders) {
             recorder.set(Counter::Clients, clients);

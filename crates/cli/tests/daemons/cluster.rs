@@ -12,9 +12,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use node::{
-    client::{Client, ClientConfig, Provider},
-    daemon::Status,
+use client::{Client, ClientConfig, Provider};
+use daemon::{
+    Status,
     metrics::{Counter, Snapshot},
 };
 use rustix::process::{Pid, Signal, kill_process};
@@ -31,7 +31,7 @@ pub(super) struct Cluster {
     /// A folder, or an address.
     rendezvous: String,
     /// Variables that daemons find set besides.
-    settings: Vec<(&'static str, &'static str)>,
+    pub(super) settings: Vec<(&'static str, &'static str)>,
     pub(super) daemons: Vec<Option<Child>>,
 }
 
@@ -91,8 +91,13 @@ impl Cluster {
 
     pub(super) fn start(&mut self, rank: u32) {
         let mut command = self.command(rank);
-        command
-            .arg("daemon")
+        self.configure(rank, command.arg("daemon"));
+        self.daemons[rank as usize] = Some(command.spawn().unwrap());
+    }
+
+    /// Lets a command run the daemon of `rank`.
+    pub(super) fn configure(&self, rank: u32, command: &mut Command) {
+        self.settle(rank, command)
             .env("COPYRPC_RANK", rank.to_string())
             .env("COPYRPC_SIZE", self.daemons.len().to_string())
             .env("COPYRPC_RENDEZVOUS", &self.rendezvous)
@@ -101,7 +106,6 @@ impl Cluster {
             .env("COPYRPC_SUSPECT_AFTER", "500ms")
             .env("COPYRPC_DEAD_AFTER", "1s")
             .envs(self.settings.iter().copied());
-        self.daemons[rank as usize] = Some(command.spawn().unwrap());
     }
 
     pub(super) fn name(rank: u32, suffix: &str) -> String {
@@ -230,9 +234,13 @@ pub(super) fn eventually(mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// Calls that wait as long as the tests do.
+pub(super) fn patient() -> ClientConfig {
+    ClientConfig { timeout: PATIENCE, ..ClientConfig::default() }
+}
+
 pub(super) fn connect(socket: &Path) -> Client {
-    let config = ClientConfig { timeout: PATIENCE, ..ClientConfig::default() };
-    Client::connect(socket, config).unwrap()
+    Client::connect(socket, patient()).unwrap()
 }
 
 /// Offers the service that answers with what it gets, reversed.

@@ -6,24 +6,21 @@ use std::{
     fs::{self, File},
     io::Write as _,
     path::Path,
-    process::{Command, Output, Stdio},
+    process::{Child, Command, Output, Stdio},
     thread,
     time::Duration,
 };
 
+use client::{CallError, Client, ClientConfig, message::HERE};
+use daemon::{Status, metrics::Counter};
 use memory::sync::{AtomicBool, Ordering};
-use node::{
-    client::{CallError, Client, ClientConfig},
-    daemon::{Status, wire::HERE},
-    metrics::Counter,
-};
 use os::{
     clock,
-    rendezvous::{Address, Connection},
+    unix::{Address, Connection},
 };
 use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
 
-use crate::cluster::{Cluster, body, connect, eventually, pid};
+use crate::cluster::{Cluster, PATIENCE, body, connect, eventually, pid};
 
 /// Sets what a daemon may have of a resource; `None`: as much as it likes.
 fn limit(cluster: &Cluster, rank: u32, resource: Resource, current: Option<u64>) {
@@ -55,17 +52,19 @@ fn fault_a14_a_daemon_out_of_memory_refuses_what_is_large_and_serves_what_is_not
     let mut client = cluster.client(0);
     (0..2).for_each(|to| assert_eq!(client.ping(to, b"before").unwrap(), b"before"));
     let large = vec![7; 200 << 10];
-    limit(&cluster, 0, Resource::As, Some(mapped_bytes(&cluster, 0) + (64 << 10)));
+    limit(&cluster, 0, Resource::As, Some(mapped_bytes(&cluster, 0) + (160 << 10)));
     let newcomer = Client::connect(&cluster.socket(0), ClientConfig::default()).unwrap_err();
     assert!(newcomer.to_string().contains("no memory or descriptors left"), "{newcomer}");
     let refused = client.ping(1, &large).unwrap_err();
-    assert_eq!(refused, CallError::Status(Status::ResourceExhausted));
+    assert_eq!(refused, CallError::Refused(Status::ResourceExhausted));
+    // If what has no room is memory of the peer, the connection to it was made anew.
+    eventually(|| client.ping(1, b"small").is_ok());
     for number in 0..200 {
         let body = body(number);
         assert_eq!(client.ping(u32::try_from(number % 2).unwrap(), &body).unwrap(), body);
     }
     limit(&cluster, 0, Resource::As, None);
-    assert_eq!(client.ping(1, &large).unwrap(), large);
+    eventually(|| client.ping(1, &large).is_ok_and(|answer| answer == large));
     assert_eq!(cluster.client(0).ping(1, b"let in").unwrap(), b"let in");
 }
 
@@ -108,8 +107,8 @@ fn fault_b9_half_open_connections_and_lack_of_descriptors_keep_nobody_from_work(
     eventually(|| cluster.holdings(0) == before);
 }
 
-/// What opens a conversation with a daemon: magic, version 2, hello. And what wakes it.
-const HELLO: &[u8] = b"crpc-ipc\x02\0\0\0\x01\0\0\0";
+/// The first message of a client: magic, version 3, hello. And the byte that wakes a daemon.
+const HELLO: &[u8] = b"crpc-ipc\x03\0\0\0\x01\0\0\0";
 const DOORBELL: u8 = 0xb5;
 
 /// Comes in, and rings until it is thrown out.
@@ -167,6 +166,142 @@ fn fault_c1_a_daemon_that_cannot_have_its_memory_says_so() {
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code().is_some(), "no signal ended it: {output:?}");
     assert!(text.contains("no memory for a region") && text.contains("ulimit -v"), "{text}");
+}
+
+/// Ends a daemon that was started by hand, and says what it logged.
+fn end_of(mut daemon: Child) -> String {
+    // It may be over.
+    let _ = daemon.kill();
+    String::from_utf8_lossy(&daemon.wait_with_output().unwrap().stderr).into_owned()
+}
+
+/// From limits that the NIC itself does not fit into to one that everything fits into.
+#[test]
+fn fault_i8_daemons_short_of_address_space_serve_all_calls_or_name_what_was_refused() {
+    let (mut told, mut served) = (0, 0);
+    for limit_mib in [100, 200, 260, 330, 1024] {
+        let mut cluster = Cluster::new(2);
+        (0..2).for_each(|rank| cluster.kill(rank));
+        let limited = format!("ulimit -v {} && exec \"$0\" daemon", limit_mib << 10);
+        let mut daemons: Vec<_> = (0..2)
+            .map(|rank| {
+                let mut command = Command::new("sh");
+                command.args(["-c", &limited, env!("CARGO_BIN_EXE_copyrpc")]);
+                cluster.configure(rank, &mut command);
+                command.stderr(Stdio::piped()).spawn().unwrap()
+            })
+            .collect();
+        let (sockets, mut answer) = ([0, 1].map(|rank| cluster.socket(rank)), None);
+        let mut is_named_to_client = false;
+        eventually(|| {
+            let is_over = daemons.iter_mut().any(|one| one.try_wait().unwrap().is_some());
+            let config = ClientConfig { timeout: Duration::from_secs(20), ..Default::default() };
+            let client = Client::connect(&sockets[0], config);
+            // There may be memory for the peer, and none for a client.
+            is_named_to_client = client
+                .as_ref()
+                .is_err_and(|error| error.to_string().contains("no memory or descriptors left"));
+            answer =
+                client.ok().map(|mut client| client.ping(1, b"over there").map(<[u8]>::to_vec));
+            // Until the other is up, calls end with this.
+            let is_early = answer == Some(Err(CallError::Refused(Status::Unavailable)));
+            is_over || is_named_to_client || answer.is_some() && !is_early
+        });
+        let logs = daemons.into_iter().map(end_of).collect::<Vec<_>>().concat();
+        match answer {
+            Some(Ok(body)) => {
+                assert_eq!(body, b"over there");
+                served += 1;
+            }
+            None if is_named_to_client => told += 1,
+            refused => {
+                let names = logs.contains("no memory for") || logs.contains("no memory to reach");
+                assert!(names, "{limit_mib} MiB, {refused:?}: {logs}");
+                assert!(logs.contains(" B") && logs.contains("ulimit -v"), "{limit_mib}: {logs}");
+                told += 1;
+            }
+        }
+    }
+    assert!(told > 0 && served > 0, "{told} limits were told of, {served} were enough");
+}
+
+#[test]
+fn fault_i8_doctor_says_beforehand_that_another_node_does_not_fit() {
+    let cluster = Cluster::new(1);
+    let mut command = Command::new("sh");
+    let script = "ulimit -v 266240 && exec \"$0\" doctor";
+    cluster.configure(0, command.args(["-c", script, env!("CARGO_BIN_EXE_copyrpc")]));
+    let doctor = command.env("COPYRPC_SIZE", "2").stdout(Stdio::piped()).output().unwrap();
+    let text = String::from_utf8_lossy(&doctor.stdout);
+    assert!(!doctor.status.success(), "{text}");
+    for part in ["no memory to reach other nodes", "for each other node", "ulimit -v"] {
+        assert!(text.contains(part), "{part:?} in {text}");
+    }
+}
+
+/// It was up before, and finds no memory for the next life of a peer: calls say so until there is some.
+#[test]
+fn fault_i8_calls_to_a_peer_that_there_is_no_memory_for_say_so_until_there_is() {
+    // The card of a peer, of which less is not enough for the next.
+    const CARD_BYTES: u64 = 128 << 20;
+    let mut cluster = Cluster::new(2);
+    let mut client = cluster.client(0);
+    assert_eq!(client.ping(1, b"before").unwrap(), b"before");
+    let with_peer = mapped_bytes(&cluster, 0);
+    cluster.kill(1);
+    eventually(|| mapped_bytes(&cluster, 0) <= with_peer - CARD_BYTES);
+    limit(&cluster, 0, Resource::As, Some(mapped_bytes(&cluster, 0) + CARD_BYTES / 4));
+    cluster.start(1);
+    eventually(|| {
+        client.ping(1, b"no memory") == Err(CallError::Refused(Status::ResourceExhausted))
+    });
+    // The other way, too.
+    eventually(|| {
+        let config = ClientConfig { timeout: PATIENCE, ..ClientConfig::default() };
+        let client = Client::connect(&cluster.socket(1), config).ok();
+        client.is_some_and(|mut client| {
+            client.ping(0, b"refused there") == Err(CallError::Refused(Status::ResourceExhausted))
+        })
+    });
+    eventually(|| cluster.counter(0, Counter::NoMemory) > Some(0));
+    let doctor = cluster.command(0).arg("doctor").stdout(Stdio::piped()).output().unwrap();
+    let text = String::from_utf8_lossy(&doctor.stdout);
+    assert!(text.contains("no memory to reach another node"), "{text}");
+    assert_eq!(client.ping(0, b"here").unwrap(), b"here");
+    limit(&cluster, 0, Resource::As, None);
+    eventually(|| client.ping(1, b"after").is_ok_and(|answer| answer == b"after"));
+}
+
+/// None serves, and accepts nobody.
+#[test]
+fn a_daemon_with_few_descriptors_lets_a_client_in_or_says_that_it_cannot() {
+    let mut cluster = Cluster::new(1);
+    cluster.kill(0);
+    let daemon = env!("CARGO_BIN_EXE_copyrpc");
+    let mut told = 0;
+    // Each of the least ones, since another resource fails at each.
+    for limit in (12..26).chain([30, 40]) {
+        let mut command = Command::new("sh");
+        let script = format!("ulimit -n {limit} && exec {daemon} daemon");
+        let command = cluster.settle(0, command.args(["-c", &script])).stderr(Stdio::piped());
+        let mut daemon = command.spawn().unwrap();
+        let (socket, mut is_over) = (cluster.socket(0), false);
+        eventually(|| {
+            is_over = daemon.try_wait().unwrap().is_some();
+            is_over || Client::connect(&socket, ClientConfig::default()).is_ok()
+        });
+        if is_over {
+            let text = String::from_utf8(daemon.wait_with_output().unwrap().stderr).unwrap();
+            let names = ["too few", "open files", "ulimit -n"];
+            let is_named = names.iter().any(|name| text.contains(name));
+            assert!(is_named, "{limit} descriptors: {text}");
+            told += 1;
+        } else {
+            daemon.kill().unwrap();
+            daemon.wait().unwrap();
+        }
+    }
+    assert!(told > 0, "14 are too few");
 }
 
 /// A command in a file system of `size` over the runtime folder, which only it sees.

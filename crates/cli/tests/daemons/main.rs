@@ -2,8 +2,13 @@
 //! Every answer is checked. No duration is asserted, but all that waits gives up in the end.
 
 mod cluster;
+mod isolation;
 mod limits;
+mod observe;
+mod providers;
+mod rights;
 mod storm;
+mod tcp;
 mod threads;
 
 use std::{
@@ -15,15 +20,12 @@ use std::{
     time::Duration,
 };
 
-use memory::sync::{AtomicBool, Ordering};
-use node::{
-    client::{CallError, Client, ClientConfig, Pipeline, To, Wait},
-    daemon::{
-        Status,
-        wire::{DAEMON, HERE, method},
-    },
-    metrics::Counter,
+use client::{
+    Client, ClientConfig, Pipeline, To, Wait,
+    message::{DAEMON, HERE, method},
 };
+use daemon::{Status, metrics::Counter};
+use memory::sync::{AtomicBool, Ordering};
 use rustix::process::{Signal, kill_process};
 
 use cluster::{
@@ -212,7 +214,7 @@ fn sleep_through(cluster: &Cluster) {
     let mut client = Client::connect(&cluster.socket(0), config).unwrap();
     let timeout = Duration::from_millis(300);
     let late = client.call_within(1, ECHO, 0, b"?", timeout).unwrap_err();
-    assert_eq!(late, CallError::Status(Status::DeadlineExceeded), "the daemon says so");
+    assert_eq!(late.status(), Status::DeadlineExceeded, "{late}");
     assert_eq!(client.ping(1, b"and lives"), Ok(&b"and lives"[..]));
     eventually(|| cluster.counter(0, Counter::Outstanding) == Some(0));
     // The provider's daemon gives the request up, too.
@@ -329,7 +331,7 @@ fn forked_daemons_start_answer_a_ping_and_end_together() {
     let mut forked = Forked::start("forked");
     let text = String::from_utf8(forked.ping("1").stdout).unwrap();
     assert!(text.starts_with("rank 1 of 2, from rank 0: 3 answers, min "), "{text}");
-    assert!(String::from_utf8_lossy(&forked.ping("2").stderr).contains("not found"));
+    assert!(String::from_utf8_lossy(&forked.ping("2").stderr).contains("does not exist"));
     kill_process(pid(forked.parent.id()), Signal::TERM).unwrap();
     assert!(forked.parent.wait().unwrap().success());
     assert!(forked.have_left_only_locks());

@@ -12,20 +12,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use memory::sync::{AtomicBool, Ordering};
-use node::{
-    client::{CallError, ClientConfig, Pipeline, Provider, To},
-    daemon::{
-        Status,
-        wire::{DAEMON, method},
-    },
-    metrics::Counter,
+use client::{
+    CallError, Client, ClientConfig, Pipeline, Provider, To,
+    message::{DAEMON, method},
 };
+use daemon::{Status, metrics::Counter};
+use memory::sync::{AtomicBool, Ordering};
 use rustix::process::{Signal, kill_process};
 
 use crate::{
     cluster::{
-        Cluster, ECHO, Holdings, PATIENCE, body, connect, eventually, names_in, pid, reverse,
+        Cluster, ECHO, Holdings, PATIENCE, body, eventually, names_in, patient, pid, reverse,
         serve_reversed,
     },
     threads::TWO,
@@ -71,7 +68,7 @@ struct Call {
     service: u16,
 }
 
-/// How calls ended.
+/// Counts of calls, by the way they ended.
 #[derive(Debug, Default)]
 struct Tally {
     submitted: u64,
@@ -98,16 +95,17 @@ impl Tally {
             }
             Err(error) => error,
         };
-        let is_definite = match error {
-            CallError::Status(Status::Unimplemented) => call.service == ECHO,
-            CallError::Status(status) => matches!(
+        let is_definite = match &error {
+            CallError::NoService(_) => call.service == ECHO,
+            CallError::Refused(status) | CallError::Unanswered(status) => matches!(
                 status,
                 Status::Unavailable | Status::DeadlineExceeded | Status::ResourceExhausted
             ),
-            CallError::Daemon(_) => {
+            CallError::Daemon(_) | CallError::NotSent(_) => {
                 self.is_lost |= error.status() == Status::Unavailable;
                 !error.to_string().contains("protocol")
             }
+            _ => false,
         };
         assert!(is_definite, "{call:?} ended with: {error}");
         *self.refused.entry(error.to_string()).or_default() += 1;
@@ -190,7 +188,12 @@ fn a_process_of_a_storm() {
     let mut caller = Caller { socket, size, random, tally: Tally::default() };
     caller.run(&stop);
     // It is calm now: everybody can be reached.
-    let mut client = connect(&caller.socket);
+    let mut client = None;
+    eventually(|| {
+        client = Client::connect(&caller.socket, patient()).ok();
+        client.is_some()
+    });
+    let mut client = client.unwrap();
     for rank in 0..u32::try_from(size).unwrap() {
         eventually(|| client.ping(rank, b"calm").is_ok_and(|answer| answer == b"calm"));
     }

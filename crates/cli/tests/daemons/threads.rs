@@ -2,9 +2,9 @@
 
 use std::{sync::mpsc, thread};
 
-use node::{
-    client::CallError,
-    daemon::{Status, wire::HERE},
+use client::{CallError, message::HERE};
+use daemon::{
+    Status,
     metrics::{Counter, Life, Snapshot, State},
 };
 use rustix::process::Signal;
@@ -36,7 +36,7 @@ fn threads_of_a_daemon_have_names() {
         names
     };
     // The first thread serves before the second has started.
-    eventually(|| names() == ["copyrpc\n", "copyrpc-1\n"]);
+    eventually(|| names() == ["copyrpc\n", "copyrpc-1\n", "copyrpc-log\n"]);
 }
 
 #[test]
@@ -70,13 +70,13 @@ fn a_daemon_of_two_threads_that_is_asked_to_end_finishes_what_one_does_for_the_o
         let caller = scope.spawn(move || client.call(HERE, ECHO, 0, b"late").map(<[u8]>::to_vec));
         is_asked.recv_timeout(PATIENCE).unwrap();
         // They are on different threads.
-        eventually(|| cluster.counter(0, Counter::Errands) == Some(1));
+        eventually(|| cluster.counter(0, Counter::ThreadRequests) == Some(1));
         cluster.signal(0, Signal::TERM);
         let metrics = cluster.folder.join(Cluster::name(0, "metrics"));
         let draining = State::Alive(Life::Draining);
         eventually(|| Snapshot::read(&metrics).unwrap().state == draining);
         let refused = cluster.client(0).call(HERE, ECHO, 0, b"new").map(<[u8]>::to_vec);
-        assert_eq!(refused, Err(CallError::Status(Status::Unavailable)));
+        assert_eq!(refused, Err(CallError::Refused(Status::Unavailable)));
         go.send(()).unwrap();
         assert_eq!(caller.join().unwrap(), Ok(b"late".to_vec()));
         assert!(cluster.daemons[0].as_mut().unwrap().wait().unwrap().success());
@@ -96,8 +96,8 @@ fn fault_a10_a_provider_that_dies_ends_the_calls_of_all_threads() {
         eventually(|| cluster.counter(1, Counter::Outstanding) == Some(3));
         drop(provider);
         for caller in callers {
-            let gone = Err(CallError::Status(Status::Unavailable));
-            assert_eq!(caller.join().unwrap(), gone);
+            let error = caller.join().unwrap().unwrap_err();
+            assert_eq!(error.status(), Status::Unavailable, "{error}");
         }
     });
     eventually(|| cluster.counter(1, Counter::Outstanding) == Some(0));

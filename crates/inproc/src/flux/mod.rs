@@ -33,6 +33,7 @@ mod reply;
 use core::fmt;
 
 use memory::sync::Arc;
+use slots::Key;
 
 pub use self::{
     node::Node,
@@ -40,9 +41,8 @@ pub use self::{
 };
 use crate::{
     Unanswered,
-    mpsc::{self, Hall},
-    slab::Key,
-    sleep::{Alarm, Waiting},
+    mpsc::{self, ReceiverState},
+    parker::{Alarm, Waiting},
     spsc::Discipline,
 };
 
@@ -57,7 +57,7 @@ pub struct Config {
     pub tokens_max: u32,
     /// Items that a node takes from one peer before it looks at the next.
     pub budget_items: u32,
-    /// How [`Node::wait`] waits.
+    /// The waiting of [`Node::wait`].
     pub waiting: Waiting,
 }
 
@@ -100,7 +100,7 @@ pub enum CallError<Q, U> {
 }
 
 impl<Q, U> CallError<Q, U> {
-    /// What was passed to [`Node::call`].
+    /// The request and cookie that were passed to [`Node::call`].
     pub fn into_parts(self) -> (Q, U) {
         match self {
             Self::Busy(request, user)
@@ -120,19 +120,19 @@ impl<Q, U> fmt::Debug for CallError<Q, U> {
     }
 }
 
-/// What travels on a lane.
+/// A message on a lane.
 enum Message<Q, R> {
     Call { key: Key, request: Q },
     Notice(Q),
     Reply { key: Key, result: Result<R, Unanswered> },
 }
 
-/// Where one node receives.
-type Inbox<Q, R, D> = Arc<Hall<Message<Q, R>, D>>;
+/// The receiving side of one node.
+type Inbox<Q, R, D> = Arc<ReceiverState<Message<Q, R>, D>>;
 
-/// What all nodes share: where each receives.
+/// State that all nodes share: the receiving side of each.
 struct Mesh<Q, R, D: Discipline> {
-    halls: Box<[Inbox<Q, R, D>]>,
+    receivers: Box<[Inbox<Q, R, D>]>,
     config: Config,
 }
 
@@ -195,12 +195,12 @@ where
         budget_items: config.budget_items,
         waiting: config.waiting,
     };
-    let hall = |number| {
-        let hall = Hall::with_alarm(lanes, alarm(number));
-        hall.join(); // any node may open a lane at any time, so nobody is ever the last
-        Arc::new(hall)
+    let state = |number| {
+        let state = ReceiverState::with_alarm(lanes, alarm(number));
+        state.join(); // any node may open a lane at any time, so nobody is ever the last
+        Arc::new(state)
     };
-    let halls = (0..config.nodes).map(hall).collect();
-    let mesh = Arc::new(Mesh { halls, config });
+    let receivers = (0..config.nodes).map(state).collect();
+    let mesh = Arc::new(Mesh { receivers, config });
     (0..config.nodes).map(|number| Node::new(mesh.clone(), number)).collect()
 }

@@ -3,13 +3,13 @@
 use core::fmt;
 
 use memory::sync::Arc;
+use slots::{Key, SlotTable};
 
 use super::{CallError, Event, Mesh, Message, Responder};
 use crate::{
     Unanswered,
     deferred::{Deferred, ForeignToken, Token},
     mpsc::{Bell, Polled, Receiver, Sender},
-    slab::{Key, Slab},
     spsc::Discipline,
 };
 
@@ -27,15 +27,15 @@ pub struct Node<Q, R, U, D: Discipline> {
     failing: Option<usize>,
 }
 
-/// What a node knows of another.
+/// A node's view of another node.
 struct Peer<Q, R, U, D: Discipline> {
     /// The lane to it, once used.
     outlet: Option<Sender<Message<Q, R>, D>>,
     /// Calls in flight to it.
-    calls: Slab<U>,
+    calls: SlotTable<U>,
 }
 
-/// Where a reply goes.
+/// The call that a reply ends.
 #[derive(Clone, Copy)]
 pub(super) struct Origin {
     pub(super) from: usize,
@@ -48,13 +48,13 @@ impl<Q, R, U, D: Discipline> Node<Q, R, U, D> {
         Q: Send + 'static,
         R: Send + 'static,
     {
-        let hall = mesh.halls[number].clone();
-        let bell = Bell { hall: hall.clone() };
+        let state = mesh.receivers[number].clone();
+        let bell = Bell { state: state.clone() };
         let calls_max = mesh.config.calls_max;
-        let peer = |_| Peer { outlet: None, calls: Slab::new(calls_max) };
+        let peer = |_| Peer { outlet: None, calls: SlotTable::bounded(calls_max) };
         Self {
             number,
-            inlet: Receiver::new(hall),
+            inlet: Receiver::new(state),
             peers: (0..mesh.config.nodes).map(peer).collect(),
             deferred: Deferred::new(mesh.config.tokens_max, bell),
             failing: None,
@@ -124,7 +124,9 @@ impl<Q, R, U, D: Discipline> Node<Q, R, U, D> {
                 self.send_reply(origin, Err(Unanswered::Dropped));
             }
             if let Some(from) = self.failing {
-                if let Some(user) = self.peers[from].calls.remove_any() {
+                let calls = &mut self.peers[from].calls;
+                let next = calls.iter().next().map(|(key, _)| key);
+                if let Some(user) = next.and_then(|key| calls.remove(key)) {
                     return Some(Event::Reply { from, user, result: Err(Unanswered::Gone) });
                 }
                 self.failing = None;
@@ -211,7 +213,7 @@ impl<Q, R, U, D: Discipline> Node<Q, R, U, D> {
     }
 
     fn refuse<V>(&self, to: usize, request: Q, user: V) -> CallError<Q, V> {
-        match self.mesh.halls[to].is_closed() {
+        match self.mesh.receivers[to].is_closed() {
             true => CallError::Gone(request, user),
             false => CallError::Busy(request, user),
         }
@@ -220,9 +222,9 @@ impl<Q, R, U, D: Discipline> Node<Q, R, U, D> {
     #[inline]
     fn outlet(&mut self, to: usize) -> &mut Sender<Message<Q, R>, D> {
         let Self { mesh, number, peers, .. } = self;
-        peers[to]
-            .outlet
-            .get_or_insert_with(|| Sender::open(mesh.halls[to].clone(), *number, mesh.lane_items()))
+        peers[to].outlet.get_or_insert_with(|| {
+            Sender::open(mesh.receivers[to].clone(), *number, mesh.lane_items())
+        })
     }
 }
 
@@ -232,8 +234,8 @@ impl<Q, R, U, D: Discipline> Drop for Node<Q, R, U, D> {
         // in between finds that out from the lane.
         self.inlet.close();
         for (number, peer) in self.peers.iter_mut().enumerate().filter(|(n, _)| *n != self.number) {
-            let hall = &self.mesh.halls[number];
-            drop(peer.outlet.take().unwrap_or_else(|| Sender::open(hall.clone(), self.number, 1)));
+            let state = &self.mesh.receivers[number];
+            drop(peer.outlet.take().unwrap_or_else(|| Sender::open(state.clone(), self.number, 1)));
         }
     }
 }

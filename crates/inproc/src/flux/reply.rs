@@ -1,17 +1,17 @@
-//! What a poll hands out.
+//! Events of a poll.
 
 use core::fmt;
 
 use super::node::{Node, Origin};
 use crate::{Unanswered, deferred::Token, spsc::Discipline};
 
-/// What [`Node::poll`] found.
+/// The event that [`Node::poll`] found.
 pub enum Event<'n, Q, R, U, D: Discipline> {
     /// A call of another node, or of this one.
     Request {
         /// The caller.
         from: usize,
-        /// What it sent.
+        /// The message of the peer.
         request: Q,
         /// Answers it, now or later.
         reply: Responder<'n, Q, R, U, D>,
@@ -20,7 +20,7 @@ pub enum Event<'n, Q, R, U, D: Discipline> {
     Notice {
         /// The sender.
         from: usize,
-        /// What it sent.
+        /// The message of the peer.
         notice: Q,
     },
     /// The end of a call.

@@ -34,7 +34,7 @@ pub use self::{
 };
 use crate::{
     lock::{Mutex, MutexGuard, lock},
-    sleep::{Alarm, Bed, Waiting},
+    parker::{Alarm, Parker, Waiting},
     spsc::{self, Consumer, Discipline, Producer},
 };
 
@@ -47,7 +47,7 @@ pub struct Config {
     pub lane_items: usize,
     /// Items that the receiver takes from one lane before it looks at the next.
     pub budget_items: u32,
-    /// How [`Receiver::wait`] waits.
+    /// The waiting of [`Receiver::wait`].
     pub waiting: Waiting,
 }
 
@@ -64,65 +64,65 @@ impl Default for Config {
 /// If `lane_items` or `budget_items` is zero.
 #[must_use]
 pub fn channel<T, D: Discipline>(config: Config) -> (Connector<T, D>, Receiver<T, D>) {
-    let hall = Arc::new(Hall::new(config));
-    (Connector::new(hall.clone()), Receiver::new(hall))
+    let state = Arc::new(ReceiverState::new(config));
+    (Connector::new(state.clone()), Receiver::new(state))
 }
 
 /// As [`channel`], with a bell that makes the receiver look around.
 pub(crate) fn channel_with_bell<T, D: Discipline>(
     config: Config,
 ) -> (Connector<T, D>, Receiver<T, D>, Bell<T, D>) {
-    let hall = Arc::new(Hall::new(config));
-    let bell = Bell { hall: hall.clone() };
-    (Connector::new(hall.clone()), Receiver::new(hall), bell)
+    let state = Arc::new(ReceiverState::new(config));
+    let bell = Bell { state: state.clone() };
+    (Connector::new(state.clone()), Receiver::new(state), bell)
 }
 
 /// Wakes the receiver for work that comes by other ways than a lane.
 pub(crate) struct Bell<T, D: Discipline> {
-    pub(crate) hall: Arc<Hall<T, D>>,
+    pub(crate) state: Arc<ReceiverState<T, D>>,
 }
 
 impl<T, D: Discipline> Bell<T, D> {
     pub(crate) fn ring(&self) {
-        self.hall.ring();
+        self.state.ring();
     }
 }
 
-/// What the receiver and its producers share.
-pub(crate) struct Hall<T, D: Discipline> {
+/// State that the receiver shares with its connectors and senders.
+pub(crate) struct ReceiverState<T, D: Discipline> {
     ready: Ready,
-    bed: Bed,
+    parker: Parker,
     /// The receiver is gone.
     is_closed: Line<AtomicBool>,
     /// Connectors and senders alive.
     users: Line<AtomicUsize>,
     /// Locked to connect, and by the receiver when a bit is set that it has no lane for.
-    doors: Mutex<Doors<T, D>>,
+    lanes: Mutex<Lanes<T, D>>,
     config: Config,
 }
 
-struct Doors<T, D: Discipline> {
+struct Lanes<T, D: Discipline> {
     /// Lanes without a producer.
     free: Vec<usize>,
     /// Lanes that the receiver has not seen yet.
     arrivals: Vec<(usize, Consumer<T, D>)>,
 }
 
-impl<T, D: Discipline> Hall<T, D> {
+impl<T, D: Discipline> ReceiverState<T, D> {
     pub(crate) fn new(config: Config) -> Self {
         Self::with_alarm(config, None)
     }
 
-    /// Whose receiver may sleep elsewhere.
+    /// For a receiver that may sleep elsewhere, where `alarm` wakes it.
     pub(crate) fn with_alarm(config: Config, alarm: Option<Alarm>) -> Self {
         assert!(config.lane_items > 0, "a lane holds at least one item");
         assert!(config.budget_items > 0, "a visit takes at least one item");
         Self {
             ready: Ready::new(config.lanes_max + 1),
-            bed: Bed::with_alarm(alarm),
+            parker: Parker::with_alarm(alarm),
             is_closed: Line::default(),
             users: Line::default(),
-            doors: Mutex::new(Doors {
+            lanes: Mutex::new(Lanes {
                 free: (0..config.lanes_max).rev().collect(),
                 arrivals: Vec::new(),
             }),
@@ -139,28 +139,28 @@ impl<T, D: Discipline> Hall<T, D> {
         self.is_closed.load(Ordering::Relaxed)
     }
 
-    /// Something is to be found by other ways than a lane: the bit behind those of the lanes.
+    /// Announces work that is in no lane, by the bit behind those of the lanes.
     fn ring(&self) {
         self.raise(self.config.lanes_max);
     }
 
-    /// Something is to be found in `lane`.
+    /// Announces work in `lane`.
     #[inline]
     fn raise(&self, lane: usize) {
         if self.ready.raise(lane) {
-            self.bed.wake();
+            self.parker.wake();
         }
     }
 
     /// Opens `lane`, which must be free, with a new ring.
     pub(crate) fn open(&self, lane: usize, lane_items: usize) -> Producer<T, D> {
         let (producer, consumer) = spsc::channel(lane_items);
-        self.doors().arrivals.push((lane, consumer));
+        self.lanes().arrivals.push((lane, consumer));
         producer
     }
 
-    fn doors(&self) -> MutexGuard<'_, Doors<T, D>> {
-        lock(&self.doors)
+    fn lanes(&self) -> MutexGuard<'_, Lanes<T, D>> {
+        lock(&self.lanes)
     }
 
     fn is_deserted(&self) -> bool {
@@ -169,7 +169,7 @@ impl<T, D: Discipline> Hall<T, D> {
         self.users.load(Ordering::Acquire) == 0
     }
 
-    /// One more who may send.
+    /// Counts one more connector or sender.
     pub(crate) fn join(&self) {
         self.users.fetch_add(1, Ordering::Relaxed);
     }

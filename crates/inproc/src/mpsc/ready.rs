@@ -1,4 +1,4 @@
-//! Which lanes may hold something: a bit each, so that looking costs one load per 64 lanes.
+//! One bit per lane that may hold an item, so that a poll costs one load per 64 lanes.
 
 use memory::{
     barrier,
@@ -35,7 +35,7 @@ impl Ready {
         let (word, bit) = self.place(lane);
         // SYNC(ready): pairs with the barrier in `rest`: the consumer finds the item, or we find the
         // bit clear.
-        // SYNC(mpsc-users): pairs with the `Acquire` in `Hall::is_deserted`: who leaves after this has
+        // SYNC(mpsc-users): pairs with the `Acquire` in `ReceiverState::is_deserted`: who leaves after this has
         // sent before.
         barrier::store_load();
         if word.load(Ordering::Relaxed) & bit != 0 {

@@ -4,14 +4,14 @@ use core::fmt;
 
 use memory::sync::{Arc, Ordering};
 
-use super::Hall;
+use super::ReceiverState;
 use crate::spsc::{Consumer, Discipline};
 
 /// Looks in a row that find a lane empty until its bit is cleared: enough for the partner of a
 /// conversation to find its bit still set, and few enough to forget a lane that went idle.
 pub const LINGER_LOOKS: u32 = if cfg!(any(loom, miri)) { 1 } else { 64 };
 
-/// What [`Receiver::poll`] found.
+/// The result of [`Receiver::poll`].
 pub(crate) enum Polled<T> {
     Item {
         lane: usize,
@@ -25,10 +25,10 @@ pub(crate) enum Polled<T> {
 
 /// The consumer of all lanes.
 pub struct Receiver<T, D: Discipline> {
-    hall: Arc<Hall<T, D>>,
+    state: Arc<ReceiverState<T, D>>,
     /// By lane; none where nobody is connected, or nobody has sent yet.
     lanes: Vec<Lane<T, D>>,
-    /// Where the round goes on.
+    /// The lane that the round continues with.
     cursor: usize,
     /// Items that may still be taken from `cursor` in this visit.
     budget_left: u32,
@@ -41,10 +41,10 @@ struct Lane<T, D: Discipline> {
 }
 
 impl<T, D: Discipline> Receiver<T, D> {
-    pub(crate) fn new(hall: Arc<Hall<T, D>>) -> Self {
+    pub(crate) fn new(state: Arc<ReceiverState<T, D>>) -> Self {
         let lane = |_| Lane { consumer: None, empty_looks: 0 };
-        let lanes = (0..hall.config().lanes_max).map(lane).collect();
-        Self { hall, lanes, cursor: 0, budget_left: 0 }
+        let lanes = (0..state.config().lanes_max).map(lane).collect();
+        Self { state, lanes, cursor: 0, budget_left: 0 }
     }
 
     /// The oldest item of the next lane in the round, and the lane.
@@ -61,26 +61,26 @@ impl<T, D: Discipline> Receiver<T, D> {
     /// Waits until there may be something to receive, or nobody is left to send; false if the deadline (in nanoseconds of
     /// `os::clock`) passed or a signal came before.
     pub fn wait(&mut self, deadline_ns: u64) -> bool {
-        let hall = &*self.hall;
-        let has_work = || hall.ready.any() || hall.is_deserted();
-        hall.bed.wait(hall.config.waiting, deadline_ns, has_work)
+        let state = &*self.state;
+        let has_work = || state.ready.any() || state.is_deserted();
+        state.parker.wait(state.config.waiting, deadline_ns, has_work)
     }
 
     /// Before a sleep that the alarm ends: `true` if there is nothing to receive.
     pub(crate) fn arm(&self) -> bool {
-        self.hall.bed.arm(|| self.hall.ready.any())
+        self.state.parker.arm(|| self.state.ready.any())
     }
 
     /// Ends what [`arm`](Self::arm) began.
     pub(crate) fn disarm(&self) {
-        self.hall.bed.disarm();
+        self.state.parker.disarm();
     }
 
     /// Whether no sender and no connector is left. Ask *before* the [`recv`](Self::recv) that finds
     /// nothing: "disconnected, and then empty" is the end.
     #[must_use]
     pub fn is_disconnected(&self) -> bool {
-        self.hall.is_deserted()
+        self.state.is_deserted()
     }
 
     /// As [`recv`](Self::recv), and also tells when a lane ended.
@@ -97,26 +97,26 @@ impl<T, D: Discipline> Receiver<T, D> {
 
     /// Makes the lane of a producer that left available to another one.
     pub(crate) fn reuse(&self, lane: usize) {
-        self.hall.doors().free.push(lane);
+        self.state.lanes().free.push(lane);
     }
 
     /// From now on senders are told that nobody receives.
     pub(crate) fn close(&self) {
-        self.hall.is_closed.store(true, Ordering::Relaxed);
+        self.state.is_closed.store(true, Ordering::Relaxed);
     }
 
     /// One round over the set bits, beginning behind the lane visited last.
     fn poll_round(&mut self) -> Option<Polled<T>> {
         let start = self.cursor + 1;
         let mut from = start;
-        while let Some(lane) = self.hall.ready.next(from) {
+        while let Some(lane) = self.state.ready.next(from) {
             if let Some(polled) = self.visit(lane) {
                 return Some(polled);
             }
             from = lane + 1;
         }
         from = 0;
-        while let Some(lane) = self.hall.ready.next(from).filter(|&lane| lane < start) {
+        while let Some(lane) = self.state.ready.next(from).filter(|&lane| lane < start) {
             if let Some(polled) = self.visit(lane) {
                 return Some(polled);
             }
@@ -128,7 +128,7 @@ impl<T, D: Discipline> Receiver<T, D> {
 
     fn visit(&mut self, lane: usize) -> Option<Polled<T>> {
         if lane >= self.lanes.len() {
-            self.hall.ready.rest(lane); // a bell: whoever has one looks after us
+            self.state.ready.rest(lane); // a bell: whoever has one looks after us
             return None;
         }
         if self.lanes[lane].consumer.is_none() {
@@ -147,13 +147,13 @@ impl<T, D: Discipline> Receiver<T, D> {
             }
         }
         self.cursor = lane;
-        self.budget_left = self.hall.config.budget_items - 1;
+        self.budget_left = self.state.config.budget_items - 1;
         item.map(|item| Polled::Item { lane, item })
     }
 
     /// Clears the bit of a lane that is empty, unless it turns out not to be.
     fn last_look(&mut self, lane: usize) -> Option<Polled<T>> {
-        self.hall.ready.rest(lane);
+        self.state.ready.rest(lane);
         if self.lanes[lane].consumer.is_none() {
             self.admit();
         }
@@ -161,7 +161,7 @@ impl<T, D: Discipline> Receiver<T, D> {
         looked.empty_looks = 0;
         let is_gone = looked.consumer.as_ref()?.is_disconnected();
         if let Some(item) = looked.pop() {
-            self.hall.ready.keep(lane);
+            self.state.ready.keep(lane);
             return Some(Polled::Item { lane, item });
         }
         is_gone.then(|| {
@@ -172,8 +172,8 @@ impl<T, D: Discipline> Receiver<T, D> {
 
     /// Takes over lanes that were opened since.
     fn admit(&mut self) {
-        let Self { hall, lanes, .. } = self;
-        for (lane, consumer) in hall.doors().arrivals.drain(..) {
+        let Self { state, lanes, .. } = self;
+        for (lane, consumer) in state.lanes().arrivals.drain(..) {
             lanes[lane] = Lane { consumer: Some(consumer), empty_looks: 0 };
         }
     }

@@ -4,7 +4,7 @@ use core::fmt;
 
 use memory::sync::Arc;
 
-use super::Hall;
+use super::ReceiverState;
 use crate::spsc::{Discipline, Full, Producer};
 
 /// Why [`Connector::connect`] made no sender.
@@ -44,13 +44,13 @@ impl<T> fmt::Debug for SendError<T> {
 
 /// Makes senders.
 pub struct Connector<T, D: Discipline> {
-    hall: Arc<Hall<T, D>>,
+    state: Arc<ReceiverState<T, D>>,
 }
 
 impl<T, D: Discipline> Connector<T, D> {
-    pub(super) fn new(hall: Arc<Hall<T, D>>) -> Self {
-        hall.join();
-        Self { hall }
+    pub(super) fn new(state: Arc<ReceiverState<T, D>>) -> Self {
+        state.join();
+        Self { state }
     }
 
     /// Takes a free lane. Allocates its ring.
@@ -59,25 +59,25 @@ impl<T, D: Discipline> Connector<T, D> {
     ///
     /// [`ConnectError`].
     pub fn connect(&self) -> Result<Sender<T, D>, ConnectError> {
-        if self.hall.is_closed() {
+        if self.state.is_closed() {
             return Err(ConnectError::Disconnected);
         }
-        let lane = self.hall.doors().free.pop();
-        let lanes_max = self.hall.config().lanes_max;
+        let lane = self.state.lanes().free.pop();
+        let lanes_max = self.state.config().lanes_max;
         let lane = lane.ok_or(ConnectError::NoLane { lanes_max })?;
-        Ok(Sender::open(self.hall.clone(), lane, self.hall.config().lane_items))
+        Ok(Sender::open(self.state.clone(), lane, self.state.config().lane_items))
     }
 }
 
 impl<T, D: Discipline> Clone for Connector<T, D> {
     fn clone(&self) -> Self {
-        Self::new(self.hall.clone())
+        Self::new(self.state.clone())
     }
 }
 
 impl<T, D: Discipline> Drop for Connector<T, D> {
     fn drop(&mut self) {
-        self.hall.leave();
+        self.state.leave();
     }
 }
 
@@ -89,7 +89,7 @@ impl<T, D: Discipline> fmt::Debug for Connector<T, D> {
 
 /// One producer with its lane. Dropping it hangs up: the receiver gets what was sent.
 pub struct Sender<T, D: Discipline> {
-    hall: Arc<Hall<T, D>>,
+    state: Arc<ReceiverState<T, D>>,
     /// None only while dropping.
     producer: Option<Producer<T, D>>,
     lane: usize,
@@ -97,13 +97,13 @@ pub struct Sender<T, D: Discipline> {
 
 impl<T, D: Discipline> Sender<T, D> {
     /// Opens `lane`, which must be free.
-    pub(crate) fn open(hall: Arc<Hall<T, D>>, lane: usize, lane_items: usize) -> Self {
-        hall.join();
-        let producer = Some(hall.open(lane, lane_items));
-        Self { hall, producer, lane }
+    pub(crate) fn open(state: Arc<ReceiverState<T, D>>, lane: usize, lane_items: usize) -> Self {
+        state.join();
+        let producer = Some(state.open(lane, lane_items));
+        Self { state, producer, lane }
     }
 
-    /// What the receiver knows this sender by, until it has left.
+    /// The lane by which the receiver knows this sender, until the sender has left.
     #[must_use]
     pub fn lane(&self) -> usize {
         self.lane
@@ -112,7 +112,7 @@ impl<T, D: Discipline> Sender<T, D> {
     /// Whether the receiver is gone.
     #[must_use]
     pub fn is_disconnected(&self) -> bool {
-        self.hall.is_closed()
+        self.state.is_closed()
     }
 
     /// Free slots, at least: exact up to `want`.
@@ -128,7 +128,7 @@ impl<T, D: Discipline> Sender<T, D> {
     /// [`SendError`] hands `item` back.
     #[inline]
     pub fn send(&mut self, item: T) -> Result<(), SendError<T>> {
-        if self.hall.is_closed() {
+        if self.state.is_closed() {
             return Err(SendError::Disconnected(item));
         }
         self.send_anyway(item).map_err(|Full(item)| SendError::Full(item))
@@ -139,7 +139,7 @@ impl<T, D: Discipline> Sender<T, D> {
     #[inline]
     pub(crate) fn send_anyway(&mut self, item: T) -> Result<(), Full<T>> {
         self.producer().push(item)?;
-        self.hall.raise(self.lane);
+        self.state.raise(self.lane);
         Ok(())
     }
 
@@ -150,7 +150,7 @@ impl<T, D: Discipline> Sender<T, D> {
         reservation.extend(items);
         let count = reservation.commit();
         if count > 0 {
-            self.hall.raise(self.lane);
+            self.state.raise(self.lane);
         }
         count
     }
@@ -165,8 +165,8 @@ impl<T, D: Discipline> Drop for Sender<T, D> {
     fn drop(&mut self) {
         // Hang up first: the bit then leads the receiver to a lane that is at its end.
         self.producer = None;
-        self.hall.raise(self.lane);
-        self.hall.leave();
+        self.state.raise(self.lane);
+        self.state.leave();
     }
 }
 

@@ -3,29 +3,29 @@
 use core::fmt;
 
 use memory::sync::Arc;
+use slots::SlotTable;
 
-use super::{Answer, Ask, Config, Lobby};
+use super::{Answer, Ask, Config, ReplyLanes};
 use crate::{
     Unanswered,
     mpsc::{self, ConnectError, Polled, Receiver, SendError, Sender},
-    slab::Slab,
     spsc::Discipline,
 };
 
 /// Makes clients. Clone it for each thread that connects.
 pub struct Connector<Q, R, D: Discipline> {
     asks: mpsc::Connector<Ask<Q>, D>,
-    lobby: Arc<Lobby<R, D>>,
+    reply_lanes: Arc<ReplyLanes<R, D>>,
     config: Config,
 }
 
 impl<Q, R, D: Discipline> Connector<Q, R, D> {
     pub(super) fn new(
         asks: mpsc::Connector<Ask<Q>, D>,
-        lobby: Arc<Lobby<R, D>>,
+        reply_lanes: Arc<ReplyLanes<R, D>>,
         config: Config,
     ) -> Self {
-        Self { asks, lobby, config }
+        Self { asks, reply_lanes, config }
     }
 
     /// Takes a free pair of lanes. `U` is what the client wants back with each response.
@@ -37,14 +37,14 @@ impl<Q, R, D: Discipline> Connector<Q, R, D> {
         let asks = self.asks.connect()?;
         let (answers, inlet) = mpsc::channel(self.config.lanes(1));
         // Before the first request, which is when the server looks for it.
-        self.lobby.outlets()[asks.lane()] = Some(answers.connect()?);
-        Ok(Client { asks, inlet, calls: Slab::new(self.config.calls_max), is_over: false })
+        self.reply_lanes.outlets()[asks.lane()] = Some(answers.connect()?);
+        Ok(Client { asks, inlet, calls: SlotTable::bounded(self.config.calls_max), is_over: false })
     }
 }
 
 impl<Q, R, D: Discipline> Clone for Connector<Q, R, D> {
     fn clone(&self) -> Self {
-        Self { asks: self.asks.clone(), lobby: self.lobby.clone(), config: self.config }
+        Self { asks: self.asks.clone(), reply_lanes: self.reply_lanes.clone(), config: self.config }
     }
 }
 
@@ -67,7 +67,7 @@ pub struct Response<R, U> {
 pub struct Client<Q, R, U, D: Discipline> {
     asks: Sender<Ask<Q>, D>,
     inlet: Receiver<Answer<R>, D>,
-    calls: Slab<U>,
+    calls: SlotTable<U>,
     /// The server is gone, and all its answers are taken.
     is_over: bool,
 }
@@ -103,7 +103,8 @@ impl<Q, R, U, D: Discipline> Client<Q, R, U, D> {
     pub fn poll(&mut self) -> Option<Response<R, U>> {
         loop {
             if self.is_over {
-                let user = self.calls.remove_any()?;
+                let (key, _) = self.calls.iter().next()?;
+                let user = self.calls.remove(key)?;
                 return Some(Response { user, result: Err(Unanswered::Gone) });
             }
             match self.inlet.poll()? {
@@ -121,7 +122,7 @@ impl<Q, R, U, D: Discipline> Client<Q, R, U, D> {
     /// `os::clock`) passed or a signal came before.
     pub fn wait(&mut self, deadline_ns: u64) -> bool {
         match self.is_over {
-            true => self.calls.len() > 0,
+            true => !self.calls.is_empty(),
             false => self.inlet.wait(deadline_ns),
         }
     }

@@ -17,6 +17,7 @@ mod client;
 mod server;
 
 use memory::sync::Arc;
+use slots::Key;
 
 pub use self::{
     client::{Client, Connector, Response},
@@ -26,8 +27,7 @@ use crate::{
     Unanswered,
     lock::{Mutex, MutexGuard, lock},
     mpsc,
-    slab::Key,
-    sleep::Waiting,
+    parker::Waiting,
     spsc::Discipline,
 };
 
@@ -42,7 +42,7 @@ pub struct Config {
     pub tokens_max: u32,
     /// Requests that the server takes from one client before it looks at the next.
     pub budget_items: u32,
-    /// How [`Server::wait`] and [`Client::wait`] wait.
+    /// The waiting of [`Server::wait`] and [`Client::wait`].
     pub waiting: Waiting,
 }
 
@@ -69,27 +69,27 @@ impl Config {
     }
 }
 
-/// What travels to the server.
+/// A request on its way to the server.
 struct Ask<Q> {
     key: Key,
     request: Q,
 }
 
-/// What travels back.
+/// A response on its way back.
 struct Answer<R> {
     key: Key,
     result: Result<R, Unanswered>,
 }
 
 /// Lanes back to clients that the server has not answered yet, by lane of the request.
-struct Lobby<R, D: Discipline> {
+struct ReplyLanes<R, D: Discipline> {
     outlets: Mutex<Vec<Outlet<R, D>>>,
 }
 
-/// None once the server has it, and where no client is.
+/// `None` once the server has taken it, and on lanes without a client.
 type Outlet<R, D> = Option<mpsc::Sender<Answer<R>, D>>;
 
-impl<R, D: Discipline> Lobby<R, D> {
+impl<R, D: Discipline> ReplyLanes<R, D> {
     fn outlets(&self) -> MutexGuard<'_, Vec<Outlet<R, D>>> {
         lock(&self.outlets)
     }
@@ -109,6 +109,9 @@ where
 {
     let (asks, inlet, bell) = mpsc::channel_with_bell(config.lanes(config.clients_max));
     let outlets = Mutex::new((0..config.clients_max).map(|_| None).collect());
-    let lobby = Arc::new(Lobby { outlets });
-    (Connector::new(asks, lobby.clone(), config), Server::new(inlet, lobby, bell, config))
+    let reply_lanes = Arc::new(ReplyLanes { outlets });
+    (
+        Connector::new(asks, reply_lanes.clone(), config),
+        Server::new(inlet, reply_lanes, bell, config),
+    )
 }

@@ -3,13 +3,13 @@
 use core::fmt;
 
 use memory::sync::Arc;
+use slots::Key;
 
-use super::{Answer, Ask, Config, Lobby};
+use super::{Answer, Ask, Config, ReplyLanes};
 use crate::{
     Unanswered,
     deferred::{Deferred, ForeignToken, Token},
     mpsc::{Bell, Polled, Receiver, Sender},
-    slab::Key,
     spsc::Discipline,
 };
 
@@ -18,20 +18,20 @@ use crate::{
 /// Dropping it ends all calls with [`Unanswered::Gone`].
 pub struct Server<Q, R, D: Discipline> {
     inlet: Receiver<Ask<Q>, D>,
-    lobby: Arc<Lobby<R, D>>,
+    reply_lanes: Arc<ReplyLanes<R, D>>,
     /// By lane.
-    seats: Vec<Seat<R, D>>,
+    clients: Vec<ClientLane<R, D>>,
     deferred: Deferred<Origin>,
 }
 
-struct Seat<R, D: Discipline> {
+struct ClientLane<R, D: Discipline> {
     /// The lane back to the client, once it asked.
     outlet: Option<Sender<Answer<R>, D>>,
-    /// Clients that have left this seat.
+    /// Clients that have left this client.
     visit: u64,
 }
 
-/// Where an answer goes.
+/// The address of an answer.
 #[derive(Clone, Copy)]
 struct Origin {
     lane: usize,
@@ -42,16 +42,16 @@ struct Origin {
 impl<Q, R, D: Discipline> Server<Q, R, D> {
     pub(super) fn new(
         inlet: Receiver<Ask<Q>, D>,
-        lobby: Arc<Lobby<R, D>>,
+        reply_lanes: Arc<ReplyLanes<R, D>>,
         bell: Bell<Ask<Q>, D>,
         config: Config,
     ) -> Self
     where
         Q: Send + 'static,
     {
-        let seat = |_| Seat { outlet: None, visit: 0 };
-        let seats = (0..config.clients_max).map(seat).collect();
-        Self { inlet, lobby, seats, deferred: Deferred::new(config.tokens_max, bell) }
+        let client = |_| ClientLane { outlet: None, visit: 0 };
+        let clients = (0..config.clients_max).map(client).collect();
+        Self { inlet, reply_lanes, clients, deferred: Deferred::new(config.tokens_max, bell) }
     }
 
     /// The next request, from each client in turn. None if there is none.
@@ -63,7 +63,7 @@ impl<Q, R, D: Discipline> Server<Q, R, D> {
             }
             match self.inlet.poll() {
                 Some(Polled::Item { lane, item: Ask { key, request } }) => {
-                    let origin = Some(Origin { lane, visit: self.seats[lane].visit, key });
+                    let origin = Some(Origin { lane, visit: self.clients[lane].visit, key });
                     return Some(Request {
                         lane,
                         request,
@@ -108,23 +108,23 @@ impl<Q, R, D: Discipline> Server<Q, R, D> {
 
     /// Never fails: a client has no more calls in flight than its response lane has slots.
     fn answer(&mut self, to: Origin, result: Result<R, Unanswered>) {
-        let seat = &mut self.seats[to.lane];
-        if seat.visit != to.visit {
+        let client = &mut self.clients[to.lane];
+        if client.visit != to.visit {
             return; // that client has left
         }
-        if seat.outlet.is_none() {
-            seat.outlet = self.lobby.outlets()[to.lane].take();
+        if client.outlet.is_none() {
+            client.outlet = self.reply_lanes.outlets()[to.lane].take();
         }
-        let outlet = seat.outlet.as_mut().expect("a client leaves its lane before it asks");
+        let outlet = client.outlet.as_mut().expect("a client leaves its lane before it asks");
         let sent = outlet.send_anyway(Answer { key: to.key, result });
         assert!(sent.is_ok(), "room for each response is kept");
     }
 
     fn vacate(&mut self, lane: usize) {
-        let seat = &mut self.seats[lane];
-        seat.visit += 1;
-        seat.outlet = None;
-        self.lobby.outlets()[lane] = None;
+        let client = &mut self.clients[lane];
+        client.visit += 1;
+        client.outlet = None;
+        self.reply_lanes.outlets()[lane] = None;
         self.inlet.reuse(lane);
     }
 }
@@ -133,8 +133,8 @@ impl<Q, R, D: Discipline> Drop for Server<Q, R, D> {
     fn drop(&mut self) {
         // First no more requests, then the end of all lanes back.
         self.inlet.close();
-        self.seats.clear();
-        self.lobby.outlets().fill_with(|| None);
+        self.clients.clear();
+        self.reply_lanes.outlets().fill_with(|| None);
     }
 }
 
@@ -144,11 +144,11 @@ impl<Q, R, D: Discipline> fmt::Debug for Server<Q, R, D> {
     }
 }
 
-/// What [`Server::poll`] found.
+/// A request that [`Server::poll`] found.
 pub struct Request<'s, Q, R, D: Discipline> {
     /// The client's lane, until it has left.
     pub lane: usize,
-    /// What it sent.
+    /// The body that the client sent.
     pub request: Q,
     /// Answers it, now or later.
     pub reply: Responder<'s, Q, R, D>,

@@ -16,7 +16,7 @@ const ENOUGH_ITEMS: usize = 16;
 /// Popping end of a ring. Not `Clone` and not `Sync`: there is one, in one thread at a time.
 pub struct Consumer<T, D: Discipline> {
     ring: Arc<Ring<T, D>>,
-    /// Where the next item comes from.
+    /// The position of the next item.
     head: usize,
     /// Slots `head..limit` are known to be full.
     limit: usize,

@@ -60,7 +60,7 @@ pub use self::{
     producer::{Producer, Reservation},
 };
 
-/// How two threads agree on which slots are full: [`Lamport`], [`FastForward`] or [`Onesided`].
+/// The protocol by which two threads agree on which slots are full: [`Lamport`], [`FastForward`] or [`Onesided`].
 pub trait Discipline: Rules {}
 
 /// The queue was full. Hands the item back; retry once the consumer has popped.

@@ -12,7 +12,7 @@ use super::{Discipline, Full, ring::Ring};
 /// [`Consumer::is_disconnected`](super::Consumer::is_disconnected) says so.
 pub struct Producer<T, D: Discipline> {
     ring: Arc<Ring<T, D>>,
-    /// Where the next item goes.
+    /// The position of the next item.
     tail: usize,
     /// Slots `tail..limit` are known to be free.
     limit: usize,

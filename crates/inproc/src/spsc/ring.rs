@@ -1,4 +1,4 @@
-//! What both ends of a ring share: slots, the words of the discipline, and the hang-up flags.
+//! The memory that both ends of a ring share: slots, the words of the discipline, and the hang-up flags.
 
 use core::{mem::MaybeUninit, ptr::NonNull};
 use std::alloc::{self, Layout};
@@ -51,7 +51,7 @@ unsafe impl<T: Send, D: Rules> Sync for Ring<T, D> {}
 // SAFETY: owning a `Ring` means owning its `T`s.
 unsafe impl<T: Send, D: Rules> Send for Ring<T, D> {}
 
-/// How the two ends left. Touched when one leaves, and by who asks whether the other did.
+/// The hang-up flags. Written when an end leaves, read by the other end.
 #[derive(Default)]
 pub(super) struct Ends {
     /// Final position of the producer.
@@ -175,7 +175,7 @@ impl<T, S> Slots<T, S> {
         }
     }
 
-    /// What to ask for at the first slot of a line, if that is before `limit`.
+    /// The slot to prefetch at the first slot of a line, if it is before `limit`.
     #[inline(always)]
     fn slot_ahead(position: usize, limit: usize) -> Option<usize> {
         let distance = LINES_AHEAD * Self::PER_LINE;
@@ -206,7 +206,7 @@ impl<T, S> Drop for Slots<T, S> {
     }
 }
 
-/// How far ahead of both ends lines are asked for: as many as travel at the same time.
+/// The distance of prefetches ahead of both ends: as many lines as travel at the same time.
 const LINES_AHEAD: usize = 8;
 
 const LINE_ALIGN: usize = align_of::<Line<u8>>();

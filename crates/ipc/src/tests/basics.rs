@@ -6,8 +6,8 @@ use memory::sync::{AtomicBool, Ordering};
 
 use super::rig::*;
 use crate::{
-    AsyncClient, BindError, CallError, ClientConfig, ConnectError, RefuseReason, Request, Server,
-    ServerConfig, SyncClient, Wait,
+    BindError, BlockingClient, CallError, ClientConfig, ConnectError, PipelinedClient,
+    RefuseReason, Request, Server, ServerConfig, Wait,
 };
 
 #[test]
@@ -35,7 +35,7 @@ fn a_response_that_is_too_long_is_an_error_on_both_sides() {
 }
 
 #[test]
-fn fault_c6_c3_calls_and_places_are_reused_for_ever() {
+fn fault_c6_c3_calls_and_slots_are_reused_for_ever() {
     let dir = Dir::new();
     let config = ServerConfig { clients_max: 2, depth: 2, ..small() };
     let server = ServerThread::start(&dir.socket(), config, increment);
@@ -63,17 +63,17 @@ fn lap_tags_wrap_in_a_ring_of_one() {
 }
 
 #[test]
-fn fault_c3_a_full_server_says_so_until_a_place_is_free() {
+fn fault_c3_a_full_server_says_so_until_a_slot_is_free() {
     let dir = Dir::new();
     let config = ServerConfig { clients_max: 2, ..small() };
     let server = ServerThread::start(&dir.socket(), config, increment);
     let first = sync(&dir.socket());
     let _second = sync(&dir.socket());
-    let refused = SyncClient::connect(&dir.socket(), patient()).unwrap_err();
+    let refused = BlockingClient::connect(&dir.socket(), patient()).unwrap_err();
     assert!(matches!(refused, ConnectError::Refused(RefuseReason::ServerFull)), "{refused}");
     drop(first);
     expect_baseline(&server, 1);
-    expect_increment(&mut sync(&dir.socket()), b"there is a place");
+    expect_increment(&mut sync(&dir.socket()), b"there is a slot");
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn servers_behind_one_door_share_the_clients_and_their_limit() {
     let mut counts: Vec<_> = team.iter().map(here).collect();
     counts.sort_unstable();
     assert_eq!(counts, [1, 2, 2]);
-    let refused = SyncClient::connect(&dir.socket(), patient()).unwrap_err();
+    let refused = BlockingClient::connect(&dir.socket(), patient()).unwrap_err();
     assert!(matches!(refused, ConnectError::Refused(RefuseReason::ServerFull)), "{refused}");
     clients.iter_mut().for_each(|client| expect_increment(client, b"whose client I am"));
     // One that leaves makes room, wherever it was.
@@ -110,8 +110,30 @@ fn fault_b9_one_user_has_a_limit() {
     let config = ServerConfig { clients_per_user_max: 1, ..small() };
     let _server = ServerThread::start(&dir.socket(), config, increment);
     let _first = sync(&dir.socket());
-    let refused = SyncClient::connect(&dir.socket(), patient()).unwrap_err();
+    let refused = BlockingClient::connect(&dir.socket(), patient()).unwrap_err();
     assert!(matches!(refused, ConnectError::Refused(RefuseReason::UserLimit)), "{refused}");
+}
+
+#[test]
+fn fault_i7_one_process_has_a_limit_and_what_leaves_makes_room() {
+    let dir = Dir::new();
+    let config = ServerConfig { clients_per_process_max: 2, clients_max: 8, ..small() };
+    let _server = ServerThread::start(&dir.socket(), config, increment);
+    let mut clients: Vec<_> = (0..2).map(|_| sync(&dir.socket())).collect();
+    let refused = BlockingClient::connect(&dir.socket(), patient()).unwrap_err();
+    assert!(matches!(refused, ConnectError::Refused(RefuseReason::ProcessLimit)), "{refused}");
+    expect_increment(&mut clients[0], b"whoever was there is served");
+    clients.pop();
+    expect_increment(&mut connect_eventually(&dir.socket()), b"there is room again");
+    // The same for all servers of a team together.
+    let dir = Dir::new();
+    let team = Server::bind_team(&dir.socket(), config, 2).unwrap();
+    let _team: Vec<_> = team.into_iter().map(|one| ServerThread::run(one, increment)).collect();
+    let mut clients: Vec<_> = (0..2).map(|_| sync(&dir.socket())).collect();
+    let refused = BlockingClient::connect(&dir.socket(), patient()).unwrap_err();
+    assert!(matches!(refused, ConnectError::Refused(RefuseReason::ProcessLimit)), "{refused}");
+    clients.pop();
+    expect_increment(&mut connect_eventually(&dir.socket()), b"there is room again");
 }
 
 #[test]
@@ -131,7 +153,7 @@ fn an_abstract_name_has_one_server_and_no_file() {
     let server = ServerThread::start(name, small(), increment);
     assert_eq!(sync(name).call(&[1]).unwrap(), [2]);
     let second = Server::bind(name, small()).unwrap_err();
-    assert!(matches!(second, BindError::Rendezvous(_)), "{second}");
+    assert!(matches!(second, BindError::Socket(_)), "{second}");
     assert!(!name.exists());
     drop(server);
     drop(Server::bind(name, small()).unwrap());
@@ -289,14 +311,14 @@ fn fault_a13_late_responses_are_discarded_and_their_calls_used_again() {
             client.poll(|name, outcome| ended.push((name, outcome.map(<[u8]>::to_vec)))) > 0
         });
         assert_eq!(ended, [("second", Err(CallError::Deadline))]);
-        // Both calls are still the server's, so there is no place for a third yet.
+        // Both calls are still the server's, so there is no slot for a third yet.
         let mut third = client.submit(b"third", "third");
         assert_eq!(
             third,
-            Err(crate::Refused { error: CallError::Full { depth: 2 }, context: "third" })
+            Err(crate::SubmitError { error: CallError::Full { depth: 2 }, context: "third" })
         );
         tell_full.store(true, Ordering::Relaxed);
-        eventually("a late response frees a place", || {
+        eventually("a late response frees a slot", || {
             client.poll(|name, _| panic!("{name} ended twice"));
             third = client.submit(b"third", "third");
             third.is_ok()
@@ -398,7 +420,7 @@ fn mixed(server_wait: Wait, client_wait: Wait) {
             let path = dir.socket();
             thread::spawn(move || {
                 let config = ClientConfig { wait: client_wait, ..patient() };
-                let mut client = AsyncClient::<Vec<u8>>::connect(&path, config).unwrap();
+                let mut client = PipelinedClient::<Vec<u8>>::connect(&path, config).unwrap();
                 let (mut sent, mut left) = (0u32, 100);
                 while left > 0 {
                     while sent < 100 && client.in_flight() < client.depth() {

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-use os::rendezvous::{Address, Connection};
+use os::unix::{Address, Connection};
 use rustix::process::Signal;
 
 use super::rig::*;
-use crate::{CallError, ClientConfig, ConnectError, RefuseReason, ServerConfig, SyncClient, Wait};
+use crate::{
+    BlockingClient, CallError, ClientConfig, ConnectError, RefuseReason, ServerConfig, Wait,
+};
 
 /// Kills clients with up to a ring of calls in flight; each lives for a random time, up to 2 ms.
 fn kill_clients(rounds: u64) {
@@ -52,7 +54,7 @@ fn client_dies_at(point: &str) {
     client.signal(Signal::KILL);
     expect_baseline(&server, 1);
     expect_increment(&mut bystander, b"undisturbed by a dead client");
-    expect_increment(&mut sync(&dir.socket()), b"its place is free");
+    expect_increment(&mut sync(&dir.socket()), b"its slot is free");
 }
 
 #[test]
@@ -161,7 +163,7 @@ fn fault_b9_a_server_out_of_descriptors_serves_whom_it_has_and_recovers() {
     drop(flood);
     eventually("a newcomer is let in", || {
         let quick = ClientConfig { connect_timeout: Duration::from_millis(200), ..patient() };
-        SyncClient::connect(&dir.socket(), quick).is_ok_and(|mut newcomer| {
+        BlockingClient::connect(&dir.socket(), quick).is_ok_and(|mut newcomer| {
             expect_increment(&mut newcomer, b"let in");
             true
         })
@@ -175,7 +177,7 @@ fn fault_c1_a_server_out_of_memory_refuses_newcomers_and_recovers() {
     let _server = Role::start("server with little memory", &dir.socket(), None);
     let mut client = connect_eventually(&dir.socket());
     expect_increment(&mut client, b"lose");
-    let refused = SyncClient::connect(&dir.socket(), patient());
+    let refused = BlockingClient::connect(&dir.socket(), patient());
     let reason = RefuseReason::ResourceExhausted;
     assert!(matches!(refused, Err(ConnectError::Refused(r)) if r == reason), "{refused:?}");
     // Its memory was allocated when it was made: no page of it can be missing.

@@ -4,30 +4,60 @@ use std::{os::fd::AsFd as _, sync::Arc, thread};
 
 use memory::{
     Region,
-    sync::{AtomicBool, AtomicU64, Ordering},
+    sync::{AtomicBool, AtomicU32, AtomicU64, Ordering},
 };
 use os::{
     clock,
-    rendezvous::{Address, Connection},
+    unix::{Address, Connection},
 };
 use rustix::{
-    fs::{MemfdFlags, SealFlags},
+    fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate},
     io::Errno,
 };
 
 use super::rig::*;
 use crate::{
     CallError, EvictReason,
-    bell::Attention,
-    client::link::{self, Connected},
-    half::Half,
-    handshake,
+    endpoint::{
+        client::connection::{self, Connected, ServerConnection},
+        half::Half,
+        handshake::{self, Welcome},
+        memory::ServerMemory,
+    },
     header::{Header, Tag},
     ring::{Producer, Slots as _},
+    wakeup::{self, PolledFlag, SleepFlag, WakeupBits},
 };
 
-fn connect(dir: &Dir) -> Connected {
-    link::connect(&dir.socket(), PATIENCE).expect("a server is there")
+/// A client that writes its memory by itself.
+struct Raw {
+    connection: ServerConnection,
+    up: Half,
+    down: Half,
+    position: u64,
+    memory: ServerMemory,
+    slot: u16,
+}
+
+impl Raw {
+    /// Sets its wakeup bit, and wakes a server that sleeps.
+    fn wake(&self) {
+        let bits = self.memory.wakeup_bits.shared(wakeup::bits_offset_bytes(self.slot)).unwrap();
+        // SAFETY: used for a load only.
+        let asleep = unsafe { self.memory.sleep_flag.shared_for_loads::<AtomicU32>(0) }.unwrap();
+        if wakeup::signal(WakeupBits(bits), wakeup::bit_of(self.slot), SleepFlag(asleep)) {
+            self.connection.wake();
+        }
+    }
+}
+
+fn connect(dir: &Dir) -> Raw {
+    let Connected { connection, welcome, memory } =
+        connection::connect(&dir.socket(), PATIENCE).expect("a server is there");
+    let up = Half::new(memory.up, welcome.up);
+    let down = Half::new(memory.down, welcome.down);
+    let Welcome { slot, position, .. } = welcome;
+    Raw { connection, up, down, position, memory: memory.server, slot }
 }
 
 fn header(call: u16) -> Header {
@@ -46,16 +76,16 @@ fn evicted_for(attack: impl FnOnce(&Half, &mut Producer)) -> EvictReason {
         }
     });
     let mut bystander = sync(&dir.socket());
-    let Connected { mut link, up, down, position } = connect(&dir);
-    attack(&up, &mut Producer::new(position));
-    link.ring();
+    let mut raw = connect(&dir);
+    attack(&raw.up, &mut Producer::new(raw.position));
+    raw.wake();
     let mut reason = None;
     eventually("the eviction", || {
         expect_increment(&mut bystander, b"undisturbed");
-        reason = EvictReason::from_word(down.eviction().load(Ordering::Relaxed));
+        reason = EvictReason::from_word(raw.down.eviction().load(Ordering::Relaxed));
         reason.is_some()
     });
-    eventually("the hang-up", || link.look(1_000_000) == link::Life::Gone);
+    eventually("the hang-up", || raw.connection.look(1_000_000) == connection::ServerLife::Gone);
     expect_baseline(&server, 1);
     reason.expect("the condition holds")
 }
@@ -114,7 +144,7 @@ fn a_request_of_an_unknown_kind_is_evicted() {
 }
 
 #[test]
-fn fault_b12_a_doorbell_storm_is_evicted_and_hurts_nobody() {
+fn fault_b12_a_wakeup_storm_is_evicted_and_hurts_nobody() {
     let dir = Dir::new();
     let server = ServerThread::start(&dir.socket(), small(), increment);
     let mut bystander = sync(&dir.socket());
@@ -122,7 +152,7 @@ fn fault_b12_a_doorbell_storm_is_evicted_and_hurts_nobody() {
     eventually("the storm ends", || {
         expect_increment(&mut bystander, b"undisturbed");
         (0..20).any(|_| {
-            connection.send(&[handshake::DOORBELL], &[], clock::NOW)
+            connection.send(&[handshake::WAKEUP], &[], clock::NOW)
                 == Err(os::fdpass::SendError::Closed)
         })
     });
@@ -145,16 +175,16 @@ fn fault_b8_descriptors_from_a_client_are_not_accepted() {
     let server = ServerThread::start(&dir.socket(), small(), increment);
     let connection = say_hello(&dir);
     let (file, _) = rustix::pipe::pipe().unwrap();
-    connection.send(&[handshake::DOORBELL], &[file.as_fd()], clock::NOW).unwrap();
+    connection.send(&[handshake::WAKEUP], &[file.as_fd()], clock::NOW).unwrap();
     expect_baseline(&server, 0);
     assert_eq!(server.ask(|server| server.stats().evicted), 1);
 }
 
 #[test]
-fn fault_b8_datagrams_that_are_no_doorbells_are_not_accepted() {
+fn fault_b8_datagrams_that_are_no_wakeups_are_not_accepted() {
     let dir = Dir::new();
     let server = ServerThread::start(&dir.socket(), small(), increment);
-    for (evicted, datagram) in (1..).zip([&[!handshake::DOORBELL][..], &[handshake::DOORBELL; 2]]) {
+    for (evicted, datagram) in (1..).zip([&[!handshake::WAKEUP][..], &[handshake::WAKEUP; 2]]) {
         let connection = say_hello(&dir);
         connection.send(datagram, &[], clock::NOW).unwrap();
         eventually("the eviction", || server.ask(|server| server.stats().evicted) == evicted);
@@ -187,12 +217,15 @@ fn fault_b9_silent_and_foreign_connections_do_not_keep_others_out() {
 fn fault_b6_b7_the_half_of_the_server_cannot_be_written_or_resized() {
     let dir = Dir::new();
     let server = ServerThread::start(&dir.socket(), small(), increment);
-    let Connected { up, down, .. } = connect(&dir);
-    for half in [&up, &down] {
+    let raw = connect(&dir);
+    let (up, down) = (&raw.up, &raw.down);
+    for half in [up, down] {
         let fd = half.region().fd().unwrap();
         assert_eq!(rustix::fs::ftruncate(fd, 0), Err(Errno::PERM));
         assert_eq!(rustix::fs::ftruncate(fd, 1 << 20), Err(Errno::PERM));
-        assert_eq!(rustix::fs::fcntl_add_seals(fd, SealFlags::WRITE), Err(Errno::PERM));
+        // The up half is mapped by its server.
+        let refused = if core::ptr::eq(half, up) { Errno::BUSY } else { Errno::PERM };
+        assert_eq!(rustix::fs::fcntl_add_seals(fd, SealFlags::WRITE), Err(refused));
     }
     let fd = down.region().fd().unwrap();
     assert_eq!(rustix::io::pwrite(fd, b"x", 0), Err(Errno::PERM));
@@ -216,7 +249,7 @@ fn a_server_of_ours_maps_nothing_that_is_not_sealed() {
     assert!(matches!(refused, Err(memory::MapError::Unsealed)));
 }
 
-/// Writes pseudo-random words over everything that a client can write, the bell included.
+/// Writes pseudo-random words over everything that a client can write, the wakeup bits included.
 fn scribble(up: &Region, seed: u64, stop: &AtomicBool) {
     let words = up.len() / size_of::<u64>();
     let words: &[AtomicU64] = up.shared_slice(0, words).unwrap();
@@ -239,13 +272,14 @@ fn fault_b11_b3_a_client_that_corrupts_all_it_can_write_disturbs_nobody() {
         let attacker = scope.spawn(|| {
             let mut evictions = 0u64;
             while !stop.load(Ordering::Relaxed) {
-                let Connected { link, up, down, position } = connect(&dir);
+                let raw = connect(&dir);
+                let (up, down, position) = (&raw.up, &raw.down, raw.position);
                 let done = AtomicBool::new(false);
                 let memory = up.region();
                 thread::scope(|inner| {
                     inner.spawn(|| scribble(memory, position ^ evictions, &done));
                     eventually("the eviction", || {
-                        link.ring();
+                        raw.wake();
                         // All bits: the server looks at everybody in vain.
                         down.eviction().load(Ordering::Relaxed) != 0 || stop.load(Ordering::Relaxed)
                     });
@@ -280,7 +314,8 @@ fn fault_b4_a_payload_rewritten_during_the_call_is_seen_once() {
             request.reply(b"").unwrap();
         }
     });
-    let Connected { link, up, down, position } = connect(&dir);
+    let raw = connect(&dir);
+    let (up, down, position) = (&raw.up, &raw.down, raw.position);
     let mut requests = Producer::new(position);
     let mut responses = crate::ring::Consumer::new(position);
     let done = AtomicBool::new(false);
@@ -294,11 +329,11 @@ fn fault_b4_a_payload_rewritten_during_the_call_is_seen_once() {
             }
         });
         for _ in 0..500 {
-            requests.publish(&up, Header { len_bytes: 1000, ..header(4) }, &[1; 1000]);
-            link.ring();
-            eventually("the response", || match responses.peek(&down).unwrap() {
+            requests.publish(up, Header { len_bytes: 1000, ..header(4) }, &[1; 1000]);
+            raw.wake();
+            eventually("the response", || match responses.peek(down).unwrap() {
                 Some(header) => {
-                    responses.take(&down, header, &mut []);
+                    responses.take(down, header, &mut []);
                     true
                 }
                 None => false,
@@ -314,14 +349,15 @@ fn fault_b4_a_payload_rewritten_during_the_call_is_seen_once() {
 fn a_bit_cleared_by_somebody_else_costs_no_more_than_a_sweep() {
     let dir = Dir::new();
     let server = ServerThread::start(&dir.socket(), small(), increment);
-    let Connected { up, down, position, link: _link } = connect(&dir);
+    let raw = connect(&dir);
+    let (up, down, position) = (&raw.up, &raw.down, raw.position);
     // A request without any hint is what remains of one whose bit was cleared.
-    Producer::new(position).publish(&up, header(0), b"abc");
+    Producer::new(position).publish(up, header(0), b"abc");
     let mut responses = crate::ring::Consumer::new(position);
     let mut response = [0; 3];
-    eventually("the response", || match responses.peek(&down).unwrap() {
+    eventually("the response", || match responses.peek(down).unwrap() {
         Some(header) => {
-            responses.take(&down, header, &mut response);
+            responses.take(down, header, &mut response);
             true
         }
         None => false,
@@ -357,17 +393,80 @@ fn a_client_that_is_quiet_is_not_polled() {
     let dir = Dir::new();
     let config = crate::ServerConfig { wait: crate::Wait::Busy, ..small() };
     let server = ServerThread::start(&dir.socket(), config, increment);
-    let Connected { link, up, down, position } = connect(&dir);
+    let raw = connect(&dir);
+    let (up, down, position) = (&raw.up, &raw.down, raw.position);
     let mut requests = Producer::new(position);
     for call in 0..3 {
-        requests.publish(&up, Header { call, ..header(0) }, b"abc");
-        link.ring();
+        requests.publish(up, Header { call, ..header(0) }, b"abc");
+        raw.wake();
         let answered = u64::from(call) + 1;
         eventually("the answer", || server.ask(|server| server.stats().responses) == answered);
-        eventually("nobody looks any more", || Attention(down.bell()).is_unattended());
+        eventually("nobody looks any more", || PolledFlag(down.control_word()).is_unattended());
     }
     let stats = server.ask(|server| server.stats());
     assert_eq!((stats.requests, stats.sleeps), (3, 0));
+}
+
+/// What was there reads as zeros afterwards, in new pages: no load or store fails, and a bit that is lost costs
+/// no more than a sweep.
+#[test]
+fn fault_b7_pages_taken_away_from_rings_and_wakeup_bits_cost_others_nothing() {
+    let dir = Dir::new();
+    let server = ServerThread::start(&dir.socket(), small(), increment);
+    let hostile = connect(&dir);
+    let holes = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    let punch = |region: &Region| fallocate(region.fd().unwrap(), holes, 0, region.len() as u64);
+    assert_eq!(punch(&hostile.memory.sleep_flag), Err(Errno::PERM), "sealed");
+    assert_eq!(punch(hostile.down.region()), Err(Errno::PERM), "sealed");
+    let (is_over, holes_made) = (AtomicBool::new(false), AtomicU64::new(0));
+    let (up, wakeup_bits): (&Region, &Region) = (hostile.up.region(), &hostile.memory.wakeup_bits);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                punch(up).expect("its own memory");
+                punch(wakeup_bits).expect("all clients may write it");
+                holes_made.fetch_add(1, Ordering::Relaxed);
+                thread::yield_now();
+            }
+        });
+        let honest = [0, 1].map(|_| {
+            scope.spawn(|| {
+                let mut client = sync(&dir.socket());
+                (0..15).for_each(|number| expect_increment(&mut client, &[number; 100]));
+            })
+        });
+        let ended = honest.map(thread::ScopedJoinHandle::join);
+        eventually("holes were made", || holes_made.load(Ordering::Relaxed) > 0);
+        is_over.store(true, Ordering::Relaxed);
+        ended.into_iter().for_each(|ended| ended.expect("every answer is right"));
+    });
+    drop(hostile);
+    expect_baseline(&server, 0);
+}
+
+/// On the wire, where it is one number behind the magic.
+#[test]
+fn fault_e7_a_client_of_an_older_version_is_refused_and_a_newer_server_named() {
+    let dir = Dir::new();
+    let _server = ServerThread::start(&dir.socket(), small(), increment);
+    let with_version = |mut bytes: Vec<u8>, version: u32| {
+        bytes[size_of::<u64>()..][..size_of::<u32>()].copy_from_slice(&version.to_le_bytes());
+        bytes
+    };
+    let old = handshake::VERSION - 1;
+    let deadline_ns = clock::deadline_ns(PATIENCE);
+    let connection = Connection::connect(&Address::Path(dir.socket()), deadline_ns).unwrap();
+    connection.send(&with_version(handshake::write_hello(), old), &[], deadline_ns).unwrap();
+    let mut answer = [0; handshake::DATAGRAM_BYTES_MAX];
+    let len_bytes = connection.recv(&mut answer, 0, deadline_ns).unwrap().len_bytes;
+    let refused = handshake::Answer::Refused(handshake::RefuseReason::Version);
+    assert_eq!(handshake::read_answer(&answer[..len_bytes]), Ok(refused));
+    // And a new client at an old server, whose answer is of its own version.
+    let answer = with_version(handshake::write_answer(refused), old);
+    let text = handshake::read_answer(&answer).unwrap_err().to_string();
+    let ours = handshake::VERSION;
+    assert!(text.contains(&format!("version {old}")), "{text}");
+    assert!(text.contains(&format!("version {ours}")), "{text}");
 }
 
 /// Whoever is not welcomed is counted, whatever the reason.

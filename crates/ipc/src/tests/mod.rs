@@ -4,5 +4,7 @@ mod basics;
 mod faults;
 mod futures;
 mod hostile;
+mod large;
 mod process;
+mod replies;
 mod rig;

@@ -1,4 +1,4 @@
-//! What the processes of these tests do.
+//! The programs of these tests' processes.
 
 use core::{
     future::Future as _,
@@ -14,7 +14,7 @@ use std::{
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 
 use super::rig::*;
-use crate::{CallError, ClientConfig, EvictReason, FutureClient, Server, SyncClient, Wait};
+use crate::{BlockingClient, CallError, ClientConfig, EvictReason, FutureClient, Server, Wait};
 
 /// Not a test of its own: runs the role that the environment names, if it names one.
 #[test]
@@ -51,13 +51,13 @@ fn serve(path: &Path, config: crate::ServerConfig) {
 }
 
 fn call_for_ever(path: &Path, wait: Wait) {
-    let mut client = SyncClient::connect(path, ClientConfig { wait, ..patient() }).unwrap();
+    let mut client = BlockingClient::connect(path, ClientConfig { wait, ..patient() }).unwrap();
     for number in 0u64.. {
         expect_increment(&mut client, &number.to_le_bytes().repeat(20));
     }
 }
 
-/// What a limit of the kernel is set to, softly.
+/// Sets the soft limit of a resource.
 fn limit(resource: Resource, soft: u64) {
     let maximum = getrlimit(resource).maximum;
     setrlimit(resource, Rlimit { current: Some(soft), maximum }).expect("softer than hard");
@@ -135,12 +135,12 @@ fn leave_unread(path: &Path) {
     });
     assert!(answered >= client.depth(), "what was answered before is answered");
     client.reconnect(|(), _| {}).expect("the server lives");
-    client.submit(b"x", ()).expect("in a new place");
+    client.submit(b"x", ()).expect("in a new slot");
 }
 
 fn call_some(path: &Path) {
     let config = ClientConfig { wait: Wait::Busy, ..patient() };
-    let mut client = SyncClient::connect(path, config).unwrap();
+    let mut client = BlockingClient::connect(path, config).unwrap();
     for number in 0..200u64 {
         expect_increment(&mut client, &number.to_le_bytes());
     }
@@ -163,7 +163,7 @@ fn expect_eviction(path: &Path) {
         }
     });
     client.reconnect().expect("the server lives");
-    expect_increment(&mut client, b"in a new place");
+    expect_increment(&mut client, b"in a new slot");
 }
 
 // The C library's `fork(2)`; the child below calls nothing but this crate and `_exit`.

@@ -11,7 +11,9 @@ use std::{
 use memory::sync::{Arc, AtomicBool, Ordering};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
-use crate::{AsyncClient, CallError, ClientConfig, Request, Server, ServerConfig, SyncClient};
+use crate::{
+    BlockingClient, CallError, ClientConfig, PipelinedClient, Request, Server, ServerConfig,
+};
 
 /// No test waits longer, however loaded the machine is.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
@@ -70,12 +72,12 @@ pub(super) fn patient() -> ClientConfig {
     }
 }
 
-pub(super) fn sync(path: &Path) -> SyncClient {
-    SyncClient::connect(path, patient()).expect("a server is there")
+pub(super) fn sync(path: &Path) -> BlockingClient {
+    BlockingClient::connect(path, patient()).expect("a server is there")
 }
 
-pub(super) fn pipelined<C>(path: &Path) -> AsyncClient<C> {
-    AsyncClient::connect(path, patient()).expect("a server is there")
+pub(super) fn pipelined<C>(path: &Path) -> PipelinedClient<C> {
+    PipelinedClient::connect(path, patient()).expect("a server is there")
 }
 
 /// Answers with the request, each byte plus one.
@@ -84,7 +86,7 @@ pub(super) fn increment(request: Request<'_>) {
     request.reply(&response).expect("as long as a request may be");
 }
 
-pub(super) fn expect_increment(client: &mut SyncClient, request: &[u8]) {
+pub(super) fn expect_increment(client: &mut BlockingClient, request: &[u8]) {
     let expected: Vec<u8> = request.iter().map(|byte| byte.wrapping_add(1)).collect();
     assert_eq!(client.call(request), Ok(&expected[..]));
 }
@@ -212,10 +214,10 @@ pub(super) fn expect_baseline(server: &ServerThread, clients: usize) {
 }
 
 /// A client whose first call succeeds once a server is there.
-pub(super) fn connect_eventually(path: &Path) -> SyncClient {
+pub(super) fn connect_eventually(path: &Path) -> BlockingClient {
     let mut client = None;
     eventually("a server is there", || {
-        client = SyncClient::connect(path, patient()).ok();
+        client = BlockingClient::connect(path, patient()).ok();
         client.is_some()
     });
     client.expect("the condition holds")

@@ -1,7 +1,7 @@
 //! What must hold of the handshake for any bytes: shared by the property test and the fuzz target.
 
 #[cfg(test)]
-use crate::handshake;
+use crate::endpoint::handshake;
 #[cfg(not(test))]
 use copyrpc_ipc::handshake;
 

@@ -4,11 +4,12 @@
 use std::sync::Arc;
 
 #[cfg(test)]
-use crate::{half, ledger};
+use crate::endpoint::{half, server::call_table, server::large};
+use call_table::{CallTable, Taken};
 #[cfg(not(test))]
-use copyrpc_ipc::{half, ledger};
-use half::{Half, Shape};
-use ledger::{Ledger, Taken};
+use copyrpc_ipc::{call_table, half, large};
+use half::{EAGER_BYTES_MAX, Half, Shape};
+use large::LargeCopies;
 use memory::{Region, sync::Ordering};
 
 /// Where the slots of a half begin: behind its control lines.
@@ -35,13 +36,16 @@ impl Script<'_> {
 pub(crate) fn check(bytes: &[u8]) {
     let mut script = Script(bytes);
     let depth_log2 = u32::from(script.byte().unwrap_or(0) % 4);
-    let (up, down) = (Shape::new(depth_log2, 300).unwrap(), Shape::new(depth_log2, 40).unwrap());
+    let longest = [300, 5000][usize::from(script.byte().unwrap_or(0) % 2)];
+    let (up, down) =
+        (Shape::new(depth_log2, longest).unwrap(), Shape::new(depth_log2, 40).unwrap());
     let memory = Arc::new(Region::heap(up.len_bytes()).unwrap());
     let answers = Arc::new(Region::heap(down.len_bytes()).unwrap());
     let halves = (Half::new(Arc::clone(&memory), up), Half::new(answers, down));
     let mut position = u64::MAX - u64::from(script.byte().unwrap_or(0));
-    let mut ledger = Ledger::new(halves.0, halves.1, position);
-    let mut copy = [0; 300];
+    let mut calls = CallTable::new(halves.0, halves.1, position);
+    let mut copy = [0; EAGER_BYTES_MAX];
+    let mut copies = LargeCopies::default();
     let mut pending: Vec<Taken> = Vec::new();
     while let Some(instruction) = script.byte() {
         match instruction % 4 {
@@ -58,9 +62,12 @@ pub(crate) fn check(bytes: &[u8]) {
                 let header = memory.whole().atomic_u64(SLOTS_OFFSET_BYTES + slot * 64).unwrap();
                 header.store(script.word() << 12 | tag, Ordering::Release);
             }
-            2 => match ledger.take(&mut copy) {
+            2 => match calls.take(&mut copy, &mut copies) {
                 Ok(Some(taken)) => {
-                    assert!(taken.len_bytes <= 300);
+                    assert!(taken.len_bytes <= longest as usize);
+                    if Shape::is_large(taken.len_bytes) {
+                        assert_eq!(copies.latest().len(), taken.len_bytes);
+                    }
                     assert!(pending.iter().all(|other| other.call != taken.call));
                     pending.push(taken);
                     position = position.wrapping_add(1);
@@ -71,12 +78,12 @@ pub(crate) fn check(bytes: &[u8]) {
             },
             _ => {
                 if let Some(taken) = pending.pop() {
-                    ledger.reply(taken, &[7; 40]).expect("taken and not answered");
-                    ledger.reply(taken, &[8; 40]).expect_err("answered once");
+                    calls.reply(taken, &[7; 40]).expect("taken and not answered");
+                    calls.reply(taken, &[8; 40]).expect_err("answered once");
                 }
             }
         }
-        assert_eq!(ledger.unanswered(), pending.len());
-        assert!(pending.len() <= ledger.depth());
+        assert_eq!(calls.unanswered(), pending.len());
+        assert!(pending.len() <= calls.depth());
     }
 }

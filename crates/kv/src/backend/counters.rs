@@ -31,6 +31,11 @@ impl Counters {
         *self.batch_sizes.entry(messages).or_default() += 1;
     }
 
+    /// Adds to the count of a name, of a client or a daemon.
+    pub fn count(&mut self, side: &str, name: &str, count: u64) {
+        *self.named.entry(format!("{side} {name}")).or_default() += count;
+    }
+
     /// Adds those of another end.
     pub fn add(&mut self, other: &Self) {
         fn sum<K: Ord + Clone>(to: &mut BTreeMap<K, u64>, from: &BTreeMap<K, u64>) {

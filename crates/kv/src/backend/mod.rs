@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! client process                            rank process
-//!   Backend::open ── Client ═══ calls ═══▶ Server ── Backend::open      one of each per thread
+//!   Backend ──────── Client ═══ calls ═══▶ Server ──────── Backend      one of each per thread
 //!                      contact ─┐       ┌─ contact
 //!                               └ Roster ┘                              gathered by the coordinator,
 //!                      join ◀──────┴───────▶ join                       given to everybody
@@ -15,54 +15,53 @@
 mod counters;
 pub mod delegation;
 pub mod direct;
-pub mod faulty;
-pub mod loopback;
+mod inbox;
+pub mod protocol;
 mod switches;
 pub mod tcp;
 mod wait;
 
-use std::{collections::BTreeMap, error::Error, fmt};
+use std::error::Error;
 
+use rpc::Status;
 use serde::{Deserialize, Serialize};
 
 pub use counters::Counters;
 pub use switches::{Switch, SwitchError, Switches};
 pub use wait::{Idle, Wait};
 
-use crate::place::{ClientId, Shard, Topology};
+use crate::{
+    place::{ClientId, Shard, Topology},
+    words::words,
+};
 
-/// Which way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Kind {
-    /// Shared memory to the daemon of the node, copyrpc between daemons.
-    Delegation,
-    /// copyrpc from client to daemon thread over a NIC that each client has.
-    Direct,
-    /// TCP over the loopback device: the floor.
-    Tcp,
+words! {
+    /// Ways to call.
+    Kind, "backend" {
+        /// Shared memory to the daemon of the node, copyrpc between daemons.
+        Delegation = "delegation",
+        /// The same, but a process of each node offers the shards to its daemon.
+        Provider = "provider",
+        /// copyrpc from client to daemon thread over a NIC that each client has.
+        Direct = "direct",
+        /// eRPC from client to daemon thread: datagrams, by the one interface to three protocols.
+        Erpc = "erpc",
+        /// ScaleRPC from client to daemon thread: groups of clients take turns, by the same interface.
+        Scalerpc = "scalerpc",
+        /// TCP over the loopback device: the floor.
+        Tcp = "tcp",
+    }
 }
 
 impl Kind {
-    /// All that this build has.
-    pub const ALL: [Self; 3] = [Self::Delegation, Self::Direct, Self::Tcp];
-
-    /// Its name on the command line and in results.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Delegation => "delegation",
-            Self::Direct => "direct",
-            Self::Tcp => "tcp",
-        }
-    }
-
     /// What can be switched about it.
     #[must_use]
     pub fn switches(self) -> &'static [Switch] {
         match self {
-            Self::Delegation => &delegation::SWITCHES,
+            Self::Delegation | Self::Provider => &delegation::SWITCHES,
             Self::Direct => &direct::SWITCHES,
+            Self::Erpc => &protocol::ERPC_SWITCHES,
+            Self::Scalerpc => &protocol::SCALERPC_SWITCHES,
             Self::Tcp => &tcp::SWITCHES,
         }
     }
@@ -71,7 +70,7 @@ impl Kind {
     #[must_use]
     pub fn uses_nic(self) -> bool {
         match self {
-            Self::Delegation | Self::Direct => true,
+            Self::Delegation | Self::Provider | Self::Direct | Self::Erpc | Self::Scalerpc => true,
             Self::Tcp => false,
         }
     }
@@ -81,33 +80,13 @@ impl Kind {
     pub fn default_wait(self) -> Wait {
         match self {
             // A job on one machine may have more threads than cores, or fewer.
-            Self::Delegation | Self::Direct | Self::Tcp => Wait::Adaptive,
+            Self::Delegation
+            | Self::Provider
+            | Self::Direct
+            | Self::Erpc
+            | Self::Scalerpc
+            | Self::Tcp => Wait::Adaptive,
         }
-    }
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// No backend has this name.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no backend is named `{name}`; there are: {known}")]
-pub struct UnknownBackend {
-    name: String,
-    known: String,
-}
-
-impl std::str::FromStr for Kind {
-    type Err = UnknownBackend;
-
-    fn from_str(name: &str) -> Result<Self, UnknownBackend> {
-        Self::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| UnknownBackend {
-            name: name.to_owned(),
-            known: Self::ALL.map(Self::name).join(", "),
-        })
     }
 }
 
@@ -126,14 +105,10 @@ pub struct Setup {
     pub message_bytes_max: usize,
     /// A call without an answer after this is given up.
     pub timeout_ns: u64,
-    /// How threads wait.
+    /// The way that threads wait for work.
     pub wait: Wait,
     /// The backend's switches, all of them.
     pub switches: Switches,
-    /// Name of the NIC, for backends that use one.
-    pub nic: String,
-    /// What is set about it, by environment variable.
-    pub nic_knobs: BTreeMap<String, String>,
 }
 
 /// Where one server or client is reached: opaque to everybody but its backend.
@@ -150,18 +125,11 @@ pub struct Roster {
 }
 
 /// What one process has of a way to call: shared by its threads.
-pub trait Backend: Sized + Sync {
+pub trait Backend: Sync {
     /// A client thread's end.
     type Client: Client;
     /// A daemon thread's end.
     type Server: Server;
-
-    /// Opens what the process as a whole needs. `rank` is its node.
-    ///
-    /// # Errors
-    ///
-    /// [`BackendError`].
-    fn open(setup: &Setup, rank: u16) -> Result<Self, BackendError>;
 
     /// The end of the thread that serves `shard` by `service`.
     ///
@@ -181,7 +149,9 @@ pub trait Backend: Sized + Sync {
 /// A client's end.
 pub trait Client {
     /// What others need to reach it; empty if nobody does.
-    fn contact(&self) -> Contact;
+    fn contact(&self) -> Contact {
+        Contact::default()
+    }
 
     /// Connects to the servers, before the first call.
     ///
@@ -264,7 +234,7 @@ pub trait Server {
     fn counters(&self) -> Counters;
 }
 
-/// What [`Client::poll`] found.
+/// One thing that [`Client::poll`] found.
 #[derive(Debug)]
 pub enum Event<'a> {
     /// An answer.
@@ -278,12 +248,12 @@ pub enum Event<'a> {
     Failed {
         /// Of the call.
         token: Token,
-        /// Why.
+        /// Reason that the call has no answer.
         failure: Failure,
     },
     /// All calls to this shard failed, and all future ones will.
     Lost {
-        /// Which.
+        /// The shard.
         shard: Shard,
     },
 }
@@ -305,6 +275,15 @@ pub enum Failure {
 impl Failure {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Timeout, Self::PeerGone, Self::Overloaded, Self::Unsent];
+
+    /// Why a call ended with `status`, which is not "Ok".
+    pub(crate) fn of_status(status: Status) -> Self {
+        match status {
+            Status::DeadlineExceeded => Self::Timeout,
+            Status::ResourceExhausted => Self::Overloaded,
+            _ => Self::PeerGone,
+        }
+    }
 
     /// For tables.
     #[must_use]

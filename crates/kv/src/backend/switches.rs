@@ -11,7 +11,7 @@ pub struct Switch {
     pub name: &'static str,
     /// What it may be; the first is the default.
     pub values: &'static [&'static str],
-    /// What it does.
+    /// Effect, as a phrase for `--help`.
     pub meaning: &'static str,
 }
 

@@ -1,67 +1,39 @@
-//! What a thread does that has found nothing to do.
+//! How a thread waits after a poll that found nothing.
 
-use std::{fmt, str::FromStr, thread};
-
-use memory::sync::hint;
-use os::crowd::Crowd;
-use serde::{Deserialize, Serialize};
+use os::idle::{self, Step};
 
 use super::Counters;
+use crate::words::words;
 
-/// How often an adaptive thread gives up its core in vain before it sleeps, and how often it polls in
-/// between, if nobody else wants the core.
-const YIELDS: u32 = 256;
+/// Polls in a row in which an adaptive thread spins, then those in which it yields its core, before it
+/// sleeps. On a contended core it does not spin.
 const SPINS: u32 = 32;
+const YIELDS: u32 = 256;
 
-/// How a thread waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Wait {
-    /// Polls again.
-    Spin,
-    /// Lets others run, then polls again.
-    Yield,
-    /// Sleeps until there is something.
-    Block,
-    /// Yields, spins in between while nobody else wants the core, then sleeps.
-    Adaptive,
+words! {
+    /// How a thread waits.
+    Wait, "way to wait" {
+        /// Polls; yields the core now and then.
+        Spin = "spin",
+        /// Yields the core after every poll.
+        Yield = "yield",
+        /// Sleeps in the kernel.
+        Block = "block",
+        /// Spins on a core that nobody else wants, then yields, then sleeps.
+        Adaptive = "adaptive",
+    }
 }
 
 impl Wait {
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::Spin, Self::Yield, Self::Block, Self::Adaptive];
-
-    /// Its name on the command line and in results.
-    #[must_use]
-    pub fn name(self) -> &'static str {
+    /// As the threads of daemons and providers are told.
+    #[inline]
+    pub(crate) fn policy(self) -> idle::Wait {
         match self {
-            Self::Spin => "spin",
-            Self::Yield => "yield",
-            Self::Block => "block",
-            Self::Adaptive => "adaptive",
+            Self::Spin => idle::Wait::Busy,
+            Self::Yield => idle::Wait::Adaptive { spins: 0, yields: u32::MAX },
+            Self::Adaptive => idle::Wait::Adaptive { spins: SPINS, yields: YIELDS },
+            Self::Block => idle::Wait::Block,
         }
-    }
-}
-
-impl fmt::Display for Wait {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// Not a way to wait.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no way to wait; there are: spin, yield, block, adaptive")]
-pub struct UnknownWait(String);
-
-impl FromStr for Wait {
-    type Err = UnknownWait;
-
-    fn from_str(name: &str) -> Result<Self, UnknownWait> {
-        Self::ALL
-            .into_iter()
-            .find(|wait| wait.name() == name)
-            .ok_or_else(|| UnknownWait(name.to_owned()))
     }
 }
 
@@ -69,62 +41,39 @@ impl FromStr for Wait {
 #[derive(Debug)]
 pub struct Idle {
     wait: Wait,
-    /// Since something was found.
-    yields: u32,
-    /// Polls until the next.
-    spins: u32,
-    crowd: Crowd,
-    /// How often the core was offered, ever.
-    offers: u64,
+    idle: idle::Idle,
+    /// Since the thread began.
+    yields: u64,
 }
 
 impl Idle {
     /// Of a thread that waits in this way.
     #[must_use]
     pub fn new(wait: Wait) -> Self {
-        Self { wait, yields: 0, spins: 0, crowd: Crowd::default(), offers: 0 }
+        Self { wait, idle: idle::Idle::default(), yields: 0 }
     }
 
-    /// Something was found.
+    /// A poll found something.
     #[inline]
-    pub fn found(&mut self) {
-        self.yields = 0;
-        self.spins = if self.crowd.is_crowded() { 0 } else { SPINS };
+    pub fn reset(&mut self) {
+        self.idle.reset();
     }
 
-    /// Nothing was found. If this returns `true`, the caller is to sleep until there is something;
-    /// else the waiting is done.
+    /// A poll found nothing. If this returns `true`, the caller is to sleep; else it polls again.
     #[inline]
     #[must_use]
     pub fn is_to_sleep(&mut self) -> bool {
-        match self.wait {
-            Wait::Block => return true,
-            Wait::Yield => {
-                self.offers += 1;
-                thread::yield_now();
-            }
-            Wait::Spin => hint::spin_loop(),
-            Wait::Adaptive if self.spins > 0 => {
-                self.spins -= 1;
-                hint::spin_loop();
-            }
-            Wait::Adaptive if self.yields == YIELDS => return true,
-            Wait::Adaptive => {
-                self.yields += 1;
-                self.offers += 1;
-                self.crowd.offer();
-                self.spins = if self.crowd.is_crowded() { 0 } else { SPINS };
-            }
-        }
-        false
+        let step = self.idle.step(self.wait.policy());
+        self.yields += u64::from(step == Step::Yielded);
+        step == Step::Sleep
     }
 
-    /// Adds how often this thread, of a client or a daemon, has offered its core.
+    /// Adds how often this thread, of a client or a daemon, has yielded its core.
     pub fn count(&self, side: &str, counters: &mut Counters) {
-        counters.named.insert(format!("{side} yields"), self.offers);
+        counters.named.insert(format!("{side} yields"), self.yields);
     }
 
-    /// Whether the thread decides by what it sees whether to offer its core.
+    /// Whether the thread decides by what it finds how to wait.
     #[inline]
     #[must_use]
     pub fn is_adaptive(&self) -> bool {
@@ -148,8 +97,8 @@ mod tests {
     fn an_adaptive_thread_sleeps_after_some_polls_in_vain() {
         let mut idle = Idle::new(Wait::Adaptive);
         let polls = (1..).find(|_| idle.is_to_sleep()).unwrap();
-        assert!((YIELDS + 1..=YIELDS * (SPINS + 1) + 1).contains(&polls), "{polls}");
-        idle.found();
+        assert!((YIELDS + 1..=SPINS + YIELDS + 1).contains(&polls), "{polls}");
+        idle.reset();
         assert!(!idle.is_to_sleep());
     }
 

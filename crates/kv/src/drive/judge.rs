@@ -10,7 +10,7 @@ use crate::{
     workload::{ValueSize, Workload},
 };
 
-/// What was asked.
+/// A call, as it was asked.
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
     pub(crate) op: Op,

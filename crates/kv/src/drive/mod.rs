@@ -15,21 +15,22 @@
 //!
 //! The driver reads no clock: time is an argument, so that it can be virtual.
 
+mod call_table;
 mod judge;
-mod slots;
+mod recorder;
 mod tally;
 
 pub use judge::{Call, Verdict, Violation};
+pub use recorder::{HistoryFull, Recorder};
 pub use tally::{LATENCY_NS_MAX, Side, Tally, latency_histogram};
 
 use self::{
+    call_table::{CallTable, Settled},
     judge::Judge,
-    slots::{Settled, Slots},
 };
 use crate::{
     backend::{BackendError, Client, Event, Failure, SubmitError},
     codec::{Action, HEAD_BYTES, Op, Request, Version, value},
-    history::{HistoryFull, Recorder},
     place::ClientId,
     workload::{self, Arrivals, OpStream, Verify, Workload},
 };
@@ -112,9 +113,9 @@ pub enum DriveError {
     /// An answer is wrong: nothing that was measured means anything.
     #[error("client {}: wrong answer: {violation}", client.0)]
     Violation {
-        /// Who asked.
+        /// The client that asked.
         client: ClientId,
-        /// What is wrong.
+        /// The rule that the answer broke.
         violation: Violation,
     },
     /// The way to the servers broke.
@@ -155,7 +156,7 @@ pub struct Driver {
     timeout_ns: u64,
     ops: OpStream,
     arrivals: Arrivals,
-    slots: Slots,
+    calls: CallTable,
     judge: Judge,
     tally: Tally,
     recorder: Option<Recorder>,
@@ -181,7 +182,7 @@ impl Driver {
             timeout_ns: workload.timeout_ms * NS_PER_MS,
             ops: OpStream::new(workload, id),
             arrivals: Arrivals::new(workload, id, schedule.begin_ns),
-            slots: Slots::new(workload.queue_depth),
+            calls: CallTable::new(workload.queue_depth),
             judge: Judge::new(workload, id),
             tally: Tally::new(&schedule),
             recorder: (workload.verify == Verify::Full).then(Recorder::default),
@@ -198,13 +199,13 @@ impl Driver {
     /// Calls without an answer.
     #[must_use]
     pub fn outstanding(&self) -> u32 {
-        self.slots.outstanding()
+        self.calls.outstanding()
     }
 
     /// Whether the queue depth forbids another call.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.slots.is_full()
+        self.calls.is_full()
     }
 
     /// Calls that came to an end so far.
@@ -233,7 +234,7 @@ impl Driver {
         let sent = self.submit_due(client, now_ns)?;
         let polled = self.poll(client, clock)?;
         let swept = self.sweep(now_ns)?;
-        self.tally.note_outstanding(&self.schedule, now_ns, self.slots.outstanding());
+        self.tally.note_outstanding(&self.schedule, now_ns, self.calls.outstanding());
         Ok(match () {
             () if self.is_done(now_ns) => {
                 self.give_up(now_ns)?;
@@ -246,7 +247,7 @@ impl Driver {
     }
 
     fn is_done(&self, now_ns: u64) -> bool {
-        let has_calls = self.slots.outstanding() > 0
+        let has_calls = self.calls.outstanding() > 0
             || self.next_due_ns(now_ns) < self.schedule.end_ns
             || now_ns < self.schedule.end_ns;
         !has_calls || now_ns >= self.schedule.drained_ns
@@ -261,7 +262,7 @@ impl Driver {
 
     fn wake_ns(&self, now_ns: u64) -> u64 {
         let due_ns = self.next_due_ns(now_ns);
-        let is_submission_next = !self.slots.is_full() && self.deferred.is_none();
+        let is_submission_next = !self.calls.is_full() && self.deferred.is_none();
         let due_ns = if is_submission_next && due_ns > now_ns { due_ns } else { u64::MAX };
         let end_ns = if now_ns < self.schedule.end_ns { self.schedule.end_ns } else { u64::MAX };
         due_ns.min(self.next_sweep_ns).min(end_ns)
@@ -273,7 +274,7 @@ impl Driver {
         if now_ns < self.schedule.begin_ns || now_ns >= self.schedule.drained_ns {
             return Ok(0);
         }
-        while !self.slots.is_full() {
+        while !self.calls.is_full() {
             let due_ns = self.next_due_ns(now_ns);
             if due_ns > now_ns || due_ns >= self.schedule.end_ns {
                 break;
@@ -318,14 +319,16 @@ impl Driver {
             Op::Delete => Action::Delete,
             Op::Cas => Action::Cas { expected, value: &self.value[..value_bytes] },
         };
-        let token = self.slots.next_token();
+        let call = Call { op: kind, key, shard, is_local, written, expected, due_ns, sent_ns };
+        let token = self.calls.insert(call);
         self.request.clear();
         Request { tag: judge::tag_of(token), key, action }.write(&mut self.request);
-        client.submit(shard, token, &self.request)?;
-        self.writes += u64::from(value_bytes > 0);
-        let call = Call { op: kind, key, shard, is_local, written, expected, due_ns, sent_ns };
-        self.slots.occupy(token, call);
-        Ok(())
+        let submitted = client.submit(shard, token, &self.request);
+        match submitted {
+            Ok(()) => self.writes += u64::from(value_bytes > 0),
+            Err(_) => self.calls.withdraw(token),
+        }
+        submitted
     }
 
     fn poll<C: Client>(
@@ -333,11 +336,11 @@ impl Driver {
         client: &mut C,
         clock: &impl Fn() -> u64,
     ) -> Result<usize, DriveError> {
-        let Self { slots, judge, settled, tally, writes, .. } = self;
+        let Self { calls, judge, settled, tally, writes, .. } = self;
         let mut violation = None;
-        let budget = slots.depth();
+        let budget = calls.depth();
         let count = client.poll(budget, &mut |event| match event {
-            Event::Answer { token, bytes } => match slots.settle(token) {
+            Event::Answer { token, bytes } => match calls.settle(token) {
                 Ok(Some(call)) => match judge.judge(&call, token, bytes, *writes) {
                     Ok(verdict) => settled.push(Settled { call, result: Ok(verdict) }),
                     Err(wrong) => violation = violation.or(Some(wrong)),
@@ -345,12 +348,12 @@ impl Driver {
                 Ok(None) => tally.note_late(),
                 Err(wrong) => violation = violation.or(Some(wrong)),
             },
-            Event::Failed { token, failure } => match slots.settle(token) {
+            Event::Failed { token, failure } => match calls.settle(token) {
                 Ok(Some(call)) => settled.push(Settled { call, result: Err(failure) }),
                 Ok(None) => tally.note_late(),
                 Err(wrong) => violation = violation.or(Some(wrong)),
             },
-            Event::Lost { shard } => slots.abandon(
+            Event::Lost { shard } => calls.abandon(
                 |call| call.shard == shard,
                 |call| {
                     settled.push(Settled { call, result: Err(Failure::PeerGone) });
@@ -398,8 +401,8 @@ impl Driver {
         now_ns: u64,
         is_overdue: impl Fn(&Call) -> bool,
     ) -> Result<usize, DriveError> {
-        let Self { slots, settled, .. } = self;
-        slots.abandon(is_overdue, |call| {
+        let Self { calls, settled, .. } = self;
+        calls.abandon(is_overdue, |call| {
             settled.push(Settled { call, result: Err(Failure::Timeout) });
         });
         let count = self.settled.len();

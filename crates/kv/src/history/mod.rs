@@ -1,18 +1,14 @@
 //! What each client asked and saw, and when: what linearizability is judged by.
 
+mod export;
 mod linear;
 
 use serde::{Deserialize, Serialize};
 
+pub use export::HistoryFile;
 pub use linear::{CheckError, Report, check};
 
-use crate::{
-    codec::{Op, Status, Version},
-    drive::Verdict,
-};
-
-/// Operations that one client remembers, at most.
-const EVENTS_MAX: usize = 4_000_000;
+use crate::codec::Version;
 
 /// An operation of the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,109 +41,4 @@ pub enum Act {
     },
     /// Removed what was there, but nobody knows what (only without an end).
     RemoveAny,
-}
-
-/// More operations than a client remembers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "a client made more than {EVENTS_MAX} calls, which is all that it remembers for --verify full; \
-     use a shorter --duration"
-)]
-pub struct HistoryFull;
-
-/// One client's history.
-#[derive(Clone, Debug, Default)]
-pub struct Recorder {
-    events: Vec<Event>,
-}
-
-impl Recorder {
-    /// Files a call; `None`: it has no answer.
-    pub(crate) fn record(
-        &mut self,
-        call: &crate::drive::Call,
-        verdict: Option<Verdict>,
-        end_ns: u64,
-    ) -> Result<(), HistoryFull> {
-        let act = match (call.op, verdict) {
-            (Op::Get, None) => return Ok(()), // changed nothing, saw nothing
-            (Op::Put, _) => Act::Write(call.written),
-            (Op::Delete, None) => Act::RemoveAny,
-            (Op::Cas, None) => Act::Swap { expected: call.expected, new: call.written },
-            (Op::Cas, Some(Verdict { status: Status::Ok, .. })) => {
-                Act::Swap { expected: call.expected, new: call.written }
-            }
-            (Op::Delete, Some(verdict)) => Act::Remove(verdict.version),
-            // A CAS that is refused has seen what was in its way.
-            (Op::Get | Op::Cas, Some(verdict)) => Act::Read(verdict.version),
-        };
-        if self.events.len() == EVENTS_MAX {
-            return Err(HistoryFull);
-        }
-        let end_ns = verdict.map(|_| end_ns);
-        self.events.push(Event { key: call.key, act, begin_ns: call.sent_ns, end_ns });
-        Ok(())
-    }
-
-    /// What was recorded.
-    #[must_use]
-    pub fn into_events(self) -> Vec<Event> {
-        self.events
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::place::Shard;
-
-    const WRITTEN: Version = Version(5);
-    const EXPECTED: Option<Version> = Some(Version(4));
-    const SEEN: Option<Version> = Some(Version(3));
-
-    fn recorded(op: Op, verdict: Option<(Status, Option<Version>)>) -> Option<Event> {
-        let call = crate::drive::Call {
-            op,
-            key: 9,
-            shard: Shard(0),
-            is_local: true,
-            written: WRITTEN,
-            expected: EXPECTED,
-            due_ns: 10,
-            sent_ns: 20,
-        };
-        let mut recorder = Recorder::default();
-        let verdict = verdict.map(|(status, version)| Verdict { status, version });
-        recorder.record(&call, verdict, 30).unwrap();
-        recorder.into_events().pop()
-    }
-
-    #[test]
-    fn an_answer_is_what_was_seen_between_its_request_and_itself() {
-        for (op, status, version, act) in [
-            (Op::Get, Status::Ok, SEEN, Act::Read(SEEN)),
-            (Op::Get, Status::NotFound, None, Act::Read(None)),
-            (Op::Put, Status::Ok, None, Act::Write(WRITTEN)),
-            (Op::Delete, Status::Ok, SEEN, Act::Remove(SEEN)),
-            (Op::Delete, Status::NotFound, None, Act::Remove(None)),
-            (Op::Cas, Status::Ok, None, Act::Swap { expected: EXPECTED, new: WRITTEN }),
-            (Op::Cas, Status::Mismatch, SEEN, Act::Read(SEEN)),
-        ] {
-            let expected = Event { key: 9, act, begin_ns: 20, end_ns: Some(30) };
-            assert_eq!(recorded(op, Some((status, version))), Some(expected), "{op:?} {status:?}");
-        }
-    }
-
-    #[test]
-    fn a_call_without_an_answer_may_have_happened_from_when_it_was_sent() {
-        for (op, act) in [
-            (Op::Put, Act::Write(WRITTEN)),
-            (Op::Delete, Act::RemoveAny),
-            (Op::Cas, Act::Swap { expected: EXPECTED, new: WRITTEN }),
-        ] {
-            let expected = Event { key: 9, act, begin_ns: 20, end_ns: None };
-            assert_eq!(recorded(op, None), Some(expected), "{op:?}");
-        }
-        assert_eq!(recorded(Op::Get, None), None, "a GET changes nothing");
-    }
 }

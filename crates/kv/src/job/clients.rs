@@ -1,24 +1,23 @@
-//! A client process: one thread per client, and one that takes orders.
+//! A client process: a thread per client, and the main thread, which talks to the coordinator.
 
 use std::{
-    sync::mpsc::{self, Receiver, Sender},
     thread,
     time::{Duration, Instant},
 };
 
 use memory::sync::{AtomicBool, AtomicU64, Ordering};
-use os::clock;
+use os::{child::Channel, clock};
 
 use super::{
-    ClientsReport, Config, Report,
-    child::{self, Alarm, ChildError, Word},
-    control::Control,
+    Config, Report,
+    coordinator::{self, ChildError},
     meter::{Meter, Spent},
+    threads::{MainThread, Threads},
 };
 use crate::{
-    backend::{Backend, Client, Contact, Counters, Idle, Roster},
-    drive::{Driver, Schedule, Step, Tally},
-    history::Recorder,
+    backend::{Backend, Client, Counters, Idle},
+    drive::{Driver, Recorder, Step, Tally},
+    measured::Measured,
     place::ClientId,
 };
 
@@ -30,10 +29,8 @@ const PROGRESS_PERIOD: Duration = Duration::from_millis(200);
 const JOIN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Operations of the history per message.
 const HISTORY_CHUNK: usize = 100_000;
-/// Longest wait of a thread for the order to begin.
-const GO_TIMEOUT: Duration = Duration::from_secs(240);
 
-/// What one client has at the end.
+/// The result of one client.
 struct Finished {
     id: ClientId,
     tally: Tally,
@@ -41,71 +38,33 @@ struct Finished {
     counters: Counters,
 }
 
+/// What the threads of the process share.
+struct Shared {
+    /// Calls that were answered so far, by client.
+    answered: Vec<AtomicU64>,
+    stop: AtomicBool,
+}
+
 /// Runs the schedule that the coordinator gives.
 pub(super) fn run<B: Backend>(
-    control: &mut Control,
+    coordinator: &mut Channel,
     config: &Config,
     backend: &B,
     ids: &[ClientId],
 ) -> Result<(), ChildError> {
-    let answered = ids.iter().map(|_| AtomicU64::new(0)).collect::<Vec<_>>();
-    let stop = AtomicBool::new(false);
+    let answered = ids.iter().map(|_| AtomicU64::new(0)).collect();
+    let shared = &Shared { answered, stop: AtomicBool::new(false) };
     thread::scope(|scope| {
-        let (to_main, words) = mpsc::channel();
-        let (mut rosters, mut starts) = (Vec::new(), Vec::new());
-        for (index, &id) in ids.iter().enumerate() {
-            let (to_thread, roster) = mpsc::channel();
-            rosters.push(to_thread);
-            let (to_thread, start) = mpsc::channel();
-            starts.push(to_thread);
-            let (to_main, answered, stop) = (to_main.clone(), &answered[index], &stop);
-            let body = move || {
-                let _alarm = Alarm(to_main.clone());
-                let line = Line { index, to_main: &to_main, roster, start, answered, stop };
-                if let Err(error) = drive(config, backend, id, &line) {
-                    // If nobody listens any more, the process is about to end.
-                    let _ = to_main.send(Word::Failed(error));
-                }
-            };
-            let named = thread::Builder::new().name(format!("client-{}", id.0));
-            named
-                .spawn_scoped(scope, body)
-                .map_err(|cause| ChildError::System { what: "cannot start a thread", cause })?;
-        }
-        drop(to_main);
-        let result = lead(control, &words, &rosters, &starts, &answered);
+        let names = ids.iter().map(|id| format!("client-{}", id.0));
+        let threads = Threads::start(scope, names, move |index, main: &MainThread<Finished>| {
+            drive(config, backend, ids[index], &shared.answered[index], &shared.stop, main)
+        })?;
+        let clients = config.workload.topology().clients();
+        let result = lead(coordinator, &threads, &shared.answered, clients);
         // Relaxed: the flag is all there is to see. It matters if one of several threads failed.
-        stop.store(true, Ordering::Relaxed);
+        shared.stop.store(true, Ordering::Relaxed);
         result
     })
-}
-
-/// A thread's connections to the one that takes orders.
-struct Line<'a> {
-    index: usize,
-    to_main: &'a Sender<Word<Finished>>,
-    roster: Receiver<Roster>,
-    start: Receiver<Schedule>,
-    answered: &'a AtomicU64,
-    stop: &'a AtomicBool,
-}
-
-impl Line<'_> {
-    fn meet(&self, contact: Contact) -> Option<Roster> {
-        let _ = self.to_main.send(Word::Contact(self.index, contact));
-        self.roster.recv_timeout(GO_TIMEOUT).ok()
-    }
-
-    fn begin(&self) -> Option<Schedule> {
-        let _ = self.to_main.send(Word::Ready);
-        self.start.recv_timeout(GO_TIMEOUT).ok()
-    }
-
-    /// Reports, and returns when the job is over: then the other end of this channel is dropped.
-    fn done(&self, finished: Finished) {
-        let _ = self.to_main.send(Word::Done(finished));
-        let _ = self.start.recv_timeout(GO_TIMEOUT);
-    }
 }
 
 /// The thread of one client. It ends early and well if the job does.
@@ -113,23 +72,26 @@ fn drive<B: Backend>(
     config: &Config,
     backend: &B,
     id: ClientId,
-    line: &Line<'_>,
+    answered: &AtomicU64,
+    stop: &AtomicBool,
+    main: &MainThread<Finished>,
 ) -> Result<(), ChildError> {
     let mut client = backend.client(id)?;
-    let Some(roster) = line.meet(client.contact()) else { return Ok(()) };
+    let Some(roster) = main.exchange(client.contact()) else { return Ok(()) };
     client.join(&roster, clock::deadline_ns(JOIN_TIMEOUT))?;
-    let Some(schedule) = line.begin() else { return Ok(()) };
+    main.ready();
+    let Some(schedule) = main.schedule() else { return Ok(()) };
     let mut driver = Driver::new(&config.workload, id, schedule);
     let mut idle = Idle::new(config.wait);
-    while !line.stop.load(Ordering::Relaxed) {
+    while !stop.load(Ordering::Relaxed) {
         if idle.sleeps_at_once() && driver.is_full() {
             client.wait(clock::deadline_ns(NAP))?;
         }
         let step = driver.step(&mut client, &clock::now_ns)?;
         if matches!(step, Step::Busy | Step::Sent { .. }) {
-            idle.found();
+            idle.reset();
             // Relaxed: a number to be shown, it publishes nothing.
-            line.answered.store(driver.answered(), Ordering::Relaxed);
+            answered.store(driver.answered(), Ordering::Relaxed);
         }
         match step {
             // Who sleeps at once looks first whether there is room for more.
@@ -142,7 +104,8 @@ fn drive<B: Backend>(
                 let (tally, recorder) = driver.finish();
                 let mut counters = client.counters();
                 idle.count("client", &mut counters);
-                line.done(Finished { id, tally, recorder, counters });
+                main.done(Finished { id, tally, recorder, counters });
+                main.wait_for_end();
                 break;
             }
         }
@@ -150,46 +113,37 @@ fn drive<B: Backend>(
     Ok(())
 }
 
-/// The thread that takes orders.
+/// The main thread.
 fn lead(
-    control: &mut Control,
-    words: &Receiver<Word<Finished>>,
-    rosters: &[Sender<Roster>],
-    starts: &[Sender<Schedule>],
+    coordinator: &mut Channel,
+    threads: &Threads<Finished>,
     answered: &[AtomicU64],
+    clients: u16,
 ) -> Result<(), ChildError> {
-    let schedule = child::prepare(control, words, rosters.len(), |roster| {
-        for to_thread in rosters {
-            let _ = to_thread.send(roster.clone());
-        }
-    })?;
-    for to_thread in starts {
-        let _ = to_thread.send(schedule);
-    }
+    let schedule = threads.prepare(coordinator)?;
     let mut meter = Meter::default();
     let mut finished = Vec::new();
     let mut last_progress = Instant::now();
-    while finished.len() < starts.len() {
-        if let Some(Word::Done(one)) = child::hear(words, meter.pause(&schedule))? {
-            finished.push(one);
-        }
+    while finished.len() < threads.count() {
+        finished.extend(threads.result(meter.pause(&schedule))?);
         meter.look(&schedule);
         if last_progress.elapsed() >= PROGRESS_PERIOD {
             last_progress = Instant::now();
             let count = answered.iter().map(|count| count.load(Ordering::Relaxed)).sum();
-            control.send(&Report::Progress(count))?;
+            coordinator::send(coordinator, &Report::Progress(count))?;
         }
     }
     let Spent { cpu_ns, switches } = meter.spent();
-    let mut report = ClientsReport { cpu_ns, switches, ..ClientsReport::default() };
+    let (clients_cpu_ns, clients_switches) = (cpu_ns, switches);
+    let mut measured = Measured { clients_cpu_ns, clients_switches, ..Measured::default() };
     let mut events = Vec::new();
-    for one in finished {
-        report.add_client(one.id, &one.tally, &one.counters);
-        events.extend(one.recorder.map(Recorder::into_events).unwrap_or_default());
+    for Finished { id, tally, recorder, counters } in finished {
+        measured.add(&Measured::of_client(id, clients, &tally, counters));
+        events.extend(recorder.map(Recorder::into_events).unwrap_or_default());
     }
     for chunk in events.chunks(HISTORY_CHUNK) {
-        control.send(&Report::History(chunk.to_vec()))?;
+        coordinator::send(coordinator, &Report::History(chunk.to_vec()))?;
     }
-    control.send(&Report::Clients(Box::new(report)))?;
-    child::await_end(control)
+    coordinator::send(coordinator, &Report::Measured(Box::new(measured)))?;
+    coordinator::await_end(coordinator)
 }

@@ -5,7 +5,7 @@ use std::{fs, io, path::Path, time::Duration};
 use os::clock;
 use rustix::time::{ClockId, clock_gettime};
 
-use super::child::LOOK;
+use super::coordinator::LOOK;
 use crate::drive::Schedule;
 
 /// Of all threads of a process.

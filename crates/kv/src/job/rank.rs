@@ -1,25 +1,23 @@
-//! A daemon process: one thread per shard, and one that takes orders.
+//! A daemon process: a thread per shard, and the main thread, which talks to the coordinator.
 
-use std::{
-    cell::Cell,
-    rc::Rc,
-    sync::mpsc::{self, Receiver, Sender},
-    thread,
-    time::Duration,
-};
+use std::{cell::Cell, rc::Rc, thread, time::Duration};
 
 use memory::sync::{AtomicU32, Ordering, hint};
-use os::clock;
+use os::{
+    child::{Channel, ChannelError, MessageError},
+    clock,
+};
 
 use super::{
-    Config, Order, RankReport, Report,
-    child::{self, Alarm, ChildError, Word},
-    control::{Control, ControlError},
+    Config, Order, Report,
+    coordinator::{self, ChildError},
     meter::{Meter, Spent},
+    threads::{MainThread, Threads},
 };
 use crate::{
-    backend::{Backend, Counters, Idle, Roster, Server, Service},
+    backend::{Backend, Counters, Idle, Server, Service},
     drive::Schedule,
+    measured::Measured,
     place::Shard,
     store::Partition,
 };
@@ -31,7 +29,7 @@ const NAP: Duration = Duration::from_millis(20);
 /// One in this many turns, and one in this many requests, is timed.
 const SAMPLE_PERIOD: u64 = 64;
 /// Longest time to connect.
-const JOIN_TIMEOUT: Duration = Duration::from_secs(30);
+pub(super) const JOIN_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How far the job is, as the thread that takes orders tells the others: each follows the one before.
 mod stage {
@@ -43,86 +41,59 @@ mod stage {
 
 /// Serves until told to stop.
 pub(super) fn run<B: Backend>(
-    control: &mut Control,
+    coordinator: &mut Channel,
     config: &Config,
     backend: &B,
     rank: u16,
 ) -> Result<(), ChildError> {
-    let shards = config.workload.topology().shards_of(rank).collect::<Vec<_>>();
-    let stage = AtomicU32::new(stage::WARM_UP);
+    let shards = &config.workload.topology().shards_of(rank).collect::<Vec<_>>();
+    let stage = &AtomicU32::new(stage::WARM_UP);
     thread::scope(|scope| {
-        let (to_main, words) = mpsc::channel();
-        let mut rosters = Vec::new();
-        for (index, &shard) in shards.iter().enumerate() {
-            let (roster, from_main) = mpsc::channel();
-            rosters.push(roster);
-            let (to_main, stage) = (to_main.clone(), &stage);
-            let body = move || {
-                let _alarm = Alarm(to_main.clone());
-                let served = serve(config, backend, shard, stage, &|contact| {
-                    let _ = to_main.send(Word::Contact(index, contact));
-                    from_main.recv().ok().map(|roster| (roster, ready(&to_main)))
-                });
-                // If nobody listens any more, the process is about to end.
-                let _ = to_main.send(match served {
-                    Ok(report) => Word::Done(report),
-                    Err(error) => Word::Failed(error),
-                });
-            };
-            let named = thread::Builder::new().name(format!("shard-{}", shard.0));
-            named
-                .spawn_scoped(scope, body)
-                .map_err(|cause| ChildError::System { what: "cannot start a thread", cause })?;
-        }
-        drop(to_main);
-        let result = lead(control, &words, &rosters, &stage);
+        let names = shards.iter().map(|shard| format!("shard-{}", shard.0));
+        let threads = Threads::start(scope, names, move |index, main: &MainThread<Measured>| {
+            main.done(serve(config, backend, shards[index], stage, main)?);
+            Ok(())
+        })?;
+        let result = lead(coordinator, &threads, stage, &|| {});
         // Relaxed: the number is all there is to see.
         stage.store(stage::STOP, Ordering::Relaxed);
         result
     })
 }
 
-/// What a thread calls when it is connected.
-fn ready<T: Send>(to_main: &Sender<Word<T>>) -> impl Fn() + use<T> {
-    let to_main = to_main.clone();
-    move || drop(to_main.send(Word::Ready))
-}
-
-/// The thread that takes orders.
-fn lead(
-    control: &mut Control,
-    words: &Receiver<Word<RankReport>>,
-    rosters: &[Sender<Roster>],
+/// The main thread of what serves: `stop` ends threads that do not look at the stage.
+pub(super) fn lead(
+    coordinator: &mut Channel,
+    threads: &Threads<Measured>,
     stage: &AtomicU32,
+    stop: &dyn Fn(),
 ) -> Result<(), ChildError> {
-    let schedule = child::prepare(control, words, rosters.len(), |roster| {
-        for to_thread in rosters {
-            let _ = to_thread.send(roster.clone());
-        }
-    })?;
+    let schedule = threads.prepare(coordinator)?;
     let mut meter = Meter::default();
     loop {
         meter.look(&schedule);
         stage.store(stage_at(&schedule, clock::now_ns()), Ordering::Relaxed);
-        child::hear(words, Duration::ZERO)?;
-        match control.receive(meter.pause(&schedule)) {
+        threads.result(Duration::ZERO)?;
+        match coordinator.recv_json(clock::deadline_ns(meter.pause(&schedule))) {
             Ok(Order::Stop) => break,
-            Ok(other) => return Err(child::out_of_turn(&other)),
-            Err(ControlError::Silent(_)) => {}
+            Ok(other) => return Err(coordinator::out_of_turn(&other)),
+            Err(MessageError::Channel(ChannelError::TimedOut)) => {}
             Err(error) => return Err(error.into()),
         }
     }
     stage.store(stage::STOP, Ordering::Relaxed);
+    stop();
     let Spent { cpu_ns, switches } = meter.spent();
-    let mut total = RankReport { cpu_ns, switches, ..RankReport::default() };
-    for _ in rosters {
-        if let Some(Word::Done(report)) = child::hear(words, child::ORDER_TIMEOUT)? {
-            let samples = report.counters.samples.iter().copied();
-            total.add(&RankReport { outstanding: schedule.means(samples), ..report });
+    let (ranks_cpu_ns, ranks_switches) = (cpu_ns, switches);
+    let mut total = Measured { ranks_cpu_ns, ranks_switches, ..Measured::default() };
+    for _ in 0..threads.count() {
+        if let Some(measured) = threads.result(coordinator::ORDER_TIMEOUT)? {
+            let samples = measured.rank_counters.samples.iter().copied();
+            total.add(&Measured { rank_outstanding: schedule.means(samples), ..measured });
         }
     }
-    control.send(&Report::Rank(total))?;
-    child::await_end(control)
+    coordinator::send(coordinator, &Report::Measured(Box::new(total)))?;
+    coordinator::await_end(coordinator)
 }
 
 fn stage_at(schedule: &Schedule, now_ns: u64) -> u32 {
@@ -133,25 +104,24 @@ fn stage_at(schedule: &Schedule, now_ns: u64) -> u32 {
     }
 }
 
-/// The thread of one shard. `meet` tells its contact, and returns everybody's with what to call
-/// once connected; `None` if the job ended before.
-fn serve<B: Backend, R: Fn()>(
+/// The thread of one shard.
+fn serve<B: Backend>(
     config: &Config,
     backend: &B,
     shard: Shard,
     stage: &AtomicU32,
-    meet: &impl Fn(crate::backend::Contact) -> Option<(Roster, R)>,
-) -> Result<RankReport, ChildError> {
+    main: &MainThread<Measured>,
+) -> Result<Measured, ChildError> {
     let serving_ns = Rc::new(Cell::new(0));
     let mut server = backend.server(shard, service_of(config, shard, Rc::clone(&serving_ns)))?;
-    let Some((roster, ready)) = meet(server.contact()) else { return Ok(RankReport::default()) };
+    let Some(roster) = main.exchange(server.contact()) else { return Ok(Measured::default()) };
     server.join(&roster, clock::deadline_ns(JOIN_TIMEOUT))?;
-    ready();
+    main.ready();
     take_turns(server, Idle::new(config.wait), stage, &serving_ns)
 }
 
 /// What answers requests to `shard`; adds the time of some of them to `serving_ns`.
-fn service_of(config: &Config, shard: Shard, serving_ns: Rc<Cell<u64>>) -> Service {
+pub(super) fn service_of(config: &Config, shard: Shard, serving_ns: Rc<Cell<u64>>) -> Service {
     let workload = &config.workload;
     let mut partition =
         Partition::filled(workload.topology(), shard, workload.value_size, workload.seed);
@@ -172,7 +142,7 @@ fn take_turns(
     mut idle: Idle,
     stage: &AtomicU32,
     serving_ns: &Cell<u64>,
-) -> Result<RankReport, ChildError> {
+) -> Result<Measured, ChildError> {
     let mut phases = Phases::default();
     let mut marks = Marks::default();
     let mut served = 0;
@@ -191,7 +161,7 @@ fn take_turns(
         phases.end_phase(Phase::Turn);
         served += count as u64;
         if count > 0 {
-            idle.found();
+            idle.reset();
         } else if idle.is_adaptive() && server.is_expecting() {
             hint::spin_loop();
         } else if !idle.sleeps_at_once() && idle.is_to_sleep() {
@@ -200,7 +170,7 @@ fn take_turns(
         phases.end_phase(Phase::Wait);
     }
     let counters = marks.between(counters(&server, &phases, &idle, serving_ns));
-    Ok(RankReport { served, counters, ..RankReport::default() })
+    Ok(Measured { served, rank_counters: counters, ..Measured::default() })
 }
 
 /// All that a thread counts.

@@ -1,19 +1,19 @@
 //! One run of one configuration: all processes started, measured over one interval, and gone.
 
-use std::{io, time::Duration};
+use std::{ops::Range, time::Duration};
 
 use os::{affinity, clock};
 
 use super::{
-    ClientsReport, Config, Launcher, Order, RankReport, Report, Role, control::ControlError,
-    crew::Crew,
+    Config, Launcher, Order, Report, Role,
+    children::{Children, JobError},
 };
 use crate::{
-    backend::{Contact, Roster},
+    backend::{Contact, Kind, Roster},
     drive::Schedule,
-    history::{self, CheckError},
+    history,
+    measured::Measured,
     place::ClientId,
-    result::Measured,
     workload::{ClientKind, Verify},
 };
 
@@ -23,69 +23,6 @@ const LEAD_TIME: Duration = Duration::from_millis(30);
 const KEYS_PER_S: u64 = 100_000;
 /// Longest time to report after all is over.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// Why a run has no numbers.
-#[derive(Debug, thiserror::Error)]
-pub enum JobError {
-    /// A process cannot be started.
-    #[error("cannot start {name}: {cause}")]
-    Spawn {
-        /// Which.
-        name: String,
-        /// As the kernel says.
-        cause: io::Error,
-    },
-    /// A process says that it cannot go on.
-    #[error("{name}: {reason}")]
-    Failed {
-        /// Which.
-        name: String,
-        /// In its words.
-        reason: String,
-    },
-    /// A process ended before its time.
-    #[error("{name} {status}; {}", last_words(stderr))]
-    Died {
-        /// Which.
-        name: String,
-        /// How.
-        status: String,
-        /// What it wrote last.
-        stderr: String,
-    },
-    /// A process is stuck.
-    #[error("no word from {names} for {timeout:?}; the job was ended")]
-    Silent {
-        /// Which.
-        names: String,
-        /// How long.
-        timeout: Duration,
-    },
-    /// A process sends garbage.
-    #[error("{name}: {cause}")]
-    Control {
-        /// Which.
-        name: String,
-        /// What is wrong.
-        cause: ControlError,
-    },
-    /// The coordinator cannot wait.
-    #[error("cannot wait for the processes of the job: {0}")]
-    Poll(io::Error),
-    /// The coordinator's own cores are unknown.
-    #[error(transparent)]
-    Affinity(#[from] affinity::AffinityError),
-    /// All answers are right, but not together.
-    #[error(transparent)]
-    History(#[from] CheckError),
-}
-
-fn last_words(stderr: &str) -> String {
-    match stderr {
-        "" => "its standard error is empty".to_owned(),
-        words => format!("its standard error ends with:\n{words}"),
-    }
-}
 
 /// How far a run is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,65 +50,81 @@ pub fn run(
 ) -> Result<Measured, JobError> {
     live(Live::Starting);
     let workload = &config.workload;
-    let mut crew = Crew::new();
+    let mut children = Children::default();
     let roles = roles(config);
     let ranks = usize::from(workload.ranks);
     let everybody = 0..roles.len();
-    let clients = ranks..roles.len();
-    add_all(&mut crew, config, launcher, &roles)?;
+    let has_providers = config.backend == Kind::Provider;
+    let providers = ranks..if has_providers { 2 * ranks } else { ranks };
+    let clients = providers.end..roles.len();
+    start_all(&mut children, config, launcher, &roles)?;
     let setup = launcher.patience + Duration::from_secs(workload.keys / KEYS_PER_S);
-    let roster = gather_contacts(&mut crew, &roles, setup)?;
-    crew.send_all(everybody.clone(), &Order::Join(roster))?;
-    crew.hear(everybody.clone(), setup, |_, report| matches!(report, Report::Ready))?;
+    let roster = gather_contacts(&mut children, &roles, setup)?;
+    children.send_all(everybody.clone(), &Order::Join(roster))?;
+    children.receive(everybody.clone(), setup, |_, report| matches!(report, Report::Ready))?;
     let schedule = Schedule::new(workload, clock::deadline_ns(LEAD_TIME));
-    crew.send_all(everybody.clone(), &Order::Go(schedule))?;
+    children.send_all(everybody.clone(), &Order::Go(schedule))?;
     let length = Duration::from_nanos(schedule.drained_ns - schedule.begin_ns);
-    let mut total = ClientsReport::default();
+    let mut total = Measured {
+        interval_ns: schedule.end_ns - schedule.measure_ns,
+        slice_ns: schedule.slice_ns,
+        ..Measured::default()
+    };
     let mut events = Vec::new();
     let mut answered = vec![0; roles.len()];
-    crew.hear(clients, LEAD_TIME + length + REPORT_TIMEOUT, |member, report| match report {
-        Report::Progress(count) => {
-            answered[member] = count;
-            live(Live::Running { answered: answered.iter().sum() });
-            false
+    children.receive(
+        clients,
+        LEAD_TIME + length + REPORT_TIMEOUT,
+        |child, report| match report {
+            Report::Progress(count) => {
+                answered[child] = count;
+                live(Live::Running { answered: answered.iter().sum() });
+                false
+            }
+            Report::History(chunk) => {
+                events.extend(chunk);
+                false
+            }
+            Report::Measured(measured) => {
+                total.add(&measured);
+                true
+            }
+            _ => false,
+        },
+    )?;
+    // Providers first: they would take the end of their daemon for a failure.
+    stop(&mut children, providers, &mut total)?;
+    stop(&mut children, 0..ranks, &mut total)?;
+    children.send_all(everybody, &Order::End)?;
+    children.finish()?;
+    if workload.verify == Verify::Full {
+        // A history that is wrong is of interest, too.
+        if let Some(history) = &launcher.history {
+            history.append(&events).map_err(JobError::Export)?;
         }
-        Report::History(chunk) => {
-            events.extend(chunk);
-            false
-        }
-        Report::Clients(report) => {
-            total.add(&report);
-            true
-        }
-        _ => false,
-    })?;
-    let daemons = stop_ranks(&mut crew, 0..ranks)?;
-    crew.send_all(everybody, &Order::End)?;
-    crew.finish()?;
-    let judged = match workload.verify {
-        Verify::Answers => None,
-        Verify::Full => {
-            live(Live::Judging);
-            Some(history::check(events)?)
-        }
-    };
-    Ok(Measured::new(workload, &schedule, total, daemons, judged))
-}
-
-fn stop_ranks(crew: &mut Crew, ranks: std::ops::Range<usize>) -> Result<RankReport, JobError> {
-    let mut total = RankReport::default();
-    crew.send_all(ranks.clone(), &Order::Stop)?;
-    crew.hear(ranks, REPORT_TIMEOUT, |_, report| match report {
-        Report::Rank(report) => {
-            total.add(&report);
-            true
-        }
-        _ => false,
-    })?;
+        live(Live::Judging);
+        total.linearizable = Some(history::check(events)?);
+    }
     Ok(total)
 }
 
-/// Ranks first, then client processes.
+/// Stops the children of a range, which serve, and adds what they measured.
+fn stop(
+    children: &mut Children,
+    serving: Range<usize>,
+    total: &mut Measured,
+) -> Result<(), JobError> {
+    children.send_all(serving.clone(), &Order::Stop)?;
+    children.receive(serving, REPORT_TIMEOUT, |_, report| match report {
+        Report::Measured(measured) => {
+            total.add(&measured);
+            true
+        }
+        _ => false,
+    })
+}
+
+/// Ranks first, then providers, then client processes.
 fn roles(config: &Config) -> Vec<Role> {
     let topology = config.workload.topology();
     let ranks = (0..topology.ranks).map(Role::Rank);
@@ -182,11 +135,13 @@ fn roles(config: &Config) -> Vec<Role> {
             ClientKind::Process => ids.into_iter().map(|id| Role::Clients(vec![id])).collect(),
         }
     });
-    ranks.chain(clients).collect()
+    let has_providers = config.backend == Kind::Provider;
+    let providers = (0..topology.ranks).filter(|_| has_providers).map(Role::Provider);
+    ranks.chain(providers).chain(clients).collect()
 }
 
-fn add_all(
-    crew: &mut Crew,
+fn start_all(
+    children: &mut Children,
     config: &Config,
     launcher: &Launcher,
     roles: &[Role],
@@ -196,6 +151,7 @@ fn add_all(
     for role in roles {
         let (name, rank) = match role {
             Role::Rank(rank) => (format!("rank {rank}"), *rank),
+            Role::Provider(rank) => (format!("provider of rank {rank}"), *rank),
             Role::Clients(ids) => {
                 let rank = ids.first().map_or(0, |&id| topology.home_of(id));
                 (format!("{} of rank {rank}", client_names(ids)), rank)
@@ -203,7 +159,7 @@ fn add_all(
         };
         let cores = config.pin.cores_of(rank, topology.ranks, &allowed);
         let order = Order::Assign { config: config.clone(), role: role.clone(), cores };
-        crew.add(name, launcher, &order)?;
+        children.start(name, launcher, &order)?;
     }
     Ok(())
 }
@@ -216,36 +172,26 @@ fn client_names(ids: &[ClientId]) -> String {
     }
 }
 
-fn gather_contacts(crew: &mut Crew, roles: &[Role], timeout: Duration) -> Result<Roster, JobError> {
+fn gather_contacts(
+    children: &mut Children,
+    roles: &[Role],
+    timeout: Duration,
+) -> Result<Roster, JobError> {
     let mut contacts = vec![Vec::<Contact>::new(); roles.len()];
-    crew.hear(0..roles.len(), timeout, |member, report| match report {
-        Report::Contacts(of_member) => {
-            contacts[member] = of_member;
+    children.receive(0..roles.len(), timeout, |child, report| match report {
+        Report::Contacts(of_child) => {
+            contacts[child] = of_child;
             true
         }
         _ => false,
     })?;
     let mut roster = Roster::default();
-    for (role, of_member) in roles.iter().zip(contacts) {
+    for (role, of_child) in roles.iter().zip(contacts) {
         match role {
-            Role::Rank(_) => roster.servers.extend(of_member),
-            Role::Clients(_) => roster.clients.extend(of_member),
+            Role::Rank(_) => roster.servers.extend(of_child),
+            Role::Provider(_) => {}
+            Role::Clients(_) => roster.clients.extend(of_child),
         }
     }
     Ok(roster)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_last_words_of_the_dead_are_told_if_there_were_any() {
-        let told = |stderr: &str| {
-            let (name, status) = ("rank 0".to_owned(), "was killed by signal 9".to_owned());
-            JobError::Died { name, status, stderr: stderr.to_owned() }.to_string()
-        };
-        assert_eq!(told(""), "rank 0 was killed by signal 9; its standard error is empty");
-        assert_eq!(told("oh"), "rank 0 was killed by signal 9; its standard error ends with:\noh");
-    }
 }

@@ -1,60 +1,28 @@
-//! Cells in the form that all benchmarks of this project share: one JSON object per number.
+//! Cells in the form that all benchmarks of this project share: one row per number.
 
-use std::io::{self, Write};
+use measure::results::Row;
 
-use bench::{regime::Regime, stats::Summary};
-use serde::{Deserialize, Serialize};
+use super::{Cell, LatencySummary, Results, SideCell, reduce};
 
-use super::{Cell, Header, LatencySummary, SideCell};
-
-/// One number of one cell.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Row {
-    /// Always "kv".
-    pub bench: String,
-    /// Name of the cell, with `/local` or `/remote` if it is about these calls only.
-    pub cell: String,
-    /// How far apart the cores were; "unknown" if that was not measured.
-    pub regime: String,
-    /// What the number means.
-    pub metric: String,
-    /// Its unit.
-    pub unit: String,
-    /// Median, minimum, maximum and number of the runs.
-    #[serde(flatten)]
-    pub summary: Summary,
-    /// The cell it is compared with.
-    pub vs: Option<String>,
-    /// This median over that of `vs`.
-    pub ratio: Option<f64>,
-}
-
-/// All numbers of all cells.
+/// All numbers of all cells, as every benchmark gives them to programs.
 #[must_use]
-pub fn rows(cells: &[Cell]) -> Vec<Row> {
-    cells.iter().flat_map(rows_of).collect()
+pub fn rows(results: &Results) -> measure::results::Results {
+    let rows = reduce(results).iter().flat_map(rows_of).collect();
+    let (dropped, taken, notes) = (0, 0, Vec::new());
+    measure::results::Results { header: results.header.clone(), rows, dropped, taken, notes }
 }
 
-/// What a table is written for, in this order.
-pub(super) fn regimes() -> impl Iterator<Item = Option<Regime>> {
-    Regime::KEPT.map(Some).into_iter().chain([Some(Regime::Mixed), None])
-}
-
-/// The regime's name in rows and tables.
-pub(super) fn regime_name(regime: Option<Regime>) -> String {
-    regime.map_or_else(|| "unknown".to_owned(), |regime| regime.to_string())
-}
-
+/// A name with `/local` or `/remote` is about these calls only.
 fn rows_of(cell: &Cell) -> Vec<Row> {
-    let row = |name: String, metric: &str, unit: &str, summary| Row {
+    let row = |cell_name: String, metric: &str, unit: &str, summary| Row {
         bench: "kv".to_owned(),
-        cell: name,
-        regime: regime_name(cell.regime),
+        cell: cell_name,
+        regime: cell.regime.to_string(),
+        line_ns: cell.regime.line_ns(),
         metric: metric.to_owned(),
         unit: unit.to_owned(),
         summary,
-        vs: None,
-        ratio: None,
+        ..Row::default()
     };
     let mut rows = Vec::new();
     for (suffix, side) in [("", &cell.all), ("/local", &cell.local), ("/remote", &cell.remote)] {
@@ -77,44 +45,25 @@ fn rows_of(cell: &Cell) -> Vec<Row> {
     rows
 }
 
-/// Writes the header and every number, one JSON object per line.
-///
-/// # Errors
-///
-/// Of `to`.
-pub fn write_rows(header: &Header, cells: &[Cell], to: &mut impl Write) -> io::Result<()> {
-    writeln!(to, "{}", serde_json::to_string(header)?)?;
-    for row in rows(cells) {
-        writeln!(to, "{}", serde_json::to_string(&row)?)?;
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::{
-        backend::Kind,
-        job::Config,
-        result::{Results, reduce, samples},
-        workload::Locality,
-    };
+    use crate::{backend::Kind, configuration::Config, result::samples, workload::Locality};
 
     #[test]
     fn rows_have_the_form_of_the_project() {
-        let results = samples::results();
         let mut bytes = Vec::new();
-        write_rows(&results.header, &reduce(&results), &mut bytes).unwrap();
+        rows(&samples::results()).write_json(&mut bytes).unwrap();
         let text = String::from_utf8(bytes).unwrap();
         let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
         let lines = lines.collect::<Vec<Value>>();
         assert_eq!(lines[0]["bench"], "kv");
         assert_eq!(lines[0]["commit"], "abc");
         for key in [
-            "bench", "cell", "regime", "metric", "unit", "median", "min", "max", "runs", "vs",
-            "ratio",
+            "bench", "cell", "regime", "line_ns", "metric", "unit", "median", "min", "max", "runs",
+            "vs", "ratio",
         ] {
             assert!(lines[1].get(key).is_some(), "{key}");
         }
@@ -133,7 +82,7 @@ mod tests {
         let rows_of = |floor, rate| {
             let runs =
                 vec![samples::run(&tcp, 0, floor, 0, 1), samples::run(&direct, 0, rate, 0, 1)];
-            let mut rows = rows(&reduce(&Results { header: samples::header(), runs }));
+            let mut rows = rows(&Results { header: samples::header(), runs }).rows;
             rows.retain(|row| row.cell.starts_with("direct"));
             rows
         };

@@ -1,11 +1,18 @@
 //! Two files: is the one faster than the other, or is it chance?
 
-use std::fmt;
+use std::{collections::BTreeSet, fmt};
 
-use bench::{regime::Regime, report::Header, stats};
+use measure::{
+    regime::{Regime, Regimes},
+    results::Header,
+    stats,
+};
 
-use super::{Results, RunRecord, cells::regime_name, reduce::name_of};
-use crate::{job::Config, rng::Rng};
+use super::{
+    Results, RunRecord,
+    reduce::{name_of, regimes},
+};
+use crate::{configuration::Config, rng::Rng};
 
 /// Resamples of the bootstrap.
 const RESAMPLES: usize = 10_000;
@@ -31,8 +38,8 @@ pub struct Comparison {
     pub cell_a: String,
     /// And in the second.
     pub cell_b: String,
-    /// In this placement; `None`: not known.
-    pub regime: Option<Regime>,
+    /// Class of the machine's pace, of both files together.
+    pub regime: Regime,
     /// What is compared, with its unit.
     pub metric: &'static str,
     /// Median in the first file.
@@ -60,7 +67,7 @@ pub struct Comparisons {
     pub headers: [Header; 2],
     /// Every metric of every configuration.
     pub all: Vec<Comparison>,
-    /// Configurations that were never measured in the same placement of the cores.
+    /// Configurations that were never measured in the same regime.
     pub apart: Vec<String>,
     /// What the numbers do not tell: calls without an answer, runs that are not compared.
     pub notes: Vec<String>,
@@ -89,15 +96,20 @@ pub enum CompareError {
     Counterparts {
         /// The configuration.
         cell: String,
-        /// How many.
+        /// Their number.
         count: usize,
     },
-    /// The cores were near each other in one and far in the other.
+    /// No regime is in both.
     #[error(
-        "nothing was measured in the same core placement in both files; run again until both have \
-         the same regime"
+        "no configuration was measured at the same pace of the machine in both files (A: {a}; B: {b}); \
+         run again on the same machine until both have a regime in common"
     )]
-    Placement,
+    Regime {
+        /// Regimes of the first file.
+        a: String,
+        /// Regimes of the second file.
+        b: String,
+    },
     /// Nothing to compare.
     #[error("{0} holds no runs")]
     Empty(&'static str),
@@ -125,41 +137,51 @@ pub fn compare(a: &Results, b: &Results) -> Result<Comparisons, CompareError> {
             other => other,
         })?;
     }
-    let headers = [a.header.run.clone(), b.header.run.clone()];
-    let notes = [("A", a), ("B", b)].into_iter().flat_map(|(name, file)| notes(name, file));
+    let headers = [a.header.clone(), b.header.clone()];
+    let regimes = regimes([a, b]);
+    let files = [("A", a), ("B", b)].into_iter();
+    let notes = files.flat_map(|(name, file)| notes(name, file, &regimes));
     let notes = notes.collect();
     let mut comparisons = Comparisons { headers, all: Vec::new(), apart: Vec::new(), notes };
     for config in &configs_a {
         let other = counterpart(config, &configs_a, &configs_b)?;
-        match pair(config, other, a, b) {
+        match pair(config, other, [a, b], &regimes) {
             none if none.is_empty() => comparisons.apart.push(name_of(config)),
             some => comparisons.all.extend(some),
         }
     }
-    if comparisons.all.is_empty() { Err(CompareError::Placement) } else { Ok(comparisons) }
+    if comparisons.all.is_empty() {
+        let [a, b] = [a, b].map(|file| regimes_of(file, &regimes));
+        return Err(CompareError::Regime { a, b });
+    }
+    Ok(comparisons)
 }
 
 /// Of one file.
-fn notes(file: &str, results: &Results) -> Vec<String> {
+fn notes(file: &str, results: &Results, regimes: &Regimes) -> Vec<String> {
     let mut notes = Vec::new();
     for config in configs(results) {
         let runs = results.runs.iter().filter(|run| run.config == *config).collect::<Vec<_>>();
         let failed = runs.iter().map(|run| run.measured.failed()).sum::<u64>();
-        let moved = runs.iter().filter(|run| regime_of(run) == Some(Regime::Mixed)).count();
+        let moved = runs.iter().filter(|run| !regimes.regime(run.placement).is_known()).count();
         let cell = name_of(config);
         if failed > 0 {
             notes.push(format!("{file}: {cell}: {failed} calls ended without an answer"));
         }
         if moved > 0 {
             let all = runs.len();
-            notes.push(format!("{file}: {cell}: {moved} of {all} runs left out: the cores moved"));
+            notes.push(format!(
+                "{file}: {cell}: {moved} of {all} runs left out: the probes around them disagreed"
+            ));
         }
     }
     notes
 }
 
-fn regime_of(run: &RunRecord) -> Option<Regime> {
-    run.placement.map(|placement| placement.regime())
+fn regimes_of(results: &Results, regimes: &Regimes) -> String {
+    let found = results.runs.iter().map(|run| regimes.regime(run.placement));
+    let found = found.collect::<BTreeSet<_>>().into_iter().map(|regime| regime.to_string());
+    found.collect::<Vec<_>>().join(", ")
 }
 
 fn configs(results: &Results) -> Vec<&Config> {
@@ -202,14 +224,20 @@ fn counterpart<'a>(
     }
 }
 
-/// Empty if they were never measured in the same placement.
-fn pair(config_a: &Config, config_b: &Config, a: &Results, b: &Results) -> Vec<Comparison> {
+/// Empty if they were never measured in the same regime.
+fn pair(
+    config_a: &Config,
+    config_b: &Config,
+    [a, b]: [&Results; 2],
+    regimes: &Regimes,
+) -> Vec<Comparison> {
     let runs = |results: &'_ Results, config: &Config, regime| {
-        let is_wanted = |run: &&RunRecord| run.config == *config && regime_of(run) == regime;
+        let is_wanted =
+            |run: &&RunRecord| run.config == *config && regimes.regime(run.placement) == regime;
         results.runs.iter().filter(is_wanted).cloned().collect::<Vec<_>>()
     };
     let mut comparisons = Vec::new();
-    for regime in Regime::KEPT.map(Some).into_iter().chain([None]) {
+    for regime in regimes.iter().chain([Regime::Unknown]) {
         let (runs_a, runs_b) = (runs(a, config_a, regime), runs(b, config_b, regime));
         if runs_a.is_empty() || runs_b.is_empty() {
             continue;
@@ -286,7 +314,7 @@ impl fmt::Display for Comparisons {
         }
         self.all.iter().try_for_each(|one| writeln!(f, "{one}"))?;
         self.apart.iter().try_for_each(|cell| {
-            writeln!(f, "{cell}: never measured in the same core placement in both; run again")
+            writeln!(f, "{cell}: never measured in the same regime in both; run again")
         })?;
         self.notes.iter().try_for_each(|note| writeln!(f, "{note}"))
     }
@@ -298,7 +326,6 @@ impl fmt::Display for Comparison {
         if cell_a != cell_b {
             write!(f, "{cell_b} over ")?;
         }
-        let regime = regime_name(*regime);
         write!(f, "{cell_a} ({regime}): {metric}: {a:.0} → {b:.0}, ")?;
         let Some(ratio) = ratio else { return f.write_str("no ratio: A is nothing") };
         write!(f, "×{ratio:.3}, ")?;
@@ -316,7 +343,7 @@ impl fmt::Display for Comparison {
 mod tests {
     use super::*;
     use crate::{
-        result::{Placement, reduce::samples},
+        result::{Probes, reduce::samples},
         workload::{Locality, Workload},
     };
 
@@ -385,9 +412,10 @@ mod tests {
         let a = results(&natural(), &[100, 110]);
         let mut b = a.clone();
         for run in &mut b.runs {
-            run.placement = Some(Placement { before_ns: 500.0, after_ns: 510.0 });
+            run.placement = Some(Probes { before_ns: 500.0, after_ns: 510.0 });
         }
-        assert_eq!(compare(&a, &b), Err(CompareError::Placement));
+        let error = compare(&a, &b).unwrap_err().to_string();
+        assert!(error.contains("A: line 105 ns; B: line 505 ns"), "{error}");
     }
 
     #[test]
@@ -395,7 +423,7 @@ mod tests {
         let mut a = results(&natural(), &[100, 110]);
         a.runs.extend(results(&samples::config(Locality::Remote), &[50, 60]).runs);
         let mut b = a.clone();
-        b.runs[3].placement = Some(Placement { before_ns: 500.0, after_ns: 510.0 });
+        b.runs[3].placement = Some(Probes { before_ns: 500.0, after_ns: 510.0 });
         b.runs[2].placement = b.runs[3].placement;
         let compared = compare(&a, &b).unwrap();
         assert_eq!(compared.apart, ["tcp/2x4/qd4/remote"]);
@@ -406,13 +434,16 @@ mod tests {
     #[test]
     fn a_comparison_says_in_which_placement_and_under_which_circumstances() {
         let mut a = results(&natural(), &[100, 110]);
-        a.runs[1].placement = Some(Placement { before_ns: 500.0, after_ns: 510.0 });
+        a.runs[1].placement = Some(Probes { before_ns: 500.0, after_ns: 510.0 });
         let mut b = a.clone();
-        b.header.run.profile = "debug".into();
+        b.header.profile = "debug".into();
         let text = compare(&a, &b).unwrap().to_string();
-        for expected in
-            ["release build", "debug build", "natural (near): rate", "natural (far): rate"]
-        {
+        for expected in [
+            "release build",
+            "debug build",
+            "natural (line 105 ns): rate",
+            "natural (line 505 ns): rate",
+        ] {
             assert!(text.contains(expected), "{expected} in {text}");
         }
     }
@@ -425,7 +456,7 @@ mod tests {
                 let is_far = ns > 300.0;
                 let rate = if is_far { 1000 } else { 2000 };
                 let mut run = samples::run(&natural(), number, rate * scale, 0, scale);
-                run.placement = Some(Placement { before_ns: ns, after_ns: ns });
+                run.placement = Some(Probes { before_ns: ns, after_ns: ns });
                 run.measured.clients_cpu_ns = cpu_ns;
                 run.measured.ranks_cpu_ns = 0;
                 results.runs.push(run);
@@ -436,9 +467,9 @@ mod tests {
         let medians = compared.all.iter().map(|one| {
             let (interval, ratio) = (one.interval.expect("five runs of each"), one.ratio.unwrap());
             assert!((interval.low - ratio).abs() < 1e-9 && (interval.high - ratio).abs() < 1e-9);
-            (one.regime.unwrap(), one.metric, one.a.round(), (ratio * 3.0).round())
+            (one.regime.to_string(), one.metric, one.a.round(), (ratio * 3.0).round())
         });
-        let (near, far) = (Regime::Near, Regime::Far);
+        let (near, far) = ("line 100 ns", "line 500 ns");
         let expected = [
             (near, "rate, 1/s", 2000.0, 9.0),
             (near, "p50, ns", 500_223.0, 9.0),
@@ -449,6 +480,7 @@ mod tests {
             (far, "p99, ns", 990_207.0, 9.0),
             (far, "cpu per call, ns", 600.0, 1.0),
         ];
+        let expected = expected.map(|(regime, a, b, c)| (regime.to_owned(), a, b, c));
         assert_eq!(medians.collect::<Vec<_>>(), expected);
     }
 
@@ -478,8 +510,12 @@ mod tests {
     fn fault_k2_runs_without_answers_are_not_faster_than_others() {
         let (none, some) = (results(&natural(), &[0; 5]), results(&natural(), &[100; 5]));
         for (a, b, expected) in [
-            (&none, &some, "(near): rate, 1/s: 0 → 100, no ratio: A is nothing\n"),
-            (&some, &none, "(near): rate, 1/s: 100 → 0, ×0.000, 95 % [0.000, 0.000]: differs\n"),
+            (&none, &some, "(line 105 ns): rate, 1/s: 0 → 100, no ratio: A is nothing\n"),
+            (
+                &some,
+                &none,
+                "(line 105 ns): rate, 1/s: 100 → 0, ×0.000, 95 % [0.000, 0.000]: differs\n",
+            ),
         ] {
             let compared = compare(a, b).unwrap();
             let metrics = compared.all.iter().map(|one| one.metric).collect::<Vec<_>>();
@@ -496,14 +532,14 @@ mod tests {
     #[test]
     fn fault_k2_calls_without_an_answer_and_runs_that_are_left_out_are_told() {
         let mut a = results(&natural(), &[100, 110, 120]);
-        a.runs[1].placement = Some(Placement { before_ns: 100.0, after_ns: 500.0 });
+        a.runs[1].placement = Some(Probes { before_ns: 100.0, after_ns: 500.0 });
         let mut b = results(&natural(), &[100]);
         b.runs[0].measured.failures.clear();
         let compared = compare(&a, &b).unwrap();
         let cell = "tcp/2x4/qd4/natural";
         let expected = [
             format!("A: {cell}: 6 calls ended without an answer"),
-            format!("A: {cell}: 1 of 3 runs left out: the cores moved"),
+            format!("A: {cell}: 1 of 3 runs left out: the probes around them disagreed"),
         ];
         assert_eq!(compared.notes, expected);
         assert!(compared.to_string().ends_with(&format!("{}\n{}\n", expected[0], expected[1])));

@@ -1,11 +1,11 @@
 //! Where the CPU time of a cell went, and how much moved at a time: what explains its throughput.
 
-use bench::{report::number, stats::Summary};
+use measure::{number::number, stats::Summary};
 
 use super::Cell;
 use crate::backend::Kind;
 
-/// What [`costs`] are.
+/// Headings of the columns of [`costs`].
 pub(crate) const HEADINGS: [&str; COLUMNS] = [
     "client ns",
     "daemon ns",
@@ -20,7 +20,7 @@ pub(crate) const HEADINGS: [&str; COLUMNS] = [
 /// How many there are.
 pub(crate) const COLUMNS: usize = 9;
 
-/// What they mean.
+/// Legend of the columns.
 pub(crate) const MEANING: &str = "per call: CPU time, times that a core went to another process, and system calls \
                                   made in loops; of delegating daemons: messages/batch, and turns, some in vain";
 
@@ -39,12 +39,12 @@ pub(crate) fn costs(cell: &Cell) -> [String; COLUMNS] {
         |over: f64, under: f64| if under > 0.0 { number(over / under) } else { String::new() };
     let mean_batch = counters.mean_batch().map_or_else(String::new, number);
     let (per_turn, per_batch) = match cell.config.backend {
-        Kind::Delegation => {
+        Kind::Delegation | Kind::Provider => {
             let turns = counters.distributions.get("requests_per_loop");
             let turns = turns.map_or(0, |turns| turns.values().sum::<u64>());
             (ratio(count("daemon requests_ipc"), turns as f64), mean_batch)
         }
-        Kind::Direct | Kind::Tcp => (mean_batch, String::new()),
+        Kind::Direct | Kind::Erpc | Kind::Scalerpc | Kind::Tcp => (mean_batch, String::new()),
     };
     let calls_of = |side: &str| {
         let names = SYSTEM_CALLS.map(|name| format!("{side} {name}"));

@@ -1,16 +1,19 @@
-//! Runs to numbers: one cell per configuration and placement of the cores.
+//! Runs to numbers: one cell per configuration and regime.
 //!
 //! A run's number comes from all its clients over one interval; a cell's number is the median of its
 //! runs, with the smallest and the largest. Runs are never left out.
 
 use std::collections::BTreeMap;
 
-use bench::{regime::Regime, stats::Summary};
+use measure::{
+    regime::{Regime, Regimes},
+    stats::Summary,
+};
 
 use super::{Latency, Measured, Results, RunRecord, SideRecord};
 use crate::{
     backend::{Counters, Failure, Kind, Switches},
-    job::{Config, Pin},
+    configuration::{Config, Pin},
     workload::{ClientKind, Verify, Workload},
 };
 
@@ -64,10 +67,10 @@ pub struct SideCell {
 pub struct Cell {
     /// Says how it differs from the default: unique in a file, together with the regime.
     pub name: String,
-    /// What was run.
+    /// Configuration that was run.
     pub config: Config,
-    /// `None`: not known.
-    pub regime: Option<Regime>,
+    /// Class of the machine's pace while it ran.
+    pub regime: Regime,
     /// All calls.
     pub all: SideCell,
     /// Calls to the caller's own node.
@@ -103,11 +106,12 @@ pub struct Cell {
 /// Reduces a file. Cells come in the order in which their first runs were made.
 #[must_use]
 pub fn reduce(results: &Results) -> Vec<Cell> {
-    let mut groups = Vec::<(&Config, Option<Regime>, Vec<&RunRecord>)>::new();
+    let regimes = regimes([results]);
+    let mut groups = Vec::<(&Config, Regime, Vec<&RunRecord>)>::new();
     for run in &results.runs {
-        let regime = run.placement.map(|placement| placement.regime());
+        let regime = regimes.regime(run.placement);
         let is_same =
-            |group: &&mut (&Config, Option<Regime>, _)| group.0 == &run.config && group.1 == regime;
+            |group: &&mut (&Config, Regime, _)| group.0 == &run.config && group.1 == regime;
         match groups.iter_mut().find(is_same) {
             Some(group) => group.2.push(run),
             None => groups.push((&run.config, regime, vec![run])),
@@ -119,8 +123,14 @@ pub fn reduce(results: &Results) -> Vec<Cell> {
     cells.into_iter().zip(versus).map(|(cell, versus)| Cell { versus, ..cell }).collect()
 }
 
+/// The classes of all runs of files that are read together.
+pub(super) fn regimes<'a>(files: impl IntoIterator<Item = &'a Results>) -> Regimes {
+    let runs = files.into_iter().flat_map(|results| &results.runs);
+    Regimes::of(runs.filter_map(|run| run.placement))
+}
+
 /// `None`: no runs.
-fn cell(config: &Config, regime: Option<Regime>, runs: &[&RunRecord]) -> Option<Cell> {
+fn cell(config: &Config, regime: Regime, runs: &[&RunRecord]) -> Option<Cell> {
     let measured = runs.iter().map(|run| &run.measured).collect::<Vec<_>>();
     let summary = |of: &dyn Fn(&Measured) -> f64| {
         Summary::of(&measured.iter().map(|measured| of(measured)).collect::<Vec<_>>())
@@ -203,7 +213,7 @@ fn versus(cell: &Cell, cells: &[Cell]) -> Option<(String, f64)> {
 /// The rate of the one over that of the other. `None`: the other has none, or the placement changed, so
 /// that nobody knows in which of them either was.
 pub(super) fn rate_over(cell: &Cell, other: &Cell) -> Option<f64> {
-    let is_known = cell.regime == other.regime && cell.regime != Some(Regime::Mixed);
+    let is_known = cell.regime == other.regime && cell.regime.is_known();
     let [over, under] = [cell, other].map(|cell| cell.all.rate.median);
     (is_known && under > 0.0).then(|| over / under)
 }
@@ -290,12 +300,13 @@ pub(crate) mod samples {
     use crate::{
         backend::Wait,
         drive::latency_histogram,
-        result::{FORMAT, Header, Placement},
+        result::{Header, Probes},
         workload::Locality,
     };
 
     pub(crate) fn header() -> Header {
-        let run = bench::report::Header {
+        Header {
+            format: measure::results::FORMAT,
             bench: "kv".into(),
             command: "copyrpc bench kv".into(),
             version: "0.1.0".into(),
@@ -307,8 +318,7 @@ pub(crate) mod samples {
             kernel: "6.1".into(),
             nic: "none".into(),
             date: "2026-01-31T00:00:00Z".into(),
-        };
-        Header { format: FORMAT, run }
+        }
     }
 
     pub(crate) fn config(locality: Locality) -> Config {
@@ -349,7 +359,7 @@ pub(crate) mod samples {
             start_skew_ns: 1000 * u64::from(run),
             ..Measured::default()
         };
-        let placement = Some(Placement { before_ns: 100.0, after_ns: 110.0 });
+        let placement = Some(Probes { before_ns: 100.0, after_ns: 110.0 });
         RunRecord { config: config.clone(), run, placement, measured }
     }
 
@@ -379,7 +389,7 @@ mod tests {
     use super::*;
     use crate::{
         backend::Wait,
-        result::Placement,
+        result::Probes,
         workload::{Locality, Mix, Pace, Popularity, ValueSize},
     };
 
@@ -507,7 +517,7 @@ mod tests {
         let other =
             Config { workload: Workload { seed: 2, ..tcp.workload.clone() }, ..tcp.clone() };
         let at = |config: &Config, rate, before_ns, after_ns| RunRecord {
-            placement: Some(Placement { before_ns, after_ns }),
+            placement: Some(Probes { before_ns, after_ns }),
             ..samples::run(config, 0, rate, 0, 1)
         };
         let ratio_beside = |floors: &[RunRecord]| {
@@ -524,7 +534,7 @@ mod tests {
         assert!((ratio - 3.0).abs() < 1e-9, "{ratio}");
         let moved = [at(&tcp, 100, 100.0, 500.0), at(&config, 300, 100.0, 500.0)];
         let cells = reduce(&Results { header: samples::header(), runs: moved.to_vec() });
-        assert_eq!((cells[1].regime, &cells[1].versus), (Some(Regime::Mixed), &None));
+        assert_eq!((cells[1].regime, &cells[1].versus), (Regime::Moved, &None));
     }
 
     #[test]
@@ -538,14 +548,16 @@ mod tests {
     fn placements_are_not_mixed() {
         let config = samples::config(Locality::Natural);
         let at = |number, ns| {
-            let placement = Some(Placement { before_ns: ns, after_ns: ns });
+            let placement = Some(Probes { before_ns: ns, after_ns: ns });
             RunRecord { placement, ..samples::run(&config, number, 10, 10, 1) }
         };
         let runs = vec![at(0, 100.0), at(1, 500.0), at(2, 100.0)];
         let cells = reduce(&Results { header: samples::header(), runs });
-        let regimes =
-            cells.iter().map(|cell| (cell.regime, cell.all.rate.runs)).collect::<Vec<_>>();
-        assert_eq!(regimes, [(Some(Regime::Near), 2), (Some(Regime::Far), 1)]);
+        let regimes = cells
+            .iter()
+            .map(|cell| (cell.regime.to_string(), cell.all.rate.runs))
+            .collect::<Vec<_>>();
+        assert_eq!(regimes, [("line 100 ns".to_owned(), 2), ("line 500 ns".to_owned(), 1)]);
     }
 
     #[test]

@@ -6,9 +6,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use measure::results::FORMAT;
 use serde_json::Value;
 
-use super::{FORMAT, Header, Results, RunRecord};
+use super::{Header, Results, RunRecord};
 
 /// Largest file that is read.
 const FILE_BYTES_MAX: u64 = 1 << 30;
@@ -23,7 +24,7 @@ pub enum LoadError {
     /// It cannot be read.
     #[error("cannot read {}: {cause}; `copyrpc bench kv --out FOLDER` writes results", path.display())]
     Read {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
         /// As the kernel says.
         cause: io::Error,
@@ -31,19 +32,19 @@ pub enum LoadError {
     /// A line is not what it should be.
     #[error("{}, line {line}: {cause}", path.display())]
     Line {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
         /// Which line, from 1.
         line: usize,
-        /// What is wrong.
+        /// Cause of the refusal.
         cause: serde_json::Error,
     },
     /// It has no header, or is far too large.
     #[error("{} is no result of `copyrpc bench kv`: {reason}", path.display())]
     Other {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong.
+        /// Reason of the refusal.
         reason: String,
     },
 }
@@ -95,9 +96,10 @@ fn parse(path: &Path, text: &str) -> Result<Results, LoadError> {
     let (_, line) = lines.next().ok_or_else(|| other("it is empty".to_owned()))?;
     let header = serde_json::from_str::<Header>(line)
         .map_err(|cause| other(format!("its first line is no header: {cause}")))?;
-    if (header.format, header.run.bench.as_str()) != (FORMAT, "kv") {
-        let (bench, format) = (header.run.bench, header.format);
-        return Err(other(format!("it holds `{bench}` in format {format}, not `kv` in {FORMAT}")));
+    if !(1..=FORMAT).contains(&header.format) || header.bench != "kv" {
+        let Header { bench, format, .. } = header;
+        let problem = format!("it holds `{bench}` in format {format}, not `kv` in 1 to {FORMAT}");
+        return Err(other(problem));
     }
     let run = |(index, line): (usize, &str)| {
         let value = serde_json::from_str::<Value>(line).map_err(broken(index))?;
@@ -140,6 +142,20 @@ mod tests {
         assert_eq!(text.lines().count(), 1 + results.runs.len());
     }
 
+    /// A file of b1d9723, when regimes were thresholds in ns: its probes file its runs by their own paces.
+    #[test]
+    fn a_file_of_format_1_is_loaded_and_shown() {
+        let text = include_str!("../../tests/format-1/result.jsonl");
+        let results = parse(Path::new("x"), text).unwrap();
+        assert_eq!((results.header.format, results.runs.len()), (1, 4));
+        let regimes = crate::result::reduce(&results).into_iter().map(|cell| cell.regime);
+        assert!(regimes.clone().any(|regime| regime.line_ns().is_some()));
+        let mut shown = Vec::new();
+        crate::result::write_table(&results, &mut shown).unwrap();
+        assert!(String::from_utf8(shown).unwrap().contains("regime: line "));
+        assert!(crate::result::page(&results).ends_with("</html>\n"));
+    }
+
     #[test]
     fn other_files_are_refused_with_a_reason() {
         let results = samples::results();
@@ -153,7 +169,7 @@ mod tests {
             let expected = "some.jsonl is no result of `copyrpc bench kv`: its first line";
             assert!(message.starts_with(expected), "{message}");
         }
-        assert!(message(&text.replace("\"format\":1", "\"format\":9")).contains("format 9"));
+        assert!(message(&text.replace("\"format\":2", "\"format\":9")).contains("format 9"));
         let cut = &text[..text.len() - 20];
         assert!(message(cut).contains("line 7"), "{}", message(cut));
         let nonsense = text.replace("\"queue_depth\":4", "\"queue_depth\":0");
@@ -222,7 +238,7 @@ mod tests {
                         crate::result::write_table(&results, &mut io::sink()).unwrap();
                         crate::result::write_markdown(&results, &mut io::sink()).unwrap();
                         crate::result::write_csv(&results, io::sink()).unwrap();
-                        assert!(crate::html::render(&results).ends_with("</html>\n"));
+                        assert!(crate::result::page(&results).ends_with("</html>\n"));
                         shown += 1;
                     }
                     Err(_) => refused += 1,

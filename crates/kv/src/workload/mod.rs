@@ -11,7 +11,7 @@ pub use arrivals::Arrivals;
 pub use ops::{Op, OpStream};
 pub use parse::ParseError;
 
-use crate::{codec, place::Topology, rng::Rng};
+use crate::{codec, place::Topology, rng::Rng, words::words};
 
 /// Clients of a job, at most: their ids are 16 bits, and so are those of shards.
 const CLIENTS_MAX: u32 = 4096;
@@ -39,7 +39,7 @@ pub struct Workload {
     pub keys: u64,
     /// What is done to them.
     pub mix: Mix,
-    /// Which of them.
+    /// Distribution of the keys that are asked for.
     pub popularity: Popularity,
     /// On which node they live, seen from the client.
     pub locality: Locality,
@@ -59,14 +59,14 @@ pub struct Workload {
     pub verify: Verify,
 }
 
-/// What a client is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ClientKind {
-    /// A process of its own.
-    Process,
-    /// A thread of its node's one client process.
-    Thread,
+words! {
+    /// What a client is.
+    ClientKind, "kind of client" {
+        /// A process of its own.
+        Process = "process",
+        /// A thread of its node's one client process.
+        Thread = "thread",
+    }
 }
 
 /// Shares of the operations, in per cent; the rest are PUTs.
@@ -90,21 +90,16 @@ pub enum Popularity {
     Zipf(f64),
 }
 
-/// Where the keys of a client's calls live.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Locality {
-    /// Wherever the hash puts them: of n ranks, one call in n is local.
-    Natural,
-    /// All on the client's own node.
-    Local,
-    /// All on other nodes.
-    Remote,
-}
-
-impl Locality {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Natural, Self::Local, Self::Remote];
+words! {
+    /// Where the keys of a client's calls live.
+    Locality, "locality" {
+        /// Wherever the hash puts them: of n ranks, one call in n is local.
+        Natural = "natural",
+        /// All on the client's own node.
+        Local = "local",
+        /// All on other nodes.
+        Remote = "remote",
+    }
 }
 
 /// Length of values, uniform between two bounds.
@@ -140,25 +135,25 @@ pub enum Pace {
     Open(u64),
 }
 
-/// How much is checked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Verify {
-    /// Every byte of every answer, by the client that asked.
-    Answers,
-    /// Also that the history of each key is linearizable.
-    Full,
+words! {
+    /// How much is checked.
+    Verify, "level of checks" {
+        /// Every byte of every answer, by the client that asked.
+        Answers = "answers",
+        /// Also that the history of each key is linearizable.
+        Full = "full",
+    }
 }
 
 /// A workload that makes no sense.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{name} = {value} makes no sense: {reason}")]
 pub struct WorkloadError {
-    /// What is wrong.
+    /// Name of the setting that is refused.
     pub name: &'static str,
     /// As given.
     pub value: String,
-    /// Why.
+    /// The reason, as a phrase.
     pub reason: String,
 }
 

@@ -11,11 +11,11 @@ use crate::{
 /// One operation to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Op {
-    /// What.
+    /// The operation.
     pub op: codec::Op,
     /// To which key.
     pub key: u64,
-    /// Who owns it.
+    /// Shard that owns the key.
     pub shard: Shard,
     /// Whether that is on the client's own node.
     pub is_local: bool,

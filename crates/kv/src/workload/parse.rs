@@ -2,7 +2,9 @@
 
 use std::{fmt, str::FromStr};
 
-use super::{ClientKind, Locality, Mix, Pace, Popularity, ValueSize, Verify};
+use config::units::{parse_bytes, parse_count};
+
+use super::{Mix, Pace, Popularity, ValueSize};
 
 /// A word that means nothing here.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -14,53 +16,6 @@ pub struct ParseError {
 
 fn error(word: &str, expected: &'static str) -> ParseError {
     ParseError { word: word.to_owned(), expected }
-}
-
-impl FromStr for ClientKind {
-    type Err = ParseError;
-
-    fn from_str(word: &str) -> Result<Self, ParseError> {
-        match word {
-            "process" => Ok(Self::Process),
-            "thread" => Ok(Self::Thread),
-            _ => Err(error(word, "`process` or `thread`")),
-        }
-    }
-}
-
-impl FromStr for Locality {
-    type Err = ParseError;
-
-    fn from_str(word: &str) -> Result<Self, ParseError> {
-        match word {
-            "natural" => Ok(Self::Natural),
-            "local" => Ok(Self::Local),
-            "remote" => Ok(Self::Remote),
-            _ => Err(error(word, "`natural`, `local` or `remote`")),
-        }
-    }
-}
-
-impl fmt::Display for Locality {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Natural => "natural",
-            Self::Local => "local",
-            Self::Remote => "remote",
-        })
-    }
-}
-
-impl FromStr for Verify {
-    type Err = ParseError;
-
-    fn from_str(word: &str) -> Result<Self, ParseError> {
-        match word {
-            "answers" => Ok(Self::Answers),
-            "full" => Ok(Self::Full),
-            _ => Err(error(word, "`answers` or `full`")),
-        }
-    }
 }
 
 impl FromStr for Popularity {
@@ -92,8 +47,11 @@ impl FromStr for ValueSize {
     type Err = ParseError;
 
     fn from_str(word: &str) -> Result<Self, ParseError> {
-        let expected = "a length in bytes such as 64, or a range such as 32-1024";
-        let number = |text: &str| text.parse::<usize>().map_err(|_| error(word, expected));
+        let expected = "a length such as 64 or 4KiB, or a range of lengths such as 32-1KiB";
+        let number = |text: &str| {
+            let bytes = parse_bytes(text).ok().and_then(|bytes| usize::try_from(bytes).ok());
+            bytes.ok_or_else(|| error(word, expected))
+        };
         let (min, max) = word.split_once('-').unwrap_or((word, word));
         Ok(Self { min_bytes: number(min)?, max_bytes: number(max)? })
     }
@@ -113,10 +71,13 @@ impl FromStr for Pace {
     type Err = ParseError;
 
     fn from_str(word: &str) -> Result<Self, ParseError> {
-        let expected = "`closed`, or `open:` and the calls per second of all clients";
+        let expected =
+            "`closed`, or `open:` and the calls per second of all clients, such as open:50k";
         match word.split_once(':') {
             None if word == "closed" => Ok(Self::Closed),
-            Some(("open", rate)) => rate.parse().map(Self::Open).map_err(|_| error(word, expected)),
+            Some(("open", rate)) => {
+                parse_count(rate).map(Self::Open).map_err(|_| error(word, expected))
+            }
             _ => Err(error(word, expected)),
         }
     }
@@ -160,9 +121,10 @@ impl fmt::Display for Mix {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::workload::{ClientKind, Locality, Verify};
 
     #[track_caller]
-    fn round_trips<T: FromStr<Err = ParseError> + fmt::Display>(words: &[&str]) {
+    fn round_trips<T: FromStr<Err: fmt::Debug> + fmt::Display>(words: &[&str]) {
         for word in words {
             assert_eq!(word.parse::<T>().unwrap().to_string(), *word);
         }
@@ -180,6 +142,8 @@ mod tests {
         for word in ["64", "32-1024"] {
             assert_eq!(word.parse::<ValueSize>().unwrap().to_string(), word);
         }
+        assert_eq!("32B-1KiB".parse(), "32-1024".parse::<ValueSize>());
+        assert_eq!("open:50k".parse(), Ok(Pace::Open(50_000)));
         assert!("".parse::<ValueSize>().is_err());
         assert_eq!("full".parse(), Ok(Verify::Full));
         assert_eq!("thread".parse(), Ok(ClientKind::Thread));

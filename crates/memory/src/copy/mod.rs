@@ -75,7 +75,7 @@ pub unsafe fn copy_between(dst: *mut u8, src: *const u8, len_bytes: usize) {
 /// was stored here, sees all bytes before it and whatever this thread stored earlier. That is what
 /// pollers of the last byte of an RDMA WRITE rely on.
 ///
-/// What lies in the last aligned 8-byte word of `dst` is stored by naturally aligned Release
+/// The bytes of the last aligned 8-byte word of `dst` are stored by naturally aligned Release
 /// stores, as few as possible; if it is the whole word, then by a single one.
 ///
 /// # Safety

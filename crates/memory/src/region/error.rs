@@ -1,4 +1,4 @@
-//! What can go wrong with a mapping, each with its remedy.
+//! The errors of a mapping, each with its remedy.
 
 use rustix::io::Errno;
 

@@ -8,14 +8,14 @@ use core::{
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use rustix::{
-    fs::{FallocateFlags, MemfdFlags, SealFlags},
+    fs::{FallocateFlags, MemfdFlags, SealFlags, SeekFrom},
     io::Errno,
     mm::{Advice, MapFlags, ProtFlags},
 };
 
 use super::{Access, Backing, HUGE_PAGE_BYTES, MapError, Region, SealError, page_bytes, round_up};
 
-/// What a file needs before it can be mapped without fear of SIGBUS.
+/// The seals that a file needs before it can be mapped without fear of SIGBUS.
 const SEAL_RESIZE: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 pub(super) const SEAL_SIZE: SealFlags = SEAL_RESIZE.union(SealFlags::SEAL);
 pub(super) const SEAL_FUTURE_WRITE: SealFlags = SEAL_SIZE.union(SealFlags::FUTURE_WRITE);
@@ -89,7 +89,7 @@ pub(super) fn map_foreign(
     map_fd(fd, len_bytes, access)
 }
 
-fn file_page_bytes(fd: &OwnedFd) -> Result<usize, MapError> {
+pub(super) fn file_page_bytes(fd: &OwnedFd) -> Result<usize, MapError> {
     let stat = rustix::fs::fstatfs(fd).map_err(|errno| MapError::Os { call: "fstatfs", errno })?;
     let huge = u64::try_from(stat.f_type).is_ok_and(|magic| magic == HUGETLBFS_MAGIC);
     Ok(if huge { usize::try_from(stat.f_bsize).unwrap_or(HUGE_PAGE_BYTES) } else { page_bytes() })
@@ -122,6 +122,37 @@ pub(super) fn allocate(fd: BorrowedFd<'_>, range_bytes: Range<usize>) -> Result<
     let (offset, len) = (range_bytes.start as u64, range_bytes.len() as u64);
     rustix::io::retry_on_intr(|| rustix::fs::fallocate(fd, FallocateFlags::empty(), offset, len))
         .map_err(|errno| MapError::from_errno("fallocate", errno, range_bytes.len()))
+}
+
+/// Whether no page of a range is a hole. A page that was allocated and never written may count as one.
+pub(super) fn has_pages(fd: BorrowedFd<'_>, range_bytes: Range<usize>) -> bool {
+    let hole = rustix::fs::seek(fd, SeekFrom::Hole(range_bytes.start as u64));
+    hole.is_ok_and(|hole| hole >= range_bytes.end as u64)
+}
+
+pub(super) fn append(
+    fd: BorrowedFd<'_>,
+    offset_bytes: usize,
+    len_bytes: usize,
+    to: &mut Vec<u8>,
+) -> Result<(), MapError> {
+    let mut copied_bytes = 0;
+    while copied_bytes < len_bytes {
+        let offset = (offset_bytes + copied_bytes) as u64;
+        let spare = &mut to.spare_capacity_mut()[..len_bytes - copied_bytes];
+        let read = match rustix::io::pread(fd, spare, offset) {
+            Ok((read, _)) => read.len(),
+            Err(Errno::INTR) => continue,
+            Err(errno) => return Err(MapError::Os { call: "pread", errno }),
+        };
+        if read == 0 {
+            return Err(MapError::Os { call: "pread", errno: Errno::NODATA });
+        }
+        // SAFETY: the kernel has just initialized as many bytes of the spare capacity.
+        unsafe { to.set_len(to.len() + read) };
+        copied_bytes += read;
+    }
+    Ok(())
 }
 
 pub(super) fn seal(fd: BorrowedFd<'_>, seals: SealFlags) -> Result<(), SealError> {

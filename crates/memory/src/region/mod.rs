@@ -7,6 +7,7 @@
 //! | [`Region::sparse_memfd`] | memfd, pages allocated by [`Region::commit`] | the same |
 //! | [`Region::map`] | somebody else's memfd | its creator, and whoever else has it |
 //! | [`Region::file`] | a file, every page allocated | whoever may open the file |
+//! | [`Region::lent`] | memory of the program | threads of this process |
 //!
 //! A mapped file is a promise of its length: touching a page past the end of the file, or one that
 //! the file system cannot allocate, kills the process with SIGBUS. Hence a region made here is
@@ -41,7 +42,7 @@ const PAGE_BYTES_MIN: usize = 4096;
 /// Bytes of the huge page that [`Region::memfd_huge`] asks for.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// What a mapping may be used for.
+/// The access of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Loads only; a store would raise SIGSEGV, so the safe API refuses to make one.
@@ -68,6 +69,8 @@ enum Backing {
     File(OwnedFd),
     /// A file whose descriptor was closed.
     Detached,
+    /// Somebody else's memory in this process.
+    Lent,
 }
 
 // SAFETY: a region is an address range that belongs to no thread; unmapping works from any.
@@ -137,6 +140,19 @@ impl Region {
         map::map_foreign(fd, len_bytes, access)
     }
 
+    /// As [`map`](Self::map), writable, of memory that its creator can take pages away from at any time: one
+    /// on reserved huge pages is refused, since a page that is gone may not be had again.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError`], [`MapError::NotShareable`] also for reserved huge pages.
+    pub fn map_lent(fd: OwnedFd, len_bytes: usize) -> Result<Self, MapError> {
+        if map::file_page_bytes(&fd)? != page_bytes() {
+            return Err(MapError::NotShareable);
+        }
+        map::map_foreign(fd, len_bytes, Access::ReadWrite)
+    }
+
     /// Maps a file that this process just created, at least `len_bytes` of zeros, every page of it
     /// allocated. What is stored stays readable in the file after the process has died.
     ///
@@ -148,6 +164,26 @@ impl Region {
     /// [`MapError`]; in particular [`MapError::NoSpace`] now instead of SIGBUS later.
     pub fn file(fd: OwnedFd, len_bytes: usize) -> Result<Self, MapError> {
         map::create_file(fd, round_up(len_bytes, page_bytes())?)
+    }
+
+    /// Memory of the program that this crate neither made nor gives back. `None`: it is empty, or wraps.
+    ///
+    /// # Safety
+    ///
+    /// As for memory that other threads write: whoever accesses the bytes asks before each access whether they
+    /// are [there](crate::lent::is_there), and its owner forms no reference to them that this would break.
+    #[must_use]
+    pub unsafe fn lent(base: NonNull<u8>, len_bytes: usize) -> Option<Self> {
+        let fits =
+            isize::try_from(len_bytes).is_ok() && base.addr().checked_add(len_bytes).is_some();
+        let len_bytes = NonZeroUsize::new(len_bytes).filter(|_| fits)?;
+        Some(Self { base, len_bytes, access: Access::ReadWrite, backing: Backing::Lent })
+    }
+
+    /// Whether somebody else owns the bytes, and may take them away.
+    #[must_use]
+    pub fn is_lent(&self) -> bool {
+        matches!(self.backing, Backing::Lent)
     }
 
     /// Allocates the pages of a byte range of a [`sparse_memfd`](Self::sparse_memfd). Allocating
@@ -162,10 +198,82 @@ impl Region {
             return Err(MapError::BadLength { len_bytes: range_bytes.end });
         }
         match &self.backing {
-            Backing::Heap(_) => Ok(()),
+            Backing::Heap(_) | Backing::Lent => Ok(()),
             Backing::File(_) if range_bytes.is_empty() => Ok(()),
             Backing::File(fd) => map::allocate(fd.as_fd(), range_bytes),
             Backing::Detached => Err(MapError::Os { call: "fallocate", errno: Errno::BADF }),
+        }
+    }
+
+    /// Appends a copy of `len_bytes` bytes, made by a system call instead of the mapping: pages that
+    /// another process has taken away read as zeros, and no memory is needed for them. On the heap, whose
+    /// pages nobody takes, by loads. If it fails, some of the bytes may have been appended.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError::BadLength`] if the range is not inside the region, [`MapError::NoMemory`] if `to`
+    /// cannot grow, [`MapError::Os`], also if the region was [detached](Self::detach).
+    pub fn append_to(
+        &self,
+        offset_bytes: usize,
+        len_bytes: usize,
+        to: &mut Vec<u8>,
+    ) -> Result<(), MapError> {
+        let end = offset_bytes.checked_add(len_bytes).filter(|end| *end <= self.len());
+        let Some(_) = end else { return Err(MapError::BadLength { len_bytes }) };
+        to.try_reserve(len_bytes).map_err(|_| MapError::NoMemory { len_bytes })?;
+        match &self.backing {
+            Backing::Heap(_) | Backing::Lent => {
+                let (from, begin) = (self.base.as_ptr().wrapping_add(offset_bytes), to.len());
+                to.resize(begin + len_bytes, 0);
+                // SAFETY: inside the region by the check above, mapped while `self` lives; nobody forms a
+                // reference to its bytes.
+                unsafe { crate::copy::copy_in(&mut to[begin..], from) };
+                Ok(())
+            }
+            Backing::File(fd) => map::append(fd.as_fd(), offset_bytes, len_bytes, to),
+            Backing::Detached => Err(MapError::Os { call: "pread", errno: Errno::BADF }),
+        }
+    }
+
+    /// Like [`append_to`](Self::append_to), by loads from the mapping, which takes a third of the time: for
+    /// pages that are [present](Self::is_present) and that nobody can take away any more.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError::BadLength`] and [`MapError::NoMemory`].
+    pub fn append_present_to(
+        &self,
+        offset_bytes: usize,
+        len_bytes: usize,
+        to: &mut Vec<u8>,
+    ) -> Result<(), MapError> {
+        let end = offset_bytes.checked_add(len_bytes).filter(|end| *end <= self.len());
+        let Some(_) = end else { return Err(MapError::BadLength { len_bytes }) };
+        to.try_reserve(len_bytes).map_err(|_| MapError::NoMemory { len_bytes })?;
+        let from = self.base.as_ptr().wrapping_add(offset_bytes).cast_const();
+        let spare = to.spare_capacity_mut().as_mut_ptr().cast::<u8>();
+        // SAFETY: `spare` is private and has room for as many bytes. The source is inside the region by
+        // the check above and mapped while `self` lives; nobody forms a reference to its bytes.
+        unsafe { crate::copy::copy_between(spare, from, len_bytes) };
+        // SAFETY: that many bytes behind the length were just written.
+        unsafe { to.set_len(to.len() + len_bytes) };
+        Ok(())
+    }
+
+    /// Whether the file has all pages of a range, so that nothing is to be allocated when they are touched.
+    /// It stays so if nobody can take pages away: see [`seal_future_write`](Self::seal_future_write). On the
+    /// heap always; not if the region was [detached](Self::detach), or if its memory is [lent](Self::is_lent).
+    #[must_use]
+    pub fn is_present(&self, range_bytes: Range<usize>) -> bool {
+        if range_bytes.start > range_bytes.end || range_bytes.end > self.len() {
+            return false;
+        }
+        match &self.backing {
+            Backing::Heap(_) => true,
+            Backing::File(_) if range_bytes.is_empty() => true,
+            Backing::File(fd) => map::has_pages(fd.as_fd(), range_bytes),
+            Backing::Detached | Backing::Lent => false,
         }
     }
 
@@ -220,7 +328,7 @@ impl Region {
     #[must_use]
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.backing {
-            Backing::Heap(_) | Backing::Detached => None,
+            Backing::Heap(_) | Backing::Detached | Backing::Lent => None,
             Backing::File(fd) => Some(fd.as_fd()),
         }
     }
@@ -240,6 +348,7 @@ impl Drop for Region {
             // it, and users of raw pointers promised not to outlive the region.
             Backing::Heap(layout) => unsafe { dealloc(self.base.as_ptr(), *layout) },
             Backing::File(_) | Backing::Detached => map::unmap(self.base, self.len_bytes),
+            Backing::Lent => {}
         }
     }
 }

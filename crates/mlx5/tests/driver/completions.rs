@@ -1,9 +1,9 @@
 //! Completions, written as a device writes them.
 
-use copyrpc_mlx5::Nic;
+use copyrpc_mlx5::{CqeSize, Nic, Options};
 use verbs::{
-    Arm, ArmError, Completion, CompletionKind, CompletionQueue as _, CqConfig, CqeSize, Failure,
-    Nic as _, Op, Qpn, QueuePair as _, SendRequest, Source, SrqConfig, Transport,
+    Arm, ArmError, Completion, CompletionKind, CompletionQueue as _, CqConfig, Failure, Nic as _,
+    Op, Qpn, QueuePair as _, SendRequest, Source, SrqConfig, Transport, WcStatus,
 };
 use wire::{
     cqe::{self, CqeView, Error, Requester, Responder, ResponderKind, Scatter, Syndrome},
@@ -16,9 +16,9 @@ use crate::device::{Config, Cq, TestChannel, TestDevice, nic, ready};
 
 fn cq(entries: u32, cqe_size: CqeSize) -> (TestDevice, Cq) {
     let device = TestDevice::new();
-    let nic = Nic::new(device.clone());
-    let config = CqConfig { cqe_size, ..CqConfig::new(entries) };
-    let cq = nic.create_cq(&config, Some(&TestChannel)).unwrap();
+    let options = Options { cqe_size, ..Options::default() };
+    let nic = Nic::new(device.clone()).with_options(options);
+    let cq = nic.create_cq(&CqConfig::new(entries), Some(&TestChannel)).unwrap();
     (device, cq)
 }
 
@@ -162,6 +162,31 @@ fn receives_say_what_arrived_and_from_whom() {
     assert_eq!(cq.poll().unwrap().len_bytes, 100, "the number may be that of an RC queue pair now");
 }
 
+/// Each syndrome that the manual names has a verbs code of its own; the others are told as they are.
+#[test]
+fn syndromes_become_verbs_codes() {
+    let mut seen = Vec::new();
+    for &syndrome in Syndrome::NAMED.iter().chain(&[Syndrome::Other(0x77)]) {
+        let (device, mut cq) = cq(2, CqeSize::B64);
+        let error = Error {
+            is_requester: true,
+            qpn: qpn(1),
+            wqe_counter: 0,
+            user_index: UserIndex::default(),
+            send_opcode: 0,
+            syndrome,
+            vendor_syndrome: 0x81,
+        };
+        device.complete(cq.cqn(), &CqeView::Error(error));
+        let failure = cq.poll().unwrap().failure.unwrap();
+        assert!(!seen.contains(&failure.status), "{syndrome}: {failure}");
+        let is_named = Syndrome::NAMED.contains(&syndrome);
+        assert_eq!(failure.vendor, if is_named { 0x81 } else { 0x7781 });
+        assert_eq!(failure.status == WcStatus::General, !is_named);
+        seen.push(failure.status);
+    }
+}
+
 #[test]
 fn pitfall_4_an_error_of_an_unsignaled_request_is_reported() {
     let (nic, device, mut cq) = nic(TestDevice::new());
@@ -183,7 +208,7 @@ fn pitfall_4_an_error_of_an_unsignaled_request_is_reported() {
         device.complete(cq.cqn(), &CqeView::Error(error));
         let polled = cq.poll().unwrap();
         assert_eq!((polled.qpn, polled.wqe, polled.kind), (qp.qpn(), index, kind));
-        let failure = Failure { syndrome: Syndrome::RetryExceeded, vendor: 0x81 };
+        let failure = Failure { status: WcStatus::RetryExceeded, vendor: 0x81 };
         assert_eq!(polled.failure, Some(failure));
         qp.retire(&polled);
     }
@@ -310,6 +335,8 @@ fn arming_writes_the_record_then_the_doorbell() {
     cq.arm(Arm::Solicited).unwrap();
     armed(request(0, true, 0));
     assert_eq!(device.arms()[1], 1 << 56 | u64::from(cqn.get()));
+    cq.arm(Arm::Next).unwrap();
+    armed(request(0, false, 0));
 
     // Each of these completions raises an event, polled before the next request or not.
     device.complete(cqn, &sent(1));
@@ -326,6 +353,47 @@ fn arming_writes_the_record_then_the_doorbell() {
         cq.arm(Arm::Next).unwrap();
         armed(request(sequence, false, u32::from(wqe)));
     }
+}
+
+/// libmlx5 counts the events that it was told of; a number that is ahead is not heeded.
+#[test]
+fn what_is_not_solicited_raises_no_event_of_a_queue_armed_for_solicited_ones() {
+    let (device, mut cq) = cq(8, CqeSize::B64);
+    let cqn = cq.cqn();
+    let arrived = |solicited| {
+        CqeView::Responder(Responder { solicited, ..responder(ResponderKind::Send, qpn(5)) })
+    };
+    let sequence = |cq: &mut Cq, which| {
+        cq.arm(which).unwrap();
+        CqArm::of_record_word(device.cq_record(cqn)[1].to_be()).sequence
+    };
+    assert_eq!(sequence(&mut cq, Arm::Solicited), 0);
+    // Polled, and not yet polled.
+    for _ in 0..2 {
+        device.complete(cqn, &arrived(false));
+        assert_eq!(sequence(&mut cq, Arm::Solicited), 0);
+        assert!(cq.poll().is_some());
+        assert_eq!(sequence(&mut cq, Arm::Solicited), 0);
+    }
+    // One that is, behind one that is not, raises one: for each request that comes before it is polled.
+    device.complete(cqn, &arrived(false));
+    device.complete(cqn, &arrived(true));
+    assert_eq!(sequence(&mut cq, Arm::Solicited), 1);
+    assert!(cq.poll().is_some() && cq.poll().is_some());
+    assert_eq!(sequence(&mut cq, Arm::Next), 2);
+    assert_eq!(sequence(&mut cq, Arm::Solicited), 2);
+    // A failure counts as solicited.
+    let error = Error {
+        is_requester: false,
+        qpn: qpn(5),
+        wqe_counter: 0,
+        user_index: UserIndex::default(),
+        send_opcode: 0,
+        syndrome: Syndrome::Flushed,
+        vendor_syndrome: 0,
+    };
+    device.complete(cqn, &CqeView::Error(error));
+    assert_eq!(sequence(&mut cq, Arm::Next), 3);
 }
 
 #[test]

@@ -2,8 +2,8 @@
 
 use copyrpc_mlx5::Nic;
 use verbs::{
-    CompletionQueue as _, CqConfig, CreateError, Nic as _, QueuePair as _, QueueSize, SrqConfig,
-    Transport,
+    CompletionQueue as _, CqConfig, CreateError, Nic as _, QueuePair as _, RecvSize, SendSize,
+    SrqConfig, Transport,
 };
 
 use crate::device::{Config, Cq, Qp, Srq, TestDevice, make_ready};
@@ -15,8 +15,12 @@ const _: () = {
     assert_send::<Srq>();
 };
 
-fn size(entries: u32) -> QueueSize {
-    QueueSize { entries, sges_max: 1 }
+fn sends(requests: u32) -> SendSize {
+    SendSize { requests, sges_max: 1, inline_bytes_max: 28 }
+}
+
+fn recvs(requests: u32) -> RecvSize {
+    RecvSize { requests, sges_max: 1 }
 }
 
 fn setup(cqes: u32) -> (Nic<TestDevice>, TestDevice, Cq) {
@@ -31,36 +35,55 @@ fn is_too_small(result: Result<Qp, CreateError>, asked: u32) -> bool {
 }
 
 #[test]
-fn sizes_are_rounded_up_to_powers_of_two() {
+fn rings_are_rounded_up_to_powers_of_two() {
     let (nic, device, cq) = setup(200);
     assert_eq!(cq.entries(), 256);
-    let config = Config { send: size(33), recv: size(9), ..Config::new(Transport::Rc, &cq) };
+    let config = Config { send: sends(33), recv: recvs(9), ..Config::new(Transport::Rc, &cq) };
     let qp = nic.create_qp(&(), &config).unwrap();
-    assert_eq!(qp.send_free(), 64);
+    assert_eq!(qp.send_free(), 33, "no more than the completion queue was asked for");
+    assert_eq!(device.send_ring(qp.qpn()).all().len(), 64 * 64);
     assert_eq!(device.recv_ring(qp.qpn()).all().len(), 16 * 16);
 }
 
-/// Half of a send queue takes its longest gathering WQE, so that signaling always works.
+/// Blocks of the ring for five requests.
 #[test]
-fn a_send_queue_has_room_for_two_of_its_longest_requests() {
-    let (nic, _, cq) = setup(256);
-    for (transport, sges_max, blocks) in [
-        (Transport::Rc, 1, 1),
-        (Transport::Rc, 3, 4),
-        (Transport::Dci, 1, 4),
-        (Transport::Dci, 30, 32),
-        (Transport::Dci, 58, 32),
+fn a_ring_takes_all_requests_of_a_queue_even_if_each_is_the_longest() {
+    let (nic, device, cq) = setup(256);
+    for (transport, sges_max, inline_bytes_max, blocks) in [
+        (Transport::Rc, 1, 28, 8),
+        (Transport::Rc, 1, 29, 16),
+        (Transport::Rc, 3, 0, 16),
+        (Transport::Rc, 1, 220, 32),
+        (Transport::Dci, 1, 0, 16),
+        (Transport::Dci, 30, 0, 64),
+        (Transport::Dci, 58, 924, 128),
     ] {
-        let send = QueueSize { entries: 1, sges_max };
-        let config = Config { send, recv: size(0), ..Config::new(transport, &cq) };
+        let send = SendSize { requests: 5, sges_max, inline_bytes_max };
+        let config = Config { send, recv: RecvSize::NONE, ..Config::new(transport, &cq) };
         let qp = nic.create_qp(&(), &config).unwrap();
-        assert_eq!(qp.send_free(), blocks, "{transport:?} with {sges_max} entries");
+        let ring = device.send_ring(qp.qpn()).all().len() / 64;
+        assert_eq!((qp.send_free(), ring), (5, blocks), "{transport:?} with {send:?}");
+    }
+}
+
+/// What the attributes promise is possible on every transport, and they promise no more than formats have.
+#[test]
+fn attributes_are_what_every_queue_pair_can_have() {
+    let (nic, _, cq) = setup(256);
+    let attributes = nic.attributes();
+    assert_eq!((attributes.sges_max, attributes.inline_bytes_max), (58, 924));
+    for transport in [Transport::Rc, Transport::Ud, Transport::Dci] {
+        let &verbs::NicAttributes { sges_max, inline_bytes_max, .. } = attributes;
+        let send = SendSize { requests: 4, sges_max, inline_bytes_max };
+        let config = Config { send, recv: recvs(4), ..Config::new(transport, &cq) };
+        assert!(nic.create_qp(&(), &config).is_ok(), "{transport:?}");
     }
 }
 
 #[test]
 fn sizes_that_are_not_possible_are_errors() {
-    let device = TestDevice::new().with(|limits| (limits.cqes_max, limits.wqes_max) = (256, 64));
+    let device =
+        TestDevice::new().with(|limits| (limits.cqes_max, limits.requests_max) = (256, 64));
     let nic = Nic::new(device);
     for entries in [0, 257, u32::MAX] {
         let error = nic.create_cq(&CqConfig::new(entries), None).unwrap_err();
@@ -69,12 +92,17 @@ fn sizes_that_are_not_possible_are_errors() {
     let cq = nic.create_cq(&CqConfig::new(256), None).unwrap();
     let refused = |config: &Config<'_>| nic.create_qp(&(), config).is_err();
     let config = || Config::new(Transport::Rc, &cq);
-    let wide = |sges_max| QueueSize { entries: 4, sges_max };
-    assert!(refused(&Config { send: size(65), ..config() }));
-    assert!(refused(&Config { recv: size(65), ..config() }));
-    assert!(refused(&Config { send: wide(62), ..config() }));
-    assert!(refused(&Config { recv: wide(64), ..config() }));
-    assert!(!refused(&Config { send: wide(61), recv: wide(63), ..config() }));
+    let wide = |sges_max| SendSize { requests: 4, sges_max, inline_bytes_max: 0 };
+    let long = |inline_bytes_max| SendSize { requests: 4, sges_max: 1, inline_bytes_max };
+    let recv = |sges_max| RecvSize { requests: 4, sges_max };
+    for send in [sends(65), sends(u32::MAX), wide(62), long(973), long(u16::MAX)] {
+        assert!(refused(&Config { send, recv: recvs(1), ..config() }), "{send:?}");
+    }
+    for recv in [recvs(65), recv(64)] {
+        assert!(refused(&Config { send: sends(1), recv, ..config() }), "{recv:?}");
+    }
+    assert!(!refused(&Config { send: wide(61), recv: recv(63), ..config() }));
+    assert!(!refused(&Config { send: long(972), recv: recv(63), ..config() }));
     for (entries, sges_max) in [(0, 1), (33, 1), (4, 63)] {
         assert!(nic.create_srq(&(), &SrqConfig { entries, sges_max }).is_err());
     }
@@ -103,22 +131,22 @@ fn queue_pairs_have_the_queues_of_their_transport() {
 #[test]
 fn pitfall_14_a_completion_queue_is_never_overcommitted() {
     let (nic, _, cq) = setup(128);
-    let small = || Config { send: size(32), recv: size(32), ..Config::new(Transport::Rc, &cq) };
+    let small = || Config { send: sends(32), recv: recvs(32), ..Config::new(Transport::Rc, &cq) };
     let first = nic.create_qp(&(), &small()).unwrap();
     let second = nic.create_qp(&(), &small()).unwrap();
-    let receives = Config { send: size(0), recv: size(1), ..small() };
+    let receives = Config { send: sends(0), recv: recvs(1), ..small() };
     assert!(is_too_small(nic.create_qp(&(), &receives), 129));
-    let sends = Config { send: size(1), recv: size(0), ..small() };
-    assert!(is_too_small(nic.create_qp(&(), &sends), 129));
+    let one_send = Config { send: sends(1), recv: recvs(0), ..small() };
+    assert!(is_too_small(nic.create_qp(&(), &one_send), 129));
 
     // A failed creation gives back what it had already reserved.
     drop(first);
-    let half = Config { send: size(32), recv: size(64), ..small() };
+    let half = Config { send: sends(32), recv: recvs(64), ..small() };
     assert!(is_too_small(nic.create_qp(&(), &half), 160));
     let third = nic.create_qp(&(), &small()).unwrap();
     drop((second, third));
     assert!(
-        nic.create_qp(&(), &Config { recv: size(64), ..Config::new(Transport::Rc, &cq) }).is_ok()
+        nic.create_qp(&(), &Config { recv: recvs(64), ..Config::new(Transport::Rc, &cq) }).is_ok()
     );
 }
 
@@ -127,14 +155,14 @@ fn pitfall_14_a_shared_receive_queue_counts_once_per_completion_queue() {
     let (nic, _, cq) = setup(128);
     let other = nic.create_cq(&CqConfig::new(64), None).unwrap();
     let srq = nic.create_srq(&(), &SrqConfig { entries: 64, sges_max: 1 }).unwrap();
-    let config = || Config { srq: Some(&srq), send: size(16), ..Config::new(Transport::Rc, &cq) };
+    let config = || Config { srq: Some(&srq), send: sends(16), ..Config::new(Transport::Rc, &cq) };
     let mut users: Vec<_> = (0..4).map(|_| nic.create_qp(&(), &config()).unwrap()).collect();
     assert!(is_too_small(nic.create_qp(&(), &config()), 144), "64 receives, 5 x 16 sends");
-    assert!(nic.create_qp(&(), &Config { recv_cq: &other, send: size(0), ..config() }).is_ok());
+    assert!(nic.create_qp(&(), &Config { recv_cq: &other, send: sends(0), ..config() }).is_ok());
 
     let last = users.pop().unwrap();
     drop(users);
-    let plain = |sends| Config { srq: None, send: size(sends), recv: size(0), ..config() };
+    let plain = |count| Config { srq: None, send: sends(count), recv: recvs(0), ..config() };
     assert!(is_too_small(nic.create_qp(&(), &plain(64)), 144), "one user left: 64 + 16");
     drop(last);
     assert!(nic.create_qp(&(), &plain(128)).is_ok());
@@ -152,7 +180,7 @@ fn overcommitment_has_to_be_asked_for() {
 fn shares_are_given_back_from_other_threads() {
     let (nic, device, cq) = setup(128);
     let queue_pairs: Vec<_> = (0..2)
-        .map(|_| Config { send: size(32), recv: size(32), ..Config::new(Transport::Ud, &cq) })
+        .map(|_| Config { send: sends(32), recv: recvs(32), ..Config::new(Transport::Ud, &cq) })
         .map(|config| nic.create_qp(&(), &config).unwrap())
         .collect();
     std::thread::scope(|scope| {
@@ -161,6 +189,6 @@ fn shares_are_given_back_from_other_threads() {
         }
     });
     assert_eq!(device.dropped(), 2);
-    let config = Config { send: size(64), recv: size(64), ..Config::new(Transport::Rc, &cq) };
+    let config = Config { send: sends(64), recv: recvs(64), ..Config::new(Transport::Rc, &cq) };
     assert!(nic.create_qp(&(), &config).is_ok());
 }

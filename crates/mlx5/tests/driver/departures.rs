@@ -1,7 +1,7 @@
 //! Completions of queue pairs that were reset or destroyed before anybody polled them.
 
 use verbs::{
-    CompletionKind, CompletionQueue as _, CqConfig, CqeSize, Nic as _, Qpn, QueuePair as _,
+    CompletionKind, CompletionQueue as _, CqConfig, Nic as _, Qpn, QueuePair as _,
     SharedReceiveQueue as _, SrqConfig, Transition, Transport,
 };
 use wire::{
@@ -93,8 +93,7 @@ fn the_buffers_of_what_is_dropped_can_be_posted_again() {
 fn the_payload_of_what_is_dropped_is_not_that_of_the_next_completion() {
     let device = TestDevice::new();
     let nic = copyrpc_mlx5::Nic::new(device.clone());
-    let config = CqConfig { cqe_size: CqeSize::B64, ..CqConfig::new(256) };
-    let mut cq = nic.create_cq(&config, None).unwrap();
+    let mut cq = nic.create_cq(&CqConfig::new(256), None).unwrap();
     let gone = ready(&nic, &Config::new(Transport::Rc, &cq));
     let stays = ready(&nic, &Config::new(Transport::Rc, &cq));
     let inside = Responder { scatter: Scatter::InCqe(b"8 bytes."), ..arrival(gone.qpn(), 0) };

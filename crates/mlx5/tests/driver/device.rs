@@ -2,29 +2,32 @@
 
 use core::{ptr::NonNull, time::Duration};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     os::fd::BorrowedFd,
     sync::{Mutex, MutexGuard},
 };
 
 use copyrpc_mlx5::{
-    Nic,
+    BlueFlame, Nic,
     device::{
-        CqMemory, CqRequest, Device, DeviceCq, DeviceQp, QpMemory, QpRequest, RqMemory, RqRequest,
-        SrqMemory, WqeBlocks,
+        CqMemory, CqRequest, Device, DeviceCq, DeviceQp, PortRows, QpMemory, QpRequest, RqMemory,
+        SqMemory, SrqMemory, SrqRequest, Unreachable, WqeBlocks,
     },
 };
 use memory::sync::{Arc, AtomicU32, AtomicU64, Ordering};
 use verbs::{
-    Access, AddressVector, AsyncEvent, Channel, CqConfig, Cqn, CreateError, Gid, Lid, LinkLayer,
-    Lkey, MemoryError, MemoryRegion, ModifyError, Mtu, Nic as _, NicAttributes, PortAttributes,
-    Psn, QpConfig, QpState, Qpn, QueuePair as _, RcPeer, Rkey, RnrTimer, Route, RtrAttr, RtsAttr,
-    Sge, Srqn, Transition, Transport,
+    Access, AddressVector, AsyncEvent, Channel, CqConfig, Cqn, CreateError, Gid, GidRoute, Lid,
+    LinkLayer, Lkey, MemoryError, MemoryRegion, ModifyError, Mtu, Nic as _, NicAttributes,
+    PortAttributes, Psn, QpConfig, QpState, Qpn, QueuePair as _, RcPeer, Rkey, RnrTimer, Route,
+    RtrAttr, RtsAttr, Sge, Srqn, Transition, Transport,
 };
 use wire::cqe::{CqeView, owner_bit};
 
 /// What fills rings before a test looks at what the driver wrote.
 pub(crate) const POISON: u8 = 0xa5;
+
+/// Row of the port's P_Key table.
+pub(crate) const PKEY_INDEX: u16 = 0x7ff;
 
 /// Number of the first queue pair.
 pub(crate) const QPN: u32 = 0xab_cdef;
@@ -102,6 +105,8 @@ pub(crate) struct QpSide {
     /// Calls that say that receives were posted.
     pub(crate) received: u32,
     pub(crate) transitions: Vec<Transition>,
+    /// The rows that came with each of them.
+    pub(crate) rows: Vec<PortRows>,
 }
 
 #[derive(Debug, Default)]
@@ -113,6 +118,13 @@ struct Queues {
     arms: Vec<u64>,
     /// Handles of completion queues, queue pairs and shared receive queues that were dropped.
     dropped: u32,
+    /// Row of the GID table.
+    gid_index: u8,
+    events: VecDeque<AsyncEvent>,
+    /// GIDs whose next hop was asked for.
+    resolved: Vec<Gid>,
+    /// The register that all queue pairs share, and what plays it.
+    register: Option<(BlueFlame, Memory)>,
 }
 
 /// Handle of the device.
@@ -121,20 +133,35 @@ pub(crate) struct TestDevice {
     queues: Arc<Mutex<Queues>>,
     attributes: Arc<NicAttributes>,
     link: LinkLayer,
+    blueflame_bytes: usize,
+    /// Sizes are rounded up by so many powers of two.
+    generous: u8,
+    /// Entries of completion queues have twice the size that was asked for.
+    has_wide_cqes: bool,
 }
 
 impl TestDevice {
     pub(crate) fn new() -> Self {
         let attributes = NicAttributes {
             name: "test".into(),
+            capabilities: verbs::Capabilities::all(),
             cqes_max: 1 << 20,
-            wqes_max: 1 << 15,
-            blueflame_bytes: 256,
+            requests_max: 1 << 15,
+            sges_max: 63,
+            inline_bytes_max: u16::MAX,
+            cqe_payload_bytes_max: 0,
             message_bytes_max: 1 << 31,
             reads_max: 16,
         };
-        let (queues, attributes) = (Arc::default(), Arc::new(attributes));
-        Self { queues, attributes, link: LinkLayer::InfiniBand }
+        let queues = Arc::new(Mutex::new(Queues { gid_index: 5, ..Queues::default() }));
+        Self {
+            queues,
+            attributes: Arc::new(attributes),
+            link: LinkLayer::InfiniBand,
+            blueflame_bytes: 256,
+            generous: 0,
+            has_wide_cqes: false,
+        }
     }
 
     pub(crate) fn ethernet(mut self) -> Self {
@@ -145,6 +172,57 @@ impl TestDevice {
     pub(crate) fn with(mut self, change: impl FnOnce(&mut NicAttributes)) -> Self {
         change(Arc::get_mut(&mut self.attributes).expect("a new device"));
         self
+    }
+
+    /// A BlueFlame register that takes so much; 0: there is none.
+    pub(crate) fn with_blueflame(mut self, bytes: usize) -> Self {
+        self.blueflame_bytes = bytes;
+        self
+    }
+
+    /// Makes every ring and stride larger than it is asked for, and leaves something in it.
+    pub(crate) fn generous(mut self, powers: u8) -> Self {
+        self.generous = powers;
+        self
+    }
+
+    /// Makes completion queues of other entries than it is asked for.
+    pub(crate) fn with_wide_cqes(mut self) -> Self {
+        self.has_wide_cqes = true;
+        self
+    }
+
+    /// All queue pairs ring at one register, with two halves.
+    pub(crate) fn with_one_register(self) -> Self {
+        let memory = Memory::zeroed(2 * self.blueflame_bytes + 64);
+        // SAFETY: kept beside the register, and so by each queue pair, which has a handle of the device.
+        let register = unsafe { BlueFlame::new(memory.base(), self.blueflame_bytes) };
+        self.queues().register = Some((register, memory));
+        self
+    }
+
+    pub(crate) fn register(&self) -> Memory {
+        self.queues().register.as_ref().expect("it has one").1.clone()
+    }
+
+    /// The port's GID moves to another row, and an event says so.
+    pub(crate) fn move_gid(&self, gid_index: u8) {
+        let mut queues = self.queues();
+        queues.gid_index = gid_index;
+        queues.events.push_back(AsyncEvent::AddressChanged);
+    }
+
+    pub(crate) fn resolved(&self) -> Vec<Gid> {
+        self.queues().resolved.clone()
+    }
+
+    /// A ring of at least `1 << log_bytes` bytes.
+    fn ring(&self, log_bytes: u8) -> Memory {
+        let ring = Memory::zeroed(1 << log_bytes);
+        if self.generous > 0 {
+            ring.poison();
+        }
+        ring
     }
 
     fn queues(&self) -> MutexGuard<'_, Queues> {
@@ -258,6 +336,7 @@ pub(crate) struct TestQp {
     device: TestDevice,
     key: u32,
     qpn: Qpn,
+    register: Option<BlueFlame>,
 }
 
 impl TestQp {
@@ -268,25 +347,32 @@ impl TestQp {
 
 impl DeviceQp for TestQp {
     fn blueflame_bytes(&self) -> usize {
-        usize::from(self.device.attributes.blueflame_bytes)
+        self.device.blueflame_bytes
     }
 
     fn ring(&mut self, ctrl: [u8; 8]) {
         self.side(|qp| qp.rings.push(ctrl));
+        if let Some(register) = &mut self.register {
+            register.ring(ctrl);
+        }
     }
 
     fn blueflame(&mut self, wqe: &(impl WqeBlocks + ?Sized)) {
         let words = (0..wqe.count()).flat_map(|block| wqe.block(block));
         let bytes = words.flat_map(u64::to_ne_bytes).collect();
         self.side(|qp| qp.blueflames.push(bytes));
+        if let Some(register) = &mut self.register {
+            register.write(wqe);
+        }
     }
 
     fn received(&mut self) {
         self.side(|qp| qp.received += 1);
     }
 
-    fn modify(&mut self, to: &Transition) -> Result<(), ModifyError> {
+    fn modify(&mut self, to: &Transition, rows: PortRows) -> Result<(), ModifyError> {
         self.side(|qp| {
+            qp.rows.push(rows);
             qp.state = to.target();
             qp.transitions.push(*to);
         });
@@ -297,7 +383,13 @@ impl DeviceQp for TestQp {
         Ok(())
     }
 
-    fn destroy(&mut self) {}
+    /// As over libmlx5: the memory lives until the drop.
+    fn destroy(&mut self) {
+        if self.side(|qp| qp.transport) != Transport::Dct {
+            let rows = PortRows::of(&self.device.port());
+            self.modify(&Transition::Reset, rows).expect("it is always possible");
+        }
+    }
 
     fn state(&self) -> QpState {
         self.side(|qp| qp.state)
@@ -363,11 +455,7 @@ impl Channel for TestChannel {
     }
 }
 
-fn receive_ring(request: &RqRequest) -> Memory {
-    Memory::zeroed(1 << (request.log_entries + request.log_stride))
-}
-
-// SAFETY: rings and records are zeroed, of the size asked for, aligned to 64 bytes, and kept by the
+// SAFETY: rings have the size that the answers say, records are zero, both are aligned to 64 bytes, and kept by the
 // device, which outlives the handle; it accesses them as atomics.
 unsafe impl Device for TestDevice {
     type Pd = ();
@@ -383,11 +471,27 @@ unsafe impl Device for TestDevice {
 
     fn port(&self) -> PortAttributes {
         let (lid, gid) = (Lid::new(7), Gid::new([7; 16]));
-        PortAttributes { link: self.link, lid, gid, gid_index: 5, mtu: Mtu::B4096 }
+        PortAttributes {
+            number: 2,
+            link: self.link,
+            lid,
+            gid,
+            gid_index: self.queues().gid_index,
+            pkey_index: PKEY_INDEX,
+            mtu: Mtu::B4096,
+        }
     }
 
     fn address(&self) -> AddressVector {
         AddressVector::new(Route::Lid(Lid::new(7)))
+    }
+
+    /// The first bytes of the GID; nobody has a GID that begins with 0xff.
+    fn resolve(&self, route: &GidRoute) -> Result<[u8; 6], Unreachable> {
+        self.queues().resolved.push(route.gid);
+        let bytes = route.gid.to_bytes();
+        let mac = bytes.first_chunk().copied();
+        mac.filter(|mac: &[u8; 6]| mac[0] != 0xff).ok_or(Unreachable)
     }
 
     fn alloc_pd(&self) -> Result<(), CreateError> {
@@ -409,13 +513,16 @@ unsafe impl Device for TestDevice {
     ) -> Result<(TestCq, CqMemory), CreateError> {
         let mut queues = self.queues();
         let key = 0x10 + u32::try_from(queues.cqs.len()).unwrap();
-        let &CqRequest { log_entries, cqe_bytes } = request;
-        let ring = Memory::zeroed(cqe_bytes << log_entries);
+        let log_entries = request.log_entries + self.generous;
+        let cqe_bytes = request.cqe_bytes << u8::from(self.has_wide_cqes);
+        let ring = self.ring(log_entries + cqe_bytes.ilog2().to_le_bytes()[0]);
         let record = Memory::zeroed(8);
         let memory = CqMemory {
             cqn: Cqn::new(key).unwrap(),
             ring: ring.base(),
             dbrec: record.base().cast(),
+            log_entries,
+            cqe_bytes,
         };
         let side = CqSide { ring, record, log_entries, cqe_bytes, produced: 0, idles: 0 };
         queues.cqs.insert(key, side);
@@ -425,12 +532,16 @@ unsafe impl Device for TestDevice {
     fn create_srq(
         &self,
         (): &(),
-        request: &RqRequest,
+        request: &SrqRequest,
     ) -> Result<(TestSrq, SrqMemory), CreateError> {
         let mut queues = self.queues();
         let key = 0x5_0000 + u32::try_from(queues.srqs.len()).unwrap();
-        let (ring, record) = (receive_ring(request), Memory::zeroed(8));
-        let rq = RqMemory { ring: ring.base(), dbrec: record.base().cast() };
+        let entries = u32::from(request.buffers) + 1;
+        let log_entries = entries.next_power_of_two().ilog2().to_le_bytes()[0] + self.generous;
+        let log_stride = request.log_stride + self.generous;
+        let (ring, record) = (self.ring(log_entries + log_stride), Memory::zeroed(8));
+        let rq =
+            RqMemory { ring: ring.base(), dbrec: record.base().cast(), log_entries, log_stride };
         queues.srqs.insert(key, (ring, record));
         Ok((TestSrq(self.clone()), SrqMemory { srqn: Srqn::new(key).unwrap(), rq }))
     }
@@ -442,18 +553,30 @@ unsafe impl Device for TestDevice {
     ) -> Result<(TestQp, QpMemory), CreateError> {
         let mut queues = self.queues();
         let key = QPN + u32::try_from(queues.qps.len()).unwrap();
-        let send = request.log_send_blocks.map(|log| Memory::zeroed(64 << log));
-        let recv = request.recv.as_ref().map(receive_ring);
+        let log_blocks = request.log_send_blocks.map(|log| log + self.generous);
+        let send = log_blocks.map(|log| self.ring(6 + log));
+        let [log_entries, log_stride] = request.recv.map_or([0; 2], |recv| {
+            [recv.log_entries, recv.log_stride].map(|log| log + self.generous)
+        });
+        let recv = request.recv.map(|_| self.ring(log_entries + log_stride));
         let record = Memory::zeroed(8);
         let dbrec = record.base().cast::<u32>();
-        let send_dbrec = NonNull::new(dbrec.as_ptr().wrapping_add(1));
+        let send_dbrec = NonNull::new(dbrec.as_ptr().wrapping_add(1)).expect("inside a record");
         let is_dct = request.transport == Transport::Dct;
         let qpn = if is_dct { Qpn::default() } else { Qpn::new(key).unwrap() };
         let memory = QpMemory {
             qpn,
-            send_ring: send.as_ref().map(Memory::base),
-            send_dbrec: send.as_ref().and(send_dbrec),
-            recv: recv.as_ref().map(|ring| RqMemory { ring: ring.base(), dbrec }),
+            send: send.as_ref().zip(log_blocks).map(|(ring, log_blocks)| SqMemory {
+                ring: ring.base(),
+                log_blocks,
+                dbrec: send_dbrec,
+            }),
+            recv: recv.as_ref().map(|ring| RqMemory {
+                ring: ring.base(),
+                dbrec,
+                log_entries,
+                log_stride,
+            }),
         };
         let side = QpSide {
             send,
@@ -465,13 +588,15 @@ unsafe impl Device for TestDevice {
             blueflames: Vec::new(),
             received: 0,
             transitions: Vec::new(),
+            rows: Vec::new(),
         };
         queues.qps.insert(key, side);
-        Ok((TestQp { device: self.clone(), key, qpn }, memory))
+        let register = queues.register.as_mut().map(|(register, _)| register.share());
+        Ok((TestQp { device: self.clone(), key, qpn, register }, memory))
     }
 
     fn poll_event(&self) -> Option<AsyncEvent> {
-        None
+        self.queues().events.pop_front()
     }
 
     fn poll_timeout(&self) -> Option<Duration> {

@@ -1,8 +1,7 @@
 //! What rings, when, and with which bytes.
 
-use verbs::{
-    DoorbellMode, Op, Payload, QueuePair as _, QueueSize, RemoteSlice, Rkey, SendRequest, Transport,
-};
+use copyrpc_mlx5::{DoorbellMode, Options};
+use verbs::{Op, Payload, QueuePair as _, RemoteSlice, Rkey, SendRequest, SendSize, Transport};
 
 use crate::{
     device::{Config, Qp, TestDevice, make_ready, nic, ready},
@@ -66,7 +65,7 @@ fn pitfall_3_a_blueflame_wqe_is_in_the_ring_as_well() {
 #[test]
 fn blueflame_follows_the_wqe_around_the_end_of_the_ring() {
     let (nic, device, cq) = nic(TestDevice::new());
-    let send = QueueSize { entries: 8, sges_max: 1 };
+    let send = SendSize { requests: 2, sges_max: 1, inline_bytes_max: 220 };
     let mut qp = ready(&nic, &Config { send, ..Config::new(Transport::Rc, &cq) });
     let qpn = qp.qpn();
     advance(&mut qp, 6);
@@ -90,9 +89,10 @@ fn blueflame_is_for_one_small_request() {
         (512, 220, 1, true),
         (512, 221, 1, false),
     ] {
-        let device = TestDevice::new().with(|limits| limits.blueflame_bytes = blueflame_bytes);
+        let device = TestDevice::new().with_blueflame(blueflame_bytes);
         let (nic, device, cq) = nic(device);
-        let mut qp = ready(&nic, &Config::new(Transport::Rc, &cq));
+        let send = SendSize { requests: 4, sges_max: 1, inline_bytes_max: 221 };
+        let mut qp = ready(&nic, &Config { send, ..Config::new(Transport::Rc, &cq) });
         for _ in 0..count {
             post_inline(&mut qp, len_bytes);
         }
@@ -106,10 +106,11 @@ fn blueflame_is_for_one_small_request() {
 #[test]
 fn pitfall_3_without_blueflame_the_plain_doorbell_rings() {
     let plain = (DoorbellMode::Plain, TestDevice::new());
-    let none = (DoorbellMode::Auto, TestDevice::new().with(|limits| limits.blueflame_bytes = 0));
+    let none = (DoorbellMode::Auto, TestDevice::new().with_blueflame(0));
     for (doorbell, device) in [plain, none] {
         let (nic, device, cq) = nic(device);
-        let mut qp = ready(&nic, &Config { doorbell, ..Config::new(Transport::Rc, &cq) });
+        let nic = nic.with_options(Options { doorbell, ..Options::default() });
+        let mut qp = ready(&nic, &Config::new(Transport::Rc, &cq));
         qp.post_send(&NOP).unwrap();
         qp.ring_send();
         let expected = [[0, 0, 0, 0, 0xab, 0xcd, 0xef, 1]];
@@ -132,7 +133,7 @@ fn counters_wrap_at_16_bits() {
     assert_eq!(device.qp_record(qpn)[1], 2);
     let ctrl = device.send_ring(qpn).bytes(0xffff * 64, 8);
     assert_eq!(ctrl[..4], [0, 0xff, 0xff, 9]);
-    assert_eq!(qp.send_free(), 64 - 3);
+    assert_eq!(qp.send_free(), 64 - 2);
 }
 
 #[test]

@@ -4,11 +4,13 @@
 //! and they write completions the way a device does.
 
 mod accounting;
+mod answers;
 mod completions;
 mod creation;
 mod departures;
 mod device;
 mod doorbells;
+mod next_hops;
 mod receives;
 mod requests;
 mod shared_receives;

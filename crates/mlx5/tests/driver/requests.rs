@@ -3,8 +3,8 @@
 use hex_literal::hex;
 use verbs::{
     AddressVector, DcKey, Destination, Endpoint, Gid, GidRoute, Lid, Nic as _, Op, Payload,
-    PostSendError, QKey, QpState, Qpn, QueuePair as _, QueueSize, RemoteSlice, Rkey, Route,
-    SendFlags, SendRequest, SrqConfig, Transition, Transport,
+    PostSendError, QKey, QpState, Qpn, QueuePair as _, RemoteSlice, Rkey, Route, SendFlags,
+    SendRequest, SendSize, SrqConfig, Transition, Transport,
 };
 use wire::wqe::{self, CtrlFlags, Segment, SendWqe};
 
@@ -21,7 +21,6 @@ fn at_lid() -> Endpoint {
 fn at_gid() -> Endpoint {
     let route = GidRoute {
         gid: Gid::new(hex!("20010db8000000000000000000000042")),
-        mac: hex!("020304050607"),
         hop_limit: 64,
         traffic_class: 0x6a,
         flow_label: 0x1_2345,
@@ -41,7 +40,7 @@ fn dc(to: Endpoint) -> Destination {
 /// Posts `request` on a fresh queue pair of poisoned memory; returns what is in its ring then.
 fn posted(device: TestDevice, transport: Transport, request: &SendRequest<'_>) -> Vec<u8> {
     let (nic, device, cq) = nic(device);
-    let send = QueueSize { entries: 32, sges_max: 4 };
+    let send = SendSize { requests: 2, sges_max: 4, inline_bytes_max: 924 };
     let mut qp = ready(&nic, &Config { send, ..Config::new(transport, &cq) });
     device.send_ring(qp.qpn()).poison();
     assert_eq!(qp.post_send(request), Ok(0));
@@ -143,7 +142,7 @@ fn pitfall_5_dc_write_to_a_gid_matches_the_manual() {
     let expected = hex!(
         "00 0000 08  abcdef 06  00 0000 08  00000000"
         "dc000000000000cd 80004321 04 00 e341"
-        "00000000 020304050607 6a 40 00512345"
+        "00000000 20010db80000 6a 40 00512345"
         "20010db8000000000000000000000042"
         "1122334455667788 99aabbcc 00000000"
         "8000000c 5a5a5a5a 5a5a5a5a 5a5a5a5a"
@@ -260,7 +259,7 @@ fn assert_says(wqe: &SendWqe<'_>, request: &SendRequest<'_>) {
 /// any segment; with the ring's end anywhere in the WQE.
 fn every_place(transport: Transport, reader: wqe::Transport, counts: &[usize]) {
     let (nic, device, cq) = nic(TestDevice::new());
-    let send = QueueSize { entries: 32, sges_max: 4 };
+    let send = SendSize { requests: 2, sges_max: 4, inline_bytes_max: 924 };
     let mut qp = ready(&nic, &Config { send, ..Config::new(transport, &cq) });
     let qpn = qp.qpn();
     let ring = device.send_ring(qpn);
@@ -279,11 +278,13 @@ fn every_place(transport: Transport, reader: wqe::Transport, counts: &[usize]) {
                 assert_eq!(wqe.ctrl().flags, CtrlFlags::CQ_UPDATE);
                 assert_says(&wqe, request);
                 let len_bytes = usize::from(wqe.ctrl().octowords) * 16;
-                assert_eq!(before - qp.send_free(), wqe::wqebbs(wqe.ctrl().octowords));
+                assert_eq!(before - qp.send_free(), 1);
                 let behind = ring.bytes(usize::from(index) * 64 + len_bytes, 2048 - len_bytes);
                 assert!(behind.iter().all(|&byte| byte == POISON), "bytes behind the WQE");
                 retire(&mut qp, index);
                 assert_eq!(qp.send_free(), before);
+                let next = index.wrapping_add(wqe::wqebbs(wqe.ctrl().octowords));
+                assert_eq!(device.qp_record(qpn)[1], u32::from(next));
             });
         }
     }
@@ -321,11 +322,20 @@ fn requests_that_break_a_rule_change_nothing() {
     let atomic = |len_bytes| Op::FetchAdd { remote: REMOTE, into: sge(0, 1, len_bytes), add: 1 };
     let inline = |payload| Op::Write { remote: REMOTE, payload, imm: None };
     let to = ud();
-    let large = vec![0; 1000];
+    let large = vec![0; 221];
     for (request, error) in [
-        (SendRequest::signaled(inline(Payload::Gather(&two))), too_large(4, 3)),
-        (SendRequest::signaled(inline(Payload::Inline(&[&large]))), too_large(65, 63)),
-        (SendRequest::signaled(Op::Read { remote: REMOTE, into: &two }), too_large(4, 3)),
+        (
+            SendRequest::signaled(inline(Payload::Gather(&two))),
+            PostSendError::TooManySges { asked: 2, max: 1 },
+        ),
+        (
+            SendRequest::signaled(inline(Payload::Inline(&[&large]))),
+            PostSendError::InlineTooLong { asked_bytes: 221, max_bytes: 220 },
+        ),
+        (
+            SendRequest::signaled(Op::Read { remote: REMOTE, into: &two }),
+            PostSendError::TooManySges { asked: 2, max: 1 },
+        ),
         (SendRequest::signaled(atomic(0)), PostSendError::AtomicLength(0)),
         (SendRequest::signaled(atomic(9)), PostSendError::AtomicLength(9)),
         (
@@ -343,10 +353,6 @@ fn requests_that_break_a_rule_change_nothing() {
     qp.ring_send();
     assert!(device.qp(qp.qpn(), |qp| qp.rings.is_empty() && qp.blueflames.is_empty()));
     assert_eq!(qp.post_send(&SendRequest::signaled(Op::Nop)), Ok(0));
-}
-
-fn too_large(asked: u16, max: u16) -> PostSendError {
-    PostSendError::TooLarge { asked, max }
 }
 
 fn is_refused(qp: &mut Qp, op: Op<'_>, to: Option<&Destination>) -> bool {

@@ -92,7 +92,7 @@ fn pitfall_1_eight_messages_land_in_eight_buffers() {
     for buffer in 0..8 {
         srq.post(&[sge(0x1000 * (buffer + 1), 7, 64)]).unwrap();
     }
-    let full = PostRecvError::QueueFull { entries: 8 };
+    let full = PostRecvError::QueueFull { requests: 8 };
     assert_eq!(srq.post(&[]), Err(full));
     srq.ring();
     let mut adapter = Follower::new(&device, &srq, 32);
@@ -154,7 +154,7 @@ proptest! {
         steps in vec(any_step(), 0..if cfg!(miri) { 60 } else { 500 }),
     ) {
         let (device, mut srq) = srq(entries, 1);
-        let capacity = entries.next_power_of_two() as usize;
+        let capacity = entries as usize;
         let mut adapter = Follower::new(&device, &srq, 32);
         let (mut posted, mut completed) = (VecDeque::new(), Vec::new());
         let mut addr = 0;
@@ -166,7 +166,7 @@ proptest! {
                         Ok(index) => posted.push_back((index, Some(addr))),
                         Err(error) => {
                             let entries = u32::try_from(capacity).unwrap();
-                            prop_assert_eq!(error, PostRecvError::QueueFull { entries });
+                            prop_assert_eq!(error, PostRecvError::QueueFull { requests: entries });
                             prop_assert_eq!(posted.len() + completed.len(), capacity);
                         }
                     }

@@ -5,17 +5,24 @@ use alloc::vec::Vec;
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use super::{
-    calls::CallId,
     layout::{
         BATCH_HEADER_BYTES, BatchHeader, HEAD_BYTES, Head, KIND_CANCEL, KIND_LARGE_REQUEST,
         KIND_LARGE_RESPONSE, KIND_RELEASE, KIND_REQUEST, KIND_RESPONSE, LARGE_BYTES, LINE_BYTES,
         LargeBytes, MESSAGE_ALIGN, REQUEST_HEAD_BYTES, RequestHead, RequestTail, lines,
         number_bits, padded,
     },
-    outbox::Address,
     violation::Violation,
 };
 const TAIL_BYTES: usize = size_of::<RequestTail>();
+
+/// The fields of a batch's header and immediate that concern the receiver and the other direction.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Address {
+    pub(crate) slot: u16,
+    pub(crate) epoch: u32,
+    pub(crate) consumed: u32,
+    pub(crate) handled: u16,
+}
 
 /// Registered memory of a peer that holds a large body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +45,7 @@ pub(crate) struct Outgoing {
     pub(crate) body_bytes: usize,
 }
 
-/// What a request says besides its body.
+/// The fields of a request other than its body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RequestFields {
     pub(crate) method: u16,
@@ -166,15 +173,6 @@ pub struct Message<'a> {
     pub(crate) body: &'a [u8],
 }
 
-/// Where a body is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Body<'a> {
-    /// Here.
-    Inline(&'a [u8]),
-    /// In memory that the peer registered; to be fetched by READ.
-    Large(Large),
-}
-
 /// The messages of a batch, in order.
 ///
 /// After a violation, and after the last message, it yields nothing.
@@ -219,7 +217,7 @@ impl<'a> Messages<'a> {
         )
     }
 
-    /// How many lines the batch takes that `bytes` begin with; `None`: no messages lie there. To be asked
+    /// The number of lines of the batch at the front of `bytes`; `None`: no messages lie there. Needed
     /// where it is not known what was announced.
     #[must_use]
     pub fn lines(bytes: &'a [u8]) -> Option<u16> {
@@ -295,7 +293,7 @@ impl<'a> Messages<'a> {
         self.count
     }
 
-    /// What it has not yielded: the bytes, and how many messages they claim to be.
+    /// The part not yet yielded: its bytes, and the number of messages that they claim to hold.
     #[inline(always)]
     #[must_use]
     pub fn rest(&self) -> (&'a [u8], u16) {
@@ -342,56 +340,17 @@ impl<'a> Iterator for Messages<'a> {
     }
 }
 
-/// What there is to know of a message before it is taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sort {
-    /// A request with its body: for [`take_request`](super::Connection::take_request).
-    Request,
-    /// A response with its body: for [`take_response`](super::Connection::take_response).
-    Response,
-    /// Whatever is not frequent: for [`message`](super::Connection::message), which takes those above
-    /// too.
-    Other,
-}
-
-impl<'a> Message<'a> {
-    /// Which call of the connection is quickest.
+impl Message<'_> {
+    /// Of requests: number of the method.
     #[inline(always)]
-    #[must_use]
-    pub fn sort(&self) -> Sort {
-        match self.kind {
-            KIND_REQUEST => Sort::Request,
-            KIND_RESPONSE.. => Sort::Response,
-            _ => Sort::Other,
-        }
-    }
-
-    /// Of requests: which method.
-    #[inline(always)]
-    #[must_use]
-    pub fn method(&self) -> u16 {
+    pub(crate) fn method(&self) -> u16 {
         self.tail.method.get()
     }
 
     /// Of requests: time that the caller will wait.
     #[inline(always)]
-    #[must_use]
-    pub fn timeout_us(&self) -> u32 {
+    pub(crate) fn timeout_us(&self) -> u32 {
         self.tail.timeout_us.get()
-    }
-
-    /// Of requests and responses: the body.
-    #[inline(always)]
-    #[must_use]
-    pub fn body(&self) -> &'a [u8] {
-        self.body
-    }
-
-    /// The call that it is about.
-    #[inline(always)]
-    #[must_use]
-    pub fn call(&self) -> CallId {
-        CallId(self.token)
     }
 
     /// The memory that it names instead of carrying a body; its kind says that it does.

@@ -9,7 +9,7 @@ use super::{Busy, layout::response_bytes, violation::Violation};
 /// A slot is used again only after the peer answered, and on a reliable, ordered connection it
 /// answers once, so a name is never ambiguous. What it names after 2¹⁶ uses of its slot is another
 /// call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallId(pub(crate) u32);
 
 impl CallId {
@@ -75,6 +75,9 @@ impl Slot {
 }
 
 /// A table of calls, and the share of this side's ring that their responses may take.
+///
+/// It is no `slots::SlotTable`, because the generation of a slot travels as 16 bits (rule C5.1) and wraps
+/// there, tests begin it anywhere, and a slot that was given up is neither free nor in use.
 #[derive(Debug)]
 pub(crate) struct Calls {
     slots: Vec<Slot>,
@@ -193,6 +196,20 @@ impl Calls {
         slot.abandon().then_some(slot.cookie)
     }
 
+    /// Abandons the calls for whose cookies `is_unwanted` holds, and names each with its cookie.
+    pub(crate) fn abandon_all(
+        &mut self,
+        is_unwanted: impl Fn(u64) -> bool,
+        mut abandoned: impl FnMut(CallId, u64),
+    ) {
+        for (index, slot) in (0_u16..).zip(&mut self.slots) {
+            if slot.is_waiting() && is_unwanted(slot.cookie) {
+                slot.abandon();
+                abandoned(CallId::new(index, slot.generation), slot.cookie);
+            }
+        }
+    }
+
     /// Abandons the calls whose deadlines have passed and names each with its cookie.
     pub(crate) fn expire(&mut self, now_ns: u64, mut expired: impl FnMut(CallId, u64)) {
         if now_ns < self.earliest_ns {
@@ -212,7 +229,7 @@ impl Calls {
         }
     }
 
-    /// When to look for calls that have expired; `None`: nobody waits.
+    /// The time of the next expiry check; `None`: no call is in flight.
     pub(crate) fn expiry_ns(&self) -> Option<u64> {
         (self.in_use() > 0 && self.earliest_ns < u64::MAX).then_some(self.earliest_ns)
     }

@@ -1,8 +1,12 @@
-//! When a batch is closed and posted.
+//! Flush policies: the time at which a batch is closed and posted.
 
-/// When a connection posts what it has gathered.
+/// The policy by which a connection posts gathered messages.
 ///
 /// A batch that is full is posted at once under every policy, as far as the send queue has space.
+///
+/// [`SelfClocked`](Self::SelfClocked) is the default and the one to use;
+/// [`Immediate`](Self::Immediate) is for comparison with calls that are not batched. The others are there
+/// for research: docs/benchmarks.md compares them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlushPolicy {
     /// While fewer than `wqes` posted requests are unfinished; otherwise calls keep merging. Needs
@@ -56,7 +60,7 @@ const LOOK_AGAIN: u16 = 1024;
 /// Weight of a new sample: 1/8.
 const EWMA_SHIFT: u32 = 3;
 
-/// What a policy looks at.
+/// The inputs of a policy's decision.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Gathered {
     /// Messages in the open batch.
@@ -69,7 +73,7 @@ pub(crate) struct Gathered {
 #[derive(Clone, Debug)]
 pub(crate) struct FlushClock {
     policy: FlushPolicy,
-    /// When the open batch got its first message.
+    /// The time at which the open batch got its first message.
     opened_ns: Option<u64>,
     polls: u32,
     rtt_ns: Option<u64>,
@@ -80,7 +84,7 @@ pub(crate) struct FlushClock {
     spent: Spent,
 }
 
-/// Where the time of batches went, summed.
+/// The time that batches spent, by phase, summed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Spent {
     /// From the first message of a batch to its posting.
@@ -177,7 +181,7 @@ impl FlushClock {
         }
     }
 
-    /// When an open batch will be due if nothing else happens; `None`: not by time.
+    /// The time at which the open batch becomes due if nothing else happens; `None`: not by time.
     pub(crate) fn due_ns(&self) -> Option<u64> {
         let opened_ns = self.opened_ns?;
         let hold_ns = match self.policy {
@@ -243,7 +247,7 @@ mod tests {
         assert!(clock.is_due(0, one(0)));
     }
 
-    /// Who sleeps learns nothing, and counts no polls: so it must not sleep past what can be due.
+    /// A sleeping thread counts no polls, so it must not sleep past a due time.
     #[test]
     fn what_is_not_due_by_time_alone_is_looked_at_in_time() {
         let mut clock = FlushClock::new(FlushPolicy::PollBudget { polls: 2 });

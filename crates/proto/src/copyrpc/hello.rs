@@ -1,4 +1,4 @@
-//! What two sides tell each other before the first batch.
+//! The hello: the parameters that two sides exchange before the first batch.
 //!
 //! ```text
 //!  0       4         6          8          12            16      20     22          24
@@ -7,7 +7,7 @@
 //!  │ ring lines │ response lines │ batch lines   │ batches  │ large bytes max │
 //! ```
 //!
-//! How they tell it, and who they are, is the driver's business.
+//! The driver transports it and authenticates the sides.
 
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
@@ -41,10 +41,10 @@ impl Features {
     pub const ALL: Self = Self(1);
 }
 
-/// What one side says of itself.
+/// The parameters of one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// What it can do.
+    /// The features of the side.
     pub features: Features,
     /// Random, not 0: batches to this side must carry it.
     pub epoch: u32,
@@ -193,6 +193,28 @@ mod tests {
             batches_max: 12,
             large_bytes_max: 1 << 24,
         }
+    }
+
+    /// A binary of the version before, or of the next, is refused, and so is one whose bytes mean something
+    /// else though it says the same version: each says what both have.
+    #[test]
+    fn fault_e7_an_old_and_a_new_binary_refuse_each_other_and_name_both_versions() {
+        for theirs in [VERSION - 1, VERSION + 1] {
+            let mut bytes = hello().encode();
+            bytes[4..6].copy_from_slice(&theirs.to_le_bytes());
+            let error = Hello::decode(&bytes).unwrap_err();
+            assert_eq!(error, HelloError::Version { theirs, ours: VERSION });
+            let text = alloc::format!("{error}");
+            for version in [theirs, VERSION] {
+                assert!(text.contains(&alloc::format!("{version}")), "{text}");
+            }
+        }
+        let mut bytes = hello().encode();
+        bytes[12] ^= 1;
+        let error = Hello::decode(&bytes).unwrap_err();
+        let ours = alloc::format!("{LAYOUT_HASH:#x}");
+        assert!(matches!(error, HelloError::Layout { .. }), "{error}");
+        assert!(alloc::format!("{error}").contains(&ours), "{error} names {ours}");
     }
 
     /// Rules C1.1, C1.2 and C1.3.

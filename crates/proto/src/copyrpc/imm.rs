@@ -8,7 +8,7 @@
 /// Slots that an immediate can name.
 pub const SLOTS_MAX: u16 = 1 << 15;
 
-/// What arrived, and for which connection. Untrusted: any value can come.
+/// The immediate value of a WRITE: connection, lines and credit. Untrusted: any value can come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Imm {
     /// The batch starts at the start of the ring; what was left at its end is skipped.

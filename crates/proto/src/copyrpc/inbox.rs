@@ -15,7 +15,7 @@ use super::{
 /// A batch that arrived, in this side's ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// Where in the ring.
+    /// Its offset in the ring.
     pub offset_bytes: usize,
     /// All of its lines; what follows the last message is left from an earlier lap.
     pub len_bytes: usize,
@@ -79,7 +79,16 @@ impl Inbox {
         (self.parsed, self.advertised) = (position, position);
     }
 
+    /// The mistake that simulations have to find: while a batch is parsed, credit for its lines returns, and
+    /// for as many behind it, which nobody has read.
+    #[cfg(feature = "early-credit")]
+    pub(crate) fn consumed(&self) -> u64 {
+        let parsed = self.open.map_or(self.parsed, |arrival| 2 * arrival.end - arrival.start);
+        parsed.max(self.advertised)
+    }
+
     /// First line that is not free.
+    #[cfg(not(feature = "early-credit"))]
     #[inline]
     pub(crate) fn consumed(&self) -> u64 {
         let open = self.open.map_or(self.parsed, |arrival| arrival.start);
@@ -132,6 +141,8 @@ impl Inbox {
             return Err(Violation::OutsideRing { at: start % ring, lines, ring });
         }
         let told = if self.is_told(self.parsed) { start } else { self.advertised };
+        #[cfg(feature = "early-credit")]
+        let told = told.min(start);
         if end - told > ring {
             return Err(Violation::NoCredit { lines: end - told - ring });
         }

@@ -88,7 +88,7 @@ impl Head {
     }
 }
 
-/// What a request carries besides.
+/// The fields of a request behind its header.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct RequestTail {
@@ -116,7 +116,7 @@ pub(crate) struct LargeBytes {
     pub(crate) len_bytes: U32,
 }
 
-/// What is written beside the ring: two words, each of which only grows and is never seen in part. It
+/// The credit words beside the ring: each only grows and is never seen in part. It
 /// does not matter which of them is seen first.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]

@@ -27,9 +27,9 @@ mod outbox;
 mod served;
 mod violation;
 
-pub use batch::{Body, Large, Message, Messages, Sort};
+pub use batch::{Large, Message, Messages};
 pub use calls::CallId;
-pub use connection::{Call, Config, Connection, Counters, Incoming, Refused, ReplyError, Usage};
+pub use connection::{Call, CallRefused, Config, Connection, Counters, Incoming, Rare, Usage};
 pub use flush::FlushPolicy;
 pub use geometry::{Geometry, GeometryError};
 pub use hello::{BATCHES_MAX, Features, HELLO_BYTES, Hello, HelloError, VERSION};
@@ -37,7 +37,7 @@ pub use imm::{Imm, SLOTS_MAX};
 pub use inbox::{Arrival, Lease};
 pub use layout::{BATCH_HEADER_BYTES, LAYOUT_HASH, LINE_BYTES, response_bytes, response_lines};
 pub use outbox::{Departure, Emission};
-pub use served::RequestId;
+pub use served::{ReplyError, RequestId};
 pub use violation::Violation;
 
 /// Bytes of the words, beside the ring, that credit is written to.

@@ -13,7 +13,7 @@ use alloc::{collections::VecDeque, vec::Vec};
 
 use super::{
     Busy,
-    batch::{Batch, Outgoing},
+    batch::{Address, Batch, Outgoing},
     flush::{FlushClock, FlushPolicy, Gathered},
     geometry::Geometry,
     hello::Hello,
@@ -29,11 +29,11 @@ pub struct Emission<'a> {
     pub number: u64,
     /// Pass it to [`Connection::posted`](super::Connection::posted) when it was posted.
     pub departure: Departure,
-    /// Where in the peer's ring.
+    /// Its offset in the peer's ring.
     pub offset_bytes: usize,
     /// Immediate data.
     pub imm: u32,
-    /// What to write there; private memory that stays as it is until the batch is posted.
+    /// The bytes to write there; private memory that stays as it is until the batch is posted.
     pub bytes: &'a [u8],
     /// Ask for a completion: the flush policy waits for one.
     pub is_signaled: bool,
@@ -41,7 +41,7 @@ pub struct Emission<'a> {
     pub is_last: bool,
 }
 
-/// What posting a batch will change.
+/// The changes that posting a batch makes.
 #[derive(Debug)]
 pub struct Departure {
     /// Its first line, and the line after its last.
@@ -59,9 +59,9 @@ struct Posted {
     posted_ns: u64,
 }
 
-/// Where a message goes: valid until the next one is added.
+/// The space that a message takes behind the queued ones: valid until the next one is added.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct Extent {
     /// Lines that it adds to the queue.
     added: u64,
     /// It starts a batch.
@@ -82,7 +82,7 @@ pub(crate) struct Outbox {
     batches_max: u16,
     /// The value of `credited` when there was no place for something.
     refused_at: Option<u64>,
-    /// When a batch was posted, or the peer gave something back.
+    /// The time of the latest posted batch or returned credit.
     progress_ns: u64,
     /// The batch that takes messages, last to leave.
     open: Batch,
@@ -139,13 +139,13 @@ impl Outbox {
 
     /// Whether a request, or anything that no place was set aside for, may be added.
     #[inline]
-    pub(crate) fn admit(&mut self, message: &Outgoing) -> Result<Place, Busy> {
-        let place = self.place(message.len_bytes());
-        let used = self.used_lines() + place.added;
+    pub(crate) fn admit(&mut self, message: &Outgoing) -> Result<Extent, Busy> {
+        let extent = self.extent(message.len_bytes());
+        let used = self.used_lines() + extent.added;
         let kept =
             u64::from(self.geometry.response_lines()) + u64::from(self.geometry.batch_lines_max());
         if used + kept <= u64::from(self.geometry.ring_lines()) {
-            Ok(place)
+            Ok(extent)
         } else {
             self.refused_at = Some(self.credited);
             Err(Busy::Ring)
@@ -153,12 +153,12 @@ impl Outbox {
     }
 
     #[inline]
-    fn place(&self, len_bytes: usize) -> Place {
+    fn extent(&self, len_bytes: usize) -> Extent {
         let together = self.open.lines_with(len_bytes);
         if together > u64::from(self.geometry.batch_lines_max()) || self.open.count == u16::MAX {
-            Place { added: Batch::new().lines_with(len_bytes), is_new: true }
+            Extent { added: Batch::new().lines_with(len_bytes), is_new: true }
         } else {
-            Place { added: together - self.open.lines(), is_new: false }
+            Extent { added: together - self.open.lines(), is_new: false }
         }
     }
 
@@ -172,15 +172,15 @@ impl Outbox {
         response_lines: u16,
         now_ns: u64,
     ) -> &mut [u8] {
-        let place = self.place(message.len_bytes());
-        self.push_at(place, message, response_lines, now_ns)
+        let extent = self.extent(message.len_bytes());
+        self.push_at(extent, message, response_lines, now_ns)
     }
 
     /// The same, where [`admit`](Self::admit) said.
     #[inline(always)]
     pub(crate) fn push_at(
         &mut self,
-        Place { is_new, .. }: Place,
+        Extent { is_new, .. }: Extent,
         message: &Outgoing,
         response_lines: u16,
         now_ns: u64,
@@ -321,7 +321,7 @@ impl Outbox {
         self.finished_count = self.finished_count.max(number.min(self.posted_count));
     }
 
-    /// What a batch says in fewer bits: see [`credit`](Self::credit) and [`handled`](Self::handled).
+    /// The short form of credit in a batch: see [`credit`](Self::credit) and [`handled`](Self::handled).
     #[inline]
     pub(crate) fn credit_of_batch(
         &mut self,
@@ -376,7 +376,7 @@ impl Outbox {
         !self.is_given_back() || self.unhandled() > 0
     }
 
-    /// When a batch was posted, or the peer gave something back.
+    /// The time of the latest posted batch or returned credit.
     pub(crate) fn progress_ns(&self) -> u64 {
         self.progress_ns
     }
@@ -423,15 +423,6 @@ impl Outbox {
     pub(crate) fn used_lines(&self) -> u64 {
         self.producer - self.credited + self.full_lines + self.open.lines()
     }
-}
-
-/// What the header and the immediate of a batch say of the receiver and of the other direction.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Address {
-    pub(crate) slot: u16,
-    pub(crate) epoch: u32,
-    pub(crate) consumed: u32,
-    pub(crate) handled: u16,
 }
 
 #[cfg(test)]

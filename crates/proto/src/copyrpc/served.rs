@@ -2,11 +2,36 @@
 
 use alloc::{vec, vec::Vec};
 
-use super::{calls::CallId, connection::ReplyError, layout::response_bytes, violation::Violation};
+use super::{calls::CallId, layout::response_bytes, violation::Violation};
 
 /// Names a request until it is answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub(crate) CallId);
+
+impl RequestId {
+    /// The slot of the call at its caller. No other request of the caller that is to be answered has it.
+    #[inline]
+    #[must_use]
+    pub fn slot(self) -> u16 {
+        self.0.slot()
+    }
+}
+
+/// Why an answer was not sent. Nothing has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReplyError {
+    /// The request was answered before, or never was.
+    #[error("the request is not there")]
+    NotThere,
+    /// Too long for the place that the caller set aside: name registered memory instead.
+    #[error("a response of {len_bytes} B exceeds the {max_bytes} B that the caller set aside")]
+    TooLong {
+        /// Of the response.
+        len_bytes: usize,
+        /// Set aside.
+        max_bytes: usize,
+    },
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {

@@ -1,4 +1,4 @@
-//! What a peer can do wrong.
+//! The violations of the protocol that a peer can commit.
 
 /// A peer broke a rule of the protocol. The connection is closed; nothing else is.
 ///

@@ -9,8 +9,8 @@
 use copyrpc_proto::{
     Status,
     copyrpc::{
-        Body, Call, CallId, Config, Connection, Features, FlushPolicy, Geometry, Hello, Imm,
-        Incoming, Lease, RequestId, Violation,
+        Call, CallId, Config, Connection, Features, FlushPolicy, Geometry, Hello, Imm, Incoming,
+        Lease, Rare, RequestId, Violation,
     },
 };
 
@@ -127,21 +127,25 @@ impl Victim {
         for message in messages {
             match self.connection.message(&message?)? {
                 Incoming::Request { id, body, .. } => {
-                    assert!(!matches!(body, Body::Inline(body) if body.len() > copy.len()));
-                    let is_held = control & HOLD != 0;
-                    let lease = is_held.then(|| self.connection.hold()).flatten();
-                    self.requests.push((id, lease));
+                    assert!(body.len() <= copy.len());
+                    self.serve(id, control);
                 }
+                Incoming::Rare(Rare::LargeRequest { id, .. }) => self.serve(id, control),
                 Incoming::Response { .. } => self.ended += 1,
-                Incoming::LargeResponse { call, .. } => self.fetching.push(call),
-                Incoming::Released(_)
-                | Incoming::Cancelled(_)
-                | Incoming::Late(_)
-                | Incoming::Crossed => {}
+                Incoming::Rare(Rare::LargeResponse { call, .. }) => self.fetching.push(call),
+                Incoming::Rare(
+                    Rare::Released(_) | Rare::Cancelled(_) | Rare::Late(_) | Rare::Crossed,
+                ) => {}
             }
         }
         self.connection.close_batch(1);
         Ok(())
+    }
+
+    fn serve(&mut self, id: RequestId, control: u8) {
+        let is_held = control & HOLD != 0;
+        let lease = is_held.then(|| self.connection.hold()).flatten();
+        self.requests.push((id, lease));
     }
 
     fn call(&mut self, len_bytes: usize) {

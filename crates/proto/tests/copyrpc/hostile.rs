@@ -173,3 +173,33 @@ fn a_status_of_the_future_is_unknown_not_wrong() {
     };
     assert_eq!((ended, status), (cookie, Status::Unknown));
 }
+
+/// An announcement that comes before its bytes, or before all of them: what lies there is of an earlier lap, in
+/// part or all of it. Whatever is missing, no request is taken that was not sent.
+#[test]
+fn fault_d3_an_announcement_before_its_bytes_never_shows_those_of_an_earlier_lap() {
+    let (mut first, old, imm) = sent(3);
+    assert_eq!(feed(&mut first, &old, imm), 3);
+    for arrived in 0..=old.len() / 8 {
+        let (mut pair, bytes, imm) = sent(3);
+        // The batch of an earlier lap: an earlier number, and other requests.
+        let mut seen = bytes.clone();
+        seen[8..10].copy_from_slice(&0xfff0_u16.to_le_bytes());
+        seen[16..].fill(0x5a);
+        // Bytes arrive in ascending order, the header first; or it comes last.
+        let header_first = {
+            let mut seen = seen.clone();
+            seen[..arrived * 8].copy_from_slice(&bytes[..arrived * 8]);
+            seen
+        };
+        let is_whole = header_first == bytes;
+        let served = feed(&mut pair, &header_first, imm);
+        assert!(served == 3 || !is_whole, "a whole batch is taken");
+        if arrived * 8 < 16 {
+            assert_eq!(served, 0, "without its header nothing is taken");
+        }
+        let (mut pair, ..) = sent(3);
+        seen[16..].copy_from_slice(&bytes[16..]);
+        assert_eq!(feed(&mut pair, &seen, imm), 0, "the number is of an earlier lap");
+    }
+}

@@ -2,7 +2,7 @@
 
 use copyrpc_proto::{
     Status,
-    copyrpc::{Busy, FlushPolicy, Geometry, Refused, Usage, response_bytes},
+    copyrpc::{Busy, CallRefused, FlushPolicy, Geometry, Usage, response_bytes},
 };
 
 use crate::pair::{CALLS, Pair, Setup};
@@ -15,7 +15,7 @@ fn small() -> Setup {
 }
 
 /// Calls until back-pressure; returns how many were taken and why no more.
-fn call_until_busy(pair: &mut Pair, from: usize, len_bytes: usize) -> (usize, Refused) {
+fn call_until_busy(pair: &mut Pair, from: usize, len_bytes: usize) -> (usize, CallRefused) {
     for made in 0..usize::from(CALLS) + 1 {
         if let Err(refused) = pair.call(from, 1, len_bytes, 0, LONG_NS) {
             return (made, refused);
@@ -147,7 +147,7 @@ fn fault_c5_lengths_from_nothing_to_one_too_many() {
         pair.settle();
         assert_eq!(pair.sides[0].ended[&cookie].1.len(), len_bytes);
     }
-    let too_long = Refused::TooLong { len_bytes: max_bytes + 1, max_bytes };
+    let too_long = CallRefused::TooLong { len_bytes: max_bytes + 1, max_bytes };
     assert_eq!(pair.call(0, 1, max_bytes + 1, 0, LONG_NS), Err(too_long));
     // A response of one byte more than was set aside is refused, and the request stays open.
     pair.call(0, 1, 8, 0, LONG_NS).unwrap();
@@ -223,18 +223,18 @@ fn a_cancelled_call_ends_at_once_and_the_server_hears_of_it() {
 fn refusals_say_what_is_short() {
     let mut pair = Pair::new(small());
     let (made, refused) = call_until_busy(&mut pair, 0, 8);
-    assert_eq!(refused, Refused::Busy(Busy::Responses), "256 B for responses are four lines");
+    assert_eq!(refused, CallRefused::Busy(Busy::Responses), "256 B for responses are four lines");
     assert_eq!(made, 4);
     let mut pair = Pair::new(small());
     let (made, refused) = call_until_busy(&mut pair, 0, 200);
-    assert_eq!(refused, Refused::Busy(Busy::Ring));
+    assert_eq!(refused, CallRefused::Busy(Busy::Ring));
     assert!(made >= 1);
     pair.settle();
     assert_eq!(pair.sides[0].ended.len(), made);
     let roomy = Geometry::new(1 << 14, 1 << 13, 1 << 10).unwrap();
     let mut pair = Pair::new(Setup { geometry: roomy, ..Setup::default() });
     let (made, refused) = call_until_busy(&mut pair, 0, 8);
-    assert_eq!((made, refused), (usize::from(CALLS), Refused::Busy(Busy::Calls)));
+    assert_eq!((made, refused), (usize::from(CALLS), CallRefused::Busy(Busy::Calls)));
 }
 
 /// Leaves side 0 with a request of one line on its way, from line `at` of the ring on. There always is
@@ -462,7 +462,7 @@ fn who_waits_for_the_peer_is_not_woken_by_its_flush_policy() {
 #[test]
 fn the_place_of_an_answer_is_free_when_its_lines_are() {
     let mut pair = Pair::new(small());
-    assert_eq!(call_until_busy(&mut pair, 0, 8), (4, Refused::Busy(Busy::Responses)));
+    assert_eq!(call_until_busy(&mut pair, 0, 8), (4, CallRefused::Busy(Busy::Responses)));
     pair.depart(0, true);
     while pair.arrive(0, false).unwrap() {}
     // A request that side 0 holds, and behind it the answers.
@@ -475,7 +475,7 @@ fn the_place_of_an_answer_is_free_when_its_lines_are() {
     pair.depart(1, true);
     while pair.arrive(1, false).unwrap() {}
     assert_eq!(pair.sides[0].ended.len(), 4);
-    assert_eq!(pair.call(0, 1, 8, 0, LONG_NS), Err(Refused::Busy(Busy::Responses)));
+    assert_eq!(pair.call(0, 1, 8, 0, LONG_NS), Err(CallRefused::Busy(Busy::Responses)));
     pair.reply(0, 0, 8);
     assert!(pair.call(0, 1, 8, 0, LONG_NS).is_ok());
     pair.settle();

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, VecDeque};
 use copyrpc_proto::{
     Status,
     copyrpc::{
-        Body, CREDIT_BYTES, Call, CallId, Config, Connection, Emission, Features, FlushPolicy,
-        Geometry, Hello, Imm, Incoming, LINE_BYTES, Large, Lease, Refused, RequestId, Violation,
+        CREDIT_BYTES, Call, CallId, CallRefused, Config, Connection, Emission, Features,
+        FlushPolicy, Geometry, Hello, Imm, Incoming, LINE_BYTES, Large, Lease, Rare, RequestId,
+        Violation,
     },
 };
 
@@ -131,7 +132,7 @@ impl Pair {
         len_bytes: usize,
         response_bytes: usize,
         timeout_ns: u64,
-    ) -> Result<u64, Refused> {
+    ) -> Result<u64, CallRefused> {
         let side = &mut self.sides[from];
         let cookie = side.next_cookie;
         let deadline_ns = self.now_ns + timeout_ns;
@@ -290,16 +291,16 @@ impl Side {
         for message in self.connection.open_batch(&copy, now_ns)? {
             match self.connection.message(&message?)? {
                 Incoming::Request { id, method, body, .. } => {
-                    let Body::Inline(body) = body else { panic!("no large bodies here") };
                     let lease = if is_held { self.connection.hold() } else { None };
                     is_kept |= lease.is_some();
                     let body = body.to_vec();
                     self.requests.push(Request { id, method, body, lease });
                 }
                 Incoming::Response { cookie, status, body, .. } => self.end(cookie, status, body),
-                Incoming::Late(_) | Incoming::Crossed | Incoming::Cancelled(_) => {}
-                Incoming::LargeResponse { call, .. } => self.fetching.push(call),
-                Incoming::Released(id) => {
+                Incoming::Rare(Rare::Late(_) | Rare::Crossed | Rare::Cancelled(_)) => {}
+                Incoming::Rare(Rare::LargeResponse { call, .. }) => self.fetching.push(call),
+                Incoming::Rare(Rare::LargeRequest { .. }) => panic!("no large bodies here"),
+                Incoming::Rare(Rare::Released(id)) => {
                     let at = self.lent.iter().position(|lent| *lent == id);
                     self.lent.swap_remove(at.expect("what was lent is released once"));
                 }

@@ -1,7 +1,7 @@
 //! What a connection tells its driver: what it has counted, and when it is to be looked at again.
 
 use copyrpc_proto::copyrpc::{
-    Call, FlushPolicy, Geometry, Imm, Incoming, Large, Refused, ReplyError,
+    Call, CallRefused, FlushPolicy, Geometry, Imm, Incoming, Large, ReplyError,
 };
 
 use crate::pair::{Pair, Setup};
@@ -176,7 +176,7 @@ fn answers_that_can_never_have_a_place_are_refused_and_others_are_cut_to_what_th
     let geometry = Geometry::new(2048, 64, 256).unwrap();
     let mut pair = Pair::new(Setup { geometry, ..Setup::default() });
     let refused = pair.call(0, 1, 8, 200, LONG_NS).unwrap_err();
-    assert_eq!(refused, Refused::NoPlace { asked_bytes: 200, max_bytes: 40 });
+    assert_eq!(refused, CallRefused::NoPlace { asked_bytes: 200, max_bytes: 40 });
     let mut pair = Pair::new(Setup::default());
     pair.call(0, 1, 8, 1 << 30, LONG_NS).expect("a longer one comes by rendezvous");
 }
@@ -191,7 +191,7 @@ fn large_bodies_that_the_peer_would_refuse_are_refused_here() {
     let caller = &mut pair.sides[0].connection;
     for len_bytes in [0, max_bytes + 1] {
         let refused = caller.call_large(&call, large(u32::try_from(len_bytes).unwrap()), 1);
-        assert_eq!(refused, Err(Refused::TooLong { len_bytes, max_bytes }));
+        assert_eq!(refused, Err(CallRefused::TooLong { len_bytes, max_bytes }));
     }
     assert!(caller.call_large(&call, large(1 << 20), 1).is_ok());
     let mut pair = Pair::new(Setup::default());

@@ -2,15 +2,16 @@
 
 use proto::{
     Status,
-    copyrpc::{Call as CoreCall, CallId, Refused, ReplyError as CoreReplyError, RequestId},
+    copyrpc::{Call as CoreCall, CallId, CallRefused, ReplyError as CoreReplyError, RequestId},
 };
 use verbs::Nic;
 
 use super::{Call, Worker};
 use crate::{
     CallError, PeerId, ReplyError, Token,
-    body::{Body, Filled},
-    token::Answering,
+    body::{Body, Filled, Parts},
+    large::large,
+    token::{Answering, DroppedToken},
 };
 
 impl<N: Nic> Worker<N> {
@@ -21,11 +22,28 @@ impl<N: Nic> Worker<N> {
     /// [`CallError`]: nothing has changed.
     #[inline]
     pub fn call(&mut self, peer: PeerId, call: &Call, body: &[u8]) -> Result<CallId, CallError> {
-        self.call_body(peer, call, body)
+        self.call_parts(peer, call, &[body])
     }
 
-    /// Makes a call whose body `fill` writes: `len_bytes` zeroed bytes of private memory. If it
-    /// panics, the call is made with what it has written.
+    /// Makes a call whose body is gathered from `parts`, in order and without gaps: a header and a
+    /// payload need not lie side by side. Otherwise as [`call`](Self::call).
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`]: nothing has changed.
+    #[inline]
+    pub fn call_parts(
+        &mut self,
+        peer: PeerId,
+        call: &Call,
+        parts: &[&[u8]],
+    ) -> Result<CallId, CallError> {
+        self.call_body(peer, call, Parts(parts))
+    }
+
+    /// Makes a call whose body `fill` writes, in `len_bytes` of private memory. Bytes that it does not
+    /// write are zeros, or what earlier messages to the same peer left there. If it panics, the call is
+    /// made with what it has written.
     ///
     /// # Errors
     ///
@@ -48,7 +66,7 @@ impl<N: Nic> Worker<N> {
         call: &Call,
         body: impl Body,
     ) -> Result<CallId, CallError> {
-        let now_ns = self.now_ns;
+        let now_ns = self.now_ns();
         let timeout_ns = u64::try_from(call.timeout.as_nanos()).unwrap_or(u64::MAX);
         let call = CoreCall {
             method: call.method,
@@ -56,7 +74,7 @@ impl<N: Nic> Worker<N> {
             deadline_ns: now_ns.saturating_add(timeout_ns),
             cookie: call.cookie,
         };
-        let live = self.live_dirty(peer).ok_or(CallError::NotConnected)?;
+        let live = self.peers.live_dirty(peer).ok_or(CallError::NotConnected)?;
         if body.len_bytes() > live.connection.request_bytes_max() {
             return self.call_large(peer, &call, body);
         }
@@ -73,25 +91,22 @@ impl<N: Nic> Worker<N> {
         call: &CoreCall,
         body: impl Body,
     ) -> Result<CallId, CallError> {
-        let (now_ns, len_bytes) = (self.now_ns, body.len_bytes());
+        let (now_ns, len_bytes) = (self.now_ns(), body.len_bytes());
         let live = self.live(peer).ok_or(CallError::NotConnected)?;
         let max_bytes = live.connection.config().peer.large_bytes_max as usize;
         if len_bytes > max_bytes {
             return Err(CallError::TooLong { len_bytes, max_bytes });
         }
         let buffer =
-            self.take_buffer(peer, len_bytes).map_err(|_| CallError::NoMemory { len_bytes })?;
+            self.take_lent(peer, len_bytes).map_err(|_| CallError::NoMemory { len_bytes })?;
         let live = self.live(peer).ok_or(CallError::NotConnected)?;
-        match live.connection.call_large(call, buffer.large(), now_ns) {
+        match live.connection.call_large(call, large(&buffer), now_ns) {
             Ok(id) => {
                 // The peer reads it only once the batch has left, at a later poll.
-                body.lend(live.lent_requests.put(id, buffer));
+                live.bodies.lend_request(id, buffer, |to, private| body.lend(to, private));
                 Ok(id)
             }
-            Err(refused) => {
-                live.buffers.give(buffer);
-                Err(refused.into())
-            }
+            Err(refused) => Err(refused.into()),
         }
     }
 
@@ -100,8 +115,23 @@ impl<N: Nic> Worker<N> {
     pub fn cancel(&mut self, peer: PeerId, call: CallId) {
         let Some(live) = self.live(peer) else { return };
         if let Some(cookie) = live.connection.cancel(call) {
-            self.ended.push_back((cookie, Status::Cancelled));
-            self.mark_dirty(peer);
+            self.notices.call_ended(cookie, Status::Cancelled);
+            self.peers.mark_dirty(peer);
+        }
+    }
+
+    /// Gives up the calls to a peer for whose cookies `is_unwanted` holds, as [`cancel`](Self::cancel)
+    /// does. It looks at every call to the peer.
+    pub fn cancel_all(&mut self, peer: PeerId, is_unwanted: impl Fn(u64) -> bool) {
+        let Self { peers, notices, .. } = self;
+        let Some(live) = peers.live(peer) else { return };
+        let mut count = 0_usize;
+        live.connection.cancel_all(is_unwanted, |cookie| {
+            notices.call_ended(cookie, Status::Cancelled);
+            count += 1;
+        });
+        if count > 0 {
+            self.peers.mark_dirty(peer);
         }
     }
 
@@ -115,11 +145,28 @@ impl<N: Nic> Worker<N> {
     /// [`ReplyError`]; the request counts as answered.
     #[inline]
     pub fn reply(&mut self, token: Token, status: Status, body: &[u8]) -> Result<(), ReplyError> {
-        self.reply_body(token, status, body)
+        self.reply_parts(token, status, &[body])
     }
 
-    /// Answers a request with a body that `fill` writes: `len_bytes` zeroed bytes of private memory.
-    /// If it panics, the answer is what it has written.
+    /// Answers a request with a body that is gathered from `parts`, in order and without gaps. Otherwise
+    /// as [`reply`](Self::reply).
+    ///
+    /// # Errors
+    ///
+    /// [`ReplyError`]; the request counts as answered.
+    #[inline]
+    pub fn reply_parts(
+        &mut self,
+        token: Token,
+        status: Status,
+        parts: &[&[u8]],
+    ) -> Result<(), ReplyError> {
+        self.reply_body(token, status, Parts(parts))
+    }
+
+    /// Answers a request with a body that `fill` writes, in `len_bytes` of private memory. Bytes that it
+    /// does not write are zeros, or what earlier messages to the same peer left there. If it panics, the
+    /// answer is what it has written.
     ///
     /// # Errors
     ///
@@ -142,13 +189,13 @@ impl<N: Nic> Worker<N> {
         status: Status,
         body: impl Body,
     ) -> Result<(), ReplyError> {
-        debug_assert!(token.is_of(&self.dropped), "a token is answered by the worker that gave it");
+        debug_assert!(token.is_of(&self.tokens), "a token is answered by the worker that gave it");
         let Answering { peer, request: id, lease } = token.redeem();
         if lease.is_some() {
             self.end_lease(peer, lease);
         }
-        let now_ns = self.now_ns;
-        let live = self.live_dirty(peer).ok_or(ReplyError::Gone)?;
+        let now_ns = self.now_ns();
+        let live = self.peers.live_dirty(peer).ok_or(ReplyError::Gone)?;
         let outcome = match live.connection.reply(id, status, body.len_bytes(), now_ns) {
             Ok(to) => {
                 body.write(to);
@@ -176,34 +223,40 @@ impl<N: Nic> Worker<N> {
         id: RequestId,
         body: impl Body,
     ) -> Result<(), ReplyError> {
-        let (now_ns, len_bytes) = (self.now_ns, body.len_bytes());
+        let (now_ns, len_bytes) = (self.now_ns(), body.len_bytes());
         let live = self.live(peer).ok_or(ReplyError::Gone)?;
         let max_bytes = live.connection.config().peer.large_bytes_max as usize;
         if len_bytes > max_bytes {
             return Err(ReplyError::TooLong { len_bytes, max_bytes });
         }
         let buffer =
-            self.take_buffer(peer, len_bytes).map_err(|_| ReplyError::NoMemory { len_bytes })?;
+            self.take_lent(peer, len_bytes).map_err(|_| ReplyError::NoMemory { len_bytes })?;
         let live = self.live(peer).ok_or(ReplyError::Gone)?;
-        match live.connection.reply_large(id, buffer.large(), now_ns) {
+        match live.connection.reply_large(id, large(&buffer), now_ns) {
             Ok(()) => {
-                body.lend(live.lent_responses.put(id, buffer));
+                live.bodies.lend_response(id, buffer, |to, private| body.lend(to, private));
                 Ok(())
             }
-            Err(error) => {
-                live.buffers.give(buffer);
-                Err(error.into())
-            }
+            Err(error) => Err(error.into()),
         }
     }
 
     /// Answers without body, which fits whatever the caller set aside.
     pub(super) fn answer(&mut self, peer: PeerId, id: RequestId, status: Status) {
-        let now_ns = self.now_ns;
-        if let Some(live) = self.live_dirty(peer) {
+        let now_ns = self.now_ns();
+        if let Some(live) = self.peers.live_dirty(peer) {
             // It fails only if the request was answered, and then nothing is owed.
             let _ = live.connection.reply(id, status, 0, now_ns);
         }
+    }
+
+    /// Longest body that answers a request without a detour; 0 if its caller is gone. An answer that is no
+    /// success must fit it.
+    #[must_use]
+    pub fn answer_bytes_max(&mut self, token: &Token) -> usize {
+        let Answering { peer, request, .. } = token.answering;
+        let bytes = self.live(peer).and_then(|live| live.connection.response_bytes_max(request));
+        bytes.unwrap_or(0)
     }
 
     /// Whether the caller of a request does not wait any more.
@@ -216,16 +269,17 @@ impl<N: Nic> Worker<N> {
     /// Answers requests whose tokens were dropped.
     #[inline]
     pub(super) fn answer_dropped(&mut self) {
-        if !self.dropped.borrow().is_empty() {
+        if !self.tokens.is_empty() {
             self.answer_all_dropped();
         }
     }
 
     #[cold]
     fn answer_all_dropped(&mut self) {
-        let dropped = self.dropped.take();
+        let dropped = self.tokens.take();
         self.stats.tokens_dropped += dropped.len() as u64;
-        for (Answering { peer, request, lease }, status) in dropped {
+        for DroppedToken { answering, status } in dropped {
+            let Answering { peer, request, lease } = answering;
             self.end_lease(peer, lease);
             self.answer(peer, request, status);
         }
@@ -243,12 +297,14 @@ impl From<CoreReplyError> for ReplyError {
     }
 }
 
-impl From<Refused> for CallError {
-    fn from(refused: Refused) -> Self {
+impl From<CallRefused> for CallError {
+    fn from(refused: CallRefused) -> Self {
         match refused {
-            Refused::Busy(busy) => Self::Busy(busy),
-            Refused::TooLong { len_bytes, max_bytes } => Self::TooLong { len_bytes, max_bytes },
-            Refused::NoPlace { asked_bytes, max_bytes } => Self::NoPlace { asked_bytes, max_bytes },
+            CallRefused::Busy(busy) => Self::Busy(busy),
+            CallRefused::TooLong { len_bytes, max_bytes } => Self::TooLong { len_bytes, max_bytes },
+            CallRefused::NoPlace { asked_bytes, max_bytes } => {
+                Self::NoPlace { asked_bytes, max_bytes }
+            }
         }
     }
 }

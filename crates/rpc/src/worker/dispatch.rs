@@ -5,29 +5,21 @@
 
 use core::mem::ManuallyDrop;
 
-use proto::copyrpc::{Messages, Sort, Violation};
+use proto::copyrpc::{Incoming, Messages, Rare, Violation};
 use verbs::Nic;
 
-use super::Worker;
-use crate::{Handler, PeerId, Request, Token, token::Place};
-
-/// Messages of a batch that were not handled, because a callback panicked.
-pub(super) struct Rest {
-    peer: PeerId,
-    bytes: Vec<u8>,
-    count: u16,
-    offset_bytes: usize,
-}
+use super::{Worker, receive::Rest};
+use crate::{Handler, PeerId, Request, Token, token::BodySpan};
 
 /// A batch that is being handled. It is dropped only if a callback panics.
 struct Dispatch<'w, 'm, N: Nic> {
     worker: &'w mut Worker<N>,
     peer: PeerId,
-    /// All of them: what the loop goes over is a copy, which need not be in memory.
+    /// All messages: what the loop goes over is a copy, which need not be in memory.
     messages: Messages<'m>,
-    /// Those that callbacks were told of, or are being told.
+    /// Messages that callbacks were told of, or are being told.
     taken: u16,
-    /// What is added to the address of a byte of the messages to get its offset in the ring.
+    /// Difference between a byte's offset in the ring and its address in the private copy.
     origin: usize,
 }
 
@@ -40,7 +32,7 @@ impl<N: Nic> Dispatch<'_, '_, N> {
     ) -> Result<usize, Violation> {
         let (id, origin, mut messages) = (self.peer, self.origin, self.messages.clone());
         let worker = &mut *self.worker;
-        let (now_ns, mut handled) = (worker.now_ns, 0);
+        let (now_ns, mut handled) = (worker.now_ns(), 0);
         while let Some(message) = messages.following() {
             self.taken = messages.taken();
             if self.taken == second_half {
@@ -48,30 +40,22 @@ impl<N: Nic> Dispatch<'_, '_, N> {
             }
             // A callback may have closed the connection.
             let Some(live) = worker.live(id) else { return Ok(handled) };
-            match message.sort() {
-                Sort::Request => {
-                    let request = live.connection.take_request(&message)?;
+            match live.connection.message(&message)? {
+                Incoming::Request { id: request, method, timeout_us, body } => {
                     let batch = live.connection.batches_in();
-                    let (body, method) = (message.body(), message.method());
                     let offset_bytes = body.as_ptr().addr().wrapping_add(origin);
-                    let place = Place { offset_bytes, len_bytes: body.len(), batch };
-                    let token = Token::new(id, request, Some(place), &worker.dropped);
-                    let timeout_us = message.timeout_us();
+                    let span = BodySpan { offset_bytes, len_bytes: body.len(), batch };
+                    let token = Token::new(id, request, Some(span), &worker.tokens);
                     handler.request(worker, Request { token, method, body, timeout_us });
                     handled += 1;
                 }
-                Sort::Response => {
-                    let ended = live.connection.take_response(&message)?;
-                    live.answered(message.call());
-                    if let Some((cookie, status)) = ended {
-                        handler.response(worker, cookie, status, message.body());
-                        handled += 1;
-                    }
+                Incoming::Response { call, cookie, status, body } => {
+                    live.bodies.answered(call);
+                    handler.response(worker, cookie, status, body);
+                    handled += 1;
                 }
-                Sort::Other => {
-                    let incoming = live.connection.message(&message)?;
-                    worker.take_rare(id, incoming);
-                }
+                Incoming::Rare(Rare::Cancelled(request)) => handler.cancelled(worker, id, request),
+                Incoming::Rare(rare) => worker.take_rare(id, rare),
             }
         }
         messages.end()?;
@@ -89,23 +73,29 @@ impl<N: Nic> Drop for Dispatch<'_, '_, N> {
         let (bytes, count) = rest.rest();
         let offset_bytes = bytes.as_ptr().addr().wrapping_add(self.origin);
         let rest = Rest { peer: self.peer, bytes: bytes.to_vec(), count, offset_bytes };
-        self.worker.interrupted = Some(Box::new(rest));
-        // The copy that the messages lie in is being dropped too.
-        self.worker.scratch = vec![0; self.worker.geometry.batch_bytes_max()].into();
+        self.worker.receive.interrupt(rest);
     }
 }
 
+/// The messages of a batch that are to be handled.
+pub(super) struct Pending<'m> {
+    pub(super) messages: Messages<'m>,
+    /// Their offset in the ring.
+    pub(super) offset_bytes: usize,
+    /// Number of the message, counted from 1, before which the answers so far are posted; 0: of none.
+    pub(super) second_half: u16,
+}
+
 impl<N: Nic> Worker<N> {
-    /// Handles messages that lie in a ring from `offset_bytes` on, and returns how many. What was
-    /// answered before the one that is the `second_half`th is posted early.
+    /// Handles messages of a peer, and returns how many.
     #[inline(always)]
     pub(super) fn dispatch<H: Handler<N> + ?Sized>(
         &mut self,
         peer: PeerId,
-        messages: Messages<'_>,
-        (offset_bytes, second_half): (usize, u16),
+        pending: Pending<'_>,
         handler: &mut H,
     ) -> Result<usize, Violation> {
+        let Pending { messages, offset_bytes, second_half } = pending;
         let origin = offset_bytes.wrapping_sub(messages.rest().0.as_ptr().addr());
         let mut dispatch = Dispatch { worker: self, peer, messages, taken: 0, origin };
         let outcome = dispatch.run(second_half, handler);
@@ -116,9 +106,11 @@ impl<N: Nic> Worker<N> {
     /// Goes on where a callback panicked; returns how many messages were handled.
     #[cold]
     pub(super) fn resume<H: Handler<N> + ?Sized>(&mut self, handler: &mut H) -> usize {
-        let Some(rest) = self.interrupted.take() else { return 0 };
-        let messages = Messages::resumed(&rest.bytes, rest.count);
-        let outcome = self.dispatch(rest.peer, messages, (rest.offset_bytes, 0), handler);
-        self.conclude(rest.peer, outcome)
+        let Some(rest) = self.receive.take_rest() else { return 0 };
+        let Rest { peer, bytes, count, offset_bytes } = *rest;
+        let messages = Messages::resumed(&bytes, count);
+        let pending = Pending { messages, offset_bytes, second_half: 0 };
+        let outcome = self.dispatch(peer, pending, handler);
+        self.conclude(peer, outcome)
     }
 }

@@ -1,49 +1,67 @@
 //! The worker: what one thread uses to call and to serve.
+//!
+//! [`Worker`] is made of parts that know nothing of each other, each in its module:
+//!
+//! | part | owns |
+//! |---|---|
+//! | [`SendSide`] | send queues, their completions and doorbells, memory of peers that are gone |
+//! | [`ReceiveSide`] | receives, announcements that came early, the batch in hand |
+//! | [`PeerTable`] | peers, and the lists of those that are to be looked at |
+//! | [`Transfers`] | READs and WRITEs of large bodies and one-sided access |
+//! | [`Notices`] | what the handler is to be told |
+//! | [`Timers`] | the time, and what is due by it |
+//! | [`Resources`] | the NIC, and how queue pairs and memory are made |
+//!
+//! The other modules are what the worker does with them: `commands`, `leases`, `access` and `connect` for
+//! the program; `poll`, `dispatch`, `completions`, `flush` and `upkeep` inside [`Worker::poll`].
 
-mod agenda;
+mod access;
 mod commands;
+mod completions;
 mod connect;
-mod departures;
 mod dispatch;
+mod flush;
 mod leases;
+mod notices;
+mod peers;
 mod poll;
+mod receive;
+mod resources;
+mod send;
+mod stats;
+mod timers;
 mod transfers;
+mod upkeep;
 
-use std::{
-    collections::VecDeque,
-    hash::{BuildHasher as _, RandomState},
-    time::Duration,
-};
+use std::time::Duration;
 
-use proto::{
-    Status,
-    copyrpc::{Connection, Counters, Geometry},
-};
-use verbs::{
-    Arm, ArmError, Channel as _, Completion, CompletionQueue as _, CqConfig, DcKey, Nic, Transport,
-};
+use proto::copyrpc::{Connection, Counters};
+use verbs::{Access, ArmError, Channel as _, Nic};
 
 use crate::{
-    CloseReason, Config, OpenError, PeerId, TransportKind,
-    peer::{Link, Live, Peer},
-    queue::{Queue, QueueIndex},
-    receives::SharedReceives,
-    token::Dropped,
+    Config, OpenError, PeerId,
+    peer::{Live, Peer},
+    pool::Pool,
+    token::DroppedTokens,
 };
 
-use agenda::Agenda;
-pub(crate) use agenda::Marks;
-use dispatch::Rest;
-use transfers::Transfer;
+use notices::Notices;
+use peers::PeerTable;
+use receive::ReceiveSide;
+use resources::Resources;
+use send::SendSide;
+pub use stats::Stats;
+use timers::{Keepalive, Timers};
+use transfers::Transfers;
 
 /// A call to be made.
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
-    /// Which method; the handler's business.
+    /// Number of the method, whose meaning is the handler's business.
     pub method: u16,
     /// Longest response that is to come through the ring: so much of it is set aside.
     pub response_bytes: usize,
-    /// When it ends at the latest, counted from the last poll.
+    /// The deadline, counted from the last poll.
     pub timeout: Duration,
     /// Comes back with the response.
     pub cookie: u64,
@@ -56,123 +74,22 @@ impl Default for Call {
     }
 }
 
-/// What a worker has seen besides what its connections count.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
-    /// Polls.
-    pub polls: u64,
-    /// Completions of receives.
-    pub arrivals: u64,
-    /// Immediates that name no connection, or not the one of their queue pair. Ignored.
-    pub unknown_imms: u64,
-    /// Connections closed because the peer broke the protocol.
-    pub violations: u64,
-    /// Connections that failed.
-    pub failures: u64,
-    /// Batches that found no space in the send queue, and were posted later.
-    pub send_queue_full: u64,
-    /// Requests that were answered because their tokens were dropped, by panics too.
-    pub tokens_dropped: u64,
-}
-
-/// A place for a peer.
-struct Place<N: Nic> {
-    generation: u32,
-    peer: Option<Peer<N>>,
-}
-
-/// What is left of a peer while an initiator may still work for it.
-struct Departed<N: Nic> {
-    id: PeerId,
-    queue: u16,
-    /// Owns memory that requests name.
-    _link: Link<N>,
-}
-
-impl<N: Nic> Place<N> {
-    fn id(&self, slot: u16) -> PeerId {
-        PeerId { slot, generation: self.generation }
-    }
-
-    /// Who is here: the `slot`th place.
-    #[inline]
-    fn named(&mut self, slot: u16) -> Option<(PeerId, &mut Peer<N>)> {
-        let id = self.id(slot);
-        Some((id, self.peer.as_mut()?))
-    }
-
-    /// The peer, if it is the one who is here.
-    #[inline]
-    fn at(&mut self, id: PeerId) -> Option<&mut Peer<N>> {
-        if self.generation == id.generation { self.peer.as_mut() } else { None }
-    }
-
-    #[inline]
-    fn live(&mut self, id: PeerId) -> Option<&mut Live<N>> {
-        self.at(id)?.live()
-    }
-
-    fn connection(&self) -> Option<&Connection> {
-        match &self.peer.as_ref()?.link {
-            Link::Live(live) => Some(&live.connection),
-            Link::Invited { .. } => None,
-        }
-    }
-}
-
 /// Calls and serves on one thread. See the [crate documentation](crate).
 pub struct Worker<N: Nic> {
-    // Dropped in this order: queue pairs before the queues and the memory that they use.
-    /// RC: one for each place; DC: initiators.
-    queues: Vec<Option<Queue<N>>>,
-    dct: Option<N::Qp>,
-    peers: Vec<Place<N>>,
-    /// DC: peers whose connection has ended and whose memory an initiator may still use.
-    departed: Vec<Departed<N>>,
-    receives: Option<SharedReceives<N>>,
-    recv_cq: N::Cq,
-    send_cq: N::Cq,
-    /// None: this worker never sleeps.
-    channel: Option<N::Channel>,
-    pd: N::Pd,
-    nic: N,
-
-    config: Config,
-    geometry: Geometry,
-    key: DcKey,
-    queue_of: QueueIndex,
-    /// Queues that were posted to and not rung.
-    unrung: Vec<u16>,
-    agenda: Agenda,
-    /// Calls that ended outside a poll.
-    ended: VecDeque<(u64, Status)>,
-    closed: VecDeque<(PeerId, CloseReason)>,
-    /// Batches that came before the invitation of their peer.
-    early: VecDeque<u32>,
-    /// A receive that was taken from the queue and is not handled: in a poll, or beside `interrupted`.
-    ahead: Option<Completion>,
-    /// What a callback that panicked left of its batch.
-    interrupted: Option<Box<Rest>>,
-    dropped: Dropped,
-    transfers: Vec<Option<Transfer<N>>>,
-    /// One-sided accesses among them.
-    accesses: usize,
-    /// Those that found no space in a queue.
-    unposted: VecDeque<usize>,
-    /// Those that have completed.
-    transferred: VecDeque<usize>,
-    large_scratch: Vec<u8>,
-    /// Private copy of the batch that is being handled. Empty while one is.
-    scratch: Box<[u8]>,
-    is_polling: bool,
-    /// Nothing has arrived after the batch that is being handled.
-    is_last_arrival: bool,
-    /// Whose batch was handled last.
-    last_peer: Option<PeerId>,
-    now_ns: u64,
-    timers_ns: u64,
-    flushed_ns: u64,
+    // Dropped in this order: queue pairs before the memory that they use.
+    send: SendSide<N>,
+    receive: ReceiveSide<N>,
+    peers: PeerTable<N>,
+    transfers: Transfers<N>,
+    /// Where bodies of peers are read to: of no remote rights, so no peer has a key of it.
+    landing: Pool<N>,
+    tokens: DroppedTokens,
+    notices: Notices,
+    timers: Timers,
+    keepalive: Keepalive,
     stats: Stats,
+    is_polling: bool,
+    resources: Resources<N>,
 }
 
 impl<N: Nic> Worker<N> {
@@ -182,146 +99,92 @@ impl<N: Nic> Worker<N> {
     ///
     /// [`OpenError`].
     pub fn open(nic: N, config: Config, now_ns: u64) -> Result<Self, OpenError> {
-        let geometry = config.geometry()?;
-        let pd = nic.alloc_pd()?;
-        let channel = config.may_sleep.then(|| nic.create_channel()).transpose()?;
-        // Never overcommitted: whatever can be outstanding has an entry (pitfall 14).
-        let queues = match config.transport {
-            TransportKind::Rc => config.peers_max,
-            TransportKind::Dc => config.dcis,
-        };
-        let is_shared = config.is_shared();
-        let receive_queues = if is_shared { 1 } else { config.peers_max };
-        let sends = u32::from(queues) * u32::from(config.send_blocks.next_power_of_two());
-        let recvs =
-            u32::from(receive_queues) * u32::from(config.receive_entries().next_power_of_two());
-        let send_cq = nic.create_cq(&CqConfig::new(sends), channel.as_ref())?;
-        let recv_cq = nic.create_cq(&CqConfig::new(recvs), channel.as_ref())?;
-        let receives = if is_shared {
-            let mut receives = SharedReceives::new(&nic, &pd, config.receive_entries())?;
-            receives.fill()?;
-            Some(receives)
-        } else {
-            None
-        };
-        let place = |_| Place { generation: 0, peer: None };
+        let resources = Resources::open(nic, config)?;
+        let config = resources.config();
+        let landing_bytes = config.large_memory_bytes.saturating_mul(usize::from(config.peers_max));
+        let send = SendSide::new(config.send_queues(), resources.create_send_cq()?);
         let mut worker = Self {
-            queues: (0..queues).map(|_| None).collect(),
-            dct: None,
-            peers: (0..config.peers_max).map(place).collect(),
-            departed: Vec::new(),
-            receives,
-            recv_cq,
-            send_cq,
-            channel,
-            pd,
-            nic,
-            geometry,
-            key: DcKey::new(random()),
-            queue_of: QueueIndex::default(),
-            unrung: Vec::new(),
-            agenda: Agenda::default(),
-            ended: VecDeque::new(),
-            closed: VecDeque::new(),
-            early: VecDeque::new(),
-            ahead: None,
-            interrupted: None,
-            dropped: Dropped::default(),
-            transfers: Vec::new(),
-            accesses: 0,
-            unposted: VecDeque::new(),
-            transferred: VecDeque::new(),
-            large_scratch: Vec::new(),
-            scratch: vec![0; geometry.batch_bytes_max()].into(),
-            is_polling: false,
-            is_last_arrival: true,
-            last_peer: None,
-            now_ns,
-            timers_ns: now_ns,
-            flushed_ns: now_ns,
+            send,
+            receive: resources.create_receive_side()?,
+            peers: PeerTable::new(config.peers_max),
+            transfers: Transfers::new(),
+            landing: Pool::new(Access::LOCAL_WRITE, landing_bytes),
+            tokens: DroppedTokens::default(),
+            notices: Notices::default(),
+            timers: Timers::new(now_ns),
+            keepalive: Keepalive::new(config.keepalive, now_ns),
             stats: Stats::default(),
-            config,
+            is_polling: false,
+            resources,
         };
-        worker.open_dc()?;
+        if worker.resources.is_dc() {
+            let initiators = worker.resources.config().dcis;
+            (0..initiators).try_for_each(|index| worker.open_initiator::<OpenError>(index))?;
+        }
         Ok(worker)
     }
 
-    /// What it has seen.
+    /// The worker's counters.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.stats
     }
 
-    /// Its settings.
+    /// The worker's settings.
     #[must_use]
     pub fn config(&self) -> &Config {
-        &self.config
+        self.resources.config()
     }
 
     /// The NIC that it uses.
     #[must_use]
     pub fn nic(&self) -> &N {
-        &self.nic
+        self.resources.nic()
     }
 
-    /// What the connection to a peer has done; `None`: there is none.
+    /// Counters of the connection to a peer; `None`: there is no connection.
     #[must_use]
     pub fn counters(&self, peer: PeerId) -> Option<Counters> {
-        self.connection(peer).map(Connection::counters)
+        self.peers.connection(peer).map(Connection::counters)
     }
 
     /// Whether calls can be made to a peer.
     #[must_use]
     pub fn is_connected(&self, peer: PeerId) -> bool {
-        self.connection(peer).is_some()
+        self.peers.connection(peer).is_some()
     }
 
-    /// Peers that have a place, connected or invited.
+    /// Peers that are connected or invited.
     #[must_use]
     pub fn peers(&self) -> usize {
-        self.peers.iter().filter(|place| place.peer.is_some()).count()
+        self.peers.len()
+    }
+
+    /// Tells the counters of connections that did something since the last time that this was called, and
+    /// perhaps of some others.
+    pub fn visit_active(&mut self, visit: impl FnMut(PeerId, Counters)) {
+        self.peers.visit_active(visit);
     }
 
     /// Time of the last poll.
     #[must_use]
     pub fn now_ns(&self) -> u64 {
-        self.now_ns
+        self.timers.now_ns()
     }
 
     /// Looks at a clock between two polls.
     pub(crate) fn observe(&mut self, now_ns: u64) {
-        self.now_ns = self.now_ns.max(now_ns);
-    }
-
-    fn transport(&self) -> Transport {
-        match self.config.transport {
-            TransportKind::Rc => Transport::Rc,
-            TransportKind::Dc => Transport::Dci,
-        }
+        self.timers.observe(now_ns);
     }
 
     #[inline]
     fn peer(&mut self, id: PeerId) -> Option<&mut Peer<N>> {
-        self.peers.get_mut(usize::from(id.slot))?.at(id)
-    }
-
-    fn connection(&self, id: PeerId) -> Option<&Connection> {
-        let place = self.peers.get(usize::from(id.slot))?;
-        if place.generation == id.generation { place.connection() } else { None }
+        self.peers.get(id)
     }
 
     #[inline]
     fn live(&mut self, id: PeerId) -> Option<&mut Live<N>> {
-        self.peers.get_mut(usize::from(id.slot))?.live(id)
-    }
-
-    /// The connection to a peer that will have something to post.
-    #[inline]
-    fn live_dirty(&mut self, id: PeerId) -> Option<&mut Live<N>> {
-        let Self { peers, agenda, .. } = self;
-        let peer = peers.get_mut(usize::from(id.slot))?.at(id)?;
-        agenda.add_dirty(id, peer);
-        peer.live()
+        self.peers.live(id)
     }
 
     // Sleeping
@@ -333,14 +196,14 @@ impl<N: Nic> Worker<N> {
     ///
     /// [`ArmError`]: [`Config::may_sleep`] is off.
     pub fn arm(&mut self) -> Result<(), ArmError> {
-        self.recv_cq.arm(Arm::Next)?;
-        self.send_cq.arm(Arm::Next)
+        self.receive.arm()?;
+        self.send.arm()
     }
 
-    /// What to sleep on; `None`: [`Config::may_sleep`] is off.
+    /// The completion channel to sleep on; `None`: [`Config::may_sleep`] is off.
     #[must_use]
     pub fn channel(&self) -> Option<&N::Channel> {
-        self.channel.as_ref()
+        self.resources.channel()
     }
 
     /// Posts what is due, then sleeps until something arrives, at most for `timeout`, and not past the
@@ -352,31 +215,27 @@ impl<N: Nic> Worker<N> {
     pub fn sleep(&mut self, timeout: Duration) -> Result<bool, ArmError> {
         self.flush();
         self.arm()?;
-        let due_ns = self.wake_ns();
-        let left_ns = due_ns.map_or(u64::MAX, |due_ns| due_ns.saturating_sub(self.now_ns));
+        let now_ns = self.now_ns();
+        let left_ns = self.wake_ns().map_or(u64::MAX, |due_ns| due_ns.saturating_sub(now_ns));
         let due = timeout.min(Duration::from_nanos(left_ns));
-        let timeout = self.nic.poll_timeout().map_or(due, |nic| due.min(nic));
-        Ok(self.channel.as_ref().is_some_and(|channel| channel.wait(timeout)))
+        let timeout = self.nic().poll_timeout().map_or(due, |nic| due.min(nic));
+        Ok(self.channel().is_some_and(|channel| channel.wait(timeout)))
     }
 
-    /// When something is to be done though nothing arrives; `None`: nothing is.
+    /// The time of the next work if nothing arrives; `None`: there is none.
     #[must_use]
     pub fn wake_ns(&self) -> Option<u64> {
-        let is_idle = self.ended.is_empty()
-            && self.closed.is_empty()
-            && self.early.is_empty()
-            && self.transferred.is_empty()
-            && self.interrupted.is_none()
-            && self.dropped.borrow().is_empty();
+        let now_ns = self.now_ns();
+        let is_idle = self.notices.is_empty()
+            && self.receive.is_idle()
+            && self.transfers.ended_len() == 0
+            && self.tokens.is_empty();
         if !is_idle {
-            return Some(self.now_ns);
+            return Some(now_ns);
         }
-        let connections = self.agenda.timed.iter().filter_map(|id| self.connection(*id));
-        connections.filter_map(|connection| connection.wake_ns(self.now_ns)).min()
+        let connections = self.peers.timed_connections();
+        let due_ns = connections.filter_map(|connection| connection.wake_ns(now_ns)).min();
+        let probe_ns = self.keepalive.due_ns().filter(|_| self.peers.len() > 0);
+        [due_ns, probe_ns].into_iter().flatten().min()
     }
-}
-
-/// Sixty-four bits that other processes cannot guess.
-fn random() -> u64 {
-    RandomState::new().hash_one(std::process::id())
 }

@@ -1,280 +1,305 @@
-//! READs and WRITEs beside the batches: large bodies, and one-sided access.
+//! READs and WRITEs beside the batches, from their start to their completion.
+//!
+//! A transfer is posted in pieces, so that batches get between them, and that a NIC which copies while it
+//! is rung keeps the loop no longer than some pieces take. A few pieces are outstanding at a time, so that
+//! moving overlaps with what is done about the pieces before.
 
-use proto::{
-    Status,
-    copyrpc::{CallId, Large, RequestId},
-};
-use verbs::{
-    Access, MemoryError, Nic, Op, Payload, PostSendError, RemoteSlice, Rkey, SendFlags, SendRequest,
-};
+use std::collections::VecDeque;
 
-use super::Worker;
-use crate::{
-    CloseReason, Handler, PeerId, Range, Region, RemoteRegion, Request, Token, TransferError,
-    large::{Buffer, NoBuffer},
-    queue::What,
-};
+use proto::copyrpc::{CallId, RequestId};
+use slots::{Key, SlotTable};
+use verbs::{Nic, Op, Payload, RemoteSlice, Sge};
+
+use crate::{PeerId, Range, Region, pool::Buffer, queue::Piece};
+
+/// Longest piece: beyond, another one costs less than a hundredth.
+pub(super) const PIECE_BYTES_MAX: usize = 128 << 10;
+
+/// Pieces of one transfer that are outstanding at a time.
+const PIECES_EACH: u32 = 4;
+
+/// Pieces of all transfers that are outstanding at a time: no more READs than a NIC can have.
+const PIECES_MAX: usize = 16;
+
+/// Memory of private copies that is kept, in all. One of them may be longer.
+const SPARE_BYTES_MAX: usize = 1 << 24;
 
 /// A READ or WRITE that was posted, or waits to be, and the memory that the NIC uses until it
 /// completes.
-pub(crate) struct Transfer<N: Nic> {
+pub(super) struct Transfer<N: Nic> {
     peer: PeerId,
     remote: RemoteSlice,
     purpose: Purpose<N>,
+    /// The offset of the next piece; `None`: all pieces were posted.
+    next_bytes: Option<usize>,
+    /// Pieces that were posted and have not ended.
+    outstanding: u32,
+    /// It ends without success when its pieces have.
+    is_given_up: bool,
+    /// Private copy of a body, made piece by piece while each is warm. It may be longer.
+    body: Vec<u8>,
 }
 
-enum Purpose<N: Nic> {
+/// The purpose of a transfer.
+pub(super) enum Purpose<N: Nic> {
     /// The body of a request.
     Request { id: RequestId, method: u16, timeout_us: u32, buffer: Buffer<N> },
     /// The body of a response.
     Response { call: CallId, buffer: Buffer<N> },
     /// One-sided access of the program.
-    Access { is_write: bool, region: Region<N>, range: Range, cookie: u64 },
+    Access(OneSided<N>),
 }
 
-impl<N: Nic> Worker<N> {
-    /// Registers zeroed memory that peers may read and write once they are told of it.
-    ///
-    /// # Errors
-    ///
-    /// [`MemoryError`].
-    pub fn expose(&mut self, len_bytes: usize) -> Result<Region<N>, MemoryError> {
-        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
-        let mr = self.nic.alloc_mr(&self.pd, len_bytes, access)?;
-        Ok(Region { mr: std::rc::Rc::new(mr) })
+/// One-sided access of the program.
+pub(super) struct OneSided<N: Nic> {
+    pub(super) is_write: bool,
+    pub(super) region: Region<N>,
+    /// It was checked against the region.
+    pub(super) range: Range,
+    pub(super) cookie: u64,
+}
+
+impl<N: Nic> Transfer<N> {
+    pub(super) fn new(peer: PeerId, remote: RemoteSlice, purpose: Purpose<N>) -> Self {
+        let (next_bytes, outstanding, is_given_up, body) = (Some(0), 0, false, Vec::new());
+        Self { peer, remote, purpose, next_bytes, outstanding, is_given_up, body }
     }
 
-    /// Reads a peer's memory. [`Handler::response`] tells the end, with `cookie`. The peer's program
-    /// takes no part. It has no deadline of its own: it ends with the connection at the latest, on DC as
-    /// soon as the NIC has done with the region.
-    ///
-    /// # Errors
-    ///
-    /// [`TransferError`]: nothing has changed.
-    pub fn read(
-        &mut self,
-        peer: PeerId,
-        from: &RemoteRegion,
-        to: &Region<N>,
-        range: Range,
-        cookie: u64,
-    ) -> Result<(), TransferError> {
-        self.access(peer, from, to, range, (false, cookie))
+    pub(super) fn peer(&self) -> PeerId {
+        self.peer
     }
 
-    /// Writes a peer's memory. As [`read`](Self::read).
-    ///
-    /// # Errors
-    ///
-    /// [`TransferError`]: nothing has changed.
-    pub fn write(
-        &mut self,
-        peer: PeerId,
-        from: &Region<N>,
-        to: &RemoteRegion,
-        range: Range,
-        cookie: u64,
-    ) -> Result<(), TransferError> {
-        self.access(peer, to, from, range, (true, cookie))
+    /// The purpose, whether the transfer succeeded, and the private copy of a body.
+    pub(super) fn into_outcome(self) -> (Purpose<N>, bool, Vec<u8>) {
+        (self.purpose, !self.is_given_up, self.body)
     }
 
-    fn access(
-        &mut self,
-        peer: PeerId,
-        remote: &RemoteRegion,
-        local: &Region<N>,
-        range: Range,
-        (is_write, cookie): (bool, u64),
-    ) -> Result<(), TransferError> {
-        let remote = remote.slice(&range).ok_or(TransferError::Remote(range))?;
-        local.sge(&range).ok_or(TransferError::Local(range))?;
-        self.live(peer).ok_or(TransferError::NotConnected)?;
-        let max = self.config.accesses_max;
-        if self.accesses >= max {
-            return Err(TransferError::Busy(max));
+    /// Copies a piece of a body that has arrived.
+    fn copy_piece(&mut self, offset_bytes: usize, piece_bytes_max: usize) {
+        if let Purpose::Request { buffer, .. } | Purpose::Response { buffer, .. } = &self.purpose {
+            let len_bytes = buffer.len_bytes();
+            if self.body.len() < len_bytes {
+                self.body.resize(len_bytes, 0);
+            }
+            let end_bytes = len_bytes.min(offset_bytes + piece_bytes_max);
+            buffer.copy_part(offset_bytes, &mut self.body[offset_bytes..end_bytes]);
         }
-        self.accesses += 1;
-        let region = local.clone();
-        let purpose = Purpose::Access { is_write, region, range, cookie };
-        self.start(Transfer { peer, remote, purpose });
+    }
+
+    fn len_bytes(&self) -> usize {
+        match &self.purpose {
+            Purpose::Request { buffer, .. } | Purpose::Response { buffer, .. } => {
+                buffer.len_bytes()
+            }
+            Purpose::Access(access) => access.range.len_bytes,
+        }
+    }
+
+    /// Whether pieces are left that were not posted, though none is outstanding whose end would post them.
+    fn is_stalled(&self) -> bool {
+        self.next_bytes.is_some() && self.outstanding == 0
+    }
+
+    /// Posts pieces of up to `piece_bytes_max` until all are posted, as many are outstanding as may be, or
+    /// one is refused.
+    pub(super) fn post<E>(
+        &mut self,
+        piece_bytes_max: usize,
+        pieces_max: usize,
+        mut post: impl FnMut(Op<'_>, usize) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let pieces_max = u32::try_from(pieces_max).unwrap_or(u32::MAX);
+        let outstanding_max = PIECES_EACH.min(self.outstanding.saturating_add(pieces_max));
+        while let Some(offset_bytes) = self.next_bytes {
+            if self.outstanding >= outstanding_max {
+                break;
+            }
+            let left_bytes = self.len_bytes() - offset_bytes;
+            let piece_bytes = left_bytes.min(piece_bytes_max);
+            let sges = [self.sge(offset_bytes, piece_bytes)];
+            let RemoteSlice { addr, rkey } = self.remote;
+            let remote = RemoteSlice { addr: addr + offset_bytes as u64, rkey };
+            let op = match self.purpose {
+                Purpose::Access(OneSided { is_write: true, .. }) => {
+                    Op::Write { remote, payload: Payload::Gather(&sges), imm: None }
+                }
+                _ => Op::Read { remote, into: &sges },
+            };
+            post(op, offset_bytes)?;
+            self.outstanding += 1;
+            self.next_bytes = (piece_bytes < left_bytes).then_some(offset_bytes + piece_bytes);
+        }
         Ok(())
     }
 
-    /// Fetches the body of a request; what cannot be fetched is answered, and was not executed.
-    pub(super) fn fetch_request(
-        &mut self,
-        peer: PeerId,
-        id: RequestId,
-        large: Large,
-        (method, timeout_us): (u16, u32),
-    ) {
-        match self.take_buffer(peer, large.len_bytes as usize) {
-            Ok(buffer) => {
-                let purpose = Purpose::Request { id, method, timeout_us, buffer };
-                self.start(Transfer { peer, remote: slice(large), purpose });
+    fn sge(&self, offset_bytes: usize, len_bytes: usize) -> Sge {
+        match &self.purpose {
+            Purpose::Request { buffer, .. } | Purpose::Response { buffer, .. } => {
+                buffer.sge(offset_bytes, len_bytes)
             }
-            Err(_) => self.answer(peer, id, Status::ResourceExhausted),
-        }
-    }
-
-    /// Fetches the body of a response; if it cannot be fetched, the call ends. It was executed, which
-    /// [`Status::ResourceExhausted`] would deny.
-    pub(super) fn fetch_response(&mut self, peer: PeerId, call: CallId, large: Large) {
-        match self.take_buffer(peer, large.len_bytes as usize) {
-            Ok(buffer) => {
-                let purpose = Purpose::Response { call, buffer };
-                self.start(Transfer { peer, remote: slice(large), purpose });
+            Purpose::Access(OneSided { region, range, .. }) => {
+                let local_offset = range.local_offset + offset_bytes;
+                region.mr_sge(&Range { local_offset, len_bytes, ..*range })
             }
-            Err(_) => {
-                let cookie = self.live(peer).and_then(|live| live.connection.fetched(call));
-                self.ended.extend(cookie.map(|cookie| (cookie, Status::Unavailable)));
-                self.mark_dirty(peer);
-            }
-        }
-    }
-
-    pub(super) fn take_buffer(
-        &mut self,
-        peer: PeerId,
-        len_bytes: usize,
-    ) -> Result<Buffer<N>, NoBuffer> {
-        let Self { peers, nic, pd, .. } = self;
-        let place = &mut peers[usize::from(peer.slot)];
-        let live = place.live(peer).ok_or(NoBuffer::Limit)?;
-        live.buffers.take(nic, pd, len_bytes).inspect_err(|cause| {
-            if let NoBuffer::Memory(error) = cause {
-                tracing::warn!(%error, "no memory for a large body");
-            }
-        })
-    }
-
-    fn start(&mut self, transfer: Transfer<N>) {
-        let index = self.transfers.iter().position(Option::is_none).unwrap_or_else(|| {
-            self.transfers.push(None);
-            self.transfers.len() - 1
-        });
-        self.transfers[index] = Some(transfer);
-        self.unposted.push_back(index);
-        self.post_transfers();
-    }
-
-    /// Posts transfers as far as queues have space.
-    pub(super) fn post_transfers(&mut self) {
-        for _ in 0..self.unposted.len() {
-            let Some(index) = self.unposted.pop_front() else { return };
-            match self.post_transfer(index) {
-                Ok(()) => {}
-                Err(PostSendError::QueueFull { .. }) => {
-                    self.stats.send_queue_full += 1;
-                    self.unposted.push_back(index);
-                }
-                Err(error) => {
-                    let peer = self.transfers[index].as_ref().map(|transfer| transfer.peer);
-                    tracing::warn!(%error, "cannot post a transfer");
-                    self.abandon(index);
-                    if let Some(peer) = peer {
-                        self.end(peer, CloseReason::QueuePair);
-                    }
-                }
-            }
-        }
-    }
-
-    fn post_transfer(&mut self, index: usize) -> Result<(), PostSendError> {
-        let Self { peers, queues, transfers, unrung, .. } = self;
-        let Some(transfer) = &transfers[index] else { return Ok(()) };
-        let place = &mut peers[usize::from(transfer.peer.slot)];
-        let Some(slot) = place.peer.as_ref().map(|peer| peer.queue) else {
-            self.abandon(index);
-            return Ok(());
-        };
-        let Some(live) = place.live(transfer.peer) else {
-            self.abandon(index);
-            return Ok(());
-        };
-        let Some(queue) = &mut queues[usize::from(slot)] else { return Ok(()) };
-        let remote = transfer.remote;
-        let sges = match &transfer.purpose {
-            Purpose::Request { buffer, .. } | Purpose::Response { buffer, .. } => [buffer.sge()],
-            // The range was checked when the access was made.
-            Purpose::Access { region, range, .. } => [region.mr_sge(range)],
-        };
-        let op = match transfer.purpose {
-            Purpose::Access { is_write: true, .. } => {
-                Op::Write { remote, payload: Payload::Gather(&sges), imm: None }
-            }
-            _ => Op::Read { remote, into: &sges },
-        };
-        let request = SendRequest { op, flags: SendFlags::SIGNALED, to: live.destination.as_ref() };
-        queue.post(&request, transfer.peer, What::Transfer(index), true)?;
-        unrung.push(slot);
-        Ok(())
-    }
-
-    /// A transfer has completed.
-    pub(super) fn transferred<H: Handler<N> + ?Sized>(&mut self, index: usize, handler: &mut H) {
-        let Some(Transfer { peer, purpose, .. }) = self.transfers[index].take() else { return };
-        let mut body = core::mem::take(&mut self.large_scratch);
-        match purpose {
-            Purpose::Request { id, method, timeout_us, buffer } => {
-                buffer.copy_to(&mut body);
-                if let Some(live) = self.live(peer) {
-                    live.buffers.give(buffer);
-                    let token = Token::new(peer, id, None, &self.dropped);
-                    handler.request(self, Request { token, method, body: &body, timeout_us });
-                }
-            }
-            Purpose::Response { call, buffer } => {
-                buffer.copy_to(&mut body);
-                let cookie = self.live(peer).and_then(|live| {
-                    live.buffers.give(buffer);
-                    live.connection.fetched(call)
-                });
-                self.mark_dirty(peer);
-                if let Some(cookie) = cookie {
-                    handler.response(self, cookie, Status::Ok, &body);
-                }
-            }
-            Purpose::Access { cookie, .. } => {
-                self.accesses -= 1;
-                handler.response(self, cookie, Status::Ok, &[]);
-            }
-        }
-        self.large_scratch = body;
-    }
-
-    /// A transfer will not complete, and the NIC does not use its memory any more.
-    pub(super) fn abandon(&mut self, index: usize) {
-        let Some(Transfer { purpose, .. }) = self.transfers[index].take() else { return };
-        if let Purpose::Access { cookie, .. } = purpose {
-            self.accesses -= 1;
-            self.ended.push_back((cookie, Status::Unavailable));
-        }
-    }
-
-    /// Abandons what was to be moved for a peer whose queue pair is gone.
-    pub(super) fn abandon_all(&mut self, peer: PeerId) {
-        for index in 0..self.transfers.len() {
-            if self.transfers[index].as_ref().is_some_and(|transfer| transfer.peer == peer) {
-                self.abandon(index);
-                // The place may be taken again before these are looked at.
-                self.unposted.retain(|waiting| *waiting != index);
-                self.transferred.retain(|completed| *completed != index);
-            }
-        }
-    }
-
-    /// An initiator failed before it started this transfer.
-    pub(super) fn transfer_again(&mut self, index: usize) {
-        let peer = self.transfers[index].as_ref().map(|transfer| transfer.peer);
-        if peer.is_some_and(|peer| self.is_connected(peer)) {
-            self.unposted.push_back(index);
-        } else {
-            self.abandon(index);
         }
     }
 }
 
-fn slice(large: Large) -> RemoteSlice {
-    RemoteSlice { addr: large.addr, rkey: Rkey::new(large.rkey) }
+/// The transfers of a worker.
+pub(super) struct Transfers<N: Nic> {
+    table: SlotTable<Transfer<N>>,
+    /// One-sided accesses among them.
+    accesses: usize,
+    /// Pieces of all of them that were posted and have not ended.
+    outstanding: usize,
+    /// Transfers that found no space in a queue. Their keys may be of transfers that ended meanwhile.
+    unposted: VecDeque<Key>,
+    /// Transfers that have ended and whose ends are to be reported.
+    ended: VecDeque<Key>,
+    /// Memory for private copies of bodies, warm from those before.
+    spare: Vec<Vec<u8>>,
+    spare_bytes: usize,
+    /// Longest piece that was posted: that of the NIC's longest message, if that is shorter.
+    piece_bytes_max: usize,
+}
+
+impl<N: Nic> Transfers<N> {
+    pub(super) fn new() -> Self {
+        Self {
+            table: SlotTable::default(),
+            accesses: 0,
+            outstanding: 0,
+            unposted: VecDeque::new(),
+            ended: VecDeque::new(),
+            spare: Vec::new(),
+            spare_bytes: 0,
+            piece_bytes_max: PIECE_BYTES_MAX,
+        }
+    }
+
+    pub(super) fn accesses(&self) -> usize {
+        self.accesses
+    }
+
+    /// Adds a transfer, which waits to be posted.
+    pub(super) fn add(&mut self, transfer: Transfer<N>) {
+        let is_access = matches!(transfer.purpose, Purpose::Access(_));
+        // The table has no bound of its own.
+        let mut transfer = transfer;
+        if !is_access {
+            transfer.body = self.spare.pop().unwrap_or_default();
+            self.spare_bytes -= transfer.body.capacity();
+        }
+        if let Ok(key) = self.table.insert(transfer) {
+            self.accesses += usize::from(is_access);
+            self.unposted.push_back(key);
+        }
+    }
+
+    pub(super) fn get(&mut self, key: Key) -> Option<&mut Transfer<N>> {
+        self.table.get_mut(key)
+    }
+
+    /// Takes a transfer whose memory the NIC does not use any more.
+    pub(super) fn take(&mut self, key: Key) -> Option<Transfer<N>> {
+        let transfer = self.table.remove(key)?;
+        self.outstanding -= transfer.outstanding as usize;
+        self.accesses -= usize::from(matches!(transfer.purpose, Purpose::Access(_)));
+        Some(transfer)
+    }
+
+    /// The transfers of a peer, by slot.
+    pub(super) fn of(&self, peer: PeerId) -> Vec<Key> {
+        let of_peer = self.table.iter().filter(|(_, transfer)| transfer.peer == peer);
+        of_peer.map(|(key, _)| key).collect()
+    }
+
+    // Posting
+
+    #[inline]
+    pub(super) fn unposted_len(&self) -> usize {
+        self.unposted.len()
+    }
+
+    pub(super) fn next_unposted(&mut self) -> Option<Key> {
+        self.unposted.pop_front()
+    }
+
+    /// Posts pieces of a transfer, as many as may be outstanding.
+    pub(super) fn post<E>(
+        &mut self,
+        key: Key,
+        message_bytes_max: usize,
+        post: impl FnMut(Op<'_>, usize) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let Some(transfer) = self.table.get_mut(key) else { return Ok(()) };
+        let (before, left) = (transfer.outstanding, PIECES_MAX.saturating_sub(self.outstanding));
+        self.piece_bytes_max = message_bytes_max.min(PIECE_BYTES_MAX);
+        let posted = transfer.post(self.piece_bytes_max, left, post);
+        self.outstanding += (transfer.outstanding - before) as usize;
+        if posted.is_ok() && transfer.is_stalled() {
+            self.post_later(key);
+        }
+        posted
+    }
+
+    /// A transfer, or the rest of it, is to be posted later.
+    pub(super) fn post_later(&mut self, key: Key) {
+        if !self.unposted.contains(&key) {
+            self.unposted.push_back(key);
+        }
+    }
+
+    // Ends
+
+    #[inline]
+    pub(super) fn ended_len(&self) -> usize {
+        self.ended.len()
+    }
+
+    pub(super) fn next_ended(&mut self) -> Option<Key> {
+        self.ended.pop_front()
+    }
+
+    /// The NIC has done with a piece.
+    pub(super) fn finished(&mut self, piece: Piece) {
+        let Some(transfer) = self.table.get_mut(piece.transfer) else { return };
+        if !transfer.is_given_up {
+            transfer.copy_piece(piece.offset_bytes, self.piece_bytes_max);
+        }
+        transfer.outstanding -= 1;
+        self.outstanding -= 1;
+        if transfer.next_bytes.is_some() && !transfer.is_given_up {
+            self.post_later(piece.transfer);
+        } else if transfer.outstanding == 0 {
+            self.ended.push_back(piece.transfer);
+        }
+    }
+
+    /// The NIC never started a piece, which is to be posted again.
+    pub(super) fn returned(&mut self, piece: Piece) {
+        let Some(transfer) = self.table.get_mut(piece.transfer) else { return };
+        transfer.outstanding -= 1;
+        self.outstanding -= 1;
+        let next_bytes = transfer.next_bytes.unwrap_or(usize::MAX);
+        transfer.next_bytes = Some(next_bytes.min(piece.offset_bytes));
+    }
+
+    /// Gives a transfer up. Returns whether the NIC uses its memory no more; else it ends later.
+    pub(super) fn give_up(&mut self, key: Key) -> bool {
+        let Some(transfer) = self.table.get_mut(key) else { return true };
+        transfer.is_given_up = true;
+        transfer.outstanding == 0
+    }
+
+    // Bodies
+
+    /// Keeps the memory of a private copy for the next one, unless enough is kept.
+    pub(super) fn keep(&mut self, body: Vec<u8>) {
+        let bytes = self.spare_bytes + body.capacity();
+        if body.capacity() > 0 && (bytes <= SPARE_BYTES_MAX || self.spare.is_empty()) {
+            self.spare_bytes = bytes;
+            self.spare.push(body);
+        }
+    }
 }

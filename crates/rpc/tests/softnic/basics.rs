@@ -151,7 +151,7 @@ fn pitfall_6_64_peers_share_one_initiator() {
     let config = Config {
         transport: TransportKind::Dc,
         peers_max: 64,
-        send_blocks: 64,
+        sends: 16,
         signal_interval: 16,
         receives: 256,
         ..tight()

@@ -1,165 +1,17 @@
 //! A NIC that refuses to change the state of queue pairs while it is told to, and tells what it is told to.
 
-use std::{cell::Cell, rc::Rc, time::Duration};
+use std::{cell::Cell, rc::Rc};
 
 use copyrpc_rpc::{
     Call, CloseReason, Config, ConnectError, Handler, PeerId, Range, Request, Status,
     TransportKind, Worker,
 };
-use verbs::{
-    Access, AddressVector, AsyncEvent, Completion, CqConfig, CreateError, Lkey, MemoryError,
-    MemoryRegion, ModifyError, Nic, NicAttributes, PortAttributes, PostRecvError, PostSendError,
-    QpConfig, QpState, Qpn, QueuePair, Rkey, SendRequest, SrqConfig, Transition, Transport,
+use verbs::{AsyncEvent, Qpn};
+
+use crate::{
+    double::Faulty,
+    rig::{ECHO, Node, fabric, tight},
 };
-
-use crate::rig::{ECHO, Node, fabric, soft, tight};
-
-type Soft = softnic::Nic;
-
-#[derive(Clone)]
-struct Faulty {
-    nic: Soft,
-    is_refusing: Rc<Cell<bool>>,
-    /// Told before what the NIC has to tell.
-    event: Rc<Cell<Option<AsyncEvent>>>,
-    /// Registered memory that is there.
-    regions: Rc<()>,
-}
-
-/// Counts as long as it is there.
-struct FaultyMr {
-    mr: <Soft as Nic>::Mr,
-    _counts: Rc<()>,
-}
-
-impl MemoryRegion for FaultyMr {
-    fn addr(&self) -> u64 {
-        self.mr.addr()
-    }
-    fn len_bytes(&self) -> usize {
-        self.mr.len_bytes()
-    }
-    fn lkey(&self) -> Lkey {
-        self.mr.lkey()
-    }
-    fn rkey(&self) -> Rkey {
-        self.mr.rkey()
-    }
-    fn read(&self, offset: usize, into: &mut [u8]) {
-        self.mr.read(offset, into);
-    }
-    fn write(&self, offset: usize, bytes: &[u8]) {
-        self.mr.write(offset, bytes);
-    }
-    fn load_u64(&self, offset: usize) -> u64 {
-        self.mr.load_u64(offset)
-    }
-    fn deregister(self) -> Result<(), MemoryError> {
-        self.mr.deregister()
-    }
-}
-
-struct FaultyQp {
-    qp: <Soft as Nic>::Qp,
-    is_refusing: Rc<Cell<bool>>,
-}
-
-impl Nic for Faulty {
-    type Pd = <Soft as Nic>::Pd;
-    type Mr = FaultyMr;
-    type Cq = <Soft as Nic>::Cq;
-    type Srq = <Soft as Nic>::Srq;
-    type Qp = FaultyQp;
-    type Channel = <Soft as Nic>::Channel;
-
-    fn attributes(&self) -> &NicAttributes {
-        self.nic.attributes()
-    }
-    fn port(&self) -> PortAttributes {
-        self.nic.port()
-    }
-    fn address(&self) -> AddressVector {
-        self.nic.address()
-    }
-    fn alloc_pd(&self) -> Result<Self::Pd, CreateError> {
-        self.nic.alloc_pd()
-    }
-    fn alloc_mr(
-        &self,
-        pd: &Self::Pd,
-        len_bytes: usize,
-        access: Access,
-    ) -> Result<Self::Mr, MemoryError> {
-        let mr = self.nic.alloc_mr(pd, len_bytes, access)?;
-        Ok(FaultyMr { mr, _counts: Rc::clone(&self.regions) })
-    }
-    fn create_channel(&self) -> Result<Self::Channel, CreateError> {
-        self.nic.create_channel()
-    }
-    fn create_cq(
-        &self,
-        config: &CqConfig,
-        channel: Option<&Self::Channel>,
-    ) -> Result<Self::Cq, CreateError> {
-        self.nic.create_cq(config, channel)
-    }
-    fn create_srq(&self, pd: &Self::Pd, config: &SrqConfig) -> Result<Self::Srq, CreateError> {
-        self.nic.create_srq(pd, config)
-    }
-    fn create_qp(
-        &self,
-        pd: &Self::Pd,
-        config: &QpConfig<'_, Self>,
-    ) -> Result<FaultyQp, CreateError> {
-        let QpConfig { send_cq, recv_cq, srq, send, recv, access_key, .. } = *config;
-        let of_soft = QpConfig::new(config.transport, send_cq);
-        let of_soft = QpConfig { recv_cq, srq, send, recv, access_key, ..of_soft };
-        let is_refusing = Rc::clone(&self.is_refusing);
-        Ok(FaultyQp { qp: self.nic.create_qp(pd, &of_soft)?, is_refusing })
-    }
-    fn poll_event(&self) -> Option<AsyncEvent> {
-        self.event.take().or_else(|| self.nic.poll_event())
-    }
-    fn poll_timeout(&self) -> Option<Duration> {
-        self.nic.poll_timeout()
-    }
-}
-
-impl QueuePair for FaultyQp {
-    fn qpn(&self) -> Qpn {
-        self.qp.qpn()
-    }
-    fn transport(&self) -> Transport {
-        self.qp.transport()
-    }
-    fn state(&self) -> QpState {
-        self.qp.state()
-    }
-    fn modify(&mut self, to: &Transition) -> Result<(), ModifyError> {
-        if self.is_refusing.get() {
-            return Err(ModifyError::Device { to: QpState::Reset, cause: "a test".into() });
-        }
-        self.qp.modify(to)
-    }
-    fn post_send(&mut self, request: &SendRequest<'_>) -> Result<u16, PostSendError> {
-        self.qp.post_send(request)
-    }
-    fn ring_send(&mut self) {
-        self.qp.ring_send();
-    }
-    fn post_recv(&mut self, into: &[verbs::Sge]) -> Result<u16, PostRecvError> {
-        self.qp.post_recv(into)
-    }
-    fn ring_recv(&mut self) {
-        self.qp.ring_recv();
-    }
-    fn send_free(&self) -> u16 {
-        self.qp.send_free()
-    }
-    fn retire(&mut self, completion: &Completion) {
-        self.qp.retire(completion);
-    }
-}
 
 /// How calls and connections ended.
 #[derive(Default)]
@@ -196,12 +48,7 @@ impl Scene {
     fn on(transport: TransportKind) -> Self {
         let config = Config { transport, dcis: 1, ..tight() };
         let fabric = fabric();
-        let nic = Faulty {
-            nic: softnic::open(&soft(&fabric, None)).unwrap(),
-            is_refusing: Rc::default(),
-            event: Rc::default(),
-            regions: Rc::default(),
-        };
+        let nic = Faulty::open(&fabric);
         let Faulty { is_refusing, event, regions, .. } = nic.clone();
         let caller = Worker::open(nic, config.clone(), os::clock::now_ns()).unwrap();
         let others = [0, 1].map(|_| Node::open(&fabric, &config));

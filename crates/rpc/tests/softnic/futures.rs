@@ -197,7 +197,7 @@ fn pitfall_9_a_held_request_keeps_its_bytes_and_slows_the_caller() {
         assert!(!b.worker.held_body(&token, &mut body));
         drop(token);
     }
-    until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.len() == made.into());
+    until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.len() == usize::from(made));
     a.program.made = made.into();
     a.call(to_b, ECHO, b"room again").unwrap();
 }

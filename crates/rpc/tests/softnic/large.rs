@@ -28,13 +28,45 @@ fn bodies_of_every_length_arrive_whole() {
     }
 }
 
+/// A body in parts is the same body, in the ring and by rendezvous, there and back.
+#[test]
+fn bodies_in_parts_arrive_as_one() {
+    for config in shapes() {
+        let longest = config.geometry().unwrap().body_bytes_max();
+        let (mut a, mut b, to_b, _) = pair(&config);
+        let whole = body(5, longest + 1);
+        let cases: [&[&[u8]]; 5] = [
+            &[],
+            &[b"", b""],
+            &[&whole[..8], b"", &whole[8..100]],
+            &[b"", &whole[..longest - 3], &whole[longest - 3..longest]],
+            &[&whole[..1], &whole[1..longest], &whole[longest..]],
+        ];
+        for (cookie, parts) in (1000..).zip(cases) {
+            let call = Call { method: LATER, cookie, response_bytes: longest, ..Call::default() };
+            a.worker.call_parts(to_b, &call, parts).unwrap();
+            until(&mut [&mut a, &mut b], |nodes| !nodes[1].program.kept.is_empty());
+            let (token, request) = b.program.kept.remove(0);
+            assert!(request == parts.concat(), "{} parts", parts.len());
+            b.worker.reply_parts(token, Status::Ok, parts).unwrap();
+            until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.contains_key(&cookie));
+            assert!(a.program.ended[&cookie] == (Status::Ok, parts.concat()));
+        }
+        let too_long = vec![&whole[..]; 1 << 15];
+        let refused = a.worker.call_parts(to_b, &Call::default(), &too_long);
+        assert!(matches!(refused, Err(CallError::TooLong { .. })), "{refused:?}");
+    }
+}
+
 #[test]
 fn sixteen_mebibytes_go_and_come() {
     let (mut a, mut b, to_b, _) = pair(&tight());
     let body = body(3, 1 << 24);
     let cookie = a.call(to_b, ECHO, &body).unwrap();
     until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.contains_key(&cookie));
-    assert!(a.program.ended[&cookie] == (Status::Ok, body));
+    let (status, answer) = &a.program.ended[&cookie];
+    assert_eq!((*status, answer.len()), (Status::Ok, body.len()));
+    assert!(*answer == body, "other bytes came back");
 }
 
 /// Several at once, in strict mode, which delays READs and shuffles their bytes.

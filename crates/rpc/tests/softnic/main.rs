@@ -2,11 +2,13 @@
 
 mod basics;
 mod batching;
+mod double;
 mod ends;
 mod faulty;
 mod futures;
 mod hostile;
 mod large;
+mod limits;
 mod named;
 mod panics;
 mod rig;

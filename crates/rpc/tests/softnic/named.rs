@@ -28,7 +28,7 @@ fn pitfall_11_a_full_send_queue_loses_nothing() {
     for config in transports() {
         let config = Config {
             receives: 256,
-            send_blocks: 8,
+            sends: 2,
             signal_interval: 2,
             flush: FlushPolicy::Immediate,
             doorbell_batching: true,
@@ -131,7 +131,7 @@ fn fault_d4_an_empty_receive_queue_delays_and_loses_nothing() {
 fn fault_d11_one_slow_peer_does_not_stop_the_others() {
     for config in transports() {
         let flush = FlushPolicy::Immediate;
-        let config = Config { flush, dcis: 1, send_blocks: 256, ..config };
+        let config = Config { flush, dcis: 1, sends: 64, ..config };
         let fabric = fabric();
         let mut nodes: Vec<_> = (0..3).map(|_| Node::open(&fabric, &config)).collect();
         let [a, b, slow] = &mut nodes[..] else { unreachable!() };

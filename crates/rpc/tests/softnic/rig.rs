@@ -92,7 +92,9 @@ impl Node {
 
     pub(crate) fn call(&mut self, to: PeerId, method: u16, body: &[u8]) -> Result<u64, CallError> {
         let cookie = self.program.made as u64;
-        let call = Call { method, cookie, response_bytes: body.len().max(32), ..Call::default() };
+        // A deadline that a machine with other work does not meet by itself.
+        let (response_bytes, timeout) = (body.len().max(32), Duration::from_secs(60));
+        let call = Call { method, cookie, response_bytes, timeout };
         self.worker.call(to, &call, body)?;
         self.program.made += 1;
         Ok(cookie)
@@ -119,7 +121,7 @@ pub(crate) fn tight() -> Config {
         batch_bytes: 1 << 10,
         calls_max: 16,
         receives: 16,
-        send_blocks: 32,
+        sends: 8,
         signal_interval: 4,
         poll_budget: 8,
         peers_max: 4,

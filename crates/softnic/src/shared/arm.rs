@@ -42,6 +42,12 @@ impl Armed<'_> {
         qualifies && self.take()
     }
 
+    /// Whether no event was raised since [`arm`](Self::arm).
+    #[must_use]
+    pub fn is_armed(&self) -> bool {
+        self.0.load(Ordering::Relaxed) != 0
+    }
+
     /// Disarms; whoever gets `true` signals.
     pub fn take(&self) -> bool {
         self.0.swap(0, Ordering::Relaxed) != 0

@@ -8,7 +8,7 @@ use copyrpc_softnic as softnic;
 use softnic::Nic;
 use verbs::{
     Access, Completion, CompletionQueue as _, CqConfig, Endpoint, InitAttr, Mtu, Nic as _, QKey,
-    QpConfig, QueuePair as _, RcPeer, RnrTimer, RtrAttr, RtsAttr, Transition, Transport,
+    QpConfig, QueuePair as _, RcPeer, RnrTimer, RtrAttr, RtsAttr, SendSize, Transition, Transport,
 };
 
 pub(crate) type Cq = <Nic as verbs::Nic>::Cq;
@@ -30,6 +30,9 @@ pub(crate) fn fabric(name: &str, pid: u32) -> String {
     format!("{name}-{pid}")
 }
 
+/// Requests of a send queue: few, so that its ring wraps often.
+pub(crate) const SENDS: u16 = 16;
+
 /// A queue pair with its completion queue.
 pub(crate) struct End {
     pub(crate) nic: Nic,
@@ -43,7 +46,9 @@ impl End {
         let (nic, pd) = (nic.clone(), nic.alloc_pd().unwrap());
         let cq = nic.create_cq(&CqConfig::new(256), None).unwrap();
         let mut config = QpConfig::new(transport, &cq);
-        (config.send.sges_max, config.recv.sges_max) = (4, 4);
+        config.send = SendSize { requests: SENDS.into(), sges_max: 4, inline_bytes_max: 220 };
+        config.recv.sges_max = 4;
+        (config.send.requests, config.recv.requests) = (64, 64);
         let qp = nic.create_qp(&pd, &config).unwrap();
         Self { nic, pd, cq, qp }
     }

@@ -75,6 +75,14 @@ pub const fn is_written(op_own: u8, consumer_index: u32, entries_log2: u8) -> bo
     op_own & OWNER_BIT == owner_bit(consumer_index, entries_log2) && op_own >> 4 != OPCODE_INVALID
 }
 
+/// Whether an entry with this `op_own` raises an event of a queue that was armed for solicited ones: it tells
+/// of a solicited message, or of a failure.
+#[must_use]
+#[inline]
+pub const fn is_solicited(op_own: u8) -> bool {
+    op_own & SOLICITED_BIT != 0 || matches!(op_own >> 4, OPCODE_REQ_ERR | OPCODE_RESP_ERR)
+}
+
 /// Takes `op_own` out of the last of a CQE's eight [words](Cqe::to_words).
 #[must_use]
 #[inline]

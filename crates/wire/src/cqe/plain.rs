@@ -10,7 +10,7 @@ use crate::ids::{Lid, Qpn};
 /// it, but for the sender, whom [`read_source`] tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlainArrival {
-    /// What arrived.
+    /// The kind of message.
     pub kind: ResponderKind,
     /// Queue pair at which it arrived.
     pub qpn: Qpn,
@@ -40,7 +40,7 @@ impl PlainArrival {
         kind == OPCODE_RESP_WR_IMM << 2 | FORMAT_PLAIN
     }
 
-    /// What the entry says whose words number 4, 5 and 7 are these.
+    /// Decodes the entry whose words number 4, 5 and 7 are these.
     #[must_use]
     #[inline(always)]
     pub fn read(imm_word: u64, length_word: u64, last_word: u64) -> Self {

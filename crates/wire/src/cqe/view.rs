@@ -1,4 +1,4 @@
-//! What a CQE means, and its way to bytes and back.
+//! The meaning of a CQE, and its encoding.
 
 use zerocopy::IntoBytes;
 
@@ -12,7 +12,7 @@ use crate::{
     wqe::Opcode,
 };
 
-/// Where the NIC put the bytes that arrived.
+/// The place of the bytes that arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scatter<'a> {
     /// Into the memory that the WQE lists.
@@ -36,13 +36,13 @@ pub struct Requester<'a> {
     pub user_index: UserIndex,
     /// Bytes that a READ brought, or an atomic whose result is in the entry; otherwise unspecified.
     pub byte_cnt: u32,
-    /// Where these bytes are.
+    /// The place of these bytes.
     pub scatter: Scatter<'a>,
     /// In ticks of the device clock.
     pub timestamp: u64,
 }
 
-/// What arrived at a receive queue.
+/// The kind of message that arrived at a receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ResponderKind {
     /// An RDMA WRITE with this immediate data; it took a receive WQE and wrote nothing there.
@@ -71,7 +71,7 @@ pub struct Source {
 /// Completion of a receive WQE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Responder<'a> {
-    /// What arrived.
+    /// The kind of message.
     pub kind: ResponderKind,
     /// Queue pair, or DC target, at which it arrived.
     pub qpn: Qpn,
@@ -82,9 +82,9 @@ pub struct Responder<'a> {
     pub user_index: UserIndex,
     /// Length of the message; on UD, with the 40 bytes reserved for the route header.
     pub byte_cnt: u32,
-    /// Where the message is.
+    /// The place of the message.
     pub scatter: Scatter<'a>,
-    /// Who sent it: `None` where the message itself takes that place in the CQE.
+    /// The sender: `None` where the message itself takes that place in the CQE.
     pub source: Option<Source>,
     /// The sender asked for an event.
     pub solicited: bool,
@@ -105,7 +105,7 @@ pub struct Error {
     pub user_index: UserIndex,
     /// Code of the send operation. Not judged: an unknown code may be the very error.
     pub send_opcode: u8,
-    /// What went wrong.
+    /// The syndrome.
     pub syndrome: Syndrome,
     /// Detail for the vendor's support.
     pub vendor_syndrome: u8,

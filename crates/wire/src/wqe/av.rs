@@ -18,7 +18,7 @@ pub enum AvKey {
     Dc(DcKey),
 }
 
-/// Where one UD or DC send goes.
+/// The address vector of one UD or DC send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Av {
     /// Key that the destination checks.
@@ -92,6 +92,17 @@ impl Av {
     pub fn with_grh(mut self, rgid: Gid, source_gid_index: u8, hop_limit: u8) -> Self {
         let grh_gid_fl = GRH_PRESENT | u32::from(source_gid_index) << 20;
         self.extension = Some(AvExtension { rmac: [0; 6], tclass: 0, hop_limit, grh_gid_fl, rgid });
+        self
+    }
+
+    /// The same, with a traffic class, and a flow label of 20 bits in its global route header.
+    #[must_use]
+    #[inline]
+    pub fn with_path(mut self, traffic_class: u8, flow_label: u32) -> Self {
+        if let Some(extension) = &mut self.extension {
+            extension.tclass = traffic_class;
+            extension.grh_gid_fl |= flow_label & 0xf_ffff;
+        }
         self
     }
 

@@ -11,7 +11,7 @@
 //! READ    │ CtrlSeg │ [AvSeg]  │ RaddrSeg │           │ DataSeg*            │
 //! atomic  │ CtrlSeg │ [AvSeg]  │ RaddrSeg │ AtomicSeg │ DataSeg of 8 B      │
 //!         └─────────┴──────────┴──────────┴───────────┴─────────────────────┘
-//! RQ      │ DataSeg*, ended by the stride or by `Lkey::TERMINATOR`
+//! RQ      │ DataSeg*, ended by the stride or by `END_OF_LIST`
 //! SRQ     │ SrqNextSeg, DataSeg*, ended likewise
 //! ```
 //!
@@ -54,8 +54,16 @@ const _: () = assert!(OCTOWORDS_PER_WQEBB as usize * OCTOWORD_BYTES == WQEBB_BYT
 /// Longest send WQE: its length field has six bits.
 pub const OCTOWORDS_MAX: u8 = 63;
 
-/// Longest message, and what a byte count of zero means to a NIC.
-pub const MESSAGE_BYTES_MAX: u32 = 1 << 31;
+/// Longest entry of a gather or scatter list, and what a byte count of zero means to a NIC.
+pub const ENTRY_BYTES_MAX: u32 = 1 << 31;
+
+/// Longest message.
+///
+/// Source: rdma-core, `max_msg_sz` of ConnectX ports; Linux `include/linux/mlx5/mlx5_ifc.h`, `log_max_msg`.
+pub const MESSAGE_BYTES_MAX: u32 = 1 << 30;
+
+/// Key that ends a receive WQE's scatter list (`MLX5_INVALID_LKEY`); names no region.
+pub const END_OF_LIST: Lkey = Lkey::new(0x100);
 
 /// Bit 31 of a byte count: the payload follows in the WQE itself (`MLX5_INLINE_SEG`).
 const INLINE_FLAG: u32 = 1 << 31;
@@ -229,6 +237,6 @@ pub struct Sge {
     pub addr: u64,
     /// Region that holds the bytes.
     pub lkey: Lkey,
-    /// From 1 to [`MESSAGE_BYTES_MAX`].
+    /// From 1 to [`ENTRY_BYTES_MAX`].
     pub len_bytes: u32,
 }

@@ -6,7 +6,7 @@
 //! WRITE   │ CtrlSeg │ [AvSeg]   │ RaddrSeg │ one DataSeg, or inline   │   no fence, no modifier;
 //! SEND    │ CtrlSeg │ [AvSeg]   │          │ one DataSeg, or inline   │   RC, or DC with the
 //!         └─────────┴───────────┴──────────┴──────────────────────────┘   extension of the AvSeg
-//! RQ      │ one DataSeg, ended by the stride or by `Lkey::TERMINATOR`
+//! RQ      │ one DataSeg, ended by the stride or by `END_OF_LIST`
 //! SRQ     │ SrqNextSeg, the same
 //! ```
 //!
@@ -14,8 +14,8 @@
 //! what both read, they read alike.
 
 use super::{
-    Av, AvBaseSeg, AvExtensionSeg, CtrlFlags, INLINE_FLAG, INLINE_HEADER_BYTES, OCTOWORD_BYTES,
-    Opcode, Raddr, Sge, Transport,
+    Av, AvBaseSeg, AvExtensionSeg, CtrlFlags, END_OF_LIST, INLINE_FLAG, INLINE_HEADER_BYTES,
+    OCTOWORD_BYTES, Opcode, Raddr, Sge, Transport,
 };
 use crate::ids::{Lkey, Qpn, Rkey};
 
@@ -28,7 +28,7 @@ pub enum PlainKind {
 }
 
 impl PlainKind {
-    /// What the WQE is, if it is plain, whose first word, in memory order, is this one.
+    /// The plain operation of the WQE whose first word, in memory order, is this one; `None`: not plain.
     #[must_use]
     #[inline(always)]
     pub const fn of(first_word: u64) -> Option<Self> {
@@ -46,7 +46,7 @@ impl PlainKind {
 pub enum PlainPayload {
     /// So many bytes, at least one, at [`PlainSend::inline_offset`] of the WQE and inside it.
     Inline {
-        /// How many.
+        /// Its length.
         len_bytes: u32,
     },
     /// Bytes in a registered region.
@@ -76,7 +76,7 @@ pub struct PlainSend {
     pub octowords: u8,
     /// Destination: on DC.
     pub av: Option<Av>,
-    /// Where the payload of a WRITE goes; a SEND has none.
+    /// The remote address of a WRITE; a SEND has none.
     pub raddr: Option<Raddr>,
     /// One piece, never empty.
     pub payload: PlainPayload,
@@ -164,7 +164,7 @@ impl PlainSend {
         })
     }
 
-    /// Which of the four operations it is.
+    /// The opcode, one of four.
     #[must_use]
     #[inline]
     pub const fn opcode(&self) -> Opcode {
@@ -176,7 +176,7 @@ impl PlainSend {
         }
     }
 
-    /// Where inline payload begins, in bytes from the start of the WQE.
+    /// Offset of inline payload, in bytes from the start of the WQE.
     #[must_use]
     #[inline(always)]
     pub const fn inline_offset(&self) -> usize {
@@ -206,8 +206,8 @@ fn read_av(word: impl Fn(usize) -> u64) -> Option<Av> {
 #[inline(always)]
 pub fn plain_receive([lengths, addr]: [u64; 2], after: Option<u64>) -> Option<Sge> {
     let (len_bytes, lkey) = split(u64::from_be(lengths));
-    let ends = after.is_none_or(|word| split(u64::from_be(word)).1 == Lkey::TERMINATOR.get());
-    let is_entry = len_bytes > 0 && len_bytes & INLINE_FLAG == 0 && lkey != Lkey::TERMINATOR.get();
+    let ends = after.is_none_or(|word| split(u64::from_be(word)).1 == END_OF_LIST.get());
+    let is_entry = len_bytes > 0 && len_bytes & INLINE_FLAG == 0 && lkey != END_OF_LIST.get();
     let sge = Sge { addr: u64::from_be(addr), lkey: Lkey::new(lkey), len_bytes };
     (ends && is_entry).then_some(sge)
 }

@@ -91,7 +91,7 @@ pub enum WqeError {
     AtomicResult(Opcode),
 }
 
-/// What a control segment says, before any of it is judged.
+/// A control segment as it was written, before any of it is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ctrl {
     /// Modifier of the operation.
@@ -269,7 +269,7 @@ impl<'a> SendWqe<'a> {
         T::read_from_prefix(bytes).ok().map(|(segment, _)| segment)
     }
 
-    /// Where data and inline segments begin; for a NOP the end.
+    /// Offset of the first data or inline segment; for a NOP the end.
     #[inline(always)]
     fn payload_offset(&self) -> usize {
         let fixed = u8::from(self.opcode.has_raddr()) + u8::from(self.opcode.is_atomic());

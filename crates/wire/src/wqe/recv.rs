@@ -1,13 +1,13 @@
 //! Receive WQEs: scatter lists in a receive queue or a shared receive queue.
 //!
 //! Every WQE of a queue has the same *stride*. A list that does not fill it ends at an entry whose
-//! key is [`Lkey::TERMINATOR`].
+//! key is [`END_OF_LIST`].
 
 use core::iter::FusedIterator;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use super::{DataSeg, OCTOWORD_BYTES, Sge, SrqNextSeg, WqeSink};
+use super::{DataSeg, END_OF_LIST, OCTOWORD_BYTES, Sge, SrqNextSeg, WqeSink};
 use crate::ids::Lkey;
 
 /// Builds one receive WQE in octowords that software currently owns.
@@ -51,12 +51,12 @@ impl<S: WqeSink> RecvWqeWriter<S> {
     ///
     /// # Panics
     ///
-    /// If `len_bytes` exceeds [`MESSAGE_BYTES_MAX`](super::MESSAGE_BYTES_MAX), or if `lkey` is
-    /// [`Lkey::TERMINATOR`].
+    /// If `len_bytes` exceeds [`ENTRY_BYTES_MAX`](super::ENTRY_BYTES_MAX), or if `lkey` is
+    /// [`END_OF_LIST`].
     #[inline(always)]
     pub fn data(mut self, addr: u64, lkey: Lkey, len_bytes: u32) -> Self {
         if len_bytes > 0 {
-            assert!(lkey != Lkey::TERMINATOR, "a list's end in its middle");
+            assert!(lkey != END_OF_LIST, "a list's end in its middle");
             self.push(DataSeg::new(Sge { addr, lkey, len_bytes }));
         }
         self
@@ -155,7 +155,7 @@ impl<'a> RecvWqe<'a> {
 }
 
 fn is_end(seg: &[u8]) -> bool {
-    DataSeg::read_from_bytes(seg).is_ok_and(|seg| seg.lkey.get() == Lkey::TERMINATOR.get())
+    DataSeg::read_from_bytes(seg).is_ok_and(|seg| seg.lkey.get() == END_OF_LIST.get())
 }
 
 /// Iterator over a scatter list: see [`RecvWqe::sges`].
@@ -170,7 +170,7 @@ impl Iterator for Sges<'_> {
     #[inline]
     fn next(&mut self) -> Option<Sge> {
         let (seg, tail) = DataSeg::read_from_prefix(self.rest).ok()?;
-        let sge = seg.sge().filter(|sge| sge.lkey != Lkey::TERMINATOR);
+        let sge = seg.sge().filter(|sge| sge.lkey != END_OF_LIST);
         self.rest = if sge.is_some() { tail } else { &[] };
         sge
     }

@@ -4,7 +4,7 @@ use core::mem::offset_of;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, big_endian::*};
 
-use super::{INLINE_FLAG, MESSAGE_BYTES_MAX, OCTOWORD_BYTES, Sge};
+use super::{END_OF_LIST, ENTRY_BYTES_MAX, INLINE_FLAG, OCTOWORD_BYTES, Sge};
 use crate::ids::Lkey;
 
 /// First segment of every send WQE (`struct mlx5_wqe_ctrl_seg`).
@@ -140,9 +140,9 @@ const _: () = {
 };
 
 impl DataSeg {
-    /// What ends the list of a receive WQE that does not fill its stride.
+    /// The segment that ends the list of a receive WQE shorter than its stride.
     pub(super) const TERMINATOR: Self =
-        Self { len_bytes: U32::ZERO, lkey: U32::new(Lkey::TERMINATOR.get()), addr: U64::ZERO };
+        Self { len_bytes: U32::ZERO, lkey: U32::new(END_OF_LIST.get()), addr: U64::ZERO };
 
     /// Lays out `sge`.
     ///
@@ -152,7 +152,7 @@ impl DataSeg {
     #[inline]
     pub(super) fn new(sge: Sge) -> Self {
         let len_bytes = sge.len_bytes;
-        assert!(len_bytes > 0 && len_bytes <= MESSAGE_BYTES_MAX, "entry of {len_bytes} B");
+        assert!(len_bytes > 0 && len_bytes <= ENTRY_BYTES_MAX, "entry of {len_bytes} B");
         Self {
             len_bytes: (len_bytes & !INLINE_FLAG).into(),
             lkey: sge.lkey.get().into(),
@@ -164,7 +164,7 @@ impl DataSeg {
     #[inline]
     pub(super) fn sge(&self) -> Option<Sge> {
         let len_bytes = match self.len_bytes.get() {
-            0 => MESSAGE_BYTES_MAX,
+            0 => ENTRY_BYTES_MAX,
             len_bytes if len_bytes & INLINE_FLAG == 0 => len_bytes,
             _ => return None,
         };

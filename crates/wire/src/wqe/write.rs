@@ -8,7 +8,7 @@ use super::{
 };
 use crate::ids::{Lkey, Qpn, Rkey};
 
-/// Where a writer puts the octowords of one WQE.
+/// The destination of the octowords of one WQE.
 ///
 /// A driver implements it over its ring, wrapping `index`, and so stores each octoword straight
 /// where the NIC will read it. Octoword 0, which hands the WQE over, always comes last.
@@ -194,7 +194,7 @@ impl<S: WqeSink> WqeWriter<S> {
     ///
     /// # Panics
     ///
-    /// If `len_bytes` exceeds [`MESSAGE_BYTES_MAX`](super::MESSAGE_BYTES_MAX), or is not 8 for the
+    /// If `len_bytes` exceeds [`ENTRY_BYTES_MAX`](super::ENTRY_BYTES_MAX), or is not 8 for the
     /// one entry of an atomic.
     #[inline(always)]
     pub fn data(mut self, addr: u64, lkey: Lkey, len_bytes: u32) -> Self {

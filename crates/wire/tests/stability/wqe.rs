@@ -3,9 +3,8 @@
 use copyrpc_wire::{
     ids::Qpn,
     wqe::{
-        MESSAGE_BYTES_MAX, OCTOWORD_BYTES, OCTOWORDS_MAX, Octoword, Opcode, PlainKind,
-        PlainPayload, PlainSend, RecvWqe, RecvWqeWriter, Segment, SendWqe, Transport, WqeWriter,
-        plain_receive,
+        ENTRY_BYTES_MAX, OCTOWORD_BYTES, OCTOWORDS_MAX, Octoword, Opcode, PlainKind, PlainPayload,
+        PlainSend, RecvWqe, RecvWqeWriter, Segment, SendWqe, Transport, WqeWriter, plain_receive,
     },
 };
 
@@ -101,7 +100,7 @@ pub(crate) fn check_plain_receive(list: &[u8]) {
         assert_eq!(found, only);
     } else {
         // Left to the long one: length zero, which means 2 GiB.
-        assert!(only.is_none_or(|sge| sge.len_bytes == MESSAGE_BYTES_MAX), "{only:?}");
+        assert!(only.is_none_or(|sge| sge.len_bytes == ENTRY_BYTES_MAX), "{only:?}");
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{io, time::Duration};
 
-use node::client::{CallError, ClientConfig, Pipeline, To};
+use client::{CallError, ClientConfig, Pipeline, To};
 use os::clock;
 use rpc::Status;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -10,8 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::{Address, service_of};
 use crate::{
     backend::{
-        BackendError, Client, Contact, Counters, Event, Failure, Roster, Setup, SubmitError, Token,
-        direct,
+        BackendError, Client, Counters, Event, Failure, Roster, Setup, SubmitError, Token, direct,
     },
     place::{Shard, Topology},
 };
@@ -64,10 +63,6 @@ fn is_of_daemon(error: &CallError) -> bool {
 }
 
 impl Client for DelegationClient {
-    fn contact(&self) -> Contact {
-        Contact::default()
-    }
-
     fn join(&mut self, roster: &Roster, deadline_ns: u64) -> Result<(), BackendError> {
         let contact = roster
             .servers

@@ -8,12 +8,16 @@
 //!                             service                            service
 //! ```
 //!
+//! With [`Kind::Provider`](super::Kind::Provider) the service is a process of the shard's node, to which the
+//! daemon hands each request over shared memory ([`ShardProvider`]).
+//!
 //! A node has one daemon, of as many threads as it has shards: each thread offers its shard as a
 //! service of its own. A call for another thread's shard changes the thread inside the daemon, as does
 //! one whose connection another thread owns.
 
 mod client;
-mod house;
+mod daemon_parts;
+mod provider;
 mod server;
 
 use std::{
@@ -21,14 +25,16 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use node::config::{DaemonConfig, KNOBS, Layers};
+use daemon::config::{DaemonConfig, KNOBS, Layers};
+use nics::Opener;
 use serde::{Deserialize, Serialize};
 
-use self::house::House;
+use self::daemon_parts::DaemonParts;
 use super::{Backend, BackendError, Contact, Service, Setup, direct};
 use crate::place::{ClientId, Shard, Topology};
 
 pub use client::DelegationClient;
+pub use provider::ShardProvider;
 pub use server::DelegationServer;
 
 /// Those of copyrpc, between daemons.
@@ -45,38 +51,51 @@ fn service_of(topology: Topology, shard: Shard) -> u16 {
     SERVICE + shard.0 % topology.daemon_threads
 }
 
+/// Most calls in flight of one client of a daemon.
+const DEPTH_MAX: u32 = 4096;
+
 /// One in so many turns of a daemon is timed, to explain what is measured. Up to seven looks at the
 /// clock, of 20 to 30 ns each: some 3 ns per turn.
 const SAMPLE_EVERY: u32 = 64;
 
-/// What the process as a whole has.
-pub struct Delegation {
+/// The backend of one process.
+pub struct Delegation<O> {
     setup: Setup,
-    nic: softnic::Config,
+    opener: O,
     rank: u16,
-    /// `None` before a thread has asked for its part: processes of clients have none.
-    house: Mutex<Option<House>>,
+    /// Shards are offered by processes.
+    is_provided: bool,
+    /// `None` before the first server is opened: processes of clients have no daemon.
+    parts: Mutex<Option<DaemonParts>>,
 }
 
-impl Backend for Delegation {
-    type Client = DelegationClient;
-    type Server = DelegationServer;
-
-    fn open(setup: &Setup, rank: u16) -> Result<Self, BackendError> {
-        let (nic, setup) = (direct::soft_nic(setup)?, setup.clone());
-        Ok(Self { setup, nic, rank, house: Mutex::new(None) })
+impl<O> Delegation<O> {
+    /// The backend of one process of `rank`, whose daemon uses the NIC of `opener`.
+    pub fn new(setup: Setup, opener: O, rank: u16) -> Self {
+        Self { setup, opener, rank, is_provided: false, parts: Mutex::new(None) }
     }
 
-    fn server(&self, shard: Shard, service: Service) -> Result<DelegationServer, BackendError> {
-        let post = {
-            let mut house = self.house.lock().unwrap_or_else(PoisonError::into_inner);
-            let house = match &mut *house {
-                Some(house) => house,
-                none => none.insert(House::open(&self.setup, self.rank)?),
+    /// The same, whose daemon leaves the shards to a [`ShardProvider`] each.
+    pub fn provided(setup: Setup, opener: O, rank: u16) -> Self {
+        Self { is_provided: true, ..Self::new(setup, opener, rank) }
+    }
+}
+
+impl<O: Opener> Backend for Delegation<O> {
+    type Client = DelegationClient;
+    type Server = DelegationServer<O>;
+
+    fn server(&self, shard: Shard, service: Service) -> Result<Self::Server, BackendError> {
+        let thread = {
+            let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
+            let parts = match &mut *parts {
+                Some(parts) => parts,
+                none => none.insert(DaemonParts::open(&self.setup, self.rank, self.is_provided)?),
             };
-            house.post(shard)?
+            parts.take(shard)?
         };
-        DelegationServer::open(&self.setup, &self.nic, shard, post, service)
+        let service = (!self.is_provided).then_some(service);
+        DelegationServer::open(&self.setup, &self.opener, shard, thread, service)
     }
 
     fn client(&self, client: ClientId) -> Result<DelegationClient, BackendError> {
@@ -109,17 +128,23 @@ impl Address {
     }
 }
 
-/// Settings of every daemon of the job.
-fn daemon_config(setup: &Setup) -> Result<DaemonConfig, BackendError> {
+/// Settings of every daemon of the job; `is_provided`: processes offer the shards.
+fn daemon_config(setup: &Setup, is_provided: bool) -> Result<DaemonConfig, BackendError> {
     let threads = setup.topology.daemon_threads.to_string();
     let settings = Layers::new(KNOBS.to_vec())
         .flag("threads", &threads)
         .map_err(|cause| BackendError::new("cannot open a daemon", cause))?;
     let config = DaemonConfig::from_settings(&settings.finish())
         .map_err(|cause| BackendError::new("the daemon's defaults contradict each other", cause))?;
-    let depth = u16::try_from(setup.queue_depth).unwrap_or(u16::MAX / 2).max(1).next_power_of_two();
+    // What one client has in flight; a provider has what all clients have.
+    let clients = if is_provided { u32::from(setup.topology.clients()) } else { 1 };
+    let depth = setup.queue_depth.saturating_mul(clients).clamp(1, DEPTH_MAX).next_power_of_two();
+    let depth = u16::try_from(depth).unwrap_or(u16::MAX);
+    // A provider of each shard is a client, too.
+    let clients = setup.topology.clients_per_rank.saturating_add(setup.topology.daemon_threads);
     Ok(DaemonConfig {
-        clients_max: setup.topology.clients_per_rank.max(config.clients_max),
+        clients_max: clients.max(config.clients_max),
+        clients_per_process: clients.max(config.clients_max),
         depth,
         message_bytes_max: u32::try_from(setup.message_bytes_max).unwrap_or(u32::MAX).max(64),
         sample_every: SAMPLE_EVERY,

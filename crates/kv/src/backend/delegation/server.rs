@@ -5,23 +5,23 @@ use std::{
     sync::Arc, time::Duration,
 };
 
-use node::{
-    bootstrap::{JobId, Secret},
-    daemon::{Codec, Daemon, Inbound, IpcFront, Opening, Services, Status, UdpControl},
+use bootstrap::{JobId, Secret};
+use daemon::{
+    Codec, Daemon, Inbound, IpcPort, Services, Status, UdpControl,
     metrics::{Counter, Kind, MetricsFile, Section, Timing},
 };
+use nics::Opener;
 use os::clock;
-use softnic::Nic;
 
-use super::{Address, JOB, house::Post, service_of};
+use super::{Address, JOB, daemon_parts::ShardThread, service_of};
 use crate::{
     backend::{BackendError, Contact, Counters, Roster, Server, Service, Setup, direct},
     place::{Shard, Topology},
 };
 
 /// A thread of a daemon.
-pub struct DelegationServer {
-    state: State,
+pub struct DelegationServer<O: Opener> {
+    state: State<O>,
     contact: Contact,
     /// Requests that were answered, by the service itself.
     served: Rc<Cell<usize>>,
@@ -29,41 +29,41 @@ pub struct DelegationServer {
     now_ns: u64,
 }
 
-enum State {
+enum State<O: Opener> {
     /// It waits for the roster.
-    Opened(Box<Parts>),
+    Opened(Box<Parts<O>>),
     Joining,
     Running {
-        daemon: Box<Daemon<Nic, IpcFront, UdpControl>>,
+        daemon: Box<Daemon<O::Nic, IpcPort, UdpControl>>,
         metrics: Arc<MetricsFile>,
         /// Its section of them.
         number: usize,
     },
 }
 
-struct Parts {
-    post: Post,
+struct Parts<O> {
+    thread: ShardThread,
     topology: Topology,
     worker: rpc::Config,
-    nic: softnic::Config,
+    opener: O,
     control: UdpControl,
-    services: Services<IpcFront>,
+    services: Services<IpcPort>,
 }
 
-impl DelegationServer {
+impl<O: Opener> DelegationServer<O> {
     pub(super) fn open(
         setup: &Setup,
-        nic: &softnic::Config,
+        opener: &O,
         shard: Shard,
-        post: Post,
-        service: Service,
+        thread: ShardThread,
+        service: Option<Service>,
     ) -> Result<Self, BackendError> {
         let failed = |cause: std::io::Error| BackendError::new("cannot open a daemon", cause);
         let topology = setup.topology;
         let at = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let control = UdpControl::bind(at, topology.ranks.into()).map_err(failed)?;
         let address = Address {
-            socket: post.socket.clone(),
+            socket: thread.socket.clone(),
             control: control.address().map_err(failed)?,
             nonce: Secret::random().as_bytes().to_vec(),
         };
@@ -74,31 +74,32 @@ impl DelegationServer {
             calls_max: u16::try_from(depth).unwrap_or(u16::MAX - 1).max(16),
             ..direct::worker_config(setup, topology.ranks.saturating_sub(1).max(1))
         };
-        let parts = Parts { post, topology, worker, nic: nic.clone(), control, services };
+        let parts = Parts { thread, topology, worker, opener: opener.clone(), control, services };
         let contact = address.to_contact()?;
         Ok(Self { state: State::Opened(Box::new(parts)), contact, served, now_ns: 0 })
     }
 
-    fn start(roster: &Roster, parts: Parts) -> Result<State, BackendError> {
+    fn start(roster: &Roster, parts: Parts<O>) -> Result<State<O>, BackendError> {
         let failed =
             |cause: Box<dyn Error + Send + Sync>| BackendError::new("cannot start a daemon", cause);
-        let Parts { post, topology, worker, nic, mut control, services } = parts;
-        let Post { place, config, front, seat, recorder, metrics, number, .. } = post;
+        let Parts { thread, topology, worker, opener, mut control, services } = parts;
+        let ShardThread { rank_info, config, thread, metrics, .. } = thread;
         let mut secret = Vec::new();
         for (shard, contact) in (0..).map(Shard).zip(&roster.servers) {
             let Address { control: address, nonce, .. } = Address::of(contact)?;
             // The two threads that own the connection between two ranks hear each other.
-            if shard.0 % topology.daemon_threads == thread_for(topology, place.rank()) {
+            if shard.0 % topology.daemon_threads == thread_for(topology, rank_info.rank()) {
                 control.set(topology.rank_of(shard).into(), address);
             }
             secret.extend(nonce);
         }
         let job = JobId::new(JOB).map_err(|cause| failed(cause.into()))?;
-        let codec = Codec::new(job, Secret::from_bytes(&secret), place.rank());
-        let opening = Opening { place, front, seat, codec, services, recorder, worker };
-        let nic = softnic::open(&nic).map_err(|cause| failed(cause.into()))?;
-        let daemon =
-            Daemon::open(&config, nic, control, opening).map_err(|cause| failed(cause.into()))?;
+        let codec = Codec::new(job, Secret::from_bytes(&secret), rank_info.rank());
+        let number = thread.number;
+        let (port, parts) = thread.configured(&config, rank_info, codec, services);
+        let nic = opener.open().map_err(|cause| failed(cause.into()))?;
+        let daemon = Daemon::open(nic, worker, port, control, parts);
+        let daemon = daemon.map_err(|cause| failed(cause.into()))?;
         Ok(State::Running { daemon: Box::new(daemon), metrics, number })
     }
 }
@@ -108,13 +109,14 @@ fn thread_for(topology: Topology, rank: u32) -> u16 {
     u16::try_from(rank % u32::from(topology.daemon_threads)).unwrap_or(0)
 }
 
-/// The shard as a service of the daemon.
+/// The shard as a service of the daemon, unless a process offers it.
 fn services(
     number: u16,
-    mut service: Service,
+    service: Option<Service>,
     served: Rc<Cell<usize>>,
-) -> Result<Services<IpcFront>, BackendError> {
+) -> Result<Services<IpcPort>, BackendError> {
     let mut services = Services::default();
+    let Some(mut service) = service else { return Ok(services) };
     let handler = move |inbound: &Inbound<'_>, answer: &mut Vec<u8>| {
         service(inbound.body, answer);
         served.set(served.get() + 1);
@@ -126,7 +128,7 @@ fn services(
     Ok(services)
 }
 
-impl Server for DelegationServer {
+impl<O: Opener> Server for DelegationServer<O> {
     fn contact(&self) -> Contact {
         self.contact.clone()
     }

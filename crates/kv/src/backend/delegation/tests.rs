@@ -1,8 +1,9 @@
 //! Daemons and clients in one process; daemons on threads of their own, as clients wait for them.
 
-use std::{collections::BTreeMap, sync::mpsc, thread, time::Duration};
+use std::{sync::mpsc, thread, time::Duration};
 
 use memory::sync::{AtomicBool, Ordering};
+use nics::soft::SoftOpener;
 use os::clock;
 
 use super::*;
@@ -22,9 +23,11 @@ fn setup(daemon_threads: u16) -> Setup {
         timeout_ns: 5_000_000_000,
         wait: Wait::Yield,
         switches: switches.unwrap(),
-        nic: "soft".into(),
-        nic_knobs: BTreeMap::new(),
     }
+}
+
+fn delegation(setup: Setup, rank: u16) -> Delegation<SoftOpener> {
+    Delegation::new(setup, SoftOpener::default(), rank)
 }
 
 /// Answers with the request and the number of the shard.
@@ -49,8 +52,8 @@ fn every_call_gets_the_answer_of_its_shard() {
 /// some at both ends; of local ones some do, too.
 #[test]
 fn threads_of_a_daemon_serve_their_shards_to_all_nodes() {
-    let errands = all_call_all(2);
-    assert!(errands > 0, "calls travel between the threads of a daemon");
+    let thread_requests = all_call_all(2);
+    assert!(thread_requests > 0, "calls travel between the threads of a daemon");
 }
 
 /// Returns how many calls changed the thread.
@@ -58,7 +61,7 @@ fn all_call_all(daemon_threads: u16) -> u64 {
     let setup = setup(daemon_threads);
     let topology = setup.topology;
     let shards = topology.shards();
-    let backends = [0, 1].map(|rank| Delegation::open(&setup, rank).unwrap());
+    let backends = [0, 1].map(|rank| delegation(setup.clone(), rank));
     let stop = AtomicBool::new(false);
     let (contacts, told) = mpsc::channel();
     let (joined, ready) = mpsc::channel();
@@ -110,7 +113,7 @@ fn all_call_all(daemon_threads: u16) -> u64 {
         assert_eq!(served, clients.len() as u64 * CALLS);
         let count = |(_, counters): &(_, Counters)| counters.total(&["daemon requests_ipc"]);
         assert!(ends.iter().all(|end| count(end) > 0), "clients are dealt out among the threads");
-        ends.iter().map(|(_, counters)| counters.total(&["daemon errands"])).sum()
+        ends.iter().map(|(_, counters)| counters.total(&["daemon thread_requests"])).sum()
     })
 }
 
@@ -147,7 +150,7 @@ fn call_all(client: &mut DelegationClient, shards: u64) {
 
 #[test]
 fn a_shard_is_served_once() {
-    let backend = Delegation::open(&setup(2), 0).unwrap();
+    let backend = delegation(setup(2), 0);
     let _server = backend.server(Shard(1), signing(1)).unwrap();
     for shard in [1, 2] {
         let refused = backend.server(Shard(shard), signing(shard)).map(drop).unwrap_err();
@@ -159,7 +162,7 @@ fn a_shard_is_served_once() {
 
 #[test]
 fn too_many_threads_are_refused_with_the_limit() {
-    let backend = Delegation::open(&setup(65), 0).unwrap();
+    let backend = delegation(setup(65), 0);
     let refused = backend.server(Shard(0), signing(0)).map(drop).unwrap_err().to_string();
     assert!(refused.contains("threads") && refused.contains("64"), "{refused}");
 }

@@ -4,20 +4,20 @@ use std::time::Duration;
 
 use os::clock;
 use rpc::{Call, CallError, CloseReason, Handler, PeerId, Request, Status, Worker};
-use softnic::Nic;
-use verbs::Channel as _;
+use verbs::{Channel as _, Nic};
 
-use super::{inbox::Inbox, join, options};
+use super::{join, options};
 use crate::{
     backend::{
         BackendError, Client, Contact, Counters, Event, Failure, Roster, Setup, SubmitError, Token,
+        inbox::Inbox,
     },
     place::Shard,
 };
 
 /// A worker with a connection per shard.
-pub struct DirectClient {
-    worker: Worker<Nic>,
+pub struct DirectClient<N: Nic> {
+    worker: Worker<N>,
     /// By shard.
     peers: Vec<PeerId>,
     contact: Contact,
@@ -38,9 +38,9 @@ enum Found {
     Lost(usize),
 }
 
-impl DirectClient {
+impl<N: Nic> DirectClient<N> {
     pub(super) fn new(
-        worker: Worker<Nic>,
+        worker: Worker<N>,
         peers: Vec<PeerId>,
         contact: Contact,
         me: usize,
@@ -74,16 +74,16 @@ struct Listener<'a, F> {
     tell: F,
 }
 
-impl<F: FnMut(Found, &[u8])> Handler<Nic> for Listener<'_, F> {
-    fn request(&mut self, _: &mut Worker<Nic>, request: Request<'_>) {
+impl<N: Nic, F: FnMut(Found, &[u8])> Handler<N> for Listener<'_, F> {
+    fn request(&mut self, _: &mut Worker<N>, request: Request<'_>) {
         drop(request.token); // nobody calls a client: the caller is told that there is no answer
     }
 
-    fn response(&mut self, _: &mut Worker<Nic>, cookie: u64, status: Status, body: &[u8]) {
+    fn response(&mut self, _: &mut Worker<N>, cookie: u64, status: Status, body: &[u8]) {
         (self.tell)(Found::Ended(cookie, status), body);
     }
 
-    fn closed(&mut self, _: &mut Worker<Nic>, peer: PeerId, reason: CloseReason) {
+    fn closed(&mut self, _: &mut Worker<N>, peer: PeerId, reason: CloseReason) {
         self.losses.push(reason);
         if let Some(shard) = self.peers.iter().position(|other| *other == peer) {
             (self.tell)(Found::Lost(shard), &[]);
@@ -95,12 +95,7 @@ fn event(found: Found, bytes: &[u8]) -> Event<'_> {
     match found {
         Found::Ended(cookie, Status::Ok) => Event::Answer { token: Token(cookie), bytes },
         Found::Ended(cookie, status) => {
-            let failure = match status {
-                Status::DeadlineExceeded => Failure::Timeout,
-                Status::ResourceExhausted => Failure::Overloaded,
-                _ => Failure::PeerGone,
-            };
-            Event::Failed { token: Token(cookie), failure }
+            Event::Failed { token: Token(cookie), failure: Failure::of_status(status) }
         }
         Found::Lost(shard) => {
             Event::Lost { shard: Shard(u16::try_from(shard).unwrap_or(u16::MAX)) }
@@ -108,7 +103,7 @@ fn event(found: Found, bytes: &[u8]) -> Event<'_> {
     }
 }
 
-impl Client for DirectClient {
+impl<N: Nic> Client for DirectClient<N> {
     fn contact(&self) -> Contact {
         self.contact.clone()
     }
@@ -174,17 +169,22 @@ impl Client for DirectClient {
 }
 
 /// Sleeps until an armed queue fires, or the deadline, or something else is due.
-pub(super) fn sleep(worker: &Worker<Nic>, deadline_ns: u64) {
+pub(super) fn sleep<N: Nic>(worker: &Worker<N>, deadline_ns: u64) {
     let until_ns = worker.wake_ns().map_or(deadline_ns, |due_ns| due_ns.min(deadline_ns));
     let left = Duration::from_nanos(until_ns.saturating_sub(clock::now_ns()));
-    let nap = verbs::Nic::poll_timeout(worker.nic()).map_or(left, |nic| left.min(nic));
+    let nap = worker.nic().poll_timeout().map_or(left, |nic| left.min(nic));
     if let Some(channel) = worker.channel() {
         channel.wait(nap);
     }
 }
 
 /// What a worker and its connections count.
-pub(super) fn counters(worker: &Worker<Nic>, peers: &[PeerId], side: &str, waits: u64) -> Counters {
+pub(super) fn counters<N: Nic>(
+    worker: &Worker<N>,
+    peers: &[PeerId],
+    side: &str,
+    waits: u64,
+) -> Counters {
     let mut counters = Counters::default();
     let stats = worker.stats();
     let mut add = |name: &str, count: u64| {

@@ -8,12 +8,12 @@
 //! ```
 
 mod client;
-mod inbox;
 mod options;
 mod server;
 
+use nics::Opener;
 use rpc::{Invitation, PeerId, Worker};
-use softnic::Nic;
+use verbs::Nic;
 
 use super::{Backend, BackendError, Contact, Service, Setup};
 use crate::place::{ClientId, Shard};
@@ -23,53 +23,46 @@ pub use server::DirectServer;
 
 pub(super) use options::{SWITCHES, config as worker_config, response_bytes};
 
-/// The software NIC's name.
-const SOFT: &str = "soft";
-
-/// What the process as a whole has: what its threads need to open their own NICs.
+/// The backend of one process: each of its threads opens a port of its own.
 #[derive(Clone, Debug)]
-pub struct Direct {
+pub struct Direct<O> {
     setup: Setup,
-    nic: softnic::Config,
+    opener: O,
 }
 
-/// Settings of the NIC that a job asks for.
-pub(super) fn soft_nic(setup: &Setup) -> Result<softnic::Config, BackendError> {
-    if setup.nic != SOFT {
-        let cause = format!("this version drives `{SOFT}` only");
-        return Err(BackendError::new(format!("cannot open the NIC `{}`", setup.nic), cause));
-    }
-    softnic::Config::from_lookup(|variable| setup.nic_knobs.get(variable).cloned())
-        .map_err(|cause| BackendError::new("cannot configure the software NIC", cause))
-}
+impl<O: Opener> Backend for Direct<O> {
+    type Client = DirectClient<O::Nic>;
+    type Server = DirectServer<O::Nic>;
 
-impl Backend for Direct {
-    type Client = DirectClient;
-    type Server = DirectServer;
-
-    fn open(setup: &Setup, _rank: u16) -> Result<Self, BackendError> {
-        Ok(Self { nic: soft_nic(setup)?, setup: setup.clone() })
-    }
-
-    fn server(&self, shard: Shard, service: Service) -> Result<DirectServer, BackendError> {
+    fn server(&self, shard: Shard, service: Service) -> Result<Self::Server, BackendError> {
         let clients = self.setup.topology.clients();
         let (worker, peers, contact) = self.invite(clients)?;
         Ok(DirectServer::new(worker, peers, contact, usize::from(shard.0), service))
     }
 
-    fn client(&self, client: ClientId) -> Result<DirectClient, BackendError> {
+    fn client(&self, client: ClientId) -> Result<Self::Client, BackendError> {
         let shards = self.setup.topology.shards();
         let (worker, peers, contact) = self.invite(shards)?;
         Ok(DirectClient::new(worker, peers, contact, usize::from(client.0), &self.setup))
     }
 }
 
-impl Direct {
+/// A worker, its peers in order, and the contact that invites them.
+type Invited<N> = (Worker<N>, Vec<PeerId>, Contact);
+
+impl<O: Opener> Direct<O> {
+    /// The backend of one process, on the NIC of `opener`.
+    pub fn new(setup: Setup, opener: O) -> Self {
+        Self { setup, opener }
+    }
+
     /// A worker with a place for each of `count` ends of the other kind.
-    fn invite(&self, count: u16) -> Result<(Worker<Nic>, Vec<PeerId>, Contact), BackendError> {
+    fn invite(&self, count: u16) -> Result<Invited<O::Nic>, BackendError> {
         let failed = |cause| BackendError::new("cannot open an endpoint", cause);
-        let nic = softnic::open(&self.nic)
-            .map_err(|cause| BackendError::new("cannot open the software NIC", cause))?;
+        let nic = self
+            .opener
+            .open()
+            .map_err(|cause| BackendError::new("cannot open an endpoint", cause))?;
         let config = options::config(&self.setup, count);
         let mut worker = Worker::open(nic, config, os::clock::now_ns())
             .map_err(|cause| BackendError::new("cannot open an RPC worker", cause))?;
@@ -85,8 +78,8 @@ impl Direct {
 }
 
 /// Connects each of `peers` to the end of that number, which invites this end as its number `me`.
-fn join(
-    worker: &mut Worker<Nic>,
+fn join<N: Nic>(
+    worker: &mut Worker<N>,
     peers: &[PeerId],
     contacts: &[Contact],
     me: usize,

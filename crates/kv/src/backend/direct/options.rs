@@ -118,8 +118,6 @@ mod tests {
             timeout_ns: 1,
             wait: Wait::Yield,
             switches: Switches::resolve("direct", &SWITCHES, &given).unwrap(),
-            nic: "soft".into(),
-            nic_knobs: BTreeMap::new(),
         };
         config(&setup, 4)
     }

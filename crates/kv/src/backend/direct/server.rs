@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use os::clock;
 use rpc::{Handler, PeerId, Request, Status, Worker};
-use softnic::Nic;
+use verbs::Nic;
 
 use super::{
     client::{counters, sleep},
@@ -13,8 +13,8 @@ use super::{
 use crate::backend::{BackendError, Contact, Counters, Roster, Server, Service};
 
 /// A worker with a connection per client.
-pub struct DirectServer {
-    worker: Worker<Nic>,
+pub struct DirectServer<N: Nic> {
+    worker: Worker<N>,
     /// By client.
     peers: Vec<PeerId>,
     contact: Contact,
@@ -26,9 +26,9 @@ pub struct DirectServer {
     early: usize,
 }
 
-impl DirectServer {
+impl<N: Nic> DirectServer<N> {
     pub(super) fn new(
-        worker: Worker<Nic>,
+        worker: Worker<N>,
         peers: Vec<PeerId>,
         contact: Contact,
         me: usize,
@@ -52,9 +52,9 @@ struct Desk {
     served: usize,
 }
 
-impl Handler<Nic> for Desk {
+impl<N: Nic> Handler<N> for Desk {
     #[inline]
-    fn request(&mut self, worker: &mut Worker<Nic>, request: Request<'_>) {
+    fn request(&mut self, worker: &mut Worker<N>, request: Request<'_>) {
         self.served += 1;
         self.answer.clear();
         (self.service)(request.body, &mut self.answer);
@@ -62,10 +62,10 @@ impl Handler<Nic> for Desk {
         let _ = worker.reply(request.token, Status::Ok, &self.answer);
     }
 
-    fn response(&mut self, _: &mut Worker<Nic>, _: u64, _: Status, _: &[u8]) {}
+    fn response(&mut self, _: &mut Worker<N>, _: u64, _: Status, _: &[u8]) {}
 }
 
-impl Server for DirectServer {
+impl<N: Nic> Server for DirectServer<N> {
     fn contact(&self) -> Contact {
         self.contact.clone()
     }

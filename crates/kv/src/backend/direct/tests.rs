@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use nics::soft::SoftOpener;
 use os::clock;
 
 use super::*;
@@ -28,8 +29,6 @@ fn setup(switches: &[(&str, &str)], wait: Wait) -> Setup {
         timeout_ns: 5_000_000_000,
         wait,
         switches: Switches::resolve("direct", Kind::Direct.switches(), &given).unwrap(),
-        nic: "soft".into(),
-        nic_knobs: BTreeMap::new(),
     }
 }
 
@@ -41,7 +40,7 @@ fn marking() -> Service {
     })
 }
 
-fn serve(servers: &mut [DirectServer]) {
+fn serve(servers: &mut [DirectServer<impl Nic>]) {
     for server in servers {
         server.turn(usize::MAX).unwrap();
     }
@@ -49,7 +48,7 @@ fn serve(servers: &mut [DirectServer]) {
 
 /// Both clients call both servers, with bodies from none to those that go by rendezvous.
 fn calls_are_answered(switches: &[(&str, &str)], wait: Wait) {
-    let direct = Direct::open(&setup(switches, wait), 0).unwrap();
+    let direct = Direct::new(setup(switches, wait), SoftOpener::default());
     let mut servers = [0, 1].map(|shard| direct.server(Shard(shard), marking()).unwrap());
     let mut clients = [0, 1].map(|client| direct.client(ClientId(client)).unwrap());
     let roster = Roster {
@@ -110,7 +109,7 @@ fn every_call_gets_its_own_answer_with_every_switch() {
 
 #[test]
 fn a_dead_server_is_told_and_refused() {
-    let direct = Direct::open(&setup(&[], Wait::Yield), 0).unwrap();
+    let direct = Direct::new(setup(&[], Wait::Yield), SoftOpener::default());
     let mut servers = vec![
         direct.server(Shard(0), marking()).unwrap(),
         direct.server(Shard(1), marking()).unwrap(),
@@ -142,26 +141,6 @@ fn a_dead_server_is_told_and_refused() {
     let refused = client.submit(Shard(1), Token(2), b"x");
     assert_eq!(refused, Err(SubmitError::Gone(Shard(1))));
     client.submit(Shard(0), Token(3), b"x").unwrap();
-}
-
-#[test]
-fn another_nic_is_refused() {
-    let setup = Setup { nic: "mlx5_0".into(), ..setup(&[], Wait::Yield) };
-    let error = Direct::open(&setup, 0).unwrap_err().to_string();
-    assert!(error.contains("cannot open the NIC `mlx5_0`"), "{error}");
-}
-
-/// What a result says about the NIC is what its processes used, whatever their environment says.
-#[test]
-fn pitfall_30_the_nic_is_set_as_the_configuration_says() {
-    let knob = |value: &str| ("COPYRPC_SOFT_DRIVE".to_owned(), value.to_owned());
-    let drive = |value| {
-        let setup = Setup { nic_knobs: [knob(value)].into(), ..setup(&[], Wait::Yield) };
-        Direct::open(&setup, 0).map(|direct| direct.nic.drive)
-    };
-    assert_eq!(drive("thread").unwrap(), softnic::Drive::Thread);
-    let refused = drive("fast").unwrap_err().to_string();
-    assert!(refused.contains("COPYRPC_SOFT_DRIVE=fast"), "{refused}");
 }
 
 #[test]

@@ -111,10 +111,6 @@ impl TcpClient {
 }
 
 impl Client for TcpClient {
-    fn contact(&self) -> Contact {
-        Contact::default()
-    }
-
     fn join(&mut self, roster: &Roster, deadline_ns: u64) -> Result<(), BackendError> {
         for contact in &roster.servers {
             self.connect(contact, deadline_ns).map_err(|cause| {

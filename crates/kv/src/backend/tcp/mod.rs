@@ -55,19 +55,23 @@ struct Options {
     clients_max: usize,
 }
 
-impl Backend for Tcp {
-    type Client = TcpClient;
-    type Server = TcpServer;
-
-    fn open(setup: &Setup, _rank: u16) -> Result<Self, BackendError> {
+impl Tcp {
+    /// The backend of one process.
+    #[must_use]
+    pub fn new(setup: &Setup) -> Self {
         let options = Options {
             message_bytes_max: setup.message_bytes_max,
             is_nodelay: setup.switches.value("nodelay") != "off",
             flushes_each: setup.switches.value("write") == "call",
             clients_max: usize::from(setup.topology.clients()),
         };
-        Ok(Self { options })
+        Self { options }
     }
+}
+
+impl Backend for Tcp {
+    type Client = TcpClient;
+    type Server = TcpServer;
 
     fn server(&self, _shard: Shard, service: Service) -> Result<TcpServer, BackendError> {
         TcpServer::listen(self.options, service)

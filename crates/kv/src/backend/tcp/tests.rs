@@ -26,8 +26,6 @@ fn setup(write: &str) -> Setup {
         timeout_ns: 0,
         wait: Wait::Block,
         switches: Switches::resolve("tcp", Kind::Tcp.switches(), &given).unwrap(),
-        nic: String::new(),
-        nic_knobs: BTreeMap::new(),
     }
 }
 
@@ -46,7 +44,7 @@ struct Rig {
 
 impl Rig {
     fn new(write: &str) -> Self {
-        let tcp = Tcp::open(&setup(write), 0).unwrap();
+        let tcp = Tcp::new(&setup(write));
         let servers = [0, 1].map(|shard| tcp.server(Shard(shard), marking()).unwrap()).into();
         let mut rig = Self { servers, client: tcp.client(ClientId(0)).unwrap() };
         let contacts = rig.servers.iter().map(Server::contact).collect();

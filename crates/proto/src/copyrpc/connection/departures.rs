@@ -1,11 +1,12 @@
-//! What leaves a connection: batches, credit, and what is due by time.
+//! The sending half of a connection: batches, credit, and work that is due by time.
 
 use super::{Connection, Usage};
 use crate::copyrpc::{
     CREDIT_BYTES,
+    batch::Address,
     batch::Outgoing,
     layout::{CreditWords, KIND_CANCEL, low_bits, number_bits},
-    outbox::{Address, Departure, Emission},
+    outbox::{Departure, Emission},
 };
 
 /// Longest time between two looks of a side that is starved and asleep.
@@ -89,8 +90,8 @@ impl Connection {
     #[cold]
     pub(super) fn push_control(&mut self, now_ns: u64) -> bool {
         while let Some(message) = self.control.front() {
-            let Ok(place) = self.outbox.admit(message) else { return false };
-            self.outbox.push_at(place, message, 0, now_ns);
+            let Ok(extent) = self.outbox.admit(message) else { return false };
+            self.outbox.push_at(extent, message, 0, now_ns);
             self.control.pop_front();
         }
         true
@@ -106,7 +107,7 @@ impl Connection {
         }
     }
 
-    /// What [`emission`](Self::emission) returned was posted. No message may be added in between.
+    /// The batch that [`emission`](Self::emission) returned was posted. No message may be added in between.
     #[inline]
     pub fn posted(&mut self, departure: Departure, now_ns: u64) {
         self.counters.messages_out += u64::from(self.outbox.posted(departure, now_ns));
@@ -135,9 +136,17 @@ impl Connection {
         if waited_ns < self.config.credit_delay_ns && !self.inbox.has_much_news() {
             return None;
         }
+        Some(self.credit_words())
+    }
+
+    /// The words as they are by now. Written though nothing is due, they tell the peer nothing new, and
+    /// this side's NIC whether the peer's still answers (rule C7.7).
+    #[inline]
+    #[must_use]
+    pub fn credit_words(&self) -> [u8; CREDIT_BYTES] {
         let (consumed, handled) = (self.inbox.consumed(), self.inbox.handled());
         let words = CreditWords { consumed: consumed.into(), handled: handled.into() };
-        Some(zerocopy::transmute!(words))
+        zerocopy::transmute!(words)
     }
 
     /// Credit that was posted did not arrive: more is due at once.
@@ -163,7 +172,7 @@ impl Connection {
         });
     }
 
-    /// When something is to be done if nothing arrives; `None`: nothing is.
+    /// The time of the next work if nothing arrives; `None`: there is none.
     ///
     /// The peer's credit does not wake anybody up, so who is starved looks again: after as long as
     /// nothing has come already, up to 10 ms.
@@ -186,7 +195,7 @@ impl Connection {
         self.calls.drain(ended);
     }
 
-    /// What is in use. All zero, but `ring_lines`, when nothing is in flight and nobody waits; that too,
+    /// The resources in use. All zero, but `ring_lines`, when no call is in flight or waiting; that too,
     /// once the peer has given everything back.
     #[must_use]
     pub fn usage(&self) -> Usage {

@@ -7,7 +7,7 @@ use alloc::collections::VecDeque;
 
 use super::{
     Busy, CREDIT_BYTES,
-    batch::{Body, Large, Message, Messages, Outgoing, RequestFields, Sort, large_bytes},
+    batch::{Large, Message, Messages, Outgoing, RequestFields, large_bytes},
     calls::{CallId, Calls},
     flush::Spent,
     imm::Imm,
@@ -17,12 +17,12 @@ use super::{
         KIND_REQUEST, KIND_RESPONSE, LARGE_BYTES, response_bytes, response_lines,
     },
     outbox::Outbox,
-    served::{RequestId, Served},
+    served::{ReplyError, RequestId, Served},
     violation::Violation,
 };
 use crate::Status;
 
-pub use types::{Call, Config, Counters, Incoming, Refused, ReplyError, Usage};
+pub use types::{Call, CallRefused, Config, Counters, Incoming, Rare, Usage};
 
 /// One side of a connection: what to send, and what became of calls.
 ///
@@ -76,7 +76,7 @@ impl Connection {
         self
     }
 
-    /// What it has done.
+    /// The connection's counters.
     #[must_use]
     pub fn counters(&self) -> Counters {
         let Spent { held_ns, trips, trips_ns } = self.outbox.clock.spent();
@@ -123,17 +123,17 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// [`Refused`]: nothing has changed.
+    /// [`CallRefused`]: nothing has changed.
     #[inline]
     pub fn call(
         &mut self,
         call: &Call,
         len_bytes: usize,
         now_ns: u64,
-    ) -> Result<(CallId, &mut [u8]), Refused> {
+    ) -> Result<(CallId, &mut [u8]), CallRefused> {
         let max_bytes = self.request_bytes_max();
         if len_bytes > max_bytes {
-            return Err(Refused::TooLong { len_bytes, max_bytes });
+            return Err(CallRefused::TooLong { len_bytes, max_bytes });
         }
         self.open_call(call, KIND_REQUEST, len_bytes, now_ns)
     }
@@ -143,15 +143,15 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// [`Refused`]: nothing has changed.
+    /// [`CallRefused`]: nothing has changed.
     pub fn call_large(
         &mut self,
         call: &Call,
         large: Large,
         now_ns: u64,
-    ) -> Result<CallId, Refused> {
+    ) -> Result<CallId, CallRefused> {
         self.lendable(large)
-            .map_err(|(len_bytes, max_bytes)| Refused::TooLong { len_bytes, max_bytes })?;
+            .map_err(|(len_bytes, max_bytes)| CallRefused::TooLong { len_bytes, max_bytes })?;
         let (id, body) = self.open_call(call, KIND_LARGE_REQUEST, LARGE_BYTES, now_ns)?;
         body.copy_from_slice(&large_bytes(large));
         Ok(id)
@@ -164,14 +164,14 @@ impl Connection {
         kind: u8,
         body_bytes: usize,
         now_ns: u64,
-    ) -> Result<(CallId, &mut [u8]), Refused> {
+    ) -> Result<(CallId, &mut [u8]), CallRefused> {
         let own = self.config.own.geometry;
         let asked_bytes = call.response_bytes.min(own.body_bytes_max());
         let budget_lines = response_lines(asked_bytes)
             .filter(|lines| u32::from(*lines) <= own.response_lines())
             .ok_or_else(|| {
                 let lines = u16::try_from(own.response_lines()).unwrap_or(u16::MAX);
-                Refused::NoPlace { asked_bytes, max_bytes: response_bytes(lines) }
+                CallRefused::NoPlace { asked_bytes, max_bytes: response_bytes(lines) }
             })?;
         self.calls.admit(budget_lines)?;
         // The slot of this call may be that of one whose release waits: the peer must see that first.
@@ -183,10 +183,10 @@ impl Connection {
         let timeout_us = u32::try_from(left_us).unwrap_or(u32::MAX);
         let fields = RequestFields { method: call.method, budget_lines, timeout_us };
         let mut request = Outgoing { kind, token: 0, request: Some(fields), body_bytes };
-        let place = self.outbox.admit(&request).inspect_err(|_| self.counters.ring_full += 1)?;
+        let extent = self.outbox.admit(&request).inspect_err(|_| self.counters.ring_full += 1)?;
         let id = self.calls.open(call.cookie, budget_lines, call.deadline_ns);
         request.token = id.0;
-        Ok((id, self.outbox.push_at(place, &request, 0, now_ns)))
+        Ok((id, self.outbox.push_at(extent, &request, 0, now_ns)))
     }
 
     /// Gives a call up and tells the peer. Returns the cookie, unless the call has ended.
@@ -194,6 +194,20 @@ impl Connection {
         let cookie = self.calls.abandon(id)?;
         self.control.push_back(Outgoing::control(KIND_CANCEL, id.0));
         Some(cookie)
+    }
+
+    /// Gives up the calls for whose cookies `is_unwanted` holds, and tells the peer. Says their cookies.
+    /// It looks at every call.
+    pub fn cancel_all(
+        &mut self,
+        is_unwanted: impl Fn(u64) -> bool,
+        mut cancelled: impl FnMut(u64),
+    ) {
+        let Self { calls, control, .. } = self;
+        calls.abandon_all(is_unwanted, |id, cookie| {
+            control.push_back(Outgoing::control(KIND_CANCEL, id.0));
+            cancelled(cookie);
+        });
     }
 
     /// Answers a request. Returns the place for the response: `len_bytes` of private memory to be
@@ -218,7 +232,7 @@ impl Connection {
     }
 
     /// Answers a request with a body that the caller fetches from `large`, which must stay until
-    /// [`Incoming::Released`], or the connection ends.
+    /// [`Rare::Released`], or the connection ends.
     ///
     /// # Errors
     ///
@@ -300,7 +314,7 @@ impl Connection {
         self.inbox.disregard();
     }
 
-    /// What the peer has given back by now: `words` is a copy of what it wrote beside the ring. To be
+    /// Takes the credit that the peer has returned: `words` is a copy of its words beside the ring. To be
     /// looked at while this side [is starved](Self::is_starved), and now and then while it
     /// [awaits credit](Self::awaits_credit).
     ///
@@ -321,88 +335,67 @@ impl Connection {
         if found == expected { Ok(()) } else { Err(Violation::Epoch { found, expected }) }
     }
 
-    /// What the next message of the open batch means.
-    ///
-    /// # Errors
-    ///
-    /// [`Violation`].
-    pub fn message<'a>(&mut self, message: &Message<'a>) -> Result<Incoming<'a>, Violation> {
-        match message.sort() {
-            Sort::Request => self.request(message, Body::Inline(message.body)),
-            Sort::Response => Ok(match self.take_response(message)? {
-                Some((cookie, status)) => {
-                    Incoming::Response { call: message.call(), cookie, status, body: message.body }
-                }
-                None => Incoming::Late(message.call()),
-            }),
-            Sort::Other => self.rare(message),
-        }
-    }
-
-    fn request<'a>(
-        &mut self,
-        message: &Message<'_>,
-        body: Body<'a>,
-    ) -> Result<Incoming<'a>, Violation> {
-        let id = self.take_request(message)?;
-        let (method, timeout_us) = (message.method(), message.timeout_us());
-        Ok(Incoming::Request { id, method, timeout_us, body })
-    }
-
-    /// Admits a request, whose response gets a place.
+    /// Takes the next message of the open batch: a request is admitted and its response gets a place, a
+    /// response ends its call.
     ///
     /// # Errors
     ///
     /// [`Violation`].
     #[inline(always)]
-    pub fn take_request(&mut self, message: &Message<'_>) -> Result<RequestId, Violation> {
+    pub fn message<'a>(&mut self, message: &Message<'a>) -> Result<Incoming<'a>, Violation> {
+        let Message { kind, token, body, .. } = *message;
+        match kind {
+            KIND_REQUEST => {
+                let id = self.admit(message)?;
+                let (method, timeout_us) = (message.method(), message.timeout_us());
+                Ok(Incoming::Request { id, method, timeout_us, body })
+            }
+            KIND_RESPONSE.. => {
+                let call = CallId(token);
+                let Some(cookie) = self.calls.answered(kind, token, Some(body.len()))? else {
+                    self.counters.late += 1;
+                    return Ok(Incoming::Rare(Rare::Late(call)));
+                };
+                // A status that only a newer peer knows is still an answer.
+                let status = Status::from_code(kind & !KIND_RESPONSE).unwrap_or(Status::Unknown);
+                Ok(Incoming::Response { call, cookie, status, body })
+            }
+            _ => self.rare(message).map(Incoming::Rare),
+        }
+    }
+
+    #[inline(always)]
+    fn admit(&mut self, message: &Message<'_>) -> Result<RequestId, Violation> {
         let budget_lines = message.tail.budget_lines.get();
         self.served.admit(message.kind, message.token, budget_lines)
     }
 
-    /// Ends a call: returns its cookie and how it ended; `None`: its caller has given up.
-    ///
-    /// # Errors
-    ///
-    /// [`Violation`].
-    #[inline(always)]
-    pub fn take_response(
-        &mut self,
-        message: &Message<'_>,
-    ) -> Result<Option<(u64, Status)>, Violation> {
-        let Message { kind, token, body, .. } = *message;
-        let Some(cookie) = self.calls.answered(kind, token, Some(body.len()))? else {
-            self.counters.late += 1;
-            return Ok(None);
-        };
-        // A status that only a newer peer knows is still an answer.
-        let status = Status::from_code(kind & !KIND_RESPONSE).unwrap_or(Status::Unknown);
-        Ok(Some((cookie, status)))
-    }
-
     /// Large bodies, and what comes beside calls and answers.
-    fn rare<'a>(&mut self, message: &Message<'a>) -> Result<Incoming<'a>, Violation> {
+    #[cold]
+    fn rare(&mut self, message: &Message<'_>) -> Result<Rare, Violation> {
         let Message { kind, token, .. } = *message;
         let call = CallId(token);
         match kind {
             KIND_LARGE_REQUEST => {
                 let large = self.check_large(message)?;
-                self.request(message, Body::Large(large))
+                let id = self.admit(message)?;
+                let (method, timeout_us) = (message.method(), message.timeout_us());
+                Ok(Rare::LargeRequest { id, method, timeout_us, large })
             }
             KIND_LARGE_RESPONSE => {
                 let large = self.check_large(message)?;
                 if self.calls.answered(kind, token, None)?.is_some() {
-                    return Ok(Incoming::LargeResponse { call, large });
+                    return Ok(Rare::LargeResponse { call, large });
                 }
                 self.counters.late += 1;
                 self.fetched(call);
-                Ok(Incoming::Late(call))
+                Ok(Rare::Late(call))
             }
-            KIND_RELEASE if self.served.release(token) => Ok(Incoming::Released(RequestId(call))),
+            KIND_RELEASE if self.served.release(token) => Ok(Rare::Released(RequestId(call))),
             KIND_RELEASE => Err(Violation::Token { kind, token }),
             // A cancellation may cross the response.
-            KIND_CANCEL if self.served.cancel(token) => Ok(Incoming::Cancelled(RequestId(call))),
-            KIND_CANCEL => Ok(Incoming::Crossed),
+            KIND_CANCEL if self.served.cancel(token) => Ok(Rare::Cancelled(RequestId(call))),
+            KIND_CANCEL => Ok(Rare::Crossed),
             _ => Err(Violation::Kind(kind)),
         }
     }

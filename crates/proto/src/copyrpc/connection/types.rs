@@ -1,25 +1,20 @@
-//! What goes into a connection and what comes out.
+//! The inputs and outputs of a connection.
 
 use crate::{
     Status,
     copyrpc::{
-        Busy,
-        batch::{Body, Large},
-        calls::CallId,
-        flush::FlushPolicy,
-        hello::Hello,
-        served::RequestId,
+        Busy, batch::Large, calls::CallId, flush::FlushPolicy, hello::Hello, served::RequestId,
     },
 };
 
 /// A side's own hello and its peer's, and what only it needs to know.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// What this side told the peer.
+    /// The hello that this side sent.
     pub own: Hello,
-    /// What the peer told this side.
+    /// The hello that the peer sent.
     pub peer: Hello,
-    /// When batches are posted.
+    /// The policy that decides when batches are posted.
     pub flush: FlushPolicy,
     /// A completion is asked for at least every so many batches.
     pub signal_interval: u16,
@@ -30,12 +25,12 @@ pub struct Config {
 /// A call to be made.
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
-    /// Which method; the peer's business.
+    /// The method number; only the peer interprets it.
     pub method: u16,
     /// Longest response that is to come through the ring: so much of it is set aside. A longer
     /// response comes by rendezvous.
     pub response_bytes: usize,
-    /// When the caller gives up.
+    /// The deadline of the call.
     pub deadline_ns: u64,
     /// Comes back with the response.
     pub cookie: u64,
@@ -43,7 +38,7 @@ pub struct Call {
 
 /// Why a call was not made. Nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum CallRefused {
     /// Back-pressure.
     #[error(transparent)]
     Busy(#[from] Busy),
@@ -67,35 +62,19 @@ pub enum Refused {
     },
 }
 
-/// Why an answer was not sent. Nothing has changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ReplyError {
-    /// The request was answered before, or never was.
-    #[error("the request is not there")]
-    NotThere,
-    /// Too long for the place that the caller set aside: name registered memory instead.
-    #[error("a response of {len_bytes} B exceeds the {max_bytes} B that the caller set aside")]
-    TooLong {
-        /// Of the response.
-        len_bytes: usize,
-        /// Set aside.
-        max_bytes: usize,
-    },
-}
-
-/// What a message means here.
+/// A message of the open batch, admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Incoming<'a> {
     /// To be answered once.
     Request {
         /// Its name.
         id: RequestId,
-        /// Which method.
+        /// Number of the method.
         method: u16,
         /// Time that the caller will wait.
         timeout_us: u32,
         /// Its body.
-        body: Body<'a>,
+        body: &'a [u8],
     },
     /// A call has ended.
     Response {
@@ -103,16 +82,34 @@ pub enum Incoming<'a> {
         call: CallId,
         /// Of the call.
         cookie: u64,
-        /// How it ended.
+        /// The status of the call.
         status: Status,
         /// The response.
         body: &'a [u8],
+    },
+    /// Anything that most batches have none of.
+    Rare(Rare),
+}
+
+/// Events other than plain requests and responses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rare {
+    /// To be answered once, when its body was fetched.
+    LargeRequest {
+        /// Its name.
+        id: RequestId,
+        /// Number of the method.
+        method: u16,
+        /// Time that the caller will wait.
+        timeout_us: u32,
+        /// The location of the body at the peer.
+        large: Large,
     },
     /// A call will end when this was fetched: see [`Connection::fetched`](super::Connection::fetched).
     LargeResponse {
         /// The call.
         call: CallId,
-        /// Where the response is.
+        /// The location of the response at the peer.
         large: Large,
     },
     /// The caller has fetched the large response: the memory is free.
@@ -125,7 +122,7 @@ pub enum Incoming<'a> {
     Crossed,
 }
 
-/// What a connection has done so far.
+/// Counters of one connection since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Batches posted.

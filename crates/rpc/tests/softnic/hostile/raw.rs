@@ -8,9 +8,9 @@ use proto::copyrpc::{
 use softnic::Nic;
 use verbs::{
     Access, AddressVector, CompletionQueue as _, CqConfig, DcKey, Destination, Endpoint, InitAttr,
-    Lid, MemoryRegion as _, Nic as _, Op, Payload, QKey, QpConfig, Qpn, QueuePair as _, QueueSize,
-    RcPeer, RemoteSlice, Rkey, RnrTimer, Route, RtrAttr, RtsAttr, SendFlags, SendRequest,
-    SharedReceiveQueue as _, Transition, Transport,
+    Lid, MemoryRegion as _, Nic as _, Op, Payload, QKey, QpConfig, Qpn, QueuePair as _, RcPeer,
+    RecvSize, RemoteSlice, Rkey, RnrTimer, Route, RtrAttr, RtsAttr, SendFlags, SendRequest,
+    SendSize, SharedReceiveQueue as _, Transition, Transport,
 };
 
 use crate::rig::{LATER, soft};
@@ -139,19 +139,18 @@ impl Raw {
             credit_delay_ns: 0,
         });
         let is_dc = transport == TransportKind::Dc;
-        let none = QueueSize { entries: 0, sges_max: 0 };
         let kind = if is_dc { Transport::Dci } else { Transport::Rc };
         let config = QpConfig {
             srq: (!is_dc).then_some(&srq),
-            recv: none,
-            send: QueueSize { entries: 64, sges_max: 1 },
+            recv: RecvSize::NONE,
+            send: SendSize { requests: 64, sges_max: 1, inline_bytes_max: 220 },
             ..QpConfig::new(kind, &cq)
         };
         let qp = nic.create_qp(&pd, &config).unwrap();
         let config = QpConfig {
             srq: Some(&srq),
-            recv: none,
-            send: none,
+            recv: RecvSize::NONE,
+            send: SendSize::NONE,
             access_key: DcKey::new(7),
             ..QpConfig::new(Transport::Dct, &cq)
         };

@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0
+ *
+ * libcopyrpc: calls through the daemon of a node, and services that a process provides.
+ *
+ * Every function returns a status: COPYRPC_OK, or why not; copyrpc_last_error() has the words for it,
+ * on the same thread. No function waits longer than its deadline. No function unwinds into its caller.
+ *
+ * Threads: a handle is used by one thread at a time, and may move from thread to thread. Two handles are
+ * independent. A copyrpc_request may be answered by any thread. copyrpc_provider_stop() may be called by
+ * any thread while another one is inside copyrpc_provider_serve(), and not after copyrpc_provider_free().
+ *
+ * Memory: what a function hands out through a `const void **` belongs to the library, and is valid until
+ * the next call with the same handle. NULL handles are refused with COPYRPC_INVALID_ARGUMENT; NULL may be
+ * freed. Times are in microseconds; a timeout of 0 means the handle's default.
+ */
+#ifndef COPYRPC_H
+#define COPYRPC_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Grows with every change that breaks programs built before it. */
+#define COPYRPC_ABI 1
+
+/* The rank of the own node. */
+#define COPYRPC_HERE UINT32_MAX
+
+/* How a call ended: the numbers of gRPC. */
+typedef int32_t copyrpc_status;
+enum {
+    COPYRPC_OK = 0,
+    COPYRPC_CANCELLED = 1,
+    COPYRPC_UNKNOWN = 2,
+    COPYRPC_INVALID_ARGUMENT = 3,
+    COPYRPC_DEADLINE_EXCEEDED = 4,
+    COPYRPC_NOT_FOUND = 5,
+    COPYRPC_ALREADY_EXISTS = 6,
+    COPYRPC_PERMISSION_DENIED = 7,
+    COPYRPC_RESOURCE_EXHAUSTED = 8,
+    COPYRPC_FAILED_PRECONDITION = 9,
+    COPYRPC_ABORTED = 10,
+    COPYRPC_OUT_OF_RANGE = 11,
+    COPYRPC_UNIMPLEMENTED = 12,
+    COPYRPC_INTERNAL = 13,
+    COPYRPC_UNAVAILABLE = 14,
+    COPYRPC_DATA_LOSS = 15,
+    COPYRPC_UNAUTHENTICATED = 16
+};
+
+/* Who says so: copyrpc_last_origin(). */
+typedef int32_t copyrpc_origin;
+enum {
+    COPYRPC_ORIGIN_NONE = 0,         /* it succeeded */
+    COPYRPC_ORIGIN_SERVICE = 1,      /* the service; copyrpc_last_detail() has what it adds */
+    COPYRPC_ORIGIN_NO_METHOD = 2,    /* the service has no such method */
+    COPYRPC_ORIGIN_NO_SERVICE = 3,   /* nobody offers the service on that rank */
+    COPYRPC_ORIGIN_NO_RANK = 4,      /* the job has no such rank */
+    COPYRPC_ORIGIN_DAEMON = 5,       /* a daemon on the way */
+    COPYRPC_ORIGIN_DAEMON_GONE = 6,  /* the daemon of this node does not answer */
+    COPYRPC_ORIGIN_LIBRARY = 7,      /* this library: a wrong argument, or no connection */
+    COPYRPC_ORIGIN_DENIED = 8        /* this process may not call or offer that service: COPYRPC_RIGHTS */
+};
+
+/* Of the latest function that failed on this thread. The text ends with a zero byte, and is valid until the
+ * next function of this library on this thread. */
+const char *copyrpc_last_error(void);
+copyrpc_origin copyrpc_last_origin(void);
+/* 1 if the latest call certainly was not executed. */
+int copyrpc_last_not_executed(void);
+const void *copyrpc_last_detail(size_t *length);
+
+/* COPYRPC_ABI of the library, and its version. */
+uint32_t copyrpc_abi(void);
+const char *copyrpc_version(void);
+
+/* The numbers that names of services and methods stand for. */
+uint16_t copyrpc_service_number(const char *name);
+uint16_t copyrpc_method_number(const char *name);
+
+/* ------------------------------------------------------------------------------------- one call at a time */
+
+typedef struct copyrpc_client copyrpc_client;
+
+/* Connects to the daemon whose socket is at `socket`; NULL: the one that COPYRPC_JOB, COPYRPC_INSTANCE and
+ * COPYRPC_RUNTIME_DIR name. `timeout_us` is the deadline of calls that have none; 0: five seconds. */
+copyrpc_status copyrpc_client_connect(const char *socket, uint64_t timeout_us, copyrpc_client **client);
+void copyrpc_client_free(copyrpc_client *client);
+
+/* Connects again, to the same daemon or its successor. */
+copyrpc_status copyrpc_client_reconnect(copyrpc_client *client);
+
+/* Calls, and waits for the answer. `answer` and `answer_length` may be NULL. */
+copyrpc_status copyrpc_client_call(copyrpc_client *client, uint32_t rank, uint16_t service, uint16_t method,
+                                   const void *body, size_t length, uint64_t timeout_us,
+                                   const void **answer, size_t *answer_length);
+
+/* Rank of this node, and how many there are. */
+copyrpc_status copyrpc_client_who(copyrpc_client *client, uint32_t *rank, uint32_t *size);
+
+/* ----------------------------------------------------------------------------------- many calls at a time */
+
+typedef struct copyrpc_pipeline copyrpc_pipeline;
+
+copyrpc_status copyrpc_pipeline_connect(const char *socket, uint64_t timeout_us,
+                                        copyrpc_pipeline **pipeline);
+void copyrpc_pipeline_free(copyrpc_pipeline *pipeline);
+
+/* Makes a call. COPYRPC_RESOURCE_EXHAUSTED: as many are in flight as there can be; poll first. */
+copyrpc_status copyrpc_pipeline_submit(copyrpc_pipeline *pipeline, uint32_t rank, uint16_t service,
+                                       uint16_t method, const void *body, size_t length,
+                                       uint64_t timeout_us, void *context);
+
+/* Told of a call that ended, with the context of its submission. `body` is the answer, or what the service
+ * adds to its status; valid until it returns. It must not use the pipeline. Within it, copyrpc_last_error() and
+ * the others tell of that call. */
+typedef void (*copyrpc_done)(void *context, copyrpc_status status, const void *body, size_t length,
+                             void *user);
+
+/* Reports calls that ended; never waits. `count` may be NULL. */
+copyrpc_status copyrpc_pipeline_poll(copyrpc_pipeline *pipeline, copyrpc_done done, void *user,
+                                     size_t *count);
+/* After a poll that reported nothing: waits until there may be something, at most to the next deadline. */
+copyrpc_status copyrpc_pipeline_rest(copyrpc_pipeline *pipeline);
+/* Calls in flight; 0 for NULL. */
+size_t copyrpc_pipeline_in_flight(const copyrpc_pipeline *pipeline);
+/* For poll(2): the descriptor becomes readable when there is something to poll for, if
+ * copyrpc_pipeline_arm() said 1; if it said 0, there is something already. -1 for NULL. */
+int copyrpc_pipeline_fd(const copyrpc_pipeline *pipeline);
+int copyrpc_pipeline_arm(copyrpc_pipeline *pipeline);
+
+/* ---------------------------------------------------------------------------------------------- a service */
+
+typedef struct copyrpc_provider copyrpc_provider;
+typedef struct copyrpc_request copyrpc_request;
+
+/* Offers a service. `name` may be NULL; `shared`: other processes may offer it, too; `window`: requests
+ * that this process has at a time, 0 for 16. */
+copyrpc_status copyrpc_provider_offer(const char *socket, uint16_t service, const char *name, int shared,
+                                      size_t window, copyrpc_provider **provider);
+/* Takes part in nothing any more. Not while another thread is inside copyrpc_provider_serve(). */
+void copyrpc_provider_free(copyrpc_provider *provider);
+
+/* Given a request, which it answers now or later, here or on another thread, by copyrpc_request_reply(). */
+typedef void (*copyrpc_serve)(copyrpc_request *request, void *user);
+
+/* Serves on this thread until the provider is stopped or its daemon is gone. Once per provider. */
+copyrpc_status copyrpc_provider_serve(copyrpc_provider *provider, copyrpc_serve serve, void *user);
+/* Ends copyrpc_provider_serve() soon. */
+void copyrpc_provider_stop(const copyrpc_provider *provider);
+
+uint16_t copyrpc_request_method(const copyrpc_request *request);
+uint32_t copyrpc_request_rank(const copyrpc_request *request);
+const void *copyrpc_request_body(const copyrpc_request *request, size_t *length);
+/* Until the caller gives up. */
+uint64_t copyrpc_request_time_left_us(const copyrpc_request *request);
+/* The caller's user and process on its node, where known: 1, else 0. */
+int copyrpc_request_caller(const copyrpc_request *request, uint32_t *uid, uint32_t *pid);
+/* Answers, and frees the request. With a status other than COPYRPC_OK, `body` is what the caller is told
+ * about it. */
+copyrpc_status copyrpc_request_reply(copyrpc_request *request, copyrpc_status status, const void *body,
+                                     size_t length);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

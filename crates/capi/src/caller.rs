@@ -1,0 +1,82 @@
+//! Memory of the C program: texts, bodies and places for results.
+
+use std::ffi::{CStr, c_char, c_void};
+
+use crate::report::Failure;
+
+/// A text of the caller; `None` for null.
+///
+/// # Safety
+///
+/// The pointer is null, or that of a text that ends with a zero byte, which nobody changes during `'a`.
+pub(crate) unsafe fn text<'a>(text: *const c_char) -> Result<Option<&'a str>, Failure> {
+    if text.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: the caller owns the text, and promises that it ends.
+    let text = unsafe { CStr::from_ptr(text) };
+    text.to_str().map(Some).map_err(|_| Failure::argument("a text is no UTF-8"))
+}
+
+/// Bytes of the caller.
+///
+/// # Safety
+///
+/// Unless `length` is 0, `body` points at as many bytes, which nobody changes during `'a`.
+pub(crate) unsafe fn bytes<'a>(body: *const c_void, length: usize) -> Result<&'a [u8], Failure> {
+    match (body.is_null(), length) {
+        (_, 0) => Ok(&[]),
+        (true, _) => Err(Failure::argument("a body that has a length is NULL")),
+        (false, _) if isize::try_from(length).is_err() => {
+            Err(Failure::argument("a body is too long"))
+        }
+        // SAFETY: the caller owns the bytes, and lends them for `'a`.
+        _ => Ok(unsafe { std::slice::from_raw_parts(body.cast(), length) }),
+    }
+}
+
+/// A handle that the caller got from this library.
+///
+/// # Safety
+///
+/// `handle` is null, or came from this library and was not freed; no other thread uses it during `'a`.
+pub(crate) unsafe fn handle<'a, T>(handle: *mut T) -> Result<&'a mut T, Failure> {
+    // SAFETY: this library made it by `Box::into_raw`; the caller lends it for `'a`, to one thread.
+    unsafe { handle.as_mut() }.ok_or_else(|| Failure::argument("a handle is NULL"))
+}
+
+/// As [`handle`], of what several threads may look at.
+///
+/// # Safety
+///
+/// `handle` is null, or came from this library and was not freed.
+pub(crate) unsafe fn shared<'a, T>(handle: *const T) -> Option<&'a T> {
+    // SAFETY: this library made it by `Box::into_raw`; nothing changes it but by shared references.
+    unsafe { handle.as_ref() }
+}
+
+/// Frees a handle.
+///
+/// # Safety
+///
+/// `handle` is null, or came from this library and was not freed; nobody uses it any more.
+pub(crate) unsafe fn free<T>(handle: *mut T) {
+    if !handle.is_null() {
+        // SAFETY: this library made it by `Box::into_raw`, and the caller gives it back.
+        drop(unsafe { Box::from_raw(handle) });
+    }
+}
+
+/// Hands a new handle to the caller.
+///
+/// # Safety
+///
+/// `place` is null, or that of a pointer of the caller's.
+pub(crate) unsafe fn give<T>(place: *mut *mut T, value: T) -> Result<(), Failure> {
+    if place.is_null() {
+        return Err(Failure::argument("there is no place for the handle"));
+    }
+    // SAFETY: the caller owns the place.
+    unsafe { place.write(Box::into_raw(Box::new(value))) };
+    Ok(())
+}

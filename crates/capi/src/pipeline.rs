@@ -1,0 +1,178 @@
+//! `copyrpc_pipeline_*`: many calls at a time.
+
+use std::{
+    ffi::{c_char, c_int, c_void},
+    os::fd::{AsFd as _, AsRawFd as _},
+    time::Duration,
+};
+
+use client::{Pipeline, To};
+
+use crate::{
+    caller,
+    client::{config, timeout_of},
+    place,
+    report::{Failure, remember, status_of, value_of},
+    socket,
+};
+
+/// The context of a call: an address of the caller's that this library only hands back.
+#[derive(Clone, Copy, Debug)]
+struct Context(*mut c_void);
+
+// SAFETY: the library never follows the address; whose it is and on which thread is the caller's affair.
+unsafe impl Send for Context {}
+
+/// A pipeline, and the deadline of calls that have none.
+#[derive(Debug)]
+pub struct CopyrpcPipeline {
+    pipeline: Pipeline<Context>,
+    timeout: Duration,
+}
+
+/// `copyrpc_done`.
+type Done = unsafe extern "C" fn(*mut c_void, i32, *const c_void, usize, *mut c_void);
+
+/// See `copyrpc.h`.
+///
+/// # Safety
+///
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn copyrpc_pipeline_connect(
+    path: *const c_char,
+    timeout_us: u64,
+    pipeline: *mut *mut CopyrpcPipeline,
+) -> i32 {
+    status_of(|| {
+        // SAFETY: the caller owns the text, and lends it for this call.
+        let path = unsafe { caller::text(path) }?;
+        let config = config(timeout_us);
+        let connected = Pipeline::connect(&socket(path)?, config).map_err(Failure::library)?;
+        let made = CopyrpcPipeline { pipeline: connected, timeout: config.timeout };
+        // SAFETY: the caller owns the place.
+        unsafe { caller::give(pipeline, made) }
+    })
+}
+
+/// See `copyrpc.h`.
+///
+/// # Safety
+///
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn copyrpc_pipeline_free(pipeline: *mut CopyrpcPipeline) {
+    status_of(|| {
+        // SAFETY: the caller gives the handle back.
+        unsafe { caller::free(pipeline) };
+        Ok(())
+    });
+}
+
+/// See `copyrpc.h`.
+///
+/// # Safety
+///
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn copyrpc_pipeline_submit(
+    pipeline: *mut CopyrpcPipeline,
+    rank: u32,
+    service: u16,
+    method: u16,
+    body: *const c_void,
+    length: usize,
+    timeout_us: u64,
+    context: *mut c_void,
+) -> i32 {
+    status_of(|| {
+        // SAFETY: the caller lends the handle for this call.
+        let CopyrpcPipeline { pipeline, timeout } = unsafe { caller::handle(pipeline) }?;
+        // SAFETY: the caller owns the bytes, and lends them for this call.
+        let body = unsafe { caller::bytes(body, length) }?;
+        let to = To { rank, service, method };
+        pipeline.submit_within(to, body, timeout_of(timeout_us, *timeout), Context(context))?;
+        Ok(())
+    })
+}
+
+/// See `copyrpc.h`.
+///
+/// # Safety
+///
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn copyrpc_pipeline_poll(
+    pipeline: *mut CopyrpcPipeline,
+    done: Option<Done>,
+    user: *mut c_void,
+    count: *mut usize,
+) -> i32 {
+    status_of(|| {
+        // SAFETY: the caller lends the handle for this call.
+        let pipeline = &mut unsafe { caller::handle(pipeline) }?.pipeline;
+        let done = done.ok_or_else(|| Failure::argument("there is no function to report to"))?;
+        let ended = pipeline.poll(|Context(context), answer| {
+            let status = remember(answer.as_ref().err().cloned().map(Into::into));
+            let body = match &answer {
+                Ok(body) => body,
+                Err(error) => error.detail(),
+            };
+            // SAFETY: the caller's function, with what the caller said; the body is lent while it runs.
+            unsafe { done(context, status, body.as_ptr().cast(), body.len(), user) };
+        });
+        // SAFETY: the caller owns the place.
+        unsafe { place::store(count, ended) };
+        Ok(())
+    })
+}
+
+/// See `copyrpc.h`.
+///
+/// # Safety
+///
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn copyrpc_pipeline_rest(pipeline: *mut CopyrpcPipeline) -> i32 {
+    status_of(|| {
+        // SAFETY: the caller lends the handle for this call.
+        unsafe { caller::handle(pipeline) }?.pipeline.rest();
+        Ok(())
+    })
+}
+
+/// See `copyrpc.h`.
+///
+/// # Safety
+///
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn copyrpc_pipeline_in_flight(pipeline: *const CopyrpcPipeline) -> usize {
+    // SAFETY: the caller lends the handle for this call.
+    let pipeline = unsafe { caller::shared(pipeline) };
+    value_of(0, || pipeline.map_or(0, |pipeline| pipeline.pipeline.in_flight()))
+}
+
+/// See `copyrpc.h`.
+///
+/// # Safety
+///
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn copyrpc_pipeline_fd(pipeline: *const CopyrpcPipeline) -> c_int {
+    // SAFETY: the caller lends the handle for this call.
+    let pipeline = unsafe { caller::shared(pipeline) };
+    value_of(-1, || pipeline.map_or(-1, |pipeline| pipeline.pipeline.as_fd().as_raw_fd()))
+}
+
+/// See `copyrpc.h`.
+///
+/// # Safety
+///
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn copyrpc_pipeline_arm(pipeline: *mut CopyrpcPipeline) -> c_int {
+    // SAFETY: the caller lends the handle for this call.
+    let pipeline = unsafe { caller::handle(pipeline) };
+    value_of(0, || pipeline.is_ok_and(|pipeline| pipeline.pipeline.arm()).into())
+}

@@ -1,0 +1,195 @@
+//! `copyrpc services`, `clients`, `peers`, `drain` and `clean`: the daemon of this node, asked and ended.
+
+use std::{fs, path::Path, time::Duration};
+
+use anyhow::Context as _;
+use client::{Client, ClientConfig, ClientInfo, PeerInfo, ServiceInfo, runtime::Runtime};
+use config::Settings;
+use daemon::{
+    config::DRAIN_TIMEOUT,
+    metrics::{Snapshot, State},
+};
+use os::{clock, process::Process};
+use serde_json::{Value, json};
+
+use crate::{
+    args::{CleanArgs, DrainArgs, NodeArgs},
+    output,
+    table::table,
+};
+
+/// How much longer than it says a daemon may take to end.
+const END_MAX: Duration = Duration::from_secs(5);
+
+/// A client of the daemon that the settings name.
+fn connect(args: &NodeArgs) -> anyhow::Result<Client> {
+    let socket = daemon::config::runtime_of(&args.settings.load()?)?.socket();
+    Client::connect(&socket, ClientConfig::default())
+        .with_context(|| format!("cannot reach the daemon at {}", socket.display()))
+}
+
+/// Prints a list: as JSON, or as a table with `header`; or `nothing`.
+fn print<const N: usize>(
+    args: &NodeArgs,
+    listed: &[Value],
+    nothing: &str,
+    header: [&str; N],
+    rows: impl Iterator<Item = [String; N]>,
+) -> anyhow::Result<()> {
+    if args.json {
+        return output::print(&format!("{}\n", serde_json::to_string_pretty(listed)?));
+    }
+    if listed.is_empty() {
+        return output::print(&format!("{nothing}\n"));
+    }
+    let mut table = table(&header);
+    for row in rows {
+        table.add_row(row);
+    }
+    output::print(&format!("{}\n", table.trim_fmt()))
+}
+
+/// `copyrpc services`.
+pub(crate) fn services(args: &NodeArgs) -> anyhow::Result<()> {
+    let services = connect(args)?.services()?;
+    let object = |it: &ServiceInfo| {
+        json!({
+            "service": it.service,
+            "name": it.name,
+            "providers": it.providers,
+            "waiting": it.waiting,
+            "given": it.given,
+            "requests": it.requests,
+        })
+    };
+    let listed: Vec<_> = services.iter().map(object).collect();
+    let rows = services.iter().map(|it| {
+        let processes =
+            if it.providers == 0 { "the daemon".to_owned() } else { it.providers.to_string() };
+        let [waiting, given] = [it.waiting, it.given].map(|number| number.to_string());
+        let requests = it.requests.to_string();
+        [it.service.to_string(), it.name.clone(), processes, requests, waiting, given]
+    });
+    let header = ["service", "name", "processes", "requests", "waiting", "given"];
+    print(args, &listed, "no process of this node offers a service", header, rows)
+}
+
+/// `copyrpc clients`.
+pub(crate) fn clients(args: &NodeArgs) -> anyhow::Result<()> {
+    let mut clients = connect(args)?.clients()?;
+    let own = std::process::id();
+    clients.retain(|it| it.pid != Some(own));
+    let object = |it: &ClientInfo| {
+        json!({
+            "pid": it.pid,
+            "uid": it.uid,
+            "thread": it.thread,
+            "program": it.pid.map(program_of),
+            "requests": it.requests,
+            "in_flight": it.in_flight,
+            "services": it.services,
+        })
+    };
+    let listed: Vec<_> = clients.iter().map(object).collect();
+    let rows = clients.iter().map(|it| {
+        let known =
+            |number: Option<u32>| number.map_or_else(|| "?".to_owned(), |it| it.to_string());
+        let program = it.pid.map(program_of).unwrap_or_default();
+        let counts = [it.in_flight, it.services, it.thread.into()].map(|number| number.to_string());
+        let [in_flight, services, thread] = counts;
+        let requests = it.requests.to_string();
+        [known(it.pid), known(it.uid), program, requests, in_flight, services, thread]
+    });
+    let header = ["pid", "uid", "program", "requests", "in flight", "services", "thread"];
+    print(args, &listed, "no process is connected to the daemon of this node", header, rows)
+}
+
+/// What a process calls itself; empty if it is gone.
+fn program_of(pid: u32) -> String {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    name.trim_end().to_owned()
+}
+
+/// `copyrpc peers`.
+pub(crate) fn peers(args: &NodeArgs) -> anyhow::Result<()> {
+    let peers = connect(args)?.peers()?;
+    let state = |it: &PeerInfo| if it.is_up { "up" } else { "down" };
+    let object = |it: &PeerInfo| {
+        json!({
+            "rank": it.rank,
+            "state": state(it),
+            "thread": it.thread,
+            "calls": it.calls,
+            "in_flight": it.in_flight,
+            "waiting": it.waiting,
+            "unanswered": it.unanswered,
+            "requests": it.requests,
+        })
+    };
+    let listed: Vec<_> = peers.iter().map(object).collect();
+    let rows = peers.iter().map(|it| {
+        let totals = [it.calls, it.unanswered, it.requests].map(|number| number.to_string());
+        let [calls, unanswered, requests] = totals;
+        let now = [it.rank, it.in_flight, it.waiting].map(|number| number.to_string());
+        let [rank, in_flight, waiting] = now;
+        [rank, state(it).to_owned(), calls, unanswered, in_flight, waiting, requests]
+    });
+    let header = ["rank", "state", "calls", "unanswered", "in flight", "waiting", "requests"];
+    print(args, &listed, "this job has no other node", header, rows)
+}
+
+/// `copyrpc drain`.
+pub(crate) fn drain(args: &DrainArgs) -> anyhow::Result<()> {
+    let settings = args.settings.load()?;
+    let runtime = daemon::config::runtime_of(&settings)?;
+    let process = daemon_of(&runtime)?;
+    process.terminate().context("cannot tell the daemon to end")?;
+    wait_for_end(&process, &settings)?;
+    output::print(&format!("the daemon of {} has ended\n", runtime.name()))
+}
+
+/// The process that serves at a runtime's paths, as its counters tell.
+fn daemon_of(runtime: &Runtime) -> anyhow::Result<Process> {
+    let path = runtime.metrics();
+    let no_daemon = || format!("no daemon of {} runs on this node", runtime.name());
+    let snapshot = Snapshot::read(&path).with_context(no_daemon)?;
+    anyhow::ensure!(matches!(snapshot.state, State::Alive(_)), no_daemon());
+    let process = Process::open_same(snapshot.process).with_context(no_daemon)?;
+    Ok(process)
+}
+
+fn wait_for_end(process: &Process, settings: &Settings) -> anyhow::Result<()> {
+    let timeout = Duration::from_nanos(settings.number(&DRAIN_TIMEOUT)).saturating_add(END_MAX);
+    let has_ended = process.wait_dead(clock::deadline_ns(timeout))?;
+    anyhow::ensure!(has_ended, "the daemon has not ended within {timeout:?}");
+    Ok(())
+}
+
+/// `copyrpc clean`.
+pub(crate) fn clean(args: &CleanArgs) -> anyhow::Result<()> {
+    let runtime = daemon::config::runtime_of(&args.settings.load()?)?;
+    let folder = runtime.folder();
+    let mut text = String::new();
+    for name in client::runtime::daemons_in(folder).context("cannot read the runtime folder")? {
+        let counters = client::runtime::metrics_of(folder, &name);
+        let state = Snapshot::read(&counters).map(|snapshot| snapshot.state);
+        if matches!(state, Ok(State::Alive(_))) {
+            continue;
+        }
+        for path in left_by(folder, &name) {
+            if args.dry_run {
+                text += &format!("would remove {}\n", path.display());
+            } else if fs::remove_file(&path).is_ok() {
+                text += &format!("removed {}\n", path.display());
+            }
+        }
+    }
+    let nothing = "nothing of a dead daemon is left\n";
+    output::print(if text.is_empty() { nothing } else { &text })
+}
+
+/// What a daemon of this name leaves when it is killed. Its lock stays, lest two take it at a time.
+fn left_by(folder: &Path, name: &str) -> Vec<std::path::PathBuf> {
+    let paths = ["metrics", "sock", "roster"].map(|end| folder.join(format!("{name}.{end}")));
+    paths.into_iter().filter(|path| path.symlink_metadata().is_ok()).collect()
+}

@@ -1,0 +1,176 @@
+//! `copyrpc sim cluster`: the production daemon, driver and protocol in virtual time, with faults.
+
+use std::{io::Write as _, path::PathBuf, time::Instant};
+
+use anyhow::Context as _;
+use clap::{Args, builder::RangedU64ValueParser};
+use config::units::parse_duration_ns;
+use indicatif::{ProgressBar, ProgressStyle};
+use sim::{
+    cluster::{self, Outcome, Setup, fault::Fault},
+    world::Time,
+};
+
+use crate::{output, table::table};
+
+pub(super) const HELP: &str = "\
+Examples:
+  copyrpc sim cluster --seed 7                one run; the seed draws its faults
+  copyrpc sim cluster --seeds 1000 --twice    many runs, each of them twice
+  copyrpc sim cluster --seed 7 --faults crash:1/0/0@200+300
+                                              node 1 dies at 200 µs for 300 µs
+  copyrpc sim cluster --trace run.json        a timeline for ui.perfetto.dev
+
+A fault is KIND:NODE/PEER/AMOUNT@AT+FOR, times in µs. Kinds: loss, repeat, reorder, cut-fabric, cut-control, \
+nic-stall, rnr, qp-error, pause, slow, crash, crash-clock-back, client-death, client-pause, clock-rate. When \
+all faults are over, everything has to work again. Exit code 1 if anything happened that must not; then the \
+run is made smaller as long as it fails, and the last line repeats the smallest one. docs/simulation.md says \
+what is checked.";
+
+#[derive(Debug, Args)]
+pub(crate) struct ClusterArgs {
+    /// Daemons.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = RangedU64ValueParser::<u32>::new().range(2..=1024))]
+    nodes: u32,
+    /// Clients of each daemon.
+    #[arg(long, value_name = "M", default_value_t = 3, value_parser = RangedU64ValueParser::<u32>::new().range(1..=1000))]
+    clients: u32,
+    /// How long clients call, and faults last, in virtual time.
+    #[arg(long = "for", value_name = "TIME", default_value = "1ms", value_parser = parse_time)]
+    length: Time,
+    /// Seed of all random numbers; the first one with `--seeds`.
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    seed: u64,
+    /// Runs so many seeds, in threads.
+    #[arg(long, value_name = "K", default_value_t = 1)]
+    seeds: u64,
+    /// Runs each seed twice: both have to go the same way.
+    #[arg(long)]
+    twice: bool,
+    /// `swarm`: what the seed draws; `none`; or a list of faults.
+    #[arg(long, value_name = "FAULTS", default_value = "swarm", value_parser = parse_faults)]
+    faults: Faults,
+    /// Writes a timeline in Chrome's format to PATH. One seed only.
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["seeds", "twice"])]
+    trace: Option<PathBuf>,
+    /// Does not make a run smaller that fails.
+    #[arg(long)]
+    no_shrink: bool,
+}
+
+/// `None`: drawn by the seed.
+#[derive(Clone, Debug)]
+struct Faults(Option<Vec<Fault>>);
+
+pub(super) fn parse_time(text: &str) -> Result<Time, String> {
+    let ns = parse_duration_ns(text).map_err(|error| error.to_string())?;
+    let is_possible = (1_000..=10_000_000_000).contains(&ns);
+    is_possible.then(|| Time::from_ns(ns)).ok_or_else(|| "1us to 10s are possible".to_owned())
+}
+
+fn parse_faults(text: &str) -> Result<Faults, String> {
+    let faults = match text {
+        "swarm" => None,
+        "none" => Some(Vec::new()),
+        list => {
+            let faults: Result<Vec<Fault>, _> = list.split(',').map(str::parse).collect();
+            Some(faults.map_err(|error| error.to_string())?)
+        }
+    };
+    Ok(Faults(faults))
+}
+
+/// `copyrpc sim cluster`.
+pub(super) fn run(args: &ClusterArgs) -> anyhow::Result<()> {
+    let ClusterArgs { nodes, clients, length, seed, .. } = *args;
+    let setup = Setup { nodes, clients, length, seed, faults: args.faults.0.clone() };
+    if args.seeds > 1 {
+        return many(args, &setup);
+    }
+    if let Some(path) = &args.trace {
+        output::check_file(path)?;
+    }
+    let started = Instant::now();
+    let (outcome, timeline) = cluster::run_with_timeline(&setup)?;
+    if let Some(path) = &args.trace {
+        output::write_file(path, |file| file.write_all(timeline.as_bytes()))?;
+    }
+    output::print(&text_of(&setup, &outcome, started.elapsed().as_secs_f64()))?;
+    if args.twice {
+        let again = cluster::run(&setup)?;
+        anyhow::ensure!(again == outcome, "the second run has trace {:016x}: {setup}", again.trace);
+    }
+    fail(args, &setup, outcome.failure)
+}
+
+fn many(args: &ClusterArgs, setup: &Setup) -> anyhow::Result<()> {
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} seeds, {eta} left")?;
+    let bar = ProgressBar::new(args.seeds).with_style(style);
+    let started = Instant::now();
+    let sum = cluster::swarm(setup, args.seeds, args.twice, |done| bar.set_position(done))?;
+    bar.finish_and_clear();
+    output::print(&format!(
+        "{} seeds from {}{}: {} calls, {} events in {:.1} s, trace {:016x}\n",
+        sum.seeds,
+        setup.seed,
+        if args.twice { ", each twice" } else { "" },
+        sum.calls,
+        sum.events,
+        started.elapsed().as_secs_f64(),
+        sum.trace,
+    ))?;
+    match sum.failure {
+        None => Ok(()),
+        Some((setup, failure)) => fail(args, &setup, Some(failure)),
+    }
+}
+
+/// Tells of a failure, with the line that repeats it.
+fn fail(args: &ClusterArgs, setup: &Setup, failure: Option<String>) -> anyhow::Result<()> {
+    let Some(failure) = failure else { return Ok(()) };
+    let mut smallest = (setup.clone(), failure);
+    if !args.no_shrink {
+        let shrunk = cluster::shrink(setup, |_, _| {}).context("cannot repeat the run")?;
+        // Two runs that differ cannot be made smaller.
+        smallest = shrunk.unwrap_or(smallest);
+    }
+    let (setup, failure) = smallest;
+    anyhow::bail!("{failure}; repeat it with:\n{setup}")
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a rate for reading")]
+fn text_of(setup: &Setup, outcome: &Outcome, seconds: f64) -> String {
+    let mut text = String::new();
+    for fault in setup.faults() {
+        text.push_str(&format!("fault {fault}\n"));
+    }
+    let mut ends = table(&["calls", "ended with"]);
+    for (end, count) in &outcome.ends {
+        ends.add_row([count.to_string(), end.to_string()]);
+    }
+    text.push_str(&format!("{ends}\n\n"));
+    let ranks = (0..outcome.counters.len()).map(|rank| format!("node {rank}"));
+    let shown: Vec<_> = ranks.take(8).collect();
+    let mut header = vec!["counter"];
+    header.extend(shown.iter().map(String::as_str));
+    let mut counters = table(&header);
+    let names = outcome.counters.first().map_or(&[][..], |first| first);
+    for (index, (name, _)) in names.iter().enumerate() {
+        let values = outcome.counters.iter().take(8).map(|node| node[index].1);
+        if values.clone().any(|value| value > 0) {
+            let row =
+                std::iter::once((*name).to_owned()).chain(values.map(|value| value.to_string()));
+            counters.add_row(row);
+        }
+    }
+    let (packets, bytes) = outcome.packets;
+    let rate = outcome.events as f64 / seconds.max(1e-9);
+    text.push_str(&format!(
+        "{counters}\n\n{packets} packets with {bytes} B, {:.3} ms of virtual time; {} events in {seconds:.2} s, \
+         {rate:.0} events/s; trace {:016x}\n",
+        outcome.end.as_ns() / 1e6,
+        outcome.events,
+        outcome.trace,
+    ));
+    text
+}

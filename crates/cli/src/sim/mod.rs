@@ -1,0 +1,148 @@
+//! `copyrpc sim`: measurements of hardware, and clusters with faults, simulated.
+
+mod bistability;
+mod cluster;
+mod compared;
+mod scale;
+mod steady;
+mod two_rank;
+
+use std::{
+    io::Write as _,
+    path::{Path, PathBuf},
+};
+
+use anyhow::Context as _;
+use clap::{Args, Subcommand};
+use sim::scenarios::dct::{self, ERROR_MAX, Outcome, Use};
+
+use crate::{output, table::table};
+
+const DCT_HELP: &str = "\
+Examples:
+  copyrpc sim dct                    every number beside its reference
+  copyrpc sim dct --seed 7 --json -  one JSON object per number
+
+The reference was measured on Connect-IB by dct-bench of FaSST (OSDI 2016). Fitted rows were used to choose \
+parameters of the model, checked rows were not. Exit code 1 if a number is off by more than 15 %. The same \
+seed gives the same numbers on every machine. docs/simulation.md describes the model.";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum SimCommand {
+    /// READs over DC transport: rates and latencies against the targets of each READ.
+    #[command(after_help = DCT_HELP)]
+    Dct(DctArgs),
+    /// Delegation at 2 to 32 nodes, with the daemon of the measurements: two steady states.
+    #[command(after_help = bistability::HELP)]
+    Bistability(bistability::BistabilityArgs),
+    /// One and two ranks with 16 clients: counters, phases, throughput, and what would explain them.
+    #[command(after_help = two_rank::HELP)]
+    TwoRank(two_rank::TwoRankArgs),
+    /// Raw operations and pipelined calls of one machine with itself.
+    #[command(after_help = two_rank::RAW_HELP)]
+    Raw(two_rank::RawArgs),
+    /// Production daemons with a machine's times: whether they do as much however they began.
+    #[command(after_help = steady::HELP)]
+    Steady(steady::SteadyArgs),
+    /// Daemons, clients and their network in virtual time, with faults: every answer is checked.
+    #[command(after_help = cluster::HELP)]
+    Cluster(cluster::ClusterArgs),
+    /// Many daemons without faults: events per second, memory, calls.
+    #[command(after_help = scale::HELP)]
+    Scale(scale::ScaleArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DctArgs {
+    /// Seed of all random numbers.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Write one JSON object per number to PATH; `-`: standard output, instead of the table.
+    #[arg(long, value_name = "PATH")]
+    json: Option<PathBuf>,
+    /// Writes a page with pictures of reference and simulation to PATH.
+    #[arg(long, value_name = "PATH")]
+    page: Option<PathBuf>,
+}
+
+/// `copyrpc sim`.
+pub(crate) fn run(command: &SimCommand) -> anyhow::Result<()> {
+    match command {
+        SimCommand::Dct(args) => dct(args),
+        SimCommand::Bistability(args) => bistability::run(args),
+        SimCommand::TwoRank(args) => two_rank::run(args),
+        SimCommand::Raw(args) => two_rank::run_raw(args),
+        SimCommand::Steady(args) => steady::run(args),
+        SimCommand::Cluster(args) => cluster::run(args),
+        SimCommand::Scale(args) => scale::run(args),
+    }
+}
+
+fn dct(args: &DctArgs) -> anyhow::Result<()> {
+    if let Some(path) = args.json.as_deref().filter(|path| *path != Path::new("-")) {
+        output::check_file(path)?;
+    }
+    let outcome = dct::run(args.seed, |_, _| {});
+    if let Some(path) = &args.page {
+        let rows = outcome.rows.iter();
+        let pairs = rows.map(|row| (row.what.as_str(), row.unit, row.reference, row.simulated));
+        compared::write_page(path, "dct", pairs)?;
+    }
+    let json = json_of(&outcome)?;
+    match args.json.as_deref() {
+        Some(path) if path == Path::new("-") => output::print(&json)?,
+        path => {
+            if let Some(path) = path {
+                output::write_file(path, |file| file.write_all(json.as_bytes()))?;
+            }
+            output::print(&text_of(&outcome))?;
+        }
+    }
+    let worst: Vec<_> = outcome.misses().map(|row| row.what.as_str()).collect();
+    anyhow::ensure!(
+        worst.is_empty(),
+        "{} of {} numbers are off by more than {:.0} %: {}",
+        worst.len(),
+        outcome.rows.len(),
+        100.0 * ERROR_MAX,
+        worst.join("; ")
+    );
+    Ok(())
+}
+
+fn text_of(outcome: &Outcome) -> String {
+    let mut table = table(&["number", "unit", "reference", "simulated", "error", "used"]);
+    for row in &outcome.rows {
+        table.add_row([
+            row.what.clone(),
+            row.unit.into(),
+            format!("{:.2}", row.reference),
+            format!("{:.2}", row.simulated),
+            format!("{:+.1} %", 100.0 * row.error()),
+            match row.used {
+                Use::Fitted => "fitted".into(),
+                Use::Checked => "checked".into(),
+            },
+        ]);
+    }
+    let worst = |used| {
+        let rows = outcome.rows.iter().filter(|row| row.used == used);
+        100.0 * rows.map(|row| row.error().abs()).fold(0.0, f64::max)
+    };
+    format!(
+        "{table}\n\nworst error: {:.1} % fitted, {:.1} % checked (limit {:.0} %); seed {}, {} events, trace {:016x}\n",
+        worst(Use::Fitted),
+        worst(Use::Checked),
+        100.0 * ERROR_MAX,
+        outcome.seed,
+        outcome.events,
+        outcome.trace,
+    )
+}
+
+fn json_of(outcome: &Outcome) -> anyhow::Result<String> {
+    let lines: Result<Vec<_>, _> = outcome.rows.iter().map(serde_json::to_string).collect();
+    let mut text = lines.context("cannot write JSON")?.join("\n");
+    text.push('\n');
+    Ok(text)
+}

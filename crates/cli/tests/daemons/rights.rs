@@ -1,0 +1,130 @@
+//! Who may offer and call what; whose place is whose.
+
+use std::{
+    net::TcpListener,
+    process::{Command, Stdio},
+    thread,
+};
+
+use client::{CallError, ClientConfig, Offer, ProvideError, Provider, Status, message::HERE};
+use rustix::process::{Signal, getuid};
+
+use super::cluster::{Cluster, ECHO, eventually, reverse, serve_reversed};
+
+/// Nobody has this number.
+const STRANGER: &str = "uid:4294967294";
+
+fn rights(text: String) -> [(&'static str, &'static str); 1] {
+    [("COPYRPC_RIGHTS", text.leak())]
+}
+
+#[test]
+fn who_may_neither_offer_nor_call_is_told_so_and_others_are_served() {
+    let uid = getuid().as_raw();
+    let text = format!(
+        "offer {ECHO} exe:{} ; call {ECHO} uid:{uid}; offer 30 {STRANGER}; call 31 {STRANGER}; call 32 nobody",
+        std::env::current_exe().unwrap().display()
+    );
+    let cluster = Cluster::with(2, &rights(text));
+    let offer = |service, rank| {
+        let offer = Offer::new(service);
+        Provider::offer(&cluster.socket(rank), &offer, ClientConfig::default())
+    };
+    let refused = offer(30, 1).unwrap_err();
+    assert!(matches!(refused, ProvideError::Denied(30)), "{refused}");
+    assert!(refused.to_string().contains("COPYRPC_RIGHTS"), "{refused}");
+    let providers = [offer(ECHO, 1).unwrap(), offer(31, 1).unwrap()];
+    thread::scope(|scope| {
+        for provider in providers {
+            scope.spawn(|| serve_reversed(provider));
+        }
+        for rank in 0..2 {
+            let mut client = cluster.client(rank);
+            assert_eq!(client.call(1, ECHO, 0, b"abc").unwrap(), b"cba", "its user may");
+            for service in [31, 32] {
+                let denied = client.call(1, service, 0, b"abc").unwrap_err();
+                let CallError::Denied(to) = &denied else { panic!("{denied:?}") };
+                assert_eq!((to.rank, to.service), (1, service));
+                assert!(denied.is_certainly_not_executed());
+                assert_eq!(denied.status(), Status::PermissionDenied);
+            }
+            assert_eq!(client.ping(1, b"all may").unwrap(), b"all may");
+            assert!(matches!(client.call(9, ECHO, 0, b""), Err(CallError::NoRank(9))));
+        }
+        cluster.end();
+    });
+}
+
+/// A daemon that guards a service does not trust one that tells it no caller.
+#[test]
+fn a_call_that_comes_without_a_caller_is_refused_by_the_daemon_that_guards_the_service() {
+    let mut cluster = Cluster::with(2, &rights(format!("call {ECHO} self")));
+    // The other node has other rules: none.
+    cluster.settings.clear();
+    cluster.kill(0);
+    cluster.start(0);
+    cluster.wait_up(0, 1);
+    let provider = Provider::register(&cluster.socket(1), ECHO, ClientConfig::default()).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| serve_reversed(provider));
+        let mut client = cluster.client(0);
+        let denied = client.call(1, ECHO, 0, b"abc").unwrap_err();
+        assert!(matches!(denied, CallError::Denied(_)), "{denied:?}");
+        // With a trace its daemon says who calls.
+        client.set_trace(7);
+        assert_eq!(client.call(1, ECHO, 0, b"abc").unwrap(), b"cba");
+        assert_eq!(cluster.client(1).call(HERE, ECHO, 0, b"abc").unwrap(), reverse(b"abc"));
+        drop(cluster);
+    });
+}
+
+#[test]
+fn rules_that_make_no_sense_are_named_and_no_daemon_starts() {
+    let daemon = Command::new(env!("CARGO_BIN_EXE_copyrpc"))
+        .args(["config", "--rights", "call 17 alice"])
+        .env_clear()
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&daemon.stderr).into_owned();
+    assert_eq!(daemon.status.code(), Some(2), "{told}");
+    assert!(told.contains("`call 17 alice`: whoever may is"), "{told}");
+}
+
+/// Another daemon of the job, in another runtime folder, as on another host.
+fn another(cluster: &Cluster, address: &str, rank: u32) -> Command {
+    let mut command = cluster.command(rank);
+    let folder = cluster.folder.join("elsewhere");
+    command
+        .arg("daemon")
+        .env("COPYRPC_RUNTIME_DIR", folder)
+        .env("COPYRPC_RANK", rank.to_string())
+        .env("COPYRPC_SIZE", "2")
+        .env("COPYRPC_RENDEZVOUS", address)
+        .env("COPYRPC_SECRET_FILE", cluster.folder.join("secret"))
+        .stderr(Stdio::piped());
+    command
+}
+
+/// It was stolen: the newcomer got the roster, and the others learned its address.
+#[test]
+fn a_rank_whose_daemon_lives_is_refused_to_others_over_tcp_and_given_once_it_is_dead() {
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let address = free.to_string();
+    let mut cluster = Cluster::meeting_at(2, address.clone());
+    let thief = another(&cluster, &address, 1).output().unwrap();
+    let told = String::from_utf8_lossy(&thief.stderr).into_owned();
+    assert!(!thief.status.success() && told.contains("rank 1 has a daemon that lives"), "{told}");
+    let mut client = cluster.client(0);
+    assert_eq!(client.ping(1, b"the first").unwrap(), b"the first");
+    cluster.kill(1);
+    // At once: it waits until the other is found dead.
+    cluster.start(1);
+    cluster.wait_up(1, 1);
+    eventually(|| client.ping(1, b"the next").is_ok());
+    // One that is stopped is as good as dead, and does not come back as that rank.
+    cluster.signal(1, Signal::STOP);
+    let mut next = another(&cluster, &address, 1).spawn().unwrap();
+    eventually(|| client.ping(1, b"another").is_ok());
+    next.kill().unwrap();
+    next.wait().unwrap();
+}

@@ -1,0 +1,56 @@
+# Two network namespaces with a cable between them, and a daemon in each: they reach each other over TCP, calls end
+# while the cable is cut, and go on afterwards. Runs as `unshare -Urn sh namespaces.sh COPYRPC FOLDER`.
+set -eu
+copyrpc=$1
+folder=$2
+pids=
+end() {
+    for pid in $pids; do kill "$pid" 2>/dev/null || true; done
+    for pid in $pids; do wait "$pid" 2>/dev/null || true; done
+}
+trap end EXIT
+
+unshare -n sleep 300 &
+other=$!
+pids="$pids $other"
+while [ "$(readlink /proc/self/ns/net)" = "$(readlink /proc/$other/ns/net)" ]; do sleep 0.01; done
+there="nsenter -t $other -n"
+ip link set lo up
+$there ip link set lo up
+ip link add near type veth peer name far
+ip link set far netns $other
+ip addr add 10.77.0.1/24 dev near
+ip link set near up
+$there ip addr add 10.77.0.2/24 dev far
+$there ip link set far up
+
+head -c 32 /dev/urandom >"$folder/secret"
+chmod 600 "$folder/secret"
+export COPYRPC_NIC=tcp COPYRPC_SIZE=2 COPYRPC_RENDEZVOUS=10.77.0.1:7000
+export COPYRPC_SECRET_FILE="$folder/secret" COPYRPC_CALL_TIMEOUT=3s
+export COPYRPC_HEARTBEAT_INTERVAL=50ms COPYRPC_SUSPECT_AFTER=500ms COPYRPC_DEAD_AFTER=1s
+COPYRPC_RANK=0 COPYRPC_RUNTIME_DIR="$folder/0" "$copyrpc" daemon &
+pids="$pids $!"
+COPYRPC_RANK=1 COPYRPC_RUNTIME_DIR="$folder/1" $there "$copyrpc" daemon &
+pids="$pids $!"
+
+# Rank 1 answers rank 0, and the other way round; the number of looks bounds the wait.
+ping() {
+    COPYRPC_RUNTIME_DIR="$folder/$1" "$copyrpc" ping "$2" --count 3 >"$folder/ping" 2>&1
+}
+reach() {
+    looks=0
+    until ping "$1" "$2"; do
+        looks=$((looks + 1))
+        if [ $looks -gt 200 ]; then cat "$folder/ping"; exit 1; fi
+        sleep 0.1
+    done
+}
+reach 0 1
+reach 1 0
+ip link set near down
+if ping 0 1; then echo "an answer came without a cable"; exit 1; fi
+ip link set near up
+reach 0 1
+reach 1 0
+echo reached

@@ -1,0 +1,98 @@
+//! `copyrpc sim` as users meet it.
+
+use std::process::{Command, Output};
+
+fn sim(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_copyrpc"));
+    command.arg("sim").args(arguments).output().expect("the binary runs")
+}
+
+#[test]
+fn sim_dct_prints_every_number() {
+    let output = sim(&["dct", "--seed", "2"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(text.lines().filter(|line| line.contains(" % ")).count(), 36 + 1, "{text}");
+    assert!(
+        text.contains("fitted") && text.contains("checked") && text.contains("trace "),
+        "{text}"
+    );
+}
+
+#[test]
+fn sim_dct_writes_json_that_names_reference_and_use() {
+    let output = sim(&["dct", "--json", "-"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let rows: Vec<serde_json::Value> =
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(rows.len(), 36);
+    assert!(rows.iter().all(|row| row["reference"].is_f64() && row["simulated"].is_f64()));
+    assert!(rows.iter().any(|row| row["used"] == "checked"));
+}
+
+#[test]
+fn sim_cluster_repeats_itself_and_writes_a_timeline() {
+    let small = ["cluster", "--nodes", "2", "--clients", "2", "--for", "100us", "--seed", "3"];
+    let traces = [(); 2].map(|()| {
+        let output = sim(&small);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8(output.stdout).unwrap();
+        text.rsplit_once("trace ").unwrap().1.trim().to_owned()
+    });
+    assert_eq!(traces[0], traces[1]);
+    let folder = std::env::temp_dir().join(format!("copyrpc-sim-{}", std::process::id()));
+    std::fs::create_dir(&folder).unwrap();
+    let path = folder.join("run.json");
+    let output = sim(&[&small[..], &["--trace", path.to_str().unwrap()]].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let timeline = std::fs::read_to_string(&path).unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+    let timeline: serde_json::Value = serde_json::from_str(&timeline).unwrap();
+    assert!(timeline["traceEvents"].as_array().unwrap().len() > 10);
+}
+
+#[test]
+fn sim_cluster_runs_many_seeds_and_refuses_what_is_no_fault() {
+    let many = ["cluster", "--seeds", "4", "--twice", "--nodes", "2", "--for", "50us"];
+    let output = sim(&many);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(String::from_utf8_lossy(&output.stdout).starts_with("4 seeds from 1, each twice"));
+    let output = sim(&["cluster", "--faults", "crush:1/0/0@1+2"]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("is no fault"));
+    assert_eq!(output.status.code(), Some(2));
+}
+
+/// The reference contradicts itself, so some numbers are missed, and named.
+#[test]
+fn sim_two_rank_says_what_is_not_reproduced_and_draws_it() {
+    let folder = std::env::temp_dir().join(format!("copyrpc-sim-page-{}", std::process::id()));
+    std::fs::create_dir(&folder).unwrap();
+    let path = folder.join("page.html");
+    let output = sim(&["two-rank", "--page", path.to_str().unwrap()]);
+    let page = std::fs::read_to_string(&path);
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(text.matches("MISSED").count(), 4, "{text}");
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("as counted: throughput, reported"), "{error}");
+    let page = page.unwrap();
+    assert!(page.contains("<svg") && page.contains("simulated"), "{page}");
+}
+
+#[test]
+fn sim_raw_reproduces_its_numbers() {
+    let output = sim(&["raw", "--json"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(String::from_utf8(output.stdout).unwrap().lines().count(), 13);
+}
+
+#[test]
+fn sim_steady_compares_starts() {
+    let small = ["--nodes", "2", "--depth", "1", "--clients", "2", "--spread", "50"];
+    let short = ["--warm-up", "50us", "--for", "50us"];
+    let output = sim(&[&["steady"], &small[..], &short].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("perturbed") && text.contains("seed 1"), "{text}");
+}

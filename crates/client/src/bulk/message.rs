@@ -1,0 +1,263 @@
+//! What processes and daemons tell each other of bulk memory.
+//!
+//! ```text
+//! process ─▶ daemon  CallHead to the own daemon, one of `method`; then
+//!    REGION          RegionHead, after a descriptor over the socket            ─▶ id u64
+//!    FORGET          id u64
+//!    CALL            BulkCallHead; SliceHead of each slice; body               ─▶ body
+//!    OFFER           service u16
+//!    SERVE           BulkServeHead; body of the answer                         ─▶ BulkWorkHead; SliceInfo
+//!                                                                                 of each slice; body
+//!    TRANSFER        TransferHead; MoveHead of each move                       ─▶ bytes moved u64
+//!    PROGRESS        work u64, ticket u64                                      ─▶ bytes moved u64
+//!    LENT            id u64                                                    ─▶ slices lent, writable u64
+//! daemon ─▶ daemon   PeerHead, one of `method`; then
+//!    PEER_CALL       PeerCallHead; PeerSlice of each slice; body               ─▶ body
+//!    PEER_CLOSE      set u64
+//! ```
+
+use proto::bulk::{Direction, Move};
+use zerocopy::{
+    FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
+    little_endian::{U16, U32, U64},
+};
+
+/// Methods of the daemon itself.
+pub mod method {
+    /// The first of those that are about bulk memory.
+    pub const FIRST: u16 = REGION;
+    /// Registers memory.
+    pub const REGION: u16 = 64;
+    /// Takes memory back that no call uses.
+    pub const FORGET: u16 = 65;
+    /// A call that carries slices.
+    pub const CALL: u16 = 66;
+    /// Offers a service of such calls.
+    pub const OFFER: u16 = 67;
+    /// Answers such a call, and asks for the next.
+    pub const SERVE: u16 = 68;
+    /// Moves ranges of slices.
+    pub const TRANSFER: u16 = 69;
+    /// How far a transfer is.
+    pub const PROGRESS: u16 = 70;
+    /// How many slices of a region are lent.
+    pub const LENT: u16 = 71;
+    /// Between daemons: a call that carries slices.
+    pub const PEER_CALL: u16 = 72;
+    /// Between daemons: nothing may be moved any more for a call.
+    pub const PEER_CLOSE: u16 = 73;
+    /// The last.
+    pub const LAST: u16 = PEER_CLOSE;
+}
+
+/// Of [`SliceHead::flags`], [`SliceInfo::flags`] and [`PeerSlice::flags`]: the other side may write it.
+pub const IS_WRITABLE: u32 = 1;
+
+/// Of [`MoveHead::flags`]: from own memory to the slice.
+pub const IS_PUSH: u16 = 1;
+
+/// Longest body of a call that carries slices, and longest answer: more goes into a slice.
+pub const BODY_BYTES_MAX: usize = 2048;
+
+macro_rules! head {
+    ($(#[$outer:meta])* $name:ident { $($(#[$inner:meta])* $field:ident: $kind:ty,)* }) => {
+        $(#[$outer])*
+        #[derive(
+            Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+            Unaligned,
+        )]
+        #[repr(C)]
+        pub struct $name { $($(#[$inner])* pub $field: $kind,)* }
+    };
+}
+
+head! {
+    /// First in the body of [`method::REGION`].
+    RegionHead {
+        /// Length of the memory.
+        len_bytes: U64,
+    }
+}
+
+head! {
+    /// First in the body of [`method::CALL`].
+    BulkCallHead {
+        /// Where the service is.
+        rank: U32,
+        /// Number of the service.
+        service: U16,
+        /// Which of its methods.
+        method: U16,
+        /// How long the caller waits.
+        timeout_us: U32,
+        /// Slices that follow.
+        slices: U16,
+        /// Zero.
+        reserved: U16,
+    }
+}
+
+head! {
+    /// A slice of the caller's memory.
+    SliceHead {
+        /// Number of the region.
+        region: U64,
+        /// Offset of its first byte.
+        offset: U64,
+        /// Its length.
+        len_bytes: U64,
+        /// [`IS_WRITABLE`], or 0.
+        flags: U32,
+        /// Zero.
+        reserved: U32,
+    }
+}
+
+head! {
+    /// First in the body of [`method::SERVE`].
+    BulkServeHead {
+        /// Which call is answered; 0: none.
+        work: U64,
+        /// The service that is offered.
+        service: U16,
+        /// How the call went: a status of the protocol.
+        status: u8,
+        /// Zero.
+        reserved: [u8; 5],
+    }
+}
+
+head! {
+    /// First in what answers [`method::SERVE`].
+    BulkWorkHead {
+        /// Number of the call, as its provider was told it.
+        work: U64,
+        /// Rank of the caller.
+        rank: U32,
+        /// Which method of the service.
+        method: U16,
+        /// Slices that follow.
+        slices: U16,
+    }
+}
+
+head! {
+    /// A slice, as the side that answers knows it.
+    SliceInfo {
+        /// Its length.
+        len_bytes: U64,
+        /// [`IS_WRITABLE`], or 0.
+        flags: U32,
+        /// Zero.
+        reserved: U32,
+    }
+}
+
+head! {
+    /// First in the body of [`method::TRANSFER`].
+    TransferHead {
+        /// For which call.
+        work: U64,
+        /// What the process calls the transfer.
+        ticket: U64,
+        /// The own memory.
+        region: U64,
+        /// How long it may take.
+        timeout_us: U32,
+        /// Moves that follow.
+        moves: U16,
+        /// Zero.
+        reserved: U16,
+    }
+}
+
+head! {
+    /// One entry of a transfer.
+    MoveHead {
+        /// Index of the slice.
+        slice: U16,
+        /// [`IS_PUSH`], or 0.
+        flags: U16,
+        /// Zero.
+        reserved: U32,
+        /// Offset in the slice.
+        offset: U64,
+        /// Offset in the own memory.
+        local_offset: U64,
+        /// Bytes to move.
+        len_bytes: U64,
+    }
+}
+
+impl MoveHead {
+    /// A move, to be sent.
+    #[must_use]
+    pub fn new(entry: &Move) -> Self {
+        let flags = if entry.direction == Direction::Push { IS_PUSH } else { 0 };
+        Self {
+            slice: entry.slice.into(),
+            flags: flags.into(),
+            reserved: 0.into(),
+            offset: entry.offset.into(),
+            local_offset: entry.local_offset.into(),
+            len_bytes: entry.len_bytes.into(),
+        }
+    }
+
+    /// The move that was sent.
+    #[must_use]
+    pub fn entry(&self) -> Move {
+        let is_push = self.flags.get() & IS_PUSH != 0;
+        Move {
+            slice: self.slice.get(),
+            direction: if is_push { Direction::Push } else { Direction::Pull },
+            offset: self.offset.get(),
+            local_offset: self.local_offset.get(),
+            len_bytes: self.len_bytes.get(),
+        }
+    }
+}
+
+head! {
+    /// First in the body of [`method::PEER_CALL`].
+    PeerCallHead {
+        /// What the caller's daemon calls the slices of the call.
+        set: U64,
+        /// Number of the service.
+        service: U16,
+        /// Which of its methods.
+        method: U16,
+        /// Slices that follow.
+        slices: U16,
+        /// Zero.
+        reserved: U16,
+    }
+}
+
+head! {
+    /// A slice, as daemons tell each other.
+    PeerSlice {
+        /// Address, length and key of its region.
+        region: [u8; 20],
+        /// [`IS_WRITABLE`], or 0.
+        flags: U32,
+        /// Where it begins in the region.
+        offset: U64,
+        /// Its length.
+        len_bytes: U64,
+    }
+}
+
+/// The `count` entries that a body begins with, and the rest; `None`: it is too short, or they are more than
+/// a call can have.
+#[must_use]
+pub fn entries<T: FromBytes + Immutable + KnownLayout + Unaligned>(
+    bytes: &[u8],
+    count: u16,
+) -> Option<(&[T], &[u8])> {
+    let count = usize::from(count);
+    if count > proto::bulk::SLICES_MAX {
+        return None;
+    }
+    <[T]>::ref_from_prefix_with_elems(bytes, count).ok()
+}

@@ -1,0 +1,173 @@
+//! Memory that calls lend to whoever answers them.
+//!
+//! A process makes a [`BulkRegion`], which its daemon registers once. A call carries [`Slice`]s of it, which
+//! the process that answers, a [`BulkProvider`] on any node, pulls from and pushes to by one-sided access:
+//! the daemons carry names of memory, not its bytes. Rights end with the call. The rules are in
+//! `docs/bulk.md`.
+//!
+//! ```no_run
+//! use copyrpc_client::{Client, ClientConfig, To};
+//! use std::time::Duration;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let mut client = Client::connect("/run/user/1000/copyrpc/job.sock".as_ref(), ClientConfig::default())?;
+//! let region = client.bulk(64 << 20)?;
+//! region.write(0, b"a checkpoint")?;
+//! let to = To { rank: 3, service: 17, method: 1 };
+//! let slices = [region.slice(0, 12), region.writable(4096, 1 << 20)];
+//! let answer = client.call_bulk(to, b"store the first, fill the second", &slices, Duration::from_secs(5))?;
+//! # let _ = answer; Ok(()) }
+//! ```
+
+pub mod message;
+mod provider;
+mod region;
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use memory::MapError;
+use proto::{Status, bulk::SLICES_MAX};
+use zerocopy::IntoBytes as _;
+
+pub use proto::bulk::{Direction, Move};
+pub use provider::{BulkProvider, SliceLen, Ticket, Work};
+pub use region::{BulkRegion, RegionError, Slice};
+
+use crate::{CallError, Client, HERE, To, call_head, message::DAEMON, patience};
+use message::{BODY_BYTES_MAX, BulkCallHead, IS_WRITABLE, RegionHead, SliceHead, method};
+
+/// Why there is no bulk memory.
+#[derive(Debug, thiserror::Error)]
+pub enum BulkError {
+    /// It cannot be made.
+    #[error(transparent)]
+    Memory(#[from] MapError),
+    /// The daemon did not register it: its NIC cannot, or the process has as much as it may have.
+    #[error("the daemon registers no bulk memory: {0}")]
+    Daemon(#[from] CallError),
+}
+
+/// The header of a request to the daemon of this node.
+fn daemon_head(method: u16, timeout: Duration) -> crate::message::CallHead {
+    call_head(To { rank: HERE, service: DAEMON, method }, timeout, 0, 0)
+}
+
+/// A word that a daemon answered with.
+fn word(answer: &[u8]) -> Result<u64, CallError> {
+    let bytes = answer.first_chunk().ok_or(CallError::Unanswered(Status::Internal))?;
+    Ok(u64::from_le_bytes(*bytes))
+}
+
+impl Client {
+    fn ask(&mut self, method: u16, body: &[&[u8]], timeout: Duration) -> Result<&[u8], CallError> {
+        let head = daemon_head(method, timeout);
+        let mut parts = vec![head.as_bytes()];
+        parts.extend_from_slice(body);
+        Ok(self.ipc.call_parts_within(&parts, patience(timeout))?)
+    }
+
+    /// Makes `len_bytes` of zeroed memory, all of it allocated, which calls can lend.
+    ///
+    /// # Errors
+    ///
+    /// [`BulkError`].
+    pub fn bulk(&mut self, len_bytes: u64) -> Result<BulkRegion, BulkError> {
+        let mut region = BulkRegion::make(len_bytes)?;
+        let fd = region.region.fd().ok_or(CallError::Unanswered(Status::Internal))?;
+        self.ipc.send_descriptor(fd).map_err(CallError::from)?;
+        let timeout = self.config.timeout;
+        let head = RegionHead { len_bytes: len_bytes.into() };
+        region.id = word(self.ask(method::REGION, &[head.as_bytes()], timeout)?)?;
+        Ok(region)
+    }
+
+    /// Calls a method of a service that a [`BulkProvider`] offers, which may use the slices until it
+    /// answers, and waits for the answer, which is valid until the next call.
+    ///
+    /// A call that ends with [`Status::DeadlineExceeded`] or [`Status::Unavailable`] may have been executed,
+    /// and its writable slices may still be written: [`reclaim`](Self::reclaim) waits until they are not.
+    /// What is only readable is free at once.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`]; [`Status::OutOfRange`] for a slice outside its region, more than 64 slices, or a body
+    /// of more than 2048 bytes; [`Status::FailedPrecondition`] for a slice that is still lent.
+    pub fn call_bulk(
+        &mut self,
+        to: To,
+        body: &[u8],
+        slices: &[Slice<'_>],
+        timeout: Duration,
+    ) -> Result<&[u8], CallError> {
+        if slices.len() > SLICES_MAX || body.len() > BODY_BYTES_MAX {
+            return Err(CallError::Unanswered(Status::OutOfRange));
+        }
+        let head = BulkCallHead {
+            rank: to.rank.into(),
+            service: to.service.into(),
+            method: to.method.into(),
+            timeout_us: u32::try_from(timeout.as_micros()).unwrap_or(u32::MAX).max(1).into(),
+            slices: u16::try_from(slices.len()).unwrap_or(u16::MAX).into(),
+            reserved: 0.into(),
+        };
+        let slices: Vec<SliceHead> = slices.iter().map(Slice::head).collect();
+        self.ask(method::CALL, &[head.as_bytes(), slices.as_bytes(), body], timeout)
+    }
+
+    /// How many slices of a region are lent to calls, and how many of these may still be written.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`].
+    pub fn lent(&mut self, region: &BulkRegion) -> Result<(u64, u64), CallError> {
+        let timeout = self.config.timeout;
+        let answer = self.ask(method::LENT, &[&region.id.to_le_bytes()], timeout)?;
+        Ok((word(answer)?, word(answer.get(8..).unwrap_or_default())?))
+    }
+
+    /// Waits until no slice of a region can be written any more by a call that was given up.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`]; [`Status::DeadlineExceeded`]: they still can.
+    pub fn reclaim(&mut self, region: &BulkRegion, timeout: Duration) -> Result<(), CallError> {
+        let begin = Instant::now();
+        let mut pause = Duration::from_micros(20);
+        while self.lent(region)?.1 > 0 {
+            if begin.elapsed() >= timeout {
+                return Err(CallError::Unanswered(Status::DeadlineExceeded));
+            }
+            thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+
+    /// Has the daemon forget a region, and gives its memory back; hands it back if a call still uses it.
+    ///
+    /// # Errors
+    ///
+    /// The region, and why: [`Status::FailedPrecondition`] if slices of it are lent.
+    pub fn forget(&mut self, region: BulkRegion) -> Result<(), (BulkRegion, CallError)> {
+        let timeout = self.config.timeout;
+        match self.ask(method::FORGET, &[&region.id.to_le_bytes()], timeout) {
+            Ok(_) => Ok(()),
+            Err(error) => Err((region, error)),
+        }
+    }
+}
+
+impl Slice<'_> {
+    fn head(&self) -> SliceHead {
+        SliceHead {
+            region: self.region.id.into(),
+            offset: self.offset.into(),
+            len_bytes: self.len_bytes.into(),
+            flags: if self.is_writable { IS_WRITABLE } else { 0 }.into(),
+            reserved: 0.into(),
+        }
+    }
+}

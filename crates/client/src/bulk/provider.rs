@@ -1,0 +1,313 @@
+//! A process that answers calls which carry slices.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use proto::{Status, bulk::SLICES_MAX};
+use zerocopy::{FromBytes as _, IntoBytes as _};
+
+use crate::{
+    CallError, ClientConfig, ProvideError,
+    bulk::{
+        BulkError, BulkRegion, Move, daemon_head,
+        message::{
+            BulkServeHead, BulkWorkHead, IS_WRITABLE, MoveHead, RegionHead, SliceInfo,
+            TransferHead, entries, method,
+        },
+        word,
+    },
+    patience,
+};
+
+/// A slice that a call carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SliceLen {
+    /// Its length.
+    pub len_bytes: u64,
+    /// It may be pushed to.
+    pub is_writable: bool,
+}
+
+/// A call that is to be answered by [`BulkProvider::answer`].
+#[derive(Debug)]
+pub struct Work {
+    id: u64,
+    /// Rank of the caller's node.
+    pub rank: u32,
+    /// Number of the method.
+    pub method: u16,
+    /// Lengths and rights of the slices that came with the call, in order.
+    pub slices: Vec<SliceLen>,
+    /// Its body.
+    pub body: Vec<u8>,
+}
+
+/// A transfer that was begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ticket {
+    work: u64,
+    number: u64,
+}
+
+/// What a call to the daemon is about.
+#[derive(Clone, Copy, Debug)]
+enum Asked {
+    /// The next call to answer.
+    Next,
+    /// The end of a transfer.
+    Transfer(u64),
+    /// Something that this process waits for.
+    Word,
+}
+
+/// Offers one service of calls that carry slices. One thread has any number of calls and transfers under way.
+///
+/// The daemon notices when this process dies: its calls end with [`Status::Unavailable`], as soon as nothing
+/// of theirs is under way.
+#[derive(Debug)]
+pub struct BulkProvider {
+    ipc: ipc::PipelinedClient<Asked>,
+    service: u16,
+    timeout: Duration,
+    arrived: VecDeque<Result<Work, CallError>>,
+    ended: HashMap<u64, Result<u64, CallError>>,
+    word: Option<Result<u64, CallError>>,
+    tickets: u64,
+    is_asking: bool,
+}
+
+impl BulkProvider {
+    /// Offers `service` at the daemon whose socket is at `path`. Its number is one of services of calls that
+    /// carry slices, which are counted apart from others.
+    ///
+    /// # Errors
+    ///
+    /// [`ProvideError`].
+    pub fn offer(path: &Path, service: u16, config: ClientConfig) -> Result<Self, ProvideError> {
+        let ipc = ipc::PipelinedClient::connect(path, crate::ipc_config(config))?;
+        let mut provider = Self {
+            ipc,
+            service,
+            timeout: config.timeout,
+            arrived: VecDeque::new(),
+            ended: HashMap::new(),
+            word: None,
+            tickets: 0,
+            is_asking: false,
+        };
+        match provider.ask(method::OFFER, &service.to_le_bytes()) {
+            Ok(_) => Ok(provider),
+            Err(CallError::Unanswered(Status::AlreadyExists)) => Err(ProvideError::Taken(service)),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Makes memory for transfers, as [`Client::bulk`](crate::Client::bulk) does.
+    ///
+    /// # Errors
+    ///
+    /// [`BulkError`].
+    pub fn bulk(&mut self, len_bytes: u64) -> Result<BulkRegion, BulkError> {
+        let mut region = BulkRegion::make(len_bytes)?;
+        let fd = region.region.fd().ok_or(CallError::Unanswered(Status::Internal))?;
+        self.ipc.send_descriptor(fd).map_err(CallError::from)?;
+        let head = RegionHead { len_bytes: len_bytes.into() };
+        region.id = self.ask(method::REGION, head.as_bytes())?;
+        Ok(region)
+    }
+
+    /// The next call; `None`: there was none for `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`]: the daemon is gone.
+    pub fn next(&mut self, timeout: Duration) -> Result<Option<Work>, CallError> {
+        if !self.is_asking && self.arrived.is_empty() {
+            self.serve(0, Status::Ok, b"")?;
+        }
+        let begin = Instant::now();
+        loop {
+            if let Some(work) = self.arrived.pop_front() {
+                return work.map(Some);
+            }
+            if begin.elapsed() >= timeout {
+                return Ok(None);
+            }
+            self.poll();
+        }
+    }
+
+    /// Answers a call. Transfers for it that are under way come to an end first, and begin no more.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`]: the daemon is gone.
+    pub fn answer(&mut self, work: Work, status: Status, body: &[u8]) -> Result<(), CallError> {
+        self.serve(work.id, status, body)
+    }
+
+    /// Begins to move ranges between slices of a call and own memory, all with one end. If one of them may
+    /// not be moved, none is.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`]: nothing has begun. What the daemon refuses is told by [`wait`](Self::wait).
+    pub fn begin(
+        &mut self,
+        work: &Work,
+        region: &BulkRegion,
+        moves: &[Move],
+        timeout: Duration,
+    ) -> Result<Ticket, CallError> {
+        if moves.len() > SLICES_MAX {
+            return Err(CallError::Unanswered(Status::OutOfRange));
+        }
+        self.tickets += 1;
+        let head = TransferHead {
+            work: work.id.into(),
+            ticket: self.tickets.into(),
+            region: region.id.into(),
+            timeout_us: u32::try_from(timeout.as_micros()).unwrap_or(u32::MAX).max(1).into(),
+            moves: u16::try_from(moves.len()).unwrap_or(u16::MAX).into(),
+            reserved: 0.into(),
+        };
+        let moves: Vec<MoveHead> = moves.iter().map(MoveHead::new).collect();
+        let parts = [head.as_bytes(), moves.as_bytes()];
+        self.submit(method::TRANSFER, &parts, timeout, Asked::Transfer(self.tickets))?;
+        Ok(Ticket { work: work.id, number: self.tickets })
+    }
+
+    /// Looks whether a transfer has ended, and with how many bytes; `None`: it has not.
+    pub fn look(&mut self, ticket: Ticket) -> Option<Result<u64, CallError>> {
+        self.poll();
+        self.ended.remove(&ticket.number)
+    }
+
+    /// Waits for the end of a transfer; returns how many bytes it moved.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`]: [`Status::OutOfRange`] if a range lies outside, [`Status::PermissionDenied`] for a
+    /// slice that may only be read, [`Status::Cancelled`] if the call has ended,
+    /// [`Status::DeadlineExceeded`], [`Status::Unavailable`] if the caller's node is gone.
+    pub fn wait(&mut self, ticket: Ticket) -> Result<u64, CallError> {
+        loop {
+            if let Some(ended) = self.look(ticket) {
+                return ended;
+            }
+        }
+    }
+
+    /// Bytes that a transfer has moved so far.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`]; [`Status::NotFound`]: it has ended.
+    pub fn progress(&mut self, ticket: Ticket) -> Result<u64, CallError> {
+        let words = [ticket.work.to_le_bytes(), ticket.number.to_le_bytes()];
+        self.ask(method::PROGRESS, words.as_flattened())
+    }
+
+    /// Moves ranges, and waits for the end: [`begin`](Self::begin) and [`wait`](Self::wait).
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`].
+    pub fn transfer(
+        &mut self,
+        work: &Work,
+        region: &BulkRegion,
+        moves: &[Move],
+        timeout: Duration,
+    ) -> Result<u64, CallError> {
+        let ticket = self.begin(work, region, moves, timeout)?;
+        self.wait(ticket)
+    }
+
+    /// Answers a call, if there is one, and asks for the next.
+    fn serve(&mut self, work: u64, status: Status, body: &[u8]) -> Result<(), CallError> {
+        let head = BulkServeHead {
+            work: work.into(),
+            service: self.service.into(),
+            status: status.code(),
+            reserved: [0; 5],
+        };
+        self.is_asking = true;
+        self.submit(method::SERVE, &[head.as_bytes(), body], Duration::MAX, Asked::Next)
+    }
+
+    fn submit(
+        &mut self,
+        method: u16,
+        body: &[&[u8]],
+        timeout: Duration,
+        asked: Asked,
+    ) -> Result<(), CallError> {
+        let head = daemon_head(method, timeout);
+        let mut parts = vec![head.as_bytes()];
+        parts.extend_from_slice(body);
+        let submitted = self.ipc.submit_parts_within(&parts, patience(timeout), asked);
+        submitted.map_err(|refused| refused.error)?;
+        self.ipc.flush();
+        Ok(())
+    }
+
+    /// Asks the daemon for a word, and waits for it.
+    fn ask(&mut self, method: u16, body: &[u8]) -> Result<u64, CallError> {
+        self.word = None;
+        self.submit(method, &[body], self.timeout, Asked::Word)?;
+        loop {
+            self.poll();
+            if let Some(word) = self.word.take() {
+                return word;
+            }
+        }
+    }
+
+    /// Takes what the daemon has answered; rests if that is nothing.
+    fn poll(&mut self) {
+        let Self { ipc, arrived, ended, word: waited, is_asking, .. } = self;
+        let taken = ipc.poll(|asked, answer| {
+            let answer = answer.map_err(CallError::from);
+            match asked {
+                Asked::Next => {
+                    *is_asking = false;
+                    arrived.push_back(answer.and_then(Work::parse));
+                }
+                Asked::Transfer(ticket) => {
+                    ended.insert(ticket, answer.and_then(word));
+                }
+                Asked::Word => {
+                    let empty_is_zero =
+                        |bytes: &[u8]| if bytes.is_empty() { Ok(0) } else { word(bytes) };
+                    *waited = Some(answer.and_then(empty_is_zero));
+                }
+            }
+        });
+        if taken == 0 {
+            ipc.rest();
+        }
+    }
+}
+
+impl Work {
+    fn parse(bytes: &[u8]) -> Result<Self, CallError> {
+        let broken = || CallError::Unanswered(Status::Internal);
+        let (head, rest) = BulkWorkHead::read_from_prefix(bytes).map_err(|_| broken())?;
+        let (slices, body) = entries::<SliceInfo>(rest, head.slices.get()).ok_or_else(broken)?;
+        let slice = |info: &SliceInfo| SliceLen {
+            len_bytes: info.len_bytes.get(),
+            is_writable: info.flags.get() & IS_WRITABLE != 0,
+        };
+        Ok(Self {
+            id: head.work.get(),
+            rank: head.rank.get(),
+            method: head.method.get(),
+            slices: slices.iter().map(slice).collect(),
+            body: body.to_vec(),
+        })
+    }
+}

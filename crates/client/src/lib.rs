@@ -1,0 +1,325 @@
+//! Processes of a node: calls through the daemon of the node, and services that a process provides.
+//!
+//! | item | one idea |
+//! |---|---|
+//! | [`Client`] | one call at a time |
+//! | [`Pipeline`] | many calls in flight, each with a context |
+//! | [`FutureClient`] | calls as futures, on any executor |
+//! | [`Spread`] | one of several ranks that offer a service, or all of them |
+//! | [`stream`] | results in pieces |
+//! | `tokio` | calls as futures of tokio, from any thread (feature `tokio`) |
+//! | [`CallError`], [`Retry`] | who says that there is no answer, and when a call is made again |
+//! | [`Provider`] | answers requests for a service of this node |
+//! | [`name`] | names of services and methods, and their numbers |
+//! | [`bulk`] | memory that calls lend to whoever answers them |
+//! | [`runtime`] | paths of a daemon's socket, lock and counters, and the lock itself |
+//! | [`message`] | headers before bodies, between clients and daemons |
+//!
+//! ```no_run
+//! use copyrpc_client::{Client, ClientConfig};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let mut client = Client::connect("/run/user/1000/copyrpc/job.sock".as_ref(), ClientConfig::default())?;
+//! let answer = client.call(3, 17, 1, b"to service 17 on rank 3, method 1")?;
+//! # let _ = answer; Ok(()) }
+//! ```
+
+#![forbid(unsafe_code)]
+
+pub mod allocation;
+pub mod bulk;
+mod error;
+mod futures;
+mod job;
+pub mod message;
+pub mod name;
+mod pipeline;
+mod provider;
+mod report;
+mod retry;
+pub mod runtime;
+mod spread;
+pub mod stream;
+#[cfg(feature = "tokio")]
+pub mod tokio;
+
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use zerocopy::IntoBytes as _;
+
+pub use error::{CallError, ServiceError};
+pub use futures::{FutureCall, FutureClient};
+
+pub use ipc::{ConnectError, Wait};
+pub use job::{JOB_BYTES_MAX, JobId, JobIdError};
+pub use message::HERE;
+pub use name::Description;
+pub use pipeline::{Pipeline, SubmitError};
+pub use proto::Status;
+pub use provider::{
+    Context, Inbound, Offer, ProvideError, Provider, ProviderStop, Request, RequestContext,
+};
+pub use report::{ClientInfo, PeerInfo};
+pub use retry::Retry;
+pub use runtime::{Runtime, RuntimeError};
+pub use spread::{Route, Spread};
+
+use crate::{
+    message::{CallExtra, CallHead, DAEMON, HAS_EXTRA, method},
+    retry::RetryBudget,
+};
+
+/// How much longer than the daemon a client waits, at most: the daemon knows better why a call ended.
+const GRACE_MAX: Duration = Duration::from_millis(500);
+
+/// The same, at least: the daemon looks at deadlines once in a millisecond.
+const GRACE_MIN: Duration = Duration::from_millis(3);
+
+/// How long the client itself waits for a call with this deadline: a tenth longer, so that a deadline is met
+/// also where the daemon is stopped.
+pub(crate) fn patience(timeout: Duration) -> Duration {
+    timeout.saturating_add((timeout / 10).clamp(GRACE_MIN, GRACE_MAX))
+}
+
+/// The configuration of a client.
+#[derive(Clone, Copy, Debug)]
+pub struct ClientConfig {
+    /// The deadline of a call that names none; 71 minutes at most.
+    pub timeout: Duration,
+    /// The waiting mode.
+    pub wait: Wait,
+    /// Longest response that needs no detour: so much room is set aside for each.
+    pub response_bytes: u32,
+    /// When a call is made again, and whether a lost daemon is looked for; by default never.
+    pub retry: Retry,
+}
+
+impl Default for ClientConfig {
+    fn default() -> Self {
+        Self {
+            timeout: Duration::from_secs(5),
+            wait: Wait::default(),
+            response_bytes: 232,
+            retry: Retry::NEVER,
+        }
+    }
+}
+
+/// A process's connection to its daemon, for one call at a time.
+#[derive(Debug)]
+pub struct Client {
+    ipc: ipc::BlockingClient,
+    config: ClientConfig,
+    budget: RetryBudget,
+    /// Retries so far: what their waits are spread by.
+    retries: u64,
+    trace: u64,
+}
+
+impl Client {
+    /// Connects to the daemon whose socket is at `path`: see [`Runtime`].
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError`].
+    pub fn connect(path: &Path, config: ClientConfig) -> Result<Self, ConnectError> {
+        let ipc = ipc::BlockingClient::connect(path, ipc_config(config))?;
+        let seed = u64::from(std::process::id()) << 32;
+        Ok(Self { ipc, config, budget: RetryBudget::default(), retries: seed, trace: 0 })
+    }
+
+    /// Connects again, to the same daemon or its successor.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError`]; the client stays as it was.
+    pub fn reconnect(&mut self) -> Result<(), ConnectError> {
+        self.ipc.reconnect()
+    }
+
+    /// From now on, handlers are told that calls belong to the trace of this number, and who calls; 0: no
+    /// longer.
+    pub fn set_trace(&mut self, trace: u64) {
+        self.trace = trace;
+    }
+
+    /// Calls a method of a service on a rank, [`HERE`] for that of this node, and waits for the answer,
+    /// which is valid until the next call.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`]. A call that ended without an answer may have been executed, unless the error says
+    /// otherwise. It was made again as [`ClientConfig::retry`] allows.
+    pub fn call(
+        &mut self,
+        rank: u32,
+        service: u16,
+        method: u16,
+        body: &[u8],
+    ) -> Result<&[u8], CallError> {
+        self.call_within(rank, service, method, body, self.config.timeout)
+    }
+
+    /// Like [`call`](Self::call), with a deadline of its own.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`].
+    pub fn call_within(
+        &mut self,
+        rank: u32,
+        service: u16,
+        method: u16,
+        body: &[u8],
+        timeout: Duration,
+    ) -> Result<&[u8], CallError> {
+        let to = To { rank, service, method };
+        if self.config.retry.retries_max == 0 {
+            return match self.call_once(to, body, timeout) {
+                Ok(len_bytes) => Ok(self.ipc.response(len_bytes)),
+                Err(error) => Err(error),
+            };
+        }
+        let len_bytes = self.call_retrying(to, body, timeout)?;
+        Ok(self.ipc.response(len_bytes))
+    }
+
+    fn call_once(&mut self, to: To, body: &[u8], timeout: Duration) -> Result<usize, CallError> {
+        let head = call_head(to, timeout, self.config.response_bytes, self.trace);
+        let extra = CallExtra { trace: self.trace.into() };
+        let extra = if self.trace == 0 { &[][..] } else { extra.as_bytes() };
+        let parts = [head.as_bytes(), extra, body];
+        let ended = self.ipc.call_parts_within(&parts, patience(timeout)).map(<[u8]>::len);
+        match ended {
+            Ok(len_bytes) => Ok(len_bytes),
+            Err(error) if !self.ipc.was_sent() => Err(CallError::not_sent(error)),
+            Err(error) => Err(CallError::of(ipc::Failed { error, detail: self.ipc.detail() }, to)),
+        }
+    }
+
+    #[cold]
+    fn call_retrying(
+        &mut self,
+        to: To,
+        body: &[u8],
+        timeout: Duration,
+    ) -> Result<usize, CallError> {
+        let retry = self.config.retry;
+        let (start, mut number) = (Instant::now(), 0);
+        self.budget.earn(&retry);
+        loop {
+            let left = timeout.saturating_sub(start.elapsed());
+            let error = match self.call_once(to, body, left) {
+                Ok(len_bytes) => return Ok(len_bytes),
+                Err(error) => error,
+            };
+            let wait = retry.wait(number, self.retries);
+            let is_in_time = start.elapsed() + wait < timeout;
+            if error.is_daemon_gone() {
+                // Whether or not this call may be made again, the next one can be.
+                let _ = self.ipc.reconnect();
+            }
+            let may = is_in_time && number < retry.retries_max && retry.applies_to(&error);
+            if !may || !self.budget.spend() {
+                return Err(error);
+            }
+            number += 1;
+            self.retries += 1;
+            std::thread::sleep(wait);
+        }
+    }
+
+    /// Asks the daemon of a rank for nothing but an answer.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`].
+    pub fn ping(&mut self, rank: u32, body: &[u8]) -> Result<&[u8], CallError> {
+        self.call(rank, DAEMON, method::PING, body)
+    }
+
+    /// What a service on a rank says about itself.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`], in particular [`CallError::NoService`].
+    pub fn describe(&mut self, rank: u32, service: u16) -> Result<Description, CallError> {
+        let told = self.call(rank, DAEMON, method::DESCRIBE, &service.to_le_bytes());
+        match told.map(Description::decode) {
+            Ok(Some(description)) => Ok(description),
+            Ok(None) => Err(CallError::Unanswered(Status::Internal)),
+            Err(CallError::NoService(_)) => {
+                Err(CallError::NoService(To { rank, service, method: 0 }))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Rank of this node, and how many there are.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`].
+    pub fn who(&mut self) -> Result<(u32, u32), CallError> {
+        let answer = self.call(HERE, DAEMON, method::WHO, &[])?;
+        match answer.as_chunks() {
+            ([rank, size], []) => Ok((u32::from_le_bytes(*rank), u32::from_le_bytes(*size))),
+            _ => Err(CallError::Unanswered(Status::Internal)),
+        }
+    }
+
+    /// Differs between any two lives of the daemon.
+    #[must_use]
+    pub fn daemon_generation(&self) -> u64 {
+        self.ipc.terms().server_generation
+    }
+}
+
+/// A service of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceInfo {
+    /// Its number.
+    pub service: u16,
+    /// Its name; empty if it has none.
+    pub name: String,
+    /// Processes that offer it; 0: a function of the daemon's program does.
+    pub providers: u16,
+    /// Requests that wait for one of them.
+    pub waiting: u32,
+    /// Requests that they have not answered.
+    pub given: u32,
+    /// Requests that came for it.
+    pub requests: u64,
+}
+
+/// The destination of a call: rank, service, method.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct To {
+    /// Rank of the node; [`HERE`]: this one.
+    pub rank: u32,
+    /// Number of the service.
+    pub service: u16,
+    /// Number of the method.
+    pub method: u16,
+}
+
+/// The header of a call; the body follows it.
+fn call_head(to: To, timeout: Duration, response_bytes: u32, trace: u64) -> CallHead {
+    let extra = if trace == 0 { 0 } else { HAS_EXTRA };
+    CallHead {
+        rank: to.rank.into(),
+        service: to.service.into(),
+        method: to.method.into(),
+        // 0 would mean that the daemon chooses.
+        timeout_us: u32::try_from(timeout.as_micros()).unwrap_or(u32::MAX).max(1).into(),
+        response_bytes: (response_bytes.min(HAS_EXTRA - 1) | extra).into(),
+    }
+}
+
+fn ipc_config(config: ClientConfig) -> ipc::ClientConfig {
+    let timeout = patience(config.timeout);
+    ipc::ClientConfig { wait: config.wait, timeout, ..ipc::ClientConfig::default() }
+}

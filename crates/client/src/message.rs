@@ -1,0 +1,329 @@
+//! The headers in front of the body of a request or a response.
+//!
+//! ```text
+//! client ─▶ daemon   CallHead: rank, service, method, timeout, room for the response │ body
+//! daemon ─▶ daemon   method of the protocol: the service; PeerHead: method           │ body
+//! client ─▶ daemon   CallHead with HAS_EXTRA; CallExtra: what a trace is called      │ body
+//! provider ─▶ daemon CallHead to the own daemon, method SERVE; ServeHead: an answer  │ body
+//! daemon ─▶ provider WorkHead: which request, of whom, method; ContextHead if asked  │ body
+//! ```
+//!
+//! An answer that is no success begins with who says so ([`origin`]), and what that says about it. An empty
+//! one comes from a daemon, and leaves open whether the request was executed.
+
+use zerocopy::{
+    FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
+    little_endian::{U16, U32, U64},
+};
+
+/// The daemon itself, as a service.
+pub const DAEMON: u16 = 0;
+
+/// Methods of [`DAEMON`].
+pub mod method {
+    /// Answers with the body. The only one that other nodes may call.
+    pub const PING: u16 = 0;
+    /// Offers a service: the body is its number.
+    pub const REGISTER: u16 = 1;
+    /// Answers a request, and asks for the next.
+    pub const SERVE: u16 = 2;
+    /// Answers with this daemon's rank and the number of ranks.
+    pub const WHO: u16 = 3;
+    /// Answers with the description of the service whose number is the body. Other nodes may call it.
+    pub const DESCRIBE: u16 = 4;
+    /// Answers with a part of what the daemon knows of itself: the body is a
+    /// [`ReportHead`](super::ReportHead), the answer a [`ReportAnswer`](super::ReportAnswer) and records.
+    pub const REPORT: u16 = 6;
+}
+
+/// Who says that a call is no success: first in the answer.
+pub mod origin {
+    /// The service; what it says about it follows.
+    pub const SERVICE: u8 = 1;
+    /// A daemon that did not hand the request to the service.
+    pub const NOT_EXECUTED: u8 = 2;
+}
+
+/// Longest text that a service may add to a status that is no success.
+pub const DETAIL_BYTES_MAX: usize = 1024;
+
+/// Of [`CallHead::response_bytes`]: a [`CallExtra`] follows the head.
+pub const HAS_EXTRA: u32 = 1 << 31;
+
+/// Behind a [`CallHead`] with [`HAS_EXTRA`].
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct CallExtra {
+    /// What the caller's trace is called; 0: nothing.
+    pub trace: U64,
+}
+
+/// Who called, as daemons tell each other and providers.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct CallerHead {
+    /// User of the caller, as the kernel of its node knows it.
+    pub uid: U32,
+    /// Process of the caller on its node; 0: nobody knows, and the user means nothing.
+    pub pid: U32,
+    /// What the caller's trace is called; 0: nothing.
+    pub trace: U64,
+}
+
+/// Of [`PeerHead::flags`]: a [`CallerHead`] follows the head.
+pub const HAS_CALLER: u8 = 1;
+
+/// Before the body of a client's request.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
+#[repr(C)]
+pub struct CallHead {
+    /// The rank of the service; [`HERE`]: this node.
+    pub rank: U32,
+    /// The service.
+    pub service: U16,
+    /// The method.
+    pub method: U16,
+    /// The deadline of the call; 0: the daemon's default.
+    pub timeout_us: U32,
+    /// Longest response that needs no detour.
+    pub response_bytes: U32,
+}
+
+/// The node of whoever asks.
+pub const HERE: u32 = u32::MAX;
+
+/// Bytes before the body of a client's request.
+pub const CALL_HEAD_BYTES: usize = size_of::<CallHead>();
+const _: () = assert!(CALL_HEAD_BYTES == 16);
+
+/// Before the body of a request to another node. The service is the method of the protocol.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct PeerHead {
+    /// The method of the service.
+    pub method: U16,
+    /// [`HAS_CALLER`], or 0.
+    pub flags: u8,
+    reserved: [u8; 5],
+}
+
+/// Bytes before the body of a request to another node.
+pub const PEER_HEAD_BYTES: usize = size_of::<PeerHead>();
+
+impl PeerHead {
+    /// Names a method.
+    #[must_use]
+    pub fn new(method: u16) -> Self {
+        Self { method: method.into(), flags: 0, reserved: [0; 5] }
+    }
+
+    /// Says whether a [`CallerHead`] follows.
+    #[must_use]
+    pub fn with_caller(self, has_caller: bool) -> Self {
+        Self { flags: if has_caller { HAS_CALLER } else { 0 }, ..self }
+    }
+}
+
+/// First in the body of [`method::SERVE`]; the body of the answer follows.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct ServeHead {
+    /// The request that is answered; 0: none.
+    pub work: U64,
+    /// The service that the provider offers.
+    pub service: U16,
+    /// The result of the request: a status of the protocol.
+    pub status: u8,
+    /// Zero.
+    pub reserved: [u8; 5],
+}
+
+/// Bytes before the body of a provider's answer, behind a [`CallHead`].
+pub const SERVE_HEAD_BYTES: usize = size_of::<ServeHead>();
+
+/// First in what answers [`method::SERVE`]; the body of the request follows.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct WorkHead {
+    /// The request.
+    pub work: U64,
+    /// Rank of the caller.
+    pub rank: U32,
+    /// The method of the service.
+    pub method: U16,
+    /// [`HAS_CONTEXT`], or 0.
+    pub flags: U16,
+}
+
+/// Of [`WorkHead::flags`]: a [`ContextHead`] follows the head.
+pub const HAS_CONTEXT: u16 = 1;
+
+/// Behind a [`WorkHead`] with [`HAS_CONTEXT`].
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct ContextHead {
+    /// When the caller gives up, in nanoseconds of `CLOCK_MONOTONIC` of this node.
+    pub deadline_ns: U64,
+    /// Process that called.
+    pub caller: CallerHead,
+}
+
+/// Of [`OfferHead::flags`]: other processes may offer the service beside this one.
+pub const IS_SHARED: u16 = 1;
+/// Of [`OfferHead::flags`]: requests come with a [`ContextHead`].
+pub const WANTS_CONTEXT: u16 = 2;
+
+/// First in the body of [`method::REGISTER`]; the service's name and then the table of its methods follow.
+/// A body that ends with the number offers the service to one process alone, without a name.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct OfferHead {
+    /// Number of the service.
+    pub service: U16,
+    /// [`IS_SHARED`] and [`WANTS_CONTEXT`].
+    pub flags: U16,
+    /// Bytes of the name.
+    pub name_bytes: U16,
+    /// Zero.
+    pub reserved: U16,
+}
+
+/// Longest description of a service: its name, and the table of its methods.
+pub const DESCRIPTION_BYTES_MAX: usize = 4096;
+
+/// A method in the table of a service.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
+#[repr(C)]
+pub struct MethodRecord {
+    /// Its number.
+    pub method: U16,
+    /// Zero.
+    pub reserved: [u8; 6],
+    /// What tells whether caller and service mean the same types.
+    pub fingerprint: U64,
+}
+
+/// A service of a node.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
+#[repr(C)]
+pub struct ServiceRecord {
+    /// Its number.
+    pub service: U16,
+    /// Processes that offer it; 0: a function of the daemon's program does.
+    pub providers: U16,
+    /// Requests that wait for one of them.
+    pub waiting: U32,
+    /// Requests that they have not answered.
+    pub given: U32,
+    /// Bytes of the name.
+    pub name_bytes: U16,
+    /// Zero.
+    pub reserved: U16,
+}
+
+/// What [`method::REPORT`] tells of.
+pub mod report {
+    /// [`ClientRecord`](super::ClientRecord) of each client.
+    pub const CLIENTS: u16 = 0;
+    /// [`PeerRecord`](super::PeerRecord) of each rank whose connection the thread owns.
+    pub const PEERS: u16 = 1;
+    /// [`ServiceReport`](super::ServiceReport) of each service, each with its name behind it.
+    pub const SERVICES: u16 = 2;
+    /// Answers to clients of the thread by status: a count of 64 bits for each of 17 numbers.
+    pub const STATUSES: u16 = 3;
+    /// Records in an answer, at most.
+    pub const RECORDS_MAX: usize = 1000;
+}
+
+/// The body of [`method::REPORT`].
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct ReportHead {
+    /// The thread of the daemon that is asked.
+    pub thread: U16,
+    /// One of [`report`].
+    pub what: U16,
+    /// Records that are left out: those that were told already.
+    pub skip: U32,
+}
+
+/// First in what answers [`method::REPORT`].
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct ReportAnswer {
+    /// Threads of the daemon.
+    pub threads: U16,
+    /// Zero.
+    pub reserved: U16,
+    /// Records that follow.
+    pub records: U32,
+}
+
+/// A client of the daemon.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
+#[repr(C)]
+pub struct ClientRecord {
+    /// Its process; 0: nobody knows.
+    pub pid: U32,
+    /// The user of that.
+    pub uid: U32,
+    /// Requests that it ever made.
+    pub requests: U64,
+    /// Those that are not answered.
+    pub in_flight: U32,
+    /// Services that it offers.
+    pub services: U32,
+}
+
+/// Another rank, as a daemon sees it.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
+#[repr(C)]
+pub struct PeerRecord {
+    /// Rank of the peer.
+    pub rank: U32,
+    /// 1: it is up.
+    pub is_up: U32,
+    /// Calls to it that were made.
+    pub calls: U64,
+    /// Those that it has not answered.
+    pub in_flight: U32,
+    /// Calls that wait for room there.
+    pub waiting: U32,
+    /// Calls that ended without its answer.
+    pub unanswered: U64,
+    /// Requests that it made.
+    pub requests: U64,
+}
+
+/// A service of a node, and how much it was asked for.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
+#[repr(C)]
+pub struct ServiceReport {
+    /// The service, and who offers it.
+    pub service: ServiceRecord,
+    /// Requests that came for it.
+    pub requests: U64,
+}
+
+/// Bytes before the body of a request to a provider.
+pub const WORK_HEAD_BYTES: usize = size_of::<WorkHead>();
+const _: () = assert!(CALL_HEAD_BYTES + SERVE_HEAD_BYTES == 32 && WORK_HEAD_BYTES == 16);
+
+/// Longest message of the client's protocol that carries a body of `body_bytes`.
+#[must_use]
+pub fn message_bytes_max(body_bytes: u32) -> u32 {
+    // A provider's answer lies behind two heads; a request to one, behind a head and its context.
+    body_bytes.saturating_add(40)
+}

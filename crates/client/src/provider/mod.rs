@@ -1,0 +1,118 @@
+//! A process that answers requests for a service of its node.
+//!
+//! | | handlers run | for |
+//! |---|---|---|
+//! | [`Provider::serve`] | on this thread, one after the other | what is answered at once |
+//! | [`Provider::serve_on`] | on several threads | what computes or waits |
+//! | [`Provider::run`] | wherever the [`Request`] goes; it is answered later, in any order | queues of one's own |
+//! | [`Provider::run_async`] | as futures on this thread | what waits for others |
+
+mod inbound;
+mod offer;
+mod request;
+mod running;
+mod session;
+mod tasks;
+
+use std::path::Path;
+
+use proto::Status;
+
+pub use inbound::{Context, Inbound};
+pub use offer::{Offer, ProvideError};
+pub use request::{ProviderStop, Request, RequestContext};
+
+use crate::ClientConfig;
+use session::Session;
+
+/// Provides one service.
+///
+/// The daemon notices when this process dies; requests that it was given end with
+/// [`Status::Unavailable`], and those that wait go to another process that offers the service, if there is
+/// one.
+#[derive(Debug)]
+pub struct Provider {
+    session: Session,
+}
+
+impl Provider {
+    /// Offers `service` at the daemon whose socket is at `path`, alone.
+    ///
+    /// # Errors
+    ///
+    /// [`ProvideError`].
+    pub fn register(path: &Path, service: u16, config: ClientConfig) -> Result<Self, ProvideError> {
+        Self::offer(path, &Offer::new(service), config)
+    }
+
+    /// Offers a service at the daemon whose socket is at `path`.
+    ///
+    /// # Errors
+    ///
+    /// [`ProvideError`].
+    pub fn offer(path: &Path, offer: &Offer, config: ClientConfig) -> Result<Self, ProvideError> {
+        Ok(Self { session: Session::open(path, offer, config)? })
+    }
+
+    /// Ends what serves, from another thread or a handler: requests that were taken are answered, others end
+    /// with [`Status::Unavailable`].
+    #[must_use]
+    pub fn stop_handle(&self) -> ProviderStop {
+        self.session.stop_handle()
+    }
+
+    /// Answers requests on this thread, one after the other, until `serve` gives no answer: that request ends
+    /// with [`Status::Unavailable`], and the service is withdrawn. What `serve` writes is the answer, or, if
+    /// the status is no success, what the caller is told about it. An answer that is longer than the daemon
+    /// takes ends its request with [`Status::OutOfRange`]. A request whose caller has given up is not served.
+    ///
+    /// # Errors
+    ///
+    /// [`ProvideError::Call`] when the daemon is gone, and is not looked for or not found.
+    pub fn serve(
+        mut self,
+        serve: impl FnMut(&Inbound<'_>, &mut Vec<u8>) -> Option<Status>,
+    ) -> Result<(), ProvideError> {
+        self.session.serve(serve)
+    }
+
+    /// Answers requests on `threads` threads, of which this is none: a slow request keeps no other waiting
+    /// while a thread is idle. A handler that panics answers [`Status::Internal`]. Ends when the provider is
+    /// [stopped](Self::stop_handle).
+    ///
+    /// # Errors
+    ///
+    /// [`ProvideError`].
+    pub fn serve_on(
+        self,
+        threads: usize,
+        serve: impl Fn(&Inbound<'_>, &mut Vec<u8>) -> Status + Sync,
+    ) -> Result<(), ProvideError> {
+        running::serve_on(self.session, threads, &serve)
+    }
+
+    /// Hands each request to `take`, which may answer it at once or give it away: to a queue, another
+    /// thread, a task of an executor. Ends when the provider is [stopped](Self::stop_handle).
+    ///
+    /// # Errors
+    ///
+    /// [`ProvideError`].
+    pub fn run(mut self, mut take: impl FnMut(Request)) -> Result<(), ProvideError> {
+        self.session.run(&mut take, &mut || 0)
+    }
+
+    /// Hands each request to `start`, and runs the futures that it makes on this thread. They answer
+    /// requests by [`Request::reply`]; one that ends without does as [`Request`] says. Ends when the provider
+    /// is [stopped](Self::stop_handle); futures that have not ended by then are dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`ProvideError`].
+    pub fn run_async<F: Future<Output = ()>>(
+        mut self,
+        mut start: impl FnMut(Request) -> F,
+    ) -> Result<(), ProvideError> {
+        let tasks = tasks::Tasks::new(self.session.outbox());
+        self.session.run(&mut |request| tasks.start(start(request)), &mut || tasks.poll())
+    }
+}

@@ -1,0 +1,237 @@
+//! A request that is answered later, by any thread.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use memory::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use os::event::Event;
+use proto::Status;
+
+use crate::provider::inbound::{Context, Inbound};
+
+/// An answer on its way to the thread that talks to the daemon.
+#[derive(Debug)]
+pub(super) struct Answered {
+    pub(super) work: u64,
+    pub(super) epoch: u64,
+    pub(super) status: Status,
+    pub(super) body: Vec<u8>,
+}
+
+/// What other threads tell the one that talks to the daemon.
+#[derive(Debug)]
+pub(super) struct Outbox {
+    answers: Mutex<VecDeque<Answered>>,
+    /// Answers in the queue: a hint, which the lock settles.
+    count: AtomicUsize,
+    /// Tasks that were woken since the last look.
+    woken: Mutex<Vec<usize>>,
+    /// That thread sleeps, or is about to.
+    is_asleep: AtomicBool,
+    is_stopped: AtomicBool,
+    /// Counts connections to daemons.
+    epoch: AtomicU64,
+    /// Readable while something was said to a thread that sleeps.
+    event: Event,
+}
+
+impl Outbox {
+    pub(super) fn new() -> Result<Self, os::event::EventError> {
+        Ok(Self {
+            answers: Mutex::default(),
+            count: AtomicUsize::new(0),
+            woken: Mutex::default(),
+            is_asleep: AtomicBool::new(false),
+            is_stopped: AtomicBool::new(false),
+            epoch: AtomicU64::new(1),
+            event: Event::new()?,
+        })
+    }
+
+    pub(super) fn event(&self) -> &Event {
+        &self.event
+    }
+
+    fn push(&self, answered: Answered) {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner).push_back(answered);
+        self.count.fetch_add(1, Ordering::SeqCst);
+        self.wake();
+    }
+
+    /// A task is to be polled.
+    pub(super) fn wake_task(&self, task: usize) {
+        self.woken.lock().unwrap_or_else(PoisonError::into_inner).push(task);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        // Sequentially consistent, as in `doze`: either this thread sees that the other sleeps, or the other
+        // sees what this one said.
+        if self.is_asleep.swap(false, Ordering::SeqCst) {
+            // Fails only on a descriptor that is no event.
+            let _ = self.event.signal();
+        }
+    }
+
+    pub(super) fn stop(&self) {
+        self.is_stopped.store(true, Ordering::SeqCst);
+        self.wake();
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.is_stopped.load(Ordering::SeqCst)
+    }
+
+    /// The number of the connection that requests come by.
+    pub(super) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::SeqCst)
+    }
+
+    /// There is another connection: requests of earlier ones are over.
+    pub(super) fn begin_epoch(&self) -> u64 {
+        self.epoch.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    pub(super) fn take_answer(&self) -> Option<Answered> {
+        if self.count.load(Ordering::SeqCst) == 0 {
+            return None;
+        }
+        let answered = self.answers.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+        if answered.is_some() {
+            self.count.fetch_sub(1, Ordering::SeqCst);
+        }
+        answered
+    }
+
+    pub(super) fn take_woken(&self) -> Vec<usize> {
+        std::mem::take(&mut self.woken.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Says that the thread is about to sleep; `false` if there is something for it.
+    pub(super) fn doze(&self) -> bool {
+        self.is_asleep.store(true, Ordering::SeqCst);
+        let has_woken = !self.woken.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
+        self.count.load(Ordering::SeqCst) == 0 && !has_woken && !self.is_stopped()
+    }
+
+    pub(super) fn awake(&self) {
+        self.is_asleep.store(false, Ordering::SeqCst);
+        let _ = self.event.drain();
+    }
+}
+
+/// What is known of a request.
+#[derive(Clone, Debug)]
+pub struct RequestContext {
+    /// Rank of the caller's node.
+    pub rank: u32,
+    /// Number of the method.
+    pub method: u16,
+    /// Deadline, user, process and trace of the caller.
+    pub caller: Context,
+    epoch: u64,
+    outbox: Arc<Outbox>,
+}
+
+impl RequestContext {
+    /// Time until the caller gives up.
+    #[must_use]
+    pub fn time_left(&self) -> Duration {
+        self.caller.time_left()
+    }
+
+    /// Whether nobody waits for the answer any more: the deadline has passed, or the daemon is gone.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.time_left().is_zero() || self.outbox.epoch() != self.epoch
+    }
+}
+
+/// A request, and the obligation to answer it: by any thread, at any time, in any order.
+///
+/// Dropped without an answer it ends with [`Status::Unknown`], or [`Status::Internal`] if a panic drops it.
+#[derive(Debug)]
+#[must_use = "dropping a request tells the caller that there is no answer"]
+pub struct Request {
+    context: RequestContext,
+    body: Vec<u8>,
+    work: u64,
+    is_answered: bool,
+}
+
+impl Request {
+    pub(super) fn new(
+        outbox: &Arc<Outbox>,
+        epoch: u64,
+        work: u64,
+        inbound: &Inbound<'_>,
+        caller: Context,
+    ) -> Self {
+        let context = RequestContext {
+            rank: inbound.rank,
+            method: inbound.method,
+            caller,
+            epoch,
+            outbox: Arc::clone(outbox),
+        };
+        Self { context, body: inbound.body.to_vec(), work, is_answered: false }
+    }
+
+    /// Whose request it is, and how long it is waited for.
+    #[must_use]
+    pub fn context(&self) -> &RequestContext {
+        &self.context
+    }
+
+    /// Number of the method.
+    #[must_use]
+    pub fn method(&self) -> u16 {
+        self.context.method
+    }
+
+    /// Body of the request.
+    #[must_use]
+    pub fn body(&self) -> &[u8] {
+        &self.body
+    }
+
+    /// Takes what it carries.
+    #[must_use]
+    pub fn take_body(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.body)
+    }
+
+    /// Answers. With a status that is no success, `body` is what the caller is told about it.
+    pub fn reply(mut self, status: Status, body: Vec<u8>) {
+        self.answer(status, body);
+    }
+
+    fn answer(&mut self, status: Status, body: Vec<u8>) {
+        self.is_answered = true;
+        let (work, epoch) = (self.work, self.context.epoch);
+        self.context.outbox.push(Answered { work, epoch, status, body });
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            let is_panicking = std::thread::panicking();
+            self.answer(if is_panicking { Status::Internal } else { Status::Unknown }, Vec::new());
+        }
+    }
+}
+
+/// Ends a provider.
+#[derive(Clone, Debug)]
+pub struct ProviderStop(pub(super) Arc<Outbox>);
+
+impl ProviderStop {
+    /// Ends it soon.
+    pub fn stop(&self) {
+        self.0.stop();
+    }
+}

@@ -1,0 +1,399 @@
+//! A provider's connection to its daemon: requests that were asked for, and their answers.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    thread,
+    time::Duration,
+};
+
+use os::{
+    clock,
+    idle::{Idle, Step},
+};
+use proto::Status;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use zerocopy::{FromBytes as _, IntoBytes as _};
+
+use crate::{
+    CallError, ClientConfig, To, call_head,
+    message::{
+        CALL_HEAD_BYTES, CallHead, ContextHead, DAEMON, DETAIL_BYTES_MAX, HAS_CONTEXT, HERE,
+        SERVE_HEAD_BYTES, ServeHead, WORK_HEAD_BYTES, WorkHead, method,
+    },
+    provider::{
+        inbound::{Context, Inbound},
+        offer::{Offer, ProvideError, WINDOW},
+        request::{Answered, Outbox, ProviderStop, Request},
+    },
+};
+
+/// What a body shares a message with, at most: so the longest answer is as long as the longest request.
+const HEADS_BYTES_MAX: usize = WORK_HEAD_BYTES + size_of::<ContextHead>();
+const _: () = assert!(HEADS_BYTES_MAX >= CALL_HEAD_BYTES + SERVE_HEAD_BYTES);
+
+/// Longest sleep without a look around.
+const SLEEP_MAX: Duration = Duration::from_secs(1);
+
+/// How long taken requests may go unanswered when the provider was stopped.
+const STOP_MAX: Duration = Duration::from_secs(5);
+
+/// Answers that were made while requests were read.
+#[derive(Debug, Default)]
+struct Made {
+    /// Which request, how it went, and where its answer ends in `bytes`.
+    ends: Vec<(u64, Status, usize)>,
+    bytes: Vec<u8>,
+}
+
+#[derive(Debug)]
+pub(super) struct Session {
+    path: PathBuf,
+    offer: Offer,
+    config: ClientConfig,
+    ipc: ipc::PipelinedClient<()>,
+    outbox: Arc<Outbox>,
+    /// Number of this connection.
+    epoch: u64,
+    /// Requests that were given and not answered.
+    given: usize,
+    window: usize,
+    answer_bytes_max: usize,
+    made: Made,
+    idle: Idle,
+    attempts: u32,
+}
+
+/// The daemon does not want the service, or is gone.
+fn register(path: &Path, offer: &Offer, config: ClientConfig) -> Result<Connected, ProvideError> {
+    if !offer.description.fits() {
+        return Err(ProvideError::TooLong(offer.service));
+    }
+    let mut ipc = ipc::PipelinedClient::connect(path, crate::ipc_config(config))?;
+    let head = daemon_head(method::REGISTER);
+    let message = offer.message();
+    let sent = ipc.submit_parts(&[head.as_bytes(), &message], ());
+    sent.map_err(|refused| CallError::not_sent(refused.error))?;
+    let mut outcome = None;
+    while outcome.is_none() {
+        ipc.poll_outcomes(|(), told| {
+            outcome = Some(told.map(|_| ()).map_err(|failed| CallError::of(failed, TO_DAEMON)));
+        });
+        if outcome.is_none() {
+            ipc.rest();
+        }
+    }
+    match outcome {
+        Some(Err(CallError::Unanswered(Status::AlreadyExists))) => {
+            Err(ProvideError::Taken(offer.service))
+        }
+        Some(Err(CallError::Unanswered(Status::FailedPrecondition))) => {
+            Err(ProvideError::Mismatch(offer.service))
+        }
+        Some(Err(CallError::Unanswered(Status::PermissionDenied))) => {
+            Err(ProvideError::Denied(offer.service))
+        }
+        Some(Err(error)) => Err(error.into()),
+        _ => Ok(Connected { ipc }),
+    }
+}
+
+/// A connection whose service is offered.
+struct Connected {
+    ipc: ipc::PipelinedClient<()>,
+}
+
+impl Session {
+    pub(super) fn open(
+        path: &Path,
+        offer: &Offer,
+        config: ClientConfig,
+    ) -> Result<Self, ProvideError> {
+        let Connected { ipc } = register(path, offer, config)?;
+        let outbox =
+            Outbox::new().map_err(|error| ProvideError::Os(std::io::Error::other(error)))?;
+        let mut session = Self {
+            path: path.to_owned(),
+            offer: offer.clone(),
+            config,
+            epoch: outbox.epoch(),
+            outbox: Arc::new(outbox),
+            given: 0,
+            window: offer.window.unwrap_or(WINDOW),
+            answer_bytes_max: 0,
+            made: Made::default(),
+            idle: Idle::default(),
+            attempts: 0,
+            ipc,
+        };
+        session.measure();
+        Ok(session)
+    }
+
+    /// Learns what the connection allows.
+    fn measure(&mut self) {
+        let request_bytes_max = self.ipc.terms().request_bytes_max;
+        self.answer_bytes_max = request_bytes_max.saturating_sub(HEADS_BYTES_MAX);
+        self.window = self.window.min(self.ipc.depth());
+    }
+
+    pub(super) fn outbox(&self) -> Arc<Outbox> {
+        Arc::clone(&self.outbox)
+    }
+
+    pub(super) fn stop_handle(&self) -> ProviderStop {
+        ProviderStop(self.outbox())
+    }
+
+    /// For so many threads, unless the offer says how many requests there may be.
+    pub(super) fn window_at_least(&mut self, threads: usize) {
+        self.window = self.offer.window.unwrap_or(threads.max(1)).min(self.ipc.depth());
+    }
+
+    /// See [`Provider::serve`](crate::Provider::serve).
+    pub(super) fn serve(
+        &mut self,
+        mut serve: impl FnMut(&Inbound<'_>, &mut Vec<u8>) -> Option<Status>,
+    ) -> Result<(), ProvideError> {
+        self.ask()?;
+        while !self.outbox.is_stopped() {
+            let mut is_over = false;
+            let mut made = std::mem::take(&mut self.made);
+            let read = self.read(&mut |work, inbound| {
+                if is_over {
+                    return;
+                }
+                let start = made.bytes.len();
+                let late = inbound.context.is_some_and(|context| context.time_left().is_zero());
+                let status = if late {
+                    Some(Status::DeadlineExceeded)
+                } else {
+                    serve(inbound, &mut made.bytes)
+                };
+                match status {
+                    Some(status) => made.ends.push((work, status, made.bytes.len())),
+                    None => {
+                        made.bytes.truncate(start);
+                        is_over = true;
+                    }
+                }
+            });
+            let count = made.ends.len();
+            let sent = read.and_then(|()| self.send_made(&mut made));
+            self.made = made;
+            match sent {
+                Err(error) => self.recover(error)?,
+                Ok(()) if is_over => {
+                    self.ipc.flush();
+                    return Ok(());
+                }
+                Ok(()) => {}
+            }
+            self.rest(count > 0);
+        }
+        Ok(())
+    }
+
+    /// See [`Provider::run`](crate::Provider::run); `turn` does what else is to be done, and says how much.
+    pub(super) fn run(
+        &mut self,
+        take: &mut dyn FnMut(Request),
+        turn: &mut dyn FnMut() -> usize,
+    ) -> Result<(), ProvideError> {
+        self.ask()?;
+        let mut stop_by_ns = None;
+        loop {
+            let is_stopped = self.outbox.is_stopped();
+            if is_stopped {
+                let now_ns = clock::now_ns();
+                let by_ns = *stop_by_ns.get_or_insert(now_ns + clock::duration_ns(STOP_MAX));
+                if self.given == 0 || now_ns >= by_ns {
+                    self.ipc.flush();
+                    return Ok(());
+                }
+            }
+            let (outbox, epoch, mut count) = (self.outbox(), self.epoch, 0);
+            let read = if is_stopped {
+                Ok(())
+            } else {
+                self.read(&mut |work, inbound| {
+                    count += 1;
+                    let caller = inbound.context.unwrap_or(UNKNOWN);
+                    take(Request::new(&outbox, epoch, work, inbound, caller));
+                })
+            };
+            count += turn();
+            let sent = read.and_then(|()| self.send_answers());
+            match sent {
+                Ok(sent) => self.rest(count + sent > 0),
+                Err(error) if is_stopped => return Err(error.into()),
+                Err(error) => self.recover(error)?,
+            }
+        }
+    }
+
+    /// Reads requests that came.
+    fn read(&mut self, take: &mut dyn FnMut(u64, &Inbound<'_>)) -> Result<(), CallError> {
+        let (mut failed, mut given) = (None, 0);
+        self.ipc.poll_outcomes(|(), outcome| match outcome {
+            Ok(bytes) => match parse(bytes) {
+                Some((work, inbound)) => {
+                    given += 1;
+                    take(work, &inbound);
+                }
+                None => failed = Some(CallError::Unanswered(Status::Internal)),
+            },
+            Err(error) => failed = Some(CallError::of(error, TO_DAEMON)),
+        });
+        self.given += given;
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Asks for as many requests as may come.
+    fn ask(&mut self) -> Result<(), ProvideError> {
+        for _ in self.ipc.in_flight()..self.window {
+            self.answer(0, Status::Ok, &[])?;
+        }
+        self.ipc.flush();
+        Ok(())
+    }
+
+    fn send_made(&mut self, made: &mut Made) -> Result<(), CallError> {
+        let mut start = 0;
+        let mut sent = Ok(());
+        for (work, status, end) in made.ends.drain(..) {
+            if sent.is_ok() {
+                sent = self.end_request(work, status, &made.bytes[start..end]);
+            }
+            start = end;
+        }
+        made.bytes.clear();
+        self.ipc.flush();
+        sent
+    }
+
+    /// Sends answers of other threads; returns how many.
+    fn send_answers(&mut self) -> Result<usize, CallError> {
+        let mut count = 0;
+        while count < self.window.max(1)
+            && let Some(Answered { work, epoch, status, body }) = self.outbox.take_answer()
+        {
+            count += 1;
+            // The daemon that gave the request is gone, and this one has others of the same names.
+            if epoch == self.epoch {
+                self.end_request(work, status, &body)?;
+            }
+        }
+        self.ipc.flush();
+        Ok(count)
+    }
+
+    fn end_request(&mut self, work: u64, status: Status, body: &[u8]) -> Result<(), CallError> {
+        self.given = self.given.saturating_sub(1);
+        match status {
+            Status::Ok if body.len() > self.answer_bytes_max => {
+                self.answer(work, Status::OutOfRange, &[])
+            }
+            Status::Ok => self.answer(work, status, body),
+            _ => self.answer(work, status, &body[..body.len().min(DETAIL_BYTES_MAX)]),
+        }
+    }
+
+    /// Answers a request, or none, and asks for the next.
+    fn answer(&mut self, work: u64, status: Status, body: &[u8]) -> Result<(), CallError> {
+        let call = daemon_head(method::SERVE);
+        let head = ServeHead {
+            work: work.into(),
+            service: self.offer.service.into(),
+            status: status.code(),
+            reserved: [0; 5],
+        };
+        // Without a deadline: work may be long in coming, and the kernel tells of the daemon's end.
+        let parts = [call.as_bytes(), head.as_bytes(), body];
+        let sent = self.ipc.submit_parts_within(&parts, Duration::MAX, ());
+        sent.map(drop).map_err(|refused| CallError::not_sent(refused.error))
+    }
+
+    /// The daemon is gone: looks for its successor, and offers the service there, or gives up.
+    fn recover(&mut self, error: CallError) -> Result<(), ProvideError> {
+        if !error.is_daemon_gone() || self.offer.retry.retries_max == 0 {
+            return Err(error.into());
+        }
+        self.epoch = self.outbox.begin_epoch();
+        self.given = 0;
+        for number in 0..self.offer.retry.retries_max {
+            if self.outbox.is_stopped() {
+                return Ok(());
+            }
+            match register(&self.path, &self.offer, self.config) {
+                Ok(Connected { ipc }) => {
+                    self.ipc = ipc;
+                    self.measure();
+                    self.attempts = 0;
+                    return self.ask();
+                }
+                Err(
+                    error @ (ProvideError::Mismatch(_)
+                    | ProvideError::Denied(_)
+                    | ProvideError::TooLong(_)),
+                ) => {
+                    return Err(error);
+                }
+                Err(_) => {}
+            }
+            self.attempts = self.attempts.wrapping_add(1);
+            thread::sleep(self.offer.retry.wait(number, self.attempts.into()));
+        }
+        Err(error.into())
+    }
+
+    /// After a turn: looks again at once if it did something, else spins, yields or sleeps as configured.
+    fn rest(&mut self, has_worked: bool) {
+        if has_worked {
+            self.idle.reset();
+            return;
+        }
+        if let Step::Sleep = self.idle.step(self.config.wait) {
+            if self.outbox.doze() && self.ipc.arm() {
+                let timeout = Timespec { tv_sec: SLEEP_MAX.as_secs().cast_signed(), tv_nsec: 0 };
+                let mut fds = [
+                    PollFd::new(&self.ipc, PollFlags::IN),
+                    PollFd::new(self.outbox.event(), PollFlags::IN),
+                ];
+                // An error is a signal: the loop looks whether it should stop.
+                let _ = poll(&mut fds, Some(&timeout));
+            }
+            self.outbox.awake();
+        }
+    }
+}
+
+const TO_DAEMON: To = To { rank: HERE, service: DAEMON, method: method::SERVE };
+
+/// What is known of a request of a daemon that says nothing.
+const UNKNOWN: Context = Context { deadline_ns: u64::MAX, uid: None, pid: None, trace: 0 };
+
+/// A request as the daemon gives it: its name, and what it is.
+fn parse(bytes: &[u8]) -> Option<(u64, Inbound<'_>)> {
+    let (head, mut body) = WorkHead::read_from_prefix(bytes).ok()?;
+    let mut context = None;
+    if head.flags.get() & HAS_CONTEXT != 0 {
+        let (told, rest) = ContextHead::read_from_prefix(body).ok()?;
+        let caller = told.caller;
+        let is_known = caller.pid.get() != 0;
+        context = Some(Context {
+            deadline_ns: told.deadline_ns.get(),
+            uid: is_known.then_some(caller.uid.get()),
+            pid: is_known.then_some(caller.pid.get()),
+            trace: caller.trace.get(),
+        });
+        body = rest;
+    }
+    let inbound = Inbound { rank: head.rank.get(), method: head.method.get(), body, context };
+    Some((head.work.get(), inbound))
+}
+
+/// The header of a request to the daemon of this node.
+fn daemon_head(method: u16) -> CallHead {
+    call_head(To { rank: HERE, service: DAEMON, method }, Duration::MAX, 0, 0)
+}

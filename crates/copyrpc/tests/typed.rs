@@ -1,0 +1,199 @@
+//! One definition of a service, a real daemon, and all that comes of it.
+
+use std::{
+    env, fs,
+    future::Future,
+    path::PathBuf,
+    pin::pin,
+    process,
+    sync::Arc,
+    task::{Context, Poll, Wake, Waker},
+    thread::{self, Thread},
+};
+
+use copyrpc::typed::{self, Failure, Raw, TypedError, service};
+use copyrpc::{
+    CallError, Client, ClientConfig, FutureClient, HERE, Inbound, JobId, Provider, Runtime, Status,
+    daemon::{self, BackgroundDaemon},
+    nic::Selection,
+};
+use serde::{Deserialize, Serialize};
+
+/// What a file is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stat {
+    length: u64,
+    name: String,
+}
+
+service! {
+    /// Tells which rank has a file.
+    pub trait Metadata("metadata"), client MetadataClient, futures MetadataFutures {
+        /// What a file is.
+        fn stat(path: String) -> Stat;
+        fn rename(from: String, to: String) -> Result<u32, String>;
+        fn nothing() -> ();
+    }
+}
+
+/// As another version of the program has it.
+mod later {
+    super::typed::service! {
+        pub trait Metadata("metadata"), client MetadataClient, futures MetadataFutures {
+            fn stat(path: String, follows_links: bool) -> u64;
+        }
+    }
+}
+
+service! {
+    trait Store("store"), client StoreClient, futures StoreFutures, codec Raw {
+        fn reverse(bytes: Vec<u8>) -> Vec<u8>;
+    }
+}
+
+struct Files;
+
+impl Metadata for Files {
+    fn stat(&self, request: &Inbound<'_>, path: String) -> Result<Stat, Failure> {
+        assert!(request.context.is_some_and(|context| context.pid == Some(process::id())));
+        match path.strip_prefix("/") {
+            Some(name) => Ok(Stat { length: path.len() as u64, name: name.to_owned() }),
+            None => Err(Failure::not_found(format!("{path} is not there"))),
+        }
+    }
+
+    fn rename(
+        &self,
+        _: &Inbound<'_>,
+        from: String,
+        to: String,
+    ) -> Result<Result<u32, String>, Failure> {
+        Ok(if from == to { Err("the same".into()) } else { Ok(7) })
+    }
+
+    fn nothing(&self, _: &Inbound<'_>) -> Result<(), Failure> {
+        Err(Status::Aborted.into())
+    }
+}
+
+impl Store for Files {
+    fn reverse(&self, _: &Inbound<'_>, mut bytes: Vec<u8>) -> Result<Vec<u8>, Failure> {
+        bytes.reverse();
+        Ok(bytes)
+    }
+}
+
+struct Node {
+    folder: PathBuf,
+    socket: PathBuf,
+    daemon: Option<BackgroundDaemon>,
+}
+
+impl Node {
+    fn start(name: &str) -> Self {
+        let folder = env::temp_dir().join(format!("copyrpc-typed-{name}-{}", process::id()));
+        let runtime = Runtime::new(folder.clone(), JobId::new("typed").unwrap(), "").unwrap();
+        let socket = runtime.socket();
+        let services = |_| daemon::Services::default();
+        let nic = Selection::from_env();
+        let daemon = BackgroundDaemon::start(daemon::alone(runtime), nic, services).unwrap();
+        Self { folder, socket, daemon: Some(daemon) }
+    }
+
+    fn client(&self) -> Client {
+        Client::connect(&self.socket, ClientConfig::default()).unwrap()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = self.daemon.take().map(BackgroundDaemon::stop);
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+#[test]
+fn a_service_is_called_by_what_its_trait_says() {
+    let node = Node::start("sync");
+    let config = ClientConfig::default();
+    let metadata = Provider::offer(&node.socket, &<dyn Metadata>::offer(), config).unwrap();
+    let store = Provider::offer(&node.socket, &<dyn Store>::offer(), config).unwrap();
+    let stops = [metadata.stop_handle(), store.stop_handle()];
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            metadata.serve_on(2, |it, answer| <dyn Metadata>::dispatch(&Files, it, answer))
+        });
+        scope.spawn(|| store.serve_on(1, |it, answer| <dyn Store>::dispatch(&Files, it, answer)));
+        let mut client = MetadataClient::new(node.client(), HERE);
+        let stat = client.stat("/etc".into()).unwrap();
+        assert_eq!(stat, Stat { length: 4, name: "etc".into() });
+        assert_eq!(client.rename("a".into(), "b".into()), Ok(Ok(7)));
+        assert_eq!(client.rename("a".into(), "a".into()), Ok(Err("the same".into())));
+        let absent = client.stat("etc".into()).unwrap_err();
+        assert_eq!(absent.status(), Status::NotFound);
+        let TypedError::Call(CallError::Service(said)) = absent else { panic!("{absent}") };
+        assert_eq!(&*said.detail, b"etc is not there");
+        assert_eq!(client.nothing().unwrap_err().status(), Status::Aborted);
+        // Another version is told apart at the first call, and never called.
+        let mut other = later::MetadataClient::new(node.client(), HERE);
+        let mismatch = other.stat("/etc".into(), true).unwrap_err();
+        assert_eq!(mismatch, TypedError::Mismatch { method: "stat" });
+        // Bytes that are no arguments are refused by the server.
+        let mut client = client.into_client();
+        let (service, stat) =
+            (copyrpc::name::service_number("metadata"), copyrpc::name::method_number("stat"));
+        let refused = client.call(HERE, service, stat, &[9, 1]).unwrap_err();
+        assert_eq!(refused.status(), Status::InvalidArgument);
+        let unknown = client.call(HERE, service, stat ^ 1, b"").unwrap_err();
+        assert!(matches!(unknown, CallError::NoMethod(_)), "{unknown}");
+        let mut store = StoreClient::new(client, HERE);
+        assert_eq!(store.reverse(vec![1, 2, 3]), Ok(vec![3, 2, 1]));
+        stops.iter().for_each(copyrpc::ProviderStop::stop);
+    });
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut future = pin!(future);
+    loop {
+        if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return value;
+        }
+        thread::park();
+    }
+}
+
+#[test]
+fn futures_of_many_calls_are_under_way_together() {
+    let node = Node::start("async");
+    let config = ClientConfig::default();
+    let provider = Provider::offer(&node.socket, &<dyn Metadata>::offer(), config).unwrap();
+    let stop = provider.stop_handle();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            provider.serve_on(2, |it, answer| <dyn Metadata>::dispatch(&Files, it, answer))
+        });
+        let client = FutureClient::connect(&node.socket, config).unwrap();
+        block_on(async {
+            let futures = MetadataFutures::new(client.clone(), HERE).await.unwrap();
+            let calls: Vec<_> = (0..8).map(|number| futures.stat(format!("/{number}"))).collect();
+            for (number, call) in calls.into_iter().enumerate() {
+                assert_eq!(call.await.unwrap().name, number.to_string());
+            }
+            let absent = futures.stat("x".into()).await.unwrap_err();
+            let TypedError::Call(CallError::Service(said)) = absent else { panic!("{absent}") };
+            assert_eq!((said.status, &*said.detail), (Status::NotFound, &b"x is not there"[..]));
+            let mismatch = later::MetadataFutures::new(client, HERE).await.unwrap_err();
+            assert_eq!(mismatch, TypedError::Mismatch { method: "stat" });
+        });
+        stop.stop();
+    });
+}

@@ -1,0 +1,389 @@
+//! Calls of this node's clients that lend memory, and when it is theirs again.
+
+use std::time::Duration;
+
+use client::{
+    bulk::message::{
+        BODY_BYTES_MAX, BulkCallHead, IS_WRITABLE, PeerCallHead, PeerSlice, SliceHead, entries,
+        method,
+    },
+    message::{DAEMON, HERE, PEER_HEAD_BYTES, PeerHead},
+};
+use proto::bulk::{Lending, Slice};
+use rpc::{Call, CallError, PeerId, Status};
+use slots::Key;
+use verbs::Nic;
+use zerocopy::{FromBytes as _, IntoBytes as _};
+
+use super::{
+    Answer, Awaited, Bulk, Turn,
+    provider::{Granted, Lender, NewWork, Source},
+};
+use crate::{bulk_inbox::marked, client_port::ClientPort, metrics::Counter};
+
+/// How long another daemon may take to say that it has closed the slices of a call, before it is asked again.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Calls of one client whose slices are lent.
+const LENT_EACH: usize = 256;
+
+/// A slice that is lent.
+#[derive(Clone, Copy)]
+struct LentSlice {
+    region: Key,
+    slice: Slice,
+}
+
+/// A call of a client, from the moment that its slices are lent to the one when all are the client's again.
+pub(super) struct Lent<P: ClientPort> {
+    client: P::Client,
+    /// `None`: the client was answered, or is gone.
+    reply_to: Option<P::ReplyTo>,
+    slices: Vec<LentSlice>,
+    lending: Lending,
+    to: To,
+    deadline_ns: u64,
+}
+
+/// Where a call went.
+#[derive(Clone, Copy)]
+enum To {
+    /// To a provider of this node.
+    Here(Key),
+    There(PeerId),
+}
+
+impl<P: ClientPort> Lent<P> {
+    /// Takes the slices back from a call that was given up; returns whether somebody must be asked.
+    fn give_up(&mut self) -> bool {
+        self.lending.given_up()
+    }
+}
+
+impl<N: Nic, P: ClientPort> Bulk<N, P> {
+    /// A client calls.
+    pub(super) fn call(
+        &mut self,
+        turn: &mut Turn<'_, N, P>,
+        client: P::Client,
+        reply_to: P::ReplyTo,
+        bytes: &[u8],
+    ) -> Result<Answer, Status> {
+        let (head, rest) =
+            BulkCallHead::read_from_prefix(bytes).map_err(|_| Status::InvalidArgument)?;
+        let (heads, body) =
+            entries::<SliceHead>(rest, head.slices.get()).ok_or(Status::InvalidArgument)?;
+        if body.len() > BODY_BYTES_MAX {
+            return Err(Status::OutOfRange);
+        }
+        if turn.dispatcher.is_draining {
+            return Err(Status::Unavailable);
+        }
+        let slices: Result<Vec<_>, _> =
+            heads.iter().map(|slice| self.lend(client, slice)).collect();
+        let slices = slices?;
+        turn.count(Counter::BulkCalls, 1);
+        let timeout_ns = turn.dispatcher.timeout_ns(head.timeout_us.get());
+        let deadline_ns = turn.now_ns().saturating_add(timeout_ns);
+        let own = turn.dispatcher.rank_info.rank();
+        let rank = if head.rank.get() == HERE { own } else { head.rank.get() };
+        let asked = Asked { client, reply_to, head, slices, deadline_ns };
+        if rank == own {
+            self.call_here(turn, asked, body)
+        } else {
+            self.call_there(turn, rank, asked, body)
+        }
+    }
+
+    /// A slice as its client names it.
+    fn lend(&self, client: P::Client, head: &SliceHead) -> Result<LentSlice, Status> {
+        let range = (head.offset.get(), head.len_bytes.get());
+        let is_writable = head.flags.get() & IS_WRITABLE != 0;
+        let (region, slice) = self.regions.slice(client, head.region.get(), range, is_writable)?;
+        let is_in_the_way = |lent: &LentSlice| {
+            lent.region == region
+                && lent.slice.is_writable
+                && lent.slice.extent.overlaps(slice.extent)
+        };
+        let closing = self.lent.iter().filter(|(_, lent)| lent.lending == Lending::Closing);
+        if closing.flat_map(|(_, lent)| &lent.slices).any(is_in_the_way) {
+            return Err(Status::FailedPrecondition);
+        }
+        Ok(LentSlice { region, slice })
+    }
+
+    /// Stores a call: its slices are lent from now on.
+    fn store(&mut self, asked: &Asked<P>, to: To) -> Result<Key, Status> {
+        // Those that were given up stay until the other side has closed them.
+        let own = self.lent.iter().filter(|(_, lent)| lent.client == asked.client);
+        if own.count() >= LENT_EACH {
+            return Err(Status::ResourceExhausted);
+        }
+        let lent = Lent {
+            client: asked.client,
+            reply_to: Some(asked.reply_to),
+            slices: asked.slices.clone(),
+            lending: Lending::default(),
+            to,
+            deadline_ns: asked.deadline_ns,
+        };
+        let key = self.lent.insert(lent).map_err(|_| Status::ResourceExhausted)?;
+        asked.slices.iter().for_each(|slice| self.regions.take(slice.region));
+        Ok(key)
+    }
+
+    /// To a provider of this node.
+    fn call_here(
+        &mut self,
+        turn: &mut Turn<'_, N, P>,
+        asked: Asked<P>,
+        body: &[u8],
+    ) -> Result<Answer, Status> {
+        let slices = asked.slices.iter();
+        let slices =
+            slices.map(|lent| Granted { slice: lent.slice, source: Source::Here(lent.region) });
+        let new = NewWork {
+            lender: Lender::Nobody,
+            rank: turn.dispatcher.rank_info.rank(),
+            service: asked.head.service.get(),
+            method: asked.head.method.get(),
+            slices: slices.collect(),
+            deadline_ns: asked.deadline_ns,
+            body: body.to_vec(),
+        };
+        let work = self.add_work(new).map_err(|(status, _)| status)?;
+        match self.store(&asked, To::Here(work)) {
+            Ok(set) => {
+                self.set_lender(work, Lender::Here(set));
+                self.give_works(turn, asked.head.service.get());
+                Ok(Answer::Later)
+            }
+            Err(status) => {
+                self.drop_work(work);
+                Err(status)
+            }
+        }
+    }
+
+    /// To another node.
+    fn call_there(
+        &mut self,
+        turn: &mut Turn<'_, N, P>,
+        rank: u32,
+        asked: Asked<P>,
+        body: &[u8],
+    ) -> Result<Answer, Status> {
+        let peer = turn.dispatcher.peer_of(rank)?;
+        let mut bytes = Vec::new();
+        let set = self.store(&asked, To::There(peer))?;
+        let head = PeerCallHead {
+            set: set.to_u64().into(),
+            service: asked.head.service,
+            method: asked.head.method,
+            slices: asked.head.slices,
+            reserved: 0.into(),
+        };
+        bytes.extend_from_slice(head.as_bytes());
+        for LentSlice { region, slice } in &asked.slices {
+            let Some(region) = self.regions.get(*region) else { continue };
+            let slice = PeerSlice {
+                region: region.remote().to_bytes(),
+                flags: if slice.is_writable { IS_WRITABLE } else { 0 }.into(),
+                offset: slice.extent.offset().into(),
+                len_bytes: slice.extent.len_bytes().into(),
+            };
+            bytes.extend_from_slice(slice.as_bytes());
+        }
+        bytes.extend_from_slice(body);
+        let timeout = Duration::from_nanos(asked.deadline_ns.saturating_sub(turn.now_ns()));
+        let called = if bytes.len() + 2 * PEER_HEAD_BYTES + 64 > turn.worker.config().batch_bytes {
+            // By rendezvous it could arrive after the request to close it.
+            Err(Status::OutOfRange)
+        } else {
+            let awaited = Awaited::Call(set);
+            self.ask_peer(turn, peer, method::PEER_CALL, &bytes, timeout, awaited)
+        };
+        called.map(|()| Answer::Later).inspect_err(|_| self.free(set))
+    }
+
+    /// Asks another daemon for something.
+    fn ask_peer(
+        &mut self,
+        turn: &mut Turn<'_, N, P>,
+        peer: PeerId,
+        method: u16,
+        body: &[u8],
+        timeout: Duration,
+        awaited: Awaited,
+    ) -> Result<(), Status> {
+        let key = self.awaited.insert(awaited).map_err(|_| Status::ResourceExhausted)?;
+        let cookie = marked(key.to_u64());
+        let call = Call { method: DAEMON, timeout, cookie, ..Call::default() };
+        let head = PeerHead::new(method);
+        let called = turn.worker.call_parts(peer, &call, &[head.as_bytes(), body]);
+        called.map(drop).map_err(|error| {
+            self.awaited.remove(key);
+            match error {
+                CallError::NotConnected | CallError::Nested => Status::Unavailable,
+                CallError::TooLong { .. } | CallError::NoPlace { .. } => Status::OutOfRange,
+                _ => Status::ResourceExhausted,
+            }
+        })
+    }
+
+    /// A call to another node has ended, with an answer or without.
+    pub(super) fn called(
+        &mut self,
+        turn: &mut Turn<'_, N, P>,
+        set: Key,
+        status: Status,
+        body: Option<Vec<u8>>,
+    ) {
+        let Some(lent) = self.lent.get_mut(set) else { return };
+        let reply_to = lent.reply_to.take();
+        if let Some(body) = body {
+            lent.lending.answered();
+            self.free(set);
+            if let Some(to) = reply_to {
+                turn.reply(to, status, &body);
+            }
+            return;
+        }
+        let status = match status {
+            Status::DeadlineExceeded => status,
+            _ => Status::Unavailable,
+        };
+        let must_ask = lent.give_up();
+        if let Some(to) = reply_to {
+            turn.count(Counter::Deadlines, u64::from(status == Status::DeadlineExceeded));
+            turn.reply(to, status, &[]);
+        }
+        if must_ask {
+            self.ask_to_close(turn, set);
+        }
+    }
+
+    /// The provider here has answered, and nothing is moved any more.
+    pub(super) fn answered_here(
+        &mut self,
+        turn: &mut Turn<'_, N, P>,
+        set: Key,
+        status: Status,
+        body: &[u8],
+    ) {
+        let Some(lent) = self.lent.get_mut(set) else { return };
+        lent.lending.answered();
+        let reply_to = lent.reply_to.take();
+        self.free(set);
+        if let Some(to) = reply_to {
+            turn.reply(to, status, body);
+        }
+    }
+
+    /// Has the other side close the slices of a call that was given up.
+    pub(super) fn ask_to_close(&mut self, turn: &mut Turn<'_, N, P>, set: Key) {
+        let Some(lent) = self.lent.get_mut(set) else { return };
+        let peer = match lent.to {
+            To::Here(work) => return self.end_work(turn, work, Status::Cancelled, Vec::new()),
+            To::There(peer) => peer,
+        };
+        if !turn.worker.is_connected(peer) {
+            lent.lending.disconnected();
+            return self.free(set);
+        }
+        let word = set.to_u64().to_le_bytes();
+        let awaited = Awaited::Close(set);
+        let asked = self.ask_peer(turn, peer, method::PEER_CLOSE, &word, CLOSE_TIMEOUT, awaited);
+        if asked.is_err() {
+            self.unasked.push(set);
+        }
+    }
+
+    /// The other daemon has said that the slices are closed, or has not.
+    pub(super) fn close_ended(&mut self, set: Key, is_closed: bool) {
+        let Some(lent) = self.lent.get_mut(set) else { return };
+        if is_closed {
+            lent.lending.closed();
+            self.free(set);
+        } else {
+            self.unasked.push(set);
+        }
+    }
+
+    /// The slices of a call are its client's again, or were never lent.
+    fn free(&mut self, set: Key) {
+        let Some(lent) = self.lent.remove(set) else { return };
+        for slice in lent.slices {
+            self.regions.give(slice.region);
+        }
+    }
+
+    pub(super) fn lent_disconnected(&mut self, turn: &mut Turn<'_, N, P>, peer: PeerId) {
+        for set in self.lent_keys(|lent| matches!(lent.to, To::There(to) if to == peer)) {
+            let Some(lent) = self.lent.get_mut(set) else { continue };
+            lent.lending.disconnected();
+            let reply_to = lent.reply_to.take();
+            self.free(set);
+            if let Some(to) = reply_to {
+                turn.count(Counter::PeerGone, 1);
+                turn.reply(to, Status::Unavailable, &[]);
+            }
+        }
+    }
+
+    /// Calls of clients that are gone.
+    pub(super) fn callers_gone(&mut self, turn: &mut Turn<'_, N, P>) {
+        for set in self.lent_keys(|lent| !turn.port.is_there(lent.client)) {
+            self.give_up(turn, set, None);
+        }
+    }
+
+    /// Calls to providers here that have passed their deadline; those to other nodes end by the worker.
+    pub(super) fn expire_lent(&mut self, turn: &mut Turn<'_, N, P>) {
+        let now_ns = turn.now_ns();
+        let is_late = |lent: &Lent<P>| {
+            matches!(lent.to, To::Here(_)) && lent.reply_to.is_some() && lent.deadline_ns <= now_ns
+        };
+        for set in self.lent_keys(is_late) {
+            turn.count(Counter::Deadlines, 1);
+            self.give_up(turn, set, Some(Status::DeadlineExceeded));
+        }
+    }
+
+    fn give_up(&mut self, turn: &mut Turn<'_, N, P>, set: Key, status: Option<Status>) {
+        let Some(lent) = self.lent.get_mut(set) else { return };
+        let (reply_to, must_ask) = (lent.reply_to.take(), lent.give_up());
+        if let (Some(to), Some(status)) = (reply_to, status) {
+            turn.reply(to, status, &[]);
+        }
+        if must_ask {
+            self.ask_to_close(turn, set);
+        }
+    }
+
+    fn lent_keys(&self, is_wanted: impl Fn(&Lent<P>) -> bool) -> Vec<Key> {
+        self.lent.iter().filter(|(_, lent)| is_wanted(lent)).map(|(key, _)| key).collect()
+    }
+
+    /// How many slices of a region are lent, and how many of them may be written.
+    pub(super) fn count_lent(&self, client: P::Client, word: u64) -> Result<Answer, Status> {
+        let (region, _) = self.regions.find(client, word).ok_or(Status::NotFound)?;
+        let slices = self.lent.iter().flat_map(|(_, lent)| &lent.slices);
+        let (mut all, mut writable) = (0_u64, 0_u64);
+        for lent in slices.filter(|lent| lent.region == region) {
+            all += 1;
+            writable += u64::from(lent.slice.is_writable);
+        }
+        let words = [all.to_le_bytes(), writable.to_le_bytes()];
+        Ok(Answer::Now(Status::Ok, words.as_flattened().to_vec()))
+    }
+}
+
+/// A call of a client that was found to be in order.
+struct Asked<P: ClientPort> {
+    client: P::Client,
+    reply_to: P::ReplyTo,
+    head: BulkCallHead,
+    slices: Vec<LentSlice>,
+    deadline_ns: u64,
+}

@@ -1,0 +1,260 @@
+//! Calls that lend memory: grants, transfers, and the end of rights. The rules are in `docs/bulk.md`.
+//!
+//! | part | holds |
+//! |---|---|
+//! | [`BulkInbox`](crate::bulk_inbox::BulkInbox) | messages of this turn |
+//! | [`Regions`] | memory of clients that is registered |
+//! | `lent` | calls of this node's clients, and the slices that they lend |
+//! | `works` | calls that providers of this node answer, and what they may access |
+//! | `transfers` | ranges that are being moved for providers |
+//!
+//! A daemon of several threads has one [`Bulk`] for each. A call reaches the peers of the thread that its
+//! client belongs to.
+
+mod caller;
+mod provider;
+mod regions;
+mod transfers;
+
+use std::collections::BTreeMap;
+
+use client::{
+    bulk::message::method,
+    message::{DETAIL_BYTES_MAX, origin},
+};
+use provider::{Offer, Work};
+use regions::Regions;
+use rpc::{PeerId, Status, Worker};
+use slots::{Key, SlotTable};
+use transfers::Transfer;
+use verbs::Nic;
+
+use crate::{
+    bulk_inbox::{ClientMessage, Outcome, PeerMessage, unmarked},
+    client_port::{ClientPort, Replies as _},
+    dispatcher::Dispatcher,
+    limits::Limits,
+    metrics::Counter,
+};
+use caller::Lent;
+
+/// Calls that lend memory, of all clients.
+const LENT_MAX: u32 = 1 << 16;
+
+/// Calls that providers are to answer.
+const WORKS_MAX: u32 = 1 << 16;
+
+/// What an outcome of the worker is about.
+#[derive(Clone, Copy)]
+enum Awaited {
+    /// The answer to a call.
+    Call(Key),
+    /// That the slices of a call are closed.
+    Close(Key),
+    /// The end of a segment of a transfer.
+    Segment { transfer: Key, len_bytes: u64 },
+}
+
+/// What a turn works with.
+pub(crate) struct Turn<'a, N: Nic, P: ClientPort> {
+    pub(crate) worker: &'a mut Worker<N>,
+    pub(crate) port: &'a mut P,
+    pub(crate) dispatcher: &'a mut Dispatcher<P>,
+}
+
+impl<N: Nic, P: ClientPort> Turn<'_, N, P> {
+    fn now_ns(&self) -> u64 {
+        self.dispatcher.now_ns
+    }
+
+    fn count(&mut self, counter: Counter, by: u64) {
+        self.dispatcher.tally.add(counter, by);
+    }
+
+    /// Answers a request. With a status that is no success, what the provider says about it follows who
+    /// says so.
+    fn reply(&mut self, to: P::ReplyTo, status: Status, body: &[u8]) {
+        let detail = &body[..body.len().min(DETAIL_BYTES_MAX)];
+        let parts: &[&[u8]] = match status {
+            Status::Ok => &[body],
+            _ if body.is_empty() => &[],
+            _ => &[&[origin::SERVICE], detail],
+        };
+        self.port.replies().reply(to, status, parts);
+        self.count(Counter::Replies, 1);
+    }
+}
+
+/// How a request is answered.
+enum Answer {
+    Now(Status, Vec<u8>),
+    Later,
+}
+
+impl Answer {
+    fn word(word: u64) -> Self {
+        Self::Now(Status::Ok, word.to_le_bytes().to_vec())
+    }
+}
+
+impl From<Status> for Answer {
+    fn from(status: Status) -> Self {
+        Self::Now(status, Vec::new())
+    }
+}
+
+/// All about bulk memory, for one thread of a daemon.
+pub(crate) struct Bulk<N: Nic, P: ClientPort> {
+    regions: Regions<N, P::Client>,
+    lent: SlotTable<Lent<P>>,
+    works: SlotTable<Work<P>>,
+    /// By number of the service.
+    offers: BTreeMap<u16, Offer<P>>,
+    transfers: SlotTable<Transfer<P>>,
+    awaited: SlotTable<Awaited>,
+    /// Calls whose slices another daemon is to be asked to close.
+    unasked: Vec<Key>,
+    /// For copies between regions of this node.
+    buffer: Box<[u8]>,
+    departures: u64,
+}
+
+impl<N: Nic, P: ClientPort> Bulk<N, P> {
+    pub(crate) fn new(limits: &Limits) -> Self {
+        Self {
+            regions: Regions::new(limits),
+            lent: SlotTable::bounded(LENT_MAX),
+            works: SlotTable::bounded(WORKS_MAX),
+            offers: BTreeMap::new(),
+            transfers: SlotTable::bounded(WORKS_MAX),
+            awaited: SlotTable::default(),
+            unasked: Vec::new(),
+            buffer: Box::default(),
+            departures: 0,
+        }
+    }
+
+    /// Memory that clients have registered.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        self.regions.held_bytes()
+    }
+
+    /// Calls that lend or borrow memory.
+    #[inline]
+    pub(crate) fn open(&self) -> usize {
+        self.lent.len() + self.works.len()
+    }
+
+    /// Handles what came in this turn, and moves what is to be moved. Returns how much was done.
+    #[inline]
+    pub(crate) fn advance(&mut self, turn: &mut Turn<'_, N, P>) -> usize {
+        if turn.dispatcher.bulk.is_empty() && self.transfers.is_empty() {
+            return 0;
+        }
+        self.work(turn)
+    }
+
+    #[cold]
+    fn work(&mut self, turn: &mut Turn<'_, N, P>) -> usize {
+        let inbox = core::mem::take(&mut turn.dispatcher.bulk);
+        let mut done = inbox.requests.len() + inbox.calls.len() + inbox.outcomes.len();
+        for outcome in inbox.outcomes {
+            self.outcome(turn, outcome);
+        }
+        for peer in inbox.closed {
+            self.disconnected(turn, peer);
+        }
+        for request in inbox.requests {
+            let reply_to = request.reply_to;
+            if let Answer::Now(status, body) = self.request(turn, &request) {
+                turn.reply(reply_to, status, &body);
+            }
+        }
+        for call in inbox.calls {
+            self.peer_request(turn, call);
+        }
+        done += self.pump(turn);
+        done
+    }
+
+    fn request(&mut self, turn: &mut Turn<'_, N, P>, request: &ClientMessage<P>) -> Answer {
+        let ClientMessage { client, reply_to, method, body } = request;
+        let word = |at: usize| {
+            let bytes = body.get(at..).and_then(<[u8]>::first_chunk);
+            bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))
+        };
+        let outcome = match *method {
+            method::REGION => {
+                let Some(fd) = turn.port.take_descriptor(*client) else {
+                    return Status::InvalidArgument.into();
+                };
+                self.regions
+                    .register(turn.worker, *client, fd, word(0))
+                    .map(|key| Answer::word(key.to_u64()))
+            }
+            method::FORGET => Ok(self.regions.forget(*client, word(0)).into()),
+            method::LENT => self.count_lent(*client, word(0)),
+            method::CALL => self.call(turn, *client, *reply_to, body),
+            method::OFFER => Ok(self.offer(*client, body).into()),
+            method::SERVE => self.serve(turn, *client, *reply_to, body),
+            method::TRANSFER => self.transfer(turn, *client, *reply_to, body),
+            method::PROGRESS => self.progress(*client, word(0), word(8)),
+            _ => Err(Status::Unimplemented),
+        };
+        outcome.unwrap_or_else(|status| {
+            if matches!(status, Status::PermissionDenied | Status::OutOfRange | Status::Cancelled) {
+                turn.count(Counter::BulkRefused, 1);
+            }
+            Answer::from(status)
+        })
+    }
+
+    fn peer_request(&mut self, turn: &mut Turn<'_, N, P>, message: PeerMessage) {
+        match message.method {
+            method::PEER_CALL => self.peer_call(turn, message),
+            method::PEER_CLOSE => self.peer_close(turn, message),
+            // It is answered by the drop of its token.
+            _ => {}
+        }
+    }
+
+    fn outcome(&mut self, turn: &mut Turn<'_, N, P>, outcome: Outcome) {
+        let key = Key::from_u64(unmarked(outcome.cookie));
+        match key.and_then(|key| self.awaited.remove(key)) {
+            Some(Awaited::Call(set)) => self.called(turn, set, outcome.status, outcome.body),
+            Some(Awaited::Close(set)) => self.close_ended(set, outcome.body.is_some()),
+            Some(Awaited::Segment { transfer, len_bytes }) => {
+                self.segment_ended(turn, transfer, len_bytes, outcome.status);
+            }
+            None => turn.count(Counter::Stale, 1),
+        }
+    }
+
+    /// A connection has ended: nothing that it carried is under way any more.
+    fn disconnected(&mut self, turn: &mut Turn<'_, N, P>, peer: PeerId) {
+        self.lent_disconnected(turn, peer);
+        self.works_disconnected(turn, peer);
+    }
+
+    /// Looks at deadlines and at clients that are gone.
+    pub(crate) fn expire(&mut self, turn: &mut Turn<'_, N, P>) {
+        let departures = turn.port.departures();
+        if core::mem::replace(&mut self.departures, departures) != departures {
+            self.clients_gone(turn);
+        }
+        if self.open() > 0 {
+            self.expire_lent(turn);
+            self.expire_works(turn);
+            self.expire_transfers(turn);
+        }
+        for set in core::mem::take(&mut self.unasked) {
+            self.ask_to_close(turn, set);
+        }
+    }
+
+    fn clients_gone(&mut self, turn: &mut Turn<'_, N, P>) {
+        self.callers_gone(turn);
+        self.providers_gone(turn);
+        self.regions.retain(|client| turn.port.is_there(client));
+    }
+}

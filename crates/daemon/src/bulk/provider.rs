@@ -1,0 +1,360 @@
+//! Calls that processes of this node answer, and what they may access meanwhile.
+
+use std::collections::VecDeque;
+
+use client::bulk::message::{
+    BODY_BYTES_MAX, BulkServeHead, BulkWorkHead, IS_WRITABLE, PeerCallHead, PeerSlice, SliceInfo,
+    entries,
+};
+use proto::bulk::{Borrowing, Extent, Slice};
+use rpc::{PeerId, RemoteRegion, Status, Token};
+use slots::Key;
+use verbs::Nic;
+use zerocopy::{FromBytes as _, IntoBytes as _};
+
+use super::{Answer, Bulk, Turn};
+use crate::{bulk_inbox::PeerMessage, client_port::ClientPort, metrics::Counter};
+
+/// Calls that wait for one provider.
+const QUEUE_MAX: usize = 256;
+
+/// A process that offers a service.
+pub(super) struct Offer<P: ClientPort> {
+    client: P::Client,
+    /// Its polls that are not answered.
+    polls: VecDeque<P::ReplyTo>,
+    /// Calls that it has not seen.
+    queue: VecDeque<Key>,
+}
+
+/// Where the memory of a slice is.
+#[derive(Clone, Copy)]
+pub(super) enum Source {
+    /// In a region of a client of this node.
+    Here(Key),
+    There(PeerId, RemoteRegion),
+}
+
+/// A slice that a call carries.
+#[derive(Clone, Copy)]
+pub(super) struct Granted {
+    pub(super) slice: Slice,
+    pub(super) source: Source,
+}
+
+/// Whoever waits for the answer.
+pub(super) enum Lender {
+    /// A call of a client of this node.
+    Here(Key),
+    There {
+        token: Token,
+        peer: PeerId,
+        set: u64,
+    },
+    Nobody,
+}
+
+/// A call that a provider is to answer.
+pub(super) struct Work<P: ClientPort> {
+    lender: Lender,
+    /// Requests of the lender's daemon to close the slices: answered when that is done.
+    closers: Vec<Token>,
+    pub(super) provider: P::Client,
+    pub(super) slices: Vec<Granted>,
+    pub(super) borrowing: Borrowing,
+    /// Status and body that the call ended with.
+    answer: (Status, Vec<u8>),
+    deadline_ns: u64,
+    rank: u32,
+    method: u16,
+    body: Vec<u8>,
+    /// The provider was told of it.
+    pub(super) is_given: bool,
+}
+
+/// A call that is to be added.
+pub(super) struct NewWork {
+    pub(super) lender: Lender,
+    pub(super) rank: u32,
+    pub(super) service: u16,
+    pub(super) method: u16,
+    pub(super) slices: Vec<Granted>,
+    pub(super) deadline_ns: u64,
+    pub(super) body: Vec<u8>,
+}
+
+impl<P: ClientPort> Work<P> {
+    /// The slices, without their places.
+    pub(super) fn ranges(&self) -> Vec<Slice> {
+        self.slices.iter().map(|granted| granted.slice).collect()
+    }
+
+    /// What its provider is told.
+    fn describe(&self, key: Key) -> Vec<u8> {
+        let head = BulkWorkHead {
+            work: key.to_u64().into(),
+            rank: self.rank.into(),
+            method: self.method.into(),
+            slices: u16::try_from(self.slices.len()).unwrap_or(u16::MAX).into(),
+        };
+        let mut bytes = head.as_bytes().to_vec();
+        for Granted { slice, .. } in &self.slices {
+            let info = SliceInfo {
+                len_bytes: slice.extent.len_bytes().into(),
+                flags: if slice.is_writable { IS_WRITABLE } else { 0 }.into(),
+                reserved: 0.into(),
+            };
+            bytes.extend_from_slice(info.as_bytes());
+        }
+        bytes.extend_from_slice(&self.body);
+        bytes
+    }
+}
+
+impl<N: Nic, P: ClientPort> Bulk<N, P> {
+    /// A client offers a service.
+    pub(super) fn offer(&mut self, client: P::Client, body: &[u8]) -> Status {
+        let Ok(service) = body.try_into().map(u16::from_le_bytes) else {
+            return Status::InvalidArgument;
+        };
+        if self.offers.contains_key(&service) {
+            return Status::AlreadyExists;
+        }
+        let offer = Offer { client, polls: VecDeque::new(), queue: VecDeque::new() };
+        self.offers.insert(service, offer);
+        Status::Ok
+    }
+
+    /// Another node calls.
+    pub(super) fn peer_call(&mut self, turn: &mut Turn<'_, N, P>, message: PeerMessage) {
+        let PeerMessage { token, rank, timeout_us, body, .. } = message;
+        let peer = token.peer();
+        let Some((head, slices, body)) = parse(peer, &body) else {
+            return answer(turn, token, Status::InvalidArgument, &[]);
+        };
+        if turn.dispatcher.is_draining {
+            return answer(turn, token, Status::Unavailable, &[]);
+        }
+        let service = head.service.get();
+        let new = NewWork {
+            lender: Lender::There { token, peer, set: head.set.get() },
+            rank,
+            service,
+            method: head.method.get(),
+            slices,
+            deadline_ns: turn.now_ns().saturating_add(turn.dispatcher.timeout_ns(timeout_us)),
+            body,
+        };
+        match self.add_work(new) {
+            Ok(_) => self.give_works(turn, service),
+            Err((status, Lender::There { token, .. })) => answer(turn, token, status, &[]),
+            Err(_) => {}
+        }
+    }
+
+    /// Another node wants the slices of a call closed.
+    pub(super) fn peer_close(&mut self, turn: &mut Turn<'_, N, P>, message: PeerMessage) {
+        let PeerMessage { token, body, .. } = message;
+        let closing = body.as_slice().try_into().map(u64::from_le_bytes);
+        let Ok(closing) = closing else {
+            return answer(turn, token, Status::InvalidArgument, &[]);
+        };
+        let from = token.peer();
+        let is_meant = |work: &Work<P>| matches!(work.lender, Lender::There { peer, set, .. } if peer == from && set == closing);
+        // One that is unknown has been answered, and is closed.
+        let Some(&key) = self.work_keys(is_meant).first() else {
+            return answer(turn, token, Status::Ok, &[]);
+        };
+        if let Some(work) = self.works.get_mut(key) {
+            work.closers.push(token);
+        }
+        self.end_work(turn, key, Status::Cancelled, Vec::new());
+    }
+
+    /// Adds a call, which waits for its provider; or says why not.
+    pub(super) fn add_work(&mut self, new: NewWork) -> Result<Key, (Status, Lender)> {
+        let NewWork { lender, rank, service, method, slices, deadline_ns, body } = new;
+        let Some(offer) = self.offers.get_mut(&service) else {
+            return Err((Status::Unimplemented, lender));
+        };
+        if offer.queue.len() >= QUEUE_MAX {
+            return Err((Status::ResourceExhausted, lender));
+        }
+        let work = Work {
+            lender,
+            closers: Vec::new(),
+            provider: offer.client,
+            slices,
+            borrowing: Borrowing::default(),
+            answer: (Status::Unknown, Vec::new()),
+            deadline_ns,
+            rank,
+            method,
+            body,
+            is_given: false,
+        };
+        let key =
+            self.works.insert(work).map_err(|work| (Status::ResourceExhausted, work.lender))?;
+        offer.queue.push_back(key);
+        Ok(key)
+    }
+
+    pub(super) fn set_lender(&mut self, key: Key, lender: Lender) {
+        if let Some(work) = self.works.get_mut(key) {
+            work.lender = lender;
+        }
+    }
+
+    /// Takes back what was just added.
+    pub(super) fn drop_work(&mut self, key: Key) {
+        self.works.remove(key);
+    }
+
+    /// Gives a provider the calls that wait for it, one for each of its polls.
+    pub(super) fn give_works(&mut self, turn: &mut Turn<'_, N, P>, service: u16) {
+        let Some(offer) = self.offers.get_mut(&service) else { return };
+        while !offer.polls.is_empty()
+            && let Some(key) = offer.queue.pop_front()
+        {
+            // It may have ended meanwhile.
+            let Some(work) = self.works.get_mut(key).filter(|work| !work.borrowing.is_ended())
+            else {
+                continue;
+            };
+            work.is_given = true;
+            let bytes = work.describe(key);
+            work.body = Vec::new();
+            if let Some(poll) = offer.polls.pop_front() {
+                turn.reply(poll, Status::Ok, &bytes);
+            }
+        }
+    }
+
+    /// A provider answers a call, and asks for the next.
+    pub(super) fn serve(
+        &mut self,
+        turn: &mut Turn<'_, N, P>,
+        client: P::Client,
+        reply_to: P::ReplyTo,
+        bytes: &[u8],
+    ) -> Result<Answer, Status> {
+        let (head, body) =
+            BulkServeHead::read_from_prefix(bytes).map_err(|_| Status::InvalidArgument)?;
+        let service = head.service.get();
+        let offer = self.offers.get_mut(&service).filter(|offer| offer.client == client);
+        offer.ok_or(Status::FailedPrecondition)?.polls.push_back(reply_to);
+        if head.work.get() != 0 {
+            match self.own_work(client, head.work.get()) {
+                Some(key) if body.len() > BODY_BYTES_MAX => {
+                    self.end_work(turn, key, Status::OutOfRange, Vec::new());
+                }
+                Some(key) => {
+                    let status = Status::from_code(head.status).unwrap_or(Status::Unknown);
+                    self.end_work(turn, key, status, body.to_vec());
+                }
+                None => turn.count(Counter::Stale, 1),
+            }
+        }
+        self.give_works(turn, service);
+        Ok(Answer::Later)
+    }
+
+    /// A call that a provider was given and that has not ended, by an alleged key.
+    pub(super) fn own_work(&self, client: P::Client, word: u64) -> Option<Key> {
+        let key = Key::from_u64(word)?;
+        let work = self.works.get(key)?;
+        let is_its_own = work.provider == client && work.is_given;
+        (is_its_own && !work.borrowing.is_ended()).then_some(key)
+    }
+
+    /// A call ends: no range is moved any more. Its lender is told when none is under way.
+    pub(super) fn end_work(
+        &mut self,
+        turn: &mut Turn<'_, N, P>,
+        key: Key,
+        status: Status,
+        body: Vec<u8>,
+    ) {
+        let Some(work) = self.works.get_mut(key) else { return };
+        if !work.borrowing.is_ended() {
+            work.borrowing.end();
+            work.answer = (status, body);
+            self.stop_transfers(turn, key);
+        }
+        self.settle(turn, key);
+    }
+
+    /// Tells the lender, once nothing is under way, that its slices are its own again.
+    pub(super) fn settle(&mut self, turn: &mut Turn<'_, N, P>, key: Key) {
+        if !self.works.get(key).is_some_and(|work| work.borrowing.is_drained()) {
+            return;
+        }
+        let Some(work) = self.works.remove(key) else { return };
+        let (status, body) = work.answer;
+        match work.lender {
+            Lender::Here(set) => self.answered_here(turn, set, status, &body),
+            Lender::There { token, .. } => answer(turn, token, status, &body),
+            Lender::Nobody => {}
+        }
+        for token in work.closers {
+            answer(turn, token, Status::Ok, &[]);
+        }
+    }
+
+    pub(super) fn works_disconnected(&mut self, turn: &mut Turn<'_, N, P>, gone: PeerId) {
+        let is_of =
+            |work: &Work<P>| matches!(work.lender, Lender::There { peer, .. } if peer == gone);
+        for key in self.work_keys(is_of) {
+            self.end_work(turn, key, Status::Unavailable, Vec::new());
+        }
+    }
+
+    pub(super) fn providers_gone(&mut self, turn: &mut Turn<'_, N, P>) {
+        self.offers.retain(|_, offer| turn.port.is_there(offer.client));
+        for key in self.work_keys(|work| !turn.port.is_there(work.provider)) {
+            self.end_work(turn, key, Status::Unavailable, Vec::new());
+        }
+    }
+
+    pub(super) fn expire_works(&mut self, turn: &mut Turn<'_, N, P>) {
+        let now_ns = turn.now_ns();
+        let is_late = |work: &Work<P>| work.deadline_ns <= now_ns && !work.borrowing.is_ended();
+        for key in self.work_keys(is_late) {
+            self.end_work(turn, key, Status::DeadlineExceeded, Vec::new());
+        }
+        let works = &self.works;
+        for offer in self.offers.values_mut() {
+            offer.queue.retain(|key| works.get(*key).is_some());
+        }
+    }
+
+    fn work_keys(&self, is_wanted: impl Fn(&Work<P>) -> bool) -> Vec<Key> {
+        self.works.iter().filter(|(_, work)| is_wanted(work)).map(|(key, _)| key).collect()
+    }
+}
+
+/// Answers another daemon.
+fn answer<N: Nic, P: ClientPort>(
+    turn: &mut Turn<'_, N, P>,
+    token: Token,
+    status: Status,
+    body: &[u8],
+) {
+    // A caller that is gone needs no answer.
+    let _ = turn.worker.reply(token, status, body);
+}
+
+/// A call of another node, if it is one. That its slices lie inside their regions, the peer's NIC checks.
+fn parse(peer: PeerId, bytes: &[u8]) -> Option<(PeerCallHead, Vec<Granted>, Vec<u8>)> {
+    let (head, rest) = PeerCallHead::read_from_prefix(bytes).ok()?;
+    let (heads, body) = entries::<PeerSlice>(rest, head.slices.get())?;
+    let granted = |head: &PeerSlice| {
+        let region = RemoteRegion::from_bytes(head.region);
+        let extent = Extent::new(head.offset.get(), head.len_bytes.get(), region.len_bytes())?;
+        let is_writable = head.flags.get() & IS_WRITABLE != 0;
+        let slice = Slice { extent, is_writable };
+        Some(Granted { slice, source: Source::There(peer, region) })
+    };
+    let slices: Option<Vec<_>> = heads.iter().map(granted).collect();
+    Some((head, slices?, body.to_vec()))
+}

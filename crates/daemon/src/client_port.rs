@@ -1,0 +1,231 @@
+//! The source of requests of this node's processes: shared memory, or a test.
+
+use std::{fmt::Debug, os::fd::OwnedFd};
+
+use rpc::Status;
+
+/// A request of a client, and where its answer goes.
+pub struct ClientRequest<'a, P: ClientPort + ?Sized> {
+    /// The client that made it.
+    pub client: P::Client,
+    /// The address of the answer.
+    pub reply_to: P::ReplyTo,
+    /// The message: a private copy, valid until the next request is taken.
+    pub payload: &'a [u8],
+    /// Answers this request and those before it, while the payload is in use.
+    pub replies: &'a mut P::Replies,
+}
+
+/// Answers requests of clients by their addresses.
+pub trait Replies {
+    /// The address of an answer.
+    type ReplyTo;
+
+    /// Answers with a body that is gathered from `parts`. A client that is gone needs no answer, and one
+    /// that cannot take so long a body is told so.
+    fn reply(&mut self, to: Self::ReplyTo, status: Status, parts: &[&[u8]]);
+
+    /// All clients, in no order.
+    fn clients(&self) -> Vec<ClientEntry> {
+        Vec::new()
+    }
+
+    /// Which process waits for an answer, and its user; `None`: nobody knows.
+    fn process_of(&self, to: Self::ReplyTo) -> Option<ipc::ClientProcess> {
+        let _ = to;
+        None
+    }
+}
+
+/// Names a client among all that a daemon ever had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ClientTag {
+    /// A small number that no other client has at the same time.
+    pub slot: u32,
+    /// Tells clients apart that have the number one after the other.
+    pub life: u32,
+}
+
+/// A client, as its port knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientEntry {
+    /// Tag of the client at its port.
+    pub tag: ClientTag,
+    /// Its process; `None`: nobody knows.
+    pub process: Option<ipc::ClientProcess>,
+    /// Requests that it ever made.
+    pub requests: u64,
+    /// Those that are not answered.
+    pub in_flight: usize,
+}
+
+/// The clients of a daemon. No method waits. Each request is answered once, by its address.
+pub trait ClientPort {
+    /// The address of the answer to one request.
+    type ReplyTo: Copy + Debug;
+    /// Names a client among all that there ever were.
+    type Client: Copy + Eq + Debug;
+    /// Answers requests.
+    type Replies: Replies<ReplyTo = Self::ReplyTo>;
+
+    /// The next request of this turn; `None`: the turn is over.
+    fn take(&mut self) -> Option<ClientRequest<'_, Self>>;
+
+    /// Most requests to take of one client in a turn, from now on.
+    fn set_turn_budget(&mut self, requests: u32);
+
+    /// Answers requests that were taken earlier.
+    fn replies(&mut self) -> &mut Self::Replies;
+
+    /// Names a client by numbers.
+    fn tag(client: Self::Client) -> ClientTag;
+
+    /// The client that waits for an answer.
+    fn client_of(to: Self::ReplyTo) -> Self::Client;
+
+    /// The descriptor that a client sent before the request which asks for it.
+    fn take_descriptor(&mut self, client: Self::Client) -> Option<OwnedFd> {
+        let _ = client;
+        None
+    }
+
+    /// Whether a client is still connected. It costs the same, however many there are.
+    fn is_there(&self, client: Self::Client) -> bool;
+
+    /// Counts departures: while it stays the same, no client has left.
+    fn departures(&self) -> u64;
+
+    /// Clients that are connected, that ever connected, and that were evicted.
+    fn census(&self) -> (u64, u64, u64);
+
+    /// Connections that were refused.
+    fn refused(&self) -> u64 {
+        0
+    }
+}
+
+/// Processes that call through shared memory.
+#[derive(Debug)]
+pub struct IpcPort {
+    pub(super) server: ipc::Server,
+}
+
+impl IpcPort {
+    /// The clients of a server.
+    #[must_use]
+    pub fn new(server: ipc::Server) -> Self {
+        Self { server }
+    }
+}
+
+impl From<ipc::ClientId> for ClientTag {
+    /// The low bits of the generation tell apart any two of 2³² clients that have a slot one after the other.
+    #[expect(clippy::cast_possible_truncation, reason = "takes the low bits")]
+    #[inline]
+    fn from(client: ipc::ClientId) -> Self {
+        Self { slot: client.slot().into(), life: client.generation() as u32 }
+    }
+}
+
+impl Replies for ipc::Replies {
+    type ReplyTo = ipc::RequestId;
+
+    #[inline]
+    fn reply(&mut self, to: ipc::RequestId, status: Status, parts: &[&[u8]]) {
+        // It fails if the client is gone, or if the response is too long, which the client is told.
+        let _ = match status {
+            Status::Ok => self.reply_parts(to, parts),
+            status => {
+                // Who says so, and what about it.
+                let said = parts.concat();
+                match said.split_first() {
+                    Some((origin, detail)) => {
+                        let code = u32::from_le_bytes([status.code(), *origin, 0, 0]);
+                        self.reply_error_detail(to, code, detail)
+                    }
+                    None if status == Status::ResourceExhausted => self.reply_exhausted(to),
+                    None => self.reply_error(to, status.code().into()),
+                }
+            }
+        };
+    }
+
+    fn clients(&self) -> Vec<ClientEntry> {
+        let entry = |census: ipc::ClientCensus| {
+            let ipc::ClientCensus { client, process, requests, in_flight } = census;
+            ClientEntry { tag: client.into(), process, requests, in_flight }
+        };
+        Self::clients(self).map(entry).collect()
+    }
+
+    fn process_of(&self, to: ipc::RequestId) -> Option<ipc::ClientProcess> {
+        Self::process_of(self, to)
+    }
+}
+
+impl ClientPort for IpcPort {
+    type ReplyTo = ipc::RequestId;
+    type Client = ipc::ClientId;
+    type Replies = ipc::Replies;
+
+    #[inline]
+    fn take(&mut self) -> Option<ClientRequest<'_, Self>> {
+        let ipc::OpenRequest { id, payload, replies } = self.server.take()?;
+        Some(ClientRequest { client: id.client(), reply_to: id, payload, replies })
+    }
+
+    #[inline]
+    fn replies(&mut self) -> &mut ipc::Replies {
+        self.server.replies()
+    }
+
+    fn set_turn_budget(&mut self, requests: u32) {
+        self.server.set_turn_budget(requests);
+    }
+
+    fn take_descriptor(&mut self, client: ipc::ClientId) -> Option<OwnedFd> {
+        self.server.take_descriptor(client)
+    }
+
+    #[inline]
+    fn tag(client: ipc::ClientId) -> ClientTag {
+        client.into()
+    }
+
+    #[inline]
+    fn client_of(to: ipc::RequestId) -> ipc::ClientId {
+        to.client()
+    }
+
+    fn is_there(&self, client: ipc::ClientId) -> bool {
+        self.server.is_connected(client)
+    }
+
+    fn departures(&self) -> u64 {
+        let stats = self.server.stats();
+        stats.departed + stats.evicted
+    }
+
+    fn census(&self) -> (u64, u64, u64) {
+        let stats = self.server.stats();
+        (stats.clients as u64, stats.welcomed, stats.evicted)
+    }
+
+    fn refused(&self) -> u64 {
+        self.server.stats().refused
+    }
+}
+
+/// A call to another node, without its body.
+#[derive(Clone, Copy)]
+pub(crate) struct Outgoing {
+    pub(crate) service: u16,
+    pub(crate) method: u16,
+    pub(crate) response_bytes: usize,
+    /// The body begins with who called.
+    pub(crate) has_caller: bool,
+    /// Whose it is, among those of all threads.
+    pub(crate) client: ClientTag,
+    pub(crate) taken_ns: u64,
+    pub(crate) deadline_ns: u64,
+}

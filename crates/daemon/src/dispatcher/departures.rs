@@ -1,0 +1,145 @@
+//! What clients that are gone leave behind, and callers of other nodes that do not wait any more.
+
+use std::collections::BTreeSet;
+
+use rpc::{PeerId, RequestId, Status, Worker};
+use slots::Key;
+use verbs::Nic;
+
+use crate::{
+    client_port::{ClientPort, ClientTag},
+    dispatcher::{
+        Caller, Dispatcher, PendingCall, ReplyTo,
+        provider_calls::{ProviderCall, Server},
+        said::not_executed,
+        waiting::Waiting,
+    },
+    limits::CallerId,
+    metrics::Counter,
+};
+
+/// Time between two looks for what clients left behind: each costs as much as there is.
+const DEPARTURES_NS: u64 = 20_000_000;
+
+impl<P: ClientPort> Dispatcher<P> {
+    /// Withdraws the services of clients that are gone, and ends what they called and were to answer.
+    #[cold]
+    pub(super) fn depart<N: Nic>(&mut self, port: &mut P, worker: &mut Worker<N>) {
+        self.departures = port.departures();
+        self.departures_ns = self.now_ns + DEPARTURES_NS;
+        let is_there = |client| port.is_there(client);
+        let waits = |to| port.is_there(P::client_of(to));
+        let unhanded = self.services.withdraw(&mut self.held, is_there);
+        let unserved = self.provider_calls.of_clients(|client| !is_there(client));
+        let unwanted = self.provider_calls.by_clients(|to| !waits(to));
+        let is_wanted = |waiting: &Waiting<P>| match &waiting.reply_to {
+            ReplyTo::Client(to) => waits(*to),
+            ReplyTo::Thread(_) | ReplyTo::Nobody => true,
+        };
+        let waiting = self.waiting.take_unwanted(&mut self.held, is_wanted);
+        let mut of_threads = BTreeSet::new();
+        for (_, PendingCall { reply_to, charge, .. }) in self.calls.iter_mut() {
+            if let ReplyTo::Client(to) = reply_to
+                && !waits(*to)
+            {
+                if self.thread_handle.owner(charge.rank).is_some() {
+                    of_threads.insert(tag_of::<P>(self.client_base, *to));
+                }
+                *reply_to = ReplyTo::Nobody;
+            }
+        }
+        for key in &unwanted {
+            if let Some(ProviderCall { server: Server::Thread, caller, .. }) =
+                self.provider_calls.get(*key)
+                && let Caller::Local(ReplyTo::Client(to)) = caller
+            {
+                of_threads.insert(tag_of::<P>(self.client_base, *to));
+            }
+        }
+        for thread in self.thread_handle.others() {
+            self.untold.extend(of_threads.iter().map(|client| (thread, *client)));
+        }
+        self.cancel_calls(worker, |call| matches!(call.reply_to, ReplyTo::Nobody));
+        let abandoned = unwanted.len() + waiting.len();
+        self.tally.add(Counter::Abandoned, abandoned as u64);
+        let ends = [
+            (unhanded, Status::Unavailable, not_executed(Status::Unavailable)),
+            (unserved, Status::Unavailable, &[]),
+            (unwanted, Status::Cancelled, &[]),
+        ];
+        for (keys, status, said) in ends {
+            for key in keys {
+                self.end_provider_call(port.replies(), worker, key, status, said);
+            }
+        }
+        for waiting in waiting {
+            let taken_ns = waiting.call.taken_ns;
+            self.answer(port.replies(), waiting.reply_to, Status::Cancelled, &[], taken_ns);
+        }
+    }
+
+    /// Cancels calls to peers of this thread. It looks at all of them.
+    fn cancel_calls<N: Nic>(
+        &self,
+        worker: &mut Worker<N>,
+        is_unwanted: impl Fn(&PendingCall<P>) -> bool,
+    ) {
+        for peer in self.peers.iter() {
+            worker.cancel_all(peer, |cookie| {
+                let call = Key::from_u64(cookie).and_then(|key| self.calls.get(key));
+                call.is_some_and(&is_unwanted)
+            });
+        }
+    }
+
+    /// Tells the other threads which clients are gone, as far as they have room.
+    #[cold]
+    pub(super) fn tell_threads(&mut self) {
+        let Self { untold, thread_handle, .. } = self;
+        untold.retain(|(thread, client)| !thread_handle.forget(*thread, *client));
+    }
+
+    /// A client of another thread is gone: ends what this thread does for it.
+    #[cold]
+    pub(super) fn forget_client<N: Nic>(
+        &mut self,
+        replies: &mut P::Replies,
+        worker: &mut Worker<N>,
+        client: ClientTag,
+    ) {
+        let is_wanted = |waiting: &Waiting<P>| waiting.call.client != client;
+        for waiting in self.waiting.take_unwanted(&mut self.held, is_wanted) {
+            self.tally.add(Counter::Abandoned, 1);
+            let taken_ns = waiting.call.taken_ns;
+            self.answer(replies, waiting.reply_to, Status::Cancelled, &[], taken_ns);
+        }
+        self.cancel_calls(worker, |call| {
+            matches!(call.reply_to, ReplyTo::Thread(_)) && call.charge.is_for(client)
+        });
+        for key in self.provider_calls.of_caller(CallerId::Client(client)) {
+            self.tally.add(Counter::Abandoned, 1);
+            self.end_provider_call(replies, worker, key, Status::Cancelled, &[]);
+        }
+    }
+
+    /// Another node does not wait for an answer any more: a provider that is to give it is not waited for.
+    #[cold]
+    pub(super) fn cancel<N: Nic>(
+        &mut self,
+        replies: &mut P::Replies,
+        worker: &mut Worker<N>,
+        peer: PeerId,
+        request: RequestId,
+    ) {
+        if let Some(key) = self.provider_calls.of_peer(peer, request) {
+            self.tally.add(Counter::Abandoned, 1);
+            self.end_provider_call(replies, worker, key, Status::Cancelled, &[]);
+        }
+    }
+}
+
+/// The client that waits for an answer, among those of all threads.
+pub(super) fn tag_of<P: ClientPort>(base: u32, to: P::ReplyTo) -> ClientTag {
+    let ClientTag { slot, life } = P::tag(P::client_of(to));
+    ClientTag { slot: slot + base, life }
+}

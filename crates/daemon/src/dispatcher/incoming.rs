@@ -1,0 +1,463 @@
+//! Requests for this node: for functions of the embedding program, for processes that provide a
+//! service, and for the daemon itself.
+
+use client::bulk::message::method as bulk;
+use client::message::{
+    CallHead, CallerHead, ContextHead, DAEMON, HAS_CALLER, HAS_CONTEXT, PeerHead, ServeHead,
+    WorkHead, method,
+};
+use rpc::{Request, Status, Token, Worker};
+use slots::Key;
+use verbs::Nic;
+use zerocopy::{FromBytes as _, IntoBytes as _};
+
+use crate::{
+    client_port::{ClientPort, Replies as _},
+    copy::copied,
+    dispatcher::{
+        Answer, Caller, Dispatcher, Refusal, ReplyTo,
+        departures::tag_of,
+        provider_calls::{ProviderCall, Server},
+        said::{NOBODY, context_of, mark_service, not_executed},
+    },
+    limits::CallerId,
+    members::{OfferError, Offered, Poll},
+    metrics::{Counter, Timing},
+    rights::Act,
+    services::{Inbound, QueuedRequest, Served, dequeue},
+};
+
+impl<P: ClientPort> Dispatcher<P> {
+    /// A request for a service of this node, by a client of this node: no NIC is involved.
+    pub(super) fn serve_local(
+        &mut self,
+        reply_to: P::ReplyTo,
+        head: &CallHead,
+        payload: &[u8],
+        replies: &mut P::Replies,
+    ) -> Answer {
+        let service = head.service.get();
+        let context = context_of(&self.who);
+        let (rank, method) = (self.rank_info.rank(), head.method.get());
+        let inbound = Inbound { rank, method, body: payload, context };
+        match self.services.serve(service, &inbound, &mut self.body) {
+            Some(Served::Answered(status)) => {
+                self.count_status(status);
+                mark_service(&mut self.body, status);
+                Answer::Now(status)
+            }
+            Some(served) => {
+                let deadline_ns = self.deadline_ns(head.timeout_us.get());
+                let tag = tag_of::<P>(self.client_base, reply_to);
+                let caller = (Caller::Local(ReplyTo::Client(reply_to)), CallerId::Client(tag));
+                let handed =
+                    self.hand_over(replies, service, &inbound, caller, deadline_ns, served);
+                match handed {
+                    Ok(()) => Answer::Later,
+                    Err(Refusal { status, .. }) => self.refuse(status),
+                }
+            }
+            None => {
+                self.tally.add(Counter::NoService, 1);
+                Answer::Now(Status::Unimplemented)
+            }
+        }
+    }
+
+    /// The answer to a request that was not handed on.
+    pub(super) fn refuse(&mut self, status: Status) -> Answer {
+        self.body.clear();
+        self.body.extend_from_slice(not_executed(status));
+        Answer::Now(status)
+    }
+
+    fn deadline_ns(&self, timeout_us: u32) -> u64 {
+        self.now_ns.saturating_add(self.timeout_ns(timeout_us))
+    }
+
+    /// A request of another node: answered now, or by a provider or another thread.
+    #[inline]
+    pub(super) fn serve_peer<N: Nic>(
+        &mut self,
+        replies: &mut P::Replies,
+        worker: &mut Worker<N>,
+        request: Request<'_>,
+    ) {
+        let Request { token, method: service, timeout_us, body, .. } = request;
+        self.body.clear();
+        let status = match self.inbound_of_peer(&token, body) {
+            Err(status) => status,
+            Ok(inbound) if service == DAEMON && is_bulk(inbound.method) => {
+                let Inbound { rank, method, body, .. } = inbound;
+                return self.bulk.peer_request(token, rank, method, timeout_us, body);
+            }
+            Ok(inbound) if service == DAEMON => {
+                if inbound.method == method::PING {
+                    return self.reply_peer(worker, token, Status::Ok, inbound.body, self.now_ns);
+                }
+                match inbound.method {
+                    method::DESCRIBE => self.describe(inbound.body),
+                    _ => Status::PermissionDenied,
+                }
+            }
+            Ok(_) if !self.may_come(service) => {
+                self.body.extend_from_slice(not_executed(Status::PermissionDenied));
+                Status::PermissionDenied
+            }
+            Ok(_) if self.is_draining => {
+                self.body.extend_from_slice(not_executed(Status::Unavailable));
+                Status::Unavailable
+            }
+            Ok(inbound) => match self.services.serve(service, &inbound, &mut self.body) {
+                Some(Served::Answered(status)) => {
+                    self.count_status(status);
+                    mark_service(&mut self.body, status);
+                    status
+                }
+                Some(served) => {
+                    let deadline_ns = self.deadline_ns(timeout_us);
+                    let caller = (Caller::Peer(token), CallerId::Rank(inbound.rank));
+                    match self.hand_over(replies, service, &inbound, caller, deadline_ns, served) {
+                        Err(Refusal { status, reply_to: Caller::Peer(token) }) => {
+                            let said = not_executed(status);
+                            return self.reply_peer(worker, token, status, said, self.now_ns);
+                        }
+                        _ => return,
+                    }
+                }
+                None => {
+                    self.tally.add(Counter::NoService, 1);
+                    Status::Unimplemented
+                }
+            },
+        };
+        let body = core::mem::take(&mut self.body);
+        self.reply_peer(worker, token, status, &body, self.now_ns);
+        self.body = body;
+    }
+
+    #[inline]
+    fn inbound_of_peer<'a>(
+        &mut self,
+        token: &Token,
+        body: &'a [u8],
+    ) -> Result<Inbound<'a>, Status> {
+        let Ok((head, mut payload)) = PeerHead::read_from_prefix(body) else {
+            return Err(Status::InvalidArgument);
+        };
+        let rank = self.peers.rank_of(token.peer()).ok_or(Status::Unavailable)?;
+        self.peers.counts_mut(rank).requests += 1;
+        self.who = NOBODY;
+        if head.flags & HAS_CALLER != 0 {
+            let told = CallerHead::read_from_prefix(payload);
+            (self.who, payload) = told.map_err(|_| Status::InvalidArgument)?;
+        }
+        let context = context_of(&self.who);
+        Ok(Inbound { rank, method: head.method.get(), body: payload, context })
+    }
+
+    /// Answers a request of another node that came at `came_ns`.
+    #[inline]
+    fn reply_peer<N: Nic>(
+        &mut self,
+        worker: &mut Worker<N>,
+        token: Token,
+        status: Status,
+        body: &[u8],
+        came_ns: u64,
+    ) {
+        self.tally.record(Timing::Turnaround, self.now_ns.saturating_sub(came_ns));
+        let room = if status == Status::Ok { usize::MAX } else { worker.answer_bytes_max(&token) };
+        let body = &body[..body.len().min(room)];
+        self.tally.add(Counter::BytesOut, body.len() as u64);
+        // A caller that is gone needs no answer; one that expected less is told so.
+        let _ = worker.reply(token, status, body);
+    }
+
+    pub(super) fn count_status(&mut self, status: Status) {
+        if status != Status::Ok {
+            self.tally.add(Counter::HandlerErrors, 1);
+        }
+    }
+
+    /// A client's request for the daemon itself.
+    pub(super) fn serve_daemon<N: Nic>(
+        &mut self,
+        worker: &mut Worker<N>,
+        client: P::Client,
+        reply_to: P::ReplyTo,
+        head: &CallHead,
+        payload: &[u8],
+        replies: &mut P::Replies,
+    ) -> Answer {
+        let method = head.method.get();
+        Answer::Now(match method {
+            method::PING => {
+                self.body.extend_from_slice(payload);
+                Status::Ok
+            }
+            method::WHO => {
+                self.body.extend_from_slice(&self.rank_info.rank().to_le_bytes());
+                self.body.extend_from_slice(&self.rank_info.size().to_le_bytes());
+                Status::Ok
+            }
+            method::REGISTER => match Offered::read(payload) {
+                Some(offered) => {
+                    match self.provide(offered, client, replies.process_of(reply_to)) {
+                        Ok(()) => Status::Ok,
+                        Err(OfferError::Denied(_)) => Status::PermissionDenied,
+                        Err(OfferError::Mismatch(_)) => Status::FailedPrecondition,
+                        Err(OfferError::TooMany(_)) => Status::ResourceExhausted,
+                        Err(_) => Status::AlreadyExists,
+                    }
+                }
+                None => Status::InvalidArgument,
+            },
+            method::DESCRIBE => self.describe(payload),
+            method::REPORT => return self.serve_report(reply_to, head, payload, replies),
+            method::SERVE => {
+                return match self.serve_provider(worker, client, reply_to, payload, replies) {
+                    Ok(()) => Answer::Later,
+                    Err(refused) => Answer::Now(refused),
+                };
+            }
+            _ if is_bulk(method) => {
+                self.bulk.request(client, reply_to, method, payload);
+                return Answer::Later;
+            }
+            _ => Status::Unimplemented,
+        })
+    }
+
+    /// Says what a service is.
+    fn describe(&mut self, payload: &[u8]) -> Status {
+        match payload.try_into().map(u16::from_le_bytes) {
+            Ok(service) if self.services.describe(service, &mut self.body) => Status::Ok,
+            Ok(_) => Status::Unimplemented,
+            Err(_) => Status::InvalidArgument,
+        }
+    }
+
+    fn provide(
+        &mut self,
+        offered: Offered,
+        client: P::Client,
+        process: Option<ipc::ClientProcess>,
+    ) -> Result<(), OfferError> {
+        if !self.services.rights().allows(Act::Offer, offered.service, process) {
+            return Err(OfferError::Denied(offered.service));
+        }
+        self.services.provide(offered, client, self.held.limits().services_per_client)
+    }
+
+    /// A provider answers, and polls for the next request.
+    fn serve_provider<N: Nic>(
+        &mut self,
+        worker: &mut Worker<N>,
+        client: P::Client,
+        reply_to: P::ReplyTo,
+        payload: &[u8],
+        replies: &mut P::Replies,
+    ) -> Result<(), Status> {
+        let (head, answer) =
+            ServeHead::read_from_prefix(payload).map_err(|_| Status::InvalidArgument)?;
+        let service = head.service.get();
+        let is_its_own =
+            self.services.provider(service).is_some_and(|provider| provider.members.has(client));
+        if !is_its_own {
+            return Err(Status::FailedPrecondition);
+        }
+        // Only what this very client was given, and once.
+        let key = Key::from_u64(head.work.get()).filter(|key| {
+            let call = self.provider_calls.get(*key);
+            call.is_some_and(|call| call.server == Server::Client(client))
+        });
+        if let Some(key) = key {
+            let status = Status::from_code(head.status).unwrap_or(Status::Unknown);
+            self.count_status(status);
+            if status == Status::Ok {
+                self.end_provider_call(replies, worker, key, status, answer);
+            } else {
+                let mut said = answer.to_vec();
+                mark_service(&mut said, status);
+                self.end_provider_call(replies, worker, key, status, &said);
+            }
+        } else if head.work.get() != 0 {
+            self.tally.add(Counter::Stale, 1);
+        }
+        if let Some(provider) = self.services.provider(service) {
+            if head.work.get() != 0 {
+                provider.members.answered(client);
+            }
+            provider.members.add_poll(client, reply_to);
+            self.give_to_provider(replies, service);
+        }
+        Ok(())
+    }
+
+    /// Gives a provider the requests that wait for it, one for each of its polls.
+    fn give_to_provider(&mut self, replies: &mut P::Replies, service: u16) {
+        while let Some((poll, request)) = self.next_queued(service) {
+            let QueuedRequest { key, rank, method, body, .. } = request;
+            let inbound = Inbound { rank, method, body: &body, context: None };
+            if let Some(call) = self.provider_calls.give(key, poll.client) {
+                answer_poll::<P>(replies, &poll, key, &inbound, call);
+            }
+        }
+    }
+
+    /// The request that has waited longest for a provider, and the poll of the process that is to have it.
+    fn next_queued(&mut self, service: u16) -> Option<(Poll<P>, QueuedRequest)> {
+        loop {
+            let provider = self.services.provider(service)?;
+            if !provider.members.is_polling() {
+                return None;
+            }
+            let request = dequeue(&mut provider.queue, &mut self.held)?;
+            // Its caller may have given up.
+            if self.provider_calls.unqueued(request.key).is_some() {
+                return Some((provider.members.take_poll()?, request));
+            }
+        }
+    }
+
+    /// Answers the caller that waits for a provider.
+    pub(super) fn end_provider_call<N: Nic>(
+        &mut self,
+        replies: &mut P::Replies,
+        worker: &mut Worker<N>,
+        key: Key,
+        status: Status,
+        body: &[u8],
+    ) {
+        let Some(call) = self.provider_calls.remove(key) else { return };
+        if call.is_queued {
+            let queue = (call.service, call.server);
+            self.provider_calls.forget_queued(&mut self.services, &mut self.held, queue);
+        }
+        match call.caller {
+            Caller::Local(reply_to) => self.answer(replies, reply_to, status, body, call.came_ns),
+            Caller::Peer(token) => self.reply_peer(worker, token, status, body, call.came_ns),
+        }
+    }
+
+    /// Gives a request to the process that provides the service, at once if that polls, else when it
+    /// does; or to the thread that offers it, as soon as that has room.
+    pub(super) fn hand_over(
+        &mut self,
+        replies: &mut P::Replies,
+        service: u16,
+        inbound: &Inbound<'_>,
+        (caller, caller_id): (Caller<P>, CallerId),
+        deadline_ns: u64,
+        to: Served,
+    ) -> Result<(), Refusal<Caller<P>>> {
+        if inbound.body.len() > self.body_bytes_max {
+            return Err(Refusal { status: Status::OutOfRange, reply_to: caller });
+        }
+        let server = match to {
+            Served::Elsewhere => Server::Thread,
+            Served::Provided | Served::Answered(_) => Server::Any,
+        };
+        let who = self.who_calls(replies, &caller);
+        let (is_queued, came_ns) = (false, self.now_ns);
+        let call = ProviderCall {
+            caller,
+            caller_id,
+            server,
+            service,
+            is_queued,
+            deadline_ns,
+            came_ns,
+            who,
+        };
+        let key = match self.provider_calls.insert(call) {
+            Ok(key) => key,
+            Err(ProviderCall { caller, .. }) => {
+                return Err(Refusal { status: Status::ResourceExhausted, reply_to: caller });
+            }
+        };
+        if server == Server::Any
+            && let Some(poll) = self.services.take_poll(service)
+            && let Some(call) = self.provider_calls.give(key, poll.client)
+        {
+            answer_poll::<P>(replies, &poll, key, inbound, call);
+            return Ok(());
+        }
+        if self.enqueue(service, server, (key, caller_id), inbound) {
+            self.provider_calls.queued(key);
+            return Ok(());
+        }
+        self.tally.add(Counter::Exhausted, 1);
+        match self.provider_calls.remove(key) {
+            Some(call) => Err(Refusal { status: Status::ResourceExhausted, reply_to: call.caller }),
+            None => unreachable!("the call was stored just now"),
+        }
+    }
+
+    /// Who called, for the process that is to answer.
+    fn who_calls(&self, replies: &P::Replies, caller: &Caller<P>) -> CallerHead {
+        match caller {
+            Caller::Local(ReplyTo::Client(to)) if self.who.pid.get() == 0 => {
+                caller_head(replies.process_of(*to), self.who.trace.get())
+            }
+            _ => self.who,
+        }
+    }
+
+    /// Queues a copy of a request; `false` if there is no room for it.
+    fn enqueue(
+        &mut self,
+        service: u16,
+        server: Server<P::Client>,
+        (key, caller): (Key, CallerId),
+        inbound: &Inbound<'_>,
+    ) -> bool {
+        let &Inbound { rank, method, body, .. } = inbound;
+        let Some(body) = copied(body) else { return false };
+        let request = QueuedRequest { key, caller, rank, method, body };
+        match server {
+            Server::Client(_) | Server::Any => {
+                self.services.enqueue(&mut self.held, service, request)
+            }
+            Server::Thread => {
+                let is_queued =
+                    self.provider_calls.enqueue_for_thread(&mut self.held, service, request);
+                if is_queued {
+                    self.provider_calls.mark_ready(service);
+                }
+                is_queued
+            }
+        }
+    }
+}
+
+/// Whether a method of the daemon is about bulk memory.
+fn is_bulk(method: u16) -> bool {
+    (bulk::FIRST..=bulk::LAST).contains(&method)
+}
+
+/// Answers a provider's poll with a request.
+fn answer_poll<P: ClientPort>(
+    replies: &mut P::Replies,
+    poll: &Poll<P>,
+    key: Key,
+    inbound: &Inbound<'_>,
+    call: &ProviderCall<P>,
+) {
+    let head = WorkHead {
+        work: key.to_u64().into(),
+        rank: inbound.rank.into(),
+        method: inbound.method.into(),
+        flags: if poll.wants_context { HAS_CONTEXT } else { 0 }.into(),
+    };
+    let context = ContextHead { deadline_ns: call.deadline_ns.into(), caller: call.who };
+    let context = if poll.wants_context { context.as_bytes() } else { &[] };
+    replies.reply(poll.reply_to, Status::Ok, &[head.as_bytes(), context, inbound.body]);
+}
+
+/// A client as the kernel knows it, and its trace.
+pub(super) fn caller_head(process: Option<ipc::ClientProcess>, trace: u64) -> CallerHead {
+    let (uid, pid) = process.map_or((0, 0), |process| (process.uid, process.pid));
+    CallerHead { uid: uid.into(), pid: pid.into(), trace: trace.into() }
+}

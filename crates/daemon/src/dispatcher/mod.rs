@@ -1,0 +1,489 @@
+//! The dispatcher: calls taken from clients, on their way to other nodes or threads, or waiting for a
+//! provider. Each call is stored with the address of its answer.
+//!
+//! | part | holds |
+//! |---|---|
+//! | [`PeerTable`] | ranks that are up, and their connections |
+//! | `calls` | calls to other nodes and threads that were made, by the cookie of the call |
+//! | [`Shares`] | what calls in flight take of their peers, by client and by service |
+//! | [`WaitQueues`] | calls that wait for room at a peer, or for their share of it |
+//! | [`Services`] | functions and providers of this node |
+//! | [`ProviderCalls`] | requests that a provider or another thread is to answer |
+
+mod departures;
+mod incoming;
+mod limited;
+mod outgoing;
+mod peers;
+mod provider_calls;
+mod report;
+mod said;
+mod shares;
+mod thread_requests;
+mod waiting;
+
+use std::{mem, time::Duration};
+
+use bootstrap::RankInfo;
+use client::message::{CallExtra, CallHead, CallerHead, DAEMON, HAS_EXTRA, HERE};
+use incoming::caller_head;
+use os::clock::duration_ns;
+use peers::PeerTable;
+use provider_calls::ProviderCalls;
+use rpc::{PeerId, Status, Token, Worker};
+use said::{NOBODY, not_executed};
+use shares::{Charge, Shares};
+use slots::SlotTable;
+use verbs::Nic;
+use waiting::WaitQueues;
+use zerocopy::FromBytes as _;
+
+use crate::{
+    bulk_inbox::BulkInbox,
+    client_port::{ClientPort, ClientRequest, ClientTag, Outgoing, Replies as _},
+    limits::{Held, Limits},
+    metrics::{Counter, Lap, LoopTimer, Phase, Tally, Timing},
+    rights::Act,
+    services::Services,
+    threads::ThreadHandle,
+};
+
+/// The address of the answer to a call that was made on this node.
+enum ReplyTo<P: ClientPort> {
+    /// A client of this thread.
+    Client(P::ReplyTo),
+    /// Another thread.
+    Thread(inproc::Token),
+    /// Its client is gone.
+    Nobody,
+}
+
+/// Whoever waits for the answer of a provider.
+enum Caller<P: ClientPort> {
+    /// A client or thread of this node.
+    Local(ReplyTo<P>),
+    /// Another node.
+    Peer(Token),
+}
+
+/// A call to another node.
+struct PendingCall<P: ClientPort> {
+    reply_to: ReplyTo<P>,
+    charge: Charge,
+    taken_ns: u64,
+    called_ns: u64,
+}
+
+/// The address of an answer.
+enum Answer {
+    /// At once: the body is in the dispatcher's buffer.
+    Now(Status),
+    /// Later: the address of the answer is stored with the call.
+    Later,
+}
+
+/// A request that was not accepted, and the address of the answer that it needs.
+struct Refusal<R> {
+    status: Status,
+    reply_to: R,
+}
+
+/// Numbers that the clients of one thread may have.
+const CLIENT_NUMBERS: u32 = 4096;
+
+/// What a dispatcher is bounded by.
+pub(super) struct Bounds {
+    pub(super) call_timeout: Duration,
+    pub(super) body_bytes_max: usize,
+    pub(super) limits: Limits,
+    /// Calls in flight per peer.
+    pub(super) peer_calls: u16,
+    /// Room for answers of a peer.
+    pub(super) answer_bytes: usize,
+}
+
+/// Takes requests and finds the callers of answers, for one thread of a daemon.
+pub(super) struct Dispatcher<P: ClientPort> {
+    pub(super) rank_info: RankInfo,
+    pub(super) tally: Tally,
+    pub(super) now_ns: u64,
+    pub(super) is_draining: bool,
+    /// What came for bulk memory in this turn.
+    pub(super) bulk: BulkInbox<P>,
+    /// This thread's endpoint in the mesh.
+    pub(super) thread_handle: ThreadHandle,
+    services: Services<P>,
+    peers: PeerTable,
+    calls: SlotTable<PendingCall<P>>,
+    shares: Shares,
+    waiting: WaitQueues<P>,
+    held: Held,
+    /// Added to the numbers of this thread's clients, so that all threads' differ.
+    client_base: u32,
+    provider_calls: ProviderCalls<P>,
+    /// Peers whose connection broke.
+    broken: Vec<u32>,
+    /// Requests that were answered at once when clients asked for something last.
+    answered_inline: u64,
+    call_timeout_ns: u64,
+    body_bytes_max: usize,
+    /// Body of the answer that is being made.
+    body: Vec<u8>,
+    /// Departures of clients that were acted upon, and when others are.
+    departures: u64,
+    departures_ns: u64,
+    /// Clients that are gone, and other threads that are still to be told.
+    untold: Vec<(usize, ClientTag)>,
+    /// Who made the request that is being handled, as far as that was told.
+    who: CallerHead,
+    /// By number: answers to clients with this status.
+    statuses: [u64; Status::ALL.len()],
+}
+
+/// Handles what a poll of the worker finds.
+pub(super) struct PollHandler<'a, P: ClientPort> {
+    pub(super) dispatcher: &'a mut Dispatcher<P>,
+    pub(super) replies: &'a mut P::Replies,
+    pub(super) watch: &'a mut Stopwatch,
+    /// Batches were posted.
+    pub(super) has_posted: bool,
+}
+
+/// Times the phases of a turn, if it is one of those that are timed.
+pub(super) struct Stopwatch {
+    timer: LoopTimer,
+    lap: Option<Lap>,
+    clock: Box<dyn Fn() -> u64>,
+}
+
+impl Stopwatch {
+    /// Times one turn in `every`, by `clock`.
+    pub(super) fn new(every: u32, clock: Box<dyn Fn() -> u64>) -> Self {
+        Self { timer: LoopTimer::new(every), lap: None, clock }
+    }
+
+    /// The time now.
+    pub(super) fn now_ns(&self) -> u64 {
+        (self.clock)()
+    }
+
+    /// A turn begins.
+    #[inline]
+    pub(super) fn begin(&mut self) {
+        self.lap = self.timer.begin(&*self.clock);
+    }
+
+    /// Phases have ended: the first just now, and those after it at once.
+    #[inline]
+    pub(super) fn ended(&mut self, tally: &mut Tally, phases: &[Phase]) {
+        if let Some(lap) = &mut self.lap {
+            let now_ns = (self.clock)();
+            for phase in phases {
+                lap.phase(tally.recorder(), *phase, now_ns);
+            }
+        }
+    }
+
+    /// The turn has ended.
+    #[inline]
+    pub(super) fn stop(&mut self, tally: &mut Tally) {
+        if let Some(lap) = self.lap.take() {
+            lap.end(tally.recorder());
+        }
+    }
+}
+
+impl<P: ClientPort> Dispatcher<P> {
+    pub(super) fn new(
+        rank_info: RankInfo,
+        mut services: Services<P>,
+        thread_handle: ThreadHandle,
+        tally: Tally,
+        bounds: Bounds,
+    ) -> Self {
+        services.share(thread_handle.offers());
+        let Bounds { call_timeout, body_bytes_max, limits, peer_calls, answer_bytes } = bounds;
+        let size = rank_info.size();
+        // Of a peer of another thread: what is left of the way there if other ranks have much.
+        let slots = |rank| match thread_handle.owner(rank) {
+            Some(_) => u32::from(peer_calls).min(thread_handle.lane_calls() / 4),
+            None => peer_calls.into(),
+        };
+        let shares = Shares::new(size, slots, answer_bytes);
+        Self {
+            client_base: thread_handle.number() * CLIENT_NUMBERS,
+            rank_info,
+            tally,
+            now_ns: 0,
+            is_draining: false,
+            bulk: BulkInbox::default(),
+            thread_handle,
+            services,
+            peers: PeerTable::new(size),
+            calls: SlotTable::default(),
+            shares,
+            waiting: WaitQueues::new(size),
+            held: Held::new(limits),
+            provider_calls: ProviderCalls::default(),
+            broken: Vec::new(),
+            answered_inline: 0,
+            call_timeout_ns: duration_ns(call_timeout),
+            body_bytes_max,
+            body: Vec::new(),
+            departures: 0,
+            departures_ns: 0,
+            untold: Vec::new(),
+            who: NOBODY,
+            statuses: [0; Status::ALL.len()],
+        }
+    }
+
+    /// Calls in flight: to other nodes, and to providers. Those of other threads are theirs.
+    pub(super) fn outstanding(&self) -> usize {
+        self.open() - self.thread_handle.inbound()
+    }
+
+    /// Calls in flight, also those that this thread handles for others.
+    pub(super) fn open(&self) -> usize {
+        self.calls.len() + self.provider_calls.len() + self.waiting.len()
+    }
+
+    /// Whether calls to other nodes are under way.
+    pub(super) fn is_calling(&self) -> bool {
+        !self.calls.is_empty()
+    }
+
+    /// Requests that were answered at once when clients asked for something last.
+    pub(super) fn answered_inline(&self) -> u64 {
+        self.answered_inline
+    }
+
+    /// Peers whose connection broke since the last look.
+    pub(super) fn take_broken(&mut self) -> Vec<u32> {
+        mem::take(&mut self.broken)
+    }
+
+    /// A peer came up.
+    pub(super) fn connect(&mut self, rank: u32, peer: PeerId) {
+        self.peers.insert(rank, peer);
+    }
+
+    /// A peer is gone: calls that wait for its ring end. Calls in flight end with the connection.
+    pub(super) fn disconnect(&mut self, rank: u32, replies: &mut P::Replies) {
+        self.peers.remove(rank);
+        let status = self.peers.absence(rank, self.now_ns);
+        for waiting in self.waiting.take_all(&mut self.held, rank) {
+            self.count_end(status);
+            let taken_ns = waiting.call.taken_ns;
+            self.answer(replies, waiting.reply_to, status, not_executed(status), taken_ns);
+        }
+    }
+
+    /// There was no memory to reach a peer: until it is up, calls to it say so.
+    pub(super) fn lack_memory(&mut self, rank: u32) {
+        self.peers.lack_memory(rank, self.now_ns);
+    }
+
+    /// Ends a call that was made on this node. Inlined, as all that is done for every call of a client is.
+    #[inline(always)]
+    fn answer(
+        &mut self,
+        replies: &mut P::Replies,
+        reply_to: ReplyTo<P>,
+        status: Status,
+        body: &[u8],
+        taken_ns: u64,
+    ) {
+        match reply_to {
+            ReplyTo::Client(to) => {
+                replies.reply(to, status, &[body]);
+                self.statuses[usize::from(status.code())] += 1;
+                self.tally.add(Counter::Replies, 1);
+                self.tally.record(Timing::Call, self.now_ns.saturating_sub(taken_ns));
+            }
+            ReplyTo::Thread(token) => self.thread_handle.answer(token, status, body),
+            ReplyTo::Nobody => {}
+        }
+    }
+
+    // Requests of clients
+
+    /// Takes requests of clients, one turn of all; returns how many.
+    pub(super) fn take<N: Nic>(&mut self, port: &mut P, worker: &mut Worker<N>) -> u64 {
+        let (mut taken, mut answered) = (0, 0);
+        while let Some(request) = port.take() {
+            let ClientRequest { client, reply_to, payload, replies } = request;
+            self.body.clear();
+            match self.serve(worker, client, reply_to, payload, replies) {
+                Answer::Now(status) => {
+                    replies.reply(reply_to, status, &[&self.body]);
+                    self.statuses[usize::from(status.code())] += 1;
+                    answered += 1;
+                }
+                Answer::Later => {}
+            }
+            taken += 1;
+        }
+        if taken > 0 {
+            self.answered_inline = answered;
+            self.tally.add(Counter::RequestsIpc, taken);
+            self.tally.record(Timing::RequestsPerLoop, taken);
+        }
+        if answered > 0 {
+            self.tally.add(Counter::Replies, answered);
+            self.tally.record_all(Timing::Call, 0, answered);
+        }
+        taken
+    }
+
+    #[inline]
+    fn serve<N: Nic>(
+        &mut self,
+        worker: &mut Worker<N>,
+        client: P::Client,
+        reply_to: P::ReplyTo,
+        request: &[u8],
+        replies: &mut P::Replies,
+    ) -> Answer {
+        let Ok((head, payload)) = CallHead::read_from_prefix(request) else {
+            return Answer::Now(Status::InvalidArgument);
+        };
+        if head.response_bytes.get() & HAS_EXTRA != 0 {
+            return self.serve_traced(worker, client, reply_to, head, payload, replies);
+        }
+        self.serve_call(worker, client, reply_to, &head, payload, replies)
+    }
+
+    /// A request that tells what the caller's trace is called.
+    #[cold]
+    fn serve_traced<N: Nic>(
+        &mut self,
+        worker: &mut Worker<N>,
+        client: P::Client,
+        reply_to: P::ReplyTo,
+        mut head: CallHead,
+        payload: &[u8],
+        replies: &mut P::Replies,
+    ) -> Answer {
+        let Ok((extra, payload)) = CallExtra::read_from_prefix(payload) else {
+            return Answer::Now(Status::InvalidArgument);
+        };
+        head.response_bytes = (head.response_bytes.get() & !HAS_EXTRA).into();
+        self.who = caller_head(replies.process_of(reply_to), extra.trace.get());
+        let answer = self.serve_call(worker, client, reply_to, &head, payload, replies);
+        self.who = NOBODY;
+        answer
+    }
+
+    #[inline]
+    fn serve_call<N: Nic>(
+        &mut self,
+        worker: &mut Worker<N>,
+        client: P::Client,
+        reply_to: P::ReplyTo,
+        head: &CallHead,
+        payload: &[u8],
+        replies: &mut P::Replies,
+    ) -> Answer {
+        let rank = if head.rank.get() == HERE { self.rank_info.rank() } else { head.rank.get() };
+        if rank == self.rank_info.rank() {
+            if head.service.get() == DAEMON {
+                return self.serve_daemon(worker, client, reply_to, head, payload, replies);
+            }
+            if self.services.rights().is_limited(Act::Call, head.service.get()) {
+                return self.serve_limited(
+                    worker,
+                    client,
+                    (rank, reply_to),
+                    head,
+                    payload,
+                    replies,
+                );
+            }
+            self.tally.add(Counter::RequestsLocal, 1);
+            if self.is_draining {
+                return self.refuse(Status::Unavailable);
+            }
+            return self.serve_local(reply_to, head, payload, replies);
+        }
+        self.tally.add(Counter::RequestsRemote, 1);
+        if self.services.rights().is_limited(Act::Call, head.service.get()) {
+            return self.serve_limited(worker, client, (rank, reply_to), head, payload, replies);
+        }
+        if rank >= self.rank_info.size() {
+            return Answer::Now(Status::NotFound);
+        }
+        if self.is_draining {
+            self.refuse(Status::Unavailable)
+        } else if self.who.pid.get() != 0 || self.who.trace.get() != 0 {
+            self.forward_traced(worker, rank, (client, reply_to), head, payload)
+        } else {
+            self.forward(worker, rank, (client, reply_to), head, payload)
+        }
+    }
+
+    /// The connection of this thread to another node.
+    pub(super) fn peer_of(&self, rank: u32) -> Result<PeerId, Status> {
+        if rank >= self.rank_info.size() {
+            return Err(Status::NotFound);
+        }
+        if self.thread_handle.owner(rank).is_some() {
+            return Err(Status::Unimplemented);
+        }
+        self.peers.get(rank).ok_or(Status::Unavailable)
+    }
+
+    pub(super) fn timeout_ns(&self, timeout_us: u32) -> u64 {
+        match timeout_us {
+            0 => self.call_timeout_ns,
+            timeout_us => u64::from(timeout_us) * 1000,
+        }
+    }
+
+    // Waiting requests
+
+    /// Gives other threads the requests that wait for them, and makes the calls that waited for room.
+    #[inline]
+    pub(super) fn advance<N: Nic>(&mut self, replies: &mut P::Replies, worker: &mut Worker<N>) {
+        if !self.provider_calls.is_idle() {
+            for service in self.provider_calls.take_ready() {
+                self.give_to_thread(replies, worker, service);
+            }
+        }
+        if !self.waiting.is_idle() {
+            self.retry(replies, worker);
+        }
+    }
+
+    /// Ends the calls that have passed their deadlines, and those of clients that are gone.
+    pub(super) fn expire<N: Nic>(&mut self, port: &mut P, worker: &mut Worker<N>) {
+        if self.departures != port.departures() && self.now_ns >= self.departures_ns {
+            self.depart(port, worker);
+        }
+        if !self.untold.is_empty() {
+            self.tell_threads();
+        }
+        self.services.claim_shared();
+        let replies = port.replies();
+        for key in self.provider_calls.late(self.now_ns) {
+            self.tally.add(Counter::Deadlines, 1);
+            self.end_provider_call(replies, worker, key, Status::DeadlineExceeded, &[]);
+        }
+        for waiting in self.waiting.take_late(&mut self.held, self.now_ns) {
+            self.tally.add(Counter::Deadlines, 1);
+            let taken_ns = waiting.call.taken_ns;
+            let (status, said) = (Status::DeadlineExceeded, not_executed(Status::DeadlineExceeded));
+            self.answer(replies, waiting.reply_to, status, said, taken_ns);
+        }
+    }
+
+    /// Bytes that are held for others.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.held.bytes()
+    }
+
+    /// Requests that wait for room at a peer.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+}

@@ -1,0 +1,347 @@
+//! Calls to other nodes, and their ends.
+
+use std::time::Duration;
+
+use client::message::{CallHead, PEER_HEAD_BYTES, PeerHead};
+use rpc::{Call, CallError, CloseReason, PeerId, Request, RequestId, Status, Worker};
+use slots::Key;
+use verbs::Nic;
+use zerocopy::IntoBytes as _;
+
+use crate::{
+    client_port::{ClientPort, ClientTag},
+    copy::copied,
+    dispatcher::{
+        Answer, Dispatcher, Outgoing, PendingCall, PollHandler, Refusal, ReplyTo,
+        shares::{Admission, Charge},
+        waiting::Waiting,
+    },
+    metrics::{Counter, Phase, Timing},
+};
+
+impl<P: ClientPort> Dispatcher<P> {
+    /// Sends a client's request to another node, or lets it wait for room.
+    #[inline]
+    pub(super) fn forward<N: Nic>(
+        &mut self,
+        worker: &mut Worker<N>,
+        rank: u32,
+        (client, reply_to): (P::Client, P::ReplyTo),
+        head: &CallHead,
+        payload: &[u8],
+    ) -> Answer {
+        let call = self.outgoing(client, head, false);
+        self.forward_call(worker, rank, reply_to, call, payload)
+    }
+
+    #[inline(always)]
+    fn forward_call<N: Nic>(
+        &mut self,
+        worker: &mut Worker<N>,
+        rank: u32,
+        reply_to: P::ReplyTo,
+        call: Outgoing,
+        payload: &[u8],
+    ) -> Answer {
+        match self.call_or_wait(worker, rank, ReplyTo::Client(reply_to), call, payload) {
+            Ok(()) => Answer::Later,
+            Err(Refusal { status, .. }) => self.refuse(status),
+        }
+    }
+
+    #[inline]
+    fn outgoing(&self, client: P::Client, head: &CallHead, has_caller: bool) -> Outgoing {
+        let ClientTag { slot, life } = P::tag(client);
+        Outgoing {
+            client: ClientTag { slot: slot + self.client_base, life },
+            service: head.service.get(),
+            method: head.method.get(),
+            response_bytes: (head.response_bytes.get() as usize).min(self.body_bytes_max),
+            has_caller,
+            taken_ns: self.now_ns,
+            deadline_ns: self.now_ns.saturating_add(self.timeout_ns(head.timeout_us.get())),
+        }
+    }
+
+    /// As [`forward`](Self::forward), and tells the other node who calls.
+    #[cold]
+    pub(super) fn forward_traced<N: Nic>(
+        &mut self,
+        worker: &mut Worker<N>,
+        rank: u32,
+        (client, reply_to): (P::Client, P::ReplyTo),
+        head: &CallHead,
+        payload: &[u8],
+    ) -> Answer {
+        let payload = [self.who.as_bytes(), payload].concat();
+        let call = self.outgoing(client, head, true);
+        self.forward_call(worker, rank, reply_to, call, &payload)
+    }
+
+    /// Calls another node, or lets the call wait for room; refuses it if there is none, or no such
+    /// peer.
+    #[inline(always)]
+    pub(super) fn call_or_wait<N: Nic>(
+        &mut self,
+        worker: &mut Worker<N>,
+        rank: u32,
+        reply_to: ReplyTo<P>,
+        call: Outgoing,
+        payload: &[u8],
+    ) -> Result<(), Refusal<ReplyTo<P>>> {
+        // First come, first served, among the calls of a client.
+        let refusal = if self.waiting.is_idle() || self.waiting.may_try(rank, call.client) {
+            match self.call(worker, rank, reply_to, &call, payload) {
+                Ok(()) => return Ok(()),
+                Err(refusal) => refusal,
+            }
+        } else {
+            Refusal { status: Status::ResourceExhausted, reply_to }
+        };
+        self.wait_for_room(refusal, rank, call, payload)
+    }
+
+    /// Lets a call wait that was refused for want of room.
+    fn wait_for_room(
+        &mut self,
+        refusal: Refusal<ReplyTo<P>>,
+        rank: u32,
+        call: Outgoing,
+        payload: &[u8],
+    ) -> Result<(), Refusal<ReplyTo<P>>> {
+        let Refusal { status, reply_to } = refusal;
+        let may_wait =
+            status == Status::ResourceExhausted && !self.peers.is_short(rank, self.now_ns);
+        let Some(body) = may_wait.then(|| copied(payload)).flatten() else {
+            self.count_end(status);
+            return Err(Refusal { status, reply_to });
+        };
+        let waiting = Waiting { reply_to, call, body };
+        self.waiting.push(&mut self.held, rank, waiting).map_err(|Waiting { reply_to, .. }| {
+            self.count_end(status);
+            Refusal { status, reply_to }
+        })
+    }
+
+    /// Makes the calls that waited, for peers that may have room now.
+    #[inline(never)]
+    pub(super) fn retry<N: Nic>(&mut self, replies: &mut P::Replies, worker: &mut Worker<N>) {
+        for rank in self.waiting.take_listed() {
+            if self.shares.take_freed(rank) || self.waiting.is_blocked(rank) {
+                self.unblock(replies, worker, rank);
+            } else {
+                self.waiting.relist(rank);
+            }
+        }
+    }
+
+    /// Makes the calls that waited for one peer, as far as that has room, and as far as their clients have
+    /// not got their shares.
+    fn unblock<N: Nic>(&mut self, replies: &mut P::Replies, worker: &mut Worker<N>, rank: u32) {
+        // A client that has its share is asked for one call, and then it is the turn of the next.
+        let mut refusals = self.waiting.clients(rank);
+        while let Some((trial, Waiting { reply_to, call, body })) = self.waiting.next(rank) {
+            match self.call_again(worker, rank, reply_to, &call, &body) {
+                Ok(()) => self.waiting.done(&mut self.held, trial),
+                Err(Refusal { status: Status::ResourceExhausted, reply_to }) => {
+                    self.waiting.put_back(rank, trial, Waiting { reply_to, call, body });
+                    refusals = refusals.saturating_sub(1);
+                    if refusals == 0 || self.waiting.is_blocked(rank) {
+                        return;
+                    }
+                }
+                Err(Refusal { status, reply_to }) => {
+                    self.waiting.done(&mut self.held, trial);
+                    self.count_end(status);
+                    self.answer(replies, reply_to, status, &[], call.taken_ns);
+                }
+            }
+        }
+    }
+
+    /// The call that has ended, if it is one of this dispatcher.
+    #[inline]
+    fn take_call(&mut self, cookie: u64) -> Option<PendingCall<P>> {
+        let Some(call) = Key::from_u64(cookie).and_then(|key| self.calls.remove(key)) else {
+            self.tally.add(Counter::Stale, 1);
+            return None;
+        };
+        self.shares.release(&call.charge);
+        Some(call)
+    }
+
+    /// Counts a call that ended here, without an answer of the other node.
+    pub(super) fn count_end(&mut self, status: Status) {
+        let counter = match status {
+            Status::Unavailable => Counter::PeerGone,
+            Status::DeadlineExceeded => Counter::Deadlines,
+            Status::ResourceExhausted => Counter::Exhausted,
+            Status::Cancelled => Counter::Abandoned,
+            _ => return,
+        };
+        self.tally.add(counter, 1);
+    }
+
+    /// As [`call`](Self::call), for a call that waited.
+    #[inline(never)]
+    fn call_again<N: Nic>(
+        &mut self,
+        worker: &mut Worker<N>,
+        rank: u32,
+        reply_to: ReplyTo<P>,
+        call: &Outgoing,
+        payload: &[u8],
+    ) -> Result<(), Refusal<ReplyTo<P>>> {
+        self.call(worker, rank, reply_to, call, payload)
+    }
+
+    /// Calls another node. [`Status::ResourceExhausted`]: there is no room now. Inlined where clients call.
+    #[inline(always)]
+    fn call<N: Nic>(
+        &mut self,
+        worker: &mut Worker<N>,
+        rank: u32,
+        reply_to: ReplyTo<P>,
+        call: &Outgoing,
+        payload: &[u8],
+    ) -> Result<(), Refusal<ReplyTo<P>>> {
+        // What waited for room has less time left.
+        let left_ns = call.deadline_ns.saturating_sub(self.now_ns);
+        if left_ns == 0 {
+            return Err(Refusal { status: Status::DeadlineExceeded, reply_to });
+        }
+        let charge = self.shares.charge(rank, call.client, call.service, call.response_bytes);
+        if let Some(thread) = self.thread_handle.owner(rank) {
+            return self.call_by(thread, charge, reply_to, call, payload);
+        }
+        let Some(peer) = self.peers.get(rank) else {
+            return Err(Refusal { status: self.peers.absence(rank, self.now_ns), reply_to });
+        };
+        if !self.admit(&charge) {
+            return Err(Refusal { status: Status::ResourceExhausted, reply_to });
+        }
+        let (taken_ns, called_ns) = (call.taken_ns, self.now_ns);
+        let pending = PendingCall { reply_to, charge, taken_ns, called_ns };
+        let key = match self.calls.insert(pending) {
+            Ok(key) => key,
+            Err(PendingCall { reply_to, .. }) => {
+                self.shares.release(&charge);
+                return Err(Refusal { status: Status::ResourceExhausted, reply_to });
+            }
+        };
+        let request = Call {
+            method: call.service,
+            response_bytes: call.response_bytes,
+            timeout: Duration::from_nanos(left_ns),
+            cookie: key.to_u64(),
+        };
+        let head = PeerHead::new(call.method).with_caller(call.has_caller);
+        match worker.call_parts(peer, &request, &[head.as_bytes(), payload]) {
+            Ok(_) => {
+                self.tally.add(Counter::BytesOut, payload.len() as u64);
+                self.peers.counts_mut(rank).calls += 1;
+                Ok(())
+            }
+            Err(error) => Err(self.take_back(key, &error)),
+        }
+    }
+
+    /// Whether the client and the service of a call have not got their shares of its peer.
+    #[inline]
+    pub(super) fn admit(&mut self, charge: &Charge) -> bool {
+        match self.shares.admit(charge) {
+            Admission::Granted => true,
+            Admission::Refused => false,
+            Admission::Uncounted => {
+                let charges = self.calls.iter().map(|(_, call)| &call.charge);
+                self.shares.count(charge.rank, charges);
+                self.shares.admit(charge) == Admission::Granted
+            }
+        }
+    }
+
+    /// The worker refused a call that is stored already.
+    #[cold]
+    fn take_back(&mut self, key: Key, error: &CallError) -> Refusal<ReplyTo<P>> {
+        let Some(PendingCall { reply_to, charge, .. }) = self.calls.remove(key) else {
+            unreachable!("the call was stored just now")
+        };
+        self.shares.release(&charge);
+        let status = match error {
+            CallError::Busy(_) => {
+                self.waiting.block(charge.rank);
+                Status::ResourceExhausted
+            }
+            CallError::NoMemory { .. } => Status::ResourceExhausted,
+            CallError::NotConnected | CallError::Nested => Status::Unavailable,
+            CallError::TooLong { .. } | CallError::NoPlace { .. } => Status::OutOfRange,
+        };
+        Refusal { status, reply_to }
+    }
+}
+
+impl<N: Nic, P: ClientPort> rpc::Handler<N> for PollHandler<'_, P> {
+    fn request(&mut self, worker: &mut Worker<N>, request: Request<'_>) {
+        let Self { dispatcher, replies, .. } = self;
+        dispatcher.tally.add(Counter::Incoming, 1);
+        let len_bytes = request.body.len().saturating_sub(PEER_HEAD_BYTES);
+        dispatcher.tally.add(Counter::BytesIn, len_bytes as u64);
+        dispatcher.serve_peer(replies, worker, request);
+    }
+
+    fn response(&mut self, _: &mut Worker<N>, cookie: u64, status: Status, body: &[u8]) {
+        let Self { dispatcher, replies, .. } = self;
+        if dispatcher.bulk.outcome(cookie, status, Some(body)) {
+            return;
+        }
+        let Some(call) = dispatcher.take_call(cookie) else { return };
+        dispatcher.tally.add(Counter::Responses, 1);
+        dispatcher.tally.add(Counter::BytesIn, body.len() as u64);
+        if status == Status::DeadlineExceeded {
+            dispatcher.tally.add(Counter::Deadlines, 1);
+        }
+        let trip_ns = dispatcher.now_ns.saturating_sub(call.called_ns);
+        dispatcher.tally.record(Timing::Rtt, trip_ns);
+        dispatcher.answer(replies, call.reply_to, status, body, call.taken_ns);
+    }
+
+    fn ended(&mut self, _: &mut Worker<N>, cookie: u64, status: Status) {
+        let Self { dispatcher, replies, .. } = self;
+        if dispatcher.bulk.outcome(cookie, status, None) {
+            return;
+        }
+        let Some(call) = dispatcher.take_call(cookie) else { return };
+        let status = match status {
+            // The latter: there was no memory to reach the peer.
+            Status::DeadlineExceeded | Status::ResourceExhausted => status,
+            // Its client is gone, and whatever it is told reaches nobody.
+            Status::Cancelled if matches!(call.reply_to, ReplyTo::Nobody) => status,
+            // The connection ended, whoever ended it. The peer may have executed the request.
+            _ => Status::Unavailable,
+        };
+        dispatcher.count_end(status);
+        dispatcher.peers.counts_mut(call.charge.rank).unanswered += 1;
+        dispatcher.answer(replies, call.reply_to, status, &[], call.taken_ns);
+    }
+
+    fn cancelled(&mut self, worker: &mut Worker<N>, peer: PeerId, request: RequestId) {
+        self.dispatcher.cancel(self.replies, worker, peer, request);
+    }
+
+    fn closed(&mut self, _: &mut Worker<N>, peer: PeerId, reason: CloseReason) {
+        self.dispatcher.bulk.disconnected(peer);
+        // One that this side closed is forgotten already.
+        if let Some(rank) = self.dispatcher.peers.rank_of(peer) {
+            tracing::warn!(rank, %reason, "a connection ended");
+            if matches!(reason, CloseReason::NoMemory(_)) {
+                self.dispatcher.lack_memory(rank);
+            }
+            self.dispatcher.broken.push(rank);
+        }
+    }
+
+    fn posting(&mut self) {
+        self.has_posted = true;
+        self.watch.ended(&mut self.dispatcher.tally, &[Phase::Nic]);
+    }
+}

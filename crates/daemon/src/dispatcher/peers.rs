@@ -1,0 +1,97 @@
+//! Ranks of peers that are up, and their connections.
+
+use rpc::{PeerId, Status};
+
+/// Maps ranks to connections and back.
+pub(super) struct PeerTable {
+    /// By rank: the connection to a peer that is up.
+    by_rank: Vec<Option<PeerId>>,
+    /// By slot of the connection: whose it is.
+    by_slot: Vec<Option<(PeerId, u32)>>,
+    /// By rank.
+    counts: Vec<PeerCounts>,
+    /// By rank: until when it counts as one that there is no memory for, where it is not up.
+    short_until_ns: Vec<u64>,
+}
+
+/// What was done with a rank, in all its lives.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct PeerCounts {
+    /// Calls to it.
+    pub(super) calls: u64,
+    /// Those that ended without its answer.
+    pub(super) unanswered: u64,
+    /// Its requests.
+    pub(super) requests: u64,
+}
+
+/// How long calls to a peer that is not up end for want of memory, after its connection did.
+const SHORT_NS: u64 = 1_000_000_000;
+
+impl PeerTable {
+    /// For ranks below `size`, none of which is up.
+    pub(super) fn new(size: u32) -> Self {
+        let counts = vec![PeerCounts::default(); size as usize];
+        let short_until_ns = vec![0; size as usize];
+        Self { by_rank: vec![None; size as usize], by_slot: Vec::new(), counts, short_until_ns }
+    }
+
+    pub(super) fn counts(&self, rank: u32) -> PeerCounts {
+        self.counts[rank as usize]
+    }
+
+    /// To count what is done with a rank.
+    #[inline]
+    pub(super) fn counts_mut(&mut self, rank: u32) -> &mut PeerCounts {
+        &mut self.counts[rank as usize]
+    }
+
+    /// The connection to a rank that is up.
+    #[inline]
+    pub(super) fn get(&self, rank: u32) -> Option<PeerId> {
+        self.by_rank[rank as usize]
+    }
+
+    /// There was no memory to reach a rank.
+    pub(super) fn lack_memory(&mut self, rank: u32, now_ns: u64) {
+        self.short_until_ns[rank as usize] = now_ns.saturating_add(SHORT_NS);
+    }
+
+    /// Whether a rank is not up for want of memory, as far as is known.
+    pub(super) fn is_short(&self, rank: u32, now_ns: u64) -> bool {
+        self.get(rank).is_none() && now_ns < self.short_until_ns[rank as usize]
+    }
+
+    /// The status of calls to a rank that is not up.
+    #[cold]
+    pub(super) fn absence(&self, rank: u32, now_ns: u64) -> Status {
+        if self.is_short(rank, now_ns) { Status::ResourceExhausted } else { Status::Unavailable }
+    }
+
+    /// The rank of a connection that is up.
+    #[inline]
+    pub(super) fn rank_of(&self, peer: PeerId) -> Option<u32> {
+        let (known, rank) = (*self.by_slot.get(usize::from(peer.slot()))?)?;
+        (known == peer).then_some(rank)
+    }
+
+    /// The connections to all ranks that are up.
+    pub(super) fn iter(&self) -> impl Iterator<Item = PeerId> {
+        self.by_rank.iter().flatten().copied()
+    }
+
+    /// A peer came up.
+    pub(super) fn insert(&mut self, rank: u32, peer: PeerId) {
+        self.by_rank[rank as usize] = Some(peer);
+        let slot = usize::from(peer.slot());
+        self.by_slot.resize(self.by_slot.len().max(slot + 1), None);
+        self.by_slot[slot] = Some((peer, rank));
+    }
+
+    /// A peer is gone.
+    pub(super) fn remove(&mut self, rank: u32) {
+        if let Some(peer) = self.by_rank[rank as usize].take() {
+            self.by_slot[usize::from(peer.slot())].take_if(|(known, _)| *known == peer);
+        }
+    }
+}

@@ -1,0 +1,394 @@
+//! The daemon: takes calls of this node's processes, carries them to other nodes, and answers theirs.
+//!
+//! ```text
+//!   clients ── shared memory ──▶ ClientPort ──▶ Dispatcher ──▶ Worker ── NIC ──▶ other daemons
+//!                                  ▲         │  ▲        │
+//!                                  │         ▼  └────────┘
+//!                                  └──── Services: functions, or clients that provide
+//!   Links: who is up, by heartbeats over Control
+//! ```
+//!
+//! [`Daemon::step`] is one turn of the loop. It waits for nothing, and its only clock is its argument:
+//! what the clients, the NIC and the control datagrams bring decides what it does. So any number of
+//! daemons run on one thread in virtual time. [`serve()`] runs one on real ones.
+//!
+//! A [`Daemon`] is one loop. A daemon of several threads ([`serve_threads`]) is one for each, with some
+//! of the clients and some of the peers, and a [`ThreadHandle`] among them:
+//!
+//! ```text
+//!  client ─▶ loop 0 ── request ─▶ loop 1 ─▶ NIC ─▶ rank 1     rank r belongs to loop r mod n
+//!             Dispatcher ◀─ outcome ── Dispatcher
+//! ```
+//!
+//! # What calls promise
+//!
+//! A call ends with an answer or a status, at the latest at its deadline plus [`CONTROL_NS`] plus one
+//! turn. Calls for the own node never touch the NIC. What finds no room at a peer, or within the
+//! share of its client or of its service, waits; clients take turns. What would exceed the [`Limits`] of what
+//! is held is refused with [`ResourceExhausted`](Status::ResourceExhausted): nothing is lost, nothing grows without bound. A
+//! request that may have been executed is never sent again.
+
+#![forbid(unsafe_code)]
+
+mod address_space;
+mod bulk;
+mod bulk_inbox;
+mod client_port;
+pub mod config;
+mod control;
+mod copy;
+mod dispatcher;
+mod fair_queue;
+mod limits;
+mod links;
+mod members;
+pub mod membership;
+pub mod metrics;
+mod pace;
+mod rights;
+mod roster;
+mod run;
+mod serve;
+mod services;
+mod threads;
+
+use core::time::Duration;
+
+pub use rpc::Status;
+use rpc::{Counters, PeerId, Worker};
+use verbs::Nic;
+
+pub use address_space::{AddressSpaceError, AddressSpaceNeed};
+pub use client_port::{ClientEntry, ClientPort, ClientRequest, ClientTag, IpcPort, Replies};
+pub use control::{Codec, Control, DATAGRAM_BYTES, Message, UdpControl};
+pub use limits::Limits;
+pub use members::OfferError;
+pub use rights::{Rights, RightsError};
+pub use serve::{ServeError, Serving, ThreadParts, open_threads, serve, serve_threads};
+pub use services::{Handler, Inbound, Services};
+pub use threads::{LANE_CALLS, ThreadHandle};
+
+use crate::{
+    membership::DetectorConfig,
+    metrics::{Counter, Phase, Recorder, Tally, Timing},
+};
+use bootstrap::{Lives, RankInfo};
+use bulk::{Bulk, Turn};
+use dispatcher::{Bounds, Dispatcher, PollHandler, Stopwatch};
+use links::Links;
+use memory::sync::Arc;
+use pace::Pace;
+
+/// The interval at which deadlines, peers and departed clients are checked.
+pub const CONTROL_NS: u64 = 1_000_000;
+
+/// The time for which a daemon keeps a core that others want, while calls to peers are under way and nothing comes:
+/// longer than a peer that runs takes to answer, and as long as some switches from process to process.
+const PATIENCE_NS: u64 = 10_000;
+
+/// Answers given on the spot that are reason enough to let clients have the core at once.
+const INLINE_BURST: u64 = 32;
+
+/// The parts of a daemon besides its NIC, clients and control.
+pub struct Parts<P: ClientPort> {
+    /// The rank and the size of the job.
+    pub rank_info: RankInfo,
+    /// Timing of the failure detector.
+    pub detector: DetectorConfig,
+    /// Later than in any earlier life of this rank, as far as known.
+    pub epoch: u64,
+    /// Datagrams of the job.
+    pub codec: Codec,
+    /// The services of this node.
+    pub services: Services<P>,
+    /// Its place among the threads of the daemon.
+    pub thread_handle: ThreadHandle,
+    /// The recorder of its counters.
+    pub recorder: Recorder,
+    /// The deadline of a call that names none.
+    pub call_timeout: Duration,
+    /// Longest body that a client sends or gets.
+    pub body_bytes_max: u32,
+    /// What clients and services may make it hold.
+    pub limits: Limits,
+    /// One in so many turns is timed; 0: none.
+    pub sample_every: u32,
+    /// The clock that times turns.
+    pub clock: Box<dyn Fn() -> u64>,
+}
+
+/// One daemon, or one thread of it, one turn at a time.
+pub struct Daemon<N: Nic, P: ClientPort, C: Control> {
+    worker: Worker<N>,
+    dispatcher: Dispatcher<P>,
+    bulk: Bulk<N, P>,
+    port: P,
+    control: C,
+    links: Links,
+    pace: Pace,
+    watch: Stopwatch,
+    control_ns: u64,
+    /// Requests, responses and ends of calls that the turn has handled so far.
+    handled: usize,
+    /// The first turn that found nothing, of those since something was found.
+    idle_ns: Option<u64>,
+    arrivals: u64,
+    /// Connections of clients that were refused, as far as that was logged.
+    refused: u64,
+    /// Times that the worker found no memory to reach a peer, as far as they were counted.
+    shortages: u64,
+    /// By slot of the peer: what its connection had done when it was counted last.
+    counted: Vec<Option<(PeerId, Counters)>>,
+}
+
+impl<N: Nic, P: ClientPort, C: Control> Daemon<N, P, C> {
+    /// A daemon that has not done anything yet.
+    pub fn new(worker: Worker<N>, port: P, control: C, parts: Parts<P>, now_ns: u64) -> Self {
+        let bounds = Bounds {
+            call_timeout: parts.call_timeout,
+            body_bytes_max: parts.body_bytes_max as usize,
+            limits: parts.limits,
+            peer_calls: worker.config().calls_max,
+            answer_bytes: worker.config().response_bytes,
+        };
+        let (rank_info, thread_handle) = (parts.rank_info, parts.thread_handle);
+        let (rank, size) = (rank_info.rank(), rank_info.size());
+        let peers = (rank + 1..size).chain(0..rank); // each daemon begins with another one
+        let own = peers.filter(|rank| thread_handle.owner(*rank).is_none()).collect();
+        let links = Links::new(own, parts.detector, parts.codec, parts.epoch, now_ns);
+        Self {
+            worker,
+            dispatcher: Dispatcher::new(
+                rank_info,
+                parts.services,
+                thread_handle,
+                Tally::new(parts.recorder),
+                bounds,
+            ),
+            bulk: Bulk::new(&parts.limits),
+            port,
+            control,
+            links,
+            pace: Pace::default(),
+            watch: Stopwatch::new(parts.sample_every, parts.clock),
+            control_ns: now_ns,
+            handled: 0,
+            idle_ns: Some(now_ns),
+            arrivals: 0,
+            refused: 0,
+            shortages: 0,
+            counted: Vec::new(),
+        }
+    }
+
+    /// One turn: [`take`](Self::take), [`poll`](Self::poll) and [`control`](Self::control). Returns how
+    /// many requests, responses and ends of calls it handled. `now_ns` never goes backwards.
+    pub fn step(&mut self, now_ns: u64) -> usize {
+        self.take(now_ns);
+        self.poll(now_ns);
+        self.control(now_ns)
+    }
+
+    /// The first phase of a turn: takes requests of clients, and requests and replies of other threads of
+    /// the daemon. Answers those that functions answer, and makes calls.
+    pub fn take(&mut self, now_ns: u64) {
+        let Self { worker, dispatcher, port, watch, pace, .. } = self;
+        watch.begin();
+        dispatcher.now_ns = now_ns;
+        dispatcher.tally.add(Counter::Loops, 1);
+        let taken = dispatcher.take(port, worker);
+        let of_threads = dispatcher.take_from_threads(port.replies(), worker);
+        if taken > 0 {
+            if let Some(requests) = pace.took(now_ns) {
+                port.set_turn_budget(requests);
+            }
+            // Peers get to work on these while this turn serves what they asked for.
+            worker.flush();
+        }
+        watch.ended(&mut dispatcher.tally, &[Phase::Clients]);
+        self.handled = usize::try_from(taken).unwrap_or(usize::MAX) + of_threads;
+    }
+
+    /// The second phase of a turn: polls the NIC, posts what is to leave, and makes the calls that waited
+    /// for room.
+    pub fn poll(&mut self, now_ns: u64) {
+        let Self { worker, dispatcher, port, watch, .. } = self;
+        dispatcher.now_ns = now_ns;
+        let replies = port.replies();
+        let mut handler = PollHandler { dispatcher, replies, watch, has_posted: false };
+        self.handled += worker.poll(now_ns, &mut handler);
+        let phases: &[_] =
+            if handler.has_posted { &[Phase::Post] } else { &[Phase::Nic, Phase::Post] };
+        watch.ended(&mut dispatcher.tally, phases);
+        let arrivals = worker.stats().arrivals;
+        let came = arrivals - std::mem::replace(&mut self.arrivals, arrivals);
+        if came > 0 {
+            dispatcher.tally.add(Counter::CqPolls, 1);
+            dispatcher.tally.add(Counter::Completions, came);
+            dispatcher.tally.record(Timing::CompletionsPerPoll, came);
+        }
+        dispatcher.advance(port.replies(), worker);
+        self.handled += self.bulk.advance(&mut Turn { worker, port, dispatcher });
+        watch.ended(&mut dispatcher.tally, &[Phase::Waiting]);
+    }
+
+    /// The last phase of a turn: looks at deadlines and peers if it is time to. Returns how many requests,
+    /// responses and ends of calls the turn has handled.
+    pub fn control(&mut self, now_ns: u64) -> usize {
+        let Self { worker, dispatcher, port, control, links, .. } = self;
+        dispatcher.now_ns = now_ns;
+        if now_ns >= self.control_ns {
+            self.control_ns = now_ns + CONTROL_NS;
+            dispatcher.expire(port, worker);
+            self.bulk.expire(&mut Turn { worker, port, dispatcher });
+            links.step(worker, dispatcher, port.replies(), control, now_ns);
+            self.count_batches();
+            self.count(now_ns);
+        }
+        self.watch.ended(&mut self.dispatcher.tally, &[Phase::Control]);
+        self.watch.stop(&mut self.dispatcher.tally);
+        let handled = std::mem::take(&mut self.handled);
+        if handled > 0 {
+            self.idle_ns = None;
+            self.dispatcher.tally.add(Counter::BusyLoops, 1);
+        } else {
+            self.idle_ns.get_or_insert(now_ns);
+            self.pace.rested();
+        }
+        handled
+    }
+
+    /// Whether it is better to look again than to offer the core to others: calls to peers are under
+    /// way, something came a moment ago, and clients did not get much to do meanwhile. Daemons that wait
+    /// for each other like this run at the same time, even if each shares its core: then calls are
+    /// answered while they wait, and not a turn of all processes later.
+    ///
+    /// Never in a daemon of several threads: if they share a core, the next step may be another one's.
+    #[must_use]
+    pub fn expects_answers(&self, now_ns: u64) -> bool {
+        let is_fresh = self.idle_ns.is_none_or(|since_ns| now_ns < since_ns + PATIENCE_NS);
+        let dispatcher = &self.dispatcher;
+        is_fresh
+            && dispatcher.answered_inline() < INLINE_BURST
+            && dispatcher.thread_handle.is_alone()
+            && dispatcher.is_calling()
+    }
+
+    /// Adds the connections' counters since the last look.
+    fn count_batches(&mut self) {
+        let Self { worker, dispatcher, counted, .. } = self;
+        worker.visit_active(|peer, now| {
+            let slot = usize::from(peer.slot());
+            if counted.len() <= slot {
+                counted.resize(slot + 1, None);
+            }
+            // Each connection counts from 0.
+            let before = counted[slot].filter(|(counted, _)| *counted == peer);
+            let before = before.map_or_else(Counters::default, |(_, counters)| counters);
+            counted[slot] = Some((peer, now));
+            let tally = &mut dispatcher.tally;
+            let batches = now.batches_out - before.batches_out;
+            tally.add(Counter::Flushes, batches);
+            tally.add(Counter::RingFull, now.ring_full - before.ring_full);
+            let messages = now.messages_out - before.messages_out;
+            let means = [
+                (Timing::BatchMessages, messages, batches),
+                (Timing::CallToFlush, now.held_ns - before.held_ns, batches),
+                (Timing::FlushToCredit, now.trips_ns - before.trips_ns, now.trips - before.trips),
+            ];
+            for (timing, sum, count) in means {
+                if let Some(mean) = sum.checked_div(count) {
+                    tally.record(timing, mean);
+                }
+            }
+        });
+    }
+
+    /// Numbers that are what they are now.
+    fn count(&mut self, now_ns: u64) {
+        let outstanding = self.dispatcher.outstanding() as u64;
+        let (waiting, held) = (self.dispatcher.waiting(), self.dispatcher.held_bytes());
+        let (clients, welcomed, evicted) = self.port.census();
+        let refused = self.port.refused();
+        if std::mem::replace(&mut self.refused, refused) < refused {
+            tracing::warn!(
+                refused,
+                clients,
+                "connections were refused: there are as many as COPYRPC_CLIENTS_MAX allows, or no memory"
+            );
+        }
+        let shortages = self.worker.stats().shortages;
+        let before = std::mem::replace(&mut self.shortages, shortages);
+        self.dispatcher.tally.add(Counter::NoMemory, shortages - before);
+        // Before the sample, which tells what was done so far.
+        self.dispatcher.tally.publish();
+        let recorder = self.dispatcher.tally.recorder();
+        recorder.set(Counter::Clients, clients);
+        recorder.set(Counter::Welcomed, welcomed);
+        recorder.set(Counter::Evicted, evicted);
+        recorder.set(Counter::Departed, self.port.departures() - evicted);
+        recorder.set(Counter::PeersUp, self.links.up() as u64);
+        recorder.set(Counter::Outstanding, outstanding);
+        recorder.set(Counter::Waiting, waiting as u64);
+        recorder.set(Counter::HeldBytes, held as u64);
+        recorder.set(Counter::BulkHeld, self.bulk.held_bytes());
+        recorder.sample(now_ns, outstanding);
+    }
+
+    /// Takes no new calls any more; those in flight end as they would.
+    pub fn drain(&mut self) {
+        self.dispatcher.is_draining = true;
+    }
+
+    /// Calls in flight; for other threads of the daemon, those are in flight there.
+    #[must_use]
+    pub fn outstanding(&self) -> usize {
+        self.dispatcher.outstanding() + self.bulk.open()
+    }
+
+    /// Says from now on when the peers of this thread lived.
+    pub fn tell_lives(&mut self, lives: Arc<Lives>) {
+        self.links.tell_lives(lives);
+    }
+
+    /// Peers that are up.
+    #[must_use]
+    pub fn peers_up(&self) -> usize {
+        self.links.up()
+    }
+
+    /// Peers whose connection is this thread's, up or not.
+    #[must_use]
+    pub fn peers(&self) -> usize {
+        self.links.count()
+    }
+
+    /// Tells all peers that this daemon leaves.
+    pub fn leave(&mut self, now_ns: u64) {
+        self.links.leave(&mut self.control, now_ns);
+    }
+
+    /// What its worker has counted.
+    #[must_use]
+    pub fn worker_stats(&self) -> rpc::Stats {
+        self.worker.stats()
+    }
+
+    /// Its clients.
+    pub fn port(&mut self) -> &mut P {
+        &mut self.port
+    }
+
+    /// The time of the next work if nothing arrives.
+    #[must_use]
+    pub fn next_ns(&self) -> u64 {
+        let times = [self.links.next_ns(), self.worker.wake_ns()];
+        let next_ns = times.into_iter().flatten().min().unwrap_or(u64::MAX);
+        // Providers and waiting calls have deadlines that only the control look sees.
+        if self.dispatcher.open() + self.bulk.open() > 0 {
+            next_ns.min(self.control_ns)
+        } else {
+            next_ns
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! The connections to peers, kept as the failure detector says.
+//!
+//! Each epoch of a link has its own invitation, queue pair and ring, so what still travels in an
+//! epoch that is over reaches nobody.
+
+use bootstrap::Lives;
+use memory::sync::Arc;
+use rpc::{Invitation, PeerId, Worker};
+use verbs::Nic;
+
+use crate::{
+    client_port::ClientPort,
+    control::{Codec, Control, DATAGRAM_BYTES, Message},
+    dispatcher::Dispatcher,
+    membership::{Detector, DetectorConfig, Event},
+    metrics::Counter,
+};
+
+/// Datagrams taken per look.
+const DATAGRAMS_PER_LOOK: usize = 256;
+
+/// One peer.
+#[derive(Default)]
+struct Link {
+    /// The place that the worker keeps for it in this epoch, and what it must be told.
+    invited: Option<(PeerId, Invitation)>,
+    /// Its epoch, its time and its invitation, as it told last.
+    theirs: Option<((u64, u64), Invitation)>,
+    /// Why it is not connected, as it was logged: it is tried again with each epoch.
+    complaint: Option<String>,
+}
+
+impl Link {
+    /// Logs why there is no connection, unless that was the last thing logged of it.
+    fn complain(&mut self, peer: u32, error: &rpc::ConnectError) {
+        // That there is no place was logged when none was found.
+        let is_known = matches!(error, rpc::ConnectError::NotInvited) && self.complaint.is_some();
+        let reason = error.to_string();
+        if !is_known && self.complaint.as_ref() != Some(&reason) {
+            tracing::warn!(peer, reason, "cannot connect; it is tried again");
+            self.complaint = Some(reason);
+        }
+    }
+}
+
+/// Whether there is no connection for want of memory.
+fn is_shortage(error: &rpc::ConnectError) -> bool {
+    matches!(error, rpc::ConnectError::Memory(_) | rpc::ConnectError::Create(_))
+}
+
+pub(super) struct Links {
+    /// Peers of this thread.
+    count: usize,
+    detector: Detector,
+    codec: Codec,
+    /// By rank.
+    links: Vec<Link>,
+    /// Peers without a place in their epoch.
+    uninvited: Vec<u32>,
+    is_leaving: bool,
+    /// Whoever is to know when peers lived.
+    lives: Option<Arc<Lives>>,
+}
+
+impl Links {
+    pub(super) fn new(
+        peers: Vec<u32>,
+        config: DetectorConfig,
+        codec: Codec,
+        epoch: u64,
+        now_ns: u64,
+    ) -> Self {
+        let count = peers.iter().max().map_or(0, |rank| *rank as usize + 1);
+        Self {
+            detector: Detector::new(config, epoch, peers.iter().copied(), now_ns),
+            uninvited: peers.clone(),
+            count: peers.len(),
+            codec,
+            links: (0..count).map(|_| Link::default()).collect(),
+            is_leaving: false,
+            lives: None,
+        }
+    }
+
+    /// Says from now on when peers lived.
+    pub(super) fn tell_lives(&mut self, lives: Arc<Lives>) {
+        self.lives = Some(lives);
+    }
+
+    fn tell_life(&self, peer: u32, lived_ns: Option<u64>) {
+        if let Some(lives) = &self.lives {
+            lives.set(peer, lived_ns);
+        }
+    }
+
+    /// Peers, up or not.
+    pub(super) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Peers that are up.
+    pub(super) fn up(&self) -> usize {
+        self.detector.up()
+    }
+
+    pub(super) fn next_ns(&self) -> Option<u64> {
+        self.detector.poll_timeout()
+    }
+
+    /// Says good-bye.
+    pub(super) fn leave(&mut self, control: &mut impl Control, now_ns: u64) {
+        self.is_leaving = true;
+        self.detector.leave(now_ns);
+        self.send(control);
+    }
+
+    /// Hears, looks at the clock, connects and disconnects, and speaks.
+    pub(super) fn step<N: Nic, P: ClientPort>(
+        &mut self,
+        worker: &mut Worker<N>,
+        dispatcher: &mut Dispatcher<P>,
+        replies: &mut P::Replies,
+        control: &mut impl Control,
+        now_ns: u64,
+    ) {
+        for rank in dispatcher.take_broken() {
+            self.detector.handle_failure(rank, now_ns);
+        }
+        let mut datagrams = 0;
+        let mut buffer = [0; DATAGRAM_BYTES + 1];
+        while datagrams < DATAGRAMS_PER_LOOK
+            && let Some((len, from)) = control.recv(&mut buffer)
+        {
+            datagrams += 1;
+            match self.codec.read(&buffer[..len]) {
+                Some(message) => {
+                    let Message { from: peer, heartbeat, .. } = message;
+                    if let Some(correction) = self.detector.correction(peer, &heartbeat, now_ns) {
+                        control.answer(&from, &self.codec.write(peer, correction, None));
+                        dispatcher.tally.add(Counter::Stale, 1);
+                    }
+                    // Later than all before: a recorded one does not tell where the peer is.
+                    let when = (message.heartbeat.epoch, message.heartbeat.sent_ns);
+                    if let (Some(link), Some(invitation)) =
+                        (self.links.get_mut(message.from as usize), message.invitation)
+                        && link.theirs.is_none_or(|(latest, _)| latest < when)
+                    {
+                        link.theirs = Some((when, invitation));
+                        control.learn(message.from, from);
+                    }
+                    self.detector.handle_heartbeat(message.from, message.heartbeat, now_ns);
+                    self.apply(worker, dispatcher, replies, now_ns);
+                    self.tell_life(peer, self.detector.lived_ns(peer));
+                }
+                None => dispatcher.tally.add(Counter::Stale, 1),
+            }
+        }
+        self.detector.handle_timeout(now_ns);
+        self.apply(worker, dispatcher, replies, now_ns);
+        self.invite(worker, dispatcher);
+        let sent = self.send(control);
+        dispatcher.tally.add(Counter::Heartbeats, sent);
+    }
+
+    /// Does what follows from what happened.
+    fn apply<N: Nic, P: ClientPort>(
+        &mut self,
+        worker: &mut Worker<N>,
+        dispatcher: &mut Dispatcher<P>,
+        replies: &mut P::Replies,
+        now_ns: u64,
+    ) {
+        while let Some(event) = self.detector.poll_event() {
+            match event {
+                Event::Up { peer, epoch, .. } => {
+                    let link = &mut self.links[peer as usize];
+                    let connected = match (&link.invited, &link.theirs) {
+                        (Some((id, _)), Some(((theirs, _), invitation))) if *theirs == epoch => {
+                            worker.connect(*id, invitation).map(|()| *id)
+                        }
+                        // Without invitation there was no place here; it comes with a new epoch.
+                        _ => Err(rpc::ConnectError::NotInvited),
+                    };
+                    match connected {
+                        Ok(id) => {
+                            tracing::info!(peer, "up");
+                            link.complaint = None;
+                            dispatcher.connect(peer, id);
+                            dispatcher.tally.add(Counter::PeersJoined, 1);
+                        }
+                        Err(error) => {
+                            if is_shortage(&error) {
+                                dispatcher.lack_memory(peer);
+                                dispatcher.tally.add(Counter::NoMemory, 1);
+                            }
+                            link.complain(peer, &error);
+                            self.detector.handle_failure(peer, now_ns);
+                        }
+                    }
+                }
+                Event::Suspected { peer } => {
+                    tracing::info!(peer, "silent");
+                    dispatcher.tally.add(Counter::Suspicions, 1);
+                }
+                Event::Recovered { peer } => tracing::info!(peer, "not silent any more"),
+                Event::Gone { peer, why, .. } => {
+                    self.tell_life(peer, None);
+                    let link = &mut self.links[peer as usize];
+                    if link.complaint.is_none() {
+                        tracing::warn!(peer, ?why, "gone");
+                        dispatcher.tally.add(Counter::PeersLost, 1);
+                    }
+                    dispatcher.disconnect(peer, replies);
+                    if let Some((id, _)) = link.invited.take() {
+                        worker.close(id);
+                        self.uninvited.push(peer);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes a place for each peer that has none in this epoch.
+    fn invite<N: Nic, P: ClientPort>(
+        &mut self,
+        worker: &mut Worker<N>,
+        dispatcher: &mut Dispatcher<P>,
+    ) {
+        if self.is_leaving {
+            return;
+        }
+        self.uninvited.retain(|rank| match worker.invite() {
+            Ok(invited) => {
+                self.links[*rank as usize].invited = Some(invited);
+                false
+            }
+            Err(error) => {
+                if is_shortage(&error) {
+                    dispatcher.lack_memory(*rank);
+                    dispatcher.tally.add(Counter::NoMemory, 1);
+                }
+                self.links[*rank as usize].complain(*rank, &error);
+                true
+            }
+        });
+    }
+
+    fn send(&mut self, control: &mut impl Control) -> u64 {
+        let mut sent = 0;
+        while let Some((to, heartbeat)) = self.detector.poll_transmit() {
+            let invited = self.links[to as usize].invited.as_ref();
+            let invitation = invited.map(|(_, invitation)| invitation);
+            control.send(to, &self.codec.write(to, heartbeat, invitation));
+            sent += 1;
+        }
+        sent
+    }
+}

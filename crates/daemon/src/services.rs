@@ -1,0 +1,395 @@
+//! The services of this node: functions of the embedding program, or client processes.
+
+use std::{
+    collections::BTreeMap,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
+
+use rpc::Status;
+use slots::Key;
+
+use crate::{
+    client_port::{ClientPort, ClientTag},
+    fair_queue::FairQueue,
+    limits::{CallerId, ENTRY_BYTES, Held},
+    members::{Members, OfferError, Offered, Poll},
+    rights::Rights,
+    threads::Offers,
+};
+pub use client::Inbound;
+use client::message::{DAEMON, ServiceRecord, ServiceReport, report};
+use zerocopy::IntoBytes as _;
+
+/// Most requests that wait for one providing process, or for one service of another thread.
+pub(super) const QUEUE_MAX: usize = 8192;
+
+/// Numbers that a service may have, and 0.
+const NUMBERS: usize = 1 << 16;
+
+/// Answers a request: the body goes into the buffer, which is empty. It must not wait.
+pub type Handler = Box<dyn FnMut(&Inbound<'_>, &mut Vec<u8>) -> Status>;
+
+/// A request that waits for its provider, or for room at another thread.
+#[derive(Debug)]
+pub(super) struct QueuedRequest {
+    /// The key of the call.
+    pub(super) key: Key,
+    pub(super) caller: CallerId,
+    pub(super) rank: u32,
+    pub(super) method: u16,
+    pub(super) body: Vec<u8>,
+}
+
+/// Client processes that answer requests.
+#[derive(Debug)]
+pub(super) struct Provider<P: ClientPort> {
+    /// If one of them polls, no request waits.
+    pub(super) members: Members<P>,
+    /// Requests for them: their callers take turns.
+    pub(super) queue: RequestQueue,
+}
+
+/// Requests that wait for one provider, or for one service of another thread.
+pub(super) type RequestQueue = FairQueue<CallerId, QueuedRequest>;
+
+/// Queues a request; `false` if too much waits, of its caller or in all. A caller gets at most what is left
+/// for all others.
+pub(super) fn enqueue(queue: &mut RequestQueue, held: &mut Held, request: QueuedRequest) -> bool {
+    let (caller, bytes) = (request.caller, request.body.len() + ENTRY_BYTES);
+    let left = QUEUE_MAX - queue.len();
+    let left_bytes = held.limits().service_held_bytes.saturating_sub(queue.bytes());
+    let has_room = queue.len_of(caller) < left && queue.bytes_of(caller) + bytes <= left_bytes;
+    let is_queued = has_room && held.admit(caller, bytes);
+    if is_queued {
+        queue.push(caller, bytes, request);
+    }
+    is_queued
+}
+
+/// Puts back the request that was next; `false` if there is no room for it any more.
+pub(super) fn requeue(queue: &mut RequestQueue, held: &mut Held, request: QueuedRequest) -> bool {
+    let (caller, bytes) = (request.caller, request.body.len() + ENTRY_BYTES);
+    let is_queued = held.admit(caller, bytes);
+    if is_queued {
+        queue.put_back(caller, bytes, request, false);
+    }
+    is_queued
+}
+
+/// The request that is next in a queue.
+pub(super) fn dequeue(queue: &mut RequestQueue, held: &mut Held) -> Option<QueuedRequest> {
+    let (caller, bytes, request) = queue.pop()?;
+    held.release(caller, bytes);
+    Some(request)
+}
+
+enum Service<P: ClientPort> {
+    Embedded(Handler),
+    Provided(Provider<P>),
+}
+
+/// A service and its number.
+struct Entry<P: ClientPort> {
+    number: u16,
+    service: Service<P>,
+    /// Requests that came for it.
+    requests: u64,
+}
+
+/// The services of this node.
+pub struct Services<P: ClientPort> {
+    table: Vec<Entry<P>>,
+    /// By number: one more than the place in `table`; 0: not offered. Looked up for every request.
+    places: Box<[u16]>,
+    /// Services of each client that offers any.
+    by_client: BTreeMap<ClientTag, usize>,
+    /// The services of the other threads; `None` if there are none.
+    offers: Option<Offers>,
+    /// Who may offer and call what.
+    rights: Rights,
+}
+
+/// The disposition of a request.
+pub(super) enum Served {
+    /// It was answered; the body is in the buffer.
+    Answered(Status),
+    /// A provider is to answer it.
+    Provided,
+    /// Another thread is to answer it.
+    Elsewhere,
+}
+
+impl<P: ClientPort> Entry<P> {
+    /// What is told of it, and its name.
+    fn record(&self) -> (ServiceRecord, &[u8]) {
+        let (mut name, mut counts) = (&[][..], [0; 4]);
+        if let Service::Provided(provider) = &self.service {
+            let (members, given) = provider.members.census();
+            let (name_bytes, description) = provider.members.description();
+            name = &description[..name_bytes.into()];
+            counts = [members, provider.queue.len(), given as usize, name.len()];
+        }
+        let [providers, waiting, given, name_bytes] = counts;
+        let word = |count| u32::try_from(count).unwrap_or(u32::MAX);
+        let half = |count| u16::try_from(count).unwrap_or(u16::MAX);
+        let record = ServiceRecord {
+            service: self.number.into(),
+            providers: half(providers).into(),
+            waiting: word(waiting).into(),
+            given: word(given).into(),
+            name_bytes: half(name_bytes).into(),
+            reserved: 0.into(),
+        };
+        (record, name)
+    }
+}
+
+impl<P: ClientPort> Default for Services<P> {
+    fn default() -> Self {
+        // Memory that is zero already costs nothing until somebody offers a service of its page.
+        Self {
+            table: Vec::new(),
+            places: vec![0; NUMBERS].into(),
+            by_client: BTreeMap::new(),
+            offers: None,
+            rights: Rights::default(),
+        }
+    }
+}
+
+impl<P: ClientPort> Services<P> {
+    /// Says who may offer what, and call it.
+    pub fn limit(&mut self, rights: Rights) {
+        self.rights = rights;
+    }
+
+    /// Who may offer what, and call it.
+    #[inline]
+    pub(super) fn rights(&self) -> &Rights {
+        &self.rights
+    }
+
+    /// Services that a client offers.
+    pub(super) fn offered_by(&self, tag: ClientTag) -> usize {
+        self.by_client.get(&tag).copied().unwrap_or(0)
+    }
+
+    /// Offers a service that a function answers.
+    ///
+    /// # Errors
+    ///
+    /// [`OfferError`].
+    pub fn offer(&mut self, service: u16, handler: Handler) -> Result<(), OfferError> {
+        self.add(service, Service::Embedded(handler))
+    }
+
+    /// Joins the threads of a daemon. A function that several of them offer is called by each; one
+    /// that only one offers, by that one.
+    pub(super) fn share(&mut self, offers: Option<Offers>) {
+        if let Some(offers) = &offers {
+            for entry in &self.table {
+                // If another thread offers it, too, that one is asked by those that do not.
+                let _ = offers.claim(entry.number);
+            }
+        }
+        self.offers = offers;
+    }
+
+    /// The other thread that offers a service.
+    pub(super) fn elsewhere(&self, service: u16) -> Option<usize> {
+        self.offers.as_ref()?.elsewhere(service)
+    }
+
+    /// Offers a service that a client answers.
+    pub(super) fn provide(
+        &mut self,
+        offered: Offered,
+        client: P::Client,
+        per_client_max: usize,
+    ) -> Result<(), OfferError> {
+        let tag = P::tag(client);
+        if self.by_client.get(&tag).is_some_and(|count| *count >= per_client_max) {
+            return Err(OfferError::TooMany(per_client_max));
+        }
+        let (service, is_shared) = (offered.service, offered.is_shared());
+        if let Some(provider) = self.provider(service) {
+            provider.members.join(&offered, client)?;
+            *self.by_client.entry(tag).or_default() += 1;
+            return Ok(());
+        }
+        let is_free = service != DAEMON && self.service(service).is_none();
+        let claims = |offers: &Offers| match is_shared {
+            true => offers.claim_shared(service),
+            false => offers.claim(service),
+        };
+        if is_free && !self.offers.as_ref().is_none_or(claims) {
+            return Err(OfferError::Taken(service));
+        }
+        let (members, queue) = (Members::new(offered, client), FairQueue::default());
+        self.add(service, Service::Provided(Provider { members, queue }))?;
+        *self.by_client.entry(tag).or_default() += 1;
+        Ok(())
+    }
+
+    /// Tells the other threads of the services that this one shares, if nobody else does any more.
+    pub(super) fn claim_shared(&self) {
+        let Some(offers) = &self.offers else { return };
+        for Entry { number, service, .. } in &self.table {
+            if let Service::Provided(provider) = service
+                && provider.members.is_shared()
+            {
+                // If another thread offers it, that one is asked by those that do not.
+                let _ = offers.claim_shared(*number);
+            }
+        }
+    }
+
+    /// Writes what a service says about itself; `false`: nobody offers it.
+    pub(super) fn describe(&mut self, service: u16, into: &mut Vec<u8>) -> bool {
+        let is_elsewhere = self.elsewhere(service).is_some();
+        let (name_bytes, description) = match self.service(service) {
+            Some(Service::Provided(provider)) => provider.members.description(),
+            Some(Service::Embedded(_)) => (0, &[][..]),
+            None if is_elsewhere => (0, &[][..]),
+            None => return false,
+        };
+        into.extend_from_slice(&name_bytes.to_le_bytes());
+        into.extend_from_slice(description);
+        true
+    }
+
+    /// Writes what this thread offers in the order of the numbers, without the first `skip`; returns
+    /// how many.
+    pub(super) fn report(&self, into: &mut Vec<u8>, skip: usize) -> usize {
+        let mut count = 0;
+        for entry in self.sorted().into_iter().skip(skip).take(report::RECORDS_MAX) {
+            let (service, name) = entry.record();
+            let record = ServiceReport { service, requests: entry.requests.into() };
+            into.extend_from_slice(record.as_bytes());
+            into.extend_from_slice(name);
+            count += 1;
+        }
+        count
+    }
+
+    fn sorted(&self) -> Vec<&Entry<P>> {
+        let mut entries: Vec<_> = self.table.iter().collect();
+        entries.sort_by_key(|entry| entry.number);
+        entries
+    }
+
+    fn add(&mut self, number: u16, service: Service<P>) -> Result<(), OfferError> {
+        if number == DAEMON {
+            return Err(OfferError::Reserved);
+        }
+        if self.service(number).is_some() {
+            return Err(OfferError::Taken(number));
+        }
+        self.table.push(Entry { number, service, requests: 0 });
+        // There are no more services than numbers.
+        self.places[usize::from(number)] = u16::try_from(self.table.len()).unwrap_or(u16::MAX);
+        Ok(())
+    }
+
+    /// Writes down where each service is.
+    fn index(&mut self) {
+        for (place, entry) in (1..=u16::MAX).zip(&self.table) {
+            self.places[usize::from(entry.number)] = place;
+        }
+    }
+
+    #[inline]
+    fn service(&mut self, number: u16) -> Option<&mut Service<P>> {
+        Some(&mut self.entry(number)?.service)
+    }
+
+    #[inline]
+    fn entry(&mut self, number: u16) -> Option<&mut Entry<P>> {
+        let place = usize::from(self.places[usize::from(number)]);
+        self.table.get_mut(place.wrapping_sub(1))
+    }
+
+    /// Answers a request, if a function of this thread does; a function that panics answers
+    /// [`Status::Internal`]. `None`: nobody offers the service.
+    #[inline(always)]
+    pub(super) fn serve(
+        &mut self,
+        service: u16,
+        inbound: &Inbound<'_>,
+        body: &mut Vec<u8>,
+    ) -> Option<Served> {
+        let Some(entry) = self.entry(service) else {
+            return self.elsewhere(service).map(|_| Served::Elsewhere);
+        };
+        entry.requests += 1;
+        let handler = match &mut entry.service {
+            Service::Embedded(handler) => handler,
+            Service::Provided(_) => return Some(Served::Provided),
+        };
+        // What the function captured is its own affair.
+        let status = catch_unwind(AssertUnwindSafe(|| handler(inbound, body)));
+        Some(Served::Answered(status.unwrap_or_else(|_| {
+            body.clear();
+            Status::Internal
+        })))
+    }
+
+    /// The processes that provide a service.
+    pub(super) fn provider(&mut self, service: u16) -> Option<&mut Provider<P>> {
+        match self.service(service)? {
+            Service::Provided(provider) => Some(provider),
+            Service::Embedded(_) => None,
+        }
+    }
+
+    /// Takes the poll of a provider that is to have the next request.
+    #[inline]
+    pub(super) fn take_poll(&mut self, service: u16) -> Option<Poll<P>> {
+        self.provider(service)?.members.take_poll()
+    }
+
+    /// Queues a request for its provider; `false` if too much waits.
+    pub(super) fn enqueue(
+        &mut self,
+        held: &mut Held,
+        service: u16,
+        request: QueuedRequest,
+    ) -> bool {
+        self.provider(service).is_some_and(|provider| enqueue(&mut provider.queue, held, request))
+    }
+
+    /// Withdraws the services whose clients are all gone; returns the requests that waited for them.
+    pub(super) fn withdraw(
+        &mut self,
+        held: &mut Held,
+        is_there: impl Fn(P::Client) -> bool,
+    ) -> Vec<Key> {
+        let Self { table, places, by_client, offers, .. } = self;
+        let (mut withdrawn, mut last, mut unhanded) = (0_usize, 0, Vec::new());
+        table.retain_mut(|Entry { number, service, .. }| match service {
+            Service::Provided(provider) => {
+                let gone = |client| by_client.remove(&P::tag(client));
+                if provider.members.retain(&is_there, gone) {
+                    return true;
+                }
+                (withdrawn, last) = (withdrawn + 1, *number);
+                for (caller, bytes, request) in provider.queue.take_all() {
+                    held.release(caller, bytes);
+                    unhanded.push(request.key);
+                }
+                if let Some(offers) = offers {
+                    offers.release(*number);
+                }
+                places[usize::from(*number)] = 0;
+                false
+            }
+            Service::Embedded(_) => true,
+        });
+        if withdrawn > 0 {
+            // One line, however many there were.
+            tracing::info!(services = withdrawn, last, "their providers are gone");
+            self.index();
+        }
+        unhanded
+    }
+}

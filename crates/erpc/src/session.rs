@@ -1,0 +1,217 @@
+//! Sessions, in both roles.
+
+use std::net::SocketAddr;
+
+use proto::erpc::{
+    Client, Geometry, Server, WINDOW,
+    congestion::{Pace, Timely},
+    management::{self, Endpoint, SESSION_NONE},
+};
+use slots::Key;
+use verbs::{AddressVector, Destination, Gid, GidRoute, Lid, QKey, Qpn, Route};
+
+use crate::ConnectOptions;
+
+/// Names a session of an endpoint; never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionId(pub(crate) Key);
+
+/// Where a session is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SessionState {
+    /// Waits for the server's answer.
+    Connecting,
+    /// Takes calls, or serves them.
+    Connected,
+}
+
+/// The peer of a connected session.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Remote {
+    pub(crate) destination: Destination,
+    /// Packets of other queue pairs are not of this session.
+    pub(crate) qpn: Qpn,
+    /// `None` on RoCE.
+    pub(crate) lid: Option<Lid>,
+    pub(crate) endpoint: Endpoint,
+}
+
+impl Remote {
+    /// `None`: there is no way to the endpoint.
+    pub(crate) fn new(endpoint: Endpoint, q_key: u32, is_roce: bool) -> Option<Self> {
+        let management::Route { lid, qpn, gid } = endpoint.route;
+        let qpn = Qpn::new(qpn).filter(|qpn| qpn.get() > 0)?;
+        let has_no_address = if is_roce { gid == [0; 16] } else { lid == 0 };
+        if has_no_address {
+            return None;
+        }
+        let route = if is_roce {
+            let gid = Gid::new(gid);
+            Route::Gid(GidRoute { gid, hop_limit: 64, traffic_class: 0, flow_label: 0 })
+        } else {
+            Route::Lid(Lid::new(lid))
+        };
+        let to = verbs::Endpoint { address: AddressVector::new(route), qpn };
+        Some(Self {
+            destination: Destination::Ud { to, qkey: QKey::new(q_key) },
+            qpn,
+            lid: (!is_roce).then(|| Lid::new(lid)),
+            endpoint,
+        })
+    }
+}
+
+/// Round trips and rate of a session whose congestion is controlled.
+#[derive(Debug)]
+pub(crate) struct Control {
+    pub(crate) timely: Timely,
+    pub(crate) pace: Pace,
+    /// When the packet was sent that has this slot, and this number modulo 32.
+    pub(crate) sent_ns: Box<[[u64; 32]; WINDOW]>,
+}
+
+/// This side calls.
+#[derive(Debug)]
+pub(crate) struct ClientSide {
+    pub(crate) core: Client,
+    /// Calls that have ended and whose packets the server may still need: at most [`WINDOW`].
+    pub(crate) held: Vec<Key>,
+    pub(crate) control: Option<Control>,
+    /// Looked at every half millisecond.
+    pub(crate) is_watched: bool,
+}
+
+/// Bytes of the request that a slot has, and of its answer.
+#[derive(Debug, Default)]
+pub(crate) struct ServerSlot {
+    pub(crate) request: Vec<u8>,
+    pub(crate) response: Vec<u8>,
+}
+
+/// This side serves.
+#[derive(Debug)]
+pub(crate) struct ServerSide {
+    pub(crate) core: Server,
+    pub(crate) slots: [ServerSlot; WINDOW],
+}
+
+impl ServerSide {
+    pub(crate) fn new(geometry: Geometry, dest_session: u16) -> Self {
+        Self { core: Server::new(geometry, dest_session), slots: Default::default() }
+    }
+}
+
+/// How this side asks for a session.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asking {
+    /// Of the server's process.
+    pub(crate) server: SocketAddr,
+    pub(crate) rpc_id: u8,
+    pub(crate) options: ConnectOptions,
+    /// When it is given up.
+    pub(crate) deadline_ns: u64,
+    /// When the server is asked again.
+    pub(crate) retry_ns: u64,
+}
+
+#[derive(Debug)]
+pub(crate) enum Role {
+    /// Asks for the session, since [`Session::asking`] says so.
+    Connecting,
+    Client(Box<ClientSide>),
+    Server(Box<ServerSide>),
+}
+
+/// One session.
+#[derive(Debug)]
+pub(crate) struct Session {
+    /// What packets to this side name it.
+    pub(crate) number: u16,
+    /// How often it was connected: numbers differ.
+    pub(crate) attempt: u32,
+    /// Made by the client.
+    pub(crate) token: u64,
+    pub(crate) role: Role,
+    /// Of a client's session.
+    pub(crate) asking: Option<Asking>,
+    pub(crate) remote: Option<Remote>,
+    /// When the peer was last known to be alive.
+    pub(crate) heard_ns: u64,
+    pub(crate) pinged_ns: u64,
+    /// Of the pings since it was heard, if any.
+    pub(crate) first_pinged_ns: u64,
+    /// It is in the queue of sessions with packets to send, or in the wheel.
+    pub(crate) is_queued: bool,
+}
+
+impl Session {
+    pub(crate) fn new(role: Role, token: u64, now_ns: u64) -> Self {
+        Self {
+            number: SESSION_NONE,
+            attempt: 0,
+            token,
+            role,
+            asking: None,
+            remote: None,
+            heard_ns: now_ns,
+            pinged_ns: now_ns,
+            first_pinged_ns: now_ns,
+            is_queued: false,
+        }
+    }
+
+    /// Where management packets to the peer go.
+    pub(crate) fn peer_address(&self) -> Option<SocketAddr> {
+        match (&self.asking, &self.remote) {
+            (Some(asking), _) => Some(asking.server),
+            (None, Some(remote)) => {
+                let ip = remote.endpoint.host.as_str().parse().ok()?;
+                Some(SocketAddr::new(ip, remote.endpoint.udp_port))
+            }
+            (None, None) => None,
+        }
+    }
+}
+
+/// Session numbers of an endpoint: slot in the low bits, and how often the slot was used in the others, so that
+/// a late packet of an earlier session names no later one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Numbers {
+    slots: u32,
+}
+
+impl Numbers {
+    pub(crate) fn new(sessions_max: u16) -> Self {
+        Self { slots: u32::from(sessions_max).next_power_of_two() }
+    }
+
+    pub(crate) fn number(self, key: Key, attempt: u32) -> u16 {
+        let laps = u32::from(SESSION_NONE) / self.slots;
+        let lap = key.generation().wrapping_add(attempt) % laps;
+        u16::try_from(lap * self.slots + key.slot()).unwrap_or(SESSION_NONE)
+    }
+
+    pub(crate) fn slot(self, number: u16) -> u32 {
+        u32::from(number) & (self.slots - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_name_their_slot_and_are_seldom_used_again() {
+        for sessions_max in [1, 100, 1024, 8192] {
+            let numbers = Numbers::new(sessions_max);
+            let mut table = slots::SlotTable::bounded(u32::from(sessions_max));
+            let mut keys: Vec<_> = (0..sessions_max).map(|_| table.insert(()).unwrap()).collect();
+            let last = keys.pop().unwrap();
+            let all: std::collections::BTreeSet<_> =
+                (0..7).map(|attempt| numbers.number(last, attempt)).collect();
+            assert_eq!(all.len(), 7, "seven in a row differ");
+            assert!(all.iter().all(|number| numbers.slot(*number) == last.slot()));
+            assert!(!all.contains(&SESSION_NONE));
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! Endpoints on the software NIC, both on one thread. Every byte of every answer is checked.
+
+#![expect(clippy::cast_possible_truncation, reason = "lengths and numbers of tests are small")]
+
+mod basics;
+mod ends;
+mod long;
+mod lossy;
+mod rig;

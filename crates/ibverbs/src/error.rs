@@ -1,0 +1,217 @@
+//! Why no port can be opened, with the remedy.
+
+use std::io;
+
+/// Why no port of an RDMA device can be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The library is not there, or does not load.
+    #[error(
+        "cannot open {library}: {cause}; install the system's RDMA libraries (Debian: libibverbs1 and \
+         ibverbs-providers, others: rdma-core), or use another NIC"
+    )]
+    Library {
+        /// Its file name.
+        library: &'static str,
+        /// The dynamic linker's reason.
+        cause: String,
+    },
+    /// The library is older than what is needed.
+    #[error("libibverbs has no `{symbol}`; rdma-core 28 or later is needed")]
+    Symbol {
+        /// The function.
+        symbol: &'static str,
+    },
+    /// The list of devices cannot be read.
+    #[error("cannot list RDMA devices: {0}; is the kernel module ib_uverbs loaded?")]
+    List(io::Error),
+    /// There is no device at all.
+    #[error(
+        "this machine has no RDMA device: none is in /sys/class/infiniband, its kernel module is not loaded, or \
+         no library drives it (Debian: ibverbs-providers)"
+    )]
+    NoDevice,
+    /// There is no device of that name.
+    #[error("there is no RDMA device `{name}`; there are: {known}")]
+    UnknownDevice {
+        /// The name.
+        name: String,
+        /// The names there are.
+        known: String,
+    },
+    /// The device cannot be opened.
+    #[error(
+        "cannot open RDMA device `{device}`: {cause}; this user needs read and write access to \
+         /dev/infiniband/uverbs*, also inside a container"
+    )]
+    Device {
+        /// Its name.
+        device: String,
+        /// The system's reason.
+        cause: io::Error,
+    },
+    /// The library's table lacks a function.
+    #[error(
+        "the driver of RDMA device `{device}` has no `{function}`; install one that fits libibverbs"
+    )]
+    Driver {
+        /// Name of the device.
+        device: String,
+        /// The function.
+        function: &'static str,
+    },
+    /// Something about the device or its port cannot be read.
+    #[error("cannot read {what} of RDMA device `{device}`: {cause}")]
+    Query {
+        /// Name of the device.
+        device: String,
+        /// What was asked for.
+        what: &'static str,
+        /// The system's reason.
+        cause: io::Error,
+    },
+    /// The device has no such port.
+    #[error("RDMA device `{device}` has ports 1 to {ports}, not {port}; set COPYRPC_IBVERBS_PORT")]
+    NoPort {
+        /// Name of the device.
+        device: String,
+        /// The port asked for.
+        port: u8,
+        /// Number of ports.
+        ports: u8,
+    },
+    /// The port carries no traffic.
+    #[error("port {port} of RDMA device `{device}` is {state}; {remedy}")]
+    PortDown {
+        /// Name of the device.
+        device: String,
+        /// The port.
+        port: u8,
+        /// Its state.
+        state: &'static str,
+        /// What to do about it.
+        remedy: &'static str,
+    },
+    /// No row of the GID table can be sent from.
+    #[error(
+        "port {port} of RDMA device `{device}` has no GID to send from; give its network interface an IP \
+         address, or choose a row by COPYRPC_IBVERBS_GID_INDEX"
+    )]
+    NoGid {
+        /// Name of the device.
+        device: String,
+        /// The port.
+        port: u8,
+    },
+    /// The row of the GID table that was asked for is empty or does not exist.
+    #[error(
+        "row {index} of the GID table of port {port} of RDMA device `{device}` is empty; rows in use: {known}; \
+         set COPYRPC_IBVERBS_GID_INDEX"
+    )]
+    EmptyGid {
+        /// Name of the device.
+        device: String,
+        /// The port.
+        port: u8,
+        /// The row.
+        index: u8,
+        /// Rows that are in use.
+        known: String,
+    },
+    /// The row of the P_Key table that was asked for is empty or does not exist.
+    #[error(
+        "row {index} of the P_Key table of port {port} of RDMA device `{device}` holds no key: the subnet \
+         manager has not put this port into that partition; set COPYRPC_IBVERBS_PKEY_INDEX"
+    )]
+    NoPkey {
+        /// Name of the device.
+        device: String,
+        /// The port.
+        port: u8,
+        /// The row.
+        index: u16,
+    },
+    /// A P_Key whose members do not reach each other.
+    #[error(
+        "P_Key {pkey:#06x} of port {port} of RDMA device `{device}` makes it a limited member of its partition, \
+         which reaches full members only; ask for full membership, or set COPYRPC_IBVERBS_PKEY_INDEX"
+    )]
+    LimitedPkey {
+        /// Name of the device.
+        device: String,
+        /// The port.
+        port: u8,
+        /// The key.
+        pkey: u16,
+    },
+    /// The device makes no queue pair.
+    #[error("RDMA device `{device}` makes no queue pair: {cause}")]
+    Probe {
+        /// Name of the device.
+        device: String,
+        /// The reason.
+        cause: String,
+    },
+}
+
+/// The last error of the library, with what is known about its remedy.
+pub(crate) fn last_cause() -> String {
+    cause_of(&io::Error::last_os_error())
+}
+
+/// A return value of the library: 0, or the error's number, or −1.
+pub(crate) fn check(result: core::ffi::c_int) -> io::Result<()> {
+    match result {
+        0 => Ok(()),
+        1.. => Err(io::Error::from_raw_os_error(result)),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// An error with what is known about its remedy.
+pub(crate) fn cause_of(error: &io::Error) -> String {
+    use rustix::io::Errno;
+    let remedy = match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::NOMEM) => format!(
+            "; memory of queues and regions is locked: raise `ulimit -l`, which is {}, or ask for less",
+            locked_limit()
+        ),
+        Some(Errno::NETUNREACH | Errno::HOSTUNREACH) => {
+            "; no route leads to the peer's GID: compare the addresses of both ports".to_owned()
+        }
+        Some(Errno::TIMEDOUT) => "; the peer's address does not answer (ARP, neighbour)".to_owned(),
+        Some(Errno::NODEV | Errno::IO) => "; the device is gone or has failed".to_owned(),
+        _ => String::new(),
+    };
+    format!("{error}{remedy}")
+}
+
+/// The limit on locked memory, as `ulimit -l` says it.
+fn locked_limit() -> String {
+    use rustix::process::{Resource, getrlimit};
+    match getrlimit(Resource::Memlock).current {
+        Some(bytes) => format!("{} KiB", bytes / 1024),
+        None => "unlimited".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_name_the_remedy() {
+        let cause = |errno: rustix::io::Errno| cause_of(&errno.into());
+        assert!(cause(rustix::io::Errno::NOMEM).contains("ulimit -l"));
+        assert!(cause(rustix::io::Errno::NETUNREACH).contains("no route"));
+        assert_eq!(cause(rustix::io::Errno::INVAL), "Invalid argument (os error 22)");
+    }
+
+    #[test]
+    fn results_are_zero_or_an_error() {
+        assert!(check(0).is_ok());
+        assert_eq!(check(22).unwrap_err().raw_os_error(), Some(22));
+        assert!(check(-1).is_err());
+    }
+}

@@ -1,0 +1,131 @@
+//! Changes of state, as attributes with a mask.
+
+use core::time::Duration;
+
+use verbs::{InitAttr, QpState, RtrAttr, RtsAttr, Transition, Transport};
+
+use crate::{
+    abi::{QpAttr, mask},
+    context::Context,
+};
+
+/// The most retries that software RoCE counts: it takes seven for "for ever".
+const RXE_RETRIES_MAX: u8 = 6;
+
+/// Number of a state.
+pub(crate) fn number(state: QpState) -> i32 {
+    match state {
+        QpState::Reset => 0,
+        QpState::Init => 1,
+        QpState::Rtr => 2,
+        QpState::Rts => 3,
+        QpState::Sqd => 4,
+        QpState::Sqe => 5,
+        QpState::Err => 6,
+    }
+}
+
+/// The state with a number; what is no state is one of no use.
+pub(crate) fn state(number: i32) -> QpState {
+    let known = QpState::ALL.into_iter().find(|&state| self::number(state) == number);
+    known.unwrap_or(QpState::Err)
+}
+
+/// Attributes and mask of `to`, from state `from`.
+pub(crate) fn attributes(
+    context: &Context,
+    transport: Transport,
+    from: QpState,
+    to: &Transition,
+) -> (QpAttr, i32) {
+    let mut attr = QpAttr { qp_state: number(to.target()), ..QpAttr::default() };
+    let more = match to {
+        Transition::Init(init) => init_mask(&mut attr, context, transport, init),
+        Transition::Rtr(rtr) => rtr_mask(&mut attr, context, rtr),
+        Transition::Rts(rts) if RtsAttr::are_taken_from(from) => {
+            rts_mask(&mut attr, transport, rts, context.is_rxe)
+        }
+        Transition::Reset | Transition::Rts(_) | Transition::Sqd | Transition::Err => 0,
+    };
+    (attr, mask::STATE | more)
+}
+
+fn init_mask(attr: &mut QpAttr, context: &Context, transport: Transport, init: &InitAttr) -> i32 {
+    (attr.pkey_index, attr.port_num) = (context.pkey_index, context.port);
+    let both = mask::PKEY_INDEX | mask::PORT;
+    if transport == Transport::Ud {
+        attr.qkey = init.qkey.get();
+        both | mask::QKEY
+    } else {
+        attr.qp_access_flags = init.access.bits();
+        both | mask::ACCESS_FLAGS
+    }
+}
+
+/// Of a connection; a queue pair of datagrams has no peer, and takes nothing here.
+fn rtr_mask(attr: &mut QpAttr, context: &Context, rtr: &RtrAttr) -> i32 {
+    let Some(peer) = &rtr.peer else { return 0 };
+    attr.path_mtu = i32::from(rtr.path_mtu as u8);
+    attr.ah_attr = context.ah_attr(&peer.address);
+    (attr.dest_qp_num, attr.rq_psn) = (peer.qpn.get(), peer.rq_psn.get());
+    (attr.max_dest_rd_atomic, attr.min_rnr_timer) = (rtr.reads_in_max, rtr.rnr_timer.code());
+    mask::AV
+        | mask::PATH_MTU
+        | mask::DEST_QPN
+        | mask::RQ_PSN
+        | mask::MAX_DEST_RD_ATOMIC
+        | mask::MIN_RNR_TIMER
+}
+
+fn rts_mask(attr: &mut QpAttr, transport: Transport, rts: &RtsAttr, is_rxe: bool) -> i32 {
+    attr.sq_psn = rts.sq_psn.get();
+    if transport == Transport::Ud {
+        return mask::SQ_PSN;
+    }
+    let retries_max = if is_rxe { RXE_RETRIES_MAX } else { u8::MAX };
+    (attr.timeout, attr.rnr_retry) = (timeout_code(rts.ack_timeout), rts.rnr_retry);
+    attr.retry_cnt = rts.retry_count.min(retries_max);
+    attr.max_rd_atomic = rts.reads_out_max;
+    mask::SQ_PSN | mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY | mask::MAX_QP_RD_ATOMIC
+}
+
+/// The exponent of 4.096 µs × 2ⁿ that is not below `timeout`; 0, which waits for ever, never.
+fn timeout_code(timeout: Duration) -> u8 {
+    const MAX: u8 = 31;
+    let is_enough = |code: &u8| Duration::from_nanos(4096 << code) >= timeout;
+    (1..MAX).find(is_enough).unwrap_or(MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_have_the_numbers_of_verbs() {
+        for (number, name) in QpState::ALL.into_iter().enumerate() {
+            assert_eq!(usize::try_from(self::number(name)).unwrap(), number);
+            assert_eq!(state(self::number(name)), name);
+        }
+        assert_eq!(state(7), QpState::Err);
+    }
+
+    #[test]
+    fn timeouts_round_up() {
+        assert_eq!(timeout_code(Duration::ZERO), 1);
+        assert_eq!(timeout_code(Duration::from_nanos(4096 << 14)), 14);
+        assert_eq!(timeout_code(Duration::from_nanos((4096 << 14) + 1)), 15);
+        assert_eq!(timeout_code(Duration::from_secs(1 << 20)), 31);
+    }
+
+    #[test]
+    fn software_roce_counts_to_six() {
+        let mut attr = QpAttr::default();
+        let rts = RtsAttr::default();
+        let taken = rts_mask(&mut attr, Transport::Rc, &rts, true);
+        assert_eq!((attr.retry_cnt, attr.rnr_retry), (6, 7));
+        assert_eq!(taken, 0x1_2e00 | mask::TIMEOUT);
+        rts_mask(&mut attr, Transport::Rc, &rts, false);
+        assert_eq!(attr.retry_cnt, 7);
+        assert_eq!(rts_mask(&mut attr, Transport::Ud, &rts, false), mask::SQ_PSN);
+    }
+}

@@ -1,0 +1,180 @@
+//! Registered memory.
+
+use core::{mem::ManuallyDrop, ptr::NonNull};
+use std::{io, os::fd::OwnedFd};
+
+use memory::{
+    Region, ViewError,
+    sync::{Arc, Ordering},
+};
+use verbs::{Access, Lkey, MemoryError, MemoryRegion, Rkey};
+
+use crate::{
+    abi,
+    ah::PdShared,
+    error::{cause_of, check},
+};
+
+/// Regions of this size on are made of huge pages: the device has less to translate.
+const HUGE_BYTES_MIN: usize = 4 << 20;
+
+/// A registered region. It is mapped shared, so that a fork of this process takes no page from it.
+#[derive(Debug)]
+pub struct Mr {
+    pd: Arc<PdShared>,
+    raw: NonNull<abi::Mr>,
+    /// Kept for ever if the device does not give it back.
+    region: ManuallyDrop<Region>,
+    len_bytes: usize,
+    lkey: Lkey,
+    rkey: Rkey,
+    is_registered: bool,
+}
+
+// SAFETY: objects of libibverbs belong to no thread.
+unsafe impl Send for Mr {}
+// SAFETY: what is reached through `&Mr` is the region, which is shared, and two constants.
+unsafe impl Sync for Mr {}
+
+impl Mr {
+    /// Allocates and registers zeroed memory.
+    pub(crate) fn alloc(
+        pd: &Arc<PdShared>,
+        len_bytes: usize,
+        access: Access,
+    ) -> Result<Self, MemoryError> {
+        check_request(len_bytes, access)?;
+        let region = if len_bytes >= HUGE_BYTES_MIN {
+            Region::memfd_huge("copyrpc-mr", len_bytes)
+        } else {
+            Region::memfd("copyrpc-mr", len_bytes)
+        };
+        let region = region.map_err(|error| system(len_bytes, error.to_string()))?;
+        region.seal_size().map_err(|error| system(len_bytes, error.to_string()))?;
+        Self::register(pd, region.detach(), len_bytes, access)
+    }
+
+    /// Registers memory of another process.
+    pub(crate) fn of_memfd(
+        pd: &Arc<PdShared>,
+        fd: OwnedFd,
+        len_bytes: usize,
+        access: Access,
+    ) -> Result<Self, MemoryError> {
+        check_request(len_bytes, access)?;
+        let region = Region::map_lent(fd, len_bytes);
+        let region = region.map_err(|error| system(len_bytes, error.to_string()))?;
+        Self::register(pd, region.detach(), len_bytes, access)
+    }
+
+    fn register(
+        pd: &Arc<PdShared>,
+        region: Region,
+        len_bytes: usize,
+        access: Access,
+    ) -> Result<Self, MemoryError> {
+        let base = region.as_ptr();
+        let iova = base.addr().get() as u64;
+        let register = pd.context.api.ibv_reg_mr_iova2;
+        // SAFETY: the range is mapped until it is deregistered, and nobody forms references to its bytes.
+        let raw =
+            unsafe { register(pd.raw(), base.as_ptr().cast(), len_bytes, iova, access.bits()) };
+        let raw = NonNull::new(raw)
+            .ok_or_else(|| system(len_bytes, cause_of(&io::Error::last_os_error())))?;
+        // SAFETY: an object of the library, which it does not change.
+        let &abi::Mr { lkey, rkey, .. } = unsafe { raw.as_ref() };
+        Ok(Self {
+            pd: pd.clone(),
+            raw,
+            region: ManuallyDrop::new(region),
+            len_bytes,
+            lkey: Lkey::new(lkey),
+            rkey: Rkey::new(rkey),
+            is_registered: true,
+        })
+    }
+
+    /// Takes the memory back from the device, once.
+    fn end(&mut self) -> io::Result<()> {
+        if !core::mem::take(&mut self.is_registered) {
+            return Ok(());
+        }
+        // SAFETY: made by `ibv_reg_mr_iova2`, deregistered once.
+        check(unsafe { (self.pd.context.api.ibv_dereg_mr)(self.raw.as_ptr()) })?;
+        // SAFETY: dropped once, since this part runs once; the device has no access any more.
+        unsafe { ManuallyDrop::drop(&mut self.region) };
+        Ok(())
+    }
+
+    fn view<R>(&self, offset: usize, len: usize, view: impl FnOnce() -> Result<R, ViewError>) -> R {
+        let is_inside = offset.checked_add(len).is_some_and(|end| end <= self.len_bytes);
+        assert!(is_inside, "{offset} + {len} B exceed the region of {} B", self.len_bytes);
+        view().unwrap_or_else(|error| panic!("{error}"))
+    }
+}
+
+fn system(len_bytes: usize, cause: String) -> MemoryError {
+    MemoryError::System { len_bytes: len_bytes as u64, cause }
+}
+
+fn check_request(len_bytes: usize, access: Access) -> Result<(), MemoryError> {
+    const MAX_BYTES: u64 = 1 << 40;
+    if !access.is_consistent() {
+        return Err(MemoryError::Access(access));
+    }
+    let len_bytes = len_bytes as u64;
+    if !(1..=MAX_BYTES).contains(&len_bytes) {
+        return Err(MemoryError::Length { len_bytes, max_bytes: MAX_BYTES });
+    }
+    Ok(())
+}
+
+impl MemoryRegion for Mr {
+    fn addr(&self) -> u64 {
+        self.region.as_ptr().addr().get() as u64
+    }
+
+    fn len_bytes(&self) -> usize {
+        self.len_bytes
+    }
+
+    fn lkey(&self) -> Lkey {
+        self.lkey
+    }
+
+    fn rkey(&self) -> Rkey {
+        self.rkey
+    }
+
+    #[inline]
+    fn read(&self, offset: usize, to: &mut [u8]) {
+        let len = to.len();
+        let span = self.view(offset, len, || self.region.span(offset, len));
+        span.copy_in(to);
+    }
+
+    #[inline]
+    fn write(&self, offset: usize, from: &[u8]) {
+        let len = from.len();
+        self.view(offset, len, || self.region.span(offset, len)?.copy_out(from));
+    }
+
+    #[inline]
+    fn load_u64(&self, offset: usize) -> u64 {
+        self.view(offset, size_of::<u64>(), || {
+            self.region.whole().load_u64(offset, Ordering::Acquire)
+        })
+    }
+
+    fn deregister(mut self) -> Result<(), MemoryError> {
+        let len_bytes = self.len_bytes;
+        self.end().map_err(|error| system(len_bytes, cause_of(&error)))
+    }
+}
+
+impl Drop for Mr {
+    fn drop(&mut self) {
+        // Memory that the device keeps stays mapped.
+        let _ = self.end();
+    }
+}

@@ -1,0 +1,193 @@
+//! One call at a time, blocking.
+
+use std::{os::fd::BorrowedFd, path::Path, time::Duration};
+
+use os::clock;
+
+use crate::{
+    endpoint::{
+        client::{
+            connection::ConnectError,
+            session::{ClientConfig, ClientSession, Terms},
+        },
+        status::CallError,
+    },
+    ring::Message,
+};
+
+/// A client that makes one call at a time and waits for its response.
+///
+/// It can move to another thread, but not be used by two at a time:
+///
+/// ```compile_fail
+/// fn shared<T: Sync>() {}
+/// shared::<copyrpc_ipc::BlockingClient>();
+/// ```
+#[derive(Debug)]
+pub struct BlockingClient {
+    session: ClientSession<()>,
+    /// The server was sent the request of the latest call.
+    was_sent: bool,
+    /// Length of what the handler says about the error of the latest call.
+    detail_bytes: usize,
+}
+
+impl BlockingClient {
+    /// Connects to the server that listens at `path`.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError`].
+    pub fn connect(path: &Path, config: ClientConfig) -> Result<Self, ConnectError> {
+        Ok(Self {
+            session: ClientSession::connect(path, config)?,
+            was_sent: false,
+            detail_bytes: 0,
+        })
+    }
+
+    /// Connects again, to the same server or its successor.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError`]; the client stays as it was.
+    pub fn reconnect(&mut self) -> Result<(), ConnectError> {
+        self.session.reconnect(&mut |(), _| {})
+    }
+
+    /// Sends a request and waits for its response, with the configured deadline.
+    ///
+    /// The response is a private copy, valid until the next call.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`].
+    #[inline]
+    pub fn call(&mut self, request: &[u8]) -> Result<&[u8], CallError> {
+        self.call_ns(request, self.session.timeout_ns())
+    }
+
+    /// Like [`call`](Self::call), with a deadline of its own.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`].
+    #[inline]
+    pub fn call_within(&mut self, request: &[u8], timeout: Duration) -> Result<&[u8], CallError> {
+        self.call_ns(request, clock::duration_ns(timeout))
+    }
+
+    /// Like [`call`](Self::call), of a request in parts, which are gathered in the server's memory.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`].
+    #[inline]
+    pub fn call_parts(&mut self, request: &[&[u8]]) -> Result<&[u8], CallError> {
+        self.call_ns(request, self.session.timeout_ns())
+    }
+
+    /// Like [`call_parts`](Self::call_parts), with a deadline of its own.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`].
+    #[inline]
+    pub fn call_parts_within(
+        &mut self,
+        request: &[&[u8]],
+        timeout: Duration,
+    ) -> Result<&[u8], CallError> {
+        self.call_ns(request, clock::duration_ns(timeout))
+    }
+
+    #[inline]
+    fn call_ns<M: Message + ?Sized>(
+        &mut self,
+        request: &M,
+        mut timeout_ns: u64,
+    ) -> Result<&[u8], CallError> {
+        let mut outcome = None;
+        (self.was_sent, self.detail_bytes) = (false, 0);
+        loop {
+            match self.session.submit(request, timeout_ns, ()) {
+                Ok(_) => break self.was_sent = true,
+                // All entries wait for late responses of calls that missed their deadline.
+                Err((CallError::Full { .. }, ())) => {
+                    timeout_ns = self.wait_for_entry(timeout_ns)?
+                }
+                Err((error, ())) => return Err(error),
+            }
+        }
+        loop {
+            self.session.poll(&mut |(), response| {
+                outcome = Some(response.map(<[u8]>::len).map_err(|it| (it.error, it.detail.len())));
+            });
+            match outcome {
+                Some(Ok(len_bytes)) => return Ok(self.session.calls().copied(len_bytes)),
+                Some(Err((error, detail_bytes))) => {
+                    self.detail_bytes = detail_bytes;
+                    return Err(error);
+                }
+                None => self.session.rest(u64::MAX),
+            }
+        }
+    }
+
+    /// Returns what is left of the time.
+    #[cold]
+    pub(crate) fn wait_for_entry(&mut self, timeout_ns: u64) -> Result<u64, CallError> {
+        let deadline_ns = clock::now_ns().saturating_add(timeout_ns);
+        loop {
+            self.session.poll(&mut |(), _| {});
+            if let Some(error) = self.session.gone() {
+                return Err(error);
+            }
+            let now_ns = clock::now_ns();
+            if self.session.calls().has_free() {
+                return Ok(deadline_ns.saturating_sub(now_ns));
+            }
+            if now_ns >= deadline_ns {
+                return Err(CallError::Full { depth: self.session.calls().depth() });
+            }
+            self.session.rest(deadline_ns);
+        }
+    }
+
+    /// Whether the server was sent the request of the latest call: if not, it was not executed.
+    #[must_use]
+    pub fn was_sent(&self) -> bool {
+        self.was_sent
+    }
+
+    /// The first bytes of the response to the latest call, once more.
+    ///
+    /// # Panics
+    ///
+    /// If there are more than the longest response has.
+    #[must_use]
+    pub fn response(&self, len_bytes: usize) -> &[u8] {
+        self.session.calls().copied(len_bytes)
+    }
+
+    /// Sends the server a descriptor, one at a time: before the request that tells what it is for.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`]. A server that takes no descriptors evicts this client.
+    pub fn send_descriptor(&self, fd: BorrowedFd<'_>) -> Result<(), CallError> {
+        self.session.send_descriptor(fd)
+    }
+
+    /// What the handler says about the error of the latest call; empty if that ended otherwise.
+    #[must_use]
+    pub fn detail(&self) -> &[u8] {
+        self.session.calls().copied_detail(self.detail_bytes)
+    }
+
+    /// The terms agreed on at connect.
+    #[must_use]
+    pub fn terms(&self) -> Terms {
+        self.session.terms()
+    }
+}

@@ -1,0 +1,197 @@
+//! A client's connection: the handshake, wakeups in both directions, and notice of the server's death.
+
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use memory::{Access, MapError, Region};
+use os::{
+    clock,
+    fdpass::{RecvError, SendError},
+    process::Process,
+    unix::{Address, Connection, SocketError},
+};
+
+use crate::{
+    endpoint::{
+        fork::ForkGuard,
+        handshake::{
+            self, Answer, DATAGRAM_BYTES_MAX, DESCRIPTOR, HandshakeError, RefuseReason, WAKEUP,
+            WELCOME_FDS, Welcome,
+        },
+        memory::{ClientMemory, SLEEP_FLAG_BYTES, ServerMemory},
+        poller::Poller,
+    },
+    wakeup,
+};
+
+const KEY_SOCKET: u64 = 0;
+const KEY_SERVER: u64 = 1;
+
+/// Why there is no connection to a server.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// No server listens, or a process of another user does.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    /// The server did not answer in time.
+    #[error("the server at {} did not answer within {timeout:?}; is it stopped?", path.display())]
+    TimedOut {
+        /// The path on which it listens.
+        path: PathBuf,
+        /// The time that it had.
+        timeout: Duration,
+    },
+    /// The server closed the connection without an answer.
+    #[error("the server closed the connection without an answer; its log says why")]
+    Closed,
+    /// The server said no.
+    #[error("the server refused: {0}")]
+    Refused(RefuseReason),
+    /// The server said something else.
+    #[error(transparent)]
+    Handshake(#[from] HandshakeError),
+    /// The memory that the server sent cannot be used.
+    #[error("the server's memory cannot be mapped: {0}")]
+    Map(#[from] MapError),
+    /// The kernel refused something else.
+    #[error("{call} failed: {source}")]
+    Os {
+        /// The system call that failed.
+        call: &'static str,
+        /// Error of the kernel.
+        source: io::Error,
+    },
+}
+
+/// The state of the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ServerLife {
+    Alive,
+    Gone,
+}
+
+#[derive(Debug)]
+pub(crate) struct ServerConnection {
+    connection: Connection,
+    poller: Poller,
+    /// Watched by `poller`, which does not own it.
+    _server: Option<Process>,
+    fork: ForkGuard,
+    is_gone: bool,
+}
+
+/// A connection, and what came with it.
+pub(crate) struct Connected {
+    pub(crate) connection: ServerConnection,
+    pub(crate) welcome: Welcome,
+    pub(crate) memory: ClientMemory,
+}
+
+/// Connects and shakes hands.
+pub(crate) fn connect(path: &Path, timeout: Duration) -> Result<Connected, ConnectError> {
+    let deadline_ns = clock::deadline_ns(timeout);
+    let timed_out = || ConnectError::TimedOut { path: path.to_owned(), timeout };
+    let os = |call| move |source| ConnectError::Os { call, source };
+    let connection =
+        Connection::connect(&Address::from(path), deadline_ns).map_err(|error| match error {
+            SocketError::TimedOut => timed_out(),
+            error => error.into(),
+        })?;
+    connection.send(&handshake::write_hello(), &[], deadline_ns).map_err(|error| match error {
+        SendError::TimedOut => timed_out(),
+        SendError::Closed => ConnectError::Closed,
+        error => ConnectError::Os { call: "sendmsg", source: io::Error::other(error) },
+    })?;
+    let mut buffer = [0; DATAGRAM_BYTES_MAX];
+    let datagram =
+        connection.recv(&mut buffer, WELCOME_FDS, deadline_ns).map_err(|error| match error {
+            RecvError::TimedOut => timed_out(),
+            RecvError::Closed => ConnectError::Closed,
+            error => ConnectError::Os { call: "recvmsg", source: io::Error::other(error) },
+        })?;
+    let welcome = match handshake::read_answer(&buffer[..datagram.len_bytes])? {
+        Answer::Welcome(welcome) => welcome,
+        Answer::Refused(reason) => return Err(ConnectError::Refused(reason)),
+    };
+    let fds: [_; WELCOME_FDS] = datagram.fds.try_into().map_err(|_| HandshakeError::Foreign)?;
+    let [up, down, wakeup_bits, sleep_flag] = fds;
+    let map = |fd, len_bytes, access| Region::map(fd, len_bytes, access).map(Arc::new);
+    let bits_bytes = wakeup::bits_bytes(welcome.slot + 1);
+    let memory = ClientMemory {
+        up: map(up, welcome.up.len_bytes(), Access::ReadWrite)?,
+        down: map(down, welcome.down.len_bytes(), Access::ReadOnly)?,
+        server: ServerMemory {
+            wakeup_bits: map(wakeup_bits, bits_bytes, Access::ReadWrite)?,
+            sleep_flag: map(sleep_flag, SLEEP_FLAG_BYTES, Access::ReadOnly)?,
+        },
+    };
+    let poller = Poller::new().map_err(os("epoll_create1"))?;
+    poller.add(&connection, KEY_SOCKET).map_err(os("epoll_ctl"))?;
+    // Without a handle (a server in another process namespace) the socket alone tells of death.
+    let server = connection.peer_process().ok();
+    if let Some(server) = &server {
+        poller.add(server, KEY_SERVER).map_err(os("epoll_ctl"))?;
+    }
+    let fork = ForkGuard::new();
+    let connection = ServerConnection { connection, poller, _server: server, fork, is_gone: false };
+    Ok(Connected { connection, welcome, memory })
+}
+
+impl ServerConnection {
+    #[inline(always)]
+    pub(crate) fn is_forked(&self) -> bool {
+        self.fork.is_forked()
+    }
+
+    /// Wakes a server that sleeps.
+    #[cold]
+    pub(crate) fn wake(&self) {
+        // A full queue holds wakeups already, and a closed one is noticed by `look`.
+        let _ = self.connection.send(&[WAKEUP], &[], clock::NOW);
+    }
+
+    /// Sends a descriptor.
+    pub(crate) fn send(&self, fd: BorrowedFd<'_>, deadline_ns: u64) -> Result<(), SendError> {
+        self.connection.send(&[DESCRIPTOR], &[fd], deadline_ns)
+    }
+
+    /// Waits for a wakeup or the server's death.
+    pub(crate) fn look(&mut self, timeout_ns: u64) -> ServerLife {
+        for ready in self.poller.wait(timeout_ns) {
+            match ready.key {
+                KEY_SERVER => self.is_gone = true,
+                _ => self.drain(ready.hung_up),
+            }
+        }
+        if self.is_gone { ServerLife::Gone } else { ServerLife::Alive }
+    }
+
+    /// Takes one wakeup: the server rings once per nap. What is left wakes the next nap in vain.
+    fn drain(&mut self, hung_up: bool) {
+        let mut datagram = [0; DATAGRAM_BYTES_MAX];
+        match self.connection.recv(&mut datagram, 0, clock::NOW) {
+            Ok(_) | Err(RecvError::TimedOut) => self.is_gone |= hung_up,
+            Err(_) => self.is_gone = true,
+        }
+    }
+}
+
+impl AsFd for ServerConnection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.poller.as_fd()
+    }
+}
+
+impl Drop for ServerConnection {
+    fn drop(&mut self) {
+        if !self.is_forked() {
+            // Closing alone would not be noticed while a forked child holds a copy.
+            let _ = rustix::net::shutdown(&self.connection, rustix::net::Shutdown::Both);
+        }
+    }
+}

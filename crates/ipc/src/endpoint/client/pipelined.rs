@@ -1,0 +1,235 @@
+//! Many calls at a time, reported to a closure: no allocation per call, no thread, no executor.
+
+use std::{
+    os::fd::{AsFd, BorrowedFd},
+    path::Path,
+    time::Duration,
+};
+
+use os::clock;
+
+use crate::{
+    endpoint::{
+        client::{
+            calls::CallId,
+            connection::ConnectError,
+            session::{ClientConfig, ClientSession, Terms},
+        },
+        status::{CallError, Outcome},
+    },
+    ring::Message,
+};
+
+/// Why a request was not sent; the context comes back.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{error}")]
+pub struct SubmitError<C> {
+    /// Why nothing was sent.
+    pub error: CallError,
+    /// The context that the caller passed with the call.
+    pub context: C,
+}
+
+/// A client with up to `depth` calls in flight, each with a context of type `C`.
+///
+/// ```no_run
+/// # use copyrpc_ipc::{PipelinedClient, ClientConfig};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut client = PipelinedClient::connect("/run/user/1000/x/ipc".as_ref(), ClientConfig::default())?;
+/// for number in 0..8u32 {
+///     client.submit(&number.to_le_bytes(), number)?;
+/// }
+/// let mut left = 8;
+/// while left > 0 {
+///     left -= client.poll(|number, response| println!("{number}: {response:?}"));
+///     client.rest();
+/// }
+/// # Ok(()) }
+/// ```
+///
+/// The closure cannot reach the client, so there is no re-entrance; it may collect what to do next.
+///
+/// ```compile_fail
+/// # use copyrpc_ipc::PipelinedClient;
+/// fn call_again(client: &mut PipelinedClient<()>) {
+///     client.poll(|(), _| drop(client.submit(b"again", ())));
+/// }
+/// ```
+///
+/// It can move to another thread, but not be used by two at a time:
+///
+/// ```compile_fail
+/// fn shared<T: Sync>() {}
+/// shared::<copyrpc_ipc::PipelinedClient<u32>>();
+/// ```
+#[derive(Debug)]
+pub struct PipelinedClient<C> {
+    session: ClientSession<C>,
+}
+
+impl<C> PipelinedClient<C> {
+    /// Connects to the server that listens at `path`.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError`].
+    pub fn connect(path: &Path, config: ClientConfig) -> Result<Self, ConnectError> {
+        Ok(Self { session: ClientSession::connect(path, config)? })
+    }
+
+    /// Connects again, to the same server or its successor, and ends calls that are in flight.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError`]; the client stays as it was.
+    pub fn reconnect(&mut self, mut done: impl FnMut(C, Outcome<'_>)) -> Result<(), ConnectError> {
+        self.session.reconnect(&mut done)
+    }
+
+    /// Publishes a request, with the configured deadline. The server may not notice before the next
+    /// [`flush`](Self::flush) or [`poll`](Self::poll), so that many requests cost one barrier.
+    ///
+    /// # Errors
+    ///
+    /// [`SubmitError`], in particular [`CallError::Full`].
+    #[inline]
+    pub fn submit(&mut self, request: &[u8], context: C) -> Result<CallId, SubmitError<C>> {
+        self.submit_ns(request, self.session.timeout_ns(), context)
+    }
+
+    /// Like [`submit`](Self::submit), with a deadline of its own.
+    ///
+    /// # Errors
+    ///
+    /// [`SubmitError`].
+    #[inline]
+    pub fn submit_within(
+        &mut self,
+        request: &[u8],
+        timeout: Duration,
+        context: C,
+    ) -> Result<CallId, SubmitError<C>> {
+        self.submit_ns(request, clock::duration_ns(timeout), context)
+    }
+
+    /// Like [`submit`](Self::submit), of a request in parts, which are gathered in the server's memory.
+    ///
+    /// # Errors
+    ///
+    /// [`SubmitError`].
+    #[inline]
+    pub fn submit_parts(
+        &mut self,
+        request: &[&[u8]],
+        context: C,
+    ) -> Result<CallId, SubmitError<C>> {
+        self.submit_ns(request, self.session.timeout_ns(), context)
+    }
+
+    /// Like [`submit_parts`](Self::submit_parts), with a deadline of its own.
+    ///
+    /// # Errors
+    ///
+    /// [`SubmitError`].
+    #[inline]
+    pub fn submit_parts_within(
+        &mut self,
+        request: &[&[u8]],
+        timeout: Duration,
+        context: C,
+    ) -> Result<CallId, SubmitError<C>> {
+        self.submit_ns(request, clock::duration_ns(timeout), context)
+    }
+
+    #[inline]
+    fn submit_ns<M: Message + ?Sized>(
+        &mut self,
+        request: &M,
+        timeout_ns: u64,
+        context: C,
+    ) -> Result<CallId, SubmitError<C>> {
+        let submitted = self.session.submit(request, timeout_ns, context);
+        submitted.map_err(|(error, context)| SubmitError { error, context })
+    }
+
+    /// Sees to it that the server notices all requests so far.
+    #[inline]
+    pub fn flush(&mut self) {
+        self.session.flush();
+    }
+
+    /// Reports calls that ended, and returns their number. Never sleeps.
+    ///
+    /// The response is a private copy, valid during the call of the closure.
+    #[inline]
+    pub fn poll(&mut self, mut done: impl FnMut(C, Result<&[u8], CallError>)) -> usize {
+        self.poll_outcomes(|context, outcome| done(context, outcome.map_err(|failed| failed.error)))
+    }
+
+    /// Like [`poll`](Self::poll), with what handlers say about their errors.
+    #[inline]
+    pub fn poll_outcomes(&mut self, mut done: impl FnMut(C, Outcome<'_>)) -> usize {
+        self.session.poll(&mut done)
+    }
+
+    /// After a poll that reported nothing: spins, yields or sleeps as configured, at most until the
+    /// earliest deadline of a call (a second if there is none). Then poll again.
+    #[inline]
+    pub fn rest(&mut self) {
+        self.session.rest(u64::MAX);
+    }
+
+    /// Before waiting for the descriptor of [`AsFd`] by other means: `true` if there is nothing to
+    /// do now, so that the descriptor will become readable. Wait no longer than to
+    /// [`earliest_deadline_ns`](Self::earliest_deadline_ns), then poll.
+    pub fn arm(&mut self) -> bool {
+        self.session.arm()
+    }
+
+    /// When the next call misses its deadline, in nanoseconds of `CLOCK_MONOTONIC`; `u64::MAX` if
+    /// there is none. Exact after [`arm`](Self::arm).
+    #[must_use]
+    pub fn earliest_deadline_ns(&self) -> u64 {
+        self.session.calls().earliest_deadline_ns()
+    }
+
+    /// Stops waiting for a call, and returns its context unless it has ended. The server is not
+    /// told; a late response is discarded, and frees the entry that the call still holds.
+    pub fn cancel(&mut self, id: CallId) -> Option<C> {
+        self.session.abandon(id)
+    }
+
+    /// Calls that were submitted and have not ended.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.session.calls().in_flight()
+    }
+
+    /// Most calls in flight, late responses included.
+    #[must_use]
+    pub fn depth(&self) -> usize {
+        self.session.calls().depth()
+    }
+
+    /// Sends the server a descriptor, one at a time: before the request that tells what it is for.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`]. A server that takes no descriptors evicts this client.
+    pub fn send_descriptor(&self, fd: BorrowedFd<'_>) -> Result<(), CallError> {
+        self.session.send_descriptor(fd)
+    }
+
+    /// The terms agreed on at connect.
+    #[must_use]
+    pub fn terms(&self) -> Terms {
+        self.session.terms()
+    }
+}
+
+impl<C> AsFd for PipelinedClient<C> {
+    /// Readable when there is something to poll for, if [`PipelinedClient::arm`] said so.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.session.as_fd()
+    }
+}

@@ -1,0 +1,247 @@
+//! A client on an operating system: a [`ClientCore`] over mapped memory, driven by the clock and by a
+//! connection. All kinds of clients are made of it.
+
+use std::{
+    os::fd::{AsFd, BorrowedFd},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use os::{
+    clock,
+    fdpass::SendError,
+    idle::{Idle, Step, Wait},
+};
+
+use crate::{
+    endpoint::{
+        client::{
+            calls::{CallId, ClientCalls},
+            connection::{self, ConnectError, Connected, ServerConnection, ServerLife},
+            core::{ClientCore, Polled},
+        },
+        status::{CallError, Outcome},
+    },
+    ring::Message,
+};
+
+/// Time between two looks at the socket while polling, each a system call.
+const LOOK_INTERVAL_NS: u64 = 1_000_000;
+
+/// Longest sleep without a look around: nothing depends on it.
+const SLEEP_NS_MAX: u64 = 1_000_000_000;
+
+/// The configuration of a client.
+#[derive(Clone, Copy, Debug)]
+pub struct ClientConfig {
+    /// The waiting mode.
+    pub wait: Wait,
+    /// Deadline of a call that does not name its own.
+    pub timeout: Duration,
+    /// The longest wait for the server's answer to a connection.
+    pub connect_timeout: Duration,
+    /// Generation that calls begin with: near a wrap in tests.
+    #[doc(hidden)]
+    pub first_generation: u64,
+}
+
+impl Default for ClientConfig {
+    fn default() -> Self {
+        Self {
+            wait: Wait::default(),
+            timeout: Duration::from_secs(5),
+            connect_timeout: Duration::from_secs(5),
+            first_generation: 0,
+        }
+    }
+}
+
+/// The terms that client and server agreed on at connect, until the client connects anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// Longest request, in bytes.
+    pub request_bytes_max: usize,
+    /// Longest response, in bytes.
+    pub response_bytes_max: usize,
+    /// Differs between any two servers that ever listened at the path.
+    pub server_generation: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct ClientSession<C> {
+    core: ClientCore<C>,
+    connection: ServerConnection,
+    server_generation: u64,
+    path: PathBuf,
+    config: ClientConfig,
+    /// Of calls that name none.
+    timeout_ns: u64,
+    idle: Idle,
+    looked_ns: u64,
+}
+
+impl<C> ClientSession<C> {
+    pub(crate) fn connect(path: &Path, config: ClientConfig) -> Result<Self, ConnectError> {
+        let connected = connection::connect(path, config.connect_timeout)?;
+        let Connected { connection, welcome, memory } = connected;
+        Ok(Self {
+            core: ClientCore::new(&welcome, memory, config.first_generation),
+            connection,
+            server_generation: welcome.server_generation,
+            path: path.to_owned(),
+            config,
+            timeout_ns: clock::duration_ns(config.timeout),
+            idle: Idle::default(),
+            looked_ns: clock::now_ns(),
+        })
+    }
+
+    /// Ends all calls, then connects anew. If that fails, the old state remains.
+    pub(crate) fn reconnect(
+        &mut self,
+        done: &mut impl FnMut(C, Outcome<'_>),
+    ) -> Result<(), ConnectError> {
+        let fresh = Self::connect(&self.path, self.config)?;
+        let reason = self.gone().unwrap_or(CallError::ServerGone);
+        self.core.fail_all(reason, done);
+        *self = fresh;
+        Ok(())
+    }
+
+    pub(crate) fn calls(&self) -> &ClientCalls<C> {
+        self.core.calls()
+    }
+
+    /// The deadline of a call that names none.
+    pub(crate) fn timeout_ns(&self) -> u64 {
+        self.timeout_ns
+    }
+
+    pub(crate) fn gone(&self) -> Option<CallError> {
+        self.core.gone()
+    }
+
+    pub(crate) fn terms(&self) -> Terms {
+        Terms {
+            request_bytes_max: self.calls().request_bytes_max(),
+            response_bytes_max: self.calls().response_bytes_max(),
+            server_generation: self.server_generation,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn submit<M: Message + ?Sized>(
+        &mut self,
+        request: &M,
+        timeout_ns: u64,
+        context: C,
+    ) -> Result<CallId, (CallError, C)> {
+        if self.connection.is_forked() {
+            return Err((CallError::ForkedHandle, context));
+        }
+        self.core.publish(request, timeout_ns, context)
+    }
+
+    /// Sends the server a descriptor, before the request that tells what it is for.
+    pub(crate) fn send_descriptor(&self, fd: BorrowedFd<'_>) -> Result<(), CallError> {
+        if self.connection.is_forked() {
+            return Err(CallError::ForkedHandle);
+        }
+        let deadline_ns = clock::now_ns().saturating_add(self.timeout_ns);
+        self.connection.send(fd, deadline_ns).map_err(|error| match error {
+            SendError::TimedOut => CallError::Deadline,
+            _ => CallError::ServerGone,
+        })
+    }
+
+    pub(crate) fn abandon(&mut self, id: CallId) -> Option<C> {
+        self.core.abandon(id)
+    }
+
+    /// Sees to it that the server notices what was published.
+    #[inline]
+    pub(crate) fn flush(&mut self) {
+        if !self.connection.is_forked() && self.core.flush() {
+            self.connection.wake();
+        }
+    }
+
+    /// Reports calls that ended, at most one per call entry. Never sleeps.
+    #[inline]
+    pub(crate) fn poll(&mut self, done: &mut impl FnMut(C, Outcome<'_>)) -> usize {
+        if self.connection.is_forked() {
+            return self.core.fail_all(CallError::ForkedHandle, done);
+        }
+        if self.core.announce() {
+            self.connection.wake();
+        }
+        if self.core.is_armed() {
+            self.end_nap();
+        }
+        let Polled { ended, is_clock_due } = self.core.poll(done);
+        if ended > 0 {
+            self.idle.reset();
+            return ended;
+        }
+        if is_clock_due { self.tick(done) } else { 0 }
+    }
+
+    /// The checks that need a clock or a system call: deadlines and the server's death.
+    #[cold]
+    fn tick(&mut self, done: &mut impl FnMut(C, Outcome<'_>)) -> usize {
+        let now_ns = clock::now_ns();
+        let ended = self.core.tick(now_ns, done);
+        if now_ns.saturating_sub(self.looked_ns) >= LOOK_INTERVAL_NS {
+            self.look(0);
+        }
+        ended + self.core.end_if_gone(done)
+    }
+
+    fn look(&mut self, timeout_ns: u64) {
+        let life = self.connection.look(timeout_ns);
+        self.looked_ns = clock::now_ns();
+        self.core.looked(life == ServerLife::Gone);
+    }
+
+    /// After an empty poll: spins, yields or sleeps, the latter at most until a deadline.
+    #[inline]
+    pub(crate) fn rest(&mut self, deadline_ns: u64) {
+        match self.idle.step(self.config.wait) {
+            Step::Spun => {}
+            Step::Yielded => self.core.hurry_clock(),
+            Step::Sleep => self.sleep(deadline_ns),
+        }
+    }
+
+    #[cold]
+    fn sleep(&mut self, deadline_ns: u64) {
+        if self.arm() {
+            let until_ns = deadline_ns.min(self.core.earliest_deadline_ns());
+            let timeout_ns = until_ns.saturating_sub(clock::now_ns());
+            self.look(timeout_ns.min(SLEEP_NS_MAX));
+        }
+        self.core.disarm();
+    }
+
+    /// After a wait for the descriptor by other means, which took no wakeup.
+    #[cold]
+    fn end_nap(&mut self) {
+        self.core.disarm();
+        self.look(0);
+    }
+
+    /// Announces that this client sleeps; `false` if there is something to do instead.
+    pub(crate) fn arm(&mut self) -> bool {
+        if self.connection.is_forked() {
+            return false;
+        }
+        self.flush();
+        self.core.arm(clock::now_ns())
+    }
+}
+
+impl<C> AsFd for ClientSession<C> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.connection.as_fd()
+    }
+}

@@ -1,0 +1,356 @@
+//! One half of a client's memory: a control line, a ring of slots and two bulk areas.
+//!
+//! ```text
+//! byte 0   ┌──────────────────────────────┐
+//!          │ word 0                       │ control: see `wakeup`
+//!       64 │ word 1                       │ of the down half: eviction
+//!      128 │ word 2                       │ of the up half: responses that the client has read
+//!      256 ├──────────────────────────────┤
+//!          │ slot 0 .. slot depth - 1     │ 64 bytes each, see `ring`
+//!          ├──────────────────────────────┤
+//!          │ call 0 .. call depth - 1     │ 4160 bytes each, or less if the longest message is shorter
+//!          ├──────────────────────────────┤ whole pages from here on, allocated when they are needed
+//!          │ call 0 .. call depth - 1     │ longest message each, if longer than 4160 bytes
+//!          └──────────────────────────────┘
+//! ```
+//!
+//! The *up* half is written by the client, the *down* half by the server alone: it is sealed against
+//! any other writer before its descriptor leaves the process.
+//!
+//! A message lies in the first of slot, bulk area and large area that takes it. The pages of the large
+//! area are allocated by whoever writes them ([`Half::commit`]), call by call, and stay. Nobody can take pages
+//! of the down half away (`FALLOC_FL_PUNCH_HOLE`): it is sealed against new writers before its descriptor
+//! leaves the process. The up half is sealed in the same way when the first large request arrives, when its
+//! client has long mapped it. From then on pages that are there stay, and the server reads a large request
+//! through its mapping once it has seen that all of its pages are there ([`Half::is_present`]). Otherwise it
+//! reads it by a system call, to which pages that are not there are zeros: a load from one that cannot be
+//! allocated would be a SIGBUS.
+//!
+//! Memory that others write is shared as atomics, or copied. Nothing else can be had of it: a type
+//! with invalid values does not compile.
+//!
+//! ```compile_fail
+//! let region = memory::Region::heap(64).unwrap();
+//! let flag: &bool = region.shared(0).unwrap();
+//! ```
+
+use core::{ops::Range, ptr::NonNull};
+use std::sync::Arc;
+
+use memory::{
+    MapError, Region, copy,
+    sync::{AtomicU32, AtomicU64},
+};
+
+use crate::{
+    header::{DEPTH_MAX, MESSAGE_BYTES_MAX},
+    ring::Slots,
+};
+
+const CONTROL_BYTES: usize = 256;
+const READ_OFFSET_BYTES: usize = 128;
+const SLOT_BYTES: usize = 64;
+const HEADER_BYTES: usize = size_of::<u64>();
+
+/// Longest message that travels in a slot.
+pub const INLINE_BYTES_MAX: usize = SLOT_BYTES - HEADER_BYTES;
+
+/// Longest message that travels in memory which is allocated when a client connects: a body of 4 KiB and
+/// what goes before it. A longer one is *large*.
+pub const EAGER_BYTES_MAX: usize = 4096 + SLOT_BYTES;
+
+/// Unit in which the large area is allocated: no page is smaller.
+const PAGE_BYTES: usize = 4096;
+
+/// Shape of one half: private knowledge of each side, never read from shared memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Logarithm of the number of slots and calls.
+    pub depth_log2: u32,
+    /// Longest message.
+    pub message_bytes_max: u32,
+}
+
+/// A shape that the header of a slot cannot describe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "a ring of 2^{depth_log2} calls of {message_bytes_max} B each is not possible; the most are \
+     2^12 calls and 16777215 B"
+)]
+pub struct BadShape {
+    /// As asked for.
+    pub depth_log2: u32,
+    /// As asked for.
+    pub message_bytes_max: u32,
+}
+
+impl Shape {
+    /// Checks a shape.
+    ///
+    /// # Errors
+    ///
+    /// [`BadShape`].
+    pub fn new(depth_log2: u32, message_bytes_max: u32) -> Result<Self, BadShape> {
+        if depth_log2 <= DEPTH_MAX.ilog2() && message_bytes_max <= MESSAGE_BYTES_MAX {
+            Ok(Self { depth_log2, message_bytes_max })
+        } else {
+            Err(BadShape { depth_log2, message_bytes_max })
+        }
+    }
+
+    /// Number of calls.
+    #[must_use]
+    pub fn depth(self) -> usize {
+        1 << self.depth_log2
+    }
+
+    fn bulk_offset_bytes(self) -> usize {
+        CONTROL_BYTES + self.depth() * SLOT_BYTES
+    }
+
+    /// Bytes of bulk area per call, whole cache lines.
+    fn bulk_stride_bytes(self) -> usize {
+        let len_bytes = (self.message_bytes_max as usize).min(EAGER_BYTES_MAX);
+        if len_bytes <= INLINE_BYTES_MAX { 0 } else { len_bytes.next_multiple_of(SLOT_BYTES) }
+    }
+
+    /// Bytes of the large area per call, whole pages.
+    fn large_stride_bytes(self) -> usize {
+        let len_bytes = self.message_bytes_max as usize;
+        if len_bytes <= EAGER_BYTES_MAX { 0 } else { len_bytes.next_multiple_of(PAGE_BYTES) }
+    }
+
+    /// Where the large area of a call begins.
+    fn large_offset_bytes(self, call: u16) -> usize {
+        self.eager_bytes().next_multiple_of(PAGE_BYTES)
+            + usize::from(call) * self.large_stride_bytes()
+    }
+
+    /// Bytes of memory that a half takes as long as no message is large.
+    #[must_use]
+    pub fn eager_bytes(self) -> usize {
+        self.bulk_offset_bytes() + self.depth() * self.bulk_stride_bytes()
+    }
+
+    /// Whether a message of this length is large.
+    #[inline(always)]
+    #[must_use]
+    pub fn is_large(len_bytes: usize) -> bool {
+        len_bytes > EAGER_BYTES_MAX
+    }
+
+    /// Bytes of addresses that a half takes.
+    #[must_use]
+    pub fn len_bytes(self) -> usize {
+        match self.large_stride_bytes() {
+            0 => self.eager_bytes(),
+            stride => self.large_offset_bytes(0) + self.depth() * stride,
+        }
+    }
+}
+
+/// A mapped half.
+#[derive(Debug)]
+pub struct Half {
+    base: NonNull<u8>,
+    shape: Shape,
+    slot_mask: usize,
+    /// Keeps `base` mapped.
+    region: Arc<Region>,
+}
+
+// SAFETY: an address range that belongs to no thread, accessed by atomics and tolerant copies only.
+unsafe impl Send for Half {}
+
+impl Half {
+    /// Looks at a region as a half.
+    ///
+    /// # Panics
+    ///
+    /// If the region is shorter than the shape asks.
+    #[must_use]
+    pub fn new(region: Arc<Region>, shape: Shape) -> Self {
+        assert!(region.len() >= shape.len_bytes(), "a half lies inside its region");
+        Self { base: region.as_ptr(), slot_mask: shape.depth() - 1, shape, region }
+    }
+
+    /// Shape that the half was made with.
+    #[must_use]
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// The memory.
+    #[must_use]
+    pub fn region(&self) -> &Region {
+        &self.region
+    }
+
+    /// Word 0 of the control line: [`PolledFlag`](crate::wakeup::PolledFlag) of the down half,
+    /// [`NapEpoch`](crate::wakeup::NapEpoch) of the up half. Of a read-only mapping it is for loads only.
+    #[inline]
+    #[must_use]
+    pub fn control_word(&self) -> &AtomicU32 {
+        // SAFETY: mapped while `self` lives and aligned; everybody accesses it as an atomic.
+        unsafe { AtomicU32::from_ptr(self.base.as_ptr().cast()) }
+    }
+
+    /// Word 1 of the control line of the down half: zero, or why the client was evicted. For loads
+    /// only at the client.
+    #[inline]
+    #[must_use]
+    pub fn eviction(&self) -> &AtomicU32 {
+        let word = self.base.as_ptr().wrapping_add(SLOT_BYTES);
+        // SAFETY: inside the control lines, mapped while `self` lives and aligned; everybody
+        // accesses it as an atomic.
+        unsafe { AtomicU32::from_ptr(word.cast()) }
+    }
+
+    /// Word 2 of the control lines of the up half: position up to which the client has read its
+    /// responses. On a line that nothing but the server's rare look at it takes from the client.
+    #[inline(always)]
+    #[must_use]
+    pub fn read_position(&self) -> &AtomicU64 {
+        let word = self.base.as_ptr().wrapping_add(READ_OFFSET_BYTES);
+        // SAFETY: inside the control lines, mapped while `self` lives and aligned; everybody
+        // accesses it as an atomic.
+        unsafe { AtomicU64::from_ptr(word.cast()) }
+    }
+
+    #[inline(always)]
+    fn slot(&self, slot: usize) -> *mut u8 {
+        debug_assert!(slot < self.shape.depth());
+        self.base.as_ptr().wrapping_add(CONTROL_BYTES + slot * SLOT_BYTES)
+    }
+
+    /// The address of a message of this length.
+    #[inline(always)]
+    fn message(&self, slot: usize, call: u16, len_bytes: usize) -> *mut u8 {
+        if len_bytes <= INLINE_BYTES_MAX {
+            return self.slot(slot).wrapping_add(HEADER_BYTES);
+        }
+        assert!(
+            usize::from(call) < self.shape.depth()
+                && len_bytes <= self.shape.message_bytes_max as usize,
+            "callers check what they did not write themselves"
+        );
+        let offset = if Shape::is_large(len_bytes) {
+            self.shape.large_offset_bytes(call)
+        } else {
+            self.shape.bulk_offset_bytes() + usize::from(call) * self.shape.bulk_stride_bytes()
+        };
+        self.base.as_ptr().wrapping_add(offset)
+    }
+
+    /// Allocates the pages of a byte range of a call's large area, to be written by this side.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError`]: there is no memory.
+    pub fn commit(&self, call: u16, range_bytes: Range<usize>) -> Result<(), MapError> {
+        let base = self.shape.large_offset_bytes(call);
+        self.region.commit(base + range_bytes.start..base + range_bytes.end)
+    }
+
+    /// Sees to it that pages which are there stay, whatever the other side does. Returns whether they do: not
+    /// if the other side has fixed the set of seals, or the memory is no file.
+    #[must_use]
+    pub fn keep_pages(&self) -> bool {
+        self.region.seal_future_write().is_ok()
+    }
+
+    /// Whether all pages of the first `len_bytes` of a call's large area are there. `call` is below the depth.
+    #[must_use]
+    pub fn is_present(&self, call: u16, len_bytes: usize) -> bool {
+        let base = self.shape.large_offset_bytes(call);
+        self.region.is_present(base..base + len_bytes)
+    }
+
+    /// Appends a copy of a part of a large message, whatever the other side does to its pages: by loads only
+    /// if these are known to [stay](Self::keep_pages). `call` is below the depth and the part inside the
+    /// longest message.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError`].
+    pub fn append_part(
+        &self,
+        call: u16,
+        offset_bytes: usize,
+        len_bytes: usize,
+        are_pages_kept: bool,
+        to: &mut Vec<u8>,
+    ) -> Result<(), MapError> {
+        let inside = offset_bytes + len_bytes <= self.shape.message_bytes_max as usize;
+        assert!(
+            usize::from(call) < self.shape.depth() && inside,
+            "callers check what others wrote"
+        );
+        let offset_bytes = self.shape.large_offset_bytes(call) + offset_bytes;
+        if are_pages_kept {
+            self.region.append_present_to(offset_bytes, len_bytes, to)
+        } else {
+            self.region.append_to(offset_bytes, len_bytes, to)
+        }
+    }
+}
+
+impl Slots for Half {
+    #[inline(always)]
+    fn depth_log2(&self) -> u32 {
+        self.shape.depth_log2
+    }
+
+    #[inline(always)]
+    fn slot_mask(&self) -> usize {
+        self.slot_mask
+    }
+
+    #[inline(always)]
+    fn header(&self, slot: usize) -> &AtomicU64 {
+        // SAFETY: inside the region by `Shape::len_bytes`, mapped while `self` lives and aligned;
+        // everybody accesses it as an atomic.
+        unsafe { AtomicU64::from_ptr(self.slot(slot).cast()) }
+    }
+
+    #[inline(always)]
+    fn store(&self, slot: usize, call: u16, message: &[u8]) {
+        let to = self.message(slot, call, message.len());
+        if message.len() <= INLINE_BYTES_MAX {
+            // SAFETY: `message` lies inside the region. By the rule of `ring` the other side does
+            // not read it before the header is published; if it does, it breaks the rule and may see
+            // anything. It was written a moment ago, by the application or by `load`.
+            return unsafe { copy::copy_out_words(to, message) };
+        }
+        // SAFETY: as above.
+        unsafe { copy::copy_out(to, message) }
+    }
+
+    fn store_parts(&self, slot: usize, call: u16, parts: &[&[u8]]) {
+        let len_bytes = parts.iter().map(|part| part.len()).sum();
+        let mut to = self.message(slot, call, len_bytes);
+        for part in parts {
+            // SAFETY: the message lies inside the region, and its parts are as long together. As for
+            // `store`.
+            unsafe { copy::copy_out(to, part) };
+            to = to.wrapping_add(part.len());
+        }
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, slot: usize) {
+        memory::line::prefetch(self.slot(slot).cast_const());
+    }
+
+    #[inline(always)]
+    fn load(&self, slot: usize, call: u16, message: &mut [u8]) {
+        let from = self.message(slot, call, message.len());
+        if message.len() <= INLINE_BYTES_MAX {
+            // SAFETY: `message` lies inside the region, and is ours since the header was published. A
+            // hostile other side may still write it: then the private copy holds anything.
+            return unsafe { copy::copy_in_words(message, from) };
+        }
+        // SAFETY: as above.
+        unsafe { copy::copy_in(message, from) }
+    }
+}

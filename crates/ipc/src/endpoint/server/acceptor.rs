@@ -1,0 +1,127 @@
+//! The acceptor: admits clients from the server's own listener, or from that of its team.
+
+use std::path::Path;
+
+use os::unix::{Connection, PeerCredentials};
+
+use crate::endpoint::{
+    poller::Poller,
+    server::{
+        core::ServerCore,
+        handoff::Handoff,
+        listener::{self, BindError, ClientListener},
+        poll_key::PollKey,
+        sockets::Sockets,
+    },
+};
+
+#[derive(Debug)]
+pub(crate) struct Acceptor {
+    /// `None` if another server of the team listens.
+    listener: Option<ClientListener>,
+    /// `None` of a server without a team.
+    handoff: Option<Handoff>,
+}
+
+impl Acceptor {
+    pub(crate) fn open(
+        path: Option<&Path>,
+        handoff: Option<Handoff>,
+        poller: &Poller,
+    ) -> Result<Self, BindError> {
+        let listener = path.map(|path| ClientListener::open(path, poller)).transpose()?;
+        if let Some(handoff) = &handoff {
+            poller
+                .add(handoff, PollKey::HANDOFF.to_word())
+                .map_err(|source| BindError::Os { call: "epoll_ctl", source })?;
+        }
+        Ok(Self { listener, handoff })
+    }
+
+    /// Takes new connections.
+    pub(crate) fn accept(&mut self, core: &mut ServerCore, poller: &Poller) {
+        if let Some(listener) = &mut self.listener {
+            core.stats_mut().accept_backoffs += u64::from(listener.accept(poller));
+        }
+    }
+
+    /// Admits clients that another server of the team handed to this one.
+    pub(crate) fn take_handed(
+        &mut self,
+        core: &mut ServerCore,
+        sockets: &mut Sockets,
+        poller: &Poller,
+    ) {
+        while let Some(connection) = self.handoff.as_ref().and_then(Handoff::next) {
+            self.admit(connection, 0, core, sockets, poller);
+        }
+    }
+
+    /// Reads the hello of a connection, and admits it here or at another server of the team.
+    pub(crate) fn read_hello(
+        &mut self,
+        number: u64,
+        core: &mut ServerCore,
+        sockets: &mut Sockets,
+        poller: &Poller,
+    ) {
+        let Some(listener) = &mut self.listener else { return };
+        let Some(connection) = listener.read_hello(number, poller) else { return };
+        let pending = listener.pending_of(connection.peer_credentials().uid);
+        let Some(handoff) = &self.handoff else {
+            return self.admit(connection, pending, core, sockets, poller);
+        };
+        match handoff.choose(connection, pending) {
+            Ok(Some(connection)) => self.admit(connection, 0, core, sockets, poller),
+            Ok(None) => {}
+            Err((connection, reason)) => {
+                listener::refuse(&connection, reason);
+                core.stats_mut().refused += 1;
+            }
+        }
+    }
+
+    fn admit(
+        &self,
+        connection: Connection,
+        pending_of_user: usize,
+        core: &mut ServerCore,
+        sockets: &mut Sockets,
+        poller: &Poller,
+    ) {
+        let owner = connection.peer_credentials();
+        match sockets.admit(connection, pending_of_user, core, poller) {
+            Ok(()) => core.stats_mut().welcomed += 1,
+            Err(_) => {
+                core.stats_mut().refused += 1;
+                self.left(owner);
+            }
+        }
+    }
+
+    /// A client of this process left, or was not admitted after all.
+    pub(crate) fn left(&self, owner: PeerCredentials) {
+        if let Some(handoff) = &self.handoff {
+            handoff.leave(owner);
+        }
+    }
+
+    /// Ends connections that have not said hello in time.
+    pub(crate) fn expire(&mut self, now_ns: u64, poller: &Poller) {
+        if let Some(listener) = &mut self.listener {
+            listener.expire(now_ns, poller);
+        }
+    }
+
+    /// Connections that ended before they were admitted.
+    pub(crate) fn turned_away(&self) -> u64 {
+        self.listener.as_ref().map_or(0, ClientListener::turned_away)
+    }
+
+    /// In a forked child: the listener belongs to the parent.
+    pub(crate) fn forget(&mut self) {
+        if let Some(listener) = &mut self.listener {
+            listener.forget();
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! How much of a server's time newcomers get while clients have requests.
+
+/// Handshakes get one part in so many of the time of a server that has requests to take.
+const PARTS: u64 = 8;
+
+/// Looks at the kernel after which a server that has taken no request counts as idle.
+const BUSY_LOOKS: u8 = 4;
+
+/// When the next handshake may be worked on.
+#[derive(Debug, Default)]
+pub(crate) struct Handshakes {
+    from_ns: u64,
+    busy_looks: u8,
+}
+
+impl Handshakes {
+    /// A turn had requests.
+    #[inline]
+    pub(crate) fn note_busy(&mut self) {
+        self.busy_looks = BUSY_LOOKS;
+    }
+
+    /// The server looks at what the kernel has to say.
+    pub(crate) fn look(&mut self) {
+        self.busy_looks = self.busy_looks.saturating_sub(1);
+    }
+
+    /// Whether a handshake may be worked on now. What has to wait is announced again.
+    pub(crate) fn may_begin(&self, now_ns: u64) -> bool {
+        now_ns >= self.from_ns
+    }
+
+    /// A handshake was worked on from `began_ns` to `now_ns`.
+    pub(crate) fn worked(&mut self, began_ns: u64, now_ns: u64) {
+        let spent_ns = now_ns.saturating_sub(began_ns);
+        let pause_ns = if self.busy_looks > 0 { spent_ns * (PARTS - 1) } else { 0 };
+        self.from_ns = now_ns.saturating_add(pause_ns);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Milliseconds of a second that handshakes of 60 µs each get which come without end.
+    fn share(is_busy: bool) -> u64 {
+        let (mut handshakes, mut now_ns, mut spent_ns) = (Handshakes::default(), 1, 0);
+        while now_ns < 1_000_000_000 {
+            if is_busy {
+                handshakes.note_busy();
+            }
+            handshakes.look();
+            for _ in 0..32 {
+                if handshakes.may_begin(now_ns) {
+                    handshakes.worked(now_ns, now_ns + 60_000);
+                    now_ns += 60_000;
+                    spent_ns += 60_000;
+                }
+            }
+            now_ns += 10_000;
+        }
+        spent_ns / 1_000_000
+    }
+
+    #[test]
+    fn fault_i10_handshakes_get_an_eighth_of_a_busy_server_and_all_of_an_idle_one() {
+        assert!((90..=126).contains(&share(true)), "{} ms", share(true));
+        assert!(share(false) > 980, "{} ms", share(false));
+    }
+}

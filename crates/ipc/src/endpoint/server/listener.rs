@@ -1,0 +1,208 @@
+//! The listener of a server: a lock, a socket, and connections that have not said hello.
+
+use std::{collections::VecDeque, ffi::OsString, io, path::Path};
+
+use os::{
+    clock,
+    fdpass::RecvError,
+    lock::{LockError, LockFile},
+    private_dir::{self, PrivateDirError},
+    unix::{Address, Connection, Listener, SocketError},
+};
+
+use crate::endpoint::{
+    handshake::{self, Answer, DATAGRAM_BYTES_MAX, HandshakeError, RefuseReason},
+    poller::Poller,
+    server::poll_key::PollKey,
+};
+
+/// Connections that may wait for their hello; a newer one displaces the oldest.
+const PENDING_MAX: usize = 64;
+
+/// The longest silence of a connection.
+const HELLO_TIMEOUT_NS: u64 = 1_000_000_000;
+
+/// Connections accepted per look.
+const ACCEPTS_PER_LOOK: usize = 8;
+
+/// The pause of accepting when descriptors run out.
+const BACKOFF_NS: u64 = 100_000_000;
+
+/// Why a server did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// Another server is there.
+    #[error(transparent)]
+    Locked(#[from] LockError),
+    /// The directory of the socket cannot be used.
+    #[error(transparent)]
+    Directory(#[from] PrivateDirError),
+    /// The socket cannot be made.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    /// The memory cannot be made.
+    #[error(transparent)]
+    Map(#[from] memory::MapError),
+    /// The memory cannot be sealed.
+    #[error(transparent)]
+    Seal(#[from] memory::SealError),
+    /// The configuration is impossible.
+    #[error(transparent)]
+    Config(#[from] super::config::ConfigError),
+    /// The servers cannot wake each other.
+    #[error(transparent)]
+    Event(#[from] os::event::EventError),
+    /// The kernel refused something else.
+    #[error("{call} failed: {source}")]
+    Os {
+        /// The system call that failed.
+        call: &'static str,
+        /// Error of the kernel.
+        source: io::Error,
+    },
+}
+
+#[derive(Debug)]
+struct Pending {
+    connection: Connection,
+    deadline_ns: u64,
+    number: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct ClientListener {
+    /// Before the lock: the socket's file is removed while the lock is held.
+    listener: Option<Listener>,
+    /// An abstract name needs none: the kernel gives it to one listener, and takes it back.
+    _lock: Option<LockFile>,
+    /// Oldest first.
+    pending: VecDeque<Pending>,
+    count: u64,
+    /// Connections that ended before they were let in.
+    turned_away: u64,
+    /// While accepting is suspended.
+    resume_ns: Option<u64>,
+}
+
+impl ClientListener {
+    pub(crate) fn open(path: &Path, poller: &Poller) -> Result<Self, BindError> {
+        let address = Address::from(path);
+        let lock = match &address {
+            Address::Abstract(_) => None,
+            Address::Path(path) => Some(lock_beside(path)?),
+        };
+        let listener = Listener::bind(&address)?;
+        poller
+            .add(&listener, PollKey::LISTENER.to_word())
+            .map_err(|source| BindError::Os { call: "epoll_ctl", source })?;
+        let pending = VecDeque::with_capacity(PENDING_MAX);
+        Ok(Self {
+            listener: Some(listener),
+            _lock: lock,
+            pending,
+            count: 0,
+            turned_away: 0,
+            resume_ns: None,
+        })
+    }
+
+    /// In a forked child: the socket's file belongs to the parent.
+    pub(crate) fn forget(&mut self) {
+        core::mem::forget(self.listener.take());
+    }
+
+    pub(crate) fn turned_away(&self) -> u64 {
+        self.turned_away
+    }
+
+    pub(crate) fn pending_of(&self, uid: u32) -> usize {
+        let uids = self.pending.iter().map(|pending| pending.connection.peer_credentials().uid);
+        uids.filter(|candidate| *candidate == uid).count()
+    }
+
+    /// Takes new connections; returns whether it had to back off.
+    pub(crate) fn accept(&mut self, poller: &Poller) -> bool {
+        for _ in 0..ACCEPTS_PER_LOOK {
+            let Some(listener) = &self.listener else { return false };
+            match listener.accept(clock::NOW) {
+                Ok(connection) => {
+                    if self.pending.len() == PENDING_MAX {
+                        self.drop_oldest(poller);
+                    }
+                    self.count += 1;
+                    let number = self.count;
+                    if poller.add(&connection, PollKey::pending(number).to_word()).is_ok() {
+                        let deadline_ns =
+                            clock::deadline_ns(core::time::Duration::from_nanos(HELLO_TIMEOUT_NS));
+                        self.pending.push_back(Pending { connection, deadline_ns, number });
+                    }
+                }
+                Err(SocketError::TimedOut) => return false,
+                Err(SocketError::Os { .. }) => {
+                    // A level-triggered listener that cannot be served would keep the server awake.
+                    poller.remove(listener);
+                    self.resume_ns = Some(clock::now_ns() + BACKOFF_NS);
+                    return true;
+                }
+                // The other process left, or belongs to another user.
+                Err(_) => {}
+            }
+        }
+        false
+    }
+
+    /// Ends what has waited too long.
+    pub(crate) fn expire(&mut self, now_ns: u64, poller: &Poller) {
+        if let Some(listener) = &self.listener
+            && self.resume_ns.is_some_and(|resume_ns| resume_ns <= now_ns)
+        {
+            let added = poller.add(listener, PollKey::LISTENER.to_word());
+            self.resume_ns = added.is_err().then_some(now_ns + BACKOFF_NS);
+        }
+        while self.pending.front().is_some_and(|oldest| oldest.deadline_ns <= now_ns) {
+            self.drop_oldest(poller);
+        }
+    }
+
+    fn drop_oldest(&mut self, poller: &Poller) {
+        if let Some(oldest) = self.pending.pop_front() {
+            poller.remove(&oldest.connection);
+            self.turned_away += 1;
+        }
+    }
+
+    /// Takes a connection whose first datagram is a hello; `None` if it must wait or was dropped.
+    pub(crate) fn read_hello(&mut self, number: u64, poller: &Poller) -> Option<Connection> {
+        let index = self.pending.iter().position(|pending| pending.number == number)?;
+        let mut buffer = [0; DATAGRAM_BYTES_MAX];
+        let hello = self.pending[index].connection.recv(&mut buffer, 0, clock::NOW);
+        if matches!(hello, Err(RecvError::TimedOut)) {
+            return None;
+        }
+        let connection = self.pending.remove(index)?.connection;
+        poller.remove(&connection);
+        match hello.map(|hello| handshake::read_hello(&buffer[..hello.len_bytes])) {
+            Ok(Ok(())) => return Some(connection),
+            Ok(Err(HandshakeError::Version { .. })) => refuse(&connection, RefuseReason::Version),
+            _ => {}
+        }
+        self.turned_away += 1;
+        None
+    }
+}
+
+/// Refuses a connection. A client that does not read the refusal does not need it.
+pub(crate) fn refuse(connection: &Connection, reason: RefuseReason) {
+    let answer = handshake::write_answer(Answer::Refused(reason));
+    let _ = connection.send(&answer, &[], clock::NOW);
+}
+
+/// Holds the lock file beside a socket, and makes their private directory if need be.
+fn lock_beside(socket: &Path) -> Result<LockFile, BindError> {
+    private_dir::ensure(socket.parent().unwrap_or(Path::new(".")))?;
+    // The dot tells it from the lock files that the server's program may have here.
+    let mut name = OsString::from(".");
+    name.push(socket.file_name().unwrap_or_default());
+    name.push(".lock");
+    Ok(LockFile::acquire(&socket.with_file_name(name))?)
+}

@@ -1,0 +1,241 @@
+//! The way back to the clients: answers by request id.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use memory::sync::{AtomicUsize, Ordering};
+
+use crate::{
+    endpoint::{
+        server::{
+            call_table::Unanswerable,
+            id::{ClientCensus, ClientId, ClientProcess, RequestId},
+            session_table::SessionTable,
+            stats::Stats,
+        },
+        status::ResponseKind,
+    },
+    ring::Message,
+};
+
+/// Why a response did not reach its client. The request counts as answered in any case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReplyError {
+    /// The response is too long; the client was told so.
+    #[error("a response of {len_bytes} B exceeds {max_bytes} B; raise `response_bytes_max`")]
+    TooLarge {
+        /// Length of the response.
+        len_bytes: usize,
+        /// Longest response.
+        max_bytes: usize,
+    },
+    /// There is no memory for so long a response now; the client was told so.
+    #[error("no memory for a response of {len_bytes} B")]
+    NoMemory {
+        /// Length of the response.
+        len_bytes: usize,
+    },
+    /// The client died, left or was evicted meanwhile, or the request was answered before.
+    #[error("the client is gone, or the request was answered before")]
+    ClientGone,
+}
+
+/// Requests whose tokens were dropped, by any thread.
+#[derive(Debug, Default)]
+pub(crate) struct Dropped {
+    count: AtomicUsize,
+    ids: Mutex<Vec<RequestId>>,
+}
+
+impl Dropped {
+    pub(crate) fn push(&self, id: RequestId) {
+        self.ids.lock().unwrap_or_else(PoisonError::into_inner).push(id);
+        // A hint, without order: a server that misses it looks again a turn later.
+        self.count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn take(&self) -> Vec<RequestId> {
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return Vec::new();
+        }
+        let mut ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
+        self.count.fetch_sub(ids.len(), Ordering::Relaxed);
+        core::mem::take(&mut ids)
+    }
+}
+
+/// Answers requests by their ids. Lent by a server, also while it lends the payload of a request, so
+/// that other requests can be answered meanwhile.
+///
+/// An answer never waits: the slot of the response was reserved with the request.
+#[derive(Debug)]
+pub struct Replies {
+    pub(crate) table: SessionTable,
+    /// Slots of the clients with responses that were not announced to them.
+    pub(crate) unannounced: Vec<u16>,
+    pub(crate) stats: Stats,
+    pub(crate) dropped: Arc<Dropped>,
+}
+
+impl Replies {
+    pub(crate) fn new(table: SessionTable) -> Self {
+        let unannounced = Vec::with_capacity(usize::from(table.config().clients_max));
+        Self { table, unannounced, stats: Stats::default(), dropped: Arc::default() }
+    }
+
+    /// Answers a request.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplyError`].
+    pub fn reply(&mut self, id: RequestId, response: &[u8]) -> Result<(), ReplyError> {
+        self.respond(id, response)
+    }
+
+    /// Answers a request with the parts of a response, which are gathered in the client's memory.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplyError`].
+    pub fn reply_parts(&mut self, id: RequestId, response: &[&[u8]]) -> Result<(), ReplyError> {
+        self.respond(id, response)
+    }
+
+    /// Answers a request with an error code of the application.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplyError::ClientGone`].
+    pub fn reply_error(&mut self, id: RequestId, code: u32) -> Result<(), ReplyError> {
+        self.answer(id, ResponseKind::HandlerError, code.to_le_bytes().as_slice())
+    }
+
+    /// Answers a request with an error code of the application, and what is to be said about it. What does
+    /// not fit a response is cut off.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplyError::ClientGone`].
+    pub fn reply_error_detail(
+        &mut self,
+        id: RequestId,
+        code: u32,
+        detail: &[u8],
+    ) -> Result<(), ReplyError> {
+        let code = code.to_le_bytes();
+        let max_bytes = self.table.config().response_bytes_max as usize;
+        let detail = &detail[..detail.len().min(max_bytes.saturating_sub(code.len()))];
+        self.answer(id, ResponseKind::HandlerError, [code.as_slice(), detail].as_slice())
+    }
+
+    /// The clients that are connected.
+    pub fn clients(&self) -> impl Iterator<Item = ClientCensus> {
+        let sessions = (0..).zip(&self.table.sessions);
+        sessions.filter_map(|(slot, session)| {
+            let session = session.as_ref()?;
+            let client = ClientId { slot, generation: session.generation };
+            let (requests, in_flight) = (session.calls.taken(), session.calls.unanswered());
+            Some(ClientCensus { client, process: session.process, requests, in_flight })
+        })
+    }
+
+    /// Which process made a request, and its user, as the kernel says; `None` if the client is gone.
+    #[must_use]
+    pub fn process_of(&self, id: RequestId) -> Option<ClientProcess> {
+        let session = self.table.sessions.get(usize::from(id.client.slot))?.as_ref()?;
+        (session.generation == id.client.generation).then_some(session.process).flatten()
+    }
+
+    /// Answers that there are no resources for the request now, so that the client tries later.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplyError::ClientGone`].
+    pub fn reply_exhausted(&mut self, id: RequestId) -> Result<(), ReplyError> {
+        self.answer(id, ResponseKind::ResourceExhausted, b"".as_slice())
+    }
+
+    /// Whether a client is still connected.
+    #[must_use]
+    pub fn is_connected(&self, client: ClientId) -> bool {
+        self.table.generation_of(client.slot) == Some(client.generation)
+    }
+
+    #[inline]
+    pub(crate) fn respond<M: Message + ?Sized>(
+        &mut self,
+        id: RequestId,
+        response: &M,
+    ) -> Result<(), ReplyError> {
+        let max_bytes = self.table.config().response_bytes_max as usize;
+        let len_bytes = response.len_bytes();
+        if len_bytes > max_bytes {
+            self.answer(id, ResponseKind::TooLarge, b"".as_slice())?;
+            return Err(ReplyError::TooLarge { len_bytes, max_bytes });
+        }
+        self.answer(id, ResponseKind::Ok, response)
+    }
+
+    #[inline]
+    pub(crate) fn answer<M: Message + ?Sized>(
+        &mut self,
+        id: RequestId,
+        kind: ResponseKind,
+        message: &M,
+    ) -> Result<(), ReplyError> {
+        let session = self.table.session(id.client).ok_or(ReplyError::ClientGone)?;
+        match session.calls.answer(id.call, id.serial, kind, message) {
+            Ok(()) => {}
+            Err(Unanswerable::NotPending) => return Err(ReplyError::ClientGone),
+            Err(Unanswerable::NoMemory) => return self.answer_no_memory(id, message.len_bytes()),
+        }
+        session.mark_unannounced(id.client.slot, &mut self.unannounced);
+        self.stats.responses += 1;
+        Ok(())
+    }
+
+    #[cold]
+    fn answer_no_memory(&mut self, id: RequestId, len_bytes: usize) -> Result<(), ReplyError> {
+        self.answer(id, ResponseKind::ResourceExhausted, b"".as_slice())?;
+        Err(ReplyError::NoMemory { len_bytes })
+    }
+
+    /// Answers a request that this server took just now, and whose client is therefore there;
+    /// `false` if it was answered before, by its id.
+    #[inline(always)]
+    pub(crate) fn answer_taken<M: Message + ?Sized>(
+        &mut self,
+        id: RequestId,
+        kind: ResponseKind,
+        message: &M,
+    ) -> bool {
+        let session = self.table.sessions[usize::from(id.client.slot)].as_deref_mut();
+        let Some(session) = session else { return false };
+        let answered = session.calls.answer(id.call, id.serial, kind, message);
+        if answered == Err(Unanswerable::NoMemory) {
+            return self.answer_no_memory(id, message.len_bytes()) != Err(ReplyError::ClientGone);
+        }
+        let is_first = answered.is_ok();
+        if is_first {
+            session.mark_unannounced(id.client.slot, &mut self.unannounced);
+            self.stats.responses += 1;
+        }
+        is_first
+    }
+
+    /// [`answer_taken`](Self::answer_taken) without a response of the application: one copy of its code for
+    /// all answers that are rare.
+    #[cold]
+    pub(crate) fn fail_taken(&mut self, id: RequestId, kind: ResponseKind, message: &[u8]) -> bool {
+        self.answer_taken(id, kind, message)
+    }
+
+    /// Answers requests whose tokens were dropped.
+    pub(crate) fn answer_dropped(&mut self) {
+        for id in self.dropped.take() {
+            self.stats.unanswered += 1;
+            // Clients that are gone need no answer.
+            let _ = self.answer(id, ResponseKind::NotAnswered, b"".as_slice());
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Requests, and the obligation to answer each exactly once.
+
+use core::mem::ManuallyDrop;
+use std::sync::Arc;
+
+use crate::{
+    endpoint::{
+        server::{
+            id::{ClientId, RequestId},
+            replies::{Dropped, Replies, ReplyError},
+        },
+        status::ResponseKind,
+    },
+    ring::Message,
+};
+
+/// A request that is answered later: pass it to [`Server::reply`](crate::Server::reply).
+///
+/// Dropping it, on any thread, tells the client that there is no answer. It cannot be copied, so a
+/// request is answered once:
+///
+/// ```compile_fail
+/// fn twice(server: &mut copyrpc_ipc::Server, token: copyrpc_ipc::ReplyToken) {
+///     server.reply(token, b"once");
+///     server.reply(token, b"twice");
+/// }
+/// ```
+#[derive(Debug)]
+#[must_use = "dropping a token tells the client that there is no answer"]
+pub struct ReplyToken {
+    id: RequestId,
+    /// `None` once the request was answered.
+    dropped: Option<Arc<Dropped>>,
+}
+
+impl ReplyToken {
+    /// The client that waits for the answer.
+    #[must_use]
+    pub fn client(&self) -> ClientId {
+        self.id.client
+    }
+
+    /// # Panics
+    ///
+    /// If another server gave the token.
+    pub(crate) fn redeem(mut self, replies: &Replies) -> RequestId {
+        let is_ours = |dropped| Arc::ptr_eq(dropped, &replies.dropped);
+        let is_ours = self.dropped.as_ref().is_some_and(is_ours);
+        assert!(is_ours, "a token is answered by the server that gave it");
+        self.dropped = None;
+        self.id
+    }
+}
+
+impl Drop for ReplyToken {
+    fn drop(&mut self) {
+        if let Some(dropped) = self.dropped.take() {
+            dropped.push(self.id);
+        }
+    }
+}
+
+/// A request that the caller of [`Server::take`](crate::Server::take) answers by its id, now or later.
+///
+/// Nothing reminds of a request that is never answered: its client waits until its deadline, and
+/// loses one of its calls. [`Request`] and [`ReplyToken`] cannot be forgotten.
+#[derive(Debug)]
+pub struct OpenRequest<'s> {
+    /// The address of the answer.
+    pub id: RequestId,
+    /// The body: a private copy, valid until the next request is taken.
+    pub payload: &'s [u8],
+    /// The replies to this request and those before it.
+    pub replies: &'s mut Replies,
+}
+
+/// A request that was just taken. Dropping it tells the client that there is no answer.
+#[derive(Debug)]
+#[must_use = "dropping a request tells the client that there is no answer"]
+pub struct Request<'s>(OpenRequest<'s>);
+
+impl<'s> Request<'s> {
+    #[inline]
+    pub(crate) fn new(open: OpenRequest<'s>) -> Self {
+        Self(open)
+    }
+
+    /// The name of the request, which is the address of its answer.
+    #[inline]
+    #[must_use]
+    pub fn id(&self) -> RequestId {
+        self.0.id
+    }
+
+    /// The body: a private copy, which does not change under the handler.
+    #[inline]
+    #[must_use]
+    pub fn payload(&self) -> &'s [u8] {
+        self.0.payload
+    }
+
+    /// The client that sent it.
+    #[must_use]
+    pub fn client(&self) -> ClientId {
+        self.0.id.client
+    }
+
+    /// Answers other requests, by their ids, while this one is held.
+    #[inline]
+    pub fn replies(&mut self) -> &mut Replies {
+        self.0.replies
+    }
+
+    /// Answers. Never waits: the slot of the response was reserved with the request.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplyError::TooLarge`].
+    #[inline]
+    pub fn reply(self, response: &[u8]) -> Result<(), ReplyError> {
+        self.respond(response)
+    }
+
+    /// Answers with the parts of a response, which are gathered in the client's memory.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplyError::TooLarge`].
+    #[inline]
+    pub fn reply_parts(self, response: &[&[u8]]) -> Result<(), ReplyError> {
+        self.respond(response)
+    }
+
+    #[inline]
+    fn respond<M: Message + ?Sized>(self, response: &M) -> Result<(), ReplyError> {
+        // What is answered needs no drop, and what is not dropped need not be in memory.
+        let mut request = ManuallyDrop::new(self);
+        let OpenRequest { id, replies, .. } = &mut request.0;
+        let max_bytes = replies.table.config().response_bytes_max as usize;
+        let len_bytes = response.len_bytes();
+        if len_bytes > max_bytes {
+            replies.fail_taken(*id, ResponseKind::TooLarge, b"".as_slice());
+            return Err(ReplyError::TooLarge { len_bytes, max_bytes });
+        }
+        replies.answer_taken(*id, ResponseKind::Ok, response);
+        Ok(())
+    }
+
+    /// Answers with an error code of the application.
+    pub fn reply_error(self, code: u32) {
+        let mut request = ManuallyDrop::new(self);
+        let OpenRequest { id, replies, .. } = &mut request.0;
+        replies.fail_taken(*id, ResponseKind::HandlerError, code.to_le_bytes().as_slice());
+    }
+
+    /// Answers that there are no resources for the request now, so that the client tries later.
+    pub fn reply_exhausted(self) {
+        let mut request = ManuallyDrop::new(self);
+        let OpenRequest { id, replies, .. } = &mut request.0;
+        replies.fail_taken(*id, ResponseKind::ResourceExhausted, b"".as_slice());
+    }
+
+    /// Answers later, with a token that cannot be forgotten.
+    pub fn defer(self) -> ReplyToken {
+        let request = ManuallyDrop::new(self);
+        let OpenRequest { id, replies, .. } = &request.0;
+        ReplyToken { id: *id, dropped: Some(Arc::clone(&replies.dropped)) }
+    }
+
+    /// Answers later, by the [`id`](Self::id).
+    pub fn keep_open(self) -> RequestId {
+        ManuallyDrop::new(self).0.id
+    }
+}
+
+impl Drop for Request<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        let OpenRequest { id, replies, .. } = &mut self.0;
+        if replies.fail_taken(*id, ResponseKind::NotAnswered, b"".as_slice()) {
+            replies.stats.unanswered += 1;
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Messages that are longer than what is allocated when a client connects.
+
+use rustix::{
+    fs::{FallocateFlags, SealFlags, fallocate},
+    io::Errno,
+};
+
+use super::rig::*;
+use crate::{
+    CallError, Request, ServerConfig,
+    endpoint::{
+        client::connection::{self, Connected, ServerConnection},
+        half::{EAGER_BYTES_MAX, Half},
+    },
+    header::Header,
+    ring::{Consumer, Producer},
+    sans_os::{ClientCore, OpenRequest, ServerCore},
+};
+
+const LONGEST: u32 = 1 << 20;
+
+fn long() -> ServerConfig {
+    ServerConfig { request_bytes_max: LONGEST, response_bytes_max: LONGEST, ..small() }
+}
+
+fn pattern(len_bytes: usize) -> Vec<u8> {
+    (0..len_bytes).map(|at| at.wrapping_mul(2_654_435_761).to_le_bytes()[3]).collect()
+}
+
+#[test]
+fn fault_c5_messages_of_every_length_around_the_limits_arrive_whole() {
+    let dir = Dir::new();
+    let _server = ServerThread::start(&dir.socket(), long(), increment);
+    let mut client = sync(&dir.socket());
+    let eager = EAGER_BYTES_MAX;
+    let lengths = [0, 1, 56, 57, 4096, eager - 1, eager, eager + 1, 8191, 8192, 8193, 70_001];
+    let longest = LONGEST as usize;
+    for len_bytes in lengths.into_iter().chain([longest - 1, longest]) {
+        let request = pattern(len_bytes);
+        expect_increment(&mut client, &request);
+        // Shorter ones afterwards see nothing of it.
+        expect_increment(&mut client, b"short");
+    }
+    let refused = client.call(&pattern(longest + 1));
+    assert_eq!(refused, Err(CallError::TooLarge { len_bytes: longest + 1, max_bytes: longest }));
+}
+
+#[test]
+fn large_messages_of_many_calls_in_flight_stay_apart() {
+    let dir = Dir::new();
+    let _server = ServerThread::start(&dir.socket(), long(), increment);
+    let mut client = pipelined::<usize>(&dir.socket());
+    for round in 0..3 {
+        for call in 0..8 {
+            client.submit(&pattern(40_000 * (call + 1) + round), call).unwrap();
+        }
+        let mut seen = [false; 8];
+        while client.in_flight() > 0 {
+            client.poll(|call, response| {
+                let sent = pattern(40_000 * (call + 1) + round);
+                let expected: Vec<u8> = sent.iter().map(|byte| byte.wrapping_add(1)).collect();
+                assert!(response == Ok(&expected[..]), "call {call} of round {round}");
+                seen[call] = true;
+            });
+            client.rest();
+        }
+        assert_eq!(seen, [true; 8]);
+    }
+}
+
+/// One turn takes a piece of a large request and all of a small one.
+#[test]
+fn a_large_request_does_not_make_others_wait() {
+    let mut server = ServerCore::on_heap(long()).unwrap();
+    let mut connect = || {
+        let (_, welcome, memory) = server.admit_on_heap().unwrap().unwrap();
+        ClientCore::<u32>::new(&welcome, memory, 0)
+    };
+    let (mut large, mut small) = (connect(), connect());
+    large.submit(&pattern(LONGEST as usize), 1_000_000, 1).unwrap();
+    let _ = large.flush();
+    let mut turns = 0;
+    let mut is_taken = false;
+    while !is_taken {
+        turns += 1;
+        assert!(turns < 100, "the large request is never taken");
+        small.submit(b"small", 1_000_000, 2).unwrap();
+        let _ = small.flush();
+        let mut small_ones = 0;
+        while let Some(OpenRequest { id, payload, replies }) = server.take() {
+            small_ones += u32::from(payload == b"small");
+            is_taken |= payload == pattern(LONGEST as usize);
+            replies.reply(id, payload).unwrap();
+        }
+        assert_eq!(small_ones, 1, "in turn {turns}");
+        assert_eq!(small.poll(&mut |_, response| assert_eq!(response, Ok(&b"small"[..]))).ended, 1);
+    }
+    assert!(turns > 4, "it came in pieces: {turns} turns");
+}
+
+/// A client that makes large requests by hand, of a server that answers whether all of a request is zeros.
+struct ByHand {
+    server: ServerThread,
+    _connection: ServerConnection,
+    up: Half,
+    down: Half,
+    requests: Producer,
+    made: u64,
+}
+
+impl ByHand {
+    fn connect(dir: &Dir) -> Self {
+        let check = |request: Request<'_>| {
+            let is_zero = request.payload().iter().all(|byte| *byte == 0);
+            let _ = request.reply(&[u8::from(is_zero)]);
+        };
+        let server = ServerThread::start(&dir.socket(), long(), check);
+        let Connected { connection, welcome, memory } =
+            connection::connect(&dir.socket(), PATIENCE).expect("a server is there");
+        let (up, down) = (Half::new(memory.up, welcome.up), Half::new(memory.down, welcome.down));
+        let requests = Producer::new(welcome.position);
+        Self { server, _connection: connection, up, down, requests, made: 0 }
+    }
+
+    /// Publishes the longest request of the next call without a look at its pages; returns whether all of it
+    /// is zeros.
+    fn ask(&mut self) -> bool {
+        let call = u16::try_from(self.made).unwrap();
+        let header = Header { call, generation: 0, len_bytes: LONGEST, kind: 0 };
+        self.requests.publish(&self.up, header, b"".as_slice());
+        let answers = Consumer::new(self.requests.position().wrapping_sub(1));
+        self.made += 1;
+        let mut header = None;
+        eventually("the request is answered", || {
+            header = answers.peek(&self.down).unwrap();
+            header.is_some()
+        });
+        let (mut answers, mut answer) = (answers, [2]);
+        answers.take(&self.down, header.unwrap(), &mut answer);
+        assert_eq!(self.server.ask(|server| server.stats().evicted), 0);
+        answer == [1]
+    }
+
+    /// Writes the first byte of each page of the next call.
+    fn write_next(&self) {
+        let call = u16::try_from(self.made).unwrap();
+        self.up.commit(call, 0..LONGEST as usize).unwrap();
+        let begin = self.up.region().len()
+            - (self.up.shape().depth() - usize::from(call)) * LONGEST as usize;
+        for at in (0..LONGEST as usize).step_by(4096) {
+            self.up.region().span(begin + at, 1).unwrap().copy_out(&[9]).unwrap();
+        }
+    }
+
+    /// Takes all pages of large messages away.
+    fn punch(half: &Half) -> Result<(), Errno> {
+        let holes = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let eager = half.shape().eager_bytes().next_multiple_of(4096);
+        let len_bytes = (half.region().len() - eager) as u64;
+        fallocate(half.region().fd().unwrap(), holes, eager as u64, len_bytes)
+    }
+}
+
+/// The server loads from no page that may be missing. From the first large request on none that is there can
+/// be taken away.
+#[test]
+fn fault_b7_pages_that_a_client_takes_away_read_as_zeros() {
+    let dir = Dir::new();
+    let mut client = ByHand::connect(&dir);
+    assert!(ByHand::punch(&client.down).is_err(), "what the server writes is sealed");
+    client.write_next();
+    ByHand::punch(&client.up).expect("its own memory");
+    assert!(client.ask(), "the pages are gone");
+    client.write_next();
+    assert_eq!(ByHand::punch(&client.up), Err(Errno::PERM));
+    assert!(!client.ask(), "the pages have stayed");
+    assert!(client.ask(), "pages that never were");
+}
+
+/// A client that allows no further seal could take pages away at any time: nothing is loaded from them.
+#[test]
+fn fault_b7_a_client_that_keeps_its_half_from_being_sealed_is_served() {
+    let dir = Dir::new();
+    let mut client = ByHand::connect(&dir);
+    let fd = client.up.region().fd().unwrap();
+    rustix::fs::fcntl_add_seals(fd, SealFlags::SEAL).unwrap();
+    client.write_next();
+    assert!(!client.ask());
+    client.write_next();
+    ByHand::punch(&client.up).expect("nothing keeps it from that");
+    assert!(client.ask(), "the pages are gone");
+}
+
+/// A client that leaves in the middle of a copy takes its share of copies with it.
+#[test]
+fn clients_that_leave_in_the_middle_do_not_use_up_the_copies() {
+    let mut server = ServerCore::on_heap(long()).unwrap();
+    for _ in 0..20 {
+        let (id, welcome, memory) = server.admit_on_heap().unwrap().unwrap();
+        let mut client = ClientCore::<u32>::new(&welcome, memory, 0);
+        client.submit(&pattern(LONGEST as usize), 1_000_000, 1).unwrap();
+        let _ = client.flush();
+        assert!(server.take().is_none(), "a piece");
+        server.departed(id);
+    }
+    let (_, welcome, memory) = server.admit_on_heap().unwrap().unwrap();
+    let mut client = ClientCore::<u32>::new(&welcome, memory, 0);
+    client.submit(&pattern(LONGEST as usize), 1_000_000, 1).unwrap();
+    let _ = client.flush();
+    let taken = (0..100).find(|_| server.take().is_some());
+    assert!(taken.is_some());
+}

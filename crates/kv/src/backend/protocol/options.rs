@@ -1,0 +1,154 @@
+//! What can be switched about eRPC and ScaleRPC.
+
+use std::time::Duration;
+
+use proto::{erpc::congestion::TimelyConfig, scalerpc::HEADER_BYTES};
+use protocols::{Config, Protocol};
+
+use super::super::{Setup, Switch, Switches};
+
+pub(in crate::backend) const ERPC_SWITCHES: [Switch; 3] = [
+    Switch {
+        name: "congestion",
+        values: &["off", "timely"],
+        meaning: "send as fast as credits allow, or at a rate that follows from round trips",
+    },
+    Switch {
+        name: "credits",
+        values: &["32", "8"],
+        meaning: "packets of a session without an answer",
+    },
+    Switch {
+        name: "burst",
+        values: &["32", "8", "128"],
+        meaning: "packets received, and sent by a session, per turn",
+    },
+];
+
+pub(in crate::backend) const SCALERPC_SWITCHES: [Switch; 3] = [
+    Switch {
+        name: "group",
+        values: &["40", "4", "2", "1"],
+        meaning: "clients that have their turn together; fewer than the job has make turns",
+    },
+    Switch {
+        name: "slice",
+        values: &["100us", "10us", "1000us"],
+        meaning: "how long a turn lasts if others wait",
+    },
+    Switch {
+        name: "detection",
+        values: &["immediate", "polling"],
+        meaning: "requests are noticed by their completions, or by looking at every block",
+    },
+];
+
+/// A ScaleRPC client has so many slots at most.
+const SLOTS_MAX: u32 = 64;
+/// Packets of a session without an answer, at most: a receive for each.
+const CREDITS: u16 = 32;
+/// Of a link of 100 Gbit/s, in bytes per second.
+const LINK_RATE: f64 = 12.5e9;
+/// What silence has to exceed, so that a process that was not run for a while is not taken for dead.
+const SILENCE_MIN: Duration = Duration::from_secs(5);
+
+/// Settings of an end with so many ends of the other kind.
+pub(super) fn config(setup: &Setup, protocol: Protocol, others: u16) -> Config {
+    let mut config = Config { protocol, ..Config::default() };
+    // A server that was lost stays lost: the driver is told once.
+    config.erpc_connect.reconnect = false;
+    erpc(setup, others, &mut config.erpc);
+    scalerpc(setup, &mut config.scalerpc);
+    config
+}
+
+fn number<T: std::str::FromStr>(switches: &Switches, name: &str) -> Option<T> {
+    switches.value(name).parse().ok()
+}
+
+fn silence(setup: &Setup) -> Duration {
+    Duration::from_nanos(setup.timeout_ns).max(SILENCE_MIN)
+}
+
+fn erpc(setup: &Setup, others: u16, config: &mut erpc::Config) {
+    let switches = &setup.switches;
+    config.sessions_max = others.max(1);
+    config.receives = others.saturating_mul(CREDITS).clamp(2 * CREDITS, 1 << 15);
+    config.backlog_max = setup.queue_depth as usize;
+    config.failure_after = silence(setup);
+    config.credits = number(switches, "credits").unwrap_or(config.credits);
+    config.burst = number(switches, "burst").unwrap_or(config.burst);
+    if switches.value("congestion") == "timely" {
+        config.congestion = erpc::Congestion::Timely(TimelyConfig::new(LINK_RATE));
+    }
+}
+
+fn scalerpc(setup: &Setup, config: &mut scalerpc::ServerConfig) {
+    let switches = &setup.switches;
+    let clients = setup.topology.clients().max(1);
+    config.clients_max = clients;
+    // The pools have zones for a group, so a small job needs small pools.
+    config.group = number(switches, "group").unwrap_or(config.group).min(clients);
+    config.slice = match switches.value("slice") {
+        "10us" => Duration::from_micros(10),
+        "1000us" => Duration::from_micros(1000),
+        _ => Duration::from_micros(100),
+    };
+    if switches.value("detection") == "polling" {
+        config.detection = scalerpc::Detection::Polling;
+    }
+    config.slots = u8::try_from(setup.queue_depth.clamp(1, SLOTS_MAX)).unwrap_or(u8::MAX);
+    let block = setup.message_bytes_max + HEADER_BYTES;
+    config.block_bytes = u32::try_from(block.next_multiple_of(64)).unwrap_or(u32::MAX);
+    config.ack_timeout = silence(setup);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, HashSet};
+
+    use super::*;
+    use crate::{backend::Wait, place::Topology};
+
+    fn setup(table: &[Switch], name: &str, value: &str) -> Setup {
+        let given = BTreeMap::from([(name.to_owned(), value.to_owned())]);
+        Setup {
+            topology: Topology { ranks: 2, daemon_threads: 1, clients_per_rank: 30, keys: 10 },
+            queue_depth: 100,
+            message_bytes_max: 1000,
+            timeout_ns: 1,
+            wait: Wait::Yield,
+            switches: Switches::resolve("test", table, &given).unwrap(),
+        }
+    }
+
+    /// A switch that changes nothing would be a lie in every result.
+    #[test]
+    fn pitfall_30_every_value_of_every_switch_makes_another_end() {
+        let tables = [(Protocol::Erpc, &ERPC_SWITCHES), (Protocol::Scalerpc, &SCALERPC_SWITCHES)];
+        for (protocol, table) in tables {
+            for switch in table {
+                let config = |value: &&str| config(&setup(table, switch.name, value), protocol, 60);
+                let distinct = switch.values.iter().map(|value| format!("{:?}", config(value)));
+                let distinct = distinct.collect::<HashSet<_>>();
+                assert_eq!(distinct.len(), switch.values.len(), "{}", switch.name);
+            }
+        }
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_libraries() {
+        let switch = ERPC_SWITCHES[0];
+        let ours = config(&setup(&ERPC_SWITCHES, switch.name, switch.values[0]), Protocol::Erpc, 9);
+        let theirs = erpc::Config::default();
+        let of = |config: &erpc::Config| (config.credits, config.burst, config.congestion);
+        assert_eq!(of(&ours.erpc), of(&theirs));
+        assert_eq!(u32::from(CREDITS), theirs.credits);
+        let setup = setup(&SCALERPC_SWITCHES, "group", "40");
+        let (ours, theirs) =
+            (config(&setup, Protocol::Scalerpc, 9).scalerpc, scalerpc::ServerConfig::default());
+        let of = |config: &scalerpc::ServerConfig| (config.group, config.slice, config.detection);
+        assert_eq!(of(&ours), of(&theirs));
+        assert!(ours.block_bytes as usize >= setup.message_bytes_max + HEADER_BYTES);
+    }
+}

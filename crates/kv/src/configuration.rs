@@ -1,0 +1,53 @@
+//! What is run: how clients call, where threads run, what is asked for.
+
+use std::collections::BTreeMap;
+
+use nics::Selection;
+use serde::{Deserialize, Serialize};
+
+pub use crate::pin::Pin;
+use crate::{
+    backend::{Kind, Setup, Switches, Wait},
+    codec::{HEAD_BYTES, MESSAGE_BYTES_MAX},
+    workload::Workload,
+};
+
+/// Everything that a run depends on, as far as this program decides it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Config {
+    /// The backend, the way that clients call.
+    pub backend: Kind,
+    /// The way that threads wait for work.
+    pub wait: Wait,
+    /// Placement of threads on cores.
+    pub pin: Pin,
+    /// Name of the NIC; "none" for backends without.
+    pub nic: String,
+    /// What is set about the NIC, by the names of its environment variables; the rest is default.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub nic_knobs: BTreeMap<String, String>,
+    /// The backend's switches, all of them.
+    pub switches: Switches,
+    /// What is asked for.
+    pub workload: Workload,
+}
+
+impl Config {
+    pub(crate) fn setup(&self) -> Setup {
+        let message_bytes_max = HEAD_BYTES + self.workload.value_size.max_bytes;
+        Setup {
+            topology: self.workload.topology(),
+            queue_depth: self.workload.queue_depth,
+            message_bytes_max: message_bytes_max.min(MESSAGE_BYTES_MAX),
+            timeout_ns: self.workload.timeout_ms * 1_000_000,
+            wait: self.wait,
+            switches: self.switches.clone(),
+        }
+    }
+
+    /// The NIC, for backends that use one.
+    #[must_use]
+    pub fn selected_nic(&self) -> Selection {
+        Selection::with_settings(&self.nic, self.nic_knobs.clone())
+    }
+}

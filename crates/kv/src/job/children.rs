@@ -1,0 +1,282 @@
+//! The child processes of a job, as the coordinator holds them.
+
+use std::{
+    env,
+    ffi::OsString,
+    io::{self, Read},
+    ops::Range,
+    os::unix::process::ExitStatusExt as _,
+    path::PathBuf,
+    process::{ChildStderr, Command, ExitStatus, Stdio},
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use os::{
+    affinity,
+    child::{Channel, ChannelError, Child, MessageError},
+    clock,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::{Order, Report};
+use crate::history::{CheckError, HistoryFile};
+
+/// Bytes of a child's standard error that are kept: the last ones.
+const STDERR_BYTES_MAX: usize = 8 << 10;
+/// Longest time for a child to end after it was told to, or after its channel has closed.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest time for a child to take an order.
+const SEND_TIMEOUT: Duration = Duration::from_secs(30);
+const POLL_PERIOD: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+/// Default of [`Launcher::patience`]; enough for a machine that does much else.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Why a run has no numbers.
+#[derive(Debug, thiserror::Error)]
+pub enum JobError {
+    /// A process cannot be started.
+    #[error("cannot start {name}: {cause}")]
+    Spawn {
+        /// Name of the child.
+        name: String,
+        /// As the kernel says.
+        cause: io::Error,
+    },
+    /// A process says that it cannot go on.
+    #[error("{name}: {reason}")]
+    Failed {
+        /// Name of the child.
+        name: String,
+        /// In its words.
+        reason: String,
+    },
+    /// A process ended before its time.
+    #[error("{name} {status}; {}", last_words(stderr))]
+    Died {
+        /// Name of the child.
+        name: String,
+        /// Exit status or signal that it ended with.
+        status: String,
+        /// What it wrote last.
+        stderr: String,
+    },
+    /// A process is stuck.
+    #[error("no word from {names} for {timeout:?}; the job was ended")]
+    Silent {
+        /// Name of the child.
+        names: String,
+        /// The time that was allowed.
+        timeout: Duration,
+    },
+    /// A process sends something else than reports, or takes no orders.
+    #[error("{name}: {cause}")]
+    Control {
+        /// Name of the child.
+        name: String,
+        /// Cause of the refusal.
+        cause: MessageError,
+    },
+    /// The coordinator cannot wait.
+    #[error("cannot wait for the processes of the job: {0}")]
+    Poll(io::Error),
+    /// The coordinator's own cores are unknown.
+    #[error(transparent)]
+    Affinity(#[from] affinity::AffinityError),
+    /// All answers are right, but not together.
+    #[error(transparent)]
+    History(#[from] CheckError),
+    /// The history cannot be written.
+    #[error("cannot write the history: {0}")]
+    Export(#[source] io::Error),
+}
+
+fn last_words(stderr: &str) -> String {
+    match stderr {
+        "" => "its standard error is empty".to_owned(),
+        words => format!("its standard error ends with:\n{words}"),
+    }
+}
+
+/// The command that starts a child. Its program must call [`super::child()`].
+#[derive(Clone, Debug)]
+pub struct Launcher {
+    /// The program.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub arguments: Vec<OsString>,
+    /// Longest time to start and connect, beside the time that filling the store takes.
+    pub patience: Duration,
+    /// Gets the histories of runs that record one.
+    pub history: Option<HistoryFile>,
+}
+
+impl Launcher {
+    /// This program, with one argument.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel does not tell what this program is.
+    pub fn this_program(argument: &str) -> io::Result<Self> {
+        let (program, arguments) = (env::current_exe()?, vec![argument.into()]);
+        Ok(Self { program, arguments, patience: PATIENCE, history: None })
+    }
+}
+
+struct NamedChild {
+    name: String,
+    child: Child,
+    channel: Channel,
+    stderr: Option<JoinHandle<String>>,
+}
+
+/// All children of a job, by index. Dropping it kills and reaps them.
+#[derive(Default)]
+pub(super) struct Children(Vec<NamedChild>);
+
+impl Children {
+    /// Starts a child and gives it its first order.
+    pub(super) fn start(
+        &mut self,
+        name: String,
+        launcher: &Launcher,
+        order: &Order,
+    ) -> Result<(), JobError> {
+        let mut command = Command::new(&launcher.program);
+        command.args(&launcher.arguments).stdout(Stdio::null()).stderr(Stdio::piped());
+        let (mut child, channel) = Child::spawn_with_channel(&mut command)
+            .map_err(|cause| JobError::Spawn { name: name.clone(), cause })?;
+        let stderr = child.take_stderr().map(|pipe| thread::spawn(|| tail(pipe)));
+        self.0.push(NamedChild { name, child, channel, stderr });
+        self.send(self.0.len() - 1, order)
+    }
+
+    fn send(&mut self, index: usize, order: &Order) -> Result<(), JobError> {
+        let deadline_ns = clock::deadline_ns(SEND_TIMEOUT);
+        let sent = self.0[index].channel.send_json(order, deadline_ns);
+        sent.map_err(|error| self.failure(index, error))
+    }
+
+    /// Gives an order to all children of `range`.
+    pub(super) fn send_all(&mut self, range: Range<usize>, order: &Order) -> Result<(), JobError> {
+        range.into_iter().try_for_each(|index| self.send(index, order))
+    }
+
+    /// Receives the reports of all children until each of `range` has sent one for which `is_last`
+    /// returns true. A child that fails, or the timeout, ends this.
+    pub(super) fn receive(
+        &mut self,
+        range: Range<usize>,
+        timeout: Duration,
+        mut is_last: impl FnMut(usize, Report) -> bool,
+    ) -> Result<(), JobError> {
+        let begin = Instant::now();
+        let mut missing = range.collect::<Vec<_>>();
+        while !missing.is_empty() {
+            if begin.elapsed() > timeout {
+                let names = missing.iter().map(|&index| self.0[index].name.as_str());
+                return Err(JobError::Silent {
+                    names: names.collect::<Vec<_>>().join(", "),
+                    timeout,
+                });
+            }
+            for index in self.readable()? {
+                while let Some(report) = self.next_report(index)? {
+                    let is_last = is_last(index, report);
+                    missing.retain(|&other| other != index || !is_last);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The next report of a child, if one has arrived as a whole.
+    fn next_report(&mut self, index: usize) -> Result<Option<Report>, JobError> {
+        match self.0[index].channel.recv_json(clock::NOW) {
+            Ok(Report::Failed(reason)) => {
+                Err(JobError::Failed { name: self.0[index].name.clone(), reason })
+            }
+            Ok(report) => Ok(Some(report)),
+            Err(MessageError::Channel(ChannelError::TimedOut)) => Ok(None),
+            Err(error) => Err(self.failure(index, error)),
+        }
+    }
+
+    /// Children whose channels are readable or closed; waits at most [`POLL_PERIOD`] for the first.
+    fn readable(&self) -> Result<Vec<usize>, JobError> {
+        let sockets = self.0.iter().map(|child| PollFd::new(&child.channel, PollFlags::IN));
+        let mut sockets = sockets.collect::<Vec<_>>();
+        match poll(&mut sockets, Some(&POLL_PERIOD)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(JobError::Poll(errno.into())),
+        }
+        let is_ready =
+            |(index, socket): (usize, &PollFd<'_>)| (!socket.revents().is_empty()).then_some(index);
+        Ok(sockets.iter().enumerate().filter_map(is_ready).collect())
+    }
+
+    /// The error of a child whose channel failed. A child that is gone is reaped: the error has its exit
+    /// status and the end of its standard error.
+    fn failure(&mut self, index: usize, error: MessageError) -> JobError {
+        let NamedChild { name, child, stderr, .. } = &mut self.0[index];
+        let name = name.clone();
+        if !matches!(error, MessageError::Channel(ChannelError::Gone)) {
+            return JobError::Control { name, cause: error };
+        }
+        let status = child.wait(clock::deadline_ns(EXIT_TIMEOUT)).unwrap_or_default();
+        let stderr = match (&status, stderr.take()) {
+            (Some(_), Some(reader)) => reader.join().unwrap_or_default(),
+            _ => String::new(), // it still lives, and so does its standard error
+        };
+        JobError::Died { name, status: describe(status), stderr: stderr.trim().to_owned() }
+    }
+
+    /// Waits until all children have ended with success.
+    pub(super) fn finish(mut self) -> Result<(), JobError> {
+        for index in 0..self.0.len() {
+            let ended = self.0[index].child.wait(clock::deadline_ns(EXIT_TIMEOUT));
+            if !matches!(ended, Ok(Some(status)) if status.success()) {
+                return Err(self.failure(index, ChannelError::Gone.into()));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads to the end, keeps the last bytes.
+fn tail(mut pipe: ChildStderr) -> String {
+    let mut kept = Vec::new();
+    let mut chunk = [0; 1024];
+    while let Ok(count @ 1..) = pipe.read(&mut chunk) {
+        kept.extend_from_slice(&chunk[..count]);
+        if kept.len() > 2 * STDERR_BYTES_MAX {
+            kept.drain(..kept.len() - STDERR_BYTES_MAX);
+        }
+    }
+    String::from_utf8_lossy(&kept).into_owned()
+}
+
+fn describe(status: Option<ExitStatus>) -> String {
+    match status {
+        None => "closed its control channel but lives on".to_owned(),
+        Some(status) => match status.signal() {
+            Some(signal) => format!("was killed by signal {signal}"),
+            None => format!("ended with exit code {}", status.code().unwrap_or(-1)),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_words_of_the_dead_are_told_if_there_were_any() {
+        let told = |stderr: &str| {
+            let (name, status) = ("rank 0".to_owned(), "was killed by signal 9".to_owned());
+            JobError::Died { name, status, stderr: stderr.to_owned() }.to_string()
+        };
+        assert_eq!(told(""), "rank 0 was killed by signal 9; its standard error is empty");
+        assert_eq!(told("oh"), "rank 0 was killed by signal 9; its standard error ends with:\noh");
+    }
+}

@@ -1,0 +1,319 @@
+//! The sections of the page, in order. A section without data is left out.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use measure::{
+    number,
+    regime::Regime,
+    report::{
+        Block, Section,
+        chart::{self, Axis, Bar, Chart, Lines, Series, Stack, Strip},
+    },
+};
+
+use super::super::{Cell, SideCell, reduce::as_f64, system_parts, workload_parts};
+use crate::backend::Kind;
+
+/// Rows of one picture, at most.
+const ROWS_MAX: usize = 40;
+/// Curves that can be told apart.
+const CURVES_MAX: usize = 8;
+/// Points of a curve: not more than pixels.
+const POINTS_MAX: usize = 600;
+/// Nines of the latency distribution.
+const NINES: f64 = 5.0;
+
+/// A cell and its label.
+pub(super) type Labelled<'a> = (&'a Cell, &'a String);
+
+/// The rows of each regime, which no picture mixes, with a title if there are several.
+fn by_regime<'a>(rows: impl Iterator<Item = Labelled<'a>>) -> Vec<(String, Vec<Labelled<'a>>)> {
+    let mut groups = BTreeMap::<_, Vec<Labelled<'a>>>::new();
+    rows.for_each(|row| groups.entry(row.0.regime).or_default().push(row));
+    let is_one = groups.len() == 1;
+    let title = |regime: Regime| if is_one { String::new() } else { regime.to_string() };
+    groups.into_iter().map(|(regime, rows)| (title(regime), rows)).collect()
+}
+
+/// A picture of the rows that `has` something to show, for each regime; if it cannot hold them, one per backend and
+/// locality, of no more than it holds.
+pub(super) fn of_rows(
+    cells: &[Cell],
+    labels: &[String],
+    has: impl Fn(&Cell) -> bool,
+    draw: impl Fn(&[Labelled<'_>]) -> Chart,
+) -> Vec<Block> {
+    let mut pictures = Vec::<(String, Vec<Labelled<'_>>)>::new();
+    for (regime, rows) in by_regime(cells.iter().zip(labels).filter(|(cell, _)| has(cell))) {
+        let is_one = rows.len() <= ROWS_MAX;
+        for row in rows {
+            let config = &row.0.config;
+            let place = format!("{} · {}", config.backend, config.workload.locality);
+            let parts = [regime.clone(), if is_one { String::new() } else { place }];
+            let title = parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>();
+            let title = title.join(" · ");
+            match pictures.iter_mut().find(|(other, _)| *other == title) {
+                Some((_, rows)) => rows.push(row),
+                None => pictures.push((title, vec![row])),
+            }
+        }
+    }
+    let picture = |(title, rows): (String, Vec<_>)| {
+        Block::Chart(draw(&rows[..rows.len().min(ROWS_MAX)]).titled(title))
+    };
+    pictures.into_iter().map(picture).collect()
+}
+
+/// As many as curves can be told apart: of each backend in turn the fastest.
+fn chosen<'a>(rows: &[Labelled<'a>]) -> Vec<Labelled<'a>> {
+    let mut ranked = rows.to_vec();
+    ranked.sort_by(|(a, _), (b, _)| b.all.rate.median.total_cmp(&a.all.rate.median));
+    let mut ranks = BTreeMap::<Kind, usize>::new();
+    let mut rank = |row: Labelled<'a>| {
+        let rank = ranks.entry(row.0.config.backend).or_default();
+        *rank += 1;
+        (*rank, row)
+    };
+    let mut ranked = ranked.into_iter().map(&mut rank).collect::<Vec<_>>();
+    ranked.sort_by_key(|(rank, _)| *rank);
+    let names = ranked.into_iter().take(CURVES_MAX).map(|(_, (_, label))| label);
+    let names = names.collect::<BTreeSet<_>>();
+    rows.iter().copied().filter(|(_, label)| names.contains(label)).collect()
+}
+
+pub(super) fn section(title: &str, hint: &str, blocks: Vec<Block>) -> Option<Section> {
+    (!blocks.is_empty()).then(|| Section::with(title, hint, blocks))
+}
+
+/// The hint, and how many of the configurations are shown if not all are.
+fn choice(hint: &str, cells: &[Cell]) -> String {
+    let most = by_regime_count(cells);
+    match most > CURVES_MAX {
+        true => format!(
+            "{hint} Of {most} configurations, of each backend in turn the fastest: {CURVES_MAX}."
+        ),
+        false => hint.to_owned(),
+    }
+}
+
+fn by_regime_count(cells: &[Cell]) -> usize {
+    let count = |cell: &Cell| cells.iter().filter(|other| other.regime == cell.regime).count();
+    cells.iter().map(count).max().unwrap_or(0)
+}
+
+/// The number of a cell's backend among those of the report: its colour. If there is one backend only, all
+/// cells have one colour: one for each would say nothing.
+fn backend_colour(cell: &Cell, cells: &[Cell]) -> usize {
+    let backends = cells.iter().map(|cell| cell.config.backend).collect::<BTreeSet<_>>();
+    backends.iter().position(|backend| *backend == cell.config.backend).unwrap_or(0)
+}
+
+pub(super) fn throughput(cells: &[Cell], labels: &[String]) -> Option<Section> {
+    let bar = |(cell, label): &Labelled<'_>| Bar {
+        label: (*label).clone(),
+        colour: backend_colour(cell, cells),
+        value: cell.all.rate.median,
+        range: (cell.all.rate.min, cell.all.rate.max),
+    };
+    let draw = |rows: &[Labelled<'_>]| {
+        chart::bars(&rows.iter().map(bar).collect::<Vec<_>>(), number::rate)
+    };
+    let hint = "Answered and checked calls per second, of all clients together over one interval. \
+                Bar: median of the runs; whisker: smallest to largest.";
+    section("Throughput", hint, of_rows(cells, labels, |_| true, draw))
+}
+
+/// A curve: how calls are made.
+type System = (Kind, Vec<String>);
+/// What a picture is about: locality and queue depth, which say where it stands, and all parts of its name.
+type Facet = (String, u32, Vec<String>);
+/// Points of each curve.
+type Curves = BTreeMap<System, Vec<(f64, f64)>>;
+type Facets = BTreeMap<Facet, Curves>;
+
+/// Throughput over clients per node: one picture per regime, queue depth and workload, one curve per system.
+pub(super) fn scaling(cells: &[Cell]) -> Option<Section> {
+    let facets = facets_of(cells);
+    let systems = facets.values().flat_map(BTreeMap::keys).collect::<BTreeSet<_>>();
+    let names = systems.iter().map(|system| system_name(system)).collect::<Vec<_>>();
+    let is_common = |part: &String| facets.keys().all(|(_, _, parts)| parts.contains(part));
+    let picture = |((_, _, parts), curves): (&Facet, &Curves)| {
+        let own = parts.iter().filter(|part| facets.len() == 1 || !is_common(part)).cloned();
+        let points = || curves.values().flatten();
+        let series = curves.iter().map(|(system, points)| Series {
+            name: system_name(system),
+            colour: systems.iter().position(|other| *other == system).unwrap_or(0),
+            points: points.clone(),
+        });
+        let lines = Lines {
+            x: Axis::doubling(points().map(|point| point.0)),
+            y: Axis::linear(points().map(|point| point.1), number::short),
+            series: series.collect(),
+            has_dots: true,
+            is_wide: false,
+        };
+        lines.chart().titled(own.collect::<Vec<_>>().join(" · ")).keyed(&names)
+    };
+    let hint = "Calls per second over client processes per node. Each picture has its own scale.";
+    let charts = facets.iter().map(picture).collect::<Vec<_>>();
+    let title = "Throughput by clients per node";
+    (!charts.is_empty()).then(|| Section::with(title, hint, [Block::Charts(charts)]))
+}
+
+/// Pictures that have a curve of two points or more; points in the order of clients.
+fn facets_of(cells: &[Cell]) -> Facets {
+    let mut facets = Facets::new();
+    for cell in cells {
+        let workload = &cell.config.workload;
+        let mut parts = vec![
+            workload.locality.to_string(),
+            format!("{} outstanding", workload.queue_depth),
+            format!("{} nodes", workload.ranks),
+        ];
+        parts.extend(workload_parts(workload));
+        parts.push(cell.regime.to_string());
+        let system = (cell.config.backend, system_parts(&cell.config));
+        let point = (f64::from(workload.clients_per_rank), cell.all.rate.median);
+        let facet = (workload.locality.to_string(), workload.queue_depth, parts);
+        facets.entry(facet).or_default().entry(system).or_default().push(point);
+    }
+    for points in facets.values_mut().flat_map(BTreeMap::values_mut) {
+        points.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
+    }
+    facets.retain(|_, curves| curves.values().any(|points| points.len() > 1));
+    facets
+}
+
+fn system_name((backend, parts): &System) -> String {
+    let backend = backend.to_string();
+    std::iter::once(&backend).chain(parts).cloned().collect::<Vec<_>>().join(" · ")
+}
+
+/// Local and remote calls apart, if there are both.
+fn sides(cell: &Cell) -> Vec<(&'static str, &SideCell)> {
+    let sides = [("local", &cell.local), ("remote", &cell.remote)];
+    let used = sides.into_iter().filter(|(_, side)| side.latency.is_some()).collect::<Vec<_>>();
+    if used.len() == 2 { used } else { vec![("", &cell.all)] }
+}
+
+pub(super) fn latency(cells: &[Cell], labels: &[String]) -> Option<Section> {
+    let strips = |(cell, label): &Labelled<'_>| {
+        let strip = |(name, side): (&str, &SideCell)| {
+            let label =
+                if name.is_empty() { (*label).clone() } else { format!("{label} · {name}") };
+            let marks = side.latency?.named().map(|(_, summary)| summary.median).to_vec();
+            Some(Strip { label, colour: backend_colour(cell, cells), marks })
+        };
+        sides(cell).into_iter().filter_map(strip).collect::<Vec<_>>()
+    };
+    let draw = |rows: &[Labelled<'_>]| {
+        chart::strips(&rows.iter().flat_map(strips).collect::<Vec<_>>(), number::time)
+    };
+    let hint = "From the largest dot to the smallest: median, p90, p99, p99.9 and longest, medians over \
+                the runs. The scale is logarithmic.";
+    let has = |cell: &Cell| cell.all.latency.is_some();
+    section("Latency", hint, of_rows(cells, labels, has, draw))
+}
+
+pub(super) fn distribution(cells: &[Cell], labels: &[String]) -> Option<Section> {
+    let points = |cell: &Cell| {
+        let pairs = cell.all.merged.pairs();
+        let total = pairs.iter().map(|pair| pair.1).sum::<u64>();
+        let mut below = 0;
+        let share = |&(ns, count): &(u64, u64)| {
+            below += count;
+            (as_f64(ns), as_f64(below) / as_f64(total))
+        };
+        let points = pairs.iter().map(share).collect::<Vec<_>>();
+        let stride = points.len().div_ceil(POINTS_MAX).max(1);
+        let last = points.last().copied();
+        points.into_iter().step_by(stride).chain(last).collect()
+    };
+    let axes = |series: &[Series]| {
+        let ns = series.iter().flat_map(|s| s.points.iter().map(|p| p.0));
+        (Axis::log(ns, number::time), Axis::nines(NINES))
+    };
+    let hint = "Share of calls (vertical; each nine takes the same room) that took at most the \
+                time below. All runs together.";
+    let blocks = curves(cells, labels, &points, &axes);
+    section("Latency distribution", &choice(hint, cells), blocks)
+}
+
+pub(super) fn over_time(cells: &[Cell], labels: &[String]) -> Option<Section> {
+    let rates = |cell: &Cell| {
+        let rate = |&count: &u64| as_f64(count) * 1e9 / as_f64(cell.typical.slice_ns.max(1));
+        cell.typical.slices.iter().map(rate).collect()
+    };
+    let hint = "Calls per second in each slice of the measured interval, in the run whose throughput \
+                is the median. Flat is good.";
+    timeline("Throughput over time", hint, cells, labels, &rates)
+}
+
+pub(super) fn outstanding(cells: &[Cell], labels: &[String]) -> Option<Section> {
+    let counts = |cell: &Cell| cell.typical.outstanding.iter().map(|&n| as_f64(n)).collect();
+    let hint = "Calls without an answer, of all clients together: the most in each slice. In a closed \
+                loop this is the queue depth times the clients, if it is honoured.";
+    timeline("Outstanding over time", hint, cells, labels, &counts)
+}
+
+/// Curves of slices over time; none if no cell has any.
+pub(super) fn timeline(
+    title: &str,
+    hint: &str,
+    cells: &[Cell],
+    labels: &[String],
+    values: &dyn Fn(&Cell) -> Vec<f64>,
+) -> Option<Section> {
+    let points = |cell: &Cell| {
+        let slice_ns = as_f64(cell.typical.slice_ns);
+        let at = (0_u32..).map(|index| (f64::from(index) + 0.5) * slice_ns);
+        at.zip(values(cell)).collect()
+    };
+    let axes = |series: &[Series]| {
+        let all = || series.iter().flat_map(|s| s.points.iter());
+        let interval_ns = cells.iter().map(|cell| as_f64(cell.typical.interval_ns));
+        let y = Axis::linear(all().map(|point| point.1), number::short);
+        (Axis::linear(interval_ns, number::time), y)
+    };
+    section(title, &choice(hint, cells), curves(cells, labels, &points, &axes))
+}
+
+/// A picture for each regime, of curves that can be told apart.
+fn curves(
+    cells: &[Cell],
+    labels: &[String],
+    points: &dyn Fn(&Cell) -> Vec<(f64, f64)>,
+    axes: &dyn Fn(&[Series]) -> (Axis, Axis),
+) -> Vec<Block> {
+    let rows = cells.iter().zip(labels).filter(|(cell, _)| !points(cell).is_empty());
+    let picture = |(title, rows): (String, Vec<Labelled<'_>>)| {
+        let curve = |(colour, (cell, label)): (usize, Labelled<'_>)| Series {
+            name: label.clone(),
+            colour,
+            points: points(cell),
+        };
+        let series = chosen(&rows).into_iter().enumerate().map(curve).collect::<Vec<_>>();
+        let names = series.iter().map(|series| series.name.clone()).collect::<Vec<_>>();
+        let (x, y) = axes(&series);
+        let lines = Lines { x, y, series, has_dots: false, is_wide: true };
+        Block::Chart(lines.chart().titled(title).keyed(&names))
+    };
+    by_regime(rows).into_iter().map(picture).collect()
+}
+
+pub(super) fn cpu(cells: &[Cell], labels: &[String]) -> Option<Section> {
+    let names = ["daemons".to_owned(), "clients".to_owned()];
+    let stack = |(cell, label): &Labelled<'_>| {
+        let (total, share) = (cell.cpu_per_call_ns?.median, cell.ranks_cpu_share.median);
+        let parts = vec![total * share, total * (1.0 - share)];
+        Some(Stack { label: (*label).clone(), parts })
+    };
+    let draw = |rows: &[Labelled<'_>]| {
+        let stacks = rows.iter().filter_map(stack).collect::<Vec<_>>();
+        chart::stacks(&stacks, &names, false, number::time)
+    };
+    let hint =
+        "CPU time of all processes inside the measured interval, over the calls answered in it.";
+    let has = |cell: &Cell| cell.cpu_per_call_ns.is_some();
+    section("CPU time per call", hint, of_rows(cells, labels, has, draw))
+}

@@ -1,0 +1,230 @@
+//! The tables.
+
+use std::{collections::BTreeMap, iter};
+
+use measure::{
+    number::{number, ratio},
+    report::Block,
+    stats::Summary,
+    table::Table,
+};
+
+use super::super::{
+    Cell, SideCell,
+    costs::{self as cost, costs as costs_of},
+    reduce::rate_over,
+    system_parts, workload_parts,
+};
+use crate::{backend::Kind, workload::Workload};
+
+const NUMBERS: [&str; 12] = [
+    "cell",
+    "calls",
+    "k/s",
+    "spread",
+    "p50 µs",
+    "p90",
+    "p99",
+    "p99.9",
+    "max",
+    "cpu ns/call",
+    "errors",
+    "vs tcp",
+];
+
+/// Throughput and latency, of local and remote calls apart if there are both.
+pub(super) fn numbers(cells: &[&Cell]) -> Table {
+    let mut table = Table::new(2, NUMBERS);
+    for cell in cells {
+        let sides = [("all", &cell.all), ("local", &cell.local), ("remote", &cell.remote)];
+        let used = sides.into_iter().filter(|(_, side)| side.latency.is_some());
+        // If all calls are local or all are remote, that line says the same as the first.
+        let used = used.collect::<Vec<_>>();
+        let used = if used.len() == 2 { &used[1..] } else { &used[..] };
+        for (index, (calls, side)) in used.iter().enumerate() {
+            table.push(line(cell, calls, side, index == 0));
+        }
+        if used.is_empty() {
+            table.push(line(cell, "none", &cell.all, true));
+        }
+    }
+    table
+}
+
+fn line(cell: &Cell, calls: &str, side: &SideCell, is_first: bool) -> Vec<String> {
+    let mut line = vec![
+        if is_first { cell.name.clone() } else { String::new() },
+        calls.to_owned(),
+        number(side.rate.median / 1e3),
+        spread(side.rate),
+    ];
+    match &side.latency {
+        Some(latency) => line.extend(latency.named().map(|(_, of)| number(of.median / 1e3))),
+        None => line.extend([const { String::new() }; 5]),
+    }
+    line.extend(if is_first {
+        let errors = cell.failures.values().sum::<u64>();
+        let cpu = cell.cpu_per_call_ns.map_or_else(String::new, |cpu| number(cpu.median));
+        [cpu, errors.to_string(), ratio(cell.versus.as_ref().map(|(_, ratio)| *ratio))]
+    } else {
+        [const { String::new() }; 3]
+    });
+    line
+}
+
+/// Smallest to largest; nothing if there is one run only.
+fn spread(summary: Summary) -> String {
+    if summary.runs < 2 {
+        return "1 run".to_owned();
+    }
+    format!("{}–{}", number(summary.min / 1e3), number(summary.max / 1e3))
+}
+
+/// What explains the numbers.
+pub(super) fn costs(cells: &[&Cell]) -> Table {
+    let mut table = Table::new(1, iter::once("cell").chain(cost::HEADINGS));
+    for cell in cells {
+        table.push(iter::once(cell.name.clone()).chain(costs_of(cell)));
+    }
+    table
+}
+
+/// Backends beside each other, what each switch changes, and where CPU time went.
+pub(super) fn of_document(cells: &[&Cell], common: &[String]) -> Vec<Block> {
+    let (plain, varied): (Vec<&Cell>, Vec<&Cell>) =
+        cells.iter().partition(|cell| system_parts(&cell.config).is_empty());
+    // One backend alone is the first row of what follows.
+    let first = plain.first().map(|cell| cell.config.backend);
+    let has_rivals = plain.iter().any(|cell| Some(cell.config.backend) != first);
+    let mut blocks = Vec::new();
+    if varied.is_empty() || has_rivals {
+        blocks.push(Block::Heading("Backends".to_owned()));
+        blocks.push(Block::Table(backends(&plain, common)));
+    }
+    if !varied.is_empty() {
+        blocks.push(Block::Heading("Switches, policies, waiting".to_owned()));
+        let text = "Against the same backend with its defaults, in the same regime. Messages per batch: \
+                    between daemons\nfor delegation, taken together by a daemon otherwise.";
+        blocks.push(Block::Text(text.to_owned()));
+        blocks.push(Block::Table(variants(&varied, &plain, common)));
+    }
+    blocks.push(Block::Heading("Where CPU time went".to_owned()));
+    blocks.push(Block::Text(format!("Of all runs together; {}.", cost::MEANING)));
+    blocks.push(Block::Table(costs(cells)));
+    blocks
+}
+
+/// Parts of the workload's name that all cells have.
+pub(super) fn common_parts(cells: &[Cell]) -> Vec<String> {
+    let parts = |cell: &Cell| workload_parts(&cell.config.workload);
+    let mut common = cells.first().map(parts).unwrap_or_default();
+    common.retain(|part| cells.iter().all(|cell| parts(cell).contains(part)));
+    common
+}
+
+/// What a row is about, without what all cells have.
+fn workload_fields(workload: &Workload, common: &[String]) -> [String; 3] {
+    let Workload { ranks, clients_per_rank, queue_depth, locality, .. } = workload;
+    let own = workload_parts(workload).into_iter().filter(|part| !common.contains(part));
+    let keys = iter::once(locality.to_string()).chain(own).collect::<Vec<_>>().join(", ");
+    [keys, queue_depth.to_string(), format!("{ranks}×{clients_per_rank}")]
+}
+
+fn rate(cell: &Cell) -> String {
+    let rate = cell.all.rate;
+    let [median, min, max] = [rate.median, rate.min, rate.max].map(|rate| number(rate / 1e3));
+    if rate.runs < 2 { median } else { format!("{median} ({min}–{max})") }
+}
+
+fn latency(cell: &Cell) -> String {
+    cell.all.latency.map_or_else(String::new, |latency| {
+        format!("{} / {}", number(latency.p50.median / 1e3), number(latency.p99.median / 1e3))
+    })
+}
+
+/// One row per workload, the backends beside each other.
+fn backends(cells: &[&Cell], common: &[String]) -> Table {
+    let mut kinds = Kind::ALL.to_vec();
+    kinds.retain(|kind| cells.iter().any(|cell| cell.config.backend == *kind));
+    let mut rows = BTreeMap::<_, BTreeMap<Kind, &Cell>>::new();
+    for cell in cells {
+        let w = &cell.config.workload;
+        let rest = workload_parts(w).join("/");
+        let key = (w.locality.to_string(), w.queue_depth, w.ranks, w.clients_per_rank, rest);
+        rows.entry(key).or_default().insert(cell.config.backend, cell);
+    }
+    let mut head = ["keys", "outstanding", "nodes×clients"].map(str::to_owned).to_vec();
+    for kind in &kinds {
+        head.extend([format!("{kind} k/s"), "p50 / p99 µs".to_owned()]);
+    }
+    let has_provider = kinds.contains(&Kind::Delegation) && kinds.contains(&Kind::Provider);
+    if has_provider {
+        head.push("provider/delegation".to_owned());
+    }
+    let has_both = kinds.contains(&Kind::Delegation) && kinds.contains(&Kind::Direct);
+    if has_both {
+        head.push("delegation/direct".to_owned());
+    }
+    let mut table = Table::new(1, head);
+    for row in rows.values() {
+        let Some(first) = row.values().next() else { continue };
+        let mut fields = workload_fields(&first.config.workload, common).to_vec();
+        for kind in &kinds {
+            let cell = row.get(kind);
+            fields.extend(cell.map_or_else(Default::default, |cell| [rate(cell), latency(cell)]));
+        }
+        if has_provider {
+            let both = row.get(&Kind::Provider).zip(row.get(&Kind::Delegation));
+            fields.push(ratio(both.and_then(|(over, under)| rate_over(over, under))));
+        }
+        if has_both {
+            let both = row.get(&Kind::Delegation).zip(row.get(&Kind::Direct));
+            fields.push(ratio(both.and_then(|(over, under)| rate_over(over, under))));
+        }
+        table.push(fields);
+    }
+    table
+}
+
+const VARIANTS: [&str; 9] = [
+    "system",
+    "keys",
+    "outstanding",
+    "nodes×clients",
+    "k/s",
+    "of default",
+    "p50 / p99 µs",
+    "CPU ns/call",
+    "messages per batch",
+];
+
+/// One row per system, beside its own default with the same workload.
+fn variants(cells: &[&Cell], plain: &[&Cell], common: &[String]) -> Table {
+    let mut rows = cells.to_vec();
+    rows.extend(plain.iter().filter(|cell| cells.iter().any(|other| is_default_of(cell, other))));
+    rows.sort_by_key(|cell| {
+        let w = &cell.config.workload;
+        (cell.config.backend, w.locality.to_string(), w.queue_depth, w.clients_per_rank)
+    });
+    let mut table = Table::new(2, VARIANTS);
+    for cell in rows {
+        let parts = system_parts(&cell.config);
+        let parts = if parts.is_empty() { "default".to_owned() } else { parts.join(" ") };
+        let default = plain.iter().find(|other| is_default_of(other, cell));
+        let system = [format!("{} {parts}", cell.config.backend)];
+        let numbers = [
+            rate(cell),
+            ratio(default.and_then(|other| rate_over(cell, other))),
+            latency(cell),
+            cell.cpu_per_call_ns.map_or_else(String::new, |cpu| number(cpu.median)),
+            cell.counters.mean_batch().map_or_else(String::new, number),
+        ];
+        let workload = workload_fields(&cell.config.workload, common);
+        table.push(system.into_iter().chain(workload).chain(numbers));
+    }
+    table
+}
+
+fn is_default_of(plain: &Cell, cell: &Cell) -> bool {
+    plain.config.backend == cell.config.backend && plain.config.workload == cell.config.workload
+}

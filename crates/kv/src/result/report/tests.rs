@@ -1,0 +1,256 @@
+//! The three forms of a report.
+
+use std::collections::BTreeMap;
+
+use measure::regime::Probes;
+
+use super::*;
+use crate::{
+    backend::{Failure, Kind, Switches},
+    result::{RunRecord, reduce, samples},
+};
+
+fn table(results: &Results) -> String {
+    let mut bytes = Vec::new();
+    write_table(results, &mut bytes).unwrap();
+    String::from_utf8(bytes).unwrap()
+}
+
+fn document(results: &Results) -> String {
+    let mut bytes = Vec::new();
+    write_markdown(results, &mut bytes).unwrap();
+    let text = String::from_utf8(bytes).unwrap();
+    // A row with other numbers of columns than its table is no row.
+    let mut columns = None;
+    for line in text.lines() {
+        let bars = line.matches('|').count();
+        assert!(bars == 0 || *columns.get_or_insert(bars) == bars, "{line}");
+        if bars == 0 {
+            columns = None;
+        }
+    }
+    text
+}
+
+#[test]
+fn the_table_says_all_that_was_asked_for() {
+    let text = table(&samples::results());
+    for expected in [
+        "tcp/2x4/qd4/natural",
+        "regime: line 105 ns",
+        "local",
+        "remote",
+        "100.0",
+        "80.0–120.0",
+        "p99.9",
+        "ended with: timeout",
+        "commit abc",
+        "within 2 µs",
+        "daemon switches",
+    ] {
+        assert!(text.contains(expected), "{expected:?} in\n{text}");
+    }
+}
+
+#[test]
+fn labels_say_what_differs() {
+    let cells = reduce(&samples::results());
+    assert_eq!(labels(&cells), ["tcp · natural", "tcp · remote"]);
+    assert_eq!(labels(&cells[..1]), ["tcp"]);
+}
+
+#[test]
+fn the_page_holds_circumstances_plots_and_numbers() {
+    let page = page(&samples::results());
+    for expected in [
+        "copyrpc bench kv",
+        "commit abc",
+        "Throughput",
+        "Latency distribution",
+        "Outstanding",
+        "client switches",
+        "qd4",
+        "natural",
+        "line 105 ns",
+        "prefers-color-scheme: dark",
+    ] {
+        assert!(page.contains(expected), "{expected:?}");
+    }
+    assert!(page.contains("some &lt;CPU&gt; &amp; more"), "text from outside is escaped");
+    assert!(page.contains(Failure::Timeout.name()), "errors are shown");
+    assert!(!page.contains("NaN") && !page.contains("inf\""), "coordinates are finite");
+}
+
+#[test]
+fn slots_without_counters_are_left_out() {
+    assert!(!page(&samples::results()).contains("Batch sizes"));
+    let mut results = samples::results();
+    results.runs[0].measured.rank_counters.batch(4);
+    results.runs[0].measured.rank_counters.phases_ns.insert("serve".into(), 10);
+    let counters = &mut results.runs[0].measured.rank_counters;
+    counters.distributions.insert("rtt_ns".into(), [(1000, 99), (9000, 1)].into());
+    counters.named.extend([("daemon loops".into(), 10), ("daemon incoming".into(), 4)]);
+    results.runs[0].measured.rank_outstanding = vec![3; 10];
+    results.runs[4].measured.rank_outstanding = vec![3; 10];
+    let page = page(&results);
+    for expected in [
+        "Batch sizes",
+        "Phase times",
+        "between daemons",
+        ">rtt</td><td>1 µs / 1 µs</td>",
+        ">loops per request</td><td>2.5</td>",
+    ] {
+        assert!(page.contains(expected), "{expected:?}");
+    }
+}
+
+#[test]
+fn a_large_grid_shows_its_counters_in_pictures_of_their_own() {
+    let mut results = samples::results();
+    for depth in 5..50 {
+        for run in &samples::results().runs[..2] {
+            let mut run = run.clone();
+            run.config.workload.queue_depth = depth;
+            run.measured.rank_counters.batch(4);
+            results.runs.push(run);
+        }
+    }
+    let page = page(&results);
+    assert!(page.contains("<h3>tcp · natural</h3>") && page.contains("<h3>tcp · remote</h3>"));
+}
+
+/// Bars of two regimes used to stand beside each other.
+#[test]
+fn no_picture_mixes_regimes() {
+    let mut results = samples::results();
+    assert!(!page(&results).contains("<h3>line "), "one regime needs no title");
+    for run in &samples::results().runs {
+        let placement = Some(Probes { before_ns: 500.0, after_ns: 500.0 });
+        results.runs.push(RunRecord { placement, ..run.clone() });
+    }
+    let page = page(&results);
+    for title in ["<h3>line 105 ns</h3>", "<h3>line 500 ns</h3>"] {
+        assert!(page.matches(title).count() >= 5, "{title} in\n{page}");
+    }
+}
+
+/// The first eight of 44 used to be shown, whatever they were.
+#[test]
+fn curves_are_those_of_the_fastest_of_each_backend() {
+    let mut results = samples::results();
+    for depth in 5..25 {
+        let mut run = samples::results().runs[0].clone();
+        run.config.workload.queue_depth = depth;
+        run.config.backend = if depth < 15 { Kind::Tcp } else { Kind::Direct };
+        run.measured.local.completed += u64::from(depth) * 1000;
+        results.runs.push(run);
+    }
+    let page = page(&results);
+    let at = page.find("<h2>Throughput over time</h2>").unwrap();
+    let end = page[at..].find("<svg").unwrap();
+    let legend = &page[at..at + end];
+    assert!(legend.contains("the fastest: 8"), "{legend}");
+    for shown in ["qd24", "qd23", "qd22", "qd21", "qd14", "qd13", "qd12", "qd11"] {
+        assert!(legend.contains(shown), "{shown} in {legend}");
+    }
+    assert_eq!(legend.matches("<span").count(), 8, "{legend}");
+}
+
+#[test]
+fn several_numbers_of_clients_make_a_picture_per_queue_depth() {
+    let mut results = samples::results();
+    assert!(!page(&results).contains("by clients per node"));
+    for (index, run) in results.runs.iter_mut().enumerate() {
+        run.config.workload.clients_per_rank = [1, 8][index / 3];
+        run.config.workload.locality = crate::workload::Locality::Natural;
+    }
+    let page = page(&results);
+    assert!(page.contains("by clients per node") && page.contains("4 outstanding"));
+}
+
+#[test]
+fn a_run_without_answers_is_a_row_without_numbers() {
+    let mut results = samples::results();
+    let mut config = results.runs[0].config.clone();
+    config.workload.queue_depth = 9;
+    results.runs.push(samples::run(&config, 0, 0, 0, 1));
+    let whole = page(&results);
+    assert!(!whole.contains("NaN"), "of nothing there is no number");
+    let row = whole.lines().find(|line| line.contains("qd9") && line.contains(">none</td>"));
+    assert_eq!(row.unwrap().matches("<td></td>").count(), 7, "percentiles, CPU, ratio: {row:?}");
+    results.runs.retain(|run| run.config == config);
+    assert!(!page(&results).contains("NaN"), "nor where nothing else is");
+}
+
+#[test]
+fn a_result_without_runs_is_still_a_page() {
+    let results = Results { header: samples::header(), runs: Vec::new() };
+    assert!(page(&results).contains("</html>"));
+}
+
+#[test]
+fn backends_stand_beside_each_other_and_are_told_with_their_circumstances() {
+    let mut results = samples::results();
+    for run in &mut samples::results().runs {
+        run.config.backend = Kind::Direct;
+        let kind = Kind::Direct;
+        run.config.switches =
+            Switches::resolve(kind.name(), kind.switches(), &BTreeMap::new()).unwrap();
+        run.config.nic = "soft".into();
+        results.runs.push(run.clone());
+    }
+    let text = document(&results);
+    assert!(text.contains("commit abc") && text.contains("## regime: line 105 ns"), "{text}");
+    let row = text.lines().find(|line| line.starts_with("| natural | 4 | 2×4 |")).unwrap();
+    assert_eq!(row.matches("100.0 (80.0–120.0)").count(), 2, "{row}");
+    assert!(!text.contains("### Switches"));
+}
+
+/// Two rows that read the same would say that the same thing has two rates.
+#[test]
+fn fault_k3_a_row_says_of_which_workload_it_is() {
+    let mut results = samples::results();
+    for run in &mut samples::results().runs {
+        run.config.workload.keys = 7;
+        run.config.workload.seed = 3;
+        results.runs.push(run.clone());
+    }
+    let text = document(&results);
+    for row in ["| natural | 4 | 2×4 |", "| natural, 7keys, seed3 | 4 | 2×4 |"] {
+        assert_eq!(text.lines().filter(|line| line.starts_with(row)).count(), 1, "{text}");
+    }
+}
+
+/// Nobody knows in which placement either was.
+#[test]
+fn fault_k3_cores_that_moved_have_rates_but_no_ratios() {
+    let mut results = samples::results();
+    for mut run in samples::results().runs {
+        run.config = samples::other_wait(&run.config);
+        results.runs.push(run);
+    }
+    let of_default = |results: &Results| {
+        let text = document(results);
+        let row = text.lines().find(|line| line.starts_with("| tcp wait=spin | natural"));
+        row.unwrap().split('|').nth(6).unwrap().trim().to_owned()
+    };
+    assert_eq!(of_default(&results), "1.00");
+    for run in &mut results.runs {
+        run.placement = Some(Probes { before_ns: 100.0, after_ns: 500.0 });
+    }
+    assert_eq!(of_default(&results), "");
+}
+
+#[test]
+fn variants_are_compared_with_their_default() {
+    let mut results = samples::results();
+    for mut run in samples::results().runs {
+        run.config = samples::other_wait(&run.config);
+        run.measured.local.completed *= 2;
+        run.measured.remote.completed *= 2;
+        results.runs.push(run);
+    }
+    let text = document(&results);
+    assert!(text.contains("| tcp default | natural | 4 | 2×4 | 100.0 (80.0–120.0) | 1.00 |"));
+    assert!(text.contains("| tcp wait=spin | natural | 4 | 2×4 | 200.0 (160.0–240.0) | 2.00 |"));
+}

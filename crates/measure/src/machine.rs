@@ -1,0 +1,90 @@
+//! The machine, as far as a number depends on it.
+
+use std::{
+    fs,
+    time::{Duration, SystemTime},
+};
+
+/// Model name of the first CPU, or "unknown".
+#[must_use]
+pub fn cpu_model() -> String {
+    let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    cpu_model_in(&cpuinfo).unwrap_or("unknown").to_owned()
+}
+
+/// The first of what various architectures call it.
+fn cpu_model_in(cpuinfo: &str) -> Option<&str> {
+    cpuinfo
+        .lines()
+        .filter_map(|line| line.split_once(':'))
+        .find(|(key, _)| matches!(key.trim(), "model name" | "cpu" | "CPU part"))
+        .map(|(_, value)| value.trim())
+}
+
+/// Release of the running kernel, or "unknown".
+#[must_use]
+pub fn kernel() -> String {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    if release.trim().is_empty() { "unknown".to_owned() } else { release.trim().to_owned() }
+}
+
+/// The present second in UTC, `2026-01-31T12:34:56Z`.
+#[must_use]
+pub fn date() -> String {
+    let since_epoch = SystemTime::UNIX_EPOCH.elapsed().unwrap_or(Duration::ZERO);
+    format_date(since_epoch.as_secs())
+}
+
+fn format_date(unix_s: u64) -> String {
+    let (year, month, day) = civil(unix_s / 86_400);
+    let (hour, minute, second) = (unix_s / 3600 % 24, unix_s / 60 % 60, unix_s % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+/// Year, month and day of the Gregorian calendar, `days` after 1970-01-01.
+fn civil(days: u64) -> (u64, u64, u64) {
+    let is_leap = |year: u64| {
+        year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
+    };
+    let (mut year, mut rest) = (1970, days);
+    while rest >= 365 + u64::from(is_leap(year)) {
+        rest -= 365 + u64::from(is_leap(year));
+        year += 1;
+    }
+    let mut month = 1;
+    for days_in_month in [31, 28 + u64::from(is_leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31]
+    {
+        if rest < days_in_month {
+            break;
+        }
+        rest -= days_in_month;
+        month += 1;
+    }
+    (year, month, rest + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_agree_with_the_calendar() {
+        // As `date -u -d @N` prints them.
+        for (unix_s, date) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (1_709_251_199, "2024-02-29T23:59:59Z"),
+            (1_709_251_200, "2024-03-01T00:00:00Z"),
+            (1_767_225_599, "2025-12-31T23:59:59Z"),
+        ] {
+            assert_eq!(format_date(unix_s), date);
+        }
+    }
+
+    #[test]
+    fn the_model_is_found_among_the_other_lines() {
+        let cpuinfo = "processor\t: 0\nvendor_id\t: X\nmodel name\t: Fast CPU @ 3 GHz\n";
+        assert_eq!(cpu_model_in(cpuinfo), Some("Fast CPU @ 3 GHz"));
+        assert_eq!(cpu_model_in("nothing here"), None);
+    }
+}

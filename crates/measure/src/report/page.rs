@@ -1,0 +1,165 @@
+//! The page: a template, filled in.
+
+use minijinja::{Environment, Value, context, value::Serde};
+
+use super::{Report, chart};
+use crate::header::Header;
+
+const TEMPLATE: &str = include_str!("page.html");
+
+/// Text from outside is escaped because of the template's name; pictures are not, they escape themselves.
+pub(super) fn render(report: &Report) -> String {
+    let Header {
+        bench,
+        command,
+        version,
+        commit,
+        profile,
+        cpu,
+        cores,
+        pinning,
+        kernel,
+        nic,
+        date,
+        ..
+    } = &report.header;
+    let facts = [
+        ("CPU", cpu.clone()),
+        ("cores", cores.to_string()),
+        ("pinning", pinning.clone()),
+        ("NIC", nic.clone()),
+        ("kernel", kernel.clone()),
+        ("version", format!("{version}, commit {commit}, {profile} build")),
+    ];
+    let facts = facts.into_iter().map(|(name, value)| (name.to_owned(), value));
+    let facts = facts.chain(report.facts.iter().cloned()).collect::<Vec<_>>();
+    let context = context! {
+        bench => bench.as_str(), command => command.as_str(), date => date.as_str(),
+        facts => Value::from(Serde(facts)),
+        sections => Value::from(Serde(&report.sections)),
+        notes => Value::from(Serde(report.all_notes().collect::<Vec<_>>())),
+        colours => Value::from(Serde(chart::colours())),
+    };
+    // The template is part of this program: a test renders each kind of block.
+    let page = Environment::new().render_named_str("page.html", TEMPLATE, context);
+    let page = page.unwrap_or_else(|error| format!("<!doctype html><pre>{error:#}</pre></html>"));
+    // A slash needs no escaping where no attribute holds text from outside.
+    page.replace("&#x2f;", "/") + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        number::{rate, short},
+        report::{
+            Block, Section,
+            chart::{Axis, Bar, Lines, Series, Stack, Strip},
+        },
+        table::Table,
+    };
+
+    /// Every kind of block.
+    fn report() -> Report {
+        let mut report = Report::new(&Header {
+            bench: "test".into(),
+            command: "copyrpc bench test".into(),
+            commit: "abc".into(),
+            ..Header::default()
+        });
+        let bar = |label: &str, value| Bar {
+            label: label.into(),
+            colour: 1,
+            value,
+            range: (value * 0.9, value * 1.1),
+        };
+        let bars = [bar("a <b> & c", 93_000.0), bar("second", 0.0)];
+        let strip = Strip { label: "s".into(), colour: 2, marks: vec![5e3, 2e4, 1e6] };
+        let stack = Stack { label: "t".into(), parts: vec![10.0, 30.0] };
+        let series = Series { name: "u".into(), colour: 3, points: vec![(1.0, 5.0), (8.0, 50.0)] };
+        let lines = Lines {
+            x: Axis::log([1.0, 8.0], short),
+            y: Axis::linear([50.0], rate),
+            series: vec![series],
+            has_dots: true,
+            is_wide: false,
+        };
+        let names = ["one".to_owned(), "two".to_owned()];
+        let mut table = Table::new(1, ["name", "number"]);
+        table.push(["x < y", "1"]);
+        report.sections.push(Section::with(
+            "All",
+            "how to read",
+            [
+                Block::Heading("some".into()),
+                Block::Text("words".into()),
+                Block::Table(table),
+                Block::Chart(chart::bars(&bars, rate)),
+                Block::Chart(chart::strips(&[strip], short)),
+                Block::Chart(chart::stacks(&[stack], &names, true, short)),
+                Block::Charts(vec![lines.chart().titled("facet".into())]),
+            ],
+        ));
+        report.facts.push(("regimes".into(), "line 118 ns".into()));
+        report.notes.push("a note".into());
+        report
+    }
+
+    #[test]
+    fn the_page_holds_all_and_escapes_what_comes_from_outside() {
+        let page = report().page();
+        for expected in [
+            "copyrpc bench test",
+            "commit abc",
+            "<h2>All</h2>",
+            "how to read",
+            ">x &lt; y</td>",
+            "a note",
+            "line 118 ns",
+            "prefers-color-scheme: dark",
+            "facet",
+            "93 k/s",
+            "a &lt;b&gt; &amp; c",
+        ] {
+            assert!(page.contains(expected), "{expected:?} in\n{page}");
+        }
+        assert!(!page.contains("<b>"));
+        assert_eq!(page.matches("<svg").count(), 4);
+    }
+
+    #[test]
+    fn the_page_needs_nothing_from_the_network() {
+        let page = report().page();
+        for forbidden in ["http://", "https://", "<script", "@import", "url(", "src="] {
+            let found = page.match_indices(forbidden).map(|(at, _)| &page[at..]).next();
+            assert!(found.is_none(), "{:?}", found.map(|text| &text[..text.len().min(60)]));
+        }
+    }
+
+    #[test]
+    fn every_element_is_closed_and_no_number_is_odd() {
+        let page = report().page();
+        for element in
+            ["svg", "text", "section", "table", "tr", "td", "th", "main", "dl", "div", "span"]
+        {
+            let open = page.matches(&format!("<{element} ")).count()
+                + page.matches(&format!("<{element}>")).count();
+            assert_eq!(open, page.matches(&format!("</{element}>")).count(), "{element}");
+        }
+        assert!(!page.contains("NaN") && !page.contains("inf\""), "coordinates are finite");
+    }
+
+    /// Every colour of a picture has a meaning that the style can change in the dark.
+    #[test]
+    fn pictures_use_only_colours_that_the_style_knows() {
+        let page = report().page();
+        let known = chart::colours().into_iter().map(|colour| colour.hex).collect::<Vec<_>>();
+        let svg = &page[page.find("<svg").unwrap()..];
+        for part in ["fill=\"#", "stroke=\"#"] {
+            for (at, _) in svg.match_indices(part) {
+                let hex = &svg[at + part.len() - 1..][..7];
+                assert!(known.iter().any(|known| known == hex), "{hex}");
+            }
+        }
+    }
+}

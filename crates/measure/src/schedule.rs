@@ -1,0 +1,167 @@
+//! Interleaves the cells of a benchmark, with a probe before and after every sample.
+//!
+//! ```text
+//! round 1:  probe  cell 1  probe  cell 2  probe  …  cell n  probe
+//! round 2:  probe  cell 1  probe  …
+//! ```
+//!
+//! Taking all samples of one cell in a row would let a phase of the machine decide who wins.
+
+use serde::{Deserialize, Serialize};
+
+use crate::regime::Probes;
+
+/// How many messages shared a batch, on average.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PerBatch {
+    /// Calls per batch.
+    pub calls: f64,
+    /// Answers per batch.
+    pub answers: f64,
+}
+
+/// A set of cells that are measured together.
+pub trait Workload {
+    /// Why a sample failed. The first failure ends the run: a wrong benchmark has no numbers.
+    type Error;
+
+    /// Number of cells.
+    fn cells(&self) -> usize;
+
+    /// Takes one untimed sample of `cell` and decides how long the real ones are.
+    ///
+    /// # Errors
+    ///
+    /// Whatever kept it from running.
+    fn prepare(&mut self, cell: usize) -> Result<(), Self::Error>;
+
+    /// Two-line round trip now, in ns.
+    ///
+    /// # Errors
+    ///
+    /// Whatever kept it from running.
+    fn probe(&mut self) -> Result<f64, Self::Error>;
+
+    /// Takes one sample of `cell`.
+    ///
+    /// # Errors
+    ///
+    /// Whatever kept it from running, wrong data included.
+    fn sample(&mut self, cell: usize) -> Result<f64, Self::Error>;
+
+    /// Messages per batch of the last sample, if it was of calls.
+    fn per_batch(&self) -> Option<PerBatch> {
+        None
+    }
+}
+
+/// One sample of one cell.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sample {
+    /// Index of the cell.
+    pub cell: usize,
+    /// The probes around it.
+    pub probes: Probes,
+    /// The measured value.
+    pub value: f64,
+    /// Of cells that make calls.
+    pub per_batch: Option<PerBatch>,
+}
+
+/// Prepares every cell, then runs all of them in `rounds` rounds. `step` is called before each
+/// sample (preparation included) with the cell.
+///
+/// # Errors
+///
+/// The first one of `workload`.
+pub fn interleave<W: Workload>(
+    workload: &mut W,
+    rounds: usize,
+    mut step: impl FnMut(usize),
+) -> Result<Vec<Sample>, W::Error> {
+    for cell in 0..workload.cells() {
+        step(cell);
+        workload.prepare(cell)?;
+    }
+    let mut samples = Vec::new();
+    for _ in 0..rounds {
+        let mut before_ns = workload.probe()?;
+        for cell in 0..workload.cells() {
+            step(cell);
+            let value = workload.sample(cell)?;
+            let per_batch = workload.per_batch();
+            let after_ns = workload.probe()?;
+            let probes = Probes { before_ns, after_ns };
+            samples.push(Sample { cell, probes, value, per_batch });
+            before_ns = after_ns;
+        }
+    }
+    Ok(samples)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::*;
+
+    /// Replays probes; a sample is its own number.
+    struct Script {
+        probes: VecDeque<f64>,
+        samples: Vec<usize>,
+        fail_at: Option<usize>,
+    }
+
+    impl Workload for Script {
+        type Error = usize;
+
+        fn cells(&self) -> usize {
+            2
+        }
+
+        fn prepare(&mut self, _: usize) -> Result<(), usize> {
+            Ok(())
+        }
+
+        fn probe(&mut self) -> Result<f64, usize> {
+            Ok(self.probes.pop_front().expect("as many probes as the schedule takes"))
+        }
+
+        fn sample(&mut self, cell: usize) -> Result<f64, usize> {
+            self.samples.push(cell);
+            let number = self.samples.len();
+            if self.fail_at == Some(number) { Err(number) } else { Ok(number as f64) }
+        }
+    }
+
+    fn script(probes: &[f64]) -> Script {
+        Script { probes: probes.iter().copied().collect(), samples: Vec::new(), fail_at: None }
+    }
+
+    #[test]
+    fn cells_take_turns_and_each_sample_lies_between_two_probes() {
+        let mut script =
+            script(&[100., 110., 480., /**/ 490., 490., 300., /**/ 90., 90., 90.]);
+        let samples = interleave(&mut script, 3, |_| {}).unwrap();
+        assert_eq!(script.samples, [0, 1, 0, 1, 0, 1]);
+        assert_eq!(script.probes.len(), 0, "one probe per sample and one per round");
+        let found =
+            samples.iter().map(|s| (s.cell, s.value, s.probes.before_ns, s.probes.after_ns));
+        let expected = [
+            (0, 1., 100., 110.),
+            (1, 2., 110., 480.),
+            (0, 3., 490., 490.),
+            (1, 4., 490., 300.),
+            (0, 5., 90., 90.),
+            (1, 6., 90., 90.),
+        ];
+        assert_eq!(found.collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn the_first_wrong_sample_ends_the_run() {
+        let mut script = Script { fail_at: Some(2), ..script(&[100.; 9]) };
+        assert_eq!(interleave(&mut script, 3, |_| {}), Err(2));
+        assert_eq!(script.samples.len(), 2);
+    }
+}

@@ -1,0 +1,219 @@
+//! RDMA devices that the kernel lists, and the libraries that a driver of them needs. Nothing is opened.
+
+use std::{
+    env, fmt, fs, io,
+    path::{Path, PathBuf},
+};
+
+use serde::Serialize;
+
+/// The kernel's list of RDMA devices.
+const SYSFS: &str = "/sys/class/infiniband";
+/// The libraries that a hardware backend opens at run time.
+const LIBRARIES: [&str; 2] = ["libibverbs.so.1", "libmlx5.so.1"];
+/// The usual folders of the dynamic linker, after `LD_LIBRARY_PATH`.
+const DIRECTORIES: [&str; 5] = ["/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/local/lib"];
+
+/// A device as the kernel shows it; text that could not be read is empty.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Device {
+    name: String,
+    driver: String,
+    board: String,
+    firmware: String,
+    ports: Vec<Port>,
+}
+
+/// A port of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct Port {
+    number: String,
+    state: String,
+    link_layer: String,
+    rate: String,
+}
+
+/// Something that was looked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Tried {
+    /// Path or name.
+    pub what: String,
+    /// Whether it is there.
+    pub found: bool,
+    /// The result of the search.
+    pub outcome: String,
+}
+
+impl Device {
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether a port of it carries traffic.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        self.ports.iter().any(|port| port.state == "ACTIVE")
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, driver, board, firmware, ports } = self;
+        write!(f, "{name} (driver {driver}, board {board}, firmware {firmware})")?;
+        for Port { number, state, link_layer, rate } in ports {
+            write!(f, "; port {number}: {state}, {link_layer}, {rate}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Devices of the kernel, by name, and how the look went.
+pub fn devices() -> (Vec<Device>, Tried) {
+    devices_under(Path::new(SYSFS))
+}
+
+fn devices_under(root: &Path) -> (Vec<Device>, Tried) {
+    let what = root.display().to_string();
+    match names_in(root) {
+        Ok(names) => {
+            let outcome = format!("{} listed", names.len());
+            let devices = names.iter().map(|name| device(&root.join(name), name)).collect();
+            (devices, Tried { what, found: true, outcome })
+        }
+        Err(error) => {
+            let outcome = format!("{error} (no RDMA driver is loaded, or it is hidden here)");
+            (Vec::new(), Tried { what, found: false, outcome })
+        }
+    }
+}
+
+fn names_in(folder: &Path) -> io::Result<Vec<String>> {
+    let name = |entry: io::Result<fs::DirEntry>| {
+        entry.map(|entry| entry.file_name().to_string_lossy().into_owned())
+    };
+    let mut names = fs::read_dir(folder)?.map(name).collect::<io::Result<Vec<_>>>()?;
+    names.sort();
+    Ok(names)
+}
+
+fn device(path: &Path, name: &str) -> Device {
+    let driver = fs::read_link(path.join("device/driver")).unwrap_or_default();
+    let ports = path.join("ports");
+    let port = |number: String| {
+        let port = ports.join(&number);
+        let state = line(&port.join("state"));
+        Port {
+            // "4: ACTIVE"
+            state: state.split_once(": ").map_or(state.clone(), |(_, word)| word.to_owned()),
+            link_layer: line(&port.join("link_layer")),
+            rate: line(&port.join("rate")),
+            number,
+        }
+    };
+    Device {
+        name: name.to_owned(),
+        driver: driver.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+        board: line(&path.join("hca_type")),
+        firmware: line(&path.join("fw_ver")),
+        ports: names_in(&ports).unwrap_or_default().into_iter().map(port).collect(),
+    }
+}
+
+fn line(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_default().trim().to_owned()
+}
+
+/// Whether the libraries of a hardware backend are in the usual folders.
+pub fn libraries() -> Vec<Tried> {
+    let folders = library_folders();
+    LIBRARIES.iter().map(|name| library(name, &folders)).collect()
+}
+
+fn library(name: &str, folders: &[PathBuf]) -> Tried {
+    let path = folders.iter().map(|folder| folder.join(name)).find(|path| path.exists());
+    let outcome = match &path {
+        Some(path) => format!("{} (not opened)", path.display()),
+        None => format!("not in the usual {} folders; install rdma-core", folders.len()),
+    };
+    Tried { what: name.to_owned(), found: path.is_some(), outcome }
+}
+
+fn library_folders() -> Vec<PathBuf> {
+    let from_environment = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let multiarch = format!("{}-linux-gnu", env::consts::ARCH);
+    env::split_paths(&from_environment)
+        .filter(|folder| folder.is_absolute())
+        .chain(DIRECTORIES.iter().map(PathBuf::from))
+        .chain(["/lib", "/usr/lib"].map(|folder| Path::new(folder).join(&multiarch)))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{os::unix::fs::symlink, process};
+
+    use super::*;
+
+    /// A folder that is removed with all it contains.
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Self {
+            let path = env::temp_dir().join(format!("copyrpc-{name}-{}", process::id()));
+            fs::create_dir_all(&path).unwrap();
+            Self(path)
+        }
+
+        fn write(&self, file: &str, text: &str) {
+            let path = self.0.join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn devices_are_read_from_what_the_kernel_shows() {
+        let sysfs = Folder::new("sysfs");
+        sysfs.write("mlx5_0/hca_type", "MT4123\n");
+        sysfs.write("mlx5_0/fw_ver", "20.31.1014\n");
+        sysfs.write("mlx5_0/ports/1/state", "4: ACTIVE\n");
+        sysfs.write("mlx5_0/ports/1/link_layer", "InfiniBand\n");
+        sysfs.write("mlx5_0/ports/1/rate", "200 Gb/sec (4X HDR)\n");
+        fs::create_dir_all(sysfs.0.join("mlx5_0/device")).unwrap();
+        symlink("../../drivers/mlx5_core", sysfs.0.join("mlx5_0/device/driver")).unwrap();
+        sysfs.write("rxe0/hca_type", "");
+        let (devices, tried) = devices_under(&sysfs.0);
+        assert!(tried.found);
+        assert_eq!(
+            devices[0].to_string(),
+            "mlx5_0 (driver mlx5_core, board MT4123, firmware 20.31.1014); \
+             port 1: ACTIVE, InfiniBand, 200 Gb/sec (4X HDR)"
+        );
+        assert_eq!((devices.len(), devices[1].name()), (2, "rxe0"));
+        assert!(devices[0].is_up() && !devices[1].is_up());
+    }
+
+    #[test]
+    fn no_driver_is_told_and_is_no_error() {
+        let (devices, tried) = devices_under(Path::new("/nonexistent/infiniband"));
+        assert!(devices.is_empty() && !tried.found);
+        assert!(tried.outcome.contains("No such file"), "{}", tried.outcome);
+    }
+
+    #[test]
+    fn a_library_is_found_where_it_lies() {
+        let folder = Folder::new("lib");
+        folder.write("libibverbs.so.1", "");
+        let folders = [PathBuf::from("/nonexistent"), folder.0.clone()];
+        assert!(library("libibverbs.so.1", &folders).found);
+        assert!(!library("libmlx5.so.1", &folders).found);
+    }
+}

@@ -1,0 +1,214 @@
+//! The table of NICs: which there are, and how each is opened.
+//!
+//! A [`Selection`] names a NIC and holds what is set about it. [`Selection::with`] hands the NIC's
+//! [`Opener`] to a [`Visitor`], whose code is generic over [`verbs::Nic`]: one copy of it is compiled
+//! for each entry of the table, and no call is dynamic.
+//!
+//! ```
+//! use nics::{Opener, OpenError, Selection, Visitor};
+//! use verbs::Nic;
+//!
+//! struct Mtu;
+//! impl Visitor for Mtu {
+//!     type Output = Result<usize, OpenError>;
+//!     fn visit<O: Opener>(self, opener: O) -> Self::Output {
+//!         Ok(opener.open()?.port().mtu.bytes())
+//!     }
+//! }
+//!
+//! assert_eq!(Selection::new("soft").with(Mtu)??, 4096);
+//! # Ok::<(), OpenError>(())
+//! ```
+//!
+//! # Architecture invariant
+//!
+//! This is the only crate above `rpc`'s row that names the crate of a NIC. A new NIC is an entry of
+//! [`ALL`], an [`Opener`], and an arm of [`Selection::with`].
+
+#![forbid(unsafe_code)]
+
+pub mod auto;
+pub mod hardware;
+pub mod ibverbs;
+mod port;
+mod selection;
+pub mod soft;
+pub mod tcp;
+
+use std::error::Error;
+
+use config::Knob;
+use serde::Serialize;
+use verbs::{Nic, PortOptionError};
+
+pub use selection::{Selection, VARIABLE};
+
+/// Opens ports of one NIC, as one configuration says. Threads share it and open a port each.
+pub trait Opener: Clone + Send + Sync + 'static {
+    /// The NIC.
+    type Nic: Nic + Send + 'static;
+
+    /// Opens a port of its own.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError::Open`] and [`OpenError::Option`].
+    fn open(&self) -> Result<Self::Nic, OpenError>;
+
+    /// The NIC as results name it, with the settings that differ from their defaults and change
+    /// measured numbers.
+    fn label(&self) -> String;
+}
+
+/// Code that is generic over the NIC.
+pub trait Visitor {
+    /// The result of the visit.
+    type Output;
+
+    /// Runs with the NIC that was selected.
+    fn visit<O: Opener>(self, opener: O) -> Self::Output;
+}
+
+/// An entry of the table.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    /// Name on command lines, in configuration files and in results.
+    pub name: &'static str,
+    /// Its description.
+    pub meaning: &'static str,
+    /// Its knobs.
+    pub knobs: &'static [Knob],
+    kind: Kind,
+}
+
+/// The arm of [`Selection::with`] that an entry belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Soft,
+    Tcp,
+    Ibverbs,
+    Auto,
+}
+
+/// Every NIC that this version drives; the first is the default.
+pub const ALL: [Entry; 4] = [
+    Entry {
+        name: soft::NAME,
+        meaning: "the software NIC: shared memory between processes of one user and machine",
+        knobs: soft::KNOBS,
+        kind: Kind::Soft,
+    },
+    Entry {
+        name: tcp::NAME,
+        meaning: "the software NIC over TCP: between machines, without RDMA",
+        knobs: tcp::KNOBS,
+        kind: Kind::Tcp,
+    },
+    Entry {
+        name: ibverbs::NAME,
+        meaning: "an RDMA device of this machine, by the system's libibverbs",
+        knobs: ibverbs::KNOBS,
+        kind: Kind::Ibverbs,
+    },
+    Entry {
+        name: auto::NAME,
+        meaning: "an RDMA device if one is up, else TCP if the job may have several machines, else the software NIC",
+        knobs: &[],
+        kind: Kind::Auto,
+    },
+];
+
+/// Knobs of the node that NICs take, too: the secret of the job, and where its daemons meet.
+const SHARED_VARIABLES: [&str; 2] = ["COPYRPC_SECRET_FILE", "COPYRPC_RENDEZVOUS"];
+
+/// The knobs of every NIC: which device and port, and what each NIC has of its own.
+pub fn knobs() -> impl Iterator<Item = Knob> {
+    port::KNOBS.iter().chain(ALL.iter().flat_map(|entry| entry.knobs)).copied()
+}
+
+/// The knobs that say which device and port a NIC is opened with.
+pub fn port_knobs() -> impl Iterator<Item = Knob> {
+    port::KNOBS.iter().copied()
+}
+
+/// Whether a NIC of the table can be used here.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Availability {
+    /// Name of the NIC.
+    pub name: &'static str,
+    /// Its description.
+    pub meaning: &'static str,
+    /// The search that was made.
+    pub tried: &'static str,
+    /// Why that failed; `None`: the NIC can be used.
+    pub error: Option<String>,
+}
+
+/// Tries every NIC of the table; `lookup` finds what is set about them, by environment variable.
+#[must_use]
+pub fn all(lookup: impl Fn(&str) -> Option<String>) -> Vec<Availability> {
+    struct Try;
+    impl Visitor for Try {
+        type Output = Result<(), OpenError>;
+        fn visit<O: Opener>(self, opener: O) -> Self::Output {
+            opener.open().map(drop)
+        }
+    }
+    let available = |&Entry { name, meaning, .. }: &Entry| {
+        let opened = Selection::from_lookup(name, &lookup).with(Try).and_then(|opened| opened);
+        let error = opened.err().map(|error| error.to_string());
+        Availability { name, meaning, tried: "opening a port", error }
+    };
+    ALL.iter().map(available).collect()
+}
+
+/// Why a NIC cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The table has no NIC of that name.
+    #[error("no NIC is named `{name}`{}; this version drives: {known}", hint(nearest.as_deref()))]
+    Unknown {
+        /// The name.
+        name: String,
+        /// The name that was probably meant.
+        nearest: Option<&'static str>,
+        /// The names there are.
+        known: String,
+    },
+    /// A setting of the NIC has a value that it does not take.
+    #[error("NIC `{name}`: {cause}")]
+    Setting {
+        /// The NIC.
+        name: &'static str,
+        /// The setting, its value, and what it takes.
+        cause: Box<dyn Error + Send + Sync>,
+    },
+    /// The NIC has not the device, the port or the row that was asked for.
+    #[error("NIC `{name}`: {variable}: {cause}")]
+    Option {
+        /// The NIC.
+        name: &'static str,
+        /// Environment variable that sets the option.
+        variable: &'static str,
+        /// What was asked for, and what there is.
+        cause: PortOptionError,
+    },
+    /// The NIC refuses to open a port.
+    #[error("NIC `{name}`: {cause}")]
+    Open {
+        /// The NIC.
+        name: &'static str,
+        /// The cause and its remedy.
+        cause: Box<dyn Error + Send + Sync>,
+    },
+}
+
+impl OpenError {
+    fn option(name: &'static str, cause: PortOptionError) -> Self {
+        Self::Option { name, variable: port::variable(&cause), cause }
+    }
+}
+
+fn hint(nearest: Option<&str>) -> String {
+    nearest.map_or_else(String::new, |name| format!(" (did you mean `{name}`?)"))
+}

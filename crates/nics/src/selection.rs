@@ -1,0 +1,275 @@
+//! A NIC by name, with what is set about it.
+
+use std::{collections::BTreeMap, env, fmt};
+
+use crate::{
+    ALL, Entry, Kind, OpenError, Opener, SHARED_VARIABLES, Visitor, auto,
+    ibverbs::{self, IbverbsOpener},
+    port,
+    soft::SoftOpener,
+    tcp::TcpOpener,
+};
+
+/// It meets nobody of another user, and so needs no secret.
+const SOFT: &str = crate::soft::NAME;
+
+/// The environment variable that names the NIC.
+pub const VARIABLE: &str = "COPYRPC_NIC";
+
+/// A NIC by name, with what is set about it. The name is looked up by [`Selection::with`]: it is one of the table,
+/// or that of an RDMA device of this machine, which means NIC `ibverbs` with that device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Selection {
+    name: String,
+    settings: BTreeMap<String, String>,
+}
+
+impl Default for Selection {
+    /// The first NIC of the table, with the defaults of its settings.
+    fn default() -> Self {
+        Self::new(ALL[0].name)
+    }
+}
+
+impl Selection {
+    /// The NIC `name`, with the defaults of its settings.
+    #[must_use]
+    pub fn new(name: impl Into<String>) -> Self {
+        Self { name: name.into(), settings: BTreeMap::new() }
+    }
+
+    /// The NIC `name`, set as `settings` say, by environment variable.
+    #[must_use]
+    pub fn with_settings(name: impl Into<String>, settings: BTreeMap<String, String>) -> Self {
+        Self { name: name.into(), settings }
+    }
+
+    /// The NIC that [`VARIABLE`] names, or the default, as the environment sets it.
+    #[must_use]
+    pub fn from_env() -> Self {
+        let lookup = |variable: &str| env::var(variable).ok().filter(|text| !text.is_empty());
+        Self::from_lookup(&lookup(VARIABLE).unwrap_or_else(|| ALL[0].name.to_owned()), lookup)
+    }
+
+    /// The NIC `name`; `lookup` finds what is set, by environment variable.
+    #[must_use]
+    pub fn from_lookup(name: &str, lookup: impl Fn(&str) -> Option<String>) -> Self {
+        // What is not in the table may be the name of a device.
+        let is_known = ALL.iter().any(|entry| entry.name == name);
+        let entry = if is_known { name } else { ibverbs::NAME };
+        let is_meant = |known: &&Entry| known.name == entry || entry == auto::NAME;
+        let knobs = ALL.iter().filter(is_meant).flat_map(|known| known.knobs);
+        let shared = SHARED_VARIABLES.iter().filter(|_| name != SOFT);
+        let variables = knobs.chain(port::KNOBS).map(|knob| knob.env).chain(shared.copied());
+        let settings = variables.filter_map(|env| Some((env.to_owned(), lookup(env)?)));
+        Self { name: name.to_owned(), settings: settings.collect() }
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its settings, by environment variable; the rest has its default.
+    #[must_use]
+    pub fn settings(&self) -> &BTreeMap<String, String> {
+        &self.settings
+    }
+
+    /// Runs `visitor` with the NIC. Nothing is opened before the visitor does it.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError::Unknown`] and [`OpenError::Setting`].
+    pub fn with<V: Visitor>(&self, visitor: V) -> Result<V::Output, OpenError> {
+        let lookup = |variable: &str| self.settings.get(variable).cloned();
+        match self.entry() {
+            Ok(Entry { kind: Kind::Soft, .. }) => {
+                Ok(visitor.visit(SoftOpener::from_lookup(lookup)?))
+            }
+            Ok(Entry { kind: Kind::Tcp, .. }) => Ok(visitor.visit(TcpOpener::from_lookup(lookup)?)),
+            Ok(Entry { kind: Kind::Ibverbs, .. }) => {
+                Ok(visitor.visit(IbverbsOpener::from_lookup(lookup)?))
+            }
+            Ok(Entry { kind: Kind::Auto, .. }) => {
+                Self { name: auto::choose(lookup).to_owned(), settings: self.settings.clone() }
+                    .with(visitor)
+            }
+            Err(_) if ibverbs::is_device(&self.name) => {
+                let settings = ibverbs::settings_of(&self.name, &self.settings);
+                let lookup = |variable: &str| settings.get(variable).cloned();
+                Ok(visitor.visit(IbverbsOpener::from_lookup(lookup)?))
+            }
+            Err(unknown) => Err(unknown),
+        }
+    }
+
+    fn entry(&self) -> Result<&'static Entry, OpenError> {
+        ALL.iter().find(|entry| entry.name == self.name).ok_or_else(|| {
+            let names = ALL.map(|entry| entry.name);
+            OpenError::Unknown {
+                name: self.name.clone(),
+                nearest: nearest(&self.name, &names),
+                known: names.join(", "),
+            }
+        })
+    }
+}
+
+/// The label of a result: `soft (soft-drive=thread)`; the name alone if no such NIC can be opened.
+impl fmt::Display for Selection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.with(LabelOf) {
+            Ok(label) => f.write_str(&label),
+            Err(_) => f.write_str(&self.name),
+        }
+    }
+}
+
+struct LabelOf;
+
+impl Visitor for LabelOf {
+    type Output = String;
+
+    fn visit<O: Opener>(self, opener: O) -> String {
+        opener.label()
+    }
+}
+
+/// The one of `names` that was probably meant.
+fn nearest(name: &str, names: &[&'static str]) -> Option<&'static str> {
+    let is_near =
+        |known: &&&str| name.starts_with(**known) || strsim::damerau_levenshtein(name, known) <= 2;
+    names
+        .iter()
+        .filter(is_near)
+        .min_by_key(|known| strsim::damerau_levenshtein(name, known))
+        .copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Opens the NIC and says how it names itself.
+    struct NameOf;
+
+    impl Visitor for NameOf {
+        type Output = Result<String, OpenError>;
+        fn visit<O: Opener>(self, opener: O) -> Self::Output {
+            Ok(verbs::Nic::attributes(&opener.open()?).name.clone())
+        }
+    }
+
+    fn refusal(selection: &Selection) -> String {
+        selection.with(NameOf).and_then(|name| name).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn every_nic_of_the_table_opens_by_its_name_or_says_why_not() {
+        for entry in &ALL {
+            let opened = Selection::new(entry.name).with(NameOf).unwrap();
+            // Machines without RDMA are told so.
+            let is_told = matches!(&opened, Err(OpenError::Open { name: ibverbs::NAME, .. }));
+            assert!(opened.is_ok() || is_told, "{}: {opened:?}", entry.name);
+        }
+        let bad = |variable: &str| match variable {
+            "COPYRPC_SOFT_FABRIC" => Some("a/b".to_owned()),
+            "COPYRPC_TCP_ADDRESS" => Some("nowhere".to_owned()),
+            "COPYRPC_IBVERBS_DEVICE" => Some("nowhere".to_owned()),
+            _ => None,
+        };
+        for available in crate::all(bad) {
+            let error = available.error.unwrap();
+            let expected = format!("NIC `{}`: ", available.name);
+            assert!(error.starts_with(&expected) || available.name == "auto", "{error}");
+        }
+        let is_software = |nic: &crate::Availability| ["soft", "tcp"].contains(&nic.name);
+        let mut software = crate::all(|_| None).into_iter().filter(is_software);
+        assert!(software.all(|available| available.error.is_none()));
+    }
+
+    #[test]
+    fn an_unknown_name_is_refused_with_the_nearest_and_all_known_ones() {
+        let known = "this version drives: soft, tcp, ibverbs, auto";
+        for (name, hint) in [("none_0", ""), ("softnic", "soft"), ("sotf", "soft"), ("tpc", "tcp")]
+        {
+            let hint = match hint {
+                "" => String::new(),
+                hint => format!(" (did you mean `{hint}`?)"),
+            };
+            let told = format!("no NIC is named `{name}`{hint}; {known}");
+            assert_eq!(refusal(&Selection::new(name)), told);
+        }
+    }
+
+    #[test]
+    fn a_bad_setting_is_refused_by_nic_variable_and_value() {
+        let fast = |variable: &str| (variable == "COPYRPC_SOFT_DRIVE").then(|| "fast".to_owned());
+        let told = refusal(&Selection::from_lookup("soft", fast));
+        assert!(
+            told.starts_with("NIC `soft`: COPYRPC_SOFT_DRIVE: soft_drive = `fast` is"),
+            "{told}"
+        );
+        assert!(told.contains("not one of inline, thread"), "{told}");
+    }
+
+    #[test]
+    fn a_device_a_port_and_rows_are_honoured_or_refused_by_their_variable() {
+        let with = |nic: &str, variable: &str, text: &str| {
+            Selection::from_lookup(nic, |name| (name == variable).then(|| text.to_owned()))
+        };
+        for name in ["soft", "tcp"] {
+            let device = with(name, "COPYRPC_NIC_DEVICE", name);
+            assert_eq!(device.with(NameOf).unwrap().unwrap(), name);
+            assert_eq!(
+                refusal(&with(name, "COPYRPC_NIC_DEVICE", "mlx5_0")),
+                format!(
+                    "NIC `{name}`: COPYRPC_NIC_DEVICE: there is no device `mlx5_0`; name one of: {name}; \
+                     or leave the choice to the NIC"
+                )
+            );
+            assert_eq!(
+                refusal(&with(name, "COPYRPC_NIC_PORT", "2")),
+                format!(
+                    "NIC `{name}`: COPYRPC_NIC_PORT: device `{name}` has no port 2: choose one from 1 to 1"
+                )
+            );
+            for (variable, table) in
+                [("COPYRPC_NIC_GID_INDEX", "GID"), ("COPYRPC_NIC_PKEY_INDEX", "P_Key")]
+            {
+                assert!(with(name, variable, "0").with(NameOf).unwrap().is_ok());
+                assert_eq!(
+                    refusal(&with(name, variable, "3")),
+                    format!(
+                        "NIC `{name}`: {variable}: the {table} table of port 1 of device `{name}` has no \
+                         row 3: choose one from 0 to 0"
+                    )
+                );
+            }
+            let no_number = refusal(&with(name, "COPYRPC_NIC_PORT", "x"));
+            assert!(no_number.contains("COPYRPC_NIC_PORT: nic_port = `x`"), "{no_number}");
+        }
+    }
+
+    #[test]
+    fn a_label_is_that_of_the_configuration_and_an_unknown_nic_has_its_name() {
+        let set = |variable: &str| match variable {
+            "COPYRPC_SOFT_STRICT" => Some("7".to_owned()),
+            "COPYRPC_SOFT_FABRIC" => Some("here".to_owned()),
+            _ => None,
+        };
+        let selection = Selection::from_lookup("soft", set);
+        assert_eq!(selection.settings().len(), 2);
+        assert_eq!(selection.to_string(), "soft (soft-strict=7)");
+        assert_eq!(Selection::default().to_string(), "soft");
+        assert_eq!(Selection::new("none").to_string(), "none");
+        let secret = |name: &str| (name == "COPYRPC_SECRET_FILE").then(|| "/a".to_owned());
+        assert_eq!(Selection::from_lookup("tcp", secret).settings().len(), 1);
+        assert_eq!(Selection::from_lookup("soft", secret).settings().len(), 0);
+        assert_eq!(Selection::from_lookup("auto", set).settings().len(), 2);
+        let device = |name: &str| (name == "COPYRPC_IBVERBS_PORT").then(|| "1".to_owned());
+        assert_eq!(Selection::from_lookup("mlx5_0", device).settings().len(), 1);
+    }
+}

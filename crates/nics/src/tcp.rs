@@ -1,0 +1,44 @@
+//! Ports on TCP by their type, for programs that use no other.
+
+use config::SettingError;
+
+pub use ::tcp::{Config, KNOBS, OpenError, open};
+use softnic::Nic;
+
+use crate::{Opener, port};
+
+/// Its name in the table.
+pub const NAME: &str = "tcp";
+
+/// Opens ports where its configuration says.
+#[derive(Clone, Debug, Default)]
+pub struct TcpOpener(pub Config);
+
+impl TcpOpener {
+    pub(crate) fn from_lookup(
+        lookup: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, crate::OpenError> {
+        let setting =
+            |cause: SettingError| crate::OpenError::Setting { name: NAME, cause: cause.into() };
+        let options = port::options(&lookup).map_err(setting)?;
+        let config = Config::from_lookup(lookup).map_err(setting)?;
+        Ok(Self(Config { options, ..config }))
+    }
+}
+
+impl Opener for TcpOpener {
+    type Nic = Nic;
+
+    fn open(&self) -> Result<Nic, crate::OpenError> {
+        open(&self.0).map_err(|error| match error {
+            OpenError::Engine(softnic::OpenError::Option(cause)) => {
+                crate::OpenError::option(NAME, cause)
+            }
+            error => crate::OpenError::Open { name: NAME, cause: error.into() },
+        })
+    }
+
+    fn label(&self) -> String {
+        NAME.to_owned()
+    }
+}

@@ -1,0 +1,140 @@
+//! The idle loop of a thread between two empty polls: it spins, yields its core, or sleeps.
+
+use memory::sync::hint;
+
+use crate::contention::CoreContention;
+
+/// The waiting mode of a process. Chosen per process, not per call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Polls, and never sleeps. Yields the core now and then, so that many processes make progress on
+    /// few cores, and after each poll on a contended one. For a thread with a core of its own.
+    Busy,
+    /// Polls `spins` times, then yields the core `yields` times, then sleeps in the kernel. On a
+    /// contended core it does not spin.
+    Adaptive {
+        /// Polls, about 20 ns each, before it yields.
+        spins: u32,
+        /// Polls with `sched_yield(2)` before it sleeps.
+        yields: u32,
+    },
+    /// Sleeps at once.
+    Block,
+}
+
+impl Default for Wait {
+    /// Polls for some 40 µs, as long as a wakeup takes. A wakeup costs both sides a system call, so 64 rounds
+    /// of the threads that share the core come first.
+    fn default() -> Self {
+        Self::Adaptive { spins: 1500, yields: 64 }
+    }
+}
+
+/// Polls in a row between two yields of a busy process.
+const BUSY_SPINS: u32 = 2048;
+
+/// The step after an empty poll.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The thread executed one spin hint.
+    Spun,
+    /// The thread yielded its core: time may have passed.
+    Yielded,
+    /// Nothing yet: the caller is to sleep in the kernel.
+    Sleep,
+}
+
+/// Counts empty polls in a row.
+#[derive(Debug, Default)]
+pub struct Idle {
+    polls: u32,
+    yields: u32,
+    contention: CoreContention,
+}
+
+impl Idle {
+    /// A poll found work.
+    #[inline(always)]
+    pub fn reset(&mut self) {
+        (self.polls, self.yields) = (0, 0);
+    }
+
+    /// A poll found nothing, but what the thread waits for is due at any moment: spins once, also on a
+    /// contended core.
+    #[inline(always)]
+    pub fn spin(&mut self) {
+        self.polls = self.polls.saturating_add(1);
+        hint::spin_loop();
+    }
+
+    /// A poll found nothing. Spins or yields once, or tells the caller to sleep.
+    #[inline(always)]
+    pub fn step(&mut self, wait: Wait) -> Step {
+        self.polls = self.polls.saturating_add(1);
+        let (spins, yields) = match wait {
+            Wait::Busy => (BUSY_SPINS - 1, u32::MAX),
+            Wait::Adaptive { spins, yields } => (spins, yields),
+            Wait::Block => (0, 0),
+        };
+        if self.polls <= spins && !self.contention.is_contended() {
+            hint::spin_loop();
+            return Step::Spun;
+        }
+        if self.yields == yields {
+            return Step::Sleep;
+        }
+        if wait == Wait::Busy {
+            self.polls = 0;
+        } else {
+            self.yields += 1;
+        }
+        self.contention.yield_core();
+        Step::Yielded
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn adaptive_spins_then_yields_then_sleeps() {
+        let mut idle = Idle::default();
+        let wait = Wait::Adaptive { spins: 2, yields: 1 };
+        let steps: Vec<_> = (0..5).map(|_| idle.step(wait)).collect();
+        assert_eq!(steps, [Step::Spun, Step::Spun, Step::Yielded, Step::Sleep, Step::Sleep]);
+        idle.reset();
+        idle.contention = CoreContention::new(false);
+        assert_eq!(idle.step(wait), Step::Spun);
+        assert_eq!(Idle::default().step(Wait::Block), Step::Sleep);
+    }
+
+    #[test]
+    fn a_thread_on_a_contended_core_does_not_spin() {
+        let mut idle = Idle { contention: CoreContention::new(true), ..Idle::default() };
+        let step = idle.step(Wait::Adaptive { spins: 2, yields: 1 });
+        assert_eq!(step, Step::Yielded);
+    }
+
+    #[test]
+    fn busy_yields_now_and_then_and_never_sleeps() {
+        let mut idle = Idle::default();
+        for _ in 0..3 {
+            // Whether others wanted the core at the last yield is not this test's.
+            idle.contention = CoreContention::new(false);
+            let steps: Vec<_> = (0..BUSY_SPINS).map(|_| idle.step(Wait::Busy)).collect();
+            let (last, before) = steps.split_last().unwrap();
+            assert!(before.iter().all(|step| *step == Step::Spun) && *last == Step::Yielded);
+        }
+        idle.contention = CoreContention::new(true);
+        assert_eq!(idle.step(Wait::Busy), Step::Yielded);
+    }
+
+    #[test]
+    fn what_is_due_at_any_moment_is_spun_for_and_counts() {
+        let mut idle = Idle { contention: CoreContention::new(true), ..Idle::default() };
+        (0..3).for_each(|_| idle.spin());
+        idle.contention = CoreContention::new(false);
+        assert_eq!(idle.step(Wait::Adaptive { spins: 3, yields: 0 }), Step::Sleep);
+    }
+}

@@ -1,0 +1,291 @@
+//! Large bodies, and one-sided access to memory of peers.
+
+use std::os::fd::OwnedFd;
+
+use proto::{
+    Status,
+    copyrpc::{CallId, Large, RequestId},
+};
+use slots::Key;
+use verbs::{Access, MemoryError, Nic, PostSendError, RemoteSlice, Rkey, SendFlags, SendRequest};
+
+use super::{
+    Worker,
+    transfers::{OneSided, Purpose, Transfer},
+};
+use crate::{
+    CloseReason, Handler, PeerId, Range, Region, RemoteRegion, Request, Token, TransferError,
+    pool::{Buffer, NoBuffer},
+    queue::{Piece, What},
+};
+
+/// A request whose body the peer has lent.
+pub(super) struct LargeRequest {
+    pub(super) id: RequestId,
+    pub(super) method: u16,
+    pub(super) timeout_us: u32,
+    pub(super) large: Large,
+}
+
+impl<N: Nic> Worker<N> {
+    /// Registers zeroed memory that peers may read and write once they are told of it.
+    ///
+    /// # Errors
+    ///
+    /// [`MemoryError`].
+    pub fn expose(&mut self, len_bytes: usize) -> Result<Region<N>, MemoryError> {
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let mr = self.resources.register(len_bytes, access)?;
+        Ok(Region { mr: std::rc::Rc::new(mr) })
+    }
+
+    /// As [`expose`](Self::expose), of memory that another process made and shares with this one: a memfd
+    /// that nobody can shrink.
+    ///
+    /// # Errors
+    ///
+    /// [`MemoryError`]; not every NIC can do that.
+    pub fn expose_memfd(
+        &mut self,
+        fd: OwnedFd,
+        len_bytes: usize,
+    ) -> Result<Region<N>, MemoryError> {
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let mr = self.nic().register_memfd(self.resources.pd(), fd, len_bytes, access)?;
+        Ok(Region { mr: std::rc::Rc::new(mr) })
+    }
+
+    /// Reads a peer's memory. [`Handler::response`] tells the end, with `cookie`. The peer's program
+    /// takes no part. It has no deadline of its own: it ends with the connection at the latest, on DC as
+    /// soon as the NIC has done with the region.
+    ///
+    /// # Errors
+    ///
+    /// [`TransferError`]: nothing has changed.
+    pub fn read(
+        &mut self,
+        peer: PeerId,
+        from: &RemoteRegion,
+        to: &Region<N>,
+        range: Range,
+        cookie: u64,
+    ) -> Result<(), TransferError> {
+        let access = OneSided { is_write: false, region: to.clone(), range, cookie };
+        self.access(peer, from, access)
+    }
+
+    /// Writes a peer's memory. As [`read`](Self::read).
+    ///
+    /// # Errors
+    ///
+    /// [`TransferError`]: nothing has changed.
+    pub fn write(
+        &mut self,
+        peer: PeerId,
+        from: &Region<N>,
+        to: &RemoteRegion,
+        range: Range,
+        cookie: u64,
+    ) -> Result<(), TransferError> {
+        let access = OneSided { is_write: true, region: from.clone(), range, cookie };
+        self.access(peer, to, access)
+    }
+
+    fn access(
+        &mut self,
+        peer: PeerId,
+        remote: &RemoteRegion,
+        access: OneSided<N>,
+    ) -> Result<(), TransferError> {
+        let range = access.range;
+        let remote = remote.slice(&range).ok_or(TransferError::Remote(range))?;
+        access.region.sge(&range).ok_or(TransferError::Local(range))?;
+        self.live(peer).ok_or(TransferError::NotConnected)?;
+        let max = self.config().accesses_max;
+        if self.transfers.accesses() >= max {
+            return Err(TransferError::Busy(max));
+        }
+        self.start(Transfer::new(peer, remote, Purpose::Access(access)));
+        Ok(())
+    }
+
+    /// Fetches the body of a request; a request whose body cannot be fetched is answered, and was not
+    /// executed.
+    pub(super) fn fetch_request(&mut self, peer: PeerId, request: LargeRequest) {
+        let LargeRequest { id, method, timeout_us, large } = request;
+        match self.take_landing(peer, large.len_bytes as usize) {
+            Ok(buffer) => {
+                let purpose = Purpose::Request { id, method, timeout_us, buffer };
+                self.start(Transfer::new(peer, slice(large), purpose));
+            }
+            Err(_) => self.answer(peer, id, Status::ResourceExhausted),
+        }
+    }
+
+    /// Fetches the body of a response; if it cannot be fetched, the call ends. It was executed, which
+    /// [`Status::ResourceExhausted`] would deny.
+    pub(super) fn fetch_response(&mut self, peer: PeerId, call: CallId, large: Large) {
+        match self.take_landing(peer, large.len_bytes as usize) {
+            Ok(buffer) => {
+                let purpose = Purpose::Response { call, buffer };
+                self.start(Transfer::new(peer, slice(large), purpose));
+            }
+            Err(_) => {
+                let cookie = self.live(peer).and_then(|live| live.connection.fetched(call));
+                if let Some(cookie) = cookie {
+                    self.notices.call_ended(cookie, Status::Unavailable);
+                }
+                self.peers.mark_dirty(peer);
+            }
+        }
+    }
+
+    /// Memory for a body that the peer is to read.
+    pub(super) fn take_lent(
+        &mut self,
+        peer: PeerId,
+        len_bytes: usize,
+    ) -> Result<Buffer<N>, NoBuffer> {
+        let Self { peers, resources, .. } = self;
+        let live = peers.live(peer).ok_or(NoBuffer::Limit)?;
+        warned(live.bodies.take(resources.nic(), resources.pd(), len_bytes))
+    }
+
+    /// Memory to which a body of the peer is to be read.
+    fn take_landing(&mut self, peer: PeerId, len_bytes: usize) -> Result<Buffer<N>, NoBuffer> {
+        let Self { peers, resources, landing, .. } = self;
+        let live = peers.live(peer).ok_or(NoBuffer::Limit)?;
+        let quota = live.bodies.quota();
+        warned(landing.take(resources.nic(), resources.pd(), len_bytes, quota))
+    }
+
+    fn start(&mut self, transfer: Transfer<N>) {
+        self.transfers.add(transfer);
+        self.post_transfers();
+    }
+
+    /// Posts transfers as far as queues have space.
+    pub(super) fn post_transfers(&mut self) {
+        for _ in 0..self.transfers.unposted_len() {
+            let Some(key) = self.transfers.next_unposted() else { return };
+            match self.post_transfer(key) {
+                Ok(()) => {}
+                Err(PostSendError::QueueFull { .. }) => {
+                    self.stats.send_queue_full += 1;
+                    self.transfers.post_later(key);
+                }
+                Err(error) => {
+                    let peer = self.transfers.get(key).map(|transfer| transfer.peer());
+                    tracing::warn!(%error, "cannot post a transfer");
+                    self.give_up(key);
+                    if let Some(peer) = peer {
+                        self.end(peer, CloseReason::QueuePair);
+                    }
+                }
+            }
+        }
+    }
+
+    fn post_transfer(&mut self, key: Key) -> Result<(), PostSendError> {
+        let Self { peers, send, transfers, resources, .. } = self;
+        let Some(transfer) = transfers.get(key) else { return Ok(()) };
+        let id = transfer.peer();
+        let Some((index, live)) = peers.get(id).and_then(|peer| Some((peer.queue, peer.live()?)))
+        else {
+            self.give_up(key);
+            return Ok(());
+        };
+        let Some(queue) = send.queue(index) else { return Ok(()) };
+        let to = live.remote.destination();
+        let posted = transfers.post(key, resources.message_bytes_max(), |op, offset_bytes| {
+            let request = SendRequest { op, flags: SendFlags::SIGNALED, to };
+            queue.post(&request, id, What::Piece(Piece { transfer: key, offset_bytes }), true)
+        });
+        if queue.is_unrung() {
+            send.ring_later(index);
+        }
+        posted
+    }
+
+    /// A transfer has ended.
+    pub(super) fn transferred<H: Handler<N> + ?Sized>(&mut self, key: Key, handler: &mut H) {
+        let Some(transfer) = self.transfers.take(key) else { return };
+        let peer = transfer.peer();
+        let (purpose, is_complete, copy) = transfer.into_outcome();
+        if !is_complete {
+            return self.tell_failed(&purpose);
+        }
+        match purpose {
+            Purpose::Request { id, method, timeout_us, buffer } => {
+                let body = &copy[..buffer.len_bytes()];
+                // The handler may need the room for its answer.
+                drop(buffer);
+                if self.is_connected(peer) {
+                    let token = Token::new(peer, id, None, &self.tokens);
+                    handler.request(self, Request { token, method, body, timeout_us });
+                }
+            }
+            Purpose::Response { call, buffer } => {
+                let body = &copy[..buffer.len_bytes()];
+                drop(buffer);
+                let cookie = self.live(peer).and_then(|live| live.connection.fetched(call));
+                self.peers.mark_dirty(peer);
+                if let Some(cookie) = cookie {
+                    handler.response(self, cookie, Status::Ok, body);
+                }
+            }
+            Purpose::Access(access) => handler.response(self, access.cookie, Status::Ok, &[]),
+        }
+        self.transfers.keep(copy);
+    }
+
+    fn tell_failed(&mut self, purpose: &Purpose<N>) {
+        if let Purpose::Access(access) = purpose {
+            self.notices.call_ended(access.cookie, Status::Unavailable);
+        }
+    }
+
+    /// A transfer will not complete. It ends when the NIC does not use its memory any more.
+    fn give_up(&mut self, key: Key) {
+        if self.transfers.give_up(key) {
+            self.abandon(key);
+        }
+    }
+
+    /// A transfer will not complete, and the NIC does not use its memory any more.
+    pub(super) fn abandon(&mut self, key: Key) {
+        if let Some(transfer) = self.transfers.take(key) {
+            self.tell_failed(&transfer.into_outcome().0);
+        }
+    }
+
+    /// Abandons the transfers of a peer whose queue pair is gone.
+    pub(super) fn abandon_all(&mut self, peer: PeerId) {
+        for key in self.transfers.of(peer) {
+            self.abandon(key);
+        }
+    }
+
+    /// An initiator failed before it started this piece.
+    pub(super) fn transfer_again(&mut self, piece: Piece) {
+        self.transfers.returned(piece);
+        let peer = self.transfers.get(piece.transfer).map(|transfer| transfer.peer());
+        if peer.is_some_and(|peer| self.is_connected(peer)) {
+            self.transfers.post_later(piece.transfer);
+        } else {
+            self.give_up(piece.transfer);
+        }
+    }
+}
+
+fn warned<N: Nic>(taken: Result<Buffer<N>, NoBuffer>) -> Result<Buffer<N>, NoBuffer> {
+    taken.inspect_err(|cause| {
+        if let NoBuffer::Memory(error) = cause {
+            tracing::warn!(%error, "no memory for a large body");
+        }
+    })
+}
+
+fn slice(large: Large) -> RemoteSlice {
+    RemoteSlice { addr: large.addr, rkey: Rkey::new(large.rkey) }
+}

@@ -1,0 +1,119 @@
+//! Deadlines, credit and keepalive by time; events of the NIC; telling the handler of ends.
+
+use proto::Status;
+use verbs::{AsyncEvent, Nic};
+
+use super::{
+    Worker,
+    notices::{ClosedPeer, EndedCall},
+};
+use crate::{
+    CloseReason, Handler, PeerId,
+    peer::{Peer, PeerState},
+};
+
+impl<N: Nic> Worker<N> {
+    /// Does what is due by time, several times a millisecond.
+    pub(super) fn look_at_timers(&mut self) {
+        self.poll_events();
+        self.send.drop_retired();
+        self.receive.top_up();
+        let mut index = 0;
+        while let Some(id) = self.peers.timed_at(index) {
+            if self.look_at(id) {
+                index += 1;
+            } else {
+                self.peers.untime_at(index);
+            }
+        }
+        self.probe_silent_peers();
+    }
+
+    /// Takes the NIC's asynchronous events.
+    fn poll_events(&mut self) {
+        for _ in 0..self.config().poll_budget {
+            let Some(event) = self.nic().poll_event() else { break };
+            match event {
+                AsyncEvent::PeerGone(lid) => {
+                    let is_gone = |peer: &Peer<N>| peer.lid() == Some(lid);
+                    for id in self.peers.live_where(is_gone) {
+                        self.end(id, CloseReason::PeerGone(lid));
+                    }
+                }
+                AsyncEvent::QpFatal(qpn) => {
+                    let slot = self.send.index_of(qpn).filter(|_| !self.resources.is_dc());
+                    if let Some(id) = slot.and_then(|slot| self.peers.occupant(slot)) {
+                        self.end(id, CloseReason::QueuePair);
+                    }
+                }
+                AsyncEvent::NoMemory(shortage) => {
+                    self.stats.shortages += 1;
+                    let is_short = |peer: &Peer<N>| peer.lid() == Some(shortage.peer);
+                    let short = self.peers.live_where(is_short);
+                    if short.is_empty() {
+                        tracing::warn!(%shortage, "a peer is not reached");
+                    }
+                    short.into_iter().for_each(|id| self.end(id, CloseReason::NoMemory(shortage)));
+                }
+                // Follows the end of a queue pair, which was told.
+                AsyncEvent::LastWqeReached(_) => {}
+                event => tracing::warn!(?event, "the NIC reports an event"),
+            }
+        }
+    }
+
+    /// Does what is due to a peer by now. Returns whether something may become due later.
+    fn look_at(&mut self, id: PeerId) -> bool {
+        let is_dirty = self.peers.is_dirty(id);
+        let Self { peers, notices, timers, .. } = self;
+        let now_ns = timers.now_ns();
+        let Some(peer) = peers.get(id) else { return false };
+        let Peer { state: PeerState::Live(live), ring, .. } = peer else { return false };
+        if live.connection.awaits_credit()
+            && let Err(violation) = live.read_credit(ring, now_ns)
+        {
+            self.end(id, CloseReason::Violation(violation));
+            return false;
+        }
+        let connection = &mut live.connection;
+        connection.expire(now_ns, |cookie| notices.call_ended(cookie, Status::DeadlineExceeded));
+        let is_idle = connection.is_idle() && !is_dirty;
+        if connection.has_gathered() || connection.credit_due(now_ns).is_some() {
+            peers.mark_dirty(id);
+        }
+        !is_idle
+    }
+
+    /// Asks the NICs of peers that nothing came from for an interval whether they are still there. A look
+    /// asks as many as a poll handles completions, so that none takes long.
+    fn probe_silent_peers(&mut self) {
+        let Some(slot) = self.keepalive.begin(self.now_ns()) else { return };
+        let mut left = self.config().poll_budget;
+        let mut silent = Vec::new();
+        let next = self.peers.visit_live_from(slot, |id, peer| {
+            if peer.live().is_some_and(|live| live.is_silent()) {
+                silent.push(id);
+            }
+            left -= 1;
+            left > 0
+        });
+        self.keepalive.go_on(next);
+        for id in silent {
+            self.post_probe(id);
+        }
+    }
+
+    /// Tells of calls and connections that ended otherwise than by a message.
+    pub(super) fn tell_notices<H: Handler<N> + ?Sized>(&mut self, handler: &mut H) -> usize {
+        let counts = self.notices.counts();
+        for _ in 0..counts.calls {
+            let Some(EndedCall { cookie, status }) = self.notices.next_call() else { break };
+            handler.ended(self, cookie, status);
+        }
+        for _ in 0..counts.peers {
+            let Some(ClosedPeer { peer, reason }) = self.notices.next_peer() else { break };
+            handler.closed(self, peer, reason);
+        }
+        counts.calls + counts.peers
+    }
+}

@@ -1,0 +1,297 @@
+//! What was called, executed and answered, and what must not have happened.
+
+use std::{collections::BTreeMap, fmt};
+
+use rpc::Status;
+use zerocopy::{
+    FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
+    little_endian::{U32, U64},
+};
+
+use crate::world::Time;
+
+/// First in the body of a request.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RequestHead {
+    call: U64,
+    /// Bytes after the head of the response.
+    response_bytes: U32,
+}
+
+/// First in the body of a response.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct ResponseHead {
+    call: U64,
+    /// Who has served it.
+    rank: U32,
+}
+
+/// Bytes of the head of a request, and of a response.
+pub(super) const HEAD_BYTES: usize = 12;
+const _: () = assert!(size_of::<RequestHead>() == HEAD_BYTES);
+const _: () = assert!(size_of::<ResponseHead>() == HEAD_BYTES);
+
+/// Bytes that belong to this call alone.
+fn pattern(call: u64, salt: u64) -> impl Iterator<Item = u8> {
+    let start = (call ^ salt).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (0..u32::MAX).flat_map(move |word| {
+        start.wrapping_add(u64::from(word)).wrapping_mul(0xbf58_476d_1ce4_e5b9).to_le_bytes()
+    })
+}
+
+const REQUEST_SALT: u64 = 0;
+const RESPONSE_SALT: u64 = 0x5555;
+
+/// The body of a request.
+pub(super) fn request(call: u64, request_bytes: usize, response_bytes: u32) -> Vec<u8> {
+    let head = RequestHead { call: call.into(), response_bytes: response_bytes.into() };
+    let mut body = head.as_bytes().to_vec();
+    body.extend(pattern(call, REQUEST_SALT).take(request_bytes));
+    body
+}
+
+/// How a call was made.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Made {
+    pub(super) from: u32,
+    pub(super) to: u32,
+    pub(super) at: Time,
+    /// The latest end that is right.
+    pub(super) due: Time,
+    pub(super) response_bytes: u32,
+    /// Nothing may keep it from success.
+    pub(super) must_succeed: bool,
+}
+
+#[derive(Debug)]
+struct Call {
+    made: Made,
+    executed: u32,
+    ended: Option<(Time, End)>,
+}
+
+/// How a call has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum End {
+    /// With the right answer.
+    Answered,
+    /// With a status: that of the daemon.
+    Status(u8),
+    /// At the client's own deadline.
+    Deadline,
+    /// With the daemon of its node.
+    DaemonGone,
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Answered => f.write_str("answered"),
+            Self::Status(code) => match Status::from_code(*code) {
+                Some(status) => write!(f, "{status:?}"),
+                None => write!(f, "status {code}"),
+            },
+            Self::Deadline => f.write_str("deadline of the client"),
+            Self::DaemonGone => f.write_str("daemon gone"),
+        }
+    }
+}
+
+/// All calls of a run.
+#[derive(Debug, Default)]
+pub(super) struct History {
+    calls: Vec<Call>,
+    ends: BTreeMap<End, u64>,
+    open: usize,
+    hash: u64,
+    /// Requests executed, by rank.
+    executed: BTreeMap<u32, u64>,
+    failure: Option<String>,
+}
+
+impl History {
+    /// A call is about to be made: its number.
+    pub(super) fn next_number(&self) -> u64 {
+        self.calls.len() as u64
+    }
+
+    /// The call of the next number was made.
+    pub(super) fn made(&mut self, made: Made) {
+        self.calls.push(Call { made, executed: 0, ended: None });
+        self.open += 1;
+    }
+
+    pub(super) fn open(&self) -> usize {
+        self.open
+    }
+
+    /// Requests that a rank has executed, in all its lives.
+    pub(super) fn executed(&self, rank: u32) -> u64 {
+        self.executed.get(&rank).copied().unwrap_or(0)
+    }
+
+    pub(super) fn ends(&self) -> &BTreeMap<End, u64> {
+        &self.ends
+    }
+
+    pub(super) fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
+    }
+
+    /// Something happened that must not. The first one counts.
+    pub(super) fn fail(&mut self, what: impl FnOnce() -> String) {
+        self.failure.get_or_insert_with(what);
+    }
+
+    /// A request has come to who answers it: checks it, and makes the response.
+    pub(super) fn execute(&mut self, rank: u32, body: &[u8], response: &mut Vec<u8>) -> Status {
+        let Ok((head, fill)) = RequestHead::read_from_prefix(body) else {
+            self.fail(|| format!("rank {rank} got a request of {} B", body.len()));
+            return Status::InvalidArgument;
+        };
+        let number = head.call.get();
+        let call = usize::try_from(number).ok().and_then(|at| self.calls.get_mut(at));
+        let Some(call) = call else {
+            self.fail(|| format!("rank {rank} got call {number}, which was not made"));
+            return Status::InvalidArgument;
+        };
+        *self.executed.entry(rank).or_default() += 1;
+        call.executed += 1;
+        let (executed, made) = (call.executed, call.made);
+        if executed > 1 {
+            self.fail(|| format!("call {number} was executed twice"));
+        }
+        let is_right = made.to == rank && head.response_bytes.get() == made.response_bytes;
+        if !is_right || !fill.iter().copied().eq(pattern(number, REQUEST_SALT).take(fill.len())) {
+            self.fail(|| format!("the request of call {number} came to rank {rank} damaged"));
+        }
+        let head = ResponseHead { call: number.into(), rank: rank.into() };
+        response.extend_from_slice(head.as_bytes());
+        response.extend(pattern(number, RESPONSE_SALT).take(made.response_bytes as usize));
+        Status::Ok
+    }
+
+    /// A call has ended, with the body of a response or otherwise.
+    pub(super) fn ended(&mut self, number: u64, outcome: Result<&[u8], End>, now: Time) {
+        let at = usize::try_from(number).unwrap_or(usize::MAX);
+        let Some(call) = self.calls.get_mut(at) else {
+            self.fail(|| format!("call {number} ended and was not made"));
+            return;
+        };
+        if call.ended.is_some() {
+            self.fail(|| format!("call {number} ended twice"));
+            return;
+        }
+        self.open -= 1;
+        let (made, executed) = (call.made, call.executed);
+        let end = match outcome {
+            Ok(body) => {
+                if !is_response(number, &made, body) {
+                    self.fail(|| format!("call {number} was answered with something else"));
+                }
+                if executed == 0 {
+                    self.fail(|| format!("call {number} was answered and not executed"));
+                }
+                End::Answered
+            }
+            Err(end) => end,
+        };
+        if made.must_succeed && end != End::Answered {
+            let Made { from, to, .. } = made;
+            self.fail(|| {
+                format!("nothing is wrong, and call {number} of rank {from} to {to}: {end}")
+            });
+        }
+        if now > made.due {
+            let late_us = now.since(made.due).as_ns() / 1000.0;
+            self.fail(|| format!("call {number} ended {late_us:.0} µs late: {end}"));
+        }
+        *self.ends.entry(end).or_default() += 1;
+        self.calls[at].ended = Some((now, end));
+        self.hash = (self.hash ^ number ^ now.whole_ns() << 20).wrapping_mul(0x0100_0000_01b3);
+    }
+
+    /// A hash of which call ended when.
+    pub(super) fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// Calls that have ended: how they were made, when and how they ended.
+    pub(super) fn ended_calls(&self) -> impl Iterator<Item = (Made, Time, End)> {
+        self.calls.iter().filter_map(|call| call.ended.map(|(at, end)| (call.made, at, end)))
+    }
+
+    /// The oldest call that has not ended.
+    pub(super) fn oldest_open(&self) -> Option<(usize, Made)> {
+        let mut open = self.calls.iter().enumerate().filter(|(_, call)| call.ended.is_none());
+        open.next().map(|(number, call)| (number, call.made))
+    }
+}
+
+fn is_response(number: u64, made: &Made, body: &[u8]) -> bool {
+    let Ok((head, fill)) = ResponseHead::read_from_prefix(body) else { return false };
+    head.call.get() == number
+        && head.rank.get() == made.to
+        && fill.len() == made.response_bytes as usize
+        && fill.iter().copied().eq(pattern(number, RESPONSE_SALT).take(fill.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn history() -> History {
+        let mut history = History::default();
+        history.made(Made {
+            from: 0,
+            to: 1,
+            at: Time::ZERO,
+            due: Time::from_ns(100),
+            response_bytes: 20,
+            must_succeed: false,
+        });
+        history
+    }
+
+    fn answer(history: &mut History, rank: u32) -> Vec<u8> {
+        let mut response = Vec::new();
+        history.execute(rank, &request(0, 30, 20), &mut response);
+        response
+    }
+
+    #[test]
+    fn a_right_call_is_right() {
+        let mut history = history();
+        let response = answer(&mut history, 1);
+        history.ended(0, Ok(&response), Time::from_ns(100));
+        assert_eq!((history.failure(), history.open()), (None, 0));
+        assert_eq!(history.ends()[&End::Answered], 1);
+    }
+
+    #[test]
+    fn what_must_not_happen_is_told() {
+        type Case = fn(&mut History);
+        let cases: [(&str, Case); 6] = [
+            ("executed twice", |history| drop([answer(history, 1), answer(history, 1)])),
+            ("damaged", |history| drop(answer(history, 2))),
+            ("not made", |history| history.ended(1, Err(End::Deadline), Time::ZERO)),
+            ("late", |history| history.ended(0, Err(End::Deadline), Time::from_ns(101))),
+            ("something else", |history| {
+                let mut response = answer(history, 1);
+                response[31] ^= 1;
+                history.ended(0, Ok(&response), Time::ZERO);
+            }),
+            ("ended twice", |history| {
+                (0..2).for_each(|_| history.ended(0, Err(End::Deadline), Time::ZERO));
+            }),
+        ];
+        for (what, case) in cases {
+            let mut history = history();
+            case(&mut history);
+            let failure = history.failure().unwrap_or_else(|| panic!("{what} is not noticed"));
+            assert!(failure.contains(what), "{failure}");
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! What a seed decides about a run, besides its faults: sizes, habits, load.
+
+use std::time::Duration;
+
+use daemon::membership::DetectorConfig;
+use proto::copyrpc::FlushPolicy;
+use rpc::{Config as WorkerConfig, Entropy, TransportKind};
+
+use super::{
+    charge,
+    history::HEAD_BYTES,
+    load::{Begin, Steady},
+    network::Socket,
+};
+use crate::{
+    machine::DelegationProfile,
+    world::{Stream, Time},
+};
+
+/// Sizes and habits of all nodes of a run.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub(super) seed: u64,
+    pub(super) nodes: u32,
+    pub(super) clients: u32,
+    /// Timing of the failure detector.
+    pub(super) detector: DetectorConfig,
+    /// Whose times it has; `None`: made-up ones.
+    pub(super) machine: Option<&'static DelegationProfile>,
+    /// Clients make their first call within so long, in ns.
+    pub(super) start_ns: u64,
+    flush: FlushPolicy,
+    /// Memory of a NIC that lies on the heap, twice.
+    pub(super) card_mib: usize,
+    transport: TransportKind,
+    dcis: u16,
+    large_bytes: u32,
+    keepalive: Option<Duration>,
+    ring_bytes: usize,
+    calls_max: u16,
+    receives: u16,
+    sends: u16,
+    shared_receives: bool,
+    /// Longest body of a request, and of a response.
+    pub(super) body_bytes_max: u32,
+    pub(super) ipc_depth: u16,
+    pub(super) ipc_budget: u32,
+    /// A turn of a daemon.
+    pub(super) turn: Time,
+    /// Calls that a client has in flight.
+    pub(super) window: usize,
+    /// Longest pause of a client between two calls, in ns.
+    pub(super) think_ns: u64,
+    /// Share of daemons and clients that sleep when they have nothing to do.
+    pub(super) sleepy_permille: u64,
+    /// Share of calls whose time is short.
+    pub(super) hurried_permille: u64,
+    /// Whether the last client of each node provides a service.
+    pub(super) has_providers: bool,
+}
+
+const MS: u64 = 1_000_000;
+/// Links come and go within a small world.
+const SMALL_WORLD: DetectorConfig =
+    DetectorConfig { interval_ns: 2 * MS, suspect_after_ns: 6 * MS, dead_after_ns: 15 * MS };
+/// Heartbeats between all pairs of a large one cost little.
+const LARGE_WORLD: DetectorConfig =
+    DetectorConfig { interval_ns: 100 * MS, suspect_after_ns: 1000 * MS, dead_after_ns: 3000 * MS };
+
+/// How long a call takes whose time is not short.
+pub(super) const TIMEOUT_NS: u64 = 5_000_000;
+/// How much longer than the daemon a client waits.
+pub(super) const GRACE_NS: u64 = 3_000_000;
+
+impl Plan {
+    pub(super) fn draw(seed: u64, nodes: u32, clients: u32) -> Self {
+        let random = &mut Stream::new(seed, "plan");
+        let ring_bytes = random.choose(&[4 << 10, 16 << 10, 64 << 10, 256 << 10]);
+        Self {
+            seed,
+            nodes,
+            clients,
+            detector: SMALL_WORLD,
+            machine: None,
+            start_ns: 0,
+            flush: FlushPolicy::default(),
+            card_mib: 8,
+            dcis: 1 + u16::from(seed.is_multiple_of(2)),
+            large_bytes: 1 << 20,
+            keepalive: Some(Duration::from_millis(1)),
+            transport: random.choose(&[TransportKind::Rc, TransportKind::Rc, TransportKind::Dc]),
+            ring_bytes,
+            calls_max: random.choose(&[2, 16, 1024]),
+            receives: random.choose(&[8, 64, 1024]),
+            sends: random.choose(&[16, 64]),
+            shared_receives: random.happens(700),
+            body_bytes_max: random.choose(&[64, 512, 4096, 20_000]),
+            ipc_depth: random.choose(&[2, 8, 64]),
+            ipc_budget: random.choose(&[1, 4, 32]),
+            turn: Time::from_ns(random.choose(&[200, 1_000, 5_000])),
+            window: random.choose(&[1, 2, 8, 32]),
+            think_ns: random.choose(&[1, 3_000, 30_000, 300_000]),
+            sleepy_permille: random.choose(&[0, 500, 1000]),
+            hurried_permille: random.choose(&[0, 0, 100, 500]),
+            has_providers: clients > 1 && random.happens(400),
+        }
+    }
+
+    /// As many nodes as possible: DC, short rings, one call per client, nobody sleeps.
+    pub(super) fn large(seed: u64, nodes: u32, clients: u32) -> Self {
+        Self {
+            seed,
+            nodes,
+            clients,
+            detector: LARGE_WORLD,
+            machine: None,
+            start_ns: 0,
+            flush: FlushPolicy::default(),
+            card_mib: 1,
+            transport: TransportKind::Dc,
+            dcis: 8,
+            large_bytes: 0,
+            keepalive: None,
+            ring_bytes: 2 << 10,
+            calls_max: 32,
+            receives: 1024,
+            sends: 64,
+            shared_receives: true,
+            body_bytes_max: 32,
+            ipc_depth: 2,
+            ipc_budget: 32,
+            turn: Time::from_ns(300),
+            window: 1,
+            think_ns: 1,
+            sleepy_permille: 0,
+            hurried_permille: 0,
+            has_providers: false,
+        }
+    }
+
+    /// Times of a machine, rings that are large enough, and nobody sleeps.
+    pub(super) fn calibrated(steady: &Steady, machine: &'static DelegationProfile) -> Self {
+        let Steady { nodes, clients, depth, flush, begin, lengths: (warm_up, _), seed } = *steady;
+        let start_ns = if begin == Begin::Cold { warm_up.whole_ns() / 2 } else { 0 };
+        Self {
+            machine: Some(machine),
+            start_ns,
+            flush,
+            card_mib: 8,
+            transport: TransportKind::Rc,
+            ring_bytes: 256 << 10,
+            calls_max: 4096,
+            sends: 256,
+            ipc_depth: (2 * depth).next_power_of_two().max(2),
+            ipc_budget: 1024,
+            turn: Time::from_ns(charge::ns(machine.turn)),
+            window: depth.into(),
+            think_ns: 1,
+            ..Self::large(seed, nodes, clients)
+        }
+    }
+
+    pub(super) fn worker(&self, socket: Socket) -> WorkerConfig {
+        let Socket { rank, life } = socket;
+        WorkerConfig {
+            transport: self.transport,
+            dcis: self.dcis,
+            peers_max: u16::try_from(self.nodes).unwrap_or(u16::MAX).saturating_sub(1).max(1),
+            ring_bytes: self.ring_bytes,
+            response_bytes: self.ring_bytes / 2,
+            batch_bytes: (self.ring_bytes / 4).min(1 << 14),
+            large_bytes: self.large_bytes,
+            large_memory_bytes: 1 << 22,
+            accesses_max: 64,
+            calls_max: self.calls_max,
+            flush: self.flush,
+            sends: self.sends,
+            receives: self.receives,
+            shared_receives: self.shared_receives,
+            ack_timeout: Duration::from_micros(300),
+            retry_count: 5,
+            keepalive: self.keepalive,
+            may_sleep: false,
+            entropy: Entropy::Seed(
+                self.seed ^ u64::from(rank) << 32 ^ u64::from(life).wrapping_mul(0x9e37_79b9),
+            ),
+            ..WorkerConfig::default()
+        }
+    }
+
+    pub(super) fn ipc(&self) -> ipc::ServerConfig {
+        let head_bytes = u32::try_from(HEAD_BYTES).unwrap_or(0);
+        let message_bytes_max =
+            client::message::message_bytes_max(self.body_bytes_max + head_bytes);
+        ipc::ServerConfig {
+            depth: self.ipc_depth,
+            request_bytes_max: message_bytes_max,
+            response_bytes_max: message_bytes_max,
+            // A client that died may still have its place when the next one comes.
+            clients_max: u16::try_from(2 * self.clients + 2).unwrap_or(4096),
+            turn_budget: self.ipc_budget,
+            ..ipc::ServerConfig::default()
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! The end of a run: faults stop, and everything has to work again.
+
+use daemon::metrics::Counter;
+
+use super::{ClusterError, Setup, client::Role, node::Node, run::Cluster};
+use crate::world::Time;
+
+/// Once faults are over everything works again within this.
+const HEAL: Time = Time::from_ns(300_000_000);
+/// It works if nothing breaks for so long: longer than a queue pair retries.
+const CALM: Time = Time::from_ns(5_000_000);
+/// Calls that nothing is wrong with end within this.
+const CHECK: Time = Time::from_ns(50_000_000);
+
+impl Cluster {
+    /// All faults end at `end`: waits until everything works again, and goes on doing so.
+    pub(super) fn recover(&mut self, end: Time) -> Result<(), ClusterError> {
+        self.heal()?;
+        // What broke last is noticed a little later.
+        loop {
+            self.run_until(end + HEAL, Self::is_settled)?;
+            if !self.is_settled() || self.network.now() >= end + HEAL {
+                return self.give_up("faults are over and it does not recover");
+            }
+            let calm = self.network.now() + CALM;
+            self.run_until(calm, |cluster| !cluster.is_settled())?;
+            if self.is_settled() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// All faults are over, and clients make no new calls.
+    fn heal(&mut self) -> Result<(), ClusterError> {
+        self.network.heal();
+        self.is_draining = true;
+        for rank in 0..self.plan.nodes {
+            if self.nodes[rank as usize].is_none() {
+                self.start(rank)?;
+                self.admit_all(rank);
+            }
+            self.wake_all(rank);
+        }
+        Ok(())
+    }
+
+    fn wake_all(&mut self, rank: u32) {
+        let Some(node) = &self.nodes[rank as usize] else { return };
+        let (socket, now) = (node.socket, self.network.now());
+        for client in 0..self.clients[rank as usize].len() {
+            self.schedule_client(socket, client, now);
+        }
+    }
+
+    /// Calls everybody once more, which must succeed.
+    pub(super) fn check(&mut self) -> Result<(), ClusterError> {
+        self.disturbed.fill(false);
+        for rank in 0..self.plan.nodes {
+            for client in self.clients[rank as usize].iter_mut().flatten() {
+                if client.role == Role::Caller {
+                    client.checks = (0..self.plan.nodes).collect();
+                }
+            }
+            self.wake_all(rank);
+        }
+        let end = self.network.now() + CHECK;
+        self.run_until(end, |cluster| cluster.is_checked() && cluster.is_settled())?;
+        if !(self.is_checked() && self.is_settled()) {
+            return self.give_up("calls after all faults do not end");
+        }
+        Ok(())
+    }
+
+    fn is_checked(&self) -> bool {
+        self.clients.iter().flatten().flatten().all(|client| client.checks.is_empty())
+    }
+
+    /// What must be so at the end.
+    pub(super) fn judge(&mut self, setup: &Setup) -> Result<(), ClusterError> {
+        self.nodes.iter().flatten().for_each(|node| self.judge_node(node));
+        for node in self.nodes.iter().flatten() {
+            let total = node.counters().total();
+            let lost = [Counter::PeersLost, Counter::Suspicions, Counter::Evicted];
+            for counter in lost {
+                let (rank, count) = (node.socket.rank, total.counter(counter));
+                if setup.faults().is_empty() && count > 0 {
+                    let name = counter.name();
+                    let mut history = self.history.borrow_mut();
+                    history.fail(|| format!("no fault, and {name} of rank {rank} is {count}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn judge_node(&self, node: &Node) {
+        let (rank, stats) = (node.socket.rank, node.daemon.worker_stats());
+        if stats.violations > 0 {
+            let mut history = self.history.borrow_mut();
+            history.fail(|| format!("rank {rank} says that an honest peer broke the protocol"));
+        }
+    }
+}

@@ -1,0 +1,575 @@
+//! A run: what happens, event by event, and how it is judged in the end.
+
+use std::{cell::RefCell, rc::Rc, sync::Arc};
+
+use daemon::metrics::Counter;
+use ipc::sans_os::Notice;
+
+use super::{
+    ClusterError, Setup, charge,
+    client::{Client, Role, Surroundings},
+    fault::{Fault, Kind},
+    history::History,
+    network::{Event, Network, Phase, Socket},
+    node::{Directory, Node},
+    plan::Plan,
+    trace::Spans,
+};
+use crate::world::{Stream, Time};
+
+/// Empty turns before a daemon sleeps, or waits for what it would find if it turned on.
+const IDLE_TURNS: u32 = 12;
+/// What a turn takes longer for everything that it handles.
+const HANDLED_NS: u64 = 50;
+/// A daemon that polls looks at deadlines and datagrams so often.
+const CONTROL: Time = Time::from_ns(daemon::CONTROL_NS);
+/// How often a daemon that waits for that look is simulated to turn.
+const LOOK: Time = Time::from_ns(daemon::CONTROL_NS / 8);
+/// Longest sleep of a daemon.
+const SLEEP_MAX: Time = Time::from_ns(100_000_000);
+/// A wakeup of a process takes this long, and up to as much again.
+const WAKEUP_NS: u64 = 3_000;
+/// What is in memory is seen by a process that polls after at most so long.
+const SEEN_NS: u64 = 200;
+/// The kernel tells of a death after at most so long.
+const DEATH_NS: u64 = 50_000;
+/// Datagrams that a socket keeps.
+const DATAGRAMS_MAX: usize = 4096;
+/// All daemons find each other within this.
+const MEET: Time = Time::from_ns(100_000_000);
+
+pub(super) struct Cluster {
+    pub(super) plan: Plan,
+    pub(super) network: Arc<Network>,
+    directory: Directory,
+    pub(super) history: Rc<RefCell<History>>,
+    pub(super) nodes: Vec<Option<Node>>,
+    pub(super) clients: Vec<Vec<Option<Client>>>,
+    /// By rank: lives so far, and the epoch of the latest.
+    lives: Vec<(u32, u64)>,
+    /// By rank: faults of the node itself.
+    pub(super) disturbed: Vec<bool>,
+    /// Clients ever, which have a stream of random numbers each.
+    clients_ever: u64,
+    random: Stream,
+    pub(super) is_draining: bool,
+    /// Counters of lives that are over.
+    pub(super) past: Vec<Vec<u64>>,
+    pub(super) spans: Option<Spans>,
+}
+
+impl Cluster {
+    pub(super) fn new(plan: Plan, is_traced: bool) -> Result<Self, ClusterError> {
+        let Plan { nodes, seed, .. } = plan;
+        let network = Network::new(seed, nodes, plan.machine);
+        let count = nodes as usize;
+        let mut cluster = Self {
+            plan,
+            network,
+            directory: Directory::default(),
+            history: Rc::default(),
+            nodes: (0..nodes).map(|_| None).collect(),
+            clients: (0..nodes).map(|_| Vec::new()).collect(),
+            lives: vec![(0, 1 << 40); count],
+            disturbed: vec![false; count],
+            clients_ever: 0,
+            random: Stream::new(seed, "cluster"),
+            is_draining: false,
+            past: vec![vec![0; Counter::ALL.len()]; count],
+            spans: is_traced.then(Spans::default),
+        };
+        for rank in 0..nodes {
+            cluster.start(rank)?;
+        }
+        Ok(cluster)
+    }
+
+    /// Runs until the end, and then until everything works again.
+    pub(super) fn run(&mut self, setup: &Setup) -> Result<(), ClusterError> {
+        self.run_until(MEET, Self::is_connected)?;
+        if !self.is_connected() {
+            return self.give_up("the daemons did not find each other");
+        }
+        let start = self.network.now();
+        let end = start + setup.length;
+        for fault in setup.faults() {
+            let fault = fault.within(start, end);
+            let rank = (fault.node % setup.nodes) as usize;
+            self.disturbed[rank] |= is_of_processes(fault.kind);
+            self.network.schedule(fault.begin(), Event::Fault { fault, begins: true });
+            self.network.schedule(fault.end(), Event::Fault { fault, begins: false });
+        }
+        for rank in 0..setup.nodes {
+            self.admit_all(rank);
+        }
+        self.advance(end)?;
+        if self.history.borrow().failure().is_some() {
+            return Ok(());
+        }
+        self.recover(end)?;
+        self.check()?;
+        self.judge(setup)
+    }
+
+    pub(super) fn give_up(&mut self, what: &str) -> Result<(), ClusterError> {
+        let peers: Vec<_> = self
+            .nodes
+            .iter()
+            .map(|node| {
+                node.as_ref().map(|node| (node.daemon.peers_up(), node.daemon.outstanding()))
+            })
+            .collect();
+        let mut history = self.history.borrow_mut();
+        let oldest = history.oldest_open();
+        history
+            .fail(|| format!("{what}: peers up and calls under way {peers:?}, oldest {oldest:?}"));
+        Ok(())
+    }
+
+    /// Makes what happens until `end` happen, or until something is wrong.
+    pub(super) fn advance(&mut self, end: Time) -> Result<(), ClusterError> {
+        while let Some(event) = self.network.next(end) {
+            self.handle(event)?;
+            if self.history.borrow().failure().is_some() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn run_until(
+        &mut self,
+        end: Time,
+        is_done: fn(&Self) -> bool,
+    ) -> Result<(), ClusterError> {
+        while !is_done(self)
+            && self.network.now() < end
+            && self.history.borrow().failure().is_none()
+        {
+            let before = self.network.now();
+            self.advance((before + CONTROL).min(end))?;
+            // Nothing may happen for longer than that.
+            if self.network.now() == before {
+                match self.network.next(end) {
+                    Some(event) => self.handle(event)?,
+                    None => break,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn is_connected(&self) -> bool {
+        let peers = self.nodes.len() - 1;
+        self.nodes
+            .iter()
+            .all(|node| node.as_ref().is_some_and(|node| node.daemon.peers_up() == peers))
+    }
+
+    pub(super) fn is_settled(&self) -> bool {
+        let is_idle = |node: &Node| node.daemon.outstanding() == 0;
+        self.is_connected()
+            && self.history.borrow().open() == 0
+            && self.nodes.iter().flatten().all(is_idle)
+            && self.clients.iter().flatten().all(Option::is_some)
+    }
+
+    fn handle(&mut self, event: Event) -> Result<(), ClusterError> {
+        match event {
+            Event::Issue(..) | Event::Arrive(_) | Event::Settle(_) => {
+                if let Some(rank) = self.network.run(event) {
+                    self.rouse(rank);
+                }
+            }
+            Event::Datagram { from, to, bytes } => self.deliver(from, to, bytes),
+            Event::Turn { socket, number, phase } => self.turn(socket, number, phase),
+            Event::Client { socket, client, number } => self.step_client(socket, client, number),
+            Event::WakeDaemon { socket, id } => {
+                if let Some(node) = self.node(socket) {
+                    node.server().woken(id);
+                    self.rouse(socket.rank);
+                }
+            }
+            Event::WakeClient { socket, slot } => self.wake_client(socket, slot),
+            Event::Departed { socket, client, id } => {
+                if let Some(node) = self.node(socket) {
+                    node.server().departed(id);
+                    self.rouse(socket.rank);
+                    self.admit(socket.rank, client);
+                }
+            }
+            Event::Fault { fault, begins } => self.fault(fault, begins),
+            Event::Restart { rank } => {
+                if self.nodes[rank as usize].is_none() {
+                    self.start(rank)?;
+                    self.admit_all(rank);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn node(&mut self, socket: Socket) -> Option<&mut Node> {
+        self.nodes[socket.rank as usize].as_mut().filter(|node| node.socket == socket)
+    }
+
+    // Daemons
+
+    pub(super) fn start(&mut self, rank: u32) -> Result<(), ClusterError> {
+        let (life, epoch) = &mut self.lives[rank as usize];
+        *life += 1;
+        let socket = Socket { rank, life: *life };
+        let epoch = *epoch;
+        let node =
+            Node::start(&self.plan, socket, epoch, &self.network, &self.directory, &self.history)?;
+        self.nodes[rank as usize] = Some(node);
+        self.schedule_turn(rank, self.network.now(), Phase::Take);
+        Ok(())
+    }
+
+    fn kill(&mut self, rank: u32, goes_back: bool) {
+        let at = rank as usize;
+        let Some(node) = self.nodes[at].take() else { return };
+        self.judge_node(&node);
+        let total = node.counters().total();
+        for (sum, counter) in self.past[at].iter_mut().zip(Counter::ALL) {
+            *sum += total.counter(*counter);
+        }
+        let (_, epoch) = &mut self.lives[at];
+        *epoch = if goes_back { *epoch / 2 } else { *epoch + 1_000_000_000 };
+        let now = self.network.now();
+        let mut history = self.history.borrow_mut();
+        for mut client in self.clients[at].iter_mut().filter_map(Option::take) {
+            client.end(&mut history, now);
+        }
+    }
+
+    fn schedule_turn(&mut self, rank: u32, at: Time, phase: Phase) {
+        let Some(node) = &mut self.nodes[rank as usize] else { return };
+        node.turn += 1;
+        node.phase = phase;
+        let (socket, number) = (node.socket, node.turn);
+        self.network.schedule(at, Event::Turn { socket, number, phase });
+    }
+
+    /// There is something for a daemon that waits.
+    fn rouse(&mut self, rank: u32) {
+        let now = self.network.now();
+        let turn_ns = self.plan.turn.whole_ns();
+        if let Some(node) = &mut self.nodes[rank as usize]
+            && std::mem::take(&mut node.is_parked)
+        {
+            let delay_ns = if node.is_asleep {
+                WAKEUP_NS + node.random.number(WAKEUP_NS)
+            } else {
+                node.random.number(turn_ns)
+            };
+            self.schedule_turn(rank, now + Time::from_ns(delay_ns), Phase::Take);
+        }
+    }
+
+    /// A datagram has come. Only a daemon that sleeps is told.
+    fn deliver(&mut self, from: Socket, to: Socket, bytes: Vec<u8>) {
+        let Some(node) = self.node(to) else { return };
+        let mut inbox = node.inbox.borrow_mut();
+        if inbox.len() < DATAGRAMS_MAX {
+            inbox.push_back((from, bytes));
+        }
+        drop(inbox);
+        if node.is_asleep {
+            self.rouse(to.rank);
+        }
+    }
+
+    /// A phase of a turn.
+    fn turn(&mut self, socket: Socket, number: u64, phase: Phase) {
+        let (rank, now) = (socket.rank, self.network.now());
+        let gain_ppm = self.network.amount(Kind::ClockRate, rank).unwrap_or(0);
+        let slow = u64::from(self.network.amount(Kind::Slow, rank).unwrap_or(1));
+        let stopped = self.network.ends(Kind::Pause, rank).filter(|until| *until > now);
+        let Some(node) = self.node(socket).filter(|node| node.turn == number) else { return };
+        if let Some(until) = stopped {
+            return self.schedule_turn(rank, until, phase);
+        }
+        let now_ns = node.clock.read(now, gain_ppm.into());
+        let before = self.work(rank);
+        let Some(node) = self.node(socket) else { return };
+        let mut handled = 0;
+        match phase {
+            Phase::Take => {
+                node.is_parked = false;
+                if std::mem::take(&mut node.is_asleep) {
+                    node.server().wake_up();
+                }
+                node.turn_began = now;
+                node.daemon.take(now_ns);
+                let server = node.server();
+                if server.is_clock_due() && server.tick(now_ns) {
+                    server.housekeep(now_ns);
+                }
+            }
+            Phase::Poll => node.daemon.poll(now_ns),
+            Phase::Control => handled = node.daemon.control(now_ns),
+        }
+        let (began, handled_ns) = (node.turn_began, HANDLED_NS * handled as u64);
+        if handled > 0
+            && let Some(spans) = &mut self.spans
+        {
+            spans.turn(rank, began, now, handled);
+        }
+        self.after_phase(socket);
+        let length_ns = slow
+            * match self.plan.machine {
+                None => self.plan.turn.whole_ns() / 3 + handled_ns,
+                Some(machine) => charge::phase_ns(machine, before, self.work(rank)),
+            };
+        let next = now + Time::from_ns(length_ns.max(1));
+        match phase {
+            Phase::Take => self.schedule_turn(rank, next, Phase::Poll),
+            Phase::Poll => self.schedule_turn(rank, next, Phase::Control),
+            Phase::Control => self.after_turn(socket, handled, next, now_ns),
+        }
+    }
+
+    /// What a daemon has done. Nobody asks in a world of made-up times.
+    fn work(&mut self, rank: u32) -> charge::Work {
+        let (rung, executed) = match self.plan.machine {
+            None => return charge::Work::default(),
+            Some(_) => (self.network.rung(rank), self.history.borrow().executed(rank)),
+        };
+        let Some(node) = &mut self.nodes[rank as usize] else { return charge::Work::default() };
+        let arrivals = node.daemon.worker_stats().arrivals;
+        let ipc::Stats { requests, responses, .. } = node.server().stats();
+        charge::Work { requests, responses, executed, arrivals, rung }
+    }
+
+    /// Tells clients what the phase brought them.
+    fn after_phase(&mut self, socket: Socket) {
+        let now = self.network.now();
+        let Some(node) = self.node(socket) else { return };
+        let responses = node.server().stats().responses;
+        let has_answered = std::mem::replace(&mut node.responses, responses) != responses;
+        let mut notices = Vec::new();
+        while let Some(notice) = node.server().next_notice() {
+            notices.push(notice);
+        }
+        for notice in notices {
+            match notice {
+                Notice::Wake(slot) => {
+                    let delay_ns = WAKEUP_NS + self.random.number(WAKEUP_NS);
+                    let event = Event::WakeClient { socket, slot };
+                    self.network.schedule(now + Time::from_ns(delay_ns), event);
+                }
+                Notice::Disconnect(slot) => self.history.borrow_mut().fail(|| {
+                    format!("rank {} evicted the honest client in slot {slot}", socket.rank)
+                }),
+            }
+        }
+        if has_answered {
+            for client in 0..self.clients[socket.rank as usize].len() {
+                self.rouse_client(socket, client);
+            }
+        }
+    }
+
+    /// What a daemon does between two turns.
+    fn after_turn(&mut self, socket: Socket, handled: usize, next: Time, now_ns: u64) {
+        let now = self.network.now();
+        let Some(node) = self.node(socket) else { return };
+        node.idle_turns = if handled > 0 { 0 } else { node.idle_turns + 1 };
+        if node.idle_turns < IDLE_TURNS {
+            return self.schedule_turn(socket.rank, next, Phase::Take);
+        }
+        node.idle_turns = 0;
+        if node.is_sleeper {
+            node.is_asleep = node.server().arm();
+            if !node.is_asleep {
+                node.server().wake_up();
+            }
+        }
+        node.is_parked = true;
+        let due = now + Time::from_ns(node.daemon.next_ns().saturating_sub(now_ns).min(1 << 40));
+        let limit = if node.is_asleep { SLEEP_MAX } else { CONTROL };
+        // What is due and was not done waits for the next look at deadlines.
+        let due = if due > next { due } else { now + LOOK };
+        let at = due.min(now + limit).max(next);
+        self.schedule_turn(socket.rank, at, Phase::Take);
+        self.after_phase(socket);
+    }
+
+    // Clients
+
+    pub(super) fn admit_all(&mut self, rank: u32) {
+        for client in 0..self.plan.clients as usize {
+            self.admit(rank, client);
+        }
+    }
+
+    /// A client of this number comes.
+    fn admit(&mut self, rank: u32, client: usize) {
+        let Some(node) = &mut self.nodes[rank as usize] else { return };
+        let socket = node.socket;
+        let Some(admitted) = node.admit() else {
+            return self
+                .history
+                .borrow_mut()
+                .fail(|| format!("rank {rank} has no place for a client"));
+        };
+        self.clients_ever += 1;
+        let name = format!("client {}", self.clients_ever);
+        let is_provider = self.plan.has_providers && client + 1 == self.plan.clients as usize;
+        let role = if is_provider {
+            Role::Provider { is_registered: false, is_waiting: false }
+        } else {
+            Role::Caller
+        };
+        let now = self.network.now();
+        let fresh = Client::new(&self.plan, &name, role, admitted, now);
+        let clients = &mut self.clients[rank as usize];
+        if clients.len() <= client {
+            clients.resize_with(client + 1, || None);
+        }
+        clients[client] = Some(fresh);
+        self.schedule_client(socket, client, now);
+    }
+
+    pub(super) fn schedule_client(&mut self, socket: Socket, client: usize, at: Time) {
+        let entry = self.clients[socket.rank as usize].get_mut(client);
+        if let Some(Some(entry)) = entry {
+            entry.step += 1;
+            let number = entry.step;
+            self.network.schedule(at, Event::Client { socket, client, number });
+        }
+    }
+
+    /// There may be an answer for a client that polls.
+    fn rouse_client(&mut self, socket: Socket, client: usize) {
+        let Some(entry) = &self.clients[socket.rank as usize][client] else { return };
+        if entry.is_parked && !entry.is_asleep && entry.in_flight() > 0 {
+            let seen = self.seen();
+            let at = self.network.now() + seen;
+            self.schedule_client(socket, client, at);
+        }
+    }
+
+    /// How long a client takes to see what came.
+    fn seen(&mut self) -> Time {
+        match self.plan.machine {
+            None => Time::from_ns(self.random.number(SEEN_NS)),
+            Some(machine) => {
+                let jitter = Time::from_ns(charge::ns(machine.client_jitter));
+                Time::from_ns(charge::ns(machine.client)) + self.random.exponential(jitter)
+            }
+        }
+    }
+
+    fn wake_client(&mut self, socket: Socket, slot: u16) {
+        if self.node(socket).is_none() {
+            return;
+        }
+        let is_it = |client: &Option<Client>| {
+            client.as_ref().is_some_and(|client| client.slot == slot && client.is_asleep)
+        };
+        if let Some(client) = self.clients[socket.rank as usize].iter().position(is_it) {
+            self.schedule_client(socket, client, self.network.now());
+        }
+    }
+
+    fn step_client(&mut self, socket: Socket, client: usize, number: u64) {
+        let (rank, now) = (socket.rank, self.network.now());
+        let stopped = self.network.ends(Kind::ClientPause, rank).filter(|until| *until > now);
+        let gain_ppm = self.network.amount(Kind::ClockRate, rank).unwrap_or(0);
+        let is_disturbed = self.disturbed[rank as usize];
+        let Some(node) = self.nodes[rank as usize].as_mut().filter(|node| node.socket == socket)
+        else {
+            return;
+        };
+        let Some(Some(entry)) = self.clients[rank as usize].get_mut(client) else { return };
+        if entry.step != number {
+            return;
+        }
+        if let Some(until) = stopped {
+            return self.schedule_client(socket, client, until);
+        }
+        let mut history = self.history.borrow_mut();
+        let mut around = Surroundings {
+            plan: &self.plan,
+            history: &mut history,
+            rank,
+            now,
+            now_ns: node.clock.read(now, gain_ppm.into()),
+            is_draining: self.is_draining,
+            is_disturbed,
+        };
+        let stepped = entry.step(&mut around);
+        let id = entry.id;
+        drop(history);
+        if stepped.wakes_daemon {
+            let delay_ns = WAKEUP_NS + self.random.number(WAKEUP_NS);
+            let event = Event::WakeDaemon { socket, id };
+            self.network.schedule(now + Time::from_ns(delay_ns), event);
+        }
+        if stepped.has_told && self.node(socket).is_some_and(|node| !node.is_asleep) {
+            self.rouse(rank);
+        }
+        if let Some(again) = stepped.again {
+            self.schedule_client(socket, client, again);
+        }
+    }
+
+    // Faults
+
+    fn fault(&mut self, fault: Fault, begins: bool) {
+        self.network.set_fault(fault, begins);
+        let rank = fault.node % self.plan.nodes;
+        let now = self.network.now();
+        match fault.kind {
+            Kind::Crash | Kind::CrashClockBack if begins => {
+                self.kill(rank, fault.kind == Kind::CrashClockBack);
+                self.network.schedule(fault.end(), Event::Restart { rank });
+            }
+            Kind::ClientDeath if begins => {
+                let client = (fault.amount % self.plan.clients.max(1)) as usize;
+                let Some(node) = &self.nodes[rank as usize] else { return };
+                let socket = node.socket;
+                let Some(mut dying) =
+                    self.clients[rank as usize].get_mut(client).and_then(Option::take)
+                else {
+                    return;
+                };
+                let id = dying.id;
+                dying.end(&mut self.history.borrow_mut(), now);
+                let at = now + Time::from_ns(1 + self.random.number(DEATH_NS));
+                self.network.schedule(at, Event::Departed { socket, client, id });
+            }
+            _ => {}
+        }
+    }
+
+    /// By rank: counters of all lives, in the order of [`Counter::ALL`].
+    pub(super) fn counters(&self) -> Vec<Vec<u64>> {
+        let mut sums = self.past.clone();
+        for (sums, node) in sums.iter_mut().zip(&self.nodes) {
+            let Some(node) = node else { continue };
+            let total = node.counters().total();
+            for (sum, counter) in sums.iter_mut().zip(Counter::ALL) {
+                *sum += total.counter(*counter);
+            }
+        }
+        sums
+    }
+}
+
+/// Whether calls of clients of that node may end late: a process of it does not run as it should.
+fn is_of_processes(kind: Kind) -> bool {
+    matches!(
+        kind,
+        Kind::Pause
+            | Kind::Slow
+            | Kind::Crash
+            | Kind::CrashClockBack
+            | Kind::ClientDeath
+            | Kind::ClientPause
+            | Kind::ClockRate
+    )
+}

@@ -1,0 +1,101 @@
+//! Many seeds, in threads.
+
+use std::{
+    num::NonZero,
+    sync::{Mutex, PoisonError},
+    thread,
+};
+
+use memory::sync::{AtomicBool, AtomicU64, Ordering};
+
+use super::{ClusterError, Outcome, Setup, run};
+
+/// What came of many seeds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Swarm {
+    /// Seeds that were run, each once or twice.
+    pub seeds: u64,
+    /// Events, of one run of each.
+    pub events: u64,
+    /// Calls, of one run of each.
+    pub calls: u64,
+    /// A hash of the hashes of all runs: no order of threads changes it.
+    pub trace: u64,
+    /// The smallest seed that failed, and how.
+    pub failure: Option<(Setup, String)>,
+}
+
+impl Swarm {
+    fn add(&mut self, setup: &Setup, outcome: &Outcome) {
+        self.seeds += 1;
+        self.events += outcome.events;
+        self.calls += outcome.ends.values().sum::<u64>();
+        self.trace = self.trace.wrapping_add(outcome.trace.rotate_left((setup.seed % 63) as u32));
+        let Some(failure) = &outcome.failure else { return };
+        if self.failure.as_ref().is_none_or(|(first, _)| setup.seed < first.seed) {
+            self.failure = Some((setup.clone(), failure.clone()));
+        }
+    }
+}
+
+/// Runs `count` seeds from that of `setup` on, in as many threads as there are cores, until one fails. With
+/// `twice` each is run again, and has to go the same way. `progress` hears how many are done.
+///
+/// # Errors
+///
+/// As [`run()`].
+pub fn swarm(
+    setup: &Setup,
+    count: u64,
+    twice: bool,
+    progress: impl Fn(u64) + Sync,
+) -> Result<Swarm, ClusterError> {
+    let threads = thread::available_parallelism().map_or(1, NonZero::get);
+    let (next, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
+    let (sum, error) = (Mutex::new(Swarm::default()), Mutex::new(None));
+    let work = || {
+        while !is_over.load(Ordering::Relaxed) {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            if number >= count {
+                return;
+            }
+            let setup = Setup { seed: setup.seed.wrapping_add(number), ..setup.clone() };
+            match run_once_or_twice(&setup, twice) {
+                Ok(outcome) => {
+                    is_over.fetch_or(outcome.failure.is_some(), Ordering::Relaxed);
+                    let mut sum = sum.lock().unwrap_or_else(PoisonError::into_inner);
+                    sum.add(&setup, &outcome);
+                    let done = sum.seeds;
+                    drop(sum);
+                    progress(done);
+                }
+                Err(failed) => {
+                    is_over.store(true, Ordering::Relaxed);
+                    *error.lock().unwrap_or_else(PoisonError::into_inner) = Some(failed);
+                }
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(work);
+        }
+    });
+    match error.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        Some(error) => Err(error),
+        None => Ok(sum.into_inner().unwrap_or_else(PoisonError::into_inner)),
+    }
+}
+
+fn run_once_or_twice(setup: &Setup, twice: bool) -> Result<Outcome, ClusterError> {
+    let mut outcome = run(setup)?;
+    if twice && outcome.failure.is_none() {
+        let again = run(setup)?;
+        if again != outcome {
+            let (first, second) = (outcome.trace, again.trace);
+            let how = format!("two runs differ: {first:016x} and {second:016x}");
+            outcome.failure = Some(how);
+        }
+    }
+    Ok(outcome)
+}

@@ -1,0 +1,51 @@
+//! What is run, and the measurements that it is compared with.
+
+pub mod bistability;
+pub mod dct;
+pub mod raw;
+pub mod two_rank;
+
+use serde::Serialize;
+
+/// Largest error of a number that is claimed, as a share of its reference.
+pub const ERROR_MAX: f64 = 0.15;
+
+/// What a number of the reference was used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Standing {
+    /// A parameter was chosen by it.
+    Fitted,
+    /// No parameter was.
+    Checked,
+    /// It is shown. The model does not claim it, for a reason that the scenario's documentation gives.
+    Shown,
+}
+
+/// A number of the reference beside the simulated one.
+#[derive(Clone, Debug, Serialize)]
+pub struct Compared {
+    /// The quantity, and the load that it was measured under.
+    pub what: String,
+    /// Of what.
+    pub unit: &'static str,
+    /// As measured on hardware.
+    pub reference: f64,
+    /// As simulated.
+    pub simulated: f64,
+    /// What it was used for.
+    pub standing: Standing,
+}
+
+impl Compared {
+    /// How far the simulated number is from the reference, as a share of it.
+    #[must_use]
+    pub fn error(&self) -> f64 {
+        self.simulated / self.reference - 1.0
+    }
+
+    /// Whether it is claimed, and off by more than [`ERROR_MAX`].
+    #[must_use]
+    pub fn is_missed(&self) -> bool {
+        self.standing != Standing::Shown && self.error().abs() > ERROR_MAX
+    }
+}

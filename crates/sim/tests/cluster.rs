@@ -1,0 +1,200 @@
+//! Clusters in virtual time: determinism, and one scenario per fault.
+
+use copyrpc_sim::{
+    cluster::{
+        End, Outcome, Setup, run, run_with_timeline,
+        scale::{self, Scale},
+        swarm,
+    },
+    world::Time,
+};
+
+fn setup(seed: u64) -> Setup {
+    Setup { nodes: 3, clients: 2, length: Time::from_ns(500_000), seed, faults: None }
+}
+
+fn ran(setup: &Setup) -> Outcome {
+    let outcome = run(setup).unwrap();
+    let explicit = Setup { faults: Some(setup.faults()), ..setup.clone() };
+    assert_eq!(outcome.failure, None, "{explicit}");
+    outcome
+}
+
+fn total(outcome: &Outcome, name: &str) -> u64 {
+    let counters = outcome.counters.iter().flatten();
+    counters.filter(|(counter, _)| *counter == name).map(|(_, value)| value).sum()
+}
+
+fn count(outcome: &Outcome, is_it: impl Fn(&End) -> bool) -> u64 {
+    outcome.ends.iter().filter(|(end, _)| is_it(end)).map(|(_, count)| count).sum()
+}
+
+/// What came of some seeds with these faults.
+fn with(faults: &str) -> Vec<Outcome> {
+    let faults = Some(faults.split(',').map(|fault| fault.parse().unwrap()).collect::<Vec<_>>());
+    (0..4).map(|seed| ran(&Setup { faults: faults.clone(), ..setup(seed) })).collect()
+}
+
+#[test]
+fn the_same_seed_gives_the_same_events() {
+    for seed in 0..4 {
+        let first = ran(&setup(seed));
+        assert!(first.events > 1000 && first.ends.values().sum::<u64>() > 5, "{first:?}");
+        assert_eq!(first, ran(&setup(seed)));
+        assert_ne!(first.trace, ran(&setup(seed + 100)).trace);
+    }
+}
+
+#[test]
+fn seeds_pass_whichever_thread_runs_them() {
+    let all = swarm(&setup(1000), 12, false, |_| {}).unwrap();
+    assert_eq!(all.failure, None);
+    assert_eq!((all.seeds, all), (12, swarm(&setup(1000), 12, false, |_| {}).unwrap()));
+}
+
+#[test]
+fn without_faults_all_calls_are_answered_or_were_not_to_take_long() {
+    for seed in 0..6 {
+        let outcome = ran(&Setup { faults: Some(Vec::new()), ..setup(seed) });
+        let answered = count(&outcome, |end| *end == End::Answered);
+        assert!(answered > 10, "{outcome:?}");
+        assert_eq!(count(&outcome, |end| matches!(end, End::DaemonGone | End::Deadline)), 0);
+        assert_eq!((total(&outcome, "peers_lost"), total(&outcome, "stale")), (0, 0));
+    }
+}
+
+#[test]
+fn a_timeline_has_turns_calls_faults_and_counters() {
+    let faults = Some(vec!["pause:1/0/0@100+50".parse().unwrap()]);
+    let setup = Setup { faults, ..setup(3) };
+    let (outcome, timeline) = run_with_timeline(&setup).unwrap();
+    assert_eq!(outcome, run(&setup).unwrap(), "who looks changes nothing");
+    for part in [
+        r#""ph":"X","name":"turn""#,
+        r#""cat":"call""#,
+        r#""name":"pause:1/0/0@100+50""#,
+        r#""requests_ipc":"#,
+    ] {
+        assert!(timeline.contains(part), "{part}");
+    }
+    assert!(timeline.starts_with('{') && timeline.ends_with("}\n]}\n"));
+}
+
+#[test]
+fn fault_a1_clients_die_with_calls_in_flight() {
+    for outcome in
+        with("client-death:0/0/0@100+1,client-death:1/0/1@150+1,client-death:0/0/1@300+1")
+    {
+        assert!(total(&outcome, "departed") >= 3);
+    }
+}
+
+#[test]
+fn fault_a3_clients_that_are_stopped_end_their_calls_when_they_go_on() {
+    with("client-pause:0/0/0@100+300,client-pause:1/0/0@50+400");
+}
+
+#[test]
+fn fault_a5_a_daemon_that_is_stopped_executes_nothing_twice() {
+    with("pause:1/0/0@50+400,pause:2/0/0@200+100");
+}
+
+#[test]
+fn fault_a8_a_daemon_that_dies_is_found_again() {
+    let outcomes = with("crash:1/0/0@100+200");
+    assert!(outcomes.iter().any(|outcome| count(outcome, |end| *end == End::DaemonGone) > 0));
+    assert!(outcomes.iter().all(|outcome| total(outcome, "peers_joined") > 6));
+}
+
+#[test]
+fn fault_a8_daemons_whose_clocks_went_back_are_found_again() {
+    for outcome in with("crash-clock-back:1/0/0@100+1,crash-clock-back:2/0/0@200+100") {
+        assert!(total(&outcome, "peers_joined") > 6);
+    }
+}
+
+/// The NIC answers, and the daemon behind it does nothing: heartbeats tell.
+#[test]
+fn fault_a9_a_node_whose_daemon_hangs_for_long_is_given_up_and_comes_back() {
+    let faults = Some(vec!["pause:1/0/0@1000+20000".parse().unwrap()]);
+    let long = Time::from_ns(22_000_000);
+    let seed = (0..20).find(|seed| {
+        let setup =
+            Setup { faults: faults.clone(), nodes: 2, clients: 1, length: long, seed: *seed };
+        let outcome = ran(&setup);
+        total(&outcome, "suspicions") > 0 && total(&outcome, "peers_lost") > 0
+    });
+    assert!(seed.is_some(), "nobody was given up");
+}
+
+#[test]
+fn fault_d1_loss_repetition_and_reordering_below_reliable_connections() {
+    with("loss:0/0/100@0+500,repeat:0/0/300@0+500,reorder:0/0/5000@0+500");
+}
+
+#[test]
+fn fault_d2_ways_that_are_cut_in_one_direction_heal() {
+    with("cut-fabric:0/1/0@50+300,cut-control:2/1/0@50+400");
+}
+
+#[test]
+fn fault_d4_queue_pairs_that_fail_are_connected_again() {
+    let outcomes = with("qp-error:0/0/2@100+100,qp-error:2/0/1@300+100");
+    assert!(outcomes.iter().any(|outcome| total(outcome, "peers_lost") > 0));
+}
+
+#[test]
+fn fault_d4_receivers_that_are_not_ready_are_asked_again() {
+    for outcome in with("rnr:1/0/1000@100+300,rnr:2/0/500@0+500") {
+        assert_eq!(total(&outcome, "peers_lost"), 0);
+    }
+}
+
+#[test]
+fn fault_d4_a_nic_that_stalls_goes_on() {
+    with("nic-stall:1/0/0@100+200");
+}
+
+/// What earlier lives have sent comes late and twice.
+#[test]
+fn fault_d8_packets_of_an_earlier_life_reach_nobody() {
+    with(
+        "crash:1/0/0@100+1,crash:1/0/0@200+20,crash:2/0/0@250+1,repeat:0/0/300@0+500,reorder:0/0/50000@0+500",
+    );
+}
+
+#[test]
+fn fault_d11_a_slow_node_costs_nobody_a_connection() {
+    for outcome in with("slow:1/0/30@0+500") {
+        assert_eq!(total(&outcome, "peers_lost"), 0);
+    }
+}
+
+#[test]
+fn fault_g3_clocks_that_gain_break_nothing() {
+    for outcome in with("clock-rate:0/0/10000@50+400,clock-rate:1/0/10000@50+100") {
+        assert_eq!(total(&outcome, "peers_lost"), 0);
+    }
+}
+
+/// It has the LID of the life before, and numbers of DC connections that its peers have not seen.
+#[test]
+fn fault_d8_a_restarted_port_is_not_taken_for_the_one_before_it() {
+    let faults = Some(vec!["crash-clock-back:0/1/0@369+802".parse().unwrap()]);
+    let length = Time::from_ns(11_000);
+    for seed in 100..112 {
+        ran(&Setup { nodes: 2, clients: 1, length, seed, faults: faults.clone() });
+    }
+}
+
+#[test]
+fn more_nodes_do_more_at_the_same_time() {
+    let at = |nodes| {
+        let scale = Scale { nodes, clients: 2, length: Time::from_ns(50_000), seed: 1 };
+        let scaled = scale::run(scale, || ()).unwrap();
+        assert_eq!((scaled.failure.as_deref(), scaled.others), (None, 0));
+        scaled.answered
+    };
+    let (few, many) = (at(3), at(8));
+    assert!(few > 50 && many > 2 * few, "{few} calls of 3 nodes, {many} of 8");
+}

@@ -1,0 +1,47 @@
+//! The measured table is reproduced, and a run is a function of its seed.
+
+use copyrpc_sim::{
+    actors::reads::{self, Load, Targets},
+    machine::CONNECT_IB,
+    scenarios::dct::{self, ERROR_MAX},
+    world::Time,
+};
+
+#[test]
+fn every_number_is_within_its_tolerance_for_several_seeds() {
+    for seed in [1, 2] {
+        let outcome = dct::run(seed, |_, _| {});
+        for row in &outcome.rows {
+            println!(
+                "{seed} {:60} {:8.2} {:8.2} {:+6.1} %",
+                row.what,
+                row.reference,
+                row.simulated,
+                100.0 * row.error()
+            );
+        }
+        let misses: Vec<_> = outcome.misses().map(|row| (&row.what, row.error())).collect();
+        assert!(misses.is_empty(), "beyond {ERROR_MAX}: {misses:?}");
+        assert_eq!(outcome.rows.len(), 36);
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_events() {
+    let load = Load {
+        machines: 3,
+        first_client: 0,
+        clients: 3,
+        threads: 4,
+        window: 8,
+        initiators: 2,
+        targets: Targets::Random,
+        is_timed: true,
+        warm_up: Time::from_ns(5_000),
+        end: Time::from_ns(50_000),
+    };
+    let (first, again) = (reads::run(&CONNECT_IB, &load, 7), reads::run(&CONNECT_IB, &load, 7));
+    assert!(first.events > 1000);
+    assert_eq!(first, again);
+    assert_ne!(first.trace, reads::run(&CONNECT_IB, &load, 8).trace);
+}

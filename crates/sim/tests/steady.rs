@@ -1,0 +1,33 @@
+//! Production daemons in a world with a machine's times.
+
+use copyrpc_sim::{
+    cluster::steady::{Begin, FlushPolicy, Measured, Steady, run},
+    world::Time,
+};
+
+fn measured(depth: u16, wqes: u16, begin: Begin) -> Measured {
+    let lengths = (Time::from_ns(100_000), Time::from_ns(150_000));
+    let flush = FlushPolicy::SelfClocked { wqes };
+    run(&Steady { nodes: 2, clients: 4, depth, flush, begin, lengths, seed: 1 }).unwrap()
+}
+
+#[test]
+fn starts_of_two_nodes_end_in_one_state() {
+    let all = Begin::ALL.map(|begin| measured(1, 2, begin));
+    println!("{all:?}");
+    assert!(all.iter().all(|one| one.others == 0), "{all:?}");
+    let rates = all.map(|one| one.mops_per_node);
+    let most = rates.iter().copied().fold(0.0, f64::max);
+    let least = rates.iter().copied().fold(f64::INFINITY, f64::min);
+    assert!(least > 0.0 && most / least < 1.15, "{rates:?}");
+    assert_eq!(measured(1, 2, Begin::Burst), measured(1, 2, Begin::Burst));
+}
+
+/// The NIC's time per entry is what the daemon's batches amortize.
+#[test]
+fn batches_grow_with_the_load() {
+    let (shallow, deep) = (measured(1, 2, Begin::Burst), measured(8, 2, Begin::Burst));
+    println!("{shallow:?} {deep:?}");
+    assert!(deep.messages_per_wqe > 2.0 * shallow.messages_per_wqe, "{shallow:?} {deep:?}");
+    assert!(deep.mops_per_node > 2.0 * shallow.mops_per_node, "{shallow:?} {deep:?}");
+}

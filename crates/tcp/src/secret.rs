@@ -1,0 +1,141 @@
+//! The secret that two ports prove to each other.
+
+use core::fmt;
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+use os::private_file::{self, SECRET_BYTES_MAX, SECRET_BYTES_MIN, SecretFileError};
+use rustix::rand::{GetRandomFlags, getrandom};
+
+/// Why there is no secret.
+#[derive(Debug, thiserror::Error)]
+pub enum SecretError {
+    /// The file cannot be read or made.
+    #[error("cannot use the secret in {}: {source}; COPYRPC_SECRET_FILE names another", path.display())]
+    Unusable {
+        /// The file.
+        path: PathBuf,
+        /// Error of the kernel.
+        source: io::Error,
+    },
+    /// Others can read it.
+    #[error("{} can be read by other users; run chmod 600 on it", path.display())]
+    NotPrivate {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Too short to keep anybody out, or no secret at all.
+    #[error("the secret in {} has not {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX} B", path.display())]
+    Length {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The folder of the user's own secret.
+    #[error(transparent)]
+    Folder(#[from] os::private_dir::PrivateDirError),
+}
+
+/// What only ports that may meet know. It is never shown.
+#[derive(Clone)]
+pub struct Key(Box<[u8]>);
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Key(..)")
+    }
+}
+
+impl Key {
+    /// Takes it as it is.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Self {
+        Self(bytes.into())
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// Reads it from a file that only this user can read. A newline at the end does not count.
+    ///
+    /// # Errors
+    ///
+    /// [`SecretError`].
+    pub fn from_file(path: &Path) -> Result<Self, SecretError> {
+        let bytes = private_file::read_secret(path).map_err(|error| {
+            let path = path.to_owned();
+            match error {
+                SecretFileError::Os(source) => SecretError::Unusable { path, source },
+                SecretFileError::NotPrivate => SecretError::NotPrivate { path },
+                SecretFileError::Length(_) => SecretError::Length { path },
+            }
+        })?;
+        Ok(Self(bytes.into()))
+    }
+
+    /// The secret of this user on this machine, made when it is needed first: it is in `folder`, which only
+    /// the user can enter.
+    ///
+    /// # Errors
+    ///
+    /// [`SecretError`].
+    pub fn of_user(folder: &Path) -> Result<Self, SecretError> {
+        os::private_dir::ensure(folder)?;
+        let path = folder.join("tcp.secret");
+        if !path.exists() {
+            let text: String = random::<32>().iter().map(|byte| format!("{byte:02x}")).collect();
+            private_file::make_once(&path, text.as_bytes())
+                .map_err(|source| SecretError::Unusable { path: path.clone(), source })?;
+        }
+        Self::from_file(&path)
+    }
+}
+
+/// Random bytes of the kernel.
+///
+/// # Panics
+///
+/// If the kernel has none to give: nothing that depends on them is then safe.
+pub(crate) fn random<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    let mut filled = 0;
+    while filled < N {
+        match getrandom(&mut bytes[filled..], GetRandomFlags::empty()) {
+            Ok(count) => filled += count,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => panic!("getrandom failed: {errno}"),
+        }
+    }
+    bytes
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use std::{env, fs, os::unix::fs::MetadataExt as _, process};
+
+    use super::*;
+
+    #[test]
+    fn the_users_secret_is_made_once_and_is_private() {
+        let folder = env::temp_dir().join(format!("copyrpc-tcp-secret-{}", process::id()));
+        let first = Key::of_user(&folder).unwrap();
+        let second = Key::of_user(&folder).unwrap();
+        assert_eq!(first.as_bytes(), second.as_bytes());
+        assert!(first.as_bytes().len() >= SECRET_BYTES_MIN);
+        let path = folder.join("tcp.secret");
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
+        let mut permissions = fs::metadata(&path).unwrap().permissions();
+        std::os::unix::fs::PermissionsExt::set_mode(&mut permissions, 0o644);
+        fs::set_permissions(&path, permissions).unwrap();
+        assert!(matches!(Key::of_user(&folder), Err(SecretError::NotPrivate { .. })));
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_key_is_not_shown() {
+        assert_eq!(format!("{:?}", Key::from_bytes(b"hush")), "Key(..)");
+    }
+}

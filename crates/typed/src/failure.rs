@@ -1,0 +1,72 @@
+//! What goes wrong, on both sides.
+
+use std::fmt::Display;
+
+use client::{CallError, Status};
+
+use crate::CodecError;
+
+/// Why a method does not succeed, as the caller is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Its status.
+    pub status: Status,
+    /// What it adds: at most 1024 bytes.
+    pub detail: Vec<u8>,
+}
+
+impl Failure {
+    /// A status, and words about it.
+    pub fn new(status: Status, words: impl Display) -> Self {
+        Self { status, detail: words.to_string().into_bytes() }
+    }
+
+    /// What the request names does not exist.
+    pub fn not_found(words: impl Display) -> Self {
+        Self::new(Status::NotFound, words)
+    }
+
+    /// The arguments make no sense.
+    pub fn invalid(words: impl Display) -> Self {
+        Self::new(Status::InvalidArgument, words)
+    }
+}
+
+impl From<Status> for Failure {
+    fn from(status: Status) -> Self {
+        Self { status, detail: Vec::new() }
+    }
+}
+
+/// Why a call of a method has no value.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TypedError {
+    /// The call has no answer, or the service says why not.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// The service means other types by this method. Nothing was called.
+    #[error("the service means other types by `{method}`; both must be of one version")]
+    Mismatch {
+        /// Its name.
+        method: &'static str,
+    },
+    /// The arguments have no bytes. Nothing was called.
+    #[error("the arguments cannot be written: {0}")]
+    Encode(#[source] CodecError),
+    /// The answer is no value of its type.
+    #[error("the answer cannot be read: {0}")]
+    Decode(#[source] CodecError),
+}
+
+impl TypedError {
+    /// In the vocabulary of statuses.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        match self {
+            Self::Call(error) => error.status(),
+            Self::Mismatch { .. } => Status::FailedPrecondition,
+            Self::Encode(_) => Status::InvalidArgument,
+            Self::Decode(_) => Status::DataLoss,
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! What the macro's code is made of.
+
+use client::{
+    CallError, Client, Description, FutureCall, FutureClient, Inbound, Offer, Status, To,
+    message::{DAEMON, MethodRecord, method},
+    name,
+};
+
+use crate::{Decode, Encode, Failure, TypedError};
+
+/// A method of a service.
+#[derive(Clone, Copy, Debug)]
+pub struct Method {
+    /// Its name.
+    pub name: &'static str,
+    /// Its number.
+    pub number: u16,
+    /// Of its types, as they are written.
+    pub fingerprint: u64,
+}
+
+impl Method {
+    /// A method whose types are written like this.
+    #[must_use]
+    pub const fn new(name: &'static str, types: &str) -> Self {
+        Self { name, number: name::method_number(name), fingerprint: name::hash(types.as_bytes()) }
+    }
+}
+
+/// Whether all methods have numbers of their own.
+#[must_use]
+pub const fn are_distinct(methods: &[Method]) -> bool {
+    let mut one = 0;
+    while one < methods.len() {
+        let mut other = one + 1;
+        while other < methods.len() {
+            if methods[one].number == methods[other].number {
+                return false;
+            }
+            other += 1;
+        }
+        one += 1;
+    }
+    true
+}
+
+fn table(methods: &[Method]) -> Vec<MethodRecord> {
+    let record = |method: &Method| MethodRecord {
+        method: method.number.into(),
+        reserved: [0; 6],
+        fingerprint: method.fingerprint.into(),
+    };
+    methods.iter().map(record).collect()
+}
+
+/// A service of this name with these methods.
+#[must_use]
+pub fn offer(name: &str, methods: &[Method]) -> Offer {
+    Offer::named(name).with_methods(&table(methods))
+}
+
+/// Reads arguments, calls, and writes the value, or what is told of a failure.
+pub fn answer<Codec, A, V>(
+    request: &Inbound<'_>,
+    answer: &mut Vec<u8>,
+    call: impl FnOnce(A) -> Result<V, Failure>,
+) -> Status
+where
+    Codec: Decode<A> + Encode<V>,
+{
+    let start = answer.len();
+    let outcome = Codec::decode(request.body)
+        .map_err(|error| Failure::invalid(format!("the arguments cannot be read: {error}")))
+        .and_then(call)
+        .and_then(|value| {
+            Codec::encode(&value, answer)
+                .map_err(|error| Failure::new(Status::Internal, format!("the answer: {error}")))
+        });
+    match outcome {
+        Ok(()) => Status::Ok,
+        Err(failure) => {
+            answer.truncate(start);
+            answer.extend_from_slice(&failure.detail);
+            failure.status
+        }
+    }
+}
+
+/// The difference between what a service says and what a caller means.
+fn agree(told: &Description, methods: &[Method]) -> Result<(), TypedError> {
+    let Some(number) = told.mismatch(&table(methods)) else { return Ok(()) };
+    let differs = methods.iter().find(|method| method.number == number);
+    Err(TypedError::Mismatch { method: differs.map_or("", |method| method.name) })
+}
+
+/// A client of one service on one rank.
+#[derive(Debug)]
+pub struct Caller {
+    client: Client,
+    rank: u32,
+    service: u16,
+    has_agreed: bool,
+}
+
+impl Caller {
+    /// Of the service of this name.
+    #[must_use]
+    pub fn new(client: Client, rank: u32, name: &str) -> Self {
+        Self { client, rank, service: name::service_number(name), has_agreed: false }
+    }
+
+    /// Calls a method.
+    ///
+    /// # Errors
+    ///
+    /// [`TypedError`].
+    pub fn call<Codec, A, V>(
+        &mut self,
+        methods: &[Method],
+        method: &Method,
+        arguments: &A,
+    ) -> Result<V, TypedError>
+    where
+        Codec: Encode<A> + Decode<V>,
+    {
+        if !self.has_agreed {
+            agree(&self.client.describe(self.rank, self.service)?, methods)?;
+            self.has_agreed = true;
+        }
+        let mut body = Vec::new();
+        Codec::encode(arguments, &mut body).map_err(TypedError::Encode)?;
+        let answer = self.client.call(self.rank, self.service, method.number, &body)?;
+        Codec::decode(answer).map_err(TypedError::Decode)
+    }
+
+    /// The client.
+    #[must_use]
+    pub fn into_client(self) -> Client {
+        self.client
+    }
+}
+
+/// A client of one service on one rank, whose calls are futures.
+#[derive(Clone, Debug)]
+pub struct FutureCaller {
+    client: FutureClient,
+    rank: u32,
+    service: u16,
+}
+
+impl FutureCaller {
+    /// Of the service of this name.
+    #[must_use]
+    pub fn new(client: FutureClient, rank: u32, name: &str) -> Self {
+        Self { client, rank, service: name::service_number(name) }
+    }
+
+    /// Compares what the service says about itself with what the caller means.
+    ///
+    /// # Errors
+    ///
+    /// [`TypedError`].
+    pub async fn check(&self, methods: &[Method]) -> Result<(), TypedError> {
+        let to = To { rank: self.rank, service: DAEMON, method: method::DESCRIBE };
+        let told = self.client.call(to, &self.service.to_le_bytes()).await?;
+        let told = Description::decode(&told);
+        agree(&told.ok_or(CallError::Unanswered(Status::Internal))?, methods)
+    }
+
+    /// Calls a method: the call is made at once, and ends when its future does.
+    pub fn call<Codec, A, V>(
+        &self,
+        method: &Method,
+        arguments: &A,
+    ) -> impl Future<Output = Result<V, TypedError>> + use<Codec, A, V>
+    where
+        Codec: Encode<A> + Decode<V>,
+    {
+        let mut body = Vec::new();
+        let written = Codec::encode(arguments, &mut body).map_err(TypedError::Encode);
+        let to = To { rank: self.rank, service: self.service, method: method.number };
+        let call: Result<FutureCall, _> = written.map(|()| self.client.call(to, &body));
+        async move {
+            let answer = call?.await?;
+            Codec::decode(&answer).map_err(TypedError::Decode)
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Services as traits: one definition makes a trait to implement, a client, and a client of futures.
+//!
+//! ```
+//! use copyrpc_typed::{Failure, service};
+//!
+//! service! {
+//!     /// Where files are.
+//!     pub trait Metadata("metadata"), client MetadataClient, futures MetadataFutures {
+//!         /// Length of a file.
+//!         fn stat(path: String) -> u64;
+//!         fn rename(from: String, to: String) -> bool;
+//!     }
+//! }
+//!
+//! struct Files;
+//! impl Metadata for Files {
+//!     fn stat(&self, _: &client::Inbound<'_>, path: String) -> Result<u64, Failure> {
+//!         std::fs::metadata(path).map(|told| told.len()).map_err(Failure::not_found)
+//!     }
+//!     fn rename(&self, _: &client::Inbound<'_>, from: String, to: String) -> Result<bool, Failure> {
+//!         Ok(from != to)
+//!     }
+//! }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> { if false {
+//! let socket = client::Runtime::from_env()?.socket();
+//! let config = client::ClientConfig::default();
+//! let provider = client::Provider::offer(&socket, &<dyn Metadata>::offer(), config)?;
+//! provider.serve_on(4, |request, answer| <dyn Metadata>::dispatch(&Files, request, answer))?;
+//!
+//! // In another process, of any node:
+//! let client = client::Client::connect(&socket, config)?;
+//! let length = MetadataClient::new(client, 3).stat("/etc/hostname".into())?;
+//! # let _ = length; } Ok(()) }
+//! ```
+//!
+//! Names are what callers and services agree by: each stands for a number ([`client::name`]). With its first
+//! call a client also asks what the service's types are, so that a service of another version is told apart
+//! from nonsense: [`TypedError::Mismatch`].
+//!
+//! | codec | values |
+//! |---|---|
+//! | [`Postcard`], if none is named | what `serde` knows |
+//! | [`Raw`] | bytes: `fn get(key: Vec<u8>) -> Vec<u8>` |
+//! | one of your own | what it implements [`Encode`] and [`Decode`] for |
+
+#![forbid(unsafe_code)]
+
+mod codec;
+mod failure;
+mod macros;
+
+#[doc(hidden)]
+pub use client;
+#[cfg(feature = "postcard")]
+pub use codec::Postcard;
+pub use codec::{CodecError, Decode, Encode, Raw};
+pub use failure::{Failure, TypedError};
+
+/// What the macro needs, and nobody else.
+#[doc(hidden)]
+pub mod glue;

@@ -1,0 +1,165 @@
+//! The macro.
+
+/// Defines a service: a trait to implement, a client, and a client of futures. See the crate.
+///
+/// The trait's object type has `offer()`, what a [`Provider`](client::Provider) offers, and
+/// `dispatch(handler, request, answer)`, what it serves with. A method gets the request as it came, and its
+/// arguments. After the names may stand `codec SomeCodec`.
+#[macro_export]
+macro_rules! service {
+    (
+        $(#[$doc:meta])*
+        $vis:vis trait $service:ident($name:literal), client $client:ident, futures $futures:ident {
+            $($methods:tt)*
+        }
+    ) => {
+        $crate::service! {
+            $(#[$doc])*
+            $vis trait $service($name), client $client, futures $futures, codec $crate::Postcard {
+                $($methods)*
+            }
+        }
+    };
+    (
+        $(#[$doc:meta])*
+        $vis:vis trait $service:ident($name:literal), client $client:ident, futures $futures:ident,
+            codec $codec:path {
+            $(
+                $(#[$method_doc:meta])*
+                fn $method:ident($($argument:ident: $type:ty),* $(,)?) -> $value:ty;
+            )*
+        }
+    ) => {
+        $(#[$doc])*
+        $vis trait $service {
+            $(
+                $(#[$method_doc])*
+                ///
+                /// # Errors
+                ///
+                /// What the caller is told.
+                fn $method(
+                    &self,
+                    request: &$crate::client::Inbound<'_>,
+                    $($argument: $type),*
+                ) -> ::core::result::Result<$value, $crate::Failure>;
+            )*
+        }
+
+        impl dyn $service {
+            /// What the service is called.
+            $vis const NAME: &'static str = $name;
+
+            const METHODS: &'static [$crate::glue::Method] = &[$(
+                $crate::glue::Method::new(
+                    stringify!($method),
+                    concat!("(" $(, stringify!($type), ",")*, ")", stringify!($value)),
+                )
+            ),*];
+
+            /// What a provider offers.
+            $vis fn offer() -> $crate::client::Offer {
+                $crate::glue::offer($name, Self::METHODS)
+            }
+
+            /// Answers a request.
+            $vis fn dispatch(
+                handler: &impl $service,
+                request: &$crate::client::Inbound<'_>,
+                answer: &mut ::std::vec::Vec<u8>,
+            ) -> $crate::client::Status {
+                $(
+                    if request.method == $crate::client::name::method_number(stringify!($method)) {
+                        return $crate::glue::answer::<$codec, ($($type,)*), $value>(
+                            request,
+                            answer,
+                            |($($argument,)*)| handler.$method(request, $($argument),*),
+                        );
+                    }
+                )*
+                $crate::client::Status::Unimplemented
+            }
+        }
+
+        const _: () = assert!(
+            $crate::glue::are_distinct(<dyn $service>::METHODS),
+            "two methods' names share a number: rename one",
+        );
+
+        /// Calls the service, one call at a time.
+        #[derive(Debug)]
+        $vis struct $client($crate::glue::Caller);
+
+        #[allow(dead_code, reason = "a program calls what it needs")]
+        impl $client {
+            /// Calls the service on `rank`.
+            $vis fn new(client: $crate::client::Client, rank: u32) -> Self {
+                Self($crate::glue::Caller::new(client, rank, $name))
+            }
+
+            /// The client, for other services.
+            $vis fn into_client(self) -> $crate::client::Client {
+                self.0.into_client()
+            }
+
+            $(
+                $(#[$method_doc])*
+                ///
+                /// # Errors
+                ///
+                #[doc = "`TypedError`."]
+                $vis fn $method(
+                    &mut self,
+                    $($argument: $type),*
+                ) -> ::core::result::Result<$value, $crate::TypedError> {
+                    const METHOD: $crate::glue::Method =
+                        $crate::glue::Method::new(stringify!($method), "");
+                    self.0.call::<$codec, ($($type,)*), $value>(
+                        <dyn $service>::METHODS,
+                        &METHOD,
+                        &($($argument,)*),
+                    )
+                }
+            )*
+        }
+
+        /// Calls the service; each call is a future.
+        #[derive(Clone, Debug)]
+        $vis struct $futures($crate::glue::FutureCaller);
+
+        #[allow(dead_code, reason = "a program calls what it needs")]
+        impl $futures {
+            /// Calls the service on `rank`, after a look whether it means the same types.
+            ///
+            /// # Errors
+            ///
+            #[doc = "`TypedError`."]
+            $vis async fn new(
+                client: $crate::client::FutureClient,
+                rank: u32,
+            ) -> ::core::result::Result<Self, $crate::TypedError> {
+                let caller = $crate::glue::FutureCaller::new(client, rank, $name);
+                caller.check(<dyn $service>::METHODS).await?;
+                Ok(Self(caller))
+            }
+
+            $(
+                $(#[$method_doc])*
+                ///
+                /// # Errors
+                ///
+                #[doc = "`TypedError`."]
+                $vis fn $method(
+                    &self,
+                    $($argument: $type),*
+                ) -> impl ::core::future::Future<
+                    Output = ::core::result::Result<$value, $crate::TypedError>,
+                > + use<> {
+                    const METHOD: $crate::glue::Method =
+                        $crate::glue::Method::new(stringify!($method), "");
+                    self.0.call::<$codec, ($($type,)*), $value>(&METHOD, &($($argument,)*))
+                }
+            )*
+        }
+    };
+}

@@ -1,0 +1,131 @@
+//! The device itself: what it is, and what it can do.
+
+use std::os::fd::IntoRawFd as _;
+
+use rustix::io::Errno;
+use verbs::Lid;
+
+use super::{Refusal, Response};
+use crate::{
+    abi::{Command, Record},
+    engine::{Context, Engine, EventPipe},
+};
+
+/// Sizes and limits, as `ibv_devinfo -v` shows them.
+const FIRMWARE: u64 = 20 << 32 | 99 << 16 | 1000;
+const VENDOR: u32 = 0x2c9;
+const PART: u32 = 0x101b;
+const QPS: u32 = 2047;
+const CQS: u32 = 1023;
+const SRQS: u32 = 1023;
+const MRS: u32 = 4095;
+const CQES: u32 = (1 << 22) - 1;
+const WQES: u32 = 1 << 15;
+const SRQ_WQES: u32 = (1 << 15) - 1;
+const SGES: u32 = 30;
+const SRQ_SGES: u32 = 31;
+const READS: u32 = 16;
+const MESSAGE_BYTES_MAX: u32 = 1 << 30;
+
+/// GUID of a port: locally administered, and ends like the LID.
+pub(crate) fn guid(lid: Lid) -> [u8; 8] {
+    let [high, low] = lid.get().to_be_bytes();
+    [0x02, 0, 0, 0xff, 0xfe, 0, high, low]
+}
+
+pub(super) fn get_context(
+    engine: &mut Engine,
+    context: u32,
+    command: &Command<'_>,
+) -> Result<Response, Refusal> {
+    let refused = |errno: Errno| Refusal::new("GET_CONTEXT", errno, errno);
+    let (events, reader) = EventPipe::new().map_err(refused)?;
+    engine.contexts.insert(context, Context { events });
+    let async_fd = u32::try_from(reader.into_raw_fd()).unwrap_or(0);
+    let bfregs = command.core.u32(0);
+    // struct mlx5_ib_alloc_ucontext_resp
+    let mut driver = Record::zeroed(72);
+    let words = [1 << 16, 512, bfregs, 64];
+    words.into_iter().enumerate().for_each(|(at, word)| driver.u32(at * 4, word));
+    driver.u16(16, 1024); // max_sq_desc_sz
+    driver.u16(18, 512); // max_rq_desc_sz
+    driver.u32(20, WQES);
+    driver.u32(24, WQES);
+    driver.u32(28, SRQ_WQES);
+    driver.u16(32, 1); // ports
+    driver.u32(40, 72); // response_length
+    driver.u8(44, 1); // cqe_version
+    driver.u8(46, 1); // eth_min_inline
+    driver.u32(56, 12); // log_uar_size
+    driver.u32(60, 1); // UARs per page
+    Ok((Record::words(&[async_fd, 1]).0, driver.0))
+}
+
+pub(super) fn query_device(engine: &Engine, command: &Command<'_>) -> Response {
+    let mut base = Record::zeroed(176);
+    base.u64(0, FIRMWARE);
+    base.set(8, &guid(engine.lid));
+    base.set(16, &guid(engine.lid));
+    base.u64(24, 1 << 40); // max_mr_size
+    base.u64(32, 0xffff_f000); // page sizes
+    let words = [
+        VENDOR,
+        PART,
+        0,
+        QPS,
+        WQES,
+        0,
+        SGES,
+        SGES,
+        CQS,
+        CQES,
+        MRS,
+        1 << 16,
+        READS,
+        0,
+        QPS * READS,
+        READS,
+        0,
+        1,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        1 << 20,
+        0,
+        0,
+        SRQS,
+        SRQ_WQES,
+        SRQ_SGES,
+    ];
+    words.into_iter().enumerate().for_each(|(at, word)| base.u32(40 + at * 4, word));
+    base.u16(168, 1); // P_Keys
+    base.u8(170, 16); // local_ca_ack_delay
+    base.u8(171, 1); // ports
+    if !command.is_extended {
+        return (base.0, Vec::new());
+    }
+    let length = u32::try_from(command.room()).unwrap_or(0);
+    base.0.resize(command.room().max(184), 0);
+    base.u32(180, length);
+    let mut driver = Record::zeroed(command.driver_room());
+    driver.u32(4, u32::try_from(command.driver_room()).unwrap_or(0));
+    (base.0, driver.0)
+}
+
+pub(super) fn query_port(engine: &Engine) -> Vec<u8> {
+    let mut port = Record::zeroed(40);
+    port.u32(4, MESSAGE_BYTES_MAX);
+    port.u32(16, 1); // GIDs
+    port.u16(20, 1); // P_Keys
+    port.u16(22, engine.lid.get());
+    port.u16(24, 1); // of the subnet manager
+    // state ACTIVE, largest and active MTU 4096, LMC, virtual lanes, SL, timeout, init type, 4x, 25 Gb/s,
+    // LinkUp, InfiniBand
+    port.set(26, &[4, 5, 5, 0, 4, 0, 18, 0, 2, 32, 5, 1]);
+    port.0
+}

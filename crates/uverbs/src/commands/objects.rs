@@ -1,0 +1,196 @@
+//! Domains, memory, channels, completion queues, shared receive queues.
+
+use std::{os::fd::IntoRawFd as _, sync::Arc};
+
+use mlx5::device::Device as _;
+use rustix::io::Errno;
+use softnic::LentQueue;
+use verbs::{Access, MemoryRegion as _};
+
+use super::{Refusal, Response};
+use crate::{
+    abi::{Command, Fields, Record},
+    engine::{Cq, Engine, EventPipe, Pd, Srq},
+};
+
+/// Base-2 logarithm of the ring that holds `count` entries.
+fn log_of(count: u32) -> u8 {
+    count.max(1).next_power_of_two().ilog2().to_le_bytes()[0]
+}
+
+pub(super) fn alloc_pd(engine: &mut Engine, context: u32) -> Result<Response, Refusal> {
+    let device = engine.device.alloc_pd();
+    let device = device.map_err(|error| Refusal::new("ALLOC_PD", error, Errno::NOMEM))?;
+    let handle = engine.pds.insert(Pd { context, device });
+    Ok((handle.to_ne_bytes().to_vec(), handle.to_ne_bytes().to_vec()))
+}
+
+pub(super) fn dealloc_pd(engine: &mut Engine, command: &Command<'_>) -> Result<Response, Refusal> {
+    engine.pds.remove(command.core.u32(0)).ok_or_else(|| Refusal::no_such("DEALLOC_PD"))?;
+    Ok(Response::default())
+}
+
+/// `enum ib_uverbs_access_flags` that a region may have, beside those of [`Access`]: ZERO_BASED and HUGETLB, which
+/// change nothing here.
+const HARMLESS: u32 = 1 << 5 | 1 << 7;
+
+pub(super) fn register(
+    engine: &mut Engine,
+    context: u32,
+    command: &Command<'_>,
+) -> Result<Response, Refusal> {
+    let fields = command.core;
+    let [start, length, iova] = [fields.u64(0), fields.u64(8), fields.u64(16)];
+    let (pd, flags) = (fields.u32(24), fields.u32(28));
+    let access = Access::from_bits_truncate(flags);
+    let unknown = flags & !HARMLESS & !access.bits();
+    if unknown != 0 {
+        let names = [(1 << 4, "MW_BIND"), (1 << 6, "ON_DEMAND")];
+        let name = names.iter().find(|(bit, _)| unknown & bit != 0).map_or("?", |(_, name)| name);
+        return Err(Refusal::lacks(format!("REG_MR with access {unknown:#x} ({name})")));
+    }
+    let pd = engine.pds.get(pd).ok_or_else(|| Refusal::no_such("REG_MR: domain"))?;
+    let refused = |error: verbs::MemoryError| {
+        Refusal::new(format!("REG_MR of {length} B at {start:#x}"), error, Errno::INVAL)
+    };
+    let is_there = usize::try_from(start).is_ok_and(|at| {
+        let len = usize::try_from(length).unwrap_or(usize::MAX);
+        let writes = access.contains(Access::LOCAL_WRITE);
+        memory::lent::is_there(core::ptr::with_exposed_provenance_mut(at), len, writes)
+    });
+    if !is_there {
+        let what = format!("REG_MR of {length} B at {start:#x}");
+        return Err(Refusal::new(what, "not all of it is mapped", Errno::FAULT));
+    }
+    // SAFETY: memory of the program, which shares it with its NIC by registering it.
+    let mr = unsafe { engine.device.lend_memory(&pd.device, (start, length), iova, access) };
+    let mr = mr.map_err(refused)?;
+    let (lkey, rkey) = (mr.lkey().get(), mr.rkey().get());
+    let handle = engine.mrs.insert((context, mr));
+    Ok((Record::words(&[handle, lkey, rkey]).0, Vec::new()))
+}
+
+pub(super) fn deregister(engine: &mut Engine, command: &Command<'_>) -> Result<Response, Refusal> {
+    let mr = engine.mrs.remove(command.core.u32(0));
+    let (_, mr) = mr.ok_or_else(|| Refusal::no_such("DEREG_MR"))?;
+    mr.deregister().map_err(|error| Refusal::new("DEREG_MR", error, Errno::BUSY))?;
+    Ok(Response::default())
+}
+
+pub(super) fn create_channel(engine: &mut Engine) -> Result<Response, Refusal> {
+    let pipe = EventPipe::new();
+    let (pipe, reader) = pipe.map_err(|errno| Refusal::new("CREATE_COMP_CHANNEL", errno, errno))?;
+    let reader = reader.into_raw_fd();
+    crate::process::watch_channel(reader);
+    engine.channels.insert(reader, Arc::new(pipe));
+    Ok((reader.to_ne_bytes().to_vec(), Vec::new()))
+}
+
+pub(super) fn create_cq(
+    engine: &mut Engine,
+    context: u32,
+    command: &Command<'_>,
+) -> Result<Response, Refusal> {
+    let core = command.core;
+    let (user_handle, cqe) = (core.u64(0), core.u32(8));
+    let channel = i32::from_ne_bytes(core.bytes(16));
+    // struct mlx5_ib_create_cq
+    let driver = command.driver(24 + if command.is_extended { 8 } else { 0 });
+    let entry_bytes = driver.u32(16);
+    if driver.u8(20) != 0 {
+        return Err(Refusal::lacks("CREATE_CQ with compressed entries"));
+    }
+    if !matches!(entry_bytes, 64 | 128) {
+        return Err(Refusal::lacks(format!("CREATE_CQ with entries of {entry_bytes} B")));
+    }
+    let channel = engine.channels.get(&channel).cloned();
+    let queue = LentQueue {
+        ring: driver.u64(0),
+        dbrec: driver.u64(8),
+        log_entries: log_of(cqe.saturating_add(1)),
+        log_stride: log_of(entry_bytes),
+    };
+    let armable = channel.is_some().then_some(&engine.armable);
+    // SAFETY: libmlx5 keeps ring and record until the queue is destroyed.
+    let device = unsafe { engine.device.lend_cq(&queue, armable) };
+    let device = device.map_err(|error| Refusal::new("CREATE_CQ", error, Errno::NOMEM))?;
+    let number = device.number().get();
+    let arm_record = usize::try_from(queue.dbrec).unwrap_or(0) + 4;
+    let handle = engine.cqs.insert(Cq {
+        context,
+        device,
+        user_handle,
+        channel,
+        arm_record,
+        arm_seen: None,
+        is_armed: false,
+        written: Default::default(),
+        written_async: Default::default(),
+    });
+    let mut response = Record::words(&[handle, cqe]);
+    if command.is_extended {
+        let length = u32::try_from(command.room()).unwrap_or(0);
+        response.0.extend(Record::words(&[0, length]).0);
+    }
+    Ok((response.0, Record::words(&[number, 0]).0))
+}
+
+pub(super) fn destroy_cq(engine: &mut Engine, command: &Command<'_>) -> Result<Response, Refusal> {
+    let cq = engine.cqs.remove(command.core.u32(0));
+    let cq = cq.ok_or_else(|| Refusal::no_such("DESTROY_CQ"))?;
+    let completions =
+        cq.channel.as_ref().map_or(0, |pipe| cq.written.read(pipe, cq.user_handle, false));
+    let context = engine.contexts.get(&cq.context);
+    let others =
+        context.map_or(0, |context| cq.written_async.read(&context.events, cq.user_handle, true));
+    Ok((Record::words(&[completions, others]).0, Vec::new()))
+}
+
+pub(super) fn create_srq(
+    engine: &mut Engine,
+    context: u32,
+    command: &Command<'_>,
+) -> Result<Response, Refusal> {
+    let core = command.core;
+    let [pd, max_wr, max_sge] = [core.u32(8), core.u32(12), core.u32(16)];
+    // struct mlx5_ib_create_srq
+    let driver: Fields<'_> = command.driver(24);
+    let pd = engine.pds.get(pd).ok_or_else(|| Refusal::no_such("CREATE_SRQ: domain"))?;
+    let entry_bytes = (16 + max_sge.saturating_mul(16)).max(32);
+    let queue = LentQueue {
+        ring: driver.u64(0),
+        dbrec: driver.u64(8),
+        log_entries: log_of(max_wr.saturating_add(1)),
+        log_stride: log_of(entry_bytes),
+    };
+    // SAFETY: libmlx5 keeps ring and record until the queue is destroyed.
+    let device = unsafe { engine.device.lend_srq(&pd.device, &queue) };
+    let device = device.map_err(|error| Refusal::new("CREATE_SRQ", error, Errno::NOMEM))?;
+    let number = device.number().get();
+    let handle = engine.srqs.insert(Srq { context, device, max_wr, max_sge });
+    Ok((Record::words(&[handle, max_wr, max_sge, number]).0, Record::words(&[number, 0]).0))
+}
+
+/// `IBV_SRQ_MAX_WR`
+const SRQ_MAX_WR: u32 = 1;
+
+pub(super) fn modify_srq(engine: &mut Engine, command: &Command<'_>) -> Result<Response, Refusal> {
+    let (handle, mask) = (command.core.u32(0), command.core.u32(4));
+    engine.srqs.get(handle).ok_or_else(|| Refusal::no_such("MODIFY_SRQ"))?;
+    if mask & SRQ_MAX_WR != 0 {
+        return Err(Refusal::lacks("MODIFY_SRQ: another size"));
+    }
+    Err(Refusal::lacks("MODIFY_SRQ: a limit that raises an event"))
+}
+
+pub(super) fn query_srq(engine: &mut Engine, command: &Command<'_>) -> Result<Response, Refusal> {
+    let srq = engine.srqs.get(command.core.u32(0));
+    let srq = srq.ok_or_else(|| Refusal::no_such("QUERY_SRQ"))?;
+    Ok((Record::words(&[srq.max_wr, srq.max_sge, 0, 0]).0, Vec::new()))
+}
+
+pub(super) fn destroy_srq(engine: &mut Engine, command: &Command<'_>) -> Result<Response, Refusal> {
+    let srq = engine.srqs.remove(command.core.u32(0));
+    drop(srq.ok_or_else(|| Refusal::no_such("DESTROY_SRQ"))?);
+    Ok((Record::words(&[0]).0, Vec::new()))
+}

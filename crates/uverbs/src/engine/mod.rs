@@ -1,0 +1,227 @@
+//! One process's port: its objects, its queues, and what goes to and comes from other ports.
+
+mod events;
+mod objects;
+
+use std::{
+    collections::{HashMap, VecDeque},
+    io,
+    sync::Arc,
+};
+
+use mlx5::device::{Device as _, DeviceQp as _};
+use softnic::{Channel, Config, Device, Issued, Packet, VirtualPort, open_virtual};
+use verbs::{Lid, QpState};
+
+use crate::{
+    clock::Clock,
+    fabric::{Fabric, Frame},
+};
+pub(crate) use events::EventPipe;
+pub(crate) use objects::{Attributes, Context, Cq, Pd, Qp, Service, Srq, Table, Wait};
+
+/// Requests that one queue pair sends before the others have their turn.
+const TURN: usize = 64;
+
+/// Address space for slots and claims, in MiB; only what is used is allocated.
+const CARD_MIB: usize = 64;
+
+/// Why a process has no port.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StartError {
+    #[error("no LID on fabric `{fabric}`: {error}")]
+    Fabric { fabric: String, error: io::Error },
+    #[error(transparent)]
+    Open(#[from] softnic::OpenError),
+    #[error("no completion channel: {0}")]
+    Channel(#[from] verbs::CreateError),
+}
+
+/// The port of this process.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    // Objects come before the device: they are dropped first.
+    pub(crate) qps: Table<Qp>,
+    pub(crate) srqs: Table<Srq>,
+    pub(crate) cqs: Table<Cq>,
+    pub(crate) mrs: Table<(u32, softnic::Mr)>,
+    pub(crate) pds: Table<Pd>,
+    pub(crate) contexts: HashMap<u32, Context>,
+    /// Completion channels by the descriptor that the program reads.
+    pub(crate) channels: HashMap<i32, Arc<EventPipe>>,
+    /// Pages of doorbell registers that the program has mapped, too.
+    pub(crate) doorbells: Vec<memory::Region>,
+    /// What makes completion queues watch whether they are armed; nobody waits on it.
+    pub(crate) armable: Channel,
+    pub(crate) device: Device,
+    pub(crate) lid: Lid,
+    port: VirtualPort,
+    clock: Arc<Clock>,
+    fabric: Fabric,
+    own: VecDeque<Frame>,
+}
+
+impl Engine {
+    pub(crate) fn start(fabric: &str) -> Result<Self, StartError> {
+        let joined = Fabric::join(fabric)
+            .map_err(|error| StartError::Fabric { fabric: fabric.to_owned(), error })?;
+        let clock = Arc::new(Clock::default());
+        let config = Config { fabric: fabric.to_owned(), card_mib: CARD_MIB, ..Config::default() };
+        let (nic, port) = open_virtual(&config, joined.lid, clock.clone())?;
+        let device = nic.device().clone();
+        Ok(Self {
+            qps: Table::default(),
+            srqs: Table::default(),
+            cqs: Table::default(),
+            mrs: Table::default(),
+            pds: Table::default(),
+            contexts: HashMap::new(),
+            channels: HashMap::new(),
+            doorbells: Vec::new(),
+            armable: device.create_channel()?,
+            lid: joined.lid,
+            device,
+            port,
+            clock,
+            fabric: joined,
+            own: VecDeque::new(),
+        })
+    }
+
+    /// Whether a program has anything that could send or receive.
+    pub(crate) fn is_used(&self) -> bool {
+        !self.qps.is_empty()
+    }
+
+    /// Descriptors that become readable when something arrives.
+    pub(crate) fn descriptors(&self) -> Vec<std::os::fd::BorrowedFd<'_>> {
+        self.fabric.descriptors().collect()
+    }
+
+    /// Does what there is to do now; whether there was anything.
+    pub(crate) fn step(&mut self) -> bool {
+        let mut did = self.receive();
+        did |= self.run_queues();
+        did |= self.run_own();
+        did |= self.fabric.flush();
+        did |= self.lose_peers();
+        self.raise_events();
+        did
+    }
+
+    /// The device that is open as `context` is closed: what the program has left of it goes.
+    pub(crate) fn close(&mut self, context: u32) {
+        let left = self.qps.values_mut().filter(|qp| qp.context == context);
+        left.for_each(|qp| qp.device.destroy());
+        self.qps.retain(|qp| qp.context != context);
+        self.srqs.retain(|srq| srq.context != context);
+        self.cqs.retain(|cq| cq.context != context);
+        self.mrs.retain(|(of, _)| *of != context);
+        self.pds.retain(|pd| pd.context != context);
+        self.contexts.remove(&context);
+    }
+
+    /// Writes what waits for peers, at most for so many steps.
+    pub(crate) fn finish(&mut self, steps: usize) {
+        for _ in 0..steps {
+            if !self.step() && !self.fabric.is_full() {
+                break;
+            }
+        }
+    }
+
+    fn receive(&mut self) -> bool {
+        let frames = self.fabric.receive();
+        let did = !frames.is_empty();
+        frames.into_iter().for_each(|frame| self.take(frame));
+        did
+    }
+
+    fn take(&mut self, frame: Frame) {
+        match frame {
+            Frame::Packet(packet) => {
+                let Some(answer) = self.port.respond(&packet) else { return };
+                if answer.destination().0 == self.lid {
+                    self.own.push_back(Frame::Answer(answer));
+                } else {
+                    self.fabric.send_answer(&answer);
+                }
+            }
+            Frame::Answer(answer) => {
+                self.port.settle(&answer);
+                self.wake(answer.destination().1.get());
+            }
+        }
+    }
+
+    fn run_own(&mut self) -> bool {
+        let did = !self.own.is_empty();
+        while let Some(frame) = self.own.pop_front() {
+            self.take(frame);
+        }
+        did
+    }
+
+    fn wake(&mut self, qpn: u32) {
+        if let Some(qp) = self.qps.values_mut().find(|qp| qp.device.number().get() == qpn) {
+            qp.wait = Wait::Ready;
+        }
+    }
+
+    fn run_queues(&mut self) -> bool {
+        for qpn in self.clock.take() {
+            self.wake(qpn.get());
+        }
+        let mut did = false;
+        let now_ns = os::clock::now_ns();
+        for handle in self.qps.handles() {
+            let Some(qp) = self.qps.get_mut(handle) else { continue };
+            if qp.device.state() == QpState::Err {
+                qp.device.received();
+            }
+            let posted = qp.device.posted();
+            if qp.wait.is_over(posted, now_ns) {
+                did |= self.run_queue(handle);
+            }
+        }
+        did
+    }
+
+    /// Gives one queue pair its turn; whether it did anything.
+    fn run_queue(&mut self, handle: u32) -> bool {
+        for turn in 0..TURN {
+            if self.fabric.is_full() {
+                return turn > 0;
+            }
+            let Some(qp) = self.qps.get_mut(handle) else { return false };
+            let posted = qp.device.posted();
+            match self.port.issue(qp.device.number()) {
+                Issued::Packet(packet) => self.send(packet),
+                Issued::Done => {}
+                Issued::WaitUntil(at_ns) => {
+                    qp.wait = Wait::Until { at_ns, posted };
+                    return turn > 0;
+                }
+                Issued::Idle => {
+                    qp.wait = Wait::Posted(posted);
+                    return turn > 0;
+                }
+            }
+        }
+        true
+    }
+
+    fn send(&mut self, packet: Packet) {
+        if packet.destination().0 == self.lid {
+            self.own.push_back(Frame::Packet(packet));
+        } else if !self.fabric.send_packet(&packet) && !packet.is_datagram() {
+            self.own.push_back(Frame::Answer(VirtualPort::dropped(&packet)));
+        }
+    }
+
+    fn lose_peers(&mut self) -> bool {
+        let lost = self.fabric.take_lost();
+        lost.iter().for_each(|lid| self.port.lose_peer(*lid));
+        !lost.is_empty()
+    }
+}

@@ -1,0 +1,272 @@
+//! Streams between the ports of processes: unix sockets with abstract names.
+//!
+//! Each ordered pair of ports has one stream, which the sender opens when it has something to send. A frame is
+//! its length in four bytes, its kind in one, and the bytes of a packet or an answer. A stream that ends tells
+//! that the other process is gone.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    io::{self, ErrorKind, Read as _, Write as _},
+    os::{
+        fd::{AsFd as _, BorrowedFd},
+        linux::net::SocketAddrExt as _,
+        unix::net::{SocketAddr, UnixListener, UnixStream},
+    },
+};
+
+use rustix::{net::sockopt::socket_peercred, process::geteuid};
+use softnic::{Answer, Packet};
+use verbs::Lid;
+
+use crate::process::hide;
+
+/// LIDs that ports try.
+const LIDS: core::ops::Range<u16> = 1..512;
+
+/// Bytes that one read takes.
+const READ_BYTES: usize = 256 << 10;
+
+/// Bytes that may wait for all peers together before queue pairs wait.
+pub(crate) const BACKLOG_BYTES_MAX: usize = 4 << 20;
+
+/// Longest frame: a message of the greatest length, and its head.
+const FRAME_BYTES_MAX: usize = (1 << 31) + 4096;
+
+const HEAD_BYTES: usize = 5;
+const HELLO: u8 = 0;
+const PACKET: u8 = 1;
+const ANSWER: u8 = 2;
+
+/// A frame that a peer sent.
+#[derive(Debug)]
+pub(crate) enum Frame {
+    Packet(Packet),
+    Answer(Answer),
+}
+
+/// A stream that this port has opened.
+#[derive(Debug)]
+struct Outgoing {
+    stream: UnixStream,
+    waiting: VecDeque<Vec<u8>>,
+    /// Of the first frame that waits.
+    written: usize,
+}
+
+/// A stream that another port has opened.
+#[derive(Debug)]
+struct Incoming {
+    stream: UnixStream,
+    /// Who it is, once it has said so.
+    peer: Option<Lid>,
+    bytes: Vec<u8>,
+    /// What of `bytes` has been taken.
+    taken: usize,
+}
+
+/// The streams of one port.
+#[derive(Debug)]
+pub(crate) struct Fabric {
+    name: String,
+    pub(crate) lid: Lid,
+    listener: UnixListener,
+    outgoing: HashMap<u16, Outgoing>,
+    incoming: Vec<Incoming>,
+    backlog_bytes: usize,
+    lost: Vec<Lid>,
+    buffer: Vec<u8>,
+}
+
+fn address(fabric: &str, lid: Lid) -> io::Result<SocketAddr> {
+    let uid = geteuid().as_raw();
+    SocketAddr::from_abstract_name(format!("copyrpc-uverbs-{uid}-{fabric}-{}", lid.get()))
+}
+
+/// Whether the other end belongs to this user: anybody may claim an abstract name.
+fn is_own(stream: &UnixStream) -> bool {
+    socket_peercred(stream).is_ok_and(|peer| peer.uid == geteuid())
+}
+
+fn frame(kind: u8, body: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(HEAD_BYTES + body.len());
+    bytes.extend(u32::try_from(body.len()).unwrap_or(u32::MAX).to_le_bytes());
+    bytes.push(kind);
+    bytes.extend(body);
+    bytes
+}
+
+impl Fabric {
+    /// Takes the first LID that is free.
+    pub(crate) fn join(name: &str) -> io::Result<Self> {
+        for lid in LIDS.map(Lid::new) {
+            let listener = match UnixListener::bind_addr(&address(name, lid)?) {
+                Err(error) if error.kind() == ErrorKind::AddrInUse => continue,
+                bound => bound?,
+            };
+            listener.set_nonblocking(true)?;
+            hide(&listener);
+            return Ok(Self {
+                name: name.to_owned(),
+                lid,
+                listener,
+                outgoing: HashMap::new(),
+                incoming: Vec::new(),
+                backlog_bytes: 0,
+                lost: Vec::new(),
+                buffer: vec![0; READ_BYTES],
+            });
+        }
+        Err(io::Error::new(ErrorKind::AddrInUse, "all LIDs of the fabric are taken"))
+    }
+
+    /// Descriptors that become readable when something arrives.
+    pub(crate) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let streams = self.incoming.iter().map(|incoming| incoming.stream.as_fd());
+        core::iter::once(self.listener.as_fd()).chain(streams)
+    }
+
+    /// Whether so much waits that no more should be made.
+    pub(crate) fn is_full(&self) -> bool {
+        self.backlog_bytes > BACKLOG_BYTES_MAX
+    }
+
+    /// Ports that are gone since the last call.
+    pub(crate) fn take_lost(&mut self) -> Vec<Lid> {
+        core::mem::take(&mut self.lost)
+    }
+
+    /// Sends a packet; `false`: nobody is there.
+    pub(crate) fn send_packet(&mut self, packet: &Packet) -> bool {
+        self.send(packet.destination().0, frame(PACKET, &packet.encode()))
+    }
+
+    /// Sends an answer; who is gone does not want it.
+    pub(crate) fn send_answer(&mut self, answer: &Answer) {
+        self.send(answer.destination().0, frame(ANSWER, &answer.encode()));
+    }
+
+    fn send(&mut self, to: Lid, frame: Vec<u8>) -> bool {
+        if !self.outgoing.contains_key(&to.get()) {
+            let Some(stream) = self.connect(to) else { return false };
+            self.backlog_bytes += stream.waiting.iter().map(Vec::len).sum::<usize>();
+            self.outgoing.insert(to.get(), stream);
+        }
+        let Some(outgoing) = self.outgoing.get_mut(&to.get()) else { return false };
+        self.backlog_bytes += frame.len();
+        outgoing.waiting.push_back(frame);
+        if outgoing.waiting.len() == 1 {
+            self.flush_one(to);
+        }
+        true
+    }
+
+    fn connect(&self, to: Lid) -> Option<Outgoing> {
+        let stream = UnixStream::connect_addr(&address(&self.name, to).ok()?).ok()?;
+        hide(&stream);
+        stream.set_nonblocking(true).ok().filter(|()| is_own(&stream))?;
+        let hello = frame(HELLO, &self.lid.get().to_le_bytes());
+        Some(Outgoing { stream, waiting: VecDeque::from([hello]), written: 0 })
+    }
+
+    /// Writes what waits; whether anything was written.
+    pub(crate) fn flush(&mut self) -> bool {
+        if self.backlog_bytes == 0 {
+            return false;
+        }
+        let lids: Vec<u16> = self.outgoing.keys().copied().collect();
+        let before = self.backlog_bytes;
+        lids.into_iter().for_each(|lid| self.flush_one(Lid::new(lid)));
+        self.backlog_bytes < before
+    }
+
+    fn flush_one(&mut self, to: Lid) {
+        let Some(outgoing) = self.outgoing.get_mut(&to.get()) else { return };
+        while let Some(first) = outgoing.waiting.front() {
+            match outgoing.stream.write(&first[outgoing.written..]) {
+                Ok(count) => {
+                    outgoing.written += count;
+                    self.backlog_bytes -= count;
+                    if outgoing.written == first.len() {
+                        outgoing.waiting.pop_front();
+                        outgoing.written = 0;
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return self.lose(to),
+            }
+        }
+    }
+
+    fn lose(&mut self, lid: Lid) {
+        if let Some(outgoing) = self.outgoing.remove(&lid.get()) {
+            let waiting: usize = outgoing.waiting.iter().map(Vec::len).sum();
+            self.backlog_bytes -= waiting - outgoing.written;
+        }
+        self.lost.push(lid);
+    }
+
+    /// Takes what has arrived.
+    pub(crate) fn receive(&mut self) -> Vec<Frame> {
+        while let Ok((stream, _)) = self.listener.accept() {
+            hide(&stream);
+            if is_own(&stream) && stream.set_nonblocking(true).is_ok() {
+                self.incoming.push(Incoming { stream, peer: None, bytes: Vec::new(), taken: 0 });
+            }
+        }
+        let mut frames = Vec::new();
+        let mut at = 0;
+        while let Some(incoming) = self.incoming.get_mut(at) {
+            if incoming.read(&mut self.buffer, &mut frames) {
+                at += 1;
+                continue;
+            }
+            let gone = self.incoming.swap_remove(at);
+            if let Some(lid) = gone.peer {
+                self.lose(lid);
+            }
+        }
+        frames
+    }
+}
+
+impl Incoming {
+    /// Reads once, and takes whole frames; `false`: the stream has ended, or makes no sense.
+    fn read(&mut self, buffer: &mut [u8], frames: &mut Vec<Frame>) -> bool {
+        match self.stream.read(buffer) {
+            Ok(0) => return false,
+            Ok(count) => self.bytes.extend_from_slice(&buffer[..count]),
+            Err(error) => {
+                return matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted);
+            }
+        }
+        loop {
+            let rest = &self.bytes[self.taken..];
+            let Some((head, body)) = rest.split_at_checked(HEAD_BYTES) else { break };
+            let len = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
+            if len > FRAME_BYTES_MAX {
+                return false;
+            }
+            let (kind, Some(body)) = (head[4], body.get(..len)) else { break };
+            match (kind, self.peer) {
+                (HELLO, None) => {
+                    let Ok(lid) = body.try_into() else { return false };
+                    self.peer = Some(Lid::new(u16::from_le_bytes(lid)));
+                }
+                (PACKET, Some(peer)) => match Packet::decode(body) {
+                    Ok(packet) if packet.source().0 == peer => frames.push(Frame::Packet(packet)),
+                    _ => return false,
+                },
+                (ANSWER, Some(_)) => match Answer::decode(body) {
+                    Ok(answer) => frames.push(Frame::Answer(answer)),
+                    Err(_) => return false,
+                },
+                _ => return false,
+            }
+            self.taken += HEAD_BYTES + len;
+        }
+        self.bytes.drain(..self.taken);
+        self.taken = 0;
+        true
+    }
+}

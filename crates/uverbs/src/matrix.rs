@@ -1,0 +1,356 @@
+//! The table of programs that work: each row is run, two processes at a time, and says how it went.
+//!
+//! ```text
+//!  row ─▶ server on a free port ─▶ it listens ─▶ client ─▶ both have ended well: works
+//! ```
+
+use std::{
+    fs::{self, File},
+    io::{self, Read as _, Seek as _},
+    net::TcpListener,
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use memory::sync::{AtomicU32, Ordering};
+
+use crate::{launch::Stage, process::FABRIC_ENV};
+
+/// How a program is told of the port on which its two processes meet, beside the network of the NIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Meeting {
+    /// It is one process.
+    Alone,
+    /// `-p PORT`, and the host at the end.
+    Verbs,
+    /// `-p PORT`, and the host in front; only the client says what is done.
+    Ucx,
+    /// `-B PORT` of the server, `-P PORT` of the client, and the host at the end.
+    Fabric,
+}
+
+/// One line of the table.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// What it shows, for people.
+    pub shows: &'static str,
+    /// The program.
+    pub program: &'static str,
+    /// Debian's package of it.
+    pub package: &'static str,
+    /// Arguments.
+    pub arguments: &'static [&'static str],
+    /// How its processes meet.
+    pub meeting: Meeting,
+    /// Transports of UCX.
+    pub transports: &'static str,
+}
+
+const fn verbs(
+    shows: &'static str,
+    program: &'static str,
+    arguments: &'static [&'static str],
+) -> Row {
+    let meeting = Meeting::Verbs;
+    Row { shows, program, package: "ibverbs-utils", arguments, meeting, transports: "" }
+}
+
+const fn perftest(
+    shows: &'static str,
+    program: &'static str,
+    arguments: &'static [&'static str],
+) -> Row {
+    Row { package: "perftest", ..verbs(shows, program, arguments) }
+}
+
+const fn ucx(transports: &'static str, arguments: &'static [&'static str]) -> Row {
+    let (program, package, meeting) = ("ucx_perftest", "ucx-utils", Meeting::Ucx);
+    Row { shows: "UCX", program, package, arguments, meeting, transports }
+}
+
+const UCX_RC: &str = "rc_verbs,ud_verbs:aux,self";
+const UCX_RC_MLX5: &str = "rc_mlx5,ud_mlx5:aux,self";
+const UCX_UD: &str = "ud_verbs,self";
+const UCX_UD_MLX5: &str = "ud_mlx5,self";
+const UCX_DC: &str = "dc_mlx5,self";
+
+const TAG: &[&str] = &["-t", "tag_lat", "-n", "100", "-w", "10"];
+const PUT: &[&str] = &["-t", "ucp_put_lat", "-n", "100", "-w", "10"];
+const GET: &[&str] = &["-t", "ucp_get", "-n", "100", "-w", "10"];
+const FADD: &[&str] = &["-t", "ucp_fadd", "-n", "100", "-w", "10"];
+const STREAM: &[&str] = &["-t", "stream_lat", "-n", "100", "-w", "10"];
+const AM: &[&str] = &["-t", "ucp_am_lat", "-n", "100", "-w", "10"];
+const LONG: &[&str] = &["-t", "tag_bw", "-s", "1000000", "-n", "20", "-w", "2"];
+
+/// Every row.
+pub const ROWS: &[Row] = &[
+    Row { meeting: Meeting::Alone, ..verbs("the device", "ibv_devinfo", &["-v"]) },
+    verbs("RC, data checked", "ibv_rc_pingpong", &["-c", "-n", "100"]),
+    verbs("RC, events, data checked", "ibv_rc_pingpong", &["-c", "-e", "-n", "100"]),
+    verbs("UC", "ibv_uc_pingpong", &["-n", "100"]),
+    verbs("UC, events", "ibv_uc_pingpong", &["-e", "-n", "100"]),
+    verbs("UD", "ibv_ud_pingpong", &["-n", "100"]),
+    verbs("UD, events", "ibv_ud_pingpong", &["-e", "-n", "100"]),
+    verbs("SRQ", "ibv_srq_pingpong", &["-n", "100"]),
+    verbs("SRQ, events", "ibv_srq_pingpong", &["-e", "-n", "100"]),
+    perftest("WRITE, RC", "ib_write_lat", &["-n", "100"]),
+    perftest("WRITE, RC, inline", "ib_write_lat", &["-n", "100", "-I", "64", "-s", "64"]),
+    perftest("WRITE, UC", "ib_write_lat", &["-n", "100", "-c", "UC"]),
+    perftest("WRITE, DC", "ib_write_lat", &["-n", "100", "-c", "DC"]),
+    perftest("WRITE, RC", "ib_write_bw", &["-n", "100", "-s", "65536"]),
+    perftest("WRITE, RC, both ways", "ib_write_bw", &["-n", "100", "-b"]),
+    perftest("WRITE, four queue pairs", "ib_write_bw", &["-n", "100", "-q", "4"]),
+    perftest("WRITE, UC", "ib_write_bw", &["-n", "100", "-c", "UC"]),
+    perftest("SEND, RC", "ib_send_lat", &["-n", "100"]),
+    perftest("SEND, RC, events", "ib_send_lat", &["-n", "100", "-e"]),
+    perftest("SEND, RC, SRQ", "ib_send_lat", &["-n", "100", "--use-srq"]),
+    perftest("SEND, UC", "ib_send_lat", &["-n", "100", "-c", "UC"]),
+    perftest("SEND, UD", "ib_send_lat", &["-n", "100", "-c", "UD"]),
+    perftest("SEND, DC", "ib_send_lat", &["-n", "100", "-c", "DC"]),
+    perftest("SEND, RC", "ib_send_bw", &["-n", "100"]),
+    perftest("SEND, RC, events", "ib_send_bw", &["-n", "100", "-e"]),
+    perftest("SEND, RC, SRQ", "ib_send_bw", &["-n", "100", "--use-srq"]),
+    perftest("SEND, UC", "ib_send_bw", &["-n", "100", "-c", "UC"]),
+    perftest("SEND, UD", "ib_send_bw", &["-n", "100", "-c", "UD", "-s", "1024"]),
+    perftest("READ, RC", "ib_read_lat", &["-n", "100"]),
+    perftest("READ, RC", "ib_read_bw", &["-n", "100"]),
+    perftest("atomics, RC", "ib_atomic_lat", &["-n", "100"]),
+    perftest("atomics, RC", "ib_atomic_bw", &["-n", "100"]),
+    ucx(UCX_RC, TAG),
+    ucx(UCX_RC, PUT),
+    ucx(UCX_RC, GET),
+    ucx(UCX_RC, FADD),
+    ucx(UCX_RC, STREAM),
+    ucx(UCX_RC, AM),
+    ucx(UCX_RC, LONG),
+    ucx(UCX_UD, TAG),
+    ucx(UCX_UD, PUT),
+    ucx(UCX_UD, GET),
+    ucx(UCX_UD, FADD),
+    ucx(UCX_UD, STREAM),
+    ucx(UCX_UD, AM),
+    ucx(UCX_RC_MLX5, TAG),
+    ucx(UCX_RC_MLX5, PUT),
+    ucx(UCX_RC_MLX5, GET),
+    ucx(UCX_RC_MLX5, FADD),
+    ucx(UCX_RC_MLX5, STREAM),
+    ucx(UCX_RC_MLX5, AM),
+    ucx(UCX_RC_MLX5, LONG),
+    ucx(UCX_UD_MLX5, TAG),
+    ucx(UCX_UD_MLX5, PUT),
+    ucx(UCX_UD_MLX5, GET),
+    ucx(UCX_UD_MLX5, FADD),
+    ucx(UCX_UD_MLX5, STREAM),
+    ucx(UCX_UD_MLX5, AM),
+    ucx(UCX_DC, TAG),
+    ucx(UCX_DC, PUT),
+    ucx(UCX_DC, GET),
+    ucx(UCX_DC, FADD),
+    ucx(UCX_DC, STREAM),
+    ucx(UCX_DC, AM),
+];
+
+/// How a row went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Every process ended well.
+    Works,
+    /// The program is not installed.
+    Skipped,
+    /// Not so; with the last lines that the processes wrote.
+    Fails(String),
+}
+
+/// Longest time of a row, of which most take less than a second where cores are free.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+const LOOK: Duration = Duration::from_millis(5);
+
+impl Row {
+    /// The command line of the server, without its port.
+    #[must_use]
+    pub fn line(&self) -> String {
+        let mut line = String::new();
+        if !self.transports.is_empty() {
+            line = format!("UCX_TLS={} ", self.transports);
+        }
+        line.push_str(self.program);
+        self.arguments.iter().for_each(|argument| {
+            line.push(' ');
+            line.push_str(argument);
+        });
+        line
+    }
+
+    /// Whether the program is installed.
+    #[must_use]
+    pub fn is_installed(&self) -> bool {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        std::env::split_paths(&path).any(|folder| folder.join(self.program).is_file())
+    }
+
+    /// Runs the row.
+    #[must_use]
+    pub fn run(&self, stage: &Stage) -> Verdict {
+        if !self.is_installed() {
+            return Verdict::Skipped;
+        }
+        match self.processes(stage) {
+            Ok(()) => Verdict::Works,
+            Err(problem) => Verdict::Fails(problem),
+        }
+    }
+
+    fn processes(&self, stage: &Stage) -> Result<(), String> {
+        let deadline = Instant::now() + PATIENCE;
+        let fabric = new_fabric();
+        let start = |arguments: Vec<String>| {
+            let mut command = stage.command(self.program.as_ref());
+            command.args(arguments).env(FABRIC_ENV, &fabric).env("UCX_NET_DEVICES", "mlx5_0:1");
+            if !self.transports.is_empty() {
+                command.env("UCX_TLS", self.transports);
+            }
+            Running::start(command).map_err(|error| format!("it does not start: {error}"))
+        };
+        let own = |more: &[&str]| -> Vec<String> {
+            self.arguments.iter().chain(more).map(|argument| (*argument).to_owned()).collect()
+        };
+        if self.meeting == Meeting::Alone {
+            return start(own(&[]))?.end(deadline);
+        }
+        let port = free_port().map_err(|error| format!("no port is free: {error}"))?;
+        let text = &port.to_string();
+        let host = "127.0.0.1";
+        let (server, client) = match self.meeting {
+            Meeting::Alone | Meeting::Verbs => (own(&["-p", text]), own(&["-p", text, host])),
+            Meeting::Ucx => {
+                let meet = ["-p", text].map(str::to_owned).to_vec();
+                let mut client = vec![host.to_owned()];
+                client.extend(own(&["-p", text]));
+                (meet, client)
+            }
+            Meeting::Fabric => (own(&["-B", text]), own(&["-P", text, host])),
+        };
+        let mut server = start(server)?;
+        server.wait_until_listening(port, deadline)?;
+        start(client)?.end(deadline).map_err(|problem| format!("client: {problem}"))?;
+        server.end(deadline).map_err(|problem| format!("server: {problem}"))
+    }
+}
+
+/// A name that no other row has.
+#[must_use]
+pub fn new_fabric() -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    format!("{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// A port on which nobody listens.
+///
+/// # Errors
+///
+/// What the kernel says.
+pub fn free_port() -> io::Result<u16> {
+    Ok(TcpListener::bind("0.0.0.0:0")?.local_addr()?.port())
+}
+
+/// Whether somebody listens on a TCP port of this machine; asked without connecting, as some servers accept once.
+fn is_listening(port: u16) -> bool {
+    const LISTEN: &str = "0A";
+    ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
+        let text = fs::read_to_string(table).unwrap_or_default();
+        text.lines().any(|line| {
+            let mut words = line.split_whitespace().skip(1);
+            let (local, state) = (words.next().unwrap_or_default(), words.nth(1));
+            state == Some(LISTEN) && local.ends_with(&format!(":{port:04X}"))
+        })
+    })
+}
+
+/// A process and what it writes; killed when this is dropped.
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+    output: File,
+}
+
+impl Running {
+    /// Starts it; what it writes is kept.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says.
+    pub fn start(mut command: Command) -> io::Result<Self> {
+        let flags = rustix::fs::MemfdFlags::CLOEXEC;
+        let output = File::from(rustix::fs::memfd_create("copyrpc-matrix", flags)?);
+        command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output.try_clone()?);
+        Ok(Self { child: command.spawn()?, output })
+    }
+
+    /// Waits until it listens on a TCP port.
+    ///
+    /// # Errors
+    ///
+    /// It ended, or did not before `deadline`.
+    pub fn wait_until_listening(&mut self, port: u16, deadline: Instant) -> Result<(), String> {
+        while !is_listening(port) {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return Err(format!("server: it ended early, {status}: {}", self.tail()));
+            }
+            if Instant::now() > deadline {
+                return Err(format!("server: it does not listen: {}", self.tail()));
+            }
+            std::thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+
+    /// Waits for its end, which is a good one.
+    ///
+    /// # Errors
+    ///
+    /// It failed, or did not end before `deadline`.
+    pub fn end(&mut self, deadline: Instant) -> Result<(), String> {
+        loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) if status.success() => return Ok(()),
+                Ok(Some(status)) => return Err(format!("{status}: {}", self.tail())),
+                Ok(None) if Instant::now() > deadline => {
+                    return Err(format!("it does not end: {}", self.tail()));
+                }
+                Ok(None) => std::thread::sleep(LOOK),
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+    }
+
+    /// Kills it, as SIGKILL does.
+    pub fn kill(&mut self) {
+        // One that has ended is dead, too.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// All that it has written.
+    pub fn text(&mut self) -> String {
+        let mut bytes = Vec::new();
+        // What cannot be read is not shown.
+        let _ = self.output.rewind();
+        let _ = self.output.read_to_end(&mut bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// The last lines that it has written.
+    fn tail(&mut self) -> String {
+        const LINES: usize = 3;
+        let text = self.text();
+        let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+        lines[lines.len().saturating_sub(LINES)..].join(" | ")
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

@@ -1,0 +1,104 @@
+//! The sysfs tree in which libibverbs finds the device.
+//!
+//! It is that of one ConnectX-6 with one port. The device's number is that of `/dev/null`, which is what opening
+//! it gives, so that what libibverbs compares is equal. GIDs differ between processes, so that file is not read
+//! from the tree.
+
+use std::{
+    ffi::CStr,
+    fs, io,
+    os::{fd::OwnedFd, unix::fs::symlink},
+    path::Path,
+};
+
+/// The device's file, which need not exist.
+pub const DEVICE: &CStr = c"/dev/infiniband/uverbs0";
+
+/// Where libibverbs looks for the tree.
+pub const PATH_ENV: &str = "SYSFS_PATH";
+
+/// Whether a path is that of the first entry of the GID table, in the tree.
+#[must_use]
+pub fn is_gid(path: &[u8]) -> bool {
+    path.ends_with(b"/mlx5_0/ports/1/gids/0")
+}
+
+/// A file that holds `text`, from its beginning.
+#[must_use]
+pub fn text_file(text: &str) -> Option<OwnedFd> {
+    let file = rustix::fs::memfd_create("copyrpc-gid", rustix::fs::MemfdFlags::CLOEXEC).ok()?;
+    rustix::io::pwrite(&file, text.as_bytes(), 0).ok().filter(|len| *len == text.len())?;
+    Some(file)
+}
+
+const VERBS: &str = "class/infiniband_verbs";
+const PCI: &str = "devices/pci0000:00/0000:03:00.0";
+
+/// Files below the device's PCI function.
+const FUNCTION_FILES: [(&str, &str); 6] = [
+    ("modalias", "pci:v000015B3d0000101Bsv000015B3sd00000001bc02sc07i00"),
+    ("vendor", "0x15b3"),
+    ("device", "0x101b"),
+    ("current_link_width", "16"),
+    ("current_link_speed", "16.0 GT/s PCIe"),
+    ("numa_node", "-1"),
+];
+
+/// Files of the device.
+const DEVICE_FILES: [(&str, &str); 11] = [
+    ("node_type", "1: CA"),
+    ("node_guid", "0200:00ff:fe00:0000"),
+    ("sys_image_guid", "0200:00ff:fe00:0000"),
+    ("fw_ver", "20.99.1000"),
+    ("hca_type", "MT4123"),
+    ("board_id", "COPYRPC_SOFT"),
+    ("hw_rev", "0"),
+    ("ports/1/gids/0", "fe80:0000:0000:0000:0200:00ff:fe00:0000"),
+    ("ports/1/pkeys/0", "0xffff"),
+    ("ports/1/link_layer", "InfiniBand"),
+    ("ports/1/gid_attrs/types/0", "IB/RoCE v1"),
+];
+
+/// Makes the tree in `root`.
+///
+/// # Errors
+///
+/// What the file system says.
+pub fn create(root: &Path) -> io::Result<()> {
+    let write = |path: String, text: &str| {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().unwrap_or(root))?;
+        fs::write(path, format!("{text}\n"))
+    };
+    for (name, text) in FUNCTION_FILES {
+        write(format!("{PCI}/{name}"), text)?;
+    }
+    for (name, text) in DEVICE_FILES {
+        write(format!("{PCI}/infiniband/mlx5_0/{name}"), text)?;
+    }
+    write(format!("{VERBS}/abi_version"), "6")?;
+    write(format!("{VERBS}/uverbs0/ibdev"), "mlx5_0")?;
+    write(format!("{VERBS}/uverbs0/abi_version"), "1")?;
+    write(format!("{VERBS}/uverbs0/dev"), "1:3")?;
+    fs::create_dir_all(root.join("class/infiniband"))?;
+    symlink(format!("../../{PCI}/infiniband/mlx5_0"), root.join("class/infiniband/mlx5_0"))?;
+    symlink("../..", root.join(PCI).join("infiniband/mlx5_0/device"))?;
+    symlink(format!("../../../{PCI}"), root.join(VERBS).join("uverbs0/device"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tree_is_as_libibverbs_reads_it() {
+        let root = std::env::temp_dir().join(format!("copyrpc-sysfs-{}", std::process::id()));
+        create(&root).unwrap();
+        let read = |path: &str| fs::read_to_string(root.join(path)).unwrap();
+        assert_eq!(read("class/infiniband_verbs/uverbs0/ibdev"), "mlx5_0\n");
+        assert_eq!(read("class/infiniband/mlx5_0/ports/1/pkeys/0"), "0xffff\n");
+        assert_eq!(read("class/infiniband/mlx5_0/device/vendor"), "0x15b3\n");
+        assert_eq!(read("class/infiniband_verbs/uverbs0/device/device"), "0x101b\n");
+        fs::remove_dir_all(&root).unwrap();
+    }
+}

@@ -1,0 +1,43 @@
+# Copy to var/spack/repos/.../packages/copyrpc/package.py of a repository of your own.
+from spack.package import *
+
+
+class Copyrpc(CargoPackage):
+    """RPC for RDMA clusters: many processes, one daemon per node, few queue pairs."""
+
+    license("MIT OR Apache-2.0", checked_by="upstream")
+
+    version("main", branch="main")
+
+    variant("capi", default=True, description="Build libcopyrpc_c and its header for C")
+
+    depends_on("rust@1.89:", type="build")
+
+    @property
+    def build_args(self):
+        args = ["--profile", "dist", "--locked", "-p", "copyrpc-cli", "-p", "copyrpc-preload"]
+        if self.spec.satisfies("+capi"):
+            args += ["-p", "copyrpc-capi"]
+        return args
+
+    def install(self, spec, prefix):
+        out = join_path(self.build_directory, "target", "dist")
+        mkdirp(prefix.bin, prefix.lib, prefix.share.man.man1, prefix.share.doc.copyrpc)
+        install(join_path(out, "copyrpc"), prefix.bin)
+        install(join_path(out, "libcopyrpc_preload.so"), prefix.lib)
+        copyrpc = Executable(prefix.bin.copyrpc)
+        copyrpc("generate", "man", prefix.share.man.man1)
+        completions = prefix.share.join("bash-completion").completions
+        mkdirp(completions)
+        copyrpc("generate", "completions", completions)
+        install("docs/copyrpc@.service", prefix.share.doc.copyrpc)
+        if spec.satisfies("+capi"):
+            mkdirp(prefix.include, prefix.lib.pkgconfig)
+            install("crates/capi/include/copyrpc.h", prefix.include)
+            for library in ("libcopyrpc_c.a", "libcopyrpc_c.so"):
+                install(join_path(out, library), prefix.lib)
+            with open("crates/capi/copyrpc.pc.in") as template:
+                text = template.read()
+            text = text.replace("@prefix@", prefix).replace("@version@", str(spec.version))
+            with open(join_path(prefix.lib.pkgconfig, "copyrpc.pc"), "w") as pc:
+                pc.write(text)
