@@ -132,7 +132,7 @@ fn draw_daemons(frame: &mut Frame<'_>, area: Rect, model: &Model) {
         let daemon = Row::new(daemon.map(Cell::from)).style(selected);
         [daemon].into_iter().chain(threads)
     });
-    let widths = [12, 5, 9, 8, 7, 5, 10, 10, 9, 9, 9].map(Constraint::Min);
+    let widths = columns([12, 5, 9, 8, 7, 5, 10, 10, 9, 9, 9], area.width.saturating_sub(2));
     let title = match model.now.len() {
         0 => " no daemon left counters here ".to_owned(),
         count => format!(" {count} daemons "),
@@ -202,11 +202,26 @@ fn draw_distributions(
         }));
         Row::new(cells)
     });
-    let widths = [22, 8, 9, 9, 9].map(Constraint::Min);
+    let widths = columns([22, 8, 9, 9, 9], area.width.saturating_sub(2));
     let table = Table::new(rows, widths)
         .header(Row::new(["", "count", "p50", "p90", "p99"]).style(Modifier::BOLD))
         .block(Block::bordered().title(title));
     frame.render_widget(table, area);
+}
+
+/// Columns of at least these widths. Where there is no room for all, those that come first have theirs:
+/// the solver of the layout would take room from any of them, differently each time.
+fn columns<const N: usize>(widths: [u16; N], room: u16) -> [Constraint; N] {
+    let wanted = widths.iter().sum::<u16>() + u16::try_from(N).map_or(0, |n| n.saturating_sub(1));
+    if wanted <= room {
+        return widths.map(Constraint::Min);
+    }
+    let mut left = room;
+    widths.map(|width| {
+        let given = width.min(left);
+        left = left.saturating_sub(given + 1);
+        Constraint::Length(given)
+    })
 }
 
 fn short_count(histogram: &Histogram) -> String {
@@ -315,6 +330,14 @@ mod tests {
         assert_eq!(heights(6, 15), (6, [6, 0]));
         assert_eq!(heights(6, 40), (6, [6, 27]));
         assert_eq!(heights(30, 15), (14, [0, 0]));
+    }
+
+    #[test]
+    fn the_first_columns_have_their_width_where_there_is_little_room() {
+        let given = columns([12, 5, 9], 20);
+        assert_eq!(given, [Constraint::Length(12), Constraint::Length(5), Constraint::Length(1)]);
+        assert_eq!(columns([12, 5, 9], 12)[1..], [Constraint::Length(0), Constraint::Length(0)]);
+        assert_eq!(columns([12, 5], 18), [Constraint::Min(12), Constraint::Min(5)]);
     }
 
     #[test]

@@ -89,6 +89,12 @@ impl Card {
         Ok(card)
     }
 
+    /// This card as other processes have it: nothing on it is an address.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn as_of_a_peer(&self) -> Self {
+        Self { is_private: false, ..self.clone() }
+    }
+
     #[inline]
     pub(crate) fn header(&self) -> &Header {
         // SAFETY: peers only load from the header.

@@ -33,6 +33,7 @@ pub fn card(bytes: &[u8]) {
     let mut rig = Rig::new(shape);
     rig.post(&[(0, 64)]);
     rig.post(&[(64, 64), (512, 64)]);
+    rig.card = rig.card.as_of_a_peer();
     // Resolved while all was well; used while it is not.
     let target = rig.target();
     for _ in 0..64 {

@@ -37,6 +37,11 @@ impl Input<'_> {
 mod tests {
     use proptest::prelude::*;
 
+    #[test]
+    fn a_ring_that_a_peer_says_was_lent_is_none() {
+        super::card(&[38, 241, 96, 0, 20, 126, 10]);
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig {
             cases: if cfg!(miri) { 4 } else { 400 }, failure_persistence: None, ..Default::default()
