@@ -113,8 +113,8 @@ impl Card {
     ) -> Option<NonNull<u8>> {
         let offset = usize::try_from(offset).ok()?;
         if geometry & LENT != 0 {
-            let first = core::ptr::with_exposed_provenance_mut(offset);
-            return NonNull::new(first).filter(|_| self.is_private);
+            let lent = || NonNull::new(core::ptr::with_exposed_provenance_mut(offset));
+            return self.is_private.then(lent).flatten();
         }
         let region = if half == Half::Ro { &self.ro } else { &self.rw };
         Some(region.span(offset, len).ok()?.as_ptr())

@@ -6,9 +6,10 @@ use wire::ids::{Lid, Qpn};
 
 use super::{Reply, Sequence};
 
-/// Streams of DC initiators that a port keeps, of all senders and of one.
-const CONNECTIONS_MAX: usize = 8192;
-const CONNECTIONS_OF_ONE_MAX: usize = 2048;
+/// Streams of DC initiators that a port keeps, of all senders and of one. An interpreter would take minutes
+/// to come to the end of more.
+const CONNECTIONS_MAX: usize = 4 * CONNECTIONS_OF_ONE_MAX;
+const CONNECTIONS_OF_ONE_MAX: usize = if cfg!(miri) { 16 } else { 2048 };
 
 /// How long a stream of a DC initiator is kept at least after its last request: longer than a packet may be
 /// on its way, and much longer than [`KEEP_NS`].

@@ -162,10 +162,15 @@ fn killed_at(shape: Shape, step: Step, before: u16, after: u16) {
     assert_eq!(failures, usize::from(is_cut_off), "{what}: {received:?}");
 }
 
+/// An interpreter sees the same accesses in one history as in five.
+fn histories(all: &[(u16, u16)]) -> &[(u16, u16)] {
+    if cfg!(miri) { &all[all.len() - 1..] } else { all }
+}
+
 #[test]
 fn a_sender_may_die_after_any_step_into_a_receive_queue() {
     for step in STEPS {
-        for (before, after) in [(0, 0), (1, 0), (0, 1), (0, 3), (3, 2)] {
+        for &(before, after) in histories(&[(0, 0), (1, 0), (0, 1), (0, 3), (3, 2)]) {
             killed_at(Shape::RC, step, before, after);
         }
     }
@@ -174,7 +179,7 @@ fn a_sender_may_die_after_any_step_into_a_receive_queue() {
 #[test]
 fn a_sender_may_die_after_any_step_into_a_shared_receive_queue() {
     for step in STEPS {
-        for (before, after) in [(0, 0), (0, 1), (0, 3), (1, 1)] {
+        for &(before, after) in histories(&[(0, 0), (0, 1), (0, 3), (1, 1)]) {
             killed_at(Shape::SRQ, step, before, after);
         }
     }
