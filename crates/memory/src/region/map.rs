@@ -113,7 +113,7 @@ fn map_fd(fd: OwnedFd, len_bytes: NonZeroUsize, access: Access) -> Result<Region
 }
 
 pub(super) fn unmap(base: NonNull<u8>, len_bytes: NonZeroUsize) {
-    // SAFETY: mapped by `map_fd` with this length, and only its dropped owner unmaps it.
+    // SAFETY: mapped by `map_fd` or `heap::allocate` with this length, and only its dropped owner unmaps it.
     let unmapped = unsafe { rustix::mm::munmap(base.as_ptr().cast(), len_bytes.get()) };
     debug_assert!(unmapped.is_ok(), "munmap of a whole mapping cannot fail: {unmapped:?}");
 }

@@ -2,7 +2,7 @@
 //!
 //! | made by | backed by | who else may access it |
 //! |---|---|---|
-//! | [`Region::heap`] | zeroed, page-aligned allocation | threads of this process, a device |
+//! | [`Region::heap`] | zeroed pages, taken when written | threads of this process, a device |
 //! | [`Region::memfd`] | memfd, every page allocated | whoever receives [`Region::fd`] |
 //! | [`Region::sparse_memfd`] | memfd, pages allocated by [`Region::commit`] | the same |
 //! | [`Region::map`] | somebody else's memfd | its creator, and whoever else has it |
@@ -22,14 +22,12 @@
 //! uses a library would otherwise crash in a place that has nothing to do with its cause.
 
 use core::{num::NonZeroUsize, ops::Range, ptr::NonNull};
-use std::{
-    alloc::{Layout, alloc_zeroed, dealloc},
-    os::fd::{AsFd as _, BorrowedFd, OwnedFd},
-};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 
 mod error;
+mod heap;
 mod map;
 
 pub use error::{MapError, SealError};
@@ -65,7 +63,7 @@ pub struct Region {
 
 #[derive(Debug)]
 enum Backing {
-    Heap(Layout),
+    Heap,
     File(OwnedFd),
     /// A file whose descriptor was closed.
     Detached,
@@ -80,19 +78,17 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Allocates at least `len_bytes` zeroed bytes that only this process can reach.
+    /// Allocates at least `len_bytes` zeroed bytes that only this process can reach. Pages that nobody writes
+    /// take no memory.
     ///
     /// # Errors
     ///
     /// [`MapError::BadLength`] and [`MapError::NoMemory`].
     pub fn heap(len_bytes: usize) -> Result<Self, MapError> {
         let len_bytes = round_up(len_bytes, page_bytes())?;
-        let layout = Layout::from_size_align(len_bytes.get(), page_bytes())
-            .map_err(|_| MapError::BadLength { len_bytes: len_bytes.get() })?;
-        // SAFETY: the size is not zero.
-        let base = unsafe { alloc_zeroed(layout) };
-        let base = NonNull::new(base).ok_or(MapError::NoMemory { len_bytes: len_bytes.get() })?;
-        Ok(Self { base, len_bytes, access: Access::ReadWrite, backing: Backing::Heap(layout) })
+        let base = heap::allocate(len_bytes);
+        let base = base.ok_or(MapError::NoMemory { len_bytes: len_bytes.get() })?;
+        Ok(Self { base, len_bytes, access: Access::ReadWrite, backing: Backing::Heap })
     }
 
     /// Creates a memfd of at least `len_bytes` zeroed bytes, every page of it allocated, and maps
@@ -198,7 +194,7 @@ impl Region {
             return Err(MapError::BadLength { len_bytes: range_bytes.end });
         }
         match &self.backing {
-            Backing::Heap(_) | Backing::Lent => Ok(()),
+            Backing::Heap | Backing::Lent => Ok(()),
             Backing::File(_) if range_bytes.is_empty() => Ok(()),
             Backing::File(fd) => map::allocate(fd.as_fd(), range_bytes),
             Backing::Detached => Err(MapError::Os { call: "fallocate", errno: Errno::BADF }),
@@ -223,7 +219,7 @@ impl Region {
         let Some(_) = end else { return Err(MapError::BadLength { len_bytes }) };
         to.try_reserve(len_bytes).map_err(|_| MapError::NoMemory { len_bytes })?;
         match &self.backing {
-            Backing::Heap(_) | Backing::Lent => {
+            Backing::Heap | Backing::Lent => {
                 let (from, begin) = (self.base.as_ptr().wrapping_add(offset_bytes), to.len());
                 to.resize(begin + len_bytes, 0);
                 // SAFETY: inside the region by the check above, mapped while `self` lives; nobody forms a
@@ -270,7 +266,7 @@ impl Region {
             return false;
         }
         match &self.backing {
-            Backing::Heap(_) => true,
+            Backing::Heap => true,
             Backing::File(_) if range_bytes.is_empty() => true,
             Backing::File(fd) => map::has_pages(fd.as_fd(), range_bytes),
             Backing::Detached | Backing::Lent => false,
@@ -328,7 +324,7 @@ impl Region {
     #[must_use]
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.backing {
-            Backing::Heap(_) | Backing::Detached | Backing::Lent => None,
+            Backing::Heap | Backing::Detached | Backing::Lent => None,
             Backing::File(fd) => Some(fd.as_fd()),
         }
     }
@@ -344,9 +340,9 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         match &self.backing {
-            // SAFETY: allocated with this layout by `heap`; `&mut self` proves that no span borrows
+            // SAFETY: allocated with this length by `heap`; `&mut self` proves that no span borrows
             // it, and users of raw pointers promised not to outlive the region.
-            Backing::Heap(layout) => unsafe { dealloc(self.base.as_ptr(), *layout) },
+            Backing::Heap => unsafe { heap::free(self.base, self.len_bytes) },
             Backing::File(_) | Backing::Detached => map::unmap(self.base, self.len_bytes),
             Backing::Lent => {}
         }
