@@ -2,7 +2,7 @@
 
 use copyrpc_sim::{
     cluster::{
-        End, Outcome, Setup, run, run_with_timeline,
+        End, Outcome, Setup, Workload, run, run_with_timeline,
         scale::{self, Scale},
         swarm,
     },
@@ -10,7 +10,14 @@ use copyrpc_sim::{
 };
 
 fn setup(seed: u64) -> Setup {
-    Setup { nodes: 3, clients: 2, length: Time::from_ns(500_000), seed, faults: None }
+    Setup {
+        nodes: 3,
+        clients: 2,
+        length: Time::from_ns(500_000),
+        seed,
+        faults: None,
+        workload: Workload::Drawn,
+    }
 }
 
 fn ran(setup: &Setup) -> Outcome {
@@ -120,7 +127,7 @@ fn fault_a9_a_node_whose_daemon_hangs_for_long_is_given_up_and_comes_back() {
     let long = Time::from_ns(22_000_000);
     let seed = (0..20).find(|seed| {
         let setup =
-            Setup { faults: faults.clone(), nodes: 2, clients: 1, length: long, seed: *seed };
+            Setup { faults: faults.clone(), nodes: 2, clients: 1, length: long, ..setup(*seed) };
         let outcome = ran(&setup);
         total(&outcome, "suspicions") > 0 && total(&outcome, "peers_lost") > 0
     });
@@ -163,6 +170,43 @@ fn fault_d8_packets_of_an_earlier_life_reach_nobody() {
     );
 }
 
+/// What is in flight both ways is more than a ring holds, and a response may need more room than its request.
+#[test]
+fn fault_c4_rings_that_are_full_both_ways_go_on() {
+    for seed in 0..4 {
+        let full = Setup { faults: Some(Vec::new()), workload: Workload::FullRings, ..setup(seed) };
+        let outcome = ran(&full);
+        let (answered, all) =
+            (count(&outcome, |end| *end == End::Answered), outcome.ends.values().sum());
+        assert!(answered > 100, "{outcome:?}");
+        assert_eq!((answered, total(&outcome, "peers_lost")), (all, 0), "{outcome:?}");
+    }
+}
+
+/// A peer dies, and nobody is awake but for what timers and wakeups do.
+#[test]
+fn fault_g2_deadlines_come_although_everybody_sleeps() {
+    let faults = || vec!["crash:1/0/0@100+300".parse().unwrap()];
+    let mut ended_late = 0;
+    for seed in 0..6 {
+        let asleep = Setup { faults: Some(faults()), workload: Workload::AllSleep, ..setup(seed) };
+        let outcome = ran(&asleep);
+        ended_late += count(&outcome, |end| matches!(end, End::Deadline | End::DaemonGone));
+    }
+    assert!(ended_late > 0, "no call met the death");
+}
+
+#[test]
+fn fault_d11_all_nodes_call_one() {
+    for seed in 0..4 {
+        let incast = Workload::Incast;
+        let setup = Setup { faults: Some(Vec::new()), workload: incast, nodes: 6, ..setup(seed) };
+        let outcome = ran(&setup);
+        assert_eq!(total(&outcome, "peers_lost"), 0);
+        assert!(count(&outcome, |end| *end == End::Answered) > 50, "{outcome:?}");
+    }
+}
+
 #[test]
 fn fault_d11_a_slow_node_costs_nobody_a_connection() {
     for outcome in with("slow:1/0/30@0+500") {
@@ -183,7 +227,7 @@ fn fault_d8_a_restarted_port_is_not_taken_for_the_one_before_it() {
     let faults = Some(vec!["crash-clock-back:0/1/0@369+802".parse().unwrap()]);
     let length = Time::from_ns(11_000);
     for seed in 100..112 {
-        ran(&Setup { nodes: 2, clients: 1, length, seed, faults: faults.clone() });
+        ran(&Setup { nodes: 2, clients: 1, length, faults: faults.clone(), ..setup(seed) });
     }
 }
 

@@ -2,15 +2,15 @@
 #![cfg(feature = "early-credit")]
 
 use copyrpc_sim::{
-    cluster::{Setup, run, shrink, swarm},
+    cluster::{Setup, Workload, run, shrink, swarm},
     world::Time,
 };
 
 /// Credit that returns before the lines were read (pitfall 9).
 #[test]
 fn pitfall_9_early_credit_is_found_and_shrunk() {
-    let large =
-        Setup { nodes: 3, clients: 4, length: Time::from_ns(1_000_000), seed: 1, faults: None };
+    let (length, workload) = (Time::from_ns(1_000_000), Workload::Drawn);
+    let large = Setup { nodes: 3, clients: 4, length, seed: 1, faults: None, workload };
     let found = swarm(&large, 50, false, |_| {}).unwrap();
     let (setup, _) = found.failure.expect("no seed has found it");
     let (small, failure) = shrink(&setup, |_, _| {}).unwrap().expect("it fails each time");

@@ -58,16 +58,23 @@ fn test(workspace: &Workspace) -> Result<Outcome> {
     run_tests_steadily(|| cargo(workspace, ["test", "--workspace", "--no-fail-fast"]))
 }
 
-/// A thousand small clusters in virtual time, with faults that their seeds draw: each runs twice, and both
+/// Seeds of each workload.
+const SWARMS: [(&str, &str); 4] =
+    [("drawn", "1000"), ("full-rings", "100"), ("all-sleep", "100"), ("incast", "100")];
+
+/// Small clusters in virtual time, with faults that their seeds draw: each runs twice, and both
 /// times has to go the same way. Then one with a mistake in it, which has to be found.
 fn seeds(workspace: &Workspace) -> Result<Outcome> {
-    let swarm = ["run", "--quiet", "-p", "copyrpc-cli", "--", "sim", "cluster", "--seeds", "1000"];
-    let mut swarm = cargo(workspace, swarm);
-    swarm.args(["--twice", "--nodes", "3", "--clients", "2", "--for", "200us"]);
-    run_command(swarm)?;
+    for (workload, seeds) in SWARMS {
+        let swarm = ["run", "--quiet", "-p", "copyrpc-cli", "--", "sim", "cluster", "--twice"];
+        let mut swarm = cargo(workspace, swarm);
+        swarm.args(["--nodes", "3", "--clients", "2", "--for", "200us"]);
+        swarm.args(["--workload", workload, "--seeds", seeds]);
+        run_command(swarm)?;
+    }
     let mistake = ["test", "-p", "copyrpc-sim", "--features", "early-credit", "--test", "mistake"];
     let passed = run_tests(cargo(workspace, mistake))?;
-    Ok(Outcome::Passed(format!("1000 seeds, {passed} mistake found")))
+    Ok(Outcome::Passed(format!("1300 seeds, {passed} mistake found")))
 }
 
 /// Whether every crate that is to be published can be packaged. Nothing is built of it.

@@ -7,7 +7,7 @@ use clap::{Args, builder::RangedU64ValueParser};
 use config::units::parse_duration_ns;
 use indicatif::{ProgressBar, ProgressStyle};
 use sim::{
-    cluster::{self, Outcome, Setup, fault::Fault},
+    cluster::{self, Outcome, Setup, Workload, fault::Fault},
     world::Time,
 };
 
@@ -50,6 +50,9 @@ pub(crate) struct ClusterArgs {
     /// `swarm`: what the seed draws; `none`; or a list of faults.
     #[arg(long, value_name = "FAULTS", default_value = "swarm", value_parser = parse_faults)]
     faults: Faults,
+    /// What clients do: `drawn` by the seed, `full-rings`, `all-sleep`, `incast`.
+    #[arg(long, value_name = "NAME", default_value_t)]
+    workload: Workload,
     /// Writes a timeline in Chrome's format to PATH. One seed only.
     #[arg(long, value_name = "PATH", conflicts_with_all = ["seeds", "twice"])]
     trace: Option<PathBuf>,
@@ -82,8 +85,8 @@ fn parse_faults(text: &str) -> Result<Faults, String> {
 
 /// `copyrpc sim cluster`.
 pub(super) fn run(args: &ClusterArgs) -> anyhow::Result<()> {
-    let ClusterArgs { nodes, clients, length, seed, .. } = *args;
-    let setup = Setup { nodes, clients, length, seed, faults: args.faults.0.clone() };
+    let ClusterArgs { nodes, clients, length, seed, workload, .. } = *args;
+    let setup = Setup { nodes, clients, length, seed, faults: args.faults.0.clone(), workload };
     if args.seeds > 1 {
         return many(args, &setup);
     }

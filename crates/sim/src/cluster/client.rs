@@ -232,7 +232,8 @@ impl Client {
             Role::Caller => {
                 let think_ns = self.random.number(around.plan.think_ns);
                 self.next_call = around.now + Time::from_ns(think_ns);
-                let to = u32::try_from(self.random.number(around.plan.nodes.into())).unwrap_or(0);
+                let ranks = if around.plan.is_incast { 1 } else { around.plan.nodes };
+                let to = u32::try_from(self.random.number(ranks.into())).unwrap_or(0);
                 self.call(around, to, false)
             }
         }

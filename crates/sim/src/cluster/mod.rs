@@ -33,6 +33,7 @@ mod shrink;
 pub mod steady;
 mod swarm;
 mod trace;
+mod workload;
 
 use std::{
     collections::BTreeMap,
@@ -49,6 +50,7 @@ use plan::Plan;
 use run::Cluster;
 pub use shrink::shrink;
 pub use swarm::{Swarm, swarm};
+pub use workload::{UnknownWorkload, Workload};
 
 /// A run: everything that happens follows from this.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,6 +65,8 @@ pub struct Setup {
     pub seed: u64,
     /// What goes wrong; `None`: what the seed draws.
     pub faults: Option<Vec<Fault>>,
+    /// Sizes and habits.
+    pub workload: Workload,
 }
 
 impl Setup {
@@ -79,12 +83,15 @@ impl Setup {
 /// The command line that repeats it.
 impl fmt::Display for Setup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { nodes, clients, length, seed, faults } = self;
+        let Self { nodes, clients, length, seed, faults, workload } = self;
         let length_us = length.whole_ns() / 1000;
         write!(
             f,
             "copyrpc sim cluster --nodes {nodes} --clients {clients} --for {length_us}us --seed {seed}"
         )?;
+        if *workload != Workload::Drawn {
+            write!(f, " --workload {workload}")?;
+        }
         match faults {
             None => Ok(()),
             Some(faults) if faults.is_empty() => f.write_str(" --faults none"),
@@ -159,7 +166,7 @@ pub fn run_with_timeline(setup: &Setup) -> Result<(Outcome, String), ClusterErro
 fn run_traced(setup: &Setup, is_traced: bool) -> Result<(Outcome, String), ClusterError> {
     // Daemons log each peer that they lose, which is what faults are for.
     tracing::subscriber::with_default(tracing::subscriber::NoSubscriber::default(), || {
-        let plan = Plan::draw(setup.seed, setup.nodes, setup.clients);
+        let plan = Plan::of(setup);
         let mut cluster = Cluster::new(plan, is_traced)?;
         let ran = catch_unwind(AssertUnwindSafe(|| cluster.run(setup)));
         let failure = match ran {

@@ -7,7 +7,7 @@ use proto::copyrpc::FlushPolicy;
 use rpc::{Config as WorkerConfig, Entropy, TransportKind};
 
 use super::{
-    charge,
+    Setup, Workload, charge,
     history::HEAD_BYTES,
     load::{Begin, Steady},
     network::Socket,
@@ -57,6 +57,8 @@ pub(super) struct Plan {
     pub(super) hurried_permille: u64,
     /// Whether the last client of each node provides a service.
     pub(super) has_providers: bool,
+    /// Whether all clients call rank 0.
+    pub(super) is_incast: bool,
 }
 
 const MS: u64 = 1_000_000;
@@ -73,7 +75,32 @@ pub(super) const TIMEOUT_NS: u64 = 5_000_000;
 pub(super) const GRACE_NS: u64 = 3_000_000;
 
 impl Plan {
-    pub(super) fn draw(seed: u64, nodes: u32, clients: u32) -> Self {
+    /// What a seed draws, but for what the workload is about.
+    pub(super) fn of(setup: &Setup) -> Self {
+        let drawn = Self::draw(setup.seed, setup.nodes, setup.clients);
+        match setup.workload {
+            Workload::Drawn => drawn,
+            Workload::FullRings => Self {
+                ring_bytes: 4 << 10,
+                body_bytes_max: if setup.seed.is_multiple_of(2) { 1_000 } else { 20_000 },
+                ipc_depth: 64,
+                window: 32,
+                think_ns: 1,
+                hurried_permille: 0,
+                ..drawn
+            },
+            Workload::AllSleep => Self {
+                window: 1,
+                think_ns: 100_000,
+                sleepy_permille: 1000,
+                hurried_permille: 500,
+                ..drawn
+            },
+            Workload::Incast => Self { is_incast: true, hurried_permille: 0, ..drawn },
+        }
+    }
+
+    fn draw(seed: u64, nodes: u32, clients: u32) -> Self {
         let random = &mut Stream::new(seed, "plan");
         let ring_bytes = random.choose(&[4 << 10, 16 << 10, 64 << 10, 256 << 10]);
         Self {
@@ -103,6 +130,7 @@ impl Plan {
             sleepy_permille: random.choose(&[0, 500, 1000]),
             hurried_permille: random.choose(&[0, 0, 100, 500]),
             has_providers: clients > 1 && random.happens(400),
+            is_incast: false,
         }
     }
 
@@ -135,6 +163,7 @@ impl Plan {
             sleepy_permille: 0,
             hurried_permille: 0,
             has_providers: false,
+            is_incast: false,
         }
     }
 
