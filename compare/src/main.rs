@@ -19,7 +19,7 @@ use std::{env, error::Error, process::ExitCode};
 use measure::cores::Cores;
 
 /// A program that ends at the first failure: a wrong comparison has no numbers.
-pub type Outcome<T> = Result<T, Box<dyn Error>>;
+pub type Fallible<T> = Result<T, Box<dyn Error>>;
 
 const ROUNDS: usize = 9;
 
@@ -30,10 +30,10 @@ struct Choice {
     filter: String,
 }
 
-fn run(choice: &Choice) -> Outcome<()> {
+fn run(choice: &Choice) -> Fallible<()> {
     let cores = Cores::choose()?;
     let Choice { what, rounds, filter } = choice;
-    let mut comparison = table::Comparison::default();
+    let mut comparison = table::Measurements::default();
     if matches!(what.as_str(), "queues" | "all") {
         queues::compare(cores, *rounds, filter, &mut comparison)?;
     }

@@ -8,17 +8,17 @@ use measure::{
     schedule::Sample,
 };
 
-use crate::Outcome;
+use crate::Fallible;
 
 /// All that was measured.
 #[derive(Default)]
-pub struct Comparison {
+pub struct Measurements {
     cells: Vec<Cell>,
     samples: Vec<Sample>,
     notes: Vec<String>,
 }
 
-impl Comparison {
+impl Measurements {
     /// Adds a sample of `peer` at `work`, which is compared with `reference` at the same work.
     pub fn add(
         &mut self,
@@ -45,7 +45,7 @@ impl Comparison {
     }
 
     /// Prints a table per regime.
-    pub fn show(self, cores: Cores, rounds: usize) -> Outcome<()> {
+    pub fn show(self, cores: Cores, rounds: usize) -> Fallible<()> {
         let header = Header {
             format: FORMAT,
             bench: "compare".into(),

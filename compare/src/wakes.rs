@@ -10,11 +10,11 @@ use copyrpc_memory::{
     Region,
     sync::{AtomicU32, Ordering},
 };
-use copyrpc_os::{clock, event::Event, futex};
+use copyrpc_os::{clock, event::EventFd, futex};
 use measure::cores::{self, Cores};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::Outcome;
+use crate::Fallible;
 
 const ROUND_TRIPS: u32 = 200;
 const SILENCE: Duration = Duration::from_millis(1);
@@ -23,9 +23,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// One side of a way to wake and to sleep.
 trait Way: Send {
-    fn wake(&mut self) -> Outcome<()>;
+    fn wake(&mut self) -> Fallible<()>;
     /// Sleeps until the other side's next wake.
-    fn sleep(&mut self) -> Outcome<()>;
+    fn sleep(&mut self) -> Fallible<()>;
 }
 
 /// Two words that count wakes, in memory that two processes could share.
@@ -36,13 +36,13 @@ struct Futex<'m> {
 }
 
 impl Way for Futex<'_> {
-    fn wake(&mut self) -> Outcome<()> {
+    fn wake(&mut self) -> Fallible<()> {
         self.theirs.fetch_add(1, Ordering::Release);
         futex::wake(self.theirs, 1);
         Ok(())
     }
 
-    fn sleep(&mut self) -> Outcome<()> {
+    fn sleep(&mut self) -> Fallible<()> {
         let deadline_ns = clock::deadline_ns(PATIENCE);
         while self.ours.load(Ordering::Acquire) == self.seen {
             if futex::wait(self.ours, self.seen, deadline_ns) == futex::Woken::TimedOut {
@@ -58,12 +58,12 @@ impl Way for Futex<'_> {
 struct Datagram(UnixDatagram);
 
 impl Way for Datagram {
-    fn wake(&mut self) -> Outcome<()> {
+    fn wake(&mut self) -> Fallible<()> {
         self.0.send(&[0])?;
         Ok(())
     }
 
-    fn sleep(&mut self) -> Outcome<()> {
+    fn sleep(&mut self) -> Fallible<()> {
         let timeout = Timespec::try_from(PATIENCE)?;
         if poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&timeout))? == 0 {
             return Err("no datagram came".into());
@@ -74,16 +74,16 @@ impl Way for Datagram {
 }
 
 struct Eventfd<'e> {
-    theirs: &'e Event,
-    ours: &'e Event,
+    theirs: &'e EventFd,
+    ours: &'e EventFd,
 }
 
 impl Way for Eventfd<'_> {
-    fn wake(&mut self) -> Outcome<()> {
+    fn wake(&mut self) -> Fallible<()> {
         Ok(self.theirs.signal()?)
     }
 
-    fn sleep(&mut self) -> Outcome<()> {
+    fn sleep(&mut self) -> Fallible<()> {
         if !self.ours.wait(clock::deadline_ns(PATIENCE))? {
             return Err("an event was not signaled".into());
         }
@@ -93,7 +93,7 @@ impl Way for Eventfd<'_> {
 }
 
 /// Median round trip, in ns.
-fn round_trip(cores: Cores, mut near: impl Way, mut far: impl Way) -> Outcome<u64> {
+fn round_trip(cores: Cores, mut near: impl Way, mut far: impl Way) -> Fallible<u64> {
     thread::scope(|scope| {
         let answering = scope.spawn(move || -> Result<(), String> {
             cores::pin(cores.responder).map_err(|error| error.to_string())?;
@@ -117,26 +117,26 @@ fn round_trip(cores: Cores, mut near: impl Way, mut far: impl Way) -> Outcome<u6
     })
 }
 
-fn by_futex(cores: Cores) -> Outcome<u64> {
+fn by_futex(cores: Cores) -> Fallible<u64> {
     let memory = Region::memfd("copyrpc-compare", 4096)?;
     let (a, b) = (memory.shared(0)?, memory.shared(128)?);
     let near = Futex { theirs: a, ours: b, seen: 0 };
     round_trip(cores, near, Futex { theirs: b, ours: a, seen: 0 })
 }
 
-fn by_datagram(cores: Cores) -> Outcome<u64> {
+fn by_datagram(cores: Cores) -> Fallible<u64> {
     let (near, far) = UnixDatagram::pair()?;
     round_trip(cores, Datagram(near), Datagram(far))
 }
 
-fn by_eventfd(cores: Cores) -> Outcome<u64> {
-    let (a, b) = (Event::new()?, Event::new()?);
+fn by_eventfd(cores: Cores) -> Fallible<u64> {
+    let (a, b) = (EventFd::new()?, EventFd::new()?);
     round_trip(cores, Eventfd { theirs: &a, ours: &b }, Eventfd { theirs: &b, ours: &a })
 }
 
 /// Prints medians of medians with their spread.
-pub fn compare(cores: Cores, rounds: usize) -> Outcome<()> {
-    type Run = fn(Cores) -> Outcome<u64>;
+pub fn compare(cores: Cores, rounds: usize) -> Fallible<()> {
+    type Run = fn(Cores) -> Fallible<u64>;
     let rows: [(&str, Run); 3] =
         [("futex", by_futex), ("datagram", by_datagram), ("eventfd", by_eventfd)];
     let mut samples: BTreeMap<&str, Vec<u64>> = BTreeMap::new();

@@ -4,6 +4,7 @@
 //! that each kind of test needs. What to run is discovered from `cargo metadata`, never listed.
 
 mod commands;
+mod libtest;
 mod step;
 mod tidy;
 mod workspace;

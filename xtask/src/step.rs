@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::Result;
 
-use crate::commands::libtest::{Failure, TestsFailed};
+use crate::libtest::{Failure, TestsFailed};
 
 /// How a step that did not fail ended.
 #[derive(Debug, PartialEq, Eq)]

@@ -1,13 +1,13 @@
 //! iceoryx2, request and response, polled: slices of bytes.
 
-use copyrpc_bench::calls::Message;
+use copyrpc_bench::calls::NumberedMessage;
 use iceoryx2::{
     config::Config, pending_response::PendingResponse, port::client::Client, prelude::*,
     service::port_factory::request_response::PortFactory,
 };
 
-use super::{Ground, NUMBER_BYTES, Peer, Ready, is_right, timed};
-use crate::Outcome;
+use super::{Ground, Listening, NUMBER_BYTES, Peer, is_right, timed};
+use crate::Fallible;
 
 pub const REQUEST_RESPONSE: Peer = Peer {
     name: "iceoryx2 request-response",
@@ -39,7 +39,7 @@ pub fn clean(directory: &std::path::Path) {
     }
 }
 
-fn open(ground: &Ground<'_>) -> Outcome<(Node<ipc::Service>, Service)> {
+fn open(ground: &Ground<'_>) -> Fallible<(Node<ipc::Service>, Service)> {
     set_log_level(LogLevel::Error);
     let (mut config, folder) = (Config::default(), &ground.sample.folder);
     config.global.prefix = FileName::new(prefix(folder).as_bytes())?;
@@ -56,11 +56,11 @@ fn open(ground: &Ground<'_>) -> Outcome<(Node<ipc::Service>, Service)> {
     Ok((node, service))
 }
 
-fn serve(ground: &Ground<'_>, ready: Ready<'_>) -> Outcome<()> {
+fn serve(ground: &Ground<'_>, ready: Listening<'_>) -> Fallible<()> {
     let (_node, service) = open(ground)?;
     let answer_bytes = ground.work.answer_bytes();
     let server = service.server_builder().initial_max_slice_len(answer_bytes).create()?;
-    let (message, mut compared) = (Message::new(ground.work.len_bytes), 0);
+    let (message, mut compared) = (NumberedMessage::new(ground.work.len_bytes), 0);
     ready(0)?;
     while !ground.is_over() {
         while let Some(request) = server.receive()? {
@@ -76,11 +76,11 @@ fn serve(ground: &Ground<'_>, ready: Ready<'_>) -> Outcome<()> {
     Ok(())
 }
 
-fn send(client: &Caller, request: &[u8]) -> Outcome<Pending> {
+fn send(client: &Caller, request: &[u8]) -> Fallible<Pending> {
     Ok(client.loan_slice_uninit(request.len())?.write_from_slice(request).send()?)
 }
 
-fn check(pending: &Pending, message: &Message, number: u64) -> Outcome<()> {
+fn check(pending: &Pending, message: &NumberedMessage, number: u64) -> Fallible<()> {
     loop {
         if let Some(answer) = pending.receive()? {
             return match message.is(number, answer.payload()) {
@@ -93,12 +93,14 @@ fn check(pending: &Pending, message: &Message, number: u64) -> Outcome<()> {
 }
 
 /// A window slides: an answer is taken, the next request is sent.
-fn call(ground: &Ground<'_>) -> Outcome<f64> {
+fn call(ground: &Ground<'_>) -> Fallible<f64> {
     let (_node, service) = open(ground)?;
     let work = ground.work;
     let client = service.client_builder().initial_max_slice_len(work.len_bytes).create()?;
-    let (mut message, expected) =
-        (Message::new(work.len_bytes), Message::new(work.answer_bytes().max(NUMBER_BYTES)));
+    let (mut message, expected) = (
+        NumberedMessage::new(work.len_bytes),
+        NumberedMessage::new(work.answer_bytes().max(NUMBER_BYTES)),
+    );
     let mut pending = std::collections::VecDeque::new();
     let mut number = 0;
     let batch = work.batch(BATCH);

@@ -16,22 +16,22 @@ use std::{
 
 use copyrpc_bench::{
     Error,
-    calls::Message,
-    job::Sample,
+    calls::NumberedMessage,
+    job::SamplePlan,
     limit::{SharedLimit, gib_per_second},
-    process_pair::{ProcessPair, REPLY_DEADLINE, Side},
+    process_pair::{ChildSide, ProcessPair, REPLY_DEADLINE},
 };
 use measure::{
     cores::Cores,
     ping_pong::PROBE_WINDOW,
     regime::Probes,
     results::Metric,
-    shared_words::{SharedWords, Word},
+    shared_words::{SharedWord, SharedWords},
     stats::Laps,
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{Outcome, table::Comparison};
+use crate::{Fallible, table::Measurements};
 
 /// Command of the other process.
 pub const CHILD: &str = "serve";
@@ -54,7 +54,7 @@ pub const NUMBER_BYTES: usize = size_of::<u64>();
 
 /// A call and its answer: their kinds and lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Work {
+pub struct CallWork {
     /// Of the request, and of the answer unless it goes one way.
     pub len_bytes: usize,
     /// Calls whose answers are waited for together.
@@ -63,7 +63,7 @@ pub struct Work {
     pub is_one_way: bool,
 }
 
-impl Work {
+impl CallWork {
     fn all() -> Vec<Self> {
         let round_trip = |len_bytes| Self { len_bytes, in_flight: 1, is_one_way: false };
         let one_way = |len_bytes| Self { len_bytes, in_flight: WINDOW_ONE_WAY, is_one_way: true };
@@ -97,32 +97,32 @@ impl Work {
 
 /// What both sides of a sample have.
 pub struct Ground<'a> {
-    pub work: Work,
-    pub sample: Sample,
+    pub work: CallWork,
+    pub sample: SamplePlan,
     pub shared: &'a SharedWords,
 }
 
 /// Tells the client that the server listens, with a number that it may need, such as a port.
-pub type Ready<'a> = &'a mut dyn FnMut(u16) -> Outcome<()>;
+pub type Listening<'a> = &'a mut dyn FnMut(u16) -> Fallible<()>;
 
 /// One way to call another process.
 pub struct Peer {
     name: &'static str,
-    serve: fn(&Ground<'_>, Ready<'_>) -> Outcome<()>,
+    serve: fn(&Ground<'_>, Listening<'_>) -> Fallible<()>,
     /// ns per call, or GiB/s of work that goes one way.
-    call: fn(&Ground<'_>, u16) -> Outcome<f64>,
-    does: fn(Work) -> bool,
+    call: fn(&Ground<'_>, u16) -> Fallible<f64>,
+    does: fn(CallWork) -> bool,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 enum Order {
     Probe(SharedLimit),
-    Serve { peer: usize, work: Work, sample: Sample },
+    Serve { peer: usize, work: CallWork, sample: SamplePlan },
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Reply {
-    Ready(u16),
+    Listening(u16),
     Done,
     Failed(String),
 }
@@ -140,12 +140,16 @@ impl Ground<'_> {
     #[cfg(feature = "iceoryx2")]
     pub fn is_over(&self) -> bool {
         let load = |word| self.shared.word(word).load(copyrpc_memory::sync::Ordering::Acquire);
-        load(Word::InitiatorDone) == self.sample.number || load(Word::Failed) != 0
+        load(SharedWord::InitiatorDone) == self.sample.number || load(SharedWord::Failed) != 0
     }
 }
 
 /// Runs `batch`, which makes `calls` calls, for the time of a sample; the number of the work, of the median batch.
-pub fn timed(work: Work, calls: usize, mut batch: impl FnMut() -> Outcome<()>) -> Outcome<f64> {
+pub fn timed(
+    work: CallWork,
+    calls: usize,
+    mut batch: impl FnMut() -> Fallible<()>,
+) -> Fallible<f64> {
     let begin = Instant::now();
     while begin.elapsed() < SAMPLE / 3 {
         batch()?;
@@ -163,7 +167,7 @@ pub fn timed(work: Work, calls: usize, mut batch: impl FnMut() -> Outcome<()>) -
 }
 
 /// Whether a request that goes one way is what it should be: `compared` is how many came before.
-pub fn is_right(message: &Message, payload: &[u8], compared: u64) -> bool {
+pub fn is_right(message: &NumberedMessage, payload: &[u8], compared: u64) -> bool {
     let (first, last) = (payload.first_chunk::<NUMBER_BYTES>(), payload.last_chunk());
     let number = first.map_or(0, |bytes| u64::from_le_bytes(*bytes));
     match compared % COMPARED_EVERY {
@@ -192,18 +196,18 @@ impl Session {
     fn together<T>(
         &mut self,
         order: &Order,
-        here: impl FnOnce(&SharedWords, u16) -> Outcome<T>,
-    ) -> Outcome<T> {
+        here: impl FnOnce(&SharedWords, u16) -> Fallible<T>,
+    ) -> Fallible<T> {
         self.process_pair.shared.reset();
         self.process_pair.control.send(order)?;
         let number = match self.process_pair.control.receive(Some(REPLY_DEADLINE))? {
-            Reply::Ready(number) => number,
+            Reply::Listening(number) => number,
             other => return Err(format!("server: {other:?}").into()),
         };
         let result = here(&self.process_pair.shared, number);
         match &result {
             Ok(_) => {
-                let done = self.process_pair.shared.word(Word::InitiatorDone);
+                let done = self.process_pair.shared.word(SharedWord::InitiatorDone);
                 done.store(self.number, copyrpc_memory::sync::Ordering::Release);
             }
             Err(_) => self.process_pair.shared.fail(),
@@ -214,17 +218,17 @@ impl Session {
         }
     }
 
-    fn probe(&mut self) -> Outcome<f64> {
+    fn probe(&mut self) -> Fallible<f64> {
         let limit = SharedLimit::RoundTrip { window: PROBE_WINDOW };
         self.together(&Order::Probe(limit), |shared, _| Ok(limit.initiate(shared, 0)?))
     }
 
-    fn sample(&mut self, peer: usize, work: Work) -> Outcome<f64> {
+    fn sample(&mut self, peer: usize, work: CallWork) -> Fallible<f64> {
         self.number += 1;
         // 30 ms of ours, more or less.
         let count =
             ((256 << 20) / work.len_bytes as u64).clamp(8, 200_000 * work.in_flight.min(4) as u64);
-        let sample = Sample { count, number: self.number, folder: self.directory.clone() };
+        let sample = SamplePlan { count, number: self.number, folder: self.directory.clone() };
         let order = Order::Serve { peer, work, sample: sample.clone() };
         self.together(&order, |shared, port| {
             (peers()[peer].call)(&Ground { work, sample, shared }, port)
@@ -237,12 +241,12 @@ pub fn compare(
     cores: Cores,
     rounds: usize,
     filter: &str,
-    comparison: &mut Comparison,
-) -> Outcome<()> {
+    comparison: &mut Measurements,
+) -> Fallible<()> {
     let directory = std::env::temp_dir().join(format!("copyrpc-compare-{}", std::process::id()));
     let mut session =
         Session { process_pair: ProcessPair::start(cores, &[CHILD])?, number: 0, directory };
-    for work in Work::all() {
+    for work in CallWork::all() {
         let mut contenders = Contender::all();
         contenders.retain(|contender| {
             let name = contender.name();
@@ -274,7 +278,7 @@ impl Contender {
         }
     }
 
-    fn does(&self, work: Work) -> bool {
+    fn does(&self, work: CallWork) -> bool {
         match self {
             Self::Peer(_, peer) => (peer.does)(work),
             Self::Tool(tool) => (tool.does)(work),
@@ -286,8 +290,8 @@ impl Contender {
         &self,
         session: &mut Session,
         cores: Cores,
-        work: Work,
-    ) -> Outcome<Result<f64, String>> {
+        work: CallWork,
+    ) -> Fallible<Result<f64, String>> {
         match self {
             Self::Peer(index, _) => session.sample(*index, work).map(Ok),
             Self::Tool(tool) => Ok(tool.run(cores, work).map_err(|error| error.to_string())),
@@ -299,10 +303,10 @@ impl Contender {
 fn take_turns(
     session: &mut Session,
     cores: Cores,
-    work: Work,
+    work: CallWork,
     contenders: &mut Vec<Contender>,
-    comparison: &mut Comparison,
-) -> Outcome<()> {
+    comparison: &mut Measurements,
+) -> Fallible<()> {
     let name_of_work = work.name();
     let mut skipped = Vec::new();
     for contender in contenders.iter() {
@@ -323,15 +327,15 @@ fn take_turns(
 }
 
 /// The other process.
-pub fn serve() -> Outcome<()> {
-    let mut side = Side::of_child()?;
+pub fn serve() -> Fallible<()> {
+    let mut side = ChildSide::of_child()?;
     loop {
         let order = match side.control.receive(None) {
             Err(error) if Error::is_gone(&error) => return Ok(()),
             order => order?,
         };
-        let Side { shared, control } = &mut side;
-        let mut ready = |port| Ok(control.send(&Reply::Ready(port))?);
+        let ChildSide { shared, control } = &mut side;
+        let mut ready = |port| Ok(control.send(&Reply::Listening(port))?);
         let result = match order {
             Order::Probe(limit) => ready(0).and_then(|()| Ok(limit.respond(shared, 0)?)),
             Order::Serve { peer, work, sample } => {

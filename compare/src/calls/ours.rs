@@ -2,8 +2,8 @@
 
 use copyrpc_bench::calls::{Calls, Shape};
 
-use super::{Ground, Peer, Ready, Work};
-use crate::Outcome;
+use super::{CallWork, Ground, Listening, Peer};
+use crate::Fallible;
 
 pub const IPC: Peer = Peer {
     name: super::REFERENCE,
@@ -14,20 +14,20 @@ pub const IPC: Peer = Peer {
 
 fn calls(ground: &Ground<'_>) -> Calls {
     let shape = match ground.work {
-        Work { is_one_way: true, .. } => Shape::OneWay,
-        Work { in_flight: 1, .. } => Shape::RoundTrip,
-        Work { in_flight, .. } => Shape::Window(in_flight as u16),
+        CallWork { is_one_way: true, .. } => Shape::OneWay,
+        CallWork { in_flight: 1, .. } => Shape::RoundTrip,
+        CallWork { in_flight, .. } => Shape::Window(in_flight as u16),
     };
     Calls { len_bytes: ground.work.len_bytes, clients: 1, shape }
 }
 
-fn serve(ground: &Ground<'_>, ready: Ready<'_>) -> Outcome<()> {
+fn serve(ground: &Ground<'_>, ready: Listening<'_>) -> Fallible<()> {
     Ok(calls(ground).respond(ground.shared, &ground.sample, &mut || {
         ready(0).map_err(|error| copyrpc_bench::Error::OutOfTurn(error.to_string()))
     })?)
 }
 
-fn call(ground: &Ground<'_>, _: u16) -> Outcome<f64> {
+fn call(ground: &Ground<'_>, _: u16) -> Fallible<f64> {
     let calls = calls(ground);
     let value = calls.initiate(ground.shared, &ground.sample)?;
     Ok(if matches!(calls.shape, Shape::Window(_)) { 1e3 / value } else { value })

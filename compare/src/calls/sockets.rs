@@ -7,10 +7,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use copyrpc_bench::calls::Message;
+use copyrpc_bench::calls::NumberedMessage;
 
-use super::{Ground, NUMBER_BYTES, Peer, Ready, Work, is_right, timed};
-use crate::Outcome;
+use super::{CallWork, Ground, Listening, NUMBER_BYTES, Peer, is_right, timed};
+use crate::Fallible;
 
 pub const PEERS: [Peer; 4] = [
     Peer {
@@ -74,14 +74,14 @@ fn connect(port: u16) -> io::Result<TcpStream> {
     TcpStream::connect((Ipv4Addr::LOCALHOST, port))
 }
 
-fn unix(ground: &Ground<'_>, ready: Ready<'_>, is_polled: bool) -> Outcome<()> {
+fn unix(ground: &Ground<'_>, ready: Listening<'_>, is_polled: bool) -> Fallible<()> {
     std::fs::create_dir_all(&ground.sample.folder)?;
     let listener = UnixListener::bind(path(ground))?;
     ready(0)?;
     answer(listener.accept()?.0, is_polled, ground.work)
 }
 
-fn tcp(ground: &Ground<'_>, ready: Ready<'_>, is_polled: bool) -> Outcome<()> {
+fn tcp(ground: &Ground<'_>, ready: Listening<'_>, is_polled: bool) -> Fallible<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     ready(listener.local_addr()?.port())?;
     answer(listener.accept()?.0, is_polled, ground.work)
@@ -126,9 +126,9 @@ fn read(stream: &mut impl Stream, mut bytes: &mut [u8]) -> io::Result<()> {
 
 /// Answers until the client hangs up. What belongs to no whole message waits for the rest: both sides would wait for
 /// each other if answers began before long requests ended.
-fn answer(mut stream: impl Stream, is_polled: bool, work: Work) -> Outcome<()> {
+fn answer(mut stream: impl Stream, is_polled: bool, work: CallWork) -> Fallible<()> {
     stream.prepare(is_polled)?;
-    let message = Message::new(work.len_bytes);
+    let message = NumberedMessage::new(work.len_bytes);
     let mut bytes = vec![0; (64 << 10).max(2 * work.len_bytes)];
     let (mut filled, mut compared) = (0, 0);
     loop {
@@ -156,11 +156,11 @@ fn answer(mut stream: impl Stream, is_polled: bool, work: Work) -> Outcome<()> {
 }
 
 /// Sends all requests of a window with one system call, and reads all answers.
-fn call(ground: &Ground<'_>, mut stream: impl Stream, is_polled: bool) -> Outcome<f64> {
+fn call(ground: &Ground<'_>, mut stream: impl Stream, is_polled: bool) -> Fallible<f64> {
     stream.prepare(is_polled)?;
-    let Work { len_bytes, in_flight, .. } = ground.work;
+    let CallWork { len_bytes, in_flight, .. } = ground.work;
     let (mut message, expected) =
-        (Message::new(len_bytes), Message::new(ground.work.answer_bytes()));
+        (NumberedMessage::new(len_bytes), NumberedMessage::new(ground.work.answer_bytes()));
     let mut window = vec![0; len_bytes * in_flight];
     let mut answers = vec![0; expected.len() * in_flight];
     let mut number = 0;

@@ -9,8 +9,8 @@ use std::{
 
 use measure::cores::{self, Cores};
 
-use super::Work;
-use crate::Outcome;
+use super::CallWork;
+use crate::Fallible;
 
 /// Where the servers listen.
 const PORT: &str = "13377";
@@ -22,14 +22,14 @@ const CLIENT_PATIENCE: Duration = Duration::from_secs(30);
 /// A benchmark that starts as a server without an address, and as a client with one.
 pub struct Tool {
     pub name: &'static str,
-    pub does: fn(Work) -> bool,
+    pub does: fn(CallWork) -> bool,
     program: &'static str,
     /// Of `ucx_perftest`: the test of round trips, and that of bandwidth.
     tests: [&'static str; 2],
     /// Transports of UCX.
     transports: &'static str,
     /// The number of the work, from what the client prints.
-    read: fn(&str, Work, &str) -> Option<f64>,
+    read: fn(&str, CallWork, &str) -> Option<f64>,
 }
 
 /// Peers of a benchmark of their own. The longest messages are as long as those of `ipc`.
@@ -62,7 +62,7 @@ pub fn all() -> Vec<Tool> {
 
 impl Tool {
     /// Arguments of the client; of the server all but the address.
-    fn arguments(&self, work: Work, is_client: bool) -> Vec<String> {
+    fn arguments(&self, work: CallWork, is_client: bool) -> Vec<String> {
         let (len, count) = (work.len_bytes, ((2 << 30) / work.len_bytes).clamp(50, 200_000));
         let text = if self.program == "fi_pingpong" {
             // It knows powers of two only.
@@ -84,7 +84,7 @@ struct Running(Child);
 
 impl Running {
     /// What it prints, which a pipe has room for, once it has ended.
-    fn output(mut self, deadline: Instant) -> Outcome<String> {
+    fn output(mut self, deadline: Instant) -> Fallible<String> {
         while self.0.try_wait()?.is_none() {
             if Instant::now() > deadline {
                 return Err(format!("its client did not end within {CLIENT_PATIENCE:?}").into());
@@ -108,7 +108,7 @@ impl Drop for Running {
 
 impl Tool {
     /// A process of the tool, on `core`.
-    fn command(&self, core: usize, arguments: &[String]) -> Outcome<Child> {
+    fn command(&self, core: usize, arguments: &[String]) -> Fallible<Child> {
         let mut command = Command::new(self.program);
         command.args(arguments).env("UCX_TLS", self.transports);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -125,7 +125,7 @@ impl Tool {
     /// # Errors
     ///
     /// It is not installed, or prints nothing that can be read.
-    pub fn run(&self, cores: Cores, work: Work) -> Outcome<f64> {
+    pub fn run(&self, cores: Cores, work: CallWork) -> Fallible<f64> {
         let mut server = Running(self.command(cores.responder, &self.arguments(work, false))?);
         let begin = Instant::now();
         loop {
@@ -144,7 +144,7 @@ impl Tool {
 
 /// `ITERATIONS P50 AVERAGE OVERALL BANDWIDTH OVERALL …`, behind `Final:` since version 1.14; half round trips in µs,
 /// and MiB/s. A get is a whole round trip.
-fn read_ucx(output: &str, work: Work, test: &str) -> Option<f64> {
+fn read_ucx(output: &str, work: CallWork, test: &str) -> Option<f64> {
     let numbers = output.lines().rev().find_map(|line| {
         let line = line.trim();
         let words = line.strip_prefix("Final:").unwrap_or(line).split_whitespace();
@@ -159,7 +159,7 @@ fn read_ucx(output: &str, work: Work, test: &str) -> Option<f64> {
 }
 
 /// A heading that ends in `usec/xfer Mxfers/sec`, then one line of numbers; half round trips.
-fn read_libfabric(output: &str, _: Work, _: &str) -> Option<f64> {
+fn read_libfabric(output: &str, _: CallWork, _: &str) -> Option<f64> {
     let (_, numbers) = output.split_once("Mxfers/sec")?;
     let line = numbers.lines().find(|line| !line.trim().is_empty())?;
     Some(2e3 * line.split_whitespace().rev().nth(1)?.parse::<f64>().ok()?)
@@ -173,11 +173,11 @@ mod tests {
     fn results_are_found_among_what_tools_print() {
         let ucx =
             "| Stage | # iterations | 50.0%ile | average |\nFinal:  200000  0.096  0.099  0.099";
-        let work = Work { len_bytes: 56, in_flight: 1, is_one_way: false };
+        let work = CallWork { len_bytes: 56, in_flight: 1, is_one_way: false };
         assert_eq!(read_ucx(ucx, work, "tag_lat").map(f64::round), Some(192.0));
         assert_eq!(read_ucx(ucx, work, "ucp_get").map(f64::round), Some(96.0));
         let bandwidth = "Final: 4000  17.2  65.0  65.0  15360.0  15360.0  15  15";
-        let one_way = Work { in_flight: 4, is_one_way: true, ..work };
+        let one_way = CallWork { in_flight: 4, is_one_way: true, ..work };
         assert_eq!(read_ucx(bandwidth, one_way, "tag_bw").map(f64::round), Some(15.0));
         let older = "|  Test | # iterations |\n   200000  0.125  0.557  0.557  95.85\n+-----+\n";
         assert_eq!(read_ucx(older, work, "tag_lat").map(f64::round), Some(250.0));

@@ -7,7 +7,7 @@ mod peers;
 use std::time::Duration;
 
 use copyrpc_bench::threads::{
-    CAPACITY_ITEMS, Item, Shape, Stage,
+    CAPACITY_ITEMS, Item, Shape, ThreadSetup,
     spsc_ring::{self, Queue},
 };
 use copyrpc_inproc::spsc;
@@ -15,7 +15,7 @@ use measure::{
     cores::Cores, ping_pong, regime::Probes, results::Metric, shared_words::SharedWords,
 };
 
-use crate::{Outcome, table::Comparison};
+use crate::{Fallible, table::Measurements};
 
 /// What every ratio is to.
 const REFERENCE: &str = "rtrb";
@@ -27,9 +27,9 @@ const SAMPLE_NS: f64 = 3e7;
 const TRIAL_ITEMS: u64 = 20_000;
 
 /// M items/s, or ns per round trip; none if the queue has no such interface.
-type Run = fn(Shape, Stage<'_>) -> Outcome<Option<f64>>;
+type Run = fn(Shape, ThreadSetup<'_>) -> Fallible<Option<f64>>;
 
-fn sample<T: Item, Q: Queue>(shape: Shape, stage: Stage<'_>) -> Outcome<Option<f64>> {
+fn sample<T: Item, Q: Queue>(shape: Shape, stage: ThreadSetup<'_>) -> Fallible<Option<f64>> {
     if shape == Shape::Batched && !Q::HAS_SLICES {
         return Ok(None);
     }
@@ -56,8 +56,8 @@ pub fn compare(
     cores: Cores,
     rounds: usize,
     filter: &str,
-    comparison: &mut Comparison,
-) -> Outcome<()> {
+    comparison: &mut Measurements,
+) -> Fallible<()> {
     comparison.note(format!("queues of {CAPACITY_ITEMS} slots"));
     if cfg!(not(has_boost)) {
         comparison.note(
@@ -67,7 +67,7 @@ pub fn compare(
         );
     }
     let shared = SharedWords::new()?;
-    let stage = Stage { pool: &[cores.responder, cores.initiator], shared: &shared };
+    let stage = ThreadSetup { pool: &[cores.responder, cores.initiator], shared: &shared };
     let probe = || ping_pong::between_threads(cores, &shared, PROBE);
     let chosen = |name: &str| name.contains(filter) || name == REFERENCE;
     for (shape, name, metric) in [

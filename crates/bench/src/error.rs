@@ -4,9 +4,9 @@ use measure::{
     ping_pong::ThreadsError,
     shared_words::{SharedWordsError, WaitError},
 };
-use os::child::{ChannelError, MessageError, NoParentError};
+use os::child::{ChannelError, NoParentError, TypedMessageError};
 use verbs::{
-    CompletionKind, CreateError, Failure, MemoryError, ModifyError, PostRecvError, PostSendError,
+    CompletionKind, CreateError, MemoryError, ModifyError, PostRecvError, PostSendError, WcFailure,
 };
 
 /// Whatever was reported.
@@ -26,7 +26,7 @@ pub enum Error {
     },
     /// The control channel failed, or the two sides are not of the same version.
     #[error(transparent)]
-    Control(#[from] MessageError),
+    Control(#[from] TypedMessageError),
     /// Started by hand instead of by the parent.
     #[error(transparent)]
     NoParent(#[from] NoParentError),
@@ -39,7 +39,7 @@ pub enum Error {
         /// Kind of the request that failed.
         kind: CompletionKind,
         /// Syndrome of the completion.
-        failure: Failure,
+        failure: WcFailure,
     },
     /// A message, an item or a checksum is not what was sent.
     #[error("message {index} arrived with {what} {found:#x}, not {expected:#x}")]
@@ -108,12 +108,12 @@ impl Error {
     /// Whether the other process has ended.
     #[must_use]
     pub fn is_gone(&self) -> bool {
-        matches!(self, Self::Control(MessageError::Channel(ChannelError::Gone)))
+        matches!(self, Self::Control(TypedMessageError::Channel(ChannelError::Gone)))
     }
 
     /// Whether the other process sent nothing in time.
     pub(crate) fn is_timeout(&self) -> bool {
-        matches!(self, Self::Control(MessageError::Channel(ChannelError::TimedOut)))
+        matches!(self, Self::Control(TypedMessageError::Channel(ChannelError::TimedOut)))
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use measure::results::Metric;
 use serde::{Deserialize, Serialize};
 
-pub use crate::sample::{Measured, Ready, Sample};
+pub use crate::sample::{Measured, Ready, SamplePlan};
 use crate::{
     by_protocol::ProtocolCalls, calls::Calls, error::Error, limit::SharedLimit,
     shared_words::SharedWords, traffic::Traffic, workers::WorkerCalls,
@@ -66,7 +66,7 @@ pub trait NicSide {
         &mut self,
         job: &Job,
         shared: &SharedWords,
-        sample: &Sample,
+        sample: &SamplePlan,
     ) -> Result<Measured, Error>;
 
     /// Runs the other side; calls `ready` when the initiator may begin.
@@ -78,7 +78,7 @@ pub trait NicSide {
         &mut self,
         job: &Job,
         shared: &SharedWords,
-        sample: &Sample,
+        sample: &SamplePlan,
         ready: Ready<'_>,
     ) -> Result<(), Error>;
 }
@@ -102,7 +102,7 @@ impl Job {
         &self,
         nic: &mut NicOrNone,
         shared: &SharedWords,
-        sample: &Sample,
+        sample: &SamplePlan,
     ) -> Result<Measured, Error> {
         match self {
             Self::Limit(limit) => Ok(limit.initiate(shared, sample.count)?.into()),
@@ -118,7 +118,7 @@ impl Job {
         &self,
         nic: &mut NicOrNone,
         shared: &SharedWords,
-        sample: &Sample,
+        sample: &SamplePlan,
         ready: Ready<'_>,
     ) -> Result<(), Error> {
         match self {

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     error::Error,
     ping_pong, rings,
-    shared_words::{SLOT_WORDS, STREAM_SLOTS, SharedWords, WaitError, Word},
+    shared_words::{SLOT_WORDS, STREAM_SLOTS, SharedWord, SharedWords, WaitError},
 };
 
 /// Bytes that a copy cycles over, at the source and at the destination: out of L1, like the
@@ -79,7 +79,7 @@ impl SharedLimit {
 
 /// Slot `i` carries its number in each word; the first one publishes it.
 fn produce(shared: &SharedWords, count: u64) -> Result<f64, WaitError> {
-    let (slots, consumed) = (shared.stream(), shared.word(Word::Received));
+    let (slots, consumed) = (shared.stream(), shared.word(SharedWord::Received));
     let mut patience = shared.patience(PATIENCE);
     let mut free_until = STREAM_SLOTS as u64;
     let begin = Instant::now();
@@ -108,7 +108,7 @@ fn produce(shared: &SharedWords, count: u64) -> Result<f64, WaitError> {
 }
 
 fn consume(shared: &SharedWords, count: u64) -> Result<(), Error> {
-    let (slots, consumed) = (shared.stream(), shared.word(Word::Received));
+    let (slots, consumed) = (shared.stream(), shared.word(SharedWord::Received));
     let mut patience = shared.patience(PATIENCE);
     let mut found = 0_u64;
     for (slot, number) in slots.iter().cycle().zip(1..=count) {

@@ -8,7 +8,7 @@ use verbs::Nic;
 use crate::{
     by_protocol::ProtocolSide,
     error::Error,
-    job::{Job, Measured, NicSide, Ready, Sample},
+    job::{Job, Measured, NicSide, Ready, SamplePlan},
     shared_words::SharedWords,
     traffic::Links,
     workers::Opened,
@@ -80,7 +80,7 @@ impl<N: Nic, F: Fn() -> Result<N, String>> NicSide for NicWork<N, F> {
         &mut self,
         job: &Job,
         shared: &SharedWords,
-        sample: &Sample,
+        sample: &SamplePlan,
     ) -> Result<Measured, Error> {
         match job {
             Job::Traffic(traffic) => Ok(traffic.initiate(&mut self.links, shared, sample)?.into()),
@@ -99,7 +99,7 @@ impl<N: Nic, F: Fn() -> Result<N, String>> NicSide for NicWork<N, F> {
         &mut self,
         job: &Job,
         shared: &SharedWords,
-        sample: &Sample,
+        sample: &SamplePlan,
         ready: Ready<'_>,
     ) -> Result<(), Error> {
         match job {

@@ -10,7 +10,7 @@ use crate::{
     job::Job,
     limit::{COPY_WINDOW_BYTES, SharedLimit},
     results::{Cell, Metric},
-    threads::{self, Queue},
+    threads::{self, ThreadTraffic},
     traffic::{LinkKind, OneWay, Remote, RoundTrip, SMALL_BYTES, Traffic, Verb},
     workers::{
         WorkerCalls,
@@ -68,7 +68,7 @@ pub enum Measurement {
     /// `memcpy` inside this process, in pieces of so many bytes.
     Copy(usize),
     /// Between threads of this process.
-    Queue(Queue),
+    Queue(ThreadTraffic),
     /// By both processes together.
     Together(Job),
 }
@@ -393,7 +393,7 @@ fn ipc_calls(len_bytes: usize, clients: u16, shape: Shape) -> Planned {
 /// The cells of `bench inproc`, after what they are compared with.
 #[must_use]
 pub fn inproc(quick: bool) -> Vec<Planned> {
-    let plan = |queue: Queue| {
+    let plan = |queue: ThreadTraffic| {
         let (metric, line) = match queue.is_round_trip() {
             true => (Metric::RoundTrip, LINE_ROUND_TRIP),
             false => (Metric::Rate, LINE_STREAM),

@@ -18,7 +18,7 @@ use std::{
 };
 
 use os::{
-    child::{Channel, Child, channel_to_parent, this_program},
+    child::{Child, ChildChannel, channel_to_parent, this_program},
     clock,
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -34,9 +34,9 @@ pub const REPLY_DEADLINE: Duration = Duration::from_secs(10);
 
 /// One end of the control channel.
 #[derive(Debug)]
-pub struct Control(Channel);
+pub struct PairChannel(ChildChannel);
 
-impl Control {
+impl PairChannel {
     /// Sends `message`.
     ///
     /// # Errors
@@ -63,12 +63,12 @@ pub struct ProcessPair {
     /// The shared words.
     pub shared: SharedWords,
     /// To and from the child.
-    pub control: Control,
+    pub control: PairChannel,
     child: Child,
 }
 
 impl ProcessPair {
-    /// Starts this program again with `arguments`, which must lead it to [`Side::of_child`], and
+    /// Starts this program again with `arguments`, which must lead it to [`ChildSide::of_child`], and
     /// pins the calling thread.
     ///
     /// # Errors
@@ -81,7 +81,7 @@ impl ProcessPair {
         let mut command = this_program().map_err(Error::refused("cannot find this program"))?;
         command.args(arguments).stdout(Stdio::from(shared.descriptor()?));
         let (child, channel) = Child::spawn_with_channel(&mut command).map_err(cannot)?;
-        let mut control = Control(channel);
+        let mut control = PairChannel(channel);
         control.send(&cores.responder)?;
         match control.receive(Some(REPLY_DEADLINE))? {
             Ok(()) => Ok(Self { shared, control, child }),
@@ -101,21 +101,21 @@ impl ProcessPair {
 
 /// What the child has.
 #[derive(Debug)]
-pub struct Side {
+pub struct ChildSide {
     /// The shared words.
     pub shared: SharedWords,
     /// To and from the parent.
-    pub control: Control,
+    pub control: PairChannel,
 }
 
-impl Side {
+impl ChildSide {
     /// Takes over standard input and output, and pins the calling thread. Do not print afterwards.
     ///
     /// # Errors
     ///
     /// [`Error`].
     pub fn of_child() -> Result<Self, Error> {
-        let mut control = Control(channel_to_parent()?);
+        let mut control = PairChannel(channel_to_parent()?);
         let memory: io::Result<OwnedFd> = io::stdout().as_fd().try_clone_to_owned();
         let memory = memory.map_err(Error::refused("cannot duplicate standard output"))?;
         let core = control.receive(Some(REPLY_DEADLINE))?;

@@ -15,7 +15,7 @@ pub type Ready<'a> = &'a mut dyn FnMut() -> Result<(), Error>;
 
 /// One sample: both sides get the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Sample {
+pub struct SamplePlan {
     /// Messages, calls or operations that are timed.
     pub count: u64,
     /// Different for every sample, not 0, below 2³¹: seeds the patterns and the sequence numbers.
@@ -24,7 +24,7 @@ pub struct Sample {
     pub folder: PathBuf,
 }
 
-impl Sample {
+impl SamplePlan {
     /// Messages per reading of the clock: a part of all, or all if they are few.
     pub(crate) fn batch(&self) -> u64 {
         self.count.clamp(1, BATCH)

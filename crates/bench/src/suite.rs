@@ -25,16 +25,16 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use crate::{
     cores::Cores,
     error::Error,
-    job::{Job, Measured, NicOrNone, NicSide, Sample},
+    job::{Job, Measured, NicOrNone, NicSide, SamplePlan},
     limit::{Copier, SharedLimit},
     ping_pong::{self, PROBE_WINDOW},
     plan::{Measurement, Planned},
-    process_pair::{Control, ProcessPair, REPLY_DEADLINE, Side},
+    process_pair::{ChildSide, PairChannel, ProcessPair, REPLY_DEADLINE},
     results::PerBatch,
     sample::BATCH,
-    schedule::Workload,
+    schedule::Experiment,
     shared_words::SharedWords,
-    threads::Stage,
+    threads::ThreadSetup,
 };
 
 /// Messages of the sample that calibrates a cell.
@@ -53,7 +53,7 @@ enum Request {
     Prepare(Job),
     Connect(Job, Vec<String>),
     Accept(Job, Vec<String>),
-    Run(Job, Sample),
+    Run(Job, SamplePlan),
 }
 
 /// What the child answers.
@@ -68,7 +68,7 @@ enum Reply {
 
 /// Waits for the next message and keeps the NIC, if there is one, going meanwhile.
 fn receive<T: DeserializeOwned>(
-    control: &mut Control,
+    control: &mut PairChannel,
     nic: &mut NicOrNone,
     deadline: Option<Duration>,
 ) -> Result<T, Error> {
@@ -92,7 +92,7 @@ pub type OpenNic<'a> = &'a dyn Fn(&str) -> Result<Box<dyn NicSide>, String>;
 /// # Errors
 ///
 /// [`Error`]. What fails within a sample is told to the parent instead.
-pub fn serve(side: &mut Side, open: OpenNic<'_>) -> Result<(), Error> {
+pub fn serve(side: &mut ChildSide, open: OpenNic<'_>) -> Result<(), Error> {
     let mut nic = None;
     loop {
         let request = match receive(&mut side.control, &mut nic, None) {
@@ -109,12 +109,12 @@ pub fn serve(side: &mut Side, open: OpenNic<'_>) -> Result<(), Error> {
 }
 
 fn answer(
-    side: &mut Side,
+    side: &mut ChildSide,
     nic: &mut NicOrNone,
     open: OpenNic<'_>,
     request: Request,
 ) -> Result<Reply, Error> {
-    let Side { shared, control } = side;
+    let ChildSide { shared, control } = side;
     Ok(match request {
         Request::Open { nic: name } => {
             *nic = Some(open(&name).map_err(Error::refused("cannot open the NIC"))?);
@@ -249,7 +249,7 @@ impl Suite {
             self.connect(job)?;
         }
         self.samples += 1;
-        let sample = Sample { count, number: self.samples, folder: self.folder.0.clone() };
+        let sample = SamplePlan { count, number: self.samples, folder: self.folder.0.clone() };
         self.process_pair.shared.reset();
         self.ask(&Request::Run(job.clone(), sample.clone()), &Reply::Ready)?;
         let result = job.initiate(&mut self.nic, &self.process_pair.shared, &sample);
@@ -274,7 +274,7 @@ impl Suite {
             }
             Measurement::Copy(len_bytes) => self.copier.bandwidth(*len_bytes, self.window).into(),
             Measurement::Queue(queue) => {
-                queue.run(Stage { pool: &self.pool, shared }, count)?.into()
+                queue.run(ThreadSetup { pool: &self.pool, shared }, count)?.into()
             }
             Measurement::Together(job) => self.together(job, count)?,
         })
@@ -298,7 +298,7 @@ impl Suite {
     }
 }
 
-impl Workload for Suite {
+impl Experiment for Suite {
     type Error = Error;
 
     fn cells(&self) -> usize {

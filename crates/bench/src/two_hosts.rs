@@ -61,7 +61,7 @@ pub const SHAPES: [Shape; 5] = [
 
 /// What came of one shape.
 #[derive(Clone, Copy, Debug)]
-pub struct Outcome {
+pub struct TwoHostsOutcome {
     /// The shape that was measured.
     pub shape: Shape,
     /// Calls that were timed.
@@ -210,7 +210,7 @@ pub fn measure<N: Nic>(
     address: &str,
     shapes: &[Shape],
     calls: u64,
-) -> Result<Vec<Outcome>, Error> {
+) -> Result<Vec<TwoHostsOutcome>, Error> {
     let stream = TcpStream::connect(address).map_err(Error::refused("cannot reach the server"))?;
     let mut worker = open(nic)?;
     let peer = meet(&mut worker, &stream)?;
@@ -222,7 +222,7 @@ fn run<N: Nic>(
     peer: PeerId,
     shape: Shape,
     calls: u64,
-) -> Result<Outcome, Error> {
+) -> Result<TwoHostsOutcome, Error> {
     let untimed = calls / 8 + u64::from(shape.depth);
     let mut client = Client {
         peer,
@@ -258,7 +258,7 @@ fn run<N: Nic>(
         times_ns.get(last * per_mille / 1000).copied().unwrap_or(0)
     };
     let rate = calls as f64 / elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
-    Ok(Outcome { shape, calls, rate, p50_ns: at(500), p99_ns: at(990), p999_ns: at(999) })
+    Ok(TwoHostsOutcome { shape, calls, rate, p50_ns: at(500), p99_ns: at(990), p999_ns: at(999) })
 }
 
 struct Client {

@@ -4,7 +4,7 @@ use std::{sync::mpsc, thread};
 
 use copyrpc_bench::{
     Error, NicWork,
-    job::{Job, Measured, NicSide, Sample},
+    job::{Job, Measured, NicSide, SamplePlan},
     plan::{self, Measurement},
     workers::{
         WorkerCalls,
@@ -24,7 +24,7 @@ fn side(fabric: &str) -> NicWork<Nic, impl Fn() -> Result<Nic, String> + use<>> 
 }
 
 /// Runs `samples` between two threads and returns what the initiator measured.
-fn run(fabric: &str, samples: &[(Job, Sample)]) -> Result<Vec<Measured>, Error> {
+fn run(fabric: &str, samples: &[(Job, SamplePlan)]) -> Result<Vec<Measured>, Error> {
     let (numbers, responder) = run_each(fabric, samples, samples);
     responder.and(numbers)
 }
@@ -33,8 +33,8 @@ fn run(fabric: &str, samples: &[(Job, Sample)]) -> Result<Vec<Measured>, Error> 
 /// would fail the other's requests in their own way.
 fn run_each(
     fabric: &str,
-    ours: &[(Job, Sample)],
-    theirs: &[(Job, Sample)],
+    ours: &[(Job, SamplePlan)],
+    theirs: &[(Job, SamplePlan)],
 ) -> (Result<Vec<Measured>, Error>, Result<(), Error>) {
     let shared = &SharedWords::new().unwrap();
     let (to_responder, from_initiator) = mpsc::channel::<Vec<String>>();
@@ -44,7 +44,7 @@ fn run_each(
     thread::scope(|scope| {
         let responder = scope.spawn(move || {
             let mut side = side(fabric);
-            let mut respond = |(job, sample): &(Job, Sample)| {
+            let mut respond = |(job, sample): &(Job, SamplePlan)| {
                 let _ = to_initiator.send(side.open(job)?);
                 let Ok(contacts) = from_initiator.recv() else { return Err(Error::NoNic) };
                 side.connect(job, &contacts)?;
@@ -57,7 +57,7 @@ fn run_each(
             done
         });
         let mut side = side(fabric);
-        let mut initiate = |(job, sample): &(Job, Sample)| {
+        let mut initiate = |(job, sample): &(Job, SamplePlan)| {
             let theirs = from_responder.recv().map_err(|_| Error::NoNic)?;
             let _ = to_responder.send(side.open(job)?);
             side.connect(job, &theirs)?;
@@ -80,8 +80,8 @@ fn jobs(plan: Vec<plan::Planned>) -> impl Iterator<Item = Job> {
     })
 }
 
-fn sample(count: u64, number: u64) -> Sample {
-    Sample { count, number, ..Sample::default() }
+fn sample(count: u64, number: u64) -> SamplePlan {
+    SamplePlan { count, number, ..SamplePlan::default() }
 }
 
 #[test]

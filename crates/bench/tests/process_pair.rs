@@ -9,7 +9,7 @@ use std::{
 use copyrpc_bench::{
     Error,
     limit::SharedLimit,
-    process_pair::{ProcessPair, REPLY_DEADLINE, Side},
+    process_pair::{ChildSide, ProcessPair, REPLY_DEADLINE},
 };
 use measure::{cores::Cores, ping_pong::PROBE_WINDOW};
 use os::affinity::allowed_cores;
@@ -32,7 +32,7 @@ fn main() {
 
 /// Serves limits until told to stop.
 fn child() {
-    let mut side = Side::of_child().expect("started by the parent");
+    let mut side = ChildSide::of_child().expect("started by the parent");
     while let Ok(Some(limit)) = side.control.receive::<Option<SharedLimit>>(None) {
         side.control.send(&()).unwrap();
         limit.respond(&side.shared, COUNT).unwrap();

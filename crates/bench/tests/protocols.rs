@@ -5,7 +5,7 @@ use std::{sync::mpsc, thread};
 use copyrpc_bench::{
     NicWork,
     by_protocol::ProtocolCalls,
-    job::{Job, NicSide, Sample},
+    job::{Job, NicSide, SamplePlan},
     plan::Measurement,
     protocol_plan,
 };
@@ -26,7 +26,7 @@ fn run(jobs: &[(ProtocolCalls, u64)]) -> Vec<f64> {
     let (to_initiator, from_responder) = mpsc::channel::<Vec<String>>();
     let (ready, is_ready) = mpsc::channel();
     let samples = || jobs.iter().zip(1..);
-    let sample = |count, number| Sample { count, number, ..Sample::default() };
+    let sample = |count, number| SamplePlan { count, number, ..SamplePlan::default() };
     thread::scope(|scope| {
         let responder = scope.spawn(move || {
             let mut side = side(fabric);

@@ -30,7 +30,7 @@ use zerocopy::{
 use crate::{
     BLOB_BYTES_MAX, Bootstrap, BootstrapError, JobId, RankInfo, Secret,
     error::{self, Ranks},
-    secret::{PROOF_BYTES, Role},
+    secret::{PROOF_BYTES, ProofPurpose},
 };
 use client::JOB_BYTES_MAX;
 
@@ -106,7 +106,7 @@ impl Folder {
         };
         let mut contents = head.as_bytes().to_vec();
         contents.extend_from_slice(blob);
-        let proof = self.secret.sign(Role::File, &[&contents]);
+        let proof = self.secret.sign(ProofPurpose::File, &[&contents]);
         contents.extend_from_slice(&proof);
         contents
     }
@@ -177,7 +177,7 @@ impl Folder {
         file.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes).ok()?;
         let (signed, proof) = bytes.split_at_checked(bytes.len().checked_sub(PROOF_BYTES)?)?;
         let (head, blob) = Head::read_from_prefix(signed).ok()?;
-        let is_ours = self.secret.verify(Role::File, &[signed], proof.try_into().ok()?)
+        let is_ours = self.secret.verify(ProofPurpose::File, &[signed], proof.try_into().ok()?)
             && head.magic == MAGIC
             && head.job == self.job.padded()
             && head.rank.get() == rank

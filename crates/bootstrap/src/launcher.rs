@@ -35,7 +35,7 @@ pub struct Launched {
 
 /// An environment that contradicts itself.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum LaunchError {
+pub enum LauncherError {
     /// Half of what is needed.
     #[error("{launcher} sets {present}, but none of {absent}; set both, or neither")]
     Half {
@@ -157,12 +157,12 @@ const LAUNCHERS: [Launcher; 8] = [
 ///
 /// # Errors
 ///
-/// [`LaunchError`].
-pub fn detect(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<Launched>, LaunchError> {
+/// [`LauncherError`].
+pub fn detect(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<Launched>, LauncherError> {
     for launcher in &LAUNCHERS {
         let rank = number(launcher.rank, &lookup)?;
         let size = number(launcher.size, &lookup)?;
-        let half = |present, absent: &[_]| LaunchError::Half {
+        let half = |present, absent: &[_]| LauncherError::Half {
             launcher: launcher.name,
             present,
             absent: absent.join(", "),
@@ -174,7 +174,7 @@ pub fn detect(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<Launched
             (None, Some((present, _))) => return Err(half(present, launcher.rank)),
             (Some((present, _)), None) => return Err(half(present, launcher.size)),
             (Some((_, rank)), Some((_, size))) => RankInfo::new(rank, size)
-                .map_err(|cause| LaunchError::RankInfo { launcher: launcher.name, cause })?,
+                .map_err(|cause| LauncherError::RankInfo { launcher: launcher.name, cause })?,
         };
         let launch: Vec<_> =
             launcher.launch.iter().filter_map(|variable| lookup(variable)).collect();
@@ -196,13 +196,13 @@ pub fn detect(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<Launched
 fn number(
     variables: &[&'static str],
     lookup: &impl Fn(&str) -> Option<String>,
-) -> Result<Option<(&'static str, u32)>, LaunchError> {
+) -> Result<Option<(&'static str, u32)>, LauncherError> {
     let texts = variables.iter().filter_map(|&variable| Some((variable, lookup(variable)?)));
     match texts.into_iter().find(|(_, text)| !text.is_empty()) {
         None => Ok(None),
         Some((variable, text)) => match text.parse() {
             Ok(number) => Ok(Some((variable, number))),
-            Err(_) => Err(LaunchError::NotANumber { variable, text }),
+            Err(_) => Err(LauncherError::NotANumber { variable, text }),
         },
     }
 }
@@ -211,7 +211,7 @@ fn number(
 mod tests {
     use super::*;
 
-    fn detect_in(variables: &[(&str, &str)]) -> Result<Option<Launched>, LaunchError> {
+    fn detect_in(variables: &[(&str, &str)]) -> Result<Option<Launched>, LauncherError> {
         detect(|name| {
             let found = variables.iter().find(|(variable, _)| *variable == name);
             found.map(|(_, text)| (*text).to_owned())

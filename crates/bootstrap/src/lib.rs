@@ -6,7 +6,7 @@
 //!
 //! | | meets | for |
 //! |---|---|---|
-//! | [`Alone`] | nobody | one node |
+//! | [`SingleNode`] | nobody | one node |
 //! | [`Tcp`] | at the address of rank 0 | clusters without a shared folder |
 //! | [`Folder`] | in a shared folder | clusters with one |
 //! | [`fork`] | at its parent | many daemons on one machine |
@@ -127,9 +127,9 @@ pub trait Bootstrap {
 
 /// One node: nobody to meet.
 #[derive(Clone, Copy, Debug)]
-pub struct Alone;
+pub struct SingleNode;
 
-impl Bootstrap for Alone {
+impl Bootstrap for SingleNode {
     fn exchange_unless(
         &mut self,
         blob: &[u8],
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn alone_gets_what_it_brought() {
-        assert_eq!(Alone.exchange(b"me").unwrap(), [b"me"]);
-        assert!(Alone.exchange(&vec![0; BLOB_BYTES_MAX + 1]).is_err());
+        assert_eq!(SingleNode.exchange(b"me").unwrap(), [b"me"]);
+        assert!(SingleNode.exchange(&vec![0; BLOB_BYTES_MAX + 1]).is_err());
     }
 }

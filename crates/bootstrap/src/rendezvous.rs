@@ -22,7 +22,7 @@ use crate::{
         self, BadHello, CHALLENGE_BYTES, Challenge, HELLO_BYTES, HeadKind, Hello, JOIN_BYTES, Join,
         VERSION,
     },
-    secret::{PROOF_BYTES, Role},
+    secret::{PROOF_BYTES, ProofPurpose},
 };
 
 /// Most connections that have not finished their handshake.
@@ -69,7 +69,7 @@ pub enum Action {
 
 /// The state of the exchange.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum ExchangeState {
     /// Not all have come.
     Waiting,
     /// All came. A rank that joins now has been restarted: it replaces its blob and gets the roster.
@@ -158,7 +158,7 @@ pub struct Rendezvous {
     actions: VecDeque<Action>,
     next: ConnectionId,
     deadline_ns: u64,
-    outcome: Outcome,
+    outcome: ExchangeState,
     stats: RendezvousStats,
 }
 
@@ -181,7 +181,8 @@ impl Rendezvous {
         let deadline_ns = after(now_ns, config.exchange_timeout);
         let size = config.size as usize;
         let roster = config.roster.take().filter(|roster| roster.len() == size);
-        let outcome = if roster.is_some() { Outcome::Complete } else { Outcome::Waiting };
+        let outcome =
+            if roster.is_some() { ExchangeState::Complete } else { ExchangeState::Waiting };
         // No connection has this name.
         let known = |blob| (ConnectionId::MAX, blob);
         let ranks = (0..).zip(roster.into_iter().flatten().map(known)).collect();
@@ -202,7 +203,7 @@ impl Rendezvous {
 
     /// The state of the exchange.
     #[must_use]
-    pub fn outcome(&self) -> &Outcome {
+    pub fn outcome(&self) -> &ExchangeState {
         &self.outcome
     }
 
@@ -221,7 +222,7 @@ impl Rendezvous {
     /// Whether nothing will happen any more.
     #[must_use]
     pub fn is_over(&self, now_ns: u64) -> bool {
-        matches!(self.outcome, Outcome::Failed(_)) && now_ns >= self.deadline_ns
+        matches!(self.outcome, ExchangeState::Failed(_)) && now_ns >= self.deadline_ns
     }
 
     /// Somebody connected; `label` says who, for people.
@@ -269,7 +270,7 @@ impl Rendezvous {
         let Some(peer) = self.peers.remove(&id) else { return };
         self.pending.remove(&id);
         if let Stage::Waiting { rank, .. } = peer.stage
-            && self.outcome == Outcome::Waiting
+            && self.outcome == ExchangeState::Waiting
         {
             // It died while it waited; another may come in its place.
             self.ranks.remove(&rank);
@@ -325,9 +326,9 @@ impl Rendezvous {
         {
             self.end(oldest, Bad::Silently(|stats| stats.slow += 1));
         }
-        if self.outcome == Outcome::Waiting && self.deadline_ns <= now_ns {
+        if self.outcome == ExchangeState::Waiting && self.deadline_ns <= now_ns {
             let missing = (0..self.config.size).filter(|rank| !self.ranks.contains_key(rank));
-            self.outcome = Outcome::Failed(Ranks(missing.collect()));
+            self.outcome = ExchangeState::Failed(Ranks(missing.collect()));
             self.deadline_ns = after(now_ns, self.config.linger);
             let reason = self.give_up_reason();
             let waiting: Vec<_> = self.ranks.values().map(|(id, _)| *id).collect();
@@ -347,21 +348,21 @@ impl Rendezvous {
     pub fn poll_timeout(&self) -> Option<u64> {
         let oldest = self.pending.first().and_then(|id| self.peers.get(id));
         let contested = self.contested.front().and_then(|id| self.peers.get(id));
-        let exchange = (self.outcome != Outcome::Complete).then_some(self.deadline_ns);
+        let exchange = (self.outcome != ExchangeState::Complete).then_some(self.deadline_ns);
         let peers = oldest.into_iter().chain(contested).map(|peer| peer.deadline_ns);
         peers.chain(exchange).min()
     }
 
     fn give_up_reason(&self) -> String {
         match &self.outcome {
-            Outcome::Failed(missing) => {
+            ExchangeState::Failed(missing) => {
                 let (size, waited) = (self.config.size, self.config.exchange_timeout);
                 format!(
                     "{missing} of {size} did not come within {waited:?}, so the others gave up; look \
                      for their logs, or raise COPYRPC_BOOTSTRAP_TIMEOUT"
                 )
             }
-            Outcome::Waiting | Outcome::Complete => String::new(),
+            ExchangeState::Waiting | ExchangeState::Complete => String::new(),
         }
     }
 
@@ -391,7 +392,7 @@ impl Rendezvous {
             Bad::Refuse(foreign, reason)
         })?;
         let nonce = (self.nonces)();
-        let proof = self.config.secret.sign(Role::Rendezvous, &[hello.as_bytes(), &nonce]);
+        let proof = self.config.secret.sign(ProofPurpose::Rendezvous, &[hello.as_bytes(), &nonce]);
         let mut frame = frame::head_bytes(HeadKind::Challenge, CHALLENGE_BYTES);
         frame.extend_from_slice(Challenge { nonce, proof }.as_bytes());
         self.actions.push_back(Action::Send(id, frame.into()));
@@ -402,10 +403,10 @@ impl Rendezvous {
     /// Once the others were told to give up, nobody can join them.
     fn check_time(&self) -> Result<(), Bad> {
         match self.outcome {
-            Outcome::Failed(_) => {
+            ExchangeState::Failed(_) => {
                 Err(Bad::Refuse(|_| (), format!("too late: {}", self.give_up_reason())))
             }
-            Outcome::Waiting | Outcome::Complete => Ok(()),
+            ExchangeState::Waiting | ExchangeState::Complete => Ok(()),
         }
     }
 
@@ -421,7 +422,7 @@ impl Rendezvous {
         let join = Join::read_from_bytes(bytes);
         let join = join.map_err(|_| Bad::Silently(|stats| stats.garbage += 1))?;
         let about = [hello.as_bytes(), &nonce, join.blob_bytes.as_bytes()];
-        if !self.config.secret.verify(Role::Join, &about, &join.proof) {
+        if !self.config.secret.verify(ProofPurpose::Join, &about, &join.proof) {
             return Err(Bad::Refuse(unproved, "the secret is another one".to_owned()));
         }
         let blob_bytes = usize::try_from(join.blob_bytes.get()).unwrap_or(usize::MAX);
@@ -440,7 +441,8 @@ impl Rendezvous {
             return Err(Bad::Refuse(misplaced, reason));
         }
         self.check_time()?;
-        if let (Outcome::Waiting, Some((holder, _))) = (&self.outcome, self.ranks.get(&rank)) {
+        if let (ExchangeState::Waiting, Some((holder, _))) = (&self.outcome, self.ranks.get(&rank))
+        {
             let holder = self.peers.get(holder).map_or("?", |peer| &peer.label);
             let reason = format!("rank {rank} is already taken by {holder}; is it started twice?");
             return Err(Bad::Refuse(misplaced, reason));
@@ -459,18 +461,22 @@ impl Rendezvous {
         let Some(start) = blob.len().checked_sub(PROOF_BYTES) else { return Ok(()) };
         let proof = blob[start..].try_into().unwrap_or([0; PROOF_BYTES]);
         blob.truncate(start);
-        if !self.config.secret.verify(Role::Blob, &[hello.as_bytes(), &nonce, &blob], &proof) {
+        if !self.config.secret.verify(
+            ProofPurpose::Blob,
+            &[hello.as_bytes(), &nonce, &blob],
+            &proof,
+        ) {
             let reason = "the blob was changed on its way".to_owned();
             return Err(Bad::Refuse(|stats| stats.unproved += 1, reason));
         }
         self.check_time()?;
         let rank = hello.rank();
-        if self.outcome == Outcome::Waiting && self.ranks.contains_key(&rank) {
+        if self.outcome == ExchangeState::Waiting && self.ranks.contains_key(&rank) {
             let reason = format!("rank {rank} came twice at the same time");
             return Err(Bad::Refuse(|stats| stats.misplaced += 1, reason));
         }
         match self.outcome {
-            Outcome::Complete => self.contest(id, hello, nonce, blob),
+            ExchangeState::Complete => self.contest(id, hello, nonce, blob),
             _ => self.take_place(id, hello, nonce, blob),
         }
         Ok(())
@@ -502,7 +508,7 @@ impl Rendezvous {
         self.pending.remove(&id);
         self.enter(id, Stage::Waiting { rank, hello, nonce }, 0);
         let has_all = self.ranks.len() == usize::try_from(self.config.size).unwrap_or(usize::MAX);
-        if has_all || self.outcome == Outcome::Complete {
+        if has_all || self.outcome == ExchangeState::Complete {
             self.complete();
         }
     }
@@ -516,7 +522,7 @@ impl Rendezvous {
 
     /// Sends the roster to all that wait for it.
     fn complete(&mut self) {
-        self.outcome = Outcome::Complete;
+        self.outcome = ExchangeState::Complete;
         let blobs: Vec<_> = self.ranks.values().map(|(_, blob)| blob.clone()).collect();
         let roster: Arc<[u8]> = frame::write_roster(&blobs).into();
         self.actions.push_back(Action::Remember(Arc::clone(&roster)));
@@ -530,7 +536,7 @@ impl Rendezvous {
         });
         for (id, hello, nonce) in waiting.collect::<Vec<_>>() {
             let about = [hello.as_bytes(), &nonce[..], &digest];
-            let proof = self.config.secret.sign(Role::Roster, &about);
+            let proof = self.config.secret.sign(ProofPurpose::Roster, &about);
             self.actions.push_back(Action::Send(id, Arc::clone(&head)));
             self.actions.push_back(Action::Send(id, Arc::clone(&roster)));
             self.actions.push_back(Action::Send(id, proof[..].into()));
@@ -543,7 +549,7 @@ impl Rendezvous {
         let Some(peer) = self.peers.remove(&id) else { return };
         self.pending.remove(&id);
         if let Stage::Waiting { rank, .. } = peer.stage
-            && self.outcome == Outcome::Waiting
+            && self.outcome == ExchangeState::Waiting
         {
             self.ranks.remove(&rank);
         }
@@ -632,9 +638,13 @@ mod tests {
             let challenge = sent_to(rendezvous, self.id);
             let nonce: Nonce = challenge[8..40].try_into().unwrap();
             let proof = challenge[40..72].try_into().unwrap();
-            assert!(self.secret.verify(Role::Rendezvous, &[hello.as_bytes(), &nonce], &proof));
+            assert!(self.secret.verify(
+                ProofPurpose::Rendezvous,
+                &[hello.as_bytes(), &nonce],
+                &proof
+            ));
             let about = [hello.as_bytes(), &nonce, &blob_bytes.to_le_bytes()];
-            let proof = self.secret.sign(Role::Join, &about);
+            let proof = self.secret.sign(ProofPurpose::Join, &about);
             let join = Join { blob_bytes: blob_bytes.into(), reserved: 0.into(), proof };
             self.send(rendezvous, join.as_bytes());
             nonce
@@ -642,7 +652,8 @@ mod tests {
 
         fn join_with(&mut self, rendezvous: &mut Rendezvous, blob: &[u8]) {
             let nonce = self.join(rendezvous, u32::try_from(blob.len()).unwrap());
-            let proof = self.secret.sign(Role::Blob, &[self.hello.as_bytes(), &nonce, blob]);
+            let proof =
+                self.secret.sign(ProofPurpose::Blob, &[self.hello.as_bytes(), &nonce, blob]);
             self.send(rendezvous, &[blob, &proof].concat());
         }
     }
@@ -669,10 +680,10 @@ mod tests {
         let mut rendezvous = rendezvous(2);
         let mut one = Rank::connect(&mut rendezvous, 1, 2, 0);
         one.join_with(&mut rendezvous, b"blob of one");
-        assert_eq!((rendezvous.outcome(), rendezvous.connections()), (&Outcome::Waiting, 1));
+        assert_eq!((rendezvous.outcome(), rendezvous.connections()), (&ExchangeState::Waiting, 1));
         let mut zero = Rank::connect(&mut rendezvous, 0, 2, 0);
         zero.join_with(&mut rendezvous, b"");
-        assert_eq!((rendezvous.outcome(), rendezvous.connections()), (&Outcome::Complete, 0));
+        assert_eq!((rendezvous.outcome(), rendezvous.connections()), (&ExchangeState::Complete, 0));
         let roster = sent_to(&mut rendezvous, one.id);
         let body = &roster[frame::HEAD_BYTES..roster.len() - PROOF_BYTES];
         assert_eq!(frame::read_roster(body, 2).unwrap(), [&b""[..], b"blob of one"]);
@@ -775,7 +786,7 @@ mod tests {
         one.join_with(&mut rendezvous, b"b");
         assert_eq!(rendezvous.poll_timeout(), Some(60 * S));
         rendezvous.handle_timeout(60 * S);
-        assert_eq!(rendezvous.outcome(), &Outcome::Failed(Ranks(vec![0, 2, 3, 4])));
+        assert_eq!(rendezvous.outcome(), &ExchangeState::Failed(Ranks(vec![0, 2, 3, 4])));
         let reason = reason(&mut rendezvous, one.id);
         assert!(reason.starts_with("ranks 0, 2-4 of 5 did not come within 60s"), "{reason}");
     }
@@ -799,9 +810,9 @@ mod tests {
         let mut late = Rank::connect(&mut rendezvous, 1, 2, 60 * S - 1);
         let nonce = late.join(&mut rendezvous, 3);
         rendezvous.handle_timeout(60 * S);
-        let proof = late.secret.sign(Role::Blob, &[late.hello.as_bytes(), &nonce, b"one"]);
+        let proof = late.secret.sign(ProofPurpose::Blob, &[late.hello.as_bytes(), &nonce, b"one"]);
         late.send(&mut rendezvous, &[&b"one"[..], &proof].concat());
-        assert_eq!(rendezvous.outcome(), &Outcome::Failed(Ranks(vec![1])));
+        assert_eq!(rendezvous.outcome(), &ExchangeState::Failed(Ranks(vec![1])));
         let reason = reason(&mut rendezvous, late.id);
         assert!(reason.starts_with("too late: rank 1 of 2 did not come"), "{reason}");
         assert_eq!(rendezvous.connections(), 0);
@@ -831,7 +842,7 @@ mod tests {
         for rank in 0..2 {
             Rank::connect(&mut rendezvous, rank, 2, 0).join_with(&mut rendezvous, b"first");
         }
-        assert_eq!(*rendezvous.outcome(), Outcome::Complete);
+        assert_eq!(*rendezvous.outcome(), ExchangeState::Complete);
         while rendezvous.poll_action().is_some() {}
         let mut thief = Rank::connect(&mut rendezvous, 1, 2, 10 * S);
         thief.join_with(&mut rendezvous, b"thief");
@@ -887,7 +898,7 @@ mod tests {
         rendezvous.handle_closed(one.id);
         Rank::connect(&mut rendezvous, 1, 2, 0).join_with(&mut rendezvous, b"new");
         Rank::connect(&mut rendezvous, 0, 2, 0).join_with(&mut rendezvous, b"zero");
-        assert_eq!(rendezvous.outcome(), &Outcome::Complete);
+        assert_eq!(rendezvous.outcome(), &ExchangeState::Complete);
         while rendezvous.poll_action().is_some() {}
         let mut again = Rank::connect(&mut rendezvous, 1, 2, 100 * S);
         again.join_with(&mut rendezvous, b"newest");

@@ -96,17 +96,17 @@ impl Secret {
 
     /// Signs `parts`, whose lengths are fixed or stated in them, for one purpose.
     #[must_use]
-    pub fn sign(&self, role: Role, parts: &[&[u8]]) -> Proof {
+    pub fn sign(&self, role: ProofPurpose, parts: &[&[u8]]) -> Proof {
         self.mac(role, parts).finalize().into_bytes().into()
     }
 
     /// Whether `proof` is the signature of `parts` for this purpose; in constant time.
     #[must_use]
-    pub fn verify(&self, role: Role, parts: &[&[u8]], proof: &Proof) -> bool {
+    pub fn verify(&self, role: ProofPurpose, parts: &[&[u8]], proof: &Proof) -> bool {
         self.mac(role, parts).verify_slice(proof).is_ok()
     }
 
-    fn mac(&self, role: Role, parts: &[&[u8]]) -> Hmac<Sha256> {
+    fn mac(&self, role: ProofPurpose, parts: &[&[u8]]) -> Hmac<Sha256> {
         let mac = Hmac::<Sha256>::new_from_slice(&self.0);
         let mut mac = mac.expect("HMAC takes keys of any length");
         mac.update(role.label());
@@ -122,7 +122,7 @@ pub type Proof = [u8; PROOF_BYTES];
 
 /// The purpose of a proof: a proof for one purpose is worth nothing for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum ProofPurpose {
     /// The rendezvous is of this job.
     Rendezvous,
     /// So is whoever joins.
@@ -137,7 +137,7 @@ pub enum Role {
     Control,
 }
 
-impl Role {
+impl ProofPurpose {
     /// All of one length, so that none is the start of another.
     fn label(self) -> &'static [u8; 16] {
         match self {
@@ -162,13 +162,24 @@ mod tests {
         // RFC 4231, test case 2: key "Jefe", data "what do ya want for nothing?". The label precedes
         // the data here, so only the length and the sensitivity can be taken from it.
         let secret = Secret::from_bytes(b"Jefe");
-        let proof = secret.sign(Role::Rendezvous, &[b"what do ya want ", b"for nothing?"]);
-        assert_eq!(proof, secret.sign(Role::Rendezvous, &[b"what do ya want for nothing?"]));
-        assert!(secret.verify(Role::Rendezvous, &[b"what do ya want for nothing?"], &proof));
-        assert!(!secret.verify(Role::Join, &[b"what do ya want for nothing?"], &proof));
-        assert!(!secret.verify(Role::Rendezvous, &[b"what do ya want for nothing!"], &proof));
+        let proof = secret.sign(ProofPurpose::Rendezvous, &[b"what do ya want ", b"for nothing?"]);
+        assert_eq!(
+            proof,
+            secret.sign(ProofPurpose::Rendezvous, &[b"what do ya want for nothing?"])
+        );
+        assert!(secret.verify(
+            ProofPurpose::Rendezvous,
+            &[b"what do ya want for nothing?"],
+            &proof
+        ));
+        assert!(!secret.verify(ProofPurpose::Join, &[b"what do ya want for nothing?"], &proof));
+        assert!(!secret.verify(
+            ProofPurpose::Rendezvous,
+            &[b"what do ya want for nothing!"],
+            &proof
+        ));
         assert!(!Secret::from_bytes(b"jefe").verify(
-            Role::Rendezvous,
+            ProofPurpose::Rendezvous,
             &[b"what do ya want for nothing?"],
             &proof
         ));

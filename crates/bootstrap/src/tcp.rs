@@ -21,7 +21,7 @@ use crate::{
         self, CHALLENGE_BYTES, Challenge, HEAD_BYTES, Head, HeadKind, Hello, Join, REASON_BYTES_MAX,
     },
     rendezvous::RendezvousConfig,
-    secret::{PROOF_BYTES, Role},
+    secret::{PROOF_BYTES, ProofPurpose},
 };
 
 /// Pauses between two attempts to connect: doubled each time.
@@ -209,18 +209,20 @@ impl Tcp {
         stream.read_exact(&mut bytes).map_err(self.lost())?;
         let Challenge { nonce, proof } = Challenge::read_from_bytes(&bytes)
             .map_err(|_| self.foreign("its challenge has another length"))?;
-        if !self.secret.verify(Role::Rendezvous, &[hello.as_bytes(), &nonce], &proof) {
+        if !self.secret.verify(ProofPurpose::Rendezvous, &[hello.as_bytes(), &nonce], &proof) {
             return Err(self.foreign("it does not know the secret of this job"));
         }
         // It is the rendezvous, and knows better who is missing.
         stream.deadline_ns = deadline_ns.saturating_add(nanos(GRACE));
         let len = u32::try_from(blob.len()).unwrap_or(u32::MAX);
         let about = [hello.as_bytes(), &nonce, &len.to_le_bytes()];
-        let proof = self.secret.sign(Role::Join, &about);
+        let proof = self.secret.sign(ProofPurpose::Join, &about);
         let mut message =
             Join { blob_bytes: len.into(), reserved: 0.into(), proof }.as_bytes().to_vec();
         message.extend_from_slice(blob);
-        message.extend_from_slice(&self.secret.sign(Role::Blob, &[hello.as_bytes(), &nonce, blob]));
+        message.extend_from_slice(
+            &self.secret.sign(ProofPurpose::Blob, &[hello.as_bytes(), &nonce, blob]),
+        );
         // A rendezvous that refuses may close before it has read all; its reason can be read still.
         let sent = stream.write_all(&message).map_err(self.lost());
         let head = match (sent, self.head(&mut stream, HeadKind::Roster)) {
@@ -249,7 +251,7 @@ impl Tcp {
         let proof = body[start..].try_into().map_err(|_| changed())?;
         body.truncate(start);
         let digest = Sha256::digest(&body);
-        if !self.secret.verify(Role::Roster, &[about[0], about[1], &digest], &proof) {
+        if !self.secret.verify(ProofPurpose::Roster, &[about[0], about[1], &digest], &proof) {
             return Err(changed());
         }
         frame::read_roster(&body, self.rank_info.size()).ok_or_else(changed)

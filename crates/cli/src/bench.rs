@@ -5,7 +5,7 @@ use std::{net::TcpListener, path::Path, time::Duration};
 use anyhow::Context as _;
 use bench::{
     plan::{self, Planned},
-    process_pair::{ProcessPair, Side},
+    process_pair::{ChildSide, ProcessPair},
     suite::{self, Suite},
     two_hosts,
     workers::matrix,
@@ -237,7 +237,7 @@ pub(crate) fn peer() -> anyhow::Result<()> {
     let open = |name: &str| {
         nic::open_work(&nic::named(name, &settings)).map_err(|error| error.to_string())
     };
-    Ok(suite::serve(&mut Side::of_child()?, &open)?)
+    Ok(suite::serve(&mut ChildSide::of_child()?, &open)?)
 }
 
 /// Two processes on two cores, and what they will measure.

@@ -5,7 +5,7 @@ use std::{
     process::ExitCode,
 };
 
-use bootstrap::{SecretError, launcher::LaunchError};
+use bootstrap::{SecretError, launcher::LauncherError};
 use client::runtime::RuntimeError;
 use copyrpc::daemon::ServeOnError;
 use daemon::config::{Incompatible, SettingError};
@@ -78,7 +78,7 @@ fn number_of(error: &anyhow::Error) -> u8 {
         || error.is::<GridError>()
         || error.is::<SettingError>()
         || error.is::<Incompatible>()
-        || error.is::<LaunchError>()
+        || error.is::<LauncherError>()
         || error.is::<SecretError>()
         || matches!(
             error.downcast_ref(),

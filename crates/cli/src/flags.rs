@@ -3,7 +3,7 @@
 use std::{ffi::OsString, fmt::Debug, marker::PhantomData, path::PathBuf};
 
 use clap::{Arg, ArgMatches, Args, Command, Error, FromArgMatches};
-use config::{Kind, Knob, Settings};
+use config::{Knob, KnobKind, Settings};
 use daemon::config::{CALL_TIMEOUT, INSTANCE, JOB, NIC, RUNTIME_DIR};
 
 use crate::knobs;
@@ -118,15 +118,15 @@ impl<C: Choice> Args for KnobFlags<C> {
     }
 }
 
-fn value_name(kind: Kind) -> &'static str {
+fn value_name(kind: KnobKind) -> &'static str {
     match kind {
-        Kind::Text => "TEXT",
-        Kind::Name { .. } => "NAME",
-        Kind::CountOrOff => "N|off",
-        Kind::Choice(_) => "WORD",
-        Kind::Count { .. } => "N",
-        Kind::Bytes { .. } => "BYTES",
-        Kind::Duration { .. } => "TIME",
+        KnobKind::Text => "TEXT",
+        KnobKind::Name { .. } => "NAME",
+        KnobKind::CountOrOff => "N|off",
+        KnobKind::Choice(_) => "WORD",
+        KnobKind::Count { .. } => "N",
+        KnobKind::Bytes { .. } => "BYTES",
+        KnobKind::Duration { .. } => "TIME",
     }
 }
 

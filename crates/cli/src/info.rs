@@ -17,7 +17,7 @@ use crate::{
 
 use nics::{
     Availability,
-    hardware::{self, Device, Tried},
+    hardware::{self, KernelDevice, Tried},
 };
 
 /// Said wherever hardware is listed.
@@ -35,7 +35,7 @@ struct Info {
     /// The selected NIC.
     nic: Selected,
     /// RDMA devices that the kernel lists.
-    devices: Vec<Device>,
+    devices: Vec<KernelDevice>,
     /// Where hardware was looked for, and what came of it.
     tried: Vec<Tried>,
     /// Every NIC of this version, and whether it can be used here.

@@ -7,7 +7,7 @@ use client::{Client, ClientConfig, ClientInfo, PeerInfo, ServiceInfo, runtime::R
 use config::Settings;
 use daemon::{
     config::DRAIN_TIMEOUT,
-    metrics::{Snapshot, State},
+    metrics::{DaemonState, Snapshot},
 };
 use os::{clock, process::Process};
 use serde_json::{Value, json};
@@ -153,7 +153,7 @@ fn daemon_of(runtime: &Runtime) -> anyhow::Result<Process> {
     let path = runtime.metrics();
     let no_daemon = || format!("no daemon of {} runs on this node", runtime.name());
     let snapshot = Snapshot::read(&path).with_context(no_daemon)?;
-    anyhow::ensure!(matches!(snapshot.state, State::Alive(_)), no_daemon());
+    anyhow::ensure!(matches!(snapshot.state, DaemonState::Alive(_)), no_daemon());
     let process = Process::open_same(snapshot.process).with_context(no_daemon)?;
     Ok(process)
 }
@@ -173,7 +173,7 @@ pub(crate) fn clean(args: &CleanArgs) -> anyhow::Result<()> {
     for name in client::runtime::daemons_in(folder).context("cannot read the runtime folder")? {
         let counters = client::runtime::metrics_of(folder, &name);
         let state = Snapshot::read(&counters).map(|snapshot| snapshot.state);
-        if matches!(state, Ok(State::Alive(_))) {
+        if matches!(state, Ok(DaemonState::Alive(_))) {
             continue;
         }
         for path in left_by(folder, &name) {

@@ -6,7 +6,7 @@ use std::{
 };
 
 use ::uverbs::{
-    launch::{self, Stage},
+    launch::{self, LaunchFiles},
     matrix::{ROWS, Verdict},
     process::{EXPLAIN_ENV, FABRIC_ENV},
 };
@@ -30,7 +30,7 @@ pub(crate) fn run(which: &UverbsCommand) -> anyhow::Result<()> {
 /// Ends as the program does.
 fn start(args: &UverbsRunArgs) -> anyhow::Result<()> {
     let (program, arguments) = args.program.split_first().context("no program is named")?;
-    let stage = Stage::new()?;
+    let stage = LaunchFiles::new()?;
     let mut command = stage.command(program);
     command.args(arguments);
     if args.explain {
@@ -55,7 +55,7 @@ fn code_of(status: ExitStatus) -> i32 {
 
 fn matrix(args: &UverbsMatrixArgs) -> anyhow::Result<()> {
     let wanted = |line: &str| args.only.as_ref().is_none_or(|only| line.contains(only.as_str()));
-    let stage = Stage::new()?;
+    let stage = LaunchFiles::new()?;
     let mut shown = table::table(&["program", "shows", "verdict"]);
     let mut failed = 0;
     for row in ROWS.iter().filter(|row| wanted(&row.line())) {
@@ -125,7 +125,7 @@ fn doctor() -> anyhow::Result<()> {
     tell("library", library.map(|path| path.display().to_string()).map_err(|e| e.to_string()));
     let no_driver = || "no libmlx5 provider: install ibverbs-providers".to_owned();
     tell("libmlx5", has_driver().ok_or_else(no_driver));
-    if let (0, Ok(stage)) = (missing, Stage::new()) {
+    if let (0, Ok(stage)) = (missing, LaunchFiles::new()) {
         let mut command = stage.command(OsStr::new("ibv_devinfo"));
         let opened = command.env(EXPLAIN_ENV, "1").output();
         let mut tell = |mark, found: &str| {

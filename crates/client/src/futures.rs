@@ -60,7 +60,7 @@ impl FutureClient {
 #[derive(Debug)]
 #[must_use = "dropping a call gives it up"]
 pub struct FutureCall {
-    ipc: ipc::Call,
+    ipc: ipc::ResponseFuture,
     to: To,
     was_sent: bool,
 }

@@ -12,8 +12,8 @@ use std::{
 use memory::sync::{Arc, AtomicBool, Ordering};
 use os::{
     clock,
-    event::{Event, EventError},
-    idle::{Idle, Step, Wait},
+    event::{EventError, EventFd},
+    idle::{Idle, IdleStep, Wait},
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -74,7 +74,7 @@ struct Shared {
     is_asleep: AtomicBool,
     is_closed: AtomicBool,
     /// Readable while something was said to a thread that sleeps.
-    event: Event,
+    event: EventFd,
 }
 
 #[derive(Debug)]
@@ -104,7 +104,7 @@ impl TokioClient {
             made: Mutex::default(),
             is_asleep: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
-            event: Event::new()?,
+            event: EventFd::new()?,
         });
         let driver = Driver { pipeline, shared: Arc::clone(&shared), idle: Idle::default() };
         let run = move || driver.run(config.wait);
@@ -209,7 +209,7 @@ impl Driver {
                 self.idle.reset();
             } else if self.shared.is_closed() && self.pipeline.in_flight() == 0 {
                 return;
-            } else if self.idle.step(wait) == Step::Sleep {
+            } else if self.idle.step(wait) == IdleStep::Sleep {
                 self.rest();
             }
         }

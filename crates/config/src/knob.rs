@@ -13,7 +13,7 @@ pub struct Knob {
     /// Environment variable, from which [`key`](Self::key) and [`flag`](Self::flag) follow.
     pub env: &'static str,
     /// The values that it takes.
-    pub kind: Kind,
+    pub kind: KnobKind,
     /// The value if no layer sets it; empty if it then has none.
     pub default: &'static str,
     /// Its effect, as a help text says it.
@@ -36,7 +36,7 @@ impl Knob {
 
 /// The values that a knob takes; bounds are inclusive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum KnobKind {
     /// Any text; the code that uses it checks it.
     Text,
     /// A name of 1 to `bytes_max` ASCII letters, digits and `marks`.
@@ -127,7 +127,7 @@ fn hint(nearest: Option<&str>) -> String {
     nearest.map_or_else(String::new, |nearest| format!("; did you mean {nearest}?"))
 }
 
-impl Kind {
+impl KnobKind {
     /// Reads and checks a value.
     ///
     /// # Errors
@@ -177,7 +177,7 @@ impl Kind {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for KnobKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Text => f.write_str("text"),
@@ -216,7 +216,7 @@ mod tests {
 
     const TIMEOUT: Knob = Knob {
         env: "COPYRPC_CALL_TIMEOUT",
-        kind: Kind::Duration { min_ns: 1_000_000, max_ns: 60_000_000_000 },
+        kind: KnobKind::Duration { min_ns: 1_000_000, max_ns: 60_000_000_000 },
         default: "5s",
         meaning: "how long",
     };
@@ -240,23 +240,23 @@ mod tests {
 
     #[test]
     fn names_and_counts_are_refused_with_what_they_may_be() {
-        let name = Kind::Name { bytes_max: 3, marks: "-_" };
+        let name = KnobKind::Name { bytes_max: 3, marks: "-_" };
         assert_eq!(name.check("a-1"), Ok(Value::Text("a-1".to_owned())));
         for bad in ["", "a/b", "abcd", "ä"] {
             let error = name.check(bad).unwrap_err().to_string();
             assert_eq!(error, "is not 1 to 3 of A-Z a-z 0-9 - _");
         }
-        let seed = Kind::CountOrOff;
+        let seed = KnobKind::CountOrOff;
         assert_eq!((seed.check("off"), seed.check("7")), (Ok(Value::Unset), Ok(Value::Number(7))));
         assert!(seed.check("on").unwrap_err().to_string().starts_with("is no number"));
-        let count = Kind::Count { min: 1, max: 50_000 };
+        let count = KnobKind::Count { min: 1, max: 50_000 };
         assert_eq!(count.check("50k"), Ok(Value::Number(50_000)));
         assert!(matches!(count.check("51k"), Err(ValueError::Range { .. })));
     }
 
     #[test]
     fn a_wrong_word_is_answered_with_the_nearest() {
-        let kind = Kind::Choice(&["busy", "adaptive", "block"]);
+        let kind = KnobKind::Choice(&["busy", "adaptive", "block"]);
         let error = kind.check("adaptve").unwrap_err().to_string();
         assert_eq!(error, "is not one of busy, adaptive, block; did you mean adaptive?");
         assert!(!kind.check("x").unwrap_err().to_string().contains("did you mean"));

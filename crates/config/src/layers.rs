@@ -47,12 +47,12 @@ pub struct SettingError {
     /// Its place.
     pub origin: Origin,
     /// The error.
-    pub fault: Box<Fault>,
+    pub fault: Box<LayerFault>,
 }
 
 /// An error in a layer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
+pub enum LayerFault {
     /// The file is no TOML.
     #[error("{0}")]
     Syntax(String),
@@ -82,7 +82,7 @@ pub enum Fault {
     },
 }
 
-impl Fault {
+impl LayerFault {
     fn at(self, origin: Origin) -> SettingError {
         SettingError { origin, fault: Box::new(self) }
     }
@@ -144,7 +144,7 @@ impl Layers {
     ///
     /// # Errors
     ///
-    /// [`Fault::Value`].
+    /// [`LayerFault::Value`].
     pub fn environment(
         mut self,
         lookup: impl Fn(&str) -> Option<String>,
@@ -173,7 +173,7 @@ impl Layers {
     ///
     /// # Errors
     ///
-    /// [`Fault::Unknown`] and [`Fault::Value`].
+    /// [`LayerFault::Unknown`] and [`LayerFault::Value`].
     pub fn entry(mut self, key: &str, text: String, origin: Origin) -> Result<Self, SettingError> {
         let index = self.index_of(key, &origin)?;
         self.set(index, text, origin)?;
@@ -205,7 +205,7 @@ impl Layers {
     ///
     /// # Errors
     ///
-    /// [`Fault::Unknown`], with the nearest knob.
+    /// [`LayerFault::Unknown`], with the nearest knob.
     pub fn check_key(&self, key: &str, origin: &Origin) -> Result<(), SettingError> {
         self.index_of(key, origin).map(|_| ())
     }
@@ -214,7 +214,7 @@ impl Layers {
         let keys: Vec<_> = self.settings.iter().map(|setting| setting.knob.key()).collect();
         keys.iter().position(|key| key == name).ok_or_else(|| {
             let nearest = nearest(name, keys.iter().map(String::as_str)).map(str::to_owned);
-            Fault::Unknown { name: name.to_owned(), nearest }.at(origin.clone())
+            LayerFault::Unknown { name: name.to_owned(), nearest }.at(origin.clone())
         })
     }
 
@@ -230,7 +230,7 @@ impl Layers {
         match checked {
             Ok(value) => self.settings[index] = Setting { knob, text, value, origin },
             Err(cause) => {
-                return Err(Fault::Value { key: knob.key(), text, cause }.at(origin));
+                return Err(LayerFault::Value { key: knob.key(), text, cause }.at(origin));
             }
         }
         Ok(())
@@ -305,29 +305,29 @@ impl Settings {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::knob::Kind;
+    use crate::knob::KnobKind;
 
     const CALL_TIMEOUT: Knob = Knob {
         env: "COPYRPC_CALL_TIMEOUT",
-        kind: Kind::Duration { min_ns: 1, max_ns: 60_000_000_000 },
+        kind: KnobKind::Duration { min_ns: 1, max_ns: 60_000_000_000 },
         default: "5s",
         meaning: "how long",
     };
     const CLIENTS_MAX: Knob = Knob {
         env: "COPYRPC_CLIENTS_MAX",
-        kind: Kind::Count { min: 1, max: 64 },
+        kind: KnobKind::Count { min: 1, max: 64 },
         default: "8",
         meaning: "how many",
     };
     const BOOTSTRAP: Knob = Knob {
         env: "COPYRPC_BOOTSTRAP",
-        kind: Kind::Choice(&["auto", "alone"]),
+        kind: KnobKind::Choice(&["auto", "alone"]),
         default: "auto",
         meaning: "how",
     };
     const RANK: Knob = Knob {
         env: "COPYRPC_RANK",
-        kind: Kind::Count { min: 0, max: 9 },
+        kind: KnobKind::Count { min: 0, max: 9 },
         default: "",
         meaning: "which",
     };
@@ -377,7 +377,7 @@ mod tests {
         let settings = in_file("rank", "").unwrap().finish();
         assert_eq!(settings.number_if_set(&RANK), None);
         assert_eq!(settings.text(&BOOTSTRAP), "auto");
-        assert!(matches!(*in_file("bootstrap", "").unwrap_err().fault, Fault::Value { .. }));
+        assert!(matches!(*in_file("bootstrap", "").unwrap_err().fault, LayerFault::Value { .. }));
         let ignored = layers().environment(|_| Some(String::new())).unwrap().finish();
         assert_eq!(ignored.text(&BOOTSTRAP), "auto");
     }

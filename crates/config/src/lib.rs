@@ -13,11 +13,11 @@
 //! belongs to other programs too.
 //!
 //! ```
-//! use copyrpc_config::{Kind, Knob, Layers};
+//! use copyrpc_config::{Knob, KnobKind, Layers};
 //!
 //! const TIMEOUT: Knob = Knob {
 //!     env: "COPYRPC_CALL_TIMEOUT",
-//!     kind: Kind::Duration { min_ns: 1_000, max_ns: 60_000_000_000 },
+//!     kind: KnobKind::Duration { min_ns: 1_000, max_ns: 60_000_000_000 },
 //!     default: "5s",
 //!     meaning: "How long a call may take",
 //! };
@@ -40,5 +40,5 @@ mod knob;
 mod layers;
 pub mod units;
 
-pub use knob::{Kind, Knob, Value, ValueError};
-pub use layers::{Fault, Layers, Origin, Setting, SettingError, Settings};
+pub use knob::{Knob, KnobKind, Value, ValueError};
+pub use layers::{LayerFault, Layers, Origin, Setting, SettingError, Settings};

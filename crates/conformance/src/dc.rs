@@ -1,8 +1,8 @@
 //! Dynamically connected transport: one initiator queue, many targets.
 
 use verbs::{
-    Capabilities, CompletionKind, CqConfig, DcKey, Destination, Endpoint, Nic, Op, Payload,
-    PostSendError, QpState, QueuePair, RecvSize, SendFlags, SendRequest, SendSize, Transition,
+    Capabilities, CompletionKind, CqConfig, DcKey, Destination, Nic, Op, Payload, PostSendError,
+    QpAddress, QpState, QueuePair, RecvSize, SendFlags, SendRequest, SendSize, Transition,
     Transport, WcStatus,
 };
 
@@ -54,7 +54,7 @@ impl<N: Nic> Targets<N> {
 }
 
 /// An initiator in RTS, and `count` targets of the other role.
-fn initiator<N: Nic>(side: &mut Side<N>, count: usize) -> Verdict<(End<N>, Vec<Endpoint>)> {
+fn initiator<N: Nic>(side: &mut Side<N>, count: usize) -> Verdict<(End<N>, Vec<QpAddress>)> {
     let setup = Setup::of(Transport::Dci);
     let setup = Setup { recv: RecvSize::NONE, ..setup };
     let mut end = End::create(side, &setup)?;

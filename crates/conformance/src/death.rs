@@ -16,7 +16,7 @@ use verbs::{
 use crate::{
     data::{Buffer, Rng},
     end::{Done, End, OPEN, Setup, Watched, connect, connect_local, create_qp},
-    harness::{Deadline, Place, Remote, Role, Side, Stop, Testbed, Verdict, ensure},
+    harness::{Deadline, NicPlace, Remote, Role, Side, Stop, Testbed, Verdict, ensure},
     oob::OutOfBand,
     process::{Spawned, as_child},
     srq::{Pool, message},
@@ -45,7 +45,7 @@ const LIFE_US_MAX: usize = 30_000;
 pub fn peer_death<N: Nic + 'static>(test_path: &str, make_nic: MakeNic<N>, testbed: &Testbed) {
     let testbed = as_environment_asks(*testbed);
     if let Some((fabric, socket)) = as_child() {
-        let nic = make_nic(&Place { role: Role::Server, fabric });
+        let nic = make_nic(&NicPlace { role: Role::Server, fabric });
         let mut side = Side::new(nic, Role::Server, testbed, Box::new(socket));
         // It ends by being killed, or because the survivor is gone.
         return match victim(&mut side) {
@@ -57,7 +57,7 @@ pub fn peer_death<N: Nic + 'static>(test_path: &str, make_nic: MakeNic<N>, testb
         return;
     }
     let fabric = fabric_name("peer_death");
-    let nic = make_nic(&Place { role: Role::Client, fabric: fabric.clone() });
+    let nic = make_nic(&NicPlace { role: Role::Client, fabric: fabric.clone() });
     let verdict = survive(&nic, testbed, || {
         let (child, socket) = Spawned::start(test_path, &fabric)
             .map_err(|error| Stop::violation(format!("no child: {error}")))?;
@@ -331,7 +331,7 @@ mod tests {
     /// The model reaches no other process: its victims are threads that lose their queue pairs.
     fn survive_on_the_model(name: &str, testbed: Testbed) -> Verdict {
         let fabric = fabric_name(name);
-        let place = |role| Place { role, fabric: fabric.clone() };
+        let place = |role| NicPlace { role, fabric: fabric.clone() };
         let nic = open(&place(Role::Client));
         survive(&nic, testbed, || {
             let (ours, theirs) = InMemory::pair();

@@ -3,8 +3,8 @@
 use std::{collections::VecDeque, ops::Deref, time::Duration};
 
 use verbs::{
-    Access, Completion, CompletionKind, CompletionQueue, CqConfig, DcKey, Endpoint, InitAttr, Mtu,
-    Nic, PostSendError, Psn, QKey, QpConfig, QpState, QueuePair, RcPeer, RecvSize, RnrTimer,
+    Access, Completion, CompletionKind, CompletionQueue, CqConfig, DcKey, InitAttr, Mtu, Nic,
+    PostSendError, Psn, QKey, QpAddress, QpConfig, QpState, QueuePair, RcPeer, RecvSize, RnrTimer,
     RtrAttr, RtsAttr, SendRequest, SendSize, Sge, SharedReceiveQueue, Transition, Transport,
     WcStatus,
 };
@@ -270,7 +270,7 @@ pub(super) fn activate<N: Nic>(nic: &N, qp: &mut N::Qp, setup: &Setup) -> Verdic
 
 /// Tells the other role where `qp` is, and learns where its queue pair is.
 #[track_caller]
-pub(super) fn swap_endpoint<N: Nic>(side: &mut Side<N>, qp: &N::Qp) -> Verdict<Endpoint> {
+pub(super) fn swap_endpoint<N: Nic>(side: &mut Side<N>, qp: &N::Qp) -> Verdict<QpAddress> {
     let mine = endpoint_to_words(&side.nic.endpoint(qp));
     let theirs = side.swap(&mine)?;
     ensure_eq!(theirs.len(), ENDPOINT_WORDS, "words of an endpoint");

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use verbs::{
-    AddressVector, Capabilities, Endpoint, Gid, GidRoute, Lid, Mtu, Nic, Qpn, RemoteSlice, Rkey,
-    Route,
+    AddressVector, Capabilities, Gid, GidRoute, Lid, Mtu, Nic, PortRoute, QpAddress, Qpn,
+    RemoteSlice, Rkey,
 };
 
 use crate::{
@@ -34,7 +34,7 @@ impl Role {
 
 /// The place where a NIC is to be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct NicPlace {
     /// For whom.
     pub role: Role,
     /// Unique to this run: a software fabric that is named so is shared with no other test.
@@ -237,14 +237,14 @@ pub(super) fn len_u32(len: usize) -> u32 {
 pub(super) const ENDPOINT_WORDS: usize = 6;
 
 /// An endpoint as words.
-pub(super) fn endpoint_to_words(endpoint: &Endpoint) -> [u64; ENDPOINT_WORDS] {
+pub(super) fn endpoint_to_words(endpoint: &QpAddress) -> [u64; ENDPOINT_WORDS] {
     let qpn = u64::from(endpoint.qpn.get());
     let level = u64::from(endpoint.address.service_level);
     match endpoint.address.route {
-        Route::Lid(lid) => [0, qpn, level, u64::from(lid.get()), 0, 0],
-        Route::Gid(route) | Route::Global(_, route) => {
+        PortRoute::Lid(lid) => [0, qpn, level, u64::from(lid.get()), 0, 0],
+        PortRoute::Gid(route) | PortRoute::Global(_, route) => {
             let (kind, lid) = match endpoint.address.route {
-                Route::Global(lid, _) => (2, lid),
+                PortRoute::Global(lid, _) => (2, lid),
                 _ => (1, Lid::new(0)),
             };
             let [lid_high, lid_low] = lid.get().to_be_bytes();
@@ -260,12 +260,12 @@ pub(super) fn endpoint_to_words(endpoint: &Endpoint) -> [u64; ENDPOINT_WORDS] {
 
 /// The inverse of [`endpoint_to_words`].
 #[track_caller]
-pub(super) fn endpoint_from_words(words: &[u64]) -> Verdict<Endpoint> {
+pub(super) fn endpoint_from_words(words: &[u64]) -> Verdict<QpAddress> {
     let Some(&[kind, qpn, level, a, b, path]) = words.first_chunk::<ENDPOINT_WORDS>() else {
         return Err(Stop::violation("an endpoint is too short"));
     };
     let route = if kind == 0 {
-        Route::Lid(Lid::new(u16::try_from(a).map_err(|_| Stop::violation("LID too large"))?))
+        PortRoute::Lid(Lid::new(u16::try_from(a).map_err(|_| Stop::violation("LID too large"))?))
     } else {
         let gid = (u128::from(a) << 64 | u128::from(b)).to_be_bytes();
         let [lid_high, lid_low, hop_limit, traffic_class, ..] = path.to_be_bytes();
@@ -273,11 +273,11 @@ pub(super) fn endpoint_from_words(words: &[u64]) -> Verdict<Endpoint> {
         let gid = Gid::new(gid);
         let route = GidRoute { gid, hop_limit, traffic_class, flow_label };
         let lid = Lid::new(u16::from_be_bytes([lid_high, lid_low]));
-        if kind == 1 { Route::Gid(route) } else { Route::Global(lid, route) }
+        if kind == 1 { PortRoute::Gid(route) } else { PortRoute::Global(lid, route) }
     };
     let service_level = u8::try_from(level & 0xf).expect("4 bits remain");
     let address = AddressVector { route, service_level };
-    Ok(Endpoint { address, qpn: Qpn::from_low_bits(low_u32(qpn)) })
+    Ok(QpAddress { address, qpn: Qpn::from_low_bits(low_u32(qpn)) })
 }
 
 #[cfg(test)]
@@ -294,8 +294,8 @@ mod tests {
             flow_label: 0xf_fff1,
         };
         let lid = Lid::new(0xbeef);
-        for route in [Route::Lid(lid), Route::Gid(gid), Route::Global(lid, gid)] {
-            let endpoint = Endpoint { address: AddressVector { route, service_level: 5 }, qpn };
+        for route in [PortRoute::Lid(lid), PortRoute::Gid(gid), PortRoute::Global(lid, gid)] {
+            let endpoint = QpAddress { address: AddressVector { route, service_level: 5 }, qpn };
             let back = endpoint_from_words(&endpoint_to_words(&endpoint)).unwrap();
             assert_eq!(back, endpoint);
         }

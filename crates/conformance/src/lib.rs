@@ -54,8 +54,8 @@ use verbs::Nic;
 
 pub use data::{Buffer, Rng, pattern};
 pub use death::peer_death;
-pub use harness::{Place, Role, Side, Stop, Testbed, Verdict};
-pub use oob::{Gone, OutOfBand};
+pub use harness::{NicPlace, Role, Side, Stop, Testbed, Verdict};
+pub use oob::{OutOfBand, RoleGone};
 pub use port_options::port_options;
 pub use process::run_processes;
 pub use threads::{MakeNic, run_threads};

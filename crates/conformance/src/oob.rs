@@ -22,7 +22,7 @@ const BACKLOG_MAX: usize = 1024;
 /// The other role is gone: it ended, failed, or was killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the other role has ended; see its own report")]
-pub struct Gone;
+pub struct RoleGone;
 
 /// A reliable, ordered message channel to the other role.
 pub trait OutOfBand: Send {
@@ -30,15 +30,15 @@ pub trait OutOfBand: Send {
     ///
     /// # Errors
     ///
-    /// [`Gone`].
-    fn send(&mut self, message: &[u8]) -> Result<(), Gone>;
+    /// [`RoleGone`].
+    fn send(&mut self, message: &[u8]) -> Result<(), RoleGone>;
 
     /// The next message, or `None` after `timeout`.
     ///
     /// # Errors
     ///
-    /// [`Gone`], after everything that was sent before has been returned.
-    fn recv(&mut self, timeout: Duration) -> Result<Option<Vec<u8>>, Gone>;
+    /// [`RoleGone`], after everything that was sent before has been returned.
+    fn recv(&mut self, timeout: Duration) -> Result<Option<Vec<u8>>, RoleGone>;
 }
 
 /// Both ends in one process.
@@ -57,11 +57,11 @@ impl InMemory {
 }
 
 impl OutOfBand for InMemory {
-    fn send(&mut self, message: &[u8]) -> Result<(), Gone> {
-        self.to.send(message.to_vec()).map_err(|_| Gone)
+    fn send(&mut self, message: &[u8]) -> Result<(), RoleGone> {
+        self.to.send(message.to_vec()).map_err(|_| RoleGone)
     }
 
-    fn recv(&mut self, timeout: Duration) -> Result<Option<Vec<u8>>, Gone> {
+    fn recv(&mut self, timeout: Duration) -> Result<Option<Vec<u8>>, RoleGone> {
         next(&self.from, timeout)
     }
 }
@@ -90,22 +90,22 @@ impl Drop for Socket {
 }
 
 impl OutOfBand for Socket {
-    fn send(&mut self, message: &[u8]) -> Result<(), Gone> {
-        let len = u32::try_from(message.len()).map_err(|_| Gone)?;
-        self.stream.write_all(&len.to_le_bytes()).map_err(|_| Gone)?;
-        self.stream.write_all(message).map_err(|_| Gone)
+    fn send(&mut self, message: &[u8]) -> Result<(), RoleGone> {
+        let len = u32::try_from(message.len()).map_err(|_| RoleGone)?;
+        self.stream.write_all(&len.to_le_bytes()).map_err(|_| RoleGone)?;
+        self.stream.write_all(message).map_err(|_| RoleGone)
     }
 
-    fn recv(&mut self, timeout: Duration) -> Result<Option<Vec<u8>>, Gone> {
+    fn recv(&mut self, timeout: Duration) -> Result<Option<Vec<u8>>, RoleGone> {
         next(&self.from, timeout)
     }
 }
 
-fn next(from: &Receiver<Vec<u8>>, timeout: Duration) -> Result<Option<Vec<u8>>, Gone> {
+fn next(from: &Receiver<Vec<u8>>, timeout: Duration) -> Result<Option<Vec<u8>>, RoleGone> {
     match from.recv_timeout(timeout) {
         Ok(message) => Ok(Some(message)),
         Err(RecvTimeoutError::Timeout) => Ok(None),
-        Err(RecvTimeoutError::Disconnected) => Err(Gone),
+        Err(RecvTimeoutError::Disconnected) => Err(RoleGone),
     }
 }
 
@@ -143,7 +143,7 @@ mod tests {
         drop(a);
         assert_eq!(b.recv(LONG), Ok(Some(b"one".to_vec())));
         assert_eq!(b.recv(LONG), Ok(Some(vec![])));
-        assert_eq!(b.recv(LONG), Err(Gone));
+        assert_eq!(b.recv(LONG), Err(RoleGone));
     }
 
     #[test]

@@ -28,7 +28,7 @@ use verbs::Nic;
 
 use crate::{
     Scenario,
-    harness::{Place, Role, Side, Stop, Testbed, Verdict},
+    harness::{NicPlace, Role, Side, Stop, Testbed, Verdict},
     oob::Socket,
     threads::{MakeNic, as_environment_asks, fabric_name, judge, spawn_role},
 };
@@ -97,7 +97,7 @@ pub fn run_processes<N: Nic + 'static>(
 ) {
     let testbed = as_environment_asks(*testbed);
     if let Some((fabric, socket)) = as_child() {
-        let place = Place { role: Role::Server, fabric };
+        let place = NicPlace { role: Role::Server, fabric };
         let nic = make_nic(&place);
         let verdict = scenario(&mut Side::new(nic, Role::Server, testbed, Box::new(socket)));
         return judge(test_path, &testbed, vec![(Role::Server, verdict)]);
@@ -109,7 +109,7 @@ pub fn run_processes<N: Nic + 'static>(
     let fabric = fabric_name(name);
     let (child, socket) = Spawned::start(test_path, &fabric).expect("this binary runs again");
     let (to, results) = mpsc::channel();
-    let place = Place { role: Role::Client, fabric };
+    let place = NicPlace { role: Role::Client, fabric };
     spawn_role(scenario, make_nic, testbed, place, socket, to);
     let late = |_| (Role::Client, Err(Stop::violation("the role outlived its deadline")));
     let client = results.recv_timeout(testbed.scenario_deadline).unwrap_or_else(late);

@@ -1,9 +1,9 @@
 //! Queue-pair states: which arrows exist, what may be posted where, and what survives them.
 
 use verbs::{
-    Capabilities, CompletionKind, InitAttr, LinkLayer, ModifyError, Nic, Op, Payload,
-    PostRecvError, PostSendError, Psn, QpState, QueuePair, RcPeer, RnrTimer, Route, RtrAttr,
-    RtsAttr, SendRequest, Transition, Transport,
+    Capabilities, CompletionKind, InitAttr, LinkLayer, ModifyError, Nic, Op, Payload, PortRoute,
+    PostRecvError, PostSendError, Psn, QpState, QueuePair, RcPeer, RnrTimer, RtrAttr, RtsAttr,
+    SendRequest, Transition, Transport,
 };
 
 use crate::{
@@ -18,11 +18,11 @@ pub(super) fn port_is_addressed_as_it_is_described<N: Nic>(side: &mut Side<N>) -
     ensure!(port.number > 0, "ports are numbered from 1");
     ensure_eq!(side.nic.clone().port(), port, "port of another handle");
     match (port.link, side.nic.address().route) {
-        (LinkLayer::InfiniBand, Route::Lid(lid)) => ensure_eq!(lid, port.lid, "LID"),
-        (LinkLayer::InfiniBand, Route::Global(lid, route)) => {
+        (LinkLayer::InfiniBand, PortRoute::Lid(lid)) => ensure_eq!(lid, port.lid, "LID"),
+        (LinkLayer::InfiniBand, PortRoute::Global(lid, route)) => {
             ensure_eq!((lid, route.gid), (port.lid, port.gid), "LID and GID");
         }
-        (LinkLayer::Ethernet, Route::Gid(route)) => ensure_eq!(route.gid, port.gid, "GID"),
+        (LinkLayer::Ethernet, PortRoute::Gid(route)) => ensure_eq!(route.gid, port.gid, "GID"),
         (link, route) => ensure!(false, "{link:?} has no route {route:?}"),
     }
     Ok(())

@@ -13,7 +13,7 @@ use verbs::Nic;
 
 use crate::{
     Scenario,
-    harness::{Place, Role, Side, Stop, Testbed, Verdict},
+    harness::{NicPlace, Role, Side, Stop, Testbed, Verdict},
     oob::{InMemory, OutOfBand},
 };
 
@@ -24,7 +24,7 @@ const LONG_DEADLINE: Duration = Duration::from_secs(1200);
 static SKIPS: Mutex<u32> = Mutex::new(0);
 
 /// Opens the NIC of one role.
-pub type MakeNic<N> = fn(&Place) -> N;
+pub type MakeNic<N> = fn(&NicPlace) -> N;
 
 /// Runs `scenario` as two threads of this process.
 ///
@@ -46,7 +46,7 @@ pub fn run_threads<N: Nic + 'static>(
     let (client, server) = InMemory::pair();
     let (to, results) = mpsc::channel();
     for (role, oob) in [(Role::Client, client), (Role::Server, server)] {
-        let place = Place { role, fabric: fabric.clone() };
+        let place = NicPlace { role, fabric: fabric.clone() };
         spawn_role(scenario, make_nic, testbed, place, oob, to.clone());
     }
     drop(to);
@@ -70,7 +70,7 @@ pub(super) fn spawn_role<N: Nic + 'static>(
     scenario: Scenario<N>,
     make_nic: MakeNic<N>,
     testbed: Testbed,
-    place: Place,
+    place: NicPlace,
     oob: impl OutOfBand + 'static,
     to: mpsc::Sender<(Role, Verdict)>,
 ) {

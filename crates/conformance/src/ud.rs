@@ -1,7 +1,7 @@
 //! Datagrams: delivered with their source, or dropped without a trace.
 
 use verbs::{
-    Capabilities, CompletionKind, Destination, Endpoint, Nic, Op, Payload, PostSendError, QKey,
+    Capabilities, CompletionKind, Destination, Nic, Op, Payload, PostSendError, QKey, QpAddress,
     QpState, QueuePair, SendRequest, Source, Transport,
 };
 
@@ -18,7 +18,7 @@ const GRH_BYTES: usize = 40;
 const ROOM_BYTES: usize = 8192;
 
 /// A UD queue pair in RTS, and where the other role's is.
-fn pair<N: Nic>(side: &mut Side<N>) -> Verdict<(End<N>, Endpoint)> {
+fn pair<N: Nic>(side: &mut Side<N>) -> Verdict<(End<N>, QpAddress)> {
     side.needs(Capabilities::UD)?;
     let setup = Setup::of(Transport::Ud);
     let mut end = End::create(side, &setup)?;
@@ -50,7 +50,7 @@ pub(super) fn datagram_carries_data_and_source<N: Nic>(side: &mut Side<N>) -> Ve
             ensure_eq!((done.len_bytes, done.imm), (len_u32(len), imm), "datagram");
             let source = done.source.map(|Source { qpn, .. }| qpn);
             ensure_eq!(source, Some(theirs.qpn), "source queue pair");
-            if let verbs::Route::Lid(lid) = theirs.address.route {
+            if let verbs::PortRoute::Lid(lid) = theirs.address.route {
                 ensure_eq!(done.source.map(|source| source.lid), Some(lid), "source port");
             }
             buffer.accept(8, GRH_BYTES);

@@ -2,7 +2,7 @@
 
 use core::panic::Location;
 
-use crate::oob::Gone;
+use crate::oob::RoleGone;
 
 /// Why a scenario ended early.
 #[derive(Debug)]
@@ -33,13 +33,13 @@ impl core::fmt::Display for Stop {
         match self {
             Self::Skipped(why) => write!(f, "skipped for want of {why}"),
             Self::Violation { what, at } => write!(f, "{what}\n    at {at}"),
-            Self::PeerEnded => Gone.fmt(f),
+            Self::PeerEnded => RoleGone.fmt(f),
         }
     }
 }
 
-impl From<Gone> for Stop {
-    fn from(_: Gone) -> Self {
+impl From<RoleGone> for Stop {
+    fn from(_: RoleGone) -> Self {
         Self::PeerEnded
     }
 }

@@ -43,7 +43,7 @@ use nics::{OpenError, Opener, Selection, Visitor};
 #[doc(inline)]
 pub use bootstrap::{self, RankInfo, Secret, SecretError};
 pub use daemon::{
-    Handler, IpcPort, OfferError, ServeError, Services, Serving,
+    IpcPort, OfferError, ServeError, ServiceFn, Services, Serving,
     config::{self, DaemonConfig},
     serve, serve_threads,
 };

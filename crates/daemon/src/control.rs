@@ -27,7 +27,7 @@ use zerocopy::{
 use crate::membership::{HEARTBEAT_BYTES, Heartbeat};
 use bootstrap::{
     JobId, Secret,
-    secret::{PROOF_BYTES, Role},
+    secret::{PROOF_BYTES, ProofPurpose},
 };
 
 const MAGIC: [u8; 4] = *b"cRPd";
@@ -52,7 +52,7 @@ pub const DATAGRAM_BYTES: usize = size_of::<Bytes>();
 
 /// A control message between daemons.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Message {
+pub struct ControlMessage {
     /// Rank of the sender.
     pub from: u32,
     /// The heartbeat of the sender.
@@ -98,19 +98,23 @@ impl Codec {
             bytes.invitation.copy_from_slice(invitation.as_bytes());
         }
         let signed = &bytes.as_bytes()[..DATAGRAM_BYTES - PROOF_BYTES];
-        bytes.proof = self.secret.sign(Role::Control, &[&self.job.padded(), signed]);
+        bytes.proof = self.secret.sign(ProofPurpose::Control, &[&self.job.padded(), signed]);
         zerocopy::transmute!(bytes)
     }
 
     /// Decodes a datagram; `None` if it is not of this job, or not for this rank.
     #[must_use]
-    pub fn read(&self, datagram: &[u8]) -> Option<Message> {
+    pub fn read(&self, datagram: &[u8]) -> Option<ControlMessage> {
         let bytes = Bytes::read_from_bytes(datagram).ok()?;
         let signed = datagram.split_at_checked(DATAGRAM_BYTES - PROOF_BYTES)?.0;
         let is_ours = bytes.magic == MAGIC
             && bytes.version.get() == VERSION
             && bytes.to.get() == self.rank
-            && self.secret.verify(Role::Control, &[&self.job.padded(), signed], &bytes.proof);
+            && self.secret.verify(
+                ProofPurpose::Control,
+                &[&self.job.padded(), signed],
+                &bytes.proof,
+            );
         if !is_ours {
             return None;
         }
@@ -119,7 +123,7 @@ impl Codec {
             _ => Some(Invitation::from_bytes(&bytes.invitation).ok()?),
         };
         let heartbeat = Heartbeat::from_bytes(&bytes.heartbeat)?;
-        Some(Message { from: bytes.from.get(), heartbeat, invitation })
+        Some(ControlMessage { from: bytes.from.get(), heartbeat, invitation })
     }
 }
 
@@ -249,7 +253,10 @@ mod tests {
         let invitation = Invitation::from_bytes(&[7; Invitation::BYTES]).unwrap();
         let sent = codec("job", b"secret", 3).write(1, heartbeat, Some(&invitation));
         let message = codec("job", b"secret", 1).read(&sent);
-        assert_eq!(message, Some(Message { from: 3, heartbeat, invitation: Some(invitation) }));
+        assert_eq!(
+            message,
+            Some(ControlMessage { from: 3, heartbeat, invitation: Some(invitation) })
+        );
         for other in
             [codec("job", b"other", 1), codec("bob", b"secret", 1), codec("job", b"secret", 2)]
         {

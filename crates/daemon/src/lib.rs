@@ -60,12 +60,12 @@ use verbs::Nic;
 
 pub use address_space::{AddressSpaceError, AddressSpaceNeed};
 pub use client_port::{ClientEntry, ClientPort, ClientRequest, ClientTag, IpcPort, Replies};
-pub use control::{Codec, Control, DATAGRAM_BYTES, Message, UdpControl};
+pub use control::{Codec, Control, ControlMessage, DATAGRAM_BYTES, UdpControl};
 pub use limits::Limits;
 pub use members::OfferError;
 pub use rights::{Rights, RightsError};
 pub use serve::{ServeError, Serving, ThreadParts, open_threads, serve, serve_threads};
-pub use services::{Handler, Inbound, Services};
+pub use services::{Inbound, ServiceFn, Services};
 pub use threads::{LANE_CALLS, ThreadHandle};
 
 use crate::{

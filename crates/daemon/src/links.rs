@@ -10,9 +10,9 @@ use verbs::Nic;
 
 use crate::{
     client_port::ClientPort,
-    control::{Codec, Control, DATAGRAM_BYTES, Message},
+    control::{Codec, Control, ControlMessage, DATAGRAM_BYTES},
     dispatcher::Dispatcher,
-    membership::{Detector, DetectorConfig, Event},
+    membership::{Detector, DetectorConfig, PeerEvent},
     metrics::Counter,
 };
 
@@ -134,7 +134,7 @@ impl Links {
             datagrams += 1;
             match self.codec.read(&buffer[..len]) {
                 Some(message) => {
-                    let Message { from: peer, heartbeat, .. } = message;
+                    let ControlMessage { from: peer, heartbeat, .. } = message;
                     if let Some(correction) = self.detector.correction(peer, &heartbeat, now_ns) {
                         control.answer(&from, &self.codec.write(peer, correction, None));
                         dispatcher.tally.add(Counter::Stale, 1);
@@ -172,7 +172,7 @@ impl Links {
     ) {
         while let Some(event) = self.detector.poll_event() {
             match event {
-                Event::Up { peer, epoch, .. } => {
+                PeerEvent::Up { peer, epoch, .. } => {
                     let link = &mut self.links[peer as usize];
                     let connected = match (&link.invited, &link.theirs) {
                         (Some((id, _)), Some(((theirs, _), invitation))) if *theirs == epoch => {
@@ -198,12 +198,12 @@ impl Links {
                         }
                     }
                 }
-                Event::Suspected { peer } => {
+                PeerEvent::Suspected { peer } => {
                     tracing::info!(peer, "silent");
                     dispatcher.tally.add(Counter::Suspicions, 1);
                 }
-                Event::Recovered { peer } => tracing::info!(peer, "not silent any more"),
-                Event::Gone { peer, why, .. } => {
+                PeerEvent::Recovered { peer } => tracing::info!(peer, "not silent any more"),
+                PeerEvent::Gone { peer, why, .. } => {
                     self.tell_life(peer, None);
                     let link = &mut self.links[peer as usize];
                     if link.complaint.is_none() {

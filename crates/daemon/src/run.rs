@@ -8,7 +8,7 @@ use std::{
 
 use os::{
     clock::{self, PollClock, duration_ns},
-    idle::{Idle, Step, Wait},
+    idle::{Idle, IdleStep, Wait},
 };
 use rpc::{Config as WorkerConfig, Worker};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -154,9 +154,9 @@ impl<N: Nic> Daemon<N, IpcPort, UdpControl> {
                 continue;
             } else {
                 match idle.step(wait) {
-                    Step::Spun => continue,
-                    Step::Yielded => {}
-                    Step::Sleep => self.wait(SLEEP_MAX),
+                    IdleStep::Spun => continue,
+                    IdleStep::Yielded => {}
+                    IdleStep::Sleep => self.wait(SLEEP_MAX),
                 }
             }
             clock = PollClock::new();

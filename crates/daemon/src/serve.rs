@@ -24,7 +24,9 @@ use crate::{
     roster::Roster,
     threads::Threads,
 };
-use bootstrap::{Alone, Bootstrap, BootstrapError, Folder, Lives, RankInfo, Secret, Tcp, Timeouts};
+use bootstrap::{
+    Bootstrap, BootstrapError, Folder, Lives, RankInfo, Secret, SingleNode, Tcp, Timeouts,
+};
 use client::runtime::{DaemonLock, Runtime, RuntimeError};
 
 /// Why a daemon did not start, or stopped.
@@ -385,7 +387,7 @@ fn bootstrap(serving: &Serving) -> Result<(Box<dyn Bootstrap>, Arc<Lives>), Serv
     let timeout = config.bootstrap_timeout;
     let mut lives = Arc::new(Lives::new(rank_info.size()));
     let found: Box<dyn Bootstrap> = match &config.start {
-        Start::Alone => Box::new(Alone),
+        Start::Alone => Box::new(SingleNode),
         Start::Tcp(address) => {
             let timeouts = Timeouts {
                 exchange: timeout,

@@ -27,7 +27,7 @@ pub(super) const QUEUE_MAX: usize = 8192;
 const NUMBERS: usize = 1 << 16;
 
 /// Answers a request: the body goes into the buffer, which is empty. It must not wait.
-pub type Handler = Box<dyn FnMut(&Inbound<'_>, &mut Vec<u8>) -> Status>;
+pub type ServiceFn = Box<dyn FnMut(&Inbound<'_>, &mut Vec<u8>) -> Status>;
 
 /// A request that waits for its provider, or for room at another thread.
 #[derive(Debug)]
@@ -84,7 +84,7 @@ pub(super) fn dequeue(queue: &mut RequestQueue, held: &mut Held) -> Option<Queue
 }
 
 enum Service<P: ClientPort> {
-    Embedded(Handler),
+    Embedded(ServiceFn),
     Provided(Provider<P>),
 }
 
@@ -179,7 +179,7 @@ impl<P: ClientPort> Services<P> {
     /// # Errors
     ///
     /// [`OfferError`].
-    pub fn offer(&mut self, service: u16, handler: Handler) -> Result<(), OfferError> {
+    pub fn offer(&mut self, service: u16, handler: ServiceFn) -> Result<(), OfferError> {
         self.add(service, Service::Embedded(handler))
     }
 

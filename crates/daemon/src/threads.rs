@@ -29,7 +29,7 @@ use inproc::{
     spsc::FastForward,
 };
 use memory::sync::{Arc, AtomicBool, AtomicU16, AtomicUsize, Ordering};
-use os::event::{Event as Wakeup, EventError};
+use os::event::{EventError, EventFd as Wakeup};
 use rpc::Status;
 use slots::Key;
 

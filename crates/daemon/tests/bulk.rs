@@ -11,7 +11,7 @@ use std::{
 use client::{
     CallError, Client, ClientConfig, To,
     bulk::{
-        BulkProvider, BulkRegion, Direction, Move, RegionError, Work,
+        BulkProvider, BulkRegion, BulkRequest, Direction, Move, RegionError,
         message::{BulkCallHead, IS_WRITABLE, SliceHead, method},
     },
     message::{CallHead, DAEMON, HERE},
@@ -49,7 +49,7 @@ fn provider(serving: &Serving) -> BulkProvider {
     provider.unwrap()
 }
 
-fn next(provider: &mut BulkProvider) -> Work {
+fn next(provider: &mut BulkProvider) -> BulkRequest {
     let mut work = None;
     eventually(|| {
         work = provider.next(Duration::from_millis(100)).unwrap();

@@ -6,7 +6,7 @@ use std::{
     collections::{BTreeMap, BinaryHeap},
 };
 
-use copyrpc_daemon::membership::{Detector, DetectorConfig, Event, Gone, Heartbeat, PeerState};
+use copyrpc_daemon::membership::{Detector, DetectorConfig, Gone, Heartbeat, PeerEvent, PeerState};
 use proptest::prelude::*;
 
 const MS: u64 = 1_000_000;
@@ -29,7 +29,7 @@ struct Node {
     up: BTreeMap<u32, u64>,
     /// Latest epoch in which each peer was up.
     last: BTreeMap<u32, u64>,
-    log: Vec<(u64, Event)>,
+    log: Vec<(u64, PeerEvent)>,
 }
 
 /// All daemons and the network between them.
@@ -160,16 +160,16 @@ impl World {
     }
 
     /// Up and gone alternate, and no epoch is up twice.
-    fn check(&mut self, node: u32, event: Event) {
+    fn check(&mut self, node: u32, event: PeerEvent) {
         let node = self.node(node);
         match event {
-            Event::Up { peer, epoch, .. } => {
+            PeerEvent::Up { peer, epoch, .. } => {
                 assert_eq!(node.up.insert(peer, epoch), None, "it was up");
                 let last = node.last.insert(peer, epoch).unwrap_or(0);
                 assert!(epoch > last, "epoch {epoch} after {last}");
             }
-            Event::Gone { peer, epoch, .. } => assert_eq!(node.up.remove(&peer), Some(epoch)),
-            Event::Suspected { peer } | Event::Recovered { peer } => {
+            PeerEvent::Gone { peer, epoch, .. } => assert_eq!(node.up.remove(&peer), Some(epoch)),
+            PeerEvent::Suspected { peer } | PeerEvent::Recovered { peer } => {
                 assert!(node.up.contains_key(&peer));
             }
         }
@@ -208,7 +208,7 @@ impl World {
     fn gone(&self, node: u32, peer: u32) -> Vec<(u64, Gone)> {
         let log = self.nodes[node as usize].log.iter();
         let gone = log.filter_map(|(at_ns, event)| match event {
-            Event::Gone { peer: who, why, .. } if *who == peer => Some((*at_ns, *why)),
+            PeerEvent::Gone { peer: who, why, .. } if *who == peer => Some((*at_ns, *why)),
             _ => None,
         });
         gone.collect()

@@ -4,8 +4,8 @@ use std::{env, fs, path::Path, process::Command};
 
 use bootstrap::RankInfo;
 use copyrpc_daemon::metrics::{
-    Counter, LAYOUT, Life, LoopTimer, MetricsFile, Phase, ReadError, Recorder, SAMPLES, Snapshot,
-    State, Tally, Timing, render,
+    Counter, DaemonState, LAYOUT, Life, LoopTimer, MetricsFile, Phase, ReadError, Recorder,
+    SAMPLES, Snapshot, Tally, Timing, render,
 };
 use proptest::prelude::*;
 
@@ -30,7 +30,7 @@ fn what_is_written_is_what_is_read() {
     }
     let snapshot = Snapshot::read(&path).unwrap();
     assert_eq!((snapshot.name.as_str(), snapshot.rank, snapshot.size), ("job@1", 1, 4));
-    assert_eq!(snapshot.state, State::Alive(Life::Starting));
+    assert_eq!(snapshot.state, DaemonState::Alive(Life::Starting));
     assert_eq!(snapshot.sections[0].counter(Counter::Loops), 3);
     let total = snapshot.total();
     assert_eq!((total.counter(Counter::Loops), total.counter(Counter::Clients)), (7, 2));
@@ -39,7 +39,7 @@ fn what_is_written_is_what_is_read() {
     file.set_life(Life::Serving);
     recorders[0].add(Counter::Loops, 1);
     let later = Snapshot::read(&path).unwrap();
-    assert_eq!(later.state, State::Alive(Life::Serving));
+    assert_eq!(later.state, DaemonState::Alive(Life::Serving));
     let since = later.total().since(&total);
     assert_eq!((since.counter(Counter::Loops), since.counter(Counter::Clients)), (1, 2));
     assert_eq!(since.histogram(Timing::Rtt).count(), 0);
@@ -162,7 +162,7 @@ fn counters_are_readable_after_a_crash_and_replaced_by_the_next_daemon() {
     child.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
     assert!(!child.env(CHILD, &path).status().unwrap().success());
     let crashed = Snapshot::read(&path).unwrap();
-    assert_eq!(crashed.state, State::Crashed);
+    assert_eq!(crashed.state, DaemonState::Crashed);
     assert_eq!(crashed.total().counter(Counter::Loops), 41);
     let (_file, _recorders) = create(&path, 1);
     assert_eq!(Snapshot::read(&path).unwrap().total().counter(Counter::Loops), 0);

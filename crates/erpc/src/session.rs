@@ -4,11 +4,11 @@ use std::net::SocketAddr;
 
 use proto::erpc::{
     Client, Geometry, Server, WINDOW,
-    congestion::{Pace, Timely},
-    management::{self, Endpoint, SESSION_NONE},
+    congestion::{Pacer, Timely},
+    management::{self, SESSION_NONE, SessionEnd},
 };
 use slots::Key;
-use verbs::{AddressVector, Destination, Gid, GidRoute, Lid, QKey, Qpn, Route};
+use verbs::{AddressVector, Destination, Gid, GidRoute, Lid, PortRoute, QKey, Qpn};
 
 use crate::ConnectOptions;
 
@@ -33,13 +33,13 @@ pub(crate) struct Remote {
     pub(crate) qpn: Qpn,
     /// `None` on RoCE.
     pub(crate) lid: Option<Lid>,
-    pub(crate) endpoint: Endpoint,
+    pub(crate) endpoint: SessionEnd,
 }
 
 impl Remote {
     /// `None`: there is no way to the endpoint.
-    pub(crate) fn new(endpoint: Endpoint, q_key: u32, is_roce: bool) -> Option<Self> {
-        let management::Route { lid, qpn, gid } = endpoint.route;
+    pub(crate) fn new(endpoint: SessionEnd, q_key: u32, is_roce: bool) -> Option<Self> {
+        let management::DatagramRoute { lid, qpn, gid } = endpoint.route;
         let qpn = Qpn::new(qpn).filter(|qpn| qpn.get() > 0)?;
         let has_no_address = if is_roce { gid == [0; 16] } else { lid == 0 };
         if has_no_address {
@@ -47,11 +47,11 @@ impl Remote {
         }
         let route = if is_roce {
             let gid = Gid::new(gid);
-            Route::Gid(GidRoute { gid, hop_limit: 64, traffic_class: 0, flow_label: 0 })
+            PortRoute::Gid(GidRoute { gid, hop_limit: 64, traffic_class: 0, flow_label: 0 })
         } else {
-            Route::Lid(Lid::new(lid))
+            PortRoute::Lid(Lid::new(lid))
         };
-        let to = verbs::Endpoint { address: AddressVector::new(route), qpn };
+        let to = verbs::QpAddress { address: AddressVector::new(route), qpn };
         Some(Self {
             destination: Destination::Ud { to, qkey: QKey::new(q_key) },
             qpn,
@@ -65,7 +65,7 @@ impl Remote {
 #[derive(Debug)]
 pub(crate) struct Control {
     pub(crate) timely: Timely,
-    pub(crate) pace: Pace,
+    pub(crate) pace: Pacer,
     /// When the packet was sent that has this slot, and this number modulo 32.
     pub(crate) sent_ns: Box<[[u64; 32]; WINDOW]>,
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use memory::sync::Arc;
-use verbs::{AddressVector, CreateError, Gid, PostSendError, Route};
+use verbs::{AddressVector, CreateError, Gid, PortRoute, PostSendError};
 
 use crate::{abi, context::Context, error::last_cause};
 
@@ -82,7 +82,7 @@ impl Drop for PdShared {
 /// The GID in errors; zero for a port that is addressed by LID alone.
 fn gid_of(address: &AddressVector) -> Gid {
     match address.route {
-        Route::Lid(_) => Gid::new([0; 16]),
-        Route::Gid(route) | Route::Global(_, route) => route.gid,
+        PortRoute::Lid(_) => Gid::new([0; 16]),
+        PortRoute::Gid(route) | PortRoute::Global(_, route) => route.gid,
     }
 }

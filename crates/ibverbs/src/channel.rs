@@ -18,7 +18,7 @@ use core::{
 use std::os::fd::{AsFd as _, BorrowedFd};
 
 use memory::sync::{Arc, AtomicU32, Ordering};
-use os::{clock, event::Event, ready_set::ReadySet};
+use os::{clock, event::EventFd, ready_set::ReadySet};
 use verbs::CreateError;
 
 use crate::{
@@ -40,7 +40,7 @@ pub(crate) struct ChannelShared {
     context: Arc<Context>,
     raw: NonNull<abi::CompChannel>,
     /// Signaled by queues that fire by themselves.
-    event: Event,
+    event: EventFd,
     ready: ReadySet,
 }
 
@@ -71,7 +71,7 @@ impl Channel {
     pub(crate) fn new(context: &Arc<Context>) -> Result<Self, CreateError> {
         let object = "completion channel";
         let system = |cause: String| CreateError::System { object, cause };
-        let event = Event::new().map_err(|error| system(error.to_string()))?;
+        let event = EventFd::new().map_err(|error| system(error.to_string()))?;
         // SAFETY: the context is open.
         let raw = unsafe { (context.api.ibv_create_comp_channel)(context.raw()) };
         let raw = NonNull::new(raw).ok_or_else(|| system(last_cause()))?;

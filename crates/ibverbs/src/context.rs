@@ -10,7 +10,7 @@ use std::{
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use verbs::{
     AddressVector, AsyncEvent, Capabilities, Cqn, Gid, GidRoute, Lid, LinkLayer, Mtu,
-    NicAttributes, PortAttributes, Qpn, Route,
+    NicAttributes, PortAttributes, PortRoute, Qpn,
 };
 
 use crate::{
@@ -116,18 +116,18 @@ impl Context {
         let global =
             GidRoute { gid: port.gid, hop_limit: HOP_LIMIT, traffic_class: 0, flow_label: 0 };
         AddressVector::new(match port.link {
-            LinkLayer::Ethernet => Route::Gid(global),
-            LinkLayer::InfiniBand if needs_grh => Route::Global(port.lid, global),
-            LinkLayer::InfiniBand => Route::Lid(port.lid),
+            LinkLayer::Ethernet => PortRoute::Gid(global),
+            LinkLayer::InfiniBand if needs_grh => PortRoute::Global(port.lid, global),
+            LinkLayer::InfiniBand => PortRoute::Lid(port.lid),
         })
     }
 
     /// An address as libibverbs has it.
     pub(crate) fn ah_attr(&self, address: &AddressVector) -> abi::AhAttr {
         let (lid, global) = match address.route {
-            Route::Lid(lid) => (lid, None),
-            Route::Gid(global) => (Lid::new(0), Some(global)),
-            Route::Global(lid, global) => (lid, Some(global)),
+            PortRoute::Lid(lid) => (lid, None),
+            PortRoute::Gid(global) => (Lid::new(0), Some(global)),
+            PortRoute::Global(lid, global) => (lid, Some(global)),
         };
         let mut attr = abi::AhAttr::default();
         (attr.dlid, attr.sl, attr.port_num) = (lid.get(), address.service_level, self.port);

@@ -14,7 +14,7 @@ use std::{
     os::fd::AsRawFd as _,
 };
 
-use os::event::Event;
+use os::event::EventFd;
 
 use crate::{
     abi::{
@@ -40,8 +40,8 @@ pub(crate) struct Fake {
     /// Armed queues, each with its context.
     armed: Vec<usize>,
     events: VecDeque<usize>,
-    channel: Option<Event>,
-    asynchronous: Option<Event>,
+    channel: Option<EventFd>,
+    asynchronous: Option<EventFd>,
     states: HashMap<usize, c_int>,
 }
 
@@ -99,7 +99,7 @@ extern "C" fn destroy<T>(object: *mut T) -> c_int {
 }
 
 /// Descriptor of an event, which the state keeps.
-fn descriptor(event: &Event) -> c_int {
+fn descriptor(event: &EventFd) -> c_int {
     use std::os::fd::AsFd as _;
     event.as_fd().as_raw_fd()
 }
@@ -120,7 +120,7 @@ extern "C" fn get_device_name(_: *mut Device) -> *const c_char {
 
 extern "C" fn open_device(_: *mut Device) -> *mut Context {
     let context = make::<Context>();
-    let event = Event::new().unwrap();
+    let event = EventFd::new().unwrap();
     // SAFETY: just made.
     let opened = unsafe { &mut *context };
     opened.async_fd = descriptor(&event);
@@ -177,7 +177,7 @@ extern "C" fn reg_mr(_: *mut Pd, _: *mut c_void, _: usize, _: u64, _: c_uint) ->
 
 extern "C" fn create_comp_channel(_: *mut Context) -> *mut CompChannel {
     let channel = make::<CompChannel>();
-    let event = Event::new().unwrap();
+    let event = EventFd::new().unwrap();
     // SAFETY: just made.
     unsafe { (*channel).fd = descriptor(&event) };
     with(|fake| fake.channel = Some(event));

@@ -1,6 +1,6 @@
 //! Settings of a port, each with its environment variable.
 
-use config::{Kind, Knob, Layers, SettingError, Settings};
+use config::{Knob, KnobKind, Layers, SettingError, Settings};
 
 /// Settings of one port.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub struct Config {
 /// [`Config::device`].
 const DEVICE: Knob = Knob {
     env: "COPYRPC_IBVERBS_DEVICE",
-    kind: Kind::Text,
+    kind: KnobKind::Text,
     default: "",
     meaning: "NIC `ibverbs`: name of the RDMA device, as in /sys/class/infiniband [default: the first with a \
               port that is up]",
@@ -27,7 +27,7 @@ const DEVICE: Knob = Knob {
 /// [`Config::port`].
 const PORT: Knob = Knob {
     env: "COPYRPC_IBVERBS_PORT",
-    kind: Kind::Count { min: 0, max: 255 },
+    kind: KnobKind::Count { min: 0, max: 255 },
     default: "0",
     meaning: "NIC `ibverbs`: port of the RDMA device; 0: the first that is up",
 };
@@ -35,7 +35,7 @@ const PORT: Knob = Knob {
 /// [`Config::gid_index`].
 const GID_INDEX: Knob = Knob {
     env: "COPYRPC_IBVERBS_GID_INDEX",
-    kind: Kind::Count { min: 0, max: GID_INDEX_AUTO },
+    kind: KnobKind::Count { min: 0, max: GID_INDEX_AUTO },
     default: "256",
     meaning: "NIC `ibverbs`: row of the GID table to send from; 256: the best, RoCE v2 and IPv4 before others",
 };
@@ -46,7 +46,7 @@ const GID_INDEX_AUTO: u64 = 256;
 /// [`Config::pkey_index`].
 const PKEY_INDEX: Knob = Knob {
     env: "COPYRPC_IBVERBS_PKEY_INDEX",
-    kind: Kind::Count { min: 0, max: 65_535 },
+    kind: KnobKind::Count { min: 0, max: 65_535 },
     default: "0",
     meaning: "NIC `ibverbs`: row of the P_Key table, that is the partition of an InfiniBand subnet",
 };

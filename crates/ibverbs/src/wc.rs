@@ -1,6 +1,6 @@
 //! Completions: what the library says about a finished request.
 
-use verbs::{Completion, CompletionKind, Failure, Lid, Qpn, Source, WcStatus};
+use verbs::{Completion, CompletionKind, Lid, Qpn, Source, WcFailure, WcStatus};
 
 use crate::abi::{Wc, status, wc, wc_flags};
 
@@ -78,7 +78,7 @@ pub(crate) fn completion(wc: &Wc, is_ud: impl FnOnce(u32) -> bool) -> Completion
     if wc.status != status::SUCCESS {
         let is_receive = id.is_receive();
         done.kind = if is_receive { CompletionKind::RecvError } else { CompletionKind::SendError };
-        done.failure = Some(Failure { status: failure(wc.status), vendor: wc.vendor_err });
+        done.failure = Some(WcFailure { status: failure(wc.status), vendor: wc.vendor_err });
         return done;
     }
     if !id.is_receive() {

@@ -4,14 +4,14 @@
 
 use std::{env, time::Duration};
 
-use conformance::{Place, Testbed};
+use conformance::{NicPlace, Testbed};
 use copyrpc_ibverbs::{Config, Nic, open};
 use verbs::Capabilities;
 
 /// The roles' devices, `rxe0,rxe1`.
 const DEVICES: &str = "RXE_DEVICES";
 
-fn on_rxe(place: &Place) -> Nic {
+fn on_rxe(place: &NicPlace) -> Nic {
     let devices = env::var(DEVICES).unwrap_or_else(|_| "rxe0,rxe1".to_owned());
     let device = devices.split(',').nth(place.role.index()).unwrap_or("rxe0").to_owned();
     let config = Config { device, ..Config::default() };

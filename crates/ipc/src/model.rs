@@ -13,8 +13,8 @@ use crate::{
     },
     endpoint::{
         client::calls::{CallId, ClientCalls},
-        half::{Half, Shape},
-        status::{CallError, Outcome, ResponseKind},
+        half::{Half, HalfShape},
+        status::{CallError, CallOutcome, ResponseKind},
     },
 };
 
@@ -26,9 +26,9 @@ const CASES: u32 = if cfg!(miri) { 4 } else { 200 };
 const TIMEOUT_NS: u64 = 10;
 
 fn pair(depth_log2: u32, position: u64) -> (ClientCalls<u64>, CallTable) {
-    let up = Shape::new(depth_log2, 200).unwrap();
-    let down = Shape::new(depth_log2, 100).unwrap();
-    let map = |shape: Shape| Arc::new(Region::heap(shape.len_bytes()).unwrap());
+    let up = HalfShape::new(depth_log2, 200).unwrap();
+    let down = HalfShape::new(depth_log2, 100).unwrap();
+    let map = |shape: HalfShape| Arc::new(Region::heap(shape.len_bytes()).unwrap());
     let (up_memory, down_memory) = (map(up), map(down));
     let half = |memory: &Arc<Region>, shape| Half::new(Arc::clone(memory), shape);
     let calls = CallTable::new(half(&up_memory, up), half(&down_memory, down), position);
@@ -236,7 +236,7 @@ fn pitfall_20_two_threads_exchange_what_they_sent() {
         if sent < calls && core.submit(&*message(sent, len), TIMEOUT_NS, sent).is_ok() {
             sent += 1;
         }
-        let mut check = |number: u64, outcome: Outcome<'_>| {
+        let mut check = |number: u64, outcome: CallOutcome<'_>| {
             let len = usize::try_from(number * 17 % 200).unwrap();
             assert_eq!(outcome.unwrap(), &message(number, len)[..len.min(100)]);
             received += 1;

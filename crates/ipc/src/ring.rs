@@ -34,53 +34,53 @@ use memory::sync::{AtomicU64, Ordering};
 use crate::header::{Header, Tag};
 
 /// The bytes of one message.
-pub trait Message {
+pub trait MessageBytes {
     /// Length of the message.
     fn len_bytes(&self) -> usize;
 
-    /// Stores the message as [`Slots::store`] does.
-    fn store(&self, slots: &impl Slots, slot: usize, call: u16);
+    /// Stores the message as [`SlotMemory::store`] does.
+    fn store(&self, slots: &impl SlotMemory, slot: usize, call: u16);
 }
 
-impl Message for [u8] {
+impl MessageBytes for [u8] {
     #[inline(always)]
     fn len_bytes(&self) -> usize {
         self.len()
     }
 
     #[inline(always)]
-    fn store(&self, slots: &impl Slots, slot: usize, call: u16) {
+    fn store(&self, slots: &impl SlotMemory, slot: usize, call: u16) {
         slots.store(slot, call, self);
     }
 }
 
-impl<const N: usize> Message for [u8; N] {
+impl<const N: usize> MessageBytes for [u8; N] {
     #[inline(always)]
     fn len_bytes(&self) -> usize {
         N
     }
 
     #[inline(always)]
-    fn store(&self, slots: &impl Slots, slot: usize, call: u16) {
+    fn store(&self, slots: &impl SlotMemory, slot: usize, call: u16) {
         slots.store(slot, call, self);
     }
 }
 
 /// Parts that follow each other.
-impl Message for [&[u8]] {
+impl MessageBytes for [&[u8]] {
     #[inline]
     fn len_bytes(&self) -> usize {
         self.iter().map(|part| part.len()).sum()
     }
 
     #[inline]
-    fn store(&self, slots: &impl Slots, slot: usize, call: u16) {
+    fn store(&self, slots: &impl SlotMemory, slot: usize, call: u16) {
         slots.store_parts(slot, call, self);
     }
 }
 
 /// The memory of a ring's slots.
-pub trait Slots {
+pub trait SlotMemory {
     /// Logarithm of the number of slots.
     fn depth_log2(&self) -> u32;
 
@@ -128,12 +128,12 @@ const PREFETCH_SLOTS: u64 = 8;
 
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "masked to the depth, at most 4096")]
-fn slot_of(position: u64, slots: &impl Slots) -> usize {
+fn slot_of(position: u64, slots: &impl SlotMemory) -> usize {
     position as usize & slots.slot_mask()
 }
 
 /// Gives all slots the tag of the lap before the one that contains `position`.
-pub fn reset(slots: &impl Slots, position: u64) {
+pub fn reset(slots: &impl SlotMemory, position: u64) {
     let depth = 1u64 << slots.depth_log2();
     for position in (0..depth).map(|offset| position.wrapping_add(offset)) {
         let tag = Tag::of(position, slots.depth_log2()).before();
@@ -158,9 +158,9 @@ impl Producer {
 
     /// Publishes one message. The caller keeps the rule above: fewer than `depth` calls in flight.
     #[inline(always)]
-    pub fn publish<M: Message + ?Sized>(
+    pub fn publish<M: MessageBytes + ?Sized>(
         &mut self,
-        slots: &impl Slots,
+        slots: &impl SlotMemory,
         header: Header,
         message: &M,
     ) {
@@ -194,7 +194,7 @@ impl Consumer {
     ///
     /// [`BadTag`].
     #[inline(always)]
-    pub fn peek(&self, slots: &impl Slots) -> Result<Option<Header>, BadTag> {
+    pub fn peek(&self, slots: &impl SlotMemory) -> Result<Option<Header>, BadTag> {
         let header = slots.header(slot_of(self.position, slots));
         let tag = Tag::of(self.position, slots.depth_log2());
         // SYNC(slot): the header before its message; pairs with the Release in `Producer::publish`.
@@ -209,7 +209,7 @@ impl Consumer {
     /// Asks for the line of a message that may have been published behind the next: a consumer that
     /// waits for one line after the other gets no more than one per transfer.
     #[inline(always)]
-    pub fn prefetch(&self, slots: &impl Slots) {
+    pub fn prefetch(&self, slots: &impl SlotMemory) {
         let ahead = self.position.wrapping_add(PREFETCH_SLOTS);
         slots.prefetch(slot_of(ahead, slots));
     }
@@ -222,7 +222,7 @@ impl Consumer {
     /// Copies the message of a header that [`peek`](Self::peek) just returned and the caller found
     /// plausible, and moves on.
     #[inline(always)]
-    pub fn take(&mut self, slots: &impl Slots, header: Header, message: &mut [u8]) {
+    pub fn take(&mut self, slots: &impl SlotMemory, header: Header, message: &mut [u8]) {
         slots.load(slot_of(self.position, slots), header.call, message);
         self.position = self.position.wrapping_add(1);
     }

@@ -3,7 +3,7 @@
 
 use copyrpc_ipc::{
     header::Header,
-    ring::{self, Consumer, Producer, Slots},
+    ring::{self, Consumer, Producer, SlotMemory},
 };
 use memory::sync::{Arc, AtomicU64, Ordering, UnsafeCell, thread};
 
@@ -31,7 +31,7 @@ impl Half {
     }
 }
 
-impl Slots for Half {
+impl SlotMemory for Half {
     fn depth_log2(&self) -> u32 {
         1
     }

@@ -5,7 +5,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use copyrpc_ipc::{
-    CallError, ClientId, EvictReason, Outcome, ServerConfig,
+    CallError, CallOutcome, ClientId, EvictReason, ServerConfig,
     sans_os::{ClientCore, Notice, OpenRequest, RequestId, ServerCore},
 };
 
@@ -295,7 +295,7 @@ impl World {
         let now_ns = self.now_ns;
         let Self { clients, ended, trace, .. } = self;
         let Client { core, empty_polls, .. } = &mut clients[index];
-        let mut done = |number: u64, outcome: Outcome<'_>| {
+        let mut done = |number: u64, outcome: CallOutcome<'_>| {
             let is_first = !core::mem::replace(&mut ended[usize::try_from(number).unwrap()], true);
             assert!(is_first, "call {number} ended twice");
             let word = |response: &[u8]| u64::from_le_bytes(response[..8].try_into().unwrap());
@@ -389,11 +389,11 @@ fn a_call_ends_at_its_deadline_in_virtual_time() {
     let mut server = ServerCore::on_heap(config()).unwrap();
     let mut client = admitted(&mut server).core;
     client.submit(b"nobody serves this", 1000, 5).unwrap();
-    let mut nothing = |_, _: Outcome<'_>| panic!("too early");
+    let mut nothing = |_, _: CallOutcome<'_>| panic!("too early");
     assert_eq!(client.tick(10_000, &mut nothing), 0);
     assert_eq!(client.earliest_deadline_ns(), 11_000);
     assert_eq!(client.tick(10_999, &mut nothing), 0);
-    let mut late = |number, outcome: Outcome<'_>| {
+    let mut late = |number, outcome: CallOutcome<'_>| {
         assert_eq!((number, outcome), (5, Err(CallError::Deadline.into())));
     };
     assert_eq!(client.tick(11_000, &mut late), 1);

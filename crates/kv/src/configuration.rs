@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::pin::Pin;
 use crate::{
-    backend::{Kind, Setup, Switches, Wait},
+    backend::{JobSetup, Kind, Switches, Wait},
     codec::{HEAD_BYTES, MESSAGE_BYTES_MAX},
     workload::Workload,
 };
@@ -33,9 +33,9 @@ pub struct Config {
 }
 
 impl Config {
-    pub(crate) fn setup(&self) -> Setup {
+    pub(crate) fn setup(&self) -> JobSetup {
         let message_bytes_max = HEAD_BYTES + self.workload.value_size.max_bytes;
-        Setup {
+        JobSetup {
             topology: self.workload.topology(),
             queue_depth: self.workload.queue_depth,
             message_bytes_max: message_bytes_max.min(MESSAGE_BYTES_MAX),

@@ -6,8 +6,8 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    backend::{Counters, Failure},
-    drive::{LATENCY_NS_MAX, Side, Tally, latency_histogram},
+    backend::{CallFailure, Counters},
+    drive::{ClientTally, LATENCY_NS_MAX, SideTally, latency_histogram},
     history,
     place::ClientId,
 };
@@ -76,8 +76,8 @@ impl SideRecord {
     }
 }
 
-impl From<&Side> for SideRecord {
-    fn from(side: &Side) -> Self {
+impl From<&SideTally> for SideRecord {
+    fn from(side: &SideTally) -> Self {
         Self { completed: side.completed, latency: Latency::from(&side.latency) }
     }
 }
@@ -110,7 +110,7 @@ pub struct Measured {
     /// Calls made, warm-up included.
     pub calls: u64,
     /// Calls without an answer, by reason, warm-up included.
-    pub failures: BTreeMap<Failure, u64>,
+    pub failures: BTreeMap<CallFailure, u64>,
     /// Keys that were not there.
     pub not_found: u64,
     /// CASes that were refused.
@@ -140,12 +140,17 @@ pub struct Measured {
     /// Of the daemons' ends, inside the interval.
     pub rank_counters: Counters,
     /// What `--verify full` judged.
-    pub linearizable: Option<history::Report>,
+    pub linearizable: Option<history::HistoryReport>,
 }
 
 impl Measured {
     /// What one of so many clients measured.
-    pub(crate) fn of_client(id: ClientId, clients: u16, tally: &Tally, counters: Counters) -> Self {
+    pub(crate) fn of_client(
+        id: ClientId,
+        clients: u16,
+        tally: &ClientTally,
+        counters: Counters,
+    ) -> Self {
         let (local, remote) = (SideRecord::from(&tally.local), SideRecord::from(&tally.remote));
         let mut per_client = vec![0; usize::from(clients)];
         per_client[usize::from(id.0)] = local.completed + remote.completed;
@@ -351,14 +356,14 @@ mod tests {
             slices: slices.to_vec(),
             per_client: per_client.to_vec(),
             start_skew_ns: skew,
-            failures: BTreeMap::from([(Failure::Timeout, 1)]),
+            failures: BTreeMap::from([(CallFailure::Timeout, 1)]),
             ..Measured::default()
         };
         let mut measured = Measured { interval_ns: 1_000_000_000, ..Measured::default() };
         measured.add(&report([0, 60], &[10, 20, 30], 5));
         measured.add(&report([6, 0], &[1, 2, 3], 50));
         assert_eq!((measured.local.completed, measured.slices.as_slice()), (66, &[11, 22, 33][..]));
-        assert_eq!((measured.start_skew_ns, measured.failures[&Failure::Timeout]), (50, 2));
+        assert_eq!((measured.start_skew_ns, measured.failures[&CallFailure::Timeout]), (50, 2));
         assert_eq!(measured.per_client, [6, 60]);
         assert!((measured.rate() - 66.0).abs() < 1e-9, "66 answers in one second");
     }

@@ -7,7 +7,7 @@ use std::{
 
 use crate::{
     codec::{
-        Action, Answer, Request, Status, Version,
+        Answer, Request, StoreCommand, StoreStatus, Version,
         value::{self, INITIAL},
     },
     place::{Shard, Topology, key_of},
@@ -64,7 +64,7 @@ impl Partition {
             let filled = &mut bytes[..size.draw(&mut rng)];
             value::fill(filled, key, INITIAL);
             let status = partition.put(key, filled, INITIAL);
-            assert_eq!(status, Status::Ok, "there is a slot for every key");
+            assert_eq!(status, StoreStatus::Ok, "there is a slot for every key");
         }
         partition
     }
@@ -75,7 +75,7 @@ impl Partition {
             Ok(request) => self.carry_out(&request, to),
             Err(_) => {
                 let (op, version) = (None, None);
-                let status = Status::Malformed;
+                let status = StoreStatus::Malformed;
                 Answer { op, status, tag: 0, key: 0, version, value: &[] }.write(to);
             }
         }
@@ -87,16 +87,18 @@ impl Partition {
         let present = found.map(|place| place.version);
         let is_ours = self.topology.owner(key) == self.shard;
         let (status, version) = match action {
-            _ if !is_ours => (Status::WrongShard, None),
-            Action::Get if found.is_none() => (Status::NotFound, None),
-            Action::Get => (Status::Ok, present),
-            Action::Put { value } => (self.put_checked(key, value), None),
-            Action::Delete => (self.delete(key), present),
-            Action::Cas { expected, .. } if expected != present => (Status::Mismatch, present),
-            Action::Cas { value, .. } => (self.put_checked(key, value), None),
+            _ if !is_ours => (StoreStatus::WrongShard, None),
+            StoreCommand::Get if found.is_none() => (StoreStatus::NotFound, None),
+            StoreCommand::Get => (StoreStatus::Ok, present),
+            StoreCommand::Put { value } => (self.put_checked(key, value), None),
+            StoreCommand::Delete => (self.delete(key), present),
+            StoreCommand::Cas { expected, .. } if expected != present => {
+                (StoreStatus::Mismatch, present)
+            }
+            StoreCommand::Cas { value, .. } => (self.put_checked(key, value), None),
         };
         let value = match (action, status, found) {
-            (Action::Get, Status::Ok, Some(place)) => self.value(place),
+            (StoreCommand::Get, StoreStatus::Ok, Some(place)) => self.value(place),
             _ => &[],
         };
         Answer { op: Some(action.op()), status, tag, key, version, value }.write(to);
@@ -106,38 +108,38 @@ impl Partition {
         &self.values[place.slot as usize * self.slot_bytes..][..place.len_bytes as usize]
     }
 
-    fn put_checked(&mut self, key: u64, value: &[u8]) -> Status {
+    fn put_checked(&mut self, key: u64, value: &[u8]) -> StoreStatus {
         match value::peek(value) {
             Ok((claimed, version)) if claimed == key => self.put(key, value, version),
-            _ => Status::Malformed,
+            _ => StoreStatus::Malformed,
         }
     }
 
-    fn put(&mut self, key: u64, value: &[u8], version: Version) -> Status {
-        let Ok(len_bytes) = u32::try_from(value.len()) else { return Status::NoRoom };
+    fn put(&mut self, key: u64, value: &[u8], version: Version) -> StoreStatus {
+        let Ok(len_bytes) = u32::try_from(value.len()) else { return StoreStatus::NoRoom };
         if value.len() > self.slot_bytes {
-            return Status::NoRoom;
+            return StoreStatus::NoRoom;
         }
         let slot = match self.index.get(&key) {
             Some(place) => place.slot,
             None => match self.free.pop() {
                 Some(slot) => slot,
-                None => return Status::NoRoom,
+                None => return StoreStatus::NoRoom,
             },
         };
         self.index.insert(key, Place { slot, len_bytes, version });
         let at = slot as usize * self.slot_bytes;
         self.values[at..at + value.len()].copy_from_slice(value);
-        Status::Ok
+        StoreStatus::Ok
     }
 
-    fn delete(&mut self, key: u64) -> Status {
+    fn delete(&mut self, key: u64) -> StoreStatus {
         match self.index.remove(&key) {
             Some(place) => {
                 self.free.push(place.slot);
-                Status::Ok
+                StoreStatus::Ok
             }
-            None => Status::NotFound,
+            None => StoreStatus::NotFound,
         }
     }
 }
@@ -185,8 +187,8 @@ mod tests {
     fn ask(
         partition: &mut Partition,
         key: u64,
-        action: Action<'_>,
-    ) -> (Status, Option<Version>, Vec<u8>) {
+        action: StoreCommand<'_>,
+    ) -> (StoreStatus, Option<Version>, Vec<u8>) {
         let (mut request, mut answer) = (Vec::new(), Vec::new());
         Request { tag: 5, key, action }.write(&mut request);
         partition.serve(&request, &mut answer);
@@ -206,8 +208,8 @@ mod tests {
         let mut partition = partition();
         let owned = (0..1000).map(key_of).filter(|&key| topology().owner(key) == Shard(0));
         for key in owned {
-            let (status, version, value) = ask(&mut partition, key, Action::Get);
-            assert_eq!((status, version), (Status::Ok, Some(INITIAL)));
+            let (status, version, value) = ask(&mut partition, key, StoreCommand::Get);
+            assert_eq!((status, version), (StoreStatus::Ok, Some(INITIAL)));
             assert!((32..=64).contains(&value.len()));
             assert_eq!(value::read(&value), Ok((key, INITIAL)));
         }
@@ -219,35 +221,35 @@ mod tests {
         let (first, second) = (Version::of(ClientId(0), 1), Version::of(ClientId(0), 2));
         let (one, two) = (value_of(key, first, 40), value_of(key, second, 33));
         let mut ask = |action| ask(&mut partition, key, action);
-        assert_eq!(ask(Action::Put { value: &one }).0, Status::Ok);
-        assert_eq!(ask(Action::Get), (Status::Ok, Some(first), one.clone()));
-        let cas = |expected, value| Action::Cas { expected, value };
-        let refused = (Status::Mismatch, Some(first), Vec::new());
+        assert_eq!(ask(StoreCommand::Put { value: &one }).0, StoreStatus::Ok);
+        assert_eq!(ask(StoreCommand::Get), (StoreStatus::Ok, Some(first), one.clone()));
+        let cas = |expected, value| StoreCommand::Cas { expected, value };
+        let refused = (StoreStatus::Mismatch, Some(first), Vec::new());
         assert_eq!(ask(cas(Some(second), &two)), refused);
         assert_eq!(ask(cas(None, &two)), refused);
-        assert_eq!(ask(cas(Some(first), &two)).0, Status::Ok);
-        assert_eq!(ask(Action::Delete), (Status::Ok, Some(second), Vec::new()));
-        assert_eq!(ask(Action::Delete).0, Status::NotFound);
-        assert_eq!(ask(Action::Get), (Status::NotFound, None, Vec::new()));
-        assert_eq!(ask(cas(Some(first), &two)), (Status::Mismatch, None, Vec::new()));
-        assert_eq!(ask(cas(None, &two)).0, Status::Ok);
+        assert_eq!(ask(cas(Some(first), &two)).0, StoreStatus::Ok);
+        assert_eq!(ask(StoreCommand::Delete), (StoreStatus::Ok, Some(second), Vec::new()));
+        assert_eq!(ask(StoreCommand::Delete).0, StoreStatus::NotFound);
+        assert_eq!(ask(StoreCommand::Get), (StoreStatus::NotFound, None, Vec::new()));
+        assert_eq!(ask(cas(Some(first), &two)), (StoreStatus::Mismatch, None, Vec::new()));
+        assert_eq!(ask(cas(None, &two)).0, StoreStatus::Ok);
     }
 
     #[test]
     fn what_does_not_fit_or_belong_changes_nothing() {
         let (mut partition, key) = (partition(), own_key());
         let foreign = (0..).map(key_of).find(|&key| topology().owner(key) == Shard(1)).unwrap();
-        assert_eq!(ask(&mut partition, foreign, Action::Get).0, Status::WrongShard);
+        assert_eq!(ask(&mut partition, foreign, StoreCommand::Get).0, StoreStatus::WrongShard);
         let version = Version::of(ClientId(0), 1);
-        let mut put = |key, value: &[u8]| ask(&mut partition, key, Action::Put { value }).0;
-        assert_eq!(put(key, &value_of(key, version, 65)), Status::NoRoom);
-        assert_eq!(put(key, &value_of(key + 1, version, 40)), Status::Malformed);
-        assert_eq!(put(key, &[0; 3]), Status::Malformed);
+        let mut put = |key, value: &[u8]| ask(&mut partition, key, StoreCommand::Put { value }).0;
+        assert_eq!(put(key, &value_of(key, version, 65)), StoreStatus::NoRoom);
+        assert_eq!(put(key, &value_of(key + 1, version, 40)), StoreStatus::Malformed);
+        assert_eq!(put(key, &[0; 3]), StoreStatus::Malformed);
         let new = (1000..).map(key_of).find(|&key| topology().owner(key) == Shard(0)).unwrap();
-        assert_eq!(put(new, &value_of(new, version, 40)), Status::NoRoom);
-        assert_eq!(ask(&mut partition, key, Action::Get).1, Some(INITIAL));
+        assert_eq!(put(new, &value_of(new, version, 40)), StoreStatus::NoRoom);
+        assert_eq!(ask(&mut partition, key, StoreCommand::Get).1, Some(INITIAL));
         let mut answer = Vec::new();
         partition.serve(&[0; HEAD_BYTES], &mut answer);
-        assert_eq!(Answer::read(&answer).unwrap().status, Status::Malformed);
+        assert_eq!(Answer::read(&answer).unwrap().status, StoreStatus::Malformed);
     }
 }

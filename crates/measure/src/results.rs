@@ -15,7 +15,7 @@ use crate::{
     number::{self, number},
     regime::{Regime, Regimes},
     report::{
-        Block, Report, Section,
+        Block, Report, ReportSection,
         chart::{self, Bar},
     },
     schedule::Sample,
@@ -298,7 +298,7 @@ impl Results {
     pub fn report(&self) -> Report {
         let mut report = Report::new(&self.header);
         for rows in self.rows.chunk_by(|a, b| (&a.regime, a.line_ns) == (&b.regime, b.line_ns)) {
-            let mut section = Section::new(format!("regime: {}", rows[0].regime));
+            let mut section = ReportSection::new(format!("regime: {}", rows[0].regime));
             section.blocks = charts(rows);
             section.blocks.push(Block::Table(table(rows)));
             report.sections.push(section);

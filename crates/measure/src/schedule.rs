@@ -21,7 +21,7 @@ pub struct PerBatch {
 }
 
 /// A set of cells that are measured together.
-pub trait Workload {
+pub trait Experiment {
     /// Why a sample failed. The first failure ends the run: a wrong benchmark has no numbers.
     type Error;
 
@@ -74,7 +74,7 @@ pub struct Sample {
 /// # Errors
 ///
 /// The first one of `workload`.
-pub fn interleave<W: Workload>(
+pub fn interleave<W: Experiment>(
     workload: &mut W,
     rounds: usize,
     mut step: impl FnMut(usize),
@@ -112,7 +112,7 @@ mod tests {
         fail_at: Option<usize>,
     }
 
-    impl Workload for Script {
+    impl Experiment for Script {
         type Error = usize;
 
         fn cells(&self) -> usize {

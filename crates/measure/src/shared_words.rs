@@ -17,7 +17,7 @@ use std::{
 };
 
 use memory::{
-    Access, Line, MapError, Region, ViewError,
+    Line, MapError, Protection, Region, ViewError,
     sync::{AtomicU64, Ordering, hint},
 };
 
@@ -37,7 +37,7 @@ const GAP_MAX: Duration = Duration::from_millis(20);
 /// A word with a purpose.
 #[derive(Clone, Copy, Debug)]
 #[repr(usize)]
-pub enum Word {
+pub enum SharedWord {
     /// Initiator's turn in a ping-pong.
     Ping,
     /// Responder's turn.
@@ -52,7 +52,7 @@ pub enum Word {
     Failed,
 }
 
-const WORDS: usize = Word::Failed as usize + 1;
+const WORDS: usize = SharedWord::Failed as usize + 1;
 const _: () = assert!(WORDS * memory::line::LINE_BYTES <= STREAM_OFFSET_BYTES);
 
 /// Why there is no shared.
@@ -102,7 +102,7 @@ impl SharedWords {
     ///
     /// [`SharedWordsError`].
     pub fn open(descriptor: OwnedFd) -> Result<Self, SharedWordsError> {
-        Self::checked(Region::map(descriptor, SHARED_BYTES, Access::ReadWrite)?)
+        Self::checked(Region::map(descriptor, SHARED_BYTES, Protection::ReadWrite)?)
     }
 
     /// Proves once that every word is in bounds and writable, which the getters rely on.
@@ -133,7 +133,7 @@ impl SharedWords {
     /// Never: the constructor proved it to be in bounds.
     #[inline]
     #[must_use]
-    pub fn word(&self, word: Word) -> &AtomicU64 {
+    pub fn word(&self, word: SharedWord) -> &AtomicU64 {
         let offset_bytes = word as usize * memory::line::LINE_BYTES;
         let line: &Line<AtomicU64> = self.region.shared(offset_bytes).expect("checked by new");
         line
@@ -151,7 +151,7 @@ impl SharedWords {
 
     /// Zeroes the words of the next sample. Only between samples, when the other side rests.
     pub fn reset(&self) {
-        for word in [Word::Ping, Word::Pong, Word::Received, Word::Failed] {
+        for word in [SharedWord::Ping, SharedWord::Pong, SharedWord::Received, SharedWord::Failed] {
             self.word(word).store(0, Ordering::Relaxed);
         }
         for slot in self.stream() {
@@ -161,7 +161,7 @@ impl SharedWords {
 
     /// Tells the other side not to wait any longer.
     pub fn fail(&self) {
-        self.word(Word::Failed).store(1, Ordering::Relaxed);
+        self.word(SharedWord::Failed).store(1, Ordering::Relaxed);
     }
 
     /// Patience for a wait that begins now.
@@ -217,7 +217,7 @@ impl Patience<'_> {
     #[cold]
     fn look(&mut self) -> Result<(), WaitError> {
         self.polls = 0;
-        if self.shared.word(Word::Failed).load(Ordering::Relaxed) != 0 {
+        if self.shared.word(SharedWord::Failed).load(Ordering::Relaxed) != 0 {
             return Err(WaitError::PeerFailed);
         }
         let now = Instant::now();
@@ -240,13 +240,13 @@ mod tests {
     fn two_mappings_show_the_same_words() {
         let shared = SharedWords::new().unwrap();
         let other = SharedWords::open(shared.descriptor().unwrap()).unwrap();
-        shared.word(Word::Ping).store(7, Ordering::Relaxed);
+        shared.word(SharedWord::Ping).store(7, Ordering::Relaxed);
         other.stream()[STREAM_SLOTS - 1][7].store(9, Ordering::Relaxed);
-        assert_eq!(other.word(Word::Ping).load(Ordering::Relaxed), 7);
-        assert_eq!(other.word(Word::Pong).load(Ordering::Relaxed), 0);
+        assert_eq!(other.word(SharedWord::Ping).load(Ordering::Relaxed), 7);
+        assert_eq!(other.word(SharedWord::Pong).load(Ordering::Relaxed), 0);
         assert_eq!(shared.stream()[STREAM_SLOTS - 1][7].load(Ordering::Relaxed), 9);
         shared.reset();
-        assert_eq!(other.word(Word::Ping).load(Ordering::Relaxed), 0);
+        assert_eq!(other.word(SharedWord::Ping).load(Ordering::Relaxed), 0);
     }
 
     #[test]

@@ -19,6 +19,6 @@ pub mod sync;
 pub mod view;
 
 pub use line::Line;
-pub use region::{Access, MapError, Region, SealError};
+pub use region::{MapError, Protection, Region, SealError};
 #[cfg(not(loom))]
 pub use view::{SharedLayout, Span, ViewError};

@@ -395,10 +395,10 @@ mod tests {
     #[cfg(not(miri))]
     #[test]
     fn a_read_only_region_gives_loads_only() {
-        use crate::Access;
+        use crate::Protection;
         let ours = Region::memfd("copyrpc-test", 4096).unwrap();
         let fd = ours.fd().unwrap().try_clone_to_owned().unwrap();
-        let theirs = Region::map(fd, 4096, Access::ReadOnly).unwrap();
+        let theirs = Region::map(fd, 4096, Protection::ReadOnly).unwrap();
         ours.shared::<AtomicU64>(8).unwrap().store(5, Ordering::Relaxed);
         assert_eq!(theirs.whole().load_u64(8, Ordering::Relaxed), Ok(5));
         assert_eq!(theirs.shared::<AtomicU64>(8).err(), Some(ViewError::ReadOnly));

@@ -7,7 +7,7 @@ use std::{
 };
 
 use copyrpc_memory::{
-    Access, MapError, Region, SealError,
+    MapError, Protection, Region, SealError,
     sync::{AtomicU64, Ordering},
 };
 use rustix::{
@@ -31,7 +31,7 @@ fn unsealed_memfd(len_bytes: u64) -> OwnedFd {
 #[test]
 fn two_mappings_are_the_same_memory() {
     let ours = Region::memfd("copyrpc-test", LEN_BYTES).unwrap();
-    let theirs = Region::map(duplicate(&ours), LEN_BYTES, Access::ReadWrite).unwrap();
+    let theirs = Region::map(duplicate(&ours), LEN_BYTES, Protection::ReadWrite).unwrap();
     ours.shared::<AtomicU64>(4096).unwrap().store(42, Ordering::Relaxed);
     assert_eq!(theirs.shared::<AtomicU64>(4096).unwrap().load(Ordering::Relaxed), 42);
     assert_ne!(ours.as_ptr(), theirs.as_ptr());
@@ -41,7 +41,7 @@ fn two_mappings_are_the_same_memory() {
 #[test]
 fn a_detached_region_stays_mapped() {
     let ours = Region::memfd("copyrpc-test", LEN_BYTES).unwrap();
-    let theirs = Region::map(duplicate(&ours), LEN_BYTES, Access::ReadWrite).unwrap().detach();
+    let theirs = Region::map(duplicate(&ours), LEN_BYTES, Protection::ReadWrite).unwrap().detach();
     assert!(theirs.fd().is_none());
     assert!(theirs.commit(0..LEN_BYTES).is_err() && theirs.seal_size().is_err());
     theirs.shared::<AtomicU64>(4096).unwrap().store(42, Ordering::Relaxed);
@@ -61,21 +61,21 @@ fn a_region_cannot_be_resized_from_birth() {
 fn an_unsealed_file_is_refused() {
     let fd = unsealed_memfd(LEN_BYTES as u64);
     rustix::fs::fcntl_add_seals(&fd, SealFlags::GROW).unwrap();
-    let mapped = Region::map(fd, LEN_BYTES, Access::ReadOnly);
+    let mapped = Region::map(fd, LEN_BYTES, Protection::ReadOnly);
     assert_eq!(mapped.unwrap_err(), MapError::Unsealed);
 }
 
 #[test]
 fn a_file_that_cannot_be_sealed_is_refused() {
     let file = OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap());
-    let mapped = Region::map(file, 4096, Access::ReadOnly);
+    let mapped = Region::map(file, 4096, Protection::ReadOnly);
     assert_eq!(mapped.unwrap_err(), MapError::NotShareable);
 }
 
 #[test]
 fn a_file_shorter_than_announced_is_refused() {
     let region = Region::memfd("copyrpc-test", LEN_BYTES).unwrap();
-    let mapped = Region::map(duplicate(&region), LEN_BYTES + 1, Access::ReadOnly);
+    let mapped = Region::map(duplicate(&region), LEN_BYTES + 1, Protection::ReadOnly);
     let file_bytes = LEN_BYTES as u64;
     assert!(matches!(mapped, Err(MapError::TooShort { file_bytes: f, .. }) if f == file_bytes));
 }
@@ -139,7 +139,7 @@ fn huge_pages_or_not_the_region_works() {
     assert_eq!(region.len(), 2 << 20);
     let last = region.shared::<AtomicU64>(region.len() - 8).unwrap();
     last.store(1, Ordering::Relaxed);
-    let other = Region::map(duplicate(&region), region.len(), Access::ReadOnly).unwrap();
+    let other = Region::map(duplicate(&region), region.len(), Protection::ReadOnly).unwrap();
     assert_eq!(other.whole().load_u64(region.len() - 8, Ordering::Relaxed), Ok(1));
 }
 
@@ -150,7 +150,7 @@ fn after_sealing_future_writes_only_our_mapping_writes() {
     let word = ours.shared::<AtomicU64>(0).unwrap();
     word.store(1, Ordering::Relaxed);
 
-    let refused = Region::map(duplicate(&ours), LEN_BYTES, Access::ReadWrite);
+    let refused = Region::map(duplicate(&ours), LEN_BYTES, Protection::ReadWrite);
     assert_eq!(refused.unwrap_err(), MapError::WriteDenied);
     assert_eq!(rustix::io::pwrite(ours.fd().unwrap(), b"x", 0), Err(Errno::PERM));
     let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -159,10 +159,10 @@ fn after_sealing_future_writes_only_our_mapping_writes() {
     let path = format!("/proc/self/fd/{}", ours.fd().unwrap().as_raw_fd());
     let reopened = OpenOptions::new().read(true).write(true).open(path).unwrap();
     assert_eq!(rustix::io::pwrite(&reopened, b"x", 0), Err(Errno::PERM));
-    let refused = Region::map(reopened.into(), LEN_BYTES, Access::ReadWrite);
+    let refused = Region::map(reopened.into(), LEN_BYTES, Protection::ReadWrite);
     assert_eq!(refused.unwrap_err(), MapError::WriteDenied);
 
-    let theirs = Region::map(duplicate(&ours), LEN_BYTES, Access::ReadOnly).unwrap();
+    let theirs = Region::map(duplicate(&ours), LEN_BYTES, Protection::ReadOnly).unwrap();
     word.store(2, Ordering::Relaxed);
     assert_eq!(theirs.whole().load_u64(0, Ordering::Relaxed), Ok(2));
 }

@@ -14,7 +14,7 @@ use std::{
 
 use memory::sync::{Arc, AtomicU32, Ordering};
 use verbs::{
-    Destination, Endpoint, Gid, GidRoute, LinkLayer, Op, PortAttributes, PostSendError, Route,
+    Destination, Gid, GidRoute, LinkLayer, Op, PortAttributes, PortRoute, PostSendError, QpAddress,
     Transport,
 };
 use wire::wqe::{Av, AvExtension, AvKey};
@@ -162,31 +162,31 @@ pub(crate) fn resolve<D: Device>(
         (LinkLayer::Ethernet, _) if level > 7 => {
             broken("on Ethernet has service levels 0 to 7: they are priorities")
         }
-        (LinkLayer::InfiniBand, Route::Lid(lid)) => {
+        (LinkLayer::InfiniBand, PortRoute::Lid(lid)) => {
             Ok(Some(Av::infiniband(key, to.qpn, lid, level)))
         }
-        (LinkLayer::InfiniBand, Route::Global(lid, route)) => {
+        (LinkLayer::InfiniBand, PortRoute::Global(lid, route)) => {
             let av = Av::infiniband(key, to.qpn, lid, level);
             Ok(Some(
                 av.with_grh(route.gid, source.gid_index(), route.hop_limit)
                     .with_path(route.traffic_class, route.flow_label),
             ))
         }
-        (LinkLayer::Ethernet, Route::Gid(route)) => {
+        (LinkLayer::Ethernet, PortRoute::Gid(route)) => {
             let hop = hops.next_hop(source, &route)?;
             Ok(Some(roce(key, to, &route, hop, source.gid_index())))
         }
-        (LinkLayer::InfiniBand, Route::Gid(_)) => {
+        (LinkLayer::InfiniBand, PortRoute::Gid(_)) => {
             broken("on InfiniBand needs a LID route: a GID names no port of the subnet")
         }
-        (LinkLayer::Ethernet, Route::Lid(_) | Route::Global(..)) => {
+        (LinkLayer::Ethernet, PortRoute::Lid(_) | PortRoute::Global(..)) => {
             broken("on Ethernet needs a GID route: there are no LIDs")
         }
     }
 }
 
 #[inline]
-fn roce(key: AvKey, to: &Endpoint, route: &GidRoute, hop: NextHop, source_gid_index: u8) -> Av {
+fn roce(key: AvKey, to: &QpAddress, route: &GidRoute, hop: NextHop, source_gid_index: u8) -> Av {
     let flow_label = route.flow_label & 0xf_ffff;
     Av {
         key,

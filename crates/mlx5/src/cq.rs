@@ -4,11 +4,11 @@
 
 use memory::{barrier, sync::Arc};
 use verbs::{
-    Arm, ArmError, Completion, CompletionKind, CompletionQueue, Cqn, Failure, Qpn, Source,
-    Transport, WcStatus,
+    Arm, ArmError, Completion, CompletionKind, CompletionQueue, Cqn, Qpn, Source, Transport,
+    WcFailure, WcStatus,
 };
 use wire::{
-    cqe::{self, Cqe, CqeView, Requester, Responder, ResponderKind, Scatter, Syndrome},
+    cqe::{self, Cqe, CqeView, RequesterCqe, ResponderCqe, ResponderKind, Scatter, Syndrome},
     doorbell::CqArm,
     wqe::{ATOMIC_BYTES, Opcode},
 };
@@ -197,7 +197,7 @@ impl<D: Device> Cq<D> {
     }
 
     #[inline(always)]
-    fn requester(&mut self, done: &Requester<'_>) -> Option<Completion> {
+    fn requester(&mut self, done: &RequesterCqe<'_>) -> Option<Completion> {
         // An atomic's length is no news: rdma-core `handle_good_req` does not look at the entry's either.
         let (kind, brings_bytes) = match done.opcode {
             Opcode::Send | Opcode::SendImm => (CompletionKind::Send, None),
@@ -216,7 +216,7 @@ impl<D: Device> Cq<D> {
     }
 
     #[inline(always)]
-    fn responder(&mut self, done: &Responder<'_>) -> Option<Completion> {
+    fn responder(&mut self, done: &ResponderCqe<'_>) -> Option<Completion> {
         let (kind, imm) = arrival_kind(done.kind);
         let in_cqe = self.keep_inline(done.scatter, done.byte_cnt)?;
         let transport = self.transport(done.qpn);
@@ -265,7 +265,7 @@ impl<D: Device> Drop for Cq<D> {
 
 /// The verbs code of a syndrome. A syndrome that the manual does not list becomes
 /// [`WcStatus::General`], and is the second byte of the vendor code.
-fn failure(error: &cqe::Error) -> Failure {
+fn failure(error: &cqe::ErrorCqe) -> WcFailure {
     let vendor = u32::from(error.vendor_syndrome);
     let status = match error.syndrome {
         Syndrome::LocalLength => WcStatus::LocalLength,
@@ -282,10 +282,10 @@ fn failure(error: &cqe::Error) -> Failure {
         Syndrome::RnrRetryExceeded => WcStatus::RnrRetryExceeded,
         Syndrome::RemoteAborted => WcStatus::RemoteAborted,
         Syndrome::Other(code) => {
-            return Failure { status: WcStatus::General, vendor: u32::from(code) << 8 | vendor };
+            return WcFailure { status: WcStatus::General, vendor: u32::from(code) << 8 | vendor };
         }
     };
-    Failure { status, vendor }
+    WcFailure { status, vendor }
 }
 
 /// The kind of a received message, and its immediate data.

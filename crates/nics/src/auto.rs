@@ -17,7 +17,7 @@ pub const NAME: &str = "auto";
 /// The NIC that is chosen; `lookup` finds what is set, by environment variable.
 pub(crate) fn choose(lookup: impl Fn(&str) -> Option<String>) -> &'static str {
     let has_library = hardware::libraries().iter().any(|library| library.found);
-    let has_port = hardware::devices().0.iter().any(hardware::Device::is_up);
+    let has_port = hardware::devices().0.iter().any(hardware::KernelDevice::is_up);
     by_rule(has_library && has_port, lookup)
 }
 

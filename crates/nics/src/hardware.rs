@@ -16,7 +16,7 @@ const DIRECTORIES: [&str; 5] = ["/lib64", "/usr/lib64", "/lib", "/usr/lib", "/us
 
 /// A device as the kernel shows it; text that could not be read is empty.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Device {
+pub struct KernelDevice {
     name: String,
     driver: String,
     board: String,
@@ -44,7 +44,7 @@ pub struct Tried {
     pub outcome: String,
 }
 
-impl Device {
+impl KernelDevice {
     /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -58,7 +58,7 @@ impl Device {
     }
 }
 
-impl fmt::Display for Device {
+impl fmt::Display for KernelDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, driver, board, firmware, ports } = self;
         write!(f, "{name} (driver {driver}, board {board}, firmware {firmware})")?;
@@ -70,11 +70,11 @@ impl fmt::Display for Device {
 }
 
 /// Devices of the kernel, by name, and how the look went.
-pub fn devices() -> (Vec<Device>, Tried) {
+pub fn devices() -> (Vec<KernelDevice>, Tried) {
     devices_under(Path::new(SYSFS))
 }
 
-fn devices_under(root: &Path) -> (Vec<Device>, Tried) {
+fn devices_under(root: &Path) -> (Vec<KernelDevice>, Tried) {
     let what = root.display().to_string();
     match names_in(root) {
         Ok(names) => {
@@ -98,7 +98,7 @@ fn names_in(folder: &Path) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-fn device(path: &Path, name: &str) -> Device {
+fn device(path: &Path, name: &str) -> KernelDevice {
     let driver = fs::read_link(path.join("device/driver")).unwrap_or_default();
     let ports = path.join("ports");
     let port = |number: String| {
@@ -112,7 +112,7 @@ fn device(path: &Path, name: &str) -> Device {
             number,
         }
     };
-    Device {
+    KernelDevice {
         name: name.to_owned(),
         driver: driver.file_name().unwrap_or_default().to_string_lossy().into_owned(),
         board: line(&path.join("hca_type")),

@@ -71,7 +71,7 @@ pub trait Visitor {
 
 /// An entry of the table.
 #[derive(Clone, Copy, Debug)]
-pub struct Entry {
+pub struct NicEntry {
     /// Name on command lines, in configuration files and in results.
     pub name: &'static str,
     /// Its description.
@@ -91,26 +91,26 @@ enum Kind {
 }
 
 /// Every NIC that this version drives; the first is the default.
-pub const ALL: [Entry; 4] = [
-    Entry {
+pub const ALL: [NicEntry; 4] = [
+    NicEntry {
         name: soft::NAME,
         meaning: "the software NIC: shared memory between processes of one user and machine",
         knobs: soft::KNOBS,
         kind: Kind::Soft,
     },
-    Entry {
+    NicEntry {
         name: tcp::NAME,
         meaning: "the software NIC over TCP: between machines, without RDMA",
         knobs: tcp::KNOBS,
         kind: Kind::Tcp,
     },
-    Entry {
+    NicEntry {
         name: ibverbs::NAME,
         meaning: "an RDMA device of this machine, by the system's libibverbs",
         knobs: ibverbs::KNOBS,
         kind: Kind::Ibverbs,
     },
-    Entry {
+    NicEntry {
         name: auto::NAME,
         meaning: "an RDMA device if one is up, else TCP if the job may have several machines, else the software NIC",
         knobs: &[],
@@ -154,7 +154,7 @@ pub fn all(lookup: impl Fn(&str) -> Option<String>) -> Vec<Availability> {
             opener.open().map(drop)
         }
     }
-    let available = |&Entry { name, meaning, .. }: &Entry| {
+    let available = |&NicEntry { name, meaning, .. }: &NicEntry| {
         let opened = Selection::from_lookup(name, &lookup).with(Try).and_then(|opened| opened);
         let error = opened.err().map(|error| error.to_string());
         Availability { name, meaning, tried: "opening a port", error }

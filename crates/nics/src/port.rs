@@ -1,12 +1,12 @@
 //! The knobs that say with which device, port and rows of its tables a NIC is opened. They belong to every NIC.
 
-use config::{Kind, Knob, Layers, SettingError};
+use config::{Knob, KnobKind, Layers, SettingError};
 use verbs::{PortOptionError, PortOptions, PortTable};
 
 /// [`PortOptions::device`].
 pub(crate) const DEVICE: Knob = Knob {
     env: "COPYRPC_NIC_DEVICE",
-    kind: Kind::Text,
+    kind: KnobKind::Text,
     default: "",
     meaning: "Name of the NIC's device, such as `mlx5_0` [default: its own choice]",
 };
@@ -14,7 +14,7 @@ pub(crate) const DEVICE: Knob = Knob {
 /// [`PortOptions::port`].
 const PORT: Knob = Knob {
     env: "COPYRPC_NIC_PORT",
-    kind: Kind::Count { min: 1, max: 255 },
+    kind: KnobKind::Count { min: 1, max: 255 },
     default: "",
     meaning: "Number of the device's port [default: its own choice]",
 };
@@ -22,7 +22,7 @@ const PORT: Knob = Knob {
 /// [`PortOptions::gid_index`].
 const GID_INDEX: Knob = Knob {
     env: "COPYRPC_NIC_GID_INDEX",
-    kind: Kind::Count { min: 0, max: 255 },
+    kind: KnobKind::Count { min: 0, max: 255 },
     default: "",
     meaning: "Row of the port's GID table: the address that it sends from [default: its own choice]",
 };
@@ -30,7 +30,7 @@ const GID_INDEX: Knob = Knob {
 /// [`PortOptions::pkey_index`].
 const PKEY_INDEX: Knob = Knob {
     env: "COPYRPC_NIC_PKEY_INDEX",
-    kind: Kind::Count { min: 0, max: 65_535 },
+    kind: KnobKind::Count { min: 0, max: 65_535 },
     default: "",
     meaning: "Row of the port's P_Key table: the partition of its queue pairs [default: its own choice]",
 };

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, env, fmt};
 
 use crate::{
-    ALL, Entry, Kind, OpenError, Opener, SHARED_VARIABLES, Visitor, auto,
+    ALL, Kind, NicEntry, OpenError, Opener, SHARED_VARIABLES, Visitor, auto,
     ibverbs::{self, IbverbsOpener},
     port,
     soft::SoftOpener,
@@ -57,7 +57,7 @@ impl Selection {
         // What is not in the table may be the name of a device.
         let is_known = ALL.iter().any(|entry| entry.name == name);
         let entry = if is_known { name } else { ibverbs::NAME };
-        let is_meant = |known: &&Entry| known.name == entry || entry == auto::NAME;
+        let is_meant = |known: &&NicEntry| known.name == entry || entry == auto::NAME;
         let knobs = ALL.iter().filter(is_meant).flat_map(|known| known.knobs);
         let shared = SHARED_VARIABLES.iter().filter(|_| name != SOFT);
         let variables = knobs.chain(port::KNOBS).map(|knob| knob.env).chain(shared.copied());
@@ -85,14 +85,16 @@ impl Selection {
     pub fn with<V: Visitor>(&self, visitor: V) -> Result<V::Output, OpenError> {
         let lookup = |variable: &str| self.settings.get(variable).cloned();
         match self.entry() {
-            Ok(Entry { kind: Kind::Soft, .. }) => {
+            Ok(NicEntry { kind: Kind::Soft, .. }) => {
                 Ok(visitor.visit(SoftOpener::from_lookup(lookup)?))
             }
-            Ok(Entry { kind: Kind::Tcp, .. }) => Ok(visitor.visit(TcpOpener::from_lookup(lookup)?)),
-            Ok(Entry { kind: Kind::Ibverbs, .. }) => {
+            Ok(NicEntry { kind: Kind::Tcp, .. }) => {
+                Ok(visitor.visit(TcpOpener::from_lookup(lookup)?))
+            }
+            Ok(NicEntry { kind: Kind::Ibverbs, .. }) => {
                 Ok(visitor.visit(IbverbsOpener::from_lookup(lookup)?))
             }
-            Ok(Entry { kind: Kind::Auto, .. }) => {
+            Ok(NicEntry { kind: Kind::Auto, .. }) => {
                 Self { name: auto::choose(lookup).to_owned(), settings: self.settings.clone() }
                     .with(visitor)
             }
@@ -105,7 +107,7 @@ impl Selection {
         }
     }
 
-    fn entry(&self) -> Result<&'static Entry, OpenError> {
+    fn entry(&self) -> Result<&'static NicEntry, OpenError> {
         ALL.iter().find(|entry| entry.name == self.name).ok_or_else(|| {
             let names = ALL.map(|entry| entry.name);
             OpenError::Unknown {

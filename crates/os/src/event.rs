@@ -10,7 +10,7 @@ use rustix::{
 
 use crate::ready;
 
-/// Why an operation on an [`Event`] failed.
+/// Why an operation on an [`EventFd`] failed.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EventError {
     /// The process or the machine is out of descriptors.
@@ -28,9 +28,9 @@ pub enum EventError {
 
 /// A counter that is readable while it is not zero. Never blocks.
 #[derive(Debug)]
-pub struct Event(OwnedFd);
+pub struct EventFd(OwnedFd);
 
-impl Event {
+impl EventFd {
     /// Makes an event that is not signaled.
     ///
     /// # Errors
@@ -94,7 +94,7 @@ impl Event {
     }
 }
 
-impl AsFd for Event {
+impl AsFd for EventFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn signals_add_up_and_drain_takes_them_all() {
-        let event = Event::new().unwrap();
+        let event = EventFd::new().unwrap();
         assert_eq!((event.wait(clock::NOW), event.drain()), (Ok(false), Ok(0)));
         event.signal().unwrap();
         event.signal().unwrap();
@@ -120,7 +120,7 @@ mod tests {
         let blocking = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
         let (_reads, writes) = std::io::pipe().unwrap();
         for fd in [blocking, writes.into()] {
-            let event = Event::from_fd(fd).unwrap();
+            let event = EventFd::from_fd(fd).unwrap();
             rustix::io::write(&event, &(u64::MAX - 1).to_ne_bytes()).unwrap();
             // More than a pipe holds.
             (0..10_000).for_each(|_| event.signal().unwrap());

@@ -52,7 +52,7 @@ pub fn wake(word: &AtomicU32, count: u32) -> usize {
 mod tests {
     use std::{thread, time::Duration};
 
-    use memory::{Access, Region, sync::Ordering};
+    use memory::{Protection, Region, sync::Ordering};
 
     use super::*;
 
@@ -68,7 +68,7 @@ mod tests {
     fn a_sleeper_is_woken_through_another_mapping() {
         let ours = Region::memfd("copyrpc-test", 4096).unwrap();
         let fd = ours.fd().unwrap().try_clone_to_owned().unwrap();
-        let theirs = Region::map(fd, 4096, Access::ReadWrite).unwrap();
+        let theirs = Region::map(fd, 4096, Protection::ReadWrite).unwrap();
         let deadline_ns = clock::deadline_ns(Duration::from_secs(20));
         thread::scope(|scope| {
             let sleeper = scope.spawn(|| wait(theirs.shared(64).unwrap(), 0, deadline_ns));

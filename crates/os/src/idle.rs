@@ -35,7 +35,7 @@ const BUSY_SPINS: u32 = 2048;
 
 /// The step after an empty poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum IdleStep {
     /// The thread executed one spin hint.
     Spun,
     /// The thread yielded its core: time may have passed.
@@ -69,7 +69,7 @@ impl Idle {
 
     /// A poll found nothing. Spins or yields once, or tells the caller to sleep.
     #[inline(always)]
-    pub fn step(&mut self, wait: Wait) -> Step {
+    pub fn step(&mut self, wait: Wait) -> IdleStep {
         self.polls = self.polls.saturating_add(1);
         let (spins, yields) = match wait {
             Wait::Busy => (BUSY_SPINS - 1, u32::MAX),
@@ -78,10 +78,10 @@ impl Idle {
         };
         if self.polls <= spins && !self.contention.is_contended() {
             hint::spin_loop();
-            return Step::Spun;
+            return IdleStep::Spun;
         }
         if self.yields == yields {
-            return Step::Sleep;
+            return IdleStep::Sleep;
         }
         if wait == Wait::Busy {
             self.polls = 0;
@@ -89,7 +89,7 @@ impl Idle {
             self.yields += 1;
         }
         self.contention.yield_core();
-        Step::Yielded
+        IdleStep::Yielded
     }
 }
 
@@ -102,18 +102,21 @@ mod tests {
         let mut idle = Idle::default();
         let wait = Wait::Adaptive { spins: 2, yields: 1 };
         let steps: Vec<_> = (0..5).map(|_| idle.step(wait)).collect();
-        assert_eq!(steps, [Step::Spun, Step::Spun, Step::Yielded, Step::Sleep, Step::Sleep]);
+        assert_eq!(
+            steps,
+            [IdleStep::Spun, IdleStep::Spun, IdleStep::Yielded, IdleStep::Sleep, IdleStep::Sleep]
+        );
         idle.reset();
         idle.contention = CoreContention::new(false);
-        assert_eq!(idle.step(wait), Step::Spun);
-        assert_eq!(Idle::default().step(Wait::Block), Step::Sleep);
+        assert_eq!(idle.step(wait), IdleStep::Spun);
+        assert_eq!(Idle::default().step(Wait::Block), IdleStep::Sleep);
     }
 
     #[test]
     fn a_thread_on_a_contended_core_does_not_spin() {
         let mut idle = Idle { contention: CoreContention::new(true), ..Idle::default() };
         let step = idle.step(Wait::Adaptive { spins: 2, yields: 1 });
-        assert_eq!(step, Step::Yielded);
+        assert_eq!(step, IdleStep::Yielded);
     }
 
     #[test]
@@ -124,10 +127,12 @@ mod tests {
             idle.contention = CoreContention::new(false);
             let steps: Vec<_> = (0..BUSY_SPINS).map(|_| idle.step(Wait::Busy)).collect();
             let (last, before) = steps.split_last().unwrap();
-            assert!(before.iter().all(|step| *step == Step::Spun) && *last == Step::Yielded);
+            assert!(
+                before.iter().all(|step| *step == IdleStep::Spun) && *last == IdleStep::Yielded
+            );
         }
         idle.contention = CoreContention::new(true);
-        assert_eq!(idle.step(Wait::Busy), Step::Yielded);
+        assert_eq!(idle.step(Wait::Busy), IdleStep::Yielded);
     }
 
     #[test]
@@ -135,6 +140,6 @@ mod tests {
         let mut idle = Idle { contention: CoreContention::new(true), ..Idle::default() };
         (0..3).for_each(|_| idle.spin());
         idle.contention = CoreContention::new(false);
-        assert_eq!(idle.step(Wait::Adaptive { spins: 3, yields: 0 }), Step::Sleep);
+        assert_eq!(idle.step(Wait::Adaptive { spins: 3, yields: 0 }), IdleStep::Sleep);
     }
 }

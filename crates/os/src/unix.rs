@@ -162,11 +162,11 @@ impl Listener {
     ///
     /// [`SocketError`]; after [`SocketError::ForeignUser`] and
     /// [`SocketError::PeerGone`] just go on accepting.
-    pub fn accept(&self, deadline_ns: u64) -> Result<Connection, SocketError> {
+    pub fn accept(&self, deadline_ns: u64) -> Result<UnixConnection, SocketError> {
         loop {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             match rustix::net::accept_with(&self.socket, flags) {
-                Ok(socket) => return Connection::of(socket),
+                Ok(socket) => return UnixConnection::of(socket),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => {
                     let ready = ready::wait(&self.socket, PollFlags::IN, deadline_ns);
@@ -199,12 +199,12 @@ impl Drop for Listener {
 
 /// A connected socket to a process of the same user.
 #[derive(Debug)]
-pub struct Connection {
+pub struct UnixConnection {
     socket: OwnedFd,
     peer: PeerCredentials,
 }
 
-impl Connection {
+impl UnixConnection {
     /// Connects to a listener of the same user.
     ///
     /// # Errors
@@ -293,7 +293,7 @@ impl Connection {
     }
 }
 
-impl AsFd for Connection {
+impl AsFd for UnixConnection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

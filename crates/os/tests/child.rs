@@ -10,7 +10,7 @@ use std::{
 };
 
 use copyrpc_os::{
-    child::{Channel, ChannelError, Child, NoParentError, channel_to_parent, has_channel},
+    child::{ChannelError, Child, ChildChannel, NoParentError, channel_to_parent, has_channel},
     child::{terminate_all, this_program},
     clock,
     process::{Process, ProcessError},
@@ -30,7 +30,7 @@ fn command(child_test: &str) -> Command {
     command
 }
 
-fn start(child_test: &str) -> (Child, Channel) {
+fn start(child_test: &str) -> (Child, ChildChannel) {
     Child::spawn_with_channel(&mut command(child_test)).unwrap()
 }
 

@@ -7,7 +7,7 @@ use copyrpc_os::{
     clock,
     fdpass::RecvError,
     process::{Process, ProcessError, ProcessId},
-    unix::{Address, Connection, Listener},
+    unix::{Address, Listener, UnixConnection},
 };
 use memory::Region;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -30,7 +30,7 @@ fn nothing_is_lost_or_taken_for_gone_while_there_are_no_descriptors() {
     let deadline_ns = clock::deadline_ns(Duration::from_secs(20));
     let address = Address::Abstract(format!("copyrpc-test-{}-none", std::process::id()));
     let listener = Listener::bind(&address).unwrap();
-    let client = Connection::connect(&address, deadline_ns).unwrap();
+    let client = UnixConnection::connect(&address, deadline_ns).unwrap();
     let server = listener.accept(deadline_ns).unwrap();
     let region = Region::memfd("copyrpc-test", 4096).unwrap();
     client.send(b"two", &[region.fd().unwrap(); 2], deadline_ns).unwrap();

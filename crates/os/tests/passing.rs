@@ -16,10 +16,10 @@ use copyrpc_os::{
     fdpass::{FDS_MAX, RecvError, SendError},
     lock::{LockError, LockFile},
     private_dir::PrivateDirError,
-    unix::{Address, Connection, Listener, SocketError},
+    unix::{Address, Listener, SocketError, UnixConnection},
 };
 use memory::{
-    Access, MapError, Region,
+    MapError, Protection, Region,
     sync::{AtomicU64, Ordering},
 };
 use rustix::fs::MemfdFlags;
@@ -33,10 +33,10 @@ fn abstract_address(test: &str) -> Address {
     Address::Abstract(format!("copyrpc-test-{}-{test}", std::process::id()))
 }
 
-fn connected(test: &str) -> (Connection, Connection) {
+fn connected(test: &str) -> (UnixConnection, UnixConnection) {
     let address = abstract_address(test);
     let listener = Listener::bind(&address).unwrap();
-    let client = Connection::connect(&address, soon()).unwrap();
+    let client = UnixConnection::connect(&address, soon()).unwrap();
     (client, listener.accept(soon()).unwrap())
 }
 
@@ -71,7 +71,7 @@ fn a_sealed_region_is_the_same_memory_on_the_other_side() {
     let fd = datagram.fds.pop().unwrap();
     let close_on_exec = rustix::io::fcntl_getfd(&fd).unwrap();
     assert!(close_on_exec.contains(rustix::io::FdFlags::CLOEXEC));
-    let theirs = Region::map(fd, 8192, Access::ReadOnly).unwrap();
+    let theirs = Region::map(fd, 8192, Protection::ReadOnly).unwrap();
     ours.shared::<AtomicU64>(4096).unwrap().store(77, Ordering::Relaxed);
     assert_eq!(theirs.whole().load_u64(4096, Ordering::Relaxed), Ok(77));
 }
@@ -83,7 +83,7 @@ fn an_unsealed_file_from_a_peer_is_not_mapped() {
     rustix::fs::ftruncate(&file, 4096).unwrap();
     client.send(b"x", &[file.as_fd()], soon()).unwrap();
     let fd = server.recv(&mut [0; 1], 1, soon()).unwrap().fds.pop().unwrap();
-    assert_eq!(Region::map(fd, 4096, Access::ReadWrite).unwrap_err(), MapError::Unsealed);
+    assert_eq!(Region::map(fd, 4096, Protection::ReadWrite).unwrap_err(), MapError::Unsealed);
 }
 
 #[test]
@@ -183,7 +183,7 @@ fn both_sides_learn_who_the_other_is() {
 #[test]
 fn an_abstract_name_has_one_listener_and_is_free_once_that_is_gone() {
     let address = abstract_address("one");
-    let nobody = Connection::connect(&address, soon()).unwrap_err();
+    let nobody = UnixConnection::connect(&address, soon()).unwrap_err();
     assert!(matches!(nobody, SocketError::NobodyListens(_)));
     let listener = Listener::bind(&address).unwrap();
     assert!(matches!(Listener::bind(&address), Err(SocketError::InUse(_))));
@@ -206,7 +206,7 @@ fn a_path_is_taken_over_from_the_dead_only() {
     let listener = Listener::bind(&address).unwrap();
     let mode = fs::metadata(path.parent().unwrap()).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o700);
-    Connection::connect(&address, soon()).unwrap();
+    UnixConnection::connect(&address, soon()).unwrap();
     assert!(matches!(Listener::bind(&address), Err(SocketError::InUse(_))));
     drop(listener);
     assert!(!path.exists());
@@ -214,7 +214,7 @@ fn a_path_is_taken_over_from_the_dead_only() {
     let unlinked_by_nobody = std::os::unix::net::UnixListener::bind(&path).unwrap();
     drop(unlinked_by_nobody);
     assert!(path.exists(), "as if its process had been killed");
-    let nobody = Connection::connect(&address, soon()).unwrap_err();
+    let nobody = UnixConnection::connect(&address, soon()).unwrap_err();
     assert!(matches!(nobody, SocketError::NobodyListens(_)));
     Listener::bind(&address).unwrap();
 }

@@ -12,7 +12,7 @@ use copyrpc_os::{
     fdpass::RecvError,
     lock::{LockError, LockFile},
     process::{Process, ProcessError},
-    unix::{Address, Connection, Listener},
+    unix::{Address, Listener, UnixConnection},
 };
 
 const ADDRESS_VARIABLE: &str = "COPYRPC_TEST_ADDRESS";
@@ -54,7 +54,7 @@ fn variable(name: &str) -> String {
 }
 
 /// Lives until the parent kills it or hangs up, at most as long as the parent's patience.
-fn serve_until_killed(connection: &Connection) {
+fn serve_until_killed(connection: &UnixConnection) {
     connection.send(b"here", &[], soon()).unwrap();
     let end = connection.recv(&mut [0; 8], 0, soon());
     assert!(matches!(end, Err(RecvError::Closed | RecvError::TimedOut)));
@@ -64,7 +64,7 @@ fn serve_until_killed(connection: &Connection) {
 #[ignore = "the child process of a test below"]
 fn child_connects() {
     let address = Address::Abstract(variable(ADDRESS_VARIABLE));
-    serve_until_killed(&Connection::connect(&address, soon()).unwrap());
+    serve_until_killed(&UnixConnection::connect(&address, soon()).unwrap());
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn child_listens() {
     let parent = Address::Abstract(variable(ADDRESS_VARIABLE));
     let own = Address::Abstract(format!("{}-child", variable(ADDRESS_VARIABLE)));
     let _listener = Listener::bind(&own).unwrap();
-    serve_until_killed(&Connection::connect(&parent, soon()).unwrap());
+    serve_until_killed(&UnixConnection::connect(&parent, soon()).unwrap());
 }
 
 #[test]

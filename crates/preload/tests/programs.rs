@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use uverbs::{
-    launch::Stage,
+    launch::LaunchFiles,
     matrix::{PATIENCE, ROWS, Row, Running, Verdict, free_port, new_fabric},
     process::FABRIC_ENV,
 };
@@ -14,7 +14,7 @@ fn is_ci() -> bool {
 
 /// Runs rows, and fails with all that failed.
 fn check<'a>(rows: impl Iterator<Item = &'a Row>) {
-    let stage = Stage::new().unwrap();
+    let stage = LaunchFiles::new().unwrap();
     let failed = rows.filter_map(|row| match row.run(&stage) {
         Verdict::Works => None,
         Verdict::Skipped if !is_ci() => {
@@ -61,7 +61,7 @@ fn who_talks_to_a_killed_process_is_told() {
         eprintln!("skipped: {PROGRAM}, which is in {}", row.package);
         return;
     }
-    let stage = Stage::new().unwrap();
+    let stage = LaunchFiles::new().unwrap();
     let (fabric, port) = (new_fabric(), free_port().unwrap());
     let start = |host: &[&str]| {
         let mut command = stage.command(PROGRAM.as_ref());

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use proto::copyrpc::{BATCHES_MAX, FlushPolicy, Geometry, GeometryError, SLOTS_MAX};
-use verbs::{AddressVector, Route, RtsAttr};
+use verbs::{AddressVector, PortRoute, RtsAttr};
 
 use crate::{entropy::Entropy, receives::Refill};
 
@@ -166,7 +166,7 @@ impl Config {
         if let Some(service_level) = self.service_level {
             address.service_level = service_level;
         }
-        if let (Some(class), Route::Gid(route) | Route::Global(_, route)) =
+        if let (Some(class), PortRoute::Gid(route) | PortRoute::Global(_, route)) =
             (self.traffic_class, &mut address.route)
         {
             route.traffic_class = class;
@@ -268,7 +268,7 @@ mod tests {
     fn the_way_to_a_peer_has_the_service_level_and_the_traffic_class_that_are_set() {
         let global =
             GidRoute { gid: Gid::default(), hop_limit: 64, traffic_class: 1, flow_label: 2 };
-        for route in [Route::Gid(global), Route::Global(Lid::new(7), global)] {
+        for route in [PortRoute::Gid(global), PortRoute::Global(Lid::new(7), global)] {
             let mut address = AddressVector { route, service_level: 3 };
             Config::default().classify(&mut address);
             assert_eq!(address, AddressVector { route, service_level: 3 });
@@ -276,7 +276,7 @@ mod tests {
                 Config { service_level: Some(5), traffic_class: Some(106), ..Config::default() };
             set.classify(&mut address);
             assert_eq!(address.service_level, 5);
-            let (Route::Gid(route) | Route::Global(_, route)) = address.route else {
+            let (PortRoute::Gid(route) | PortRoute::Global(_, route)) = address.route else {
                 unreachable!()
             };
             assert_eq!(route, GidRoute { traffic_class: 106, ..global });

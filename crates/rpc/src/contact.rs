@@ -6,7 +6,8 @@
 
 use proto::copyrpc::{HELLO_BYTES, Hello, HelloError};
 use verbs::{
-    AddressVector, DcKey, Endpoint, Gid, GidRoute, Lid, Mtu, Psn, Qpn, RemoteSlice, Rkey, Route,
+    AddressVector, DcKey, Gid, GidRoute, Lid, Mtu, PortRoute, Psn, QpAddress, Qpn, RemoteSlice,
+    Rkey,
 };
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
@@ -73,7 +74,7 @@ pub enum ContactError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Contact {
     pub(crate) transport: TransportKind,
-    pub(crate) endpoint: Endpoint,
+    pub(crate) endpoint: QpAddress,
     pub(crate) psn: Psn,
     /// DC: what requests to the target must carry.
     pub(crate) key: DcKey,
@@ -127,7 +128,7 @@ struct Bytes {
 
 impl Contact {
     fn to_bytes(self) -> Bytes {
-        let Endpoint { address: AddressVector { route, service_level }, qpn } = self.endpoint;
+        let QpAddress { address: AddressVector { route, service_level }, qpn } = self.endpoint;
         let mut bytes = Bytes {
             transport: match self.transport {
                 TransportKind::Rc => 1,
@@ -151,16 +152,16 @@ impl Contact {
             rkey: self.ring.rkey.get().into(),
         };
         match route {
-            Route::Lid(lid) => bytes.lid = lid.get().into(),
-            Route::Gid(_) => bytes.link = LINK_GID,
-            Route::Global(lid, _) => {
+            PortRoute::Lid(lid) => bytes.lid = lid.get().into(),
+            PortRoute::Gid(_) => bytes.link = LINK_GID,
+            PortRoute::Global(lid, _) => {
                 bytes.link = LINK_GLOBAL;
                 bytes.lid = lid.get().into();
             }
         }
         match route {
-            Route::Lid(_) => {}
-            Route::Gid(route) | Route::Global(_, route) => {
+            PortRoute::Lid(_) => {}
+            PortRoute::Gid(route) | PortRoute::Global(_, route) => {
                 bytes.hop_limit = route.hop_limit;
                 bytes.traffic_class = route.traffic_class;
                 bytes.flow_label = route.flow_label.into();
@@ -186,9 +187,9 @@ impl Contact {
             },
         );
         let route = match bytes.link {
-            LINK_LID => Route::Lid(lid),
-            LINK_GID => Route::Gid(global),
-            LINK_GLOBAL => Route::Global(lid, global),
+            LINK_LID => PortRoute::Lid(lid),
+            LINK_GID => PortRoute::Gid(global),
+            LINK_GLOBAL => PortRoute::Global(lid, global),
             _ => return Err(ContactError::Field("link")),
         };
         let qpn = Qpn::new(bytes.qpn.get()).ok_or(ContactError::Field("queue pair number"))?;
@@ -204,7 +205,7 @@ impl Contact {
         let address = AddressVector { route, service_level: bytes.service_level };
         Ok(Self {
             transport,
-            endpoint: Endpoint { address, qpn },
+            endpoint: QpAddress { address, qpn },
             psn,
             key: DcKey::new(bytes.key.get()),
             ring: RemoteSlice { addr: bytes.addr.get(), rkey: Rkey::new(bytes.rkey.get()) },
@@ -225,10 +226,12 @@ mod tests {
             traffic_class: 106,
             flow_label: 0xa_bcde,
         };
-        for route in [Route::Lid(Lid::new(9)), Route::Gid(gid), Route::Global(Lid::new(9), gid)] {
+        for route in
+            [PortRoute::Lid(Lid::new(9)), PortRoute::Gid(gid), PortRoute::Global(Lid::new(9), gid)]
+        {
             let contact = Contact {
                 transport: TransportKind::Dc,
-                endpoint: Endpoint {
+                endpoint: QpAddress {
                     address: AddressVector { route, service_level: 2 },
                     qpn: Qpn::new(0x1234).unwrap(),
                 },

@@ -186,7 +186,7 @@ pub enum CloseReason {
     Violation(#[from] Violation),
     /// The NIC could not reach the peer, or the peer refused an access.
     #[error("the connection failed: {0}")]
-    Failed(verbs::Failure),
+    Failed(verbs::WcFailure),
     /// The NIC could not take a request.
     #[error("the queue pair went to an error state")]
     QueuePair,

@@ -45,6 +45,6 @@ pub use proto::{
     Status,
     copyrpc::{Busy, CallId, Counters, FlushPolicy, RequestId, Violation},
 };
-pub use region::{Range, Region, RemoteRegion};
+pub use region::{LocalRegion, Range, RemoteRegion};
 pub use token::Token;
 pub use worker::{Call, Stats, Worker};

@@ -12,17 +12,17 @@ use zerocopy::{
 ///
 /// Whoever knows that can access it, through any connection to this worker, until the last clone is
 /// dropped.
-pub struct Region<N: Nic> {
+pub struct LocalRegion<N: Nic> {
     pub(crate) mr: Rc<N::Mr>,
 }
 
-impl<N: Nic> Clone for Region<N> {
+impl<N: Nic> Clone for LocalRegion<N> {
     fn clone(&self) -> Self {
         Self { mr: Rc::clone(&self.mr) }
     }
 }
 
-impl<N: Nic> Region<N> {
+impl<N: Nic> LocalRegion<N> {
     /// Length in bytes.
     #[must_use]
     pub fn len_bytes(&self) -> usize {

@@ -5,13 +5,13 @@ use core::time::Duration;
 use proto::{
     Status,
     scalerpc::{
-        self, Entry, HEADER_BYTES, Header, Imm, Mapping,
+        self, Entry, HEADER_BYTES, Imm, Mapping, Trailer,
         client::{Action, State},
     },
 };
 use verbs::{
-    Access, AsyncEvent, CompletionQueue as _, MemoryRegion as _, Nic, PostSendError, RemoteSlice,
-    Route,
+    Access, AsyncEvent, CompletionQueue as _, MemoryRegion as _, Nic, PortRoute, PostSendError,
+    RemoteSlice,
 };
 
 use crate::{
@@ -238,7 +238,7 @@ impl<N: Nic> Client<N> {
             && self
                 .server
                 .as_ref()
-                .is_some_and(|server| server.contact.endpoint.address.route == Route::Lid(lid))
+                .is_some_and(|server| server.contact.endpoint.address.route == PortRoute::Lid(lid))
         {
             self.closing.get_or_insert(CloseReason::PeerGone(lid));
         }
@@ -292,8 +292,8 @@ impl<N: Nic> Client<N> {
         self.blocks.read(end - HEADER_BYTES, &mut bytes);
         let room = u32::try_from(room).unwrap_or(u32::MAX);
         let Some(server) = &mut self.server else { return };
-        let (zones, decoded) = (server.contact.zones, Header::decode(&bytes, room));
-        let is_inside = |header: &Header| header.mapping.is_none_or(|at| at.zone < zones);
+        let (zones, decoded) = (server.contact.zones, Trailer::decode(&bytes, room));
+        let is_inside = |header: &Trailer| header.mapping.is_none_or(|at| at.zone < zones);
         let Some(header) = decoded.ok().filter(is_inside) else {
             self.closing.get_or_insert(CloseReason::Violation);
             return;
@@ -379,7 +379,7 @@ impl<N: Nic> Client<N> {
     }
 
     /// Writes a request to its slot of the zone.
-    fn write(&mut self, slot: u8, mapping: Mapping, header: &Header) -> Result<(), PostSendError> {
+    fn write(&mut self, slot: u8, mapping: Mapping, header: &Trailer) -> Result<(), PostSendError> {
         let Some(server) = &self.server else { return Ok(()) };
         let Contact { blocks, zones, is_polling, .. } = server.contact;
         let imm = (!is_polling).then_some(Imm::Request(slot));

@@ -1,6 +1,8 @@
 //! What a client and a server tell each other before they connect.
 
-use verbs::{AddressVector, Endpoint, Gid, GidRoute, Lid, Mtu, Psn, Qpn, RemoteSlice, Rkey, Route};
+use verbs::{
+    AddressVector, Gid, GidRoute, Lid, Mtu, PortRoute, Psn, QpAddress, Qpn, RemoteSlice, Rkey,
+};
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
     little_endian::{U16, U32, U64},
@@ -50,7 +52,7 @@ pub enum ContactError {
 /// One side of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Contact {
-    pub(crate) endpoint: Endpoint,
+    pub(crate) endpoint: QpAddress,
     pub(crate) psn: Psn,
     pub(crate) mtu: Mtu,
     pub(crate) reads_max: u8,
@@ -94,9 +96,9 @@ impl Contact {
     pub(crate) fn invitation(&self) -> Invitation {
         let AddressVector { route, service_level } = self.endpoint.address;
         let (link, lid, hop_limit, gid) = match route {
-            Route::Lid(lid) => (LINK_LID, lid.get(), 0, [0; 16]),
-            Route::Gid(route) => (LINK_GID, 0, route.hop_limit, route.gid.to_bytes()),
-            Route::Global(lid, route) => {
+            PortRoute::Lid(lid) => (LINK_LID, lid.get(), 0, [0; 16]),
+            PortRoute::Gid(route) => (LINK_GID, 0, route.hop_limit, route.gid.to_bytes()),
+            PortRoute::Global(lid, route) => {
                 (LINK_GLOBAL, lid.get(), route.hop_limit, route.gid.to_bytes())
             }
         };
@@ -137,9 +139,9 @@ impl Contact {
             flow_label: 0,
         };
         let route = match bytes.link {
-            LINK_LID => Route::Lid(lid),
-            LINK_GID => Route::Gid(global),
-            LINK_GLOBAL => Route::Global(lid, global),
+            LINK_LID => PortRoute::Lid(lid),
+            LINK_GID => PortRoute::Gid(global),
+            LINK_GLOBAL => PortRoute::Global(lid, global),
             _ => return Err(ContactError::Field("link")),
         };
         let all = [Mtu::B256, Mtu::B512, Mtu::B1024, Mtu::B2048, Mtu::B4096];
@@ -161,7 +163,7 @@ impl Contact {
         let (blocks, entry) = (bytes.blocks_rkey.get(), bytes.entry_rkey.get());
         let address = AddressVector { route, service_level: bytes.service_level };
         Ok(Self {
-            endpoint: Endpoint { address, qpn },
+            endpoint: QpAddress { address, qpn },
             psn: Psn::new(bytes.psn.get()).ok_or(ContactError::Field("packet number"))?,
             mtu: mtu.ok_or(ContactError::Field("path MTU"))?,
             reads_max: bytes.reads_max,
@@ -183,9 +185,9 @@ mod tests {
     fn a_contact_survives_its_bytes_and_wrong_bytes_say_what_is_wrong() {
         let gid =
             GidRoute { gid: Gid::new([7; 16]), hop_limit: 64, traffic_class: 0, flow_label: 0 };
-        for route in [Route::Lid(Lid::new(9)), Route::Gid(gid)] {
+        for route in [PortRoute::Lid(Lid::new(9)), PortRoute::Gid(gid)] {
             let contact = Contact {
-                endpoint: Endpoint {
+                endpoint: QpAddress {
                     address: AddressVector { route, service_level: 2 },
                     qpn: Qpn::new(0x1234).unwrap(),
                 },

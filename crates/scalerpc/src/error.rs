@@ -1,7 +1,7 @@
 //! One error type per operation.
 
 use proto::{Status, scalerpc::client};
-use verbs::{CreateError, Failure, Lid, MemoryError, ModifyError, PostRecvError, PostSendError};
+use verbs::{CreateError, Lid, MemoryError, ModifyError, PostRecvError, PostSendError, WcFailure};
 
 use crate::{ConfigError, ContactError};
 
@@ -103,7 +103,7 @@ pub enum CloseReason {
     Closed,
     /// The NIC could not reach the peer.
     #[error("the connection failed: {0}")]
-    Failed(Failure),
+    Failed(WcFailure),
     /// The NIC took no request.
     #[error("the queue pair takes no requests: {0}")]
     Refused(PostSendError),

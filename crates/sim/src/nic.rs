@@ -2,19 +2,19 @@
 
 use crate::{
     machine::NicProfile,
-    world::{Stream, Time},
+    world::{RandomStream, Time},
 };
 
 /// What a NIC keeps of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Context {
+pub enum NicContext {
     /// The send side of a queue pair.
     Initiator(u32),
     /// What a DC target has of one connected initiator.
     Responder(u32),
 }
 
-impl Context {
+impl NicContext {
     /// Neighbouring numbers lie in neighbouring sets, as low bits of an address would put them. A hash that
     /// spreads them at random makes a cache miss that is two thirds full, and 30 % of the rate of 32
     /// initiators per thread is lost, which measurements do not show.
@@ -29,7 +29,7 @@ impl Context {
 /// replacement a cyclic access pattern would always miss, which measurements do not show.
 #[derive(Debug)]
 struct ContextCache {
-    sets: Vec<Vec<Context>>,
+    sets: Vec<Vec<NicContext>>,
     ways: usize,
 }
 
@@ -39,13 +39,13 @@ impl ContextCache {
         Self { sets: vec![Vec::new(); (profile.cache_contexts / ways).max(1)], ways }
     }
 
-    fn set(&mut self, context: Context) -> &mut Vec<Context> {
+    fn set(&mut self, context: NicContext) -> &mut Vec<NicContext> {
         let index = context.set_index() % self.sets.len();
         &mut self.sets[index]
     }
 
     /// Brings a context in; returns whether it was there.
-    fn touch(&mut self, context: Context, replacement: &mut Stream) -> bool {
+    fn touch(&mut self, context: NicContext, replacement: &mut RandomStream) -> bool {
         let ways = self.ways;
         let set = self.set(context);
         if set.contains(&context) {
@@ -60,24 +60,24 @@ impl ContextCache {
         false
     }
 
-    fn remove(&mut self, context: Context) {
+    fn remove(&mut self, context: NicContext) {
         self.set(context).retain(|other| *other != context);
     }
 }
 
 /// One NIC.
 #[derive(Debug)]
-pub struct Nic {
+pub struct NicModel {
     /// When each processing unit has finished what it was given.
     units: Vec<Time>,
     cache: ContextCache,
     context_miss: Time,
-    service: Stream,
-    replacement: Stream,
+    service: RandomStream,
+    replacement: RandomStream,
     misses: u64,
 }
 
-impl Nic {
+impl NicModel {
     /// NIC number `number` of the world of `seed`.
     #[must_use]
     pub fn new(profile: &NicProfile, seed: u64, number: usize) -> Self {
@@ -85,8 +85,8 @@ impl Nic {
             units: vec![Time::ZERO; profile.units.max(1)],
             cache: ContextCache::new(profile),
             context_miss: profile.context_miss,
-            service: Stream::new(seed, &format!("service of NIC {number}")),
-            replacement: Stream::new(seed, &format!("replacement of NIC {number}")),
+            service: RandomStream::new(seed, &format!("service of NIC {number}")),
+            replacement: RandomStream::new(seed, &format!("replacement of NIC {number}")),
             misses: 0,
         }
     }
@@ -98,7 +98,7 @@ impl Nic {
     }
 
     /// Needs a context. Returns how long the processing unit waits for it.
-    pub fn need(&mut self, context: Context) -> Time {
+    pub fn need(&mut self, context: NicContext) -> Time {
         if self.cache.touch(context, &mut self.replacement) {
             return Time::ZERO;
         }
@@ -107,12 +107,12 @@ impl Nic {
     }
 
     /// Makes a context, in the cache.
-    pub fn create(&mut self, context: Context) {
+    pub fn create(&mut self, context: NicContext) {
         self.cache.touch(context, &mut self.replacement);
     }
 
     /// Forgets a context. A dead one that stayed would take the place of a live one.
-    pub fn destroy(&mut self, context: Context) {
+    pub fn destroy(&mut self, context: NicContext) {
         self.cache.remove(context);
     }
 
@@ -134,12 +134,12 @@ mod tests {
 
     #[test]
     fn a_unit_does_one_thing_after_the_other_and_units_work_side_by_side() {
-        let mut nic = Nic::new(&CONNECT_IB.nic, 1, 0);
+        let mut nic = NicModel::new(&CONNECT_IB.nic, 1, 0);
         let (now, mean) = (Time::from_ns(1000), Time::from_ns(100));
         let first = nic.serve(0, now, mean);
         let second = nic.serve(0, now, mean);
         assert!(now <= first && first <= second);
-        let mut alone = Nic::new(&CONNECT_IB.nic, 1, 0);
+        let mut alone = NicModel::new(&CONNECT_IB.nic, 1, 0);
         let here = alone.serve(0, now, mean);
         let there = alone.serve(1, now, mean);
         assert_eq!(here, first);
@@ -149,10 +149,10 @@ mod tests {
     #[test]
     fn contexts_beyond_the_cache_miss_and_others_do_not() {
         let count_misses = |contexts: u32| {
-            let mut nic = Nic::new(&CONNECT_IB.nic, 1, 0);
-            let rounds = |nic: &mut Nic| {
+            let mut nic = NicModel::new(&CONNECT_IB.nic, 1, 0);
+            let rounds = |nic: &mut NicModel| {
                 for _ in 0..20 {
-                    (0..contexts).for_each(|number| _ = nic.need(Context::Responder(number)));
+                    (0..contexts).for_each(|number| _ = nic.need(NicContext::Responder(number)));
                 }
             };
             rounds(&mut nic);
@@ -172,11 +172,11 @@ mod tests {
 
     #[test]
     fn what_was_destroyed_is_needed_anew_and_what_was_created_is_there() {
-        let mut nic = Nic::new(&CONNECT_IB.nic, 1, 0);
-        nic.create(Context::Responder(7));
-        assert_eq!(nic.need(Context::Responder(7)), Time::ZERO);
-        nic.destroy(Context::Responder(7));
-        assert_eq!(nic.need(Context::Responder(7)), CONNECT_IB.nic.context_miss);
+        let mut nic = NicModel::new(&CONNECT_IB.nic, 1, 0);
+        nic.create(NicContext::Responder(7));
+        assert_eq!(nic.need(NicContext::Responder(7)), Time::ZERO);
+        nic.destroy(NicContext::Responder(7));
+        assert_eq!(nic.need(NicContext::Responder(7)), CONNECT_IB.nic.context_miss);
         assert_eq!(nic.misses(), 1);
     }
 }

@@ -176,9 +176,9 @@ impl TraceHash {
 /// A stream of random numbers. Each purpose has one of its own, so that asking for one number more in one
 /// place changes nothing elsewhere.
 #[derive(Clone, Debug)]
-pub struct Stream(Xoshiro256PlusPlus);
+pub struct RandomStream(Xoshiro256PlusPlus);
 
-impl Stream {
+impl RandomStream {
     /// The stream of `purpose` in the world of `seed`.
     #[must_use]
     pub fn new(seed: u64, purpose: &str) -> Self {
@@ -271,8 +271,9 @@ mod tests {
 
     #[test]
     fn streams_are_independent_and_have_the_mean_that_was_asked_for() {
-        let (mut a, mut again) = (Stream::new(1, "service"), Stream::new(1, "service"));
-        let (mut other, mut seed) = (Stream::new(1, "targets"), Stream::new(2, "service"));
+        let (mut a, mut again) = (RandomStream::new(1, "service"), RandomStream::new(1, "service"));
+        let (mut other, mut seed) =
+            (RandomStream::new(1, "targets"), RandomStream::new(2, "service"));
         let first = a.below(1 << 30);
         assert_eq!(first, again.below(1 << 30));
         assert!(first != other.below(1 << 30) && first != seed.below(1 << 30));

@@ -1,7 +1,7 @@
 //! The measured throughputs of another daemon are reproduced, and so is that it has two steady states.
 
 use copyrpc_sim::{
-    actors::reference_daemon::{self, Hold, Load, Start},
+    actors::reference_daemon::{self, Hold, Load, StartState},
     machine::DELEGATION,
     scenarios::bistability::{self, ERROR_MAX},
 };
@@ -31,7 +31,7 @@ fn the_same_seed_gives_the_same_turns() {
     let load = Load {
         nodes: 4,
         depth: 4,
-        start: Start::Burst,
+        start: StartState::Burst,
         poll_budget: 0,
         hold: Hold::Fixed(5.0),
         warm_up_us: 100.0,

@@ -83,7 +83,7 @@ fn end(config: &Config, transport: Transport, shape: Shape) -> End {
     End { qps, srq, send_cq, cq, mr, nic }
 }
 
-fn ready(qp: &mut Qp, peer: Option<verbs::Endpoint>) {
+fn ready(qp: &mut Qp, peer: Option<verbs::QpAddress>) {
     let peer = peer.map(|peer| RcPeer {
         qpn: peer.qpn,
         address: peer.address,

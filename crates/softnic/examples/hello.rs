@@ -9,9 +9,9 @@ use std::{
 
 use copyrpc_softnic::{Config, Nic, open};
 use verbs::{
-    Access, CompletionQueue as _, CqConfig, Endpoint, InitAttr, MemoryRegion as _, ModifyError,
-    Mtu, Nic as _, Op, Payload, Psn, QKey, QpConfig, QueuePair as _, RcPeer, RnrTimer, RtrAttr,
-    RtsAttr, SendRequest, Transition, Transport,
+    Access, CompletionQueue as _, CqConfig, InitAttr, MemoryRegion as _, ModifyError, Mtu,
+    Nic as _, Op, Payload, Psn, QKey, QpAddress, QpConfig, QueuePair as _, RcPeer, RnrTimer,
+    RtrAttr, RtsAttr, SendRequest, Transition, Transport,
 };
 
 /// A port with one queue pair, its completion queue and 4 KiB of registered memory.
@@ -32,12 +32,12 @@ impl End {
         Ok(Self { nic, cq, qp, mr })
     }
 
-    fn endpoint(&self) -> Endpoint {
+    fn endpoint(&self) -> QpAddress {
         self.nic.endpoint(&self.qp)
     }
 
     /// RESET to RTS.
-    fn connect(&mut self, to: Endpoint) -> Result<(), ModifyError> {
+    fn connect(&mut self, to: QpAddress) -> Result<(), ModifyError> {
         let peer = RcPeer { qpn: to.qpn, address: to.address, rq_psn: Psn::default() };
         let access = Access::LOCAL_WRITE;
         self.qp.modify(&Transition::Init(InitAttr { access, qkey: QKey::default() }))?;

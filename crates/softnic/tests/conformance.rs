@@ -10,40 +10,40 @@ use std::{
     time::Duration,
 };
 
-use conformance::{Place, Role, Testbed};
+use conformance::{NicPlace, Role, Testbed};
 use copyrpc_softnic::{Config, Drive, Nic, open};
 use mlx5::{CqeSize, DoorbellMode, Options};
 use verbs::{Capabilities, LinkLayer};
 use world::{Faults, World};
 
-fn nic(place: &Place, drive: Drive, strict: Option<u64>, link: LinkLayer) -> Nic {
+fn nic(place: &NicPlace, drive: Drive, strict: Option<u64>, link: LinkLayer) -> Nic {
     let config = Config { drive, strict, fabric: place.fabric.clone(), link, ..Config::default() };
     open(&config).unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn inline(place: &Place) -> Nic {
+fn inline(place: &NicPlace) -> Nic {
     nic(place, Drive::Inline, None, LinkLayer::InfiniBand)
 }
 
-fn inline_strict(place: &Place) -> Nic {
+fn inline_strict(place: &NicPlace) -> Nic {
     nic(place, Drive::Inline, Some(TESTBED.seed), LinkLayer::Ethernet)
 }
 
-fn thread(place: &Place) -> Nic {
+fn thread(place: &NicPlace) -> Nic {
     nic(place, Drive::Thread, None, LinkLayer::Ethernet)
 }
 
 /// Both ports of a run are in one world.
-fn virtual_drive(place: &Place) -> Nic {
+fn virtual_drive(place: &NicPlace) -> Nic {
     in_world(place, Faults::default())
 }
 
 /// The network loses, repeats and delays packets.
-fn virtual_faulty(place: &Place) -> Nic {
+fn virtual_faulty(place: &NicPlace) -> Nic {
     in_world(place, Faults { lose_one_in: 40, repeat_one_in: 20, delay_ns_max: 5_000 })
 }
 
-fn in_world(place: &Place, faults: Faults) -> Nic {
+fn in_world(place: &NicPlace, faults: Faults) -> Nic {
     static WORLDS: Mutex<BTreeMap<String, Weak<World>>> = Mutex::new(BTreeMap::new());
     let mut worlds = WORLDS.lock().unwrap_or_else(PoisonError::into_inner);
     let world = worlds.get(&place.fabric).and_then(Weak::upgrade).unwrap_or_else(|| {
@@ -55,7 +55,7 @@ fn in_world(place: &Place, faults: Faults) -> Nic {
     world.open(lid, &Config { card_mib: 16, ..Config::default() })
 }
 
-fn thread_strict(place: &Place) -> Nic {
+fn thread_strict(place: &NicPlace) -> Nic {
     nic(place, Drive::Thread, Some(TESTBED.seed), LinkLayer::InfiniBand)
 }
 
@@ -77,22 +77,22 @@ macro_rules! variants {
         mod $module {
             use super::*;
 
-            fn plain_doorbell(place: &Place) -> Nic {
+            fn plain_doorbell(place: &NicPlace) -> Nic {
                 let doorbell = DoorbellMode::Plain;
                 $make_nic(place).with_options(Options { doorbell, ..Options::default() })
             }
 
-            fn cqe_64(place: &Place) -> Nic {
+            fn cqe_64(place: &NicPlace) -> Nic {
                 $make_nic(place)
                     .with_options(Options { scatter_to_cqe: true, ..Options::default() })
             }
 
-            fn cqe_128_plain(place: &Place) -> Nic {
+            fn cqe_128_plain(place: &NicPlace) -> Nic {
                 let cqe_size = CqeSize::B128;
                 $make_nic(place).with_options(Options { cqe_size, ..Options::default() })
             }
 
-            fn cqe_128(place: &Place) -> Nic {
+            fn cqe_128(place: &NicPlace) -> Nic {
                 let (cqe_size, scatter_to_cqe) = (CqeSize::B128, true);
                 let options = Options { cqe_size, scatter_to_cqe, ..Options::default() };
                 $make_nic(place).with_options(options)

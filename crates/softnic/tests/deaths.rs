@@ -17,8 +17,8 @@ use std::{
 
 use copyrpc_softnic::Nic;
 use verbs::{
-    AddressVector, Completion, CompletionQueue as _, CqConfig, Endpoint, MemoryRegion as _,
-    Nic as _, Op, Payload, PostSendError, QpConfig, Qpn, QueuePair as _, RecvSize, Route,
+    AddressVector, Completion, CompletionQueue as _, CqConfig, MemoryRegion as _, Nic as _, Op,
+    Payload, PortRoute, PostSendError, QpAddress, QpConfig, Qpn, QueuePair as _, RecvSize,
     SendRequest, SharedReceiveQueue as _, SrqConfig, Transport,
 };
 
@@ -31,16 +31,16 @@ const BUFFERS: usize = 64;
 const MESSAGE_BYTES: usize = 32;
 
 /// An endpoint on an InfiniBand fabric, in two numbers.
-fn name_of(endpoint: &Endpoint) -> String {
-    let Route::Lid(lid) = endpoint.address.route else { panic!("{endpoint:?}") };
+fn name_of(endpoint: &QpAddress) -> String {
+    let PortRoute::Lid(lid) = endpoint.address.route else { panic!("{endpoint:?}") };
     format!("endpoint {} {}", lid.get(), endpoint.qpn.get())
 }
 
-fn endpoint_named(line: &str) -> Option<Endpoint> {
+fn endpoint_named(line: &str) -> Option<QpAddress> {
     let mut words = line.strip_prefix("endpoint ")?.split(' ');
     let lid = verbs::Lid::new(words.next()?.parse().ok()?);
     let qpn = Qpn::new(words.next()?.parse().ok()?)?;
-    Some(Endpoint { address: AddressVector::new(Route::Lid(lid)), qpn })
+    Some(QpAddress { address: AddressVector::new(PortRoute::Lid(lid)), qpn })
 }
 
 /// SENDs numbered messages as fast as it can, until it is killed or its parent is gone.

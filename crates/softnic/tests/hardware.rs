@@ -10,7 +10,7 @@ use mlx5::{
 };
 use verbs::{
     Completion, CompletionQueue as _, CqConfig, DcKey, Destination, GidRoute, MemoryRegion as _,
-    Nic as _, Op, Payload, QpConfig, QueuePair as _, Route, SendRequest, SendSize, Sge,
+    Nic as _, Op, Payload, PortRoute, QpConfig, QueuePair as _, SendRequest, SendSize, Sge,
     SharedReceiveQueue as _, SrqConfig, Transport, WcStatus,
 };
 
@@ -134,10 +134,10 @@ fn strict_mode_leaves_nothing_before_a_datagram_as_it_was() {
         let mr = to.mr(256);
         mr.write(0, &[0xaa; 256]);
         let mut endpoint = to.endpoint();
-        let Route::Lid(lid) = endpoint.address.route else { panic!("{endpoint:?}") };
+        let PortRoute::Lid(lid) = endpoint.address.route else { panic!("{endpoint:?}") };
         let gid = to.nic.port().gid;
         let route = GidRoute { gid, hop_limit: 9, traffic_class: 0, flow_label: 0 };
-        endpoint.address.route = Route::Global(lid, route);
+        endpoint.address.route = PortRoute::Global(lid, route);
         let destination = Destination::Ud { to: endpoint, qkey: QKEY };
         to.qp.post_recv(&[mr.sge(0, 20), mr.sge(20, 200)]).unwrap();
         to.qp.ring_recv();

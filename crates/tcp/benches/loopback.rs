@@ -15,9 +15,9 @@ use std::{
 use copyrpc_tcp::{Config, open};
 use softnic::Nic;
 use verbs::{
-    Access, CompletionQueue as _, CqConfig, Endpoint, InitAttr, MemoryRegion as _, Mtu, Nic as _,
-    Op, Payload, QKey, QpConfig, QueuePair as _, RcPeer, RnrTimer, RtrAttr, RtsAttr, SendRequest,
-    Transition, Transport,
+    Access, CompletionQueue as _, CqConfig, InitAttr, MemoryRegion as _, Mtu, Nic as _, Op,
+    Payload, QKey, QpAddress, QpConfig, QueuePair as _, RcPeer, RnrTimer, RtrAttr, RtsAttr,
+    SendRequest, Transition, Transport,
 };
 
 type Qp = <Nic as verbs::Nic>::Qp;
@@ -48,7 +48,7 @@ impl End {
         Self { nic, qp, cq, memory }
     }
 
-    fn connect(&mut self, to: Endpoint) {
+    fn connect(&mut self, to: QpAddress) {
         let access = Access::REMOTE_WRITE;
         let peer = RcPeer { qpn: to.qpn, address: to.address, rq_psn: Default::default() };
         let rtr = RtrAttr {

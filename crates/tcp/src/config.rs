@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::path::PathBuf;
 
-use config::{Kind, Knob, Layers, SettingError, Settings};
+use config::{Knob, KnobKind, Layers, SettingError, Settings};
 use verbs::PortOptions;
 
 const MS: u64 = 1_000_000;
@@ -45,7 +45,7 @@ impl Default for Config {
 /// [`Config::address`].
 const ADDRESS: Knob = Knob {
     env: "COPYRPC_TCP_ADDRESS",
-    kind: Kind::Text,
+    kind: KnobKind::Text,
     default: "",
     meaning: "IPv4 address that NIC `tcp` listens at and tells others [default: with COPYRPC_SECRET_FILE the one \
               that others reach: on the way to COPYRPC_RENDEZVOUS, or to other networks; without it 127.0.0.1]",
@@ -54,7 +54,7 @@ const ADDRESS: Knob = Knob {
 /// [`Config::port`].
 const PORT: Knob = Knob {
     env: "COPYRPC_TCP_PORT",
-    kind: Kind::Count { min: 0, max: 65_535 },
+    kind: KnobKind::Count { min: 0, max: 65_535 },
     default: "0",
     meaning: "TCP port that NIC `tcp` listens at, or the first free one of the 64 after it; 0: any",
 };
@@ -62,7 +62,7 @@ const PORT: Knob = Knob {
 /// [`Config::timeout`].
 const TIMEOUT: Knob = Knob {
     env: "COPYRPC_TCP_TIMEOUT",
-    kind: Kind::Duration { min_ns: 10 * MS, max_ns: 3_600_000 * MS },
+    kind: KnobKind::Duration { min_ns: 10 * MS, max_ns: 3_600_000 * MS },
     default: "10s",
     meaning: "NIC `tcp`: a port that is silent for so long, though answers are due, is lost",
 };
@@ -70,7 +70,7 @@ const TIMEOUT: Knob = Knob {
 /// [`Config::card_mib`].
 const CARD_MIB: Knob = Knob {
     env: "COPYRPC_TCP_CARD_MIB",
-    kind: Kind::Count { min: 8, max: 4096 },
+    kind: KnobKind::Count { min: 8, max: 4096 },
     default: "64",
     meaning: "NIC `tcp`: address space for queues in MiB; only what is used is allocated",
 };

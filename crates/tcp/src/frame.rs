@@ -12,7 +12,7 @@
 
 use std::collections::BTreeMap;
 
-use softnic::{Answer, Packet};
+use softnic::{Packet, ReplyPacket};
 
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 24;
@@ -29,7 +29,7 @@ const PARTIAL_MAX: usize = 4096;
 /// What a frame carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
-pub enum Kind {
+pub enum FrameKind {
     /// A piece of a request.
     Request = 1,
     /// A piece of an answer.
@@ -42,7 +42,7 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Kind of the frame.
-    pub kind: Kind,
+    pub kind: FrameKind,
     /// It has the head of a message.
     pub is_first: bool,
     /// It has the end of a body.
@@ -97,9 +97,9 @@ impl Header {
         let [kind, flags, h0, h1, b0, b1, b2, b3, c0, c1, c2, c3, z0, z1, z2, z3, taken @ ..] =
             *bytes;
         let kind = match kind {
-            1 => Kind::Request,
-            2 => Kind::Answer,
-            3 => Kind::Taken,
+            1 => FrameKind::Request,
+            2 => FrameKind::Answer,
+            3 => FrameKind::Taken,
             _ => return Err(FrameError::Field("kind")),
         };
         if flags > 3 || [z0, z1, z2, z3] != [0; 4] {
@@ -117,7 +117,7 @@ impl Header {
         let is_empty = header.head_bytes == 0 && header.body_bytes == 0;
         let (head, body) = (usize::from(header.head_bytes), header.body_bytes as usize);
         let fits = match kind {
-            Kind::Taken => is_empty && flags == 0,
+            FrameKind::Taken => is_empty && flags == 0,
             _ => (header.is_first == (head > 0)) && (header.is_first || body > 0),
         };
         if !fits || head > HEAD_BYTES_MAX || body > PIECE_BYTES_MAX {
@@ -135,18 +135,18 @@ impl Header {
 
 /// A message that is complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Message {
+pub enum TcpMessage {
     /// To be run.
     Request(Packet),
     /// To be settled.
-    Answer(Answer),
+    Answer(ReplyPacket),
 }
 
-impl Message {
-    fn join(kind: Kind, head: &[u8], body: Vec<u8>) -> Result<Self, FrameError> {
+impl TcpMessage {
+    fn join(kind: FrameKind, head: &[u8], body: Vec<u8>) -> Result<Self, FrameError> {
         Ok(match kind {
-            Kind::Request => Self::Request(Packet::join(head, body)?),
-            _ => Self::Answer(Answer::join(head, body)?),
+            FrameKind::Request => Self::Request(Packet::join(head, body)?),
+            _ => Self::Answer(ReplyPacket::join(head, body)?),
         })
     }
 }
@@ -160,7 +160,7 @@ struct Partial {
 /// Puts pieces together. Memory grows with the bytes that have come, not with what a frame announces.
 #[derive(Debug, Default)]
 pub struct Assembler {
-    partial: BTreeMap<(Kind, u32), Partial>,
+    partial: BTreeMap<(FrameKind, u32), Partial>,
 }
 
 impl Assembler {
@@ -181,8 +181,8 @@ impl Assembler {
     /// # Errors
     ///
     /// [`FrameError`].
-    pub fn take(&mut self, header: &Header, rest: &[u8]) -> Result<Option<Message>, FrameError> {
-        if header.kind == Kind::Taken {
+    pub fn take(&mut self, header: &Header, rest: &[u8]) -> Result<Option<TcpMessage>, FrameError> {
+        if header.kind == FrameKind::Taken {
             return Ok(None);
         }
         let (head, piece) = rest.split_at(usize::from(header.head_bytes).min(rest.len()));
@@ -192,7 +192,7 @@ impl Assembler {
                 return Err(FrameError::Order);
             }
             if header.is_last {
-                return Message::join(header.kind, head, piece.to_vec()).map(Some);
+                return TcpMessage::join(header.kind, head, piece.to_vec()).map(Some);
             }
             if self.partial.len() == PARTIAL_MAX {
                 return Err(FrameError::Partial);
@@ -206,6 +206,6 @@ impl Assembler {
             return Ok(None);
         }
         let Partial { head, body } = self.partial.remove(&key).ok_or(FrameError::Order)?;
-        Message::join(header.kind, &head, body).map(Some)
+        TcpMessage::join(header.kind, &head, body).map(Some)
     }
 }

@@ -15,7 +15,7 @@
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 
-use crate::{Key, PortName, name::NAME_BYTES};
+use crate::{PortName, Secret, name::NAME_BYTES};
 
 /// What a hello begins with: the protocol's name and version.
 const MAGIC: [u8; 8] = *b"cpr/tcp1";
@@ -126,7 +126,7 @@ enum Side {
 }
 
 impl Transcript {
-    fn mac(&self, key: &Key, side: Side) -> Hmac<Sha256> {
+    fn mac(&self, key: &Secret, side: Side) -> Hmac<Sha256> {
         let mac = Hmac::<Sha256>::new_from_slice(key.as_bytes());
         let mut mac = mac.expect("HMAC takes keys of any length");
         let label: &[u8; 16] = match side {
@@ -139,11 +139,11 @@ impl Transcript {
         mac
     }
 
-    fn sign(&self, key: &Key, side: Side) -> [u8; PROOF_BYTES] {
+    fn sign(&self, key: &Secret, side: Side) -> [u8; PROOF_BYTES] {
         self.mac(key, side).finalize().into_bytes().into()
     }
 
-    fn verify(&self, key: &Key, side: Side, proof: &[u8]) -> Result<(), HandshakeError> {
+    fn verify(&self, key: &Secret, side: Side, proof: &[u8]) -> Result<(), HandshakeError> {
         self.mac(key, side).verify_slice(proof).map_err(|_| HandshakeError::Proof)
     }
 }
@@ -167,7 +167,7 @@ impl Dialer {
     /// [`HandshakeError`].
     pub fn answer(
         &self,
-        key: &Key,
+        key: &Secret,
         bytes: &[u8; ANSWER_BYTES],
     ) -> Result<([u8; PROOF_BYTES], u32), HandshakeError> {
         let (hello, proof) = bytes.split_at(HELLO_BYTES);
@@ -197,7 +197,7 @@ impl Acceptor {
     ///
     /// [`HandshakeError`].
     pub fn new(
-        key: &Key,
+        key: &Secret,
         own: PortName,
         epoch: u32,
         nonce: [u8; NONCE_BYTES],
@@ -226,7 +226,11 @@ impl Acceptor {
     /// # Errors
     ///
     /// [`HandshakeError::Proof`].
-    pub fn finish(&self, key: &Key, proof: &[u8; PROOF_BYTES]) -> Result<PortName, HandshakeError> {
+    pub fn finish(
+        &self,
+        key: &Secret,
+        proof: &[u8; PROOF_BYTES],
+    ) -> Result<PortName, HandshakeError> {
         self.transcript.verify(key, Side::Dialer, proof)?;
         Ok(self.hello.from)
     }
@@ -244,8 +248,8 @@ mod tests {
         PortName { address: SocketAddrV4::new([127, 0, 0, 1].into(), port), life }
     }
 
-    fn key(text: &str) -> Key {
-        Key::from_bytes(text.as_bytes())
+    fn key(text: &str) -> Secret {
+        Secret::from_bytes(text.as_bytes())
     }
 
     const DIALER: [u8; NONCE_BYTES] = [1; NONCE_BYTES];

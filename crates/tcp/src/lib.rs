@@ -7,7 +7,7 @@
 //! ```text
 //!  program ── WQE, doorbell ─▶ engine ── Packet ─▶ Outbox ══ frames, TCP ══▶ Assembler ── Packet ─▶ engine
 //!                                ▲                                                              respond
-//!                              settle ◀── Answer ── Assembler ◀══ frames ══ Outbox ◀── Answer ─────┘
+//!                              settle ◀── ReplyPacket ── Assembler ◀══ frames ══ Outbox ◀── ReplyPacket ─┘
 //! ```
 //!
 //! Nothing here has a thread: work is done when the program rings a doorbell, polls, or waits on a channel.
@@ -40,5 +40,5 @@ pub use self::{
     name::PortName,
     network::Counts,
     opening::{Handle, OpenError, open, open_with_handle},
-    secret::{Key, SecretError},
+    secret::{Secret, SecretError},
 };

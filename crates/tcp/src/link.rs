@@ -7,12 +7,12 @@ use std::{
 };
 
 use os::ready_set::ReadySet;
-use softnic::{Answer, Packet, VirtualPort};
+use softnic::{Packet, ReplyPacket, VirtualPort};
 use verbs::{Lid, Qpn};
 
 use crate::{
     aliases::OWN,
-    frame::{Assembler, FrameError, Kind, Message},
+    frame::{Assembler, FrameError, FrameKind, TcpMessage},
     handshake::{ANSWER_BYTES, Dialer},
     outbox::Outbox,
     shared::Ready,
@@ -69,7 +69,7 @@ pub(crate) struct Link {
     taken: u64,
     told: u64,
     /// The last acknowledgement, which the next one of its queue pair replaces.
-    acknowledgement: Option<Answer>,
+    acknowledgement: Option<ReplyPacket>,
     pub(crate) heard_ns: u64,
 }
 
@@ -132,7 +132,7 @@ impl Link {
     pub(crate) fn send(&mut self, mut packet: Packet, now_ns: u64) {
         let (channel, payload) = (packet.source().1.get(), packet.take_payload());
         self.window.send(payload.len(), now_ns);
-        self.outbox.push(Kind::Request, channel, packet.encode(), payload, self.taken);
+        self.outbox.push(FrameKind::Request, channel, packet.encode(), payload, self.taken);
     }
 
     /// Reads and does what has come; says whether anything has.
@@ -168,7 +168,7 @@ impl Link {
             }
             let State::Live(stream) = &self.state else { return Ok(()) };
             match self.assembler.take(&header, stream.bytes(rest))? {
-                Some(Message::Request(packet)) => {
+                Some(TcpMessage::Request(packet)) => {
                     let packet = packet.between(self.lid, OWN);
                     if self.requests.is_empty() && self.may_run(&packet) {
                         self.run(own, &packet);
@@ -176,7 +176,7 @@ impl Link {
                         self.requests.push_back(packet);
                     }
                 }
-                Some(Message::Answer(answer)) => {
+                Some(TcpMessage::Answer(answer)) => {
                     let answer = answer.between(self.lid, OWN);
                     own.settle(&answer);
                     ready.push(answer.destination().1);
@@ -210,7 +210,7 @@ impl Link {
             None if packet.is_datagram() => return,
             None => VirtualPort::dropped(packet),
         };
-        let follows = |held: &Answer| {
+        let follows = |held: &ReplyPacket| {
             (held.destination(), held.source()) == (answer.destination(), answer.source())
         };
         if !self.acknowledgement.as_ref().is_some_and(follows) {
@@ -230,9 +230,9 @@ impl Link {
         }
     }
 
-    fn push_answer(&mut self, mut answer: Answer) {
+    fn push_answer(&mut self, mut answer: ReplyPacket) {
         let (channel, data) = (answer.destination().1.get(), answer.take_payload());
-        self.outbox.push(Kind::Answer, channel, answer.encode(), data, self.taken);
+        self.outbox.push(FrameKind::Answer, channel, answer.encode(), data, self.taken);
         self.told = self.taken;
     }
 
@@ -290,7 +290,7 @@ impl Link {
 
 impl Dialing {
     /// Goes on with the handshake. `Some`: it is over; the port's epoch.
-    pub(crate) fn advance(&mut self, key: &crate::Key) -> Result<Option<u32>, DialError> {
+    pub(crate) fn advance(&mut self, key: &crate::Secret) -> Result<Option<u32>, DialError> {
         if !self.is_sent {
             match self.socket.write(&self.hello) {
                 Ok(count) if count == self.hello.len() => self.is_sent = true,

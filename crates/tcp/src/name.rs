@@ -9,7 +9,7 @@
 use core::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use verbs::{Gid, GidRoute, Route};
+use verbs::{Gid, GidRoute, PortRoute};
 
 /// Bytes of a name.
 pub(crate) const NAME_BYTES: usize = 16;
@@ -49,17 +49,19 @@ impl PortName {
 
     /// As what peers send to.
     #[must_use]
-    pub fn route(self) -> Route {
+    pub fn route(self) -> PortRoute {
         let gid = Gid::new(self.to_bytes());
-        Route::Gid(GidRoute { gid, hop_limit: 64, traffic_class: 0, flow_label: 0 })
+        PortRoute::Gid(GidRoute { gid, hop_limit: 64, traffic_class: 0, flow_label: 0 })
     }
 
     /// Of a route; `None` if it leads to no port on TCP.
     #[must_use]
-    pub fn of_route(route: &Route) -> Option<Self> {
+    pub fn of_route(route: &PortRoute) -> Option<Self> {
         match route {
-            Route::Gid(route) | Route::Global(_, route) => Self::from_bytes(route.gid.to_bytes()),
-            Route::Lid(_) => None,
+            PortRoute::Gid(route) | PortRoute::Global(_, route) => {
+                Self::from_bytes(route.gid.to_bytes())
+            }
+            PortRoute::Lid(_) => None,
         }
     }
 }

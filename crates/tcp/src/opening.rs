@@ -11,7 +11,7 @@ use softnic::{Nic, open_virtual};
 use verbs::LinkLayer;
 
 use crate::{
-    Config, Counts, Key, PortName, SecretError, aliases::OWN, port::TcpPort, secret::random,
+    Config, Counts, PortName, Secret, SecretError, aliases::OWN, port::TcpPort, secret::random,
 };
 
 /// Ports after the one that was asked for which are tried, too.
@@ -87,8 +87,8 @@ pub fn open(config: &Config) -> Result<Nic, OpenError> {
 /// [`OpenError`].
 pub fn open_with_handle(config: &Config) -> Result<(Nic, Handle), OpenError> {
     let key = match &config.secret_file {
-        Some(path) => Key::from_file(path)?,
-        None => Key::of_user(&user_folder())?,
+        Some(path) => Secret::from_file(path)?,
+        None => Secret::of_user(&user_folder())?,
     };
     let listener = listen(config, address(config)?)?;
     let failed = |source| OpenError::Listen { address: ANY, source };

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use crate::frame::{Header, Kind, PIECE_BYTES_MAX};
+use crate::frame::{FrameKind, Header, PIECE_BYTES_MAX};
 
 /// Bodies up to this length are copied behind their header; longer ones are written from where they are.
 const COPY_BYTES_MAX: usize = 2048;
@@ -17,7 +17,7 @@ const AHEAD_BYTES: usize = 256 << 10;
 /// Pieces of memory of one write.
 const SLICES_MAX: usize = 64;
 
-type Channel = (Kind, u32);
+type Channel = (FrameKind, u32);
 
 #[derive(Debug)]
 struct Queued {
@@ -69,7 +69,14 @@ impl Outbox {
     }
 
     /// Appends a message of a channel, behind those that it has.
-    pub fn push(&mut self, kind: Kind, channel: u32, head: Vec<u8>, body: Vec<u8>, taken: u64) {
+    pub fn push(
+        &mut self,
+        kind: FrameKind,
+        channel: u32,
+        head: Vec<u8>,
+        body: Vec<u8>,
+        taken: u64,
+    ) {
         let is_short = body.len() <= PIECE_BYTES_MAX && self.staged_bytes < AHEAD_BYTES;
         let mut message = Queued { head, body: Arc::new(body), cut: 0, is_begun: false };
         if is_short && self.turns.is_empty() {
@@ -87,7 +94,7 @@ impl Outbox {
     /// Appends a frame that tells `taken` and nothing else.
     pub fn push_taken(&mut self, taken: u64) {
         let header = Header {
-            kind: Kind::Taken,
+            kind: FrameKind::Taken,
             is_first: false,
             is_last: false,
             head_bytes: 0,

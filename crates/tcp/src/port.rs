@@ -10,10 +10,10 @@ use std::{
 use memory::sync::{AtomicU64, Ordering};
 use os::{clock, ready_set::ReadySet};
 use softnic::{Cause, Timeline, VirtualPort};
-use verbs::{AddressVector, Lid, NicAttributes, Qpn, Route};
+use verbs::{AddressVector, Lid, NicAttributes, PortRoute, Qpn};
 
 use crate::{
-    Key, PortName,
+    PortName, Secret,
     aliases::{Aliases, NOBODY},
     network::{Counts, Network},
     shared::{Ready, Shared},
@@ -33,7 +33,7 @@ pub(crate) struct TcpPort {
 impl TcpPort {
     pub(crate) fn new(
         name: PortName,
-        key: Key,
+        key: Secret,
         timeout: Duration,
         listener: TcpListener,
     ) -> std::io::Result<Self> {
@@ -108,7 +108,7 @@ impl Timeline for TcpPort {
         Some(AddressVector::new(self.shared.name.route()))
     }
 
-    fn lid_of(&self, route: &Route) -> Option<Lid> {
+    fn lid_of(&self, route: &PortRoute) -> Option<Lid> {
         Some(PortName::of_route(route).map_or(NOBODY, |name| self.shared.aliases.lid(name)))
     }
 

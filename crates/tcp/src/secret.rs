@@ -39,15 +39,15 @@ pub enum SecretError {
 
 /// What only ports that may meet know. It is never shown.
 #[derive(Clone)]
-pub struct Key(Box<[u8]>);
+pub struct Secret(Box<[u8]>);
 
-impl fmt::Debug for Key {
+impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Key(..)")
+        f.write_str("Secret(..)")
     }
 }
 
-impl Key {
+impl Secret {
     /// Takes it as it is.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Self {
@@ -120,8 +120,8 @@ mod tests {
     #[test]
     fn the_users_secret_is_made_once_and_is_private() {
         let folder = env::temp_dir().join(format!("copyrpc-tcp-secret-{}", process::id()));
-        let first = Key::of_user(&folder).unwrap();
-        let second = Key::of_user(&folder).unwrap();
+        let first = Secret::of_user(&folder).unwrap();
+        let second = Secret::of_user(&folder).unwrap();
         assert_eq!(first.as_bytes(), second.as_bytes());
         assert!(first.as_bytes().len() >= SECRET_BYTES_MIN);
         let path = folder.join("tcp.secret");
@@ -130,12 +130,12 @@ mod tests {
         let mut permissions = fs::metadata(&path).unwrap().permissions();
         std::os::unix::fs::PermissionsExt::set_mode(&mut permissions, 0o644);
         fs::set_permissions(&path, permissions).unwrap();
-        assert!(matches!(Key::of_user(&folder), Err(SecretError::NotPrivate { .. })));
+        assert!(matches!(Secret::of_user(&folder), Err(SecretError::NotPrivate { .. })));
         fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]
     fn a_key_is_not_shown() {
-        assert_eq!(format!("{:?}", Key::from_bytes(b"hush")), "Key(..)");
+        assert_eq!(format!("{:?}", Secret::from_bytes(b"hush")), "Secret(..)");
     }
 }

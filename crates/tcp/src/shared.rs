@@ -9,7 +9,7 @@ use memory::sync::{AtomicBool, AtomicU64, Ordering};
 use os::ready_set::ReadySet;
 use verbs::Qpn;
 
-use crate::{Key, PortName, aliases::Aliases};
+use crate::{PortName, Secret, aliases::Aliases};
 
 /// Queue pairs that have something to do, each once.
 #[derive(Debug, Default)]
@@ -54,7 +54,7 @@ impl Ready {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) name: PortName,
-    pub(crate) key: Key,
+    pub(crate) key: Secret,
     pub(crate) aliases: Aliases,
     pub(crate) ready: Ready,
     /// Listener and streams.

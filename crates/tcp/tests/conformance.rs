@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use conformance::{Place, Testbed};
+use conformance::{NicPlace, Testbed};
 use copyrpc_tcp::{Config, open};
 
-fn on_loopback(_: &Place) -> softnic::Nic {
+fn on_loopback(_: &NicPlace) -> softnic::Nic {
     let config = Config { card_mib: 16, ..Config::default() };
     open(&config).unwrap_or_else(|error| panic!("{error}"))
 }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use copyrpc_tcp::{
-    frame::{Assembler, HEADER_BYTES, Kind, Message},
+    frame::{Assembler, FrameKind, HEADER_BYTES, TcpMessage},
     outbox::Outbox,
 };
 use proptest::{collection::vec, prelude::*};
@@ -58,7 +58,7 @@ fn body(len: usize, number: usize) -> Vec<u8> {
 }
 
 /// Reads all frames; of each message its channel, and its length.
-fn read(mut bytes: &[u8], messages: &mut Vec<Message>, assembler: &mut Assembler) -> Vec<u64> {
+fn read(mut bytes: &[u8], messages: &mut Vec<TcpMessage>, assembler: &mut Assembler) -> Vec<u64> {
     let mut taken = Vec::new();
     while let Some((header, len)) = Assembler::peek(bytes).unwrap() {
         taken.push(header.taken);
@@ -83,7 +83,7 @@ proptest! {
         let mut expected: BTreeMap<u32, Vec<Vec<u8>>> = BTreeMap::new();
         for (number, &(channel, len)) in messages.iter().enumerate() {
             let psn = u32::try_from(number).unwrap();
-            outbox.push(Kind::Answer, channel, head(channel, psn), body(len, number), 5);
+            outbox.push(FrameKind::Answer, channel, head(channel, psn), body(len, number), 5);
             expected.entry(channel).or_default().push(body(len, number));
             // Between messages the socket takes a little.
             let mut socket = Narrow { written: Vec::new(), takes: &takes[..takes.len().min(2)] };
@@ -104,7 +104,7 @@ proptest! {
         prop_assert!(taken.is_sorted() && taken.iter().all(|taken| (5..=6).contains(taken)));
         let mut found: BTreeMap<u32, Vec<Vec<u8>>> = BTreeMap::new();
         for message in arrived {
-            let Message::Answer(mut answer) = message else { panic!("{message:?}") };
+            let TcpMessage::Answer(mut answer) = message else { panic!("{message:?}") };
             let channel = answer.destination().1.get();
             found.entry(channel).or_default().push(answer.take_payload());
         }
@@ -122,8 +122,8 @@ proptest! {
 #[test]
 fn short_messages_pass_between_the_pieces_of_a_long_one() {
     let mut outbox = Outbox::default();
-    outbox.push(Kind::Answer, 1, head(1, 0), body(4 << 20, 0), 0);
-    outbox.push(Kind::Answer, 2, head(2, 0), body(10, 1), 0);
+    outbox.push(FrameKind::Answer, 1, head(1, 0), body(4 << 20, 0), 0);
+    outbox.push(FrameKind::Answer, 2, head(2, 0), body(10, 1), 0);
     let mut socket = Narrow { written: Vec::new(), takes: &[usize::MAX; 1000] };
     assert!(outbox.write(&mut socket, 0).unwrap());
     let (mut bytes, mut channels) = (&socket.written[..], Vec::new());
@@ -138,7 +138,7 @@ fn short_messages_pass_between_the_pieces_of_a_long_one() {
 #[test]
 fn a_piece_that_follows_nothing_and_a_second_first_one_are_refused() {
     let mut outbox = Outbox::default();
-    outbox.push(Kind::Answer, 1, head(1, 0), body(100_000, 0), 0);
+    outbox.push(FrameKind::Answer, 1, head(1, 0), body(100_000, 0), 0);
     let mut socket = Narrow { written: Vec::new(), takes: &[usize::MAX; 10] };
     outbox.write(&mut socket, 0).unwrap();
     let bytes = &socket.written;

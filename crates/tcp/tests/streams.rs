@@ -14,8 +14,8 @@ use std::{
 use copyrpc_tcp::{Config, Handle, open_with_handle};
 use softnic::Nic;
 use verbs::{
-    Access, Completion, CompletionQueue as _, CqConfig, Endpoint, InitAttr, MemoryRegion as _, Mtu,
-    Nic as _, Op, Payload, QKey, QpConfig, QueuePair as _, RcPeer, RnrTimer, RtrAttr, RtsAttr,
+    Access, Completion, CompletionQueue as _, CqConfig, InitAttr, MemoryRegion as _, Mtu, Nic as _,
+    Op, Payload, QKey, QpAddress, QpConfig, QueuePair as _, RcPeer, RnrTimer, RtrAttr, RtsAttr,
     SendRequest, Transition, Transport, WcStatus,
 };
 
@@ -47,11 +47,11 @@ impl End {
         Self { nic, handle, qp, cq, memory }
     }
 
-    fn endpoint(&self) -> Endpoint {
+    fn endpoint(&self) -> QpAddress {
         self.nic.endpoint(&self.qp)
     }
 
-    fn connect(&mut self, to: Endpoint) {
+    fn connect(&mut self, to: QpAddress) {
         let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
         let peer = RcPeer { qpn: to.qpn, address: to.address, rq_psn: Default::default() };
         let rtr = RtrAttr {

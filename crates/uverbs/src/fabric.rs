@@ -15,10 +15,10 @@ use std::{
 };
 
 use rustix::{net::sockopt::socket_peercred, process::geteuid};
-use softnic::{Answer, Packet};
+use softnic::{Packet, ReplyPacket};
 use verbs::Lid;
 
-use crate::process::hide;
+use crate::descriptors::hide;
 
 /// LIDs that ports try.
 const LIDS: core::ops::Range<u16> = 1..512;
@@ -41,7 +41,7 @@ const ANSWER: u8 = 2;
 #[derive(Debug)]
 pub(crate) enum Frame {
     Packet(Packet),
-    Answer(Answer),
+    Answer(ReplyPacket),
 }
 
 /// A stream that this port has opened.
@@ -141,7 +141,7 @@ impl Fabric {
     }
 
     /// Sends an answer; who is gone does not want it.
-    pub(crate) fn send_answer(&mut self, answer: &Answer) {
+    pub(crate) fn send_answer(&mut self, answer: &ReplyPacket) {
         self.send(answer.destination().0, frame(ANSWER, &answer.encode()));
     }
 
@@ -257,7 +257,7 @@ impl Incoming {
                     Ok(packet) if packet.source().0 == peer => frames.push(Frame::Packet(packet)),
                     _ => return false,
                 },
-                (ANSWER, Some(_)) => match Answer::decode(body) {
+                (ANSWER, Some(_)) => match ReplyPacket::decode(body) {
                     Ok(answer) => frames.push(Frame::Answer(answer)),
                     Err(_) => return false,
                 },

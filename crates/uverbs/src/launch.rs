@@ -65,12 +65,12 @@ pub fn library() -> Result<PathBuf, LaunchError> {
 
 /// What programs need to find the NIC: the tree goes when this is dropped.
 #[derive(Debug)]
-pub struct Stage {
+pub struct LaunchFiles {
     library: PathBuf,
     tree: PathBuf,
 }
 
-impl Stage {
+impl LaunchFiles {
     /// Makes the tree.
     ///
     /// # Errors
@@ -105,7 +105,7 @@ impl Stage {
     }
 }
 
-impl Drop for Stage {
+impl Drop for LaunchFiles {
     fn drop(&mut self) {
         // What is left is empty of meaning, and in the folder for such things.
         let _ = fs::remove_dir_all(&self.tree);

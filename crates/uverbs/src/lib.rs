@@ -19,6 +19,7 @@
 mod abi;
 mod clock;
 mod commands;
+mod descriptors;
 mod engine;
 mod fabric;
 pub mod launch;

@@ -14,11 +14,11 @@ use std::{
 
 use memory::sync::{AtomicU32, Ordering};
 
-use crate::{launch::Stage, process::FABRIC_ENV};
+use crate::{launch::LaunchFiles, process::FABRIC_ENV};
 
 /// How a program is told of the port on which its two processes meet, beside the network of the NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Meeting {
+pub enum CommandLineStyle {
     /// It is one process.
     Alone,
     /// `-p PORT`, and the host at the end.
@@ -41,7 +41,7 @@ pub struct Row {
     /// Arguments.
     pub arguments: &'static [&'static str],
     /// How its processes meet.
-    pub meeting: Meeting,
+    pub meeting: CommandLineStyle,
     /// Transports of UCX.
     pub transports: &'static str,
 }
@@ -51,7 +51,7 @@ const fn verbs(
     program: &'static str,
     arguments: &'static [&'static str],
 ) -> Row {
-    let meeting = Meeting::Verbs;
+    let meeting = CommandLineStyle::Verbs;
     Row { shows, program, package: "ibverbs-utils", arguments, meeting, transports: "" }
 }
 
@@ -64,7 +64,7 @@ const fn perftest(
 }
 
 const fn ucx(transports: &'static str, arguments: &'static [&'static str]) -> Row {
-    let (program, package, meeting) = ("ucx_perftest", "ucx-utils", Meeting::Ucx);
+    let (program, package, meeting) = ("ucx_perftest", "ucx-utils", CommandLineStyle::Ucx);
     Row { shows: "UCX", program, package, arguments, meeting, transports }
 }
 
@@ -84,7 +84,7 @@ const LONG: &[&str] = &["-t", "tag_bw", "-s", "1000000", "-n", "20", "-w", "2"];
 
 /// Every row.
 pub const ROWS: &[Row] = &[
-    Row { meeting: Meeting::Alone, ..verbs("the device", "ibv_devinfo", &["-v"]) },
+    Row { meeting: CommandLineStyle::Alone, ..verbs("the device", "ibv_devinfo", &["-v"]) },
     verbs("RC, data checked", "ibv_rc_pingpong", &["-c", "-n", "100"]),
     verbs("RC, events, data checked", "ibv_rc_pingpong", &["-c", "-e", "-n", "100"]),
     verbs("UC", "ibv_uc_pingpong", &["-n", "100"]),
@@ -191,7 +191,7 @@ impl Row {
 
     /// Runs the row.
     #[must_use]
-    pub fn run(&self, stage: &Stage) -> Verdict {
+    pub fn run(&self, stage: &LaunchFiles) -> Verdict {
         if !self.is_installed() {
             return Verdict::Skipped;
         }
@@ -201,7 +201,7 @@ impl Row {
         }
     }
 
-    fn processes(&self, stage: &Stage) -> Result<(), String> {
+    fn processes(&self, stage: &LaunchFiles) -> Result<(), String> {
         let deadline = Instant::now() + PATIENCE;
         let fabric = new_fabric();
         let start = |arguments: Vec<String>| {
@@ -215,21 +215,23 @@ impl Row {
         let own = |more: &[&str]| -> Vec<String> {
             self.arguments.iter().chain(more).map(|argument| (*argument).to_owned()).collect()
         };
-        if self.meeting == Meeting::Alone {
+        if self.meeting == CommandLineStyle::Alone {
             return start(own(&[]))?.end(deadline);
         }
         let port = free_port().map_err(|error| format!("no port is free: {error}"))?;
         let text = &port.to_string();
         let host = "127.0.0.1";
         let (server, client) = match self.meeting {
-            Meeting::Alone | Meeting::Verbs => (own(&["-p", text]), own(&["-p", text, host])),
-            Meeting::Ucx => {
+            CommandLineStyle::Alone | CommandLineStyle::Verbs => {
+                (own(&["-p", text]), own(&["-p", text, host]))
+            }
+            CommandLineStyle::Ucx => {
                 let meet = ["-p", text].map(str::to_owned).to_vec();
                 let mut client = vec![host.to_owned()];
                 client.extend(own(&["-p", text]));
                 (meet, client)
             }
-            Meeting::Fabric => (own(&["-B", text]), own(&["-P", text, host])),
+            CommandLineStyle::Fabric => (own(&["-B", text]), own(&["-P", text, host])),
         };
         let mut server = start(server)?;
         server.wait_until_listening(port, deadline)?;

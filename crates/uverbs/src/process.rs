@@ -9,7 +9,7 @@ use std::{
 
 use memory::{
     Region,
-    sync::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering},
+    sync::{AtomicBool, AtomicU32, AtomicU64, Ordering},
 };
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -18,6 +18,7 @@ use rustix::{
 
 use crate::{
     commands::{self, Refusal},
+    descriptors::{self, Descriptor},
     engine::Engine,
 };
 
@@ -27,18 +28,6 @@ pub const FABRIC_ENV: &str = "COPYRPC_UVERBS_FABRIC";
 /// Not empty: what is refused is told on standard error.
 pub const EXPLAIN_ENV: &str = "COPYRPC_UVERBS_EXPLAIN";
 
-/// Descriptors that are watched; others with greater numbers are never the device's.
-const DESCRIPTORS: usize = 1 << 16;
-
-/// What a descriptor is.
-const OTHER: u8 = 0;
-const CHANNEL: u8 = 1;
-/// The program does not know it.
-const HIDDEN: u8 = 2;
-/// A device; contexts are numbered by descriptor.
-const DEVICE: u8 = 3;
-
-static KINDS: [AtomicU8; DESCRIPTORS] = [const { AtomicU8::new(OTHER) }; DESCRIPTORS];
 static ENGINE: OnceLock<Option<Mutex<Engine>>> = OnceLock::new();
 /// Threads of the program that want the engine: its own thread makes room.
 static WANTED: AtomicU32 = AtomicU32::new(0);
@@ -60,29 +49,10 @@ const SLEEP_UNUSED: Duration = Duration::from_millis(5);
 /// Since the last work: how long it stays on the alert.
 const BUSY_NS: u64 = 100_000_000;
 
-fn kind(fd: RawFd) -> Option<&'static AtomicU8> {
-    usize::try_from(fd).ok().and_then(|fd| KINDS.get(fd))
-}
-
-fn set_kind(fd: RawFd, to: u8) {
-    if let Some(kind) = kind(fd) {
-        kind.store(to, Ordering::Release);
-    }
-}
-
-/// A descriptor that the program does not know, until it is closed.
-pub(crate) fn hide(fd: &impl AsRawFd) {
-    set_kind(fd.as_raw_fd(), HIDDEN);
-}
-
-pub(crate) fn watch_channel(fd: RawFd) {
-    set_kind(fd, CHANNEL);
-}
-
 /// Whether a descriptor is an open device.
 #[must_use]
 pub fn is_device(fd: RawFd) -> bool {
-    kind(fd).is_some_and(|kind| kind.load(Ordering::Acquire) == DEVICE)
+    descriptors::kind(fd) == Descriptor::Device
 }
 
 /// Says on standard error what is refused, if it is asked for.
@@ -135,26 +105,22 @@ impl Turn {
 /// The device was opened, as a descriptor that the caller has made.
 #[must_use]
 pub fn open_device(fd: RawFd) -> bool {
-    if kind(fd).is_none() || engine().is_none() {
-        return false;
-    }
-    set_kind(fd, DEVICE);
-    true
+    engine().is_some() && descriptors::set(fd, Descriptor::Device)
 }
 
 /// A descriptor is about to be closed: a device loses its objects, a channel its pipe.
 pub fn close(fd: RawFd) {
-    let Some(kind) = kind(fd) else { return };
-    let was = kind.load(Ordering::Acquire);
-    if was == HIDDEN {
-        kind.store(OTHER, Ordering::Release);
+    let was = descriptors::kind(fd);
+    if was == Descriptor::Hidden {
+        descriptors::set(fd, Descriptor::Other);
     }
-    if !matches!(was, DEVICE | CHANNEL) || IS_CHILD.load(Ordering::Relaxed) {
+    let is_ours = matches!(was, Descriptor::Device | Descriptor::Channel);
+    if !is_ours || IS_CHILD.load(Ordering::Relaxed) {
         return;
     }
-    kind.store(OTHER, Ordering::Release);
+    descriptors::set(fd, Descriptor::Other);
     let Some(Turn(mut engine)) = Turn::take() else { return };
-    if was == DEVICE {
+    if was == Descriptor::Device {
         engine.close(context_of(fd));
     } else {
         engine.channels.remove(&fd);
@@ -236,13 +202,9 @@ pub fn poll_engine() -> bool {
 /// In the child of a `fork`: what it has of its parent's port is closed, so that the port ends with the parent.
 pub fn forked() {
     IS_CHILD.store(true, Ordering::Relaxed);
-    for (fd, kind) in KINDS.iter().enumerate() {
-        if kind.load(Ordering::Relaxed) == HIDDEN
-            && let Ok(fd) = RawFd::try_from(fd)
-        {
-            // SAFETY: the child's copy of a descriptor that nothing in the child uses any more.
-            unsafe { rustix::io::close(fd) };
-        }
+    for fd in descriptors::hidden() {
+        // SAFETY: the child's copy of a descriptor that nothing in the child uses any more.
+        unsafe { rustix::io::close(fd) };
     }
 }
 

@@ -4,7 +4,7 @@ use ids::{DcKey, Gid, Lid, QKey, Qpn};
 
 /// Network-layer destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Route {
+pub enum PortRoute {
     /// InfiniBand inside one subnet.
     Lid(Lid),
     /// RoCE: a global route header.
@@ -31,7 +31,7 @@ pub struct GidRoute {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AddressVector {
     /// The route to the port.
-    pub route: Route,
+    pub route: PortRoute,
     /// 0 to 15; on RoCE the Ethernet priority, 0 to 7.
     pub service_level: u8,
 }
@@ -39,14 +39,14 @@ pub struct AddressVector {
 impl AddressVector {
     /// A route at service level 0.
     #[must_use]
-    pub fn new(route: Route) -> Self {
+    pub fn new(route: PortRoute) -> Self {
         Self { route, service_level: 0 }
     }
 }
 
 /// The address of a queue pair, which two programs exchange before they connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Endpoint {
+pub struct QpAddress {
     /// Of the port.
     pub address: AddressVector,
     /// Of the queue pair. A DCT has one only after RTR.
@@ -59,14 +59,14 @@ pub enum Destination {
     /// A UD queue pair.
     Ud {
         /// Its port and number.
-        to: Endpoint,
+        to: QpAddress,
         /// Must equal the receiver's, or the datagram is dropped.
         qkey: QKey,
     },
     /// A DC target.
     Dc {
         /// Its port and DCT number.
-        to: Endpoint,
+        to: QpAddress,
         /// Must equal the target's access key, or the request fails.
         key: DcKey,
     },

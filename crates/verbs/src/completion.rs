@@ -16,7 +16,7 @@ pub struct Completion {
     /// The operation, finished or failed.
     pub kind: CompletionKind,
     /// `None` if it worked. Otherwise only `qpn`, `wqe` and `kind.is_receive()` mean anything.
-    pub failure: Option<Failure>,
+    pub failure: Option<WcFailure>,
     /// Payload bytes received, read, or (atomics) returned. For UD this excludes the 40-byte GRH
     /// area at the start of the buffer.
     pub len_bytes: u32,
@@ -116,7 +116,7 @@ pub enum WcStatus {
     /// The peer did not answer in time (datagram services).
     #[error("no response from the peer in time")]
     ResponseTimeout,
-    /// Anything else: [`Failure::vendor`] is all there is to know.
+    /// Anything else: [`WcFailure::vendor`] is all there is to know.
     #[error("error without a verbs code")]
     General,
 }
@@ -124,7 +124,7 @@ pub enum WcStatus {
 /// Why a request failed, and the device's own detail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{status} (vendor code {vendor:#04x})")]
-pub struct Failure {
+pub struct WcFailure {
     /// The verbs-level reason.
     pub status: WcStatus,
     /// The device's own code; the device's manual says what it means.

@@ -33,9 +33,9 @@ mod qp_state;
 mod request;
 
 pub use access::Access;
-pub use address::{AddressVector, Destination, Endpoint, GidRoute, Route};
+pub use address::{AddressVector, Destination, GidRoute, PortRoute, QpAddress};
 pub use capabilities::Capabilities;
-pub use completion::{Completion, CompletionKind, Failure, Source, WcStatus};
+pub use completion::{Completion, CompletionKind, Source, WcFailure, WcStatus};
 pub use config::{CqConfig, QpConfig, RecvSize, SendSize, SrqConfig};
 pub use error::{
     ArmError, AsyncEvent, CreateError, MemoryError, ModifyError, PostRecvError, PostSendError,

@@ -7,7 +7,7 @@ use ids::{Cqn, Gid, Lid, Lkey, Qpn, Rkey, Srqn};
 
 use crate::{
     Access, AddressVector, Arm, ArmError, AsyncEvent, Capabilities, Completion, CqConfig,
-    CreateError, Endpoint, MemoryError, ModifyError, Mtu, PostRecvError, PostSendError, QpConfig,
+    CreateError, MemoryError, ModifyError, Mtu, PostRecvError, PostSendError, QpAddress, QpConfig,
     QpState, RemoteSlice, SendRequest, Sge, SrqConfig, Transition, Transport,
 };
 
@@ -271,8 +271,8 @@ pub trait Nic: Clone {
     fn address(&self) -> AddressVector;
 
     /// The address of a queue pair of this NIC.
-    fn endpoint(&self, qp: &Self::Qp) -> Endpoint {
-        Endpoint { address: self.address(), qpn: qp.qpn() }
+    fn endpoint(&self, qp: &Self::Qp) -> QpAddress {
+        QpAddress { address: self.address(), qpn: qp.qpn() }
     }
 
     /// A new protection domain.

@@ -3,8 +3,8 @@
 
 use copyrpc_wire::{
     cqe::{
-        Cqe, Cqe128, CqeError, CqeView, Error, OP_OWN_INVALID, Requester, Responder, ResponderKind,
-        Scatter, Source, Syndrome, is_written, op_own_of_last_word, owner_bit,
+        Cqe, Cqe128, CqeError, CqeView, ErrorCqe, OP_OWN_INVALID, RequesterCqe, ResponderCqe,
+        ResponderKind, Scatter, Source, Syndrome, is_written, op_own_of_last_word, owner_bit,
     },
     ids::{Lid, Qpn, UserIndex},
     wqe::Opcode,
@@ -27,8 +27,8 @@ fn assert_both_ways(view: CqeView<'_>, owner: u8, golden: [u8; 64]) {
     assert_eq!(Cqe::from_bytes(golden).parse(), Ok(view));
 }
 
-fn send_done() -> Requester<'static> {
-    Requester {
+fn send_done() -> RequesterCqe<'static> {
+    RequesterCqe {
         opcode: Opcode::RdmaWriteImm,
         qpn: qpn(0x12_3456),
         wqe_counter: 0xbeef,
@@ -39,8 +39,8 @@ fn send_done() -> Requester<'static> {
     }
 }
 
-fn received() -> Responder<'static> {
-    Responder {
+fn received() -> ResponderCqe<'static> {
+    ResponderCqe {
         kind: ResponderKind::SendImm(0xdead_beef),
         qpn: qpn(0x12_3456),
         wqe_counter: 0x0007,
@@ -70,7 +70,7 @@ fn requester() {
 /// An atomic's old value comes back in the CQE: format 1, `MLX5_INLINE_SCATTER_32` (0x4).
 #[test]
 fn requester_with_a_result_of_8_bytes() {
-    let done = Requester {
+    let done = RequesterCqe {
         opcode: Opcode::AtomicFa,
         byte_cnt: 8,
         scatter: Scatter::InCqe(&hex!("1122334455667788")),
@@ -111,7 +111,7 @@ fn receive_of_send_names_its_source() {
         slid: Lid::new(0x4546),
         ml_path: 0x83,
     };
-    let done = Responder {
+    let done = ResponderCqe {
         kind: ResponderKind::Send,
         source: Some(source),
         solicited: true,
@@ -131,7 +131,7 @@ fn receive_of_send_names_its_source() {
 /// `MLX5_CQE_RESP_WR_IMM` (1)
 #[test]
 fn receive_of_write_imm() {
-    let done = Responder { kind: ResponderKind::WriteImm(0x0c0f_fee0), ..received() };
+    let done = ResponderCqe { kind: ResponderKind::WriteImm(0x0c0f_fee0), ..received() };
     assert_both_ways(
         CqeView::Responder(done),
         0,
@@ -147,7 +147,7 @@ fn receive_of_write_imm() {
 /// Whatever the format says: the bytes of a WRITE go where its sender wants them.
 #[test]
 fn bytes_of_a_write_are_not_in_its_entry() {
-    let arrival = Responder { kind: ResponderKind::WriteImm(1), ..received() };
+    let arrival = ResponderCqe { kind: ResponderKind::WriteImm(1), ..received() };
     for format in [1, 2] {
         let mut bytes = CqeView::Responder(arrival).encode(0).to_bytes();
         bytes[63] |= format << 2;
@@ -157,7 +157,7 @@ fn bytes_of_a_write_are_not_in_its_entry() {
 
 #[test]
 fn receive_into_the_cqe() {
-    let done = Responder {
+    let done = ResponderCqe {
         kind: ResponderKind::Send,
         byte_cnt: 32,
         scatter: Scatter::InCqe(&hex!(
@@ -180,7 +180,7 @@ fn receive_into_the_cqe() {
 /// `MLX5_INLINE_SCATTER_64`: the message is in the 64 bytes before.
 #[test]
 fn receive_into_the_first_half_of_128_bytes() {
-    let done = Responder {
+    let done = ResponderCqe {
         kind: ResponderKind::Send,
         byte_cnt: 3,
         scatter: Scatter::Preceding64,
@@ -203,7 +203,7 @@ fn receive_into_the_first_half_of_128_bytes() {
 /// `struct mlx5_err_cqe`: `vendor_err_synd` at 54, `syndrome` at 55; opcode 13 (REQ_ERR)
 #[test]
 fn requester_error() {
-    let error = Error {
+    let error = ErrorCqe {
         is_requester: true,
         qpn: qpn(0x12_3456),
         wqe_counter: 0x0102,
@@ -226,7 +226,7 @@ fn requester_error() {
 /// Opcode 14 (RESP_ERR), `MLX5_CQE_SYNDROME_WR_FLUSH_ERR` (5)
 #[test]
 fn responder_error() {
-    let error = Error {
+    let error = ErrorCqe {
         is_requester: false,
         qpn: qpn(0x12_3456),
         wqe_counter: 0x0102,
@@ -316,7 +316,7 @@ fn last_word_alone_makes_the_entry_valid() {
 #[test]
 #[should_panic(expected = "33 B in a CQE")]
 fn payload_that_does_not_fit_is_a_bug() {
-    let done = Responder { byte_cnt: 33, scatter: Scatter::InCqe(&[0; 33]), ..received() };
+    let done = ResponderCqe { byte_cnt: 33, scatter: Scatter::InCqe(&[0; 33]), ..received() };
     let _ = CqeView::Responder(done).encode(0);
 }
 
@@ -324,6 +324,6 @@ fn payload_that_does_not_fit_is_a_bug() {
 #[should_panic(expected = "WRITE payload in a CQE")]
 fn write_imm_scatters_nothing() {
     let kind = ResponderKind::WriteImm(0);
-    let done = Responder { kind, byte_cnt: 1, scatter: Scatter::InCqe(&[0]), ..received() };
+    let done = ResponderCqe { kind, byte_cnt: 1, scatter: Scatter::InCqe(&[0]), ..received() };
     let _ = CqeView::Responder(done).encode(0);
 }

@@ -4,8 +4,8 @@ mod stability;
 
 use copyrpc_wire::{
     cqe::{
-        Cqe, CqeView, Error, PlainArrival, Requester, Responder, ResponderKind, Scatter, Source,
-        Syndrome, is_written, owner_bit,
+        Cqe, CqeView, ErrorCqe, PlainArrival, RequesterCqe, ResponderCqe, ResponderKind, Scatter,
+        Source, Syndrome, is_written, owner_bit,
     },
     ids::{DcKey, Gid, Lid, Lkey, QKey, Qpn, Rkey, UserIndex},
     wqe::{
@@ -268,7 +268,7 @@ fn with_views(fields: &CqeFields, mut check: impl FnMut(CqeView<'_>)) {
     ];
     for (scatter, byte_cnt) in places {
         for opcode in Opcode::ALL {
-            check(CqeView::Requester(Requester {
+            check(CqeView::Requester(RequesterCqe {
                 opcode,
                 qpn,
                 wqe_counter: counter,
@@ -283,7 +283,7 @@ fn with_views(fields: &CqeFields, mut check: impl FnMut(CqeView<'_>)) {
             if scatter != Scatter::Memory && kind == ResponderKind::WriteImm(imm) {
                 continue;
             }
-            check(CqeView::Responder(Responder {
+            check(CqeView::Responder(ResponderCqe {
                 kind,
                 qpn,
                 wqe_counter: counter,
@@ -297,7 +297,7 @@ fn with_views(fields: &CqeFields, mut check: impl FnMut(CqeView<'_>)) {
         }
     }
     let [send_opcode, syndrome, vendor_syndrome, _] = imm.to_be_bytes();
-    check(CqeView::Error(Error {
+    check(CqeView::Error(ErrorCqe {
         is_requester: fields.solicited,
         qpn,
         wqe_counter: counter,
@@ -424,7 +424,7 @@ proptest! {
             assert!(is_written(cqe.op_own(), n, log));
             assert_eq!(Cqe::from_words(cqe.to_words()), Cqe::from_bytes(cqe.to_bytes()));
             let is_arrival =
-                matches!(view, CqeView::Responder(Responder { scatter: Scatter::Memory, .. }));
+                matches!(view, CqeView::Responder(ResponderCqe { scatter: Scatter::Memory, .. }));
             assert_eq!(PlainArrival::is_told_by(cqe.to_words()[7]), is_arrival);
         });
     }

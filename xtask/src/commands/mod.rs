@@ -3,7 +3,6 @@
 pub(crate) mod asan;
 pub(crate) mod ci;
 pub(crate) mod fuzz;
-pub(crate) mod libtest;
 pub(crate) mod loom;
 pub(crate) mod miri;
 pub(crate) mod mutants;
@@ -20,8 +19,11 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 
-use crate::{step::Outcome, workspace::Workspace};
-use libtest::{Tally, TestsFailed};
+use crate::{
+    libtest::{self, Tally, TestsFailed},
+    step::Outcome,
+    workspace::Workspace,
+};
 
 /// `cargo ARGUMENTS` in the root of the workspace.
 fn cargo<S: AsRef<OsStr>>(

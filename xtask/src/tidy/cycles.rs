@@ -5,48 +5,28 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::{Path, PathBuf},
+    path::PathBuf,
 };
 
-use super::{Finding, source::RustFile, tree::Tree};
-
-/// Crates that came with cycles and have them still. A crate leaves this list; none enters it.
-const OPEN: [&str; 1] = ["uverbs"];
+use super::{
+    Finding,
+    product::{Module, sources, tokens},
+    source::RustFile,
+    tree::Tree,
+};
 
 const RULE: &str = "cycles";
 const REMEDY: &str = "move what both need below both";
 
-/// A module as a path from the crate's root: `["server", "acceptor"]`.
-type Module = Vec<String>;
-
 /// An edge, and the place that makes it.
 type Edges = BTreeMap<Module, BTreeMap<Module, (PathBuf, usize)>>;
 
-/// Judges the modules of every crate under `crates`.
+/// Judges the modules of every crate, those outside of the workspace included.
 pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
-    let files = tree.rust().iter().filter(|file| file.is_crate_source());
-    let sources: BTreeSet<_> = files.filter_map(|file| source_of(&file.path)).collect();
-    let is_open =
-        |source: &PathBuf| OPEN.iter().any(|name| source.ends_with(format!("{name}/src")));
-    sources
-        .iter()
-        .filter(|source| !is_open(source))
-        .flat_map(|source| check_crate(source, tree))
-        .collect()
+    sources(tree).iter().flat_map(|source| check_crate(&source.files)).collect()
 }
 
-/// The folder `src` that a file lies in.
-fn source_of(file: &Path) -> Option<PathBuf> {
-    let is_source = |folder: &&Path| folder.file_name().is_some_and(|name| name == "src");
-    file.ancestors().skip(1).filter(is_source).last().map(Path::to_owned)
-}
-
-fn check_crate(source: &Path, tree: &Tree) -> Vec<Finding> {
-    let files = tree.rust().iter().filter(|file| file.path.starts_with(source));
-    let mut files: Vec<_> = files.map(|file| (module_of(file, source), file)).collect();
-    let tests: Vec<_> =
-        files.iter().flat_map(|(module, file)| test_modules(module, file)).collect();
-    files.retain(|(module, _)| !tests.iter().any(|test| module.starts_with(test)));
+fn check_crate(files: &[(Module, &RustFile)]) -> Vec<Finding> {
     let modules: BTreeSet<_> = files.iter().map(|(module, _)| module.clone()).collect();
     let mut findings = Vec::new();
     // The root's modules among each other, then the parts of each module.
@@ -55,7 +35,7 @@ fn check_crate(source: &Path, tree: &Tree) -> Vec<Finding> {
     let parents: BTreeSet<Module> = prefixes.collect();
     for parent in parents {
         let mut edges = Edges::new();
-        for (module, file) in &files {
+        for (module, file) in files {
             for (target, line) in targets(module, file) {
                 if let Some([from, to]) = siblings(&parent, module, &target, &modules) {
                     let place = (file.path.clone(), line);
@@ -66,12 +46,6 @@ fn check_crate(source: &Path, tree: &Tree) -> Vec<Finding> {
         findings.extend(cycles(&edges));
     }
     findings
-}
-
-fn module_of(file: &RustFile, source: &Path) -> Module {
-    let path = file.path.strip_prefix(source).unwrap_or(&file.path).with_extension("");
-    let parts = path.iter().map(|part| part.to_string_lossy().into_owned());
-    parts.filter(|part| !["mod", "lib", "main"].contains(&part.as_str())).collect()
 }
 
 /// The children of `parent` that hold `module` and `target`, if they differ.
@@ -92,12 +66,7 @@ fn siblings(
 /// What the paths `crate::…`, `super::…` and `self::…` outside of tests name, with their lines.
 fn targets(module: &Module, file: &RustFile) -> Vec<(Module, usize)> {
     let mut targets = Vec::new();
-    let mut index = 0;
-    while index < file.tokens.len() {
-        if is_for_tests(file, index) {
-            index = end_of_item(file, file.closing(index + 1) + 1);
-            continue;
-        }
+    for index in tokens(file) {
         let before = index.checked_sub(1).map_or("", |before| file.at(before));
         if before != ":" && file.matches(index + 1, ": :") {
             let base = match file.at(index) {
@@ -110,28 +79,8 @@ fn targets(module: &Module, file: &RustFile) -> Vec<(Module, usize)> {
                 leaves(file, index + 3, &base, &mut targets);
             }
         }
-        index += 1;
     }
     targets
-}
-
-/// Whether an attribute begins at `index` that leaves its item to tests.
-fn is_for_tests(file: &RustFile, index: usize) -> bool {
-    let is_cfg = file.matches(index, "# [ cfg (");
-    let mut inside = index..if is_cfg { file.closing(index + 1) } else { index };
-    inside.clone().all(|at| !file.matches(at, "not ( test"))
-        && inside.any(|at| file.at(at) == "test")
-}
-
-/// The modules that a file declares for tests alone.
-fn test_modules(module: &Module, file: &RustFile) -> Vec<Module> {
-    let attributes = (0..file.tokens.len()).filter(|index| is_for_tests(file, *index));
-    let items = attributes.map(|index| file.closing(index + 1) + 1);
-    let declared = items.filter_map(|item| {
-        let at = (item..item + 5).find(|at| file.at(*at) == "mod")?; // behind `pub(crate)`
-        Some(module.iter().cloned().chain([file.at(at + 1).to_owned()]).collect())
-    });
-    declared.collect()
 }
 
 /// The paths from the token at `index` on, which may be a group.
@@ -169,19 +118,6 @@ fn next_in_group(file: &RustFile, mut at: usize, end: usize) -> usize {
         }
     }
     end
-}
-
-/// The index behind the item that begins at `index`: its body, or its semicolon.
-fn end_of_item(file: &RustFile, mut index: usize) -> usize {
-    while index < file.tokens.len() {
-        match file.at(index) {
-            ";" => return index + 1,
-            "{" => return file.closing(index) + 1,
-            "(" | "[" => index = file.closing(index) + 1,
-            _ => index += 1,
-        }
-    }
-    index
 }
 
 /// One finding for each edge that lies on a shortest way back to where it begins.
@@ -252,7 +188,7 @@ mod tests {
 
     #[test]
     fn every_crate_is_judged_by_itself() {
-        for source in ["crates/new/src", "crates/other/src"] {
+        for source in ["crates/new/src", "xtask/src", "compare/src"] {
             let file = |name: &str| format!("{source}/{name}");
             let [lib, a, b] = [file("lib.rs"), file("a.rs"), file("b.rs")];
             let files =

@@ -11,6 +11,8 @@ pub(crate) mod lines;
 mod links;
 mod manifests;
 mod named_tests;
+mod names;
+mod product;
 mod rules;
 mod shown;
 mod sizes;
@@ -62,6 +64,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     findings.extend(excerpts::check(&tree));
     findings.extend(manifests::check(&tree));
     findings.extend(named_tests::check(&tree));
+    findings.extend(names::check(&tree));
     findings.extend(rules::check(&tree));
     findings.extend(shown::check(&workspace.members, &tree));
     findings.sort();

@@ -21,8 +21,8 @@ use verbs::Nic;
 use self::program::{Client, Echo};
 use crate::{
     error::Error,
-    sample::{Ready, Sample},
-    shared_words::{SharedWords, Word},
+    sample::{Ready, SamplePlan},
+    shared_words::{SharedWord, SharedWords},
     traffic::link::PATIENCE,
 };
 
@@ -138,7 +138,7 @@ impl<N: Nic> ProtocolSide<N> {
         self,
         calls: &ProtocolCalls,
         shared: &SharedWords,
-        sample: &Sample,
+        sample: &SamplePlan,
     ) -> Result<f64, Error> {
         let Self::Caller(mut caller) = self else { return Err(Error::NoNic) };
         let mut client = Client::new(*calls, sample);
@@ -158,9 +158,9 @@ impl<N: Nic> ProtocolSide<N> {
             }
         }
         // SYNC(protocol-done): pairs with the Acquire in `respond`, in the other process.
-        shared.word(Word::InitiatorDone).store(sample.number, Ordering::Release);
+        shared.word(SharedWord::InitiatorDone).store(sample.number, Ordering::Release);
         // SYNC(protocol-done): pairs with the Release in `respond`, in the other process.
-        while shared.word(Word::ResponderDone).load(Ordering::Acquire) != sample.number {
+        while shared.word(SharedWord::ResponderDone).load(Ordering::Acquire) != sample.number {
             caller.poll(clock.now_ns(), &mut client);
             patience.wait()?;
         }
@@ -171,7 +171,7 @@ impl<N: Nic> ProtocolSide<N> {
     pub(crate) fn respond(
         self,
         shared: &SharedWords,
-        sample: &Sample,
+        sample: &SamplePlan,
         ready: Ready<'_>,
     ) -> Result<(), Error> {
         let Self::Server(mut server) = self else { return Err(Error::NoNic) };
@@ -179,7 +179,7 @@ impl<N: Nic> ProtocolSide<N> {
         let (mut clock, mut patience) = (PollClock::new(), shared.patience(PATIENCE));
         ready()?;
         // SYNC(protocol-done): pairs with the Release in `initiate`, in the other process.
-        while shared.word(Word::InitiatorDone).load(Ordering::Acquire) != sample.number {
+        while shared.word(SharedWord::InitiatorDone).load(Ordering::Acquire) != sample.number {
             for _ in 0..POLLS_PER_LOOK {
                 if server.poll(clock.now_ns(), &mut echo) == 0 {
                     patience.wait()?;
@@ -192,7 +192,7 @@ impl<N: Nic> ProtocolSide<N> {
             }
         }
         // SYNC(protocol-done): pairs with the Acquire in `initiate`, in the other process.
-        shared.word(Word::ResponderDone).store(sample.number, Ordering::Release);
+        shared.word(SharedWord::ResponderDone).store(sample.number, Ordering::Release);
         Ok(())
     }
 }

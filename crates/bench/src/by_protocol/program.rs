@@ -6,7 +6,7 @@ use protocols::{Answers, Call, CallError, Caller, Replies, Request, Service, Sta
 use verbs::Nic;
 
 use super::{ProtocolCalls, TIMEOUT};
-use crate::{error::Error, limit::per_second, sample::Sample, stats::Laps};
+use crate::{error::Error, limit::per_second, sample::SamplePlan, stats::Laps};
 
 /// Bytes of the word that numbers a call.
 const WORD_BYTES: usize = size_of::<u64>();
@@ -62,7 +62,7 @@ pub(super) struct Client {
 }
 
 impl Client {
-    pub(super) fn new(calls: ProtocolCalls, sample: &Sample) -> Self {
+    pub(super) fn new(calls: ProtocolCalls, sample: &SamplePlan) -> Self {
         let batch = sample.batch();
         let untimed = (sample.count / 8).max(u64::from(calls.depth)).next_multiple_of(batch);
         Self {

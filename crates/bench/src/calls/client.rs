@@ -8,8 +8,8 @@ use memory::sync::Ordering;
 use super::{Calls, NUMBER_BYTES, Shape};
 use crate::{
     error::Error,
-    sample::{BATCH, Sample},
-    shared_words::{SharedWords, Word},
+    sample::{BATCH, SamplePlan},
+    shared_words::{SharedWord, SharedWords},
     stats::Laps,
 };
 
@@ -23,9 +23,9 @@ const CHUNK_BYTES: u64 = 16 << 20;
 
 /// A message that changes with its number.
 #[derive(Debug)]
-pub struct Message(Vec<u8>);
+pub struct NumberedMessage(Vec<u8>);
 
-impl Message {
+impl NumberedMessage {
     /// A message of 8, or at least 16 bytes.
     ///
     /// # Panics
@@ -81,7 +81,7 @@ impl Calls {
     /// # Errors
     ///
     /// [`Error`].
-    pub fn initiate(&self, shared: &SharedWords, sample: &Sample) -> Result<f64, Error> {
+    pub fn initiate(&self, shared: &SharedWords, sample: &SamplePlan) -> Result<f64, Error> {
         let wait = if self.blocks() { Wait::Block } else { Wait::Busy };
         let config = ClientConfig { wait, ..ClientConfig::default() };
         let (socket, count) = (Self::socket(sample), sample.count);
@@ -95,13 +95,14 @@ impl Calls {
             }
         };
         // SYNC(calls-done): pairs with the Acquire in `respond`.
-        shared.word(Word::InitiatorDone).store(sample.number, Ordering::Release);
+        shared.word(SharedWord::InitiatorDone).store(sample.number, Ordering::Release);
         Ok(value)
     }
 
     fn caller(&self, socket: &Path, config: ClientConfig) -> Result<Caller, Error> {
         let client = BlockingClient::connect(socket, config)?;
-        let mut caller = Caller { client, message: Message::new(self.len_bytes), number: 0 };
+        let mut caller =
+            Caller { client, message: NumberedMessage::new(self.len_bytes), number: 0 };
         (0..self.fewer(WARM_UP)).try_for_each(|_| caller.call())?;
         Ok(caller)
     }
@@ -160,7 +161,7 @@ impl Calls {
 /// One client that makes numbered calls.
 struct Caller {
     client: BlockingClient,
-    message: Message,
+    message: NumberedMessage,
     /// Of the latest call.
     number: u64,
 }
@@ -178,9 +179,9 @@ impl Caller {
 /// Clients that are polled in turn.
 struct Fleet {
     clients: Vec<PipelinedClient<u64>>,
-    message: Message,
+    message: NumberedMessage,
     /// What answers are compared with.
-    answer: Message,
+    answer: NumberedMessage,
     /// Calls ever sent.
     number: u64,
 }
@@ -189,7 +190,8 @@ impl Fleet {
     fn connect(socket: &Path, config: ClientConfig, calls: &Calls) -> Result<Self, Error> {
         let connect = |_| PipelinedClient::connect(socket, config);
         let clients = (0..calls.clients).map(connect).collect::<Result<_, _>>()?;
-        let (message, answer) = (Message::new(calls.len_bytes), Message::new(calls.answer_bytes()));
+        let (message, answer) =
+            (NumberedMessage::new(calls.len_bytes), NumberedMessage::new(calls.answer_bytes()));
         Ok(Self { clients, message, answer, number: 0 })
     }
 
@@ -228,7 +230,7 @@ impl Fleet {
 
 /// Takes answers, and checks them; how many there were.
 #[inline]
-fn poll(client: &mut PipelinedClient<u64>, expected: &Message) -> Result<u64, Error> {
+fn poll(client: &mut PipelinedClient<u64>, expected: &NumberedMessage) -> Result<u64, Error> {
     let mut error = None;
     let count = client.poll(|number, answer: Result<&[u8], CallError>| match answer {
         Ok(answer) if expected.is(number, answer) => {}
@@ -245,7 +247,7 @@ mod tests {
     #[test]
     fn an_answer_with_one_wrong_byte_is_noticed() {
         for len_bytes in [8, 16, 56, 200] {
-            let mut message = Message::new(len_bytes);
+            let mut message = NumberedMessage::new(len_bytes);
             let answer = message.stamp(7).to_vec();
             assert!(message.is(7, &answer));
             assert!(!message.is(8, &answer) && !message.is(7, &answer[1..]));

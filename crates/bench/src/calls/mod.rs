@@ -14,12 +14,12 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::sample::Sample;
+use crate::sample::SamplePlan;
 
 mod client;
 mod server;
 
-pub use client::Message;
+pub use client::NumberedMessage;
 
 /// Calls in flight per client of short messages that the server has room for.
 const DEPTH: u16 = 64;
@@ -76,7 +76,7 @@ impl Calls {
     }
 
     /// Where the server listens.
-    fn socket(sample: &Sample) -> PathBuf {
+    fn socket(sample: &SamplePlan) -> PathBuf {
         sample.folder.join("ipc")
     }
 
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
     use crate::shared_words::SharedWords;
 
-    fn runs(calls: Calls, sample: &Sample) {
+    fn runs(calls: Calls, sample: &SamplePlan) {
         let shared = &SharedWords::new().unwrap();
         let (ready, is_ready) = std::sync::mpsc::channel();
         let value = thread::scope(|scope| {
@@ -130,7 +130,7 @@ mod tests {
         ];
         for (calls, number) in shapes.into_iter().zip(1..) {
             let count = if calls.len_bytes > LONG_BYTES { 40 } else { 300 };
-            runs(calls, &Sample { count, number, folder: folder.clone() });
+            runs(calls, &SamplePlan { count, number, folder: folder.clone() });
         }
         std::fs::remove_dir_all(folder).unwrap();
     }

@@ -5,11 +5,11 @@ use core::time::Duration;
 use ipc::{Server, ServerConfig, Wait};
 use memory::sync::Ordering;
 
-use super::{Calls, Message, NUMBER_BYTES};
+use super::{Calls, NUMBER_BYTES, NumberedMessage};
 use crate::{
     error::Error,
-    sample::{Ready, Sample},
-    shared_words::{SharedWords, Word},
+    sample::{Ready, SamplePlan},
+    shared_words::{SharedWord, SharedWords},
 };
 
 /// Longest sleep without a look whether the sample is over.
@@ -26,7 +26,7 @@ impl Calls {
     pub fn respond(
         &self,
         shared: &SharedWords,
-        sample: &Sample,
+        sample: &SamplePlan,
         ready: Ready<'_>,
     ) -> Result<(), Error> {
         let bytes = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
@@ -41,8 +41,9 @@ impl Calls {
         };
         let mut server = Server::bind(&Self::socket(sample), config)?;
         ready()?;
-        let (done, failed) = (shared.word(Word::InitiatorDone), shared.word(Word::Failed));
-        let (message, answer_bytes) = (Message::new(self.len_bytes), self.answer_bytes());
+        let (done, failed) =
+            (shared.word(SharedWord::InitiatorDone), shared.word(SharedWord::Failed));
+        let (message, answer_bytes) = (NumberedMessage::new(self.len_bytes), self.answer_bytes());
         let is_echoed = answer_bytes == self.len_bytes;
         let mut compared = 0;
         loop {
@@ -64,7 +65,7 @@ impl Calls {
 }
 
 /// Compares a request that goes one way with what it should be.
-fn check(message: &Message, payload: &[u8], compared: &mut u64) -> Result<(), Error> {
+fn check(message: &NumberedMessage, payload: &[u8], compared: &mut u64) -> Result<(), Error> {
     *compared += 1;
     let (first, last) = (payload.first_chunk::<NUMBER_BYTES>(), payload.last_chunk());
     let number = first.map_or(0, |bytes| u64::from_le_bytes(*bytes));

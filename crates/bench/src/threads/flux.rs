@@ -12,7 +12,7 @@ use inproc::{
     spsc::Discipline,
 };
 
-use super::Stage;
+use super::ThreadSetup;
 use crate::{error::Error, shared_words::WaitError};
 
 /// Calls in flight from one thread to another.
@@ -26,7 +26,7 @@ type Node<D> = flux::Node<u64, u64, u64, D>;
 
 /// One sample: M calls/s of all threads together.
 pub(super) fn run<D: Discipline>(
-    stage: Stage<'_>,
+    stage: ThreadSetup<'_>,
     threads: usize,
     count: u64,
 ) -> Result<f64, Error> {

@@ -55,7 +55,7 @@ impl Item for [u64; 8] {
 
 /// How two threads agree on which slots are full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Discipline {
+pub enum RingDiscipline {
     /// [`spsc::Lamport`].
     Lamport,
     /// [`spsc::FastForward`].
@@ -77,9 +77,9 @@ pub enum Shape {
 
 /// One producer, one consumer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ring {
+pub struct RingTraffic {
     /// Discipline of the two sides.
-    pub discipline: Discipline,
+    pub discipline: RingDiscipline,
     /// Whether an item is a line of 64 bytes, or a word of 8.
     pub is_line: bool,
     /// Shape of the traffic.
@@ -90,21 +90,21 @@ pub struct Ring {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flux {
     /// Of every lane.
-    pub discipline: Discipline,
+    pub discipline: RingDiscipline,
     /// Number of threads.
     pub threads: usize,
 }
 
 /// What threads of this process do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Queue {
+pub enum ThreadTraffic {
     /// Items through a ring.
-    Ring(Ring),
+    Ring(RingTraffic),
     /// Calls.
     Flux(Flux),
 }
 
-impl Discipline {
+impl RingDiscipline {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Lamport, Self::FastForward, Self::Onesided];
 
@@ -133,15 +133,15 @@ impl Discipline {
     }
 }
 
-impl Queue {
+impl ThreadTraffic {
     pub(crate) fn is_round_trip(self) -> bool {
-        matches!(self, Self::Ring(Ring { shape: Shape::RoundTrip, .. }))
+        matches!(self, Self::Ring(RingTraffic { shape: Shape::RoundTrip, .. }))
     }
 
     /// The name of its cell.
     pub(crate) fn name(self) -> String {
         match self {
-            Self::Ring(Ring { discipline, is_line, shape }) => {
+            Self::Ring(RingTraffic { discipline, is_line, shape }) => {
                 let shape = match shape {
                     Shape::RoundTrip => "round-trip",
                     Shape::Single => "single",
@@ -159,10 +159,10 @@ impl Queue {
     /// Cache lines that an item, a round trip or a call moves, as designed.
     pub(crate) fn lines(self) -> f64 {
         match self {
-            Self::Ring(Ring { discipline, is_line, shape: Shape::RoundTrip }) => {
+            Self::Ring(RingTraffic { discipline, is_line, shape: Shape::RoundTrip }) => {
                 2.0 * discipline.lines_per_item(is_line, false)
             }
-            Self::Ring(Ring { discipline, is_line, .. }) => {
+            Self::Ring(RingTraffic { discipline, is_line, .. }) => {
                 discipline.lines_per_item(is_line, true)
             }
             // An item there, an item back; both with their stamp fit a line.
@@ -173,31 +173,33 @@ impl Queue {
 
 /// What `bench inproc` measures.
 #[must_use]
-pub(crate) fn queues(quick: bool) -> Vec<Queue> {
+pub(crate) fn queues(quick: bool) -> Vec<ThreadTraffic> {
     let mut queues = Vec::new();
     for shape in [Shape::Single, Shape::Batched, Shape::RoundTrip] {
         for is_line in [false, true] {
-            let ring = |discipline| Queue::Ring(Ring { discipline, is_line, shape });
-            queues.extend(Discipline::ALL.map(ring));
+            let ring = |discipline| ThreadTraffic::Ring(RingTraffic { discipline, is_line, shape });
+            queues.extend(RingDiscipline::ALL.map(ring));
         }
     }
     let threads: &[usize] = if quick { &[2] } else { &[2, 4, 8] };
     for &threads in threads {
-        queues.extend(Discipline::ALL.map(|discipline| Queue::Flux(Flux { discipline, threads })));
+        queues.extend(
+            RingDiscipline::ALL.map(|discipline| ThreadTraffic::Flux(Flux { discipline, threads })),
+        );
     }
     queues
 }
 
 /// Cores for the threads, and the words by which they tell each other of failures.
 #[derive(Clone, Copy, Debug)]
-pub struct Stage<'a> {
+pub struct ThreadSetup<'a> {
     /// Taken in turn; the first two are those of the measurement.
     pub pool: &'a [usize],
     /// By which they tell each other of failures.
     pub shared: &'a SharedWords,
 }
 
-impl Stage<'_> {
+impl ThreadSetup<'_> {
     /// Moves the calling thread to its core.
     fn enter(&self, thread: usize) -> Result<(), Error> {
         let core = self.pool[thread % self.pool.len()];
@@ -210,22 +212,22 @@ impl Stage<'_> {
     }
 }
 
-impl Queue {
+impl ThreadTraffic {
     /// Moves about `count` items, or calls; their rate in M/s, or ns per round trip.
-    pub(crate) fn run(self, stage: Stage<'_>, count: u64) -> Result<f64, Error> {
+    pub(crate) fn run(self, stage: ThreadSetup<'_>, count: u64) -> Result<f64, Error> {
         stage.shared.reset();
         macro_rules! of_discipline {
             ($discipline:expr, $run:ident $(, $argument:expr)*) => {
                 match $discipline {
-                    Discipline::Lamport => $run::<spsc::Lamport>($($argument),*),
-                    Discipline::FastForward => $run::<spsc::FastForward>($($argument),*),
-                    Discipline::Onesided => $run::<spsc::Onesided>($($argument),*),
+                    RingDiscipline::Lamport => $run::<spsc::Lamport>($($argument),*),
+                    RingDiscipline::FastForward => $run::<spsc::FastForward>($($argument),*),
+                    RingDiscipline::Onesided => $run::<spsc::Onesided>($($argument),*),
                 }
             };
         }
         fn run_ring<D: spsc::Discipline>(
-            ring: Ring,
-            stage: Stage<'_>,
+            ring: RingTraffic,
+            stage: ThreadSetup<'_>,
             count: u64,
         ) -> Result<f64, Error> {
             match ring.is_line {
@@ -248,35 +250,36 @@ mod tests {
     use super::*;
 
     /// Both threads on one core: slow, and right.
-    fn runs(queue: Queue) {
+    fn runs(queue: ThreadTraffic) {
         let shared = SharedWords::new().unwrap();
         let pool = os::affinity::allowed_cores().unwrap();
-        let value = queue.run(Stage { pool: &pool, shared: &shared }, 1000).unwrap();
+        let value = queue.run(ThreadSetup { pool: &pool, shared: &shared }, 1000).unwrap();
         assert!(value.is_finite() && value > 0.0, "{queue:?}: {value}");
     }
 
     #[test]
     fn every_cell_of_rings_checks_its_items() {
-        let is_ring = |queue: &Queue| matches!(queue, Queue::Ring(_));
+        let is_ring = |queue: &ThreadTraffic| matches!(queue, ThreadTraffic::Ring(_));
         queues(false).into_iter().filter(is_ring).for_each(runs);
     }
 
     #[test]
     fn every_thread_of_a_mesh_gets_its_replies() {
-        for discipline in Discipline::ALL {
-            runs(Queue::Flux(Flux { discipline, threads: 3 }));
+        for discipline in RingDiscipline::ALL {
+            runs(ThreadTraffic::Flux(Flux { discipline, threads: 3 }));
         }
     }
 
     #[test]
     fn a_round_trip_of_small_items_is_designed_to_move_a_line_each_way() {
         for (discipline, lines) in [
-            (Discipline::Lamport, 4.0),
-            (Discipline::FastForward, 2.0),
-            (Discipline::Onesided, 2.0),
+            (RingDiscipline::Lamport, 4.0),
+            (RingDiscipline::FastForward, 2.0),
+            (RingDiscipline::Onesided, 2.0),
         ] {
             let shape = Shape::RoundTrip;
-            let found = Queue::Ring(Ring { discipline, is_line: false, shape }).lines();
+            let found =
+                ThreadTraffic::Ring(RingTraffic { discipline, is_line: false, shape }).lines();
             assert!((found - lines).abs() < 1e-9, "{discipline:?}");
         }
     }

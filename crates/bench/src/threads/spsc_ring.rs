@@ -4,7 +4,7 @@ use std::{hint::black_box, sync::Barrier, thread, time::Duration};
 
 use inproc::spsc::{Consumer, Discipline, Producer, channel};
 
-use super::{BATCH_ITEMS, CAPACITY_ITEMS, Item, Shape, Stage};
+use super::{BATCH_ITEMS, CAPACITY_ITEMS, Item, Shape, ThreadSetup};
 use crate::{
     error::Error,
     shared_words::{Patience, WaitError},
@@ -89,7 +89,11 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// # Errors
 ///
 /// [`Error`], wrong items included.
-pub fn run<T: Item, Q: Queue>(shape: Shape, stage: Stage<'_>, count: u64) -> Result<f64, Error> {
+pub fn run<T: Item, Q: Queue>(
+    shape: Shape,
+    stage: ThreadSetup<'_>,
+    count: u64,
+) -> Result<f64, Error> {
     stage.shared.reset();
     let chunks = |items: u64| (count / items).max(CHUNKS_MIN);
     match shape {
@@ -101,7 +105,7 @@ pub fn run<T: Item, Q: Queue>(shape: Shape, stage: Stage<'_>, count: u64) -> Res
 
 /// Runs `first` on core 0 of the stage and `second` on core 1; the median lap of the second, in ns per item.
 fn both(
-    stage: Stage<'_>,
+    stage: ThreadSetup<'_>,
     first: impl FnOnce(&mut Patience<'_>) -> Result<(), Error> + Send,
     second: impl FnOnce(&mut Patience<'_>) -> Result<Laps, Error> + Send,
 ) -> Result<f64, Error> {
@@ -164,7 +168,7 @@ fn check<T: Item>(item: T, number: u64) -> Result<(), Error> {
     Err(Error::Wrong { index: number, what, found, expected: number })
 }
 
-fn single<T: Item, Q: Queue>(stage: Stage<'_>, chunks: u64) -> Result<f64, Error> {
+fn single<T: Item, Q: Queue>(stage: ThreadSetup<'_>, chunks: u64) -> Result<f64, Error> {
     let (mut tx, mut rx) = Q::channel::<T>();
     let pushing = move |patience: &mut Patience<'_>| {
         for number in 0..chunks * CHUNK_ITEMS {
@@ -186,7 +190,7 @@ fn single<T: Item, Q: Queue>(stage: Stage<'_>, chunks: u64) -> Result<f64, Error
     both(stage, pushing, popping)
 }
 
-fn batched<T: Item, Q: Queue>(stage: Stage<'_>, chunks: u64) -> Result<f64, Error> {
+fn batched<T: Item, Q: Queue>(stage: ThreadSetup<'_>, chunks: u64) -> Result<f64, Error> {
     let (mut tx, mut rx) = Q::channel::<T>();
     let pushing = move |patience: &mut Patience<'_>| {
         for first in (0..chunks * CHUNK_ITEMS).step_by(BATCH_ITEMS) {
@@ -225,7 +229,7 @@ fn batched<T: Item, Q: Queue>(stage: Stage<'_>, chunks: u64) -> Result<f64, Erro
     both(stage, pushing, popping)
 }
 
-fn round_trip<T: Item, Q: Queue>(stage: Stage<'_>, chunks: u64) -> Result<f64, Error> {
+fn round_trip<T: Item, Q: Queue>(stage: ThreadSetup<'_>, chunks: u64) -> Result<f64, Error> {
     let (mut ask, mut asked) = Q::channel::<T>();
     let (mut answer, mut answered) = Q::channel::<T>();
     let answering = move |patience: &mut Patience<'_>| {

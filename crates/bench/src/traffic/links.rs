@@ -4,9 +4,9 @@ use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use verbs::{
-    Access, AddressVector, CqConfig, Destination, Endpoint, Gid, GidRoute, InitAttr, Lid,
-    MemoryRegion, Nic, Psn, QKey, QpConfig, Qpn, QueuePair, RcPeer, RecvSize, RemoteSlice, Rkey,
-    RnrTimer, Route, RtrAttr, RtsAttr, SendSize, SrqConfig, Transition, Transport,
+    Access, AddressVector, CqConfig, Destination, Gid, GidRoute, InitAttr, Lid, MemoryRegion, Nic,
+    PortRoute, Psn, QKey, QpAddress, QpConfig, Qpn, QueuePair, RcPeer, RecvSize, RemoteSlice, Rkey,
+    RnrTimer, RtrAttr, RtsAttr, SendSize, SrqConfig, Transition, Transport,
 };
 
 use super::link::{Event, INLINE_BYTES, Link, RECEIVES, REGION_BYTES, SENDS};
@@ -67,16 +67,16 @@ enum ContactRoute {
 }
 
 impl Contact {
-    fn new(endpoint: Endpoint, region: &impl MemoryRegion) -> Self {
+    fn new(endpoint: QpAddress, region: &impl MemoryRegion) -> Self {
         let route = match endpoint.address.route {
-            Route::Lid(lid) => ContactRoute::Lid(lid.get()),
-            Route::Gid(route) => ContactRoute::Gid {
+            PortRoute::Lid(lid) => ContactRoute::Lid(lid.get()),
+            PortRoute::Gid(route) => ContactRoute::Gid {
                 gid: route.gid.to_bytes(),
                 hop_limit: route.hop_limit,
                 traffic_class: route.traffic_class,
                 flow_label: route.flow_label,
             },
-            Route::Global(lid, route) => ContactRoute::Global {
+            PortRoute::Global(lid, route) => ContactRoute::Global {
                 lid: lid.get(),
                 gid: route.gid.to_bytes(),
                 hop_limit: route.hop_limit,
@@ -93,21 +93,26 @@ impl Contact {
         }
     }
 
-    fn endpoint(&self) -> Result<Endpoint, Error> {
+    fn endpoint(&self) -> Result<QpAddress, Error> {
         let qpn = Qpn::new(self.qpn).ok_or_else(|| no_contact(format!("{self:?}")))?;
         let route = match self.route {
-            ContactRoute::Lid(lid) => Route::Lid(Lid::new(lid)),
+            ContactRoute::Lid(lid) => PortRoute::Lid(Lid::new(lid)),
             ContactRoute::Gid { gid, hop_limit, traffic_class, flow_label } => {
-                Route::Gid(GidRoute { gid: Gid::new(gid), hop_limit, traffic_class, flow_label })
+                PortRoute::Gid(GidRoute {
+                    gid: Gid::new(gid),
+                    hop_limit,
+                    traffic_class,
+                    flow_label,
+                })
             }
             ContactRoute::Global { lid, gid, hop_limit, traffic_class, flow_label } => {
                 let gid = Gid::new(gid);
                 let route = GidRoute { gid, hop_limit, traffic_class, flow_label };
-                Route::Global(Lid::new(lid), route)
+                PortRoute::Global(Lid::new(lid), route)
             }
         };
         let address = AddressVector { route, service_level: self.service_level };
-        Ok(Endpoint { address, qpn })
+        Ok(QpAddress { address, qpn })
     }
 }
 

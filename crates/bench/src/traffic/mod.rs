@@ -15,8 +15,8 @@ use verbs::Nic;
 use self::link::{Event, Link};
 use crate::{
     error::Error,
-    sample::{Ready, Sample},
-    shared_words::{SharedWords, Word},
+    sample::{Ready, SamplePlan},
+    shared_words::{SharedWord, SharedWords},
 };
 
 pub(crate) mod link;
@@ -64,7 +64,7 @@ impl Traffic {
         self,
         links: &mut Links<N>,
         shared: &SharedWords,
-        sample: &Sample,
+        sample: &SamplePlan,
     ) -> Result<f64, Error> {
         let link = links.link(self.link());
         let value = match self {
@@ -72,7 +72,7 @@ impl Traffic {
             Self::RoundTrip(round_trip) => round_trip.initiate(link, shared, sample)?,
             Self::Remote(remote) => remote.initiate(link, shared, sample)?,
         };
-        meet(link, shared, Word::InitiatorDone, Word::ResponderDone, sample)?;
+        meet(link, shared, SharedWord::InitiatorDone, SharedWord::ResponderDone, sample)?;
         if let Self::OneWay(one_way) = self {
             one_way.verify(link, sample, true)?;
         }
@@ -84,7 +84,7 @@ impl Traffic {
         self,
         links: &mut Links<N>,
         shared: &SharedWords,
-        sample: &Sample,
+        sample: &SamplePlan,
         ready: Ready<'_>,
     ) -> Result<(), Error> {
         let link = links.link(self.link());
@@ -96,7 +96,7 @@ impl Traffic {
                 ready()?;
             }
         }
-        meet(link, shared, Word::ResponderDone, Word::InitiatorDone, sample)?;
+        meet(link, shared, SharedWord::ResponderDone, SharedWord::InitiatorDone, sample)?;
         match self {
             Self::Remote(remote) => remote.verify_target(link, sample),
             Self::OneWay(one_way) => one_way.verify(link, sample, false),
@@ -125,9 +125,9 @@ impl Traffic {
 fn meet<N: Nic>(
     link: &mut Link<N>,
     shared: &SharedWords,
-    mine: Word,
-    theirs: Word,
-    sample: &Sample,
+    mine: SharedWord,
+    theirs: SharedWord,
+    sample: &SamplePlan,
 ) -> Result<(), Error> {
     let mut patience = shared.patience(link::PATIENCE);
     // SYNC(sample-done): pairs with the Acquire below, in the other process.

@@ -21,8 +21,8 @@ use super::{
 use crate::{
     error::Error,
     limit::{gib_per_second, per_second},
-    sample::{Ready, Sample},
-    shared_words::{Patience, SharedWords, Word},
+    sample::{Ready, SamplePlan},
+    shared_words::{Patience, SharedWord, SharedWords},
 };
 
 /// Bytes of a slot for a small message: it fits with a datagram's header.
@@ -72,7 +72,7 @@ impl OneWay {
         self,
         link: &mut Link<N>,
         shared: &SharedWords,
-        sample: &Sample,
+        sample: &SamplePlan,
     ) -> Result<f64, Error> {
         if !self.is_small() {
             payload::fill(&link.region, SOURCE_OFFSET, self.cycle_bytes(), sample);
@@ -90,7 +90,7 @@ impl OneWay {
         self,
         link: &mut Link<N>,
         shared: &SharedWords,
-        sample: &Sample,
+        sample: &SamplePlan,
         ready: Ready<'_>,
     ) -> Result<(), Error> {
         match self.verb {
@@ -107,7 +107,7 @@ impl OneWay {
     pub(super) fn verify<N: Nic>(
         self,
         link: &Link<N>,
-        sample: &Sample,
+        sample: &SamplePlan,
         is_initiator: bool,
     ) -> Result<(), Error> {
         if self.is_small() || (self.verb == Verb::Read) != is_initiator {
@@ -160,7 +160,7 @@ struct Flow<'a, N: Nic, const IS_SMALL: bool, const IS_SEND: bool> {
     shape: OneWay,
     link: &'a mut Link<N>,
     shared: &'a SharedWords,
-    sample: &'a Sample,
+    sample: &'a SamplePlan,
     patience: Patience<'a>,
     /// Signaled requests in flight: their index in the queue, and the messages up to them.
     signaled: VecDeque<(u16, u64)>,
@@ -175,7 +175,7 @@ impl<'a, N: Nic, const IS_SMALL: bool, const IS_SEND: bool> Flow<'a, N, IS_SMALL
         shape: OneWay,
         link: &'a mut Link<N>,
         shared: &'a SharedWords,
-        sample: &'a Sample,
+        sample: &'a SamplePlan,
     ) -> Self {
         let patience = shared.patience(link::PATIENCE);
         let signaled = VecDeque::with_capacity(SENDS.into());
@@ -214,7 +214,7 @@ impl<'a, N: Nic, const IS_SMALL: bool, const IS_SEND: bool> Flow<'a, N, IS_SMALL
     fn wait_consumed(&mut self, count: u64) -> Result<(), Error> {
         while self.shape.is_received() && self.consumed < count {
             // SYNC(consumed): pairs with the Release in `receive`.
-            let consumed = self.shared.word(Word::Received).load(Ordering::Acquire);
+            let consumed = self.shared.word(SharedWord::Received).load(Ordering::Acquire);
             if consumed != self.consumed {
                 self.patience.progress();
                 self.consumed = consumed;
@@ -308,7 +308,7 @@ impl<'a, N: Nic, const IS_SMALL: bool, const IS_SEND: bool> Flow<'a, N, IS_SMALL
             if consumed % stride == 0 || consumed == count {
                 self.link.ring_receives();
                 // SYNC(consumed): pairs with the Acquire in `wait_consumed`.
-                self.shared.word(Word::Received).store(consumed, Ordering::Release);
+                self.shared.word(SharedWord::Received).store(consumed, Ordering::Release);
             }
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use verbs::MemoryRegion;
 
-use crate::{error::Error, sample::Sample};
+use crate::{error::Error, sample::SamplePlan};
 
 /// Bytes of a small message.
 pub(crate) const SMALL_BYTES: usize = 32;
@@ -13,7 +13,7 @@ const CHUNK_BYTES: usize = 4096;
 
 /// Small message number `index`; its last word is the sequence number.
 #[inline]
-pub(crate) fn small(sample: &Sample, index: u64) -> [u8; SMALL_BYTES] {
+pub(crate) fn small(sample: &SamplePlan, index: u64) -> [u8; SMALL_BYTES] {
     let sequence = sample.sequence(index);
     let words = [word(sequence, 0), word(sequence, 1), word(sequence, 2), sequence];
     let mut bytes = [0; SMALL_BYTES];
@@ -25,7 +25,7 @@ pub(crate) fn small(sample: &Sample, index: u64) -> [u8; SMALL_BYTES] {
 
 /// Compares a small message, or the tail of one.
 #[inline]
-pub(crate) fn check_small(sample: &Sample, index: u64, found: &[u8]) -> Result<(), Error> {
+pub(crate) fn check_small(sample: &SamplePlan, index: u64, found: &[u8]) -> Result<(), Error> {
     let expected = small(sample, index);
     let expected = &expected[SMALL_BYTES - found.len()..];
     if found == expected { Ok(()) } else { Err(first_difference(index, 0, found, expected)) }
@@ -38,7 +38,12 @@ pub(crate) fn word(seed: u64, position: u64) -> u64 {
 }
 
 /// Fills `len_bytes` (a multiple of 8) at `offset` with the pattern of `sample`.
-pub(crate) fn fill(region: &impl MemoryRegion, offset: usize, len_bytes: usize, sample: &Sample) {
+pub(crate) fn fill(
+    region: &impl MemoryRegion,
+    offset: usize,
+    len_bytes: usize,
+    sample: &SamplePlan,
+) {
     let mut chunk = [0; CHUNK_BYTES];
     for begin in (0..len_bytes).step_by(CHUNK_BYTES) {
         let chunk = &mut chunk[..CHUNK_BYTES.min(len_bytes - begin)];
@@ -74,7 +79,7 @@ pub(crate) fn verify(
 #[derive(Debug)]
 pub(crate) struct Message<'a> {
     /// Its sample.
-    pub(crate) sample: &'a Sample,
+    pub(crate) sample: &'a SamplePlan,
     /// Its number.
     pub(crate) index: u64,
     /// Where in the pattern it begins.
@@ -83,7 +88,7 @@ pub(crate) struct Message<'a> {
     pub(crate) stamp: Option<u64>,
 }
 
-fn pattern(chunk: &mut [u8], begin: usize, sample: &Sample) {
+fn pattern(chunk: &mut [u8], begin: usize, sample: &SamplePlan) {
     let first = (begin / WORD_BYTES) as u64;
     for (bytes, position) in chunk.chunks_exact_mut(WORD_BYTES).zip(first..) {
         bytes.copy_from_slice(&word(sample.number, position).to_ne_bytes());
@@ -137,8 +142,8 @@ mod tests {
         }
     }
 
-    fn sample(number: u64) -> Sample {
-        Sample { count: 1, number, ..Sample::default() }
+    fn sample(number: u64) -> SamplePlan {
+        SamplePlan { count: 1, number, ..SamplePlan::default() }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::{
     link::{self, Link, TARGET_OFFSET},
     payload::WORD_BYTES,
 };
-use crate::{error::Error, sample::Sample, shared_words::SharedWords, stats::Laps};
+use crate::{error::Error, sample::SamplePlan, shared_words::SharedWords, stats::Laps};
 
 /// An operation on 8 bytes at the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,7 +27,7 @@ impl Remote {
         self,
         link: &mut Link<N>,
         shared: &SharedWords,
-        sample: &Sample,
+        sample: &SamplePlan,
     ) -> Result<f64, Error> {
         let mut patience = shared.patience(link::PATIENCE);
         let batch = sample.batch();
@@ -46,14 +46,19 @@ impl Remote {
     }
 
     /// What the target holds before operation `index`.
-    fn value(self, sample: &Sample, index: u64) -> u64 {
+    fn value(self, sample: &SamplePlan, index: u64) -> u64 {
         match self {
             Self::Read => sample.sequence(0),
             Self::FetchAdd | Self::CompareSwap => sample.sequence(index),
         }
     }
 
-    fn post<N: Nic>(self, link: &mut Link<N>, sample: &Sample, index: u64) -> Result<u16, Error> {
+    fn post<N: Nic>(
+        self,
+        link: &mut Link<N>,
+        sample: &SamplePlan,
+        index: u64,
+    ) -> Result<u16, Error> {
         let remote = link.remote(TARGET_OFFSET);
         let into = link.region.sge(0, WORD_BYTES);
         let scatter = [into];
@@ -70,14 +75,14 @@ impl Remote {
         link.post(op, true)
     }
 
-    pub(super) fn prepare_target<N: Nic>(self, link: &mut Link<N>, sample: &Sample) {
+    pub(super) fn prepare_target<N: Nic>(self, link: &mut Link<N>, sample: &SamplePlan) {
         link.region.write(TARGET_OFFSET, &self.value(sample, 0).to_ne_bytes());
     }
 
     pub(super) fn verify_target<N: Nic>(
         self,
         link: &Link<N>,
-        sample: &Sample,
+        sample: &SamplePlan,
     ) -> Result<(), Error> {
         let found = link.region.load_u64(TARGET_OFFSET);
         check(sample.count, "final value", found, self.value(sample, sample.count))

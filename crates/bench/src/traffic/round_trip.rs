@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     error::Error,
-    sample::{Ready, Sample},
+    sample::{Ready, SamplePlan},
     shared_words::{Patience, SharedWords},
     stats::Laps,
 };
@@ -63,7 +63,7 @@ impl RoundTrip {
         self,
         link: &mut Link<N>,
         shared: &SharedWords,
-        sample: &Sample,
+        sample: &SamplePlan,
     ) -> Result<f64, Error> {
         with_talk!(self, link, shared, sample, initiate)
     }
@@ -72,7 +72,7 @@ impl RoundTrip {
         self,
         link: &mut Link<N>,
         shared: &SharedWords,
-        sample: &Sample,
+        sample: &SamplePlan,
         ready: Ready<'_>,
     ) -> Result<(), Error> {
         with_talk!(self, link, shared, sample, respond, ready)
@@ -87,7 +87,7 @@ struct Talk<'a, N: Nic, const VERB: u8, const LEN_BYTES: usize> {
     /// That of the shape, which is `LEN_BYTES` or `ANY`.
     len_bytes: usize,
     link: &'a mut Link<N>,
-    sample: &'a Sample,
+    sample: &'a SamplePlan,
     patience: Patience<'a>,
     /// Receive buffers in use, reused in turn.
     slots: u64,
@@ -100,7 +100,7 @@ impl<'a, N: Nic, const VERB: u8, const LEN_BYTES: usize> Talk<'a, N, VERB, LEN_B
         shape: RoundTrip,
         link: &'a mut Link<N>,
         shared: &'a SharedWords,
-        sample: &'a Sample,
+        sample: &'a SamplePlan,
     ) -> Result<Self, Error> {
         let distance = (link.header_bytes() + shape.len_bytes).max(SLOT_BYTES_MIN);
         let slots = ((LANDING_BYTES / distance) as u64).min(u64::from(RECEIVES));

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use measure::{
     number::{number, ratio},
-    report::{Block, Report, Section},
+    report::{Block, Report, ReportSection},
     results::{Results, Row},
     table::Table,
 };
@@ -28,7 +28,7 @@ pub fn report(results: &Results, grid: &Grid) -> Report {
     for rows in results.rows.chunk_by(|a, b| (&a.regime, a.line_ns) == (&b.regime, b.line_ns)) {
         let matrix = Matrix::new(rows, grid);
         if !matrix.points.is_empty() {
-            let mut section = Section::new(format!("regime: {}", rows[0].regime));
+            let mut section = ReportSection::new(format!("regime: {}", rows[0].regime));
             section.blocks = vec![
                 Block::Heading("Each switch by itself".to_owned()),
                 Block::Table(matrix.effects()),

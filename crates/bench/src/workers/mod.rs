@@ -23,8 +23,8 @@ use self::program::{Client, Server};
 pub use self::switches::Switches;
 use crate::{
     error::Error,
-    sample::{Measured, Ready, Sample},
-    shared_words::{Patience, SharedWords, Word},
+    sample::{Measured, Ready, SamplePlan},
+    shared_words::{Patience, SharedWord, SharedWords},
     traffic::link::PATIENCE,
 };
 
@@ -98,7 +98,7 @@ impl<N: Nic> Opened<N> {
         self,
         calls: &WorkerCalls,
         shared: &SharedWords,
-        sample: &Sample,
+        sample: &SamplePlan,
     ) -> Result<Measured, Error> {
         let (len_bytes, peers) = (calls.len_bytes, self.peers.clone());
         match calls.tail_beside {
@@ -113,7 +113,7 @@ impl<N: Nic> Opened<N> {
         self,
         mut client: impl Program<N>,
         shared: &SharedWords,
-        sample: &Sample,
+        sample: &SamplePlan,
     ) -> Result<Measured, Error> {
         let Self { mut worker, peers } = self;
         client.begin(&mut worker);
@@ -126,9 +126,9 @@ impl<N: Nic> Opened<N> {
         }
         let per_batch = per_batch(peers.iter().filter_map(|peer| worker.counters(*peer)));
         // SYNC(calls-done): pairs with the Acquire in `respond`, in the other process.
-        shared.word(Word::InitiatorDone).store(sample.number, Ordering::Release);
+        shared.word(SharedWord::InitiatorDone).store(sample.number, Ordering::Release);
         // SYNC(calls-done): pairs with the Release in `respond`, in the other process.
-        while shared.word(Word::ResponderDone).load(Ordering::Acquire) != sample.number {
+        while shared.word(SharedWord::ResponderDone).load(Ordering::Acquire) != sample.number {
             step(&mut worker, &mut client, &mut clock, &mut patience)?;
         }
         Ok(Measured { value: client.value(sample.count), per_batch: Some(per_batch) })
@@ -139,14 +139,14 @@ impl<N: Nic> Opened<N> {
         mut self,
         calls: &WorkerCalls,
         shared: &SharedWords,
-        sample: &Sample,
+        sample: &SamplePlan,
         ready: Ready<'_>,
     ) -> Result<(), Error> {
         let mut server = Server::new(calls);
         let (mut clock, mut patience) = (PollClock::new(), shared.patience(PATIENCE));
         ready()?;
         // SYNC(calls-done): pairs with the Release in `initiate`, in the other process.
-        while shared.word(Word::InitiatorDone).load(Ordering::Acquire) != sample.number {
+        while shared.word(SharedWord::InitiatorDone).load(Ordering::Acquire) != sample.number {
             for _ in 0..POLLS_PER_LOOK {
                 step(&mut self.worker, &mut server, &mut clock, &mut patience)?;
             }
@@ -155,7 +155,7 @@ impl<N: Nic> Opened<N> {
             }
         }
         // SYNC(calls-done): pairs with the Acquire in `initiate`, in the other process.
-        shared.word(Word::ResponderDone).store(sample.number, Ordering::Release);
+        shared.word(SharedWord::ResponderDone).store(sample.number, Ordering::Release);
         Ok(())
     }
 }

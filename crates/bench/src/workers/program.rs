@@ -9,7 +9,7 @@ use super::WorkerCalls;
 use crate::{
     error::Error,
     limit::{gib_per_second, per_second},
-    sample::Sample,
+    sample::SamplePlan,
     stats::Laps,
 };
 
@@ -112,7 +112,7 @@ pub(super) struct Client {
 }
 
 impl Client {
-    pub(super) fn new(calls: WorkerCalls, sample: &Sample, peers: Vec<PeerId>) -> Self {
+    pub(super) fn new(calls: WorkerCalls, sample: &SamplePlan, peers: Vec<PeerId>) -> Self {
         let batch = sample.batch();
         let untimed = (sample.count / 8).max(u64::from(calls.depth)).next_multiple_of(batch);
         Self {

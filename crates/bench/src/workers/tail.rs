@@ -6,7 +6,7 @@ use rpc::{Call, CloseReason, Handler, PeerId, Request, Status, Worker};
 use verbs::Nic;
 
 use super::program::{WORD_BYTES, closed, pattern, wrong};
-use crate::{error::Error, sample::Sample};
+use crate::{error::Error, sample::SamplePlan};
 
 /// Long bodies in flight.
 const STREAM_DEPTH: usize = 4;
@@ -35,7 +35,7 @@ impl Client {
     pub(super) fn new(
         len_bytes: usize,
         stream_bytes: usize,
-        sample: &Sample,
+        sample: &SamplePlan,
         peers: Vec<PeerId>,
     ) -> Self {
         let count = usize::try_from(sample.count).unwrap_or(usize::MAX);
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn the_number_is_what_all_but_a_hundredth_stay_below() {
-        let sample = Sample { count: 1000, number: 1, ..Sample::default() };
+        let sample = SamplePlan { count: 1000, number: 1, ..SamplePlan::default() };
         let mut client = Client::new(56, 0, &sample, Vec::new());
         assert!(client.value(1000) == 0.0);
         client.times_ns = (1..=1000).rev().collect();

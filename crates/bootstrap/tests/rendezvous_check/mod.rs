@@ -6,7 +6,7 @@ use std::time::Duration;
 use copyrpc_bootstrap::{
     JobId, RankInfo, Secret,
     frame::Hello,
-    rendezvous::{Action, Outcome, PENDING_MAX, Rendezvous, RendezvousConfig},
+    rendezvous::{Action, ExchangeState, PENDING_MAX, Rendezvous, RendezvousConfig},
 };
 use zerocopy::IntoBytes as _;
 
@@ -56,7 +56,7 @@ pub(crate) fn check(mut bytes: &[u8]) {
             }
         }
         assert!(rendezvous.connections() <= PENDING_MAX);
-        assert_ne!(rendezvous.outcome(), &Outcome::Complete);
+        assert_ne!(rendezvous.outcome(), &ExchangeState::Complete);
         assert_eq!(rendezvous.stats().joined, 0);
     }
 }

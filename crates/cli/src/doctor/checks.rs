@@ -6,7 +6,7 @@ use bootstrap::{RankInfo, Secret};
 use daemon::{
     AddressSpaceNeed,
     config::{DaemonConfig, SECRET_FILE, Settings, Start},
-    metrics::{Counter, State},
+    metrics::{Counter, DaemonState},
 };
 
 use nics::hardware;
@@ -265,7 +265,7 @@ fn daemons(settings: &Settings) -> Vec<Finding> {
     let finding = |snapshot: &daemon::metrics::Snapshot| {
         let found =
             format!("{}: {}, process {}", snapshot.name, snapshot.state, snapshot.process.pid);
-        if snapshot.state == State::Crashed {
+        if snapshot.state == DaemonState::Crashed {
             let remedy =
                 "`copyrpc stat` shows its last counters; start it again, which replaces them";
             Finding::note("daemon", found, remedy)

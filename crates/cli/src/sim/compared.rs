@@ -5,7 +5,7 @@ use std::{io::Write as _, path::Path};
 use anyhow::Context as _;
 use measure::{
     report::{
-        Block, Report, Section,
+        Block, Report, ReportSection,
         chart::{self, Bar},
     },
     results::Header,
@@ -69,7 +69,7 @@ pub(super) fn write_page<'a>(
     let sections = units.iter().map(|(unit, bars)| {
         let title = if unit.is_empty() { "numbers without unit" } else { unit };
         let chart = chart::bars(bars, number).titled(title.to_owned()).keyed(&names);
-        Section::with(title, "", [Block::Chart(chart)])
+        ReportSection::with(title, "", [Block::Chart(chart)])
     });
     let mut report = Report::new(&Header {
         bench: format!("sim {name}"),

@@ -2,7 +2,7 @@
 
 use clap::{Args, builder::RangedU64ValueParser};
 use sim::{
-    actors::reference_daemon::{self, Hold, Load, Start},
+    actors::reference_daemon::{self, Hold, Load, StartState},
     cluster::steady::{self, Begin, FlushPolicy, Measured, Steady},
     machine::DELEGATION,
     world::Time,
@@ -67,8 +67,8 @@ pub(super) fn run(args: &SteadyArgs) -> anyhow::Result<()> {
     let mut apart = Vec::new();
     for &nodes in &args.nodes {
         for &depth in &args.depth {
-            let other =
-                [Start::Burst, Start::Trickle].map(|start| reference(args, nodes, depth, start));
+            let other = [StartState::Burst, StartState::Trickle]
+                .map(|start| reference(args, nodes, depth, start));
             for &wqes in &args.wqes {
                 let [cold, burst, perturbed] = measure(args, nodes, depth, wqes)?;
                 let rates = [&cold, &burst, &perturbed].map(|measured| measured.mops_per_node);
@@ -116,7 +116,7 @@ fn measure(args: &SteadyArgs, nodes: u32, depth: u16, wqes: u16) -> anyhow::Resu
 }
 
 /// The other daemon, per node.
-fn reference(args: &SteadyArgs, nodes: u32, depth: u16, start: Start) -> f64 {
+fn reference(args: &SteadyArgs, nodes: u32, depth: u16, start: StartState) -> f64 {
     let profile = sim::machine::DelegationProfile { clients: args.clients, ..DELEGATION };
     // One call per µs trickles in.
     let warm_up_us = f64::from(args.clients) * f64::from(depth) + 3000.0;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use sim::scenarios::{
     raw,
-    two_rank::{self, Cell, Outcome, ROUND_TRIP_US, THROUGHPUT},
+    two_rank::{self, Combination, Outcome, ROUND_TRIP_US, THROUGHPUT},
 };
 
 use super::compared;
@@ -91,7 +91,7 @@ pub(super) fn run_raw(args: &RawArgs) -> anyhow::Result<()> {
     compared::judge(&outcome.rows)
 }
 
-fn matrix(cells: &[Cell]) -> String {
+fn matrix(cells: &[Combination]) -> String {
     let mut table = table(&["on", "RTT", "1 rank", "2 ranks", "slower", "remote", "merged"]);
     let (reported, counted) = THROUGHPUT;
     table.add_row([

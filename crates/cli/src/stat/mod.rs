@@ -7,7 +7,7 @@ use client::{Client, ClientConfig, runtime};
 use comfy_table::Table;
 use daemon::{
     config::Settings,
-    metrics::{Counter, Section, Snapshot, State, Timing, render},
+    metrics::{Counter, DaemonState, Section, Snapshot, Timing, render},
 };
 use serde_json::{Map, Value, json};
 
@@ -63,7 +63,7 @@ pub(crate) fn read_all(settings: &Settings) -> anyhow::Result<Vec<Snapshot>> {
 pub(crate) fn openmetrics(settings: &Settings, snapshots: Vec<Snapshot>) -> anyhow::Result<String> {
     let runtime = daemon::config::runtime_of(settings)?;
     let ask = |snapshot: Snapshot| {
-        let is_serving = matches!(snapshot.state, State::Alive(_));
+        let is_serving = matches!(snapshot.state, DaemonState::Alive(_));
         let socket = runtime::socket_of(runtime.folder(), &snapshot.name);
         let told = is_serving.then(|| told(&socket)).and_then(|told| {
             told.inspect_err(|error| tracing::debug!("{} tells nothing: {error:#}", snapshot.name))

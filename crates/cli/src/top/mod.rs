@@ -7,7 +7,7 @@ use std::{
 
 use daemon::{
     config::Settings,
-    metrics::{Counter, Section, Snapshot, State},
+    metrics::{Counter, DaemonState, Section, Snapshot},
 };
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 
@@ -93,7 +93,7 @@ impl Model {
                 |then: &&Snapshot| (&then.name, then.process) == (&snapshot.name, snapshot.process);
             let earlier = self.before.iter().find(is_same);
             let recent = earlier.map_or(0, |then| requests(&total.since(&then.total())));
-            (matches!(snapshot.state, State::Alive(_)), recent, requests(&total))
+            (matches!(snapshot.state, DaemonState::Alive(_)), recent, requests(&total))
         };
         // The first one, of those that have done as much.
         let busiest = self.now.iter().enumerate().rev().max_by_key(|(_, snapshot)| work(snapshot));

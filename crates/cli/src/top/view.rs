@@ -8,7 +8,7 @@
 //! phase        p50 p90 p99      batching        p50 p90 p99
 //! ```
 
-use daemon::metrics::{Counter, Histogram, Section, Snapshot, State, Timing};
+use daemon::metrics::{Counter, DaemonState, Histogram, Section, Snapshot, Timing};
 use ratatui::{
     Frame,
     layout::{Constraint, Layout, Rect},
@@ -114,9 +114,9 @@ fn draw_daemons(frame: &mut Frame<'_>, area: Rect, model: &Model) {
     ];
     let rows = model.now.iter().enumerate().flat_map(|(index, snapshot)| {
         let style = match snapshot.state {
-            State::Alive(_) => Style::default(),
-            State::Crashed => Style::default().fg(Color::Red),
-            State::Stopped => Style::default().fg(Color::DarkGray),
+            DaemonState::Alive(_) => Style::default(),
+            DaemonState::Crashed => Style::default().fg(Color::Red),
+            DaemonState::Stopped => Style::default().fg(Color::DarkGray),
         };
         let is_selected = index == model.selected;
         let selected = if is_selected { style.add_modifier(Modifier::REVERSED) } else { style };

@@ -21,7 +21,7 @@ use client::{
 use daemon::metrics::Counter;
 use os::{
     clock,
-    unix::{Address, Connection},
+    unix::{Address, UnixConnection},
 };
 
 use crate::cluster::{Cluster, connect, eventually};
@@ -60,7 +60,7 @@ fn an_attacker() {
         },
         "flood" => flood(&socket),
         "newcomers" => loop {
-            drop(Connection::connect(&Address::from(socket.as_path()), clock::NOW));
+            drop(UnixConnection::connect(&Address::from(socket.as_path()), clock::NOW));
         },
         "visitors" => loop {
             drop(Client::connect(&socket, ClientConfig::default()));

@@ -16,7 +16,7 @@ use daemon::{Status, metrics::Counter};
 use memory::sync::{AtomicBool, Ordering};
 use os::{
     clock,
-    unix::{Address, Connection},
+    unix::{Address, UnixConnection},
 };
 use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
 
@@ -69,8 +69,8 @@ fn fault_a14_a_daemon_out_of_memory_refuses_what_is_large_and_serves_what_is_not
 }
 
 /// Says nothing for ever.
-fn half_open(socket: &Path) -> Option<Connection> {
-    Connection::connect(&Address::from(socket), clock::NOW).ok()
+fn half_open(socket: &Path) -> Option<UnixConnection> {
+    UnixConnection::connect(&Address::from(socket), clock::NOW).ok()
 }
 
 #[test]
@@ -114,7 +114,7 @@ const DOORBELL: u8 = 0xb5;
 /// Comes in, and rings until it is thrown out.
 fn ring_until_evicted(socket: &Path) {
     let deadline_ns = clock::deadline_ns(Duration::from_secs(60));
-    let connection = Connection::connect(&Address::from(socket), deadline_ns).unwrap();
+    let connection = UnixConnection::connect(&Address::from(socket), deadline_ns).unwrap();
     connection.send(HELLO, &[], deadline_ns).unwrap();
     connection.recv(&mut [0; 64], 4, deadline_ns).expect("a welcome");
     // Not to wait for it: a storm is as fast as it can be.

@@ -5,7 +5,7 @@ use std::{sync::mpsc, thread};
 use client::{CallError, message::HERE};
 use daemon::{
     Status,
-    metrics::{Counter, Life, Snapshot, State},
+    metrics::{Counter, DaemonState, Life, Snapshot},
 };
 use rustix::process::Signal;
 
@@ -73,7 +73,7 @@ fn a_daemon_of_two_threads_that_is_asked_to_end_finishes_what_one_does_for_the_o
         eventually(|| cluster.counter(0, Counter::ThreadRequests) == Some(1));
         cluster.signal(0, Signal::TERM);
         let metrics = cluster.folder.join(Cluster::name(0, "metrics"));
-        let draining = State::Alive(Life::Draining);
+        let draining = DaemonState::Alive(Life::Draining);
         eventually(|| Snapshot::read(&metrics).unwrap().state == draining);
         let refused = cluster.client(0).call(HERE, ECHO, 0, b"new").map(<[u8]>::to_vec);
         assert_eq!(refused, Err(CallError::Refused(Status::Unavailable)));

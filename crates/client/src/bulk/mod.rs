@@ -33,7 +33,7 @@ use proto::{Status, bulk::SLICES_MAX};
 use zerocopy::IntoBytes as _;
 
 pub use proto::bulk::{Direction, Move};
-pub use provider::{BulkProvider, SliceLen, Ticket, Work};
+pub use provider::{BulkProvider, BulkRequest, SliceLen, Ticket};
 pub use region::{BulkRegion, RegionError, Slice};
 
 use crate::{CallError, Client, HERE, To, call_head, message::DAEMON, patience};

@@ -33,7 +33,7 @@ pub struct SliceLen {
 
 /// A call that is to be answered by [`BulkProvider::answer`].
 #[derive(Debug)]
-pub struct Work {
+pub struct BulkRequest {
     id: u64,
     /// Rank of the caller's node.
     pub rank: u32,
@@ -72,7 +72,7 @@ pub struct BulkProvider {
     ipc: ipc::PipelinedClient<Asked>,
     service: u16,
     timeout: Duration,
-    arrived: VecDeque<Result<Work, CallError>>,
+    arrived: VecDeque<Result<BulkRequest, CallError>>,
     ended: HashMap<u64, Result<u64, CallError>>,
     word: Option<Result<u64, CallError>>,
     tickets: u64,
@@ -124,7 +124,7 @@ impl BulkProvider {
     /// # Errors
     ///
     /// [`CallError`]: the daemon is gone.
-    pub fn next(&mut self, timeout: Duration) -> Result<Option<Work>, CallError> {
+    pub fn next(&mut self, timeout: Duration) -> Result<Option<BulkRequest>, CallError> {
         if !self.is_asking && self.arrived.is_empty() {
             self.serve(0, Status::Ok, b"")?;
         }
@@ -145,7 +145,12 @@ impl BulkProvider {
     /// # Errors
     ///
     /// [`CallError`]: the daemon is gone.
-    pub fn answer(&mut self, work: Work, status: Status, body: &[u8]) -> Result<(), CallError> {
+    pub fn answer(
+        &mut self,
+        work: BulkRequest,
+        status: Status,
+        body: &[u8],
+    ) -> Result<(), CallError> {
         self.serve(work.id, status, body)
     }
 
@@ -157,7 +162,7 @@ impl BulkProvider {
     /// [`CallError`]: nothing has begun. What the daemon refuses is told by [`wait`](Self::wait).
     pub fn begin(
         &mut self,
-        work: &Work,
+        work: &BulkRequest,
         region: &BulkRegion,
         moves: &[Move],
         timeout: Duration,
@@ -218,7 +223,7 @@ impl BulkProvider {
     /// [`CallError`].
     pub fn transfer(
         &mut self,
-        work: &Work,
+        work: &BulkRequest,
         region: &BulkRegion,
         moves: &[Move],
         timeout: Duration,
@@ -275,7 +280,7 @@ impl BulkProvider {
             match asked {
                 Asked::Next => {
                     *is_asking = false;
-                    arrived.push_back(answer.and_then(Work::parse));
+                    arrived.push_back(answer.and_then(BulkRequest::parse));
                 }
                 Asked::Transfer(ticket) => {
                     ended.insert(ticket, answer.and_then(word));
@@ -293,7 +298,7 @@ impl BulkProvider {
     }
 }
 
-impl Work {
+impl BulkRequest {
     fn parse(bytes: &[u8]) -> Result<Self, CallError> {
         let broken = || CallError::Unanswered(Status::Internal);
         let (head, rest) = BulkWorkHead::read_from_prefix(bytes).map_err(|_| broken())?;

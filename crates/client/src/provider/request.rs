@@ -7,7 +7,7 @@ use std::{
 };
 
 use memory::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use os::event::Event;
+use os::event::EventFd;
 use proto::Status;
 
 use crate::provider::inbound::{Context, Inbound};
@@ -35,7 +35,7 @@ pub(super) struct Outbox {
     /// Counts connections to daemons.
     epoch: AtomicU64,
     /// Readable while something was said to a thread that sleeps.
-    event: Event,
+    event: EventFd,
 }
 
 impl Outbox {
@@ -47,11 +47,11 @@ impl Outbox {
             is_asleep: AtomicBool::new(false),
             is_stopped: AtomicBool::new(false),
             epoch: AtomicU64::new(1),
-            event: Event::new()?,
+            event: EventFd::new()?,
         })
     }
 
-    pub(super) fn event(&self) -> &Event {
+    pub(super) fn event(&self) -> &EventFd {
         &self.event
     }
 

@@ -9,7 +9,7 @@ use std::{
 
 use os::{
     clock,
-    idle::{Idle, Step},
+    idle::{Idle, IdleStep},
 };
 use proto::Status;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -353,7 +353,7 @@ impl Session {
             self.idle.reset();
             return;
         }
-        if let Step::Sleep = self.idle.step(self.config.wait) {
+        if let IdleStep::Sleep = self.idle.step(self.config.wait) {
             if self.outbox.doze() && self.ipc.arm() {
                 let timeout = Timespec { tv_sec: SLEEP_MAX.as_secs().cast_signed(), tv_nsec: 0 };
                 let mut fds = [

@@ -10,8 +10,8 @@ use std::{
 use super::mutant::Mutant;
 
 use verbs::{
-    Access, AsyncEvent, Completion, CompletionKind, Cqn, Failure, Lid, QpState, Qpn, RemoteSlice,
-    RnrTimer, RtsAttr, SendFlags, Sge, Transport, WcStatus,
+    Access, AsyncEvent, Completion, CompletionKind, Cqn, Lid, QpState, Qpn, RemoteSlice, RnrTimer,
+    RtsAttr, SendFlags, Sge, Transport, WcFailure, WcStatus,
 };
 
 /// Registered bytes at an invented address.
@@ -301,7 +301,7 @@ impl Fabric {
                 qpn: Qpn::from_low_bits(id),
                 wqe,
                 kind,
-                failure: status.map(|status| Failure { status, vendor: 0 }),
+                failure: status.map(|status| WcFailure { status, vendor: 0 }),
                 len_bytes,
                 imm: None,
                 source: None,

@@ -17,14 +17,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{Place, Testbed};
+use crate::{NicPlace, Testbed};
 use fabric::{Fabric, Pair, Region};
 use mutant::Mutant;
 use queues::{ModelCq, ModelQp, ModelSrq};
 use verbs::{
     Access, AddressVector, AsyncEvent, Capabilities, Channel, CqConfig, CreateError, Lid,
-    LinkLayer, Lkey, MemoryError, MemoryRegion, Mtu, Nic, NicAttributes, PortAttributes, QpConfig,
-    QpState, Rkey, RnrTimer, Route, RtsAttr, SrqConfig,
+    LinkLayer, Lkey, MemoryError, MemoryRegion, Mtu, Nic, NicAttributes, PortAttributes, PortRoute,
+    QpConfig, QpState, Rkey, RnrTimer, RtsAttr, SrqConfig,
 };
 
 /// The expectations of the model.
@@ -55,7 +55,7 @@ pub(super) struct Model {
 }
 
 /// Opens the NIC of one role.
-pub(super) fn open(place: &Place) -> Model {
+pub(super) fn open(place: &NicPlace) -> Model {
     let mut fabrics = FABRICS.lock().unwrap_or_else(PoisonError::into_inner);
     let shared = fabrics.entry(place.fabric.clone()).or_default().clone();
     let is_asked = |mutant: &Mutant| place.fabric.starts_with(&format!("{mutant:?}"));
@@ -77,7 +77,7 @@ pub(super) fn open(place: &Place) -> Model {
 
 /// Takes every queue pair of one role away, as the death of its process does.
 pub(super) fn kill(fabric: &str, role: super::Role) {
-    let nic = open(&Place { role, fabric: fabric.to_owned() });
+    let nic = open(&NicPlace { role, fabric: fabric.to_owned() });
     nic.shared.lock().pairs.retain(|_, pair| pair.lid != nic.lid);
 }
 
@@ -187,7 +187,7 @@ impl Nic for Model {
     }
 
     fn address(&self) -> AddressVector {
-        AddressVector::new(Route::Lid(self.lid))
+        AddressVector::new(PortRoute::Lid(self.lid))
     }
 
     fn alloc_pd(&self) -> Result<u32, CreateError> {

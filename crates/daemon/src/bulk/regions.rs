@@ -2,7 +2,7 @@
 
 use crate::limits::Limits;
 use proto::bulk::{Extent, Slice};
-use rpc::{Region, Status, Worker};
+use rpc::{LocalRegion, Status, Worker};
 use slots::{Key, SlotTable};
 use std::os::fd::OwnedFd;
 use verbs::Nic;
@@ -16,7 +16,7 @@ const ALL_MAX: u32 = 4096;
 /// A region of a client.
 struct Entry<N: Nic, C> {
     client: C,
-    region: Region<N>,
+    region: LocalRegion<N>,
     len_bytes: u64,
     /// Slices that are lent, and transfers from or to it.
     uses: u32,
@@ -108,7 +108,7 @@ impl<N: Nic, C: Copy + Eq> Regions<N, C> {
         Ok((key, Slice { extent, is_writable }))
     }
 
-    pub(super) fn get(&self, key: Key) -> Option<&Region<N>> {
+    pub(super) fn get(&self, key: Key) -> Option<&LocalRegion<N>> {
         self.table.get(key).map(|entry| &entry.region)
     }
 

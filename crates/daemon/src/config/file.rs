@@ -3,7 +3,7 @@
 use core::ops::Range;
 use std::path::Path;
 
-use config::{Fault, Layers, Origin, SettingError};
+use config::{LayerFault, Layers, Origin, SettingError};
 use toml::de::{DeTable, DeValue};
 
 /// Adds the text of a file, which is TOML with one `key = value` per knob.
@@ -32,7 +32,7 @@ pub fn with_file(mut layers: Layers, path: &Path, text: &str) -> Result<Layers, 
     let failed = |fault, origin| SettingError { origin, fault: Box::new(fault) };
     let table = DeTable::parse(text).map_err(|error| {
         let origin = origin_of(error.span().map_or(1, line_of));
-        failed(Fault::Syntax(error.message().to_owned()), origin)
+        failed(LayerFault::Syntax(error.message().to_owned()), origin)
     })?;
     for (key, value) in table.get_ref() {
         let (origin, key) = (origin_of(line_of(key.span())), key.get_ref().as_ref());
@@ -43,7 +43,7 @@ pub fn with_file(mut layers: Layers, path: &Path, text: &str) -> Result<Layers, 
             DeValue::Boolean(word) => word.to_string(),
             DeValue::Datetime(_) | DeValue::Array(_) | DeValue::Table(_) => {
                 layers.check_key(key, &origin)?;
-                return Err(failed(Fault::NotOneValue { key: key.to_owned() }, origin));
+                return Err(failed(LayerFault::NotOneValue { key: key.to_owned() }, origin));
             }
         };
         layers = layers.entry(key, text, origin)?;
@@ -111,10 +111,10 @@ mod tests {
     #[test]
     fn a_file_that_is_no_toml_or_nests_is_refused() {
         let fault = |text| *file(text).unwrap_err().fault;
-        assert!(matches!(fault("a b"), Fault::Syntax(_)));
-        assert!(matches!(fault("clients_max = [1]"), Fault::NotOneValue { .. }));
-        assert!(matches!(fault("[daemon]\nrank = 1"), Fault::Unknown { .. }));
-        assert!(matches!(fault("bootstrap = \"\""), Fault::Value { .. }));
+        assert!(matches!(fault("a b"), LayerFault::Syntax(_)));
+        assert!(matches!(fault("clients_max = [1]"), LayerFault::NotOneValue { .. }));
+        assert!(matches!(fault("[daemon]\nrank = 1"), LayerFault::Unknown { .. }));
+        assert!(matches!(fault("bootstrap = \"\""), LayerFault::Value { .. }));
     }
 
     #[test]

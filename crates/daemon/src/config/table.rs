@@ -1,6 +1,6 @@
 //! Every knob of the node daemon and of the commands that talk to it.
 
-use config::{Kind, Knob};
+use config::{Knob, KnobKind};
 
 const MS: u64 = 1_000_000;
 const S: u64 = 1_000 * MS;
@@ -9,7 +9,7 @@ const HOUR: u64 = 3_600 * S;
 /// Name of the NIC.
 pub const NIC: Knob = Knob {
     env: "COPYRPC_NIC",
-    kind: Kind::Text,
+    kind: KnobKind::Text,
     default: "soft",
     meaning: "The NIC to use: `soft`, the software NIC in shared memory; `tcp`, the same over TCP; `ibverbs`, or the \
               name of an RDMA device; or `auto`",
@@ -18,7 +18,7 @@ pub const NIC: Knob = Knob {
 /// The daemon's job.
 pub const JOB: Knob = Knob {
     env: "COPYRPC_JOB",
-    kind: Kind::Text,
+    kind: KnobKind::Text,
     default: "",
     meaning: "Name of the job (1 to 48 of A-Z a-z 0-9 - _ .): daemons and clients of different jobs \
               never meet [default: that of the allocation of Slurm, Flux, PBS or LSF, such as slurm-77; \
@@ -28,7 +28,7 @@ pub const JOB: Knob = Knob {
 /// Number of the daemon among several on one machine.
 pub const INSTANCE: Knob = Knob {
     env: "COPYRPC_INSTANCE",
-    kind: Kind::Text,
+    kind: KnobKind::Text,
     default: "",
     meaning: "Tells several daemons of one job on one machine apart; a node has one, so normally empty \
               [default: where a launcher starts several on a host, the local rank of all but the first]",
@@ -37,7 +37,7 @@ pub const INSTANCE: Knob = Knob {
 /// The runtime folder of sockets, locks and counters.
 pub const RUNTIME_DIR: Knob = Knob {
     env: "COPYRPC_RUNTIME_DIR",
-    kind: Kind::Text,
+    kind: KnobKind::Text,
     default: "",
     meaning: "Private folder of sockets, locks and counters [default: copyrpc in $XDG_RUNTIME_DIR, or \
               copyrpc-UID in the folder for temporary files]",
@@ -46,7 +46,7 @@ pub const RUNTIME_DIR: Knob = Knob {
 /// The way in which daemons find each other.
 pub const BOOTSTRAP: Knob = Knob {
     env: "COPYRPC_BOOTSTRAP",
-    kind: Kind::Choice(&["auto", "alone", "tcp", "join", "file"]),
+    kind: KnobKind::Choice(&["auto", "alone", "tcp", "join", "file"]),
     default: "auto",
     meaning: "How daemons find each other: `alone` (one node), `tcp` (meet at COPYRPC_RENDEZVOUS, where \
               rank 0 listens), `join` (the same, but somebody else listens), `file` (meet in the folder COPYRPC_RENDEZVOUS); `auto` takes what \
@@ -56,7 +56,7 @@ pub const BOOTSTRAP: Knob = Knob {
 /// Address of the rendezvous.
 pub const RENDEZVOUS: Knob = Knob {
     env: "COPYRPC_RENDEZVOUS",
-    kind: Kind::Text,
+    kind: KnobKind::Text,
     default: "",
     meaning: "Where daemons meet: HOST:PORT of rank 0, or a folder that all nodes share [default: below a \
               launcher, a folder in the runtime folder, or in the home folder if there are several hosts]",
@@ -65,7 +65,7 @@ pub const RENDEZVOUS: Knob = Knob {
 /// The daemon's number.
 pub const RANK: Knob = Knob {
     env: "COPYRPC_RANK",
-    kind: Kind::Count { min: 0, max: 65_534 },
+    kind: KnobKind::Count { min: 0, max: 65_534 },
     default: "",
     meaning: "Number of this daemon, from 0 [default: that of the launcher: Open MPI, PMI, PALS, Slurm]",
 };
@@ -73,7 +73,7 @@ pub const RANK: Knob = Knob {
 /// Number of daemons.
 pub const SIZE: Knob = Knob {
     env: "COPYRPC_SIZE",
-    kind: Kind::Count { min: 1, max: 65_535 },
+    kind: KnobKind::Count { min: 1, max: 65_535 },
     default: "",
     meaning: "Number of daemons [default: that of the launcher; 1 without one]",
 };
@@ -81,7 +81,7 @@ pub const SIZE: Knob = Knob {
 /// File with the secret of the job.
 pub const SECRET_FILE: Knob = Knob {
     env: "COPYRPC_SECRET_FILE",
-    kind: Kind::Text,
+    kind: KnobKind::Text,
     default: "",
     meaning: "File with the job's secret, at least 16 bytes, readable by this user alone; all daemons of \
               a job need the same",
@@ -90,7 +90,7 @@ pub const SECRET_FILE: Knob = Knob {
 /// Longest bootstrap.
 pub const BOOTSTRAP_TIMEOUT: Knob = Knob {
     env: "COPYRPC_BOOTSTRAP_TIMEOUT",
-    kind: Kind::Duration { min_ns: 10 * MS, max_ns: 24 * HOUR },
+    kind: KnobKind::Duration { min_ns: 10 * MS, max_ns: 24 * HOUR },
     default: "60s",
     meaning: "How long a daemon waits for all others to come",
 };
@@ -98,7 +98,7 @@ pub const BOOTSTRAP_TIMEOUT: Knob = Knob {
 /// Longest handshake.
 pub const HANDSHAKE_TIMEOUT: Knob = Knob {
     env: "COPYRPC_HANDSHAKE_TIMEOUT",
-    kind: Kind::Duration { min_ns: MS, max_ns: 60 * S },
+    kind: KnobKind::Duration { min_ns: MS, max_ns: 60 * S },
     default: "1s",
     meaning: "How long a new connection may take to prove that it belongs to the job",
 };
@@ -106,7 +106,7 @@ pub const HANDSHAKE_TIMEOUT: Knob = Knob {
 /// Number of threads.
 pub const THREADS: Knob = Knob {
     env: "COPYRPC_THREADS",
-    kind: Kind::Count { min: 1, max: 64 },
+    kind: KnobKind::Count { min: 1, max: 64 },
     default: "1",
     meaning: "Threads of the daemon, which share clients and peers: more than 1 where one core is not \
               enough",
@@ -115,7 +115,7 @@ pub const THREADS: Knob = Knob {
 /// Transport of calls to other nodes.
 pub const TRANSPORT: Knob = Knob {
     env: "COPYRPC_TRANSPORT",
-    kind: Kind::Choice(&["rc", "dc"]),
+    kind: KnobKind::Choice(&["rc", "dc"]),
     default: "rc",
     meaning: "What carries calls to other nodes: a queue pair for each (`rc`), or one initiator and one target \
               for all (`dc`); the same on all nodes of a job",
@@ -124,7 +124,7 @@ pub const TRANSPORT: Knob = Knob {
 /// Size of the ring for each peer.
 pub const RING_BYTES: Knob = Knob {
     env: "COPYRPC_RING_BYTES",
-    kind: Kind::Bytes { min: 16 << 10, max: 64 << 20 },
+    kind: KnobKind::Bytes { min: 16 << 10, max: 64 << 20 },
     default: "256KiB",
     meaning: "Ring for each other node, which writes its calls and answers there: a power of two. It is \
               registered memory, and so is the mirror of it at the node that writes",
@@ -133,7 +133,7 @@ pub const RING_BYTES: Knob = Knob {
 /// Service level of calls.
 pub const SERVICE_LEVEL: Knob = Knob {
     env: "COPYRPC_SERVICE_LEVEL",
-    kind: Kind::Count { min: 0, max: 15 },
+    kind: KnobKind::Count { min: 0, max: 15 },
     default: "0",
     meaning: "Service level of calls to other nodes; on RoCE the Ethernet priority, 0 to 7",
 };
@@ -141,7 +141,7 @@ pub const SERVICE_LEVEL: Knob = Knob {
 /// Traffic class of calls.
 pub const TRAFFIC_CLASS: Knob = Knob {
     env: "COPYRPC_TRAFFIC_CLASS",
-    kind: Kind::Count { min: 0, max: 255 },
+    kind: KnobKind::Count { min: 0, max: 255 },
     default: "0",
     meaning: "Traffic class (DSCP and ECN) of calls to other nodes, where they have a global route header",
 };
@@ -149,7 +149,7 @@ pub const TRAFFIC_CLASS: Knob = Knob {
 /// Traffic class of heartbeats.
 pub const CONTROL_TRAFFIC_CLASS: Knob = Knob {
     env: "COPYRPC_CONTROL_TRAFFIC_CLASS",
-    kind: Kind::Count { min: 0, max: 255 },
+    kind: KnobKind::Count { min: 0, max: 255 },
     default: "0",
     meaning: "Traffic class of the datagrams by which daemons watch each other, so that switches can carry them \
               before calls: 192 is that of network control (CS6)",
@@ -158,7 +158,7 @@ pub const CONTROL_TRAFFIC_CLASS: Knob = Knob {
 /// Largest number of clients.
 pub const CLIENTS_MAX: Knob = Knob {
     env: "COPYRPC_CLIENTS_MAX",
-    kind: Kind::Count { min: 1, max: 4096 },
+    kind: KnobKind::Count { min: 1, max: 4096 },
     default: "256",
     meaning: "Most client processes at a time",
 };
@@ -166,7 +166,7 @@ pub const CLIENTS_MAX: Knob = Knob {
 /// How many of them one process may have.
 pub const CLIENTS_PER_PROCESS: Knob = Knob {
     env: "COPYRPC_CLIENTS_PER_PROCESS",
-    kind: Kind::Count { min: 1, max: 4096 },
+    kind: KnobKind::Count { min: 1, max: 4096 },
     default: "",
     meaning: "Most clients of one process at a time [default: a quarter of COPYRPC_CLIENTS_MAX]",
 };
@@ -174,7 +174,7 @@ pub const CLIENTS_PER_PROCESS: Knob = Knob {
 /// How much may wait.
 pub const HELD_BYTES: Knob = Knob {
     env: "COPYRPC_HELD_BYTES",
-    kind: Kind::Bytes { min: 64 << 10, max: 64 << 30 },
+    kind: KnobKind::Bytes { min: 64 << 10, max: 64 << 30 },
     default: "64MiB",
     meaning: "Memory for requests that wait, for room at another node or for a provider; what would exceed it \
               ends with `resource exhausted`",
@@ -183,7 +183,7 @@ pub const HELD_BYTES: Knob = Knob {
 /// How much of one caller may wait.
 pub const CALLER_HELD_BYTES: Knob = Knob {
     env: "COPYRPC_CALLER_HELD_BYTES",
-    kind: Kind::Bytes { min: 16 << 10, max: 64 << 30 },
+    kind: KnobKind::Bytes { min: 16 << 10, max: 64 << 30 },
     default: "1MiB",
     meaning: "How much of COPYRPC_HELD_BYTES one caller may have: a client, or another node. No caller gets \
               more than is left for all others",
@@ -192,7 +192,7 @@ pub const CALLER_HELD_BYTES: Knob = Knob {
 /// How much may wait for one service.
 pub const SERVICE_HELD_BYTES: Knob = Knob {
     env: "COPYRPC_SERVICE_HELD_BYTES",
-    kind: Kind::Bytes { min: 16 << 10, max: 64 << 30 },
+    kind: KnobKind::Bytes { min: 16 << 10, max: 64 << 30 },
     default: "8MiB",
     meaning: "How much of COPYRPC_HELD_BYTES may wait for one service of this node",
 };
@@ -200,7 +200,7 @@ pub const SERVICE_HELD_BYTES: Knob = Knob {
 /// How much memory clients may register.
 pub const BULK_BYTES: Knob = Knob {
     env: "COPYRPC_BULK_BYTES",
-    kind: Kind::Bytes { min: 1 << 20, max: 1 << 46 },
+    kind: KnobKind::Bytes { min: 1 << 20, max: 1 << 46 },
     default: "64GiB",
     meaning: "Memory that clients may register for calls to lend, all together; what would exceed it is refused \
               with `resource exhausted`",
@@ -209,7 +209,7 @@ pub const BULK_BYTES: Knob = Knob {
 /// How much of it one client may register.
 pub const CALLER_BULK_BYTES: Knob = Knob {
     env: "COPYRPC_CALLER_BULK_BYTES",
-    kind: Kind::Bytes { min: 4 << 10, max: 1 << 46 },
+    kind: KnobKind::Bytes { min: 4 << 10, max: 1 << 46 },
     default: "16GiB",
     meaning: "How much of COPYRPC_BULK_BYTES one client may have. No client gets more than is left for all others",
 };
@@ -217,7 +217,7 @@ pub const CALLER_BULK_BYTES: Knob = Knob {
 /// How many services a client may offer.
 pub const SERVICES_PER_CLIENT: Knob = Knob {
     env: "COPYRPC_SERVICES_PER_CLIENT",
-    kind: Kind::Count { min: 1, max: 65_535 },
+    kind: KnobKind::Count { min: 1, max: 65_535 },
     default: "64",
     meaning: "Most services that one client may offer",
 };
@@ -225,7 +225,7 @@ pub const SERVICES_PER_CLIENT: Knob = Knob {
 /// Who may offer and call what.
 pub const RIGHTS: Knob = Knob {
     env: "COPYRPC_RIGHTS",
-    kind: Kind::Text,
+    kind: KnobKind::Text,
     default: "",
     meaning: "Who may offer which service, and who may call it, such as `offer metadata exe:/usr/bin/mds; call \
               metadata uid:1000 self; call * nobody`; the same for all daemons of a job [default: everybody]",
@@ -234,7 +234,7 @@ pub const RIGHTS: Knob = Knob {
 /// Largest number of calls in flight of one client.
 pub const DEPTH: Knob = Knob {
     env: "COPYRPC_DEPTH",
-    kind: Kind::Count { min: 1, max: 4096 },
+    kind: KnobKind::Count { min: 1, max: 4096 },
     default: "64",
     meaning: "Most calls in flight per client: a power of two",
 };
@@ -243,7 +243,7 @@ pub const DEPTH: Knob = Knob {
 pub const MESSAGE_BYTES_MAX: Knob = Knob {
     env: "COPYRPC_MESSAGE_BYTES_MAX",
     // The heads before a body count to what a ring can describe: 16 MiB less a byte.
-    kind: Kind::Bytes { min: 64, max: 15 << 20 },
+    kind: KnobKind::Bytes { min: 64, max: 15 << 20 },
     default: "1MiB",
     meaning: "Longest request and longest response. Those above 4 KiB take memory when they are made",
 };
@@ -251,7 +251,7 @@ pub const MESSAGE_BYTES_MAX: Knob = Knob {
 /// Requests of one client per turn.
 pub const TURN_BUDGET: Knob = Knob {
     env: "COPYRPC_TURN_BUDGET",
-    kind: Kind::Count { min: 1, max: 65_536 },
+    kind: KnobKind::Count { min: 1, max: 65_536 },
     default: "32",
     meaning: "Most requests taken of one client before the others have their turn",
 };
@@ -259,7 +259,7 @@ pub const TURN_BUDGET: Knob = Knob {
 /// Longest stop of a client.
 pub const STALL_TIMEOUT: Knob = Knob {
     env: "COPYRPC_STALL_TIMEOUT",
-    kind: Kind::Duration { min_ns: MS, max_ns: 24 * HOUR },
+    kind: KnobKind::Duration { min_ns: MS, max_ns: 24 * HOUR },
     default: "30s",
     meaning: "A client that reads none of its answers for so long, though it can call nothing more, is \
               evicted",
@@ -268,7 +268,7 @@ pub const STALL_TIMEOUT: Knob = Knob {
 /// Waiting mode.
 pub const WAIT: Knob = Knob {
     env: "COPYRPC_WAIT",
-    kind: Kind::Choice(&["busy", "adaptive", "block"]),
+    kind: KnobKind::Choice(&["busy", "adaptive", "block"]),
     default: "adaptive",
     meaning: "What the daemon does while there is nothing to do: poll (`busy`), poll for some 40us and then \
               sleep (`adaptive`), or sleep at once (`block`)",
@@ -277,7 +277,7 @@ pub const WAIT: Knob = Knob {
 /// Deadline of a call that names none.
 pub const CALL_TIMEOUT: Knob = Knob {
     env: "COPYRPC_CALL_TIMEOUT",
-    kind: Kind::Duration { min_ns: MS, max_ns: HOUR },
+    kind: KnobKind::Duration { min_ns: MS, max_ns: HOUR },
     default: "5s",
     meaning: "How long a call of `ping` may take, and one whose client does not say (those of the library \
               do: `ClientConfig::timeout`), before it ends with `deadline exceeded`",
@@ -286,7 +286,7 @@ pub const CALL_TIMEOUT: Knob = Knob {
 /// Interval of heartbeats.
 pub const HEARTBEAT_INTERVAL: Knob = Knob {
     env: "COPYRPC_HEARTBEAT_INTERVAL",
-    kind: Kind::Duration { min_ns: MS, max_ns: 60 * S },
+    kind: KnobKind::Duration { min_ns: MS, max_ns: 60 * S },
     default: "200ms",
     meaning: "Time between two heartbeats to a peer",
 };
@@ -294,7 +294,7 @@ pub const HEARTBEAT_INTERVAL: Knob = Knob {
 /// Silence after which a peer is suspected.
 pub const SUSPECT_AFTER: Knob = Knob {
     env: "COPYRPC_SUSPECT_AFTER",
-    kind: Kind::Duration { min_ns: MS, max_ns: HOUR },
+    kind: KnobKind::Duration { min_ns: MS, max_ns: HOUR },
     default: "1s",
     meaning: "A peer that has not echoed a heartbeat for so long is suspected, and shown so",
 };
@@ -302,7 +302,7 @@ pub const SUSPECT_AFTER: Knob = Knob {
 /// Silence after which a peer is dead.
 pub const DEAD_AFTER: Knob = Knob {
     env: "COPYRPC_DEAD_AFTER",
-    kind: Kind::Duration { min_ns: MS, max_ns: HOUR },
+    kind: KnobKind::Duration { min_ns: MS, max_ns: HOUR },
     default: "3s",
     meaning: "A peer that has not echoed a heartbeat for so long is gone: its calls end with `unavailable`",
 };
@@ -310,7 +310,7 @@ pub const DEAD_AFTER: Knob = Knob {
 /// Longest drain.
 pub const DRAIN_TIMEOUT: Knob = Knob {
     env: "COPYRPC_DRAIN_TIMEOUT",
-    kind: Kind::Duration { min_ns: MS, max_ns: HOUR },
+    kind: KnobKind::Duration { min_ns: MS, max_ns: HOUR },
     default: "10s",
     meaning: "After SIGTERM, how long calls in flight may still take",
 };
@@ -318,7 +318,7 @@ pub const DRAIN_TIMEOUT: Knob = Knob {
 /// Turns of the loop per timed turn.
 pub const SAMPLE_EVERY: Knob = Knob {
     env: "COPYRPC_SAMPLE_EVERY",
-    kind: Kind::Count { min: 0, max: 1 << 30 },
+    kind: KnobKind::Count { min: 0, max: 1 << 30 },
     default: "1024",
     meaning: "The phases of one in so many turns of the daemon's loop are timed; 0: of none",
 };

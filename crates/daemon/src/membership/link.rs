@@ -1,6 +1,6 @@
 //! One peer, as seen from here.
 
-use crate::membership::{DetectorConfig, Event, Gone, Heartbeat, PeerState};
+use crate::membership::{DetectorConfig, Gone, Heartbeat, PeerEvent, PeerState};
 
 #[derive(Clone, Debug)]
 pub(super) struct Link {
@@ -92,7 +92,7 @@ impl Link {
         heartbeat: Heartbeat,
         now_ns: u64,
         config: &DetectorConfig,
-        event: &mut impl FnMut(Event),
+        event: &mut impl FnMut(PeerEvent),
     ) -> bool {
         // Either the peer gave us up, or it knows a later life of ours: one that began before the clock
         // went back, or, if it was us that it knew before, a daemon that has our place while it lives.
@@ -133,17 +133,17 @@ impl Link {
         peer: u32,
         now_ns: u64,
         config: &DetectorConfig,
-        event: &mut impl FnMut(Event),
+        event: &mut impl FnMut(PeerEvent),
     ) {
         if now_ns - self.proven_ns >= config.suspect_after_ns {
             return;
         }
         match core::mem::replace(&mut self.state, PeerState::Up) {
             PeerState::Up => {}
-            PeerState::Suspected => event(Event::Recovered { peer }),
+            PeerState::Suspected => event(PeerEvent::Recovered { peer }),
             PeerState::Down => {
                 self.was_up = true;
-                event(Event::Up { peer, epoch: self.peer_epoch, our_epoch: self.epoch });
+                event(PeerEvent::Up { peer, epoch: self.peer_epoch, our_epoch: self.epoch });
             }
         }
     }
@@ -154,12 +154,12 @@ impl Link {
         peer: u32,
         now_ns: u64,
         config: &DetectorConfig,
-        event: &mut impl FnMut(Event),
+        event: &mut impl FnMut(PeerEvent),
     ) {
         let silence_ns = now_ns.saturating_sub(self.proven_ns);
         if self.state == PeerState::Up && silence_ns >= config.suspect_after_ns {
             self.state = PeerState::Suspected;
-            event(Event::Suspected { peer });
+            event(PeerEvent::Suspected { peer });
         }
         if self.state == PeerState::Suspected && silence_ns >= config.dead_after_ns {
             self.give_up(peer, Gone::Silent, now_ns, event);
@@ -167,12 +167,12 @@ impl Link {
     }
 
     /// Something else than a heartbeat told that the peer's epoch is over.
-    pub(super) fn fail(&mut self, peer: u32, now_ns: u64, event: &mut impl FnMut(Event)) {
+    pub(super) fn fail(&mut self, peer: u32, now_ns: u64, event: &mut impl FnMut(PeerEvent)) {
         self.give_up(peer, Gone::Broken, now_ns, event);
     }
 
     /// Ends the peer's epoch and ours, if the peer is up.
-    fn give_up(&mut self, peer: u32, why: Gone, now_ns: u64, event: &mut impl FnMut(Event)) {
+    fn give_up(&mut self, peer: u32, why: Gone, now_ns: u64, event: &mut impl FnMut(PeerEvent)) {
         if self.state == PeerState::Down {
             return;
         }
@@ -183,6 +183,6 @@ impl Link {
         self.proven_ns = 0;
         // The peer should not wait to hear of the new epoch.
         self.next_send_ns = now_ns;
-        event(Event::Gone { peer, epoch: self.peer_epoch, why });
+        event(PeerEvent::Gone { peer, epoch: self.peer_epoch, why });
     }
 }

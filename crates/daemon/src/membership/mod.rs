@@ -64,7 +64,7 @@ pub enum Gone {
 
 /// An event of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum PeerEvent {
     /// It is up, in this epoch of its own and this one of ours.
     Up {
         /// Its rank.
@@ -109,16 +109,16 @@ pub enum PeerState {
 /// Events that nobody took yet, and how many peers are up after them.
 #[derive(Clone, Debug, Default)]
 struct Events {
-    queue: VecDeque<Event>,
+    queue: VecDeque<PeerEvent>,
     up: usize,
 }
 
 impl Events {
-    fn push(&mut self, event: Event) {
+    fn push(&mut self, event: PeerEvent) {
         match event {
-            Event::Up { .. } => self.up += 1,
-            Event::Gone { .. } => self.up -= 1,
-            Event::Suspected { .. } | Event::Recovered { .. } => {}
+            PeerEvent::Up { .. } => self.up += 1,
+            PeerEvent::Gone { .. } => self.up -= 1,
+            PeerEvent::Suspected { .. } | PeerEvent::Recovered { .. } => {}
         }
         self.queue.push_back(event);
     }
@@ -256,7 +256,7 @@ impl Detector {
     }
 
     /// The next thing that happened.
-    pub fn poll_event(&mut self) -> Option<Event> {
+    pub fn poll_event(&mut self) -> Option<PeerEvent> {
         self.events.queue.pop_front()
     }
 

@@ -2,7 +2,7 @@
 
 /// The kind of a number: total or gauge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum CounterKind {
     /// It only grows.
     Total,
     /// It is what it is now.
@@ -95,15 +95,15 @@ numbered! {
 impl Counter {
     /// The kind of the number.
     #[must_use]
-    pub const fn kind(self) -> Kind {
+    pub const fn kind(self) -> CounterKind {
         match self {
             Self::Clients
             | Self::Outstanding
             | Self::Waiting
             | Self::HeldBytes
             | Self::BulkHeld
-            | Self::PeersUp => Kind::Gauge,
-            _ => Kind::Total,
+            | Self::PeersUp => CounterKind::Gauge,
+            _ => CounterKind::Total,
         }
     }
 }

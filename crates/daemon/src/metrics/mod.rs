@@ -42,9 +42,9 @@ mod recorder;
 pub mod render;
 mod tally;
 
-pub use counters::{Counter, Kind, Phase, Timing};
+pub use counters::{Counter, CounterKind, Phase, Timing};
 pub use histogram::{BUCKETS, Histogram, bucket_of, upper_bound};
 pub use layout::{LAYOUT, Life, SAMPLES, VERSION};
-pub use reader::{ReadError, Sample, Section, Snapshot, State};
+pub use reader::{DaemonState, MetricsSample, ReadError, Section, Snapshot};
 pub use recorder::{Lap, LoopTimer, MetricsError, MetricsFile, Recorder};
 pub use tally::Tally;

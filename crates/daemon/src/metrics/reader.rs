@@ -10,7 +10,7 @@ use std::{
 use os::process::{Process, ProcessId};
 
 use crate::metrics::{
-    counters::{Counter, Kind, Timing},
+    counters::{Counter, CounterKind, Timing},
     histogram::{BUCKETS, Histogram},
     layout::{
         self, HEADER_BYTES, HISTOGRAM_WORDS, HISTOGRAMS_AT, LAYOUT, Life, MAGIC, NAME_BYTES_MAX,
@@ -58,7 +58,7 @@ pub enum ReadError {
 
 /// The state of a daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum DaemonState {
     /// It lives, and says this.
     Alive(Life),
     /// It ended without saying so.
@@ -67,7 +67,7 @@ pub enum State {
     Stopped,
 }
 
-impl fmt::Display for State {
+impl fmt::Display for DaemonState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Alive(Life::Starting) => "starting",
@@ -82,7 +82,7 @@ impl fmt::Display for State {
 
 /// One moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sample {
+pub struct MetricsSample {
     /// Number, from 1.
     pub number: u64,
     /// When, in nanoseconds of the monotonic clock.
@@ -101,7 +101,7 @@ pub struct Section {
     counters: Vec<u64>,
     histograms: Vec<Histogram>,
     /// Oldest first.
-    samples: Vec<Sample>,
+    samples: Vec<MetricsSample>,
 }
 
 impl Section {
@@ -116,7 +116,7 @@ impl Section {
                 words[at..at + SAMPLE_WORDS - 1].try_into().ok()?;
             let [number, time_ns, outstanding, done, flushes] = values;
             let is_whole = layout::sample_check(&values) == words[at + SAMPLE_WORDS - 1];
-            is_whole.then_some(Sample { number, time_ns, outstanding, done, flushes })
+            is_whole.then_some(MetricsSample { number, time_ns, outstanding, done, flushes })
         };
         let mut samples: Vec<_> = (0..SAMPLES).filter_map(sample).collect();
         samples.sort_unstable_by_key(|sample| sample.number);
@@ -141,7 +141,7 @@ impl Section {
 
     /// Moments, oldest first.
     #[must_use]
-    pub fn samples(&self) -> &[Sample] {
+    pub fn samples(&self) -> &[MetricsSample] {
         &self.samples
     }
 
@@ -158,8 +158,8 @@ impl Section {
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let counters = Counter::ALL.iter().map(|&counter| match counter.kind() {
-            Kind::Total => self.counter(counter).wrapping_sub(earlier.counter(counter)),
-            Kind::Gauge => self.counter(counter),
+            CounterKind::Total => self.counter(counter).wrapping_sub(earlier.counter(counter)),
+            CounterKind::Gauge => self.counter(counter),
         });
         let histograms = self.histograms.iter().zip(&earlier.histograms);
         Self {
@@ -178,7 +178,7 @@ pub struct Snapshot {
     /// Its process.
     pub process: ProcessId,
     /// The state of the daemon.
-    pub state: State,
+    pub state: DaemonState,
     /// Its rank.
     pub rank: u64,
     /// The number of ranks.
@@ -266,7 +266,7 @@ impl Snapshot {
 }
 
 /// The latest moments of all threads, each with the sums of what all had said by then.
-fn samples_together(sections: &[Section]) -> Vec<Sample> {
+fn samples_together(sections: &[Section]) -> Vec<MetricsSample> {
     let moments = sections.iter().enumerate();
     let moments = moments
         .flat_map(|(thread, section)| section.samples.iter().map(move |sample| (thread, *sample)));
@@ -283,7 +283,7 @@ fn samples_together(sections: &[Section]) -> Vec<Sample> {
         }
         number += 1;
         let [outstanding, done, flushes] = sums;
-        Sample { number, time_ns: sample.time_ns, outstanding, done, flushes }
+        MetricsSample { number, time_ns: sample.time_ns, outstanding, done, flushes }
     });
     let mut together: Vec<_> = together.collect();
     together.drain(..together.len().saturating_sub(SAMPLES));
@@ -297,12 +297,12 @@ fn name_of(header: &[u64]) -> String {
     name.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-fn state_of(process: ProcessId, life: u64) -> State {
+fn state_of(process: ProcessId, life: u64) -> DaemonState {
     // Counters on the heap are read by the process that writes them.
     let is_alive = process.pid == 0 || !Process::is_gone(process);
     match Life::from_word(life) {
-        Some(life) if is_alive => State::Alive(life),
-        Some(Life::Stopped) => State::Stopped,
-        _ => State::Crashed,
+        Some(life) if is_alive => DaemonState::Alive(life),
+        Some(Life::Stopped) => DaemonState::Stopped,
+        _ => DaemonState::Crashed,
     }
 }

@@ -5,8 +5,8 @@ use core::fmt::Write as _;
 use client::{PeerInfo, ServiceInfo, Status};
 
 use crate::metrics::{
-    counters::{Counter, Kind, Timing},
-    reader::{Section, Snapshot, State},
+    counters::{Counter, CounterKind, Timing},
+    reader::{DaemonState, Section, Snapshot},
 };
 
 /// Quantiles that are shown.
@@ -21,7 +21,7 @@ pub fn prometheus(snapshots: &[Snapshot]) -> String {
     let all: Vec<_> = snapshots.iter().flat_map(by_thread).collect();
     family(&mut text, "up", "gauge", "Whether the daemon is alive.");
     for snapshot in snapshots {
-        let is_up = u8::from(matches!(snapshot.state, State::Alive(_)));
+        let is_up = u8::from(matches!(snapshot.state, DaemonState::Alive(_)));
         let labels = labels(snapshot);
         let _ = writeln!(text, "copyrpc_up{{{labels}}} {is_up}");
     }
@@ -156,8 +156,8 @@ fn family(text: &mut String, name: &str, kind: &str, help: &str) {
 
 fn counter_family(text: &mut String, counter: Counter, all: &[(String, &Section)]) {
     let (suffix, kind) = match counter.kind() {
-        Kind::Total => ("_total", "counter"),
-        Kind::Gauge => ("", "gauge"),
+        CounterKind::Total => ("_total", "counter"),
+        CounterKind::Gauge => ("", "gauge"),
     };
     let name = format!("{}{suffix}", counter.name());
     family(text, &name, kind, counter.help());

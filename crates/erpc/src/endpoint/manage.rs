@@ -11,12 +11,12 @@ use proto::{
     erpc::{
         Client,
         client::ClientConfig,
-        congestion::{Pace, Timely},
+        congestion::{Pacer, Timely},
         management::{self, HostName, Management, Operation, Refusal, SESSION_NONE},
     },
 };
 use slots::Key;
-use verbs::{Nic, Route};
+use verbs::{Nic, PortRoute};
 
 use super::{Endpoint, ns};
 use crate::{
@@ -79,14 +79,14 @@ impl<N: Nic> Endpoint<N> {
     }
 
     /// This side's end of a session.
-    fn own_endpoint(&self, number: u16) -> management::Endpoint {
+    fn own_endpoint(&self, number: u16) -> management::SessionEnd {
         let (lid, gid) = match self.nic.address().route {
-            Route::Lid(lid) => (lid.get(), [0; 16]),
-            Route::Gid(route) => (0, route.gid.to_bytes()),
-            Route::Global(lid, route) => (lid.get(), route.gid.to_bytes()),
+            PortRoute::Lid(lid) => (lid.get(), [0; 16]),
+            PortRoute::Gid(route) => (0, route.gid.to_bytes()),
+            PortRoute::Global(lid, route) => (lid.get(), route.gid.to_bytes()),
         };
-        let route = management::Route { lid, qpn: self.datagrams.qpn().get(), gid };
-        management::Endpoint {
+        let route = management::DatagramRoute { lid, qpn: self.datagrams.qpn().get(), gid };
+        management::SessionEnd {
             host: self.socket.host(),
             udp_port: self.socket.address().port(),
             rpc_id: self.config.rpc_id,
@@ -96,17 +96,17 @@ impl<N: Nic> Endpoint<N> {
     }
 
     /// The peer's end, as far as this side knows it.
-    fn peer_endpoint(session: &Session) -> Option<management::Endpoint> {
+    fn peer_endpoint(session: &Session) -> Option<management::SessionEnd> {
         if let Some(remote) = &session.remote {
             return Some(remote.endpoint);
         }
         let asking = session.asking.as_ref()?;
-        Some(management::Endpoint {
+        Some(management::SessionEnd {
             host: HostName::new(&asking.server.ip().to_string())?,
             udp_port: asking.server.port(),
             rpc_id: asking.rpc_id,
             session: SESSION_NONE,
-            route: management::Route::default(),
+            route: management::DatagramRoute::default(),
         })
     }
 
@@ -167,7 +167,7 @@ impl<N: Nic> Endpoint<N> {
             return Ok(session.number);
         }
         let host = HostName::new(&from.to_string()).ok_or(Refusal::RoutingResolution)?;
-        let client = management::Endpoint { host, ..packet.client };
+        let client = management::SessionEnd { host, ..packet.client };
         let remote = Remote::new(client, self.config.q_key, self.is_roce());
         let remote = remote.ok_or(Refusal::RoutingResolution)?;
         let side = ServerSide::new(self.geometry, packet.client.session);
@@ -214,7 +214,7 @@ impl<N: Nic> Endpoint<N> {
             Congestion::Off => None,
             Congestion::Timely(timely) => Some(crate::session::Control {
                 timely: Timely::new(timely),
-                pace: Pace::default(),
+                pace: Pacer::default(),
                 sent_ns: Box::default(),
             }),
         };

@@ -3,7 +3,7 @@
 use proto::{
     Status,
     erpc::{
-        CREDITS, HEADER_BYTES_MAX, Header, Kind, Span, WINDOW,
+        CREDITS, HEADER_BYTES_MAX, Header, PacketKind, Span, WINDOW,
         client::Received as Answered,
         server::{Received as Asked, RequestId},
     },
@@ -47,10 +47,10 @@ impl<N: Nic> Endpoint<N> {
             return;
         };
         match header.kind {
-            Kind::Request | Kind::RequestForResponse => {
+            PacketKind::Request | PacketKind::RequestForResponse => {
                 self.receive_request(key, &header, arrived, handler);
             }
-            Kind::CreditReturn | Kind::Response => {
+            PacketKind::CreditReturn | PacketKind::Response => {
                 self.receive_answer(key, &header, arrived, handler);
             }
         }

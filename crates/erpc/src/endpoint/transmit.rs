@@ -1,6 +1,6 @@
 //! Packets to be sent.
 
-use proto::erpc::{CREDITS, HEADER_BYTES_MAX, Header, Kind, Span, WINDOW};
+use proto::erpc::{CREDITS, HEADER_BYTES_MAX, Header, PacketKind, Span, WINDOW};
 use slots::Key;
 use verbs::Nic;
 
@@ -112,7 +112,7 @@ fn note_sent(client: &mut ClientSide, header: &Header, bytes: u32, now_ns: u64) 
     let Some(control) = &mut client.control else { return };
     let slot = usize::try_from(header.req_num % WINDOW as u64).unwrap_or(0);
     control.sent_ns[slot][usize::from(header.pkt_num) % CREDITS as usize] = now_ns;
-    if !control.timely.is_at_link_rate() && header.kind == Kind::Request {
+    if !control.timely.is_at_link_rate() && header.kind == PacketKind::Request {
         control.pace.sent(bytes, control.timely.rate(), now_ns);
     }
 }

@@ -4,7 +4,8 @@ use std::{net::UdpSocket, time::Duration};
 
 use copyrpc_erpc::{Call, CallError, CloseReason, Config, ConnectOptions, Status};
 use proto::erpc::management::{
-    Endpoint, HostName, MANAGEMENT_BYTES, Management, Operation, Refusal, Route, SESSION_NONE,
+    DatagramRoute, HostName, MANAGEMENT_BYTES, Management, Operation, Refusal, SESSION_NONE,
+    SessionEnd,
 };
 
 use crate::rig::{ECHO, LATER, Node, body, config, elapse, free_address, pair, pass, soft, until};
@@ -82,17 +83,17 @@ fn a_client_waits_for_an_endpoint_that_starts_late() {
 
 fn request(token: u64, to: &Node, qpn: u32) -> Management {
     let host = HostName::new("127.0.0.1").unwrap();
-    let route = Route { lid: 1, qpn, gid: [0; 16] };
-    let client = Endpoint { host, udp_port: 0, rpc_id: 0, session: 3, route };
+    let route = DatagramRoute { lid: 1, qpn, gid: [0; 16] };
+    let client = SessionEnd { host, udp_port: 0, rpc_id: 0, session: 3, route };
     let udp_port = to.endpoint.management_address().port();
-    let server = Endpoint { udp_port, session: SESSION_NONE, ..client };
+    let server = SessionEnd { udp_port, session: SESSION_NONE, ..client };
     Management { operation: Operation::ConnectRequest, refusal: None, token, client, server }
 }
 
 /// What a server answers to one management packet.
 fn answer(server: &mut Node, socket: &UdpSocket, packet: &Management) -> Management {
     socket.set_read_timeout(Some(Duration::from_millis(2))).unwrap();
-    let client = Endpoint { udp_port: socket.local_addr().unwrap().port(), ..packet.client };
+    let client = SessionEnd { udp_port: socket.local_addr().unwrap().port(), ..packet.client };
     let packet = Management { client, ..*packet };
     socket.send_to(&packet.encode(), server.endpoint.management_address()).unwrap();
     let mut bytes = [0; MANAGEMENT_BYTES];

@@ -44,7 +44,7 @@ use memory::{
 
 use crate::{
     header::{DEPTH_MAX, MESSAGE_BYTES_MAX},
-    ring::Slots,
+    ring::SlotMemory,
 };
 
 const CONTROL_BYTES: usize = 256;
@@ -64,7 +64,7 @@ const PAGE_BYTES: usize = 4096;
 
 /// Shape of one half: private knowledge of each side, never read from shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct HalfShape {
     /// Logarithm of the number of slots and calls.
     pub depth_log2: u32,
     /// Longest message.
@@ -84,7 +84,7 @@ pub struct BadShape {
     pub message_bytes_max: u32,
 }
 
-impl Shape {
+impl HalfShape {
     /// Checks a shape.
     ///
     /// # Errors
@@ -153,7 +153,7 @@ impl Shape {
 #[derive(Debug)]
 pub struct Half {
     base: NonNull<u8>,
-    shape: Shape,
+    shape: HalfShape,
     slot_mask: usize,
     /// Keeps `base` mapped.
     region: Arc<Region>,
@@ -169,14 +169,14 @@ impl Half {
     ///
     /// If the region is shorter than the shape asks.
     #[must_use]
-    pub fn new(region: Arc<Region>, shape: Shape) -> Self {
+    pub fn new(region: Arc<Region>, shape: HalfShape) -> Self {
         assert!(region.len() >= shape.len_bytes(), "a half lies inside its region");
         Self { base: region.as_ptr(), slot_mask: shape.depth() - 1, shape, region }
     }
 
     /// Shape that the half was made with.
     #[must_use]
-    pub fn shape(&self) -> Shape {
+    pub fn shape(&self) -> HalfShape {
         self.shape
     }
 
@@ -234,7 +234,7 @@ impl Half {
                 && len_bytes <= self.shape.message_bytes_max as usize,
             "callers check what they did not write themselves"
         );
-        let offset = if Shape::is_large(len_bytes) {
+        let offset = if HalfShape::is_large(len_bytes) {
             self.shape.large_offset_bytes(call)
         } else {
             self.shape.bulk_offset_bytes() + usize::from(call) * self.shape.bulk_stride_bytes()
@@ -295,7 +295,7 @@ impl Half {
     }
 }
 
-impl Slots for Half {
+impl SlotMemory for Half {
     #[inline(always)]
     fn depth_log2(&self) -> u32 {
         self.shape.depth_log2
@@ -308,7 +308,7 @@ impl Slots for Half {
 
     #[inline(always)]
     fn header(&self, slot: usize) -> &AtomicU64 {
-        // SAFETY: inside the region by `Shape::len_bytes`, mapped while `self` lives and aligned;
+        // SAFETY: inside the region by `HalfShape::len_bytes`, mapped while `self` lives and aligned;
         // everybody accesses it as an atomic.
         unsafe { AtomicU64::from_ptr(self.slot(slot).cast()) }
     }

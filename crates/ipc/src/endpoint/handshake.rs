@@ -10,7 +10,7 @@
 //! All integers are little-endian. Afterwards either side sends datagrams of one byte,
 //! [`WAKEUP`], to one that sleeps. A client may send [`DESCRIPTOR`]s to a server that takes them.
 
-use crate::endpoint::half::{BadShape, Shape};
+use crate::endpoint::half::{BadShape, HalfShape};
 
 /// "copyrpc ipc", in ASCII, cut to 8 bytes.
 const MAGIC: u64 = u64::from_le_bytes(*b"crpc-ipc");
@@ -103,9 +103,9 @@ impl RefuseReason {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Welcome {
     /// Shape of the up half: requests.
-    pub up: Shape,
+    pub up: HalfShape,
     /// Shape of the down half, of the same depth: responses.
-    pub down: Shape,
+    pub down: HalfShape,
     /// Number of the client's bit among the wakeup bits.
     pub slot: u16,
     /// The first position of both rings.
@@ -116,7 +116,7 @@ pub struct Welcome {
 
 /// The answer of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum HandshakeAnswer {
     /// Come in.
     Welcome(Welcome),
     /// Stay out.
@@ -192,15 +192,15 @@ pub fn read_hello(bytes: &[u8]) -> Result<(), HandshakeError> {
 
 /// Server: the answer.
 #[must_use]
-pub fn write_answer(answer: Answer) -> Vec<u8> {
+pub fn write_answer(answer: HandshakeAnswer) -> Vec<u8> {
     match answer {
-        Answer::Refused(reason) => {
+        HandshakeAnswer::Refused(reason) => {
             let mut bytes = begin(KIND_REFUSED);
             let code = RefuseReason::ALL.iter().position(|candidate| *candidate == reason);
             bytes.push(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX));
             bytes
         }
-        Answer::Welcome(welcome) => {
+        HandshakeAnswer::Welcome(welcome) => {
             let mut bytes = begin(KIND_WELCOME);
             for word in [
                 welcome.up.depth_log2,
@@ -222,24 +222,24 @@ pub fn write_answer(answer: Answer) -> Vec<u8> {
 /// # Errors
 ///
 /// [`HandshakeError`].
-pub fn read_answer(bytes: &[u8]) -> Result<Answer, HandshakeError> {
+pub fn read_answer(bytes: &[u8]) -> Result<HandshakeAnswer, HandshakeError> {
     let (mut reader, kind) = Reader::begin(bytes)?;
     let answer = match kind {
         KIND_REFUSED => {
             let [code] = reader.take()?;
             let reason = RefuseReason::ALL.get(usize::from(code)).copied();
-            Answer::Refused(reason.unwrap_or(RefuseReason::Unknown))
+            HandshakeAnswer::Refused(reason.unwrap_or(RefuseReason::Unknown))
         }
         KIND_WELCOME => {
             let depth_log2 = reader.u32()?;
-            let up = Shape::new(depth_log2, reader.u32()?)?;
-            let down = Shape::new(depth_log2, reader.u32()?)?;
+            let up = HalfShape::new(depth_log2, reader.u32()?)?;
+            let down = HalfShape::new(depth_log2, reader.u32()?)?;
             let slot = reader.u16()?;
             if slot >= CLIENTS_MAX {
                 return Err(HandshakeError::Slot { slot });
             }
             let (position, server_generation) = (reader.u64()?, reader.u64()?);
-            Answer::Welcome(Welcome { up, down, slot, position, server_generation })
+            HandshakeAnswer::Welcome(Welcome { up, down, slot, position, server_generation })
         }
         _ => return Err(HandshakeError::Foreign),
     };
@@ -258,16 +258,16 @@ mod tests {
     use super::*;
 
     fn welcome() -> Welcome {
-        let (up, down) = (Shape::new(5, 4096).unwrap(), Shape::new(5, 100).unwrap());
+        let (up, down) = (HalfShape::new(5, 4096).unwrap(), HalfShape::new(5, 100).unwrap());
         Welcome { up, down, slot: 7, position: u64::MAX - 3, server_generation: 42 }
     }
 
     #[test]
     fn answers_survive_the_socket() {
         for answer in [
-            Answer::Welcome(welcome()),
-            Answer::Refused(RefuseReason::ServerFull),
-            Answer::Refused(RefuseReason::Unknown),
+            HandshakeAnswer::Welcome(welcome()),
+            HandshakeAnswer::Refused(RefuseReason::ServerFull),
+            HandshakeAnswer::Refused(RefuseReason::Unknown),
         ] {
             let bytes = write_answer(answer);
             assert!(bytes.len() <= DATAGRAM_BYTES_MAX);
@@ -281,12 +281,12 @@ mod tests {
         let mut hello = write_hello();
         hello[8] = 9;
         assert_eq!(read_hello(&hello), Err(HandshakeError::Version { theirs: 9 }));
-        let mut bytes = write_answer(Answer::Welcome(welcome()));
+        let mut bytes = write_answer(HandshakeAnswer::Welcome(welcome()));
         bytes[16] = 13;
         let shape = BadShape { depth_log2: 13, message_bytes_max: 4096 };
         assert_eq!(read_answer(&bytes), Err(HandshakeError::Shape(shape)));
         let slot = CLIENTS_MAX;
-        let bytes = write_answer(Answer::Welcome(Welcome { slot, ..welcome() }));
+        let bytes = write_answer(HandshakeAnswer::Welcome(Welcome { slot, ..welcome() }));
         assert_eq!(read_answer(&bytes), Err(HandshakeError::Slot { slot }));
     }
 

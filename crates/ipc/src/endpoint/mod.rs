@@ -19,7 +19,7 @@ pub use client::{
     blocking::BlockingClient,
     calls::CallId,
     connection::ConnectError,
-    future::{Call, FutureClient},
+    future::{FutureClient, ResponseFuture},
     pipelined::{PipelinedClient, SubmitError},
     session::{ClientConfig, Terms},
 };
@@ -30,7 +30,7 @@ pub use server::{
     BindError, ClientCensus, ClientId, ClientProcess, ConfigError, OpenRequest, Replies,
     ReplyError, ReplyToken, Request, RequestId, Server, ServerConfig, Stats,
 };
-pub use status::{CallError, EvictReason, Failed, Outcome};
+pub use status::{CallError, CallOutcome, EvictReason, Failed};
 
 /// Client and server without an operating system: for simulators, which give them memory and time.
 ///

@@ -132,7 +132,7 @@ impl From<CallError> for Failed<'_> {
 }
 
 /// How a call ended: its response, or why there is none.
-pub type Outcome<'a> = Result<&'a [u8], Failed<'a>>;
+pub type CallOutcome<'a> = Result<&'a [u8], Failed<'a>>;
 
 /// ResponseKind of a response, as its header carries it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,7 +152,7 @@ impl ResponseKind {
 
     /// The result of a call whose response has this kind and this message.
     #[inline(always)]
-    pub(crate) fn outcome(kind: u8, message: &[u8]) -> Outcome<'_> {
+    pub(crate) fn outcome(kind: u8, message: &[u8]) -> CallOutcome<'_> {
         if kind == Self::Ok as u8 { Ok(message) } else { Err(Self::error(kind, message)) }
     }
 

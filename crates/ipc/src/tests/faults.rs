@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use os::unix::{Address, Connection};
+use os::unix::{Address, UnixConnection};
 use rustix::process::Signal;
 
 use super::rig::*;
@@ -152,7 +152,7 @@ fn fault_b9_a_server_out_of_descriptors_serves_whom_it_has_and_recovers() {
     let _server = Role::start("server with few descriptors", &dir.socket(), None);
     let mut client = connect_eventually(&dir.socket());
     let deadline_ns = os::clock::deadline_ns(PATIENCE);
-    let open = || Connection::connect(&Address::Path(dir.socket()), deadline_ns);
+    let open = || UnixConnection::connect(&Address::Path(dir.socket()), deadline_ns);
     let mut flood = Vec::new();
     eventually("the server stops accepting", || {
         // A full backlog refuses some of them.

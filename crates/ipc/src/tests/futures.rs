@@ -14,7 +14,7 @@ use std::{
 };
 
 use super::rig::*;
-use crate::{Call, CallError, ClientConfig, FutureClient};
+use crate::{CallError, ClientConfig, FutureClient, ResponseFuture};
 
 struct Unpark(Thread);
 
@@ -115,7 +115,7 @@ fn a_call_that_is_polled_by_ever_new_wakers_keeps_the_latest_only() {
     let _server = ServerThread::start(&dir.socket(), small(), move |r| kept.push(r.defer()));
     let client = client(&dir);
     let mut handed = Vec::new();
-    let mut poll_with_another = |call: &mut Pin<Box<Call>>| {
+    let mut poll_with_another = |call: &mut Pin<Box<ResponseFuture>>| {
         let counted = Arc::new(Counted);
         handed.push(Arc::downgrade(&counted));
         let waker = Waker::from(counted);
@@ -136,7 +136,7 @@ fn a_call_that_is_polled_by_ever_new_wakers_keeps_the_latest_only() {
 struct Reenter;
 
 thread_local! {
-    static NEXT: RefCell<Option<Pin<Box<Call>>>> = const { RefCell::new(None) };
+    static NEXT: RefCell<Option<Pin<Box<ResponseFuture>>>> = const { RefCell::new(None) };
     static ANSWER: RefCell<Option<Vec<u8>>> = const { RefCell::new(None) };
 }
 

@@ -8,7 +8,7 @@ use memory::{
 };
 use os::{
     clock,
-    unix::{Address, Connection},
+    unix::{Address, UnixConnection},
 };
 use rustix::{
     fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate},
@@ -25,7 +25,7 @@ use crate::{
         memory::ServerMemory,
     },
     header::{Header, Tag},
-    ring::{Producer, Slots as _},
+    ring::{Producer, SlotMemory as _},
     wakeup::{self, PolledFlag, SleepFlag, WakeupBits},
 };
 
@@ -161,9 +161,9 @@ fn fault_b12_a_wakeup_storm_is_evicted_and_hurts_nobody() {
 }
 
 /// Connects by hand, and takes whatever the answer is.
-fn say_hello(dir: &Dir) -> Connection {
+fn say_hello(dir: &Dir) -> UnixConnection {
     let deadline_ns = clock::deadline_ns(PATIENCE);
-    let connection = Connection::connect(&Address::Path(dir.socket()), deadline_ns).unwrap();
+    let connection = UnixConnection::connect(&Address::Path(dir.socket()), deadline_ns).unwrap();
     connection.send(&handshake::write_hello(), &[], deadline_ns).unwrap();
     connection.recv(&mut [0; 64], 4, deadline_ns).expect("an answer");
     connection
@@ -198,7 +198,7 @@ fn fault_b9_silent_and_foreign_connections_do_not_keep_others_out() {
     let config = crate::ServerConfig { clients_per_user_max: 100, ..small() };
     let server = ServerThread::start(&dir.socket(), config, increment);
     let deadline_ns = clock::deadline_ns(PATIENCE);
-    let open = || Connection::connect(&Address::Path(dir.socket()), deadline_ns).unwrap();
+    let open = || UnixConnection::connect(&Address::Path(dir.socket()), deadline_ns).unwrap();
     let mut others = Vec::new();
     for number in 0..150u8 {
         let connection = open();
@@ -232,7 +232,7 @@ fn fault_b6_b7_the_half_of_the_server_cannot_be_written_or_resized() {
     let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd));
     let reopened = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
     assert_eq!(rustix::io::pwrite(&reopened, b"x", 0), Err(Errno::PERM));
-    let denied = Region::map(reopened.into(), 4096, memory::Access::ReadWrite);
+    let denied = Region::map(reopened.into(), 4096, memory::Protection::ReadWrite);
     assert!(matches!(denied, Err(memory::MapError::WriteDenied)), "{denied:?}");
     let base = down.region().as_ptr().as_ptr().cast();
     // SAFETY: our own mapping; if it became writable, nobody would write it.
@@ -245,7 +245,7 @@ fn fault_b6_b7_the_half_of_the_server_cannot_be_written_or_resized() {
 #[test]
 fn a_server_of_ours_maps_nothing_that_is_not_sealed() {
     let unsealed = rustix::fs::memfd_create("x", MemfdFlags::ALLOW_SEALING).unwrap();
-    let refused = Region::map(unsealed, 4096, memory::Access::ReadOnly);
+    let refused = Region::map(unsealed, 4096, memory::Protection::ReadOnly);
     assert!(matches!(refused, Err(memory::MapError::Unsealed)));
 }
 
@@ -455,11 +455,11 @@ fn fault_e7_a_client_of_an_older_version_is_refused_and_a_newer_server_named() {
     };
     let old = handshake::VERSION - 1;
     let deadline_ns = clock::deadline_ns(PATIENCE);
-    let connection = Connection::connect(&Address::Path(dir.socket()), deadline_ns).unwrap();
+    let connection = UnixConnection::connect(&Address::Path(dir.socket()), deadline_ns).unwrap();
     connection.send(&with_version(handshake::write_hello(), old), &[], deadline_ns).unwrap();
     let mut answer = [0; handshake::DATAGRAM_BYTES_MAX];
     let len_bytes = connection.recv(&mut answer, 0, deadline_ns).unwrap().len_bytes;
-    let refused = handshake::Answer::Refused(handshake::RefuseReason::Version);
+    let refused = handshake::HandshakeAnswer::Refused(handshake::RefuseReason::Version);
     assert_eq!(handshake::read_answer(&answer[..len_bytes]), Ok(refused));
     // And a new client at an old server, whose answer is of its own version.
     let answer = with_version(handshake::write_answer(refused), old);
@@ -478,7 +478,7 @@ fn connections_that_end_before_their_welcome_are_counted() {
     other_version[size_of::<u64>()] ^= 1; // behind the magic
     for (count, said) in (1..).zip([Some(&b"no hello"[..]), Some(&other_version), None]) {
         let address = Address::Path(dir.socket());
-        let connection = Connection::connect(&address, clock::deadline_ns(PATIENCE)).unwrap();
+        let connection = UnixConnection::connect(&address, clock::deadline_ns(PATIENCE)).unwrap();
         if let Some(said) = said {
             connection.send(said, &[], clock::deadline_ns(PATIENCE)).unwrap();
         }

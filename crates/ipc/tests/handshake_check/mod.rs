@@ -11,7 +11,7 @@ pub(crate) fn check(bytes: &[u8]) {
         assert_eq!(handshake::write_hello(), bytes);
     }
     match handshake::read_answer(bytes) {
-        Err(_) | Ok(handshake::Answer::Refused(handshake::RefuseReason::Unknown)) => {}
+        Err(_) | Ok(handshake::HandshakeAnswer::Refused(handshake::RefuseReason::Unknown)) => {}
         Ok(answer) => assert_eq!(handshake::write_answer(answer), bytes),
     }
 }

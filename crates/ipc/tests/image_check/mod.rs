@@ -8,7 +8,7 @@ use crate::endpoint::{half, server::call_table, server::large};
 use call_table::{CallTable, Taken};
 #[cfg(not(test))]
 use copyrpc_ipc::{call_table, half, large};
-use half::{EAGER_BYTES_MAX, Half, Shape};
+use half::{EAGER_BYTES_MAX, Half, HalfShape};
 use large::LargeCopies;
 use memory::{Region, sync::Ordering};
 
@@ -38,7 +38,7 @@ pub(crate) fn check(bytes: &[u8]) {
     let depth_log2 = u32::from(script.byte().unwrap_or(0) % 4);
     let longest = [300, 5000][usize::from(script.byte().unwrap_or(0) % 2)];
     let (up, down) =
-        (Shape::new(depth_log2, longest).unwrap(), Shape::new(depth_log2, 40).unwrap());
+        (HalfShape::new(depth_log2, longest).unwrap(), HalfShape::new(depth_log2, 40).unwrap());
     let memory = Arc::new(Region::heap(up.len_bytes()).unwrap());
     let answers = Arc::new(Region::heap(down.len_bytes()).unwrap());
     let halves = (Half::new(Arc::clone(&memory), up), Half::new(answers, down));
@@ -65,7 +65,7 @@ pub(crate) fn check(bytes: &[u8]) {
             2 => match calls.take(&mut copy, &mut copies) {
                 Ok(Some(taken)) => {
                     assert!(taken.len_bytes <= longest as usize);
-                    if Shape::is_large(taken.len_bytes) {
+                    if HalfShape::is_large(taken.len_bytes) {
                         assert_eq!(copies.latest().len(), taken.len_bytes);
                     }
                     assert!(pending.iter().all(|other| other.call != taken.call));

@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 
 pub use counters::Counters;
 pub use switches::{Switch, SwitchError, Switches};
-pub use wait::{Idle, Wait};
+pub use wait::{ThreadIdle, Wait};
 
 use crate::{
     place::{ClientId, Shard, Topology},
@@ -92,11 +92,11 @@ impl Kind {
 
 /// Names a call until its answer; chosen by the caller, opaque to the backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Token(pub u64);
+pub struct CallToken(pub u64);
 
 /// What everybody in a job knows before anything is opened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Setup {
+pub struct JobSetup {
     /// How many there are of everything.
     pub topology: Topology,
     /// Calls that a client has outstanding, at most.
@@ -166,7 +166,7 @@ pub trait Client {
     /// # Errors
     ///
     /// [`SubmitError`]: the request was not taken.
-    fn submit(&mut self, to: Shard, token: Token, request: &[u8]) -> Result<(), SubmitError>;
+    fn submit(&mut self, to: Shard, token: CallToken, request: &[u8]) -> Result<(), SubmitError>;
 
     /// Sends and receives what is possible without waiting, and hands at most `budget` events to
     /// `sink`. Returns how many.
@@ -240,16 +240,16 @@ pub enum Event<'a> {
     /// An answer.
     Answer {
         /// Of the call.
-        token: Token,
+        token: CallToken,
         /// Valid during the callback.
         bytes: &'a [u8],
     },
     /// The call failed; whether it was carried out is unknown.
     Failed {
         /// Of the call.
-        token: Token,
+        token: CallToken,
         /// Reason that the call has no answer.
-        failure: Failure,
+        failure: CallFailure,
     },
     /// All calls to this shard failed, and all future ones will.
     Lost {
@@ -261,7 +261,7 @@ pub enum Event<'a> {
 /// Why a call has no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Failure {
+pub enum CallFailure {
     /// None came in time.
     Timeout,
     /// The rank, or the daemon in between, is gone.
@@ -272,7 +272,7 @@ pub enum Failure {
     Unsent,
 }
 
-impl Failure {
+impl CallFailure {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Timeout, Self::PeerGone, Self::Overloaded, Self::Unsent];
 
@@ -311,7 +311,7 @@ pub enum SubmitError {
     TooLarge {
         /// Of the request.
         len_bytes: usize,
-        /// [`Setup::message_bytes_max`].
+        /// [`JobSetup::message_bytes_max`].
         max_bytes: usize,
     },
 }

@@ -1,6 +1,6 @@
 //! How a thread waits after a poll that found nothing.
 
-use os::idle::{self, Step};
+use os::idle::{self, IdleStep};
 
 use super::Counters;
 use crate::words::words;
@@ -39,14 +39,14 @@ impl Wait {
 
 /// A thread's idle state.
 #[derive(Debug)]
-pub struct Idle {
+pub struct ThreadIdle {
     wait: Wait,
     idle: idle::Idle,
     /// Since the thread began.
     yields: u64,
 }
 
-impl Idle {
+impl ThreadIdle {
     /// Of a thread that waits in this way.
     #[must_use]
     pub fn new(wait: Wait) -> Self {
@@ -64,8 +64,8 @@ impl Idle {
     #[must_use]
     pub fn is_to_sleep(&mut self) -> bool {
         let step = self.idle.step(self.wait.policy());
-        self.yields += u64::from(step == Step::Yielded);
-        step == Step::Sleep
+        self.yields += u64::from(step == IdleStep::Yielded);
+        step == IdleStep::Sleep
     }
 
     /// Adds how often this thread, of a client or a daemon, has yielded its core.
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn an_adaptive_thread_sleeps_after_some_polls_in_vain() {
-        let mut idle = Idle::new(Wait::Adaptive);
+        let mut idle = ThreadIdle::new(Wait::Adaptive);
         let polls = (1..).find(|_| idle.is_to_sleep()).unwrap();
         assert!((YIELDS + 1..=SPINS + YIELDS + 1).contains(&polls), "{polls}");
         idle.reset();
@@ -106,8 +106,8 @@ mod tests {
     fn only_blocking_sleeps_at_once() {
         for wait in Wait::ALL {
             assert_eq!(wait.name().parse(), Ok(wait));
-            assert_eq!(Idle::new(wait).is_to_sleep(), wait == Wait::Block);
-            assert_eq!(Idle::new(wait).sleeps_at_once(), wait == Wait::Block);
+            assert_eq!(ThreadIdle::new(wait).is_to_sleep(), wait == Wait::Block);
+            assert_eq!(ThreadIdle::new(wait).sleeps_at_once(), wait == Wait::Block);
         }
         assert!("doze".parse::<Wait>().is_err());
     }

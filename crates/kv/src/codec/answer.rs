@@ -6,13 +6,13 @@ use zerocopy::{
     little_endian::{U32, U64},
 };
 
-use super::{HEAD_BYTES, Head, Op, VALUE_BYTES_MAX, Version, from_version, to_version};
+use super::{HEAD_BYTES, Head, StoreOp, VALUE_BYTES_MAX, Version, from_version, to_version};
 
 /// What became of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[repr(u8)]
-pub enum Status {
+pub enum StoreStatus {
     /// Done.
     Ok = 0,
     /// The key has no value.
@@ -27,7 +27,7 @@ pub enum Status {
     Malformed = 5,
 }
 
-impl Status {
+impl StoreStatus {
     const ALL: [Self; 6] =
         [Self::Ok, Self::NotFound, Self::Mismatch, Self::NoRoom, Self::WrongShard, Self::Malformed];
 }
@@ -36,9 +36,9 @@ impl Status {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer<'a> {
     /// The operation that was asked for; `None` if that could not be read.
-    pub op: Option<Op>,
+    pub op: Option<StoreOp>,
     /// What became of it.
-    pub status: Status,
+    pub status: StoreStatus,
     /// The tag of the request.
     pub tag: u32,
     /// The key of the request.
@@ -71,9 +71,9 @@ pub enum AnswerError {
     #[error("an answer to {op:?} with status {status:?} carries a value of {len_bytes} B")]
     Value {
         /// The operation.
-        op: Option<Op>,
+        op: Option<StoreOp>,
         /// The status.
-        status: Status,
+        status: StoreStatus,
         /// Bytes of the value.
         len_bytes: usize,
     },
@@ -90,14 +90,14 @@ impl<'a> Answer<'a> {
             .map_err(|_| AnswerError::Short { len_bytes: bytes.len() })?;
         let op = match head.op {
             0 => None,
-            byte => Some(Op::from_byte(byte).ok_or(AnswerError::Op(byte))?),
+            byte => Some(StoreOp::from_byte(byte).ok_or(AnswerError::Op(byte))?),
         };
-        let status = Status::ALL.into_iter().find(|&status| status as u8 == head.status);
+        let status = StoreStatus::ALL.into_iter().find(|&status| status as u8 == head.status);
         let status = status.ok_or(AnswerError::Status(head.status))?;
         if head.reserved != [0; 2] {
             return Err(AnswerError::Reserved);
         }
-        let may_have_value = op == Some(Op::Get) && status == Status::Ok;
+        let may_have_value = op == Some(StoreOp::Get) && status == StoreStatus::Ok;
         if value.len() > if may_have_value { VALUE_BYTES_MAX } else { 0 } {
             return Err(AnswerError::Value { op, status, len_bytes: value.len() });
         }
@@ -125,8 +125,8 @@ mod tests {
     use super::*;
 
     const FOUND: Answer<'_> = Answer {
-        op: Some(Op::Get),
-        status: Status::Ok,
+        op: Some(StoreOp::Get),
+        status: StoreStatus::Ok,
         tag: 9,
         key: 7,
         version: Some(Version(3)),
@@ -143,8 +143,8 @@ mod tests {
     fn what_is_written_is_read() {
         for answer in [
             FOUND,
-            Answer { status: Status::NotFound, version: None, value: b"", ..FOUND },
-            Answer { op: None, status: Status::Malformed, value: b"", ..FOUND },
+            Answer { status: StoreStatus::NotFound, version: None, value: b"", ..FOUND },
+            Answer { op: None, status: StoreStatus::Malformed, value: b"", ..FOUND },
         ] {
             assert_eq!(Answer::read(&bytes_of(&answer)), Ok(answer));
         }
@@ -162,8 +162,8 @@ mod tests {
         assert_eq!(Answer::read(&with(0, 77)), Err(AnswerError::Op(77)));
         assert_eq!(Answer::read(&with(1, 6)), Err(AnswerError::Status(6)));
         assert_eq!(Answer::read(&with(2, 1)), Err(AnswerError::Reserved));
-        let (op, len_bytes) = (Some(Op::Put), 5);
-        let error = AnswerError::Value { op, status: Status::Ok, len_bytes };
-        assert_eq!(Answer::read(&with(0, Op::Put as u8)), Err(error));
+        let (op, len_bytes) = (Some(StoreOp::Put), 5);
+        let error = AnswerError::Value { op, status: StoreStatus::Ok, len_bytes };
+        assert_eq!(Answer::read(&with(0, StoreOp::Put as u8)), Err(error));
     }
 }

@@ -22,8 +22,8 @@ use zerocopy::{
     little_endian::{U32, U64},
 };
 
-pub use answer::{Answer, AnswerError, Status};
-pub use request::{Action, Request, RequestError};
+pub use answer::{Answer, AnswerError, StoreStatus};
+pub use request::{Request, RequestError, StoreCommand};
 
 /// Bytes of a message before its value.
 pub const HEAD_BYTES: usize = size_of::<Head>();
@@ -42,7 +42,7 @@ pub struct Version(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[repr(u8)]
-pub enum Op {
+pub enum StoreOp {
     /// Read.
     Get = 1,
     /// Write, whatever was there.
@@ -53,7 +53,7 @@ pub enum Op {
     Cas = 4,
 }
 
-impl Op {
+impl StoreOp {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Get, Self::Put, Self::Delete, Self::Cas];
 

@@ -5,7 +5,7 @@ use zerocopy::{
     little_endian::{U32, U64},
 };
 
-use super::{HEAD_BYTES, Head, Op, VALUE_BYTES_MAX, Version, from_version, to_version};
+use super::{HEAD_BYTES, Head, StoreOp, VALUE_BYTES_MAX, Version, from_version, to_version};
 
 /// A request that makes sense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,12 +15,12 @@ pub struct Request<'a> {
     /// Whose value.
     pub key: u64,
     /// What is to happen to it.
-    pub action: Action<'a>,
+    pub action: StoreCommand<'a>,
 }
 
 /// What is to happen to a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action<'a> {
+pub enum StoreCommand<'a> {
     /// Return the value.
     Get,
     /// Store this value.
@@ -39,15 +39,15 @@ pub enum Action<'a> {
     },
 }
 
-impl<'a> Action<'a> {
+impl<'a> StoreCommand<'a> {
     /// Its operation.
     #[must_use]
-    pub fn op(&self) -> Op {
+    pub fn op(&self) -> StoreOp {
         match self {
-            Self::Get => Op::Get,
-            Self::Put { .. } => Op::Put,
-            Self::Delete => Op::Delete,
-            Self::Cas { .. } => Op::Cas,
+            Self::Get => StoreOp::Get,
+            Self::Put { .. } => StoreOp::Put,
+            Self::Delete => StoreOp::Delete,
+            Self::Cas { .. } => StoreOp::Cas,
         }
     }
 
@@ -75,12 +75,12 @@ pub enum RequestError {
     Op(u8),
     /// A field that must be zero for this operation is not.
     #[error("a request of {0:?} has a field set that it does not have")]
-    Reserved(Op),
+    Reserved(StoreOp),
     /// GET and DELETE carry none.
     #[error("a request of {op:?} carries a value of {len_bytes} B; it must have none")]
     Value {
         /// The operation.
-        op: Op,
+        op: StoreOp,
         /// Bytes of the value.
         len_bytes: usize,
     },
@@ -101,8 +101,8 @@ impl<'a> Request<'a> {
     pub fn read(bytes: &'a [u8]) -> Result<Self, RequestError> {
         let (head, value) = Head::ref_from_prefix(bytes)
             .map_err(|_| RequestError::Short { len_bytes: bytes.len() })?;
-        let op = Op::from_byte(head.op).ok_or(RequestError::Op(head.op))?;
-        let is_version_used = op == Op::Cas;
+        let op = StoreOp::from_byte(head.op).ok_or(RequestError::Op(head.op))?;
+        let is_version_used = op == StoreOp::Cas;
         if head.status != 0
             || head.reserved != [0; 2]
             || (head.version.get() != 0 && !is_version_used)
@@ -113,13 +113,13 @@ impl<'a> Request<'a> {
             return Err(RequestError::Long { len_bytes: value.len() });
         }
         let action = match op {
-            Op::Put => Action::Put { value },
-            Op::Cas => Action::Cas { expected: from_version(head.version), value },
-            Op::Get | Op::Delete if !value.is_empty() => {
+            StoreOp::Put => StoreCommand::Put { value },
+            StoreOp::Cas => StoreCommand::Cas { expected: from_version(head.version), value },
+            StoreOp::Get | StoreOp::Delete if !value.is_empty() => {
                 return Err(RequestError::Value { op, len_bytes: value.len() });
             }
-            Op::Get => Action::Get,
-            Op::Delete => Action::Delete,
+            StoreOp::Get => StoreCommand::Get,
+            StoreOp::Delete => StoreCommand::Delete,
         };
         Ok(Self { tag: head.tag.get(), key: head.key.get(), action })
     }
@@ -127,7 +127,7 @@ impl<'a> Request<'a> {
     /// Appends the message to `bytes`.
     pub fn write(&self, bytes: &mut Vec<u8>) {
         let version = match self.action {
-            Action::Cas { expected, .. } => to_version(expected),
+            StoreCommand::Cas { expected, .. } => to_version(expected),
             _ => U64::ZERO,
         };
         let (op, tag, key) = (self.action.op() as u8, U32::new(self.tag), U64::new(self.key));
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn a_cas_has_the_bytes_that_the_picture_shows() {
-        let action = Action::Cas { expected: Some(Version(0x0102)), value: b"new" };
+        let action = StoreCommand::Cas { expected: Some(Version(0x0102)), value: b"new" };
         let mut bytes = Vec::new();
         Request { tag: 0xa1b2_c3d4, key: 7, action }.write(&mut bytes);
         let head =
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn each_kind_of_nonsense_has_its_error() {
         let mut get = Vec::new();
-        Request { tag: 1, key: 2, action: Action::Get }.write(&mut get);
+        Request { tag: 1, key: 2, action: StoreCommand::Get }.write(&mut get);
         let with = |index: usize, byte: u8| {
             let mut bytes = get.clone();
             bytes[index] = byte;
@@ -164,11 +164,14 @@ mod tests {
         assert_eq!(Request::read(&get[..23]), Err(RequestError::Short { len_bytes: 23 }));
         assert_eq!(Request::read(&with(0, 9)), Err(RequestError::Op(9)));
         for index in [1, 2, 3, 16, 23] {
-            assert_eq!(Request::read(&with(index, 1)), Err(RequestError::Reserved(Op::Get)));
+            assert_eq!(Request::read(&with(index, 1)), Err(RequestError::Reserved(StoreOp::Get)));
         }
         let long = [&get[..], b"x"].concat();
-        assert_eq!(Request::read(&long), Err(RequestError::Value { op: Op::Get, len_bytes: 1 }));
-        let mut huge = with(0, Op::Put as u8);
+        assert_eq!(
+            Request::read(&long),
+            Err(RequestError::Value { op: StoreOp::Get, len_bytes: 1 })
+        );
+        let mut huge = with(0, StoreOp::Put as u8);
         huge.resize(HEAD_BYTES + VALUE_BYTES_MAX + 1, 0);
         let len_bytes = VALUE_BYTES_MAX + 1;
         assert_eq!(Request::read(&huge), Err(RequestError::Long { len_bytes }));

@@ -45,7 +45,7 @@ impl Version {
 
 /// Why bytes are no value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ValueError {
+pub enum ValueBytesError {
     /// Too short to say what it is.
     #[error("a value of {len_bytes} B is shorter than {VALUE_BYTES_MIN} B")]
     Short {
@@ -98,12 +98,12 @@ pub fn fill(value: &mut [u8], key: u64, version: Version) {
 ///
 /// # Errors
 ///
-/// [`ValueError`].
-pub fn read(value: &[u8]) -> Result<(u64, Version), ValueError> {
+/// [`ValueBytesError`].
+pub fn read(value: &[u8]) -> Result<(u64, Version), ValueBytesError> {
     let (key, version) = peek(value)?;
     let seed = seed_of(key, version);
     if word_at(value, 2) != check_of(seed, value.len()) {
-        return Err(ValueError::Check { key, version: version.0 });
+        return Err(ValueBytesError::Check { key, version: version.0 });
     }
     let chunks = value[VALUE_BYTES_MIN..].chunks_exact(WORD_BYTES);
     let rest = chunks.remainder();
@@ -117,7 +117,7 @@ pub fn read(value: &[u8]) -> Result<(u64, Version), ValueError> {
         None => Ok((key, version)),
         Some(word) => {
             let at = VALUE_BYTES_MIN + word * WORD_BYTES;
-            Err(ValueError::Pattern { at, key, version: version.0 })
+            Err(ValueBytesError::Pattern { at, key, version: version.0 })
         }
     }
 }
@@ -126,10 +126,10 @@ pub fn read(value: &[u8]) -> Result<(u64, Version), ValueError> {
 ///
 /// # Errors
 ///
-/// [`ValueError::Short`].
-pub fn peek(value: &[u8]) -> Result<(u64, Version), ValueError> {
+/// [`ValueBytesError::Short`].
+pub fn peek(value: &[u8]) -> Result<(u64, Version), ValueBytesError> {
     if value.len() < VALUE_BYTES_MIN {
-        return Err(ValueError::Short { len_bytes: value.len() });
+        return Err(ValueBytesError::Short { len_bytes: value.len() });
     }
     Ok((word_at(value, 0), Version(word_at(value, 1))))
 }
@@ -175,7 +175,7 @@ mod tests {
             fill(&mut value, 99, version);
             assert_eq!(read(&value), Ok((99, version)));
         }
-        assert_eq!(read(&[0; 23]), Err(ValueError::Short { len_bytes: 23 }));
+        assert_eq!(read(&[0; 23]), Err(ValueBytesError::Short { len_bytes: 23 }));
     }
 
     #[test]

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 
 use slots::{Key, SlotTable};
 
-use super::judge::{Call, Verdict, Violation};
-use crate::backend::{Failure, Token};
+use super::judge::{Call, JudgedAnswer, Violation};
+use crate::backend::{CallFailure, CallToken};
 
 /// Calls given up whose answer may still come; beyond this, one that comes late is a surprise.
 const GIVEN_UP_MAX: usize = 1 << 20;
@@ -14,14 +14,14 @@ const GIVEN_UP_MAX: usize = 1 << 20;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Settled {
     pub(super) call: Call,
-    pub(super) result: Result<Verdict, Failure>,
+    pub(super) result: Result<JudgedAnswer, CallFailure>,
 }
 
-/// Outstanding calls by [`Token`], which is the call's [`Key`] as a number.
+/// Outstanding calls by [`CallToken`], which is the call's [`Key`] as a number.
 #[derive(Debug)]
 pub(super) struct CallTable {
     calls: SlotTable<Call>,
-    given_up: HashSet<Token>,
+    given_up: HashSet<CallToken>,
 }
 
 impl CallTable {
@@ -47,18 +47,18 @@ impl CallTable {
     /// # Panics
     ///
     /// If there is no room.
-    pub(super) fn insert(&mut self, call: Call) -> Token {
+    pub(super) fn insert(&mut self, call: Call) -> CallToken {
         let key = self.calls.insert(call).expect("the caller has seen that there is room");
-        Token(key.to_u64())
+        CallToken(key.to_u64())
     }
 
     /// The call of `token` was not submitted.
-    pub(super) fn withdraw(&mut self, token: Token) {
+    pub(super) fn withdraw(&mut self, token: CallToken) {
         Key::from_u64(token.0).and_then(|key| self.calls.remove(key));
     }
 
     /// The call of `token` has an answer; `None`: it was given up before.
-    pub(super) fn settle(&mut self, token: Token) -> Result<Option<Call>, Violation> {
+    pub(super) fn settle(&mut self, token: CallToken) -> Result<Option<Call>, Violation> {
         if let Some(call) = Key::from_u64(token.0).and_then(|key| self.calls.remove(key)) {
             return Ok(Some(call));
         }
@@ -75,7 +75,7 @@ impl CallTable {
         let chosen = self.calls.iter().filter(|(_, call)| is_chosen(call)).map(|(key, _)| key);
         for key in chosen.collect::<Vec<_>>() {
             if self.given_up.len() < GIVEN_UP_MAX {
-                self.given_up.insert(Token(key.to_u64()));
+                self.given_up.insert(CallToken(key.to_u64()));
             }
             self.calls.remove(key).map(&mut sink);
         }
@@ -86,17 +86,17 @@ impl CallTable {
 mod tests {
     use super::*;
     use crate::{
-        codec::{Op, Version},
+        codec::{StoreOp, Version},
         place::Shard,
     };
 
     fn call(key: u64) -> Call {
         let (shard, written) = (Shard(0), Version(0));
         let (is_local, expected, due_ns, sent_ns) = (true, None, 0, 0);
-        Call { op: Op::Get, key, shard, is_local, written, expected, due_ns, sent_ns }
+        Call { op: StoreOp::Get, key, shard, is_local, written, expected, due_ns, sent_ns }
     }
 
-    fn is_surprise(calls: &mut CallTable, token: Token) -> bool {
+    fn is_surprise(calls: &mut CallTable, token: CallToken) -> bool {
         matches!(calls.settle(token), Err(Violation::Surprise { .. }))
     }
 
@@ -110,7 +110,7 @@ mod tests {
         let second = calls.insert(call(2));
         assert!(is_surprise(&mut calls, first), "not an answer to the second call");
         assert_eq!(calls.settle(second).unwrap().unwrap().key, 2);
-        assert!(is_surprise(&mut calls, Token(1)), "no call was ever named so");
+        assert!(is_surprise(&mut calls, CallToken(1)), "no call was ever named so");
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! Is this the answer to what was asked? Decided with the client's own memory alone.
 
 use crate::{
-    backend::Token,
+    backend::CallToken,
     codec::{
-        Answer, AnswerError, Op, Status, Version,
-        value::{self, INITIAL, ValueError},
+        Answer, AnswerError, StoreOp, StoreStatus, Version,
+        value::{self, INITIAL, ValueBytesError},
     },
     place::{ClientId, Shard},
     workload::{ValueSize, Workload},
@@ -13,7 +13,7 @@ use crate::{
 /// A call, as it was asked.
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
-    pub(crate) op: Op,
+    pub(crate) op: StoreOp,
     pub(crate) key: u64,
     pub(crate) shard: Shard,
     pub(crate) is_local: bool,
@@ -29,19 +29,19 @@ pub struct Call {
 
 /// What a right answer says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct JudgedAnswer {
     /// What became of the request.
-    pub status: Status,
+    pub status: StoreStatus,
     /// The version that was found, removed or in the way.
     pub version: Option<Version>,
 }
 
-impl Verdict {
+impl JudgedAnswer {
     /// The key's version when the call was carried out, as far as the answer tells.
     pub(crate) fn present(self, call: &Call) -> Option<Version> {
         match (call.op, self.status) {
-            (Op::Put | Op::Cas, Status::Ok) => Some(call.written),
-            (Op::Delete, _) => None,
+            (StoreOp::Put | StoreOp::Cas, StoreStatus::Ok) => Some(call.written),
+            (StoreOp::Delete, _) => None,
             _ => self.version,
         }
     }
@@ -63,7 +63,7 @@ pub enum Violation {
     #[error("asked {asked:?} of key {key:#x} (tag {tag:#x}), got an answer to {got}")]
     Other {
         /// The operation that was asked for.
-        asked: Op,
+        asked: StoreOp,
         /// The key that was asked for.
         key: u64,
         /// The tag that was sent.
@@ -73,7 +73,7 @@ pub enum Violation {
     },
     /// A value is not what it says.
     #[error(transparent)]
-    Value(#[from] ValueError),
+    Value(#[from] ValueBytesError),
     /// A value of another key.
     #[error("asked for key {key:#x}, got a value of key {got:#x}")]
     Key {
@@ -116,11 +116,11 @@ pub enum Violation {
     #[error("{op:?} of key {key:#x} ended with {status:?}, version {version:?}")]
     Outcome {
         /// The operation.
-        op: Op,
+        op: StoreOp,
         /// The key.
         key: u64,
         /// Its status.
-        status: Status,
+        status: StoreStatus,
         /// Its version.
         version: Option<Version>,
     },
@@ -129,7 +129,7 @@ pub enum Violation {
 /// What an answer says it answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Got {
-    op: Option<Op>,
+    op: Option<StoreOp>,
     key: u64,
     tag: u32,
 }
@@ -143,7 +143,7 @@ impl std::fmt::Display for Got {
 /// The tag of a call: of two calls that are outstanding together, or one after the other, no two
 /// have the same.
 #[expect(clippy::cast_possible_truncation, reason = "mixed so that every bit counts")]
-pub(super) fn tag_of(token: Token) -> u32 {
+pub(super) fn tag_of(token: CallToken) -> u32 {
     crate::rng::mix64(token.0) as u32
 }
 
@@ -170,10 +170,10 @@ impl Judge {
     pub(super) fn judge(
         &self,
         call: &Call,
-        token: Token,
+        token: CallToken,
         bytes: &[u8],
         writes: u64,
-    ) -> Result<Verdict, Violation> {
+    ) -> Result<JudgedAnswer, Violation> {
         let answer = Answer::read(bytes)?;
         let tag = tag_of(token);
         if (answer.op, answer.key, answer.tag) != (Some(call.op), call.key, tag) {
@@ -183,29 +183,29 @@ impl Judge {
         let Answer { status, version, value, .. } = answer;
         let key = call.key;
         let is_possible = match (call.op, status) {
-            (Op::Get, Status::Ok) => {
+            (StoreOp::Get, StoreStatus::Ok) => {
                 self.judge_value(key, version, value)?;
                 true
             }
-            (Op::Delete, Status::Ok) => version.is_some(),
-            (Op::Get | Op::Delete, Status::NotFound) => version.is_none(),
-            (Op::Cas, Status::Mismatch) => version != call.expected,
-            (Op::Put | Op::Cas, Status::Ok) => version.is_none(),
+            (StoreOp::Delete, StoreStatus::Ok) => version.is_some(),
+            (StoreOp::Get | StoreOp::Delete, StoreStatus::NotFound) => version.is_none(),
+            (StoreOp::Cas, StoreStatus::Mismatch) => version != call.expected,
+            (StoreOp::Put | StoreOp::Cas, StoreStatus::Ok) => version.is_none(),
             _ => false,
         };
         if !is_possible {
             return Err(Violation::Outcome { op: call.op, key, status, version });
         }
         let is_absent = match status {
-            Status::NotFound => true,
-            Status::Mismatch => version.is_none(),
+            StoreStatus::NotFound => true,
+            StoreStatus::Mismatch => version.is_none(),
             _ => false,
         };
         if is_absent && !self.has_deletes {
             return Err(Violation::Vanished { key });
         }
         version.map_or(Ok(()), |version| self.judge_version(key, version, writes))?;
-        Ok(Verdict { status, version })
+        Ok(JudgedAnswer { status, version })
     }
 
     fn judge_value(&self, key: u64, head: Option<Version>, bytes: &[u8]) -> Result<(), Violation> {
@@ -243,11 +243,11 @@ mod tests {
     const OTHER: ClientId = ClientId(0);
     const NOBODY: ClientId = ClientId(2);
     const KEY: u64 = 0x55;
-    const TOKEN: Token = Token(7);
+    const TOKEN: CallToken = CallToken(7);
     /// Versions that this client has given away.
     const WRITES: u64 = 5;
 
-    fn call(op: Op) -> Call {
+    fn call(op: StoreOp) -> Call {
         let (shard, is_local) = (Shard(0), true);
         let (written, expected) = (Version::of(ME, WRITES - 1), Some(INITIAL));
         Call { op, key: KEY, shard, is_local, written, expected, due_ns: 0, sent_ns: 0 }
@@ -260,7 +260,7 @@ mod tests {
     }
 
     /// Two clients, values of 32 to 64 B.
-    fn judge(deletes: u8, op: Op, answer: Answer<'_>) -> Result<Verdict, Violation> {
+    fn judge(deletes: u8, op: StoreOp, answer: Answer<'_>) -> Result<JudgedAnswer, Violation> {
         let workload = Workload {
             clients_per_rank: 1,
             mix: Mix { get: 50, delete: deletes, cas: 10 },
@@ -272,69 +272,69 @@ mod tests {
         Judge::new(&workload, ME).judge(&call(op), TOKEN, &bytes, WRITES)
     }
 
-    fn answer(op: Op, status: Status, version: Option<Version>) -> Answer<'static> {
+    fn answer(op: StoreOp, status: StoreStatus, version: Option<Version>) -> Answer<'static> {
         Answer { op: Some(op), status, tag: tag_of(TOKEN), key: KEY, version, value: &[] }
     }
 
     fn found(version: Version, value: &[u8]) -> Answer<'_> {
-        Answer { value, ..answer(Op::Get, Status::Ok, Some(version)) }
+        Answer { value, ..answer(StoreOp::Get, StoreStatus::Ok, Some(version)) }
     }
 
     #[test]
     fn fault_k1_every_possible_outcome_is_believed() {
-        use Status::{Mismatch, NotFound, Ok};
+        use StoreStatus::{Mismatch, NotFound, Ok};
         let theirs = Version::of(OTHER, 1 << 30);
         for (op, status, version) in [
-            (Op::Put, Ok, None),
-            (Op::Cas, Ok, None),
-            (Op::Cas, Mismatch, Some(theirs)),
-            (Op::Cas, Mismatch, None),
-            (Op::Get, NotFound, None),
-            (Op::Delete, NotFound, None),
-            (Op::Delete, Ok, Some(INITIAL)),
+            (StoreOp::Put, Ok, None),
+            (StoreOp::Cas, Ok, None),
+            (StoreOp::Cas, Mismatch, Some(theirs)),
+            (StoreOp::Cas, Mismatch, None),
+            (StoreOp::Get, NotFound, None),
+            (StoreOp::Delete, NotFound, None),
+            (StoreOp::Delete, Ok, Some(INITIAL)),
         ] {
             let verdict = judge(5, op, answer(op, status, version));
-            assert_eq!(verdict, Result::Ok(Verdict { status, version }), "{op:?} {status:?}");
+            assert_eq!(verdict, Result::Ok(JudgedAnswer { status, version }), "{op:?} {status:?}");
         }
         for (version, len_bytes) in [(INITIAL, 32), (theirs, 64), (Version::of(ME, WRITES - 1), 50)]
         {
-            let verdict = judge(0, Op::Get, found(version, &value(KEY, version, len_bytes)));
-            assert_eq!(verdict, Result::Ok(Verdict { status: Ok, version: Some(version) }));
+            let verdict = judge(0, StoreOp::Get, found(version, &value(KEY, version, len_bytes)));
+            assert_eq!(verdict, Result::Ok(JudgedAnswer { status: Ok, version: Some(version) }));
         }
     }
 
     #[test]
     fn fault_k1_an_answer_to_another_request_is_refused() {
-        let right = answer(Op::Put, Status::Ok, None);
+        let right = answer(StoreOp::Put, StoreStatus::Ok, None);
         for wrong in [
-            Answer { op: Some(Op::Delete), ..right },
+            Answer { op: Some(StoreOp::Delete), ..right },
             Answer { op: None, ..right },
             Answer { key: KEY + 1, ..right },
             Answer { tag: right.tag ^ 1, ..right },
         ] {
-            let refused = judge(5, Op::Put, wrong);
+            let refused = judge(5, StoreOp::Put, wrong);
             assert!(matches!(refused, Err(Violation::Other { .. })), "{wrong:?}: {refused:?}");
         }
     }
 
     #[test]
     fn fault_k1_an_outcome_that_the_operation_does_not_have_is_refused() {
-        use Status::{Malformed, Mismatch, NoRoom, NotFound, Ok, WrongShard};
+        use StoreStatus::{Malformed, Mismatch, NoRoom, NotFound, Ok, WrongShard};
         let some = Some(INITIAL);
         for (op, status, version) in [
-            (Op::Put, Ok, some),
-            (Op::Cas, Ok, some),
-            (Op::Put, NotFound, None),
-            (Op::Put, Mismatch, some),
-            (Op::Cas, NotFound, None),
-            (Op::Cas, Mismatch, some), // what was expected is not in the way
-            (Op::Get, NotFound, some),
-            (Op::Get, Mismatch, some),
-            (Op::Delete, NotFound, some),
-            (Op::Delete, Ok, None),
-            (Op::Get, Malformed, None),
-            (Op::Get, WrongShard, None),
-            (Op::Put, NoRoom, None),
+            (StoreOp::Put, Ok, some),
+            (StoreOp::Cas, Ok, some),
+            (StoreOp::Put, NotFound, None),
+            (StoreOp::Put, Mismatch, some),
+            (StoreOp::Cas, NotFound, None),
+            (StoreOp::Cas, Mismatch, some), // what was expected is not in the way
+            (StoreOp::Get, NotFound, some),
+            (StoreOp::Get, Mismatch, some),
+            (StoreOp::Delete, NotFound, some),
+            (StoreOp::Delete, Ok, None),
+            (StoreOp::Get, Malformed, None),
+            (StoreOp::Get, WrongShard, None),
+            (StoreOp::Put, NoRoom, None),
         ] {
             let refused = judge(5, op, answer(op, status, version));
             assert!(
@@ -346,7 +346,9 @@ mod tests {
 
     #[test]
     fn fault_k1_a_key_that_vanished_is_missed_where_nobody_deletes() {
-        for (op, status) in [(Op::Get, Status::NotFound), (Op::Cas, Status::Mismatch)] {
+        for (op, status) in
+            [(StoreOp::Get, StoreStatus::NotFound), (StoreOp::Cas, StoreStatus::Mismatch)]
+        {
             let refused = judge(0, op, answer(op, status, None));
             assert_eq!(refused, Err(Violation::Vanished { key: KEY }), "{op:?}");
         }
@@ -354,8 +356,9 @@ mod tests {
 
     #[test]
     fn fault_k1_a_value_that_is_not_what_it_says_is_refused() {
-        let refused =
-            |version: Version, bytes: &[u8]| judge(0, Op::Get, found(version, bytes)).unwrap_err();
+        let refused = |version: Version, bytes: &[u8]| {
+            judge(0, StoreOp::Get, found(version, bytes)).unwrap_err()
+        };
         let theirs = Version::of(OTHER, 3);
         let wrong = refused(theirs, &value(KEY + 1, theirs, 40));
         assert_eq!(wrong, Violation::Key { key: KEY, got: KEY + 1 });
@@ -376,8 +379,10 @@ mod tests {
             [Version(1), Version::of(ME, WRITES), Version::of(NOBODY, 0), Version(u64::MAX - 1)]
         {
             let unwritten = Err(Violation::Unwritten { key: KEY, version: version.0 });
-            assert_eq!(judge(0, Op::Get, found(version, &value(KEY, version, 40))), unwritten);
-            for (op, status) in [(Op::Delete, Status::Ok), (Op::Cas, Status::Mismatch)] {
+            assert_eq!(judge(0, StoreOp::Get, found(version, &value(KEY, version, 40))), unwritten);
+            for (op, status) in
+                [(StoreOp::Delete, StoreStatus::Ok), (StoreOp::Cas, StoreStatus::Mismatch)]
+            {
                 assert_eq!(judge(5, op, answer(op, status, Some(version))), unwritten, "{op:?}");
             }
         }

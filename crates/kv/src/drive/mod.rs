@@ -20,17 +20,17 @@ mod judge;
 mod recorder;
 mod tally;
 
-pub use judge::{Call, Verdict, Violation};
-pub use recorder::{HistoryFull, Recorder};
-pub use tally::{LATENCY_NS_MAX, Side, Tally, latency_histogram};
+pub use judge::{Call, JudgedAnswer, Violation};
+pub use recorder::{HistoryFull, HistoryRecorder};
+pub use tally::{ClientTally, LATENCY_NS_MAX, SideTally, latency_histogram};
 
 use self::{
     call_table::{CallTable, Settled},
     judge::Judge,
 };
 use crate::{
-    backend::{BackendError, Client, Event, Failure, SubmitError},
-    codec::{Action, HEAD_BYTES, Op, Request, Version, value},
+    backend::{BackendError, CallFailure, Client, Event, SubmitError},
+    codec::{HEAD_BYTES, Request, StoreCommand, StoreOp, Version, value},
     place::ClientId,
     workload::{self, Arrivals, OpStream, Verify, Workload},
 };
@@ -158,10 +158,10 @@ pub struct Driver {
     arrivals: Arrivals,
     calls: CallTable,
     judge: Judge,
-    tally: Tally,
-    recorder: Option<Recorder>,
+    tally: ClientTally,
+    recorder: Option<HistoryRecorder>,
     /// Due, but not yet taken by the backend.
-    deferred: Option<(workload::Op, u64)>,
+    deferred: Option<(workload::PlannedOp, u64)>,
     /// Last seen versions of some keys.
     seen: Box<[(u64, Option<Version>)]>,
     writes: u64,
@@ -184,8 +184,8 @@ impl Driver {
             arrivals: Arrivals::new(workload, id, schedule.begin_ns),
             calls: CallTable::new(workload.queue_depth),
             judge: Judge::new(workload, id),
-            tally: Tally::new(&schedule),
-            recorder: (workload.verify == Verify::Full).then(Recorder::default),
+            tally: ClientTally::new(&schedule),
+            recorder: (workload.verify == Verify::Full).then(HistoryRecorder::default),
             deferred: None,
             seen: vec![(0, Some(value::INITIAL)); SEEN].into_boxed_slice(),
             writes: 0,
@@ -216,7 +216,7 @@ impl Driver {
 
     /// What was measured and, if it was recorded, the history.
     #[must_use]
-    pub fn finish(self) -> (Tally, Option<Recorder>) {
+    pub fn finish(self) -> (ClientTally, Option<HistoryRecorder>) {
         (self.tally, self.recorder)
     }
 
@@ -287,7 +287,7 @@ impl Driver {
                     break;
                 }
                 Err(SubmitError::Gone(_)) => {
-                    let failure = Failure::PeerGone;
+                    let failure = CallFailure::PeerGone;
                     self.tally.unsent(failure, &self.schedule, op.is_local, due_ns, now_ns, 1);
                     if !self.arrivals.is_open() {
                         break; // the next one is due at once, and the one after that
@@ -302,11 +302,11 @@ impl Driver {
     fn submit<C: Client>(
         &mut self,
         client: &mut C,
-        op: workload::Op,
+        op: workload::PlannedOp,
         due_ns: u64,
         sent_ns: u64,
     ) -> Result<(), SubmitError> {
-        let workload::Op { op: kind, key, shard, is_local, value_bytes } = op;
+        let workload::PlannedOp { op: kind, key, shard, is_local, value_bytes } = op;
         let written = Version::of(self.id, self.writes);
         let filled = &mut self.value[..value_bytes];
         if value_bytes > 0 {
@@ -314,10 +314,10 @@ impl Driver {
         }
         let expected = self.seen_version(key);
         let action = match kind {
-            Op::Get => Action::Get,
-            Op::Put => Action::Put { value: &self.value[..value_bytes] },
-            Op::Delete => Action::Delete,
-            Op::Cas => Action::Cas { expected, value: &self.value[..value_bytes] },
+            StoreOp::Get => StoreCommand::Get,
+            StoreOp::Put => StoreCommand::Put { value: &self.value[..value_bytes] },
+            StoreOp::Delete => StoreCommand::Delete,
+            StoreOp::Cas => StoreCommand::Cas { expected, value: &self.value[..value_bytes] },
         };
         let call = Call { op: kind, key, shard, is_local, written, expected, due_ns, sent_ns };
         let token = self.calls.insert(call);
@@ -356,7 +356,7 @@ impl Driver {
             Event::Lost { shard } => calls.abandon(
                 |call| call.shard == shard,
                 |call| {
-                    settled.push(Settled { call, result: Err(Failure::PeerGone) });
+                    settled.push(Settled { call, result: Err(CallFailure::PeerGone) });
                 },
             ),
         })?;
@@ -403,7 +403,7 @@ impl Driver {
     ) -> Result<usize, DriveError> {
         let Self { calls, settled, .. } = self;
         calls.abandon(is_overdue, |call| {
-            settled.push(Settled { call, result: Err(Failure::Timeout) });
+            settled.push(Settled { call, result: Err(CallFailure::Timeout) });
         });
         let count = self.settled.len();
         self.account(now_ns)?;
@@ -420,14 +420,14 @@ impl Driver {
             let due_ns = self.next_due_ns(now_ns);
             let op = self.next_op();
             self.arrivals.skip(count - 1);
-            let failure = Failure::Unsent;
+            let failure = CallFailure::Unsent;
             self.tally.unsent(failure, &self.schedule, op.is_local, due_ns, now_ns, count);
         }
         Ok(())
     }
 
     /// The operation that is due: from now on the next one is.
-    fn next_op(&mut self) -> workload::Op {
+    fn next_op(&mut self) -> workload::PlannedOp {
         match self.deferred.take() {
             Some((op, _)) => op,
             None => {

@@ -1,9 +1,9 @@
 //! What a client asked and saw, and when, for the history.
 
-use super::judge::{Call, Verdict};
+use super::judge::{Call, JudgedAnswer};
 use crate::{
-    codec::{Op, Status},
-    history::{Act, Event},
+    codec::{StoreOp, StoreStatus},
+    history::{Act, HistoryEvent},
 };
 
 /// Operations that one client remembers, at most.
@@ -19,41 +19,41 @@ pub struct HistoryFull;
 
 /// One client's history.
 #[derive(Clone, Debug, Default)]
-pub struct Recorder {
-    events: Vec<Event>,
+pub struct HistoryRecorder {
+    events: Vec<HistoryEvent>,
 }
 
-impl Recorder {
+impl HistoryRecorder {
     /// Files a call; `None`: it has no answer.
     pub(crate) fn record(
         &mut self,
         call: &Call,
-        verdict: Option<Verdict>,
+        verdict: Option<JudgedAnswer>,
         end_ns: u64,
     ) -> Result<(), HistoryFull> {
         let act = match (call.op, verdict) {
-            (Op::Get, None) => return Ok(()), // changed nothing, saw nothing
-            (Op::Put, _) => Act::Write(call.written),
-            (Op::Delete, None) => Act::RemoveAny,
-            (Op::Cas, None) => Act::Swap { expected: call.expected, new: call.written },
-            (Op::Cas, Some(Verdict { status: Status::Ok, .. })) => {
+            (StoreOp::Get, None) => return Ok(()), // changed nothing, saw nothing
+            (StoreOp::Put, _) => Act::Write(call.written),
+            (StoreOp::Delete, None) => Act::RemoveAny,
+            (StoreOp::Cas, None) => Act::Swap { expected: call.expected, new: call.written },
+            (StoreOp::Cas, Some(JudgedAnswer { status: StoreStatus::Ok, .. })) => {
                 Act::Swap { expected: call.expected, new: call.written }
             }
-            (Op::Delete, Some(verdict)) => Act::Remove(verdict.version),
+            (StoreOp::Delete, Some(verdict)) => Act::Remove(verdict.version),
             // A CAS that is refused has seen what was in its way.
-            (Op::Get | Op::Cas, Some(verdict)) => Act::Read(verdict.version),
+            (StoreOp::Get | StoreOp::Cas, Some(verdict)) => Act::Read(verdict.version),
         };
         if self.events.len() == EVENTS_MAX {
             return Err(HistoryFull);
         }
         let end_ns = verdict.map(|_| end_ns);
-        self.events.push(Event { key: call.key, act, begin_ns: call.sent_ns, end_ns });
+        self.events.push(HistoryEvent { key: call.key, act, begin_ns: call.sent_ns, end_ns });
         Ok(())
     }
 
     /// The events that were recorded, in order.
     #[must_use]
-    pub fn into_events(self) -> Vec<Event> {
+    pub fn into_events(self) -> Vec<HistoryEvent> {
         self.events
     }
 }
@@ -67,7 +67,10 @@ mod tests {
     const EXPECTED: Option<Version> = Some(Version(4));
     const SEEN: Option<Version> = Some(Version(3));
 
-    fn recorded(op: Op, verdict: Option<(Status, Option<Version>)>) -> Option<Event> {
+    fn recorded(
+        op: StoreOp,
+        verdict: Option<(StoreStatus, Option<Version>)>,
+    ) -> Option<HistoryEvent> {
         let call = Call {
             op,
             key: 9,
@@ -78,8 +81,8 @@ mod tests {
             due_ns: 10,
             sent_ns: 20,
         };
-        let mut recorder = Recorder::default();
-        let verdict = verdict.map(|(status, version)| Verdict { status, version });
+        let mut recorder = HistoryRecorder::default();
+        let verdict = verdict.map(|(status, version)| JudgedAnswer { status, version });
         recorder.record(&call, verdict, 30).unwrap();
         recorder.into_events().pop()
     }
@@ -87,15 +90,15 @@ mod tests {
     #[test]
     fn an_answer_is_what_was_seen_between_its_request_and_itself() {
         for (op, status, version, act) in [
-            (Op::Get, Status::Ok, SEEN, Act::Read(SEEN)),
-            (Op::Get, Status::NotFound, None, Act::Read(None)),
-            (Op::Put, Status::Ok, None, Act::Write(WRITTEN)),
-            (Op::Delete, Status::Ok, SEEN, Act::Remove(SEEN)),
-            (Op::Delete, Status::NotFound, None, Act::Remove(None)),
-            (Op::Cas, Status::Ok, None, Act::Swap { expected: EXPECTED, new: WRITTEN }),
-            (Op::Cas, Status::Mismatch, SEEN, Act::Read(SEEN)),
+            (StoreOp::Get, StoreStatus::Ok, SEEN, Act::Read(SEEN)),
+            (StoreOp::Get, StoreStatus::NotFound, None, Act::Read(None)),
+            (StoreOp::Put, StoreStatus::Ok, None, Act::Write(WRITTEN)),
+            (StoreOp::Delete, StoreStatus::Ok, SEEN, Act::Remove(SEEN)),
+            (StoreOp::Delete, StoreStatus::NotFound, None, Act::Remove(None)),
+            (StoreOp::Cas, StoreStatus::Ok, None, Act::Swap { expected: EXPECTED, new: WRITTEN }),
+            (StoreOp::Cas, StoreStatus::Mismatch, SEEN, Act::Read(SEEN)),
         ] {
-            let expected = Event { key: 9, act, begin_ns: 20, end_ns: Some(30) };
+            let expected = HistoryEvent { key: 9, act, begin_ns: 20, end_ns: Some(30) };
             assert_eq!(recorded(op, Some((status, version))), Some(expected), "{op:?} {status:?}");
         }
     }
@@ -103,13 +106,13 @@ mod tests {
     #[test]
     fn a_call_without_an_answer_may_have_happened_from_when_it_was_sent() {
         for (op, act) in [
-            (Op::Put, Act::Write(WRITTEN)),
-            (Op::Delete, Act::RemoveAny),
-            (Op::Cas, Act::Swap { expected: EXPECTED, new: WRITTEN }),
+            (StoreOp::Put, Act::Write(WRITTEN)),
+            (StoreOp::Delete, Act::RemoveAny),
+            (StoreOp::Cas, Act::Swap { expected: EXPECTED, new: WRITTEN }),
         ] {
-            let expected = Event { key: 9, act, begin_ns: 20, end_ns: None };
+            let expected = HistoryEvent { key: 9, act, begin_ns: 20, end_ns: None };
             assert_eq!(recorded(op, None), Some(expected), "{op:?}");
         }
-        assert_eq!(recorded(Op::Get, None), None, "a GET changes nothing");
+        assert_eq!(recorded(StoreOp::Get, None), None, "a GET changes nothing");
     }
 }

@@ -6,9 +6,9 @@ use hdrhistogram::Histogram;
 
 use super::{
     Schedule,
-    judge::{Call, Verdict},
+    judge::{Call, JudgedAnswer},
 };
-use crate::{backend::Failure, codec::Status};
+use crate::{backend::CallFailure, codec::StoreStatus};
 
 /// Latencies above this are filed as this: longer than any timeout.
 pub const LATENCY_NS_MAX: u64 = 7_200_000_000_000;
@@ -27,14 +27,14 @@ pub fn latency_histogram() -> Histogram<u64> {
 
 /// The local or the remote calls.
 #[derive(Clone, Debug)]
-pub struct Side {
+pub struct SideTally {
     /// Answers seen inside the measured interval.
     pub completed: u64,
     /// Of the calls due inside the measured interval, in ns.
     pub latency: Histogram<u64>,
 }
 
-impl Default for Side {
+impl Default for SideTally {
     fn default() -> Self {
         Self { completed: 0, latency: latency_histogram() }
     }
@@ -42,17 +42,17 @@ impl Default for Side {
 
 /// What one client measured.
 #[derive(Clone, Debug)]
-pub struct Tally {
+pub struct ClientTally {
     /// Calls to the client's own node.
-    pub local: Side,
+    pub local: SideTally,
     /// Calls to other nodes.
-    pub remote: Side,
+    pub remote: SideTally,
     /// Answers seen in each slice of the measured interval.
     pub slices: Vec<u64>,
     /// Most calls that were outstanding in each slice.
     pub outstanding: Vec<u32>,
     /// Calls without an answer, by reason, warm-up included.
-    pub failures: BTreeMap<Failure, u64>,
+    pub failures: BTreeMap<CallFailure, u64>,
     /// Keys that were not there, warm-up included.
     pub not_found: u64,
     /// CASes that were refused, warm-up included.
@@ -65,11 +65,11 @@ pub struct Tally {
     pub start_skew_ns: Option<u64>,
 }
 
-impl Tally {
+impl ClientTally {
     pub(super) fn new(schedule: &Schedule) -> Self {
         Self {
-            local: Side::default(),
-            remote: Side::default(),
+            local: SideTally::default(),
+            remote: SideTally::default(),
             slices: vec![0; schedule.slices()],
             outstanding: vec![0; schedule.slices()],
             failures: BTreeMap::new(),
@@ -81,7 +81,7 @@ impl Tally {
         }
     }
 
-    fn fail(&mut self, failure: Failure, count: u64) {
+    fn fail(&mut self, failure: CallFailure, count: u64) {
         *self.failures.entry(failure).or_default() += count;
     }
 
@@ -99,7 +99,7 @@ impl Tally {
         &mut self,
         schedule: &Schedule,
         call: &Call,
-        result: Result<Verdict, Failure>,
+        result: Result<JudgedAnswer, CallFailure>,
         now_ns: u64,
     ) {
         self.calls += 1;
@@ -107,8 +107,8 @@ impl Tally {
         self.start_skew_ns = Some(self.start_skew_ns.map_or(skew_ns, |least| least.min(skew_ns)));
         match result {
             Ok(verdict) => {
-                self.not_found += u64::from(verdict.status == Status::NotFound);
-                self.mismatches += u64::from(verdict.status == Status::Mismatch);
+                self.not_found += u64::from(verdict.status == StoreStatus::NotFound);
+                self.mismatches += u64::from(verdict.status == StoreStatus::Mismatch);
             }
             Err(failure) => self.fail(failure, 1),
         }
@@ -125,7 +125,7 @@ impl Tally {
     /// `count` calls that were due but never sent: their latency is at least the time since.
     pub(super) fn unsent(
         &mut self,
-        failure: Failure,
+        failure: CallFailure,
         schedule: &Schedule,
         is_local: bool,
         due_ns: u64,
@@ -138,7 +138,7 @@ impl Tally {
     }
 }
 
-impl Side {
+impl SideTally {
     fn file(&mut self, schedule: &Schedule, due_ns: u64, now_ns: u64, count: u64) {
         if schedule.slice_of(due_ns).is_some() {
             let latency_ns = now_ns.saturating_sub(due_ns).clamp(1, LATENCY_NS_MAX);
@@ -151,7 +151,7 @@ impl Side {
 mod tests {
     use super::*;
     use crate::{
-        codec::{Op, Version},
+        codec::{StoreOp, Version},
         place::Shard,
     };
 
@@ -161,7 +161,7 @@ mod tests {
 
     fn call(is_local: bool, due_ns: u64) -> Call {
         Call {
-            op: Op::Get,
+            op: StoreOp::Get,
             key: 1,
             shard: Shard(0),
             is_local,
@@ -172,25 +172,25 @@ mod tests {
         }
     }
 
-    fn ended(status: Status) -> Result<Verdict, Failure> {
-        Ok(Verdict { status, version: None })
+    fn ended(status: StoreStatus) -> Result<JudgedAnswer, CallFailure> {
+        Ok(JudgedAnswer { status, version: None })
     }
 
-    fn counts(tally: &Tally) -> [u64; 4] {
-        let Tally { local, remote, .. } = tally;
+    fn counts(tally: &ClientTally) -> [u64; 4] {
+        let ClientTally { local, remote, .. } = tally;
         [local.completed, local.latency.len(), remote.completed, remote.latency.len()]
     }
 
     #[test]
     fn fault_k2_answers_count_when_they_are_seen_and_are_timed_if_they_were_due_in_the_interval() {
-        let mut tally = Tally::new(&SCHEDULE);
-        tally.settle(&SCHEDULE, &call(true, 500), ended(Status::Ok), 999);
+        let mut tally = ClientTally::new(&SCHEDULE);
+        tally.settle(&SCHEDULE, &call(true, 500), ended(StoreStatus::Ok), 999);
         assert_eq!(counts(&tally), [0, 0, 0, 0], "warm-up");
-        tally.settle(&SCHEDULE, &call(true, 999), ended(Status::Ok), 1000);
+        tally.settle(&SCHEDULE, &call(true, 999), ended(StoreStatus::Ok), 1000);
         assert_eq!(counts(&tally), [1, 0, 0, 0]);
-        tally.settle(&SCHEDULE, &call(false, 1000), ended(Status::Ok), 1999);
+        tally.settle(&SCHEDULE, &call(false, 1000), ended(StoreStatus::Ok), 1999);
         assert_eq!(counts(&tally), [1, 0, 1, 1]);
-        tally.settle(&SCHEDULE, &call(false, 1999), ended(Status::Ok), 2500);
+        tally.settle(&SCHEDULE, &call(false, 1999), ended(StoreStatus::Ok), 2500);
         assert_eq!(counts(&tally), [1, 0, 1, 2], "late, and in the histogram all the same");
         assert_eq!((tally.slices[0], tally.slices[9]), (1, 1));
         assert_eq!((tally.remote.latency.min(), tally.remote.latency.max()), (501, 999));
@@ -199,19 +199,21 @@ mod tests {
 
     #[test]
     fn fault_k2_a_failed_call_is_a_call_is_timed_and_is_no_answer() {
-        let mut tally = Tally::new(&SCHEDULE);
-        tally.settle(&SCHEDULE, &call(true, 1100), Err(Failure::Timeout), 1200);
-        tally.unsent(Failure::Unsent, &SCHEDULE, false, 1100, 1200, 3);
+        let mut tally = ClientTally::new(&SCHEDULE);
+        tally.settle(&SCHEDULE, &call(true, 1100), Err(CallFailure::Timeout), 1200);
+        tally.unsent(CallFailure::Unsent, &SCHEDULE, false, 1100, 1200, 3);
         assert_eq!(counts(&tally), [0, 1, 0, 3]);
         assert_eq!(tally.slices.iter().sum::<u64>(), 0);
-        assert_eq!(tally.failures, [(Failure::Timeout, 1), (Failure::Unsent, 3)].into());
+        assert_eq!(tally.failures, [(CallFailure::Timeout, 1), (CallFailure::Unsent, 3)].into());
         assert_eq!(tally.calls, 1, "three were never made");
     }
 
     #[test]
     fn outcomes_are_counted_by_name_and_the_most_that_was_outstanding_is_kept() {
-        let mut tally = Tally::new(&SCHEDULE);
-        for status in [Status::NotFound, Status::NotFound, Status::Mismatch, Status::Ok] {
+        let mut tally = ClientTally::new(&SCHEDULE);
+        for status in
+            [StoreStatus::NotFound, StoreStatus::NotFound, StoreStatus::Mismatch, StoreStatus::Ok]
+        {
             tally.settle(&SCHEDULE, &call(true, 1100), ended(status), 1200);
         }
         assert_eq!((tally.not_found, tally.mismatches, tally.local.completed), (2, 1, 4));

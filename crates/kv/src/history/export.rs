@@ -8,7 +8,7 @@ use std::{
 
 use serde::Serialize;
 
-use super::{Act, Event};
+use super::{Act, HistoryEvent};
 use crate::codec::value::INITIAL;
 
 /// Name and version of the format.
@@ -77,7 +77,7 @@ impl HistoryFile {
     /// # Errors
     ///
     /// If it cannot be written.
-    pub fn append(&self, events: &[Event]) -> io::Result<()> {
+    pub fn append(&self, events: &[HistoryEvent]) -> io::Result<()> {
         let file = OpenOptions::new().append(true).open(&self.0)?;
         let mut file = BufWriter::new(file);
         write(events, &mut file)?;
@@ -86,10 +86,10 @@ impl HistoryFile {
 }
 
 /// Writes the history of a run.
-fn write(events: &[Event], to: &mut impl Write) -> io::Result<()> {
+fn write(events: &[HistoryEvent], to: &mut impl Write) -> io::Result<()> {
     let head = Head { format: FORMAT, initial: INITIAL.0, operations: events.len() };
     line(&head, to)?;
-    for &Event { key, act, begin_ns, end_ns } in events {
+    for &HistoryEvent { key, act, begin_ns, end_ns } in events {
         line(&Line { key, op: act.into(), begin_ns, end_ns }, to)?;
     }
     Ok(())
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn each_operation_is_a_line_with_all_that_a_checker_needs() {
-        let event = |act, end_ns| Event { key: u64::MAX, act, begin_ns: 1, end_ns };
+        let event = |act, end_ns| HistoryEvent { key: u64::MAX, act, begin_ns: 1, end_ns };
         let events = [
             event(Act::Read(None), Some(2)),
             event(Act::Write(Version(u64::MAX - 1)), None),

@@ -13,7 +13,7 @@ use std::{
     fmt,
 };
 
-use super::{Act, Event};
+use super::{Act, HistoryEvent};
 use crate::codec::{Version, value::INITIAL};
 
 /// Work on one key before the search gives up, in operations looked at.
@@ -21,7 +21,7 @@ const WORK_MAX: u64 = 400_000_000;
 
 /// What was judged and found right.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Report {
+pub struct HistoryReport {
     /// Keys with at least one operation.
     pub keys: u64,
     /// Operations with a known outcome.
@@ -81,11 +81,11 @@ impl fmt::Display for Held {
 
 /// An operation that cannot be explained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stuck(Option<Event>);
+pub struct Stuck(Option<HistoryEvent>);
 
 impl fmt::Display for Stuck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(Event { act, begin_ns, end_ns, .. }) = self.0 else {
+        let Some(HistoryEvent { act, begin_ns, end_ns, .. }) = self.0 else {
             return f.write_str("what follows");
         };
         let end_ns = end_ns.unwrap_or(u64::MAX);
@@ -105,12 +105,12 @@ impl fmt::Display for Stuck {
 /// # Errors
 ///
 /// [`CheckError`] of the first key, in ascending order, that is not linearizable.
-pub fn check(events: impl IntoIterator<Item = Event>) -> Result<Report, CheckError> {
-    let mut by_key = BTreeMap::<u64, Vec<Event>>::new();
+pub fn check(events: impl IntoIterator<Item = HistoryEvent>) -> Result<HistoryReport, CheckError> {
+    let mut by_key = BTreeMap::<u64, Vec<HistoryEvent>>::new();
     for event in events {
         by_key.entry(event.key).or_default().push(event);
     }
-    let mut report = Report::default();
+    let mut report = HistoryReport::default();
     for (key, events) in by_key {
         report.keys += 1;
         report.busiest = report.busiest.max(events.len() as u64);
@@ -126,9 +126,9 @@ pub fn check(events: impl IntoIterator<Item = Event>) -> Result<Report, CheckErr
 struct Search {
     key: u64,
     /// With an end, by begin.
-    known: Vec<Event>,
+    known: Vec<HistoryEvent>,
     /// Without: they may come at any time after their begin, or never.
-    unknown: Vec<Event>,
+    unknown: Vec<HistoryEvent>,
     /// How many known operations saw each version; 0: only unknown ones did.
     uses: HashMap<Version, u32>,
     work: u64,
@@ -155,7 +155,7 @@ enum Choice {
 }
 
 impl Search {
-    fn new(key: u64, events: Vec<Event>) -> Self {
+    fn new(key: u64, events: Vec<HistoryEvent>) -> Self {
         let (mut known, unknown): (Vec<_>, Vec<_>) =
             events.into_iter().partition(|event| event.end_ns.is_some());
         known.sort_by_key(|event| event.begin_ns);
@@ -210,7 +210,7 @@ impl Search {
     }
 
     /// The operation whose end comes first among those that have not come.
-    fn stuck_in(&self, state: &State) -> Option<Event> {
+    fn stuck_in(&self, state: &State) -> Option<HistoryEvent> {
         let left = (state.low..self.known.len()).filter(|index| !state.beyond.contains(index));
         left.map(|index| self.known[index]).min_by_key(|event| event.end_ns)
     }
@@ -317,7 +317,7 @@ impl Search {
 }
 
 /// Leaves out unknown writes whose version nobody saw: whether they happened makes no difference.
-fn noticed(mut unknown: Vec<Event>, uses: &HashMap<Version, u32>) -> Vec<Event> {
+fn noticed(mut unknown: Vec<HistoryEvent>, uses: &HashMap<Version, u32>) -> Vec<HistoryEvent> {
     loop {
         let seen = unknown.iter().filter_map(|event| seen_by(event.act)).collect::<HashSet<_>>();
         let count = unknown.len();
@@ -364,12 +364,12 @@ mod tests {
 
     const KEY: u64 = 1;
 
-    fn event(begin_ns: u64, end_ns: u64, act: Act) -> Event {
-        Event { key: KEY, act, begin_ns, end_ns: Some(end_ns) }
+    fn event(begin_ns: u64, end_ns: u64, act: Act) -> HistoryEvent {
+        HistoryEvent { key: KEY, act, begin_ns, end_ns: Some(end_ns) }
     }
 
-    fn unknown(begin_ns: u64, act: Act) -> Event {
-        Event { key: KEY, act, begin_ns, end_ns: None }
+    fn unknown(begin_ns: u64, act: Act) -> HistoryEvent {
+        HistoryEvent { key: KEY, act, begin_ns, end_ns: None }
     }
 
     fn read(version: u64) -> Act {
@@ -384,7 +384,7 @@ mod tests {
         Act::Swap { expected: Some(Version(expected)), new: Version(new) }
     }
 
-    fn is_linearizable(events: &[Event]) -> bool {
+    fn is_linearizable(events: &[HistoryEvent]) -> bool {
         check(events.iter().copied()).is_ok()
     }
 
@@ -479,7 +479,7 @@ mod tests {
 
     #[test]
     fn a_report_counts_keys_and_operations() {
-        let of_key = |key, event: Event| Event { key, ..event };
+        let of_key = |key, event: HistoryEvent| HistoryEvent { key, ..event };
         let events = [
             event(0, 1, write(1)),
             event(2, 3, read(1)),
@@ -487,7 +487,7 @@ mod tests {
             of_key(2, event(0, 1, read(0))),
         ];
         let report = check(events).unwrap();
-        assert_eq!(report, Report { keys: 2, known: 3, unknown: 1, busiest: 3 });
+        assert_eq!(report, HistoryReport { keys: 2, known: 3, unknown: 1, busiest: 3 });
     }
 
     /// Sets of writes at once that nobody can put in order: it gives up, and does not say "right".
@@ -510,7 +510,7 @@ mod tests {
         count: u64,
         stretch: u64,
         may_be_lost: fn(&Act) -> bool,
-    ) -> Vec<Event> {
+    ) -> Vec<HistoryEvent> {
         let mut rng = Rng::new(seed, 0);
         let mut register = Some(INITIAL);
         let mut events = Vec::new();
@@ -546,8 +546,8 @@ mod tests {
     }
 
     /// All orders of a few operations.
-    fn brute_force(events: &[Event]) -> bool {
-        fn search(left: &[Event], register: Option<Version>) -> bool {
+    fn brute_force(events: &[HistoryEvent]) -> bool {
+        fn search(left: &[HistoryEvent], register: Option<Version>) -> bool {
             if left.iter().all(|event| event.end_ns.is_none()) {
                 return true;
             }

@@ -6,13 +6,13 @@ mod linear;
 use serde::{Deserialize, Serialize};
 
 pub use export::HistoryFile;
-pub use linear::{CheckError, Report, check};
+pub use linear::{CheckError, HistoryReport, check};
 
 use crate::codec::Version;
 
 /// An operation of the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Event {
+pub struct HistoryEvent {
     /// Of which key.
     pub key: u64,
     /// What was asked, and what came of it.

@@ -2,7 +2,7 @@
 
 use nics::{Opener, Visitor};
 use os::{
-    child::{Channel, channel_to_parent},
+    child::{ChildChannel, channel_to_parent},
     clock,
 };
 use protocols::Protocol;
@@ -14,7 +14,8 @@ use super::{
 };
 use crate::{
     backend::{
-        Backend, Kind, delegation::Delegation, direct::Direct, protocol::OverProtocol, tcp::Tcp,
+        Backend, Kind, delegation::Delegation, direct::Direct, protocol::OverProtocol,
+        tcp::TcpBackend,
     },
     pin,
 };
@@ -35,7 +36,7 @@ pub fn child() -> Result<(), ChildError> {
     result
 }
 
-fn run_order(coordinator: &mut Channel) -> Result<(), ChildError> {
+fn run_order(coordinator: &mut ChildChannel) -> Result<(), ChildError> {
     let (config, role, cores) = match coordinator.recv_json(clock::deadline_ns(ORDER_TIMEOUT))? {
         Order::Assign { config, role, cores } => (config, role, cores),
         other => return Err(out_of_turn(&other)),
@@ -43,7 +44,7 @@ fn run_order(coordinator: &mut Channel) -> Result<(), ChildError> {
     pin::pin_to(&cores).map_err(system("cannot pin the process to its cores"))?;
     let task = Task { coordinator, config: &config, role: &role };
     match config.backend {
-        Kind::Tcp => task.run(&Tcp::new(&config.setup())),
+        Kind::Tcp => task.run(&TcpBackend::new(&config.setup())),
         Kind::Delegation | Kind::Provider | Kind::Direct | Kind::Erpc | Kind::Scalerpc => {
             config.selected_nic().with(task)?
         }
@@ -52,7 +53,7 @@ fn run_order(coordinator: &mut Channel) -> Result<(), ChildError> {
 
 /// What this process does from now on.
 struct Task<'a> {
-    coordinator: &'a mut Channel,
+    coordinator: &'a mut ChildChannel,
     config: &'a Config,
     role: &'a Role,
 }
@@ -89,7 +90,7 @@ impl Visitor for Task<'_> {
             Kind::Provider => self.run(&Delegation::provided(setup, opener, rank)),
             Kind::Erpc => self.run(&OverProtocol::new(setup, Protocol::Erpc, opener)),
             Kind::Scalerpc => self.run(&OverProtocol::new(setup, Protocol::Scalerpc, opener)),
-            Kind::Tcp => self.run(&Tcp::new(&setup)),
+            Kind::Tcp => self.run(&TcpBackend::new(&setup)),
         }
     }
 }

@@ -14,7 +14,7 @@ use std::{
 
 use os::{
     affinity,
-    child::{Channel, ChannelError, Child, MessageError},
+    child::{ChannelError, Child, ChildChannel, TypedMessageError},
     clock,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -75,7 +75,7 @@ pub enum JobError {
         /// Name of the child.
         name: String,
         /// Cause of the refusal.
-        cause: MessageError,
+        cause: TypedMessageError,
     },
     /// The coordinator cannot wait.
     #[error("cannot wait for the processes of the job: {0}")]
@@ -126,7 +126,7 @@ impl Launcher {
 struct NamedChild {
     name: String,
     child: Child,
-    channel: Channel,
+    channel: ChildChannel,
     stderr: Option<JoinHandle<String>>,
 }
 
@@ -197,7 +197,7 @@ impl Children {
                 Err(JobError::Failed { name: self.0[index].name.clone(), reason })
             }
             Ok(report) => Ok(Some(report)),
-            Err(MessageError::Channel(ChannelError::TimedOut)) => Ok(None),
+            Err(TypedMessageError::Channel(ChannelError::TimedOut)) => Ok(None),
             Err(error) => Err(self.failure(index, error)),
         }
     }
@@ -217,10 +217,10 @@ impl Children {
 
     /// The error of a child whose channel failed. A child that is gone is reaped: the error has its exit
     /// status and the end of its standard error.
-    fn failure(&mut self, index: usize, error: MessageError) -> JobError {
+    fn failure(&mut self, index: usize, error: TypedMessageError) -> JobError {
         let NamedChild { name, child, stderr, .. } = &mut self.0[index];
         let name = name.clone();
-        if !matches!(error, MessageError::Channel(ChannelError::Gone)) {
+        if !matches!(error, TypedMessageError::Channel(ChannelError::Gone)) {
             return JobError::Control { name, cause: error };
         }
         let status = child.wait(clock::deadline_ns(EXIT_TIMEOUT)).unwrap_or_default();

@@ -6,7 +6,7 @@ use std::{
 };
 
 use memory::sync::{AtomicBool, AtomicU64, Ordering};
-use os::{child::Channel, clock};
+use os::{child::ChildChannel, clock};
 
 use super::{
     Config, Report,
@@ -15,8 +15,8 @@ use super::{
     threads::{MainThread, Threads},
 };
 use crate::{
-    backend::{Backend, Client, Counters, Idle},
-    drive::{Driver, Recorder, Step, Tally},
+    backend::{Backend, Client, Counters, ThreadIdle},
+    drive::{ClientTally, Driver, HistoryRecorder, Step},
     measured::Measured,
     place::ClientId,
 };
@@ -33,8 +33,8 @@ const HISTORY_CHUNK: usize = 100_000;
 /// The result of one client.
 struct Finished {
     id: ClientId,
-    tally: Tally,
-    recorder: Option<Recorder>,
+    tally: ClientTally,
+    recorder: Option<HistoryRecorder>,
     counters: Counters,
 }
 
@@ -47,7 +47,7 @@ struct Shared {
 
 /// Runs the schedule that the coordinator gives.
 pub(super) fn run<B: Backend>(
-    coordinator: &mut Channel,
+    coordinator: &mut ChildChannel,
     config: &Config,
     backend: &B,
     ids: &[ClientId],
@@ -82,7 +82,7 @@ fn drive<B: Backend>(
     main.ready();
     let Some(schedule) = main.schedule() else { return Ok(()) };
     let mut driver = Driver::new(&config.workload, id, schedule);
-    let mut idle = Idle::new(config.wait);
+    let mut idle = ThreadIdle::new(config.wait);
     while !stop.load(Ordering::Relaxed) {
         if idle.sleeps_at_once() && driver.is_full() {
             client.wait(clock::deadline_ns(NAP))?;
@@ -115,7 +115,7 @@ fn drive<B: Backend>(
 
 /// The main thread.
 fn lead(
-    coordinator: &mut Channel,
+    coordinator: &mut ChildChannel,
     threads: &Threads<Finished>,
     answered: &[AtomicU64],
     clients: u16,
@@ -139,7 +139,7 @@ fn lead(
     let mut events = Vec::new();
     for Finished { id, tally, recorder, counters } in finished {
         measured.add(&Measured::of_client(id, clients, &tally, counters));
-        events.extend(recorder.map(Recorder::into_events).unwrap_or_default());
+        events.extend(recorder.map(HistoryRecorder::into_events).unwrap_or_default());
     }
     for chunk in events.chunks(HISTORY_CHUNK) {
         coordinator::send(coordinator, &Report::History(chunk.to_vec()))?;

@@ -4,7 +4,7 @@ use std::{io, time::Duration};
 
 use nics::OpenError;
 use os::{
-    child::{Channel, MessageError, NoParentError},
+    child::{ChildChannel, NoParentError, TypedMessageError},
     clock,
 };
 
@@ -32,7 +32,7 @@ pub enum ChildError {
     },
     /// The coordinator is gone, or is of another version.
     #[error("coordinator: {0}")]
-    Coordinator(#[from] MessageError),
+    Coordinator(#[from] TypedMessageError),
     /// Another order than the one that is due.
     #[error("the coordinator gave an order out of turn: {0}")]
     OutOfTurn(String),
@@ -56,13 +56,13 @@ pub(super) fn system(what: &'static str) -> impl FnOnce(io::Error) -> ChildError
 }
 
 /// Sends a report to the coordinator.
-pub(super) fn send(coordinator: &mut Channel, report: &Report) -> Result<(), ChildError> {
+pub(super) fn send(coordinator: &mut ChildChannel, report: &Report) -> Result<(), ChildError> {
     Ok(coordinator.send_json(report, clock::deadline_ns(ORDER_TIMEOUT))?)
 }
 
 /// Receives the last order. Until then threads keep their ends: one that goes away would change what
 /// others count.
-pub(super) fn await_end(coordinator: &mut Channel) -> Result<(), ChildError> {
+pub(super) fn await_end(coordinator: &mut ChildChannel) -> Result<(), ChildError> {
     match coordinator.recv_json(clock::deadline_ns(ORDER_TIMEOUT))? {
         Order::End => Ok(()),
         other => Err(out_of_turn(&other)),

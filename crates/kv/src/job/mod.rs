@@ -39,7 +39,7 @@ pub use crate::configuration::{Config, Pin};
 use crate::{
     backend::{Contact, Roster},
     drive::Schedule,
-    history::Event,
+    history::HistoryEvent,
     measured::Measured,
     place::ClientId,
 };
@@ -72,7 +72,7 @@ enum Report {
     Ready,
     /// Calls answered so far.
     Progress(u64),
-    History(Vec<Event>),
+    History(Vec<HistoryEvent>),
     /// Everything of this process.
     Measured(Box<Measured>),
     Failed(String),

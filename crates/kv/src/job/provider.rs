@@ -10,7 +10,7 @@ use std::{
 
 use client::ProviderStop;
 use memory::sync::AtomicU32;
-use os::{child::Channel, clock};
+use os::{child::ChildChannel, clock};
 
 use super::{
     Config,
@@ -25,7 +25,11 @@ use crate::{
 };
 
 /// Serves until told to stop.
-pub(super) fn run(coordinator: &mut Channel, config: &Config, rank: u16) -> Result<(), ChildError> {
+pub(super) fn run(
+    coordinator: &mut ChildChannel,
+    config: &Config,
+    rank: u16,
+) -> Result<(), ChildError> {
     let shards = &config.workload.topology().shards_of(rank).collect::<Vec<_>>();
     let stops = &Mutex::new(Vec::<ProviderStop>::new());
     let stop =

@@ -4,7 +4,7 @@ use std::{cell::Cell, rc::Rc, thread, time::Duration};
 
 use memory::sync::{AtomicU32, Ordering, hint};
 use os::{
-    child::{Channel, ChannelError, MessageError},
+    child::{ChannelError, ChildChannel, TypedMessageError},
     clock,
 };
 
@@ -15,7 +15,7 @@ use super::{
     threads::{MainThread, Threads},
 };
 use crate::{
-    backend::{Backend, Counters, Idle, Server, Service},
+    backend::{Backend, Counters, Server, Service, ThreadIdle},
     drive::Schedule,
     measured::Measured,
     place::Shard,
@@ -41,7 +41,7 @@ mod stage {
 
 /// Serves until told to stop.
 pub(super) fn run<B: Backend>(
-    coordinator: &mut Channel,
+    coordinator: &mut ChildChannel,
     config: &Config,
     backend: &B,
     rank: u16,
@@ -63,7 +63,7 @@ pub(super) fn run<B: Backend>(
 
 /// The main thread of what serves: `stop` ends threads that do not look at the stage.
 pub(super) fn lead(
-    coordinator: &mut Channel,
+    coordinator: &mut ChildChannel,
     threads: &Threads<Measured>,
     stage: &AtomicU32,
     stop: &dyn Fn(),
@@ -77,7 +77,7 @@ pub(super) fn lead(
         match coordinator.recv_json(clock::deadline_ns(meter.pause(&schedule))) {
             Ok(Order::Stop) => break,
             Ok(other) => return Err(coordinator::out_of_turn(&other)),
-            Err(MessageError::Channel(ChannelError::TimedOut)) => {}
+            Err(TypedMessageError::Channel(ChannelError::TimedOut)) => {}
             Err(error) => return Err(error.into()),
         }
     }
@@ -117,7 +117,7 @@ fn serve<B: Backend>(
     let Some(roster) = main.exchange(server.contact()) else { return Ok(Measured::default()) };
     server.join(&roster, clock::deadline_ns(JOIN_TIMEOUT))?;
     main.ready();
-    take_turns(server, Idle::new(config.wait), stage, &serving_ns)
+    take_turns(server, ThreadIdle::new(config.wait), stage, &serving_ns)
 }
 
 /// What answers requests to `shard`; adds the time of some of them to `serving_ns`.
@@ -139,7 +139,7 @@ pub(super) fn service_of(config: &Config, shard: Shard, serving_ns: Rc<Cell<u64>
 /// Serves until the stage says stop.
 fn take_turns(
     mut server: impl Server,
-    mut idle: Idle,
+    mut idle: ThreadIdle,
     stage: &AtomicU32,
     serving_ns: &Cell<u64>,
 ) -> Result<Measured, ChildError> {
@@ -177,7 +177,7 @@ fn take_turns(
 fn counters(
     server: &impl Server,
     phases: &Phases,
-    idle: &Idle,
+    idle: &ThreadIdle,
     serving_ns: &Cell<u64>,
 ) -> Counters {
     let mut counters = server.counters();

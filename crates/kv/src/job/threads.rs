@@ -18,7 +18,7 @@ use std::{
 };
 
 use os::{
-    child::{Channel, ChannelError, MessageError},
+    child::{ChannelError, ChildChannel, TypedMessageError},
     clock,
 };
 
@@ -93,7 +93,7 @@ impl<T: Send> Threads<T> {
     }
 
     /// The part of the dialogue that daemons and clients share, up to the schedule.
-    pub(super) fn prepare(&self, coordinator: &mut Channel) -> Result<Schedule, ChildError> {
+    pub(super) fn prepare(&self, coordinator: &mut ChildChannel) -> Result<Schedule, ChildError> {
         let mut contacts = vec![Contact::default(); self.count()];
         self.receive_of_each(|message| match message {
             Message::Contact(index, contact) => {
@@ -166,11 +166,11 @@ impl<T: Send> Threads<T> {
     }
 
     /// Waits for an order; a thread that fails meanwhile ends this.
-    fn next_order(&self, coordinator: &mut Channel) -> Result<Order, ChildError> {
+    fn next_order(&self, coordinator: &mut ChildChannel) -> Result<Order, ChildError> {
         let begin = Instant::now();
         loop {
             match coordinator.recv_json(clock::deadline_ns(LOOK)) {
-                Err(MessageError::Channel(ChannelError::TimedOut))
+                Err(TypedMessageError::Channel(ChannelError::TimedOut))
                     if begin.elapsed() < ORDER_TIMEOUT => {}
                 order => return Ok(order?),
             }

@@ -2,7 +2,7 @@
 
 use measure::results::Row;
 
-use super::{Cell, LatencySummary, Results, SideCell, reduce};
+use super::{LatencySummary, ReducedCell, Results, SideCell, reduce};
 
 /// All numbers of all cells, as every benchmark gives them to programs.
 #[must_use]
@@ -13,7 +13,7 @@ pub fn rows(results: &Results) -> measure::results::Results {
 }
 
 /// A name with `/local` or `/remote` is about these calls only.
-fn rows_of(cell: &Cell) -> Vec<Row> {
+fn rows_of(cell: &ReducedCell) -> Vec<Row> {
     let row = |cell_name: String, metric: &str, unit: &str, summary| Row {
         bench: "kv".to_owned(),
         cell: cell_name,

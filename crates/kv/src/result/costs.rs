@@ -2,7 +2,7 @@
 
 use measure::{number::number, stats::Summary};
 
-use super::Cell;
+use super::ReducedCell;
 use crate::backend::Kind;
 
 /// Headings of the columns of [`costs`].
@@ -28,7 +28,7 @@ pub(crate) const MEANING: &str = "per call: CPU time, times that a core went to 
 const SYSTEM_CALLS: [&str; 6] = ["yields", "waits", "sleeps", "looks", "reads", "writes"];
 
 /// One text for each of [`HEADINGS`]; empty where a backend does not count it, or nothing was answered.
-pub(crate) fn costs(cell: &Cell) -> [String; COLUMNS] {
+pub(crate) fn costs(cell: &ReducedCell) -> [String; COLUMNS] {
     let share = cell.ranks_cpu_share.median;
     let median = |summary: Option<Summary>| summary.map(|summary| summary.median);
     let total_ns = median(cell.cpu_per_call_ns);

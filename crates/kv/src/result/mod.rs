@@ -22,7 +22,7 @@ pub use cells::rows;
 pub use compare::{CompareError, Comparison, Comparisons, Interval, compare};
 #[cfg(test)]
 pub(crate) use reduce::samples;
-pub use reduce::{Cell, LatencySummary, SideCell, name_of, nic_parts, reduce};
+pub use reduce::{LatencySummary, ReducedCell, SideCell, name_of, nic_parts, reduce};
 pub(crate) use reduce::{system_parts, workload_parts};
 pub use report::{page, write_markdown, write_table};
 pub use runs::write_csv;

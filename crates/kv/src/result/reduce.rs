@@ -12,7 +12,7 @@ use measure::{
 
 use super::{Latency, Measured, Results, RunRecord, SideRecord};
 use crate::{
-    backend::{Counters, Failure, Kind, Switches},
+    backend::{CallFailure, Counters, Kind, Switches},
     configuration::{Config, Pin},
     workload::{ClientKind, Verify, Workload},
 };
@@ -64,7 +64,7 @@ pub struct SideCell {
 
 /// What is said about one configuration in one placement.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Cell {
+pub struct ReducedCell {
     /// Says how it differs from the default: unique in a file, together with the regime.
     pub name: String,
     /// Configuration that was run.
@@ -78,7 +78,7 @@ pub struct Cell {
     /// Calls to other nodes.
     pub remote: SideCell,
     /// Calls without an answer, of all runs together.
-    pub failures: BTreeMap<Failure, u64>,
+    pub failures: BTreeMap<CallFailure, u64>,
     /// CPU time per answer, in ns. `None`, here and below: there was no answer.
     pub cpu_per_call_ns: Option<Summary>,
     /// Share of the daemons in it.
@@ -105,7 +105,7 @@ pub struct Cell {
 
 /// Reduces a file. Cells come in the order in which their first runs were made.
 #[must_use]
-pub fn reduce(results: &Results) -> Vec<Cell> {
+pub fn reduce(results: &Results) -> Vec<ReducedCell> {
     let regimes = regimes([results]);
     let mut groups = Vec::<(&Config, Regime, Vec<&RunRecord>)>::new();
     for run in &results.runs {
@@ -120,7 +120,7 @@ pub fn reduce(results: &Results) -> Vec<Cell> {
     let cells = groups.into_iter().filter_map(|(config, regime, runs)| cell(config, regime, &runs));
     let cells = cells.collect::<Vec<_>>();
     let versus = cells.iter().map(|cell| versus(cell, &cells)).collect::<Vec<_>>();
-    cells.into_iter().zip(versus).map(|(cell, versus)| Cell { versus, ..cell }).collect()
+    cells.into_iter().zip(versus).map(|(cell, versus)| ReducedCell { versus, ..cell }).collect()
 }
 
 /// The classes of all runs of files that are read together.
@@ -130,7 +130,7 @@ pub(super) fn regimes<'a>(files: impl IntoIterator<Item = &'a Results>) -> Regim
 }
 
 /// `None`: no runs.
-fn cell(config: &Config, regime: Regime, runs: &[&RunRecord]) -> Option<Cell> {
+fn cell(config: &Config, regime: Regime, runs: &[&RunRecord]) -> Option<ReducedCell> {
     let measured = runs.iter().map(|run| &run.measured).collect::<Vec<_>>();
     let summary = |of: &dyn Fn(&Measured) -> f64| {
         Summary::of(&measured.iter().map(|measured| of(measured)).collect::<Vec<_>>())
@@ -151,7 +151,7 @@ fn cell(config: &Config, regime: Regime, runs: &[&RunRecord]) -> Option<Cell> {
     let rate = summary(&Measured::rate)?;
     let distance = |measured: &&&Measured| (measured.rate() - rate.median).abs();
     let typical = measured.iter().min_by(|a, b| distance(a).total_cmp(&distance(b)))?;
-    Some(Cell {
+    Some(ReducedCell {
         name: name_of(config),
         config: config.clone(),
         regime,
@@ -198,11 +198,11 @@ fn fairness(measured: &Measured) -> f64 {
 }
 
 /// TCP with the same workload, in the same placement; a placement that changed compares with nothing.
-fn versus(cell: &Cell, cells: &[Cell]) -> Option<(String, f64)> {
+fn versus(cell: &ReducedCell, cells: &[ReducedCell]) -> Option<(String, f64)> {
     if cell.config.backend == Kind::Tcp {
         return None;
     }
-    let is_floor = |other: &&Cell| {
+    let is_floor = |other: &&ReducedCell| {
         let Config { backend, workload, .. } = &other.config;
         *backend == Kind::Tcp && *workload == cell.config.workload && other.regime == cell.regime
     };
@@ -212,7 +212,7 @@ fn versus(cell: &Cell, cells: &[Cell]) -> Option<(String, f64)> {
 
 /// The rate of the one over that of the other. `None`: the other has none, or the placement changed, so
 /// that nobody knows in which of them either was.
-pub(super) fn rate_over(cell: &Cell, other: &Cell) -> Option<f64> {
+pub(super) fn rate_over(cell: &ReducedCell, other: &ReducedCell) -> Option<f64> {
     let is_known = cell.regime == other.regime && cell.regime.is_known();
     let [over, under] = [cell, other].map(|cell| cell.all.rate.median);
     (is_known && under > 0.0).then(|| over / under)
@@ -351,7 +351,7 @@ pub(crate) mod samples {
             outstanding: vec![32; 10],
             per_client: vec![(local + remote) / 8; 8],
             calls: local + remote + 100,
-            failures: BTreeMap::from([(Failure::Timeout, 2)]),
+            failures: BTreeMap::from([(CallFailure::Timeout, 2)]),
             clients_cpu_ns: 300_000_000,
             ranks_cpu_ns: 100_000_000,
             clients_switches: (local + remote) / 4,
@@ -418,7 +418,7 @@ mod tests {
         assert!(is(latency.max, 2_000e3, 1_000e3, 3_000e3, 3));
         assert!(is(natural.cpu_per_call_ns.unwrap(), 4000.0, 400.0e6 / 120e3, 5000.0, 3));
         assert!(is(natural.ranks_cpu_share, 0.25, 0.25, 0.25, 3));
-        assert_eq!(natural.failures[&Failure::Timeout], 6, "errors are never dropped");
+        assert_eq!(natural.failures[&CallFailure::Timeout], 6, "errors are never dropped");
         assert_eq!(natural.start_skew_ns, 2000, "the barrier's skew is recorded");
         assert_eq!(natural.typical.completed(), 100_000);
         let remote = &cells[1];

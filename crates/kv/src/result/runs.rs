@@ -8,7 +8,7 @@ use measure::{
 };
 
 use super::{Results, RunRecord, name_of, reduce::regimes};
-use crate::backend::Failure;
+use crate::backend::CallFailure;
 
 /// Writes one line per run.
 ///
@@ -87,7 +87,7 @@ fn add_measured(record: &RunRecord, add: &mut impl FnMut(&str, String)) {
     add("clients_switches", measured.clients_switches.to_string());
     add("ranks_switches", measured.ranks_switches.to_string());
     add("start_skew_ns", measured.start_skew_ns.to_string());
-    for failure in Failure::ALL {
+    for failure in CallFailure::ALL {
         let count = measured.failures.get(&failure).copied().unwrap_or(0);
         add(&failure.name().replace(' ', "_"), count.to_string());
     }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use arrivals::Arrivals;
-pub use ops::{Op, OpStream};
+pub use ops::{OpStream, PlannedOp};
 pub use parse::ParseError;
 
 use crate::{codec, place::Topology, rng::Rng, words::words};

@@ -10,9 +10,9 @@ use crate::{
 
 /// One operation to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Op {
+pub struct PlannedOp {
     /// The operation.
-    pub op: codec::Op,
+    pub op: codec::StoreOp,
     /// To which key.
     pub key: u64,
     /// Shard that owns the key.
@@ -60,7 +60,7 @@ impl OpStream {
     /// Keys of the wrong node are drawn and thrown away, so that those left are as popular, relative
     /// to each other, as without the restriction. That takes as many draws as there are ranks.
     #[expect(clippy::should_implement_trait, reason = "it never ends, so there is no Option")]
-    pub fn next(&mut self) -> Op {
+    pub fn next(&mut self) -> PlannedOp {
         let op = self.op();
         loop {
             let index = match &self.zipf {
@@ -77,23 +77,25 @@ impl OpStream {
             };
             if is_wanted {
                 let value_bytes = match op {
-                    codec::Op::Put | codec::Op::Cas => self.value_size.draw(&mut self.rng),
-                    codec::Op::Get | codec::Op::Delete => 0,
+                    codec::StoreOp::Put | codec::StoreOp::Cas => {
+                        self.value_size.draw(&mut self.rng)
+                    }
+                    codec::StoreOp::Get | codec::StoreOp::Delete => 0,
                 };
-                return Op { op, key, shard, is_local, value_bytes };
+                return PlannedOp { op, key, shard, is_local, value_bytes };
             }
         }
     }
 
-    fn op(&mut self) -> codec::Op {
+    fn op(&mut self) -> codec::StoreOp {
         let Mix { get, delete, cas } = self.mix;
         let draw = self.rng.below(100);
         let (get, delete, cas) = (u64::from(get), u64::from(delete), u64::from(cas));
         match draw {
-            _ if draw < get => codec::Op::Get,
-            _ if draw < get + delete => codec::Op::Delete,
-            _ if draw < get + delete + cas => codec::Op::Cas,
-            _ => codec::Op::Put,
+            _ if draw < get => codec::StoreOp::Get,
+            _ if draw < get + delete => codec::StoreOp::Delete,
+            _ if draw < get + delete + cas => codec::StoreOp::Cas,
+            _ => codec::StoreOp::Put,
         }
     }
 }
@@ -102,7 +104,7 @@ impl OpStream {
 mod tests {
     use super::*;
 
-    fn ops(workload: &Workload, client: u16, count: usize) -> Vec<Op> {
+    fn ops(workload: &Workload, client: u16, count: usize) -> Vec<PlannedOp> {
         let mut stream = OpStream::new(workload, ClientId(client));
         (0..count).map(|_| stream.next()).collect()
     }
@@ -137,10 +139,10 @@ mod tests {
         let value_size = ValueSize { min_bytes: 32, max_bytes: 40 };
         let ops = ops(&Workload { mix, value_size, ..Workload::default() }, 0, 10_000);
         for (op, per_mille) in [
-            (codec::Op::Get, 500_usize),
-            (codec::Op::Delete, 100),
-            (codec::Op::Cas, 200),
-            (codec::Op::Put, 200),
+            (codec::StoreOp::Get, 500_usize),
+            (codec::StoreOp::Delete, 100),
+            (codec::StoreOp::Cas, 200),
+            (codec::StoreOp::Put, 200),
         ] {
             let count = ops.iter().filter(|o| o.op == op).count();
             assert!(count.abs_diff(per_mille * 10) < 200, "{op:?}: {count}");
@@ -153,10 +155,10 @@ mod tests {
     #[test]
     fn what_has_no_share_is_never_done_and_what_has_all_is_done_always() {
         for (get, delete, cas, always) in [
-            (100, 0, 0, codec::Op::Get),
-            (0, 100, 0, codec::Op::Delete),
-            (0, 0, 100, codec::Op::Cas),
-            (0, 0, 0, codec::Op::Put),
+            (100, 0, 0, codec::StoreOp::Get),
+            (0, 100, 0, codec::StoreOp::Delete),
+            (0, 0, 100, codec::StoreOp::Cas),
+            (0, 0, 0, codec::StoreOp::Put),
         ] {
             let workload = Workload { mix: Mix { get, delete, cas }, ..Workload::default() };
             assert!(ops(&workload, 0, 2000).iter().all(|op| op.op == always), "{always:?}");

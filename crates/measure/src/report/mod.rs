@@ -19,14 +19,14 @@ pub struct Report {
     /// The preface in front of the first section.
     pub preface: Vec<String>,
     /// In order.
-    pub sections: Vec<Section>,
+    pub sections: Vec<ReportSection>,
     /// Notes that the numbers alone do not tell, one sentence each.
     pub notes: Vec<String>,
 }
 
 /// A group of charts and tables.
 #[derive(Clone, Debug, Serialize)]
-pub struct Section {
+pub struct ReportSection {
     /// Its heading.
     pub title: String,
     /// A hint for the reader; may be empty.
@@ -51,7 +51,7 @@ pub enum Block {
     Charts(Vec<Chart>),
 }
 
-impl Section {
+impl ReportSection {
     /// A section without blocks.
     #[must_use]
     pub fn new(title: impl Into<String>) -> Self {

@@ -53,7 +53,7 @@ mod tests {
     use crate::{
         number::{rate, short},
         report::{
-            Block, Section,
+            Block, ReportSection,
             chart::{Axis, Bar, Lines, Series, Stack, Strip},
         },
         table::Table,
@@ -87,7 +87,7 @@ mod tests {
         let names = ["one".to_owned(), "two".to_owned()];
         let mut table = Table::new(1, ["name", "number"]);
         table.push(["x < y", "1"]);
-        report.sections.push(Section::with(
+        report.sections.push(ReportSection::with(
             "All",
             "how to read",
             [

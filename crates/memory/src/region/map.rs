@@ -13,7 +13,9 @@ use rustix::{
     mm::{Advice, MapFlags, ProtFlags},
 };
 
-use super::{Access, Backing, HUGE_PAGE_BYTES, MapError, Region, SealError, page_bytes, round_up};
+use super::{
+    Backing, HUGE_PAGE_BYTES, MapError, Protection, Region, SealError, page_bytes, round_up,
+};
 
 /// The seals that a file needs before it can be mapped without fear of SIGBUS.
 const SEAL_RESIZE: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
@@ -45,7 +47,7 @@ pub(super) fn create(
     let fd = rustix::fs::memfd_create(name, flags).map_err(|e| fail("memfd_create", e))?;
     rustix::fs::ftruncate(&fd, len_bytes.get() as u64).map_err(|e| fail("ftruncate", e))?;
     rustix::fs::fcntl_add_seals(&fd, SEAL_RESIZE).map_err(|e| fail("fcntl(F_ADD_SEALS)", e))?;
-    let region = map_fd(fd, len_bytes, Access::ReadWrite)?;
+    let region = map_fd(fd, len_bytes, Protection::ReadWrite)?;
     if pages == Pages::Transparent {
         // SAFETY: the mapping was just made, and huge pages do not change what it contains.
         let advised = unsafe {
@@ -63,7 +65,7 @@ pub(super) fn create(
 pub(super) fn create_file(fd: OwnedFd, len_bytes: NonZeroUsize) -> Result<Region, MapError> {
     let fail = |call, errno| MapError::from_errno(call, errno, len_bytes.get());
     rustix::fs::ftruncate(&fd, len_bytes.get() as u64).map_err(|e| fail("ftruncate", e))?;
-    let region = map_fd(fd, len_bytes, Access::ReadWrite)?;
+    let region = map_fd(fd, len_bytes, Protection::ReadWrite)?;
     region.commit(0..region.len())?;
     Ok(region)
 }
@@ -71,7 +73,7 @@ pub(super) fn create_file(fd: OwnedFd, len_bytes: NonZeroUsize) -> Result<Region
 pub(super) fn map_foreign(
     fd: OwnedFd,
     len_bytes: usize,
-    access: Access,
+    access: Protection,
 ) -> Result<Region, MapError> {
     let seals = rustix::fs::fcntl_get_seals(&fd).map_err(|errno| match errno {
         Errno::INVAL => MapError::NotShareable,
@@ -95,16 +97,16 @@ pub(super) fn file_page_bytes(fd: &OwnedFd) -> Result<usize, MapError> {
     Ok(if huge { usize::try_from(stat.f_bsize).unwrap_or(HUGE_PAGE_BYTES) } else { page_bytes() })
 }
 
-fn map_fd(fd: OwnedFd, len_bytes: NonZeroUsize, access: Access) -> Result<Region, MapError> {
+fn map_fd(fd: OwnedFd, len_bytes: NonZeroUsize, access: Protection) -> Result<Region, MapError> {
     let prot = match access {
-        Access::ReadOnly => ProtFlags::READ,
-        Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+        Protection::ReadOnly => ProtFlags::READ,
+        Protection::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
     };
     // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing that Rust knows.
     let base =
         unsafe { rustix::mm::mmap(null_mut(), len_bytes.get(), prot, MapFlags::SHARED, &fd, 0) };
     let base = base.map_err(|errno| match errno {
-        Errno::PERM | Errno::ACCESS if access == Access::ReadWrite => MapError::WriteDenied,
+        Errno::PERM | Errno::ACCESS if access == Protection::ReadWrite => MapError::WriteDenied,
         errno => MapError::from_errno("mmap", errno, len_bytes.get()),
     })?;
     let base =

@@ -42,7 +42,7 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// The access of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
+pub enum Protection {
     /// Loads only; a store would raise SIGSEGV, so the safe API refuses to make one.
     ReadOnly,
     /// Loads and stores.
@@ -57,7 +57,7 @@ pub enum Access {
 pub struct Region {
     base: NonNull<u8>,
     len_bytes: NonZeroUsize,
-    access: Access,
+    access: Protection,
     backing: Backing,
 }
 
@@ -88,7 +88,7 @@ impl Region {
         let len_bytes = round_up(len_bytes, page_bytes())?;
         let base = heap::allocate(len_bytes);
         let base = base.ok_or(MapError::NoMemory { len_bytes: len_bytes.get() })?;
-        Ok(Self { base, len_bytes, access: Access::ReadWrite, backing: Backing::Heap })
+        Ok(Self { base, len_bytes, access: Protection::ReadWrite, backing: Backing::Heap })
     }
 
     /// Creates a memfd of at least `len_bytes` zeroed bytes, every page of it allocated, and maps
@@ -132,7 +132,7 @@ impl Region {
     /// [`MapError::Unsealed`] if its creator could still truncate it, [`MapError::TooShort`] if it
     /// does not hold `len_bytes`, [`MapError::NotShareable`] if it is no memfd at all,
     /// [`MapError::WriteDenied`] if it is sealed against writing, and others of [`MapError`].
-    pub fn map(fd: OwnedFd, len_bytes: usize, access: Access) -> Result<Self, MapError> {
+    pub fn map(fd: OwnedFd, len_bytes: usize, access: Protection) -> Result<Self, MapError> {
         map::map_foreign(fd, len_bytes, access)
     }
 
@@ -146,7 +146,7 @@ impl Region {
         if map::file_page_bytes(&fd)? != page_bytes() {
             return Err(MapError::NotShareable);
         }
-        map::map_foreign(fd, len_bytes, Access::ReadWrite)
+        map::map_foreign(fd, len_bytes, Protection::ReadWrite)
     }
 
     /// Maps a file that this process just created, at least `len_bytes` of zeros, every page of it
@@ -173,7 +173,7 @@ impl Region {
         let fits =
             isize::try_from(len_bytes).is_ok() && base.addr().checked_add(len_bytes).is_some();
         let len_bytes = NonZeroUsize::new(len_bytes).filter(|_| fits)?;
-        Some(Self { base, len_bytes, access: Access::ReadWrite, backing: Backing::Lent })
+        Some(Self { base, len_bytes, access: Protection::ReadWrite, backing: Backing::Lent })
     }
 
     /// Whether somebody else owns the bytes, and may take them away.
@@ -333,7 +333,7 @@ impl Region {
     #[inline]
     #[must_use]
     pub fn is_writable(&self) -> bool {
-        self.access == Access::ReadWrite
+        self.access == Protection::ReadWrite
     }
 }
 

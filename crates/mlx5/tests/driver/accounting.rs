@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 
 use proptest::{collection::vec, prelude::*};
 use verbs::{
-    Completion, CompletionKind, DcKey, Destination, Endpoint, Failure, Lid, Op, Payload,
-    PostSendError, Qpn, QueuePair as _, RemoteSlice, Rkey, Route, SendFlags, SendRequest, SendSize,
-    Transport, WcStatus,
+    Completion, CompletionKind, DcKey, Destination, Lid, Op, Payload, PortRoute, PostSendError,
+    QpAddress, Qpn, QueuePair as _, RemoteSlice, Rkey, SendFlags, SendRequest, SendSize, Transport,
+    WcFailure, WcStatus,
 };
 use wire::wqe::{self, CtrlFlags};
 
@@ -64,7 +64,7 @@ fn pitfall_4_errors_of_unsignaled_requests_give_space_back() {
     }
     qp.ring_send();
     for index in 3..10 {
-        let failure = Failure { status: WcStatus::Flushed, vendor: 0 };
+        let failure = WcFailure { status: WcStatus::Flushed, vendor: 0 };
         let completion = Completion {
             kind: CompletionKind::SendError,
             failure: Some(failure),
@@ -149,8 +149,8 @@ proptest! {
         prop_assert_eq!(qp.send_free(), queue);
         let (mut outstanding, mut posted_by) = (Outstanding::new(), [0u32; 64]);
         for (endpoint, len_bytes) in requests {
-            let address = verbs::AddressVector::new(Route::Lid(Lid::new(9)));
-            let to = Endpoint { address, qpn: Qpn::new(0x100).unwrap() };
+            let address = verbs::AddressVector::new(PortRoute::Lid(Lid::new(9)));
+            let to = QpAddress { address, qpn: Qpn::new(0x100).unwrap() };
             let to = Destination::Dc { to, key: DcKey::new(1) };
             let bytes = vec![0; len_bytes];
             let remote = RemoteSlice { addr: 0, rkey: Rkey::new(1) };

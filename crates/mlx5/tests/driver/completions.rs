@@ -2,11 +2,11 @@
 
 use copyrpc_mlx5::{CqeSize, Nic, Options};
 use verbs::{
-    Arm, ArmError, Completion, CompletionKind, CompletionQueue as _, CqConfig, Failure, Nic as _,
-    Op, Qpn, QueuePair as _, SendRequest, Source, SrqConfig, Transport, WcStatus,
+    Arm, ArmError, Completion, CompletionKind, CompletionQueue as _, CqConfig, Nic as _, Op, Qpn,
+    QueuePair as _, SendRequest, Source, SrqConfig, Transport, WcFailure, WcStatus,
 };
 use wire::{
-    cqe::{self, CqeView, Error, Requester, Responder, ResponderKind, Scatter, Syndrome},
+    cqe::{self, CqeView, ErrorCqe, RequesterCqe, ResponderCqe, ResponderKind, Scatter, Syndrome},
     doorbell::CqArm,
     ids::{Lid, UserIndex},
     wqe::Opcode,
@@ -26,8 +26,8 @@ fn qpn(raw: u32) -> Qpn {
     Qpn::new(raw).unwrap()
 }
 
-fn requester(opcode: Opcode, wqe_counter: u16) -> Requester<'static> {
-    Requester {
+fn requester(opcode: Opcode, wqe_counter: u16) -> RequesterCqe<'static> {
+    RequesterCqe {
         opcode,
         qpn: qpn(0x123),
         wqe_counter,
@@ -42,14 +42,14 @@ fn sent(wqe_counter: u16) -> CqeView<'static> {
     CqeView::Requester(requester(Opcode::Send, wqe_counter))
 }
 
-fn responder(kind: ResponderKind, qpn: Qpn) -> Responder<'static> {
+fn responder(kind: ResponderKind, qpn: Qpn) -> ResponderCqe<'static> {
     let source = cqe::Source {
         qpn: Qpn::new(0x77).unwrap(),
         slid: Lid::new(9),
         grh: 1,
         ..Default::default()
     };
-    Responder {
+    ResponderCqe {
         kind,
         qpn,
         wqe_counter: 0x4142,
@@ -122,7 +122,7 @@ fn the_kind_follows_from_the_send_opcode() {
         (Opcode::AtomicFa, CompletionKind::FetchAdd, 8),
         (Opcode::Nop, CompletionKind::Nop, 0),
     ] {
-        let done = Requester { byte_cnt: 512, ..requester(opcode, 5) };
+        let done = RequesterCqe { byte_cnt: 512, ..requester(opcode, 5) };
         device.complete(cq.cqn(), &CqeView::Requester(done));
         assert_eq!(cq.poll(), Some(Completion { len_bytes, ..completion(kind, 5) }));
     }
@@ -142,7 +142,7 @@ fn receives_say_what_arrived_and_from_whom() {
             (ResponderKind::SendImm(0x0102_0304), CompletionKind::Recv, Some(0x0102_0304)),
             (ResponderKind::WriteImm(9), CompletionKind::RecvWriteImm, Some(9)),
         ] {
-            let done = Responder { solicited: imm.is_some(), ..responder(arrived, qp.qpn()) };
+            let done = ResponderCqe { solicited: imm.is_some(), ..responder(arrived, qp.qpn()) };
             device.complete(cq.cqn(), &CqeView::Responder(done));
             let expected = Completion {
                 qpn: qp.qpn(),
@@ -168,7 +168,7 @@ fn syndromes_become_verbs_codes() {
     let mut seen = Vec::new();
     for &syndrome in Syndrome::NAMED.iter().chain(&[Syndrome::Other(0x77)]) {
         let (device, mut cq) = cq(2, CqeSize::B64);
-        let error = Error {
+        let error = ErrorCqe {
             is_requester: true,
             qpn: qpn(1),
             wqe_counter: 0,
@@ -196,7 +196,7 @@ fn pitfall_4_an_error_of_an_unsignaled_request_is_reported() {
     for (is_requester, kind) in
         [(true, CompletionKind::SendError), (false, CompletionKind::RecvError)]
     {
-        let error = Error {
+        let error = ErrorCqe {
             is_requester,
             qpn: qp.qpn(),
             wqe_counter: index,
@@ -208,7 +208,7 @@ fn pitfall_4_an_error_of_an_unsignaled_request_is_reported() {
         device.complete(cq.cqn(), &CqeView::Error(error));
         let polled = cq.poll().unwrap();
         assert_eq!((polled.qpn, polled.wqe, polled.kind), (qp.qpn(), index, kind));
-        let failure = Failure { status: WcStatus::RetryExceeded, vendor: 0x81 };
+        let failure = WcFailure { status: WcStatus::RetryExceeded, vendor: 0x81 };
         assert_eq!(polled.failure, Some(failure));
         qp.retire(&polled);
     }
@@ -221,7 +221,7 @@ fn payload_in_the_entry_outlives_the_entry() {
     for cqe_size in [CqeSize::B64, CqeSize::B128] {
         for len in [0, 1, 8, 31, 32] {
             let (device, mut cq) = cq(2, cqe_size);
-            let done = Responder {
+            let done = ResponderCqe {
                 byte_cnt: u32::try_from(len).unwrap(),
                 scatter: Scatter::InCqe(&payload[..len]),
                 ..responder(ResponderKind::Send, qpn(5))
@@ -242,9 +242,9 @@ fn payload_in_front_of_the_entry_is_kept_for_receives_and_reads() {
     for len in [1u8, 8, 33, 64] {
         let byte_cnt = u32::from(len);
         let (device, mut cq) = cq(4, CqeSize::B128);
-        let received = Responder { byte_cnt, scatter, ..responder(ResponderKind::Send, qpn(5)) };
-        let read = Requester { byte_cnt, scatter, ..requester(Opcode::RdmaRead, 1) };
-        let swapped = Requester { byte_cnt, scatter, ..requester(Opcode::AtomicCs, 2) };
+        let received = ResponderCqe { byte_cnt, scatter, ..responder(ResponderKind::Send, qpn(5)) };
+        let read = RequesterCqe { byte_cnt, scatter, ..requester(Opcode::RdmaRead, 1) };
+        let swapped = RequesterCqe { byte_cnt, scatter, ..requester(Opcode::AtomicCs, 2) };
         let done = [received].map(CqeView::Responder).into_iter();
         let done = done.chain([read, swapped].map(CqeView::Requester));
         for done in done.take(if len == 8 { 3 } else { 2 }) {
@@ -265,8 +265,8 @@ fn payload_in_front_of_the_entry_is_kept_for_receives_and_reads() {
 #[test]
 fn malformed_entries_are_counted_and_passed_over() {
     let (device, mut cq) = cq(64, CqeSize::B64);
-    let long = Responder { byte_cnt: 33, ..responder(ResponderKind::Send, qpn(5)) };
-    let preceding = Responder {
+    let long = ResponderCqe { byte_cnt: 33, ..responder(ResponderKind::Send, qpn(5)) };
+    let preceding = ResponderCqe {
         byte_cnt: 8,
         scatter: Scatter::Preceding64,
         ..responder(ResponderKind::Send, qpn(5))
@@ -361,7 +361,7 @@ fn what_is_not_solicited_raises_no_event_of_a_queue_armed_for_solicited_ones() {
     let (device, mut cq) = cq(8, CqeSize::B64);
     let cqn = cq.cqn();
     let arrived = |solicited| {
-        CqeView::Responder(Responder { solicited, ..responder(ResponderKind::Send, qpn(5)) })
+        CqeView::Responder(ResponderCqe { solicited, ..responder(ResponderKind::Send, qpn(5)) })
     };
     let sequence = |cq: &mut Cq, which| {
         cq.arm(which).unwrap();
@@ -383,7 +383,7 @@ fn what_is_not_solicited_raises_no_event_of_a_queue_armed_for_solicited_ones() {
     assert_eq!(sequence(&mut cq, Arm::Next), 2);
     assert_eq!(sequence(&mut cq, Arm::Solicited), 2);
     // A failure counts as solicited.
-    let error = Error {
+    let error = ErrorCqe {
         is_requester: false,
         qpn: qpn(5),
         wqe_counter: 0,

@@ -5,14 +5,14 @@ use verbs::{
     SharedReceiveQueue as _, SrqConfig, Transition, Transport,
 };
 use wire::{
-    cqe::{CqeView, Responder, ResponderKind, Scatter},
+    cqe::{CqeView, ResponderCqe, ResponderKind, Scatter},
     ids::UserIndex,
 };
 
 use crate::device::{Config, TestDevice, make_ready, ready};
 
-fn arrival(qpn: Qpn, wqe_counter: u16) -> Responder<'static> {
-    Responder {
+fn arrival(qpn: Qpn, wqe_counter: u16) -> ResponderCqe<'static> {
+    ResponderCqe {
         kind: ResponderKind::Send,
         qpn,
         wqe_counter,
@@ -96,7 +96,7 @@ fn the_payload_of_what_is_dropped_is_not_that_of_the_next_completion() {
     let mut cq = nic.create_cq(&CqConfig::new(256), None).unwrap();
     let gone = ready(&nic, &Config::new(Transport::Rc, &cq));
     let stays = ready(&nic, &Config::new(Transport::Rc, &cq));
-    let inside = Responder { scatter: Scatter::InCqe(b"8 bytes."), ..arrival(gone.qpn(), 0) };
+    let inside = ResponderCqe { scatter: Scatter::InCqe(b"8 bytes."), ..arrival(gone.qpn(), 0) };
     device.complete(cq.cqn(), &CqeView::Responder(inside));
     device.complete(cq.cqn(), &CqeView::Responder(arrival(stays.qpn(), 1)));
     drop(gone);

@@ -18,7 +18,7 @@ use memory::sync::{Arc, AtomicU32, AtomicU64, Ordering};
 use verbs::{
     Access, AddressVector, AsyncEvent, Channel, CqConfig, Cqn, CreateError, Gid, GidRoute, Lid,
     LinkLayer, Lkey, MemoryError, MemoryRegion, ModifyError, Mtu, Nic as _, NicAttributes,
-    PortAttributes, Psn, QpConfig, QpState, Qpn, QueuePair as _, RcPeer, Rkey, RnrTimer, Route,
+    PortAttributes, PortRoute, Psn, QpConfig, QpState, Qpn, QueuePair as _, RcPeer, Rkey, RnrTimer,
     RtrAttr, RtsAttr, Sge, Srqn, Transition, Transport,
 };
 use wire::cqe::{CqeView, owner_bit};
@@ -483,7 +483,7 @@ unsafe impl Device for TestDevice {
     }
 
     fn address(&self) -> AddressVector {
-        AddressVector::new(Route::Lid(Lid::new(7)))
+        AddressVector::new(PortRoute::Lid(Lid::new(7)))
     }
 
     /// The first bytes of the GID; nobody has a GID that begins with 0xff.
@@ -630,7 +630,7 @@ pub(crate) fn make_ready(qp: &mut Qp) {
     qp.modify(&Transition::Init(init)).unwrap();
     let peer = RcPeer {
         qpn: Qpn::new(1).unwrap(),
-        address: AddressVector::new(Route::Lid(Lid::new(9))),
+        address: AddressVector::new(PortRoute::Lid(Lid::new(9))),
         rq_psn: Psn::default(),
     };
     let rtr = RtrAttr {

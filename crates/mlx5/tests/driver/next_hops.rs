@@ -2,8 +2,8 @@
 
 use copyrpc_mlx5::device::PortRows;
 use verbs::{
-    AddressVector, AsyncEvent, DcKey, Destination, Endpoint, Gid, GidRoute, Lid, Nic as _, Op,
-    Payload, PostSendError, Qpn, QueuePair as _, Route, SendRequest, Transport,
+    AddressVector, AsyncEvent, DcKey, Destination, Gid, GidRoute, Lid, Nic as _, Op, Payload,
+    PortRoute, PostSendError, QpAddress, Qpn, QueuePair as _, SendRequest, Transport,
 };
 use wire::wqe::{Av, SendWqe, Transport as Reader};
 
@@ -13,14 +13,14 @@ fn gid(first: u8) -> Gid {
     Gid::new([first; 16])
 }
 
-fn route(first: u8) -> Route {
+fn route(first: u8) -> PortRoute {
     let gid = gid(first);
-    Route::Gid(GidRoute { gid, hop_limit: 64, traffic_class: 0, flow_label: 0 })
+    PortRoute::Gid(GidRoute { gid, hop_limit: 64, traffic_class: 0, flow_label: 0 })
 }
 
-fn post(qp: &mut Qp, route: Route, service_level: u8) -> Result<u16, PostSendError> {
+fn post(qp: &mut Qp, route: PortRoute, service_level: u8) -> Result<u16, PostSendError> {
     let address = AddressVector { route, service_level };
-    let to = Endpoint { address, qpn: Qpn::from_low_bits(9) };
+    let to = QpAddress { address, qpn: Qpn::from_low_bits(9) };
     let to = Destination::Dc { to, key: DcKey::new(4) };
     let op = Op::Send { payload: Payload::Inline(&[]), imm: None };
     qp.post_send(&SendRequest::signaled(op).to(&to))
@@ -103,7 +103,7 @@ fn a_port_that_requires_a_global_route_header_is_sent_one() {
     let (nic, device, cq) = nic(TestDevice::new());
     let mut qp = ready(&nic, &Config::new(Transport::Dci, &cq));
     let route = GidRoute { gid: gid(3), hop_limit: 9, traffic_class: 106, flow_label: 0xa_bcde };
-    let index = post(&mut qp, Route::Global(Lid::new(0x1234), route), 3).unwrap();
+    let index = post(&mut qp, PortRoute::Global(Lid::new(0x1234), route), 3).unwrap();
     let av = av(&device, &qp, index);
     let extension = av.extension.unwrap();
     assert_eq!((av.rlid, av.stat_rate_sl), (0x1234, 3));
@@ -131,7 +131,7 @@ fn the_udp_source_port_is_drawn_for_each_address() {
 #[test]
 fn service_levels_that_a_link_does_not_have_are_refused() {
     for (device, route, level_max, stat_rate_sl) in [
-        (TestDevice::new(), Route::Lid(Lid::new(3)), 15, 15),
+        (TestDevice::new(), PortRoute::Lid(Lid::new(3)), 15, 15),
         (TestDevice::new().ethernet(), route(1), 7, 7 << 1),
     ] {
         let (nic, device, cq) = nic(device);

@@ -2,8 +2,8 @@
 
 use hex_literal::hex;
 use verbs::{
-    AddressVector, DcKey, Destination, Endpoint, Gid, GidRoute, Lid, Nic as _, Op, Payload,
-    PostSendError, QKey, QpState, Qpn, QueuePair as _, RemoteSlice, Rkey, Route, SendFlags,
+    AddressVector, DcKey, Destination, Gid, GidRoute, Lid, Nic as _, Op, Payload, PortRoute,
+    PostSendError, QKey, QpAddress, QpState, Qpn, QueuePair as _, RemoteSlice, Rkey, SendFlags,
     SendRequest, SendSize, SrqConfig, Transition, Transport,
 };
 use wire::wqe::{self, CtrlFlags, Segment, SendWqe};
@@ -13,27 +13,27 @@ use crate::device::{Config, POISON, Qp, TestDevice, make_ready, nic, ready, sge}
 const REMOTE: RemoteSlice =
     RemoteSlice { addr: 0x1122_3344_5566_7788, rkey: Rkey::new(0x99aa_bbcc) };
 
-fn at_lid() -> Endpoint {
-    let address = AddressVector { route: Route::Lid(Lid::new(0x1234)), service_level: 3 };
-    Endpoint { address, qpn: Qpn::new(0x00_4321).unwrap() }
+fn at_lid() -> QpAddress {
+    let address = AddressVector { route: PortRoute::Lid(Lid::new(0x1234)), service_level: 3 };
+    QpAddress { address, qpn: Qpn::new(0x00_4321).unwrap() }
 }
 
-fn at_gid() -> Endpoint {
+fn at_gid() -> QpAddress {
     let route = GidRoute {
         gid: Gid::new(hex!("20010db8000000000000000000000042")),
         hop_limit: 64,
         traffic_class: 0x6a,
         flow_label: 0x1_2345,
     };
-    let address = AddressVector { route: Route::Gid(route), service_level: 2 };
-    Endpoint { address, qpn: Qpn::new(0x00_4321).unwrap() }
+    let address = AddressVector { route: PortRoute::Gid(route), service_level: 2 };
+    QpAddress { address, qpn: Qpn::new(0x00_4321).unwrap() }
 }
 
 fn ud() -> Destination {
     Destination::Ud { to: at_lid(), qkey: QKey::new(0x1111_1111) }
 }
 
-fn dc(to: Endpoint) -> Destination {
+fn dc(to: QpAddress) -> Destination {
     Destination::Dc { to, key: DcKey::new(0xdc00_0000_0000_00cd) }
 }
 

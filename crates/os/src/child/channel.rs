@@ -47,7 +47,7 @@ pub enum ChannelError {
 
 /// One end of a channel. Both ends may send at the same time.
 #[derive(Debug)]
-pub struct Channel {
+pub struct ChildChannel {
     socket: OwnedFd,
     /// The bytes that have arrived and were not yet received.
     input: Vec<u8>,
@@ -55,7 +55,7 @@ pub struct Channel {
     is_at_end: bool,
 }
 
-impl Channel {
+impl ChildChannel {
     pub(super) fn new(socket: OwnedFd) -> Self {
         Self { socket, input: Vec::new(), is_at_end: false }
     }
@@ -163,8 +163,8 @@ impl Channel {
     }
 }
 
-impl AsFd for Channel {
-    /// Readable when something arrives. What [`recv`](Channel::recv) has taken in is not seen here: call that
+impl AsFd for ChildChannel {
+    /// Readable when something arrives. What [`recv`](ChildChannel::recv) has taken in is not seen here: call that
     /// with [`clock::NOW`](crate::clock::NOW) until it times out before waiting elsewhere.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
@@ -185,9 +185,9 @@ mod tests {
     use super::*;
     use crate::clock;
 
-    fn pair() -> (Channel, Channel) {
-        let (ours, theirs) = Channel::pair().unwrap();
-        (ours, Channel::new(theirs))
+    fn pair() -> (ChildChannel, ChildChannel) {
+        let (ours, theirs) = ChildChannel::pair().unwrap();
+        (ours, ChildChannel::new(theirs))
     }
 
     fn soon() -> u64 {

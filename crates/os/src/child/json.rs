@@ -2,11 +2,11 @@
 
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{Channel, ChannelError};
+use super::{ChannelError, ChildChannel};
 
 /// Why no typed message was sent or received.
 #[derive(Debug, thiserror::Error)]
-pub enum MessageError {
+pub enum TypedMessageError {
     /// The channel failed.
     #[error(transparent)]
     Channel(#[from] ChannelError),
@@ -15,17 +15,17 @@ pub enum MessageError {
     Type(#[from] serde_json::Error),
 }
 
-impl Channel {
+impl ChildChannel {
     /// Sends one message as JSON.
     ///
     /// # Errors
     ///
-    /// [`MessageError`].
+    /// [`TypedMessageError`].
     pub fn send_json(
         &mut self,
         message: &impl Serialize,
         deadline_ns: u64,
-    ) -> Result<(), MessageError> {
+    ) -> Result<(), TypedMessageError> {
         Ok(self.send(&serde_json::to_vec(message)?, deadline_ns)?)
     }
 
@@ -33,8 +33,11 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// [`MessageError`].
-    pub fn recv_json<T: DeserializeOwned>(&mut self, deadline_ns: u64) -> Result<T, MessageError> {
+    /// [`TypedMessageError`].
+    pub fn recv_json<T: DeserializeOwned>(
+        &mut self,
+        deadline_ns: u64,
+    ) -> Result<T, TypedMessageError> {
         Ok(serde_json::from_slice(&self.recv(deadline_ns)?)?)
     }
 }
@@ -46,14 +49,14 @@ mod tests {
 
     #[test]
     fn a_message_of_another_type_is_refused_and_the_next_one_received() {
-        let (mut ours, theirs) = Channel::pair().unwrap();
-        let mut theirs = Channel::new(theirs);
+        let (mut ours, theirs) = ChildChannel::pair().unwrap();
+        let mut theirs = ChildChannel::new(theirs);
         theirs.send_json(&("core", 1_u8), clock::NOW).unwrap();
         theirs.send_json(&("core", 2_u8), clock::NOW).unwrap();
         let refused = ours.recv_json::<u8>(clock::NOW);
-        assert!(matches!(refused, Err(MessageError::Type(_))), "{refused:?}");
+        assert!(matches!(refused, Err(TypedMessageError::Type(_))), "{refused:?}");
         assert_eq!(ours.recv_json::<(String, u8)>(clock::NOW).unwrap(), ("core".to_owned(), 2));
         let silent = ours.recv_json::<u8>(clock::NOW);
-        assert!(matches!(silent, Err(MessageError::Channel(ChannelError::TimedOut))));
+        assert!(matches!(silent, Err(TypedMessageError::Channel(ChannelError::TimedOut))));
     }
 }

@@ -3,7 +3,7 @@
 //! ```text
 //! parent                                                child
 //!   Child::spawn_with_channel(command) ─ fork, exec ─▶    main or a hidden test
-//!   Channel ════════ Unix socket, whole messages ══════ stdin ─ channel_to_parent() ─▶ Channel
+//!   ChildChannel ═══ Unix socket, whole messages ══════ stdin ─ channel_to_parent() ─▶ ChildChannel
 //!   Child (pidfd) ◀───────── end of the process           dies with the thread that started it
 //! ```
 //!
@@ -30,9 +30,9 @@ use rustix::{
     stdio::dup2_stdin,
 };
 
-pub use self::channel::{Channel, ChannelError, MESSAGE_BYTES_MAX};
+pub use self::channel::{ChannelError, ChildChannel, MESSAGE_BYTES_MAX};
 #[cfg(feature = "json")]
-pub use self::json::MessageError;
+pub use self::json::TypedMessageError;
 use crate::ready;
 
 /// Environment variable in which a parent tells its process id to a child with a channel.
@@ -73,8 +73,8 @@ impl Child {
     /// # Errors
     ///
     /// As [`spawn`](Self::spawn), or if there is no descriptor left for the channel.
-    pub fn spawn_with_channel(command: &mut Command) -> io::Result<(Self, Channel)> {
-        let (ours, theirs) = Channel::pair()?;
+    pub fn spawn_with_channel(command: &mut Command) -> io::Result<(Self, ChildChannel)> {
+        let (ours, theirs) = ChildChannel::pair()?;
         command.env(PARENT_VARIABLE, process::id().to_string());
         command.stdin(Stdio::from(theirs));
         let child = Self::spawn(command);
@@ -200,7 +200,7 @@ pub fn has_channel() -> bool {
 /// # Errors
 ///
 /// [`NoParentError`].
-pub fn channel_to_parent() -> Result<Channel, NoParentError> {
+pub fn channel_to_parent() -> Result<ChildChannel, NoParentError> {
     let parent = env::var(PARENT_VARIABLE).ok().and_then(|id| id.parse().ok());
     let parent = parent.and_then(Pid::from_raw).ok_or(NoParentError::NotAChild)?;
     let os = |call| move |source| NoParentError::Os { call, source };
@@ -211,5 +211,5 @@ pub fn channel_to_parent() -> Result<Channel, NoParentError> {
     let socket = stdin().as_fd().try_clone_to_owned().map_err(os("dup"))?;
     let null = fs::File::open("/dev/null").map_err(os("open /dev/null"))?;
     dup2_stdin(&null).map_err(|errno| os("dup2")(errno.into()))?;
-    Ok(Channel::new(socket))
+    Ok(ChildChannel::new(socket))
 }

@@ -9,7 +9,7 @@ use alloc::collections::VecDeque;
 use super::{
     Ignored,
     geometry::{CREDITS, Geometry, Numbering, PKT_NUM_MAX, Span, WINDOW, WINDOW_STEP},
-    packet::{Header, Kind, REQ_NUM_MAX, REQ_TYPE_INVALID},
+    packet::{Header, PacketKind, REQ_NUM_MAX, REQ_TYPE_INVALID},
 };
 use crate::Status;
 
@@ -173,9 +173,9 @@ impl Active {
         let is_request = number < self.numbering.request_packets;
         let (kind, msg_bytes, span) = if is_request {
             let bytes = self.call.request_bytes;
-            (Kind::Request, bytes, geometry.span(bytes, number))
+            (PacketKind::Request, bytes, geometry.span(bytes, number))
         } else {
-            (Kind::RequestForResponse, 0, Span::default())
+            (PacketKind::RequestForResponse, 0, Span::default())
         };
         let header = Header {
             req_type: self.call.req_type,
@@ -450,13 +450,13 @@ impl Client {
         }
         let last_request = active.numbering.request_packets - 1;
         match header.kind {
-            Kind::CreditReturn if number < last_request => {
+            PacketKind::CreditReturn if number < last_request => {
                 self.credits += 1;
                 active.received += 1;
                 active.progress(now_ns);
                 Ok(Received::Credit)
             }
-            Kind::Response if number >= last_request => {
+            PacketKind::Response if number >= last_request => {
                 self.data(index, header, data_bytes, now_ns)
             }
             _ => Err(Ignored::Unexpected),

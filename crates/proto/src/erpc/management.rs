@@ -92,7 +92,7 @@ const REFUSALS: [Refusal; 6] = [
 
 /// Where datagrams to an endpoint go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Route {
+pub struct DatagramRoute {
     /// Local id; 0 on RoCE.
     pub lid: u16,
     /// Queue pair.
@@ -136,7 +136,7 @@ impl core::fmt::Debug for HostName {
 
 /// One end of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Endpoint {
+pub struct SessionEnd {
     /// Where management packets to it go, with `udp_port`.
     pub host: HostName,
     /// [`MANAGEMENT_PORT`] and above.
@@ -146,7 +146,7 @@ pub struct Endpoint {
     /// Its number of the session; [`SESSION_NONE`] if it has none yet.
     pub session: u16,
     /// Where datagrams to it go.
-    pub route: Route,
+    pub route: DatagramRoute,
 }
 
 /// A management packet.
@@ -159,9 +159,9 @@ pub struct Management {
     /// Random, made by the client: the server answers a connection that is asked for twice with one session.
     pub token: u64,
     /// The client that asked.
-    pub client: Endpoint,
+    pub client: SessionEnd,
     /// The server that was asked.
-    pub server: Endpoint,
+    pub server: SessionEnd,
 }
 
 /// Why bytes are no management packet. They are dropped and counted.
@@ -220,13 +220,13 @@ impl Management {
                 }
             },
             token: u64::from_le_bytes(field(bytes, 8)),
-            client: Endpoint::decode(client)?,
-            server: Endpoint::decode(server)?,
+            client: SessionEnd::decode(client)?,
+            server: SessionEnd::decode(server)?,
         })
     }
 }
 
-impl Endpoint {
+impl SessionEnd {
     fn encode(&self, to: &mut [u8]) {
         // Transport 0 is InfiniBand, which RoCE shares.
         to[4..4 + HOST_BYTES].copy_from_slice(&self.host.bytes);
@@ -253,7 +253,7 @@ impl Endpoint {
             udp_port: u16::from_le_bytes(field(from, 132)),
             rpc_id: from[134],
             session: u16::from_le_bytes(field(from, 136)),
-            route: Route {
+            route: DatagramRoute {
                 lid: u16::from_le_bytes(field(routing, 0)),
                 qpn: u32::from_le_bytes(field(routing, 4)),
                 gid: field(routing, 8),
@@ -276,13 +276,13 @@ mod tests {
     use super::*;
     extern crate std;
 
-    fn endpoint(name: &str, session: u16) -> Endpoint {
-        Endpoint {
+    fn endpoint(name: &str, session: u16) -> SessionEnd {
+        SessionEnd {
             host: HostName::new(name).unwrap(),
             udp_port: 31851,
             rpc_id: 7,
             session,
-            route: Route { lid: 0x1234, qpn: 0x00ab_cdef, gid: [0x5a; 16] },
+            route: DatagramRoute { lid: 0x1234, qpn: 0x00ab_cdef, gid: [0x5a; 16] },
         }
     }
 

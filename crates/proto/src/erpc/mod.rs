@@ -22,7 +22,9 @@ pub use client::Client;
 pub use geometry::{
     CREDITS, Geometry, HEADER_BYTES, Link, MSG_BYTES_MAX, Numbering, PKT_NUM_MAX, Span, WINDOW,
 };
-pub use packet::{HEADER_BYTES_MAX, Header, Kind, PacketError, REQ_NUM_MAX, REQ_TYPE_INVALID};
+pub use packet::{
+    HEADER_BYTES_MAX, Header, PacketError, PacketKind, REQ_NUM_MAX, REQ_TYPE_INVALID,
+};
 pub use server::Server;
 
 /// Why a packet changed nothing. On a network that loses, repeats and reorders packets all of these

@@ -24,7 +24,7 @@ pub const REQ_NUM_MAX: u64 = (1 << 44) - 1;
 /// What a packet is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
-pub enum Kind {
+pub enum PacketKind {
     /// Bytes of a request, from the client.
     Request = 0,
     /// *Request for response*: the client asks for one more packet of a response.
@@ -35,7 +35,7 @@ pub enum Kind {
     Response = 3,
 }
 
-impl Kind {
+impl PacketKind {
     const fn from_bits(bits: u64) -> Self {
         match bits & 3 {
             0 => Self::Request,
@@ -56,7 +56,7 @@ pub struct Header {
     /// Number of the session at the receiver.
     pub dest_session: u16,
     /// What the packet is.
-    pub kind: Kind,
+    pub kind: PacketKind,
     /// Number within the call, in both directions together; see [`Numbering`](super::geometry::Numbering).
     pub pkt_num: u16,
     /// Number of the call within its session.
@@ -119,7 +119,7 @@ impl Header {
             req_type,
             msg_bytes: u32::from_le_bytes([m0, m1, m2, 0]),
             dest_session: u16::from_le_bytes([s0, s1]),
-            kind: Kind::from_bits(word),
+            kind: PacketKind::from_bits(word),
             pkt_num: u16::from_le_bytes([low, high]) >> 2,
             req_num: word >> 16 & REQ_NUM_MAX,
         })
@@ -138,7 +138,7 @@ mod tests {
             req_type: 0xab,
             msg_bytes: 0x12_3456,
             dest_session: 0xcdef,
-            kind: Kind::CreditReturn,
+            kind: PacketKind::CreditReturn,
             pkt_num: 0x1555,
             req_num: 0xabc_def1_2345,
         }
@@ -196,7 +196,7 @@ mod tests {
             req_type: u8, msg_bytes in 0..=MSG_BYTES_MAX, dest_session: u16, kind in 0..4u64,
             pkt_num in 0..=PKT_NUM_MAX, req_num in 0..=REQ_NUM_MAX,
         ) {
-            let kind = Kind::from_bits(kind);
+            let kind = PacketKind::from_bits(kind);
             let header = Header { req_type, msg_bytes, dest_session, kind, pkt_num, req_num };
             for link in [Link::InfiniBand, Link::Roce] {
                 let mut bytes = [0xee; HEADER_BYTES_MAX];

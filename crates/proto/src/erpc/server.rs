@@ -6,7 +6,7 @@ use alloc::collections::VecDeque;
 use super::{
     Ignored,
     geometry::{CREDITS, Geometry, Numbering, Span, WINDOW, WINDOW_STEP},
-    packet::{Header, Kind},
+    packet::{Header, PacketKind},
 };
 
 /// Names a request that was received, among all of its session.
@@ -148,9 +148,9 @@ impl Server {
     /// Takes the header of a request or a request for response that was followed by `data_bytes`.
     pub fn receive(&mut self, header: &Header, data_bytes: u32) -> Received {
         let accepted = match header.kind {
-            Kind::Request => self.request(header, data_bytes),
-            Kind::RequestForResponse => self.request_for_response(header),
-            Kind::CreditReturn | Kind::Response => Err(Ignored::Unexpected),
+            PacketKind::Request => self.request(header, data_bytes),
+            PacketKind::RequestForResponse => self.request_for_response(header),
+            PacketKind::CreditReturn | PacketKind::Response => Err(Ignored::Unexpected),
         };
         accepted.unwrap_or_else(|ignored| {
             self.ignored += 1;
@@ -279,9 +279,9 @@ impl Server {
             let last = slot.request_packets(self.geometry) - 1;
             let (kind, msg_bytes, span) = match slot.state {
                 State::Answered { bytes } if number >= last => {
-                    (Kind::Response, bytes, self.geometry.span(bytes, number - last))
+                    (PacketKind::Response, bytes, self.geometry.span(bytes, number - last))
                 }
-                _ if number < last => (Kind::CreditReturn, 0, Span::default()),
+                _ if number < last => (PacketKind::CreditReturn, 0, Span::default()),
                 _ => continue,
             };
             let header = Header {

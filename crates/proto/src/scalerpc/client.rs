@@ -2,7 +2,7 @@
 
 use alloc::{collections::VecDeque, vec::Vec};
 
-use super::{Entry, Header, Ignored, Mapping, SLOTS_MAX};
+use super::{Entry, Ignored, Mapping, SLOTS_MAX, Trailer};
 use crate::Status;
 
 /// Where a client is in its life.
@@ -28,7 +28,7 @@ pub enum Action {
         /// Where the zone is.
         mapping: Mapping,
         /// What ends the block.
-        header: Header,
+        header: Trailer,
     },
 }
 
@@ -228,7 +228,7 @@ impl Client {
 
     /// What ends the own block of an announced slot.
     #[must_use]
-    pub fn staged(&self, slot: u8) -> Option<Header> {
+    pub fn staged(&self, slot: u8) -> Option<Trailer> {
         let slot = self.slots.get(usize::from(slot))?;
         (slot.stage == Stage::Announced).then(|| request(slot, self.warm))
     }
@@ -256,13 +256,13 @@ impl Client {
     /// # Errors
     ///
     /// [`Ignored`]; a mapping that came with it counts nevertheless.
-    pub fn receive(&mut self, slot: u8, header: &Header) -> Result<Answered, Ignored> {
+    pub fn receive(&mut self, slot: u8, header: &Trailer) -> Result<Answered, Ignored> {
         let result = self.accept(slot, header);
         self.ignored += u64::from(result.is_err());
         result
     }
 
-    fn accept(&mut self, index: u8, header: &Header) -> Result<Answered, Ignored> {
+    fn accept(&mut self, index: u8, header: &Trailer) -> Result<Answered, Ignored> {
         let slot = *self.slots.get(usize::from(index)).ok_or(Ignored::Unexpected)?;
         let is_waiting = matches!(slot.stage, Stage::Sent | Stage::Announced);
         if !is_waiting || header.number != slot.number {
@@ -361,7 +361,7 @@ impl Client {
     }
 }
 
-fn request(slot: &Slot, generation: u32) -> Header {
+fn request(slot: &Slot, generation: u32) -> Trailer {
     let Slot { len_bytes, method, number, .. } = *slot;
-    Header { len_bytes, method, mapping: None, generation, number }
+    Trailer { len_bytes, method, mapping: None, generation, number }
 }

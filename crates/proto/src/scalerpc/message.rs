@@ -42,7 +42,7 @@ impl Mapping {
 
 /// What follows the data of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Header {
+pub struct Trailer {
     /// Of the data.
     pub len_bytes: u32,
     /// Of a request: which method. Of a response: its status.
@@ -72,7 +72,7 @@ pub enum MessageError {
     },
 }
 
-impl Header {
+impl Trailer {
     /// As the last bytes of a block.
     #[must_use]
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
@@ -204,7 +204,7 @@ mod tests {
     /// Rule S1.1: bytes laid out by hand.
     #[test]
     fn golden_bytes_of_a_header() {
-        let header = Header {
+        let header = Trailer {
             len_bytes: 0x0102_0304,
             method: 0x0506,
             mapping: Some(Mapping { pool: 1, zone: 7 }),
@@ -212,10 +212,10 @@ mod tests {
             number: 0x2122_2324,
         };
         assert_eq!(header.encode(), hex!("04030201 0605 0780 24232221 14131211"));
-        assert_eq!(Header::decode(&header.encode(), u32::MAX), Ok(header));
+        assert_eq!(Trailer::decode(&header.encode(), u32::MAX), Ok(header));
         let refused = MessageError::Length { len_bytes: 0x0102_0304, room_bytes: 16 };
-        assert_eq!(Header::decode(&header.encode(), 16), Err(refused));
-        assert_eq!(Header::decode(&[0; HEADER_BYTES], 16), Err(MessageError::Empty));
+        assert_eq!(Trailer::decode(&header.encode(), 16), Err(refused));
+        assert_eq!(Trailer::decode(&[0; HEADER_BYTES], 16), Err(MessageError::Empty));
     }
 
     /// Rule S2.1.
@@ -237,7 +237,7 @@ mod tests {
 
         #[test]
         fn no_bytes_make_decoding_panic(bytes: [u8; HEADER_BYTES], room: u32) {
-            if let Ok(header) = Header::decode(&bytes, room) {
+            if let Ok(header) = Trailer::decode(&bytes, room) {
                 prop_assert!(header.len_bytes <= room && header.number != 0);
                 prop_assert_eq!(header.encode(), bytes);
             }

@@ -18,7 +18,7 @@ mod step;
 
 pub use client::Client;
 pub use message::{
-    Entry, GENERATION_MAX, HEADER_BYTES, Header, Imm, Mapping, MessageError, SLOTS_MAX,
+    Entry, GENERATION_MAX, HEADER_BYTES, Imm, Mapping, MessageError, SLOTS_MAX, Trailer,
 };
 pub use server::Server;
 pub use step::{Exchange, follow_ns};

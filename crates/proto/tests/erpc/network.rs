@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use copyrpc_proto::{
     Status,
     erpc::{
-        Client, Geometry, Header, Kind, Link, Server, Span,
+        Client, Geometry, Header, Link, PacketKind, Server, Span,
         client::{self, Call, ClientConfig},
         server::{self, RequestId},
     },
@@ -315,7 +315,7 @@ proptest! {
             world.client.call(call, 0).expect("the backlog has room");
         }
         for (req_type, msg_bytes, kind, pkt_num, req_num, data_bytes) in headers {
-            let kind = [Kind::Request, Kind::RequestForResponse, Kind::CreditReturn, Kind::Response]
+            let kind = [PacketKind::Request, PacketKind::RequestForResponse, PacketKind::CreditReturn, PacketKind::Response]
                 [usize::from(kind)];
             let header = Header { req_type, msg_bytes, dest_session: 0, kind, pkt_num, req_num };
             let _ = world.client.poll_transmit(0);

@@ -3,7 +3,7 @@
 use copyrpc_proto::{
     Status,
     erpc::{
-        CREDITS, Client, Geometry, Header, Ignored, Kind, Link, Server, Span, WINDOW,
+        CREDITS, Client, Geometry, Header, Ignored, Link, PacketKind, Server, Span, WINDOW,
         client::{Call, CallError, ClientConfig, Received},
         server::{self, RespondError},
     },
@@ -23,7 +23,7 @@ fn call(cookie: u64, request_bytes: u32) -> Call {
     Call { cookie, req_type: 2, request_bytes, response_bytes_max: 1 << 20, deadline_ns: u64::MAX }
 }
 
-fn packet(kind: Kind, req_num: u64, pkt_num: u16, msg_bytes: u32) -> Header {
+fn packet(kind: PacketKind, req_num: u64, pkt_num: u16, msg_bytes: u32) -> Header {
     Header { req_type: 2, msg_bytes, dest_session: 5, kind, pkt_num, req_num }
 }
 
@@ -31,7 +31,7 @@ fn sent(client: &mut Client) -> Vec<Header> {
     std::iter::from_fn(|| client.poll_transmit(0)).map(|packet| packet.header).collect()
 }
 
-fn owed(server: &mut Server) -> Vec<(Kind, u16, Span)> {
+fn owed(server: &mut Server) -> Vec<(PacketKind, u16, Span)> {
     let next = || server.poll_transmit();
     std::iter::from_fn(next)
         .map(|packet| (packet.header.kind, packet.header.pkt_num, packet.span))
@@ -52,7 +52,7 @@ fn requests_are_numbered_by_slot() {
     let numbers: Vec<_> = sent(&mut client).iter().map(|header| header.req_num).collect();
     assert_eq!(numbers, [8, 9, 10, 11, 12, 13, 14, 15]);
     for req_num in [11, 9] {
-        let response = packet(Kind::Response, req_num, 0, 8);
+        let response = packet(PacketKind::Response, req_num, 0, 8);
         assert!(matches!(
             client.receive(&response, 8, 0),
             Received::Data { complete: Some(8), .. }
@@ -74,15 +74,15 @@ fn a_large_call_packet_by_packet() {
     assert_eq!(requests.len(), 3);
     let mut answers = Vec::new();
     for (header, bytes) in requests.iter().zip([DATA, DATA, 1]) {
-        assert_eq!(header.kind, Kind::Request);
+        assert_eq!(header.kind, PacketKind::Request);
         let is_last = is_served(server.receive(header, bytes));
         assert_eq!(is_last, header.pkt_num == 2);
         answers.extend(owed(&mut server));
     }
     let none = Span::default();
-    assert_eq!(answers, [(Kind::CreditReturn, 0, none), (Kind::CreditReturn, 1, none)]);
+    assert_eq!(answers, [(PacketKind::CreditReturn, 0, none), (PacketKind::CreditReturn, 1, none)]);
     for pkt_num in [0, 1] {
-        let credit = packet(Kind::CreditReturn, 8, pkt_num, 0);
+        let credit = packet(PacketKind::CreditReturn, 8, pkt_num, 0);
         assert_eq!(client.receive(&credit, 0, 0), Received::Credit);
     }
     let request = match server.receive(&requests[2], 1) {
@@ -93,18 +93,18 @@ fn a_large_call_packet_by_packet() {
     let id = served_id();
     server.respond(id, DATA + 5).unwrap();
     let first = Span { at_bytes: 0, len_bytes: DATA };
-    assert_eq!(owed(&mut server), [(Kind::Response, 2, first)]);
-    let response = packet(Kind::Response, 8, 2, DATA + 5);
+    assert_eq!(owed(&mut server), [(PacketKind::Response, 2, first)]);
+    let response = packet(PacketKind::Response, 8, 2, DATA + 5);
     assert_eq!(
         client.receive(&response, DATA, 0),
         Received::Data { cookie: 1, span: first, complete: None }
     );
     let ask = sent(&mut client);
-    assert_eq!(ask, [packet(Kind::RequestForResponse, 8, 3, 0)]);
+    assert_eq!(ask, [packet(PacketKind::RequestForResponse, 8, 3, 0)]);
     assert_eq!(server.receive(&ask[0], 0), server::Received::Asked);
     let second = Span { at_bytes: DATA, len_bytes: 5 };
-    assert_eq!(owed(&mut server), [(Kind::Response, 3, second)]);
-    let response = packet(Kind::Response, 8, 3, DATA + 5);
+    assert_eq!(owed(&mut server), [(PacketKind::Response, 3, second)]);
+    let response = packet(PacketKind::Response, 8, 3, DATA + 5);
     assert_eq!(
         client.receive(&response, 5, 0),
         Received::Data { cookie: 1, span: second, complete: Some(DATA + 5) }
@@ -115,7 +115,7 @@ fn a_large_call_packet_by_packet() {
 /// The name of the first request of slot 0, from a server that received it alone.
 fn served_id() -> server::RequestId {
     let mut server = server();
-    match server.receive(&packet(Kind::Request, 8, 0, 0), 0) {
+    match server.receive(&packet(PacketKind::Request, 8, 0, 0), 0) {
         server::Received::Data { request, .. } => request,
         other => panic!("{other:?}"),
     }
@@ -131,19 +131,28 @@ fn a_client_accepts_the_next_packet_only() {
         Received::Ignored(ignored) => ignored,
         other => panic!("{other:?}"),
     };
-    assert_eq!(ignored(&mut client, packet(Kind::CreditReturn, 16, 0, 0)), Ignored::Late);
-    assert_eq!(ignored(&mut client, packet(Kind::CreditReturn, 9, 0, 0)), Ignored::Late);
-    assert_eq!(ignored(&mut client, packet(Kind::CreditReturn, 8, 1, 0)), Ignored::OutOfOrder);
-    assert_eq!(ignored(&mut client, packet(Kind::Response, 8, 0, 8)), Ignored::Unexpected);
-    assert_eq!(client.receive(&packet(Kind::CreditReturn, 8, 0, 0), 0, 0), Received::Credit);
-    assert_eq!(ignored(&mut client, packet(Kind::CreditReturn, 8, 0, 0)), Ignored::OutOfOrder);
-    assert_eq!(ignored(&mut client, packet(Kind::CreditReturn, 8, 1, 0)), Ignored::Unexpected);
-    assert_eq!(ignored(&mut client, packet(Kind::Response, 8, 2, 8)), Ignored::OutOfOrder);
-    let short = client.receive(&packet(Kind::Response, 8, 1, 100), 99, 0);
+    assert_eq!(ignored(&mut client, packet(PacketKind::CreditReturn, 16, 0, 0)), Ignored::Late);
+    assert_eq!(ignored(&mut client, packet(PacketKind::CreditReturn, 9, 0, 0)), Ignored::Late);
+    assert_eq!(
+        ignored(&mut client, packet(PacketKind::CreditReturn, 8, 1, 0)),
+        Ignored::OutOfOrder
+    );
+    assert_eq!(ignored(&mut client, packet(PacketKind::Response, 8, 0, 8)), Ignored::Unexpected);
+    assert_eq!(client.receive(&packet(PacketKind::CreditReturn, 8, 0, 0), 0, 0), Received::Credit);
+    assert_eq!(
+        ignored(&mut client, packet(PacketKind::CreditReturn, 8, 0, 0)),
+        Ignored::OutOfOrder
+    );
+    assert_eq!(
+        ignored(&mut client, packet(PacketKind::CreditReturn, 8, 1, 0)),
+        Ignored::Unexpected
+    );
+    assert_eq!(ignored(&mut client, packet(PacketKind::Response, 8, 2, 8)), Ignored::OutOfOrder);
+    let short = client.receive(&packet(PacketKind::Response, 8, 1, 100), 99, 0);
     assert_eq!(short, Received::Ignored(Ignored::Truncated));
-    let response = client.receive(&packet(Kind::Response, 8, 1, 100), 100, 0);
+    let response = client.receive(&packet(PacketKind::Response, 8, 1, 100), 100, 0);
     assert!(matches!(response, Received::Data { complete: Some(100), .. }));
-    assert_eq!(ignored(&mut client, packet(Kind::Response, 8, 1, 100)), Ignored::Late);
+    assert_eq!(ignored(&mut client, packet(PacketKind::Response, 8, 1, 100)), Ignored::Late);
     assert_eq!(client.counters().ignored, 9);
 }
 
@@ -151,21 +160,25 @@ fn a_client_accepts_the_next_packet_only() {
 #[test]
 fn a_server_repeats_answers_and_executes_once() {
     let mut server = server();
-    let request = packet(Kind::Request, 8, 0, 8);
+    let request = packet(PacketKind::Request, 8, 0, 8);
     assert!(is_served(server.receive(&request, 8)));
     assert_eq!(server.receive(&request, 8), server::Received::Ignored(Ignored::OutOfOrder));
     assert!(owed(&mut server).is_empty());
     server.respond(served_id(), 40).unwrap();
-    let whole = [(Kind::Response, 0, Span { at_bytes: 0, len_bytes: 40 })];
+    let whole = [(PacketKind::Response, 0, Span { at_bytes: 0, len_bytes: 40 })];
     assert_eq!(owed(&mut server), whole);
     assert_eq!(server.receive(&request, 8), server::Received::Asked);
     assert_eq!(owed(&mut server), whole);
-    assert!(is_served(server.receive(&packet(Kind::Request, 16, 0, 8), 8)));
+    assert!(is_served(server.receive(&packet(PacketKind::Request, 16, 0, 8), 8)));
     let late = server::Received::Ignored(Ignored::Late);
     assert_eq!(server.receive(&request, 8), late);
-    assert_eq!(server.receive(&packet(Kind::Request, 32, 0, 8), 8), late, "numbers go up by eight");
+    assert_eq!(
+        server.receive(&packet(PacketKind::Request, 32, 0, 8), 8),
+        late,
+        "numbers go up by eight"
+    );
     assert_eq!(server.respond(served_id(), 8), Err(RespondError::NotWaiting(8)));
-    let next = server.receive(&packet(Kind::Request, 24, 0, 8), 8);
+    let next = server.receive(&packet(PacketKind::Request, 24, 0, 8), 8);
     assert_eq!(next, server::Received::Ignored(Ignored::OutOfOrder), "16 waits for its answer");
 }
 
@@ -173,7 +186,7 @@ fn a_server_repeats_answers_and_executes_once() {
 #[test]
 fn a_server_takes_packets_of_a_request_in_order() {
     let mut server = server();
-    let nth = |number| packet(Kind::Request, 8, number, 3 * DATA);
+    let nth = |number| packet(PacketKind::Request, 8, number, 3 * DATA);
     let out_of_order = server::Received::Ignored(Ignored::OutOfOrder);
     assert_eq!(server.receive(&nth(1), DATA), out_of_order);
     let truncated = server::Received::Ignored(Ignored::Truncated);
@@ -181,9 +194,9 @@ fn a_server_takes_packets_of_a_request_in_order() {
     assert!(!is_served(server.receive(&nth(0), DATA)));
     assert_eq!(server.receive(&nth(2), DATA), out_of_order);
     assert_eq!(server.receive(&nth(0), DATA), server::Received::Asked);
-    let credit = (Kind::CreditReturn, 0, Span::default());
+    let credit = (PacketKind::CreditReturn, 0, Span::default());
     assert_eq!(owed(&mut server), [credit, credit]);
-    let other_length = packet(Kind::Request, 8, 1, 3 * DATA - 1);
+    let other_length = packet(PacketKind::Request, 8, 1, 3 * DATA - 1);
     assert_eq!(server.receive(&other_length, DATA), out_of_order);
     assert!(!is_served(server.receive(&nth(1), DATA)));
     assert!(is_served(server.receive(&nth(2), DATA)));
@@ -193,8 +206,8 @@ fn a_server_takes_packets_of_a_request_in_order() {
 #[test]
 fn a_server_sends_packets_of_a_response_in_order() {
     let mut server = server();
-    let ask = |number| packet(Kind::RequestForResponse, 8, number, 0);
-    assert!(is_served(server.receive(&packet(Kind::Request, 8, 0, 8), 8)));
+    let ask = |number| packet(PacketKind::RequestForResponse, 8, number, 0);
+    assert!(is_served(server.receive(&packet(PacketKind::Request, 8, 0, 8), 8)));
     let out_of_order = server::Received::Ignored(Ignored::OutOfOrder);
     assert_eq!(server.receive(&ask(1), 0), out_of_order, "there is no answer yet");
     server.respond(served_id(), 3 * DATA).unwrap();
@@ -215,7 +228,7 @@ fn credits_bound_what_is_on_the_way() {
     client.call(call(1, 100 * DATA), 0).unwrap();
     assert_eq!(sent(&mut client).len(), CREDITS as usize);
     for pkt_num in 0..3 {
-        client.receive(&packet(Kind::CreditReturn, 8, pkt_num, 0), 0, 0);
+        client.receive(&packet(PacketKind::CreditReturn, 8, pkt_num, 0), 0, 0);
     }
     let numbers: Vec<_> = sent(&mut client).iter().map(|header| header.pkt_num).collect();
     assert_eq!(numbers, [32, 33, 34]);
@@ -231,8 +244,8 @@ fn calls_beyond_the_window_wait() {
     }
     assert_eq!(client.call(call(10, 8), 0), Err(CallError::Busy(2)));
     assert_eq!(sent(&mut client).len(), 8);
-    client.receive(&packet(Kind::Response, 12, 0, 8), 8, 0);
-    assert_eq!(sent(&mut client), [packet(Kind::Request, 20, 0, 8)]);
+    client.receive(&packet(PacketKind::Response, 12, 0, 8), 8, 0);
+    assert_eq!(sent(&mut client), [packet(PacketKind::Request, 20, 0, 8)]);
     assert_eq!(client.outstanding(), 9);
 }
 
@@ -242,7 +255,7 @@ fn go_back_to_the_first_packet_without_an_answer() {
     let mut client = client();
     client.call(call(1, 4 * DATA), 0).unwrap();
     assert_eq!(sent(&mut client).len(), 4);
-    client.receive(&packet(Kind::CreditReturn, 8, 0, 0), 0, 1_000_000);
+    client.receive(&packet(PacketKind::CreditReturn, 8, 0, 0), 0, 1_000_000);
     assert_eq!(client.unanswered_since_ns(), Some(1_000_000));
     assert_eq!(client.handle_timeout(5_999_999), Some(6_000_000));
     assert!(sent(&mut client).is_empty());
@@ -272,7 +285,7 @@ fn a_call_that_is_given_up_keeps_its_slot_until_its_answer() {
     assert!(!client.is_idle());
     client.call(call(3, 8), 100).unwrap();
     assert_eq!(client.poll_transmit(100).unwrap().header.req_num, 9, "the number was never seen");
-    let late = client.receive(&packet(Kind::Response, 8, 0, 8), 8, 100);
+    let late = client.receive(&packet(PacketKind::Response, 8, 0, 8), 8, 100);
     assert_eq!(late, Received::Ignored(Ignored::Late));
     client.call(call(4, 8), 100).unwrap();
     assert_eq!(client.poll_transmit(100).unwrap().header.req_num, 16);
@@ -286,7 +299,7 @@ fn a_response_that_is_too_long_ends_its_call() {
     let mut client = client();
     client.call(Call { response_bytes_max: 10, ..call(1, 8) }, 0).unwrap();
     assert_eq!(sent(&mut client).len(), 1);
-    let response = packet(Kind::Response, 8, 0, 2 * DATA);
+    let response = packet(PacketKind::Response, 8, 0, 2 * DATA);
     assert_eq!(client.receive(&response, DATA, 0), Received::Ended);
     assert_eq!(client.poll_ended().unwrap().status, Status::OutOfRange);
     assert!(client.is_idle());
@@ -329,6 +342,6 @@ fn calls_that_ended_untold_are_bounded() {
     client.call(call(7000, 8), 0).unwrap();
     let number = sent(&mut client)[0].req_num;
     assert!(client.cancel(7000) && client.holds(7000), "the server may still need its packets");
-    client.receive(&packet(Kind::Response, number, 0, 8), 8, 0);
+    client.receive(&packet(PacketKind::Response, number, 0, 8), 8, 0);
     assert!(!client.holds(7000) && client.is_idle());
 }

@@ -3,9 +3,9 @@
 use copyrpc_proto::{
     Status,
     scalerpc::{
-        Client, Entry, Header, Ignored, Mapping, Server,
+        Client, Entry, Ignored, Mapping, Server, Trailer,
         client::{self, CallError, State},
-        server::{Action, ClientId, Origin, Place, ServerConfig, Stage},
+        server::{Action, ClientId, RequestOrigin, ServerConfig, Stage, ZoneLease},
     },
 };
 
@@ -16,8 +16,8 @@ fn announce(client: &mut Client) -> Entry {
     }
 }
 
-fn response(number: u32, place: Option<Place>) -> Header {
-    Header {
+fn response(number: u32, place: Option<ZoneLease>) -> Trailer {
+    Trailer {
         len_bytes: 8,
         method: 0,
         mapping: place.map(|place| place.mapping),
@@ -26,7 +26,7 @@ fn response(number: u32, place: Option<Place>) -> Header {
     }
 }
 
-const ZONE: Place = Place { mapping: Mapping { pool: 1, zone: 4 }, generation: 9 };
+const ZONE: ZoneLease = ZoneLease { mapping: Mapping { pool: 1, zone: 4 }, generation: 9 };
 
 /// Rules S2.1, S2.2, S3.1, S3.2: the states of a client.
 #[test]
@@ -101,12 +101,12 @@ fn server() -> (Server, ClientId, ClientId) {
     (server, a, b)
 }
 
-fn request(generation: u32, number: u32) -> Header {
-    Header { len_bytes: 8, method: 1, mapping: None, generation, number }
+fn request(generation: u32, number: u32) -> Trailer {
+    Trailer { len_bytes: 8, method: 1, mapping: None, generation, number }
 }
 
 /// Announces, is read and has its turn.
-fn activate(server: &mut Server, client: ClientId, warm: u32) -> Place {
+fn activate(server: &mut Server, client: ClientId, warm: u32) -> ZoneLease {
     server.handle_entry(client, Entry { mask: 1, ack: 0, warm });
     let Some(Action::Read { place, mask: 1, .. }) = server.poll_action() else { panic!("a READ") };
     server.handle_read(client);
@@ -119,18 +119,18 @@ fn activate(server: &mut Server, client: ClientId, warm: u32) -> Place {
 fn a_request_runs_once_and_only_in_its_own_generation() {
     let (mut server, a, _) = server();
     let place = activate(&mut server, a, 1);
-    let read = server.handle_block(a, 0, &request(1, 1), Origin::Read).unwrap();
-    let again = server.handle_block(a, 0, &request(place.generation, 1), Origin::Written);
+    let read = server.handle_block(a, 0, &request(1, 1), RequestOrigin::Read).unwrap();
+    let again = server.handle_block(a, 0, &request(place.generation, 1), RequestOrigin::Written);
     assert_eq!(again, Err(Ignored::Late), "read before and written now");
     let stale = request(place.generation + 1, 2);
-    assert_eq!(server.handle_block(a, 1, &stale, Origin::Written), Err(Ignored::Generation));
+    assert_eq!(server.handle_block(a, 1, &stale, RequestOrigin::Written), Err(Ignored::Generation));
     let early = request(place.generation, 2);
-    assert_eq!(server.handle_block(a, 0, &early, Origin::Written), Err(Ignored::Unexpected));
-    assert_eq!(server.handle_block(a, 4, &early, Origin::Written), Err(Ignored::Unexpected));
+    assert_eq!(server.handle_block(a, 0, &early, RequestOrigin::Written), Err(Ignored::Unexpected));
+    assert_eq!(server.handle_block(a, 4, &early, RequestOrigin::Written), Err(Ignored::Unexpected));
     let header = server.respond(read, 0, 8).unwrap();
     assert_eq!((header.mapping, header.generation), (Some(place.mapping), place.generation));
     assert_eq!(server.respond(read, 0, 8), None, "answered once");
-    assert!(server.handle_block(a, 0, &early, Origin::Written).is_ok());
+    assert!(server.handle_block(a, 0, &early, RequestOrigin::Written).is_ok());
 }
 
 /// Rules S4.1, S3.3: a zone is another client's only after it was left; what arrives before is served.
@@ -151,7 +151,7 @@ fn a_zone_is_given_away_only_after_its_client_has_left_it() {
     assert!(matches!(server.poll_action(), Some(Action::Take { client, .. }) if client == b));
     // Written before the client knew: served, and answered without a mapping.
     let late = request(place.generation, 2);
-    let late = server.handle_block(a, 1, &late, Origin::Written).unwrap();
+    let late = server.handle_block(a, 1, &late, RequestOrigin::Written).unwrap();
     assert_eq!(server.respond(late, 0, 8).unwrap().mapping, None);
     assert!(matches!(server.stage(a), Some(Stage::Retiring { .. })));
     let wrong = Entry { mask: 0, ack: place.generation + 7, warm: 1 };
@@ -160,7 +160,7 @@ fn a_zone_is_given_away_only_after_its_client_has_left_it() {
     server.handle_entry(a, Entry { mask: 0, ack: place.generation, warm: 1 });
     assert_eq!((server.stage(a), server.place(a)), (Some(Stage::Idle), None));
     let later = request(place.generation, 3);
-    assert_eq!(server.handle_block(a, 2, &later, Origin::Written), Err(Ignored::Generation));
+    assert_eq!(server.handle_block(a, 2, &later, RequestOrigin::Written), Err(Ignored::Generation));
 }
 
 /// A client that is gone leaves nothing, and its name is never used again.
@@ -168,7 +168,7 @@ fn a_zone_is_given_away_only_after_its_client_has_left_it() {
 fn names_of_clients_are_never_used_twice() {
     let (mut server, a, _) = server();
     activate(&mut server, a, 1);
-    let request = server.handle_block(a, 0, &request(1, 1), Origin::Read).unwrap();
+    let request = server.handle_block(a, 0, &request(1, 1), RequestOrigin::Read).unwrap();
     server.disconnect(a);
     let successor = server.connect().unwrap();
     assert!(successor.index() == a.index() && successor != a);

@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use copyrpc_proto::{
     Status,
     scalerpc::{
-        Client, Entry, Header, Mapping, Server,
+        Client, Entry, Mapping, Server, Trailer,
         client::{self, State},
-        server::{self, ClientId, Origin, Place, RequestId, ServerConfig},
+        server::{self, ClientId, RequestId, RequestOrigin, ServerConfig, ZoneLease},
     },
 };
 
@@ -38,7 +38,7 @@ enum ToServer {
 
 /// What travels to a client.
 enum ToClient {
-    Response { slot: u8, header: Header, payload: u64 },
+    Response { slot: u8, header: Trailer, payload: u64 },
     Event(u32),
 }
 
@@ -46,7 +46,7 @@ enum ToClient {
 #[derive(Clone, Copy, Debug)]
 struct Block {
     writer: usize,
-    header: Header,
+    header: Trailer,
     payload: u64,
 }
 
@@ -100,7 +100,7 @@ pub(crate) struct World {
     /// Longest time that a handler takes, in steps.
     pub(crate) handler_steps: u64,
     zones: HashMap<(Mapping, u8), Block>,
-    reads: VecDeque<(u64, ClientId, u64, Place)>,
+    reads: VecDeque<(u64, ClientId, u64, ZoneLease)>,
     running: Vec<(u64, RequestId, u64)>,
     /// By client and payload: how often it was executed.
     pub(crate) executed: HashMap<(usize, u64), u32>,
@@ -268,14 +268,14 @@ impl World {
                     let place = self.server.place(id).expect("a WRITE without a zone");
                     assert_eq!(place.mapping, mapping, "a WRITE into the zone of another client");
                     self.zones.insert((mapping, slot), block);
-                    self.take(id, slot, mapping, Origin::Written);
+                    self.take(id, slot, mapping, RequestOrigin::Written);
                 }
             }
         }
     }
 
     /// Takes what a slot of a zone holds now, whoever wrote it.
-    fn take(&mut self, id: ClientId, slot: u8, mapping: Mapping, origin: Origin) {
+    fn take(&mut self, id: ClientId, slot: u8, mapping: Mapping, origin: RequestOrigin) {
         let block = self.zones[&(mapping, slot)];
         let Ok(request) = self.server.handle_block(id, slot, &block.header, origin) else {
             return;
@@ -344,7 +344,7 @@ impl World {
             server::Action::Take { client, mask, place } => {
                 for slot in (0..64).filter(|slot| mask >> slot & 1 == 1) {
                     if self.zones.contains_key(&(place.mapping, slot)) {
-                        self.take(client, slot, place.mapping, Origin::Read);
+                        self.take(client, slot, place.mapping, RequestOrigin::Read);
                     }
                 }
             }

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use copyrpc_proto::scalerpc::{
-    Client, Entry, HEADER_BYTES, Header, Imm, Server,
-    server::{Action, Origin, ServerConfig},
+    Client, Entry, HEADER_BYTES, Imm, Server, Trailer,
+    server::{Action, RequestOrigin, ServerConfig},
 };
 
 /// Bytes of one step: who, what, and its bytes.
@@ -24,11 +24,12 @@ pub(crate) fn check(bytes: &[u8]) {
         let message: &[u8; HEADER_BYTES] = message.try_into().expect("its length");
         let at = usize::from(rest[0]) % CLIENTS;
         let slot = rest[1] % 8;
-        let header = Header::decode(message, 64);
+        let header = Trailer::decode(message, 64);
         match (rest[2] % 6, header) {
             (0, _) => server.handle_entry(clients[at], Entry::decode(message)),
             (1, Ok(header)) => {
-                let origin = if rest[3] & 1 == 0 { Origin::Read } else { Origin::Written };
+                let origin =
+                    if rest[3] & 1 == 0 { RequestOrigin::Read } else { RequestOrigin::Written };
                 if let Ok(request) = server.handle_block(clients[at], slot, &header, origin) {
                     assert!(executed.insert(request), "a request runs twice");
                     let response = server.respond(request, 0, 8).expect("it waits");

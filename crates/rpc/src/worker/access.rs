@@ -14,7 +14,7 @@ use super::{
     transfers::{OneSided, Purpose, Transfer},
 };
 use crate::{
-    CloseReason, Handler, PeerId, Range, Region, RemoteRegion, Request, Token, TransferError,
+    CloseReason, Handler, LocalRegion, PeerId, Range, RemoteRegion, Request, Token, TransferError,
     pool::{Buffer, NoBuffer},
     queue::{Piece, What},
 };
@@ -33,10 +33,10 @@ impl<N: Nic> Worker<N> {
     /// # Errors
     ///
     /// [`MemoryError`].
-    pub fn expose(&mut self, len_bytes: usize) -> Result<Region<N>, MemoryError> {
+    pub fn expose(&mut self, len_bytes: usize) -> Result<LocalRegion<N>, MemoryError> {
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         let mr = self.resources.register(len_bytes, access)?;
-        Ok(Region { mr: std::rc::Rc::new(mr) })
+        Ok(LocalRegion { mr: std::rc::Rc::new(mr) })
     }
 
     /// As [`expose`](Self::expose), of memory that another process made and shares with this one: a memfd
@@ -49,10 +49,10 @@ impl<N: Nic> Worker<N> {
         &mut self,
         fd: OwnedFd,
         len_bytes: usize,
-    ) -> Result<Region<N>, MemoryError> {
+    ) -> Result<LocalRegion<N>, MemoryError> {
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         let mr = self.nic().register_memfd(self.resources.pd(), fd, len_bytes, access)?;
-        Ok(Region { mr: std::rc::Rc::new(mr) })
+        Ok(LocalRegion { mr: std::rc::Rc::new(mr) })
     }
 
     /// Reads a peer's memory. [`Handler::response`] tells the end, with `cookie`. The peer's program
@@ -66,7 +66,7 @@ impl<N: Nic> Worker<N> {
         &mut self,
         peer: PeerId,
         from: &RemoteRegion,
-        to: &Region<N>,
+        to: &LocalRegion<N>,
         range: Range,
         cookie: u64,
     ) -> Result<(), TransferError> {
@@ -82,7 +82,7 @@ impl<N: Nic> Worker<N> {
     pub fn write(
         &mut self,
         peer: PeerId,
-        from: &Region<N>,
+        from: &LocalRegion<N>,
         to: &RemoteRegion,
         range: Range,
         cookie: u64,

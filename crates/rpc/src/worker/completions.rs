@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use verbs::{Completion, Failure, Nic, Transition};
+use verbs::{Completion, Nic, Transition, WcFailure};
 
 use super::Worker;
 use crate::{
@@ -55,7 +55,7 @@ impl<N: Nic> Worker<N> {
         }
     }
 
-    fn send_failed(&mut self, completion: &Completion, failure: Failure) {
+    fn send_failed(&mut self, completion: &Completion, failure: WcFailure) {
         let Self { send, transfers, peers, .. } = self;
         let Some(index) = send.index_of(completion.qpn) else { return };
         let Some(queue) = send.queue(index) else { return };

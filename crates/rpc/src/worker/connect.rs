@@ -1,7 +1,9 @@
 //! Becoming peers, and ceasing to be.
 
 use proto::copyrpc::{Config as ConnectionConfig, Connection, Hello, Imm};
-use verbs::{Access, CreateError, Destination, MemoryRegion as _, ModifyError, Nic, Psn, Route};
+use verbs::{
+    Access, CreateError, Destination, MemoryRegion as _, ModifyError, Nic, PortRoute, Psn,
+};
 
 use super::Worker;
 use crate::{
@@ -103,8 +105,8 @@ impl<N: Nic> Worker<N> {
             credit_delay_ns: config.credit_delay_ns(),
         });
         let lid = match contact.endpoint.address.route {
-            Route::Lid(lid) | Route::Global(lid, _) => Some(lid),
-            Route::Gid(_) => None,
+            PortRoute::Lid(lid) | PortRoute::Global(lid, _) => Some(lid),
+            PortRoute::Gid(_) => None,
         };
         let inline_bytes_max = config.inline_bytes_max(self.nic().attributes()).into();
         let live = Live {

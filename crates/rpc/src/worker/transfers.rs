@@ -10,7 +10,7 @@ use proto::copyrpc::{CallId, RequestId};
 use slots::{Key, SlotTable};
 use verbs::{Nic, Op, Payload, RemoteSlice, Sge};
 
-use crate::{PeerId, Range, Region, pool::Buffer, queue::Piece};
+use crate::{LocalRegion, PeerId, Range, pool::Buffer, queue::Piece};
 
 /// Longest piece: beyond, another one costs less than a hundredth.
 pub(super) const PIECE_BYTES_MAX: usize = 128 << 10;
@@ -53,7 +53,7 @@ pub(super) enum Purpose<N: Nic> {
 /// One-sided access of the program.
 pub(super) struct OneSided<N: Nic> {
     pub(super) is_write: bool,
-    pub(super) region: Region<N>,
+    pub(super) region: LocalRegion<N>,
     /// It was checked against the region.
     pub(super) range: Range,
     pub(super) cookie: u64,

@@ -1,8 +1,8 @@
 //! Bodies that do not fit the ring, and memory beside the calls.
 
 use copyrpc_rpc::{
-    Call, CallError, CloseReason, Config, Handler, PeerId, Range, Region, RemoteRegion, ReplyError,
-    Request, Status, TransferError, TransportKind, Worker,
+    Call, CallError, CloseReason, Config, Handler, LocalRegion, PeerId, Range, RemoteRegion,
+    ReplyError, Request, Status, TransferError, TransportKind, Worker,
 };
 use softnic::Nic;
 
@@ -224,7 +224,7 @@ fn an_access_ends_only_when_its_own_bytes_have_moved() {
     struct Again {
         to_b: PeerId,
         theirs: RemoteRegion,
-        ours: Region<Nic>,
+        ours: LocalRegion<Nic>,
         seen: Vec<(u64, Status, [u8; 4])>,
     }
     impl Handler<Nic> for Again {

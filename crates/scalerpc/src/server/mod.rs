@@ -12,12 +12,13 @@ use std::{
 use proto::{
     Status,
     scalerpc::{
-        self, Entry, Exchange, HEADER_BYTES, Header, Imm, Mapping,
-        server::{Action, ClientId, Counters, Origin, RequestId},
+        self, Entry, Exchange, HEADER_BYTES, Imm, Mapping, Trailer,
+        server::{Action, ClientId, Counters, RequestId, RequestOrigin},
     },
 };
 use verbs::{
-    AsyncEvent, CompletionQueue as _, MemoryRegion as _, Nic, Qpn, Route, SharedReceiveQueue as _,
+    AsyncEvent, CompletionQueue as _, MemoryRegion as _, Nic, PortRoute, Qpn,
+    SharedReceiveQueue as _,
 };
 
 use crate::{
@@ -72,7 +73,7 @@ struct Peer<N: Nic> {
 /// What could not be posted yet.
 enum Deferred {
     Act(Action),
-    Respond { slot: u8, header: Header, body: Vec<u8> },
+    Respond { slot: u8, header: Trailer, body: Vec<u8> },
 }
 
 /// One thread's clients. See the [crate].
@@ -202,7 +203,7 @@ impl<N: Nic> Server<N> {
             }
             match completion.imm.and_then(Imm::decode) {
                 Some(Imm::Request(slot)) => {
-                    self.take(client, slot, Origin::Written, handler);
+                    self.take(client, slot, RequestOrigin::Written, handler);
                 }
                 Some(Imm::Entry) => self.take_entry(client, handler),
                 _ => self.doomed.push((client, CloseReason::Violation)),
@@ -246,7 +247,7 @@ impl<N: Nic> Server<N> {
             // What was taken is cleared, so it is looked at once.
             if valid >> 32 == u64::from(place.generation) && valid & 0xffff_ffff != 0 {
                 work += 1;
-                self.take(client, slot, Origin::Written, handler);
+                self.take(client, slot, RequestOrigin::Written, handler);
                 self.pools.write(end - 8, &[0; 8]);
             }
         }
@@ -262,7 +263,13 @@ impl<N: Nic> Server<N> {
     }
 
     /// Takes a request out of its block, and serves it unless it was served before.
-    fn take(&mut self, client: ClientId, slot: u8, origin: Origin, handler: &mut impl Handler<N>) {
+    fn take(
+        &mut self,
+        client: ClientId,
+        slot: u8,
+        origin: RequestOrigin,
+        handler: &mut impl Handler<N>,
+    ) {
         let Some(place) = self.core.place(client).filter(|_| slot < self.config.slots) else {
             return self.doomed.push((client, CloseReason::Violation));
         };
@@ -270,9 +277,9 @@ impl<N: Nic> Server<N> {
         let mut bytes = [0; HEADER_BYTES];
         self.pools.read(end, &mut bytes);
         let room = u32::try_from(self.body_bytes_max()).unwrap_or(u32::MAX);
-        let Ok(header) = Header::decode(&bytes, room) else {
+        let Ok(header) = Trailer::decode(&bytes, room) else {
             // An announced slot that was answered in between is empty or old; a written one is not.
-            if origin == Origin::Written {
+            if origin == RequestOrigin::Written {
                 self.doomed.push((client, CloseReason::Violation));
             }
             return;
@@ -317,7 +324,7 @@ impl<N: Nic> Server<N> {
             match action {
                 Action::Take { client, mask, .. } => {
                     for slot in (0..self.config.slots).filter(|slot| mask >> slot & 1 == 1) {
-                        self.take(client, slot, Origin::Read, handler);
+                        self.take(client, slot, RequestOrigin::Read, handler);
                     }
                 }
                 Action::Drop(client) => self.doomed.push((client, CloseReason::Silent)),
@@ -331,7 +338,7 @@ impl<N: Nic> Server<N> {
     fn take_event(&mut self) {
         if let Some(AsyncEvent::PeerGone(lid)) = self.nic.poll_event() {
             for (client, peer) in self.peers.iter().flatten() {
-                if peer.contact.endpoint.address.route == Route::Lid(lid) {
+                if peer.contact.endpoint.address.route == PortRoute::Lid(lid) {
                     self.doomed.push((*client, CloseReason::PeerGone(lid)));
                 }
             }

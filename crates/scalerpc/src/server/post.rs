@@ -1,8 +1,8 @@
 //! What is posted to clients.
 
 use proto::scalerpc::{
-    HEADER_BYTES, Header, Imm,
-    server::{Action, ClientId, Place},
+    HEADER_BYTES, Imm, Trailer,
+    server::{Action, ClientId, ZoneLease},
 };
 use verbs::{Completion, CompletionQueue as _, MemoryRegion as _, Nic, PostSendError, RemoteSlice};
 
@@ -31,7 +31,7 @@ impl From<Result<(), PostSendError>> for Posted {
 
 impl<N: Nic> Server<N> {
     /// Posts a response, or keeps it until there is room.
-    pub(super) fn respond(&mut self, client: ClientId, slot: u8, header: Header, body: &[u8]) {
+    pub(super) fn respond(&mut self, client: ClientId, slot: u8, header: Trailer, body: &[u8]) {
         let is_first = self.peer(client).is_some_and(|peer| peer.deferred.is_empty());
         let posted = match is_first {
             true => self.post_response(client, slot, &header, body),
@@ -71,7 +71,7 @@ impl<N: Nic> Server<N> {
         &mut self,
         client: ClientId,
         slot: u8,
-        header: &Header,
+        header: &Trailer,
         body: &[u8],
     ) -> Posted {
         let index = usize::from(client.index());
@@ -110,7 +110,7 @@ impl<N: Nic> Server<N> {
     }
 
     /// Reads announced blocks, neighbours together.
-    fn read(&mut self, client: ClientId, mask: u64, place: Place) -> Posted {
+    fn read(&mut self, client: ClientId, mask: u64, place: ZoneLease) -> Posted {
         let block = self.config.block_bytes as usize;
         let zone = self.block_end(place.mapping, 0) - block;
         let mut runs = Vec::new();

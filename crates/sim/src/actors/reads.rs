@@ -8,8 +8,8 @@ use std::collections::{BTreeSet, VecDeque};
 
 use crate::{
     machine::Profile,
-    nic::{Context, Nic},
-    world::{Stream, Time, World},
+    nic::{NicContext, NicModel},
+    world::{RandomStream, Time, World},
 };
 
 /// Which machine each READ of a thread goes to.
@@ -140,11 +140,11 @@ struct Cluster<'p> {
     profile: &'p Profile,
     load: Load,
     world: World<Event>,
-    nics: Vec<Nic>,
+    nics: Vec<NicModel>,
     initiators: Vec<Initiator>,
     threads: Vec<Thread>,
-    targets: Stream,
-    responder_units: Stream,
+    targets: RandomStream,
+    responder_units: RandomStream,
     served: u64,
     misses_before: u64,
     is_warm: bool,
@@ -163,15 +163,16 @@ pub fn run(profile: &Profile, load: &Load, seed: u64) -> Measured {
 
 impl<'p> Cluster<'p> {
     fn new(profile: &'p Profile, load: Load, seed: u64) -> Self {
-        let nics = (0..load.machines).map(|number| Nic::new(&profile.nic, seed, number)).collect();
+        let nics =
+            (0..load.machines).map(|number| NicModel::new(&profile.nic, seed, number)).collect();
         let mut cluster = Self {
             profile,
             world: World::default(),
             nics,
             initiators: Vec::new(),
             threads: Vec::new(),
-            targets: Stream::new(seed, "targets of READs"),
-            responder_units: Stream::new(seed, "units of responder contexts"),
+            targets: RandomStream::new(seed, "targets of READs"),
+            responder_units: RandomStream::new(seed, "units of responder contexts"),
             served: 0,
             misses_before: 0,
             is_warm: false,
@@ -434,10 +435,10 @@ impl<'p> Cluster<'p> {
     }
 }
 
-fn initiator_context(index: usize) -> Context {
-    Context::Initiator(u32::try_from(index).expect("queue pair numbers have 24 bits"))
+fn initiator_context(index: usize) -> NicContext {
+    NicContext::Initiator(u32::try_from(index).expect("queue pair numbers have 24 bits"))
 }
 
-fn responder_context(index: usize) -> Context {
-    Context::Responder(u32::try_from(index).expect("queue pair numbers have 24 bits"))
+fn responder_context(index: usize) -> NicContext {
+    NicContext::Responder(u32::try_from(index).expect("queue pair numbers have 24 bits"))
 }

@@ -17,12 +17,12 @@ use serde::Serialize;
 
 use crate::{
     machine::DelegationProfile,
-    world::{Stream, Time, World},
+    world::{RandomStream, Time, World},
 };
 
 /// State of all clients when a run begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub enum Start {
+pub enum StartState {
     /// All calls at once.
     Burst,
     /// One call per µs and node.
@@ -57,7 +57,7 @@ pub struct Load {
     /// Calls in flight per client.
     pub depth: u32,
     /// State of all clients at the start.
-    pub start: Start,
+    pub start: StartState,
     /// Completions that a turn waits for, a poll each; 0: it polls once.
     pub poll_budget: u32,
     /// What is done with answers.
@@ -151,7 +151,7 @@ struct Simulation<'a> {
     profile: &'a DelegationProfile,
     load: &'a Load,
     nodes: Vec<Node>,
-    random: Stream,
+    random: RandomStream,
     counts: Counts,
     sent: u64,
 }
@@ -205,7 +205,7 @@ pub fn run(profile: &DelegationProfile, load: &Load, seed: u64) -> Measured {
 
 impl<'a> Simulation<'a> {
     fn new(profile: &'a DelegationProfile, load: &'a Load, seed: u64) -> Self {
-        let mut random = Stream::new(seed, "reference daemon");
+        let mut random = RandomStream::new(seed, "reference daemon");
         let calls = profile.clients * load.depth;
         let nodes = (0..load.nodes).map(|_| {
             let mut node = Node {
@@ -214,9 +214,10 @@ impl<'a> Simulation<'a> {
                 ..Node::default()
             };
             match load.start {
-                Start::Burst => node.ring.push_back((0.0, calls)),
-                Start::Trickle => {
-                    let jitter = |random: &mut Stream| real(random.number(1 << 20)) / real(1 << 20);
+                StartState::Burst => node.ring.push_back((0.0, calls)),
+                StartState::Trickle => {
+                    let jitter =
+                        |random: &mut RandomStream| real(random.number(1 << 20)) / real(1 << 20);
                     node.first =
                         (0..calls).map(|call| f64::from(call) + jitter(&mut random)).collect();
                 }

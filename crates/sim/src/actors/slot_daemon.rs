@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::{
     machine::TwoRankProfile,
-    world::{Stream, Time, World},
+    world::{RandomStream, Time, World},
 };
 
 /// What may make calls to the other rank slow. Each is off unless it is asked for.
@@ -248,7 +248,7 @@ struct Simulation<'a> {
     profile: &'a TwoRankProfile,
     load: &'a Load<'a>,
     ranks: Vec<Rank>,
-    random: Stream,
+    random: RandomStream,
     counted: Counted,
     is_counting: bool,
     sent: u64,
@@ -274,7 +274,7 @@ pub fn run(profile: &TwoRankProfile, load: &Load<'_>, seed: u64) -> Counted {
 
 impl<'a> Simulation<'a> {
     fn new(profile: &'a TwoRankProfile, load: &'a Load<'a>, seed: u64) -> Self {
-        let mut random = Stream::new(seed, "slot daemon");
+        let mut random = RandomStream::new(seed, "slot daemon");
         let ranks = (0..load.pattern.ranks()).map(|number| {
             let clients = match load.pattern {
                 Pattern::Uniform(_) => profile.clients,

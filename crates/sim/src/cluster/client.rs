@@ -1,7 +1,7 @@
 //! A client: the production core of a client process, and a program that calls, or one that serves.
 
 use client::message::{CallHead, DAEMON, HERE, ServeHead, WorkHead, method};
-use ipc::{CallError, Outcome, sans_os::ClientCore};
+use ipc::{CallError, CallOutcome, sans_os::ClientCore};
 use rpc::Status;
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
@@ -10,7 +10,7 @@ use super::{
     node::{EMBEDDED, PROVIDED},
     plan::{GRACE_NS, Plan, TIMEOUT_NS},
 };
-use crate::world::{Stream, Time};
+use crate::world::{RandomStream, Time};
 
 /// Empty polls before a client sleeps, or waits for what it would find if it polled on: it has told its
 /// daemon of its requests by then.
@@ -70,7 +70,7 @@ pub(super) struct Client {
     pub(super) slot: u16,
     core: ClientCore<u64>,
     pub(super) role: Role,
-    random: Stream,
+    random: RandomStream,
     is_sleeper: bool,
     pub(super) is_parked: bool,
     pub(super) is_asleep: bool,
@@ -92,7 +92,7 @@ impl Client {
         (id, slot, core): (ipc::ClientId, u16, ClientCore<u64>),
         now: Time,
     ) -> Self {
-        let mut random = Stream::new(plan.seed, name);
+        let mut random = RandomStream::new(plan.seed, name);
         Self {
             id,
             slot,
@@ -178,7 +178,7 @@ impl Client {
         let Self { core, role, next_call, random, .. } = self;
         let mut work = None;
         let Surroundings { history, now, rank, now_ns, .. } = around;
-        let mut done = |call: u64, outcome: Outcome<'_>| match call {
+        let mut done = |call: u64, outcome: CallOutcome<'_>| match call {
             REGISTER => {
                 let is_registered = outcome.is_ok();
                 *role = Role::Provider { is_registered, is_waiting: false };
@@ -321,7 +321,7 @@ fn daemon_head(method: u16) -> Vec<u8> {
 }
 
 /// What an outcome is for the history; what no honest daemon does is a failure.
-fn judged<'a>(history: &mut History, call: u64, outcome: Outcome<'a>) -> Result<&'a [u8], End> {
+fn judged<'a>(history: &mut History, call: u64, outcome: CallOutcome<'a>) -> Result<&'a [u8], End> {
     outcome.map_err(|failed| match failed.error {
         CallError::Deadline => End::Deadline,
         CallError::ServerGone => End::DaemonGone,

@@ -2,11 +2,11 @@
 
 use std::{fmt, str::FromStr};
 
-use crate::world::{Stream, Time};
+use crate::world::{RandomStream, Time};
 
 /// Kinds of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum FaultKind {
     /// Requests and answers of all ports are lost, `amount` of a thousand.
     Loss,
     /// They come twice, `amount` of a thousand.
@@ -39,7 +39,7 @@ pub enum Kind {
     ClockRate,
 }
 
-impl Kind {
+impl FaultKind {
     /// All, with their names.
     pub const ALL: [(Self, &'static str); 15] = [
         (Self::Loss, "loss"),
@@ -64,7 +64,7 @@ impl Kind {
     }
 
     /// How much of it a seed draws.
-    fn amount(self, random: &mut Stream) -> u32 {
+    fn amount(self, random: &mut RandomStream) -> u32 {
         match self {
             Self::Loss | Self::Repeat => random.choose(&[5, 20, 100, 300]),
             Self::Reorder => random.choose(&[500, 5_000, 50_000]),
@@ -88,7 +88,7 @@ impl Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fault {
     /// Kind of the fault.
-    pub kind: Kind,
+    pub kind: FaultKind,
     /// Number of the node.
     pub node: u32,
     /// On the way to which node.
@@ -154,7 +154,7 @@ impl FromStr for Fault {
 
 fn parse(text: &str) -> Option<Fault> {
     let (name, rest) = text.split_once(':')?;
-    let (kind, _) = *Kind::ALL.iter().find(|(_, known)| *known == name)?;
+    let (kind, _) = *FaultKind::ALL.iter().find(|(_, known)| *known == name)?;
     let (place, time) = rest.split_once('@')?;
     let mut numbers = place.split('/').map(|number| number.parse().ok());
     let (node, peer, amount) = (numbers.next()??, numbers.next()??, numbers.next()??);
@@ -167,10 +167,10 @@ fn parse(text: &str) -> Option<Fault> {
 /// about (swarm testing).
 #[must_use]
 pub fn draw(seed: u64, nodes: u32, length: Time) -> Vec<Fault> {
-    let mut random = Stream::new(seed, "faults");
+    let mut random = RandomStream::new(seed, "faults");
     let length_us = (length.whole_ns() / 1000).max(2);
     let kinds: Vec<_> =
-        Kind::ALL.iter().map(|(kind, _)| *kind).filter(|_| random.happens(300)).collect();
+        FaultKind::ALL.iter().map(|(kind, _)| *kind).filter(|_| random.happens(300)).collect();
     let mut faults = Vec::new();
     if kinds.is_empty() {
         return faults;
@@ -213,7 +213,7 @@ mod tests {
     fn every_kind_is_drawn_by_some_seed() {
         let length = Time::from_ns(5_000_000);
         let drawn: Vec<_> = (0..500).flat_map(|seed| draw(seed, 3, length)).collect();
-        for (kind, name) in Kind::ALL {
+        for (kind, name) in FaultKind::ALL {
             assert!(drawn.iter().any(|fault| fault.kind == kind), "{name}");
         }
         assert!((0..500).any(|seed| draw(seed, 3, length).is_empty()));

@@ -7,15 +7,15 @@ use std::{
 
 use ipc::ClientId;
 use softnic::{
-    Answer, Cause, Config, Issued, Nic, OpenError, Packet, Refusal, Timeline, VirtualPort,
+    Cause, Config, Issued, Nic, OpenError, Packet, Refusal, ReplyPacket, Timeline, VirtualPort,
 };
 use verbs::{Lid, Qpn};
 
 use super::charge;
-use super::fault::{Fault, Kind};
+use super::fault::{Fault, FaultKind};
 use crate::{
     machine::DelegationProfile,
-    world::{Stream, Time, World},
+    world::{RandomStream, Time, World},
 };
 
 /// From a doorbell to a NIC that reads the WQE.
@@ -52,7 +52,7 @@ pub(super) enum Phase {
 pub(super) enum Event {
     Issue(Lid, Qpn),
     Arrive(Packet),
-    Settle(Answer),
+    Settle(ReplyPacket),
     Datagram {
         from: Socket,
         to: Socket,
@@ -123,7 +123,7 @@ impl State {
         }
     }
 
-    fn active(&self, kind: Kind) -> impl Iterator<Item = &Fault> {
+    fn active(&self, kind: FaultKind) -> impl Iterator<Item = &Fault> {
         self.faults.iter().filter(move |fault| fault.kind == kind)
     }
 
@@ -140,14 +140,14 @@ impl State {
         *free
     }
 
-    fn is_cut(&self, kind: Kind, from: u32, to: u32) -> bool {
+    fn is_cut(&self, kind: FaultKind, from: u32, to: u32) -> bool {
         self.active(kind)
             .any(|fault| fault.is_of(from, self.nodes) && fault.peer % self.nodes == to)
     }
 
     /// Until when the NIC of a node does nothing.
     fn stalled_until(&self, port: Lid) -> Option<Time> {
-        let stalls = self.active(Kind::NicStall);
+        let stalls = self.active(FaultKind::NicStall);
         stalls.filter(|fault| fault.is_of(rank_of(port), self.nodes)).map(Fault::end).max()
     }
 }
@@ -166,7 +166,7 @@ pub(super) fn port_of(rank: u32) -> Lid {
 #[derive(Debug)]
 pub(super) struct Network {
     state: Mutex<State>,
-    random: Mutex<Stream>,
+    random: Mutex<RandomStream>,
 }
 
 impl Network {
@@ -176,14 +176,14 @@ impl Network {
         machine: Option<&'static DelegationProfile>,
     ) -> Arc<Self> {
         let state = Mutex::new(State { nodes, machine, ..State::default() });
-        Arc::new(Self { state, random: Mutex::new(Stream::new(seed, "network")) })
+        Arc::new(Self { state, random: Mutex::new(RandomStream::new(seed, "network")) })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn random(&self) -> MutexGuard<'_, Stream> {
+    fn random(&self) -> MutexGuard<'_, RandomStream> {
         self.random.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -233,12 +233,12 @@ impl Network {
         let node = fault.node % state.nodes;
         if begins {
             state.faults.push(fault);
-            if fault.kind == Kind::QpError {
+            if fault.kind == FaultKind::QpError {
                 state.to_fail.insert(node, fault.amount);
             }
         } else if let Some(at) = state.faults.iter().position(|active| *active == fault) {
             state.faults.swap_remove(at);
-            if fault.kind == Kind::QpError {
+            if fault.kind == FaultKind::QpError {
                 state.to_fail.remove(&node);
             }
         }
@@ -252,14 +252,14 @@ impl Network {
     }
 
     /// The largest amount of an active fault of a node; `None`: there is none.
-    pub(super) fn amount(&self, kind: Kind, node: u32) -> Option<u32> {
+    pub(super) fn amount(&self, kind: FaultKind, node: u32) -> Option<u32> {
         let state = self.lock();
         let nodes = state.nodes;
         state.active(kind).filter(|fault| fault.is_of(node, nodes)).map(|fault| fault.amount).max()
     }
 
     /// When the last active fault of this kind ends at a node.
-    pub(super) fn ends(&self, kind: Kind, node: u32) -> Option<Time> {
+    pub(super) fn ends(&self, kind: FaultKind, node: u32) -> Option<Time> {
         let state = self.lock();
         let nodes = state.nodes;
         state.active(kind).filter(|fault| fault.is_of(node, nodes)).map(Fault::end).max()
@@ -268,7 +268,7 @@ impl Network {
     /// Sends a datagram, which may be lost.
     pub(super) fn send_datagram(&self, from: Socket, to: Socket, bytes: &[u8]) {
         let mut state = self.lock();
-        if state.is_cut(Kind::CutControl, from.rank, to.rank) {
+        if state.is_cut(FaultKind::CutControl, from.rank, to.rank) {
             return;
         }
         let delay_ns = DATAGRAM_NS + self.random().number(DATAGRAM_NS);
@@ -281,10 +281,10 @@ impl Network {
         let mut state = self.lock();
         let mut random = self.random();
         let permille = |kind| state.active(kind).map(|fault| fault.amount).max().unwrap_or(0);
-        let is_lost = random.happens(permille(Kind::Loss).into())
-            || state.is_cut(Kind::CutFabric, rank_of(from), rank_of(to));
-        let copies = 1 + u64::from(random.happens(permille(Kind::Repeat).into()));
-        let reorder_ns = u64::from(permille(Kind::Reorder));
+        let is_lost = random.happens(permille(FaultKind::Loss).into())
+            || state.is_cut(FaultKind::CutFabric, rank_of(from), rank_of(to));
+        let copies = 1 + u64::from(random.happens(permille(FaultKind::Repeat).into()));
+        let reorder_ns = u64::from(permille(FaultKind::Reorder));
         if is_lost {
             return;
         }
@@ -371,7 +371,7 @@ impl Network {
 
     fn arrive(&self, port: &VirtualPort, packet: &Packet) {
         let (from, to) = (packet.source().0, packet.destination().0);
-        let not_ready = self.amount(Kind::Rnr, rank_of(to)).unwrap_or(0);
+        let not_ready = self.amount(FaultKind::Rnr, rank_of(to)).unwrap_or(0);
         let answer = if self.fails(rank_of(from)) {
             port.refuse(packet, Refusal::Failed)
         } else if self.random().happens(not_ready.into()) {

@@ -22,7 +22,7 @@ use super::{
     network::{Network, Phase, Socket},
     plan::{Plan, TIMEOUT_NS},
 };
-use crate::world::{Stream, Time};
+use crate::world::{RandomStream, Time};
 
 /// The service that every daemon answers itself.
 pub(super) const EMBEDDED: u16 = 7;
@@ -164,7 +164,7 @@ pub(super) struct Node {
     pub(super) idle_turns: u32,
     /// Responses that clients were told of.
     pub(super) responses: u64,
-    pub(super) random: Stream,
+    pub(super) random: RandomStream,
 }
 
 impl Node {
@@ -177,7 +177,7 @@ impl Node {
         history: &Rc<RefCell<History>>,
     ) -> Result<Self, ClusterError> {
         let Socket { rank, life } = socket;
-        let mut random = Stream::new(plan.seed, &format!("daemon {rank} in life {life}"));
+        let mut random = RandomStream::new(plan.seed, &format!("daemon {rank} in life {life}"));
         // Nodes agree on nothing but the pace of time.
         let clock = NodeClock::new(MS + random.number(1 << 40), network.now());
         let now_ns = clock.now_ns.get();

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     machine::DelegationProfile,
-    world::{Stream, Time},
+    world::{RandomStream, Time},
 };
 
 /// Sizes and habits of all nodes of a run.
@@ -101,7 +101,7 @@ impl Plan {
     }
 
     fn draw(seed: u64, nodes: u32, clients: u32) -> Self {
-        let random = &mut Stream::new(seed, "plan");
+        let random = &mut RandomStream::new(seed, "plan");
         let ring_bytes = random.choose(&[4 << 10, 16 << 10, 64 << 10, 256 << 10]);
         Self {
             seed,

@@ -8,14 +8,14 @@ use ipc::sans_os::Notice;
 use super::{
     ClusterError, Setup, charge,
     client::{Client, Role, Surroundings},
-    fault::{Fault, Kind},
+    fault::{Fault, FaultKind},
     history::History,
     network::{Event, Network, Phase, Socket},
     node::{Directory, Node},
     plan::Plan,
     trace::Spans,
 };
-use crate::world::{Stream, Time};
+use crate::world::{RandomStream, Time};
 
 /// Empty turns before a daemon sleeps, or waits for what it would find if it turned on.
 const IDLE_TURNS: u32 = 12;
@@ -51,7 +51,7 @@ pub(super) struct Cluster {
     pub(super) disturbed: Vec<bool>,
     /// Clients ever, which have a stream of random numbers each.
     clients_ever: u64,
-    random: Stream,
+    random: RandomStream,
     pub(super) is_draining: bool,
     /// Counters of lives that are over.
     pub(super) past: Vec<Vec<u64>>,
@@ -73,7 +73,7 @@ impl Cluster {
             lives: vec![(0, 1 << 40); count],
             disturbed: vec![false; count],
             clients_ever: 0,
-            random: Stream::new(seed, "cluster"),
+            random: RandomStream::new(seed, "cluster"),
             is_draining: false,
             past: vec![vec![0; Counter::ALL.len()]; count],
             spans: is_traced.then(Spans::default),
@@ -284,9 +284,9 @@ impl Cluster {
     /// A phase of a turn.
     fn turn(&mut self, socket: Socket, number: u64, phase: Phase) {
         let (rank, now) = (socket.rank, self.network.now());
-        let gain_ppm = self.network.amount(Kind::ClockRate, rank).unwrap_or(0);
-        let slow = u64::from(self.network.amount(Kind::Slow, rank).unwrap_or(1));
-        let stopped = self.network.ends(Kind::Pause, rank).filter(|until| *until > now);
+        let gain_ppm = self.network.amount(FaultKind::ClockRate, rank).unwrap_or(0);
+        let slow = u64::from(self.network.amount(FaultKind::Slow, rank).unwrap_or(1));
+        let stopped = self.network.ends(FaultKind::Pause, rank).filter(|until| *until > now);
         let Some(node) = self.node(socket).filter(|node| node.turn == number) else { return };
         if let Some(until) = stopped {
             return self.schedule_turn(rank, until, phase);
@@ -477,8 +477,8 @@ impl Cluster {
 
     fn step_client(&mut self, socket: Socket, client: usize, number: u64) {
         let (rank, now) = (socket.rank, self.network.now());
-        let stopped = self.network.ends(Kind::ClientPause, rank).filter(|until| *until > now);
-        let gain_ppm = self.network.amount(Kind::ClockRate, rank).unwrap_or(0);
+        let stopped = self.network.ends(FaultKind::ClientPause, rank).filter(|until| *until > now);
+        let gain_ppm = self.network.amount(FaultKind::ClockRate, rank).unwrap_or(0);
         let is_disturbed = self.disturbed[rank as usize];
         let Some(node) = self.nodes[rank as usize].as_mut().filter(|node| node.socket == socket)
         else {
@@ -524,11 +524,11 @@ impl Cluster {
         let rank = fault.node % self.plan.nodes;
         let now = self.network.now();
         match fault.kind {
-            Kind::Crash | Kind::CrashClockBack if begins => {
-                self.kill(rank, fault.kind == Kind::CrashClockBack);
+            FaultKind::Crash | FaultKind::CrashClockBack if begins => {
+                self.kill(rank, fault.kind == FaultKind::CrashClockBack);
                 self.network.schedule(fault.end(), Event::Restart { rank });
             }
-            Kind::ClientDeath if begins => {
+            FaultKind::ClientDeath if begins => {
                 let client = (fault.amount % self.plan.clients.max(1)) as usize;
                 let Some(node) = &self.nodes[rank as usize] else { return };
                 let socket = node.socket;
@@ -561,15 +561,15 @@ impl Cluster {
 }
 
 /// Whether calls of clients of that node may end late: a process of it does not run as it should.
-fn is_of_processes(kind: Kind) -> bool {
+fn is_of_processes(kind: FaultKind) -> bool {
     matches!(
         kind,
-        Kind::Pause
-            | Kind::Slow
-            | Kind::Crash
-            | Kind::CrashClockBack
-            | Kind::ClientDeath
-            | Kind::ClientPause
-            | Kind::ClockRate
+        FaultKind::Pause
+            | FaultKind::Slow
+            | FaultKind::Crash
+            | FaultKind::CrashClockBack
+            | FaultKind::ClientDeath
+            | FaultKind::ClientPause
+            | FaultKind::ClockRate
     )
 }

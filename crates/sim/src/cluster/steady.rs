@@ -11,7 +11,7 @@ pub use super::load::{Begin, Steady};
 
 use super::{
     ClusterError, End,
-    fault::{Fault, Kind},
+    fault::{Fault, FaultKind},
     network::Event,
     plan::Plan,
     run::Cluster,
@@ -53,7 +53,8 @@ pub fn run(steady: &Steady) -> Result<Measured, ClusterError> {
             let whole_us = warm_up.whole_ns() / 1000;
             let at_us = start.whole_ns() / 1000 + whole_us / 2;
             let for_us = (whole_us / 10).max(1);
-            let fault = Fault { kind: Kind::Pause, node: 0, peer: 0, amount: 0, at_us, for_us };
+            let fault =
+                Fault { kind: FaultKind::Pause, node: 0, peer: 0, amount: 0, at_us, for_us };
             cluster.network.schedule(fault.begin(), Event::Fault { fault, begins: true });
             cluster.network.schedule(fault.end(), Event::Fault { fault, begins: false });
         }

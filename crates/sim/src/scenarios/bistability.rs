@@ -9,7 +9,7 @@
 use serde::Serialize;
 
 use crate::{
-    actors::reference_daemon::{self, Hold, Load, Measured, Start},
+    actors::reference_daemon::{self, Hold, Load, Measured, StartState},
     machine::DELEGATION,
 };
 
@@ -51,7 +51,7 @@ pub struct Attractor {
     /// Nodes.
     pub nodes: usize,
     /// State of the clients at the start.
-    pub start: Start,
+    pub start: StartState,
     /// Seed of the run.
     pub seed: u64,
     /// Calls per µs, of all nodes.
@@ -87,15 +87,15 @@ impl Outcome {
     }
 }
 
-type Deep = (usize, u32, Start, f64, Option<(f64, f64)>);
+type Deep = (usize, u32, StartState, f64, Option<(f64, f64)>);
 
 /// With 32 calls per client: nodes, poll budget, how it begins, calls per µs, responses per turn, turns in 10 s.
 const DEEP: [Deep; 5] = [
-    (2, 0, Start::Burst, 15.26, Some((4.6, 8.6))),
-    (8, 0, Start::Trickle, 8.79, Some((0.97, 14.0))),
-    (16, 0, Start::Burst, 110.04, Some((28.0, 2.3))),
-    (8, 16, Start::Trickle, 58.4, None),
-    (16, 16, Start::Trickle, 24.7, None),
+    (2, 0, StartState::Burst, 15.26, Some((4.6, 8.6))),
+    (8, 0, StartState::Trickle, 8.79, Some((0.97, 14.0))),
+    (16, 0, StartState::Burst, 110.04, Some((28.0, 2.3))),
+    (8, 16, StartState::Trickle, 58.4, None),
+    (16, 16, StartState::Trickle, 24.7, None),
 ];
 
 /// With one call per client: nodes, and calls per µs without hold, with 10 µs, and adaptive.
@@ -117,17 +117,17 @@ const HOLDS: [(Hold, &str, f64); 3] = [
 const SEEDS: u64 = 4;
 
 /// A trickle ends in the same state, whatever the seed.
-const fn seeds_of(start: Start) -> u64 {
+const fn seeds_of(start: StartState) -> u64 {
     match start {
-        Start::Burst => SEEDS,
-        Start::Trickle => 1,
+        StartState::Burst => SEEDS,
+        StartState::Trickle => 1,
     }
 }
 
 /// Simulates every number. `progress` hears how many simulations of how many are done.
 #[must_use]
 pub fn run(seed: u64, mut progress: impl FnMut(usize, usize)) -> Outcome {
-    let starts = [Start::Burst, Start::Trickle];
+    let starts = [StartState::Burst, StartState::Trickle];
     let attracted: u64 = starts.iter().map(|start| 3 * seeds_of(*start)).sum();
     let attracted = usize::try_from(attracted).unwrap_or(0);
     let bursts = usize::try_from(SEEDS).unwrap_or(0) - 1;
@@ -144,7 +144,7 @@ pub fn run(seed: u64, mut progress: impl FnMut(usize, usize)) -> Outcome {
     };
     for (nodes, poll_budget, start, reference, turns) in DEEP {
         // A burst of 16 nodes may leave the upper state: the reference is of one that has not.
-        let bursts = if nodes == 16 && start == Start::Burst { SEEDS } else { 1 };
+        let bursts = if nodes == 16 && start == StartState::Burst { SEEDS } else { 1 };
         let runs = (seed..seed + bursts)
             .map(|seed| step(&mut outcome, &deep(nodes, poll_budget, start), seed));
         let best = runs.max_by(|one, other| one.total_mops.total_cmp(&other.total_mops));
@@ -166,7 +166,7 @@ pub fn run(seed: u64, mut progress: impl FnMut(usize, usize)) -> Outcome {
     for (nodes, references) in SHALLOW {
         for ((hold, name, warm_up_us), reference) in HOLDS.into_iter().zip(references) {
             let end_us = warm_up_us + 1200.0;
-            let start = Start::Burst;
+            let start = StartState::Burst;
             let load = Load { nodes, depth: 1, start, poll_budget: 0, hold, warm_up_us, end_us };
             let simulated = step(&mut outcome, &load, seed).total_mops;
             let what = format!("1 call per client, {nodes} nodes, {name}: throughput");
@@ -186,11 +186,11 @@ pub fn run(seed: u64, mut progress: impl FnMut(usize, usize)) -> Outcome {
     outcome
 }
 
-fn deep(nodes: usize, poll_budget: u32, start: Start) -> Load {
+fn deep(nodes: usize, poll_budget: u32, start: StartState) -> Load {
     let (warm_up_us, length_us) = match (start, poll_budget) {
-        (Start::Burst, _) => (9000.0, 2000.0),
-        (Start::Trickle, 0) => (4500.0, 2000.0),
-        (Start::Trickle, _) => (6500.0, 1500.0),
+        (StartState::Burst, _) => (9000.0, 2000.0),
+        (StartState::Trickle, 0) => (4500.0, 2000.0),
+        (StartState::Trickle, _) => (6500.0, 1500.0),
     };
     let end_us = warm_up_us + length_us;
     Load { nodes, depth: 32, start, poll_budget, hold: Hold::None, warm_up_us, end_us }

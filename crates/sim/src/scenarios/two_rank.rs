@@ -251,7 +251,7 @@ fn two_ranks(rows: &mut Rows, reading: Reading, one: &Counted, seed: u64) {
 
 /// What some candidates together lead to.
 #[derive(Clone, Debug, Serialize)]
-pub struct Cell {
+pub struct Combination {
     /// The candidates that are on.
     pub candidates: Vec<Candidate>,
     /// Round trip of a ping-pong, in µs.
@@ -268,7 +268,7 @@ pub struct Cell {
     pub messages_per_batch: f64,
 }
 
-impl Cell {
+impl Combination {
     /// How much slower two ranks are than one.
     #[must_use]
     pub fn slowdown(&self) -> f64 {
@@ -279,7 +279,7 @@ impl Cell {
 /// Nothing on, each candidate alone, each with queueing, two that both read memory, and all. Turns are those of
 /// the reading *as counted*.
 #[must_use]
-pub fn matrix(seed: u64) -> Vec<Cell> {
+pub fn matrix(seed: u64) -> Vec<Combination> {
     let mut combinations = vec![Vec::new()];
     combinations.extend(Candidate::ALL.map(|candidate| vec![candidate]));
     let others = Candidate::ALL.into_iter().filter(|candidate| *candidate != Candidate::Queueing);
@@ -289,12 +289,12 @@ pub fn matrix(seed: u64) -> Vec<Cell> {
     combinations.into_iter().map(|candidates| cell(candidates, seed)).collect()
 }
 
-fn cell(candidates: Vec<Candidate>, seed: u64) -> Cell {
+fn cell(candidates: Vec<Candidate>, seed: u64) -> Combination {
     let measure = |pattern| measure(&TWO_RANK, pattern, &candidates, seed);
     let (calls, one, two) =
         (measure(Pattern::PingPong), measure(Pattern::Uniform(1)), measure(Pattern::Uniform(2)));
     let requests = (two.local + two.remote).max(1);
-    Cell {
+    Combination {
         candidates: candidates.clone(),
         round_trip_us: calls.span_us / real(calls.ended.max(1)),
         one_mops: one.total_mops(),

@@ -1,6 +1,6 @@
 //! Settings of the software NIC, each with its environment variable.
 
-use config::{Kind, Knob, Layers, SettingError, Settings};
+use config::{Knob, KnobKind, Layers, SettingError, Settings};
 use verbs::{LinkLayer, PortOptions};
 
 /// When the NIC does its work.
@@ -75,7 +75,7 @@ impl Default for Config {
 /// `inline` or `thread`: [`Config::drive`].
 const DRIVE: Knob = Knob {
     env: "COPYRPC_SOFT_DRIVE",
-    kind: Kind::Choice(&["inline", "thread"]),
+    kind: KnobKind::Choice(&["inline", "thread"]),
     default: "inline",
     meaning: "who does the NIC's work: `inline` (the thread that rings) or `thread` (a NIC thread)",
 };
@@ -83,7 +83,7 @@ const DRIVE: Knob = Knob {
 /// [`Config::strict`].
 const STRICT: Knob = Knob {
     env: "COPYRPC_SOFT_STRICT",
-    kind: Kind::CountOrOff,
+    kind: KnobKind::CountOrOff,
     default: "off",
     meaning: "`off`, or a seed: delay and shuffle what hardware may, refuse what hardware refuses",
 };
@@ -91,7 +91,7 @@ const STRICT: Knob = Knob {
 /// [`Config::fabric`].
 const FABRIC: Knob = Knob {
     env: "COPYRPC_SOFT_FABRIC",
-    kind: Kind::Name { bytes_max: 32, marks: "-_" },
+    kind: KnobKind::Name { bytes_max: 32, marks: "-_" },
     default: "default",
     meaning: "name of the fabric; ports see each other only within one",
 };
@@ -99,7 +99,7 @@ const FABRIC: Knob = Knob {
 /// [`Config::link`].
 const LINK: Knob = Knob {
     env: "COPYRPC_SOFT_LINK",
-    kind: Kind::Choice(&["infiniband", "roce"]),
+    kind: KnobKind::Choice(&["infiniband", "roce"]),
     default: "infiniband",
     meaning: "addressing: `infiniband` (LID) or `roce` (GID)",
 };
@@ -107,7 +107,7 @@ const LINK: Knob = Knob {
 /// [`Config::card_mib`].
 const CARD_MIB: Knob = Knob {
     env: "COPYRPC_SOFT_CARD_MIB",
-    kind: Kind::Count { min: 8, max: 4096 },
+    kind: KnobKind::Count { min: 8, max: 4096 },
     default: "64",
     meaning: "address space for queues in MiB; only what is used is allocated",
 };
@@ -115,7 +115,7 @@ const CARD_MIB: Knob = Knob {
 /// [`Config::cqe_version`].
 const CQE_VERSION: Knob = Knob {
     env: "COPYRPC_SOFT_CQE_VERSION",
-    kind: Kind::Choice(&["0", "1"]),
+    kind: KnobKind::Choice(&["0", "1"]),
     default: "1",
     meaning: "what completions name as user index: `0` (the SRQ, or 0), or `1` (the queue pair)",
 };
@@ -123,7 +123,7 @@ const CQE_VERSION: Knob = Knob {
 /// [`Config::atomics`].
 const ATOMICS: Knob = Knob {
     env: "COPYRPC_SOFT_ATOMICS",
-    kind: Kind::Choice(&["cpu", "nic"]),
+    kind: KnobKind::Choice(&["cpu", "nic"]),
     default: "cpu",
     meaning: "what atomics are atomic with: those of CPUs too (`cpu`), or only others of NICs (`nic`), which is \
               all that much hardware promises",

@@ -8,10 +8,10 @@ use mlx5::device::{
     CqMemory, CqRequest, DeviceCq, DeviceQp, PortRows, QpMemory, QpRequest, RqMemory, RqRequest,
     SqMemory, SrqMemory, SrqRequest, Unreachable, WqeBlocks,
 };
-use os::{event::Event, ready_set::ReadySet};
+use os::{event::EventFd, ready_set::ReadySet};
 use verbs::{
     Access, AddressVector, AsyncEvent, Cqn, CreateError, GidRoute, Lid, LinkLayer, MemoryError,
-    ModifyError, Mtu, NicAttributes, PortAttributes, QpState, Qpn, Route, RtrAttr, Srqn,
+    ModifyError, Mtu, NicAttributes, PortAttributes, PortRoute, QpState, Qpn, RtrAttr, Srqn,
     Transition, Transport,
 };
 use wire::{
@@ -313,8 +313,8 @@ unsafe impl mlx5::device::Device for Device {
             LinkLayer::Ethernet => (LinkLayer::Ethernet, Lid::new(0)),
         };
         let gid = match self.address().route {
-            Route::Gid(route) | Route::Global(_, route) => route.gid,
-            Route::Lid(lid) => gid_of(lid),
+            PortRoute::Gid(route) | PortRoute::Global(_, route) => route.gid,
+            PortRoute::Lid(lid) => gid_of(lid),
         };
         PortAttributes { number: 1, link, lid, gid, gid_index: 0, pkey_index: 0, mtu: Mtu::B4096 }
     }
@@ -325,8 +325,8 @@ unsafe impl mlx5::device::Device for Device {
             return address;
         }
         AddressVector::new(match self.0.port.config.link {
-            LinkLayer::InfiniBand => Route::Lid(lid),
-            LinkLayer::Ethernet => Route::Gid(GidRoute {
+            LinkLayer::InfiniBand => PortRoute::Lid(lid),
+            LinkLayer::Ethernet => PortRoute::Gid(GidRoute {
                 gid: gid_of(lid),
                 hop_limit: 64,
                 traffic_class: 0,
@@ -360,7 +360,7 @@ unsafe impl mlx5::device::Device for Device {
     }
 
     fn create_channel(&self) -> Result<Channel, CreateError> {
-        let event = Event::new().map_err(|error| CreateError::System {
+        let event = EventFd::new().map_err(|error| CreateError::System {
             object: "completion channel",
             cause: error.to_string(),
         })?;

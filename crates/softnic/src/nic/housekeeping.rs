@@ -337,7 +337,7 @@ pub(crate) enum OpenFailure {
 #[cfg(all(test, not(miri)))]
 mod tests {
     use verbs::{
-        Access, CqConfig, Endpoint, InitAttr, Mtu, Nic as _, QKey, QpConfig, QpState, Qpn,
+        Access, CqConfig, InitAttr, Mtu, Nic as _, QKey, QpAddress, QpConfig, QpState, Qpn,
         QueuePair as _, RcPeer, RnrTimer, RtrAttr, Transition, Transport,
     };
 
@@ -358,8 +358,8 @@ mod tests {
 
     /// INIT and RTR, with a peer at port `lid`.
     fn connect(nic: &Nic, qp: &mut Qp, lid: u16) {
-        let Endpoint { mut address, .. } = nic.endpoint(qp);
-        address.route = verbs::Route::Lid(Lid::new(lid));
+        let QpAddress { mut address, .. } = nic.endpoint(qp);
+        address.route = verbs::PortRoute::Lid(Lid::new(lid));
         let peer = RcPeer { qpn: Qpn::from_low_bits(1), address, rq_psn: Default::default() };
         let access = Access::empty();
         qp.modify(&Transition::Init(InitAttr { access, qkey: QKey::default() })).unwrap();

@@ -38,5 +38,5 @@ pub use self::{
     open::{Nic, OpenError, open, open_virtual},
     strict::Violation,
     timeline::{Cause, Issued, NextWqe, Timeline},
-    virtual_port::{Answer, DecodeError, Packet, Refusal, VirtualPort},
+    virtual_port::{DecodeError, Packet, Refusal, ReplyPacket, VirtualPort},
 };

@@ -7,7 +7,7 @@ use memory::{
     barrier,
     sync::{Arc, AtomicBool, AtomicU32, Ordering},
 };
-use os::event::Event;
+use os::event::EventFd;
 use verbs::CreateError;
 use wire::{
     cqe::{CQE_BYTES, Cqe, CqeView},
@@ -31,7 +31,7 @@ use crate::{
 pub(crate) struct ChannelShared {
     /// Never 0.
     pub(crate) id: u32,
-    pub(crate) event: Arc<Event>,
+    pub(crate) event: Arc<EventFd>,
 }
 
 /// Ring and doorbell record of a queue, in this process.

@@ -9,7 +9,7 @@ use memory::{
     Region, barrier,
     sync::{Arc, AtomicU32, AtomicU64, AtomicUsize, Ordering},
 };
-use os::{clock, event::Event};
+use os::{clock, event::EventFd};
 use verbs::{AsyncEvent, CreateError, Lid, NicAttributes};
 
 use crate::nic::{
@@ -180,7 +180,7 @@ impl PortState {
     }
 
     /// Shows a channel to peers, if there are not as many as they take.
-    pub(crate) fn add_channel(&self, id: u32, event: &Arc<Event>) -> Result<(), CreateError> {
+    pub(crate) fn add_channel(&self, id: u32, event: &Arc<EventFd>) -> Result<(), CreateError> {
         let Some(mut fabric) = self.fabric.as_ref().map(lock) else { return Ok(()) };
         if fabric.channels() == CHANNELS_MAX {
             let (object, limit) = ("completion channel", CHANNELS_MAX);

@@ -3,7 +3,7 @@
 use core::{fmt::Debug, time::Duration};
 use std::os::fd::BorrowedFd;
 
-use verbs::{AddressVector, Lid, NicAttributes, Qpn, Route, Transport};
+use verbs::{AddressVector, Lid, NicAttributes, PortRoute, Qpn, Transport};
 use wire::wqe::{self, Ctrl, CtrlFlags, Opcode, Segment, SendWqe, wqebbs};
 
 use crate::nic::engine::Packet;
@@ -44,7 +44,7 @@ pub trait Timeline: Debug + Send + Sync {
     }
 
     /// The LID that stands for whom `route` leads to in this port's packets; `None`: the one that it names.
-    fn lid_of(&self, route: &Route) -> Option<Lid> {
+    fn lid_of(&self, route: &PortRoute) -> Option<Lid> {
         let _ = route;
         None
     }

@@ -4,7 +4,7 @@
 //!  program ── doorbell ──▶ Timeline::runnable            the owner of time
 //!                          VirtualPort::issue   ──▶ Packet ──┐ when it likes
 //!  peer      VirtualPort::respond ◀──────────────────────────┘
-//!               └──▶ Answer ──▶ VirtualPort::settle ──▶ completion
+//!               └──▶ ReplyPacket ──▶ VirtualPort::settle ──▶ completion
 //! ```
 //!
 //! Nothing here has a socket, a shared mapping, a thread or a clock. Calls on one thread have the same effect
@@ -14,10 +14,10 @@
 use std::sync::Weak;
 
 use memory::sync::{Arc, thread};
-use verbs::{AsyncEvent, GidRoute, Lid, Qpn, Route, Transport};
+use verbs::{AsyncEvent, GidRoute, Lid, PortRoute, Qpn, Transport};
 use wire::cqe::Syndrome;
 
-pub use crate::nic::engine::{Answer, DecodeError, Packet};
+pub use crate::nic::engine::{DecodeError, Packet, ReplyPacket};
 use crate::{
     nic::{
         card::target::Target,
@@ -83,14 +83,14 @@ impl VirtualPort {
     /// Runs a request that has arrived at this port. `None`: it is dropped, as one that has no right to be
     /// run, one that comes too early, or a datagram.
     #[must_use]
-    pub fn respond(&self, packet: &Packet) -> Option<Answer> {
+    pub fn respond(&self, packet: &Packet) -> Option<ReplyPacket> {
         self.answer(packet, None)
     }
 
     /// As [`respond`](Self::respond), but a request that would be run now is not: this is its answer. For
     /// worlds with faults.
     #[must_use]
-    pub fn refuse(&self, packet: &Packet, refusal: Refusal) -> Option<Answer> {
+    pub fn refuse(&self, packet: &Packet, refusal: Refusal) -> Option<ReplyPacket> {
         let reply = match refusal {
             Refusal::NotReady { wait_ns } => Reply::NotReady { wait_ns },
             Refusal::Failed => Reply::Refused(Syndrome::RemoteOperation),
@@ -98,7 +98,7 @@ impl VirtualPort {
         self.answer(packet, Some(reply))
     }
 
-    fn answer(&self, packet: &Packet, instead: Option<Reply>) -> Option<Answer> {
+    fn answer(&self, packet: &Packet, instead: Option<Reply>) -> Option<ReplyPacket> {
         let housekeeping = self.housekeeping.upgrade().filter(|_| packet.to == self.lid)?;
         let presence = housekeeping.port.owner.card.qp(0).map(|entry| Presence(&entry.presence))?;
         while !presence.try_enter() {
@@ -110,16 +110,16 @@ impl VirtualPort {
         let Outcome { reply, data } = answered?;
         let request = &packet.request;
         let from = (self.lid, request.to);
-        Some(Answer { to: request.from, from, sequence: packet.sequence, reply, data })
+        Some(ReplyPacket { to: request.from, from, sequence: packet.sequence, reply, data })
     }
 
     /// The answer that a packet was dropped, from a port where
     /// [`is_reliable`](crate::Timeline::is_reliable).
     #[must_use]
-    pub fn dropped(packet: &Packet) -> Answer {
+    pub fn dropped(packet: &Packet) -> ReplyPacket {
         let Packet { to, request, sequence, .. } = packet;
         let (to, from) = (request.from, (*to, request.to));
-        Answer { to, from, sequence: *sequence, reply: Reply::Silence, data: Vec::new() }
+        ReplyPacket { to, from, sequence: *sequence, reply: Reply::Silence, data: Vec::new() }
     }
 
     /// The port `lid` is gone with all that was on its way: queue pairs that are connected to it go to ERR,
@@ -141,7 +141,7 @@ impl VirtualPort {
 
     /// Takes the answer to a packet of this port; `false` if nothing waits for it. The queue pair may have
     /// something to do afterwards.
-    pub fn settle(&self, answer: &Answer) -> bool {
+    pub fn settle(&self, answer: &ReplyPacket) -> bool {
         let (lid, qpn) = answer.to;
         let Some(housekeeping) = self.housekeeping.upgrade().filter(|_| lid == self.lid) else {
             return false;
@@ -154,11 +154,11 @@ impl VirtualPort {
 
 impl PortState {
     /// LID that a route leads to: on RoCE it is in the last bytes of the GID, unless somebody else knows.
-    pub(crate) fn lid_of(&self, route: &Route) -> Lid {
+    pub(crate) fn lid_of(&self, route: &PortRoute) -> Lid {
         let known = self.timeline().and_then(|timeline| timeline.lid_of(route));
         known.unwrap_or_else(|| match route {
-            Route::Lid(lid) | Route::Global(lid, _) => *lid,
-            Route::Gid(GidRoute { gid, .. }) => {
+            PortRoute::Lid(lid) | PortRoute::Global(lid, _) => *lid,
+            PortRoute::Gid(GidRoute { gid, .. }) => {
                 let bytes = gid.to_bytes();
                 Lid::new(u16::from_be_bytes([bytes[14], bytes[15]]))
             }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use copyrpc_softnic as softnic;
 use softnic::Nic;
 use verbs::{
-    Access, Completion, CompletionQueue as _, CqConfig, Endpoint, InitAttr, Mtu, Nic as _, QKey,
+    Access, Completion, CompletionQueue as _, CqConfig, InitAttr, Mtu, Nic as _, QKey, QpAddress,
     QpConfig, QueuePair as _, RcPeer, RnrTimer, RtrAttr, RtsAttr, SendSize, Transition, Transport,
 };
 
@@ -53,12 +53,12 @@ impl End {
         Self { nic, pd, cq, qp }
     }
 
-    pub(crate) fn endpoint(&self) -> Endpoint {
+    pub(crate) fn endpoint(&self) -> QpAddress {
         self.nic.endpoint(&self.qp)
     }
 
     /// RESET to RTS; `peer` is for RC.
-    pub(crate) fn ready(&mut self, peer: Option<Endpoint>) {
+    pub(crate) fn ready(&mut self, peer: Option<QpAddress>) {
         ready(&mut self.qp, peer);
     }
 
@@ -67,7 +67,7 @@ impl End {
     }
 }
 
-pub(crate) fn ready(qp: &mut Qp, peer: Option<Endpoint>) {
+pub(crate) fn ready(qp: &mut Qp, peer: Option<QpAddress>) {
     let peer = peer.map(|peer| RcPeer {
         qpn: peer.qpn,
         address: peer.address,

@@ -8,7 +8,7 @@ use std::{
 };
 
 use copyrpc_softnic::{
-    Answer, Cause, Config, Issued, Nic, Packet, Timeline, VirtualPort, open_virtual,
+    Cause, Config, Issued, Nic, Packet, ReplyPacket, Timeline, VirtualPort, open_virtual,
 };
 use verbs::{Lid, Qpn};
 
@@ -28,7 +28,7 @@ pub(crate) struct Faults {
 enum Event {
     Issue(Lid, Qpn),
     Arrive(Packet),
-    Settle(Answer),
+    Settle(ReplyPacket),
 }
 
 #[derive(Debug, Default)]
@@ -173,7 +173,7 @@ impl World {
             },
             Event::Arrive(packet) => {
                 if let Some(answer) = port.respond(&packet) {
-                    let answer = Answer::decode(&answer.encode()).unwrap();
+                    let answer = ReplyPacket::decode(&answer.encode()).unwrap();
                     self.lock().transmit(Event::Settle(answer));
                 }
             }

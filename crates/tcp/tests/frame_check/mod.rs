@@ -1,8 +1,8 @@
 //! Frames of any bytes: refused, or understood as what they say; memory grows with what has come only.
 
 use copyrpc_tcp::{
-    Key, PortName,
-    frame::{Assembler, HEADER_BYTES, Header, Message},
+    PortName, Secret,
+    frame::{Assembler, HEADER_BYTES, Header, TcpMessage},
     handshake::{Acceptor, Dialer, HELLO_BYTES, Hello},
 };
 
@@ -13,7 +13,7 @@ pub(crate) fn check(bytes: &[u8]) {
     while let Ok(Some((header, len))) = Assembler::peek(rest) {
         assert_eq!(header.to_bytes()[..], rest[..HEADER_BYTES]);
         let Ok(message) = assembler.take(&header, &rest[HEADER_BYTES..len]) else { return };
-        if let Some(Message::Request(packet)) = &message {
+        if let Some(TcpMessage::Request(packet)) = &message {
             assert!(packet.payload_bytes() <= bytes.len());
         }
         rest = &rest[len..];
@@ -27,7 +27,7 @@ pub(crate) fn check(bytes: &[u8]) {
 /// Nobody gets in without a proof.
 fn handshake(bytes: &[u8]) {
     let name = |life| PortName { address: "127.0.0.1:9".parse().unwrap(), life };
-    let key = Key::from_bytes(b"a secret of the job");
+    let key = Secret::from_bytes(b"a secret of the job");
     if let Some(hello) = bytes.first_chunk::<HELLO_BYTES>()
         && let Ok((acceptor, _)) = Acceptor::new(&key, name(1), 0, [7; 32], hello)
         && let Some(proof) = bytes[HELLO_BYTES..].first_chunk()

@@ -10,6 +10,7 @@ use verbs::{Access, MemoryRegion as _};
 use super::{Refusal, Response};
 use crate::{
     abi::{Command, Fields, Record},
+    descriptors::{self, Descriptor},
     engine::{Cq, Engine, EventPipe, Pd, Srq},
 };
 
@@ -81,7 +82,7 @@ pub(super) fn create_channel(engine: &mut Engine) -> Result<Response, Refusal> {
     let pipe = EventPipe::new();
     let (pipe, reader) = pipe.map_err(|errno| Refusal::new("CREATE_COMP_CHANNEL", errno, errno))?;
     let reader = reader.into_raw_fd();
-    crate::process::watch_channel(reader);
+    descriptors::set(reader, Descriptor::Channel);
     engine.channels.insert(reader, Arc::new(pipe));
     Ok((reader.to_ne_bytes().to_vec(), Vec::new()))
 }

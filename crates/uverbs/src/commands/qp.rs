@@ -6,8 +6,8 @@ use mlx5::device::{DeviceQp as _, PortRows};
 use rustix::io::Errno;
 use softnic::{LentQp, LentQueue};
 use verbs::{
-    Access, AddressVector, DcKey, InitAttr, Lid, Mtu, Psn, QKey, QpState, Qpn, RcPeer, RnrTimer,
-    Route, RtrAttr, RtsAttr, Transition, Transport,
+    Access, AddressVector, DcKey, InitAttr, Lid, Mtu, PortRoute, Psn, QKey, QpState, Qpn, RcPeer,
+    RnrTimer, RtrAttr, RtsAttr, Transition, Transport,
 };
 
 use super::{Refusal, Response};
@@ -201,7 +201,9 @@ impl Attributes {
                 path_mtu: Mtu::B4096,
                 peer: matches!(service, Service::Rc | Service::Uc).then(|| RcPeer {
                     qpn: Qpn::from_low_bits(self.peer),
-                    address: AddressVector::new(Route::Lid(Lid::new(Fields(&self.dest).u16(20)))),
+                    address: AddressVector::new(PortRoute::Lid(Lid::new(
+                        Fields(&self.dest).u16(20),
+                    ))),
                     rq_psn: Psn::from_low_bits(self.rq_psn),
                 }),
                 rnr_timer: RnrTimer::from_code(self.rnr_timer),

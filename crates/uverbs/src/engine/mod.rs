@@ -1,5 +1,6 @@
 //! One process's port: its objects, its queues, and what goes to and comes from other ports.
 
+mod event_pipe;
 mod events;
 mod objects;
 
@@ -17,7 +18,7 @@ use crate::{
     clock::Clock,
     fabric::{Fabric, Frame},
 };
-pub(crate) use events::EventPipe;
+pub(crate) use event_pipe::EventPipe;
 pub(crate) use objects::{Attributes, Context, Cq, Pd, Qp, Service, Srq, Table, Wait};
 
 /// Requests that one queue pair sends before the others have their turn.

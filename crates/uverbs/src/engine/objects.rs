@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::events::{EventPipe, Written};
+use super::event_pipe::{EventPipe, Written};
 
 /// Objects of one kind. Handles are not used twice.
 #[derive(Debug)]

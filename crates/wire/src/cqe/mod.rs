@@ -28,7 +28,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, big_endian::*};
 
 pub use plain::{PlainArrival, read_source};
 pub use syndrome::Syndrome;
-pub use view::{CqeView, Error, Requester, Responder, ResponderKind, Scatter, Source};
+pub use view::{CqeView, ErrorCqe, RequesterCqe, ResponderCqe, ResponderKind, Scatter, Source};
 
 /// Size of the entry, or of its second half in a queue of 128-byte entries.
 pub const CQE_BYTES: usize = 64;

@@ -25,7 +25,7 @@ pub enum Scatter<'a> {
 
 /// Completion of a send WQE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Requester<'a> {
+pub struct RequesterCqe<'a> {
     /// Operation that completed.
     pub opcode: Opcode,
     /// Send queue that it was in.
@@ -70,7 +70,7 @@ pub struct Source {
 
 /// Completion of a receive WQE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Responder<'a> {
+pub struct ResponderCqe<'a> {
     /// The kind of message.
     pub kind: ResponderKind,
     /// Queue pair, or DC target, at which it arrived.
@@ -94,14 +94,14 @@ pub struct Responder<'a> {
 
 /// Failure of a send or receive WQE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Error {
+pub struct ErrorCqe {
     /// The WQE was in a send queue, else in a receive queue.
     pub is_requester: bool,
     /// Queue pair.
     pub qpn: Qpn,
-    /// As in [`Requester`] or [`Responder`].
+    /// As in [`RequesterCqe`] or [`ResponderCqe`].
     pub wqe_counter: u16,
-    /// As in [`Responder`].
+    /// As in [`ResponderCqe`].
     pub user_index: UserIndex,
     /// Code of the send operation. Not judged: an unknown code may be the very error.
     pub send_opcode: u8,
@@ -115,11 +115,11 @@ pub struct Error {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CqeView<'a> {
     /// A send WQE completed.
-    Requester(Requester<'a>),
+    Requester(RequesterCqe<'a>),
     /// A receive WQE completed.
-    Responder(Responder<'a>),
+    Responder(ResponderCqe<'a>),
     /// A WQE failed.
-    Error(Error),
+    Error(ErrorCqe),
 }
 
 impl Cqe {
@@ -149,9 +149,9 @@ impl Cqe {
         self.parse_responder(kind).map(CqeView::Responder)
     }
 
-    fn parse_requester(&self) -> Result<Requester<'_>, CqeError> {
+    fn parse_requester(&self) -> Result<RequesterCqe<'_>, CqeError> {
         let code = self.send_opcode();
-        Ok(Requester {
+        Ok(RequesterCqe {
             opcode: Opcode::from_code(code).ok_or(CqeError::UnknownSendOpcode(code))?,
             qpn: self.qpn(),
             wqe_counter: self.wqe_counter.get(),
@@ -163,7 +163,7 @@ impl Cqe {
     }
 
     #[inline(always)]
-    fn parse_responder(&self, kind: ResponderKind) -> Result<Responder<'_>, CqeError> {
+    fn parse_responder(&self, kind: ResponderKind) -> Result<ResponderCqe<'_>, CqeError> {
         let scatter = match kind {
             ResponderKind::WriteImm(_) => Scatter::Memory,
             ResponderKind::Send | ResponderKind::SendImm(_) => self.scatter()?,
@@ -177,7 +177,7 @@ impl Cqe {
             slid: Lid::new(self.head.slid.get()),
             ml_path: self.head.ml_path,
         };
-        Ok(Responder {
+        Ok(ResponderCqe {
             kind,
             qpn: self.qpn(),
             wqe_counter: self.wqe_counter.get(),
@@ -190,9 +190,9 @@ impl Cqe {
         })
     }
 
-    fn parse_error(&self, is_requester: bool) -> Error {
+    fn parse_error(&self, is_requester: bool) -> ErrorCqe {
         let [.., vendor_syndrome, syndrome] = self.timestamp;
-        Error {
+        ErrorCqe {
             is_requester,
             qpn: self.qpn(),
             wqe_counter: self.wqe_counter.get(),
@@ -311,7 +311,7 @@ impl Fields {
     }
 }
 
-impl Requester<'_> {
+impl RequesterCqe<'_> {
     #[inline(always)]
     fn encode(&self, owner: u8) -> Cqe {
         let (format, head) = scatter_head(self.scatter, self.byte_cnt);
@@ -329,7 +329,7 @@ impl Requester<'_> {
     }
 }
 
-impl Responder<'_> {
+impl ResponderCqe<'_> {
     #[inline(always)]
     fn encode(&self, owner: u8) -> Cqe {
         let (opcode, imm) = match self.kind {
@@ -362,7 +362,7 @@ impl Responder<'_> {
     }
 }
 
-impl Error {
+impl ErrorCqe {
     #[inline(always)]
     fn encode(&self, owner: u8) -> Cqe {
         let opcode = if self.is_requester { OPCODE_REQ_ERR } else { OPCODE_RESP_ERR };

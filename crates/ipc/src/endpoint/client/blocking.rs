@@ -12,7 +12,7 @@ use crate::{
         },
         status::CallError,
     },
-    ring::Message,
+    ring::MessageBytes,
 };
 
 /// A client that makes one call at a time and waits for its response.
@@ -102,7 +102,7 @@ impl BlockingClient {
     }
 
     #[inline]
-    fn call_ns<M: Message + ?Sized>(
+    fn call_ns<M: MessageBytes + ?Sized>(
         &mut self,
         request: &M,
         mut timeout_ns: u64,

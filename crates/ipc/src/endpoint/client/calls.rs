@@ -4,11 +4,11 @@ use memory::sync::Ordering;
 
 use crate::{
     endpoint::{
-        half::{EAGER_BYTES_MAX, Half, Shape},
-        status::{CallError, Outcome, ResponseKind},
+        half::{EAGER_BYTES_MAX, Half, HalfShape},
+        status::{CallError, CallOutcome, ResponseKind},
     },
     header::Header,
-    ring::{Consumer, Message, Producer},
+    ring::{Consumer, MessageBytes, Producer},
     wakeup::{NapEpoch, PolledFlag},
 };
 
@@ -161,7 +161,7 @@ impl<C> ClientCalls<C> {
 
     /// Publishes a request, or hands the context back.
     #[inline]
-    pub(crate) fn submit<M: Message + ?Sized>(
+    pub(crate) fn submit<M: MessageBytes + ?Sized>(
         &mut self,
         request: &M,
         timeout_ns: u64,
@@ -181,7 +181,7 @@ impl<C> ClientCalls<C> {
             return Err((CallError::Full { depth: self.depth() }, context));
         };
         let call = &mut self.calls[usize::from(index)];
-        if Shape::is_large(request.len_bytes())
+        if HalfShape::is_large(request.len_bytes())
             && !allocate(&self.up, index, len_bytes, &mut call.committed_bytes)
         {
             self.free.push(index);
@@ -208,7 +208,7 @@ impl<C> ClientCalls<C> {
     #[inline(always)]
     pub(crate) fn receive(
         &mut self,
-        done: &mut impl FnMut(C, Outcome<'_>),
+        done: &mut impl FnMut(C, CallOutcome<'_>),
     ) -> Result<bool, Broken> {
         // At most one response per call can be there.
         for _ in 0..self.calls.len() {
@@ -262,7 +262,11 @@ impl<C> ClientCalls<C> {
     }
 
     /// Ends the calls whose deadline has passed.
-    pub(crate) fn expire(&mut self, now_ns: u64, done: &mut impl FnMut(C, Outcome<'_>)) -> usize {
+    pub(crate) fn expire(
+        &mut self,
+        now_ns: u64,
+        done: &mut impl FnMut(C, CallOutcome<'_>),
+    ) -> usize {
         if now_ns < self.earliest_ns {
             return 0;
         }
@@ -287,7 +291,7 @@ impl<C> ClientCalls<C> {
     pub(crate) fn fail_all(
         &mut self,
         error: CallError,
-        done: &mut impl FnMut(C, Outcome<'_>),
+        done: &mut impl FnMut(C, CallOutcome<'_>),
     ) -> usize {
         for call in &mut self.calls {
             if let Some(context) = call.context.take() {
@@ -325,7 +329,7 @@ fn allocate(up: &Half, call: u16, len_bytes: u32, committed_bytes: &mut u32) -> 
 
 /// Makes room for the copy of a long response.
 #[cold]
-fn grow(copy: &mut Vec<u8>, len_bytes: usize, shape: Shape) -> Result<(), Broken> {
+fn grow(copy: &mut Vec<u8>, len_bytes: usize, shape: HalfShape) -> Result<(), Broken> {
     if len_bytes > shape.message_bytes_max as usize {
         return Err(Broken);
     }
@@ -340,10 +344,10 @@ mod tests {
     use memory::Region;
 
     use super::*;
-    use crate::endpoint::half::Shape;
+    use crate::endpoint::half::HalfShape;
 
     fn core(depth_log2: u32) -> ClientCalls<u32> {
-        let shape = Shape::new(depth_log2, 8).unwrap();
+        let shape = HalfShape::new(depth_log2, 8).unwrap();
         let half = || Half::new(Arc::new(Region::heap(shape.len_bytes()).unwrap()), shape);
         ClientCalls::new(half(), half(), 0, 0)
     }

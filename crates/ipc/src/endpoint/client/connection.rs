@@ -8,20 +8,20 @@ use std::{
     time::Duration,
 };
 
-use memory::{Access, MapError, Region};
+use memory::{MapError, Protection, Region};
 use os::{
     clock,
     fdpass::{RecvError, SendError},
     process::Process,
-    unix::{Address, Connection, SocketError},
+    unix::{Address, SocketError, UnixConnection},
 };
 
 use crate::{
     endpoint::{
         fork::ForkGuard,
         handshake::{
-            self, Answer, DATAGRAM_BYTES_MAX, DESCRIPTOR, HandshakeError, RefuseReason, WAKEUP,
-            WELCOME_FDS, Welcome,
+            self, DATAGRAM_BYTES_MAX, DESCRIPTOR, HandshakeAnswer, HandshakeError, RefuseReason,
+            WAKEUP, WELCOME_FDS, Welcome,
         },
         memory::{ClientMemory, SLEEP_FLAG_BYTES, ServerMemory},
         poller::Poller,
@@ -77,7 +77,7 @@ pub(crate) enum ServerLife {
 
 #[derive(Debug)]
 pub(crate) struct ServerConnection {
-    connection: Connection,
+    connection: UnixConnection,
     poller: Poller,
     /// Watched by `poller`, which does not own it.
     _server: Option<Process>,
@@ -97,11 +97,12 @@ pub(crate) fn connect(path: &Path, timeout: Duration) -> Result<Connected, Conne
     let deadline_ns = clock::deadline_ns(timeout);
     let timed_out = || ConnectError::TimedOut { path: path.to_owned(), timeout };
     let os = |call| move |source| ConnectError::Os { call, source };
-    let connection =
-        Connection::connect(&Address::from(path), deadline_ns).map_err(|error| match error {
+    let connection = UnixConnection::connect(&Address::from(path), deadline_ns).map_err(
+        |error| match error {
             SocketError::TimedOut => timed_out(),
             error => error.into(),
-        })?;
+        },
+    )?;
     connection.send(&handshake::write_hello(), &[], deadline_ns).map_err(|error| match error {
         SendError::TimedOut => timed_out(),
         SendError::Closed => ConnectError::Closed,
@@ -115,19 +116,19 @@ pub(crate) fn connect(path: &Path, timeout: Duration) -> Result<Connected, Conne
             error => ConnectError::Os { call: "recvmsg", source: io::Error::other(error) },
         })?;
     let welcome = match handshake::read_answer(&buffer[..datagram.len_bytes])? {
-        Answer::Welcome(welcome) => welcome,
-        Answer::Refused(reason) => return Err(ConnectError::Refused(reason)),
+        HandshakeAnswer::Welcome(welcome) => welcome,
+        HandshakeAnswer::Refused(reason) => return Err(ConnectError::Refused(reason)),
     };
     let fds: [_; WELCOME_FDS] = datagram.fds.try_into().map_err(|_| HandshakeError::Foreign)?;
     let [up, down, wakeup_bits, sleep_flag] = fds;
     let map = |fd, len_bytes, access| Region::map(fd, len_bytes, access).map(Arc::new);
     let bits_bytes = wakeup::bits_bytes(welcome.slot + 1);
     let memory = ClientMemory {
-        up: map(up, welcome.up.len_bytes(), Access::ReadWrite)?,
-        down: map(down, welcome.down.len_bytes(), Access::ReadOnly)?,
+        up: map(up, welcome.up.len_bytes(), Protection::ReadWrite)?,
+        down: map(down, welcome.down.len_bytes(), Protection::ReadOnly)?,
         server: ServerMemory {
-            wakeup_bits: map(wakeup_bits, bits_bytes, Access::ReadWrite)?,
-            sleep_flag: map(sleep_flag, SLEEP_FLAG_BYTES, Access::ReadOnly)?,
+            wakeup_bits: map(wakeup_bits, bits_bytes, Protection::ReadWrite)?,
+            sleep_flag: map(sleep_flag, SLEEP_FLAG_BYTES, Protection::ReadOnly)?,
         },
     };
     let poller = Poller::new().map_err(os("epoll_create1"))?;

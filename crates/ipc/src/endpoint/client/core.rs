@@ -9,9 +9,9 @@ use crate::{
         half::Half,
         handshake::Welcome,
         memory::{ClientMemory, ServerMemory},
-        status::{CallError, EvictReason, Outcome},
+        status::{CallError, CallOutcome, EvictReason},
     },
-    ring::Message,
+    ring::MessageBytes,
     wakeup::{self, SleepFlag, WakeupBits},
 };
 
@@ -126,7 +126,7 @@ impl<C> ClientCore<C> {
     }
 
     #[inline]
-    pub(crate) fn publish<M: Message + ?Sized>(
+    pub(crate) fn publish<M: MessageBytes + ?Sized>(
         &mut self,
         request: &M,
         timeout_ns: u64,
@@ -186,7 +186,7 @@ impl<C> ClientCore<C> {
 
     /// Reports calls that ended, at most one per call entry.
     #[inline]
-    pub fn poll(&mut self, done: &mut impl FnMut(C, Outcome<'_>)) -> Polled {
+    pub fn poll(&mut self, done: &mut impl FnMut(C, CallOutcome<'_>)) -> Polled {
         let ended = self.receive_all(done);
         if ended > 0 {
             self.empty_polls = 0;
@@ -198,7 +198,7 @@ impl<C> ClientCore<C> {
     }
 
     #[inline]
-    fn receive_all(&mut self, done: &mut impl FnMut(C, Outcome<'_>)) -> usize {
+    fn receive_all(&mut self, done: &mut impl FnMut(C, CallOutcome<'_>)) -> usize {
         for count in 0..self.calls.depth() {
             match self.calls.receive(done) {
                 Ok(true) => {}
@@ -219,7 +219,7 @@ impl<C> ClientCore<C> {
     }
 
     /// Gives deadlines to new calls, and ends those whose deadline has passed; returns how many.
-    pub fn tick(&mut self, now_ns: u64, done: &mut impl FnMut(C, Outcome<'_>)) -> usize {
+    pub fn tick(&mut self, now_ns: u64, done: &mut impl FnMut(C, CallOutcome<'_>)) -> usize {
         self.calls.stamp(now_ns);
         self.calls.expire(now_ns, done)
     }
@@ -234,7 +234,7 @@ impl<C> ClientCore<C> {
 
     /// Once the server is gone: reports what was answered before, and ends all other calls; returns how
     /// many calls ended. Nothing otherwise.
-    pub fn end_if_gone(&mut self, done: &mut impl FnMut(C, Outcome<'_>)) -> usize {
+    pub fn end_if_gone(&mut self, done: &mut impl FnMut(C, CallOutcome<'_>)) -> usize {
         let Some(error) = self.gone else { return 0 };
         self.receive_all(done) + self.calls.fail_all(error, done)
     }
@@ -243,7 +243,7 @@ impl<C> ClientCore<C> {
     pub(crate) fn fail_all(
         &mut self,
         error: CallError,
-        done: &mut impl FnMut(C, Outcome<'_>),
+        done: &mut impl FnMut(C, CallOutcome<'_>),
     ) -> usize {
         self.calls.fail_all(error, done)
     }

@@ -20,7 +20,7 @@ use crate::{
         },
         status::CallError,
     },
-    ring::Message,
+    ring::MessageBytes,
 };
 
 /// The outcome of a call, shared by its future and the client.
@@ -91,28 +91,28 @@ impl FutureClient {
     /// Sends a request; the future is its response. It need not be polled for the server to answer.
     ///
     /// Dropping the future abandons the call: a late response is discarded.
-    pub fn call(&self, request: &[u8]) -> Call {
+    pub fn call(&self, request: &[u8]) -> ResponseFuture {
         let timeout_ns = self.0.borrow().session.timeout_ns();
         self.call_ns(request, timeout_ns)
     }
 
     /// Like [`call`](Self::call), with a deadline of its own.
-    pub fn call_within(&self, request: &[u8], timeout: Duration) -> Call {
+    pub fn call_within(&self, request: &[u8], timeout: Duration) -> ResponseFuture {
         self.call_ns(request, clock::duration_ns(timeout))
     }
 
     /// Like [`call`](Self::call), of a request in parts, which are gathered in the server's memory.
-    pub fn call_parts(&self, request: &[&[u8]]) -> Call {
+    pub fn call_parts(&self, request: &[&[u8]]) -> ResponseFuture {
         let timeout_ns = self.0.borrow().session.timeout_ns();
         self.call_ns(request, timeout_ns)
     }
 
     /// Like [`call_parts`](Self::call_parts), with a deadline of its own.
-    pub fn call_parts_within(&self, request: &[&[u8]], timeout: Duration) -> Call {
+    pub fn call_parts_within(&self, request: &[&[u8]], timeout: Duration) -> ResponseFuture {
         self.call_ns(request, clock::duration_ns(timeout))
     }
 
-    fn call_ns<M: Message + ?Sized>(&self, request: &M, timeout_ns: u64) -> Call {
+    fn call_ns<M: MessageBytes + ?Sized>(&self, request: &M, timeout_ns: u64) -> ResponseFuture {
         let completion = Rc::new(RefCell::new(Completion::default()));
         let mut inner = self.0.borrow_mut();
         let submitted = inner.session.submit(request, timeout_ns, Rc::clone(&completion));
@@ -124,21 +124,21 @@ impl FutureClient {
                 None
             }
         };
-        Call { client: self.clone(), completion, id }
+        ResponseFuture { client: self.clone(), completion, id }
     }
 }
 
 /// A call that is on its way.
 #[derive(Debug)]
 #[must_use = "dropping a call abandons it"]
-pub struct Call {
+pub struct ResponseFuture {
     client: FutureClient,
     completion: Rc<RefCell<Completion>>,
     /// `None` if nothing was sent, or the call has ended.
     id: Option<CallId>,
 }
 
-impl Call {
+impl ResponseFuture {
     /// Whether the server was sent the request, and has not answered yet.
     #[must_use]
     pub fn was_sent(&self) -> bool {
@@ -151,7 +151,7 @@ impl Call {
     }
 }
 
-impl Future for Call {
+impl Future for ResponseFuture {
     type Output = Result<Vec<u8>, CallError>;
 
     /// Polled again after it was ready, it stays pending.
@@ -180,7 +180,7 @@ impl Future for Call {
     }
 }
 
-impl Drop for Call {
+impl Drop for ResponseFuture {
     fn drop(&mut self) {
         if let Some(id) = self.id {
             // Dropped below, after the borrow has ended: a waker may belong to anybody.

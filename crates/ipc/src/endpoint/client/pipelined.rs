@@ -15,9 +15,9 @@ use crate::{
             connection::ConnectError,
             session::{ClientConfig, ClientSession, Terms},
         },
-        status::{CallError, Outcome},
+        status::{CallError, CallOutcome},
     },
-    ring::Message,
+    ring::MessageBytes,
 };
 
 /// Why a request was not sent; the context comes back.
@@ -82,7 +82,10 @@ impl<C> PipelinedClient<C> {
     /// # Errors
     ///
     /// [`ConnectError`]; the client stays as it was.
-    pub fn reconnect(&mut self, mut done: impl FnMut(C, Outcome<'_>)) -> Result<(), ConnectError> {
+    pub fn reconnect(
+        &mut self,
+        mut done: impl FnMut(C, CallOutcome<'_>),
+    ) -> Result<(), ConnectError> {
         self.session.reconnect(&mut done)
     }
 
@@ -142,7 +145,7 @@ impl<C> PipelinedClient<C> {
     }
 
     #[inline]
-    fn submit_ns<M: Message + ?Sized>(
+    fn submit_ns<M: MessageBytes + ?Sized>(
         &mut self,
         request: &M,
         timeout_ns: u64,
@@ -168,7 +171,7 @@ impl<C> PipelinedClient<C> {
 
     /// Like [`poll`](Self::poll), with what handlers say about their errors.
     #[inline]
-    pub fn poll_outcomes(&mut self, mut done: impl FnMut(C, Outcome<'_>)) -> usize {
+    pub fn poll_outcomes(&mut self, mut done: impl FnMut(C, CallOutcome<'_>)) -> usize {
         self.session.poll(&mut done)
     }
 

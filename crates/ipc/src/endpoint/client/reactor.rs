@@ -43,7 +43,7 @@ impl Shared {
 pub(crate) struct Reactor {
     shared: Arc<Shared>,
     /// Interrupts the thread's wait.
-    interrupt: Arc<os::event::Event>,
+    interrupt: Arc<os::event::EventFd>,
     thread: Option<JoinHandle<()>>,
     fork: ForkGuard,
 }
@@ -51,7 +51,7 @@ pub(crate) struct Reactor {
 impl Reactor {
     /// Starts the thread.
     pub(crate) fn start(readable: OwnedFd) -> io::Result<Self> {
-        let interrupt = Arc::new(os::event::Event::new().map_err(io::Error::other)?);
+        let interrupt = Arc::new(os::event::EventFd::new().map_err(io::Error::other)?);
         let poller = Poller::new()?;
         poller.add(&readable, 0)?;
         poller.add(&*interrupt, 1)?;
@@ -112,7 +112,7 @@ impl Drop for Reactor {
     }
 }
 
-fn run(shared: &Shared, poller: &Poller, interrupt: &os::event::Event) {
+fn run(shared: &Shared, poller: &Poller, interrupt: &os::event::EventFd) {
     loop {
         let mut requests = shared.lock();
         // Without a task to wake, a readable descriptor is of no interest.

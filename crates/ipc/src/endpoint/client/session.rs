@@ -10,7 +10,7 @@ use std::{
 use os::{
     clock,
     fdpass::SendError,
-    idle::{Idle, Step, Wait},
+    idle::{Idle, IdleStep, Wait},
 };
 
 use crate::{
@@ -20,9 +20,9 @@ use crate::{
             connection::{self, ConnectError, Connected, ServerConnection, ServerLife},
             core::{ClientCore, Polled},
         },
-        status::{CallError, Outcome},
+        status::{CallError, CallOutcome},
     },
-    ring::Message,
+    ring::MessageBytes,
 };
 
 /// Time between two looks at the socket while polling, each a system call.
@@ -99,7 +99,7 @@ impl<C> ClientSession<C> {
     /// Ends all calls, then connects anew. If that fails, the old state remains.
     pub(crate) fn reconnect(
         &mut self,
-        done: &mut impl FnMut(C, Outcome<'_>),
+        done: &mut impl FnMut(C, CallOutcome<'_>),
     ) -> Result<(), ConnectError> {
         let fresh = Self::connect(&self.path, self.config)?;
         let reason = self.gone().unwrap_or(CallError::ServerGone);
@@ -130,7 +130,7 @@ impl<C> ClientSession<C> {
     }
 
     #[inline]
-    pub(crate) fn submit<M: Message + ?Sized>(
+    pub(crate) fn submit<M: MessageBytes + ?Sized>(
         &mut self,
         request: &M,
         timeout_ns: u64,
@@ -168,7 +168,7 @@ impl<C> ClientSession<C> {
 
     /// Reports calls that ended, at most one per call entry. Never sleeps.
     #[inline]
-    pub(crate) fn poll(&mut self, done: &mut impl FnMut(C, Outcome<'_>)) -> usize {
+    pub(crate) fn poll(&mut self, done: &mut impl FnMut(C, CallOutcome<'_>)) -> usize {
         if self.connection.is_forked() {
             return self.core.fail_all(CallError::ForkedHandle, done);
         }
@@ -188,7 +188,7 @@ impl<C> ClientSession<C> {
 
     /// The checks that need a clock or a system call: deadlines and the server's death.
     #[cold]
-    fn tick(&mut self, done: &mut impl FnMut(C, Outcome<'_>)) -> usize {
+    fn tick(&mut self, done: &mut impl FnMut(C, CallOutcome<'_>)) -> usize {
         let now_ns = clock::now_ns();
         let ended = self.core.tick(now_ns, done);
         if now_ns.saturating_sub(self.looked_ns) >= LOOK_INTERVAL_NS {
@@ -207,9 +207,9 @@ impl<C> ClientSession<C> {
     #[inline]
     pub(crate) fn rest(&mut self, deadline_ns: u64) {
         match self.idle.step(self.config.wait) {
-            Step::Spun => {}
-            Step::Yielded => self.core.hurry_clock(),
-            Step::Sleep => self.sleep(deadline_ns),
+            IdleStep::Spun => {}
+            IdleStep::Yielded => self.core.hurry_clock(),
+            IdleStep::Sleep => self.sleep(deadline_ns),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use os::unix::{Connection, PeerCredentials};
+use os::unix::{PeerCredentials, UnixConnection};
 
 use crate::endpoint::{
     poller::Poller,
@@ -83,7 +83,7 @@ impl Acceptor {
 
     fn admit(
         &self,
-        connection: Connection,
+        connection: UnixConnection,
         pending_of_user: usize,
         core: &mut ServerCore,
         sockets: &mut Sockets,

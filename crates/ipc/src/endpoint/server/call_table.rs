@@ -5,12 +5,12 @@ use memory::sync::Ordering;
 
 use crate::{
     endpoint::{
-        half::{Half, Shape},
+        half::{Half, HalfShape},
         server::large::{LargeCopies, LargeRequest},
         status::{EvictReason, ResponseKind},
     },
     header::Header,
-    ring::{self, Consumer, Message, Producer, Slots as _},
+    ring::{self, Consumer, MessageBytes, Producer, SlotMemory as _},
     wakeup::{NapEpoch, PolledFlag},
 };
 
@@ -148,7 +148,7 @@ impl CallTable {
     }
 
     /// Takes the next request, if there is one, into a private copy: `copy`, which is as long as any
-    /// request that is not [large](Shape::is_large). A large one is copied to `copies`, in pieces, one
+    /// request that is not [large](HalfShape::is_large). A large one is copied to `copies`, in pieces, one
     /// per call, and taken with the last.
     ///
     /// # Errors
@@ -174,7 +174,7 @@ impl CallTable {
             return Err(EvictReason::BadLength);
         }
         let len_bytes = header.len_bytes as usize;
-        if Shape::is_large(len_bytes) {
+        if HalfShape::is_large(len_bytes) {
             return self.take_large(header, copies);
         }
         let message = copy.get_mut(..len_bytes).ok_or(EvictReason::BadLength)?;
@@ -269,7 +269,7 @@ impl CallTable {
     ///
     /// [`Unanswerable`].
     #[inline]
-    pub(crate) fn answer<M: Message + ?Sized>(
+    pub(crate) fn answer<M: MessageBytes + ?Sized>(
         &mut self,
         call: u16,
         serial: u64,
@@ -280,7 +280,7 @@ impl CallTable {
         if serial == 0 || entry.serial != serial {
             return Err(Unanswerable::NotPending);
         }
-        if Shape::is_large(message.len_bytes()) {
+        if HalfShape::is_large(message.len_bytes()) {
             commit(&self.down, call, entry, message.len_bytes())?;
         }
         entry.serial = 0;

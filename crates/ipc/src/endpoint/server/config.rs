@@ -5,7 +5,7 @@ use core::time::Duration;
 use os::idle::Wait;
 
 use crate::endpoint::{
-    half::{BadShape, Shape},
+    half::{BadShape, HalfShape},
     handshake::CLIENTS_MAX,
 };
 
@@ -89,7 +89,7 @@ impl ServerConfig {
     }
 
     /// Shapes of the up and the down half of each client.
-    pub(crate) fn shapes(&self) -> Result<(Shape, Shape), ConfigError> {
+    pub(crate) fn shapes(&self) -> Result<(HalfShape, HalfShape), ConfigError> {
         if !self.depth.is_power_of_two() {
             return Err(ConfigError::Depth { depth: self.depth });
         }
@@ -100,7 +100,7 @@ impl ServerConfig {
             return Err(ConfigError::Budget);
         }
         let depth_log2 = self.depth.ilog2();
-        let up = Shape::new(depth_log2, self.request_bytes_max)?;
-        Ok((up, Shape::new(depth_log2, self.response_bytes_max)?))
+        let up = HalfShape::new(depth_log2, self.request_bytes_max)?;
+        Ok((up, HalfShape::new(depth_log2, self.response_bytes_max)?))
     }
 }

@@ -10,7 +10,7 @@ use os::clock;
 use crate::{
     endpoint::{
         fork::ForkGuard,
-        half::{EAGER_BYTES_MAX, Shape},
+        half::{EAGER_BYTES_MAX, HalfShape},
         handshake::Welcome,
         memory::{ClientMemory, ServerMemory},
         server::{
@@ -142,8 +142,11 @@ impl ServerCore {
     pub(crate) fn open(&mut self, (id, len_bytes): (RequestId, usize)) -> OpenRequest<'_> {
         self.replies.stats.requests += 1;
         crate::pause::at("request.taken");
-        let payload =
-            if Shape::is_large(len_bytes) { self.copies.latest() } else { &self.copy[..len_bytes] };
+        let payload = if HalfShape::is_large(len_bytes) {
+            self.copies.latest()
+        } else {
+            &self.copy[..len_bytes]
+        };
         OpenRequest { id, payload, replies: &mut self.replies }
     }
 

@@ -14,8 +14,8 @@ use std::{
 };
 
 use os::{
-    event::{Event, EventError},
-    unix::{Connection, PeerCredentials},
+    event::{EventError, EventFd},
+    unix::{PeerCredentials, UnixConnection},
 };
 
 use crate::endpoint::{handshake::RefuseReason, server::config::ServerConfig};
@@ -26,7 +26,7 @@ struct Shared {
     /// By server. Locked when clients come and leave, never per request.
     servers: Mutex<Vec<Member>>,
     /// By server: readable while connections may wait for it.
-    events: Vec<Event>,
+    events: Vec<EventFd>,
     clients_max: usize,
     clients_per_user_max: usize,
     clients_per_process_max: usize,
@@ -36,7 +36,7 @@ struct Shared {
 struct Member {
     /// Whose its clients are, connections that wait included.
     owners: Vec<PeerCredentials>,
-    waiting: VecDeque<Connection>,
+    waiting: VecDeque<UnixConnection>,
     is_gone: bool,
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct Handoff {
 impl Handoff {
     /// One for each of `count` servers.
     pub(crate) fn team(count: usize, config: &ServerConfig) -> Result<Vec<Self>, EventError> {
-        let events = (0..count).map(|_| Event::new()).collect::<Result<_, _>>()?;
+        let events = (0..count).map(|_| EventFd::new()).collect::<Result<_, _>>()?;
         let shared = Arc::new(Shared {
             servers: Mutex::new((0..count).map(|_| Member::default()).collect()),
             events,
@@ -76,9 +76,9 @@ impl Handoff {
     /// it is on its way to another.
     pub(crate) fn choose(
         &self,
-        connection: Connection,
+        connection: UnixConnection,
         pending_of_user: usize,
-    ) -> Result<Option<Connection>, (Connection, RefuseReason)> {
+    ) -> Result<Option<UnixConnection>, (UnixConnection, RefuseReason)> {
         let owner = connection.peer_credentials();
         let mut servers = self.servers();
         let owners = || servers.iter().flat_map(|server| &server.owners);
@@ -106,7 +106,7 @@ impl Handoff {
     }
 
     /// A connection that was handed to this server, and waits.
-    pub(crate) fn next(&self) -> Option<Connection> {
+    pub(crate) fn next(&self) -> Option<UnixConnection> {
         let _ = self.shared.events[self.number].drain();
         self.servers()[self.number].waiting.pop_front()
     }

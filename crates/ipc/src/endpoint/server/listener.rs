@@ -7,11 +7,11 @@ use os::{
     fdpass::RecvError,
     lock::{LockError, LockFile},
     private_dir::{self, PrivateDirError},
-    unix::{Address, Connection, Listener, SocketError},
+    unix::{Address, Listener, SocketError, UnixConnection},
 };
 
 use crate::endpoint::{
-    handshake::{self, Answer, DATAGRAM_BYTES_MAX, HandshakeError, RefuseReason},
+    handshake::{self, DATAGRAM_BYTES_MAX, HandshakeAnswer, HandshakeError, RefuseReason},
     poller::Poller,
     server::poll_key::PollKey,
 };
@@ -64,7 +64,7 @@ pub enum BindError {
 
 #[derive(Debug)]
 struct Pending {
-    connection: Connection,
+    connection: UnixConnection,
     deadline_ns: u64,
     number: u64,
 }
@@ -172,7 +172,7 @@ impl ClientListener {
     }
 
     /// Takes a connection whose first datagram is a hello; `None` if it must wait or was dropped.
-    pub(crate) fn read_hello(&mut self, number: u64, poller: &Poller) -> Option<Connection> {
+    pub(crate) fn read_hello(&mut self, number: u64, poller: &Poller) -> Option<UnixConnection> {
         let index = self.pending.iter().position(|pending| pending.number == number)?;
         let mut buffer = [0; DATAGRAM_BYTES_MAX];
         let hello = self.pending[index].connection.recv(&mut buffer, 0, clock::NOW);
@@ -192,8 +192,8 @@ impl ClientListener {
 }
 
 /// Refuses a connection. A client that does not read the refusal does not need it.
-pub(crate) fn refuse(connection: &Connection, reason: RefuseReason) {
-    let answer = handshake::write_answer(Answer::Refused(reason));
+pub(crate) fn refuse(connection: &UnixConnection, reason: RefuseReason) {
+    let answer = handshake::write_answer(HandshakeAnswer::Refused(reason));
     let _ = connection.send(&answer, &[], clock::NOW);
 }
 

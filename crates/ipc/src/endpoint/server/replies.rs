@@ -14,7 +14,7 @@ use crate::{
         },
         status::ResponseKind,
     },
-    ring::Message,
+    ring::MessageBytes,
 };
 
 /// Why a response did not reach its client. The request counts as answered in any case.
@@ -162,7 +162,7 @@ impl Replies {
     }
 
     #[inline]
-    pub(crate) fn respond<M: Message + ?Sized>(
+    pub(crate) fn respond<M: MessageBytes + ?Sized>(
         &mut self,
         id: RequestId,
         response: &M,
@@ -177,7 +177,7 @@ impl Replies {
     }
 
     #[inline]
-    pub(crate) fn answer<M: Message + ?Sized>(
+    pub(crate) fn answer<M: MessageBytes + ?Sized>(
         &mut self,
         id: RequestId,
         kind: ResponseKind,
@@ -203,7 +203,7 @@ impl Replies {
     /// Answers a request that this server took just now, and whose client is therefore there;
     /// `false` if it was answered before, by its id.
     #[inline(always)]
-    pub(crate) fn answer_taken<M: Message + ?Sized>(
+    pub(crate) fn answer_taken<M: MessageBytes + ?Sized>(
         &mut self,
         id: RequestId,
         kind: ResponseKind,

@@ -11,7 +11,7 @@ use crate::{
         },
         status::ResponseKind,
     },
-    ring::Message,
+    ring::MessageBytes,
 };
 
 /// A request that is answered later: pass it to [`Server::reply`](crate::Server::reply).
@@ -132,7 +132,7 @@ impl<'s> Request<'s> {
     }
 
     #[inline]
-    fn respond<M: Message + ?Sized>(self, response: &M) -> Result<(), ReplyError> {
+    fn respond<M: MessageBytes + ?Sized>(self, response: &M) -> Result<(), ReplyError> {
         // What is answered needs no drop, and what is not dropped need not be in memory.
         let mut request = ManuallyDrop::new(self);
         let OpenRequest { id, replies, .. } = &mut request.0;

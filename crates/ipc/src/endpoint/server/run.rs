@@ -12,7 +12,7 @@ use std::{
 use memory::Region;
 use os::{
     clock,
-    idle::{Idle, Step},
+    idle::{Idle, IdleStep},
 };
 
 use crate::{
@@ -286,9 +286,9 @@ impl Server {
             return thread::yield_now();
         }
         match self.idle.step(self.core.config().wait) {
-            Step::Spun => {}
-            Step::Yielded => self.core.hurry_clock(),
-            Step::Sleep => self.sleep(deadline_ns),
+            IdleStep::Spun => {}
+            IdleStep::Yielded => self.core.hurry_clock(),
+            IdleStep::Sleep => self.sleep(deadline_ns),
         }
     }
 

@@ -10,7 +10,7 @@ use memory::{
 use crate::{
     endpoint::{
         fork::ForkGuard,
-        half::{Half, Shape},
+        half::{Half, HalfShape},
         handshake::Welcome,
         memory::ServerMemory,
         server::{
@@ -30,8 +30,8 @@ pub(crate) struct SessionTable {
     /// Of the client that was admitted last.
     generation: u64,
     memory: ServerMemory,
-    up: Shape,
-    down: Shape,
+    up: HalfShape,
+    down: HalfShape,
     config: ServerConfig,
     server_generation: u64,
     fork: ForkGuard,

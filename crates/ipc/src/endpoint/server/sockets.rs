@@ -7,12 +7,12 @@ use os::{
     clock,
     fdpass::RecvError,
     process::Process,
-    unix::{Connection, PeerCredentials},
+    unix::{PeerCredentials, UnixConnection},
 };
 
 use crate::endpoint::{
     fork::ForkGuard,
-    handshake::{self, Answer, DESCRIPTOR, RefuseReason, WAKEUP, Welcome},
+    handshake::{self, DESCRIPTOR, HandshakeAnswer, RefuseReason, WAKEUP, Welcome},
     poller::Poller,
     server::{
         core::ServerCore,
@@ -40,7 +40,7 @@ pub(crate) enum Datagram {
 /// The socket of one client, shut down on drop.
 #[derive(Debug)]
 struct ClientSocket {
-    connection: Connection,
+    connection: UnixConnection,
     /// `None` if the client is in another process namespace: then the socket alone tells of death.
     process: Option<Process>,
     /// What the client sent and nobody took yet.
@@ -96,7 +96,7 @@ impl Sockets {
     /// Admits a connection that said hello, or refuses it. All notices of the core were taken.
     pub(crate) fn admit(
         &mut self,
-        connection: Connection,
+        connection: UnixConnection,
         pending_of_user: usize,
         core: &mut ServerCore,
         poller: &Poller,
@@ -194,7 +194,7 @@ fn make_halves(core: &ServerCore) -> Result<(Arc<Region>, Arc<Region>), BindErro
 
 /// Sends a client its welcome and its memory.
 fn tell(
-    connection: &Connection,
+    connection: &UnixConnection,
     welcome: Welcome,
     halves: [&Region; 2],
     core: &ServerCore,
@@ -205,6 +205,6 @@ fn tell(
     let [Some(up), Some(down), Some(wakeup_bits), Some(sleep_flag)] = fds else {
         unreachable!("all four are files");
     };
-    let answer = handshake::write_answer(Answer::Welcome(welcome));
+    let answer = handshake::write_answer(HandshakeAnswer::Welcome(welcome));
     connection.send(&answer, &[up, down, wakeup_bits, sleep_flag], clock::NOW).is_ok()
 }

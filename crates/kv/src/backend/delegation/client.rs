@@ -10,7 +10,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::{Address, service_of};
 use crate::{
     backend::{
-        BackendError, Client, Counters, Event, Failure, Roster, Setup, SubmitError, Token, direct,
+        BackendError, CallFailure, CallToken, Client, Counters, Event, JobSetup, Roster,
+        SubmitError, direct,
     },
     place::{Shard, Topology},
 };
@@ -23,14 +24,14 @@ pub struct DelegationClient {
     config: ClientConfig,
     message_bytes_max: usize,
     /// `None` before it has joined.
-    pipeline: Option<Pipeline<(Shard, Token)>>,
+    pipeline: Option<Pipeline<(Shard, CallToken)>>,
     /// The daemon is gone.
     is_lost: bool,
     waits: u64,
 }
 
 impl DelegationClient {
-    pub(super) fn new(setup: &Setup, home: Shard) -> Self {
+    pub(super) fn new(setup: &JobSetup, home: Shard) -> Self {
         let response_bytes = direct::response_bytes(setup);
         let config = ClientConfig {
             timeout: Duration::from_nanos(setup.timeout_ns),
@@ -49,11 +50,11 @@ impl DelegationClient {
     }
 }
 
-fn failure_of(error: &CallError) -> Failure {
+fn failure_of(error: &CallError) -> CallFailure {
     match error.status() {
-        Status::DeadlineExceeded => Failure::Timeout,
-        Status::ResourceExhausted => Failure::Overloaded,
-        _ => Failure::PeerGone,
+        Status::DeadlineExceeded => CallFailure::Timeout,
+        Status::ResourceExhausted => CallFailure::Overloaded,
+        _ => CallFailure::PeerGone,
     }
 }
 
@@ -84,7 +85,7 @@ impl Client for DelegationClient {
         }
     }
 
-    fn submit(&mut self, to: Shard, token: Token, request: &[u8]) -> Result<(), SubmitError> {
+    fn submit(&mut self, to: Shard, token: CallToken, request: &[u8]) -> Result<(), SubmitError> {
         let Some(pipeline) = self.pipeline.as_mut().filter(|_| !self.is_lost) else {
             return Err(SubmitError::Gone(to));
         };

@@ -7,7 +7,7 @@ use daemon::{ThreadParts, config::DaemonConfig, metrics::MetricsFile, open_threa
 
 use super::{JOB, daemon_config};
 use crate::{
-    backend::{BackendError, Setup},
+    backend::{BackendError, JobSetup},
     place::Shard,
 };
 
@@ -29,7 +29,11 @@ pub(super) struct ShardThread {
 
 impl DaemonParts {
     /// Binds the socket of the daemon of `rank` and connects its threads.
-    pub(super) fn open(setup: &Setup, rank: u16, is_provided: bool) -> Result<Self, BackendError> {
+    pub(super) fn open(
+        setup: &JobSetup,
+        rank: u16,
+        is_provided: bool,
+    ) -> Result<Self, BackendError> {
         fn failed(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> BackendError {
             BackendError::new("cannot open a daemon", cause)
         }

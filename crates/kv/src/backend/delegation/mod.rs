@@ -30,7 +30,7 @@ use nics::Opener;
 use serde::{Deserialize, Serialize};
 
 use self::daemon_parts::DaemonParts;
-use super::{Backend, BackendError, Contact, Service, Setup, direct};
+use super::{Backend, BackendError, Contact, JobSetup, Service, direct};
 use crate::place::{ClientId, Shard, Topology};
 
 pub use client::DelegationClient;
@@ -60,7 +60,7 @@ const SAMPLE_EVERY: u32 = 64;
 
 /// The backend of one process.
 pub struct Delegation<O> {
-    setup: Setup,
+    setup: JobSetup,
     opener: O,
     rank: u16,
     /// Shards are offered by processes.
@@ -71,12 +71,12 @@ pub struct Delegation<O> {
 
 impl<O> Delegation<O> {
     /// The backend of one process of `rank`, whose daemon uses the NIC of `opener`.
-    pub fn new(setup: Setup, opener: O, rank: u16) -> Self {
+    pub fn new(setup: JobSetup, opener: O, rank: u16) -> Self {
         Self { setup, opener, rank, is_provided: false, parts: Mutex::new(None) }
     }
 
     /// The same, whose daemon leaves the shards to a [`ShardProvider`] each.
-    pub fn provided(setup: Setup, opener: O, rank: u16) -> Self {
+    pub fn provided(setup: JobSetup, opener: O, rank: u16) -> Self {
         Self { is_provided: true, ..Self::new(setup, opener, rank) }
     }
 }
@@ -129,7 +129,7 @@ impl Address {
 }
 
 /// Settings of every daemon of the job; `is_provided`: processes offer the shards.
-fn daemon_config(setup: &Setup, is_provided: bool) -> Result<DaemonConfig, BackendError> {
+fn daemon_config(setup: &JobSetup, is_provided: bool) -> Result<DaemonConfig, BackendError> {
     let threads = setup.topology.daemon_threads.to_string();
     let settings = Layers::new(KNOBS.to_vec())
         .flag("threads", &threads)

@@ -8,7 +8,7 @@ use rpc::Status;
 
 use super::{Address, service_of};
 use crate::{
-    backend::{BackendError, Roster, Service, Setup},
+    backend::{BackendError, JobSetup, Roster, Service},
     place::Shard,
 };
 
@@ -25,7 +25,7 @@ impl ShardProvider {
     ///
     /// [`BackendError`], also when `deadline_ns` passes.
     pub fn offer(
-        setup: &Setup,
+        setup: &JobSetup,
         shard: Shard,
         roster: &Roster,
         deadline_ns: u64,

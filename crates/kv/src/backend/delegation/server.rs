@@ -8,14 +8,14 @@ use std::{
 use bootstrap::{JobId, Secret};
 use daemon::{
     Codec, Daemon, Inbound, IpcPort, Services, Status, UdpControl,
-    metrics::{Counter, Kind, MetricsFile, Section, Timing},
+    metrics::{Counter, CounterKind, MetricsFile, Section, Timing},
 };
 use nics::Opener;
 use os::clock;
 
 use super::{Address, JOB, daemon_parts::ShardThread, service_of};
 use crate::{
-    backend::{BackendError, Contact, Counters, Roster, Server, Service, Setup, direct},
+    backend::{BackendError, Contact, Counters, JobSetup, Roster, Server, Service, direct},
     place::{Shard, Topology},
 };
 
@@ -52,7 +52,7 @@ struct Parts<O> {
 
 impl<O: Opener> DelegationServer<O> {
     pub(super) fn open(
-        setup: &Setup,
+        setup: &JobSetup,
         opener: &O,
         shard: Shard,
         thread: ShardThread,
@@ -187,7 +187,7 @@ impl<O: Opener> Server for DelegationServer<O> {
 
 fn counters_of(section: &Section) -> Counters {
     let mut counters = Counters::default();
-    for counter in Counter::ALL.iter().filter(|counter| counter.kind() == Kind::Total) {
+    for counter in Counter::ALL.iter().filter(|counter| counter.kind() == CounterKind::Total) {
         let name = format!("daemon {}", counter.name());
         counters.named.insert(name, section.counter(*counter));
     }

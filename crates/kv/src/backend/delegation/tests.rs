@@ -8,15 +8,15 @@ use os::clock;
 
 use super::*;
 use crate::backend::{
-    Client as _, Counters, Event, Kind, Roster, Server as _, Switches, Token, Wait,
+    CallToken, Client as _, Counters, Event, Kind, Roster, Server as _, Switches, Wait,
 };
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const CALLS: u64 = 40;
 
-fn setup(daemon_threads: u16) -> Setup {
+fn setup(daemon_threads: u16) -> JobSetup {
     let switches = Switches::resolve("delegation", Kind::Delegation.switches(), &[].into());
-    Setup {
+    JobSetup {
         topology: Topology { ranks: 2, daemon_threads, clients_per_rank: 2, keys: 10 },
         queue_depth: 8,
         message_bytes_max: 40_000,
@@ -26,7 +26,7 @@ fn setup(daemon_threads: u16) -> Setup {
     }
 }
 
-fn delegation(setup: Setup, rank: u16) -> Delegation<SoftOpener> {
+fn delegation(setup: JobSetup, rank: u16) -> Delegation<SoftOpener> {
     Delegation::new(setup, SoftOpener::default(), rank)
 }
 
@@ -132,13 +132,13 @@ fn call_all(client: &mut DelegationClient, shards: u64) {
         assert!(clock::now_ns() < deadline_ns, "{answered} of {CALLS} calls are answered");
         while sent < CALLS {
             let to = Shard(u16::try_from(sent % shards).unwrap());
-            if client.submit(to, Token(sent), &body(sent)).is_err() {
+            if client.submit(to, CallToken(sent), &body(sent)).is_err() {
                 break;
             }
             sent += 1;
         }
         let poll = client.poll(64, &mut |event| {
-            let Event::Answer { token: Token(n), bytes } = event else { panic!("{event:?}") };
+            let Event::Answer { token: CallToken(n), bytes } = event else { panic!("{event:?}") };
             let (answer, shard) = bytes.split_at(bytes.len() - 2);
             assert_eq!(shard, [(n % shards).to_le_bytes()[0], 0]);
             assert!(answer == body(n), "call {n} got another's answer");

@@ -9,8 +9,8 @@ use verbs::{Channel as _, Nic};
 use super::{join, options};
 use crate::{
     backend::{
-        BackendError, Client, Contact, Counters, Event, Failure, Roster, Setup, SubmitError, Token,
-        inbox::Inbox,
+        BackendError, CallFailure, CallToken, Client, Contact, Counters, Event, JobSetup, Roster,
+        SubmitError, inbox::Inbox,
     },
     place::Shard,
 };
@@ -44,7 +44,7 @@ impl<N: Nic> DirectClient<N> {
         peers: Vec<PeerId>,
         contact: Contact,
         me: usize,
-        setup: &Setup,
+        setup: &JobSetup,
     ) -> Self {
         let call = Call {
             method: 0,
@@ -93,9 +93,9 @@ impl<N: Nic, F: FnMut(Found, &[u8])> Handler<N> for Listener<'_, F> {
 
 fn event(found: Found, bytes: &[u8]) -> Event<'_> {
     match found {
-        Found::Ended(cookie, Status::Ok) => Event::Answer { token: Token(cookie), bytes },
+        Found::Ended(cookie, Status::Ok) => Event::Answer { token: CallToken(cookie), bytes },
         Found::Ended(cookie, status) => {
-            Event::Failed { token: Token(cookie), failure: Failure::of_status(status) }
+            Event::Failed { token: CallToken(cookie), failure: CallFailure::of_status(status) }
         }
         Found::Lost(shard) => {
             Event::Lost { shard: Shard(u16::try_from(shard).unwrap_or(u16::MAX)) }
@@ -112,7 +112,7 @@ impl<N: Nic> Client for DirectClient<N> {
         join(&mut self.worker, &self.peers, &roster.servers, self.me)
     }
 
-    fn submit(&mut self, to: Shard, token: Token, request: &[u8]) -> Result<(), SubmitError> {
+    fn submit(&mut self, to: Shard, token: CallToken, request: &[u8]) -> Result<(), SubmitError> {
         let &peer = self.peers.get(usize::from(to.0)).ok_or(SubmitError::Gone(to))?;
         let call = Call { cookie: token.0, ..self.call };
         match self.worker.call(peer, &call, request) {

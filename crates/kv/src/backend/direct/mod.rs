@@ -15,7 +15,7 @@ use nics::Opener;
 use rpc::{Invitation, PeerId, Worker};
 use verbs::Nic;
 
-use super::{Backend, BackendError, Contact, Service, Setup};
+use super::{Backend, BackendError, Contact, JobSetup, Service};
 use crate::place::{ClientId, Shard};
 
 pub use client::DirectClient;
@@ -26,7 +26,7 @@ pub(super) use options::{SWITCHES, config as worker_config, response_bytes};
 /// The backend of one process: each of its threads opens a port of its own.
 #[derive(Clone, Debug)]
 pub struct Direct<O> {
-    setup: Setup,
+    setup: JobSetup,
     opener: O,
 }
 
@@ -52,7 +52,7 @@ type Invited<N> = (Worker<N>, Vec<PeerId>, Contact);
 
 impl<O: Opener> Direct<O> {
     /// The backend of one process, on the NIC of `opener`.
-    pub fn new(setup: Setup, opener: O) -> Self {
+    pub fn new(setup: JobSetup, opener: O) -> Self {
         Self { setup, opener }
     }
 

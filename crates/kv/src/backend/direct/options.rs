@@ -2,7 +2,7 @@
 
 use rpc::{Config, FlushPolicy, TransportKind};
 
-use super::super::{Setup, Switch, Switches, Wait};
+use super::super::{JobSetup, Switch, Switches, Wait};
 
 pub(in crate::backend) const SWITCHES: [Switch; 8] = [
     Switch {
@@ -59,7 +59,7 @@ pub(in crate::backend) const SWITCHES: [Switch; 8] = [
 const RESPONSE_BYTES_MAX: usize = 8 << 10;
 
 /// What a worker for `peers` peers is made of.
-pub(in crate::backend) fn config(setup: &Setup, peers: u16) -> Config {
+pub(in crate::backend) fn config(setup: &JobSetup, peers: u16) -> Config {
     let default = Config::default();
     let switches = &setup.switches;
     let number = |name: &str| switches.value(name).parse::<u16>().ok();
@@ -82,7 +82,7 @@ pub(in crate::backend) fn config(setup: &Setup, peers: u16) -> Config {
 }
 
 /// Room for a response that is set aside in the ring.
-pub(in crate::backend) fn response_bytes(setup: &Setup) -> usize {
+pub(in crate::backend) fn response_bytes(setup: &JobSetup) -> usize {
     setup.message_bytes_max.min(RESPONSE_BYTES_MAX)
 }
 
@@ -111,7 +111,7 @@ mod tests {
 
     fn config_with(name: &str, value: &str) -> Config {
         let given = BTreeMap::from([(name.to_owned(), value.to_owned())]);
-        let setup = Setup {
+        let setup = JobSetup {
             topology: Topology { ranks: 2, daemon_threads: 1, clients_per_rank: 1, keys: 10 },
             queue_depth: 32,
             message_bytes_max: 100,

@@ -7,7 +7,9 @@ use os::clock;
 
 use super::*;
 use crate::{
-    backend::{Client, Event, Failure, Kind, Roster, Server, SubmitError, Switches, Token, Wait},
+    backend::{
+        CallFailure, CallToken, Client, Event, Kind, Roster, Server, SubmitError, Switches, Wait,
+    },
     place::Topology,
 };
 
@@ -19,10 +21,10 @@ fn body(n: u64) -> Vec<u8> {
     vec![n.to_le_bytes()[0]; usize::try_from(n * 3000).unwrap()]
 }
 
-fn setup(switches: &[(&str, &str)], wait: Wait) -> Setup {
+fn setup(switches: &[(&str, &str)], wait: Wait) -> JobSetup {
     let given = switches.iter().map(|&(name, value)| (name.to_owned(), value.to_owned()));
     let given = given.collect::<BTreeMap<_, _>>();
-    Setup {
+    JobSetup {
         topology: Topology { ranks: 2, daemon_threads: 1, clients_per_rank: 1, keys: 10 },
         queue_depth: 64,
         message_bytes_max: 40_000,
@@ -64,7 +66,7 @@ fn calls_are_answered(switches: &[(&str, &str)], wait: Wait) {
         for ((client, answers), sent) in clients.iter_mut().zip(&mut answers).zip(&mut sent) {
             while *sent < CALLS {
                 let to = Shard(u16::try_from(*sent % 2).unwrap());
-                match client.submit(to, Token(*sent), &body(*sent)) {
+                match client.submit(to, CallToken(*sent), &body(*sent)) {
                     Ok(()) => *sent += 1,
                     Err(SubmitError::Full) => break,
                     Err(other) => panic!("{other}"),
@@ -85,7 +87,7 @@ fn calls_are_answered(switches: &[(&str, &str)], wait: Wait) {
     for answers in &mut answers {
         answers.sort();
         for (n, (token, bytes)) in (0..).zip(answers) {
-            assert_eq!(*token, Token(n));
+            assert_eq!(*token, CallToken(n));
             assert!(*bytes == [body(n), vec![MARK]].concat(), "call {n}, {switches:?}");
         }
     }
@@ -122,7 +124,7 @@ fn a_dead_server_is_told_and_refused() {
     };
     servers.iter_mut().for_each(|server| server.join(&roster, 0).unwrap());
     client.join(&roster, 0).unwrap();
-    client.submit(Shard(1), Token(1), b"x").unwrap();
+    client.submit(Shard(1), CallToken(1), b"x").unwrap();
     drop(servers.pop());
     let (mut failed, mut lost) = (Vec::new(), Vec::new());
     let deadline_ns = clock::deadline_ns(PATIENCE);
@@ -137,10 +139,10 @@ fn a_dead_server_is_told_and_refused() {
             .unwrap();
         serve(&mut servers);
     }
-    assert_eq!((failed, lost), (vec![(Token(1), Failure::PeerGone)], vec![Shard(1)]));
-    let refused = client.submit(Shard(1), Token(2), b"x");
+    assert_eq!((failed, lost), (vec![(CallToken(1), CallFailure::PeerGone)], vec![Shard(1)]));
+    let refused = client.submit(Shard(1), CallToken(2), b"x");
     assert_eq!(refused, Err(SubmitError::Gone(Shard(1))));
-    client.submit(Shard(0), Token(3), b"x").unwrap();
+    client.submit(Shard(0), CallToken(3), b"x").unwrap();
 }
 
 #[test]

@@ -9,8 +9,8 @@ use verbs::Nic;
 use super::{meeting, nap};
 use crate::{
     backend::{
-        BackendError, Client, Counters, Event, Failure, Roster, Setup, SubmitError, Token,
-        inbox::Inbox,
+        BackendError, CallFailure, CallToken, Client, Counters, Event, JobSetup, Roster,
+        SubmitError, inbox::Inbox,
     },
     place::Shard,
 };
@@ -62,9 +62,9 @@ impl<F: FnMut(Found, &[u8])> Answers for Listener<'_, F> {
 
 fn event(found: Found, bytes: &[u8]) -> Event<'_> {
     match found {
-        Found::Ended(cookie, Status::Ok) => Event::Answer { token: Token(cookie), bytes },
+        Found::Ended(cookie, Status::Ok) => Event::Answer { token: CallToken(cookie), bytes },
         Found::Ended(cookie, status) => {
-            Event::Failed { token: Token(cookie), failure: Failure::of_status(status) }
+            Event::Failed { token: CallToken(cookie), failure: CallFailure::of_status(status) }
         }
         Found::Lost(shard) => {
             Event::Lost { shard: Shard(u16::try_from(shard).unwrap_or(u16::MAX)) }
@@ -77,7 +77,7 @@ impl<N: Nic> ProtocolClient<N> {
         nic: N,
         config: &Config,
         shards: u16,
-        setup: &Setup,
+        setup: &JobSetup,
     ) -> Result<Self, BackendError> {
         let caller = Caller::open(nic.clone(), config, shards, clock::now_ns())
             .map_err(|cause| BackendError::new("cannot open a caller", cause))?;
@@ -132,7 +132,7 @@ impl<N: Nic> Client for ProtocolClient<N> {
         Ok(())
     }
 
-    fn submit(&mut self, to: Shard, token: Token, request: &[u8]) -> Result<(), SubmitError> {
+    fn submit(&mut self, to: Shard, token: CallToken, request: &[u8]) -> Result<(), SubmitError> {
         let lane = usize::from(to.0);
         if self.is_lost.get(lane).is_none_or(|is_lost| *is_lost) {
             return Err(SubmitError::Gone(to));

@@ -23,7 +23,7 @@ use os::clock;
 use protocols::Protocol;
 use verbs::Nic;
 
-use super::{Backend, BackendError, Service, Setup};
+use super::{Backend, BackendError, JobSetup, Service};
 use crate::place::{ClientId, Shard};
 
 pub use client::ProtocolClient;
@@ -37,14 +37,14 @@ const NAP_MAX: Duration = Duration::from_micros(50);
 /// The backend of one process: each of its threads opens a port of its own.
 #[derive(Clone, Debug)]
 pub struct OverProtocol<O> {
-    setup: Setup,
+    setup: JobSetup,
     protocol: Protocol,
     opener: O,
 }
 
 impl<O: Opener> OverProtocol<O> {
     /// The backend of one process, on the NIC of `opener`.
-    pub fn new(setup: Setup, protocol: Protocol, opener: O) -> Self {
+    pub fn new(setup: JobSetup, protocol: Protocol, opener: O) -> Self {
         Self { setup, protocol, opener }
     }
 

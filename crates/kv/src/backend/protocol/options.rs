@@ -5,7 +5,7 @@ use std::time::Duration;
 use proto::{erpc::congestion::TimelyConfig, scalerpc::HEADER_BYTES};
 use protocols::{Config, Protocol};
 
-use super::super::{Setup, Switch, Switches};
+use super::super::{JobSetup, Switch, Switches};
 
 pub(in crate::backend) const ERPC_SWITCHES: [Switch; 3] = [
     Switch {
@@ -53,7 +53,7 @@ const LINK_RATE: f64 = 12.5e9;
 const SILENCE_MIN: Duration = Duration::from_secs(5);
 
 /// Settings of an end with so many ends of the other kind.
-pub(super) fn config(setup: &Setup, protocol: Protocol, others: u16) -> Config {
+pub(super) fn config(setup: &JobSetup, protocol: Protocol, others: u16) -> Config {
     let mut config = Config { protocol, ..Config::default() };
     // A server that was lost stays lost: the driver is told once.
     config.erpc_connect.reconnect = false;
@@ -66,11 +66,11 @@ fn number<T: std::str::FromStr>(switches: &Switches, name: &str) -> Option<T> {
     switches.value(name).parse().ok()
 }
 
-fn silence(setup: &Setup) -> Duration {
+fn silence(setup: &JobSetup) -> Duration {
     Duration::from_nanos(setup.timeout_ns).max(SILENCE_MIN)
 }
 
-fn erpc(setup: &Setup, others: u16, config: &mut erpc::Config) {
+fn erpc(setup: &JobSetup, others: u16, config: &mut erpc::Config) {
     let switches = &setup.switches;
     config.sessions_max = others.max(1);
     config.receives = others.saturating_mul(CREDITS).clamp(2 * CREDITS, 1 << 15);
@@ -83,7 +83,7 @@ fn erpc(setup: &Setup, others: u16, config: &mut erpc::Config) {
     }
 }
 
-fn scalerpc(setup: &Setup, config: &mut scalerpc::ServerConfig) {
+fn scalerpc(setup: &JobSetup, config: &mut scalerpc::ServerConfig) {
     let switches = &setup.switches;
     let clients = setup.topology.clients().max(1);
     config.clients_max = clients;
@@ -110,9 +110,9 @@ mod tests {
     use super::*;
     use crate::{backend::Wait, place::Topology};
 
-    fn setup(table: &[Switch], name: &str, value: &str) -> Setup {
+    fn setup(table: &[Switch], name: &str, value: &str) -> JobSetup {
         let given = BTreeMap::from([(name.to_owned(), value.to_owned())]);
-        Setup {
+        JobSetup {
             topology: Topology { ranks: 2, daemon_threads: 1, clients_per_rank: 30, keys: 10 },
             queue_depth: 100,
             message_bytes_max: 1000,

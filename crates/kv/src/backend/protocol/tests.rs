@@ -11,7 +11,8 @@ use nics::soft::SoftOpener;
 use super::*;
 use crate::{
     backend::{
-        Client, Contact, Event, Failure, Kind, Roster, Server, SubmitError, Switches, Token, Wait,
+        CallFailure, CallToken, Client, Contact, Event, Kind, Roster, Server, SubmitError,
+        Switches, Wait,
     },
     place::Topology,
 };
@@ -25,10 +26,10 @@ fn body(n: u64) -> Vec<u8> {
     vec![n.to_le_bytes()[0]; usize::try_from(n * 1500).unwrap()]
 }
 
-fn setup(kind: Kind, switches: &[(&str, &str)]) -> Setup {
+fn setup(kind: Kind, switches: &[(&str, &str)]) -> JobSetup {
     let given = switches.iter().map(|&(name, value)| (name.to_owned(), value.to_owned()));
     let given = given.collect::<BTreeMap<_, _>>();
-    Setup {
+    JobSetup {
         topology: Topology { ranks: 1, daemon_threads: 2, clients_per_rank: 1, keys: 10 },
         queue_depth: 8,
         message_bytes_max: BYTES_MAX,
@@ -100,7 +101,7 @@ fn calls_are_answered(kind: Kind, switches: &[(&str, &str)]) {
             assert!(clock::now_ns() < deadline_ns, "calls are left: {kind} {switches:?}");
             while sent < CALLS {
                 let to = Shard(u16::try_from(sent % 2).unwrap());
-                match client.submit(to, Token(sent), &body(sent)) {
+                match client.submit(to, CallToken(sent), &body(sent)) {
                     Ok(()) => sent += 1,
                     Err(SubmitError::Full) => break,
                     Err(other) => panic!("{other}"),
@@ -115,7 +116,7 @@ fn calls_are_answered(kind: Kind, switches: &[(&str, &str)]) {
         }
         answers.sort();
         for (n, (token, bytes)) in (0..).zip(answers) {
-            assert_eq!(token, Token(n));
+            assert_eq!(token, CallToken(n));
             assert!(bytes == [body(n), vec![MARK]].concat(), "call {n}, {switches:?}");
         }
     });
@@ -133,7 +134,7 @@ fn every_call_gets_its_own_answer_with_every_switch() {
 }
 
 /// Polls until the second shard is lost.
-fn until_lost(client: &mut impl Client) -> Vec<(Token, Failure)> {
+fn until_lost(client: &mut impl Client) -> Vec<(CallToken, CallFailure)> {
     let (mut failed, mut lost) = (Vec::new(), Vec::new());
     let deadline_ns = clock::deadline_ns(PATIENCE);
     while lost.is_empty() {
@@ -158,12 +159,12 @@ fn a_dead_server_is_told_and_refused() {
             let (sender, handle) = servers.pop().unwrap();
             drop(sender);
             handle.join().unwrap();
-            client.submit(Shard(1), Token(1), b"x").unwrap();
+            client.submit(Shard(1), CallToken(1), b"x").unwrap();
             let failed = until_lost(client);
-            assert_eq!(failed, [(Token(1), Failure::PeerGone)], "{kind}");
-            let refused = client.submit(Shard(1), Token(2), b"x");
+            assert_eq!(failed, [(CallToken(1), CallFailure::PeerGone)], "{kind}");
+            let refused = client.submit(Shard(1), CallToken(2), b"x");
             assert_eq!(refused, Err(SubmitError::Gone(Shard(1))), "{kind}");
-            client.submit(Shard(0), Token(3), b"x").unwrap();
+            client.submit(Shard(0), CallToken(3), b"x").unwrap();
             let named = client.counters().named;
             let losses = named.keys().filter(|name| name.starts_with("client lost: "));
             assert_eq!(losses.count(), 1, "{named:?}");
@@ -176,9 +177,9 @@ fn a_request_that_is_too_long_is_refused() {
     for kind in [Kind::Erpc, Kind::Scalerpc] {
         with_rig(kind, &[], |Rig { client, .. }| {
             let (len_bytes, max_bytes) = (BYTES_MAX + 1, BYTES_MAX);
-            let refused = client.submit(Shard(0), Token(1), &vec![0; len_bytes]);
+            let refused = client.submit(Shard(0), CallToken(1), &vec![0; len_bytes]);
             assert_eq!(refused, Err(SubmitError::TooLarge { len_bytes, max_bytes }));
-            let refused = client.submit(Shard(2), Token(1), b"x");
+            let refused = client.submit(Shard(2), CallToken(1), b"x");
             assert_eq!(refused, Err(SubmitError::Gone(Shard(2))));
         });
     }

@@ -14,7 +14,7 @@ use super::{
     poller::Poller,
 };
 use crate::{
-    backend::{BackendError, Client, Contact, Counters, Event, Roster, SubmitError, Token},
+    backend::{BackendError, CallToken, Client, Contact, Counters, Event, Roster, SubmitError},
     place::Shard,
 };
 
@@ -120,7 +120,7 @@ impl Client for TcpClient {
         Ok(())
     }
 
-    fn submit(&mut self, to: Shard, token: Token, request: &[u8]) -> Result<(), SubmitError> {
+    fn submit(&mut self, to: Shard, token: CallToken, request: &[u8]) -> Result<(), SubmitError> {
         let max_bytes = self.options.message_bytes_max;
         if request.len() > max_bytes {
             return Err(SubmitError::TooLarge { len_bytes: request.len(), max_bytes });

@@ -5,7 +5,7 @@ use std::{
     net::TcpStream,
 };
 
-use crate::backend::{Counters, Token};
+use crate::backend::{CallToken, Counters};
 
 const LEN_BYTES: usize = 4;
 const TOKEN_BYTES: usize = 8;
@@ -80,7 +80,7 @@ impl Connection {
     }
 
     /// Appends a frame; the caller has seen that there is room.
-    pub(super) fn push(&mut self, token: Token, message: &[u8]) {
+    pub(super) fn push(&mut self, token: CallToken, message: &[u8]) {
         let len_bytes = u32::try_from(TOKEN_BYTES + message.len()).unwrap_or(u32::MAX);
         self.output.extend_from_slice(&len_bytes.to_le_bytes());
         self.output.extend_from_slice(&token.0.to_le_bytes());
@@ -153,13 +153,13 @@ impl Connection {
     }
 
     /// Hands out the next frame that is complete.
-    pub(super) fn next_frame(&mut self) -> Result<Option<(Token, &[u8])>, FrameError> {
+    pub(super) fn next_frame(&mut self) -> Result<Option<(CallToken, &[u8])>, FrameError> {
         let Some(message_bytes) = self.frame_len()? else { return Ok(None) };
         let frame = &self.input[self.begin..][..FRAME_HEAD_BYTES + message_bytes];
         self.begin += frame.len();
         let (head, message) = frame.split_at(FRAME_HEAD_BYTES);
         let token = head.last_chunk::<TOKEN_BYTES>().map_or(0, |token| u64::from_le_bytes(*token));
-        Ok(Some((Token(token), message)))
+        Ok(Some((CallToken(token), message)))
     }
 }
 

@@ -17,7 +17,7 @@ mod server;
 
 use std::time::Duration;
 
-use super::{Backend, BackendError, Service, Setup, Switch};
+use super::{Backend, BackendError, JobSetup, Service, Switch};
 use crate::place::{ClientId, Shard};
 
 pub use client::TcpClient;
@@ -42,7 +42,7 @@ const NAP_MAX: Duration = Duration::from_millis(20);
 
 /// What the process as a whole has: nothing but its options.
 #[derive(Clone, Debug)]
-pub struct Tcp {
+pub struct TcpBackend {
     options: Options,
 }
 
@@ -55,10 +55,10 @@ struct Options {
     clients_max: usize,
 }
 
-impl Tcp {
+impl TcpBackend {
     /// The backend of one process.
     #[must_use]
-    pub fn new(setup: &Setup) -> Self {
+    pub fn new(setup: &JobSetup) -> Self {
         let options = Options {
             message_bytes_max: setup.message_bytes_max,
             is_nodelay: setup.switches.value("nodelay") != "off",
@@ -69,7 +69,7 @@ impl Tcp {
     }
 }
 
-impl Backend for Tcp {
+impl Backend for TcpBackend {
     type Client = TcpClient;
     type Server = TcpServer;
 

@@ -6,7 +6,7 @@ use os::clock;
 
 use super::*;
 use crate::{
-    backend::{Client, Event, Kind, Roster, Server, SubmitError, Switches, Token, Wait},
+    backend::{CallToken, Client, Event, Kind, Roster, Server, SubmitError, Switches, Wait},
     place::Topology,
 };
 
@@ -17,9 +17,9 @@ fn message(n: u64) -> Vec<u8> {
     vec![n.to_le_bytes()[0]; usize::try_from((n * n * 9) % 100_000).unwrap()]
 }
 
-fn setup(write: &str) -> Setup {
+fn setup(write: &str) -> JobSetup {
     let given = BTreeMap::from([("write".to_owned(), write.to_owned())]);
-    Setup {
+    JobSetup {
         topology: Topology { ranks: 2, daemon_threads: 1, clients_per_rank: 1, keys: 10 },
         queue_depth: 64,
         message_bytes_max: 100_000,
@@ -44,7 +44,7 @@ struct Rig {
 
 impl Rig {
     fn new(write: &str) -> Self {
-        let tcp = Tcp::new(&setup(write));
+        let tcp = TcpBackend::new(&setup(write));
         let servers = [0, 1].map(|shard| tcp.server(Shard(shard), marking()).unwrap()).into();
         let mut rig = Self { servers, client: tcp.client(ClientId(0)).unwrap() };
         let contacts = rig.servers.iter().map(Server::contact).collect();
@@ -61,7 +61,7 @@ impl Rig {
     }
 
     /// Until the client has got `count` events.
-    fn collect(&mut self, count: usize) -> Vec<Result<(Token, Vec<u8>), Shard>> {
+    fn collect(&mut self, count: usize) -> Vec<Result<(CallToken, Vec<u8>), Shard>> {
         let deadline_ns = clock::deadline_ns(PATIENCE);
         let mut got = Vec::new();
         while got.len() < count {
@@ -88,7 +88,7 @@ fn every_call_gets_its_own_answer_whatever_its_length() {
         while got.len() < 300 {
             while sent < 300 {
                 let to = Shard(u16::try_from(sent % 2).unwrap());
-                match rig.client.submit(to, Token(sent), &message(sent)) {
+                match rig.client.submit(to, CallToken(sent), &message(sent)) {
                     Ok(()) => sent += 1,
                     Err(error) => {
                         assert_eq!(error, SubmitError::Full);
@@ -101,7 +101,7 @@ fn every_call_gets_its_own_answer_whatever_its_length() {
         let mut answers = got.into_iter().map(Result::unwrap).collect::<Vec<_>>();
         answers.sort();
         for (n, (token, bytes)) in (0..).zip(answers) {
-            assert_eq!(token, Token(n));
+            assert_eq!(token, CallToken(n));
             assert!(bytes == [message(n), vec![MARK]].concat(), "message {n}");
         }
     }
@@ -111,19 +111,19 @@ fn every_call_gets_its_own_answer_whatever_its_length() {
 fn a_dead_server_is_told_and_refused() {
     let mut rig = Rig::new("turn");
     rig.serve();
-    rig.client.submit(Shard(1), Token(1), b"x").unwrap();
+    rig.client.submit(Shard(1), CallToken(1), b"x").unwrap();
     drop(rig.servers.pop());
     assert_eq!(rig.collect(1), [Err(Shard(1))]);
-    let refused = rig.client.submit(Shard(1), Token(2), b"x");
+    let refused = rig.client.submit(Shard(1), CallToken(2), b"x");
     assert_eq!(refused, Err(SubmitError::Gone(Shard(1))));
-    rig.client.submit(Shard(0), Token(3), b"ab").unwrap();
-    assert_eq!(rig.collect(1), [Ok((Token(3), b"ab!".to_vec()))]);
+    rig.client.submit(Shard(0), CallToken(3), b"ab").unwrap();
+    assert_eq!(rig.collect(1), [Ok((CallToken(3), b"ab!".to_vec()))]);
 }
 
 #[test]
 fn a_message_that_can_never_fit_is_refused() {
     let mut rig = Rig::new("turn");
-    let refused = rig.client.submit(Shard(0), Token(0), &vec![0; 100_001]);
+    let refused = rig.client.submit(Shard(0), CallToken(0), &vec![0; 100_001]);
     assert_eq!(refused, Err(SubmitError::TooLarge { len_bytes: 100_001, max_bytes: 100_000 }));
 }
 
@@ -133,8 +133,8 @@ fn garbage_costs_a_client_its_connection_and_nobody_else_anything() {
     let contact = rig.servers[0].contact();
     let mut stranger = TcpStream::connect(&contact.0).unwrap();
     stranger.write_all(b"GET / HTTP/1.1\r\nHost: example.org\r\n\r\n").unwrap();
-    rig.client.submit(Shard(0), Token(3), b"ab").unwrap();
-    assert_eq!(rig.collect(1), [Ok((Token(3), b"ab!".to_vec()))]);
+    rig.client.submit(Shard(0), CallToken(3), b"ab").unwrap();
+    assert_eq!(rig.collect(1), [Ok((CallToken(3), b"ab!".to_vec()))]);
     stranger.set_read_timeout(Some(PATIENCE)).unwrap();
     let deadline_ns = clock::deadline_ns(PATIENCE);
     let is_closed = |stranger: &TcpStream| stranger.peek(&mut [0]).map_or(true, |count| count == 0);
@@ -154,7 +154,7 @@ fn pitfall_29_the_baseline_moves_many_messages_per_system_call() {
     rig.serve();
     let (before, daemon_before) = (rig.client.counters(), rig.servers[0].counters());
     for token in 0..32 {
-        rig.client.submit(Shard(0), Token(token), &[7; 88]).unwrap();
+        rig.client.submit(Shard(0), CallToken(token), &[7; 88]).unwrap();
     }
     assert_eq!(rig.collect(32).len(), 32);
     let (after, daemon_after) = (rig.client.counters(), rig.servers[0].counters());

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use crate::{
-    backend::{BackendError, Client, Contact, Counters, Event, Roster, SubmitError, Token},
-    codec::{Action, Answer, Op, Request, Status},
+    backend::{BackendError, CallToken, Client, Contact, Counters, Event, Roster, SubmitError},
+    codec::{Answer, Request, StoreCommand, StoreOp, StoreStatus},
     place::Shard,
 };
 
@@ -37,11 +37,11 @@ pub(super) struct Faulty<C> {
     period: u64,
     count: u64,
     /// Held back for [`Fault::Swap`], kept for [`Fault::Replay`].
-    kept: Option<(Token, Vec<u8>)>,
+    kept: Option<(CallToken, Vec<u8>)>,
     /// The first value seen of each key.
     first_values: HashMap<u64, Vec<u8>>,
     /// Acknowledgements made up by [`Fault::Forget`].
-    made_up: Vec<(Token, Vec<u8>)>,
+    made_up: Vec<(CallToken, Vec<u8>)>,
 }
 
 impl<C: Client> Faulty<C> {
@@ -57,7 +57,12 @@ impl<C: Client> Faulty<C> {
     }
 
     /// Passes on an answer, or what becomes of it.
-    fn distort(&mut self, token: Token, mut bytes: Vec<u8>, out: &mut Vec<(Token, Vec<u8>)>) {
+    fn distort(
+        &mut self,
+        token: CallToken,
+        mut bytes: Vec<u8>,
+        out: &mut Vec<(CallToken, Vec<u8>)>,
+    ) {
         if self.fault == Fault::Stale {
             return self.make_stale(token, bytes, out);
         }
@@ -90,10 +95,15 @@ impl<C: Client> Faulty<C> {
         out.push((token, bytes));
     }
 
-    fn make_stale(&mut self, token: Token, mut bytes: Vec<u8>, out: &mut Vec<(Token, Vec<u8>)>) {
+    fn make_stale(
+        &mut self,
+        token: CallToken,
+        mut bytes: Vec<u8>,
+        out: &mut Vec<(CallToken, Vec<u8>)>,
+    ) {
         let is_due = self.is_due();
         if let Ok(answer) = Answer::read(&bytes)
-            && (answer.op, answer.status) == (Some(Op::Get), Status::Ok)
+            && (answer.op, answer.status) == (Some(StoreOp::Get), StoreStatus::Ok)
         {
             let tag = answer.tag;
             let first = self.first_values.entry(answer.key).or_insert_with(|| bytes.clone());
@@ -116,13 +126,13 @@ impl<C: Client> Client for Faulty<C> {
         self.inner.join(roster, deadline_ns)
     }
 
-    fn submit(&mut self, to: Shard, token: Token, request: &[u8]) -> Result<(), SubmitError> {
+    fn submit(&mut self, to: Shard, token: CallToken, request: &[u8]) -> Result<(), SubmitError> {
         if self.fault == Fault::Forget
-            && let Ok(Request { tag, key, action: action @ Action::Put { .. } }) =
+            && let Ok(Request { tag, key, action: action @ StoreCommand::Put { .. } }) =
                 Request::read(request)
             && self.is_due()
         {
-            let (op, status, version) = (Some(action.op()), Status::Ok, None);
+            let (op, status, version) = (Some(action.op()), StoreStatus::Ok, None);
             let mut answer = Vec::new();
             Answer { op, status, tag, key, version, value: &[] }.write(&mut answer);
             self.made_up.push((token, answer));

@@ -6,7 +6,7 @@
 use std::{cell::RefCell, collections::VecDeque, ops::Range, rc::Rc};
 
 use crate::{
-    backend::{BackendError, Client, Counters, Event, Roster, SubmitError, Token},
+    backend::{BackendError, CallToken, Client, Counters, Event, Roster, SubmitError},
     place::{ClientId, Shard},
     store::Partition,
     workload::Workload,
@@ -89,7 +89,7 @@ impl Loopback {
 pub(super) struct LoopbackClient {
     cluster: Cluster,
     /// Answers and when they are there, in order.
-    answers: VecDeque<(u64, Token, Vec<u8>)>,
+    answers: VecDeque<(u64, CallToken, Vec<u8>)>,
 }
 
 impl Client for LoopbackClient {
@@ -97,7 +97,7 @@ impl Client for LoopbackClient {
         Ok(())
     }
 
-    fn submit(&mut self, to: Shard, token: Token, request: &[u8]) -> Result<(), SubmitError> {
+    fn submit(&mut self, to: Shard, token: CallToken, request: &[u8]) -> Result<(), SubmitError> {
         let cluster = &mut *self.cluster.0.borrow_mut();
         if self.answers.len() >= cluster.capacity {
             return Err(SubmitError::Full);
@@ -115,7 +115,7 @@ impl Client for LoopbackClient {
         sink: &mut impl FnMut(Event<'_>),
     ) -> Result<usize, BackendError> {
         let now_ns = self.cluster.now_ns();
-        let is_there = |answer: &&(u64, Token, Vec<u8>)| answer.0 <= now_ns;
+        let is_there = |answer: &&(u64, CallToken, Vec<u8>)| answer.0 <= now_ns;
         let count = self.answers.iter().take(budget).take_while(is_there).count();
         for (_, token, bytes) in self.answers.drain(..count) {
             sink(Event::Answer { token, bytes: &bytes });

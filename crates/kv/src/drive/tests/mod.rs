@@ -34,7 +34,7 @@ fn workload() -> Workload {
     }
 }
 
-type Finished = Vec<(Tally, Option<Recorder>)>;
+type Finished = Vec<(ClientTally, Option<HistoryRecorder>)>;
 
 /// Runs one driver per client of the workload to the end.
 fn run<C: Client>(
@@ -61,9 +61,9 @@ fn run_plain(workload: &Workload, service_ns: u64) -> Finished {
     run(workload, &Cluster::new(workload, service_ns), |client| client).unwrap()
 }
 
-fn judge_history(finished: Finished) -> Result<history::Report, CheckError> {
+fn judge_history(finished: Finished) -> Result<history::HistoryReport, CheckError> {
     let recorders = finished.into_iter().filter_map(|(_, recorder)| recorder);
-    history::check(recorders.flat_map(Recorder::into_events))
+    history::check(recorders.flat_map(HistoryRecorder::into_events))
 }
 
 /// Watches how many calls are outstanding.
@@ -85,7 +85,7 @@ impl Client for Watched {
     fn submit(
         &mut self,
         to: Shard,
-        token: crate::backend::Token,
+        token: crate::backend::CallToken,
         request: &[u8],
     ) -> Result<(), SubmitError> {
         self.inner.submit(to, token, request)?;
@@ -147,8 +147,9 @@ fn pitfall_28_the_queue_depth_is_honoured_and_reached() {
 fn pitfall_28_throughput_is_the_sum_of_all_over_the_measured_interval() {
     let workload = workload();
     let finished = run_plain(&workload, 10 * US);
-    let completed =
-        |(tally, _): &(Tally, Option<Recorder>)| tally.local.completed + tally.remote.completed;
+    let completed = |(tally, _): &(ClientTally, Option<HistoryRecorder>)| {
+        tally.local.completed + tally.remote.completed
+    };
     let total = finished.iter().map(completed).sum::<u64>();
     assert!(total.abs_diff(1000) <= 10, "10 ms at 10 us each: {total}");
     let calls = finished.iter().map(|(tally, _)| tally.calls).sum::<u64>();
@@ -209,7 +210,7 @@ fn fault_k2_more_calls_than_can_be_drawn_are_counted_and_timed_all_the_same() {
     let (tally, _) = driver.finish();
     let due = |ms| (ms * rate / 1000 / u64::from(workload.topology().clients())) as f64;
     let is_near = |found: u64, expected: f64| (found as f64 / expected - 1.0).abs() < 0.02;
-    let unsent = tally.failures[&Failure::Unsent];
+    let unsent = tally.failures[&CallFailure::Unsent];
     assert!(is_near(unsent, due(workload.warm_up_ms + duration_ms)), "{unsent} unsent");
     let mut latency = tally.local.latency.clone();
     latency.add(&tally.remote.latency).unwrap();
@@ -226,7 +227,7 @@ fn fault_k2_open_loop_calls_that_are_never_sent_are_counted_and_timed() {
     let workload = Workload { pace, ranks: 1, queue_depth: 1, ..workload() };
     let finished = run_plain(&workload, 10 * US);
     let (tally, _) = &finished[0];
-    let unsent = tally.failures[&Failure::Unsent];
+    let unsent = tally.failures[&CallFailure::Unsent];
     assert!(unsent > 5000, "{unsent} unsent");
     let timed = tally.local.latency.len() + tally.remote.latency.len();
     assert!(timed.abs_diff(10_000) < 400, "every call due is in the histogram: {timed}");
@@ -249,7 +250,7 @@ struct Without {
     inner: LoopbackClient,
     broken: Broken,
     shard: Shard,
-    taken: Vec<crate::backend::Token>,
+    taken: Vec<crate::backend::CallToken>,
 }
 
 impl Client for Without {
@@ -264,7 +265,7 @@ impl Client for Without {
     fn submit(
         &mut self,
         to: Shard,
-        token: crate::backend::Token,
+        token: crate::backend::CallToken,
         request: &[u8],
     ) -> Result<(), SubmitError> {
         match self.broken {
@@ -287,7 +288,7 @@ impl Client for Without {
             Broken::Lost if !taken.is_empty() => sink(Event::Lost { shard: self.shard }),
             Broken::Lost => {}
             Broken::Gone | Broken::Overloaded => taken.iter().for_each(|&token| {
-                sink(Event::Failed { token, failure: Failure::Overloaded });
+                sink(Event::Failed { token, failure: CallFailure::Overloaded });
             }),
         }
         Ok(taken.len() + self.inner.poll(budget, sink)?)
@@ -306,9 +307,9 @@ impl Client for Without {
 fn fault_k2_calls_that_fail_at_one_shard_are_counted_and_timed_and_touch_no_others() {
     let workload = Workload { pace: Pace::Open(2_000_000), queue_depth: 64, ..workload() };
     for (broken, failure) in [
-        (Broken::Gone, Failure::PeerGone),
-        (Broken::Overloaded, Failure::Overloaded),
-        (Broken::Lost, Failure::PeerGone),
+        (Broken::Gone, CallFailure::PeerGone),
+        (Broken::Overloaded, CallFailure::Overloaded),
+        (Broken::Lost, CallFailure::PeerGone),
     ] {
         let cluster = Cluster::new(&workload, 100);
         let without = |inner| Without { inner, broken, shard: Shard(1), taken: Vec::new() };
@@ -332,13 +333,16 @@ fn a_call_is_given_up_a_timeout_after_it_was_sent_and_soon_after_that() {
     let cluster = Cluster::new(&base, 10 * US);
     cluster.stall(4 * MS..7 * MS);
     let (tally, _) = run(&base, &cluster, |client| client).unwrap().remove(0);
-    assert!((1..=3).contains(&tally.failures[&Failure::Timeout]), "only in the stall: {tally:?}");
+    assert!(
+        (1..=3).contains(&tally.failures[&CallFailure::Timeout]),
+        "only in the stall: {tally:?}"
+    );
     assert!(tally.local.latency.max() > 2 * MS, "what waited for room is late");
 
     let lossy = Workload { pace: Pace::Closed, timeout_ms: 4, ..base };
     let lose = |client| Faulty::new(client, Fault::Drop, 1);
     let (tally, _) = run(&lossy, &Cluster::new(&lossy, US), lose).unwrap().remove(0);
-    assert_eq!(tally.calls, tally.failures[&Failure::Timeout]);
+    assert_eq!(tally.calls, tally.failures[&CallFailure::Timeout]);
     let longest = tally.local.latency.max();
     assert!((4 * MS..=4 * MS + MS / 2).contains(&longest), "sixteenths of a timeout: {longest}");
 }
@@ -420,7 +424,7 @@ fn fault_k1_an_honest_store_is_linearizable_also_when_answers_are_lost() {
             }
         };
         let timeouts =
-            finished.iter().filter_map(|(tally, _)| tally.failures.get(&Failure::Timeout));
+            finished.iter().filter_map(|(tally, _)| tally.failures.get(&CallFailure::Timeout));
         assert_eq!(timeouts.sum::<u64>() > 0, fault.is_some(), "what is lost is counted");
         let report = judge_history(finished).unwrap();
         assert_eq!(report.keys, 20);
@@ -435,8 +439,8 @@ fn a_late_answer_is_neither_an_answer_nor_a_lie() {
     cluster.stall(4 * MS..7 * MS);
     let finished = run(&workload, &cluster, |client| client).unwrap();
     let (tally, _) = &finished[0];
-    assert!(tally.failures[&Failure::Timeout] >= 2);
-    assert_eq!(tally.late, tally.failures[&Failure::Timeout], "they come after the stall");
+    assert!(tally.failures[&CallFailure::Timeout] >= 2);
+    assert_eq!(tally.late, tally.failures[&CallFailure::Timeout], "they come after the stall");
 }
 
 #[test]
@@ -456,7 +460,8 @@ fn a_full_backend_delays_calls_but_loses_none() {
 fn the_same_seed_gives_the_same_run() {
     let summary = || {
         let finished = run_plain(&workload(), 7 * US);
-        let summarize = |(tally, _): (Tally, _)| (tally.slices, tally.calls, tally.mismatches);
+        let summarize =
+            |(tally, _): (ClientTally, _)| (tally.slices, tally.calls, tally.mismatches);
         finished.into_iter().map(summarize).collect::<Vec<_>>()
     };
     assert_eq!(summary(), summary());

@@ -6,12 +6,12 @@ use measure::{
     number,
     regime::Regime,
     report::{
-        Block, Section,
+        Block, ReportSection,
         chart::{self, Axis, Bar, Chart, Lines, Series, Stack, Strip},
     },
 };
 
-use super::super::{Cell, SideCell, reduce::as_f64, system_parts, workload_parts};
+use super::super::{ReducedCell, SideCell, reduce::as_f64, system_parts, workload_parts};
 use crate::backend::Kind;
 
 /// Rows of one picture, at most.
@@ -24,7 +24,7 @@ const POINTS_MAX: usize = 600;
 const NINES: f64 = 5.0;
 
 /// A cell and its label.
-pub(super) type Labelled<'a> = (&'a Cell, &'a String);
+pub(super) type Labelled<'a> = (&'a ReducedCell, &'a String);
 
 /// The rows of each regime, which no picture mixes, with a title if there are several.
 fn by_regime<'a>(rows: impl Iterator<Item = Labelled<'a>>) -> Vec<(String, Vec<Labelled<'a>>)> {
@@ -38,9 +38,9 @@ fn by_regime<'a>(rows: impl Iterator<Item = Labelled<'a>>) -> Vec<(String, Vec<L
 /// A picture of the rows that `has` something to show, for each regime; if it cannot hold them, one per backend and
 /// locality, of no more than it holds.
 pub(super) fn of_rows(
-    cells: &[Cell],
+    cells: &[ReducedCell],
     labels: &[String],
-    has: impl Fn(&Cell) -> bool,
+    has: impl Fn(&ReducedCell) -> bool,
     draw: impl Fn(&[Labelled<'_>]) -> Chart,
 ) -> Vec<Block> {
     let mut pictures = Vec::<(String, Vec<Labelled<'_>>)>::new();
@@ -81,12 +81,12 @@ fn chosen<'a>(rows: &[Labelled<'a>]) -> Vec<Labelled<'a>> {
     rows.iter().copied().filter(|(_, label)| names.contains(label)).collect()
 }
 
-pub(super) fn section(title: &str, hint: &str, blocks: Vec<Block>) -> Option<Section> {
-    (!blocks.is_empty()).then(|| Section::with(title, hint, blocks))
+pub(super) fn section(title: &str, hint: &str, blocks: Vec<Block>) -> Option<ReportSection> {
+    (!blocks.is_empty()).then(|| ReportSection::with(title, hint, blocks))
 }
 
 /// The hint, and how many of the configurations are shown if not all are.
-fn choice(hint: &str, cells: &[Cell]) -> String {
+fn choice(hint: &str, cells: &[ReducedCell]) -> String {
     let most = by_regime_count(cells);
     match most > CURVES_MAX {
         true => format!(
@@ -96,19 +96,20 @@ fn choice(hint: &str, cells: &[Cell]) -> String {
     }
 }
 
-fn by_regime_count(cells: &[Cell]) -> usize {
-    let count = |cell: &Cell| cells.iter().filter(|other| other.regime == cell.regime).count();
+fn by_regime_count(cells: &[ReducedCell]) -> usize {
+    let count =
+        |cell: &ReducedCell| cells.iter().filter(|other| other.regime == cell.regime).count();
     cells.iter().map(count).max().unwrap_or(0)
 }
 
 /// The number of a cell's backend among those of the report: its colour. If there is one backend only, all
 /// cells have one colour: one for each would say nothing.
-fn backend_colour(cell: &Cell, cells: &[Cell]) -> usize {
+fn backend_colour(cell: &ReducedCell, cells: &[ReducedCell]) -> usize {
     let backends = cells.iter().map(|cell| cell.config.backend).collect::<BTreeSet<_>>();
     backends.iter().position(|backend| *backend == cell.config.backend).unwrap_or(0)
 }
 
-pub(super) fn throughput(cells: &[Cell], labels: &[String]) -> Option<Section> {
+pub(super) fn throughput(cells: &[ReducedCell], labels: &[String]) -> Option<ReportSection> {
     let bar = |(cell, label): &Labelled<'_>| Bar {
         label: (*label).clone(),
         colour: backend_colour(cell, cells),
@@ -132,7 +133,7 @@ type Curves = BTreeMap<System, Vec<(f64, f64)>>;
 type Facets = BTreeMap<Facet, Curves>;
 
 /// Throughput over clients per node: one picture per regime, queue depth and workload, one curve per system.
-pub(super) fn scaling(cells: &[Cell]) -> Option<Section> {
+pub(super) fn scaling(cells: &[ReducedCell]) -> Option<ReportSection> {
     let facets = facets_of(cells);
     let systems = facets.values().flat_map(BTreeMap::keys).collect::<BTreeSet<_>>();
     let names = systems.iter().map(|system| system_name(system)).collect::<Vec<_>>();
@@ -157,11 +158,11 @@ pub(super) fn scaling(cells: &[Cell]) -> Option<Section> {
     let hint = "Calls per second over client processes per node. Each picture has its own scale.";
     let charts = facets.iter().map(picture).collect::<Vec<_>>();
     let title = "Throughput by clients per node";
-    (!charts.is_empty()).then(|| Section::with(title, hint, [Block::Charts(charts)]))
+    (!charts.is_empty()).then(|| ReportSection::with(title, hint, [Block::Charts(charts)]))
 }
 
 /// Pictures that have a curve of two points or more; points in the order of clients.
-fn facets_of(cells: &[Cell]) -> Facets {
+fn facets_of(cells: &[ReducedCell]) -> Facets {
     let mut facets = Facets::new();
     for cell in cells {
         let workload = &cell.config.workload;
@@ -190,13 +191,13 @@ fn system_name((backend, parts): &System) -> String {
 }
 
 /// Local and remote calls apart, if there are both.
-fn sides(cell: &Cell) -> Vec<(&'static str, &SideCell)> {
+fn sides(cell: &ReducedCell) -> Vec<(&'static str, &SideCell)> {
     let sides = [("local", &cell.local), ("remote", &cell.remote)];
     let used = sides.into_iter().filter(|(_, side)| side.latency.is_some()).collect::<Vec<_>>();
     if used.len() == 2 { used } else { vec![("", &cell.all)] }
 }
 
-pub(super) fn latency(cells: &[Cell], labels: &[String]) -> Option<Section> {
+pub(super) fn latency(cells: &[ReducedCell], labels: &[String]) -> Option<ReportSection> {
     let strips = |(cell, label): &Labelled<'_>| {
         let strip = |(name, side): (&str, &SideCell)| {
             let label =
@@ -211,12 +212,12 @@ pub(super) fn latency(cells: &[Cell], labels: &[String]) -> Option<Section> {
     };
     let hint = "From the largest dot to the smallest: median, p90, p99, p99.9 and longest, medians over \
                 the runs. The scale is logarithmic.";
-    let has = |cell: &Cell| cell.all.latency.is_some();
+    let has = |cell: &ReducedCell| cell.all.latency.is_some();
     section("Latency", hint, of_rows(cells, labels, has, draw))
 }
 
-pub(super) fn distribution(cells: &[Cell], labels: &[String]) -> Option<Section> {
-    let points = |cell: &Cell| {
+pub(super) fn distribution(cells: &[ReducedCell], labels: &[String]) -> Option<ReportSection> {
+    let points = |cell: &ReducedCell| {
         let pairs = cell.all.merged.pairs();
         let total = pairs.iter().map(|pair| pair.1).sum::<u64>();
         let mut below = 0;
@@ -239,8 +240,8 @@ pub(super) fn distribution(cells: &[Cell], labels: &[String]) -> Option<Section>
     section("Latency distribution", &choice(hint, cells), blocks)
 }
 
-pub(super) fn over_time(cells: &[Cell], labels: &[String]) -> Option<Section> {
-    let rates = |cell: &Cell| {
+pub(super) fn over_time(cells: &[ReducedCell], labels: &[String]) -> Option<ReportSection> {
+    let rates = |cell: &ReducedCell| {
         let rate = |&count: &u64| as_f64(count) * 1e9 / as_f64(cell.typical.slice_ns.max(1));
         cell.typical.slices.iter().map(rate).collect()
     };
@@ -249,8 +250,8 @@ pub(super) fn over_time(cells: &[Cell], labels: &[String]) -> Option<Section> {
     timeline("Throughput over time", hint, cells, labels, &rates)
 }
 
-pub(super) fn outstanding(cells: &[Cell], labels: &[String]) -> Option<Section> {
-    let counts = |cell: &Cell| cell.typical.outstanding.iter().map(|&n| as_f64(n)).collect();
+pub(super) fn outstanding(cells: &[ReducedCell], labels: &[String]) -> Option<ReportSection> {
+    let counts = |cell: &ReducedCell| cell.typical.outstanding.iter().map(|&n| as_f64(n)).collect();
     let hint = "Calls without an answer, of all clients together: the most in each slice. In a closed \
                 loop this is the queue depth times the clients, if it is honoured.";
     timeline("Outstanding over time", hint, cells, labels, &counts)
@@ -260,11 +261,11 @@ pub(super) fn outstanding(cells: &[Cell], labels: &[String]) -> Option<Section> 
 pub(super) fn timeline(
     title: &str,
     hint: &str,
-    cells: &[Cell],
+    cells: &[ReducedCell],
     labels: &[String],
-    values: &dyn Fn(&Cell) -> Vec<f64>,
-) -> Option<Section> {
-    let points = |cell: &Cell| {
+    values: &dyn Fn(&ReducedCell) -> Vec<f64>,
+) -> Option<ReportSection> {
+    let points = |cell: &ReducedCell| {
         let slice_ns = as_f64(cell.typical.slice_ns);
         let at = (0_u32..).map(|index| (f64::from(index) + 0.5) * slice_ns);
         at.zip(values(cell)).collect()
@@ -280,9 +281,9 @@ pub(super) fn timeline(
 
 /// A picture for each regime, of curves that can be told apart.
 fn curves(
-    cells: &[Cell],
+    cells: &[ReducedCell],
     labels: &[String],
-    points: &dyn Fn(&Cell) -> Vec<(f64, f64)>,
+    points: &dyn Fn(&ReducedCell) -> Vec<(f64, f64)>,
     axes: &dyn Fn(&[Series]) -> (Axis, Axis),
 ) -> Vec<Block> {
     let rows = cells.iter().zip(labels).filter(|(cell, _)| !points(cell).is_empty());
@@ -301,7 +302,7 @@ fn curves(
     by_regime(rows).into_iter().map(picture).collect()
 }
 
-pub(super) fn cpu(cells: &[Cell], labels: &[String]) -> Option<Section> {
+pub(super) fn cpu(cells: &[ReducedCell], labels: &[String]) -> Option<ReportSection> {
     let names = ["daemons".to_owned(), "clients".to_owned()];
     let stack = |(cell, label): &Labelled<'_>| {
         let (total, share) = (cell.cpu_per_call_ns?.median, cell.ranks_cpu_share.median);
@@ -314,6 +315,6 @@ pub(super) fn cpu(cells: &[Cell], labels: &[String]) -> Option<Section> {
     };
     let hint =
         "CPU time of all processes inside the measured interval, over the calls answered in it.";
-    let has = |cell: &Cell| cell.cpu_per_call_ns.is_some();
+    let has = |cell: &ReducedCell| cell.cpu_per_call_ns.is_some();
     section("CPU time per call", hint, of_rows(cells, labels, has, draw))
 }

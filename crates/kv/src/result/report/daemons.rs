@@ -5,19 +5,19 @@ use std::collections::BTreeSet;
 use measure::{
     number::{percent, short, time},
     report::{
-        Block, Section,
+        Block, ReportSection,
         chart::{self, Stack},
     },
     table::Table,
 };
 
 use super::{
-    super::{Cell, reduce::as_f64},
+    super::{ReducedCell, reduce::as_f64},
     charts::{Labelled, of_rows, section, timeline},
 };
 
 /// Calls between daemons over time.
-pub(super) fn outstanding(cells: &[Cell], labels: &[String]) -> Option<Section> {
+pub(super) fn outstanding(cells: &[ReducedCell], labels: &[String]) -> Option<ReportSection> {
     let hint = "Calls from one daemon to another without an answer, of all daemons: the mean of samples \
                 in each slice, in the run whose throughput is the median.";
     timeline("Outstanding between daemons over time", hint, cells, labels, &|cell| {
@@ -26,7 +26,7 @@ pub(super) fn outstanding(cells: &[Cell], labels: &[String]) -> Option<Section> 
 }
 
 /// How much was moved together.
-pub(super) fn batch_sizes(cells: &[Cell], labels: &[String]) -> Option<Section> {
+pub(super) fn batch_sizes(cells: &[ReducedCell], labels: &[String]) -> Option<ReportSection> {
     let sizes = cells.iter().flat_map(|cell| cell.counters.batch_sizes.keys().copied());
     let sizes = sizes.collect::<BTreeSet<_>>();
     // Bands of a power of two each, so that the legend stays short.
@@ -47,7 +47,7 @@ pub(super) fn batch_sizes(cells: &[Cell], labels: &[String]) -> Option<Section> 
         let label = format!("{label}{}", mean.unwrap_or_default());
         Stack { label, parts: bands.iter().map(share).collect() }
     };
-    let has = |cell: &Cell| !cell.counters.batch_sizes.is_empty();
+    let has = |cell: &ReducedCell| !cell.counters.batch_sizes.is_empty();
     let hint = "Requests that a daemon took in together: share of its turns, by size of the batch. For \
                 delegation: messages in a batch to another daemon, averaged over each millisecond.";
     let draw = |rows: &[Labelled<'_>]| {
@@ -57,10 +57,10 @@ pub(super) fn batch_sizes(cells: &[Cell], labels: &[String]) -> Option<Section> 
 }
 
 /// Where the time of their loops went.
-pub(super) fn phases(cells: &[Cell], labels: &[String]) -> Option<Section> {
+pub(super) fn phases(cells: &[ReducedCell], labels: &[String]) -> Option<ReportSection> {
     let names = cells.iter().flat_map(|cell| cell.counters.phases_ns.keys().cloned());
     let names = names.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>();
-    let total = |cell: &Cell| as_f64(cell.counters.phases_ns.values().sum::<u64>());
+    let total = |cell: &ReducedCell| as_f64(cell.counters.phases_ns.values().sum::<u64>());
     let stack = |(cell, label): &Labelled<'_>| {
         let share = |name: &String| {
             100.0 * as_f64(cell.counters.phases_ns.get(name).copied().unwrap_or(0)) / total(cell)
@@ -68,7 +68,7 @@ pub(super) fn phases(cells: &[Cell], labels: &[String]) -> Option<Section> {
         Stack { label: (*label).clone(), parts: names.iter().map(share).collect() }
     };
     let hint = "Where the wall time of the daemons' loops went, by sampling one turn in 64.";
-    let has = |cell: &Cell| total(cell) > 0.0;
+    let has = |cell: &ReducedCell| total(cell) > 0.0;
     let draw = |rows: &[Labelled<'_>]| {
         chart::stacks(&rows.iter().map(stack).collect::<Vec<_>>(), &names, false, percent)
     };
@@ -83,7 +83,7 @@ const RATIOS: [(&str, &[&str], &[&str]); 2] = [
 ];
 
 /// Every distribution that some daemon has, as a table.
-pub(super) fn distributions(cells: &[Cell], labels: &[String]) -> Option<Section> {
+pub(super) fn distributions(cells: &[ReducedCell], labels: &[String]) -> Option<ReportSection> {
     let names = cells.iter().flat_map(|cell| cell.counters.distributions.keys());
     let names = names.collect::<BTreeSet<_>>();
     let columns = names.iter().map(|name| name.trim_end_matches("_ns").replace('_', " "));

@@ -11,9 +11,9 @@ use std::{
     io::{self, Write},
 };
 
-use measure::report::{Block, Report, Section};
+use measure::report::{Block, Report, ReportSection};
 
-use super::{Cell, Results, costs, reduce};
+use super::{ReducedCell, Results, costs, reduce};
 use crate::workload::Pace;
 
 /// Writes circumstances, two tables per regime, and what else must be known.
@@ -72,7 +72,7 @@ pub fn page(results: &Results) -> String {
 }
 
 /// All sections that have something to show.
-fn charts_of(cells: &[Cell], labels: &[String]) -> Vec<Section> {
+fn charts_of(cells: &[ReducedCell], labels: &[String]) -> Vec<ReportSection> {
     let sections = [
         charts::throughput(cells, labels),
         charts::scaling(cells),
@@ -90,23 +90,26 @@ fn charts_of(cells: &[Cell], labels: &[String]) -> Vec<Section> {
 }
 
 /// A section per regime that has cells.
-fn by_regime(cells: &[Cell], blocks: impl Fn(&[&Cell]) -> Vec<Block>) -> Vec<Section> {
+fn by_regime(
+    cells: &[ReducedCell],
+    blocks: impl Fn(&[&ReducedCell]) -> Vec<Block>,
+) -> Vec<ReportSection> {
     let regimes = cells.iter().map(|cell| cell.regime).collect::<BTreeSet<_>>();
     let section = |regime| {
         let of_regime = cells.iter().filter(|cell| cell.regime == regime).collect::<Vec<_>>();
-        Section::with(&format!("regime: {regime}"), "", blocks(&of_regime))
+        ReportSection::with(&format!("regime: {regime}"), "", blocks(&of_regime))
     };
     regimes.into_iter().map(section).collect()
 }
 
-fn numbers(cells: &[Cell]) -> Vec<Section> {
+fn numbers(cells: &[ReducedCell]) -> Vec<ReportSection> {
     by_regime(cells, |cells| {
         vec![Block::Table(tables::numbers(cells)), Block::Table(tables::costs(cells))]
     })
 }
 
 /// What the numbers alone do not tell.
-fn notes(cells: &[Cell]) -> Vec<String> {
+fn notes(cells: &[ReducedCell]) -> Vec<String> {
     let mut notes = vec![
         "every answer was checked; medians over runs, spread is smallest to largest".to_owned(),
         costs::MEANING.to_owned(),
@@ -135,15 +138,15 @@ fn notes(cells: &[Cell]) -> Vec<String> {
 }
 
 /// One short name per cell: the parts of its name that some cell has not, and its regime if regimes differ.
-fn labels(cells: &[Cell]) -> Vec<String> {
-    let parts = |cell: &Cell| cell.name.split('/').map(str::to_owned).collect::<Vec<_>>();
+fn labels(cells: &[ReducedCell]) -> Vec<String> {
+    let parts = |cell: &ReducedCell| cell.name.split('/').map(str::to_owned).collect::<Vec<_>>();
     let mut common = cells.first().map(parts).unwrap_or_default();
     for cell in cells {
         let parts = parts(cell);
         common.retain(|part| parts.contains(part));
     }
     let has_regimes = cells.iter().any(|cell| cell.regime != cells[0].regime);
-    let label = |cell: &Cell| {
+    let label = |cell: &ReducedCell| {
         let backend = cell.config.backend.name().to_owned();
         let own = parts(cell).into_iter().filter(|part| !common.contains(part) && *part != backend);
         let regime = has_regimes.then(|| cell.regime.to_string());

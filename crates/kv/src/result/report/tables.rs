@@ -10,7 +10,7 @@ use measure::{
 };
 
 use super::super::{
-    Cell, SideCell,
+    ReducedCell, SideCell,
     costs::{self as cost, costs as costs_of},
     reduce::rate_over,
     system_parts, workload_parts,
@@ -33,7 +33,7 @@ const NUMBERS: [&str; 12] = [
 ];
 
 /// Throughput and latency, of local and remote calls apart if there are both.
-pub(super) fn numbers(cells: &[&Cell]) -> Table {
+pub(super) fn numbers(cells: &[&ReducedCell]) -> Table {
     let mut table = Table::new(2, NUMBERS);
     for cell in cells {
         let sides = [("all", &cell.all), ("local", &cell.local), ("remote", &cell.remote)];
@@ -51,7 +51,7 @@ pub(super) fn numbers(cells: &[&Cell]) -> Table {
     table
 }
 
-fn line(cell: &Cell, calls: &str, side: &SideCell, is_first: bool) -> Vec<String> {
+fn line(cell: &ReducedCell, calls: &str, side: &SideCell, is_first: bool) -> Vec<String> {
     let mut line = vec![
         if is_first { cell.name.clone() } else { String::new() },
         calls.to_owned(),
@@ -81,7 +81,7 @@ fn spread(summary: Summary) -> String {
 }
 
 /// What explains the numbers.
-pub(super) fn costs(cells: &[&Cell]) -> Table {
+pub(super) fn costs(cells: &[&ReducedCell]) -> Table {
     let mut table = Table::new(1, iter::once("cell").chain(cost::HEADINGS));
     for cell in cells {
         table.push(iter::once(cell.name.clone()).chain(costs_of(cell)));
@@ -90,8 +90,8 @@ pub(super) fn costs(cells: &[&Cell]) -> Table {
 }
 
 /// Backends beside each other, what each switch changes, and where CPU time went.
-pub(super) fn of_document(cells: &[&Cell], common: &[String]) -> Vec<Block> {
-    let (plain, varied): (Vec<&Cell>, Vec<&Cell>) =
+pub(super) fn of_document(cells: &[&ReducedCell], common: &[String]) -> Vec<Block> {
+    let (plain, varied): (Vec<&ReducedCell>, Vec<&ReducedCell>) =
         cells.iter().partition(|cell| system_parts(&cell.config).is_empty());
     // One backend alone is the first row of what follows.
     let first = plain.first().map(|cell| cell.config.backend);
@@ -115,8 +115,8 @@ pub(super) fn of_document(cells: &[&Cell], common: &[String]) -> Vec<Block> {
 }
 
 /// Parts of the workload's name that all cells have.
-pub(super) fn common_parts(cells: &[Cell]) -> Vec<String> {
-    let parts = |cell: &Cell| workload_parts(&cell.config.workload);
+pub(super) fn common_parts(cells: &[ReducedCell]) -> Vec<String> {
+    let parts = |cell: &ReducedCell| workload_parts(&cell.config.workload);
     let mut common = cells.first().map(parts).unwrap_or_default();
     common.retain(|part| cells.iter().all(|cell| parts(cell).contains(part)));
     common
@@ -130,23 +130,23 @@ fn workload_fields(workload: &Workload, common: &[String]) -> [String; 3] {
     [keys, queue_depth.to_string(), format!("{ranks}×{clients_per_rank}")]
 }
 
-fn rate(cell: &Cell) -> String {
+fn rate(cell: &ReducedCell) -> String {
     let rate = cell.all.rate;
     let [median, min, max] = [rate.median, rate.min, rate.max].map(|rate| number(rate / 1e3));
     if rate.runs < 2 { median } else { format!("{median} ({min}–{max})") }
 }
 
-fn latency(cell: &Cell) -> String {
+fn latency(cell: &ReducedCell) -> String {
     cell.all.latency.map_or_else(String::new, |latency| {
         format!("{} / {}", number(latency.p50.median / 1e3), number(latency.p99.median / 1e3))
     })
 }
 
 /// One row per workload, the backends beside each other.
-fn backends(cells: &[&Cell], common: &[String]) -> Table {
+fn backends(cells: &[&ReducedCell], common: &[String]) -> Table {
     let mut kinds = Kind::ALL.to_vec();
     kinds.retain(|kind| cells.iter().any(|cell| cell.config.backend == *kind));
-    let mut rows = BTreeMap::<_, BTreeMap<Kind, &Cell>>::new();
+    let mut rows = BTreeMap::<_, BTreeMap<Kind, &ReducedCell>>::new();
     for cell in cells {
         let w = &cell.config.workload;
         let rest = workload_parts(w).join("/");
@@ -199,7 +199,7 @@ const VARIANTS: [&str; 9] = [
 ];
 
 /// One row per system, beside its own default with the same workload.
-fn variants(cells: &[&Cell], plain: &[&Cell], common: &[String]) -> Table {
+fn variants(cells: &[&ReducedCell], plain: &[&ReducedCell], common: &[String]) -> Table {
     let mut rows = cells.to_vec();
     rows.extend(plain.iter().filter(|cell| cells.iter().any(|other| is_default_of(cell, other))));
     rows.sort_by_key(|cell| {
@@ -225,6 +225,6 @@ fn variants(cells: &[&Cell], plain: &[&Cell], common: &[String]) -> Table {
     table
 }
 
-fn is_default_of(plain: &Cell, cell: &Cell) -> bool {
+fn is_default_of(plain: &ReducedCell, cell: &ReducedCell) -> bool {
     plain.config.backend == cell.config.backend && plain.config.workload == cell.config.workload
 }

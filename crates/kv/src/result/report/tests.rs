@@ -6,7 +6,7 @@ use measure::regime::Probes;
 
 use super::*;
 use crate::{
-    backend::{Failure, Kind, Switches},
+    backend::{CallFailure, Kind, Switches},
     result::{RunRecord, reduce, samples},
 };
 
@@ -77,7 +77,7 @@ fn the_page_holds_circumstances_plots_and_numbers() {
         assert!(page.contains(expected), "{expected:?}");
     }
     assert!(page.contains("some &lt;CPU&gt; &amp; more"), "text from outside is escaped");
-    assert!(page.contains(Failure::Timeout.name()), "errors are shown");
+    assert!(page.contains(CallFailure::Timeout.name()), "errors are shown");
     assert!(!page.contains("NaN") && !page.contains("inf\""), "coordinates are finite");
 }
 

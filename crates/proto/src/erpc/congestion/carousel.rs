@@ -15,11 +15,11 @@ const SLOT_NS: u64 = 512;
 
 /// When a session may send next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Pace {
+pub struct Pacer {
     next_ns: u64,
 }
 
-impl Pace {
+impl Pacer {
     /// `Some`: not before then.
     #[must_use]
     pub fn wait_until_ns(self, now_ns: u64) -> Option<u64> {
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn a_pace_keeps_the_rate() {
-        let mut pace = Pace::default();
+        let mut pace = Pacer::default();
         let mut now_ns = 1000;
         for _ in 0..100 {
             now_ns = pace.wait_until_ns(now_ns).unwrap_or(now_ns);

@@ -4,5 +4,5 @@
 mod carousel;
 mod timely;
 
-pub use carousel::{Carousel, Pace};
+pub use carousel::{Carousel, Pacer};
 pub use timely::{Timely, TimelyConfig};

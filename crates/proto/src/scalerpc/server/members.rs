@@ -2,7 +2,7 @@
 
 use alloc::{vec, vec::Vec};
 
-use super::{Header, Ignored, Origin, Place};
+use super::{Ignored, RequestOrigin, Trailer, ZoneLease};
 
 /// Where a client is, as the server sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,22 +12,22 @@ pub enum Stage {
     /// Its requests are being read into a zone.
     Reading {
         /// The zone.
-        place: Place,
+        place: ZoneLease,
     },
     /// They were read; its turn has not come.
     Warm {
         /// The zone.
-        place: Place,
+        place: ZoneLease,
     },
     /// It is its turn.
     Active {
         /// The zone.
-        place: Place,
+        place: ZoneLease,
     },
     /// Its turn is over; it may still write until it says that it does not.
     Retiring {
         /// The zone.
-        place: Place,
+        place: ZoneLease,
         /// When it was told.
         since_ns: u64,
     },
@@ -71,7 +71,7 @@ impl Member {
         }
     }
 
-    pub(super) fn place(&self) -> Option<Place> {
+    pub(super) fn place(&self) -> Option<ZoneLease> {
         match self.stage {
             Stage::Idle => None,
             Stage::Reading { place }
@@ -89,16 +89,16 @@ impl Member {
     pub(super) fn accept(
         &mut self,
         slot: u8,
-        header: &Header,
-        origin: Origin,
+        header: &Trailer,
+        origin: RequestOrigin,
     ) -> Result<(), Ignored> {
         let place = match self.stage {
             Stage::Active { place } | Stage::Retiring { place, .. } => place,
             _ => return Err(Ignored::Generation),
         };
         let expected = match origin {
-            Origin::Read => self.warm,
-            Origin::Written => place.generation,
+            RequestOrigin::Read => self.warm,
+            RequestOrigin::Written => place.generation,
         };
         if header.generation != expected {
             return Err(Ignored::Generation);

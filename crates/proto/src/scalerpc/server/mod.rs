@@ -6,7 +6,7 @@ mod turns;
 
 use alloc::{collections::VecDeque, vec::Vec};
 
-use super::{Entry, GENERATION_MAX, Header, Ignored, Mapping, SLOTS_MAX};
+use super::{Entry, GENERATION_MAX, Ignored, Mapping, SLOTS_MAX, Trailer};
 use groups::Groups;
 use members::Member;
 pub use members::Stage;
@@ -75,7 +75,7 @@ impl ClientId {
 
 /// A zone and the generation in which its client has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct ZoneLease {
     /// The zone.
     pub mapping: Mapping,
     /// Unique among zones in use.
@@ -92,7 +92,7 @@ pub enum Action {
         /// Slots, a bit each.
         mask: u64,
         /// Destination of the READ.
-        place: Place,
+        place: ZoneLease,
     },
     /// The requests of these slots, which were read, are to be taken now ([`Server::handle_block`]).
     Take {
@@ -101,7 +101,7 @@ pub enum Action {
         /// Slots, a bit each.
         mask: u64,
         /// Place of the slots.
-        place: Place,
+        place: ZoneLease,
     },
     /// Tell the client that its turn is over.
     Event {
@@ -116,7 +116,7 @@ pub enum Action {
 
 /// How a request came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub enum RequestOrigin {
     /// The server read it from the client's memory.
     Read,
     /// The client wrote it.
@@ -270,14 +270,14 @@ impl Server {
         self.actions.retain(|action| action.client() != client);
     }
 
-    fn give_back(&mut self, place: Place) {
+    fn give_back(&mut self, place: ZoneLease) {
         self.zones[usize::from(place.mapping.pool & 1)].push(place.mapping.zone);
     }
 
-    fn take_zone(&mut self, pool: u8) -> Option<Place> {
+    fn take_zone(&mut self, pool: u8) -> Option<ZoneLease> {
         let zone = self.zones[usize::from(pool & 1)].pop()?;
         self.generation = if self.generation == GENERATION_MAX { 1 } else { self.generation + 1 };
-        Some(Place { mapping: Mapping { pool, zone }, generation: self.generation })
+        Some(ZoneLease { mapping: Mapping { pool, zone }, generation: self.generation })
     }
 
     /// The next thing to do.
@@ -326,15 +326,15 @@ impl Server {
         &mut self,
         client: ClientId,
         slot: u8,
-        header: &Header,
-        origin: Origin,
+        header: &Trailer,
+        origin: RequestOrigin,
     ) -> Result<RequestId, Ignored> {
         let accepted = self.member_mut(client).ok_or(Ignored::Late);
         let accepted = accepted.and_then(|member| member.accept(slot, header, origin));
         match accepted {
             Ok(()) => {
                 self.counters.executed += 1;
-                self.counters.warmed += u64::from(origin == Origin::Read);
+                self.counters.warmed += u64::from(origin == RequestOrigin::Read);
                 Ok(RequestId { client, slot, number: header.number })
             }
             Err(ignored) => {
@@ -346,7 +346,7 @@ impl Server {
 
     /// Answers a request with `len_bytes` of data and a status: what ends the block of the response. `None`:
     /// nobody waits for it.
-    pub fn respond(&mut self, request: RequestId, status: u16, len_bytes: u32) -> Option<Header> {
+    pub fn respond(&mut self, request: RequestId, status: u16, len_bytes: u32) -> Option<Trailer> {
         let member = self.member_mut(request.client)?;
         if !member.answer(request.slot, request.number, len_bytes) {
             return None;
@@ -356,7 +356,7 @@ impl Server {
             _ => None,
         };
         member.is_mapped |= place.is_some();
-        Some(Header {
+        Some(Trailer {
             len_bytes,
             method: status,
             mapping: place.map(|place| place.mapping),
@@ -367,7 +367,7 @@ impl Server {
 
     /// Where the client's zone is, if it has one into which it may write or have written.
     #[must_use]
-    pub fn place(&self, client: ClientId) -> Option<Place> {
+    pub fn place(&self, client: ClientId) -> Option<ZoneLease> {
         match self.member(client)?.stage {
             Stage::Active { place } | Stage::Retiring { place, .. } => Some(place),
             _ => None,

@@ -7,10 +7,10 @@ use proto::copyrpc::{
 };
 use softnic::Nic;
 use verbs::{
-    Access, AddressVector, CompletionQueue as _, CqConfig, DcKey, Destination, Endpoint, InitAttr,
-    Lid, MemoryRegion as _, Nic as _, Op, Payload, QKey, QpConfig, Qpn, QueuePair as _, RcPeer,
-    RecvSize, RemoteSlice, Rkey, RnrTimer, Route, RtrAttr, RtsAttr, SendFlags, SendRequest,
-    SendSize, SharedReceiveQueue as _, Transition, Transport,
+    Access, AddressVector, CompletionQueue as _, CqConfig, DcKey, Destination, InitAttr, Lid,
+    MemoryRegion as _, Nic as _, Op, Payload, PortRoute, QKey, QpAddress, QpConfig, Qpn,
+    QueuePair as _, RcPeer, RecvSize, RemoteSlice, Rkey, RnrTimer, RtrAttr, RtsAttr, SendFlags,
+    SendRequest, SendSize, SharedReceiveQueue as _, Transition, Transport,
 };
 
 use crate::rig::{LATER, soft};
@@ -163,7 +163,7 @@ impl Raw {
 
     fn start(&mut self) {
         let bytes = self.victim.as_bytes();
-        let address = AddressVector::new(Route::Lid(Lid::new(u16::from_le_bytes([
+        let address = AddressVector::new(PortRoute::Lid(Lid::new(u16::from_le_bytes([
             bytes[at::LID],
             bytes[at::LID + 1],
         ]))));
@@ -195,7 +195,7 @@ impl Raw {
     pub(super) fn invitation(&self) -> Invitation {
         let mut bytes = *self.victim.as_bytes().first_chunk::<{ Invitation::BYTES }>().unwrap();
         let endpoint = self.nic.endpoint(self.dct.as_ref().unwrap_or(&self.qp));
-        let Route::Lid(lid) = endpoint.address.route else { panic!("{endpoint:?}") };
+        let PortRoute::Lid(lid) = endpoint.address.route else { panic!("{endpoint:?}") };
         let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
         put(at::QPN, &endpoint.qpn.get().to_le_bytes());
         put(at::PSN, &0_u32.to_le_bytes());
@@ -253,8 +253,8 @@ impl Raw {
         let addr = u64_at(victim, at::ADDR) + offset as u64;
         let remote = RemoteSlice { addr, rkey: Rkey::new(u32_at(victim, at::RKEY)) };
         let lid = u16::from_le_bytes([victim[at::LID], victim[at::LID + 1]]);
-        let to = Endpoint {
-            address: AddressVector::new(Route::Lid(Lid::new(lid))),
+        let to = QpAddress {
+            address: AddressVector::new(PortRoute::Lid(Lid::new(lid))),
             qpn: Qpn::new(u32_at(victim, at::QPN)).unwrap(),
         };
         let to = Destination::Dc { to, key: DcKey::new(u64_at(victim, at::KEY)) };

@@ -7,7 +7,7 @@
 //! goes on from there.
 
 use verbs::{Access, Transport};
-use wire::cqe::{CqeView, Responder, ResponderKind, Scatter, Source};
+use wire::cqe::{CqeView, ResponderCqe, ResponderKind, Scatter, Source};
 
 use super::{
     Arrival, Chunk, Key, Memory, Order, Reply, Request, Verb, chunk,
@@ -94,7 +94,7 @@ fn arrive<const IS_ALONE: bool, M: Memory>(
         Key::Connected => Source::default(),
         _ => source_of(&request),
     };
-    let cqe = CqeView::Responder(Responder {
+    let cqe = CqeView::Responder(ResponderCqe {
         kind,
         qpn: target.qpn,
         wqe_counter: taken.counter,

@@ -1,12 +1,12 @@
 //! Requests and answers that own their bytes, for ports that are not reached by a call.
 //!
 //! ```text
-//!  Packet  kind │ verb, key kind, flags │ from, to │ connection, PSN │ lengths, memory, operands │ payload
-//!  Answer  kind │ from, to │ connection, PSN │ reply and its value │ data of a READ
+//!  Packet       kind │ verb, key kind, flags │ from, to │ connection, PSN │ lengths, memory, operands │ payload
+//!  ReplyPacket  kind │ from, to │ connection, PSN │ reply and its value │ data of a READ
 //! ```
 //!
 //! Both have a form in bytes, little endian, for streams between processes and machines. [`Packet::decode`]
-//! and [`Answer::decode`] check what they return.
+//! and [`ReplyPacket::decode`] check what they return.
 
 use wire::{
     cqe::Syndrome,
@@ -50,7 +50,7 @@ pub struct Packet {
 
 /// A responder's answer to a [`Packet`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct ReplyPacket {
     /// Queue pair that has sent the request.
     pub(crate) to: (Lid, Qpn),
     pub(crate) from: (Lid, Qpn),
@@ -229,7 +229,7 @@ impl Packet {
     }
 }
 
-impl Answer {
+impl ReplyPacket {
     /// Port and queue pair that it goes to: the sender of the request.
     #[must_use]
     pub fn destination(&self) -> (Lid, Qpn) {
@@ -430,7 +430,7 @@ mod tests {
         })
     }
 
-    fn any_answer() -> impl Strategy<Value = Answer> {
+    fn any_answer() -> impl Strategy<Value = ReplyPacket> {
         let reply = prop_oneof![
             Just(Reply::Ack),
             Just(Reply::Connecting),
@@ -440,7 +440,7 @@ mod tests {
             any::<u8>().prop_map(|code| Reply::Refused(Syndrome::from_code(code))),
         ];
         let data = prop::collection::vec(any::<u8>(), 0..100);
-        (reply, data, any_packet()).prop_map(|(reply, data, packet)| Answer {
+        (reply, data, any_packet()).prop_map(|(reply, data, packet)| ReplyPacket {
             to: packet.source(),
             from: packet.destination(),
             sequence: packet.sequence,
@@ -456,7 +456,7 @@ mod tests {
         #[test]
         fn packets_and_answers_cross_a_byte_stream(packet in any_packet(), answer in any_answer()) {
             prop_assert_eq!(Packet::decode(&packet.encode()), Ok(packet));
-            prop_assert_eq!(Answer::decode(&answer.encode()), Ok(answer));
+            prop_assert_eq!(ReplyPacket::decode(&answer.encode()), Ok(answer));
         }
 
         #[test]
@@ -466,8 +466,8 @@ mod tests {
             if let Ok(packet) = Packet::decode(&bytes) {
                 prop_assert_eq!(Packet::decode(&packet.encode()), Ok(packet));
             }
-            if let Ok(answer) = Answer::decode(&bytes) {
-                prop_assert_eq!(Answer::decode(&answer.encode()), Ok(answer));
+            if let Ok(answer) = ReplyPacket::decode(&bytes) {
+                prop_assert_eq!(ReplyPacket::decode(&answer.encode()), Ok(answer));
             }
         }
 

@@ -42,7 +42,7 @@ pub(crate) use arrive::respond_to_plain;
 pub(crate) use atomic::AtomicsLock;
 pub(crate) use chunk::{Chunk, Order, copy, copy_out_of};
 pub(crate) use message::Sequence;
-pub use message::{Answer, DecodeError, Packet};
+pub use message::{DecodeError, Packet, ReplyPacket};
 pub(crate) use packet::{Extent, Key, Reply, Request, Verb};
 pub(crate) use port::{Carried, Completed, Port, SendQueue, WQE_BYTES_MAX};
 pub(crate) use requester::{Activity, Requester, SendState};

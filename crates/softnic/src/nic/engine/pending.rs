@@ -11,7 +11,7 @@
 //! The requester owns all waiting: `retry_at_ns` after RNR, `answer_due_ns` for an answer.
 
 use super::{
-    Answer, Chunk, Reply, Scratch, Sequence, Verb,
+    Chunk, Reply, ReplyPacket, Scratch, Sequence, Verb,
     issue::{issue, parse_copy, place},
     port::{Done, Port},
     requester::{Inflight, Pending, Requester, SendState, Step, flushed, has_result, nanos},
@@ -178,7 +178,7 @@ impl Requester {
     /// nothing. `false`: it was such a one.
     pub(crate) fn settle<P: Port>(
         &mut self,
-        answer: &Answer,
+        answer: &ReplyPacket,
         port: &mut P,
         scratch: &mut Scratch,
     ) -> bool {
@@ -252,7 +252,7 @@ impl Requester {
     fn place_result<P: Port>(
         &self,
         at: usize,
-        answer: &Answer,
+        answer: &ReplyPacket,
         port: &mut P,
         scratch: &mut Scratch,
     ) -> Placement {

@@ -3,7 +3,7 @@
 use memory::sync::AtomicU64;
 use verbs::{Access, Transport};
 use wire::{
-    cqe::{self, CqeView, Responder, ResponderKind, Scatter, Source, Syndrome},
+    cqe::{self, CqeView, ResponderCqe, ResponderKind, Scatter, Source, Syndrome},
     wqe::{RecvWqe, Sge},
 };
 
@@ -412,7 +412,7 @@ impl<M: Memory> Arrival<'_, M> {
         };
         let (scatter, beside) = scattered.unwrap_or((Scatter::Memory, &[]));
         let source = (self.target.transport != Transport::Rc).then(|| source_of(request));
-        let cqe = CqeView::Responder(Responder {
+        let cqe = CqeView::Responder(ResponderCqe {
             kind,
             qpn: self.target.qpn,
             wqe_counter: taken.counter,
@@ -482,7 +482,7 @@ pub(super) fn source_of(request: &Request) -> Source {
 
 /// A receive that fails.
 fn receive_error(target: &Target, counter: u16, syndrome: Syndrome) -> CqeView<'static> {
-    CqeView::Error(cqe::Error {
+    CqeView::Error(cqe::ErrorCqe {
         is_requester: false,
         qpn: target.qpn,
         wqe_counter: counter,

@@ -1,6 +1,6 @@
 //! Any bytes and descriptors from a peer's socket.
 
-use os::event::Event;
+use os::event::EventFd;
 
 use super::*;
 
@@ -35,9 +35,8 @@ pub(crate) fn message(bytes: &[u8]) {
             match chunk.get(3).copied().unwrap_or(0).rotate_left(u32::from(nth) * 2) & 3 {
                 0 => ro.fd().expect("a file").try_clone_to_owned(),
                 1 => rw.fd().expect("a file").try_clone_to_owned(),
-                2 => {
-                    std::os::fd::AsFd::as_fd(&Event::new().expect("an event")).try_clone_to_owned()
-                }
+                2 => std::os::fd::AsFd::as_fd(&EventFd::new().expect("an event"))
+                    .try_clone_to_owned(),
                 _ => std::fs::File::open("/dev/null").map(Into::into),
             }
         });

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use os::{
     clock,
-    unix::{Connection, SocketError},
+    unix::{SocketError, UnixConnection},
 };
 
 use super::{Fabric, LID_MAX, address, instance};
@@ -67,7 +67,7 @@ fn full(name: &str, addresses: u16) -> JoinError {
 
 /// Who listens at the address of a port.
 fn holder(name: &str, lid: u16) -> String {
-    match Connection::connect(&address(name, lid), clock::NOW) {
+    match UnixConnection::connect(&address(name, lid), clock::NOW) {
         Ok(connection) => {
             let peer = connection.peer_credentials();
             format!("process {} of this user", peer.pid)

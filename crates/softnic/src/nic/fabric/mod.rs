@@ -21,14 +21,14 @@ mod peer;
 use std::{collections::BTreeMap, os::fd::OwnedFd};
 
 use memory::{
-    Access, MapError, Region,
+    MapError, Protection, Region,
     sync::{Arc, Ordering},
 };
 use os::{
     clock,
-    event::Event,
+    event::EventFd,
     fdpass::{Datagram, RecvError, SendError},
-    unix::{Address, Connection, Listener, SocketError},
+    unix::{Address, Listener, SocketError, UnixConnection},
 };
 
 pub(crate) use join::JoinError;
@@ -52,7 +52,7 @@ const LID_MAX: u16 = 0xbfff;
 #[derive(Clone, Debug)]
 pub(crate) enum Export {
     Segment { id: u32, region: Arc<Region> },
-    Channel { id: u32, event: Arc<Event> },
+    Channel { id: u32, event: Arc<EventFd> },
     SegmentGone { id: u32 },
     ChannelGone { id: u32 },
 }
@@ -87,7 +87,7 @@ pub(crate) struct News {
 /// A connection.
 #[derive(Debug)]
 struct PeerLink {
-    connection: Connection,
+    connection: UnixConnection,
     /// Port at the other end: known from the start if this side connected, else from its hello.
     lid: Option<u16>,
     peer: Option<Arc<Peer>>,
@@ -101,7 +101,7 @@ struct PeerLink {
 }
 
 impl PeerLink {
-    fn new(connection: Connection, lid: Option<u16>) -> Self {
+    fn new(connection: UnixConnection, lid: Option<u16>) -> Self {
         let since_ns = clock::now_ns();
         let (peer, parked_until_ns) = (None, None);
         Self { connection, lid, peer, hello_sent: false, sent: 0, since_ns, parked_until_ns }
@@ -184,7 +184,7 @@ impl Fabric {
         if self.links.len() >= LINKS_MAX {
             return false;
         }
-        let connection = match Connection::connect(&address(&self.name, lid), clock::NOW) {
+        let connection = match UnixConnection::connect(&address(&self.name, lid), clock::NOW) {
             Ok(connection) => connection,
             // So many wait there to be let in that this one has to come again, as it has where this
             // process is out of descriptors.
@@ -326,7 +326,7 @@ impl Fabric {
             (Message::Segment { id, len_bytes }, Some(peer)) => {
                 let Ok(len) = usize::try_from(len_bytes) else { return false };
                 let Some(fd) = fds.next() else { return false };
-                match Region::map(fd, len, Access::ReadWrite) {
+                match Region::map(fd, len, Protection::ReadWrite) {
                     Ok(region) => peer.segments.insert(id, Arc::new(region.detach())),
                     // Who reaches for it fails; the peer is there, and may be inside.
                     Err(MapError::NoMemory { .. }) => {
@@ -339,7 +339,7 @@ impl Fabric {
             }
             (Message::Channel { id }, Some(peer)) => {
                 let Some(fd) = fds.next() else { return false };
-                Event::from_fd(fd).is_ok_and(|event| peer.add_channel(id, event))
+                EventFd::from_fd(fd).is_ok_and(|event| peer.add_channel(id, event))
             }
             (Message::SegmentGone { id }, Some(peer)) => {
                 peer.segments.remove(id);
@@ -455,7 +455,7 @@ fn instance() -> u64 {
     clock::now_ns() ^ u64::from(std::process::id()) << 40
 }
 
-fn send(connection: &Connection, export: &Export) -> Result<(), SendError> {
+fn send(connection: &UnixConnection, export: &Export) -> Result<(), SendError> {
     match export {
         Export::Segment { id, region } => {
             let message = Message::Segment { id: *id, len_bytes: region.len() as u64 };
@@ -505,7 +505,7 @@ mod tests {
     fn a_port_that_says_nothing_is_not_waited_for_for_ever() {
         let name = format!("silent-{}", std::process::id());
         let mut fabric = join(&name);
-        let silent = Connection::connect(&address(&name, fabric.lid), clock::NOW).unwrap();
+        let silent = UnixConnection::connect(&address(&name, fabric.lid), clock::NOW).unwrap();
         fabric.serve();
         assert!(fabric.is_connecting());
         fabric.links[0].since_ns = 0;
@@ -630,7 +630,7 @@ mod tests {
         assert!(!fabric.connect(lid), "nobody is there");
         let crowded = address(&name, lid);
         let listener = Listener::bind(&crowded).unwrap();
-        let connect = || Connection::connect(&crowded, clock::NOW).ok();
+        let connect = || UnixConnection::connect(&crowded, clock::NOW).ok();
         let crowd: Vec<_> = core::iter::repeat_with(connect).map_while(|waits| waits).collect();
         assert!(fabric.connect(lid), "{} wait", crowd.len());
         drop((listener, crowd));

@@ -7,10 +7,10 @@ use std::{
 };
 
 use memory::{
-    Access, Region,
+    Protection, Region,
     sync::{Arc, AtomicBool, Ordering},
 };
-use os::{event::Event, process::Process, unix::Connection};
+use os::{event::EventFd, process::Process, unix::UnixConnection};
 
 use super::message::Hello;
 use crate::nic::{
@@ -28,7 +28,7 @@ pub(crate) struct Peer {
     pub(super) instance: u64,
     pub(crate) card: Card,
     pub(crate) segments: Segments,
-    channels: RwLock<HashMap<u32, Arc<Event>>>,
+    channels: RwLock<HashMap<u32, Arc<EventFd>>>,
     /// This port has admitted it: it may use this port's memory. Changes under the lock of the fabric.
     is_admitted: AtomicBool,
     /// It has admitted this port: this port may use its memory.
@@ -44,10 +44,10 @@ impl Peer {
         limits: Limits,
         ro: OwnedFd,
         rw: OwnedFd,
-        connection: &Connection,
+        connection: &UnixConnection,
     ) -> Result<Self, CardError> {
-        let ro = Region::map(ro, limits.ro_bytes, Access::ReadOnly)?.detach();
-        let rw = Region::map(rw, limits.rw_bytes, Access::ReadWrite)?.detach();
+        let ro = Region::map(ro, limits.ro_bytes, Protection::ReadOnly)?.detach();
+        let rw = Region::map(rw, limits.rw_bytes, Protection::ReadWrite)?.detach();
         Ok(Self {
             lid: hello.lid,
             instance: hello.instance,
@@ -98,7 +98,7 @@ impl Peer {
         self.is_marked_dead() || self.process.as_ref().is_some_and(Process::is_dead)
     }
 
-    pub(super) fn add_channel(&self, id: u32, event: Event) -> bool {
+    pub(super) fn add_channel(&self, id: u32, event: EventFd) -> bool {
         let mut channels = self.channels.write().unwrap_or_else(PoisonError::into_inner);
         channels.insert(id, Arc::new(event));
         channels.len() <= CHANNELS_MAX as usize

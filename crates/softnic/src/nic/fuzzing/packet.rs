@@ -11,7 +11,7 @@ use verbs::{
 
 use super::Input;
 use crate::{
-    Answer, Cause, Config, Issued, Nic, Packet, Timeline, VirtualPort,
+    Cause, Config, Issued, Nic, Packet, ReplyPacket, Timeline, VirtualPort,
     nic::{
         engine::{Extent, Key, Reply, Request, Sequence, Verb},
         open::open_virtual,
@@ -53,8 +53,8 @@ pub fn packet(bytes: &[u8]) {
         if let Ok(packet) = Packet::decode(bytes) {
             assert_eq!(Packet::decode(&packet.encode()), Ok(packet));
         }
-        if let Ok(answer) = Answer::decode(bytes) {
-            assert_eq!(Answer::decode(&answer.encode()), Ok(answer));
+        if let Ok(answer) = ReplyPacket::decode(bytes) {
+            assert_eq!(ReplyPacket::decode(&answer.encode()), Ok(answer));
         }
     }
     let Ok((nic, port)) =
@@ -86,7 +86,7 @@ fn run(nic: &Nic, port: &VirtualPort, bytes: &[u8]) {
     let mut qps =
         [connected, target, datagrams].map(|config| nic.create_qp(&pd, &config).expect(NOTE));
     for (qp, is_connected) in qps.iter_mut().zip([true, false, false]) {
-        let address = verbs::AddressVector::new(verbs::Route::Lid(SENDER.0));
+        let address = verbs::AddressVector::new(verbs::PortRoute::Lid(SENDER.0));
         let peer = RcPeer { qpn: SENDER.1, address, rq_psn: Psn::default() };
         let rtr = RtrAttr {
             path_mtu: Mtu::B4096,
@@ -198,7 +198,7 @@ fn any_packet(input: &mut Input<'_>, numbers: [Qpn; 3], place: (u64, verbs::Rkey
     Packet { to: PORT, request, sequence, payload }
 }
 
-fn any_answer(input: &mut Input<'_>, to: &Packet) -> Answer {
+fn any_answer(input: &mut Input<'_>, to: &Packet) -> ReplyPacket {
     let (choice, value) = (input.byte(), input.word());
     let reply = match choice & 7 {
         0..3 => Reply::Ack,
@@ -210,5 +210,5 @@ fn any_answer(input: &mut Input<'_>, to: &Packet) -> Answer {
     };
     let data = vec![0xc3; if choice & 8 == 0 { 8 } else { usize::from(choice >> 4) }];
     let data = if reply == Reply::Ack && choice & 128 == 0 { data } else { vec![] };
-    Answer { to: to.source(), from: to.destination(), sequence: to.sequence, reply, data }
+    ReplyPacket { to: to.source(), from: to.destination(), sequence: to.sequence, reply, data }
 }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use memory::sync::Arc;
-use verbs::{Access, Gid, GidRoute, Lid, LinkLayer, Qpn, Route, Transport};
+use verbs::{Access, Gid, GidRoute, Lid, LinkLayer, PortRoute, Qpn, Transport};
 use wire::{
     cqe::{self, CqeView, Scatter, Syndrome},
     wqe::{self, Sge},
@@ -15,8 +15,8 @@ use super::{
 };
 use crate::nic::{
     engine::{
-        Activity, Answer, Arrival, Carried, Chunk, Completed, Key, Memory as _, Order, Packet,
-        Port, Reply, Request, Requester, Scratch, Sequence, copy_out_of, respond, respond_to_plain,
+        Activity, Arrival, Carried, Chunk, Completed, Key, Memory as _, Order, Packet, Port, Reply,
+        ReplyPacket, Request, Requester, Scratch, Sequence, copy_out_of, respond, respond_to_plain,
     },
     memory::{MrCache, PortMemory},
     port_state::PortState,
@@ -158,7 +158,7 @@ impl Exec {
 
     /// Takes the answer to a packet. Says whether it was one that was waited for, and whether the
     /// requester has failed by it.
-    pub(super) fn settle(&mut self, qp: &QpShared, answer: &Answer) -> (bool, bool) {
+    pub(super) fn settle(&mut self, qp: &QpShared, answer: &ReplyPacket) -> (bool, bool) {
         let mut port = ExecPort {
             qp,
             local: &mut self.local,
@@ -208,7 +208,7 @@ impl ExecPort<'_> {
         let qp = self.qp;
         let user_index = qp.user_index();
         let cqe = match completed.failure {
-            None => CqeView::Requester(cqe::Requester {
+            None => CqeView::Requester(cqe::RequesterCqe {
                 opcode: completed.opcode,
                 qpn: qp.qpn,
                 wqe_counter: completed.counter,
@@ -217,7 +217,7 @@ impl ExecPort<'_> {
                 scatter: Scatter::Memory,
                 timestamp: 0,
             }),
-            Some(syndrome) => CqeView::Error(cqe::Error {
+            Some(syndrome) => CqeView::Error(cqe::ErrorCqe {
                 is_requester: true,
                 qpn: qp.qpn,
                 wqe_counter: completed.counter,
@@ -270,7 +270,7 @@ impl Port for ExecPort<'_> {
             (LinkLayer::Ethernet, Some(extension)) => {
                 let (gid, flow_label) = (extension.rgid, 0);
                 let route = GidRoute { gid, hop_limit: 0, traffic_class: 0, flow_label };
-                self.qp.port.lid_of(&Route::Gid(route))
+                self.qp.port.lid_of(&PortRoute::Gid(route))
             }
             _ => Lid::new(av.rlid),
         }

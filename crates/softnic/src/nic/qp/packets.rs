@@ -6,7 +6,7 @@ use wire::wqe::{WQEBB_BYTES, wqebbs};
 
 use super::{NO_COMMAND, QpShared, exec::Exec};
 use crate::nic::{
-    engine::{Answer, SendQueue as _, WQE_BYTES_MAX},
+    engine::{ReplyPacket, SendQueue as _, WQE_BYTES_MAX},
     timeline::{Issued, NextWqe},
 };
 
@@ -53,7 +53,7 @@ impl QpShared {
     }
 
     /// Takes the answer to a packet of this queue pair; `false` if nothing waits for it.
-    pub(crate) fn settle(&self, answer: &Answer) -> bool {
+    pub(crate) fn settle(&self, answer: &ReplyPacket) -> bool {
         let (settled, fell) = self.inside(|exec| exec.settle(self, answer));
         if fell {
             self.fall();

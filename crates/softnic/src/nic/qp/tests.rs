@@ -27,7 +27,7 @@ fn shared(nic: &Nic, qp: &Qp) -> Arc<QpShared> {
     qps.into_iter().find(|shared| shared.qpn == qp.qpn()).unwrap()
 }
 
-fn transitions(peer: verbs::Endpoint) -> [Transition; 3] {
+fn transitions(peer: verbs::QpAddress) -> [Transition; 3] {
     let access = Access::empty();
     let peer = RcPeer { qpn: peer.qpn, address: peer.address, rq_psn: verbs::Psn::new(0).unwrap() };
     let rtr = RtrAttr {

@@ -227,7 +227,7 @@ impl QpShared {
         let posted_seen = Cell::new(0);
         let mut flushed = false;
         while let Ok(taken) = rq.view.take(holder, &posted_seen, false) {
-            let cqe = CqeView::Error(cqe::Error {
+            let cqe = CqeView::Error(cqe::ErrorCqe {
                 is_requester: false,
                 qpn: self.qpn,
                 wqe_counter: taken.counter,

@@ -161,7 +161,7 @@ impl Recovery {
 }
 
 fn receive_error(qpn: Qpn, counter: u16, user_index: UserIndex) -> CqeView<'static> {
-    CqeView::Error(cqe::Error {
+    CqeView::Error(cqe::ErrorCqe {
         is_requester: false,
         qpn,
         wqe_counter: counter,

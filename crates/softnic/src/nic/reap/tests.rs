@@ -1,6 +1,6 @@
 //! A sender that is killed after any step of delivering a message.
 
-use wire::cqe::{Cqe, Responder, ResponderKind, Scatter};
+use wire::cqe::{Cqe, ResponderCqe, ResponderKind, Scatter};
 
 use super::*;
 use crate::nic::rig::{Rig, Shape};
@@ -37,7 +37,7 @@ const STEPS: [Step; 8] = [
 ];
 
 fn arrival(qpn: Qpn, counter: u16) -> CqeView<'static> {
-    CqeView::Responder(Responder {
+    CqeView::Responder(ResponderCqe {
         kind: ResponderKind::Send,
         qpn,
         wqe_counter: counter,
