@@ -7,7 +7,9 @@ use proto::{
     copyrpc::{CallId, Large, RequestId},
 };
 use slots::Key;
-use verbs::{Access, MemoryError, Nic, PostSendError, RemoteSlice, Rkey, SendFlags, SendRequest};
+use verbs::{
+    Access, MemoryError, Nic, PostSendError, RemoteSlice, Rkey, SendFlags, SendRequest, Shortage,
+};
 
 use super::{
     Worker,
@@ -201,8 +203,34 @@ impl<N: Nic> Worker<N> {
     }
 
     fn start(&mut self, transfer: Transfer<N>) {
+        if let Err(shortage) = self.reach(&transfer) {
+            self.stats.shortages += 1;
+            tracing::warn!(%shortage, "memory of a peer is not reached");
+            return self.refuse(transfer);
+        }
         self.transfers.add(transfer);
         self.post_transfers();
+    }
+
+    /// Makes sure that the NIC has the memory that it needs to reach that of the peer: a request that fails
+    /// ends the connection.
+    fn reach(&mut self, transfer: &Transfer<N>) -> Result<(), Shortage> {
+        let lid = self.live(transfer.peer()).and_then(|live| live.lid);
+        lid.map_or(Ok(()), |lid| self.nic().reach(lid, transfer.remote()))
+    }
+
+    /// Nothing of a transfer was posted, and nothing will be.
+    fn refuse(&mut self, transfer: Transfer<N>) {
+        let peer = transfer.peer();
+        let (purpose, _, body) = transfer.into_outcome();
+        match purpose {
+            Purpose::Request { id, .. } => self.answer(peer, id, Status::ResourceExhausted),
+            Purpose::Response { call, .. } => self.end_fetch(peer, call),
+            Purpose::Access(access) => {
+                self.notices.call_ended(access.cookie, Status::ResourceExhausted);
+            }
+        }
+        self.transfers.keep(body);
     }
 
     /// Posts transfers as far as queues have space.

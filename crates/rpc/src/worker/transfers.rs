@@ -75,6 +75,10 @@ impl<N: Nic> Transfer<N> {
         self.peer
     }
 
+    pub(super) fn remote(&self) -> RemoteSlice {
+        self.remote
+    }
+
     /// The purpose, whether the transfer succeeded, and the private copy of a body.
     pub(super) fn into_outcome(self) -> (Purpose<N>, bool, Vec<u8>) {
         (self.purpose, !self.is_given_up, self.body)
