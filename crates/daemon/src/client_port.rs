@@ -46,6 +46,13 @@ pub struct ClientTag {
     pub life: u32,
 }
 
+impl ClientTag {
+    /// As one number.
+    pub(crate) fn number(self) -> u64 {
+        u64::from(self.life) << 32 | u64::from(self.slot)
+    }
+}
+
 /// A client, as its port knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientEntry {

@@ -317,6 +317,7 @@ impl<N: Nic, P: ClientPort, C: Control> Daemon<N, P, C> {
                 "connections were refused: there are as many as COPYRPC_CLIENTS_MAX allows, or no memory"
             );
         }
+        let large = self.worker.large_memory();
         let shortages = self.worker.stats().shortages;
         let before = std::mem::replace(&mut self.shortages, shortages);
         self.dispatcher.tally.add(Counter::NoMemory, shortages - before);
@@ -331,6 +332,8 @@ impl<N: Nic, P: ClientPort, C: Control> Daemon<N, P, C> {
         recorder.set(Counter::Outstanding, outstanding);
         recorder.set(Counter::Waiting, waiting as u64);
         recorder.set(Counter::HeldBytes, held as u64);
+        recorder.set(Counter::LargeHeld, large.used_bytes as u64);
+        recorder.set(Counter::LargeRegistered, large.registered_bytes as u64);
         recorder.set(Counter::BulkHeld, self.bulk.held_bytes());
         recorder.sample(now_ns, outstanding);
     }

@@ -20,6 +20,12 @@ pub struct Limits {
     pub service_held_bytes: usize,
     /// Services that one client may offer.
     pub services_per_client: usize,
+    /// Registered memory for bodies that go by rendezvous, to and from other nodes.
+    pub large_memory_bytes: usize,
+    /// The same, of one caller.
+    pub caller_large_memory_bytes: usize,
+    /// The same, of one service.
+    pub service_large_memory_bytes: usize,
     /// Memory that clients have registered for calls to lend, of all of them.
     pub bulk_bytes: u64,
     /// The same, of one client.
@@ -34,6 +40,9 @@ impl Default for Limits {
             caller_held_bytes: 1 << 20,
             service_held_bytes: 8 << 20,
             services_per_client: 64,
+            large_memory_bytes: 1 << 30,
+            caller_large_memory_bytes: 256 << 20,
+            service_large_memory_bytes: 512 << 20,
             bulk_bytes: 64 << 30,
             caller_bulk_bytes: 16 << 30,
         }
@@ -47,8 +56,20 @@ impl Limits {
         let threads = threads.max(1);
         Self {
             held_bytes: self.held_bytes / usize::from(threads),
+            large_memory_bytes: self.large_memory_bytes / usize::from(threads),
             bulk_bytes: self.bulk_bytes / u64::from(threads),
             ..self
+        }
+    }
+
+    /// The settings of a worker that holds no more for bodies that go by rendezvous.
+    #[must_use]
+    pub fn bound(&self, worker: rpc::Config) -> rpc::Config {
+        rpc::Config {
+            large_memory_total_bytes: self.large_memory_bytes,
+            large_memory_bytes: self.caller_large_memory_bytes,
+            large_memory_method_bytes: self.service_large_memory_bytes,
+            ..worker
         }
     }
 }

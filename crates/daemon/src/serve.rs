@@ -17,7 +17,7 @@ use rustix::{
 use verbs::Nic;
 
 use crate::{
-    Codec, Daemon, IpcPort, LANE_CALLS, Services, ThreadHandle, UdpControl,
+    Codec, Daemon, IpcPort, LANE_CALLS, Limits, Services, ThreadHandle, UdpControl,
     address_space::{AddressSpaceError, AddressSpaceNeed},
     config::{DaemonConfig, Start},
     metrics::{Life, MetricsError, MetricsFile, Recorder},
@@ -498,7 +498,9 @@ fn worker_config(
         .filter(|rank| *rank != rank_info.rank() && thread_handle.owner(*rank).is_none());
     let peers = u16::try_from(peers.count()).unwrap_or(u16::MAX);
     let (usual, ring_bytes) = (WorkerConfig::default(), config.ring_bytes);
-    WorkerConfig {
+    let large_memory_bytes = config.large_memory_that_fits(os::cgroup::memory_limit_bytes());
+    let limits = Limits { large_memory_bytes, ..config.limits }.shared_by(config.threads);
+    limits.bound(WorkerConfig {
         transport: config.transport,
         peers_max: peers.max(1),
         ring_bytes,
@@ -507,7 +509,7 @@ fn worker_config(
         service_level: Some(config.service_level),
         traffic_class: Some(config.traffic_class),
         ..usual
-    }
+    })
 }
 
 #[cfg(test)]

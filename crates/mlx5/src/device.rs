@@ -20,9 +20,9 @@ use core::{ptr::NonNull, time::Duration};
 use std::os::fd::OwnedFd;
 
 use verbs::{
-    Access, AddressVector, AsyncEvent, Channel, Cqn, CreateError, DcKey, GidRoute, MemoryError,
-    MemoryRegion, ModifyError, NicAttributes, PortAttributes, QpState, Qpn, Srqn, Transition,
-    Transport,
+    Access, AddressVector, AsyncEvent, Channel, Cqn, CreateError, DcKey, GidRoute, Lid,
+    MemoryError, MemoryRegion, ModifyError, NicAttributes, PortAttributes, QpState, Qpn, Rkey,
+    Shortage, Srqn, Transition, Transport,
 };
 
 /// The request of the driver to a device for a completion queue.
@@ -396,6 +396,16 @@ pub unsafe trait Device: Clone {
     /// Address space that each port takes which this one reaches, beside what is registered there.
     fn peer_mapping_bytes(&self) -> u64 {
         0
+    }
+
+    /// Makes sure that an access to a region of the port with this LID does not fail for want of memory here.
+    ///
+    /// # Errors
+    ///
+    /// [`Shortage`]; the next attempt may succeed.
+    fn reach(&self, port: Lid, rkey: Rkey) -> Result<(), Shortage> {
+        let _ = (port, rkey);
+        Ok(())
     }
 
     /// The longest sleep of a program that does not call into the device; `None`: for ever.

@@ -5,8 +5,9 @@ use std::os::fd::OwnedFd;
 
 use memory::sync::Arc;
 use verbs::{
-    Access, AddressVector, AsyncEvent, CqConfig, CreateError, MemoryError, NicAttributes,
-    PortAttributes, QpConfig, QpState, RecvSize, SendSize, SrqConfig, Transport,
+    Access, AddressVector, AsyncEvent, CqConfig, CreateError, Lid, MemoryError, NicAttributes,
+    PortAttributes, QpConfig, QpState, RecvSize, RemoteSlice, SendSize, Shortage, SrqConfig,
+    Transport,
 };
 use wire::wqe::{OCTOWORD_BYTES, OCTOWORDS_MAX, OCTOWORDS_PER_WQEBB, WQEBB_BYTES};
 
@@ -423,6 +424,10 @@ impl<D: Device> verbs::Nic for Nic<D> {
 
     fn peer_mapping_bytes(&self) -> u64 {
         self.device.peer_mapping_bytes()
+    }
+
+    fn reach(&self, port: Lid, memory: RemoteSlice) -> Result<(), Shortage> {
+        self.device.reach(port, memory.rkey)
     }
 
     fn poll_timeout(&self) -> Option<Duration> {

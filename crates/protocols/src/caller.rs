@@ -169,7 +169,8 @@ impl<N: Nic> Caller<N> {
         match &mut self.lanes {
             Lanes::Copyrpc { worker, peers } => {
                 let (peer, _) = peers.get(lane).ok_or_else(no_lane)?;
-                let call = rpc::Call { method, cookie, response_bytes, timeout };
+                let call =
+                    rpc::Call { method, cookie, response_bytes, timeout, ..rpc::Call::default() };
                 worker.call(*peer, &call, body).map(drop).map_err(of_copyrpc)
             }
             Lanes::Erpc { endpoint, sessions, .. } => {

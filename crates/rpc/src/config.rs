@@ -46,11 +46,15 @@ pub struct Config {
     pub batch_bytes: usize,
     /// Longest body that comes by rendezvous, from registered memory, below 2 GiB; 0: none does.
     pub large_bytes: u32,
-    /// Registered memory that each peer may make this side use for rendezvous: bodies that it reads, and
-    /// bodies of it that are read. It is registered in a few regions as it is needed, and what was needed at
-    /// once stays registered: for bodies that it reads until the connection ends, for those that are read
-    /// for all peers together.
+    /// Registered memory for rendezvous, bodies that peers read and bodies of peers that are read, in all. It
+    /// is registered in a few regions as it is needed, and given back when nobody used it for a second or
+    /// two. A body that is being read has a private copy beside it.
+    pub large_memory_total_bytes: usize,
+    /// How much of it one caller may use: a peer, or whoever the program [names](crate::Account). No caller
+    /// gets more than is left for all others.
     pub large_memory_bytes: usize,
+    /// How much of it bodies of calls of one method may use, and their answers.
+    pub large_memory_method_bytes: usize,
     /// One-sided accesses in flight, over all peers.
     pub accesses_max: usize,
     /// Calls in flight per peer.
@@ -110,7 +114,9 @@ impl Default for Config {
             response_bytes: 1 << 17,
             batch_bytes: 1 << 14,
             large_bytes: 1 << 26,
+            large_memory_total_bytes: 1 << 30,
             large_memory_bytes: 1 << 28,
+            large_memory_method_bytes: 1 << 29,
             accesses_max: 1024,
             calls_max: 1024,
             flush: FlushPolicy::default(),

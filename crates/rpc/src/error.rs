@@ -111,10 +111,10 @@ pub enum CallError {
         /// Longest that there is room for.
         max_bytes: usize,
     },
-    /// The memory for large bodies to or from this peer is in use. Poll, then try again.
+    /// The memory for large bodies of this caller, of this method or of all is in use. Poll, then try again.
     #[error(
-        "no registered memory for a body of {len_bytes} B: `large_memory_bytes` is in use; poll, then \
-         call again"
+        "no registered memory for a body of {len_bytes} B: as much is in use as `large_memory_bytes` and its \
+         like allow; poll, then call again"
     )]
     NoMemory {
         /// Of the body.
@@ -163,8 +163,8 @@ pub enum ReplyError {
     /// There is no registered memory for it; the caller was told [`Status::Unavailable`], for its call
     /// was executed.
     #[error(
-        "no registered memory for a response of {len_bytes} B: `large_memory_bytes` is in use; the caller \
-         was told that there is no answer: raise it"
+        "no registered memory for a response of {len_bytes} B: as much is in use as `large_memory_bytes` and \
+         its like allow; the caller was told that there is no answer: raise them"
     )]
     NoMemory {
         /// Of the response.

@@ -3,7 +3,7 @@
 use proto::{Status, copyrpc::RequestId};
 use verbs::Nic;
 
-use crate::{CloseReason, PeerId, Token, Worker};
+use crate::{Account, CloseReason, PeerId, Token, Worker};
 
 /// A request as it arrived.
 #[derive(Debug)]
@@ -45,6 +45,13 @@ pub trait Handler<N: Nic> {
     /// [tells](crate::Token::request) this name.
     fn cancelled(&mut self, worker: &mut Worker<N>, peer: PeerId, request: RequestId) {
         let _ = (worker, peer, request);
+    }
+
+    /// Whom the answer to a call is for, which comes by rendezvous and needs memory. Otherwise it counts for
+    /// the peer.
+    fn account(&self, cookie: u64) -> Account {
+        let _ = cookie;
+        Account::default()
     }
 
     /// A connection has ended. Its calls end too, each by [`ended`](Self::ended).

@@ -1,11 +1,14 @@
 //! Registered memory for bodies that do not fit the ring.
 
-use std::collections::{BTreeMap, btree_map::Entry};
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    rc::Rc,
+};
 
 use proto::copyrpc::{CallId, Large, RequestId};
 use verbs::{Access, Nic};
 
-use crate::pool::{Buffer, NoBuffer, Pool, Quota};
+use crate::pool::{Budget, Buffer, NoBuffer, Pool, Purchase};
 
 /// Address, key and length that the peer needs to fetch a body.
 pub(crate) fn large<N: Nic>(body: &Buffer<N>) -> Large {
@@ -16,8 +19,6 @@ pub(crate) fn large<N: Nic>(body: &Buffer<N>) -> Large {
 /// Bodies that one peer reads, in regions of its own: a key that a peer was told must never reach the data of
 /// another.
 pub(crate) struct LargeBodies<N: Nic> {
-    /// Of all buffers that this peer makes this side use, also of those that its bodies are read to.
-    quota: Quota,
     lent: Pool<N>,
     /// Bodies of calls: the peer reads them until it answers. Ordered, so that they are given up in the
     /// same order in every run.
@@ -29,29 +30,28 @@ pub(crate) struct LargeBodies<N: Nic> {
 }
 
 impl<N: Nic> LargeBodies<N> {
-    pub(crate) fn new(limit_bytes: usize) -> Self {
+    pub(crate) fn new(budget: &Rc<Budget>) -> Self {
         Self {
-            quota: Quota::new(limit_bytes),
-            lent: Pool::new(Access::REMOTE_READ, limit_bytes),
+            lent: Pool::new(Access::REMOTE_READ, budget),
             lent_requests: BTreeMap::new(),
             lent_responses: BTreeMap::new(),
             filled: Vec::new(),
         }
     }
 
-    /// Memory for `len_bytes` that the peer is to read, not cleared.
+    /// Memory that the peer is to read, not cleared.
     pub(crate) fn take(
         &mut self,
         nic: &N,
         pd: &N::Pd,
-        len_bytes: usize,
+        purchase: &Purchase,
     ) -> Result<Buffer<N>, NoBuffer> {
-        self.lent.take(nic, pd, len_bytes, &self.quota)
+        self.lent.take(nic, pd, purchase)
     }
 
-    /// What buffers of other pools count against that hold bodies of this peer.
-    pub(crate) fn quota(&self) -> &Quota {
-        &self.quota
+    /// The regions that this peer may read.
+    pub(crate) fn pool(&mut self) -> &mut Pool<N> {
+        &mut self.lent
     }
 
     /// Lends the body of a call, which `write` writes, to the peer until [`answered`](Self::answered). Beside

@@ -41,6 +41,7 @@ pub use entropy::Entropy;
 pub use error::{CallError, CloseReason, ConnectError, OpenError, ReplyError, TransferError};
 pub use handler::{Handler, Request};
 pub use peer::PeerId;
+pub use pool::{Account, LargeMemory};
 pub use proto::{
     Status,
     copyrpc::{Busy, CallId, Counters, FlushPolicy, RequestId, Violation},

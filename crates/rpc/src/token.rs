@@ -37,6 +37,8 @@ impl DroppedTokens {
 pub(crate) struct Answering {
     pub(crate) peer: PeerId,
     pub(crate) request: RequestId,
+    /// The method that was called.
+    pub(crate) method: u16,
     /// Keeps the request's bytes in the ring.
     pub(crate) lease: Option<Lease>,
 }
@@ -75,11 +77,11 @@ pub struct Token {
 impl Token {
     pub(crate) fn new(
         peer: PeerId,
-        request: RequestId,
+        (request, method): (RequestId, u16),
         span: Option<BodySpan>,
         dropped: &DroppedTokens,
     ) -> Self {
-        let answering = Answering { peer, request, lease: None };
+        let answering = Answering { peer, request, method, lease: None };
         Self { answering, span, dropped: Some(dropped.clone()) }
     }
 

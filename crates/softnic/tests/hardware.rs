@@ -53,8 +53,7 @@ fn small_rings_come_back_as_large_as_they_were_made() {
 }
 
 /// What a DC target receives: of 16 and of 60 bytes.
-fn dc_arrivals(name: &str, cqe_size: CqeSize) -> Vec<(Completion, Vec<u8>)> {
-    let options = Options { scatter_to_cqe: true, cqe_size, ..Options::default() };
+fn dc_arrivals(name: &str, options: Options) -> Vec<(Completion, Vec<u8>)> {
     let receiver = nic(name, None).with_options(options);
     let pd = receiver.alloc_pd().unwrap();
     let mut cq = receiver.create_cq(&CqConfig::new(256), None).unwrap();
@@ -111,10 +110,41 @@ fn a_dc_target_puts_payload_into_long_entries_only_and_always_tells_the_sender()
     for (name, cqe_size, in_cqe) in
         [("dc-64", CqeSize::B64, false), ("dc-128", CqeSize::B128, true)]
     {
-        for ((done, bytes), len) in dc_arrivals(name, cqe_size).into_iter().zip([16u8, 60]) {
+        let options = Options { scatter_to_cqe: true, cqe_size, ..Options::default() };
+        for ((done, bytes), len) in dc_arrivals(name, options).into_iter().zip([16u8, 60]) {
             assert_eq!((done.in_cqe, done.len_bytes), (in_cqe, len.into()), "{cqe_size:?}");
             assert_eq!(bytes, vec![len; len.into()], "{cqe_size:?}");
         }
+    }
+}
+
+/// libmlx5 puts payload there unless it is told not to, so a program that does not ask for it says no.
+#[test]
+fn no_payload_is_in_an_entry_unless_it_was_asked_for() {
+    for (name, cqe_size) in [("no-64", CqeSize::B64), ("no-128", CqeSize::B128)] {
+        let options = Options { cqe_size, ..Options::default() };
+        for ((done, bytes), len) in dc_arrivals(name, options).into_iter().zip([16u8, 60]) {
+            assert!(!done.in_cqe, "DC, {cqe_size:?}");
+            assert_eq!(bytes, vec![len; len.into()]);
+        }
+        let nics = [(); 2].map(|()| nic(name, None).with_options(options));
+        let mut ends = nics.each_ref().map(|nic| End::new(nic, Transport::Rc));
+        let [a, b] = [0, 1].map(|nth: usize| ends[nth].endpoint());
+        ends[0].ready(Some(b));
+        ends[1].ready(Some(a));
+        let [a, b] = &mut ends;
+        let mr = b.mr(64);
+        b.qp.post_recv(&[mr.sge(0, 64)]).unwrap();
+        b.qp.ring_recv();
+        send(a, None, &[7; 16]);
+        let done = until("the arrival", || {
+            let _ = a.cq.poll();
+            b.cq.poll()
+        });
+        assert!(!done.in_cqe, "RC, {cqe_size:?}");
+        let mut bytes = [0; 16];
+        mr.read(0, &mut bytes);
+        assert_eq!(bytes, [7; 16]);
     }
 }
 

@@ -5,14 +5,14 @@ mod common;
 #[path = "common/world.rs"]
 mod world;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use common::{End, Mr, until};
-use copyrpc_softnic::{Cause, Config, Nic};
+use common::{End, Mr, ready_with, until};
+use copyrpc_softnic::{Cause, Config, Nic, Timeline as _};
 use proptest::prelude::*;
 use verbs::{
     Completion, CompletionKind, CompletionQueue as _, CqConfig, MemoryRegion as _, Nic as _, Op,
-    Payload, QpConfig, QueuePair as _, SendFlags, SendRequest, Transport, WcStatus,
+    Payload, QpConfig, QueuePair as _, RtsAttr, SendFlags, SendRequest, Transport, WcStatus,
 };
 use world::{Faults, World};
 
@@ -104,6 +104,27 @@ fn retries_run_out_where_nothing_arrives() {
     a.qp.ring_send();
     let statuses = [(); 3].map(|()| wait(&mut a).failure.unwrap().status);
     assert_eq!(statuses, [WcStatus::RetryExceeded, WcStatus::Flushed, WcStatus::Flushed]);
+}
+
+/// The last attempt is waited for, too: *n* retries are *n* + 1 timeouts.
+#[test]
+fn a_request_that_is_never_answered_fails_after_one_timeout_more_than_retries() {
+    let ack_timeout = Duration::from_nanos(4096 << 4);
+    for retry_count in [0, 1, 3, 7] {
+        let world = World::new(9, Faults { lose_one_in: 1, ..Faults::default() });
+        let mut ends = [1, 2].map(|lid| End::new(&world.open(lid, &config()), Transport::Rc));
+        let [a, b] = [0, 1].map(|nth: usize| ends[nth].endpoint());
+        let rts = RtsAttr { ack_timeout, retry_count, ..RtsAttr::default() };
+        ready_with(&mut ends[0].qp, Some(b), rts);
+        ready_with(&mut ends[1].qp, Some(a), rts);
+        let local = ends[0].mr(64);
+        let began_ns = world.now_ns();
+        post(&mut ends[0], send(&[local.sge(0, 8)], 1), SendFlags::empty());
+        let failure = wait(&mut ends[0]).failure.unwrap();
+        assert_eq!(failure.status, WcStatus::RetryExceeded);
+        let timeouts = u128::from(world.now_ns() - began_ns) / ack_timeout.as_nanos();
+        assert_eq!(timeouts, u128::from(retry_count) + 1);
+    }
 }
 
 /// The answer brings the bytes, and the region may be gone by then.

@@ -8,7 +8,7 @@ use ids::{Cqn, Gid, Lid, Lkey, Qpn, Rkey, Srqn};
 use crate::{
     Access, AddressVector, Arm, ArmError, AsyncEvent, Capabilities, Completion, CqConfig,
     CreateError, MemoryError, ModifyError, Mtu, PostRecvError, PostSendError, QpAddress, QpConfig,
-    QpState, RemoteSlice, SendRequest, Sge, SrqConfig, Transition, Transport,
+    QpState, RemoteSlice, SendRequest, Sge, Shortage, SrqConfig, Transition, Transport,
 };
 
 /// Link layer of a port.
@@ -354,6 +354,18 @@ pub trait Nic: Clone {
     /// Address space that each port takes which this one reaches, beside what is registered there.
     fn peer_mapping_bytes(&self) -> u64 {
         0
+    }
+
+    /// Makes sure that a READ or WRITE of this memory, of a port that is reached by LID, does not fail for want of
+    /// memory here, so that a program can refuse one access instead of losing the queue pair. Only a NIC that maps
+    /// what it reaches has anything to do.
+    ///
+    /// # Errors
+    ///
+    /// [`Shortage`]; the next attempt may succeed.
+    fn reach(&self, port: Lid, memory: RemoteSlice) -> Result<(), Shortage> {
+        let _ = (port, memory);
+        Ok(())
     }
 
     /// The longest sleep of a program that does not call into the NIC. `None`: for ever, because a

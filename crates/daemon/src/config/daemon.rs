@@ -10,9 +10,10 @@ use crate::{
     Limits, Rights, RightsError,
     config::table::{
         BOOTSTRAP, BOOTSTRAP_TIMEOUT, BULK_BYTES, CALL_TIMEOUT, CALLER_BULK_BYTES,
-        CALLER_HELD_BYTES, CLIENTS_MAX, CLIENTS_PER_PROCESS, CONTROL_TRAFFIC_CLASS, DEAD_AFTER,
-        DEPTH, DRAIN_TIMEOUT, HANDSHAKE_TIMEOUT, HEARTBEAT_INTERVAL, HELD_BYTES, MESSAGE_BYTES_MAX,
-        RENDEZVOUS, RIGHTS, RING_BYTES, SAMPLE_EVERY, SERVICE_HELD_BYTES, SERVICE_LEVEL,
+        CALLER_HELD_BYTES, CALLER_LARGE_MEMORY_BYTES, CLIENTS_MAX, CLIENTS_PER_PROCESS,
+        CONTROL_TRAFFIC_CLASS, DEAD_AFTER, DEPTH, DRAIN_TIMEOUT, HANDSHAKE_TIMEOUT,
+        HEARTBEAT_INTERVAL, HELD_BYTES, LARGE_MEMORY_BYTES, MESSAGE_BYTES_MAX, RENDEZVOUS, RIGHTS,
+        RING_BYTES, SAMPLE_EVERY, SERVICE_HELD_BYTES, SERVICE_LARGE_MEMORY_BYTES, SERVICE_LEVEL,
         SERVICES_PER_CLIENT, STALL_TIMEOUT, SUSPECT_AFTER, THREADS, TRAFFIC_CLASS, TRANSPORT,
         TURN_BUDGET, WAIT,
     },
@@ -98,7 +99,7 @@ pub struct DaemonConfig {
 /// Settings that are right by themselves, but not together.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Incompatible {
-    /// One duration must be longer than another.
+    /// One setting must be several times another.
     #[error("{long} must be at least {factor} times {short}: {reason}")]
     TooShort {
         /// The setting that is too short.
@@ -135,12 +136,17 @@ pub enum Incompatible {
 }
 
 /// Pairs `(long, factor, short, reason)`: the first must be at least so many times the second.
-const LONGER: [(Knob, u64, Knob, &str); 4] = [
+const LONGER: [(Knob, u64, Knob, &str); 7] = [
     (SUSPECT_AFTER, 4, HEARTBEAT_INTERVAL, "one lost heartbeat each way is no suspicion"),
     (DEAD_AFTER, 2, SUSPECT_AFTER, "a suspected peer needs time to recover"),
     (CALL_TIMEOUT, 1, DEAD_AFTER, "a call to a dead peer should end with `unavailable`"),
     (BOOTSTRAP_TIMEOUT, 1, HANDSHAKE_TIMEOUT, "bootstrap is made of handshakes"),
+    (LARGE_MEMORY_BYTES, 4, MESSAGE_BYTES_MAX, TWO_MESSAGES),
+    (CALLER_LARGE_MEMORY_BYTES, 4, MESSAGE_BYTES_MAX, TWO_MESSAGES),
+    (SERVICE_LARGE_MEMORY_BYTES, 4, MESSAGE_BYTES_MAX, TWO_MESSAGES),
 ];
+
+const TWO_MESSAGES: &str = "it holds a request and an answer, each in up to twice its length";
 
 /// What a daemon needs of a memory limit, whoever its clients are.
 const OWN_BYTES: u64 = 24 << 20;
@@ -161,9 +167,20 @@ impl DaemonConfig {
     pub fn clients_that_fit(&self, limit_bytes: Option<u64>) -> u16 {
         let Some(limit_bytes) = limit_bytes else { return self.clients_max };
         let held_bytes = (self.limits.held_bytes as u64).min(limit_bytes / 4);
-        let left = limit_bytes.saturating_sub(OWN_BYTES + held_bytes);
+        let large_bytes = self.large_memory_that_fits(Some(limit_bytes)) as u64;
+        let left = limit_bytes.saturating_sub(OWN_BYTES + held_bytes + large_bytes);
         let fitting = (left / self.client_bytes()).max(1);
         self.clients_max.min(u16::try_from(fitting).unwrap_or(u16::MAX))
+    }
+
+    /// Most memory for bodies that go by rendezvous, of all threads: an eighth of a limit, but what four of the
+    /// longest messages take for each thread.
+    #[must_use]
+    pub fn large_memory_that_fits(&self, limit_bytes: Option<u64>) -> usize {
+        let least_bytes = 4 * self.message_bytes_max as usize * usize::from(self.threads);
+        let part_bytes = limit_bytes.map_or(u64::MAX, |limit_bytes| limit_bytes / 8);
+        let part_bytes = usize::try_from(part_bytes).unwrap_or(usize::MAX);
+        self.limits.large_memory_bytes.min(part_bytes).max(least_bytes)
     }
 
     /// Settings in their types.
@@ -194,6 +211,9 @@ impl DaemonConfig {
                 caller_held_bytes: narrow(settings, &CALLER_HELD_BYTES),
                 service_held_bytes: narrow(settings, &SERVICE_HELD_BYTES),
                 services_per_client: narrow(settings, &SERVICES_PER_CLIENT),
+                large_memory_bytes: narrow(settings, &LARGE_MEMORY_BYTES),
+                caller_large_memory_bytes: narrow(settings, &CALLER_LARGE_MEMORY_BYTES),
+                service_large_memory_bytes: narrow(settings, &SERVICE_LARGE_MEMORY_BYTES),
                 bulk_bytes: settings.number(&BULK_BYTES),
                 caller_bulk_bytes: settings.number(&CALLER_BULK_BYTES),
             },

@@ -197,6 +197,32 @@ pub const SERVICE_HELD_BYTES: Knob = Knob {
     meaning: "How much of COPYRPC_HELD_BYTES may wait for one service of this node",
 };
 
+/// How much memory bodies that go by rendezvous may take.
+pub const LARGE_MEMORY_BYTES: Knob = Knob {
+    env: "COPYRPC_LARGE_MEMORY_BYTES",
+    kind: KnobKind::Bytes { min: 1 << 20, max: 1 << 46 },
+    default: "1GiB",
+    meaning: "Registered memory for bodies that go to and from other nodes by rendezvous, all together; what \
+              would exceed it waits, or ends with `resource exhausted`",
+};
+
+/// How much of it one caller may have.
+pub const CALLER_LARGE_MEMORY_BYTES: Knob = Knob {
+    env: "COPYRPC_CALLER_LARGE_MEMORY_BYTES",
+    kind: KnobKind::Bytes { min: 64 << 10, max: 1 << 46 },
+    default: "256MiB",
+    meaning: "How much of COPYRPC_LARGE_MEMORY_BYTES one caller may have: a client, or another node. No caller \
+              gets more than is left for all others",
+};
+
+/// How much of it one service may have.
+pub const SERVICE_LARGE_MEMORY_BYTES: Knob = Knob {
+    env: "COPYRPC_SERVICE_LARGE_MEMORY_BYTES",
+    kind: KnobKind::Bytes { min: 64 << 10, max: 1 << 46 },
+    default: "512MiB",
+    meaning: "How much of COPYRPC_LARGE_MEMORY_BYTES requests for one service and its answers may have",
+};
+
 /// How much memory clients may register.
 pub const BULK_BYTES: Knob = Knob {
     env: "COPYRPC_BULK_BYTES",
@@ -347,6 +373,9 @@ pub const KNOBS: &[Knob] = &[
     HELD_BYTES,
     CALLER_HELD_BYTES,
     SERVICE_HELD_BYTES,
+    LARGE_MEMORY_BYTES,
+    CALLER_LARGE_MEMORY_BYTES,
+    SERVICE_LARGE_MEMORY_BYTES,
     BULK_BYTES,
     CALLER_BULK_BYTES,
     SERVICES_PER_CLIENT,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use client::message::{CallHead, PEER_HEAD_BYTES, PeerHead};
-use rpc::{Call, CallError, CloseReason, PeerId, Request, RequestId, Status, Worker};
+use rpc::{Account, Call, CallError, CloseReason, PeerId, Request, RequestId, Status, Worker};
 use slots::Key;
 use verbs::Nic;
 use zerocopy::IntoBytes as _;
@@ -126,8 +126,10 @@ impl<P: ClientPort> Dispatcher<P> {
     /// Makes the calls that waited, for peers that may have room now.
     #[inline(never)]
     pub(super) fn retry<N: Nic>(&mut self, replies: &mut P::Replies, worker: &mut Worker<N>) {
+        let has_memory = worker.take_freed_memory();
         for rank in self.waiting.take_listed() {
-            if self.shares.take_freed(rank) || self.waiting.is_blocked(rank) {
+            let has_room = self.shares.take_freed(rank) || self.waiting.is_blocked(rank);
+            if has_room || has_memory {
                 self.unblock(replies, worker, rank);
             } else {
                 self.waiting.relist(rank);
@@ -234,6 +236,7 @@ impl<P: ClientPort> Dispatcher<P> {
             response_bytes: call.response_bytes,
             timeout: Duration::from_nanos(left_ns),
             cookie: key.to_u64(),
+            caller: Some(call.client.number()),
         };
         let head = PeerHead::new(call.method).with_caller(call.has_caller);
         match worker.call_parts(peer, &request, &[head.as_bytes(), payload]) {
@@ -322,6 +325,11 @@ impl<N: Nic, P: ClientPort> rpc::Handler<N> for PollHandler<'_, P> {
         dispatcher.count_end(status);
         dispatcher.peers.counts_mut(call.charge.rank).unanswered += 1;
         dispatcher.answer(replies, call.reply_to, status, &[], call.taken_ns);
+    }
+
+    fn account(&self, cookie: u64) -> Account {
+        let call = Key::from_u64(cookie).and_then(|key| self.dispatcher.calls.get(key));
+        call.map_or_else(Account::default, |call| call.charge.account())
     }
 
     fn cancelled(&mut self, worker: &mut Worker<N>, peer: PeerId, request: RequestId) {

@@ -6,6 +6,7 @@
 //! and the next one finds the last part. Calls to the daemon itself may take what is set aside for them.
 
 use client::message::DAEMON;
+use rpc::Account;
 
 use crate::client_port::ClientTag;
 
@@ -37,6 +38,11 @@ pub(super) struct Charge {
 }
 
 impl Charge {
+    /// Whom its bodies are for.
+    pub(super) fn account(&self) -> Account {
+        Account { caller: Some(self.client.number()), method: Some(self.service) }
+    }
+
     /// Whether it is for this client.
     pub(super) fn is_for(&self, client: ClientTag) -> bool {
         self.client == client

@@ -87,6 +87,8 @@ numbered! {
         Outstanding = "outstanding", "Calls in flight now, to other nodes and to processes that provide a service.";
         Waiting = "waiting", "Calls that wait for room at another node, or for their share of it, now.";
         HeldBytes = "held_bytes", "Bytes of requests that wait, for whatever they wait, now.";
+        LargeHeld = "large_held_bytes", "Bytes of bodies that go by rendezvous, to and from other nodes, now.";
+        LargeRegistered = "large_registered_bytes", "Bytes of memory that is registered for such bodies, now.";
         BulkHeld = "bulk_held_bytes", "Bytes of memory that clients have registered for calls to lend, now.";
         PeersUp = "peers_up", "Peers that are up now.";
     }
@@ -101,6 +103,8 @@ impl Counter {
             | Self::Outstanding
             | Self::Waiting
             | Self::HeldBytes
+            | Self::LargeHeld
+            | Self::LargeRegistered
             | Self::BulkHeld
             | Self::PeersUp => CounterKind::Gauge,
             _ => CounterKind::Total,

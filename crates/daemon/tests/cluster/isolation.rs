@@ -164,6 +164,86 @@ fn fault_i3_i4_what_waits_is_bounded_by_caller_and_in_all_and_memory_comes_back(
     }
 }
 
+/// Bodies that go by rendezvous to a provider that never answers keep their memory: it is bounded for a
+/// client, for a service and in all, and comes back.
+#[test]
+fn fault_i4_memory_of_large_bodies_is_bounded_by_caller_and_service_and_comes_back() {
+    const BODY: usize = 100_000;
+    const BUFFER: u64 = 128 << 10;
+    for threads in [1, 2] {
+        let mut cluster = Cluster::new("i4-large", 2, threads, 1024);
+        cluster.limits = Limits {
+            large_memory_bytes: usize::from(threads) * (8 << 20),
+            caller_large_memory_bytes: 1 << 20,
+            service_large_memory_bytes: 2 << 20,
+            caller_held_bytes: 2 << 20,
+            ..Limits::default()
+        };
+        cluster.body_bytes_max = 1 << 20;
+        (0..2).for_each(|rank| cluster.start(rank, 200));
+        cluster.wait_all_up();
+        assert_eq!(register(&mut cluster, 50), Status::Ok);
+        let body = vec![7; BODY];
+        let flood = |cluster: &mut Cluster, client: u32| {
+            let calls: Vec<_> = (0..40)
+                .map(|_| cluster.call_for(0, client, (1, PROVIDED, 3), HOUR, &body))
+                .collect();
+            cluster.run_for(2 * MS);
+            calls.iter().filter(|call| cluster.ended.contains_key(call)).count()
+        };
+        let refused = flood(&mut cluster, 8);
+        assert!((4..32).contains(&refused), "{refused} of 40 are refused, others wait");
+        let is_exhausted = |(status, _): &(Status, _)| *status == Status::ResourceExhausted;
+        assert!(cluster.ended.values().filter(|end| is_exhausted(end)).count() >= refused);
+        assert_eq!(cluster.total(0, Counter::LargeHeld), 8 * BUFFER, "the share of a client");
+        // Others of the same service get what it has left, and of another one what they need.
+        for client in [10, 12] {
+            flood(&mut cluster, client);
+        }
+        assert_eq!(cluster.total(0, Counter::LargeHeld), 16 * BUFFER, "the share of a service");
+        let honest = cluster.call(0, 14, 1, ECHO, &body);
+        assert_eq!(cluster.outcome(honest), echoed(&body, 0));
+        for client in [8, 10, 12] {
+            cluster.node(0).depart(client);
+        }
+        cluster.run_for(60 * MS);
+        assert_eq!(cluster.total(0, Counter::LargeHeld), 0);
+        assert!(cluster.total(0, Counter::LargeRegistered) >= 16 * BUFFER, "it is warm");
+        let honest = cluster.call(0, 14, 1, ECHO, &body);
+        assert_eq!(cluster.outcome(honest), echoed(&body, 0));
+        cluster.idle_for(2200 * MS);
+        for rank in [0, 1] {
+            assert_eq!(cluster.total(rank, Counter::LargeRegistered), 0, "of rank {rank}");
+        }
+    }
+}
+
+/// A client that found no room for a large body gets it once another one's comes back, at whatever rank that
+/// was.
+#[test]
+fn fault_i4_who_waits_for_memory_of_large_bodies_gets_what_is_given_back() {
+    let mut cluster = Cluster::new("i4-waits", 3, 1, 64);
+    cluster.limits = Limits {
+        large_memory_bytes: 8 << 20,
+        caller_large_memory_bytes: 128 << 10,
+        ..Limits::default()
+    };
+    cluster.body_bytes_max = 1 << 20;
+    (0..3).for_each(|rank| cluster.start(rank, 200));
+    cluster.wait_all_up();
+    assert_eq!(register(&mut cluster, 50), Status::Ok);
+    let body = vec![7; 100_000];
+    cluster.call_for(0, 8, (1, PROVIDED, 3), HOUR, &body);
+    cluster.run_for(2 * MS);
+    let next = cluster.call_for(0, 8, (2, ECHO, 3), HOUR, &body);
+    cluster.run_for(2 * MS);
+    assert!(!cluster.ended.contains_key(&next), "it waits for its client's share");
+    let take = serve(&mut cluster, 50, 0, b"");
+    let (name, ..) = work_of(&mut cluster, take);
+    serve(&mut cluster, 50, name, b"y");
+    assert_eq!(cluster.outcome(next), echoed(&body, 0));
+}
+
 #[test]
 fn fault_i4_callers_of_a_slow_provider_have_equal_shares_of_its_queue() {
     for mut cluster in Cluster::each("i4", 2) {

@@ -277,6 +277,7 @@ pub(crate) struct Cluster {
     /// Of daemons that are started from now on.
     pub(crate) transport: rpc::TransportKind,
     pub(crate) limits: Limits,
+    pub(crate) body_bytes_max: u32,
     pub(crate) now_ns: u64,
     /// The same, for the daemons to read.
     clock: Rc<Cell<u64>>,
@@ -301,6 +302,7 @@ impl Cluster {
             lane_calls,
             transport: rpc::TransportKind::Rc,
             limits: Limits::default(),
+            body_bytes_max: 4096,
             now_ns: MS,
             clock: Rc::new(Cell::new(MS)),
             next: 1,
@@ -343,7 +345,7 @@ impl Cluster {
                 thread_handle,
                 recorder,
                 call_timeout: Duration::from_millis(500),
-                body_bytes_max: 4096,
+                body_bytes_max: self.body_bytes_max,
                 limits: self.limits,
                 sample_every: 3,
                 clock: Box::new(move || clock.get()),
@@ -352,7 +354,7 @@ impl Cluster {
             let nic = softnic::open(&nic).unwrap();
             let config =
                 rpc::Config { peers_max: 8, transport: self.transport, ..rpc::Config::default() };
-            let worker = rpc::Worker::open(nic, config, self.now_ns).unwrap();
+            let worker = rpc::Worker::open(nic, self.limits.bound(config), self.now_ns).unwrap();
             let control = TestControl {
                 own: Socket { rank, thread, life },
                 known: BTreeMap::new(),
@@ -408,6 +410,15 @@ impl Cluster {
     pub(crate) fn run_for(&mut self, ns: u64) {
         let end_ns = self.now_ns + ns;
         while self.now_ns < end_ns {
+            self.turn();
+        }
+    }
+
+    /// As [`run_for`](Self::run_for), in turns of a millisecond.
+    pub(crate) fn idle_for(&mut self, ns: u64) {
+        let end_ns = self.now_ns + ns;
+        while self.now_ns < end_ns {
+            self.now_ns += MS - TURN_NS;
             self.turn();
         }
     }

@@ -1,6 +1,6 @@
 //! Clients that break every rule, while others work with right answers.
 
-use std::{os::fd::AsFd as _, sync::Arc, thread};
+use std::{collections::VecDeque, os::fd::AsFd as _, sync::Arc, thread};
 
 use memory::{
     Region,
@@ -8,6 +8,7 @@ use memory::{
 };
 use os::{
     clock,
+    fdpass::RecvError,
     unix::{Address, UnixConnection},
 };
 use rustix::{
@@ -17,7 +18,7 @@ use rustix::{
 
 use super::rig::*;
 use crate::{
-    CallError, EvictReason,
+    CallError, EvictReason, Server,
     endpoint::{
         client::connection::{self, Connected, ServerConnection},
         half::Half,
@@ -190,6 +191,52 @@ fn fault_b8_datagrams_that_are_no_wakeups_are_not_accepted() {
         eventually("the eviction", || server.ask(|server| server.stats().evicted) == evicted);
     }
     expect_baseline(&server, 0);
+}
+
+/// A server that has requests gives handshakes a part of its time. New connections without end take none of the
+/// part of a hello that has come.
+#[test]
+fn fault_i10_a_hello_is_read_by_a_busy_server_though_connections_come_without_end() {
+    const PER_TURN: usize = 16;
+    const SILENT_MAX: usize = 256;
+    let dir = Dir::new();
+    let config = crate::ServerConfig { clients_per_user_max: 1000, ..small() };
+    let mut server = Server::bind(&dir.socket(), config).unwrap();
+    let (socket, is_over) = (dir.socket(), AtomicBool::new(false));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut client = sync(&socket);
+            while !is_over.load(Ordering::Relaxed) {
+                expect_increment(&mut client, b"busy");
+            }
+        });
+        let turn = |server: &mut Server| server.serve(increment);
+        while turn(&mut server) == 0 {}
+        let address = Address::Path(dir.socket());
+        let mut silent = VecDeque::new();
+        let newcomer = UnixConnection::connect(&address, clock::NOW).unwrap();
+        newcomer.send(&handshake::write_hello(), &[], clock::NOW).unwrap();
+        let deadline_ns = clock::deadline_ns(PATIENCE);
+        let answer = loop {
+            // Until the backlog is full.
+            let more =
+                (0..PER_TURN).map_while(|_| UnixConnection::connect(&address, clock::NOW).ok());
+            silent.extend(more);
+            silent.drain(..silent.len().saturating_sub(SILENT_MAX));
+            turn(&mut server);
+            match newcomer.recv(&mut [0; 64], 4, clock::NOW) {
+                Err(RecvError::TimedOut) => assert!(clock::now_ns() < deadline_ns, "no answer"),
+                answer => break answer,
+            }
+        };
+        is_over.store(true, Ordering::Relaxed);
+        let answer = answer.expect("it is let in, not displaced");
+        assert!(!answer.fds.is_empty(), "it has memory");
+        // The other client's last call.
+        while server.stats().departed < 1 {
+            turn(&mut server);
+        }
+    });
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Sizes, limits, and the completions that a CQ must have room for.
 
-use copyrpc_mlx5::Nic;
+use copyrpc_mlx5::{Nic, Options};
 use verbs::{
     CompletionQueue as _, CqConfig, CreateError, Nic as _, QueuePair as _, RecvSize, SendSize,
     SrqConfig, Transport,
@@ -43,6 +43,25 @@ fn rings_are_rounded_up_to_powers_of_two() {
     assert_eq!(qp.send_free(), 33, "no more than the completion queue was asked for");
     assert_eq!(device.send_ring(qp.qpn()).all().len(), 64 * 64);
     assert_eq!(device.recv_ring(qp.qpn()).all().len(), 16 * 16);
+}
+
+/// A device may put payload into completions unless it is told not to: each queue pair says yes or no. What
+/// precedes a datagram would be taken for its payload.
+#[test]
+fn payload_in_completions_is_declined_unless_it_is_asked_for() {
+    let (_, device, _) = setup(256);
+    for asks in [false, true] {
+        let options = Options { scatter_to_cqe: asks, ..Options::default() };
+        let nic = Nic::new(device.clone()).with_options(options);
+        let cq = nic.create_cq(&CqConfig::new(64), None).unwrap();
+        for transport in [Transport::Rc, Transport::Ud, Transport::Dci] {
+            let config = Config { send: sends(4), recv: recvs(4), ..Config::new(transport, &cq) };
+            let qp = nic.create_qp(&(), &config).unwrap();
+            let told = device.qp(qp.qpn(), |side| side.scatter_to_cqe);
+            assert_eq!(told, asks && transport != Transport::Ud, "{transport:?}");
+        }
+    }
+    assert!(!Options::default().scatter_to_cqe);
 }
 
 /// Blocks of the ring for five requests.

@@ -98,6 +98,8 @@ pub(crate) struct QpSide {
     record: Memory,
     state: QpState,
     transport: Transport,
+    /// Whether the device may put payload into completions.
+    pub(crate) scatter_to_cqe: bool,
     /// Doorbells, each the first 8 bytes of a control segment.
     pub(crate) rings: Vec<[u8; 8]>,
     /// BlueFlame writes.
@@ -584,6 +586,7 @@ unsafe impl Device for TestDevice {
             record,
             state: QpState::Reset,
             transport: request.transport,
+            scatter_to_cqe: request.scatter_to_cqe,
             rings: Vec::new(),
             blueflames: Vec::new(),
             received: 0,

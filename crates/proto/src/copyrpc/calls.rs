@@ -190,6 +190,12 @@ impl Calls {
         cookie
     }
 
+    /// The cookie of a call whose large response is being fetched, if the caller still waits.
+    pub(crate) fn fetching(&mut self, id: CallId) -> Option<u64> {
+        let slot = self.find(id)?;
+        (slot.state == State::Fetching).then_some(slot.cookie)
+    }
+
     /// The caller does not wait any more. Returns its cookie, if it still did.
     pub(crate) fn abandon(&mut self, id: CallId) -> Option<u64> {
         let slot = self.find(id)?;

@@ -7,15 +7,18 @@ use proto::{
     copyrpc::{CallId, Large, RequestId},
 };
 use slots::Key;
-use verbs::{Access, MemoryError, Nic, PostSendError, RemoteSlice, Rkey, SendFlags, SendRequest};
+use verbs::{
+    Access, MemoryError, Nic, PostSendError, RemoteSlice, Rkey, SendFlags, SendRequest, Shortage,
+};
 
 use super::{
     Worker,
     transfers::{OneSided, Purpose, Transfer},
 };
 use crate::{
-    CloseReason, Handler, LocalRegion, PeerId, Range, RemoteRegion, Request, Token, TransferError,
-    pool::{Buffer, NoBuffer},
+    Account, CloseReason, Handler, LocalRegion, PeerId, Range, RemoteRegion, Request, Token,
+    TransferError,
+    pool::{Buffer, NoBuffer, Purchase},
     queue::{Piece, What},
 };
 
@@ -25,6 +28,13 @@ pub(super) struct LargeRequest {
     pub(super) method: u16,
     pub(super) timeout_us: u32,
     pub(super) large: Large,
+}
+
+/// Memory for a body of a peer.
+struct Landing<N: Nic> {
+    buffer: Buffer<N>,
+    /// With room for the private copy.
+    body: Vec<u8>,
 }
 
 impl<N: Nic> Worker<N> {
@@ -105,7 +115,7 @@ impl<N: Nic> Worker<N> {
         if self.transfers.accesses() >= max {
             return Err(TransferError::Busy(max));
         }
-        self.start(Transfer::new(peer, remote, Purpose::Access(access)));
+        self.start(Transfer::new(peer, remote, Purpose::Access(access), Vec::new()));
         Ok(())
     }
 
@@ -113,55 +123,114 @@ impl<N: Nic> Worker<N> {
     /// executed.
     pub(super) fn fetch_request(&mut self, peer: PeerId, request: LargeRequest) {
         let LargeRequest { id, method, timeout_us, large } = request;
-        match self.take_landing(peer, large.len_bytes as usize) {
-            Ok(buffer) => {
-                let purpose = Purpose::Request { id, method, timeout_us, buffer };
-                self.start(Transfer::new(peer, slice(large), purpose));
+        let account = Account { caller: None, method: Some(method) };
+        match self.take_landing(peer, account, large) {
+            Some(landing) => {
+                let purpose = Purpose::Request { id, method, timeout_us, buffer: landing.buffer };
+                self.start(Transfer::new(peer, slice(large), purpose, landing.body));
             }
-            Err(_) => self.answer(peer, id, Status::ResourceExhausted),
+            None => self.answer(peer, id, Status::ResourceExhausted),
         }
     }
 
     /// Fetches the body of a response; if it cannot be fetched, the call ends. It was executed, which
     /// [`Status::ResourceExhausted`] would deny.
-    pub(super) fn fetch_response(&mut self, peer: PeerId, call: CallId, large: Large) {
-        match self.take_landing(peer, large.len_bytes as usize) {
-            Ok(buffer) => {
-                let purpose = Purpose::Response { call, buffer };
-                self.start(Transfer::new(peer, slice(large), purpose));
+    pub(super) fn fetch_response<H: Handler<N> + ?Sized>(
+        &mut self,
+        peer: PeerId,
+        call: CallId,
+        large: Large,
+        handler: &H,
+    ) {
+        let cookie = self.live(peer).and_then(|live| live.connection.fetching(call));
+        let account = cookie.map_or_else(Account::default, |cookie| handler.account(cookie));
+        match self.take_landing(peer, account, large) {
+            Some(landing) => {
+                let purpose = Purpose::Response { call, buffer: landing.buffer };
+                self.start(Transfer::new(peer, slice(large), purpose, landing.body));
             }
-            Err(_) => {
-                let cookie = self.live(peer).and_then(|live| live.connection.fetched(call));
-                if let Some(cookie) = cookie {
-                    self.notices.call_ended(cookie, Status::Unavailable);
-                }
-                self.peers.mark_dirty(peer);
-            }
+            None => self.end_fetch(peer, call),
         }
     }
 
-    /// Memory for a body that the peer is to read.
-    pub(super) fn take_lent(
-        &mut self,
-        peer: PeerId,
-        len_bytes: usize,
-    ) -> Result<Buffer<N>, NoBuffer> {
-        let Self { peers, resources, .. } = self;
-        let live = peers.live(peer).ok_or(NoBuffer::Limit)?;
-        warned(live.bodies.take(resources.nic(), resources.pd(), len_bytes))
+    /// The answer to a call will not come.
+    fn end_fetch(&mut self, peer: PeerId, call: CallId) {
+        let cookie = self.live(peer).and_then(|live| live.connection.fetched(call));
+        if let Some(cookie) = cookie {
+            self.notices.call_ended(cookie, Status::Unavailable);
+        }
+        self.peers.mark_dirty(peer);
     }
 
-    /// Memory to which a body of the peer is to be read.
-    fn take_landing(&mut self, peer: PeerId, len_bytes: usize) -> Result<Buffer<N>, NoBuffer> {
-        let Self { peers, resources, landing, .. } = self;
-        let live = peers.live(peer).ok_or(NoBuffer::Limit)?;
-        let quota = live.bodies.quota();
-        warned(landing.take(resources.nic(), resources.pd(), len_bytes, quota))
+    /// Memory for a body that the peer is to read.
+    pub(super) fn take_lent(&mut self, purchase: &Purchase) -> Result<Buffer<N>, NoBuffer> {
+        let taken = self.try_take_lent(purchase);
+        if let Err(NoBuffer::Regions) = taken {
+            self.release_unused_memory();
+            return warned(self.try_take_lent(purchase));
+        }
+        warned(taken)
+    }
+
+    fn try_take_lent(&mut self, purchase: &Purchase) -> Result<Buffer<N>, NoBuffer> {
+        let Self { peers, resources, .. } = self;
+        let live = peers.live(purchase.peer).ok_or(NoBuffer::Share)?;
+        live.bodies.take(resources.nic(), resources.pd(), purchase)
+    }
+
+    /// Memory to which a body of the peer is to be read, and for its private copy.
+    fn take_landing(&mut self, peer: PeerId, account: Account, large: Large) -> Option<Landing<N>> {
+        let len_bytes = large.len_bytes as usize;
+        let purchase = Purchase { peer, account, len_bytes };
+        let mut taken = self.try_take_landing(&purchase);
+        if let Err(NoBuffer::Regions) = taken {
+            self.release_unused_memory();
+            taken = self.try_take_landing(&purchase);
+        }
+        let buffer = warned(taken).ok()?;
+        let mut body = self.transfers.take_spare();
+        if body.try_reserve(len_bytes.saturating_sub(body.len())).is_err() {
+            tracing::warn!(len_bytes, "no memory for the copy of a large body");
+            self.transfers.keep(body);
+            return None;
+        }
+        Some(Landing { buffer, body })
+    }
+
+    fn try_take_landing(&mut self, purchase: &Purchase) -> Result<Buffer<N>, NoBuffer> {
+        let Self { resources, landing, .. } = self;
+        landing.take(resources.nic(), resources.pd(), purchase)
     }
 
     fn start(&mut self, transfer: Transfer<N>) {
+        if let Err(shortage) = self.reach(&transfer) {
+            self.stats.shortages += 1;
+            tracing::warn!(%shortage, "memory of a peer is not reached");
+            return self.refuse(transfer);
+        }
         self.transfers.add(transfer);
         self.post_transfers();
+    }
+
+    /// Makes sure that the NIC has the memory that it needs to reach that of the peer: a request that fails
+    /// ends the connection.
+    fn reach(&mut self, transfer: &Transfer<N>) -> Result<(), Shortage> {
+        let lid = self.live(transfer.peer()).and_then(|live| live.lid);
+        lid.map_or(Ok(()), |lid| self.nic().reach(lid, transfer.remote()))
+    }
+
+    /// Nothing of a transfer was posted, and nothing will be.
+    fn refuse(&mut self, transfer: Transfer<N>) {
+        let peer = transfer.peer();
+        let (purpose, _, body) = transfer.into_outcome();
+        match purpose {
+            Purpose::Request { id, .. } => self.answer(peer, id, Status::ResourceExhausted),
+            Purpose::Response { call, .. } => self.end_fetch(peer, call),
+            Purpose::Access(access) => {
+                self.notices.call_ended(access.cookie, Status::ResourceExhausted);
+            }
+        }
+        self.transfers.keep(body);
     }
 
     /// Posts transfers as far as queues have space.
@@ -221,7 +290,7 @@ impl<N: Nic> Worker<N> {
                 // The handler may need the room for its answer.
                 drop(buffer);
                 if self.is_connected(peer) {
-                    let token = Token::new(peer, id, None, &self.tokens);
+                    let token = Token::new(peer, (id, method), None, &self.tokens);
                     handler.request(self, Request { token, method, body, timeout_us });
                 }
             }

@@ -8,9 +8,10 @@ use verbs::Nic;
 
 use super::{Call, Worker};
 use crate::{
-    CallError, PeerId, ReplyError, Token,
+    Account, CallError, PeerId, ReplyError, Token,
     body::{Body, Filled, Parts},
     large::large,
+    pool::Purchase,
     token::{Answering, DroppedToken},
 };
 
@@ -68,6 +69,7 @@ impl<N: Nic> Worker<N> {
     ) -> Result<CallId, CallError> {
         let now_ns = self.now_ns();
         let timeout_ns = u64::try_from(call.timeout.as_nanos()).unwrap_or(u64::MAX);
+        let caller = call.caller;
         let call = CoreCall {
             method: call.method,
             response_bytes: call.response_bytes,
@@ -76,7 +78,7 @@ impl<N: Nic> Worker<N> {
         };
         let live = self.peers.live_dirty(peer).ok_or(CallError::NotConnected)?;
         if body.len_bytes() > live.connection.request_bytes_max() {
-            return self.call_large(peer, &call, body);
+            return self.call_large(peer, (&call, caller), body);
         }
         let (id, to) = live.connection.call(&call, body.len_bytes(), now_ns)?;
         body.write(to);
@@ -88,7 +90,7 @@ impl<N: Nic> Worker<N> {
     fn call_large(
         &mut self,
         peer: PeerId,
-        call: &CoreCall,
+        (call, caller): (&CoreCall, Option<u64>),
         body: impl Body,
     ) -> Result<CallId, CallError> {
         let (now_ns, len_bytes) = (self.now_ns(), body.len_bytes());
@@ -97,8 +99,10 @@ impl<N: Nic> Worker<N> {
         if len_bytes > max_bytes {
             return Err(CallError::TooLong { len_bytes, max_bytes });
         }
-        let buffer =
-            self.take_lent(peer, len_bytes).map_err(|_| CallError::NoMemory { len_bytes })?;
+        let account = Account { caller, method: Some(call.method) };
+        let buffer = self
+            .take_lent(&Purchase { peer, account, len_bytes })
+            .map_err(|_| CallError::NoMemory { len_bytes })?;
         let live = self.live(peer).ok_or(CallError::NotConnected)?;
         match live.connection.call_large(call, large(&buffer), now_ns) {
             Ok(id) => {
@@ -190,7 +194,7 @@ impl<N: Nic> Worker<N> {
         body: impl Body,
     ) -> Result<(), ReplyError> {
         debug_assert!(token.is_of(&self.tokens), "a token is answered by the worker that gave it");
-        let Answering { peer, request: id, lease } = token.redeem();
+        let Answering { peer, request: id, method, lease } = token.redeem();
         if lease.is_some() {
             self.end_lease(peer, lease);
         }
@@ -202,7 +206,7 @@ impl<N: Nic> Worker<N> {
                 return Ok(());
             }
             Err(CoreReplyError::TooLong { .. }) if status == Status::Ok => {
-                self.reply_large(peer, id, body)
+                self.reply_large(peer, (id, method), body)
             }
             Err(error) => Err(error.into()),
         };
@@ -220,7 +224,7 @@ impl<N: Nic> Worker<N> {
     fn reply_large(
         &mut self,
         peer: PeerId,
-        id: RequestId,
+        (id, method): (RequestId, u16),
         body: impl Body,
     ) -> Result<(), ReplyError> {
         let (now_ns, len_bytes) = (self.now_ns(), body.len_bytes());
@@ -229,8 +233,10 @@ impl<N: Nic> Worker<N> {
         if len_bytes > max_bytes {
             return Err(ReplyError::TooLong { len_bytes, max_bytes });
         }
-        let buffer =
-            self.take_lent(peer, len_bytes).map_err(|_| ReplyError::NoMemory { len_bytes })?;
+        let account = Account { caller: None, method: Some(method) };
+        let buffer = self
+            .take_lent(&Purchase { peer, account, len_bytes })
+            .map_err(|_| ReplyError::NoMemory { len_bytes })?;
         let live = self.live(peer).ok_or(ReplyError::Gone)?;
         match live.connection.reply_large(id, large(&buffer), now_ns) {
             Ok(()) => {
@@ -279,7 +285,7 @@ impl<N: Nic> Worker<N> {
         let dropped = self.tokens.take();
         self.stats.tokens_dropped += dropped.len() as u64;
         for DroppedToken { answering, status } in dropped {
-            let Answering { peer, request, lease } = answering;
+            let Answering { peer, request, lease, .. } = answering;
             self.end_lease(peer, lease);
             self.answer(peer, request, status);
         }

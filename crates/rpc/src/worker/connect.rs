@@ -14,9 +14,6 @@ use crate::{
     peer::{Live, Peer, PeerState, Probe, RemoteRing},
 };
 
-/// Registered memory for bodies of peers that is kept when a connection ends, though nothing is in it.
-const LANDING_KEPT_BYTES: usize = 1 << 23;
-
 impl<N: Nic> Worker<N> {
     /// Takes a slot for a peer and returns what it must be told. Complete it by
     /// [`connect`](Self::connect).
@@ -113,7 +110,7 @@ impl<N: Nic> Worker<N> {
             connection,
             remote: RemoteRing::new(contact.ring, mirror, inline_bytes_max, destination),
             lid,
-            bodies: LargeBodies::new(config.large_memory_bytes),
+            bodies: LargeBodies::new(&self.budget),
             probe: Probe::default(),
         };
         let Some(peer) = self.peer(id) else { return Err(ConnectError::NotInvited) };
@@ -184,7 +181,6 @@ impl<N: Nic> Worker<N> {
             // The initiator may still read what was staged. The peer loses its access now.
             self.send.retire(id, peer.queue, peer.state);
         }
-        self.landing.release_unused(LANDING_KEPT_BYTES);
         match reason {
             CloseReason::Closed => {}
             CloseReason::Violation(_) => self.stats.violations += 1,

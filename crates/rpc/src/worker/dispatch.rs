@@ -45,7 +45,7 @@ impl<N: Nic> Dispatch<'_, '_, N> {
                     let batch = live.connection.batches_in();
                     let offset_bytes = body.as_ptr().addr().wrapping_add(origin);
                     let span = BodySpan { offset_bytes, len_bytes: body.len(), batch };
-                    let token = Token::new(id, request, Some(span), &worker.tokens);
+                    let token = Token::new(id, (request, method), Some(span), &worker.tokens);
                     handler.request(worker, Request { token, method, body, timeout_us });
                     handled += 1;
                 }
@@ -55,7 +55,7 @@ impl<N: Nic> Dispatch<'_, '_, N> {
                     handled += 1;
                 }
                 Incoming::Rare(Rare::Cancelled(request)) => handler.cancelled(worker, id, request),
-                Incoming::Rare(rare) => worker.take_rare(id, rare),
+                Incoming::Rare(rare) => worker.take_rare(id, rare, handler),
             }
         }
         messages.end()?;

@@ -33,7 +33,7 @@ mod timers;
 mod transfers;
 mod upkeep;
 
-use std::time::Duration;
+use std::{rc::Rc, time::Duration};
 
 use proto::copyrpc::{Connection, Counters};
 use verbs::{Access, ArmError, Channel as _, Nic};
@@ -41,7 +41,7 @@ use verbs::{Access, ArmError, Channel as _, Nic};
 use crate::{
     Config, OpenError, PeerId,
     peer::{Live, Peer},
-    pool::Pool,
+    pool::{Budget, LargeMemory, Pool},
     token::DroppedTokens,
 };
 
@@ -65,12 +65,15 @@ pub struct Call {
     pub timeout: Duration,
     /// Comes back with the response.
     pub cookie: u64,
+    /// The caller that a body is counted for which goes by rendezvous; `None`: the peer.
+    pub caller: Option<u64>,
 }
 
 impl Default for Call {
     /// Method 0, a response of up to 232 bytes, 5 seconds.
     fn default() -> Self {
-        Self { method: 0, response_bytes: 232, timeout: Duration::from_secs(5), cookie: 0 }
+        let timeout = Duration::from_secs(5);
+        Self { method: 0, response_bytes: 232, timeout, cookie: 0, caller: None }
     }
 }
 
@@ -83,6 +86,8 @@ pub struct Worker<N: Nic> {
     transfers: Transfers<N>,
     /// Where bodies of peers are read to: of no remote rights, so no peer has a key of it.
     landing: Pool<N>,
+    /// Of all memory for bodies.
+    budget: Rc<Budget>,
     tokens: DroppedTokens,
     notices: Notices,
     timers: Timers,
@@ -101,14 +106,15 @@ impl<N: Nic> Worker<N> {
     pub fn open(nic: N, config: Config, now_ns: u64) -> Result<Self, OpenError> {
         let resources = Resources::open(nic, config)?;
         let config = resources.config();
-        let landing_bytes = config.large_memory_bytes.saturating_mul(usize::from(config.peers_max));
+        let budget = Budget::new(config);
         let send = SendSide::new(config.send_queues(), resources.create_send_cq()?);
         let mut worker = Self {
             send,
             receive: resources.create_receive_side()?,
             peers: PeerTable::new(config.peers_max),
             transfers: Transfers::new(),
-            landing: Pool::new(Access::LOCAL_WRITE, landing_bytes),
+            landing: Pool::new(Access::LOCAL_WRITE, &budget),
+            budget,
             tokens: DroppedTokens::default(),
             notices: Notices::default(),
             timers: Timers::new(now_ns),
@@ -152,6 +158,18 @@ impl<N: Nic> Worker<N> {
     #[must_use]
     pub fn is_connected(&self, peer: PeerId) -> bool {
         self.peers.connection(peer).is_some()
+    }
+
+    /// Memory for bodies that go by rendezvous, now.
+    #[must_use]
+    pub fn large_memory(&self) -> LargeMemory {
+        self.budget.memory()
+    }
+
+    /// Whether memory for bodies was given back since this was asked last: a call that found
+    /// [none](crate::CallError::NoMemory) may be made again.
+    pub fn take_freed_memory(&mut self) -> bool {
+        self.budget.take_freed()
     }
 
     /// Peers that are connected or invited.
@@ -236,6 +254,8 @@ impl<N: Nic> Worker<N> {
         let connections = self.peers.timed_connections();
         let due_ns = connections.filter_map(|connection| connection.wake_ns(now_ns)).min();
         let probe_ns = self.keepalive.due_ns().filter(|_| self.peers.len() > 0);
-        [due_ns, probe_ns].into_iter().flatten().min()
+        let has_memory = self.budget.memory().registered_bytes > 0;
+        let release_ns = has_memory.then(|| self.timers.release_ns());
+        [due_ns, probe_ns, release_ns].into_iter().flatten().min()
     }
 }

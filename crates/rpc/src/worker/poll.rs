@@ -193,7 +193,12 @@ impl<N: Nic> Worker<N> {
 
     /// Takes what is not frequent.
     #[cold]
-    pub(super) fn take_rare(&mut self, id: PeerId, rare: Rare) {
+    pub(super) fn take_rare<H: Handler<N> + ?Sized>(
+        &mut self,
+        id: PeerId,
+        rare: Rare,
+        handler: &H,
+    ) {
         if let Rare::LargeRequest { id: request, method, timeout_us, large } = rare {
             return self.fetch_request(id, LargeRequest { id: request, method, timeout_us, large });
         }
@@ -201,7 +206,7 @@ impl<N: Nic> Worker<N> {
         match rare {
             Rare::LargeResponse { call, large } => {
                 live.bodies.answered(call);
-                self.fetch_response(id, call, large);
+                self.fetch_response(id, call, large, handler);
             }
             Rare::Late(call) => live.bodies.answered(call),
             Rare::Released(request) => live.bodies.released(request),

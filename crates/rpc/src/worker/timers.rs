@@ -7,17 +7,22 @@ use proto::copyrpc::FlushPolicy;
 /// The interval at which deadlines and credit are checked.
 const LOOK_NS: u64 = 250_000;
 
+/// The interval at which memory is looked for that nobody uses.
+const RELEASE_NS: u64 = 1_000_000_000;
+
 /// A worker's clock and timers.
 #[derive(Debug)]
 pub(super) struct Timers {
     now_ns: u64,
     look_ns: u64,
+    release_ns: u64,
     flushed_ns: u64,
 }
 
 impl Timers {
     pub(super) fn new(now_ns: u64) -> Self {
-        Self { now_ns, look_ns: now_ns, flushed_ns: now_ns }
+        let release_ns = now_ns.saturating_add(RELEASE_NS);
+        Self { now_ns, look_ns: now_ns, release_ns, flushed_ns: now_ns }
     }
 
     #[inline]
@@ -39,6 +44,17 @@ impl Timers {
             self.look_ns = self.now_ns.saturating_add(LOOK_NS);
         }
         is_due
+    }
+
+    /// When memory is looked for that nobody uses.
+    pub(super) fn release_ns(&self) -> u64 {
+        self.release_ns
+    }
+
+    /// Some of it was given back, and more of it may go at the next look; or there was none.
+    pub(super) fn released(&mut self, is_more: bool) {
+        let pause_ns = if is_more { LOOK_NS } else { RELEASE_NS };
+        self.release_ns = self.now_ns.saturating_add(pause_ns);
     }
 
     /// The next poll looks.

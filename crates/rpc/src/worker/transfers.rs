@@ -60,13 +60,23 @@ pub(super) struct OneSided<N: Nic> {
 }
 
 impl<N: Nic> Transfer<N> {
-    pub(super) fn new(peer: PeerId, remote: RemoteSlice, purpose: Purpose<N>) -> Self {
-        let (next_bytes, outstanding, is_given_up, body) = (Some(0), 0, false, Vec::new());
+    /// `body`: with room for the private copy, if there is to be one.
+    pub(super) fn new(
+        peer: PeerId,
+        remote: RemoteSlice,
+        purpose: Purpose<N>,
+        body: Vec<u8>,
+    ) -> Self {
+        let (next_bytes, outstanding, is_given_up) = (Some(0), 0, false);
         Self { peer, remote, purpose, next_bytes, outstanding, is_given_up, body }
     }
 
     pub(super) fn peer(&self) -> PeerId {
         self.peer
+    }
+
+    pub(super) fn remote(&self) -> RemoteSlice {
+        self.remote
     }
 
     /// The purpose, whether the transfer succeeded, and the private copy of a body.
@@ -185,11 +195,6 @@ impl<N: Nic> Transfers<N> {
     pub(super) fn add(&mut self, transfer: Transfer<N>) {
         let is_access = matches!(transfer.purpose, Purpose::Access(_));
         // The table has no bound of its own.
-        let mut transfer = transfer;
-        if !is_access {
-            transfer.body = self.spare.pop().unwrap_or_default();
-            self.spare_bytes -= transfer.body.capacity();
-        }
         if let Ok(key) = self.table.insert(transfer) {
             self.accesses += usize::from(is_access);
             self.unposted.push_back(key);
@@ -293,6 +298,18 @@ impl<N: Nic> Transfers<N> {
     }
 
     // Bodies
+
+    /// Memory for a private copy, warm from one before.
+    pub(super) fn take_spare(&mut self) -> Vec<u8> {
+        let body = self.spare.pop().unwrap_or_default();
+        self.spare_bytes -= body.capacity();
+        body
+    }
+
+    /// Gives the memory back that is kept for private copies.
+    pub(super) fn forget_spares(&mut self) {
+        (self.spare, self.spare_bytes) = (Vec::new(), 0);
+    }
 
     /// Keeps the memory of a private copy for the next one, unless enough is kept.
     pub(super) fn keep(&mut self, body: Vec<u8>) {

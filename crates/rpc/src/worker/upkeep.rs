@@ -27,6 +27,39 @@ impl<N: Nic> Worker<N> {
             }
         }
         self.probe_silent_peers();
+        if self.now_ns() >= self.timers.release_ns() {
+            self.release_idle_memory();
+        }
+    }
+
+    /// Gives one region of memory for bodies back that nobody used for a while: each costs the loop as long
+    /// as the NIC takes to forget it.
+    #[cold]
+    fn release_idle_memory(&mut self) {
+        let Self { landing, peers, timers, .. } = self;
+        let mut is_more = landing.release_idle();
+        if !is_more {
+            let release = |peer: &mut Peer<N>| {
+                peer.live().is_some_and(|live| live.bodies.pool().release_idle())
+            };
+            is_more = peers.visit_live_from(0, |_, peer| !release(peer)).is_some();
+        }
+        timers.released(is_more);
+        if self.budget.memory().registered_bytes == 0 {
+            self.transfers.forget_spares();
+        }
+    }
+
+    /// Gives all regions back that hold no body now.
+    #[cold]
+    pub(super) fn release_unused_memory(&mut self) {
+        self.landing.release_unused(0);
+        self.peers.visit_live_from(0, |_, peer| {
+            if let Some(live) = peer.live() {
+                live.bodies.pool().release_unused(0);
+            }
+            true
+        });
     }
 
     /// Takes the NIC's asynchronous events.

@@ -102,7 +102,7 @@ impl Caller {
     /// Calls with a body that carries the call's number; `false`: not now, or not any more.
     pub(crate) fn call(&mut self, to: PeerId, timeout: Duration) -> bool {
         let cookie = self.program.made;
-        let call = Call { method: ECHO, cookie, timeout, response_bytes: 8 };
+        let call = Call { method: ECHO, cookie, timeout, response_bytes: 8, caller: None };
         match self.worker.call(to, &call, &cookie.to_le_bytes()) {
             Ok(_) => {
                 self.program.made += 1;

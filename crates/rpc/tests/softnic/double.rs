@@ -7,10 +7,10 @@ use std::{
 };
 
 use verbs::{
-    Access, AddressVector, AsyncEvent, Completion, CqConfig, CreateError, Lkey, MemoryError,
+    Access, AddressVector, AsyncEvent, Completion, CqConfig, CreateError, Lid, Lkey, MemoryError,
     MemoryRegion, ModifyError, Mtu, Nic, NicAttributes, Op, Payload, PortAttributes, PostRecvError,
-    PostSendError, QpConfig, QpState, Qpn, QueuePair, Rkey, SendRequest, SrqConfig, Transition,
-    Transport,
+    PostSendError, QpConfig, QpState, Qpn, QueuePair, RemoteSlice, Rkey, SendRequest, Shortage,
+    SrqConfig, Transition, Transport,
 };
 
 use crate::rig::soft;
@@ -23,6 +23,8 @@ pub(crate) struct Faulty {
     pub(crate) nic: Soft,
     /// State changes are refused.
     pub(crate) is_refusing: Rc<Cell<bool>>,
+    /// Memory of peers is not reached.
+    pub(crate) is_short: Rc<Cell<bool>>,
     /// Told before what the NIC has to tell.
     pub(crate) event: Rc<Cell<Option<AsyncEvent>>>,
     /// It never tells that a port is gone.
@@ -55,6 +57,7 @@ impl Faulty {
         Self {
             nic,
             is_refusing: Rc::default(),
+            is_short: Rc::default(),
             event: Rc::default(),
             is_deaf: false,
             regions: Rc::default(),
@@ -164,6 +167,12 @@ impl Nic for Faulty {
         let is_told =
             |event: &AsyncEvent| !(self.is_deaf && matches!(event, AsyncEvent::PeerGone(_)));
         self.event.take().or_else(|| self.nic.poll_event().filter(is_told))
+    }
+    fn reach(&self, peer: Lid, memory: RemoteSlice) -> Result<(), Shortage> {
+        if self.is_short.get() {
+            return Err(Shortage { what: "a test", len_bytes: 1, peer });
+        }
+        self.nic.reach(peer, memory)
     }
     fn poll_timeout(&self) -> Option<Duration> {
         self.nic.poll_timeout()

@@ -34,6 +34,7 @@ impl Handler<Faulty> for Ends {
 struct Scene {
     caller: Worker<Faulty>,
     is_refusing: Rc<Cell<bool>>,
+    is_short: Rc<Cell<bool>>,
     event: Rc<Cell<Option<AsyncEvent>>>,
     regions: Rc<()>,
     ends: Ends,
@@ -49,10 +50,10 @@ impl Scene {
         let config = Config { transport, dcis: 1, ..tight() };
         let fabric = fabric();
         let nic = Faulty::open(&fabric);
-        let Faulty { is_refusing, event, regions, .. } = nic.clone();
+        let Faulty { is_refusing, is_short, event, regions, .. } = nic.clone();
         let caller = Worker::open(nic, config.clone(), os::clock::now_ns()).unwrap();
         let others = [0, 1].map(|_| Node::open(&fabric, &config));
-        Self { caller, is_refusing, event, regions, ends: Ends::default(), others }
+        Self { caller, is_refusing, is_short, event, regions, ends: Ends::default(), others }
     }
 
     fn join(&mut self, other: usize) -> PeerId {
@@ -86,6 +87,53 @@ impl Scene {
     fn until_ended(&mut self, count: usize) {
         self.until(|scene| scene.ends.ended.len() >= count);
         self.ends.ended.sort_by_key(|(cookie, _)| *cookie);
+    }
+}
+
+/// Memory of a peer that is not reached for want of memory costs the one call or access that needs it, in
+/// each direction: the connection and what else it carries go on.
+#[test]
+fn fault_i8_memory_of_a_peer_that_is_not_reached_ends_one_call_and_not_the_connection() {
+    for transport in [TransportKind::Rc, TransportKind::Dc] {
+        let mut scene = Scene::on(transport);
+        let (to, from_caller) = scene.caller.invite().unwrap();
+        let (back, from_other) = scene.others[0].worker.invite().unwrap();
+        scene.caller.connect(to, &from_other).unwrap();
+        scene.others[0].worker.connect(back, &from_caller).unwrap();
+        let large = vec![1; 40_000];
+        let call = |cookie| Call { method: ECHO, cookie, ..Call::default() };
+        let exposed = scene.others[0].worker.expose(64).unwrap();
+        let (theirs, ours) = (exposed.remote(), scene.caller.expose(64).unwrap());
+        let range = Range { remote_offset: 0, local_offset: 0, len_bytes: 4 };
+        scene.caller.call(to, &call(0), &large).unwrap();
+        scene.until_ended(1);
+        scene.is_short.set(true);
+        scene.caller.call(to, &call(1), &large).unwrap();
+        scene.caller.call(to, &call(2), b"small").unwrap();
+        scene.caller.read(to, &theirs, &ours, range, 3).unwrap();
+        let refused = scene.others[0].call(back, ECHO, &large).unwrap();
+        scene.until_ended(4);
+        scene.until(|scene| scene.others[0].program.ended.contains_key(&refused));
+        let told = scene.others[0].program.ended[&refused].0;
+        assert_eq!(told, Status::ResourceExhausted, "it was not executed");
+        scene.is_short.set(false);
+        scene.caller.call(to, &call(4), &large).unwrap();
+        scene.caller.read(to, &theirs, &ours, range, 5).unwrap();
+        scene.until_ended(6);
+        let statuses = [
+            Status::Ok,
+            // It was executed, and its answer is not fetched.
+            Status::Unavailable,
+            Status::Ok,
+            Status::ResourceExhausted,
+            Status::Ok,
+            Status::Ok,
+        ];
+        assert_eq!(scene.ends.ended, (0..).zip(statuses).collect::<Vec<_>>());
+        assert_eq!((scene.ends.closed.len(), scene.caller.stats().failures), (0, 0));
+        assert_eq!(scene.caller.stats().shortages, 3);
+        assert_eq!(scene.caller.large_memory().used_bytes, 0);
+        scene.until(|scene| scene.others[0].worker.large_memory().used_bytes == 0);
     }
 }
 

@@ -94,7 +94,7 @@ impl Node {
         let cookie = self.program.made as u64;
         // A deadline that a machine with other work does not meet by itself.
         let (response_bytes, timeout) = (body.len().max(32), Duration::from_secs(60));
-        let call = Call { method, cookie, response_bytes, timeout };
+        let call = Call { method, cookie, response_bytes, timeout, caller: None };
         self.worker.call(to, &call, body)?;
         self.program.made += 1;
         Ok(cookie)

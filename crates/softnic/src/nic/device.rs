@@ -11,8 +11,8 @@ use mlx5::device::{
 use os::{event::EventFd, ready_set::ReadySet};
 use verbs::{
     Access, AddressVector, AsyncEvent, Cqn, CreateError, GidRoute, Lid, LinkLayer, MemoryError,
-    ModifyError, Mtu, NicAttributes, PortAttributes, PortRoute, QpState, Qpn, RtrAttr, Srqn,
-    Transition, Transport,
+    ModifyError, Mtu, NicAttributes, PortAttributes, PortRoute, QpState, Qpn, Rkey, RtrAttr,
+    Shortage, Srqn, Transition, Transport,
 };
 use wire::{
     doorbell::CqArm,
@@ -305,6 +305,10 @@ unsafe impl mlx5::device::Device for Device {
         let limits = &self.0.port.owner.card.limits;
         let is_mapped = self.0.port.fabric.is_some();
         if is_mapped { (limits.ro_bytes + limits.rw_bytes) as u64 } else { 0 }
+    }
+
+    fn reach(&self, port: Lid, rkey: Rkey) -> Result<(), Shortage> {
+        self.0.port.reach(port.get(), rkey.get())
     }
 
     fn port(&self) -> PortAttributes {

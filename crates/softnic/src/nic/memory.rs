@@ -15,7 +15,7 @@ use crate::nic::{
     config::Atomics,
     engine::{AtomicsLock, Chunk, Memory, MemoryFault},
     port_state::PortState,
-    segments::Segments,
+    segments::{FETCHES_MAX, Reach, Segments},
 };
 
 /// Regions that a queue used lately, so that the common access costs one load.
@@ -134,15 +134,16 @@ impl PortMemory<'_> {
         Err(MemoryFault::Absent)
     }
 
-    /// Whether there was no memory for the segment of a region. Whoever polls for events is told.
+    /// Whether there is no memory for the segment of a region. Whoever polls for events is told, once.
     fn tell_refused(&self, key: u32) -> bool {
         let segment = self.card.mr(key >> 8).map(|entry| entry.segment.load(Ordering::Relaxed));
         let segment = segment.and_then(|segment| u32::try_from(segment).ok());
-        let refused = segment.and_then(|segment| self.segments.take_refused(segment));
-        if let Some(shortage) = refused {
+        let Some(segment) = segment else { return false };
+        let Reach::Refused(shortage) = self.segments.reach(segment) else { return false };
+        if self.segments.tell(segment) {
             self.port.add_event(AsyncEvent::NoMemory(shortage));
         }
-        refused.is_some()
+        true
     }
 }
 
@@ -161,9 +162,6 @@ fn lent_piece(
     let is_there = memory::lent::is_there(chunk.ptr, chunk.len, need.intersects(writes));
     if is_there { Ok(chunk) } else { Err(MemoryFault::Denied) }
 }
-
-/// Looks into the socket for a segment. More than one only if the socket was full.
-const FETCHES_MAX: u32 = 100;
 
 impl Memory for PortMemory<'_> {
     #[inline(always)]

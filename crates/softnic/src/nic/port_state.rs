@@ -10,16 +10,19 @@ use memory::{
     sync::{Arc, AtomicU32, AtomicU64, AtomicUsize, Ordering},
 };
 use os::{clock, event::EventFd};
-use verbs::{AsyncEvent, CreateError, Lid, NicAttributes};
+use verbs::{AsyncEvent, CreateError, Lid, NicAttributes, Shortage};
 
 use crate::nic::{
-    card::{Card, Owner, Table},
+    card::{
+        Card, Owner, Table,
+        layout::{MrEntry, is_valid_key},
+    },
     config::Config,
     engine::Streams,
     fabric::{CHANNELS_MAX, Export, Fabric, News, Peer},
     left_behind::LeftBehind,
     runner::Runner,
-    segments::Segments,
+    segments::{FETCHES_MAX, Reach, Segments},
     strict::Violation,
     timeline::Timeline,
 };
@@ -231,6 +234,32 @@ impl PortState {
             }
             connecting
         })
+    }
+
+    /// Maps the region that a key of a peer names, unless it is mapped. What else may be wrong with the key,
+    /// an access tells.
+    ///
+    /// # Errors
+    ///
+    /// [`Shortage`].
+    pub(crate) fn reach(&self, lid: u16, key: u32) -> Result<(), Shortage> {
+        let known = self.peers.read().unwrap_or_else(PoisonError::into_inner).get(&lid).cloned();
+        let Some(peer) = known else { return Ok(()) };
+        let segment = |entry: &MrEntry| {
+            // SYNC(mr-entry): pairs with the owner's `Release` when it registered the region.
+            let valid = entry.key.load(Ordering::Acquire);
+            let segment = u32::try_from(entry.segment.load(Ordering::Relaxed)).ok();
+            segment.filter(|_| is_valid_key(valid, key))
+        };
+        let Some(segment) = peer.card.mr(key >> 8).and_then(segment) else { return Ok(()) };
+        for _ in 0..FETCHES_MAX {
+            match peer.segments.reach(segment) {
+                Reach::Mapped => return Ok(()),
+                Reach::Refused(shortage) => return Err(shortage),
+                Reach::Absent => self.fetch(),
+            }
+        }
+        Ok(())
     }
 
     /// Reads the sockets now: something that a peer has sent is needed.

@@ -2,24 +2,58 @@
 
 use std::{
     collections::HashMap,
+    mem,
+    os::fd::OwnedFd,
     sync::{PoisonError, RwLock},
 };
 
 use memory::{
-    Region,
+    Protection, Region,
     sync::{Arc, AtomicU64, Ordering},
 };
 use verbs::Shortage;
+
+/// Looks into the socket for a segment. More than one only if the socket was full.
+pub(crate) const FETCHES_MAX: u32 = 100;
 
 /// Segments of one port that are mapped here.
 #[derive(Debug, Default)]
 pub(crate) struct Segments {
     /// By number.
     regions: RwLock<HashMap<u32, Arc<Region>>>,
-    /// Those that there was no memory for, by number, until somebody needs them.
-    refused: RwLock<HashMap<u32, Shortage>>,
+    /// Those that there was no memory for, by number.
+    refused: RwLock<HashMap<u32, Refused>>,
     /// The newest that has ever come.
     newest: AtomicU64,
+}
+
+/// A segment that there was no memory for. Whoever needs it tries again.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    /// `None`: it could not be kept.
+    pub(crate) fd: Option<OwnedFd>,
+    pub(crate) shortage: Shortage,
+    /// An access failed for want of it, and an event said so.
+    pub(crate) is_told: bool,
+}
+
+impl Refused {
+    fn map(&self) -> Result<Region, Shortage> {
+        let len_bytes = usize::try_from(self.shortage.len_bytes).map_err(|_| self.shortage)?;
+        let kept = self.fd.as_ref().and_then(|fd| fd.try_clone().ok());
+        let fd = kept.ok_or(self.shortage)?;
+        Region::map(fd, len_bytes, Protection::ReadWrite).map_err(|_| self.shortage)
+    }
+}
+
+/// Whether a segment can be accessed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    Mapped,
+    /// There is still no memory for it.
+    Refused(Shortage),
+    /// It has not come yet.
+    Absent,
 }
 
 impl Segments {
@@ -33,14 +67,33 @@ impl Segments {
     }
 
     /// There was no memory for segment `id`: who reaches for it fails, others do not notice.
-    pub(crate) fn refuse(&self, id: u32, shortage: Shortage) {
-        self.refused.write().unwrap_or_else(PoisonError::into_inner).insert(id, shortage);
+    pub(crate) fn refuse(&self, id: u32, fd: Option<OwnedFd>, shortage: Shortage) {
+        let refused = Refused { fd, shortage, is_told: false };
+        self.refused.write().unwrap_or_else(PoisonError::into_inner).insert(id, refused);
         self.pass(id);
     }
 
-    /// Why segment `id` is not mapped, if it was refused; told once.
-    pub(crate) fn take_refused(&self, id: u32) -> Option<Shortage> {
-        self.refused.write().unwrap_or_else(PoisonError::into_inner).remove(&id)
+    /// Whether segment `id` can be accessed; if there was no memory for it, that is tried again.
+    pub(crate) fn reach(&self, id: u32) -> Reach {
+        if self.regions.read().unwrap_or_else(PoisonError::into_inner).contains_key(&id) {
+            return Reach::Mapped;
+        }
+        let mut refused = self.refused.write().unwrap_or_else(PoisonError::into_inner);
+        match refused.get(&id).map(Refused::map) {
+            None => Reach::Absent,
+            Some(Err(shortage)) => Reach::Refused(shortage),
+            Some(Ok(region)) => {
+                refused.remove(&id);
+                self.insert(id, Arc::new(region.detach()));
+                Reach::Mapped
+            }
+        }
+    }
+
+    /// An access failed for want of a segment; returns whether that is news.
+    pub(crate) fn tell(&self, id: u32) -> bool {
+        let mut refused = self.refused.write().unwrap_or_else(PoisonError::into_inner);
+        refused.get_mut(&id).is_some_and(|refused| !mem::replace(&mut refused.is_told, true))
     }
 
     /// Segment `id` has come, whether it is mapped or not.
@@ -50,7 +103,7 @@ impl Segments {
     }
 
     pub(crate) fn remove(&self, id: u32) -> Option<Arc<Region>> {
-        self.take_refused(id);
+        self.refused.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
         self.regions.write().unwrap_or_else(PoisonError::into_inner).remove(&id)
     }
 
@@ -65,5 +118,43 @@ impl Segments {
     pub(crate) fn newest(&self) -> u64 {
         // SYNC(segment-here): pairs with the `Release` in `pass`.
         self.newest.load(Ordering::Acquire)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+    use verbs::Lid;
+
+    use super::*;
+
+    /// A sealed memfd, which takes no memory.
+    fn sparse(len_bytes: u64) -> OwnedFd {
+        let fd = memfd_create("segment", MemfdFlags::ALLOW_SEALING).unwrap();
+        ftruncate(&fd, len_bytes).unwrap();
+        fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).unwrap();
+        fd
+    }
+
+    fn shortage(len_bytes: u64) -> Shortage {
+        Shortage { what: "registered memory", len_bytes, peer: Lid::new(3) }
+    }
+
+    /// What was refused is mapped as soon as there is memory, and refused again until then; an event is told once.
+    #[test]
+    fn fault_i8_a_segment_that_was_refused_is_there_once_there_is_memory() {
+        const MORE_THAN_ANY: u64 = 1 << 47;
+        let segments = Segments::default();
+        assert_eq!(segments.reach(1), Reach::Absent);
+        segments.refuse(1, Some(sparse(MORE_THAN_ANY)), shortage(MORE_THAN_ANY));
+        segments.refuse(2, Some(sparse(4096)), shortage(4096));
+        for _ in 0..3 {
+            assert_eq!(segments.reach(1), Reach::Refused(shortage(MORE_THAN_ANY)));
+        }
+        assert_eq!([(); 2].map(|()| segments.tell(1)), [true, false]);
+        assert_eq!((segments.reach(2), segments.len()), (Reach::Mapped, 2));
+        assert!(segments.get(2).is_some() && !segments.tell(2));
+        segments.remove(1);
+        assert_eq!((segments.reach(1), segments.len()), (Reach::Absent, 1));
     }
 }

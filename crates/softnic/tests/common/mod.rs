@@ -68,6 +68,10 @@ impl End {
 }
 
 pub(crate) fn ready(qp: &mut Qp, peer: Option<QpAddress>) {
+    ready_with(qp, peer, RtsAttr::default());
+}
+
+pub(crate) fn ready_with(qp: &mut Qp, peer: Option<QpAddress>, rts: RtsAttr) {
     let peer = peer.map(|peer| RcPeer {
         qpn: peer.qpn,
         address: peer.address,
@@ -82,7 +86,7 @@ pub(crate) fn ready(qp: &mut Qp, peer: Option<QpAddress>) {
         reads_in_max: 16,
     }))
     .unwrap();
-    qp.modify(&Transition::Rts(RtsAttr::default())).unwrap();
+    qp.modify(&Transition::Rts(rts)).unwrap();
 }
 
 /// RESET to RTR: as far as a DCT goes.

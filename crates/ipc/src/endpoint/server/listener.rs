@@ -1,6 +1,6 @@
 //! The listener of a server: a lock, a socket, and connections that have not said hello.
 
-use std::{collections::VecDeque, ffi::OsString, io, path::Path};
+use std::{cmp::Reverse, collections::VecDeque, ffi::OsString, io, path::Path};
 
 use os::{
     clock,
@@ -127,7 +127,7 @@ impl ClientListener {
             match listener.accept(clock::NOW) {
                 Ok(connection) => {
                     if self.pending.len() == PENDING_MAX {
-                        self.drop_oldest(poller);
+                        self.displace(poller);
                     }
                     self.count += 1;
                     let number = self.count;
@@ -165,9 +165,22 @@ impl ClientListener {
     }
 
     fn drop_oldest(&mut self, poller: &Poller) {
-        if let Some(oldest) = self.pending.pop_front() {
-            poller.remove(&oldest.connection);
+        self.drop_at(0, poller);
+    }
+
+    fn drop_at(&mut self, index: usize, poller: &Poller) {
+        if let Some(dropped) = self.pending.remove(index) {
+            poller.remove(&dropped.connection);
             self.turned_away += 1;
+        }
+    }
+
+    /// Makes room for another connection.
+    fn displace(&mut self, poller: &Poller) {
+        let pid_of = |pending: &Pending| pending.connection.peer_credentials().pid;
+        let pids: Vec<_> = self.pending.iter().map(pid_of).collect();
+        if let Some(index) = displaced(&pids) {
+            self.drop_at(index, poller);
         }
     }
 
@@ -191,6 +204,13 @@ impl ClientListener {
     }
 }
 
+/// The oldest connection of the process that has most: one process displaces its own. `pids` are those of the
+/// connections, oldest first.
+fn displaced(pids: &[u32]) -> Option<usize> {
+    let count = |pid: &u32| pids.iter().filter(|other| *other == pid).count();
+    (0..pids.len()).max_by_key(|index| (count(&pids[*index]), Reverse(*index)))
+}
+
 /// Refuses a connection. A client that does not read the refusal does not need it.
 pub(crate) fn refuse(connection: &UnixConnection, reason: RefuseReason) {
     let answer = handshake::write_answer(HandshakeAnswer::Refused(reason));
@@ -205,4 +225,16 @@ fn lock_beside(socket: &Path) -> Result<LockFile, BindError> {
     name.push(socket.file_name().unwrap_or_default());
     name.push(".lock");
     Ok(LockFile::acquire(&socket.with_file_name(name))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fault_b9_a_process_displaces_its_own_connections_first() {
+        assert_eq!(displaced(&[7, 8, 9]), Some(0), "of equals, the oldest");
+        assert_eq!(displaced(&[7, 9, 8, 9]), Some(1));
+        assert_eq!(displaced(&[]), None);
+    }
 }

@@ -44,6 +44,14 @@ impl PollKey {
         Self { source: Source::Pending, slot: 0, generation: number }
     }
 
+    /// Whether it is of a process that is no client yet.
+    pub(crate) fn is_of_newcomer(self) -> bool {
+        match self.source {
+            Source::Listener | Source::Handoff | Source::Pending => true,
+            Source::Socket | Source::Process => false,
+        }
+    }
+
     pub(crate) fn to_word(self) -> u64 {
         let source = self.source as u64;
         source << SOURCE_SHIFT

@@ -25,7 +25,7 @@ use crate::{
             config::ServerConfig,
             core::{Notice, SWEEP_INTERVAL_NS, ServerCore},
             handoff::Handoff,
-            handshakes::Handshakes,
+            handshakes::{self, Handshakes},
             id::ClientId,
             listener::BindError,
             poll_key::{PollKey, Source},
@@ -177,9 +177,19 @@ impl Server {
     #[cold]
     fn service(&mut self, timeout_ns: u64) {
         self.handshakes.look();
+        let mut newcomers = Vec::new();
         for ready in self.poller.wait(timeout_ns) {
-            self.handle_fairly(ready);
+            if PollKey::from_word(ready.key).is_of_newcomer() {
+                newcomers.push(ready);
+                continue;
+            }
+            self.handle(ready);
             // A slot is free for the next event only when its socket is closed.
+            self.deliver();
+        }
+        handshakes::put_in_order(&mut newcomers);
+        for ready in newcomers {
+            self.handle_newcomer(ready);
             self.deliver();
         }
         let now_ns = clock::now_ns();
@@ -188,11 +198,8 @@ impl Server {
         self.deliver();
     }
 
-    /// Handles what comes of clients at once, and of newcomers as far as these have time.
-    fn handle_fairly(&mut self, ready: Ready) {
-        if matches!(PollKey::from_word(ready.key).source, Source::Process | Source::Socket) {
-            return self.handle(ready);
-        }
+    /// Handles what comes of newcomers, as far as these have time.
+    fn handle_newcomer(&mut self, ready: Ready) {
         let began_ns = clock::now_ns();
         if self.handshakes.may_begin(began_ns) {
             self.handle(ready);

@@ -50,7 +50,7 @@ impl<N: Nic> DirectClient<N> {
             method: 0,
             response_bytes: options::response_bytes(setup),
             timeout: Duration::from_nanos(setup.timeout_ns),
-            cookie: 0,
+            ..Call::default()
         };
         let message_bytes_max = setup.message_bytes_max;
         Self {

@@ -438,6 +438,11 @@ impl Connection {
         }
     }
 
+    /// The cookie of a call whose large response is to be fetched, if the caller still waits.
+    pub fn fetching(&mut self, call: CallId) -> Option<u64> {
+        self.calls.fetching(call)
+    }
+
     /// The large response of a call was fetched, or given up: the peer is told to release it.
     /// Returns the cookie if the caller still waits.
     pub fn fetched(&mut self, call: CallId) -> Option<u64> {

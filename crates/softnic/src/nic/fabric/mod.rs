@@ -326,12 +326,13 @@ impl Fabric {
             (Message::Segment { id, len_bytes }, Some(peer)) => {
                 let Ok(len) = usize::try_from(len_bytes) else { return false };
                 let Some(fd) = fds.next() else { return false };
+                let kept = fd.try_clone().ok();
                 match Region::map(fd, len, Protection::ReadWrite) {
                     Ok(region) => peer.segments.insert(id, Arc::new(region.detach())),
                     // Who reaches for it fails; the peer is there, and may be inside.
                     Err(MapError::NoMemory { .. }) => {
                         let (what, lid) = ("registered memory", Lid::new(peer.lid));
-                        peer.segments.refuse(id, Shortage { what, len_bytes, peer: lid });
+                        peer.segments.refuse(id, kept, Shortage { what, len_bytes, peer: lid });
                     }
                     Err(_) => return false,
                 }
