@@ -3,6 +3,8 @@
 //! | module | functions |
 //! |---|---|
 //! | `client` | `copyrpc_client_*` |
+//! | `bulk` | `copyrpc_region_*`, and the functions of a client that lend regions |
+//! | `bulk_provider` | `copyrpc_bulk_provider_*`, `copyrpc_work_*` |
 //! | `pipeline` | `copyrpc_pipeline_*` |
 //! | `provider` | `copyrpc_provider_*`, `copyrpc_request_*` |
 //! | `report` | `copyrpc_last_*`; how results become statuses |
@@ -10,6 +12,8 @@
 //! The header is written by hand; `tests/header.rs` compares its functions with those here, and a program in
 //! C is compiled against it and run where there is a compiler. Each function catches panics at its border.
 
+pub mod bulk;
+pub mod bulk_provider;
 mod caller;
 pub mod client;
 pub mod pipeline;
