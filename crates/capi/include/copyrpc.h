@@ -268,6 +268,65 @@ int copyrpc_request_caller(const copyrpc_request *request, uint32_t *uid, uint32
 copyrpc_status copyrpc_request_reply(copyrpc_request *request, copyrpc_status status, const void *body,
                                      size_t length);
 
+/* -------------------------------------------------------------------------------- calls without a daemon
+ *
+ * A worker calls its peers, which are workers of other processes, over a NIC of its own, and serves them.
+ *
+ * Threads: a worker belongs to the thread that opened it; every function of it refuses other threads with
+ * COPYRPC_INVALID_ARGUMENT. Nothing happens between its functions: what is to be sent leaves in
+ * copyrpc_worker_next(), and what arrived is found there. */
+
+typedef struct copyrpc_worker copyrpc_worker;
+
+/* `nic`: "soft", "tcp", "ibverbs" or "auto"; NULL: what COPYRPC_NIC says, or "soft". The other variables of a NIC
+ * hold, too. */
+copyrpc_status copyrpc_worker_open(const char *nic, copyrpc_worker **worker);
+/* Requests that were not answered end with COPYRPC_UNAVAILABLE. */
+copyrpc_status copyrpc_worker_free(copyrpc_worker *worker);
+
+/* Takes a place for a peer, and says what that must be told: by a socket, a file, whatever there is. `invitation` is
+ * valid until the next invitation. */
+copyrpc_status copyrpc_worker_invite(copyrpc_worker *worker, uint64_t *peer, const void **invitation, size_t *length);
+/* Connects a peer, by what that was told by its own worker. Calls arrive once both have connected. */
+copyrpc_status copyrpc_worker_connect(copyrpc_worker *worker, uint64_t peer, const void *invitation, size_t length);
+/* Ends a connection: its calls end with COPYRPC_CANCELLED. An event tells when that is done. */
+copyrpc_status copyrpc_worker_close(copyrpc_worker *worker, uint64_t peer);
+
+/* Makes a call; its end is an event with its context. `timeout_us`: its deadline; 0: five seconds.
+ * COPYRPC_RESOURCE_EXHAUSTED: there is no room now; look for events first. */
+copyrpc_status copyrpc_worker_call(copyrpc_worker *worker, uint64_t peer, uint16_t method, const void *body,
+                                   size_t length, uint64_t timeout_us, void *context);
+
+enum {
+    COPYRPC_EVENT_NONE = 0,      /* there was nothing for that time */
+    COPYRPC_EVENT_REQUEST = 1,   /* a peer asks: answer `request` by copyrpc_worker_reply() */
+    COPYRPC_EVENT_ENDED = 2,     /* a call has ended; `answered`: the status and the body are the peer's */
+    COPYRPC_EVENT_CANCELLED = 3, /* nobody waits for the answer to `request`, which is still to be answered */
+    COPYRPC_EVENT_CLOSED = 4     /* the connection to `peer` has ended; the body says why */
+};
+
+/* The fields that the kind does not name are 0. */
+typedef struct {
+    int32_t kind;
+    copyrpc_status status; /* ended, closed */
+    int answered;          /* ended */
+    uint16_t method;       /* request */
+    uint64_t peer;         /* request, cancelled, closed */
+    uint64_t request;      /* request, cancelled; 0 if that was answered */
+    uint64_t timeout_us;   /* request: how long its caller waits, counted from the call */
+    void *context;         /* ended */
+    const void *body;      /* valid until the next event */
+    size_t length;
+} copyrpc_event;
+
+/* Sends what was said, and waits for the next event, at most `timeout_us`, which has no default: 0 only looks. */
+copyrpc_status copyrpc_worker_next(copyrpc_worker *worker, uint64_t timeout_us, copyrpc_event *event);
+
+/* Answers a request, once. With a status other than COPYRPC_OK, `body` is what the caller is told about it, up to 232
+ * bytes. The answer leaves in copyrpc_worker_next(). */
+copyrpc_status copyrpc_worker_reply(copyrpc_worker *worker, uint64_t request, copyrpc_status status, const void *body,
+                                    size_t length);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,4 +1,4 @@
-//! `libcopyrpc`: what `copyrpc.h` declares, over the crate `client`.
+//! `libcopyrpc`: what `copyrpc.h` declares, over the crates `client` and `rpc`.
 //!
 //! | module | functions |
 //! |---|---|
@@ -7,11 +7,13 @@
 //! | `bulk_provider` | `copyrpc_bulk_provider_*`, `copyrpc_work_*` |
 //! | `pipeline` | `copyrpc_pipeline_*` |
 //! | `provider` | `copyrpc_provider_*`, `copyrpc_request_*` |
+//! | `worker` | `copyrpc_worker_*`; `arrivals` has what is generic over the NIC |
 //! | `report` | `copyrpc_last_*`; how results become statuses |
 //!
 //! The header is written by hand; `tests/header.rs` compares its functions with those here, and a program in
 //! C is compiled against it and run where there is a compiler. Each function catches panics at its border.
 
+mod arrivals;
 pub mod bulk;
 pub mod bulk_provider;
 mod caller;
@@ -20,6 +22,7 @@ pub mod pipeline;
 mod place;
 pub mod provider;
 pub mod report;
+pub mod worker;
 
 use std::ffi::{CStr, c_char};
 

@@ -45,6 +45,11 @@ impl Failure {
         Self::new(Status::Unavailable, ORIGIN_LIBRARY, &error.to_string())
     }
 
+    /// This library refused something.
+    pub(crate) fn refused(status: Status, error: impl Display) -> Self {
+        Self::new(status, ORIGIN_LIBRARY, &error.to_string())
+    }
+
     fn new(status: Status, origin: i32, text: &str) -> Self {
         Self { status, origin, not_executed: true, text: text.to_owned(), detail: Box::default() }
     }

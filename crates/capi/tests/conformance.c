@@ -294,6 +294,112 @@ static void bulk_calls(const char *socket) {
     copyrpc_client_free(client);
 }
 
+enum { PEERS = 2, CALLS = 100 };
+
+/* Answers a request with its bytes in reverse, or not at all. */
+static void serve_peer(copyrpc_worker *worker, const copyrpc_event *request) {
+    char body[64];
+    size_t at;
+    CHECK(request->length <= sizeof body);
+    for (at = 0; at < request->length; ++at) {
+        body[at] = ((const char *)request->body)[request->length - 1 - at];
+    }
+    if (request->method == FAIL) {
+        CHECK(copyrpc_worker_reply(worker, request->request, COPYRPC_NOT_FOUND, "no such key", 11) == COPYRPC_OK);
+    } else if (request->method == ECHO) {
+        CHECK(copyrpc_worker_reply(worker, request->request, COPYRPC_OK, body, request->length) == COPYRPC_OK);
+        CHECK(copyrpc_worker_reply(worker, request->request, COPYRPC_OK, NULL, 0) == COPYRPC_INVALID_ARGUMENT);
+    }
+}
+
+static void *other_thread(void *argument) {
+    copyrpc_event event;
+    CHECK(copyrpc_worker_next(argument, 0, &event) == COPYRPC_INVALID_ARGUMENT);
+    return NULL;
+}
+
+static void worker_calls(void) {
+    copyrpc_worker *workers[PEERS] = {NULL, NULL};
+    uint64_t peers[PEERS], late = 0;
+    unsigned char invitations[PEERS][512];
+    size_t lengths[PEERS], number, side, ended = 0, answered = 0, failed = 0;
+    int missed = 0, cancelled_too = 0, closed = 0;
+    copyrpc_event event;
+    pthread_t thread;
+    double start = now();
+    for (side = 0; side < PEERS; ++side) {
+        const void *invitation;
+        CHECK(copyrpc_worker_open("soft", &workers[side]) == COPYRPC_OK);
+        CHECK(copyrpc_worker_invite(workers[side], &peers[side], &invitation, &lengths[side]) == COPYRPC_OK);
+        CHECK(lengths[side] <= sizeof invitations[side]);
+        memcpy(invitations[side], invitation, lengths[side]);
+    }
+    CHECK(copyrpc_worker_connect(workers[0], peers[0], invitations[1], 3) == COPYRPC_INVALID_ARGUMENT);
+    CHECK(copyrpc_worker_connect(workers[0], 77, invitations[1], lengths[1]) == COPYRPC_INVALID_ARGUMENT);
+    for (side = 0; side < PEERS; ++side) {
+        CHECK(copyrpc_worker_connect(workers[side], peers[side], invitations[1 - side], lengths[1 - side]) == COPYRPC_OK);
+    }
+    CHECK(pthread_create(&thread, NULL, other_thread, workers[0]) == 0 && pthread_join(thread, NULL) == 0);
+    for (number = 1; number <= CALLS; ++number) {
+        uint16_t method = number % 10 == 0 ? FAIL : ECHO;
+        CHECK(copyrpc_worker_call(workers[0], peers[0], method, "abc", 3, 60 * 1000 * 1000, (void *)number) == COPYRPC_OK);
+    }
+    /* Nobody answers that. */
+    CHECK(copyrpc_worker_call(workers[0], peers[0], LATER, NULL, 0, 50 * 1000, NULL) == COPYRPC_OK);
+    while (ended < CALLS + 1 || !cancelled_too) {
+        CHECK(now() - start < 60);
+        CHECK(copyrpc_worker_next(workers[1], 0, &event) == COPYRPC_OK);
+        if (event.kind == COPYRPC_EVENT_REQUEST) {
+            CHECK(event.peer == peers[1] && event.timeout_us > 0);
+            late = event.method == LATER ? event.request : late;
+            serve_peer(workers[1], &event);
+        } else if (event.kind == COPYRPC_EVENT_CANCELLED) {
+            CHECK(event.request == late && late != 0);
+            CHECK(copyrpc_worker_reply(workers[1], late, COPYRPC_CANCELLED, NULL, 0) == COPYRPC_OK);
+            cancelled_too = 1;
+        } else {
+            CHECK(event.kind == COPYRPC_EVENT_NONE);
+        }
+        CHECK(copyrpc_worker_next(workers[0], 1000, &event) == COPYRPC_OK);
+        if (event.kind != COPYRPC_EVENT_ENDED) {
+            CHECK(event.kind == COPYRPC_EVENT_NONE);
+            continue;
+        }
+        ++ended;
+        if (event.context == NULL) {
+            CHECK(event.status == COPYRPC_DEADLINE_EXCEEDED && !event.answered);
+            missed = 1;
+        } else if ((size_t)event.context % 10 == 0) {
+            CHECK(event.status == COPYRPC_NOT_FOUND && event.answered && event.length == 11);
+            ++failed;
+        } else {
+            CHECK(event.status == COPYRPC_OK && event.length == 3 && memcmp(event.body, "cba", 3) == 0);
+            ++answered;
+        }
+    }
+    CHECK(missed && failed == CALLS / 10 && answered == CALLS - CALLS / 10);
+    CHECK(copyrpc_worker_call(workers[0], peers[0], LATER, NULL, 0, 0, &event) == COPYRPC_OK);
+    CHECK(copyrpc_worker_close(workers[0], peers[0]) == COPYRPC_OK);
+    for (ended = 0; !closed || ended == 0;) {
+        CHECK(now() - start < 60);
+        CHECK(copyrpc_worker_next(workers[0], 10 * 1000, &event) == COPYRPC_OK);
+        if (event.kind == COPYRPC_EVENT_ENDED) {
+            CHECK(event.status == COPYRPC_CANCELLED && event.context == &event);
+            ++ended;
+        } else if (event.kind == COPYRPC_EVENT_CLOSED) {
+            CHECK(event.peer == peers[0] && event.length > 0);
+            closed = 1;
+        }
+    }
+    CHECK(copyrpc_worker_call(workers[0], peers[0], ECHO, NULL, 0, 0, NULL) == COPYRPC_INVALID_ARGUMENT);
+    CHECK(copyrpc_worker_next(workers[0], 0, NULL) == COPYRPC_INVALID_ARGUMENT);
+    for (side = 0; side < PEERS; ++side) {
+        CHECK(copyrpc_worker_free(workers[side]) == COPYRPC_OK);
+    }
+    CHECK(copyrpc_worker_free(NULL) == COPYRPC_OK);
+    CHECK(copyrpc_worker_open("no such nic", &workers[0]) == COPYRPC_UNAVAILABLE && copyrpc_last_error()[0] != 0);
+}
+
 int main(int count, char **arguments) {
     struct service service = {NULL, 0};
     copyrpc_provider *second = NULL;
@@ -308,6 +414,7 @@ int main(int count, char **arguments) {
     client_calls(arguments[1]);
     pipeline_calls(arguments[1]);
     bulk_calls(arguments[1]);
+    worker_calls();
     copyrpc_provider_stop(service.provider);
     CHECK(pthread_join(thread, NULL) == 0);
     CHECK(service.served > 17);
