@@ -132,6 +132,102 @@ size_t copyrpc_pipeline_in_flight(const copyrpc_pipeline *pipeline);
 int copyrpc_pipeline_fd(const copyrpc_pipeline *pipeline);
 int copyrpc_pipeline_arm(copyrpc_pipeline *pipeline);
 
+/* ------------------------------------------------------------------------------- memory that calls lend
+ *
+ * A region is memory that a process shares with its daemon. A call lends slices of regions to whoever
+ * answers it, who pulls from them and pushes to them by one-sided access; rights end with the call. The rules
+ * are in docs/bulk.md.
+ *
+ * Threads: a region may be read and written by several threads at a time, as far as these agree on ranges; it
+ * is freed or forgotten by one, when no other uses it. A child that was forked must not use it. */
+
+typedef struct copyrpc_region copyrpc_region;
+
+/* Zeroed memory of `length` bytes, all of it allocated, which calls of this client can lend. */
+copyrpc_status copyrpc_client_region(copyrpc_client *client, uint64_t length, copyrpc_region **region);
+/* Frees a region, and has the daemon forget it. COPYRPC_FAILED_PRECONDITION: slices of it are lent; then the
+ * region stays as it is. */
+copyrpc_status copyrpc_client_forget(copyrpc_client *client, copyrpc_region *region);
+/* Frees a region here; the daemon keeps it until the client, or provider, that made it is freed. */
+void copyrpc_region_free(copyrpc_region *region);
+uint64_t copyrpc_region_length(const copyrpc_region *region);
+/* Copies bytes into it, and out of it; `to` is initialized memory. COPYRPC_OUT_OF_RANGE: they do not lie inside.
+ * What is lent to a call that may write it is not to be touched. */
+copyrpc_status copyrpc_region_write(const copyrpc_region *region, uint64_t offset, const void *from, size_t length);
+copyrpc_status copyrpc_region_read(const copyrpc_region *region, uint64_t offset, void *to, size_t length);
+
+/* A part of a region; `writable`: whoever answers may also push to it. */
+typedef struct {
+    const copyrpc_region *region;
+    uint64_t offset;
+    uint64_t length;
+    int writable;
+} copyrpc_slice;
+
+/* Calls a method of a service that a copyrpc_bulk_provider offers, and waits for the answer. Body and answer
+ * have up to 2048 bytes, a call up to 64 slices. A call that ends with COPYRPC_DEADLINE_EXCEEDED or
+ * COPYRPC_UNAVAILABLE may have been executed, and its writable slices may still be written until
+ * copyrpc_client_reclaim() says that they are not. */
+copyrpc_status copyrpc_client_call_bulk(copyrpc_client *client, uint32_t rank, uint16_t service, uint16_t method,
+                                        const void *body, size_t length, const copyrpc_slice *slices, size_t count,
+                                        uint64_t timeout_us, const void **answer, size_t *answer_length);
+/* How many slices of a region are lent to calls, and how many of these may still be written. */
+copyrpc_status copyrpc_client_lent(copyrpc_client *client, const copyrpc_region *region, uint64_t *slices,
+                                   uint64_t *writable);
+/* Waits until none may be written any more. COPYRPC_DEADLINE_EXCEEDED: some still may. */
+copyrpc_status copyrpc_client_reclaim(copyrpc_client *client, const copyrpc_region *region, uint64_t timeout_us);
+
+/* Offers a service of calls that lend memory. Everything of a provider is done by one thread at a time, which
+ * may have any number of calls and transfers under way. */
+typedef struct copyrpc_bulk_provider copyrpc_bulk_provider;
+typedef struct copyrpc_work copyrpc_work;
+
+/* `timeout_us` is the deadline of transfers that have none; 0: five seconds. */
+copyrpc_status copyrpc_bulk_provider_offer(const char *socket, uint16_t service, uint64_t timeout_us,
+                                           copyrpc_bulk_provider **provider);
+/* Calls that were not answered end with COPYRPC_UNAVAILABLE. */
+void copyrpc_bulk_provider_free(copyrpc_bulk_provider *provider);
+/* Memory of the provider, that transfers move to and from. */
+copyrpc_status copyrpc_bulk_provider_region(copyrpc_bulk_provider *provider, uint64_t length,
+                                            copyrpc_region **region);
+/* Waits for the next call, at most `timeout_us`, which has no default; `work` is NULL if there was none. */
+copyrpc_status copyrpc_bulk_provider_next(copyrpc_bulk_provider *provider, uint64_t timeout_us,
+                                          copyrpc_work **work);
+
+uint16_t copyrpc_work_method(const copyrpc_work *work);
+uint32_t copyrpc_work_rank(const copyrpc_work *work);
+const void *copyrpc_work_body(const copyrpc_work *work, size_t *length);
+/* How many slices came with the call, and what each is. */
+size_t copyrpc_work_slices(const copyrpc_work *work);
+copyrpc_status copyrpc_work_slice(const copyrpc_work *work, size_t slice, uint64_t *length, int *writable);
+
+/* A range of a slice that is moved to own memory, or, with `push`, from it. */
+typedef struct {
+    uint32_t slice;
+    int push;
+    uint64_t offset;     /* in the slice */
+    uint64_t own_offset; /* in the own region */
+    uint64_t length;
+} copyrpc_move;
+
+/* Begins to move up to 64 ranges, all with one end. If one of them may not be moved, none is. */
+copyrpc_status copyrpc_bulk_provider_begin(copyrpc_bulk_provider *provider, const copyrpc_work *work,
+                                           const copyrpc_region *own, const copyrpc_move *moves, size_t count,
+                                           uint64_t timeout_us, uint64_t *transfer);
+/* Looks whether a transfer has ended. The status is that of a transfer that has, with the bytes it moved; its end
+ * is told once. COPYRPC_OUT_OF_RANGE: a range lies outside. COPYRPC_PERMISSION_DENIED: a slice may only be read.
+ * COPYRPC_CANCELLED: the call has ended. COPYRPC_DEADLINE_EXCEEDED, COPYRPC_UNAVAILABLE: the caller's node is
+ * gone. */
+copyrpc_status copyrpc_bulk_provider_look(copyrpc_bulk_provider *provider, uint64_t transfer, int *ended,
+                                          uint64_t *moved);
+/* Waits for the end of a transfer, which its deadline bounds. */
+copyrpc_status copyrpc_bulk_provider_wait(copyrpc_bulk_provider *provider, uint64_t transfer, uint64_t *moved);
+/* Bytes that a transfer has moved so far. COPYRPC_NOT_FOUND: it has ended. */
+copyrpc_status copyrpc_bulk_provider_progress(copyrpc_bulk_provider *provider, uint64_t transfer, uint64_t *moved);
+/* Answers a call, and frees it, unless this returns COPYRPC_INVALID_ARGUMENT. Transfers for it that are under way come to an end first, and begin no more. */
+copyrpc_status copyrpc_bulk_provider_answer(copyrpc_bulk_provider *provider, copyrpc_work *work,
+                                            copyrpc_status status, const void *body, size_t length);
+
 /* ---------------------------------------------------------------------------------------------- a service */
 
 typedef struct copyrpc_provider copyrpc_provider;
@@ -157,12 +253,79 @@ uint32_t copyrpc_request_rank(const copyrpc_request *request);
 const void *copyrpc_request_body(const copyrpc_request *request, size_t *length);
 /* Until the caller gives up. */
 uint64_t copyrpc_request_time_left_us(const copyrpc_request *request);
-/* The caller's user and process on its node, where known: 1, else 0. */
+/* 1 if nobody waits for the answer any more: the caller died, its deadline has passed, or the daemon is gone.
+ * A handler that runs long looks now and then, and replies with COPYRPC_CANCELLED. It learns of a caller's
+ * death while copyrpc_provider_serve() is not inside copyrpc_serve, so such a handler answers on a thread of
+ * its own. Any thread may ask, until it replies. */
+int copyrpc_request_is_cancelled(const copyrpc_request *request);
+/* Number of the caller's trace; 0: it has none. */
+uint64_t copyrpc_request_trace(const copyrpc_request *request);
+/* The caller's user and process on its node, where known: 1, else 0. Those of other nodes are what their
+ * daemon says. */
 int copyrpc_request_caller(const copyrpc_request *request, uint32_t *uid, uint32_t *pid);
 /* Answers, and frees the request. With a status other than COPYRPC_OK, `body` is what the caller is told
  * about it. */
 copyrpc_status copyrpc_request_reply(copyrpc_request *request, copyrpc_status status, const void *body,
                                      size_t length);
+
+/* -------------------------------------------------------------------------------- calls without a daemon
+ *
+ * A worker calls its peers, which are workers of other processes, over a NIC of its own, and serves them.
+ *
+ * Threads: a worker belongs to the thread that opened it; every function of it refuses other threads with
+ * COPYRPC_INVALID_ARGUMENT. Nothing happens between its functions: what is to be sent leaves in
+ * copyrpc_worker_next(), and what arrived is found there. */
+
+typedef struct copyrpc_worker copyrpc_worker;
+
+/* `nic`: "soft", "tcp", "ibverbs" or "auto"; NULL: what COPYRPC_NIC says, or "soft". The other variables of a NIC
+ * hold, too. */
+copyrpc_status copyrpc_worker_open(const char *nic, copyrpc_worker **worker);
+/* Requests that were not answered end with COPYRPC_UNAVAILABLE. */
+copyrpc_status copyrpc_worker_free(copyrpc_worker *worker);
+
+/* Takes a place for a peer, and says what that must be told: by a socket, a file, whatever there is. `invitation` is
+ * valid until the next invitation. */
+copyrpc_status copyrpc_worker_invite(copyrpc_worker *worker, uint64_t *peer, const void **invitation, size_t *length);
+/* Connects a peer, by what that was told by its own worker. Calls arrive once both have connected. */
+copyrpc_status copyrpc_worker_connect(copyrpc_worker *worker, uint64_t peer, const void *invitation, size_t length);
+/* Ends a connection: its calls end with COPYRPC_CANCELLED. An event tells when that is done. */
+copyrpc_status copyrpc_worker_close(copyrpc_worker *worker, uint64_t peer);
+
+/* Makes a call; its end is an event with its context. `timeout_us`: its deadline; 0: five seconds.
+ * COPYRPC_RESOURCE_EXHAUSTED: there is no room now; look for events first. */
+copyrpc_status copyrpc_worker_call(copyrpc_worker *worker, uint64_t peer, uint16_t method, const void *body,
+                                   size_t length, uint64_t timeout_us, void *context);
+
+enum {
+    COPYRPC_EVENT_NONE = 0,      /* there was nothing for that time */
+    COPYRPC_EVENT_REQUEST = 1,   /* a peer asks: answer `request` by copyrpc_worker_reply() */
+    COPYRPC_EVENT_ENDED = 2,     /* a call has ended; `answered`: the status and the body are the peer's */
+    COPYRPC_EVENT_CANCELLED = 3, /* nobody waits for the answer to `request`, which is still to be answered */
+    COPYRPC_EVENT_CLOSED = 4     /* the connection to `peer` has ended; the body says why */
+};
+
+/* The fields that the kind does not name are 0. */
+typedef struct {
+    int32_t kind;
+    copyrpc_status status; /* ended, closed */
+    int answered;          /* ended */
+    uint16_t method;       /* request */
+    uint64_t peer;         /* request, cancelled, closed */
+    uint64_t request;      /* request, cancelled; 0 if that was answered */
+    uint64_t timeout_us;   /* request: how long its caller waits, counted from the call */
+    void *context;         /* ended */
+    const void *body;      /* valid until the next event */
+    size_t length;
+} copyrpc_event;
+
+/* Sends what was said, and waits for the next event, at most `timeout_us`, which has no default: 0 only looks. */
+copyrpc_status copyrpc_worker_next(copyrpc_worker *worker, uint64_t timeout_us, copyrpc_event *event);
+
+/* Answers a request, once. With a status other than COPYRPC_OK, `body` is what the caller is told about it, up to 232
+ * bytes. The answer leaves in copyrpc_worker_next(). */
+copyrpc_status copyrpc_worker_reply(copyrpc_worker *worker, uint64_t request, copyrpc_status status, const void *body,
+                                    size_t length);
 
 #ifdef __cplusplus
 }

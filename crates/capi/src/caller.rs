@@ -35,6 +35,39 @@ pub(crate) unsafe fn bytes<'a>(body: *const c_void, length: usize) -> Result<&'a
     }
 }
 
+/// Room of the caller for bytes.
+///
+/// # Safety
+///
+/// Unless `length` is 0, `room` points at as many initialized bytes, which nobody else uses during `'a`.
+pub(crate) unsafe fn room<'a>(room: *mut c_void, length: usize) -> Result<&'a mut [u8], Failure> {
+    match (room.is_null(), length) {
+        (_, 0) => Ok(&mut []),
+        (true, _) => Err(Failure::argument("room that has a length is NULL")),
+        (false, _) if isize::try_from(length).is_err() => {
+            Err(Failure::argument("room is too long"))
+        }
+        // SAFETY: the caller owns the bytes, and lends them for `'a`.
+        _ => Ok(unsafe { std::slice::from_raw_parts_mut(room.cast(), length) }),
+    }
+}
+
+/// An array of the caller.
+///
+/// # Safety
+///
+/// Unless `count` is 0, `array` points at as many values, which nobody changes during `'a`.
+pub(crate) unsafe fn array<'a, T>(array: *const T, count: usize) -> Result<&'a [T], Failure> {
+    let fits = count.checked_mul(size_of::<T>()).is_some_and(|len| isize::try_from(len).is_ok());
+    match (array.is_null(), count) {
+        (_, 0) => Ok(&[]),
+        (true, _) => Err(Failure::argument("an array that has a length is NULL")),
+        (false, _) if !fits => Err(Failure::argument("an array is too long")),
+        // SAFETY: the caller owns the values, and lends them for `'a`.
+        _ => Ok(unsafe { std::slice::from_raw_parts(array, count) }),
+    }
+}
+
 /// A handle that the caller got from this library.
 ///
 /// # Safety

@@ -16,8 +16,8 @@ use crate::{
 /// A client, and the deadline of calls that have none.
 #[derive(Debug)]
 pub struct CopyrpcClient {
-    client: Client,
-    timeout: Duration,
+    pub(crate) client: Client,
+    pub(crate) timeout: Duration,
 }
 
 /// A configuration whose calls have this deadline, unless it is 0.

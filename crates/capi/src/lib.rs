@@ -1,21 +1,28 @@
-//! `libcopyrpc`: what `copyrpc.h` declares, over the crate `client`.
+//! `libcopyrpc`: what `copyrpc.h` declares, over the crates `client` and `rpc`.
 //!
 //! | module | functions |
 //! |---|---|
 //! | `client` | `copyrpc_client_*` |
+//! | `bulk` | `copyrpc_region_*`, and the functions of a client that lend regions |
+//! | `bulk_provider` | `copyrpc_bulk_provider_*`, `copyrpc_work_*` |
 //! | `pipeline` | `copyrpc_pipeline_*` |
 //! | `provider` | `copyrpc_provider_*`, `copyrpc_request_*` |
+//! | `worker` | `copyrpc_worker_*`; `arrivals` has what is generic over the NIC |
 //! | `report` | `copyrpc_last_*`; how results become statuses |
 //!
 //! The header is written by hand; `tests/header.rs` compares its functions with those here, and a program in
 //! C is compiled against it and run where there is a compiler. Each function catches panics at its border.
 
+mod arrivals;
+pub mod bulk;
+pub mod bulk_provider;
 mod caller;
 pub mod client;
 pub mod pipeline;
 mod place;
 pub mod provider;
 pub mod report;
+pub mod worker;
 
 use std::ffi::{CStr, c_char};
 

@@ -172,6 +172,29 @@ pub unsafe extern "C" fn copyrpc_request_time_left_us(request: *const CopyrpcReq
 ///
 /// As the header says.
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn copyrpc_request_is_cancelled(request: *const CopyrpcRequest) -> c_int {
+    // SAFETY: the caller lends the request for this call.
+    let request = unsafe { caller::shared(request) };
+    request.is_some_and(|request| request.0.context().is_cancelled()).into()
+}
+
+/// See `copyrpc.h`.
+///
+/// # Safety
+///
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn copyrpc_request_trace(request: *const CopyrpcRequest) -> u64 {
+    // SAFETY: the caller lends the request for this call.
+    unsafe { caller::shared(request) }.map_or(0, |request| request.0.context().caller.trace)
+}
+
+/// See `copyrpc.h`.
+///
+/// # Safety
+///
+/// As the header says.
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn copyrpc_request_caller(
     request: *const CopyrpcRequest,
     uid: *mut u32,

@@ -7,7 +7,10 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
-use client::{CallError, ProvideError, Status, SubmitError};
+use client::{
+    CallError, ProvideError, Status, SubmitError,
+    bulk::{BulkError, RegionError},
+};
 
 use crate::{c_text, place};
 
@@ -42,6 +45,11 @@ impl Failure {
         Self::new(Status::Unavailable, ORIGIN_LIBRARY, &error.to_string())
     }
 
+    /// This library refused something.
+    pub(crate) fn refused(status: Status, error: impl Display) -> Self {
+        Self::new(status, ORIGIN_LIBRARY, &error.to_string())
+    }
+
     fn new(status: Status, origin: i32, text: &str) -> Self {
         Self { status, origin, not_executed: true, text: text.to_owned(), detail: Box::default() }
     }
@@ -67,6 +75,27 @@ impl From<CallError> for Failure {
             text: error.to_string(),
             detail: error.detail().into(),
         }
+    }
+}
+
+impl From<BulkError> for Failure {
+    fn from(error: BulkError) -> Self {
+        match error {
+            BulkError::Daemon(error) => error.into(),
+            BulkError::Memory(error) => {
+                Self::new(Status::ResourceExhausted, ORIGIN_LIBRARY, &error.to_string())
+            }
+        }
+    }
+}
+
+impl From<RegionError> for Failure {
+    fn from(error: RegionError) -> Self {
+        let status = match error {
+            RegionError::Range { .. } => Status::OutOfRange,
+            RegionError::Forked => Status::FailedPrecondition,
+        };
+        Self::new(status, ORIGIN_LIBRARY, &error.to_string())
     }
 }
 

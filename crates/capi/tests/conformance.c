@@ -29,12 +29,19 @@ static double now(void) {
     return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
+/* Requests whose callers did not wait when they were answered. */
+static int cancelled;
+
 static void *answer_later(void *argument) {
     copyrpc_request *request = argument;
     size_t length;
     const void *body;
     usleep(100 * 1000);
     body = copyrpc_request_body(request, &length);
+    if (copyrpc_request_is_cancelled(request)) {
+        CHECK(copyrpc_request_time_left_us(request) == 0);
+        __atomic_add_fetch(&cancelled, 1, __ATOMIC_RELAXED);
+    }
     CHECK(copyrpc_request_reply(request, COPYRPC_OK, body, length) == COPYRPC_OK);
     return NULL;
 }
@@ -43,7 +50,8 @@ static void serve(copyrpc_request *request, void *user) {
     size_t length;
     const void *body = copyrpc_request_body(request, &length);
     ++*(int *)user;
-    CHECK(copyrpc_request_rank(request) == 0);
+    CHECK(copyrpc_request_rank(request) == 0 && copyrpc_request_trace(request) == 0);
+    CHECK(copyrpc_request_is_cancelled(NULL) == 0);
     CHECK(copyrpc_request_time_left_us(request) <= UINT64_C(3600000000));
     switch (copyrpc_request_method(request)) {
     case FAIL:
@@ -107,6 +115,11 @@ static void client_calls(const char *socket) {
     CHECK(copyrpc_client_call(client, 0, SERVICE, LATER, "x", 1, 10 * 1000, NULL, NULL) == COPYRPC_DEADLINE_EXCEEDED);
     CHECK(now() - start < 0.09);
     CHECK(copyrpc_client_call(client, 0, SERVICE, LATER, "x", 1, 0, &answer, &length) == COPYRPC_OK && length == 1);
+    while (__atomic_load_n(&cancelled, __ATOMIC_RELAXED) == 0) {
+        CHECK(now() - start < 30);
+        usleep(1000);
+    }
+    CHECK(__atomic_load_n(&cancelled, __ATOMIC_RELAXED) == 1);
 
     CHECK(copyrpc_client_call(NULL, 0, SERVICE, ECHO, NULL, 0, 0, NULL, NULL) == COPYRPC_INVALID_ARGUMENT);
     CHECK(copyrpc_client_call(client, 0, SERVICE, ECHO, NULL, 5, 0, NULL, NULL) == COPYRPC_INVALID_ARGUMENT);
@@ -163,6 +176,230 @@ static void pipeline_calls(const char *socket) {
     copyrpc_pipeline_free(pipeline);
 }
 
+enum { BULK = 50, REVERSE = 1, REFUSED = 2, MEGABYTE = 1 << 20 };
+
+/* Pulls the first slice, pushes it back reversed into the second one; and moves what it may not. */
+static void answer_bulk(copyrpc_bulk_provider *provider, copyrpc_region *own, copyrpc_work *work) {
+    size_t count, at;
+    uint64_t length, moved, transfer;
+    int writable, ended = 0;
+    const void *body = copyrpc_work_body(work, &count);
+    copyrpc_move move = {0, 0, 0, 0, 0};
+    CHECK(count == 4 && memcmp(body, "bulk", 4) == 0 && copyrpc_work_rank(work) == 0);
+    CHECK(copyrpc_work_slices(work) == 2);
+    CHECK(copyrpc_work_slice(work, 0, &length, &writable) == COPYRPC_OK && length == MEGABYTE && !writable);
+    CHECK(copyrpc_work_slice(work, 1, &length, &writable) == COPYRPC_OK && length == MEGABYTE && writable);
+    CHECK(copyrpc_work_slice(work, 2, &length, &writable) == COPYRPC_INVALID_ARGUMENT);
+    move.length = length;
+    if (copyrpc_work_method(work) == REFUSED) {
+        move.push = 1;
+        CHECK(copyrpc_bulk_provider_begin(provider, work, own, &move, 1, 0, &transfer) == COPYRPC_OK);
+        CHECK(copyrpc_bulk_provider_wait(provider, transfer, &moved) == COPYRPC_PERMISSION_DENIED);
+        CHECK(copyrpc_bulk_provider_wait(provider, transfer, &moved) == COPYRPC_INVALID_ARGUMENT);
+        move.slice = 1;
+        move.offset = 1;
+        CHECK(copyrpc_bulk_provider_begin(provider, work, own, &move, 1, 0, &transfer) == COPYRPC_OK);
+        CHECK(copyrpc_bulk_provider_wait(provider, transfer, &moved) == COPYRPC_OUT_OF_RANGE);
+        CHECK(copyrpc_bulk_provider_answer(provider, work, COPYRPC_ABORTED, "no", 2) == COPYRPC_OK);
+        return;
+    }
+    CHECK(copyrpc_bulk_provider_begin(provider, work, own, &move, 1, 30 * 1000 * 1000, &transfer) == COPYRPC_OK);
+    while (!ended) {
+        copyrpc_status far = copyrpc_bulk_provider_progress(provider, transfer, &moved);
+        CHECK(far == COPYRPC_NOT_FOUND || (far == COPYRPC_OK && moved <= length));
+        CHECK(copyrpc_bulk_provider_look(provider, transfer, &ended, &moved) == COPYRPC_OK);
+    }
+    CHECK(moved == length);
+    {
+        unsigned char *bytes = malloc(MEGABYTE);
+        CHECK(bytes != NULL);
+        memset(bytes, 0, MEGABYTE);
+        CHECK(copyrpc_region_read(own, 0, bytes, MEGABYTE) == COPYRPC_OK);
+        for (at = 0; at < MEGABYTE / 2; ++at) {
+            unsigned char byte = bytes[at];
+            bytes[at] = bytes[MEGABYTE - 1 - at];
+            bytes[MEGABYTE - 1 - at] = byte;
+        }
+        CHECK(copyrpc_region_write(own, 0, bytes, MEGABYTE) == COPYRPC_OK);
+        free(bytes);
+    }
+    move.slice = 1;
+    move.push = 1;
+    CHECK(copyrpc_bulk_provider_begin(provider, work, own, &move, 1, 0, &transfer) == COPYRPC_OK);
+    CHECK(copyrpc_bulk_provider_wait(provider, transfer, &moved) == COPYRPC_OK && moved == length);
+    CHECK(copyrpc_bulk_provider_answer(provider, work, COPYRPC_OK, "reversed", 8) == COPYRPC_OK);
+}
+
+/* Answers two calls. */
+static void *run_bulk(void *argument) {
+    copyrpc_bulk_provider *provider = argument;
+    copyrpc_region *own = NULL;
+    copyrpc_work *work;
+    int answered = 0;
+    double start = now();
+    CHECK(copyrpc_bulk_provider_region(provider, MEGABYTE, &own) == COPYRPC_OK);
+    while (answered < 2) {
+        CHECK(now() - start < 60);
+        CHECK(copyrpc_bulk_provider_next(provider, 10 * 1000, &work) == COPYRPC_OK);
+        if (work != NULL) {
+            answer_bulk(provider, own, work);
+            ++answered;
+        }
+    }
+    copyrpc_region_free(own);
+    return NULL;
+}
+
+static void bulk_calls(const char *socket) {
+    copyrpc_bulk_provider *provider = NULL;
+    copyrpc_client *client = NULL;
+    copyrpc_region *region = NULL;
+    copyrpc_slice slices[2];
+    pthread_t thread;
+    const void *answer;
+    size_t length, at;
+    uint64_t lent, open;
+    unsigned char bytes[3] = {1, 2, 3};
+    const uint64_t patience = 30 * 1000 * 1000;
+    CHECK(copyrpc_bulk_provider_offer(socket, BULK, 0, &provider) == COPYRPC_OK);
+    CHECK(copyrpc_bulk_provider_offer(socket, BULK, 0, &provider) == COPYRPC_ALREADY_EXISTS);
+    CHECK(pthread_create(&thread, NULL, run_bulk, provider) == 0);
+    CHECK(copyrpc_client_connect(socket, 0, &client) == COPYRPC_OK);
+    CHECK(copyrpc_client_region(client, 2 * MEGABYTE, &region) == COPYRPC_OK);
+    CHECK(copyrpc_region_length(region) == 2 * MEGABYTE);
+    CHECK(copyrpc_region_write(region, 0, bytes, 3) == COPYRPC_OK);
+    CHECK(copyrpc_region_write(region, 2 * MEGABYTE - 2, bytes, 3) == COPYRPC_OUT_OF_RANGE);
+    for (at = 0; at < 2; ++at) {
+        slices[at].region = region;
+        slices[at].offset = at * MEGABYTE;
+        slices[at].length = MEGABYTE;
+        slices[at].writable = at == 1;
+    }
+    CHECK(copyrpc_client_call_bulk(client, 0, BULK, REVERSE, "bulk", 4, slices, 2, patience, &answer, &length) == COPYRPC_OK);
+    CHECK(length == 8 && memcmp(answer, "reversed", 8) == 0);
+    CHECK(copyrpc_region_read(region, 2 * MEGABYTE - 3, bytes, 3) == COPYRPC_OK);
+    CHECK(bytes[0] == 3 && bytes[1] == 2 && bytes[2] == 1);
+    CHECK(copyrpc_client_call_bulk(client, 0, BULK, REFUSED, "bulk", 4, slices, 2, patience, NULL, NULL) == COPYRPC_ABORTED);
+    CHECK(copyrpc_client_reclaim(client, region, patience) == COPYRPC_OK);
+    CHECK(copyrpc_client_lent(client, region, &lent, &open) == COPYRPC_OK && open == 0);
+    slices[0].length = 3 * MEGABYTE;
+    CHECK(copyrpc_client_call_bulk(client, 0, BULK, REVERSE, "bulk", 4, slices, 2, patience, NULL, NULL) == COPYRPC_OUT_OF_RANGE);
+    slices[0].region = NULL;
+    CHECK(copyrpc_client_call_bulk(client, 0, BULK, REVERSE, "bulk", 4, slices, 2, patience, NULL, NULL) == COPYRPC_INVALID_ARGUMENT);
+    CHECK(copyrpc_client_call_bulk(client, 0, BULK + 1, REVERSE, NULL, 0, NULL, 0, patience, NULL, NULL) == COPYRPC_UNIMPLEMENTED);
+    CHECK(copyrpc_client_forget(client, NULL) == COPYRPC_INVALID_ARGUMENT);
+    CHECK(copyrpc_client_forget(client, region) == COPYRPC_OK);
+    CHECK(pthread_join(thread, NULL) == 0);
+    copyrpc_bulk_provider_free(provider);
+    copyrpc_client_free(client);
+}
+
+enum { PEERS = 2, CALLS = 100 };
+
+/* Answers a request with its bytes in reverse, or not at all. */
+static void serve_peer(copyrpc_worker *worker, const copyrpc_event *request) {
+    char body[64];
+    size_t at;
+    CHECK(request->length <= sizeof body);
+    for (at = 0; at < request->length; ++at) {
+        body[at] = ((const char *)request->body)[request->length - 1 - at];
+    }
+    if (request->method == FAIL) {
+        CHECK(copyrpc_worker_reply(worker, request->request, COPYRPC_NOT_FOUND, "no such key", 11) == COPYRPC_OK);
+    } else if (request->method == ECHO) {
+        CHECK(copyrpc_worker_reply(worker, request->request, COPYRPC_OK, body, request->length) == COPYRPC_OK);
+        CHECK(copyrpc_worker_reply(worker, request->request, COPYRPC_OK, NULL, 0) == COPYRPC_INVALID_ARGUMENT);
+    }
+}
+
+static void *other_thread(void *argument) {
+    copyrpc_event event;
+    CHECK(copyrpc_worker_next(argument, 0, &event) == COPYRPC_INVALID_ARGUMENT);
+    return NULL;
+}
+
+static void worker_calls(void) {
+    copyrpc_worker *workers[PEERS] = {NULL, NULL};
+    uint64_t peers[PEERS], late = 0;
+    unsigned char invitations[PEERS][512];
+    size_t lengths[PEERS], number, side, ended = 0, answered = 0, failed = 0;
+    int missed = 0, cancelled_too = 0, closed = 0;
+    copyrpc_event event;
+    pthread_t thread;
+    double start = now();
+    for (side = 0; side < PEERS; ++side) {
+        const void *invitation;
+        CHECK(copyrpc_worker_open("soft", &workers[side]) == COPYRPC_OK);
+        CHECK(copyrpc_worker_invite(workers[side], &peers[side], &invitation, &lengths[side]) == COPYRPC_OK);
+        CHECK(lengths[side] <= sizeof invitations[side]);
+        memcpy(invitations[side], invitation, lengths[side]);
+    }
+    CHECK(copyrpc_worker_connect(workers[0], peers[0], invitations[1], 3) == COPYRPC_INVALID_ARGUMENT);
+    CHECK(copyrpc_worker_connect(workers[0], 77, invitations[1], lengths[1]) == COPYRPC_INVALID_ARGUMENT);
+    for (side = 0; side < PEERS; ++side) {
+        CHECK(copyrpc_worker_connect(workers[side], peers[side], invitations[1 - side], lengths[1 - side]) == COPYRPC_OK);
+    }
+    CHECK(pthread_create(&thread, NULL, other_thread, workers[0]) == 0 && pthread_join(thread, NULL) == 0);
+    for (number = 1; number <= CALLS; ++number) {
+        uint16_t method = number % 10 == 0 ? FAIL : ECHO;
+        CHECK(copyrpc_worker_call(workers[0], peers[0], method, "abc", 3, 60 * 1000 * 1000, (void *)number) == COPYRPC_OK);
+    }
+    /* Nobody answers that. */
+    CHECK(copyrpc_worker_call(workers[0], peers[0], LATER, NULL, 0, 50 * 1000, NULL) == COPYRPC_OK);
+    while (ended < CALLS + 1 || !cancelled_too) {
+        CHECK(now() - start < 60);
+        CHECK(copyrpc_worker_next(workers[1], 0, &event) == COPYRPC_OK);
+        if (event.kind == COPYRPC_EVENT_REQUEST) {
+            CHECK(event.peer == peers[1] && event.timeout_us > 0);
+            late = event.method == LATER ? event.request : late;
+            serve_peer(workers[1], &event);
+        } else if (event.kind == COPYRPC_EVENT_CANCELLED) {
+            CHECK(event.request == late && late != 0);
+            CHECK(copyrpc_worker_reply(workers[1], late, COPYRPC_CANCELLED, NULL, 0) == COPYRPC_OK);
+            cancelled_too = 1;
+        } else {
+            CHECK(event.kind == COPYRPC_EVENT_NONE);
+        }
+        CHECK(copyrpc_worker_next(workers[0], 1000, &event) == COPYRPC_OK);
+        if (event.kind != COPYRPC_EVENT_ENDED) {
+            CHECK(event.kind == COPYRPC_EVENT_NONE);
+            continue;
+        }
+        ++ended;
+        if (event.context == NULL) {
+            CHECK(event.status == COPYRPC_DEADLINE_EXCEEDED && !event.answered);
+            missed = 1;
+        } else if ((size_t)event.context % 10 == 0) {
+            CHECK(event.status == COPYRPC_NOT_FOUND && event.answered && event.length == 11);
+            ++failed;
+        } else {
+            CHECK(event.status == COPYRPC_OK && event.length == 3 && memcmp(event.body, "cba", 3) == 0);
+            ++answered;
+        }
+    }
+    CHECK(missed && failed == CALLS / 10 && answered == CALLS - CALLS / 10);
+    CHECK(copyrpc_worker_call(workers[0], peers[0], LATER, NULL, 0, 0, &event) == COPYRPC_OK);
+    CHECK(copyrpc_worker_close(workers[0], peers[0]) == COPYRPC_OK);
+    for (ended = 0; !closed || ended == 0;) {
+        CHECK(now() - start < 60);
+        CHECK(copyrpc_worker_next(workers[0], 10 * 1000, &event) == COPYRPC_OK);
+        if (event.kind == COPYRPC_EVENT_ENDED) {
+            CHECK(event.status == COPYRPC_CANCELLED && event.context == &event);
+            ++ended;
+        } else if (event.kind == COPYRPC_EVENT_CLOSED) {
+            CHECK(event.peer == peers[0] && event.length > 0);
+            closed = 1;
+        }
+    }
+    CHECK(copyrpc_worker_call(workers[0], peers[0], ECHO, NULL, 0, 0, NULL) == COPYRPC_INVALID_ARGUMENT);
+    CHECK(copyrpc_worker_next(workers[0], 0, NULL) == COPYRPC_INVALID_ARGUMENT);
+    for (side = 0; side < PEERS; ++side) {
+        CHECK(copyrpc_worker_free(workers[side]) == COPYRPC_OK);
+    }
+    CHECK(copyrpc_worker_free(NULL) == COPYRPC_OK);
+    CHECK(copyrpc_worker_open("no such nic", &workers[0]) == COPYRPC_UNAVAILABLE && copyrpc_last_error()[0] != 0);
+}
+
 int main(int count, char **arguments) {
     struct service service = {NULL, 0};
     copyrpc_provider *second = NULL;
@@ -176,6 +413,8 @@ int main(int count, char **arguments) {
     CHECK(pthread_create(&thread, NULL, run_service, &service) == 0);
     client_calls(arguments[1]);
     pipeline_calls(arguments[1]);
+    bulk_calls(arguments[1]);
+    worker_calls();
     copyrpc_provider_stop(service.provider);
     CHECK(pthread_join(thread, NULL) == 0);
     CHECK(service.served > 17);

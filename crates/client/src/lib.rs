@@ -60,7 +60,8 @@ pub use name::Description;
 pub use pipeline::{Pipeline, SubmitError};
 pub use proto::Status;
 pub use provider::{
-    Context, Inbound, Offer, ProvideError, Provider, ProviderStop, Request, RequestContext,
+    Cancellation, Context, Inbound, Offer, ProvideError, Provider, ProviderStop, Request,
+    RequestContext,
 };
 pub use report::{ClientInfo, PeerInfo};
 pub use retry::Retry;

@@ -2,10 +2,12 @@
 //!
 //! ```text
 //! client ─▶ daemon   CallHead: rank, service, method, timeout, room for the response │ body
-//! daemon ─▶ daemon   method of the protocol: the service; PeerHead: method           │ body
+//! daemon ─▶ daemon   method of the protocol: the service; PeerHead: method, caller   │ body
 //! client ─▶ daemon   CallHead with HAS_EXTRA; CallExtra: what a trace is called      │ body
 //! provider ─▶ daemon CallHead to the own daemon, method SERVE; ServeHead: an answer  │ body
 //! daemon ─▶ provider WorkHead: which request, of whom, method; ContextHead if asked  │ body
+//! provider ─▶ daemon CallHead to the own daemon, method WATCH; number of the service
+//! daemon ─▶ provider numbers of requests that nobody waits for any more, 8 bytes each
 //! ```
 //!
 //! An answer that is no success begins with who says so ([`origin`]), and what that says about it. An empty
@@ -34,6 +36,9 @@ pub mod method {
     /// Answers with a part of what the daemon knows of itself: the body is a
     /// [`ReportHead`](super::ReportHead), the answer a [`ReportAnswer`](super::ReportAnswer) and records.
     pub const REPORT: u16 = 6;
+    /// Waits until nobody waits any more for requests that this provider has: the body is the number of the
+    /// service, the answer the numbers of the requests ([`WorkHead::work`](super::WorkHead::work)).
+    pub const WATCH: u16 = 7;
 }
 
 /// Who says that a call is no success: first in the answer.
@@ -70,9 +75,6 @@ pub struct CallerHead {
     pub trace: U64,
 }
 
-/// Of [`PeerHead::flags`]: a [`CallerHead`] follows the head.
-pub const HAS_CALLER: u8 = 1;
-
 /// Before the body of a client's request.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
@@ -99,30 +101,62 @@ pub const CALL_HEAD_BYTES: usize = size_of::<CallHead>();
 const _: () = assert!(CALL_HEAD_BYTES == 16);
 
 /// Before the body of a request to another node. The service is the method of the protocol.
+///
+/// ```text
+/// bit 0 method │ 16 a CallerHead follows │ 17 the rest names the caller │ 18 process │ 40 user
+/// ```
+///
+/// A caller that has a trace, or numbers that do not fit, has a [`CallerHead`] behind the head.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub struct PeerHead {
-    /// The method of the service.
-    pub method: U16,
-    /// [`HAS_CALLER`], or 0.
-    pub flags: u8,
-    reserved: [u8; 5],
-}
+pub struct PeerHead(U64);
 
-/// Bytes before the body of a request to another node.
+/// Bytes before the body of a request to another node, of a caller that has no [`CallerHead`].
 pub const PEER_HEAD_BYTES: usize = size_of::<PeerHead>();
 
+const CALLER_FOLLOWS: u64 = 1 << 16;
+const NAMES_CALLER: u64 = 1 << 17;
+const PID_SHIFT: u32 = 18;
+const UID_SHIFT: u32 = 40;
+/// The kernel gives no process a number of more than 22 bits.
+const PID_MAX: u32 = (1 << (UID_SHIFT - PID_SHIFT)) - 1;
+const UID_MAX: u32 = (1 << (u64::BITS - UID_SHIFT)) - 1;
+
 impl PeerHead {
-    /// Names a method.
+    /// Names a method and its caller. What is returned beside the head follows it.
+    #[inline]
     #[must_use]
-    pub fn new(method: u16) -> Self {
-        Self { method: method.into(), flags: 0, reserved: [0; 5] }
+    pub fn new(method: u16, who: &CallerHead) -> (Self, &[u8]) {
+        let (uid, pid, method) = (who.uid.get(), who.pid.get(), u64::from(method));
+        if who.trace.get() != 0 || pid > PID_MAX || uid > UID_MAX {
+            return (Self((method | CALLER_FOLLOWS).into()), who.as_bytes());
+        }
+        if pid == 0 {
+            return (Self(method.into()), &[]);
+        }
+        let caller = u64::from(uid) << UID_SHIFT | u64::from(pid) << PID_SHIFT | NAMES_CALLER;
+        (Self((method | caller).into()), &[])
     }
 
-    /// Says whether a [`CallerHead`] follows.
+    /// Reads what a daemon says before the body of a request: method, caller, and the body. `None`: it is too
+    /// short.
+    #[expect(clippy::cast_possible_truncation, reason = "takes fields of a word apart")]
+    #[inline]
     #[must_use]
-    pub fn with_caller(self, has_caller: bool) -> Self {
-        Self { flags: if has_caller { HAS_CALLER } else { 0 }, ..self }
+    pub fn read(message: &[u8]) -> Option<(u16, CallerHead, &[u8])> {
+        let (Self(head), body) = Self::read_from_prefix(message).ok()?;
+        let word = head.get();
+        let method = word as u16;
+        if word & CALLER_FOLLOWS != 0 {
+            let (who, body) = CallerHead::read_from_prefix(body).ok()?;
+            return Some((method, who, body));
+        }
+        let mut who = CallerHead::default();
+        if word & NAMES_CALLER != 0 {
+            who.pid = ((word >> PID_SHIFT) as u32 & PID_MAX).into();
+            who.uid = ((word >> UID_SHIFT) as u32).into();
+        }
+        Some((method, who, body))
     }
 }
 
@@ -326,4 +360,44 @@ const _: () = assert!(CALL_HEAD_BYTES + SERVE_HEAD_BYTES == 32 && WORK_HEAD_BYTE
 pub fn message_bytes_max(body_bytes: u32) -> u32 {
     // A provider's answer lies behind two heads; a request to one, behind a head and its context.
     body_bytes.saturating_add(40)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_to_another_node_names_its_caller_in_the_head_if_that_has_room() {
+        let caller = |uid: u32, pid: u32, trace: u64| CallerHead {
+            uid: uid.into(),
+            pid: pid.into(),
+            trace: trace.into(),
+        };
+        for (who, follows) in [
+            (caller(0, 0, 0), false),
+            (caller(0, 1, 0), false),
+            (caller(1000, 4_194_303, 0), false),
+            (caller(0x00ff_ffff, 7, 0), false),
+            (caller(0x0100_0000, 7, 0), true),
+            (caller(5, 1 << 22, 0), true),
+            (caller(5, 6, 7), true),
+            (caller(0, 0, 7), true),
+        ] {
+            let (head, behind) = PeerHead::new(0xabcd, &who);
+            assert_eq!(behind.is_empty(), !follows, "{who:?}");
+            let message = [head.as_bytes(), behind, b"body"].concat();
+            let (method, told, body) = PeerHead::read(&message).unwrap();
+            assert_eq!((method, body), (0xabcd, &b"body"[..]));
+            assert_eq!(told.as_bytes(), who.as_bytes());
+            assert!(PeerHead::read(&message[..PEER_HEAD_BYTES - 1]).is_none());
+            assert_eq!(PeerHead::read(&message[..PEER_HEAD_BYTES]).is_none(), follows);
+        }
+    }
+
+    #[test]
+    fn the_bytes_of_a_head_are_these() {
+        let who = CallerHead { uid: 0x0001_0203.into(), pid: 5.into(), trace: 0.into() };
+        let (head, _) = PeerHead::new(0x1234, &who);
+        assert_eq!(head.as_bytes(), [0x34, 0x12, 0x16, 0, 0, 3, 2, 1]);
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::{fmt::Debug, os::fd::OwnedFd};
 
+use client::message::CallerHead;
 use rpc::Status;
 
 /// A request of a client, and where its answer goes.
@@ -229,8 +230,8 @@ pub(crate) struct Outgoing {
     pub(crate) service: u16,
     pub(crate) method: u16,
     pub(crate) response_bytes: usize,
-    /// The body begins with who called.
-    pub(crate) has_caller: bool,
+    /// Its process and trace.
+    pub(crate) who: CallerHead,
     /// Whose it is, among those of all threads.
     pub(crate) client: ClientTag,
     pub(crate) taken_ns: u64,

@@ -73,6 +73,43 @@ struct Member<P: ClientPort> {
     /// Requests that it was given and has not answered, also those that nobody waits for any more.
     given: u32,
     wants_context: bool,
+    watch: Watch<P>,
+}
+
+/// Numbers of requests that a process is still to be told of, at most: it is not told of more.
+const UNTOLD_MAX: usize = 1024;
+
+/// What a process is told of requests that it has and that nobody waits for any more.
+#[derive(Debug)]
+struct Watch<P: ClientPort> {
+    /// It asked ever: others are not told.
+    is_wanted: bool,
+    /// The call that is answered with the next.
+    asks: Option<P::ReplyTo>,
+    /// Requests that ended while it did not ask.
+    untold: Vec<u64>,
+}
+
+/// What a process that watches is told, and where.
+pub(super) type Told<P> = (<P as ClientPort>::ReplyTo, Vec<u64>);
+
+impl<P: ClientPort> Watch<P> {
+    fn new() -> Self {
+        Self { is_wanted: false, asks: None, untold: Vec::new() }
+    }
+
+    fn take(&mut self) -> Option<Told<P>> {
+        if self.untold.is_empty() {
+            return None;
+        }
+        Some((self.asks.take()?, std::mem::take(&mut self.untold)))
+    }
+}
+
+impl<P: ClientPort> Member<P> {
+    fn new(client: P::Client, wants_context: bool) -> Self {
+        Self { client, polls: VecDeque::new(), given: 0, wants_context, watch: Watch::new() }
+    }
 }
 
 /// A poll that is to be answered with a request.
@@ -97,7 +134,7 @@ pub(super) struct Members<P: ClientPort> {
 impl<P: ClientPort> Members<P> {
     pub(super) fn new(offered: Offered, client: P::Client) -> Self {
         let Offered { is_shared, wants_context, name_bytes, description, .. } = offered;
-        let first = Member { client, polls: VecDeque::new(), given: 0, wants_context };
+        let first = Member::new(client, wants_context);
         Self { members: vec![first], next: 0, is_shared, name_bytes, description }
     }
 
@@ -110,9 +147,12 @@ impl<P: ClientPort> Members<P> {
         if told != (self.name_bytes, &self.description) {
             return Err(OfferError::Mismatch(offered.service));
         }
-        let wants_context = offered.wants_context;
-        self.members.push(Member { client, polls: VecDeque::new(), given: 0, wants_context });
+        self.members.push(Member::new(client, offered.wants_context));
         Ok(())
+    }
+
+    fn member(&mut self, client: P::Client) -> Option<&mut Member<P>> {
+        self.members.iter_mut().find(|member| member.client == client)
     }
 
     pub(super) fn has(&self, client: P::Client) -> bool {
@@ -135,16 +175,34 @@ impl<P: ClientPort> Members<P> {
 
     /// A process asks for a request.
     pub(super) fn add_poll(&mut self, client: P::Client, reply_to: P::ReplyTo) {
-        if let Some(member) = self.members.iter_mut().find(|member| member.client == client) {
+        if let Some(member) = self.member(client) {
             member.polls.push_back(reply_to);
         }
     }
 
     /// A process has answered a request.
     pub(super) fn answered(&mut self, client: P::Client) {
-        if let Some(member) = self.members.iter_mut().find(|member| member.client == client) {
+        if let Some(member) = self.member(client) {
             member.given = member.given.saturating_sub(1);
         }
+    }
+
+    /// A process asks which of its requests nobody waits for. It asks once at a time: an earlier question is
+    /// returned, to be answered with nothing.
+    pub(super) fn watch(&mut self, client: P::Client, asks: P::ReplyTo) -> Option<Told<P>> {
+        let member = self.member(client)?;
+        member.watch.is_wanted = true;
+        let earlier = member.watch.asks.replace(asks).map(|earlier| (earlier, Vec::new()));
+        earlier.or_else(|| member.watch.take())
+    }
+
+    /// Nobody waits any more for a request that a process has.
+    pub(super) fn cancel(&mut self, client: P::Client, work: u64) -> Option<Told<P>> {
+        let watch = &mut self.member(client)?.watch;
+        if watch.is_wanted && watch.untold.len() < UNTOLD_MAX {
+            watch.untold.push(work);
+        }
+        watch.take()
     }
 
     /// Takes the oldest poll of the process that has the fewest requests, of those that poll.

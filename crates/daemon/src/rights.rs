@@ -6,8 +6,9 @@
 //!
 //! Rules are separated by `;`: what, the service (its name, its number, or `*`), and who. A service that has a
 //! rule of its own is not concerned by `*`; what no rule is about is everybody's. Calls are judged by the daemon
-//! of the caller, which alone knows who that is, so all daemons of a job need the same rules. A daemon that
-//! guards a service refuses calls of other nodes that do not come with a caller, or with one whose user may not.
+//! of the caller, which alone knows what a process runs, so all daemons of a job need the same rules. The daemon
+//! that guards a service judges calls of other nodes by the user that the daemon there names, and refuses those
+//! that come without one.
 
 use std::{fs, path::PathBuf};
 

@@ -60,10 +60,29 @@ pub(super) enum ThreadRequest {
         method: u16,
         deadline_ns: u64,
         who: CallerHead,
+        asked: AskedBy,
         body: Vec<u8>,
     },
-    /// Nobody waits for what this client of the thread called. It is not answered.
+    /// It is not answered.
+    Notice(ThreadNotice),
+}
+
+/// Names a request of a thread to another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct AskedBy {
+    /// The thread that asked.
+    pub(super) thread: u32,
+    /// The request, as that thread knows it.
+    pub(super) key: Key,
+}
+
+/// What a thread says to another one without an answer.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum ThreadNotice {
+    /// Nobody waits for what this client of the thread called.
     Forget(ClientTag),
+    /// Nobody waits for the answer to this request.
+    Cancel(AskedBy),
 }
 
 /// The answer to a [`ThreadRequest`].
@@ -85,8 +104,8 @@ pub(super) enum ThreadCall {
 pub(super) enum ThreadEvent {
     /// It is to be answered with [`ThreadHandle::answer`].
     Request(ThreadRequest, Token),
-    /// Nobody waits for what this client of another thread called.
-    Forget(ClientTag),
+    /// It is not answered.
+    Notice(ThreadNotice),
     /// A request of this thread was answered.
     Reply { to: ThreadCall, status: Status, body: Vec<u8> },
 }
@@ -380,10 +399,10 @@ impl ThreadHandle {
         (0..threads).filter(move |thread| *thread != number)
     }
 
-    /// Tells another thread that nobody waits for what a client called; `false`: it has no room now.
-    pub(super) fn forget(&mut self, to: usize, client: ClientTag) -> bool {
+    /// Tells another thread something; `false`: it has no room now.
+    pub(super) fn notify(&mut self, to: usize, notice: ThreadNotice) -> bool {
         let Some(mesh) = &mut self.mesh else { return true };
-        match mesh.node.notify(to, ThreadRequest::Forget(client)) {
+        match mesh.node.notify(to, ThreadRequest::Notice(notice)) {
             Ok(()) | Err(flux::CallError::Gone(..) | flux::CallError::NoSuchNode { .. }) => true,
             Err(flux::CallError::Busy(..)) => false,
         }
@@ -539,8 +558,8 @@ impl Mesh {
                         continue;
                     }
                 },
-                Event::Notice { notice: ThreadRequest::Forget(client), .. } => {
-                    Some(ThreadEvent::Forget(client))
+                Event::Notice { notice: ThreadRequest::Notice(notice), .. } => {
+                    Some(ThreadEvent::Notice(notice))
                 }
                 Event::Notice { .. } => continue,
                 Event::Reply { from, user: purpose, result } => {

@@ -55,24 +55,32 @@ fn who_may_neither_offer_nor_call_is_told_so_and_others_are_served() {
     });
 }
 
-/// A daemon that guards a service does not trust one that tells it no caller.
 #[test]
-fn a_call_that_comes_without_a_caller_is_refused_by_the_daemon_that_guards_the_service() {
-    let mut cluster = Cluster::with(2, &rights(format!("call {ECHO} self")));
+fn a_daemon_that_guards_a_service_judges_callers_of_nodes_that_have_no_rules() {
+    let text = format!("call {ECHO} self; call 31 {STRANGER}; call 32 nobody");
+    let mut cluster = Cluster::with(2, &rights(text));
     // The other node has other rules: none.
     cluster.settings.clear();
     cluster.kill(0);
     cluster.start(0);
     cluster.wait_up(0, 1);
-    let provider = Provider::register(&cluster.socket(1), ECHO, ClientConfig::default()).unwrap();
+    let offer =
+        |service| Provider::register(&cluster.socket(1), service, ClientConfig::default()).unwrap();
+    let providers = [ECHO, 31, 32].map(offer);
     thread::scope(|scope| {
-        scope.spawn(|| serve_reversed(provider));
+        for provider in providers {
+            scope.spawn(|| serve_reversed(provider));
+        }
         let mut client = cluster.client(0);
-        let denied = client.call(1, ECHO, 0, b"abc").unwrap_err();
-        assert!(matches!(denied, CallError::Denied(_)), "{denied:?}");
-        // With a trace its daemon says who calls.
-        client.set_trace(7);
-        assert_eq!(client.call(1, ECHO, 0, b"abc").unwrap(), b"cba");
+        for trace in [0, 7] {
+            client.set_trace(trace);
+            assert_eq!(client.call(1, ECHO, 0, b"abc").unwrap(), b"cba", "its user may");
+            for service in [31, 32] {
+                let denied = client.call(1, service, 0, b"abc").unwrap_err();
+                assert!(matches!(denied, CallError::Denied(_)), "{denied:?}");
+                assert!(denied.is_certainly_not_executed());
+            }
+        }
         assert_eq!(cluster.client(1).call(HERE, ECHO, 0, b"abc").unwrap(), reverse(b"abc"));
         drop(cluster);
     });

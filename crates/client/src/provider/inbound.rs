@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use os::clock;
 
+use crate::provider::cancellation::Cancellation;
+
 /// A request for a service of this node.
 #[derive(Clone, Copy, Debug)]
 pub struct Inbound<'a> {
@@ -13,9 +15,21 @@ pub struct Inbound<'a> {
     pub method: u16,
     /// What it carries: a private copy.
     pub body: &'a [u8],
-    /// What else is known of it. Functions of the daemon's program learn it of callers of their own node
-    /// that have a trace; providers of every caller.
+    /// What else is known of it. Functions of the daemon's program are told no deadline.
     pub context: Option<Context>,
+    /// Says that nobody waits for the answer any more. `None` where a handler keeps the thread that would
+    /// learn of it: functions of the daemon's program, and [`Provider::serve`](crate::Provider::serve).
+    pub cancellation: Option<&'a Cancellation>,
+}
+
+impl Inbound<'_> {
+    /// Whether nobody waits for the answer any more: the deadline has passed, or
+    /// [`cancellation`](Self::cancellation) says so.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.cancellation.is_some_and(Cancellation::is_cancelled)
+            || self.context.is_some_and(|context| context.time_left().is_zero())
+    }
 }
 
 /// What is known of a request besides its body.
@@ -23,10 +37,9 @@ pub struct Inbound<'a> {
 pub struct Context {
     /// When the caller gives up, in nanoseconds of `CLOCK_MONOTONIC` of this node.
     pub deadline_ns: u64,
-    /// User of the caller, as the kernel of its node knows it. Known on the own node, and of callers of
-    /// other nodes that have a trace.
+    /// User of the caller, as the kernel of its node told the daemon there. `None`: nobody knows.
     pub uid: Option<u32>,
-    /// Process of the caller on its node; as far as the user.
+    /// Process of the caller on its node, which has the rank of the request.
     pub pid: Option<u32>,
     /// Number of the caller's trace; 0: it has none.
     pub trace: u64,

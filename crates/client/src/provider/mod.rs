@@ -7,6 +7,7 @@
 //! | [`Provider::run`] | wherever the [`Request`] goes; it is answered later, in any order | queues of one's own |
 //! | [`Provider::run_async`] | as futures on this thread | what waits for others |
 
+mod cancellation;
 mod inbound;
 mod offer;
 mod request;
@@ -18,6 +19,7 @@ use std::path::Path;
 
 use proto::Status;
 
+pub use cancellation::Cancellation;
 pub use inbound::{Context, Inbound};
 pub use offer::{Offer, ProvideError};
 pub use request::{ProviderStop, Request, RequestContext};
@@ -64,7 +66,8 @@ impl Provider {
     /// Answers requests on this thread, one after the other, until `serve` gives no answer: that request ends
     /// with [`Status::Unavailable`], and the service is withdrawn. What `serve` writes is the answer, or, if
     /// the status is no success, what the caller is told about it. An answer that is longer than the daemon
-    /// takes ends its request with [`Status::OutOfRange`]. A request whose caller has given up is not served.
+    /// takes ends its request with [`Status::OutOfRange`]. A request whose deadline has passed is not served.
+    /// This thread learns of nothing while `serve` runs, so `serve` is not told that its caller died.
     ///
     /// # Errors
     ///

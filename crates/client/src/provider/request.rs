@@ -2,6 +2,7 @@
 
 use std::{
     collections::VecDeque,
+    future::poll_fn,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -10,7 +11,10 @@ use memory::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use os::event::EventFd;
 use proto::Status;
 
-use crate::provider::inbound::{Context, Inbound};
+use crate::provider::{
+    cancellation::Cancellation,
+    inbound::{Context, Inbound},
+};
 
 /// An answer on its way to the thread that talks to the daemon.
 #[derive(Debug)]
@@ -132,8 +136,7 @@ pub struct RequestContext {
     pub method: u16,
     /// Deadline, user, process and trace of the caller.
     pub caller: Context,
-    epoch: u64,
-    outbox: Arc<Outbox>,
+    cancellation: Arc<Cancellation>,
 }
 
 impl RequestContext {
@@ -143,10 +146,21 @@ impl RequestContext {
         self.caller.time_left()
     }
 
-    /// Whether nobody waits for the answer any more: the deadline has passed, or the daemon is gone.
+    /// Whether nobody waits for the answer any more: the deadline has passed, the caller died or gave up, or
+    /// the daemon is gone.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        self.time_left().is_zero() || self.outbox.epoch() != self.epoch
+        self.cancellation.is_cancelled() || self.time_left().is_zero()
+    }
+
+    /// Ends when the daemon says that nobody waits for the answer any more, or is gone.
+    pub fn cancelled(&self) -> impl Future<Output = ()> + Send + use<> {
+        let cancellation = Arc::clone(&self.cancellation);
+        poll_fn(move |task| cancellation.poll(task.waker()))
+    }
+
+    pub(super) fn cancellation(&self) -> &Arc<Cancellation> {
+        &self.cancellation
     }
 }
 
@@ -158,6 +172,8 @@ impl RequestContext {
 pub struct Request {
     context: RequestContext,
     body: Vec<u8>,
+    outbox: Arc<Outbox>,
+    epoch: u64,
     work: u64,
     is_answered: bool,
 }
@@ -174,10 +190,10 @@ impl Request {
             rank: inbound.rank,
             method: inbound.method,
             caller,
-            epoch,
-            outbox: Arc::clone(outbox),
+            cancellation: Arc::default(),
         };
-        Self { context, body: inbound.body.to_vec(), work, is_answered: false }
+        let (body, outbox) = (inbound.body.to_vec(), Arc::clone(outbox));
+        Self { context, body, outbox, epoch, work, is_answered: false }
     }
 
     /// Whose request it is, and how long it is waited for.
@@ -211,8 +227,8 @@ impl Request {
 
     fn answer(&mut self, status: Status, body: Vec<u8>) {
         self.is_answered = true;
-        let (work, epoch) = (self.work, self.context.epoch);
-        self.context.outbox.push(Answered { work, epoch, status, body });
+        let (work, epoch) = (self.work, self.epoch);
+        self.outbox.push(Answered { work, epoch, status, body });
     }
 }
 

@@ -79,6 +79,7 @@ fn serve_queue(queue: &Queue, serve: &impl Fn(&Inbound<'_>, &mut Vec<u8>) -> Sta
             method: context.method,
             body: request.body(),
             context: Some(context.caller),
+            cancellation: Some(context.cancellation()),
         };
         let mut answer = Vec::new();
         // What the handler captured is its own affair.

@@ -1,6 +1,8 @@
 //! A provider's connection to its daemon: requests that were asked for, and their answers.
 
 use std::{
+    collections::BTreeMap,
+    mem,
     path::{Path, PathBuf},
     sync::Arc,
     thread,
@@ -22,6 +24,7 @@ use crate::{
         SERVE_HEAD_BYTES, ServeHead, WORK_HEAD_BYTES, WorkHead, method,
     },
     provider::{
+        cancellation::Cancellation,
         inbound::{Context, Inbound},
         offer::{Offer, ProvideError, WINDOW},
         request::{Answered, Outbox, ProviderStop, Request},
@@ -38,6 +41,15 @@ const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// How long taken requests may go unanswered when the provider was stopped.
 const STOP_MAX: Duration = Duration::from_secs(5);
 
+/// What a call to the daemon asks for.
+#[derive(Clone, Copy, Debug)]
+enum Asks {
+    /// A request.
+    Work,
+    /// Requests that nobody waits for any more.
+    Watch,
+}
+
 /// Answers that were made while requests were read.
 #[derive(Debug, Default)]
 struct Made {
@@ -46,17 +58,22 @@ struct Made {
     bytes: Vec<u8>,
 }
 
+/// Is given a request by its number; says how it is told that nobody waits for it, if it can be.
+type Take<'a> = dyn FnMut(u64, &Inbound<'_>) -> Option<Arc<Cancellation>> + 'a;
+
 #[derive(Debug)]
 pub(super) struct Session {
     path: PathBuf,
     offer: Offer,
     config: ClientConfig,
-    ipc: ipc::PipelinedClient<()>,
+    ipc: ipc::PipelinedClient<Asks>,
     outbox: Arc<Outbox>,
     /// Number of this connection.
     epoch: u64,
-    /// Requests that were given and not answered.
-    given: usize,
+    /// Requests that were given and not answered, if handlers of other threads or tasks have them.
+    given: BTreeMap<u64, Arc<Cancellation>>,
+    /// The daemon is asked which of them nobody waits for.
+    is_watching: bool,
     window: usize,
     answer_bytes_max: usize,
     made: Made,
@@ -72,11 +89,11 @@ fn register(path: &Path, offer: &Offer, config: ClientConfig) -> Result<Connecte
     let mut ipc = ipc::PipelinedClient::connect(path, crate::ipc_config(config))?;
     let head = daemon_head(method::REGISTER);
     let message = offer.message();
-    let sent = ipc.submit_parts(&[head.as_bytes(), &message], ());
+    let sent = ipc.submit_parts(&[head.as_bytes(), &message], Asks::Work);
     sent.map_err(|refused| CallError::not_sent(refused.error))?;
     let mut outcome = None;
     while outcome.is_none() {
-        ipc.poll_outcomes(|(), told| {
+        ipc.poll_outcomes(|_, told| {
             outcome = Some(told.map(|_| ()).map_err(|failed| CallError::of(failed, TO_DAEMON)));
         });
         if outcome.is_none() {
@@ -100,7 +117,7 @@ fn register(path: &Path, offer: &Offer, config: ClientConfig) -> Result<Connecte
 
 /// A connection whose service is offered.
 struct Connected {
-    ipc: ipc::PipelinedClient<()>,
+    ipc: ipc::PipelinedClient<Asks>,
 }
 
 impl Session {
@@ -118,7 +135,8 @@ impl Session {
             config,
             epoch: outbox.epoch(),
             outbox: Arc::new(outbox),
-            given: 0,
+            given: BTreeMap::new(),
+            is_watching: false,
             window: offer.window.unwrap_or(WINDOW),
             answer_bytes_max: 0,
             made: Made::default(),
@@ -134,7 +152,12 @@ impl Session {
     fn measure(&mut self) {
         let request_bytes_max = self.ipc.terms().request_bytes_max;
         self.answer_bytes_max = request_bytes_max.saturating_sub(HEADS_BYTES_MAX);
-        self.window = self.window.min(self.ipc.depth());
+        self.window = self.window.min(self.room());
+    }
+
+    /// Requests that this process can have at a time: one call is for those that nobody waits for any more.
+    fn room(&self) -> usize {
+        (self.ipc.depth() - 1).max(1)
     }
 
     pub(super) fn outbox(&self) -> Arc<Outbox> {
@@ -147,7 +170,7 @@ impl Session {
 
     /// For so many threads, unless the offer says how many requests there may be.
     pub(super) fn window_at_least(&mut self, threads: usize) {
-        self.window = self.offer.window.unwrap_or(threads.max(1)).min(self.ipc.depth());
+        self.window = self.offer.window.unwrap_or(threads.max(1)).min(self.room());
     }
 
     /// See [`Provider::serve`](crate::Provider::serve).
@@ -161,7 +184,7 @@ impl Session {
             let mut made = std::mem::take(&mut self.made);
             let read = self.read(&mut |work, inbound| {
                 if is_over {
-                    return;
+                    return None;
                 }
                 let start = made.bytes.len();
                 let late = inbound.context.is_some_and(|context| context.time_left().is_zero());
@@ -177,6 +200,7 @@ impl Session {
                         is_over = true;
                     }
                 }
+                None
             });
             let count = made.ends.len();
             let sent = read.and_then(|()| self.send_made(&mut made));
@@ -200,6 +224,7 @@ impl Session {
         take: &mut dyn FnMut(Request),
         turn: &mut dyn FnMut() -> usize,
     ) -> Result<(), ProvideError> {
+        self.is_watching = true;
         self.ask()?;
         let mut stop_by_ns = None;
         loop {
@@ -207,7 +232,7 @@ impl Session {
             if is_stopped {
                 let now_ns = clock::now_ns();
                 let by_ns = *stop_by_ns.get_or_insert(now_ns + clock::duration_ns(STOP_MAX));
-                if self.given == 0 || now_ns >= by_ns {
+                if self.given.is_empty() || now_ns >= by_ns {
                     self.ipc.flush();
                     return Ok(());
                 }
@@ -219,7 +244,10 @@ impl Session {
                 self.read(&mut |work, inbound| {
                     count += 1;
                     let caller = inbound.context.unwrap_or(UNKNOWN);
-                    take(Request::new(&outbox, epoch, work, inbound, caller));
+                    let request = Request::new(&outbox, epoch, work, inbound, caller);
+                    let cancellation = Arc::clone(request.context().cancellation());
+                    take(request);
+                    Some(cancellation)
                 })
             };
             count += turn();
@@ -232,20 +260,39 @@ impl Session {
         }
     }
 
-    /// Reads requests that came.
-    fn read(&mut self, take: &mut dyn FnMut(u64, &Inbound<'_>)) -> Result<(), CallError> {
-        let (mut failed, mut given) = (None, 0);
-        self.ipc.poll_outcomes(|(), outcome| match outcome {
-            Ok(bytes) => match parse(bytes) {
+    /// Reads requests that came, and which of them nobody waits for.
+    fn read(&mut self, take: &mut Take<'_>) -> Result<(), CallError> {
+        let (mut failed, mut is_told) = (None, false);
+        let Self { ipc, given, is_watching, .. } = self;
+        ipc.poll_outcomes(|asks, outcome| match (asks, outcome) {
+            (Asks::Work, Ok(bytes)) => match parse(bytes) {
                 Some((work, inbound)) => {
-                    given += 1;
-                    take(work, &inbound);
+                    if let Some(cancellation) = take(work, &inbound) {
+                        given.insert(work, cancellation);
+                    }
                 }
                 None => failed = Some(CallError::Unanswered(Status::Internal)),
             },
-            Err(error) => failed = Some(CallError::of(error, TO_DAEMON)),
+            (Asks::Watch, Ok(works)) => {
+                is_told = true;
+                for work in works.as_chunks().0 {
+                    if let Some(cancellation) = given.get(&u64::from_le_bytes(*work)) {
+                        cancellation.cancel();
+                    }
+                }
+            }
+            (asks, Err(error)) => match (asks, CallError::of(error, TO_DAEMON)) {
+                // A daemon of an earlier version, which never tells.
+                (Asks::Watch, error) if error.status() == Status::Unimplemented => {
+                    *is_watching = false;
+                }
+                (_, error) => failed = Some(error),
+            },
         });
-        self.given += given;
+        if is_told {
+            self.watch()?;
+            self.ipc.flush();
+        }
         failed.map_or(Ok(()), Err)
     }
 
@@ -254,8 +301,20 @@ impl Session {
         for _ in self.ipc.in_flight()..self.window {
             self.answer(0, Status::Ok, &[])?;
         }
+        // Where there is one entry, it is for work.
+        if self.is_watching && self.ipc.in_flight() < self.ipc.depth() {
+            self.watch()?;
+        }
         self.ipc.flush();
         Ok(())
+    }
+
+    /// Asks to be told of requests that nobody waits for any more.
+    fn watch(&mut self) -> Result<(), CallError> {
+        let (call, service) = (daemon_head(method::WATCH), self.offer.service.to_le_bytes());
+        let sent =
+            self.ipc.submit_parts_within(&[call.as_bytes(), &service], Duration::MAX, Asks::Watch);
+        sent.map(drop).map_err(|refused| CallError::not_sent(refused.error))
     }
 
     fn send_made(&mut self, made: &mut Made) -> Result<(), CallError> {
@@ -289,7 +348,7 @@ impl Session {
     }
 
     fn end_request(&mut self, work: u64, status: Status, body: &[u8]) -> Result<(), CallError> {
-        self.given = self.given.saturating_sub(1);
+        self.given.remove(&work);
         match status {
             Status::Ok if body.len() > self.answer_bytes_max => {
                 self.answer(work, Status::OutOfRange, &[])
@@ -310,7 +369,7 @@ impl Session {
         };
         // Without a deadline: work may be long in coming, and the kernel tells of the daemon's end.
         let parts = [call.as_bytes(), head.as_bytes(), body];
-        let sent = self.ipc.submit_parts_within(&parts, Duration::MAX, ());
+        let sent = self.ipc.submit_parts_within(&parts, Duration::MAX, Asks::Work);
         sent.map(drop).map_err(|refused| CallError::not_sent(refused.error))
     }
 
@@ -320,7 +379,7 @@ impl Session {
             return Err(error.into());
         }
         self.epoch = self.outbox.begin_epoch();
-        self.given = 0;
+        self.cancel_given();
         for number in 0..self.offer.retry.retries_max {
             if self.outbox.is_stopped() {
                 return Ok(());
@@ -347,6 +406,13 @@ impl Session {
         Err(error.into())
     }
 
+    /// Nobody waits for what this connection brought any more.
+    fn cancel_given(&mut self) {
+        for cancellation in mem::take(&mut self.given).into_values() {
+            cancellation.cancel();
+        }
+    }
+
     /// After a turn: looks again at once if it did something, else spins, yields or sleeps as configured.
     fn rest(&mut self, has_worked: bool) {
         if has_worked {
@@ -365,6 +431,12 @@ impl Session {
             }
             self.outbox.awake();
         }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.cancel_given();
     }
 }
 
@@ -389,7 +461,8 @@ fn parse(bytes: &[u8]) -> Option<(u64, Inbound<'_>)> {
         });
         body = rest;
     }
-    let inbound = Inbound { rank: head.rank.get(), method: head.method.get(), body, context };
+    let (rank, method) = (head.rank.get(), head.method.get());
+    let inbound = Inbound { rank, method, body, context, cancellation: None };
     Some((head.work.get(), inbound))
 }
 

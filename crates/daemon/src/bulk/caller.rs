@@ -7,7 +7,7 @@ use client::{
         BODY_BYTES_MAX, BulkCallHead, IS_WRITABLE, PeerCallHead, PeerSlice, SliceHead, entries,
         method,
     },
-    message::{DAEMON, HERE, PEER_HEAD_BYTES, PeerHead},
+    message::{CallerHead, DAEMON, HERE, PEER_HEAD_BYTES, PeerHead},
 };
 use proto::bulk::{Lending, Slice};
 use rpc::{Call, CallError, PeerId, Status};
@@ -219,7 +219,7 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
         let key = self.awaited.insert(awaited).map_err(|_| Status::ResourceExhausted)?;
         let cookie = marked(key.to_u64());
         let call = Call { method: DAEMON, timeout, cookie, ..Call::default() };
-        let head = PeerHead::new(method);
+        let head = PeerHead::new(method, &CallerHead::default()).0;
         let called = turn.worker.call_parts(peer, &call, &[head.as_bytes(), body]);
         called.map(drop).map_err(|error| {
             self.awaited.remove(key);

@@ -7,7 +7,7 @@ use slots::Key;
 use verbs::Nic;
 
 use crate::{
-    client_port::{ClientPort, ClientTag},
+    client_port::{ClientPort, ClientTag, Replies as _},
     dispatcher::{
         Caller, Dispatcher, PendingCall, ReplyTo,
         provider_calls::{ProviderCall, Server},
@@ -15,7 +15,9 @@ use crate::{
         waiting::Waiting,
     },
     limits::CallerId,
+    members::Told,
     metrics::Counter,
+    threads::{AskedBy, ThreadNotice},
 };
 
 /// Time between two looks for what clients left behind: each costs as much as there is.
@@ -51,26 +53,27 @@ impl<P: ClientPort> Dispatcher<P> {
         for key in &unwanted {
             if let Some(ProviderCall { server: Server::Thread, caller, .. }) =
                 self.provider_calls.get(*key)
-                && let Caller::Local(ReplyTo::Client(to)) = caller
+                && let Caller::Client(to) = caller
             {
                 of_threads.insert(tag_of::<P>(self.client_base, *to));
             }
         }
         for thread in self.thread_handle.others() {
-            self.untold.extend(of_threads.iter().map(|client| (thread, *client)));
+            let notices = of_threads.iter().map(|client| (thread, ThreadNotice::Forget(*client)));
+            self.untold.extend(notices);
         }
         self.cancel_calls(worker, |call| matches!(call.reply_to, ReplyTo::Nobody));
         let abandoned = unwanted.len() + waiting.len();
         self.tally.add(Counter::Abandoned, abandoned as u64);
-        let ends = [
-            (unhanded, Status::Unavailable, not_executed(Status::Unavailable)),
-            (unserved, Status::Unavailable, &[]),
-            (unwanted, Status::Cancelled, &[]),
-        ];
-        for (keys, status, said) in ends {
+        let ends = [(unhanded, not_executed(Status::Unavailable)), (unserved, &[])];
+        for (keys, said) in ends {
             for key in keys {
+                let status = Status::Unavailable;
                 self.end_provider_call(port.replies(), worker, key, status, said);
             }
+        }
+        for key in unwanted {
+            self.cancel_provider_call(port.replies(), worker, key, Status::Cancelled);
         }
         for waiting in waiting {
             let taken_ns = waiting.call.taken_ns;
@@ -92,16 +95,34 @@ impl<P: ClientPort> Dispatcher<P> {
         }
     }
 
-    /// Tells the other threads which clients are gone, as far as they have room.
+    /// Tells the other threads whom nobody waits for, as far as they have room.
     #[cold]
     pub(super) fn tell_threads(&mut self) {
         let Self { untold, thread_handle, .. } = self;
-        untold.retain(|(thread, client)| !thread_handle.forget(*thread, *client));
+        untold.retain(|(thread, notice)| !thread_handle.notify(*thread, *notice));
+    }
+
+    /// Handles what another thread says without an answer.
+    #[cold]
+    pub(super) fn take_notice<N: Nic>(
+        &mut self,
+        replies: &mut P::Replies,
+        worker: &mut Worker<N>,
+        notice: ThreadNotice,
+    ) {
+        match notice {
+            ThreadNotice::Forget(client) => self.forget_client(replies, worker, client),
+            ThreadNotice::Cancel(asked) => {
+                if let Some(key) = self.provider_calls.of_thread(asked) {
+                    self.tally.add(Counter::Abandoned, 1);
+                    self.cancel_provider_call(replies, worker, key, Status::Cancelled);
+                }
+            }
+        }
     }
 
     /// A client of another thread is gone: ends what this thread does for it.
-    #[cold]
-    pub(super) fn forget_client<N: Nic>(
+    fn forget_client<N: Nic>(
         &mut self,
         replies: &mut P::Replies,
         worker: &mut Worker<N>,
@@ -118,7 +139,7 @@ impl<P: ClientPort> Dispatcher<P> {
         });
         for key in self.provider_calls.of_caller(CallerId::Client(client)) {
             self.tally.add(Counter::Abandoned, 1);
-            self.end_provider_call(replies, worker, key, Status::Cancelled, &[]);
+            self.cancel_provider_call(replies, worker, key, Status::Cancelled);
         }
     }
 
@@ -133,8 +154,61 @@ impl<P: ClientPort> Dispatcher<P> {
     ) {
         if let Some(key) = self.provider_calls.of_peer(peer, request) {
             self.tally.add(Counter::Abandoned, 1);
-            self.end_provider_call(replies, worker, key, Status::Cancelled, &[]);
+            let call = self.provider_calls.get(key);
+            if let Some(ProviderCall { server: Server::Thread, service, .. }) = call
+                && let Some(thread) = self.services.elsewhere(*service)
+            {
+                let asked = AskedBy { thread: self.thread_handle.number(), key };
+                self.untold.push((thread, ThreadNotice::Cancel(asked)));
+            }
+            self.cancel_provider_call(replies, worker, key, Status::Cancelled);
         }
+    }
+
+    /// Ends a request that nobody waits for any more, and tells the process that has it.
+    #[cold]
+    pub(super) fn cancel_provider_call<N: Nic>(
+        &mut self,
+        replies: &mut P::Replies,
+        worker: &mut Worker<N>,
+        key: Key,
+        status: Status,
+    ) {
+        let call = self.provider_calls.get(key);
+        let given = call.and_then(|call| match call.server {
+            Server::Client(client) => Some((call.service, client)),
+            Server::Any | Server::Thread => None,
+        });
+        self.end_provider_call(replies, worker, key, status, &[]);
+        let Some((service, client)) = given else { return };
+        let provider = self.services.provider(service);
+        let told = provider.and_then(|provider| provider.members.cancel(client, key.to_u64()));
+        tell_provider::<P>(replies, told);
+    }
+
+    /// A provider waits to be told of requests that it has and nobody waits for.
+    pub(super) fn watch(
+        &mut self,
+        client: P::Client,
+        reply_to: P::ReplyTo,
+        payload: &[u8],
+        replies: &mut P::Replies,
+    ) -> Result<(), Status> {
+        let service = payload.try_into().map(u16::from_le_bytes);
+        let service = service.map_err(|_| Status::InvalidArgument)?;
+        let provider = self.services.provider(service);
+        let provider = provider.filter(|provider| provider.members.has(client));
+        let members = &mut provider.ok_or(Status::FailedPrecondition)?.members;
+        tell_provider::<P>(replies, members.watch(client, reply_to));
+        Ok(())
+    }
+}
+
+/// Answers a provider that watches.
+fn tell_provider<P: ClientPort>(replies: &mut P::Replies, told: Option<Told<P>>) {
+    if let Some((reply_to, works)) = told {
+        let works: Vec<_> = works.into_iter().flat_map(u64::to_le_bytes).collect();
+        replies.reply(reply_to, Status::Ok, &[&works]);
     }
 }
 

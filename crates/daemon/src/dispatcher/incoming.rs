@@ -3,8 +3,7 @@
 
 use client::bulk::message::method as bulk;
 use client::message::{
-    CallHead, CallerHead, ContextHead, DAEMON, HAS_CALLER, HAS_CONTEXT, PeerHead, ServeHead,
-    WorkHead, method,
+    CallHead, CallerHead, ContextHead, DAEMON, HAS_CONTEXT, PeerHead, ServeHead, WorkHead, method,
 };
 use rpc::{Request, Status, Token, Worker};
 use slots::Key;
@@ -18,7 +17,7 @@ use crate::{
         Answer, Caller, Dispatcher, Refusal, ReplyTo,
         departures::tag_of,
         provider_calls::{ProviderCall, Server},
-        said::{NOBODY, context_of, mark_service, not_executed},
+        said::{context_of, mark_service, not_executed},
     },
     limits::CallerId,
     members::{OfferError, Offered, Poll},
@@ -39,7 +38,7 @@ impl<P: ClientPort> Dispatcher<P> {
         let service = head.service.get();
         let context = context_of(&self.who);
         let (rank, method) = (self.rank_info.rank(), head.method.get());
-        let inbound = Inbound { rank, method, body: payload, context };
+        let inbound = Inbound { rank, method, body: payload, context, cancellation: None };
         match self.services.serve(service, &inbound, &mut self.body) {
             Some(Served::Answered(status)) => {
                 self.count_status(status);
@@ -49,7 +48,7 @@ impl<P: ClientPort> Dispatcher<P> {
             Some(served) => {
                 let deadline_ns = self.deadline_ns(head.timeout_us.get());
                 let tag = tag_of::<P>(self.client_base, reply_to);
-                let caller = (Caller::Local(ReplyTo::Client(reply_to)), CallerId::Client(tag));
+                let caller = (Caller::Client(reply_to), CallerId::Client(tag));
                 let handed =
                     self.hand_over(replies, service, &inbound, caller, deadline_ns, served);
                 match handed {
@@ -142,18 +141,12 @@ impl<P: ClientPort> Dispatcher<P> {
         token: &Token,
         body: &'a [u8],
     ) -> Result<Inbound<'a>, Status> {
-        let Ok((head, mut payload)) = PeerHead::read_from_prefix(body) else {
-            return Err(Status::InvalidArgument);
-        };
+        let (method, who, body) = PeerHead::read(body).ok_or(Status::InvalidArgument)?;
         let rank = self.peers.rank_of(token.peer()).ok_or(Status::Unavailable)?;
         self.peers.counts_mut(rank).requests += 1;
-        self.who = NOBODY;
-        if head.flags & HAS_CALLER != 0 {
-            let told = CallerHead::read_from_prefix(payload);
-            (self.who, payload) = told.map_err(|_| Status::InvalidArgument)?;
-        }
+        self.who = who;
         let context = context_of(&self.who);
-        Ok(Inbound { rank, method: head.method.get(), body: payload, context })
+        Ok(Inbound { rank, method, body, context, cancellation: None })
     }
 
     /// Answers a request of another node that came at `came_ns`.
@@ -217,6 +210,12 @@ impl<P: ClientPort> Dispatcher<P> {
             method::REPORT => return self.serve_report(reply_to, head, payload, replies),
             method::SERVE => {
                 return match self.serve_provider(worker, client, reply_to, payload, replies) {
+                    Ok(()) => Answer::Later,
+                    Err(refused) => Answer::Now(refused),
+                };
+            }
+            method::WATCH => {
+                return match self.watch(client, reply_to, payload, replies) {
                     Ok(()) => Answer::Later,
                     Err(refused) => Answer::Now(refused),
                 };
@@ -299,7 +298,8 @@ impl<P: ClientPort> Dispatcher<P> {
     fn give_to_provider(&mut self, replies: &mut P::Replies, service: u16) {
         while let Some((poll, request)) = self.next_queued(service) {
             let QueuedRequest { key, rank, method, body, .. } = request;
-            let inbound = Inbound { rank, method, body: &body, context: None };
+            let (context, cancellation) = (None, None);
+            let inbound = Inbound { rank, method, body: &body, context, cancellation };
             if let Some(call) = self.provider_calls.give(key, poll.client) {
                 answer_poll::<P>(replies, &poll, key, &inbound, call);
             }
@@ -336,7 +336,10 @@ impl<P: ClientPort> Dispatcher<P> {
             self.provider_calls.forget_queued(&mut self.services, &mut self.held, queue);
         }
         match call.caller {
-            Caller::Local(reply_to) => self.answer(replies, reply_to, status, body, call.came_ns),
+            Caller::Client(to) => {
+                self.answer(replies, ReplyTo::Client(to), status, body, call.came_ns);
+            }
+            Caller::Thread(token, _) => self.thread_handle.answer(token, status, body),
             Caller::Peer(token) => self.reply_peer(worker, token, status, body, call.came_ns),
         }
     }
@@ -359,7 +362,7 @@ impl<P: ClientPort> Dispatcher<P> {
             Served::Elsewhere => Server::Thread,
             Served::Provided | Served::Answered(_) => Server::Any,
         };
-        let who = self.who_calls(replies, &caller);
+        let who = self.who;
         let (is_queued, came_ns) = (false, self.now_ns);
         let call = ProviderCall {
             caller,
@@ -392,16 +395,6 @@ impl<P: ClientPort> Dispatcher<P> {
         match self.provider_calls.remove(key) {
             Some(call) => Err(Refusal { status: Status::ResourceExhausted, reply_to: call.caller }),
             None => unreachable!("the call was stored just now"),
-        }
-    }
-
-    /// Who called, for the process that is to answer.
-    fn who_calls(&self, replies: &P::Replies, caller: &Caller<P>) -> CallerHead {
-        match caller {
-            Caller::Local(ReplyTo::Client(to)) if self.who.pid.get() == 0 => {
-                caller_head(replies.process_of(*to), self.who.trace.get())
-            }
-            _ => self.who,
         }
     }
 

@@ -6,12 +6,12 @@ use verbs::Nic;
 
 use crate::{
     client_port::{ClientPort, Replies as _},
-    dispatcher::{Answer, Dispatcher, incoming::caller_head, said::NOBODY},
+    dispatcher::{Answer, Dispatcher},
     rights::Act,
 };
 
 impl<P: ClientPort> Dispatcher<P> {
-    /// A client's request for such a service. The other node is told who calls.
+    /// A client's request for such a service.
     #[cold]
     pub(super) fn serve_limited<N: Nic>(
         &mut self,
@@ -35,10 +35,7 @@ impl<P: ClientPort> Dispatcher<P> {
         if rank == self.rank_info.rank() {
             return self.serve_local(reply_to, head, payload, replies);
         }
-        self.who = caller_head(process, self.who.trace.get());
-        let answer = self.forward_traced(worker, rank, (client, reply_to), head, payload);
-        self.who = NOBODY;
-        answer
+        self.forward(worker, rank, (client, reply_to), head, payload)
     }
 
     /// Whether the request of another node that is being handled may go to a service.

@@ -40,12 +40,12 @@ use zerocopy::FromBytes as _;
 
 use crate::{
     bulk_inbox::BulkInbox,
-    client_port::{ClientPort, ClientRequest, ClientTag, Outgoing, Replies as _},
+    client_port::{ClientPort, ClientRequest, Outgoing, Replies as _},
     limits::{Held, Limits},
     metrics::{Counter, Lap, LoopTimer, Phase, Tally, Timing},
     rights::Act,
     services::Services,
-    threads::ThreadHandle,
+    threads::{AskedBy, ThreadHandle, ThreadNotice},
 };
 
 /// The address of the answer to a call that was made on this node.
@@ -60,8 +60,10 @@ enum ReplyTo<P: ClientPort> {
 
 /// Whoever waits for the answer of a provider.
 enum Caller<P: ClientPort> {
-    /// A client or thread of this node.
-    Local(ReplyTo<P>),
+    /// A client of this thread.
+    Client(P::ReplyTo),
+    /// Another thread, which names the request so.
+    Thread(inproc::Token, AskedBy),
     /// Another node.
     Peer(Token),
 }
@@ -132,8 +134,8 @@ pub(super) struct Dispatcher<P: ClientPort> {
     /// Departures of clients that were acted upon, and when others are.
     departures: u64,
     departures_ns: u64,
-    /// Clients that are gone, and other threads that are still to be told.
-    untold: Vec<(usize, ClientTag)>,
+    /// Other threads, and what they are still to be told.
+    untold: Vec<(usize, ThreadNotice)>,
     /// Who made the request that is being handled, as far as that was told.
     who: CallerHead,
     /// By number: answers to clients with this status.
@@ -348,6 +350,7 @@ impl<P: ClientPort> Dispatcher<P> {
         let Ok((head, payload)) = CallHead::read_from_prefix(request) else {
             return Answer::Now(Status::InvalidArgument);
         };
+        self.who = caller_head(replies.process_of(reply_to), 0);
         if head.response_bytes.get() & HAS_EXTRA != 0 {
             return self.serve_traced(worker, client, reply_to, head, payload, replies);
         }
@@ -369,10 +372,8 @@ impl<P: ClientPort> Dispatcher<P> {
             return Answer::Now(Status::InvalidArgument);
         };
         head.response_bytes = (head.response_bytes.get() & !HAS_EXTRA).into();
-        self.who = caller_head(replies.process_of(reply_to), extra.trace.get());
-        let answer = self.serve_call(worker, client, reply_to, &head, payload, replies);
-        self.who = NOBODY;
-        answer
+        self.who.trace = extra.trace;
+        self.serve_call(worker, client, reply_to, &head, payload, replies)
     }
 
     #[inline]
@@ -415,8 +416,6 @@ impl<P: ClientPort> Dispatcher<P> {
         }
         if self.is_draining {
             self.refuse(Status::Unavailable)
-        } else if self.who.pid.get() != 0 || self.who.trace.get() != 0 {
-            self.forward_traced(worker, rank, (client, reply_to), head, payload)
         } else {
             self.forward(worker, rank, (client, reply_to), head, payload)
         }
@@ -467,7 +466,7 @@ impl<P: ClientPort> Dispatcher<P> {
         let replies = port.replies();
         for key in self.provider_calls.late(self.now_ns) {
             self.tally.add(Counter::Deadlines, 1);
-            self.end_provider_call(replies, worker, key, Status::DeadlineExceeded, &[]);
+            self.cancel_provider_call(replies, worker, key, Status::DeadlineExceeded);
         }
         for waiting in self.waiting.take_late(&mut self.held, self.now_ns) {
             self.tally.add(Counter::Deadlines, 1);

@@ -30,19 +30,7 @@ impl<P: ClientPort> Dispatcher<P> {
         head: &CallHead,
         payload: &[u8],
     ) -> Answer {
-        let call = self.outgoing(client, head, false);
-        self.forward_call(worker, rank, reply_to, call, payload)
-    }
-
-    #[inline(always)]
-    fn forward_call<N: Nic>(
-        &mut self,
-        worker: &mut Worker<N>,
-        rank: u32,
-        reply_to: P::ReplyTo,
-        call: Outgoing,
-        payload: &[u8],
-    ) -> Answer {
+        let call = self.outgoing(client, head);
         match self.call_or_wait(worker, rank, ReplyTo::Client(reply_to), call, payload) {
             Ok(()) => Answer::Later,
             Err(Refusal { status, .. }) => self.refuse(status),
@@ -50,32 +38,17 @@ impl<P: ClientPort> Dispatcher<P> {
     }
 
     #[inline]
-    fn outgoing(&self, client: P::Client, head: &CallHead, has_caller: bool) -> Outgoing {
+    fn outgoing(&self, client: P::Client, head: &CallHead) -> Outgoing {
         let ClientTag { slot, life } = P::tag(client);
         Outgoing {
             client: ClientTag { slot: slot + self.client_base, life },
             service: head.service.get(),
             method: head.method.get(),
             response_bytes: (head.response_bytes.get() as usize).min(self.body_bytes_max),
-            has_caller,
+            who: self.who,
             taken_ns: self.now_ns,
             deadline_ns: self.now_ns.saturating_add(self.timeout_ns(head.timeout_us.get())),
         }
-    }
-
-    /// As [`forward`](Self::forward), and tells the other node who calls.
-    #[cold]
-    pub(super) fn forward_traced<N: Nic>(
-        &mut self,
-        worker: &mut Worker<N>,
-        rank: u32,
-        (client, reply_to): (P::Client, P::ReplyTo),
-        head: &CallHead,
-        payload: &[u8],
-    ) -> Answer {
-        let payload = [self.who.as_bytes(), payload].concat();
-        let call = self.outgoing(client, head, true);
-        self.forward_call(worker, rank, reply_to, call, &payload)
     }
 
     /// Calls another node, or lets the call wait for room; refuses it if there is none, or no such
@@ -238,8 +211,8 @@ impl<P: ClientPort> Dispatcher<P> {
             cookie: key.to_u64(),
             caller: Some(call.client.number()),
         };
-        let head = PeerHead::new(call.method).with_caller(call.has_caller);
-        match worker.call_parts(peer, &request, &[head.as_bytes(), payload]) {
+        let (head, caller) = PeerHead::new(call.method, &call.who);
+        match worker.call_parts(peer, &request, &[head.as_bytes(), caller, payload]) {
             Ok(_) => {
                 self.tally.add(Counter::BytesOut, payload.len() as u64);
                 self.peers.counts_mut(rank).calls += 1;

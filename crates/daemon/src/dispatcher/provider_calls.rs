@@ -8,9 +8,10 @@ use slots::{Key, SlotTable};
 
 use crate::{
     client_port::ClientPort,
-    dispatcher::{Caller, ReplyTo},
+    dispatcher::Caller,
     limits::{CallerId, Held, Wheel},
     services::{QueuedRequest, RequestQueue, Services, enqueue},
+    threads::AskedBy,
 };
 
 /// The process or thread that is to answer.
@@ -97,8 +98,14 @@ impl<P: ClientPort> ProviderCalls<P> {
         let names = |token: &Token| token.peer() == peer && token.request() == request;
         match &self.calls.get(key)?.caller {
             Caller::Peer(token) if names(token) => Some(key),
-            Caller::Peer(_) | Caller::Local(_) => None,
+            Caller::Peer(_) | Caller::Client(_) | Caller::Thread(..) => None,
         }
+    }
+
+    /// The request of another thread that is not answered yet, by its name. It looks at all of them.
+    pub(super) fn of_thread(&self, asked: AskedBy) -> Option<Key> {
+        let is_it = |caller: &Caller<P>| matches!(caller, Caller::Thread(_, by) if *by == asked);
+        self.calls.iter().find(|(_, call)| is_it(&call.caller)).map(|(key, _)| key)
     }
 
     /// A request left its queue.
@@ -142,8 +149,8 @@ impl<P: ClientPort> ProviderCalls<P> {
     /// The requests that clients made for which `is_wanted` holds.
     pub(super) fn by_clients(&self, is_wanted: impl Fn(P::ReplyTo) -> bool) -> Vec<Key> {
         let is_wanted = |call: &ProviderCall<P>| match &call.caller {
-            Caller::Local(ReplyTo::Client(to)) => is_wanted(*to),
-            Caller::Local(_) | Caller::Peer(_) => false,
+            Caller::Client(to) => is_wanted(*to),
+            Caller::Thread(..) | Caller::Peer(_) => false,
         };
         self.keys(is_wanted)
     }

@@ -9,13 +9,13 @@ use zerocopy::{FromBytes as _, IntoBytes as _};
 use crate::{
     client_port::{ClientPort, Replies as _},
     dispatcher::{
-        Answer, Caller, Dispatcher, ReplyTo,
+        Answer, Caller, Dispatcher,
         departures::tag_of,
         provider_calls::{ProviderCall, Server},
         said::NOBODY,
     },
     limits::CallerId,
-    threads::{ThreadCall, ThreadRequest},
+    threads::{AskedBy, ThreadCall, ThreadRequest},
 };
 
 impl<P: ClientPort> Dispatcher<P> {
@@ -40,7 +40,7 @@ impl<P: ClientPort> Dispatcher<P> {
         let deadline_ns = self.now_ns.saturating_add(self.timeout_ns(head.timeout_us.get()));
         let caller = CallerId::Client(tag_of::<P>(self.client_base, reply_to));
         let call = ProviderCall {
-            caller: Caller::Local(ReplyTo::Client(reply_to)),
+            caller: Caller::Client(reply_to),
             caller_id: caller,
             server: Server::Thread,
             service: DAEMON,
@@ -59,6 +59,7 @@ impl<P: ClientPort> Dispatcher<P> {
             method: head.method.get(),
             deadline_ns,
             who: NOBODY,
+            asked: AskedBy { thread: self.thread_handle.number(), key },
             body: payload.to_vec(),
         };
         let to = ThreadCall::Provider { key, service: DAEMON };

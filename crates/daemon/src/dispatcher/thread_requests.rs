@@ -8,13 +8,13 @@ use crate::{
     client_port::ClientPort,
     dispatcher::{
         Caller, Dispatcher, Outgoing, PendingCall, Refusal, ReplyTo,
-        said::{NOBODY, context_of, mark_service, not_executed},
+        said::{context_of, mark_service, not_executed},
         shares::Charge,
     },
     limits::CallerId,
     metrics::Counter,
     services::{Inbound, QueuedRequest, Served, dequeue, requeue},
-    threads::{ThreadCall, ThreadEvent, ThreadRequest},
+    threads::{AskedBy, ThreadCall, ThreadEvent, ThreadRequest},
 };
 
 /// Requests and replies of other threads taken per turn.
@@ -52,21 +52,31 @@ impl<P: ClientPort> Dispatcher<P> {
                     self.thread_handle.keep(body);
                 }
                 ThreadEvent::Request(
-                    ThreadRequest::Serve { service, caller, rank, method, deadline_ns, who, body },
+                    ThreadRequest::Serve {
+                        service,
+                        caller,
+                        rank,
+                        method,
+                        deadline_ns,
+                        who,
+                        asked,
+                        body,
+                    },
                     token,
                 ) => {
                     let context = context_of(&who);
-                    let inbound = Inbound { rank, method, body: &body, context };
+                    let inbound =
+                        Inbound { rank, method, body: &body, context, cancellation: None };
                     self.who = who;
+                    let token = (token, asked);
                     self.serve_thread(replies, token, (service, caller), &inbound, deadline_ns);
-                    self.who = NOBODY;
                     self.thread_handle.keep(body);
                 }
                 // Only a notice says so.
-                ThreadEvent::Request(ThreadRequest::Forget(_), token) => {
+                ThreadEvent::Request(ThreadRequest::Notice(_), token) => {
                     self.thread_handle.answer(token, Status::Unimplemented, &[]);
                 }
-                ThreadEvent::Forget(client) => self.forget_client(replies, worker, client),
+                ThreadEvent::Notice(notice) => self.take_notice(replies, worker, notice),
                 ThreadEvent::Reply { to, status, body } => {
                     self.end_thread_call(replies, worker, to, status, &body);
                     self.thread_handle.keep(body);
@@ -136,8 +146,17 @@ impl<P: ClientPort> Dispatcher<P> {
                 self.end_provider_call(replies, worker, key, Status::Unavailable, &[]);
                 continue;
             };
-            let request =
-                ThreadRequest::Serve { service, caller, rank, method, deadline_ns, who, body };
+            let asked = AskedBy { thread: self.thread_handle.number(), key };
+            let request = ThreadRequest::Serve {
+                service,
+                caller,
+                rank,
+                method,
+                deadline_ns,
+                who,
+                asked,
+                body,
+            };
             let to = ThreadCall::Provider { key, service };
             match self.thread_handle.request_serve(thread, to, request) {
                 Ok(()) => self.tally.add(Counter::ThreadRequests, 1),
@@ -168,7 +187,7 @@ impl<P: ClientPort> Dispatcher<P> {
     fn serve_thread(
         &mut self,
         replies: &mut P::Replies,
-        token: inproc::Token,
+        (token, asked): (inproc::Token, AskedBy),
         (service, caller_id): (u16, CallerId),
         inbound: &Inbound<'_>,
         deadline_ns: u64,
@@ -186,11 +205,9 @@ impl<P: ClientPort> Dispatcher<P> {
                 self.thread_handle.answer(token, status, &self.body);
             }
             Some(served @ Served::Provided) => {
-                let caller = (Caller::Local(ReplyTo::Thread(token)), caller_id);
+                let caller = (Caller::Thread(token, asked), caller_id);
                 let handed = self.hand_over(replies, service, inbound, caller, deadline_ns, served);
-                if let Err(Refusal { status, reply_to: Caller::Local(ReplyTo::Thread(token)) }) =
-                    handed
-                {
+                if let Err(Refusal { status, reply_to: Caller::Thread(token, _) }) = handed {
                     self.thread_handle.answer(token, status, not_executed(status));
                 }
             }
