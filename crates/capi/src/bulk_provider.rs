@@ -9,7 +9,7 @@ use std::{
 
 use client::{
     Status,
-    bulk::{BulkProvider, Direction, Move, Ticket, Work},
+    bulk::{BulkProvider, BulkRequest, Direction, Move, Ticket},
 };
 
 use crate::{
@@ -35,7 +35,7 @@ pub struct CopyrpcBulkProvider {
 /// A call until it is answered.
 #[derive(Debug)]
 pub struct CopyrpcWork {
-    work: Work,
+    work: BulkRequest,
     /// Names the call among those of its provider.
     number: u64,
 }
