@@ -62,6 +62,24 @@ fn sim_cluster_runs_many_seeds_and_refuses_what_is_no_fault() {
     assert_eq!(output.status.code(), Some(2));
 }
 
+#[test]
+fn sim_scalerpc_prints_both_ways_and_says_whether_turns_keep_the_rate() {
+    let few = ["scalerpc", "--clients", "40,80"];
+    let output = sim(&few);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!((text.matches("pool").count(), text.matches("scalerpc").count()), (3, 3), "{text}");
+    // Turns cost something.
+    let output = sim(&[&few[..], &["--spread", "0", "--json"]].concat());
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let rows: Vec<serde_json::Value> =
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(rows.len(), 2);
+    assert!(rows.iter().all(|row| row["pool"]["mops"].as_f64() > Some(0.0)));
+    assert!(rows[1]["scalerpc"]["switches"].as_u64() > Some(0));
+}
+
 /// The reference contradicts itself, so some numbers are missed, and named.
 #[test]
 fn sim_two_rank_says_what_is_not_reproduced_and_draws_it() {

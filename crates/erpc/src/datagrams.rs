@@ -1,18 +1,18 @@
 //! One UD queue pair: packets out of a staging ring, packets into receives.
 
-use std::collections::VecDeque;
-
 use verbs::{
-    Access, Completion, CompletionQueue as _, CqConfig, CreateError, Destination, InitAttr, Lid,
-    MemoryRegion as _, Nic, Op, Payload, PostRecvError, PostSendError, QKey, QpConfig, QpState,
-    Qpn, QueuePair as _, RecvSize, RnrTimer, RtrAttr, RtsAttr, SendFlags, SendRequest, SendSize,
-    Transition, Transport,
+    Access, CompletionQueue as _, CqConfig, CreateError, Destination, InitAttr, MemoryRegion as _,
+    Nic, Op, Payload, PostRecvError, PostSendError, QKey, QpConfig, QpState, Qpn, QueuePair as _,
+    RecvSize, RnrTimer, RtrAttr, RtsAttr, SendFlags, SendRequest, SendSize, Source, Transition,
+    Transport,
 };
 
 use crate::{Config, OpenError};
 
 /// Area at the start of a receive for the global route header.
 const GRH_BYTES: usize = 40;
+/// Of a line, at which each packet begins: a small one lies in one line and not in two.
+const LINE_BYTES: usize = 64;
 /// Longest payload that is copied into the request; a longer one is fetched from the staging ring.
 const INLINE_BYTES: usize = 220;
 /// Receives that go back to the NIC together.
@@ -20,12 +20,10 @@ const RETURN: usize = 16;
 
 /// A packet that arrived. Its bytes stay where they are until it is given back.
 pub(crate) struct Arrived {
-    completion: Completion,
+    /// Of the packet within the receives, behind its global route header.
     offset_bytes: usize,
     pub(crate) len_bytes: usize,
-    /// Of the sender.
-    pub(crate) qpn: Option<Qpn>,
-    pub(crate) lid: Option<Lid>,
+    pub(crate) sender: Option<Source>,
 }
 
 /// A packet that cannot be sent now.
@@ -42,16 +40,16 @@ pub(crate) struct Datagrams<N: Nic> {
     qp: N::Qp,
     send_cq: N::Cq,
     recv_cq: N::Cq,
-    /// `sends` packets, used in turn.
+    /// As many packets as can be outstanding, used in turn.
     staging: N::Mr,
     /// `receives` packets, each behind its global route header.
     receives: N::Mr,
     /// Of a packet in either region.
     stride_bytes: usize,
-    /// Requests that the NIC has not completed, oldest first.
-    posted: VecDeque<u16>,
-    sends: usize,
-    next: usize,
+    /// Sends that can be outstanding.
+    sends: u16,
+    /// Place of the next packet in the staging ring.
+    next: u16,
     is_unrung: bool,
     /// Which receive a completion is about, by its index.
     buffers: Vec<usize>,
@@ -64,11 +62,10 @@ pub(crate) struct Datagrams<N: Nic> {
 impl<N: Nic> Datagrams<N> {
     pub(crate) fn open(nic: &N, config: &Config, packet_bytes: usize) -> Result<Self, OpenError> {
         let pd = nic.alloc_pd()?;
-        let (sends, receives) = (usize::from(config.sends), usize::from(config.receives));
-        let send_cq = Self::cq(nic, sends)?;
+        let receives = usize::from(config.receives);
+        let send_cq = Self::cq(nic, config.sends.into())?;
         let recv_cq = Self::cq(nic, receives)?;
-        let stride_bytes = (GRH_BYTES + packet_bytes).next_multiple_of(64);
-        let staging = nic.alloc_mr(&pd, sends * stride_bytes, Access::LOCAL_WRITE)?;
+        let stride_bytes = LINE_BYTES + packet_bytes.next_multiple_of(LINE_BYTES);
         let memory = nic.alloc_mr(&pd, receives * stride_bytes, Access::LOCAL_WRITE)?;
         let inline_bytes = INLINE_BYTES.min(nic.attributes().inline_bytes_max.into());
         let qp_config = QpConfig {
@@ -83,6 +80,9 @@ impl<N: Nic> Datagrams<N> {
             ..QpConfig::new(Transport::Ud, &send_cq)
         };
         let qp = nic.create_qp(&pd, &qp_config)?;
+        // At least as many as were asked for.
+        let sends = qp.send_free();
+        let staging = nic.alloc_mr(&pd, usize::from(sends) * stride_bytes, Access::LOCAL_WRITE)?;
         let mut datagrams = Self {
             qp,
             send_cq,
@@ -90,7 +90,6 @@ impl<N: Nic> Datagrams<N> {
             staging,
             receives: memory,
             stride_bytes,
-            posted: VecDeque::with_capacity(sends),
             sends,
             next: 0,
             is_unrung: false,
@@ -115,7 +114,7 @@ impl<N: Nic> Datagrams<N> {
         self.qp.modify(&Transition::Init(init))?;
         let count = self.receives.len_bytes() / self.stride_bytes;
         for buffer in 0..count {
-            self.post_receive(buffer * self.stride_bytes)?;
+            self.post_receive(buffer * self.stride_bytes + LINE_BYTES)?;
         }
         self.qp.ring_recv();
         let rtr = RtrAttr {
@@ -132,7 +131,6 @@ impl<N: Nic> Datagrams<N> {
     /// Starts a queue pair anew that has failed. What was posted is lost.
     pub(crate) fn restart(&mut self, nic: &N) -> Result<(), OpenError> {
         self.qp.modify(&Transition::Reset)?;
-        self.posted.clear();
         (self.unreturned, self.is_unrung, self.is_failed) = (0, false, false);
         self.start(nic)
     }
@@ -145,24 +143,33 @@ impl<N: Nic> Datagrams<N> {
         self.is_failed
     }
 
+    /// Posts the receive of a packet that begins at `offset_bytes`.
+    #[inline]
     fn post_receive(&mut self, offset_bytes: usize) -> Result<(), PostRecvError> {
-        let sge = self.receives.sge(offset_bytes, self.stride_bytes);
+        let len_bytes = GRH_BYTES + self.room_bytes();
+        let sge = self.receives.sge(offset_bytes - GRH_BYTES, len_bytes);
         let wqe = self.qp.post_recv(&[sge])?;
         let mask = self.buffers.len() - 1;
         self.buffers[usize::from(wqe) & mask] = offset_bytes;
         Ok(())
     }
 
+    /// For a packet.
+    #[inline]
+    fn room_bytes(&self) -> usize {
+        self.stride_bytes - LINE_BYTES
+    }
+
     /// Whether another packet can be posted.
     #[inline]
     pub(crate) fn has_room(&mut self) -> bool {
-        if self.posted.len() < self.sends {
+        if self.qp.send_free() > 0 {
             return true;
         }
         // Doorbells are batched: what fills the queue must be known to the NIC to be completed.
         self.ring();
         self.reap();
-        self.posted.len() < self.sends
+        self.qp.send_free() > 0
     }
 
     /// Posts a packet; the NIC is told by [`ring`](Self::ring). Its bytes are copied.
@@ -173,23 +180,22 @@ impl<N: Nic> Datagrams<N> {
         header: &[u8],
         data: &[u8],
     ) -> Result<(), SendError> {
-        if self.posted.len() == self.sends {
-            return Err(SendError::Full);
-        }
         let len = header.len() + data.len();
         let posted = if len <= self.inline_bytes {
             let payload = Payload::Inline(&[header, data]);
             self.post(payload, to)
         } else {
-            let at = self.next * self.stride_bytes;
+            if self.qp.send_free() == 0 {
+                return Err(SendError::Full);
+            }
+            let at = usize::from(self.next) * self.stride_bytes;
             self.staging.write(at, header);
             self.staging.write(at + header.len(), data);
             let sge = self.staging.sge(at, len);
             self.post(Payload::Gather(&[sge]), to)
         };
         match posted {
-            Ok(wqe) => {
-                self.posted.push_back(wqe);
+            Ok(_) => {
                 self.next = if self.next + 1 == self.sends { 0 } else { self.next + 1 };
                 self.is_unrung = true;
                 Ok(())
@@ -217,14 +223,17 @@ impl<N: Nic> Datagrams<N> {
         }
     }
 
+    /// Takes completions of sends before they are needed, which are at least one in half of the queue.
+    #[inline]
+    pub(crate) fn reap_early(&mut self) {
+        if self.qp.send_free() < self.sends / 2 {
+            self.reap();
+        }
+    }
+
     /// Takes completions of sends.
     pub(crate) fn reap(&mut self) {
         while let Some(completion) = self.send_cq.poll() {
-            while let Some(wqe) = self.posted.pop_front() {
-                if wqe == completion.wqe {
-                    break;
-                }
-            }
             self.qp.retire(&completion);
             self.is_failed |= completion.failure.is_some() && !self.recover();
         }
@@ -245,25 +254,21 @@ impl<N: Nic> Datagrams<N> {
         let is_whole = completion.failure.is_none();
         self.is_failed |= !is_whole && self.qp.state() == QpState::Err;
         // A length of 0 is no packet.
-        let room = self.stride_bytes - GRH_BYTES;
-        let len_bytes = if is_whole { (completion.len_bytes as usize).min(room) } else { 0 };
-        let (qpn, lid) = (
-            completion.source.map(|source| source.qpn),
-            completion.source.map(|source| source.lid),
-        );
-        Some(Arrived { completion, offset_bytes, len_bytes, qpn, lid })
+        let len_bytes =
+            if is_whole { (completion.len_bytes as usize).min(self.room_bytes()) } else { 0 };
+        self.qp.retire(&completion);
+        Some(Arrived { offset_bytes, len_bytes, sender: completion.source })
     }
 
     /// Copies bytes of a packet, from `at_bytes` on.
     #[inline]
     pub(crate) fn read(&self, arrived: &Arrived, at_bytes: usize, to: &mut [u8]) {
-        self.receives.read(arrived.offset_bytes + GRH_BYTES + at_bytes, to);
+        self.receives.read(arrived.offset_bytes + at_bytes, to);
     }
 
     /// Posts the receive of a packet again.
     #[inline]
     pub(crate) fn give_back(&mut self, arrived: &Arrived) {
-        self.qp.retire(&arrived.completion);
         if self.post_receive(arrived.offset_bytes).is_err() {
             self.is_failed = true;
             return;

@@ -1,6 +1,6 @@
 //! Sessions, in both roles.
 
-use std::net::SocketAddr;
+use std::{collections::VecDeque, net::SocketAddr};
 
 use proto::erpc::{
     Client, Geometry, Server, WINDOW,
@@ -157,6 +157,14 @@ impl Session {
             pinged_ns: now_ns,
             first_pinged_ns: now_ns,
             is_queued: false,
+        }
+    }
+
+    /// Puts the session, which is `key`, in the queue of those that may have packets to send.
+    #[inline]
+    pub(crate) fn enqueue(&mut self, key: Key, queue: &mut VecDeque<Key>) {
+        if !core::mem::replace(&mut self.is_queued, true) {
+            queue.push_back(key);
         }
     }
 

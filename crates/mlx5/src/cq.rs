@@ -97,15 +97,20 @@ impl<D: Device> Cq<D> {
     #[inline(always)]
     fn take_plain(&mut self, next: Written) -> Option<Completion> {
         let done = self.entries.arrival(next)?;
-        let source = match self.transport(done.qpn) {
-            Transport::Rc => None,
-            Transport::Ud => return None,
-            Transport::Dci | Transport::Dct => Some(source(&self.entries.source(next))),
+        let (source, len_bytes) = match self.transport(done.qpn) {
+            Transport::Rc => (None, done.byte_cnt),
+            Transport::Ud => {
+                let len_bytes = done.byte_cnt.checked_sub(GRH_BYTES)?;
+                (Some(source(&self.entries.source(next))), len_bytes)
+            }
+            Transport::Dci | Transport::Dct => {
+                (Some(source(&self.entries.source(next))), done.byte_cnt)
+            }
         };
         let (kind, imm) = arrival_kind(done.kind);
         self.entries.consume();
         Some(Completion {
-            len_bytes: done.byte_cnt,
+            len_bytes,
             imm,
             source,
             solicited: done.solicited,

@@ -12,6 +12,8 @@ pub enum NicContext {
     Initiator(u32),
     /// What a DC target has of one connected initiator.
     Responder(u32),
+    /// A reliable connection: both of its halves.
+    Connection(u32),
 }
 
 impl NicContext {
@@ -20,7 +22,9 @@ impl NicContext {
     /// initiators per thread is lost, which measurements do not show.
     const fn set_index(self) -> usize {
         match self {
-            Self::Initiator(number) | Self::Responder(number) => number as usize,
+            Self::Initiator(number) | Self::Responder(number) | Self::Connection(number) => {
+                number as usize
+            }
         }
     }
 }

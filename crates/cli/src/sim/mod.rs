@@ -4,6 +4,7 @@ mod bistability;
 mod cluster;
 mod compared;
 mod scale;
+mod scalerpc;
 mod steady;
 mod two_rank;
 
@@ -44,6 +45,9 @@ pub(crate) enum SimCommand {
     /// Production daemons with a machine's times: whether they do as much however they began.
     #[command(after_help = steady::HELP)]
     Steady(steady::SteadyArgs),
+    /// ScaleRPC beside a pool per client, on a NIC that keeps few connections.
+    #[command(after_help = scalerpc::HELP)]
+    Scalerpc(scalerpc::ScalerpcArgs),
     /// Daemons, clients and their network in virtual time, with faults: every answer is checked.
     #[command(after_help = cluster::HELP)]
     Cluster(cluster::ClusterArgs),
@@ -73,6 +77,7 @@ pub(crate) fn run(command: &SimCommand) -> anyhow::Result<()> {
         SimCommand::TwoRank(args) => two_rank::run(args),
         SimCommand::Raw(args) => two_rank::run_raw(args),
         SimCommand::Steady(args) => steady::run(args),
+        SimCommand::Scalerpc(args) => scalerpc::run(args),
         SimCommand::Cluster(args) => cluster::run(args),
         SimCommand::Scale(args) => scale::run(args),
     }

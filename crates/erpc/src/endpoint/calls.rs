@@ -49,6 +49,7 @@ impl<N: Nic> Endpoint<N> {
         body: &[u8],
     ) -> Result<CallId, CallError> {
         let mut request = self.buffer();
+        request.clear();
         request.extend_from_slice(body);
         self.call_owned(session, call, request).map_err(|(error, request)| {
             self.keep(request);
@@ -77,6 +78,7 @@ impl<N: Nic> Endpoint<N> {
             Role::Server(_) => return Err((CallError::NoSession, body)),
         };
         let request_bytes = u32::try_from(body.len()).unwrap_or(u32::MAX);
+        // What an earlier call left is overwritten: see `receive_answer`.
         let response = self.spare.pop().unwrap_or_default();
         let pending = Pending { cookie: call.cookie, request: body, response, is_told: false };
         let key = match self.calls.insert(pending) {
@@ -99,7 +101,7 @@ impl<N: Nic> Endpoint<N> {
         if !core::mem::replace(&mut client.is_watched, true) {
             self.watched.push(session);
         }
-        self.enqueue(session);
+        entry.enqueue(session, &mut self.queue);
         Ok(CallId { session, call: key })
     }
 
@@ -125,7 +127,7 @@ impl<N: Nic> Endpoint<N> {
         let slot = &mut server.slots[request.slot()];
         slot.response.clear();
         slot.response.extend_from_slice(body);
-        self.enqueue(key);
+        session.enqueue(key, &mut self.queue);
         Ok(())
     }
 

@@ -203,21 +203,18 @@ impl<N: Nic> Endpoint<N> {
 
     /// Puts a session in the queue of those that send.
     fn enqueue(&mut self, key: Key) {
-        if let Some(session) = self.sessions.get_mut(key)
-            && !core::mem::replace(&mut session.is_queued, true)
-        {
-            self.queue.push_back(key);
+        if let Some(session) = self.sessions.get_mut(key) {
+            session.enqueue(key, &mut self.queue);
         }
     }
 
-    /// An empty buffer.
+    /// A buffer, with bytes of an earlier call.
     fn buffer(&mut self) -> Vec<u8> {
         self.spare.pop().unwrap_or_default()
     }
 
-    fn keep(&mut self, mut buffer: Vec<u8>) {
+    fn keep(&mut self, buffer: Vec<u8>) {
         if self.spare.len() < SPARE_BUFFERS && (1..=SPARE_BYTES).contains(&buffer.capacity()) {
-            buffer.clear();
             self.spare.push(buffer);
         }
     }

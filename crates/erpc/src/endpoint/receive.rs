@@ -61,8 +61,8 @@ impl<N: Nic> Endpoint<N> {
         let key = self.sessions.key_at(self.numbers.slot(header.dest_session))?;
         let session = self.sessions.get(key)?;
         let remote = session.remote.as_ref()?;
-        let is_peer =
-            arrived.qpn == Some(remote.qpn) && (remote.lid.is_none() || remote.lid == arrived.lid);
+        let sender = arrived.sender?;
+        let is_peer = sender.qpn == remote.qpn && remote.lid.is_none_or(|lid| lid == sender.lid);
         (session.number == header.dest_session && is_peer).then_some(key)
     }
 
@@ -87,19 +87,21 @@ impl<N: Nic> Endpoint<N> {
             Asked::Data { request, req_type, span, is_first, is_last, .. } => {
                 let slot = &mut server.slots[request.slot()];
                 if is_first {
-                    slot.request.clear();
                     slot.response.clear();
                 }
+                // Bytes of an earlier request are overwritten: packets come in order.
                 let (at, end) = range(span);
                 slot.request.resize(end, 0);
                 self.datagrams.read(&arrived, header_bytes, &mut slot.request[at..end]);
                 ready = is_last.then(|| (request, req_type, core::mem::take(&mut slot.request)));
+                if !is_last {
+                    session.enqueue(key, &mut self.queue);
+                }
             }
-            Asked::Asked => {}
+            Asked::Asked => session.enqueue(key, &mut self.queue),
             Asked::Ignored(_) => self.stats.ignored += 1,
         }
         self.datagrams.give_back(&arrived);
-        self.enqueue(key);
         if let Some((request, req_type, body)) = ready {
             self.serve(key, request, req_type, body, handler);
         }
@@ -153,6 +155,7 @@ impl<N: Nic> Endpoint<N> {
                 if let Some((call, pending)) =
                     call.and_then(|call| Some((call, self.calls.get_mut(call)?)))
                 {
+                    // Bytes of an earlier call are overwritten: packets come in order.
                     let (at, end) = range(span);
                     pending.response.resize(end, 0);
                     self.datagrams.read(&arrived, header_bytes, &mut pending.response[at..end]);
@@ -164,8 +167,11 @@ impl<N: Nic> Endpoint<N> {
             Answered::Ignored(_) => self.stats.ignored += 1,
         }
         self.datagrams.give_back(&arrived);
-        self.release_held(key);
-        self.enqueue(key);
+        let has_held = !client.held.is_empty();
+        session.enqueue(key, &mut self.queue);
+        if has_held {
+            self.release_held(key);
+        }
         if received == Answered::Ended {
             self.tell_ended(key, handler);
         }

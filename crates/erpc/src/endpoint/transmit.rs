@@ -7,7 +7,7 @@ use verbs::Nic;
 use super::Endpoint;
 use crate::{
     datagrams::SendError,
-    session::{ClientSide, Role},
+    session::{ClientSide, Role, Session},
 };
 
 /// What a session's turn ended with.
@@ -55,31 +55,35 @@ impl<N: Nic> Endpoint<N> {
             }
         }
         self.datagrams.ring();
-        self.datagrams.reap();
+        self.datagrams.reap_early();
     }
 
     fn turn(&mut self, key: Key) -> Turn {
-        for _ in 0..self.config.burst {
-            if !self.datagrams.has_room() {
+        let Self { sessions, calls, datagrams, geometry, config, stats, now_ns, .. } = self;
+        let (link, now_ns) = (geometry.link(), *now_ns);
+        let Some(Session { role, remote: Some(remote), .. }) = sessions.get_mut(key) else {
+            return Turn::Idle;
+        };
+        let mut bytes = [0; HEADER_BYTES_MAX];
+        let bytes = &mut bytes[..link.header_bytes()];
+        for _ in 0..config.burst {
+            if !datagrams.has_room() {
                 return Turn::Full;
             }
-            let Some(session) = self.sessions.get_mut(key) else { return Turn::Idle };
-            let Some(remote) = &session.remote else { return Turn::Idle };
-            let link = self.geometry.link();
-            let (header, data): (Header, &[u8]) = match &mut session.role {
+            let (header, data): (Header, &[u8]) = match role {
                 Role::Connecting => return Turn::Idle,
                 Role::Client(client) => {
-                    if let Some(until_ns) = waits(client, self.now_ns) {
+                    if let Some(until_ns) = waits(client, now_ns) {
                         return Turn::Wait(until_ns);
                     }
-                    let Some(packet) = client.core.poll_transmit(self.now_ns) else {
+                    let Some(packet) = client.core.poll_transmit(now_ns) else {
                         return Turn::Idle;
                     };
                     let call = Key::from_u64(packet.cookie);
-                    let request = call.and_then(|call| self.calls.get(call));
+                    let request = call.and_then(|call| calls.get(call));
                     let data = request.map_or(&[][..], |call| part(&call.request, packet.span));
-                    let bytes = packet.span.len_bytes + self.geometry.data_bytes().min(64);
-                    note_sent(client, &packet.header, bytes, self.now_ns);
+                    let bytes = packet.span.len_bytes + geometry.data_bytes().min(64);
+                    note_sent(client, &packet.header, bytes, now_ns);
                     (packet.header, data)
                 }
                 Role::Server(server) => {
@@ -88,13 +92,11 @@ impl<N: Nic> Endpoint<N> {
                     (packet.header, part(&slot.response, packet.span))
                 }
             };
-            let mut bytes = [0; HEADER_BYTES_MAX];
-            let bytes = &mut bytes[..link.header_bytes()];
             header.encode(link, bytes);
-            match self.datagrams.send(&remote.destination, bytes, data) {
-                Ok(()) => self.stats.packets_out += 1,
+            match datagrams.send(&remote.destination, bytes, data) {
+                Ok(()) => stats.packets_out += 1,
                 // As if the network had lost it.
-                Err(SendError::Lost | SendError::Full) => self.stats.lost += 1,
+                Err(SendError::Lost | SendError::Full) => stats.lost += 1,
             }
         }
         Turn::Again

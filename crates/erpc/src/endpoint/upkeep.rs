@@ -54,6 +54,8 @@ impl<N: Nic> Endpoint<N> {
         let mut work = 0;
         if is_due(&mut self.clocks.scan_ns, SCAN_NS, self.now_ns) {
             self.scan(handler);
+            // A send that failed tells of it.
+            self.datagrams.reap();
             work += self.take_event(handler);
         }
         if is_due(&mut self.clocks.socket_ns, SOCKET_NS, self.now_ns) {

@@ -3,6 +3,7 @@
 #![expect(clippy::cast_possible_truncation, reason = "lengths and numbers of tests are small")]
 
 mod basics;
+mod cases;
 mod ends;
 mod long;
 mod lossy;

@@ -52,11 +52,12 @@ fn many_turns_of_four_hundred_clients_lose_and_repeat_nothing() {
     }
 }
 
-/// Rules S4.1, S4.2, S4.3.
+/// Rules S4.1, S4.2, S4.3. As many turns as `SCALERPC_SWITCHES` says, or a million.
 #[test]
 #[ignore = "long: minutes; `cargo xtask ci --full` runs it"]
 fn a_million_turns_of_four_hundred_clients_lose_and_repeat_nothing_long() {
-    switch(400, 40, 1_000_000);
+    let switches = std::env::var("SCALERPC_SWITCHES");
+    switch(400, 40, switches.map_or(1_000_000, |switches| switches.parse().unwrap()));
 }
 
 /// What a distribution of latencies says, in ns.

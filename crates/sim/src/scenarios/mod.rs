@@ -3,6 +3,7 @@
 pub mod bistability;
 pub mod dct;
 pub mod raw;
+pub mod scalerpc;
 pub mod two_rank;
 
 use serde::Serialize;

@@ -3,9 +3,9 @@
 //! ```text
 //! octoword  0         1..3        next       next
 //!         ┌─────────┬───────────┬──────────┬──────────────────────────┐
-//! WRITE   │ CtrlSeg │ [AvSeg]   │ RaddrSeg │ one DataSeg, or inline   │   no fence, no modifier;
-//! SEND    │ CtrlSeg │ [AvSeg]   │          │ one DataSeg, or inline   │   RC, or DC with the
-//!         └─────────┴───────────┴──────────┴──────────────────────────┘   extension of the AvSeg
+//! WRITE   │ CtrlSeg │ [AvSeg]   │ RaddrSeg │ one DataSeg, or inline   │   no fence, no modifier; RC,
+//! SEND    │ CtrlSeg │ [AvSeg]   │          │ one DataSeg, or inline   │   or DC, and SENDs on UD, with
+//!         └─────────┴───────────┴──────────┴──────────────────────────┘   the extension of the AvSeg
 //! RQ      │ one DataSeg, ended by the stride or by `END_OF_LIST`
 //! SRQ     │ SrqNextSeg, the same
 //! ```
@@ -65,7 +65,8 @@ impl PlainPayload {
     }
 }
 
-/// An RDMA WRITE or a SEND, with or without immediate data, from an RC queue pair or a DC initiator.
+/// An RDMA WRITE or a SEND, with or without immediate data, from an RC queue pair or a DC initiator; or a SEND
+/// from a UD queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlainSend {
     /// For the receiver's completion.
@@ -74,7 +75,7 @@ pub struct PlainSend {
     pub flags: CtrlFlags,
     /// Length of the WQE.
     pub octowords: u8,
-    /// Destination: on DC.
+    /// Destination: on DC and UD.
     pub av: Option<Av>,
     /// The remote address of a WRITE; a SEND has none.
     pub raddr: Option<Raddr>,
@@ -129,7 +130,8 @@ impl PlainSend {
         let octowords = head.to_le_bytes()[0];
         let (av, fixed) = match transport {
             Transport::Rc => (None, 1),
-            Transport::Dci => (Some(read_av(&word)?), 4),
+            Transport::Dci => (Some(read_av(&word, true)?), 4),
+            Transport::Ud if kind == PlainKind::Send => (Some(read_av(&word, false)?), 4),
             Transport::Ud => return None,
         };
         let (raddr, fixed) = match kind {
@@ -186,11 +188,11 @@ impl PlainSend {
     }
 }
 
-/// The DC address vector in words 2 to 7, if it has its extension.
+/// The address vector in words 2 to 7, if it has its extension.
 #[inline(always)]
-fn read_av(word: impl Fn(usize) -> u64) -> Option<Av> {
+fn read_av(word: impl Fn(usize) -> u64, is_dc: bool) -> Option<Av> {
     let base: AvBaseSeg = zerocopy::transmute!([2, 3].map(&word));
-    let (mut av, is_extended) = Av::from_base_seg(&base, true);
+    let (mut av, is_extended) = Av::from_base_seg(&base, is_dc);
     if !is_extended {
         return None;
     }

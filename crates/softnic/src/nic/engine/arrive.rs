@@ -1,4 +1,4 @@
-//! The short way at the destination: a WRITE or SEND of one piece, on RC and DC, that `plain` has sent.
+//! The short way at the destination: a WRITE or SEND of one piece that `plain` has sent.
 //!
 //! It does what [`respond`](super::respond) does with such a request, and declines, before anything is done,
 //! whatever is not as it nearly always is.
@@ -12,14 +12,14 @@ use wire::cqe::{CqeView, ResponderCqe, ResponderKind, Scatter, Source};
 use super::{
     Arrival, Chunk, Key, Memory, Order, Reply, Request, Verb, chunk,
     port::Carried,
-    responder::{Answered, lose, release, source_of},
+    responder::{Answered, GRH_BYTES, lose, release, source_of},
 };
 use crate::nic::card::{
     target::Target,
     views::{RqView, Taken},
 };
 
-/// Runs a WRITE or SEND, on RC or DC, at its destination. Once a completion is there, it calls
+/// Runs a WRITE or SEND at its destination. Once a completion is there, it calls
 /// `arrived`, and says whether that counts as solicited.
 #[inline(always)]
 pub(crate) fn respond_to_plain<M: Memory>(
@@ -32,7 +32,7 @@ pub(crate) fn respond_to_plain<M: Memory>(
     let is_admitted = match request.key {
         Key::Connected => target.transport == Transport::Rc && target.is_peer(request.from),
         Key::Dc(key) => target.transport == Transport::Dct && target.key == key.get(),
-        Key::Ud(_) => false,
+        Key::Ud(key) => target.transport == Transport::Ud && target.key == u64::from(key.get()),
     };
     if !is_admitted {
         return Carried::Declined;
@@ -76,8 +76,9 @@ fn arrive<const IS_ALONE: bool, M: Memory>(
     let Ok(position) = target.cq.reserve(holder) else {
         return told(lose(target, rq, taken, holder), arrived);
     };
+    let header_bytes = if matches!(request.key, Key::Ud(_)) { GRH_BYTES } else { 0 };
     let to = match to {
-        None => receive(rq, taken, request.len_bytes, memory),
+        None => receive(rq, taken, header_bytes, request.len_bytes, memory),
         to => to,
     };
     let Some(to) = to else {
@@ -99,7 +100,7 @@ fn arrive<const IS_ALONE: bool, M: Memory>(
         qpn: target.qpn,
         wqe_counter: taken.counter,
         user_index: target.user_index,
-        byte_cnt: request.len_bytes,
+        byte_cnt: request.len_bytes + header_bytes,
         scatter: Scatter::Memory,
         source: Some(source),
         solicited: request.solicited,
@@ -135,12 +136,22 @@ fn put(to: Chunk, payload: Chunk, len_bytes: u32) {
     unsafe { chunk::copy(&[to], &[payload], Order::Ascending) };
 }
 
-/// Where a SEND of `len_bytes` goes, if the receive that was taken for it has one entry and room.
+/// Where a SEND of `len_bytes` goes, if the receive that was taken for it has one entry and room, which begins
+/// with that of a header.
 #[inline(always)]
-fn receive<M: Memory>(rq: &RqView, taken: Taken, len_bytes: u32, memory: &mut M) -> Option<Chunk> {
-    let sge = rq.only_entry(taken.index).filter(|sge| sge.len_bytes >= len_bytes)?;
-    let (key, len) = (sge.lkey.get(), u64::from(len_bytes));
-    memory.locate_known(key, sge.addr, len, Access::LOCAL_WRITE, rq.pd)
+fn receive<M: Memory>(
+    rq: &RqView,
+    taken: Taken,
+    header_bytes: u32,
+    len_bytes: u32,
+    memory: &mut M,
+) -> Option<Chunk> {
+    let all_bytes = header_bytes + len_bytes;
+    let sge = rq.only_entry(taken.index).filter(|sge| sge.len_bytes >= all_bytes)?;
+    let (key, len) = (sge.lkey.get(), u64::from(all_bytes));
+    let all = memory.locate_known(key, sge.addr, len, Access::LOCAL_WRITE, rq.pd)?;
+    let header = header_bytes as usize;
+    Some(Chunk { ptr: all.ptr.wrapping_add(header), len: all.len - header, ..all })
 }
 
 /// The rest of the long way of a SEND that has a receive and a place for its completion.
@@ -160,7 +171,7 @@ fn go_on<M: Memory>(
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use wire::ids::{DcKey, Lid, Qpn, Rkey};
+    use wire::ids::{DcKey, Lid, QKey, Qpn, Rkey};
 
     use super::*;
     use crate::nic::rig::{BASE, KEY, LEN, QKEY, Rig, SENDER, Shape, region_of};
@@ -229,14 +240,28 @@ mod tests {
         }
     }
 
+    /// Nobody answers a datagram.
+    fn as_heard(request: &Request, reply: Reply) -> Reply {
+        match (request.key, reply) {
+            (Key::Ud(_), Reply::Silence) => Reply::Ack,
+            (_, reply) => reply,
+        }
+    }
+
     fn request_of(rig: &Rig, message: &Message, number: usize) -> Request {
         let Message { from, dc_key, is_send, imm, offset, ref bytes, rkey } = *message;
+        // A datagram is a SEND.
+        let is_send = is_send || matches!(rig.request(Verb::Send, 0).key, Key::Ud(_));
         let verb = if is_send { Verb::Send } else { Verb::Write };
         let request = rig.request(verb, u32::try_from(bytes.len()).expect("short"));
-        let is_dc = matches!(request.key, Key::Dc(_));
+        let key = match request.key {
+            Key::Dc(_) => Key::Dc(DcKey::new(dc_key)),
+            Key::Ud(_) => Key::Ud(QKey::new(u32::try_from(dc_key).unwrap_or(0))),
+            Key::Connected => Key::Connected,
+        };
         Request {
             from,
-            key: if is_dc { Key::Dc(DcKey::new(dc_key)) } else { request.key },
+            key,
             imm,
             solicited: number.is_multiple_of(3),
             service_level: u8::try_from(number % 16).expect("four bits"),
@@ -268,11 +293,14 @@ mod tests {
             is_srq in any::<bool>(),
             is_alone in any::<bool>(),
             is_alone_in_rq in any::<bool>(),
-            is_dc in any::<bool>(),
+            transport in prop_oneof![
+                Just(Transport::Rc),
+                Just(Transport::Dct),
+                Just(Transport::Ud),
+            ],
             scatter_to_cqe in proptest::bool::weighted(0.1),
             log_stride in 4..8u8,
         ) {
-            let transport = if is_dc { Transport::Dct } else { Transport::Rc };
             let log_stride = log_stride.max(if is_srq { 5 } else { 4 });
             let shape = Shape { is_srq, transport, scatter_to_cqe, log_stride, ..Shape::RC };
             let mut rigs = [Rig::new(shape), Rig::new(shape)];
@@ -292,7 +320,8 @@ mod tests {
                     Step::Message(message) => {
                         let request = request_of(long, &message, number);
                         let replies = [(short, true), (long, false)]
-                            .map(|(rig, is_short)| respond(rig, &request, &message.bytes, is_short));
+                            .map(|(rig, is_short)| respond(rig, &request, &message.bytes, is_short))
+                            .map(|reply| as_heard(&request, reply));
                         prop_assert_eq!(replies[0], replies[1]);
                     }
                 }
@@ -308,11 +337,15 @@ mod tests {
     /// That the property above is one of the short way.
     #[test]
     fn the_short_way_is_taken() {
-        for transport in [Transport::Rc, Transport::Dct] {
+        for transport in [Transport::Rc, Transport::Dct, Transport::Ud] {
+            let header = if transport == Transport::Ud { 40 } else { 0 };
             for (shape, verb) in [Shape::RC, Shape::SRQ].into_iter().zip([Verb::Write, Verb::Send])
             {
+                if transport == Transport::Ud && verb == Verb::Write {
+                    continue;
+                }
                 let mut rig = Rig::new(Shape { transport, ..shape });
-                rig.post(&[(64, 32)]);
+                rig.post(&[(64 - header, 32 + u32::try_from(header).expect("short"))]);
                 let region = region_of(&[7; 32]);
                 let ptr = region.as_ptr().as_ptr();
                 let payload = Chunk { ptr, len: 32, is_inline: false };

@@ -175,7 +175,7 @@ fn prepare<P: Port>(
 }
 
 /// A datagram is one packet: the largest path MTU.
-const UD_BYTES_MAX: u32 = 4096;
+pub(super) const UD_BYTES_MAX: u32 = 4096;
 
 #[inline(always)]
 fn is_ud(wqe: &SendWqe<'_>) -> bool {

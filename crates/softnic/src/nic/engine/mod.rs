@@ -6,7 +6,7 @@
 //!  send CQ   ◀── order, errors ◀── Reply ─────────────────  receives
 //! ```
 //!
-//! WRITEs and SENDs of one piece on RC and DC take a short way: module `plain` makes the request without a
+//! WRITEs and SENDs of one piece on RC and DC, and SENDs on UD, take a short way: module `plain` makes the request without a
 //! copy of the WQE, `Port::carry_plain` carries it, and module `arrive` does the responder's part.
 //!
 //! # Seams

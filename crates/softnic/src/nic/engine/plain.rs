@@ -1,4 +1,4 @@
-//! The short way of what nearly all traffic is: WRITEs and SENDs of one piece, on RC and DC.
+//! The short way of what nearly all traffic is: WRITEs and SENDs of one piece, on RC and DC, and SENDs on UD.
 //!
 //! It does what `issue` does with such a request, and declines, before anything is done, whatever is not as
 //! it nearly always is: the long way finds out what is wrong, and says so. So the checks here need to be as
@@ -13,10 +13,15 @@ use wire::{
 
 use super::{
     Chunk, Key, Verb,
-    issue::{Header, SendAddress, request},
+    issue::{Header, SendAddress, UD_BYTES_MAX, request},
     port::{Carried, Completed, Done, Port, SendQueue},
     requester::{Requester, SendState, complete},
 };
+
+/// Transports of queues, which the compiler knows in each loop.
+const RC: u8 = 0;
+const DCI: u8 = 1;
+const UD: u8 = 2;
 
 impl Requester {
     /// Takes plain WQEs, at most `budget`, up to one that has to go the long way or has to wait;
@@ -45,16 +50,19 @@ impl Requester {
             let left = budget - taken;
             taken += match (self.transport, kind) {
                 (Transport::Rc, Some(PlainKind::Write)) => {
-                    self.run_kind::<false, false, _, _>(posted, queue, port, left)
+                    self.run_kind::<RC, false, _, _>(posted, queue, port, left)
                 }
                 (Transport::Rc, Some(PlainKind::Send)) => {
-                    self.run_kind::<false, true, _, _>(posted, queue, port, left)
+                    self.run_kind::<RC, true, _, _>(posted, queue, port, left)
                 }
                 (Transport::Dci, Some(PlainKind::Write)) => {
-                    self.run_kind::<true, false, _, _>(posted, queue, port, left)
+                    self.run_kind::<DCI, false, _, _>(posted, queue, port, left)
                 }
                 (Transport::Dci, Some(PlainKind::Send)) => {
-                    self.run_kind::<true, true, _, _>(posted, queue, port, left)
+                    self.run_kind::<DCI, true, _, _>(posted, queue, port, left)
+                }
+                (Transport::Ud, Some(PlainKind::Send)) => {
+                    self.run_kind::<UD, true, _, _>(posted, queue, port, left)
                 }
                 _ => break,
             };
@@ -64,7 +72,7 @@ impl Requester {
 
     /// [`run_plain`](Self::run_plain) up to a WQE of another kind: a loop that knows what it reads.
     #[inline(never)]
-    fn run_kind<const IS_DC: bool, const IS_SEND: bool, Q: SendQueue, P: Port>(
+    fn run_kind<const TRANSPORT: u8, const IS_SEND: bool, Q: SendQueue, P: Port>(
         &mut self,
         posted: u16,
         queue: &Q,
@@ -72,13 +80,13 @@ impl Requester {
         budget: usize,
     ) -> usize {
         let from = (port.lid(), self.qpn);
-        let peer = if IS_DC { None } else { self.peer };
-        if peer.is_none() && !IS_DC {
+        let peer = if TRANSPORT == RC { self.peer } else { None };
+        if peer.is_none() && TRANSPORT == RC {
             return 0;
         }
         let mut taken = 0;
         while taken < budget && self.next != posted {
-            if !self.take_plain::<IS_DC, IS_SEND, _, _>(posted, from, peer, queue, port) {
+            if !self.take_plain::<TRANSPORT, IS_SEND, _, _>(posted, from, peer, queue, port) {
                 break;
             }
             taken += 1;
@@ -89,7 +97,7 @@ impl Requester {
     /// `take_one` for a plain WQE. `false`: it has failed; or it is something else, or something is
     /// not as it nearly always is, and nothing was done.
     #[inline(always)]
-    fn take_plain<const IS_DC: bool, const IS_SEND: bool, Q: SendQueue, P: Port>(
+    fn take_plain<const TRANSPORT: u8, const IS_SEND: bool, Q: SendQueue, P: Port>(
         &mut self,
         posted: u16,
         from: (Lid, Qpn),
@@ -97,7 +105,11 @@ impl Requester {
         queue: &Q,
         port: &mut P,
     ) -> bool {
-        let transport = if IS_DC { wqe::Transport::Dci } else { wqe::Transport::Rc };
+        let transport = match TRANSPORT {
+            DCI => wqe::Transport::Dci,
+            UD => wqe::Transport::Ud,
+            _ => wqe::Transport::Rc,
+        };
         let kind = if IS_SEND { PlainKind::Send } else { PlainKind::Write };
         let counter = self.next;
         let found = queue.plain(counter, transport, kind, from.1);
@@ -139,6 +151,11 @@ fn issue_plain<P: Port>(
         (None, Some((lid, qpn))) => SendAddress { lid, qpn, key: Key::Connected },
         (Some(av @ Av { key: AvKey::Dc(key), .. }), _) => {
             SendAddress { lid: port.destination(av), qpn: av.destination, key: Key::Dc(*key) }
+        }
+        (Some(av @ Av { key: AvKey::Queue(key), .. }), _)
+            if wqe.payload.len_bytes() <= UD_BYTES_MAX =>
+        {
+            SendAddress { lid: port.destination(av), qpn: av.destination, key: Key::Ud(*key) }
         }
         _ => return Carried::Declined,
     };

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Bytes before a datagram's payload in its receive buffer.
-const GRH_BYTES: u32 = 40;
+pub(super) const GRH_BYTES: u32 = 40;
 
 /// Pauses between the read and the write of an atomic that is one among NICs only.
 const BETWEEN: u32 = 64;
