@@ -12,13 +12,13 @@
 use std::collections::HashMap;
 
 use proto::scalerpc::{
-    Client, Entry, Header, Mapping, Server, client,
-    server::{self, ClientId, Origin, Place, RequestId, ServerConfig},
+    Client, Entry, Mapping, Server, Trailer, client,
+    server::{self, ClientId, RequestId, RequestOrigin, ServerConfig, ZoneLease},
 };
 
 use crate::{
     machine::Profile,
-    nic::{Context, Nic},
+    nic::{NicContext, NicModel},
     world::{Time, World},
 };
 
@@ -75,7 +75,7 @@ pub struct Measured {
 }
 
 /// A block: the header that ends it, and the number of the call as its data.
-type Block = (Header, u64);
+type Block = (Trailer, u64);
 
 #[derive(Clone, Debug)]
 enum ToServer {
@@ -86,7 +86,7 @@ enum ToServer {
     Entry(Entry),
     /// What a READ has brought, for a zone.
     Blocks {
-        place: Place,
+        place: ZoneLease,
         blocks: Vec<(u8, Block)>,
     },
 }
@@ -103,7 +103,7 @@ enum ToClient {
     /// Served by the client's NIC alone.
     Read {
         mask: u64,
-        place: Place,
+        place: ZoneLease,
     },
 }
 
@@ -122,7 +122,7 @@ enum Event {
     /// The server's NIC has a WQE.
     Posted { client: usize, message: ToClient },
     /// A client's NIC reads blocks.
-    Fetched { client: usize, mask: u64, place: Place },
+    Fetched { client: usize, mask: u64, place: ZoneLease },
     /// A client's program has come to a message.
     Told { client: usize, message: ToClient },
     /// A turn may be over.
@@ -146,7 +146,7 @@ struct Cluster<'p> {
     profile: &'p Profile,
     load: Load,
     world: World<Event>,
-    nic: Nic,
+    nic: NicModel,
     callers: Vec<Caller>,
     /// Of ScaleRPC.
     server: Option<Server>,
@@ -176,13 +176,13 @@ pub fn run(profile: &Profile, load: &Load, seed: u64) -> Measured {
     cluster.measured()
 }
 
-fn header(number: u64) -> Header {
+fn header(number: u64) -> Trailer {
     let number = u32::try_from(number).expect("fewer calls than 2³²");
-    Header { len_bytes: 32, method: 0, mapping: None, generation: 0, number }
+    Trailer { len_bytes: 32, method: 0, mapping: None, generation: 0, number }
 }
 
-fn context(client: usize) -> Context {
-    Context::Connection(u32::try_from(client).expect("queue pair numbers have 24 bits"))
+fn context(client: usize) -> NicContext {
+    NicContext::Connection(u32::try_from(client).expect("queue pair numbers have 24 bits"))
 }
 
 fn slots_of(mask: u64) -> impl Iterator<Item = u8> {
@@ -223,7 +223,7 @@ impl<'p> Cluster<'p> {
         Self {
             profile,
             world,
-            nic: Nic::new(&profile.nic, seed, 0),
+            nic: NicModel::new(&profile.nic, seed, 0),
             callers,
             server,
             threads: vec![Time::ZERO; load.threads.max(1)],
@@ -339,7 +339,8 @@ impl<'p> Cluster<'p> {
         };
         match message {
             ToServer::Request { slot, block } => {
-                if let Ok(request) = server.handle_block(id, slot, &block.0, Origin::Written) {
+                if let Ok(request) = server.handle_block(id, slot, &block.0, RequestOrigin::Written)
+                {
                     self.answer(request, block);
                 }
             }
@@ -397,19 +398,19 @@ impl<'p> Cluster<'p> {
     }
 
     /// Hands requests that were read to the thread of their client.
-    fn take(&mut self, id: ClientId, mask: u64, place: Place) {
+    fn take(&mut self, id: ClientId, mask: u64, place: ZoneLease) {
         let client = usize::from(id.index());
         for slot in slots_of(mask) {
             let Some(block) = self.zones.remove(&(place.mapping, slot)) else { continue };
             let Some(server) = &mut self.server else { return };
-            if let Ok(request) = server.handle_block(id, slot, &block.0, Origin::Read) {
+            if let Ok(request) = server.handle_block(id, slot, &block.0, RequestOrigin::Read) {
                 let at = self.turn_of_thread(client);
                 self.world.schedule(at, Event::Served { request, block });
             }
         }
     }
 
-    fn fetched(&mut self, client: usize, mask: u64, place: Place) {
+    fn fetched(&mut self, client: usize, mask: u64, place: ZoneLease) {
         let caller = &self.callers[client];
         let blocks = slots_of(mask).filter_map(|slot| {
             let header = caller.core.as_ref()?.staged(slot)?;
