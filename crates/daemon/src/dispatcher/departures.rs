@@ -16,17 +16,54 @@ use crate::{
     },
     limits::CallerId,
     metrics::Counter,
+    threads::ThreadHandle,
 };
 
 /// Time between two looks for what clients left behind: each costs as much as there is.
 const DEPARTURES_NS: u64 = 20_000_000;
 
+/// Clients that have left: those that this thread has acted upon, and those that other threads do not know of.
+#[derive(Debug, Default)]
+pub(super) struct Departures {
+    /// [`ClientPort::departures`] at the last look.
+    seen: u64,
+    /// The earliest time of the next look.
+    look_ns: u64,
+    /// A thread, and a client that it is still to be told of.
+    untold: Vec<(usize, ClientTag)>,
+}
+
+impl Departures {
+    /// Whether clients have left since the last look, and that is long enough ago.
+    pub(super) fn is_look_due(&self, departures: u64, now_ns: u64) -> bool {
+        self.seen != departures && now_ns >= self.look_ns
+    }
+
+    fn looked(&mut self, departures: u64, now_ns: u64) {
+        self.seen = departures;
+        self.look_ns = now_ns + DEPARTURES_NS;
+    }
+
+    fn add_untold(&mut self, thread: usize, clients: &BTreeSet<ClientTag>) {
+        self.untold.extend(clients.iter().map(|client| (thread, *client)));
+    }
+
+    pub(super) fn has_untold(&self) -> bool {
+        !self.untold.is_empty()
+    }
+
+    /// Tells the other threads which clients are gone, as far as they have room.
+    #[cold]
+    pub(super) fn tell(&mut self, threads: &mut ThreadHandle) {
+        self.untold.retain(|(thread, client)| !threads.forget(*thread, *client));
+    }
+}
+
 impl<P: ClientPort> Dispatcher<P> {
     /// Withdraws the services of clients that are gone, and ends what they called and were to answer.
     #[cold]
     pub(super) fn depart<N: Nic>(&mut self, port: &mut P, worker: &mut Worker<N>) {
-        self.departures = port.departures();
-        self.departures_ns = self.now_ns + DEPARTURES_NS;
+        self.departures.looked(port.departures(), self.now_ns);
         let is_there = |client| port.is_there(client);
         let waits = |to| port.is_there(P::client_of(to));
         let unhanded = self.services.withdraw(&mut self.held, is_there);
@@ -57,7 +94,7 @@ impl<P: ClientPort> Dispatcher<P> {
             }
         }
         for thread in self.thread_handle.others() {
-            self.untold.extend(of_threads.iter().map(|client| (thread, *client)));
+            self.departures.add_untold(thread, &of_threads);
         }
         self.cancel_calls(worker, |call| matches!(call.reply_to, ReplyTo::Nobody));
         let abandoned = unwanted.len() + waiting.len();
@@ -90,13 +127,6 @@ impl<P: ClientPort> Dispatcher<P> {
                 call.is_some_and(&is_unwanted)
             });
         }
-    }
-
-    /// Tells the other threads which clients are gone, as far as they have room.
-    #[cold]
-    pub(super) fn tell_threads(&mut self) {
-        let Self { untold, thread_handle, .. } = self;
-        untold.retain(|(thread, client)| !thread_handle.forget(*thread, *client));
     }
 
     /// A client of another thread is gone: ends what this thread does for it.

@@ -26,6 +26,7 @@ use std::{mem, time::Duration};
 
 use bootstrap::RankInfo;
 use client::message::{CallExtra, CallHead, CallerHead, DAEMON, HAS_EXTRA, HERE};
+use departures::Departures;
 use incoming::caller_head;
 use os::clock::duration_ns;
 use peers::PeerTable;
@@ -40,7 +41,7 @@ use zerocopy::FromBytes as _;
 
 use crate::{
     bulk_inbox::BulkInbox,
-    client_port::{ClientPort, ClientRequest, ClientTag, Outgoing, Replies as _},
+    client_port::{ClientPort, ClientRequest, Outgoing, Replies as _},
     limits::{Held, Limits},
     metrics::{Counter, Lap, LoopTimer, Phase, Tally, Timing},
     rights::Act,
@@ -129,11 +130,7 @@ pub(super) struct Dispatcher<P: ClientPort> {
     body_bytes_max: usize,
     /// Body of the answer that is being made.
     body: Vec<u8>,
-    /// Departures of clients that were acted upon, and when others are.
-    departures: u64,
-    departures_ns: u64,
-    /// Clients that are gone, and other threads that are still to be told.
-    untold: Vec<(usize, ClientTag)>,
+    departures: Departures,
     /// Who made the request that is being handled, as far as that was told.
     who: CallerHead,
     /// By number: answers to clients with this status.
@@ -230,9 +227,7 @@ impl<P: ClientPort> Dispatcher<P> {
             call_timeout_ns: duration_ns(call_timeout),
             body_bytes_max,
             body: Vec::new(),
-            departures: 0,
-            departures_ns: 0,
-            untold: Vec::new(),
+            departures: Departures::default(),
             who: NOBODY,
             statuses: [0; Status::ALL.len()],
         }
@@ -457,11 +452,11 @@ impl<P: ClientPort> Dispatcher<P> {
 
     /// Ends the calls that have passed their deadlines, and those of clients that are gone.
     pub(super) fn expire<N: Nic>(&mut self, port: &mut P, worker: &mut Worker<N>) {
-        if self.departures != port.departures() && self.now_ns >= self.departures_ns {
+        if self.departures.is_look_due(port.departures(), self.now_ns) {
             self.depart(port, worker);
         }
-        if !self.untold.is_empty() {
-            self.tell_threads();
+        if self.departures.has_untold() {
+            self.departures.tell(&mut self.thread_handle);
         }
         self.services.claim_shared();
         let replies = port.replies();
