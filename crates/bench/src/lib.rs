@@ -8,6 +8,7 @@
 //! nic           both kinds of work on one NIC: traffic and workers
 //! by_protocol   what a caller and a server of any protocol call and answer
 //! workers       what two workers of `rpc` call and answer
+//! series        the numbered calls of one sample of these two, and whether answers are right
 //! traffic       what two processes send each other over any `verbs::Nic`
 //! calls         what two processes ask each other over `ipc`
 //! threads       what threads of one process hand each other over `inproc`
@@ -33,6 +34,7 @@ pub mod process_pair;
 pub mod protocol_plan;
 mod rings;
 mod sample;
+mod series;
 pub mod suite;
 pub mod threads;
 pub mod traffic;

@@ -135,7 +135,7 @@ fn answer(
     })
 }
 
-/// The parent's role: runs planned cells as a [`Workload`].
+/// The parent's role: runs planned cells as an [`Experiment`].
 pub struct Suite {
     process_pair: ProcessPair,
     cores: Cores,

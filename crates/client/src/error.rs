@@ -53,12 +53,12 @@ pub enum CallError {
     NotSent(ipc::CallError),
 }
 
-/// What a service says about a request that it could not fulfil.
+/// The status and detail with which a service refuses a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceError {
     /// Its status.
     pub status: Status,
-    /// What it adds: at most 1024 bytes, and from other nodes no more than the caller set aside for a
+    /// Bytes of the service's own: at most 1024, and from other nodes no more than the caller set aside for a
     /// response.
     pub detail: Box<[u8]>,
 }
@@ -99,7 +99,7 @@ impl fmt::Display for Refusal<'_> {
 }
 
 impl CallError {
-    /// In the vocabulary of statuses.
+    /// The status that stands for this error.
     #[must_use]
     pub fn status(&self) -> Status {
         match self {
@@ -131,7 +131,7 @@ impl CallError {
         }
     }
 
-    /// What the service says about its status.
+    /// The bytes with which the service explains its status; empty if there are none.
     #[must_use]
     pub fn detail(&self) -> &[u8] {
         match self {

@@ -242,7 +242,7 @@ impl Client {
         self.call(rank, DAEMON, method::PING, body)
     }
 
-    /// What a service on a rank says about itself.
+    /// The name and the methods of a service on a rank.
     ///
     /// # Errors
     ///

@@ -41,7 +41,7 @@ pub mod method {
     pub const WATCH: u16 = 7;
 }
 
-/// Who says that a call is no success: first in the answer.
+/// The first byte of an answer that is no success: the party that refused the call.
 pub mod origin {
     /// The service; what it says about it follows.
     pub const SERVICE: u8 = 1;
@@ -52,18 +52,18 @@ pub mod origin {
 /// Longest text that a service may add to a status that is no success.
 pub const DETAIL_BYTES_MAX: usize = 1024;
 
-/// Of [`CallHead::response_bytes`]: a [`CallExtra`] follows the head.
+/// A bit of [`CallHead::response_bytes`]: a [`CallExtra`] follows the head.
 pub const HAS_EXTRA: u32 = 1 << 31;
 
 /// Behind a [`CallHead`] with [`HAS_EXTRA`].
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct CallExtra {
-    /// What the caller's trace is called; 0: nothing.
+    /// Number of the caller's trace; 0: none.
     pub trace: U64,
 }
 
-/// Who called, as daemons tell each other and providers.
+/// The caller's process, user and trace, as daemons tell each other and providers.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct CallerHead {
@@ -71,7 +71,7 @@ pub struct CallerHead {
     pub uid: U32,
     /// Process of the caller on its node; 0: nobody knows, and the user means nothing.
     pub pid: U32,
-    /// What the caller's trace is called; 0: nothing.
+    /// Number of the caller's trace; 0: none.
     pub trace: U64,
 }
 
@@ -191,22 +191,22 @@ pub struct WorkHead {
     pub flags: U16,
 }
 
-/// Of [`WorkHead::flags`]: a [`ContextHead`] follows the head.
+/// A bit of [`WorkHead::flags`]: a [`ContextHead`] follows the head.
 pub const HAS_CONTEXT: u16 = 1;
 
 /// Behind a [`WorkHead`] with [`HAS_CONTEXT`].
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct ContextHead {
-    /// When the caller gives up, in nanoseconds of `CLOCK_MONOTONIC` of this node.
+    /// The caller's deadline, in nanoseconds of `CLOCK_MONOTONIC` of this node.
     pub deadline_ns: U64,
     /// Process that called.
     pub caller: CallerHead,
 }
 
-/// Of [`OfferHead::flags`]: other processes may offer the service beside this one.
+/// A bit of [`OfferHead::flags`]: other processes may offer the service beside this one.
 pub const IS_SHARED: u16 = 1;
-/// Of [`OfferHead::flags`]: requests come with a [`ContextHead`].
+/// A bit of [`OfferHead::flags`]: requests come with a [`ContextHead`].
 pub const WANTS_CONTEXT: u16 = 2;
 
 /// First in the body of [`method::REGISTER`]; the service's name and then the table of its methods follow.
@@ -237,7 +237,7 @@ pub struct MethodRecord {
     pub method: U16,
     /// Zero.
     pub reserved: [u8; 6],
-    /// What tells whether caller and service mean the same types.
+    /// Fingerprint of the method's types: caller and service have to agree on it.
     pub fingerprint: U64,
 }
 
@@ -261,7 +261,7 @@ pub struct ServiceRecord {
     pub reserved: U16,
 }
 
-/// What [`method::REPORT`] tells of.
+/// The subjects of [`method::REPORT`].
 pub mod report {
     /// [`ClientRecord`](super::ClientRecord) of each client.
     pub const CLIENTS: u16 = 0;
@@ -311,7 +311,7 @@ pub struct ClientRecord {
     pub uid: U32,
     /// Requests that it ever made.
     pub requests: U64,
-    /// Those that are not answered.
+    /// Its requests that are not answered yet.
     pub in_flight: U32,
     /// Services that it offers.
     pub services: U32,
@@ -329,7 +329,7 @@ pub struct PeerRecord {
     pub is_up: U32,
     /// Calls to it that were made.
     pub calls: U64,
-    /// Those that it has not answered.
+    /// Calls that it has not answered yet.
     pub in_flight: U32,
     /// Calls that wait for room there.
     pub waiting: U32,

@@ -37,7 +37,7 @@ const fn folded(hash: u64) -> u16 {
     ((word ^ (word >> 16)) & 0xffff) as u16
 }
 
-/// What a service says about itself: its name, and which types its methods mean.
+/// The name of a service, and the fingerprint of the types of each of its methods.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Description {
     /// Its name; empty if it has none.

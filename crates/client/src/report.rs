@@ -23,7 +23,7 @@ pub struct ClientInfo {
     pub thread: u16,
     /// Requests that it ever made.
     pub requests: u64,
-    /// Those that are not answered; polls of a provider are among them.
+    /// Its requests that are not answered yet; polls of a provider are among them.
     pub in_flight: u32,
     /// Services that it offers.
     pub services: u32,
@@ -40,7 +40,7 @@ pub struct PeerInfo {
     pub thread: u16,
     /// Calls to it since the daemon began, those of processes of this node.
     pub calls: u64,
-    /// Those that it has not answered.
+    /// Calls that it has not answered yet.
     pub in_flight: u32,
     /// Calls that wait for room there.
     pub waiting: u32,
@@ -99,7 +99,7 @@ impl Client {
         Ok(peers)
     }
 
-    /// What this node offers, in the order of the numbers.
+    /// The services of this node, in the order of their numbers.
     ///
     /// # Errors
     ///
@@ -134,7 +134,7 @@ impl Client {
         Ok(services.into_values().collect())
     }
 
-    /// How often the daemon has answered its clients with each status.
+    /// The number of answers of the daemon to its clients, by status.
     ///
     /// # Errors
     ///

@@ -21,7 +21,7 @@ const SAVED_MAX: u32 = 1000;
 /// | deadline, a status of the service | never |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retry {
-    /// How often a call is made again at most; 0: never, and no connection is made again either.
+    /// The most retries of one call; 0: none, and no connection is made again either.
     pub retries_max: u32,
     /// Before the first retry; each later one waits twice as long, and a random part of that less.
     pub backoff: Duration,

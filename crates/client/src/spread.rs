@@ -10,7 +10,7 @@ use crate::{CallError, ClientConfig, ConnectError, Pipeline, Status, SubmitError
 /// How long a rank that was not up is asked last.
 const AVOID: Duration = Duration::from_secs(1);
 
-/// Which rank a call goes to.
+/// The choice of the rank that a call goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
     /// Any: they take turns.

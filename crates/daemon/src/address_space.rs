@@ -18,9 +18,9 @@ const RINGS: u64 = 3;
 pub struct AddressSpaceNeed {
     /// Other nodes.
     pub peers: u64,
-    /// Of each of them.
+    /// Bytes for each of the other nodes.
     pub peer_bytes: u64,
-    /// Of a client, and of the rest.
+    /// Bytes for clients and for everything that does not grow with the number of nodes.
     pub own_bytes: u64,
 }
 
@@ -38,7 +38,7 @@ pub struct AddressSpaceError {
     pub used_bytes: u64,
     /// Needed besides.
     pub need_bytes: u64,
-    /// Of that, for each other node.
+    /// The part of it that is for each other node, in bytes.
     pub peer_bytes: u64,
 }
 

@@ -31,7 +31,7 @@ pub trait Replies {
         Vec::new()
     }
 
-    /// Which process waits for an answer, and its user; `None`: nobody knows.
+    /// The process that waits for an answer, and its user; `None` if that is not known.
     fn process_of(&self, to: Self::ReplyTo) -> Option<ipc::ClientProcess> {
         let _ = to;
         None
@@ -63,7 +63,7 @@ pub struct ClientEntry {
     pub process: Option<ipc::ClientProcess>,
     /// Requests that it ever made.
     pub requests: u64,
-    /// Those that are not answered.
+    /// Its requests that are not answered yet.
     pub in_flight: usize,
 }
 

@@ -109,7 +109,7 @@ pub struct Parts<P: ClientPort> {
     pub call_timeout: Duration,
     /// Longest body that a client sends or gets.
     pub body_bytes_max: u32,
-    /// What clients and services may make it hold.
+    /// Limits on what the daemon keeps for clients and services.
     pub limits: Limits,
     /// One in so many turns is timed; 0: none.
     pub sample_every: u32,
@@ -371,7 +371,7 @@ impl<N: Nic, P: ClientPort, C: Control> Daemon<N, P, C> {
         self.links.leave(&mut self.control, now_ns);
     }
 
-    /// What its worker has counted.
+    /// The counters of its worker.
     #[must_use]
     pub fn worker_stats(&self) -> rpc::Stats {
         self.worker.stats()

@@ -33,7 +33,7 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// Those of a daemon whose settings say nothing.
+    /// The limits of a daemon whose settings name none.
     fn default() -> Self {
         Self {
             held_bytes: 64 << 20,

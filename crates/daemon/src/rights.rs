@@ -42,7 +42,7 @@ struct Rule {
     who: Vec<Who>,
 }
 
-/// Who may offer what, and call it.
+/// Rules that say who may offer and call which services.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rights(Vec<Rule>);
 

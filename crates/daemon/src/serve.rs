@@ -32,19 +32,19 @@ use client::runtime::{DaemonLock, Runtime, RuntimeError};
 /// Why a daemon did not start, or stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// It cannot have its place.
+    /// The runtime folder or the daemon's lock in it cannot be had.
     #[error(transparent)]
     Runtime(#[from] RuntimeError),
-    /// It cannot count.
+    /// The file of counters cannot be made.
     #[error(transparent)]
     Metrics(#[from] MetricsError),
-    /// It cannot listen for clients.
+    /// The socket for clients cannot be bound.
     #[error("cannot listen for clients: {0}")]
     ClientPort(#[from] ipc::BindError),
     /// The NIC refused.
     #[error("cannot use the NIC: {0}")]
     Worker(#[from] rpc::OpenError),
-    /// It cannot listen for other daemons.
+    /// The socket for other daemons cannot be bound.
     #[error("cannot listen for other daemons at {address}: {source}")]
     Control {
         /// The address.
@@ -52,7 +52,7 @@ pub enum ServeError {
         /// Error of the kernel.
         source: io::Error,
     },
-    /// It did not find the others.
+    /// The exchange with the other daemons failed.
     #[error(transparent)]
     Bootstrap(#[from] BootstrapError),
     /// Another daemon told nonsense.

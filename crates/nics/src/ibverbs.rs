@@ -2,8 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use config::SettingError;
-
 pub use ::ibverbs::{Config, KNOBS, Nic, OpenError, open};
 
 use crate::{Opener, hardware, port};
@@ -19,10 +17,7 @@ impl IbverbsOpener {
     pub(crate) fn from_lookup(
         lookup: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, crate::OpenError> {
-        let setting =
-            |cause: SettingError| crate::OpenError::Setting { name: NAME, cause: cause.into() };
-        let options = port::options(&lookup).map_err(setting)?;
-        let config = Config::from_lookup(lookup).map_err(setting)?;
+        let (options, config) = port::with_options(NAME, lookup, Config::from_lookup)?;
         Ok(Self(Config {
             device: options.device.unwrap_or(config.device),
             port: options.port.unwrap_or(config.port),

@@ -39,9 +39,7 @@ const PKEY_INDEX: Knob = Knob {
 pub(crate) const KNOBS: &[Knob] = &[DEVICE, PORT, GID_INDEX, PKEY_INDEX];
 
 /// The options that `lookup` finds, by environment variable.
-pub(crate) fn options(
-    lookup: impl Fn(&str) -> Option<String>,
-) -> Result<PortOptions, SettingError> {
+fn options(lookup: impl Fn(&str) -> Option<String>) -> Result<PortOptions, SettingError> {
     let settings = Layers::new(KNOBS.to_vec()).environment(lookup)?.finish();
     let device = settings.text(&DEVICE);
     // The table bounds each number.
@@ -53,6 +51,16 @@ pub(crate) fn options(
         gid_index: byte(&GID_INDEX),
         pkey_index: pkey_index.and_then(|number| u16::try_from(number).ok()),
     })
+}
+
+/// These options, and the settings `C` of the NIC `name` itself.
+pub(crate) fn with_options<L: Fn(&str) -> Option<String>, C>(
+    name: &'static str,
+    lookup: L,
+    settings: impl FnOnce(L) -> Result<C, SettingError>,
+) -> Result<(PortOptions, C), crate::OpenError> {
+    let both = options(&lookup).and_then(|options| Ok((options, settings(lookup)?)));
+    both.map_err(|cause| crate::OpenError::Setting { name, cause: cause.into() })
 }
 
 /// The variable that sets what was refused.

@@ -1,6 +1,5 @@
 //! The software NIC by its type, for programs that use no other.
 
-use config::SettingError;
 pub use softnic::{Config, Drive, KNOBS, Nic, OpenError, open};
 
 use crate::{Opener, port};
@@ -16,10 +15,7 @@ impl SoftOpener {
     pub(crate) fn from_lookup(
         lookup: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, crate::OpenError> {
-        let setting =
-            |cause: SettingError| crate::OpenError::Setting { name: NAME, cause: cause.into() };
-        let options = port::options(&lookup).map_err(setting)?;
-        let config = Config::from_lookup(lookup).map_err(setting)?;
+        let (options, config) = port::with_options(NAME, lookup, Config::from_lookup)?;
         Ok(Self(Config { options, ..config }))
     }
 }

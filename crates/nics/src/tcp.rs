@@ -1,7 +1,5 @@
 //! Ports on TCP by their type, for programs that use no other.
 
-use config::SettingError;
-
 pub use ::tcp::{Config, KNOBS, OpenError, open};
 use softnic::Nic;
 
@@ -18,10 +16,7 @@ impl TcpOpener {
     pub(crate) fn from_lookup(
         lookup: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, crate::OpenError> {
-        let setting =
-            |cause: SettingError| crate::OpenError::Setting { name: NAME, cause: cause.into() };
-        let options = port::options(&lookup).map_err(setting)?;
-        let config = Config::from_lookup(lookup).map_err(setting)?;
+        let (options, config) = port::with_options(NAME, lookup, Config::from_lookup)?;
         Ok(Self(Config { options, ..config }))
     }
 }

@@ -144,7 +144,7 @@ impl Default for Config {
 /// Why a worker cannot be made like that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// Of the ring.
+    /// The sizes of the ring do not fit each other.
     #[error(transparent)]
     Geometry(#[from] GeometryError),
     /// Less or more than possible.

@@ -30,13 +30,13 @@ impl Invitation {
     /// Length of every invitation.
     pub const BYTES: usize = CONTACT_BYTES + HELLO_BYTES;
 
-    /// As bytes.
+    /// The bytes that the other worker is to be given.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// From bytes, which [`Worker::connect`](crate::Worker::connect) will judge.
+    /// An invitation from its bytes, which only [`Worker::connect`](crate::Worker::connect) judges.
     ///
     /// # Errors
     ///

@@ -8,7 +8,7 @@ use crate::{Account, CloseReason, PeerId, Token, Worker};
 /// A request as it arrived.
 #[derive(Debug)]
 pub struct Request<'a> {
-    /// To be answered, now or later.
+    /// The obligation to answer, now or later.
     pub token: Token,
     /// The method.
     pub method: u16,

@@ -93,7 +93,7 @@ impl RemoteRegion {
         self.len_bytes
     }
 
-    /// As bytes.
+    /// The bytes that a peer is to be given.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let bytes = Bytes {
@@ -104,7 +104,7 @@ impl RemoteRegion {
         zerocopy::transmute!(bytes)
     }
 
-    /// From bytes. A wrong region is noticed by the peer's NIC, which ends the connection.
+    /// A region from its bytes. A wrong region is noticed by the peer's NIC, which ends the connection.
     #[must_use]
     pub fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
         let Bytes { addr, len_bytes, rkey } = zerocopy::transmute!(bytes);
@@ -121,9 +121,9 @@ impl RemoteRegion {
 /// The bytes that a one-sided access moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
-    /// In the peer's region.
+    /// Offset in the peer's region, in bytes.
     pub remote_offset: u64,
-    /// In this side's region.
+    /// Offset in this side's region, in bytes.
     pub local_offset: usize,
     /// Below 2 GiB.
     pub len_bytes: usize,

@@ -11,7 +11,7 @@ use crate::CodecError;
 pub struct Failure {
     /// Its status.
     pub status: Status,
-    /// What it adds: at most 1024 bytes.
+    /// Bytes of the service's own, for the caller: at most 1024.
     pub detail: Vec<u8>,
 }
 
@@ -21,7 +21,7 @@ impl Failure {
         Self { status, detail: words.to_string().into_bytes() }
     }
 
-    /// What the request names does not exist.
+    /// [`Status::NotFound`]: what the request names does not exist.
     pub fn not_found(words: impl Display) -> Self {
         Self::new(Status::NotFound, words)
     }
@@ -59,7 +59,7 @@ pub enum TypedError {
 }
 
 impl TypedError {
-    /// In the vocabulary of statuses.
+    /// The status that stands for this error.
     #[must_use]
     pub fn status(&self) -> Status {
         match self {

@@ -15,7 +15,7 @@ pub struct Method {
     pub name: &'static str,
     /// Its number.
     pub number: u16,
-    /// Of its types, as they are written.
+    /// Hash of the method's types, as they are written in the service's definition.
     pub fingerprint: u64,
 }
 
@@ -103,7 +103,7 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// Of the service of this name.
+    /// Calls the service of this name on `rank`.
     #[must_use]
     pub fn new(client: Client, rank: u32, name: &str) -> Self {
         Self { client, rank, service: name::service_number(name), has_agreed: false }
@@ -149,7 +149,7 @@ pub struct FutureCaller {
 }
 
 impl FutureCaller {
-    /// Of the service of this name.
+    /// Calls the service of this name on `rank`.
     #[must_use]
     pub fn new(client: FutureClient, rank: u32, name: &str) -> Self {
         Self { client, rank, service: name::service_number(name) }

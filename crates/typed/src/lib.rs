@@ -57,6 +57,6 @@ pub use codec::Postcard;
 pub use codec::{CodecError, Decode, Encode, Raw};
 pub use failure::{Failure, TypedError};
 
-/// What the macro needs, and nobody else.
+/// Functions and types that the macro's expansion names. Nothing here is stable.
 #[doc(hidden)]
 pub mod glue;

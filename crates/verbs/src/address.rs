@@ -47,9 +47,9 @@ impl AddressVector {
 /// The address of a queue pair, which two programs exchange before they connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QpAddress {
-    /// Of the port.
+    /// Address of the queue pair's port.
     pub address: AddressVector,
-    /// Of the queue pair. A DCT has one only after RTR.
+    /// Number of the queue pair. A DCT has one only after RTR.
     pub qpn: Qpn,
 }
 

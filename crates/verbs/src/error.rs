@@ -224,7 +224,7 @@ pub enum PostRecvError {
 /// Why a completion queue could not be armed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ArmError {
-    /// It was created without a channel.
+    /// The completion queue was created without a channel.
     #[error("completion queue has no channel: pass one to `create_cq`")]
     NoChannel,
 }

@@ -42,7 +42,7 @@ pub struct PortAttributes {
 /// A device's name and limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NicAttributes {
-    /// As the operating system or the fabric names it.
+    /// Name of the device, as the operating system or the fabric has it.
     pub name: String,
     /// Its capabilities beyond reliable connections.
     pub capabilities: Capabilities,
@@ -71,9 +71,9 @@ pub trait MemoryRegion {
     fn addr(&self) -> u64;
     /// Length in bytes.
     fn len_bytes(&self) -> usize;
-    /// For local gather and scatter entries.
+    /// The key that local gather and scatter entries carry.
     fn lkey(&self) -> Lkey;
-    /// For peers.
+    /// The key that requests of peers carry.
     fn rkey(&self) -> Rkey;
 
     /// Copies bytes out of the region.

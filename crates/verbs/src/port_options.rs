@@ -1,6 +1,6 @@
 //! The device, the port and the rows of its tables that a NIC is opened with.
 
-/// What a NIC is opened with. Each field that is `None` leaves the choice to the NIC.
+/// The device, port and table rows that a NIC is opened with. Each field that is `None` leaves the choice to the NIC.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PortOptions {
     /// Name of the device.

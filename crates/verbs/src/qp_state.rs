@@ -106,7 +106,7 @@ pub enum Mtu {
 }
 
 impl Mtu {
-    /// In bytes.
+    /// The largest payload of a packet, in bytes.
     #[must_use]
     pub const fn bytes(self) -> usize {
         128 << self as u8

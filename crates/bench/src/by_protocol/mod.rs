@@ -143,7 +143,7 @@ impl<N: Nic> ProtocolSide<N> {
         let Self::Caller(mut caller) = self else { return Err(Error::NoNic) };
         let mut client = Client::new(*calls, sample);
         let (mut clock, mut patience) = (PollClock::new(), shared.patience(PATIENCE));
-        while client.finished.is_none() {
+        while !client.is_finished() {
             let work = caller.poll(clock.now_ns(), &mut client);
             if caller.is_connected() {
                 client.call(&mut caller)?;

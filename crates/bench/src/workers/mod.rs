@@ -58,7 +58,7 @@ pub struct WorkerCalls {
 impl WorkerCalls {
     /// Of an answer.
     fn answer_bytes(&self) -> usize {
-        if self.is_one_way { program::WORD_BYTES } else { self.len_bytes }
+        if self.is_one_way { crate::series::WORD_BYTES } else { self.len_bytes }
     }
 }
 

@@ -1,7 +1,5 @@
 //! What the two sides do with calls and answers.
 
-use std::time::Instant;
-
 use rpc::{Call, CloseReason, Handler, PeerId, Request, Status, Worker};
 use verbs::Nic;
 
@@ -10,25 +8,14 @@ use crate::{
     error::Error,
     limit::{gib_per_second, per_second},
     sample::SamplePlan,
-    stats::Laps,
+    series::{Series, WORD_BYTES, pattern, wrong},
 };
 
-/// Bytes of the word that numbers a call.
-pub(super) const WORD_BYTES: usize = size_of::<u64>();
 /// Of bodies that go one way, all bytes of so many are compared; of the others the word at each end.
 const COMPARED_EVERY: u64 = 16;
 
-/// The bytes of a body: 251 is prime, so no two lines are alike, nor two pages.
-pub(super) fn pattern(len_bytes: usize) -> Vec<u8> {
-    (0..=250_u8).cycle().take(len_bytes).collect()
-}
-
 pub(super) fn closed(reason: CloseReason) -> Error {
     Error::refused("a connection ended")(reason.to_string())
-}
-
-pub(super) fn wrong(index: u64, what: impl ToString) -> Error {
-    Error::Call { index, what: what.to_string() }
 }
 
 /// Answers each request with its body, the first word inverted, or with that word alone.
@@ -94,41 +81,15 @@ impl<N: Nic> Handler<N> for Server {
 /// Keeps `depth` calls in flight until all were made.
 pub(super) struct Client {
     calls: WorkerCalls,
-    /// The high half of every body's first word.
-    number: u64,
+    series: Series,
     peers: Vec<PeerId>,
-    /// Calls made, answered, and to be made.
-    made: u64,
-    done: u64,
-    total: u64,
-    /// Calls before the clock starts, and per reading of it.
-    untimed: u64,
-    batch: u64,
-    /// When the clock started, and the batches of round trips since.
-    started: Option<(Instant, Laps)>,
-    finished: Option<Instant>,
-    pattern: Vec<u8>,
     pub(super) failure: Option<Error>,
 }
 
 impl Client {
     pub(super) fn new(calls: WorkerCalls, sample: &SamplePlan, peers: Vec<PeerId>) -> Self {
-        let batch = sample.batch();
-        let untimed = (sample.count / 8).max(u64::from(calls.depth)).next_multiple_of(batch);
-        Self {
-            number: sample.number,
-            peers,
-            made: 0,
-            done: 0,
-            total: untimed + sample.count,
-            untimed,
-            batch,
-            started: None,
-            finished: None,
-            pattern: pattern(calls.len_bytes),
-            failure: None,
-            calls,
-        }
+        let series = Series::new(sample, calls.depth, calls.len_bytes, calls.answer_bytes());
+        Self { series, peers, failure: None, calls }
     }
 
     /// Makes the first calls, spread over the endpoints.
@@ -141,79 +102,33 @@ impl Client {
 
     #[inline]
     pub(super) fn is_finished(&self) -> bool {
-        self.finished.is_some()
+        self.series.is_finished()
     }
 
     /// Median batch of round trips in ns, millions of calls per second, or GiB/s.
     pub(super) fn value(&mut self, count: u64) -> f64 {
-        let (Some((begin, laps)), Some(end)) = (self.started.take(), self.finished) else {
-            return 0.0;
-        };
-        let elapsed = end - begin;
-        match &self.calls {
-            calls if calls.is_one_way => gib_per_second(count * calls.len_bytes as u64, elapsed),
-            calls if calls.depth == 1 && !laps.is_empty() => laps.median_ns(),
-            _ => per_second(count, elapsed) / 1e6,
+        let Some((elapsed, median_ns)) = self.series.take_times() else { return 0.0 };
+        match median_ns {
+            _ if self.calls.is_one_way => {
+                gib_per_second(count * self.calls.len_bytes as u64, elapsed)
+            }
+            Some(median_ns) => median_ns,
+            None => per_second(count, elapsed) / 1e6,
         }
     }
 
     #[inline]
     fn call<N: Nic>(&mut self, worker: &mut Worker<N>, endpoint: usize) {
-        if self.made == self.total {
-            return;
-        }
-        let index = self.made;
+        let Some(index) = self.series.next() else { return };
         let call = Call {
             response_bytes: self.calls.answer_bytes(),
             cookie: index << 16 | endpoint as u64,
             ..Call::default()
         };
-        let number = self.word(index);
-        let fill = |to: &mut [u8]| {
-            to.copy_from_slice(&self.pattern);
-            to[..WORD_BYTES].copy_from_slice(&number.to_ne_bytes());
-        };
-        match worker.call_with(self.peers[endpoint], &call, self.pattern.len(), fill) {
-            Ok(_) => self.made += 1,
+        let fill = |to: &mut [u8]| self.series.write_body(index, to);
+        match worker.call_with(self.peers[endpoint], &call, self.series.body_bytes(), fill) {
+            Ok(_) => self.series.count_made(),
             Err(error) => drop(self.failure.get_or_insert(error.into())),
-        }
-    }
-
-    fn word(&self, index: u64) -> u64 {
-        self.number << 32 | index
-    }
-
-    #[inline]
-    fn check(&self, index: u64, status: Status, body: &[u8]) -> Result<(), Error> {
-        let expected = &self.pattern[..self.calls.answer_bytes()];
-        match body.split_first_chunk::<WORD_BYTES>() {
-            _ if status != Status::Ok => Err(wrong(index, status)),
-            Some((word, rest)) if body.len() == expected.len() => {
-                if *word != (!self.word(index)).to_ne_bytes() {
-                    Err(wrong(index, "its answer has another number"))
-                } else if *rest != expected[WORD_BYTES..] {
-                    Err(wrong(index, "its answer has other bytes"))
-                } else {
-                    Ok(())
-                }
-            }
-            _ => Err(wrong(index, "its answer has another length")),
-        }
-    }
-
-    #[inline]
-    fn count(&mut self) {
-        self.done += 1;
-        if self.done == self.untimed {
-            self.started = Some((Instant::now(), Laps::start()));
-        } else if self.calls.depth == 1
-            && self.done.is_multiple_of(self.batch)
-            && let Some((_, laps)) = &mut self.started
-        {
-            laps.lap(self.batch);
-        }
-        if self.done == self.total {
-            self.finished = Some(Instant::now());
         }
     }
 }
@@ -226,11 +141,11 @@ impl<N: Nic> Handler<N> for Client {
     #[inline]
     fn response(&mut self, worker: &mut Worker<N>, cookie: u64, status: Status, body: &[u8]) {
         let (index, endpoint) = (cookie >> 16, (cookie & 0xffff) as usize);
-        if let Err(error) = self.check(index, status, body) {
+        if let Err(error) = self.series.check(index, status, body) {
             self.failure.get_or_insert(error);
             return;
         }
-        self.count();
+        self.series.count_done();
         self.call(worker, endpoint);
     }
 

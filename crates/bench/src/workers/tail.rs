@@ -5,7 +5,8 @@ use std::time::Instant;
 use rpc::{Call, CloseReason, Handler, PeerId, Request, Status, Worker};
 use verbs::Nic;
 
-use super::program::{WORD_BYTES, closed, pattern, wrong};
+use super::program::closed;
+use crate::series::{WORD_BYTES, pattern, wrong};
 use crate::{error::Error, sample::SamplePlan};
 
 /// Long bodies in flight.

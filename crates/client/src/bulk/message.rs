@@ -38,9 +38,9 @@ pub mod method {
     pub const SERVE: u16 = 68;
     /// Moves ranges of slices.
     pub const TRANSFER: u16 = 69;
-    /// How far a transfer is.
+    /// Asks for the number of bytes that a transfer has moved.
     pub const PROGRESS: u16 = 70;
-    /// How many slices of a region are lent.
+    /// Asks for the numbers of slices of a region that are lent, and that are lent to be written.
     pub const LENT: u16 = 71;
     /// Between daemons: a call that carries slices.
     pub const PEER_CALL: u16 = 72;
@@ -50,10 +50,11 @@ pub mod method {
     pub const LAST: u16 = PEER_CLOSE;
 }
 
-/// Of [`SliceHead::flags`], [`SliceInfo::flags`] and [`PeerSlice::flags`]: the other side may write it.
+/// A bit of [`SliceHead::flags`], [`SliceInfo::flags`] and [`PeerSlice::flags`]: the other side may write the
+/// slice.
 pub const IS_WRITABLE: u32 = 1;
 
-/// Of [`MoveHead::flags`]: from own memory to the slice.
+/// A bit of [`MoveHead::flags`]: bytes go from own memory to the slice.
 pub const IS_PUSH: u16 = 1;
 
 /// Longest body of a call that carries slices, and longest answer: more goes into a slice.

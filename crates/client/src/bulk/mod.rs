@@ -42,7 +42,7 @@ use message::{BODY_BYTES_MAX, BulkCallHead, IS_WRITABLE, RegionHead, SliceHead, 
 /// Why there is no bulk memory.
 #[derive(Debug, thiserror::Error)]
 pub enum BulkError {
-    /// It cannot be made.
+    /// The memory cannot be mapped.
     #[error(transparent)]
     Memory(#[from] MapError),
     /// The daemon did not register it: its NIC cannot, or the process has as much as it may have.
@@ -117,7 +117,7 @@ impl Client {
         self.ask(method::CALL, &[head.as_bytes(), slices.as_bytes(), body], timeout)
     }
 
-    /// How many slices of a region are lent to calls, and how many of these may still be written.
+    /// The number of slices of a region that are lent to calls, and the number of those that may still be written.
     ///
     /// # Errors
     ///

@@ -27,7 +27,7 @@ use crate::{
 pub struct SliceLen {
     /// Its length.
     pub len_bytes: u64,
-    /// It may be pushed to.
+    /// Whether the provider may push to it.
     pub is_writable: bool,
 }
 

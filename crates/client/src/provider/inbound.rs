@@ -13,7 +13,7 @@ pub struct Inbound<'a> {
     pub rank: u32,
     /// Number of the method.
     pub method: u16,
-    /// What it carries: a private copy.
+    /// The body: a private copy, which no caller can change.
     pub body: &'a [u8],
     /// What else is known of it. Functions of the daemon's program are told no deadline.
     pub context: Option<Context>,
@@ -32,10 +32,10 @@ impl Inbound<'_> {
     }
 }
 
-/// What is known of a request besides its body.
+/// The deadline, user, process and trace of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Context {
-    /// When the caller gives up, in nanoseconds of `CLOCK_MONOTONIC` of this node.
+    /// The caller's deadline, in nanoseconds of `CLOCK_MONOTONIC` of this node.
     pub deadline_ns: u64,
     /// User of the caller, as the kernel of its node told the daemon there. `None`: nobody knows.
     pub uid: Option<u32>,

@@ -41,7 +41,7 @@ pub enum ProvideError {
     Os(#[source] std::io::Error),
 }
 
-/// What is offered, and how.
+/// A service that this process offers: its number, its methods, and how many requests it takes at a time.
 #[derive(Clone, Debug)]
 pub struct Offer {
     pub(crate) service: u16,

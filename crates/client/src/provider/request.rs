@@ -127,7 +127,7 @@ impl Outbox {
     }
 }
 
-/// What is known of a request.
+/// The caller's rank, deadline, user, process and trace, and the method of a request.
 #[derive(Clone, Debug)]
 pub struct RequestContext {
     /// Rank of the caller's node.
@@ -196,7 +196,7 @@ impl Request {
         Self { context, body, outbox, epoch, work, is_answered: false }
     }
 
-    /// Whose request it is, and how long it is waited for.
+    /// The caller's rank, deadline, user, process and trace, and the method.
     #[must_use]
     pub fn context(&self) -> &RequestContext {
         &self.context

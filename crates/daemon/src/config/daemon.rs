@@ -24,11 +24,11 @@ use crate::{
 pub enum Start {
     /// There is one.
     Alone,
-    /// At `HOST:PORT`, where rank 0 listens.
+    /// They meet at `HOST:PORT`, where rank 0 listens.
     Tcp(String),
-    /// At `HOST:PORT`, where somebody else listens, such as the parent of all ranks.
+    /// They meet at `HOST:PORT`, where another process listens, such as the parent of all ranks.
     Join(String),
-    /// In a folder that all share.
+    /// They meet in a folder that all nodes share.
     File(PathBuf),
 }
 
@@ -62,15 +62,15 @@ pub struct DaemonConfig {
     pub service_level: u8,
     /// Their traffic class.
     pub traffic_class: u8,
-    /// That of the datagrams by which daemons watch each other.
+    /// Traffic class of the datagrams by which daemons watch each other.
     pub control_traffic_class: u8,
     /// Most clients at a time.
     pub clients_max: u16,
     /// Most clients of one process at a time.
     pub clients_per_process: u16,
-    /// What clients and services may make it hold.
+    /// Limits on what the daemon keeps for clients and services.
     pub limits: Limits,
-    /// Who may offer and call what.
+    /// Rules that say who may offer and call which services.
     pub rights: Rights,
     /// Most calls in flight per client, a power of two.
     pub depth: u16,

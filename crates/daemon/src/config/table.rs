@@ -163,7 +163,7 @@ pub const CLIENTS_MAX: Knob = Knob {
     meaning: "Most client processes at a time",
 };
 
-/// How many of them one process may have.
+/// Most connections of one process.
 pub const CLIENTS_PER_PROCESS: Knob = Knob {
     env: "COPYRPC_CLIENTS_PER_PROCESS",
     kind: KnobKind::Count { min: 1, max: 4096 },
@@ -171,7 +171,7 @@ pub const CLIENTS_PER_PROCESS: Knob = Knob {
     meaning: "Most clients of one process at a time [default: a quarter of COPYRPC_CLIENTS_MAX]",
 };
 
-/// How much may wait.
+/// Most bytes that wait for room, of all callers.
 pub const HELD_BYTES: Knob = Knob {
     env: "COPYRPC_HELD_BYTES",
     kind: KnobKind::Bytes { min: 64 << 10, max: 64 << 30 },
@@ -180,7 +180,7 @@ pub const HELD_BYTES: Knob = Knob {
               ends with `resource exhausted`",
 };
 
-/// How much of one caller may wait.
+/// Most bytes of one caller that wait for room.
 pub const CALLER_HELD_BYTES: Knob = Knob {
     env: "COPYRPC_CALLER_HELD_BYTES",
     kind: KnobKind::Bytes { min: 16 << 10, max: 64 << 30 },
@@ -189,7 +189,7 @@ pub const CALLER_HELD_BYTES: Knob = Knob {
               more than is left for all others",
 };
 
-/// How much may wait for one service.
+/// Most bytes that wait for one service.
 pub const SERVICE_HELD_BYTES: Knob = Knob {
     env: "COPYRPC_SERVICE_HELD_BYTES",
     kind: KnobKind::Bytes { min: 16 << 10, max: 64 << 30 },
@@ -223,7 +223,7 @@ pub const SERVICE_LARGE_MEMORY_BYTES: Knob = Knob {
     meaning: "How much of COPYRPC_LARGE_MEMORY_BYTES requests for one service and its answers may have",
 };
 
-/// How much memory clients may register.
+/// Most bytes that clients have registered.
 pub const BULK_BYTES: Knob = Knob {
     env: "COPYRPC_BULK_BYTES",
     kind: KnobKind::Bytes { min: 1 << 20, max: 1 << 46 },
@@ -232,7 +232,7 @@ pub const BULK_BYTES: Knob = Knob {
               with `resource exhausted`",
 };
 
-/// How much of it one client may register.
+/// Most bytes that one client has registered.
 pub const CALLER_BULK_BYTES: Knob = Knob {
     env: "COPYRPC_CALLER_BULK_BYTES",
     kind: KnobKind::Bytes { min: 4 << 10, max: 1 << 46 },
@@ -240,7 +240,7 @@ pub const CALLER_BULK_BYTES: Knob = Knob {
     meaning: "How much of COPYRPC_BULK_BYTES one client may have. No client gets more than is left for all others",
 };
 
-/// How many services a client may offer.
+/// Most services that a client offers.
 pub const SERVICES_PER_CLIENT: Knob = Knob {
     env: "COPYRPC_SERVICES_PER_CLIENT",
     kind: KnobKind::Count { min: 1, max: 65_535 },
@@ -248,7 +248,7 @@ pub const SERVICES_PER_CLIENT: Knob = Knob {
     meaning: "Most services that one client may offer",
 };
 
-/// Who may offer and call what.
+/// Rules that say who may offer and call which services.
 pub const RIGHTS: Knob = Knob {
     env: "COPYRPC_RIGHTS",
     kind: KnobKind::Text,

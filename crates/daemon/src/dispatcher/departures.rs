@@ -17,18 +17,54 @@ use crate::{
     limits::CallerId,
     members::Told,
     metrics::Counter,
-    threads::{AskedBy, ThreadNotice},
+    threads::{AskedBy, ThreadHandle, ThreadNotice},
 };
 
 /// Time between two looks for what clients left behind: each costs as much as there is.
 const DEPARTURES_NS: u64 = 20_000_000;
 
+/// Clients that have left: those that this thread has acted upon, and what other threads do not know of them.
+#[derive(Debug, Default)]
+pub(super) struct Departures {
+    /// [`ClientPort::departures`] at the last look.
+    seen: u64,
+    /// The earliest time of the next look.
+    look_ns: u64,
+    /// A thread, and what it is still to be told.
+    untold: Vec<(usize, ThreadNotice)>,
+}
+
+impl Departures {
+    /// Whether clients have left since the last look, and that is long enough ago.
+    pub(super) fn is_look_due(&self, departures: u64, now_ns: u64) -> bool {
+        self.seen != departures && now_ns >= self.look_ns
+    }
+
+    fn looked(&mut self, departures: u64, now_ns: u64) {
+        self.seen = departures;
+        self.look_ns = now_ns + DEPARTURES_NS;
+    }
+
+    fn tell_later(&mut self, thread: usize, notices: impl IntoIterator<Item = ThreadNotice>) {
+        self.untold.extend(notices.into_iter().map(|notice| (thread, notice)));
+    }
+
+    pub(super) fn has_untold(&self) -> bool {
+        !self.untold.is_empty()
+    }
+
+    /// Tells the other threads whom nobody waits for, as far as they have room.
+    #[cold]
+    pub(super) fn tell(&mut self, threads: &mut ThreadHandle) {
+        self.untold.retain(|(thread, notice)| !threads.notify(*thread, *notice));
+    }
+}
+
 impl<P: ClientPort> Dispatcher<P> {
     /// Withdraws the services of clients that are gone, and ends what they called and were to answer.
     #[cold]
     pub(super) fn depart<N: Nic>(&mut self, port: &mut P, worker: &mut Worker<N>) {
-        self.departures = port.departures();
-        self.departures_ns = self.now_ns + DEPARTURES_NS;
+        self.departures.looked(port.departures(), self.now_ns);
         let is_there = |client| port.is_there(client);
         let waits = |to| port.is_there(P::client_of(to));
         let unhanded = self.services.withdraw(&mut self.held, is_there);
@@ -59,8 +95,8 @@ impl<P: ClientPort> Dispatcher<P> {
             }
         }
         for thread in self.thread_handle.others() {
-            let notices = of_threads.iter().map(|client| (thread, ThreadNotice::Forget(*client)));
-            self.untold.extend(notices);
+            let notices = of_threads.iter().map(|client| ThreadNotice::Forget(*client));
+            self.departures.tell_later(thread, notices);
         }
         self.cancel_calls(worker, |call| matches!(call.reply_to, ReplyTo::Nobody));
         let abandoned = unwanted.len() + waiting.len();
@@ -93,13 +129,6 @@ impl<P: ClientPort> Dispatcher<P> {
                 call.is_some_and(&is_unwanted)
             });
         }
-    }
-
-    /// Tells the other threads whom nobody waits for, as far as they have room.
-    #[cold]
-    pub(super) fn tell_threads(&mut self) {
-        let Self { untold, thread_handle, .. } = self;
-        untold.retain(|(thread, notice)| !thread_handle.notify(*thread, *notice));
     }
 
     /// Handles what another thread says without an answer.
@@ -159,7 +188,7 @@ impl<P: ClientPort> Dispatcher<P> {
                 && let Some(thread) = self.services.elsewhere(*service)
             {
                 let asked = AskedBy { thread: self.thread_handle.number(), key };
-                self.untold.push((thread, ThreadNotice::Cancel(asked)));
+                self.departures.tell_later(thread, [ThreadNotice::Cancel(asked)]);
             }
             self.cancel_provider_call(replies, worker, key, Status::Cancelled);
         }

@@ -26,6 +26,7 @@ use std::{mem, time::Duration};
 
 use bootstrap::RankInfo;
 use client::message::{CallExtra, CallHead, CallerHead, DAEMON, HAS_EXTRA, HERE};
+use departures::Departures;
 use incoming::caller_head;
 use os::clock::duration_ns;
 use peers::PeerTable;
@@ -45,7 +46,7 @@ use crate::{
     metrics::{Counter, Lap, LoopTimer, Phase, Tally, Timing},
     rights::Act,
     services::Services,
-    threads::{AskedBy, ThreadHandle, ThreadNotice},
+    threads::{AskedBy, ThreadHandle},
 };
 
 /// The address of the answer to a call that was made on this node.
@@ -131,11 +132,7 @@ pub(super) struct Dispatcher<P: ClientPort> {
     body_bytes_max: usize,
     /// Body of the answer that is being made.
     body: Vec<u8>,
-    /// Departures of clients that were acted upon, and when others are.
-    departures: u64,
-    departures_ns: u64,
-    /// Other threads, and what they are still to be told.
-    untold: Vec<(usize, ThreadNotice)>,
+    departures: Departures,
     /// Who made the request that is being handled, as far as that was told.
     who: CallerHead,
     /// By number: answers to clients with this status.
@@ -232,9 +229,7 @@ impl<P: ClientPort> Dispatcher<P> {
             call_timeout_ns: duration_ns(call_timeout),
             body_bytes_max,
             body: Vec::new(),
-            departures: 0,
-            departures_ns: 0,
-            untold: Vec::new(),
+            departures: Departures::default(),
             who: NOBODY,
             statuses: [0; Status::ALL.len()],
         }
@@ -456,11 +451,11 @@ impl<P: ClientPort> Dispatcher<P> {
 
     /// Ends the calls that have passed their deadlines, and those of clients that are gone.
     pub(super) fn expire<N: Nic>(&mut self, port: &mut P, worker: &mut Worker<N>) {
-        if self.departures != port.departures() && self.now_ns >= self.departures_ns {
+        if self.departures.is_look_due(port.departures(), self.now_ns) {
             self.depart(port, worker);
         }
-        if !self.untold.is_empty() {
-            self.tell_threads();
+        if self.departures.has_untold() {
+            self.departures.tell(&mut self.thread_handle);
         }
         self.services.claim_shared();
         let replies = port.replies();

@@ -37,7 +37,7 @@ const _: () = assert!(HEARTBEAT_BYTES == 48);
 const LEAVING: u64 = 1;
 
 impl Heartbeat {
-    /// As it travels.
+    /// Its bytes on the wire.
     #[must_use]
     pub fn to_bytes(self) -> [u8; HEARTBEAT_BYTES] {
         let bytes = Bytes {

@@ -52,9 +52,9 @@ pub struct DetectorConfig {
 /// Why a peer is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gone {
-    /// It did not echo in time.
+    /// It has sent no echo for the time after which a peer counts as dead.
     Silent,
-    /// It began a new epoch: it was restarted, or had given us up.
+    /// It began a new epoch: it was restarted, or took this node for dead.
     Replaced,
     /// It said that it leaves.
     Left,
@@ -65,7 +65,7 @@ pub enum Gone {
 /// An event of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerEvent {
-    /// It is up, in this epoch of its own and this one of ours.
+    /// It is up: both sides know each other's epoch.
     Up {
         /// Its rank.
         peer: u32,

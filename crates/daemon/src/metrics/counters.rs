@@ -3,9 +3,9 @@
 /// The kind of a number: total or gauge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CounterKind {
-    /// It only grows.
+    /// A total: it only grows.
     Total,
-    /// It is what it is now.
+    /// A gauge: it shows what there is now.
     Gauge,
 }
 

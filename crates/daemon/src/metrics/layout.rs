@@ -70,13 +70,13 @@ pub(super) const SECTIONS_MAX: usize = 256;
 /// The daemon's own report of its life; only the kernel knows whether it is alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Life {
-    /// It looks for its peers.
+    /// The daemon looks for its peers.
     Starting,
-    /// It serves.
+    /// The daemon takes calls.
     Serving,
-    /// It finishes what it has, and takes nothing new.
+    /// The daemon finishes the calls that it has, and takes no new ones.
     Draining,
-    /// It ended by itself.
+    /// The daemon has ended, and said so.
     Stopped,
 }
 

@@ -21,7 +21,7 @@ use crate::metrics::{
 /// Why a file tells nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// It cannot be read.
+    /// The file cannot be opened or read.
     #[error("cannot read {}: {source}", path.display())]
     Io {
         /// The file.
@@ -29,7 +29,7 @@ pub enum ReadError {
         /// Error of the kernel.
         source: io::Error,
     },
-    /// It is something else.
+    /// The file holds no counters of a daemon.
     #[error("{} holds no counters of a daemon", path.display())]
     Foreign {
         /// The file.
@@ -48,7 +48,7 @@ pub enum ReadError {
         /// Its layout.
         their_layout: u64,
     },
-    /// It is shorter than it says.
+    /// The file is shorter than its header says.
     #[error("{} is cut short", path.display())]
     Short {
         /// The file.
@@ -59,11 +59,11 @@ pub enum ReadError {
 /// The state of a daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DaemonState {
-    /// It lives, and says this.
+    /// The process lives and is in this phase.
     Alive(Life),
-    /// It ended without saying so.
+    /// The process is gone, and its file says that it lives.
     Crashed,
-    /// It ended by itself.
+    /// The process has ended, and its file says so.
     Stopped,
 }
 
@@ -85,7 +85,7 @@ impl fmt::Display for DaemonState {
 pub struct MetricsSample {
     /// Number, from 1.
     pub number: u64,
-    /// When, in nanoseconds of the monotonic clock.
+    /// The time of the reading, in nanoseconds of the monotonic clock.
     pub time_ns: u64,
     /// Calls in flight, to other nodes and to processes that provide a service.
     pub outstanding: u64,
@@ -189,7 +189,7 @@ pub struct Snapshot {
     pub started_ns: u64,
     /// One in so many turns of its loop is timed.
     pub sample_every: u64,
-    /// By thread.
+    /// The counters of each thread, by its number.
     pub sections: Vec<Section>,
 }
 

@@ -34,14 +34,14 @@ pub fn prometheus(snapshots: &[Snapshot]) -> String {
     text
 }
 
-/// What a daemon that lives tells of itself.
+/// The services, peers and answers of a daemon, which only the daemon itself knows.
 #[derive(Clone, Debug, Default)]
 pub struct Told {
     /// Its services.
     pub services: Vec<ServiceInfo>,
     /// The other ranks.
     pub peers: Vec<PeerInfo>,
-    /// How often it answered its clients with each status.
+    /// The number of its answers to clients, by status.
     pub answers: Vec<(Status, u64)>,
 }
 

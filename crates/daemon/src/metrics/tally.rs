@@ -82,7 +82,7 @@ impl Tally {
         }
     }
 
-    /// For what is rare enough to be written where others read it.
+    /// The recorder itself, for counts that are rare enough to be written where others read them.
     pub fn recorder(&mut self) -> &mut Recorder {
         &mut self.recorder
     }

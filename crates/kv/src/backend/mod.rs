@@ -15,6 +15,7 @@
 mod counters;
 pub mod delegation;
 pub mod direct;
+mod found;
 mod inbox;
 pub mod protocol;
 mod switches;

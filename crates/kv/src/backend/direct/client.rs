@@ -9,8 +9,8 @@ use verbs::{Channel as _, Nic};
 use super::{join, options};
 use crate::{
     backend::{
-        BackendError, CallFailure, CallToken, Client, Contact, Counters, Event, JobSetup, Roster,
-        SubmitError, inbox::Inbox,
+        BackendError, CallToken, Client, Contact, Counters, Event, JobSetup, Roster, SubmitError,
+        found::Found, inbox::Inbox,
     },
     place::Shard,
 };
@@ -29,13 +29,6 @@ pub struct DirectClient<N: Nic> {
     /// Why connections ended: at most one for each.
     losses: Vec<CloseReason>,
     waits: u64,
-}
-
-/// An event without its bytes.
-#[derive(Clone, Copy, Debug)]
-enum Found {
-    Ended(u64, Status),
-    Lost(usize),
 }
 
 impl<N: Nic> DirectClient<N> {
@@ -91,18 +84,6 @@ impl<N: Nic, F: FnMut(Found, &[u8])> Handler<N> for Listener<'_, F> {
     }
 }
 
-fn event(found: Found, bytes: &[u8]) -> Event<'_> {
-    match found {
-        Found::Ended(cookie, Status::Ok) => Event::Answer { token: CallToken(cookie), bytes },
-        Found::Ended(cookie, status) => {
-            Event::Failed { token: CallToken(cookie), failure: CallFailure::of_status(status) }
-        }
-        Found::Lost(shard) => {
-            Event::Lost { shard: Shard(u16::try_from(shard).unwrap_or(u16::MAX)) }
-        }
-    }
-}
-
 impl<N: Nic> Client for DirectClient<N> {
     fn contact(&self) -> Contact {
         self.contact.clone()
@@ -134,11 +115,11 @@ impl<N: Nic> Client for DirectClient<N> {
     ) -> Result<usize, BackendError> {
         let mut count = 0;
         while let Some((found, bytes)) = self.found.pop() {
-            sink(event(found, bytes));
+            sink(found.event(bytes));
             count += 1;
         }
-        let tell = |found, bytes: &[u8]| {
-            sink(event(found, bytes));
+        let tell = |found: Found, bytes: &[u8]| {
+            sink(found.event(bytes));
             count += 1;
         };
         let Self { worker, peers, losses, .. } = self;

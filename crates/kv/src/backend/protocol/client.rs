@@ -9,8 +9,8 @@ use verbs::Nic;
 use super::{meeting, nap};
 use crate::{
     backend::{
-        BackendError, CallFailure, CallToken, Client, Counters, Event, JobSetup, Roster,
-        SubmitError, inbox::Inbox,
+        BackendError, CallToken, Client, Counters, Event, JobSetup, Roster, SubmitError,
+        found::Found, inbox::Inbox,
     },
     place::Shard,
 };
@@ -28,13 +28,6 @@ pub struct ProtocolClient<N: Nic> {
     /// Why lanes ended: at most one reason for each.
     losses: Vec<String>,
     waits: u64,
-}
-
-/// An event without its bytes.
-#[derive(Clone, Copy, Debug)]
-enum Found {
-    Ended(u64, Status),
-    Lost(usize),
 }
 
 /// Passes on what a poll finds.
@@ -56,18 +49,6 @@ impl<F: FnMut(Found, &[u8])> Answers for Listener<'_, F> {
         {
             self.losses.push(reason);
             (self.tell)(Found::Lost(lane), &[]);
-        }
-    }
-}
-
-fn event(found: Found, bytes: &[u8]) -> Event<'_> {
-    match found {
-        Found::Ended(cookie, Status::Ok) => Event::Answer { token: CallToken(cookie), bytes },
-        Found::Ended(cookie, status) => {
-            Event::Failed { token: CallToken(cookie), failure: CallFailure::of_status(status) }
-        }
-        Found::Lost(shard) => {
-            Event::Lost { shard: Shard(u16::try_from(shard).unwrap_or(u16::MAX)) }
         }
     }
 }
@@ -158,11 +139,11 @@ impl<N: Nic> Client for ProtocolClient<N> {
     ) -> Result<usize, BackendError> {
         let mut count = 0;
         while let Some((found, bytes)) = self.found.pop() {
-            sink(event(found, bytes));
+            sink(found.event(bytes));
             count += 1;
         }
-        let tell = |found, bytes: &[u8]| {
-            sink(event(found, bytes));
+        let tell = |found: Found, bytes: &[u8]| {
+            sink(found.event(bytes));
             count += 1;
         };
         let Self { caller, is_lost, losses, .. } = self;
