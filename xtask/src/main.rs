@@ -54,6 +54,11 @@ enum Command {
         #[arg(long, default_value_t = commands::fuzz::SECONDS_DEFAULT)]
         seconds: u32,
     },
+    /// Daemons of this tree beside those of an earlier commit, which is built first
+    TwoBuilds {
+        /// The commit, as git names it: a release's tag
+        commit: String,
+    },
     /// Relax each ordering, or leave out each barrier, below a SYNC comment: some loom test must fail
     Mutants {
         /// Crates to mutate, by short name; without any, all that have a loom test
@@ -88,6 +93,9 @@ fn run(command: &Command) -> anyhow::Result<Report> {
         Command::Asan => report.run("asan", || commands::asan::run(&workspace)),
         Command::Fuzz { seconds } => {
             report.run("fuzz", || commands::fuzz::run(&workspace, *seconds));
+        }
+        Command::TwoBuilds { commit } => {
+            report.run("two-builds", || commands::two_builds::run(&workspace, commit));
         }
         Command::Mutants { crates } => {
             report.run("mutants", || commands::mutants::run(&workspace, crates));

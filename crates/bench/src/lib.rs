@@ -12,6 +12,7 @@
 //! traffic       what two processes send each other over any `verbs::Nic`
 //! calls         what two processes ask each other over `ipc`
 //! threads       what threads of one process hand each other over `inproc`
+//! selected      measurements on the NIC that was selected
 //! two_hosts     calls between hosts: a server that echoes, a client that measures
 //! limit, rings  what the same two processes reach with bare memory: the reference of every ratio
 //! process_pair  the two processes: pinned, connected, dying together
@@ -34,6 +35,7 @@ pub mod process_pair;
 pub mod protocol_plan;
 mod rings;
 mod sample;
+pub mod selected;
 mod series;
 pub mod suite;
 pub mod threads;

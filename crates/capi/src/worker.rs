@@ -144,7 +144,9 @@ impl CopyrpcWorker {
                 (CopyrpcEvent { kind, peer, request, method, timeout_us, ..none }, body)
             }
             Arrived::Ended { cookie, status, is_answered, body } => {
-                let context = ptr::with_exposed_provenance_mut(cookie as usize);
+                // An address of this process, as it was given.
+                let context = usize::try_from(cookie).unwrap_or_default();
+                let context = ptr::with_exposed_provenance_mut(context);
                 let (status, answered) = (status.code().into(), is_answered.into());
                 (CopyrpcEvent { kind: EVENT_ENDED, status, answered, context, ..none }, body)
             }

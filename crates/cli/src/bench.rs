@@ -6,8 +6,8 @@ use anyhow::Context as _;
 use bench::{
     plan::{self, Planned},
     process_pair::{ChildSide, ProcessPair},
+    selected,
     suite::{self, Suite},
-    two_hosts,
     workers::matrix,
 };
 use indicatif::{ProgressBar, ProgressStyle};
@@ -17,7 +17,7 @@ use measure::{
     schedule,
 };
 
-use nics::{Opener, Selection, Visitor};
+use nics::Selection;
 use protocols::Protocol;
 
 use crate::{
@@ -121,7 +121,7 @@ pub(crate) fn verbs(args: &VerbsArgs) -> anyhow::Result<()> {
 pub(crate) fn rpc(args: &RpcArgs) -> anyhow::Result<()> {
     let nic = nic::selected(&args.nic.load()?);
     if args.server.is_some() || args.client.is_some() {
-        return nic.with(TwoHosts(args))?;
+        return two_hosts(args, &nic);
     }
     if !args.protocol.is_empty() {
         return by_protocols(args, &nic);
@@ -147,58 +147,50 @@ pub(crate) fn rpc(args: &RpcArgs) -> anyhow::Result<()> {
     written.and(shown)
 }
 
-/// `copyrpc bench rpc --server` and `--client`.
-struct TwoHosts<'a>(&'a RpcArgs);
-
 /// Calls of each shape that are timed.
 const CALLS: u64 = 20_000;
 /// The same, to be quick.
 const CALLS_QUICK: u64 = 2_000;
 
-impl Visitor for TwoHosts<'_> {
-    type Output = anyhow::Result<()>;
-
-    fn visit<O: Opener>(self, opener: O) -> Self::Output {
-        let Self(args) = self;
-        let cores = args.bench.cpus.map_or_else(Cores::choose, Ok)?;
-        if let Some(address) = args.server {
-            measure::cores::pin(cores.responder).context("cannot pin to the second core")?;
-            let listener = TcpListener::bind(address)
-                .with_context(|| format!("cannot listen at {address}"))?;
-            output::say(format_args!("answering calls at {}", listener.local_addr()?));
-            let came = |line: &str| output::say(format_args!("{line}"));
-            let open = || opener.open().map_err(bench::Error::refused("cannot open the NIC"));
-            return Ok(two_hosts::serve(open, &listener, None, came)?);
+/// `copyrpc bench rpc --server` and `--client`.
+fn two_hosts(args: &RpcArgs, nic: &Selection) -> anyhow::Result<()> {
+    let cores = args.bench.cpus.map_or_else(Cores::choose, Ok)?;
+    if let Some(address) = args.server {
+        measure::cores::pin(cores.responder).context("cannot pin to the second core")?;
+        let listener =
+            TcpListener::bind(address).with_context(|| format!("cannot listen at {address}"))?;
+        output::say(format_args!("answering calls at {}", listener.local_addr()?));
+        let came = |line: &str| output::say(format_args!("{line}"));
+        return Ok(selected::serve_hosts(nic, &listener, came)??);
+    }
+    measure::cores::pin(cores.initiator).context("cannot pin to the first core")?;
+    let address = RpcArgs::server_address(args.client.as_deref().unwrap_or_default());
+    let calls = if args.bench.quick { CALLS_QUICK } else { CALLS };
+    let (label, outcomes) = selected::measure_hosts(nic, &address, calls)??;
+    let mut lines = String::new();
+    let mut shown = table(&["bytes", "in flight", "calls/s", "p50 us", "p99 us", "p99.9 us"]);
+    for it in outcomes {
+        let us = |ns: u64| format!("{:.1}", ns as f64 / 1e3);
+        let (len_bytes, depth) = (it.shape.len_bytes, it.shape.depth);
+        let rate = format!("{:.0}", it.rate);
+        let times = [it.p50_ns, it.p99_ns, it.p999_ns].map(us);
+        let row = [len_bytes.to_string(), depth.to_string(), rate].into_iter().chain(times);
+        shown.add_row(row);
+        let object = serde_json::json!({
+            "benchmark": "rpc between two hosts", "nic": label, "server": address,
+            "bytes": len_bytes, "in_flight": depth, "calls": it.calls, "calls_per_s": it.rate,
+            "p50_ns": it.p50_ns, "p99_ns": it.p99_ns, "p99.9_ns": it.p999_ns,
+        });
+        lines += &format!("{object}\n");
+    }
+    match args.bench.json.as_deref() {
+        Some(path) if path == Path::new("-") => output::print(&lines),
+        Some(path) => {
+            std::fs::write(path, &lines)
+                .with_context(|| format!("cannot write {}", path.display()))?;
+            output::print(&format!("{}\n", shown.trim_fmt()))
         }
-        measure::cores::pin(cores.initiator).context("cannot pin to the first core")?;
-        let address = RpcArgs::server_address(args.client.as_deref().unwrap_or_default());
-        let calls = if args.bench.quick { CALLS_QUICK } else { CALLS };
-        let outcomes = two_hosts::measure(opener.open()?, &address, &two_hosts::SHAPES, calls)?;
-        let mut lines = String::new();
-        let mut shown = table(&["bytes", "in flight", "calls/s", "p50 us", "p99 us", "p99.9 us"]);
-        for it in outcomes {
-            let us = |ns: u64| format!("{:.1}", ns as f64 / 1e3);
-            let (len_bytes, depth) = (it.shape.len_bytes, it.shape.depth);
-            let rate = format!("{:.0}", it.rate);
-            let times = [it.p50_ns, it.p99_ns, it.p999_ns].map(us);
-            let row = [len_bytes.to_string(), depth.to_string(), rate].into_iter().chain(times);
-            shown.add_row(row);
-            let object = serde_json::json!({
-                "benchmark": "rpc between two hosts", "nic": opener.label(), "server": address,
-                "bytes": len_bytes, "in_flight": depth, "calls": it.calls, "calls_per_s": it.rate,
-                "p50_ns": it.p50_ns, "p99_ns": it.p99_ns, "p99.9_ns": it.p999_ns,
-            });
-            lines += &format!("{object}\n");
-        }
-        match args.bench.json.as_deref() {
-            Some(path) if path == Path::new("-") => output::print(&lines),
-            Some(path) => {
-                std::fs::write(path, &lines)
-                    .with_context(|| format!("cannot write {}", path.display()))?;
-                output::print(&format!("{}\n", shown.trim_fmt()))
-            }
-            None => output::print(&format!("{}\n", shown.trim_fmt())),
-        }
+        None => output::print(&format!("{}\n", shown.trim_fmt())),
     }
 }
 

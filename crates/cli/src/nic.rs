@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use bench::{NicWork, job::NicSide};
+use bench::job::NicSide;
 use daemon::config::{NIC, SECRET_FILE, Settings};
 use nics::{Opener, Selection, Visitor};
 use serde::Serialize;
@@ -31,21 +31,8 @@ pub(crate) fn named(name: &str, settings: &Settings) -> Selection {
 
 /// One side of a benchmark on the NIC.
 pub(crate) fn open_work(nic: &Selection) -> Result<Box<dyn NicSide>, OpenError> {
-    struct OpenWork<'a>(&'a Selection);
-
-    impl Visitor for OpenWork<'_> {
-        type Output = Result<Box<dyn NicSide>, OpenError>;
-
-        fn visit<O: Opener>(self, opener: O) -> Self::Output {
-            opener.open()?; // an error of the NIC, not of what is done with it
-            let name = self.0.name();
-            let refused = |cause| OpenError::Work { name: name.to_owned(), cause };
-            let open = move || opener.open().map_err(|error| error.to_string());
-            Ok(Box::new(NicWork::new(open).map_err(refused)?))
-        }
-    }
-
-    nic.with(OpenWork(nic))?
+    let refused = |cause| OpenError::Work { name: nic.name().to_owned(), cause };
+    bench::selected::open_work(nic)?.map_err(refused)
 }
 
 /// Opens the NIC to look at it.

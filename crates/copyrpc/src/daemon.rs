@@ -95,18 +95,33 @@ pub fn serve_on(
     services: impl Fn(usize) -> Services<IpcPort> + Sync,
     stop: &AtomicBool,
 ) -> Result<(), ServeOnError> {
+    serve_selected(serving, nic, &services, stop)
+}
+
+/// Makes the services of a thread, by its number.
+#[cfg(feature = "nic")]
+type MakeServices<'a> = dyn Fn(usize) -> Services<IpcPort> + Sync + 'a;
+
+/// As [`serve_on`], and not generic: the daemon is compiled here, for every NIC once.
+#[cfg(feature = "nic")]
+fn serve_selected(
+    serving: &Serving,
+    nic: &Selection,
+    services: &MakeServices<'_>,
+    stop: &AtomicBool,
+) -> Result<(), ServeOnError> {
     nic.with(ServeOn { serving, services, stop })?
 }
 
 #[cfg(feature = "nic")]
-struct ServeOn<'a, F> {
+struct ServeOn<'a> {
     serving: &'a Serving,
-    services: F,
+    services: &'a MakeServices<'a>,
     stop: &'a AtomicBool,
 }
 
 #[cfg(feature = "nic")]
-impl<F: Fn(usize) -> Services<IpcPort> + Sync> Visitor for ServeOn<'_, F> {
+impl Visitor for ServeOn<'_> {
     type Output = Result<(), ServeOnError>;
 
     fn visit<O: Opener>(self, opener: O) -> Self::Output {

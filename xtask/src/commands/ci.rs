@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use super::{
     asan, cargo, fuzz, has_tool, loom, miri, mutants, platforms, run as run_command, run_tests,
-    run_tests_steadily,
+    run_tests_steadily, two_builds,
 };
 use crate::{
     step::{Outcome, Report},
@@ -31,6 +31,7 @@ pub(crate) fn run(workspace: &Workspace, report: &mut Report, full: bool) {
     report.run("deny", || deny(workspace));
     if full {
         report.run("package", || package(workspace));
+        report.run("two-builds", || two_builds::run(workspace, "HEAD^"));
         report.run("long", || long_tests(workspace));
         report.run("rxe", || soft_roce(workspace));
         report.run("mutants", || mutants::run(workspace, &[]));

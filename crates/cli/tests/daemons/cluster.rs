@@ -33,7 +33,12 @@ pub(super) struct Cluster {
     /// Variables that daemons find set besides.
     pub(super) settings: Vec<(&'static str, &'static str)>,
     pub(super) daemons: Vec<Option<Child>>,
+    /// By rank: the program that its daemon runs.
+    pub(super) programs: Vec<PathBuf>,
 }
+
+/// The program that these tests are of.
+pub(super) const PROGRAM: &str = env!("CARGO_BIN_EXE_copyrpc");
 
 impl Cluster {
     pub(super) fn new(size: u32) -> Self {
@@ -49,7 +54,24 @@ impl Cluster {
     }
 
     fn make(size: u32, address: Option<String>, settings: &[(&'static str, &'static str)]) -> Self {
+        let programs = (0..size).map(|_| PROGRAM.into()).collect();
+        let cluster = Self::started(programs, address, settings);
+        (0..size).for_each(|rank| cluster.wait_up(rank, u64::from(size) - 1));
+        cluster
+    }
+
+    /// Daemons that run these programs, and may refuse each other.
+    pub(super) fn of_programs(programs: Vec<PathBuf>) -> Self {
+        Self::started(programs, None, &[])
+    }
+
+    fn started(
+        programs: Vec<PathBuf>,
+        address: Option<String>,
+        settings: &[(&'static str, &'static str)],
+    ) -> Self {
         static COUNT: Mutex<u32> = Mutex::new(0);
+        let size = u32::try_from(programs.len()).unwrap();
         let mut count = COUNT.lock().unwrap();
         *count += 1;
         let name = format!("copyrpc-daemons-{}-{count}", process::id());
@@ -62,16 +84,15 @@ impl Cluster {
         let rendezvous = address.unwrap_or(meet);
         let daemons = (0..size).map(|_| None).collect();
         let settings = settings.to_vec();
-        let mut cluster = Self { folder, fabric: name, rendezvous, settings, daemons };
+        let mut cluster = Self { folder, fabric: name, rendezvous, settings, daemons, programs };
         for rank in 0..size {
             cluster.start(rank);
         }
-        (0..size).for_each(|rank| cluster.wait_up(rank, u64::from(size) - 1));
         cluster
     }
 
     pub(super) fn command(&self, rank: u32) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_copyrpc"));
+        let mut command = Command::new(&self.programs[rank as usize]);
         self.settle(rank, &mut command);
         command
     }
@@ -157,6 +178,13 @@ impl Cluster {
         let left: Vec<_> = names_in(&self.folder).into_iter().filter(|it| !is_lock(it)).collect();
         assert_eq!(left, ["meet", "secret"]);
         assert_eq!(names_in(&self.folder.join("meet")), [""; 0]);
+    }
+
+    /// Asks a daemon to end, and waits until it has.
+    pub(super) fn stop(&mut self, rank: u32) {
+        self.signal(rank, Signal::TERM);
+        let status = self.daemons[rank as usize].take().unwrap().wait().unwrap();
+        assert!(status.success(), "{status}");
     }
 
     pub(super) fn kill(&mut self, rank: u32) {

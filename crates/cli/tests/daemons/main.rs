@@ -1,6 +1,7 @@
 //! Real daemons, real clients, and what happens to them: killed, stopped, continued, asked to end.
 //! Every answer is checked. No duration is asserted, but all that waits gives up in the end.
 
+mod builds;
 mod cancel;
 mod cluster;
 mod isolation;
