@@ -210,7 +210,7 @@ fn fault_i10_a_hello_is_read_by_a_busy_server_though_connections_come_without_en
                 expect_increment(&mut client, b"busy");
             }
         });
-        let turn = |server: &mut Server| server.serve(|request| increment(request));
+        let turn = |server: &mut Server| server.serve(increment);
         while turn(&mut server) == 0 {}
         let address = Address::Path(dir.socket());
         let mut silent = VecDeque::new();
