@@ -213,6 +213,8 @@ pub struct Client {
     /// No deadline of a call that waits is earlier: a lower bound, made exact when it has passed.
     backlog_earliest_ns: u64,
     ended: VecDeque<Ended>,
+    /// Slots that may have a packet to send, a bit each. Others have none.
+    sending: u8,
     /// Slot that transmits next, so that a long message does not hold up the others.
     turn: usize,
     is_closed: bool,
@@ -243,6 +245,7 @@ impl Client {
             backlog: VecDeque::new(),
             backlog_earliest_ns: u64::MAX,
             ended: VecDeque::new(),
+            sending: 0,
             turn: 0,
             is_closed: false,
             counters: ClientCounters::default(),
@@ -279,9 +282,10 @@ impl Client {
     #[must_use]
     pub fn is_sending(&self) -> bool {
         let sends = |slot: &Slot| slot.active.is_some_and(|active| active.is_sending());
+        let is_any = || self.sending != 0 && self.slots.iter().any(sends);
         !self.is_closed
             && self.credits > 0
-            && (self.slots.iter().any(sends) || self.free_len > 0 && !self.backlog.is_empty())
+            && (is_any() || self.free_len > 0 && !self.backlog.is_empty())
     }
 
     /// Makes a call, or lets it wait for a slot.
@@ -301,7 +305,8 @@ impl Client {
             return Err(CallError::TooLong { bytes: call.request_bytes, max });
         }
         // What nobody has taken yet counts too, so that `ended` never holds more than that.
-        if self.ended.len() + self.outstanding() >= WINDOW + self.config.backlog_max {
+        let limit = WINDOW + self.config.backlog_max;
+        if !self.ended.is_empty() && self.ended.len() + self.outstanding() >= limit {
             return Err(CallError::Busy(self.config.backlog_max));
         }
         if self.free_len > 0 && self.backlog.is_empty() {
@@ -319,7 +324,9 @@ impl Client {
     /// Gives a call the slot that was freed last.
     fn begin(&mut self, call: Call, now_ns: u64) {
         self.free_len -= 1;
-        let slot = &mut self.slots[usize::from(self.free[self.free_len])];
+        let index = usize::from(self.free[self.free_len]);
+        self.sending |= 1 << index;
+        let slot = &mut self.slots[index];
         slot.req_num += WINDOW_STEP;
         if slot.req_num > REQ_NUM_MAX {
             self.end(call.cookie, Status::Unavailable, false);
@@ -404,10 +411,10 @@ impl Client {
         if self.credits == 0 || self.is_closed {
             return None;
         }
-        for step in 0..WINDOW {
-            let index = (self.turn + step) % WINDOW;
+        while let Some(index) = self.next_sending() {
             let slot = &mut self.slots[index];
             let Some(active) = slot.active.as_mut().filter(|active| active.is_sending()) else {
+                self.sending &= !(1 << index);
                 continue;
             };
             if !active.is_unanswered() && !active.is_resending {
@@ -416,9 +423,21 @@ impl Client {
             self.credits -= 1;
             self.turn = (index + 1) % WINDOW;
             let transmit = active.transmit(slot.req_num, self.dest_session, self.config.geometry);
+            if !active.is_sending() {
+                self.sending &= !(1 << index);
+            }
             return Some(transmit);
         }
         None
+    }
+
+    /// The next slot that may have a packet to send, from the one whose turn it is on.
+    fn next_sending(&self) -> Option<usize> {
+        const { assert!(WINDOW == u8::BITS as usize, "a bit per slot") };
+        // Lossless: there are eight slots.
+        let [turn, ..] = self.turn.to_le_bytes();
+        let ahead = self.sending.rotate_right(turn.into()).trailing_zeros() as usize;
+        (self.sending != 0).then_some((self.turn + ahead) % WINDOW)
     }
 
     /// Takes the header of a credit return or a response that was followed by `data_bytes`.
@@ -487,6 +506,9 @@ impl Client {
         active.progress(now_ns);
         active.response_bytes = Some(bytes);
         active.numbering.response_packets = geometry.packets(bytes);
+        if active.is_sending() {
+            self.sending |= 1 << index;
+        }
         let (cookie, was_abandoned) = (active.call.cookie, active.is_abandoned);
         let is_too_long = bytes > active.call.response_bytes_max;
         let is_complete = active.received == active.numbering.total();
@@ -547,6 +569,7 @@ impl Client {
         if active.is_unanswered() && waited_ns >= self.config.retransmit_ns {
             self.credits += active.sent - active.received;
             active.sent = active.received;
+            self.sending |= 1 << index;
             (active.resend_from_ns, active.is_resending) = (now_ns, true);
             self.counters.retransmissions += 1;
         }
