@@ -43,7 +43,7 @@ fn measure(protocol: Protocol, lanes: u16, depth: u8, calls: u64) -> f64 {
     let mut config = Config { protocol, ..Config::default() };
     config.copyrpc.may_sleep = false;
     config.erpc.receives = 256;
-    config.scalerpc.slots = depth.min(64);
+    (config.scalerpc.slots, config.scalerpc.clients_max) = (depth.min(64), lanes);
     let open = || softnic::open(&soft).expect("nic");
     let mut server = Server::open(open(), &config, 0).expect("server");
     let mut caller = Caller::open(open(), &config, lanes, 0).expect("caller");

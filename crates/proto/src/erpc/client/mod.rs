@@ -4,11 +4,15 @@
 //! ([`Numbering`]), and the client accepts them in order only. What gets
 //! lost is sent again from the first packet without an answer (*go-back-N*).
 
+mod active;
+
 use alloc::collections::VecDeque;
+
+use active::Active;
 
 use super::{
     Ignored,
-    geometry::{CREDITS, Geometry, Numbering, PKT_NUM_MAX, Span, WINDOW, WINDOW_STEP},
+    geometry::{CREDITS, Geometry, Numbering, Span, WINDOW, WINDOW_STEP},
     packet::{Header, Kind, REQ_NUM_MAX, REQ_TYPE_INVALID},
 };
 use crate::Status;
@@ -123,79 +127,9 @@ pub struct ClientCounters {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Active {
-    call: Call,
-    numbering: Numbering,
-    /// Length of the response, once its first packet arrived.
-    response_bytes: Option<u32>,
-    /// Packets sent and answered: `received ≤ sent ≤ numbering.total()`.
-    sent: u32,
-    received: u32,
-    /// When the latest answer came, or the first packet without one was sent for the first time.
-    progress_ns: u64,
-    /// `progress_ns`, or when packets were last sent again.
-    resend_from_ns: u64,
-    /// Packets from `sent` on may have been sent before.
-    is_resending: bool,
-    /// The caller knows how it ended; the slot waits for the server, which may still execute it.
-    is_abandoned: bool,
-    was_sent: bool,
-}
-
-#[derive(Clone, Copy, Debug)]
 struct Slot {
     req_num: u64,
     active: Option<Active>,
-}
-
-impl Active {
-    fn is_unanswered(&self) -> bool {
-        self.sent > self.received
-    }
-
-    /// Whether there is a packet that may be sent as soon as there is credit. An abandoned call sends what
-    /// the server needs in order to answer, and asks for no more.
-    fn is_sending(&self) -> bool {
-        let end = match self.is_abandoned {
-            true => self.numbering.request_packets,
-            false => self.numbering.total(),
-        };
-        self.sent < end
-    }
-
-    fn progress(&mut self, now_ns: u64) {
-        (self.progress_ns, self.resend_from_ns, self.is_resending) = (now_ns, now_ns, false);
-    }
-
-    /// The next packet.
-    fn transmit(&mut self, req_num: u64, dest_session: u16, geometry: Geometry) -> Transmit {
-        let number = self.sent;
-        let is_request = number < self.numbering.request_packets;
-        let (kind, msg_bytes, span) = if is_request {
-            let bytes = self.call.request_bytes;
-            (Kind::Request, bytes, geometry.span(bytes, number))
-        } else {
-            (Kind::RequestForResponse, 0, Span::default())
-        };
-        let header = Header {
-            req_type: self.call.req_type,
-            msg_bytes,
-            dest_session,
-            kind,
-            pkt_num: pkt_num(number),
-            req_num,
-        };
-        self.sent += 1;
-        self.was_sent = true;
-        Transmit { header, cookie: self.call.cookie, span }
-    }
-}
-
-/// `Geometry::msg_bytes_max` leaves numbers for the longest messages of both directions.
-#[expect(clippy::cast_possible_truncation, reason = "packet numbers have 14 bits")]
-fn pkt_num(number: u32) -> u16 {
-    debug_assert!(number <= u32::from(PKT_NUM_MAX), "packet {number} has no number");
-    number as u16
 }
 
 /// The client's end of a connected session.
