@@ -4,11 +4,15 @@
 //! ([`Numbering`]), and the client accepts them in order only. What gets
 //! lost is sent again from the first packet without an answer (*go-back-N*).
 
+mod active;
+
 use alloc::collections::VecDeque;
+
+use active::Active;
 
 use super::{
     Ignored,
-    geometry::{CREDITS, Geometry, Numbering, PKT_NUM_MAX, Span, WINDOW, WINDOW_STEP},
+    geometry::{CREDITS, Geometry, Numbering, Span, WINDOW, WINDOW_STEP},
     packet::{Header, PacketKind, REQ_NUM_MAX, REQ_TYPE_INVALID},
 };
 use crate::Status;
@@ -123,79 +127,9 @@ pub struct ClientCounters {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Active {
-    call: Call,
-    numbering: Numbering,
-    /// Length of the response, once its first packet arrived.
-    response_bytes: Option<u32>,
-    /// Packets sent and answered: `received ≤ sent ≤ numbering.total()`.
-    sent: u32,
-    received: u32,
-    /// When the latest answer came, or the first packet without one was sent for the first time.
-    progress_ns: u64,
-    /// `progress_ns`, or when packets were last sent again.
-    resend_from_ns: u64,
-    /// Packets from `sent` on may have been sent before.
-    is_resending: bool,
-    /// The caller knows how it ended; the slot waits for the server, which may still execute it.
-    is_abandoned: bool,
-    was_sent: bool,
-}
-
-#[derive(Clone, Copy, Debug)]
 struct Slot {
     req_num: u64,
     active: Option<Active>,
-}
-
-impl Active {
-    fn is_unanswered(&self) -> bool {
-        self.sent > self.received
-    }
-
-    /// Whether there is a packet that may be sent as soon as there is credit. An abandoned call sends what
-    /// the server needs in order to answer, and asks for no more.
-    fn is_sending(&self) -> bool {
-        let end = match self.is_abandoned {
-            true => self.numbering.request_packets,
-            false => self.numbering.total(),
-        };
-        self.sent < end
-    }
-
-    fn progress(&mut self, now_ns: u64) {
-        (self.progress_ns, self.resend_from_ns, self.is_resending) = (now_ns, now_ns, false);
-    }
-
-    /// The next packet.
-    fn transmit(&mut self, req_num: u64, dest_session: u16, geometry: Geometry) -> Transmit {
-        let number = self.sent;
-        let is_request = number < self.numbering.request_packets;
-        let (kind, msg_bytes, span) = if is_request {
-            let bytes = self.call.request_bytes;
-            (PacketKind::Request, bytes, geometry.span(bytes, number))
-        } else {
-            (PacketKind::RequestForResponse, 0, Span::default())
-        };
-        let header = Header {
-            req_type: self.call.req_type,
-            msg_bytes,
-            dest_session,
-            kind,
-            pkt_num: pkt_num(number),
-            req_num,
-        };
-        self.sent += 1;
-        self.was_sent = true;
-        Transmit { header, cookie: self.call.cookie, span }
-    }
-}
-
-/// `Geometry::msg_bytes_max` leaves numbers for the longest messages of both directions.
-#[expect(clippy::cast_possible_truncation, reason = "packet numbers have 14 bits")]
-fn pkt_num(number: u32) -> u16 {
-    debug_assert!(number <= u32::from(PKT_NUM_MAX), "packet {number} has no number");
-    number as u16
 }
 
 /// The client's end of a connected session.
@@ -213,6 +147,8 @@ pub struct Client {
     /// No deadline of a call that waits is earlier: a lower bound, made exact when it has passed.
     backlog_earliest_ns: u64,
     ended: VecDeque<Ended>,
+    /// Slots that may have a packet to send, a bit each. Others have none.
+    sending: u8,
     /// Slot that transmits next, so that a long message does not hold up the others.
     turn: usize,
     is_closed: bool,
@@ -243,6 +179,7 @@ impl Client {
             backlog: VecDeque::new(),
             backlog_earliest_ns: u64::MAX,
             ended: VecDeque::new(),
+            sending: 0,
             turn: 0,
             is_closed: false,
             counters: ClientCounters::default(),
@@ -279,9 +216,10 @@ impl Client {
     #[must_use]
     pub fn is_sending(&self) -> bool {
         let sends = |slot: &Slot| slot.active.is_some_and(|active| active.is_sending());
+        let is_any = || self.sending != 0 && self.slots.iter().any(sends);
         !self.is_closed
             && self.credits > 0
-            && (self.slots.iter().any(sends) || self.free_len > 0 && !self.backlog.is_empty())
+            && (is_any() || self.free_len > 0 && !self.backlog.is_empty())
     }
 
     /// Makes a call, or lets it wait for a slot.
@@ -301,7 +239,8 @@ impl Client {
             return Err(CallError::TooLong { bytes: call.request_bytes, max });
         }
         // What nobody has taken yet counts too, so that `ended` never holds more than that.
-        if self.ended.len() + self.outstanding() >= WINDOW + self.config.backlog_max {
+        let limit = WINDOW + self.config.backlog_max;
+        if !self.ended.is_empty() && self.ended.len() + self.outstanding() >= limit {
             return Err(CallError::Busy(self.config.backlog_max));
         }
         if self.free_len > 0 && self.backlog.is_empty() {
@@ -319,7 +258,9 @@ impl Client {
     /// Gives a call the slot that was freed last.
     fn begin(&mut self, call: Call, now_ns: u64) {
         self.free_len -= 1;
-        let slot = &mut self.slots[usize::from(self.free[self.free_len])];
+        let index = usize::from(self.free[self.free_len]);
+        self.sending |= 1 << index;
+        let slot = &mut self.slots[index];
         slot.req_num += WINDOW_STEP;
         if slot.req_num > REQ_NUM_MAX {
             self.end(call.cookie, Status::Unavailable, false);
@@ -404,10 +345,10 @@ impl Client {
         if self.credits == 0 || self.is_closed {
             return None;
         }
-        for step in 0..WINDOW {
-            let index = (self.turn + step) % WINDOW;
+        while let Some(index) = self.next_sending() {
             let slot = &mut self.slots[index];
             let Some(active) = slot.active.as_mut().filter(|active| active.is_sending()) else {
+                self.sending &= !(1 << index);
                 continue;
             };
             if !active.is_unanswered() && !active.is_resending {
@@ -416,9 +357,21 @@ impl Client {
             self.credits -= 1;
             self.turn = (index + 1) % WINDOW;
             let transmit = active.transmit(slot.req_num, self.dest_session, self.config.geometry);
+            if !active.is_sending() {
+                self.sending &= !(1 << index);
+            }
             return Some(transmit);
         }
         None
+    }
+
+    /// The next slot that may have a packet to send, from the one whose turn it is on.
+    fn next_sending(&self) -> Option<usize> {
+        const { assert!(WINDOW == u8::BITS as usize, "a bit per slot") };
+        // Lossless: there are eight slots.
+        let [turn, ..] = self.turn.to_le_bytes();
+        let ahead = self.sending.rotate_right(turn.into()).trailing_zeros() as usize;
+        (self.sending != 0).then_some((self.turn + ahead) % WINDOW)
     }
 
     /// Takes the header of a credit return or a response that was followed by `data_bytes`.
@@ -487,6 +440,9 @@ impl Client {
         active.progress(now_ns);
         active.response_bytes = Some(bytes);
         active.numbering.response_packets = geometry.packets(bytes);
+        if active.is_sending() {
+            self.sending |= 1 << index;
+        }
         let (cookie, was_abandoned) = (active.call.cookie, active.is_abandoned);
         let is_too_long = bytes > active.call.response_bytes_max;
         let is_complete = active.received == active.numbering.total();
@@ -547,6 +503,7 @@ impl Client {
         if active.is_unanswered() && waited_ns >= self.config.retransmit_ns {
             self.credits += active.sent - active.received;
             active.sent = active.received;
+            self.sending |= 1 << index;
             (active.resend_from_ns, active.is_resending) = (now_ns, true);
             self.counters.retransmissions += 1;
         }
