@@ -159,6 +159,8 @@ pub(super) struct Node {
     pub(super) turn_began: Time,
     /// It waits for something to do.
     pub(super) is_parked: bool,
+    /// Something came in the middle of a turn, which may have looked there before.
+    pub(super) is_roused: bool,
     pub(super) is_asleep: bool,
     pub(super) is_sleeper: bool,
     pub(super) idle_turns: u32,
@@ -224,6 +226,7 @@ impl Node {
             phase: Phase::Take,
             turn_began: network.now(),
             is_parked: false,
+            is_roused: false,
             is_asleep: false,
             is_sleeper: random.happens(plan.sleepy_permille),
             idle_turns: 0,

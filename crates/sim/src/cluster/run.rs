@@ -256,9 +256,9 @@ impl Cluster {
     fn rouse(&mut self, rank: u32) {
         let now = self.network.now();
         let turn_ns = self.plan.turn.whole_ns();
-        if let Some(node) = &mut self.nodes[rank as usize]
-            && std::mem::take(&mut node.is_parked)
-        {
+        let Some(node) = &mut self.nodes[rank as usize] else { return };
+        node.is_roused = true;
+        if std::mem::take(&mut node.is_parked) {
             let delay_ns = if node.is_asleep {
                 WAKEUP_NS + node.random.number(WAKEUP_NS)
             } else {
@@ -297,7 +297,7 @@ impl Cluster {
         let mut handled = 0;
         match phase {
             Phase::Take => {
-                node.is_parked = false;
+                (node.is_parked, node.is_roused) = (false, false);
                 if std::mem::take(&mut node.is_asleep) {
                     node.server().wake_up();
                 }
@@ -376,7 +376,8 @@ impl Cluster {
     fn after_turn(&mut self, socket: Socket, handled: usize, next: Time, now_ns: u64) {
         let now = self.network.now();
         let Some(node) = self.node(socket) else { return };
-        node.idle_turns = if handled > 0 { 0 } else { node.idle_turns + 1 };
+        let is_idle = handled == 0 && !node.is_roused;
+        node.idle_turns = if is_idle { node.idle_turns + 1 } else { 0 };
         if node.idle_turns < IDLE_TURNS {
             return self.schedule_turn(socket.rank, next, Phase::Take);
         }
