@@ -13,7 +13,8 @@ use std::{
 
 use copyrpc::typed::{self, Failure, Raw, TypedError, service};
 use copyrpc::{
-    CallError, Client, ClientConfig, FutureClient, HERE, Inbound, JobId, Provider, Runtime, Status,
+    CallError, Client, ClientConfig, FutureClient, HERE, Inbound, JobId, Provider, ProviderStop,
+    Runtime, Status,
     daemon::{self, BackgroundDaemon},
     nic::Selection,
 };
@@ -120,6 +121,7 @@ fn a_service_is_called_by_what_its_trait_says() {
     let store = Provider::offer(&node.socket, &<dyn Store>::offer(), config).unwrap();
     let stops = [metadata.stop_handle(), store.stop_handle()];
     thread::scope(|scope| {
+        let _stops: Vec<_> = stops.iter().map(StopOnDrop).collect();
         scope.spawn(|| {
             metadata.serve_on(2, |it, answer| <dyn Metadata>::dispatch(&Files, it, answer))
         });
@@ -148,8 +150,16 @@ fn a_service_is_called_by_what_its_trait_says() {
         assert!(matches!(unknown, CallError::NoMethod(_)), "{unknown}");
         let mut store = StoreClient::new(client, HERE);
         assert_eq!(store.reverse(vec![1, 2, 3]), Ok(vec![3, 2, 1]));
-        stops.iter().for_each(copyrpc::ProviderStop::stop);
     });
+}
+
+/// Ends a provider together with the test that has it, also if that fails: a scope waits for its threads.
+struct StopOnDrop<'a>(&'a ProviderStop);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
 }
 
 struct Unpark(Thread);
@@ -178,6 +188,7 @@ fn futures_of_many_calls_are_under_way_together() {
     let provider = Provider::offer(&node.socket, &<dyn Metadata>::offer(), config).unwrap();
     let stop = provider.stop_handle();
     thread::scope(|scope| {
+        let _stops = StopOnDrop(&stop);
         scope.spawn(|| {
             provider.serve_on(2, |it, answer| <dyn Metadata>::dispatch(&Files, it, answer))
         });
@@ -194,6 +205,5 @@ fn futures_of_many_calls_are_under_way_together() {
             let mismatch = later::MetadataFutures::new(client, HERE).await.unwrap_err();
             assert_eq!(mismatch, TypedError::Mismatch { method: "stat" });
         });
-        stop.stop();
     });
 }

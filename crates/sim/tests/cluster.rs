@@ -2,7 +2,7 @@
 
 use copyrpc_sim::{
     cluster::{
-        End, Outcome, Setup, Workload, run, run_with_timeline,
+        ClusterWorkload, End, Outcome, Setup, run, run_with_timeline,
         scale::{self, Scale},
         swarm,
     },
@@ -16,7 +16,7 @@ fn setup(seed: u64) -> Setup {
         length: Time::from_ns(500_000),
         seed,
         faults: None,
-        workload: Workload::Drawn,
+        workload: ClusterWorkload::Drawn,
     }
 }
 
@@ -174,7 +174,8 @@ fn fault_d8_packets_of_an_earlier_life_reach_nobody() {
 #[test]
 fn fault_c4_rings_that_are_full_both_ways_go_on() {
     for seed in 0..4 {
-        let full = Setup { faults: Some(Vec::new()), workload: Workload::FullRings, ..setup(seed) };
+        let full =
+            Setup { faults: Some(Vec::new()), workload: ClusterWorkload::FullRings, ..setup(seed) };
         let outcome = ran(&full);
         let (answered, all) =
             (count(&outcome, |end| *end == End::Answered), outcome.ends.values().sum());
@@ -189,7 +190,8 @@ fn fault_g2_deadlines_come_although_everybody_sleeps() {
     let faults = || vec!["crash:1/0/0@100+300".parse().unwrap()];
     let mut ended_late = 0;
     for seed in 0..6 {
-        let asleep = Setup { faults: Some(faults()), workload: Workload::AllSleep, ..setup(seed) };
+        let asleep =
+            Setup { faults: Some(faults()), workload: ClusterWorkload::AllSleep, ..setup(seed) };
         let outcome = ran(&asleep);
         ended_late += count(&outcome, |end| matches!(end, End::Deadline | End::DaemonGone));
     }
@@ -199,7 +201,7 @@ fn fault_g2_deadlines_come_although_everybody_sleeps() {
 #[test]
 fn fault_d11_all_nodes_call_one() {
     for seed in 0..4 {
-        let incast = Workload::Incast;
+        let incast = ClusterWorkload::Incast;
         let setup = Setup { faults: Some(Vec::new()), workload: incast, nodes: 6, ..setup(seed) };
         let outcome = ran(&setup);
         assert_eq!(total(&outcome, "peers_lost"), 0);

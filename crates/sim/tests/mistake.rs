@@ -2,14 +2,14 @@
 #![cfg(feature = "early-credit")]
 
 use copyrpc_sim::{
-    cluster::{Setup, Workload, run, shrink, swarm},
+    cluster::{ClusterWorkload, Setup, run, shrink, swarm},
     world::Time,
 };
 
 /// Credit that returns before the lines were read (pitfall 9).
 #[test]
 fn pitfall_9_early_credit_is_found_and_shrunk() {
-    let (length, workload) = (Time::from_ns(1_000_000), Workload::Drawn);
+    let (length, workload) = (Time::from_ns(1_000_000), ClusterWorkload::Drawn);
     let large = Setup { nodes: 3, clients: 4, length, seed: 1, faults: None, workload };
     let found = swarm(&large, 50, false, |_| {}).unwrap();
     let (setup, _) = found.failure.expect("no seed has found it");

@@ -1,12 +1,12 @@
 //! Groups in turn keep their rate where a pool per client loses it, and a run is a function of its seed.
 
-use copyrpc_sim::scenarios::scalerpc::{self, CONTEXTS, Outcome, Plan};
+use copyrpc_sim::scenarios::scalerpc::{self, CONTEXTS, Outcome, PoolPlan};
 
-fn plan(clients: &[u16], contexts: usize) -> Plan {
-    Plan { clients: clients.to_vec(), contexts, ..Plan::default() }
+fn plan(clients: &[u16], contexts: usize) -> PoolPlan {
+    PoolPlan { clients: clients.to_vec(), contexts, ..PoolPlan::default() }
 }
 
-fn run(plan: &Plan) -> Outcome {
+fn run(plan: &PoolPlan) -> Outcome {
     let outcome = scalerpc::run(plan);
     for row in &outcome.rows {
         println!("{row:?}");
@@ -35,7 +35,7 @@ fn neither_falls_while_all_connections_fit_the_nic() {
 
 #[test]
 fn the_same_seed_gives_the_same_events() {
-    let plan = |seed| Plan { seed, depth: 2, ..plan(&[60], 32) };
+    let plan = |seed| PoolPlan { seed, depth: 2, ..plan(&[60], 32) };
     let [first, again, other] = [3, 3, 4].map(|seed| scalerpc::run(&plan(seed)));
     assert!(first.events > 1000);
     assert_eq!((first.events, first.trace), (again.events, again.trace));

@@ -7,7 +7,7 @@ use clap::{Args, builder::RangedU64ValueParser};
 use config::units::parse_duration_ns;
 use indicatif::{ProgressBar, ProgressStyle};
 use sim::{
-    cluster::{self, Outcome, Setup, Workload, fault::Fault},
+    cluster::{self, ClusterWorkload, Outcome, Setup, fault::Fault},
     world::Time,
 };
 
@@ -52,7 +52,7 @@ pub(crate) struct ClusterArgs {
     faults: Faults,
     /// What clients do: `drawn` by the seed, `full-rings`, `all-sleep`, `incast`.
     #[arg(long, value_name = "NAME", default_value_t)]
-    workload: Workload,
+    workload: ClusterWorkload,
     /// Writes a timeline in Chrome's format to PATH. One seed only.
     #[arg(long, value_name = "PATH", conflicts_with_all = ["seeds", "twice"])]
     trace: Option<PathBuf>,

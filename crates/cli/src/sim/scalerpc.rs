@@ -2,7 +2,7 @@
 
 use clap::{Args, builder::RangedU64ValueParser};
 use sim::{
-    scenarios::scalerpc::{self, CONTEXTS, Figures, Outcome, Plan, THREADS},
+    scenarios::scalerpc::{self, CONTEXTS, Figures, Outcome, PoolPlan, THREADS},
     world::Time,
 };
 
@@ -51,7 +51,7 @@ pub(super) fn run(args: &ScalerpcArgs) -> anyhow::Result<()> {
     let ScalerpcArgs { depth, contexts, group, slice, seed, .. } = *args;
     anyhow::ensure!(slice.whole_ns() >= 1000, "a turn takes 1us at least");
     let clients = args.clients.clone();
-    let outcome = scalerpc::run(&Plan { clients, depth, contexts, group, slice, seed });
+    let outcome = scalerpc::run(&PoolPlan { clients, depth, contexts, group, slice, seed });
     if args.json {
         compared::print_json(&outcome.rows)?;
     } else {

@@ -12,10 +12,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use client::{Client, ClientConfig, Provider};
+use client::{Client, ClientConfig, Provider, ProviderStop};
 use daemon::{
     Status,
-    metrics::{Counter, Snapshot},
+    metrics::{Counter, DaemonState, Life, Snapshot},
 };
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -137,19 +137,25 @@ impl Cluster {
         self.folder.join(Self::name(rank, "sock"))
     }
 
-    pub(super) fn counter(&self, rank: u32, counter: Counter) -> Option<u64> {
+    fn snapshot(&self, rank: u32) -> Option<Snapshot> {
         let snapshot = Snapshot::read(&self.folder.join(Self::name(rank, "metrics"))).ok()?;
         // A life that was killed leaves its counters until the next has its own.
         let daemon = self.daemons[rank as usize].as_ref()?;
-        (snapshot.process.pid == daemon.id()).then_some(())?;
-        Some(snapshot.total().counter(counter))
+        (snapshot.process.pid == daemon.id()).then_some(snapshot)
     }
 
+    pub(super) fn counter(&self, rank: u32, counter: Counter) -> Option<u64> {
+        Some(self.snapshot(rank)?.total().counter(counter))
+    }
+
+    /// Waits until a daemon has so many peers and takes clients: the name of its socket comes before that.
     #[track_caller]
     pub(super) fn wait_up(&self, rank: u32, peers: u64) {
-        eventually(|| {
-            self.counter(rank, Counter::PeersUp) == Some(peers) && self.socket(rank).exists()
-        });
+        let is_up = |snapshot: Snapshot| {
+            snapshot.total().counter(Counter::PeersUp) == peers
+                && snapshot.state == DaemonState::Alive(Life::Serving)
+        };
+        eventually(|| self.snapshot(rank).is_some_and(is_up));
     }
 
     /// Process id of a daemon.
@@ -259,6 +265,15 @@ pub(super) fn eventually(mut holds: impl FnMut() -> bool) {
     while !holds() {
         assert!(Instant::now() < deadline, "it never came to hold");
         thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Ends a provider together with the test that has it, also if that fails: a scope waits for its threads.
+pub(super) struct StopOnDrop<'a>(pub(super) &'a ProviderStop);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.stop();
     }
 }
 

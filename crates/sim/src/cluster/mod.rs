@@ -50,7 +50,7 @@ use plan::Plan;
 use run::Cluster;
 pub use shrink::shrink;
 pub use swarm::{Swarm, swarm};
-pub use workload::{UnknownWorkload, Workload};
+pub use workload::{ClusterWorkload, UnknownWorkload};
 
 /// A run: everything that happens follows from this.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,7 +66,7 @@ pub struct Setup {
     /// What goes wrong; `None`: what the seed draws.
     pub faults: Option<Vec<Fault>>,
     /// Sizes and habits.
-    pub workload: Workload,
+    pub workload: ClusterWorkload,
 }
 
 impl Setup {
@@ -89,7 +89,7 @@ impl fmt::Display for Setup {
             f,
             "copyrpc sim cluster --nodes {nodes} --clients {clients} --for {length_us}us --seed {seed}"
         )?;
-        if *workload != Workload::Drawn {
+        if *workload != ClusterWorkload::Drawn {
             write!(f, " --workload {workload}")?;
         }
         match faults {

@@ -7,7 +7,7 @@ use proto::copyrpc::FlushPolicy;
 use rpc::{Config as WorkerConfig, Entropy, TransportKind};
 
 use super::{
-    Setup, Workload, charge,
+    ClusterWorkload, Setup, charge,
     history::HEAD_BYTES,
     load::{Begin, Steady},
     network::Socket,
@@ -79,8 +79,8 @@ impl Plan {
     pub(super) fn of(setup: &Setup) -> Self {
         let drawn = Self::draw(setup.seed, setup.nodes, setup.clients);
         match setup.workload {
-            Workload::Drawn => drawn,
-            Workload::FullRings => Self {
+            ClusterWorkload::Drawn => drawn,
+            ClusterWorkload::FullRings => Self {
                 ring_bytes: 4 << 10,
                 body_bytes_max: if setup.seed.is_multiple_of(2) { 1_000 } else { 20_000 },
                 ipc_depth: 64,
@@ -89,14 +89,14 @@ impl Plan {
                 hurried_permille: 0,
                 ..drawn
             },
-            Workload::AllSleep => Self {
+            ClusterWorkload::AllSleep => Self {
                 window: 1,
                 think_ns: 100_000,
                 sleepy_permille: 1000,
                 hurried_permille: 500,
                 ..drawn
             },
-            Workload::Incast => Self { is_incast: true, hurried_permille: 0, ..drawn },
+            ClusterWorkload::Incast => Self { is_incast: true, hurried_permille: 0, ..drawn },
         }
     }
 

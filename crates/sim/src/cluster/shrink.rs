@@ -1,6 +1,6 @@
 //! A smaller run that fails like a larger one.
 
-use super::{ClusterError, Setup, Workload, run};
+use super::{ClusterError, ClusterWorkload, Setup, run};
 use crate::world::Time;
 
 /// Runs that a search may take.
@@ -44,8 +44,8 @@ pub fn shrink(
 fn candidates(setup: &Setup) -> Vec<Setup> {
     let mut smaller = Vec::new();
     let faults = setup.faults();
-    if setup.workload != Workload::Drawn {
-        smaller.push(Setup { workload: Workload::Drawn, ..setup.clone() });
+    if setup.workload != ClusterWorkload::Drawn {
+        smaller.push(Setup { workload: ClusterWorkload::Drawn, ..setup.clone() });
     }
     if faults.len() > 1 {
         smaller.push(Setup { faults: Some(Vec::new()), ..setup.clone() });

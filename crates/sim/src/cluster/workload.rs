@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr};
 
 /// Sizes and habits of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Workload {
+pub enum ClusterWorkload {
     /// Those that the seed draws.
     #[default]
     Drawn,
@@ -16,7 +16,7 @@ pub enum Workload {
     Incast,
 }
 
-impl Workload {
+impl ClusterWorkload {
     /// All, with their names.
     pub const ALL: [(Self, &'static str); 4] = [
         (Self::Drawn, "drawn"),
@@ -26,19 +26,19 @@ impl Workload {
     ];
 }
 
-impl fmt::Display for Workload {
+impl fmt::Display for ClusterWorkload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = Self::ALL.iter().find(|(workload, _)| workload == self);
         f.write_str(name.map_or("", |(_, name)| name))
     }
 }
 
-/// A name that is none of [`Workload::ALL`].
+/// A name that is none of [`ClusterWorkload::ALL`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no workload has the name {0:?}: it is one of drawn, full-rings, all-sleep, incast")]
 pub struct UnknownWorkload(String);
 
-impl FromStr for Workload {
+impl FromStr for ClusterWorkload {
     type Err = UnknownWorkload;
 
     fn from_str(name: &str) -> Result<Self, UnknownWorkload> {

@@ -20,7 +20,7 @@ pub const CONTEXTS: usize = 192;
 
 /// Clients, their load, and the NIC of the server.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct PoolPlan {
     /// Numbers of clients.
     pub clients: Vec<u16>,
     /// Calls in flight of each client: 1 to 64.
@@ -35,7 +35,7 @@ pub struct Plan {
     pub seed: u64,
 }
 
-impl Default for Plan {
+impl Default for PoolPlan {
     fn default() -> Self {
         Self {
             clients: vec![40, 80, 120, 200, 300, 400],
@@ -106,7 +106,7 @@ impl Outcome {
 
 /// Simulates both ways with each number of clients.
 #[must_use]
-pub fn run(plan: &Plan) -> Outcome {
+pub fn run(plan: &PoolPlan) -> Outcome {
     let nic = NicProfile { cache_contexts: plan.contexts, ..CONNECT_IB.nic.clone() };
     let profile = Profile { nic, ..CONNECT_IB };
     let mut outcome = Outcome { rows: Vec::new(), events: 0, trace: 0 };
@@ -125,7 +125,7 @@ pub fn run(plan: &Plan) -> Outcome {
 }
 
 /// Caches fill during one rotation of the groups, and two are counted.
-fn load(plan: &Plan, clients: u16, way: Way) -> Load {
+fn load(plan: &PoolPlan, clients: u16, way: Way) -> Load {
     // A group may have three quarters of the clients that it is meant to have, after it was split.
     let groups = u64::from(clients * 4).div_ceil(u64::from(plan.group.max(1)) * 3);
     let rotation_ns = (plan.slice.whole_ns() * groups).max(100_000);
