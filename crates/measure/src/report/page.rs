@@ -136,6 +136,35 @@ mod tests {
         }
     }
 
+    /// The value of the first attribute `name` of each element in `text`, as a number.
+    fn attributes(text: &str, name: &str) -> Vec<f64> {
+        let begin = format!(" {name}=\"");
+        let parts = text.split(&*begin).skip(1);
+        parts.filter_map(|part| part.split('"').next()?.parse().ok()).collect()
+    }
+
+    /// A chart that is narrower than this has its own scroll bar, so its text keeps its size on any screen.
+    #[test]
+    fn text_of_charts_can_be_read_on_a_screen_of_400_px() {
+        let page = report().page();
+        assert!(page.contains(".chart { overflow-x: auto; }"));
+        let mut charts = 0;
+        for chart in page.split("<div class=\"chart").skip(1) {
+            let least_px = if chart.starts_with(" small") { 400.0 } else { 760.0 };
+            let rule = format!("min-width: {least_px}px");
+            assert!(page.contains(&rule), "{rule}");
+            let svg = chart.split("</svg>").next().expect("a chart has a drawing");
+            let view = svg.split(" viewBox=\"0 0 ").nth(1).expect("a drawing has a size");
+            let width: f64 = view.split(' ').next().unwrap().parse().unwrap();
+            for size in attributes(svg, "font-size") {
+                let shown_px = size * least_px / width;
+                assert!(shown_px >= 8.0, "{size} of {width} is {shown_px} px");
+                charts += 1;
+            }
+        }
+        assert!(charts > 0, "no chart has text");
+    }
+
     #[test]
     fn every_element_is_closed_and_no_number_is_odd() {
         let page = report().page();
