@@ -80,7 +80,7 @@ fn a_ring_takes_all_requests_of_a_queue_even_if_each_is_the_longest() {
         let send = SendSize { requests: 5, sges_max, inline_bytes_max };
         let config = Config { send, recv: RecvSize::NONE, ..Config::new(transport, &cq) };
         let qp = nic.create_qp(&(), &config).unwrap();
-        let ring = device.send_ring(qp.qpn()).all().len() / 64;
+        let ring = device.send_ring(qp.qpn()).blocks();
         assert_eq!((qp.send_free(), ring), (5, blocks), "{transport:?} with {send:?}");
     }
 }

@@ -66,6 +66,11 @@ impl Memory {
         (at / 8..(at + len_bytes) / 8).flat_map(|index| word(index).to_ne_bytes()).collect()
     }
 
+    /// Blocks of 64 bytes.
+    pub(crate) fn blocks(&self) -> usize {
+        self.0.len()
+    }
+
     pub(crate) fn all(&self) -> Vec<u8> {
         self.bytes(0, self.0.len() * 64)
     }
