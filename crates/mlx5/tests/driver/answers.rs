@@ -44,7 +44,7 @@ fn rings_that_were_rounded_up_are_used_whole() {
         let mut qp = ready(&nic, &Config { send, recv, ..Config::new(Transport::Rc, &cq) });
         let (sends, receives) = (device.send_ring(qp.qpn()), device.recv_ring(qp.qpn()));
         let blocks = 4u16 << powers;
-        assert_eq!(sends.all().len(), usize::from(blocks) * 64);
+        assert_eq!(sends.blocks(), usize::from(blocks));
         let stride = 32 << powers;
         for turn in 0..3 * blocks {
             let data = turn.to_le_bytes();
