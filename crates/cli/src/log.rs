@@ -8,7 +8,7 @@ use std::{
         Mutex, MutexGuard, PoisonError,
         mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, channel, sync_channel},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use memory::sync::{Arc, AtomicU64, Ordering, thread};
@@ -26,6 +26,9 @@ const LINES_MAX: usize = 1024;
 
 /// How long the end of the program waits for what is still to be written.
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// How often a flush looks for room among the lines that wait.
+const FLUSH_INTERVAL: Duration = Duration::from_millis(1);
 
 /// For the thread that writes.
 enum Message {
@@ -119,12 +122,20 @@ impl Log {
         }
     }
 
-    /// Waits until all that was logged is written, for a moment.
+    /// Waits until all that was logged is written, for `FLUSH_TIMEOUT` at most.
     pub(crate) fn flush(&self) {
+        let deadline = Instant::now() + FLUSH_TIMEOUT;
         let (done, is_done) = channel();
-        if self.lines.try_send(Message::Flush(done)).is_ok() {
-            let _ = is_done.recv_timeout(FLUSH_TIMEOUT);
+        let mut message = Message::Flush(done);
+        // A full queue is when most is still to be written: the flush waits for room too.
+        while let Err(TrySendError::Full(unsent)) = self.lines.try_send(message) {
+            if Instant::now() >= deadline {
+                return;
+            }
+            message = unsent;
+            thread::sleep(FLUSH_INTERVAL);
         }
+        let _ = is_done.recv_timeout(deadline.saturating_duration_since(Instant::now()));
     }
 }
 

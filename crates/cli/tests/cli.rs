@@ -285,6 +285,38 @@ fn bench_kv_shows_a_table_and_says_where_the_report_lies() {
     assert_eq!(runs.lines().count(), 5, "a heading and four runs");
 }
 
+/// What README says first, with less to measure: two nodes of four client processes over every backend.
+#[test]
+fn bench_kv_calls_over_every_backend_and_checks_every_answer() {
+    let folder = Folder::new("every");
+    let run = copyrpc(&["bench", "kv", "--quick", "--out", folder.path()]).output().unwrap();
+    assert!(run.status.success(), "{}", text(&run.stderr));
+    let table = text(&run.stdout);
+    assert!(table.contains("every answer was checked"), "{table}");
+    for backend in ["delegation", "direct", "erpc", "scalerpc", "tcp"] {
+        assert!(table.contains(&format!("{backend}/2x4/qd4")), "{backend} in {table}");
+    }
+}
+
+/// Two results of one second are kept, each in a folder of its own.
+#[test]
+fn bench_kv_names_a_folder_that_nobody_has_used() {
+    let folder = Folder::new("dated");
+    fs::create_dir_all(folder.path()).unwrap();
+    let run = || {
+        let mut command = kv_command(&folder, &[]);
+        let named: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
+        let unnamed = named.iter().filter(|word| *word != "--out" && *word != folder.path());
+        command = copyrpc(&[]);
+        command.args(unnamed).current_dir(folder.path()).output().unwrap()
+    };
+    for _ in 0..3 {
+        let run = run();
+        assert!(run.status.success(), "{}", text(&run.stderr));
+    }
+    assert_eq!(fs::read_dir(folder.file("kv-results")).unwrap().count(), 3);
+}
+
 /// A result of hours was replaced by one of seconds, without a word.
 #[test]
 fn fault_c9_a_folder_that_holds_a_result_keeps_it_unless_forced() {

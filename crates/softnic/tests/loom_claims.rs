@@ -6,6 +6,8 @@
 use copyrpc_softnic::shared::{
     Holder,
     claims::{Claims, TakeError},
+    port_lock::PortLock,
+    slots::Slots,
 };
 use memory::sync::{Arc, AtomicU32, AtomicU64, Ordering, UnsafeCell, thread};
 
@@ -262,5 +264,103 @@ fn an_only_taker_hands_over_to_the_owner() {
         taken.extend(core::iter::from_fn(|| queue.serve(2, &mut seen)));
         assert_eq!(taken, [(0, 100), (1, 101)]);
         assert_eq!(queue.claims().held_by(1).chain(queue.claims().held_by(2)).count(), 0);
+    });
+}
+
+/// What completes receives of a ring: entries of a queue, and the lock under which both are taken.
+struct Ring {
+    queue: Arc<Queue>,
+    order: AtomicU64,
+    words: [AtomicU64; 4],
+    tail: AtomicU64,
+    consumed_seen: AtomicU64,
+}
+
+impl Ring {
+    fn new() -> Arc<Self> {
+        let ring = Self {
+            queue: Queue::new(),
+            order: AtomicU64::new(0),
+            words: [const { 0 }; 4].map(AtomicU64::new),
+            tail: AtomicU64::new(0),
+            consumed_seen: AtomicU64::new(0),
+        };
+        ring.slots().reset();
+        ring.queue.post(0, 100);
+        ring.queue.post(1, 101);
+        ring.queue.post(2, 102);
+        Arc::new(ring)
+    }
+
+    fn slots(&self) -> Slots<'_> {
+        Slots::new(&self.words, &self.tail, &self.consumed_seen)
+    }
+
+    /// As `Target::take_in_order` does: a receive, and the position of its completion.
+    fn take_in_order(&self, holder: Holder) -> Option<(u64, u64)> {
+        if !PortLock(&self.order).try_take(holder) {
+            return None;
+        }
+        let queue = &self.queue;
+        let available = |count| count < u64::from(queue.posted.load(Ordering::Acquire));
+        let next = |entry| queue.next(entry);
+        let taken = match queue.claims().take_alone(holder, available, next) {
+            Err(TakeError::Contended) => queue.claims().take(holder, available, next),
+            taken => taken,
+        };
+        let both = taken.ok().map(|(entry, count)| {
+            (entry, count, self.slots().reserve(holder, || 0).expect("entries for all"))
+        });
+        PortLock(&self.order).give(holder);
+        let (entry, count, position) = both?;
+        self.slots().finish(position);
+        queue.claims().release(entry, count, holder);
+        Some((count, position))
+    }
+}
+
+/// Receives of a ring complete in the order in which they were posted, whoever takes them.
+#[test]
+fn receives_of_a_ring_and_their_completions_are_in_one_order() {
+    loom::model(|| {
+        let ring = Ring::new();
+        let other = thread::spawn({
+            let ring = Arc::clone(&ring);
+            move || ring.take_in_order(1)
+        });
+        let mine = ring.take_in_order(2);
+        let mut all: Vec<_> = [mine, other.join().unwrap()].into_iter().flatten().collect();
+        all.sort_unstable();
+        assert!(!all.is_empty(), "one of them is first");
+        for (nth, (count, position)) in all.into_iter().enumerate() {
+            assert_eq!((count, position), (nth as u64, nth as u64));
+        }
+        assert_eq!(ring.order.load(Ordering::Relaxed), 0);
+    });
+}
+
+/// Who dies with the lock has it until the owner has finished what it left: nobody passes it.
+#[test]
+fn nobody_passes_a_dead_one_that_has_the_order() {
+    loom::model(|| {
+        const DEAD: Holder = 7;
+        let ring = Ring::new();
+        assert!(PortLock(&ring.order).try_take(DEAD));
+        // Receive 0, taken by the dead one; the head still points to it.
+        ring.queue.claims[0].store(u64::from(DEAD), Ordering::Relaxed);
+        let other = thread::spawn({
+            let ring = Arc::clone(&ring);
+            move || ring.take_in_order(1)
+        });
+        for (entry, count) in ring.queue.claims().held_by(DEAD) {
+            ring.queue.claims().pass(entry, count, |entry| ring.queue.next(entry));
+            let position = ring.slots().reserve(9, || 0).expect("entries for all");
+            assert_eq!(position, 0);
+            ring.slots().finish(position);
+            ring.queue.claims().release(entry, count, DEAD);
+        }
+        PortLock(&ring.order).give(DEAD);
+        let taken = other.join().unwrap();
+        assert!(taken.is_none_or(|taken| taken == (1, 1)), "{taken:?}");
     });
 }

@@ -21,6 +21,18 @@ const PARENT: &str = "kv-results";
 /// The file that all others can be made of again.
 const RESULT: &str = "result.jsonl";
 
+/// A folder that is named by date, and by a number if another one began in the same second.
+fn dated() -> PathBuf {
+    let date = measure::machine::date().replace(':', "-");
+    let mut folder = Path::new(PARENT).join(&date);
+    let mut nth = 2;
+    while folder.exists() {
+        folder.set_file_name(format!("{date}-{nth}"));
+        nth += 1;
+    }
+    folder
+}
+
 /// Where to write to.
 pub(super) struct Output {
     folder: PathBuf,
@@ -33,7 +45,6 @@ pub(super) struct Output {
 impl Output {
     /// Makes the folder: places that cannot be written to are known before anything is measured.
     pub(super) fn open(args: &KvArgs) -> anyhow::Result<Self> {
-        let dated = || Path::new(PARENT).join(measure::machine::date().replace(':', "-"));
         let folder = args.out.clone().unwrap_or_else(dated);
         if folder.join(RESULT).exists() && !args.force {
             let folder = folder.display();

@@ -16,7 +16,6 @@ use verbs::{AsyncEvent, Cqn, Lid, PortOptionError, PortTables, Qpn};
 use crate::nic::{
     card::{Card, Table, layout::Limits},
     config::Config,
-    engine::AtomicsLock,
     fabric::{Fabric, JoinError},
     objects::{CqShared, RqShared},
     port_state::{DEVICE, LOOK_NS, PortState, QUIESCE_BRIEFLY_NS, lock},
@@ -25,6 +24,7 @@ use crate::nic::{
     runner::Runner,
     timeline::Timeline,
 };
+use crate::shared::port_lock::PortLock;
 
 /// Between looks at the sockets.
 const SERVE_NS: u64 = 1_000_000;
@@ -254,7 +254,7 @@ impl Housekeeping {
         for peer in left {
             let queues = AllQueues { qps: self.qps(), cqs: self.cqs(), rqs: self.rqs() };
             reap(&queues, self.port.lid.get(), &peer);
-            AtomicsLock(&self.port.owner.card.shared().atomics).give(u64::from(peer.lid));
+            PortLock(&self.port.owner.card.shared().atomics).give(peer.lid);
             if let Some(fabric) = &self.port.fabric {
                 lock(fabric).forget(peer.lid);
             }

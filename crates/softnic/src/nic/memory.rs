@@ -13,10 +13,11 @@ use crate::nic::{
         layout::{MrEntry, is_valid_key},
     },
     config::Atomics,
-    engine::{AtomicsLock, Chunk, Memory, MemoryFault},
+    engine::{Chunk, Memory, MemoryFault},
     port_state::PortState,
     segments::{FETCHES_MAX, Reach, Segments},
 };
+use crate::shared::port_lock::PortLock;
 
 /// Regions that a queue used lately, so that the common access costs one load.
 #[derive(Debug, Default)]
@@ -201,9 +202,9 @@ impl Memory for PortMemory<'_> {
         self.cache.find(key)?.piece(addr, len, need, pd)
     }
 
-    fn atomics_lock(&self) -> Option<AtomicsLock<'_>> {
+    fn atomics_lock(&self) -> Option<PortLock<'_>> {
         let is_needed = self.port.config.atomics == Atomics::Nic;
-        is_needed.then(|| AtomicsLock(&self.card.shared().atomics))
+        is_needed.then(|| PortLock(&self.card.shared().atomics))
     }
 }
 

@@ -333,6 +333,7 @@ impl RqShared {
             limit: "2^15 entries of 16 to 512 B",
         })?;
         view.claims().reset();
+        view.reset_order();
         let Place { ring, dbrec } = place;
         Ok(Self { view, ring, dbrec, takers: Users::default(), holding })
     }

@@ -173,7 +173,10 @@ pub(crate) struct CqState {
 pub(crate) struct RqState {
     /// See [`Claims`](crate::shared::claims::Claims).
     pub(crate) head: AtomicU64,
-    pub(crate) reserved: [AtomicU64; 7],
+    /// Who takes a receive of a ring and the entry of its completion, if several do. See
+    /// [`PortLock`](crate::shared::port_lock::PortLock).
+    pub(crate) order: AtomicU64,
+    pub(crate) reserved: [AtomicU64; 6],
 }
 
 macro_rules! shared_layouts {

@@ -14,7 +14,10 @@ use super::{
     layout::{QpEntry, QpFault, address_word},
     views::{CqView, RqView, Taken},
 };
-use crate::shared::{Holder, claims::TakeError};
+use crate::shared::{Holder, claims::TakeError, slots::ReserveError};
+
+/// Of a completion, or why there is no room for it.
+type Position = Result<u64, ReserveError>;
 
 /// What a [`QpEntry::control`] word says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,15 +136,31 @@ impl Target {
         self.peer == address_word(lid, qpn)
     }
 
-    /// Takes a receive from `rq`, which is its queue; `is_alone`: the queue is exclusive.
+    /// Takes a receive from `rq`, which is its queue, and the position of its completion; `is_alone`: the
+    /// queue is exclusive. Before any byte is moved: read-modify-writes wait for all stores before them.
     #[inline(always)]
     pub(crate) fn take(
         &self,
         rq: &RqView,
         holder: Holder,
         is_alone: bool,
-    ) -> Result<Taken, TakeError> {
-        rq.take(holder, &self.posted_seen, is_alone)
+    ) -> Result<(Taken, Position), TakeError> {
+        if !is_alone && rq.srqn.is_none() {
+            return self.take_in_order(rq, holder);
+        }
+        let taken = rq.take(holder, &self.posted_seen, is_alone)?;
+        Ok((taken, self.cq.reserve(holder)))
+    }
+
+    /// [`take`](Self::take) from a ring that several senders share: its receives complete in order, which a
+    /// driver relies on, so one sender at a time takes both.
+    #[inline(never)]
+    fn take_in_order(&self, rq: &RqView, holder: Holder) -> Result<(Taken, Position), TakeError> {
+        rq.enter_order(holder)?;
+        let taken = rq.take(holder, &self.posted_seen, true);
+        let both = taken.map(|taken| (taken, self.cq.reserve(holder)));
+        rq.order().give(holder);
+        both
     }
 
     #[inline]

@@ -18,6 +18,7 @@ use crate::shared::{
     Holder,
     arm::Armed,
     claims::{Claims, TakeError},
+    port_lock::PortLock,
     presence::Alone,
     slots::{ReserveError, Slots, nearest},
 };
@@ -68,6 +69,9 @@ fn dbrec_words(
 /// How long a producer waits for one of the previous lap: 30 ms or more. In proofs on one thread
 /// nobody else gets on meanwhile.
 const CONTENDED_YIELDS_MAX: u32 = if cfg!(any(test, fuzzing)) { 16 } else { 100_000 };
+
+/// The same for a sender that waits until it may take a receive: each time after 10 µs.
+const ORDER_YIELDS_MAX: u32 = if cfg!(any(test, fuzzing)) { 2 } else { 3_000 };
 
 /// A completion queue, for those who complete into it.
 #[derive(Clone, Debug)]
@@ -442,6 +446,33 @@ impl RqView {
         Alone(&entry.is_exclusive).is_alone()
     }
 
+    /// Who takes a receive, and the position of its completion: of a ring that several senders share.
+    #[inline(always)]
+    pub(crate) fn order(&self) -> PortLock<'_> {
+        // SAFETY: `card` keeps "rw" mapped, and it is writable.
+        PortLock(unsafe { &self.state.as_ref().order })
+    }
+
+    /// Nobody takes a receive. Only before anyone else knows the queue.
+    pub(crate) fn reset_order(&self) {
+        self.order().0.store(0, Ordering::Relaxed);
+    }
+
+    /// Waits until `holder` has the [order](Self::order).
+    ///
+    /// # Errors
+    ///
+    /// [`TakeError::Contended`]: who has it was stopped, or is dead and not yet known to be.
+    pub(crate) fn enter_order(&self, holder: Holder) -> Result<(), TakeError> {
+        for _ in 0..ORDER_YIELDS_MAX {
+            if self.order().try_take(holder) {
+                return Ok(());
+            }
+            memory::sync::thread::yield_now();
+        }
+        Err(TakeError::Contended)
+    }
+
     /// Receives posted so far, modulo 2¹⁶.
     fn posted(&self) -> u16 {
         // SAFETY: `card` keeps "ro" mapped; this is a load.
@@ -453,7 +484,7 @@ impl RqView {
     /// Takes the next receive. `posted_seen` is how many this sender knows to be posted: it reads
     /// the doorbell record again only when it has used those up. The record counts modulo 2¹⁶, a
     /// sender that comes back after 2¹⁶ receives of others must not, so it counts on. `alone`:
-    /// the queue [is exclusive](Self::is_exclusive).
+    /// the queue [is exclusive](Self::is_exclusive), or this sender has its [order](Self::order).
     #[inline(always)]
     pub(crate) fn take(
         &self,

@@ -71,9 +71,10 @@ fn arrive<const IS_ALONE: bool, M: Memory>(
     mut arrived: impl FnMut(bool),
 ) -> Carried {
     let holder = request.from.0.get();
-    let Ok(taken) = target.take(rq, holder, IS_ALONE) else { return Carried::Declined };
-    // Before any byte is moved: read-modify-writes wait for all stores before them.
-    let Ok(position) = target.cq.reserve(holder) else {
+    let Ok((taken, position)) = target.take(rq, holder, IS_ALONE) else {
+        return Carried::Declined;
+    };
+    let Ok(position) = position else {
         return told(lose(target, rq, taken, holder), arrived);
     };
     let header_bytes = if matches!(request.key, Key::Ud(_)) { GRH_BYTES } else { 0 };

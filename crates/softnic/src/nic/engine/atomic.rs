@@ -6,33 +6,7 @@
 use memory::sync::{AtomicU64, Ordering};
 
 use super::{Reply, Verb};
-
-/// Attempts to be alone before somebody else is let on first.
-const ATTEMPTS: u32 = 256;
-
-/// Who is inside, among the executors that reach a card: a word of that card.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct AtomicsLock<'a>(pub(crate) &'a AtomicU64);
-
-impl AtomicsLock<'_> {
-    /// Whether `holder` is inside now, which is no 0.
-    fn take(self, holder: u64) -> bool {
-        (0..ATTEMPTS).any(|_| {
-            // SYNC(nic-atomics): pairs with the `Release` in `give`: the word as the last one left it.
-            let taken = self.0.compare_exchange(0, holder, Ordering::Acquire, Ordering::Relaxed);
-            if taken.is_err() {
-                core::hint::spin_loop();
-            }
-            taken.is_ok()
-        })
-    }
-
-    /// `holder` leaves, or is dead.
-    pub(crate) fn give(self, holder: u64) {
-        // SYNC(nic-atomics): pairs with the `Acquire` in `take`.
-        let _ = self.0.compare_exchange(holder, 0, Ordering::Release, Ordering::Relaxed);
-    }
-}
+use crate::shared::{Holder, port_lock::PortLock};
 
 /// Atomic with what CPUs do.
 pub(super) fn with_all(word: &AtomicU64, verb: Verb) -> u64 {
@@ -51,10 +25,10 @@ pub(super) fn with_all(word: &AtomicU64, verb: Verb) -> u64 {
 pub(super) fn among_nics(
     word: &AtomicU64,
     verb: Verb,
-    (lock, holder): (AtomicsLock<'_>, u64),
+    (lock, holder): (PortLock<'_>, Holder),
     between: impl FnOnce(),
 ) -> Reply {
-    if !lock.take(holder) {
+    if !lock.try_take(holder) {
         return Reply::Connecting;
     }
     let old = word.load(Ordering::Acquire);
@@ -82,7 +56,7 @@ mod tests {
         let cpu = || {
             word.fetch_add(1, Ordering::Relaxed);
         };
-        let lock = (AtomicsLock(&lock), 7);
+        let lock = (PortLock(&lock), 7);
         assert_eq!(among_nics(&word, add, lock, cpu), Reply::Value(5));
         assert_eq!(word.load(Ordering::Relaxed), 15);
         cpu();
@@ -97,12 +71,12 @@ mod tests {
     #[test]
     fn one_at_a_time_is_inside_and_the_place_of_a_dead_one_is_given() {
         let (word, lock) = (AtomicU64::new(0), AtomicU64::new(0));
-        let (add, lock) = (Verb::FetchAdd { add: 1 }, AtomicsLock(&lock));
+        let (add, lock) = (Verb::FetchAdd { add: 1 }, PortLock(&lock));
         let between = || {
             assert_eq!(among_nics(&word, add, (lock, 9), || {}), Reply::Connecting);
         };
         assert_eq!(among_nics(&word, add, (lock, 7), between), Reply::Value(0));
-        assert!(lock.take(7), "and dies");
+        assert!(lock.try_take(7), "and dies");
         lock.give(8);
         assert_eq!(among_nics(&word, add, (lock, 9), || {}), Reply::Connecting);
         lock.give(7);

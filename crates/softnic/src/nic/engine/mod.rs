@@ -39,7 +39,6 @@ mod scratch;
 mod stream;
 
 pub(crate) use arrive::respond_to_plain;
-pub(crate) use atomic::AtomicsLock;
 pub(crate) use chunk::{Chunk, Order, copy, copy_out_of};
 pub(crate) use message::Sequence;
 pub use message::{DecodeError, Packet, ReplyPacket};

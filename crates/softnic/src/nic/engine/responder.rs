@@ -7,13 +7,13 @@ use wire::{
     wqe::{RecvWqe, Sge},
 };
 
-use super::{AtomicsLock, Chunk, Extent, Key, Order, Reply, Request, Verb, atomic, chunk};
+use super::{Chunk, Extent, Key, Order, Reply, Request, Verb, atomic, chunk};
 use crate::{
     nic::card::{
         target::Target,
         views::{RECV_WQE_BYTES_MAX, RqView, Taken, scatter_for},
     },
-    shared::{Holder, claims::TakeError},
+    shared::{Holder, claims::TakeError, port_lock::PortLock},
 };
 
 /// Bytes before a datagram's payload in its receive buffer.
@@ -53,7 +53,7 @@ pub(crate) trait Memory {
     fn complete(&mut self) -> bool;
 
     /// Who is inside an atomic, where those are atomic among NICs only.
-    fn atomics_lock(&self) -> Option<AtomicsLock<'_>> {
+    fn atomics_lock(&self) -> Option<PortLock<'_>> {
         None
     }
 }
@@ -85,7 +85,7 @@ impl<M: Memory> Memory for &mut M {
         (**self).complete()
     }
 
-    fn atomics_lock(&self) -> Option<AtomicsLock<'_>> {
+    fn atomics_lock(&self) -> Option<PortLock<'_>> {
         (**self).atomics_lock()
     }
 }
@@ -264,7 +264,7 @@ impl<M: Memory> Arrival<'_, M> {
         // SAFETY: 8 aligned bytes that `locate` checked; the sender's presence keeps them mapped,
         // and everybody accesses them as atomics or through `memory::copy`.
         let word = unsafe { AtomicU64::from_ptr(word) };
-        let (verb, holder) = (self.request.verb, u64::from(self.request.from.0.get()));
+        let (verb, holder) = (self.request.verb, self.request.from.0.get());
         match self.memory.atomics_lock() {
             None => Reply::Value(atomic::with_all(word, verb)),
             Some(lock) => atomic::among_nics(word, verb, (lock, holder), || {
@@ -280,8 +280,8 @@ impl<M: Memory> Arrival<'_, M> {
             return self.refuse(Syndrome::RemoteInvalidRequest, Syndrome::LocalQpOperation).into();
         };
         let holder = self.request.from.0.get();
-        let taken = match self.target.take(rq, holder, rq.is_exclusive()) {
-            Ok(taken) => taken,
+        let (taken, position) = match self.target.take(rq, holder, rq.is_exclusive()) {
+            Ok(both) => both,
             Err(TakeError::Empty | TakeError::Contended) => {
                 return Reply::NotReady { wait_ns: self.target.rnr_wait_ns }.into();
             }
@@ -290,8 +290,7 @@ impl<M: Memory> Arrival<'_, M> {
                 return self.refuse(Syndrome::RemoteOperation, ours).into();
             }
         };
-        // Before any byte is moved: read-modify-writes wait for all stores before them.
-        let Ok(position) = self.target.cq.reserve(holder) else {
+        let Ok(position) = position else {
             return lose(self.target, rq, taken, holder);
         };
         if self.request.verb == Verb::Write {

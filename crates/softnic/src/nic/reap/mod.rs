@@ -10,6 +10,9 @@
 //! | yes | no | yes | complete the receive with an error, in this entry |
 //! | no | – | yes | complete the receive with an error, in a new entry |
 //!
+//! Of a ring that several senders share, it takes the receive and the entry in order, with its name in the
+//! lock meanwhile: that is given back last.
+//!
 //! A thread that executes one of *this* port's queues never dies alone, so only other ports are
 //! reaped.
 
@@ -117,6 +120,10 @@ impl Recovery {
             // nonsense. The consumer must get past the entry all the same.
             let error = receive_error(Qpn::default(), 0, UserIndex::default());
             cq.fill_hole(position, &error);
+        }
+        // Only now may others go on, behind what the dead one had taken.
+        for (_, rq) in &self.rqs {
+            rq.order().give(dead);
         }
     }
 

@@ -3,7 +3,10 @@
 use wire::cqe::{Cqe, ResponderCqe, ResponderKind, Scatter};
 
 use super::*;
-use crate::nic::rig::{Rig, Shape};
+use crate::{
+    nic::rig::{Rig, Shape},
+    shared::claims::TakeError,
+};
 
 /// The dead sender, the survivor, and the owner of the queues.
 const DEAD: Holder = 7;
@@ -335,5 +338,26 @@ mod ports {
             assert!(Instant::now() < deadline, "it does not happen");
             std::thread::yield_now();
         }
+    }
+}
+
+/// Who is killed between taking a receive of a ring and its completion's entry keeps others from passing it
+/// until its own is completed.
+#[test]
+fn a_sender_may_die_while_it_takes_in_order() {
+    for step in [Step::Nothing, Step::Claimed, Step::Taken, Step::Reserved] {
+        let mut rig = Rig::new(Shape::RC);
+        (0..4).for_each(|_| rig.post(&[]));
+        rig.rq.enter_order(DEAD).unwrap();
+        deliver(&rig, DEAD, step);
+        assert_eq!(rig.rq.enter_order(SURVIVOR), Err(TakeError::Contended), "{step:?}");
+        recovery(&rig).run(DEAD);
+        rig.rq.enter_order(SURVIVOR).unwrap();
+        deliver(&rig, SURVIVOR, Step::Finished);
+        rig.rq.order().give(SURVIVOR);
+        let deaths = u16::from(step != Step::Nothing);
+        let expected = (0..deaths).map(|counter| (counter, false)).chain([(deaths, true)]);
+        let polled = core::iter::from_fn(|| rig.poll()).map(|entry| receive_of(&entry));
+        assert!(polled.eq(expected), "{step:?}");
     }
 }
