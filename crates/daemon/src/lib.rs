@@ -263,7 +263,8 @@ impl<N: Nic, P: ClientPort, C: Control> Daemon<N, P, C> {
     /// for each other like this run at the same time, even if each shares its core: then calls are
     /// answered while they wait, and not a turn of all processes later.
     ///
-    /// Never in a daemon of several threads: if they share a core, the next step may be another one's.
+    /// Never in a daemon of several threads, nor while a process of this node has a request: if they share a
+    /// core, the next step may be theirs.
     #[must_use]
     pub fn expects_answers(&self, now_ns: u64) -> bool {
         let is_fresh = self.idle_ns.is_none_or(|since_ns| now_ns < since_ns + PATIENCE_NS);
@@ -272,6 +273,7 @@ impl<N: Nic, P: ClientPort, C: Control> Daemon<N, P, C> {
             && dispatcher.answered_inline() < INLINE_BURST
             && dispatcher.thread_handle.is_alone()
             && dispatcher.is_calling()
+            && !dispatcher.is_served_elsewhere()
     }
 
     /// Adds the connections' counters since the last look.

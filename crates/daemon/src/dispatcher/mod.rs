@@ -250,6 +250,11 @@ impl<P: ClientPort> Dispatcher<P> {
         !self.calls.is_empty()
     }
 
+    /// Whether processes of this node, or other threads, have requests to answer.
+    pub(super) fn is_served_elsewhere(&self) -> bool {
+        self.provider_calls.len() > 0
+    }
+
     /// Requests that were answered at once when clients asked for something last.
     pub(super) fn answered_inline(&self) -> u64 {
         self.answered_inline

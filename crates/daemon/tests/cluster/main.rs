@@ -190,6 +190,26 @@ fn register(cluster: &mut Cluster, client: u32) -> Status {
     cluster.outcome(number).0
 }
 
+/// A process that shares the core answers no sooner for being kept from it.
+#[test]
+fn a_daemon_whose_provider_has_a_request_offers_the_core_while_it_waits_for_peers() {
+    let mut cluster = Cluster::new("patience-provider", 2, 1, 64);
+    cluster.wait_all_up();
+    assert_eq!(register(&mut cluster, 50), Status::Ok);
+    let take = serve(&mut cluster, 50, 0, b"");
+    cluster.run_for(2 * MS);
+    let now_ns = cluster.now_ns;
+    cluster.call(1, 1, 0, ECHO, b"");
+    cluster.node(1).step(now_ns);
+    assert!(cluster.node(1).expects_answers(now_ns), "its peer's");
+    let local = cluster.call(1, 2, 1, PROVIDED, b"local");
+    cluster.node(1).step(now_ns);
+    assert!(!cluster.node(1).expects_answers(now_ns), "the next step is the provider's");
+    let (name, ..) = work_of(&mut cluster, take);
+    serve(&mut cluster, 50, name, b"answer");
+    assert_eq!(cluster.outcome(local), (Status::Ok, b"answer".to_vec()));
+}
+
 /// Name, caller's rank and body of the work that a provider was given.
 fn work_of(cluster: &mut Cluster, take: u64) -> (u64, u32, Vec<u8>) {
     let (status, bytes) = cluster.outcome(take);

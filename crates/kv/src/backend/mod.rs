@@ -208,17 +208,16 @@ pub trait Server {
     fn join(&mut self, roster: &Roster, deadline_ns: u64) -> Result<(), BackendError>;
 
     /// Sends and receives what is possible without waiting, and answers at least some of what has
-    /// arrived, about `budget` requests at most. Returns how many. An answer never waits: room for
-    /// it was set aside when the request was taken. It may leave as late as the next turn or
-    /// [`Self::wait`].
+    /// arrived, about `budget` requests at most. An answer never waits: room for it was set aside when the
+    /// request was taken. It may leave as late as the next turn or [`Self::wait`].
     ///
     /// # Errors
     ///
     /// [`BackendError`]: this end is of no use any more. A client that misbehaves or goes away is no
     /// error.
-    fn turn(&mut self, budget: usize) -> Result<usize, BackendError>;
+    fn turn(&mut self, budget: usize) -> Result<ServerTurn, BackendError>;
 
-    /// After a turn in which nothing was answered: whether what its clients wait for is about to come
+    /// After a turn that did nothing: whether what its clients wait for is about to come
     /// from elsewhere, so that a thread that waits adaptively takes another turn at once.
     fn is_expecting(&self) -> bool {
         false
@@ -233,6 +232,23 @@ pub trait Server {
 
     /// What it counted so far.
     fn counters(&self) -> Counters;
+}
+
+/// What a turn of a [`Server`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServerTurn {
+    /// Requests that its service answered.
+    pub served: usize,
+    /// Whatever it did, requests that it answered or passed on included: 0 means that nothing was there.
+    pub handled: usize,
+}
+
+impl ServerTurn {
+    /// Of a server that does nothing but answer.
+    #[must_use]
+    pub fn of_answers(served: usize) -> Self {
+        Self { served, handled: served }
+    }
 }
 
 /// One thing that [`Client::poll`] found.

@@ -157,10 +157,10 @@ fn take_turns(
             server.wait(clock::deadline_ns(NAP))?;
         }
         phases.end_phase(Phase::Wait);
-        let count = server.turn(BUDGET)?;
+        let turn = server.turn(BUDGET)?;
         phases.end_phase(Phase::Turn);
-        served += count as u64;
-        if count > 0 {
+        served += turn.served as u64;
+        if turn.handled > 0 {
             idle.reset();
         } else if idle.is_adaptive() && server.is_expecting() {
             hint::spin_loop();

@@ -15,7 +15,9 @@ use os::clock;
 
 use super::{Address, JOB, daemon_parts::ShardThread, service_of};
 use crate::{
-    backend::{BackendError, Contact, Counters, JobSetup, Roster, Server, Service, direct},
+    backend::{
+        BackendError, Contact, Counters, JobSetup, Roster, Server, ServerTurn, Service, direct,
+    },
     place::{Shard, Topology},
 };
 
@@ -155,11 +157,13 @@ impl<O: Opener> Server for DelegationServer<O> {
     }
 
     /// The daemon's own budgets bound a turn.
-    fn turn(&mut self, _budget: usize) -> Result<usize, BackendError> {
-        let State::Running { daemon, .. } = &mut self.state else { return Ok(0) };
+    fn turn(&mut self, _budget: usize) -> Result<ServerTurn, BackendError> {
+        let State::Running { daemon, .. } = &mut self.state else {
+            return Ok(ServerTurn::default());
+        };
         self.now_ns = clock::now_ns();
-        daemon.step(self.now_ns);
-        Ok(self.served.take())
+        let handled = daemon.step(self.now_ns);
+        Ok(ServerTurn { served: self.served.take(), handled })
     }
 
     fn is_expecting(&self) -> bool {

@@ -78,12 +78,15 @@ fn all_call_all(daemon_threads: u16) -> u64 {
                     contacts.send((shard, server.contact())).unwrap();
                     server.join(&meet.recv().unwrap(), clock::deadline_ns(PATIENCE)).unwrap();
                     joined.send(()).unwrap();
-                    let mut served = 0;
+                    let (mut served, mut passed_on) = (0, 0);
                     while !stop.load(Ordering::Relaxed) {
-                        served += server.turn(64).unwrap();
+                        let turn = server.turn(64).unwrap();
+                        served += turn.served;
+                        passed_on += usize::from(turn.handled > 0 && turn.served == 0);
                         server.wait(clock::deadline_ns(Duration::from_millis(1))).unwrap();
                     }
-                    served += server.turn(64).unwrap();
+                    served += server.turn(64).unwrap().served;
+                    assert!(passed_on > 0, "a turn that passes calls on did something");
                     (served as u64, server.counters())
                 });
                 (roster, thread)

@@ -10,7 +10,7 @@ use super::{
     client::{counters, sleep},
     join,
 };
-use crate::backend::{BackendError, Contact, Counters, Roster, Server, Service};
+use crate::backend::{BackendError, Contact, Counters, Roster, Server, ServerTurn, Service};
 
 /// A worker with a connection per client.
 pub struct DirectServer<N: Nic> {
@@ -75,12 +75,12 @@ impl<N: Nic> Server for DirectServer<N> {
     }
 
     /// The worker's own budget of completions bounds a turn.
-    fn turn(&mut self, _budget: usize) -> Result<usize, BackendError> {
+    fn turn(&mut self, _budget: usize) -> Result<ServerTurn, BackendError> {
         let served = self.poll() + std::mem::take(&mut self.early);
         if let Some(band) = served.checked_ilog2() {
             *self.batch_sizes.entry(1 << band).or_default() += 1;
         }
-        Ok(served)
+        Ok(ServerTurn::of_answers(served))
     }
 
     fn wait(&mut self, deadline_ns: u64) -> Result<(), BackendError> {

@@ -62,7 +62,7 @@ fn serve(
     contact.send(server.contact()).unwrap();
     server.join(&Roster::default(), clock::deadline_ns(PATIENCE)).unwrap();
     while is_over.try_recv() == Err(TryRecvError::Empty) {
-        if server.turn(usize::MAX).unwrap() == 0 {
+        if server.turn(usize::MAX).unwrap().handled == 0 {
             server.wait(clock::deadline_ns(NAP_MAX)).unwrap();
         }
     }

@@ -14,7 +14,7 @@ use super::{
     connection::{Connection, Received, TcpCounters},
     poller::{Interest, Poller},
 };
-use crate::backend::{BackendError, Contact, Counters, Roster, Server, Service};
+use crate::backend::{BackendError, Contact, Counters, Roster, Server, ServerTurn, Service};
 
 /// Number of the listener in the poller.
 const LISTENER: usize = usize::MAX;
@@ -212,7 +212,7 @@ impl Server for TcpServer {
         Ok(()) // clients come to us
     }
 
-    fn turn(&mut self, budget: usize) -> Result<usize, BackendError> {
+    fn turn(&mut self, budget: usize) -> Result<ServerTurn, BackendError> {
         self.try_turn().map_err(|cause| BackendError::new("the daemon's sockets failed", cause))?;
         let mut served = 0;
         while served < budget
@@ -221,7 +221,7 @@ impl Server for TcpServer {
             served += usize::from(self.serve(number));
         }
         self.counters.turn(served);
-        Ok(served)
+        Ok(ServerTurn::of_answers(served))
     }
 
     fn wait(&mut self, deadline_ns: u64) -> Result<(), BackendError> {
