@@ -29,6 +29,8 @@ const CHILDREN: usize = 3;
 const ROUNDS: usize = 2;
 const BUFFERS: usize = 64;
 const MESSAGE_BYTES: usize = 32;
+/// Of the survivor, between two deaths: it waits for a receive as long as three others that always take them.
+const BETWEEN_DEATHS: u64 = 5;
 
 /// An endpoint on an InfiniBand fabric, in two numbers.
 fn name_of(endpoint: &QpAddress) -> String {
@@ -177,7 +179,7 @@ fn survivors_go_on_while_senders_are_killed() {
         let mut children: Vec<_> = (0..CHILDREN).map(|_| start(&scene, &fabric)).collect();
         let mut next: HashMap<Qpn, u64> = HashMap::new();
         let mut failures: HashMap<Qpn, u32> = HashMap::new();
-        let mut goal = received + 20;
+        let mut goal = received + BETWEEN_DEATHS;
         until("the end of a round", || {
             if send(&mut survivor.qp, &mr, sent) {
                 sent += 1;
@@ -206,7 +208,7 @@ fn survivors_go_on_while_senders_are_killed() {
                 child.kill().unwrap();
                 child.wait().unwrap();
                 graves.push(qp);
-                goal = received + 20;
+                goal = received + BETWEEN_DEATHS;
             }
             (children.is_empty() && received >= goal).then_some(())
         });
