@@ -25,6 +25,8 @@
 //! A NIC claims what it can do ([`verbs::Capabilities`]). A scenario that needs more is skipped, says so, and
 //! is counted. What is skipped stands in [`Testbed::absent`] too: a NIC that claims what the testbed says
 //! is absent fails, and so does one that does not claim what the testbed expects.
+//!
+//! Tests of what uses a NIC put [`wrapped::Wrapped`] around one.
 
 #![forbid(unsafe_code)]
 
@@ -49,6 +51,7 @@ mod teardown;
 mod threads;
 mod ud;
 mod verdict;
+pub mod wrapped;
 
 use verbs::Nic;
 

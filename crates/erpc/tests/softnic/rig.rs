@@ -13,7 +13,7 @@ use copyrpc_erpc::{
 };
 use memory::sync::{AtomicU32, Ordering};
 
-use crate::lossy::{Loss, Lossy};
+use crate::lossy::{Losing, Loss, Lossy};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -129,7 +129,8 @@ pub(crate) fn config() -> Config {
 impl Node {
     pub(crate) fn open(soft: &softnic::Config, config: Config) -> Self {
         let loss = Rc::<Loss>::default();
-        let nic = Lossy { nic: softnic::open(soft).unwrap(), loss: Rc::clone(&loss) };
+        let nic =
+            Lossy { nic: softnic::open(soft).unwrap(), hooks: Losing { loss: Rc::clone(&loss) } };
         let endpoint = Endpoint::open(nic, config, now_ns()).unwrap();
         Self { endpoint, program: Program::default(), loss }
     }

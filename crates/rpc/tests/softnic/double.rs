@@ -3,14 +3,12 @@
 use std::{
     cell::{Cell, RefCell},
     rc::Rc,
-    time::Duration,
 };
 
+use conformance::wrapped::{Hooks, Wrapped};
 use verbs::{
-    Access, AddressVector, AsyncEvent, Completion, CqConfig, CreateError, Lid, Lkey, MemoryError,
-    MemoryRegion, ModifyError, Mtu, Nic, NicAttributes, Op, Payload, PortAttributes, PostRecvError,
-    PostSendError, QpConfig, QpState, Qpn, QueuePair, RemoteSlice, Rkey, SendRequest, Shortage,
-    SrqConfig, Transition, Transport,
+    Access, AsyncEvent, Lid, ModifyError, Mtu, Nic as _, NicAttributes, Op, Payload,
+    PortAttributes, PostSendError, QpState, SendRequest, Shortage, Transition,
 };
 
 use crate::rig::soft;
@@ -18,9 +16,11 @@ use crate::rig::soft;
 pub(crate) type Soft = softnic::Nic;
 
 /// A software NIC that a test restricts, listens to, or makes refuse.
+pub(crate) type Faulty = Wrapped<Soft, Faults>;
+
+/// What is wrong with it.
 #[derive(Clone)]
-pub(crate) struct Faulty {
-    pub(crate) nic: Soft,
+pub(crate) struct Faults {
     /// State changes are refused.
     pub(crate) is_refusing: Rc<Cell<bool>>,
     /// Memory of peers is not reached.
@@ -50,154 +50,71 @@ pub(crate) struct Log {
     pub(crate) registered: Vec<Access>,
 }
 
-impl Faulty {
-    pub(crate) fn open(fabric: &str) -> Self {
-        let nic = softnic::open(&soft(fabric, None)).unwrap();
-        let (attributes, mtu) = (nic.attributes().clone(), nic.port().mtu);
-        Self {
-            nic,
-            is_refusing: Rc::default(),
-            is_short: Rc::default(),
-            event: Rc::default(),
-            is_deaf: false,
-            regions: Rc::default(),
-            attributes,
-            mtu,
-            log: Rc::default(),
-        }
-    }
+/// A NIC with which nothing is wrong yet.
+pub(crate) fn faulty(fabric: &str) -> Faulty {
+    let nic = softnic::open(&soft(fabric, None)).unwrap();
+    let (attributes, mtu) = (nic.attributes().clone(), nic.port().mtu);
+    let hooks = Faults {
+        is_refusing: Rc::default(),
+        is_short: Rc::default(),
+        event: Rc::default(),
+        is_deaf: false,
+        regions: Rc::default(),
+        attributes,
+        mtu,
+        log: Rc::default(),
+    };
+    Wrapped { nic, hooks }
 }
 
-/// Counts as long as it is there.
-pub(crate) struct FaultyMr {
-    mr: <Soft as Nic>::Mr,
-    _counts: Rc<()>,
-}
+impl Hooks for Faults {
+    /// Counts as long as it is there.
+    type Region = Rc<()>;
 
-impl MemoryRegion for FaultyMr {
-    fn addr(&self) -> u64 {
-        self.mr.addr()
+    fn registers(&self, access: Access) -> Rc<()> {
+        self.log.borrow_mut().registered.push(access);
+        Rc::clone(&self.regions)
     }
-    fn len_bytes(&self) -> usize {
-        self.mr.len_bytes()
-    }
-    fn lkey(&self) -> Lkey {
-        self.mr.lkey()
-    }
-    fn rkey(&self) -> Rkey {
-        self.mr.rkey()
-    }
-    fn read(&self, offset: usize, into: &mut [u8]) {
-        self.mr.read(offset, into);
-    }
-    fn write(&self, offset: usize, bytes: &[u8]) {
-        self.mr.write(offset, bytes);
-    }
-    fn load_u64(&self, offset: usize) -> u64 {
-        self.mr.load_u64(offset)
-    }
-    fn deregister(self) -> Result<(), MemoryError> {
-        self.mr.deregister()
-    }
-}
 
-pub(crate) struct FaultyQp {
-    qp: <Soft as Nic>::Qp,
-    is_refusing: Rc<Cell<bool>>,
-    log: Rc<RefCell<Log>>,
-}
+    fn makes_channel(&self) {
+        self.log.borrow_mut().channels += 1;
+    }
 
-impl Nic for Faulty {
-    type Pd = <Soft as Nic>::Pd;
-    type Mr = FaultyMr;
-    type Cq = <Soft as Nic>::Cq;
-    type Srq = <Soft as Nic>::Srq;
-    type Qp = FaultyQp;
-    type Channel = <Soft as Nic>::Channel;
-
-    fn attributes(&self) -> &NicAttributes {
+    fn attributes<'a>(&'a self, _: &'a NicAttributes) -> &'a NicAttributes {
         &self.attributes
     }
-    fn port(&self) -> PortAttributes {
-        PortAttributes { mtu: self.mtu, ..self.nic.port() }
+
+    fn port(&self, inner: PortAttributes) -> PortAttributes {
+        PortAttributes { mtu: self.mtu, ..inner }
     }
-    fn address(&self) -> AddressVector {
-        self.nic.address()
-    }
-    fn alloc_pd(&self) -> Result<Self::Pd, CreateError> {
-        self.nic.alloc_pd()
-    }
-    fn alloc_mr(
-        &self,
-        pd: &Self::Pd,
-        len_bytes: usize,
-        access: Access,
-    ) -> Result<Self::Mr, MemoryError> {
-        let mr = self.nic.alloc_mr(pd, len_bytes, access)?;
-        self.log.borrow_mut().registered.push(access);
-        Ok(FaultyMr { mr, _counts: Rc::clone(&self.regions) })
-    }
-    fn create_channel(&self) -> Result<Self::Channel, CreateError> {
-        self.log.borrow_mut().channels += 1;
-        self.nic.create_channel()
-    }
-    fn create_cq(
-        &self,
-        config: &CqConfig,
-        channel: Option<&Self::Channel>,
-    ) -> Result<Self::Cq, CreateError> {
-        self.nic.create_cq(config, channel)
-    }
-    fn create_srq(&self, pd: &Self::Pd, config: &SrqConfig) -> Result<Self::Srq, CreateError> {
-        self.nic.create_srq(pd, config)
-    }
-    fn create_qp(
-        &self,
-        pd: &Self::Pd,
-        config: &QpConfig<'_, Self>,
-    ) -> Result<FaultyQp, CreateError> {
-        let QpConfig { send_cq, recv_cq, srq, send, recv, access_key, .. } = *config;
-        let of_soft = QpConfig::new(config.transport, send_cq);
-        let of_soft = QpConfig { recv_cq, srq, send, recv, access_key, ..of_soft };
-        let is_refusing = Rc::clone(&self.is_refusing);
-        let log = Rc::clone(&self.log);
-        Ok(FaultyQp { qp: self.nic.create_qp(pd, &of_soft)?, is_refusing, log })
-    }
-    fn poll_event(&self) -> Option<AsyncEvent> {
+
+    fn event(&self, inner: impl FnOnce() -> Option<AsyncEvent>) -> Option<AsyncEvent> {
         let is_told =
             |event: &AsyncEvent| !(self.is_deaf && matches!(event, AsyncEvent::PeerGone(_)));
-        self.event.take().or_else(|| self.nic.poll_event().filter(is_told))
+        self.event.take().or_else(|| inner().filter(is_told))
     }
-    fn reach(&self, peer: Lid, memory: RemoteSlice) -> Result<(), Shortage> {
-        if self.is_short.get() {
-            return Err(Shortage { what: "a test", len_bytes: 1, peer });
-        }
-        self.nic.reach(peer, memory)
-    }
-    fn poll_timeout(&self) -> Option<Duration> {
-        self.nic.poll_timeout()
-    }
-}
 
-impl QueuePair for FaultyQp {
-    fn qpn(&self) -> Qpn {
-        self.qp.qpn()
+    fn reaches(&self, peer: Lid) -> Result<(), Shortage> {
+        match self.is_short.get() {
+            true => Err(Shortage { what: "a test", len_bytes: 1, peer }),
+            false => Ok(()),
+        }
     }
-    fn transport(&self) -> Transport {
-        self.qp.transport()
-    }
-    fn state(&self) -> QpState {
-        self.qp.state()
-    }
-    fn modify(&mut self, to: &Transition) -> Result<(), ModifyError> {
+
+    fn modifies(&self, to: &Transition) -> Result<(), ModifyError> {
         if self.is_refusing.get() {
             return Err(ModifyError::Device { to: QpState::Reset, cause: "a test".into() });
         }
         self.log.borrow_mut().transitions.push(*to);
-        self.qp.modify(to)
+        Ok(())
     }
-    fn post_send(&mut self, request: &SendRequest<'_>) -> Result<u16, PostSendError> {
-        let posted = self.qp.post_send(request)?;
+
+    fn posts(
+        &self,
+        request: &SendRequest<'_>,
+        inner: impl FnOnce(&SendRequest<'_>) -> Result<u16, PostSendError>,
+    ) -> Result<u16, PostSendError> {
+        let posted = inner(request)?;
         let mut log = self.log.borrow_mut();
         match request.op {
             Op::Write { payload: Payload::Inline(parts), imm, .. } => {
@@ -208,20 +125,5 @@ impl QueuePair for FaultyQp {
             _ => {}
         }
         Ok(posted)
-    }
-    fn ring_send(&mut self) {
-        self.qp.ring_send();
-    }
-    fn post_recv(&mut self, into: &[verbs::Sge]) -> Result<u16, PostRecvError> {
-        self.qp.post_recv(into)
-    }
-    fn ring_recv(&mut self) {
-        self.qp.ring_recv();
-    }
-    fn send_free(&self) -> u16 {
-        self.qp.send_free()
-    }
-    fn retire(&mut self, completion: &Completion) {
-        self.qp.retire(completion);
     }
 }

@@ -9,7 +9,7 @@ use copyrpc_rpc::{
 use verbs::{AsyncEvent, Qpn};
 
 use crate::{
-    double::Faulty,
+    double::{Faults, Faulty, faulty},
     rig::{ECHO, Node, fabric, tight},
 };
 
@@ -49,8 +49,8 @@ impl Scene {
     fn on(transport: TransportKind) -> Self {
         let config = Config { transport, dcis: 1, ..tight() };
         let fabric = fabric();
-        let nic = Faulty::open(&fabric);
-        let Faulty { is_refusing, is_short, event, regions, .. } = nic.clone();
+        let nic = faulty(&fabric);
+        let Faults { is_refusing, is_short, event, regions, .. } = nic.hooks.clone();
         let caller = Worker::open(nic, config.clone(), os::clock::now_ns()).unwrap();
         let others = [0, 1].map(|_| Node::open(&fabric, &config));
         Self { caller, is_refusing, is_short, event, regions, ends: Ends::default(), others }
