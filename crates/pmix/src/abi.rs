@@ -1,4 +1,7 @@
-//! The part of the library's ABI that is used here. All of it is the same in OpenPMIx 3 to 5.
+//! The part of the library's ABI that is used here.
+//!
+//! Sizes, offsets and numbers are those of a C compiler with the headers of OpenPMIx 4.2.2. The same soname,
+//! `libpmix.so.2`, promises them for OpenPMIx 3 to 5.
 
 use core::{
     ffi::{c_char, c_int},
