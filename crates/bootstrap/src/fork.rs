@@ -6,15 +6,7 @@
 //! parent's descriptor: nothing is left of it, however the parent ends.
 
 use std::{
-    fs::{File, Permissions},
-    io::{self, Write as _},
-    net::TcpListener,
-    os::{
-        fd::AsRawFd as _,
-        unix::{fs::PermissionsExt as _, process::CommandExt as _},
-    },
-    process::{self, Command},
-    sync::Arc,
+    io, net::TcpListener, os::unix::process::CommandExt as _, process::Command, sync::Arc,
     time::Duration,
 };
 
@@ -22,13 +14,11 @@ use os::{
     child::{self, Child},
     clock,
 };
-use rustix::{
-    fs::{MemfdFlags, memfd_create},
-    process::Signal,
-};
+use rustix::process::Signal;
 
 use crate::{
-    JobId, Lives, RankInfo, RendezvousServer, RendezvousStats, Secret, rendezvous::RendezvousConfig,
+    JobId, Lives, RankInfo, RendezvousServer, RendezvousStats, Secret,
+    rendezvous::RendezvousConfig, secret::UnnamedFile,
 };
 
 /// Variables that each rank gets in its environment, named as the daemon's knobs are.
@@ -80,7 +70,7 @@ pub fn end_with_parent() -> io::Result<()> {
 pub struct Ranks {
     children: Vec<Child>,
     rendezvous: RendezvousServer,
-    secret: File,
+    secret: UnnamedFile,
 }
 
 /// Starts `size` ranks; `command` makes the command of each.
@@ -95,12 +85,11 @@ pub fn start(
     mut command: impl FnMut(RankInfo) -> Command,
 ) -> Result<Ranks, ForkError> {
     let prepare = |what| move |source| ForkError::Prepare { what, source };
-    let hex: String =
-        Secret::random().as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
-    let secret = secret_file(&hex).map_err(prepare("the file of the secret"))?;
+    let secret = Secret::random_digits();
+    let file = UnnamedFile::new(&secret).map_err(prepare("the file of the secret"))?;
     let config = RendezvousConfig {
         job: job.clone(),
-        secret: Secret::from_bytes(hex.as_bytes()),
+        secret,
         size,
         handshake_timeout: Duration::from_secs(1),
         exchange_timeout: timeout,
@@ -113,7 +102,7 @@ pub fn start(
         RendezvousServer::start(listener, config, None, Arc::new(Lives::new(size)))
     });
     let rendezvous = rendezvous.map_err(prepare("the rendezvous"))?;
-    let mut ranks = Ranks { children: Vec::new(), rendezvous, secret };
+    let mut ranks = Ranks { children: Vec::new(), rendezvous, secret: file };
     for rank in 0..size {
         let rank_info = RankInfo { rank, size };
         let mut command = command(rank_info);
@@ -127,13 +116,6 @@ pub fn start(
     Ok(ranks)
 }
 
-fn secret_file(secret: &str) -> io::Result<File> {
-    let mut file = File::from(memfd_create("copyrpc-secret", MemfdFlags::CLOEXEC)?);
-    file.set_permissions(Permissions::from_mode(0o600))?;
-    file.write_all(secret.as_bytes())?;
-    Ok(file)
-}
-
 impl Ranks {
     /// Sets the environment of a child.
     fn introduce(
@@ -144,7 +126,7 @@ impl Ranks {
         timeout: Duration,
     ) {
         // It is read before the parent ends, or never.
-        let secret = format!("/proc/{}/fd/{}", process::id(), self.secret.as_raw_fd());
+        let secret = self.secret.path();
         let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
         command
             .env(JOB, job.as_str())

@@ -11,6 +11,9 @@
 //! | [`Folder`] | in a shared folder | clusters with one |
 //! | [`fork`] | at its parent | many daemons on one machine |
 //!
+//! Where nobody says where to meet, the ranks of a launcher meet in a private folder ([`meeting`]) or agree on an
+//! address through the launcher ([`pmi`]).
+//!
 //! Whoever takes part proves that it knows the job's [`Secret`], in answer to a fresh challenge, so
 //! that a recorded proof is worth nothing; everybody else is dropped after at most one handshake
 //! timeout and never costs more than [`rendezvous::PENDING_MAX`] fixed buffers. Nothing is encrypted: the
@@ -26,8 +29,10 @@ pub mod fork;
 pub mod frame;
 pub mod launcher;
 pub mod meeting;
+pub mod pmi;
 #[doc(hidden)]
 pub mod rendezvous;
+pub mod route;
 pub mod secret;
 mod server;
 mod tcp;

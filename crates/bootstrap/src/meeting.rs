@@ -19,7 +19,7 @@ use std::{
 use client::allocation::file_name;
 use os::{private_dir::PrivateDirError, private_file, process::Process};
 
-use crate::{Secret, SecretError, entropy, launcher::Launched};
+use crate::{Secret, SecretError, launcher::Launched};
 
 /// Why a launch has no place to meet.
 #[derive(Debug, thiserror::Error)]
@@ -96,8 +96,7 @@ impl Meeting {
     pub fn prepare(&self) -> Result<Secret, MeetingError> {
         os::private_dir::ensure(&self.folder)?;
         let path = &self.secret_file;
-        let text: String = entropy::nonce().iter().map(|byte| format!("{byte:02x}")).collect();
-        let made = private_file::make_once(path, text.as_bytes());
+        let made = private_file::make_once(path, Secret::random_digits().as_bytes());
         made.map_err(|source| MeetingError::Make { path: path.clone(), source })?;
         // Another host may have made it, and this one may see that a little later.
         let mut looks = 0;

@@ -1,13 +1,17 @@
 //! The secret of a job, which nobody else knows, and proofs that one knows it.
 
-use core::fmt;
+use core::fmt::{self, Write as _};
 use std::{
-    io,
+    fs::{File, Permissions},
+    io::{self, Write as _},
+    os::{fd::AsRawFd as _, unix::fs::PermissionsExt as _},
     path::{Path, PathBuf},
+    process,
 };
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use os::private_file::{self, SECRET_BYTES_MAX, SECRET_BYTES_MIN, SecretFileError};
+use rustix::fs::{MemfdFlags, memfd_create};
 use sha2::Sha256;
 
 use crate::entropy;
@@ -71,6 +75,16 @@ impl Secret {
         Self(entropy::nonce().into())
     }
 
+    /// A new one of hexadecimal digits, which a file or a line of text can hold.
+    #[must_use]
+    pub fn random_digits() -> Self {
+        let mut digits = String::new();
+        for byte in entropy::nonce() {
+            let _ = write!(digits, "{byte:02x}");
+        }
+        Self(digits.into_bytes().into())
+    }
+
     /// The bytes, to be handed to other daemons of the job.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
@@ -114,6 +128,31 @@ impl Secret {
             mac.update(part);
         }
         mac
+    }
+}
+
+/// A secret in a file that has no name but that of this process's descriptor: nothing is left of it, however the
+/// process ends.
+#[derive(Debug)]
+pub struct UnnamedFile(File);
+
+impl UnnamedFile {
+    /// A file with this secret.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's reason.
+    pub fn new(secret: &Secret) -> io::Result<Self> {
+        let mut file = File::from(memfd_create("copyrpc-secret", MemfdFlags::CLOEXEC)?);
+        file.set_permissions(Permissions::from_mode(0o600))?;
+        file.write_all(secret.as_bytes())?;
+        Ok(Self(file))
+    }
+
+    /// Its path for processes of this user, until it is dropped.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        format!("/proc/{}/fd/{}", process::id(), self.0.as_raw_fd()).into()
     }
 }
 

@@ -59,7 +59,11 @@ const DAEMON_EXAMPLES: &str = "\
 Examples:
   copyrpc daemon                       one node, for processes of this machine
   copyrpc daemon --fork 4              four nodes on this machine
+  mpirun -n 4 --map-by node copyrpc daemon   one node on each of four hosts
   srun --ntasks-per-node=1 copyrpc daemon --rendezvous n:7000 --secret-file FILE
+
+Ranks of a launcher need no secret, rendezvous or rank: those of one host meet in the runtime folder, those \
+of several by PMIx, by PMI-1, or in the home folder, whichever is there first.
 
 SIGTERM and SIGINT let calls in flight end, for at most --drain-timeout. A second SIGINT ends at once.";
 

@@ -1,15 +1,14 @@
 //! `copyrpc daemon`: a node's daemon, until a signal stops it.
 
-use std::{env, path::PathBuf, process::Command, thread, time::Duration};
+use std::{env, process::Command, thread, time::Duration};
 
 use anyhow::Context as _;
-use bootstrap::{RankInfo, Secret, fork, launcher, meeting::Meeting};
-use client::Runtime;
+use bootstrap::{fork, pmi::PmiError};
 use config::{Origin, Settings};
 use copyrpc::daemon::serve_on;
 use daemon::{
-    Services, Serving,
-    config::{BOOTSTRAP, DaemonConfig, KNOBS, SECRET_FILE, Start, runtime_of_local},
+    Services,
+    config::{DaemonConfig, KNOBS},
 };
 use memory::sync::{AtomicBool, Ordering};
 use os::clock;
@@ -18,6 +17,7 @@ use crate::{
     args::{DaemonArgs, END_WITH_PARENT, LogFormat},
     exit::UsageError,
     interrupt::stop_at_signal,
+    launch::Launch,
     nic, notify,
 };
 
@@ -40,80 +40,20 @@ pub(crate) fn run(args: &DaemonArgs) -> anyhow::Result<()> {
 fn run_one(settings: &Settings, stop: &AtomicBool) -> anyhow::Result<()> {
     let config = DaemonConfig::from_settings(settings)?;
     let launch = Launch::of(settings, config)?;
-    let secret = launch.secret(settings)?;
-    let Launch { config, runtime, rank_info, meeting } = launch;
-    let selection = match &meeting {
+    let met = launch.meet(settings, &|| stop.load(Ordering::Relaxed));
+    let met = match met {
+        Err(error) if matches!(error.downcast_ref(), Some(PmiError::Stopped)) => return Ok(()),
+        met => met?,
+    };
+    let selection = match met.secret_file() {
         // A NIC that reaches other hosts needs the secret, too.
-        Some(meeting) => nic::with_secret_file(settings, &meeting.secret_file),
+        Some(path) => nic::with_secret_file(settings, &path),
         None => nic::selected(settings),
     };
-    notify::start(&runtime.socket());
-    let serving = Serving { config, runtime, rank_info, secret };
-    let served = serve_on(&serving, &selection, |_| Services::default(), stop);
-    if let Some(meeting) = meeting {
-        meeting.clear();
-    }
+    notify::start(&met.serving.runtime.socket());
+    let served = serve_on(&met.serving, &selection, |_| Services::default(), stop);
+    met.leave();
     Ok(served?)
-}
-
-/// Which daemon this is, and where it finds the others.
-#[derive(Debug)]
-pub(crate) struct Launch {
-    pub(crate) config: DaemonConfig,
-    pub(crate) runtime: Runtime,
-    pub(crate) rank_info: RankInfo,
-    /// Where ranks of a launcher meet that was told nothing.
-    pub(crate) meeting: Option<Meeting>,
-}
-
-impl Launch {
-    /// What knobs and launcher say together.
-    pub(crate) fn of(settings: &Settings, mut config: DaemonConfig) -> anyhow::Result<Self> {
-        let launched = launcher::detect(lookup(settings))?;
-        let is_alone = settings.text(&BOOTSTRAP) == "alone";
-        let rank_info = match &launched {
-            Some(launched) if !is_alone => launched.rank_info,
-            _ => RankInfo::ALONE,
-        };
-        let local_rank = launched.as_ref().map_or(0, |launched| launched.local_rank);
-        let runtime = runtime_of_local(settings, local_rank)?;
-        let mut meeting = None;
-        if let Some(launched) = launched.filter(|_| rank_info.size() > 1)
-            && config.start == Start::Alone
-        {
-            let home = env::var_os("HOME").filter(|home| !home.is_empty()).map(PathBuf::from);
-            let found = Meeting::of(&launched, runtime.folder(), home.as_deref());
-            let found = found.map_err(|error| UsageError(error.to_string()))?;
-            config.start = Start::File(found.folder.clone());
-            meeting = Some(found);
-        }
-        Ok(Self { config, runtime, rank_info, meeting })
-    }
-
-    fn secret(&self, settings: &Settings) -> anyhow::Result<Secret> {
-        let remedy =
-            "head -c 32 /dev/urandom > FILE; chmod 600 FILE; set COPYRPC_SECRET_FILE on all nodes";
-        Ok(match (settings.text(&SECRET_FILE), &self.meeting, &self.config.start) {
-            (path, Some(meeting), _) => {
-                let made = meeting.prepare()?;
-                if path.is_empty() { made } else { Secret::from_file(path.as_ref())? }
-            }
-            ("", None, Start::Alone) => Secret::random(),
-            ("", None, _) => {
-                let problem = format!("daemons of several nodes need a secret: {remedy}");
-                return Err(UsageError(problem).into());
-            }
-            (path, None, _) => Secret::from_file(path.as_ref())?,
-        })
-    }
-}
-
-/// Knobs as if they were variables, so that a flag or a file can set a rank.
-fn lookup(settings: &Settings) -> impl Fn(&str) -> Option<String> {
-    |name| match settings.find(name) {
-        Some(setting) => Some(setting.text.clone()).filter(|text| !text.is_empty()),
-        None => env::var(name).ok(),
-    }
 }
 
 /// Starts daemons that are nodes of their own, and stops all when it is stopped or one ends.

@@ -49,6 +49,7 @@ mod info;
 mod interrupt;
 mod knobs;
 mod kv;
+mod launch;
 mod log;
 mod logs;
 mod nic;

@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _, UdpSocket},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     path::Path,
     sync::mpsc,
 };
@@ -25,7 +25,7 @@ use crate::{
     threads::Threads,
 };
 use bootstrap::{
-    Bootstrap, BootstrapError, Folder, Lives, RankInfo, Secret, SingleNode, Tcp, Timeouts,
+    Bootstrap, BootstrapError, Folder, Lives, RankInfo, Secret, SingleNode, Tcp, Timeouts, route,
 };
 use client::runtime::{DaemonLock, Runtime, RuntimeError};
 
@@ -388,15 +388,15 @@ fn bootstrap(serving: &Serving) -> Result<(Box<dyn Bootstrap>, Arc<Lives>), Serv
     let mut lives = Arc::new(Lives::new(rank_info.size()));
     let found: Box<dyn Bootstrap> = match &config.start {
         Start::Alone => Box::new(SingleNode),
-        Start::Tcp(address) => {
+        Start::Tcp(address) | Start::Once(address) => {
             let timeouts = Timeouts {
                 exchange: timeout,
                 handshake: config.handshake_timeout,
                 // A killed one is found dead before its next life gives up.
                 contest: config.dead_after * CONTEST_FACTOR,
             };
-            let roster = runtime.roster();
-            let tcp = Tcp::new(address, job, secret, *rank_info, timeouts, Some(&roster))?;
+            let roster = matches!(config.start, Start::Tcp(_)).then(|| runtime.roster());
+            let tcp = Tcp::new(address, job, secret, *rank_info, timeouts, roster.as_deref())?;
             lives = tcp.lives();
             Box::new(tcp)
         }
@@ -446,11 +446,10 @@ fn own_address(start: &Start) -> IpAddr {
     let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let target = match start {
         Start::Alone => return loopback,
-        Start::Tcp(address) | Start::Join(address) => address.clone(),
-        // Of TEST-NET-1 (RFC 5737): only the route counts, nothing is sent.
-        Start::File(_) => "192.0.2.1:9".to_owned(),
+        Start::Tcp(address) | Start::Once(address) | Start::Join(address) => address.clone(),
+        Start::File(_) => route::ANYWHERE.to_owned(),
     };
-    match address_towards(&target) {
+    match route::towards(&target) {
         Ok(address) => address,
         Err(error) => {
             tracing::warn!(
@@ -461,28 +460,6 @@ fn own_address(start: &Start) -> IpAddr {
             loopback
         }
     }
-}
-
-/// The address of this machine on the way to `target`: of IPv4 if that has one and there is a route.
-fn address_towards(target: &str) -> io::Result<IpAddr> {
-    let mut candidates: Vec<_> = target.to_socket_addrs()?.collect();
-    candidates.sort_by_key(SocketAddr::is_ipv6);
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for candidate in candidates {
-        let any = match candidate {
-            SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-            SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-        };
-        let local = UdpSocket::bind((any, 0)).and_then(|socket| {
-            socket.connect(candidate)?;
-            socket.local_addr()
-        });
-        match local {
-            Ok(address) => return Ok(address.ip()),
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
 }
 
 /// How much longer than usual it may take to find a dead rank dead.
@@ -514,6 +491,8 @@ fn worker_config(
 
 #[cfg(test)]
 mod tests {
+    use std::net::{Ipv6Addr, UdpSocket};
+
     use super::*;
 
     #[test]

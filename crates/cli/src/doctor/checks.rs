@@ -102,7 +102,7 @@ fn launched(settings: &Settings) -> Finding {
     let Ok(config) = DaemonConfig::from_settings(settings) else {
         return Finding::fine("launcher", "not looked for: settings contradict each other");
     };
-    match crate::daemon::Launch::of(settings, config) {
+    match crate::launch::Launch::of(settings, config) {
         Ok(launch) if launch.rank_info == RankInfo::ALONE => {
             Finding::fine("launcher", "a daemon started here is alone")
         }
@@ -220,7 +220,7 @@ fn address_space(limits: &str, settings: &Settings, mapping_bytes: u64) -> Findi
     let Ok(config) = DaemonConfig::from_settings(settings) else {
         return Finding::fine("address space", found);
     };
-    let launch = crate::daemon::Launch::of(settings, config.clone());
+    let launch = crate::launch::Launch::of(settings, config.clone());
     let rank_info = launch.map_or(RankInfo::ALONE, |launch| launch.rank_info);
     let need = AddressSpaceNeed::of(&config, rank_info, mapping_bytes);
     match need.check_besides(mapping_bytes) {

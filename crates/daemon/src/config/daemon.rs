@@ -26,6 +26,8 @@ pub enum Start {
     Alone,
     /// They meet at `HOST:PORT`, where rank 0 listens.
     Tcp(String),
+    /// The same, and nothing is kept for a rank 0 that is restarted: the address is that of one launch.
+    Once(String),
     /// They meet at `HOST:PORT`, where another process listens, such as the parent of all ranks.
     Join(String),
     /// They meet in a folder that all nodes share.
@@ -280,7 +282,8 @@ fn start(settings: &Settings) -> Result<Start, Incompatible> {
         method => method,
     };
     let example = match method {
-        "alone" => return Ok(Start::Alone),
+        // With `pmi` the place comes from the launcher.
+        "alone" | "pmi" => return Ok(Start::Alone),
         "tcp" if !place.is_empty() => return address(place).map(Start::Tcp),
         "join" if !place.is_empty() => return address(place).map(Start::Join),
         "file" if !place.is_empty() => return Ok(Start::File(place.into())),

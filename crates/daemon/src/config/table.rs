@@ -46,11 +46,12 @@ pub const RUNTIME_DIR: Knob = Knob {
 /// The way in which daemons find each other.
 pub const BOOTSTRAP: Knob = Knob {
     env: "COPYRPC_BOOTSTRAP",
-    kind: KnobKind::Choice(&["auto", "alone", "tcp", "join", "file"]),
+    kind: KnobKind::Choice(&["auto", "alone", "tcp", "join", "file", "pmi"]),
     default: "auto",
     meaning: "How daemons find each other: `alone` (one node), `tcp` (meet at COPYRPC_RENDEZVOUS, where \
-              rank 0 listens), `join` (the same, but somebody else listens), `file` (meet in the folder COPYRPC_RENDEZVOUS); `auto` takes what \
-              COPYRPC_RENDEZVOUS looks like",
+              rank 0 listens), `join` (the same, but somebody else listens), `file` (meet in the folder \
+              COPYRPC_RENDEZVOUS), `pmi` (rank 0 tells where, by PMIx or PMI-1); `auto` takes what \
+              COPYRPC_RENDEZVOUS looks like, or else what the launcher has",
 };
 
 /// Address of the rendezvous.
@@ -59,7 +60,8 @@ pub const RENDEZVOUS: Knob = Knob {
     kind: KnobKind::Text,
     default: "",
     meaning: "Where daemons meet: HOST:PORT of rank 0, or a folder that all nodes share [default: below a \
-              launcher, a folder in the runtime folder, or in the home folder if there are several hosts]",
+              launcher, a folder in the runtime folder, or what rank 0 tells by PMIx or PMI-1, or a folder in \
+              the home folder if there are several hosts]",
 };
 
 /// The daemon's number.
