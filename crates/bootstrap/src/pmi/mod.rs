@@ -75,7 +75,7 @@ impl KeySpace {
         }
     }
 
-    /// Agrees with all ranks on where they meet. Rank 0 gets a reserved, too, which it keeps until it listens
+    /// Agrees with all ranks on where they meet. Rank 0 gets a reserved port, too, which it keeps until it listens
     /// there.
     ///
     /// # Errors
