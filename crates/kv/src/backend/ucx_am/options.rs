@@ -23,7 +23,8 @@ pub(super) fn config(setup: &JobSetup) -> Config {
     let mut settings = Vec::new();
     match tls {
         "all" => {}
-        // Transports of one machine alone would leave a job of threads without a way to itself.
+        // RC needs UD to connect.
+        "rc_mlx5" => settings.push(("TLS", "rc_mlx5,ud_mlx5:aux,self".to_owned())),
         tls => settings.push(("TLS", format!("{tls},self"))),
     }
     settings.push(("RNDV_THRESH", setup.switches.value("rndv").to_owned()));
