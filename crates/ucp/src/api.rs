@@ -1,7 +1,7 @@
 //! libucp, opened at run time.
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
-use std::sync::OnceLock;
+use std::{error::Error as _, sync::OnceLock};
 
 use libloading::Library;
 
@@ -86,8 +86,8 @@ functions! {
 }
 
 impl Api {
-    /// The library of this process, opened by the first call and never closed: threads of
-    /// its own may be running.
+    /// The library of this process, opened by the first call and never closed: contexts hold
+    /// pointers to its functions.
     ///
     /// # Errors
     ///
@@ -100,9 +100,10 @@ impl Api {
         let signals = SavedSignals::save();
         // SAFETY: its initialisers take over signals, which are given back, and touch nothing else of this program.
         let library = unsafe { Library::new(LIBRARY) };
-        let library = library.map_err(|error| LibraryError::Library {
-            library: LIBRARY,
-            cause: error.to_string(),
+        let library = library.map_err(|error| {
+            // What the dynamic linker says is the source.
+            let cause = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+            LibraryError::Library { library: LIBRARY, cause }
         })?;
         let api = Self::look_up(&library)?;
         core::mem::forget(library);
