@@ -298,6 +298,26 @@ fn bench_kv_calls_over_every_backend_and_checks_every_answer() {
     }
 }
 
+/// UCX beside the floor, where it is installed; where it is not, the error names the package.
+#[test]
+fn bench_kv_measures_ucx_beside_tcp() {
+    let folder = Folder::new("ucx");
+    let named = ["--backend", "ucx-am,tcp", "--out", folder.path()];
+    let run = copyrpc(&["bench", "kv", "--quick"]).args(named).output().unwrap();
+    if !run.status.success() {
+        let error = text(&run.stderr);
+        assert!(error.contains("backend ucx-am") && error.contains("libucx0"), "{error}");
+        let is_ci = std::env::var_os("CI").is_some_and(|value| value == "true");
+        assert!(!is_ci, "{error}");
+        return eprintln!("skipped: libucp.so.0, which is in libucx0");
+    }
+    let table = text(&run.stdout);
+    assert!(table.contains("every answer was checked"), "{table}");
+    for backend in ["ucx-am", "tcp"] {
+        assert!(table.contains(&format!("{backend}/2x4/qd4")), "{backend} in {table}");
+    }
+}
+
 /// Two results of one second are kept, each in a folder of its own.
 #[test]
 fn bench_kv_names_a_folder_that_nobody_has_used() {

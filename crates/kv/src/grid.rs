@@ -16,7 +16,7 @@ const CONFIGS_MAX: usize = 10_000;
 pub struct Axes {
     /// What all combinations share, and the default of every list about the workload.
     pub workload: Workload,
-    /// See [`Config::backend`]; by default all that this build has.
+    /// See [`Config::backend`]; by default all that this machine can run.
     pub backends: Vec<Kind>,
     /// See [`Config::wait`]; by default the backend's.
     pub waits: Vec<Wait>,
@@ -59,6 +59,14 @@ pub enum GridError {
     /// A switch does.
     #[error(transparent)]
     Switch(#[from] SwitchError),
+    /// A backend that was asked for needs what this machine has not.
+    #[error("backend {backend}: {reason}")]
+    Missing {
+        /// The backend.
+        backend: Kind,
+        /// What it needs, and the remedy.
+        reason: String,
+    },
     /// No chosen backend has this switch.
     #[error("no chosen backend has a switch `{0}`")]
     NobodysSwitch(String),
@@ -75,7 +83,15 @@ impl Axes {
     ///
     /// [`GridError`].
     pub fn configs(&self) -> Result<Vec<Config>, GridError> {
-        let backends = or_default(&self.backends, &Kind::ALL);
+        let backends = match &self.backends[..] {
+            [] => Kind::available(),
+            named => distinct(named),
+        };
+        for &backend in &backends {
+            if let Some(reason) = backend.missing() {
+                return Err(GridError::Missing { backend, reason });
+            }
+        }
         for name in self.switches.keys() {
             let is_known = |kind: &Kind| kind.switches().iter().any(|switch| switch.name == name);
             if !backends.iter().any(is_known) {
@@ -199,7 +215,7 @@ mod tests {
     #[test]
     fn no_lists_mean_the_default_of_every_backend() {
         let configs = Axes::default().configs().unwrap();
-        assert_eq!(configs.len(), Kind::ALL.len());
+        assert_eq!(configs.len(), Kind::available().len());
         assert_eq!(configs[0].workload, Workload::default());
     }
 

@@ -41,6 +41,7 @@ fn tests() {
     threads_can_be_clients_and_daemons_can_have_several();
     direct_calls_go_over_the_software_nic();
     erpc_and_scalerpc_serve_the_same_workload();
+    ucx_active_messages_serve_the_same_workload();
     delegated_calls_come_with_the_counters_of_their_daemons();
     delegation_has_daemons_of_several_threads();
     providers_serve_their_shards_in_processes_of_their_own();
@@ -177,6 +178,26 @@ fn erpc_and_scalerpc_serve_the_same_workload() {
             _ => "daemon requests executed",
         };
         assert!(measured.rank_counters.named[counted] > 0, "{:?}", measured.rank_counters);
+    }
+}
+
+/// The same workload by what others use, where it is installed: over shared memory and over TCP, with values that
+/// go by rendezvous.
+fn ucx_active_messages_serve_the_same_workload() {
+    if let Some(reason) = Kind::UcxAm.missing() {
+        let is_ci = std::env::var_os("CI").is_some_and(|value| value == "true");
+        assert!(!is_ci, "{reason}");
+        return eprintln!("skipped: libucp.so.0, which is in libucx0: {reason}");
+    }
+    let mix = Mix { get: 50, delete: 5, cas: 10 };
+    let value_size = ValueSize { min_bytes: 24, max_bytes: 40_000 };
+    let workload = Workload { verify: Verify::Full, value_size, mix, keys: 200, ..quick() };
+    for tls in ["sm", "tcp"] {
+        let config = soft_config(Kind::UcxAm, workload.clone(), &[("tls", tls), ("rndv", "8k")]);
+        let measured = run_until(config, both_sides_were_answered);
+        assert_eq!((measured.failures.len(), measured.served), (0, measured.calls), "{tls}");
+        assert_eq!(measured.linearizable.unwrap().known, measured.calls);
+        assert!(measured.rank_counters.named["daemon messages fetched"] > 0);
     }
 }
 

@@ -24,7 +24,8 @@ const QUICK_MS: u64 = 300;
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct KvArgs {
-    /// How clients call: delegation, provider, direct, erpc, scalerpc, tcp [default: all that this build has].
+    /// How clients call: delegation, provider, direct, erpc, scalerpc, ucx-am, tcp [default: all
+    /// that this machine can run].
     #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "System")]
     backend: Vec<Kind>,
     /// Where services of delegation live: in the daemon, or in a process that provides them (`process`, the

@@ -20,6 +20,7 @@ mod inbox;
 pub mod protocol;
 mod switches;
 pub mod tcp;
+pub mod ucx_am;
 mod wait;
 
 use std::error::Error;
@@ -49,12 +50,29 @@ words! {
         Erpc = "erpc",
         /// ScaleRPC from client to daemon thread: groups of clients take turns, by the same interface.
         Scalerpc = "scalerpc",
+        /// UCX active messages from client to daemon thread, where the system has UCX.
+        UcxAm = "ucx-am",
         /// TCP over the loopback device: the floor.
         Tcp = "tcp",
     }
 }
 
 impl Kind {
+    /// Why this machine cannot run it, if so, with the remedy.
+    #[must_use]
+    pub fn missing(self) -> Option<String> {
+        match self {
+            Self::UcxAm => ucx_am::missing(),
+            _ => None,
+        }
+    }
+
+    /// Those that this machine can run.
+    #[must_use]
+    pub fn available() -> Vec<Self> {
+        Self::ALL.into_iter().filter(|kind| kind.missing().is_none()).collect()
+    }
+
     /// What can be switched about it.
     #[must_use]
     pub fn switches(self) -> &'static [Switch] {
@@ -63,6 +81,7 @@ impl Kind {
             Self::Direct => &direct::SWITCHES,
             Self::Erpc => &protocol::ERPC_SWITCHES,
             Self::Scalerpc => &protocol::SCALERPC_SWITCHES,
+            Self::UcxAm => &ucx_am::SWITCHES,
             Self::Tcp => &tcp::SWITCHES,
         }
     }
@@ -72,7 +91,7 @@ impl Kind {
     pub fn uses_nic(self) -> bool {
         match self {
             Self::Delegation | Self::Provider | Self::Direct | Self::Erpc | Self::Scalerpc => true,
-            Self::Tcp => false,
+            Self::UcxAm | Self::Tcp => false,
         }
     }
 
@@ -86,6 +105,7 @@ impl Kind {
             | Self::Direct
             | Self::Erpc
             | Self::Scalerpc
+            | Self::UcxAm
             | Self::Tcp => Wait::Adaptive,
         }
     }

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     backend::{
         Backend, Kind, delegation::Delegation, direct::Direct, protocol::OverProtocol,
-        tcp::TcpBackend,
+        tcp::TcpBackend, ucx_am::UcxAm,
     },
     pin,
 };
@@ -45,6 +45,7 @@ fn run_order(coordinator: &mut ChildChannel) -> Result<(), ChildError> {
     let task = Task { coordinator, config: &config, role: &role };
     match config.backend {
         Kind::Tcp => task.run(&TcpBackend::new(&config.setup())),
+        Kind::UcxAm => task.run(&UcxAm::open(config.setup())?),
         Kind::Delegation | Kind::Provider | Kind::Direct | Kind::Erpc | Kind::Scalerpc => {
             config.selected_nic().with(task)?
         }
@@ -90,6 +91,7 @@ impl Visitor for Task<'_> {
             Kind::Provider => self.run(&Delegation::provided(setup, opener, rank)),
             Kind::Erpc => self.run(&OverProtocol::new(setup, Protocol::Erpc, opener)),
             Kind::Scalerpc => self.run(&OverProtocol::new(setup, Protocol::Scalerpc, opener)),
+            Kind::UcxAm => self.run(&UcxAm::open(setup)?),
             Kind::Tcp => self.run(&TcpBackend::new(&setup)),
         }
     }

@@ -44,7 +44,9 @@ pub(crate) fn costs(cell: &ReducedCell) -> [String; COLUMNS] {
             let turns = turns.map_or(0, |turns| turns.values().sum::<u64>());
             (ratio(count("daemon requests_ipc"), turns as f64), mean_batch)
         }
-        Kind::Direct | Kind::Erpc | Kind::Scalerpc | Kind::Tcp => (mean_batch, String::new()),
+        Kind::Direct | Kind::Erpc | Kind::Scalerpc | Kind::UcxAm | Kind::Tcp => {
+            (mean_batch, String::new())
+        }
     };
     let calls_of = |side: &str| {
         let names = SYSTEM_CALLS.map(|name| format!("{side} {name}"));

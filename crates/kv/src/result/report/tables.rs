@@ -142,6 +142,14 @@ fn latency(cell: &ReducedCell) -> String {
     })
 }
 
+/// Backends whose rates are divided, where both were measured.
+const RATIOS: [(Kind, Kind); 4] = [
+    (Kind::Provider, Kind::Delegation),
+    (Kind::Delegation, Kind::Direct),
+    (Kind::Delegation, Kind::UcxAm),
+    (Kind::Direct, Kind::UcxAm),
+];
+
 /// One row per workload, the backends beside each other.
 fn backends(cells: &[&ReducedCell], common: &[String]) -> Table {
     let mut kinds = Kind::ALL.to_vec();
@@ -157,14 +165,9 @@ fn backends(cells: &[&ReducedCell], common: &[String]) -> Table {
     for kind in &kinds {
         head.extend([format!("{kind} k/s"), "p50 / p99 µs".to_owned()]);
     }
-    let has_provider = kinds.contains(&Kind::Delegation) && kinds.contains(&Kind::Provider);
-    if has_provider {
-        head.push("provider/delegation".to_owned());
-    }
-    let has_both = kinds.contains(&Kind::Delegation) && kinds.contains(&Kind::Direct);
-    if has_both {
-        head.push("delegation/direct".to_owned());
-    }
+    let mut ratios = RATIOS.to_vec();
+    ratios.retain(|(over, under)| kinds.contains(over) && kinds.contains(under));
+    head.extend(ratios.iter().map(|(over, under)| format!("{over}/{under}")));
     let mut table = Table::new(1, head);
     for row in rows.values() {
         let Some(first) = row.values().next() else { continue };
@@ -173,12 +176,8 @@ fn backends(cells: &[&ReducedCell], common: &[String]) -> Table {
             let cell = row.get(kind);
             fields.extend(cell.map_or_else(Default::default, |cell| [rate(cell), latency(cell)]));
         }
-        if has_provider {
-            let both = row.get(&Kind::Provider).zip(row.get(&Kind::Delegation));
-            fields.push(ratio(both.and_then(|(over, under)| rate_over(over, under))));
-        }
-        if has_both {
-            let both = row.get(&Kind::Delegation).zip(row.get(&Kind::Direct));
+        for (over, under) in &ratios {
+            let both = row.get(over).zip(row.get(under));
             fields.push(ratio(both.and_then(|(over, under)| rate_over(over, under))));
         }
         table.push(fields);

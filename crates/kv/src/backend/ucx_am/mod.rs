@@ -1,0 +1,111 @@
+//! UCX active messages from client to daemon thread: what programs use today.
+//!
+//! ```text
+//! client thread: worker ── an endpoint per daemon thread ── active message, with the flag "reply" ──▶ worker: daemon thread
+//!                       ◀── active message by that endpoint ───────────────────────────────────────
+//! header: token     no header: a ping, or the answer to one
+//! ```
+//!
+//! One context per process, one worker per thread. UCX chooses between eager messages and rendezvous. Contacts are
+//! addresses of workers; both sides connect, so that the endpoint for a reply belongs to the server. UCX connects
+//! when something is sent: a client pings every server before its first call.
+
+mod client;
+mod options;
+mod server;
+
+use std::time::Duration;
+
+use os::clock;
+use ucp::{UcxAddress, UcxContext, UcxWorker};
+
+use super::{Backend, BackendError, Contact, Counters, JobSetup, Service};
+use crate::place::{ClientId, Shard};
+
+pub use client::UcxClient;
+pub use server::UcxServer;
+
+pub(super) use options::SWITCHES;
+
+/// Longest sleep of a client that waits for servers to connect.
+const JOIN_NAP: Duration = Duration::from_millis(1);
+
+/// Why this machine cannot run the backend, if so.
+pub(super) fn missing() -> Option<String> {
+    ucp::version().err().map(|error| error.to_string())
+}
+
+/// The backend of one process.
+#[derive(Clone, Debug)]
+pub struct UcxAm {
+    setup: JobSetup,
+    context: UcxContext,
+}
+
+impl UcxAm {
+    /// The backend of one process.
+    ///
+    /// # Errors
+    ///
+    /// [`BackendError`]: UCX is not there, or has no transport that was asked for.
+    pub fn open(setup: JobSetup) -> Result<Self, BackendError> {
+        let context = UcxContext::open(options::config(&setup))
+            .map_err(|cause| BackendError::new("cannot open UCX", cause))?;
+        Ok(Self { setup, context })
+    }
+
+    fn worker(&self) -> Result<(UcxWorker, Contact), BackendError> {
+        let opened = UcxWorker::open(&self.context).and_then(|worker| {
+            let contact = Contact(worker.address()?.to_string());
+            Ok((worker, contact))
+        });
+        opened.map_err(|cause| BackendError::new("cannot open a worker", cause))
+    }
+}
+
+impl Backend for UcxAm {
+    type Client = UcxClient;
+    type Server = UcxServer;
+
+    fn server(&self, _shard: Shard, service: Service) -> Result<UcxServer, BackendError> {
+        let (worker, contact) = self.worker()?;
+        Ok(UcxServer::new(worker, contact, service))
+    }
+
+    fn client(&self, _client: ClientId) -> Result<UcxClient, BackendError> {
+        let (worker, contact) = self.worker()?;
+        Ok(UcxClient::new(worker, contact, self.setup.message_bytes_max))
+    }
+}
+
+fn address_of(contact: &Contact) -> Result<UcxAddress, BackendError> {
+    let address = contact.0.parse::<UcxAddress>();
+    address.map_err(|cause| BackendError::new("a contact makes no sense", cause))
+}
+
+/// Sleeps until something may have come, or the deadline.
+fn sleep(worker: &UcxWorker, deadline_ns: u64) -> Result<(), BackendError> {
+    let left = Duration::from_nanos(deadline_ns.saturating_sub(clock::now_ns()));
+    worker.wait(left).map_err(|cause| BackendError::new("cannot wait for UCX", cause))
+}
+
+fn counters(worker: &UcxWorker, side: &str, waits: u64) -> Counters {
+    let ucp::UcxCounts { sent_at_once, sent_later, sends_failed, kept, fetched, lost, .. } =
+        worker.counts();
+    let mut counters = Counters::default();
+    for (name, count) in [
+        ("waits", waits),
+        ("sends at once", sent_at_once),
+        ("sends later", sent_later),
+        ("sends failed", sends_failed),
+        ("messages kept", kept),
+        ("messages fetched", fetched),
+        ("messages lost", lost),
+    ] {
+        counters.count(side, name, count);
+    }
+    counters
+}
+
+#[cfg(test)]
+mod tests;
