@@ -4,7 +4,7 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use memory::{MapError, Region};
+use memory::{LentBytes, MapError, Region};
 use os::clock;
 
 use crate::{
@@ -19,7 +19,7 @@ use crate::{
             id::{ClientId, ClientProcess, RequestId},
             large::LargeCopies,
             replies::Replies,
-            request::OpenRequest,
+            request::{LentRequest, OpenRequest},
             session_table::SessionTable,
             stats::Stats,
         },
@@ -133,7 +133,7 @@ impl ServerCore {
     /// The next request, or `None` at the end of a turn.
     #[inline]
     pub fn take(&mut self) -> Option<OpenRequest<'_>> {
-        let taken = self.next()?;
+        let taken = self.next::<false>()?;
         Some(self.open(taken))
     }
 
@@ -150,15 +150,36 @@ impl ServerCore {
         OpenRequest { id, payload, replies: &mut self.replies }
     }
 
-    /// Takes the next request of this turn; returns its length, too.
+    /// Lends the request that [`next`](Self::next) took, where it lies if it was left there.
     #[inline]
-    pub(crate) fn next(&mut self) -> Option<(RequestId, usize)> {
+    pub(crate) fn open_lent(&mut self, taken: (RequestId, usize)) -> LentRequest<'_> {
+        let (id, len_bytes) = taken;
+        if !HalfShape::is_bulk(len_bytes) {
+            let open = self.open(taken);
+            let body = LentBytes::from(open.payload);
+            return LentRequest::new(open.id, body, open.replies);
+        }
+        let OpenRequest { replies, .. } = self.open((id, 0));
+        let session = replies.table.sessions[usize::from(id.client.slot)].as_deref();
+        let body = session.map_or(LentBytes::from(&[][..]), |session| {
+            let body = session.calls.lend(id.call, len_bytes);
+            // SAFETY: mapped as long as the session is in the table, from which only the server takes it, that is
+            // borrowed for as long as what is returned.
+            unsafe { LentBytes::new(body.as_ptr(), body.len()) }
+        });
+        LentRequest::new(id, body, replies)
+    }
+
+    /// Takes the next request of this turn; returns its length, too. If `LENDS`, bulk requests are left where
+    /// they lie, for [`open_lent`](Self::open_lent).
+    #[inline(always)]
+    pub(crate) fn next<const LENDS: bool>(&mut self) -> Option<(RequestId, usize)> {
         let turn_budget = self.turn_budget;
         if self.cursor == 0 && self.budget == turn_budget && !self.begin() {
             return None;
         }
         while let Some(&slot) = self.polled.get(self.cursor) {
-            match self.take_of(slot) {
+            match self.take_of::<LENDS>(slot) {
                 Ok(Some(taken)) => return Some(taken),
                 Ok(None) => self.cursor += 1,
                 Err(reason) => self.evict_slot(slot, reason),
@@ -171,7 +192,10 @@ impl ServerCore {
 
     /// Takes one request of one client, if it has one and the budget for it.
     #[inline]
-    fn take_of(&mut self, slot: u16) -> Result<Option<(RequestId, usize)>, EvictReason> {
+    fn take_of<const LENDS: bool>(
+        &mut self,
+        slot: u16,
+    ) -> Result<Option<(RequestId, usize)>, EvictReason> {
         let turn_budget = self.turn_budget;
         let Some(session) = self.replies.table.sessions[usize::from(slot)].as_deref_mut() else {
             return Ok(None);
@@ -179,7 +203,8 @@ impl ServerCore {
         if self.budget == 0 {
             return Ok(None);
         }
-        let Some(taken) = session.calls.take(&mut self.copy, &mut self.copies)? else {
+        let Some(taken) = session.calls.take_or_lend::<LENDS>(&mut self.copy, &mut self.copies)?
+        else {
             if session.calls.is_copying() {
                 // A piece of a large request is work, and enough for a turn.
                 session.empty_turns = 0;
