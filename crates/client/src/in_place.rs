@@ -17,9 +17,7 @@ impl Client {
     ///
     /// [`CallError`].
     pub fn call_lent(&mut self, to: To, body: &[u8]) -> Result<LentBytes<'_>, CallError> {
-        self.call_in_place(to, body.len(), |filler| {
-            filler.put(body).expect("the body is as long as it says");
-        })
+        self.call_behind(to, body, (0, |_: &mut Filler<'_>| {}), self.config.timeout)
     }
 
     /// Like [`call_lent`](Self::call_lent), with a body of `len_bytes` bytes that `fill` puts where the daemon
@@ -49,11 +47,22 @@ impl Client {
         timeout: Duration,
         fill: impl FnOnce(&mut Filler<'_>),
     ) -> Result<LentBytes<'_>, CallError> {
+        self.call_behind(to, &[], (len_bytes, fill), timeout)
+    }
+
+    /// Calls with a body that begins with `body`, behind which `fill` puts the rest.
+    fn call_behind(
+        &mut self,
+        to: To,
+        body: &[u8],
+        (rest_bytes, fill): (usize, impl FnOnce(&mut Filler<'_>)),
+        timeout: Duration,
+    ) -> Result<LentBytes<'_>, CallError> {
         let head = call_head(to, timeout, self.config.response_bytes, self.trace);
         let extra = CallExtra { trace: self.trace.into() };
         let extra = if self.trace == 0 { &[][..] } else { extra.as_bytes() };
-        let head = [head.as_bytes(), extra];
-        let request = Filled::behind(&head, len_bytes, fill);
+        let head = [head.as_bytes(), extra, body];
+        let request = Filled::behind(&head, rest_bytes, fill);
         let ended = self.ipc.call_in_place_within(&request, patience(timeout)).map(drop);
         match ended {
             Ok(()) => Ok(self.ipc.lent()),

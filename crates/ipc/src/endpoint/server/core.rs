@@ -4,7 +4,7 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use memory::{LentBytes, MapError, Region};
+use memory::{MapError, Region};
 use os::clock;
 
 use crate::{
@@ -154,20 +154,11 @@ impl ServerCore {
     #[inline]
     pub(crate) fn open_lent(&mut self, taken: (RequestId, usize)) -> LentRequest<'_> {
         let (id, len_bytes) = taken;
-        if !HalfShape::is_bulk(len_bytes) {
-            let open = self.open(taken);
-            let body = LentBytes::from(open.payload);
-            return LentRequest::new(open.id, body, open.replies);
+        if HalfShape::is_bulk(len_bytes) {
+            return LentRequest::of_bulk(id, len_bytes, self.open((id, 0)).replies);
         }
-        let OpenRequest { replies, .. } = self.open((id, 0));
-        let session = replies.table.sessions[usize::from(id.client.slot)].as_deref();
-        let body = session.map_or(LentBytes::from(&[][..]), |session| {
-            let body = session.calls.lend(id.call, len_bytes);
-            // SAFETY: mapped as long as the session is in the table, from which only the server takes it, that is
-            // borrowed for as long as what is returned.
-            unsafe { LentBytes::new(body.as_ptr(), body.len()) }
-        });
-        LentRequest::new(id, body, replies)
+        let OpenRequest { payload, replies, .. } = self.open(taken);
+        LentRequest::new(id, payload.into(), replies)
     }
 
     /// Takes the next request of this turn; returns its length, too. If `LENDS`, bulk requests are left where

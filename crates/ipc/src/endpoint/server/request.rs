@@ -219,6 +219,19 @@ impl<'s> LentRequest<'s> {
         Self { body, request: Request(OpenRequest { id, payload: &[], replies }) }
     }
 
+    /// A request that was taken from the bulk area of its call, and lies there.
+    #[inline]
+    pub(crate) fn of_bulk(id: RequestId, len_bytes: usize, replies: &'s mut Replies) -> Self {
+        let session = replies.table.sessions[usize::from(id.client.slot)].as_deref();
+        let body = session.map_or(LentBytes::from(&[][..]), |session| {
+            let body = session.calls.lend(id.call, len_bytes);
+            // SAFETY: mapped as long as the session is in the table. Only the server takes it out, which is
+            // borrowed for as long as `replies` is.
+            unsafe { LentBytes::new(body.as_ptr(), body.len()) }
+        });
+        Self::new(id, body, replies)
+    }
+
     /// The name of the request, which is the address of its answer.
     #[must_use]
     pub fn id(&self) -> RequestId {
