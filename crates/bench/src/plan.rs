@@ -52,6 +52,9 @@ const SIZES: [usize; 11] = [
 ];
 /// The same, to be quick.
 const SIZES_QUICK: [usize; 4] = [56, 4 << 10, 64 << 10, COPY_WINDOW_BYTES];
+/// Messages of `ipc` that lie beside their slot, in memory that is allocated with the connection.
+const LINE_BYTES: usize = 64;
+const EAGER_BYTES: usize = 4096;
 /// Longest message of `ipc`, whose length has 24 bits.
 const IPC_BYTES_MAX: usize = (16 << 20) - 64;
 /// Of a small call whose slowest are looked for.
@@ -354,6 +357,9 @@ pub fn ipc(quick: bool) -> Vec<Planned> {
     plan.extend(copies(&sizes));
     for &len_bytes in &sizes {
         plan.push(ipc_calls(len_bytes, 1, Shape::RoundTrip));
+        if (LINE_BYTES..=EAGER_BYTES).contains(&len_bytes) {
+            plan.push(ipc_calls(len_bytes, 1, Shape::InPlace));
+        }
         if len_bytes > SMALL_BYTES {
             plan.push(ipc_calls(len_bytes, 1, Shape::OneWay));
         }
@@ -375,6 +381,10 @@ fn ipc_calls(len_bytes: usize, clients: u16, shape: Shape) -> Planned {
         Shape::RoundTrip => plan(format!("ipc/round-trip/{len}"), Metric::RoundTrip)
             .lines(calls.lines())
             .against(SLOT_ROUND_TRIP),
+        // By design the lines of the slots and of the numbers move, and all of one message in sixteen.
+        Shape::InPlace => {
+            plan(format!("ipc/in-place/{len}"), Metric::RoundTrip).against(SLOT_ROUND_TRIP)
+        }
         Shape::OneWay => {
             plan(format!("ipc/one-way/{len}"), Metric::Bandwidth).against(copy_of(len_bytes))
         }

@@ -30,6 +30,7 @@ pub mod allocation;
 pub mod bulk;
 mod error;
 mod futures;
+mod in_place;
 mod job;
 pub mod message;
 pub mod name;
@@ -53,7 +54,7 @@ use zerocopy::IntoBytes as _;
 pub use error::{CallError, ServiceError};
 pub use futures::{FutureCall, FutureClient};
 
-pub use ipc::{ConnectError, Wait};
+pub use ipc::{ConnectError, Filler, LentBytes, Overfull, Wait};
 pub use job::{JOB_BYTES_MAX, JobId, JobIdError};
 pub use message::HERE;
 pub use name::Description;

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ipc::CallId;
+use ipc::{CallId, Filled, Filler, LentBytes};
 use zerocopy::IntoBytes as _;
 
 use crate::{
@@ -137,6 +137,29 @@ impl<C> Pipeline<C> {
         }
     }
 
+    /// Like [`submit`](Self::submit), with a body of `len_bytes` bytes that `fill` puts where the daemon reads
+    /// them. What it does not put is zeros. If it panics, no call is made.
+    ///
+    /// # Errors
+    ///
+    /// [`SubmitError`]. Then nothing was filled, and no daemon was looked for.
+    pub fn submit_in_place(
+        &mut self,
+        to: To,
+        len_bytes: usize,
+        context: C,
+        fill: impl FnOnce(&mut Filler<'_>),
+    ) -> Result<CallId, SubmitError<C>> {
+        let timeout = self.config.timeout;
+        let head = call_head(to, timeout, self.config.response_bytes, self.trace);
+        let extra = CallExtra { trace: self.trace.into() };
+        let extra = if self.trace == 0 { &[][..] } else { extra.as_bytes() };
+        let head = [head.as_bytes(), extra];
+        let request = Filled::behind(&head, len_bytes, fill);
+        let submitted = self.ipc.submit_filled_within(&request, patience(timeout), (to, context));
+        submitted.map_err(not_submitted)
+    }
+
     fn submit_once(
         &mut self,
         to: To,
@@ -149,10 +172,7 @@ impl<C> Pipeline<C> {
         let extra = if self.trace == 0 { &[][..] } else { extra.as_bytes() };
         let parts = [head.as_bytes(), extra, body];
         let submitted = self.ipc.submit_parts_within(&parts, patience(timeout), (to, context));
-        submitted.map_err(|refused| SubmitError {
-            error: CallError::not_sent(refused.error),
-            context: refused.context.1,
-        })
+        submitted.map_err(not_submitted)
     }
 
     /// Sees to it that the daemon notices all calls so far.
@@ -162,14 +182,33 @@ impl<C> Pipeline<C> {
 
     /// Reports calls that ended, and returns their number. Never sleeps.
     pub fn poll(&mut self, mut done: impl FnMut(C, Result<&[u8], CallError>)) -> usize {
-        let reported = self.ended.len();
-        for (context, error) in self.ended.drain(..) {
-            done(context, Err(error));
-        }
+        let reported = self.report_ended(|context, error| done(context, Err(error)));
         reported
             + self.ipc.poll_outcomes(|(to, context), outcome| {
                 done(context, outcome.map_err(|failed| CallError::of(failed, to)));
             })
+    }
+
+    /// Like [`poll`](Self::poll), with answers that are lent where the daemon put them, during the call of the
+    /// closure.
+    pub fn poll_lent(
+        &mut self,
+        mut done: impl FnMut(C, Result<LentBytes<'_>, CallError>),
+    ) -> usize {
+        let reported = self.report_ended(|context, error| done(context, Err(error)));
+        reported
+            + self.ipc.poll_lent(|(to, context), outcome| {
+                done(context, outcome.map_err(|failed| CallError::of(failed, to)));
+            })
+    }
+
+    /// Reports calls that ended with a connection that was replaced.
+    fn report_ended(&mut self, mut done: impl FnMut(C, CallError)) -> usize {
+        let reported = self.ended.len();
+        for (context, error) in self.ended.drain(..) {
+            done(context, error);
+        }
+        reported
     }
 
     /// After a poll that reported nothing: spins, yields or sleeps as configured, at most until the
@@ -207,6 +246,10 @@ impl<C> Pipeline<C> {
     pub fn depth(&self) -> usize {
         self.ipc.depth()
     }
+}
+
+fn not_submitted<C>(refused: ipc::SubmitError<(To, C)>) -> SubmitError<C> {
+    SubmitError { error: CallError::not_sent(refused.error), context: refused.context.1 }
 }
 
 impl<C> AsFd for Pipeline<C> {

@@ -62,10 +62,10 @@
 #[doc(inline)]
 pub use client::tokio;
 pub use client::{
-    CallError, Client, ClientConfig, ClientInfo, ConnectError, Context, Description, FutureCall,
-    FutureClient, Inbound, JobId, JobIdError, Offer, PeerInfo, Pipeline, ProvideError, Provider,
-    ProviderStop, Request, RequestContext, Retry, Route, ServiceError, ServiceInfo, Spread, Status,
-    SubmitError, To, Wait,
+    CallError, Client, ClientConfig, ClientInfo, ConnectError, Context, Description, Filler,
+    FutureCall, FutureClient, Inbound, JobId, JobIdError, LentBytes, Offer, Overfull, PeerInfo,
+    Pipeline, ProvideError, Provider, ProviderStop, Request, RequestContext, Retry, Route,
+    ServiceError, ServiceInfo, Spread, Status, SubmitError, To, Wait,
     message::HERE,
     name,
     runtime::{Runtime, RuntimeError},

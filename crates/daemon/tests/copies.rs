@@ -14,7 +14,7 @@ use std::{
 };
 
 use bootstrap::{JobId, RankInfo, Secret};
-use client::{ClientConfig, HERE, Pipeline, Provider, Status, To};
+use client::{ClientConfig, Filler, HERE, Pipeline, Provider, Status, To};
 use copyrpc_daemon::{
     Codec, Daemon, IpcPort, Services, UdpControl,
     config::{DaemonConfig, KNOBS, Layers},
@@ -35,7 +35,7 @@ const SHIFT: u8 = 101;
 /// A page that is empty.
 const ZEROS: [u8; 4096] = [0; 4096];
 
-/// Byte `index` of the body number `call`.
+/// Byte `index` of the body number `call`. Bodies of the numbers used here have no needle of another one.
 fn byte_of(call: u8, index: usize) -> u8 {
     let mixed = (usize::from(call) * 977 + index * 7919 + 31) * 2_654_435_761;
     (mixed >> 13).to_le_bytes()[0] | 1
@@ -160,14 +160,19 @@ fn with_daemons<T: Send + 'static>(
 }
 
 /// Makes one call, and counts the copies of its body and of the body of its answer.
-fn copies(nodes: &mut [Node], pipeline: &mut Pipeline<()>, call: u8, to: To) -> (usize, usize) {
+fn copies(
+    nodes: &mut [Node],
+    pipeline: &mut Pipeline<()>,
+    (call, way): (u8, Way),
+    to: To,
+) -> (usize, usize) {
     // The look at the memory took longer than heartbeats may.
     wait_up(nodes);
     // The first calls of a connection make what the NIC keeps of its peer.
     for warm_up in 0..4 {
-        complete(nodes, pipeline, 100 + warm_up, to);
+        complete(nodes, pipeline, (100 + warm_up, way), to);
     }
-    let body = complete(nodes, pipeline, call, to);
+    let body = complete(nodes, pipeline, (call, way), to);
     let request = places(|index| byte_of(call, index));
     let answer = places(|index| byte_of(call, index).wrapping_add(SHIFT));
     // One of them is the original.
@@ -175,20 +180,59 @@ fn copies(nodes: &mut [Node], pipeline: &mut Pipeline<()>, call: u8, to: To) -> 
     (request.len() - 1, answer.len() - 1)
 }
 
-/// Makes a call, and returns its body when it has ended.
-fn complete(nodes: &mut [Node], pipeline: &mut Pipeline<()>, call: u8, to: To) -> Vec<u8> {
-    let body: Vec<u8> = (0..BODY_BYTES).map(|index| byte_of(call, index)).collect();
-    pipeline.submit(to, &body, ()).unwrap();
+/// Where a client has its bodies.
+#[derive(Clone, Copy)]
+enum Way {
+    /// In its own memory.
+    Private,
+    /// Where the daemon reads and puts them.
+    InPlace,
+}
+
+/// Makes a call, and returns its body when it has ended, if it is in private memory.
+fn complete(
+    nodes: &mut [Node],
+    pipeline: &mut Pipeline<()>,
+    (call, way): (u8, Way),
+    to: To,
+) -> Vec<u8> {
+    let byte = |index| byte_of(call, index);
+    let is_right = |(index, got): (usize, u8)| byte(index).wrapping_add(SHIFT) == got;
+    let mut body = Vec::new();
+    match way {
+        Way::Private => {
+            body.extend((0..BODY_BYTES).map(byte));
+            pipeline.submit(to, &body, ()).unwrap();
+        }
+        Way::InPlace => {
+            let fill = |filler: &mut Filler<'_>| {
+                (0..BODY_BYTES).for_each(|index| filler.put(&[byte(index)]).unwrap());
+            };
+            pipeline.submit_in_place(to, BODY_BYTES, (), fill).unwrap();
+        }
+    }
     pipeline.flush();
     let mut is_done = false;
     while !is_done {
         turn(nodes);
-        pipeline.poll(|(), answer| {
-            let answer = answer.unwrap();
-            let is_right = |(sent, got): (&u8, &u8)| sent.wrapping_add(SHIFT) == *got;
-            assert!(answer.len() == BODY_BYTES && body.iter().zip(answer).all(is_right));
-            is_done = true;
-        });
+        match way {
+            Way::Private => pipeline.poll(|(), answer| {
+                let answer = answer.unwrap();
+                assert!(answer.len() == BODY_BYTES);
+                assert!(answer.iter().copied().enumerate().all(is_right));
+                is_done = true;
+            }),
+            Way::InPlace => pipeline.poll_lent(|(), answer| {
+                let answer = answer.unwrap();
+                assert!(answer.len() == BODY_BYTES);
+                for index in 0..BODY_BYTES {
+                    let mut got = [0];
+                    answer.get(index..index + 1).unwrap().copy_to(&mut got);
+                    assert!(is_right((index, got[0])));
+                }
+                is_done = true;
+            }),
+        };
     }
     body
 }
@@ -218,9 +262,13 @@ fn a_body_is_copied_as_often_as_the_documentation_says() {
     let mut pipeline = with_daemons(&mut nodes, move || {
         Pipeline::connect(&socket, ClientConfig::default()).unwrap()
     });
-    let mut of = |call, rank, service| {
-        copies(&mut nodes, &mut pipeline, call, To { rank, service, method: 0 })
+    let mut counted = |call, way, rank, service| {
+        copies(&mut nodes, &mut pipeline, (call, way), To { rank, service, method: 0 })
     };
+    // A request that is filled in place begins in the request ring; a lent answer ends in the response ring.
+    assert_eq!(counted(32, Way::InPlace, HERE, FUNCTION), (1, 1));
+    assert_eq!(counted(34, Way::InPlace, 1, FUNCTION), (5, 5));
+    let mut of = |call, rank, service| counted(call, Way::Private, rank, service);
     // Through the request ring and the daemon; the answer the same way back.
     assert_eq!(of(1, HERE, FUNCTION), (2, 2));
     // Then batch, WQE, ring and private memory of the other daemon.

@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use client::{CallError, Client, ClientConfig, Pipeline, Provider, To, message::HERE};
+use client::{CallError, Client, ClientConfig, Filler, Pipeline, Provider, To, message::HERE};
 use copyrpc_daemon::{Inbound, IpcPort, Services, Serving, Status};
 use memory::sync::{AtomicBool, Ordering};
 
@@ -63,6 +63,38 @@ fn fault_c5_bodies_of_any_length_reach_every_kind_of_service_here_and_there() {
             assert_eq!(refused.status(), Status::OutOfRange);
         }
     });
+}
+
+#[test]
+fn bodies_are_filled_and_answers_lent_at_every_length() {
+    with_two_daemons("large-in-place", services, |daemons| {
+        provide(daemons);
+        let longest = daemons[0].config.message_bytes_max as usize;
+        let socket = daemons[0].runtime.socket();
+        let mut client = Client::connect(&socket, ClientConfig::default()).unwrap();
+        for to in [(HERE, EMBEDDED), (1, PROVIDED)].map(|(rank, service)| to(rank, service)) {
+            for len_bytes in [0, 56, 4096, 4097, 65_537, longest] {
+                let sent = pattern(len_bytes);
+                let answer = client.call_lent(to, &sent).unwrap();
+                assert!(answer.to_vec() == incremented(&sent), "{len_bytes} B to {to:?}");
+                let (first, last) = sent.split_at(len_bytes / 3);
+                let fill = |filler: &mut Filler<'_>| {
+                    filler.put(first).and_then(|()| filler.put(last)).unwrap();
+                };
+                client.set_trace(len_bytes as u64);
+                let answer = client.call_in_place(to, len_bytes, fill).unwrap();
+                assert!(answer.to_vec() == incremented(&sent), "{len_bytes} B to {to:?}");
+            }
+            let refused = client.call_in_place(to, 2 * longest, |_| {}).unwrap_err();
+            assert_eq!(refused.status(), Status::OutOfRange);
+        }
+        let nobody = client.call_lent(to(HERE, 99), b"").unwrap_err();
+        assert_eq!(nobody, CallError::NoService(to(HERE, 99)));
+    });
+}
+
+fn to(rank: u32, service: u16) -> To {
+    To { rank, service, method: 0 }
 }
 
 /// Small calls are answered while large ones are under way, and all are right.

@@ -64,7 +64,11 @@ mod pause;
 #[cfg(not(loom))]
 mod endpoint;
 #[cfg(not(loom))]
+pub use ::memory::{Filler, LentBytes, Overfull};
+#[cfg(not(loom))]
 pub use endpoint::*;
+#[cfg(not(loom))]
+pub use ring::Filled;
 
 #[cfg(all(test, not(any(loom, miri))))]
 mod tests;

@@ -3,7 +3,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use memory::{Region, sync::thread};
+use memory::{Filler, Region, sync::thread};
 use proptest::{collection::vec, prelude::*};
 
 use crate::{
@@ -14,8 +14,9 @@ use crate::{
     endpoint::{
         client::calls::{CallId, ClientCalls},
         half::{Half, HalfShape},
-        status::{CallError, CallOutcome, ResponseKind},
+        status::{CallError, CallOutcome, LentOutcome, ResponseKind},
     },
+    ring::Filled,
 };
 
 #[path = "../tests/image_check/mod.rs"]
@@ -51,7 +52,9 @@ enum Op {
         nth: usize,
         len: usize,
     },
-    Receive,
+    Receive {
+        is_lent: bool,
+    },
     /// Time passes.
     Tick,
 }
@@ -63,7 +66,7 @@ fn any_op() -> impl Strategy<Value = Op> {
         4 => Just(Op::Take),
         4 => (any::<usize>(), prop_oneof![0usize..64, 0usize..=100])
             .prop_map(|(nth, len)| Op::Reply { nth, len }),
-        4 => Just(Op::Receive),
+        4 => any::<bool>().prop_map(|is_lent| Op::Receive { is_lent }),
         1 => Just(Op::Tick),
     ]
 }
@@ -116,16 +119,21 @@ impl Model {
             Op::Reply { nth, len } if !self.taken.is_empty() => {
                 let (taken, number) = self.taken.remove(nth % self.taken.len());
                 let response = message(!number, len);
-                let replied = if len.is_multiple_of(2) {
-                    calls.reply(taken, &response)
-                } else {
-                    calls.answer(taken.call, taken.serial, ResponseKind::Ok, &parts(&response)[..])
+                let Taken { call, serial, .. } = taken;
+                let replied = match len % 3 {
+                    0 => calls.reply(taken, &response),
+                    1 => calls.answer(call, serial, ResponseKind::Ok, &parts(&response)[..]),
+                    _ => {
+                        let fill = |filler: &mut Filler<'_>| filler.put(&response).unwrap();
+                        let filled = Filled::behind(&[], len, fill);
+                        calls.answer(call, serial, ResponseKind::Ok, &filled)
+                    }
                 };
                 replied.expect("taken");
                 assert!(calls.reply(taken, b"").is_err(), "answered once");
                 self.answered.push_back((number, len));
             }
-            Op::Receive => self.receive(core),
+            Op::Receive { is_lent } => self.receive(is_lent, core),
             Op::Tick => {
                 core.stamp(self.now_ns);
                 self.waiting.iter().for_each(|(_, number)| {
@@ -155,10 +163,17 @@ impl Model {
         let in_use = self.sent.len() + self.taken.len() + self.answered.len();
         let number = self.next;
         let request = message(number, len);
-        let submitted = if len.is_multiple_of(2) {
-            core.submit(&*request, TIMEOUT_NS, number)
-        } else {
-            core.submit(&parts(&request)[..], TIMEOUT_NS, number)
+        let submitted = match len % 3 {
+            0 => core.submit(&*request, TIMEOUT_NS, number),
+            1 => core.submit(&parts(&request)[..], TIMEOUT_NS, number),
+            _ => {
+                let [head, _, middle, tail] = parts(&request);
+                let fill = |filler: &mut Filler<'_>| {
+                    filler.put(middle).and_then(|()| filler.put(tail)).unwrap();
+                };
+                let (head, len) = ([head], len - head.len());
+                core.submit(&Filled::behind(&head, len, fill), TIMEOUT_NS, number)
+            }
         };
         match submitted {
             Ok(id) => {
@@ -174,12 +189,18 @@ impl Model {
         }
     }
 
-    fn receive(&mut self, core: &mut ClientCalls<u64>) {
+    fn receive(&mut self, is_lent: bool, core: &mut ClientCalls<u64>) {
         let mut received = None;
-        core.receive(&mut |number, outcome| {
-            received = Some((number, outcome.expect("answered").to_vec()));
-        })
-        .expect("an honest server");
+        let ended = if is_lent {
+            core.receive_lent(&mut |number, outcome| {
+                received = Some((number, outcome.expect("answered").to_vec()));
+            })
+        } else {
+            core.receive(&mut |number, outcome| {
+                received = Some((number, outcome.expect("answered").to_vec()));
+            })
+        };
+        assert_eq!(ended.expect("an honest server"), received.is_some());
         // Responses to calls that nobody waits for are skipped.
         while let Some((number, len)) = self.answered.pop_front() {
             if let Some(index) = self.waiting.iter().position(|(_, waiting)| *waiting == number) {
@@ -225,7 +246,12 @@ fn pitfall_20_two_threads_exchange_what_they_sent() {
         let mut copy = [0; 200];
         while table.taken() < calls {
             match table.take(&mut copy, &mut LargeCopies::default()).expect("an honest client") {
-                Some(taken) => table.reply(taken, &copy[..taken.len_bytes.min(100)]).unwrap(),
+                Some(taken) => {
+                    let response = &copy[..taken.len_bytes.min(100)];
+                    let fill = |filler: &mut Filler<'_>| filler.put(response).unwrap();
+                    let filled = Filled::behind(&[], response.len(), fill);
+                    table.answer(taken.call, taken.serial, ResponseKind::Ok, &filled).unwrap();
+                }
                 None => thread::yield_now(),
             }
         }
@@ -236,12 +262,20 @@ fn pitfall_20_two_threads_exchange_what_they_sent() {
         if sent < calls && core.submit(&*message(sent, len), TIMEOUT_NS, sent).is_ok() {
             sent += 1;
         }
-        let mut check = |number: u64, outcome: CallOutcome<'_>| {
+        let is_lent = received % 2 == 0;
+        let mut check = |number: u64, response: &[u8]| {
             let len = usize::try_from(number * 17 % 200).unwrap();
-            assert_eq!(outcome.unwrap(), &message(number, len)[..len.min(100)]);
+            assert_eq!(response, &message(number, len)[..len.min(100)]);
             received += 1;
         };
-        if !core.receive(&mut check).expect("an honest server") {
+        let ended = if is_lent {
+            core.receive_lent(&mut |number, outcome: LentOutcome<'_>| {
+                check(number, &outcome.unwrap().to_vec());
+            })
+        } else {
+            core.receive(&mut |number, outcome: CallOutcome<'_>| check(number, outcome.unwrap()))
+        };
+        if !ended.expect("an honest server") {
             thread::yield_now();
         }
     }

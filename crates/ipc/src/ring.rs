@@ -29,12 +29,20 @@
 //! A client that breaks the rule hurts only itself: its requests are checked against what the server
 //! keeps in private memory, and responses land in its own half.
 
-use memory::sync::{AtomicU64, Ordering};
+use core::cell::Cell;
+
+use memory::{
+    Filler,
+    sync::{AtomicU64, Ordering},
+};
 
 use crate::header::{Header, Tag};
 
 /// The bytes of one message.
 pub trait MessageBytes {
+    /// Storing it runs code of the program, which may panic: it is stored before anything is noted about it.
+    const MAY_PANIC: bool = false;
+
     /// Length of the message.
     fn len_bytes(&self) -> usize;
 
@@ -79,6 +87,47 @@ impl MessageBytes for [&[u8]] {
     }
 }
 
+/// A message that is filled where its receiver will read it.
+pub struct Filled<'h, F> {
+    head: &'h [&'h [u8]],
+    len_bytes: usize,
+    fill: Cell<Option<F>>,
+}
+
+impl<'h, F: FnOnce(&mut Filler<'_>)> Filled<'h, F> {
+    /// A message of so many bytes behind its head, which `fill` puts. If `fill` panics, nothing is sent.
+    pub fn behind(head: &'h [&'h [u8]], len_bytes: usize, fill: F) -> Self {
+        Self { head, len_bytes, fill: Cell::new(Some(fill)) }
+    }
+}
+
+impl<F> core::fmt::Debug for Filled<'_, F> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Filled").field("len_bytes", &self.len_bytes).finish_non_exhaustive()
+    }
+}
+
+impl<F: FnOnce(&mut Filler<'_>)> MessageBytes for Filled<'_, F> {
+    const MAY_PANIC: bool = true;
+
+    #[inline]
+    fn len_bytes(&self) -> usize {
+        self.head.iter().fold(self.len_bytes, |sum, part| sum.saturating_add(part.len()))
+    }
+
+    #[inline]
+    fn store(&self, slots: &impl SlotMemory, slot: usize, call: u16) {
+        let mut filler = slots.filler(slot, call, self.len_bytes());
+        for part in self.head {
+            filler.put(part).expect("the head is a part of the message");
+        }
+        if let Some(fill) = self.fill.take() {
+            fill(&mut filler);
+        }
+        filler.finish();
+    }
+}
+
 /// The memory of a ring's slots.
 pub trait SlotMemory {
     /// Logarithm of the number of slots.
@@ -98,6 +147,9 @@ pub trait SlotMemory {
 
     /// Stores the parts of a message, one behind the other, where [`store`](Self::store) would.
     fn store_parts(&self, slot: usize, call: u16, parts: &[&[u8]]);
+
+    /// The bytes of a message of this length, to be filled where [`store`](Self::store) would put them.
+    fn filler(&self, slot: usize, call: u16, len_bytes: usize) -> Filler<'_>;
 
     /// Asks for the line of a slot below the depth, without waiting for it.
     fn prefetch(&self, slot: usize);
@@ -164,8 +216,20 @@ impl Producer {
         header: Header,
         message: &M,
     ) {
+        self.store(slots, header.call, message);
+        self.announce(slots, header);
+    }
+
+    /// The first half of [`publish`](Self::publish), with which nothing changes.
+    #[inline(always)]
+    pub fn store<M: MessageBytes + ?Sized>(&self, slots: &impl SlotMemory, call: u16, message: &M) {
+        message.store(slots, slot_of(self.position, slots), call);
+    }
+
+    /// The second half of [`publish`](Self::publish).
+    #[inline(always)]
+    pub fn announce(&mut self, slots: &impl SlotMemory, header: Header) {
         let slot = slot_of(self.position, slots);
-        message.store(slots, slot, header.call);
         crate::pause::at("filled");
         let word = header.pack(Tag::of(self.position, slots.depth_log2()));
         // SYNC(slot): the message before its header; pairs with the Acquire in `Consumer::peek`.
@@ -214,7 +278,14 @@ impl Consumer {
         slots.prefetch(slot_of(ahead, slots));
     }
 
-    /// Moves on behind a message that was copied by other means.
+    /// The slot of the message that [`peek`](Self::peek) looks at.
+    #[inline(always)]
+    pub fn slot(&self, slots: &impl SlotMemory) -> usize {
+        slot_of(self.position, slots)
+    }
+
+    /// Moves on behind a message that was copied by other means, or is lent.
+    #[inline(always)]
     pub fn skip(&mut self) {
         self.position = self.position.wrapping_add(1);
     }

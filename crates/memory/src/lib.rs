@@ -10,6 +10,7 @@
 
 pub mod barrier;
 pub mod copy;
+mod in_place;
 pub mod lent;
 pub mod line;
 pub mod mmio;
@@ -18,6 +19,7 @@ pub mod sync;
 #[cfg(not(loom))]
 pub mod view;
 
+pub use in_place::{Filler, LentBytes, Overfull};
 pub use line::Line;
 pub use region::{MapError, Protection, Region, SealError};
 #[cfg(not(loom))]

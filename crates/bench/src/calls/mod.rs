@@ -3,12 +3,14 @@
 //! | shape | timed |
 //! |---|---|
 //! | [`Shape::RoundTrip`] | one blocking call at a time, both sides poll; the median of batches of 50 |
+//! | [`Shape::InPlace`] | the same, of bodies that are filled and read in place |
 //! | [`Shape::Window`] | calls in flight per client, of clients that one thread polls in turn |
 //! | [`Shape::OneWay`] | four long requests in flight, answered with eight bytes |
 //! | [`Shape::AfterIdle`] | one call after a millisecond of silence, both sides asleep |
 //!
 //! The server echoes. Each request carries its number in its first and in its last eight bytes, so
-//! an answer to another call is noticed, and all bytes of each answer are compared.
+//! an answer to another call is noticed, and all bytes of each answer are compared. In place the numbers alone
+//! are read, as a program does that looks at the head of a message, and all bytes of one message in sixteen.
 
 use std::path::PathBuf;
 
@@ -30,6 +32,8 @@ const LONG_BYTES: usize = 16 << 10;
 /// Longest message that travels in a slot.
 const INLINE_BYTES_MAX: usize = 56;
 const LINE_BYTES: usize = 64;
+/// Of messages of which the numbers are read, all bytes of so many are compared.
+const COMPARED_EVERY: u64 = 16;
 /// Shortest message: it has a number.
 const NUMBER_BYTES: usize = size_of::<u64>();
 
@@ -39,6 +43,8 @@ const NUMBER_BYTES: usize = size_of::<u64>();
 pub enum Shape {
     /// The next after the answer.
     RoundTrip,
+    /// The next after the answer, both of them filled and read in place.
+    InPlace,
     /// So many in flight per client.
     Window(u16),
     /// Some in flight, answered with their number alone.
@@ -122,6 +128,8 @@ mod tests {
         let shapes = [
             Calls { len_bytes: 8, clients: 1, shape: Shape::RoundTrip },
             Calls { len_bytes: 4096, clients: 1, shape: Shape::RoundTrip },
+            Calls { len_bytes: 56, clients: 1, shape: Shape::InPlace },
+            Calls { len_bytes: 4096, clients: 1, shape: Shape::InPlace },
             Calls { len_bytes: 56, clients: 16, shape: Shape::Window(4) },
             Calls { len_bytes: 64, clients: 1, shape: Shape::Window(32) },
             Calls { len_bytes: 1 << 20, clients: 1, shape: Shape::RoundTrip },

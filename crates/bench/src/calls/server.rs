@@ -5,17 +5,16 @@ use core::time::Duration;
 use ipc::{Server, ServerConfig, Wait};
 use memory::sync::Ordering;
 
-use super::{Calls, NUMBER_BYTES, NumberedMessage};
+use super::{COMPARED_EVERY, Calls, NUMBER_BYTES, NumberedMessage, Shape};
 use crate::{
     error::Error,
     sample::{Ready, SamplePlan},
     shared_words::{SharedWord, SharedWords},
 };
 
+const WRONG: &str = "the request is wrong";
 /// Longest sleep without a look whether the sample is over.
 const SLEEP: Duration = Duration::from_millis(10);
-/// Of requests that go one way, all bytes of so many are compared; of the others the number at each end.
-const COMPARED_EVERY: u64 = 16;
 
 impl Calls {
     /// Serves until the initiator is done or one side failed; calls `ready` when it listens.
@@ -43,6 +42,13 @@ impl Calls {
         ready()?;
         let (done, failed) =
             (shared.word(SharedWord::InitiatorDone), shared.word(SharedWord::Failed));
+        if self.shape == Shape::InPlace {
+            return self.respond_in_place(&mut server, || {
+                // SYNC(calls-done): pairs with the Release in `initiate`.
+                let is_done = done.load(Ordering::Acquire) == sample.number;
+                is_done || failed.load(Ordering::Relaxed) != 0
+            });
+        }
         let (message, answer_bytes) = (NumberedMessage::new(self.len_bytes), self.answer_bytes());
         let is_echoed = answer_bytes == self.len_bytes;
         let mut compared = 0;
@@ -64,6 +70,27 @@ impl Calls {
     }
 }
 
+impl Calls {
+    /// Answers each request with its number in a message of the server's own.
+    fn respond_in_place(
+        &self,
+        server: &mut Server,
+        mut is_over: impl FnMut() -> bool,
+    ) -> Result<(), Error> {
+        let (mut message, mut compared) = (NumberedMessage::new(self.len_bytes), 0);
+        while !is_over() {
+            while let Some(request) = server.recv_lent() {
+                let number = message.number_of(request.body(), &mut compared);
+                let wrong = || Error::Call { index: compared, what: WRONG.to_owned() };
+                let number = number.ok_or_else(wrong)?;
+                request.reply(message.stamp(number))?;
+            }
+            server.rest(u64::MAX);
+        }
+        Ok(())
+    }
+}
+
 /// Compares a request that goes one way with what it should be.
 fn check(message: &NumberedMessage, payload: &[u8], compared: &mut u64) -> Result<(), Error> {
     *compared += 1;
@@ -73,6 +100,5 @@ fn check(message: &NumberedMessage, payload: &[u8], compared: &mut u64) -> Resul
         true => message.is(number, payload),
         false => payload.len() == message.len() && first == last,
     };
-    let what = || "the request is wrong".to_owned();
-    if is_right { Ok(()) } else { Err(Error::Call { index: number, what: what() }) }
+    if is_right { Ok(()) } else { Err(Error::Call { index: number, what: WRONG.to_owned() }) }
 }

@@ -38,7 +38,7 @@ use core::{ops::Range, ptr::NonNull};
 use std::sync::Arc;
 
 use memory::{
-    MapError, Region, copy,
+    Filler, LentBytes, MapError, Region, copy,
     sync::{AtomicU32, AtomicU64},
 };
 
@@ -137,6 +137,14 @@ impl HalfShape {
     #[must_use]
     pub fn is_large(len_bytes: usize) -> bool {
         len_bytes > EAGER_BYTES_MAX
+    }
+
+    /// Whether a message of this length lies in the bulk area of its call, which is the server's from the request to
+    /// its response.
+    #[inline(always)]
+    #[must_use]
+    pub fn is_bulk(len_bytes: usize) -> bool {
+        len_bytes > INLINE_BYTES_MAX && !Self::is_large(len_bytes)
     }
 
     /// Bytes of addresses that a half takes.
@@ -242,6 +250,18 @@ impl Half {
         self.base.as_ptr().wrapping_add(offset)
     }
 
+    /// Lends a message that the other side published in this slot. `call` is below the depth and the length
+    /// was checked.
+    #[inline]
+    #[must_use]
+    pub fn lend(&self, slot: usize, call: u16, len_bytes: usize) -> LentBytes<'_> {
+        let from = self.message(slot, call, len_bytes);
+        let from = NonNull::new(from).expect("a message lies inside the region");
+        // SAFETY: inside the region, mapped while `self` lives. The half is filled by the other side alone,
+        // and accessed by atomics and copies.
+        unsafe { LentBytes::new(from, len_bytes) }
+    }
+
     /// Allocates the pages of a byte range of a call's large area, to be written by this side.
     ///
     /// # Errors
@@ -335,6 +355,14 @@ impl SlotMemory for Half {
             unsafe { copy::copy_out(to, part) };
             to = to.wrapping_add(part.len());
         }
+    }
+
+    #[inline]
+    fn filler(&self, slot: usize, call: u16, len_bytes: usize) -> Filler<'_> {
+        let to = self.message(slot, call, len_bytes);
+        // SAFETY: the message lies inside the region, mapped while `self` lives. It is this side's until the
+        // header is published, which ends the filler; what this side lends is in the other half.
+        unsafe { Filler::new(to, len_bytes) }
     }
 
     #[inline(always)]

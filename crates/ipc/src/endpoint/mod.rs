@@ -27,10 +27,10 @@ pub use half::EAGER_BYTES_MAX;
 pub use handshake::{HandshakeError, RefuseReason};
 pub use os::idle::Wait;
 pub use server::{
-    BindError, ClientCensus, ClientId, ClientProcess, ConfigError, OpenRequest, Replies,
-    ReplyError, ReplyToken, Request, RequestId, Server, ServerConfig, Stats,
+    BindError, ClientCensus, ClientId, ClientProcess, ConfigError, LentRequest, OpenRequest,
+    Replies, ReplyError, ReplyToken, Request, RequestId, Server, ServerConfig, Stats,
 };
-pub use status::{CallError, CallOutcome, EvictReason, Failed};
+pub use status::{CallError, CallOutcome, EvictReason, Failed, LentOutcome};
 
 /// Client and server without an operating system: for simulators, which give them memory and time.
 ///

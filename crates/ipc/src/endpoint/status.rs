@@ -1,5 +1,7 @@
 //! The ends of calls, and the causes of evictions.
 
+use memory::LentBytes;
+
 /// Why a client was evicted: the code that the server leaves in memory that the client can read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[repr(u32)]
@@ -133,6 +135,15 @@ impl From<CallError> for Failed<'_> {
 
 /// How a call ended: its response, or why there is none.
 pub type CallOutcome<'a> = Result<&'a [u8], Failed<'a>>;
+
+/// How a call ended whose response is lent where it lies.
+pub type LentOutcome<'a> = Result<LentBytes<'a>, Failed<'a>>;
+
+/// Lends a private copy.
+#[inline]
+pub(crate) fn lend(outcome: CallOutcome<'_>) -> LentOutcome<'_> {
+    outcome.map(LentBytes::from)
+}
 
 /// ResponseKind of a response, as its header carries it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,6 +4,7 @@ mod basics;
 mod faults;
 mod futures;
 mod hostile;
+mod in_place;
 mod large;
 mod process;
 mod replies;

@@ -2,6 +2,7 @@
 
 use std::{os::fd::BorrowedFd, path::Path, time::Duration};
 
+use memory::{Filler, LentBytes};
 use os::clock;
 
 use crate::{
@@ -12,7 +13,7 @@ use crate::{
         },
         status::CallError,
     },
-    ring::MessageBytes,
+    ring::{Filled, MessageBytes},
 };
 
 /// A client that makes one call at a time and waits for its response.
@@ -101,24 +102,76 @@ impl BlockingClient {
         self.call_ns(request, clock::duration_ns(timeout))
     }
 
+    /// Like [`call`](Self::call), of a request that `fill` puts where the server reads it: no copy of it is
+    /// made but by `fill`.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`].
+    #[inline]
+    pub fn call_with<F: FnOnce(&mut Filler<'_>)>(
+        &mut self,
+        len_bytes: usize,
+        fill: F,
+    ) -> Result<&[u8], CallError> {
+        self.call_ns(&Filled::behind(&[], len_bytes, fill), self.session.timeout_ns())
+    }
+
+    /// Like [`call`](Self::call), with a response that is lent where the server put it, until the next call.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`].
+    #[inline]
+    pub fn call_lent(&mut self, request: &[u8]) -> Result<LentBytes<'_>, CallError> {
+        self.call_lent_ns(request, self.session.timeout_ns())
+    }
+
+    /// A call whose request is filled and whose response is read in place, with a deadline of its own.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`].
+    #[inline]
+    pub fn call_in_place_within<F: FnOnce(&mut Filler<'_>)>(
+        &mut self,
+        request: &Filled<'_, F>,
+        timeout: Duration,
+    ) -> Result<LentBytes<'_>, CallError> {
+        self.call_lent_ns(request, clock::duration_ns(timeout))
+    }
+
+    #[inline]
+    fn call_lent_ns<M: MessageBytes + ?Sized>(
+        &mut self,
+        request: &M,
+        timeout_ns: u64,
+    ) -> Result<LentBytes<'_>, CallError> {
+        self.send(request, timeout_ns)?;
+        let mut outcome = None;
+        while outcome.is_none() {
+            self.session.poll_lent(&mut |(), response| {
+                outcome = Some(response.map(drop).map_err(|it| (it.error, it.detail.len())));
+            });
+            if outcome.is_none() {
+                self.session.rest(u64::MAX);
+            }
+        }
+        if let Some(Err((error, detail_bytes))) = outcome {
+            self.detail_bytes = detail_bytes;
+            return Err(error);
+        }
+        Ok(self.session.calls().lent())
+    }
+
     #[inline]
     fn call_ns<M: MessageBytes + ?Sized>(
         &mut self,
         request: &M,
-        mut timeout_ns: u64,
+        timeout_ns: u64,
     ) -> Result<&[u8], CallError> {
+        self.send(request, timeout_ns)?;
         let mut outcome = None;
-        (self.was_sent, self.detail_bytes) = (false, 0);
-        loop {
-            match self.session.submit(request, timeout_ns, ()) {
-                Ok(_) => break self.was_sent = true,
-                // All entries wait for late responses of calls that missed their deadline.
-                Err((CallError::Full { .. }, ())) => {
-                    timeout_ns = self.wait_for_entry(timeout_ns)?
-                }
-                Err((error, ())) => return Err(error),
-            }
-        }
         loop {
             self.session.poll(&mut |(), response| {
                 outcome = Some(response.map(<[u8]>::len).map_err(|it| (it.error, it.detail.len())));
@@ -132,6 +185,26 @@ impl BlockingClient {
                 None => self.session.rest(u64::MAX),
             }
         }
+    }
+
+    #[inline]
+    fn send<M: MessageBytes + ?Sized>(
+        &mut self,
+        request: &M,
+        mut timeout_ns: u64,
+    ) -> Result<(), CallError> {
+        (self.was_sent, self.detail_bytes) = (false, 0);
+        loop {
+            match self.session.submit(request, timeout_ns, ()) {
+                Ok(_) => break self.was_sent = true,
+                // All entries wait for late responses of calls that missed their deadline.
+                Err((CallError::Full { .. }, ())) => {
+                    timeout_ns = self.wait_for_entry(timeout_ns)?
+                }
+                Err((error, ())) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     /// Returns what is left of the time.
@@ -168,6 +241,12 @@ impl BlockingClient {
     #[must_use]
     pub fn response(&self, len_bytes: usize) -> &[u8] {
         self.session.calls().copied(len_bytes)
+    }
+
+    /// The response that was lent by the latest call, once more, if that was a call which lends.
+    #[must_use]
+    pub fn lent(&self) -> LentBytes<'_> {
+        self.session.calls().lent()
     }
 
     /// Sends the server a descriptor, one at a time: before the request that tells what it is for.

@@ -1,11 +1,11 @@
 //! The calls of one client: private memory, two positions, and no system call.
 
-use memory::sync::Ordering;
+use memory::{LentBytes, sync::Ordering};
 
 use crate::{
     endpoint::{
         half::{EAGER_BYTES_MAX, Half, HalfShape},
-        status::{CallError, CallOutcome, ResponseKind},
+        status::{CallError, CallOutcome, LentOutcome, ResponseKind, lend},
     },
     header::Header,
     ring::{Consumer, MessageBytes, Producer},
@@ -67,6 +67,8 @@ pub(crate) struct ClientCalls<C> {
     in_flight: usize,
     /// Private copy of the latest response. It grows with the longest that came.
     copy: Vec<u8>,
+    /// Slot, call and length of the response that was lent last.
+    lent: (usize, u16, usize),
 }
 
 impl<C> ClientCalls<C> {
@@ -99,6 +101,7 @@ impl<C> ClientCalls<C> {
                 (down.shape().message_bytes_max as usize)
                     .clamp(ResponseKind::CODE_BYTES, EAGER_BYTES_MAX)
             ],
+            lent: (0, 0, 0),
             up,
             down,
         }
@@ -187,6 +190,11 @@ impl<C> ClientCalls<C> {
             self.free.push(index);
             return Err((CallError::NoMemory { len_bytes: request.len_bytes() }, context));
         }
+        if M::MAY_PANIC {
+            self.free.push(index);
+            self.requests.store(&self.up, index, request);
+            self.free.pop();
+        }
         call.generation = call.generation.wrapping_add(1);
         call.state = State::InFlight;
         call.timeout_ns = timeout_ns;
@@ -199,7 +207,11 @@ impl<C> ClientCalls<C> {
             len_bytes,
             kind: 0,
         };
-        self.requests.publish(&self.up, header, request);
+        if M::MAY_PANIC {
+            self.requests.announce(&self.up, header);
+        } else {
+            self.requests.publish(&self.up, header, request);
+        }
         self.in_flight += 1;
         Ok(CallId { call: index, generation })
     }
@@ -215,13 +227,8 @@ impl<C> ClientCalls<C> {
             let Some(header) = self.responses.peek(&self.down).map_err(|_| Broken)? else {
                 return Ok(false);
             };
-            let call = self.calls.get_mut(usize::from(header.call)).ok_or(Broken)?;
             let len_bytes = header.len_bytes as usize;
-            let is_expected = call.state != State::Free
-                && Header::generation_of(call.generation) == header.generation;
-            if !is_expected {
-                return Err(Broken);
-            }
+            let call = expected(&mut self.calls, header)?;
             if len_bytes > self.copy.len() {
                 grow(&mut self.copy, len_bytes, self.down.shape())?;
             }
@@ -243,6 +250,48 @@ impl<C> ClientCalls<C> {
             }
         }
         Ok(false)
+    }
+
+    /// Like [`receive`](Self::receive), and lends a response of the handler where it lies. What comes instead of
+    /// one is short, and copied.
+    #[inline]
+    pub(crate) fn receive_lent(
+        &mut self,
+        done: &mut impl FnMut(C, LentOutcome<'_>),
+    ) -> Result<bool, Broken> {
+        for _ in 0..self.calls.len() {
+            let Some(header) = self.responses.peek(&self.down).map_err(|_| Broken)? else {
+                return Ok(false);
+            };
+            let call = expected(&mut self.calls, header)?;
+            let is_awaited = call.state == State::InFlight;
+            if is_awaited && header.kind != ResponseKind::Ok as u8 {
+                return self.receive(&mut |context, outcome| done(context, lend(outcome)));
+            }
+            if is_awaited && header.len_bytes > self.down.shape().message_bytes_max {
+                return Err(Broken);
+            }
+            let slot = self.responses.slot(&self.down);
+            self.responses.skip();
+            self.up.read_position().store(self.responses.position(), Ordering::Relaxed);
+            call.state = State::Free;
+            self.free.push(header.call);
+            if let Some(context) = call.context.take() {
+                self.in_flight -= 1;
+                self.lent = (slot, header.call, header.len_bytes as usize);
+                done(context, Ok(self.lent()));
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The response that [`receive_lent`](Self::receive_lent) lent last. It stays until a request is published:
+    /// before that the server has no place for another response there.
+    #[inline]
+    pub(crate) fn lent(&self) -> LentBytes<'_> {
+        let (slot, call, len_bytes) = self.lent;
+        self.down.lend(slot, call, len_bytes)
     }
 
     /// Gives a deadline to each call that has none: it counts from the first look at the clock
@@ -312,6 +361,15 @@ impl<C> ClientCalls<C> {
         self.in_flight -= 1;
         call.context.take()
     }
+}
+
+/// The call that a response names, if it waits for one.
+#[inline(always)]
+fn expected<C>(calls: &mut [Call<C>], header: Header) -> Result<&mut Call<C>, Broken> {
+    let call = calls.get_mut(usize::from(header.call)).ok_or(Broken)?;
+    let is_expected =
+        call.state != State::Free && Header::generation_of(call.generation) == header.generation;
+    if is_expected { Ok(call) } else { Err(Broken) }
 }
 
 /// Allocates pages for a large request, once per call and length.

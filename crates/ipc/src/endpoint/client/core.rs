@@ -9,7 +9,7 @@ use crate::{
         half::Half,
         handshake::Welcome,
         memory::{ClientMemory, ServerMemory},
-        status::{CallError, CallOutcome, EvictReason},
+        status::{CallError, CallOutcome, EvictReason, LentOutcome, lend},
     },
     ring::MessageBytes,
     wakeup::{self, SleepFlag, WakeupBits},
@@ -187,7 +187,19 @@ impl<C> ClientCore<C> {
     /// Reports calls that ended, at most one per call entry.
     #[inline]
     pub fn poll(&mut self, done: &mut impl FnMut(C, CallOutcome<'_>)) -> Polled {
-        let ended = self.receive_all(done);
+        let ended = self.receive_all(|calls| calls.receive(done));
+        self.polled(ended)
+    }
+
+    /// Like [`poll`](Self::poll), with responses where they lie.
+    #[inline]
+    pub(crate) fn poll_lent(&mut self, done: &mut impl FnMut(C, LentOutcome<'_>)) -> Polled {
+        let ended = self.receive_all(|calls| calls.receive_lent(done));
+        self.polled(ended)
+    }
+
+    #[inline(always)]
+    fn polled(&mut self, ended: usize) -> Polled {
         if ended > 0 {
             self.empty_polls = 0;
             return Polled { ended, is_clock_due: false };
@@ -198,9 +210,12 @@ impl<C> ClientCore<C> {
     }
 
     #[inline]
-    fn receive_all(&mut self, done: &mut impl FnMut(C, CallOutcome<'_>)) -> usize {
+    fn receive_all(
+        &mut self,
+        mut receive: impl FnMut(&mut ClientCalls<C>) -> Result<bool, Broken>,
+    ) -> usize {
         for count in 0..self.calls.depth() {
-            match self.calls.receive(done) {
+            match receive(&mut self.calls) {
                 Ok(true) => {}
                 Ok(false) => return count,
                 Err(Broken) => {
@@ -236,7 +251,14 @@ impl<C> ClientCore<C> {
     /// many calls ended. Nothing otherwise.
     pub fn end_if_gone(&mut self, done: &mut impl FnMut(C, CallOutcome<'_>)) -> usize {
         let Some(error) = self.gone else { return 0 };
-        self.receive_all(done) + self.calls.fail_all(error, done)
+        self.receive_all(|calls| calls.receive(done)) + self.calls.fail_all(error, done)
+    }
+
+    /// Like [`end_if_gone`](Self::end_if_gone), with responses where they lie.
+    pub(crate) fn end_if_gone_lent(&mut self, done: &mut impl FnMut(C, LentOutcome<'_>)) -> usize {
+        let Some(error) = self.gone else { return 0 };
+        let ended = self.receive_all(|calls| calls.receive_lent(done));
+        ended + self.calls.fail_all(error, &mut |context, outcome| done(context, lend(outcome)))
     }
 
     /// Ends all calls.

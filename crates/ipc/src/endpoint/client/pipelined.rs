@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use memory::Filler;
 use os::clock;
 
 use crate::{
@@ -15,9 +16,9 @@ use crate::{
             connection::ConnectError,
             session::{ClientConfig, ClientSession, Terms},
         },
-        status::{CallError, CallOutcome},
+        status::{CallError, CallOutcome, LentOutcome},
     },
-    ring::MessageBytes,
+    ring::{Filled, MessageBytes},
 };
 
 /// Why a request was not sent; the context comes back.
@@ -144,6 +145,22 @@ impl<C> PipelinedClient<C> {
         self.submit_ns(request, clock::duration_ns(timeout), context)
     }
 
+    /// Like [`submit`](Self::submit), of a request that is filled where the server reads it, with a deadline
+    /// of its own.
+    ///
+    /// # Errors
+    ///
+    /// [`SubmitError`]. Then nothing was filled.
+    #[inline]
+    pub fn submit_filled_within<F: FnOnce(&mut Filler<'_>)>(
+        &mut self,
+        request: &Filled<'_, F>,
+        timeout: Duration,
+        context: C,
+    ) -> Result<CallId, SubmitError<C>> {
+        self.submit_ns(request, clock::duration_ns(timeout), context)
+    }
+
     #[inline]
     fn submit_ns<M: MessageBytes + ?Sized>(
         &mut self,
@@ -173,6 +190,13 @@ impl<C> PipelinedClient<C> {
     #[inline]
     pub fn poll_outcomes(&mut self, mut done: impl FnMut(C, CallOutcome<'_>)) -> usize {
         self.session.poll(&mut done)
+    }
+
+    /// Like [`poll_outcomes`](Self::poll_outcomes), with responses that are lent where the server put them,
+    /// during the call of the closure.
+    #[inline]
+    pub fn poll_lent(&mut self, mut done: impl FnMut(C, LentOutcome<'_>)) -> usize {
+        self.session.poll_lent(&mut done)
     }
 
     /// After a poll that reported nothing: spins, yields or sleeps as configured, at most until the

@@ -20,7 +20,7 @@ use crate::{
             connection::{self, ConnectError, Connected, ServerConnection, ServerLife},
             core::{ClientCore, Polled},
         },
-        status::{CallError, CallOutcome},
+        status::{CallError, CallOutcome, LentOutcome, lend},
     },
     ring::MessageBytes,
 };
@@ -172,18 +172,44 @@ impl<C> ClientSession<C> {
         if self.connection.is_forked() {
             return self.core.fail_all(CallError::ForkedHandle, done);
         }
+        self.announce();
+        let Polled { ended, is_clock_due } = self.core.poll(done);
+        if ended > 0 {
+            self.idle.reset();
+            return ended;
+        }
+        if is_clock_due { self.tick(done) + self.core.end_if_gone(done) } else { 0 }
+    }
+
+    /// Like [`poll`](Self::poll), with responses where they lie.
+    #[inline]
+    pub(crate) fn poll_lent(&mut self, done: &mut impl FnMut(C, LentOutcome<'_>)) -> usize {
+        let mut fail = |context, outcome: CallOutcome<'_>| done(context, lend(outcome));
+        if self.connection.is_forked() {
+            return self.core.fail_all(CallError::ForkedHandle, &mut fail);
+        }
+        self.announce();
+        let Polled { ended, is_clock_due } = self.core.poll_lent(done);
+        if ended > 0 {
+            self.idle.reset();
+            return ended;
+        }
+        if !is_clock_due {
+            return 0;
+        }
+        let expired = self.tick(&mut |context, outcome| done(context, lend(outcome)));
+        expired + self.core.end_if_gone_lent(done)
+    }
+
+    /// Before a poll: tells the server of requests, and ends a nap.
+    #[inline(always)]
+    fn announce(&mut self) {
         if self.core.announce() {
             self.connection.wake();
         }
         if self.core.is_armed() {
             self.end_nap();
         }
-        let Polled { ended, is_clock_due } = self.core.poll(done);
-        if ended > 0 {
-            self.idle.reset();
-            return ended;
-        }
-        if is_clock_due { self.tick(done) } else { 0 }
     }
 
     /// The checks that need a clock or a system call: deadlines and the server's death.
@@ -194,7 +220,7 @@ impl<C> ClientSession<C> {
         if now_ns.saturating_sub(self.looked_ns) >= LOOK_INTERVAL_NS {
             self.look(0);
         }
-        ended + self.core.end_if_gone(done)
+        ended
     }
 
     fn look(&mut self, timeout_ns: u64) {

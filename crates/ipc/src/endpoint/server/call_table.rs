@@ -1,7 +1,7 @@
 //! The calls of one client at the server: private memory, against which every word that the client can
 //! write is checked. No system call.
 
-use memory::sync::Ordering;
+use memory::{LentBytes, sync::Ordering};
 
 use crate::{
     endpoint::{
@@ -160,6 +160,21 @@ impl CallTable {
         copy: &mut [u8],
         copies: &mut LargeCopies,
     ) -> Result<Option<Taken>, EvictReason> {
+        self.take_or_lend::<false>(copy, copies)
+    }
+
+    /// Like [`take`](Self::take), and leaves a [bulk](HalfShape::is_bulk) request where it lies if `LENDS`:
+    /// [`lend`](Self::lend) shows it.
+    ///
+    /// # Errors
+    ///
+    /// [`EvictReason`].
+    #[inline(always)]
+    pub(crate) fn take_or_lend<const LENDS: bool>(
+        &mut self,
+        copy: &mut [u8],
+        copies: &mut LargeCopies,
+    ) -> Result<Option<Taken>, EvictReason> {
         let Some(header) = self.requests.peek(&self.up).map_err(|_| EvictReason::BadTag)? else {
             return Ok(None);
         };
@@ -176,6 +191,9 @@ impl CallTable {
         let len_bytes = header.len_bytes as usize;
         if HalfShape::is_large(len_bytes) {
             return self.take_large(header, copies);
+        }
+        if LENDS && HalfShape::is_bulk(len_bytes) {
+            return self.skip(header).map(Some);
         }
         let message = copy.get_mut(..len_bytes).ok_or(EvictReason::BadLength)?;
         self.requests.take(&self.up, header, message);
@@ -233,6 +251,13 @@ impl CallTable {
         len_bytes <= *kept_bytes
     }
 
+    /// A bulk request that was taken and not answered.
+    #[inline]
+    pub(crate) fn lend(&self, call: u16, len_bytes: usize) -> LentBytes<'_> {
+        debug_assert!(HalfShape::is_bulk(len_bytes));
+        self.up.lend(0, call, len_bytes)
+    }
+
     /// Takes the next request without its message.
     fn skip(&mut self, header: Header) -> Result<Taken, EvictReason> {
         self.requests.skip();
@@ -283,6 +308,9 @@ impl CallTable {
         if HalfShape::is_large(message.len_bytes()) {
             commit(&self.down, call, entry, message.len_bytes())?;
         }
+        if M::MAY_PANIC {
+            self.responses.store(&self.down, call, message);
+        }
         entry.serial = 0;
         self.answered += 1;
         let generation = entry.generation;
@@ -292,7 +320,11 @@ impl CallTable {
                 || message.len_bytes() <= ResponseKind::CODE_BYTES
         );
         let header = Header { call, generation, len_bytes, kind: kind as u8 };
-        self.responses.publish(&self.down, header, message);
+        if M::MAY_PANIC {
+            self.responses.announce(&self.down, header);
+        } else {
+            self.responses.publish(&self.down, header, message);
+        }
         Ok(())
     }
 

@@ -19,7 +19,7 @@ use crate::{
             id::{ClientId, ClientProcess, RequestId},
             large::LargeCopies,
             replies::Replies,
-            request::OpenRequest,
+            request::{LentRequest, OpenRequest},
             session_table::SessionTable,
             stats::Stats,
         },
@@ -133,7 +133,7 @@ impl ServerCore {
     /// The next request, or `None` at the end of a turn.
     #[inline]
     pub fn take(&mut self) -> Option<OpenRequest<'_>> {
-        let taken = self.next()?;
+        let taken = self.next::<false>()?;
         Some(self.open(taken))
     }
 
@@ -150,15 +150,27 @@ impl ServerCore {
         OpenRequest { id, payload, replies: &mut self.replies }
     }
 
-    /// Takes the next request of this turn; returns its length, too.
+    /// Lends the request that [`next`](Self::next) took, where it lies if it was left there.
     #[inline]
-    pub(crate) fn next(&mut self) -> Option<(RequestId, usize)> {
+    pub(crate) fn open_lent(&mut self, taken: (RequestId, usize)) -> LentRequest<'_> {
+        let (id, len_bytes) = taken;
+        if HalfShape::is_bulk(len_bytes) {
+            return LentRequest::of_bulk(id, len_bytes, self.open((id, 0)).replies);
+        }
+        let OpenRequest { payload, replies, .. } = self.open(taken);
+        LentRequest::new(id, payload.into(), replies)
+    }
+
+    /// Takes the next request of this turn; returns its length, too. If `LENDS`, bulk requests are left where
+    /// they lie, for [`open_lent`](Self::open_lent).
+    #[inline(always)]
+    pub(crate) fn next<const LENDS: bool>(&mut self) -> Option<(RequestId, usize)> {
         let turn_budget = self.turn_budget;
         if self.cursor == 0 && self.budget == turn_budget && !self.begin() {
             return None;
         }
         while let Some(&slot) = self.polled.get(self.cursor) {
-            match self.take_of(slot) {
+            match self.take_of::<LENDS>(slot) {
                 Ok(Some(taken)) => return Some(taken),
                 Ok(None) => self.cursor += 1,
                 Err(reason) => self.evict_slot(slot, reason),
@@ -171,7 +183,10 @@ impl ServerCore {
 
     /// Takes one request of one client, if it has one and the budget for it.
     #[inline]
-    fn take_of(&mut self, slot: u16) -> Result<Option<(RequestId, usize)>, EvictReason> {
+    fn take_of<const LENDS: bool>(
+        &mut self,
+        slot: u16,
+    ) -> Result<Option<(RequestId, usize)>, EvictReason> {
         let turn_budget = self.turn_budget;
         let Some(session) = self.replies.table.sessions[usize::from(slot)].as_deref_mut() else {
             return Ok(None);
@@ -179,7 +194,8 @@ impl ServerCore {
         if self.budget == 0 {
             return Ok(None);
         }
-        let Some(taken) = session.calls.take(&mut self.copy, &mut self.copies)? else {
+        let Some(taken) = session.calls.take_or_lend::<LENDS>(&mut self.copy, &mut self.copies)?
+        else {
             if session.calls.is_copying() {
                 // A piece of a large request is work, and enough for a turn.
                 session.empty_turns = 0;

@@ -2,7 +2,10 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use memory::sync::{AtomicUsize, Ordering};
+use memory::{
+    Filler,
+    sync::{AtomicUsize, Ordering},
+};
 
 use crate::{
     endpoint::{
@@ -14,7 +17,7 @@ use crate::{
         },
         status::ResponseKind,
     },
-    ring::MessageBytes,
+    ring::{Filled, MessageBytes},
 };
 
 /// Why a response did not reach its client. The request counts as answered in any case.
@@ -99,6 +102,21 @@ impl Replies {
     /// [`ReplyError`].
     pub fn reply_parts(&mut self, id: RequestId, response: &[&[u8]]) -> Result<(), ReplyError> {
         self.respond(id, response)
+    }
+
+    /// Answers a request with a response of `len_bytes` bytes that `fill` puts where the client reads it. If
+    /// `fill` panics, the request is not answered.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplyError`]. Then nothing was filled.
+    pub fn reply_with(
+        &mut self,
+        id: RequestId,
+        len_bytes: usize,
+        fill: impl FnOnce(&mut Filler<'_>),
+    ) -> Result<(), ReplyError> {
+        self.respond(id, &Filled::behind(&[], len_bytes, fill))
     }
 
     /// Answers a request with an error code of the application.

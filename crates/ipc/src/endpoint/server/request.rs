@@ -3,6 +3,8 @@
 use core::mem::ManuallyDrop;
 use std::sync::Arc;
 
+use memory::{Filler, LentBytes};
+
 use crate::{
     endpoint::{
         server::{
@@ -131,6 +133,25 @@ impl<'s> Request<'s> {
         self.respond(response)
     }
 
+    /// Answers with `len_bytes` bytes that `fill` puts where the client reads them: no copy of the response is
+    /// made but by `fill`. A `fill` that panics answers with
+    /// [`NotAnswered`](crate::CallError::NotAnswered).
+    ///
+    /// # Errors
+    ///
+    /// [`ReplyError::TooLarge`]. Then nothing was filled.
+    #[inline]
+    pub fn reply_with(
+        mut self,
+        len_bytes: usize,
+        fill: impl FnOnce(&mut Filler<'_>),
+    ) -> Result<(), ReplyError> {
+        let OpenRequest { id, replies, .. } = &mut self.0;
+        let replied = replies.reply_with(*id, len_bytes, fill);
+        let _answered = ManuallyDrop::new(self);
+        replied
+    }
+
     #[inline]
     fn respond<M: MessageBytes + ?Sized>(self, response: &M) -> Result<(), ReplyError> {
         // What is answered needs no drop, and what is not dropped need not be in memory.
@@ -180,5 +201,77 @@ impl Drop for Request<'_> {
         if replies.fail_taken(*id, ResponseKind::NotAnswered, b"".as_slice()) {
             replies.stats.unanswered += 1;
         }
+    }
+}
+
+/// A request whose body lies where the client put it, and may change it at any time. Dropping it tells the
+/// client that there is no answer.
+#[derive(Debug)]
+#[must_use = "dropping a request tells the client that there is no answer"]
+pub struct LentRequest<'s> {
+    body: LentBytes<'s>,
+    request: Request<'s>,
+}
+
+impl<'s> LentRequest<'s> {
+    #[inline]
+    pub(crate) fn new(id: RequestId, body: LentBytes<'s>, replies: &'s mut Replies) -> Self {
+        Self { body, request: Request(OpenRequest { id, payload: &[], replies }) }
+    }
+
+    /// A request that was taken from the bulk area of its call, and lies there.
+    #[inline]
+    pub(crate) fn of_bulk(id: RequestId, len_bytes: usize, replies: &'s mut Replies) -> Self {
+        let session = replies.table.sessions[usize::from(id.client.slot)].as_deref();
+        let body = session.map_or(LentBytes::from(&[][..]), |session| {
+            let body = session.calls.lend(id.call, len_bytes);
+            // SAFETY: mapped as long as the session is in the table. Only the server takes it out, which is
+            // borrowed for as long as `replies` is.
+            unsafe { LentBytes::new(body.as_ptr(), body.len()) }
+        });
+        Self::new(id, body, replies)
+    }
+
+    /// The name of the request, which is the address of its answer.
+    #[must_use]
+    pub fn id(&self) -> RequestId {
+        self.request.id()
+    }
+
+    /// The body, until the next request is taken. Once the request is answered, the client puts its next one
+    /// there.
+    #[inline]
+    #[must_use]
+    pub fn body(&self) -> LentBytes<'s> {
+        self.body
+    }
+
+    /// See [`Request::reply`].
+    ///
+    /// # Errors
+    ///
+    /// [`ReplyError::TooLarge`].
+    #[inline]
+    pub fn reply(self, response: &[u8]) -> Result<(), ReplyError> {
+        self.request.reply(response)
+    }
+
+    /// See [`Request::reply_with`]: `fill` may put [parts of the body](Filler::put_lent), which are copied once.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplyError::TooLarge`].
+    #[inline]
+    pub fn reply_with(
+        self,
+        len_bytes: usize,
+        fill: impl FnOnce(&mut Filler<'_>),
+    ) -> Result<(), ReplyError> {
+        self.request.reply_with(len_bytes, fill)
+    }
+
+    /// Answers with an error code of the application.
+    pub fn reply_error(self, code: u32) {
+        self.request.reply_error(code);
     }
 }

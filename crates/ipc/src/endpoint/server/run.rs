@@ -30,7 +30,7 @@ use crate::{
             listener::BindError,
             poll_key::{PollKey, Source},
             replies::{Replies, ReplyError},
-            request::{OpenRequest, ReplyToken, Request},
+            request::{LentRequest, OpenRequest, ReplyToken, Request},
             sockets::{Datagram, Sockets},
             stats::Stats,
         },
@@ -136,8 +136,19 @@ impl Server {
     /// forget to.
     #[inline]
     pub fn take(&mut self) -> Option<OpenRequest<'_>> {
-        if let Some(taken) = self.core.next() {
+        if let Some(taken) = self.core.next::<false>() {
             return Some(self.core.open(taken));
+        }
+        self.end_turn();
+        None
+    }
+
+    /// Like [`recv`](Self::recv), with the body where the client put it: none of it is fetched that the handler
+    /// does not read. Short bodies, and very long ones, are private copies all the same.
+    #[inline]
+    pub fn recv_lent(&mut self) -> Option<LentRequest<'_>> {
+        if let Some(taken) = self.core.next::<true>() {
+            return Some(self.core.open_lent(taken));
         }
         self.end_turn();
         None
