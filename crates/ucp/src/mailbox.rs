@@ -28,7 +28,7 @@ pub(crate) struct Mailbox {
 #[derive(Debug)]
 pub(crate) struct Arrived {
     pub(crate) header: Option<u64>,
-    /// UcxAddress of the endpoint for a reply; 0 if the sender wants none.
+    /// Address of the endpoint for a reply; 0 if the sender wants none.
     pub(crate) from: usize,
     pub(crate) data: Data,
 }
