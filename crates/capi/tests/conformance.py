@@ -70,6 +70,68 @@ async def many_at_a_time() -> None:
         assert await client.call(0, "python", 1, b"again") == b"niaga"
 
 
+def swap(work: copyrpc.Work, own: copyrpc.Region) -> bytes:
+    """Reverses what the first slice holds, in the second one."""
+    if work.body == b"refuse":
+        raise copyrpc.ServiceError(5, b"no such page")
+    if work.body == b"no words":
+        raise copyrpc.ServiceError(5)
+    if work.body == b"too far":
+        return b"%d" % work.move(own, [copyrpc.Move(1, offset=work.slices[0][0])])
+    if work.body == b"read only":
+        return b"%d" % work.push(own, 1)
+    moved = work.pull(own)
+    own.write(0, own.read(0, moved)[::-1])
+    assert work.push(own, moved, slice=1) == moved
+    # In two ranges, with one end.
+    halves = [copyrpc.Move(2, own_offset=moved), copyrpc.Move(2, offset=2, own_offset=moved + 2)]
+    assert work.move(own, halves) == 4
+    return own.read(moved, 4)
+
+
+def serve_bulk(ready: threading.Event, box: list) -> None:
+    with copyrpc.BulkProvider("swap", SOCKET) as provider:
+        own = provider.region(1 << 16)
+        box.append(provider)
+        ready.set()
+        provider.serve(lambda work: swap(work, own))
+
+
+def lends_memory() -> None:
+    ready, box = threading.Event(), []
+    thread = threading.Thread(target=serve_bulk, args=(ready, box))
+    thread.start()
+    assert ready.wait(PATIENCE)
+    try:
+        with copyrpc.BulkClient(SOCKET, timeout=PATIENCE) as client:
+            region = client.region(1 << 16)
+            assert (len(region), region.read(0, 3)) == (1 << 16, bytes(3))
+            text = bytes(range(256)) * 64
+            region.write(0, text)
+            given, wanted = region.slice(0, len(text)), region.slice(1 << 15, writable=True)
+            assert client.call_bulk(copyrpc.HERE, "swap", 1, [given, wanted]) == text[:4]
+            assert region.read(1 << 15, len(text)) == text[::-1]
+            assert region.read(0, len(text)) == text
+            call = lambda body: client.call_bulk(copyrpc.HERE, "swap", 1, [given], body)
+            refused(lambda: call(b"refuse"), status=5, origin="service", detail=b"no such page")
+            refused(lambda: call(b"no words"), status=5, origin="service", detail=b"")
+            refused(
+                lambda: client.call_bulk(copyrpc.HERE, "absent", 1, [given]), origin="no service", not_executed=True
+            )
+            refused(lambda: call(b"too far"), status=13)
+            refused(lambda: call(b"read only"), status=13)
+            refused(lambda: region.write(1 << 16, b"x"), status=11)
+            refused(lambda: region.read(1, 1 << 16), status=11)
+            client.reclaim(region, PATIENCE)
+            assert client.lent(region) == (0, 0)
+            assert client.call(copyrpc.HERE, "python", 1, b"also") == b"osla"
+            client.forget(region)
+            refused(lambda: client.call_bulk(copyrpc.HERE, "swap", 1, [given]), status=3)
+    finally:
+        box[0].stop()
+        thread.join()
+
+
 provider = copyrpc.Provider("python", SOCKET)
 refused(lambda: copyrpc.Provider("python", SOCKET), status=6)
 serving = threading.Thread(target=provider.serve, args=(serve,))
@@ -77,6 +139,7 @@ serving.start()
 try:
     one_at_a_time()
     asyncio.run(many_at_a_time())
+    lends_memory()
 finally:
     provider.stop()
     serving.join()

@@ -276,15 +276,26 @@ fn what_a_provider_says_about_its_failure_is_not_mistaken_for_what_a_daemon_says
     here_and_there("bulk-detail", |caller, answerer, rank| {
         let mut provider = provider(answerer);
         let mut client = client(caller);
+        let said: [(Status, &[u8]); 4] = [
+            (Status::FailedPrecondition, &[2, b'n', b'o']),
+            (Status::Unavailable, &[1, b'n', b'o']),
+            (Status::NotFound, b""),
+            (Status::Unavailable, b""),
+        ];
         thread::scope(|scope| {
             scope.spawn(|| {
-                let work = next(&mut provider);
-                provider.answer(work, Status::FailedPrecondition, &[2, b'n', b'o']).unwrap();
+                for (status, detail) in said {
+                    let work = next(&mut provider);
+                    provider.answer(work, status, detail).unwrap();
+                }
                 provider.next(Duration::ZERO).unwrap();
             });
-            let error = client.call_bulk(to(rank), b"", &[], LONG).unwrap_err();
-            assert_eq!(error.status(), Status::FailedPrecondition);
-            assert!(!error.is_certainly_not_executed(), "{error:?}");
+            for (status, detail) in said {
+                let error = client.call_bulk(to(rank), b"", &[], LONG).unwrap_err();
+                assert!(matches!(error, CallError::Service(_)), "{error:?}");
+                assert_eq!((error.status(), error.detail()), (status, detail));
+                assert!(!error.is_certainly_not_executed(), "{error:?}");
+            }
         });
     });
 }

@@ -28,6 +28,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ipc::Failed;
 use memory::MapError;
 use proto::{Status, bulk::SLICES_MAX};
 use zerocopy::IntoBytes as _;
@@ -63,10 +64,26 @@ fn word(answer: &[u8]) -> Result<u64, CallError> {
 
 impl Client {
     fn ask(&mut self, method: u16, body: &[&[u8]], timeout: Duration) -> Result<&[u8], CallError> {
+        self.ask_about(To { rank: HERE, service: DAEMON, method }, method, body, timeout)
+    }
+
+    /// Asks the daemon about a call to `to`, which says why there is no answer.
+    fn ask_about(
+        &mut self,
+        to: To,
+        method: u16,
+        body: &[&[u8]],
+        timeout: Duration,
+    ) -> Result<&[u8], CallError> {
         let head = daemon_head(method, timeout);
         let mut parts = vec![head.as_bytes()];
         parts.extend_from_slice(body);
-        Ok(self.ipc.call_parts_within(&parts, patience(timeout))?)
+        let ended = self.ipc.call_parts_within(&parts, patience(timeout)).map(<[u8]>::len);
+        match ended {
+            Ok(len_bytes) => Ok(self.ipc.response(len_bytes)),
+            Err(error) if !self.ipc.was_sent() => Err(CallError::not_sent(error)),
+            Err(error) => Err(CallError::of(Failed { error, detail: self.ipc.detail() }, to)),
+        }
     }
 
     /// Makes `len_bytes` of zeroed memory, all of it allocated, which calls can lend.
@@ -114,7 +131,7 @@ impl Client {
             reserved: 0.into(),
         };
         let slices: Vec<SliceHead> = slices.iter().map(Slice::head).collect();
-        self.ask(method::CALL, &[head.as_bytes(), slices.as_bytes(), body], timeout)
+        self.ask_about(to, method::CALL, &[head.as_bytes(), slices.as_bytes(), body], timeout)
     }
 
     /// The number of slices of a region that are lent to calls, and the number of those that may still be written.

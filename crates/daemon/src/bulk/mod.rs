@@ -71,13 +71,12 @@ impl<N: Nic, P: ClientPort> Turn<'_, N, P> {
         self.dispatcher.tally.add(counter, by);
     }
 
-    /// Answers a request. With a status that is no success, what the provider says about it follows who
-    /// says so.
+    /// Answers a request. With a status that is no success, what a provider says about it follows who says
+    /// so: daemons of earlier builds leave that out.
     fn reply(&mut self, to: P::ReplyTo, status: Status, body: &[u8]) {
         let detail = &body[..body.len().min(DETAIL_BYTES_MAX)];
-        let parts: &[&[u8]] = match status {
-            Status::Ok => &[body],
-            _ if body.is_empty() => &[],
+        let parts: &[&[u8]] = match (status, body) {
+            (Status::Ok, _) | (_, [] | [origin::SERVICE, ..]) => &[body],
             _ => &[&[origin::SERVICE], detail],
         };
         self.port.replies().reply(to, status, parts);

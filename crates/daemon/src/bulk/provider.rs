@@ -13,7 +13,9 @@ use verbs::Nic;
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use super::{Answer, Bulk, Turn};
-use crate::{bulk_inbox::PeerMessage, client_port::ClientPort, metrics::Counter};
+use crate::{
+    bulk_inbox::PeerMessage, client_port::ClientPort, dispatcher::mark_service, metrics::Counter,
+};
 
 /// Calls that wait for one provider.
 const QUEUE_MAX: usize = 256;
@@ -250,7 +252,9 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
                 }
                 Some(key) => {
                     let status = Status::from_code(head.status).unwrap_or(Status::Unknown);
-                    self.end_work(turn, key, status, body.to_vec());
+                    let mut body = body.to_vec();
+                    mark_service(&mut body, status);
+                    self.end_work(turn, key, status, body);
                 }
                 None => turn.count(Counter::Stale, 1),
             }

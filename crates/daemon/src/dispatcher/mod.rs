@@ -32,6 +32,7 @@ use os::clock::duration_ns;
 use peers::PeerTable;
 use provider_calls::ProviderCalls;
 use rpc::{PeerId, Status, Token, Worker};
+pub(crate) use said::mark_service;
 use said::{NOBODY, not_executed};
 use shares::{Charge, Shares};
 use slots::SlotTable;

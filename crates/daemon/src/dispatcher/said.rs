@@ -28,7 +28,7 @@ pub(super) fn context_of(caller: &CallerHead) -> Option<Context> {
 
 /// Puts before what a service says that the service says so, unless it is a success.
 #[inline]
-pub(super) fn mark_service(body: &mut Vec<u8>, status: Status) {
+pub(crate) fn mark_service(body: &mut Vec<u8>, status: Status) {
     if status != Status::Ok {
         body.truncate(DETAIL_BYTES_MAX);
         body.insert(0, origin::SERVICE);
