@@ -86,17 +86,19 @@ functions! {
 }
 
 impl Api {
-    /// The library of this process, opened by the first call and never closed: contexts hold
-    /// pointers to its functions.
+    /// The library of this process, opened by the first call and never closed: contexts hold pointers to its
+    /// functions. One thread opens it: another one that did so at the same time would take the library's handlers of
+    /// signals for the program's.
     ///
     /// # Errors
     ///
-    /// [`LibraryError::Library`] and [`LibraryError::Symbol`].
+    /// [`LibraryError::Library`] and [`LibraryError::Symbol`]; the same each time.
     pub(crate) fn load() -> Result<Self, LibraryError> {
-        static LOADED: OnceLock<Api> = OnceLock::new();
-        if let Some(api) = LOADED.get() {
-            return Ok(*api);
-        }
+        static LOADED: OnceLock<Result<Api, LibraryError>> = OnceLock::new();
+        LOADED.get_or_init(Self::open).clone()
+    }
+
+    fn open() -> Result<Self, LibraryError> {
         let signals = SavedSignals::save();
         // SAFETY: its initialisers take over signals, which are given back, and touch nothing else of this program.
         let library = unsafe { Library::new(LIBRARY) };
@@ -108,6 +110,6 @@ impl Api {
         let api = Self::look_up(&library)?;
         core::mem::forget(library);
         drop(signals);
-        Ok(*LOADED.get_or_init(|| api))
+        Ok(api)
     }
 }
