@@ -19,6 +19,15 @@ const RECEIVES: usize = 64;
 const SENDERS: u8 = 3;
 const ARRIVALS: usize = 50_000;
 
+/// Ends the senders, also when an assertion fails: the scope waits for them.
+struct Ending<'a>(&'a AtomicBool);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Sends its name and a running number until it is told to stop.
 fn send(name: u8, to: QpAddress, is_done: &AtomicBool) {
     let mut end = End::new(&common::nic(NAME, None), Transport::Ud);
@@ -55,6 +64,7 @@ fn datagrams_of_several_senders_complete_receives_in_order() {
     receiver.qp.ring_recv();
     let (to, is_done) = (receiver.endpoint(), AtomicBool::new(false));
     thread::scope(|scope| {
+        let _ending = Ending(&is_done);
         for name in 0..SENDERS {
             let is_done = &is_done;
             scope.spawn(move || send(name, to, is_done));
@@ -68,13 +78,8 @@ fn datagrams_of_several_senders_complete_receives_in_order() {
             let [name, number] =
                 [0, 8].map(|at| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()));
             let latest = &mut latest[usize::try_from(name).unwrap()];
-            let is_in_order = usize::from(completion.wqe) == arrival % (1 << 16);
-            let is_later = number > *latest;
-            if !is_in_order || !is_later {
-                is_done.store(true, Ordering::Relaxed);
-            }
-            assert!(is_in_order, "arrival {arrival} took receive {}", completion.wqe);
-            assert!(is_later, "sender {name}: {number} came after {latest}");
+            assert_eq!(usize::from(completion.wqe), arrival % (1 << 16), "taken in order");
+            assert!(number > *latest, "sender {name}: {number} came after {latest}");
             *latest = number;
             receiver.qp.retire(&completion);
             receiver.qp.post_recv(&[memory.sge(slot * SLOT_BYTES, SLOT_BYTES)]).unwrap();
@@ -82,6 +87,5 @@ fn datagrams_of_several_senders_complete_receives_in_order() {
                 receiver.qp.ring_recv();
             }
         }
-        is_done.store(true, Ordering::Relaxed);
     });
 }
