@@ -1,15 +1,17 @@
 //! The same work on copyrpc's queues and calls and on their peers: one command, one table per cell.
 //!
 //! ```console
-//! $ cargo run --release [queues|calls|wakes|all [ROUNDS [NAME_FILTER]]]
+//! $ cargo run --release [queues|calls|wakes|kv|all [ROUNDS [NAME_FILTER]]]
 //! ```
 //!
-//! Two threads (*queues*, *wakes*) or two processes (*calls*), pinned to two cores. In each round every peer
+//! Two threads (*queues*, *wakes*) or two processes (*calls*), pinned to two cores, or the processes of two
+//! nodes (*kv*; 0 rounds are a smoke test). In each round every peer
 //! takes its turn, so what the machine does to one it does to all. Each sample lies between two line
 //! ping-pongs, and is filed, reduced and shown as `copyrpc bench` does it (crate `measure`): ratios compare
 //! medians of one regime.
 
 mod calls;
+mod key_value;
 mod queues;
 mod table;
 mod wakes;
@@ -40,6 +42,9 @@ fn run(choice: &Choice) -> Fallible<()> {
     if matches!(what.as_str(), "calls" | "all") {
         calls::compare(cores, *rounds, filter, &mut comparison)?;
     }
+    if matches!(what.as_str(), "kv" | "all") {
+        key_value::compare(*rounds, filter, &mut comparison)?;
+    }
     if what != "wakes" {
         comparison.show(cores, *rounds)?;
     }
@@ -54,11 +59,13 @@ fn main() -> ExitCode {
     let what = args.next().unwrap_or_else(|| "all".into());
     let outcome = match what.as_str() {
         calls::CHILD => calls::serve(),
-        "queues" | "calls" | "wakes" | "all" => {
+        key_value::OUR_CHILD => key_value::our_child(),
+        key_value::CHILD => key_value::child(&args.next().unwrap_or_default()),
+        "queues" | "calls" | "wakes" | "kv" | "all" => {
             let rounds = args.next().and_then(|arg| arg.parse().ok()).unwrap_or(ROUNDS);
             run(&Choice { what, rounds, filter: args.next().unwrap_or_default() })
         }
-        _ => Err(format!("`{what}` is none of queues, calls, wakes, all").into()),
+        _ => Err(format!("`{what}` is none of queues, calls, wakes, kv, all").into()),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

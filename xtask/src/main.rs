@@ -59,6 +59,8 @@ enum Command {
         /// The commit, as git names it: a release's tag
         commit: String,
     },
+    /// The Debian packages of what is committed: built by Debian's tools, unpacked, and used
+    Deb,
     /// Relax each ordering, or leave out each barrier, below a SYNC comment: some loom test must fail
     Mutants {
         /// Crates to mutate, by short name; without any, all that have a loom test
@@ -97,6 +99,7 @@ fn run(command: &Command) -> anyhow::Result<Report> {
         Command::TwoBuilds { commit } => {
             report.run("two-builds", || commands::two_builds::run(&workspace, commit));
         }
+        Command::Deb => report.run("deb", || commands::deb::run(&workspace)),
         Command::Mutants { crates } => {
             report.run("mutants", || commands::mutants::run(&workspace, crates));
         }

@@ -13,7 +13,7 @@ pub const REQUEST_RESPONSE: Peer = Peer {
     name: "iceoryx2 request-response",
     serve,
     call: |ground, _| call(ground),
-    does: |_| true,
+    lacks: |_| None,
 };
 
 /// Calls per reading of the clock.

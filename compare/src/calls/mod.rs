@@ -5,6 +5,7 @@
 
 #[cfg(feature = "iceoryx2")]
 mod iceoryx;
+mod nodes;
 mod ours;
 mod sockets;
 mod tools;
@@ -111,7 +112,8 @@ pub struct Peer {
     serve: fn(&Ground<'_>, Listening<'_>) -> Fallible<()>,
     /// ns per call, or GiB/s of work that goes one way.
     call: fn(&Ground<'_>, u16) -> Fallible<f64>,
-    does: fn(CallWork) -> bool,
+    /// Why it has no number of some work.
+    lacks: fn(CallWork) -> Option<&'static str>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -129,6 +131,7 @@ enum Reply {
 
 fn peers() -> Vec<Peer> {
     let mut peers = vec![ours::IPC];
+    peers.extend(nodes::PEERS);
     #[cfg(feature = "iceoryx2")]
     peers.push(iceoryx::REQUEST_RESPONSE);
     peers.extend(sockets::PEERS);
@@ -137,7 +140,6 @@ fn peers() -> Vec<Peer> {
 
 impl Ground<'_> {
     /// Whether the client has all its answers, or failed.
-    #[cfg(feature = "iceoryx2")]
     pub fn is_over(&self) -> bool {
         let load = |word| self.shared.word(word).load(copyrpc_memory::sync::Ordering::Acquire);
         load(SharedWord::InitiatorDone) == self.sample.number || load(SharedWord::Failed) != 0
@@ -250,7 +252,14 @@ pub fn compare(
         let mut contenders = Contender::all();
         contenders.retain(|contender| {
             let name = contender.name();
-            (name.contains(filter) || name == REFERENCE) && contender.does(work)
+            name.contains(filter) || name == REFERENCE
+        });
+        contenders.retain(|contender| {
+            let lack = contender.lacks(work);
+            if let Some(lack) = lack {
+                comparison.note(format!("{}/{}: no number: {lack}", work.name(), contender.name()));
+            }
+            lack.is_none()
         });
         for _ in 0..rounds {
             take_turns(&mut session, cores, work, &mut contenders, comparison)?;
@@ -278,10 +287,10 @@ impl Contender {
         }
     }
 
-    fn does(&self, work: CallWork) -> bool {
+    fn lacks(&self, work: CallWork) -> Option<&'static str> {
         match self {
-            Self::Peer(_, peer) => (peer.does)(work),
-            Self::Tool(tool) => (tool.does)(work),
+            Self::Peer(_, peer) => (peer.lacks)(work),
+            Self::Tool(tool) => (tool.lacks)(work),
         }
     }
 

@@ -5,12 +5,7 @@ use copyrpc_bench::calls::{Calls, Shape};
 use super::{CallWork, Ground, Listening, Peer};
 use crate::Fallible;
 
-pub const IPC: Peer = Peer {
-    name: super::REFERENCE,
-    serve,
-    call,
-    does: |work| work.len_bytes <= super::IPC_BYTES_MAX,
-};
+pub const IPC: Peer = Peer { name: super::REFERENCE, serve, call, lacks: |_| None };
 
 fn calls(ground: &Ground<'_>) -> Calls {
     let shape = match ground.work {

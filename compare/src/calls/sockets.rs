@@ -17,25 +17,25 @@ pub const PEERS: [Peer; 4] = [
         name: "Unix stream, polled",
         serve: |ground, ready| unix(ground, ready, true),
         call: |ground, _| call(ground, UnixStream::connect(path(ground))?, true),
-        does: |_| true,
+        lacks: |_| None,
     },
     Peer {
         name: "Unix stream, blocking",
         serve: |ground, ready| unix(ground, ready, false),
         call: |ground, _| call(ground, UnixStream::connect(path(ground))?, false),
-        does: |_| true,
+        lacks: |_| None,
     },
     Peer {
         name: "TCP loopback, polled",
         serve: |ground, ready| tcp(ground, ready, true),
         call: |ground, port| call(ground, connect(port)?, true),
-        does: |_| true,
+        lacks: |_| None,
     },
     Peer {
         name: "TCP loopback, blocking",
         serve: |ground, ready| tcp(ground, ready, false),
         call: |ground, port| call(ground, connect(port)?, false),
-        does: |_| true,
+        lacks: |_| None,
     },
 ];
 

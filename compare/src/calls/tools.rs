@@ -22,7 +22,8 @@ const CLIENT_PATIENCE: Duration = Duration::from_secs(30);
 /// A benchmark that starts as a server without an address, and as a client with one.
 pub struct Tool {
     pub name: &'static str,
-    pub does: fn(CallWork) -> bool,
+    /// Why it has no number of some work.
+    pub lacks: fn(CallWork) -> Option<&'static str>,
     program: &'static str,
     /// Of `ucx_perftest`: the test of round trips, and that of bandwidth.
     tests: [&'static str; 2],
@@ -36,22 +37,33 @@ pub struct Tool {
 pub fn all() -> Vec<Tool> {
     let ucx = |name, tests, transports| Tool {
         name,
-        does: |work| work.in_flight == 1 || work.is_one_way,
+        lacks: |work| {
+            let is_many = work.in_flight > 1 && !work.is_one_way;
+            is_many.then_some("`ucx_perftest` has no window of round trips")
+        },
         program: "ucx_perftest",
         tests,
         transports,
         read: read_ucx,
     };
     let am = ["ucp_am_lat", "ucp_am_bw"];
+    let (put, get) = (["ucp_put_lat", "ucp_put_bw"], ["ucp_get", "ucp_get"]);
     vec![
         ucx("UCX active messages", am, "posix,self"),
         ucx("UCX active messages, CMA", am, "posix,cma,self"),
         ucx("UCX tag", ["tag_lat", "tag_bw"], "posix,self"),
-        ucx("UCX put, CMA", ["ucp_put_lat", "ucp_put_bw"], "posix,cma,self"),
-        ucx("UCX get, CMA", ["ucp_get", "ucp_get"], "posix,cma,self"),
+        ucx("UCX put", put, "posix,self"),
+        ucx("UCX put, CMA", put, "posix,cma,self"),
+        ucx("UCX get", get, "posix,self"),
+        ucx("UCX get, CMA", get, "posix,cma,self"),
         Tool {
             name: "libfabric shm",
-            does: |work| work.in_flight == 1,
+            lacks: |work| {
+                let is_many = work.in_flight > 1;
+                is_many.then_some(
+                    "`fi_pingpong` has one message in flight; `fi_rdm_tagged_bw` is of fabtests",
+                )
+            },
             program: "fi_pingpong",
             tests: ["", ""],
             transports: "",

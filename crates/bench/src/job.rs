@@ -15,7 +15,7 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Job {
-    /// Bare memory.
+    /// Rates of bare memory.
     Limit(SharedLimit),
     /// Through the NIC.
     Traffic(Traffic),

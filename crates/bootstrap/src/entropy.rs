@@ -5,8 +5,8 @@ use rustix::{
     rand::{GetRandomFlags, getrandom},
 };
 
-/// A number used once.
-pub(crate) const NONCE_BYTES: usize = 32;
+/// Bytes of a nonce.
+pub const NONCE_BYTES: usize = 32;
 
 /// A number used once.
 pub type Nonce = [u8; NONCE_BYTES];

@@ -126,7 +126,7 @@ pub enum BootstrapError {
     Folder {
         /// The operation that failed.
         operation: &'static str,
-        /// With what.
+        /// The file.
         path: PathBuf,
         /// Error of the kernel.
         source: io::Error,

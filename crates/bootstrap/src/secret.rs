@@ -174,6 +174,10 @@ pub enum ProofPurpose {
     File,
     /// The datagram is what a daemon sent.
     Control,
+    /// The connection leads to the leader of a benchmark.
+    Leader,
+    /// So does it to a host of the benchmark.
+    Host,
 }
 
 impl ProofPurpose {
@@ -186,6 +190,8 @@ impl ProofPurpose {
             Self::Roster => b"copyrpc rosterv1",
             Self::File => b"copyrpc file  v1",
             Self::Control => b"copyrpc ctl   v1",
+            Self::Leader => b"copyrpc leaderv1",
+            Self::Host => b"copyrpc host  v1",
         }
     }
 }

@@ -98,6 +98,18 @@ copyrpc_status copyrpc_client_call(copyrpc_client *client, uint32_t rank, uint16
                                    const void *body, size_t length, uint64_t timeout_us,
                                    const void **answer, size_t *answer_length);
 
+/* Writes a body of `length` bytes to `room`, which the daemon will read there: all of it, from the first byte to the
+ * last. What is not written holds bytes of an earlier body of this process. It must return, and must use neither the
+ * handle nor the room afterwards. */
+typedef void (*copyrpc_fill)(void *room, size_t length, void *user);
+
+/* As copyrpc_client_call, with a body of `length` bytes that `fill` writes; `fill` may be NULL if `length` is 0. The
+ * answer lies where the daemon wrote it, until the next function that gets this client. The daemon can write there
+ * all the time: copy what is to be checked, and check the copy. A call is made once. */
+copyrpc_status copyrpc_client_call_in_place(copyrpc_client *client, uint32_t rank, uint16_t service,
+                                            uint16_t method, size_t length, copyrpc_fill fill, void *user,
+                                            uint64_t timeout_us, const void **answer, size_t *answer_length);
+
 /* Rank of this node, and how many there are. */
 copyrpc_status copyrpc_client_who(copyrpc_client *client, uint32_t *rank, uint32_t *size);
 
@@ -123,6 +135,15 @@ typedef void (*copyrpc_done)(void *context, copyrpc_status status, const void *b
 /* Reports calls that ended; never waits. `count` may be NULL. */
 copyrpc_status copyrpc_pipeline_poll(copyrpc_pipeline *pipeline, copyrpc_done done, void *user,
                                      size_t *count);
+/* As copyrpc_pipeline_submit, with a body of `length` bytes that `fill` writes: see copyrpc_client_call_in_place. If it
+ * fails, `fill` has not run. */
+copyrpc_status copyrpc_pipeline_submit_in_place(copyrpc_pipeline *pipeline, uint32_t rank, uint16_t service,
+                                                uint16_t method, size_t length, copyrpc_fill fill, void *user,
+                                                uint64_t timeout_us, void *context);
+/* As copyrpc_pipeline_poll, with answers where the daemon wrote them, which it can write all the time: copy what is to be
+ * checked, and check the copy. */
+copyrpc_status copyrpc_pipeline_poll_lent(copyrpc_pipeline *pipeline, copyrpc_done done, void *user,
+                                          size_t *count);
 /* After a poll that reported nothing: waits until there may be something, at most to the next deadline. */
 copyrpc_status copyrpc_pipeline_rest(copyrpc_pipeline *pipeline);
 /* Calls in flight; 0 for NULL. */

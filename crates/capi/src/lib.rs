@@ -18,6 +18,7 @@ pub mod bulk;
 pub mod bulk_provider;
 mod caller;
 pub mod client;
+pub mod in_place;
 pub mod pipeline;
 mod place;
 pub mod provider;

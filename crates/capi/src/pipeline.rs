@@ -18,7 +18,7 @@ use crate::{
 
 /// The context of a call: an address of the caller's that this library only hands back.
 #[derive(Clone, Copy, Debug)]
-struct Context(*mut c_void);
+pub(crate) struct Context(pub(crate) *mut c_void);
 
 // SAFETY: the library never follows the address; whose it is and on which thread is the caller's affair.
 unsafe impl Send for Context {}
@@ -26,12 +26,12 @@ unsafe impl Send for Context {}
 /// A pipeline, and the deadline of calls that have none.
 #[derive(Debug)]
 pub struct CopyrpcPipeline {
-    pipeline: Pipeline<Context>,
-    timeout: Duration,
+    pub(crate) pipeline: Pipeline<Context>,
+    pub(crate) timeout: Duration,
 }
 
 /// `copyrpc_done`.
-type Done = unsafe extern "C" fn(*mut c_void, i32, *const c_void, usize, *mut c_void);
+pub(crate) type Done = unsafe extern "C" fn(*mut c_void, i32, *const c_void, usize, *mut c_void);
 
 /// See `copyrpc.h`.
 ///

@@ -132,6 +132,40 @@ static void client_calls(const char *socket) {
     CHECK(copyrpc_last_error()[0] != 0);
 }
 
+static void count_up(void *room, size_t length, void *user) {
+    unsigned char *byte = room;
+    ++*(int *)user;
+    while (length-- > 0) {
+        *byte++ = (unsigned char)length;
+    }
+}
+
+static void calls_in_place(const char *socket) {
+    enum { LONG = 3000 };
+    unsigned char expected[LONG], copy[LONG];
+    copyrpc_client *client = NULL;
+    const void *answer;
+    size_t length, at;
+    int filled = 0;
+    for (at = 0; at < LONG; ++at) {
+        expected[at] = (unsigned char)(LONG - 1 - at);
+    }
+    CHECK(copyrpc_client_connect(socket, 0, &client) == COPYRPC_OK);
+    CHECK(copyrpc_client_call_in_place(client, 0, SERVICE, ECHO, LONG, count_up, &filled, 0, &answer, &length) == COPYRPC_OK);
+    CHECK(filled == 1 && length == LONG);
+    memcpy(copy, answer, LONG);
+    CHECK(memcmp(copy, expected, LONG) == 0);
+    CHECK(copyrpc_client_call_in_place(client, 0, SERVICE, ECHO, 0, NULL, NULL, 0, &answer, &length) == COPYRPC_OK);
+    CHECK(length == 0);
+    CHECK(copyrpc_client_call_in_place(client, 0, SERVICE, FAIL, 0, NULL, NULL, 0, NULL, NULL) == COPYRPC_NOT_FOUND);
+    CHECK(copyrpc_last_origin() == COPYRPC_ORIGIN_SERVICE);
+    CHECK(copyrpc_client_call_in_place(client, 0, SERVICE, ECHO, 1, NULL, NULL, 0, NULL, NULL) == COPYRPC_INVALID_ARGUMENT);
+    CHECK(copyrpc_client_call_in_place(client, 0, SERVICE, ECHO, (size_t)1 << 30, count_up, &filled, 0, NULL, NULL) == COPYRPC_OUT_OF_RANGE);
+    CHECK(copyrpc_client_call_in_place(NULL, 0, SERVICE, ECHO, 1, count_up, &filled, 0, NULL, NULL) == COPYRPC_INVALID_ARGUMENT);
+    CHECK(filled == 1);
+    copyrpc_client_free(client);
+}
+
 struct told {
     unsigned char seen[16];
     int failed;
@@ -147,6 +181,11 @@ static void done(void *context, copyrpc_status status, const void *body, size_t 
         CHECK(status == COPYRPC_NOT_FOUND && length == 11);
         ++told->failed;
     }
+}
+
+static void put_byte(void *room, size_t length, void *user) {
+    CHECK(length == 1);
+    memcpy(room, user, 1);
 }
 
 static void pipeline_calls(const char *socket) {
@@ -169,8 +208,22 @@ static void pipeline_calls(const char *socket) {
     }
     for (number = 0; number < 16; ++number) {
         CHECK(told.seen[number] == 1);
+        CHECK(copyrpc_pipeline_submit_in_place(pipeline, 0, SERVICE, ECHO, 1, put_byte, &number, 0, (void *)(uintptr_t)number) == COPYRPC_OK);
     }
     CHECK(told.failed == 1);
+    CHECK(copyrpc_pipeline_submit_in_place(pipeline, 0, SERVICE, ECHO, 1, NULL, NULL, 0, NULL) == COPYRPC_INVALID_ARGUMENT);
+    CHECK(copyrpc_pipeline_submit(pipeline, 0, SERVICE, FAIL, NULL, 0, 0, NULL) == COPYRPC_OK);
+    while (copyrpc_pipeline_in_flight(pipeline) > 0) {
+        CHECK(copyrpc_pipeline_poll_lent(pipeline, done, &told, &count) == COPYRPC_OK);
+        if (count == 0) {
+            CHECK(copyrpc_pipeline_rest(pipeline) == COPYRPC_OK);
+        }
+    }
+    for (number = 0; number < 16; ++number) {
+        CHECK(told.seen[number] == 2);
+    }
+    CHECK(told.failed == 2);
+    CHECK(copyrpc_pipeline_poll_lent(pipeline, NULL, NULL, NULL) == COPYRPC_INVALID_ARGUMENT);
     CHECK(copyrpc_pipeline_rest(pipeline) == COPYRPC_OK);
     CHECK(copyrpc_pipeline_poll(pipeline, NULL, NULL, NULL) == COPYRPC_INVALID_ARGUMENT);
     copyrpc_pipeline_free(pipeline);
@@ -412,6 +465,7 @@ int main(int count, char **arguments) {
     CHECK(copyrpc_provider_offer(arguments[1], SERVICE, NULL, 0, 0, &second) == COPYRPC_ALREADY_EXISTS);
     CHECK(pthread_create(&thread, NULL, run_service, &service) == 0);
     client_calls(arguments[1]);
+    calls_in_place(arguments[1]);
     pipeline_calls(arguments[1]);
     bulk_calls(arguments[1]);
     worker_calls();

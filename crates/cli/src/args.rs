@@ -119,6 +119,7 @@ Examples:
   copyrpc bench kv --preset places,switches       grids that have a name
   copyrpc bench kv --pace open:50000              latency under a fixed load
   copyrpc bench kv --verify full --mix 50:10:20   are the answers linearizable?
+  mpirun -n 2 copyrpc bench kv --hosts --nic tcp  nodes are hosts
 
 All processes of a run are started together and measured over the same interval. Every byte of every \
 answer is checked by the client that asked; a wrong answer or a process that fails ends the run with \
@@ -170,7 +171,7 @@ pub(crate) enum Command {
         /// Into which folder.
         into: PathBuf,
     },
-    /// Measure.
+    /// Measure a layer beside its peers and the limits of the machine.
     #[command(after_help = BENCH_HELP)]
     Bench {
         #[command(subcommand)]
@@ -215,6 +216,12 @@ pub(crate) struct UverbsRunArgs {
     /// Programs see each other only within one fabric.
     #[arg(long, value_name = "NAME")]
     pub(crate) fabric: Option<String>,
+    /// Say on standard error what hardware would not take of the program's queues.
+    #[arg(long)]
+    pub(crate) strict: bool,
+    /// Link layer of the port: on InfiniBand it is addressed by LID, on RoCE by GID.
+    #[arg(long, value_name = "LINK", default_value = "infiniband", value_parser = ["infiniband", "roce"])]
+    pub(crate) link: String,
     /// The program and its arguments.
     #[arg(required = true, last = true, value_name = "PROGRAM")]
     pub(crate) program: Vec<OsString>,
@@ -225,6 +232,9 @@ pub(crate) struct UverbsMatrixArgs {
     /// Only lines that contain TEXT.
     #[arg(long, value_name = "TEXT")]
     pub(crate) only: Option<String>,
+    /// A line fails if its programs do what hardware would not take.
+    #[arg(long)]
+    pub(crate) strict: bool,
 }
 
 /// Name of [`Command::BenchPeer`].
@@ -356,6 +366,10 @@ pub(crate) struct DoctorArgs {
     /// Print one JSON list instead of text.
     #[arg(long)]
     pub(crate) json: bool,
+    /// Also write to FILE what somebody who has not this machine wants to know of its NIC, as JSON: devices, limits,
+    /// conformance by name, the bytes of every operation, raw rates. It takes a minute and uses the NIC.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) report: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) settings: SettingsArgs<Every>,
 }

@@ -21,7 +21,8 @@ use nics::{
 };
 
 /// Said wherever hardware is listed.
-const HARDWARE: &str = "No NIC of this version drives RDMA hardware: devices are listed only.";
+const HARDWARE: &str = "NIC `mlx5` drives ConnectX, NIC `ibverbs` every RDMA device; `copyrpc doctor` tells what is \
+                        missing.";
 
 /// Everything that is shown.
 #[derive(Debug, Serialize)]

@@ -19,12 +19,14 @@ const FILE_VARIABLE: &str = "COPYRPC_CONFIG";
 const FILE_DEFAULT: &str = "/etc/copyrpc.toml";
 
 /// Variables that are no knobs, but not mistyped either.
-const OTHER_VARIABLES: [&str; 5] = [
+const OTHER_VARIABLES: [&str; 7] = [
     FILE_VARIABLE,
     "COPYRPC_PAUSE",
     ::uverbs::launch::LIBRARY_ENV,
     ::uverbs::process::EXPLAIN_ENV,
     ::uverbs::process::FABRIC_ENV,
+    ::uverbs::process::LINK_ENV,
+    ::uverbs::process::STRICT_ENV,
 ];
 
 /// Every knob.

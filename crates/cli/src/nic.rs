@@ -93,7 +93,7 @@ impl Description {
         }
     }
 
-    /// For people.
+    /// The NIC, its options and what was tried, as text for people.
     pub(crate) fn text(&self) -> String {
         pairs(&[
             ("device", &self.name),

@@ -8,9 +8,10 @@ use std::{
 use ::uverbs::{
     launch::{self, LaunchFiles},
     matrix::{ROWS, Verdict},
-    process::{EXPLAIN_ENV, FABRIC_ENV},
+    process::{EXPLAIN_ENV, FABRIC_ENV, ROCE, STRICT_ENV},
 };
 use anyhow::Context as _;
+use verbs::LinkLayer;
 
 use crate::{
     args::{UverbsCommand, UverbsMatrixArgs, UverbsRunArgs},
@@ -30,11 +31,15 @@ pub(crate) fn run(which: &UverbsCommand) -> anyhow::Result<()> {
 /// Ends as the program does.
 fn start(args: &UverbsRunArgs) -> anyhow::Result<()> {
     let (program, arguments) = args.program.split_first().context("no program is named")?;
-    let stage = LaunchFiles::new()?;
+    let link = if args.link == ROCE { LinkLayer::Ethernet } else { LinkLayer::InfiniBand };
+    let stage = LaunchFiles::on(link)?;
     let mut command = stage.command(program);
     command.args(arguments);
     if args.explain {
         command.env(EXPLAIN_ENV, "1");
+    }
+    if args.strict {
+        command.env(STRICT_ENV, "1");
     }
     if let Some(fabric) = &args.fabric {
         command.env(FABRIC_ENV, fabric);
@@ -55,11 +60,11 @@ fn code_of(status: ExitStatus) -> i32 {
 
 fn matrix(args: &UverbsMatrixArgs) -> anyhow::Result<()> {
     let wanted = |line: &str| args.only.as_ref().is_none_or(|only| line.contains(only.as_str()));
-    let stage = LaunchFiles::new()?;
+    launch::library()?;
     let mut shown = table::table(&["program", "shows", "verdict"]);
     let mut failed = 0;
     for row in ROWS.iter().filter(|row| wanted(&row.line())) {
-        let verdict = match row.run(&stage) {
+        let verdict = match row.run(args.strict) {
             Verdict::Works => "works".to_owned(),
             Verdict::Skipped => format!("skipped: install {}", row.package),
             Verdict::Fails(problem) => {
@@ -77,15 +82,13 @@ fn matrix(args: &UverbsMatrixArgs) -> anyhow::Result<()> {
 }
 
 /// What verbs programs may ask for and are refused, and what to do instead.
-const LACKS: [(&str, &str); 12] = [
-    ("rdma_cm", "connect by another way, as perftest does without -R"),
-    ("RoCE", "the port is InfiniBand: address it by LID, as programs do by themselves"),
+const LACKS: [(&str, &str); 10] = [
+    ("rdma_cm for datagrams (RDMA_PS_UDP), multicast, AF_IB", "connect by RDMA_PS_TCP"),
     ("XRC", "use SRQ with RC, or DC"),
     ("raw packets, flow steering, RSS", "not for this NIC"),
     ("memory windows, UMR, local invalidate", "register what peers may reach"),
     ("on-demand paging, device memory, dma-buf", "register memory by ibv_reg_mr"),
     ("another size of CQ or SRQ", "create it as large as it has to be"),
-    ("SRQ limit events", "count the receives"),
     ("multicast", "send to each"),
     ("tag matching, DEVX, signatures", "UCX goes on without; they are for ConnectX alone"),
     ("timestamps in completions", "they are zero: take the time after polling"),

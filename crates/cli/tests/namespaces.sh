@@ -1,5 +1,5 @@
 # Two network namespaces with a cable between them, and a daemon in each: they reach each other over TCP, calls end
-# while the cable is cut, and go on afterwards. Runs as `unshare -Urn sh namespaces.sh COPYRPC FOLDER`.
+# while the cable is cut, and go on afterwards. Then hosts of `bench kv`, one in each. Runs as `unshare -Urn sh namespaces.sh COPYRPC FOLDER`.
 set -eu
 copyrpc=$1
 folder=$2
@@ -54,3 +54,18 @@ ip link set near up
 reach 0 1
 reach 1 0
 echo reached
+
+# Ranks of `bench kv --hosts`, one in each namespace.
+for pid in $pids; do
+    if [ "$pid" != "$other" ]; then kill "$pid"; fi
+done
+export COPYRPC_RENDEZVOUS=10.77.0.1:7001
+bench="bench kv --hosts --backend tcp,delegation,direct,erpc --clients 2 --keys 1000 --quick --verify full --warm-up 20ms"
+COPYRPC_RANK=1 COPYRPC_RUNTIME_DIR="$folder/1" $there "$copyrpc" $bench &
+rank=$!
+pids="$pids $rank"
+COPYRPC_RANK=0 COPYRPC_RUNTIME_DIR="$folder/0" "$copyrpc" $bench --duration 100ms --out "$folder/result" >"$folder/table"
+wait $rank
+test "$(grep -c ": linearizable: " "$folder/table")" = 4
+grep -q "hosts=2" "$folder/table"
+echo measured

@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use ipc::{Filled, Filler};
 use zerocopy::IntoBytes as _;
 
 use crate::{CallError, ClientConfig, ConnectError, To, call_head, ipc_config, patience};
@@ -52,6 +53,23 @@ impl FutureClient {
         let head = call_head(to, timeout, self.config.response_bytes, 0);
         let parts = [head.as_bytes(), body];
         let ipc = self.ipc.call_parts_within(&parts, patience(timeout));
+        FutureCall { was_sent: ipc.was_sent(), ipc, to }
+    }
+
+    /// Like [`call`](Self::call), with a body of `len_bytes` bytes that `fill` puts, at once, where the daemon
+    /// reads them. What it does not put is zeros. If it panics, no call is made; it does if it uses this client
+    /// or a clone of it.
+    pub fn call_in_place(
+        &self,
+        to: To,
+        len_bytes: usize,
+        fill: impl FnOnce(&mut Filler<'_>),
+    ) -> FutureCall {
+        let timeout = self.config.timeout;
+        let head = call_head(to, timeout, self.config.response_bytes, 0);
+        let head = [head.as_bytes()];
+        let request = Filled::behind(&head, len_bytes, fill);
+        let ipc = self.ipc.call_filled_within(&request, patience(timeout));
         FutureCall { was_sent: ipc.was_sent(), ipc, to }
     }
 }

@@ -61,7 +61,7 @@ pub use name::Description;
 pub use pipeline::{Pipeline, SubmitError};
 pub use proto::Status;
 pub use provider::{
-    Cancellation, Context, Inbound, Offer, ProvideError, Provider, ProviderStop, Request,
+    Cancellation, Context, InPlace, Inbound, Offer, ProvideError, Provider, ProviderStop, Request,
     RequestContext,
 };
 pub use report::{ClientInfo, PeerInfo};
@@ -271,6 +271,12 @@ impl Client {
             ([rank, size], []) => Ok((u32::from_le_bytes(*rank), u32::from_le_bytes(*size))),
             _ => Err(CallError::Unanswered(Status::Internal)),
         }
+    }
+
+    /// Whether calls are made again after some errors, as [`ClientConfig::retry`] says.
+    #[must_use]
+    pub fn retries(&self) -> bool {
+        self.config.retry.retries_max > 0
     }
 
     /// Differs between any two lives of the daemon.

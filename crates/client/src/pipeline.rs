@@ -150,7 +150,22 @@ impl<C> Pipeline<C> {
         context: C,
         fill: impl FnOnce(&mut Filler<'_>),
     ) -> Result<CallId, SubmitError<C>> {
-        let timeout = self.config.timeout;
+        self.submit_in_place_within(to, len_bytes, self.config.timeout, context, fill)
+    }
+
+    /// Like [`submit_in_place`](Self::submit_in_place), with a deadline of its own.
+    ///
+    /// # Errors
+    ///
+    /// [`SubmitError`].
+    pub fn submit_in_place_within(
+        &mut self,
+        to: To,
+        len_bytes: usize,
+        timeout: Duration,
+        context: C,
+        fill: impl FnOnce(&mut Filler<'_>),
+    ) -> Result<CallId, SubmitError<C>> {
         let head = call_head(to, timeout, self.config.response_bytes, self.trace);
         let extra = CallExtra { trace: self.trace.into() };
         let extra = if self.trace == 0 { &[][..] } else { extra.as_bytes() };

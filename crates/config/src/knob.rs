@@ -41,32 +41,32 @@ pub enum KnobKind {
     Text,
     /// A name of 1 to `bytes_max` ASCII letters, digits and `marks`.
     Name {
-        /// Longest.
+        /// The longest value, in bytes.
         bytes_max: usize,
         /// Characters besides letters and digits.
         marks: &'static str,
     },
     /// A count: `200`, `50k`.
     Count {
-        /// Least.
+        /// The least value that is allowed.
         min: u64,
-        /// Most.
+        /// The greatest value that is allowed.
         max: u64,
     },
     /// `off`, or any count.
     CountOrOff,
     /// A length in bytes: `4096`, `4MiB`, `4MB`.
     Bytes {
-        /// Least.
+        /// The least value that is allowed.
         min: u64,
-        /// Most.
+        /// The greatest value that is allowed.
         max: u64,
     },
     /// A duration: `200us`, `5s`. Bounds are in nanoseconds.
     Duration {
-        /// Least.
+        /// The least value that is allowed.
         min_ns: u64,
-        /// Most.
+        /// The greatest value that is allowed.
         max_ns: u64,
     },
     /// One of these words.
@@ -109,7 +109,7 @@ pub enum ValueError {
     /// A name that the knob does not take.
     #[error("is not 1 to {bytes_max} of A-Z a-z 0-9 {}", spaced(marks))]
     Name {
-        /// Longest.
+        /// The longest value, in bytes.
         bytes_max: usize,
         /// Characters besides letters and digits.
         marks: &'static str,

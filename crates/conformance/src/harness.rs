@@ -35,7 +35,7 @@ impl Role {
 /// The place where a NIC is to be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NicPlace {
-    /// For whom.
+    /// The role that this end plays.
     pub role: Role,
     /// Unique to this run: a software fabric that is named so is shared with no other test.
     /// Hardware ignores it.

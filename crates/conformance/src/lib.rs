@@ -61,7 +61,7 @@ pub use harness::{NicPlace, Role, Side, Stop, Testbed, Verdict};
 pub use oob::{OutOfBand, RoleGone};
 pub use port_options::port_options;
 pub use process::run_processes;
-pub use threads::{MakeNic, run_threads};
+pub use threads::{MakeNic, NotPassed, run_threads, try_threads};
 
 /// Plays one role; which one, [`Side::role`] says.
 pub type Scenario<N> = fn(&mut Side<N>) -> Verdict;

@@ -42,12 +42,54 @@ pub fn run_threads<N: Nic + 'static>(
     if testbed.leaves_out(name) {
         return;
     }
+    judge(name, &testbed, verdicts(name, scenario, make_nic, testbed));
+}
+
+/// How the scenario `name` goes between two threads of this process, each with a NIC that `make_nic` opens, on a
+/// device that lacks what it does not claim. For reports; tests use [`run_threads`].
+///
+/// # Errors
+///
+/// What was skipped, or which rule the NIC breaks, for people.
+pub fn try_threads<N: Nic + 'static>(
+    name: &str,
+    make_nic: impl Fn(&NicPlace) -> N + Clone + Send + 'static,
+    testbed: Testbed,
+) -> Result<(), NotPassed> {
+    let scenario = crate::scenario::<N>(name);
+    let verdicts = verdicts(name, scenario, make_nic, testbed);
+    let stops = verdicts.into_iter().filter_map(|(role, verdict)| Some((role, verdict.err()?)));
+    let stops: Vec<(Role, Stop)> = stops.collect();
+    let text = |(role, stop): &(Role, Stop)| format!("{role:?}: {stop}");
+    match stops.iter().find(|(_, stop)| matches!(stop, Stop::Skipped(_))) {
+        Some((_, skipped)) => Err(NotPassed::Skipped(skipped.to_string())),
+        None if stops.is_empty() => Ok(()),
+        None => Err(NotPassed::Failed(stops.iter().map(text).collect::<Vec<_>>().join("; "))),
+    }
+}
+
+/// How a scenario went that did not pass.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotPassed {
+    /// The NIC does not claim what it needs.
+    Skipped(String),
+    /// The NIC breaks a rule.
+    Failed(String),
+}
+
+/// Runs both roles to their ends, or to the deadline.
+fn verdicts<N: Nic + 'static>(
+    name: &str,
+    scenario: Scenario<N>,
+    make_nic: impl Fn(&NicPlace) -> N + Clone + Send + 'static,
+    testbed: Testbed,
+) -> Vec<(Role, Verdict)> {
     let fabric = fabric_name(name);
     let (client, server) = InMemory::pair();
     let (to, results) = mpsc::channel();
     for (role, oob) in [(Role::Client, client), (Role::Server, server)] {
         let place = NicPlace { role, fabric: fabric.clone() };
-        spawn_role(scenario, make_nic, testbed, place, oob, to.clone());
+        spawn_role(scenario, make_nic.clone(), testbed, place, oob, to.clone());
     }
     drop(to);
     let mut verdicts = Vec::new();
@@ -62,13 +104,13 @@ pub fn run_threads<N: Nic + 'static>(
             }
         }
     }
-    judge(name, &testbed, verdicts);
+    verdicts
 }
 
 /// Runs one role on a thread; its verdict goes `to` the runner.
 pub(super) fn spawn_role<N: Nic + 'static>(
     scenario: Scenario<N>,
-    make_nic: MakeNic<N>,
+    make_nic: impl Fn(&NicPlace) -> N + Send + 'static,
     testbed: Testbed,
     place: NicPlace,
     oob: impl OutOfBand + 'static,

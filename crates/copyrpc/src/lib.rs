@@ -63,9 +63,9 @@
 pub use client::tokio;
 pub use client::{
     CallError, Client, ClientConfig, ClientInfo, ConnectError, Context, Description, Filler,
-    FutureCall, FutureClient, Inbound, JobId, JobIdError, LentBytes, Offer, Overfull, PeerInfo,
-    Pipeline, ProvideError, Provider, ProviderStop, Request, RequestContext, Retry, Route,
-    ServiceError, ServiceInfo, Spread, Status, SubmitError, To, Wait,
+    FutureCall, FutureClient, InPlace, Inbound, JobId, JobIdError, LentBytes, Offer, Overfull,
+    PeerInfo, Pipeline, ProvideError, Provider, ProviderStop, Request, RequestContext, Retry,
+    Route, ServiceError, ServiceInfo, Spread, Status, SubmitError, To, Wait,
     message::HERE,
     name,
     runtime::{Runtime, RuntimeError},

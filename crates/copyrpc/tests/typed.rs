@@ -6,6 +6,7 @@ use std::{
     path::PathBuf,
     pin::pin,
     process,
+    rc::Rc,
     sync::Arc,
     task::{Context, Poll, Wake, Waker},
     thread::{self, Thread},
@@ -13,8 +14,8 @@ use std::{
 
 use copyrpc::typed::{self, Failure, Raw, TypedError, service};
 use copyrpc::{
-    CallError, Client, ClientConfig, FutureClient, HERE, Inbound, JobId, Provider, ProviderStop,
-    Runtime, Status,
+    CallError, Client, ClientConfig, Filler, FutureClient, HERE, InPlace, Inbound, JobId, Provider,
+    ProviderStop, Retry, Runtime, Status, To,
     daemon::{self, BackgroundDaemon},
     nic::Selection,
 };
@@ -150,6 +151,19 @@ fn a_service_is_called_by_what_its_trait_says() {
         assert!(matches!(unknown, CallError::NoMethod(_)), "{unknown}");
         let mut store = StoreClient::new(client, HERE);
         assert_eq!(store.reverse(vec![1, 2, 3]), Ok(vec![3, 2, 1]));
+        // Bytes are put where the daemon reads them, unless the call may be made again.
+        let long: Vec<u8> = (0..100_000_u32).map(|index| (index % 251) as u8).collect();
+        let reversed: Vec<u8> = long.iter().rev().copied().collect();
+        assert_eq!(store.reverse(long.clone()).unwrap(), reversed);
+        let retry = Retry { retries_max: 2, ..Retry::NEVER };
+        let retrying = ClientConfig { retry, ..config };
+        let client = Client::connect(&node.socket, retrying).unwrap();
+        assert_eq!(StoreClient::new(client, HERE).reverse(long.clone()).unwrap(), reversed);
+        let client = FutureClient::connect(&node.socket, config).unwrap();
+        block_on(async {
+            let store = StoreFutures::new(client, HERE).await.unwrap();
+            assert_eq!(store.reverse(long).await.unwrap(), reversed);
+        });
     });
 }
 
@@ -205,5 +219,78 @@ fn futures_of_many_calls_are_under_way_together() {
             let mismatch = later::MetadataFutures::new(client, HERE).await.unwrap_err();
             assert_eq!(mismatch, TypedError::Mismatch { method: "stat" });
         });
+    });
+}
+
+/// What the methods of a provider that answers in place do.
+mod method {
+    pub(super) const LENGTH: u16 = 1;
+    pub(super) const SHORT: u16 = 2;
+    pub(super) const REFUSED: u16 = 3;
+    pub(super) const LONGER: u16 = 4;
+    pub(super) const LAST: u16 = 5;
+}
+
+#[test]
+fn a_provider_puts_answers_where_the_daemon_reads_them() {
+    let node = Node::start("in-place");
+    let config = ClientConfig::default();
+    let provider = Provider::register(&node.socket, 50, config).unwrap();
+    let stop = provider.stop_handle();
+    let stored: Rc<[u8]> = (0..=255).cycle().take(300_000).collect();
+    thread::scope(|scope| {
+        let _stops = StopOnDrop(&stop);
+        let client = scope.spawn(|| {
+            let mut client = node.client();
+            let mut call =
+                |method, body: &[u8]| client.call(HERE, 50, method, body).map(<[u8]>::to_vec);
+            for len_bytes in [0_u32, 1, 56, 57, 4000, 5000, 300_000] {
+                let answer = call(method::LENGTH, &len_bytes.to_le_bytes()).unwrap();
+                assert_eq!(answer.len(), len_bytes as usize);
+                assert!(answer.iter().zip((0..=255_u8).cycle()).all(|(got, byte)| *got == byte));
+            }
+            assert_eq!(call(method::SHORT, b"").unwrap(), [7, 0, 0], "what is not put is zeros");
+            assert_eq!(call(method::REFUSED, b"").unwrap_err().status(), Status::Aborted);
+            assert_eq!(call(method::LONGER, b"").unwrap_err().status(), Status::OutOfRange);
+            assert_eq!(call(method::LAST, b"").unwrap_err().status(), Status::Unavailable);
+        });
+        let served = provider.serve_in_place(|request| {
+            let (method, stored) = (request.method, Rc::clone(&stored));
+            let len_bytes = match method {
+                method::LENGTH => u32::from_le_bytes(request.body.try_into().unwrap()) as usize,
+                method::SHORT => 3,
+                method::REFUSED => return Some(InPlace::refused(Status::Aborted)),
+                method::LONGER => 1 << 30,
+                _ => return None,
+            };
+            Some(InPlace::of(len_bytes, move |answer: &mut Filler<'_>| match method {
+                method::SHORT => answer.put(&[7]).unwrap(),
+                _ => answer.put(&stored[..len_bytes]).unwrap(),
+            }))
+        });
+        served.unwrap();
+        client.join().unwrap();
+    });
+}
+
+#[test]
+fn a_future_has_its_body_put_in_place() {
+    let node = Node::start("future-in-place");
+    let provider = Provider::register(&node.socket, 51, ClientConfig::default()).unwrap();
+    let stop = provider.stop_handle();
+    thread::scope(|scope| {
+        let _stops = StopOnDrop(&stop);
+        scope.spawn(|| {
+            provider.serve_on(1, |request, answer| {
+                answer.extend_from_slice(request.body);
+                Status::Ok
+            })
+        });
+        let client = FutureClient::connect(&node.socket, ClientConfig::default()).unwrap();
+        let to = To { rank: HERE, service: 51, method: 0 };
+        let call = client.call_in_place(to, 5, |body| body.put(b"abc").unwrap());
+        assert_eq!(block_on(call).unwrap(), b"abc\0\0");
+        let absent = client.call_in_place(To { service: 52, ..to }, 0, |_| {});
+        assert!(matches!(block_on(absent), Err(CallError::NoService(_))));
     });
 }

@@ -20,6 +20,7 @@ use copyrpc_daemon::{
     membership::DetectorConfig,
     metrics::{MetricsFile, Recorder},
 };
+use ipc::TakenBytes;
 use zerocopy::IntoBytes as _;
 
 const BODY_BYTES: usize = 32;
@@ -94,7 +95,12 @@ impl ClientPort for Client {
             calls.made += 1;
             calls.made - 1
         };
-        Some(ClientRequest { client: 0, reply_to: number, payload: request, replies: answers })
+        Some(ClientRequest {
+            client: 0,
+            reply_to: number,
+            payload: TakenBytes::Private(request),
+            replies: answers,
+        })
     }
 
     fn replies(&mut self) -> &mut Answers {

@@ -36,7 +36,7 @@ pub struct AddressSpaceError {
     pub limit_bytes: u64,
     /// Mapped now.
     pub used_bytes: u64,
-    /// Needed besides.
+    /// What the process needs besides.
     pub need_bytes: u64,
     /// The part of it that is for each other node, in bytes.
     pub peer_bytes: u64,

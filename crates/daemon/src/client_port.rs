@@ -2,7 +2,8 @@
 
 use std::{fmt::Debug, os::fd::OwnedFd};
 
-use client::message::CallerHead;
+use client::{LentBytes, message::CallerHead};
+use ipc::TakenBytes;
 use rpc::Status;
 
 /// A request of a client, and where its answer goes.
@@ -11,8 +12,8 @@ pub struct ClientRequest<'a, P: ClientPort + ?Sized> {
     pub client: P::Client,
     /// The address of the answer.
     pub reply_to: P::ReplyTo,
-    /// The message: a private copy, valid until the next request is taken.
-    pub payload: &'a [u8],
+    /// The message, valid until the next request is taken.
+    pub payload: TakenBytes<'a>,
     /// Answers this request and those before it, while the payload is in use.
     pub replies: &'a mut P::Replies,
 }
@@ -25,6 +26,14 @@ pub trait Replies {
     /// Answers with a body that is gathered from `parts`. A client that is gone needs no answer, and one
     /// that cannot take so long a body is told so.
     fn reply(&mut self, to: Self::ReplyTo, status: Status, parts: &[&[u8]]);
+
+    /// Answers with a body that begins with `head`, and whose rest others may change meanwhile: whoever gets it
+    /// gets one copy of it, and nobody here looks at it.
+    fn pass_on(&mut self, to: Self::ReplyTo, head: &[&[u8]], rest: LentBytes<'_>) {
+        let mut body = head.concat();
+        rest.append_to(&mut body);
+        self.reply(to, Status::Ok, &[&body]);
+    }
 
     /// All clients, in no order.
     fn clients(&self) -> Vec<ClientEntry> {
@@ -158,6 +167,16 @@ impl Replies for ipc::Replies {
         };
     }
 
+    fn pass_on(&mut self, to: ipc::RequestId, head: &[&[u8]], rest: LentBytes<'_>) {
+        let head_bytes: usize = head.iter().map(|part| part.len()).sum();
+        // It fails as above.
+        let _ = self.reply_with(to, head_bytes + rest.len(), |answer| {
+            // There is room: the lengths were added up.
+            let put = head.iter().try_for_each(|part| answer.put(part));
+            let _ = put.and_then(|()| answer.put_lent(rest));
+        });
+    }
+
     fn clients(&self) -> Vec<ClientEntry> {
         let entry = |census: ipc::ClientCensus| {
             let ipc::ClientCensus { client, process, requests, in_flight } = census;
@@ -178,7 +197,7 @@ impl ClientPort for IpcPort {
 
     #[inline]
     fn take(&mut self) -> Option<ClientRequest<'_, Self>> {
-        let ipc::OpenRequest { id, payload, replies } = self.server.take()?;
+        let ipc::TakenRequest { id, payload, replies } = self.server.take_lent()?;
         Some(ClientRequest { client: id.client(), reply_to: id, payload, replies })
     }
 

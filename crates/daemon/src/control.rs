@@ -149,7 +149,7 @@ pub trait Control {
 #[derive(Debug)]
 pub struct UdpControl {
     socket: UdpSocket,
-    /// By rank.
+    /// Where each rank listens, by rank.
     addresses: Vec<Option<SocketAddr>>,
 }
 

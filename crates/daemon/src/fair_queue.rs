@@ -41,7 +41,7 @@ impl<C: Copy + Ord, T> FairQueue<C, T> {
         self.len == 0
     }
 
-    /// Items.
+    /// Number of items, of all owners.
     pub(crate) fn len(&self) -> usize {
         self.len
     }

@@ -64,7 +64,9 @@ pub use control::{Codec, Control, ControlMessage, DATAGRAM_BYTES, UdpControl};
 pub use limits::Limits;
 pub use members::OfferError;
 pub use rights::{Rights, RightsError};
-pub use serve::{ServeError, Serving, ThreadParts, open_threads, serve, serve_threads};
+pub use serve::{
+    ServeError, Serving, ThreadParts, bootstrap_of, open_threads, own_address, serve, serve_threads,
+};
 pub use services::{Inbound, ServiceFn, Services};
 pub use threads::{LANE_CALLS, ThreadHandle};
 
@@ -179,6 +181,12 @@ impl<N: Nic, P: ClientPort, C: Control> Daemon<N, P, C> {
             shortages: 0,
             counted: Vec::new(),
         }
+    }
+
+    /// What the NIC said after which no other node is reached any more: the daemon is to be started anew.
+    #[must_use]
+    pub fn nic_failure(&self) -> Option<rpc::NicFailure> {
+        self.worker.nic_failure()
     }
 
     /// One turn: [`take`](Self::take), [`poll`](Self::poll) and [`control`](Self::control). Returns how

@@ -19,7 +19,7 @@ use crate::{
 /// Datagrams taken per look.
 const DATAGRAMS_PER_LOOK: usize = 256;
 
-/// One peer.
+/// What is known of one peer, and of the connection to it.
 #[derive(Default)]
 struct Link {
     /// The place that the worker keeps for it in this epoch, and what it must be told.
@@ -53,7 +53,7 @@ pub(super) struct Links {
     count: usize,
     detector: Detector,
     codec: Codec,
-    /// By rank.
+    /// The link to each peer, by rank.
     links: Vec<Link>,
     /// Peers without a place in their epoch.
     uninvited: Vec<u32>,

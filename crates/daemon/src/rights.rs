@@ -28,9 +28,9 @@ enum Who {
 /// What a rule is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Act {
-    /// To offer.
+    /// Offering the service as a provider.
     Offer,
-    /// To call.
+    /// Calling the service.
     Call,
 }
 

@@ -9,7 +9,7 @@ use std::{
 
 use memory::sync::{Arc, AtomicBool, Ordering, thread};
 use os::{clock, event::EventError};
-use rpc::Config as WorkerConfig;
+use rpc::{Config as WorkerConfig, FlushPolicy};
 use rustix::{
     io::Errno,
     process::{Resource, getrlimit},
@@ -75,7 +75,7 @@ pub enum ServeError {
          (systemd: LimitNOFILE)"
     )]
     Descriptors {
-        /// Open now.
+        /// Descriptors that are open now.
         open: u64,
         /// As many as may be.
         limit: u64,
@@ -83,6 +83,9 @@ pub enum ServeError {
     /// Other nodes could not be reached.
     #[error(transparent)]
     AddressSpace(#[from] AddressSpaceError),
+    /// The NIC stopped working while the daemon served.
+    #[error(transparent)]
+    NicFailed(#[from] rpc::NicFailure),
     /// Each thread has a NIC of its own.
     #[error("{threads} threads need a NIC each, and there are {nics}; change COPYRPC_THREADS")]
     Nics {
@@ -128,8 +131,7 @@ pub fn serve<N: Nic>(
     let mut daemon = thread.open(serving, nic, services)?;
     check_descriptors()?;
     shared.begin(serving);
-    live(serving, &mut daemon, Some(&shared.metrics), stop);
-    Ok(())
+    live(serving, &mut daemon, Some(&shared.metrics), stop)
 }
 
 /// As [`serve`], with a thread for each NIC: the caller's is the first. `services` is asked once on
@@ -158,7 +160,7 @@ pub fn serve_threads<N: Nic + Send>(
     let Some((first, nic)) = threads.next() else { return Ok(()) };
     let services = &services;
     thread::scope(|scope| {
-        let mut waiting = Vec::new();
+        let (mut waiting, mut running) = (Vec::new(), Vec::new());
         for (thread, nic) in threads {
             let (report, reported) = mpsc::channel();
             let (go, may_go) = mpsc::channel::<()>();
@@ -169,16 +171,15 @@ pub fn serve_threads<N: Nic + Send>(
                     Ok(mut daemon) => {
                         // Nobody serves before all can, or if one cannot.
                         if report.send(Ok(())).is_ok() && may_go.recv().is_ok() {
-                            live(serving, &mut daemon, None, stop);
+                            return live(serving, &mut daemon, None, stop);
                         }
                     }
                     Err(error) => drop(report.send(Err(error))),
                 }
+                Ok(())
             };
-            thread::Builder::new()
-                .name(name)
-                .spawn_scoped(scope, body)
-                .map_err(ServeError::Thread)?;
+            let thread = thread::Builder::new().name(name).spawn_scoped(scope, body);
+            running.push(thread.map_err(ServeError::Thread)?);
             match reported.recv() {
                 Ok(opened) => opened?,
                 // It panicked, and so will the scope.
@@ -193,8 +194,12 @@ pub fn serve_threads<N: Nic + Send>(
         for go in waiting {
             let _ = go.send(());
         }
-        live(serving, &mut daemon, Some(&shared.metrics), stop);
-        Ok(())
+        let ends = live(serving, &mut daemon, Some(&shared.metrics), stop);
+        // One that panicked ends this one, too.
+        let others = running
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        others.fold(ends, Result::and)
     })
 }
 
@@ -291,7 +296,7 @@ impl DaemonShared {
         let lock = runtime.lock()?;
         let (metrics, recorders) =
             MetricsFile::create(&runtime.metrics(), runtime.name(), *rank_info, threads, every)?;
-        let (mut bootstrap, lives) = bootstrap(serving)?;
+        let (mut bootstrap, lives) = bootstrap_of(serving)?;
         let controls = match meet(serving, bootstrap.as_mut(), stop) {
             Err(ServeError::Bootstrap(BootstrapError::Stopped)) => return Ok(None),
             met => met?,
@@ -347,20 +352,27 @@ impl Drop for TogetherWith {
 }
 
 /// The life of one thread: it serves until `stop` is set or another thread ends, and then until no
-/// thread has anything in flight.
+/// thread has anything in flight. Where the NIC has failed nothing more is waited for.
 fn live<N: Nic>(
     serving: &Serving,
     daemon: &mut Daemon<N, IpcPort, UdpControl>,
     metrics: Option<&MetricsFile>,
     stop: &AtomicBool,
-) {
+) -> Result<(), ServeError> {
     let config = &serving.config;
     let together = TogetherWith(daemon.dispatcher.thread_handle.shared().cloned());
     let shared = together.0.as_deref();
     let ends = || stop.load(Ordering::Relaxed) || shared.is_some_and(Threads::is_ending);
-    daemon.run(config.wait, |_| ends());
+    daemon.run(config.wait, |daemon| ends() || daemon.nic_failure().is_some());
     if let Some(shared) = shared {
         shared.end();
+    }
+    if let Some(failure) = daemon.nic_failure() {
+        if let Some(shared) = shared {
+            shared.drain();
+        }
+        daemon.leave(clock::now_ns());
+        return Err(failure.into());
     }
     if let Some(metrics) = metrics {
         metrics.set_life(Life::Draining);
@@ -378,10 +390,15 @@ fn live<N: Nic>(
     // Answers of the last turn reach clients that sleep.
     daemon.step(clock::now_ns());
     daemon.leave(clock::now_ns());
+    Ok(())
 }
 
 /// How this daemon finds the others, and what that is to be told of their lives.
-fn bootstrap(serving: &Serving) -> Result<(Box<dyn Bootstrap>, Arc<Lives>), ServeError> {
+///
+/// # Errors
+///
+/// [`ServeError`] if nobody can be met at the place that its settings name.
+pub fn bootstrap_of(serving: &Serving) -> Result<(Box<dyn Bootstrap>, Arc<Lives>), ServeError> {
     let Serving { config, runtime, rank_info, secret } = serving;
     let (job, secret) = (runtime.job().clone(), secret.clone());
     let timeout = config.bootstrap_timeout;
@@ -442,7 +459,8 @@ fn meet(
 }
 
 /// The address of this machine that others reach: that from which it reaches the rendezvous.
-fn own_address(start: &Start) -> IpAddr {
+#[must_use]
+pub fn own_address(start: &Start) -> IpAddr {
     let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let target = match start {
         Start::Alone => return loopback,
@@ -483,6 +501,8 @@ fn worker_config(
         ring_bytes,
         response_bytes: ring_bytes / 2,
         batch_bytes: usual.batch_bytes.min(ring_bytes / 4),
+        // Threads have queue pairs of their own, and one NIC.
+        flush: FlushPolicy::for_peers(rank_info.size().saturating_sub(1) as usize),
         service_level: Some(config.service_level),
         traffic_class: Some(config.traffic_class),
         ..usual

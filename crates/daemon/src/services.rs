@@ -342,6 +342,20 @@ impl<P: ClientPort> Services<P> {
         }
     }
 
+    /// Whether a process waits for a request for the service.
+    #[inline]
+    pub(super) fn is_polled(&mut self, service: u16) -> bool {
+        self.provider(service).is_some_and(|provider| provider.members.is_polling())
+    }
+
+    /// Counts a request that goes to such a process.
+    #[inline]
+    pub(super) fn count_request(&mut self, service: u16) {
+        if let Some(entry) = self.entry(service) {
+            entry.requests += 1;
+        }
+    }
+
     /// Takes the poll of a provider that is to have the next request.
     #[inline]
     pub(super) fn take_poll(&mut self, service: u16) -> Option<Poll<P>> {

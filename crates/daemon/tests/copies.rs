@@ -14,7 +14,7 @@ use std::{
 };
 
 use bootstrap::{JobId, RankInfo, Secret};
-use client::{ClientConfig, Filler, HERE, Pipeline, Provider, Status, To};
+use client::{ClientConfig, Filler, HERE, InPlace, Pipeline, Provider, Status, To};
 use copyrpc_daemon::{
     Codec, Daemon, IpcPort, Services, UdpControl,
     config::{DaemonConfig, KNOBS, Layers},
@@ -25,6 +25,8 @@ use os::clock;
 
 const FUNCTION: u16 = 7;
 const PROVIDED: u16 = 8;
+/// Its provider puts answers where the daemon reads them; the method is the number of the body.
+const IN_PLACE: u16 = 9;
 const BODY_BYTES: usize = 128;
 /// Where in a body the bytes are that are looked for, and how many.
 const NEEDLE_AT: usize = 64;
@@ -197,6 +199,7 @@ fn complete(
     to: To,
 ) -> Vec<u8> {
     let byte = |index| byte_of(call, index);
+    let to = To { method: call.into(), ..to };
     let is_right = |(index, got): (usize, u8)| byte(index).wrapping_add(SHIFT) == got;
     let mut body = Vec::new();
     match way {
@@ -258,6 +261,23 @@ fn a_body_is_copied_as_often_as_the_documentation_says() {
             });
         });
     }
+    for node in [0, 1] {
+        let socket = nodes[node].socket.clone();
+        let provider = with_daemons(&mut nodes, move || {
+            Provider::register(&socket, IN_PLACE, ClientConfig::default()).unwrap()
+        });
+        thread::spawn(move || {
+            let _ = provider.serve_in_place(|request| {
+                let call = u8::try_from(request.method).unwrap();
+                assert!((0..BODY_BYTES).all(|index| request.body[index] == byte_of(call, index)));
+                Some(InPlace::of(BODY_BYTES, move |answer: &mut Filler<'_>| {
+                    for index in 0..BODY_BYTES {
+                        answer.put(&[byte_of(call, index).wrapping_add(SHIFT)]).unwrap();
+                    }
+                }))
+            });
+        });
+    }
     let socket = nodes[0].socket.clone();
     let mut pipeline = with_daemons(&mut nodes, move || {
         Pipeline::connect(&socket, ClientConfig::default()).unwrap()
@@ -273,8 +293,10 @@ fn a_body_is_copied_as_often_as_the_documentation_says() {
     assert_eq!(of(1, HERE, FUNCTION), (2, 2));
     // Then batch, WQE, ring and private memory of the other daemon.
     assert_eq!(of(2, 1, FUNCTION), (6, 6));
-    // The response ring and the memory of the provider, and back. The answer overwrites the request in
-    // the memory of the daemon, so that one copy of the four is not seen.
-    assert_eq!(of(3, HERE, PROVIDED), (3, 4));
+    // The response ring and the memory of the provider, and back. The daemon has no copy: it passes both on.
+    assert_eq!(of(3, HERE, PROVIDED), (3, 3));
     assert_eq!(of(4, 1, PROVIDED), (8, 8));
+    // An answer that is put in place begins in the request ring of its provider.
+    assert_eq!(of(61, HERE, IN_PLACE), (3, 2));
+    assert_eq!(of(63, 1, IN_PLACE), (8, 7));
 }

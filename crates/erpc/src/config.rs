@@ -94,9 +94,9 @@ pub enum ConfigError {
         name: &'static str,
         /// As set.
         value: u64,
-        /// Smallest.
+        /// The least value that is allowed.
         min: u64,
-        /// Largest.
+        /// The greatest value that is allowed.
         max: u64,
     },
     /// A packet has no room for data, or the port cannot carry it.

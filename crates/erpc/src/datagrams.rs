@@ -29,7 +29,7 @@ pub(crate) struct Arrived {
 /// A packet that cannot be sent now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SendError {
-    /// Later.
+    /// The queue is full: ask again after a poll.
     Full,
     /// The NIC does not take it: it is lost.
     Lost,

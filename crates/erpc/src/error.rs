@@ -28,7 +28,7 @@ pub enum OpenError {
     /// The NIC refused a receive.
     #[error("cannot post the endpoint's receives: {0}")]
     Receive(#[from] PostRecvError),
-    /// No socket.
+    /// The socket of the management packets cannot be opened.
     #[error("cannot listen for management packets: {0}")]
     Socket(#[from] io::Error),
 }

@@ -32,3 +32,4 @@ pub use error::{CallError, CloseReason, ConnectError, OpenError, ReplyError};
 pub use handler::{Handler, Request, Token};
 pub use proto::Status;
 pub use session::{SessionId, SessionState};
+pub use socket::ManagementPort;

@@ -122,7 +122,7 @@ pub(crate) enum Role {
     Server(Box<ServerSide>),
 }
 
-/// One session.
+/// A session as one end sees it.
 #[derive(Debug)]
 pub(crate) struct Session {
     /// What packets to this side name it.

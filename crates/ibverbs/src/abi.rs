@@ -475,6 +475,47 @@ pub(crate) const LINK_LAYER_ETHERNET: u8 = 2;
 /// `IBV_QPF_GRH_REQUIRED` of a port.
 pub(crate) const PORT_GRH_REQUIRED: u8 = 1;
 
+/// Questions to a C compiler about the headers, where both are installed.
+#[cfg(test)]
+pub(crate) mod compiled {
+    use std::{
+        env, fs, process,
+        process::{Command, Stdio},
+    };
+
+    /// Asserts that each expression of C has its value where `header` is included.
+    pub(crate) fn check<'a>(header: &str, facts: impl Iterator<Item = (&'a str, u64)>) {
+        let include = format!("#include <stddef.h>\n#include <{header}>\n");
+        let asserts: String = facts
+            .map(|(name, value)| {
+                format!("_Static_assert(({name}) == ({value}), \"{name} is not {value}\");\n")
+            })
+            .collect();
+        let thread = format!("{:?}", std::thread::current().id());
+        let name = format!("copyrpc-ibverbs-{}-{thread}", process::id());
+        let folder = env::temp_dir().join(name);
+        fs::create_dir_all(&folder).unwrap();
+        let compile = |text: &str| {
+            let source = folder.join("layout.c");
+            fs::write(&source, text).unwrap();
+            let mut cc = Command::new("cc");
+            cc.args(["-std=gnu11", "-fsyntax-only"]).arg(&source).stderr(Stdio::piped()).output()
+        };
+        let has_headers = compile(&include).is_ok_and(|output| output.status.success());
+        let compiled = has_headers.then(|| compile(&format!("{include}{asserts}")).unwrap());
+        fs::remove_dir_all(&folder).unwrap();
+        match compiled {
+            Some(output) => {
+                assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            }
+            None => {
+                assert!(env::var("CI").as_deref() != Ok("true"), "install gcc and libibverbs-dev");
+                eprintln!("skipped: no C compiler, or no {header}, which is in libibverbs-dev");
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use core::mem::{align_of, offset_of, size_of};

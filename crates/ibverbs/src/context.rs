@@ -7,6 +7,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
+use mlx5::device::PortRows;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use verbs::{
     AddressVector, AsyncEvent, Capabilities, Cqn, Gid, GidRoute, Lid, LinkLayer, Mtu,
@@ -28,7 +29,7 @@ const VENDOR_RXE: u32 = 0xff_ffff;
 pub(crate) const REQUESTS_MAX: u32 = 1 << 15;
 
 /// Routers that packets may cross.
-const HOP_LIMIT: u8 = 64;
+pub(crate) const HOP_LIMIT: u8 = 64;
 
 /// What is called per request, as the driver says.
 #[derive(Clone, Copy, Debug)]
@@ -68,6 +69,13 @@ impl Drop for Context {
     }
 }
 
+/// What a device says of its limits that [`NicAttributes`] have no place for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Requests of a shared receive queue; 0: it makes none.
+    pub(crate) srq_requests_max: u32,
+}
+
 /// A device that is open, before anything is known about its ports.
 struct Opened<'a> {
     api: &'a Api,
@@ -83,10 +91,19 @@ impl Drop for Opened<'_> {
 }
 
 impl Context {
-    /// Opens the device and the port that `config` names.
-    pub(crate) fn open(api: Api, config: &Config) -> Result<Self, OpenError> {
+    /// Opens the device and the port that `config` names, of those that `is_meant`.
+    pub(crate) fn open(
+        api: Api,
+        config: &Config,
+        is_meant: impl Fn(*mut abi::Device) -> bool,
+    ) -> Result<(Self, Limits), OpenError> {
         let list = List::new(&api)?;
-        let devices = list.matching(&config.device)?;
+        let mut devices = list.matching(&config.device)?;
+        let names = devices.iter().map(|(_, name)| *name).collect::<Vec<_>>().join(", ");
+        devices.retain(|(device, _)| is_meant(*device));
+        if devices.is_empty() {
+            return Err(OpenError::NotMlx5 { devices: names });
+        }
         let mut first_error = None;
         for (device, name) in devices {
             let tried = Opened::new(&api, device, name)
@@ -108,6 +125,11 @@ impl Context {
     pub(crate) fn port_attributes(&self) -> PortAttributes {
         let seen = self.state.lock().unwrap_or_else(PoisonError::into_inner).0;
         PortAttributes { number: self.port, pkey_index: self.pkey_index, ..seen }
+    }
+
+    /// The rows of the port's tables that queue pairs are in.
+    pub(crate) fn rows(&self) -> PortRows {
+        PortRows::of(&self.port_attributes())
     }
 
     /// Of this port, for peers.
@@ -337,7 +359,7 @@ impl<'a> Opened<'a> {
         config: &Config,
         port: u8,
         attributes: &abi::PortAttr,
-    ) -> Result<Context, OpenError> {
+    ) -> Result<(Context, Limits), OpenError> {
         self.check_pkey(config, port, attributes)?;
         let (gid_index, gid) = self.choose_gid(config, port, attributes)?;
         let ops = self.ops()?;
@@ -356,7 +378,8 @@ impl<'a> Opened<'a> {
         };
         // The context closes it now.
         core::mem::forget(self);
-        Ok(context)
+        let srq_requests_max = u32::try_from(device.max_srq_wr).unwrap_or(0);
+        Ok((context, Limits { srq_requests_max }))
     }
 }
 

@@ -2,27 +2,18 @@
 
 use std::io;
 
+use dylib::DylibError;
+
 /// Why no port of an RDMA device can be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The library is not there, or does not load.
+    /// The library is not there, does not load, or lacks a function.
     #[error(
-        "cannot open {library}: {cause}; install the system's RDMA libraries (Debian: libibverbs1 and \
+        "{0}; install the system's RDMA libraries, of rdma-core 28 or later (Debian: libibverbs1 and \
          ibverbs-providers, others: rdma-core), or use another NIC"
     )]
-    Library {
-        /// Its file name.
-        library: &'static str,
-        /// The dynamic linker's reason.
-        cause: String,
-    },
-    /// The library is older than what is needed.
-    #[error("libibverbs has no `{symbol}`; rdma-core 28 or later is needed")]
-    Symbol {
-        /// The function.
-        symbol: &'static str,
-    },
+    Library(DylibError),
     /// The list of devices cannot be read.
     #[error("cannot list RDMA devices: {0}; is the kernel module ib_uverbs loaded?")]
     List(io::Error),
@@ -39,6 +30,20 @@ pub enum OpenError {
         name: String,
         /// The names there are.
         known: String,
+    },
+    /// libmlx5 drives none of the devices that are meant.
+    #[error(
+        "{devices}: no ConnectX, which is what libmlx5 drives; name one by COPYRPC_NIC_DEVICE, or use NIC `ibverbs`"
+    )]
+    NotMlx5 {
+        /// Their names.
+        devices: String,
+    },
+    /// libmlx5 would lay out its queues in another way.
+    #[error("{cause}")]
+    Environment {
+        /// The variable that says so.
+        cause: String,
     },
     /// The device cannot be opened.
     #[error(
@@ -72,7 +77,7 @@ pub enum OpenError {
         cause: io::Error,
     },
     /// The device has no such port.
-    #[error("RDMA device `{device}` has ports 1 to {ports}, not {port}; set COPYRPC_IBVERBS_PORT")]
+    #[error("RDMA device `{device}` has ports 1 to {ports}, not {port}; set COPYRPC_NIC_PORT")]
     NoPort {
         /// Name of the device.
         device: String,
@@ -96,7 +101,7 @@ pub enum OpenError {
     /// No row of the GID table can be sent from.
     #[error(
         "port {port} of RDMA device `{device}` has no GID to send from; give its network interface an IP \
-         address, or choose a row by COPYRPC_IBVERBS_GID_INDEX"
+         address, or choose a row by COPYRPC_NIC_GID_INDEX"
     )]
     NoGid {
         /// Name of the device.
@@ -107,7 +112,7 @@ pub enum OpenError {
     /// The row of the GID table that was asked for is empty or does not exist.
     #[error(
         "row {index} of the GID table of port {port} of RDMA device `{device}` is empty; rows in use: {known}; \
-         set COPYRPC_IBVERBS_GID_INDEX"
+         set COPYRPC_NIC_GID_INDEX"
     )]
     EmptyGid {
         /// Name of the device.
@@ -122,7 +127,7 @@ pub enum OpenError {
     /// The row of the P_Key table that was asked for is empty or does not exist.
     #[error(
         "row {index} of the P_Key table of port {port} of RDMA device `{device}` holds no key: the subnet \
-         manager has not put this port into that partition; set COPYRPC_IBVERBS_PKEY_INDEX"
+         manager has not put this port into that partition; set COPYRPC_NIC_PKEY_INDEX"
     )]
     NoPkey {
         /// Name of the device.
@@ -135,7 +140,7 @@ pub enum OpenError {
     /// A P_Key whose members do not reach each other.
     #[error(
         "P_Key {pkey:#06x} of port {port} of RDMA device `{device}` makes it a limited member of its partition, \
-         which reaches full members only; ask for full membership, or set COPYRPC_IBVERBS_PKEY_INDEX"
+         which reaches full members only; ask for full membership, or set COPYRPC_NIC_PKEY_INDEX"
     )]
     LimitedPkey {
         /// Name of the device.

@@ -4,7 +4,7 @@
 //! have to agree, and only v2 is routed. A row stands for an address of the network interface: that of its IPv4
 //! address is the one that administrators look after.
 
-use std::{fs, path::Path};
+use std::{env, fs, path::PathBuf};
 
 use crate::abi::RawGid;
 
@@ -34,7 +34,10 @@ pub(crate) fn best(rows: &[Row]) -> Option<Row> {
 
 /// Whether a row is of RoCE v2; on InfiniBand, and if the kernel does not say, it is not.
 pub(crate) fn is_v2(device: &str, port: u8, index: u8) -> bool {
-    let types = Path::new("/sys/class/infiniband").join(device);
+    // libibverbs takes another tree than the kernel's from here (`ibv_get_sysfs_path`).
+    let sysfs = env::var_os("SYSFS_PATH").filter(|path| !path.is_empty());
+    let sysfs = sysfs.map_or_else(|| "/sys".into(), PathBuf::from);
+    let types = sysfs.join("class/infiniband").join(device);
     let types = types.join(format!("ports/{port}/gid_attrs/types/{index}"));
     fs::read_to_string(types).is_ok_and(|text| text.trim() == "RoCE v2")
 }

@@ -33,7 +33,7 @@ pub fn open(config: &Config) -> Result<Nic, OpenError> {
 }
 
 pub(crate) fn open_with(api: Api, config: &Config) -> Result<Nic, OpenError> {
-    let mut context = Context::open(api, config)?;
+    let (mut context, _) = Context::open(api, config, |_| true)?;
     // As large as is tried, so that the probe may ask for it.
     context.attributes.inline_bytes_max = INLINE_BYTES[0];
     let context = Arc::new(context);
@@ -207,11 +207,11 @@ mod tests {
         let named = Config { device: "mlx5_0".into(), ..Config::default() };
         assert!(is_one(&refusal(&named), &["`mlx5_0`", "there are: fake0"]));
         let port = Config { port: 2, ..Config::default() };
-        assert!(is_one(&refusal(&port), &["ports 1 to 1, not 2", "COPYRPC_IBVERBS_PORT"]));
+        assert!(is_one(&refusal(&port), &["ports 1 to 1, not 2", "COPYRPC_NIC_PORT"]));
         let row = Config { gid_index: Some(3), ..Config::default() };
-        assert!(is_one(&refusal(&row), &["row 3", "in use: 0", "COPYRPC_IBVERBS_GID_INDEX"]));
+        assert!(is_one(&refusal(&row), &["row 3", "in use: 0", "COPYRPC_NIC_GID_INDEX"]));
         let key = Config { pkey_index: 1, ..Config::default() };
-        assert!(is_one(&refusal(&key), &["row 1", "COPYRPC_IBVERBS_PKEY_INDEX"]));
+        assert!(is_one(&refusal(&key), &["row 1", "COPYRPC_NIC_PKEY_INDEX"]));
 
         let any = Config::default();
         fake::with(|fake| fake.pkey = 0x7fff);

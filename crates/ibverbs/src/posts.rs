@@ -6,7 +6,7 @@ use crate::abi::{RecvWr, SendWr, Sge};
 
 /// A request of the library, which are handed over as a linked list.
 pub(crate) trait Request: Copy {
-    /// Nothing.
+    /// An entry of the ring that holds no request.
     const EMPTY: Self;
     /// Its number.
     fn id(&self) -> u64;

@@ -140,7 +140,7 @@ impl Qp {
         Ok(qp)
     }
 
-    fn raw(&self) -> *mut abi::Qp {
+    pub(crate) fn raw(&self) -> *mut abi::Qp {
         self.raw.as_ptr()
     }
 
@@ -224,21 +224,7 @@ impl QueuePair for Qp {
     }
 
     fn state(&self) -> QpState {
-        let mut attr = abi::QpAttr::default();
-        let mut init = abi::QpInitAttr {
-            qp_context: ptr::null_mut(),
-            send_cq: ptr::null_mut(),
-            recv_cq: ptr::null_mut(),
-            srq: ptr::null_mut(),
-            cap: abi::QpCap::default(),
-            qp_type: 0,
-            sq_sig_all: 0,
-        };
-        let query = self.pd.context.api.ibv_query_qp;
-        // SAFETY: the queue pair lives; the library writes both structures.
-        let result = unsafe { query(self.raw(), &raw mut attr, mask::STATE, &raw mut init) };
-        // One whose device does not answer is of no use.
-        if check(result).is_ok() { modify::state(attr.qp_state) } else { QpState::Err }
+        modify::query_state(&self.pd.context.api, self.raw)
     }
 
     fn modify(&mut self, to: &Transition) -> Result<(), ModifyError> {
@@ -247,7 +233,8 @@ impl QueuePair for Qp {
         let result = if matches!(to, Transition::Reset) {
             self.clear()
         } else {
-            let (mut attr, mask) = modify::attributes(&self.pd.context, self.transport, from, to);
+            let (context, rows) = (&self.pd.context, self.pd.context.rows());
+            let (mut attr, mask) = modify::attributes(context, rows, self.transport, from, to);
             self.change(&mut attr, mask)
         };
         let refused =

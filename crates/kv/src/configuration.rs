@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::pin::Pin;
 use crate::{
-    backend::{JobSetup, Kind, Switches, Wait},
+    backend::{JobSetup, Kind, Switches, Wait, loopback},
     codec::{HEAD_BYTES, MESSAGE_BYTES_MAX},
     workload::Workload,
 };
@@ -30,10 +30,24 @@ pub struct Config {
     pub switches: Switches,
     /// What is asked for.
     pub workload: Workload,
+    /// Hosts that the nodes are dealt out to.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub hosts: u16,
+}
+
+const fn one() -> u16 {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_one(hosts: &u16) -> bool {
+    *hosts == 1
 }
 
 impl Config {
-    pub(crate) fn setup(&self) -> JobSetup {
+    /// What everybody in a job of it knows before anything is opened.
+    #[must_use]
+    pub fn setup(&self) -> JobSetup {
         let message_bytes_max = HEAD_BYTES + self.workload.value_size.max_bytes;
         JobSetup {
             topology: self.workload.topology(),
@@ -42,6 +56,7 @@ impl Config {
             timeout_ns: self.workload.timeout_ms * 1_000_000,
             wait: self.wait,
             switches: self.switches.clone(),
+            address: loopback(),
         }
     }
 

@@ -26,6 +26,8 @@ pub struct Axes {
     pub nic: String,
     /// What is set about it, by environment variable.
     pub nic_knobs: BTreeMap<String, String>,
+    /// See [`Config::hosts`].
+    pub hosts: u16,
     /// Values by switch.
     pub switches: BTreeMap<String, Vec<String>>,
     /// See [`Workload::ranks`].
@@ -173,6 +175,7 @@ impl Axes {
                         pin,
                         nic: nic.clone(),
                         nic_knobs: nic_knobs.clone(),
+                        hosts: self.hosts,
                         switches: switches.clone(),
                         workload: workload.clone(),
                     });

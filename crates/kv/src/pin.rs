@@ -23,6 +23,8 @@ impl Pin {
         let (rank, ranks) = (usize::from(rank), usize::from(ranks));
         match self {
             Self::None => Vec::new(),
+            // Another host has named none.
+            Self::Node if allowed.is_empty() => Vec::new(),
             // More nodes than cores: they take turns.
             Self::Node if allowed.len() < ranks => vec![allowed[rank % allowed.len()]],
             Self::Node => {

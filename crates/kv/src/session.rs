@@ -12,7 +12,7 @@ use measure::{
 use memory::sync::{AtomicBool, Ordering};
 
 use crate::{
-    job::{self, Config, JobError, Launcher, Live},
+    job::{self, Config, JobError, Launcher, Live, hosts::Hosts},
     result::RunRecord,
 };
 
@@ -47,7 +47,7 @@ pub enum Progress<'a> {
     Done(Box<RunRecord>),
 }
 
-/// Runs every configuration `runs` times, or until `stop` is set: what is left then is not run.
+/// Runs every configuration on `hosts` `runs` times, or until `stop` is set: what is left then is not run.
 ///
 /// # Errors
 ///
@@ -57,6 +57,7 @@ pub fn run(
     configs: &[Config],
     runs: u32,
     launcher: &Launcher,
+    hosts: &mut Hosts,
     stop: &AtomicBool,
     watch: &mut dyn FnMut(Progress<'_>),
 ) -> Result<(), SessionError> {
@@ -69,10 +70,8 @@ pub fn run(
                 return Ok(());
             }
             let mut live = |live| watch(Progress::Live { config, run, live });
-            let measured = job::run(config, launcher, &mut live).map_err(|cause| SessionError {
-                name: crate::result::name_of(config),
-                run,
-                cause: Box::new(cause),
+            let measured = job::run(config, launcher, hosts, &mut live).map_err(|cause| {
+                SessionError { name: crate::result::name_of(config), run, cause: Box::new(cause) }
             })?;
             let after_ns = prober.probe();
             let placement =

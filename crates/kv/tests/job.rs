@@ -12,7 +12,7 @@ use std::{
 use kv::{
     backend::{Kind, Wait},
     grid::Axes,
-    job::{self, Config, JobError, Launcher, Live},
+    job::{self, Config, JobError, Launcher, Live, hosts::Hosts},
     result::Measured,
     workload::{ClientKind, Locality, Mix, Pace, ValueSize, Verify, Workload},
 };
@@ -73,6 +73,10 @@ fn crash_soon() {
     exit_as(job::child());
 }
 
+fn here() -> Hosts {
+    Hosts::only_this().unwrap()
+}
+
 fn launcher(role: &str) -> Launcher {
     Launcher::this_program(role).unwrap()
 }
@@ -100,7 +104,7 @@ fn run(workload: Workload) -> Measured {
 /// that does other things answers in a given time is not what is tested here.
 fn run_until(mut config: Config, enough: impl Fn(&Measured) -> bool) -> Measured {
     loop {
-        let measured = job::run(&config, &launcher(CHILD), &mut |_| {}).unwrap();
+        let measured = job::run(&config, &launcher(CHILD), &mut here(), &mut |_| {}).unwrap();
         if enough(&measured) {
             return measured;
         }
@@ -285,7 +289,8 @@ fn a_crashed_rank_is_named_with_its_last_words() {
     let live = &mut |live| seen.push(live);
     let begin = Instant::now();
     // Every process of this job crashes; whichever is noticed first is named.
-    let error = job::run(&config(workload), &launcher(CRASHING_CHILD), live).unwrap_err();
+    let error =
+        job::run(&config(workload), &launcher(CRASHING_CHILD), &mut here(), live).unwrap_err();
     assert_eq!(seen[0], Live::Starting);
     assert!(begin.elapsed() < PATIENCE, "noticed at once");
     match &error {
@@ -300,17 +305,17 @@ fn a_crashed_rank_is_named_with_its_last_words() {
 
 fn fault_a_program_that_is_no_child_is_an_error_not_a_hang() {
     let wrong = Launcher { program: "true".into(), ..launcher(CHILD) };
-    let error = job::run(&config(quick()), &wrong, &mut |_| {}).unwrap_err();
+    let error = job::run(&config(quick()), &wrong, &mut here(), &mut |_| {}).unwrap_err();
     assert!(matches!(error, JobError::Died { .. }), "{error}");
     let missing = Launcher { program: "no-such-program".into(), ..launcher(CHILD) };
-    let error = job::run(&config(quick()), &missing, &mut |_| {}).unwrap_err();
+    let error = job::run(&config(quick()), &missing, &mut here(), &mut |_| {}).unwrap_err();
     assert!(matches!(error, JobError::Spawn { .. }), "{error}");
 }
 
 fn a_stuck_process_is_named_when_patience_ends() {
     let impatient = Launcher { patience: Duration::from_millis(200), ..launcher(STUCK_CHILD) };
     let begin = Instant::now();
-    let error = job::run(&config(quick()), &impatient, &mut |_| {}).unwrap_err();
+    let error = job::run(&config(quick()), &impatient, &mut here(), &mut |_| {}).unwrap_err();
     assert!(begin.elapsed() < PATIENCE, "the stuck processes were not waited for");
     assert!(matches!(error, JobError::Silent { .. }), "{error}");
     assert!(error.to_string().contains("rank 0, rank 1, client 0 of rank 0"), "{error}");
@@ -329,7 +334,7 @@ fn coordinate() {
             println!("running");
         }
     };
-    exit_as(job::run(&config, &launcher(CHILD), ready).map(drop));
+    exit_as(job::run(&config, &launcher(CHILD), &mut here(), ready).map(drop));
 }
 
 /// Starts `coordinator`, kills it as soon as its job runs, and returns the children that died with

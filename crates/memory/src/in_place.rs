@@ -209,6 +209,14 @@ impl Filler<'_> {
         Ok(to)
     }
 
+    /// Takes all that is left, to be written by code that has no reference to it, such as another language's,
+    /// before the message is sent. Bytes that are not written are what they were.
+    #[must_use]
+    pub fn take_room(&mut self) -> *mut [u8] {
+        let len_bytes = core::mem::take(&mut self.left_bytes);
+        core::ptr::slice_from_raw_parts_mut(self.to, len_bytes)
+    }
+
     /// Puts zeros to the end.
     #[inline]
     pub fn finish(mut self) {
@@ -253,6 +261,20 @@ mod tests {
         assert!(region.len() >= len_bytes);
         // SAFETY: as above; the fillers of these tests are gone by then.
         unsafe { LentBytes::new(region.as_ptr(), len_bytes) }
+    }
+
+    #[test]
+    fn room_that_is_taken_is_all_that_is_left_and_stays_as_it_is_written() {
+        let region = Region::heap(64).unwrap();
+        let mut filler = filler(&region, 24);
+        filler.put(&[1; 8]).unwrap();
+        let room = filler.take_room();
+        assert_eq!((room.len(), filler.left_bytes()), (16, 0));
+        assert_eq!(filler.put(&[2]), Err(Overfull { len_bytes: 1, left_bytes: 0 }));
+        // SAFETY: the room is this test's until the filler is finished.
+        unsafe { room.cast::<[u8; 16]>().write([3; 16]) };
+        filler.finish();
+        assert_eq!(lent(&region, 24).to_vec(), [[1; 8], [3; 8], [3; 8]].concat());
     }
 
     #[test]

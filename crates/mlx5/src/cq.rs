@@ -41,7 +41,7 @@ const GRH_BYTES: u32 = 40;
 /// A completion queue.
 #[derive(Debug)]
 pub struct Cq<D: Device> {
-    entries: Entries,
+    pub(crate) entries: Entries,
     arm_record: Record,
     cqn: Cqn,
     has_channel: bool,

@@ -86,6 +86,13 @@ impl Entries {
         self.consumer
     }
 
+    /// The entry that was consumed last: the ring, its first word, and the number of words.
+    pub(crate) fn last(&self) -> (&Words, usize, usize) {
+        let words = 1usize << self.log_entry_words;
+        let at = self.consumer.wrapping_sub(1) & (self.count() - 1);
+        (&self.ring, at as usize * words, words)
+    }
+
     /// Whether the next entry comes before position `until`, modulo 2²⁴.
     pub(crate) fn is_before(&self, until: u32) -> bool {
         let ahead = until.wrapping_sub(self.consumer) & INDEX_MASK;

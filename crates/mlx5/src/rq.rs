@@ -81,11 +81,22 @@ impl RecvQueue {
         }
         self.shape.check(into)?;
         let index = self.posted;
-        let first = (usize::from(index) << self.shape.log_octowords) * OCTOWORD_WORDS;
+        let (first, _) = self.place(index);
         let writer = RecvWqeWriter::rq(self.ring.wqe_at(first), self.shape.stride_octowords());
         write_sges(writer, into).finish();
         self.posted = index.wrapping_add(1);
         Ok(index)
+    }
+
+    pub(crate) fn words(&self) -> &Words {
+        &self.ring
+    }
+
+    /// First word of the entry with this counter, and the number of words.
+    #[inline(always)]
+    pub(crate) fn place(&self, index: u16) -> (usize, usize) {
+        let words = OCTOWORD_WORDS << self.shape.log_octowords;
+        (usize::from(index) * words, words)
     }
 
     /// Publishes everything posted; returns whether there was anything.

@@ -181,6 +181,15 @@ impl SendQueue {
         }
     }
 
+    pub(crate) fn words(&self) -> &Words {
+        &self.ring
+    }
+
+    /// First word of the block with this counter.
+    pub(crate) fn word_of(index: u16) -> usize {
+        usize::from(index) * BLOCK_WORDS
+    }
+
     /// Requests that can be posted now.
     #[inline]
     pub(crate) fn free(&self) -> u16 {

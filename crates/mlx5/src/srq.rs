@@ -123,6 +123,15 @@ impl<D: Device> Srq<D> {
         true
     }
 
+    pub(crate) fn words(&self) -> &Words {
+        &self.ring
+    }
+
+    /// First word of the entry at `index`, and the number of words.
+    pub(crate) fn place(&self, index: u16) -> (usize, usize) {
+        (first_word(self.shape, index), OCTOWORD_WORDS << self.shape.log_octowords)
+    }
+
     /// Buffers that can be posted at once: fewer than the ring has entries.
     pub(crate) fn capacity(&self) -> u16 {
         self.shape.requests

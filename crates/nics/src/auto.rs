@@ -5,11 +5,12 @@
 //!
 //! | if | then |
 //! |---|---|
+//! | a port of a ConnectX (kernel driver `mlx5_core`) is up, and NIC `mlx5` opens: libmlx5 is there, no variable changes its layouts, and the queues that it makes are laid out as the driver knows them | `mlx5` |
 //! | an RDMA port of this machine is up, and libibverbs is there | `ibverbs` |
 //! | a secret or a rendezvous `HOST:PORT` is set, so that the job may have several machines | `tcp` |
 //! | otherwise | `soft` |
 
-use crate::{SHARED_VARIABLES, hardware, ibverbs, soft, tcp};
+use crate::{Opener as _, SHARED_VARIABLES, hardware, ibverbs, mlx5, soft, tcp};
 
 /// Its name in the table.
 pub const NAME: &str = "auto";
@@ -17,19 +18,31 @@ pub const NAME: &str = "auto";
 /// The NIC that is chosen; `lookup` finds what is set, by environment variable.
 pub(crate) fn choose(lookup: impl Fn(&str) -> Option<String>) -> &'static str {
     let has_library = hardware::libraries().iter().any(|library| library.found);
-    let has_port = hardware::devices().0.iter().any(hardware::KernelDevice::is_up);
-    by_rule(has_library && has_port, lookup)
+    let (devices, _) = hardware::devices();
+    let up: Vec<_> = devices.iter().filter(|device| device.is_up()).collect();
+    let is_connectx = up.iter().any(|device| device.driver() == hardware::CONNECTX_DRIVER);
+    let rdma = match has_library && !up.is_empty() {
+        true if is_connectx && opens_mlx5(&lookup) => Some(mlx5::NAME),
+        true => Some(ibverbs::NAME),
+        false => None,
+    };
+    by_rule(rdma, lookup)
 }
 
-fn by_rule(has_rdma: bool, lookup: impl Fn(&str) -> Option<String>) -> &'static str {
+/// Whether the port that is set opens as NIC `mlx5`.
+fn opens_mlx5(lookup: impl Fn(&str) -> Option<String>) -> bool {
+    mlx5::Mlx5Opener::from_lookup(lookup).is_ok_and(|opener| opener.open().is_ok())
+}
+
+fn by_rule(rdma: Option<&'static str>, lookup: impl Fn(&str) -> Option<String>) -> &'static str {
     // A folder has a slash; HOST:PORT has none.
     let is_of_hosts = |text: String| !text.is_empty() && !text.contains('/');
     let [secret_file, rendezvous] = SHARED_VARIABLES;
     let has_secret = lookup(secret_file).is_some_and(|path| !path.is_empty());
-    match has_rdma {
-        true => ibverbs::NAME,
-        false if has_secret || lookup(rendezvous).is_some_and(is_of_hosts) => tcp::NAME,
-        false => soft::NAME,
+    match rdma {
+        Some(name) => name,
+        None if has_secret || lookup(rendezvous).is_some_and(is_of_hosts) => tcp::NAME,
+        None => soft::NAME,
     }
 }
 
@@ -42,11 +55,14 @@ mod tests {
         let set = |name: &'static str, text: &'static str| {
             move |variable: &str| (variable == name).then(|| text.to_owned())
         };
-        assert_eq!(by_rule(true, |_| None), "ibverbs");
-        assert_eq!(by_rule(true, set("COPYRPC_RENDEZVOUS", "first:7000")), "ibverbs");
-        assert_eq!(by_rule(false, |_| None), "soft");
-        assert_eq!(by_rule(false, set("COPYRPC_RENDEZVOUS", "first:7000")), "tcp");
-        assert_eq!(by_rule(false, set("COPYRPC_SECRET_FILE", "/a/file")), "tcp");
-        assert_eq!(by_rule(false, set("COPYRPC_RENDEZVOUS", "./meet")), "soft");
+        assert_eq!(by_rule(Some(ibverbs::NAME), |_| None), "ibverbs");
+        assert_eq!(
+            by_rule(Some(ibverbs::NAME), set("COPYRPC_RENDEZVOUS", "first:7000")),
+            "ibverbs"
+        );
+        assert_eq!(by_rule(None, |_| None), "soft");
+        assert_eq!(by_rule(None, set("COPYRPC_RENDEZVOUS", "first:7000")), "tcp");
+        assert_eq!(by_rule(None, set("COPYRPC_SECRET_FILE", "/a/file")), "tcp");
+        assert_eq!(by_rule(None, set("COPYRPC_RENDEZVOUS", "./meet")), "soft");
     }
 }

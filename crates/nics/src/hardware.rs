@@ -7,8 +7,12 @@ use std::{
 
 use serde::Serialize;
 
-/// The kernel's list of RDMA devices.
-const SYSFS: &str = "/sys/class/infiniband";
+/// The kernel's list of RDMA devices, in the tree where libibverbs looks for them.
+const CLASS: &str = "class/infiniband";
+/// Names another tree than the kernel's (`ibv_get_sysfs_path`).
+const SYSFS_VARIABLE: &str = "SYSFS_PATH";
+/// The kernel's driver of every ConnectX since ConnectX-4.
+pub const CONNECTX_DRIVER: &str = "mlx5_core";
 /// The libraries that a hardware backend opens at run time.
 const LIBRARIES: [&str; 2] = ["libibverbs.so.1", "libmlx5.so.1"];
 /// The usual folders of the dynamic linker, after `LD_LIBRARY_PATH`.
@@ -51,6 +55,12 @@ impl KernelDevice {
         &self.name
     }
 
+    /// The kernel's driver of it.
+    #[must_use]
+    pub fn driver(&self) -> &str {
+        &self.driver
+    }
+
     /// Whether a port of it carries traffic.
     #[must_use]
     pub fn is_up(&self) -> bool {
@@ -71,7 +81,8 @@ impl fmt::Display for KernelDevice {
 
 /// Devices of the kernel, by name, and how the look went.
 pub fn devices() -> (Vec<KernelDevice>, Tried) {
-    devices_under(Path::new(SYSFS))
+    let sysfs = env::var_os(SYSFS_VARIABLE).filter(|path| !path.is_empty());
+    devices_under(&sysfs.map_or_else(|| "/sys".into(), PathBuf::from).join(CLASS))
 }
 
 fn devices_under(root: &Path) -> (Vec<KernelDevice>, Tried) {
@@ -199,6 +210,7 @@ mod tests {
         );
         assert_eq!((devices.len(), devices[1].name()), (2, "rxe0"));
         assert!(devices[0].is_up() && !devices[1].is_up());
+        assert_eq!(devices[0].driver(), CONNECTX_DRIVER);
     }
 
     #[test]

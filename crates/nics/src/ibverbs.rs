@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 pub use ::ibverbs::{Config, KNOBS, Nic, OpenError, open};
 
+use config::Knob;
+
 use crate::{Opener, hardware, port};
 
 /// Its name in the table.
@@ -17,13 +19,31 @@ impl IbverbsOpener {
     pub(crate) fn from_lookup(
         lookup: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, crate::OpenError> {
-        let (options, config) = port::with_options(NAME, lookup, Config::from_lookup)?;
-        Ok(Self(Config {
-            device: options.device.unwrap_or(config.device),
-            port: options.port.unwrap_or(config.port),
-            gid_index: options.gid_index.or(config.gid_index),
-            pkey_index: options.pkey_index.unwrap_or(config.pkey_index),
-        }))
+        config(NAME, KNOBS, lookup).map(Self)
+    }
+}
+
+/// The port of an RDMA device that is set by the options of every NIC, or by the `knobs` of the NIC `name`.
+pub(crate) fn config<L: Fn(&str) -> Option<String>>(
+    name: &'static str,
+    knobs: &'static [Knob; 4],
+    lookup: L,
+) -> Result<Config, crate::OpenError> {
+    let own = |lookup: L| Config::from_lookup(knobs, lookup);
+    let (options, config) = port::with_options(name, lookup, own)?;
+    Ok(Config {
+        device: options.device.unwrap_or(config.device),
+        port: options.port.unwrap_or(config.port),
+        gid_index: options.gid_index.or(config.gid_index),
+        pkey_index: options.pkey_index.unwrap_or(config.pkey_index),
+    })
+}
+
+/// The name of a NIC in results, with that of its device if one is set.
+pub(crate) fn label(name: &str, device: &str) -> String {
+    match device {
+        "" => name.to_owned(),
+        device => format!("{name} ({device})"),
     }
 }
 
@@ -36,10 +56,7 @@ impl Opener for IbverbsOpener {
     }
 
     fn label(&self) -> String {
-        match self.0.device.as_str() {
-            "" => NAME.to_owned(),
-            device => format!("{NAME} ({device})"),
-        }
+        label(NAME, &self.0.device)
     }
 }
 
@@ -54,7 +71,6 @@ pub(crate) fn settings_of(
     settings: &BTreeMap<String, String>,
 ) -> BTreeMap<String, String> {
     let mut settings = settings.clone();
-    settings.insert(::ibverbs::DEVICE_VARIABLE.to_owned(), name.to_owned());
     settings.insert(port::DEVICE.env.to_owned(), name.to_owned());
     settings
 }

@@ -30,6 +30,7 @@
 pub mod auto;
 pub mod hardware;
 pub mod ibverbs;
+pub mod mlx5;
 mod port;
 mod selection;
 pub mod soft;
@@ -41,6 +42,7 @@ use config::Knob;
 use serde::Serialize;
 use verbs::{Nic, PortOptionError};
 
+pub use ::mlx5::OperationDump;
 pub use selection::{Selection, VARIABLE};
 
 /// Opens ports of one NIC, as one configuration says. Threads share it and open a port each.
@@ -58,6 +60,11 @@ pub trait Opener: Clone + Send + Sync + 'static {
     /// The NIC as results name it, with the settings that differ from their defaults and change
     /// measured numbers.
     fn label(&self) -> String;
+
+    /// Every operation once, with the bytes of requests and completions; `None`: the NIC has none of its own.
+    fn operations(&self) -> Option<Result<Vec<OperationDump>, OperationsError>> {
+        None
+    }
 }
 
 /// Code that is generic over the NIC.
@@ -87,11 +94,12 @@ enum Kind {
     Soft,
     Tcp,
     Ibverbs,
+    Mlx5,
     Auto,
 }
 
 /// Every NIC that this version drives; the first is the default.
-pub const ALL: [NicEntry; 4] = [
+pub const ALL: [NicEntry; 5] = [
     NicEntry {
         name: soft::NAME,
         meaning: "the software NIC: shared memory between processes of one user and machine",
@@ -111,8 +119,15 @@ pub const ALL: [NicEntry; 4] = [
         kind: Kind::Ibverbs,
     },
     NicEntry {
+        name: mlx5::NAME,
+        meaning: "a ConnectX of this machine: the driver of this project, with the system's libmlx5 to make queues",
+        knobs: mlx5::KNOBS,
+        kind: Kind::Mlx5,
+    },
+    NicEntry {
         name: auto::NAME,
-        meaning: "an RDMA device if one is up, else TCP if the job may have several machines, else the software NIC",
+        meaning: "an RDMA device if one is up (a ConnectX by `mlx5`, others by `ibverbs`), else TCP if the job may \
+                  have several machines, else the software NIC",
         knobs: &[],
         kind: Kind::Auto,
     },
@@ -201,6 +216,24 @@ pub enum OpenError {
         /// The cause and its remedy.
         cause: Box<dyn Error + Send + Sync>,
     },
+}
+
+/// Why operations have no bytes.
+#[derive(Debug, thiserror::Error)]
+pub enum OperationsError {
+    /// The NIC does not open.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// An operation does not work.
+    #[error(transparent)]
+    Operation(#[from] ::mlx5::DumpError),
+}
+
+/// The operations of a NIC under the driver `mlx5`.
+fn operations_of<D: ::mlx5::device::Device>(
+    opened: Result<::mlx5::Nic<D>, OpenError>,
+) -> Result<Vec<OperationDump>, OperationsError> {
+    Ok(::mlx5::operations(&opened?)?)
 }
 
 impl OpenError {

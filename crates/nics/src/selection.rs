@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, env, fmt};
 use crate::{
     ALL, Kind, NicEntry, OpenError, Opener, SHARED_VARIABLES, Visitor, auto,
     ibverbs::{self, IbverbsOpener},
+    mlx5::Mlx5Opener,
     port,
     soft::SoftOpener,
     tcp::TcpOpener,
@@ -94,6 +95,9 @@ impl Selection {
             Ok(NicEntry { kind: Kind::Ibverbs, .. }) => {
                 Ok(visitor.visit(IbverbsOpener::from_lookup(lookup)?))
             }
+            Ok(NicEntry { kind: Kind::Mlx5, .. }) => {
+                Ok(visitor.visit(Mlx5Opener::from_lookup(lookup)?))
+            }
             Ok(NicEntry { kind: Kind::Auto, .. }) => {
                 Self { name: auto::choose(lookup).to_owned(), settings: self.settings.clone() }
                     .with(visitor)
@@ -173,13 +177,16 @@ mod tests {
         for entry in &ALL {
             let opened = Selection::new(entry.name).with(NameOf).unwrap();
             // Machines without RDMA are told so.
-            let is_told = matches!(&opened, Err(OpenError::Open { name: ibverbs::NAME, .. }));
+            let is_told = matches!(
+                &opened,
+                Err(OpenError::Open { name: ibverbs::NAME | crate::mlx5::NAME, .. })
+            );
             assert!(opened.is_ok() || is_told, "{}: {opened:?}", entry.name);
         }
         let bad = |variable: &str| match variable {
             "COPYRPC_SOFT_FABRIC" => Some("a/b".to_owned()),
             "COPYRPC_TCP_ADDRESS" => Some("nowhere".to_owned()),
-            "COPYRPC_IBVERBS_DEVICE" => Some("nowhere".to_owned()),
+            "COPYRPC_IBVERBS_DEVICE" | "COPYRPC_MLX5_DEVICE" => Some("nowhere".to_owned()),
             _ => None,
         };
         for available in crate::all(bad) {
@@ -194,7 +201,7 @@ mod tests {
 
     #[test]
     fn an_unknown_name_is_refused_with_the_nearest_and_all_known_ones() {
-        let known = "this version drives: soft, tcp, ibverbs, auto";
+        let known = "this version drives: soft, tcp, ibverbs, mlx5, auto";
         for (name, hint) in [("none_0", ""), ("softnic", "soft"), ("sotf", "soft"), ("tpc", "tcp")]
         {
             let hint = match hint {

@@ -2,7 +2,7 @@
 
 pub use softnic::{Config, Drive, KNOBS, Nic, OpenError, open};
 
-use crate::{Opener, port};
+use crate::{Opener, OperationDump, OperationsError, operations_of, port};
 
 /// Its name in the table.
 pub const NAME: &str = "soft";
@@ -34,5 +34,9 @@ impl Opener for SoftOpener {
 
     fn label(&self) -> String {
         self.0.label(NAME)
+    }
+
+    fn operations(&self) -> Option<Result<Vec<OperationDump>, OperationsError>> {
+        Some(operations_of(self.open()))
     }
 }

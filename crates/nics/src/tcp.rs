@@ -3,7 +3,7 @@
 pub use ::tcp::{Config, KNOBS, OpenError, open};
 use softnic::Nic;
 
-use crate::{Opener, port};
+use crate::{Opener, OperationDump, OperationsError, operations_of, port};
 
 /// Its name in the table.
 pub const NAME: &str = "tcp";
@@ -35,5 +35,9 @@ impl Opener for TcpOpener {
 
     fn label(&self) -> String {
         NAME.to_owned()
+    }
+
+    fn operations(&self) -> Option<Result<Vec<OperationDump>, OperationsError>> {
+        Some(operations_of(self.open()))
     }
 }

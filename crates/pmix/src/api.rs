@@ -3,77 +3,50 @@
 use core::ffi::{CStr, c_char};
 use std::sync::OnceLock;
 
-use libloading::Library;
-
 use crate::{
     abi::{Info, Proc, Status, Value},
     error::PmixError,
 };
 
 /// The library, by the version of its ABI.
-pub const LIBRARY: &str = "libpmix.so.2";
+pub const LIBRARY: &str = Api::LIBRARY;
 
 /// Versions of OpenPMIx whose structures are those of `abi`.
 const MAJOR_MIN: u32 = 3;
 const MAJOR_MAX: u32 = 5;
 
-/// Declares the functions, and looks each of them up.
-macro_rules! functions {
-    ($(fn $name:ident($($argument:ty),*) -> $result:ty;)*) => {
-        /// The library's functions, by their names.
-        #[allow(non_snake_case, reason = "the names of the library")]
-        #[derive(Clone, Copy, Debug)]
-        pub(crate) struct Api {
-            $(pub(crate) $name: unsafe extern "C" fn($($argument),*) -> $result,)*
-        }
-
-        impl Api {
-            #[allow(non_snake_case, reason = "the names of the library")]
-            fn look_up(library: &Library) -> Result<Self, PmixError> {
-                $(
-                    // SAFETY: this is the function's type in the library's header.
-                    let found = unsafe { library.get(concat!(stringify!($name), "\0").as_bytes()) };
-                    let missing = |_| PmixError::Symbol { symbol: stringify!($name) };
-                    let $name = *found.map_err(missing)?;
-                )*
-                Ok(Self { $($name),* })
-            }
-        }
-    };
-}
-
-functions! {
-    fn PMIx_Get_version() -> *const c_char;
-    fn PMIx_Error_string(Status) -> *const c_char;
-    fn PMIx_Init(*mut Proc, *mut Info, usize) -> Status;
-    fn PMIx_Finalize(*const Info, usize) -> Status;
-    fn PMIx_Put(u8, *const c_char, *mut Value) -> Status;
-    fn PMIx_Commit() -> Status;
-    fn PMIx_Fence(*const Proc, usize, *const Info, usize) -> Status;
-    fn PMIx_Get(*const Proc, *const c_char, *const Info, usize, *mut *mut Value) -> Status;
+dylib::functions! {
+    /// The library's functions, by their names.
+    pub(crate) struct Api of "libpmix.so.2" {
+        fn PMIx_Get_version() -> *const c_char;
+        fn PMIx_Error_string(Status) -> *const c_char;
+        fn PMIx_Init(*mut Proc, *mut Info, usize) -> Status;
+        fn PMIx_Finalize(*const Info, usize) -> Status;
+        fn PMIx_Put(u8, *const c_char, *mut Value) -> Status;
+        fn PMIx_Commit() -> Status;
+        fn PMIx_Fence(*const Proc, usize, *const Info, usize) -> Status;
+        fn PMIx_Get(*const Proc, *const c_char, *const Info, usize, *mut *mut Value) -> Status;
+    }
 }
 
 impl Api {
-    /// The library of this process, opened by the first call and never closed: it loads plugins of its own.
+    /// The library of this process, opened by the first call.
     ///
     /// # Errors
     ///
-    /// [`PmixError::Library`], [`PmixError::Symbol`] and [`PmixError::Version`].
+    /// [`PmixError::Library`] and [`PmixError::Version`]; the same each time.
     pub(crate) fn load() -> Result<Self, PmixError> {
-        static LOADED: OnceLock<Api> = OnceLock::new();
-        if let Some(api) = LOADED.get() {
-            return Ok(*api);
-        }
+        static LOADED: OnceLock<Result<Api, PmixError>> = OnceLock::new();
+        LOADED.get_or_init(Self::open_known).clone()
+    }
+
+    fn open_known() -> Result<Self, PmixError> {
         // SAFETY: its initialisers start no thread and touch nothing of this program.
-        let library = unsafe { Library::new(LIBRARY) };
-        let library = library
-            .map_err(|error| PmixError::Library { library: LIBRARY, cause: error.to_string() })?;
-        let api = Self::look_up(&library)?;
-        core::mem::forget(library);
+        let api = unsafe { Self::open() }.map_err(PmixError::Library)?;
         // SAFETY: it takes nothing, and may be called before PMIx_Init.
         let version = unsafe { (api.PMIx_Get_version)() };
         check_version(&text_of(version))?;
-        Ok(*LOADED.get_or_init(|| api))
+        Ok(api)
     }
 
     /// A status in the library's words.

@@ -1,26 +1,17 @@
 //! Why ranks share nothing through PMIx, with the remedy.
 
+use dylib::DylibError;
+
 /// Why ranks share nothing through PMIx.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PmixError {
-    /// The library is not there, or does not load.
+    /// The library is not there, does not load, or lacks a function.
     #[error(
-        "cannot open {library}: {cause}; install the PMIx library of the launcher (Debian: libpmix2), or add its \
-         folder to LD_LIBRARY_PATH"
+        "{0}; install the PMIx library of the launcher, of OpenPMIx 3 or later (Debian: libpmix2), or add its folder \
+         to LD_LIBRARY_PATH"
     )]
-    Library {
-        /// Its file name.
-        library: &'static str,
-        /// The dynamic linker's reason.
-        cause: String,
-    },
-    /// The library is older than what is needed.
-    #[error("the PMIx library has no `{symbol}`; OpenPMIx 3 or later is needed")]
-    Symbol {
-        /// The function.
-        symbol: &'static str,
-    },
+    Library(DylibError),
     /// The library's structures may be others.
     #[error(
         "the PMIx library is `{version}`; its versions {} to {} are known: install one of those", known.0, known.1

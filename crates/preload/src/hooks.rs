@@ -77,7 +77,7 @@ unsafe extern "C" fn hooked_post_send(
     let Some(real) = REAL_POST_SEND.get() else { return libc::EIO };
     // SAFETY: the program's own arguments.
     let result = unsafe { real(qp, requests, bad) };
-    uverbs::process::poll_engine();
+    uverbs::process::send_posted();
     result
 }
 

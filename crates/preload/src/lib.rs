@@ -3,8 +3,8 @@
 //!
 //! | function | for the device |
 //! |---|---|
-//! | `open`, `open64`, `openat`, `openat64` | opens `/dev/null`, whose number the sysfs tree gives the device |
-//! | `stat`, `access` | it is there |
+//! | `open`, `open64`, `openat`, `openat64` | opens `/dev/null`, whose number the sysfs tree gives the device; or a channel of the connection manager |
+//! | `stat`, `fstat`, `access` | it is there |
 //! | `write` | runs a command |
 //! | `ioctl` | refused, so that libibverbs writes commands instead |
 //! | `mmap` | maps doorbell registers |
@@ -79,11 +79,29 @@ unsafe fn open_at(dir: c_int, path: *const c_char, flags: c_int, mode: c_uint) -
         return fd;
     }
     // SAFETY: by contract.
-    if !path.is_null() && sysfs::is_gid(unsafe { CStr::from_ptr(path) }.to_bytes()) {
+    if !path.is_null() && unsafe { CStr::from_ptr(path) } == sysfs::CONNECTION_MANAGER {
         prepare();
-        if let Some(file) = process::gid().and_then(|text| sysfs::text_file(&text)) {
+        return match process::open_connection_manager() {
+            Ok(channel) => channel.into_raw_fd(),
+            Err(errno) => fail(errno.raw_os_error()),
+        };
+    }
+    let text = if path.is_null() {
+        c""
+    } else {
+        // SAFETY: by contract.
+        unsafe { CStr::from_ptr(path) }
+    };
+    let bytes = text.to_bytes();
+    if let Some(row) = sysfs::gid_row(bytes) {
+        prepare();
+        if let Some(file) = process::gid(row).and_then(|text| sysfs::text_file(&text)) {
             return file.into_raw_fd();
         }
+    }
+    if let Some(here) = sysfs::redirected(bytes) {
+        // SAFETY: by contract, of another path.
+        return narrow(unsafe { libc::syscall(libc::SYS_openat, dir, here.as_ptr(), flags, mode) });
     }
     // SAFETY: by contract.
     narrow(unsafe { libc::syscall(libc::SYS_openat, dir, path, flags, mode) })
@@ -148,6 +166,21 @@ pub unsafe extern "C" fn stat(path: *const c_char, into: *mut libc::stat) -> c_i
 
 /// # Safety
 ///
+/// As for `fstat(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fstat(fd: c_int, into: *mut libc::stat) -> c_int {
+    // SAFETY: by contract.
+    let result = narrow(unsafe { libc::syscall(libc::SYS_fstat, fd, into) });
+    if result == 0 && process::is_connection_channel(fd) {
+        // SAFETY: by contract, and the kernel has just written it.
+        let into = unsafe { &mut *into };
+        into.st_mode = into.st_mode & !libc::S_IFMT | libc::S_IFCHR;
+    }
+    result
+}
+
+/// # Safety
+///
 /// As for `access(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn access(path: *const c_char, mode: c_int) -> c_int {
@@ -176,15 +209,22 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: libc::c_ulong, argument: *mut
 /// As for `write(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn write(fd: c_int, bytes: *const c_void, len: usize) -> isize {
-    if !process::is_device(fd) {
+    let is_connection = process::is_connection_channel(fd);
+    if !is_connection && !process::is_device(fd) {
         // SAFETY: by contract.
         let written = unsafe { libc::syscall(libc::SYS_write, fd, bytes, len) };
         return isize::try_from(written).unwrap_or(-1);
     }
     // SAFETY: by contract: the caller's bytes, which it does not change meanwhile.
     let command = unsafe { core::slice::from_raw_parts(bytes.cast::<u8>(), len) };
-    // SAFETY: only the libraries that have opened the device write to it.
-    match unsafe { process::command(fd, command) } {
+    let ran = if is_connection {
+        // SAFETY: only librdmacm, which has opened it, writes to it.
+        unsafe { process::connection_command(fd, command) }
+    } else {
+        // SAFETY: only the libraries that have opened the device write to it.
+        unsafe { process::command(fd, command) }
+    };
+    match ran {
         Ok(()) => len as isize,
         Err(errno) => fail(errno.raw_os_error()) as isize,
     }

@@ -4,7 +4,7 @@ use proto::{
     Status,
     copyrpc::{Busy, HelloError, Violation},
 };
-use verbs::{CreateError, Lid, MemoryError, ModifyError, PostRecvError};
+use verbs::{Cqn, CreateError, Lid, MemoryError, ModifyError, PostRecvError};
 
 use crate::{ConfigError, ContactError, Range};
 
@@ -173,6 +173,22 @@ pub enum ReplyError {
     /// The connection has ended meanwhile.
     #[error("the caller is gone; nobody waits for this answer")]
     Gone,
+}
+
+/// Why a worker is of no more use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NicFailure {
+    /// Completions were lost, and with them the end of what they were about.
+    #[error(
+        "completion queue {0} has overrun and reports nothing any more; this program has to be started anew \
+         (the queue has an entry for all that can be outstanding: this is a bug of the program or of its NIC)"
+    )]
+    CqOverrun(Cqn),
+    /// No object of the device works.
+    #[error(
+        "the NIC has failed; its program has to be started anew once the system's log says that it works"
+    )]
+    Device,
 }
 
 /// Why a connection ended.

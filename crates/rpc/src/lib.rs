@@ -38,7 +38,9 @@ mod worker;
 pub use config::{Config, ConfigError, TransportKind};
 pub use contact::{ContactError, Invitation};
 pub use entropy::Entropy;
-pub use error::{CallError, CloseReason, ConnectError, OpenError, ReplyError, TransferError};
+pub use error::{
+    CallError, CloseReason, ConnectError, NicFailure, OpenError, ReplyError, TransferError,
+};
 pub use handler::{Handler, Request};
 pub use peer::PeerId;
 pub use pool::{Account, LargeMemory};

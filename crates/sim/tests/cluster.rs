@@ -1,8 +1,12 @@
 //! Clusters in virtual time: determinism, and one scenario per fault.
 
+use std::num::NonZero;
+
 use copyrpc_sim::{
     cluster::{
-        ClusterWorkload, End, Outcome, Setup, run, run_with_timeline,
+        ClusterWorkload, End, Outcome, Seeds, Setup,
+        fault::Fault,
+        run, run_with_timeline,
         scale::{self, Scale},
         swarm,
     },
@@ -54,9 +58,15 @@ fn the_same_seed_gives_the_same_events() {
 
 #[test]
 fn seeds_pass_whichever_thread_runs_them() {
-    let all = swarm(&setup(1000), 12, false, |_| {}).unwrap();
-    assert_eq!(all.failure, None);
-    assert_eq!((all.seeds, all), (12, swarm(&setup(1000), 12, false, |_| {}).unwrap()));
+    let run = |first, count, threads| {
+        let seeds = Seeds { count, twice: false, threads: NonZero::new(threads) };
+        swarm(&setup(first), seeds, |_| {}).unwrap()
+    };
+    let all = run(1000, 12, 2);
+    assert_eq!((all.failure.as_ref(), all.seeds), (None, 12));
+    let (mut in_parts, rest) = (run(1000, 5, 1), run(1005, 7, 1));
+    in_parts.merge(rest);
+    assert_eq!(all, in_parts);
 }
 
 #[test]
@@ -144,6 +154,39 @@ fn fault_d2_ways_that_are_cut_in_one_direction_heal() {
     with("cut-fabric:0/1/0@50+300,cut-control:2/1/0@50+400");
 }
 
+/// Daemons poll rings, credit and completions while bytes of WRITEs come in any order.
+#[test]
+fn fault_d3_bytes_that_are_not_announced_are_not_read() {
+    let torn = "torn:0/0/20000@0+500,torn:1/0/2000@0+500,torn:2/0/100@0+500";
+    for outcome in with(torn).into_iter().chain(with(&format!("{torn},reorder:0/0/5000@0+500"))) {
+        assert_eq!(total(&outcome, "peers_lost"), 0);
+        assert!(count(&outcome, |end| *end == End::Answered) > 5, "{outcome:?}");
+        assert!(outcome.torn_pieces > 10, "{outcome:?}");
+    }
+}
+
+/// Bodies that do not fit the ring are read by their receiver.
+#[test]
+fn fault_d9_a_key_that_is_revoked_during_a_read_ends_the_connection_and_no_daemon() {
+    let faults = Some(vec!["revoked:1/0/2@100+300".parse().unwrap()]);
+    let full = |seed: u64| Setup {
+        faults: faults.clone(),
+        workload: ClusterWorkload::FullRings,
+        ..setup(2 * seed + 1)
+    };
+    let outcomes: Vec<_> = (0..4).map(|seed| ran(&full(seed))).collect();
+    assert!(outcomes.iter().any(|outcome| total(outcome, "peers_lost") > 0), "{outcomes:?}");
+    assert!(outcomes.iter().all(|outcome| count(outcome, |end| *end == End::Answered) > 50));
+}
+
+/// Its daemon says so and ends: nothing that it has could be told of anything.
+#[test]
+fn fault_d4_a_daemon_whose_completion_queues_overrun_ends_and_comes_back() {
+    let outcomes = with("cq-overrun:1/0/0@100+1,cq-overrun:2/0/0@350+1");
+    assert!(outcomes.iter().any(|outcome| count(outcome, |end| *end == End::DaemonGone) > 0));
+    assert!(outcomes.iter().all(|outcome| total(outcome, "peers_joined") > 6));
+}
+
 #[test]
 fn fault_d4_queue_pairs_that_fail_are_connected_again() {
     let outcomes = with("qp-error:0/0/2@100+100,qp-error:2/0/1@300+100");
@@ -220,6 +263,71 @@ fn fault_d11_a_slow_node_costs_nobody_a_connection() {
 fn fault_g3_clocks_that_gain_break_nothing() {
     for outcome in with("clock-rate:0/0/10000@50+400,clock-rate:1/0/10000@50+100") {
         assert_eq!(total(&outcome, "peers_lost"), 0);
+    }
+}
+
+/// The first client of each node has 32 times as many calls in flight as the others, and the longest bodies.
+#[test]
+fn fault_i1_i9_greedy_clients_leave_others_half_of_their_share() {
+    let honest = |workload, seed| {
+        let faults = Some(Vec::new());
+        let outcome = ran(&Setup { faults, workload, clients: 3, ..setup(seed) });
+        outcome.answered_by_client[&1] + outcome.answered_by_client[&2]
+    };
+    for seed in 0..6 {
+        let (alone, beside) =
+            (honest(ClusterWorkload::Fair, seed), honest(ClusterWorkload::Greedy, seed));
+        println!("{alone} calls of honest clients, {beside} beside greedy ones");
+        assert!(alone > 20 && 2 * beside >= alone, "seed {seed}: {beside} of {alone}");
+    }
+}
+
+fn faults_of(list: impl Iterator<Item = String>) -> Option<Vec<Fault>> {
+    Some(list.map(|fault| fault.parse().unwrap()).collect())
+}
+
+/// Callers have ten minutes; some of them die. Calls to daemons go on beside those that nobody answers.
+#[test]
+fn fault_i1_i2_calls_to_a_silent_service_end_with_their_callers_and_stop_no_others() {
+    let clients = 3;
+    // All die once, and again when the run is over.
+    let deaths = (0..3 * clients).map(|number| {
+        let (node, client) = (number / clients, number % clients);
+        format!("client-death:{node}/0/{client}@{}+1", 200 + number)
+    });
+    let faults = faults_of(deaths);
+    for seed in 0..4 {
+        let workload = ClusterWorkload::Silent;
+        let outcome = ran(&Setup { faults: faults.clone(), workload, clients, ..setup(seed) });
+        assert!(count(&outcome, |end| *end == End::Answered) > 10, "{outcome:?}");
+        assert!(total(&outcome, "abandoned") > 0, "{outcome:?}");
+        assert_eq!((total(&outcome, "held_bytes"), total(&outcome, "waiting")), (0, 0));
+    }
+}
+
+/// Its provider never answers, so who got it would keep it for ten minutes. The caller dies while the body is read, and
+/// so does another node.
+#[test]
+fn fault_i2_a_request_that_is_given_up_while_its_body_is_read_ends() {
+    let faults = "nic-stall:1/0/0@83+92,crash:0/0/0@195+148".split(',');
+    let faults = faults_of(faults.map(str::to_owned));
+    let (length, workload) = (Time::from_ns(175_000), ClusterWorkload::Silent);
+    ran(&Setup { faults, length, workload, ..setup(500_187) });
+}
+
+/// Callers and services leave while calls are under way, and others come.
+#[test]
+fn fault_i3_i5_clients_that_come_and_leave_in_a_loop_leave_nothing_behind() {
+    let deaths = (0..40).map(|number| {
+        let (node, client) = (number % 3, number % 4 % 3);
+        format!("client-death:{node}/0/{client}@{}+1", 20 + 12 * number)
+    });
+    let faults = faults_of(deaths);
+    for seed in 0..4 {
+        let workload = ClusterWorkload::Providers;
+        let outcome = ran(&Setup { faults: faults.clone(), workload, clients: 3, ..setup(seed) });
+        assert!(total(&outcome, "departed") >= 35, "{outcome:?}");
+        assert_eq!((total(&outcome, "held_bytes"), total(&outcome, "waiting")), (0, 0));
     }
 }
 

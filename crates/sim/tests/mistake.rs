@@ -2,7 +2,7 @@
 #![cfg(feature = "early-credit")]
 
 use copyrpc_sim::{
-    cluster::{ClusterWorkload, Setup, run, shrink, swarm},
+    cluster::{ClusterWorkload, Seeds, Setup, run, shrink, swarm},
     world::Time,
 };
 
@@ -11,7 +11,7 @@ use copyrpc_sim::{
 fn pitfall_9_early_credit_is_found_and_shrunk() {
     let (length, workload) = (Time::from_ns(1_000_000), ClusterWorkload::Drawn);
     let large = Setup { nodes: 3, clients: 4, length, seed: 1, faults: None, workload };
-    let found = swarm(&large, 50, false, |_| {}).unwrap();
+    let found = swarm(&large, Seeds { count: 50, twice: false, threads: None }, |_| {}).unwrap();
     let (setup, _) = found.failure.expect("no seed has found it");
     let (small, failure) = shrink(&setup, |_, _| {}).unwrap().expect("it fails each time");
     println!("{failure}: {small}");
@@ -20,7 +20,8 @@ fn pitfall_9_early_credit_is_found_and_shrunk() {
     let size =
         |setup: &Setup| u64::from(setup.nodes) * u64::from(setup.clients) * setup.length.whole_ns();
     assert!(4 * size(&small) <= size(&large), "{small}");
-    assert_eq!(small.faults, Some(Vec::new()), "it needs no fault: {small}");
+    // None is needed, but one may have set the pace in which the seed has met it.
+    assert!(small.faults().len() <= 1, "{small}");
     // The line says all that there is to say.
     assert_eq!(run(&small).unwrap().failure, Some(failure));
 }

@@ -1,14 +1,24 @@
 //! Production daemons in a world with a machine's times.
 
 use copyrpc_sim::{
-    cluster::steady::{Begin, FlushPolicy, Measured, Steady, run},
+    cluster::steady::{Begin, Connected, FlushPolicy, Measured, Steady, run},
     world::Time,
 };
 
 fn measured(depth: u16, wqes: u16, begin: Begin) -> Measured {
     let lengths = (Time::from_ns(100_000), Time::from_ns(150_000));
     let flush = FlushPolicy::SelfClocked { wqes };
-    run(&Steady { nodes: 2, clients: 4, depth, flush, begin, lengths, seed: 1 }).unwrap()
+    run(&Steady {
+        nodes: 2,
+        clients: 4,
+        depth,
+        flush,
+        transport: Connected::Rc,
+        begin,
+        lengths,
+        seed: 1,
+    })
+    .unwrap()
 }
 
 #[test]
@@ -30,4 +40,27 @@ fn batches_grow_with_the_load() {
     println!("{shallow:?} {deep:?}");
     assert!(deep.messages_per_wqe > 2.0 * shallow.messages_per_wqe, "{shallow:?} {deep:?}");
     assert!(deep.mops_per_node > 2.0 * shallow.mops_per_node, "{shallow:?} {deep:?}");
+}
+
+/// Other peers' requests fill the NIC's time: a second one of each only leaves with fewer messages.
+#[test]
+fn with_many_nodes_one_unfinished_request_per_peer_does_more_than_two() {
+    let at = |flush, begin| {
+        let lengths = (Time::from_ns(60_000), Time::from_ns(100_000));
+        let (transport, seed) = (Connected::Rc, 1);
+        let load =
+            Steady { nodes: 8, clients: 16, depth: 1, flush, transport, begin, lengths, seed };
+        let measured = run(&load).unwrap();
+        assert_eq!(measured.others, 0, "{measured:?}");
+        measured
+    };
+    let default = FlushPolicy::for_peers(7);
+    let (one, two) =
+        (at(default, Begin::Burst), at(FlushPolicy::SelfClocked { wqes: 2 }, Begin::Burst));
+    println!("{one:?} {two:?}");
+    assert!(one.mops_per_node > 1.05 * two.mops_per_node, "{one:?} {two:?}");
+    assert!(one.messages_per_wqe > two.messages_per_wqe && one.connection_bytes > 1 << 20);
+    let perturbed = at(default, Begin::Perturbed);
+    let rates = [one.mops_per_node, perturbed.mops_per_node];
+    assert!(rates[0] / rates[1] < 1.1 && rates[1] / rates[0] < 1.1, "{rates:?}");
 }

@@ -154,10 +154,11 @@ fn send(from: &mut End, to: Option<&Destination>, bytes: &[u8]) {
     from.qp.ring_send();
 }
 
-/// InfiniBand leaves there what was there, or not.
+/// Where a global route header came, it lies before the datagram. Where none came, InfiniBand leaves there what was
+/// there, or not.
 #[test]
 fn strict_mode_leaves_nothing_before_a_datagram_as_it_was() {
-    for (strict, is_kept) in [(None, true), (Some(5), false)] {
+    for (strict, has_grh) in [(None, true), (None, false), (Some(5), true), (Some(5), false)] {
         let nics: [Nic; 2] = [(); 2].map(|()| nic("header", strict));
         let [mut from, mut to] = nics.each_ref().map(|nic| End::new(nic, Transport::Ud));
         [&mut from, &mut to].into_iter().for_each(|end| ready(&mut end.qp, None));
@@ -165,9 +166,11 @@ fn strict_mode_leaves_nothing_before_a_datagram_as_it_was() {
         mr.write(0, &[0xaa; 256]);
         let mut endpoint = to.endpoint();
         let PortRoute::Lid(lid) = endpoint.address.route else { panic!("{endpoint:?}") };
-        let gid = to.nic.port().gid;
-        let route = GidRoute { gid, hop_limit: 9, traffic_class: 0, flow_label: 0 };
-        endpoint.address.route = PortRoute::Global(lid, route);
+        let [source, gid] = [&from, &to].map(|end| end.nic.port().gid);
+        if has_grh {
+            let route = GidRoute { gid, hop_limit: 9, traffic_class: 0, flow_label: 0 };
+            endpoint.address.route = PortRoute::Global(lid, route);
+        }
         let destination = Destination::Ud { to: endpoint, qkey: QKEY };
         to.qp.post_recv(&[mr.sge(0, 20), mr.sge(20, 200)]).unwrap();
         to.qp.ring_recv();
@@ -182,12 +185,19 @@ fn strict_mode_leaves_nothing_before_a_datagram_as_it_was() {
             to.cq.poll()
         });
         assert_eq!((done.failure, done.len_bytes), (None, 7));
-        assert!(done.source.unwrap().has_grh, "it came with a global route header");
+        assert_eq!(done.source.unwrap().has_grh, has_grh);
         let mut bytes = [0; 64];
         mr.read(0, &mut bytes);
-        assert_eq!(&bytes[GRH_BYTES..GRH_BYTES + 7], b"payload");
-        assert_eq!(bytes[..GRH_BYTES] == [0xaa; GRH_BYTES], is_kept, "{strict:?}: {bytes:?}");
-        assert_eq!(bytes[GRH_BYTES + 7..], [0xaa; 64 - GRH_BYTES - 7]);
+        let (header, payload) = bytes.split_at(GRH_BYTES);
+        assert_eq!(&payload[..7], b"payload");
+        if has_grh {
+            // Version 6, nothing of IP behind it, the hop limit, and both GIDs.
+            assert_eq!((header[0] >> 4, header[6], header[7]), (6, 0x1b, 9), "{strict:?}");
+            assert_eq!(header[8..], [source.to_bytes(), gid.to_bytes()].concat(), "{strict:?}");
+        } else {
+            assert_eq!(header == [0xaa; GRH_BYTES], strict.is_none(), "{strict:?}: {bytes:?}");
+        }
+        assert_eq!(payload[7..], [0xaa; 64 - GRH_BYTES - 7]);
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use client::{Filler, LentBytes};
+
 /// Why a value has no bytes, or bytes are no value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -15,6 +17,29 @@ pub trait Encode<T> {
     ///
     /// [`CodecError`].
     fn encode(value: &T, into: &mut Vec<u8>) -> Result<(), CodecError>;
+
+    /// How many bytes [`fill`](Self::fill) puts for a value; `None`, as by default: the value is encoded to
+    /// private memory first, and copied from there.
+    fn len_bytes(value: &T) -> Option<usize> {
+        let _ = value;
+        None
+    }
+
+    /// Puts a value where its receiver reads it: as many bytes as [`len_bytes`](Self::len_bytes) said just
+    /// before, the same as those of [`encode`](Self::encode).
+    ///
+    /// # Errors
+    ///
+    /// [`CodecError`]. The call that was to carry the value then panics: nothing is sent.
+    fn fill(value: &T, into: &mut Filler<'_>) -> Result<(), CodecError> {
+        let mut bytes = Vec::new();
+        Self::encode(value, &mut bytes)?;
+        put(into, &bytes)
+    }
+}
+
+fn put(into: &mut Filler<'_>, bytes: &[u8]) -> Result<(), CodecError> {
+    into.put(bytes).map_err(|full| CodecError(full.to_string().into()))
 }
 
 /// A codec that reads values of type `T`. It gets bytes of strangers, and must not panic.
@@ -25,9 +50,21 @@ pub trait Decode<T> {
     ///
     /// [`CodecError`].
     fn decode(bytes: &[u8]) -> Result<T, CodecError>;
+
+    /// Reads a value that is all there is of bytes that others may write meanwhile. By default it is read from a
+    /// private copy, which `scratch` has the memory for.
+    ///
+    /// # Errors
+    ///
+    /// [`CodecError`].
+    fn decode_lent(bytes: LentBytes<'_>, scratch: &mut Vec<u8>) -> Result<T, CodecError> {
+        scratch.clear();
+        bytes.append_to(scratch);
+        Self::decode(scratch)
+    }
 }
 
-/// `postcard`: compact, and the same on every machine.
+/// `postcard`: compact, and the same on every machine. It writes byte by byte, and so to private memory first.
 #[cfg(feature = "postcard")]
 #[derive(Clone, Copy, Debug)]
 pub struct Postcard;
@@ -65,10 +102,22 @@ impl Encode<Vec<u8>> for Raw {
         into.extend_from_slice(value);
         Ok(())
     }
+
+    fn len_bytes(value: &Vec<u8>) -> Option<usize> {
+        Some(value.len())
+    }
+
+    fn fill(value: &Vec<u8>, into: &mut Filler<'_>) -> Result<(), CodecError> {
+        put(into, value)
+    }
 }
 
 impl Decode<Vec<u8>> for Raw {
     fn decode(bytes: &[u8]) -> Result<Vec<u8>, CodecError> {
+        Ok(bytes.to_vec())
+    }
+
+    fn decode_lent(bytes: LentBytes<'_>, _: &mut Vec<u8>) -> Result<Vec<u8>, CodecError> {
         Ok(bytes.to_vec())
     }
 }
@@ -77,6 +126,14 @@ impl Decode<Vec<u8>> for Raw {
 impl Encode<(Vec<u8>,)> for Raw {
     fn encode(value: &(Vec<u8>,), into: &mut Vec<u8>) -> Result<(), CodecError> {
         <Self as Encode<Vec<u8>>>::encode(&value.0, into)
+    }
+
+    fn len_bytes(value: &(Vec<u8>,)) -> Option<usize> {
+        <Self as Encode<Vec<u8>>>::len_bytes(&value.0)
+    }
+
+    fn fill(value: &(Vec<u8>,), into: &mut Filler<'_>) -> Result<(), CodecError> {
+        <Self as Encode<Vec<u8>>>::fill(&value.0, into)
     }
 }
 

@@ -1,7 +1,7 @@
 //! What the macro's code is made of.
 
 use client::{
-    CallError, Client, Description, FutureCall, FutureClient, Inbound, Offer, Status, To,
+    CallError, Client, Description, Filler, FutureCall, FutureClient, Inbound, Offer, Status, To,
     message::{DAEMON, MethodRecord, method},
     name,
 };
@@ -93,6 +93,13 @@ fn agree(told: &Description, methods: &[Method]) -> Result<(), TypedError> {
     Err(TypedError::Mismatch { method: differs.map_or("", |method| method.name) })
 }
 
+/// Puts arguments where the daemon reads them. A codec that has less or more than it said is mistaken.
+fn fill<Codec: Encode<A>, A>(arguments: &A, body: &mut Filler<'_>) {
+    if let Err(error) = Codec::fill(arguments, body) {
+        panic!("a codec has not the bytes that it said: {error}");
+    }
+}
+
 /// A client of one service on one rank.
 #[derive(Debug)]
 pub struct Caller {
@@ -100,13 +107,16 @@ pub struct Caller {
     rank: u32,
     service: u16,
     has_agreed: bool,
+    /// Memory of bodies that are not put in place.
+    scratch: Vec<u8>,
 }
 
 impl Caller {
     /// Calls the service of this name on `rank`.
     #[must_use]
     pub fn new(client: Client, rank: u32, name: &str) -> Self {
-        Self { client, rank, service: name::service_number(name), has_agreed: false }
+        let service = name::service_number(name);
+        Self { client, rank, service, has_agreed: false, scratch: Vec::new() }
     }
 
     /// Calls a method.
@@ -127,10 +137,19 @@ impl Caller {
             agree(&self.client.describe(self.rank, self.service)?, methods)?;
             self.has_agreed = true;
         }
-        let mut body = Vec::new();
-        Codec::encode(arguments, &mut body).map_err(TypedError::Encode)?;
-        let answer = self.client.call(self.rank, self.service, method.number, &body)?;
-        Codec::decode(answer).map_err(TypedError::Decode)
+        let Self { client, rank, service, scratch, .. } = self;
+        // What may be made again must be there again.
+        let len_bytes = if client.retries() { None } else { Codec::len_bytes(arguments) };
+        let Some(len_bytes) = len_bytes else {
+            scratch.clear();
+            Codec::encode(arguments, scratch).map_err(TypedError::Encode)?;
+            let answer = client.call(*rank, *service, method.number, scratch)?;
+            return Codec::decode(answer).map_err(TypedError::Decode);
+        };
+        let to = To { rank: *rank, service: *service, method: method.number };
+        let answer =
+            client.call_in_place(to, len_bytes, |body| fill::<Codec, A>(arguments, body))?;
+        Codec::decode_lent(answer, scratch).map_err(TypedError::Decode)
     }
 
     /// The client.
@@ -176,10 +195,17 @@ impl FutureCaller {
     where
         Codec: Encode<A> + Decode<V>,
     {
-        let mut body = Vec::new();
-        let written = Codec::encode(arguments, &mut body).map_err(TypedError::Encode);
         let to = To { rank: self.rank, service: self.service, method: method.number };
-        let call: Result<FutureCall, _> = written.map(|()| self.client.call(to, &body));
+        let call: Result<FutureCall, _> = match Codec::len_bytes(arguments) {
+            Some(len_bytes) => Ok(self
+                .client
+                .call_in_place(to, len_bytes, |body| fill::<Codec, A>(arguments, body))),
+            None => {
+                let mut body = Vec::new();
+                let written = Codec::encode(arguments, &mut body).map_err(TypedError::Encode);
+                written.map(|()| self.client.call(to, &body))
+            }
+        };
         async move {
             let answer = call?.await?;
             Codec::decode(&answer).map_err(TypedError::Decode)

@@ -14,6 +14,8 @@ pub(crate) mod number {
     pub(crate) const QUERY_PORT: u32 = 2;
     pub(crate) const ALLOC_PD: u32 = 3;
     pub(crate) const DEALLOC_PD: u32 = 4;
+    pub(crate) const CREATE_AH: u32 = 5;
+    pub(crate) const DESTROY_AH: u32 = 8;
     pub(crate) const REG_MR: u32 = 9;
     pub(crate) const DEREG_MR: u32 = 13;
     pub(crate) const CREATE_COMP_CHANNEL: u32 = 17;
@@ -134,8 +136,13 @@ pub(crate) struct Command<'a> {
 }
 
 /// Commands that have no response, and so no address of one.
-const WITHOUT_RESPONSE: [u32; 3] = [number::DEALLOC_PD, number::DEREG_MR, number::MODIFY_SRQ];
-const MODIFY_QP: u32 = number::MODIFY_QP;
+const WITHOUT_RESPONSE: [u32; 5] = [
+    number::DEALLOC_PD,
+    number::DESTROY_AH,
+    number::DEREG_MR,
+    number::MODIFY_SRQ,
+    number::MODIFY_QP,
+];
 
 impl<'a> Command<'a> {
     /// `None`: it is shorter than it says.
@@ -158,7 +165,7 @@ impl<'a> Command<'a> {
             });
         }
         let body = Fields(bytes.get(8..in_words * 4)?);
-        let has_response = !WITHOUT_RESPONSE.contains(&number) && number != MODIFY_QP;
+        let has_response = !WITHOUT_RESPONSE.contains(&number);
         Some(Self {
             number,
             is_extended,

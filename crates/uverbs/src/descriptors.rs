@@ -17,9 +17,11 @@ pub(crate) enum Descriptor {
     Hidden = 2,
     /// A device; contexts are numbered by descriptor.
     Device = 3,
+    /// A channel of the connection manager.
+    Connections = 4,
 }
 
-use Descriptor::{Channel, Device, Hidden, Other};
+use Descriptor::{Channel, Connections, Device, Hidden, Other};
 
 static KINDS: [AtomicU8; DESCRIPTORS] = [const { AtomicU8::new(Other as u8) }; DESCRIPTORS];
 
@@ -30,7 +32,10 @@ fn entry(fd: RawFd) -> Option<&'static AtomicU8> {
 /// `Other` for a number that is not watched.
 pub(crate) fn kind(fd: RawFd) -> Descriptor {
     let byte = entry(fd).map_or(Other as u8, |entry| entry.load(Ordering::Acquire));
-    [Channel, Hidden, Device].into_iter().find(|kind| *kind as u8 == byte).unwrap_or(Other)
+    [Channel, Hidden, Device, Connections]
+        .into_iter()
+        .find(|kind| *kind as u8 == byte)
+        .unwrap_or(Other)
 }
 
 /// Returns `false` if the number is too great to be watched.

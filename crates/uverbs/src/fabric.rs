@@ -2,7 +2,7 @@
 //!
 //! Each ordered pair of ports has one stream, which the sender opens when it has something to send. A frame is
 //! its length in four bytes, its kind in one, and the bytes of a packet or an answer. A stream that ends tells
-//! that the other process is gone.
+//! that the other process is gone, in good order if its last frame is a goodbye.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -26,6 +26,9 @@ const LIDS: core::ops::Range<u16> = 1..512;
 /// Bytes that one read takes.
 const READ_BYTES: usize = 256 << 10;
 
+/// How often a port that polls looks for new streams, which are rare.
+const ACCEPT_NS: u64 = 20_000;
+
 /// Bytes that may wait for all peers together before queue pairs wait.
 pub(crate) const BACKLOG_BYTES_MAX: usize = 4 << 20;
 
@@ -36,6 +39,7 @@ const HEAD_BYTES: usize = 5;
 const HELLO: u8 = 0;
 const PACKET: u8 = 1;
 const ANSWER: u8 = 2;
+const GOODBYE: u8 = 3;
 
 /// A frame that a peer sent.
 #[derive(Debug)]
@@ -62,6 +66,15 @@ struct Incoming {
     bytes: Vec<u8>,
     /// What of `bytes` has been taken.
     taken: usize,
+    has_said_goodbye: bool,
+}
+
+/// A port that is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Gone {
+    pub(crate) lid: Lid,
+    /// Its process was killed, or as good as that.
+    pub(crate) is_lost: bool,
 }
 
 /// The streams of one port.
@@ -73,7 +86,9 @@ pub(crate) struct Fabric {
     outgoing: HashMap<u16, Outgoing>,
     incoming: Vec<Incoming>,
     backlog_bytes: usize,
-    lost: Vec<Lid>,
+    /// When it looks for new streams again.
+    accepts_at_ns: u64,
+    gone: Vec<Gone>,
     buffer: Vec<u8>,
 }
 
@@ -112,7 +127,8 @@ impl Fabric {
                 outgoing: HashMap::new(),
                 incoming: Vec::new(),
                 backlog_bytes: 0,
-                lost: Vec::new(),
+                accepts_at_ns: 0,
+                gone: Vec::new(),
                 buffer: vec![0; READ_BYTES],
             });
         }
@@ -131,8 +147,19 @@ impl Fabric {
     }
 
     /// Ports that are gone since the last call.
-    pub(crate) fn take_lost(&mut self) -> Vec<Lid> {
-        core::mem::take(&mut self.lost)
+    pub(crate) fn take_gone(&mut self) -> Vec<Gone> {
+        core::mem::take(&mut self.gone)
+    }
+
+    /// Tells all peers that this port ends in good order.
+    pub(crate) fn say_goodbye(&mut self) {
+        let heard = self.incoming.iter().filter_map(|incoming| incoming.peer.map(Lid::get));
+        let mut peers: Vec<u16> = heard.chain(self.outgoing.keys().copied()).collect();
+        peers.sort_unstable();
+        peers.dedup();
+        for lid in peers {
+            self.send(Lid::new(lid), frame(GOODBYE, &[]));
+        }
     }
 
     /// Sends a packet; `false`: nobody is there.
@@ -146,16 +173,24 @@ impl Fabric {
     }
 
     fn send(&mut self, to: Lid, frame: Vec<u8>) -> bool {
-        if !self.outgoing.contains_key(&to.get()) {
-            let Some(stream) = self.connect(to) else { return false };
-            self.backlog_bytes += stream.waiting.iter().map(Vec::len).sum::<usize>();
-            self.outgoing.insert(to.get(), stream);
+        if !self.open(to) {
+            return false;
         }
         let Some(outgoing) = self.outgoing.get_mut(&to.get()) else { return false };
         self.backlog_bytes += frame.len();
         outgoing.waiting.push_back(frame);
         if outgoing.waiting.len() == 1 {
             self.flush_one(to);
+        }
+        true
+    }
+
+    /// Opens the stream to a port if it is not open; `false`: nobody is there.
+    fn open(&mut self, to: Lid) -> bool {
+        if !self.outgoing.contains_key(&to.get()) {
+            let Some(stream) = self.connect(to) else { return false };
+            self.backlog_bytes += stream.waiting.iter().map(Vec::len).sum::<usize>();
+            self.outgoing.insert(to.get(), stream);
         }
         true
     }
@@ -193,26 +228,40 @@ impl Fabric {
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => return self.lose(to),
+                Err(_) => {
+                    self.forget(to);
+                    // Its own stream tells how it ended, where it has one.
+                    if !self.incoming.iter().any(|incoming| incoming.peer == Some(to)) {
+                        self.gone.push(Gone { lid: to, is_lost: true });
+                    }
+                    return;
+                }
             }
         }
     }
 
-    fn lose(&mut self, lid: Lid) {
+    fn forget(&mut self, lid: Lid) {
         if let Some(outgoing) = self.outgoing.remove(&lid.get()) {
             let waiting: usize = outgoing.waiting.iter().map(Vec::len).sum();
             self.backlog_bytes -= waiting - outgoing.written;
         }
-        self.lost.push(lid);
+    }
+
+    fn accept(&mut self) {
+        while let Ok((stream, _)) = self.listener.accept() {
+            hide(&stream);
+            if is_own(&stream) && stream.set_nonblocking(true).is_ok() {
+                self.incoming.push(Incoming::new(stream));
+            }
+        }
     }
 
     /// Takes what has arrived.
     pub(crate) fn receive(&mut self) -> Vec<Frame> {
-        while let Ok((stream, _)) = self.listener.accept() {
-            hide(&stream);
-            if is_own(&stream) && stream.set_nonblocking(true).is_ok() {
-                self.incoming.push(Incoming { stream, peer: None, bytes: Vec::new(), taken: 0 });
-            }
+        let now_ns = os::clock::now_ns();
+        if now_ns >= self.accepts_at_ns {
+            self.accepts_at_ns = now_ns + ACCEPT_NS;
+            self.accept();
         }
         let mut frames = Vec::new();
         let mut at = 0;
@@ -223,7 +272,8 @@ impl Fabric {
             }
             let gone = self.incoming.swap_remove(at);
             if let Some(lid) = gone.peer {
-                self.lose(lid);
+                self.forget(lid);
+                self.gone.push(Gone { lid, is_lost: !gone.has_said_goodbye });
             }
         }
         frames
@@ -231,6 +281,10 @@ impl Fabric {
 }
 
 impl Incoming {
+    fn new(stream: UnixStream) -> Self {
+        Self { stream, peer: None, bytes: Vec::new(), taken: 0, has_said_goodbye: false }
+    }
+
     /// Reads once, and takes whole frames; `false`: the stream has ended, or makes no sense.
     fn read(&mut self, buffer: &mut [u8], frames: &mut Vec<Frame>) -> bool {
         match self.stream.read(buffer) {
@@ -261,6 +315,7 @@ impl Incoming {
                     Ok(answer) => frames.push(Frame::Answer(answer)),
                     Err(_) => return false,
                 },
+                (GOODBYE, Some(_)) => self.has_said_goodbye = true,
                 _ => return false,
             }
             self.taken += HEAD_BYTES + len;
@@ -268,5 +323,61 @@ impl Incoming {
         self.bytes.drain(..self.taken);
         self.taken = 0;
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fabric(name: &str) -> String {
+        format!("{name}-{}", std::process::id())
+    }
+
+    /// Receives until something is known to be gone.
+    fn gone(fabric: &mut Fabric) -> Vec<Gone> {
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+        loop {
+            fabric.receive();
+            let gone = fabric.take_gone();
+            if !gone.is_empty() || std::time::Instant::now() > deadline {
+                return gone;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_goodbye_tells_a_good_end_from_a_lost_port() {
+        let name = fabric("goodbye");
+        let mut stays = Fabric::join(&name).unwrap();
+        for is_lost in [false, true] {
+            let mut other = Fabric::join(&name).unwrap();
+            assert!(other.open(stays.lid));
+            other.flush();
+            if !is_lost {
+                other.say_goodbye();
+            }
+            let lid = other.lid;
+            drop(other);
+            assert_eq!(gone(&mut stays), [Gone { lid, is_lost }]);
+        }
+    }
+
+    #[test]
+    fn who_cannot_be_written_to_is_gone_as_its_own_stream_says() {
+        let name = fabric("unwritable");
+        let [mut stays, mut leaves] = [(); 2].map(|()| Fabric::join(&name).unwrap());
+        let lid = leaves.lid;
+        assert!(stays.open(lid) && leaves.open(stays.lid));
+        assert!(stays.flush() && leaves.flush());
+        assert!(stays.receive().is_empty() && leaves.receive().is_empty());
+        leaves.say_goodbye();
+        drop(leaves);
+        // It is not there any more, but what it has sent before is.
+        assert!(stays.send(lid, frame(GOODBYE, &[])));
+        assert_eq!(stays.take_gone(), []);
+        assert_eq!(gone(&mut stays), [Gone { lid, is_lost: false }]);
+        assert_eq!(stays.backlog_bytes, 0);
     }
 }

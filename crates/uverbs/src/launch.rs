@@ -9,7 +9,12 @@ use std::{
 
 use memory::sync::{AtomicU32, Ordering};
 
-use crate::sysfs;
+use verbs::LinkLayer;
+
+use crate::{
+    process::{LINK_ENV, ROCE},
+    sysfs,
+};
 
 /// Path of the library that is preloaded, if it is not beside the program that starts others.
 pub const LIBRARY_ENV: &str = "COPYRPC_UVERBS_LIBRARY";
@@ -68,22 +73,32 @@ pub fn library() -> Result<PathBuf, LaunchError> {
 pub struct LaunchFiles {
     library: PathBuf,
     tree: PathBuf,
+    link: LinkLayer,
 }
 
 impl LaunchFiles {
-    /// Makes the tree.
+    /// Makes the tree of a NIC on InfiniBand.
     ///
     /// # Errors
     ///
     /// [`LaunchError`].
     pub fn new() -> Result<Self, LaunchError> {
+        Self::on(LinkLayer::InfiniBand)
+    }
+
+    /// Makes the tree.
+    ///
+    /// # Errors
+    ///
+    /// [`LaunchError`].
+    pub fn on(link: LinkLayer) -> Result<Self, LaunchError> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let library = library()?;
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("copyrpc-uverbs-{}-{count}", std::process::id());
         let tree = std::env::temp_dir().join(name);
-        match fs::create_dir(&tree).and_then(|()| sysfs::create(&tree)) {
-            Ok(()) => Ok(Self { library, tree }),
+        match fs::create_dir(&tree).and_then(|()| sysfs::create(&tree, link)) {
+            Ok(()) => Ok(Self { library, tree, link }),
             Err(error) => Err(LaunchError::Tree { path: tree, error }),
         }
     }
@@ -99,6 +114,10 @@ impl LaunchFiles {
             preload.push(others);
         }
         command.env("LD_PRELOAD", preload).env(sysfs::PATH_ENV, &self.tree);
+        match self.link {
+            LinkLayer::InfiniBand => command.env_remove(LINK_ENV),
+            LinkLayer::Ethernet => command.env(LINK_ENV, ROCE),
+        };
         // Its hooks of memory go round the functions that are replaced here.
         command.env("UCX_MEM_MMAP_HOOK_MODE", "none");
         command

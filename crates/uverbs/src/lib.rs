@@ -18,13 +18,17 @@
 
 mod abi;
 mod clock;
+mod cm;
 mod commands;
 mod descriptors;
 mod engine;
 mod fabric;
 pub mod launch;
 pub mod matrix;
+mod notice;
 pub mod process;
 pub mod sysfs;
 
+#[doc(hidden)]
+pub use cm::check_message;
 pub use commands::Refusal;

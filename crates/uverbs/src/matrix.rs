@@ -14,7 +14,13 @@ use std::{
 
 use memory::sync::{AtomicU32, Ordering};
 
-use crate::{launch::LaunchFiles, process::FABRIC_ENV};
+use verbs::LinkLayer;
+
+use crate::{
+    engine::MARK,
+    launch::LaunchFiles,
+    process::{FABRIC_ENV, STRICT_ENV},
+};
 
 /// How a program is told of the port on which its two processes meet, beside the network of the NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +31,10 @@ pub enum CommandLineStyle {
     Verbs,
     /// `-p PORT`, and the host in front; only the client says what is done.
     Ucx,
+    /// `-p PORT`, and `-s HOST` of the client.
+    ConnectionManager,
+    /// `-a HOST -p PORT`, and `-s` of the server, `-c` of the client.
+    Rping,
     /// `-B PORT` of the server, `-P PORT` of the client, and the host at the end.
     Fabric,
 }
@@ -44,6 +54,8 @@ pub struct Row {
     pub meeting: CommandLineStyle,
     /// Transports of UCX.
     pub transports: &'static str,
+    /// Link layer of the port.
+    pub link: LinkLayer,
 }
 
 const fn verbs(
@@ -52,7 +64,8 @@ const fn verbs(
     arguments: &'static [&'static str],
 ) -> Row {
     let meeting = CommandLineStyle::Verbs;
-    Row { shows, program, package: "ibverbs-utils", arguments, meeting, transports: "" }
+    let (package, transports, link) = ("ibverbs-utils", "", LinkLayer::InfiniBand);
+    Row { shows, program, package, arguments, meeting, transports, link }
 }
 
 const fn perftest(
@@ -64,8 +77,26 @@ const fn perftest(
 }
 
 const fn ucx(transports: &'static str, arguments: &'static [&'static str]) -> Row {
-    let (program, package, meeting) = ("ucx_perftest", "ucx-utils", CommandLineStyle::Ucx);
-    Row { shows: "UCX", program, package, arguments, meeting, transports }
+    let (package, meeting) = ("ucx-utils", CommandLineStyle::Ucx);
+    Row { package, meeting, transports, ..verbs("UCX", "ucx_perftest", arguments) }
+}
+
+const fn connected(
+    shows: &'static str,
+    program: &'static str,
+    meeting: CommandLineStyle,
+    arguments: &'static [&'static str],
+) -> Row {
+    Row { meeting, package: "rdmacm-utils", ..verbs(shows, program, arguments) }
+}
+
+const fn libfabric(shows: &'static str, arguments: &'static [&'static str]) -> Row {
+    let (package, meeting) = ("libfabric-bin", CommandLineStyle::Fabric);
+    Row { package, meeting, ..verbs(shows, "fi_pingpong", arguments) }
+}
+
+const fn roce(row: Row) -> Row {
+    Row { link: LinkLayer::Ethernet, ..row }
 }
 
 const UCX_RC: &str = "rc_verbs,ud_verbs:aux,self";
@@ -148,7 +179,39 @@ pub const ROWS: &[Row] = &[
     ucx(UCX_DC, FADD),
     ucx(UCX_DC, STREAM),
     ucx(UCX_DC, AM),
+    verbs("RC, global route", "ibv_rc_pingpong", &["-c", "-g", "0", "-n", "100"]),
+    verbs("UD, global route", "ibv_ud_pingpong", &["-g", "0", "-n", "100"]),
+    roce(Row { meeting: CommandLineStyle::Alone, ..verbs("the device", "ibv_devinfo", &["-v"]) }),
+    roce(verbs("RC, data checked", "ibv_rc_pingpong", &["-c", "-g", "3", "-n", "100"])),
+    roce(verbs("RC, v1, data checked", "ibv_rc_pingpong", &["-c", "-g", "0", "-n", "100"])),
+    roce(verbs("UC", "ibv_uc_pingpong", &["-g", "3", "-n", "100"])),
+    roce(verbs("UD, IPv4", "ibv_ud_pingpong", &["-g", "3", "-n", "100"])),
+    roce(verbs("UD, IPv6, events", "ibv_ud_pingpong", &["-e", "-g", "1", "-n", "100"])),
+    roce(verbs("SRQ", "ibv_srq_pingpong", &["-g", "3", "-n", "100"])),
+    roce(perftest("WRITE, RC", "ib_write_lat", &["-x", "3", "-n", "100"])),
+    roce(perftest("WRITE, RC", "ib_write_bw", &["-x", "3", "-n", "100", "-s", "65536"])),
+    roce(perftest("WRITE, DC", "ib_write_lat", &["-x", "3", "-n", "100", "-c", "DC"])),
+    roce(perftest("SEND, RC, events", "ib_send_lat", &["-x", "3", "-n", "100", "-e"])),
+    roce(perftest("SEND, UD", "ib_send_lat", &["-x", "3", "-n", "100", "-c", "UD"])),
+    roce(perftest("READ, RC", "ib_read_lat", &["-x", "3", "-n", "100"])),
+    roce(perftest("atomics, RC", "ib_atomic_lat", &["-x", "3", "-n", "100"])),
+    roce(ucx(UCX_RC, TAG)),
+    roce(ucx(UCX_UD, TAG)),
+    roce(ucx(UCX_RC_MLX5, TAG)),
+    roce(ucx(UCX_UD_MLX5, TAG)),
+    roce(ucx(UCX_DC, TAG)),
+    connected("rdma_cm, data checked", "rping", CommandLineStyle::Rping, PINGS),
+    connected("rdma_cm", "ucmatose", CommandLineStyle::ConnectionManager, &[]),
+    connected("rdma_cm", "rdma_server", CommandLineStyle::ConnectionManager, &[]),
+    perftest("WRITE, RC, rdma_cm", "ib_write_lat", &["-R", "-n", "100"]),
+    perftest("SEND, RC, rdma_cm", "ib_send_bw", &["-R", "-n", "100"]),
+    roce(connected("rdma_cm, data checked", "rping", CommandLineStyle::Rping, PINGS)),
+    libfabric("libfabric, RC, data checked", &["-p", "verbs", "-e", "msg", "-I", "20", "-c"]),
+    libfabric("libfabric, UD, data checked", &["-p", "verbs", "-e", "dgram", "-I", "20", "-c"]),
+    libfabric("libfabric, RXM", &["-p", "verbs;ofi_rxm", "-e", "rdm", "-I", "20"]),
 ];
+
+const PINGS: &[&str] = &["-V", "-C", "20"];
 
 /// How a row went.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -171,8 +234,11 @@ impl Row {
     #[must_use]
     pub fn line(&self) -> String {
         let mut line = String::new();
+        if self.link == LinkLayer::Ethernet {
+            line.push_str("--link roce ");
+        }
         if !self.transports.is_empty() {
-            line = format!("UCX_TLS={} ", self.transports);
+            line = format!("{line}UCX_TLS={} ", self.transports);
         }
         line.push_str(self.program);
         self.arguments.iter().for_each(|argument| {
@@ -189,29 +255,32 @@ impl Row {
         std::env::split_paths(&path).any(|folder| folder.join(self.program).is_file())
     }
 
-    /// Runs the row.
+    /// Runs the row; in strict mode nothing may be told.
     #[must_use]
-    pub fn run(&self, stage: &LaunchFiles) -> Verdict {
+    pub fn run(&self, is_strict: bool) -> Verdict {
         if !self.is_installed() {
             return Verdict::Skipped;
         }
-        match self.processes(stage) {
+        let stage = LaunchFiles::on(self.link).map_err(|error| error.to_string());
+        match stage.and_then(|stage| self.processes(&stage, is_strict)) {
             Ok(()) => Verdict::Works,
             Err(problem) => Verdict::Fails(problem),
         }
     }
 
-    fn processes(&self, stage: &LaunchFiles) -> Result<(), String> {
+    fn processes(&self, stage: &LaunchFiles, is_strict: bool) -> Result<(), String> {
         let deadline = Instant::now() + PATIENCE;
         let fabric = new_fabric();
-        let start = |arguments: Vec<String>| {
-            let mut command = stage.command(self.program.as_ref());
+        let start_as = |program: &str, arguments: Vec<String>| {
+            let mut command = stage.command(program.as_ref());
             command.args(arguments).env(FABRIC_ENV, &fabric).env("UCX_NET_DEVICES", "mlx5_0:1");
+            command.env(STRICT_ENV, if is_strict { "1" } else { "" });
             if !self.transports.is_empty() {
                 command.env("UCX_TLS", self.transports);
             }
             Running::start(command).map_err(|error| format!("it does not start: {error}"))
         };
+        let start = |arguments| start_as(self.program, arguments);
         let own = |more: &[&str]| -> Vec<String> {
             self.arguments.iter().chain(more).map(|argument| (*argument).to_owned()).collect()
         };
@@ -231,11 +300,18 @@ impl Row {
                 client.extend(own(&["-p", text]));
                 (meet, client)
             }
+            CommandLineStyle::ConnectionManager => {
+                (own(&["-p", text]), own(&["-p", text, "-s", host]))
+            }
+            CommandLineStyle::Rping => {
+                (own(&["-s", "-a", host, "-p", text]), own(&["-c", "-a", host, "-p", text]))
+            }
             CommandLineStyle::Fabric => (own(&["-B", text]), own(&["-P", text, host])),
         };
         let mut server = start(server)?;
         server.wait_until_listening(port, deadline)?;
-        start(client)?.end(deadline).map_err(|problem| format!("client: {problem}"))?;
+        let program = if self.program == "rdma_server" { "rdma_client" } else { self.program };
+        start_as(program, client)?.end(deadline).map_err(|problem| format!("client: {problem}"))?;
         server.end(deadline).map_err(|problem| format!("server: {problem}"))
     }
 }
@@ -256,8 +332,17 @@ pub fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind("0.0.0.0:0")?.local_addr()?.port())
 }
 
-/// Whether somebody listens on a TCP port of this machine; asked without connecting, as some servers accept once.
+/// Whether somebody listens on a port of this machine, of TCP or of the connection manager; asked without connecting,
+/// as some servers accept once.
 fn is_listening(port: u16) -> bool {
+    const LISTENS: &str = "00010000";
+    let sockets = fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    let end = format!("-106-{port}");
+    let is_named = |line: &str| line.contains("@copyrpc-uverbs-cm-") && line.ends_with(&end);
+    if sockets.lines().any(|line| is_named(line) && line.split_whitespace().nth(3) == Some(LISTENS))
+    {
+        return true;
+    }
     const LISTEN: &str = "0A";
     ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
         let text = fs::read_to_string(table).unwrap_or_default();
@@ -315,7 +400,7 @@ impl Running {
     pub fn end(&mut self, deadline: Instant) -> Result<(), String> {
         loop {
             match self.child.try_wait() {
-                Ok(Some(status)) if status.success() => return Ok(()),
+                Ok(Some(status)) if status.success() => return self.is_faultless(),
                 Ok(Some(status)) => return Err(format!("{status}: {}", self.tail())),
                 Ok(None) if Instant::now() > deadline => {
                     return Err(format!("it does not end: {}", self.tail()));
@@ -324,6 +409,13 @@ impl Running {
                 Err(error) => return Err(error.to_string()),
             }
         }
+    }
+
+    /// Whether strict mode has told nothing.
+    fn is_faultless(&mut self) -> Result<(), String> {
+        let text = self.text();
+        let told: Vec<&str> = text.lines().filter(|line| line.contains(MARK)).collect();
+        if told.is_empty() { Ok(()) } else { Err(told.join(" | ")) }
     }
 
     /// Kills it, as SIGKILL does.

@@ -1,7 +1,7 @@
 //! This process's port, as crate `preload` uses it: which descriptors are the device's, its commands, its thread.
 
+use core::num::NonZeroU64;
 use std::{
-    fmt::Write as _,
     os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd},
     sync::{Mutex, MutexGuard, OnceLock, PoisonError},
     time::Duration,
@@ -15,15 +15,27 @@ use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
 };
+use verbs::LinkLayer;
 
 use crate::{
+    cm,
     commands::{self, Refusal},
     descriptors::{self, Descriptor},
     engine::Engine,
+    notice::tell,
 };
 
 /// Name of the fabric; programs see each other only within one.
 pub const FABRIC_ENV: &str = "COPYRPC_UVERBS_FABRIC";
+
+/// Link layer of the port: `infiniband` (default), addressed by LID, or `roce`, addressed by GID.
+pub const LINK_ENV: &str = "COPYRPC_UVERBS_LINK";
+
+/// The value of [`LINK_ENV`] for RoCE.
+pub const ROCE: &str = "roce";
+
+/// Not empty: what a program does with its queues and hardware would not take is told on standard error.
+pub const STRICT_ENV: &str = "COPYRPC_UVERBS_STRICT";
 
 /// Not empty: what is refused is told on standard error.
 pub const EXPLAIN_ENV: &str = "COPYRPC_UVERBS_EXPLAIN";
@@ -31,20 +43,28 @@ pub const EXPLAIN_ENV: &str = "COPYRPC_UVERBS_EXPLAIN";
 static ENGINE: OnceLock<Option<Mutex<Engine>>> = OnceLock::new();
 /// Threads of the program that want the engine: its own thread makes room.
 static WANTED: AtomicU32 = AtomicU32::new(0);
-/// When a thread of the program last did the engine's work.
+/// When a thread of the program last looked for what has arrived.
 static POLLED_NS: AtomicU64 = AtomicU64::new(0);
 /// In a child after `fork`: the port is its parent's.
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
 
-/// A thread of the program that has polled so lately does the work; the own thread sleeps.
+/// A thread of the program that has polled so lately does the work, and the own thread sleeps: for long if it had
+/// nothing to do itself, and else only so long that it does not take the core of who polls. A program that polls for
+/// the completions of what it sends, and then waits for bytes in its memory, needs both.
 const POLLED_LATELY_NS: u64 = 500_000;
+const POLLED_NOW_NS: u64 = 5_000;
+const ALERT_NS: u64 = 2_000_000;
 
 /// How long the own thread sleeps while others do its work, where it may be rung at any time, and where there is
 /// nothing that could be rung.
 const SLEEP_BESIDE: Duration = Duration::from_micros(200);
+const SLEEP_ALERT: Duration = Duration::from_micros(5);
 const SLEEP_BUSY: Duration = Duration::from_micros(20);
 const SLEEP_USED: Duration = Duration::from_micros(500);
 const SLEEP_UNUSED: Duration = Duration::from_millis(5);
+
+/// How long the end of a process waits for the engine.
+const FINISH_NS: u64 = 1_000_000_000;
 
 /// Since the last work: how long it stays on the alert.
 const BUSY_NS: u64 = 100_000_000;
@@ -55,13 +75,19 @@ pub fn is_device(fd: RawFd) -> bool {
     descriptors::kind(fd) == Descriptor::Device
 }
 
+fn is_set(variable: &str) -> bool {
+    std::env::var_os(variable).is_some_and(|value| !value.is_empty())
+}
+
 /// Says on standard error what is refused, if it is asked for.
 fn explain(text: core::fmt::Arguments<'_>) {
-    if std::env::var_os(EXPLAIN_ENV).is_some_and(|value| !value.is_empty()) {
-        let mut line = String::new();
-        let _ = writeln!(line, "copyrpc uverbs [{}]: {text}", std::process::id());
-        let _ = rustix::io::write(rustix::stdio::stderr(), line.as_bytes());
+    if is_set(EXPLAIN_ENV) {
+        tell(text);
     }
+}
+
+fn fabric() -> String {
+    std::env::var(FABRIC_ENV).unwrap_or_else(|_| "default".to_owned())
 }
 
 fn engine() -> Option<&'static Mutex<Engine>> {
@@ -69,8 +95,10 @@ fn engine() -> Option<&'static Mutex<Engine>> {
         return None;
     }
     let started = ENGINE.get_or_init(|| {
-        let fabric = std::env::var(FABRIC_ENV).unwrap_or_else(|_| "default".to_owned());
-        match Engine::start(&fabric) {
+        let fabric = fabric();
+        let is_roce = std::env::var_os(LINK_ENV).is_some_and(|link| link == ROCE);
+        let link = if is_roce { LinkLayer::Ethernet } else { LinkLayer::InfiniBand };
+        match Engine::start(&fabric, link, is_set(STRICT_ENV)) {
             Ok(engine) => Some(Mutex::new(engine)),
             Err(error) => {
                 explain(format_args!("no software NIC: {error}"));
@@ -108,17 +136,66 @@ pub fn open_device(fd: RawFd) -> bool {
     engine().is_some() && descriptors::set(fd, Descriptor::Device)
 }
 
+/// Whether a descriptor is a channel of the connection manager.
+#[must_use]
+pub fn is_connection_channel(fd: RawFd) -> bool {
+    descriptors::kind(fd) == Descriptor::Connections
+}
+
+/// Opens the connection manager: a channel of its events.
+///
+/// # Errors
+///
+/// For `errno`.
+pub fn open_connection_manager() -> Result<OwnedFd, Errno> {
+    let Turn(engine) = Turn::take().ok_or(Errno::NODEV)?;
+    let manager = cm::start(&engine, &fabric()).ok_or(Errno::MFILE)?;
+    drop(engine);
+    let channel = manager.open()?;
+    if descriptors::set(channel.as_raw_fd(), Descriptor::Connections) {
+        return Ok(channel);
+    }
+    manager.close(channel.as_raw_fd());
+    Err(Errno::MFILE)
+}
+
+/// Runs a command that was written to a channel of the connection manager.
+///
+/// # Errors
+///
+/// For `errno`.
+///
+/// # Safety
+///
+/// It comes from librdmacm: the response that it names is memory of this process.
+pub unsafe fn connection_command(fd: RawFd, bytes: &[u8]) -> Result<(), Errno> {
+    let manager = cm::get().filter(|_| !IS_CHILD.load(Ordering::Relaxed)).ok_or(Errno::IO)?;
+    // SAFETY: by contract.
+    unsafe { manager.command(fd, bytes) }.map_err(|refusal| {
+        if !matches!(refusal.errno, Errno::AGAIN | Errno::INTR) {
+            explain(format_args!("{refusal}"));
+        }
+        refusal.errno
+    })
+}
+
 /// A descriptor is about to be closed: a device loses its objects, a channel its pipe.
 pub fn close(fd: RawFd) {
     let was = descriptors::kind(fd);
     if was == Descriptor::Hidden {
         descriptors::set(fd, Descriptor::Other);
     }
-    let is_ours = matches!(was, Descriptor::Device | Descriptor::Channel);
+    let is_ours = matches!(was, Descriptor::Device | Descriptor::Channel | Descriptor::Connections);
     if !is_ours || IS_CHILD.load(Ordering::Relaxed) {
         return;
     }
     descriptors::set(fd, Descriptor::Other);
+    if was == Descriptor::Connections {
+        if let Some(manager) = cm::get() {
+            manager.close(fd);
+        }
+        return;
+    }
     let Some(Turn(mut engine)) = Turn::take() else { return };
     if was == Descriptor::Device {
         engine.close(context_of(fd));
@@ -146,6 +223,8 @@ pub unsafe fn command(fd: RawFd, bytes: &[u8]) -> Result<(), Errno> {
         explain(format_args!("a command in a child of the process that opened the device"));
         return Err(Errno::IO);
     };
+    // A port that has ended is forgotten before anything is connected to another one of the same LID.
+    engine.step();
     // SAFETY: by contract.
     let ran = unsafe { commands::run(&mut engine, context_of(fd), bytes) };
     engine.step();
@@ -175,19 +254,17 @@ pub fn doorbells(len: usize, offset: u64) -> Result<OwnedFd, Errno> {
     Ok(fd)
 }
 
-/// The first entry of this process's GID table, as sysfs shows it.
+/// A row of this process's GID table, as sysfs shows it.
 #[must_use]
-pub fn gid() -> Option<String> {
+pub fn gid(row: usize) -> Option<String> {
     let Turn(engine) = Turn::take()?;
-    let [a, b, c, d, e, f, g, h] = commands::guid(engine.lid);
-    let pairs = [[0xfe, 0x80], [0, 0], [0, 0], [0, 0], [a, b], [c, d], [e, f], [g, h]];
+    let bytes = engine.device.gid_table().get(row)?.to_bytes();
     let groups: Vec<String> =
-        pairs.iter().map(|[high, low]| format!("{high:02x}{low:02x}")).collect();
+        bytes.chunks_exact(2).map(|pair| format!("{:02x}{:02x}", pair[0], pair[1])).collect();
     Some(format!("{}\n", groups.join(":")))
 }
 
-/// A thread of the program has posted, or found nothing: it does the engine's work if nobody else does. Whether
-/// there was any.
+/// A thread of the program has found nothing: it does the engine's work if nobody else does. Whether there was any.
 pub fn poll_engine() -> bool {
     if IS_CHILD.load(Ordering::Relaxed) {
         return false;
@@ -199,6 +276,17 @@ pub fn poll_engine() -> bool {
     did
 }
 
+/// A thread of the program has posted: it sends that if nobody else does.
+pub fn send_posted() {
+    if IS_CHILD.load(Ordering::Relaxed) {
+        return;
+    }
+    let Some(engine) = ENGINE.get().and_then(Option::as_ref) else { return };
+    if let Ok(mut engine) = engine.try_lock() {
+        engine.step_sends();
+    }
+}
+
 /// In the child of a `fork`: what it has of its parent's port is closed, so that the port ends with the parent.
 pub fn forked() {
     IS_CHILD.store(true, Ordering::Relaxed);
@@ -208,23 +296,34 @@ pub fn forked() {
     }
 }
 
-/// The process ends: answers that wait are sent.
+/// The process ends: answers that wait are sent, and peers are told that this is a good end.
 pub fn finish() {
     if IS_CHILD.load(Ordering::Relaxed) {
         return;
     }
-    if let Some(Ok(mut engine)) = ENGINE.get().and_then(Option::as_ref).map(Mutex::try_lock) {
-        engine.finish(64);
+    let Some(engine) = ENGINE.get().and_then(Option::as_ref) else { return };
+    WANTED.fetch_add(1, Ordering::Relaxed);
+    // Not for ever: the thread that has it may be the one that ends the process.
+    let deadline_ns = os::clock::now_ns() + FINISH_NS;
+    while os::clock::now_ns() < deadline_ns {
+        if let Ok(mut engine) = engine.try_lock() {
+            return engine.finish(64);
+        }
+        std::thread::yield_now();
     }
 }
 
 /// The engine's own thread.
 fn work(engine: &'static Mutex<Engine>) {
+    // Its sleeps are short. Without it they last 50 µs longer.
+    let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     let mut worked_ns = 0;
     loop {
         let now_ns = os::clock::now_ns();
-        if now_ns.saturating_sub(POLLED_NS.load(Ordering::Relaxed)) < POLLED_LATELY_NS {
-            std::thread::sleep(SLEEP_BESIDE);
+        let polled_ns = now_ns.saturating_sub(POLLED_NS.load(Ordering::Relaxed));
+        let is_alert = now_ns.saturating_sub(worked_ns) < ALERT_NS;
+        if polled_ns < if is_alert { POLLED_NOW_NS } else { POLLED_LATELY_NS } {
+            std::thread::sleep(if is_alert { SLEEP_ALERT } else { SLEEP_BESIDE });
             continue;
         }
         if WANTED.load(Ordering::Relaxed) > 0 {

@@ -211,8 +211,7 @@ impl Plan {
         let flags = (CtrlFlags::CQ_UPDATE | CtrlFlags::SOLICITED).contains(self.flags);
         let is_addressed = match self.transport {
             Transport::Rc => true,
-            Transport::Dci => self.av.extension.is_some(),
-            Transport::Ud => false,
+            Transport::Dci | Transport::Ud => self.av.extension.is_some(),
         };
         is_addressed && PLAIN_OPCODES.contains(&self.opcode) && flags && has_one_piece
     }

@@ -5,8 +5,8 @@ use std::{env, path::Path, process::Command};
 use anyhow::Result;
 
 use super::{
-    asan, cargo, fuzz, has_tool, loom, miri, mutants, platforms, run as run_command, run_tests,
-    run_tests_steadily, two_builds,
+    asan, cargo, deb, fuzz, has_tool, loom, miri, mutants, platforms, run as run_command,
+    run_tests, run_tests_steadily, two_builds,
 };
 use crate::{
     step::{Outcome, Report},
@@ -31,8 +31,10 @@ pub(crate) fn run(workspace: &Workspace, report: &mut Report, full: bool) {
     report.run("deny", || deny(workspace));
     if full {
         report.run("package", || package(workspace));
+        report.run("deb", || deb::run(workspace));
         report.run("two-builds", || two_builds::run(workspace, "HEAD^"));
         report.run("long", || long_tests(workspace));
+        report.run("compare", || compare(workspace));
         report.run("rxe", || soft_roce(workspace));
         report.run("mutants", || mutants::run(workspace, &[]));
     }
@@ -111,7 +113,10 @@ fn soft_roce(workspace: &Workspace) -> Result<Outcome> {
     let mut suite = Command::new(workspace.root.join("tests/rxe/run"));
     suite.arg("conformance").current_dir(&workspace.root);
     let passed = run_tests(suite)?;
-    Ok(Outcome::Passed(format!("{passed} tests")))
+    let mut daemons = Command::new(workspace.root.join("tests/rxe/run"));
+    daemons.arg("daemons").current_dir(&workspace.root);
+    run_command(daemons)?;
+    Ok(Outcome::Passed(format!("{passed} tests, daemons under faults")))
 }
 
 /// Runs every benchmark once, in its smoke mode, so that none can rot.
@@ -120,6 +125,17 @@ fn benches(workspace: &Workspace) -> Result<Outcome> {
         return Ok(Outcome::NothingToRun("nothing to run: no crate has a benchmark".into()));
     }
     simple(workspace, &["test", "--workspace", "--bench", "*"])
+}
+
+/// Tests of `compare`, a workspace of its own, and a short run of the key-value workload over each rival that
+/// is installed, in which every answer is checked.
+fn compare(workspace: &Workspace) -> Result<Outcome> {
+    let manifest = ["--manifest-path", "compare/Cargo.toml"];
+    let tests = [&["test"], &manifest[..]].concat();
+    let passed = run_tests(cargo(workspace, tests))?;
+    let smoke = [&["run", "--quiet"], &manifest[..], &["--", "kv", "0"]].concat();
+    run_command(cargo(workspace, smoke))?;
+    Ok(Outcome::Passed(format!("{passed} tests")))
 }
 
 /// Licenses, sources and versions of dependencies, and that none needs a C compiler.

@@ -2,6 +2,7 @@
 
 pub(crate) mod asan;
 pub(crate) mod ci;
+pub(crate) mod deb;
 pub(crate) mod fuzz;
 pub(crate) mod loom;
 pub(crate) mod miri;
@@ -12,7 +13,9 @@ pub(crate) mod two_builds;
 use std::{
     env,
     ffi::OsStr,
+    fs,
     io::{BufRead, BufReader, Write},
+    path::Path,
     process::{Command, Stdio},
     sync::Mutex,
     thread,
@@ -56,6 +59,23 @@ fn run(mut command: Command) -> Result<()> {
     println!("{}", rendered(&command));
     let status = command.status().with_context(|| cannot_start(&command))?;
     ensure!(status.success(), "`{}`: {status}", rendered(&command));
+    Ok(())
+}
+
+/// Writes the files of `commit` to the folder `into`, which is made anew.
+fn export(workspace: &Workspace, commit: &str, into: &Path) -> Result<()> {
+    if into.exists() {
+        fs::remove_dir_all(into).context("cannot remove the sources that were there before")?;
+    }
+    fs::create_dir_all(into).context("cannot make a folder for the sources")?;
+    let mut archive = Command::new("git");
+    archive.args(["archive", commit]).current_dir(&workspace.root).stdout(Stdio::piped());
+    let mut archive = archive.spawn().with_context(|| cannot_start(&archive))?;
+    let mut unpack = Command::new("tar");
+    unpack.args(["-x", "-C"]).arg(into);
+    unpack.stdin(archive.stdout.take().context("git has no output")?);
+    run(unpack)?;
+    ensure!(archive.wait()?.success(), "git cannot archive `{commit}`");
     Ok(())
 }
 

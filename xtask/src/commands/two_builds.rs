@@ -1,13 +1,10 @@
 //! Daemons of this tree beside those of an earlier commit: they serve each other, or name both versions.
 
-use std::{
-    fs,
-    process::{Command, Stdio},
-};
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-use super::{cannot_start, cargo, run as run_command, run_tests};
+use super::{cannot_start, cargo, export, run as run_command, run_tests};
 use crate::{step::Outcome, workspace::Workspace};
 
 /// Builds the program of `commit` in the target folder, and runs the test of two builds with it.
@@ -20,19 +17,7 @@ pub(crate) fn run(workspace: &Workspace, commit: &str) -> Result<Outcome> {
     }
     let folder = workspace.target_dir("two-builds");
     let source = folder.join("source");
-    if source.exists() {
-        fs::remove_dir_all(&source).context("cannot remove the sources of another commit")?;
-    }
-    fs::create_dir_all(&source).context("cannot make a folder for the other build")?;
-    let mut archive = Command::new("git");
-    archive.args(["archive", commit]).current_dir(&workspace.root).stdout(Stdio::piped());
-    let mut archive = archive.spawn().with_context(|| cannot_start(&archive))?;
-    let mut unpack = Command::new("tar");
-    unpack.args(["-x", "-C"]).arg(&source);
-    unpack.stdin(archive.stdout.take().context("git has no output")?);
-    run_command(unpack)?;
-    ensure!(archive.wait()?.success(), "git cannot archive `{commit}`");
-
+    export(workspace, commit, &source)?;
     let mut build = cargo(workspace, ["build", "-p", "copyrpc-cli"]);
     build.current_dir(&source).env("CARGO_TARGET_DIR", folder.join("target"));
     run_command(build)?;

@@ -38,7 +38,7 @@ impl<N: Nic> Service<N> for Echo {
 pub(super) struct Client {
     calls: ProtocolCalls,
     series: Series,
-    /// Timed calls.
+    /// How many calls are timed.
     count: u64,
     /// Lanes with room for a call.
     free: Vec<u16>,

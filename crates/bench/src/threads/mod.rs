@@ -100,7 +100,7 @@ pub struct Flux {
 pub enum ThreadTraffic {
     /// Items through a ring.
     Ring(RingTraffic),
-    /// Calls.
+    /// Calls between threads over Flux.
     Flux(Flux),
 }
 

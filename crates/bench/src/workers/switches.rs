@@ -103,6 +103,15 @@ fn count(text: &str, max: u16) -> Option<u16> {
     text.parse().ok().filter(|count| (1..=max).contains(count))
 }
 
+/// A flush policy by its name.
+///
+/// # Errors
+///
+/// The forms there are, in words.
+pub fn flush_policy(text: &str) -> Result<FlushPolicy, String> {
+    policy(text).ok_or_else(|| format!("`{text}` is none of {FLUSHES}"))
+}
+
 fn policy(text: &str) -> Option<FlushPolicy> {
     let (name, value) = text.split_once(':').unwrap_or((text, ""));
     let count = || count(value, u16::MAX);

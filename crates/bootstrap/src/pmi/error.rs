@@ -115,11 +115,10 @@ impl PmiError {
     /// Whether the launcher was not spoken to: another way to meet may be taken, as other ranks find the same.
     #[must_use]
     pub const fn is_unavailable(&self) -> bool {
-        use pmix::PmixError::{Init, Library, Symbol, Version};
+        use pmix::PmixError::{Init, Library, Version};
         matches!(
             self,
-            Self::Pmix(Library { .. } | Symbol { .. } | Version { .. } | Init { .. })
-                | Self::Descriptor { .. }
+            Self::Pmix(Library(_) | Version { .. } | Init { .. }) | Self::Descriptor { .. }
         )
     }
 }

@@ -28,7 +28,7 @@ use places::Places;
 /// The parameters of a rendezvous.
 #[derive(Clone, Debug)]
 pub struct RendezvousConfig {
-    /// Whose.
+    /// The job that meets.
     pub job: JobId,
     /// The secret of the job.
     pub secret: Secret,

@@ -24,7 +24,7 @@ const PINNED_BYTES_MIN: u64 = 64 << 20;
 /// Oldest kernel with `F_SEAL_FUTURE_WRITE`, and `pidfd_open(2)` two versions later.
 const KERNEL_MIN: (u32, u32) = (5, 3);
 
-/// Everything.
+/// Every check, in the order in which it is shown.
 pub(super) fn all(settings: &Settings) -> Vec<Finding> {
     let mut findings = vec![
         kernel(&read("/proc/sys/kernel/osrelease")),
@@ -44,7 +44,7 @@ pub(super) fn all(settings: &Settings) -> Vec<Finding> {
     let mapping_bytes = nic.as_ref().map_or(0, |description| description.mapping_bytes);
     findings.push(address_space(&limits, settings, mapping_bytes));
     findings.push(selected_nic(settings, nic));
-    findings.extend(hardware());
+    findings.extend(hardware(settings));
     findings.extend(daemons(settings));
     findings
 }
@@ -239,7 +239,7 @@ fn selected_nic(settings: &Settings, opened: Result<nic::Description, OpenError>
     }
 }
 
-fn hardware() -> Vec<Finding> {
+fn hardware(settings: &Settings) -> Vec<Finding> {
     let (devices, sysfs) = hardware::devices();
     let mut findings = Vec::new();
     if devices.is_empty() {
@@ -248,6 +248,14 @@ fn hardware() -> Vec<Finding> {
     }
     for device in &devices {
         findings.push(Finding::fine("RDMA device", device.to_string()));
+    }
+    if devices.iter().any(|device| device.driver() == hardware::CONNECTX_DRIVER) {
+        findings.push(match nic::describe(&nic::named(nics::mlx5::NAME, settings)) {
+            Ok(_) => {
+                Finding::fine("NIC mlx5", "opens, and libmlx5 lays out queues as its driver does")
+            }
+            Err(error) => Finding::note("NIC mlx5", error.to_string(), "NIC `ibverbs` may work"),
+        });
     }
     for library in hardware::libraries() {
         let found = format!("{}: {}", library.what, library.outcome);

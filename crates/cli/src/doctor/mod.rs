@@ -8,6 +8,8 @@ use serde::Serialize;
 use crate::{args::DoctorArgs, exit::Unfit, output};
 
 mod checks;
+mod report;
+mod suite;
 
 /// How a check went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -55,7 +57,18 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     } else {
         output::print(&text(&findings))?;
     }
-    match findings.iter().filter(|finding| finding.verdict == Verdict::Fails).count() {
+    let mut failed = 0;
+    if let Some(path) = &args.report {
+        output::check_file(path)?;
+        let report = report::Report::collect(&settings, &findings);
+        report.write(path)?;
+        let failures = report.failures();
+        failed = failures.len();
+        failures.iter().for_each(|failure| output::say(format_args!("FAIL  {failure}")));
+        output::say(report.summary(path));
+    }
+    failed += findings.iter().filter(|finding| finding.verdict == Verdict::Fails).count();
+    match failed {
         0 => Ok(()),
         count => Err(Unfit(count).into()),
     }

@@ -44,8 +44,12 @@ pub(crate) struct KvArgs {
     switch: Vec<(String, Vec<String>)>,
     #[command(flatten)]
     pub(super) nic: KnobFlags<Nic>,
+    /// Nodes are hosts: a launcher (mpirun, srun) has started this command once on each, or COPYRPC_RANK and
+    /// COPYRPC_SIZE say so, with COPYRPC_RENDEZVOUS and COPYRPC_SECRET_FILE. Rank 0 shows the result.
+    #[arg(long, help_heading = "System")]
+    pub(super) hosts: bool,
 
-    /// Nodes, each with one daemon process [default: 2].
+    /// Nodes, each with one daemon process [default: 2; with --hosts one per host].
     #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "Workload")]
     ranks: Vec<u16>,
     /// Threads of each daemon [default: 1].
@@ -148,7 +152,7 @@ pub(crate) struct ReportArgs {
 
 impl KvArgs {
     /// The combinations that are asked for.
-    pub(super) fn axes(&self, nic: &Selection) -> anyhow::Result<Axes> {
+    pub(super) fn axes(&self, nic: &Selection, hosts: u16) -> anyhow::Result<Axes> {
         let default = Workload::default();
         let duration_ms = self
             .duration
@@ -177,8 +181,12 @@ impl KvArgs {
             pins: self.pin.clone(),
             nic: nic.name().to_owned(),
             nic_knobs: nic.settings().clone(),
+            hosts,
             switches,
-            ranks: self.ranks.clone(),
+            ranks: match &self.ranks[..] {
+                [] if hosts > 1 => vec![hosts],
+                ranks => ranks.to_vec(),
+            },
             daemon_threads: self.daemon_threads.clone(),
             clients_per_rank: self.clients.clone(),
             queue_depths: self.qd.clone(),

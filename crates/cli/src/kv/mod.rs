@@ -1,6 +1,7 @@
 //! `copyrpc bench kv` and `copyrpc report`.
 
 mod args;
+mod hosts;
 mod output;
 mod progress;
 
@@ -28,22 +29,33 @@ const RUNS: u32 = 3;
 
 /// `copyrpc bench kv`.
 pub(crate) fn bench(args: &KvArgs) -> anyhow::Result<()> {
-    let configs = configs(args)?;
+    let here = if args.hosts { Some(hosts::Here::of(args)?) } else { None };
+    let configs = configs(args, here.as_ref().map_or(1, hosts::Here::count))?;
+    let mut launcher = Launcher::this_program(CHILD_OF_KV)?;
+    let mut led = match here {
+        None => hosts::Led::alone()?,
+        Some(here) => match here.meet(&configs, &launcher)? {
+            Some(led) => led,
+            None => return Ok(()),
+        },
+    };
     let runs = args.runs.unwrap_or(if args.quick { 1 } else { RUNS });
     let output = output::Output::open(args)?;
-    let mut launcher = Launcher::this_program(CHILD_OF_KV)?;
     launcher.history = history(args, &configs)?;
     let stop = stop_at_signal()?;
     let mut results = Results { header: header(&configs)?, runs: Vec::new() };
     let mut bar = progress::Bar::new(&configs, runs);
-    let outcome = session::run(&configs, runs, &launcher, &stop, &mut |progress| match progress {
-        Progress::Live { config, run, live } => bar.show(config, run, live),
-        Progress::Done(record) => {
-            bar.done(&record);
-            results.runs.push(*record);
+    let outcome = session::run(&configs, runs, &launcher, &mut led.hosts, &stop, &mut |progress| {
+        match progress {
+            Progress::Live { config, run, live } => bar.show(config, run, live),
+            Progress::Done(record) => {
+                bar.done(&record);
+                results.runs.push(*record);
+            }
         }
     });
     bar.finish();
+    let ended = led.end();
     // What was measured before a failure stands.
     let written = if results.runs.is_empty() {
         output.discard();
@@ -60,7 +72,8 @@ pub(crate) fn bench(args: &KvArgs) -> anyhow::Result<()> {
     if let (Err(_), Err(unwritten)) = (&outcome, &written) {
         say(format_args!("error: {unwritten:#}"));
     }
-    outcome.and(written)
+    outcome.and(written)?;
+    ended
 }
 
 /// Where histories go, if they do.
@@ -100,10 +113,10 @@ pub(crate) fn report(args: &ReportArgs) -> anyhow::Result<()> {
     }
 }
 
-fn configs(args: &KvArgs) -> anyhow::Result<Vec<Config>> {
+fn configs(args: &KvArgs, hosts: u16) -> anyhow::Result<Vec<Config>> {
     let settings = args.nic.load()?;
     let nic = nic::selected(&settings);
-    let axes = args.axes(&nic)?;
+    let axes = args.axes(&nic, hosts)?;
     let mut presets = args.preset.clone();
     if args.matrix {
         presets.push(Preset::Places);
@@ -127,5 +140,8 @@ fn header(configs: &[Config]) -> anyhow::Result<Header> {
         list.dedup();
     }
     let cores = os::affinity::allowed_cores()?.len();
-    Ok(crate::output::header("kv", &nics.join(", "), cores, pins.join(", ")))
+    let hosts = configs.first().map_or(1, |config| config.hosts);
+    let hosts = if hosts > 1 { format!(" on {hosts} hosts") } else { String::new() };
+    let nics = format!("{}{hosts}", nics.join(", "));
+    Ok(crate::output::header("kv", &nics, cores, pins.join(", ")))
 }

@@ -1,16 +1,21 @@
 //! `copyrpc sim cluster`: the production daemon, driver and protocol in virtual time, with faults.
 
-use std::{io::Write as _, path::PathBuf, time::Instant};
+use std::{
+    io::Write as _,
+    num::NonZero,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
 
 use anyhow::Context as _;
 use clap::{Args, builder::RangedU64ValueParser};
 use config::units::parse_duration_ns;
-use indicatif::{ProgressBar, ProgressStyle};
 use sim::{
     cluster::{self, ClusterWorkload, Outcome, Setup, fault::Fault},
     world::Time,
 };
 
+use super::many::Many;
 use crate::{output, table::table};
 
 pub(super) const HELP: &str = "\
@@ -19,17 +24,19 @@ Examples:
   copyrpc sim cluster --seeds 1000 --twice    many runs, each of them twice
   copyrpc sim cluster --seed 7 --faults crash:1/0/0@200+300
                                               node 1 dies at 200 µs for 300 µs
+  copyrpc sim cluster --seeds 1000000 --for-wall 1h --resume seeds.json
+                                              as many of them as an hour takes
   copyrpc sim cluster --trace run.json        a timeline for ui.perfetto.dev
 
 A fault is KIND:NODE/PEER/AMOUNT@AT+FOR, times in µs. Kinds: loss, repeat, reorder, cut-fabric, cut-control, \
-nic-stall, rnr, qp-error, pause, slow, crash, crash-clock-back, client-death, client-pause, clock-rate. When \
+nic-stall, rnr, torn, revoked, cq-overrun, qp-error, pause, slow, crash, crash-clock-back, client-death, client-pause, clock-rate. When \
 all faults are over, everything has to work again. Exit code 1 if anything happened that must not; then the \
 run is made smaller as long as it fails, and the last line repeats the smallest one. docs/simulation.md says \
 what is checked.";
 
 #[derive(Debug, Args)]
 pub(crate) struct ClusterArgs {
-    /// Daemons.
+    /// Number of daemons, one per node.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = RangedU64ValueParser::<u32>::new().range(2..=1024))]
     nodes: u32,
     /// Clients of each daemon.
@@ -41,20 +48,29 @@ pub(crate) struct ClusterArgs {
     /// Seed of all random numbers; the first one with `--seeds`.
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
-    /// Runs so many seeds, in threads.
-    #[arg(long, value_name = "K", default_value_t = 1)]
-    seeds: u64,
+    /// Runs so many seeds, in threads; all that there is time for with `--for-wall` alone.
+    #[arg(long, value_name = "K")]
+    seeds: Option<u64>,
+    /// Ends when so much real time has passed, with the seeds that were begun.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    for_wall: Option<Duration>,
+    /// Threads that run seeds; as many as there are cores.
+    #[arg(long, value_name = "T")]
+    threads: Option<NonZero<usize>>,
+    /// Keeps what was run in PATH, and goes on from there if it exists.
+    #[arg(long, value_name = "PATH")]
+    resume: Option<PathBuf>,
     /// Runs each seed twice: both have to go the same way.
     #[arg(long)]
     twice: bool,
     /// `swarm`: what the seed draws; `none`; or a list of faults.
     #[arg(long, value_name = "FAULTS", default_value = "swarm", value_parser = parse_faults)]
     faults: Faults,
-    /// What clients do: `drawn` by the seed, `full-rings`, `all-sleep`, `incast`.
+    /// What clients do: `drawn` by the seed, `full-rings`, `all-sleep`, `incast`, `fair`, `greedy`, `silent`, `providers`.
     #[arg(long, value_name = "NAME", default_value_t)]
     workload: ClusterWorkload,
     /// Writes a timeline in Chrome's format to PATH. One seed only.
-    #[arg(long, value_name = "PATH", conflicts_with_all = ["seeds", "twice"])]
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["seeds", "for_wall", "resume", "twice"])]
     trace: Option<PathBuf>,
     /// Does not make a run smaller that fails.
     #[arg(long)]
@@ -69,6 +85,10 @@ pub(super) fn parse_time(text: &str) -> Result<Time, String> {
     let ns = parse_duration_ns(text).map_err(|error| error.to_string())?;
     let is_possible = (1_000..=10_000_000_000).contains(&ns);
     is_possible.then(|| Time::from_ns(ns)).ok_or_else(|| "1us to 10s are possible".to_owned())
+}
+
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    parse_duration_ns(text).map(Duration::from_nanos).map_err(|error| error.to_string())
 }
 
 fn parse_faults(text: &str) -> Result<Faults, String> {
@@ -87,8 +107,18 @@ fn parse_faults(text: &str) -> Result<Faults, String> {
 pub(super) fn run(args: &ClusterArgs) -> anyhow::Result<()> {
     let ClusterArgs { nodes, clients, length, seed, workload, .. } = *args;
     let setup = Setup { nodes, clients, length, seed, faults: args.faults.0.clone(), workload };
-    if args.seeds > 1 {
-        return many(args, &setup);
+    let is_many = args.for_wall.is_some() || args.resume.is_some();
+    let seeds = args.seeds.unwrap_or(if is_many { u64::MAX - seed } else { 1 });
+    if is_many || seeds > 1 {
+        let many = Many {
+            seeds,
+            twice: args.twice,
+            threads: args.threads,
+            for_wall: args.for_wall,
+            resume: args.resume.as_deref(),
+        };
+        let (failed, failure) = many.run(&setup)?.unzip();
+        return fail(args, failed.as_ref().unwrap_or(&setup), failure);
     }
     if let Some(path) = &args.trace {
         output::check_file(path)?;
@@ -104,28 +134,6 @@ pub(super) fn run(args: &ClusterArgs) -> anyhow::Result<()> {
         anyhow::ensure!(again == outcome, "the second run has trace {:016x}: {setup}", again.trace);
     }
     fail(args, &setup, outcome.failure)
-}
-
-fn many(args: &ClusterArgs, setup: &Setup) -> anyhow::Result<()> {
-    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} seeds, {eta} left")?;
-    let bar = ProgressBar::new(args.seeds).with_style(style);
-    let started = Instant::now();
-    let sum = cluster::swarm(setup, args.seeds, args.twice, |done| bar.set_position(done))?;
-    bar.finish_and_clear();
-    output::print(&format!(
-        "{} seeds from {}{}: {} calls, {} events in {:.1} s, trace {:016x}\n",
-        sum.seeds,
-        setup.seed,
-        if args.twice { ", each twice" } else { "" },
-        sum.calls,
-        sum.events,
-        started.elapsed().as_secs_f64(),
-        sum.trace,
-    ))?;
-    match sum.failure {
-        None => Ok(()),
-        Some((setup, failure)) => fail(args, &setup, Some(failure)),
-    }
 }
 
 /// Tells of a failure, with the line that repeats it.

@@ -28,11 +28,20 @@ pub(super) fn text_of(rows: &[Compared]) -> String {
                 Standing::Fitted => "fitted".into(),
                 Standing::Checked => "checked".into(),
                 Standing::Shown => "shown".into(),
+                Standing::Contradicted => "no".into(),
             },
             if row.is_missed() { "MISSED".into() } else { String::new() },
         ]);
     }
-    table.to_string()
+    let underived = rows.iter().filter(|row| row.standing == Standing::Contradicted);
+    let underived: Vec<_> = underived.map(|row| row.what.as_str()).collect();
+    if underived.is_empty() {
+        return table.to_string();
+    }
+    format!(
+        "{table}\n\nnot derivable, because the reference contradicts them, and met in another reading of it:\n{}",
+        underived.join("\n")
+    )
 }
 
 fn number(value: f64) -> String {

@@ -3,6 +3,7 @@
 mod bistability;
 mod cluster;
 mod compared;
+mod many;
 mod scale;
 mod scalerpc;
 mod steady;

@@ -20,7 +20,7 @@ and daemons are not calibrated: calls per second are those of the model, events 
 
 #[derive(Debug, Args)]
 pub(crate) struct ScaleArgs {
-    /// Daemons.
+    /// Number of daemons, one per node.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = RangedU64ValueParser::<u32>::new().range(2..=1024))]
     nodes: u32,
     /// Clients of each daemon.

@@ -1,37 +1,46 @@
-//! `copyrpc sim steady`: whether production daemons do as much however they began.
+//! `copyrpc sim steady`: whether production daemons do as much however they began, and by which policy most.
 
+use bench::workers::switches::flush_policy;
 use clap::{Args, builder::RangedU64ValueParser};
+use serde::Serialize;
 use sim::{
     actors::reference_daemon::{self, Hold, Load, StartState},
-    cluster::steady::{self, Begin, FlushPolicy, Measured, Steady},
-    machine::DELEGATION,
+    cluster::steady::{self, Begin, Connected, FlushPolicy, Measured, Steady, UnknownTransport},
+    machine::{DELEGATION, DelegationProfile},
     world::Time,
 };
 
-use super::cluster::parse_time;
+use super::{cluster::parse_time, compared};
 use crate::{output, table::table};
 
 pub(super) const HELP: &str = "\
 Examples:
   copyrpc sim steady                              2, 4 and 8 nodes
-  copyrpc sim steady --nodes 8 --wqes 1,2,4,8,0   which limit is best
+  copyrpc sim steady --nodes 8 --flush self-clocked:1,self-clocked:2,hold:10us
+                                                  which policy is best
+  copyrpc sim steady --transport rc,dc:1,dc:16    memory and rate by transport
 
 Production daemons run with the times of the delegation machine, which were fitted to another daemon; nobody has \
 measured this one there. A load begins cold, with a burst, or with a burst and a daemon that stands still for a \
-while. Exit code 1 if the rates of the three differ by more than --spread. The other daemon stands beside it, \
-with as many clients and no hold.";
+while. Exit code 1 if the rates of the three differ by more than --spread, where the policy is self-clocked. The \
+other daemon stands beside it, with as many clients: after a burst, from a trickle, and with the best of its \
+holds. What a NIC of these times allows at most is shown for calls without a daemon (direct), and for daemons \
+whose peers write answers straight to the client (to client): each has a request of the NIC for each message.";
 
 #[derive(Debug, Args)]
 pub(crate) struct SteadyArgs {
-    /// Daemons.
+    /// Numbers of daemons, one per node.
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "2,4,8", value_parser = RangedU64ValueParser::<u32>::new().range(2..=1024))]
     nodes: Vec<u32>,
     /// Calls in flight of each client.
     #[arg(long, value_name = "D,…", value_delimiter = ',', default_value = "1,32", value_parser = RangedU64ValueParser::<u16>::new().range(1..=64))]
     depth: Vec<u16>,
-    /// A batch leaves while fewer requests of its peer than this are unfinished; 0: after each call.
-    #[arg(long, value_name = "W,…", value_delimiter = ',', default_value = "2", value_parser = RangedU64ValueParser::<u16>::new().range(0..=64))]
-    wqes: Vec<u16>,
+    /// When batches leave: `default`, or as in `bench calls --switch flush`.
+    #[arg(long, value_name = "POLICY,…", value_delimiter = ',', default_value = "default", value_parser = parse_policy)]
+    flush: Vec<Policy>,
+    /// `rc`, or `dc:N` with N initiators.
+    #[arg(long, value_name = "TRANSPORT,…", value_delimiter = ',', default_value = "rc", value_parser = parse_transport)]
+    transport: Vec<Connected>,
     /// Clients of each daemon.
     #[arg(long, value_name = "M", default_value_t = 46, value_parser = RangedU64ValueParser::<u32>::new().range(1..=1000))]
     clients: u32,
@@ -39,7 +48,7 @@ pub(crate) struct SteadyArgs {
     #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = parse_time)]
     warm_up: Time,
     /// What is counted then, in virtual time.
-    #[arg(long = "for", value_name = "TIME", default_value = "500us", value_parser = parse_time)]
+    #[arg(long = "for", value_name = "TIME", default_value = "1ms", value_parser = parse_time)]
     length: Time,
     /// Largest difference of the three rates, in percent of the largest.
     #[arg(long, value_name = "PERCENT", default_value_t = 5.0)]
@@ -47,53 +56,83 @@ pub(crate) struct SteadyArgs {
     /// Seed of all random numbers.
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
+    /// Prints one JSON object per row.
+    #[arg(long)]
+    json: bool,
+}
+
+/// A flush policy, and what it was called.
+#[derive(Clone, Debug)]
+struct Policy {
+    name: String,
+    /// `None`: that of a daemon of so many nodes.
+    policy: Option<FlushPolicy>,
+}
+
+fn parse_policy(text: &str) -> Result<Policy, String> {
+    let policy = if text == "default" { None } else { Some(flush_policy(text)?) };
+    Ok(Policy { name: text.to_owned(), policy })
+}
+
+fn parse_transport(text: &str) -> Result<Connected, UnknownTransport> {
+    text.parse()
+}
+
+/// The other daemon under the same load, in M/s per node.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Other {
+    burst: f64,
+    trickle: f64,
+    best_hold: f64,
+}
+
+/// A load and what came of it, in M/s per node.
+#[derive(Debug, Serialize)]
+struct Row {
+    nodes: u32,
+    depth: u16,
+    flush: String,
+    transport: String,
+    cold: f64,
+    burst: f64,
+    perturbed: f64,
+    spread_percent: f64,
+    messages_per_wqe: f64,
+    connection_bytes: usize,
+    not_answered: u64,
+    other: Other,
+    /// What a NIC of these times allows at most without a daemon.
+    direct_max: f64,
+    /// The same with a request of the NIC for each answer alone.
+    to_client_max: f64,
+    /// Whether one steady state is claimed.
+    is_claimed: bool,
 }
 
 /// `copyrpc sim steady`.
 pub(super) fn run(args: &SteadyArgs) -> anyhow::Result<()> {
-    let mut rows = table(&[
-        "nodes",
-        "calls",
-        "wqes",
-        "cold",
-        "burst",
-        "perturbed",
-        "spread",
-        "merged",
-        "not answered",
-        "other: burst",
-        "other: trickle",
-    ]);
-    let mut apart = Vec::new();
+    let mut rows = Vec::new();
     for &nodes in &args.nodes {
         for &depth in &args.depth {
-            let other = [StartState::Burst, StartState::Trickle]
-                .map(|start| reference(args, nodes, depth, start));
-            for &wqes in &args.wqes {
-                let [cold, burst, perturbed] = measure(args, nodes, depth, wqes)?;
-                let rates = [&cold, &burst, &perturbed].map(|measured| measured.mops_per_node);
-                let most = rates.iter().copied().fold(0.0, f64::max);
-                let least = rates.iter().copied().fold(f64::INFINITY, f64::min);
-                let spread = 100.0 * (most - least) / most.max(1e-9);
-                if spread > args.spread {
-                    apart.push(format!(
-                        "{nodes} nodes, {depth} calls, {wqes} requests: {spread:.1} %"
-                    ));
+            let other = reference(args, nodes, depth);
+            for policy in &args.flush {
+                for &transport in &args.transport {
+                    rows.push(row(args, (nodes, depth), policy, transport, other)?);
                 }
-                let mut row = vec![nodes.to_string(), depth.to_string(), wqes.to_string()];
-                row.extend(rates.map(|rate| format!("{rate:.2}")));
-                row.push(format!("{spread:.1} %"));
-                row.push(format!("{:.1}", burst.messages_per_wqe));
-                row.push((cold.others + burst.others + perturbed.others).to_string());
-                row.extend(other.map(|rate| format!("{rate:.2}")));
-                rows.add_row(row);
             }
         }
     }
-    output::print(&format!(
-        "{rows}\n\nM/s per node with {} clients; merged: messages per request of the NIC; seed {}\n",
-        args.clients, args.seed
-    ))?;
+    if args.json {
+        compared::print_json(&rows)?;
+    } else {
+        output::print(&text_of(args, &rows))?;
+    }
+    let apart = rows.iter().filter(|row| row.is_claimed && row.spread_percent > args.spread);
+    let apart: Vec<_> = apart
+        .map(|Row { nodes, depth, flush, spread_percent, .. }| {
+            format!("{nodes} nodes, {depth} calls, {flush}: {spread_percent:.1} %")
+        })
+        .collect();
     anyhow::ensure!(
         apart.is_empty(),
         "rates differ by more than {} %: {}",
@@ -103,31 +142,111 @@ pub(super) fn run(args: &SteadyArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn measure(args: &SteadyArgs, nodes: u32, depth: u16, wqes: u16) -> anyhow::Result<[Measured; 3]> {
-    let SteadyArgs { clients, seed, .. } = *args;
-    let lengths = (args.warm_up, args.length);
-    let flush = match wqes {
-        0 => FlushPolicy::Immediate,
-        wqes => FlushPolicy::SelfClocked { wqes },
-    };
-    let [cold, burst, perturbed] = Begin::ALL
-        .map(|begin| steady::run(&Steady { nodes, clients, depth, flush, begin, lengths, seed }));
-    Ok([cold?, burst?, perturbed?])
+fn row(
+    args: &SteadyArgs,
+    (nodes, depth): (u32, u16),
+    policy: &Policy,
+    transport: Connected,
+    other: Other,
+) -> anyhow::Result<Row> {
+    let flush = policy.policy.unwrap_or_else(|| FlushPolicy::for_peers(nodes as usize - 1));
+    let SteadyArgs { clients, seed, warm_up, length, .. } = *args;
+    let lengths = (warm_up, length);
+    let load = |begin| Steady { nodes, clients, depth, flush, transport, begin, lengths, seed };
+    let [cold, burst, perturbed] = Begin::ALL.map(|begin| steady::run(&load(begin)));
+    let (cold, burst, perturbed) = (cold?, burst?, perturbed?);
+    let rates = [&cold, &burst, &perturbed].map(|measured| measured.mops_per_node);
+    let most = rates.iter().copied().fold(0.0, f64::max);
+    let least = rates.iter().copied().fold(f64::INFINITY, f64::min);
+    let Measured { messages_per_wqe, connection_bytes, .. } = burst;
+    Ok(Row {
+        nodes,
+        depth,
+        flush: policy.name.clone(),
+        transport: transport.to_string(),
+        cold: rates[0],
+        burst: rates[1],
+        perturbed: rates[2],
+        spread_percent: 100.0 * (most - least) / most.max(1e-9),
+        messages_per_wqe,
+        connection_bytes,
+        not_answered: cold.others + burst.others + perturbed.others,
+        other,
+        direct_max: at_most(nodes, 2.0),
+        to_client_max: at_most(nodes, 1.0),
+        is_claimed: matches!(flush, FlushPolicy::SelfClocked { .. }),
+    })
+}
+
+/// Calls per µs and node, if each call to another node takes the NIC so many requests.
+fn at_most(nodes: u32, wqes: f64) -> f64 {
+    let remote = f64::from(nodes - 1) / f64::from(nodes);
+    1.0 / (remote * wqes * (DELEGATION.wqe + DELEGATION.message))
 }
 
 /// The other daemon, per node.
-fn reference(args: &SteadyArgs, nodes: u32, depth: u16, start: StartState) -> f64 {
-    let profile = sim::machine::DelegationProfile { clients: args.clients, ..DELEGATION };
+fn reference(args: &SteadyArgs, nodes: u32, depth: u16) -> Other {
+    let profile = DelegationProfile { clients: args.clients, ..DELEGATION };
     // One call per µs trickles in.
     let warm_up_us = f64::from(args.clients) * f64::from(depth) + 3000.0;
-    let load = Load {
-        nodes: nodes as usize,
-        depth: depth.into(),
-        start,
-        poll_budget: 0,
-        hold: Hold::None,
-        warm_up_us,
-        end_us: warm_up_us + 1000.0,
+    let run = |start, hold| {
+        let load = Load {
+            nodes: nodes as usize,
+            depth: depth.into(),
+            start,
+            poll_budget: 0,
+            hold,
+            warm_up_us,
+            end_us: warm_up_us + 1000.0,
+        };
+        reference_daemon::run(&profile, &load, args.seed).total_mops / f64::from(nodes)
     };
-    reference_daemon::run(&profile, &load, args.seed).total_mops / f64::from(nodes)
+    let holds = [Hold::Fixed(5.0), Hold::Fixed(10.0), Hold::Fixed(20.0), Hold::Adaptive(10.0)];
+    Other {
+        burst: run(StartState::Burst, Hold::None),
+        trickle: run(StartState::Trickle, Hold::None),
+        best_hold: holds.map(|hold| run(StartState::Burst, hold)).into_iter().fold(0.0, f64::max),
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "MiB for reading")]
+fn text_of(args: &SteadyArgs, rows: &[Row]) -> String {
+    let mut ours = table(&[
+        "nodes",
+        "calls",
+        "flush",
+        "by",
+        "cold",
+        "burst",
+        "perturbed",
+        "spread",
+        "merged",
+        "MiB",
+        "not answered",
+    ]);
+    let mut beside = table(&["nodes", "calls", "burst", "trickle", "hold", "direct", "to client"]);
+    let mut last = None;
+    for row in rows {
+        let load = [row.nodes.to_string(), row.depth.to_string()];
+        let mut cells = load.to_vec();
+        cells.extend([row.flush.clone(), row.transport.clone()]);
+        cells.extend([row.cold, row.burst, row.perturbed].map(|rate| format!("{rate:.2}")));
+        cells.push(format!("{:.1} %", row.spread_percent));
+        cells.push(format!("{:.1}", row.messages_per_wqe));
+        cells.push(format!("{:.1}", row.connection_bytes as f64 / f64::from(1 << 20)));
+        cells.push(row.not_answered.to_string());
+        ours.add_row(cells);
+        if last.replace((row.nodes, row.depth)) != Some((row.nodes, row.depth)) {
+            let Other { burst, trickle, best_hold } = row.other;
+            let rates = [burst, trickle, best_hold, row.direct_max, row.to_client_max];
+            beside.add_row(load.into_iter().chain(rates.map(|rate| format!("{rate:.2}"))));
+        }
+    }
+    format!(
+        "{ours}\n\nM/s per node with {} clients; merged: messages per request of the NIC; MiB: memory that is \
+         registered for connections, per node; seed {}\n\nbeside it\n{beside}\n\nthe other daemon after a burst, \
+         from a trickle, and with the best of its holds; at most: without a daemon, and with answers straight to \
+         clients\n",
+        args.clients, args.seed
+    )
 }

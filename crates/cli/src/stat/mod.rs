@@ -94,7 +94,7 @@ fn read_one(folder: &Path, name: &str) -> Option<Snapshot> {
 struct Shown<'a> {
     snapshot: &'a Snapshot,
     section: Section,
-    /// By thread.
+    /// A section for each thread of the daemon.
     threads: Vec<Section>,
 }
 

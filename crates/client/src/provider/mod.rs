@@ -3,11 +3,13 @@
 //! | | handlers run | for |
 //! |---|---|---|
 //! | [`Provider::serve`] | on this thread, one after the other | what is answered at once |
+//! | [`Provider::serve_in_place`] | the same; answers are put where the daemon reads them | what has its answers in memory |
 //! | [`Provider::serve_on`] | on several threads | what computes or waits |
 //! | [`Provider::run`] | wherever the [`Request`] goes; it is answered later, in any order | queues of one's own |
 //! | [`Provider::run_async`] | as futures on this thread | what waits for others |
 
 mod cancellation;
+mod in_place;
 mod inbound;
 mod offer;
 mod request;
@@ -17,9 +19,11 @@ mod tasks;
 
 use std::path::Path;
 
+use ipc::Filler;
 use proto::Status;
 
 pub use cancellation::Cancellation;
+pub use in_place::InPlace;
 pub use inbound::{Context, Inbound};
 pub use offer::{Offer, ProvideError};
 pub use request::{ProviderStop, Request, RequestContext};
@@ -77,6 +81,39 @@ impl Provider {
         serve: impl FnMut(&Inbound<'_>, &mut Vec<u8>) -> Option<Status>,
     ) -> Result<(), ProvideError> {
         self.session.serve(serve)
+    }
+
+    /// Like [`serve`](Self::serve), with answers that are put where the daemon reads them, so that they need no
+    /// memory of their own. The requests that one look finds are given to `serve` one after the other, and then
+    /// their answers are put in the same order: what an answer is made of must not change meanwhile, or be
+    /// shared ([`Rc`](std::rc::Rc)) by what `serve` returns. If an answer panics while it is put, so does this,
+    /// and the daemon ends what was not answered with [`Status::Unavailable`].
+    ///
+    /// ```no_run
+    /// # use std::{collections::HashMap, rc::Rc};
+    /// # use copyrpc_client::{Filler, InPlace, Provider, ProvideError, Status};
+    /// # fn serve(provider: Provider, values: HashMap<Vec<u8>, Rc<[u8]>>) -> Result<(), ProvideError> {
+    /// provider.serve_in_place(|request| {
+    ///     let value = values.get(request.body).cloned();
+    ///     Some(match &value {
+    ///         None => InPlace::refused(Status::NotFound),
+    ///         Some(found) => InPlace::of(found.len(), move |to: &mut Filler<'_>| {
+    ///             // The room is as long as was said.
+    ///             let _ = to.put(&value.unwrap_or_default());
+    ///         }),
+    ///     })
+    /// })
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As of [`serve`](Self::serve).
+    pub fn serve_in_place<F: FnOnce(&mut Filler<'_>)>(
+        mut self,
+        serve: impl FnMut(&Inbound<'_>) -> Option<InPlace<F>>,
+    ) -> Result<(), ProvideError> {
+        self.session.serve_in_place(serve)
     }
 
     /// Answers requests on `threads` threads, of which this is none: a slow request keeps no other waiting

@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use ipc::{Filled, Filler};
 use os::{
     clock,
     idle::{Idle, IdleStep},
@@ -25,6 +26,7 @@ use crate::{
     },
     provider::{
         cancellation::Cancellation,
+        in_place::InPlace,
         inbound::{Context, Inbound},
         offer::{Offer, ProvideError, WINDOW},
         request::{Answered, Outbox, ProviderStop, Request},
@@ -218,6 +220,71 @@ impl Session {
         Ok(())
     }
 
+    /// See [`Provider::serve_in_place`](crate::Provider::serve_in_place).
+    pub(super) fn serve_in_place<F: FnOnce(&mut Filler<'_>)>(
+        &mut self,
+        mut serve: impl FnMut(&Inbound<'_>) -> Option<InPlace<F>>,
+    ) -> Result<(), ProvideError> {
+        self.ask()?;
+        // As many as a poll finds, at most.
+        let mut made = Vec::with_capacity(self.window);
+        while !self.outbox.is_stopped() {
+            let mut is_over = false;
+            let read = self.read(&mut |work, inbound| {
+                let late = inbound.context.is_some_and(|context| context.time_left().is_zero());
+                match () {
+                    () if is_over => {}
+                    () if late => made.push((work, InPlace::refused(Status::DeadlineExceeded))),
+                    () => match serve(inbound) {
+                        Some(answer) => made.push((work, answer)),
+                        None => is_over = true,
+                    },
+                }
+                None
+            });
+            let count = made.len();
+            let sent = read.and_then(|()| {
+                made.drain(..).try_for_each(|(work, answer)| self.end_in_place(work, answer))
+            });
+            made.clear();
+            self.ipc.flush();
+            match sent {
+                Err(error) => self.recover(error)?,
+                Ok(()) if is_over => return Ok(()),
+                Ok(()) => {}
+            }
+            self.rest(count > 0);
+        }
+        Ok(())
+    }
+
+    /// Answers a request in place, and asks for the next.
+    fn end_in_place<F: FnOnce(&mut Filler<'_>)>(
+        &mut self,
+        work: u64,
+        answer: InPlace<F>,
+    ) -> Result<(), CallError> {
+        let InPlace { status, len_bytes, fill } = answer;
+        let Some(fill) = fill else { return self.answer(work, status, &[]) };
+        if len_bytes > self.answer_bytes_max {
+            return self.answer(work, Status::OutOfRange, &[]);
+        }
+        let (call, head) = (daemon_head(method::SERVE), self.serve_head(work, status));
+        let head = [call.as_bytes(), head.as_bytes()];
+        let message = Filled::behind(&head, len_bytes, fill);
+        let sent = self.ipc.submit_filled_within(&message, Duration::MAX, Asks::Work);
+        sent.map(drop).map_err(|refused| CallError::not_sent(refused.error))
+    }
+
+    fn serve_head(&self, work: u64, status: Status) -> ServeHead {
+        ServeHead {
+            work: work.into(),
+            service: self.offer.service.into(),
+            status: status.code(),
+            reserved: [0; 5],
+        }
+    }
+
     /// See [`Provider::run`](crate::Provider::run); `turn` does what else is to be done, and says how much.
     pub(super) fn run(
         &mut self,
@@ -361,12 +428,7 @@ impl Session {
     /// Answers a request, or none, and asks for the next.
     fn answer(&mut self, work: u64, status: Status, body: &[u8]) -> Result<(), CallError> {
         let call = daemon_head(method::SERVE);
-        let head = ServeHead {
-            work: work.into(),
-            service: self.offer.service.into(),
-            status: status.code(),
-            reserved: [0; 5],
-        };
+        let head = self.serve_head(work, status);
         // Without a deadline: work may be long in coming, and the kernel tells of the daemon's end.
         let parts = [call.as_bytes(), head.as_bytes(), body];
         let sent = self.ipc.submit_parts_within(&parts, Duration::MAX, Asks::Work);

@@ -37,11 +37,11 @@ pub enum Start {
 /// The waiting mode of an idle daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitPolicy {
-    /// Poll.
+    /// Threads poll and never sleep.
     Busy,
     /// Poll for a while, then sleep.
     Adaptive,
-    /// Sleep.
+    /// Threads sleep when there is nothing to do, until an event.
     Block,
 }
 

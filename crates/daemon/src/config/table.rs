@@ -12,7 +12,7 @@ pub const NIC: Knob = Knob {
     kind: KnobKind::Text,
     default: "soft",
     meaning: "The NIC to use: `soft`, the software NIC in shared memory; `tcp`, the same over TCP; `ibverbs`, or the \
-              name of an RDMA device; or `auto`",
+              name of an RDMA device; `mlx5`, a ConnectX by this project's driver; or `auto`",
 };
 
 /// The daemon's job.

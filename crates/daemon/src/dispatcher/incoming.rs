@@ -70,7 +70,7 @@ impl<P: ClientPort> Dispatcher<P> {
         Answer::Now(status)
     }
 
-    fn deadline_ns(&self, timeout_us: u32) -> u64 {
+    pub(super) fn deadline_ns(&self, timeout_us: u32) -> u64 {
         self.now_ns.saturating_add(self.timeout_ns(timeout_us))
     }
 
@@ -284,14 +284,24 @@ impl<P: ClientPort> Dispatcher<P> {
         } else if head.work.get() != 0 {
             self.tally.add(Counter::Stale, 1);
         }
-        if let Some(provider) = self.services.provider(service) {
-            if head.work.get() != 0 {
-                provider.members.answered(client);
-            }
-            provider.members.add_poll(client, reply_to);
-            self.give_to_provider(replies, service);
-        }
+        self.poll_again(replies, service, (client, reply_to), head.work.get() != 0);
         Ok(())
+    }
+
+    /// A process waits for its next request; it may have answered one.
+    pub(super) fn poll_again(
+        &mut self,
+        replies: &mut P::Replies,
+        service: u16,
+        (client, reply_to): (P::Client, P::ReplyTo),
+        has_answered: bool,
+    ) {
+        let Some(provider) = self.services.provider(service) else { return };
+        if has_answered {
+            provider.members.answered(client);
+        }
+        provider.members.add_poll(client, reply_to);
+        self.give_to_provider(replies, service);
     }
 
     /// Gives a provider the requests that wait for it, one for each of its polls.
@@ -438,15 +448,26 @@ fn answer_poll<P: ClientPort>(
     inbound: &Inbound<'_>,
     call: &ProviderCall<P>,
 ) {
+    let (head, context) = work_heads::<P>(poll, key, (inbound.rank, inbound.method), call);
+    let context = context.as_ref().map_or(&[][..], |context| context.as_bytes());
+    replies.reply(poll.reply_to, Status::Ok, &[head.as_bytes(), context, inbound.body]);
+}
+
+/// What is told of a request to the process that is to answer it.
+pub(super) fn work_heads<P: ClientPort>(
+    poll: &Poll<P>,
+    key: Key,
+    (rank, method): (u32, u16),
+    call: &ProviderCall<P>,
+) -> (WorkHead, Option<ContextHead>) {
     let head = WorkHead {
         work: key.to_u64().into(),
-        rank: inbound.rank.into(),
-        method: inbound.method.into(),
+        rank: rank.into(),
+        method: method.into(),
         flags: if poll.wants_context { HAS_CONTEXT } else { 0 }.into(),
     };
     let context = ContextHead { deadline_ns: call.deadline_ns.into(), caller: call.who };
-    let context = if poll.wants_context { context.as_bytes() } else { &[] };
-    replies.reply(poll.reply_to, Status::Ok, &[head.as_bytes(), context, inbound.body]);
+    (head, poll.wants_context.then_some(context))
 }
 
 /// A client as the kernel knows it, and its trace.

@@ -14,6 +14,7 @@ mod departures;
 mod incoming;
 mod limited;
 mod outgoing;
+mod passing;
 mod peers;
 mod provider_calls;
 mod report;
@@ -28,6 +29,7 @@ use bootstrap::RankInfo;
 use client::message::{CallExtra, CallHead, CallerHead, DAEMON, HAS_EXTRA, HERE};
 use departures::Departures;
 use incoming::caller_head;
+use ipc::TakenBytes;
 use os::clock::duration_ns;
 use peers::PeerTable;
 use provider_calls::ProviderCalls;
@@ -133,6 +135,8 @@ pub(super) struct Dispatcher<P: ClientPort> {
     body_bytes_max: usize,
     /// Body of the answer that is being made.
     body: Vec<u8>,
+    /// The latest request that was lent and is not only passed on.
+    copy: Vec<u8>,
     departures: Departures,
     /// Who made the request that is being handled, as far as that was told.
     who: CallerHead,
@@ -230,6 +234,7 @@ impl<P: ClientPort> Dispatcher<P> {
             call_timeout_ns: duration_ns(call_timeout),
             body_bytes_max,
             body: Vec::new(),
+            copy: Vec::new(),
             departures: Departures::default(),
             who: NOBODY,
             statuses: [0; Status::ALL.len()],
@@ -316,8 +321,17 @@ impl<P: ClientPort> Dispatcher<P> {
         let (mut taken, mut answered) = (0, 0);
         while let Some(request) = port.take() {
             let ClientRequest { client, reply_to, payload, replies } = request;
+            taken += 1;
             self.body.clear();
-            match self.serve(worker, client, reply_to, payload, replies) {
+            let answer = match payload {
+                TakenBytes::Private(payload) => {
+                    self.serve(worker, client, reply_to, payload, replies)
+                }
+                TakenBytes::Lent(lent) => {
+                    self.serve_lent(worker, (client, reply_to), lent, replies)
+                }
+            };
+            match answer {
                 Answer::Now(status) => {
                     replies.reply(reply_to, status, &[&self.body]);
                     self.statuses[usize::from(status.code())] += 1;
@@ -325,7 +339,6 @@ impl<P: ClientPort> Dispatcher<P> {
                 }
                 Answer::Later => {}
             }
-            taken += 1;
         }
         if taken > 0 {
             self.answered_inline = answered;

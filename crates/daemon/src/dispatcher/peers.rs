@@ -8,7 +8,7 @@ pub(super) struct PeerTable {
     by_rank: Vec<Option<PeerId>>,
     /// By slot of the connection: whose it is.
     by_slot: Vec<Option<(PeerId, u32)>>,
-    /// By rank.
+    /// Counters of each peer, by rank.
     counts: Vec<PeerCounts>,
     /// By rank: until when it counts as one that there is no memory for, where it is not up.
     short_until_ns: Vec<u64>,

@@ -58,7 +58,7 @@ struct Peer {
     is_freed: bool,
     /// The shares of clients and services are counted, from when little is free until all is.
     is_counted: bool,
-    /// By number.
+    /// Calls in flight by the client's number.
     by_client: Vec<u32>,
     by_service: Box<[u32]>,
 }

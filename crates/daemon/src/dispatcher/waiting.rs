@@ -47,7 +47,7 @@ pub(super) struct Trial {
 
 /// A queue for each peer, in which clients take turns.
 pub(super) struct WaitQueues<P: ClientPort> {
-    /// By rank.
+    /// Calls that wait for each peer, by rank.
     queues: Vec<Queue>,
     entries: SlotTable<Entry<P>>,
     deadlines: Wheel,

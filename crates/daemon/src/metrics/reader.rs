@@ -80,7 +80,7 @@ impl fmt::Display for DaemonState {
     }
 }
 
-/// One moment.
+/// All counters of one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MetricsSample {
     /// Number, from 1.
@@ -100,7 +100,7 @@ pub struct MetricsSample {
 pub struct Section {
     counters: Vec<u64>,
     histograms: Vec<Histogram>,
-    /// Oldest first.
+    /// The moments that are kept, oldest first.
     samples: Vec<MetricsSample>,
 }
 

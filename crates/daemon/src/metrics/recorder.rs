@@ -37,7 +37,7 @@ pub enum MetricsError {
     File {
         /// The operation that failed.
         operation: &'static str,
-        /// With what.
+        /// The file.
         path: PathBuf,
         /// Error of the kernel.
         source: io::Error,

@@ -287,12 +287,11 @@ fn requests_that_nobody_waits_for_keep_no_others_from_a_silent_provider() {
     }
 }
 
-#[test]
-fn fault_b5_answers_of_others_forged_and_twice_are_ignored() {
-    for mut cluster in Cluster::each("forged", 2) {
+fn hostile_answers(name: &str, caller: u32) {
+    for mut cluster in Cluster::each(name, 2) {
         cluster.wait_all_up();
         assert_eq!(register(&mut cluster, 50), Status::Ok);
-        let call = cluster.call(0, 1, 1, PROVIDED, b"x");
+        let call = cluster.call(caller, 1, 1, PROVIDED, b"x");
         let take = serve(&mut cluster, 50, 0, b"");
         let (name, ..) = work_of(&mut cluster, take);
         let stranger = serve(&mut cluster, 51, name, b"not mine");
@@ -306,6 +305,13 @@ fn fault_b5_answers_of_others_forged_and_twice_are_ignored() {
         cluster.run_for(5 * MS);
         assert_eq!(cluster.total(1, Counter::Stale), 2);
     }
+}
+
+#[test]
+fn fault_b5_answers_of_others_forged_and_twice_are_ignored() {
+    // Of another node, and of the own one, whose answers are passed on.
+    hostile_answers("forged", 0);
+    hostile_answers("forged-here", 1);
 }
 
 #[test]

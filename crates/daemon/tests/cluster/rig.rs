@@ -9,13 +9,14 @@ use std::{
 };
 
 use bootstrap::{JobId, RankInfo, Secret};
-use client::message;
+use client::{LentBytes, message};
 use copyrpc_daemon::{
     CONTROL_NS, ClientPort, ClientRequest, ClientTag, Codec, Control, Daemon, Inbound, Limits,
     Parts, Replies, Services, Status, ThreadHandle,
     membership::DetectorConfig,
     metrics::{Counter, MetricsFile},
 };
+use ipc::TakenBytes;
 use zerocopy::IntoBytes as _;
 
 pub(crate) const MS: u64 = 1_000_000;
@@ -89,7 +90,9 @@ impl ClientPort for TestPort {
         drop(clients);
         self.request = bytes;
         let Self { request, replies } = self;
-        Some(ClientRequest { client, reply_to, payload: request, replies })
+        // Lent, so that all of this goes both ways: passed on, and copied.
+        let payload = TakenBytes::Lent(LentBytes::from(&**request));
+        Some(ClientRequest { client, reply_to, payload, replies })
     }
 
     fn replies(&mut self) -> &mut TestReplies {

@@ -22,7 +22,7 @@ use crate::{
     Config, Handler, OpenError, SessionId, SessionState,
     datagrams::Datagrams,
     session::{Numbers, Role, Session},
-    socket::ManagementSocket,
+    socket::{ManagementPort, ManagementSocket},
 };
 pub use calls::Call;
 use upkeep::Clocks;
@@ -97,10 +97,33 @@ impl<N: Nic> Endpoint<N> {
     ///
     /// [`OpenError`].
     pub fn open(nic: N, config: Config, now_ns: u64) -> Result<Self, OpenError> {
+        let socket = ManagementSocket::open(config.management)?;
+        Self::with(nic, config, socket, now_ns)
+    }
+
+    /// As [`open`](Self::open), with management packets that go by `port` instead of a socket.
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open).
+    pub fn open_on(
+        nic: N,
+        config: Config,
+        port: Box<dyn ManagementPort>,
+        now_ns: u64,
+    ) -> Result<Self, OpenError> {
+        Self::with(nic, config, ManagementSocket::on(port), now_ns)
+    }
+
+    fn with(
+        nic: N,
+        config: Config,
+        socket: ManagementSocket,
+        now_ns: u64,
+    ) -> Result<Self, OpenError> {
         let geometry = config.geometry(&nic.port())?;
         let packet_bytes = geometry.data_bytes() as usize + geometry.link().header_bytes();
         let datagrams = Datagrams::open(&nic, &config, packet_bytes)?;
-        let socket = ManagementSocket::open(config.management)?;
         let is_controlled = config.congestion != crate::Congestion::Off;
         Ok(Self {
             geometry,

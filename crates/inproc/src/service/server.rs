@@ -19,7 +19,7 @@ use crate::{
 pub struct Server<Q, R, D: Discipline> {
     inlet: Receiver<Ask<Q>, D>,
     reply_lanes: Arc<ReplyLanes<R, D>>,
-    /// By lane.
+    /// The queues to each client, by lane.
     clients: Vec<ClientLane<R, D>>,
     deferred: Deferred<Origin>,
 }

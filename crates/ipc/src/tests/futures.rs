@@ -7,6 +7,7 @@ use core::{
     task::{Context, Poll, Waker},
 };
 use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     task::Wake,
     thread::{self, Thread},
@@ -14,7 +15,7 @@ use std::{
 };
 
 use super::rig::*;
-use crate::{CallError, ClientConfig, FutureClient, ResponseFuture};
+use crate::{CallError, ClientConfig, Filled, Filler, FutureClient, ResponseFuture};
 
 struct Unpark(Thread);
 
@@ -55,6 +56,21 @@ fn calls_are_answered_in_turn_and_at_once() {
     for (number, call) in (1u8..).zip(calls) {
         assert_eq!(block_on(call).unwrap(), [number]);
     }
+}
+
+#[test]
+fn a_request_that_is_filled_in_place_is_sent_and_one_whose_filling_panics_is_not() {
+    let dir = Dir::new();
+    let _server = ServerThread::start(&dir.socket(), small(), increment);
+    let client = client(&dir);
+    let filled = Filled::behind(&[b"a"], 3, |rest: &mut Filler<'_>| rest.put(b"bc").unwrap());
+    let answer = block_on(client.call_filled_within(&filled, PATIENCE)).unwrap();
+    assert_eq!(answer, b"bcd\x01", "what was not put is zero");
+    let clone = client.clone();
+    let nested = Filled::behind(&[], 3, |_: &mut Filler<'_>| drop(clone.call(b"")));
+    let call = AssertUnwindSafe(|| drop(client.call_filled_within(&nested, PATIENCE)));
+    assert!(catch_unwind(call).is_err(), "it uses the client while that is in use");
+    assert_eq!(block_on(client.call(b"abc")).unwrap(), b"bcd");
 }
 
 #[test]

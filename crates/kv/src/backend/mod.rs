@@ -23,7 +23,10 @@ pub mod tcp;
 pub mod ucx_am;
 mod wait;
 
-use std::error::Error;
+use std::{
+    error::Error,
+    net::{IpAddr, Ipv4Addr},
+};
 
 use rpc::Status;
 use serde::{Deserialize, Serialize};
@@ -52,7 +55,7 @@ words! {
         Scalerpc = "scalerpc",
         /// UCX active messages from client to daemon thread, where the system has UCX.
         UcxAm = "ucx-am",
-        /// TCP over the loopback device: the floor.
+        /// TCP: the floor.
         Tcp = "tcp",
     }
 }
@@ -130,6 +133,15 @@ pub struct JobSetup {
     pub wait: Wait,
     /// The backend's switches, all of them.
     pub switches: Switches,
+    /// Where others reach what this process listens at: loopback, unless there are several hosts.
+    #[serde(default = "loopback")]
+    pub address: IpAddr,
+}
+
+/// The address of processes that all are on one host.
+#[must_use]
+pub const fn loopback() -> IpAddr {
+    IpAddr::V4(Ipv4Addr::LOCALHOST)
 }
 
 /// Where one server or client is reached: opaque to everybody but its backend.

@@ -1,5 +1,7 @@
 //! A child process: receives its orders and runs the role that the first one names.
 
+use std::net::IpAddr;
+
 use nics::{Opener, Visitor};
 use os::{
     child::{ChildChannel, channel_to_parent},
@@ -14,8 +16,8 @@ use super::{
 };
 use crate::{
     backend::{
-        Backend, Kind, delegation::Delegation, direct::Direct, protocol::OverProtocol,
-        tcp::TcpBackend, ucx_am::UcxAm,
+        Backend, BackendError, JobSetup, Kind, delegation::Delegation, direct::Direct,
+        protocol::OverProtocol, tcp::TcpBackend, ucx_am::UcxAm,
     },
     pin,
 };
@@ -27,8 +29,40 @@ use crate::{
 ///
 /// [`ChildError`], which the coordinator has been told of.
 pub fn child() -> Result<(), ChildError> {
+    live(|task| match task.config.backend {
+        Kind::Tcp => {
+            let backend = TcpBackend::new(&task.setup());
+            task.run(&backend)
+        }
+        Kind::UcxAm => {
+            let backend = UcxAm::open(task.setup())?;
+            task.run(&backend)
+        }
+        Kind::Delegation | Kind::Provider | Kind::Direct | Kind::Erpc | Kind::Scalerpc => {
+            task.config.selected_nic().with(task)?
+        }
+    })
+}
+
+/// As [`child`], of a program that brings a backend of its own: `open` makes it, and that which
+/// [`Config::backend`] names is not asked.
+///
+/// # Errors
+///
+/// As of [`child`].
+pub fn child_over<B: Backend>(
+    open: impl FnOnce(&Config) -> Result<B, BackendError>,
+) -> Result<(), ChildError> {
+    live(|task| {
+        let backend = open(task.config)?;
+        task.run(&backend)
+    })
+}
+
+/// Takes the first order, and does it by `run`.
+fn live(run: impl FnOnce(Task<'_>) -> Result<(), ChildError>) -> Result<(), ChildError> {
     let mut coordinator = channel_to_parent()?;
-    let result = run_order(&mut coordinator);
+    let result = take_order(&mut coordinator, run);
     if let Err(error) = &result {
         // If the coordinator is gone, nobody is left to be told.
         let _ = send(&mut coordinator, &Report::Failed(error.to_string()));
@@ -36,20 +70,16 @@ pub fn child() -> Result<(), ChildError> {
     result
 }
 
-fn run_order(coordinator: &mut ChildChannel) -> Result<(), ChildError> {
-    let (config, role, cores) = match coordinator.recv_json(clock::deadline_ns(ORDER_TIMEOUT))? {
-        Order::Assign { config, role, cores } => (config, role, cores),
-        other => return Err(out_of_turn(&other)),
+fn take_order(
+    coordinator: &mut ChildChannel,
+    run: impl FnOnce(Task<'_>) -> Result<(), ChildError>,
+) -> Result<(), ChildError> {
+    let order = coordinator.recv_json(clock::deadline_ns(ORDER_TIMEOUT))?;
+    let Order::Assign { config, role, cores, address } = order else {
+        return Err(out_of_turn(&order));
     };
     pin::pin_to(&cores).map_err(system("cannot pin the process to its cores"))?;
-    let task = Task { coordinator, config: &config, role: &role };
-    match config.backend {
-        Kind::Tcp => task.run(&TcpBackend::new(&config.setup())),
-        Kind::UcxAm => task.run(&UcxAm::open(config.setup())?),
-        Kind::Delegation | Kind::Provider | Kind::Direct | Kind::Erpc | Kind::Scalerpc => {
-            config.selected_nic().with(task)?
-        }
-    }
+    run(Task { coordinator, config: &config, role: &role, address })
 }
 
 /// What this process does from now on.
@@ -57,21 +87,18 @@ struct Task<'a> {
     coordinator: &'a mut ChildChannel,
     config: &'a Config,
     role: &'a Role,
+    /// Where others reach what this process listens at.
+    address: IpAddr,
 }
 
 impl Task<'_> {
-    /// The node of this process.
-    fn rank(&self) -> u16 {
-        match self.role {
-            Role::Rank(rank) | Role::Provider(rank) => *rank,
-            Role::Clients(ids) => {
-                ids.first().map_or(0, |&id| self.config.workload.topology().home_of(id))
-            }
-        }
+    /// What everybody knows, and where others reach this process.
+    fn setup(&self) -> JobSetup {
+        JobSetup { address: self.address, ..self.config.setup() }
     }
 
     fn run(self, backend: &impl Backend) -> Result<(), ChildError> {
-        let Self { coordinator, config, role } = self;
+        let Self { coordinator, config, role, .. } = self;
         match role {
             Role::Rank(rank) => rank::run(coordinator, config, backend, *rank),
             Role::Provider(rank) => provider::run(coordinator, config, *rank),
@@ -84,7 +111,7 @@ impl Visitor for Task<'_> {
     type Output = Result<(), ChildError>;
 
     fn visit<O: Opener>(self, opener: O) -> Self::Output {
-        let (setup, rank) = (self.config.setup(), self.rank());
+        let (setup, rank) = (self.setup(), self.role.rank(self.config));
         match self.config.backend {
             Kind::Direct => self.run(&Direct::new(setup, opener)),
             Kind::Delegation => self.run(&Delegation::new(setup, opener, rank)),

@@ -3,27 +3,26 @@
 use std::{
     env,
     ffi::OsString,
-    io::{self, Read},
+    io,
     ops::Range,
-    os::unix::process::ExitStatusExt as _,
     path::PathBuf,
-    process::{ChildStderr, Command, ExitStatus, Stdio},
-    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
 use os::{
     affinity,
-    child::{ChannelError, Child, ChildChannel, TypedMessageError},
+    child::{ChannelError, ChildChannel, TypedMessageError},
     clock,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::{Order, Report};
+use super::{
+    Order, Report,
+    hosts::{HostError, Hosts},
+    process::{Ended, LocalProcess},
+};
 use crate::history::{CheckError, HistoryFile};
 
-/// Bytes of a child's standard error that are kept: the last ones.
-const STDERR_BYTES_MAX: usize = 8 << 10;
 /// Longest time for a child to end after it was told to, or after its channel has closed.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest time for a child to take an order.
@@ -80,6 +79,9 @@ pub enum JobError {
     /// The coordinator cannot wait.
     #[error("cannot wait for the processes of the job: {0}")]
     Poll(io::Error),
+    /// Several hosts do not work together.
+    #[error(transparent)]
+    Host(#[from] HostError),
     /// The coordinator's own cores are unknown.
     #[error(transparent)]
     Affinity(#[from] affinity::AffinityError),
@@ -123,38 +125,64 @@ impl Launcher {
     }
 }
 
-struct NamedChild {
-    name: String,
-    child: Child,
-    channel: ChildChannel,
-    stderr: Option<JoinHandle<String>>,
+/// The process of a child, here or on another host.
+enum Process {
+    Here(LocalProcess),
+    There { host: usize, number: u32 },
 }
 
-/// All children of a job, by index. Dropping it kills and reaps them.
-#[derive(Default)]
-pub(super) struct Children(Vec<NamedChild>);
+struct NamedChild {
+    name: String,
+    process: Process,
+    channel: ChildChannel,
+}
 
-impl Children {
-    /// Starts a child and gives it its first order.
+/// All children of a job, by index. Dropping it kills and reaps those of this host; those of others lose their
+/// channels, and end.
+pub(super) struct Children<'a> {
+    children: Vec<NamedChild>,
+    pub(super) hosts: &'a mut Hosts,
+}
+
+impl<'a> Children<'a> {
+    pub(super) fn on(hosts: &'a mut Hosts) -> Self {
+        Self { children: Vec::new(), hosts }
+    }
+
+    /// Starts a child on a host and gives it its first order.
     pub(super) fn start(
         &mut self,
         name: String,
+        host: usize,
         launcher: &Launcher,
         order: &Order,
     ) -> Result<(), JobError> {
-        let mut command = Command::new(&launcher.program);
-        command.args(&launcher.arguments).stdout(Stdio::null()).stderr(Stdio::piped());
-        let (mut child, channel) = Child::spawn_with_channel(&mut command)
-            .map_err(|cause| JobError::Spawn { name: name.clone(), cause })?;
-        let stderr = child.take_stderr().map(|pipe| thread::spawn(|| tail(pipe)));
-        self.0.push(NamedChild { name, child, channel, stderr });
-        self.send(self.0.len() - 1, order)
+        let (process, channel) = if host == 0 {
+            let started = LocalProcess::start(launcher);
+            let failed = |cause| JobError::Spawn { name: name.clone(), cause };
+            let (process, channel) = started.map_err(failed)?;
+            (Process::Here(process), channel)
+        } else {
+            let (number, channel) = self.hosts.start(host)?;
+            (Process::There { host, number }, channel)
+        };
+        self.children.push(NamedChild { name, process, channel });
+        self.send(self.children.len() - 1, order)
     }
 
     fn send(&mut self, index: usize, order: &Order) -> Result<(), JobError> {
         let deadline_ns = clock::deadline_ns(SEND_TIMEOUT);
-        let sent = self.0[index].channel.send_json(order, deadline_ns);
+        let sent = self.children[index].channel.send_json(order, deadline_ns);
         sent.map_err(|error| self.failure(index, error))
+    }
+
+    /// Gives each child of `range` an order of its own.
+    pub(super) fn send_each(
+        &mut self,
+        range: Range<usize>,
+        mut order: impl FnMut(usize) -> Order,
+    ) -> Result<(), JobError> {
+        range.into_iter().try_for_each(|index| self.send(index, &order(index)))
     }
 
     /// Gives an order to all children of `range`.
@@ -174,7 +202,7 @@ impl Children {
         let mut missing = range.collect::<Vec<_>>();
         while !missing.is_empty() {
             if begin.elapsed() > timeout {
-                let names = missing.iter().map(|&index| self.0[index].name.as_str());
+                let names = missing.iter().map(|&index| self.children[index].name.as_str());
                 return Err(JobError::Silent {
                     names: names.collect::<Vec<_>>().join(", "),
                     timeout,
@@ -192,9 +220,9 @@ impl Children {
 
     /// The next report of a child, if one has arrived as a whole.
     fn next_report(&mut self, index: usize) -> Result<Option<Report>, JobError> {
-        match self.0[index].channel.recv_json(clock::NOW) {
+        match self.children[index].channel.recv_json(clock::NOW) {
             Ok(Report::Failed(reason)) => {
-                Err(JobError::Failed { name: self.0[index].name.clone(), reason })
+                Err(JobError::Failed { name: self.children[index].name.clone(), reason })
             }
             Ok(report) => Ok(Some(report)),
             Err(TypedMessageError::Channel(ChannelError::TimedOut)) => Ok(None),
@@ -204,7 +232,7 @@ impl Children {
 
     /// Children whose channels are readable or closed; waits at most [`POLL_PERIOD`] for the first.
     fn readable(&self) -> Result<Vec<usize>, JobError> {
-        let sockets = self.0.iter().map(|child| PollFd::new(&child.channel, PollFlags::IN));
+        let sockets = self.children.iter().map(|child| PollFd::new(&child.channel, PollFlags::IN));
         let mut sockets = sockets.collect::<Vec<_>>();
         match poll(&mut sockets, Some(&POLL_PERIOD)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -215,54 +243,47 @@ impl Children {
         Ok(sockets.iter().enumerate().filter_map(is_ready).collect())
     }
 
-    /// The error of a child whose channel failed. A child that is gone is reaped: the error has its exit
-    /// status and the end of its standard error.
+    /// The error of a child whose channel failed. Of a child that is gone the error has its exit status and the end
+    /// of its standard error.
     fn failure(&mut self, index: usize, error: TypedMessageError) -> JobError {
-        let NamedChild { name, child, stderr, .. } = &mut self.0[index];
-        let name = name.clone();
+        let name = self.children[index].name.clone();
         if !matches!(error, TypedMessageError::Channel(ChannelError::Gone)) {
             return JobError::Control { name, cause: error };
         }
-        let status = child.wait(clock::deadline_ns(EXIT_TIMEOUT)).unwrap_or_default();
-        let stderr = match (&status, stderr.take()) {
-            (Some(_), Some(reader)) => reader.join().unwrap_or_default(),
-            _ => String::new(), // it still lives, and so does its standard error
-        };
-        JobError::Died { name, status: describe(status), stderr: stderr.trim().to_owned() }
+        match self.ended(index) {
+            Ok(Some(Ended { status, stderr, .. })) => JobError::Died { name, status, stderr },
+            Ok(None) => {
+                let status = "closed its control channel but lives on".to_owned();
+                JobError::Died { name, status, stderr: String::new() }
+            }
+            Err(error) => error.into(),
+        }
+    }
+
+    /// How a child has ended; `None`: it lives.
+    fn ended(&mut self, index: usize) -> Result<Option<Ended>, HostError> {
+        let deadline_ns = clock::deadline_ns(EXIT_TIMEOUT);
+        match &mut self.children[index].process {
+            Process::Here(process) => Ok(process.ended(deadline_ns)),
+            Process::There { host, number } => self.hosts.ended(*host, *number, deadline_ns),
+        }
     }
 
     /// Waits until all children have ended with success.
     pub(super) fn finish(mut self) -> Result<(), JobError> {
-        for index in 0..self.0.len() {
-            let ended = self.0[index].child.wait(clock::deadline_ns(EXIT_TIMEOUT));
-            if !matches!(ended, Ok(Some(status)) if status.success()) {
-                return Err(self.failure(index, ChannelError::Gone.into()));
+        for index in 0..self.children.len() {
+            let name = self.children[index].name.clone();
+            match self.ended(index)? {
+                Some(Ended { is_success: true, .. }) => {}
+                Some(Ended { status, stderr, .. }) => {
+                    return Err(JobError::Died { name, status, stderr });
+                }
+                None => {
+                    return Err(JobError::Silent { names: name, timeout: EXIT_TIMEOUT });
+                }
             }
         }
         Ok(())
-    }
-}
-
-/// Reads to the end, keeps the last bytes.
-fn tail(mut pipe: ChildStderr) -> String {
-    let mut kept = Vec::new();
-    let mut chunk = [0; 1024];
-    while let Ok(count @ 1..) = pipe.read(&mut chunk) {
-        kept.extend_from_slice(&chunk[..count]);
-        if kept.len() > 2 * STDERR_BYTES_MAX {
-            kept.drain(..kept.len() - STDERR_BYTES_MAX);
-        }
-    }
-    String::from_utf8_lossy(&kept).into_owned()
-}
-
-fn describe(status: Option<ExitStatus>) -> String {
-    match status {
-        None => "closed its control channel but lives on".to_owned(),
-        Some(status) => match status.signal() {
-            Some(signal) => format!("was killed by signal {signal}"),
-            None => format!("ended with exit code {}", status.code().unwrap_or(-1)),
-        },
     }
 }
 

@@ -1,4 +1,4 @@
-//! A job: one coordinator, a daemon process per rank, client processes; all on this machine.
+//! A job: one coordinator, a daemon process per rank, client processes; on this host, or on several ([`hosts`]).
 //!
 //! ```text
 //! coordinator                              every child (this program, run again)
@@ -22,15 +22,19 @@ mod child;
 mod children;
 mod clients;
 mod coordinator;
+pub mod hosts;
 mod meter;
+mod process;
 mod provider;
 mod rank;
 mod run;
 mod threads;
 
+use std::net::IpAddr;
+
 use serde::{Deserialize, Serialize};
 
-pub use child::child;
+pub use child::{child, child_over};
 pub use children::{JobError, Launcher};
 pub use coordinator::ChildError;
 pub use run::{Live, run};
@@ -58,7 +62,13 @@ enum Role {
 /// Coordinator to child.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 enum Order {
-    Assign { config: Config, role: Role, cores: Vec<usize> },
+    /// `address`: where others reach what this child listens at.
+    Assign {
+        config: Box<Config>,
+        role: Role,
+        cores: Vec<usize>,
+        address: IpAddr,
+    },
     Join(Roster),
     Go(Schedule),
     Stop,

@@ -2,16 +2,17 @@
 
 use std::{ops::Range, time::Duration};
 
-use os::{affinity, clock};
+use os::clock;
 
 use super::{
     Config, Launcher, Order, Report, Role,
     children::{Children, JobError},
+    hosts::{HostInfo, Hosts},
 };
 use crate::{
     backend::{Contact, Kind, Roster},
     drive::Schedule,
-    history,
+    history::{self, HistoryEvent, HistoryReport},
     measured::Measured,
     place::ClientId,
     workload::{ClientKind, Verify},
@@ -19,6 +20,8 @@ use crate::{
 
 /// From the order to begin until the first call: every child has to have heard it.
 const LEAD_TIME: Duration = Duration::from_millis(30);
+/// The same, if messages travel to other hosts.
+const LEAD_TIME_OF_HOSTS: Duration = Duration::from_millis(300);
 /// Keys that are filled per second, at least.
 const KEYS_PER_S: u64 = 100_000;
 /// Longest time to report after all is over.
@@ -38,7 +41,7 @@ pub enum Live {
     Judging,
 }
 
-/// Runs `config` once. `live` is told now and then how far it is.
+/// Runs `config` once, on `hosts`. `live` is told now and then how far it is.
 ///
 /// # Errors
 ///
@@ -46,11 +49,12 @@ pub enum Live {
 pub fn run(
     config: &Config,
     launcher: &Launcher,
+    hosts: &mut Hosts,
     live: &mut dyn FnMut(Live),
 ) -> Result<Measured, JobError> {
     live(Live::Starting);
     let workload = &config.workload;
-    let mut children = Children::default();
+    let mut children = Children::on(hosts);
     let roles = roles(config);
     let ranks = usize::from(workload.ranks);
     let everybody = 0..roles.len();
@@ -62,8 +66,14 @@ pub fn run(
     let roster = gather_contacts(&mut children, &roles, setup)?;
     children.send_all(everybody.clone(), &Order::Join(roster))?;
     children.receive(everybody.clone(), setup, |_, report| matches!(report, Report::Ready))?;
-    let schedule = Schedule::new(workload, clock::deadline_ns(LEAD_TIME));
-    children.send_all(everybody.clone(), &Order::Go(schedule))?;
+    let host_of =
+        roles.iter().map(|role| children.hosts.of_rank(role.rank(config))).collect::<Vec<_>>();
+    let clocks = children.hosts.clocks()?;
+    let lead_time = if clocks.len() > 1 { LEAD_TIME_OF_HOSTS } else { LEAD_TIME };
+    let schedule = Schedule::new(workload, clock::deadline_ns(lead_time));
+    children.send_each(everybody.clone(), |child| {
+        Order::Go(clocks[host_of[child]].theirs(&schedule))
+    })?;
     let length = Duration::from_nanos(schedule.drained_ns - schedule.begin_ns);
     let mut total = Measured {
         interval_ns: schedule.end_ns - schedule.measure_ns,
@@ -74,7 +84,7 @@ pub fn run(
     let mut answered = vec![0; roles.len()];
     children.receive(
         clients,
-        LEAD_TIME + length + REPORT_TIMEOUT,
+        lead_time + length + REPORT_TIMEOUT,
         |child, report| match report {
             Report::Progress(count) => {
                 answered[child] = count;
@@ -82,7 +92,7 @@ pub fn run(
                 false
             }
             Report::History(chunk) => {
-                events.extend(chunk);
+                events.extend(chunk.into_iter().map(|event| (host_of[child], event)));
                 false
             }
             Report::Measured(measured) => {
@@ -95,22 +105,35 @@ pub fn run(
     // Providers first: they would take the end of their daemon for a failure.
     stop(&mut children, providers, &mut total)?;
     stop(&mut children, 0..ranks, &mut total)?;
+    let clocks_after = children.hosts.clocks()?;
     children.send_all(everybody, &Order::End)?;
     children.finish()?;
     if workload.verify == Verify::Full {
-        // A history that is wrong is of interest, too.
-        if let Some(history) = &launcher.history {
-            history.append(&events).map_err(JobError::Export)?;
-        }
-        live(Live::Judging);
-        total.linearizable = Some(history::check(events)?);
+        let clocks = clocks.iter().zip(clocks_after).map(|(before, after)| before.until(after));
+        let clocks = clocks.collect::<Vec<_>>();
+        let ours = events.into_iter().map(|(host, event)| clocks[host].ours(event)).collect();
+        total.linearizable = Some(judge(ours, launcher, live)?);
     }
     Ok(total)
 }
 
+/// Writes the history if it is asked for, and judges it.
+fn judge(
+    events: Vec<HistoryEvent>,
+    launcher: &Launcher,
+    live: &mut dyn FnMut(Live),
+) -> Result<HistoryReport, JobError> {
+    // A history that is wrong is of interest, too.
+    if let Some(history) = &launcher.history {
+        history.append(&events).map_err(JobError::Export)?;
+    }
+    live(Live::Judging);
+    Ok(history::check(events)?)
+}
+
 /// Stops the children of a range, which serve, and adds what they measured.
 fn stop(
-    children: &mut Children,
+    children: &mut Children<'_>,
     serving: Range<usize>,
     total: &mut Measured,
 ) -> Result<(), JobError> {
@@ -122,6 +145,18 @@ fn stop(
         }
         _ => false,
     })
+}
+
+impl Role {
+    /// The rank whose node the child is part of.
+    pub(super) fn rank(&self, config: &Config) -> u16 {
+        match self {
+            Self::Rank(rank) | Self::Provider(rank) => *rank,
+            Self::Clients(ids) => {
+                ids.first().map_or(0, |&id| config.workload.topology().home_of(id))
+            }
+        }
+    }
 }
 
 /// Ranks first, then providers, then client processes.
@@ -141,25 +176,27 @@ fn roles(config: &Config) -> Vec<Role> {
 }
 
 fn start_all(
-    children: &mut Children,
+    children: &mut Children<'_>,
     config: &Config,
     launcher: &Launcher,
     roles: &[Role],
 ) -> Result<(), JobError> {
-    let allowed = affinity::allowed_cores()?;
-    let topology = config.workload.topology();
+    let ranks = config.workload.ranks;
     for role in roles {
-        let (name, rank) = match role {
-            Role::Rank(rank) => (format!("rank {rank}"), *rank),
-            Role::Provider(rank) => (format!("provider of rank {rank}"), *rank),
-            Role::Clients(ids) => {
-                let rank = ids.first().map_or(0, |&id| topology.home_of(id));
-                (format!("{} of rank {rank}", client_names(ids)), rank)
-            }
+        let rank = role.rank(config);
+        let name = match role {
+            Role::Rank(rank) => format!("rank {rank}"),
+            Role::Provider(rank) => format!("provider of rank {rank}"),
+            Role::Clients(ids) => format!("{} of rank {rank}", client_names(ids)),
         };
-        let cores = config.pin.cores_of(rank, topology.ranks, &allowed);
-        let order = Order::Assign { config: config.clone(), role: role.clone(), cores };
-        children.start(name, launcher, &order)?;
+        let host = children.hosts.of_rank(rank);
+        let (local_rank, local_ranks) = children.hosts.place_of_rank(rank, ranks);
+        let HostInfo { address, cores, nic_knobs, .. } = children.hosts.info(host);
+        let cores = config.pin.cores_of(local_rank, local_ranks, cores);
+        let nic_knobs = nic_knobs.clone().unwrap_or_else(|| config.nic_knobs.clone());
+        let config = Box::new(Config { nic_knobs, ..config.clone() });
+        let order = Order::Assign { config, role: role.clone(), cores, address: *address };
+        children.start(name, host, launcher, &order)?;
     }
     Ok(())
 }
@@ -173,7 +210,7 @@ fn client_names(ids: &[ClientId]) -> String {
 }
 
 fn gather_contacts(
-    children: &mut Children,
+    children: &mut Children<'_>,
     roles: &[Role],
     timeout: Duration,
 ) -> Result<Roster, JobError> {

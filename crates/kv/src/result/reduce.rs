@@ -235,7 +235,7 @@ pub fn name_of(config: &Config) -> String {
 
 /// How a configuration's system differs from the backend's default.
 pub(crate) fn system_parts(config: &Config) -> Vec<String> {
-    let Config { backend, wait, pin, nic, nic_knobs, switches, .. } = config;
+    let Config { backend, wait, pin, nic, nic_knobs, switches, hosts, .. } = config;
     let mut parts = Vec::new();
     let mut add = |is_different: bool, part: String| {
         if is_different {
@@ -251,16 +251,19 @@ pub(crate) fn system_parts(config: &Config) -> Vec<String> {
     add(*pin != Pin::Node, format!("pin={pin}"));
     add(!matches!(nic.as_str(), "none" | "soft"), format!("nic={nic}"));
     parts.extend(nic_parts(nic_knobs));
+    parts.extend((*hosts != 1).then(|| format!("hosts={hosts}")));
     parts
 }
 
 /// What is set about a NIC, by environment variable, as it stands in names: `soft-drive=thread`. The
-/// name of a fabric changes no number.
+/// name of a fabric, or where ports meet, changes no number.
 #[must_use]
 pub fn nic_parts(knobs: &BTreeMap<String, String>) -> Vec<String> {
     let part = |(variable, value): (&String, &String)| {
         let knob = variable.trim_start_matches("COPYRPC_").to_lowercase().replace('_', "-");
-        (knob != "soft-fabric").then(|| format!("{knob}={value}"))
+        let is_place =
+            ["soft-fabric", "tcp-address", "secret-file", "rendezvous"].contains(&&*knob);
+        (!is_place).then(|| format!("{knob}={value}"))
     };
     knobs.iter().filter_map(part).collect()
 }
@@ -329,6 +332,7 @@ pub(crate) mod samples {
             pin: Pin::Node,
             nic: "none".into(),
             nic_knobs: BTreeMap::new(),
+            hosts: 1,
             switches: Switches::resolve(kind.name(), kind.switches(), &BTreeMap::new()).unwrap(),
             workload: Workload { locality, ..Workload::default() },
         }

@@ -56,7 +56,9 @@ pub struct ChildChannel {
 }
 
 impl ChildChannel {
-    pub(super) fn new(socket: OwnedFd) -> Self {
+    /// A channel over a connected stream socket.
+    #[must_use]
+    pub fn new(socket: OwnedFd) -> Self {
         Self { socket, input: Vec::new(), is_at_end: false }
     }
 

@@ -75,12 +75,22 @@ impl Child {
     /// As [`spawn`](Self::spawn), or if there is no descriptor left for the channel.
     pub fn spawn_with_channel(command: &mut Command) -> io::Result<(Self, ChildChannel)> {
         let (ours, theirs) = ChildChannel::pair()?;
+        Ok((Self::spawn_over(command, theirs)?, ours))
+    }
+
+    /// As [`spawn_with_channel`](Self::spawn_with_channel), over a stream socket that is connected to whom the child
+    /// is to talk to: that may be a process of another host.
+    ///
+    /// # Errors
+    ///
+    /// As [`spawn`](Self::spawn).
+    pub fn spawn_over(command: &mut Command, socket: OwnedFd) -> io::Result<Self> {
         command.env(PARENT_VARIABLE, process::id().to_string());
-        command.stdin(Stdio::from(theirs));
+        command.stdin(Stdio::from(socket));
         let child = Self::spawn(command);
         // A command that is kept would keep the child's end open.
         command.stdin(Stdio::null());
-        Ok((child?, ours))
+        child
     }
 
     /// Process id, which is not reused while this exists.

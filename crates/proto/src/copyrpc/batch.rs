@@ -314,7 +314,7 @@ impl<'a> Messages<'a> {
     }
 }
 
-/// Rule C2.8.
+/// Refuses a message of a rare kind whose body is not of the length of that kind (rule C2.8).
 #[cold]
 fn check_rare(kind: u8, len_bytes: usize) -> Result<(), Violation> {
     match kind {
@@ -437,7 +437,7 @@ mod tests {
         assert_eq!(first_error(&bytes), Some(Violation::BatchLength { unused: 16, room: 8 }));
     }
 
-    /// Rule C2.8.
+    /// Refuses a message of a rare kind whose body is not of the length of that kind (rule C2.8).
     #[test]
     fn a_body_has_the_length_that_its_kind_has() {
         let kinds = [

@@ -45,6 +45,22 @@ pub enum FlushPolicy {
     },
 }
 
+/// Peers up to which a NIC has time for a second request of each.
+const PEERS_FEW: usize = 3;
+
+impl FlushPolicy {
+    /// The policy for a NIC that serves connections to so many peers: self-clocked, with two unfinished
+    /// requests for each of a few peers, and with one for each of many.
+    ///
+    /// All connections share the NIC. Where it waits for requests, a second one of a peer fills the time;
+    /// where requests of other peers fill it, a second one only leaves with fewer messages
+    /// (docs/simulation.md compares both).
+    #[must_use]
+    pub const fn for_peers(peers: usize) -> Self {
+        Self::SelfClocked { wqes: if peers <= PEERS_FEW { 2 } else { 1 } }
+    }
+}
+
 impl Default for FlushPolicy {
     fn default() -> Self {
         Self::SelfClocked { wqes: 2 }
@@ -220,6 +236,15 @@ mod tests {
         clock.added(0);
         assert!(clock.is_due(0, one(0)) && clock.is_due(0, one(1)) && !clock.is_due(9, one(2)));
         assert_eq!(clock.due_ns(), None);
+    }
+
+    #[test]
+    fn many_peers_have_one_unfinished_request_each() {
+        let wqes = |peers| match FlushPolicy::for_peers(peers) {
+            FlushPolicy::SelfClocked { wqes } => wqes,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!([0, 1, 3, 4, 1023].map(wqes), [2, 2, 2, 1, 1]);
     }
 
     #[test]

@@ -291,7 +291,12 @@ impl<N: Nic> Worker<N> {
                 drop(buffer);
                 if self.is_connected(peer) {
                     let token = Token::new(peer, (id, method), None, &self.tokens);
+                    let is_cancelled = self.is_cancelled(&token);
                     handler.request(self, Request { token, method, body, timeout_us });
+                    if is_cancelled {
+                        // It was told while the body was on its way, and knew of no request.
+                        handler.cancelled(self, peer, id);
+                    }
                 }
             }
             Purpose::Response { call, buffer } => {

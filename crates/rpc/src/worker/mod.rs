@@ -39,7 +39,7 @@ use proto::copyrpc::{Connection, Counters};
 use verbs::{Access, ArmError, Channel as _, Nic};
 
 use crate::{
-    Config, OpenError, PeerId,
+    Config, NicFailure, OpenError, PeerId,
     peer::{Live, Peer},
     pool::{Budget, LargeMemory, Pool},
     token::DroppedTokens,
@@ -94,6 +94,7 @@ pub struct Worker<N: Nic> {
     keepalive: Keepalive,
     stats: Stats,
     is_polling: bool,
+    nic_failure: Option<NicFailure>,
     resources: Resources<N>,
 }
 
@@ -121,6 +122,7 @@ impl<N: Nic> Worker<N> {
             keepalive: Keepalive::new(config.keepalive, now_ns),
             stats: Stats::default(),
             is_polling: false,
+            nic_failure: None,
             resources,
         };
         if worker.resources.is_dc() {
@@ -146,6 +148,13 @@ impl<N: Nic> Worker<N> {
     #[must_use]
     pub fn nic(&self) -> &N {
         self.resources.nic()
+    }
+
+    /// What the NIC said after which the worker is of no more use: calls end at their deadlines, and no
+    /// new connection works. It is to be dropped, and another one opened.
+    #[must_use]
+    pub fn nic_failure(&self) -> Option<NicFailure> {
+        self.nic_failure
     }
 
     /// Counters of the connection to a peer; `None`: there is no connection.

@@ -8,7 +8,7 @@ use super::{
     notices::{ClosedPeer, EndedCall},
 };
 use crate::{
-    CloseReason, Handler, PeerId,
+    CloseReason, Handler, NicFailure, PeerId,
     peer::{Peer, PeerState},
 };
 
@@ -88,10 +88,20 @@ impl<N: Nic> Worker<N> {
                     }
                     short.into_iter().for_each(|id| self.end(id, CloseReason::NoMemory(shortage)));
                 }
+                AsyncEvent::CqOverrun(cqn) => self.nic_failed(NicFailure::CqOverrun(cqn)),
+                AsyncEvent::DeviceFatal => self.nic_failed(NicFailure::Device),
                 // Follows the end of a queue pair, which was told.
                 AsyncEvent::LastWqeReached(_) => {}
                 event => tracing::warn!(?event, "the NIC reports an event"),
             }
+        }
+    }
+
+    #[cold]
+    fn nic_failed(&mut self, failure: NicFailure) {
+        if self.nic_failure.is_none() {
+            tracing::error!(%failure, "the worker is of no more use");
+            self.nic_failure = Some(failure);
         }
     }
 

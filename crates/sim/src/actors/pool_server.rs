@@ -19,7 +19,7 @@ use proto::scalerpc::{
 use crate::{
     machine::Profile,
     nic::{NicContext, NicModel},
-    world::{Time, World},
+    world::{RandomStream, Time, World},
 };
 
 /// Where requests are written.
@@ -36,6 +36,16 @@ pub enum Way {
     },
 }
 
+/// Writes of clients, and what is read of them, that take longer than they should; those that the client sends
+/// afterwards stay behind them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Late {
+    /// Of a thousand.
+    pub permille: u64,
+    /// How much longer at most.
+    pub longest: Time,
+}
+
 /// What runs, and for how long.
 #[derive(Clone, Debug)]
 pub struct Load {
@@ -47,6 +57,8 @@ pub struct Load {
     pub depth: u8,
     /// Threads of the server. They share its state for nothing.
     pub threads: usize,
+    /// What arrives late from clients, if anything does.
+    pub late: Option<Late>,
     /// What happens before is not counted.
     pub warm_up: Time,
     /// The end.
@@ -54,7 +66,7 @@ pub struct Load {
 }
 
 /// What was measured between warm-up and end.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
     /// Calls per second that were answered, in millions.
     pub mops: f64,
@@ -68,6 +80,12 @@ pub struct Measured {
     pub longest_us: f64,
     /// Turns that ended since the start.
     pub switches: u64,
+    /// Calls of each client that were answered since the start.
+    pub answered: Vec<u64>,
+    /// Requests that the server of ScaleRPC has executed since the start.
+    pub executed: u64,
+    /// Requests that clients of ScaleRPC wrote and that arrived when it was not their turn.
+    pub outside: u64,
     /// Events that happened.
     pub events: u64,
     /// See [`World::trace`].
@@ -140,6 +158,9 @@ struct Caller {
     /// By slot.
     made_at: Vec<Time>,
     free_at: Time,
+    answered: u64,
+    /// When what it has sent last arrives.
+    arrives_at: Time,
 }
 
 struct Cluster<'p> {
@@ -156,6 +177,8 @@ struct Cluster<'p> {
     zones: HashMap<(Mapping, u8), Block>,
     is_slice_scheduled: bool,
     latencies: Vec<Time>,
+    random: RandomStream,
+    outside: u64,
     misses_before: Option<u64>,
 }
 
@@ -213,6 +236,8 @@ impl<'p> Cluster<'p> {
             made: 0,
             made_at: vec![Time::ZERO; depth],
             free_at: Time::ZERO,
+            answered: 0,
+            arrives_at: Time::ZERO,
         });
         let callers: Vec<_> = callers.collect();
         let mut world = World::default();
@@ -230,6 +255,8 @@ impl<'p> Cluster<'p> {
             zones: HashMap::new(),
             is_slice_scheduled: false,
             latencies: Vec::new(),
+            random: RandomStream::new(seed, "late"),
+            outside: 0,
             misses_before: None,
             load,
         }
@@ -324,6 +351,20 @@ impl<'p> Cluster<'p> {
     fn write(&mut self, client: usize, message: ToServer) {
         let nic = &self.profile.nic;
         let at = self.world.now() + nic.doorbell + nic.issue + self.profile.wire;
+        self.arrive(at, client, message);
+    }
+
+    /// What a client has sent arrives, at `at` or later.
+    fn arrive(&mut self, at: Time, client: usize, message: ToServer) {
+        let mut at = at;
+        if let Some(Late { permille, longest }) = self.load.late {
+            if self.random.happens(permille) {
+                at += Time::from_ns(self.random.number(longest.whole_ns().max(1)));
+            }
+            let last = &mut self.callers[client].arrives_at;
+            *last = at.max(*last);
+            at = *last;
+        }
         self.world.schedule(at, Event::Arrived { client, message });
     }
 
@@ -339,6 +380,13 @@ impl<'p> Cluster<'p> {
         };
         match message {
             ToServer::Request { slot, block } => {
+                let is_turn = matches!(server.stage(id), Some(server::Stage::Active { .. }));
+                self.outside += u64::from(!is_turn);
+                // It is written wherever the client believes its zone to be.
+                let place = block.0.mapping.map(|mapping| (mapping, slot));
+                if let Some(there) = place.and_then(|place| self.zones.get_mut(&place)) {
+                    *there = block;
+                }
                 if let Ok(request) = server.handle_block(id, slot, &block.0, RequestOrigin::Written)
                 {
                     self.answer(request, block);
@@ -417,8 +465,7 @@ impl<'p> Cluster<'p> {
             Some((slot, (header, caller.blocks[usize::from(slot)])))
         });
         let message = ToServer::Blocks { place, blocks: blocks.collect() };
-        let at = self.world.now() + self.profile.wire;
-        self.world.schedule(at, Event::Arrived { client, message });
+        self.arrive(self.world.now() + self.profile.wire, client, message);
     }
 
     fn told(&mut self, client: usize, message: ToClient) {
@@ -431,6 +478,7 @@ impl<'p> Cluster<'p> {
                 };
                 assert_eq!(expected, Some(number), "client {client} got another call's answer");
                 let now = self.world.now();
+                caller.answered += 1;
                 if now >= self.load.warm_up {
                     self.latencies.push(now.since(caller.made_at[usize::from(slot)]));
                 }
@@ -461,6 +509,9 @@ impl<'p> Cluster<'p> {
             p99_us: us(990),
             longest_us: us(1000),
             switches: self.server.as_ref().map_or(0, |server| server.counters().switches),
+            answered: self.callers.iter().map(|caller| caller.answered).collect(),
+            executed: self.server.as_ref().map_or(0, |server| server.counters().executed),
+            outside: self.outside,
             events: self.world.happened(),
             trace: self.world.trace(),
         }

@@ -8,7 +8,7 @@ use zerocopy::{FromBytes as _, IntoBytes as _};
 use super::{
     history::{self, End, History, Made},
     node::{EMBEDDED, PROVIDED},
-    plan::{GRACE_NS, Plan, TIMEOUT_NS},
+    plan::{ENDLESS_NS, GRACE_NS, Plan, TIMEOUT_NS},
 };
 use crate::world::{RandomStream, Time};
 
@@ -71,6 +71,10 @@ pub(super) struct Client {
     core: ClientCore<u64>,
     pub(super) role: Role,
     random: RandomStream,
+    /// Number of the client at its node.
+    number: u32,
+    /// Calls that it has in flight, if it is greedier than others.
+    greedy_window: Option<usize>,
     is_sleeper: bool,
     pub(super) is_parked: bool,
     pub(super) is_asleep: bool,
@@ -87,7 +91,7 @@ pub(super) struct Client {
 impl Client {
     pub(super) fn new(
         plan: &Plan,
-        name: &str,
+        (name, number): (&str, usize),
         role: Role,
         (id, slot, core): (ipc::ClientId, u16, ClientCore<u64>),
         now: Time,
@@ -98,6 +102,8 @@ impl Client {
             slot,
             core,
             role,
+            number: u32::try_from(number).unwrap_or(u32::MAX),
+            greedy_window: plan.greedy_window.filter(|_| number == 0),
             is_sleeper: random.happens(plan.sleepy_permille),
             is_parked: false,
             is_asleep: false,
@@ -108,6 +114,10 @@ impl Client {
             is_untold: false,
             checks: Vec::new(),
         }
+    }
+
+    fn window(&self, plan: &Plan) -> usize {
+        self.greedy_window.unwrap_or(plan.window)
     }
 
     /// Calls that have not ended.
@@ -166,7 +176,7 @@ impl Client {
         let wants_more = match self.role {
             Role::Caller => {
                 !self.checks.is_empty()
-                    || !around.is_draining && self.core.in_flight() < around.plan.window
+                    || !around.is_draining && self.core.in_flight() < self.window(around.plan)
             }
             Role::Provider { is_waiting, .. } => !is_waiting,
         };
@@ -177,7 +187,7 @@ impl Client {
     fn poll(&mut self, around: &mut Surroundings<'_>) -> usize {
         let Self { core, role, next_call, random, .. } = self;
         let mut work = None;
-        let Surroundings { history, now, rank, now_ns, .. } = around;
+        let Surroundings { plan, history, now, rank, now_ns, .. } = around;
         let mut done = |call: u64, outcome: CallOutcome<'_>| match call {
             REGISTER => {
                 let is_registered = outcome.is_ok();
@@ -200,7 +210,9 @@ impl Client {
         let ended = polled.ended + core.tick(*now_ns, &mut done);
         if let Some(bytes) = work {
             *next_call = *now + Time::from_ns(random.number(2_000));
-            self.serve(*rank, &bytes, history);
+            if !plan.is_silent {
+                self.serve(*rank, &bytes, history);
+            }
         }
         ended
     }
@@ -228,7 +240,7 @@ impl Client {
                 self.call(around, to, true)
             }
             Role::Caller if around.is_draining => false,
-            Role::Caller if self.core.in_flight() >= around.plan.window => false,
+            Role::Caller if self.core.in_flight() >= self.window(around.plan) => false,
             Role::Caller => {
                 let think_ns = self.random.number(around.plan.think_ns);
                 self.next_call = around.now + Time::from_ns(think_ns);
@@ -241,17 +253,25 @@ impl Client {
 
     fn call(&mut self, around: &mut Surroundings<'_>, to: u32, must_succeed: bool) -> bool {
         let Surroundings { plan, history, rank, now, is_disturbed, .. } = around;
+        let (is_greedy, client) = (self.greedy_window.is_some(), self.number);
         let random = &mut self.random;
         let is_hurried = !must_succeed && random.happens(plan.hurried_permille);
-        let timeout_ns = if is_hurried { 20_000 + random.number(200_000) } else { TIMEOUT_NS };
+        let mut is_provided = plan.has_providers && !must_succeed;
+        let timeout_ns = match is_hurried {
+            true => 20_000 + random.number(200_000),
+            false if plan.is_silent && is_provided && random.happens(500) => ENDLESS_NS,
+            false => TIMEOUT_NS,
+        };
+        is_provided &= !plan.is_silent || timeout_ns == ENDLESS_NS;
         let mut draw_bytes = || {
             let most = random.choose(&[16, 64, plan.body_bytes_max]).min(plan.body_bytes_max);
+            let most = if is_greedy { plan.body_bytes_max } else { most };
             u32::try_from(random.number(u64::from(most) + 1)).unwrap_or(0)
         };
         let (request_bytes, response_bytes) = (draw_bytes(), draw_bytes());
         let number = history.next_number();
         let body = history::request(number, request_bytes as usize, response_bytes);
-        let service = if plan.has_providers && !must_succeed { PROVIDED } else { EMBEDDED };
+        let service = if is_provided { PROVIDED } else { EMBEDDED };
         let head = CallHead {
             rank: to.into(),
             service: service.into(),
@@ -266,7 +286,8 @@ impl Client {
         match self.core.submit_parts(&parts, timeout_ns + GRACE_NS, number) {
             Ok(_) => {
                 let at = *now;
-                history.made(Made { from: *rank, to, at, due, response_bytes, must_succeed });
+                let from = *rank;
+                history.made(Made { from, client, to, at, due, response_bytes, must_succeed });
                 true
             }
             Err((CallError::Full { .. }, _)) => {

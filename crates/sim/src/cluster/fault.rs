@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr};
 use crate::world::{RandomStream, Time};
 
 /// Kinds of fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FaultKind {
     /// Requests and answers of all ports are lost, `amount` of a thousand.
     Loss,
@@ -21,6 +21,13 @@ pub enum FaultKind {
     NicStall,
     /// The NIC of `node` answers "receiver not ready" to `amount` of a thousand requests.
     Rnr,
+    /// Bytes of WRITEs that reach `node` become visible in pieces of 8 and more, in any order, and their
+    /// completions up to `amount` ns later.
+    Torn,
+    /// `amount` READs of the memory of `node` find its key revoked.
+    Revoked,
+    /// All completion queues of `node` overrun: its daemon ends, and is started again.
+    CqOverrun,
     /// `amount` requests of `node` fail with "remote operation error", and so do their queue pairs.
     QpError,
     /// The daemon of `node` is stopped.
@@ -41,7 +48,7 @@ pub enum FaultKind {
 
 impl FaultKind {
     /// All, with their names.
-    pub const ALL: [(Self, &'static str); 15] = [
+    pub const ALL: [(Self, &'static str); 18] = [
         (Self::Loss, "loss"),
         (Self::Repeat, "repeat"),
         (Self::Reorder, "reorder"),
@@ -49,6 +56,9 @@ impl FaultKind {
         (Self::CutControl, "cut-control"),
         (Self::NicStall, "nic-stall"),
         (Self::Rnr, "rnr"),
+        (Self::Torn, "torn"),
+        (Self::Revoked, "revoked"),
+        (Self::CqOverrun, "cq-overrun"),
         (Self::QpError, "qp-error"),
         (Self::Pause, "pause"),
         (Self::Slow, "slow"),
@@ -63,19 +73,36 @@ impl FaultKind {
         Self::ALL.iter().find(|(kind, _)| *kind == self).map_or("", |(_, name)| name)
     }
 
+    /// Whether calls of clients of that node may end late: a process of it does not run as it should.
+    pub(super) fn is_of_processes(self) -> bool {
+        matches!(
+            self,
+            Self::Pause
+                | Self::Slow
+                | Self::CqOverrun
+                | Self::Crash
+                | Self::CrashClockBack
+                | Self::ClientDeath
+                | Self::ClientPause
+                | Self::ClockRate
+        )
+    }
+
     /// How much of it a seed draws.
     fn amount(self, random: &mut RandomStream) -> u32 {
         match self {
             Self::Loss | Self::Repeat => random.choose(&[5, 20, 100, 300]),
             Self::Reorder => random.choose(&[500, 5_000, 50_000]),
             Self::Rnr => random.choose(&[100, 500, 1000]),
-            Self::QpError => random.choose(&[1, 2, 8]),
+            Self::QpError | Self::Revoked => random.choose(&[1, 2, 8]),
+            Self::Torn => random.choose(&[100, 2_000, 20_000]),
             Self::Slow => random.choose(&[3, 30]),
             Self::ClientDeath => random.choose(&[0, 1, 2, 3]),
             Self::ClockRate => random.choose(&[100, 10_000]),
             Self::CutFabric
             | Self::CutControl
             | Self::NicStall
+            | Self::CqOverrun
             | Self::Pause
             | Self::ClientPause
             | Self::Crash

@@ -56,6 +56,8 @@ pub(super) fn request(call: u64, request_bytes: usize, response_bytes: u32) -> V
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Made {
     pub(super) from: u32,
+    /// Number of the client at its node.
+    pub(super) client: u32,
     pub(super) to: u32,
     pub(super) at: Time,
     /// The latest end that is right.
@@ -223,6 +225,17 @@ impl History {
         self.calls.iter().filter_map(|call| call.ended.map(|(at, end)| (call.made, at, end)))
     }
 
+    /// Calls of each client of other ranks that rank 0 has answered, by number of the client.
+    pub(super) fn answered_by_client(&self) -> BTreeMap<u32, u64> {
+        let mut answered = BTreeMap::new();
+        for (made, _, end) in self.ended_calls() {
+            if end == End::Answered && made.from != 0 && made.to == 0 && !made.must_succeed {
+                *answered.entry(made.client).or_default() += 1;
+            }
+        }
+        answered
+    }
+
     /// The oldest call that has not ended.
     pub(super) fn oldest_open(&self) -> Option<(usize, Made)> {
         let mut open = self.calls.iter().enumerate().filter(|(_, call)| call.ended.is_none());
@@ -246,6 +259,7 @@ mod tests {
         let mut history = History::default();
         history.made(Made {
             from: 0,
+            client: 0,
             to: 1,
             at: Time::ZERO,
             due: Time::from_ns(100),

@@ -1,6 +1,6 @@
 //! A load of production daemons, and the ways in which it begins.
 
-use std::fmt;
+use std::{fmt, str::FromStr};
 
 use proto::copyrpc::FlushPolicy;
 use serde::Serialize;
@@ -33,6 +33,42 @@ impl fmt::Display for Begin {
     }
 }
 
+/// How daemons are connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Connected {
+    /// A queue pair for each peer.
+    Rc,
+    /// This many initiators for all peers.
+    Dc(u16),
+}
+
+impl fmt::Display for Connected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rc => f.write_str("rc"),
+            Self::Dc(initiators) => write!(f, "dc:{initiators}"),
+        }
+    }
+}
+
+/// Text that is no transport.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no transport: `rc`, or `dc:N` with 1 to 64 initiators")]
+pub struct UnknownTransport(String);
+
+impl FromStr for Connected {
+    type Err = UnknownTransport;
+
+    fn from_str(text: &str) -> Result<Self, UnknownTransport> {
+        let initiators = text.strip_prefix("dc:").and_then(|count| count.parse().ok());
+        match initiators.filter(|count| (1..=64).contains(count)) {
+            Some(initiators) => Ok(Self::Dc(initiators)),
+            None if text == "rc" => Ok(Self::Rc),
+            None => Err(UnknownTransport(text.to_owned())),
+        }
+    }
+}
+
 /// What is asked for.
 #[derive(Clone, Copy, Debug)]
 pub struct Steady {
@@ -44,6 +80,8 @@ pub struct Steady {
     pub depth: u16,
     /// The policy by which batches leave.
     pub flush: FlushPolicy,
+    /// How daemons are connected.
+    pub transport: Connected,
     /// The way in which clients begin.
     pub begin: Begin,
     /// How long calls are not counted, and then how long they are.

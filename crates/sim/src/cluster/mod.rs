@@ -20,6 +20,8 @@
 
 mod charge;
 mod client;
+pub mod datagrams;
+mod deaths;
 pub mod fault;
 mod history;
 mod load;
@@ -49,7 +51,7 @@ pub use history::End;
 use plan::Plan;
 use run::Cluster;
 pub use shrink::shrink;
-pub use swarm::{Swarm, swarm};
+pub use swarm::{Seeds, Swarm, swarm};
 pub use workload::{ClusterWorkload, UnknownWorkload};
 
 /// A run: everything that happens follows from this.
@@ -114,8 +116,12 @@ pub struct Outcome {
     pub end: Time,
     /// Requests that left a NIC, and their bytes.
     pub packets: (u64, u64),
+    /// Pieces of WRITEs that became visible before their completions.
+    pub torn_pieces: u64,
     /// Calls, by how they ended.
     pub ends: BTreeMap<End, u64>,
+    /// Answered calls from other ranks to rank 0, by number of the client at its node.
+    pub answered_by_client: BTreeMap<u32, u64>,
     /// By rank: name and value of each counter.
     pub counters: Vec<Vec<(&'static str, u64)>>,
     /// What happened first of what must not.
@@ -194,7 +200,9 @@ fn run_traced(setup: &Setup, is_traced: bool) -> Result<(Outcome, String), Clust
             trace: trace ^ history.hash().rotate_left(1),
             end: cluster.network.now(),
             packets: cluster.network.traffic(),
+            torn_pieces: cluster.network.torn_pieces(),
             ends: history.ends().clone(),
+            answered_by_client: history.answered_by_client(),
             counters: counters.iter().map(named).collect(),
             failure,
         };

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    ops::Range,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -29,6 +30,8 @@ const WIRE_NS: u64 = 600;
 const JITTER_NS: u64 = 100;
 /// From daemon to daemon, for a datagram.
 const DATAGRAM_NS: u64 = 15_000;
+/// Pieces in which a torn message becomes visible; the rest comes with its completion.
+const PIECES_MAX: usize = 6;
 /// How long a sender waits after "receiver not ready".
 const RNR_WAIT_NS: u64 = 20_000;
 
@@ -51,8 +54,13 @@ pub(super) enum Phase {
 #[derive(Debug)]
 pub(super) enum Event {
     Issue(Lid, Qpn),
-    Arrive(Packet),
-    Settle(ReplyPacket),
+    // Boxed: events are moved as the heap is sorted.
+    Arrive(Box<Packet>),
+    /// Some bytes of a WRITE become visible.
+    Place(Box<Packet>, Range<usize>),
+    /// All of it has, and is reported.
+    Land(Box<Packet>),
+    Settle(Box<ReplyPacket>),
     Datagram {
         from: Socket,
         to: Socket,
@@ -101,8 +109,12 @@ struct State {
     issue_at: BTreeMap<(Lid, Qpn), Time>,
     ports: BTreeMap<Lid, VirtualPort>,
     faults: Vec<Fault>,
-    /// Requests of each node that are still to fail.
-    to_fail: BTreeMap<u32, u32>,
+    /// Requests of each node that are still to fail, by the kind of fault.
+    to_fail: BTreeMap<(FaultKind, u32), u32>,
+    /// When what is on its way from one queue pair to another has all of its bytes in memory.
+    landed_at: BTreeMap<[(Lid, Qpn); 2], Time>,
+    /// When what was sent last from one rank to another arrives: links are first in, first out.
+    arrives_at: Vec<Time>,
     nodes: u32,
     /// Whose times it has; `None`: made-up ones.
     machine: Option<&'static DelegationProfile>,
@@ -112,6 +124,7 @@ struct State {
     rung: BTreeMap<Lid, (u64, u64)>,
     packets: u64,
     payload_bytes: u64,
+    torn_pieces: u64,
 }
 
 impl State {
@@ -140,6 +153,14 @@ impl State {
         *free
     }
 
+    /// When something arrives that arrives at `at` if nothing is before it on its link.
+    fn behind(&mut self, from: Lid, to: Lid, at: Time) -> Time {
+        let link = rank_of(from) as usize * self.nodes as usize + rank_of(to) as usize;
+        let last = &mut self.arrives_at[link];
+        *last = at.max(*last);
+        *last
+    }
+
     fn is_cut(&self, kind: FaultKind, from: u32, to: u32) -> bool {
         self.active(kind)
             .any(|fault| fault.is_of(from, self.nodes) && fault.peer % self.nodes == to)
@@ -150,6 +171,11 @@ impl State {
         let stalls = self.active(FaultKind::NicStall);
         stalls.filter(|fault| fault.is_of(rank_of(port), self.nodes)).map(Fault::end).max()
     }
+}
+
+/// Whether a fault meets a number of requests, and not all of a time.
+fn is_counted(kind: FaultKind) -> bool {
+    matches!(kind, FaultKind::QpError | FaultKind::Revoked)
 }
 
 /// The rank whose port it is.
@@ -175,7 +201,8 @@ impl Network {
         nodes: u32,
         machine: Option<&'static DelegationProfile>,
     ) -> Arc<Self> {
-        let state = Mutex::new(State { nodes, machine, ..State::default() });
+        let arrives_at = vec![Time::ZERO; nodes as usize * nodes as usize];
+        let state = Mutex::new(State { nodes, machine, arrives_at, ..State::default() });
         Arc::new(Self { state, random: Mutex::new(RandomStream::new(seed, "network")) })
     }
 
@@ -227,20 +254,40 @@ impl Network {
         (state.packets, state.payload_bytes)
     }
 
+    /// Pieces of WRITEs that became visible before their completions.
+    pub(super) fn torn_pieces(&self) -> u64 {
+        self.lock().torn_pieces
+    }
+
     /// A fault begins or ends.
     pub(super) fn set_fault(&self, fault: Fault, begins: bool) {
         let mut state = self.lock();
         let node = fault.node % state.nodes;
         if begins {
             state.faults.push(fault);
-            if fault.kind == FaultKind::QpError {
-                state.to_fail.insert(node, fault.amount);
+            if is_counted(fault.kind) {
+                state.to_fail.insert((fault.kind, node), fault.amount);
             }
         } else if let Some(at) = state.faults.iter().position(|active| *active == fault) {
             state.faults.swap_remove(at);
-            if fault.kind == FaultKind::QpError {
-                state.to_fail.remove(&node);
+            if is_counted(fault.kind) {
+                state.to_fail.remove(&(fault.kind, node));
             }
+        }
+    }
+
+    /// Memory that is registered with all ports.
+    pub(super) fn registered_bytes(&self) -> usize {
+        let ports: Vec<_> = self.lock().ports.values().cloned().collect();
+        ports.iter().map(VirtualPort::registered_bytes).sum()
+    }
+
+    /// The completion queues of a rank's port overrun.
+    pub(super) fn overrun(&self, rank: u32) {
+        let port = self.lock().ports.get(&port_of(rank)).cloned();
+        // The port calls back.
+        if let Some(port) = port {
+            port.overrun();
         }
     }
 
@@ -298,6 +345,7 @@ impl Network {
             };
             let length = wire + Time::from_ns(random.number(reorder_ns + 1));
             let at = state.world.now() + waits + length + Time::from_ps(BYTE_PS * bytes as u64);
+            let at = if reorder_ns > 0 { at } else { state.behind(from, to, at) };
             state.world.schedule(at, event());
         }
     }
@@ -306,7 +354,9 @@ impl Network {
     pub(super) fn run(&self, event: Event) -> Option<u32> {
         let lid = match &event {
             Event::Issue(port, _) => *port,
-            Event::Arrive(packet) => packet.destination().0,
+            Event::Arrive(packet) | Event::Land(packet) | Event::Place(packet, _) => {
+                packet.destination().0
+            }
             Event::Settle(answer) => answer.destination().0,
             _ => return None,
         };
@@ -332,7 +382,15 @@ impl Network {
         drop(state);
         match event {
             Event::Issue(_, qp) => self.issue(&port, qp, now),
-            Event::Arrive(packet) => self.arrive(&port, &packet),
+            Event::Arrive(packet) => match self.tear(&packet) {
+                Some(()) => return None,
+                None => self.arrive(&port, &packet),
+            },
+            Event::Place(packet, bytes) => {
+                let is_placed = port.place(&packet, bytes);
+                self.lock().torn_pieces += u64::from(is_placed);
+            }
+            Event::Land(packet) => self.arrive(&port, &packet),
             Event::Settle(answer) => {
                 let (lid, qp) = answer.destination();
                 port.settle(&answer);
@@ -361,7 +419,7 @@ impl Network {
                 state.issue(left, lid, qp);
                 drop(state);
                 let waits = if self.is_calibrated() { left.since(now) } else { Time::ZERO };
-                self.transmit(lid, to, bytes, waits, || Event::Arrive(packet.clone()));
+                self.transmit(lid, to, bytes, waits, || Event::Arrive(Box::new(packet.clone())));
             }
             Issued::Done => self.lock().issue(now + Time::from_ns(10), lid, qp),
             Issued::WaitUntil(then_ns) => self.lock().issue(Time::from_ns(then_ns), lid, qp),
@@ -369,11 +427,41 @@ impl Network {
         }
     }
 
+    /// Lets a packet become visible in pieces. `None`: it is to be run now.
+    fn tear(&self, packet: &Packet) -> Option<()> {
+        let mut state = self.lock();
+        let (now, len) = (state.world.now(), packet.payload_bytes());
+        let (source, destination) = (packet.source(), packet.destination());
+        let between = [source, destination];
+        let earlier = state.landed_at.get(&between).copied().filter(|at| *at > now);
+        let (rank, nodes) = (rank_of(destination.0), state.nodes);
+        let torn = state.active(FaultKind::Torn).filter(|fault| fault.is_of(rank, nodes));
+        let spread_ns = u64::from(torn.map(|fault| fault.amount).max().unwrap_or(0));
+        // What follows waits for what is still on its way to memory.
+        if spread_ns == 0 && earlier.is_none() {
+            return None;
+        }
+        let mut random = self.random();
+        let begin = earlier.unwrap_or(now);
+        let landed = begin + Time::from_ns(1 + random.number(spread_ns.max(1)));
+        let spread_ns = landed.since(begin).whole_ns();
+        for bytes in pieces(len, &mut random) {
+            let at = begin + Time::from_ns(random.number(spread_ns));
+            state.world.schedule(at, Event::Place(Box::new(packet.clone()), bytes));
+        }
+        state.landed_at.insert(between, landed);
+        state.world.schedule(landed, Event::Land(Box::new(packet.clone())));
+        Some(())
+    }
+
     fn arrive(&self, port: &VirtualPort, packet: &Packet) {
         let (from, to) = (packet.source().0, packet.destination().0);
         let not_ready = self.amount(FaultKind::Rnr, rank_of(to)).unwrap_or(0);
-        let answer = if self.fails(rank_of(from)) {
+        let is_read = packet.answer_bytes_max() > 0;
+        let answer = if self.fails(FaultKind::QpError, rank_of(from)) {
             port.refuse(packet, Refusal::Failed)
+        } else if is_read && self.fails(FaultKind::Revoked, rank_of(to)) {
+            port.refuse(packet, Refusal::Revoked)
         } else if self.random().happens(not_ready.into()) {
             port.refuse(packet, Refusal::NotReady { wait_ns: RNR_WAIT_NS })
         } else {
@@ -381,16 +469,28 @@ impl Network {
         };
         if let Some(answer) = answer {
             let bytes = answer.payload_bytes();
-            self.transmit(to, from, bytes, Time::ZERO, || Event::Settle(answer.clone()));
+            self.transmit(to, from, bytes, Time::ZERO, || Event::Settle(Box::new(answer.clone())));
         }
     }
 
-    /// Whether a request of this node is to fail.
-    fn fails(&self, node: u32) -> bool {
+    /// Whether a request is to fail by this fault of a node.
+    fn fails(&self, kind: FaultKind, node: u32) -> bool {
         let mut state = self.lock();
-        let left = state.to_fail.get_mut(&node);
+        let left = state.to_fail.get_mut(&(kind, node));
         left.is_some_and(|left| std::mem::replace(left, left.saturating_sub(1)) > 0)
     }
+}
+
+/// Pieces of a message that become visible at once: words of 8 bytes are never torn.
+fn pieces(len: usize, random: &mut RandomStream) -> Vec<Range<usize>> {
+    let mut pieces = Vec::new();
+    let mut begin = 0;
+    while begin < len && pieces.len() < PIECES_MAX {
+        let end = begin + 8 * (1 + random.below(len.div_ceil(8)));
+        pieces.push(begin..end.min(len));
+        begin = end;
+    }
+    pieces
 }
 
 impl Timeline for Network {

@@ -14,7 +14,10 @@ use daemon::{
     ThreadHandle,
     metrics::{MetricsFile, Snapshot},
 };
-use ipc::sans_os::{ClientCore, OpenRequest, ServerCore};
+use ipc::{
+    TakenBytes,
+    sans_os::{ClientCore, OpenRequest, ServerCore},
+};
 
 use super::{
     ClusterError,
@@ -69,7 +72,12 @@ impl ClientPort for SimPort {
 
     fn take(&mut self) -> Option<ClientRequest<'_, Self>> {
         let OpenRequest { id, payload, replies } = self.server.take()?;
-        Some(ClientRequest { client: id.client(), reply_to: id, payload, replies })
+        Some(ClientRequest {
+            client: id.client(),
+            reply_to: id,
+            payload: TakenBytes::Private(payload),
+            replies,
+        })
     }
 
     fn replies(&mut self) -> &mut ipc::Replies {

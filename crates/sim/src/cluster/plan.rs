@@ -9,7 +9,7 @@ use rpc::{Config as WorkerConfig, Entropy, TransportKind};
 use super::{
     ClusterWorkload, Setup, charge,
     history::HEAD_BYTES,
-    load::{Begin, Steady},
+    load::{Begin, Connected, Steady},
     network::Socket,
 };
 use crate::{
@@ -57,6 +57,10 @@ pub(super) struct Plan {
     pub(super) hurried_permille: u64,
     /// Whether the last client of each node provides a service.
     pub(super) has_providers: bool,
+    /// Whether those providers never answer.
+    pub(super) is_silent: bool,
+    /// Calls that the first client of each node has in flight, if it is greedier than the others.
+    pub(super) greedy_window: Option<usize>,
     /// Whether all clients call rank 0.
     pub(super) is_incast: bool,
 }
@@ -71,6 +75,8 @@ const LARGE_WORLD: DetectorConfig =
 
 /// How long a call takes whose time is not short.
 pub(super) const TIMEOUT_NS: u64 = 5_000_000;
+/// How long a call takes to who never answers.
+pub(super) const ENDLESS_NS: u64 = 600_000_000_000;
 /// How much longer than the daemon a client waits.
 pub(super) const GRACE_NS: u64 = 3_000_000;
 
@@ -97,7 +103,28 @@ impl Plan {
                 ..drawn
             },
             ClusterWorkload::Incast => Self { is_incast: true, hurried_permille: 0, ..drawn },
+            ClusterWorkload::Fair => drawn.fair(),
+            ClusterWorkload::Greedy => Self { greedy_window: Some(32), ..drawn.fair() },
+            ClusterWorkload::Silent => Self { is_silent: true, ..drawn.with_providers() },
+            ClusterWorkload::Providers => drawn.with_providers(),
         }
+    }
+
+    /// All clients alike call one node.
+    fn fair(self) -> Self {
+        Self {
+            is_incast: true,
+            hurried_permille: 0,
+            window: 1,
+            think_ns: 1,
+            ipc_depth: 64,
+            has_providers: false,
+            ..self
+        }
+    }
+
+    fn with_providers(self) -> Self {
+        Self { has_providers: self.clients > 1, hurried_permille: 0, ipc_depth: 64, ..self }
     }
 
     fn draw(seed: u64, nodes: u32, clients: u32) -> Self {
@@ -130,6 +157,8 @@ impl Plan {
             sleepy_permille: random.choose(&[0, 500, 1000]),
             hurried_permille: random.choose(&[0, 0, 100, 500]),
             has_providers: clients > 1 && random.happens(400),
+            is_silent: false,
+            greedy_window: None,
             is_incast: false,
         }
     }
@@ -163,20 +192,28 @@ impl Plan {
             sleepy_permille: 0,
             hurried_permille: 0,
             has_providers: false,
+            is_silent: false,
+            greedy_window: None,
             is_incast: false,
         }
     }
 
     /// Times of a machine, rings that are large enough, and nobody sleeps.
     pub(super) fn calibrated(steady: &Steady, machine: &'static DelegationProfile) -> Self {
-        let Steady { nodes, clients, depth, flush, begin, lengths: (warm_up, _), seed } = *steady;
+        let Steady { nodes, clients, depth, flush, begin, lengths: (warm_up, _), seed, .. } =
+            *steady;
+        let (transport, dcis) = match steady.transport {
+            Connected::Rc => (TransportKind::Rc, 1),
+            Connected::Dc(initiators) => (TransportKind::Dc, initiators),
+        };
         let start_ns = if begin == Begin::Cold { warm_up.whole_ns() / 2 } else { 0 };
         Self {
             machine: Some(machine),
             start_ns,
             flush,
             card_mib: 8,
-            transport: TransportKind::Rc,
+            transport,
+            dcis,
             ring_bytes: 256 << 10,
             calls_max: 4096,
             sends: 256,

@@ -40,6 +40,11 @@ impl Cluster {
                 self.start(rank)?;
                 self.admit_all(rank);
             }
+            // Who waits for a service that never answers waits for as long as it lives.
+            for client in 0..if self.plan.is_silent { self.clients[rank as usize].len() } else { 0 }
+            {
+                self.client_dies(rank, client);
+            }
             self.wake_all(rank);
         }
         Ok(())

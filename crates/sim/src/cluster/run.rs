@@ -8,7 +8,7 @@ use ipc::sans_os::Notice;
 use super::{
     ClusterError, Setup, charge,
     client::{Client, Role, Surroundings},
-    fault::{Fault, FaultKind},
+    fault::FaultKind,
     history::History,
     network::{Event, Network, Phase, Socket},
     node::{Directory, Node},
@@ -31,8 +31,6 @@ const SLEEP_MAX: Time = Time::from_ns(100_000_000);
 const WAKEUP_NS: u64 = 3_000;
 /// What is in memory is seen by a process that polls after at most so long.
 const SEEN_NS: u64 = 200;
-/// The kernel tells of a death after at most so long.
-const DEATH_NS: u64 = 50_000;
 /// Datagrams that a socket keeps.
 const DATAGRAMS_MAX: usize = 4096;
 /// All daemons find each other within this.
@@ -46,12 +44,14 @@ pub(super) struct Cluster {
     pub(super) nodes: Vec<Option<Node>>,
     pub(super) clients: Vec<Vec<Option<Client>>>,
     /// By rank: lives so far, and the epoch of the latest.
-    lives: Vec<(u32, u64)>,
+    pub(super) lives: Vec<(u32, u64)>,
     /// By rank: faults of the node itself.
     pub(super) disturbed: Vec<bool>,
+    /// By rank: its NIC has failed, which the daemon has not noticed.
+    pub(super) doomed: Vec<bool>,
     /// Clients ever, which have a stream of random numbers each.
     clients_ever: u64,
-    random: RandomStream,
+    pub(super) random: RandomStream,
     pub(super) is_draining: bool,
     /// Counters of lives that are over.
     pub(super) past: Vec<Vec<u64>>,
@@ -72,6 +72,7 @@ impl Cluster {
             clients: (0..nodes).map(|_| Vec::new()).collect(),
             lives: vec![(0, 1 << 40); count],
             disturbed: vec![false; count],
+            doomed: vec![false; count],
             clients_ever: 0,
             random: RandomStream::new(seed, "cluster"),
             is_draining: false,
@@ -95,7 +96,7 @@ impl Cluster {
         for fault in setup.faults() {
             let fault = fault.within(start, end);
             let rank = (fault.node % setup.nodes) as usize;
-            self.disturbed[rank] |= is_of_processes(fault.kind);
+            self.disturbed[rank] |= fault.kind.is_of_processes();
             self.network.schedule(fault.begin(), Event::Fault { fault, begins: true });
             self.network.schedule(fault.end(), Event::Fault { fault, begins: false });
         }
@@ -169,6 +170,7 @@ impl Cluster {
     pub(super) fn is_settled(&self) -> bool {
         let is_idle = |node: &Node| node.daemon.outstanding() == 0;
         self.is_connected()
+            && !self.doomed.contains(&true)
             && self.history.borrow().open() == 0
             && self.nodes.iter().flatten().all(is_idle)
             && self.clients.iter().flatten().all(Option::is_some)
@@ -176,7 +178,11 @@ impl Cluster {
 
     fn handle(&mut self, event: Event) -> Result<(), ClusterError> {
         match event {
-            Event::Issue(..) | Event::Arrive(_) | Event::Settle(_) => {
+            Event::Issue(..)
+            | Event::Arrive(_)
+            | Event::Place(..)
+            | Event::Land(_)
+            | Event::Settle(_) => {
                 if let Some(rank) = self.network.run(event) {
                     self.rouse(rank);
                 }
@@ -209,7 +215,7 @@ impl Cluster {
         Ok(())
     }
 
-    fn node(&mut self, socket: Socket) -> Option<&mut Node> {
+    pub(super) fn node(&mut self, socket: Socket) -> Option<&mut Node> {
         self.nodes[socket.rank as usize].as_mut().filter(|node| node.socket == socket)
     }
 
@@ -225,23 +231,6 @@ impl Cluster {
         self.nodes[rank as usize] = Some(node);
         self.schedule_turn(rank, self.network.now(), Phase::Take);
         Ok(())
-    }
-
-    fn kill(&mut self, rank: u32, goes_back: bool) {
-        let at = rank as usize;
-        let Some(node) = self.nodes[at].take() else { return };
-        self.judge_node(&node);
-        let total = node.counters().total();
-        for (sum, counter) in self.past[at].iter_mut().zip(Counter::ALL) {
-            *sum += total.counter(*counter);
-        }
-        let (_, epoch) = &mut self.lives[at];
-        *epoch = if goes_back { *epoch / 2 } else { *epoch + 1_000_000_000 };
-        let now = self.network.now();
-        let mut history = self.history.borrow_mut();
-        for mut client in self.clients[at].iter_mut().filter_map(Option::take) {
-            client.end(&mut history, now);
-        }
     }
 
     fn schedule_turn(&mut self, rank: u32, at: Time, phase: Phase) {
@@ -318,6 +307,9 @@ impl Cluster {
             spans.turn(rank, began, now, handled);
         }
         self.after_phase(socket);
+        if self.ends_by_itself(socket) {
+            return;
+        }
         let length_ns = slow
             * match self.plan.machine {
                 None => self.plan.turn.whole_ns() / 3 + handled_ns,
@@ -425,7 +417,7 @@ impl Cluster {
             Role::Caller
         };
         let now = self.network.now();
-        let fresh = Client::new(&self.plan, &name, role, admitted, now);
+        let fresh = Client::new(&self.plan, (&name, client), role, admitted, now);
         let clients = &mut self.clients[rank as usize];
         if clients.len() <= client {
             clients.resize_with(client + 1, || None);
@@ -518,35 +510,6 @@ impl Cluster {
         }
     }
 
-    // Faults
-
-    fn fault(&mut self, fault: Fault, begins: bool) {
-        self.network.set_fault(fault, begins);
-        let rank = fault.node % self.plan.nodes;
-        let now = self.network.now();
-        match fault.kind {
-            FaultKind::Crash | FaultKind::CrashClockBack if begins => {
-                self.kill(rank, fault.kind == FaultKind::CrashClockBack);
-                self.network.schedule(fault.end(), Event::Restart { rank });
-            }
-            FaultKind::ClientDeath if begins => {
-                let client = (fault.amount % self.plan.clients.max(1)) as usize;
-                let Some(node) = &self.nodes[rank as usize] else { return };
-                let socket = node.socket;
-                let Some(mut dying) =
-                    self.clients[rank as usize].get_mut(client).and_then(Option::take)
-                else {
-                    return;
-                };
-                let id = dying.id;
-                dying.end(&mut self.history.borrow_mut(), now);
-                let at = now + Time::from_ns(1 + self.random.number(DEATH_NS));
-                self.network.schedule(at, Event::Departed { socket, client, id });
-            }
-            _ => {}
-        }
-    }
-
     /// By rank: counters of all lives, in the order of [`Counter::ALL`].
     pub(super) fn counters(&self) -> Vec<Vec<u64>> {
         let mut sums = self.past.clone();
@@ -559,18 +522,4 @@ impl Cluster {
         }
         sums
     }
-}
-
-/// Whether calls of clients of that node may end late: a process of it does not run as it should.
-fn is_of_processes(kind: FaultKind) -> bool {
-    matches!(
-        kind,
-        FaultKind::Pause
-            | FaultKind::Slow
-            | FaultKind::Crash
-            | FaultKind::CrashClockBack
-            | FaultKind::ClientDeath
-            | FaultKind::ClientPause
-            | FaultKind::ClockRate
-    )
 }

@@ -7,7 +7,7 @@
 pub use proto::copyrpc::FlushPolicy;
 use serde::Serialize;
 
-pub use super::load::{Begin, Steady};
+pub use super::load::{Begin, Connected, Steady, UnknownTransport};
 
 use super::{
     ClusterError, End,
@@ -28,6 +28,8 @@ pub struct Measured {
     pub mops_per_node: f64,
     /// Calls to other nodes and their answers, per request that left a NIC.
     pub messages_per_wqe: f64,
+    /// Memory that is registered for connections, in bytes per node.
+    pub connection_bytes: usize,
     /// Calls that were not answered.
     pub others: u64,
     /// A hash of all events.
@@ -48,6 +50,7 @@ pub fn run(steady: &Steady) -> Result<Measured, ClusterError> {
             cluster.give_up("the daemons did not find each other")?;
         }
         let start = cluster.network.now();
+        let connection_bytes = cluster.network.registered_bytes() / nodes as usize;
         if begin == Begin::Perturbed {
             cluster.disturbed[0] = true;
             let whole_us = warm_up.whole_ns() / 1000;
@@ -70,6 +73,7 @@ pub fn run(steady: &Steady) -> Result<Measured, ClusterError> {
         Ok(Measured {
             mops_per_node: real(ended) * 1000.0 / length.as_ns() / f64::from(nodes),
             messages_per_wqe: remote / real(packets.max(1)),
+            connection_bytes,
             others: others + is_wrong,
             trace: cluster.network.progress().1 ^ history.hash(),
         })

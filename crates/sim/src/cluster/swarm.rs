@@ -26,6 +26,17 @@ pub struct Swarm {
 }
 
 impl Swarm {
+    /// Adds what came of seeds that are larger.
+    pub fn merge(&mut self, later: Self) {
+        self.seeds += later.seeds;
+        self.events += later.events;
+        self.calls += later.calls;
+        self.trace = self.trace.wrapping_add(later.trace);
+        if self.failure.is_none() {
+            self.failure = later.failure;
+        }
+    }
+
     fn add(&mut self, setup: &Setup, outcome: &Outcome) {
         self.seeds += 1;
         self.events += outcome.events;
@@ -38,19 +49,30 @@ impl Swarm {
     }
 }
 
-/// Runs `count` seeds from that of `setup` on, in as many threads as there are cores, until one fails. With
-/// `twice` each is run again, and has to go the same way. `progress` hears how many are done.
+/// Seeds of a swarm, and how they are run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seeds {
+    /// How many, from that of the setup on.
+    pub count: u64,
+    /// Each is run again, and has to go the same way.
+    pub twice: bool,
+    /// Threads that run them; `None`: as many as there are cores.
+    pub threads: Option<NonZero<usize>>,
+}
+
+/// Runs seeds until one fails. `progress` hears how many are done.
 ///
 /// # Errors
 ///
 /// As [`run()`].
 pub fn swarm(
     setup: &Setup,
-    count: u64,
-    twice: bool,
+    seeds: Seeds,
     progress: impl Fn(u64) + Sync,
 ) -> Result<Swarm, ClusterError> {
-    let threads = thread::available_parallelism().map_or(1, NonZero::get);
+    let Seeds { count, twice, threads } = seeds;
+    let cores = || thread::available_parallelism().map_or(1, NonZero::get);
+    let threads = threads.map_or_else(cores, NonZero::get);
     let (next, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
     let (sum, error) = (Mutex::new(Swarm::default()), Mutex::new(None));
     let work = || {

@@ -14,15 +14,27 @@ pub enum ClusterWorkload {
     AllSleep,
     /// All clients call rank 0.
     Incast,
+    /// All clients call rank 0, one call after the other, without a pause.
+    Fair,
+    /// The same, but for the first client of each node, which has 32 calls with the longest bodies in flight.
+    Greedy,
+    /// Services of clients that take requests and never answer; callers have minutes.
+    Silent,
+    /// Services of clients, whose callers have no deadline that is short.
+    Providers,
 }
 
 impl ClusterWorkload {
     /// All, with their names.
-    pub const ALL: [(Self, &'static str); 4] = [
+    pub const ALL: [(Self, &'static str); 8] = [
         (Self::Drawn, "drawn"),
         (Self::FullRings, "full-rings"),
         (Self::AllSleep, "all-sleep"),
         (Self::Incast, "incast"),
+        (Self::Fair, "fair"),
+        (Self::Greedy, "greedy"),
+        (Self::Silent, "silent"),
+        (Self::Providers, "providers"),
     ];
 }
 
@@ -35,7 +47,10 @@ impl fmt::Display for ClusterWorkload {
 
 /// A name that is none of [`ClusterWorkload::ALL`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no workload has the name {0:?}: it is one of drawn, full-rings, all-sleep, incast")]
+#[error(
+    "no workload has the name {0:?}: it is one of drawn, full-rings, all-sleep, incast, fair, greedy, silent, \
+         providers"
+)]
 pub struct UnknownWorkload(String);
 
 impl FromStr for ClusterWorkload {

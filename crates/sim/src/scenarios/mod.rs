@@ -20,6 +20,9 @@ pub enum Standing {
     Checked,
     /// It is shown. The model does not claim it, for a reason that the scenario's documentation gives.
     Shown,
+    /// Another number of the reference contradicts it: no model has both. It is met in another reading of the
+    /// reference.
+    Contradicted,
 }
 
 /// A number of the reference beside the simulated one.
@@ -47,6 +50,13 @@ impl Compared {
     /// Whether it is claimed, and off by more than [`ERROR_MAX`].
     #[must_use]
     pub fn is_missed(&self) -> bool {
-        self.standing != Standing::Shown && self.error().abs() > ERROR_MAX
+        let is_claimed = matches!(self.standing, Standing::Fitted | Standing::Checked);
+        is_claimed && !self.is_near()
+    }
+
+    /// Whether it is off by no more than [`ERROR_MAX`].
+    #[must_use]
+    pub fn is_near(&self) -> bool {
+        self.error().abs() <= ERROR_MAX
     }
 }

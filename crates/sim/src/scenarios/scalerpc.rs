@@ -130,5 +130,5 @@ fn load(plan: &PoolPlan, clients: u16, way: Way) -> Load {
     let groups = u64::from(clients * 4).div_ceil(u64::from(plan.group.max(1)) * 3);
     let rotation_ns = (plan.slice.whole_ns() * groups).max(100_000);
     let (warm_up, end) = (Time::from_ns(rotation_ns), Time::from_ns(3 * rotation_ns));
-    Load { way, clients, depth: plan.depth, threads: THREADS, warm_up, end }
+    Load { way, clients, depth: plan.depth, threads: THREADS, late: None, warm_up, end }
 }

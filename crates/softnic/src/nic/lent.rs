@@ -7,12 +7,14 @@
 use core::ptr::NonNull;
 
 use memory::{Region, sync::Arc};
-use verbs::{Access, Cqn, CreateError, DcKey, MemoryError, Qpn, Srqn, Transport};
+use verbs::{Access, Cqn, CreateError, DcKey, Gid, LinkLayer, MemoryError, Qpn, Srqn, Transport};
 use wire::ids::UserIndex;
 
 use crate::{
-    Channel, Cq, Device, Mr, Pd, Qp, Srq,
+    Channel, Cq, Device, Mr, Pd, Qp, Srq, Violation,
     nic::{
+        card::views::RqView,
+        gid::{gid_of, ipv4_gid_of},
         objects::{CqShared, Place, RqShared},
         qp::{Lent, QpQueues, QpShared},
     },
@@ -98,6 +100,19 @@ impl Device {
             Arc::new(CqShared::create(port, queue.log_entries, cqe_bytes, channel, Some(place))?);
         self.0.add_cq(&shared);
         Ok(Cq::new(self, shared))
+    }
+
+    /// Rows of the port's GID table. On Ethernet each GID has two: RoCE v1, and behind that v2.
+    #[must_use]
+    pub fn gid_table(&self) -> Vec<Gid> {
+        let port = &self.0.port;
+        match port.config.link {
+            LinkLayer::InfiniBand => vec![gid_of(port.lid)],
+            LinkLayer::Ethernet => {
+                let gids = [gid_of(port.lid), ipv4_gid_of(port.lid)];
+                gids.into_iter().flat_map(|gid| [gid; 2]).collect()
+            }
+        }
     }
 
     /// Uses a shared receive queue that a program has made.
@@ -194,6 +209,32 @@ impl Cq {
     pub fn is_armed(&self) -> bool {
         self.shared.view.armed().is_armed()
     }
+
+    /// What hardware would not take: only where nobody completes meanwhile.
+    #[must_use]
+    pub fn check(&self) -> Option<Violation> {
+        let (view, reserved) = (&self.shared.view, self.shared.view.slots().reserved());
+        let ahead = view.consumer_position().checked_sub(reserved).filter(|ahead| *ahead > 0)?;
+        Some(Violation::ConsumerAhead { cqn: self.shared.index(), ahead })
+    }
+
+    /// The program is about to get an event. It may ask for the next one before it has polled what this one tells:
+    /// entries that are there now raise no other.
+    pub fn note_event(&self) {
+        self.shared.note_told();
+    }
+}
+
+/// Receives that are posted and not taken.
+#[expect(clippy::cast_possible_truncation, reason = "records count modulo 2^16")]
+fn receives_waiting(view: &RqView) -> u16 {
+    view.posted().wrapping_sub(view.claims().taken() as u16)
+}
+
+fn receive_overrun(queue: &'static str, number: u32, view: &RqView) -> Option<Violation> {
+    let (ahead, entries) = (receives_waiting(view), 1 << view.log_entries);
+    let found = Violation::ReceiveOverrun { queue, number, ahead, entries };
+    (u32::from(ahead) > entries).then_some(found)
 }
 
 impl Srq {
@@ -201,6 +242,18 @@ impl Srq {
     #[must_use]
     pub fn number(&self) -> Srqn {
         Srqn::from_low_bits(self.shared.index())
+    }
+
+    /// Receives that are posted and not taken.
+    #[must_use]
+    pub fn waiting(&self) -> u16 {
+        receives_waiting(&self.shared.view)
+    }
+
+    /// What hardware would not take.
+    #[must_use]
+    pub fn check(&self) -> Option<Violation> {
+        receive_overrun("SRQ", self.shared.index(), &self.shared.view)
     }
 }
 
@@ -223,6 +276,18 @@ impl Qp {
         self.shared.is_posted()
     }
 
+    /// What hardware would not take of a queue pair that sends and receives: only where nobody executes it
+    /// meanwhile.
+    #[must_use]
+    pub fn check(&self) -> Option<Violation> {
+        let qpn = self.shared.qpn.get();
+        if let Some((ahead, Some(blocks))) = self.shared.send_ring().map(|ring| ring.waiting()) {
+            return Some(Violation::SendOverrun { qpn, ahead, blocks });
+        }
+        let own = self.shared.rq.as_ref().filter(|rq| rq.view.srqn.is_none())?;
+        receive_overrun("QP", qpn, &own.view)
+    }
+
     /// The send counter of the doorbell record; `None`: it sends nothing.
     #[must_use]
     pub fn posted(&self) -> Option<u16> {
@@ -232,8 +297,9 @@ impl Qp {
 
 #[cfg(all(test, not(miri)))]
 mod tests {
-    use mlx5::device::Device as _;
+    use mlx5::device::{Device as _, DeviceCq as _};
     use verbs::{Lid, MemoryRegion as _};
+    use wire::cqe::{CqeView, ErrorCqe, Syndrome};
 
     use super::*;
     use crate::{
@@ -284,6 +350,99 @@ mod tests {
         assert_eq!(locate(8192 - 63, 64), Err(MemoryFault::Denied));
         drop(mapped);
         assert_eq!(locate(4096, 64), Err(MemoryFault::Denied));
+    }
+
+    /// As perftest does: it asks for the next event, and then polls what this one tells.
+    #[test]
+    fn entries_that_an_event_has_told_raise_no_other() {
+        let config = Config { card_mib: 1, ..Config::default() };
+        let (nic, _port) = open_virtual(&config, Lid::new(1), Arc::new(Clock)).unwrap();
+        let device = nic.device();
+        let memory = Region::memfd("lent", 4096).unwrap();
+        let ring = memory.as_ptr().as_ptr().expose_provenance() as u64;
+        let queue = LentQueue { ring, dbrec: ring + 2048, log_entries: 4, log_stride: 6 };
+        // As drivers do: no entry is written.
+        for entry in 0..16 {
+            let op_own = memory.as_ptr().as_ptr().wrapping_add(entry * 64 + 63);
+            // SAFETY: in the mapping, which this test owns.
+            unsafe { memory::copy::copy_out(op_own, &[0xf0]) };
+        }
+        let channel = device.create_channel().unwrap();
+        // SAFETY: a mapping of this test, which outlives the queue.
+        let mut cq = unsafe { device.lend_cq(&queue, Some(&channel)) }.unwrap();
+        let publish = |shared: &CqShared| {
+            let entry = CqeView::Error(ErrorCqe {
+                is_requester: false,
+                qpn: Qpn::from_low_bits(1),
+                wqe_counter: 0,
+                user_index: UserIndex::from_low_bits(1),
+                send_opcode: 0,
+                syndrome: Syndrome::LocalProtection,
+                vendor_syndrome: 0,
+            });
+            shared.view.publish(1, &entry, || {}).unwrap();
+        };
+        publish(&cq.shared);
+        cq.arm(0);
+        assert!(!cq.is_armed(), "it was there, and nobody has told of it");
+        cq.note_event();
+        cq.arm(0);
+        assert!(cq.is_armed(), "it is told, though not polled");
+        publish(&cq.shared);
+        cq.arm(0);
+        assert!(!cq.is_armed(), "the second one is not told");
+    }
+
+    #[test]
+    fn records_that_cannot_be_right_are_found() {
+        let config = Config { card_mib: 1, ..Config::default() };
+        let (nic, _port) = open_virtual(&config, Lid::new(1), Arc::new(Clock)).unwrap();
+        let device = nic.device();
+        let pd = device.alloc_pd().unwrap();
+        let memory = Region::memfd("lent", 8192).unwrap();
+        let at = |offset: usize| memory.as_ptr().as_ptr().wrapping_add(offset);
+        let record = |offset: usize, value: u32| {
+            // SAFETY: in the mapping, which this test owns.
+            unsafe { memory::copy::copy_out(at(offset), &value.to_be_bytes()) };
+        };
+        let ring = at(0).expose_provenance() as u64;
+        let queue = |dbrec, log_stride| LentQueue { ring, dbrec, log_entries: 3, log_stride };
+        // SAFETY: a mapping of this test, which outlives the queues.
+        let cq = unsafe { device.lend_cq(&queue(ring + 4096, 6), None) }.unwrap();
+        // SAFETY: as above.
+        let srq = unsafe { device.lend_srq(&pd, &queue(ring + 4160, 5)) }.unwrap();
+        let lent = LentQp {
+            transport: Transport::Rc,
+            is_unreliable: false,
+            send_cq: &cq,
+            recv_cq: &cq,
+            srq: None,
+            send: Some(queue(ring + 4228, 6)),
+            recv: Some(queue(ring + 4224, 5)),
+            scatter_to_cqe: false,
+            access_key: DcKey::new(0),
+            user_index: 0,
+        };
+        // SAFETY: as above.
+        let qp = unsafe { device.lend_qp(&pd, &lent) }.unwrap();
+        let number = srq.number().get();
+        for (count, is_wrong) in [(8, false), (9, true), (0, false), (0xffff, true)] {
+            record(4160, count);
+            assert_eq!(srq.check().is_some(), is_wrong, "{count}");
+            assert_eq!(qp.check(), None);
+            for offset in [4224, 4228] {
+                record(offset, count);
+                assert_eq!(qp.check().is_some(), is_wrong, "{offset}: {count}");
+                record(offset, 0);
+            }
+        }
+        record(4160, 20);
+        let (queue, ahead) = ("SRQ", 20);
+        let found = Violation::ReceiveOverrun { queue, number, ahead, entries: 8 };
+        assert_eq!(srq.check(), Some(found));
+        assert_eq!(cq.check(), None);
+        record(4096, 2);
+        assert_eq!(cq.check(), Some(Violation::ConsumerAhead { cqn: cq.number().get(), ahead: 2 }));
     }
 
     #[test]

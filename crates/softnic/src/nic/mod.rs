@@ -9,6 +9,7 @@ mod fabric;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing;
+mod gid;
 mod housekeeping;
 mod in_use;
 mod left_behind;

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use memory::{
     barrier,
-    sync::{Arc, AtomicBool, AtomicU32, Ordering},
+    sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Ordering},
 };
 use os::event::EventFd;
 use verbs::CreateError;
@@ -164,6 +164,8 @@ pub(crate) struct CqShared {
     ring: NonNull<u8>,
     dbrec: NonNull<u8>,
     overrun_reported: AtomicBool,
+    /// Entries before this position are told by an event that was raised: to arm for them raises no other.
+    told: AtomicU64,
     /// Those who complete into it.
     producers: Users,
     holding: Holding,
@@ -207,8 +209,8 @@ impl CqShared {
         view.slots().reset();
         let Place { ring, dbrec } = place;
         let overrun_reported = AtomicBool::new(false);
-        let producers = Users::default();
-        Ok(Self { view, channel, ring, dbrec, overrun_reported, producers, holding })
+        let (told, producers) = (AtomicU64::new(0), Users::default());
+        Ok(Self { view, channel, ring, dbrec, overrun_reported, told, producers, holding })
     }
 
     /// Announces more producers. If there was a single one, waits until it knows.
@@ -251,10 +253,19 @@ impl CqShared {
             Ok(CqeView::Requester(_)) => false,
             Ok(CqeView::Error(_)) | Err(_) => true,
         };
-        if kind != 0 && self.view.unpolled().any(is_due) && armed.take() {
+        let told = self.told.load(Ordering::Relaxed);
+        let told = told.saturating_sub(self.view.consumer_position());
+        let untold = self.view.unpolled().skip(usize::try_from(told).unwrap_or(usize::MAX));
+        if kind != 0 && { untold }.any(is_due) && armed.take() {
             // An event that cannot be written is full, and so readable.
             let _ = channel.event.signal();
         }
+    }
+
+    /// An event was raised, which tells of all entries that are there.
+    pub(crate) fn note_told(&self) {
+        let published = self.view.consumer_position() + self.view.unpolled().count() as u64;
+        self.told.store(published, Ordering::Relaxed);
     }
 
     /// `true` once.

@@ -113,6 +113,12 @@ impl Segments {
         self.regions.read().unwrap_or_else(PoisonError::into_inner).len() + refused
     }
 
+    /// Bytes of those that are mapped.
+    pub(crate) fn bytes(&self) -> usize {
+        let regions = self.regions.read().unwrap_or_else(PoisonError::into_inner);
+        regions.values().map(|region| region.len()).sum()
+    }
+
     /// The newest that has ever come.
     #[inline(always)]
     pub(crate) fn newest(&self) -> u64 {

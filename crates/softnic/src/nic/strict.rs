@@ -109,6 +109,40 @@ pub enum Violation {
         /// How many there were.
         events: u8,
     },
+    /// The doorbell record of a send queue is further ahead of what was executed than the ring is long.
+    #[error(
+        "QP {qpn:#x}: {ahead} blocks are posted and not executed, in a ring of {blocks}: count the completions"
+    )]
+    SendOverrun {
+        /// The queue pair.
+        qpn: u32,
+        /// Blocks between execution and record.
+        ahead: u16,
+        /// Blocks of the ring.
+        blocks: u32,
+    },
+    /// The doorbell record of a receive queue is further ahead of what was taken than the ring is long.
+    #[error(
+        "{queue} {number:#x}: {ahead} receives are posted and not taken, in a ring of {entries}"
+    )]
+    ReceiveOverrun {
+        /// `QP` or `SRQ`.
+        queue: &'static str,
+        /// Its number.
+        number: u32,
+        /// Receives between the first that is not taken and the record.
+        ahead: u16,
+        /// Entries of the ring.
+        entries: u32,
+    },
+    /// The consumer of a completion queue says that it has polled what was not there yet.
+    #[error("CQ {cqn:#x}: the consumer is {ahead} entries ahead of what was completed")]
+    ConsumerAhead {
+        /// The completion queue.
+        cqn: u32,
+        /// Entries.
+        ahead: u64,
+    },
     /// A BlueFlame write that is no whole number of blocks, or longer than the register.
     #[error("QP {qpn:#x}: BlueFlame write of {len_bytes} B")]
     BlueFlameLength {

@@ -11,7 +11,7 @@
 //! in the same order each time, and regions have the same addresses. A [`Packet`] owns its bytes and has a
 //! form in bytes, so ports may as well be in other processes or on other machines.
 
-use std::sync::Weak;
+use std::{ops::Range, sync::Weak};
 
 use memory::sync::{Arc, thread};
 use verbs::{AsyncEvent, GidRoute, Lid, PortRoute, Qpn, Transport};
@@ -44,6 +44,8 @@ pub enum Refusal {
     },
     /// "Remote operation error": the queue pair that sent it fails.
     Failed,
+    /// It is run as if the key of the memory that it names were not valid any more.
+    Revoked,
 }
 
 /// A port of the software NIC as the owner of time drives it. Clones drive the same port, which closes with
@@ -63,6 +65,12 @@ impl VirtualPort {
     #[must_use]
     pub fn lid(&self) -> Lid {
         self.lid
+    }
+
+    /// Bytes of all memory that is registered with the port.
+    #[must_use]
+    pub fn registered_bytes(&self) -> usize {
+        self.housekeeping.upgrade().map_or(0, |housekeeping| housekeeping.port.segments.bytes())
     }
 
     /// The WQE that [`issue`](Self::issue) takes next; `None` if nothing is posted.
@@ -91,23 +99,43 @@ impl VirtualPort {
     /// worlds with faults.
     #[must_use]
     pub fn refuse(&self, packet: &Packet, refusal: Refusal) -> Option<ReplyPacket> {
-        let reply = match refusal {
-            Refusal::NotReady { wait_ns } => Reply::NotReady { wait_ns },
-            Refusal::Failed => Reply::Refused(Syndrome::RemoteOperation),
-        };
-        self.answer(packet, Some(reply))
+        self.answer(packet, Some(refusal))
     }
 
-    fn answer(&self, packet: &Packet, instead: Option<Reply>) -> Option<ReplyPacket> {
+    /// Writes bytes of a WRITE that has arrived and will be [run](Self::respond) next, as a fabric without order
+    /// does before its last bytes and its completion. `false`: it is no WRITE, or is not to be run next.
+    /// For worlds with faults.
+    pub fn place(&self, packet: &Packet, bytes: Range<usize>) -> bool {
+        self.inside(packet, |housekeeping| place(housekeeping, packet, bytes)).is_some()
+    }
+
+    /// All completion queues of the port have overrun. For worlds with faults.
+    pub fn overrun(&self) {
+        let Some(housekeeping) = self.housekeeping.upgrade() else { return };
+        housekeeping.cqs().iter().for_each(|cq| cq.view.mark_overrun());
+        housekeeping.attend();
+    }
+
+    /// Runs `inside` while the port shows its memory to the packet's sender.
+    fn inside<T>(
+        &self,
+        packet: &Packet,
+        inside: impl FnOnce(&Housekeeping) -> Option<T>,
+    ) -> Option<T> {
         let housekeeping = self.housekeeping.upgrade().filter(|_| packet.to == self.lid)?;
         let presence = housekeeping.port.owner.card.qp(0).map(|entry| Presence(&entry.presence))?;
         while !presence.try_enter() {
             thread::yield_now();
         }
-        let answered = answer(&housekeeping, packet, instead);
+        let result = inside(&housekeeping);
         presence.leave();
         housekeeping.attend();
-        let Outcome { reply, data } = answered?;
+        result
+    }
+
+    fn answer(&self, packet: &Packet, instead: Option<Refusal>) -> Option<ReplyPacket> {
+        let Outcome { reply, data } =
+            self.inside(packet, |housekeeping| answer(housekeeping, packet, instead))?;
         let request = &packet.request;
         let from = (self.lid, request.to);
         Some(ReplyPacket { to: request.from, from, sequence: packet.sequence, reply, data })
@@ -139,6 +167,17 @@ impl VirtualPort {
         port.add_event(AsyncEvent::PeerGone(lid));
     }
 
+    /// The port `lid` has ended in good order: as on a network, nobody is told. Requests that wait for it end with
+    /// *retry exceeded*, and so will later ones, whose packets are [dropped](Self::dropped).
+    pub fn part_from_peer(&self, lid: Lid) {
+        let Some(housekeeping) = self.housekeeping.upgrade() else { return };
+        let port = &housekeeping.port;
+        lock(&port.streams).lose_peer(lid);
+        for qp in housekeeping.qps().iter().filter(|qp| qp.lose_target(lid)) {
+            port.add_event(AsyncEvent::QpFatal(qp.qpn));
+        }
+    }
+
     /// Takes the answer to a packet of this port; `false` if nothing waits for it. The queue pair may have
     /// something to do afterwards.
     pub fn settle(&self, answer: &ReplyPacket) -> bool {
@@ -166,7 +205,11 @@ impl PortState {
     }
 }
 
-fn answer(housekeeping: &Housekeeping, packet: &Packet, instead: Option<Reply>) -> Option<Outcome> {
+fn answer(
+    housekeeping: &Housekeeping,
+    packet: &Packet,
+    instead: Option<Refusal>,
+) -> Option<Outcome> {
     let request = &packet.request;
     let resolve = || Target::resolve(&housekeeping.port.owner.card, request.to);
     let is_unanswered = matches!(request.key, Key::Ud(_))
@@ -198,7 +241,9 @@ fn answer(housekeeping: &Housekeeping, packet: &Packet, instead: Option<Reply>) 
         Arriving::Again => Reply::Ack.into(),
         Arriving::InOrder => {
             let outcome = match instead {
-                Some(reply) => reply.into(),
+                Some(Refusal::NotReady { wait_ns }) => Reply::NotReady { wait_ns }.into(),
+                Some(Refusal::Failed) => Reply::Refused(Syndrome::RemoteOperation).into(),
+                Some(Refusal::Revoked) => run(housekeeping, &packet.revoked(), &resolve()?),
                 None => run(housekeeping, packet, &resolve()?),
             };
             stream.note(&outcome);
@@ -239,6 +284,29 @@ fn run(housekeeping: &Housekeeping, packet: &Packet, target: &Target) -> Outcome
     Outcome { reply, data }
 }
 
+/// See [`VirtualPort::place`].
+fn place(housekeeping: &Housekeeping, packet: &Packet, bytes: Range<usize>) -> Option<()> {
+    let request = &packet.request;
+    let name = (request.to, request.from);
+    let mut streams = lock(&housekeeping.port.streams);
+    let stream = streams.get_mut(&name)?;
+    let is_next = stream.connection() == packet.sequence.connection
+        && matches!(stream.arriving(packet.sequence), Arriving::InOrder);
+    if !is_next || request.verb != Verb::Write {
+        return None;
+    }
+    drop(streams);
+    let part = packet.payload.get(bytes.clone())?;
+    let (offset, len_bytes) = (u64::try_from(bytes.start).ok()?, u32::try_from(part.len()).ok()?);
+    let target = Target::resolve(&housekeeping.port.owner.card, request.to)?;
+    // Without an immediate nothing is reported.
+    let request =
+        Request { addr: request.addr.wrapping_add(offset), len_bytes, imm: None, ..*request };
+    let local = [Chunk { ptr: part.as_ptr().cast_mut(), len: part.len(), is_inline: false }];
+    let Answered { reply, .. } = run_at(housekeeping, &request, &local, &target);
+    (reply == Reply::Ack).then_some(())
+}
+
 fn run_at(
     housekeeping: &Housekeeping,
     request: &Request,
@@ -258,9 +326,9 @@ fn run_at(
 mod tests {
     use memory::sync::{AtomicU64, Ordering};
     use verbs::{
-        Access, CqConfig, DcKey, Destination, InitAttr, Mtu, Nic as _, Op, Payload, QKey, QpConfig,
-        QueuePair as _, RnrTimer, RtrAttr, RtsAttr, SendRequest, SharedReceiveQueue as _,
-        SrqConfig, Transition, Transport,
+        Access, CqConfig, DcKey, Destination, InitAttr, Mtu, Nic as _, Op, Payload, Psn, QKey,
+        QpConfig, QpState, QueuePair as _, RcPeer, RnrTimer, RtrAttr, RtsAttr, SendFlags,
+        SendRequest, SharedReceiveQueue as _, SrqConfig, Transition, Transport,
     };
 
     use super::*;
@@ -279,6 +347,39 @@ mod tests {
         fn idle(&self, _: Lid) -> bool {
             false
         }
+    }
+
+    #[test]
+    fn a_peer_that_ends_well_fails_nothing_but_what_waits_for_it() {
+        let clock = Arc::new(Clock::default());
+        let config = Config { card_mib: 1, ..Config::default() };
+        let open = |lid| open_virtual(&config, Lid::new(lid), clock.clone()).unwrap();
+        let [(nic, port), (peer, _)] = [1, 2].map(open);
+        let [mut qp, theirs] = [&nic, &peer].map(|nic| {
+            let (pd, cq) = (nic.alloc_pd().unwrap(), nic.create_cq(&CqConfig::new(128), None));
+            nic.create_qp(&pd, &QpConfig::new(Transport::Rc, &cq.unwrap())).unwrap()
+        });
+        let to = peer.endpoint(&theirs);
+        let rtr = RtrAttr {
+            path_mtu: Mtu::B4096,
+            peer: Some(RcPeer { qpn: to.qpn, address: to.address, rq_psn: Psn::from_low_bits(0) }),
+            rnr_timer: RnrTimer::from_code(1),
+            reads_in_max: 1,
+        };
+        let init = InitAttr { access: Access::empty(), qkey: QKey::default() };
+        qp.modify(&Transition::Init(init)).unwrap();
+        qp.modify(&Transition::Rtr(rtr)).unwrap();
+        qp.modify(&Transition::Rts(RtsAttr::default())).unwrap();
+        port.part_from_peer(peer.device().0.port.lid);
+        assert_eq!(qp.state(), QpState::Rts);
+        let op = Op::Send { payload: Payload::Inline(&[]), imm: None };
+        qp.post_send(&SendRequest { op, flags: SendFlags::SIGNALED, to: None }).unwrap();
+        qp.ring_send();
+        assert!(matches!(port.issue(qp.qpn()), Issued::Packet(_)));
+        port.part_from_peer(Lid::new(3));
+        assert_eq!(qp.state(), QpState::Rts, "it was another one");
+        port.part_from_peer(Lid::new(2));
+        assert_eq!(qp.state(), QpState::Err);
     }
 
     /// Its target may have forgotten it, and takes the next request for that of a stranger.

@@ -180,6 +180,12 @@ impl<'a> Slots<'a> {
         Ok(position)
     }
 
+    /// Entries that were reserved so far, if nobody reserves one now.
+    #[must_use]
+    pub fn reserved(&self) -> u64 {
+        self.tail.load(Ordering::Relaxed)
+    }
+
     /// Frees the entry for the next lap. Only its holder calls this, after it has published the
     /// entry, or the owner of the queue once the holder is dead.
     #[inline(always)]

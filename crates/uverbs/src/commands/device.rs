@@ -3,12 +3,12 @@
 use std::os::fd::IntoRawFd as _;
 
 use rustix::io::Errno;
-use verbs::Lid;
+use verbs::{Lid, LinkLayer};
 
 use super::{Refusal, Response};
 use crate::{
     abi::{Command, Record},
-    engine::{Context, Engine, EventPipe},
+    engine::{Ah, Context, Engine, EventPipe},
 };
 
 /// Sizes and limits, as `ibv_devinfo -v` shows them.
@@ -28,9 +28,14 @@ const READS: u32 = 16;
 const MESSAGE_BYTES_MAX: u32 = 1 << 30;
 
 /// GUID of a port: locally administered, and ends like the LID.
-pub(crate) fn guid(lid: Lid) -> [u8; 8] {
+fn guid(lid: Lid) -> [u8; 8] {
     let [high, low] = lid.get().to_be_bytes();
     [0x02, 0, 0, 0xff, 0xfe, 0, high, low]
+}
+
+/// Ethernet address of the port that a GID leads to: what its GUID is made of.
+fn mac(gid: &[u8; 16]) -> [u8; 6] {
+    [0x02, 0, 0, 0, gid[14], gid[15]]
 }
 
 pub(super) fn get_context(
@@ -55,6 +60,7 @@ pub(super) fn get_context(
     driver.u16(32, 1); // ports
     driver.u32(40, 72); // response_length
     driver.u8(44, 1); // cqe_version
+    driver.u8(45, 1 << 1); // CREATE_AH tells the Ethernet address
     driver.u8(46, 1); // eth_min_inline
     driver.u32(56, 12); // log_uar_size
     driver.u32(60, 1); // UARs per page
@@ -120,12 +126,45 @@ pub(super) fn query_device(engine: &Engine, command: &Command<'_>) -> Response {
 pub(super) fn query_port(engine: &Engine) -> Vec<u8> {
     let mut port = Record::zeroed(40);
     port.u32(4, MESSAGE_BYTES_MAX);
-    port.u32(16, 1); // GIDs
+    port.u32(16, u32::try_from(engine.device.gid_table().len()).unwrap_or(1));
     port.u16(20, 1); // P_Keys
-    port.u16(22, engine.lid.get());
-    port.u16(24, 1); // of the subnet manager
     // state ACTIVE, largest and active MTU 4096, LMC, virtual lanes, SL, timeout, init type, 4x, 25 Gb/s,
-    // LinkUp, InfiniBand
-    port.set(26, &[4, 5, 5, 0, 4, 0, 18, 0, 2, 32, 5, 1]);
+    // LinkUp, link layer, flags
+    let (link, flags) = match engine.link {
+        LinkLayer::InfiniBand => {
+            port.u16(22, engine.lid.get());
+            port.u16(24, 1); // of the subnet manager
+            (1, 0)
+        }
+        LinkLayer::Ethernet => {
+            const IP_BASED_GIDS: u32 = 1 << 26;
+            const GRH_REQUIRED: u8 = 1;
+            port.u32(0, IP_BASED_GIDS);
+            (2, GRH_REQUIRED)
+        }
+    };
+    port.set(26, &[4, 5, 5, 0, 4, 0, 18, 0, 2, 32, 5, link, flags]);
     port.0
+}
+
+/// Only drivers on Ethernet ask for one: what matters of an address goes into each WQE.
+pub(super) fn create_ah(
+    engine: &mut Engine,
+    context: u32,
+    command: &Command<'_>,
+) -> Result<Response, Refusal> {
+    let gid = command.core.bytes::<16>(16);
+    let is_global = command.core.u8(45) != 0;
+    if engine.link == LinkLayer::Ethernet && !is_global {
+        return Err(Refusal::new("CREATE_AH", "on RoCE an address has a GID", Errno::INVAL));
+    }
+    let handle = engine.ahs.insert(Ah { context });
+    let mut driver = Record::words(&[16, 0, 0, 0]);
+    driver.set(4, &mac(&gid));
+    Ok((handle.to_ne_bytes().to_vec(), driver.0))
+}
+
+pub(super) fn destroy_ah(engine: &mut Engine, command: &Command<'_>) -> Result<Response, Refusal> {
+    engine.ahs.remove(command.core.u32(0)).ok_or_else(|| Refusal::no_such("DESTROY_AH"))?;
+    Ok(Response::default())
 }

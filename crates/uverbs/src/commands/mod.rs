@@ -4,8 +4,6 @@ mod device;
 mod objects;
 mod qp;
 
-pub(crate) use device::guid;
-
 use rustix::io::Errno;
 
 use crate::{
@@ -54,6 +52,8 @@ pub(crate) unsafe fn run(engine: &mut Engine, context: u32, bytes: &[u8]) -> Res
         number::QUERY_PORT => (device::query_port(engine), Vec::new()),
         number::ALLOC_PD => objects::alloc_pd(engine, context)?,
         number::DEALLOC_PD => objects::dealloc_pd(engine, command)?,
+        number::CREATE_AH => device::create_ah(engine, context, command)?,
+        number::DESTROY_AH => device::destroy_ah(engine, command)?,
         number::REG_MR => objects::register(engine, context, command)?,
         number::DEREG_MR => objects::deregister(engine, command)?,
         number::CREATE_COMP_CHANNEL => objects::create_channel(engine)?,
@@ -79,3 +79,6 @@ pub(crate) unsafe fn run(engine: &mut Engine, context: u32, bytes: &[u8]) -> Res
 
 /// The two parts of a response.
 type Response = (Vec<u8>, Vec<u8>);
+
+#[cfg(test)]
+mod tests;

@@ -117,17 +117,19 @@ pub(super) fn create_cq(
     let device = device.map_err(|error| Refusal::new("CREATE_CQ", error, Errno::NOMEM))?;
     let number = device.number().get();
     let arm_record = usize::try_from(queue.dbrec).unwrap_or(0) + 4;
-    let handle = engine.cqs.insert(Cq {
+    let mut cq = Cq {
         context,
         device,
         user_handle,
         channel,
         arm_record,
-        arm_seen: None,
+        arm_seen: 0,
         is_armed: false,
         written: Default::default(),
         written_async: Default::default(),
-    });
+    };
+    cq.clear_request();
+    let handle = engine.cqs.insert(cq);
     let mut response = Record::words(&[handle, cqe]);
     if command.is_extended {
         let length = u32::try_from(command.room()).unwrap_or(0);
@@ -168,30 +170,42 @@ pub(super) fn create_srq(
     let device = unsafe { engine.device.lend_srq(&pd.device, &queue) };
     let device = device.map_err(|error| Refusal::new("CREATE_SRQ", error, Errno::NOMEM))?;
     let number = device.number().get();
-    let handle = engine.srqs.insert(Srq { context, device, max_wr, max_sge });
+    let user_handle = core.u64(0);
+    let (limit, written) = (0, Default::default());
+    let srq = Srq { context, device, user_handle, max_wr, max_sge, limit, written };
+    let handle = engine.srqs.insert(srq);
     Ok((Record::words(&[handle, max_wr, max_sge, number]).0, Record::words(&[number, 0]).0))
 }
 
 /// `IBV_SRQ_MAX_WR`
 const SRQ_MAX_WR: u32 = 1;
+/// `IBV_SRQ_LIMIT`
+const SRQ_LIMIT: u32 = 1 << 1;
 
 pub(super) fn modify_srq(engine: &mut Engine, command: &Command<'_>) -> Result<Response, Refusal> {
-    let (handle, mask) = (command.core.u32(0), command.core.u32(4));
-    engine.srqs.get(handle).ok_or_else(|| Refusal::no_such("MODIFY_SRQ"))?;
+    let [handle, mask, _, limit] = [0, 4, 8, 12].map(|at| command.core.u32(at));
+    let srq = engine.srqs.get_mut(handle).ok_or_else(|| Refusal::no_such("MODIFY_SRQ"))?;
     if mask & SRQ_MAX_WR != 0 {
         return Err(Refusal::lacks("MODIFY_SRQ: another size"));
     }
-    Err(Refusal::lacks("MODIFY_SRQ: a limit that raises an event"))
+    if mask & SRQ_LIMIT != 0 {
+        let fits = u16::try_from(limit).ok().filter(|_| limit <= srq.max_wr);
+        let what = format!("MODIFY_SRQ: a limit of {limit}");
+        srq.limit = fits.ok_or_else(|| Refusal::new(what, "it has fewer entries", Errno::INVAL))?;
+    }
+    Ok(Response::default())
 }
 
 pub(super) fn query_srq(engine: &mut Engine, command: &Command<'_>) -> Result<Response, Refusal> {
     let srq = engine.srqs.get(command.core.u32(0));
     let srq = srq.ok_or_else(|| Refusal::no_such("QUERY_SRQ"))?;
-    Ok((Record::words(&[srq.max_wr, srq.max_sge, 0, 0]).0, Vec::new()))
+    Ok((Record::words(&[srq.max_wr, srq.max_sge, srq.limit.into(), 0]).0, Vec::new()))
 }
 
 pub(super) fn destroy_srq(engine: &mut Engine, command: &Command<'_>) -> Result<Response, Refusal> {
     let srq = engine.srqs.remove(command.core.u32(0));
-    drop(srq.ok_or_else(|| Refusal::no_such("DESTROY_SRQ"))?);
-    Ok((Record::words(&[0]).0, Vec::new()))
+    let srq = srq.ok_or_else(|| Refusal::no_such("DESTROY_SRQ"))?;
+    let context = engine.contexts.get(&srq.context);
+    let read = context.map_or(0, |at| srq.written.read(&at.events, srq.user_handle, true));
+    Ok((Record::words(&[read]).0, Vec::new()))
 }

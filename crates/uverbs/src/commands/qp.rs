@@ -6,8 +6,8 @@ use mlx5::device::{DeviceQp as _, PortRows};
 use rustix::io::Errno;
 use softnic::{LentQp, LentQueue};
 use verbs::{
-    Access, AddressVector, DcKey, InitAttr, Lid, Mtu, PortRoute, Psn, QKey, QpState, Qpn, RcPeer,
-    RnrTimer, RtrAttr, RtsAttr, Transition, Transport,
+    Access, AddressVector, DcKey, Gid, GidRoute, InitAttr, Lid, LinkLayer, Mtu, PortRoute, Psn,
+    QKey, QpState, Qpn, RcPeer, RnrTimer, RtrAttr, RtsAttr, Transition, Transport,
 };
 
 use super::{Refusal, Response};
@@ -189,8 +189,27 @@ impl Attributes {
         }
     }
 
+    /// Where the peer is.
+    fn route(&self, link: LinkLayer) -> PortRoute {
+        let dest = Fields(&self.dest);
+        match link {
+            LinkLayer::InfiniBand => PortRoute::Lid(Lid::new(dest.u16(20))),
+            LinkLayer::Ethernet => PortRoute::Gid(GidRoute {
+                gid: Gid::new(dest.bytes(0)),
+                hop_limit: dest.u8(25),
+                traffic_class: dest.u8(26),
+                flow_label: dest.u32(16),
+            }),
+        }
+    }
+
+    /// Whether a peer has a GID.
+    fn is_global(&self) -> bool {
+        Fields(&self.dest).u8(30) != 0
+    }
+
     /// The transition to state `number` of `enum ib_qp_state`.
-    fn transition(&self, number: u8, service: Service) -> Option<Transition> {
+    fn transition(&self, number: u8, service: Service, link: LinkLayer) -> Option<Transition> {
         Some(match number {
             0 => Transition::Reset,
             1 => Transition::Init(InitAttr {
@@ -201,9 +220,7 @@ impl Attributes {
                 path_mtu: Mtu::B4096,
                 peer: matches!(service, Service::Rc | Service::Uc).then(|| RcPeer {
                     qpn: Qpn::from_low_bits(self.peer),
-                    address: AddressVector::new(PortRoute::Lid(Lid::new(
-                        Fields(&self.dest).u16(20),
-                    ))),
+                    address: AddressVector::new(self.route(link)),
                     rq_psn: Psn::from_low_bits(self.rq_psn),
                 }),
                 rnr_timer: RnrTimer::from_code(self.rnr_timer),
@@ -234,6 +251,7 @@ fn ack_timeout(code: u8) -> Duration {
 pub(super) fn modify(engine: &mut Engine, command: &Command<'_>) -> Result<Response, Refusal> {
     let fields = command.core;
     let (handle, mask) = (fields.u32(64), fields.u32(68));
+    let link = engine.link;
     let qp = engine.qps.get_mut(handle).ok_or_else(|| Refusal::no_such("MODIFY_QP"))?;
     if mask & mask::ALTERNATE_PATH != 0 {
         return Err(Refusal::lacks("MODIFY_QP with an alternate path"));
@@ -245,7 +263,11 @@ pub(super) fn modify(engine: &mut Engine, command: &Command<'_>) -> Result<Respo
         let refused = |cause: String| {
             Refusal::new(format!("MODIFY_QP to state {number}"), cause, Errno::INVAL)
         };
-        let transition = attributes.transition(number, qp.service);
+        let is_connected = matches!(qp.service, Service::Rc | Service::Uc);
+        if number == 2 && is_connected && link == LinkLayer::Ethernet && !attributes.is_global() {
+            return Err(refused("on RoCE an address has a GID".into()));
+        }
+        let transition = attributes.transition(number, qp.service, link);
         let transition = transition.ok_or_else(|| refused("nobody may ask for it".into()))?;
         let transport = qp.device.transport();
         // The software NIC has one port, with one row in each table.

@@ -9,20 +9,34 @@ use super::{Engine, objects::Cq};
 /// `enum ib_event_type`
 const QP_FATAL: u32 = 1;
 const CQ_ERR: u32 = 0;
+const SRQ_LIMIT_REACHED: u32 = 15;
 const QP_LAST_WQE_REACHED: u32 = 16;
 
+/// What no request looks like: the highest byte of one holds a number below 4 and a command of 0 or 1.
+const NO_REQUEST: u32 = u32::MAX;
+
 impl Cq {
-    /// Arms the queue if its record says so anew. A first request may be a record of zero, and look like none: after
-    /// a doorbell of any queue it counts as one.
+    fn arm_record(&self) -> &AtomicU32 {
+        let at = core::ptr::with_exposed_provenance::<AtomicU32>(self.arm_record);
+        // SAFETY: the program's driver keeps the record until the queue is destroyed, and changes it as a word.
+        unsafe { &*at }
+    }
+
+    /// Before the program knows the queue. Its first request may be a record of zero, which is what its driver has
+    /// left there, and never reads: now it is something else.
+    pub(crate) fn clear_request(&mut self) {
+        self.arm_record().store(NO_REQUEST, Ordering::Relaxed);
+        self.arm_seen = NO_REQUEST;
+    }
+
+    /// Arms the queue if its record says so anew.
     fn arm(&mut self) {
         if self.channel.is_none() {
             return;
         }
-        let at = core::ptr::with_exposed_provenance::<AtomicU32>(self.arm_record);
-        // SAFETY: the program's driver keeps the record until the queue is destroyed, and changes it as a word.
-        let record = unsafe { &*at }.load(Ordering::Acquire);
-        if self.arm_seen != Some(record) {
-            self.arm_seen = Some(record);
+        let record = self.arm_record().load(Ordering::Acquire);
+        if self.arm_seen != record {
+            self.arm_seen = record;
             let request = u64::from(u32::from_be(record)) << 32;
             self.device.arm(request | u64::from(self.device.number().get()));
             self.is_armed = true;
@@ -34,6 +48,7 @@ impl Cq {
         let Some(channel) = &self.channel else { return };
         if self.is_armed && !self.device.is_armed() {
             self.is_armed = false;
+            self.device.note_event();
             self.written.count(channel.write_completion(self.user_handle));
         }
     }
@@ -45,8 +60,22 @@ impl Engine {
             self.cqs.values_mut().for_each(Cq::arm);
         }
         self.cqs.values_mut().for_each(Cq::report);
+        self.raise_limits();
         while let Some(event) = self.device.poll_event() {
             self.raise(event);
+        }
+    }
+
+    /// Shared receive queues that have fewer receives than their programs want: once, until they ask again.
+    fn raise_limits(&mut self) {
+        for srq in self.srqs.values_mut().filter(|srq| srq.limit > 0) {
+            if srq.device.waiting() < srq.limit
+                && let Some(context) = self.contexts.get(&srq.context)
+            {
+                srq.limit = 0;
+                let was_written = context.events.write_async(srq.user_handle, SRQ_LIMIT_REACHED);
+                srq.written.count(was_written);
+            }
         }
     }
 
@@ -67,6 +96,7 @@ impl Engine {
             AsyncEvent::QpFatal(qpn) => (qpn, QP_FATAL),
             AsyncEvent::LastWqeReached(qpn) => (qpn, QP_LAST_WQE_REACHED),
             AsyncEvent::CqOverrun(cqn) => {
+                self.tell_overrun(cqn.get());
                 let cq = self.cqs.values_mut().find(|cq| cq.device.number() == cqn);
                 if let Some(cq) = cq
                     && let Some(context) = self.contexts.get(&cq.context)

@@ -3,6 +3,7 @@
 mod event_pipe;
 mod events;
 mod objects;
+mod strict;
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -12,14 +13,15 @@ use std::{
 
 use mlx5::device::{Device as _, DeviceQp as _};
 use softnic::{Channel, Config, Device, Issued, Packet, VirtualPort, open_virtual};
-use verbs::{Lid, QpState};
+use verbs::{Lid, LinkLayer, QpState};
 
 use crate::{
     clock::Clock,
-    fabric::{Fabric, Frame},
+    fabric::{Fabric, Frame, Gone},
 };
 pub(crate) use event_pipe::EventPipe;
-pub(crate) use objects::{Attributes, Context, Cq, Pd, Qp, Service, Srq, Table, Wait};
+pub(crate) use objects::{Ah, Attributes, Context, Cq, Pd, Qp, Service, Srq, Table, Wait};
+pub(crate) use strict::{MARK, Strict};
 
 /// Requests that one queue pair sends before the others have their turn.
 const TURN: usize = 64;
@@ -47,6 +49,7 @@ pub(crate) struct Engine {
     pub(crate) cqs: Table<Cq>,
     pub(crate) mrs: Table<(u32, softnic::Mr)>,
     pub(crate) pds: Table<Pd>,
+    pub(crate) ahs: Table<Ah>,
     pub(crate) contexts: HashMap<u32, Context>,
     /// Completion channels by the descriptor that the program reads.
     pub(crate) channels: HashMap<i32, Arc<EventPipe>>,
@@ -56,6 +59,9 @@ pub(crate) struct Engine {
     pub(crate) armable: Channel,
     pub(crate) device: Device,
     pub(crate) lid: Lid,
+    pub(crate) link: LinkLayer,
+    /// `None`: rings are not checked.
+    strict: Option<Strict>,
     port: VirtualPort,
     clock: Arc<Clock>,
     fabric: Fabric,
@@ -63,11 +69,16 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    pub(crate) fn start(fabric: &str) -> Result<Self, StartError> {
+    pub(crate) fn start(
+        fabric: &str,
+        link: LinkLayer,
+        is_strict: bool,
+    ) -> Result<Self, StartError> {
         let joined = Fabric::join(fabric)
             .map_err(|error| StartError::Fabric { fabric: fabric.to_owned(), error })?;
         let clock = Arc::new(Clock::default());
-        let config = Config { fabric: fabric.to_owned(), card_mib: CARD_MIB, ..Config::default() };
+        let (card_mib, fabric) = (CARD_MIB, fabric.to_owned());
+        let config = Config { fabric, link, card_mib, ..Config::default() };
         let (nic, port) = open_virtual(&config, joined.lid, clock.clone())?;
         let device = nic.device().clone();
         Ok(Self {
@@ -76,12 +87,15 @@ impl Engine {
             cqs: Table::default(),
             mrs: Table::default(),
             pds: Table::default(),
+            ahs: Table::default(),
             contexts: HashMap::new(),
             channels: HashMap::new(),
             doorbells: Vec::new(),
             armable: device.create_channel()?,
             lid: joined.lid,
+            link,
             device,
+            strict: is_strict.then(Strict::default),
             port,
             clock,
             fabric: joined,
@@ -107,7 +121,17 @@ impl Engine {
         did |= self.fabric.flush();
         did |= self.lose_peers();
         self.raise_events();
+        self.check_rings();
         did
+    }
+
+    /// Sends what is posted.
+    pub(crate) fn step_sends(&mut self) {
+        self.run_queues();
+        self.run_own();
+        self.fabric.flush();
+        self.raise_events();
+        self.check_rings();
     }
 
     /// The device that is open as `context` is closed: what the program has left of it goes.
@@ -118,12 +142,14 @@ impl Engine {
         self.srqs.retain(|srq| srq.context != context);
         self.cqs.retain(|cq| cq.context != context);
         self.mrs.retain(|(of, _)| *of != context);
+        self.ahs.retain(|ah| ah.context != context);
         self.pds.retain(|pd| pd.context != context);
         self.contexts.remove(&context);
     }
 
-    /// Writes what waits for peers, at most for so many steps.
+    /// Tells peers of a good end, and writes what waits for them, in at most so many steps.
     pub(crate) fn finish(&mut self, steps: usize) {
+        self.fabric.say_goodbye();
         for _ in 0..steps {
             if !self.step() && !self.fabric.is_full() {
                 break;
@@ -141,7 +167,12 @@ impl Engine {
     fn take(&mut self, frame: Frame) {
         match frame {
             Frame::Packet(packet) => {
-                let Some(answer) = self.port.respond(&packet) else { return };
+                let answer = match self.port.respond(&packet) {
+                    Some(answer) => answer,
+                    None if self.is_unanswered(&packet) => return,
+                    // Who sent it hears that it is gone: nothing else is lost here.
+                    None => VirtualPort::dropped(&packet),
+                };
                 if answer.destination().0 == self.lid {
                     self.own.push_back(Frame::Answer(answer));
                 } else {
@@ -153,6 +184,13 @@ impl Engine {
                 self.wake(answer.destination().1.get());
             }
         }
+    }
+
+    /// Whether its sender waits for no answer: it is a datagram, or of an unreliable connection.
+    fn is_unanswered(&mut self, packet: &Packet) -> bool {
+        let to = packet.destination().1;
+        packet.is_datagram()
+            || self.qps.values_mut().any(|qp| qp.service == Service::Uc && qp.device.number() == to)
     }
 
     fn run_own(&mut self) -> bool {
@@ -221,8 +259,14 @@ impl Engine {
     }
 
     fn lose_peers(&mut self) -> bool {
-        let lost = self.fabric.take_lost();
-        lost.iter().for_each(|lid| self.port.lose_peer(*lid));
-        !lost.is_empty()
+        let gone = self.fabric.take_gone();
+        for Gone { lid, is_lost } in &gone {
+            if *is_lost {
+                self.port.lose_peer(*lid);
+            } else {
+                self.port.part_from_peer(*lid);
+            }
+        }
+        !gone.is_empty()
     }
 }

@@ -66,6 +66,12 @@ pub(crate) struct Pd {
     pub(crate) device: softnic::Pd,
 }
 
+/// An address.
+#[derive(Debug)]
+pub(crate) struct Ah {
+    pub(crate) context: u32,
+}
+
 /// A completion queue.
 #[derive(Debug)]
 pub(crate) struct Cq {
@@ -76,7 +82,7 @@ pub(crate) struct Cq {
     /// Address of the word that asks for an event.
     pub(crate) arm_record: usize,
     /// What it said when it was last looked at.
-    pub(crate) arm_seen: Option<u32>,
+    pub(crate) arm_seen: u32,
     pub(crate) is_armed: bool,
     pub(crate) written: Written,
     pub(crate) written_async: Written,
@@ -87,8 +93,12 @@ pub(crate) struct Cq {
 pub(crate) struct Srq {
     pub(crate) context: u32,
     pub(crate) device: softnic::Srq,
+    pub(crate) user_handle: u64,
     pub(crate) max_wr: u32,
     pub(crate) max_sge: u32,
+    /// Below so many receives an event is due; 0: none is.
+    pub(crate) limit: u16,
+    pub(crate) written: Written,
 }
 
 /// What a program says of a queue pair when it changes its state; kept until it says otherwise.

@@ -8,6 +8,7 @@ use core::{
 };
 use std::{os::fd::AsFd as _, path::Path, rc::Rc, time::Duration};
 
+use memory::Filler;
 use os::clock;
 
 use crate::{
@@ -20,7 +21,7 @@ use crate::{
         },
         status::CallError,
     },
-    ring::MessageBytes,
+    ring::{Filled, MessageBytes},
 };
 
 /// The outcome of a call, shared by its future and the client.
@@ -68,10 +69,11 @@ impl FutureClient {
     /// Hands out responses, and wakes the tasks that wait for them, which may call this again at once.
     fn poll(&self) -> usize {
         let mut woken = Vec::new();
-        let count = self.0.borrow_mut().session.poll(
+        // The one copy of a response is its future's.
+        let count = self.0.borrow_mut().session.poll_lent(
             &mut |completion: Rc<RefCell<Completion>>, response| {
                 let mut completion = completion.borrow_mut();
-                completion.outcome = Some(response.map(<[u8]>::to_vec).map_err(|failed| {
+                completion.outcome = Some(response.map(|lent| lent.to_vec()).map_err(|failed| {
                     completion.detail = failed.detail.to_vec();
                     failed.error
                 }));
@@ -109,6 +111,16 @@ impl FutureClient {
 
     /// Like [`call_parts`](Self::call_parts), with a deadline of its own.
     pub fn call_parts_within(&self, request: &[&[u8]], timeout: Duration) -> ResponseFuture {
+        self.call_ns(request, clock::duration_ns(timeout))
+    }
+
+    /// Like [`call_within`](Self::call_within), of a request that is filled where the server reads it, at once.
+    /// What fills it must not use this client or a clone of it: that panics, and nothing is sent.
+    pub fn call_filled_within<F: FnOnce(&mut Filler<'_>)>(
+        &self,
+        request: &Filled<'_, F>,
+        timeout: Duration,
+    ) -> ResponseFuture {
         self.call_ns(request, clock::duration_ns(timeout))
     }
 

@@ -36,6 +36,6 @@ pub use config::{ConfigError, ServerConfig};
 pub use id::{ClientCensus, ClientId, ClientProcess, RequestId};
 pub use listener::BindError;
 pub use replies::{Replies, ReplyError};
-pub use request::{LentRequest, OpenRequest, ReplyToken, Request};
+pub use request::{LentRequest, OpenRequest, ReplyToken, Request, TakenBytes, TakenRequest};
 pub use run::Server;
 pub use stats::Stats;

@@ -7,6 +7,7 @@ use memory::{Filler, LentBytes};
 
 use crate::{
     endpoint::{
+        half::HalfShape,
         server::{
             id::{ClientId, RequestId},
             replies::{Dropped, Replies, ReplyError},
@@ -204,6 +205,57 @@ impl Drop for Request<'_> {
     }
 }
 
+impl<'s> TakenRequest<'s> {
+    /// A request of that length, with its body where it was left.
+    #[inline]
+    pub(crate) fn of(request: OpenRequest<'s>, len_bytes: usize) -> Self {
+        let OpenRequest { id, payload, replies } = request;
+        if HalfShape::is_bulk(len_bytes) {
+            let (lent, replies) = lend_bulk(id, len_bytes, replies);
+            return Self { id, payload: TakenBytes::Lent(lent), replies };
+        }
+        Self { id, payload: TakenBytes::Private(payload), replies }
+    }
+}
+
+/// The body of a request that was taken from the bulk area of its call, where it lies.
+#[inline]
+fn lend_bulk(
+    id: RequestId,
+    len_bytes: usize,
+    replies: &mut Replies,
+) -> (LentBytes<'_>, &mut Replies) {
+    let session = replies.table.sessions[usize::from(id.client.slot)].as_deref();
+    let body = session.map_or(LentBytes::from(&[][..]), |session| {
+        let body = session.calls.lend(id.call, len_bytes);
+        // SAFETY: mapped as long as the session is in the table. Only the server takes it out, which is
+        // borrowed for as long as `replies` is.
+        unsafe { LentBytes::new(body.as_ptr(), body.len()) }
+    });
+    (body, replies)
+}
+
+/// A request that was taken and is to be answered by its id, with its body where it was left.
+#[derive(Debug)]
+pub struct TakenRequest<'s> {
+    /// The name of the request, which is the address of its answer.
+    pub id: RequestId,
+    /// The body, until the next request is taken.
+    pub payload: TakenBytes<'s>,
+    /// Answers requests by their ids. Once this one is answered, its client may put its next one where a lent
+    /// body lies.
+    pub replies: &'s mut Replies,
+}
+
+/// The body of a request.
+#[derive(Clone, Copy, Debug)]
+pub enum TakenBytes<'s> {
+    /// A private copy.
+    Private(&'s [u8]),
+    /// Where the client put it, and may change it at any time.
+    Lent(LentBytes<'s>),
+}
+
 /// A request whose body lies where the client put it, and may change it at any time. Dropping it tells the
 /// client that there is no answer.
 #[derive(Debug)]
@@ -222,13 +274,7 @@ impl<'s> LentRequest<'s> {
     /// A request that was taken from the bulk area of its call, and lies there.
     #[inline]
     pub(crate) fn of_bulk(id: RequestId, len_bytes: usize, replies: &'s mut Replies) -> Self {
-        let session = replies.table.sessions[usize::from(id.client.slot)].as_deref();
-        let body = session.map_or(LentBytes::from(&[][..]), |session| {
-            let body = session.calls.lend(id.call, len_bytes);
-            // SAFETY: mapped as long as the session is in the table. Only the server takes it out, which is
-            // borrowed for as long as `replies` is.
-            unsafe { LentBytes::new(body.as_ptr(), body.len()) }
-        });
+        let (body, replies) = lend_bulk(id, len_bytes, replies);
         Self::new(id, body, replies)
     }
 

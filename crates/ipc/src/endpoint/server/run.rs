@@ -30,7 +30,7 @@ use crate::{
             listener::BindError,
             poll_key::{PollKey, Source},
             replies::{Replies, ReplyError},
-            request::{LentRequest, OpenRequest, ReplyToken, Request},
+            request::{LentRequest, OpenRequest, ReplyToken, Request, TakenRequest},
             sockets::{Datagram, Sockets},
             stats::Stats,
         },
@@ -149,6 +149,16 @@ impl Server {
     pub fn recv_lent(&mut self) -> Option<LentRequest<'_>> {
         if let Some(taken) = self.core.next::<true>() {
             return Some(self.core.open_lent(taken));
+        }
+        self.end_turn();
+        None
+    }
+
+    /// Like [`take`](Self::take), with the body where [`recv_lent`](Self::recv_lent) has it.
+    #[inline]
+    pub fn take_lent(&mut self) -> Option<TakenRequest<'_>> {
+        if let Some(taken) = self.core.next::<true>() {
+            return Some(TakenRequest::of(self.core.open(taken), taken.1));
         }
         self.end_turn();
         None

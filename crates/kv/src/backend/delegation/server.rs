@@ -1,8 +1,8 @@
 //! The daemon thread's end: a thread of a daemon, turned by the thread that serves the shard.
 
 use std::{
-    cell::Cell, collections::BTreeMap, error::Error, net::Ipv4Addr, net::SocketAddr, rc::Rc,
-    sync::Arc, time::Duration,
+    cell::Cell, collections::BTreeMap, error::Error, net::SocketAddr, rc::Rc, sync::Arc,
+    time::Duration,
 };
 
 use bootstrap::{JobId, Secret};
@@ -62,7 +62,7 @@ impl<O: Opener> DelegationServer<O> {
     ) -> Result<Self, BackendError> {
         let failed = |cause: std::io::Error| BackendError::new("cannot open a daemon", cause);
         let topology = setup.topology;
-        let at = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let at = SocketAddr::new(setup.address, 0);
         let control = UdpControl::bind(at, topology.ranks.into()).map_err(failed)?;
         let address = Address {
             socket: thread.socket.clone(),

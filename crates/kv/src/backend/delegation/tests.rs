@@ -23,6 +23,7 @@ fn setup(daemon_threads: u16) -> JobSetup {
         timeout_ns: 5_000_000_000,
         wait: Wait::Yield,
         switches: switches.unwrap(),
+        address: crate::backend::loopback(),
     }
 }
 

@@ -118,6 +118,7 @@ mod tests {
             timeout_ns: 1,
             wait: Wait::Yield,
             switches: Switches::resolve("direct", &SWITCHES, &given).unwrap(),
+            address: crate::backend::loopback(),
         };
         config(&setup, 4)
     }

@@ -7,7 +7,7 @@
 
 use std::{
     io::{self, ErrorKind, Read as _, Write as _},
-    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
     thread,
     time::Duration,
 };
@@ -29,8 +29,8 @@ pub(super) struct Meeting {
 }
 
 impl Meeting {
-    pub(super) fn open() -> io::Result<Self> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    pub(super) fn open(address: IpAddr) -> io::Result<Self> {
+        let listener = TcpListener::bind((address, 0))?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         Ok(Self { listener, address })
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn every_greeting_is_answered_and_strangers_are_passed_over() {
-        let meeting = Meeting::open().unwrap();
+        let meeting = Meeting::open(crate::backend::loopback()).unwrap();
         let address = meeting.address();
         thread::scope(|scope| {
             scope.spawn(move || {
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn a_client_that_never_comes_is_an_error() {
-        let meeting = Meeting::open().unwrap();
+        let meeting = Meeting::open(crate::backend::loopback()).unwrap();
         let answer = |_: &[u8]| Ok::<_, io::Error>(Vec::new());
         let error = meeting.answer_all(1, clock::NOW, answer).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TimedOut);

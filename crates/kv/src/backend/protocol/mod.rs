@@ -61,7 +61,7 @@ impl<O: Opener> Backend for OverProtocol<O> {
     fn server(&self, _shard: Shard, service: Service) -> Result<Self::Server, BackendError> {
         let clients = self.setup.topology.clients();
         let config = options::config(&self.setup, self.protocol, clients);
-        ProtocolServer::open(self.nic()?, &config, clients, service)
+        ProtocolServer::open(self.nic()?, &config, clients, self.setup.address, service)
     }
 
     fn client(&self, _client: ClientId) -> Result<Self::Client, BackendError> {

@@ -1,6 +1,6 @@
 //! What can be switched about eRPC and ScaleRPC.
 
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 use proto::{erpc::congestion::TimelyConfig, scalerpc::HEADER_BYTES};
 use protocols::{Config, Protocol};
@@ -71,6 +71,7 @@ fn silence(setup: &JobSetup) -> Duration {
 }
 
 fn erpc(setup: &JobSetup, others: u16, config: &mut erpc::Config) {
+    config.management = SocketAddr::new(setup.address, 0);
     let switches = &setup.switches;
     config.sessions_max = others.max(1);
     config.receives = others.saturating_mul(CREDITS).clamp(2 * CREDITS, 1 << 15);
@@ -119,6 +120,7 @@ mod tests {
             timeout_ns: 1,
             wait: Wait::Yield,
             switches: Switches::resolve("test", table, &given).unwrap(),
+            address: crate::backend::loopback(),
         }
     }
 

@@ -1,6 +1,6 @@
 //! The daemon thread's end.
 
-use std::{collections::BTreeMap, io};
+use std::{collections::BTreeMap, io, net::IpAddr};
 
 use os::clock;
 use protocols::{Config, OpenError, Replies, Request, Status};
@@ -54,11 +54,12 @@ impl<N: Nic> ProtocolServer<N> {
         nic: N,
         config: &Config,
         clients: u16,
+        address: IpAddr,
         service: Service,
     ) -> Result<Self, BackendError> {
         let server = protocols::Server::open(nic.clone(), config, clock::now_ns())
             .map_err(|cause| BackendError::new("cannot open a server", cause))?;
-        let meeting = Meeting::open()
+        let meeting = Meeting::open(address)
             .map_err(|cause| BackendError::new("cannot listen for clients", cause))?;
         let desk = Desk { service, answer: Vec::new(), served: 0 };
         let batch_sizes = BTreeMap::new();

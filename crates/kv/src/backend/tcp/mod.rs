@@ -15,7 +15,7 @@ mod connection;
 mod poller;
 mod server;
 
-use std::time::Duration;
+use std::{net::IpAddr, time::Duration};
 
 use super::{Backend, BackendError, JobSetup, Service, Switch};
 use crate::place::{ClientId, Shard};
@@ -53,6 +53,8 @@ struct Options {
     is_nodelay: bool,
     flushes_each: bool,
     clients_max: usize,
+    /// The address of this host that servers listen at.
+    address: IpAddr,
 }
 
 impl TcpBackend {
@@ -64,6 +66,7 @@ impl TcpBackend {
             is_nodelay: setup.switches.value("nodelay") != "off",
             flushes_each: setup.switches.value("write") == "call",
             clients_max: usize::from(setup.topology.clients()),
+            address: setup.address,
         };
         Self { options }
     }

@@ -2,7 +2,7 @@
 
 use std::{
     io::{self, ErrorKind},
-    net::{Ipv4Addr, TcpListener},
+    net::TcpListener,
     os::fd::AsFd as _,
     time::Duration,
 };
@@ -48,15 +48,16 @@ struct Peer {
 impl TcpServer {
     pub(super) fn listen(options: Options, service: Service) -> Result<Self, BackendError> {
         let listen = || {
-            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+            let listener = TcpListener::bind((options.address, 0))?;
             listener.set_nonblocking(true)?;
             let address = listener.local_addr()?;
             let poller = Poller::new()?;
             poller.add(&listener, LISTENER)?;
             Ok::<_, io::Error>((listener, address, poller))
         };
-        let (listener, address, poller) =
-            listen().map_err(|cause| BackendError::new("cannot listen on 127.0.0.1", cause))?;
+        let failed =
+            |cause| BackendError::new(format!("cannot listen at {}", options.address), cause);
+        let (listener, address, poller) = listen().map_err(failed)?;
         Ok(Self {
             options,
             listener,

@@ -26,6 +26,7 @@ fn setup(write: &str) -> JobSetup {
         timeout_ns: 0,
         wait: Wait::Block,
         switches: Switches::resolve("tcp", Kind::Tcp.switches(), &given).unwrap(),
+        address: crate::backend::loopback(),
     }
 }
 

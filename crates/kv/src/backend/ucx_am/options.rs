@@ -63,6 +63,7 @@ mod tests {
             timeout_ns: 1,
             wait,
             switches: Switches::resolve("test", &SWITCHES, &given).unwrap(),
+            address: crate::backend::loopback(),
         }
     }
 

@@ -355,7 +355,7 @@ pub(crate) struct RqView {
     /// Keeps everything below mapped.
     _card: Card,
     ring: NonNull<u8>,
-    log_entries: u8,
+    pub(crate) log_entries: u8,
     log_stride: u8,
     /// One less than the entries, which are a power of two.
     last_index: u16,
@@ -474,7 +474,7 @@ impl RqView {
     }
 
     /// Receives posted so far, modulo 2¹⁶.
-    fn posted(&self) -> u16 {
+    pub(crate) fn posted(&self) -> u16 {
         // SAFETY: `card` keeps "ro" mapped; this is a load.
         let record = unsafe { self.posted.as_ref() };
         // SYNC(doorbell-record): pairs with the driver's `Release` after it wrote the receive WQEs.

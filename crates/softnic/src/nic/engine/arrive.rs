@@ -11,8 +11,9 @@ use wire::cqe::{CqeView, ResponderCqe, ResponderKind, Scatter, Source};
 
 use super::{
     Arrival, Chunk, Key, Memory, Order, Reply, Request, Verb, chunk,
+    global_route::GRH_BYTES,
     port::Carried,
-    responder::{Answered, GRH_BYTES, lose, release, source_of},
+    responder::{Answered, lose, release, source_of},
 };
 use crate::nic::card::{
     target::Target,
@@ -32,7 +33,10 @@ pub(crate) fn respond_to_plain<M: Memory>(
     let is_admitted = match request.key {
         Key::Connected => target.transport == Transport::Rc && target.is_peer(request.from),
         Key::Dc(key) => target.transport == Transport::Dct && target.key == key.get(),
-        Key::Ud(key) => target.transport == Transport::Ud && target.key == u64::from(key.get()),
+        Key::Ud(key) => {
+            let is_right = target.transport == Transport::Ud && target.key == u64::from(key.get());
+            is_right && !request.has_grh
+        }
     };
     if !is_admitted {
         return Carried::Declined;

@@ -9,6 +9,7 @@ use wire::{
 
 use super::{
     Chunk, Extent, Key, Reply, Request, Sequence, Verb,
+    global_route::GlobalRoute,
     port::{Completed, Done, Port},
 };
 
@@ -163,6 +164,7 @@ fn prepare<P: Port>(
                 let header = Header {
                     from: (port.lid(), qpn),
                     av: wqe.av(),
+                    is_roce: port.is_roce(),
                     raddr: wqe.raddr(),
                     flags: ctrl.flags,
                     imm: opcode.has_imm().then_some(ctrl.imm),
@@ -243,6 +245,8 @@ pub(super) struct Header {
     /// The sender.
     pub(super) from: (Lid, Qpn),
     pub(super) av: Option<Av>,
+    /// The port is on Ethernet: packets always have a global route header.
+    pub(super) is_roce: bool,
     pub(super) raddr: Option<Raddr>,
     pub(super) flags: CtrlFlags,
     pub(super) imm: Option<u32>,
@@ -251,7 +255,10 @@ pub(super) struct Header {
 /// The request of a WQE, to be run in one piece.
 #[inline(always)]
 pub(super) fn request(verb: Verb, to: &SendAddress, header: Header, len_bytes: u32) -> Request {
-    let Header { from, av, raddr, flags, imm } = header;
+    let Header { from, av, is_roce, raddr, flags, imm } = header;
+    let extension = av.and_then(|av| av.extension).filter(|e| is_roce || e.has_grh());
+    let route = extension.filter(|_| matches!(to.key, Key::Ud(_)));
+    let route = route.map_or(0, |e| GlobalRoute::new(to.lid, is_roce, &e).to_word());
     Request {
         verb,
         extent: Extent::Whole,
@@ -259,11 +266,11 @@ pub(super) fn request(verb: Verb, to: &SendAddress, header: Header, len_bytes: u
         from,
         to: to.qpn,
         service_level: av.map_or(0, |av| av.stat_rate_sl & 0xf),
-        has_grh: av.and_then(|av| av.extension).is_some_and(|e| e.has_grh()),
+        has_grh: extension.is_some(),
         solicited: flags.contains(CtrlFlags::SOLICITED),
         imm,
         len_bytes,
-        addr: raddr.map_or(0, |r| r.addr),
+        addr: raddr.map_or(route, |r| r.addr),
         rkey: raddr.map_or_else(Default::default, |r| r.rkey),
     }
 }

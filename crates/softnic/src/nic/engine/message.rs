@@ -109,6 +109,12 @@ impl Packet {
         if self.request.verb == Verb::Read { self.request.len_bytes as usize } else { 0 }
     }
 
+    /// The same, with a key that the region it names has had before.
+    pub(crate) fn revoked(&self) -> Self {
+        let rkey = Rkey::new(self.request.rkey.get() ^ 0x80);
+        Self { request: Request { rkey, ..self.request }, ..self.clone() }
+    }
+
     /// Renames the ports: LIDs mean something within one port's view only.
     #[must_use]
     pub fn between(mut self, from: Lid, to: Lid) -> Self {

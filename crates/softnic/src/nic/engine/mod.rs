@@ -27,6 +27,7 @@ mod advance;
 mod arrive;
 mod atomic;
 mod chunk;
+mod global_route;
 mod issue;
 mod message;
 mod packet;

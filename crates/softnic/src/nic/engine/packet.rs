@@ -43,13 +43,13 @@ pub(crate) struct Request {
     pub(crate) from: (Lid, Qpn),
     pub(crate) to: Qpn,
     pub(crate) service_level: u8,
-    /// A global route header came with it.
+    /// A global route header came with it; of a datagram, `addr` says which.
     pub(crate) has_grh: bool,
     pub(crate) solicited: bool,
     pub(crate) imm: Option<u32>,
     /// Bytes to place or to read; 8 for an atomic.
     pub(crate) len_bytes: u32,
-    /// Remote memory (not for SEND).
+    /// Remote memory; of a datagram with a global route header, [`GlobalRoute`](super::global_route::GlobalRoute).
     pub(crate) addr: u64,
     pub(crate) rkey: Rkey,
 }

@@ -33,9 +33,10 @@ impl Requester {
         self.retry_at_ns.or(self.outgoing.answer_due_ns)
     }
 
-    /// DC: whether it waits for an answer of a queue pair of port `lid`.
+    /// Whether it waits for an answer of a queue pair of port `lid`.
     pub(crate) fn waits_for(&self, lid: Lid) -> bool {
-        self.outgoing.outstanding > 0 && self.connected.is_some_and(|(port, _)| port == lid)
+        let peer = self.peer.or(self.connected);
+        self.outgoing.outstanding > 0 && peer.is_some_and(|(port, _)| port == lid)
     }
 
     /// Sends the WQE at `next`, whose bytes are `wqe`. `false`: it has to wait.

@@ -170,7 +170,9 @@ fn issue_plain<P: Port>(
         },
     };
     let verb = if wqe.raddr.is_some() { Verb::Write } else { Verb::Send };
-    let header = Header { from, av: wqe.av, raddr: wqe.raddr, flags: wqe.flags, imm: wqe.imm };
+    let is_roce = port.is_roce();
+    let (av, raddr) = (wqe.av, wqe.raddr);
+    let header = Header { from, av, is_roce, raddr, flags: wqe.flags, imm: wqe.imm };
     let request = request(verb, &to, header, wqe.payload.len_bytes());
     port.carry_plain(to.lid, request, payload)
 }

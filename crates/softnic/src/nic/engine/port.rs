@@ -52,6 +52,11 @@ pub(crate) trait Port {
     /// The syndrome to report.
     fn local(&mut self, sge: &Sge, write: bool) -> Result<Chunk, Syndrome>;
 
+    /// Whether the port is on Ethernet.
+    fn is_roce(&self) -> bool {
+        false
+    }
+
     /// The port that an address vector leads to.
     fn destination(&self, av: &wqe::Av) -> Lid;
 

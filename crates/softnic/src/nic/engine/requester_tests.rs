@@ -474,7 +474,8 @@ fn a_request_says_what_its_wqe_says() {
             solicited: true,
             imm: Some(IMM),
             len_bytes: 0,
-            addr: 0,
+            // With a hop limit of 1, to that port.
+            addr: if has_grh { u64::from(PEER.0.get()) << 48 | 1 << 8 } else { 0 },
             rkey: Rkey::new(0),
         };
         assert_eq!(sender.port.carried, [said]);

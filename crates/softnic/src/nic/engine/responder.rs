@@ -7,7 +7,10 @@ use wire::{
     wqe::{RecvWqe, Sge},
 };
 
-use super::{Chunk, Extent, Key, Order, Reply, Request, Verb, atomic, chunk};
+use super::{
+    Chunk, Extent, Key, Order, Reply, Request, Verb, atomic, chunk,
+    global_route::{GRH_BYTES, GlobalRoute},
+};
 use crate::{
     nic::card::{
         target::Target,
@@ -15,9 +18,6 @@ use crate::{
     },
     shared::{Holder, claims::TakeError, port_lock::PortLock},
 };
-
-/// Bytes before a datagram's payload in its receive buffer.
-pub(super) const GRH_BYTES: u32 = 40;
 
 /// Pauses between the read and the write of an atomic that is one among NICs only.
 const BETWEEN: u32 = 64;
@@ -354,6 +354,7 @@ impl<M: Memory> Arrival<'_, M> {
         }
         if is_ud {
             self.scribble_header(&scatter[..count]);
+            self.place_header(&scatter[..count]);
         }
         let scatter =
             if is_ud { skip(&mut scatter[..count], GRH_BYTES as usize) } else { &scatter[..count] };
@@ -361,6 +362,18 @@ impl<M: Memory> Arrival<'_, M> {
         // presence keeps both mapped.
         unsafe { chunk::copy(scatter, self.local, self.order) };
         Ok(Placed::Memory)
+    }
+
+    /// Writes the global route header that came, and that lies before a datagram.
+    fn place_header(&self, scatter: &[Chunk]) {
+        if !self.request.has_grh {
+            return;
+        }
+        let route = GlobalRoute::of_word(self.request.addr);
+        let mut header = route.header(self.request.from.0, self.request.len_bytes);
+        let from = Chunk { ptr: header.as_mut_ptr(), len: header.len(), is_inline: false };
+        // SAFETY: as in `scribble_header`.
+        unsafe { chunk::copy(scatter, &[from], Order::Ascending) };
     }
 
     /// Strict mode: the place of a global route header holds anything where none came.
@@ -470,9 +483,11 @@ enum Placed {
 /// Who sent it, as its completion says.
 pub(super) fn source_of(request: &Request) -> Source {
     let (lid, qpn) = request.from;
+    let is_datagram = request.has_grh && matches!(request.key, Key::Ud(_));
+    let kind = if is_datagram { GlobalRoute::of_word(request.addr).kind() } else { 0 };
     Source {
         qpn,
-        service_level: request.service_level,
+        service_level: if kind == 0 { request.service_level } else { kind },
         grh: u8::from(request.has_grh),
         slid: lid,
         ml_path: 0,

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use memory::sync::Arc;
-use verbs::{Access, Gid, GidRoute, Lid, LinkLayer, PortRoute, Qpn, Transport};
+use verbs::{Access, GidRoute, Lid, LinkLayer, PortRoute, Qpn, Transport};
 use wire::{
     cqe::{self, CqeView, Scatter, Syndrome},
     wqe::{self, Sge},
@@ -265,6 +265,10 @@ impl Port for ExecPort<'_> {
             .map_err(|_| Syndrome::LocalProtection)
     }
 
+    fn is_roce(&self) -> bool {
+        self.qp.port.config.link == LinkLayer::Ethernet
+    }
+
     fn destination(&self, av: &wqe::Av) -> Lid {
         match (self.qp.port.config.link, av.extension) {
             (LinkLayer::Ethernet, Some(extension)) => {
@@ -395,12 +399,6 @@ impl Port for ExecPort<'_> {
     fn new_connection(&mut self) -> u32 {
         self.qp.port.new_id()
     }
-}
-
-/// GID of a port: link-local, with its LID in the last bytes.
-pub(crate) fn gid_of(lid: Lid) -> Gid {
-    let [high, low] = lid.get().to_be_bytes();
-    Gid::new([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0x02, 0, 0, 0xff, 0xfe, 0, high, low])
 }
 
 #[cfg(all(test, not(miri)))]

@@ -27,7 +27,6 @@ use crate::{
     shared::presence::Presence,
 };
 use exec::Exec;
-pub(crate) use exec::gid_of;
 use ring::SendRing;
 use uses::Uses;
 

@@ -61,14 +61,12 @@ impl QpShared {
         settled
     }
 
-    /// A DC initiator: falls if it waits for answers of a queue pair of port `lid`, which is gone.
-    pub(crate) fn lose_target(&self, lid: Lid) {
-        let waits =
-            self.transport == Transport::Dci && self.inside(|exec| exec.requester.waits_for(lid));
+    /// Falls if it waits for answers of a queue pair of port `lid`, which is gone; whether it does.
+    pub(crate) fn lose_target(&self, lid: Lid) -> bool {
+        let sends = matches!(self.transport, Transport::Rc | Transport::Dci);
+        let waits = sends && self.inside(|exec| exec.requester.waits_for(lid));
         let still = |state| !matches!(state, QpState::Err | QpState::Reset);
-        if waits {
-            self.enter_error(QpState::Err, super::LOSE_PEER, still);
-        }
+        waits && self.enter_error(QpState::Err, super::LOSE_PEER, still)
     }
 
     /// The WQE that [`issue`](Self::issue) takes next, as its bytes say.

@@ -81,6 +81,13 @@ impl SendRing {
         self.posted() != self.executed.load(Ordering::Relaxed)
     }
 
+    /// Blocks that are posted and not executed; and how many the ring has, if that is fewer.
+    pub(crate) fn waiting(&self) -> (u16, Option<u32>) {
+        let ahead = self.posted().wrapping_sub(self.executed.load(Ordering::Relaxed));
+        let blocks = u32::try_from(self.bytes / WQEBB_BYTES).unwrap_or(u32::MAX);
+        (ahead, (u32::from(ahead) > blocks).then_some(blocks))
+    }
+
     pub(super) fn set_executed(&self, counter: u16) {
         self.executed.store(counter, Ordering::Relaxed);
     }

@@ -1,0 +1,90 @@
+//! What a client and a server of stored values say to each other, one after the other on a connection.
+
+use std::{fmt, ops::Range, process::Command};
+
+/// A request to a server of stored values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish<'a> {
+    Get,
+    Put(&'a [u8]),
+}
+
+/// A whole reply at the begin of what was received.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    pub outcome: ReplyOutcome,
+    /// Bytes of the reply, all its parts together.
+    pub len_bytes: usize,
+}
+
+/// What a reply says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReplyOutcome {
+    /// The value lies in this part of the reply.
+    Found(Range<usize>),
+    Missing,
+    Stored,
+}
+
+/// Bytes that no server of this kind sends, or an error that it reports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Strange(String);
+
+impl fmt::Display for Strange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the server says {:?}", self.0)
+    }
+}
+
+impl std::error::Error for Strange {}
+
+impl Strange {
+    /// The first bytes of what was received.
+    pub fn of(input: &[u8]) -> Self {
+        Self(String::from_utf8_lossy(&input[..input.len().min(80)]).into_owned())
+    }
+}
+
+/// The protocol of a server of stored values, and how it starts.
+pub trait ValueProtocol {
+    const PACKAGE: &'static str;
+
+    /// The server, on this port of the loopback device, with room for `bytes` of values.
+    fn command(port: u16, bytes: u64) -> Command;
+
+    /// Appends a request.
+    fn write(key: u64, wish: Wish<'_>, to: &mut Vec<u8>);
+
+    /// The first reply, if it is there to its end. `wish_is_get`: what was asked for.
+    fn read(input: &[u8], is_get: bool) -> Result<Option<Reply>, Strange>;
+}
+
+/// Longest line of a reply that is no value.
+const LINE_BYTES_MAX: usize = 512;
+
+/// The first line without its end, and where the next one begins.
+pub fn line(input: &[u8]) -> Result<Option<(&[u8], usize)>, Strange> {
+    let found = input.windows(2).take(LINE_BYTES_MAX).position(|pair| pair == b"\r\n");
+    match found {
+        Some(end) => Ok(Some((&input[..end], end + 2))),
+        None if input.len() > LINE_BYTES_MAX => Err(Strange::of(input)),
+        None => Ok(None),
+    }
+}
+
+/// A number in decimal digits.
+pub fn number(digits: &[u8]) -> Option<usize> {
+    let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
+    is_number.then(|| std::str::from_utf8(digits).ok()?.parse().ok())?
+}
+
+/// For tests of protocols: a reply is found when its last byte is there, not earlier.
+#[cfg(test)]
+pub fn assert_whole<P: ValueProtocol>(bytes: &[u8], is_get: bool, expected: &ReplyOutcome) {
+    for end in 0..bytes.len() {
+        assert_eq!(P::read(&bytes[..end], is_get), Ok(None), "{end} of {} bytes", bytes.len());
+    }
+    let more = [bytes, b"more"].concat();
+    let reply = P::read(&more, is_get).unwrap().unwrap();
+    assert_eq!((&reply.outcome, reply.len_bytes), (expected, bytes.len()));
+}

@@ -1,0 +1,256 @@
+//! The key-value workload of crate `kv` over rivals at the level of RPC, each over TCP, beside ours: the
+//! same processes, operations, checks and interval for everybody, one run after the other in each round.
+//!
+//! ```text
+//! client process ── connection per shard ── TCP over loopback ──▶ server of the shard
+//!   Driver and judge of crate `kv`                                  tonic, tarpc: a thread of the rank process
+//!                                                                   Redis, memcached: its child process
+//! ```
+
+mod conversation;
+mod grpc;
+mod memcached;
+mod redis;
+mod server_process;
+mod stored;
+mod tarpc_calls;
+mod tasks;
+
+use std::{
+    collections::BTreeMap,
+    io::{self, Write as _},
+};
+
+use copyrpc_memory::sync::AtomicBool;
+use kv::{
+    backend::{Kind, Switches, Wait},
+    job::{self, Config, Launcher, Pin, hosts::Hosts},
+    result::{Latency, RunRecord},
+    session::{self, Progress},
+    workload::{ValueSize, Workload},
+};
+use measure::results::Metric;
+
+use self::stored::Stored;
+use crate::{Fallible, table::Measurements};
+
+/// Command of a process of a rival's run; the rival's name follows.
+pub const CHILD: &str = "kv-child";
+/// Command of a process of a run of ours.
+pub const OUR_CHILD: &str = "kv-our-child";
+/// What every ratio is to.
+const REFERENCE: &str = "copyrpc delegation";
+
+const VALUES_BYTES: [usize; 3] = [64, 4 << 10, 64 << 10];
+const QUEUE_DEPTHS: [u32; 3] = [1, 4, 32];
+const CLIENTS_PER_RANK: [u16; 2] = [1, 4];
+/// With 64 KiB each they are 64 MiB.
+const KEYS: u64 = 1000;
+const WARM_UP_MS: u64 = 100;
+const DURATION_MS: u64 = 300;
+
+/// A way to call.
+#[derive(Clone, Copy, Debug)]
+struct Contender {
+    name: &'static str,
+    way: Way,
+    /// How its client threads wait. An executor of tasks sleeps itself.
+    wait: Wait,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Ours(Kind),
+    Rival(Rival),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Rival {
+    Redis,
+    Memcached,
+    Tonic,
+    Tarpc,
+}
+
+const CONTENDERS: [Contender; 7] = [
+    ours(REFERENCE, Kind::Delegation),
+    ours("copyrpc direct", Kind::Direct),
+    ours("TCP, as kv has it", Kind::Tcp),
+    Contender { name: "Redis", way: Way::Rival(Rival::Redis), wait: Wait::Adaptive },
+    Contender { name: "memcached", way: Way::Rival(Rival::Memcached), wait: Wait::Adaptive },
+    Contender { name: "tonic", way: Way::Rival(Rival::Tonic), wait: Wait::Block },
+    Contender { name: "tarpc", way: Way::Rival(Rival::Tarpc), wait: Wait::Block },
+];
+
+const fn ours(name: &'static str, kind: Kind) -> Contender {
+    Contender { name, way: Way::Ours(kind), wait: Wait::Adaptive }
+}
+
+impl Contender {
+    /// Why this machine has it not.
+    fn missing(&self) -> Option<String> {
+        match self.way {
+            Way::Rival(Rival::Redis) => server_process::missing("redis-server", "redis-server"),
+            Way::Rival(Rival::Memcached) => server_process::missing("memcached", "memcached"),
+            Way::Rival(Rival::Tonic | Rival::Tarpc) => None,
+            Way::Ours(kind) => kind.missing(),
+        }
+    }
+
+    fn config(&self, workload: &Workload) -> Fallible<Config> {
+        // A rival brings its own backend, and that of the configuration is not asked.
+        let kind = if let Way::Ours(kind) = self.way { kind } else { Kind::Tcp };
+        Ok(Config {
+            backend: kind,
+            wait: self.wait,
+            pin: Pin::Node,
+            nic: if kind.uses_nic() { "soft" } else { "none" }.to_owned(),
+            nic_knobs: BTreeMap::new(),
+            hosts: 1,
+            switches: Switches::resolve(kind.name(), kind.switches(), &BTreeMap::new())?,
+            workload: workload.clone(),
+        })
+    }
+
+    fn launcher(&self) -> io::Result<Launcher> {
+        match self.way {
+            Way::Ours(_) => Launcher::this_program(OUR_CHILD),
+            Way::Rival(_) => {
+                let mut launcher = Launcher::this_program(CHILD)?;
+                launcher.arguments.push(self.name.into());
+                Ok(launcher)
+            }
+        }
+    }
+
+    /// One run, between two probes of the cores.
+    fn run(&self, workload: &Workload) -> Fallible<RunRecord> {
+        let (config, mut record) = (self.config(workload)?, None);
+        let mut watch = |progress: Progress<'_>| {
+            if let Progress::Done(done) = progress {
+                record = Some(*done);
+            }
+        };
+        session::run(&[config], 1, &self.launcher()?, &mut Hosts::only_this()?, &AtomicBool::new(false), &mut watch)
+            .map_err(|error| format!("{}: {error}", self.name))?;
+        record.ok_or_else(|| format!("{}: the run has no record", self.name).into())
+    }
+}
+
+/// The cells: workloads, and their names.
+fn cells(is_smoke: bool) -> Vec<(String, Workload)> {
+    let mut cells = Vec::new();
+    for len_bytes in VALUES_BYTES {
+        for clients_per_rank in CLIENTS_PER_RANK {
+            for queue_depth in QUEUE_DEPTHS {
+                let name = format!("kv/{len_bytes}B/2x{clients_per_rank}/depth-{queue_depth}");
+                let (min_bytes, max_bytes) = (len_bytes, len_bytes);
+                let workload = Workload {
+                    clients_per_rank,
+                    queue_depth,
+                    keys: KEYS,
+                    value_size: ValueSize { min_bytes, max_bytes },
+                    warm_up_ms: WARM_UP_MS,
+                    duration_ms: DURATION_MS,
+                    ..Workload::default()
+                };
+                cells.push((name, workload));
+            }
+        }
+    }
+    if is_smoke {
+        // Whatever is made is checked as ever, and a run is short.
+        cells.retain(|(_, workload)| (workload.clients_per_rank, workload.queue_depth) == (1, 4));
+        for (_, workload) in &mut cells {
+            (workload.warm_up_ms, workload.duration_ms) = (20, 50);
+        }
+    }
+    cells
+}
+
+/// Compares all whose names contain `filter` with [`REFERENCE`]; no rounds at all are a smoke test.
+pub fn compare(rounds: usize, filter: &str, comparison: &mut Measurements) -> Fallible<()> {
+    let mut contenders = Vec::new();
+    for contender in CONTENDERS {
+        if contender.name != REFERENCE && !contender.name.contains(filter) {
+            continue;
+        }
+        match contender.missing() {
+            None => contenders.push(contender),
+            Some(reason) => comparison.note(format!("{}: skipped: {reason}", contender.name)),
+        }
+    }
+    for round in 0..rounds.max(1) {
+        for (name, workload) in cells(rounds == 0) {
+            eprint!("\r\x1b[Kround {}: {name}", round + 1);
+            io::stderr().flush()?;
+            for contender in &contenders {
+                file(&name, contender.name, &contender.run(&workload)?, comparison)?;
+            }
+        }
+    }
+    eprintln!("\r\x1b[K");
+    Ok(())
+}
+
+/// Adds rate, median and 99th percentile of a run in which every call was answered.
+fn file(cell: &str, name: &str, record: &RunRecord, comparison: &mut Measurements) -> Fallible<()> {
+    let measured = &record.measured;
+    if measured.failed() > 0 || measured.completed() == 0 {
+        let (failed, completed) = (measured.failed(), measured.completed());
+        return Err(format!("{cell}/{name}: {completed} answers, {failed} failed calls").into());
+    }
+    let Some(probes) = record.placement else {
+        comparison.note(format!("{cell}/{name}: left out: the cores could not be probed"));
+        return Ok(());
+    };
+    let latency = Latency::merged(&measured.local.latency, &measured.remote.latency).to_histogram();
+    let at = |quantile: f64| latency.value_at_quantile(quantile) as f64;
+    for (what, metric, value) in [
+        ("rate", Metric::Rate, measured.rate() / 1e6),
+        ("p50", Metric::RoundTrip, at(0.5)),
+        ("p99", Metric::RoundTrip, at(0.99)),
+    ] {
+        comparison.add((&format!("{cell}/{what}"), name, REFERENCE), metric, probes, value);
+    }
+    Ok(())
+}
+
+/// A process of a run of ours.
+pub fn our_child() -> Fallible<()> {
+    Ok(job::child()?)
+}
+
+/// A process of a run of the rival of that name.
+pub fn child(name: &str) -> Fallible<()> {
+    let contender = CONTENDERS.into_iter().find(|contender| contender.name == name);
+    let Some(Contender { way: Way::Rival(rival), .. }) = contender else {
+        return Err(format!("`{name}` is no rival").into());
+    };
+    Ok(match rival {
+        Rival::Redis => job::child_over(|config| Ok(Stored::<redis::Resp>::new(config)))?,
+        Rival::Memcached => job::child_over(|config| Ok(Stored::<memcached::Text>::new(config)))?,
+        Rival::Tonic => job::child_over(|config| Ok(tasks::Over::<grpc::Grpc>::new(config)))?,
+        Rival::Tarpc => {
+            job::child_over(|config| Ok(tasks::Over::<tarpc_calls::Tarpc>::new(config)))?
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_are_distinct_and_make_sense() {
+        let cells = cells(false);
+        assert_eq!(cells.len(), 18);
+        for (at, (name, workload)) in cells.iter().enumerate() {
+            workload.validate().unwrap();
+            assert!(cells[..at].iter().all(|(other, _)| other != name), "{name}");
+        }
+        for contender in CONTENDERS {
+            contender.config(&cells[0].1).unwrap();
+        }
+    }
+}

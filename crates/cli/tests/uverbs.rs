@@ -1,0 +1,127 @@
+//! The driver `mlx5` on libmlx5 on the software NIC, by the commands that users give. In CI libmlx5 has to be there.
+
+use std::{fs, path::PathBuf, process::Command};
+
+use serde_json::Value;
+
+/// The library that is preloaded lies beside the binary once the workspace's shared libraries are built; `cargo test
+/// --workspace` builds them, and so does `cargo build -p copyrpc-preload`.
+fn is_missing() -> Option<&'static str> {
+    let copyrpc = PathBuf::from(env!("CARGO_BIN_EXE_copyrpc"));
+    let folder = copyrpc.parent().unwrap();
+    let has = |folder: &PathBuf| folder.join("libcopyrpc_preload.so").is_file();
+    if !has(&folder.to_path_buf()) && !has(&folder.join("deps")) {
+        return Some("libcopyrpc_preload.so: cargo build -p copyrpc-preload");
+    }
+    let folders = ["/usr/lib", "/usr/lib64", "/lib64"].map(PathBuf::from);
+    let multiarch = PathBuf::from(format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH));
+    let has_mlx5 = folders.iter().chain([&multiarch]).any(|at| at.join("libmlx5.so.1").exists());
+    (!has_mlx5).then_some("libmlx5.so.1, which is in ibverbs-providers")
+}
+
+/// Whether something is missing; in CI nothing may be.
+fn is_skipped() -> bool {
+    let Some(missing) = is_missing() else { return false };
+    assert!(std::env::var_os("CI").is_none_or(|value| value != "true"), "install {missing}");
+    eprintln!("skipped: there is no {missing}");
+    true
+}
+
+/// `copyrpc uverbs run -- copyrpc ARGUMENTS`, on a fabric of its own.
+fn on_libmlx5(name: &str, arguments: &[&str]) -> (bool, String) {
+    let program = env!("CARGO_BIN_EXE_copyrpc");
+    let fabric = format!("cli-{name}-{}", std::process::id());
+    let mut command = Command::new(program);
+    command.args(["uverbs", "run", "--fabric", &fabric, "--", program]).args(arguments);
+    let output = command.env_remove("COPYRPC_NIC").env_remove("RUST_LOG").output().unwrap();
+    let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+    (output.status.success(), text.concat())
+}
+
+/// A path that no other test has.
+fn scratch(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("copyrpc-uverbs-test-{name}-{}", std::process::id()))
+}
+
+#[test]
+fn a_key_value_store_answers_rightly_on_libmlx5() {
+    if is_skipped() || os::affinity::allowed_cores().unwrap().len() < 2 {
+        return;
+    }
+    let folder = scratch("kv");
+    let out = folder.to_str().unwrap();
+    let short = ["--keys", "1000", "--warm-up", "20ms", "--duration", "100ms", "--clients", "2"];
+    let named = ["--nic", "mlx5", "--backend", "direct,delegation", "--out", out];
+    let (works, text) =
+        on_libmlx5("kv", &[&["bench", "kv", "--quick"][..], &named, &short].concat());
+    let _ = fs::remove_dir_all(&folder);
+    assert!(works, "{text}");
+    assert!(text.contains("every answer was checked") && text.contains("delegation/"), "{text}");
+}
+
+/// UCX and this project's driver on the same NIC: both by libmlx5, each with queues of its own.
+#[test]
+fn ucx_active_messages_and_our_driver_share_a_nic() {
+    if is_skipped() || os::affinity::allowed_cores().unwrap().len() < 2 {
+        return;
+    }
+    if let Some(missing) = kv::backend::Kind::UcxAm.missing() {
+        assert!(std::env::var_os("CI").is_none_or(|value| value != "true"), "{missing}");
+        eprintln!("skipped: {missing}");
+        return;
+    }
+    let folder = scratch("ucx");
+    let out = folder.to_str().unwrap();
+    let short = ["--keys", "1000", "--warm-up", "20ms", "--duration", "100ms", "--clients", "2"];
+    let named = ["--nic", "mlx5", "--backend", "delegation,ucx-am", "--switch", "tls=rc_mlx5"];
+    let (works, text) = on_libmlx5(
+        "ucx",
+        &[&["bench", "kv", "--quick", "--out", out][..], &named, &short].concat(),
+    );
+    let _ = fs::remove_dir_all(&folder);
+    assert!(works, "{text}");
+    assert!(text.contains("every answer was checked") && text.contains("tls=rc_mlx5"), "{text}");
+}
+
+/// Here `auto` is `mlx5`: a port of kernel driver `mlx5_core` is up, and the NIC opens.
+#[test]
+fn calls_are_measured_on_the_nic_that_auto_chooses() {
+    if is_skipped() || os::affinity::allowed_cores().unwrap().len() < 2 {
+        return;
+    }
+    let bench = ["bench", "rpc", "--quick", "--nic", "auto", "--json", "-"];
+    let cell = ["--cell", "rpc/round-trip/56B", "--runs", "1"];
+    let (works, text) = on_libmlx5("rpc", &[&bench[..], &cell].concat());
+    assert!(works, "{text}");
+    assert!(text.contains("rpc/round-trip/56B") && text.contains(r#""nic":"mlx5""#), "{text}");
+}
+
+/// Everything that a person with a ConnectX sends back.
+#[test]
+fn a_report_tells_conformance_bytes_and_rates() {
+    if is_skipped() {
+        return;
+    }
+    let path = scratch("report.json");
+    let report = ["doctor", "--nic", "mlx5", "--report", path.to_str().unwrap()];
+    let (_, text) = on_libmlx5("report", &report);
+    let written = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{error}: {text}"));
+    fs::remove_file(&path).unwrap();
+    let report: Value = serde_json::from_str(&written).unwrap();
+    let device = &report["devices"][0];
+    assert_eq!((&device["name"], &device["driver"]), (&"mlx5_0".into(), &"mlx5_core".into()));
+    assert_eq!(report["limits"]["found"]["link_layer"], "InfiniBand");
+    let scenarios = report["conformance"]["found"].as_array().unwrap();
+    let failed: Vec<&Value> = scenarios.iter().filter(|one| one["verdict"] == "failed").collect();
+    assert!(failed.is_empty(), "{failed:?}");
+    let passed = scenarios.iter().filter(|one| one["verdict"] == "passed").count();
+    assert!(passed > 60, "{passed} of {}", scenarios.len());
+    let operations = report["operations"]["found"].as_array().unwrap();
+    let nop = operations.iter().find(|one| one["operation"] == "RC NOP").unwrap();
+    // Opcode 0, 1 octoword, and a completion request.
+    assert!(nop["wqe"].as_str().unwrap().starts_with("0000"), "{nop}");
+    assert_eq!(nop["wqe"].as_str().unwrap().len(), 32);
+    let send = operations.iter().find(|one| one["operation"] == "UD SEND_IMM").unwrap();
+    assert_eq!(send["receive_cqe"].as_str().unwrap().len(), 131);
+    assert!(!report["rates"]["found"].as_array().unwrap().is_empty());
+}

@@ -1,0 +1,35 @@
+//! Answers that are put where the daemon reads them.
+
+use std::fmt;
+
+use ipc::Filler;
+use proto::Status;
+
+/// What a request is answered with: see [`Provider::serve_in_place`](crate::Provider::serve_in_place).
+pub struct InPlace<F> {
+    pub(super) status: Status,
+    pub(super) len_bytes: usize,
+    /// `None`: nothing is put.
+    pub(super) fill: Option<F>,
+}
+
+impl<F: FnOnce(&mut Filler<'_>)> InPlace<F> {
+    /// An answer of `len_bytes` bytes, which `fill` puts. What it does not put is zeros.
+    pub fn of(len_bytes: usize, fill: F) -> Self {
+        Self { status: Status::Ok, len_bytes, fill: Some(fill) }
+    }
+
+    /// No success: the caller is told `status`, and nothing about it.
+    #[must_use]
+    pub fn refused(status: Status) -> Self {
+        Self { status, len_bytes: 0, fill: None }
+    }
+}
+
+impl<F> fmt::Debug for InPlace<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { status, len_bytes, .. } = self;
+        let mut debug = f.debug_struct("InPlace");
+        debug.field("status", status).field("len_bytes", len_bytes).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,44 @@
+//! The driver `mlx5` on libmlx5, whose NIC is the software NIC: the suite that every NIC must pass, in a process of
+//! its own that finds the device.
+#![cfg(not(any(loom, miri)))]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{has_library, run_tests};
+use conformance::{NicPlace, Testbed};
+use ibverbs::{Config, mlx5dv};
+use mlx5::Nic;
+use verbs::{Capabilities, LinkLayer};
+
+fn on_libmlx5(_: &NicPlace) -> Nic<mlx5dv::Device> {
+    let device = mlx5dv::open(&Config::default()).unwrap_or_else(|error| panic!("{error}"));
+    Nic::new(device)
+}
+
+/// Requests travel as packets to a thread that sleeps between looks at doorbell records. What libmlx5 cannot promise
+/// is absent: the order of bytes on PCIe, and that somebody tells of dead peers.
+const UVERBS: Testbed = Testbed {
+    absent: Capabilities::ORDERED_PLACEMENT.union(Capabilities::PEER_GONE_EVENT),
+    deadline: Duration::from_secs(20),
+    quiet: Duration::from_millis(50),
+    wakes_early: true,
+    ..Testbed::FULL
+};
+
+conformance::suite!(
+    #[ignore = "needs a device: `the_driver_passes_the_suite_on_libmlx5` starts it where there is one"]
+    libmlx5,
+    on_libmlx5,
+    UVERBS
+);
+
+/// Each scenario between threads and between processes, and the death of a process.
+#[test]
+fn the_driver_passes_the_suite_on_libmlx5() {
+    if has_library() {
+        let scenarios = conformance::scenarios::<Nic<mlx5dv::Device>>().len();
+        assert_eq!(run_tests("libmlx5::", LinkLayer::InfiniBand), 2 * scenarios + 1);
+    }
+}

@@ -1,0 +1,70 @@
+//! One identifier of the connection manager: a listener, or one end of a connection.
+
+use std::{net::SocketAddr, os::fd::RawFd, time::Instant};
+
+use rustix::fd::OwnedFd;
+
+use super::message::Side;
+
+/// `enum rdma_ucm_port_space`
+pub(super) const PORT_SPACE_UDP: u16 = 0x111;
+
+/// What an identifier is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Idle,
+    Listening,
+    /// Somebody has connected to a listener, and not said yet what it wants.
+    Arriving,
+    /// Its request was sent; it gives up at this time.
+    Requesting(Instant),
+    /// A request has come, and the program has not answered yet.
+    Requested,
+    /// One side has answered, and the other is not ready yet.
+    Answered,
+    Connected,
+    /// It was connected, or was to be.
+    Over,
+}
+
+#[derive(Debug)]
+pub(super) struct Id {
+    /// Descriptor of the channel that its events go to.
+    pub(super) channel: RawFd,
+    /// What the program calls it.
+    pub(super) uid: u64,
+    pub(super) port_space: u16,
+    pub(super) state: State,
+    pub(super) source: Option<SocketAddr>,
+    pub(super) destination: Option<SocketAddr>,
+    /// Whether it belongs to the device: it has an address that is not that of all.
+    pub(super) has_device: bool,
+    pub(super) has_route: bool,
+    pub(super) socket: Option<OwnedFd>,
+    /// Of one that is arriving or requested: its listener.
+    pub(super) listener: u32,
+    pub(super) own: Side,
+    pub(super) peer: Side,
+    /// Events that the program has read.
+    pub(super) reported: u32,
+}
+
+impl Id {
+    pub(super) fn new(channel: RawFd, uid: u64, port_space: u16) -> Self {
+        Self {
+            channel,
+            uid,
+            port_space,
+            state: State::Idle,
+            source: None,
+            destination: None,
+            has_device: false,
+            has_route: false,
+            socket: None,
+            listener: 0,
+            own: Side::default(),
+            peer: Side::default(),
+            reported: 0,
+        }
+    }
+}

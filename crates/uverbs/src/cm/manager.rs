@@ -1,0 +1,475 @@
+//! The identifiers of a process, and what commands and messages do to them.
+
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    net::SocketAddr,
+    os::fd::{AsRawFd as _, OwnedFd, RawFd},
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{EventfdFlags, eventfd},
+    io::{Errno, IoSliceMut, ReadWriteFlags, fcntl_dupfd_cloexec, preadv2},
+    net::{
+        AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with,
+        bind, connect, listen, recv, send, socket_with, sockopt::socket_peercred,
+    },
+};
+
+use super::{
+    address,
+    attributes::PortIdentity,
+    event::{self, Event, kind},
+    id::{Id, State},
+    message::{BYTES_MAX, Message, Side},
+};
+use crate::descriptors::hide;
+
+/// How long a request waits for its answer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Ports that are given out where a program asks for any.
+const ANY_PORTS: core::ops::Range<u16> = 32_768..61_000;
+
+/// Connections that a listener holds for its program, in the socket.
+const BACKLOG_MAX: u32 = 1024;
+
+/// `enum ib_cm_rej_reason`
+const REJECT_NO_LISTENER: i32 = 8;
+pub(super) const REJECT_BY_PROGRAM: u8 = 28;
+
+/// A channel of events: the program reads the descriptor, which counts what waits.
+#[derive(Debug)]
+struct Channel {
+    counter: OwnedFd,
+    events: VecDeque<Event>,
+}
+
+/// The identifiers of a process.
+#[derive(Debug)]
+pub(super) struct Manager {
+    fabric: String,
+    pub(super) port: PortIdentity,
+    channels: HashMap<RawFd, Channel>,
+    ids: BTreeMap<u32, Id>,
+    last: u32,
+}
+
+fn name(fabric: &str, port_space: u16, port: u16) -> Result<SocketAddrUnix, Errno> {
+    let uid = rustix::process::geteuid().as_raw();
+    let name = format!("copyrpc-uverbs-cm-{uid}-{fabric}-{port_space:x}-{port}");
+    SocketAddrUnix::new_abstract_name(name.as_bytes())
+}
+
+fn is_own(socket: &OwnedFd) -> bool {
+    socket_peercred(socket).is_ok_and(|peer| peer.uid == rustix::process::geteuid())
+}
+
+impl Manager {
+    pub(super) fn new(fabric: String, port: PortIdentity) -> Self {
+        let (channels, ids) = (HashMap::new(), BTreeMap::new());
+        Self { fabric, port, channels, ids, last: 0 }
+    }
+
+    /// Makes a channel: its descriptor becomes the program's.
+    pub(super) fn open(&mut self) -> Result<OwnedFd, Errno> {
+        const HIDDEN_FROM: RawFd = 512;
+        let reader = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE)?;
+        let counter = fcntl_dupfd_cloexec(&reader, HIDDEN_FROM)?;
+        hide(&counter);
+        self.channels.insert(reader.as_raw_fd(), Channel { counter, events: VecDeque::new() });
+        Ok(reader)
+    }
+
+    /// The channel was closed, and so its identifiers end.
+    pub(super) fn close(&mut self, channel: RawFd) {
+        self.channels.remove(&channel);
+        self.ids.retain(|_, id| id.channel != channel);
+    }
+
+    pub(super) fn take_event(&mut self, channel: RawFd) -> Option<Event> {
+        let event = self.channels.get_mut(&channel)?.events.pop_front()?;
+        // A request is an event of the listener.
+        let listener = self.ids.get(&event.id).map_or(0, |id| id.listener);
+        let of = if event.kind == kind::CONNECT_REQUEST { listener } else { event.id };
+        if let Some(id) = self.ids.get_mut(&of) {
+            id.reported += 1;
+        }
+        Some(event)
+    }
+
+    pub(super) fn get(&self, handle: u32) -> Result<&Id, Errno> {
+        self.ids.get(&handle).ok_or(Errno::NOENT)
+    }
+
+    fn get_mut(&mut self, handle: u32) -> Result<&mut Id, Errno> {
+        self.ids.get_mut(&handle).ok_or(Errno::NOENT)
+    }
+
+    fn insert(&mut self, id: Id) -> u32 {
+        self.last += 1;
+        self.ids.insert(self.last, id);
+        self.last
+    }
+
+    fn raise(&mut self, handle: u32, kind: u32, status: i32, parameters: Vec<u8>) {
+        let Some(id) = self.ids.get(&handle) else { return };
+        let uid = if kind == kind::CONNECT_REQUEST {
+            self.ids.get(&id.listener).map_or(0, |listener| listener.uid)
+        } else {
+            id.uid
+        };
+        let Some(channel) = self.channels.get_mut(&id.channel) else { return };
+        channel.events.push_back(Event { id: handle, kind, status, uid, parameters });
+        // It counts to 2⁶⁴.
+        let _ = rustix::io::write(&channel.counter, &1u64.to_ne_bytes());
+    }
+
+    pub(super) fn create(&mut self, channel: RawFd, uid: u64, port_space: u16) -> u32 {
+        self.insert(Id::new(channel, uid, port_space))
+    }
+
+    /// The program has a name of its own for one that has come to a listener.
+    pub(super) fn name(&mut self, handle: u32, uid: u64) -> Result<(), Errno> {
+        self.get_mut(handle).map(|id| id.uid = uid)
+    }
+
+    /// Says how many events the program has read; the others go.
+    pub(super) fn destroy(&mut self, handle: u32) -> Result<u32, Errno> {
+        let id = self.ids.remove(&handle).ok_or(Errno::NOENT)?;
+        if id.state == State::Requested {
+            let no = Message::Reject { reason: REJECT_BY_PROGRAM, private: Vec::new() };
+            let _ = id.socket.as_ref().map(|socket| tell(socket, &no));
+        }
+        self.drop_events(id.channel, handle);
+        // Those that have come to a listener, and that the program does not know yet.
+        let of_listener = self.ids.iter().filter(|(_, other)| other.listener == handle);
+        let (channel, unread) = (id.channel, of_listener.map(|(child, _)| *child));
+        let unread: Vec<u32> = unread.collect();
+        for child in unread {
+            let was_unread = !self.drop_events(channel, child).is_empty();
+            let is_arriving = self.ids.get(&child).is_some_and(|id| id.state == State::Arriving);
+            if was_unread || is_arriving {
+                self.ids.remove(&child);
+            }
+        }
+        Ok(id.reported)
+    }
+
+    fn drop_events(&mut self, channel: RawFd, handle: u32) -> VecDeque<Event> {
+        let Some(channel) = self.channels.get_mut(&channel) else { return VecDeque::new() };
+        let (taken, kept): (VecDeque<_>, _) =
+            channel.events.drain(..).partition(|event| event.id == handle);
+        channel.events = kept;
+        for _ in &taken {
+            // Who is about to read one may have the count already, and finds out that there is none.
+            let mut count = [0; 8];
+            let into = &mut [IoSliceMut::new(&mut count)];
+            let _ = preadv2(&channel.counter, into, u64::MAX, ReadWriteFlags::NOWAIT);
+        }
+        taken
+    }
+
+    /// Moves an identifier, and its events, to another channel; says how many the program has read.
+    pub(super) fn migrate(&mut self, handle: u32, to: RawFd) -> Result<u32, Errno> {
+        if !self.channels.contains_key(&to) {
+            return Err(Errno::BADF);
+        }
+        let id = self.get_mut(handle)?;
+        let (from, reported) = (core::mem::replace(&mut id.channel, to), id.reported);
+        for event in self.drop_events(from, handle) {
+            self.raise(handle, event.kind, event.status, event.parameters);
+        }
+        Ok(reported)
+    }
+
+    /// Takes a port, and with it the name of a socket.
+    pub(super) fn bind(&mut self, handle: u32, address: SocketAddr) -> Result<(), Errno> {
+        let fabric = self.fabric.clone();
+        let id = self.get_mut(handle)?;
+        if id.state != State::Idle || id.socket.is_some() {
+            return Err(Errno::INVAL);
+        }
+        if !address.ip().is_unspecified() && !address::is_here(address.ip()) {
+            return Err(Errno::ADDRNOTAVAIL);
+        }
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        let take = |port| bind(&socket, &name(&fabric, id.port_space, port)?);
+        let port = match address.port() {
+            0 => ANY_PORTS.into_iter().find(|port| take(*port).is_ok()).ok_or(Errno::ADDRINUSE)?,
+            port => take(port).map(|()| port)?,
+        };
+        hide(&socket);
+        id.source = Some(SocketAddr::new(address.ip(), port));
+        id.has_device = !address.ip().is_unspecified();
+        id.socket = Some(socket);
+        Ok(())
+    }
+
+    pub(super) fn listen(&mut self, handle: u32, backlog: u32) -> Result<(), Errno> {
+        if self.get(handle)?.socket.is_none() {
+            let any = SocketAddr::from(([0, 0, 0, 0], 0));
+            self.bind(handle, any)?;
+        }
+        let id = self.get_mut(handle)?;
+        let socket = id.socket.as_ref().filter(|_| id.state == State::Idle).ok_or(Errno::INVAL)?;
+        let backlog = i32::try_from(backlog.clamp(1, BACKLOG_MAX)).unwrap_or(1);
+        listen(socket, backlog)?;
+        id.state = State::Listening;
+        Ok(())
+    }
+
+    /// Finds out whether an address is of this machine; the answer is an event.
+    pub(super) fn resolve_address(
+        &mut self,
+        handle: u32,
+        source: Option<SocketAddr>,
+        destination: SocketAddr,
+    ) -> Result<(), Errno> {
+        if !address::is_here(destination.ip()) {
+            self.get_mut(handle)?;
+            self.raise(handle, kind::ADDR_ERROR, -Errno::HOSTUNREACH.raw_os_error(), Vec::new());
+            return Ok(());
+        }
+        if self.get(handle)?.socket.is_none() {
+            let source = source.unwrap_or_else(|| SocketAddr::new(destination.ip(), 0));
+            self.bind(handle, source)?;
+        }
+        let id = self.get_mut(handle)?;
+        if let Some(source) = &mut id.source
+            && source.ip().is_unspecified()
+        {
+            source.set_ip(destination.ip());
+        }
+        id.has_device = true;
+        id.destination = Some(destination);
+        self.raise(handle, kind::ADDR_RESOLVED, 0, Vec::new());
+        Ok(())
+    }
+
+    pub(super) fn resolve_route(&mut self, handle: u32) -> Result<(), Errno> {
+        let id = self.get_mut(handle)?;
+        if id.destination.is_none() {
+            return Err(Errno::INVAL);
+        }
+        id.has_route = true;
+        self.raise(handle, kind::ROUTE_RESOLVED, 0, Vec::new());
+        Ok(())
+    }
+
+    /// A number from which a side's packets are counted.
+    fn psn(handle: u32) -> u32 {
+        handle.wrapping_mul(0x9e37_79b9) & 0xff_ffff
+    }
+
+    pub(super) fn connect(&mut self, handle: u32, side: Side) -> Result<(), Errno> {
+        let (fabric, lid) = (self.fabric.clone(), self.port.lid.get());
+        let id = self.get_mut(handle)?;
+        let (Some(to), Some(from), Some(socket)) = (id.destination, id.source, &id.socket) else {
+            return Err(Errno::INVAL);
+        };
+        if id.state != State::Idle {
+            return Err(Errno::INVAL);
+        }
+        id.own = Side { lid, psn: Self::psn(handle), ..side };
+        let (side, port_space) = (id.own.clone(), id.port_space);
+        let request = Message::Request { side, port_space, from, to };
+        let said = connect(socket, &name(&fabric, port_space, to.port())?)
+            .and_then(|()| if is_own(socket) { tell(socket, &request) } else { Err(Errno::PERM) });
+        id.state = State::Requesting(Instant::now() + PATIENCE);
+        if said.is_err() {
+            id.state = State::Over;
+            self.raise(handle, kind::REJECTED, REJECT_NO_LISTENER, event::private(&[]));
+        }
+        Ok(())
+    }
+
+    /// A request is accepted, with parameters; or, without, the side that has asked is ready.
+    pub(super) fn accept(&mut self, handle: u32, side: Option<Side>) -> Result<(), Errno> {
+        let lid = self.port.lid.get();
+        let id = self.get_mut(handle)?;
+        let Some(socket) = &id.socket else { return Err(Errno::INVAL) };
+        match (id.state, side) {
+            (State::Requested, Some(side)) => {
+                id.own = Side { lid, psn: id.own.psn, ..side };
+                tell(socket, &Message::Reply(id.own.clone()))?;
+                id.state = State::Answered;
+                Ok(())
+            }
+            (State::Answered, None) => {
+                tell(socket, &Message::Ready)?;
+                id.state = State::Connected;
+                Ok(())
+            }
+            _ => Err(Errno::INVAL),
+        }
+    }
+
+    pub(super) fn reject(&mut self, handle: u32, private: Vec<u8>) -> Result<(), Errno> {
+        let id = self.get_mut(handle)?;
+        if !matches!(id.state, State::Requested | State::Answered) {
+            return Err(Errno::INVAL);
+        }
+        let socket = id.socket.as_ref().ok_or(Errno::INVAL)?;
+        id.state = State::Over;
+        tell(socket, &Message::Reject { reason: REJECT_BY_PROGRAM, private })
+    }
+
+    pub(super) fn disconnect(&mut self, handle: u32) -> Result<(), Errno> {
+        let id = self.get_mut(handle)?;
+        match id.state {
+            State::Connected | State::Answered => {
+                id.state = State::Over;
+                // Who is gone does not want to be told.
+                let _ = id.socket.as_ref().map(|socket| tell(socket, &Message::Disconnect));
+                self.raise(handle, kind::DISCONNECTED, 0, event::private(&[]));
+                Ok(())
+            }
+            State::Over => Ok(()),
+            _ => Err(Errno::INVAL),
+        }
+    }
+
+    /// Descriptors from which something may come, and how long to wait for that.
+    pub(super) fn sources(&self) -> (Vec<(u32, RawFd)>, Option<Instant>) {
+        let sources = self.ids.iter().filter(|(_, id)| id.state != State::Idle);
+        let sources =
+            sources.filter_map(|(handle, id)| Some((*handle, id.socket.as_ref()?.as_raw_fd())));
+        let due = self.ids.values().filter_map(|id| match id.state {
+            State::Requesting(until) => Some(until),
+            _ => None,
+        });
+        (sources.collect(), due.min())
+    }
+
+    /// Does what has come from the socket of an identifier.
+    pub(super) fn serve(&mut self, handle: u32) {
+        let Some(id) = self.ids.get(&handle) else { return };
+        let Some(socket) = &id.socket else { return };
+        if id.state == State::Listening {
+            return self.accept_all(handle);
+        }
+        let mut bytes = [0; BYTES_MAX];
+        match recv(socket, &mut bytes[..], RecvFlags::DONTWAIT) {
+            Ok((_, 0)) => self.lose(handle),
+            Ok((_, len)) => match Message::decode(bytes.get(..len).unwrap_or_default()) {
+                Some(message) => self.take(handle, message),
+                None => self.lose(handle),
+            },
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(_) => self.lose(handle),
+        }
+    }
+
+    /// Requests that nobody has answered in time.
+    pub(super) fn expire(&mut self, now: Instant) {
+        let late = |id: &Id| matches!(id.state, State::Requesting(until) if until <= now);
+        let late: Vec<u32> =
+            self.ids.iter().filter(|(_, id)| late(id)).map(|(handle, _)| *handle).collect();
+        for handle in late {
+            self.end(handle);
+            let status = -Errno::TIMEDOUT.raw_os_error();
+            self.raise(handle, kind::UNREACHABLE, status, event::private(&[]));
+        }
+    }
+
+    fn accept_all(&mut self, listener: u32) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        while let Some(at) = self.ids.get(&listener)
+            && let Some(socket) = &at.socket
+            && let Ok(socket) = accept_with(socket, flags)
+        {
+            hide(&socket);
+            if !is_own(&socket) {
+                continue;
+            }
+            let (channel, port_space) = (at.channel, at.port_space);
+            let mut id = Id::new(channel, 0, port_space);
+            id.state = State::Arriving;
+            id.listener = listener;
+            id.socket = Some(socket);
+            self.insert(id);
+        }
+    }
+
+    fn take(&mut self, handle: u32, message: Message) {
+        let Some(id) = self.ids.get_mut(&handle) else { return };
+        match (id.state, message) {
+            (State::Arriving, Message::Request { side, port_space, from, to })
+                if port_space == id.port_space =>
+            {
+                // The program moves its queue pair before it answers.
+                id.own.psn = Self::psn(handle);
+                id.own.responder_resources = side.initiator_depth;
+                id.own.initiator_depth = side.responder_resources;
+                id.own.retry_count = side.retry_count;
+                id.own.rnr_retry = side.rnr_retry;
+                (id.source, id.destination) = (Some(to), Some(from));
+                (id.has_device, id.has_route) = (true, true);
+                (id.peer, id.state) = (side, State::Requested);
+                let parameters = self.parameters(handle);
+                self.raise(handle, kind::CONNECT_REQUEST, 0, parameters);
+            }
+            (State::Requesting(_), Message::Reply(side)) => {
+                // It may answer fewer at a time than it was asked for.
+                id.own.initiator_depth = id.own.initiator_depth.min(side.responder_resources);
+                id.own.responder_resources = id.own.responder_resources.min(side.initiator_depth);
+                (id.peer, id.state) = (side, State::Answered);
+                let parameters = self.parameters(handle);
+                self.raise(handle, kind::CONNECT_RESPONSE, 0, parameters);
+            }
+            (State::Requesting(_) | State::Answered, Message::Reject { reason, private }) => {
+                self.end(handle);
+                self.raise(handle, kind::REJECTED, reason.into(), event::private(&private));
+            }
+            (State::Answered, Message::Ready) => {
+                id.state = State::Connected;
+                let parameters = self.parameters(handle);
+                self.raise(handle, kind::ESTABLISHED, 0, parameters);
+            }
+            (State::Connected | State::Answered, Message::Disconnect) => {
+                self.end(handle);
+                self.raise(handle, kind::DISCONNECTED, 0, event::private(&[]));
+            }
+            (State::Over, _) => {}
+            _ => self.lose(handle),
+        }
+    }
+
+    fn parameters(&self, handle: u32) -> Vec<u8> {
+        self.ids.get(&handle).map_or_else(Vec::new, |id| event::connection(&id.peer))
+    }
+
+    fn end(&mut self, handle: u32) {
+        if let Some(id) = self.ids.get_mut(&handle) {
+            id.state = State::Over;
+            id.socket = None;
+        }
+    }
+
+    /// The other side is gone, or makes no sense.
+    fn lose(&mut self, handle: u32) {
+        let Some(id) = self.ids.get(&handle) else { return };
+        let state = id.state;
+        self.end(handle);
+        match state {
+            State::Arriving => drop(self.ids.remove(&handle)),
+            State::Requesting(_) => {
+                self.raise(handle, kind::REJECTED, REJECT_NO_LISTENER, event::private(&[]));
+            }
+            State::Connected | State::Answered => {
+                self.raise(handle, kind::DISCONNECTED, 0, event::private(&[]));
+            }
+            State::Requested => {
+                let status = -Errno::TIMEDOUT.raw_os_error();
+                self.raise(handle, kind::UNREACHABLE, status, event::private(&[]));
+            }
+            _ => {}
+        }
+    }
+}
+
+fn tell(socket: &OwnedFd, message: &Message) -> Result<(), Errno> {
+    send(socket, &message.encode(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT).map(drop)
+}

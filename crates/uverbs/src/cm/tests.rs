@@ -1,0 +1,183 @@
+//! Two managers in one process, as two processes have them.
+
+use std::{
+    net::SocketAddr,
+    os::fd::{AsRawFd as _, OwnedFd, RawFd},
+    time::{Duration, Instant},
+};
+
+use rustix::io::Errno;
+use verbs::{Gid, Lid, LinkLayer};
+
+use super::{
+    attributes::PortIdentity,
+    event::{Event, kind},
+    manager::Manager,
+    message::Side,
+};
+
+const TCP: u16 = 0x106;
+
+struct End {
+    manager: Manager,
+    channel: OwnedFd,
+}
+
+impl End {
+    fn new(name: &str, lid: u16) -> Self {
+        let fabric = format!("{name}-{}", std::process::id());
+        let gids = vec![Gid::default()];
+        let port = PortIdentity { lid: Lid::new(lid), link: LinkLayer::InfiniBand, gids };
+        let mut manager = Manager::new(fabric, port);
+        let channel = manager.open().unwrap();
+        Self { manager, channel }
+    }
+
+    fn channel(&self) -> RawFd {
+        self.channel.as_raw_fd()
+    }
+
+    fn create(&mut self, uid: u64) -> u32 {
+        self.manager.create(self.channel(), uid, TCP)
+    }
+
+    fn serve(&mut self) {
+        for (handle, _) in self.manager.sources().0 {
+            self.manager.serve(handle);
+        }
+    }
+
+    /// The next event, whatever both have to do for it.
+    fn event(&mut self, other: Option<&mut Self>) -> Event {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let mut other = other;
+        loop {
+            self.serve();
+            if let Some(other) = &mut other {
+                other.serve();
+            }
+            if let Some(event) = self.manager.take_event(self.channel()) {
+                return event;
+            }
+            assert!(Instant::now() < deadline, "no event");
+        }
+    }
+
+    /// A listener, and where it listens.
+    fn listen(&mut self) -> (u32, SocketAddr) {
+        let listener = self.create(1);
+        self.manager.bind(listener, "127.0.0.1:0".parse().unwrap()).unwrap();
+        self.manager.listen(listener, 4).unwrap();
+        let address = self.manager.get(listener).unwrap().source.unwrap();
+        (listener, address)
+    }
+
+    /// One that has asked for a connection.
+    fn connect(&mut self, to: SocketAddr) -> u32 {
+        let id = self.create(2);
+        self.manager.resolve_address(id, None, to).unwrap();
+        assert_eq!(self.event(None).kind, kind::ADDR_RESOLVED);
+        self.manager.resolve_route(id).unwrap();
+        assert_eq!(self.event(None).kind, kind::ROUTE_RESOLVED);
+        self.manager.connect(id, side(7)).unwrap();
+        id
+    }
+}
+
+fn side(qpn: u32) -> Side {
+    Side { qpn, responder_resources: 3, initiator_depth: 2, ..Side::default() }
+}
+
+/// Two ends, connected; and their identifiers.
+fn connected(name: &str) -> ([End; 2], [u32; 2]) {
+    let [mut passive, mut active] = [1, 2].map(|lid| End::new(name, lid));
+    let (_, to) = passive.listen();
+    let id = active.connect(to);
+    let request = passive.event(Some(&mut active));
+    assert_eq!((request.kind, request.uid), (kind::CONNECT_REQUEST, 1));
+    // Its program moves its queue pair now, and then answers: by the number that it tells.
+    let told = passive.manager.get(request.id).unwrap().own.psn;
+    passive.manager.accept(request.id, Some(side(9))).unwrap();
+    let response = active.event(Some(&mut passive));
+    assert_eq!(response.kind, kind::CONNECT_RESPONSE);
+    let peer = &active.manager.get(id).unwrap().peer;
+    assert_eq!((peer.qpn, peer.lid, peer.psn), (9, 1, told));
+    active.manager.accept(id, None).unwrap();
+    assert_eq!(passive.event(Some(&mut active)).kind, kind::ESTABLISHED);
+    ([passive, active], [request.id, id])
+}
+
+#[test]
+fn a_connection_is_made_and_ends_on_both_sides() {
+    let ([mut passive, mut active], [accepted, id]) = connected("connected");
+    active.manager.disconnect(id).unwrap();
+    assert_eq!(active.event(None).kind, kind::DISCONNECTED);
+    assert_eq!(passive.event(Some(&mut active)).kind, kind::DISCONNECTED);
+    passive.manager.disconnect(accepted).unwrap();
+    // What librdmacm waits for: it has taken each of them.
+    assert_eq!(active.manager.destroy(id), Ok(4));
+    assert_eq!(passive.manager.destroy(accepted), Ok(2));
+    assert_eq!(passive.manager.destroy(accepted), Err(Errno::NOENT));
+}
+
+#[test]
+fn each_side_asks_for_no_more_reads_than_the_other_answers() {
+    let (ends, ids) = connected("depths");
+    let depths = |nth: usize| {
+        let own = &ends[nth].manager.get(ids[nth]).unwrap().own;
+        (own.responder_resources, own.initiator_depth)
+    };
+    // The program of the passive side has said 3 and 2; the active side takes no more of that than it wants.
+    assert_eq!([depths(0), depths(1)], [(3, 2), (2, 2)]);
+}
+
+#[test]
+fn who_is_killed_is_disconnected() {
+    let ([mut passive, active], _) = connected("killed");
+    drop(active);
+    assert_eq!(passive.event(None).kind, kind::DISCONNECTED);
+}
+
+#[test]
+fn a_request_is_refused_by_a_program_and_where_nobody_listens() {
+    let [mut passive, mut active] = [1, 2].map(|lid| End::new("refused", lid));
+    let (listener, to) = passive.listen();
+    active.connect(to);
+    let request = passive.event(Some(&mut active));
+    passive.manager.reject(request.id, vec![1, 2, 3]).unwrap();
+    let refused = active.event(Some(&mut passive));
+    assert_eq!((refused.kind, refused.status), (kind::REJECTED, 28));
+    assert_eq!(refused.parameters[8..11], [1, 2, 3]);
+    passive.manager.destroy(listener).unwrap();
+    active.connect(to);
+    let refused = active.event(None);
+    assert_eq!((refused.kind, refused.status), (kind::REJECTED, 8));
+}
+
+#[test]
+fn an_identifier_takes_its_events_to_another_channel_or_to_its_end() {
+    let mut end = End::new("migrated", 1);
+    let other = end.manager.open().unwrap();
+    let [kept, gone] = [5, 6].map(|uid| end.create(uid));
+    for id in [kept, gone] {
+        end.manager.resolve_address(id, None, "127.0.0.1:9".parse().unwrap()).unwrap();
+    }
+    assert_eq!(end.manager.migrate(kept, other.as_raw_fd()), Ok(0));
+    assert_eq!(end.manager.destroy(gone), Ok(0));
+    assert!(end.manager.take_event(end.channel()).is_none());
+    assert_eq!(end.manager.take_event(other.as_raw_fd()).unwrap().uid, 5);
+    // What the descriptor of the first channel counts is gone, too.
+    rustix::io::ioctl_fionbio(&end.channel, true).unwrap();
+    assert_eq!(rustix::io::read(&end.channel, &mut [0; 8]), Err(Errno::AGAIN));
+}
+
+#[test]
+fn two_listeners_do_not_share_a_port_and_no_port_is_elsewhere() {
+    let mut end = End::new("ports", 1);
+    let (_, taken) = end.listen();
+    let id = end.create(3);
+    assert_eq!(end.manager.bind(id, taken), Err(Errno::ADDRINUSE));
+    assert_eq!(end.manager.bind(id, "192.0.2.1:0".parse().unwrap()), Err(Errno::ADDRNOTAVAIL));
+    end.manager.resolve_address(id, None, "192.0.2.1:1".parse().unwrap()).unwrap();
+    assert_eq!(end.event(None).kind, kind::ADDR_ERROR);
+}

@@ -1,0 +1,78 @@
+//! Commands as libibverbs writes them, on queues in memory of a test.
+
+use verbs::LinkLayer;
+
+use super::run;
+use crate::{
+    abi::{Record, number},
+    engine::{Context, Engine, EventPipe},
+};
+
+const CONTEXT: u32 = 3;
+
+fn engine(name: &str) -> (Engine, std::os::fd::OwnedFd) {
+    let fabric = format!("{name}-{}", std::process::id());
+    let mut engine = Engine::start(&fabric, LinkLayer::InfiniBand, false).unwrap();
+    let (events, reader) = EventPipe::new().unwrap();
+    engine.contexts.insert(CONTEXT, Context { events });
+    (engine, reader)
+}
+
+/// Runs a plain command with fields of 32 bits, and returns the first words of its response.
+fn command(engine: &mut Engine, number: u32, has_response: bool, fields: &[u32]) -> [u32; 4] {
+    const RESPONSE_WORDS: u16 = 8;
+    let mut response = [0u32; RESPONSE_WORDS as usize];
+    let address = response.as_mut_ptr().expose_provenance() as u64;
+    let mut bytes = Record::words(&[number, 0]);
+    if has_response {
+        bytes.0.extend(address.to_ne_bytes());
+    }
+    bytes.0.extend(Record::words(fields).0);
+    let words = u16::try_from(bytes.0.len() / 4).unwrap();
+    bytes.u16(4, words);
+    bytes.u16(6, if has_response { RESPONSE_WORDS } else { 0 });
+    // SAFETY: what it names is memory of the test, which outlives the engine.
+    unsafe { run(engine, CONTEXT, &bytes.0) }.unwrap();
+    [0, 1, 2, 3].map(|at| response[at])
+}
+
+fn halves(address: u64) -> [u32; 2] {
+    let bytes = address.to_ne_bytes();
+    [0, 4].map(|at| u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]))
+}
+
+#[test]
+fn a_shared_receive_queue_below_its_limit_raises_one_event() {
+    const MODIFY_LIMIT: u32 = 2;
+    const NAME: u32 = 0x77;
+    let memory = memory::Region::heap(8192).unwrap();
+    let ring = memory.as_ptr().as_ptr().expose_provenance() as u64;
+    let record = memory.as_ptr().as_ptr().wrapping_add(4096).cast::<u32>();
+    let post = |count: u32| {
+        // SAFETY: in the region, aligned, and a word to all that use it.
+        let record = unsafe { memory::sync::AtomicU32::from_ptr(record) };
+        record.store(count.to_be(), memory::sync::Ordering::Release);
+    };
+    let (mut engine, reader) = engine("limit");
+    rustix::io::ioctl_fionbio(&reader, true).unwrap();
+    let [pd, ..] = command(&mut engine, number::ALLOC_PD, true, &[]);
+    let ([low, high], [record_low, record_high]) = (halves(ring), halves(ring + 4096));
+    let queue = [NAME, 0, pd, 15, 1, 0, low, high, record_low, record_high, 0, 0];
+    let [srq, ..] = command(&mut engine, number::CREATE_SRQ, true, &queue);
+    post(6);
+    command(&mut engine, number::MODIFY_SRQ, false, &[srq, MODIFY_LIMIT, 0, 5]);
+    let mut event = [0; 16];
+    engine.step();
+    let nothing = rustix::io::read(&reader, &mut event[..]);
+    assert_eq!(nothing, Err(rustix::io::Errno::AGAIN), "six are not fewer than five");
+    assert_eq!(command(&mut engine, number::QUERY_SRQ, true, &[srq])[2], 5);
+    post(4);
+    engine.step();
+    assert_eq!(rustix::io::read(&reader, &mut event[..]), Ok(16));
+    assert_eq!((event[0], event[8]), (0x77, 15));
+    engine.step();
+    let nothing = rustix::io::read(&reader, &mut event[..]);
+    assert_eq!(nothing, Err(rustix::io::Errno::AGAIN), "until the program asks again");
+    // One was raised, and read.
+    assert_eq!(command(&mut engine, number::DESTROY_SRQ, true, &[srq])[0], 1);
+}
