@@ -174,11 +174,12 @@ fn survivors_go_on_while_senders_are_killed() {
     let (mut sent, mut received) = (0, 0);
     // Queue pairs that heard the dead: their last completions still bring buffers back.
     let mut graves = Vec::new();
+    // Of every queue pair that hears a child, also of a dead one: its messages may still be in the completion queue.
+    let mut next: HashMap<Qpn, u64> = HashMap::new();
+    let mut failures: HashMap<Qpn, u32> = HashMap::new();
 
-    for _ in 0..ROUNDS {
+    for round in 1..=ROUNDS {
         let mut children: Vec<_> = (0..CHILDREN).map(|_| start(&scene, &fabric)).collect();
-        let mut next: HashMap<Qpn, u64> = HashMap::new();
-        let mut failures: HashMap<Qpn, u32> = HashMap::new();
         let mut goal = received + BETWEEN_DEATHS;
         until("the end of a round", || {
             if send(&mut survivor.qp, &mr, sent) {
@@ -203,7 +204,7 @@ fn survivors_go_on_while_senders_are_killed() {
                 }
             }
             // All are at it: kill one after another, at no particular instant.
-            let busy = next.len() >= CHILDREN && received >= goal;
+            let busy = next.len() >= round * CHILDREN && received >= goal;
             if busy && let Some((mut child, qp)) = children.pop() {
                 child.kill().unwrap();
                 child.wait().unwrap();
