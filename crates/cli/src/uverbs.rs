@@ -83,7 +83,7 @@ fn matrix(args: &UverbsMatrixArgs) -> anyhow::Result<()> {
 
 /// What verbs programs may ask for and are refused, and what to do instead.
 const LACKS: [(&str, &str); 10] = [
-    ("rdma_cm for datagrams (RDMA_PS_UDP), multicast, AF_IB", "connect by RDMA_PS_TCP"),
+    ("rdma_cm: multicast, AF_IB, rsockets for datagrams", "name peers by IP address, and connect"),
     ("XRC", "use SRQ with RC, or DC"),
     ("raw packets, flow steering, RSS", "not for this NIC"),
     ("memory windows, UMR, local invalidate", "register what peers may reach"),

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use uverbs::{
     launch::LaunchFiles,
-    matrix::{PATIENCE, ROWS, Row, Running, Verdict, free_port, new_fabric},
+    matrix::{ListensAt, PATIENCE, ROWS, Row, Running, Verdict, free_port, new_fabric},
     process::FABRIC_ENV,
 };
 
@@ -73,7 +73,7 @@ fn who_talks_to_a_killed_process_is_told() {
     };
     let deadline = Instant::now() + PATIENCE;
     let mut server = start(&[]);
-    server.wait_until_listening(port, deadline).unwrap();
+    server.wait_until_listening(ListensAt::Port(port), deadline).unwrap();
     let mut client = start(&["127.0.0.1"]);
     // Each of the two has accepted the other's stream: both have sent.
     while ![1, 2].iter().all(|lid| has_accepted(&fabric, *lid)) {
@@ -131,7 +131,7 @@ fn start_pair(
     let server = [arguments, &["-p", &text]].concat();
     let client = [&server[..], &["127.0.0.1"]].concat();
     let mut server = start_on(stage, fabric, program, &server);
-    server.wait_until_listening(port, Instant::now() + PATIENCE).unwrap();
+    server.wait_until_listening(ListensAt::Port(port), Instant::now() + PATIENCE).unwrap();
     [server, start_on(stage, fabric, program, &client)]
 }
 

@@ -33,10 +33,27 @@ pub enum CommandLineStyle {
     Ucx,
     /// `-p PORT`, and `-s HOST` of the client.
     ConnectionManager,
+    /// `-s HOST` of the client; the port is [`UDADDY_PORT`].
+    Datagrams,
     /// `-a HOST -p PORT`, and `-s` of the server, `-c` of the client.
     Rping,
     /// `-B PORT` of the server, `-P PORT` of the client, and the host at the end.
     Fabric,
+}
+
+/// The port of `udaddy`, which no argument changes. Two fabrics do not share it.
+const UDADDY_PORT: u16 = 7174;
+
+/// Where a server is heard.
+#[derive(Clone, Copy, Debug)]
+pub enum ListensAt<'a> {
+    /// At a port of TCP, or of the connection manager for connections.
+    Port(u16),
+    /// At [`UDADDY_PORT`] of the connection manager for datagrams.
+    Datagrams {
+        /// Where else others may listen.
+        fabric: &'a str,
+    },
 }
 
 /// One line of the table.
@@ -205,13 +222,25 @@ pub const ROWS: &[Row] = &[
     connected("rdma_cm", "rdma_server", CommandLineStyle::ConnectionManager, &[]),
     perftest("WRITE, RC, rdma_cm", "ib_write_lat", &["-R", "-n", "100"]),
     perftest("SEND, RC, rdma_cm", "ib_send_bw", &["-R", "-n", "100"]),
+    perftest("SEND, UD, rdma_cm", "ib_send_lat", &["-R", "-n", "100", "-c", "UD"]),
+    connected("rdma_cm, UD", "udaddy", CommandLineStyle::Datagrams, &[]),
+    connected(
+        "rdma_cm, rsockets, checked",
+        "rstream",
+        CommandLineStyle::ConnectionManager,
+        STREAM_CM,
+    ),
+    connected("rdma_cm, rsockets", "riostream", CommandLineStyle::ConnectionManager, RIO),
     roce(connected("rdma_cm, data checked", "rping", CommandLineStyle::Rping, PINGS)),
+    roce(connected("rdma_cm, UD", "udaddy", CommandLineStyle::Datagrams, &[])),
     libfabric("libfabric, RC, data checked", &["-p", "verbs", "-e", "msg", "-I", "20", "-c"]),
     libfabric("libfabric, UD, data checked", &["-p", "verbs", "-e", "dgram", "-I", "20", "-c"]),
     libfabric("libfabric, RXM", &["-p", "verbs;ofi_rxm", "-e", "rdm", "-I", "20"]),
 ];
 
 const PINGS: &[&str] = &["-V", "-C", "20"];
+const RIO: &[&str] = &["-C", "100", "-S", "1024"];
+const STREAM_CM: &[&str] = &["-T", "v", "-C", "100", "-S", "1024"];
 
 /// How a row went.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -303,13 +332,18 @@ impl Row {
             CommandLineStyle::ConnectionManager => {
                 (own(&["-p", text]), own(&["-p", text, "-s", host]))
             }
+            CommandLineStyle::Datagrams => (own(&[]), own(&["-s", host])),
             CommandLineStyle::Rping => {
                 (own(&["-s", "-a", host, "-p", text]), own(&["-c", "-a", host, "-p", text]))
             }
             CommandLineStyle::Fabric => (own(&["-B", text]), own(&["-P", text, host])),
         };
         let mut server = start(server)?;
-        server.wait_until_listening(port, deadline)?;
+        let listener = match self.meeting {
+            CommandLineStyle::Datagrams => ListensAt::Datagrams { fabric: &fabric },
+            _ => ListensAt::Port(port),
+        };
+        server.wait_until_listening(listener, deadline)?;
         let program = if self.program == "rdma_server" { "rdma_client" } else { self.program };
         start_as(program, client)?.end(deadline).map_err(|problem| format!("client: {problem}"))?;
         server.end(deadline).map_err(|problem| format!("server: {problem}"))
@@ -332,17 +366,25 @@ pub fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind("0.0.0.0:0")?.local_addr()?.port())
 }
 
-/// Whether somebody listens on a port of this machine, of TCP or of the connection manager; asked without connecting,
-/// as some servers accept once.
-fn is_listening(port: u16) -> bool {
+/// Whether somebody listens there; asked without connecting, as some servers accept once.
+fn is_listening(listener: ListensAt<'_>) -> bool {
+    match listener {
+        ListensAt::Port(port) => {
+            is_listening_as(&format!("-106-{port}")) || is_listening_on_tcp(port)
+        }
+        ListensAt::Datagrams { fabric } => is_listening_as(&format!("-{fabric}-111-{UDADDY_PORT}")),
+    }
+}
+
+/// Whether a connection manager listens by a name that ends so.
+fn is_listening_as(end: &str) -> bool {
     const LISTENS: &str = "00010000";
     let sockets = fs::read_to_string("/proc/net/unix").unwrap_or_default();
-    let end = format!("-106-{port}");
-    let is_named = |line: &str| line.contains("@copyrpc-uverbs-cm-") && line.ends_with(&end);
-    if sockets.lines().any(|line| is_named(line) && line.split_whitespace().nth(3) == Some(LISTENS))
-    {
-        return true;
-    }
+    let is_named = |line: &str| line.contains("@copyrpc-uverbs-cm-") && line.ends_with(end);
+    sockets.lines().any(|line| is_named(line) && line.split_whitespace().nth(3) == Some(LISTENS))
+}
+
+fn is_listening_on_tcp(port: u16) -> bool {
     const LISTEN: &str = "0A";
     ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
         let text = fs::read_to_string(table).unwrap_or_default();
@@ -359,6 +401,7 @@ fn is_listening(port: u16) -> bool {
 pub struct Running {
     child: Child,
     output: File,
+    errors: File,
 }
 
 impl Running {
@@ -368,19 +411,26 @@ impl Running {
     ///
     /// What the kernel says.
     pub fn start(mut command: Command) -> io::Result<Self> {
-        let flags = rustix::fs::MemfdFlags::CLOEXEC;
-        let output = File::from(rustix::fs::memfd_create("copyrpc-matrix", flags)?);
-        command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output.try_clone()?);
-        Ok(Self { child: command.spawn()?, output })
+        let file = || {
+            rustix::fs::memfd_create("copyrpc-matrix", rustix::fs::MemfdFlags::CLOEXEC)
+                .map(File::from)
+        };
+        let (output, errors) = (file()?, file()?);
+        command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(errors.try_clone()?);
+        Ok(Self { child: command.spawn()?, output, errors })
     }
 
-    /// Waits until it listens on a TCP port.
+    /// Waits until it listens.
     ///
     /// # Errors
     ///
     /// It ended, or did not before `deadline`.
-    pub fn wait_until_listening(&mut self, port: u16, deadline: Instant) -> Result<(), String> {
-        while !is_listening(port) {
+    pub fn wait_until_listening(
+        &mut self,
+        listener: ListensAt<'_>,
+        deadline: Instant,
+    ) -> Result<(), String> {
+        while !is_listening(listener) {
             if let Ok(Some(status)) = self.child.try_wait() {
                 return Err(format!("server: it ended early, {status}: {}", self.tail()));
             }
@@ -425,22 +475,29 @@ impl Running {
         let _ = self.child.wait();
     }
 
-    /// All that it has written.
+    /// All that it has written: errors last.
     pub fn text(&mut self) -> String {
-        let mut bytes = Vec::new();
-        // What cannot be read is not shown.
-        let _ = self.output.rewind();
-        let _ = self.output.read_to_end(&mut bytes);
-        String::from_utf8_lossy(&bytes).into_owned()
+        [text_of(&mut self.output), text_of(&mut self.errors)].concat()
     }
 
-    /// The last lines that it has written.
+    /// The last lines that it has written, and of its errors.
     fn tail(&mut self) -> String {
-        const LINES: usize = 3;
-        let text = self.text();
-        let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
-        lines[lines.len().saturating_sub(LINES)..].join(" | ")
+        [last_lines(&text_of(&mut self.output)), last_lines(&text_of(&mut self.errors))].join(" | ")
     }
+}
+
+fn text_of(file: &mut File) -> String {
+    let mut bytes = Vec::new();
+    // What cannot be read is not shown.
+    let _ = file.rewind();
+    let _ = file.read_to_end(&mut bytes);
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn last_lines(text: &str) -> String {
+    const LINES: usize = 3;
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    lines[lines.len().saturating_sub(LINES)..].join(" | ")
 }
 
 impl Drop for Running {

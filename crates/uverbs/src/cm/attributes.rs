@@ -32,7 +32,7 @@ impl PortIdentity {
     }
 
     /// `struct ib_uverbs_ah_attr` of a port.
-    fn ah_attr(&self, lid: u16) -> Vec<u8> {
+    pub(super) fn ah_attr(&self, lid: u16) -> Vec<u8> {
         const HOPS: u8 = 64;
         let mut bytes = Record::zeroed(32);
         let is_global = self.link == LinkLayer::Ethernet;
@@ -85,6 +85,13 @@ impl PortIdentity {
         let mut bytes = Record::zeroed(144);
         bytes.u32(4, state);
         let mask = match state {
+            INIT if id.is_datagram => {
+                bytes.u32(20, QKEY);
+                bytes.set(133, &[1]);
+                mask::QKEY | mask::PKEY_INDEX | mask::PORT
+            }
+            // The rest of the way of one for datagrams depends on nobody: programs know it.
+            _ if id.is_datagram => return None,
             INIT => {
                 bytes.set(133, &[1]);
                 bytes.u32(36, REMOTE_ACCESS);
@@ -119,6 +126,9 @@ impl PortIdentity {
     }
 }
 
+/// Of every queue pair for datagrams: `RDMA_UDP_QKEY`.
+pub(super) const QKEY: u32 = 0x0123_4567;
+
 /// `enum ib_qp_state`
 const INIT: u32 = 1;
 const RTR: u32 = 2;
@@ -133,6 +143,7 @@ mod mask {
     pub(super) const ACCESS: u32 = 1 << 3;
     pub(super) const PKEY_INDEX: u32 = 1 << 4;
     pub(super) const PORT: u32 = 1 << 5;
+    pub(super) const QKEY: u32 = 1 << 6;
     pub(super) const AV: u32 = 1 << 7;
     pub(super) const PATH_MTU: u32 = 1 << 8;
     pub(super) const TIMEOUT: u32 = 1 << 9;

@@ -6,7 +6,7 @@ use std::{net::SocketAddr, os::fd::RawFd};
 
 use rustix::io::Errno;
 
-use super::{address, id::PORT_SPACE_UDP, manager::Manager, message::Side};
+use super::{address, manager::Manager, message::Side};
 use crate::{Refusal, abi::Fields, sysfs};
 
 /// `RDMA_USER_CM_CMD_*`, in order.
@@ -93,6 +93,7 @@ fn side(fields: Fields<'_>) -> Side {
     let len = usize::from(fields.u8(264));
     Side {
         qpn: fields.u32(0),
+        qkey: fields.u32(4),
         private: fields.bytes::<256>(8)[..len].to_vec(),
         has_srq: fields.u8(265),
         responder_resources: fields.u8(266),
@@ -112,11 +113,9 @@ pub(super) fn run(
 ) -> Result<Vec<u8>, Refusal> {
     let fields = command.fields;
     let done = match command.name {
-        "CREATE_ID" if fields.u16(16) == PORT_SPACE_UDP => {
-            return Err(Refusal::lacks("rdma_cm identifiers for datagrams (RDMA_PS_UDP)"));
-        }
         "CREATE_ID" => {
-            Ok(manager.create(channel, fields.u64(0), fields.u16(16)).to_ne_bytes().to_vec())
+            let id = manager.create(channel, fields.u64(0), fields.u16(16), fields.u8(18));
+            Ok(id.to_ne_bytes().to_vec())
         }
         "DESTROY_ID" => manager.destroy(fields.u32(8)).map(|count| count.to_ne_bytes().to_vec()),
         "MIGRATE_ID" => {

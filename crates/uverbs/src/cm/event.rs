@@ -20,8 +20,11 @@ pub(super) mod kind {
 const BYTES: usize = 336;
 const PARAMETERS: usize = 20;
 
-/// Of the parameters: private data, its length, what follows.
+/// Of the parameters of a connection: private data, its length, what follows.
 const CONNECTION: [usize; 3] = [8, 264, 265];
+
+/// Of the parameters of datagrams: address, private data, its length.
+const DATAGRAM: [usize; 3] = [8, 40, 296];
 
 /// An event that waits for the program.
 #[derive(Clone, Debug)]
@@ -49,6 +52,18 @@ impl Event {
 /// Only private data.
 pub(super) fn private(private: &[u8]) -> Vec<u8> {
     connection(&Side { private: private.to_vec(), ..Side::default() })
+}
+
+/// `struct rdma_ucm_ud_param`: where the peer's queue pair is; `ah_attr` is nothing if it is not known.
+pub(super) fn datagram(peer: &Side, ah_attr: &[u8]) -> Vec<u8> {
+    let mut bytes = Record::zeroed(304);
+    bytes.u32(0, peer.qpn);
+    bytes.u32(4, peer.qkey);
+    let [address, data, len] = DATAGRAM;
+    bytes.set(address, ah_attr);
+    bytes.set(data, &peer.private);
+    bytes.set(len, &[peer.private.len().to_le_bytes()[0]]);
+    bytes.0
 }
 
 /// `struct rdma_ucm_conn_param` of what the peer says: what it answers is what may be asked for here.

@@ -7,7 +7,10 @@ use rustix::fd::OwnedFd;
 use super::message::Side;
 
 /// `enum rdma_ucm_port_space`
-pub(super) const PORT_SPACE_UDP: u16 = 0x111;
+const PORT_SPACE_UDP: u16 = 0x111;
+
+/// `enum ib_qp_type`
+const TYPE_UD: u8 = 4;
 
 /// What an identifier is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +19,8 @@ pub(super) enum State {
     Listening,
     /// Somebody has connected to a listener, and not said yet what it wants.
     Arriving,
+    /// Its request finds no room at the listener, and is sent again; it gives up at this time.
+    Waiting(Instant),
     /// Its request was sent; it gives up at this time.
     Requesting(Instant),
     /// A request has come, and the program has not answered yet.
@@ -34,6 +39,8 @@ pub(super) struct Id {
     /// What the program calls it.
     pub(super) uid: u64,
     pub(super) port_space: u16,
+    /// Whether its queue pair is one for datagrams: then there is no connection, and it only finds out its peer's.
+    pub(super) is_datagram: bool,
     pub(super) state: State,
     pub(super) source: Option<SocketAddr>,
     pub(super) destination: Option<SocketAddr>,
@@ -50,11 +57,13 @@ pub(super) struct Id {
 }
 
 impl Id {
-    pub(super) fn new(channel: RawFd, uid: u64, port_space: u16) -> Self {
+    /// `qp_type` is that of the queue pair that the program means to use.
+    pub(super) fn new(channel: RawFd, uid: u64, port_space: u16, qp_type: u8) -> Self {
         Self {
             channel,
             uid,
             port_space,
+            is_datagram: port_space == PORT_SPACE_UDP || qp_type == TYPE_UD,
             state: State::Idle,
             source: None,
             destination: None,

@@ -11,32 +11,40 @@ use rustix::{
     event::{EventfdFlags, eventfd},
     io::{Errno, IoSliceMut, ReadWriteFlags, fcntl_dupfd_cloexec, preadv2},
     net::{
-        AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with,
-        bind, connect, listen, recv, send, socket_with, sockopt::socket_peercred,
+        AddressFamily, RecvFlags, SocketFlags, SocketType, accept_with, bind, listen, recv,
+        socket_with,
     },
 };
 
 use super::{
     address,
-    attributes::PortIdentity,
+    attributes::{PortIdentity, QKEY},
     event::{self, Event, kind},
     id::{Id, State},
     message::{BYTES_MAX, Message, Side},
+    socket::{ask, is_own, name, tell},
 };
 use crate::descriptors::hide;
 
 /// How long a request waits for its answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// How long until a request that found no room is sent again.
+const AGAIN: Duration = Duration::from_millis(5);
+
+/// `enum ib_cm_rej_reason`
+const REJECT_NO_LISTENER: u8 = 8;
+const REJECT_BY_PROGRAM: u8 = 28;
+
+/// `enum ib_cm_sidr_status`
+const DATAGRAMS_NO_LISTENER: i32 = 1;
+const DATAGRAMS_REFUSED: i32 = 2;
+
 /// Ports that are given out where a program asks for any.
 const ANY_PORTS: core::ops::Range<u16> = 32_768..61_000;
 
 /// Connections that a listener holds for its program, in the socket.
 const BACKLOG_MAX: u32 = 1024;
-
-/// `enum ib_cm_rej_reason`
-const REJECT_NO_LISTENER: i32 = 8;
-pub(super) const REJECT_BY_PROGRAM: u8 = 28;
 
 /// A channel of events: the program reads the descriptor, which counts what waits.
 #[derive(Debug)]
@@ -53,16 +61,6 @@ pub(super) struct Manager {
     channels: HashMap<RawFd, Channel>,
     ids: BTreeMap<u32, Id>,
     last: u32,
-}
-
-fn name(fabric: &str, port_space: u16, port: u16) -> Result<SocketAddrUnix, Errno> {
-    let uid = rustix::process::geteuid().as_raw();
-    let name = format!("copyrpc-uverbs-cm-{uid}-{fabric}-{port_space:x}-{port}");
-    SocketAddrUnix::new_abstract_name(name.as_bytes())
-}
-
-fn is_own(socket: &OwnedFd) -> bool {
-    socket_peercred(socket).is_ok_and(|peer| peer.uid == rustix::process::geteuid())
 }
 
 impl Manager {
@@ -125,8 +123,8 @@ impl Manager {
         let _ = rustix::io::write(&channel.counter, &1u64.to_ne_bytes());
     }
 
-    pub(super) fn create(&mut self, channel: RawFd, uid: u64, port_space: u16) -> u32 {
-        self.insert(Id::new(channel, uid, port_space))
+    pub(super) fn create(&mut self, channel: RawFd, uid: u64, port_space: u16, qp_type: u8) -> u32 {
+        self.insert(Id::new(channel, uid, port_space, qp_type))
     }
 
     /// The program has a name of its own for one that has come to a listener.
@@ -214,8 +212,9 @@ impl Manager {
         }
         let id = self.get_mut(handle)?;
         let socket = id.socket.as_ref().filter(|_| id.state == State::Idle).ok_or(Errno::INVAL)?;
-        let backlog = i32::try_from(backlog.clamp(1, BACKLOG_MAX)).unwrap_or(1);
-        listen(socket, backlog)?;
+        // Who names none takes as many as there may be.
+        let backlog = if backlog == 0 { BACKLOG_MAX } else { backlog.min(BACKLOG_MAX) };
+        listen(socket, i32::try_from(backlog).unwrap_or(1))?;
         id.state = State::Listening;
         Ok(())
     }
@@ -264,25 +263,64 @@ impl Manager {
     }
 
     pub(super) fn connect(&mut self, handle: u32, side: Side) -> Result<(), Errno> {
-        let (fabric, lid) = (self.fabric.clone(), self.port.lid.get());
+        let lid = self.port.lid.get();
         let id = self.get_mut(handle)?;
-        let (Some(to), Some(from), Some(socket)) = (id.destination, id.source, &id.socket) else {
-            return Err(Errno::INVAL);
-        };
-        if id.state != State::Idle {
+        if id.state != State::Idle || id.destination.is_none() || id.socket.is_none() {
             return Err(Errno::INVAL);
         }
         id.own = Side { lid, psn: Self::psn(handle), ..side };
-        let (side, port_space) = (id.own.clone(), id.port_space);
-        let request = Message::Request { side, port_space, from, to };
-        let said = connect(socket, &name(&fabric, port_space, to.port())?)
-            .and_then(|()| if is_own(socket) { tell(socket, &request) } else { Err(Errno::PERM) });
-        id.state = State::Requesting(Instant::now() + PATIENCE);
-        if said.is_err() {
-            id.state = State::Over;
-            self.raise(handle, kind::REJECTED, REJECT_NO_LISTENER, event::private(&[]));
-        }
+        self.request(handle, Instant::now() + PATIENCE);
         Ok(())
+    }
+
+    /// Sends a request, now or, if the listener has no room, later.
+    fn request(&mut self, handle: u32, until: Instant) {
+        let Some(id) = self.ids.get_mut(&handle) else { return };
+        match ask(&self.fabric, id) {
+            Ok(()) => id.state = State::Requesting(until),
+            Err(Errno::AGAIN) => id.state = State::Waiting(until),
+            Err(_) => self.refused(handle, REJECT_NO_LISTENER, Vec::new()),
+        }
+    }
+
+    /// Sends those requests again that found no room.
+    pub(super) fn request_again(&mut self) {
+        let waiting = self.ids.iter().filter_map(|(handle, id)| match id.state {
+            State::Waiting(until) => Some((*handle, until)),
+            _ => None,
+        });
+        for (handle, until) in waiting.collect::<Vec<_>>() {
+            self.request(handle, until);
+        }
+    }
+
+    /// What was asked for is refused: by nobody, or by a program, with what it says.
+    fn refused(&mut self, handle: u32, reason: u8, private: Vec<u8>) {
+        let is_datagram = self.ids.get(&handle).is_some_and(|id| id.is_datagram);
+        self.end(handle);
+        if !is_datagram {
+            self.raise(handle, kind::REJECTED, reason.into(), event::private(&private));
+            return;
+        }
+        let status =
+            if reason == REJECT_NO_LISTENER { DATAGRAMS_NO_LISTENER } else { DATAGRAMS_REFUSED };
+        let said = Side { private, ..Side::default() };
+        self.raise(handle, kind::UNREACHABLE, status, event::datagram(&said, &[]));
+    }
+
+    /// Requests that nobody has answered in time.
+    pub(super) fn expire(&mut self, now: Instant) {
+        let late = |id: &Id| match id.state {
+            State::Requesting(until) | State::Waiting(until) => until <= now,
+            _ => false,
+        };
+        let late: Vec<u32> =
+            self.ids.iter().filter(|(_, id)| late(id)).map(|(handle, _)| *handle).collect();
+        for handle in late {
+            self.end(handle);
+            let status = -Errno::TIMEDOUT.raw_os_error();
+            self.raise(handle, kind::UNREACHABLE, status, event::private(&[]));
+        }
     }
 
     /// A request is accepted, with parameters; or, without, the side that has asked is ready.
@@ -291,6 +329,13 @@ impl Manager {
         let id = self.get_mut(handle)?;
         let Some(socket) = &id.socket else { return Err(Errno::INVAL) };
         match (id.state, side) {
+            (State::Requested, Some(side)) if id.is_datagram => {
+                let qkey = if side.qkey == 0 { QKEY } else { side.qkey };
+                tell(socket, &Message::Reply(Side { lid, qkey, ..side }))?;
+                // There is nothing more to say.
+                (id.state, id.socket) = (State::Connected, None);
+                Ok(())
+            }
             (State::Requested, Some(side)) => {
                 id.own = Side { lid, psn: id.own.psn, ..side };
                 tell(socket, &Message::Reply(id.own.clone()))?;
@@ -319,6 +364,7 @@ impl Manager {
     pub(super) fn disconnect(&mut self, handle: u32) -> Result<(), Errno> {
         let id = self.get_mut(handle)?;
         match id.state {
+            _ if id.is_datagram => Err(Errno::INVAL),
             State::Connected | State::Answered => {
                 id.state = State::Over;
                 // Who is gone does not want to be told.
@@ -333,11 +379,13 @@ impl Manager {
 
     /// Descriptors from which something may come, and how long to wait for that.
     pub(super) fn sources(&self) -> (Vec<(u32, RawFd)>, Option<Instant>) {
-        let sources = self.ids.iter().filter(|(_, id)| id.state != State::Idle);
+        let hears = |id: &Id| !matches!(id.state, State::Idle | State::Waiting(_));
+        let sources = self.ids.iter().filter(|(_, id)| hears(id));
         let sources =
             sources.filter_map(|(handle, id)| Some((*handle, id.socket.as_ref()?.as_raw_fd())));
         let due = self.ids.values().filter_map(|id| match id.state {
             State::Requesting(until) => Some(until),
+            State::Waiting(until) => Some(until.min(Instant::now() + AGAIN)),
             _ => None,
         });
         (sources.collect(), due.min())
@@ -362,18 +410,6 @@ impl Manager {
         }
     }
 
-    /// Requests that nobody has answered in time.
-    pub(super) fn expire(&mut self, now: Instant) {
-        let late = |id: &Id| matches!(id.state, State::Requesting(until) if until <= now);
-        let late: Vec<u32> =
-            self.ids.iter().filter(|(_, id)| late(id)).map(|(handle, _)| *handle).collect();
-        for handle in late {
-            self.end(handle);
-            let status = -Errno::TIMEDOUT.raw_os_error();
-            self.raise(handle, kind::UNREACHABLE, status, event::private(&[]));
-        }
-    }
-
     fn accept_all(&mut self, listener: u32) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         while let Some(at) = self.ids.get(&listener)
@@ -384,8 +420,8 @@ impl Manager {
             if !is_own(&socket) {
                 continue;
             }
-            let (channel, port_space) = (at.channel, at.port_space);
-            let mut id = Id::new(channel, 0, port_space);
+            let mut id =
+                Id { is_datagram: at.is_datagram, ..Id::new(at.channel, 0, at.port_space, 0) };
             id.state = State::Arriving;
             id.listener = listener;
             id.socket = Some(socket);
@@ -411,6 +447,11 @@ impl Manager {
                 let parameters = self.parameters(handle);
                 self.raise(handle, kind::CONNECT_REQUEST, 0, parameters);
             }
+            (State::Requesting(_), Message::Reply(side)) if id.is_datagram => {
+                (id.peer, id.state, id.socket) = (side, State::Connected, None);
+                let parameters = self.parameters(handle);
+                self.raise(handle, kind::ESTABLISHED, 0, parameters);
+            }
             (State::Requesting(_), Message::Reply(side)) => {
                 // It may answer fewer at a time than it was asked for.
                 id.own.initiator_depth = id.own.initiator_depth.min(side.responder_resources);
@@ -420,8 +461,7 @@ impl Manager {
                 self.raise(handle, kind::CONNECT_RESPONSE, 0, parameters);
             }
             (State::Requesting(_) | State::Answered, Message::Reject { reason, private }) => {
-                self.end(handle);
-                self.raise(handle, kind::REJECTED, reason.into(), event::private(&private));
+                self.refused(handle, reason, private);
             }
             (State::Answered, Message::Ready) => {
                 id.state = State::Connected;
@@ -437,8 +477,15 @@ impl Manager {
         }
     }
 
+    /// What the peer has said, as its event tells it.
     fn parameters(&self, handle: u32) -> Vec<u8> {
-        self.ids.get(&handle).map_or_else(Vec::new, |id| event::connection(&id.peer))
+        match self.ids.get(&handle) {
+            Some(id) if id.is_datagram => {
+                event::datagram(&id.peer, &self.port.ah_attr(id.peer.lid))
+            }
+            Some(id) => event::connection(&id.peer),
+            None => Vec::new(),
+        }
     }
 
     fn end(&mut self, handle: u32) {
@@ -455,9 +502,7 @@ impl Manager {
         self.end(handle);
         match state {
             State::Arriving => drop(self.ids.remove(&handle)),
-            State::Requesting(_) => {
-                self.raise(handle, kind::REJECTED, REJECT_NO_LISTENER, event::private(&[]));
-            }
+            State::Requesting(_) => self.refused(handle, REJECT_NO_LISTENER, Vec::new()),
             State::Connected | State::Answered => {
                 self.raise(handle, kind::DISCONNECTED, 0, event::private(&[]));
             }
@@ -468,8 +513,4 @@ impl Manager {
             _ => {}
         }
     }
-}
-
-fn tell(socket: &OwnedFd, message: &Message) -> Result<(), Errno> {
-    send(socket, &message.encode(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT).map(drop)
 }

@@ -7,6 +7,14 @@
 //!   Ready  ─────────────────▶  ESTABLISHED
 //!   Disconnect  ◀───────────▶  DISCONNECTED   as is the end of the socket
 //! ```
+//!
+//! Of a queue pair for datagrams the active side asks only where it is: the answer is the last message.
+//!
+//! ```text
+//!   Request  ───────────────▶  CONNECT_REQUEST
+//!   ESTABLISHED  ◀───────────  Reply
+//!   UNREACHABLE  ◀───────────  Reject
+//! ```
 
 use std::net::SocketAddr;
 
@@ -24,6 +32,8 @@ pub(super) struct Side {
     pub(super) lid: u16,
     pub(super) qpn: u32,
     pub(super) psn: u32,
+    /// Of a queue pair for datagrams.
+    pub(super) qkey: u32,
     /// READs and atomics that it answers at a time, and that it asks for.
     pub(super) responder_resources: u8,
     pub(super) initiator_depth: u8,
@@ -53,7 +63,7 @@ const DISCONNECT: u8 = 4;
 impl Side {
     fn encode(&self, into: &mut Vec<u8>) {
         into.extend(self.lid.to_le_bytes());
-        for word in [self.qpn, self.psn] {
+        for word in [self.qpn, self.psn, self.qkey] {
             into.extend(word.to_le_bytes());
         }
         into.extend([self.responder_resources, self.initiator_depth, self.flow_control]);
@@ -63,7 +73,7 @@ impl Side {
 
     fn decode(input: &mut Input<'_>) -> Option<Self> {
         let lid = u16::from_le_bytes(input.take()?);
-        let [qpn, psn] = [input.u32()?, input.u32()?];
+        let [qpn, psn, qkey] = [input.u32()?, input.u32()?, input.u32()?];
         let [responder_resources, initiator_depth, flow_control, retry_count, rnr_retry, has_srq] =
             input.take()?;
         let private = input.private()?;
@@ -71,6 +81,7 @@ impl Side {
             lid,
             qpn,
             psn,
+            qkey,
             responder_resources,
             initiator_depth,
             flow_control,
@@ -177,6 +188,7 @@ mod tests {
             lid: 3,
             qpn: 0x12_3456,
             psn: 0xff_ffff,
+            qkey: 0x8000_0001,
             responder_resources: 1,
             initiator_depth: 2,
             flow_control: 1,

@@ -18,6 +18,7 @@ mod event;
 mod id;
 mod manager;
 mod message;
+mod socket;
 
 use std::{
     os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd, RawFd},
@@ -148,6 +149,7 @@ impl ConnectionManager {
                 manager.serve(handle);
             }
             manager.expire(Instant::now());
+            manager.request_again();
         }
     }
 

@@ -12,11 +12,16 @@ use verbs::{Gid, Lid, LinkLayer};
 use super::{
     attributes::PortIdentity,
     event::{Event, kind},
+    id::State,
     manager::Manager,
     message::Side,
 };
 
 const TCP: u16 = 0x106;
+const UDP: u16 = 0x111;
+/// `enum ib_qp_type`
+const RC: u8 = 2;
+const UD: u8 = 4;
 
 struct End {
     manager: Manager,
@@ -38,13 +43,14 @@ impl End {
     }
 
     fn create(&mut self, uid: u64) -> u32 {
-        self.manager.create(self.channel(), uid, TCP)
+        self.manager.create(self.channel(), uid, TCP, RC)
     }
 
     fn serve(&mut self) {
         for (handle, _) in self.manager.sources().0 {
             self.manager.serve(handle);
         }
+        self.manager.request_again();
     }
 
     /// The next event, whatever both have to do for it.
@@ -66,6 +72,10 @@ impl End {
     /// A listener, and where it listens.
     fn listen(&mut self) -> (u32, SocketAddr) {
         let listener = self.create(1);
+        self.listen_with(listener)
+    }
+
+    fn listen_with(&mut self, listener: u32) -> (u32, SocketAddr) {
         self.manager.bind(listener, "127.0.0.1:0".parse().unwrap()).unwrap();
         self.manager.listen(listener, 4).unwrap();
         let address = self.manager.get(listener).unwrap().source.unwrap();
@@ -75,6 +85,10 @@ impl End {
     /// One that has asked for a connection.
     fn connect(&mut self, to: SocketAddr) -> u32 {
         let id = self.create(2);
+        self.connect_with(id, to)
+    }
+
+    fn connect_with(&mut self, id: u32, to: SocketAddr) -> u32 {
         self.manager.resolve_address(id, None, to).unwrap();
         assert_eq!(self.event(None).kind, kind::ADDR_RESOLVED);
         self.manager.resolve_route(id).unwrap();
@@ -154,6 +168,52 @@ fn a_request_is_refused_by_a_program_and_where_nobody_listens() {
     assert_eq!((refused.kind, refused.status), (kind::REJECTED, 8));
 }
 
+/// A listener for datagrams, and an identifier that has asked it where it is.
+fn asking_for_datagrams(name: &str) -> ([End; 2], u32, Event) {
+    let [mut passive, mut active] = [1, 2].map(|lid| End::new(name, lid));
+    let listener = passive.manager.create(passive.channel(), 1, UDP, UD);
+    let (_, to) = passive.listen_with(listener);
+    let id = active.manager.create(active.channel(), 2, UDP, UD);
+    active.connect_with(id, to);
+    let request = passive.event(Some(&mut active));
+    assert_eq!((request.kind, request.uid), (kind::CONNECT_REQUEST, 1));
+    ([passive, active], id, request)
+}
+
+#[test]
+fn who_asks_for_a_queue_pair_for_datagrams_is_told_where_it_is() {
+    let ([mut passive, mut active], id, request) = asking_for_datagrams("datagrams");
+    let told = Side { private: vec![4, 5], ..side(9) };
+    passive.manager.accept(request.id, Some(told)).unwrap();
+    let found = active.event(Some(&mut passive));
+    assert_eq!((found.kind, found.status), (kind::ESTABLISHED, 0));
+    // `struct rdma_ucm_ud_param`: number, key, LID in the address, private data.
+    assert_eq!(found.parameters[..8], [9, 0, 0, 0, 0x67, 0x45, 0x23, 0x01]);
+    assert_eq!(found.parameters[8 + 24..8 + 26], [1, 0]);
+    assert_eq!((&found.parameters[40..42], found.parameters[296]), (&[4, 5][..], 2));
+    // Nobody is told of an end: there is no connection.
+    assert_eq!(active.manager.disconnect(id), Err(Errno::INVAL));
+    assert_eq!(active.manager.destroy(id), Ok(3));
+    assert_eq!(passive.manager.destroy(request.id), Ok(0));
+    passive.serve();
+    assert!(passive.manager.take_event(passive.channel()).is_none());
+}
+
+#[test]
+fn who_asks_for_datagrams_is_refused_by_a_program_and_where_nobody_listens() {
+    let ([mut passive, mut active], id, request) = asking_for_datagrams("datagrams-refused");
+    passive.manager.reject(request.id, vec![1, 2, 3]).unwrap();
+    let refused = active.event(Some(&mut passive));
+    assert_eq!((refused.kind, refused.status), (kind::UNREACHABLE, 2));
+    assert_eq!(refused.parameters[40..43], [1, 2, 3]);
+    let to = active.manager.get(id).unwrap().destination.unwrap();
+    drop(passive);
+    let id = active.manager.create(active.channel(), 3, UDP, UD);
+    active.connect_with(id, to);
+    let refused = active.event(None);
+    assert_eq!((refused.kind, refused.status), (kind::UNREACHABLE, 1));
+}
+
 #[test]
 fn an_identifier_takes_its_events_to_another_channel_or_to_its_end() {
     let mut end = End::new("migrated", 1);
@@ -169,6 +229,22 @@ fn an_identifier_takes_its_events_to_another_channel_or_to_its_end() {
     // What the descriptor of the first channel counts is gone, too.
     rustix::io::ioctl_fionbio(&end.channel, true).unwrap();
     assert_eq!(rustix::io::read(&end.channel, &mut [0; 8]), Err(Errno::AGAIN));
+}
+
+#[test]
+fn a_request_waits_for_room_at_its_listener() {
+    let [mut passive, mut active] = [1, 2].map(|lid| End::new("backlog", lid));
+    let listener = passive.create(1);
+    passive.manager.bind(listener, "127.0.0.1:0".parse().unwrap()).unwrap();
+    passive.manager.listen(listener, 1).unwrap();
+    let to = passive.manager.get(listener).unwrap().source.unwrap();
+    let asked: Vec<u32> = (0..8).map(|_| active.connect(to)).collect();
+    let is_waiting = |id: &u32| matches!(active.manager.get(*id).unwrap().state, State::Waiting(_));
+    assert!(asked.iter().any(is_waiting), "more than there is room for");
+    for _ in &asked {
+        assert_eq!(passive.event(Some(&mut active)).kind, kind::CONNECT_REQUEST);
+    }
+    assert!(active.manager.take_event(active.channel()).is_none());
 }
 
 #[test]

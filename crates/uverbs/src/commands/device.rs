@@ -158,7 +158,8 @@ pub(super) fn create_ah(
     if engine.link == LinkLayer::Ethernet && !is_global {
         return Err(Refusal::new("CREATE_AH", "on RoCE an address has a GID", Errno::INVAL));
     }
-    let handle = engine.ahs.insert(Ah { context });
+    let pd = engine.pds.get(command.core.u32(8)).ok_or_else(|| Refusal::no_such("CREATE_AH"))?;
+    let handle = engine.ahs.insert(Ah { context, _domain: pd.users.one_more() });
     let mut driver = Record::words(&[16, 0, 0, 0]);
     driver.set(4, &mac(&gid));
     Ok((handle.to_ne_bytes().to_vec(), driver.0))

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use crate::{
     abi::{Command, number},
-    engine::Engine,
+    engine::{Engine, HasUsers, Table},
 };
 
 /// Why a command is refused: what the program sees, and what it is told if it asks.
@@ -79,6 +79,15 @@ pub(crate) unsafe fn run(engine: &mut Engine, context: u32, bytes: &[u8]) -> Res
 
 /// The two parts of a response.
 type Response = (Vec<u8>, Vec<u8>);
+
+/// Takes an object that is to be destroyed, and that nobody uses.
+fn take_unused<T: HasUsers>(objects: &mut Table<T>, handle: u32, what: &str) -> Result<T, Refusal> {
+    let no_such = || Refusal::no_such(what);
+    if objects.get(handle).ok_or_else(no_such)?.users().are_there() {
+        return Err(Refusal::new(what, "there are objects that are made on it", Errno::BUSY));
+    }
+    objects.remove(handle).ok_or_else(no_such)
+}
 
 #[cfg(test)]
 mod tests;

@@ -7,11 +7,11 @@ use rustix::io::Errno;
 use softnic::LentQueue;
 use verbs::{Access, MemoryRegion as _};
 
-use super::{Refusal, Response};
+use super::{Refusal, Response, take_unused};
 use crate::{
     abi::{Command, Fields, Record},
     descriptors::{self, Descriptor},
-    engine::{Cq, Engine, EventPipe, Pd, Srq},
+    engine::{Cq, Engine, EventPipe, Mr, Pd, Srq, Users},
 };
 
 /// Base-2 logarithm of the ring that holds `count` entries.
@@ -22,12 +22,12 @@ fn log_of(count: u32) -> u8 {
 pub(super) fn alloc_pd(engine: &mut Engine, context: u32) -> Result<Response, Refusal> {
     let device = engine.device.alloc_pd();
     let device = device.map_err(|error| Refusal::new("ALLOC_PD", error, Errno::NOMEM))?;
-    let handle = engine.pds.insert(Pd { context, device });
+    let handle = engine.pds.insert(Pd { context, device, users: Users::default() });
     Ok((handle.to_ne_bytes().to_vec(), handle.to_ne_bytes().to_vec()))
 }
 
 pub(super) fn dealloc_pd(engine: &mut Engine, command: &Command<'_>) -> Result<Response, Refusal> {
-    engine.pds.remove(command.core.u32(0)).ok_or_else(|| Refusal::no_such("DEALLOC_PD"))?;
+    take_unused(&mut engine.pds, command.core.u32(0), "DEALLOC_PD")?;
     Ok(Response::default())
 }
 
@@ -67,13 +67,13 @@ pub(super) fn register(
     let mr = unsafe { engine.device.lend_memory(&pd.device, (start, length), iova, access) };
     let mr = mr.map_err(refused)?;
     let (lkey, rkey) = (mr.lkey().get(), mr.rkey().get());
-    let handle = engine.mrs.insert((context, mr));
+    let handle = engine.mrs.insert(Mr { context, device: mr, _domain: pd.users.one_more() });
     Ok((Record::words(&[handle, lkey, rkey]).0, Vec::new()))
 }
 
 pub(super) fn deregister(engine: &mut Engine, command: &Command<'_>) -> Result<Response, Refusal> {
     let mr = engine.mrs.remove(command.core.u32(0));
-    let (_, mr) = mr.ok_or_else(|| Refusal::no_such("DEREG_MR"))?;
+    let mr = mr.ok_or_else(|| Refusal::no_such("DEREG_MR"))?.device;
     mr.deregister().map_err(|error| Refusal::new("DEREG_MR", error, Errno::BUSY))?;
     Ok(Response::default())
 }
@@ -127,6 +127,7 @@ pub(super) fn create_cq(
         is_armed: false,
         written: Default::default(),
         written_async: Default::default(),
+        users: Users::default(),
     };
     cq.clear_request();
     let handle = engine.cqs.insert(cq);
@@ -139,8 +140,7 @@ pub(super) fn create_cq(
 }
 
 pub(super) fn destroy_cq(engine: &mut Engine, command: &Command<'_>) -> Result<Response, Refusal> {
-    let cq = engine.cqs.remove(command.core.u32(0));
-    let cq = cq.ok_or_else(|| Refusal::no_such("DESTROY_CQ"))?;
+    let cq = take_unused(&mut engine.cqs, command.core.u32(0), "DESTROY_CQ")?;
     let completions =
         cq.channel.as_ref().map_or(0, |pipe| cq.written.read(pipe, cq.user_handle, false));
     let context = engine.contexts.get(&cq.context);
@@ -171,9 +171,17 @@ pub(super) fn create_srq(
     let device = device.map_err(|error| Refusal::new("CREATE_SRQ", error, Errno::NOMEM))?;
     let number = device.number().get();
     let user_handle = core.u64(0);
-    let (limit, written) = (0, Default::default());
-    let srq = Srq { context, device, user_handle, max_wr, max_sge, limit, written };
-    let handle = engine.srqs.insert(srq);
+    let handle = engine.srqs.insert(Srq {
+        context,
+        device,
+        user_handle,
+        max_wr,
+        max_sge,
+        limit: 0,
+        written: Default::default(),
+        _domain: pd.users.one_more(),
+        users: Users::default(),
+    });
     Ok((Record::words(&[handle, max_wr, max_sge, number]).0, Record::words(&[number, 0]).0))
 }
 
@@ -203,8 +211,7 @@ pub(super) fn query_srq(engine: &mut Engine, command: &Command<'_>) -> Result<Re
 }
 
 pub(super) fn destroy_srq(engine: &mut Engine, command: &Command<'_>) -> Result<Response, Refusal> {
-    let srq = engine.srqs.remove(command.core.u32(0));
-    let srq = srq.ok_or_else(|| Refusal::no_such("DESTROY_SRQ"))?;
+    let srq = take_unused(&mut engine.srqs, command.core.u32(0), "DESTROY_SRQ")?;
     let context = engine.contexts.get(&srq.context);
     let read = context.map_or(0, |at| srq.written.read(&at.events, srq.user_handle, true));
     Ok((Record::words(&[read]).0, Vec::new()))

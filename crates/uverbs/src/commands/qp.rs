@@ -13,7 +13,7 @@ use verbs::{
 use super::{Refusal, Response};
 use crate::{
     abi::{Command, Fields, Record},
-    engine::{Attributes, Engine, Qp, Service, Wait},
+    engine::{Attributes, Engine, Qp, Service, Users, Wait},
 };
 
 /// Bytes of `struct ib_uverbs_create_qp` behind the response address.
@@ -81,8 +81,10 @@ pub(super) fn create(
     let send_cq = send_cq.unwrap_or(recv_cq);
     let srq = match core.u8(46) {
         0 => None,
-        _ => Some(&engine.srqs.get(core.u32(20)).ok_or_else(no_such)?.device),
+        _ => Some(engine.srqs.get(core.u32(20)).ok_or_else(no_such)?),
     };
+    let used =
+        [Some(&pd.users), Some(&send_cq.users), Some(&recv_cq.users), srq.map(|srq| &srq.users)];
     let [send, recv] = rings(driver);
     let [send, recv] = if service == Service::Dct { [None, None] } else { [send, recv] };
     let lent = LentQp {
@@ -95,7 +97,7 @@ pub(super) fn create(
         is_unreliable: service == Service::Uc,
         send_cq: &send_cq.device,
         recv_cq: &recv_cq.device,
-        srq,
+        srq: srq.map(|srq| &srq.device),
         send,
         recv: if srq.is_some() { None } else { recv },
         scatter_to_cqe: flags & SCATTER_CQE != 0,
@@ -117,6 +119,7 @@ pub(super) fn create(
         attributes: Attributes::default(),
         wait: Wait::Ready,
         written: Default::default(),
+        _uses: used.into_iter().flatten().map(Users::one_more).collect(),
     });
     let [send_wr, recv_wr, send_sge, recv_sge, inline] = capacity;
     let mut response =

@@ -2,7 +2,7 @@
 
 use verbs::LinkLayer;
 
-use super::run;
+use super::{Refusal, run};
 use crate::{
     abi::{Record, number},
     engine::{Context, Engine, EventPipe},
@@ -20,6 +20,15 @@ fn engine(name: &str) -> (Engine, std::os::fd::OwnedFd) {
 
 /// Runs a plain command with fields of 32 bits, and returns the first words of its response.
 fn command(engine: &mut Engine, number: u32, has_response: bool, fields: &[u32]) -> [u32; 4] {
+    try_command(engine, number, has_response, fields).unwrap()
+}
+
+fn try_command(
+    engine: &mut Engine,
+    number: u32,
+    has_response: bool,
+    fields: &[u32],
+) -> Result<[u32; 4], Refusal> {
     const RESPONSE_WORDS: u16 = 8;
     let mut response = [0u32; RESPONSE_WORDS as usize];
     let address = response.as_mut_ptr().expose_provenance() as u64;
@@ -32,8 +41,8 @@ fn command(engine: &mut Engine, number: u32, has_response: bool, fields: &[u32])
     bytes.u16(4, words);
     bytes.u16(6, if has_response { RESPONSE_WORDS } else { 0 });
     // SAFETY: what it names is memory of the test, which outlives the engine.
-    unsafe { run(engine, CONTEXT, &bytes.0) }.unwrap();
-    [0, 1, 2, 3].map(|at| response[at])
+    unsafe { run(engine, CONTEXT, &bytes.0) }?;
+    Ok([0, 1, 2, 3].map(|at| response[at]))
 }
 
 fn halves(address: u64) -> [u32; 2] {
@@ -75,4 +84,39 @@ fn a_shared_receive_queue_below_its_limit_raises_one_event() {
     assert_eq!(nothing, Err(rustix::io::Errno::AGAIN), "until the program asks again");
     // One was raised, and read.
     assert_eq!(command(&mut engine, number::DESTROY_SRQ, true, &[srq])[0], 1);
+}
+
+/// A queue pair of two completion queues, without rings: nothing is posted to it.
+fn queue_pair(engine: &mut Engine, pd: u32, [send_cq, recv_cq]: [u32; 2], records: u64) -> u32 {
+    const RC: u32 = 2 << 8;
+    let mut fields = vec![0, 0, pd, send_cq, recv_cq, 0, 0, 0, 0, 0, 0, RC];
+    let ([ring, ring_high], [record, record_high]) = (halves(records), halves(records + 8));
+    fields.extend([ring, ring_high, record, record_high, 0, 0, 6, 0, 0, 0, 0, 0]);
+    command(engine, number::CREATE_QP, true, &fields)[0]
+}
+
+#[test]
+fn what_others_are_made_on_is_destroyed_after_them() {
+    let memory = memory::Region::heap(16384).unwrap();
+    let at = |offset: u64| memory.as_ptr().as_ptr().expose_provenance() as u64 + offset;
+    let (mut engine, _reader) = engine("users");
+    let [pd, ..] = command(&mut engine, number::ALLOC_PD, true, &[]);
+    let no_channel = u32::MAX;
+    let cqs = [0, 4096].map(|offset| {
+        let ([low, high], [record, record_high]) = (halves(at(offset)), halves(at(offset + 2048)));
+        let queue = [1, 0, 15, 0, no_channel, 0, low, high, record, record_high, 64, 0];
+        command(&mut engine, number::CREATE_CQ, true, &queue)[0]
+    });
+    let qp = queue_pair(&mut engine, pd, cqs, at(8192));
+    let made_on =
+        [(number::DESTROY_CQ, cqs[0]), (number::DESTROY_CQ, cqs[1]), (number::DEALLOC_PD, pd)];
+    for (number, handle) in made_on {
+        let has_response = number == number::DESTROY_CQ;
+        let refusal = try_command(&mut engine, number, has_response, &[handle, 0]).unwrap_err();
+        assert_eq!(refusal.errno, rustix::io::Errno::BUSY, "{refusal}");
+    }
+    command(&mut engine, number::DESTROY_QP, true, &[qp, 0]);
+    for (number, handle) in made_on {
+        command(&mut engine, number, number == number::DESTROY_CQ, &[handle, 0]);
+    }
 }

@@ -20,7 +20,9 @@ use crate::{
     fabric::{Fabric, Frame, Gone},
 };
 pub(crate) use event_pipe::EventPipe;
-pub(crate) use objects::{Ah, Attributes, Context, Cq, Pd, Qp, Service, Srq, Table, Wait};
+pub(crate) use objects::{
+    Ah, Attributes, Context, Cq, HasUsers, Mr, Pd, Qp, Service, Srq, Table, Users, Wait,
+};
 pub(crate) use strict::{MARK, Strict};
 
 /// Requests that one queue pair sends before the others have their turn.
@@ -47,7 +49,7 @@ pub(crate) struct Engine {
     pub(crate) qps: Table<Qp>,
     pub(crate) srqs: Table<Srq>,
     pub(crate) cqs: Table<Cq>,
-    pub(crate) mrs: Table<(u32, softnic::Mr)>,
+    pub(crate) mrs: Table<Mr>,
     pub(crate) pds: Table<Pd>,
     pub(crate) ahs: Table<Ah>,
     pub(crate) contexts: HashMap<u32, Context>,
@@ -141,7 +143,7 @@ impl Engine {
         self.qps.retain(|qp| qp.context != context);
         self.srqs.retain(|srq| srq.context != context);
         self.cqs.retain(|cq| cq.context != context);
-        self.mrs.retain(|(of, _)| *of != context);
+        self.mrs.retain(|mr| mr.context != context);
         self.ahs.retain(|ah| ah.context != context);
         self.pds.retain(|pd| pd.context != context);
         self.contexts.remove(&context);

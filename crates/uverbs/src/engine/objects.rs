@@ -53,6 +53,47 @@ impl<T> Table<T> {
     }
 }
 
+/// Counts the objects that are made on one. While there are any it is not destroyed, as by a kernel (`EBUSY`):
+/// programs leave queues to several queue pairs, and destroy them with the first.
+#[derive(Debug, Default)]
+pub(crate) struct Users(Arc<()>);
+
+/// That an object is made on another.
+pub(crate) type Use = Arc<()>;
+
+impl Users {
+    pub(crate) fn one_more(&self) -> Use {
+        Arc::clone(&self.0)
+    }
+
+    pub(crate) fn are_there(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
+}
+
+/// What other objects are made on.
+pub(crate) trait HasUsers {
+    fn users(&self) -> &Users;
+}
+
+impl HasUsers for Pd {
+    fn users(&self) -> &Users {
+        &self.users
+    }
+}
+
+impl HasUsers for Cq {
+    fn users(&self) -> &Users {
+        &self.users
+    }
+}
+
+impl HasUsers for Srq {
+    fn users(&self) -> &Users {
+        &self.users
+    }
+}
+
 /// An open device.
 #[derive(Debug)]
 pub(crate) struct Context {
@@ -64,12 +105,22 @@ pub(crate) struct Context {
 pub(crate) struct Pd {
     pub(crate) context: u32,
     pub(crate) device: softnic::Pd,
+    pub(crate) users: Users,
+}
+
+/// A memory region.
+#[derive(Debug)]
+pub(crate) struct Mr {
+    pub(crate) context: u32,
+    pub(crate) device: softnic::Mr,
+    pub(crate) _domain: Use,
 }
 
 /// An address.
 #[derive(Debug)]
 pub(crate) struct Ah {
     pub(crate) context: u32,
+    pub(crate) _domain: Use,
 }
 
 /// A completion queue.
@@ -86,6 +137,7 @@ pub(crate) struct Cq {
     pub(crate) is_armed: bool,
     pub(crate) written: Written,
     pub(crate) written_async: Written,
+    pub(crate) users: Users,
 }
 
 /// A shared receive queue.
@@ -99,6 +151,8 @@ pub(crate) struct Srq {
     /// Below so many receives an event is due; 0: none is.
     pub(crate) limit: u16,
     pub(crate) written: Written,
+    pub(crate) _domain: Use,
+    pub(crate) users: Users,
 }
 
 /// What a program says of a queue pair when it changes its state; kept until it says otherwise.
@@ -166,4 +220,6 @@ pub(crate) struct Qp {
     pub(crate) attributes: Attributes,
     pub(crate) wait: Wait,
     pub(crate) written: Written,
+    /// Domain and queues.
+    pub(crate) _uses: Vec<Use>,
 }

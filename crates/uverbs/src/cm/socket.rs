@@ -1,0 +1,40 @@
+//! Sockets of connection managers: their names, who is at the other end, and what is said on them.
+
+use rustix::{
+    fd::OwnedFd,
+    io::Errno,
+    net::{SendFlags, SocketAddrUnix, connect, send, sockopt::socket_peercred},
+};
+
+use super::{id::Id, message::Message};
+
+pub(super) fn name(fabric: &str, port_space: u16, port: u16) -> Result<SocketAddrUnix, Errno> {
+    let uid = rustix::process::geteuid().as_raw();
+    let name = format!("copyrpc-uverbs-cm-{uid}-{fabric}-{port_space:x}-{port}");
+    SocketAddrUnix::new_abstract_name(name.as_bytes())
+}
+
+pub(super) fn is_own(socket: &OwnedFd) -> bool {
+    socket_peercred(socket).is_ok_and(|peer| peer.uid == rustix::process::geteuid())
+}
+
+/// Sends the request of an identifier.
+///
+/// # Errors
+///
+/// [`Errno::AGAIN`]: the listener has no room for one more.
+pub(super) fn ask(fabric: &str, id: &Id) -> Result<(), Errno> {
+    let (Some(to), Some(from), Some(socket)) = (id.destination, id.source, &id.socket) else {
+        return Err(Errno::INVAL);
+    };
+    connect(socket, &name(fabric, id.port_space, to.port())?)?;
+    if !is_own(socket) {
+        return Err(Errno::PERM);
+    }
+    let (side, port_space) = (id.own.clone(), id.port_space);
+    tell(socket, &Message::Request { side, port_space, from, to })
+}
+
+pub(super) fn tell(socket: &OwnedFd, message: &Message) -> Result<(), Errno> {
+    send(socket, &message.encode(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT).map(drop)
+}
