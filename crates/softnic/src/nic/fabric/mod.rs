@@ -623,6 +623,32 @@ mod tests {
         peers.iter().map(|peer| peer.lid).collect()
     }
 
+    /// Ports of other network namespaces have the same LIDs.
+    #[test]
+    fn a_port_that_has_told_its_instance_is_found_by_it_and_by_nothing_else() {
+        let name = format!("instances-{}", std::process::id());
+        let join = |instance| Fabric::join(&name, small_card(), Some(instance)).unwrap();
+        let [mut fabric, mut other] = [1, 2].map(join);
+        let lid = other.lid;
+        assert!(!fabric.connect(lid), "its LID alone says nothing");
+        for instance in [0, 1, 3] {
+            assert!(!fabric.find(lid, instance).unwrap());
+        }
+        assert!(fabric.find(lid, 2).unwrap() && fabric.find(lid, 2).unwrap());
+        while fabric.is_connecting() || other.is_connecting() {
+            serve_both(&mut fabric, &mut other);
+        }
+        assert_eq!(fabric.links.len(), 1);
+        // Who has accepted a connection knows whose it is.
+        assert!(other.find(fabric.lid, 1).unwrap() && !other.find(fabric.lid, 2).unwrap());
+        assert_eq!(other.links.len(), 1);
+        let own = fabric.lid;
+        assert!(fabric.find(own, 1).unwrap(), "itself");
+        drop(other);
+        fabric.serve();
+        assert!(!fabric.find(lid, 2).unwrap());
+    }
+
     /// It would be taken for another one by all who send there.
     #[test]
     fn a_port_that_calls_itself_by_another_number_is_not_let_in() {
