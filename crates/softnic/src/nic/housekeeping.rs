@@ -18,7 +18,6 @@ use crate::nic::{
     config::Config,
     fabric::{Fabric, JoinError},
     objects::{CqShared, RqShared},
-    open::Membership,
     port_state::{DEVICE, LOOK_NS, PortState, QUIESCE_BRIEFLY_NS, lock},
     qp::QpShared,
     reap::{AllQueues, reap},
@@ -128,7 +127,7 @@ impl Housekeeping {
     /// A port of a fabric that is also driven from outside. It has no strict mode.
     pub(crate) fn open_member(
         config: Config,
-        Membership { card, fabric }: Membership,
+        (card, fabric): (Card, Fabric),
         timeline: Arc<dyn Timeline>,
     ) -> Result<Arc<Self>, OpenFailure> {
         let (config, lid) = (Config { strict: None, ..config }, Lid::new(fabric.lid));

@@ -81,8 +81,8 @@ pub fn open_virtual(
 /// A place on a fabric, for a port that is reached by packets, too.
 #[derive(Debug)]
 pub struct Membership {
-    pub(crate) card: Card,
-    pub(crate) fabric: Fabric,
+    card: Card,
+    fabric: Fabric,
 }
 
 impl Membership {
@@ -117,7 +117,8 @@ pub fn open_member(
     membership: Membership,
     timeline: Arc<dyn Timeline>,
 ) -> Result<(Nic, VirtualPort), OpenError> {
-    let housekeeping = Housekeeping::open_member(config.clone(), membership, timeline)
+    let Membership { card, fabric } = membership;
+    let housekeeping = Housekeeping::open_member(config.clone(), (card, fabric), timeline)
         .map_err(|failure| OpenError::of(failure, config))?;
     let (in_use, port) = (InUse::new(&housekeeping), VirtualPort::new(&housekeeping));
     Ok((mlx5::Nic::new(Device(housekeeping, in_use)), port))
