@@ -1,16 +1,17 @@
 //! The choice of a NIC for who names none: `auto`.
 //!
-//! It is made once per job, not per peer: the address of a port means nothing to a port of another NIC, so all
-//! daemons of a job have to choose alike. They do, if their machines have the same devices and the same settings.
+//! It is made once per job: the address of a port means nothing to a port of another NIC, so all daemons of a job
+//! have to choose alike. They do, if their machines have the same devices and the same settings. Between shared memory
+//! and TCP there is nothing to choose once: NIC `hosts` settles that for each peer, when a queue pair is connected.
 //!
 //! | if | then |
 //! |---|---|
 //! | a port of a ConnectX (kernel driver `mlx5_core`) is up, and NIC `mlx5` opens: libmlx5 is there, no variable changes its layouts, and the queues that it makes are laid out as the driver knows them | `mlx5` |
 //! | an RDMA port of this machine is up, and libibverbs is there | `ibverbs` |
-//! | a secret or a rendezvous `HOST:PORT` is set, so that the job may have several machines | `tcp` |
+//! | a secret or a rendezvous `HOST:PORT` is set, so that the job may have several machines | `hosts` |
 //! | otherwise | `soft` |
 
-use crate::{Opener as _, SHARED_VARIABLES, hardware, ibverbs, mlx5, soft, tcp};
+use crate::{Opener as _, SHARED_VARIABLES, hardware, hosts, ibverbs, mlx5, soft};
 
 /// Its name in the table.
 pub const NAME: &str = "auto";
@@ -41,7 +42,7 @@ fn by_rule(rdma: Option<&'static str>, lookup: impl Fn(&str) -> Option<String>) 
     let has_secret = lookup(secret_file).is_some_and(|path| !path.is_empty());
     match rdma {
         Some(name) => name,
-        None if has_secret || lookup(rendezvous).is_some_and(is_of_hosts) => tcp::NAME,
+        None if has_secret || lookup(rendezvous).is_some_and(is_of_hosts) => hosts::NAME,
         None => soft::NAME,
     }
 }
@@ -61,8 +62,8 @@ mod tests {
             "ibverbs"
         );
         assert_eq!(by_rule(None, |_| None), "soft");
-        assert_eq!(by_rule(None, set("COPYRPC_RENDEZVOUS", "first:7000")), "tcp");
-        assert_eq!(by_rule(None, set("COPYRPC_SECRET_FILE", "/a/file")), "tcp");
+        assert_eq!(by_rule(None, set("COPYRPC_RENDEZVOUS", "first:7000")), "hosts");
+        assert_eq!(by_rule(None, set("COPYRPC_SECRET_FILE", "/a/file")), "hosts");
         assert_eq!(by_rule(None, set("COPYRPC_RENDEZVOUS", "./meet")), "soft");
     }
 }

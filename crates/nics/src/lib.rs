@@ -29,6 +29,7 @@
 
 pub mod auto;
 pub mod hardware;
+pub mod hosts;
 pub mod ibverbs;
 pub mod mlx5;
 mod port;
@@ -93,13 +94,14 @@ pub struct NicEntry {
 enum Kind {
     Soft,
     Tcp,
+    Hosts,
     Ibverbs,
     Mlx5,
     Auto,
 }
 
 /// Every NIC that this version drives; the first is the default.
-pub const ALL: [NicEntry; 5] = [
+pub const ALL: [NicEntry; 6] = [
     NicEntry {
         name: soft::NAME,
         meaning: "the software NIC: shared memory between processes of one user and machine",
@@ -111,6 +113,12 @@ pub const ALL: [NicEntry; 5] = [
         meaning: "the software NIC over TCP: between machines, without RDMA",
         knobs: tcp::KNOBS,
         kind: Kind::Tcp,
+    },
+    NicEntry {
+        name: hosts::NAME,
+        meaning: "the software NIC by shared memory between processes of one user and machine, and over TCP beyond",
+        knobs: tcp::KNOBS,
+        kind: Kind::Hosts,
     },
     NicEntry {
         name: ibverbs::NAME,
@@ -126,7 +134,7 @@ pub const ALL: [NicEntry; 5] = [
     },
     NicEntry {
         name: auto::NAME,
-        meaning: "an RDMA device if one is up (a ConnectX by `mlx5`, others by `ibverbs`), else TCP if the job may \
+        meaning: "an RDMA device if one is up (a ConnectX by `mlx5`, others by `ibverbs`), else `hosts` if the job may \
                   have several machines, else the software NIC",
         knobs: &[],
         kind: Kind::Auto,
@@ -138,7 +146,9 @@ const SHARED_VARIABLES: [&str; 2] = ["COPYRPC_SECRET_FILE", "COPYRPC_RENDEZVOUS"
 
 /// The knobs of every NIC: which device and port, and what each NIC has of its own.
 pub fn knobs() -> impl Iterator<Item = Knob> {
-    port::KNOBS.iter().chain(ALL.iter().flat_map(|entry| entry.knobs)).copied()
+    // NIC `hosts` has those of NIC `tcp`.
+    let entries = ALL.iter().filter(|entry| entry.kind != Kind::Hosts);
+    port::KNOBS.iter().chain(entries.flat_map(|entry| entry.knobs)).copied()
 }
 
 /// The knobs that say which device and port a NIC is opened with.

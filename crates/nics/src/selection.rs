@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, env, fmt};
 
 use crate::{
     ALL, Kind, NicEntry, OpenError, Opener, SHARED_VARIABLES, Visitor, auto,
+    hosts::HostsOpener,
     ibverbs::{self, IbverbsOpener},
     mlx5::Mlx5Opener,
     port,
@@ -91,6 +92,9 @@ impl Selection {
             }
             Ok(NicEntry { kind: Kind::Tcp, .. }) => {
                 Ok(visitor.visit(TcpOpener::from_lookup(lookup)?))
+            }
+            Ok(NicEntry { kind: Kind::Hosts, .. }) => {
+                Ok(visitor.visit(HostsOpener::from_lookup(lookup)?))
             }
             Ok(NicEntry { kind: Kind::Ibverbs, .. }) => {
                 Ok(visitor.visit(IbverbsOpener::from_lookup(lookup)?))
@@ -194,16 +198,21 @@ mod tests {
             let expected = format!("NIC `{}`: ", available.name);
             assert!(error.starts_with(&expected) || available.name == "auto", "{error}");
         }
-        let is_software = |nic: &crate::Availability| ["soft", "tcp"].contains(&nic.name);
+        let is_software = |nic: &crate::Availability| ["soft", "tcp", "hosts"].contains(&nic.name);
         let mut software = crate::all(|_| None).into_iter().filter(is_software);
         assert!(software.all(|available| available.error.is_none()));
     }
 
     #[test]
     fn an_unknown_name_is_refused_with_the_nearest_and_all_known_ones() {
-        let known = "this version drives: soft, tcp, ibverbs, mlx5, auto";
-        for (name, hint) in [("none_0", ""), ("softnic", "soft"), ("sotf", "soft"), ("tpc", "tcp")]
-        {
+        let known = "this version drives: soft, tcp, hosts, ibverbs, mlx5, auto";
+        for (name, hint) in [
+            ("none_0", ""),
+            ("softnic", "soft"),
+            ("sotf", "soft"),
+            ("tpc", "tcp"),
+            ("host", "hosts"),
+        ] {
             let hint = match hint {
                 "" => String::new(),
                 hint => format!(" (did you mean `{hint}`?)"),
@@ -229,7 +238,7 @@ mod tests {
         let with = |nic: &str, variable: &str, text: &str| {
             Selection::from_lookup(nic, |name| (name == variable).then(|| text.to_owned()))
         };
-        for name in ["soft", "tcp"] {
+        for name in ["soft", "tcp", "hosts"] {
             let device = with(name, "COPYRPC_NIC_DEVICE", name);
             assert_eq!(device.with(NameOf).unwrap().unwrap(), name);
             assert_eq!(
@@ -276,6 +285,8 @@ mod tests {
         assert_eq!(Selection::new("none").to_string(), "none");
         let secret = |name: &str| (name == "COPYRPC_SECRET_FILE").then(|| "/a".to_owned());
         assert_eq!(Selection::from_lookup("tcp", secret).settings().len(), 1);
+        let address = |name: &str| (name == "COPYRPC_TCP_ADDRESS").then(|| "127.0.0.1".to_owned());
+        assert_eq!(Selection::from_lookup("hosts", address).settings().len(), 1);
         assert_eq!(Selection::from_lookup("soft", secret).settings().len(), 0);
         assert_eq!(Selection::from_lookup("auto", set).settings().len(), 2);
         let device = |name: &str| (name == "COPYRPC_IBVERBS_PORT").then(|| "1".to_owned());

@@ -21,16 +21,21 @@ impl TcpOpener {
     }
 }
 
+/// Opens a port of the NIC `name`.
+pub(crate) fn open_as(name: &'static str, config: &Config) -> Result<Nic, crate::OpenError> {
+    open(config).map_err(|error| match error {
+        OpenError::Engine(softnic::OpenError::Option(cause)) => {
+            crate::OpenError::option(name, cause)
+        }
+        error => crate::OpenError::Open { name, cause: error.into() },
+    })
+}
+
 impl Opener for TcpOpener {
     type Nic = Nic;
 
     fn open(&self) -> Result<Nic, crate::OpenError> {
-        open(&self.0).map_err(|error| match error {
-            OpenError::Engine(softnic::OpenError::Option(cause)) => {
-                crate::OpenError::option(NAME, cause)
-            }
-            error => crate::OpenError::Open { name: NAME, cause: error.into() },
-        })
+        open_as(NAME, &self.0)
     }
 
     fn label(&self) -> String {

@@ -24,7 +24,10 @@ pub struct Config {
     pub timeout: Duration,
     /// Address space for queues, in MiB; only what is used is allocated.
     pub card_mib: usize,
-    /// Device `tcp` has one port, and each of its tables one row. All else is refused.
+    /// Reaches queue pairs of ports on the same host, of the same user and secret, by shared memory, and all others
+    /// over TCP: NIC `hosts`.
+    pub shares_memory: bool,
+    /// The device has one port, and each of its tables one row. All else is refused.
     pub options: PortOptions,
 }
 
@@ -37,6 +40,7 @@ impl Default for Config {
             rendezvous: None,
             timeout: Duration::from_secs(10),
             card_mib: 64,
+            shares_memory: false,
             options: PortOptions::default(),
         }
     }
@@ -108,6 +112,7 @@ impl Config {
             rendezvous: None,
             timeout: Duration::from_nanos(settings.number(&TIMEOUT)),
             card_mib: usize::try_from(settings.number(&CARD_MIB)).unwrap_or(64),
+            shares_memory: false,
             options: PortOptions::default(),
         }
     }
@@ -142,6 +147,7 @@ mod tests {
             rendezvous: Some("host:7000".into()),
             timeout: Duration::from_secs(1),
             card_mib: 8,
+            shares_memory: false,
             options: PortOptions::default(),
         };
         assert_eq!(Config::from_lookup(set), Ok(expected));

@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     fn name(port: u16, life: u32) -> PortName {
-        PortName { address: SocketAddrV4::new([127, 0, 0, 1].into(), port), life }
+        PortName { address: SocketAddrV4::new([127, 0, 0, 1].into(), port), life, lid: 0 }
     }
 
     fn key(text: &str) -> Secret {

@@ -11,7 +11,6 @@ use softnic::{Packet, ReplyPacket, VirtualPort};
 use verbs::{Lid, Qpn};
 
 use crate::{
-    aliases::OWN,
     frame::{Assembler, FrameError, FrameKind, TcpMessage},
     handshake::{ANSWER_BYTES, Dialer},
     outbox::Outbox,
@@ -169,7 +168,7 @@ impl Link {
             let State::Live(stream) = &self.state else { return Ok(()) };
             match self.assembler.take(&header, stream.bytes(rest))? {
                 Some(TcpMessage::Request(packet)) => {
-                    let packet = packet.between(self.lid, OWN);
+                    let packet = packet.between(self.lid, own.lid());
                     if self.requests.is_empty() && self.may_run(&packet) {
                         self.run(own, &packet);
                     } else {
@@ -177,7 +176,7 @@ impl Link {
                     }
                 }
                 Some(TcpMessage::Answer(answer)) => {
-                    let answer = answer.between(self.lid, OWN);
+                    let answer = answer.between(self.lid, own.lid());
                     own.settle(&answer);
                     ready.push(answer.destination().1);
                 }

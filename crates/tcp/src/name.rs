@@ -1,7 +1,7 @@
 //! How a port on TCP is addressed: a GID that says where it listens, and which life of it that is.
 //!
 //! ```text
-//!  fd 63 70 72 │ life: 4 │ 0 0 │ TCP port: 2 │ IPv4 address: 4      big endian
+//!  fd 63 70 72 │ life: 4 │ LID: 2 │ TCP port: 2 │ IPv4 address: 4      big endian
 //! ```
 //!
 //! The first byte makes it a unique local IPv6 address (RFC 4193), which no RoCE port has by accident.
@@ -23,6 +23,8 @@ pub struct PortName {
     pub address: SocketAddrV4,
     /// A random number of this port's life: its successor at the same address has another one.
     pub life: u32,
+    /// Its LID on the shared memory of its host; 0: it is reached over TCP only.
+    pub lid: u16,
 }
 
 impl PortName {
@@ -32,6 +34,7 @@ impl PortName {
         let mut bytes = [0; NAME_BYTES];
         bytes[..4].copy_from_slice(&PREFIX);
         bytes[4..8].copy_from_slice(&self.life.to_be_bytes());
+        bytes[8..10].copy_from_slice(&self.lid.to_be_bytes());
         bytes[10..12].copy_from_slice(&self.address.port().to_be_bytes());
         bytes[12..].copy_from_slice(&self.address.ip().octets());
         bytes
@@ -40,11 +43,18 @@ impl PortName {
     /// The name of these bytes; `None` if they are no name.
     #[must_use]
     pub fn from_bytes(bytes: [u8; NAME_BYTES]) -> Option<Self> {
-        let [a, b, c, d, l0, l1, l2, l3, 0, 0, p0, p1, ip @ ..] = bytes else { return None };
+        let [a, b, c, d, l0, l1, l2, l3, n0, n1, p0, p1, ip @ ..] = bytes;
         let port = u16::from_be_bytes([p0, p1]);
         let address = SocketAddrV4::new(Ipv4Addr::from(ip), port);
         let life = u32::from_be_bytes([l0, l1, l2, l3]);
-        ([a, b, c, d] == PREFIX && port != 0).then_some(Self { address, life })
+        let lid = u16::from_be_bytes([n0, n1]);
+        ([a, b, c, d] == PREFIX && port != 0).then_some(Self { address, life, lid })
+    }
+
+    /// What tells it from all other ports that had, or have elsewhere, its LID.
+    #[must_use]
+    pub(crate) fn instance(self) -> u64 {
+        u64::from(self.life) << 32 | u64::from(self.address.ip().to_bits())
     }
 
     /// As what peers send to.
@@ -84,8 +94,10 @@ mod tests {
         })]
 
         #[test]
-        fn a_name_is_what_its_bytes_say(ip in any::<u32>(), port in 1u16.., life in any::<u32>()) {
-            let name = PortName { address: SocketAddrV4::new(ip.into(), port), life };
+        fn a_name_is_what_its_bytes_say(
+            ip in any::<u32>(), port in 1u16.., life in any::<u32>(), lid in any::<u16>(),
+        ) {
+            let name = PortName { address: SocketAddrV4::new(ip.into(), port), life, lid };
             prop_assert_eq!(PortName::from_bytes(name.to_bytes()), Some(name));
             prop_assert_eq!(PortName::of_route(&name.route()), Some(name));
         }
@@ -100,8 +112,9 @@ mod tests {
 
     #[test]
     fn the_layout_is_fixed() {
-        let name = PortName { address: "10.1.2.3:700".parse().unwrap(), life: 0x0102_0304 };
-        let bytes = [0xfd, 0x63, 0x70, 0x72, 1, 2, 3, 4, 0, 0, 0x02, 0xbc, 10, 1, 2, 3];
+        let address = "10.1.2.3:700".parse().unwrap();
+        let name = PortName { address, life: 0x0102_0304, lid: 0x0506 };
+        let bytes = [0xfd, 0x63, 0x70, 0x72, 1, 2, 3, 4, 5, 6, 0x02, 0xbc, 10, 1, 2, 3];
         assert_eq!(name.to_bytes(), bytes);
     }
 }

@@ -15,7 +15,6 @@ use verbs::{Lid, Qpn};
 
 use crate::{
     PortName,
-    aliases::OWN,
     handshake::{Acceptor, Dialer, HELLO_BYTES, Hello, PROOF_BYTES},
     link::{DialError, Dialing, Link, Lost, State},
     secret::random,
@@ -194,7 +193,7 @@ impl Network {
 
     fn send(&mut self, shared: &Shared, own: &VirtualPort, packet: Packet, now_ns: u64) {
         let ((_, qp), (lid, _)) = (packet.source(), packet.destination());
-        if lid == OWN {
+        if lid == own.lid() {
             let answer = own.respond(&packet);
             if answer.is_some() || !packet.is_datagram() {
                 own.settle(&answer.unwrap_or_else(|| VirtualPort::dropped(&packet)));

@@ -7,11 +7,11 @@ use std::{
 };
 
 use memory::sync::Arc;
-use softnic::{Nic, open_virtual};
+use softnic::{Membership, Nic, open_member, open_virtual};
 use verbs::LinkLayer;
 
 use crate::{
-    Config, Counts, PortName, Secret, SecretError, aliases::OWN, port::TcpPort, secret::random,
+    Config, Counts, PortName, Secret, SecretError, aliases::ALONE, port::TcpPort, secret::random,
 };
 
 /// Ports after the one that was asked for which are tried, too.
@@ -95,16 +95,22 @@ pub fn open_with_handle(config: &Config) -> Result<(Nic, Handle), OpenError> {
     let SocketAddr::V4(address) = listener.local_addr().map_err(failed)? else {
         return Err(OpenError::Address { text: config.address.clone() });
     };
-    let name = PortName { address, life: u32::from_ne_bytes(random()) };
-    let port = TcpPort::new(name, key, config.timeout, listener).map_err(failed)?;
-    let port = Arc::new(port);
+    let mut name = PortName { address, life: u32::from_ne_bytes(random()), lid: 0 };
     let engine = softnic::Config {
         link: LinkLayer::Ethernet,
         card_mib: config.card_mib,
         options: config.options.clone(),
+        fabric: key.fabric(),
         ..softnic::Config::default()
     };
-    let (nic, own) = open_virtual(&engine, OWN, port.clone())?;
+    let membership =
+        if config.shares_memory { Some(Membership::join(&engine, name.instance())?) } else { None };
+    name.lid = membership.as_ref().map_or(0, |membership| membership.lid().get());
+    let port = Arc::new(TcpPort::new(name, key, config.timeout, listener).map_err(failed)?);
+    let (nic, own) = match membership {
+        Some(membership) => open_member(&engine, membership, port.clone())?,
+        None => open_virtual(&engine, ALONE, port.clone())?,
+    };
     port.attach(own);
     Ok((nic, Handle(port)))
 }

@@ -112,6 +112,11 @@ impl Timeline for TcpPort {
         Some(PortName::of_route(route).map_or(NOBODY, |name| self.shared.aliases.lid(name)))
     }
 
+    fn instance_of(&self, route: &PortRoute) -> Option<(Lid, u64)> {
+        let name = PortName::of_route(route).filter(|name| name.lid != 0)?;
+        Some((Lid::new(name.lid), name.instance()))
+    }
+
     fn is_reliable(&self) -> bool {
         true
     }
@@ -121,7 +126,8 @@ impl Timeline for TcpPort {
     }
 
     fn describe(&self, attributes: &mut NicAttributes) {
-        attributes.name = "tcp".into();
+        let is_alone = self.shared.name.lid == 0;
+        attributes.name = if is_alone { "tcp" } else { "hosts" }.into();
     }
 
     fn poll_timeout(&self) -> Duration {

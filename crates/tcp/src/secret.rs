@@ -6,8 +6,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use hmac::{Hmac, KeyInit as _, Mac as _};
 use os::private_file::{self, SECRET_BYTES_MAX, SECRET_BYTES_MIN, SecretFileError};
 use rustix::rand::{GetRandomFlags, getrandom};
+use sha2::Sha256;
 
 /// Why there is no secret.
 #[derive(Debug, thiserror::Error)]
@@ -37,6 +39,10 @@ pub enum SecretError {
     Folder(#[from] os::private_dir::PrivateDirError),
 }
 
+/// What the name of a fabric is made of, beside the secret, and how much of the digest is in it.
+const FABRIC_LABEL: &[u8] = b"copyrpc fabric of a host";
+const FABRIC_BYTES: usize = 12;
+
 /// What only ports that may meet know. It is never shown.
 #[derive(Clone)]
 pub struct Secret(Box<[u8]>);
@@ -56,6 +62,15 @@ impl Secret {
 
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.0
+    }
+
+    /// Name of the fabric of ports that share it and the memory of a host. It says nothing of the secret, and is no
+    /// name that anybody can set.
+    pub(crate) fn fabric(&self) -> String {
+        let mac = Hmac::<Sha256>::new_from_slice(&self.0).map(|mac| mac.chain_update(FABRIC_LABEL));
+        let digest = mac.map(|mac| mac.finalize().into_bytes()).unwrap_or_default();
+        let hex: String = digest[..FABRIC_BYTES].iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("hosts.{hex}")
     }
 
     /// Reads it from a file that only this user can read. A newline at the end does not count.
@@ -132,6 +147,15 @@ mod tests {
         fs::set_permissions(&path, permissions).unwrap();
         assert!(matches!(Secret::of_user(&folder), Err(SecretError::NotPrivate { .. })));
         fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn each_secret_has_a_fabric_of_its_own() {
+        let [first, second] = ["a secret of the job", "a secret of another"]
+            .map(|text| Secret::from_bytes(text.as_bytes()).fabric());
+        assert_ne!(first, second);
+        assert_eq!(first, Secret::from_bytes(b"a secret of the job").fabric());
+        assert!(first.starts_with("hosts.") && first.len() <= 32, "{first}");
     }
 
     #[test]

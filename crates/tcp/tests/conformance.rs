@@ -7,7 +7,16 @@ use conformance::{NicPlace, Testbed};
 use copyrpc_tcp::{Config, open};
 
 fn on_loopback(_: &NicPlace) -> softnic::Nic {
-    let config = Config { card_mib: 16, ..Config::default() };
+    opened(false)
+}
+
+/// RC by shared memory, the rest over TCP.
+fn on_one_host(_: &NicPlace) -> softnic::Nic {
+    opened(true)
+}
+
+fn opened(shares_memory: bool) -> softnic::Nic {
+    let config = Config { card_mib: 16, shares_memory, ..Config::default() };
     open(&config).unwrap_or_else(|error| panic!("{error}"))
 }
 
@@ -17,10 +26,13 @@ const PATIENT: Testbed =
     Testbed { quiet: Duration::from_millis(50), wakes_early: true, ..Testbed::FULL };
 
 conformance::suite!(loopback, on_loopback, PATIENT);
+conformance::suite!(one_host, on_one_host, PATIENT);
 
 #[test]
 fn port_options_are_honoured_or_refused() {
-    conformance::port_options(|options| {
-        open(&Config { options: options.clone(), ..Config::default() })
-    });
+    for shares_memory in [false, true] {
+        conformance::port_options(|options| {
+            open(&Config { shares_memory, options: options.clone(), ..Config::default() })
+        });
+    }
 }

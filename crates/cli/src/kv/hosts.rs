@@ -141,7 +141,7 @@ fn check_reach(configs: &[Config], infos: &[HostInfo]) -> anyhow::Result<()> {
     let uses_memory = |config: &Config| config.backend.uses_nic() && config.nic == "soft";
     if !is_one_host && configs.iter().any(uses_memory) {
         let problem =
-            "NIC `soft` reaches no other host; use --nic tcp, or ibverbs where there is one";
+            "NIC `soft` reaches no other host; use --nic hosts, or ibverbs where there is one";
         return Err(UsageError(problem.to_owned()).into());
     }
     Ok(())

@@ -11,8 +11,9 @@ pub const NIC: Knob = Knob {
     env: "COPYRPC_NIC",
     kind: KnobKind::Text,
     default: "soft",
-    meaning: "The NIC to use: `soft`, the software NIC in shared memory; `tcp`, the same over TCP; `ibverbs`, or the \
-              name of an RDMA device; `mlx5`, a ConnectX by this project's driver; or `auto`",
+    meaning: "The NIC to use: `soft`, the software NIC in shared memory; `tcp`, the same over TCP; `hosts`, \
+              memory within a host and TCP beyond; `ibverbs`, or the name of an RDMA device; `mlx5`, a \
+              ConnectX by this project's driver; or `auto`",
 };
 
 /// The daemon's job.

@@ -241,7 +241,9 @@ impl DeviceQp for Qp {
     /// Each table of the port has one row, so there is no other that a queue pair could be in.
     fn modify(&mut self, to: &Transition, _: PortRows) -> Result<(), ModifyError> {
         if let Transition::Rtr(RtrAttr { peer: Some(peer), .. }) = to {
-            let lid = self.housekeeping.port.lid_of(&peer.address.route);
+            let (port, route) = (&self.housekeeping.port, &peer.address.route);
+            let member = port.timeline().and_then(|timeline| timeline.instance_of(route));
+            let lid = member.map_or_else(|| port.lid_of(route), |(lid, _)| lid);
             self.housekeeping.prepare_to_connect(lid.get());
         }
         self.shared.modify(to)?;
@@ -278,6 +280,9 @@ impl DeviceCq for Cq {
         match self.port.runner.get() {
             None => self.housekeeping.idle(&mut self.idle_polls),
             Some(Runner::Thread(_)) => false,
+            Some(Runner::Timeline(timeline)) if self.port.fabric.is_some() => {
+                self.housekeeping.idle_between(&**timeline, &mut self.idle_polls)
+            }
             Some(Runner::Timeline(timeline)) => {
                 let happened = timeline.idle(self.port.lid);
                 self.housekeeping.attend();

@@ -42,6 +42,8 @@ const QUIET_NS: u64 = 1_000_000_000;
 
 /// Idle polls between looks at the clock, and at what peers did.
 const IDLE_POLLS: u32 = 64;
+/// Idle polls between looks at packets, where a fabric is looked at, too. Divides [`IDLE_POLLS`].
+const IDLE_POLLS_OF_MEMBER: u32 = 8;
 
 /// Serves a port and knows its queues. Queues know the [`PortState`] only.
 #[derive(Debug)]
@@ -98,10 +100,18 @@ fn limits(config: &Config) -> Limits {
 impl Housekeeping {
     pub(crate) fn open(config: Config) -> Result<Arc<Self>, OpenFailure> {
         PortTables::single(DEVICE).check(&config.options)?;
-        let card = Card::create(limits(&config), false)?;
-        let fabric = Fabric::join(&config.fabric, card.clone())?;
+        let (card, fabric) = Self::join(&config, None)?;
         let port = PortState::new(config, Lid::new(fabric.lid), card, Some(fabric));
         Ok(Arc::new(Self::new(port)))
+    }
+
+    pub(crate) fn join(
+        config: &Config,
+        instance: Option<u64>,
+    ) -> Result<(Card, Fabric), OpenFailure> {
+        let card = Card::create(limits(config), false)?;
+        let fabric = Fabric::join(&config.fabric, card.clone(), instance)?;
+        Ok((card, fabric))
     }
 
     /// A port on the heap that is driven from outside. It has no strict mode.
@@ -111,7 +121,20 @@ impl Housekeeping {
         timeline: Arc<dyn Timeline>,
     ) -> Result<Arc<Self>, OpenFailure> {
         let card = Card::create(limits(&config), !timeline.maps_card())?;
-        let mut port = PortState::new(Config { strict: None, ..config }, lid, card, None);
+        Self::driven(PortState::new(Config { strict: None, ..config }, lid, card, None), timeline)
+    }
+
+    /// A port of a fabric that is also driven from outside. It has no strict mode.
+    pub(crate) fn open_member(
+        config: Config,
+        (card, fabric): (Card, Fabric),
+        timeline: Arc<dyn Timeline>,
+    ) -> Result<Arc<Self>, OpenFailure> {
+        let (config, lid) = (Config { strict: None, ..config }, Lid::new(fabric.lid));
+        Self::driven(PortState::new(config, lid, card, Some(fabric)), timeline)
+    }
+
+    fn driven(mut port: PortState, timeline: Arc<dyn Timeline>) -> Result<Arc<Self>, OpenFailure> {
         timeline.describe(&mut port.attributes);
         PortTables::single(&port.attributes.name).check(&port.config.options)?;
         // Peers may remember an earlier port of this LID. DC connections of this one, which get such numbers,
@@ -190,6 +213,18 @@ impl Housekeeping {
         is_time
     }
 
+    /// [`idle`](Self::idle) of a port that `timeline` carries packets for: what comes over the fabric comes without
+    /// a call, so that the packets are looked at less often.
+    pub(crate) fn idle_between(&self, timeline: &dyn Timeline, polls: &mut u32) -> bool {
+        let is_time = self.idle(polls);
+        if !is_time && polls.is_multiple_of(IDLE_POLLS_OF_MEMBER) {
+            let happened = timeline.idle(self.port.lid);
+            self.attend();
+            return happened;
+        }
+        is_time
+    }
+
     /// Looks at what was done to this port's queues, if anything was.
     pub(crate) fn attend(&self) {
         if self.port.owner.card.shared().attention.load(Ordering::Relaxed) != 0 {
@@ -202,7 +237,9 @@ impl Housekeeping {
     pub(crate) fn progress(&self) {
         if let Some(timeline) = self.port.timeline() {
             timeline.idle(self.port.lid);
-            return self.attend();
+            if self.port.fabric.is_none() {
+                return self.attend();
+            }
         }
         if clock::now_ns() >= self.port.serve_at_ns.load(Ordering::Relaxed) {
             self.serve();
@@ -253,7 +290,11 @@ impl Housekeeping {
         let left = core::mem::take(&mut *lock(&self.port.left));
         for peer in left {
             let queues = AllQueues { qps: self.qps(), cqs: self.cqs(), rqs: self.rqs() };
-            reap(&queues, self.port.lid.get(), &peer);
+            let lost = reap(&queues, self.port.lid.get(), &peer);
+            if self.port.timeline().is_some() {
+                // Its peers are not known by LID.
+                lost.into_iter().for_each(|qpn| self.port.add_event(AsyncEvent::QpFatal(qpn)));
+            }
             PortLock(&self.port.owner.card.shared().atomics).give(peer.lid);
             if let Some(fabric) = &self.port.fabric {
                 lock(fabric).forget(peer.lid);
@@ -280,16 +321,20 @@ impl Housekeeping {
 
     /// How long a program may sleep without calling in.
     pub(crate) fn poll_timeout(&self) -> Option<Duration> {
-        match self.port.runner.get() {
+        let of_packets = match self.port.runner.get() {
             Some(Runner::Thread(_)) => return None,
-            Some(Runner::Timeline(timeline)) => return Some(timeline.poll_timeout()),
-            None => {}
-        }
+            Some(Runner::Timeline(timeline)) if self.port.fabric.is_none() => {
+                return Some(timeline.poll_timeout());
+            }
+            Some(Runner::Timeline(timeline)) => timeline.poll_timeout(),
+            None => Duration::MAX,
+        };
         if self.port.scheduled_qps.load(Ordering::Relaxed) > 0 {
-            return Some(SLEEP_SCHEDULED);
+            return Some(SLEEP_SCHEDULED.min(of_packets));
         }
         let quiet_ns = clock::now_ns().saturating_sub(self.port.changed_ns.load(Ordering::Relaxed));
-        Some(if quiet_ns < QUIET_NS { SLEEP_CHANGING } else { SLEEP_QUIET })
+        let of_fabric = if quiet_ns < QUIET_NS { SLEEP_CHANGING } else { SLEEP_QUIET };
+        Some(of_fabric.min(of_packets))
     }
 
     /// Gives back what was left behind, if nobody is inside any more.
@@ -387,7 +432,7 @@ mod tests {
         let nic = open(&config).unwrap();
         let housekeeping = &nic.device().0;
         let port = &housekeeping.port;
-        let mut dead = Fabric::join(&fabric, small_card()).unwrap();
+        let mut dead = Fabric::join(&fabric, small_card(), None).unwrap();
         let lid = dead.lid;
         meet(port, &mut dead);
         let [mut before, mut after] = [(); 2].map(|()| queue_pair(&nic));
@@ -395,7 +440,7 @@ mod tests {
         assert_eq!(before.state(), QpState::Rtr);
         port.serve_at_ns.store(u64::MAX, Ordering::Relaxed); // asleep
         drop(dead);
-        let mut successor = Fabric::join_as(lid, &fabric, small_card()).unwrap();
+        let mut successor = Fabric::join_as(lid, &fabric, small_card(), None).unwrap();
         connect(&nic, &mut after, lid);
         housekeeping.serve();
         assert_eq!(before.state(), QpState::Err);
@@ -412,7 +457,7 @@ mod tests {
         let nic = open(&config).unwrap();
         let housekeeping = &nic.device().0;
         let port = &housekeeping.port;
-        let mut other = Fabric::join(&fabric, small_card()).unwrap();
+        let mut other = Fabric::join(&fabric, small_card(), None).unwrap();
         other.quarantine(port.lid.get());
         for _ in 0..10 {
             assert_eq!(port.import(other.lid).map(drop), Err(true), "somebody is there");

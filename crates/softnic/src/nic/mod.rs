@@ -36,7 +36,7 @@ pub use self::{
     device::{Cq, Device, Pd, Qp, Srq},
     lent::{LentQp, LentQueue},
     mr::Mr,
-    open::{Nic, OpenError, open, open_virtual},
+    open::{Membership, Nic, OpenError, open, open_member, open_virtual},
     strict::Violation,
     timeline::{Cause, Issued, NextWqe, Timeline},
     virtual_port::{DecodeError, Packet, Refusal, ReplyPacket, VirtualPort},

@@ -46,8 +46,8 @@ impl Mr {
         access: Access,
     ) -> Result<Self, MemoryError> {
         check(len_bytes, access)?;
-        let is_virtual = port.timeline().is_some();
-        let region = if is_virtual {
+        let is_private = port.fabric.is_none();
+        let region = if is_private {
             Region::heap(len_bytes)
         } else if len_bytes >= HUGE_BYTES_MIN {
             Region::memfd_huge("copyrpc-mr", len_bytes)
@@ -56,7 +56,7 @@ impl Mr {
         };
         let system = |cause: String| MemoryError::System { len_bytes: len_bytes as u64, cause };
         let region = region.map_err(|error| system(error.to_string()))?;
-        if !is_virtual {
+        if !is_private {
             region.seal_size().map_err(|error| system(error.to_string()))?;
         }
         Self::publish(port, in_use, pd, region, len_bytes, access, None)
@@ -72,7 +72,7 @@ impl Mr {
         access: Access,
     ) -> Result<Self, MemoryError> {
         check(len_bytes, access)?;
-        if port.timeline().is_some() {
+        if port.fabric.is_none() {
             return Err(MemoryError::foreign(len_bytes));
         }
         let region = Region::map_lent(fd, len_bytes).map_err(|error| MemoryError::System {
@@ -117,7 +117,7 @@ impl Mr {
         let segment = port.add_segment(&region);
         let addr = match iova {
             Some(iova) => iova,
-            None if port.timeline().is_some() => port.invent_addr(length),
+            None if port.fabric.is_none() => port.invent_addr(length),
             None => region.as_ptr().addr().get() as u64,
         };
         entry.addr.store(addr, Ordering::Relaxed);

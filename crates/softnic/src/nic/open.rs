@@ -6,6 +6,8 @@ use verbs::PortOptionError;
 use crate::{
     Config, Device, Drive, Timeline, Violation, VirtualPort,
     nic::{
+        card::Card,
+        fabric::Fabric,
         housekeeping::{Housekeeping, OpenFailure},
         in_use::InUse,
         runner::Runner,
@@ -71,6 +73,52 @@ pub fn open_virtual(
     timeline: Arc<dyn Timeline>,
 ) -> Result<(Nic, VirtualPort), OpenError> {
     let housekeeping = Housekeeping::open_virtual(config.clone(), lid, timeline)
+        .map_err(|failure| OpenError::of(failure, config))?;
+    let (in_use, port) = (InUse::new(&housekeeping), VirtualPort::new(&housekeeping));
+    Ok((mlx5::Nic::new(Device(housekeeping, in_use)), port))
+}
+
+/// A place on a fabric, for a port that is reached by packets, too.
+#[derive(Debug)]
+pub struct Membership {
+    card: Card,
+    fabric: Fabric,
+}
+
+impl Membership {
+    /// Joins the fabric that `config` names. `instance`: a number that no other port of this name has or had;
+    /// only who knows it finds this one.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`].
+    pub fn join(config: &Config, instance: u64) -> Result<Self, OpenError> {
+        Housekeeping::join(config, Some(instance))
+            .map(|(card, fabric)| Self { card, fabric })
+            .map_err(|failure| OpenError::of(failure, config))
+    }
+
+    /// The port's LID there.
+    #[must_use]
+    pub fn lid(&self) -> verbs::Lid {
+        verbs::Lid::new(self.fabric.lid)
+    }
+}
+
+/// Opens a port that calls ports of its own fabric, and reaches all others by packets, which `timeline` carries.
+/// Which way a queue pair goes is settled when it is connected, by [`Timeline::instance_of`]; UD and DC go by
+/// packets. Of `config` it takes link layer and options.
+///
+/// # Errors
+///
+/// [`OpenError`].
+pub fn open_member(
+    config: &Config,
+    membership: Membership,
+    timeline: Arc<dyn Timeline>,
+) -> Result<(Nic, VirtualPort), OpenError> {
+    let Membership { card, fabric } = membership;
+    let housekeeping = Housekeeping::open_member(config.clone(), (card, fabric), timeline)
         .map_err(|failure| OpenError::of(failure, config))?;
     let (in_use, port) = (InUse::new(&housekeeping), VirtualPort::new(&housekeeping));
     Ok((mlx5::Nic::new(Device(housekeeping, in_use)), port))

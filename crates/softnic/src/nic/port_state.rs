@@ -9,8 +9,8 @@ use memory::{
     Region, barrier,
     sync::{Arc, AtomicU32, AtomicU64, AtomicUsize, Ordering},
 };
-use os::{clock, event::EventFd};
-use verbs::{AsyncEvent, CreateError, Lid, NicAttributes, Shortage};
+use os::{clock, event::EventFd, unix::SocketError};
+use verbs::{AsyncEvent, CreateError, Lid, NicAttributes, PortRoute, Shortage};
 
 use crate::nic::{
     card::{
@@ -39,6 +39,23 @@ pub(crate) const LOOK_NS: u64 = 100_000_000;
 pub(crate) const QUIESCE_NS: u64 = 500_000_000;
 /// The same where housekeeping can come back: it runs inside polls.
 pub(crate) const QUIESCE_BRIEFLY_NS: u64 = 200_000;
+
+/// How the requests of a queue pair reach its peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// By calls on the mapped card of the port with this LID of the own fabric.
+    Card(Lid),
+    /// By packets to the port that has this LID in them.
+    Packets(Lid),
+}
+
+impl Way {
+    pub(crate) fn lid(self) -> Lid {
+        match self {
+            Self::Card(lid) | Self::Packets(lid) => lid,
+        }
+    }
+}
 
 /// State of one port, shared by its objects.
 #[derive(Debug)]
@@ -143,6 +160,23 @@ impl PortState {
 
     pub(crate) fn now_ns(&self) -> u64 {
         self.timeline().map_or_else(clock::now_ns, |timeline| timeline.now_ns())
+    }
+
+    /// How a queue pair that is connected now reaches the port that `route` leads to.
+    ///
+    /// # Errors
+    ///
+    /// Why the kernel does not say whether that port is on this fabric.
+    pub(crate) fn way_to(&self, route: &PortRoute) -> Result<Way, SocketError> {
+        let Some(timeline) = self.timeline() else { return Ok(Way::Card(self.lid_of(route))) };
+        if let Some(fabric) = &self.fabric
+            && let Some((lid, instance)) = timeline.instance_of(route)
+            && lock(fabric).find(lid.get(), instance)?
+        {
+            self.serve_at_ns.store(0, Ordering::Relaxed);
+            return Ok(Way::Card(lid));
+        }
+        Ok(Way::Packets(self.lid_of(route)))
     }
 
     /// Drive *virtual*: an address for a region, the same in each run, that no other region of any port has.

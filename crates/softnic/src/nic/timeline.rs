@@ -49,6 +49,13 @@ pub trait Timeline: Debug + Send + Sync {
         None
     }
 
+    /// The LID and the [instance](crate::Membership::join) of the port that `route` leads to, if that has joined a
+    /// fabric; somewhere, not necessarily here. For ports that have joined one themselves.
+    fn instance_of(&self, route: &PortRoute) -> Option<(Lid, u64)> {
+        let _ = route;
+        None
+    }
+
     /// Whether nothing is lost on the way: each packet gets an answer, at least that it was
     /// [dropped](crate::VirtualPort::dropped), or its destination is [lost](crate::VirtualPort::lose_peer). Then a
     /// requester sends again only what was dropped.

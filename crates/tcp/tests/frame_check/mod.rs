@@ -26,7 +26,7 @@ pub(crate) fn check(bytes: &[u8]) {
 
 /// Nobody gets in without a proof.
 fn handshake(bytes: &[u8]) {
-    let name = |life| PortName { address: "127.0.0.1:9".parse().unwrap(), life };
+    let name = |life| PortName { address: "127.0.0.1:9".parse().unwrap(), life, lid: 0 };
     let key = Secret::from_bytes(b"a secret of the job");
     if let Some(hello) = bytes.first_chunk::<HELLO_BYTES>()
         && let Ok((acceptor, _)) = Acceptor::new(&key, name(1), 0, [7; 32], hello)

@@ -14,7 +14,7 @@ pub(crate) fn message(bytes: &[u8]) {
     let card = Card::create(limits, false).expect("a small card");
     let name = format!("hostile-{}-{:?}", std::process::id(), std::thread::current().id());
     let name: String = name.chars().filter(char::is_ascii_alphanumeric).collect();
-    let mut fabric = Fabric::join(&name, card).expect("a free name");
+    let mut fabric = Fabric::join(&name, card, None).expect("a free name");
     let (ro, rw) = (fabric.card.ro.clone(), fabric.card.rw.clone());
     let lid = fabric.lid;
     assert!(fabric.connect(lid), "it reaches itself");

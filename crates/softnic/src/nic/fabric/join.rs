@@ -7,7 +7,7 @@ use os::{
     unix::{SocketError, UnixConnection},
 };
 
-use super::{Fabric, LID_MAX, address, instance};
+use super::{Fabric, LID_MAX, address, new_instance};
 use crate::nic::card::Card;
 
 /// Addresses of a full fabric that are looked at to tell who has them.
@@ -27,23 +27,28 @@ pub(crate) enum JoinError {
 }
 
 impl Fabric {
-    /// Takes a free LID of the fabric.
+    /// Takes a free LID of the fabric. With an `instance` only those who know that find the port.
     ///
     /// # Errors
     ///
     /// [`JoinError`].
-    pub(crate) fn join(name: &str, card: Card) -> Result<Self, JoinError> {
-        Self::join_below(LID_MAX, name, card)
+    pub(crate) fn join(name: &str, card: Card, instance: Option<u64>) -> Result<Self, JoinError> {
+        Self::join_below(LID_MAX, name, card, instance)
     }
 
     /// Takes a free LID of those up to `lid_max`.
-    fn join_below(lid_max: u16, name: &str, card: Card) -> Result<Self, JoinError> {
-        let start = instance();
+    fn join_below(
+        lid_max: u16,
+        name: &str,
+        card: Card,
+        instance: Option<u64>,
+    ) -> Result<Self, JoinError> {
+        let start = new_instance();
         // Spread, so that ports opened at the same time seldom try the same one.
         let start = (start ^ start >> 17 ^ start >> 31) % u64::from(lid_max);
         for step in 0..u64::from(lid_max) {
             let lid = u16::try_from((start + step) % u64::from(lid_max) + 1).unwrap_or(1);
-            match Self::join_as(lid, name, card.clone()) {
+            match Self::join_as(lid, name, card.clone(), instance) {
                 Err(SocketError::InUse(_)) => {}
                 done => return Ok(done?),
             }
@@ -92,13 +97,14 @@ mod tests {
         let name = format!("squatted-{}", std::process::id());
         let listeners = (1..=ADDRESSES).map(|lid| Listener::bind(&address(&name, lid)).unwrap());
         let mut listeners = listeners.collect::<Vec<_>>();
-        let error = Fabric::join_below(ADDRESSES, &name, small_card()).unwrap_err().to_string();
+        let join = || Fabric::join_below(ADDRESSES, &name, small_card(), None);
+        let error = join().unwrap_err().to_string();
         let own = format!("by process {} of this user", std::process::id());
         for part in ["all 8 addresses", "of 8 that were looked at 8", &own, "COPYRPC_SOFT_FABRIC"] {
             assert!(error.contains(part), "{part:?} in {error}");
         }
         listeners.pop();
-        let fabric = Fabric::join_below(ADDRESSES, &name, small_card()).unwrap();
+        let fabric = join().unwrap();
         assert_eq!(fabric.lid, ADDRESSES);
     }
 }

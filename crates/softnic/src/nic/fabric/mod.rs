@@ -11,6 +11,9 @@
 //! read the other's hello. So [`PortState::quiesce`](crate::nic::port_state::PortState::quiesce) knows every executor
 //! there is. And a port that has the number of a dead one waits outside until what that left half done is
 //! finished: in shared memory both have the same name.
+//!
+//! A port that others reach by packets, too, listens at a name that its life is part of. Who was told of it from
+//! far away learns by connecting whether it is here: LIDs of one network namespace say nothing in another one.
 
 #[cfg(any(test, fuzzing))]
 pub(crate) mod hostile;
@@ -18,7 +21,10 @@ mod join;
 mod message;
 mod peer;
 
-use std::{collections::BTreeMap, os::fd::OwnedFd};
+use std::{
+    collections::{BTreeMap, HashMap},
+    os::fd::OwnedFd,
+};
 
 use memory::{
     MapError, Protection, Region,
@@ -90,6 +96,8 @@ struct PeerLink {
     connection: UnixConnection,
     /// Port at the other end: known from the start if this side connected, else from its hello.
     lid: Option<u16>,
+    /// Its instance: known from the start if this side connected to it by that, else from its hello.
+    instance: Option<u64>,
     peer: Option<Arc<Peer>>,
     hello_sent: bool,
     /// Position in the log of exports.
@@ -101,10 +109,17 @@ struct PeerLink {
 }
 
 impl PeerLink {
-    fn new(connection: UnixConnection, lid: Option<u16>) -> Self {
-        let since_ns = clock::now_ns();
-        let (peer, parked_until_ns) = (None, None);
-        Self { connection, lid, peer, hello_sent: false, sent: 0, since_ns, parked_until_ns }
+    fn new(connection: UnixConnection, lid: Option<u16>, instance: Option<u64>) -> Self {
+        Self {
+            connection,
+            lid,
+            instance,
+            peer: None,
+            hello_sent: false,
+            sent: 0,
+            since_ns: clock::now_ns(),
+            parked_until_ns: None,
+        }
     }
 }
 
@@ -124,6 +139,7 @@ pub(crate) struct Fabric {
     /// Dropped before the listener: when the LID is free for the next port, peers can see that this one is gone.
     links: Vec<PeerLink>,
     listener: Listener,
+    known: Known,
     /// LIDs of dead ports in [`News::left`], until recovery after them is complete.
     quarantined: Vec<u16>,
     log: BTreeMap<u64, Logged>,
@@ -132,15 +148,44 @@ pub(crate) struct Fabric {
     shortages: Vec<Shortage>,
 }
 
+/// How the ports of a fabric are found.
+#[derive(Debug)]
+enum Known {
+    /// By LID.
+    ByLid,
+    /// By LID and instance.
+    ByInstance {
+        /// The instance that was last found at each LID, of which there are at most [`LID_MAX`].
+        instances: HashMap<u16, u64>,
+        /// Keeps the LID: nobody is let in there.
+        _lid: Listener,
+    },
+}
+
 impl Fabric {
-    pub(crate) fn join_as(lid: u16, name: &str, card: Card) -> Result<Self, SocketError> {
+    /// Takes a LID. With an `instance` the port is found by those who know that, too, and no one else.
+    pub(crate) fn join_as(
+        lid: u16,
+        name: &str,
+        card: Card,
+        instance: Option<u64>,
+    ) -> Result<Self, SocketError> {
+        let first = Listener::bind(&address(name, lid))?;
+        let (listener, known) = match instance {
+            None => (first, Known::ByLid),
+            Some(instance) => {
+                let listener = Listener::bind(&address_of(name, lid, instance))?;
+                (listener, Known::ByInstance { instances: HashMap::new(), _lid: first })
+            }
+        };
         Ok(Self {
             name: name.to_owned(),
             lid,
-            instance: instance(),
+            instance: instance.unwrap_or_else(new_instance),
             card,
             links: Vec::new(),
-            listener: Listener::bind(&address(name, lid))?,
+            listener,
+            known,
             quarantined: Vec::new(),
             log: BTreeMap::new(),
             log_end: 0,
@@ -184,16 +229,56 @@ impl Fabric {
         if self.links.len() >= LINKS_MAX {
             return false;
         }
-        let connection = match UnixConnection::connect(&address(&self.name, lid), clock::NOW) {
+        let instance = match &self.known {
+            Known::ByLid => None,
+            Known::ByInstance { instances, .. } => match instances.get(&lid) {
+                None => return false,
+                instance => instance.copied(),
+            },
+        };
+        let address = match instance {
+            None => address(&self.name, lid),
+            Some(instance) => address_of(&self.name, lid, instance),
+        };
+        let connection = match UnixConnection::connect(&address, clock::NOW) {
             Ok(connection) => connection,
             // So many wait there to be let in that this one has to come again, as it has where this
             // process is out of descriptors.
             Err(SocketError::TimedOut | SocketError::Os { .. }) => return true,
             Err(_) => return false,
         };
-        self.links.push(PeerLink::new(connection, Some(lid)));
+        self.links.push(PeerLink::new(connection, Some(lid), instance));
         self.push();
         true
+    }
+
+    /// Whether this instance of port `lid` is on this fabric and lets this user in; then it is connected to.
+    /// Each of two live ports finds the other, or neither does: who listens where is the same for both.
+    ///
+    /// # Errors
+    ///
+    /// [`SocketError::Os`]: that cannot be told.
+    pub(crate) fn find(&mut self, lid: u16, instance: u64) -> Result<bool, SocketError> {
+        let is_it = |link: &PeerLink| link.lid == Some(lid) && link.instance == Some(instance);
+        if self.links.iter().any(is_it) {
+            return Ok(true);
+        }
+        let Known::ByInstance { instances, .. } = &mut self.known else { return Ok(false) };
+        match UnixConnection::connect(&address_of(&self.name, lid, instance), clock::NOW) {
+            Ok(connection) => {
+                instances.insert(lid, instance);
+                // Else the connection that there is ends soon: no two ports have the same LID.
+                if self.links.len() < LINKS_MAX && !self.links.iter().any(|l| l.lid == Some(lid)) {
+                    self.links.push(PeerLink::new(connection, Some(lid), Some(instance)));
+                    self.push();
+                }
+            }
+            // So many wait there to be let in that this one has to come again.
+            Err(SocketError::TimedOut) => drop(instances.insert(lid, instance)),
+            Err(error @ SocketError::Os { .. }) => return Err(error),
+            Err(_) => return Ok(false),
+        }
+        Ok(true)
     }
 
     /// Whether a hello or welcome is outstanding on some link that is younger than [`SILENT_NS_MAX`].
@@ -210,7 +295,7 @@ impl Fabric {
         let mut news = News::default();
         for _ in 0..BUDGET.min(LINKS_MAX - self.links.len()) {
             match self.listener.accept(clock::NOW) {
-                Ok(connection) => self.links.push(PeerLink::new(connection, None)),
+                Ok(connection) => self.links.push(PeerLink::new(connection, None, None)),
                 Err(SocketError::ForeignUser { .. } | SocketError::PeerGone) => {}
                 Err(_) => break,
             }
@@ -387,7 +472,8 @@ impl Fabric {
         let is_same = |peer: &&Arc<Peer>| (peer.lid, peer.instance) == (hello.lid, hello.instance);
         let same = known.find(is_same).cloned();
         let link = &mut self.links[at];
-        if link.lid.is_some_and(|lid| lid != hello.lid) {
+        let is_other = link.instance.is_some_and(|instance| instance != hello.instance);
+        if is_other || link.lid.is_some_and(|lid| lid != hello.lid) {
             return Err(CardError::Lid);
         }
         let peer = match same {
@@ -397,7 +483,7 @@ impl Fabric {
                 Arc::new(Peer::new(hello, limits, ro, rw, &link.connection)?)
             }
         };
-        link.lid = Some(hello.lid);
+        (link.lid, link.instance) = (Some(hello.lid), Some(hello.instance));
         link.peer = Some(peer);
         Ok(())
     }
@@ -451,8 +537,14 @@ fn address(fabric: &str, lid: u16) -> Address {
     Address::Abstract(format!("copyrpc-soft/{uid}/{fabric}/{lid}"))
 }
 
+/// Where one instance of a port listens.
+fn address_of(fabric: &str, lid: u16, instance: u64) -> Address {
+    let uid = os::unix::user_id();
+    Address::Abstract(format!("copyrpc-soft/{uid}/{fabric}/{lid}/{instance:016x}"))
+}
+
 /// Differs between ports that have the same LID one after the other.
-fn instance() -> u64 {
+fn new_instance() -> u64 {
     clock::now_ns() ^ u64::from(std::process::id()) << 40
 }
 
@@ -499,7 +591,7 @@ mod tests {
     use super::*;
 
     fn join(name: &str) -> Fabric {
-        Fabric::join(name, small_card()).unwrap()
+        Fabric::join(name, small_card(), None).unwrap()
     }
 
     #[test]
@@ -531,6 +623,32 @@ mod tests {
         peers.iter().map(|peer| peer.lid).collect()
     }
 
+    /// Ports of other network namespaces have the same LIDs.
+    #[test]
+    fn a_port_that_has_told_its_instance_is_found_by_it_and_by_nothing_else() {
+        let name = format!("instances-{}", std::process::id());
+        let join = |instance| Fabric::join(&name, small_card(), Some(instance)).unwrap();
+        let [mut fabric, mut other] = [1, 2].map(join);
+        let lid = other.lid;
+        assert!(!fabric.connect(lid), "its LID alone says nothing");
+        for instance in [0, 1, 3] {
+            assert!(!fabric.find(lid, instance).unwrap());
+        }
+        assert!(fabric.find(lid, 2).unwrap() && fabric.find(lid, 2).unwrap());
+        while fabric.is_connecting() || other.is_connecting() {
+            serve_both(&mut fabric, &mut other);
+        }
+        assert_eq!(fabric.links.len(), 1);
+        // Who has accepted a connection knows whose it is.
+        assert!(other.find(fabric.lid, 1).unwrap() && !other.find(fabric.lid, 2).unwrap());
+        assert_eq!(other.links.len(), 1);
+        let own = fabric.lid;
+        assert!(fabric.find(own, 1).unwrap(), "itself");
+        drop(other);
+        fabric.serve();
+        assert!(!fabric.find(lid, 2).unwrap());
+    }
+
     /// It would be taken for another one by all who send there.
     #[test]
     fn a_port_that_calls_itself_by_another_number_is_not_let_in() {
@@ -558,7 +676,7 @@ mod tests {
         assert!(!fabric.has_lost(lid));
         drop(dead);
         assert!(fabric.has_lost(lid));
-        let mut successor = Fabric::join_as(lid, &name, card).unwrap();
+        let mut successor = Fabric::join_as(lid, &name, card, None).unwrap();
         assert!(successor.connect(fabric.lid));
         let mut left = Vec::new();
         for _ in 0..10 {
@@ -583,7 +701,7 @@ mod tests {
         let name = format!("mute-{}", std::process::id());
         let [mut fabric, mut other] = [(); 2].map(|()| join(&name));
         assert!(other.connect(fabric.lid));
-        fabric.links.push(PeerLink::new(fabric.listener.accept(clock::NOW).unwrap(), None));
+        fabric.links.push(PeerLink::new(fabric.listener.accept(clock::NOW).unwrap(), None, None));
         assert!(fabric.read(0), "the hello of the other");
         let mut news = News::default();
         fabric.welcome(&mut news);

@@ -19,7 +19,7 @@ use crate::nic::{
         ReplyPacket, Request, Requester, Scratch, Sequence, copy_out_of, respond, respond_to_plain,
     },
     memory::{MrCache, PortMemory},
-    port_state::PortState,
+    port_state::{PortState, Way},
     strict::{Random, Violation},
 };
 
@@ -47,7 +47,8 @@ enum Mode {
     Plain,
     /// The same, as badly as hardware may.
     Strict(Strict),
-    /// As packets: those that have left the queue pair and not yet its port.
+    /// As packets: those that have left the queue pair and not yet its port. On a port that is also on a fabric a
+    /// queue pair begins so, until it is connected to a port there.
     Packets(VecDeque<Packet>),
 }
 
@@ -112,8 +113,11 @@ impl Exec {
         }
     }
 
-    pub(super) fn connect(&mut self, lid: u16, qpn: Qpn) {
-        self.requester.connect((Lid::new(lid), qpn));
+    pub(super) fn connect(&mut self, way: Way, qpn: Qpn) {
+        if let (Way::Card(_), Mode::Packets(_)) = (way, &self.mode) {
+            self.mode = Mode::Plain;
+        }
+        self.requester.connect((way.lid(), qpn));
     }
 
     #[inline]

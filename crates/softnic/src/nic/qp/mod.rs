@@ -22,7 +22,7 @@ use crate::{
         objects::{CqShared, Place, RqShared},
         port_state::{PortState, lock},
         runner::Runner,
-        timeline::Cause,
+        timeline::{Cause, Timeline},
     },
     shared::presence::Presence,
 };
@@ -99,6 +99,8 @@ pub(crate) struct QpShared {
     /// What whoever executes it next does first; [`NO_COMMAND`] if nothing.
     command: AtomicU32,
     is_scheduled: AtomicBool,
+    /// On a port that sends packets: it calls its peer's card instead. Of this life.
+    calls_card: AtomicBool,
 }
 
 // SAFETY: `exec` is accessed only by the thread that has entered the presence; `entry` leads to
@@ -190,6 +192,7 @@ impl QpShared {
             fallen: AtomicBool::new(false),
             command: AtomicU32::new(NO_COMMAND),
             is_scheduled: AtomicBool::new(false),
+            calls_card: AtomicBool::new(false),
             state: Mutex::new(state),
             port: port.clone(),
         });
@@ -289,9 +292,14 @@ impl QpShared {
         self.send.as_ref().is_some_and(SendRing::is_posted)
     }
 
+    /// Who executes it, if whoever rings its doorbell does not.
+    fn timeline(&self) -> Option<&Arc<dyn Timeline>> {
+        self.port.timeline().filter(|_| !self.calls_card.load(Ordering::Relaxed))
+    }
+
     /// Asks to be run when somebody finds time.
     pub(crate) fn schedule(&self) {
-        if let Some(timeline) = self.port.timeline() {
+        if let Some(timeline) = self.timeline() {
             return timeline.runnable(self.port.lid, self.qpn, Cause::Port);
         }
         if !self.is_scheduled.swap(true, Ordering::AcqRel) {
@@ -331,6 +339,7 @@ impl QpShared {
         match self.port.runner.get() {
             None => self.execute(),
             Some(Runner::Thread(worker)) => worker.notify(),
+            Some(Runner::Timeline(_)) if self.calls_card.load(Ordering::Relaxed) => self.execute(),
             Some(Runner::Timeline(timeline)) => {
                 timeline.runnable(self.port.lid, self.qpn, doorbell);
             }
@@ -339,7 +348,7 @@ impl QpShared {
 
     /// [`execute`](Self::execute) on this thread, or by whoever drives the port.
     pub(crate) fn run(&self) {
-        if self.port.timeline().is_some() {
+        if self.timeline().is_some() {
             return self.schedule();
         }
         self.execute();

@@ -6,7 +6,7 @@ use memory::{
     barrier,
     sync::{Arc, Ordering},
 };
-use verbs::{AsyncEvent, Lid, ModifyError, QpState, RtrAttr, RtsAttr, Transition, Transport};
+use verbs::{AsyncEvent, ModifyError, QpState, RtrAttr, RtsAttr, Transition, Transport};
 use wire::cqe::{self, CqeView, Syndrome};
 
 use super::{
@@ -16,7 +16,7 @@ use crate::nic::{
     card::layout::address_word,
     engine::{SendState, Sequence, Stream},
     left_behind::LeftBehind,
-    port_state::{QUIESCE_BRIEFLY_NS, QUIESCE_NS, lock},
+    port_state::{QUIESCE_BRIEFLY_NS, QUIESCE_NS, Way, lock},
 };
 
 impl QpShared {
@@ -35,7 +35,7 @@ impl QpShared {
                 state.access = attr.access;
                 state.qkey = attr.qkey;
             }
-            Transition::Rtr(attr) => self.connect(attr).map_err(refused)?,
+            Transition::Rtr(attr) => self.connect(attr, refused)?,
             Transition::Rts(attr) => {
                 let taken = RtsAttr::are_taken_from(state.state).then_some(attr);
                 let start = |exec: &mut Exec| {
@@ -68,7 +68,11 @@ impl QpShared {
     }
 
     /// RTR.
-    fn connect(&self, attr: &RtrAttr) -> Result<(), Executing> {
+    fn connect(
+        &self,
+        attr: &RtrAttr,
+        refused: impl FnOnce(Executing) -> ModifyError,
+    ) -> Result<(), ModifyError> {
         let reads_in_max = match self.transport {
             Transport::Rc => attr.reads_in_max,
             // A DC target has its device's: Linux `mlx5_ib_modify_dct` does not look at the number.
@@ -79,16 +83,24 @@ impl QpShared {
         let flags = flags | u64::from(self.is_unreliable()) << 1 | u64::from(self.scatter_to_cqe);
         self.entry().flags.store(flags, Ordering::Relaxed);
         let Some(peer) = attr.peer else { return Ok(()) };
-        let lid = self.port.lid_of(&peer.address.route).get();
-        self.entry().peer.store(address_word(Lid::new(lid), peer.qpn), Ordering::Relaxed);
-        self.exclusively(|exec| exec.connect(lid, peer.qpn))?;
-        if self.port.timeline().is_some() {
-            let sender = (self.qpn, (Lid::new(lid), peer.qpn));
+        let way = self.port.way_to(&peer.address.route).map_err(|error| {
+            let cause = format!(
+                "it cannot be told whether the peer is on this host: {error}; NIC `tcp` does not ask"
+            );
+            ModifyError::Device { to: QpState::Rtr, cause }
+        })?;
+        let lid = way.lid();
+        self.entry().peer.store(address_word(lid, peer.qpn), Ordering::Relaxed);
+        self.exclusively(|exec| exec.connect(way, peer.qpn)).map_err(refused)?;
+        if let Way::Packets(_) = way {
+            let sender = (self.qpn, (lid, peer.qpn));
             let expected = Sequence { connection: 0, psn: peer.rq_psn.get() };
             lock(&self.port.streams).insert(sender, Stream::new(expected));
+            return Ok(());
         }
+        self.calls_card.store(self.port.timeline().is_some(), Ordering::Relaxed);
         // Only starts; a peer that is not there yet is found when something is sent.
-        let _ = self.port.import(lid);
+        let _ = self.port.import(lid.get());
         Ok(())
     }
 
@@ -117,6 +129,7 @@ impl QpShared {
         }
         self.forget_streams();
         self.unschedule();
+        self.calls_card.store(false, Ordering::Relaxed);
         self.command.store(NO_COMMAND, Ordering::Relaxed);
         if let (false, Some(rq)) = (self.has_srq, &self.rq) {
             rq.view.claims().reset();

@@ -40,8 +40,8 @@ pub(crate) struct AllQueues {
     pub(crate) rqs: Vec<Arc<RqShared>>,
 }
 
-/// Cleans up after `peer`, whose memory nobody writes any more.
-pub(crate) fn reap(queues: &AllQueues, owner: Holder, peer: &Peer) {
+/// Cleans up after `peer`, whose memory nobody writes any more. Returns the queue pairs that were connected to it.
+pub(crate) fn reap(queues: &AllQueues, owner: Holder, peer: &Peer) -> Vec<Qpn> {
     let AllQueues { qps, cqs, rqs } = queues;
     let users = qps.iter().filter_map(|qp| {
         let rq = qp.rq.as_ref()?;
@@ -64,9 +64,11 @@ pub(crate) fn reap(queues: &AllQueues, owner: Holder, peer: &Peer) {
         users: users.collect(),
     };
     recovery.run(peer.lid);
+    let lost = qps.iter().filter(|qp| qp.peer_lid() == Some(peer.lid)).map(|qp| qp.qpn).collect();
     for qp in qps {
         qp.lose_peer(peer.lid);
     }
+    lost
 }
 
 /// A queue pair that receives.
