@@ -58,6 +58,8 @@ pub(super) struct Links {
     /// Peers without a place in their epoch.
     uninvited: Vec<u32>,
     is_leaving: bool,
+    /// When the detector is to be asked next: it looks at each peer to tell that.
+    next_ns: Option<u64>,
     /// Whoever is to know when peers lived.
     lives: Option<Arc<Lives>>,
 }
@@ -78,6 +80,7 @@ impl Links {
             codec,
             links: (0..count).map(|_| Link::default()).collect(),
             is_leaving: false,
+            next_ns: Some(now_ns),
             lives: None,
         }
     }
@@ -104,7 +107,7 @@ impl Links {
     }
 
     pub(super) fn next_ns(&self) -> Option<u64> {
-        self.detector.poll_timeout()
+        self.next_ns
     }
 
     /// Says good-bye.
@@ -112,6 +115,7 @@ impl Links {
         self.is_leaving = true;
         self.detector.leave(now_ns);
         self.send(control);
+        self.next_ns = self.detector.poll_timeout();
     }
 
     /// Hears, looks at the clock, connects and disconnects, and speaks.
@@ -160,6 +164,7 @@ impl Links {
         self.invite(worker, dispatcher);
         let sent = self.send(control);
         dispatcher.tally.add(Counter::Heartbeats, sent);
+        self.next_ns = self.detector.poll_timeout();
     }
 
     /// Does what follows from what happened.

@@ -344,7 +344,7 @@ fn fault_d8_a_restarted_port_is_not_taken_for_the_one_before_it() {
 #[test]
 fn more_nodes_do_more_at_the_same_time() {
     let at = |nodes| {
-        let scale = Scale { nodes, clients: 2, length: Time::from_ns(50_000), seed: 1 };
+        let scale = Scale { nodes, clients: 2, peers: 64, length: Time::from_ns(50_000), seed: 1 };
         let scaled = scale::run(scale, || ()).unwrap();
         assert_eq!((scaled.failure.as_deref(), scaled.others), (None, 0));
         scaled.answered

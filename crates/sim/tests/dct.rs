@@ -36,6 +36,7 @@ fn the_same_seed_gives_the_same_events() {
         window: 8,
         initiators: 2,
         targets: Targets::Random,
+        hot: None,
         is_timed: true,
         warm_up: Time::from_ns(5_000),
         end: Time::from_ns(50_000),

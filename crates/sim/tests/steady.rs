@@ -10,6 +10,7 @@ fn measured(depth: u16, wqes: u16, begin: Begin) -> Measured {
     let flush = FlushPolicy::SelfClocked { wqes };
     run(&Steady {
         nodes: 2,
+        threads: 1,
         clients: 4,
         depth,
         flush,
@@ -48,8 +49,17 @@ fn with_many_nodes_one_unfinished_request_per_peer_does_more_than_two() {
     let at = |flush, begin| {
         let lengths = (Time::from_ns(60_000), Time::from_ns(100_000));
         let (transport, seed) = (Connected::Rc, 1);
-        let load =
-            Steady { nodes: 8, clients: 16, depth: 1, flush, transport, begin, lengths, seed };
+        let load = Steady {
+            nodes: 8,
+            threads: 1,
+            clients: 16,
+            depth: 1,
+            flush,
+            transport,
+            begin,
+            lengths,
+            seed,
+        };
         let measured = run(&load).unwrap();
         assert_eq!(measured.others, 0, "{measured:?}");
         measured
@@ -63,4 +73,24 @@ fn with_many_nodes_one_unfinished_request_per_peer_does_more_than_two() {
     let perturbed = at(default, Begin::Perturbed);
     let rates = [one.mops_per_node, perturbed.mops_per_node];
     assert!(rates[0] / rates[1] < 1.1 && rates[1] / rates[0] < 1.1, "{rates:?}");
+}
+
+/// Clients and peers are spread over the threads of a daemon, which pass calls to each other.
+#[test]
+fn daemons_of_two_threads_answer_all_calls_and_do_more_where_the_thread_was_the_limit() {
+    let at = |threads| {
+        let lengths = (Time::from_ns(60_000), Time::from_ns(100_000));
+        let flush = FlushPolicy::for_peers(3);
+        let (transport, begin, seed) = (Connected::Rc, Begin::Burst, 1);
+        let (nodes, clients, depth) = (4, 16, 16);
+        let load =
+            Steady { nodes, threads, clients, depth, flush, transport, begin, lengths, seed };
+        let measured = run(&load).unwrap();
+        assert_eq!(measured.others, 0, "{measured:?}");
+        assert_eq!(measured, run(&load).unwrap());
+        measured
+    };
+    let (one, two) = (at(1), at(2));
+    println!("{one:?} {two:?}");
+    assert!(two.mops_per_node > 1.2 * one.mops_per_node, "{one:?} {two:?}");
 }

@@ -4,6 +4,7 @@ mod bistability;
 mod cluster;
 mod compared;
 mod many;
+mod prototypes;
 mod scale;
 mod scalerpc;
 mod steady;
@@ -49,6 +50,9 @@ pub(crate) enum SimCommand {
     /// ScaleRPC beside a pool per client, on a NIC that keeps few connections.
     #[command(after_help = scalerpc::HELP)]
     Scalerpc(scalerpc::ScalerpcArgs),
+    /// Two designs that are not built: answers straight to clients, a queue pair for a hot peer.
+    #[command(after_help = prototypes::HELP)]
+    Prototypes(prototypes::PrototypesArgs),
     /// Daemons, clients and their network in virtual time, with faults: every answer is checked.
     #[command(after_help = cluster::HELP)]
     Cluster(cluster::ClusterArgs),
@@ -79,6 +83,7 @@ pub(crate) fn run(command: &SimCommand) -> anyhow::Result<()> {
         SimCommand::Raw(args) => two_rank::run_raw(args),
         SimCommand::Steady(args) => steady::run(args),
         SimCommand::Scalerpc(args) => scalerpc::run(args),
+        SimCommand::Prototypes(args) => prototypes::run(args),
         SimCommand::Cluster(args) => cluster::run(args),
         SimCommand::Scale(args) => scale::run(args),
     }

@@ -15,7 +15,8 @@ pub(super) const HELP: &str = "\
 Examples:
   copyrpc sim scale --nodes 64 --clients 8 --for 1ms
 
-Production daemons over DC with eight initiators, rings of 2 KiB, and clients with one call in flight. Times of NIC \
+Production daemons over DC with eight initiators, rings of 2 KiB, and clients with one call in flight. All daemons \
+are connected; clients of a node call it and the --peers after it, so that memory of other pairs is never touched. Times of NIC \
 and daemons are not calibrated: calls per second are those of the model, events per second those of this machine.";
 
 #[derive(Debug, Args)]
@@ -26,6 +27,9 @@ pub(crate) struct ScaleArgs {
     /// Clients of each daemon.
     #[arg(long, value_name = "M", default_value_t = 4, value_parser = RangedU64ValueParser::<u32>::new().range(1..=1000))]
     clients: u32,
+    /// Nodes that the clients of a node call: those after it.
+    #[arg(long, value_name = "P", default_value_t = 64, value_parser = RangedU64ValueParser::<u32>::new().range(1..=1023))]
+    peers: u32,
     /// How long clients call, in virtual time.
     #[arg(long = "for", value_name = "TIME", default_value = "1ms", value_parser = parse_time)]
     length: Time,
@@ -37,10 +41,10 @@ pub(crate) struct ScaleArgs {
 /// `copyrpc sim scale`.
 #[expect(clippy::cast_precision_loss, reason = "rates for reading")]
 pub(super) fn run(args: &ScaleArgs) -> anyhow::Result<()> {
-    let ScaleArgs { nodes, clients, length, seed } = *args;
+    let ScaleArgs { nodes, clients, peers, length, seed } = *args;
     let started = Instant::now();
     let mut met_s = 0.0;
-    let scaled = scale::run(Scale { nodes, clients, length, seed }, || {
+    let scaled = scale::run(Scale { nodes, clients, peers, length, seed }, || {
         met_s = started.elapsed().as_secs_f64();
     })?;
     let ran_s = started.elapsed().as_secs_f64() - met_s;

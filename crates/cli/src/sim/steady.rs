@@ -41,6 +41,9 @@ pub(crate) struct SteadyArgs {
     /// `rc`, or `dc:N` with N initiators.
     #[arg(long, value_name = "TRANSPORT,…", value_delimiter = ',', default_value = "rc", value_parser = parse_transport)]
     transport: Vec<Connected>,
+    /// Threads of each daemon, over which clients and peers are spread.
+    #[arg(long, value_name = "T", default_value_t = 1, value_parser = RangedU64ValueParser::<u32>::new().range(1..=16))]
+    threads: u32,
     /// Clients of each daemon.
     #[arg(long, value_name = "M", default_value_t = 46, value_parser = RangedU64ValueParser::<u32>::new().range(1..=1000))]
     clients: u32,
@@ -150,9 +153,10 @@ fn row(
     other: Other,
 ) -> anyhow::Result<Row> {
     let flush = policy.policy.unwrap_or_else(|| FlushPolicy::for_peers(nodes as usize - 1));
-    let SteadyArgs { clients, seed, warm_up, length, .. } = *args;
+    let SteadyArgs { threads, clients, seed, warm_up, length, .. } = *args;
     let lengths = (warm_up, length);
-    let load = |begin| Steady { nodes, clients, depth, flush, transport, begin, lengths, seed };
+    let load =
+        |begin| Steady { nodes, threads, clients, depth, flush, transport, begin, lengths, seed };
     let [cold, burst, perturbed] = Begin::ALL.map(|begin| steady::run(&load(begin)));
     let (cold, burst, perturbed) = (cold?, burst?, perturbed?);
     let rates = [&cold, &burst, &perturbed].map(|measured| measured.mops_per_node);
@@ -243,10 +247,10 @@ fn text_of(args: &SteadyArgs, rows: &[Row]) -> String {
         }
     }
     format!(
-        "{ours}\n\nM/s per node with {} clients; merged: messages per request of the NIC; MiB: memory that is \
+        "{ours}\n\nM/s per node with {} clients and {} threads; merged: messages per request of the NIC; MiB: memory that is \
          registered for connections, per node; seed {}\n\nbeside it\n{beside}\n\nthe other daemon after a burst, \
          from a trickle, and with the best of its holds; at most: without a daemon, and with answers straight to \
          clients\n",
-        args.clients, args.seed
+        args.clients, args.threads, args.seed
     )
 }

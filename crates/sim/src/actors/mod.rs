@@ -4,4 +4,5 @@ pub mod pipeline;
 pub mod pool_server;
 pub mod reads;
 pub mod reference_daemon;
+pub mod return_path;
 pub mod slot_daemon;

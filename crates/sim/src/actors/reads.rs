@@ -6,6 +6,8 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
+use serde::Serialize;
+
 use crate::{
     machine::Profile,
     nic::{NicContext, NicModel},
@@ -25,6 +27,15 @@ pub enum Targets {
     Alternating,
 }
 
+/// A peer that a thread talks to more than to others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hot {
+    /// Share of its READs that go there.
+    pub permille: u64,
+    /// Whether they have a queue pair of their own, which never changes its target, as over RC.
+    pub has_own: bool,
+}
+
 /// What runs, and for how long.
 #[derive(Clone, Debug)]
 pub struct Load {
@@ -42,6 +53,8 @@ pub struct Load {
     pub initiators: usize,
     /// Targets of the READs.
     pub targets: Targets,
+    /// A peer of each thread that is called more often; `None`: there is none.
+    pub hot: Option<Hot>,
     /// Whether threads look at the clock for each READ.
     pub is_timed: bool,
     /// What happens before is not counted: caches fill, windows open.
@@ -51,7 +64,7 @@ pub struct Load {
 }
 
 /// What was measured between warm-up and end.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Measured {
     /// READs per second of each machine with threads, in millions.
     pub per_client_mops: f64,
@@ -188,7 +201,8 @@ impl<'p> Cluster<'p> {
 
     fn add_thread(&mut self, machine: usize, number: usize) {
         let first_initiator = self.initiators.len();
-        for _ in 0..self.load.initiators {
+        let has_own = self.load.hot.is_some_and(|hot| hot.has_own);
+        for _ in 0..self.load.initiators + usize::from(has_own) {
             let unit = self.initiators.len() % self.profile.nic.units;
             self.initiators.push(Initiator {
                 machine,
@@ -269,7 +283,11 @@ impl<'p> Cluster<'p> {
     }
 
     fn post(&mut self, index: usize) {
-        let target = self.pick_target(index);
+        let hot = self.load.hot.filter(|hot| self.targets.happens(hot.permille));
+        let target = match hot {
+            Some(_) => self.threads[index].fixed_target,
+            None => self.pick_target(index),
+        };
         let (now, cpu) = (self.world.now(), &self.profile.cpu);
         let turn = if self.load.is_timed { cpu.timed_turn } else { cpu.turn };
         let thread = &mut self.threads[index];
@@ -278,7 +296,9 @@ impl<'p> Cluster<'p> {
         thread.posted_at.push_back(now);
         thread.free_at = now + turn;
         let free_at = thread.free_at;
-        let initiator = thread.first_initiator + number % self.load.initiators;
+        let shared = self.load.initiators;
+        let place = if hot.is_some_and(|hot| hot.has_own) { shared } else { number % shared };
+        let initiator = thread.first_initiator + place;
         let read = Read { thread: index, number, initiator, target, is_lone: false };
         self.world.schedule(now + self.profile.nic.doorbell, Event::Fetched(read));
         // The loop now polls for the READ that has to end before the window has room.

@@ -12,9 +12,6 @@ use super::{
 };
 use crate::world::{RandomStream, Time};
 
-/// Empty polls before a client sleeps, or waits for what it would find if it polled on: it has told its
-/// daemon of its requests by then.
-const POLLS: u32 = 12;
 /// Between two polls.
 const POLL: Time = Time::from_ns(100);
 /// Calls do not end later than this after their time, if nothing is wrong with their node: a look at
@@ -80,6 +77,8 @@ pub(super) struct Client {
     pub(super) is_asleep: bool,
     /// The step that is scheduled.
     pub(super) step: u64,
+    /// When the client looks in any case.
+    pub(super) timer: Option<Time>,
     polls: u32,
     next_call: Time,
     /// The daemon may not know of requests.
@@ -108,6 +107,7 @@ impl Client {
             is_parked: false,
             is_asleep: false,
             step: 0,
+            timer: None,
             polls: 0,
             next_call: now + Time::from_ns(random.number(plan.think_ns + plan.start_ns)),
             random,
@@ -118,6 +118,11 @@ impl Client {
 
     fn window(&self, plan: &Plan) -> usize {
         self.greedy_window.unwrap_or(plan.window)
+    }
+
+    /// Whether an answer waits for it.
+    pub(super) fn has_response(&self) -> bool {
+        self.core.has_response()
     }
 
     /// Calls that have not ended.
@@ -153,10 +158,12 @@ impl Client {
             self.polls += 1;
         }
         let mut again = Some(around.now + POLL);
-        if self.polls >= POLLS {
+        if self.polls >= around.plan.detail.polls {
             self.polls = 0;
             wakes_daemon |= self.core.flush();
             has_told |= std::mem::take(&mut self.is_untold);
+            // New calls get their deadlines; what is over was ended by the poll, at the same time.
+            self.core.tick(around.now_ns, &mut |_, _| ());
             let may_sleep = !self.is_sleeper || self.core.arm(around.now_ns);
             if may_sleep {
                 (self.is_asleep, self.is_parked) = (self.is_sleeper, true);
@@ -244,8 +251,12 @@ impl Client {
             Role::Caller => {
                 let think_ns = self.random.number(around.plan.think_ns);
                 self.next_call = around.now + Time::from_ns(think_ns);
-                let ranks = if around.plan.is_incast { 1 } else { around.plan.nodes };
-                let to = u32::try_from(self.random.number(ranks.into())).unwrap_or(0);
+                let Plan { nodes, peers_called, is_incast, .. } = *around.plan;
+                let ranks = if is_incast { 1 } else { peers_called + 1 };
+                let drawn = u32::try_from(self.random.number(ranks.into())).unwrap_or(0);
+                // With all nodes the number is that of the rank.
+                let first = if ranks < nodes && !is_incast { around.rank } else { 0 };
+                let to = (first + drawn) % nodes;
                 self.call(around, to, false)
             }
         }
@@ -312,7 +323,7 @@ impl Client {
             return history.fail(|| format!("the provider of rank {rank} got {} B", bytes.len()));
         };
         let mut answer = Vec::new();
-        let status = history.execute(rank, body, &mut answer);
+        let status = history.execute((rank, rank), body, &mut answer);
         debug_assert_eq!(status, Status::Ok);
         self.ask(head.work.get(), &answer);
     }

@@ -207,7 +207,7 @@ struct Program {
 impl Handler<Nic> for Program {
     fn request(&mut self, endpoint: &mut Endpoint<Nic>, request: Request<'_>) {
         let mut response = Vec::new();
-        self.history.borrow_mut().execute(self.rank, request.body, &mut response);
+        self.history.borrow_mut().execute((self.rank, self.rank), request.body, &mut response);
         // Whose session has ended meanwhile is not told.
         let _ = endpoint.reply(request.token, &response);
     }

@@ -1,6 +1,9 @@
 //! What was called, executed and answered, and what must not have happened.
 
-use std::{collections::BTreeMap, fmt};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    fmt,
+};
 
 use rpc::Status;
 use zerocopy::{
@@ -104,11 +107,17 @@ impl fmt::Display for End {
 /// All calls of a run.
 #[derive(Debug, Default)]
 pub(super) struct History {
-    calls: Vec<Call>,
+    /// Calls from number `first` on: those before were executed once and answered.
+    calls: VecDeque<Call>,
+    first: u64,
+    /// Whether calls that were answered are kept, for who shows them.
+    keeps_all: bool,
+    /// Calls that rank 0 has answered for clients of others, by number of the client.
+    by_client: BTreeMap<u32, u64>,
     ends: BTreeMap<End, u64>,
     open: usize,
     hash: u64,
-    /// Requests executed, by rank.
+    /// Requests executed, by thread.
     executed: BTreeMap<u32, u64>,
     failure: Option<String>,
 }
@@ -116,12 +125,12 @@ pub(super) struct History {
 impl History {
     /// A call is about to be made: its number.
     pub(super) fn next_number(&self) -> u64 {
-        self.calls.len() as u64
+        self.first + self.calls.len() as u64
     }
 
     /// The call of the next number was made.
     pub(super) fn made(&mut self, made: Made) {
-        self.calls.push(Call { made, executed: 0, ended: None });
+        self.calls.push_back(Call { made, executed: 0, ended: None });
         self.open += 1;
     }
 
@@ -129,9 +138,9 @@ impl History {
         self.open
     }
 
-    /// Requests that a rank has executed, in all its lives.
-    pub(super) fn executed(&self, rank: u32) -> u64 {
-        self.executed.get(&rank).copied().unwrap_or(0)
+    /// Requests that a thread has executed, in all lives of its daemon.
+    pub(super) fn executed(&self, thread: u32) -> u64 {
+        self.executed.get(&thread).copied().unwrap_or(0)
     }
 
     pub(super) fn ends(&self) -> &BTreeMap<End, u64> {
@@ -148,20 +157,29 @@ impl History {
     }
 
     /// A request has come to who answers it: checks it, and makes the response.
-    pub(super) fn execute(&mut self, rank: u32, body: &[u8], response: &mut Vec<u8>) -> Status {
+    /// `thread` counts it.
+    pub(super) fn execute(
+        &mut self,
+        (rank, thread): (u32, u32),
+        body: &[u8],
+        response: &mut Vec<u8>,
+    ) -> Status {
         let Ok((head, fill)) = RequestHead::read_from_prefix(body) else {
             self.fail(|| format!("rank {rank} got a request of {} B", body.len()));
             return Status::InvalidArgument;
         };
         let number = head.call.get();
-        let call = usize::try_from(number).ok().and_then(|at| self.calls.get_mut(at));
-        let Some(call) = call else {
+        if number < self.first {
+            self.fail(|| format!("call {number} was executed twice"));
+            return Status::InvalidArgument;
+        }
+        let Some(call) = self.call(number) else {
             self.fail(|| format!("rank {rank} got call {number}, which was not made"));
             return Status::InvalidArgument;
         };
-        *self.executed.entry(rank).or_default() += 1;
         call.executed += 1;
         let (executed, made) = (call.executed, call.made);
+        *self.executed.entry(thread).or_default() += 1;
         if executed > 1 {
             self.fail(|| format!("call {number} was executed twice"));
         }
@@ -177,8 +195,11 @@ impl History {
 
     /// A call has ended, with the body of a response or otherwise.
     pub(super) fn ended(&mut self, number: u64, outcome: Result<&[u8], End>, now: Time) {
-        let at = usize::try_from(number).unwrap_or(usize::MAX);
-        let Some(call) = self.calls.get_mut(at) else {
+        if number < self.first {
+            self.fail(|| format!("call {number} ended twice"));
+            return;
+        }
+        let Some(call) = self.call(number) else {
             self.fail(|| format!("call {number} ended and was not made"));
             return;
         };
@@ -186,8 +207,8 @@ impl History {
             self.fail(|| format!("call {number} ended twice"));
             return;
         }
-        self.open -= 1;
         let (made, executed) = (call.made, call.executed);
+        self.open -= 1;
         let end = match outcome {
             Ok(body) => {
                 if !is_response(number, &made, body) {
@@ -211,8 +232,36 @@ impl History {
             self.fail(|| format!("call {number} ended {late_us:.0} µs late: {end}"));
         }
         *self.ends.entry(end).or_default() += 1;
-        self.calls[at].ended = Some((now, end));
+        self.close(number, (now, end), &made);
         self.hash = (self.hash ^ number ^ now.whole_ns() << 20).wrapping_mul(0x0100_0000_01b3);
+    }
+
+    /// The call of this number, unless it is forgotten.
+    fn call(&mut self, number: u64) -> Option<&mut Call> {
+        let at = usize::try_from(number.checked_sub(self.first)?).ok()?;
+        self.calls.get_mut(at)
+    }
+
+    /// Marks a call as ended, and forgets the oldest calls if they can be: what comes of them from now on is wrong.
+    fn close(&mut self, number: u64, ended: (Time, End), made: &Made) {
+        if ended.1 == End::Answered && made.from != 0 && made.to == 0 && !made.must_succeed {
+            *self.by_client.entry(made.client).or_default() += 1;
+        }
+        if let Some(call) = self.call(number) {
+            call.ended = Some(ended);
+        }
+        let is_over = |call: &Call| {
+            call.executed == 1 && call.ended.is_some_and(|(_, end)| end == End::Answered)
+        };
+        while !self.keeps_all && self.calls.front().is_some_and(is_over) {
+            self.calls.pop_front();
+            self.first += 1;
+        }
+    }
+
+    /// Keeps calls that were answered, for [`ended_calls`](Self::ended_calls).
+    pub(super) fn keep_all(&mut self) {
+        self.keeps_all = true;
     }
 
     /// A hash of which call ended when.
@@ -220,25 +269,19 @@ impl History {
         self.hash
     }
 
-    /// Calls that have ended: how they were made, when and how they ended.
+    /// Calls that have ended and are kept: how they were made, when and how they ended.
     pub(super) fn ended_calls(&self) -> impl Iterator<Item = (Made, Time, End)> {
         self.calls.iter().filter_map(|call| call.ended.map(|(at, end)| (call.made, at, end)))
     }
 
     /// Calls of each client of other ranks that rank 0 has answered, by number of the client.
     pub(super) fn answered_by_client(&self) -> BTreeMap<u32, u64> {
-        let mut answered = BTreeMap::new();
-        for (made, _, end) in self.ended_calls() {
-            if end == End::Answered && made.from != 0 && made.to == 0 && !made.must_succeed {
-                *answered.entry(made.client).or_default() += 1;
-            }
-        }
-        answered
+        self.by_client.clone()
     }
 
     /// The oldest call that has not ended.
-    pub(super) fn oldest_open(&self) -> Option<(usize, Made)> {
-        let mut open = self.calls.iter().enumerate().filter(|(_, call)| call.ended.is_none());
+    pub(super) fn oldest_open(&self) -> Option<(u64, Made)> {
+        let mut open = (self.first..).zip(&self.calls).filter(|(_, call)| call.ended.is_none());
         open.next().map(|(number, call)| (number, call.made))
     }
 }
@@ -271,7 +314,7 @@ mod tests {
 
     fn answer(history: &mut History, rank: u32) -> Vec<u8> {
         let mut response = Vec::new();
-        history.execute(rank, &request(0, 30, 20), &mut response);
+        history.execute((rank, rank), &request(0, 30, 20), &mut response);
         response
     }
 
@@ -282,6 +325,23 @@ mod tests {
         history.ended(0, Ok(&response), Time::from_ns(100));
         assert_eq!((history.failure(), history.open()), (None, 0));
         assert_eq!(history.ends()[&End::Answered], 1);
+    }
+
+    #[test]
+    fn a_right_call_is_forgotten_and_what_comes_of_it_then_is_told() {
+        let ended = || {
+            let mut history = history();
+            let response = answer(&mut history, 1);
+            history.ended(0, Ok(&response), Time::ZERO);
+            assert_eq!((history.calls.len(), history.next_number()), (0, 1));
+            (history, response)
+        };
+        let (mut again, response) = ended();
+        again.ended(0, Ok(&response), Time::ZERO);
+        assert_eq!(again.failure(), Some("call 0 ended twice"));
+        let (mut again, _) = ended();
+        answer(&mut again, 1);
+        assert_eq!(again.failure(), Some("call 0 was executed twice"));
     }
 
     #[test]

@@ -74,7 +74,9 @@ impl FromStr for Connected {
 pub struct Steady {
     /// Daemons.
     pub nodes: u32,
-    /// Clients of each.
+    /// Threads of each daemon.
+    pub threads: u32,
+    /// Clients of each daemon.
     pub clients: u32,
     /// Calls in flight of each client.
     pub depth: u16,

@@ -35,7 +35,8 @@ const PIECES_MAX: usize = 6;
 /// How long a sender waits after "receiver not ready".
 const RNR_WAIT_NS: u64 = 20_000;
 
-/// A life of a daemon: the place where datagrams go.
+/// A life of a thread of a daemon: the place where datagrams go. In a world of daemons with one thread each, `rank`
+/// is that of the daemon; else threads are numbered over all daemons, and those of one are neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Socket {
     pub(super) rank: u32,
@@ -48,6 +49,11 @@ pub(super) enum Phase {
     Take,
     Poll,
     Control,
+}
+
+impl Phase {
+    /// In order.
+    pub(super) const ALL: [Self; 3] = [Self::Take, Self::Poll, Self::Control];
 }
 
 /// What happens at some time.
@@ -116,10 +122,12 @@ struct State {
     /// When what was sent last from one rank to another arrives: links are first in, first out.
     arrives_at: Vec<Time>,
     nodes: u32,
+    /// Threads of a daemon, which share a NIC.
+    threads: u32,
     /// Whose times it has; `None`: made-up ones.
     machine: Option<&'static DelegationProfile>,
-    /// When the NIC of each port has sent what it was given. Of a machine.
-    sent_at: BTreeMap<Lid, Time>,
+    /// By daemon: when its NIC has sent what it was given. Of a machine.
+    sent_at: BTreeMap<u32, Time>,
     /// Doorbells of each port, ever and since its daemon's phase began.
     rung: BTreeMap<Lid, (u64, u64)>,
     packets: u64,
@@ -146,7 +154,7 @@ impl State {
             return now + WQE + Time::from_ps(BYTE_PS * bytes as u64);
         };
         // One after the other, whichever the queue.
-        let free = self.sent_at.entry(port).or_default();
+        let free = self.sent_at.entry(rank_of(port) / self.threads).or_default();
         let messages = bytes.div_ceil(64).max(1);
         let message = Time::from_ns(charge::ns(machine.message) * messages as u64);
         *free = (*free).max(now) + Time::from_ns(charge::ns(machine.wqe)) + message;
@@ -198,11 +206,12 @@ pub(super) struct Network {
 impl Network {
     pub(super) fn new(
         seed: u64,
-        nodes: u32,
+        (daemons, threads): (u32, u32),
         machine: Option<&'static DelegationProfile>,
     ) -> Arc<Self> {
+        let nodes = daemons * threads;
         let arrives_at = vec![Time::ZERO; nodes as usize * nodes as usize];
-        let state = Mutex::new(State { nodes, machine, arrives_at, ..State::default() });
+        let state = Mutex::new(State { nodes, threads, machine, arrives_at, ..State::default() });
         Arc::new(Self { state, random: Mutex::new(RandomStream::new(seed, "network")) })
     }
 

@@ -122,6 +122,8 @@ pub(super) struct SimControl {
     own: Socket,
     /// By rank, as bootstrap or heartbeats told.
     known: BTreeMap<u32, Socket>,
+    /// Threads of each daemon: the peer's thread that this one's daemon belongs to is the other end.
+    threads: u32,
     directory: Directory,
     inbox: Inbox,
     network: Arc<Network>,
@@ -131,7 +133,8 @@ impl Control for SimControl {
     type From = Socket;
 
     fn send(&mut self, to: u32, datagram: &[u8]) {
-        if let Some(now) = self.directory.borrow().get(&to) {
+        let own = self.own.rank / self.threads;
+        if let Some(now) = self.directory.borrow().get(&(to * self.threads + own % self.threads)) {
             let known = *self.known.entry(to).or_insert(*now);
             self.network.send_datagram(self.own, known, datagram);
         }
@@ -164,6 +167,8 @@ pub(super) struct Node {
     /// The turn that is scheduled, and the phase that it begins with.
     pub(super) turn: u64,
     pub(super) phase: Phase,
+    /// When it looks in any case.
+    pub(super) timer: Option<Time>,
     pub(super) turn_began: Time,
     /// It waits for something to do.
     pub(super) is_parked: bool,
@@ -180,21 +185,24 @@ pub(super) struct Node {
 impl Node {
     pub(super) fn start(
         plan: &Plan,
-        socket: Socket,
+        (socket, thread_handle): (Socket, ThreadHandle),
         epoch: u64,
         network: &Arc<Network>,
         directory: &Directory,
         history: &Rc<RefCell<History>>,
     ) -> Result<Self, ClusterError> {
-        let Socket { rank, life } = socket;
-        let mut random = RandomStream::new(plan.seed, &format!("daemon {rank} in life {life}"));
-        // Nodes agree on nothing but the pace of time.
-        let clock = NodeClock::new(MS + random.number(1 << 40), network.now());
+        let Socket { rank: thread, life } = socket;
+        let rank = thread / plan.threads;
+        let mut random = RandomStream::new(plan.seed, &format!("daemon {thread} in life {life}"));
+        // Nodes agree on nothing but the pace of time; threads of a node have one clock.
+        let first = format!("daemon {} in life {life}", rank * plan.threads);
+        let start_ns = MS + RandomStream::new(plan.seed, &first).number(1 << 40);
+        random.number(1 << 40);
+        let clock = NodeClock::new(start_ns, network.now());
         let now_ns = clock.now_ns.get();
         let rank_info = RankInfo::new(rank, plan.nodes)?;
         let (metrics, mut recorders) = MetricsFile::embedded("sim", rank_info, 1, 0, now_ns)?;
         let recorder = recorders.remove(0);
-        let thread_handle = ThreadHandle::polled_mesh(1, 64).remove(0);
         let job = JobId::new("sim").expect("a good name");
         let reads_clock = Rc::clone(&clock.now_ns);
         let body_bytes_max = plan.body_bytes_max + u32::try_from(HEAD_BYTES).unwrap_or(0);
@@ -203,7 +211,7 @@ impl Node {
             detector: plan.detector,
             epoch,
             codec: Codec::new(job, Secret::from_bytes(b"sim"), rank),
-            services: services(rank, history)?,
+            services: services((rank, thread), history)?,
             thread_handle,
             recorder,
             call_timeout: Duration::from_nanos(TIMEOUT_NS),
@@ -212,17 +220,18 @@ impl Node {
             sample_every: 0,
             clock: Box::new(move || reads_clock.get()),
         };
-        let nic = network.open(rank, plan.card_mib)?;
+        let nic = network.open(thread, plan.card_mib)?;
         let worker = rpc::Worker::open(nic, plan.worker(socket), now_ns)?;
         let inbox = Inbox::default();
         let control = SimControl {
             own: socket,
             known: BTreeMap::new(),
+            threads: plan.threads,
             directory: Rc::clone(directory),
             inbox: Rc::clone(&inbox),
             network: Arc::clone(network),
         };
-        directory.borrow_mut().insert(rank, socket);
+        directory.borrow_mut().insert(thread, socket);
         let port = SimPort { server: ServerCore::on_heap(plan.ipc())? };
         Ok(Self {
             socket,
@@ -232,6 +241,7 @@ impl Node {
             inbox,
             turn: 0,
             phase: Phase::Take,
+            timer: None,
             turn_began: network.now(),
             is_parked: false,
             is_roused: false,
@@ -241,6 +251,27 @@ impl Node {
             responses: 0,
             random,
         })
+    }
+
+    /// Lets the daemon run a phase of its turn; returns what the turn has handled, once it is over.
+    pub(super) fn run_phase(&mut self, phase: Phase, now: Time, now_ns: u64) -> usize {
+        match phase {
+            Phase::Take => {
+                (self.is_parked, self.is_roused) = (false, false);
+                if std::mem::take(&mut self.is_asleep) {
+                    self.server().wake_up();
+                }
+                self.turn_began = now;
+                self.daemon.take(now_ns);
+                let server = self.server();
+                if server.is_clock_due() && server.tick(now_ns) {
+                    server.housekeep(now_ns);
+                }
+            }
+            Phase::Poll => self.daemon.poll(now_ns),
+            Phase::Control => return self.daemon.control(now_ns),
+        }
+        0
     }
 
     pub(super) fn server(&mut self) -> &mut ServerCore {
@@ -261,14 +292,14 @@ impl Node {
 }
 
 fn services(
-    rank: u32,
+    who: (u32, u32),
     history: &Rc<RefCell<History>>,
 ) -> Result<Services<SimPort>, daemon::OfferError> {
     let mut services = Services::default();
     let history = Rc::clone(history);
     services.offer(
         EMBEDDED,
-        Box::new(move |inbound, body| history.borrow_mut().execute(rank, inbound.body, body)),
+        Box::new(move |inbound, body| history.borrow_mut().execute(who, inbound.body, body)),
     )?;
     Ok(services)
 }

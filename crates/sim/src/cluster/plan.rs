@@ -22,6 +22,9 @@ use crate::{
 pub(super) struct Plan {
     pub(super) seed: u64,
     pub(super) nodes: u32,
+    /// Threads of each daemon. More than one only in worlds without faults.
+    pub(super) threads: u32,
+    /// Clients of each thread.
     pub(super) clients: u32,
     /// Timing of the failure detector.
     pub(super) detector: DetectorConfig,
@@ -63,6 +66,33 @@ pub(super) struct Plan {
     pub(super) greedy_window: Option<usize>,
     /// Whether all clients call rank 0.
     pub(super) is_incast: bool,
+    /// Clients call their own node and so many after it.
+    pub(super) peers_called: u32,
+    /// How much of what finds nothing is simulated.
+    pub(super) detail: Detail,
+}
+
+/// How closely waiting and turns are simulated. What is found, and when, is alike.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Detail {
+    /// Empty turns before a daemon sleeps, or waits for what it would find if it turned on.
+    pub(super) idle_turns: u32,
+    /// Empty polls before a client sleeps, or waits likewise: it has told its daemon of its requests by then.
+    pub(super) polls: u32,
+    /// Each phase of a turn is an event, so that others come in between.
+    pub(super) splits_turns: bool,
+    /// Each step has its own event for the time at which it is due if nothing comes, and each client looks
+    /// when any of its node is answered.
+    pub(super) looks_often: bool,
+}
+
+impl Detail {
+    /// Everything, for faults to come in between.
+    const FINE: Self = Self { idle_turns: 12, polls: 12, splits_turns: true, looks_often: true };
+    /// Phases take their time, but nobody polls for nothing.
+    const WAITING: Self = Self { splits_turns: true, ..Self::COARSE };
+    /// As few events as possible.
+    const COARSE: Self = Self { idle_turns: 1, polls: 0, splits_turns: false, looks_often: false };
 }
 
 const MS: u64 = 1_000_000;
@@ -72,6 +102,12 @@ const SMALL_WORLD: DetectorConfig =
 /// Heartbeats between all pairs of a large one cost little.
 const LARGE_WORLD: DetectorConfig =
     DetectorConfig { interval_ns: 100 * MS, suspect_after_ns: 1000 * MS, dead_after_ns: 3000 * MS };
+/// Peers of a world of many nodes meet at the second heartbeat.
+const MANY_NODES: DetectorConfig =
+    DetectorConfig { interval_ns: 10 * MS, suspect_after_ns: 100 * MS, dead_after_ns: 300 * MS };
+
+/// Up to so many nodes a world with a machine's times is simulated with all polls, and has long rings.
+const FINE_NODES: u32 = 32;
 
 /// How long a call takes whose time is not short.
 pub(super) const TIMEOUT_NS: u64 = 5_000_000;
@@ -133,6 +169,7 @@ impl Plan {
         Self {
             seed,
             nodes,
+            threads: 1,
             clients,
             detector: SMALL_WORLD,
             machine: None,
@@ -160,6 +197,8 @@ impl Plan {
             is_silent: false,
             greedy_window: None,
             is_incast: false,
+            peers_called: nodes - 1,
+            detail: Detail::FINE,
         }
     }
 
@@ -168,8 +207,9 @@ impl Plan {
         Self {
             seed,
             nodes,
+            threads: 1,
             clients,
-            detector: LARGE_WORLD,
+            detector: MANY_NODES,
             machine: None,
             start_ns: 0,
             flush: FlushPolicy::default(),
@@ -195,26 +235,31 @@ impl Plan {
             is_silent: false,
             greedy_window: None,
             is_incast: false,
+            peers_called: nodes - 1,
+            detail: Detail::COARSE,
         }
     }
 
     /// Times of a machine, rings that are large enough, and nobody sleeps.
     pub(super) fn calibrated(steady: &Steady, machine: &'static DelegationProfile) -> Self {
-        let Steady { nodes, clients, depth, flush, begin, lengths: (warm_up, _), seed, .. } =
-            *steady;
+        let Steady { nodes, threads, clients, depth, flush, begin, seed, .. } = *steady;
+        let (warm_up, _) = steady.lengths;
         let (transport, dcis) = match steady.transport {
             Connected::Rc => (TransportKind::Rc, 1),
             Connected::Dc(initiators) => (TransportKind::Dc, initiators),
         };
         let start_ns = if begin == Begin::Cold { warm_up.whole_ns() / 2 } else { 0 };
         Self {
+            threads,
+            detector: LARGE_WORLD,
+            detail: if nodes <= FINE_NODES { Detail::FINE } else { Detail::WAITING },
             machine: Some(machine),
             start_ns,
             flush,
             card_mib: 8,
             transport,
             dcis,
-            ring_bytes: 256 << 10,
+            ring_bytes: if nodes <= FINE_NODES { 256 << 10 } else { 64 << 10 },
             calls_max: 4096,
             sends: 256,
             ipc_depth: (2 * depth).next_power_of_two().max(2),
@@ -222,7 +267,7 @@ impl Plan {
             turn: Time::from_ns(charge::ns(machine.turn)),
             window: depth.into(),
             think_ns: 1,
-            ..Self::large(seed, nodes, clients)
+            ..Self::large(seed, nodes, clients.div_ceil(threads))
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::{cell::RefCell, rc::Rc, sync::Arc};
 
-use daemon::metrics::Counter;
+use daemon::{LANE_CALLS, ThreadHandle, metrics::Counter};
 use ipc::sans_os::Notice;
 
 use super::{
@@ -17,8 +17,10 @@ use super::{
 };
 use crate::world::{RandomStream, Time};
 
-/// Empty turns before a daemon sleeps, or waits for what it would find if it turned on.
-const IDLE_TURNS: u32 = 12;
+/// The number of a turn, or step, that nothing replaces.
+const TIMER: u64 = 0;
+/// What is not later than this is no timer.
+const NEAR: Time = Time::from_ns(1_000);
 /// What a turn takes longer for everything that it handles.
 const HANDLED_NS: u64 = 50;
 /// A daemon that polls looks at deadlines and datagrams so often.
@@ -60,16 +62,16 @@ pub(super) struct Cluster {
 
 impl Cluster {
     pub(super) fn new(plan: Plan, is_traced: bool) -> Result<Self, ClusterError> {
-        let Plan { nodes, seed, .. } = plan;
-        let network = Network::new(seed, nodes, plan.machine);
-        let count = nodes as usize;
+        let Plan { nodes, threads, seed, .. } = plan;
+        let network = Network::new(seed, (nodes, threads), plan.machine);
+        let count = (nodes * threads) as usize;
         let mut cluster = Self {
             plan,
             network,
             directory: Directory::default(),
             history: Rc::default(),
-            nodes: (0..nodes).map(|_| None).collect(),
-            clients: (0..nodes).map(|_| Vec::new()).collect(),
+            nodes: (0..count).map(|_| None).collect(),
+            clients: (0..count).map(|_| Vec::new()).collect(),
             lives: vec![(0, 1 << 40); count],
             disturbed: vec![false; count],
             doomed: vec![false; count],
@@ -81,6 +83,9 @@ impl Cluster {
         };
         for rank in 0..nodes {
             cluster.start(rank)?;
+        }
+        if is_traced {
+            cluster.history.borrow_mut().keep_all();
         }
         Ok(cluster)
     }
@@ -161,10 +166,8 @@ impl Cluster {
     }
 
     pub(super) fn is_connected(&self) -> bool {
-        let peers = self.nodes.len() - 1;
-        self.nodes
-            .iter()
-            .all(|node| node.as_ref().is_some_and(|node| node.daemon.peers_up() == peers))
+        let is_connected = |node: &Node| node.daemon.peers_up() == node.daemon.peers();
+        self.nodes.iter().all(|node| node.as_ref().is_some_and(is_connected))
     }
 
     pub(super) fn is_settled(&self) -> bool {
@@ -221,13 +224,30 @@ impl Cluster {
 
     // Daemons
 
+    /// Starts the threads of a daemon.
     pub(super) fn start(&mut self, rank: u32) -> Result<(), ClusterError> {
+        let threads = self.plan.threads;
+        let handles =
+            ThreadHandle::polled_mesh(u8::try_from(threads).unwrap_or(u8::MAX), LANE_CALLS);
+        for (thread, handle) in (rank * threads..).zip(handles) {
+            self.start_thread(thread, handle)?;
+        }
+        Ok(())
+    }
+
+    fn start_thread(&mut self, rank: u32, handle: ThreadHandle) -> Result<(), ClusterError> {
         let (life, epoch) = &mut self.lives[rank as usize];
         *life += 1;
         let socket = Socket { rank, life: *life };
         let epoch = *epoch;
-        let node =
-            Node::start(&self.plan, socket, epoch, &self.network, &self.directory, &self.history)?;
+        let node = Node::start(
+            &self.plan,
+            (socket, handle),
+            epoch,
+            &self.network,
+            &self.directory,
+            &self.history,
+        )?;
         self.nodes[rank as usize] = Some(node);
         self.schedule_turn(rank, self.network.now(), Phase::Take);
         Ok(())
@@ -257,6 +277,15 @@ impl Cluster {
         }
     }
 
+    /// There may be something for the other threads of a daemon.
+    fn rouse_siblings(&mut self, thread: u32) {
+        let threads = self.plan.threads;
+        let first = thread / threads * threads;
+        (first..first + threads)
+            .filter(|other| *other != thread)
+            .for_each(|other| self.rouse(other));
+    }
+
     /// A datagram has come. Only a daemon that sleeps is told.
     fn deliver(&mut self, from: Socket, to: Socket, bytes: Vec<u8>) {
         let Some(node) = self.node(to) else { return };
@@ -273,32 +302,27 @@ impl Cluster {
     /// A phase of a turn.
     fn turn(&mut self, socket: Socket, number: u64, phase: Phase) {
         let (rank, now) = (socket.rank, self.network.now());
+        let splits_turns = self.plan.detail.splits_turns;
         let gain_ppm = self.network.amount(FaultKind::ClockRate, rank).unwrap_or(0);
         let slow = u64::from(self.network.amount(FaultKind::Slow, rank).unwrap_or(1));
         let stopped = self.network.ends(FaultKind::Pause, rank).filter(|until| *until > now);
-        let Some(node) = self.node(socket).filter(|node| node.turn == number) else { return };
+        let Some(node) = self.node(socket) else { return };
+        if number == TIMER {
+            node.timer = None;
+        }
+        if node.turn != number && !(number == TIMER && node.is_parked) {
+            return;
+        }
         if let Some(until) = stopped {
             return self.schedule_turn(rank, until, phase);
         }
         let now_ns = node.clock.read(now, gain_ppm.into());
         let before = self.work(rank);
         let Some(node) = self.node(socket) else { return };
+        let phases = if splits_turns { vec![phase] } else { Phase::ALL.to_vec() };
         let mut handled = 0;
-        match phase {
-            Phase::Take => {
-                (node.is_parked, node.is_roused) = (false, false);
-                if std::mem::take(&mut node.is_asleep) {
-                    node.server().wake_up();
-                }
-                node.turn_began = now;
-                node.daemon.take(now_ns);
-                let server = node.server();
-                if server.is_clock_due() && server.tick(now_ns) {
-                    server.housekeep(now_ns);
-                }
-            }
-            Phase::Poll => node.daemon.poll(now_ns),
-            Phase::Control => handled = node.daemon.control(now_ns),
+        for phase in &phases {
+            handled = node.run_phase(*phase, now, now_ns);
         }
         let (began, handled_ns) = (node.turn_began, HANDLED_NS * handled as u64);
         if handled > 0
@@ -312,14 +336,19 @@ impl Cluster {
         }
         let length_ns = slow
             * match self.plan.machine {
-                None => self.plan.turn.whole_ns() / 3 + handled_ns,
+                None => self.plan.turn.whole_ns() / 3 * phases.len() as u64 + handled_ns,
                 Some(machine) => charge::phase_ns(machine, before, self.work(rank)),
             };
         let next = now + Time::from_ns(length_ns.max(1));
-        match phase {
+        match phases.last().unwrap_or(&phase) {
             Phase::Take => self.schedule_turn(rank, next, Phase::Poll),
             Phase::Poll => self.schedule_turn(rank, next, Phase::Control),
-            Phase::Control => self.after_turn(socket, handled, next, now_ns),
+            Phase::Control => {
+                if handled > 0 {
+                    self.rouse_siblings(rank);
+                }
+                self.after_turn(socket, handled, next, now_ns);
+            }
         }
     }
 
@@ -366,11 +395,11 @@ impl Cluster {
 
     /// What a daemon does between two turns.
     fn after_turn(&mut self, socket: Socket, handled: usize, next: Time, now_ns: u64) {
-        let now = self.network.now();
+        let (now, detail) = (self.network.now(), self.plan.detail);
         let Some(node) = self.node(socket) else { return };
         let is_idle = handled == 0 && !node.is_roused;
         node.idle_turns = if is_idle { node.idle_turns + 1 } else { 0 };
-        if node.idle_turns < IDLE_TURNS {
+        if node.idle_turns < detail.idle_turns {
             return self.schedule_turn(socket.rank, next, Phase::Take);
         }
         node.idle_turns = 0;
@@ -386,7 +415,13 @@ impl Cluster {
         // What is due and was not done waits for the next look at deadlines.
         let due = if due > next { due } else { now + LOOK };
         let at = due.min(now + limit).max(next);
-        self.schedule_turn(socket.rank, at, Phase::Take);
+        if detail.looks_often || at <= now + NEAR {
+            self.schedule_turn(socket.rank, at, Phase::Take);
+        } else if node.timer.is_none_or(|timer| at < timer) {
+            node.timer = Some(at);
+            let event = Event::Turn { socket, number: TIMER, phase: Phase::Take };
+            self.network.schedule(at, event);
+        }
         self.after_phase(socket);
     }
 
@@ -438,7 +473,8 @@ impl Cluster {
     /// There may be an answer for a client that polls.
     fn rouse_client(&mut self, socket: Socket, client: usize) {
         let Some(entry) = &self.clients[socket.rank as usize][client] else { return };
-        if entry.is_parked && !entry.is_asleep && entry.in_flight() > 0 {
+        let may_find = self.plan.detail.looks_often || entry.has_response();
+        if entry.is_parked && !entry.is_asleep && entry.in_flight() > 0 && may_find {
             let seen = self.seen();
             let at = self.network.now() + seen;
             self.schedule_client(socket, client, at);
@@ -478,7 +514,9 @@ impl Cluster {
             return;
         };
         let Some(Some(entry)) = self.clients[rank as usize].get_mut(client) else { return };
-        if entry.step != number {
+        if number == TIMER {
+            entry.timer = None;
+        } else if entry.step != number {
             return;
         }
         if let Some(until) = stopped {
@@ -488,7 +526,7 @@ impl Cluster {
         let mut around = Surroundings {
             plan: &self.plan,
             history: &mut history,
-            rank,
+            rank: rank / self.plan.threads,
             now,
             now_ns: node.clock.read(now, gain_ppm.into()),
             is_draining: self.is_draining,
@@ -506,7 +544,19 @@ impl Cluster {
             self.rouse(rank);
         }
         if let Some(again) = stepped.again {
-            self.schedule_client(socket, client, again);
+            self.schedule_look(socket, client, again);
+        }
+    }
+
+    /// Steps a client again if nothing comes before.
+    fn schedule_look(&mut self, socket: Socket, client: usize, at: Time) {
+        if self.plan.detail.looks_often || at <= self.network.now() + NEAR {
+            return self.schedule_client(socket, client, at);
+        }
+        let Some(Some(entry)) = self.clients[socket.rank as usize].get_mut(client) else { return };
+        if entry.timer.is_none_or(|timer| at < timer) {
+            entry.timer = Some(at);
+            self.network.schedule(at, Event::Client { socket, client, number: TIMER });
         }
     }
 

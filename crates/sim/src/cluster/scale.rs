@@ -13,6 +13,8 @@ pub struct Scale {
     pub nodes: u32,
     /// Clients of each, with one call in flight.
     pub clients: u32,
+    /// They call their own node and so many after it: memory of others is not touched.
+    pub peers: u32,
     /// How long they call.
     pub length: Time,
     /// Of all random numbers.
@@ -46,9 +48,12 @@ pub struct Scaled {
 ///
 /// [`ClusterError`], for lack of memory.
 pub fn run(scale: Scale, has_met: impl FnOnce()) -> Result<Scaled, ClusterError> {
-    let Scale { nodes, clients, length, seed } = scale;
+    let Scale { nodes, clients, peers, length, seed } = scale;
     tracing::subscriber::with_default(tracing::subscriber::NoSubscriber::default(), || {
-        let mut cluster = Cluster::new(Plan::large(seed, nodes, clients), false)?;
+        let peers_called = peers.min(nodes - 1);
+        let mut plan = Plan::large(seed, nodes, clients);
+        plan.peers_called = peers_called;
+        let mut cluster = Cluster::new(plan, false)?;
         cluster.run_until(MEET, Cluster::is_connected)?;
         if !cluster.is_connected() {
             cluster.give_up("the daemons did not find each other")?;

@@ -43,7 +43,7 @@ pub struct Measured {
 /// [`ClusterError`], for lack of memory.
 pub fn run(steady: &Steady) -> Result<Measured, ClusterError> {
     tracing::subscriber::with_default(tracing::subscriber::NoSubscriber::default(), || {
-        let Steady { nodes, lengths: (warm_up, length), begin, .. } = *steady;
+        let Steady { nodes, threads, lengths: (warm_up, length), begin, .. } = *steady;
         let mut cluster = Cluster::new(Plan::calibrated(steady, &DELEGATION), false)?;
         cluster.run_until(MEET, Cluster::is_connected)?;
         if !cluster.is_connected() {
@@ -61,7 +61,7 @@ pub fn run(steady: &Steady) -> Result<Measured, ClusterError> {
             cluster.network.schedule(fault.begin(), Event::Fault { fault, begins: true });
             cluster.network.schedule(fault.end(), Event::Fault { fault, begins: false });
         }
-        (0..nodes).for_each(|rank| cluster.admit_all(rank));
+        (0..nodes * threads).for_each(|thread| cluster.admit_all(thread));
         cluster.advance(start + warm_up)?;
         let (packets, ended) = (cluster.network.traffic().0, answered(&cluster));
         cluster.advance(start + warm_up + length)?;

@@ -149,6 +149,7 @@ fn base() -> Load {
         window: 16,
         initiators: 1,
         targets: Targets::Random,
+        hot: None,
         is_timed: true,
         warm_up: Time::from_ns(60_000),
         end: Time::from_ns(340_000),

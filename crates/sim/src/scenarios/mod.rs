@@ -2,6 +2,7 @@
 
 pub mod bistability;
 pub mod dct;
+pub mod prototypes;
 pub mod raw;
 pub mod scalerpc;
 pub mod two_rank;

@@ -85,6 +85,12 @@ impl<C> ClientCore<C> {
         self.calls.in_flight()
     }
 
+    /// Whether a response is there that [`poll`](Self::poll) would report.
+    #[must_use]
+    pub fn has_response(&self) -> bool {
+        self.calls.has_response()
+    }
+
     /// No call has a deadline before this; `u64::MAX` if none has one.
     #[must_use]
     pub fn earliest_deadline_ns(&self) -> u64 {
