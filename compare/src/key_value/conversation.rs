@@ -78,6 +78,57 @@ pub fn number(digits: &[u8]) -> Option<usize> {
     is_number.then(|| std::str::from_utf8(digits).ok()?.parse().ok())?
 }
 
+/// Longest value of which a server tells.
+const VALUE_BYTES_MAX: usize = 1 << 30;
+
+/// The length of a value, in decimal digits; `None`: it is none that anybody stored, and nothing is to be waited
+/// for.
+pub fn value_length(digits: &[u8]) -> Option<usize> {
+    number(digits).filter(|len| *len <= VALUE_BYTES_MAX)
+}
+
+/// For tests of protocols: whatever a server says, it is a reply inside of what was received, an error, or too
+/// little; more bytes change neither of the first two. `replies` are replies of it, which are changed at random.
+#[cfg(test)]
+pub fn assert_any_bytes_are_judged<P: ValueProtocol>(replies: &[&[u8]]) {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = move |below: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 11) as usize % below
+    };
+    for round in 0..100_000 {
+        let mut bytes = replies[random(replies.len())].repeat(1 + random(2));
+        for _ in 0..random(4) {
+            let at = random(bytes.len());
+            match random(4) {
+                0 => bytes[at] = random(256) as u8,
+                1 => bytes[at] = b"0123456789$+-: \r\n"[random(17)],
+                2 => bytes.truncate(at.max(1)),
+                _ => bytes.insert(at, b"09\r\n\xff"[random(5)]),
+            }
+        }
+        let is_get = random(2) == 0;
+        let mut judged = None;
+        for end in 0..=bytes.len() {
+            let now = P::read(&bytes[..end], is_get);
+            if let Ok(Some(Reply { outcome, len_bytes })) = &now {
+                assert!(0 < *len_bytes && *len_bytes <= end, "round {round}: {now:?}");
+                if let ReplyOutcome::Found(value) = outcome {
+                    assert!(value.start <= value.end && value.end <= *len_bytes, "{now:?}");
+                }
+            }
+            match (&judged, now) {
+                (_, Ok(None)) => assert!(judged.is_none(), "round {round}: {bytes:?} at {end}"),
+                (None, now) => judged = Some(now),
+                (Some(Ok(before)), Ok(now)) => assert_eq!(*before, now, "round {round}"),
+                (Some(before), now) => assert_eq!(before.is_ok(), now.is_ok(), "round {round}"),
+            }
+        }
+    }
+}
+
 /// For tests of protocols: a reply is found when its last byte is there, not earlier.
 #[cfg(test)]
 pub fn assert_whole<P: ValueProtocol>(bytes: &[u8], is_get: bool, expected: &ReplyOutcome) {

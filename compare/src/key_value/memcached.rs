@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use super::conversation::{Reply, ReplyOutcome, Strange, ValueProtocol, Wish, line, number};
+use super::conversation::{Reply, ReplyOutcome, Strange, ValueProtocol, Wish, line, value_length};
 
 /// memcached's text protocol.
 pub enum Text {}
@@ -41,7 +41,7 @@ impl ValueProtocol for Text {
             ([b'V', b'A', b'L', b'U', b'E', b' ', ..], true) => {
                 // VALUE key flags bytes
                 let digits = head.split(|&byte| byte == b' ').nth(3);
-                let len = digits.and_then(number).ok_or_else(|| Strange::of(input))?;
+                let len = digits.and_then(value_length).ok_or_else(|| Strange::of(input))?;
                 let end = begin.checked_add(len).ok_or_else(|| Strange::of(input))?;
                 const TAIL: &[u8] = b"\r\nEND\r\n";
                 let tail = input.get(end..).unwrap_or_default();
@@ -62,7 +62,7 @@ impl ValueProtocol for Text {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::key_value::conversation::assert_whole;
+    use crate::key_value::conversation::{assert_any_bytes_are_judged, assert_whole};
 
     #[test]
     fn requests_are_lines() {
@@ -85,6 +85,13 @@ mod tests {
     }
 
     #[test]
+    fn any_bytes_are_a_reply_an_error_or_too_few() {
+        let value = b"VALUE 01 0 4\r\na\r\nb\r\nEND\r\n".as_slice();
+        let replies = [value, b"END\r\n", b"STORED\r\n", b"SERVER_ERROR x\r\n"];
+        assert_any_bytes_are_judged::<Text>(&replies);
+    }
+
+    #[test]
     fn what_memcached_does_not_say_is_refused() {
         for (bytes, is_get) in [
             (&b"ERROR\r\n"[..], true),
@@ -93,6 +100,7 @@ mod tests {
             (b"VALUE 01 0 x\r\n", true),
             (b"VALUE 01 0 2\r\nabcd", true),
             (b"VALUE 01 0 18446744073709551615\r\n", true),
+            (b"VALUE 01 0 3000000000000\r\nabc", true),
             (b"STORED\r\n", true),
             (b"END\r\n", false),
         ] {

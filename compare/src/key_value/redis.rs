@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use super::conversation::{Reply, ReplyOutcome, Strange, ValueProtocol, Wish, line, number};
+use super::conversation::{Reply, ReplyOutcome, Strange, ValueProtocol, Wish, line, value_length};
 
 /// Redis' protocol.
 pub enum Resp {}
@@ -40,7 +40,7 @@ impl ValueProtocol for Resp {
             (b"+OK", false) => Ok(Some(Reply { outcome: ReplyOutcome::Stored, len_bytes: begin })),
             (b"$-1", true) => Ok(Some(Reply { outcome: ReplyOutcome::Missing, len_bytes: begin })),
             ([b'$', digits @ ..], true) => {
-                let len = number(digits).ok_or_else(|| Strange::of(input))?;
+                let len = value_length(digits).ok_or_else(|| Strange::of(input))?;
                 let end = begin.checked_add(len).ok_or_else(|| Strange::of(input))?;
                 match input.get(end..end + 2) {
                     None => Ok(None),
@@ -59,7 +59,7 @@ impl ValueProtocol for Resp {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::key_value::conversation::assert_whole;
+    use crate::key_value::conversation::{assert_any_bytes_are_judged, assert_whole};
 
     #[test]
     fn requests_are_arrays_of_bulk_strings() {
@@ -79,6 +79,13 @@ mod tests {
     }
 
     #[test]
+    fn any_bytes_are_a_reply_an_error_or_too_few() {
+        let replies =
+            [&b"$4\r\na\r\nb\r\n"[..], b"$0\r\n\r\n", b"$-1\r\n", b"+OK\r\n", b"-ERR x\r\n"];
+        assert_any_bytes_are_judged::<Resp>(&replies);
+    }
+
+    #[test]
     fn what_redis_does_not_say_is_refused() {
         for (bytes, is_get) in [
             (&b"-ERR no\r\n"[..], true),
@@ -86,6 +93,10 @@ mod tests {
             (b"$\r\n", true),
             (b"$99999999999999999999\r\n", true),
             (b"$18446744073709551615\r\n", true),
+            // Its end is the end of all addresses.
+            (b"$18446744073709551592\r\n", true),
+            // Nobody waits for what is never sent.
+            (b"$3000000000000\r\nabc", true),
             (b"+OK\r\n", true),
             (b"$-1\r\n", false),
         ] {

@@ -1,8 +1,9 @@
 //! The source of requests of this node's processes: shared memory, or a test.
 
+use core::ops::Range;
 use std::{fmt::Debug, os::fd::OwnedFd};
 
-use client::{LentBytes, message::CallerHead};
+use client::{Filler, LentBytes, message::CallerHead};
 use ipc::TakenBytes;
 use rpc::Status;
 
@@ -33,6 +34,31 @@ pub trait Replies {
         let mut body = head.concat();
         rest.append_to(&mut body);
         self.reply(to, Status::Ok, &[&body]);
+    }
+
+    /// Whether a response of this length may be put in parts.
+    fn takes_parts(&self, len_bytes: usize) -> bool {
+        let _ = len_bytes;
+        false
+    }
+
+    /// Puts a part of an answer of `len_bytes` that [takes parts](Self::takes_parts) where the client will read it.
+    /// The answer is still to be given. Returns whether it was put: if not, there is no memory for it, or the
+    /// client is gone.
+    fn put_part(
+        &mut self,
+        to: Self::ReplyTo,
+        len_bytes: usize,
+        part: Range<usize>,
+        fill: impl FnOnce(&mut Filler<'_>),
+    ) -> bool {
+        let _ = (to, len_bytes, part, fill);
+        false
+    }
+
+    /// Answers with a body all of whose parts were put.
+    fn reply_stored(&mut self, to: Self::ReplyTo, len_bytes: usize) {
+        let _ = (to, len_bytes);
     }
 
     /// All clients, in no order.
@@ -175,6 +201,25 @@ impl Replies for ipc::Replies {
             let put = head.iter().try_for_each(|part| answer.put(part));
             let _ = put.and_then(|()| answer.put_lent(rest));
         });
+    }
+
+    fn takes_parts(&self, len_bytes: usize) -> bool {
+        Self::takes_parts(self, len_bytes)
+    }
+
+    fn put_part(
+        &mut self,
+        to: ipc::RequestId,
+        len_bytes: usize,
+        part: Range<usize>,
+        fill: impl FnOnce(&mut Filler<'_>),
+    ) -> bool {
+        Self::put_part(self, to, len_bytes, part, fill).is_ok()
+    }
+
+    fn reply_stored(&mut self, to: ipc::RequestId, len_bytes: usize) {
+        // It fails if the client is gone.
+        let _ = Self::reply_stored(self, to, len_bytes);
     }
 
     fn clients(&self) -> Vec<ClientEntry> {

@@ -3,7 +3,7 @@
 use proto::{Status, copyrpc::RequestId};
 use verbs::Nic;
 
-use crate::{Account, CloseReason, PeerId, Token, Worker};
+use crate::{Account, BodyPiece, CloseReason, PeerId, Token, Worker};
 
 /// A request as it arrived.
 #[derive(Debug)]
@@ -52,6 +52,24 @@ pub trait Handler<N: Nic> {
     fn account(&self, cookie: u64) -> Account {
         let _ = cookie;
         Account::default()
+    }
+
+    /// Whether the answer to a call, `len_bytes` that come by rendezvous, is to be told by
+    /// [`piece`](Self::piece) while it arrives, and so without a private copy of the whole.
+    fn takes_pieces(&self, cookie: u64, len_bytes: usize) -> bool {
+        let _ = (cookie, len_bytes);
+        false
+    }
+
+    /// A piece of an answer has arrived which this handler [takes](Self::takes_pieces) so. None comes after the
+    /// call has ended.
+    fn piece(&mut self, cookie: u64, piece: &BodyPiece<'_, N>) {
+        let _ = (cookie, piece);
+    }
+
+    /// A call has ended with [`Status::Ok`], and this handler was told all pieces of its answer.
+    fn response_in_pieces(&mut self, worker: &mut Worker<N>, cookie: u64, len_bytes: usize) {
+        let _ = (worker, cookie, len_bytes);
     }
 
     /// A connection has ended. Its calls end too, each by [`ended`](Self::ended).

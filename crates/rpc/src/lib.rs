@@ -28,6 +28,7 @@ pub mod futures;
 mod handler;
 mod large;
 mod peer;
+mod piece;
 mod pool;
 mod queue;
 mod receives;
@@ -43,6 +44,7 @@ pub use error::{
 };
 pub use handler::{Handler, Request};
 pub use peer::PeerId;
+pub use piece::BodyPiece;
 pub use pool::{Account, LargeMemory};
 pub use proto::{
     Status,

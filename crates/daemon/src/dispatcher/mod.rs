@@ -72,12 +72,17 @@ enum Caller<P: ClientPort> {
     Peer(Token),
 }
 
+/// Bytes that are copied at a time: both sides of the copy stay in the first cache.
+const STRIP_BYTES: usize = 16 << 10;
+
 /// A call to another node.
 struct PendingCall<P: ClientPort> {
     reply_to: ReplyTo<P>,
     charge: Charge,
     taken_ns: u64,
     called_ns: u64,
+    /// A part of its answer could not be put where its client reads it.
+    is_torn: bool,
 }
 
 /// The address of an answer.
@@ -135,6 +140,8 @@ pub(super) struct Dispatcher<P: ClientPort> {
     body_bytes_max: usize,
     /// Body of the answer that is being made.
     body: Vec<u8>,
+    /// Through which answers that arrive in pieces go to their clients.
+    strip: Box<[u8]>,
     /// The latest request that was lent and is not only passed on.
     copy: Vec<u8>,
     departures: Departures,
@@ -234,6 +241,7 @@ impl<P: ClientPort> Dispatcher<P> {
             call_timeout_ns: duration_ns(call_timeout),
             body_bytes_max,
             body: Vec::new(),
+            strip: vec![0; STRIP_BYTES].into(),
             copy: Vec::new(),
             departures: Departures::default(),
             who: NOBODY,
@@ -305,13 +313,19 @@ impl<P: ClientPort> Dispatcher<P> {
         match reply_to {
             ReplyTo::Client(to) => {
                 replies.reply(to, status, &[body]);
-                self.statuses[usize::from(status.code())] += 1;
-                self.tally.add(Counter::Replies, 1);
-                self.tally.record(Timing::Call, self.now_ns.saturating_sub(taken_ns));
+                self.count_reply(status, taken_ns);
             }
             ReplyTo::Thread(token) => self.thread_handle.answer(token, status, body),
             ReplyTo::Nobody => {}
         }
+    }
+
+    /// A client got its answer.
+    #[inline(always)]
+    fn count_reply(&mut self, status: Status, taken_ns: u64) {
+        self.statuses[usize::from(status.code())] += 1;
+        self.tally.add(Counter::Replies, 1);
+        self.tally.record(Timing::Call, self.now_ns.saturating_sub(taken_ns));
     }
 
     // Requests of clients

@@ -2,17 +2,22 @@
 
 use std::time::Duration;
 
-use client::message::{CallHead, PEER_HEAD_BYTES, PeerHead};
-use rpc::{Account, Call, CallError, CloseReason, PeerId, Request, RequestId, Status, Worker};
+use client::{
+    Filler,
+    message::{CallHead, PEER_HEAD_BYTES, PeerHead},
+};
+use rpc::{
+    Account, BodyPiece, Call, CallError, CloseReason, PeerId, Request, RequestId, Status, Worker,
+};
 use slots::Key;
 use verbs::Nic;
 use zerocopy::IntoBytes as _;
 
 use crate::{
-    client_port::{ClientPort, ClientTag},
+    client_port::{ClientPort, ClientTag, Replies as _},
     copy::copied,
     dispatcher::{
-        Answer, Dispatcher, Outgoing, PendingCall, PollHandler, Refusal, ReplyTo,
+        Answer, Dispatcher, Outgoing, PendingCall, PollHandler, Refusal, ReplyTo, STRIP_BYTES,
         shares::{Admission, Charge},
         waiting::Waiting,
     },
@@ -196,7 +201,7 @@ impl<P: ClientPort> Dispatcher<P> {
             return Err(Refusal { status: Status::ResourceExhausted, reply_to });
         }
         let (taken_ns, called_ns) = (call.taken_ns, self.now_ns);
-        let pending = PendingCall { reply_to, charge, taken_ns, called_ns };
+        let pending = PendingCall { reply_to, charge, taken_ns, called_ns, is_torn: false };
         let key = match self.calls.insert(pending) {
             Ok(key) => key,
             Err(PendingCall { reply_to, .. }) => {
@@ -256,6 +261,32 @@ impl<P: ClientPort> Dispatcher<P> {
     }
 }
 
+impl<P: ClientPort> PollHandler<'_, P> {
+    /// The call of a cookie that is awaited.
+    fn pending(&self, cookie: u64) -> Option<&PendingCall<P>> {
+        Key::from_u64(cookie).and_then(|key| self.dispatcher.calls.get(key))
+    }
+
+    /// A call was answered by the other node: counts that, and returns it.
+    fn answered(
+        &mut self,
+        cookie: u64,
+        status: Status,
+        len_bytes: usize,
+    ) -> Option<PendingCall<P>> {
+        let dispatcher = &mut *self.dispatcher;
+        let call = dispatcher.take_call(cookie)?;
+        dispatcher.tally.add(Counter::Responses, 1);
+        dispatcher.tally.add(Counter::BytesIn, len_bytes as u64);
+        if status == Status::DeadlineExceeded {
+            dispatcher.tally.add(Counter::Deadlines, 1);
+        }
+        let trip_ns = dispatcher.now_ns.saturating_sub(call.called_ns);
+        dispatcher.tally.record(Timing::Rtt, trip_ns);
+        Some(call)
+    }
+}
+
 impl<N: Nic, P: ClientPort> rpc::Handler<N> for PollHandler<'_, P> {
     fn request(&mut self, worker: &mut Worker<N>, request: Request<'_>) {
         let Self { dispatcher, replies, .. } = self;
@@ -266,19 +297,43 @@ impl<N: Nic, P: ClientPort> rpc::Handler<N> for PollHandler<'_, P> {
     }
 
     fn response(&mut self, _: &mut Worker<N>, cookie: u64, status: Status, body: &[u8]) {
-        let Self { dispatcher, replies, .. } = self;
-        if dispatcher.bulk.outcome(cookie, status, Some(body)) {
+        if self.dispatcher.bulk.outcome(cookie, status, Some(body)) {
             return;
         }
-        let Some(call) = dispatcher.take_call(cookie) else { return };
-        dispatcher.tally.add(Counter::Responses, 1);
-        dispatcher.tally.add(Counter::BytesIn, body.len() as u64);
-        if status == Status::DeadlineExceeded {
-            dispatcher.tally.add(Counter::Deadlines, 1);
+        let Some(call) = self.answered(cookie, status, body.len()) else { return };
+        self.dispatcher.answer(self.replies, call.reply_to, status, body, call.taken_ns);
+    }
+
+    fn takes_pieces(&self, cookie: u64, len_bytes: usize) -> bool {
+        let to_client = |call: &PendingCall<P>| matches!(call.reply_to, ReplyTo::Client(_));
+        self.pending(cookie).is_some_and(to_client) && self.replies.takes_parts(len_bytes)
+    }
+
+    fn piece(&mut self, cookie: u64, piece: &BodyPiece<'_, N>) {
+        let Self { dispatcher, replies, .. } = self;
+        let Dispatcher { calls, strip, .. } = &mut **dispatcher;
+        let Some(call) = Key::from_u64(cookie).and_then(|key| calls.get_mut(key)) else { return };
+        let ReplyTo::Client(to) = call.reply_to else { return };
+        let is_put = replies.put_part(to, piece.body_bytes(), piece.range(), |answer| {
+            put_in_strips(piece, strip, answer);
+        });
+        call.is_torn |= !is_put;
+    }
+
+    fn response_in_pieces(&mut self, _: &mut Worker<N>, cookie: u64, len_bytes: usize) {
+        let Some(call) = self.answered(cookie, Status::Ok, len_bytes) else { return };
+        let Self { dispatcher, replies, .. } = self;
+        match call.reply_to {
+            ReplyTo::Client(to) if !call.is_torn => {
+                replies.reply_stored(to, len_bytes);
+                dispatcher.count_reply(Status::Ok, call.taken_ns);
+            }
+            // There was no memory for it, or its client is gone.
+            to => {
+                let status = Status::ResourceExhausted;
+                dispatcher.answer(replies, to, status, &[], call.taken_ns);
+            }
         }
-        let trip_ns = dispatcher.now_ns.saturating_sub(call.called_ns);
-        dispatcher.tally.record(Timing::Rtt, trip_ns);
-        dispatcher.answer(replies, call.reply_to, status, body, call.taken_ns);
     }
 
     fn ended(&mut self, _: &mut Worker<N>, cookie: u64, status: Status) {
@@ -301,8 +356,7 @@ impl<N: Nic, P: ClientPort> rpc::Handler<N> for PollHandler<'_, P> {
     }
 
     fn account(&self, cookie: u64) -> Account {
-        let call = Key::from_u64(cookie).and_then(|key| self.dispatcher.calls.get(key));
-        call.map_or_else(Account::default, |call| call.charge.account())
+        self.pending(cookie).map_or_else(Account::default, |call| call.charge.account())
     }
 
     fn cancelled(&mut self, worker: &mut Worker<N>, peer: PeerId, request: RequestId) {
@@ -324,5 +378,16 @@ impl<N: Nic, P: ClientPort> rpc::Handler<N> for PollHandler<'_, P> {
     fn posting(&mut self) {
         self.has_posted = true;
         self.watch.ended(&mut self.dispatcher.tally, &[Phase::Nic]);
+    }
+}
+
+/// Copies a piece to where a client reads it, through memory that stays in the core's cache.
+fn put_in_strips<N: Nic>(piece: &BodyPiece<'_, N>, strip: &mut [u8], answer: &mut Filler<'_>) {
+    let end = piece.range().end;
+    for from in piece.range().step_by(strip.len()) {
+        let strip = &mut strip[..(end - from).min(STRIP_BYTES)];
+        piece.copy_to(from, strip);
+        // There is room for the whole piece.
+        let _ = answer.put(strip);
     }
 }

@@ -101,7 +101,7 @@ impl<P: ClientPort> Dispatcher<P> {
             return Err(Refusal { status: Status::ResourceExhausted, reply_to });
         }
         let (taken_ns, called_ns) = (call.taken_ns, self.now_ns);
-        let pending = PendingCall { reply_to, charge, taken_ns, called_ns };
+        let pending = PendingCall { reply_to, charge, taken_ns, called_ns, is_torn: false };
         let key = match self.calls.insert(pending) {
             Ok(key) => key,
             Err(PendingCall { reply_to, .. }) => {

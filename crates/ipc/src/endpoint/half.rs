@@ -272,6 +272,20 @@ impl Half {
         self.region.commit(base + range_bytes.start..base + range_bytes.end)
     }
 
+    /// A part of a call's large area, to be filled by this side before the message is published. `call` is below
+    /// the depth, and the pages of the part are [allocated](Self::commit).
+    #[must_use]
+    pub fn part_filler(&self, call: u16, range_bytes: Range<usize>) -> Filler<'_> {
+        let is_inside = range_bytes.start <= range_bytes.end
+            && range_bytes.end <= self.shape.message_bytes_max as usize;
+        assert!(usize::from(call) < self.shape.depth() && is_inside, "a part of a large message");
+        let offset_bytes = self.shape.large_offset_bytes(call) + range_bytes.start;
+        let to = self.base.as_ptr().wrapping_add(offset_bytes);
+        // SAFETY: the part lies inside the region, mapped while `self` lives. It is this side's until the
+        // header is published; what this side lends is in the other half.
+        unsafe { Filler::new(to, range_bytes.len()) }
+    }
+
     /// Sees to it that pages which are there stay, whatever the other side does. Returns whether they do: not
     /// if the other side has fixed the set of seals, or the memory is no file.
     #[must_use]

@@ -5,9 +5,11 @@ use rustix::{
     io::Errno,
 };
 
+use memory::Filler;
+
 use super::rig::*;
 use crate::{
-    CallError, Request, ServerConfig,
+    CallError, ReplyError, Request, RequestId, ServerConfig,
     endpoint::{
         client::connection::{self, Connected, ServerConnection},
         half::{EAGER_BYTES_MAX, Half},
@@ -209,4 +211,72 @@ fn clients_that_leave_in_the_middle_do_not_use_up_the_copies() {
     let _ = client.flush();
     let taken = (0..100).find(|_| server.take().is_some());
     assert!(taken.is_some());
+}
+
+/// A server and its client, whose request is taken: its id.
+fn taken(server: &mut ServerCore, client: &mut ClientCore<u32>) -> RequestId {
+    client.submit(b"ask", 1_000_000, 1).unwrap();
+    let _ = client.flush();
+    let OpenRequest { id, .. } = server.take().expect("the request is there");
+    id
+}
+
+fn ended(client: &mut ClientCore<u32>) -> Option<Result<Vec<u8>, CallError>> {
+    let mut ended = None;
+    client.poll(&mut |_, response| {
+        ended = Some(response.map(<[u8]>::to_vec).map_err(|failed| failed.error));
+    });
+    ended
+}
+
+/// Parts of a response may come in any order and again, and others be answered meanwhile; nothing is seen of
+/// them before the answer.
+#[test]
+fn responses_in_parts_arrive_whole_whatever_their_order() {
+    let mut server = ServerCore::on_heap(long()).unwrap();
+    let (_, welcome, memory) = server.admit_on_heap().unwrap().unwrap();
+    let mut client = ClientCore::<u32>::new(&welcome, memory, 0);
+    let mut random = 1_u64;
+    for len_bytes in [EAGER_BYTES_MAX + 1, 8192, 100_003, LONGEST as usize] {
+        let body = pattern(len_bytes);
+        let id = taken(&mut server, &mut client);
+        let mut starts: Vec<_> = (0..len_bytes).step_by(3001).collect();
+        starts.push(0);
+        while !starts.is_empty() {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let start = starts.swap_remove((random >> 33) as usize % starts.len());
+            let part = start..len_bytes.min(start + 3001);
+            let fill = |filler: &mut Filler<'_>| filler.put(&body[part.clone()]).unwrap();
+            server.replies().put_part(id, len_bytes, part.clone(), fill).unwrap();
+            assert_eq!(ended(&mut client), None, "it is not answered yet");
+        }
+        server.replies().reply_stored(id, len_bytes).unwrap();
+        assert!(ended(&mut client) == Some(Ok(body)), "{len_bytes} B");
+        let again = server.replies().reply_stored(id, len_bytes);
+        assert_eq!(again, Err(ReplyError::ClientGone), "it was answered");
+    }
+}
+
+/// Parts of a response that is not given are nobody's: the call ends as it is answered, and what comes late
+/// reaches neither the next call nor the next client.
+#[test]
+fn parts_that_come_after_the_answer_are_refused() {
+    let mut server = ServerCore::on_heap(long()).unwrap();
+    let (client_id, welcome, memory) = server.admit_on_heap().unwrap().unwrap();
+    let mut client = ClientCore::<u32>::new(&welcome, memory, 0);
+    let put = |server: &mut ServerCore, id| {
+        let fill = |filler: &mut Filler<'_>| filler.put(&[7; 5000]).unwrap();
+        server.replies().put_part(id, 20_000, 5000..10_000, fill)
+    };
+    let first = taken(&mut server, &mut client);
+    put(&mut server, first).unwrap();
+    server.replies().reply(first, b"otherwise").unwrap();
+    assert_eq!(ended(&mut client), Some(Ok(b"otherwise".to_vec())));
+    let second = taken(&mut server, &mut client);
+    assert_eq!(put(&mut server, first), Err(ReplyError::ClientGone));
+    assert_eq!(server.replies().reply_stored(first, 20_000), Err(ReplyError::ClientGone));
+    server.departed(client_id);
+    assert_eq!(put(&mut server, second), Err(ReplyError::ClientGone));
+    assert!(!server.replies().takes_parts(EAGER_BYTES_MAX), "it has no pages of its own");
+    assert!(!server.replies().takes_parts(LONGEST as usize + 1));
 }

@@ -30,13 +30,6 @@ pub(super) struct LargeRequest {
     pub(super) large: Large,
 }
 
-/// Memory for a body of a peer.
-struct Landing<N: Nic> {
-    buffer: Buffer<N>,
-    /// With room for the private copy.
-    body: Vec<u8>,
-}
-
 impl<N: Nic> Worker<N> {
     /// Registers zeroed memory that peers may read and write once they are told of it.
     ///
@@ -124,10 +117,11 @@ impl<N: Nic> Worker<N> {
     pub(super) fn fetch_request(&mut self, peer: PeerId, request: LargeRequest) {
         let LargeRequest { id, method, timeout_us, large } = request;
         let account = Account { caller: None, method: Some(method) };
-        match self.take_landing(peer, account, large) {
-            Some(landing) => {
-                let purpose = Purpose::Request { id, method, timeout_us, buffer: landing.buffer };
-                self.start(Transfer::new(peer, slice(large), purpose, landing.body));
+        let landing = self.take_landing(peer, account, large);
+        match landing.and_then(|buffer| Some((buffer, self.take_private(large)?))) {
+            Some((buffer, body)) => {
+                let purpose = Purpose::Request { id, method, timeout_us, buffer };
+                self.start(Transfer::new(peer, slice(large), purpose, body));
             }
             None => self.answer(peer, id, Status::ResourceExhausted),
         }
@@ -144,10 +138,16 @@ impl<N: Nic> Worker<N> {
     ) {
         let cookie = self.live(peer).and_then(|live| live.connection.fetching(call));
         let account = cookie.map_or_else(Account::default, |cookie| handler.account(cookie));
-        match self.take_landing(peer, account, large) {
-            Some(landing) => {
-                let purpose = Purpose::Response { call, buffer: landing.buffer };
-                self.start(Transfer::new(peer, slice(large), purpose, landing.body));
+        let len_bytes = large.len_bytes as usize;
+        let is_in_pieces = cookie.is_some_and(|cookie| handler.takes_pieces(cookie, len_bytes));
+        let landing = self.take_landing(peer, account, large).and_then(|buffer| {
+            let body = if is_in_pieces { Vec::new() } else { self.take_private(large)? };
+            Some((buffer, body))
+        });
+        match landing {
+            Some((buffer, body)) => {
+                let purpose = Purpose::Response { call, buffer, is_in_pieces };
+                self.start(Transfer::new(peer, slice(large), purpose, body));
             }
             None => self.end_fetch(peer, call),
         }
@@ -178,8 +178,8 @@ impl<N: Nic> Worker<N> {
         live.bodies.take(resources.nic(), resources.pd(), purchase)
     }
 
-    /// Memory to which a body of the peer is to be read, and for its private copy.
-    fn take_landing(&mut self, peer: PeerId, account: Account, large: Large) -> Option<Landing<N>> {
+    /// Memory to which a body of the peer is to be read.
+    fn take_landing(&mut self, peer: PeerId, account: Account, large: Large) -> Option<Buffer<N>> {
         let len_bytes = large.len_bytes as usize;
         let purchase = Purchase { peer, account, len_bytes };
         let mut taken = self.try_take_landing(&purchase);
@@ -187,14 +187,19 @@ impl<N: Nic> Worker<N> {
             self.release_unused_memory();
             taken = self.try_take_landing(&purchase);
         }
-        let buffer = warned(taken).ok()?;
+        warned(taken).ok()
+    }
+
+    /// Memory with room for the private copy of a body.
+    fn take_private(&mut self, large: Large) -> Option<Vec<u8>> {
+        let len_bytes = large.len_bytes as usize;
         let mut body = self.transfers.take_spare();
         if body.try_reserve(len_bytes.saturating_sub(body.len())).is_err() {
             tracing::warn!(len_bytes, "no memory for the copy of a large body");
             self.transfers.keep(body);
             return None;
         }
-        Some(Landing { buffer, body })
+        Some(body)
     }
 
     fn try_take_landing(&mut self, purchase: &Purchase) -> Result<Buffer<N>, NoBuffer> {
@@ -299,13 +304,19 @@ impl<N: Nic> Worker<N> {
                     }
                 }
             }
-            Purpose::Response { call, buffer } => {
-                let body = &copy[..buffer.len_bytes()];
+            Purpose::Response { call, buffer, is_in_pieces } => {
+                let len_bytes = buffer.len_bytes();
                 drop(buffer);
                 let cookie = self.live(peer).and_then(|live| live.connection.fetched(call));
                 self.peers.mark_dirty(peer);
-                if let Some(cookie) = cookie {
-                    handler.response(self, cookie, Status::Ok, body);
+                match cookie {
+                    Some(cookie) if is_in_pieces => {
+                        handler.response_in_pieces(self, cookie, len_bytes);
+                    }
+                    Some(cookie) => {
+                        handler.response(self, cookie, Status::Ok, &copy[..len_bytes]);
+                    }
+                    None => {}
                 }
             }
             Purpose::Access(access) => handler.response(self, access.cookie, Status::Ok, &[]),

@@ -255,6 +255,7 @@ impl<N: Nic> Worker<N> {
         let now_ns = self.now_ns();
         let is_idle = self.notices.is_empty()
             && self.receive.is_idle()
+            && !self.transfers.has_arrivals()
             && self.transfers.ended_len() == 0
             && self.tokens.is_empty();
         if !is_idle {

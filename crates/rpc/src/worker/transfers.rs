@@ -10,7 +10,7 @@ use proto::copyrpc::{CallId, RequestId};
 use slots::{Key, SlotTable};
 use verbs::{Nic, Op, Payload, RemoteSlice, Sge};
 
-use crate::{LocalRegion, PeerId, Range, pool::Buffer, queue::Piece};
+use crate::{BodyPiece, LocalRegion, PeerId, Range, pool::Buffer, queue::Piece};
 
 /// Longest piece: beyond, another one costs less than a hundredth.
 pub(super) const PIECE_BYTES_MAX: usize = 128 << 10;
@@ -44,8 +44,8 @@ pub(super) struct Transfer<N: Nic> {
 pub(super) enum Purpose<N: Nic> {
     /// The body of a request.
     Request { id: RequestId, method: u16, timeout_us: u32, buffer: Buffer<N> },
-    /// The body of a response.
-    Response { call: CallId, buffer: Buffer<N> },
+    /// The body of a response. The handler may be told its pieces.
+    Response { call: CallId, buffer: Buffer<N>, is_in_pieces: bool },
     /// One-sided access of the program.
     Access(OneSided<N>),
 }
@@ -84,16 +84,29 @@ impl<N: Nic> Transfer<N> {
         (self.purpose, !self.is_given_up, self.body)
     }
 
-    /// Copies a piece of a body that has arrived.
-    fn copy_piece(&mut self, offset_bytes: usize, piece_bytes_max: usize) {
-        if let Purpose::Request { buffer, .. } | Purpose::Response { buffer, .. } = &self.purpose {
-            let len_bytes = buffer.len_bytes();
-            if self.body.len() < len_bytes {
-                self.body.resize(len_bytes, 0);
+    /// Copies a piece of a body that has arrived. Returns it instead, with its call, if the handler is to be
+    /// told.
+    pub(super) fn take_in(
+        &mut self,
+        offset_bytes: usize,
+        piece_bytes_max: usize,
+    ) -> Option<(CallId, BodyPiece<'_, N>)> {
+        let (told, buffer) = match &self.purpose {
+            Purpose::Access(_) => return None,
+            Purpose::Request { buffer, .. } => (None, buffer),
+            Purpose::Response { call, buffer, is_in_pieces } => {
+                (is_in_pieces.then_some(*call), buffer)
             }
-            let end_bytes = len_bytes.min(offset_bytes + piece_bytes_max);
-            buffer.copy_part(offset_bytes, &mut self.body[offset_bytes..end_bytes]);
+        };
+        let piece = BodyPiece::new(buffer, offset_bytes, piece_bytes_max);
+        if let Some(call) = told {
+            return Some((call, piece));
         }
+        if self.body.len() < buffer.len_bytes() {
+            self.body.resize(buffer.len_bytes(), 0);
+        }
+        piece.copy_to(offset_bytes, &mut self.body[piece.range()]);
+        None
     }
 
     fn len_bytes(&self) -> usize {
@@ -164,6 +177,8 @@ pub(super) struct Transfers<N: Nic> {
     outstanding: usize,
     /// Transfers that found no space in a queue. Their keys may be of transfers that ended meanwhile.
     unposted: VecDeque<Key>,
+    /// Pieces that have arrived and were not looked at. Their transfers may have been given up meanwhile.
+    arrived: VecDeque<Piece>,
     /// Transfers that have ended and whose ends are to be reported.
     ended: VecDeque<Key>,
     /// Memory for private copies of bodies, warm from those before.
@@ -180,6 +195,7 @@ impl<N: Nic> Transfers<N> {
             accesses: 0,
             outstanding: 0,
             unposted: VecDeque::new(),
+            arrived: VecDeque::new(),
             ended: VecDeque::new(),
             spare: Vec::new(),
             spare_bytes: 0,
@@ -258,6 +274,18 @@ impl<N: Nic> Transfers<N> {
     // Ends
 
     #[inline]
+    pub(super) fn has_arrivals(&self) -> bool {
+        !self.arrived.is_empty()
+    }
+
+    /// The next piece that has arrived, its transfer, and the longest piece.
+    pub(super) fn next_arrival(&mut self) -> Option<(Piece, usize, Option<&mut Transfer<N>>)> {
+        let piece = self.arrived.pop_front()?;
+        let transfer = self.table.get_mut(piece.transfer);
+        Some((piece, self.piece_bytes_max, transfer.filter(|transfer| !transfer.is_given_up)))
+    }
+
+    #[inline]
     pub(super) fn ended_len(&self) -> usize {
         self.ended.len()
     }
@@ -270,7 +298,7 @@ impl<N: Nic> Transfers<N> {
     pub(super) fn finished(&mut self, piece: Piece) {
         let Some(transfer) = self.table.get_mut(piece.transfer) else { return };
         if !transfer.is_given_up {
-            transfer.copy_piece(piece.offset_bytes, self.piece_bytes_max);
+            self.arrived.push_back(piece);
         }
         transfer.outstanding -= 1;
         self.outstanding -= 1;

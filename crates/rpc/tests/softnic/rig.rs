@@ -6,8 +6,8 @@ use std::{
 };
 
 use copyrpc_rpc::{
-    Call, CallError, CloseReason, Config, Handler, PeerId, Request, Status, Token, TransportKind,
-    Worker,
+    BodyPiece, Call, CallError, CloseReason, Config, Handler, PeerId, Request, Status, Token,
+    TransportKind, Worker,
 };
 use memory::sync::{AtomicU32, Ordering};
 use softnic::{Drive, Nic};
@@ -37,6 +37,10 @@ pub(crate) struct Program {
     pub(crate) forward: Option<PeerId>,
     /// Requests that are answered later are held.
     pub(crate) holds: bool,
+    /// Answers by rendezvous are told in pieces.
+    pub(crate) takes_pieces: bool,
+    /// Answers of which pieces came, and how many bytes of each did.
+    pub(crate) pieces: BTreeMap<u64, (Vec<u8>, usize)>,
 }
 
 impl Handler<Nic> for Program {
@@ -62,6 +66,29 @@ impl Handler<Nic> for Program {
     fn response(&mut self, _: &mut Worker<Nic>, cookie: u64, status: Status, body: &[u8]) {
         let before = self.ended.insert(cookie, (status, body.to_vec()));
         assert!(before.is_none(), "call {cookie} ended twice");
+    }
+
+    fn takes_pieces(&self, _: u64, len_bytes: usize) -> bool {
+        assert!(len_bytes > 0);
+        self.takes_pieces
+    }
+
+    fn piece(&mut self, cookie: u64, piece: &BodyPiece<'_, Nic>) {
+        assert!(!self.ended.contains_key(&cookie), "a piece of call {cookie}, which has ended");
+        let (body, got) = self.pieces.entry(cookie).or_default();
+        body.resize(piece.body_bytes(), 0);
+        let range = piece.range();
+        // In two halves.
+        let middle = usize::midpoint(range.start, range.end);
+        piece.copy_to(range.start, &mut body[range.start..middle]);
+        piece.copy_to(middle, &mut body[middle..range.end]);
+        *got += range.len();
+    }
+
+    fn response_in_pieces(&mut self, worker: &mut Worker<Nic>, cookie: u64, len_bytes: usize) {
+        let (body, got) = self.pieces.remove(&cookie).expect("its pieces came before");
+        assert_eq!((body.len(), got), (len_bytes, len_bytes), "each piece once");
+        self.response(worker, cookie, Status::Ok, &body);
     }
 
     fn closed(&mut self, _: &mut Worker<Nic>, peer: PeerId, reason: CloseReason) {

@@ -1,7 +1,9 @@
 //! The calls of one client at the server: private memory, against which every word that the client can
 //! write is checked. No system call.
 
-use memory::{LentBytes, sync::Ordering};
+use core::ops::Range;
+
+use memory::{Filler, LentBytes, sync::Ordering};
 
 use crate::{
     endpoint::{
@@ -10,7 +12,7 @@ use crate::{
         status::{EvictReason, ResponseKind},
     },
     header::Header,
-    ring::{self, Consumer, MessageBytes, Producer, SlotMemory as _},
+    ring::{self, Consumer, MessageBytes, Producer, SlotMemory},
     wakeup::{NapEpoch, PolledFlag},
 };
 
@@ -42,6 +44,19 @@ impl From<NotPending> for Unanswerable {
     fn from(NotPending: NotPending) -> Self {
         Self::NotPending
     }
+}
+
+/// A large response whose parts were [stored](CallTable::fill_part) before.
+pub(crate) struct Stored {
+    pub(crate) len_bytes: usize,
+}
+
+impl MessageBytes for Stored {
+    fn len_bytes(&self) -> usize {
+        self.len_bytes
+    }
+
+    fn store(&self, _: &impl SlotMemory, _: usize, _: u16) {}
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -325,6 +340,31 @@ impl CallTable {
         } else {
             self.responses.publish(&self.down, header, message);
         }
+        Ok(())
+    }
+
+    /// Puts a part of a large response of `len_bytes` where the client will read it. It is answered with
+    /// [`Stored`] once all parts are there, or with anything else at any time.
+    ///
+    /// # Errors
+    ///
+    /// [`Unanswerable`]; nothing was filled.
+    pub(crate) fn fill_part(
+        &mut self,
+        (call, serial): (u16, u64),
+        len_bytes: usize,
+        part: Range<usize>,
+        fill: impl FnOnce(&mut Filler<'_>),
+    ) -> Result<(), Unanswerable> {
+        let entry = self.entries.get_mut(usize::from(call)).ok_or(NotPending)?;
+        if serial == 0 || entry.serial != serial {
+            return Err(Unanswerable::NotPending);
+        }
+        // All of it with the first part: later ones do not fail for want of memory.
+        commit(&self.down, call, entry, len_bytes)?;
+        let mut filler = self.down.part_filler(call, part);
+        fill(&mut filler);
+        filler.finish();
         Ok(())
     }
 

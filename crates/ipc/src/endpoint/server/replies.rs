@@ -1,5 +1,6 @@
 //! The way back to the clients: answers by request id.
 
+use core::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use memory::{
@@ -9,8 +10,9 @@ use memory::{
 
 use crate::{
     endpoint::{
+        half::HalfShape,
         server::{
-            call_table::Unanswerable,
+            call_table::{Stored, Unanswerable},
             id::{ClientCensus, ClientId, ClientProcess, RequestId},
             session_table::SessionTable,
             stats::Stats,
@@ -117,6 +119,54 @@ impl Replies {
         fill: impl FnOnce(&mut Filler<'_>),
     ) -> Result<(), ReplyError> {
         self.respond(id, &Filled::behind(&[], len_bytes, fill))
+    }
+
+    /// Whether a response of this length may be [put in parts](Self::put_part): a large one that is not too long.
+    #[must_use]
+    pub fn takes_parts(&self, len_bytes: usize) -> bool {
+        let max_bytes = self.table.config().response_bytes_max as usize;
+        HalfShape::is_large(len_bytes) && len_bytes <= max_bytes
+    }
+
+    /// Puts a part of a response of `len_bytes` bytes, which [takes parts](Self::takes_parts), where the client
+    /// reads it once the request is answered: by [`reply_stored`](Self::reply_stored) when all parts are there,
+    /// or in any other way, as if nothing had been put.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplyError`]: nothing was filled, and a request that was there is still to be answered.
+    ///
+    /// # Panics
+    ///
+    /// If the part is not one of such a response.
+    pub fn put_part(
+        &mut self,
+        id: RequestId,
+        len_bytes: usize,
+        part: Range<usize>,
+        fill: impl FnOnce(&mut Filler<'_>),
+    ) -> Result<(), ReplyError> {
+        assert!(self.takes_parts(len_bytes) && part.end <= len_bytes, "a part of a large response");
+        let session = self.table.session(id.client).ok_or(ReplyError::ClientGone)?;
+        let put = session.calls.fill_part((id.call, id.serial), len_bytes, part, fill);
+        put.map_err(|unanswerable| match unanswerable {
+            Unanswerable::NotPending => ReplyError::ClientGone,
+            Unanswerable::NoMemory => ReplyError::NoMemory { len_bytes },
+        })
+    }
+
+    /// Answers a request with a response of `len_bytes` bytes all of whose parts were put.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplyError`].
+    ///
+    /// # Panics
+    ///
+    /// If a response of that length takes no parts.
+    pub fn reply_stored(&mut self, id: RequestId, len_bytes: usize) -> Result<(), ReplyError> {
+        assert!(self.takes_parts(len_bytes), "a large response");
+        self.respond(id, &Stored { len_bytes })
     }
 
     /// Answers a request with an error code of the application.

@@ -1,0 +1,56 @@
+//! Pieces of bodies that have arrived by rendezvous.
+
+use core::ops::Range;
+
+use verbs::Nic;
+
+use crate::pool::Buffer;
+
+/// A piece of an answer, where the NIC put it: in memory of which no peer has a key.
+pub struct BodyPiece<'b, N: Nic> {
+    buffer: &'b Buffer<N>,
+    range: Range<usize>,
+}
+
+impl<'b, N: Nic> BodyPiece<'b, N> {
+    /// # Panics
+    ///
+    /// If the piece begins behind the body. It may end behind it: then it ends with the body.
+    pub(crate) fn new(buffer: &'b Buffer<N>, offset_bytes: usize, len_bytes_max: usize) -> Self {
+        let body_bytes = buffer.len_bytes();
+        assert!(offset_bytes <= body_bytes, "a piece behind its body");
+        let end = body_bytes.min(offset_bytes.saturating_add(len_bytes_max));
+        Self { buffer, range: offset_bytes..end }
+    }
+
+    /// Length of the whole answer.
+    #[must_use]
+    pub fn body_bytes(&self) -> usize {
+        self.buffer.len_bytes()
+    }
+
+    /// The piece's place in the answer.
+    #[must_use]
+    pub fn range(&self) -> Range<usize> {
+        self.range.clone()
+    }
+
+    /// Copies bytes of the piece, from `offset` of the answer on.
+    ///
+    /// # Panics
+    ///
+    /// If they do not lie in the piece.
+    pub fn copy_to(&self, offset: usize, to: &mut [u8]) {
+        let is_inside = offset >= self.range.start
+            && offset <= self.range.end
+            && to.len() <= self.range.end - offset;
+        assert!(is_inside, "bytes beyond a piece");
+        self.buffer.copy_part(offset, to);
+    }
+}
+
+impl<N: Nic> core::fmt::Debug for BodyPiece<'_, N> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("BodyPiece").field("range", &self.range).finish_non_exhaustive()
+    }
+}
