@@ -106,6 +106,11 @@ fn open<N: Nic>(nic: N) -> Result<Worker<N>, Error> {
     Ok(Worker::open(nic, Config::default(), clock::now_ns())?)
 }
 
+/// Both sides by a table, so that the worker is compiled once for them: calls between hosts take microseconds.
+fn poll<N: Nic>(worker: &mut Worker<N>, side: &mut dyn Handler<N>) -> usize {
+    worker.poll(clock::now_ns(), side)
+}
+
 /// Tells the other side where this one is, and connects to where that is.
 fn meet<N: Nic>(worker: &mut Worker<N>, stream: &TcpStream) -> Result<PeerId, Error> {
     let lost = Error::refused("the other side does not answer");
@@ -161,7 +166,7 @@ fn serve_one<N: Nic>(worker: &mut Worker<N>, stream: TcpStream) -> Result<u64, E
     stream.set_nonblocking(true).map_err(Error::refused("cannot watch the client"))?;
     let (mut echo, mut idle) = (Echo::default(), Idle::default());
     loop {
-        let handled = worker.poll(clock::now_ns(), &mut echo);
+        let handled = poll(worker, &mut echo);
         let _ = idle.look(handled);
         if echo.is_closed || idle.polls.is_multiple_of(POLLS_PER_LOOK) && has_left(&stream) {
             worker.close(peer);
@@ -241,7 +246,7 @@ fn run<N: Nic>(
     }
     let mut idle = Idle::default();
     while client.done < client.total {
-        let handled = worker.poll(clock::now_ns(), &mut client);
+        let handled = poll(worker, &mut client);
         if let Some(failure) = client.failure.take() {
             return Err(failure);
         }

@@ -38,7 +38,10 @@ use std::{
 use memory::sync::{AtomicBool, Ordering};
 
 #[cfg(feature = "nic")]
-use nics::{OpenError, Opener, Selection, Visitor};
+use nics::{OpenError, Selection};
+
+#[cfg(feature = "nic")]
+use daemon::serve_selected;
 
 #[doc(inline)]
 pub use bootstrap::{self, RankInfo, Secret, SecretError};
@@ -95,40 +98,7 @@ pub fn serve_on(
     services: impl Fn(usize) -> Services<IpcPort> + Sync,
     stop: &AtomicBool,
 ) -> Result<(), ServeOnError> {
-    serve_selected(serving, nic, &services, stop)
-}
-
-/// Makes the services of a thread, by its number.
-#[cfg(feature = "nic")]
-type MakeServices<'a> = dyn Fn(usize) -> Services<IpcPort> + Sync + 'a;
-
-/// As [`serve_on`], and not generic: the daemon is compiled here, for every NIC once.
-#[cfg(feature = "nic")]
-fn serve_selected(
-    serving: &Serving,
-    nic: &Selection,
-    services: &MakeServices<'_>,
-    stop: &AtomicBool,
-) -> Result<(), ServeOnError> {
-    nic.with(ServeOn { serving, services, stop })?
-}
-
-#[cfg(feature = "nic")]
-struct ServeOn<'a> {
-    serving: &'a Serving,
-    services: &'a MakeServices<'a>,
-    stop: &'a AtomicBool,
-}
-
-#[cfg(feature = "nic")]
-impl Visitor for ServeOn<'_> {
-    type Output = Result<(), ServeOnError>;
-
-    fn visit<O: Opener>(self, opener: O) -> Self::Output {
-        let Self { serving, services, stop } = self;
-        let nics = (0..serving.config.threads).map(|_| opener.open()).collect::<Result<_, _>>()?;
-        Ok(serve_threads(serving, nics, services, stop)?)
-    }
+    Ok(serve_selected(serving, nic, &services, stop)??)
 }
 
 /// Between two looks whether a daemon listens.

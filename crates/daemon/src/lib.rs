@@ -48,6 +48,8 @@ mod pace;
 mod rights;
 mod roster;
 mod run;
+#[cfg(feature = "nic")]
+mod selected;
 mod serve;
 mod services;
 mod threads;
@@ -64,6 +66,8 @@ pub use control::{Codec, Control, ControlMessage, DATAGRAM_BYTES, UdpControl};
 pub use limits::Limits;
 pub use members::OfferError;
 pub use rights::{Rights, RightsError};
+#[cfg(feature = "nic")]
+pub use selected::{MakeServices, SelectedDaemon, open_selected, serve_selected};
 pub use serve::{
     ServeError, Serving, ThreadParts, bootstrap_of, open_threads, own_address, serve, serve_threads,
 };

@@ -22,6 +22,7 @@
 
 mod abi;
 mod ah;
+pub mod any;
 mod api;
 mod channel;
 mod context;

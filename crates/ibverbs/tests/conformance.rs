@@ -5,7 +5,7 @@
 use std::{env, time::Duration};
 
 use conformance::{NicPlace, Testbed};
-use copyrpc_ibverbs::{Config, Nic, open};
+use copyrpc_ibverbs::{Config, any::Nic, open};
 use verbs::Capabilities;
 
 /// The roles' devices, `rxe0,rxe1`.
@@ -15,7 +15,7 @@ fn on_rxe(place: &NicPlace) -> Nic {
     let devices = env::var(DEVICES).unwrap_or_else(|_| "rxe0,rxe1".to_owned());
     let device = devices.split(',').nth(place.role.index()).unwrap_or("rxe0").to_owned();
     let config = Config { device, ..Config::default() };
-    open(&config).unwrap_or_else(|error| panic!("{error}"))
+    Nic::Library(open(&config).unwrap_or_else(|error| panic!("{error}")))
 }
 
 /// What soft-RoCE of Linux 6.1 does otherwise than the specification says.

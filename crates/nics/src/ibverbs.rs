@@ -1,8 +1,8 @@
-//! Ports of RDMA devices by their type, for programs that use no other.
+//! Ports of RDMA devices by their type, for programs that use no other. An opener's are [`any::Nic`]s.
 
 use std::collections::BTreeMap;
 
-pub use ::ibverbs::{Config, KNOBS, Nic, OpenError, open};
+pub use ::ibverbs::{Config, KNOBS, Nic, OpenError, any, open};
 
 use config::Knob;
 
@@ -48,11 +48,11 @@ pub(crate) fn label(name: &str, device: &str) -> String {
 }
 
 impl Opener for IbverbsOpener {
-    type Nic = Nic;
+    type Nic = any::Nic;
 
-    fn open(&self) -> Result<Nic, crate::OpenError> {
+    fn open(&self) -> Result<any::Nic, crate::OpenError> {
         let failed = |cause: OpenError| crate::OpenError::Open { name: NAME, cause: cause.into() };
-        open(&self.0).map_err(failed)
+        open(&self.0).map(any::Nic::Library).map_err(failed)
     }
 
     fn label(&self) -> String {

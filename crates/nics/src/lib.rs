@@ -2,7 +2,7 @@
 //!
 //! A [`Selection`] names a NIC and holds what is set about it. [`Selection::with`] hands the NIC's
 //! [`Opener`] to a [`Visitor`], whose code is generic over [`verbs::Nic`]: one copy of it is compiled
-//! for each entry of the table, and no call is dynamic.
+//! for software NICs, one for RDMA devices, and no call is dynamic.
 //!
 //! ```
 //! use nics::{Opener, OpenError, Selection, Visitor};
@@ -23,11 +23,12 @@
 //! # Architecture invariant
 //!
 //! This is the only crate above `rpc`'s row that names the crate of a NIC. A new NIC is an entry of
-//! [`ALL`], an [`Opener`], and an arm of [`Selection::with`].
+//! [`ALL`], an [`Opener`], and an arm of [`Selection::with`]'s choice of it.
 
 #![forbid(unsafe_code)]
 
 pub mod auto;
+mod either;
 pub mod hardware;
 pub mod hosts;
 pub mod ibverbs;
@@ -89,7 +90,7 @@ pub struct NicEntry {
     kind: Kind,
 }
 
-/// The arm of [`Selection::with`] that an entry belongs to.
+/// The arm of [`Selection::with`]'s choice that an entry belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Soft,

@@ -1,7 +1,8 @@
-//! Ports of a ConnectX that the driver of this project runs, by their type, for programs that use no other.
+//! Ports of a ConnectX that the driver of this project runs, by their type, for programs that use no other. An
+//! opener's are [`any::Nic`]s.
 
 pub use ::ibverbs::{
-    Config, MLX5_KNOBS as KNOBS, OpenError,
+    Config, MLX5_KNOBS as KNOBS, OpenError, any,
     mlx5dv::{Device, open},
 };
 
@@ -23,14 +24,18 @@ impl Mlx5Opener {
     ) -> Result<Self, crate::OpenError> {
         ibverbs::config(NAME, KNOBS, lookup).map(Self)
     }
+
+    fn drive(&self) -> Result<Nic, crate::OpenError> {
+        let failed = |cause: OpenError| crate::OpenError::Open { name: NAME, cause: cause.into() };
+        open(&self.0).map(Nic::new).map_err(failed)
+    }
 }
 
 impl Opener for Mlx5Opener {
-    type Nic = Nic;
+    type Nic = any::Nic;
 
-    fn open(&self) -> Result<Nic, crate::OpenError> {
-        let failed = |cause: OpenError| crate::OpenError::Open { name: NAME, cause: cause.into() };
-        open(&self.0).map(Nic::new).map_err(failed)
+    fn open(&self) -> Result<any::Nic, crate::OpenError> {
+        self.drive().map(any::Nic::Driver)
     }
 
     fn label(&self) -> String {
@@ -38,6 +43,6 @@ impl Opener for Mlx5Opener {
     }
 
     fn operations(&self) -> Option<Result<Vec<OperationDump>, OperationsError>> {
-        Some(operations_of(self.open()))
+        Some(operations_of(self.drive()))
     }
 }

@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, env, fmt};
 
 use crate::{
     ALL, Kind, NicEntry, OpenError, Opener, SHARED_VARIABLES, Visitor, auto,
+    either::Either,
     hosts::HostsOpener,
     ibverbs::{self, IbverbsOpener},
     mlx5::Mlx5Opener,
@@ -17,6 +18,12 @@ const SOFT: &str = crate::soft::NAME;
 
 /// The environment variable that names the NIC.
 pub const VARIABLE: &str = "COPYRPC_NIC";
+
+/// The opener of the NIC that is meant.
+enum Choice {
+    Software(Either<SoftOpener, Either<TcpOpener, HostsOpener>>),
+    Hardware(Either<IbverbsOpener, Mlx5Opener>),
+}
 
 /// A NIC by name, with what is set about it. The name is looked up by [`Selection::with`]: it is one of the table,
 /// or that of an RDMA device of this machine, which means NIC `ibverbs` with that device.
@@ -85,34 +92,33 @@ impl Selection {
     ///
     /// [`OpenError::Unknown`] and [`OpenError::Setting`].
     pub fn with<V: Visitor>(&self, visitor: V) -> Result<V::Output, OpenError> {
+        // The only two calls: each of them compiles all that is generic over the NIC.
+        Ok(match self.choice()? {
+            Choice::Software(opener) => visitor.visit(opener),
+            Choice::Hardware(opener) => visitor.visit(opener),
+        })
+    }
+
+    fn choice(&self) -> Result<Choice, OpenError> {
+        use Either::{First, Second};
         let lookup = |variable: &str| self.settings.get(variable).cloned();
-        match self.entry() {
-            Ok(NicEntry { kind: Kind::Soft, .. }) => {
-                Ok(visitor.visit(SoftOpener::from_lookup(lookup)?))
-            }
-            Ok(NicEntry { kind: Kind::Tcp, .. }) => {
-                Ok(visitor.visit(TcpOpener::from_lookup(lookup)?))
-            }
-            Ok(NicEntry { kind: Kind::Hosts, .. }) => {
-                Ok(visitor.visit(HostsOpener::from_lookup(lookup)?))
-            }
-            Ok(NicEntry { kind: Kind::Ibverbs, .. }) => {
-                Ok(visitor.visit(IbverbsOpener::from_lookup(lookup)?))
-            }
-            Ok(NicEntry { kind: Kind::Mlx5, .. }) => {
-                Ok(visitor.visit(Mlx5Opener::from_lookup(lookup)?))
-            }
-            Ok(NicEntry { kind: Kind::Auto, .. }) => {
-                Self { name: auto::choose(lookup).to_owned(), settings: self.settings.clone() }
-                    .with(visitor)
+        Ok(match self.entry().map(|entry| entry.kind) {
+            Ok(Kind::Soft) => Choice::Software(First(SoftOpener::from_lookup(lookup)?)),
+            Ok(Kind::Tcp) => Choice::Software(Second(First(TcpOpener::from_lookup(lookup)?))),
+            Ok(Kind::Hosts) => Choice::Software(Second(Second(HostsOpener::from_lookup(lookup)?))),
+            Ok(Kind::Ibverbs) => Choice::Hardware(First(IbverbsOpener::from_lookup(lookup)?)),
+            Ok(Kind::Mlx5) => Choice::Hardware(Second(Mlx5Opener::from_lookup(lookup)?)),
+            Ok(Kind::Auto) => {
+                let name = auto::choose(lookup).to_owned();
+                return Self { name, settings: self.settings.clone() }.choice();
             }
             Err(_) if ibverbs::is_device(&self.name) => {
                 let settings = ibverbs::settings_of(&self.name, &self.settings);
                 let lookup = |variable: &str| settings.get(variable).cloned();
-                Ok(visitor.visit(IbverbsOpener::from_lookup(lookup)?))
+                Choice::Hardware(First(IbverbsOpener::from_lookup(lookup)?))
             }
-            Err(unknown) => Err(unknown),
-        }
+            Err(unknown) => return Err(unknown),
+        })
     }
 
     fn entry(&self) -> Result<&'static NicEntry, OpenError> {

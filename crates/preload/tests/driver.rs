@@ -8,13 +8,12 @@ use std::time::Duration;
 
 use common::{has_library, run_tests};
 use conformance::{NicPlace, Testbed};
-use ibverbs::{Config, mlx5dv};
-use mlx5::Nic;
+use ibverbs::{Config, any::Nic, mlx5dv};
 use verbs::{Capabilities, LinkLayer};
 
-fn on_libmlx5(_: &NicPlace) -> Nic<mlx5dv::Device> {
+fn on_libmlx5(_: &NicPlace) -> Nic {
     let device = mlx5dv::open(&Config::default()).unwrap_or_else(|error| panic!("{error}"));
-    Nic::new(device)
+    Nic::Driver(mlx5::Nic::new(device))
 }
 
 /// Requests travel as packets to a thread that sleeps between looks at doorbell records. What libmlx5 cannot promise
@@ -38,7 +37,7 @@ conformance::suite!(
 #[test]
 fn the_driver_passes_the_suite_on_libmlx5() {
     if has_library() {
-        let scenarios = conformance::scenarios::<Nic<mlx5dv::Device>>().len();
+        let scenarios = conformance::scenarios::<Nic>().len();
         assert_eq!(run_tests("libmlx5::", LinkLayer::InfiniBand), 2 * scenarios + 1);
     }
 }

@@ -29,18 +29,18 @@ use crate::{
 ///
 /// [`ChildError`], which the coordinator has been told of.
 pub fn child() -> Result<(), ChildError> {
-    live(|task| match task.config.backend {
-        Kind::Tcp => {
-            let backend = TcpBackend::new(&task.setup());
-            task.run(&backend)
-        }
-        Kind::UcxAm => {
-            let backend = UcxAm::open(task.setup())?;
-            task.run(&backend)
-        }
-        Kind::Delegation | Kind::Provider | Kind::Direct | Kind::Erpc | Kind::Scalerpc => {
-            task.config.selected_nic().with(task)?
-        }
+    live(|task| {
+        let (setup, nic, rank) = (task.setup(), task.config.selected_nic(), task.rank());
+        let on_nic = match task.config.backend {
+            Kind::Tcp => return task.run(&TcpBackend::new(&setup)),
+            Kind::UcxAm => return task.run(&UcxAm::open(setup)?),
+            Kind::Delegation => return task.run(&Delegation::new(setup, nic, rank)),
+            Kind::Provider => return task.run(&Delegation::provided(setup, nic, rank)),
+            Kind::Direct => NicBackend::Direct,
+            Kind::Erpc => NicBackend::Over(Protocol::Erpc),
+            Kind::Scalerpc => NicBackend::Over(Protocol::Scalerpc),
+        };
+        nic.with(OnNic(task, on_nic))?
     })
 }
 
@@ -97,6 +97,10 @@ impl Task<'_> {
         JobSetup { address: self.address, ..self.config.setup() }
     }
 
+    fn rank(&self) -> u16 {
+        self.role.rank(self.config)
+    }
+
     fn run(self, backend: &impl Backend) -> Result<(), ChildError> {
         let Self { coordinator, config, role, .. } = self;
         match role {
@@ -107,19 +111,24 @@ impl Task<'_> {
     }
 }
 
-impl Visitor for Task<'_> {
+/// A backend that is compiled for each kind of NIC.
+enum NicBackend {
+    Direct,
+    Over(Protocol),
+}
+
+/// The task, over such a backend.
+struct OnNic<'a>(Task<'a>, NicBackend);
+
+impl Visitor for OnNic<'_> {
     type Output = Result<(), ChildError>;
 
     fn visit<O: Opener>(self, opener: O) -> Self::Output {
-        let (setup, rank) = (self.setup(), self.role.rank(self.config));
-        match self.config.backend {
-            Kind::Direct => self.run(&Direct::new(setup, opener)),
-            Kind::Delegation => self.run(&Delegation::new(setup, opener, rank)),
-            Kind::Provider => self.run(&Delegation::provided(setup, opener, rank)),
-            Kind::Erpc => self.run(&OverProtocol::new(setup, Protocol::Erpc, opener)),
-            Kind::Scalerpc => self.run(&OverProtocol::new(setup, Protocol::Scalerpc, opener)),
-            Kind::UcxAm => self.run(&UcxAm::open(setup)?),
-            Kind::Tcp => self.run(&TcpBackend::new(&setup)),
+        let Self(task, backend) = self;
+        let setup = task.setup();
+        match backend {
+            NicBackend::Direct => task.run(&Direct::new(setup, opener)),
+            NicBackend::Over(protocol) => task.run(&OverProtocol::new(setup, protocol, opener)),
         }
     }
 }

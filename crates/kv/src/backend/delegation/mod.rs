@@ -26,7 +26,7 @@ use std::{
 };
 
 use daemon::config::{DaemonConfig, KNOBS, Layers};
-use nics::Opener;
+use nics::Selection;
 use serde::{Deserialize, Serialize};
 
 use self::daemon_parts::DaemonParts;
@@ -59,9 +59,9 @@ const DEPTH_MAX: u32 = 4096;
 const SAMPLE_EVERY: u32 = 64;
 
 /// The backend of one process.
-pub struct Delegation<O> {
+pub struct Delegation {
     setup: JobSetup,
-    opener: O,
+    nic: Selection,
     rank: u16,
     /// Shards are offered by processes.
     is_provided: bool,
@@ -69,21 +69,21 @@ pub struct Delegation<O> {
     parts: Mutex<Option<DaemonParts>>,
 }
 
-impl<O> Delegation<O> {
-    /// The backend of one process of `rank`, whose daemon uses the NIC of `opener`.
-    pub fn new(setup: JobSetup, opener: O, rank: u16) -> Self {
-        Self { setup, opener, rank, is_provided: false, parts: Mutex::new(None) }
+impl Delegation {
+    /// The backend of one process of `rank`, whose daemon uses the NIC `nic`.
+    pub fn new(setup: JobSetup, nic: Selection, rank: u16) -> Self {
+        Self { setup, nic, rank, is_provided: false, parts: Mutex::new(None) }
     }
 
     /// The same, whose daemon leaves the shards to a [`ShardProvider`] each.
-    pub fn provided(setup: JobSetup, opener: O, rank: u16) -> Self {
-        Self { is_provided: true, ..Self::new(setup, opener, rank) }
+    pub fn provided(setup: JobSetup, nic: Selection, rank: u16) -> Self {
+        Self { is_provided: true, ..Self::new(setup, nic, rank) }
     }
 }
 
-impl<O: Opener> Backend for Delegation<O> {
+impl Backend for Delegation {
     type Client = DelegationClient;
-    type Server = DelegationServer<O>;
+    type Server = DelegationServer;
 
     fn server(&self, shard: Shard, service: Service) -> Result<Self::Server, BackendError> {
         let thread = {
@@ -95,7 +95,7 @@ impl<O: Opener> Backend for Delegation<O> {
             parts.take(shard)?
         };
         let service = (!self.is_provided).then_some(service);
-        DelegationServer::open(&self.setup, &self.opener, shard, thread, service)
+        DelegationServer::open(&self.setup, &self.nic, shard, thread, service)
     }
 
     fn client(&self, client: ClientId) -> Result<DelegationClient, BackendError> {

@@ -7,10 +7,11 @@ use std::{
 
 use bootstrap::{JobId, Secret};
 use daemon::{
-    Codec, Daemon, Inbound, IpcPort, Services, Status, UdpControl,
+    Codec, Inbound, IpcPort, SelectedDaemon, Services, Status, UdpControl,
     metrics::{Counter, CounterKind, MetricsFile, Section, Timing},
+    open_selected,
 };
-use nics::Opener;
+use nics::Selection;
 use os::clock;
 
 use super::{Address, JOB, daemon_parts::ShardThread, service_of};
@@ -22,8 +23,8 @@ use crate::{
 };
 
 /// A thread of a daemon.
-pub struct DelegationServer<O: Opener> {
-    state: State<O>,
+pub struct DelegationServer {
+    state: State,
     contact: Contact,
     /// Requests that were answered, by the service itself.
     served: Rc<Cell<usize>>,
@@ -31,31 +32,31 @@ pub struct DelegationServer<O: Opener> {
     now_ns: u64,
 }
 
-enum State<O: Opener> {
+enum State {
     /// It waits for the roster.
-    Opened(Box<Parts<O>>),
+    Opened(Box<Parts>),
     Joining,
     Running {
-        daemon: Box<Daemon<O::Nic, IpcPort, UdpControl>>,
+        daemon: Box<dyn SelectedDaemon>,
         metrics: Arc<MetricsFile>,
         /// Its section of them.
         number: usize,
     },
 }
 
-struct Parts<O> {
+struct Parts {
     thread: ShardThread,
     topology: Topology,
     worker: rpc::Config,
-    opener: O,
+    nic: Selection,
     control: UdpControl,
     services: Services<IpcPort>,
 }
 
-impl<O: Opener> DelegationServer<O> {
+impl DelegationServer {
     pub(super) fn open(
         setup: &JobSetup,
-        opener: &O,
+        nic: &Selection,
         shard: Shard,
         thread: ShardThread,
         service: Option<Service>,
@@ -76,15 +77,15 @@ impl<O: Opener> DelegationServer<O> {
             calls_max: u16::try_from(depth).unwrap_or(u16::MAX - 1).max(16),
             ..direct::worker_config(setup, topology.ranks.saturating_sub(1).max(1))
         };
-        let parts = Parts { thread, topology, worker, opener: opener.clone(), control, services };
+        let parts = Parts { thread, topology, worker, nic: nic.clone(), control, services };
         let contact = address.to_contact()?;
         Ok(Self { state: State::Opened(Box::new(parts)), contact, served, now_ns: 0 })
     }
 
-    fn start(roster: &Roster, parts: Parts<O>) -> Result<State<O>, BackendError> {
+    fn start(roster: &Roster, parts: Parts) -> Result<State, BackendError> {
         let failed =
             |cause: Box<dyn Error + Send + Sync>| BackendError::new("cannot start a daemon", cause);
-        let Parts { thread, topology, worker, opener, mut control, services } = parts;
+        let Parts { thread, topology, worker, nic, mut control, services } = parts;
         let ShardThread { rank_info, config, thread, metrics, .. } = thread;
         let mut secret = Vec::new();
         for (shard, contact) in (0..).map(Shard).zip(&roster.servers) {
@@ -99,10 +100,10 @@ impl<O: Opener> DelegationServer<O> {
         let codec = Codec::new(job, Secret::from_bytes(&secret), rank_info.rank());
         let number = thread.number;
         let (port, parts) = thread.configured(&config, rank_info, codec, services);
-        let nic = opener.open().map_err(|cause| failed(cause.into()))?;
-        let daemon = Daemon::open(nic, worker, port, control, parts);
+        let daemon = open_selected(&nic, worker, port, control, parts);
         let daemon = daemon.map_err(|cause| failed(cause.into()))?;
-        Ok(State::Running { daemon: Box::new(daemon), metrics, number })
+        let daemon = daemon.map_err(|cause| failed(cause.into()))?;
+        Ok(State::Running { daemon, metrics, number })
     }
 }
 
@@ -130,7 +131,7 @@ fn services(
     Ok(services)
 }
 
-impl<O: Opener> Server for DelegationServer<O> {
+impl Server for DelegationServer {
     fn contact(&self) -> Contact {
         self.contact.clone()
     }

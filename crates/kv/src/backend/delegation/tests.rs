@@ -3,7 +3,6 @@
 use std::{sync::mpsc, thread, time::Duration};
 
 use memory::sync::{AtomicBool, Ordering};
-use nics::soft::SoftOpener;
 use os::clock;
 
 use super::*;
@@ -27,8 +26,8 @@ fn setup(daemon_threads: u16) -> JobSetup {
     }
 }
 
-fn delegation(setup: JobSetup, rank: u16) -> Delegation<SoftOpener> {
-    Delegation::new(setup, SoftOpener::default(), rank)
+fn delegation(setup: JobSetup, rank: u16) -> Delegation {
+    Delegation::new(setup, Selection::new("soft"), rank)
 }
 
 /// Answers with the request and the number of the shard.
