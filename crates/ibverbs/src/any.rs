@@ -194,14 +194,17 @@ impl CompletionQueue for Cq {
         either!(self, cq => cq.entries())
     }
 
+    #[inline]
     fn poll(&mut self) -> Option<Completion> {
         either!(self, cq => cq.poll())
     }
 
+    #[inline]
     fn inline_data(&self) -> &[u8] {
         either!(self, cq => cq.inline_data())
     }
 
+    #[inline]
     fn arm(&mut self, which: Arm) -> Result<(), ArmError> {
         either!(self, cq => cq.arm(which))
     }
@@ -212,14 +215,17 @@ impl SharedReceiveQueue for Srq {
         either!(self, srq => srq.srqn())
     }
 
+    #[inline]
     fn post(&mut self, into: &[Sge]) -> Result<u16, PostRecvError> {
         either!(self, srq => srq.post(into))
     }
 
+    #[inline]
     fn ring(&mut self) {
         either!(self, srq => srq.ring());
     }
 
+    #[inline]
     fn retire(&mut self, completion: &Completion) {
         either!(self, srq => srq.retire(completion));
     }
@@ -242,26 +248,32 @@ impl QueuePair for Qp {
         either!(self, qp => qp.modify(to))
     }
 
+    #[inline]
     fn post_send(&mut self, request: &SendRequest<'_>) -> Result<u16, PostSendError> {
         either!(self, qp => qp.post_send(request))
     }
 
+    #[inline]
     fn ring_send(&mut self) {
         either!(self, qp => qp.ring_send());
     }
 
+    #[inline]
     fn post_recv(&mut self, into: &[Sge]) -> Result<u16, PostRecvError> {
         either!(self, qp => qp.post_recv(into))
     }
 
+    #[inline]
     fn ring_recv(&mut self) {
         either!(self, qp => qp.ring_recv());
     }
 
+    #[inline]
     fn send_free(&self) -> u16 {
         either!(self, qp => qp.send_free())
     }
 
+    #[inline]
     fn retire(&mut self, completion: &Completion) {
         either!(self, qp => qp.retire(completion));
     }

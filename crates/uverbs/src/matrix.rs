@@ -33,7 +33,7 @@ pub enum CommandLineStyle {
     Ucx,
     /// `-p PORT`, and `-s HOST` of the client.
     ConnectionManager,
-    /// `-s HOST` of the client; the port is [`UDADDY_PORT`].
+    /// `-s HOST` of the client; the port is that of `udaddy`, which no argument changes.
     Datagrams,
     /// `-a HOST -p PORT`, and `-s` of the server, `-c` of the client.
     Rping,
@@ -49,7 +49,7 @@ const UDADDY_PORT: u16 = 7174;
 pub enum ListensAt<'a> {
     /// At a port of TCP, or of the connection manager for connections.
     Port(u16),
-    /// At [`UDADDY_PORT`] of the connection manager for datagrams.
+    /// At the port of `udaddy` of the connection manager for datagrams.
     Datagrams {
         /// Where else others may listen.
         fabric: &'a str,
