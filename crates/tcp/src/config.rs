@@ -51,8 +51,8 @@ const ADDRESS: Knob = Knob {
     env: "COPYRPC_TCP_ADDRESS",
     kind: KnobKind::Text,
     default: "",
-    meaning: "IPv4 address that NIC `tcp` listens at and tells others [default: with COPYRPC_SECRET_FILE the one \
-              that others reach: on the way to COPYRPC_RENDEZVOUS, or to other networks; without it 127.0.0.1]",
+    meaning: "IPv4 address that NICs `tcp` and `hosts` listen at and tell others [default: with COPYRPC_SECRET_FILE \
+              the one that others reach: on the way to COPYRPC_RENDEZVOUS, or to other networks; without it 127.0.0.1]",
 };
 
 /// [`Config::port`].
@@ -60,7 +60,7 @@ const PORT: Knob = Knob {
     env: "COPYRPC_TCP_PORT",
     kind: KnobKind::Count { min: 0, max: 65_535 },
     default: "0",
-    meaning: "TCP port that NIC `tcp` listens at, or the first free one of the 64 after it; 0: any",
+    meaning: "TCP port that NICs `tcp` and `hosts` listen at, or the first free one of the 64 after it; 0: any",
 };
 
 /// [`Config::timeout`].
@@ -68,7 +68,7 @@ const TIMEOUT: Knob = Knob {
     env: "COPYRPC_TCP_TIMEOUT",
     kind: KnobKind::Duration { min_ns: 10 * MS, max_ns: 3_600_000 * MS },
     default: "10s",
-    meaning: "NIC `tcp`: a port that is silent for so long, though answers are due, is lost",
+    meaning: "NICs `tcp` and `hosts`: a port that is silent for so long, though answers are due, is lost",
 };
 
 /// [`Config::card_mib`].
@@ -76,7 +76,7 @@ const CARD_MIB: Knob = Knob {
     env: "COPYRPC_TCP_CARD_MIB",
     kind: KnobKind::Count { min: 8, max: 4096 },
     default: "64",
-    meaning: "NIC `tcp`: address space for queues in MiB; only what is used is allocated",
+    meaning: "NICs `tcp` and `hosts`: address space for queues in MiB; only what is used is allocated",
 };
 
 /// The variable that names the file with the secret: a knob of the daemon, too.
