@@ -41,3 +41,33 @@ fn the_driver_passes_the_suite_on_libmlx5() {
         assert_eq!(run_tests("libmlx5::", LinkLayer::InfiniBand), 2 * scenarios + 1);
     }
 }
+
+/// Queues of one process share the register that arms them, and its owner then reads the record of each: also of one
+/// whose own doorbell comes a moment later.
+mod beside {
+    use super::*;
+
+    const NAME: &str = "no_wakeup_is_lost";
+
+    #[ignore = "needs a device: `no_wakeup_is_lost_beside_other_queues` starts it where there is one"]
+    #[test]
+    fn other_queues() {
+        std::thread::scope(|threads| {
+            for _ in 0..4 {
+                threads.spawn(|| {
+                    for _ in 0..16 {
+                        let scenario = conformance::scenario(NAME);
+                        conformance::run_threads(NAME, scenario, on_libmlx5, &UVERBS);
+                    }
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn no_wakeup_is_lost_beside_other_queues() {
+    if has_library() {
+        assert_eq!(run_tests("beside::", LinkLayer::InfiniBand), 1);
+    }
+}

@@ -155,7 +155,9 @@ impl Drop for CqShared {
 impl DeviceCq for Cq {
     fn arm(&mut self, doorbell: u64) {
         let cq = &*self.0;
-        // What an earlier arming has caused must not be taken for news of this one.
+        // A device may take the request from the record, before its doorbell: an event that is here by now may be the
+        // only one of this request.
+        cq.armed.set();
         if let Some(channel) = &cq.channel
             && channel.take_events()
         {
