@@ -133,6 +133,9 @@ pub(super) fn create(
     Ok((response.0, Record::words(&[register / 2 * 4 + register % 2, 0, 0, 0, 0, 0, 0, 0]).0))
 }
 
+/// `IBV_QPS_ERR`
+const ERR: u8 = 6;
+
 /// `enum ib_uverbs_qp_attr_mask`
 mod mask {
     pub(super) const STATE: u32 = 1;
@@ -255,6 +258,10 @@ pub(super) fn modify(engine: &mut Engine, command: &Command<'_>) -> Result<Respo
     let fields = command.core;
     let (handle, mask) = (fields.u32(64), fields.u32(68));
     let link = engine.link;
+    if mask & mask::STATE != 0 && fields.u8(96) == ERR {
+        // A peer that disconnects says so beside the NIC's way: what it sent before that is done first.
+        engine.catch_up();
+    }
     let qp = engine.qps.get_mut(handle).ok_or_else(|| Refusal::no_such("MODIFY_QP"))?;
     if mask & mask::ALTERNATE_PATH != 0 {
         return Err(Refusal::lacks("MODIFY_QP with an alternate path"));

@@ -127,6 +127,16 @@ impl Engine {
         did
     }
 
+    /// Does what has arrived, in steps that have an end even if more and more comes.
+    pub(crate) fn catch_up(&mut self) {
+        const STEPS: usize = 64;
+        for _ in 0..STEPS {
+            if !self.step() {
+                break;
+            }
+        }
+    }
+
     /// Sends what is posted.
     pub(crate) fn step_sends(&mut self) {
         self.run_queues();
