@@ -120,19 +120,18 @@ impl Visitor for Side<'_, '_> {
 
     fn visit<O: Opener>(self, opener: O) -> Fallible<f64> {
         let setup = self.way.setup(self.ground)?;
-        match self.way {
-            Way::Rpc => self.over(&|_| Direct::new(setup.clone(), opener.clone())),
-            Way::Local | Way::Remote => {
-                self.over(&|rank| Delegation::new(setup.clone(), opener.clone(), rank))
-            }
-        }
+        self.over(&|_| Direct::new(setup.clone(), opener.clone()))
     }
 }
 
 impl Side<'_, '_> {
     fn run(self) -> Fallible<f64> {
-        let selection = Selection::with_settings("soft", Default::default());
-        selection.with(self).map_err(|error| error.to_string())?
+        let nic = Selection::with_settings("soft", Default::default());
+        if self.way == Way::Rpc {
+            return nic.with(self).map_err(|error| error.to_string())?;
+        }
+        let setup = self.way.setup(self.ground)?;
+        self.over(&|rank| Delegation::new(setup.clone(), nic.clone(), rank))
     }
 
     /// Over the backend that `open` makes for a process of a rank.

@@ -131,8 +131,15 @@ impl Contender {
                 record = Some(*done);
             }
         };
-        session::run(&[config], 1, &self.launcher()?, &mut Hosts::only_this()?, &AtomicBool::new(false), &mut watch)
-            .map_err(|error| format!("{}: {error}", self.name))?;
+        session::run(
+            &[config],
+            1,
+            &self.launcher()?,
+            &mut Hosts::only_this()?,
+            &AtomicBool::new(false),
+            &mut watch,
+        )
+        .map_err(|error| format!("{}: {error}", self.name))?;
         record.ok_or_else(|| format!("{}: the run has no record", self.name).into())
     }
 }

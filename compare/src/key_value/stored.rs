@@ -311,7 +311,12 @@ impl<P: ValueProtocol> Connection<P> {
         let input = &self.input[self.begin..self.end];
         let is_get = op == StoreOp::Get;
         let reply = P::read(input, is_get).map_err(|strange| invalid(&strange.to_string()))?;
-        let Some(Reply { outcome, len_bytes }) = reply else { return Ok(false) };
+        let Some(Reply { outcome, len_bytes }) = reply else {
+            return match input.len() < self.input.len() - HEAD_BYTES {
+                true => Ok(false),
+                false => Err(invalid("a reply that is longer than the buffer of its connection")),
+            };
+        };
         self.asked.pop_front();
         let (status, value) = match outcome {
             ReplyOutcome::Found(value) => (StoreStatus::Ok, value),
@@ -366,6 +371,21 @@ mod tests {
             assert!(clock::now_ns() < deadline_ns, "{} of {count} replies", told.len());
         }
         Ok(told)
+    }
+
+    #[test]
+    fn a_reply_longer_than_the_buffer_is_refused() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let mut connection = Connection::<Resp>::open(listener.local_addr().unwrap(), 64).unwrap();
+        let mut server = listener.accept().unwrap().0;
+        connection.push(CallToken(1), &Request { tag: 5, key: 7, action: StoreCommand::Get });
+        let reply = [&b"$1000000\r\n"[..], &[0; 2 * BUFFER_BYTES]].concat();
+        // It ends with an error when the connection is closed.
+        let sender = thread::spawn(move || server.write_all(&reply));
+        let refused = take(&mut connection, 1).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidData, "{refused}");
+        drop(connection);
+        let _ = sender.join().unwrap();
     }
 
     #[test]
