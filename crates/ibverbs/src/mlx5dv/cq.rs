@@ -163,6 +163,7 @@ impl DeviceCq for Cq {
         {
             channel.fire();
         }
+        // Again: taking an event has cleared it.
         cq.armed.set();
         barrier::flush_write_combining();
         // SAFETY: the page is mapped as long as the device is open; completion queues share the register, each
