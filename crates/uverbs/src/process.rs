@@ -9,7 +9,7 @@ use std::{
 
 use memory::{
     Region,
-    sync::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+    sync::{AtomicBool, AtomicU32, Ordering},
 };
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -23,6 +23,7 @@ use crate::{
     descriptors::{self, Descriptor},
     engine::Engine,
     notice::tell,
+    polls,
 };
 
 /// Name of the fabric; programs see each other only within one.
@@ -43,8 +44,6 @@ pub const EXPLAIN_ENV: &str = "COPYRPC_UVERBS_EXPLAIN";
 static ENGINE: OnceLock<Option<Mutex<Engine>>> = OnceLock::new();
 /// Threads of the program that want the engine: its own thread makes room.
 static WANTED: AtomicU32 = AtomicU32::new(0);
-/// When a thread of the program last looked for what has arrived.
-static POLLED_NS: AtomicU64 = AtomicU64::new(0);
 /// In a child after `fork`: the port is its parent's.
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
 
@@ -149,7 +148,7 @@ pub fn is_connection_channel(fd: RawFd) -> bool {
 /// For `errno`.
 pub fn open_connection_manager() -> Result<OwnedFd, Errno> {
     let Turn(engine) = Turn::take().ok_or(Errno::NODEV)?;
-    let manager = cm::start(&engine, &fabric()).ok_or(Errno::MFILE)?;
+    let manager = cm::start(&engine, &fabric(), catch_up).ok_or(Errno::MFILE)?;
     drop(engine);
     let channel = manager.open()?;
     if descriptors::set(channel.as_raw_fd(), Descriptor::Connections) {
@@ -269,11 +268,19 @@ pub fn poll_engine() -> bool {
     if IS_CHILD.load(Ordering::Relaxed) {
         return false;
     }
+    polls::found_nothing();
     let Some(engine) = ENGINE.get().and_then(Option::as_ref) else { return false };
     let Ok(mut engine) = engine.try_lock() else { return false };
     let did = engine.step();
-    POLLED_NS.store(os::clock::now_ns(), Ordering::Relaxed);
+    polls::worked();
     did
+}
+
+/// Takes in what has arrived, and so completes it.
+fn catch_up() {
+    if let Some(Turn(mut engine)) = Turn::take() {
+        engine.catch_up();
+    }
 }
 
 /// A thread of the program has posted: it sends that if nobody else does.
@@ -320,7 +327,7 @@ fn work(engine: &'static Mutex<Engine>) {
     let mut worked_ns = 0;
     loop {
         let now_ns = os::clock::now_ns();
-        let polled_ns = now_ns.saturating_sub(POLLED_NS.load(Ordering::Relaxed));
+        let polled_ns = polls::last_ns_ago();
         let is_alert = now_ns.saturating_sub(worked_ns) < ALERT_NS;
         if polled_ns < if is_alert { POLLED_NOW_NS } else { POLLED_LATELY_NS } {
             std::thread::sleep(if is_alert { SLEEP_ALERT } else { SLEEP_BESIDE });

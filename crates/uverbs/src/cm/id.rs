@@ -28,8 +28,19 @@ pub(super) enum State {
     /// One side has answered, and the other is not ready yet.
     Answered,
     Connected,
+    /// The other side has disconnected, or is gone; the program is not told yet.
+    Parting(Parting),
     /// It was connected, or was to be.
     Over,
+}
+
+/// How far the end of a connection has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Parting {
+    /// Completions of what the peer has sent before may be missing.
+    Heard,
+    /// They are in their queues; the program had so many empty polls then, and is told at this time if not before.
+    Completed { empty_polls: u64, until: Instant },
 }
 
 #[derive(Debug)]

@@ -20,17 +20,25 @@ use super::{
     address,
     attributes::{PortIdentity, QKEY},
     event::{self, Event, kind},
-    id::{Id, State},
+    id::{Id, Parting, State},
     message::{BYTES_MAX, Message, Side},
     socket::{ask, is_own, name, tell},
 };
-use crate::descriptors::hide;
+use crate::{descriptors::hide, polls::Polls};
 
 /// How long a request waits for its answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How long until a request that found no room is sent again.
 const AGAIN: Duration = Duration::from_millis(5);
+
+/// How long the end of a connection waits for a program that polls, and how often that is looked at.
+const POLLS_LATER: Duration = Duration::from_millis(100);
+const POLLS_AGAIN: Duration = Duration::from_millis(1);
+
+/// Empty polls after which a program has seen all completions: each of its queues was among those polled, and the
+/// first of them may have begun before the last completion came.
+const EMPTY_POLLS: u64 = 16;
 
 /// `enum ib_cm_rej_reason`
 const REJECT_NO_LISTENER: u8 = 8;
@@ -365,7 +373,7 @@ impl Manager {
         let id = self.get_mut(handle)?;
         match id.state {
             _ if id.is_datagram => Err(Errno::INVAL),
-            State::Connected | State::Answered => {
+            State::Connected | State::Answered | State::Parting(_) => {
                 id.state = State::Over;
                 // Who is gone does not want to be told.
                 let _ = id.socket.as_ref().map(|socket| tell(socket, &Message::Disconnect));
@@ -386,6 +394,7 @@ impl Manager {
         let due = self.ids.values().filter_map(|id| match id.state {
             State::Requesting(until) => Some(until),
             State::Waiting(until) => Some(until.min(Instant::now() + AGAIN)),
+            State::Parting(_) => Some(Instant::now() + POLLS_AGAIN),
             _ => None,
         });
         (sources.collect(), due.min())
@@ -468,10 +477,7 @@ impl Manager {
                 let parameters = self.parameters(handle);
                 self.raise(handle, kind::ESTABLISHED, 0, parameters);
             }
-            (State::Connected | State::Answered, Message::Disconnect) => {
-                self.end(handle);
-                self.raise(handle, kind::DISCONNECTED, 0, event::private(&[]));
-            }
+            (State::Connected | State::Answered, Message::Disconnect) => self.hear_end(handle),
             (State::Over, _) => {}
             _ => self.lose(handle),
         }
@@ -495,6 +501,49 @@ impl Manager {
         }
     }
 
+    /// The other side wants no connection any more. The program is told by [`Self::part`].
+    fn hear_end(&mut self, handle: u32) {
+        self.end(handle);
+        if let Some(id) = self.ids.get_mut(&handle) {
+            id.state = State::Parting(Parting::Heard);
+        }
+    }
+
+    /// Whether the end of a connection was heard whose last completions may be missing.
+    pub(super) fn has_heard_end(&self) -> bool {
+        self.ids.values().any(|id| id.state == State::Parting(Parting::Heard))
+    }
+
+    /// The completions of all that has arrived are in their queues.
+    pub(super) fn completed(&mut self, polls: Polls, now: Instant) {
+        let until = if polls.is_recent { now + POLLS_LATER } else { now };
+        for id in self.ids.values_mut() {
+            if id.state == State::Parting(Parting::Heard) {
+                let empty_polls = polls.empty;
+                id.state = State::Parting(Parting::Completed { empty_polls, until });
+            }
+        }
+    }
+
+    /// Tells the program of connections that have ended, after what it has received from them.
+    ///
+    /// A disconnect on a fabric is a message of its own, which both kernels handle: it comes long after the last
+    /// completion. Here it could come between a poll that finds nothing and the look at the events that follows it; a
+    /// program that destroys its queue pair then loses what it was sent.
+    pub(super) fn part(&mut self, polls: Polls, now: Instant) {
+        let is_due = |id: &Id| match id.state {
+            State::Parting(Parting::Completed { empty_polls, until }) => {
+                until <= now || polls.empty.wrapping_sub(empty_polls) >= EMPTY_POLLS
+            }
+            _ => false,
+        };
+        let due = self.ids.iter().filter(|(_, id)| is_due(id)).map(|(handle, _)| *handle);
+        for handle in due.collect::<Vec<_>>() {
+            self.end(handle);
+            self.raise(handle, kind::DISCONNECTED, 0, event::private(&[]));
+        }
+    }
+
     /// The other side is gone, or makes no sense.
     fn lose(&mut self, handle: u32) {
         let Some(id) = self.ids.get(&handle) else { return };
@@ -503,9 +552,7 @@ impl Manager {
         match state {
             State::Arriving => drop(self.ids.remove(&handle)),
             State::Requesting(_) => self.refused(handle, REJECT_NO_LISTENER, Vec::new()),
-            State::Connected | State::Answered => {
-                self.raise(handle, kind::DISCONNECTED, 0, event::private(&[]));
-            }
+            State::Connected | State::Answered => self.hear_end(handle),
             State::Requested => {
                 let status = -Errno::TIMEDOUT.raw_os_error();
                 self.raise(handle, kind::UNREACHABLE, status, event::private(&[]));

@@ -9,7 +9,8 @@
 //! A port number is the abstract name of a socket, on which a listener hears from others and who connects is heard:
 //! one socket per connection. A process that ends closes it, and its peer is disconnected, as by a kernel that closes
 //! the identifiers of a dead process. Which IP address is named does not matter, so long as it is one of this machine.
-//! Nothing here touches the engine: queue pairs are moved by the program, by what [`attributes`] tell it.
+//! Queue pairs are moved by the program, by what [`attributes`] tell it. The engine is only asked to take in what has
+//! arrived before a program is told that its peer is gone.
 
 mod address;
 mod attributes;
@@ -33,7 +34,7 @@ use rustix::{
     io::Errno,
 };
 
-use crate::{Refusal, descriptors::hide, engine::Engine};
+use crate::{Refusal, descriptors::hide, engine::Engine, polls::Polls};
 
 /// For fuzzing: any bytes are refused as a message between connection managers, or are one that survives as bytes.
 ///
@@ -53,6 +54,8 @@ pub(crate) struct ConnectionManager {
     manager: Mutex<Manager>,
     /// Tells the thread that there is another socket to look at.
     bell: OwnedFd,
+    /// Has the engine take in what has arrived.
+    catch_up: fn(),
 }
 
 static MANAGER: OnceLock<Option<ConnectionManager>> = OnceLock::new();
@@ -63,14 +66,18 @@ pub(crate) fn get() -> Option<&'static ConnectionManager> {
 }
 
 /// That of this process, which begins with the first call.
-pub(crate) fn start(engine: &Engine, fabric: &str) -> Option<&'static ConnectionManager> {
+pub(crate) fn start(
+    engine: &Engine,
+    fabric: &str,
+    catch_up: fn(),
+) -> Option<&'static ConnectionManager> {
     let started = MANAGER.get_or_init(|| {
         let gids = engine.device.gid_table();
         let port = PortIdentity { lid: engine.lid, link: engine.link, gids };
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?;
         hide(&bell);
         let manager = Mutex::new(Manager::new(fabric.to_owned(), port));
-        Some(ConnectionManager { manager, bell })
+        Some(ConnectionManager { manager, bell, catch_up })
     });
     static THREAD: OnceLock<bool> = OnceLock::new();
     let manager = started.as_ref()?;
@@ -150,6 +157,18 @@ impl ConnectionManager {
             }
             manager.expire(Instant::now());
             manager.request_again();
+            let has_heard_end = manager.has_heard_end();
+            // A program's thread may hold the engine, and ask for the manager.
+            drop(manager);
+            if has_heard_end {
+                (self.catch_up)();
+            }
+            let (polls, now) = (Polls::now(), Instant::now());
+            let mut manager = self.lock();
+            if has_heard_end {
+                manager.completed(polls, now);
+            }
+            manager.part(polls, now);
         }
     }
 

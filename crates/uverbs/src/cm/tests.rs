@@ -16,6 +16,7 @@ use super::{
     manager::Manager,
     message::Side,
 };
+use crate::polls::Polls;
 
 const TCP: u16 = 0x106;
 const UDP: u16 = 0x111;
@@ -51,6 +52,12 @@ impl End {
             self.manager.serve(handle);
         }
         self.manager.request_again();
+        self.part(Polls { empty: 0, is_recent: false }, Instant::now());
+    }
+
+    fn part(&mut self, polls: Polls, now: Instant) {
+        self.manager.completed(polls, now);
+        self.manager.part(polls, now);
     }
 
     /// The next event, whatever both have to do for it.
@@ -150,6 +157,42 @@ fn who_is_killed_is_disconnected() {
     let ([mut passive, active], _) = connected("killed");
     drop(active);
     assert_eq!(passive.event(None).kind, kind::DISCONNECTED);
+}
+
+#[test]
+fn a_program_that_polls_hears_of_an_end_after_it_has_polled_or_in_time() {
+    for says_so in [true, false] {
+        let ([mut passive, mut active], [accepted, id]) = connected("polls");
+        if says_so {
+            active.manager.disconnect(id).unwrap();
+        } else {
+            active.manager.destroy(id).unwrap();
+        }
+        let (polls, now) = (|empty| Polls { empty, is_recent: true }, Instant::now());
+        assert!(!passive.manager.has_heard_end());
+        passive.manager.serve(accepted);
+        // Polls before the last completion tell nothing.
+        passive.manager.part(polls(1000), now + Duration::from_secs(1));
+        assert!(
+            passive.manager.has_heard_end()
+                && passive.manager.take_event(passive.channel()).is_none()
+        );
+        passive.part(polls(1000), now);
+        passive.part(polls(1015), now);
+        assert!(
+            !passive.manager.has_heard_end()
+                && passive.manager.take_event(passive.channel()).is_none()
+        );
+        let (polls, now) = if says_so {
+            (polls(1016), now)
+        } else {
+            (polls(1000), now + Duration::from_millis(100))
+        };
+        passive.part(polls, now);
+        let event = passive.manager.take_event(passive.channel()).unwrap();
+        assert_eq!((event.kind, event.id), (kind::DISCONNECTED, accepted));
+        assert_eq!(passive.manager.get(accepted).unwrap().state, State::Over);
+    }
 }
 
 #[test]
