@@ -61,7 +61,7 @@ fn code_of(status: ExitStatus) -> i32 {
 fn matrix(args: &UverbsMatrixArgs) -> anyhow::Result<()> {
     let wanted = |line: &str| args.only.as_ref().is_none_or(|only| line.contains(only.as_str()));
     launch::library()?;
-    let mut shown = table::table(&["program", "shows", "verdict"]);
+    let mut shown = table::table(&["verdict", "shows", "program"]);
     let mut failed = 0;
     for row in ROWS.iter().filter(|row| wanted(&row.line())) {
         let verdict = match row.run(args.strict) {
@@ -72,7 +72,7 @@ fn matrix(args: &UverbsMatrixArgs) -> anyhow::Result<()> {
                 format!("FAILS: {problem}")
             }
         };
-        shown.add_row([row.line(), row.shows.to_owned(), verdict]);
+        shown.add_row([verdict, row.shows.to_owned(), row.line()]);
     }
     output::print(&format!("{shown}\n"))?;
     if failed > 0 {
