@@ -314,10 +314,12 @@ impl<N: Nic, P: ClientPort> rpc::Handler<N> for PollHandler<'_, P> {
         let Dispatcher { calls, strip, .. } = &mut **dispatcher;
         let Some(call) = Key::from_u64(cookie).and_then(|key| calls.get_mut(key)) else { return };
         let ReplyTo::Client(to) = call.reply_to else { return };
+        // If this panics, the part is missing.
+        let was_torn = core::mem::replace(&mut call.is_torn, true);
         let is_put = replies.put_part(to, piece.body_bytes(), piece.range(), |answer| {
             put_in_strips(piece, strip, answer);
         });
-        call.is_torn |= !is_put;
+        call.is_torn = was_torn || !is_put;
     }
 
     fn response_in_pieces(&mut self, _: &mut Worker<N>, cookie: u64, len_bytes: usize) {
@@ -328,9 +330,10 @@ impl<N: Nic, P: ClientPort> rpc::Handler<N> for PollHandler<'_, P> {
                 replies.reply_stored(to, len_bytes);
                 dispatcher.count_reply(Status::Ok, call.taken_ns);
             }
-            // There was no memory for it, or its client is gone.
+            // There was no memory for it, or its client is gone. It was executed, which
+            // `Status::ResourceExhausted` would deny.
             to => {
-                let status = Status::ResourceExhausted;
+                let status = Status::Unavailable;
                 dispatcher.answer(replies, to, status, &[], call.taken_ns);
             }
         }

@@ -87,7 +87,7 @@ pub enum CallError {
     /// The handler answered with an error code of the application.
     #[error("the handler failed with code {0}")]
     HandlerError(u32),
-    /// The handler dropped the request, or panicked.
+    /// The handler dropped the request, or panicked, or there was no memory for its answer.
     #[error("the handler gave no answer")]
     NotAnswered,
     /// The server has no resources for this call now. Retry later.

@@ -262,9 +262,10 @@ impl Replies {
         Ok(())
     }
 
+    /// The request was served, which [`ResponseKind::ResourceExhausted`] would deny.
     #[cold]
     fn answer_no_memory(&mut self, id: RequestId, len_bytes: usize) -> Result<(), ReplyError> {
-        self.answer(id, ResponseKind::ResourceExhausted, b"".as_slice())?;
+        self.answer(id, ResponseKind::NotAnswered, b"".as_slice())?;
         Err(ReplyError::NoMemory { len_bytes })
     }
 
