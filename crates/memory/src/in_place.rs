@@ -151,6 +151,13 @@ pub struct Filler<'a> {
     memory: PhantomData<&'a mut [u8]>,
 }
 
+impl<'a> From<&'a mut [u8]> for Filler<'a> {
+    /// Fills memory of this process.
+    fn from(room: &'a mut [u8]) -> Self {
+        Self { to: room.as_mut_ptr(), left_bytes: room.len(), memory: PhantomData }
+    }
+}
+
 impl Filler<'_> {
     /// Fills `len_bytes` bytes.
     ///

@@ -69,6 +69,8 @@ fn every_kind_of_answer_can_be_given_by_id() {
         assert_eq!(client.call(b"error"), Err(CallError::HandlerError(7)));
         assert_eq!(client.call(b"exhausted"), Err(CallError::ResourceExhausted));
         assert_eq!(client.call(b"long"), Err(CallError::ResponseTooLarge));
+        // It was executed, so nothing may tell the client to try again.
+        assert_eq!(client.call(b"no memory"), Err(CallError::NotAnswered));
         let leave = client.call_within(b"leave", Duration::from_millis(1));
         assert_eq!(leave, Err(CallError::Deadline));
     });
@@ -86,6 +88,10 @@ fn every_kind_of_answer_can_be_given_by_id() {
                 let too_large = ReplyError::TooLarge { len_bytes: 1001, max_bytes: 1000 };
                 let replied = replied(|replies, id| replies.reply_parts(id, &[b"x", &[0; 1000]]));
                 assert_eq!(replied, Err(too_large));
+            }
+            b"no memory" => {
+                let replied = replied(|replies, id| replies.answer_no_memory(id, 1000));
+                assert_eq!(replied, Err(ReplyError::NoMemory { len_bytes: 1000 }));
             }
             _ => left = Some(id),
         }

@@ -264,7 +264,11 @@ impl Replies {
 
     /// The request was served, which [`ResponseKind::ResourceExhausted`] would deny.
     #[cold]
-    fn answer_no_memory(&mut self, id: RequestId, len_bytes: usize) -> Result<(), ReplyError> {
+    pub(crate) fn answer_no_memory(
+        &mut self,
+        id: RequestId,
+        len_bytes: usize,
+    ) -> Result<(), ReplyError> {
         self.answer(id, ResponseKind::NotAnswered, b"".as_slice())?;
         Err(ReplyError::NoMemory { len_bytes })
     }
