@@ -4,12 +4,13 @@ use std::{
     cell::{Cell, RefCell},
     collections::{BTreeMap, BTreeSet, VecDeque},
     fmt::Write as _,
+    ops::Range,
     rc::Rc,
     time::Duration,
 };
 
 use bootstrap::{JobId, RankInfo, Secret};
-use client::{LentBytes, message};
+use client::{Filler, LentBytes, message};
 use copyrpc_daemon::{
     CONTROL_NS, ClientPort, ClientRequest, ClientTag, Codec, Control, Daemon, Inbound, Limits,
     Parts, Replies, Services, Status, ThreadHandle,
@@ -40,6 +41,23 @@ struct Clients {
     unanswered: BTreeSet<(u32, u64)>,
     gone: Vec<u32>,
     departures: u64,
+    /// Answers in parts, and how many bytes of each were put.
+    stored: BTreeMap<Address, (Vec<u8>, usize)>,
+    /// Parts that were asked to be put, in all.
+    parts: usize,
+    /// What becomes of the next part.
+    next_part: NextPart,
+}
+
+/// What becomes of a part of an answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum NextPart {
+    #[default]
+    Put,
+    /// There is no memory for it.
+    Refused,
+    /// Whatever puts it panics.
+    Panics,
 }
 
 struct Call {
@@ -72,8 +90,46 @@ impl Replies for TestReplies {
     fn reply(&mut self, to: Address, status: Status, parts: &[&[u8]]) {
         let mut clients = self.0.borrow_mut();
         assert!(clients.unanswered.remove(&to), "call {to:?} is answered twice");
+        clients.stored.remove(&to);
         let body = if status == Status::Ok { parts.concat() } else { Vec::new() };
         clients.answers.push_back((to.0, to.1, status, body));
+    }
+
+    /// As shared memory does: what fits a line goes in one.
+    fn takes_parts(&self, len_bytes: usize) -> bool {
+        len_bytes > 1 << 14
+    }
+
+    fn put_part(
+        &mut self,
+        to: Address,
+        len_bytes: usize,
+        part: Range<usize>,
+        fill: impl FnOnce(&mut Filler<'_>),
+    ) -> bool {
+        let mut clients = self.0.borrow_mut();
+        assert!(clients.unanswered.contains(&to), "a part of {to:?}, which is answered");
+        clients.parts += 1;
+        match core::mem::take(&mut clients.next_part) {
+            NextPart::Put => {}
+            NextPart::Refused => return false,
+            NextPart::Panics => panic!("a part that cannot be put"),
+        }
+        if clients.gone.contains(&to.0) {
+            return false;
+        }
+        let (body, put_bytes) = clients.stored.entry(to).or_default();
+        body.resize(len_bytes, 0);
+        *put_bytes += part.len();
+        fill(&mut Filler::from(&mut body[part]));
+        true
+    }
+
+    fn reply_stored(&mut self, to: Address, len_bytes: usize) {
+        let stored = self.0.borrow_mut().stored.remove(&to);
+        let (body, put_bytes) = stored.expect("its parts were put");
+        assert_eq!((body.len(), put_bytes), (len_bytes, len_bytes), "each part once");
+        self.reply(to, Status::Ok, &[&body]);
     }
 }
 
@@ -263,6 +319,16 @@ impl Node {
         let mut clients = self.clients(client).borrow_mut();
         clients.gone.push(client);
         clients.departures += 1;
+    }
+
+    /// What becomes of the next part of an answer of a client.
+    pub(crate) fn next_part(&self, client: u32, next_part: NextPart) {
+        self.clients(client).borrow_mut().next_part = next_part;
+    }
+
+    /// Parts of answers of a client that were asked to be put.
+    pub(crate) fn parts(&self, client: u32) -> usize {
+        self.clients(client).borrow().parts
     }
 
     /// A thread is gone, as if it had panicked.
