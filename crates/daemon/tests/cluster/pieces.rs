@@ -17,7 +17,7 @@ const CLIENT: u32 = 1;
 /// Clusters of two whose daemons pass on long bodies.
 fn each(name: &str) -> impl Iterator<Item = Cluster> {
     Cluster::each(name, 2).map(|mut cluster| {
-        cluster.body_bytes_max = LEN_BYTES as u32 + 4;
+        cluster.body_bytes_max = u32::try_from(LEN_BYTES).unwrap() + 4;
         for rank in 0..2 {
             cluster.start(rank, 200);
         }
@@ -27,7 +27,7 @@ fn each(name: &str) -> impl Iterator<Item = Cluster> {
 }
 
 fn body() -> Vec<u8> {
-    (0..LEN_BYTES).map(|at| (at ^ (at >> 9)) as u8).collect()
+    (0..LEN_BYTES).map(|at| (at ^ (at >> 9)).to_le_bytes()[0]).collect()
 }
 
 /// A call on node 0 whose answer has begun to arrive.

@@ -6,8 +6,8 @@ use std::{
 };
 
 use copyrpc_rpc::{
-    Call, CallError, CloseReason, Config, Handler, PeerId, Request, Status, Token, TransportKind,
-    Worker,
+    BodyPiece, Call, CallError, CloseReason, Config, Handler, PeerId, Request, Status, Token,
+    TransportKind, Worker,
 };
 use softnic::Nic;
 
@@ -34,6 +34,10 @@ struct Fragile {
     closed: usize,
     /// Responses with such cookies panic, and so does `closed`.
     panics_at: Option<u64>,
+    /// Answers by rendezvous are told in pieces, and such pieces panic, counted over all calls.
+    piece_panics_at: Option<usize>,
+    /// Where the pieces began that were told, by call.
+    pieces: BTreeMap<u64, Vec<usize>>,
 }
 
 impl Handler<Nic> for Fragile {
@@ -61,6 +65,22 @@ impl Handler<Nic> for Fragile {
             self.panics_at.is_none_or(|every| !cookie.is_multiple_of(every)),
             "the program fails"
         );
+    }
+
+    fn takes_pieces(&self, _: u64, _: usize) -> bool {
+        self.piece_panics_at.is_some()
+    }
+
+    fn piece(&mut self, cookie: u64, piece: &BodyPiece<'_, Nic>) {
+        assert!(!self.ended.contains_key(&cookie), "a piece of call {cookie}, which has ended");
+        self.pieces.entry(cookie).or_default().push(piece.range().start);
+        let told = self.pieces.values().map(Vec::len).sum::<usize>();
+        let panics_at = self.piece_panics_at.unwrap_or(usize::MAX);
+        assert!(!told.is_multiple_of(panics_at), "the program fails");
+    }
+
+    fn response_in_pieces(&mut self, worker: &mut Worker<Nic>, cookie: u64, len_bytes: usize) {
+        self.response(worker, cookie, Status::Ok, &vec![0; len_bytes]);
     }
 
     fn closed(&mut self, _: &mut Worker<Nic>, _: PeerId, _: CloseReason) {
@@ -222,6 +242,31 @@ fn a_handler_of_large_bodies_that_panics_keeps_their_memory() {
                 if cookie % 2 == 0 { (Status::Internal, 0) } else { (Status::Ok, 1 << 15) };
             assert_eq!((*status, body.len()), expected);
         }
+    }
+}
+
+/// Rule C6.6: a callback of a piece that panics is not told that piece again, is told all others, and its call
+/// ends as if nothing had been.
+#[test]
+fn a_callback_of_a_piece_that_panics_misses_no_other() {
+    let len_bytes = 20 << 17;
+    for transport in [TransportKind::Rc, TransportKind::Dc] {
+        let (mut a, mut b, peers) = pair(&Config { transport, ..tight() });
+        a.program.piece_panics_at = Some(3);
+        for calls in 1..=6 {
+            assert!(a.call(peers[calls % 3], ECHO, len_bytes));
+            until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.len() == calls);
+        }
+        let expected: Vec<_> = (0..len_bytes).step_by(1 << 17).collect();
+        assert_eq!((a.panics, b.panics), (6 * expected.len() / 3, 0));
+        for (cookie, (status, body)) in &a.program.ended {
+            assert_eq!((*status, body.len()), (Status::Ok, len_bytes), "call {cookie}");
+            a.program.pieces.get_mut(cookie).unwrap().sort_unstable();
+            assert_eq!(a.program.pieces[cookie], expected, "pieces of call {cookie}");
+        }
+        until(&mut [&mut a, &mut b], |nodes| {
+            nodes.iter().all(|node| node.worker.large_memory().used_bytes == 0)
+        });
     }
 }
 
