@@ -3,10 +3,9 @@
 use std::io::{self, Write};
 
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, LineStyle, presets};
-use serde::Serialize;
 
 /// Fields under headings.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
     /// Headings of the columns.
     pub head: Vec<String>,

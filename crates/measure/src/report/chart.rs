@@ -4,6 +4,7 @@
 
 use std::ops::Range;
 
+use crate::number;
 use plotters::{
     coord::{
         combinators::{IntoLogRange as _, LogCoord},
@@ -13,9 +14,6 @@ use plotters::{
     prelude::*,
     style::text_anchor::{HPos, Pos, VPos},
 };
-use serde::Serialize;
-
-use crate::number;
 
 const WIDTH: u32 = 860;
 const ROW: u32 = 28;
@@ -44,7 +42,7 @@ const SERIES_DARK: [&str; 8] =
     ["#6ea2ff", "#ff9f5f", "#4fd0a5", "#d08bea", "#ecc94b", "#ff7fac", "#7fcdec", "#a3a7af"];
 
 /// A colour of pictures.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 pub(super) struct Colour {
     pub(super) name: String,
     /// As SVG has it.
@@ -91,13 +89,13 @@ fn series_colour(index: usize) -> RGBColor {
 pub type Show = fn(f64) -> String;
 
 /// A picture.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub struct Chart {
-    title: String,
-    svg: String,
+    pub(super) title: String,
+    pub(super) svg: String,
     /// Names and their colours.
-    legend: Vec<(String, String)>,
-    is_wide: bool,
+    pub(super) legend: Vec<(String, String)>,
+    pub(super) is_wide: bool,
 }
 
 impl Chart {

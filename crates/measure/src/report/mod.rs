@@ -5,8 +5,6 @@ mod page;
 
 use std::io::{self, Write};
 
-use serde::Serialize;
-
 use self::chart::Chart;
 use crate::{header::Header, table::Table};
 
@@ -25,7 +23,7 @@ pub struct Report {
 }
 
 /// A group of charts and tables.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub struct ReportSection {
     /// Its heading.
     pub title: String,
@@ -36,8 +34,7 @@ pub struct ReportSection {
 }
 
 /// A part of a section.
-#[derive(Clone, Debug, Serialize)]
-#[serde(tag = "kind", content = "is", rename_all = "lowercase")]
+#[derive(Clone, Debug)]
 pub enum Block {
     /// A heading below that of the section.
     Heading(String),

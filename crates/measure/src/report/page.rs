@@ -1,29 +1,25 @@
 //! The page: a template, filled in.
 
-use minijinja::{Environment, Value, context, value::Serde};
+use askama::Template;
 
-use super::{Report, chart};
+use super::{Block, Report, ReportSection, chart};
 use crate::header::Header;
 
-const TEMPLATE: &str = include_str!("page.html");
-
 /// Text from outside is escaped because of the template's name; pictures are not, they escape themselves.
+#[derive(Template)]
+#[template(path = "page.html")]
+struct Page<'a> {
+    header: &'a Header,
+    facts: Vec<(&'a str, String)>,
+    sections: &'a [ReportSection],
+    notes: Vec<&'a str>,
+    colours: Vec<chart::Colour>,
+}
+
 pub(super) fn render(report: &Report) -> String {
-    let Header {
-        bench,
-        command,
-        version,
-        commit,
-        profile,
-        cpu,
-        cores,
-        pinning,
-        kernel,
-        nic,
-        date,
-        ..
-    } = &report.header;
-    let facts = [
+    let header = &report.header;
+    let Header { version, commit, profile, cpu, cores, pinning, kernel, nic, .. } = header;
+    let mut facts = vec![
         ("CPU", cpu.clone()),
         ("cores", cores.to_string()),
         ("pinning", pinning.clone()),
@@ -31,20 +27,11 @@ pub(super) fn render(report: &Report) -> String {
         ("kernel", kernel.clone()),
         ("version", format!("{version}, commit {commit}, {profile} build")),
     ];
-    let facts = facts.into_iter().map(|(name, value)| (name.to_owned(), value));
-    let facts = facts.chain(report.facts.iter().cloned()).collect::<Vec<_>>();
-    let context = context! {
-        bench => bench.as_str(), command => command.as_str(), date => date.as_str(),
-        facts => Value::from(Serde(facts)),
-        sections => Value::from(Serde(&report.sections)),
-        notes => Value::from(Serde(report.all_notes().collect::<Vec<_>>())),
-        colours => Value::from(Serde(chart::colours())),
-    };
-    // The template is part of this program: a test renders each kind of block.
-    let page = Environment::new().render_named_str("page.html", TEMPLATE, context);
-    let page = page.unwrap_or_else(|error| format!("<!doctype html><pre>{error:#}</pre></html>"));
-    // A slash needs no escaping where no attribute holds text from outside.
-    page.replace("&#x2f;", "/") + "\n"
+    facts.extend(report.facts.iter().map(|(name, value)| (&**name, value.clone())));
+    let (sections, notes) = (&report.sections, report.all_notes().collect());
+    let page = Page { header, facts, sections, notes, colours: chart::colours() };
+    // Only what a page shows could fail, and texts do not.
+    page.render().expect("texts can be written to memory") + "\n"
 }
 
 #[cfg(test)]
@@ -113,7 +100,7 @@ mod tests {
             "commit abc",
             "<h2>All</h2>",
             "how to read",
-            ">x &lt; y</td>",
+            ">x &#60; y</td>",
             "a note",
             "line 118 ns",
             "prefers-color-scheme: dark",
