@@ -10,7 +10,6 @@ use bench::{
     suite::{self, Suite},
     workers::matrix,
 };
-use indicatif::{ProgressBar, ProgressStyle};
 use measure::{
     cores::{Cores, CoresError},
     results::{Aim, Cell, Goal, Results},
@@ -292,7 +291,7 @@ impl Session {
     ) -> anyhow::Result<Results> {
         let header = output::header(bench, nic, self.allowed, self.cores.to_string());
         let runs = usize::from(args.runs.unwrap_or(if args.quick { RUNS_QUICK } else { RUNS }));
-        let progress = progress_bar(self.cells.len() * (runs + 1));
+        let progress = output::progress_bar(self.cells.len() * (runs + 1));
         let cells = &self.cells;
         let samples = schedule::interleave(&mut self.suite, runs, |cell| {
             progress.set_message(cells[cell].name.clone());
@@ -301,11 +300,4 @@ impl Session {
         progress.finish_and_clear();
         Ok(Results::new(header, cells, &samples?, aims))
     }
-}
-
-/// On standard error, if that is a terminal.
-fn progress_bar(steps: usize) -> ProgressBar {
-    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {msg}");
-    ProgressBar::new(steps as u64)
-        .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }

@@ -10,10 +10,18 @@ use std::{
 
 use anyhow::Context as _;
 use clap::builder::{PathBufValueParser, TypedValueParser};
+use indicatif::{ProgressBar, ProgressStyle};
 use measure::{
     machine,
     results::{FORMAT, Header, Results},
 };
+
+/// Steps, and a message about the one that is done now. On standard error, if that is a terminal.
+pub(crate) fn progress_bar(steps: usize) -> ProgressBar {
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {msg}");
+    ProgressBar::new(steps as u64)
+        .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
 
 /// Writes tables to standard output and JSON lines to `json`. If that is `-`, JSON takes standard
 /// output and the tables go to standard error. Where one cannot be written the other is.

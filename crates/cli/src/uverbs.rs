@@ -63,7 +63,10 @@ fn matrix(args: &UverbsMatrixArgs) -> anyhow::Result<()> {
     launch::library()?;
     let mut shown = table::table(&["verdict", "shows", "program"]);
     let mut failed = 0;
-    for row in ROWS.iter().filter(|row| wanted(&row.line())) {
+    let rows = ROWS.iter().filter(|row| wanted(&row.line())).collect::<Vec<_>>();
+    let progress = output::progress_bar(rows.len());
+    for row in rows {
+        progress.set_message(row.line());
         let verdict = match row.run(args.strict) {
             Verdict::Works => "works".to_owned(),
             Verdict::Skipped => format!("skipped: install {}", row.package),
@@ -73,7 +76,9 @@ fn matrix(args: &UverbsMatrixArgs) -> anyhow::Result<()> {
             }
         };
         shown.add_row([verdict, row.shows.to_owned(), row.line()]);
+        progress.inc(1);
     }
+    progress.finish_and_clear();
     output::print(&format!("{shown}\n"))?;
     if failed > 0 {
         anyhow::bail!("{failed} of the above do not work");

@@ -3,6 +3,7 @@
 use std::{hint::black_box, sync::Barrier, thread, time::Duration};
 
 use inproc::spsc::{Consumer, Discipline, Producer, channel};
+use memory::Line;
 
 use super::{BATCH_ITEMS, CAPACITY_ITEMS, Item, Shape, ThreadSetup};
 use crate::{
@@ -103,23 +104,19 @@ pub fn run<T: Item, Q: Queue>(
     }
 }
 
+/// What one thread does: it is called once per sample, so it need not be compiled together with the thread.
+type Side<'a, T> = Box<dyn FnOnce(&mut Patience<'_>) -> Result<T, Error> + Send + 'a>;
+
 /// Runs `first` on core 0 of the stage and `second` on core 1; the median lap of the second, in ns per item.
-fn both(
-    stage: ThreadSetup<'_>,
-    first: impl FnOnce(&mut Patience<'_>) -> Result<(), Error> + Send,
-    second: impl FnOnce(&mut Patience<'_>) -> Result<Laps, Error> + Send,
-) -> Result<f64, Error> {
+fn both(stage: ThreadSetup<'_>, first: Side<'_, ()>, second: Side<'_, Laps>) -> Result<f64, Error> {
     let barrier = &Barrier::new(2);
     let (sent, laps) = thread::scope(|scope| {
-        // Each thread owns its end: on one stack the two would share cache lines.
         let first = scope.spawn(move || {
-            let first = first;
             let entered = stage.enter(0);
             barrier.wait();
             stage.leave(entered.and_then(|()| first(&mut stage.shared.patience(PATIENCE))))
         });
         let second = scope.spawn(move || {
-            let second = second;
             let entered = stage.enter(1);
             barrier.wait();
             stage.leave(entered.and_then(|()| second(&mut stage.shared.patience(PATIENCE))))
@@ -135,6 +132,14 @@ fn both(
             Ok(laps.median_ns())
         }
     }
+}
+
+/// They share no cache line, wherever they lie.
+type Ends<T, Q> = (Line<<Q as Queue>::Tx<T>>, Line<<Q as Queue>::Rx<T>>);
+
+fn ends<T: Item, Q: Queue>() -> Ends<T, Q> {
+    let (tx, rx) = Q::channel::<T>();
+    (Line(tx), Line(rx))
 }
 
 #[inline]
@@ -169,35 +174,38 @@ fn check<T: Item>(item: T, number: u64) -> Result<(), Error> {
 }
 
 fn single<T: Item, Q: Queue>(stage: ThreadSetup<'_>, chunks: u64) -> Result<f64, Error> {
-    let (mut tx, mut rx) = Q::channel::<T>();
+    let (tx, rx) = ends::<T, Q>();
     let pushing = move |patience: &mut Patience<'_>| {
+        let tx = &mut { tx }.0;
         for number in 0..chunks * CHUNK_ITEMS {
-            push::<T, Q>(&mut tx, T::new(number), patience)?;
+            push::<T, Q>(tx, T::new(number), patience)?;
         }
         Ok(())
     };
     let popping = move |patience: &mut Patience<'_>| {
+        let rx = &mut { rx }.0;
         let mut laps = Laps::start();
         for chunk in 0..chunks {
             patience.progress();
             for number in chunk * CHUNK_ITEMS..(chunk + 1) * CHUNK_ITEMS {
-                check(pop::<T, Q>(&mut rx, patience)?, number)?;
+                check(pop::<T, Q>(rx, patience)?, number)?;
             }
             laps.lap(CHUNK_ITEMS);
         }
         Ok(laps)
     };
-    both(stage, pushing, popping)
+    both(stage, Box::new(pushing), Box::new(popping))
 }
 
 fn batched<T: Item, Q: Queue>(stage: ThreadSetup<'_>, chunks: u64) -> Result<f64, Error> {
-    let (mut tx, mut rx) = Q::channel::<T>();
+    let (tx, rx) = ends::<T, Q>();
     let pushing = move |patience: &mut Patience<'_>| {
+        let tx = &mut { tx }.0;
         for first in (0..chunks * CHUNK_ITEMS).step_by(BATCH_ITEMS) {
             let batch: [T; BATCH_ITEMS] = core::array::from_fn(|k| T::new(first + k as u64));
             let mut rest = &black_box(&batch)[..];
             loop {
-                rest = &rest[Q::push_slice(&mut tx, rest)..];
+                rest = &rest[Q::push_slice(tx, rest)..];
                 if rest.is_empty() {
                     break;
                 }
@@ -207,11 +215,12 @@ fn batched<T: Item, Q: Queue>(stage: ThreadSetup<'_>, chunks: u64) -> Result<f64
         Ok(())
     };
     let popping = move |patience: &mut Patience<'_>| {
+        let rx = &mut { rx }.0;
         let mut laps = Laps::start();
         let mut batch = [T::default(); BATCH_ITEMS];
         let (mut next, mut boundary) = (0, CHUNK_ITEMS);
         while next < chunks * CHUNK_ITEMS {
-            let count = Q::pop_slice(&mut rx, &mut batch);
+            let count = Q::pop_slice(rx, &mut batch);
             for &item in &black_box(&batch)[..count] {
                 check(item, next)?;
                 next += 1;
@@ -226,31 +235,33 @@ fn batched<T: Item, Q: Queue>(stage: ThreadSetup<'_>, chunks: u64) -> Result<f64
         }
         Ok(laps)
     };
-    both(stage, pushing, popping)
+    both(stage, Box::new(pushing), Box::new(popping))
 }
 
 fn round_trip<T: Item, Q: Queue>(stage: ThreadSetup<'_>, chunks: u64) -> Result<f64, Error> {
-    let (mut ask, mut asked) = Q::channel::<T>();
-    let (mut answer, mut answered) = Q::channel::<T>();
+    let (ask, asked) = ends::<T, Q>();
+    let (answer, answered) = ends::<T, Q>();
     let answering = move |patience: &mut Patience<'_>| {
+        let (asked, answer) = (&mut { asked }.0, &mut { answer }.0);
         for _ in 0..chunks * CHUNK_TRIPS {
-            let item = pop::<T, Q>(&mut asked, patience)?;
+            let item = pop::<T, Q>(asked, patience)?;
             patience.progress();
-            push::<T, Q>(&mut answer, T::new(item.number() + 1), patience)?;
+            push::<T, Q>(answer, T::new(item.number() + 1), patience)?;
         }
         Ok(())
     };
     let asking = move |patience: &mut Patience<'_>| {
+        let (ask, answered) = (&mut { ask }.0, &mut { answered }.0);
         let mut laps = Laps::start();
         for chunk in 0..chunks {
             patience.progress();
             for number in chunk * CHUNK_TRIPS..(chunk + 1) * CHUNK_TRIPS {
-                push::<T, Q>(&mut ask, T::new(number), patience)?;
-                check(pop::<T, Q>(&mut answered, patience)?, number + 1)?;
+                push::<T, Q>(ask, T::new(number), patience)?;
+                check(pop::<T, Q>(answered, patience)?, number + 1)?;
             }
             laps.lap(CHUNK_TRIPS);
         }
         Ok(laps)
     };
-    both(stage, answering, asking)
+    both(stage, Box::new(answering), Box::new(asking))
 }

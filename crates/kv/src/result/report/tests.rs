@@ -76,7 +76,7 @@ fn the_page_holds_circumstances_plots_and_numbers() {
     ] {
         assert!(page.contains(expected), "{expected:?}");
     }
-    assert!(page.contains("some &lt;CPU&gt; &amp; more"), "text from outside is escaped");
+    assert!(page.contains("some &#60;CPU&#62; &#38; more"), "text from outside is escaped");
     assert!(page.contains(CallFailure::Timeout.name()), "errors are shown");
     assert!(!page.contains("NaN") && !page.contains("inf\""), "coordinates are finite");
 }
