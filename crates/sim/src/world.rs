@@ -96,64 +96,169 @@ impl<E> Ord for Scheduled<E> {
     }
 }
 
-/// The events that are to happen, and a clock that stands at the latest one that has.
+/// The events of a place, and a hash of those that have happened there.
 #[derive(Debug)]
-pub struct World<E> {
-    now: Time,
-    /// Events scheduled so far.
-    scheduled: u64,
+struct Place<E> {
     heap: BinaryHeap<Reverse<Scheduled<E>>>,
+    /// Events that it has scheduled, for itself and others.
+    scheduled: u64,
     trace: TraceHash,
 }
 
+impl<E> Default for Place<E> {
+    fn default() -> Self {
+        Self { heap: BinaryHeap::new(), scheduled: 0, trace: TraceHash::default() }
+    }
+}
+
+/// The events that are to happen, and a clock that stands at the latest one that has.
+///
+/// A world of many places can be simulated in slices of time: in each slice the events of one place happen, then
+/// those of the next, so that the memory of a place is in the caches for all of them. If nothing reaches another
+/// place within a slice, every place sees the same events in the same order, however long slices are.
+#[derive(Debug)]
+pub struct World<E> {
+    now: Time,
+    /// The latest event that has happened anywhere.
+    latest: Time,
+    places: Vec<Place<E>>,
+    /// When the next event of each place happens; [`NEVER`]: there is none.
+    due: Vec<Time>,
+    /// The place whose events happen now.
+    place: usize,
+    slice: Option<Time>,
+    /// The end of this slice, which is not part of it.
+    slice_end: Time,
+    /// An event happens: what it schedules elsewhere belongs to a later slice.
+    is_inside: bool,
+}
+
+const NEVER: Time = Time(u64::MAX);
+/// The low bits of an event's number count the events that its place has scheduled; above is that place.
+const PLACE_SHIFT: u32 = 40;
+
 impl<E> Default for World<E> {
     fn default() -> Self {
-        let (now, trace) = (Time::ZERO, TraceHash::default());
-        Self { now, scheduled: 0, heap: BinaryHeap::new(), trace }
+        Self::of(1, None)
     }
 }
 
 impl<E> World<E> {
+    /// A world of `places`, simulated in slices of this length. Nothing may reach another place earlier.
+    #[must_use]
+    pub fn in_slices(places: usize, length: Time) -> Self {
+        Self::of(places, Some(length))
+    }
+
+    fn of(places: usize, slice: Option<Time>) -> Self {
+        Self {
+            now: Time::ZERO,
+            latest: Time::ZERO,
+            places: (0..places).map(|_| Place::default()).collect(),
+            due: vec![NEVER; places],
+            place: 0,
+            slice,
+            slice_end: slice.map_or(NEVER, |_| Time::ZERO),
+            is_inside: false,
+        }
+    }
+
     /// The present.
     #[must_use]
     pub const fn now(&self) -> Time {
         self.now
     }
 
-    /// Lets an event happen at `at`, or now if that is over.
+    /// How many places it has.
+    #[must_use]
+    pub const fn places(&self) -> usize {
+        self.places.len()
+    }
+
+    /// The place where the latest event has happened.
+    #[must_use]
+    pub const fn place(&self) -> usize {
+        self.place
+    }
+
+    /// Lets an event happen at this place at `at`, or now if that is over.
     pub fn schedule(&mut self, at: Time, event: E) {
+        self.schedule_in(self.place, at, event);
+    }
+
+    /// Lets an event happen at a place at `at`, or now if that is over.
+    ///
+    /// # Panics
+    ///
+    /// If another place is reached within this slice: the world is not one that slices can simulate.
+    pub fn schedule_in(&mut self, place: usize, at: Time, event: E) {
         let at = at.max(self.now);
-        self.scheduled += 1;
-        self.heap.push(Reverse(Scheduled { at, number: self.scheduled, event }));
+        assert!(
+            place == self.place || at >= self.slice_end || !self.is_inside,
+            "place {place} is reached within a slice"
+        );
+        let from = &mut self.places[self.place];
+        from.scheduled += 1;
+        let number = (self.place as u64) << PLACE_SHIFT | from.scheduled;
+        self.places[place].heap.push(Reverse(Scheduled { at, number, event }));
+        self.due[place] = self.due[place].min(at);
     }
 
     /// Moves the clock to the next event that happens until `end`, and returns it.
     pub fn next(&mut self, end: Time) -> Option<E> {
-        if self.heap.peek()?.0.at > end {
-            return None;
+        loop {
+            while let Some(due) = self.due.get(self.place) {
+                if *due < self.slice_end && *due <= end {
+                    return self.happen();
+                }
+                self.place += 1;
+            }
+            (self.place, self.now, self.is_inside) = (0, self.latest, false);
+            let first = *self.due.iter().min()?;
+            if first > end || first == NEVER {
+                return None;
+            }
+            if let Some(Time(length)) = self.slice {
+                self.slice_end = Time((first.0 / length + 1) * length);
+            }
         }
-        let Reverse(Scheduled { at, number, event }) = self.heap.pop()?;
-        self.now = at;
-        self.trace.add(at.0);
-        self.trace.add(number);
+    }
+
+    /// The next event of this place happens.
+    fn happen(&mut self) -> Option<E> {
+        let place = &mut self.places[self.place];
+        let Reverse(Scheduled { at, number, event }) = place.heap.pop()?;
+        place.trace.add(at.0);
+        place.trace.add(number);
+        self.due[self.place] = place.heap.peek().map_or(NEVER, |next| next.0.at);
+        (self.now, self.latest, self.is_inside) = (at, self.latest.max(at), true);
         Some(event)
     }
 
     /// Adds what an event has brought to the hash of all events.
     pub fn note(&mut self, word: u64) {
-        self.trace.add(word);
+        self.places[self.place].trace.add(word);
     }
 
     /// Events that have happened.
     #[must_use]
     pub fn happened(&self) -> u64 {
-        self.scheduled - self.heap.len() as u64
+        let places = self.places.iter();
+        places.map(|place| place.scheduled).sum::<u64>()
+            - self.places.iter().map(|place| place.heap.len() as u64).sum::<u64>()
     }
 
-    /// A hash of when which event happened: equal for two runs that went alike.
+    /// A hash of when which event happened at each place: equal for two runs that went alike.
     #[must_use]
-    pub const fn trace(&self) -> u64 {
-        self.trace.0
+    pub fn trace(&self) -> u64 {
+        let mut hashes = self.places.iter().map(|place| place.trace.0);
+        let first = TraceHash(hashes.next().unwrap_or(0));
+        hashes
+            .fold(first, |mut all, hash| {
+                all.add(hash);
+                all
+            })
+            .0
     }
 }
 
@@ -238,6 +343,28 @@ impl RandomStream {
     }
 }
 
+/// A stream of random numbers for each place of a world, so that no place changes what another one draws.
+#[derive(Clone, Debug)]
+pub struct PlaceStreams(Vec<RandomStream>);
+
+impl PlaceStreams {
+    /// The streams of `purpose`, one for each of `places`. If there is but one place, it is
+    /// [`RandomStream::new`].
+    #[must_use]
+    pub fn new(seed: u64, purpose: &str, places: usize) -> Self {
+        if places == 1 {
+            return Self(vec![RandomStream::new(seed, purpose)]);
+        }
+        let stream = |place| RandomStream::new(seed, &format!("{purpose} of place {place}"));
+        Self((0..places).map(stream).collect())
+    }
+
+    /// That of a place.
+    pub fn of(&mut self, place: usize) -> &mut RandomStream {
+        &mut self.0[place]
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -257,6 +384,48 @@ mod tests {
             prop_assert_eq!(happened, order);
             prop_assert_eq!(world.happened(), times.len() as u64);
         }
+    }
+
+    proptest! {
+        /// Places that tell each other after at least a slice: each sees the same, however long slices are.
+        #[test]
+        fn slices_change_nothing(
+            seeds in prop::collection::vec((0..4usize, 0..300u64), 1..40),
+            slices in prop::collection::vec(1..=100u64, 2),
+            pauses in prop::collection::vec(1..900u64, 0..4),
+        ) {
+            let run = |slice: u64| {
+                let mut world = World::in_slices(4, Time(slice));
+                seeds.iter().for_each(|(place, at)| world.schedule_in(*place, Time(*at), *at));
+                let mut ends = pauses.clone();
+                ends.extend([900, 900]);
+                ends.sort_unstable();
+                for end in ends {
+                    while let Some(event) = world.next(Time(end)) {
+                        let (now, place) = (world.now(), world.place());
+                        // No event repeats itself at once for ever.
+                        let word = event.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 11;
+                        world.note(word);
+                        match word % 3 {
+                            0 => world.schedule(now + Time(word % 7), word),
+                            1 => world.schedule_in((place + 1) % 4, now + Time(100 + word % 50), word),
+                            _ => {}
+                        }
+                    }
+                }
+                (world.happened(), world.trace(), world.now())
+            };
+            prop_assert_eq!(run(slices[0]), run(slices[1]));
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "place 1 is reached within a slice")]
+    fn what_reaches_another_place_too_early_is_noticed() {
+        let mut world = World::in_slices(2, Time(100));
+        world.schedule(Time(10), ());
+        world.next(Time(50));
+        world.schedule_in(1, Time(99), ());
     }
 
     #[test]

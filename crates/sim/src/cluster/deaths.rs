@@ -45,7 +45,7 @@ impl Cluster {
         };
         let id = dying.id;
         dying.end(&mut self.history.borrow_mut(), now);
-        let at = now + Time::from_ns(1 + self.random.number(DEATH_NS));
+        let at = now + Time::from_ns(1 + self.random().number(DEATH_NS));
         self.network.schedule(at, Event::Departed { socket, client, id });
     }
 

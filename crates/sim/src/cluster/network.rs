@@ -16,7 +16,7 @@ use super::charge;
 use super::fault::{Fault, FaultKind};
 use crate::{
     machine::DelegationProfile,
-    world::{RandomStream, Time, World},
+    world::{PlaceStreams, RandomStream, Time, World},
 };
 
 /// From a doorbell to a NIC that reads the WQE.
@@ -25,8 +25,8 @@ const DOORBELL: Time = Time::from_ns(150);
 const WQE: Time = Time::from_ns(60);
 /// A port sends and receives a byte: 25 GB/s.
 const BYTE_PS: u64 = 40;
-/// From port to port. Assumed, as is the jitter: there are no data on switches.
-const WIRE_NS: u64 = 600;
+/// From port to port: a slice of a world in slices. Assumed, as is the jitter: there are no data on switches.
+pub(super) const WIRE_NS: u64 = 600;
 const JITTER_NS: u64 = 100;
 /// From daemon to daemon, for a datagram.
 const DATAGRAM_NS: u64 = 15_000;
@@ -136,11 +136,37 @@ struct State {
 }
 
 impl State {
+    /// Lets an event happen where it belongs.
+    fn schedule(&mut self, at: Time, event: Event) {
+        let place = if self.world.places() == 1 { 0 } else { self.place_of(&event) };
+        self.world.schedule_in(place, at, event);
+    }
+
+    /// The daemon that an event happens to.
+    fn place_of(&self, event: &Event) -> usize {
+        let thread = match event {
+            Event::Issue(port, _) => rank_of(*port),
+            Event::Arrive(packet) | Event::Land(packet) | Event::Place(packet, _) => {
+                rank_of(packet.destination().0)
+            }
+            Event::Settle(answer) => rank_of(answer.destination().0),
+            Event::Datagram { to, .. } => to.rank,
+            Event::Turn { socket, .. }
+            | Event::Client { socket, .. }
+            | Event::WakeDaemon { socket, .. }
+            | Event::WakeClient { socket, .. }
+            | Event::Departed { socket, .. } => socket.rank,
+            Event::Fault { fault, .. } => fault.node % self.nodes,
+            Event::Restart { rank } => *rank,
+        };
+        (thread / self.threads) as usize
+    }
+
     fn issue(&mut self, at: Time, port: Lid, qp: Qpn) {
         let next = self.issue_at.get(&(port, qp));
         if next.is_none_or(|next| at < *next) {
             self.issue_at.insert((port, qp), at);
-            self.world.schedule(at, Event::Issue(port, qp));
+            self.schedule(at, Event::Issue(port, qp));
         }
     }
 
@@ -200,7 +226,7 @@ pub(super) fn port_of(rank: u32) -> Lid {
 #[derive(Debug)]
 pub(super) struct Network {
     state: Mutex<State>,
-    random: Mutex<RandomStream>,
+    random: Mutex<PlaceStreams>,
 }
 
 impl Network {
@@ -208,18 +234,22 @@ impl Network {
         seed: u64,
         (daemons, threads): (u32, u32),
         machine: Option<&'static DelegationProfile>,
+        slice: Option<Time>,
     ) -> Arc<Self> {
         let nodes = daemons * threads;
         let arrives_at = vec![Time::ZERO; nodes as usize * nodes as usize];
-        let state = Mutex::new(State { nodes, threads, machine, arrives_at, ..State::default() });
-        Arc::new(Self { state, random: Mutex::new(RandomStream::new(seed, "network")) })
+        let world =
+            slice.map_or_else(World::default, |length| World::in_slices(daemons as usize, length));
+        let random = Mutex::new(PlaceStreams::new(seed, "network", world.places()));
+        let state = State { world, nodes, threads, machine, arrives_at, ..State::default() };
+        Arc::new(Self { state: Mutex::new(state), random })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn random(&self) -> MutexGuard<'_, RandomStream> {
+    fn random(&self) -> MutexGuard<'_, PlaceStreams> {
         self.random.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -235,8 +265,13 @@ impl Network {
         self.lock().world.now()
     }
 
+    /// The place where the latest event has happened.
+    pub(super) fn place(&self) -> usize {
+        self.lock().world.place()
+    }
+
     pub(super) fn schedule(&self, at: Time, event: Event) {
-        self.lock().world.schedule(at, event);
+        self.lock().schedule(at, event);
     }
 
     pub(super) fn next(&self, end: Time) -> Option<Event> {
@@ -327,15 +362,16 @@ impl Network {
         if state.is_cut(FaultKind::CutControl, from.rank, to.rank) {
             return;
         }
-        let delay_ns = DATAGRAM_NS + self.random().number(DATAGRAM_NS);
+        let delay_ns = DATAGRAM_NS + self.random().of(state.world.place()).number(DATAGRAM_NS);
         let at = state.world.now() + Time::from_ns(delay_ns);
-        state.world.schedule(at, Event::Datagram { from, to, bytes: bytes.to_vec() });
+        state.schedule(at, Event::Datagram { from, to, bytes: bytes.to_vec() });
     }
 
     /// Sends a request or an answer, which may be lost, repeated and overtaken.
     fn transmit(&self, from: Lid, to: Lid, bytes: usize, waits: Time, event: impl Fn() -> Event) {
         let mut state = self.lock();
-        let mut random = self.random();
+        let mut streams = self.random();
+        let random = streams.of(state.world.place());
         let permille = |kind| state.active(kind).map(|fault| fault.amount).max().unwrap_or(0);
         let is_lost = random.happens(permille(FaultKind::Loss).into())
             || state.is_cut(FaultKind::CutFabric, rank_of(from), rank_of(to));
@@ -355,7 +391,7 @@ impl Network {
             let length = wire + Time::from_ns(random.number(reorder_ns + 1));
             let at = state.world.now() + waits + length + Time::from_ps(BYTE_PS * bytes as u64);
             let at = if reorder_ns > 0 { at } else { state.behind(from, to, at) };
-            state.world.schedule(at, event());
+            state.schedule(at, event());
         }
     }
 
@@ -382,7 +418,7 @@ impl Network {
         {
             match event {
                 Event::Issue(port, qp) => state.issue(until, port, qp),
-                event => state.world.schedule(until, event),
+                event => state.schedule(until, event),
             }
             return None;
         }
@@ -450,28 +486,30 @@ impl Network {
         if spread_ns == 0 && earlier.is_none() {
             return None;
         }
-        let mut random = self.random();
+        let mut streams = self.random();
+        let random = streams.of(state.world.place());
         let begin = earlier.unwrap_or(now);
         let landed = begin + Time::from_ns(1 + random.number(spread_ns.max(1)));
         let spread_ns = landed.since(begin).whole_ns();
-        for bytes in pieces(len, &mut random) {
+        for bytes in pieces(len, random) {
             let at = begin + Time::from_ns(random.number(spread_ns));
-            state.world.schedule(at, Event::Place(Box::new(packet.clone()), bytes));
+            state.schedule(at, Event::Place(Box::new(packet.clone()), bytes));
         }
         state.landed_at.insert(between, landed);
-        state.world.schedule(landed, Event::Land(Box::new(packet.clone())));
+        state.schedule(landed, Event::Land(Box::new(packet.clone())));
         Some(())
     }
 
     fn arrive(&self, port: &VirtualPort, packet: &Packet) {
         let (from, to) = (packet.source().0, packet.destination().0);
         let not_ready = self.amount(FaultKind::Rnr, rank_of(to)).unwrap_or(0);
+        let place = self.place();
         let is_read = packet.answer_bytes_max() > 0;
         let answer = if self.fails(FaultKind::QpError, rank_of(from)) {
             port.refuse(packet, Refusal::Failed)
         } else if is_read && self.fails(FaultKind::Revoked, rank_of(to)) {
             port.refuse(packet, Refusal::Revoked)
-        } else if self.random().happens(not_ready.into()) {
+        } else if self.random().of(place).happens(not_ready.into()) {
             port.refuse(packet, Refusal::NotReady { wait_ns: RNR_WAIT_NS })
         } else {
             port.respond(packet)

@@ -10,7 +10,7 @@ use super::{
     ClusterWorkload, Setup, charge,
     history::HEAD_BYTES,
     load::{Begin, Connected, Steady},
-    network::Socket,
+    network::{Socket, WIRE_NS},
 };
 use crate::{
     machine::DelegationProfile,
@@ -70,6 +70,9 @@ pub(super) struct Plan {
     pub(super) peers_called: u32,
     /// How much of what finds nothing is simulated.
     pub(super) detail: Detail,
+    /// The world is simulated in slices of so long, which is what a packet takes at least. Not with faults that
+    /// concern more than one daemon.
+    pub(super) slice: Option<Time>,
 }
 
 /// How closely waiting and turns are simulated. What is found, and when, is alike.
@@ -106,7 +109,7 @@ const LARGE_WORLD: DetectorConfig =
 const MANY_NODES: DetectorConfig =
     DetectorConfig { interval_ns: 10 * MS, suspect_after_ns: 100 * MS, dead_after_ns: 300 * MS };
 
-/// Up to so many nodes a world with a machine's times is simulated with all polls, and has long rings.
+/// Up to so many nodes a world with a machine's times is simulated with all polls, not in slices, and has long rings.
 const FINE_NODES: u32 = 32;
 
 /// How long a call takes whose time is not short.
@@ -199,6 +202,7 @@ impl Plan {
             is_incast: false,
             peers_called: nodes - 1,
             detail: Detail::FINE,
+            slice: None,
         }
     }
 
@@ -237,6 +241,7 @@ impl Plan {
             is_incast: false,
             peers_called: nodes - 1,
             detail: Detail::COARSE,
+            slice: Some(Time::from_ns(WIRE_NS)),
         }
     }
 
@@ -267,6 +272,7 @@ impl Plan {
             turn: Time::from_ns(charge::ns(machine.turn)),
             window: depth.into(),
             think_ns: 1,
+            slice: (nodes > FINE_NODES).then(|| Time::from_ns(charge::ns(machine.wire))),
             ..Self::large(seed, nodes, clients.div_ceil(threads))
         }
     }

@@ -15,7 +15,7 @@ use super::{
     plan::Plan,
     trace::Spans,
 };
-use crate::world::{RandomStream, Time};
+use crate::world::{PlaceStreams, RandomStream, Time};
 
 /// The number of a turn, or step, that nothing replaces.
 const TIMER: u64 = 0;
@@ -53,7 +53,7 @@ pub(super) struct Cluster {
     pub(super) doomed: Vec<bool>,
     /// Clients ever, which have a stream of random numbers each.
     clients_ever: u64,
-    pub(super) random: RandomStream,
+    pub(super) random: PlaceStreams,
     pub(super) is_draining: bool,
     /// Counters of lives that are over.
     pub(super) past: Vec<Vec<u64>>,
@@ -63,7 +63,8 @@ pub(super) struct Cluster {
 impl Cluster {
     pub(super) fn new(plan: Plan, is_traced: bool) -> Result<Self, ClusterError> {
         let Plan { nodes, threads, seed, .. } = plan;
-        let network = Network::new(seed, (nodes, threads), plan.machine);
+        let network = Network::new(seed, (nodes, threads), plan.machine, plan.slice);
+        let places = if plan.slice.is_some() { nodes as usize } else { 1 };
         let count = (nodes * threads) as usize;
         let mut cluster = Self {
             plan,
@@ -76,7 +77,7 @@ impl Cluster {
             disturbed: vec![false; count],
             doomed: vec![false; count],
             clients_ever: 0,
-            random: RandomStream::new(seed, "cluster"),
+            random: PlaceStreams::new(seed, "cluster", places),
             is_draining: false,
             past: vec![vec![0; Counter::ALL.len()]; count],
             spans: is_traced.then(Spans::default),
@@ -220,6 +221,11 @@ impl Cluster {
 
     pub(super) fn node(&mut self, socket: Socket) -> Option<&mut Node> {
         self.nodes[socket.rank as usize].as_mut().filter(|node| node.socket == socket)
+    }
+
+    /// The random numbers of the place where something happens now.
+    pub(super) fn random(&mut self) -> &mut RandomStream {
+        self.random.of(self.network.place())
     }
 
     // Daemons
@@ -377,7 +383,7 @@ impl Cluster {
         for notice in notices {
             match notice {
                 Notice::Wake(slot) => {
-                    let delay_ns = WAKEUP_NS + self.random.number(WAKEUP_NS);
+                    let delay_ns = WAKEUP_NS + self.random().number(WAKEUP_NS);
                     let event = Event::WakeClient { socket, slot };
                     self.network.schedule(now + Time::from_ns(delay_ns), event);
                 }
@@ -484,10 +490,10 @@ impl Cluster {
     /// How long a client takes to see what came.
     fn seen(&mut self) -> Time {
         match self.plan.machine {
-            None => Time::from_ns(self.random.number(SEEN_NS)),
+            None => Time::from_ns(self.random().number(SEEN_NS)),
             Some(machine) => {
                 let jitter = Time::from_ns(charge::ns(machine.client_jitter));
-                Time::from_ns(charge::ns(machine.client)) + self.random.exponential(jitter)
+                Time::from_ns(charge::ns(machine.client)) + self.random().exponential(jitter)
             }
         }
     }
@@ -536,7 +542,7 @@ impl Cluster {
         let id = entry.id;
         drop(history);
         if stepped.wakes_daemon {
-            let delay_ns = WAKEUP_NS + self.random.number(WAKEUP_NS);
+            let delay_ns = WAKEUP_NS + self.random().number(WAKEUP_NS);
             let event = Event::WakeDaemon { socket, id };
             self.network.schedule(now + Time::from_ns(delay_ns), event);
         }

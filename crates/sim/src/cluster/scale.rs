@@ -80,3 +80,26 @@ pub fn run(scale: Scale, has_met: impl FnOnce()) -> Result<Scaled, ClusterError>
         })
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Events of each place, and their hash, of a small cluster in slices of so long.
+    fn progress(slice_ns: u64) -> (u64, u64) {
+        let mut plan = Plan::large(1, 5, 2);
+        plan.slice = Some(Time::from_ns(slice_ns));
+        let mut cluster = Cluster::new(plan, false).unwrap();
+        cluster.run_until(MEET, Cluster::is_connected).unwrap();
+        assert!(cluster.is_connected());
+        (0..5).for_each(|rank| cluster.admit_all(rank));
+        cluster.advance(Time::from_ns(20_000_000)).unwrap();
+        assert_eq!(cluster.history.borrow().failure(), None);
+        cluster.network.progress()
+    }
+
+    #[test]
+    fn every_daemon_sees_the_same_however_long_slices_are() {
+        assert_eq!(progress(600), progress(217));
+    }
+}
