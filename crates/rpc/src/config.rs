@@ -82,7 +82,7 @@ pub struct Config {
     /// Smallest batch that is answered in two halves when the peer waits for it and nothing else is to
     /// be done, so that both sides work at the same time; `u16::MAX`: none is.
     pub halve_from: u16,
-    /// Longest time that credit waits for a batch to ride on.
+    /// Longest time that credit which the peer may need waits for a batch to ride on (rule C3.8).
     pub credit_delay: Duration,
     /// A peer that nothing came from for this long is written to without news (rule C7.7), so that its
     /// connection fails if it is gone; 250 µs at least. `None`: never, for NICs that tell of ports that are

@@ -1,7 +1,11 @@
 //! A send queue and what was posted to it.
 
 use core::hash::{BuildHasherDefault, Hasher};
-use std::collections::{HashMap, VecDeque};
+use std::{
+    cell::Cell,
+    collections::{HashMap, VecDeque},
+    rc::Rc,
+};
 
 use slots::Key;
 use verbs::{
@@ -42,6 +46,13 @@ pub(crate) struct Work {
     pub(crate) what: What,
 }
 
+impl Work {
+    #[inline]
+    fn is_batch(&self) -> bool {
+        matches!(self.what, What::Batch(_))
+    }
+}
+
 /// The purpose of a posted request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
@@ -67,6 +78,28 @@ pub(crate) struct PostedBatch {
     pub(crate) offset_bytes: usize,
     pub(crate) len_bytes: usize,
     pub(crate) imm: u32,
+    pub(crate) posted_ns: u64,
+}
+
+/// Batches that were posted to the queues of a worker and are not known to be finished.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Unfinished(Rc<Cell<u32>>);
+
+impl Unfinished {
+    #[inline]
+    pub(crate) fn get(&self) -> u32 {
+        self.0.get()
+    }
+
+    #[inline]
+    fn add(&self, work: &Work) {
+        self.0.set(self.0.get() + u32::from(work.is_batch()));
+    }
+
+    #[inline]
+    fn remove(&self, work: &Work) {
+        self.0.set(self.0.get() - u32::from(work.is_batch()));
+    }
 }
 
 /// A queue pair that sends, and its bookkeeping: one per peer on RC, few for all on DC.
@@ -76,6 +109,8 @@ pub(crate) struct PostedBatch {
 pub(crate) struct Queue<N: Nic> {
     qp: N::Qp,
     posted: VecDeque<Work>,
+    /// Over all queues of the worker.
+    unfinished: Unfinished,
     /// RC without a shared receive queue.
     refill: Option<Refill>,
     /// Something was posted and the NIC was not told.
@@ -83,8 +118,8 @@ pub(crate) struct Queue<N: Nic> {
 }
 
 impl<N: Nic> Queue<N> {
-    pub(crate) fn new(qp: N::Qp, refill: Option<Refill>) -> Self {
-        Self { qp, posted: VecDeque::new(), refill, is_unrung: false }
+    pub(crate) fn new(qp: N::Qp, refill: Option<Refill>, unfinished: Unfinished) -> Self {
+        Self { qp, posted: VecDeque::new(), unfinished, refill, is_unrung: false }
     }
 
     pub(crate) fn qp(&self) -> &N::Qp {
@@ -139,7 +174,9 @@ impl<N: Nic> Queue<N> {
         is_batched: bool,
     ) -> Result<(), PostSendError> {
         let wqe = self.qp.post_send(request)?;
-        self.posted.push_back(Work { wqe, peer, what });
+        let work = Work { wqe, peer, what };
+        self.unfinished.add(&work);
+        self.posted.push_back(work);
         self.is_unrung = true;
         if !is_batched {
             self.ring();
@@ -159,7 +196,9 @@ impl<N: Nic> Queue<N> {
     /// one with that name.
     #[inline]
     pub(crate) fn finish(&mut self) -> Option<Work> {
-        self.posted.pop_front()
+        let work = self.posted.pop_front()?;
+        self.unfinished.remove(&work);
+        Some(work)
     }
 
     /// Whether the NIC may still work for a peer.
@@ -171,6 +210,7 @@ impl<N: Nic> Queue<N> {
     /// that it did not start.
     pub(crate) fn reset(&mut self) -> VecDeque<Work> {
         self.is_unrung = false;
+        self.posted.iter().for_each(|work| self.unfinished.remove(work));
         core::mem::take(&mut self.posted)
     }
 
@@ -178,5 +218,11 @@ impl<N: Nic> Queue<N> {
     #[inline]
     pub(crate) fn is_last(work: &Work, wqe: u16) -> bool {
         work.wqe == wqe
+    }
+}
+
+impl<N: Nic> Drop for Queue<N> {
+    fn drop(&mut self) {
+        self.posted.iter().for_each(|work| self.unfinished.remove(work));
     }
 }

@@ -2,6 +2,7 @@
 
 use copyrpc_sim::{
     cluster::steady::{Begin, Connected, FlushPolicy, Measured, Steady, run},
+    machine::DELEGATION,
     world::Time,
 };
 
@@ -15,6 +16,7 @@ fn measured(depth: u16, wqes: u16, begin: Begin) -> Measured {
         depth,
         flush,
         transport: Connected::Rc,
+        machine: &DELEGATION,
         begin,
         lengths,
         seed: 1,
@@ -56,6 +58,7 @@ fn with_many_nodes_one_unfinished_request_per_peer_does_more_than_two() {
             depth: 1,
             flush,
             transport,
+            machine: &DELEGATION,
             begin,
             lengths,
             seed,
@@ -83,8 +86,18 @@ fn daemons_of_two_threads_answer_all_calls_and_do_more_where_the_thread_was_the_
         let flush = FlushPolicy::for_peers(3);
         let (transport, begin, seed) = (Connected::Rc, Begin::Burst, 1);
         let (nodes, clients, depth) = (4, 16, 16);
-        let load =
-            Steady { nodes, threads, clients, depth, flush, transport, begin, lengths, seed };
+        let load = Steady {
+            nodes,
+            threads,
+            clients,
+            depth,
+            flush,
+            transport,
+            machine: &DELEGATION,
+            begin,
+            lengths,
+            seed,
+        };
         let measured = run(&load).unwrap();
         assert_eq!(measured.others, 0, "{measured:?}");
         assert_eq!(measured, run(&load).unwrap());

@@ -116,6 +116,16 @@ impl Inbox {
             || batches >= u64::from(self.batches_max).div_ceil(2)
     }
 
+    /// Whether the peer may have to wait for it before it can send a longest batch, even if all else that it
+    /// sent was handled (rule C3.4).
+    #[inline]
+    pub(crate) fn has_needed_news(&self) -> bool {
+        // What a request leaves free by rule C3.1, and the longest batch.
+        let kept = self.geometry.response_lines() + 2 * u32::from(self.geometry.batch_lines_max());
+        let spare = self.geometry.ring_lines().saturating_sub(kept);
+        self.consumed() - self.advertised > u64::from(spare)
+    }
+
     /// The peer will know what is free and what was handled.
     #[inline]
     pub(crate) fn advertise(&mut self) {

@@ -5,7 +5,7 @@ use copyrpc_proto::{
     copyrpc::{Busy, CallRefused, FlushPolicy, Geometry, Usage, response_bytes},
 };
 
-use crate::pair::{CALLS, Pair, Setup};
+use crate::pair::{CALLS, Pair, Setup, UNNEEDED_DELAY_NS};
 
 /// Longer than any of these tests.
 const LONG_NS: u64 = 1 << 40;
@@ -129,7 +129,7 @@ fn pitfall_12_an_idle_side_returns_credit_by_timer() {
     pair.depart(0, true);
     while pair.arrive(0, false).unwrap() {}
     assert_eq!(pair.depart(1, true), 0, "too early");
-    pair.advance(1000);
+    pair.advance(UNNEEDED_DELAY_NS);
     assert_eq!(pair.depart(1, true), 1);
     assert_eq!(pair.depart(1, true), 0, "there is no news");
     pair.look(0);
@@ -346,7 +346,7 @@ fn a_credit_word_may_be_ahead_of_the_batches_before_it() {
     pair.call(0, 1, 8, 0, LONG_NS).unwrap();
     pair.depart(0, true);
     pair.arrive(0, false).unwrap();
-    pair.advance(2000);
+    pair.advance(UNNEEDED_DELAY_NS);
     pair.depart(1, true);
     assert_eq!(pair.sides[1].connection.counters().credits_out, 1);
     // The answer is handled only now.

@@ -73,6 +73,11 @@ pub(crate) struct Setup {
     pub(crate) start_generation: u16,
 }
 
+/// How long credit that the peer may need waits.
+pub(crate) const CREDIT_DELAY_NS: u64 = 1000;
+/// How long other credit does (rule C3.8).
+pub(crate) const UNNEEDED_DELAY_NS: u64 = 32 * CREDIT_DELAY_NS;
+
 impl Default for Setup {
     fn default() -> Self {
         Self {
@@ -103,7 +108,7 @@ impl Pair {
                 peer: hello(peer),
                 flush: setup.flush,
                 signal_interval: setup.signal_interval,
-                credit_delay_ns: 1000,
+                credit_delay_ns: CREDIT_DELAY_NS,
             };
             let connection =
                 Connection::new(config).starting_at(setup.start_lines, setup.start_generation);

@@ -4,7 +4,7 @@ use copyrpc_proto::copyrpc::{
     Call, CallRefused, FlushPolicy, Geometry, Imm, Incoming, Large, ReplyError,
 };
 
-use crate::pair::{Pair, Setup};
+use crate::pair::{CREDIT_DELAY_NS, Pair, Setup, UNNEEDED_DELAY_NS};
 
 const LONG_NS: u64 = 1 << 40;
 
@@ -30,12 +30,12 @@ fn counters_tell_what_was_done() {
     assert_eq!((caller.batches_out, caller.messages_out, caller.credits_out), (1, 2, 0));
     assert_eq!((caller.batches_in, caller.messages_in), (1, 2));
     assert_eq!((caller.held_ns, caller.trips, caller.trips_ns), (500, 1, 300));
-    pair.advance(2000);
+    pair.advance(UNNEEDED_DELAY_NS);
     assert_eq!(pair.depart(0, true), 1, "credit for the answers");
     pair.look(1);
     assert_eq!(pair.sides[0].connection.counters().credits_out, 1);
     let server = pair.sides[1].connection.counters();
-    assert_eq!((server.held_ns, server.trips, server.trips_ns), (0, 1, 2000));
+    assert_eq!((server.held_ns, server.trips, server.trips_ns), (0, 1, UNNEEDED_DELAY_NS));
     let nothing = (caller.late, caller.expired, caller.ring_full, caller.window_full);
     assert_eq!(nothing, (0, 0, 0, 0));
 }
@@ -128,10 +128,49 @@ fn credit_is_due_after_its_delay_though_batches_keep_coming() {
         pair.call(0, 1, 8, 8, LONG_NS).unwrap();
         pair.depart(0, true);
         pair.arrive(0, true).unwrap();
-        pair.advance(600);
+        pair.advance(600 * UNNEEDED_DELAY_NS / 1000);
     }
+    let too_early_ns = 200 * UNNEEDED_DELAY_NS / 1000 + 1;
     assert!(pair.sides[1].connection.credit_due(pair.now_ns).is_some());
-    assert!(pair.sides[1].connection.credit_due(pair.now_ns - 201).is_none());
+    assert!(pair.sides[1].connection.credit_due(pair.now_ns - too_early_ns).is_none());
+}
+
+/// Rule C3.8: credit that the peer may have to wait for is told early, and the peer can always send a longest
+/// batch while no credit is.
+#[test]
+fn only_credit_that_the_peer_may_need_is_told_early() {
+    // Of 32 lines 16 are for answers and 8 for a batch and a wrap: 8 may be untold.
+    let geometry = Geometry::new(2048, 1024, 256).unwrap();
+    let mut pair = Pair::new(Setup { geometry, batches_max: 64, ..Setup::default() });
+    let mut told = Vec::new();
+    for _ in 0..7 {
+        pair.call(0, 1, 8, 8, LONG_NS).unwrap();
+        pair.depart(0, true);
+        pair.arrive(0, false).unwrap();
+        let connection = &pair.sides[1].connection;
+        told.push(connection.credit_due(pair.now_ns + CREDIT_DELAY_NS).is_some());
+        assert!(connection.credit_due(pair.now_ns + CREDIT_DELAY_NS - 1).is_none());
+        assert!(connection.credit_due(pair.now_ns + UNNEEDED_DELAY_NS).is_some());
+    }
+    assert_eq!(told, [false; 7], "seven lines: another eight are free");
+    // The longest body of a request.
+    pair.call(0, 1, 224, 8, LONG_NS).unwrap();
+    pair.depart(0, true);
+    pair.arrive(0, false).unwrap();
+    let now_ns = pair.now_ns;
+    assert!(pair.sides[1].connection.credit_due(now_ns).is_some(), "a quarter of the ring at once");
+    let wake_ns = pair.sides[1].connection.wake_ns(now_ns);
+    assert_eq!(wake_ns, Some(now_ns + CREDIT_DELAY_NS), "nobody sleeps for longer");
+
+    // As many answers as a ring can have: there is one batch, and each line of it is needed.
+    let geometry = Geometry::new(2048, 1536, 256).unwrap();
+    let mut pair = Pair::new(Setup { geometry, batches_max: 64, ..Setup::default() });
+    pair.call(0, 1, 8, 8, LONG_NS).unwrap();
+    pair.depart(0, true);
+    pair.arrive(0, false).unwrap();
+    let connection = &pair.sides[1].connection;
+    assert!(connection.credit_due(pair.now_ns + CREDIT_DELAY_NS - 1).is_none());
+    assert!(connection.credit_due(pair.now_ns + CREDIT_DELAY_NS).is_some());
 }
 
 /// Rules C3.4 and C3.5: lines that were held when their batch was told as handled are given back by
@@ -142,14 +181,15 @@ fn lines_that_are_released_later_are_given_back() {
     pair.call(0, 1, 8, 8, LONG_NS).unwrap();
     pair.depart(0, true);
     pair.arrive(0, true).unwrap();
-    pair.advance(1000);
+    pair.advance(UNNEEDED_DELAY_NS);
     assert_eq!(pair.depart(1, true), 1, "the batch was handled");
     let held = pair.sides[1].requests[0].lease.unwrap();
     let now_ns = pair.now_ns;
     assert_eq!(pair.sides[1].connection.credit_due(now_ns + 1_000_000), None);
     pair.sides[1].connection.end_lease(held, now_ns);
-    assert_eq!(pair.sides[1].connection.wake_ns(now_ns), Some(now_ns + 1000));
-    assert!(pair.sides[1].connection.credit_due(now_ns + 1000).is_some());
+    let due_ns = now_ns + UNNEEDED_DELAY_NS;
+    assert_eq!(pair.sides[1].connection.wake_ns(now_ns), Some(due_ns));
+    assert!(pair.sides[1].connection.credit_due(due_ns).is_some());
 }
 
 /// The time left is rounded up to whole microseconds: who has some has not none.

@@ -57,13 +57,16 @@ impl<N: Nic> Worker<N> {
 
     #[inline]
     fn send_finished(&mut self, completion: &Completion) {
-        let Self { peers, send, transfers, .. } = self;
+        let Self { peers, send, transfers, window, .. } = self;
         let Some(index) = send.index_of(completion.qpn) else { return };
         let Some(queue) = send.queue(index) else { return };
         queue.retire(completion);
         while let Some(work) = queue.finish() {
             match work.what {
                 What::Batch(batch) => {
+                    if let Some(window) = window {
+                        window.ended(batch.posted_ns);
+                    }
                     if let Some(live) = peers.live(work.peer) {
                         live.connection.finished(batch.number);
                     }

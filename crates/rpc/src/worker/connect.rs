@@ -34,7 +34,7 @@ impl<N: Nic> Worker<N> {
         let own_queue = if self.resources.is_dc() {
             None
         } else {
-            let mut queue = self.resources.create_queue(self.send.cq(), &self.receive)?;
+            let mut queue = self.resources.create_queue(&self.send, &self.receive)?;
             self.resources.init(&mut queue)?;
             queue.fill_receives()?;
             Some(queue)
@@ -210,7 +210,7 @@ impl<N: Nic> Worker<N> {
         E: From<CreateError> + From<ModifyError>,
     {
         if self.send.peek(index).is_none() {
-            let mut queue = self.resources.create_queue(self.send.cq(), &self.receive)?;
+            let mut queue = self.resources.create_queue(&self.send, &self.receive)?;
             self.resources.start_initiator(&mut queue)?;
             self.send.put(index, queue);
         }

@@ -3,7 +3,7 @@
 use proto::copyrpc::{CREDIT_BYTES, Emission, FlushPolicy, Violation};
 use verbs::{Nic, Op, Payload, PostSendError, SendFlags, SendRequest};
 
-use super::Worker;
+use super::{Worker, peers::DirtyPass};
 use crate::{
     CloseReason, PeerId,
     peer::{Live, PeerState},
@@ -30,18 +30,28 @@ enum Broken {
 impl<N: Nic> Worker<N> {
     /// Posts whatever is due, without waiting for the next poll.
     pub fn flush(&mut self) {
-        let mut index = 0;
-        while let Some(id) = self.peers.dirty_at(index) {
+        let mut pass = DirtyPass::default();
+        while self.has_room()
+            && let Some(id) = self.peers.next_dirty(&mut pass)
+        {
             match self.flush_peer(id) {
-                FlushOutcome::Drained => self.peers.clean_at(index),
-                FlushOutcome::Waiting => index += 1,
+                FlushOutcome::Drained => self.peers.clean(id),
+                FlushOutcome::Waiting => self.peers.keep_dirty(&mut pass, id),
                 FlushOutcome::Broken(broken) => {
-                    self.peers.clean_at(index);
+                    self.peers.clean(id);
                     self.end_broken(id, &broken);
                 }
             }
         }
+        self.peers.end_pass(pass);
         self.send.ring_all();
+    }
+
+    /// Whether the NIC may be given another batch now.
+    #[inline]
+    fn has_room(&mut self) -> bool {
+        let Self { window, send, .. } = self;
+        window.as_mut().is_none_or(|window| window.has_room(send.unfinished()))
     }
 
     #[cold]
@@ -68,6 +78,9 @@ impl<N: Nic> Worker<N> {
             matches!(self.config().flush, FlushPolicy::SelfClocked { .. } | FlushPolicy::Immediate);
         let is_last = self.receive.is_last();
         if !is_prompt || self.resources.is_dc() && !is_last {
+            return;
+        }
+        if !self.has_room() {
             return;
         }
         if !is_last && self.live(id).is_none_or(|live| live.connection.unconsumed() > 0) {
@@ -187,8 +200,10 @@ impl Post {
             if !is_inline || is_dc {
                 remote.stage(offset_bytes, bytes);
             }
-            let what =
-                What::Batch(PostedBatch { number, offset_bytes, len_bytes: bytes.len(), imm });
+            let len_bytes = bytes.len();
+            let posted_ns = self.now_ns;
+            let batch = PostedBatch { number, offset_bytes, len_bytes, imm, posted_ns };
+            let what = What::Batch(batch);
             let signaled = if is_signaled { SendFlags::SIGNALED } else { SendFlags::empty() };
             let write = |payload| SendRequest {
                 op: Op::Write { remote: remote.at(offset_bytes), payload, imm: Some(imm) },

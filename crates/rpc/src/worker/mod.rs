@@ -32,6 +32,7 @@ mod stats;
 mod timers;
 mod transfers;
 mod upkeep;
+mod window;
 
 use std::{rc::Rc, time::Duration};
 
@@ -53,6 +54,7 @@ use send::SendSide;
 pub use stats::Stats;
 use timers::{Keepalive, Timers};
 use transfers::Transfers;
+use window::SendWindow;
 
 /// A call to be made.
 #[derive(Clone, Copy, Debug)]
@@ -91,6 +93,8 @@ pub struct Worker<N: Nic> {
     tokens: DroppedTokens,
     notices: Notices,
     timers: Timers,
+    /// `None`: the policy has none.
+    window: Option<SendWindow>,
     keepalive: Keepalive,
     stats: Stats,
     is_polling: bool,
@@ -119,6 +123,7 @@ impl<N: Nic> Worker<N> {
             tokens: DroppedTokens::default(),
             notices: Notices::default(),
             timers: Timers::new(now_ns),
+            window: SendWindow::new(config.flush, now_ns),
             keepalive: Keepalive::new(config.keepalive, now_ns),
             stats: Stats::default(),
             is_polling: false,
@@ -266,6 +271,8 @@ impl<N: Nic> Worker<N> {
         let probe_ns = self.keepalive.due_ns().filter(|_| self.peers.len() > 0);
         let has_memory = self.budget.memory().registered_bytes > 0;
         let release_ns = has_memory.then(|| self.timers.release_ns());
-        [due_ns, probe_ns, release_ns].into_iter().flatten().min()
+        let window = self.window.as_ref().filter(|_| self.peers.has_dirty());
+        let stall_ns = window.and_then(|window| window.stalls_ns(self.send.unfinished()));
+        [due_ns, probe_ns, release_ns, stall_ns].into_iter().flatten().min()
     }
 }

@@ -20,6 +20,14 @@ struct Marks {
     is_active: bool,
 }
 
+/// A pass over dirty peers, between two of which the list only grows.
+#[derive(Default)]
+pub(super) struct DirtyPass {
+    looked_at: usize,
+    /// Those of them that stay, at the begin of the list.
+    kept: usize,
+}
+
 struct Entry<N: Nic> {
     peer: Peer<N>,
     marks: Marks,
@@ -137,19 +145,34 @@ impl<N: Nic> PeerTable<N> {
         self.live_dirty(id);
     }
 
+    /// The next peer of a pass over them, in the order in which they were marked.
     #[inline]
-    pub(super) fn dirty_at(&self, index: usize) -> Option<PeerId> {
-        self.dirty.get(index).copied()
+    pub(super) fn next_dirty(&self, pass: &mut DirtyPass) -> Option<PeerId> {
+        let id = self.dirty.get(pass.looked_at).copied()?;
+        pass.looked_at += 1;
+        Some(id)
     }
 
-    /// Removes a peer from the list: nothing of it waits to be posted.
+    /// The peer that the pass has come to stays in the list.
     #[inline]
-    pub(super) fn clean_at(&mut self, index: usize) {
-        let id = self.dirty.swap_remove(index);
+    pub(super) fn keep_dirty(&mut self, pass: &mut DirtyPass, id: PeerId) {
+        self.dirty[pass.kept] = id;
+        pass.kept += 1;
+    }
+
+    /// The peer that the pass has come to has nothing more to post.
+    #[inline]
+    pub(super) fn clean(&mut self, id: PeerId) {
         self.unmark_dirty(id);
     }
 
-    /// The same, if the peer is the last one in the list.
+    /// Takes those that were looked at and not kept out of the list.
+    #[inline]
+    pub(super) fn end_pass(&mut self, DirtyPass { looked_at, kept }: DirtyPass) {
+        self.dirty.drain(kept..looked_at);
+    }
+
+    /// Removes a peer from the list if it is the last one.
     #[inline]
     pub(super) fn clean_last(&mut self, id: PeerId) {
         if self.dirty.last() == Some(&id) {

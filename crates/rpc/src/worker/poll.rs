@@ -56,6 +56,9 @@ impl<N: Nic> Worker<N> {
     #[inline]
     fn poll_all<H: Handler<N> + ?Sized>(&mut self, now_ns: u64, handler: &mut H) -> usize {
         self.timers.observe(now_ns);
+        if let Some(window) = &mut self.window {
+            window.polled(self.timers.now_ns());
+        }
         self.stats.polls += 1;
         let mut handled = 0;
         if !self.timers.is_coalescing(self.config().flush) {

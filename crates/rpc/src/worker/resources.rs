@@ -9,7 +9,7 @@ use verbs::{
     Transport,
 };
 
-use super::receive::ReceiveSide;
+use super::{receive::ReceiveSide, send::SendSide};
 use crate::{
     Config, OpenError, TransportKind,
     contact::{Contact, PathLimits},
@@ -149,9 +149,10 @@ impl<N: Nic> Resources<N> {
     /// A send queue: of an RC queue pair, or of a DC initiator. It is in state RESET.
     pub(super) fn create_queue(
         &self,
-        send_cq: &N::Cq,
+        send: &SendSide<N>,
         receive: &ReceiveSide<N>,
     ) -> Result<Queue<N>, CreateError> {
+        let send_cq = send.cq();
         let has_own = !self.config.is_shared();
         let entries = if has_own { self.config.receive_entries() } else { 0 };
         // Credit always leaves inline.
@@ -168,7 +169,7 @@ impl<N: Nic> Resources<N> {
             ..QpConfig::new(transport, send_cq)
         };
         let qp = self.nic.create_qp(&self.pd, &config)?;
-        Ok(Queue::new(qp, has_own.then(|| Refill::new(entries))))
+        Ok(Queue::new(qp, has_own.then(|| Refill::new(entries)), send.unfinished_count()))
     }
 
     /// Prepares an RC queue pair for its peer.

@@ -5,7 +5,7 @@ use verbs::{Arm, ArmError, Completion, CompletionQueue as _, Nic, Qpn};
 use crate::{
     PeerId,
     peer::PeerState,
-    queue::{Queue, QueueIndex},
+    queue::{Queue, QueueIndex, Unfinished},
 };
 
 /// A peer whose connection ended while an initiator may still work for it.
@@ -24,6 +24,7 @@ pub(super) struct SendSide<N: Nic> {
     /// Queues that were posted to and not rung.
     unrung: Vec<u16>,
     retired: Vec<RetiredPeer<N>>,
+    unfinished: Unfinished,
     cq: N::Cq,
 }
 
@@ -34,8 +35,20 @@ impl<N: Nic> SendSide<N> {
             index_of: QueueIndex::default(),
             unrung: Vec::new(),
             retired: Vec::new(),
+            unfinished: Unfinished::default(),
             cq,
         }
+    }
+
+    /// Batches of all queues that are not known to be finished.
+    #[inline]
+    pub(super) fn unfinished(&self) -> u32 {
+        self.unfinished.get()
+    }
+
+    /// The count of these, for a new queue.
+    pub(super) fn unfinished_count(&self) -> Unfinished {
+        self.unfinished.clone()
     }
 
     pub(super) fn cq(&self) -> &N::Cq {

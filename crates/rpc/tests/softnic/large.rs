@@ -530,7 +530,8 @@ fn fault_d4_credit_behind_an_access_that_fails_is_written_again() {
     }
     let range = Range { remote_offset: 0, local_offset: 0, len_bytes: 4 };
     a.worker.read(to_c, &dead, &ours, range, 0).unwrap();
-    a.worker.poll(now_ns + 1_000_000, &mut a.program);
+    // Longer than credit waits that is not needed (rule C3.8).
+    a.worker.poll(now_ns + 4_000_000, &mut a.program);
     assert_eq!(a.worker.counters(to_b).unwrap().credits_out, 1, "behind the access that fails");
     assert_eq!(b.worker.counters(to_a).unwrap().trips, 0);
     until(&mut [&mut a, &mut b, &mut c], |nodes| nodes[0].program.ended.contains_key(&0));

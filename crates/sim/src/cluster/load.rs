@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr};
 use proto::copyrpc::FlushPolicy;
 use serde::Serialize;
 
-use crate::world::Time;
+use crate::{machine::DelegationProfile, world::Time};
 
 /// How a load begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -84,6 +84,8 @@ pub struct Steady {
     pub flush: FlushPolicy,
     /// How daemons are connected.
     pub transport: Connected,
+    /// Whose times CPU and NIC have.
+    pub machine: &'static DelegationProfile,
     /// The way in which clients begin.
     pub begin: Begin,
     /// How long calls are not counted, and then how long they are.

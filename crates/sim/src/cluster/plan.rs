@@ -109,8 +109,10 @@ const LARGE_WORLD: DetectorConfig =
 const MANY_NODES: DetectorConfig =
     DetectorConfig { interval_ns: 10 * MS, suspect_after_ns: 100 * MS, dead_after_ns: 300 * MS };
 
-/// Up to so many nodes a world with a machine's times is simulated with all polls, not in slices, and has long rings.
+/// Up to so many nodes a world with a machine's times is simulated with all polls, not in slices.
 const FINE_NODES: u32 = 32;
+/// Up to so many its rings take batches that are as long as the load can fill.
+const LONG_RING_NODES: u32 = 256;
 
 /// How long a call takes whose time is not short.
 pub(super) const TIMEOUT_NS: u64 = 5_000_000;
@@ -177,7 +179,8 @@ impl Plan {
             detector: SMALL_WORLD,
             machine: None,
             start_ns: 0,
-            flush: FlushPolicy::default(),
+            // Only with one unfinished request per peer there is a window over all peers.
+            flush: FlushPolicy::SelfClocked { wqes: if seed % 4 < 2 { 1 } else { 2 } },
             card_mib: 8,
             dcis: 1 + u16::from(seed.is_multiple_of(2)),
             large_bytes: 1 << 20,
@@ -216,7 +219,7 @@ impl Plan {
             detector: MANY_NODES,
             machine: None,
             start_ns: 0,
-            flush: FlushPolicy::default(),
+            flush: FlushPolicy::for_peers(nodes as usize - 1),
             card_mib: 1,
             transport: TransportKind::Dc,
             dcis: 8,
@@ -246,14 +249,22 @@ impl Plan {
     }
 
     /// Times of a machine, rings that are large enough, and nobody sleeps.
-    pub(super) fn calibrated(steady: &Steady, machine: &'static DelegationProfile) -> Self {
-        let Steady { nodes, threads, clients, depth, flush, begin, seed, .. } = *steady;
+    pub(super) fn calibrated(steady: &Steady) -> Self {
+        let Steady { nodes, threads, clients, depth, flush, machine, begin, seed, .. } = *steady;
         let (warm_up, _) = steady.lengths;
         let (transport, dcis) = match steady.transport {
             Connected::Rc => (TransportKind::Rc, 1),
             Connected::Dc(initiators) => (TransportKind::Dc, initiators),
         };
         let start_ns = if begin == Begin::Cold { warm_up.whole_ns() / 2 } else { 0 };
+        // The more peers, the less each is sent at a time, and the more memory all rings take.
+        let (ring_bytes, calls_max) = if nodes <= FINE_NODES {
+            (256 << 10, 4096)
+        } else if nodes <= LONG_RING_NODES {
+            (64 << 10, 4096)
+        } else {
+            (4 << 10, 256)
+        };
         Self {
             threads,
             detector: LARGE_WORLD,
@@ -264,8 +275,8 @@ impl Plan {
             card_mib: 8,
             transport,
             dcis,
-            ring_bytes: if nodes <= FINE_NODES { 256 << 10 } else { 64 << 10 },
-            calls_max: 4096,
+            ring_bytes,
+            calls_max,
             sends: 256,
             ipc_depth: (2 * depth).next_power_of_two().max(2),
             ipc_budget: 1024,
@@ -279,13 +290,15 @@ impl Plan {
 
     pub(super) fn worker(&self, socket: Socket) -> WorkerConfig {
         let Socket { rank, life } = socket;
+        // Rule C3.8: with a quarter, each line of the ring would be needed soon.
+        let batch_bytes = self.ring_bytes / if self.machine.is_some() { 8 } else { 4 };
         WorkerConfig {
             transport: self.transport,
             dcis: self.dcis,
             peers_max: u16::try_from(self.nodes).unwrap_or(u16::MAX).saturating_sub(1).max(1),
             ring_bytes: self.ring_bytes,
             response_bytes: self.ring_bytes / 2,
-            batch_bytes: (self.ring_bytes / 4).min(1 << 14),
+            batch_bytes: batch_bytes.min(1 << 14),
             large_bytes: self.large_bytes,
             large_memory_bytes: 1 << 22,
             accesses_max: 64,

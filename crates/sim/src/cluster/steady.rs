@@ -1,7 +1,7 @@
 //! Production daemons without faults in a world whose times are those of the delegation machine: how much they
 //! do, and whether that depends on how they began.
 //!
-//! CPU and NIC take what the reference daemon's take ([`DELEGATION`]), but for its ring, which all clients of a
+//! CPU and NIC take what the reference daemon's take ([`DELEGATION`](crate::machine::DELEGATION)), but for its ring, which all clients of a
 //! node share: production clients have a ring each. Nobody has measured production daemons on that machine.
 
 pub use proto::copyrpc::FlushPolicy;
@@ -16,7 +16,7 @@ use super::{
     plan::Plan,
     run::Cluster,
 };
-use crate::{machine::DELEGATION, world::Time};
+use crate::world::Time;
 
 /// All daemons find each other within this.
 const MEET: Time = Time::from_ns(2_000_000_000);
@@ -44,7 +44,7 @@ pub struct Measured {
 pub fn run(steady: &Steady) -> Result<Measured, ClusterError> {
     tracing::subscriber::with_default(tracing::subscriber::NoSubscriber::default(), || {
         let Steady { nodes, threads, lengths: (warm_up, length), begin, .. } = *steady;
-        let mut cluster = Cluster::new(Plan::calibrated(steady, &DELEGATION), false)?;
+        let mut cluster = Cluster::new(Plan::calibrated(steady), false)?;
         cluster.run_until(MEET, Cluster::is_connected)?;
         if !cluster.is_connected() {
             cluster.give_up("the daemons did not find each other")?;

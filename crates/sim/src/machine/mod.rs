@@ -6,7 +6,7 @@ mod loopback;
 mod two_rank;
 
 pub use connect_ib::CONNECT_IB;
-pub use delegation::{DELEGATION, DelegationProfile};
+pub use delegation::{DELEGATION, DelegationProfile, QUICK_NIC};
 pub use loopback::{LOOPBACK, LoopbackProfile};
 pub use two_rank::{TWO_RANK, TwoRankProfile};
 

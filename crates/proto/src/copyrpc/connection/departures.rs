@@ -11,6 +11,9 @@ use crate::copyrpc::{
 
 /// Longest time between two looks of a side that is starved and asleep.
 const LOOK_NS_MAX: u64 = 10_000_000;
+/// Credit that the peer can do without waits so many times as long for a batch to ride on: where many peers
+/// share a NIC and each is called seldom, telling it alone would take the NIC as long as the calls do.
+const UNNEEDED_DELAYS: u64 = 32;
 
 impl Connection {
     /// A poll of whoever drives this: the policy may count them.
@@ -127,16 +130,20 @@ impl Connection {
     }
 
     /// The words to write beside the peer's ring, when credit has waited long enough for a batch to
-    /// ride on (rule C3.4). Whatever else waits, they need nothing from the peer.
+    /// ride on (rules C3.4, C3.8). Whatever else waits, they need nothing from the peer.
     #[inline]
     #[must_use]
     pub fn credit_due(&self, now_ns: u64) -> Option<[u8; CREDIT_BYTES]> {
-        let since_ns = self.credit_since_ns?;
-        let waited_ns = now_ns.saturating_sub(since_ns);
-        if waited_ns < self.config.credit_delay_ns && !self.inbox.has_much_news() {
-            return None;
-        }
-        Some(self.credit_words())
+        let is_due = self.inbox.has_much_news() || self.credit_due_ns()? <= now_ns;
+        (self.credit_since_ns.is_some() && is_due).then(|| self.credit_words())
+    }
+
+    /// When credit has waited long enough; `None`: there is none to tell.
+    #[inline]
+    fn credit_due_ns(&self) -> Option<u64> {
+        let delays = if self.inbox.has_needed_news() { 1 } else { UNNEEDED_DELAYS };
+        let delay_ns = self.config.credit_delay_ns.saturating_mul(delays);
+        self.credit_since_ns.map(|since_ns| since_ns.saturating_add(delay_ns))
     }
 
     /// The words as they are by now. Written though nothing is due, they tell the peer nothing new, and
@@ -180,7 +187,7 @@ impl Connection {
     pub fn wake_ns(&self, now_ns: u64) -> Option<u64> {
         let deadlines = self.calls.expiry_ns();
         let delay_ns = self.config.credit_delay_ns;
-        let credit = self.credit_since_ns.map(|since| since.saturating_add(delay_ns));
+        let credit = self.credit_due_ns();
         // What the peer has no receive for waits for the peer, however long it has been due.
         let flush = self.outbox.clock.due_ns().filter(|_| !self.outbox.is_window_full());
         let look = self.is_starved().then(|| {

@@ -18,7 +18,7 @@ pub struct Config {
     pub flush: FlushPolicy,
     /// A completion is asked for at least every so many batches.
     pub signal_interval: u16,
-    /// Longest time that credit waits for a batch to ride on.
+    /// Longest time that credit which the peer may need waits for a batch to ride on (rule C3.8).
     pub credit_delay_ns: u64,
 }
 
