@@ -53,6 +53,7 @@ enum Source<P: ClientPort> {
 struct LongAnswer<P: ClientPort> {
     /// The call, as long as it has not ended.
     key: Key,
+    caller: CallerId,
     source: Source<P>,
     len_bytes: usize,
     done_bytes: usize,
@@ -87,9 +88,14 @@ impl<P: ClientPort> Default for LongAnswers<P> {
 }
 
 impl<P: ClientPort> LongAnswers<P> {
-    /// An answer gave its piece: it is the turn of the others that are copied.
+    /// An answer gave its piece: it is the turn of other callers. Answers to one caller are copied one after the
+    /// other, so that the first is fetched while the next is copied.
     fn put_back(&mut self, answer: LongAnswer<P>) {
-        self.queue.insert(self.queue.len().min(COPIES_MAX - 1), answer);
+        let caller = answer.caller;
+        self.queue.push_front(answer);
+        let copied = self.queue.len().min(COPIES_MAX);
+        // Stable: those of one caller stay in order.
+        self.queue.make_contiguous()[..copied].sort_by_key(|other| other.caller == caller);
     }
 
     /// Keeps the memory of an answer for later ones.
@@ -172,19 +178,24 @@ impl<P: ClientPort> Dispatcher<P> {
         let key = self.provider_calls.insert(call).map_err(|call| call.caller)?;
         let spare = self.long_answers.spare.pop().unwrap_or_default();
         let body = mem::replace(&mut self.body, spare);
-        self.queue_private(key, body);
+        self.queue_private((key, caller_id), body);
         Ok(())
     }
 
-    fn queue_private(&mut self, key: Key, body: Vec<u8>) {
+    fn queue_private(&mut self, (key, caller): (Key, CallerId), body: Vec<u8>) {
         let len_bytes = body.len();
         self.long_answers.private_bytes += len_bytes;
-        self.queue_answer(key, Source::Private(body), len_bytes);
+        self.queue_answer((key, caller), Source::Private(body), len_bytes);
     }
 
-    fn queue_answer(&mut self, key: Key, source: Source<P>, len_bytes: usize) {
+    fn queue_answer(
+        &mut self,
+        (key, caller): (Key, CallerId),
+        source: Source<P>,
+        len_bytes: usize,
+    ) {
         let (done_bytes, gathered) = (0, Vec::new());
-        let answer = LongAnswer { key, source, len_bytes, done_bytes, gathered };
+        let answer = LongAnswer { key, caller, source, len_bytes, done_bytes, gathered };
         self.long_answers.queue.push_back(answer);
     }
 
@@ -203,7 +214,8 @@ impl<P: ClientPort> Dispatcher<P> {
         match call.filter(|call| takes_pieces(&call.caller, replies, worker, len_bytes)) {
             Some(call) => {
                 call.server = Server::Answered;
-                self.queue_private(key, body);
+                let caller = call.caller_id;
+                self.queue_private((key, caller), body);
                 Ok(())
             }
             None => Err(body),
@@ -237,7 +249,8 @@ impl<P: ClientPort> Dispatcher<P> {
         let body_bytes = len_bytes.saturating_sub(AnswerHead::BYTES);
         let left = LeftAnswer { service, provider };
         if body_bytes > STRIP_BYTES && takes_pieces(&call.caller, replies, worker, body_bytes) {
-            self.queue_answer(key, Source::Left(left), body_bytes);
+            let caller = call.caller_id;
+            self.queue_answer((key, caller), Source::Left(left), body_bytes);
         } else {
             self.copy_at_once(replies, worker, key, left, len_bytes);
         }
