@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::sample::{Measured, Ready, SamplePlan};
 use crate::{
-    by_protocol::ProtocolCalls, calls::Calls, error::Error, limit::SharedLimit,
-    shared_words::SharedWords, traffic::Traffic, workers::WorkerCalls,
+    by_protocol::ProtocolCalls, calls::Calls, delegated::DelegatedCalls, error::Error,
+    limit::SharedLimit, shared_words::SharedWords, traffic::Traffic, workers::WorkerCalls,
 };
 
 /// What both processes do. A new way to call is a variant here, an arm of each `match` below, and cells in a plan.
@@ -23,6 +23,8 @@ pub enum Job {
     Calls(Calls),
     /// Through workers on the NIC.
     Worker(WorkerCalls),
+    /// By way of daemons.
+    Delegated(DelegatedCalls),
     /// Over any of the protocols.
     Protocol(ProtocolCalls),
 }
@@ -107,6 +109,7 @@ impl Job {
         match self {
             Self::Limit(limit) => Ok(limit.initiate(shared, sample.count)?.into()),
             Self::Calls(calls) => Ok(calls.initiate(shared, sample)?.into()),
+            Self::Delegated(calls) => Ok(calls.initiate(shared, sample)?.into()),
             Self::Traffic(_) | Self::Worker(_) | Self::Protocol(_) => {
                 nic.as_mut().ok_or(Error::NoNic)?.initiate(self, shared, sample)
             }
@@ -127,6 +130,7 @@ impl Job {
                 limit.respond(shared, sample.count)
             }
             Self::Calls(calls) => calls.respond(shared, sample, ready),
+            Self::Delegated(calls) => calls.respond(shared, sample, ready),
             Self::Traffic(_) | Self::Worker(_) | Self::Protocol(_) => {
                 nic.as_mut().ok_or(Error::NoNic)?.respond(self, shared, sample, ready)
             }
@@ -138,6 +142,7 @@ impl Job {
         match self {
             Self::Traffic(traffic) => traffic.len_bytes(),
             Self::Calls(calls) => calls.len_bytes,
+            Self::Delegated(calls) => calls.len_bytes(),
             Self::Worker(calls) => calls.len_bytes,
             Self::Protocol(calls) => calls.len_bytes,
             Self::Limit(_) => 0,

@@ -26,6 +26,7 @@
 
 pub mod by_protocol;
 pub mod calls;
+pub mod delegated;
 mod error;
 pub mod job;
 pub mod limit;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::{
     calls::{Calls, Shape},
+    delegated::{self, ANSWER_BYTES_MAX, DelegatedCalls, LongService},
     job::Job,
     limit::{COPY_WINDOW_BYTES, SharedLimit},
     results::{Cell, Metric},
@@ -400,6 +401,45 @@ fn ipc_calls(len_bytes: usize, clients: u16, shape: Shape) -> Planned {
     }
 }
 
+/// The cells of `bench daemons`, after what they are compared with.
+#[must_use]
+pub fn daemons(quick: bool) -> Vec<Planned> {
+    let sizes: &[usize] =
+        if quick { &[COPY_WINDOW_BYTES] } else { &[COPY_WINDOW_BYTES, 4 << 20, ANSWER_BYTES_MAX] };
+    let plan = |name: String, metric, calls| {
+        Planned::new(name, metric, Measurement::Together(Job::Delegated(calls)))
+    };
+    let mut cells: Vec<_> = references_of_lines().into_iter().chain(copies(sizes)).collect();
+    for (place, is_local) in [("local", true), ("remote", false)] {
+        let calls = |answer_bytes, answers, shape| DelegatedCalls {
+            answer_bytes,
+            answers,
+            is_local,
+            shape,
+        };
+        let quiet = format!("daemons/{place}/p99/{}", size(TAIL_BYTES));
+        let alone = calls(0, LongService::Function, delegated::Shape::Tail);
+        cells.push(plan(quiet.clone(), Metric::RoundTrip, alone).against(LINE_ROUND_TRIP));
+        for (who, answers) in
+            [("function", LongService::Function), ("process", LongService::Process)]
+        {
+            for &len_bytes in sizes {
+                let name = |what| format!("daemons/{place}/{who}/{what}/{}", size(len_bytes));
+                let round_trip = calls(len_bytes, answers, delegated::Shape::RoundTrip);
+                let round_trip = plan(name("round-trip"), Metric::RoundTrip, round_trip);
+                cells.push(round_trip.against(LINE_ROUND_TRIP));
+                let answers = calls(len_bytes, answers, delegated::Shape::Window);
+                let answers = plan(name("answers"), Metric::Bandwidth, answers);
+                cells.push(answers.against(copy_of(len_bytes)));
+            }
+            let beside = calls(COPY_WINDOW_BYTES, answers, delegated::Shape::Tail);
+            let name = format!("{quiet}/beside-{}-of-a-{who}", size(COPY_WINDOW_BYTES));
+            cells.push(plan(name, Metric::RoundTrip, beside).against(quiet.clone()));
+        }
+    }
+    cells
+}
+
 /// The cells of `bench inproc`, after what they are compared with.
 #[must_use]
 pub fn inproc(quick: bool) -> Vec<Planned> {
@@ -428,7 +468,7 @@ mod tests {
     #[test]
     fn names_are_unique_and_references_are_measured_in_the_same_run() {
         let protocols = |quick| crate::protocol_plan::plan(quick, &protocols::Protocol::ALL);
-        let plans = [limits, verbs, ipc, inproc, rpc_by_default, protocols];
+        let plans = [limits, verbs, ipc, inproc, daemons, rpc_by_default, protocols];
         for plan in plans.iter().flat_map(|plan| [plan(false), plan(true)]) {
             let names = plan.iter().map(|p| p.cell.name.as_str()).collect::<BTreeSet<_>>();
             assert_eq!(names.len(), plan.len());

@@ -257,6 +257,9 @@ pub(crate) enum BenchCommand {
     /// Calls between two processes over shared memory.
     #[command(after_help = BENCH_HELP)]
     Ipc(BenchArgs),
+    /// Long answers by way of daemons, and short calls beside them.
+    #[command(after_help = BENCH_HELP)]
+    Daemons(BenchArgs),
     /// A key-value store over every way to call another node.
     #[command(after_help = KV_EXAMPLES)]
     Kv(Box<KvArgs>),

@@ -90,6 +90,12 @@ const IPC_NOTES: [&str; 2] = [
     "all clients of a cell live in one process and are polled in turn",
 ];
 
+/// How `bench daemons` takes its numbers.
+const DAEMONS_NOTES: [&str; 2] = [
+    "each daemon shares its core: that of the client's node with the client, the other one with what answers",
+    "answers: four in flight; p99: short calls one by one, beside four long answers of another client in flight",
+];
+
 /// `copyrpc bench inproc`.
 pub(crate) fn inproc(args: &BenchArgs) -> anyhow::Result<()> {
     let session = Session::start(args, plan::inproc(args.quick))?;
@@ -100,6 +106,12 @@ pub(crate) fn inproc(args: &BenchArgs) -> anyhow::Result<()> {
 pub(crate) fn ipc(args: &BenchArgs) -> anyhow::Result<()> {
     let session = Session::start(args, plan::ipc(args.quick))?;
     session.run(args, "ipc", "none", &IPC_AIMS, &IPC_NOTES)
+}
+
+/// `copyrpc bench daemons`.
+pub(crate) fn daemons(args: &BenchArgs) -> anyhow::Result<()> {
+    let session = Session::start(args, plan::daemons(args.quick))?;
+    session.run(args, "daemons", Selection::from_env().name(), &[], &DAEMONS_NOTES)
 }
 
 /// `copyrpc bench limit`.

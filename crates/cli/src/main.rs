@@ -18,6 +18,7 @@
 //! copyrpc bench rpc     what calls cost on top
 //! copyrpc bench inproc  queues between threads
 //! copyrpc bench ipc     calls between processes
+//! copyrpc bench daemons long answers by way of daemons, and short calls beside them
 //! copyrpc bench kv      a key-value store over every way to call another node
 //! copyrpc report        results of the latter, compared
 //! copyrpc sim dct       measurements of a DC transport, simulated
@@ -129,6 +130,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Bench { which: BenchCommand::Rpc(args) } => bench::rpc(&args),
         Command::Bench { which: BenchCommand::Inproc(args) } => bench::inproc(&args),
         Command::Bench { which: BenchCommand::Ipc(args) } => bench::ipc(&args),
+        Command::Bench { which: BenchCommand::Daemons(args) } => bench::daemons(&args),
         Command::Bench { which: BenchCommand::Kv(args) } => kv::bench(&args),
         Command::Report(args) => kv::report(&args),
         Command::Sim { which } => sim::run(&which),

@@ -7,12 +7,12 @@ use std::{
     pin::pin,
     process,
     rc::Rc,
-    sync::Arc,
+    sync::{Arc, Mutex},
     task::{Context, Poll, Wake, Waker},
     thread::{self, Thread},
 };
 
-use copyrpc::typed::{self, Failure, Raw, TypedError, service};
+use copyrpc::typed::{self, CodecError, Decode, Encode, Failure, Raw, TypedError, service};
 use copyrpc::{
     CallError, Client, ClientConfig, Filler, FutureClient, HERE, InPlace, Inbound, JobId, Provider,
     ProviderStop, Retry, Runtime, Status, To,
@@ -53,7 +53,59 @@ service! {
     }
 }
 
+/// Writes bytes in place alone, and one more, by which it tells where they were written.
+struct Placed;
+
+/// Addresses of the places that [`Placed`] has written to.
+static PLACES: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+
+impl Encode<Vec<u8>> for Placed {
+    fn encode(_: &Vec<u8>, _: &mut Vec<u8>) -> Result<(), CodecError> {
+        Err(CodecError("it is not to be written to private memory".into()))
+    }
+
+    fn len_bytes(value: &Vec<u8>) -> Option<usize> {
+        Some(value.len() + 1)
+    }
+
+    fn fill(value: &Vec<u8>, into: &mut Filler<'_>) -> Result<(), CodecError> {
+        into.put(value).map_err(|full| CodecError(full.to_string().into()))?;
+        PLACES.lock().unwrap().push(into.take_room().cast::<u8>().addr());
+        Ok(())
+    }
+}
+
+impl Encode<(Vec<u8>,)> for Placed {
+    fn encode(value: &(Vec<u8>,), into: &mut Vec<u8>) -> Result<(), CodecError> {
+        Raw::encode(value, into)
+    }
+}
+
+impl Decode<(Vec<u8>,)> for Placed {
+    fn decode(bytes: &[u8]) -> Result<(Vec<u8>,), CodecError> {
+        Raw::decode(bytes)
+    }
+}
+
+impl Decode<Vec<u8>> for Placed {
+    fn decode(bytes: &[u8]) -> Result<Vec<u8>, CodecError> {
+        Ok(bytes[..bytes.len() - 1].to_vec())
+    }
+}
+
+service! {
+    trait PlacedStore("placed"), client PlacedClient, futures PlacedFutures, codec Placed {
+        fn twice(bytes: Vec<u8>) -> Vec<u8>;
+    }
+}
+
 struct Files;
+
+impl PlacedStore for Files {
+    fn twice(&self, _: &Inbound<'_>, bytes: Vec<u8>) -> Result<Vec<u8>, Failure> {
+        if bytes.is_empty() { Err(Failure::invalid("nothing")) } else { Ok(bytes.repeat(2)) }
+    }
+}
 
 impl Metadata for Files {
     fn stat(&self, request: &Inbound<'_>, path: String) -> Result<Stat, Failure> {
@@ -271,6 +323,63 @@ fn a_provider_puts_answers_where_the_daemon_reads_them() {
         served.unwrap();
         client.join().unwrap();
     });
+}
+
+/// A typed answer of a length that its codec knows is written to memory that the daemon has, too, and nowhere else;
+/// one of another codec arrives as well.
+#[test]
+fn a_typed_answer_is_written_where_the_daemon_reads_it() {
+    let node = Node::start("typed-in-place");
+    let config = ClientConfig::default();
+    let offers = [<dyn PlacedStore>::offer(), <dyn Metadata>::offer()];
+    let [placed, metadata] = offers.map(|offer| Provider::offer(&node.socket, &offer, config));
+    let (placed, metadata) = (placed.unwrap(), metadata.unwrap());
+    let stops = [placed.stop_handle(), metadata.stop_handle()];
+    thread::scope(|scope| {
+        let _stops: Vec<_> = stops.iter().map(StopOnDrop).collect();
+        scope.spawn(|| {
+            placed.serve_in_place(|it| Some(<dyn PlacedStore>::dispatch_in_place(&Files, it)))
+        });
+        scope.spawn(|| {
+            metadata.serve_in_place(|it| Some(<dyn Metadata>::dispatch_in_place(&Files, it)))
+        });
+        let mut client = PlacedClient::new(node.client(), HERE);
+        for len_bytes in [1, 20, 1000, 5000, 300_000] {
+            let bytes: Vec<u8> = (0..=255).cycle().take(len_bytes).collect();
+            assert!(client.twice(bytes.clone()) == Ok(bytes.repeat(2)), "{len_bytes} B");
+        }
+        let refused = client.twice(Vec::new()).unwrap_err();
+        let TypedError::Call(CallError::Service(said)) = refused else { panic!("{refused}") };
+        assert_eq!((said.status, &*said.detail), (Status::InvalidArgument, &b"nothing"[..]));
+        let unknown = client.into_client().call(HERE, name_of_placed(), 1, b"").unwrap_err();
+        assert!(matches!(unknown, CallError::NoMethod(_)), "{unknown}");
+        let places = PLACES.lock().unwrap().clone();
+        assert_eq!(places.len(), 5, "each answer was written once");
+        for place in places {
+            assert!(is_shared(place), "{place:#x} is private memory");
+        }
+        let mut client = MetadataClient::new(node.client(), HERE);
+        assert_eq!(client.stat("/etc".into()), Ok(Stat { length: 4, name: "etc".into() }));
+        let absent = client.stat("etc".into()).unwrap_err();
+        let TypedError::Call(CallError::Service(said)) = absent else { panic!("{absent}") };
+        assert_eq!(&*said.detail, b"etc is not there");
+    });
+}
+
+fn name_of_placed() -> u16 {
+    copyrpc::name::service_number("placed")
+}
+
+/// Whether an address is of a mapping that is shared.
+fn is_shared(address: usize) -> bool {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    maps.lines().any(|line| {
+        let mut fields = line.split_whitespace();
+        let (range, rights) = (fields.next().unwrap(), fields.next().unwrap());
+        let (from, to) = range.split_once('-').unwrap();
+        let bounds = [from, to].map(|text| usize::from_str_radix(text, 16).unwrap());
+        (bounds[0]..bounds[1]).contains(&address) && rights.ends_with('s')
+    })
 }
 
 #[test]

@@ -3,9 +3,16 @@
 use core::ops::Range;
 use std::{fmt::Debug, os::fd::OwnedFd};
 
-use client::{Filler, LentBytes, message::CallerHead};
+use client::{
+    Filler, LentBytes,
+    message::{
+        CALL_HEAD_BYTES, CallHead, CallerHead, DAEMON, HAS_EXTRA, HERE, SERVE_HEAD_BYTES,
+        ServeHead, method,
+    },
+};
 use ipc::TakenBytes;
 use rpc::Status;
+use zerocopy::FromBytes as _;
 
 /// A request of a client, and where its answer goes.
 pub struct ClientRequest<'a, P: ClientPort + ?Sized> {
@@ -59,6 +66,13 @@ pub trait Replies {
     /// Answers with a body all of whose parts were put.
     fn reply_stored(&mut self, to: Self::ReplyTo, len_bytes: usize) {
         let _ = (to, len_bytes);
+    }
+
+    /// Appends a copy of a part of a request that was [left](TakenBytes::Left) with its client and is not answered.
+    /// Returns whether it did: if not, the client is gone.
+    fn read_left(&mut self, from: Self::ReplyTo, part: Range<usize>, to: &mut Vec<u8>) -> bool {
+        let _ = (from, part, to);
+        false
     }
 
     /// All clients, in no order.
@@ -156,8 +170,31 @@ pub struct IpcPort {
 impl IpcPort {
     /// The clients of a server.
     #[must_use]
-    pub fn new(server: ipc::Server) -> Self {
+    pub fn new(mut server: ipc::Server) -> Self {
+        server.leave_large(is_answer);
         Self { server }
+    }
+}
+
+/// Whether a message whose first bytes are `head` is the successful answer of a process to a request that it was
+/// given.
+fn is_answer(head: &[u8]) -> bool {
+    AnswerHead::read(head).is_some()
+}
+
+/// The heads of such an answer: what it is about.
+pub(crate) struct AnswerHead(pub(crate) ServeHead);
+
+impl AnswerHead {
+    pub(crate) const BYTES: usize = CALL_HEAD_BYTES + SERVE_HEAD_BYTES;
+
+    pub(crate) fn read(head: &[u8]) -> Option<Self> {
+        let (call, rest) = CallHead::read_from_prefix(head).ok()?;
+        let (serve, _) = ServeHead::read_from_prefix(rest).ok()?;
+        let is_plain = call.rank.get() == HERE && call.response_bytes.get() & HAS_EXTRA == 0;
+        let is_to_daemon = call.service.get() == DAEMON && call.method.get() == method::SERVE;
+        let is_answer = serve.work.get() != 0 && serve.status == Status::Ok.code();
+        (is_plain && is_to_daemon && is_answer).then_some(Self(serve))
     }
 }
 
@@ -220,6 +257,10 @@ impl Replies for ipc::Replies {
     fn reply_stored(&mut self, to: ipc::RequestId, len_bytes: usize) {
         // It fails if the client is gone.
         let _ = Self::reply_stored(self, to, len_bytes);
+    }
+
+    fn read_left(&mut self, from: ipc::RequestId, part: Range<usize>, to: &mut Vec<u8>) -> bool {
+        Self::read_left(self, from, part, to)
     }
 
     fn clients(&self) -> Vec<ClientEntry> {

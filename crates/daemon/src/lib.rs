@@ -210,15 +210,18 @@ impl<N: Nic, P: ClientPort, C: Control> Daemon<N, P, C> {
         dispatcher.tally.add(Counter::Loops, 1);
         let taken = dispatcher.take(port, worker);
         let of_threads = dispatcher.take_from_threads(port.replies(), worker);
-        if taken > 0 {
-            if let Some(requests) = pace.took(now_ns) {
-                port.set_turn_budget(requests);
-            }
+        let pieces = dispatcher.copy_answers(port.replies(), worker);
+        if taken > 0
+            && let Some(requests) = pace.took(now_ns)
+        {
+            port.set_turn_budget(requests);
+        }
+        if taken > 0 || pieces > 0 {
             // Peers get to work on these while this turn serves what they asked for.
             worker.flush();
         }
         watch.ended(&mut dispatcher.tally, &[Phase::Clients]);
-        self.handled = usize::try_from(taken).unwrap_or(usize::MAX) + of_threads;
+        self.handled = usize::try_from(taken).unwrap_or(usize::MAX) + of_threads + pieces;
     }
 
     /// The second phase of a turn: polls the NIC, posts what is to leave, and makes the calls that waited
@@ -399,6 +402,9 @@ impl<N: Nic, P: ClientPort, C: Control> Daemon<N, P, C> {
     /// The time of the next work if nothing arrives.
     #[must_use]
     pub fn next_ns(&self) -> u64 {
+        if self.dispatcher.is_copying() {
+            return 0;
+        }
         let times = [self.links.next_ns(), self.worker.wake_ns()];
         let next_ns = times.into_iter().flatten().min().unwrap_or(u64::MAX);
         // Providers and waiting calls have deadlines that only the control look sees.

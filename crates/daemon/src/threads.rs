@@ -469,13 +469,18 @@ impl ThreadHandle {
     /// Answers a request of another thread.
     pub(super) fn answer(&mut self, token: Token, status: Status, body: &[u8]) {
         let Some(mesh) = &mut self.mesh else { return };
-        mesh.inbound -= 1;
-        let outcome = match mesh.copied(body) {
-            Some(body) => ThreadReply { status, body },
+        match mesh.copied(body) {
+            Some(body) => self.answer_with(token, status, body),
             // It was executed, so it is not for want of room that it was not.
-            None => ThreadReply { status: Status::Unavailable, body: Vec::new() },
-        };
-        let answered = mesh.node.reply(token, outcome);
+            None => self.answer_with(token, Status::Unavailable, Vec::new()),
+        }
+    }
+
+    /// As [`answer`](Self::answer), without a copy.
+    pub(super) fn answer_with(&mut self, token: Token, status: Status, body: Vec<u8>) {
+        let Some(mesh) = &mut self.mesh else { return };
+        mesh.inbound -= 1;
+        let answered = mesh.node.reply(token, ThreadReply { status, body });
         debug_assert!(answered.is_ok(), "tokens are answered where they were made");
     }
 

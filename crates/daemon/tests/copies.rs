@@ -28,11 +28,19 @@ const PROVIDED: u16 = 8;
 /// Its provider puts answers where the daemon reads them; the method is the number of the body.
 const IN_PLACE: u16 = 9;
 const BODY_BYTES: usize = 128;
+/// In place, answers to calls of these numbers and above are as long as this, with zeros behind a body.
+const LONG_CALLS: u8 = 150;
+const LONG_BYTES: usize = 300_000;
 /// Where in a body the bytes are that are looked for, and how many.
 const NEEDLE_AT: usize = 64;
 const NEEDLE_BYTES: usize = 12;
 /// An answer is its request with this added to each byte.
 const SHIFT: u8 = 101;
+
+/// Length of the answer of a service to a call.
+fn answer_bytes(call: u8, service: u16) -> usize {
+    if service == IN_PLACE && call >= LONG_CALLS { LONG_BYTES } else { BODY_BYTES }
+}
 
 /// A page that is empty.
 const ZEROS: [u8; 4096] = [0; 4096];
@@ -221,8 +229,8 @@ fn complete(
         match way {
             Way::Private => pipeline.poll(|(), answer| {
                 let answer = answer.unwrap();
-                assert!(answer.len() == BODY_BYTES);
-                assert!(answer.iter().copied().enumerate().all(is_right));
+                assert!(answer.len() == answer_bytes(call, to.service));
+                assert!(answer[..BODY_BYTES].iter().copied().enumerate().all(is_right));
                 is_done = true;
             }),
             Way::InPlace => pipeline.poll_lent(|(), answer| {
@@ -270,7 +278,7 @@ fn a_body_is_copied_as_often_as_the_documentation_says() {
             let _ = provider.serve_in_place(|request| {
                 let call = u8::try_from(request.method).unwrap();
                 assert!((0..BODY_BYTES).all(|index| request.body[index] == byte_of(call, index)));
-                Some(InPlace::of(BODY_BYTES, move |answer: &mut Filler<'_>| {
+                Some(InPlace::of(answer_bytes(call, IN_PLACE), move |answer: &mut Filler<'_>| {
                     for index in 0..BODY_BYTES {
                         answer.put(&[byte_of(call, index).wrapping_add(SHIFT)]).unwrap();
                     }
@@ -299,4 +307,8 @@ fn a_body_is_copied_as_often_as_the_documentation_says() {
     // An answer that is put in place begins in the request ring of its provider.
     assert_eq!(of(61, HERE, IN_PLACE), (3, 2));
     assert_eq!(of(63, 1, IN_PLACE), (8, 7));
+    // A long one stays there until it is where its client reads it, or in registered memory, from where the NIC
+    // moves it to that of the other daemon.
+    assert_eq!(of(153, HERE, IN_PLACE), (3, 2));
+    assert_eq!(of(238, 1, IN_PLACE), (8, 4));
 }

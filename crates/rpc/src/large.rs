@@ -25,6 +25,8 @@ pub(crate) struct LargeBodies<N: Nic> {
     lent_requests: BTreeMap<CallId, Buffer<N>>,
     /// Bodies of answers: the peer reads them until it releases them.
     lent_responses: BTreeMap<RequestId, Buffer<N>>,
+    /// Bodies of answers that are being written: the peer does not know of them.
+    begun_responses: BTreeMap<RequestId, Buffer<N>>,
     /// Where programs write bodies, before they are copied to a buffer: it has seen no other peer's.
     filled: Vec<u8>,
 }
@@ -35,6 +37,7 @@ impl<N: Nic> LargeBodies<N> {
             lent: Pool::new(Access::REMOTE_READ, budget),
             lent_requests: BTreeMap::new(),
             lent_responses: BTreeMap::new(),
+            begun_responses: BTreeMap::new(),
             filled: Vec::new(),
         }
     }
@@ -74,6 +77,21 @@ impl<N: Nic> LargeBodies<N> {
         write: impl FnOnce(&Buffer<N>, &mut Vec<u8>),
     ) {
         write(put(&mut self.lent_responses, request, buffer), &mut self.filled);
+    }
+
+    /// Keeps the body of an answer while it is written, until it is [taken](Self::take_begun).
+    pub(crate) fn begin_response(&mut self, request: RequestId, buffer: Buffer<N>) {
+        put(&mut self.begun_responses, request, buffer);
+    }
+
+    /// The body of an answer that is being written.
+    pub(crate) fn begun(&self, request: RequestId) -> Option<&Buffer<N>> {
+        self.begun_responses.get(&request)
+    }
+
+    /// Takes the body of an answer that was being written.
+    pub(crate) fn take_begun(&mut self, request: RequestId) -> Option<Buffer<N>> {
+        self.begun_responses.remove(&request)
     }
 
     /// The call was answered: the peer does not read its body any more.

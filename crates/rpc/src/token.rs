@@ -41,6 +41,8 @@ pub(crate) struct Answering {
     pub(crate) method: u16,
     /// Keeps the request's bytes in the ring.
     pub(crate) lease: Option<Lease>,
+    /// There is memory for its answer, which is being written.
+    pub(crate) is_begun: bool,
 }
 
 /// The span of the ring that a request's body lies in.
@@ -81,7 +83,7 @@ impl Token {
         span: Option<BodySpan>,
         dropped: &DroppedTokens,
     ) -> Self {
-        let answering = Answering { peer, request, method, lease: None };
+        let answering = Answering { peer, request, method, lease: None, is_begun: false };
         Self { answering, span, dropped: Some(dropped.clone()) }
     }
 

@@ -30,7 +30,7 @@ pub trait Encode<T> {
     ///
     /// # Errors
     ///
-    /// [`CodecError`]. The call that was to carry the value then panics: nothing is sent.
+    /// [`CodecError`]. The call that was to carry the value then panics, or the provider: nothing is sent.
     fn fill(value: &T, into: &mut Filler<'_>) -> Result<(), CodecError> {
         let mut bytes = Vec::new();
         Self::encode(value, &mut bytes)?;

@@ -1,12 +1,13 @@
 //! What the macro's code is made of.
 
 use client::{
-    CallError, Client, Description, Filler, FutureCall, FutureClient, Inbound, Offer, Status, To,
+    CallError, Client, Description, Filler, FutureCall, FutureClient, InPlace, Inbound, Offer,
+    Status, To,
     message::{DAEMON, MethodRecord, method},
     name,
 };
 
-use crate::{Decode, Encode, Failure, TypedError};
+use crate::{Decode, Encode, Failure, InPlaceAnswer, TypedError};
 
 /// A method of a service.
 #[derive(Clone, Copy, Debug)]
@@ -69,13 +70,8 @@ where
     Codec: Decode<A> + Encode<V>,
 {
     let start = answer.len();
-    let outcome = Codec::decode(request.body)
-        .map_err(|error| Failure::invalid(format!("the arguments cannot be read: {error}")))
-        .and_then(call)
-        .and_then(|value| {
-            Codec::encode(&value, answer)
-                .map_err(|error| Failure::new(Status::Internal, format!("the answer: {error}")))
-        });
+    let outcome =
+        value::<Codec, A, V>(request, call).and_then(|value| encode::<Codec, V>(&value, answer));
     match outcome {
         Ok(()) => Status::Ok,
         Err(failure) => {
@@ -86,6 +82,46 @@ where
     }
 }
 
+/// Reads arguments and calls. A value whose codec knows its length is written later, where the daemon reads it.
+pub fn answer_in_place<Codec, A, V>(
+    request: &Inbound<'_>,
+    call: impl FnOnce(A) -> Result<V, Failure>,
+) -> InPlaceAnswer
+where
+    Codec: Decode<A> + Encode<V>,
+    V: 'static,
+{
+    let answered = value::<Codec, A, V>(request, call).and_then(|value| {
+        if let Some(len_bytes) = Codec::len_bytes(&value) {
+            let put = move |body: &mut Filler<'_>| fill::<Codec, V>(&value, body);
+            return Ok(InPlaceAnswer::of(len_bytes, Box::new(put)));
+        }
+        let mut bytes = Vec::new();
+        encode::<Codec, V>(&value, &mut bytes)?;
+        let len_bytes = bytes.len();
+        let put = move |body: &mut Filler<'_>| {
+            // The room is as long as was said.
+            let _ = body.put(&bytes);
+        };
+        Ok(InPlaceAnswer::of(len_bytes, Box::new(put)))
+    });
+    answered.unwrap_or_else(|Failure { status, detail }| InPlace::failed(status, detail))
+}
+
+fn value<Codec: Decode<A>, A, V>(
+    request: &Inbound<'_>,
+    call: impl FnOnce(A) -> Result<V, Failure>,
+) -> Result<V, Failure> {
+    let arguments = Codec::decode(request.body)
+        .map_err(|error| Failure::invalid(format!("the arguments cannot be read: {error}")))?;
+    call(arguments)
+}
+
+fn encode<Codec: Encode<V>, V>(value: &V, into: &mut Vec<u8>) -> Result<(), Failure> {
+    Codec::encode(value, into)
+        .map_err(|error| Failure::new(Status::Internal, format!("the answer: {error}")))
+}
+
 /// The difference between what a service says and what a caller means.
 fn agree(told: &Description, methods: &[Method]) -> Result<(), TypedError> {
     let Some(number) = told.mismatch(&table(methods)) else { return Ok(()) };
@@ -93,9 +129,9 @@ fn agree(told: &Description, methods: &[Method]) -> Result<(), TypedError> {
     Err(TypedError::Mismatch { method: differs.map_or("", |method| method.name) })
 }
 
-/// Puts arguments where the daemon reads them. A codec that has less or more than it said is mistaken.
-fn fill<Codec: Encode<A>, A>(arguments: &A, body: &mut Filler<'_>) {
-    if let Err(error) = Codec::fill(arguments, body) {
+/// Puts arguments or a value where the daemon reads them. A codec that has more than it said is mistaken.
+fn fill<Codec: Encode<T>, T>(value: &T, body: &mut Filler<'_>) {
+    if let Err(error) = Codec::fill(value, body) {
         panic!("a codec has not the bytes that it said: {error}");
     }
 }

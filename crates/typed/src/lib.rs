@@ -34,6 +34,19 @@
 //! # let _ = length; } Ok(()) }
 //! ```
 //!
+//! A provider that answers on one thread has its values written where the daemon reads them, if their codec knows
+//! their length ([`Encode::len_bytes`]):
+//!
+//! ```no_run
+//! # use copyrpc_typed::{Failure, Raw, service};
+//! # service! { trait Store("store"), client StoreClient, futures StoreFutures, codec Raw {
+//! #     fn get(key: Vec<u8>) -> Vec<u8>;
+//! # } }
+//! # fn serve(provider: client::Provider, store: impl Store) -> Result<(), client::ProvideError> {
+//! provider.serve_in_place(|request| Some(<dyn Store>::dispatch_in_place(&store, request)))
+//! # }
+//! ```
+//!
 //! Names are what callers and services agree by: each stands for a number ([`client::name`]). With its first
 //! call a client also asks what the service's types are, so that a service of another version is told apart
 //! from nonsense: [`TypedError::Mismatch`].
@@ -56,6 +69,9 @@ pub use client;
 pub use codec::Postcard;
 pub use codec::{CodecError, Decode, Encode, Raw};
 pub use failure::{Failure, TypedError};
+
+/// What a service's `dispatch_in_place` answers with, for [`Provider::serve_in_place`](client::Provider::serve_in_place).
+pub type InPlaceAnswer = client::InPlace<Box<dyn FnOnce(&mut client::Filler<'_>)>>;
 
 /// Functions and types that the macro's expansion names. Nothing here is stable.
 #[doc(hidden)]

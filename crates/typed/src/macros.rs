@@ -3,7 +3,8 @@
 /// Defines a service: a trait to implement, a client, and a client of futures. See the crate.
 ///
 /// The trait's object type has `offer()`, what a [`Provider`](client::Provider) offers, and
-/// `dispatch(handler, request, answer)`, what it serves with. A method gets the request as it came, and its
+/// `dispatch(handler, request, answer)`, what it serves with, or `dispatch_in_place(handler, request)` for
+/// [`Provider::serve_in_place`](client::Provider::serve_in_place). A method gets the request as it came, and its
 /// arguments. After the names may stand `codec SomeCodec`.
 #[macro_export]
 macro_rules! service {
@@ -63,6 +64,7 @@ macro_rules! service {
             }
 
             /// Answers a request.
+            #[allow(dead_code, reason = "a program serves as it needs")]
             $vis fn dispatch(
                 handler: &impl $service,
                 request: &$crate::client::Inbound<'_>,
@@ -78,6 +80,23 @@ macro_rules! service {
                     }
                 )*
                 $crate::client::Status::Unimplemented
+            }
+
+            /// Answers a request where the daemon reads it.
+            #[allow(dead_code, reason = "a program serves as it needs")]
+            $vis fn dispatch_in_place(
+                handler: &impl $service,
+                request: &$crate::client::Inbound<'_>,
+            ) -> $crate::InPlaceAnswer {
+                $(
+                    if request.method == $crate::client::name::method_number(stringify!($method)) {
+                        return $crate::glue::answer_in_place::<$codec, ($($type,)*), $value>(
+                            request,
+                            |($($argument,)*)| handler.$method(request, $($argument),*),
+                        );
+                    }
+                )*
+                $crate::InPlaceAnswer::refused($crate::client::Status::Unimplemented)
             }
         }
 

@@ -33,7 +33,7 @@ const LONG_BYTES: usize = 16 << 10;
 const INLINE_BYTES_MAX: usize = 56;
 const LINE_BYTES: usize = 64;
 /// Of messages of which the numbers are read, all bytes of so many are compared.
-const COMPARED_EVERY: u64 = 16;
+pub(crate) const COMPARED_EVERY: u64 = 16;
 /// Shortest message: it has a number.
 const NUMBER_BYTES: usize = size_of::<u64>();
 

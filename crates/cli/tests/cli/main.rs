@@ -201,6 +201,7 @@ fn queues_and_calls_are_measured_beside_what_the_machine_can_do() {
         ("inproc", "flux/2-threads/onesided", "limit/line-stream/64B"),
         ("ipc", "ipc/round-trip/56B", "limit/slot-round-trip/56B"),
         ("ipc", "ipc/4-clients/depth-4/56B", "limit/slot-window-32/56B"),
+        ("daemons", "daemons/local/process/answers/1MiB", "limit/memcpy/1MiB"),
     ] {
         let arguments = ["bench", bench, "--quick", "--runs", "1", "--cell", cell, "--json", "-"];
         let run = output(&arguments);
@@ -211,7 +212,7 @@ fn queues_and_calls_are_measured_beside_what_the_machine_can_do() {
         // On a busy machine the probes may disagree, and then there is no row.
         for row in objects.iter().filter(|row| row["cell"] == cell) {
             assert_eq!(row["vs"], reference);
-            assert!(row["lines"].as_f64().unwrap() > 0.0, "{row}");
+            assert!(bench == "daemons" || row["lines"].as_f64().unwrap() > 0.0, "{row}");
         }
     }
 }

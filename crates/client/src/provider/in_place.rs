@@ -11,18 +11,26 @@ pub struct InPlace<F> {
     pub(super) len_bytes: usize,
     /// `None`: nothing is put.
     pub(super) fill: Option<F>,
+    /// What is told besides a status that is no success.
+    pub(super) detail: Vec<u8>,
 }
 
 impl<F: FnOnce(&mut Filler<'_>)> InPlace<F> {
     /// An answer of `len_bytes` bytes, which `fill` puts. What it does not put is zeros.
     pub fn of(len_bytes: usize, fill: F) -> Self {
-        Self { status: Status::Ok, len_bytes, fill: Some(fill) }
+        Self { status: Status::Ok, len_bytes, fill: Some(fill), detail: Vec::new() }
     }
 
     /// No success: the caller is told `status`, and nothing about it.
     #[must_use]
     pub fn refused(status: Status) -> Self {
-        Self { status, len_bytes: 0, fill: None }
+        Self::failed(status, Vec::new())
+    }
+
+    /// No success: the caller is told `status`, and at most 1024 bytes about it.
+    #[must_use]
+    pub fn failed(status: Status, detail: Vec<u8>) -> Self {
+        Self { status, len_bytes: 0, fill: None, detail }
     }
 }
 

@@ -264,8 +264,11 @@ impl Session {
         work: u64,
         answer: InPlace<F>,
     ) -> Result<(), CallError> {
-        let InPlace { status, len_bytes, fill } = answer;
-        let Some(fill) = fill else { return self.answer(work, status, &[]) };
+        let InPlace { status, len_bytes, fill, detail } = answer;
+        let Some(fill) = fill else {
+            let detail = &detail[..detail.len().min(DETAIL_BYTES_MAX)];
+            return self.answer(work, status, detail);
+        };
         if len_bytes > self.answer_bytes_max {
             return self.answer(work, Status::OutOfRange, &[]);
         }

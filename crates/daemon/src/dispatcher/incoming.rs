@@ -43,6 +43,10 @@ impl<P: ClientPort> Dispatcher<P> {
             Some(Served::Answered(status)) => {
                 self.count_status(status);
                 mark_service(&mut self.body, status);
+                let is_long = self.may_be_in_pieces(status) && replies.takes_parts(self.body.len());
+                if is_long && self.answer_client_in_pieces(reply_to, head) {
+                    return Answer::Later;
+                }
                 Answer::Now(status)
             }
             Some(served) => {
@@ -108,6 +112,10 @@ impl<P: ClientPort> Dispatcher<P> {
                 Status::Unavailable
             }
             Ok(inbound) => match self.services.serve(service, &inbound, &mut self.body) {
+                Some(Served::Answered(status)) if self.may_be_in_pieces(status) => {
+                    let (from, deadline_ns) = (inbound.rank, self.deadline_ns(timeout_us));
+                    return self.answer_peer_in_pieces(worker, token, (from, service), deadline_ns);
+                }
                 Some(Served::Answered(status)) => {
                     self.count_status(status);
                     mark_service(&mut self.body, status);
@@ -151,7 +159,7 @@ impl<P: ClientPort> Dispatcher<P> {
 
     /// Answers a request of another node that came at `came_ns`.
     #[inline]
-    fn reply_peer<N: Nic>(
+    pub(super) fn reply_peer<N: Nic>(
         &mut self,
         worker: &mut Worker<N>,
         token: Token,
@@ -261,17 +269,7 @@ impl<P: ClientPort> Dispatcher<P> {
         let (head, answer) =
             ServeHead::read_from_prefix(payload).map_err(|_| Status::InvalidArgument)?;
         let service = head.service.get();
-        let is_its_own =
-            self.services.provider(service).is_some_and(|provider| provider.members.has(client));
-        if !is_its_own {
-            return Err(Status::FailedPrecondition);
-        }
-        // Only what this very client was given, and once.
-        let key = Key::from_u64(head.work.get()).filter(|key| {
-            let call = self.provider_calls.get(*key);
-            call.is_some_and(|call| call.server == Server::Client(client))
-        });
-        if let Some(key) = key {
+        if let Some(key) = self.answered_by(client, &head)? {
             let status = Status::from_code(head.status).unwrap_or(Status::Unknown);
             self.count_status(status);
             if status == Status::Ok {
@@ -286,6 +284,23 @@ impl<P: ClientPort> Dispatcher<P> {
         }
         self.poll_again(replies, service, (client, reply_to), head.work.get() != 0);
         Ok(())
+    }
+
+    /// The request that a client answers: only what this very client was given, and once. It must offer the
+    /// service.
+    pub(super) fn answered_by(
+        &mut self,
+        client: P::Client,
+        head: &ServeHead,
+    ) -> Result<Option<Key>, Status> {
+        let provider = self.services.provider(head.service.get());
+        if !provider.is_some_and(|provider| provider.members.has(client)) {
+            return Err(Status::FailedPrecondition);
+        }
+        Ok(Key::from_u64(head.work.get()).filter(|key| {
+            let call = self.provider_calls.get(*key);
+            call.is_some_and(|call| call.server == Server::Client(client))
+        }))
     }
 
     /// A process waits for its next request; it may have answered one.
@@ -420,7 +435,7 @@ impl<P: ClientPort> Dispatcher<P> {
         let Some(body) = copied(body) else { return false };
         let request = QueuedRequest { key, caller, rank, method, body };
         match server {
-            Server::Client(_) | Server::Any => {
+            Server::Client(_) | Server::Any | Server::Answered => {
                 self.services.enqueue(&mut self.held, service, request)
             }
             Server::Thread => {

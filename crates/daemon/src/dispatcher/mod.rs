@@ -8,11 +8,13 @@
 //! | [`Shares`] | what calls in flight take of their peers, by client and by service |
 //! | [`WaitQueues`] | calls that wait for room at a peer, or for their share of it |
 //! | [`Services`] | functions and providers of this node |
-//! | [`ProviderCalls`] | requests that a provider or another thread is to answer |
+//! | [`ProviderCalls`] | requests that a provider or another thread is to answer, or whose answers are long |
+//! | [`LongAnswers`] | long answers that are copied in pieces |
 
 mod departures;
 mod incoming;
 mod limited;
+mod long_answers;
 mod outgoing;
 mod passing;
 mod peers;
@@ -30,6 +32,7 @@ use client::message::{CallExtra, CallHead, CallerHead, DAEMON, HAS_EXTRA, HERE};
 use departures::Departures;
 use incoming::caller_head;
 use ipc::TakenBytes;
+use long_answers::LongAnswers;
 use os::clock::duration_ns;
 use peers::PeerTable;
 use provider_calls::ProviderCalls;
@@ -132,6 +135,7 @@ pub(super) struct Dispatcher<P: ClientPort> {
     /// Added to the numbers of this thread's clients, so that all threads' differ.
     client_base: u32,
     provider_calls: ProviderCalls<P>,
+    long_answers: LongAnswers<P>,
     /// Peers whose connection broke.
     broken: Vec<u32>,
     /// Requests that were answered at once when clients asked for something last.
@@ -236,6 +240,7 @@ impl<P: ClientPort> Dispatcher<P> {
             waiting: WaitQueues::new(size),
             held: Held::new(limits),
             provider_calls: ProviderCalls::default(),
+            long_answers: LongAnswers::default(),
             broken: Vec::new(),
             answered_inline: 0,
             call_timeout_ns: duration_ns(call_timeout),
@@ -343,6 +348,9 @@ impl<P: ClientPort> Dispatcher<P> {
                 }
                 TakenBytes::Lent(lent) => {
                     self.serve_lent(worker, (client, reply_to), lent, replies)
+                }
+                TakenBytes::Left { head, len_bytes } => {
+                    self.serve_left(worker, (client, reply_to), (head, len_bytes), replies)
                 }
             };
             match answer {

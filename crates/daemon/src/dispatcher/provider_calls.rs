@@ -23,6 +23,8 @@ pub(super) enum Server<C> {
     Any,
     /// The thread that offers the service.
     Thread,
+    /// Nobody any more: its answer is on its way, in pieces.
+    Answered,
 }
 
 /// A request that is not answered yet.
@@ -133,6 +135,10 @@ impl<P: ClientPort> ProviderCalls<P> {
         Some(call)
     }
 
+    pub(super) fn get_mut(&mut self, key: Key) -> Option<&mut ProviderCall<P>> {
+        self.calls.get_mut(key)
+    }
+
     pub(super) fn remove(&mut self, key: Key) -> Option<ProviderCall<P>> {
         self.calls.remove(key)
     }
@@ -141,7 +147,7 @@ impl<P: ClientPort> ProviderCalls<P> {
     pub(super) fn of_clients(&self, is_wanted: impl Fn(P::Client) -> bool) -> Vec<Key> {
         let is_wanted = |call: &ProviderCall<P>| match call.server {
             Server::Client(client) => is_wanted(client),
-            Server::Any | Server::Thread => false,
+            Server::Any | Server::Thread | Server::Answered => false,
         };
         self.keys(is_wanted)
     }
@@ -179,7 +185,7 @@ impl<P: ClientPort> ProviderCalls<P> {
     ) {
         let Self { calls, cross_thread, .. } = self;
         let queue = match server {
-            Server::Client(_) | Server::Any => {
+            Server::Client(_) | Server::Any | Server::Answered => {
                 services.provider(service).map(|provider| &mut provider.queue)
             }
             Server::Thread => cross_thread.get_mut(&service),

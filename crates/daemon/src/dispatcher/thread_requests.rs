@@ -78,8 +78,7 @@ impl<P: ClientPort> Dispatcher<P> {
                 }
                 ThreadEvent::Notice(notice) => self.take_notice(replies, worker, notice),
                 ThreadEvent::Reply { to, status, body } => {
-                    self.end_thread_call(replies, worker, to, status, &body);
-                    self.thread_handle.keep(body);
+                    self.end_thread_call(replies, worker, to, status, body);
                 }
             }
         }
@@ -202,6 +201,10 @@ impl<P: ClientPort> Dispatcher<P> {
             Some(Served::Answered(status)) => {
                 self.count_status(status);
                 mark_service(&mut self.body, status);
+                if self.may_be_in_pieces(status) {
+                    let body = core::mem::take(&mut self.body);
+                    return self.thread_handle.answer_with(token, status, body);
+                }
                 self.thread_handle.answer(token, status, &self.body);
             }
             Some(served @ Served::Provided) => {
@@ -226,18 +229,22 @@ impl<P: ClientPort> Dispatcher<P> {
         worker: &mut Worker<N>,
         to: ThreadCall,
         status: Status,
-        body: &[u8],
+        body: Vec<u8>,
     ) {
         match to {
             ThreadCall::Peer { key, .. } => {
                 if let Some(call) = self.calls.remove(key) {
                     self.shares.release(&call.charge);
-                    self.answer(replies, call.reply_to, status, body, call.taken_ns);
+                    self.answer(replies, call.reply_to, status, &body, call.taken_ns);
                 }
+                self.thread_handle.keep(body);
             }
             // This thread may have met the deadline first.
             ThreadCall::Provider { key, .. } => {
-                self.end_provider_call(replies, worker, key, status, body);
+                if let Err(body) = self.end_in_pieces(replies, worker, key, status, body) {
+                    self.end_provider_call(replies, worker, key, status, &body);
+                    self.thread_handle.keep(body);
+                }
             }
         }
     }

@@ -14,6 +14,7 @@ use zerocopy::{FromBytes as _, IntoBytes as _};
 mod common;
 mod counters;
 mod isolation;
+mod long_answers;
 mod pieces;
 mod rig;
 mod threads;

@@ -18,7 +18,7 @@ use copyrpc_daemon::{
     metrics::{Counter, MetricsFile},
 };
 use ipc::TakenBytes;
-use zerocopy::IntoBytes as _;
+use zerocopy::{FromBytes as _, IntoBytes as _};
 
 pub(crate) const MS: u64 = 1_000_000;
 /// Virtual time of one turn of all daemons.
@@ -47,6 +47,10 @@ struct Clients {
     parts: usize,
     /// What becomes of the next part.
     next_part: NextPart,
+    /// Requests that were left with their clients, which are not answered.
+    left: BTreeMap<Address, Vec<u8>>,
+    /// Bytes of answers that were put in parts, or read of requests that were left.
+    copied_bytes: usize,
 }
 
 /// What becomes of a part of an answer.
@@ -91,6 +95,7 @@ impl Replies for TestReplies {
         let mut clients = self.0.borrow_mut();
         assert!(clients.unanswered.remove(&to), "call {to:?} is answered twice");
         clients.stored.remove(&to);
+        clients.left.remove(&to);
         let body = if status == Status::Ok { parts.concat() } else { Vec::new() };
         clients.answers.push_back((to.0, to.1, status, body));
     }
@@ -118,6 +123,7 @@ impl Replies for TestReplies {
         if clients.gone.contains(&to.0) {
             return false;
         }
+        clients.copied_bytes += part.len();
         let (body, put_bytes) = clients.stored.entry(to).or_default();
         body.resize(len_bytes, 0);
         *put_bytes += part.len();
@@ -131,6 +137,24 @@ impl Replies for TestReplies {
         assert_eq!((body.len(), put_bytes), (len_bytes, len_bytes), "each part once");
         self.reply(to, Status::Ok, &[&body]);
     }
+
+    fn read_left(&mut self, from: Address, part: Range<usize>, to: &mut Vec<u8>) -> bool {
+        let mut clients = self.0.borrow_mut();
+        if clients.gone.contains(&from.0) {
+            return false;
+        }
+        clients.copied_bytes += part.len();
+        let left = clients.left.get(&from).expect("memory is read until it is given back");
+        to.extend_from_slice(&left[part]);
+        true
+    }
+}
+
+/// Whether shared memory would leave this where it lies.
+fn is_long_answer(request: &[u8]) -> bool {
+    let Ok((head, _)) = message::CallHead::read_from_prefix(request) else { return false };
+    let to = (head.rank.get(), head.service.get(), head.method.get());
+    to == (message::HERE, message::DAEMON, message::method::SERVE) && request.len() > 4160
 }
 
 impl ClientPort for TestPort {
@@ -143,9 +167,17 @@ impl ClientPort for TestPort {
         let (client, Call { number, bytes }) = clients.requests.pop_front()?;
         let reply_to = (client, number);
         assert!(clients.unanswered.insert(reply_to), "call {reply_to:?} is made twice");
+        let (is_left, len_bytes) = (is_long_answer(&bytes), bytes.len());
+        if is_left {
+            clients.left.insert(reply_to, bytes.clone());
+        }
         drop(clients);
         self.request = bytes;
         let Self { request, replies } = self;
+        if is_left {
+            let payload = TakenBytes::Left { head: &request[..64], len_bytes };
+            return Some(ClientRequest { client, reply_to, payload, replies });
+        }
         // Lent, so that all of this goes both ways: passed on, and copied.
         let payload = TakenBytes::Lent(LentBytes::from(&**request));
         Some(ClientRequest { client, reply_to, payload, replies })
@@ -331,6 +363,17 @@ impl Node {
         self.clients(client).borrow().parts
     }
 
+    /// Bytes of answers that clients of a client's thread were given in parts, or were read of what was left with
+    /// them, since the last question.
+    pub(crate) fn take_copied(&self, client: u32) -> usize {
+        std::mem::take(&mut self.clients(client).borrow_mut().copied_bytes)
+    }
+
+    /// Requests that are left with the clients of a client's thread.
+    pub(crate) fn left(&self, client: u32) -> usize {
+        self.clients(client).borrow().left.len()
+    }
+
     /// A thread is gone, as if it had panicked.
     pub(crate) fn lose_thread(&mut self, thread: usize) {
         self.loops.remove(thread);
@@ -453,9 +496,10 @@ impl Cluster {
                 one.turn(self.now_ns);
                 while let Some(answer) = { one.port.clients().borrow_mut().answers.pop_front() } {
                     let (client, number, status, body) = answer;
+                    let (len_bytes, first) = (body.len(), &body[..body.len().min(512)]);
                     let _ = writeln!(
                         self.trace,
-                        "{} {rank}/{client} {number} {status:?} {body:02x?}",
+                        "{} {rank}/{client} {number} {status:?} {len_bytes} {first:02x?}",
                         self.now_ns
                     );
                     let before = self.ended.insert(number, (status, body));

@@ -9,7 +9,7 @@ use memory::Filler;
 
 use super::rig::*;
 use crate::{
-    CallError, ReplyError, Request, RequestId, ServerConfig,
+    CallError, ReplyError, Request, RequestId, Server, ServerConfig, TakenBytes, TakenRequest,
     endpoint::{
         client::connection::{self, Connected, ServerConnection},
         half::{EAGER_BYTES_MAX, Half},
@@ -279,4 +279,63 @@ fn parts_that_come_after_the_answer_are_refused() {
     assert_eq!(put(&mut server, second), Err(ReplyError::ClientGone));
     assert!(!server.replies().takes_parts(EAGER_BYTES_MAX), "it has no pages of its own");
     assert!(!server.replies().takes_parts(LONGEST as usize + 1));
+}
+
+/// Requests that are left with their client are read where they lie, in any order, until they are answered.
+#[test]
+fn requests_that_are_left_are_read_in_parts_until_they_are_answered() {
+    let dir = Dir::new();
+    let mut server = Server::bind(&dir.socket(), long()).unwrap();
+    server.leave_large(|head| head.len() == 64 && head[0] == 7);
+    let path = dir.socket();
+    let lengths = [EAGER_BYTES_MAX, EAGER_BYTES_MAX + 1, 100_003, LONGEST as usize];
+    let client = std::thread::spawn(move || {
+        let mut client = sync(&path);
+        for len_bytes in lengths {
+            for first in [7, 8] {
+                let mut request = pattern(len_bytes);
+                request[0] = first;
+                assert!(client.call(&request) == Ok(&request[..]), "{len_bytes} B");
+            }
+        }
+    });
+    let mut left = Vec::new();
+    eventually("the client has its answers", || {
+        while let Some(TakenRequest { id, payload, replies }) = server.take_lent() {
+            let mut body = Vec::new();
+            match payload {
+                TakenBytes::Private(payload) => body.extend_from_slice(payload),
+                TakenBytes::Lent(payload) => payload.append_to(&mut body),
+                TakenBytes::Left { head, len_bytes } => {
+                    let mut parts = Vec::new();
+                    for start in (0..len_bytes).step_by(3001).rev() {
+                        let mut part = Vec::new();
+                        assert!(replies.read_left(
+                            id,
+                            start..len_bytes.min(start + 3001),
+                            &mut part
+                        ));
+                        parts.push(part);
+                    }
+                    parts.reverse();
+                    body = parts.concat();
+                    assert_eq!(&body[..64], head);
+                    left.push((id, len_bytes));
+                }
+            }
+            replies.reply(id, &body).unwrap();
+            assert!(!replies.read_left(id, 0..1, &mut body), "it is the client's again");
+        }
+        server.rest(os::clock::deadline_ns(std::time::Duration::from_millis(1)));
+        client.is_finished()
+    });
+    client.join().unwrap();
+    let left_bytes: Vec<_> = left.iter().map(|(_, len_bytes)| *len_bytes).collect();
+    assert_eq!(left_bytes, lengths[1..], "large ones that begin with a 7, and no other");
+    eventually("the client is gone", || {
+        server.rest(os::clock::deadline_ns(std::time::Duration::from_millis(1)));
+        while server.take_lent().is_some() {}
+        !server.replies().is_connected(left[0].0.client())
+    });
+    assert!(!server.replies().read_left(left[0].0, 0..1, &mut Vec::new()));
 }

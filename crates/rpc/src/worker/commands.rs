@@ -194,9 +194,12 @@ impl<N: Nic> Worker<N> {
         body: impl Body,
     ) -> Result<(), ReplyError> {
         debug_assert!(token.is_of(&self.tokens), "a token is answered by the worker that gave it");
-        let Answering { peer, request: id, method, lease } = token.redeem();
+        let Answering { peer, request: id, method, lease, is_begun } = token.redeem();
         if lease.is_some() {
             self.end_lease(peer, lease);
+        }
+        if is_begun {
+            self.forget_begun(peer, id);
         }
         let now_ns = self.now_ns();
         let live = self.peers.live_dirty(peer).ok_or(ReplyError::Gone)?;
@@ -228,15 +231,7 @@ impl<N: Nic> Worker<N> {
         body: impl Body,
     ) -> Result<(), ReplyError> {
         let (now_ns, len_bytes) = (self.now_ns(), body.len_bytes());
-        let live = self.live(peer).ok_or(ReplyError::Gone)?;
-        let max_bytes = live.connection.config().peer.large_bytes_max as usize;
-        if len_bytes > max_bytes {
-            return Err(ReplyError::TooLong { len_bytes, max_bytes });
-        }
-        let account = Account { caller: None, method: Some(method) };
-        let buffer = self
-            .take_lent(&Purchase { peer, account, len_bytes })
-            .map_err(|_| ReplyError::NoMemory { len_bytes })?;
+        let buffer = self.take_for_answer(peer, method, len_bytes)?;
         let live = self.live(peer).ok_or(ReplyError::Gone)?;
         match live.connection.reply_large(id, large(&buffer), now_ns) {
             Ok(()) => {
@@ -285,8 +280,11 @@ impl<N: Nic> Worker<N> {
         let dropped = self.tokens.take();
         self.stats.tokens_dropped += dropped.len() as u64;
         for DroppedToken { answering, status } in dropped {
-            let Answering { peer, request, lease, .. } = answering;
+            let Answering { peer, request, lease, is_begun, .. } = answering;
             self.end_lease(peer, lease);
+            if is_begun {
+                self.forget_begun(peer, request);
+            }
             self.answer(peer, request, status);
         }
     }

@@ -16,6 +16,7 @@
 //! the program; `poll`, `dispatch`, `completions`, `flush` and `upkeep` inside [`Worker::poll`].
 
 mod access;
+mod begun;
 mod commands;
 mod completions;
 mod connect;

@@ -80,6 +80,84 @@ fn answers_in_pieces_do_not_mix() {
     }
 }
 
+/// An answer that the program puts in parts, in any order, is the answer that it would give at once; its caller
+/// sees nothing of it before.
+#[test]
+fn an_answer_that_is_written_in_parts_is_whole() {
+    for config in shapes() {
+        let longest = config.geometry().unwrap().body_bytes_max();
+        let (mut a, mut b, to_b, _) = pair(&config);
+        for len_bytes in [longest + 1, 20_000, (3 << 17) + 1] {
+            let body = body(len_bytes, len_bytes);
+            let cookie = a.call(to_b, LATER, b"").unwrap();
+            until(&mut [&mut a, &mut b], |nodes| nodes[1].program.kept.len() == 1);
+            let (mut token, _) = b.program.kept.remove(0);
+            assert!(len_bytes > b.worker.answer_bytes_max(&token));
+            b.worker.begin_answer(&mut token, len_bytes).unwrap();
+            for start in (0..len_bytes).step_by(7001).rev() {
+                let part = &body[start..len_bytes.min(start + 7001)];
+                b.worker.put_answer(&token, start, part).unwrap();
+                a.poll();
+                b.poll();
+            }
+            assert!(!a.program.ended.contains_key(&cookie), "it is not answered yet");
+            b.worker.finish_answer(token).unwrap();
+            until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.contains_key(&cookie));
+            assert!(a.program.ended[&cookie] == (Status::Ok, body), "{len_bytes} B");
+            until(&mut [&mut a, &mut b], |nodes| nodes[1].worker.large_memory().used_bytes == 0);
+        }
+    }
+}
+
+/// Whatever becomes of a request whose answer was begun: it is answered once, and the memory is given back.
+#[test]
+fn an_answer_that_was_begun_and_is_not_finished_leaves_no_memory() {
+    for config in [tight(), Config { transport: TransportKind::Dc, ..tight() }] {
+        for case in 0..5 {
+            let (mut a, mut b, to_b, to_a) = pair(&config);
+            let cookie = a.call(to_b, LATER, b"").unwrap();
+            until(&mut [&mut a, &mut b], |nodes| nodes[1].program.kept.len() == 1);
+            let (mut token, _) = b.program.kept.remove(0);
+            b.worker.begin_answer(&mut token, 1 << 20).unwrap();
+            b.worker.put_answer(&token, 0, &[7; 1 << 16]).unwrap();
+            assert_eq!(b.worker.large_memory().used_bytes, 1 << 20);
+            let expected = match case {
+                0 => {
+                    b.worker.reply(token, Status::Unavailable, b"").unwrap();
+                    Status::Unavailable
+                }
+                1 => {
+                    b.worker.reply(token, Status::Ok, b"short").unwrap();
+                    Status::Ok
+                }
+                2 => {
+                    drop(token);
+                    Status::Unknown
+                }
+                3 => {
+                    b.worker.close(to_a);
+                    let gone = b.worker.put_answer(&token, 1 << 16, &[7; 100]);
+                    assert!(matches!(gone, Err(ReplyError::Gone)));
+                    assert!(matches!(b.worker.finish_answer(token), Err(ReplyError::Gone)));
+                    a.worker.close(to_b);
+                    Status::Cancelled
+                }
+                _ => {
+                    let too_long = b.worker.begin_answer(&mut token, 1 << 30);
+                    assert!(matches!(too_long, Err(ReplyError::TooLong { .. })));
+                    // Begun anew, with what this caller may see.
+                    b.worker.begin_answer(&mut token, 1 << 18).unwrap();
+                    b.worker.finish_answer(token).unwrap();
+                    Status::Ok
+                }
+            };
+            until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.contains_key(&cookie));
+            assert_eq!(a.program.ended[&cookie].0, expected, "case {case}");
+            until(&mut [&mut a, &mut b], |nodes| nodes[1].worker.large_memory().used_bytes == 0);
+        }
+    }
+}
+
 /// Rule C6.6: a call that ends while its answer arrives ends once, is told no piece afterwards, and leaves
 /// nothing: cancelled, by its deadline, and with its connection, after its first pieces and its last but some.
 #[test]

@@ -179,7 +179,8 @@ impl CallTable {
     }
 
     /// Like [`take`](Self::take), and leaves a [bulk](HalfShape::is_bulk) request where it lies if `LENDS`:
-    /// [`lend`](Self::lend) shows it.
+    /// [`lend`](Self::lend) shows it. Then also large ones of which `copies` says so, for
+    /// [`read_left`](Self::read_left).
     ///
     /// # Errors
     ///
@@ -205,7 +206,7 @@ impl CallTable {
         }
         let len_bytes = header.len_bytes as usize;
         if HalfShape::is_large(len_bytes) {
-            return self.take_large(header, copies);
+            return self.take_large::<LENDS>(header, copies);
         }
         if LENDS && HalfShape::is_bulk(len_bytes) {
             return self.skip(header).map(Some);
@@ -219,7 +220,7 @@ impl CallTable {
 
     /// Copies the next piece of a large request, whose header was checked.
     #[cold]
-    fn take_large(
+    fn take_large<const LENDS: bool>(
         &mut self,
         header: Header,
         copies: &mut LargeCopies,
@@ -230,6 +231,13 @@ impl CallTable {
         }
         if self.large.is_none() {
             let are_pages_kept = self.are_pages_kept(header);
+            let is_left = LENDS
+                && copies
+                    .is_to_be_left(header, &self.up, are_pages_kept)
+                    .map_err(|_| EvictReason::BadLength)?;
+            if is_left {
+                return self.skip(header).map(Some);
+            }
             match copies.begin(header, are_pages_kept) {
                 Ok(begun) => self.large = begun,
                 Err(_) => {
@@ -271,6 +279,28 @@ impl CallTable {
     pub(crate) fn lend(&self, call: u16, len_bytes: usize) -> LentBytes<'_> {
         debug_assert!(HalfShape::is_bulk(len_bytes));
         self.up.lend(0, call, len_bytes)
+    }
+
+    /// Appends a copy of a part of a large request that was taken, left where it lies, and not answered.
+    ///
+    /// # Errors
+    ///
+    /// [`NotPending`]: it was answered, or its memory cannot be read.
+    pub(crate) fn read_left(
+        &self,
+        (call, serial): (u16, u64),
+        part: Range<usize>,
+        to: &mut Vec<u8>,
+    ) -> Result<(), NotPending> {
+        let entry = self.entries.get(usize::from(call)).ok_or(NotPending)?;
+        if serial == 0 || entry.serial != serial {
+            return Err(NotPending);
+        }
+        let kept_bytes = self.kept_bytes.get(usize::from(call)).copied().unwrap_or(0);
+        let are_pages_kept = part.end <= kept_bytes as usize;
+        self.up
+            .append_part(call, part.start, part.len(), are_pages_kept, to)
+            .map_err(|_| NotPending)
     }
 
     /// Takes the next request without its message.

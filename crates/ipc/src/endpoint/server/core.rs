@@ -69,7 +69,7 @@ pub struct ServerCore {
     notices: VecDeque<Notice>,
     /// Private copy of the latest request.
     copy: Box<[u8]>,
-    copies: LargeCopies,
+    pub(crate) copies: LargeCopies,
     /// Index into `polled` of the client whose turn it is.
     cursor: usize,
     /// Most requests taken of one client in a turn.

@@ -14,6 +14,9 @@ const PIECE_BYTES: usize = 128 << 10;
 /// take no more memory than this many of the longest messages, and one.
 const COPIES_MAX: usize = 8;
 
+/// Bytes of a large request that are copied first, by which it is told whether it is left where it lies.
+const HEAD_BYTES: usize = 64;
+
 /// A large request that is being copied.
 #[derive(Debug)]
 pub(crate) struct LargeRequest {
@@ -44,13 +47,43 @@ impl LargeRequest {
 pub struct LargeCopies {
     under_way: usize,
     latest: Vec<u8>,
+    /// Tells by their first bytes which requests are left where they lie.
+    leaves: Option<fn(&[u8]) -> bool>,
+    /// The request that was taken last was left where it lies.
+    is_left: bool,
+    /// The first bytes of that.
+    head: Vec<u8>,
 }
 
 impl LargeCopies {
-    /// The request that was taken last, if that was large.
+    /// The request that was taken last, if that was large; its first bytes, if it was left where it lies.
     #[must_use]
     pub fn latest(&self) -> &[u8] {
-        &self.latest
+        if self.is_left { &self.head } else { &self.latest }
+    }
+
+    /// From now on requests for whose first bytes `leaves` holds are left where they lie, if they can be lent.
+    pub(crate) fn set_leaves(&mut self, leaves: fn(&[u8]) -> bool) {
+        self.leaves = Some(leaves);
+    }
+
+    /// Whether requests may be left where they lie.
+    pub(crate) fn leaves(&self) -> bool {
+        self.leaves.is_some()
+    }
+
+    /// Whether a request is to be left where it lies.
+    pub(crate) fn is_to_be_left(
+        &mut self,
+        header: Header,
+        up: &Half,
+        are_pages_kept: bool,
+    ) -> Result<bool, MapError> {
+        let Some(leaves) = self.leaves else { return Ok(false) };
+        self.head.clear();
+        up.append_part(header.call, 0, HEAD_BYTES, are_pages_kept, &mut self.head)?;
+        self.is_left = leaves(&self.head);
+        Ok(self.is_left)
     }
 
     /// Begins to copy a request; `None`: too many are being copied, and one of them ends before long.
@@ -82,6 +115,7 @@ impl LargeCopies {
     /// A request was copied.
     pub(crate) fn complete(&mut self, request: LargeRequest) {
         self.latest = request.bytes;
+        self.is_left = false;
         self.end();
     }
 }

@@ -169,6 +169,19 @@ impl Replies {
         self.respond(id, &Stored { len_bytes })
     }
 
+    /// Appends a copy of a part of a request that [was left](crate::Server::leave_large) where its client put it,
+    /// and may change it at any time. Returns whether it did: if not, the request was answered, or its client is
+    /// gone.
+    ///
+    /// # Panics
+    ///
+    /// If the part ends behind the longest request.
+    pub fn read_left(&mut self, id: RequestId, part: Range<usize>, to: &mut Vec<u8>) -> bool {
+        let session = self.table.session(id.client);
+        session
+            .is_some_and(|session| session.calls.read_left((id.call, id.serial), part, to).is_ok())
+    }
+
     /// Answers a request with an error code of the application.
     ///
     /// # Errors

@@ -214,6 +214,9 @@ impl<'s> TakenRequest<'s> {
             let (lent, replies) = lend_bulk(id, len_bytes, replies);
             return Self { id, payload: TakenBytes::Lent(lent), replies };
         }
+        if payload.len() < len_bytes {
+            return Self { id, payload: TakenBytes::Left { head: payload, len_bytes }, replies };
+        }
         Self { id, payload: TakenBytes::Private(payload), replies }
     }
 }
@@ -254,6 +257,14 @@ pub enum TakenBytes<'s> {
     Private(&'s [u8]),
     /// Where the client put it, and may change it at any time.
     Lent(LentBytes<'s>),
+    /// It [was left](crate::Server::leave_large) where the client put it until it is answered:
+    /// [`Replies::read_left`] copies parts of it.
+    Left {
+        /// A private copy of its first bytes.
+        head: &'s [u8],
+        /// Its length.
+        len_bytes: usize,
+    },
 }
 
 /// A request whose body lies where the client put it, and may change it at any time. Dropping it tells the

@@ -147,11 +147,18 @@ impl Server {
     /// does not read. Short bodies, and very long ones, are private copies all the same.
     #[inline]
     pub fn recv_lent(&mut self) -> Option<LentRequest<'_>> {
+        debug_assert!(!self.core.copies.leaves(), "requests that are left are taken otherwise");
         if let Some(taken) = self.core.next::<true>() {
             return Some(self.core.open_lent(taken));
         }
         self.end_turn();
         None
+    }
+
+    /// From now on [`take_lent`](Self::take_lent) leaves large requests where they lie for whose first 64 bytes
+    /// `leaves` holds: they are not copied before they are taken, and [`Replies::read_left`] copies them in parts.
+    pub fn leave_large(&mut self, leaves: fn(&[u8]) -> bool) {
+        self.core.copies.set_leaves(leaves);
     }
 
     /// Like [`take`](Self::take), with the body where [`recv_lent`](Self::recv_lent) has it.

@@ -1,0 +1,95 @@
+//! Answers that a program writes part by part, to memory that the caller reads.
+
+use proto::copyrpc::RequestId;
+use verbs::Nic;
+
+use super::Worker;
+use crate::{
+    Account, PeerId, ReplyError, Token,
+    large::large,
+    pool::{Buffer, Purchase},
+    token::Answering,
+};
+
+impl<N: Nic> Worker<N> {
+    /// Takes memory for a successful answer of `len_bytes`, more than
+    /// [`answer_bytes_max`](Self::answer_bytes_max): the program [puts](Self::put_answer) it there in parts, and
+    /// [answers](Self::finish_answer) when all are there. Until then the caller knows of nothing. A request that is
+    /// answered in any other way, or whose token is dropped, gives the memory back.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplyError`]; the request is still to be answered.
+    pub fn begin_answer(&mut self, token: &mut Token, len_bytes: usize) -> Result<(), ReplyError> {
+        debug_assert!(token.is_of(&self.tokens), "a token is answered by the worker that gave it");
+        let Answering { peer, request, method, .. } = token.answering;
+        let buffer = self.take_for_answer(peer, method, len_bytes)?;
+        let live = self.live(peer).ok_or(ReplyError::Gone)?;
+        live.bodies.begin_response(request, buffer);
+        token.answering.is_begun = true;
+        Ok(())
+    }
+
+    /// Puts a part of an answer that [was begun](Self::begin_answer).
+    ///
+    /// # Errors
+    ///
+    /// [`ReplyError::Gone`]: the connection has ended, or the answer was not begun.
+    ///
+    /// # Panics
+    ///
+    /// If the part is not inside the answer.
+    pub fn put_answer(
+        &mut self,
+        token: &Token,
+        offset_bytes: usize,
+        part: &[u8],
+    ) -> Result<(), ReplyError> {
+        let Answering { peer, request, .. } = token.answering;
+        let live = self.live(peer).ok_or(ReplyError::Gone)?;
+        live.bodies.begun(request).ok_or(ReplyError::Gone)?.write(offset_bytes, part);
+        Ok(())
+    }
+
+    /// Answers with [`Status::Ok`](crate::Status::Ok) and what was put. Parts that were not put are what this
+    /// caller was sent before.
+    ///
+    /// # Errors
+    ///
+    /// [`ReplyError::Gone`]; the request counts as answered.
+    pub fn finish_answer(&mut self, token: Token) -> Result<(), ReplyError> {
+        let Answering { peer, request, lease, .. } = token.redeem();
+        self.end_lease(peer, lease);
+        let now_ns = self.now_ns();
+        let live = self.peers.live_dirty(peer).ok_or(ReplyError::Gone)?;
+        let buffer = live.bodies.take_begun(request).ok_or(ReplyError::Gone)?;
+        live.connection.reply_large(request, large(&buffer), now_ns)?;
+        live.bodies.lend_response(request, buffer, |_, _| {});
+        Ok(())
+    }
+
+    /// Memory for an answer that the caller fetches.
+    pub(super) fn take_for_answer(
+        &mut self,
+        peer: PeerId,
+        method: u16,
+        len_bytes: usize,
+    ) -> Result<Buffer<N>, ReplyError> {
+        let live = self.live(peer).ok_or(ReplyError::Gone)?;
+        let max_bytes = live.connection.config().peer.large_bytes_max as usize;
+        if len_bytes > max_bytes {
+            return Err(ReplyError::TooLong { len_bytes, max_bytes });
+        }
+        let account = Account { caller: None, method: Some(method) };
+        let purchase = Purchase { peer, account, len_bytes };
+        self.take_lent(&purchase).map_err(|_| ReplyError::NoMemory { len_bytes })
+    }
+
+    /// An answer that was being written is not given.
+    #[cold]
+    pub(super) fn forget_begun(&mut self, peer: PeerId, request: RequestId) {
+        if let Some(live) = self.live(peer) {
+            live.bodies.take_begun(request);
+        }
+    }
+}
