@@ -169,7 +169,11 @@ impl<N: Nic> PeerTable<N> {
     /// Takes those that were looked at and not kept out of the list.
     #[inline]
     pub(super) fn end_pass(&mut self, DirtyPass { looked_at, kept }: DirtyPass) {
-        self.dirty.drain(kept..looked_at);
+        if kept == 0 && looked_at == self.dirty.len() {
+            self.dirty.clear();
+        } else {
+            self.dirty.drain(kept..looked_at);
+        }
     }
 
     /// Removes a peer from the list if it is the last one.

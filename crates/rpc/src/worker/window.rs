@@ -146,9 +146,12 @@ impl SendWindow {
     fn think_over(&mut self) {
         let Round { least_ns, most, is_limited, .. } = std::mem::take(&mut self.round);
         let least_ns = least_ns.unwrap_or(0);
-        if least_ns > self.shortest_ns.saturating_mul(3) / 2 {
+        let aim_ns = self.shortest_ns.saturating_mul(3) / 2;
+        if least_ns > aim_ns {
+            // Where all stand in one queue, half of them take half as long.
             let limit = self.limit.min(most);
-            self.limit = (limit - limit.div_ceil(8)).max(LIMIT_MIN);
+            let aim = u32::try_from(u64::from(limit) * aim_ns / least_ns).unwrap_or(limit);
+            self.limit = aim.max(limit / 2).min(limit.saturating_sub(1)).max(LIMIT_MIN);
         } else if is_limited {
             self.limit = (self.limit + 1).min(u16::MAX.into());
         }

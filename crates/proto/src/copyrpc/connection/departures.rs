@@ -134,12 +134,16 @@ impl Connection {
     #[inline]
     #[must_use]
     pub fn credit_due(&self, now_ns: u64) -> Option<[u8; CREDIT_BYTES]> {
-        let is_due = self.inbox.has_much_news() || self.credit_due_ns()? <= now_ns;
-        (self.credit_since_ns.is_some() && is_due).then(|| self.credit_words())
+        let waited_ns = now_ns.saturating_sub(self.credit_since_ns?);
+        // Most often neither is the case, and no more has to be known.
+        if waited_ns < self.config.credit_delay_ns && !self.inbox.has_much_news() {
+            return None;
+        }
+        let is_due = self.credit_due_ns()? <= now_ns || self.inbox.has_much_news();
+        is_due.then(|| self.credit_words())
     }
 
     /// When credit has waited long enough; `None`: there is none to tell.
-    #[inline]
     fn credit_due_ns(&self) -> Option<u64> {
         let delays = if self.inbox.has_needed_news() { 1 } else { UNNEEDED_DELAYS };
         let delay_ns = self.config.credit_delay_ns.saturating_mul(delays);
