@@ -2,7 +2,7 @@
 
 use copyrpc_sim::{
     cluster::steady::{Begin, Connected, FlushPolicy, Measured, Steady, run},
-    machine::DELEGATION,
+    machine::{DELEGATION, QUICK_NIC},
     world::Time,
 };
 
@@ -106,4 +106,42 @@ fn daemons_of_two_threads_answer_all_calls_and_do_more_where_the_thread_was_the_
     let (one, two) = (at(1), at(2));
     println!("{one:?} {two:?}");
     assert!(two.mops_per_node > 1.2 * one.mops_per_node, "{one:?} {two:?}");
+}
+
+/// Rule C7.8: where the NIC is what calls wait for, batches wait in the daemon, in one state however it began.
+#[test]
+fn with_more_peers_than_the_nic_has_places_batches_grow_whatever_the_start() {
+    let at = |machine, flush, begin| {
+        let lengths = (Time::from_ns(400_000), Time::from_ns(200_000));
+        let (nodes, threads, clients, depth) = (14, 1, 16, 2);
+        let (transport, seed) = (Connected::Rc, 1);
+        let load = Steady {
+            nodes,
+            threads,
+            clients,
+            depth,
+            flush,
+            transport,
+            machine,
+            begin,
+            lengths,
+            seed,
+        };
+        let measured = run(&load).unwrap();
+        assert_eq!(measured.others, 0, "{measured:?}");
+        measured.mops_per_node
+    };
+    let one = FlushPolicy::for_peers(13);
+    let rates = Begin::ALL.map(|begin| at(&DELEGATION, one, begin));
+    let hold = at(&DELEGATION, FlushPolicy::RttHold { permille: 500 }, Begin::Burst);
+    println!("{rates:?}, holding {hold}");
+    let most = rates.iter().copied().fold(0.0, f64::max);
+    let least = rates.iter().copied().fold(f64::INFINITY, f64::min);
+    assert!(least > 0.0 && most / least < 1.1, "{rates:?}");
+    assert!(least > 0.9 * hold, "{rates:?} {hold}");
+    // A quick NIC is given all that there is.
+    let two = FlushPolicy::SelfClocked { wqes: 2 };
+    let quick = [one, two].map(|flush| at(&QUICK_NIC, flush, Begin::Burst));
+    println!("{quick:?}");
+    assert!(quick[0] > 0.95 * quick[1], "{quick:?}");
 }

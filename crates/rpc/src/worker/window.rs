@@ -1,4 +1,4 @@
-//! How many batches of a worker may be unfinished, over all of its peers.
+//! How many batches of a worker may be unfinished, over all of its peers (rule C7.8).
 
 use proto::copyrpc::FlushPolicy;
 
@@ -221,6 +221,7 @@ mod tests {
         most
     }
 
+    /// Rule C7.8.
     #[test]
     fn a_nic_that_calls_wait_for_gets_what_keeps_it_busy() {
         let most = most_of(&mut window(), 600, 100, POLL_NS);
@@ -250,6 +251,7 @@ mod tests {
         assert_eq!(most_of(&mut window, 10, 100, 50_000), 100);
     }
 
+    /// Rule C7.8: after 100 µs each.
     #[test]
     fn peers_that_are_gone_do_not_keep_others_from_posting() {
         let mut window = window();
