@@ -131,6 +131,11 @@ pub trait ClientPort {
     /// Most requests to take of one client in a turn, from now on.
     fn set_turn_budget(&mut self, requests: u32);
 
+    /// From now on long requests to these nodes may be [left](TakenBytes::Left) with their clients.
+    fn leave_requests_to(&mut self, peers: PeerRanks) {
+        let _ = peers;
+    }
+
     /// Answers requests that were taken earlier.
     fn replies(&mut self) -> &mut Self::Replies;
 
@@ -180,6 +185,28 @@ impl IpcPort {
 /// given.
 fn is_answer(head: &[u8]) -> bool {
     AnswerHead::read(head).is_some()
+}
+
+/// The other nodes that one thread of a daemon is connected to.
+#[derive(Clone, Copy, Debug)]
+pub struct PeerRanks {
+    pub(crate) own: u32,
+    pub(crate) size: u32,
+    pub(crate) thread: u32,
+    pub(crate) threads: u32,
+}
+
+impl PeerRanks {
+    /// Whether a rank is one of them.
+    pub(crate) fn has(&self, rank: u32) -> bool {
+        rank != self.own && rank < self.size && rank % self.threads == self.thread
+    }
+
+    /// Whether a message whose first bytes are `head` is a request to one of them.
+    #[must_use]
+    pub fn are_called(&self, head: &[u8]) -> bool {
+        CallHead::read_from_prefix(head).is_ok_and(|(head, _)| self.has(head.rank.get()))
+    }
 }
 
 /// The heads of such an answer: what it is about.
@@ -290,6 +317,10 @@ impl ClientPort for IpcPort {
     #[inline]
     fn replies(&mut self) -> &mut ipc::Replies {
         self.server.replies()
+    }
+
+    fn leave_requests_to(&mut self, peers: PeerRanks) {
+        self.server.leave_large(move |head| is_answer(head) || peers.are_called(head));
     }
 
     fn set_turn_budget(&mut self, requests: u32) {

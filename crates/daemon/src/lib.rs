@@ -61,7 +61,9 @@ use rpc::{Counters, PeerId, Worker};
 use verbs::Nic;
 
 pub use address_space::{AddressSpaceError, AddressSpaceNeed};
-pub use client_port::{ClientEntry, ClientPort, ClientRequest, ClientTag, IpcPort, Replies};
+pub use client_port::{
+    ClientEntry, ClientPort, ClientRequest, ClientTag, IpcPort, PeerRanks, Replies,
+};
 pub use control::{Codec, Control, ControlMessage, DATAGRAM_BYTES, UdpControl};
 pub use limits::Limits;
 pub use members::OfferError;
@@ -149,7 +151,7 @@ pub struct Daemon<N: Nic, P: ClientPort, C: Control> {
 
 impl<N: Nic, P: ClientPort, C: Control> Daemon<N, P, C> {
     /// A daemon that has not done anything yet.
-    pub fn new(worker: Worker<N>, port: P, control: C, parts: Parts<P>, now_ns: u64) -> Self {
+    pub fn new(worker: Worker<N>, mut port: P, control: C, parts: Parts<P>, now_ns: u64) -> Self {
         let bounds = Bounds {
             call_timeout: parts.call_timeout,
             body_bytes_max: parts.body_bytes_max as usize,
@@ -162,15 +164,12 @@ impl<N: Nic, P: ClientPort, C: Control> Daemon<N, P, C> {
         let peers = (rank + 1..size).chain(0..rank); // each daemon begins with another one
         let own = peers.filter(|rank| thread_handle.owner(*rank).is_none()).collect();
         let links = Links::new(own, parts.detector, parts.codec, parts.epoch, now_ns);
+        let tally = Tally::new(parts.recorder);
+        let dispatcher = Dispatcher::new(rank_info, parts.services, thread_handle, tally, bounds);
+        port.leave_requests_to(dispatcher.own_peers());
         Self {
             worker,
-            dispatcher: Dispatcher::new(
-                rank_info,
-                parts.services,
-                thread_handle,
-                Tally::new(parts.recorder),
-                bounds,
-            ),
+            dispatcher,
             bulk: Bulk::new(&parts.limits),
             port,
             control,
@@ -243,6 +242,7 @@ impl<N: Nic, P: ClientPort, C: Control> Daemon<N, P, C> {
             dispatcher.tally.record(Timing::CompletionsPerPoll, came);
         }
         dispatcher.advance(port.replies(), worker);
+        self.handled += dispatcher.take_request_pieces();
         self.handled += self.bulk.advance(&mut Turn { worker, port, dispatcher });
         watch.ended(&mut dispatcher.tally, &[Phase::Waiting]);
     }

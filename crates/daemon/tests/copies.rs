@@ -31,6 +31,8 @@ const BODY_BYTES: usize = 128;
 /// In place, answers to calls of these numbers and above are as long as this, with zeros behind a body.
 const LONG_CALLS: u8 = 150;
 const LONG_BYTES: usize = 300_000;
+/// The call of this number has such a request instead.
+const LONG_REQUEST: u8 = 237;
 /// Where in a body the bytes are that are looked for, and how many.
 const NEEDLE_AT: usize = 64;
 const NEEDLE_BYTES: usize = 12;
@@ -39,7 +41,8 @@ const SHIFT: u8 = 101;
 
 /// Length of the answer of a service to a call.
 fn answer_bytes(call: u8, service: u16) -> usize {
-    if service == IN_PLACE && call >= LONG_CALLS { LONG_BYTES } else { BODY_BYTES }
+    let is_long = service == IN_PLACE && call >= LONG_CALLS && call != LONG_REQUEST;
+    if is_long { LONG_BYTES } else { BODY_BYTES }
 }
 
 /// A page that is empty.
@@ -213,6 +216,9 @@ fn complete(
     match way {
         Way::Private => {
             body.extend((0..BODY_BYTES).map(byte));
+            if call == LONG_REQUEST {
+                body.resize(LONG_BYTES, 0);
+            }
             pipeline.submit(to, &body, ()).unwrap();
         }
         Way::InPlace => {
@@ -311,4 +317,6 @@ fn a_body_is_copied_as_often_as_the_documentation_says() {
     // moves it to that of the other daemon.
     assert_eq!(of(153, HERE, IN_PLACE), (3, 2));
     assert_eq!(of(238, 1, IN_PLACE), (8, 4));
+    // A long request stays where its client put it until it is in registered memory, from where the NIC moves it.
+    assert_eq!(of(237, 1, IN_PLACE), (6, 7));
 }

@@ -8,7 +8,10 @@ use std::{
 use proto::copyrpc::{CallId, Large, RequestId};
 use verbs::{Access, Nic};
 
-use crate::pool::{Budget, Buffer, NoBuffer, Pool, Purchase};
+use crate::{
+    begun::BodyNumber,
+    pool::{Budget, Buffer, NoBuffer, Pool, Purchase},
+};
 
 /// Address, key and length that the peer needs to fetch a body.
 pub(crate) fn large<N: Nic>(body: &Buffer<N>) -> Large {
@@ -27,6 +30,10 @@ pub(crate) struct LargeBodies<N: Nic> {
     lent_responses: BTreeMap<RequestId, Buffer<N>>,
     /// Bodies of answers that are being written: the peer does not know of them.
     begun_responses: BTreeMap<RequestId, Buffer<N>>,
+    /// Bodies of calls that are being written: the peer does not know of them.
+    begun_requests: BTreeMap<BodyNumber, Buffer<N>>,
+    /// How many were ever begun.
+    begun: BodyNumber,
     /// Where programs write bodies, before they are copied to a buffer: it has seen no other peer's.
     filled: Vec<u8>,
 }
@@ -38,6 +45,8 @@ impl<N: Nic> LargeBodies<N> {
             lent_requests: BTreeMap::new(),
             lent_responses: BTreeMap::new(),
             begun_responses: BTreeMap::new(),
+            begun_requests: BTreeMap::new(),
+            begun: 0,
             filled: Vec::new(),
         }
     }
@@ -92,6 +101,31 @@ impl<N: Nic> LargeBodies<N> {
     /// Takes the body of an answer that was being written.
     pub(crate) fn take_begun(&mut self, request: RequestId) -> Option<Buffer<N>> {
         self.begun_responses.remove(&request)
+    }
+
+    /// Keeps the body of a call while it is written, until it is [lent](Self::lend_begun) or
+    /// [forgotten](Self::forget_begun).
+    pub(crate) fn begin_request(&mut self, buffer: Buffer<N>) -> BodyNumber {
+        self.begun += 1;
+        self.begun_requests.insert(self.begun, buffer);
+        self.begun
+    }
+
+    /// The body of a call that is being written.
+    pub(crate) fn begun_request(&self, body: BodyNumber) -> Option<&Buffer<N>> {
+        self.begun_requests.get(&body)
+    }
+
+    /// Lends the body of a call that was being written, as [`lend_request`](Self::lend_request) does.
+    pub(crate) fn lend_begun(&mut self, body: BodyNumber, call: CallId) {
+        if let Some(buffer) = self.begun_requests.remove(&body) {
+            put(&mut self.lent_requests, call, buffer);
+        }
+    }
+
+    /// The call is over. It was made, or nobody was told of its body.
+    pub(crate) fn forget_begun(&mut self, body: BodyNumber) {
+        self.begun_requests.remove(&body);
     }
 
     /// The call was answered: the peer does not read its body any more.

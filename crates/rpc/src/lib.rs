@@ -18,6 +18,7 @@
 
 #![forbid(unsafe_code)]
 
+mod begun;
 mod body;
 mod config;
 mod contact;
@@ -36,6 +37,7 @@ mod region;
 mod token;
 mod worker;
 
+pub use begun::BegunCall;
 pub use config::{Config, ConfigError, TransportKind};
 pub use contact::{ContactError, Invitation};
 pub use entropy::Entropy;

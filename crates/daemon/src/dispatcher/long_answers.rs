@@ -109,10 +109,10 @@ impl<P: ClientPort> LongAnswers<P> {
 }
 
 impl<P: ClientPort> Dispatcher<P> {
-    /// Whether answers wait for their next pieces.
+    /// Whether answers or requests wait for their next pieces.
     #[inline]
     pub(crate) fn is_copying(&self) -> bool {
-        !self.long_answers.queue.is_empty()
+        !self.long_answers.queue.is_empty() || self.waiting.is_copying()
     }
 
     /// Whether the answer that a function has just made is longer than a piece, and may wait.
@@ -222,7 +222,8 @@ impl<P: ClientPort> Dispatcher<P> {
         }
     }
 
-    /// A process answers, and polls for the next request. The answer lies where the process put it.
+    /// A process answers, and polls for the next request, or calls another node. The message lies where the process
+    /// put it.
     #[cold]
     pub(super) fn serve_left<N: Nic>(
         &mut self,
@@ -232,7 +233,7 @@ impl<P: ClientPort> Dispatcher<P> {
         replies: &mut P::Replies,
     ) -> Answer {
         let Some(AnswerHead(head)) = AnswerHead::read(head) else {
-            return Answer::Now(Status::InvalidArgument);
+            return self.serve_left_request(worker, provider, (head, len_bytes), replies);
         };
         let key = match self.answered_by(provider.0, &head) {
             Ok(key) => key,
@@ -286,7 +287,7 @@ impl<P: ClientPort> Dispatcher<P> {
         replies: &mut P::Replies,
         worker: &mut Worker<N>,
     ) -> usize {
-        if self.is_copying() { self.copy_pieces(replies, worker) } else { 0 }
+        if !self.long_answers.queue.is_empty() { self.copy_pieces(replies, worker) } else { 0 }
     }
 
     #[inline(never)]

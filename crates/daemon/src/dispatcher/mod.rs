@@ -6,15 +6,17 @@
 //! | [`PeerTable`] | ranks that are up, and their connections |
 //! | `calls` | calls to other nodes and threads that were made, by the cookie of the call |
 //! | [`Shares`] | what calls in flight take of their peers, by client and by service |
-//! | [`WaitQueues`] | calls that wait for room at a peer, or for their share of it |
+//! | [`WaitQueues`] | calls that wait for room at a peer, for their share of it, or for their next piece |
 //! | [`Services`] | functions and providers of this node |
 //! | [`ProviderCalls`] | requests that a provider or another thread is to answer, or whose answers are long |
+//! | [`RequestCopies`] | what this turn may copy of long requests, which are among the calls that wait |
 //! | [`LongAnswers`] | long answers that are copied in pieces |
 
 mod departures;
 mod incoming;
 mod limited;
 mod long_answers;
+mod long_requests;
 mod outgoing;
 mod passing;
 mod peers;
@@ -33,6 +35,7 @@ use departures::Departures;
 use incoming::caller_head;
 use ipc::TakenBytes;
 use long_answers::LongAnswers;
+use long_requests::RequestCopies;
 use os::clock::duration_ns;
 use peers::PeerTable;
 use provider_calls::ProviderCalls;
@@ -47,7 +50,7 @@ use zerocopy::FromBytes as _;
 
 use crate::{
     bulk_inbox::BulkInbox,
-    client_port::{ClientPort, ClientRequest, Outgoing, Replies as _},
+    client_port::{ClientPort, ClientRequest, Outgoing, PeerRanks, Replies as _},
     limits::{Held, Limits},
     metrics::{Counter, Lap, LoopTimer, Phase, Tally, Timing},
     rights::Act,
@@ -136,6 +139,7 @@ pub(super) struct Dispatcher<P: ClientPort> {
     client_base: u32,
     provider_calls: ProviderCalls<P>,
     long_answers: LongAnswers<P>,
+    request_copies: RequestCopies,
     /// Peers whose connection broke.
     broken: Vec<u32>,
     /// Requests that were answered at once when clients asked for something last.
@@ -241,6 +245,7 @@ impl<P: ClientPort> Dispatcher<P> {
             held: Held::new(limits),
             provider_calls: ProviderCalls::default(),
             long_answers: LongAnswers::default(),
+            request_copies: RequestCopies::default(),
             broken: Vec::new(),
             answered_inline: 0,
             call_timeout_ns: duration_ns(call_timeout),
@@ -338,6 +343,7 @@ impl<P: ClientPort> Dispatcher<P> {
     /// Takes requests of clients, one turn of all; returns how many.
     pub(super) fn take<N: Nic>(&mut self, port: &mut P, worker: &mut Worker<N>) -> u64 {
         let (mut taken, mut answered) = (0, 0);
+        self.request_copies.begin_turn();
         while let Some(request) = port.take() {
             let ClientRequest { client, reply_to, payload, replies } = request;
             taken += 1;
@@ -455,6 +461,12 @@ impl<P: ClientPort> Dispatcher<P> {
         } else {
             self.forward(worker, rank, (client, reply_to), head, payload)
         }
+    }
+
+    /// The nodes whose connections this thread has.
+    pub(super) fn own_peers(&self) -> PeerRanks {
+        let (thread, threads) = (self.thread_handle.number(), self.thread_handle.threads());
+        PeerRanks { own: self.rank_info.rank(), size: self.rank_info.size(), thread, threads }
     }
 
     /// The connection of this thread to another node.

@@ -7,7 +7,8 @@ use client::{
     message::{CallHead, PEER_HEAD_BYTES, PeerHead},
 };
 use rpc::{
-    Account, BodyPiece, Call, CallError, CloseReason, PeerId, Request, RequestId, Status, Worker,
+    Account, BodyPiece, Call, CallError, CallId, CloseReason, PeerId, Request, RequestId, Status,
+    Worker,
 };
 use slots::Key;
 use verbs::Nic;
@@ -19,7 +20,7 @@ use crate::{
     dispatcher::{
         Answer, Dispatcher, Outgoing, PendingCall, PollHandler, Refusal, ReplyTo, STRIP_BYTES,
         shares::{Admission, Charge},
-        waiting::Waiting,
+        waiting::{Body, Waiting},
     },
     metrics::{Counter, Phase, Timing},
 };
@@ -43,7 +44,7 @@ impl<P: ClientPort> Dispatcher<P> {
     }
 
     #[inline]
-    fn outgoing(&self, client: P::Client, head: &CallHead) -> Outgoing {
+    pub(super) fn outgoing(&self, client: P::Client, head: &CallHead) -> Outgoing {
         let ClientTag { slot, life } = P::tag(client);
         Outgoing {
             client: ClientTag { slot: slot + self.client_base, life },
@@ -76,21 +77,21 @@ impl<P: ClientPort> Dispatcher<P> {
         } else {
             Refusal { status: Status::ResourceExhausted, reply_to }
         };
-        self.wait_for_room(refusal, rank, call, payload)
+        self.wait_for_room(refusal, rank, call, || copied(payload).map(Body::Private))
     }
 
     /// Lets a call wait that was refused for want of room.
-    fn wait_for_room(
+    pub(super) fn wait_for_room(
         &mut self,
         refusal: Refusal<ReplyTo<P>>,
         rank: u32,
         call: Outgoing,
-        payload: &[u8],
+        body: impl FnOnce() -> Option<Body<P>>,
     ) -> Result<(), Refusal<ReplyTo<P>>> {
         let Refusal { status, reply_to } = refusal;
         let may_wait =
             status == Status::ResourceExhausted && !self.peers.is_short(rank, self.now_ns);
-        let Some(body) = may_wait.then(|| copied(payload)).flatten() else {
+        let Some(body) = may_wait.then(body).flatten() else {
             self.count_end(status);
             return Err(Refusal { status, reply_to });
         };
@@ -106,8 +107,9 @@ impl<P: ClientPort> Dispatcher<P> {
     pub(super) fn retry<N: Nic>(&mut self, replies: &mut P::Replies, worker: &mut Worker<N>) {
         let has_memory = worker.take_freed_memory();
         for rank in self.waiting.take_listed() {
+            let is_copying = self.waiting.take_copying(rank);
             let has_room = self.shares.take_freed(rank) || self.waiting.is_blocked(rank);
-            if has_room || has_memory {
+            if has_room || has_memory || is_copying {
                 self.unblock(replies, worker, rank);
             } else {
                 self.waiting.relist(rank);
@@ -120,11 +122,25 @@ impl<P: ClientPort> Dispatcher<P> {
     fn unblock<N: Nic>(&mut self, replies: &mut P::Replies, worker: &mut Worker<N>, rank: u32) {
         // A client that has its share is asked for one call, and then it is the turn of the next.
         let mut refusals = self.waiting.clients(rank);
-        while let Some((trial, Waiting { reply_to, call, body })) = self.waiting.next(rank) {
-            match self.call_again(worker, rank, reply_to, &call, &body) {
+        while let Some((trial, waiting)) = self.waiting.next(rank) {
+            if self.is_to_be_copied_later(&waiting) {
+                self.waiting.put_back(rank, trial, waiting, true);
+                return self.waiting.mark_copying(rank);
+            }
+            let Waiting { reply_to, call, mut body } = waiting;
+            let made = match &mut body {
+                Body::Private(body) => self.call_again(worker, rank, reply_to, &call, body),
+                Body::Left(request) => {
+                    self.call_long(replies, worker, rank, reply_to, &call, request)
+                }
+            };
+            match made {
                 Ok(()) => self.waiting.done(&mut self.held, trial),
                 Err(Refusal { status: Status::ResourceExhausted, reply_to }) => {
-                    self.waiting.put_back(rank, trial, Waiting { reply_to, call, body });
+                    if matches!(&body, Body::Left(request) if request.is_under_way()) {
+                        self.waiting.mark_copying(rank);
+                    }
+                    self.waiting.put_back(rank, trial, Waiting { reply_to, call, body }, false);
                     refusals = refusals.saturating_sub(1);
                     if refusals == 0 || self.waiting.is_blocked(rank) {
                         return;
@@ -185,9 +201,7 @@ impl<P: ClientPort> Dispatcher<P> {
         call: &Outgoing,
         payload: &[u8],
     ) -> Result<(), Refusal<ReplyTo<P>>> {
-        // What waited for room has less time left.
-        let left_ns = call.deadline_ns.saturating_sub(self.now_ns);
-        if left_ns == 0 {
+        if call.deadline_ns <= self.now_ns {
             return Err(Refusal { status: Status::DeadlineExceeded, reply_to });
         }
         let charge = self.shares.charge(rank, call.client, call.service, call.response_bytes);
@@ -200,6 +214,25 @@ impl<P: ClientPort> Dispatcher<P> {
         if !self.admit(&charge) {
             return Err(Refusal { status: Status::ResourceExhausted, reply_to });
         }
+        let (head, caller) = PeerHead::new(call.method, &call.who);
+        let parts = [head.as_bytes(), caller, payload];
+        let make = |worker: &mut Worker<N>, call: &Call| worker.call_parts(peer, call, &parts);
+        self.make(worker, charge, reply_to, call, payload.len(), make)
+    }
+
+    /// Stores a call that was admitted, and makes it.
+    #[inline(always)]
+    pub(super) fn make<N: Nic>(
+        &mut self,
+        worker: &mut Worker<N>,
+        charge: Charge,
+        reply_to: ReplyTo<P>,
+        call: &Outgoing,
+        len_bytes: usize,
+        make: impl FnOnce(&mut Worker<N>, &Call) -> Result<CallId, CallError>,
+    ) -> Result<(), Refusal<ReplyTo<P>>> {
+        // What waited for room has less time left.
+        let left_ns = call.deadline_ns.saturating_sub(self.now_ns);
         let (taken_ns, called_ns) = (call.taken_ns, self.now_ns);
         let pending = PendingCall { reply_to, charge, taken_ns, called_ns, is_torn: false };
         let key = match self.calls.insert(pending) {
@@ -216,11 +249,10 @@ impl<P: ClientPort> Dispatcher<P> {
             cookie: key.to_u64(),
             caller: Some(call.client.number()),
         };
-        let (head, caller) = PeerHead::new(call.method, &call.who);
-        match worker.call_parts(peer, &request, &[head.as_bytes(), caller, payload]) {
+        match make(worker, &request) {
             Ok(_) => {
-                self.tally.add(Counter::BytesOut, payload.len() as u64);
-                self.peers.counts_mut(rank).calls += 1;
+                self.tally.add(Counter::BytesOut, len_bytes as u64);
+                self.peers.counts_mut(charge.rank).calls += 1;
                 Ok(())
             }
             Err(error) => Err(self.take_back(key, &error)),
@@ -248,16 +280,21 @@ impl<P: ClientPort> Dispatcher<P> {
             unreachable!("the call was stored just now")
         };
         self.shares.release(&charge);
-        let status = match error {
+        Refusal { status: self.status_of(charge.rank, error), reply_to }
+    }
+
+    /// What a call ends with that the worker refused, unless it waits for room.
+    #[cold]
+    pub(super) fn status_of(&mut self, rank: u32, error: &CallError) -> Status {
+        match error {
             CallError::Busy(_) => {
-                self.waiting.block(charge.rank);
+                self.waiting.block(rank);
                 Status::ResourceExhausted
             }
             CallError::NoMemory { .. } => Status::ResourceExhausted,
             CallError::NotConnected | CallError::Nested => Status::Unavailable,
             CallError::TooLong { .. } | CallError::NoPlace { .. } => Status::OutOfRange,
-        };
-        Refusal { status, reply_to }
+        }
     }
 }
 

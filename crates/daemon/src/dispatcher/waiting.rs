@@ -3,6 +3,7 @@
 
 use std::mem;
 
+use rpc::BegunCall;
 use slots::{Key, SlotTable};
 
 use crate::{
@@ -16,7 +17,47 @@ use crate::{
 pub(super) struct Waiting<P: ClientPort> {
     pub(super) reply_to: ReplyTo<P>,
     pub(super) call: Outgoing,
-    pub(super) body: Vec<u8>,
+    pub(super) body: Body<P>,
+}
+
+/// The body of such a call.
+pub(super) enum Body<P: ClientPort> {
+    /// A copy.
+    Private(Vec<u8>),
+    /// With its client.
+    Left(LongRequest<P>),
+}
+
+/// A request that lies where its client put it: as long as it is not answered, the memory is the daemon's.
+pub(super) struct LongRequest<P: ClientPort> {
+    pub(super) from: P::ReplyTo,
+    /// What is before its body.
+    pub(super) head_bytes: usize,
+    pub(super) body_bytes: usize,
+    pub(super) done_bytes: usize,
+    /// The memory that it is copied to, which is taken with the first piece.
+    pub(super) begun: Option<BegunCall>,
+}
+
+impl<P: ClientPort> LongRequest<P> {
+    /// Whether it has memory, and is to get more pieces.
+    pub(super) fn is_under_way(&self) -> bool {
+        self.begun.is_some() && !self.is_copied()
+    }
+
+    pub(super) fn is_copied(&self) -> bool {
+        self.done_bytes == self.body_bytes
+    }
+}
+
+impl<P: ClientPort> Body<P> {
+    /// Bytes of it that the daemon holds.
+    fn held_bytes(&self) -> usize {
+        match self {
+            Self::Private(body) => body.len(),
+            Self::Left(_) => 0,
+        }
+    }
 }
 
 /// A call that waits, and for whom; `None` while it is tried.
@@ -35,6 +76,8 @@ struct Queue {
     is_blocked: bool,
     /// In the list of those with waiting calls.
     is_listed: bool,
+    /// A long request to this peer is to get its next piece.
+    is_copying: bool,
 }
 
 /// A call that is tried, or put back.
@@ -53,6 +96,8 @@ pub(super) struct WaitQueues<P: ClientPort> {
     deadlines: Wheel,
     /// Ranks whose queue is not empty, each once. Between two looks it may name one that is.
     listed: Vec<u32>,
+    /// Ranks to which long requests are being copied. All are listed.
+    copying: usize,
 }
 
 impl<P: ClientPort> WaitQueues<P> {
@@ -63,6 +108,7 @@ impl<P: ClientPort> WaitQueues<P> {
             entries: SlotTable::default(),
             deadlines: Wheel::default(),
             listed: Vec::new(),
+            copying: 0,
         }
     }
 
@@ -94,6 +140,25 @@ impl<P: ClientPort> WaitQueues<P> {
         self.queues[rank as usize].is_blocked
     }
 
+    /// A long request that waits for a peer is to get its next piece.
+    pub(super) fn mark_copying(&mut self, rank: u32) {
+        self.copying +=
+            usize::from(!mem::replace(&mut self.queues[rank as usize].is_copying, true));
+    }
+
+    /// Whether a long request to a peer was to get its next piece at the last look.
+    pub(super) fn take_copying(&mut self, rank: u32) -> bool {
+        let is_copying = mem::take(&mut self.queues[rank as usize].is_copying);
+        self.copying -= usize::from(is_copying);
+        is_copying
+    }
+
+    /// Whether long requests are to get their next pieces.
+    #[inline]
+    pub(super) fn is_copying(&self) -> bool {
+        self.copying > 0
+    }
+
     /// Adds a call behind those of its client; hands it back if that has too much that waits.
     pub(super) fn push(
         &mut self,
@@ -102,7 +167,7 @@ impl<P: ClientPort> WaitQueues<P> {
         waiting: Waiting<P>,
     ) -> Result<(), Waiting<P>> {
         let (client, deadline_ns) = (waiting.call.client, waiting.call.deadline_ns);
-        let bytes = waiting.body.len() + ENTRY_BYTES;
+        let bytes = waiting.body.held_bytes() + ENTRY_BYTES;
         if !held.admit(CallerId::Client(client), bytes) {
             return Err(waiting);
         }
@@ -154,15 +219,21 @@ impl<P: ClientPort> WaitQueues<P> {
         held.release(CallerId::Client(trial.client), trial.bytes);
     }
 
-    /// The call that was tried waits on: before those of others if the peer is blocked, else behind one
-    /// of each.
-    pub(super) fn put_back(&mut self, rank: u32, trial: Trial, waiting: Waiting<P>) {
+    /// The call that was tried waits on: before those of others if the peer is blocked or it keeps its turn, else
+    /// behind one of each.
+    pub(super) fn put_back(
+        &mut self,
+        rank: u32,
+        trial: Trial,
+        waiting: Waiting<P>,
+        keeps_turn: bool,
+    ) {
         let Trial { key, bytes, client } = trial;
         if let Some(entry) = self.entries.get_mut(key) {
             entry.waiting = Some(waiting);
         }
         let queue = &mut self.queues[rank as usize];
-        let loses_turn = !queue.is_blocked;
+        let loses_turn = !queue.is_blocked && !keeps_turn;
         queue.calls.put_back(client, bytes, key, loses_turn);
         self.list(rank);
     }
@@ -173,8 +244,11 @@ impl<P: ClientPort> WaitQueues<P> {
         self.listed.is_empty()
     }
 
-    /// The ranks that calls wait for.
+    /// The ranks that calls wait for. Those that long requests are copied to take turns.
     pub(super) fn take_listed(&mut self) -> Vec<u32> {
+        if self.is_copying() {
+            self.listed.rotate_left(1);
+        }
         for rank in &self.listed {
             self.queues[*rank as usize].is_listed = false;
         }

@@ -15,6 +15,7 @@ mod common;
 mod counters;
 mod isolation;
 mod long_answers;
+mod long_requests;
 mod pieces;
 mod rig;
 mod threads;

@@ -13,7 +13,7 @@ use bootstrap::{JobId, RankInfo, Secret};
 use client::{Filler, LentBytes, message};
 use copyrpc_daemon::{
     CONTROL_NS, ClientPort, ClientRequest, ClientTag, Codec, Control, Daemon, Inbound, Limits,
-    Parts, Replies, Services, Status, ThreadHandle,
+    Parts, PeerRanks, Replies, Services, Status, ThreadHandle,
     membership::DetectorConfig,
     metrics::{Counter, MetricsFile},
 };
@@ -77,6 +77,8 @@ struct TestPort {
     replies: TestReplies,
     /// The request that was taken last.
     request: Vec<u8>,
+    /// To which long requests are left with their clients.
+    peers: Option<PeerRanks>,
 }
 
 impl TestPort {
@@ -167,13 +169,15 @@ impl ClientPort for TestPort {
         let (client, Call { number, bytes }) = clients.requests.pop_front()?;
         let reply_to = (client, number);
         assert!(clients.unanswered.insert(reply_to), "call {reply_to:?} is made twice");
-        let (is_left, len_bytes) = (is_long_answer(&bytes), bytes.len());
+        let len_bytes = bytes.len();
+        let is_called = self.peers.is_some_and(|peers| peers.are_called(&bytes));
+        let is_left = is_long_answer(&bytes) || is_called && len_bytes > 4160;
         if is_left {
             clients.left.insert(reply_to, bytes.clone());
         }
         drop(clients);
         self.request = bytes;
-        let Self { request, replies } = self;
+        let Self { request, replies, .. } = self;
         if is_left {
             let payload = TakenBytes::Left { head: &request[..64], len_bytes };
             return Some(ClientRequest { client, reply_to, payload, replies });
@@ -188,6 +192,10 @@ impl ClientPort for TestPort {
     }
 
     fn set_turn_budget(&mut self, _: u32) {}
+
+    fn leave_requests_to(&mut self, peers: PeerRanks) {
+        self.peers = Some(peers);
+    }
 
     fn tag(client: u32) -> ClientTag {
         ClientTag { slot: client, life: 0 }

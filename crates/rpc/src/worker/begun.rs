@@ -1,17 +1,86 @@
-//! Answers that a program writes part by part, to memory that the caller reads.
+//! Bodies of calls and of answers that a program writes part by part, to memory that the peer reads.
 
-use proto::copyrpc::RequestId;
+use proto::copyrpc::{CallId, RequestId};
 use verbs::Nic;
 
-use super::Worker;
+use super::{Call, Worker, commands::core_call};
 use crate::{
-    Account, PeerId, ReplyError, Token,
+    Account, CallError, PeerId, ReplyError, Token,
+    begun::BegunCall,
     large::large,
     pool::{Buffer, Purchase},
     token::Answering,
 };
 
 impl<N: Nic> Worker<N> {
+    /// Takes memory for the body of a call, of `len_bytes`: the program [puts](Self::put_call) it there in parts, and
+    /// [makes the call](Self::finish_call) when all are there. Of `call`, only the method and the caller count now.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`]: nothing has changed.
+    pub fn begin_call(
+        &mut self,
+        peer: PeerId,
+        call: &Call,
+        len_bytes: usize,
+    ) -> Result<BegunCall, CallError> {
+        self.forget_ended_calls();
+        let account = Account { caller: call.caller, method: Some(call.method) };
+        let buffer = self.take_for_call(peer, account, len_bytes)?;
+        let live = self.live(peer).ok_or(CallError::NotConnected)?;
+        let number = live.bodies.begin_request(buffer);
+        Ok(BegunCall { peer, number, ended: self.begun_calls.clone() })
+    }
+
+    /// Puts a part of the body of a call that was begun.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError::NotConnected`]: the connection has ended, or the call was made.
+    ///
+    /// # Panics
+    ///
+    /// If the part is not inside the body.
+    pub fn put_call(
+        &mut self,
+        begun: &BegunCall,
+        offset_bytes: usize,
+        part: &[u8],
+    ) -> Result<(), CallError> {
+        let live = self.live(begun.peer).ok_or(CallError::NotConnected)?;
+        let body = live.bodies.begun_request(begun.number).ok_or(CallError::NotConnected)?;
+        body.write(offset_bytes, part);
+        Ok(())
+    }
+
+    /// Makes a call with what was put. Parts that were not put are what this peer was sent before.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`]: nothing has changed, and the body is still there unless the connection has ended or the call
+    /// was made.
+    pub fn finish_call(&mut self, begun: &BegunCall, call: &Call) -> Result<CallId, CallError> {
+        let now_ns = self.now_ns();
+        let live = self.peers.live_dirty(begun.peer).ok_or(CallError::NotConnected)?;
+        let body = live.bodies.begun_request(begun.number).ok_or(CallError::NotConnected)?;
+        let id = live.connection.call_large(&core_call(call, now_ns), large(body), now_ns)?;
+        live.bodies.lend_begun(begun.number, id);
+        Ok(id)
+    }
+
+    /// Gives back the memory of calls that were begun and not made.
+    #[inline]
+    pub(super) fn forget_ended_calls(&mut self) {
+        if !self.begun_calls.is_empty() {
+            for (peer, number) in self.begun_calls.take() {
+                if let Some(live) = self.live(peer) {
+                    live.bodies.forget_begun(number);
+                }
+            }
+        }
+    }
+
     /// Takes memory for a successful answer of `len_bytes`, more than
     /// [`answer_bytes_max`](Self::answer_bytes_max): the program [puts](Self::put_answer) it there in parts, and
     /// [answers](Self::finish_answer) when all are there. Until then the caller knows of nothing. A request that is

@@ -11,7 +11,7 @@ use crate::{
     Account, CallError, PeerId, ReplyError, Token,
     body::{Body, Filled, Parts},
     large::large,
-    pool::Purchase,
+    pool::{Buffer, Purchase},
     token::{Answering, DroppedToken},
 };
 
@@ -68,14 +68,7 @@ impl<N: Nic> Worker<N> {
         body: impl Body,
     ) -> Result<CallId, CallError> {
         let now_ns = self.now_ns();
-        let timeout_ns = u64::try_from(call.timeout.as_nanos()).unwrap_or(u64::MAX);
-        let caller = call.caller;
-        let call = CoreCall {
-            method: call.method,
-            response_bytes: call.response_bytes,
-            deadline_ns: now_ns.saturating_add(timeout_ns),
-            cookie: call.cookie,
-        };
+        let (caller, call) = (call.caller, core_call(call, now_ns));
         let live = self.peers.live_dirty(peer).ok_or(CallError::NotConnected)?;
         if body.len_bytes() > live.connection.request_bytes_max() {
             return self.call_large(peer, (&call, caller), body);
@@ -93,16 +86,9 @@ impl<N: Nic> Worker<N> {
         (call, caller): (&CoreCall, Option<u64>),
         body: impl Body,
     ) -> Result<CallId, CallError> {
-        let (now_ns, len_bytes) = (self.now_ns(), body.len_bytes());
-        let live = self.live(peer).ok_or(CallError::NotConnected)?;
-        let max_bytes = live.connection.config().peer.large_bytes_max as usize;
-        if len_bytes > max_bytes {
-            return Err(CallError::TooLong { len_bytes, max_bytes });
-        }
+        let now_ns = self.now_ns();
         let account = Account { caller, method: Some(call.method) };
-        let buffer = self
-            .take_lent(&Purchase { peer, account, len_bytes })
-            .map_err(|_| CallError::NoMemory { len_bytes })?;
+        let buffer = self.take_for_call(peer, account, body.len_bytes())?;
         let live = self.live(peer).ok_or(CallError::NotConnected)?;
         match live.connection.call_large(call, large(&buffer), now_ns) {
             Ok(id) => {
@@ -112,6 +98,22 @@ impl<N: Nic> Worker<N> {
             }
             Err(refused) => Err(refused.into()),
         }
+    }
+
+    /// Memory for the body of a call, which the peer fetches.
+    pub(super) fn take_for_call(
+        &mut self,
+        peer: PeerId,
+        account: Account,
+        len_bytes: usize,
+    ) -> Result<Buffer<N>, CallError> {
+        let live = self.live(peer).ok_or(CallError::NotConnected)?;
+        let max_bytes = live.connection.config().peer.large_bytes_max as usize;
+        if len_bytes > max_bytes {
+            return Err(CallError::TooLong { len_bytes, max_bytes });
+        }
+        self.take_lent(&Purchase { peer, account, len_bytes })
+            .map_err(|_| CallError::NoMemory { len_bytes })
     }
 
     /// Gives a call up: it ends with [`Status::Cancelled`] at the next poll, unless it has ended.
@@ -287,6 +289,18 @@ impl<N: Nic> Worker<N> {
             }
             self.answer(peer, request, status);
         }
+    }
+}
+
+/// A call that is made now, as the protocol has it.
+#[inline]
+pub(super) fn core_call(call: &Call, now_ns: u64) -> CoreCall {
+    let timeout_ns = u64::try_from(call.timeout.as_nanos()).unwrap_or(u64::MAX);
+    CoreCall {
+        method: call.method,
+        response_bytes: call.response_bytes,
+        deadline_ns: now_ns.saturating_add(timeout_ns),
+        cookie: call.cookie,
     }
 }
 

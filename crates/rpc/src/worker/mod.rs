@@ -42,6 +42,7 @@ use verbs::{Access, ArmError, Channel as _, Nic};
 
 use crate::{
     Config, NicFailure, OpenError, PeerId,
+    begun::EndedCalls,
     peer::{Live, Peer},
     pool::{Budget, LargeMemory, Pool},
     token::DroppedTokens,
@@ -92,6 +93,7 @@ pub struct Worker<N: Nic> {
     /// Of all memory for bodies.
     budget: Rc<Budget>,
     tokens: DroppedTokens,
+    begun_calls: EndedCalls,
     notices: Notices,
     timers: Timers,
     /// `None`: the policy has none.
@@ -122,6 +124,7 @@ impl<N: Nic> Worker<N> {
             landing: Pool::new(Access::LOCAL_WRITE, &budget),
             budget,
             tokens: DroppedTokens::default(),
+            begun_calls: EndedCalls::default(),
             notices: Notices::default(),
             timers: Timers::new(now_ns),
             window: SendWindow::new(config.flush, now_ns),
@@ -263,7 +266,8 @@ impl<N: Nic> Worker<N> {
             && self.receive.is_idle()
             && !self.transfers.has_arrivals()
             && self.transfers.ended_len() == 0
-            && self.tokens.is_empty();
+            && self.tokens.is_empty()
+            && self.begun_calls.is_empty();
         if !is_idle {
             return Some(now_ns);
         }

@@ -69,6 +69,7 @@ impl<N: Nic> Worker<N> {
             self.look_at_timers();
         }
         self.answer_dropped();
+        self.forget_ended_calls();
         if !self.notices.is_empty() {
             handled += self.tell_notices(handler);
         }

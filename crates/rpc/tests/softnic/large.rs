@@ -80,6 +80,67 @@ fn answers_in_pieces_do_not_mix() {
     }
 }
 
+/// A body that the program puts in parts, in any order, is the body of the call that it makes with it, once.
+#[test]
+fn a_call_that_is_written_in_parts_is_whole_and_made_once() {
+    for config in shapes() {
+        let (mut a, mut b, to_b, _) = pair(&config);
+        for (cookie, len_bytes) in (100..).zip([5000, 20_000, (3 << 17) + 1]) {
+            let body = body(len_bytes, len_bytes);
+            let call = Call { method: ECHO, cookie, ..Call::default() };
+            let begun = a.worker.begin_call(to_b, &call, len_bytes).unwrap();
+            for start in (0..len_bytes).step_by(7001).rev() {
+                let part = &body[start..len_bytes.min(start + 7001)];
+                a.worker.put_call(&begun, start, part).unwrap();
+                a.poll();
+                b.poll();
+            }
+            a.worker.finish_call(&begun, &call).unwrap();
+            let again = a.worker.finish_call(&begun, &call);
+            assert!(matches!(again, Err(CallError::NotConnected)), "its body is lent");
+            assert!(a.worker.put_call(&begun, 0, b"late").is_err());
+            drop(begun);
+            until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.contains_key(&cookie));
+            assert!(a.program.ended[&cookie] == (Status::Ok, body), "{len_bytes} B");
+            until(&mut [&mut a, &mut b], |nodes| nodes[0].worker.large_memory().used_bytes == 0);
+        }
+    }
+}
+
+/// A call that was begun and is not made is nobody's, whatever happens to it.
+#[test]
+fn a_call_that_was_begun_and_is_not_made_leaves_no_memory() {
+    for config in [tight(), Config { transport: TransportKind::Dc, ..tight() }] {
+        for case in 0..3 {
+            let (mut a, mut b, to_b, to_a) = pair(&config);
+            let call = Call { method: ECHO, ..Call::default() };
+            let too_long = a.worker.begin_call(to_b, &call, 1 << 30);
+            assert!(matches!(too_long, Err(CallError::TooLong { .. })));
+            let begun = a.worker.begin_call(to_b, &call, 1 << 20).unwrap();
+            a.worker.put_call(&begun, 0, &[7; 1 << 16]).unwrap();
+            assert_eq!(a.worker.large_memory().used_bytes, 1 << 20);
+            match case {
+                0 => drop(begun),
+                1 => {
+                    a.worker.close(to_b);
+                    assert!(a.worker.put_call(&begun, 1 << 16, &[7; 100]).is_err());
+                    let made = a.worker.finish_call(&begun, &call);
+                    assert!(matches!(made, Err(CallError::NotConnected)));
+                    b.worker.close(to_a);
+                }
+                _ => {
+                    drop(begun);
+                    // The next one has room at once.
+                    let next = a.worker.begin_call(to_b, &call, 1 << 20).unwrap();
+                    assert_eq!(a.worker.large_memory().used_bytes, 1 << 20);
+                    drop(next);
+                }
+            }
+            until(&mut [&mut a, &mut b], |nodes| nodes[0].worker.large_memory().used_bytes == 0);
+        }
+    }
+}
+
 /// An answer that the program puts in parts, in any order, is the answer that it would give at once; its caller
 /// sees nothing of it before.
 #[test]

@@ -1,6 +1,7 @@
 //! Large requests on their way to private memory, piece by piece, so that no client keeps the server from
 //! the others for longer than a piece takes.
 
+use core::fmt;
 use std::collections::TryReserveError;
 
 use memory::MapError;
@@ -42,13 +43,25 @@ impl LargeRequest {
     }
 }
 
+/// Tells something of a request by its first bytes.
+type Choice = dyn Fn(&[u8]) -> bool + Send;
+
+/// Tells which requests are left where they lie.
+struct Leaves(Box<Choice>);
+
+impl fmt::Debug for Leaves {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Leaves(..)")
+    }
+}
+
 /// The large requests of all clients that are being copied, and the one that was copied last.
 #[derive(Debug, Default)]
 pub struct LargeCopies {
     under_way: usize,
     latest: Vec<u8>,
     /// Tells by their first bytes which requests are left where they lie.
-    leaves: Option<fn(&[u8]) -> bool>,
+    leaves: Option<Leaves>,
     /// The request that was taken last was left where it lies.
     is_left: bool,
     /// The first bytes of that.
@@ -63,8 +76,8 @@ impl LargeCopies {
     }
 
     /// From now on requests for whose first bytes `leaves` holds are left where they lie, if they can be lent.
-    pub(crate) fn set_leaves(&mut self, leaves: fn(&[u8]) -> bool) {
-        self.leaves = Some(leaves);
+    pub(crate) fn set_leaves(&mut self, leaves: impl Fn(&[u8]) -> bool + Send + 'static) {
+        self.leaves = Some(Leaves(Box::new(leaves)));
     }
 
     /// Whether requests may be left where they lie.
@@ -79,7 +92,7 @@ impl LargeCopies {
         up: &Half,
         are_pages_kept: bool,
     ) -> Result<bool, MapError> {
-        let Some(leaves) = self.leaves else { return Ok(false) };
+        let Some(Leaves(leaves)) = &self.leaves else { return Ok(false) };
         self.head.clear();
         up.append_part(header.call, 0, HEAD_BYTES, are_pages_kept, &mut self.head)?;
         self.is_left = leaves(&self.head);

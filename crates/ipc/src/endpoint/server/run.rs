@@ -157,7 +157,7 @@ impl Server {
 
     /// From now on [`take_lent`](Self::take_lent) leaves large requests where they lie for whose first 64 bytes
     /// `leaves` holds: they are not copied before they are taken, and [`Replies::read_left`] copies them in parts.
-    pub fn leave_large(&mut self, leaves: fn(&[u8]) -> bool) {
+    pub fn leave_large(&mut self, leaves: impl Fn(&[u8]) -> bool + Send + 'static) {
         self.core.copies.set_leaves(leaves);
     }
 
