@@ -6,7 +6,7 @@
 //! afterwards waits behind it. Its memory goes with it.
 
 use client::message::{CALL_HEAD_BYTES, CallExtra, CallHead, HAS_EXTRA, PeerHead};
-use rpc::{Call, Status, Worker};
+use rpc::{Call, CallError, Status, Worker};
 use verbs::Nic;
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
@@ -96,7 +96,9 @@ impl<P: ClientPort> Dispatcher<P> {
             return self.refuse(Status::Unavailable);
         }
         let (body_bytes, done_bytes) = (len_bytes.saturating_sub(head_bytes), 0);
-        let request = LongRequest { from, head_bytes, body_bytes, done_bytes, begun: None };
+        let (begun, is_beyond_memory) = (None, false);
+        let request =
+            LongRequest { from, head_bytes, body_bytes, done_bytes, begun, is_beyond_memory };
         let call = self.outgoing(client, &head);
         match self.call_long_or_wait(worker, rank, call, request, replies) {
             Ok(()) => Answer::Later,
@@ -198,6 +200,8 @@ impl<P: ClientPort> Dispatcher<P> {
             let caller_number = Some(call.client.number());
             let first = Call { method: call.service, caller: caller_number, ..Call::default() };
             let begun = worker.begin_call(peer, &first, head_bytes + body_bytes);
+            request.is_beyond_memory = matches!(begun, Err(CallError::NoMemory { .. }))
+                && worker.large_memory().used_bytes == 0;
             let begun = begun.map_err(|error| self.status_of(rank, &error))?;
             let put = worker.put_call(&begun, 0, &[head.as_bytes(), caller].concat());
             put.map_err(|error| self.status_of(rank, &error))?;

@@ -91,7 +91,8 @@ impl<P: ClientPort> Dispatcher<P> {
         let Refusal { status, reply_to } = refusal;
         let may_wait =
             status == Status::ResourceExhausted && !self.peers.is_short(rank, self.now_ns);
-        let Some(body) = may_wait.then(body).flatten() else {
+        let body = may_wait.then(body).flatten().filter(Body::may_wait);
+        let Some(body) = body else {
             self.count_end(status);
             return Err(Refusal { status, reply_to });
         };
@@ -136,7 +137,7 @@ impl<P: ClientPort> Dispatcher<P> {
             };
             match made {
                 Ok(()) => self.waiting.done(&mut self.held, trial),
-                Err(Refusal { status: Status::ResourceExhausted, reply_to }) => {
+                Err(Refusal { status: Status::ResourceExhausted, reply_to }) if body.may_wait() => {
                     if matches!(&body, Body::Left(request) if request.is_under_way()) {
                         self.waiting.mark_copying(rank);
                     }

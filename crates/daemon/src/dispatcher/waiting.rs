@@ -37,6 +37,8 @@ pub(super) struct LongRequest<P: ClientPort> {
     pub(super) done_bytes: usize,
     /// The memory that it is copied to, which is taken with the first piece.
     pub(super) begun: Option<BegunCall>,
+    /// There was none though no other body held any: nothing will be given back that it could wait for.
+    pub(super) is_beyond_memory: bool,
 }
 
 impl<P: ClientPort> LongRequest<P> {
@@ -51,6 +53,11 @@ impl<P: ClientPort> LongRequest<P> {
 }
 
 impl<P: ClientPort> Body<P> {
+    /// Whether there is something that it can wait for.
+    pub(super) fn may_wait(&self) -> bool {
+        !matches!(self, Self::Left(LongRequest { is_beyond_memory: true, .. }))
+    }
+
     /// Bytes of it that the daemon holds.
     fn held_bytes(&self) -> usize {
         match self {
