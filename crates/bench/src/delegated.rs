@@ -444,25 +444,14 @@ impl Stream {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc;
-
     use super::*;
+    use crate::test_rig::value_of;
 
     fn runs(calls: DelegatedCalls, sample: &SamplePlan) {
-        let shared = &SharedWords::new().unwrap();
-        let (ready, is_ready) = mpsc::channel();
-        let value = thread::scope(|scope| {
-            let server = scope.spawn(move || {
-                calls.respond(shared, sample, &mut || {
-                    let _ = ready.send(());
-                    Ok(())
-                })
-            });
-            is_ready.recv().unwrap();
-            let value = calls.initiate(shared, sample);
-            server.join().unwrap().unwrap();
-            value.unwrap()
-        });
+        let value = value_of(
+            |shared, ready| calls.respond(shared, sample, ready),
+            |shared| calls.initiate(shared, sample),
+        );
         assert!(value.is_finite() && value > 0.0, "{calls:?}: {value}");
     }
 

@@ -39,6 +39,8 @@ mod sample;
 pub mod selected;
 mod series;
 pub mod suite;
+#[cfg(test)]
+mod test_rig;
 pub mod threads;
 pub mod traffic;
 pub mod two_hosts;
