@@ -226,6 +226,28 @@ fn all_are_up_after_three_delays_and_stay_so() {
     }
 }
 
+/// Until both are up, a connection has one end: its requests are not answered, and it breaks.
+#[test]
+fn the_second_end_of_a_link_comes_up_a_delay_after_the_first() {
+    for seed in 0..50 {
+        let mut world = World::new(2, seed);
+        world.run_until(1000 * MS);
+        world.kill(1);
+        let away_ns = world.random(5000) * MS;
+        world.run_until(1000 * MS + away_ns);
+        world.restart(1, 200);
+        world.run_until(10_000 * MS);
+        let up_ns = |node: usize| {
+            let log = world.nodes[node].log.iter().rev();
+            log.filter(|(_, event)| matches!(event, PeerEvent::Up { .. })).map(|(at_ns, _)| *at_ns)
+        };
+        for (one_ns, other_ns) in up_ns(0).zip(up_ns(1)) {
+            assert!(one_ns.abs_diff(other_ns) <= world.delay_ns_max, "{one_ns} and {other_ns}");
+        }
+        assert_eq!((up_ns(0).count(), up_ns(1).count()), (2, 2));
+    }
+}
+
 #[test]
 fn fault_a8_a_dead_peer_is_gone_within_the_bound_and_comes_back_in_a_new_epoch() {
     let mut world = World::new(3, 2);
@@ -547,6 +569,29 @@ fn heartbeats_are_spread_over_the_interval() {
         let most = if now_ns == 0 { PEERS as usize } else { 6 };
         assert!(count <= most, "{count} heartbeats at {now_ns} ns");
     }
+    // What a peer is told besides, when it is up, does not move the others together.
+    let now_ns = 2 * CONFIG.interval_ns;
+    for peer in 1..=PEERS {
+        let up = Heartbeat {
+            epoch: 5,
+            peer_epoch: 1,
+            sent_ns: 9,
+            echo_ns: now_ns,
+            ..Heartbeat::default()
+        };
+        detector.handle_heartbeat(peer, up, now_ns);
+    }
+    let mut at_once = 0;
+    for later_ns in (0..=2 * CONFIG.interval_ns).step_by(usize::try_from(MS).unwrap()) {
+        detector.handle_timeout(now_ns + later_ns);
+        let count = core::iter::from_fn(|| detector.poll_transmit()).count();
+        if later_ns == 0 {
+            at_once = count;
+        } else {
+            assert!(count <= 6, "{count} heartbeats {later_ns} ns after all are up");
+        }
+    }
+    assert_eq!(at_once, PEERS as usize);
     assert_eq!(sent.len(), PEERS as usize);
     for (peer, times) in sent {
         assert!(times.len() >= 3, "{peer}: {times:?}");

@@ -130,6 +130,16 @@ fn fault_a8_daemons_whose_clocks_went_back_are_found_again() {
     }
 }
 
+/// Each connection had one end for an interval of heartbeats, broke meanwhile, and took the next one with it, for ever.
+#[test]
+fn fault_a8_of_two_daemons_that_come_back_each_connects_before_the_other_breaks_off() {
+    let faults = "crash-clock-back:0/0/0@108+64,crash-clock-back:1/1/0@8+191";
+    let faults = Some(faults.split(',').map(|fault| fault.parse().unwrap()).collect());
+    let length = Time::from_ns(200_000);
+    let outcome = ran(&Setup { faults, length, ..setup(3_100_741) });
+    assert!(total(&outcome, "peers_lost") <= 4, "{outcome:?}");
+}
+
 /// The NIC answers, and the daemon behind it does nothing: heartbeats tell.
 #[test]
 fn fault_a9_a_node_whose_daemon_hangs_for_long_is_given_up_and_comes_back() {

@@ -20,6 +20,9 @@ pub(super) struct Link {
     /// Our latest time that the peer has echoed in this epoch.
     proven_ns: u64,
     next_send_ns: u64,
+    /// The peer is up since it was heard, and comes up itself with our next heartbeat, which is due now: meanwhile the
+    /// connection has one end, and may break for want of the other.
+    is_awaited: bool,
     /// By how much the second heartbeat comes earlier than an interval after the first.
     lead_ns: u64,
 }
@@ -36,6 +39,7 @@ impl Link {
             heard_ns: 0,
             proven_ns: 0,
             next_send_ns: now_ns,
+            is_awaited: false,
             lead_ns,
         }
     }
@@ -54,10 +58,15 @@ impl Link {
     }
 
     pub(super) fn is_due(&self, now_ns: u64) -> bool {
-        self.next_send_ns <= now_ns
+        self.is_awaited || self.next_send_ns <= now_ns
     }
 
     pub(super) fn sent(&mut self, now_ns: u64, interval_ns: u64) {
+        self.is_awaited = false;
+        if now_ns < self.next_send_ns {
+            // One more than the interval asks for: the others stay spread over it.
+            return;
+        }
         let lead_ns = core::mem::take(&mut self.lead_ns);
         self.next_send_ns = now_ns.saturating_add(interval_ns - lead_ns);
     }
@@ -81,7 +90,8 @@ impl Link {
             PeerState::Suspected => Some(config.dead_after_ns),
         };
         let expiry = silence_ns.map(|silence_ns| self.proven_ns.saturating_add(silence_ns));
-        let send = (!is_leaving).then_some(self.next_send_ns);
+        let next_send_ns = if self.is_awaited { 0 } else { self.next_send_ns };
+        let send = (!is_leaving).then_some(next_send_ns);
         expiry.into_iter().chain(send).min()
     }
 
@@ -143,6 +153,7 @@ impl Link {
             PeerState::Suspected => event(PeerEvent::Recovered { peer }),
             PeerState::Down => {
                 self.was_up = true;
+                self.is_awaited = true;
                 event(PeerEvent::Up { peer, epoch: self.peer_epoch, our_epoch: self.epoch });
             }
         }
@@ -183,6 +194,7 @@ impl Link {
         self.proven_ns = 0;
         // The peer should not wait to hear of the new epoch.
         self.next_send_ns = now_ns;
+        self.is_awaited = false;
         event(PeerEvent::Gone { peer, epoch: self.peer_epoch, why });
     }
 }
