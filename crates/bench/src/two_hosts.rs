@@ -18,7 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use os::clock;
+use os::{child::from_json, clock};
 use rpc::{Call, Config, Handler, Invitation, PeerId, Request, Status, Worker};
 use serde::{Deserialize, Serialize};
 use verbs::Nic;
@@ -129,7 +129,7 @@ fn meet<N: Nic>(worker: &mut Worker<N>, stream: &TcpStream) -> Result<PeerId, Er
         BufReader::new(stream.take(LINE_BYTES_MAX)).read_line(&mut theirs)?;
         Ok(theirs)
     };
-    let theirs: Hello = serde_json::from_str(&exchange().map_err(lost)?)?;
+    let theirs: Hello = from_json(&exchange().map_err(lost)?)?;
     if theirs.version != hello.version {
         let cause = format!("it has version {}, this side {}", theirs.version, hello.version);
         return Err(Error::refused::<String>("the other side is another program")(cause));

@@ -205,8 +205,9 @@ impl<N: Nic> Caller<N> {
     }
 
     /// Takes what has arrived, tells of answers, and sends what is to be sent. Returns how much there was.
-    #[inline]
-    pub fn poll(&mut self, now_ns: u64, answers: &mut impl Answers) -> usize {
+    ///
+    /// The protocols' own loops are compiled once for all programs, so `answers` is called by its table.
+    pub fn poll(&mut self, now_ns: u64, answers: &mut dyn Answers) -> usize {
         match &mut self.lanes {
             Lanes::Copyrpc { worker, peers } => {
                 worker.poll(now_ns, &mut Adapter { answers, lanes: peers })
@@ -262,12 +263,12 @@ fn of_copyrpc(error: rpc::CallError) -> CallError {
 }
 
 /// A program as each protocol's handler; `lanes` finds the lane of a connection.
-struct Adapter<'a, A, L: ?Sized> {
-    answers: &'a mut A,
+struct Adapter<'a, L: ?Sized> {
+    answers: &'a mut dyn Answers,
     lanes: &'a L,
 }
 
-impl<A: Answers, L: ?Sized> Adapter<'_, A, L> {
+impl<L: ?Sized> Adapter<'_, L> {
     fn closed(&mut self, lane: Option<usize>, reason: impl ToString) {
         if let Some(lane) = lane {
             self.answers.closed(lane, reason.to_string());
@@ -275,7 +276,7 @@ impl<A: Answers, L: ?Sized> Adapter<'_, A, L> {
     }
 }
 
-impl<N: Nic, A: Answers> rpc::Handler<N> for Adapter<'_, A, Vec<(rpc::PeerId, rpc::Invitation)>> {
+impl<N: Nic> rpc::Handler<N> for Adapter<'_, Vec<(rpc::PeerId, rpc::Invitation)>> {
     /// Nobody calls a caller: the request is answered by dropping its token.
     fn request(&mut self, _: &mut rpc::Worker<N>, _: rpc::Request<'_>) {}
 
@@ -289,7 +290,7 @@ impl<N: Nic, A: Answers> rpc::Handler<N> for Adapter<'_, A, Vec<(rpc::PeerId, rp
     }
 }
 
-impl<N: Nic, A: Answers> erpc::Handler<N> for Adapter<'_, A, Vec<Option<erpc::SessionId>>> {
+impl<N: Nic> erpc::Handler<N> for Adapter<'_, Vec<Option<erpc::SessionId>>> {
     /// Nobody calls a caller.
     fn request(&mut self, _: &mut erpc::Endpoint<N>, _: erpc::Request<'_>) {}
 
@@ -303,7 +304,7 @@ impl<N: Nic, A: Answers> erpc::Handler<N> for Adapter<'_, A, Vec<Option<erpc::Se
     }
 }
 
-impl<A: Answers> scalerpc::Responses for Adapter<'_, A, usize> {
+impl scalerpc::Responses for Adapter<'_, usize> {
     #[inline]
     fn response(&mut self, cookie: u64, status: Status, body: &[u8]) {
         self.answers.answer(cookie, status, body);

@@ -154,8 +154,9 @@ impl<N: Nic> Server<N> {
     }
 
     /// Takes what has arrived, serves it, and sends what is to be sent. Returns how much there was.
-    #[inline]
-    pub fn poll(&mut self, now_ns: u64, service: &mut impl Service<N>) -> usize {
+    ///
+    /// The protocols' own loops are compiled once for all programs, so `service` is called by its table.
+    pub fn poll(&mut self, now_ns: u64, service: &mut dyn Service<N>) -> usize {
         let mut adapter = Adapter(service);
         match self {
             Self::Copyrpc(worker) => worker.poll(now_ns, &mut adapter),
@@ -190,9 +191,9 @@ impl<N: Nic> Server<N> {
 }
 
 /// A service as each protocol's handler.
-struct Adapter<'a, S>(&'a mut S);
+struct Adapter<'a, N: Nic>(&'a mut dyn Service<N>);
 
-impl<N: Nic, S: Service<N>> rpc::Handler<N> for Adapter<'_, S> {
+impl<N: Nic> rpc::Handler<N> for Adapter<'_, N> {
     #[inline]
     fn request(&mut self, worker: &mut rpc::Worker<N>, request: rpc::Request<'_>) {
         let rpc::Request { token, method, body, .. } = request;
@@ -203,7 +204,7 @@ impl<N: Nic, S: Service<N>> rpc::Handler<N> for Adapter<'_, S> {
     fn response(&mut self, _: &mut rpc::Worker<N>, _: u64, _: Status, _: &[u8]) {}
 }
 
-impl<N: Nic, S: Service<N>> erpc::Handler<N> for Adapter<'_, S> {
+impl<N: Nic> erpc::Handler<N> for Adapter<'_, N> {
     #[inline]
     fn request(&mut self, endpoint: &mut erpc::Endpoint<N>, request: erpc::Request<'_>) {
         let erpc::Request { token, req_type, body } = request;
@@ -215,7 +216,7 @@ impl<N: Nic, S: Service<N>> erpc::Handler<N> for Adapter<'_, S> {
     fn response(&mut self, _: &mut erpc::Endpoint<N>, _: u64, _: Status, _: &[u8]) {}
 }
 
-impl<N: Nic, S: Service<N>> scalerpc::Handler<N> for Adapter<'_, S> {
+impl<N: Nic> scalerpc::Handler<N> for Adapter<'_, N> {
     #[inline]
     fn request(&mut self, server: &mut scalerpc::Server<N>, request: scalerpc::Request<'_>) {
         let scalerpc::Request { token, method, body } = request;

@@ -12,6 +12,9 @@ use anyhow::{Context, Result, ensure};
 use super::{cannot_start, export, run as run_command};
 use crate::{step::Outcome, workspace::Workspace};
 
+/// The longest program that is shipped (docs/releasing.md).
+const BINARY_BYTES_MAX: u64 = 10_000_000;
+
 /// Builds the packages and looks at what is in them.
 pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     let is_there = |tool: &str| {
@@ -82,7 +85,13 @@ fn use_what_is_there(root: &Path) -> Result<()> {
     ] {
         ensure!(root.join(file).exists(), "no package holds {file}");
     }
-    let mut info = Command::new(root.join("usr/bin/copyrpc"));
+    let binary = root.join("usr/bin/copyrpc");
+    let len_bytes = fs::metadata(&binary).context("no package holds the program")?.len();
+    ensure!(
+        len_bytes <= BINARY_BYTES_MAX,
+        "the program has {len_bytes} B, {BINARY_BYTES_MAX} may be shipped"
+    );
+    let mut info = Command::new(binary);
     info.args(["info", "--json"]).stdout(Stdio::null());
     run_command(info)?;
     let mut config = Command::new("pkg-config");

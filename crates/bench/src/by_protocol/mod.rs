@@ -13,7 +13,7 @@ mod program;
 use std::time::Duration;
 
 use memory::sync::Ordering;
-use os::clock::PollClock;
+use os::{child::from_json, clock::PollClock};
 use protocols::{Caller, Config, OpenError, Protocol, Server};
 use serde::{Deserialize, Serialize};
 use verbs::Nic;
@@ -101,7 +101,7 @@ fn to_text(told: Vec<Vec<u8>>) -> Result<Vec<String>, Error> {
 }
 
 fn from_text(theirs: &[String]) -> Result<Vec<Vec<u8>>, Error> {
-    Ok(theirs.iter().map(|text| serde_json::from_str(text)).collect::<Result<_, _>>()?)
+    Ok(theirs.iter().map(|text| from_json(text)).collect::<Result<_, _>>()?)
 }
 
 impl<N: Nic> ProtocolSide<N> {

@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use os::child::from_json;
 use serde::{Deserialize, Serialize};
 use verbs::{
     Access, AddressVector, CqConfig, Destination, Gid, GidRoute, InitAttr, Lid, MemoryRegion, Nic,
@@ -166,7 +167,7 @@ impl<N: Nic> Links<N> {
         let mtu = self.nic.port().mtu;
         let reads_max = self.nic.attributes().reads_max;
         for ((link, contact), kind) in self.links.iter_mut().zip(contacts).zip(LinkKind::ALL) {
-            let contact = serde_json::from_str::<Contact>(contact)?;
+            let contact = from_json::<Contact>(contact)?;
             let to = contact.endpoint()?;
             link.peer = RemoteSlice { addr: contact.addr, rkey: Rkey::new(contact.rkey) };
             if kind.transport() == Transport::Ud {
@@ -254,7 +255,7 @@ mod tests {
         };
         let contact = Contact { qpn: 0x48, route, service_level: 3, addr: 1 << 47, rkey: 0xabcd };
         let text = serde_json::to_string(&contact).unwrap();
-        let read: Contact = serde_json::from_str(&text).unwrap();
+        let read: Contact = from_json(&text).unwrap();
         assert_eq!(read, contact);
         assert_eq!(read.endpoint().unwrap().qpn.get(), 0x48);
         let impossible = Contact { qpn: 1 << 24, ..contact };

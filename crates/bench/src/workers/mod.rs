@@ -12,7 +12,7 @@
 //! first calls are not timed.
 
 use memory::sync::Ordering;
-use os::clock::PollClock;
+use os::{child::from_json, clock::PollClock};
 use rpc::{Counters, Handler, Invitation, PeerId, Worker};
 use serde::{Deserialize, Serialize};
 use verbs::Nic;
@@ -87,7 +87,7 @@ impl<N: Nic> Opened<N> {
             return Err(rpc::ContactError::Length(theirs.len()).into());
         }
         for (peer, text) in self.peers.iter().zip(theirs) {
-            let bytes = serde_json::from_str::<Vec<u8>>(text)?;
+            let bytes = from_json::<Vec<u8>>(text)?;
             self.worker.connect(*peer, &Invitation::from_bytes(&bytes)?)?;
         }
         Ok(())

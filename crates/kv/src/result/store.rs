@@ -7,6 +7,7 @@ use std::{
 };
 
 use measure::results::FORMAT;
+use os::child::from_json;
 use serde_json::Value;
 
 use super::{Header, Results, RunRecord};
@@ -94,7 +95,7 @@ fn parse(path: &Path, text: &str) -> Result<Results, LoadError> {
     };
     let other = |reason: String| LoadError::Other { path: path.to_owned(), reason };
     let (_, line) = lines.next().ok_or_else(|| other("it is empty".to_owned()))?;
-    let header = serde_json::from_str::<Header>(line)
+    let header = from_json::<Header>(line)
         .map_err(|cause| other(format!("its first line is no header: {cause}")))?;
     if !(1..=FORMAT).contains(&header.format) || header.bench != "kv" {
         let Header { bench, format, .. } = header;
@@ -102,11 +103,11 @@ fn parse(path: &Path, text: &str) -> Result<Results, LoadError> {
         return Err(other(problem));
     }
     let run = |(index, line): (usize, &str)| {
-        let value = serde_json::from_str::<Value>(line).map_err(broken(index))?;
+        let value = from_json::<Value>(line).map_err(broken(index))?;
         if let Some(number) = impossible(&value["measured"]) {
             return Err(other(format!("line {} counts {number}, which no run does", index + 1)));
         }
-        let run = serde_json::from_value::<RunRecord>(value).map_err(broken(index))?;
+        let run = from_json::<RunRecord>(line).map_err(broken(index))?;
         run.config.workload.validate().map_err(|error| other(error.to_string()))?;
         if run.measured.interval_ns == 0 {
             return Err(other(format!("line {} was measured for no time", index + 1)));

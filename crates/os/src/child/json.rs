@@ -15,6 +15,16 @@ pub enum TypedMessageError {
     Type(#[from] serde_json::Error),
 }
 
+/// A value from JSON text, by the parser of [`ChildChannel::recv_json`]: each kind of input is a parser of its own for each
+/// type.
+///
+/// # Errors
+///
+/// The text is no JSON, or no value of this type.
+pub fn from_json<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
+    serde_json::from_slice(text.as_bytes())
+}
+
 impl ChildChannel {
     /// Sends one message as JSON.
     ///

@@ -32,7 +32,7 @@ use rustix::{
 
 pub use self::channel::{ChannelError, ChildChannel, MESSAGE_BYTES_MAX};
 #[cfg(feature = "json")]
-pub use self::json::TypedMessageError;
+pub use self::json::{TypedMessageError, from_json};
 use crate::ready;
 
 /// Environment variable in which a parent tells its process id to a child with a channel.

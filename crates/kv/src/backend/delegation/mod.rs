@@ -27,6 +27,7 @@ use std::{
 
 use daemon::config::{DaemonConfig, KNOBS, Layers};
 use nics::Selection;
+use os::child::from_json;
 use serde::{Deserialize, Serialize};
 
 use self::daemon_parts::DaemonParts;
@@ -123,7 +124,7 @@ impl Address {
     }
 
     fn of(contact: &Contact) -> Result<Self, BackendError> {
-        serde_json::from_str(&contact.0)
+        from_json(&contact.0)
             .map_err(|cause| BackendError::new("a daemon's contact makes no sense", cause))
     }
 }
