@@ -263,7 +263,7 @@ impl Plan {
         } else if nodes <= LONG_RING_NODES {
             (64 << 10, 4096)
         } else {
-            (4 << 10, 256)
+            (4 << 10, 64)
         };
         Self {
             threads,
