@@ -12,8 +12,8 @@ use std::{
 use bootstrap::{JobId, RankInfo, Secret};
 use client::{Filler, LentBytes, message};
 use copyrpc_daemon::{
-    CONTROL_NS, ClientPort, ClientRequest, ClientTag, Codec, Control, Daemon, Inbound, Limits,
-    Parts, PeerRanks, Replies, Services, Status, ThreadHandle,
+    CONTROL_NS, ClientPort, ClientRequest, ClientTag, Codec, Control, Daemon, Inbound,
+    LeftRequests, Limits, Parts, Replies, Services, Status, ThreadHandle,
     membership::DetectorConfig,
     metrics::{Counter, MetricsFile},
 };
@@ -77,8 +77,8 @@ struct TestPort {
     replies: TestReplies,
     /// The request that was taken last.
     request: Vec<u8>,
-    /// To which long requests are left with their clients.
-    peers: Option<PeerRanks>,
+    /// Long requests that are left with their clients.
+    leaves: Option<LeftRequests>,
 }
 
 impl TestPort {
@@ -128,7 +128,8 @@ impl Replies for TestReplies {
         clients.copied_bytes += part.len();
         let (body, put_bytes) = clients.stored.entry(to).or_default();
         body.resize(len_bytes, 0);
-        *put_bytes += part.len();
+        // What was put before of another answer counts as nothing.
+        *put_bytes = if part.start == 0 { part.len() } else { *put_bytes + part.len() };
         fill(&mut Filler::from(&mut body[part]));
         true
     }
@@ -170,8 +171,8 @@ impl ClientPort for TestPort {
         let reply_to = (client, number);
         assert!(clients.unanswered.insert(reply_to), "call {reply_to:?} is made twice");
         let len_bytes = bytes.len();
-        let is_called = self.peers.is_some_and(|peers| peers.are_called(&bytes));
-        let is_left = is_long_answer(&bytes) || is_called && len_bytes > 4160;
+        let is_request = self.leaves.as_ref().is_some_and(|leaves| leaves.has(&bytes));
+        let is_left = is_long_answer(&bytes) || is_request && len_bytes > 4160;
         if is_left {
             clients.left.insert(reply_to, bytes.clone());
         }
@@ -193,8 +194,8 @@ impl ClientPort for TestPort {
 
     fn set_turn_budget(&mut self, _: u32) {}
 
-    fn leave_requests_to(&mut self, peers: PeerRanks) {
-        self.peers = Some(peers);
+    fn leave_requests(&mut self, requests: LeftRequests) {
+        self.leaves = Some(requests);
     }
 
     fn tag(client: u32) -> ClientTag {
