@@ -51,6 +51,17 @@ struct Clients {
     left: BTreeMap<Address, Vec<u8>>,
     /// Bytes of answers that were put in parts, or read of requests that were left.
     copied_bytes: usize,
+    /// The most bytes that were copied at once: of an answer that was not put in parts, of a part, or of what was left.
+    most_at_once: usize,
+}
+
+impl Clients {
+    fn end(&mut self, to: Address, status: Status, body: Vec<u8>) {
+        assert!(self.unanswered.remove(&to), "call {to:?} is answered twice");
+        self.stored.remove(&to);
+        self.left.remove(&to);
+        self.answers.push_back((to.0, to.1, status, body));
+    }
 }
 
 /// What becomes of a part of an answer.
@@ -95,11 +106,9 @@ impl Replies for TestReplies {
 
     fn reply(&mut self, to: Address, status: Status, parts: &[&[u8]]) {
         let mut clients = self.0.borrow_mut();
-        assert!(clients.unanswered.remove(&to), "call {to:?} is answered twice");
-        clients.stored.remove(&to);
-        clients.left.remove(&to);
         let body = if status == Status::Ok { parts.concat() } else { Vec::new() };
-        clients.answers.push_back((to.0, to.1, status, body));
+        clients.most_at_once = clients.most_at_once.max(body.len());
+        clients.end(to, status, body);
     }
 
     /// As shared memory does: what fits a line goes in one.
@@ -126,6 +135,7 @@ impl Replies for TestReplies {
             return false;
         }
         clients.copied_bytes += part.len();
+        clients.most_at_once = clients.most_at_once.max(part.len());
         let (body, put_bytes) = clients.stored.entry(to).or_default();
         body.resize(len_bytes, 0);
         // What was put before of another answer counts as nothing.
@@ -135,10 +145,10 @@ impl Replies for TestReplies {
     }
 
     fn reply_stored(&mut self, to: Address, len_bytes: usize) {
-        let stored = self.0.borrow_mut().stored.remove(&to);
-        let (body, put_bytes) = stored.expect("its parts were put");
+        let mut clients = self.0.borrow_mut();
+        let (body, put_bytes) = clients.stored.remove(&to).expect("its parts were put");
         assert_eq!((body.len(), put_bytes), (len_bytes, len_bytes), "each part once");
-        self.reply(to, Status::Ok, &[&body]);
+        clients.end(to, Status::Ok, body);
     }
 
     fn read_left(&mut self, from: Address, part: Range<usize>, to: &mut Vec<u8>) -> bool {
@@ -147,6 +157,7 @@ impl Replies for TestReplies {
             return false;
         }
         clients.copied_bytes += part.len();
+        clients.most_at_once = clients.most_at_once.max(part.len());
         let left = clients.left.get(&from).expect("memory is read until it is given back");
         to.extend_from_slice(&left[part]);
         true
@@ -359,6 +370,7 @@ impl Node {
     pub(crate) fn depart(&self, client: u32) {
         let mut clients = self.clients(client).borrow_mut();
         clients.gone.push(client);
+        clients.left.retain(|(of, _), _| *of != client);
         clients.departures += 1;
     }
 
@@ -376,6 +388,11 @@ impl Node {
     /// them, since the last question.
     pub(crate) fn take_copied(&self, client: u32) -> usize {
         std::mem::take(&mut self.clients(client).borrow_mut().copied_bytes)
+    }
+
+    /// The most bytes that were copied at once for the clients of a client's thread.
+    pub(crate) fn most_at_once(&self, client: u32) -> usize {
+        self.clients(client).borrow().most_at_once
     }
 
     /// Requests that are left with the clients of a client's thread.
