@@ -6,7 +6,7 @@ use copyrpc_daemon::{Status, metrics::Counter};
 
 use crate::{
     echoed, register,
-    rig::{Cluster, ECHO, MS, NextPart, OF_THREAD_2, PROVIDED, TURN_NS},
+    rig::{ABSENT, Cluster, ECHO, MS, NextPart, OF_THREAD_2, PROVIDED, TURN_NS},
     serve, work_of,
 };
 
@@ -426,16 +426,24 @@ fn a_daemon_that_drains_gives_the_requests_that_it_copies() {
 #[test]
 fn a_request_that_is_on_its_way_cannot_be_answered() {
     for mut rig in each("given-early") {
-        let call = rig.begun(WAYS[0], MINUTE);
-        // The request before had the name from which the next can be guessed.
+        rig.poll();
+        let works = [(); 2].map(|()| {
+            let call = rig.call(WAYS[0], MINUTE, b"short");
+            let (work, ..) = work_of(&mut rig.cluster, rig.polls[0]);
+            rig.expect_whole(call, b"short");
+            work
+        });
+        // From the names of those before, the next one can be guessed.
+        let guess = works[1] + (works[1] - works[0]);
         let stale = rig.cluster.total(1, Counter::Stale);
-        for work in 1..200 {
-            serve(&mut rig.cluster, PROVIDER, work, b"forged");
-        }
+        let call = rig.begun(WAYS[0], MINUTE);
+        serve(&mut rig.cluster, PROVIDER, guess, b"forged");
+        rig.cluster.turn();
+        assert!(!rig.cluster.ended.contains_key(&call), "nobody has it to answer it");
+        let (work, ..) = work_of(&mut rig.cluster, rig.polls[0]);
+        assert_eq!(work, guess);
         rig.expect_whole(call, &body(LEN_BYTES));
-        assert!(rig.cluster.total(1, Counter::Stale) >= stale + 199);
-        rig.cluster.run_for(2 * MS);
-        assert_eq!(rig.cluster.node(1).outstanding(), 0);
+        assert_eq!(rig.cluster.total(1, Counter::Stale), stale + 1);
     }
 }
 
@@ -473,6 +481,25 @@ fn requests_and_answers_that_change_the_thread_are_whole_and_in_pieces() {
         assert_eq!(cluster.node(rank).outstanding(), 0);
         assert_eq!(cluster.total(rank, Counter::LargeHeld), 0);
     }
+}
+
+/// The first thread gathers such a request, and the second copies it to where the other node reads it.
+#[test]
+fn a_request_that_changes_the_thread_takes_a_turn_for_each_piece_on_both() {
+    let mut rig = each("given-both").nth(1).unwrap();
+    let long = body(LEN_BYTES);
+    let turns = [1, 2].map(|client| {
+        let call = rig.cluster.call_for(0, client, (1, ABSENT, 3), MINUTE, &long);
+        let turns = (0..).take_while(|_| {
+            rig.cluster.turn();
+            !rig.cluster.ended.contains_key(&call)
+        });
+        let turns = turns.count();
+        assert_eq!(rig.cluster.outcome(call).0, Status::Unimplemented);
+        turns
+    });
+    let pieces = LEN_BYTES / PIECE_BYTES;
+    assert!(turns[0] + 1 >= pieces && turns[1] + 1 >= turns[0] + pieces, "{turns:?} turns");
 }
 
 /// Whatever happens while requests are given, in whatever order: each call ends once, the provider gets whole requests,
