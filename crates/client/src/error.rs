@@ -112,6 +112,7 @@ impl CallError {
                 ipc::CallError::Deadline => Status::DeadlineExceeded,
                 ipc::CallError::TooLarge { .. } => Status::OutOfRange,
                 ipc::CallError::Full { .. } => Status::ResourceExhausted,
+                ipc::CallError::GivenUp => Status::Cancelled,
                 _ => Status::Unavailable,
             },
         }

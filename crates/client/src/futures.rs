@@ -57,8 +57,8 @@ impl FutureClient {
     }
 
     /// Like [`call`](Self::call), with a body of `len_bytes` bytes that `fill` puts, at once, where the daemon
-    /// reads them. What it does not put is zeros. If it panics, no call is made; it does if it uses this client
-    /// or a clone of it.
+    /// reads them. What it does not put is zeros. If it panics or [gives up](Filler::give_up), no call is made; it
+    /// panics if it uses this client or a clone of it.
     pub fn call_in_place(
         &self,
         to: To,

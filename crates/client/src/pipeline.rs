@@ -138,11 +138,11 @@ impl<C> Pipeline<C> {
     }
 
     /// Like [`submit`](Self::submit), with a body of `len_bytes` bytes that `fill` puts where the daemon reads
-    /// them. What it does not put is zeros. If it panics, no call is made.
+    /// them. What it does not put is zeros. If it panics or [gives up](Filler::give_up), no call is made.
     ///
     /// # Errors
     ///
-    /// [`SubmitError`]. Then nothing was filled, and no daemon was looked for.
+    /// [`SubmitError`]. Then nothing was filled, unless it gave up, and no daemon was looked for.
     pub fn submit_in_place(
         &mut self,
         to: To,

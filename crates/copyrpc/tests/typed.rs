@@ -10,8 +10,10 @@ use std::{
     sync::{Arc, Mutex},
     task::{Context, Poll, Wake, Waker},
     thread::{self, Thread},
+    time::{Duration, Instant},
 };
 
+use ::daemon::metrics::{Counter, Snapshot};
 use copyrpc::typed::{self, CodecError, Decode, Encode, Failure, Raw, TypedError, service};
 use copyrpc::{
     CallError, Client, ClientConfig, Filler, FutureClient, HERE, InPlace, Inbound, JobId, Provider,
@@ -99,7 +101,73 @@ service! {
     }
 }
 
+/// Writes bytes in place, and finds amid some that they cannot be written.
+struct Failing;
+
+/// The last byte of what cannot be written.
+const UNWRITABLE: u8 = b'!';
+
+impl Encode<Vec<u8>> for Failing {
+    fn encode(value: &Vec<u8>, into: &mut Vec<u8>) -> Result<(), CodecError> {
+        Raw::encode(value, into)
+    }
+
+    fn len_bytes(value: &Vec<u8>) -> Option<usize> {
+        Some(value.len())
+    }
+
+    fn fill(value: &Vec<u8>, into: &mut Filler<'_>) -> Result<(), CodecError> {
+        let [rest @ .., last] = &**value else { return Ok(()) };
+        into.put(rest).map_err(|full| CodecError(full.to_string().into()))?;
+        if *last == UNWRITABLE {
+            return Err(CodecError("it cannot be written".into()));
+        }
+        into.put(&[*last]).map_err(|full| CodecError(full.to_string().into()))
+    }
+}
+
+impl Encode<(Vec<u8>,)> for Failing {
+    fn encode(value: &(Vec<u8>,), into: &mut Vec<u8>) -> Result<(), CodecError> {
+        Raw::encode(value, into)
+    }
+
+    fn len_bytes(value: &(Vec<u8>,)) -> Option<usize> {
+        <Self as Encode<Vec<u8>>>::len_bytes(&value.0)
+    }
+
+    fn fill(value: &(Vec<u8>,), into: &mut Filler<'_>) -> Result<(), CodecError> {
+        <Self as Encode<Vec<u8>>>::fill(&value.0, into)
+    }
+}
+
+impl Decode<(Vec<u8>,)> for Failing {
+    fn decode(bytes: &[u8]) -> Result<(Vec<u8>,), CodecError> {
+        Raw::decode(bytes)
+    }
+}
+
+impl Decode<Vec<u8>> for Failing {
+    fn decode(bytes: &[u8]) -> Result<Vec<u8>, CodecError> {
+        Raw::decode(bytes)
+    }
+}
+
+service! {
+    trait FailingStore("failing"), client FailingClient, futures FailingFutures, codec Failing {
+        fn reversed(bytes: Vec<u8>) -> Vec<u8>;
+    }
+}
+
 struct Files;
+
+impl FailingStore for Files {
+    fn reversed(&self, _: &Inbound<'_>, mut bytes: Vec<u8>) -> Result<Vec<u8>, Failure> {
+        // What is not put is zeros.
+        assert!(!bytes.contains(&0), "it was not to be sent");
+        bytes.reverse();
+        Ok(bytes)
+    }
+}
 
 impl PlacedStore for Files {
     fn twice(&self, _: &Inbound<'_>, bytes: Vec<u8>) -> Result<Vec<u8>, Failure> {
@@ -140,6 +208,7 @@ impl Store for Files {
 struct Node {
     folder: PathBuf,
     socket: PathBuf,
+    metrics: PathBuf,
     daemon: Option<BackgroundDaemon>,
 }
 
@@ -147,11 +216,11 @@ impl Node {
     fn start(name: &str) -> Self {
         let folder = env::temp_dir().join(format!("copyrpc-typed-{name}-{}", process::id()));
         let runtime = Runtime::new(folder.clone(), JobId::new("typed").unwrap(), "").unwrap();
-        let socket = runtime.socket();
+        let (socket, metrics) = (runtime.socket(), runtime.metrics());
         let services = |_| daemon::Services::default();
         let nic = Selection::from_env();
         let daemon = BackgroundDaemon::start(daemon::alone(runtime), nic, services).unwrap();
-        Self { folder, socket, daemon: Some(daemon) }
+        Self { folder, socket, metrics, daemon: Some(daemon) }
     }
 
     fn client(&self) -> Client {
@@ -363,6 +432,56 @@ fn a_typed_answer_is_written_where_the_daemon_reads_it() {
         let absent = client.stat("etc".into()).unwrap_err();
         let TypedError::Call(CallError::Service(said)) = absent else { panic!("{absent}") };
         assert_eq!(&*said.detail, b"etc is not there");
+    });
+}
+
+/// Arguments that cannot be written are not sent, and their caller is told why. An answer that cannot be written ends
+/// its call, and the provider serves on.
+#[test]
+fn what_a_codec_cannot_write_in_place_is_an_error_on_either_side() {
+    let node = Node::start("failing");
+    let config = ClientConfig::default();
+    let provider = Provider::offer(&node.socket, &<dyn FailingStore>::offer(), config).unwrap();
+    let stop = provider.stop_handle();
+    thread::scope(|scope| {
+        let _stops = StopOnDrop(&stop);
+        scope.spawn(|| {
+            provider.serve_in_place(|it| Some(<dyn FailingStore>::dispatch_in_place(&Files, it)))
+        });
+        let mut client = FailingClient::new(node.client(), HERE);
+        let futures = FutureClient::connect(&node.socket, config).unwrap();
+        let futures = block_on(FailingFutures::new(futures, HERE)).unwrap();
+        let mut failed = 0;
+        for len_bytes in [1, 20, 1000, 5000, 300_000] {
+            let fine = vec![b'.'; len_bytes];
+            for unwritable in [[fine.clone(), vec![UNWRITABLE]].concat(), vec![UNWRITABLE]] {
+                let why = TypedError::Encode(CodecError("it cannot be written".into()));
+                assert_eq!(client.reversed(unwritable.clone()), Err(why.clone()));
+                assert_eq!(block_on(futures.reversed(unwritable)), Err(why));
+            }
+            // Its answer cannot be written.
+            let mut last = vec![UNWRITABLE];
+            last.extend_from_slice(&fine);
+            let answers = [client.reversed(last.clone()), block_on(futures.reversed(last))];
+            for answer in answers {
+                let error = answer.unwrap_err();
+                let TypedError::Call(CallError::Service(said)) = error else { panic!("{error}") };
+                assert_eq!(said.status, Status::Internal);
+                failed += 1;
+            }
+            assert_eq!(client.reversed(fine.clone()), Ok(fine.clone()), "{len_bytes} B");
+            assert_eq!(block_on(futures.reversed(fine.clone())), Ok(fine));
+        }
+        // The daemon tells its counters each millisecond.
+        let counted = || {
+            let snapshot = Snapshot::read(&node.metrics).unwrap();
+            snapshot.total().counter(Counter::HandlerErrors)
+        };
+        let by = Instant::now() + Duration::from_secs(30);
+        while counted() < failed && Instant::now() < by {
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(counted(), failed);
     });
 }
 

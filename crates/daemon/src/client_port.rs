@@ -131,9 +131,9 @@ pub trait ClientPort {
     /// Most requests to take of one client in a turn, from now on.
     fn set_turn_budget(&mut self, requests: u32);
 
-    /// From now on long requests to these nodes may be [left](TakenBytes::Left) with their clients.
-    fn leave_requests_to(&mut self, peers: PeerRanks) {
-        let _ = peers;
+    /// From now on these requests may be [left](TakenBytes::Left) with their clients if they are long.
+    fn leave_requests(&mut self, requests: LeftRequests) {
+        let _ = requests;
     }
 
     /// Answers requests that were taken earlier.
@@ -187,25 +187,27 @@ fn is_answer(head: &[u8]) -> bool {
     AnswerHead::read(head).is_some()
 }
 
-/// The other nodes that one thread of a daemon is connected to.
-#[derive(Clone, Copy, Debug)]
-pub struct PeerRanks {
+/// Requests that a daemon copies itself, where they are to go: those to other nodes, and those for services of this
+/// node that processes or other threads answer.
+#[derive(Clone, Debug)]
+pub struct LeftRequests {
     pub(crate) own: u32,
     pub(crate) size: u32,
-    pub(crate) thread: u32,
-    pub(crate) threads: u32,
+    /// Services that functions of the thread answer, which get a request as a whole.
+    pub(crate) functions: Vec<u16>,
 }
 
-impl PeerRanks {
-    /// Whether a rank is one of them.
-    pub(crate) fn has(&self, rank: u32) -> bool {
-        rank != self.own && rank < self.size && rank % self.threads == self.thread
-    }
-
-    /// Whether a message whose first bytes are `head` is a request to one of them.
+impl LeftRequests {
+    /// Whether a message whose first bytes are `head` is one of them.
     #[must_use]
-    pub fn are_called(&self, head: &[u8]) -> bool {
-        CallHead::read_from_prefix(head).is_ok_and(|(head, _)| self.has(head.rank.get()))
+    pub fn has(&self, head: &[u8]) -> bool {
+        let Ok((head, _)) = CallHead::read_from_prefix(head) else { return false };
+        let (rank, service) = (head.rank.get(), head.service.get());
+        if [HERE, self.own].contains(&rank) {
+            service != DAEMON && !self.functions.contains(&service)
+        } else {
+            rank < self.size
+        }
     }
 }
 
@@ -319,8 +321,8 @@ impl ClientPort for IpcPort {
         self.server.replies()
     }
 
-    fn leave_requests_to(&mut self, peers: PeerRanks) {
-        self.server.leave_large(move |head| is_answer(head) || peers.are_called(head));
+    fn leave_requests(&mut self, requests: LeftRequests) {
+        self.server.leave_large(move |head| is_answer(head) || requests.has(head));
     }
 
     fn set_turn_budget(&mut self, requests: u32) {

@@ -52,6 +52,8 @@ mod run;
 mod selected;
 mod serve;
 mod services;
+mod source;
+mod thread_messages;
 mod threads;
 
 use core::time::Duration;
@@ -62,7 +64,7 @@ use verbs::Nic;
 
 pub use address_space::{AddressSpaceError, AddressSpaceNeed};
 pub use client_port::{
-    ClientEntry, ClientPort, ClientRequest, ClientTag, IpcPort, PeerRanks, Replies,
+    ClientEntry, ClientPort, ClientRequest, ClientTag, IpcPort, LeftRequests, Replies,
 };
 pub use control::{Codec, Control, ControlMessage, DATAGRAM_BYTES, UdpControl};
 pub use limits::Limits;
@@ -166,7 +168,7 @@ impl<N: Nic, P: ClientPort, C: Control> Daemon<N, P, C> {
         let links = Links::new(own, parts.detector, parts.codec, parts.epoch, now_ns);
         let tally = Tally::new(parts.recorder);
         let dispatcher = Dispatcher::new(rank_info, parts.services, thread_handle, tally, bounds);
-        port.leave_requests_to(dispatcher.own_peers());
+        port.leave_requests(dispatcher.left_requests());
         Self {
             worker,
             dispatcher,
@@ -209,7 +211,7 @@ impl<N: Nic, P: ClientPort, C: Control> Daemon<N, P, C> {
         dispatcher.tally.add(Counter::Loops, 1);
         let taken = dispatcher.take(port, worker);
         let of_threads = dispatcher.take_from_threads(port.replies(), worker);
-        let pieces = dispatcher.copy_answers(port.replies(), worker);
+        let pieces = dispatcher.copy_bodies(port.replies(), worker);
         if taken > 0
             && let Some(requests) = pace.took(now_ns)
         {

@@ -219,6 +219,14 @@ impl<P: ClientPort> Members<P> {
         Some(Poll { client: member.client, reply_to, wants_context: member.wants_context })
     }
 
+    /// A process was not given the request for which its poll was taken: it asks as before.
+    pub(super) fn put_poll_back(&mut self, poll: &Poll<P>) {
+        if let Some(member) = self.member(poll.client) {
+            member.given = member.given.saturating_sub(1);
+            member.polls.push_front(poll.reply_to);
+        }
+    }
+
     /// Whether somebody asks for a request.
     pub(super) fn is_polling(&self) -> bool {
         self.members.iter().any(|member| !member.polls.is_empty())

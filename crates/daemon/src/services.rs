@@ -14,6 +14,7 @@ use crate::{
     limits::{CallerId, ENTRY_BYTES, Held},
     members::{Members, OfferError, Offered, Poll},
     rights::Rights,
+    source::Source,
     threads::Offers,
 };
 pub use client::Inbound;
@@ -31,13 +32,13 @@ pub type ServiceFn = Box<dyn FnMut(&Inbound<'_>, &mut Vec<u8>) -> Status>;
 
 /// A request that waits for its provider, or for room at another thread.
 #[derive(Debug)]
-pub(super) struct QueuedRequest {
+pub(super) struct QueuedRequest<P: ClientPort> {
     /// The key of the call.
     pub(super) key: Key,
     pub(super) caller: CallerId,
     pub(super) rank: u32,
     pub(super) method: u16,
-    pub(super) body: Vec<u8>,
+    pub(super) body: Source<P>,
 }
 
 /// Client processes that answer requests.
@@ -46,16 +47,20 @@ pub(super) struct Provider<P: ClientPort> {
     /// If one of them polls, no request waits.
     pub(super) members: Members<P>,
     /// Requests for them: their callers take turns.
-    pub(super) queue: RequestQueue,
+    pub(super) queue: RequestQueue<P>,
 }
 
 /// Requests that wait for one provider, or for one service of another thread.
-pub(super) type RequestQueue = FairQueue<CallerId, QueuedRequest>;
+pub(super) type RequestQueue<P> = FairQueue<CallerId, QueuedRequest<P>>;
 
 /// Queues a request; `false` if too much waits, of its caller or in all. A caller gets at most what is left
 /// for all others.
-pub(super) fn enqueue(queue: &mut RequestQueue, held: &mut Held, request: QueuedRequest) -> bool {
-    let (caller, bytes) = (request.caller, request.body.len() + ENTRY_BYTES);
+pub(super) fn enqueue<P: ClientPort>(
+    queue: &mut RequestQueue<P>,
+    held: &mut Held,
+    request: QueuedRequest<P>,
+) -> bool {
+    let (caller, bytes) = (request.caller, request.body.held_bytes() + ENTRY_BYTES);
     let left = QUEUE_MAX - queue.len();
     let left_bytes = held.limits().service_held_bytes.saturating_sub(queue.bytes());
     let has_room = queue.len_of(caller) < left && queue.bytes_of(caller) + bytes <= left_bytes;
@@ -67,8 +72,12 @@ pub(super) fn enqueue(queue: &mut RequestQueue, held: &mut Held, request: Queued
 }
 
 /// Puts back the request that was next; `false` if there is no room for it any more.
-pub(super) fn requeue(queue: &mut RequestQueue, held: &mut Held, request: QueuedRequest) -> bool {
-    let (caller, bytes) = (request.caller, request.body.len() + ENTRY_BYTES);
+pub(super) fn requeue<P: ClientPort>(
+    queue: &mut RequestQueue<P>,
+    held: &mut Held,
+    request: QueuedRequest<P>,
+) -> bool {
+    let (caller, bytes) = (request.caller, request.body.held_bytes() + ENTRY_BYTES);
     let is_queued = held.admit(caller, bytes);
     if is_queued {
         queue.put_back(caller, bytes, request, false);
@@ -77,7 +86,10 @@ pub(super) fn requeue(queue: &mut RequestQueue, held: &mut Held, request: Queued
 }
 
 /// The request that is next in a queue.
-pub(super) fn dequeue(queue: &mut RequestQueue, held: &mut Held) -> Option<QueuedRequest> {
+pub(super) fn dequeue<P: ClientPort>(
+    queue: &mut RequestQueue<P>,
+    held: &mut Held,
+) -> Option<QueuedRequest<P>> {
     let (caller, bytes, request) = queue.pop()?;
     held.release(caller, bytes);
     Some(request)
@@ -334,6 +346,26 @@ impl<P: ClientPort> Services<P> {
         })))
     }
 
+    /// Who is to answer a request if no function of this thread does; `None`: one does, or nobody.
+    pub(super) fn others(&mut self, service: u16) -> Option<Served> {
+        match self.service(service) {
+            Some(Service::Provided(_)) => Some(Served::Provided),
+            Some(Service::Embedded(_)) => None,
+            None => self.elsewhere(service).map(|_| Served::Elsewhere),
+        }
+    }
+
+    /// Whether a function of this thread answers.
+    pub(super) fn has_function(&mut self, service: u16) -> bool {
+        matches!(self.service(service), Some(Service::Embedded(_)))
+    }
+
+    /// The services that functions of this thread answer.
+    pub(super) fn functions(&self) -> Vec<u16> {
+        let is_function = |entry: &&Entry<P>| matches!(entry.service, Service::Embedded(_));
+        self.table.iter().filter(is_function).map(|entry| entry.number).collect()
+    }
+
     /// The processes that provide a service.
     pub(super) fn provider(&mut self, service: u16) -> Option<&mut Provider<P>> {
         match self.service(service)? {
@@ -367,7 +399,7 @@ impl<P: ClientPort> Services<P> {
         &mut self,
         held: &mut Held,
         service: u16,
-        request: QueuedRequest,
+        request: QueuedRequest<P>,
     ) -> bool {
         self.provider(service).is_some_and(|provider| enqueue(&mut provider.queue, held, request))
     }

@@ -22,7 +22,6 @@
 
 use std::collections::{BTreeMap, btree_map::Entry};
 
-use client::message::CallerHead;
 use inproc::{
     Token,
     flux::{self, Event},
@@ -33,9 +32,9 @@ use os::event::{EventError, EventFd as Wakeup};
 use rpc::Status;
 use slots::Key;
 
-use crate::{
-    client_port::{ClientTag, Outgoing},
-    limits::CallerId,
+use crate::client_port::Outgoing;
+pub(super) use crate::thread_messages::{
+    AskedBy, ThreadCall, ThreadEvent, ThreadNotice, ThreadReply, ThreadRequest,
 };
 
 /// Requests that one thread has at another at a time.
@@ -47,68 +46,6 @@ const BUDGET: u32 = 32;
 /// Buffers kept for bodies, and the longest that is kept.
 const SPARE_MAX: usize = 256;
 const SPARE_BYTES_MAX: usize = 16 << 10;
-
-/// A request of one thread to another.
-pub(super) enum ThreadRequest {
-    /// Call a node whose connection the other thread owns.
-    Call { rank: u32, call: Outgoing, body: Vec<u8> },
-    /// Answer a request for a service that the other thread offers.
-    Serve {
-        service: u16,
-        caller: CallerId,
-        rank: u32,
-        method: u16,
-        deadline_ns: u64,
-        who: CallerHead,
-        asked: AskedBy,
-        body: Vec<u8>,
-    },
-    /// It is not answered.
-    Notice(ThreadNotice),
-}
-
-/// Names a request of a thread to another one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct AskedBy {
-    /// The thread that asked.
-    pub(super) thread: u32,
-    /// The request, as that thread knows it.
-    pub(super) key: Key,
-}
-
-/// What a thread says to another one without an answer.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum ThreadNotice {
-    /// Nobody waits for what this client of the thread called.
-    Forget(ClientTag),
-    /// Nobody waits for the answer to this request.
-    Cancel(AskedBy),
-}
-
-/// The answer to a [`ThreadRequest`].
-pub(super) struct ThreadReply {
-    status: Status,
-    body: Vec<u8>,
-}
-
-/// The call of this thread that a request to another thread is for.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum ThreadCall {
-    /// A call to a rank.
-    Peer { key: Key, rank: u32 },
-    /// A request for a service.
-    Provider { key: Key, service: u16 },
-}
-
-/// A message of another thread.
-pub(super) enum ThreadEvent {
-    /// It is to be answered with [`ThreadHandle::answer`].
-    Request(ThreadRequest, Token),
-    /// It is not answered.
-    Notice(ThreadNotice),
-    /// A request of this thread was answered.
-    Reply { to: ThreadCall, status: Status, body: Vec<u8> },
-}
 
 /// State that all threads share.
 pub(super) struct Threads {
@@ -436,14 +373,29 @@ impl ThreadHandle {
         if !mesh.admits(to, purpose) {
             return Err(Status::ResourceExhausted);
         }
-        let body = mesh.copied(payload).ok_or(Status::ResourceExhausted)?;
-        let sent = mesh.send(to, ThreadRequest::Call { rank, call: *call, body }, purpose);
-        sent.map_err(|(request, status)| {
-            if let ThreadRequest::Call { body, .. } = request {
-                mesh.keep(body);
-            }
-            status
-        })
+        let mut body = mesh.copied(payload).ok_or(Status::ResourceExhausted)?;
+        let sent = mesh.send_call(to, purpose, call, &mut body);
+        if sent.is_err() {
+            mesh.keep(body);
+        }
+        sent
+    }
+
+    /// As [`request_call`](Self::request_call), with a body that is taken if the other thread is asked.
+    pub(super) fn request_call_with(
+        &mut self,
+        to: usize,
+        key: Key,
+        rank: u32,
+        call: &Outgoing,
+        body: &mut Vec<u8>,
+    ) -> Result<(), Status> {
+        let mesh = self.mesh.as_mut().ok_or(Status::Internal)?;
+        let purpose = ThreadCall::Peer { key, rank };
+        if !mesh.admits(to, purpose) {
+            return Err(Status::ResourceExhausted);
+        }
+        mesh.send_call(to, purpose, call, body)
     }
 
     /// Asks another thread to serve. [`Status::ResourceExhausted`]: it has no room now.
@@ -544,6 +496,24 @@ impl Mesh {
                 Err((refused.into_parts().0, status))
             }
         }
+    }
+
+    /// Sends a call to a rank. Its body is taken if it is sent.
+    fn send_call(
+        &mut self,
+        to: usize,
+        purpose: ThreadCall,
+        call: &Outgoing,
+        body: &mut Vec<u8>,
+    ) -> Result<(), Status> {
+        let ThreadCall::Peer { rank, .. } = purpose else { return Err(Status::Internal) };
+        let request = ThreadRequest::Call { rank, call: *call, body: core::mem::take(body) };
+        self.send(to, request, purpose).map_err(|(request, status)| {
+            if let ThreadRequest::Call { body: unsent, .. } = request {
+                *body = unsent;
+            }
+            status
+        })
     }
 
     fn poll(&mut self) -> Option<ThreadEvent> {

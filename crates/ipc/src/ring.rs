@@ -40,7 +40,8 @@ use crate::header::{Header, Tag};
 
 /// The bytes of one message.
 pub trait MessageBytes {
-    /// Storing it runs code of the program, which may panic: it is stored before anything is noted about it.
+    /// Storing it runs code of the program, which may panic or [give it up](Self::is_given_up): it is stored before
+    /// anything is noted about it.
     const MAY_PANIC: bool = false;
 
     /// Length of the message.
@@ -48,6 +49,12 @@ pub trait MessageBytes {
 
     /// Stores the message as [`SlotMemory::store`] does.
     fn store(&self, slots: &impl SlotMemory, slot: usize, call: u16);
+
+    /// Whether it was found, while it was stored, that there is no such message.
+    #[inline(always)]
+    fn is_given_up(&self) -> bool {
+        false
+    }
 }
 
 impl MessageBytes for [u8] {
@@ -92,12 +99,15 @@ pub struct Filled<'h, F> {
     head: &'h [&'h [u8]],
     len_bytes: usize,
     fill: Cell<Option<F>>,
+    is_given_up: Cell<bool>,
 }
 
 impl<'h, F: FnOnce(&mut Filler<'_>)> Filled<'h, F> {
-    /// A message of so many bytes behind its head, which `fill` puts. If `fill` panics, nothing is sent.
+    /// A message of so many bytes behind its head, which `fill` puts. If `fill` panics, or
+    /// [gives up](Filler::give_up), nothing is sent.
     pub fn behind(head: &'h [&'h [u8]], len_bytes: usize, fill: F) -> Self {
-        Self { head, len_bytes, fill: Cell::new(Some(fill)) }
+        let (fill, is_given_up) = (Cell::new(Some(fill)), Cell::new(false));
+        Self { head, len_bytes, fill, is_given_up }
     }
 }
 
@@ -124,7 +134,13 @@ impl<F: FnOnce(&mut Filler<'_>)> MessageBytes for Filled<'_, F> {
         if let Some(fill) = self.fill.take() {
             fill(&mut filler);
         }
+        self.is_given_up.set(filler.is_given_up());
         filler.finish();
+    }
+
+    #[inline]
+    fn is_given_up(&self) -> bool {
+        self.is_given_up.get()
     }
 }
 

@@ -148,13 +148,15 @@ pub struct Overfull {
 pub struct Filler<'a> {
     to: *mut u8,
     left_bytes: usize,
+    is_given_up: bool,
     memory: PhantomData<&'a mut [u8]>,
 }
 
 impl<'a> From<&'a mut [u8]> for Filler<'a> {
     /// Fills memory of this process.
     fn from(room: &'a mut [u8]) -> Self {
-        Self { to: room.as_mut_ptr(), left_bytes: room.len(), memory: PhantomData }
+        let (to, left_bytes) = (room.as_mut_ptr(), room.len());
+        Self { to, left_bytes, is_given_up: false, memory: PhantomData }
     }
 }
 
@@ -168,7 +170,7 @@ impl Filler<'_> {
     #[inline]
     #[must_use]
     pub unsafe fn new(to: *mut u8, len_bytes: usize) -> Self {
-        Self { to, left_bytes: len_bytes, memory: PhantomData }
+        Self { to, left_bytes: len_bytes, is_given_up: false, memory: PhantomData }
     }
 
     /// Bytes that are left to be put.
@@ -222,6 +224,18 @@ impl Filler<'_> {
     pub fn take_room(&mut self) -> *mut [u8] {
         let len_bytes = core::mem::take(&mut self.left_bytes);
         core::ptr::slice_from_raw_parts_mut(self.to, len_bytes)
+    }
+
+    /// The message cannot be filled: it is not sent, where that can still be chosen.
+    pub fn give_up(&mut self) {
+        self.is_given_up = true;
+    }
+
+    /// Whether the message [cannot be filled](Self::give_up).
+    #[inline]
+    #[must_use]
+    pub fn is_given_up(&self) -> bool {
+        self.is_given_up
     }
 
     /// Puts zeros to the end.

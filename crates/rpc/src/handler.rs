@@ -28,9 +28,21 @@ pub trait Handler<N: Nic> {
     /// A peer asks. To answer later, keep the token.
     fn request(&mut self, worker: &mut Worker<N>, request: Request<'_>);
 
+    /// As [`request`](Self::request), of a request whose body came by rendezvous: it is all of `body`, whose memory the
+    /// handler may take, and that of `request` is empty.
+    fn large_request(&mut self, worker: &mut Worker<N>, request: Request<'_>, body: &mut Vec<u8>) {
+        self.request(worker, Request { body, ..request });
+    }
+
     /// A call has ended: `cookie` is what it was made with. `body` is empty unless a handler sent
     /// some. A handler may answer with any status, so the status alone does not tell whether one did.
     fn response(&mut self, worker: &mut Worker<N>, cookie: u64, status: Status, body: &[u8]);
+
+    /// As [`response`](Self::response), of a success whose body came by rendezvous: it is all of `body`, whose memory
+    /// the handler may take.
+    fn large_response(&mut self, worker: &mut Worker<N>, cookie: u64, body: &mut Vec<u8>) {
+        self.response(worker, cookie, Status::Ok, body);
+    }
 
     /// A call has ended without an answer: it met its deadline, was cancelled, or its connection ended.
     /// For programs that tell that from a peer which answers with the same status; others get it as a

@@ -30,7 +30,9 @@ pub trait Encode<T> {
     ///
     /// # Errors
     ///
-    /// [`CodecError`]. The call that was to carry the value then panics, or the provider: nothing is sent.
+    /// [`CodecError`]. Then nothing of it is sent: the call that was to carry the value fails with
+    /// [`TypedError::Encode`](crate::TypedError::Encode), and an answer becomes
+    /// [`Status::Internal`](client::Status::Internal).
     fn fill(value: &T, into: &mut Filler<'_>) -> Result<(), CodecError> {
         let mut bytes = Vec::new();
         Self::encode(value, &mut bytes)?;

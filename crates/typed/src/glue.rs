@@ -7,7 +7,7 @@ use client::{
     name,
 };
 
-use crate::{Decode, Encode, Failure, InPlaceAnswer, TypedError};
+use crate::{CodecError, Decode, Encode, Failure, InPlaceAnswer, TypedError};
 
 /// A method of a service.
 #[derive(Clone, Copy, Debug)]
@@ -93,7 +93,10 @@ where
 {
     let answered = value::<Codec, A, V>(request, call).and_then(|value| {
         if let Some(len_bytes) = Codec::len_bytes(&value) {
-            let put = move |body: &mut Filler<'_>| fill::<Codec, V>(&value, body);
+            let put = move |body: &mut Filler<'_>| {
+                // The caller is told that there is no answer.
+                let _ = fill::<Codec, V>(&value, body);
+            };
             return Ok(InPlaceAnswer::of(len_bytes, Box::new(put)));
         }
         let mut bytes = Vec::new();
@@ -129,11 +132,9 @@ fn agree(told: &Description, methods: &[Method]) -> Result<(), TypedError> {
     Err(TypedError::Mismatch { method: differs.map_or("", |method| method.name) })
 }
 
-/// Puts arguments or a value where the daemon reads them. A codec that has more than it said is mistaken.
-fn fill<Codec: Encode<T>, T>(value: &T, body: &mut Filler<'_>) {
-    if let Err(error) = Codec::fill(value, body) {
-        panic!("a codec has not the bytes that it said: {error}");
-    }
+/// Puts arguments or a value where the daemon reads them, or gives the message up.
+fn fill<Codec: Encode<T>, T>(value: &T, body: &mut Filler<'_>) -> Result<(), CodecError> {
+    Codec::fill(value, body).inspect_err(|_| body.give_up())
 }
 
 /// A client of one service on one rank.
@@ -183,9 +184,11 @@ impl Caller {
             return Codec::decode(answer).map_err(TypedError::Decode);
         };
         let to = To { rank: *rank, service: *service, method: method.number };
-        let answer =
-            client.call_in_place(to, len_bytes, |body| fill::<Codec, A>(arguments, body))?;
-        Codec::decode_lent(answer, scratch).map_err(TypedError::Decode)
+        let mut filled = Ok(());
+        let put = |body: &mut Filler<'_>| filled = fill::<Codec, A>(arguments, body);
+        let answer = client.call_in_place(to, len_bytes, put);
+        filled.map_err(TypedError::Encode)?;
+        Codec::decode_lent(answer?, scratch).map_err(TypedError::Decode)
     }
 
     /// The client.
@@ -233,9 +236,12 @@ impl FutureCaller {
     {
         let to = To { rank: self.rank, service: self.service, method: method.number };
         let call: Result<FutureCall, _> = match Codec::len_bytes(arguments) {
-            Some(len_bytes) => Ok(self
-                .client
-                .call_in_place(to, len_bytes, |body| fill::<Codec, A>(arguments, body))),
+            Some(len_bytes) => {
+                let mut filled = Ok(());
+                let put = |body: &mut Filler<'_>| filled = fill::<Codec, A>(arguments, body);
+                let call = self.client.call_in_place(to, len_bytes, put);
+                filled.map_err(TypedError::Encode).map(|()| call)
+            }
             None => {
                 let mut body = Vec::new();
                 let written = Codec::encode(arguments, &mut body).map_err(TypedError::Encode);

@@ -16,7 +16,8 @@ pub struct InPlace<F> {
 }
 
 impl<F: FnOnce(&mut Filler<'_>)> InPlace<F> {
-    /// An answer of `len_bytes` bytes, which `fill` puts. What it does not put is zeros.
+    /// An answer of `len_bytes` bytes, which `fill` puts. What it does not put is zeros. If it
+    /// [gives up](Filler::give_up), the caller is told [`Status::Internal`].
     pub fn of(len_bytes: usize, fill: F) -> Self {
         Self { status: Status::Ok, len_bytes, fill: Some(fill), detail: Vec::new() }
     }

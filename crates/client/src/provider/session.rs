@@ -276,7 +276,12 @@ impl Session {
         let head = [call.as_bytes(), head.as_bytes()];
         let message = Filled::behind(&head, len_bytes, fill);
         let sent = self.ipc.submit_filled_within(&message, Duration::MAX, Asks::Work);
-        sent.map(drop).map_err(|refused| CallError::not_sent(refused.error))
+        match sent.map(drop).map_err(|refused| refused.error) {
+            Err(ipc::CallError::GivenUp) => {
+                self.answer(work, Status::Internal, b"the answer was given up while it was filled")
+            }
+            sent => sent.map_err(CallError::not_sent),
+        }
     }
 
     fn serve_head(&self, work: u64, status: Status) -> ServeHead {

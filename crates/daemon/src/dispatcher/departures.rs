@@ -206,7 +206,7 @@ impl<P: ClientPort> Dispatcher<P> {
         let call = self.provider_calls.get(key);
         let given = call.and_then(|call| match call.server {
             Server::Client(client) => Some((call.service, client)),
-            Server::Any | Server::Thread | Server::Answered => None,
+            Server::Given(_) | Server::Any | Server::Thread | Server::Answered => None,
         });
         self.end_provider_call(replies, worker, key, status, &[]);
         let Some((service, client)) = given else { return };

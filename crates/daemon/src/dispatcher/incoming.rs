@@ -3,27 +3,26 @@
 
 use client::bulk::message::method as bulk;
 use client::message::{
-    CallHead, CallerHead, ContextHead, DAEMON, HAS_CONTEXT, PeerHead, ServeHead, WorkHead, method,
+    CallHead, CallerHead, DAEMON, DETAIL_BYTES_MAX, PeerHead, ServeHead, method,
 };
 use rpc::{Request, Status, Token, Worker};
 use slots::Key;
 use verbs::Nic;
-use zerocopy::{FromBytes as _, IntoBytes as _};
+use zerocopy::FromBytes as _;
 
 use crate::{
     client_port::{ClientPort, Replies as _},
-    copy::copied,
     dispatcher::{
         Answer, Caller, Dispatcher, Refusal, ReplyTo,
-        departures::tag_of,
-        provider_calls::{ProviderCall, Server},
+        giving::Requester,
+        provider_calls::Server,
         said::{context_of, mark_service, not_executed},
     },
     limits::CallerId,
-    members::{OfferError, Offered, Poll},
+    members::{OfferError, Offered},
     metrics::{Counter, Timing},
     rights::Act,
-    services::{Inbound, QueuedRequest, Served, dequeue},
+    services::{Inbound, Served},
 };
 
 impl<P: ClientPort> Dispatcher<P> {
@@ -43,19 +42,17 @@ impl<P: ClientPort> Dispatcher<P> {
             Some(Served::Answered(status)) => {
                 self.count_status(status);
                 mark_service(&mut self.body, status);
-                let is_long = self.may_be_in_pieces(status) && replies.takes_parts(self.body.len());
-                if is_long && self.answer_client_in_pieces(reply_to, head) {
+                if let Some(share) = self.room_for_pieces(status)
+                    && replies.takes_parts(self.body.len())
+                    && self.answer_client_in_pieces(reply_to, head, share)
+                {
                     return Answer::Later;
                 }
                 Answer::Now(status)
             }
             Some(served) => {
-                let deadline_ns = self.deadline_ns(head.timeout_us.get());
-                let tag = tag_of::<P>(self.client_base, reply_to);
-                let caller = (Caller::Client(reply_to), CallerId::Client(tag));
-                let handed =
-                    self.hand_over(replies, service, &inbound, caller, deadline_ns, served);
-                match handed {
+                let from = self.requester(reply_to, head);
+                match self.hand_over(replies, service, &inbound, from, &served) {
                     Ok(()) => Answer::Later,
                     Err(Refusal { status, .. }) => self.refuse(status),
                 }
@@ -112,25 +109,22 @@ impl<P: ClientPort> Dispatcher<P> {
                 Status::Unavailable
             }
             Ok(inbound) => match self.services.serve(service, &inbound, &mut self.body) {
-                Some(Served::Answered(status)) if self.may_be_in_pieces(status) => {
-                    let (from, deadline_ns) = (inbound.rank, self.deadline_ns(timeout_us));
-                    return self.answer_peer_in_pieces(worker, token, (from, service), deadline_ns);
-                }
                 Some(Served::Answered(status)) => {
+                    if let Some(share) = self.room_for_pieces(status) {
+                        let (of, deadline_ns) =
+                            ((inbound.rank, service), self.deadline_ns(timeout_us));
+                        return self.answer_peer_in_pieces(worker, token, of, deadline_ns, share);
+                    }
                     self.count_status(status);
                     mark_service(&mut self.body, status);
                     status
                 }
                 Some(served) => {
-                    let deadline_ns = self.deadline_ns(timeout_us);
-                    let caller = (Caller::Peer(token), CallerId::Rank(inbound.rank));
-                    match self.hand_over(replies, service, &inbound, caller, deadline_ns, served) {
-                        Err(Refusal { status, reply_to: Caller::Peer(token) }) => {
-                            let said = not_executed(status);
-                            return self.reply_peer(worker, token, status, said, self.now_ns);
-                        }
-                        _ => return,
-                    }
+                    let (caller, caller_id) = (Caller::Peer(token), CallerId::Rank(inbound.rank));
+                    let from =
+                        Requester { caller, caller_id, deadline_ns: self.deadline_ns(timeout_us) };
+                    let handed = self.hand_over(replies, service, &inbound, from, &served);
+                    return self.refuse_peer(worker, handed);
                 }
                 None => {
                     self.tally.add(Counter::NoService, 1);
@@ -144,7 +138,7 @@ impl<P: ClientPort> Dispatcher<P> {
     }
 
     #[inline]
-    fn inbound_of_peer<'a>(
+    pub(super) fn inbound_of_peer<'a>(
         &mut self,
         token: &Token,
         body: &'a [u8],
@@ -275,7 +269,7 @@ impl<P: ClientPort> Dispatcher<P> {
             if status == Status::Ok {
                 self.end_provider_call(replies, worker, key, status, answer);
             } else {
-                let mut said = answer.to_vec();
+                let mut said = answer[..answer.len().min(DETAIL_BYTES_MAX)].to_vec();
                 mark_service(&mut said, status);
                 self.end_provider_call(replies, worker, key, status, &said);
             }
@@ -319,33 +313,6 @@ impl<P: ClientPort> Dispatcher<P> {
         self.give_to_provider(replies, service);
     }
 
-    /// Gives a provider the requests that wait for it, one for each of its polls.
-    fn give_to_provider(&mut self, replies: &mut P::Replies, service: u16) {
-        while let Some((poll, request)) = self.next_queued(service) {
-            let QueuedRequest { key, rank, method, body, .. } = request;
-            let (context, cancellation) = (None, None);
-            let inbound = Inbound { rank, method, body: &body, context, cancellation };
-            if let Some(call) = self.provider_calls.give(key, poll.client) {
-                answer_poll::<P>(replies, &poll, key, &inbound, call);
-            }
-        }
-    }
-
-    /// The request that has waited longest for a provider, and the poll of the process that is to have it.
-    fn next_queued(&mut self, service: u16) -> Option<(Poll<P>, QueuedRequest)> {
-        loop {
-            let provider = self.services.provider(service)?;
-            if !provider.members.is_polling() {
-                return None;
-            }
-            let request = dequeue(&mut provider.queue, &mut self.held)?;
-            // Its caller may have given up.
-            if self.provider_calls.unqueued(request.key).is_some() {
-                return Some((provider.members.take_poll()?, request));
-            }
-        }
-    }
-
     /// Answers the caller that waits for a provider.
     pub(super) fn end_provider_call<N: Nic>(
         &mut self,
@@ -368,121 +335,11 @@ impl<P: ClientPort> Dispatcher<P> {
             Caller::Peer(token) => self.reply_peer(worker, token, status, body, call.came_ns),
         }
     }
-
-    /// Gives a request to the process that provides the service, at once if that polls, else when it
-    /// does; or to the thread that offers it, as soon as that has room.
-    pub(super) fn hand_over(
-        &mut self,
-        replies: &mut P::Replies,
-        service: u16,
-        inbound: &Inbound<'_>,
-        (caller, caller_id): (Caller<P>, CallerId),
-        deadline_ns: u64,
-        to: Served,
-    ) -> Result<(), Refusal<Caller<P>>> {
-        if inbound.body.len() > self.body_bytes_max {
-            return Err(Refusal { status: Status::OutOfRange, reply_to: caller });
-        }
-        let server = match to {
-            Served::Elsewhere => Server::Thread,
-            Served::Provided | Served::Answered(_) => Server::Any,
-        };
-        let who = self.who;
-        let (is_queued, came_ns) = (false, self.now_ns);
-        let call = ProviderCall {
-            caller,
-            caller_id,
-            server,
-            service,
-            is_queued,
-            deadline_ns,
-            came_ns,
-            who,
-        };
-        let key = match self.provider_calls.insert(call) {
-            Ok(key) => key,
-            Err(ProviderCall { caller, .. }) => {
-                return Err(Refusal { status: Status::ResourceExhausted, reply_to: caller });
-            }
-        };
-        if server == Server::Any
-            && let Some(poll) = self.services.take_poll(service)
-            && let Some(call) = self.provider_calls.give(key, poll.client)
-        {
-            answer_poll::<P>(replies, &poll, key, inbound, call);
-            return Ok(());
-        }
-        if self.enqueue(service, server, (key, caller_id), inbound) {
-            self.provider_calls.queued(key);
-            return Ok(());
-        }
-        self.tally.add(Counter::Exhausted, 1);
-        match self.provider_calls.remove(key) {
-            Some(call) => Err(Refusal { status: Status::ResourceExhausted, reply_to: call.caller }),
-            None => unreachable!("the call was stored just now"),
-        }
-    }
-
-    /// Queues a copy of a request; `false` if there is no room for it.
-    fn enqueue(
-        &mut self,
-        service: u16,
-        server: Server<P::Client>,
-        (key, caller): (Key, CallerId),
-        inbound: &Inbound<'_>,
-    ) -> bool {
-        let &Inbound { rank, method, body, .. } = inbound;
-        let Some(body) = copied(body) else { return false };
-        let request = QueuedRequest { key, caller, rank, method, body };
-        match server {
-            Server::Client(_) | Server::Any | Server::Answered => {
-                self.services.enqueue(&mut self.held, service, request)
-            }
-            Server::Thread => {
-                let is_queued =
-                    self.provider_calls.enqueue_for_thread(&mut self.held, service, request);
-                if is_queued {
-                    self.provider_calls.mark_ready(service);
-                }
-                is_queued
-            }
-        }
-    }
 }
 
 /// Whether a method of the daemon is about bulk memory.
 fn is_bulk(method: u16) -> bool {
     (bulk::FIRST..=bulk::LAST).contains(&method)
-}
-
-/// Answers a provider's poll with a request.
-fn answer_poll<P: ClientPort>(
-    replies: &mut P::Replies,
-    poll: &Poll<P>,
-    key: Key,
-    inbound: &Inbound<'_>,
-    call: &ProviderCall<P>,
-) {
-    let (head, context) = work_heads::<P>(poll, key, (inbound.rank, inbound.method), call);
-    let context = context.as_ref().map_or(&[][..], |context| context.as_bytes());
-    replies.reply(poll.reply_to, Status::Ok, &[head.as_bytes(), context, inbound.body]);
-}
-
-/// What is told of a request to the process that is to answer it.
-pub(super) fn work_heads<P: ClientPort>(
-    poll: &Poll<P>,
-    key: Key,
-    (rank, method): (u32, u16),
-    call: &ProviderCall<P>,
-) -> (WorkHead, Option<ContextHead>) {
-    let head = WorkHead {
-        work: key.to_u64().into(),
-        rank: rank.into(),
-        method: method.into(),
-        flags: if poll.wants_context { HAS_CONTEXT } else { 0 }.into(),
-    };
-    let context = ContextHead { deadline_ns: call.deadline_ns.into(), caller: call.who };
-    (head, poll.wants_context.then_some(context))
 }
 
 /// A client as the kernel knows it, and its trace.

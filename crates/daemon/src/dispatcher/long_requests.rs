@@ -1,32 +1,34 @@
 //! Long requests to other nodes on their way from where their clients put them to registered memory, piece by piece, so
-//! that no request keeps the calls of others for longer than a piece takes.
+//! that no request keeps the calls of others for longer than a piece takes. If another thread has the peer, they go to
+//! private memory first, which that thread gets, and from there in the same way.
 //!
 //! A request that is copied is one of the [calls that wait](super::waiting), so it ends once, by whatever comes first:
 //! its call is made, its deadline, or the loss of its client or its peer. What its client calls of the same peer
 //! afterwards waits behind it. Its memory goes with it.
 
-use client::message::{CALL_HEAD_BYTES, CallExtra, CallHead, HAS_EXTRA, PeerHead};
+use client::message::{CALL_HEAD_BYTES, CallExtra, CallHead, DAEMON, HAS_EXTRA, HERE, PeerHead};
 use rpc::{Call, CallError, Status, Worker};
 use verbs::Nic;
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use crate::{
-    client_port::{ClientPort, Outgoing, Replies},
+    client_port::{ClientPort, LeftRequests, Outgoing, Replies},
     dispatcher::{
         Answer, Dispatcher, Refusal, ReplyTo, STRIP_BYTES,
         incoming::caller_head,
-        waiting::{Body, LongRequest, Waiting},
+        long_bodies::PIECE_BYTES,
+        waiting::{Begun, Body, LongRequest, Waiting},
     },
     metrics::Counter,
     rights::Act,
+    source::{LeftBody, Source},
+    threads::ThreadHandle,
 };
-
-/// Bytes that are copied in one turn, of all requests: some tens of microseconds. A shorter request is one piece.
-const PIECE_BYTES: usize = 128 << 10;
 
 /// What is copied in this turn.
 #[derive(Default)]
 pub(super) struct RequestCopies {
+    /// A shorter request is one piece.
     left_bytes: usize,
     pieces: usize,
     /// Through which pieces go.
@@ -48,11 +50,17 @@ impl<P: ClientPort> Dispatcher<P> {
         core::mem::take(&mut self.request_copies.pieces)
     }
 
+    /// The requests that this thread copies itself if they are long.
+    pub(crate) fn left_requests(&self) -> LeftRequests {
+        let functions = self.services.functions();
+        LeftRequests { own: self.rank_info.rank(), size: self.rank_info.size(), functions }
+    }
+
     /// Whether a call that waits is to be copied in a later turn, because this one has copied enough.
     pub(super) fn is_to_be_copied_later(&self, waiting: &Waiting<P>) -> bool {
         let is_copied = |body: &Body<P>| match body {
             Body::Private(_) => true,
-            Body::Left(request) => request.is_copied(),
+            Body::Long(request) => request.is_copied(),
         };
         self.request_copies.left_bytes == 0 && !is_copied(&waiting.body)
     }
@@ -69,9 +77,12 @@ impl<P: ClientPort> Dispatcher<P> {
         let Ok((mut head, rest)) = CallHead::read_from_prefix(head) else {
             return Answer::Now(Status::InvalidArgument);
         };
-        let rank = head.rank.get();
-        let (tag, is_of_peer) = (self.outgoing(client, &head).client, self.own_peers().has(rank));
-        if !is_of_peer || len_bytes <= STRIP_BYTES && self.waiting.may_try(rank, tag) {
+        let (own, service) = (self.rank_info.rank(), head.service.get());
+        let rank = if head.rank.get() == HERE { own } else { head.rank.get() };
+        let is_in_turn =
+            rank == own || self.waiting.may_try(rank, self.outgoing(client, &head).client);
+        let is_whole = rank == own && (service == DAEMON || self.services.has_function(service));
+        if is_whole || len_bytes <= STRIP_BYTES && is_in_turn {
             return self.copy_request_at_once(worker, (client, from), len_bytes, replies);
         }
         self.who = caller_head(replies.process_of(from), 0);
@@ -84,9 +95,10 @@ impl<P: ClientPort> Dispatcher<P> {
             self.who.trace = extra.trace;
             head_bytes += size_of::<CallExtra>();
         }
-        self.tally.add(Counter::RequestsRemote, 1);
+        let is_here = rank == own;
+        let counter = if is_here { Counter::RequestsLocal } else { Counter::RequestsRemote };
+        self.tally.add(counter, 1);
         let rights = self.services.rights();
-        let service = head.service.get();
         if rights.is_limited(Act::Call, service)
             && !rights.allows(Act::Call, service, replies.process_of(from))
         {
@@ -95,18 +107,21 @@ impl<P: ClientPort> Dispatcher<P> {
         if self.is_draining {
             return self.refuse(Status::Unavailable);
         }
-        let (body_bytes, done_bytes) = (len_bytes.saturating_sub(head_bytes), 0);
-        let (begun, is_beyond_memory) = (None, false);
-        let request =
-            LongRequest { from, head_bytes, body_bytes, done_bytes, begun, is_beyond_memory };
+        let len_bytes = len_bytes.saturating_sub(head_bytes);
+        let body = LeftBody { from, head_bytes, len_bytes };
+        if is_here {
+            return self.serve_left_here(&head, body, replies);
+        }
         let call = self.outgoing(client, &head);
-        match self.call_long_or_wait(worker, rank, call, request, replies) {
+        let request = LongRequest::new(Source::Left(body), None);
+        let reply_to = ReplyTo::Client(from);
+        match self.call_long_or_wait(worker, rank, (reply_to, call), request, replies) {
             Ok(()) => Answer::Later,
-            Err(status) => self.refuse(status),
+            Err(Refusal { status, .. }) => self.refuse(status),
         }
     }
 
-    /// A request that fits the ring of its peer, or is for somebody else.
+    /// A request that is short, or is for a function.
     fn copy_request_at_once<N: Nic>(
         &mut self,
         worker: &mut Worker<N>,
@@ -126,16 +141,35 @@ impl<P: ClientPort> Dispatcher<P> {
         answer
     }
 
+    /// Another thread asks for a call to a node, with a body that it gathered.
+    pub(super) fn call_for_thread<N: Nic>(
+        &mut self,
+        worker: &mut Worker<N>,
+        rank: u32,
+        (reply_to, call): (ReplyTo<P>, Outgoing),
+        body: Vec<u8>,
+        replies: &mut P::Replies,
+    ) -> Result<(), Refusal<ReplyTo<P>>> {
+        let is_long = body.len() > PIECE_BYTES;
+        let share = if is_long { self.long_bodies.private.take(body.len()) } else { None };
+        if share.is_some() {
+            let request = LongRequest::new(Source::Private(body.into()), share);
+            return self.call_long_or_wait(worker, rank, (reply_to, call), request, replies);
+        }
+        let made = self.call_or_wait(worker, rank, reply_to, call, &body);
+        self.thread_handle.keep(body);
+        made
+    }
+
     /// Copies the first piece at once if no other request is being copied.
     fn call_long_or_wait<N: Nic>(
         &mut self,
         worker: &mut Worker<N>,
         rank: u32,
-        call: Outgoing,
+        (reply_to, call): (ReplyTo<P>, Outgoing),
         mut request: LongRequest<P>,
         replies: &mut P::Replies,
-    ) -> Result<(), Status> {
-        let reply_to = ReplyTo::Client(request.from);
+    ) -> Result<(), Refusal<ReplyTo<P>>> {
         let is_its_turn = !self.waiting.is_copying() && self.waiting.may_try(rank, call.client);
         let refusal = if is_its_turn {
             match self.call_long(replies, worker, rank, reply_to, &call, &mut request) {
@@ -147,8 +181,7 @@ impl<P: ClientPort> Dispatcher<P> {
         };
         // Else it waits for what the peer has not got, as short ones do.
         let is_to_be_copied = !is_its_turn || request.is_under_way();
-        let waited = self.wait_for_room(refusal, rank, call, || Some(Body::Left(request)));
-        waited.map_err(|refusal| refusal.status)?;
+        self.wait_for_room(refusal, rank, call, || Some(Body::Long(Box::new(request))))?;
         if is_to_be_copied {
             self.waiting.mark_copying(rank);
         }
@@ -172,15 +205,46 @@ impl<P: ClientPort> Dispatcher<P> {
         if let Err(status) = self.copy_request(replies, worker, rank, call, request) {
             return Err(Refusal { status, reply_to });
         }
-        let Some(begun) = &request.begun else {
-            return Err(Refusal { status: Status::ResourceExhausted, reply_to });
-        };
+        let len_bytes = request.source.len_bytes();
         let charge = self.shares.charge(rank, call.client, call.service, call.response_bytes);
-        if !self.admit(&charge) {
-            return Err(Refusal { status: Status::ResourceExhausted, reply_to });
+        match (&mut request.begun, self.thread_handle.owner(rank)) {
+            (Some(Begun::Thread(body)), Some(thread)) => {
+                let send = |threads: &mut ThreadHandle, key| {
+                    threads.request_call_with(thread, key, rank, call, body)
+                };
+                self.call_by(charge, reply_to, call, send)
+            }
+            (Some(Begun::Peer(begun)), _) if self.admit(&charge) => {
+                let make = |worker: &mut Worker<N>, call: &Call| worker.finish_call(begun, call);
+                self.make(worker, charge, reply_to, call, len_bytes, make)
+            }
+            _ => Err(Refusal { status: Status::ResourceExhausted, reply_to }),
         }
-        let make = |worker: &mut Worker<N>, call: &Call| worker.finish_call(begun, call);
-        self.make(worker, charge, reply_to, call, request.body_bytes, make)
+    }
+
+    /// Takes the memory that a request is copied to.
+    fn begin_request<N: Nic>(
+        &mut self,
+        worker: &mut Worker<N>,
+        rank: u32,
+        (call, heads): (&Outgoing, &[u8]),
+        request: &mut LongRequest<P>,
+    ) -> Result<(), Status> {
+        if self.thread_handle.owner(rank).is_some() {
+            let has_memory = request.begin_private(&self.long_bodies.private);
+            return if has_memory { Ok(()) } else { Err(Status::ResourceExhausted) };
+        }
+        let peer = self.peers.get(rank);
+        let peer = peer.ok_or_else(|| self.peers.absence(rank, self.now_ns))?;
+        let caller_number = Some(call.client.number());
+        let first = Call { method: call.service, caller: caller_number, ..Call::default() };
+        let begun = worker.begin_call(peer, &first, heads.len() + request.source.len_bytes());
+        request.is_beyond_memory = matches!(begun, Err(CallError::NoMemory { .. }))
+            && worker.large_memory().used_bytes == 0;
+        let begun = begun.map_err(|error| self.status_of(rank, &error))?;
+        worker.put_call(&begun, 0, heads).map_err(|error| self.status_of(rank, &error))?;
+        request.begun = Some(Begun::Peer(begun));
+        Ok(())
     }
 
     fn copy_request<N: Nic>(
@@ -192,40 +256,33 @@ impl<P: ClientPort> Dispatcher<P> {
         request: &mut LongRequest<P>,
     ) -> Result<(), Status> {
         let (head, caller) = PeerHead::new(call.method, &call.who);
-        let head_bytes = head.as_bytes().len() + caller.len();
-        let body_bytes = request.body_bytes;
+        let heads = [head.as_bytes(), caller].concat();
         if request.begun.is_none() && self.request_copies.left_bytes > 0 {
-            let peer = self.peers.get(rank);
-            let peer = peer.ok_or_else(|| self.peers.absence(rank, self.now_ns))?;
-            let caller_number = Some(call.client.number());
-            let first = Call { method: call.service, caller: caller_number, ..Call::default() };
-            let begun = worker.begin_call(peer, &first, head_bytes + body_bytes);
-            request.is_beyond_memory = matches!(begun, Err(CallError::NoMemory { .. }))
-                && worker.large_memory().used_bytes == 0;
-            let begun = begun.map_err(|error| self.status_of(rank, &error))?;
-            let put = worker.put_call(&begun, 0, &[head.as_bytes(), caller].concat());
-            put.map_err(|error| self.status_of(rank, &error))?;
-            request.begun = Some(begun);
+            self.begin_request(worker, rank, (call, &heads), request)?;
         }
-        let LongRequest { from, done_bytes, begun: Some(begun), .. } = request else {
+        let len_bytes = request.source.len_bytes();
+        let LongRequest { source, done_bytes, begun: Some(begun), .. } = request else {
             return Err(Status::ResourceExhausted);
         };
         let RequestCopies { left_bytes, pieces, strip } = &mut self.request_copies;
-        let end = body_bytes.min(*done_bytes + *left_bytes);
+        let end = len_bytes.min(*done_bytes + *left_bytes);
         *pieces += usize::from(end > *done_bytes);
-        for at in (*done_bytes..end).step_by(STRIP_BYTES) {
-            let start = request.head_bytes + at;
-            strip.clear();
-            // Its client is gone, and whatever it is told reaches nobody.
-            if !replies.read_left(*from, start..start + STRIP_BYTES.min(end - at), strip) {
-                return Err(Status::Cancelled);
+        // Its client is gone, and whatever it is told reaches nobody.
+        let gone = Status::Cancelled;
+        source.copy(replies, *done_bytes..end, (strip, STRIP_BYTES), gone, |_, at, bytes| {
+            match begun {
+                // The connection has ended.
+                Begun::Peer(begun) => {
+                    worker.put_call(begun, heads.len() + at, bytes).map_err(|_| Status::Unavailable)
+                }
+                Begun::Thread(memory) => {
+                    memory.extend_from_slice(bytes);
+                    Ok(())
+                }
             }
-            // The connection has ended.
-            let put = worker.put_call(begun, head_bytes + at, strip);
-            put.map_err(|_| Status::Unavailable)?;
-        }
+        })?;
         *left_bytes -= end - *done_bytes;
         *done_bytes = end;
-        if end < body_bytes { Err(Status::ResourceExhausted) } else { Ok(()) }
+        if end < len_bytes { Err(Status::ResourceExhausted) } else { Ok(()) }
     }
 }

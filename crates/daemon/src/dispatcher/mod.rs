@@ -9,13 +9,15 @@
 //! | [`WaitQueues`] | calls that wait for room at a peer, for their share of it, or for their next piece |
 //! | [`Services`] | functions and providers of this node |
 //! | [`ProviderCalls`] | requests that a provider or another thread is to answer, or whose answers are long |
-//! | [`RequestCopies`] | what this turn may copy of long requests, which are among the calls that wait |
-//! | [`LongAnswers`] | long answers that are copied in pieces |
+//! | [`RequestCopies`] | what this turn may copy of long requests to other nodes, which are among the calls that wait |
+//! | [`LongBodies`] | long answers, and long requests for this node, that are copied in pieces |
 
 mod departures;
+mod giving;
 mod incoming;
 mod limited;
 mod long_answers;
+mod long_bodies;
 mod long_requests;
 mod outgoing;
 mod passing;
@@ -34,7 +36,7 @@ use client::message::{CallExtra, CallHead, CallerHead, DAEMON, HAS_EXTRA, HERE};
 use departures::Departures;
 use incoming::caller_head;
 use ipc::TakenBytes;
-use long_answers::LongAnswers;
+use long_bodies::LongBodies;
 use long_requests::RequestCopies;
 use os::clock::duration_ns;
 use peers::PeerTable;
@@ -50,7 +52,7 @@ use zerocopy::FromBytes as _;
 
 use crate::{
     bulk_inbox::BulkInbox,
-    client_port::{ClientPort, ClientRequest, Outgoing, PeerRanks, Replies as _},
+    client_port::{ClientPort, ClientRequest, Outgoing, Replies as _},
     limits::{Held, Limits},
     metrics::{Counter, Lap, LoopTimer, Phase, Tally, Timing},
     rights::Act,
@@ -138,7 +140,7 @@ pub(super) struct Dispatcher<P: ClientPort> {
     /// Added to the numbers of this thread's clients, so that all threads' differ.
     client_base: u32,
     provider_calls: ProviderCalls<P>,
-    long_answers: LongAnswers<P>,
+    long_bodies: LongBodies<P>,
     request_copies: RequestCopies,
     /// Peers whose connection broke.
     broken: Vec<u32>,
@@ -244,7 +246,7 @@ impl<P: ClientPort> Dispatcher<P> {
             waiting: WaitQueues::new(size),
             held: Held::new(limits),
             provider_calls: ProviderCalls::default(),
-            long_answers: LongAnswers::default(),
+            long_bodies: LongBodies::default(),
             request_copies: RequestCopies::default(),
             broken: Vec::new(),
             answered_inline: 0,
@@ -461,12 +463,6 @@ impl<P: ClientPort> Dispatcher<P> {
         } else {
             self.forward(worker, rank, (client, reply_to), head, payload)
         }
-    }
-
-    /// The nodes whose connections this thread has.
-    pub(super) fn own_peers(&self) -> PeerRanks {
-        let (thread, threads) = (self.thread_handle.number(), self.thread_handle.threads());
-        PeerRanks { own: self.rank_info.rank(), size: self.rank_info.size(), thread, threads }
     }
 
     /// The connection of this thread to another node.

@@ -23,6 +23,7 @@ use crate::{
         waiting::{Body, Waiting},
     },
     metrics::{Counter, Phase, Timing},
+    threads::ThreadHandle,
 };
 
 impl<P: ClientPort> Dispatcher<P> {
@@ -106,7 +107,7 @@ impl<P: ClientPort> Dispatcher<P> {
     /// Makes the calls that waited, for peers that may have room now.
     #[inline(never)]
     pub(super) fn retry<N: Nic>(&mut self, replies: &mut P::Replies, worker: &mut Worker<N>) {
-        let has_memory = worker.take_freed_memory();
+        let has_memory = worker.take_freed_memory() | self.long_bodies.private.take_freed();
         for rank in self.waiting.take_listed() {
             let is_copying = self.waiting.take_copying(rank);
             let has_room = self.shares.take_freed(rank) || self.waiting.is_blocked(rank);
@@ -131,14 +132,14 @@ impl<P: ClientPort> Dispatcher<P> {
             let Waiting { reply_to, call, mut body } = waiting;
             let made = match &mut body {
                 Body::Private(body) => self.call_again(worker, rank, reply_to, &call, body),
-                Body::Left(request) => {
+                Body::Long(request) => {
                     self.call_long(replies, worker, rank, reply_to, &call, request)
                 }
             };
             match made {
                 Ok(()) => self.waiting.done(&mut self.held, trial),
                 Err(Refusal { status: Status::ResourceExhausted, reply_to }) if body.may_wait() => {
-                    if matches!(&body, Body::Left(request) if request.is_under_way()) {
+                    if matches!(&body, Body::Long(request) if request.is_under_way()) {
                         self.waiting.mark_copying(rank);
                     }
                     self.waiting.put_back(rank, trial, Waiting { reply_to, call, body }, false);
@@ -207,7 +208,10 @@ impl<P: ClientPort> Dispatcher<P> {
         }
         let charge = self.shares.charge(rank, call.client, call.service, call.response_bytes);
         if let Some(thread) = self.thread_handle.owner(rank) {
-            return self.call_by(thread, charge, reply_to, call, payload);
+            let send = |threads: &mut ThreadHandle, key| {
+                threads.request_call(thread, key, rank, call, payload)
+            };
+            return self.call_by(charge, reply_to, call, send);
         }
         let Some(peer) = self.peers.get(rank) else {
             return Err(Refusal { status: self.peers.absence(rank, self.now_ns), reply_to });
@@ -334,12 +338,33 @@ impl<N: Nic, P: ClientPort> rpc::Handler<N> for PollHandler<'_, P> {
         dispatcher.serve_peer(replies, worker, request);
     }
 
+    fn large_request(&mut self, worker: &mut Worker<N>, request: Request<'_>, body: &mut Vec<u8>) {
+        let Self { dispatcher, replies, .. } = self;
+        dispatcher.tally.add(Counter::Incoming, 1);
+        let len_bytes = body.len().saturating_sub(PEER_HEAD_BYTES);
+        dispatcher.tally.add(Counter::BytesIn, len_bytes as u64);
+        dispatcher.serve_peer_in_pieces(replies, worker, request, body);
+    }
+
     fn response(&mut self, _: &mut Worker<N>, cookie: u64, status: Status, body: &[u8]) {
         if self.dispatcher.bulk.outcome(cookie, status, Some(body)) {
             return;
         }
         let Some(call) = self.answered(cookie, status, body.len()) else { return };
         self.dispatcher.answer(self.replies, call.reply_to, status, body, call.taken_ns);
+    }
+
+    fn large_response(&mut self, worker: &mut Worker<N>, cookie: u64, body: &mut Vec<u8>) {
+        let is_of_thread = |call: &PendingCall<P>| matches!(call.reply_to, ReplyTo::Thread(_));
+        if !self.pending(cookie).is_some_and(is_of_thread) {
+            return self.response(worker, cookie, Status::Ok, body);
+        }
+        if let Some(PendingCall { reply_to: ReplyTo::Thread(token), .. }) =
+            self.answered(cookie, Status::Ok, body.len())
+        {
+            let body = core::mem::take(body);
+            self.dispatcher.thread_handle.answer_with(token, Status::Ok, body);
+        }
     }
 
     fn takes_pieces(&self, cookie: u64, len_bytes: usize) -> bool {

@@ -22,7 +22,8 @@ use crate::{
     dispatcher::{
         Answer, Caller, Dispatcher,
         departures::tag_of,
-        incoming::{caller_head, work_heads},
+        giving::work_heads,
+        incoming::caller_head,
         provider_calls::{ProviderCall, Server},
     },
     limits::CallerId,

@@ -21,6 +21,8 @@ pub(super) enum Server<C> {
     Client(C),
     /// The first process that polls, of those that offer the service.
     Any,
+    /// A client of this thread, to which the request is on its way: it knows of nothing.
+    Given(C),
     /// The thread that offers the service.
     Thread,
     /// Nobody any more: its answer is on its way, in pieces.
@@ -50,7 +52,7 @@ pub(super) struct ProviderCalls<P: ClientPort> {
     of_peers: Vec<Vec<Option<Key>>>,
     /// By service: requests for services of other threads that these have no room for.
     /// Ordered, so that the same events end the same calls first.
-    cross_thread: BTreeMap<u16, RequestQueue>,
+    cross_thread: BTreeMap<u16, RequestQueue<P>>,
     /// Services with such a queue, each once.
     ready: Vec<u16>,
 }
@@ -146,7 +148,7 @@ impl<P: ClientPort> ProviderCalls<P> {
     /// The requests that clients are to answer for which `is_wanted` holds.
     pub(super) fn of_clients(&self, is_wanted: impl Fn(P::Client) -> bool) -> Vec<Key> {
         let is_wanted = |call: &ProviderCall<P>| match call.server {
-            Server::Client(client) => is_wanted(client),
+            Server::Client(client) | Server::Given(client) => is_wanted(client),
             Server::Any | Server::Thread | Server::Answered => false,
         };
         self.keys(is_wanted)
@@ -185,13 +187,13 @@ impl<P: ClientPort> ProviderCalls<P> {
     ) {
         let Self { calls, cross_thread, .. } = self;
         let queue = match server {
-            Server::Client(_) | Server::Any | Server::Answered => {
+            Server::Client(_) | Server::Given(_) | Server::Any | Server::Answered => {
                 services.provider(service).map(|provider| &mut provider.queue)
             }
             Server::Thread => cross_thread.get_mut(&service),
         };
         if let Some(queue) = queue {
-            let is_wanted = |request: &QueuedRequest| calls.get(request.key).is_some();
+            let is_wanted = |request: &QueuedRequest<P>| calls.get(request.key).is_some();
             queue.mark_dead(is_wanted, |caller, bytes| held.release(caller, bytes));
         }
     }
@@ -219,19 +221,24 @@ impl<P: ClientPort> ProviderCalls<P> {
         &mut self,
         held: &mut Held,
         service: u16,
-        request: QueuedRequest,
+        request: QueuedRequest<P>,
     ) -> bool {
         enqueue(self.cross_thread.entry(service).or_default(), held, request)
     }
 
+    /// Whether requests wait for a service of another thread.
+    pub(super) fn waits_for_thread(&self, service: u16) -> bool {
+        self.cross_thread.get(&service).is_some_and(|queue| !queue.is_empty())
+    }
+
     /// Takes the queue of a service of another thread.
     #[inline]
-    pub(super) fn take_queue(&mut self, service: u16) -> Option<RequestQueue> {
+    pub(super) fn take_queue(&mut self, service: u16) -> Option<RequestQueue<P>> {
         self.cross_thread.remove(&service)
     }
 
     /// Puts back what is left of a queue.
-    pub(super) fn put_queue_back(&mut self, service: u16, queue: RequestQueue) {
+    pub(super) fn put_queue_back(&mut self, service: u16, queue: RequestQueue<P>) {
         self.cross_thread.insert(service, queue);
         self.mark_ready(service);
     }

@@ -60,7 +60,7 @@ impl<P: ClientPort> Dispatcher<P> {
             deadline_ns,
             who: NOBODY,
             asked: AskedBy { thread: self.thread_handle.number(), key },
-            body: payload.to_vec(),
+            body: payload.to_vec().into(),
         };
         let to = ThreadCall::Provider { key, service: DAEMON };
         match self.thread_handle.request_serve(thread as usize, to, request) {

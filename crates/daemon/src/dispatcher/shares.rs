@@ -43,6 +43,11 @@ impl Charge {
         Account { caller: Some(self.client.number()), method: Some(self.service) }
     }
 
+    /// The service that it is a call of.
+    pub(super) fn service(&self) -> u16 {
+        self.service
+    }
+
     /// Whether it is for this client.
     pub(super) fn is_for(&self, client: ClientTag) -> bool {
         self.client == client

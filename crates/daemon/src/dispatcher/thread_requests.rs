@@ -2,19 +2,22 @@
 
 use client::message::DAEMON;
 use rpc::{Status, Worker};
+use slots::Key;
 use verbs::Nic;
 
 use crate::{
     client_port::ClientPort,
     dispatcher::{
         Caller, Dispatcher, Outgoing, PendingCall, Refusal, ReplyTo,
+        giving::Requester,
+        long_bodies::{PIECE_BYTES, Recipient},
         said::{context_of, mark_service, not_executed},
         shares::Charge,
     },
-    limits::CallerId,
     metrics::Counter,
     services::{Inbound, QueuedRequest, Served, dequeue, requeue},
-    threads::{AskedBy, ThreadCall, ThreadEvent, ThreadRequest},
+    source::{PrivateBody, Source},
+    threads::{ThreadCall, ThreadEvent, ThreadHandle, ThreadRequest},
 };
 
 /// Requests and replies of other threads taken per turn.
@@ -45,16 +48,15 @@ impl<P: ClientPort> Dispatcher<P> {
             match event {
                 ThreadEvent::Request(ThreadRequest::Call { rank, call, body }, token) => {
                     let reply_to = ReplyTo::Thread(token);
-                    let made = self.call_or_wait(worker, rank, reply_to, call, &body);
+                    let made = self.call_for_thread(worker, rank, (reply_to, call), body, replies);
                     if let Err(Refusal { status, reply_to: ReplyTo::Thread(token) }) = made {
                         self.thread_handle.answer(token, status, not_executed(status));
                     }
-                    self.thread_handle.keep(body);
                 }
                 ThreadEvent::Request(
                     ThreadRequest::Serve {
                         service,
-                        caller,
+                        caller: caller_id,
                         rank,
                         method,
                         deadline_ns,
@@ -64,13 +66,10 @@ impl<P: ClientPort> Dispatcher<P> {
                     },
                     token,
                 ) => {
-                    let context = context_of(&who);
-                    let inbound =
-                        Inbound { rank, method, body: &body, context, cancellation: None };
                     self.who = who;
-                    let token = (token, asked);
-                    self.serve_thread(replies, token, (service, caller), &inbound, deadline_ns);
-                    self.thread_handle.keep(body);
+                    let caller = Caller::Thread(token, asked);
+                    let from = Requester { caller, caller_id, deadline_ns };
+                    self.serve_thread(replies, from, (service, rank, method), body);
                 }
                 // Only a notice says so.
                 ThreadEvent::Request(ThreadRequest::Notice(_), token) => {
@@ -90,11 +89,10 @@ impl<P: ClientPort> Dispatcher<P> {
     #[inline(never)]
     pub(super) fn call_by(
         &mut self,
-        thread: usize,
         charge: Charge,
         reply_to: ReplyTo<P>,
         call: &Outgoing,
-        payload: &[u8],
+        send: impl FnOnce(&mut ThreadHandle, Key) -> Result<(), Status>,
     ) -> Result<(), Refusal<ReplyTo<P>>> {
         if !self.admit(&charge) {
             return Err(Refusal { status: Status::ResourceExhausted, reply_to });
@@ -108,7 +106,7 @@ impl<P: ClientPort> Dispatcher<P> {
                 return Err(Refusal { status: Status::ResourceExhausted, reply_to });
             }
         };
-        match self.thread_handle.request_call(thread, key, charge.rank, call, payload) {
+        match send(&mut self.thread_handle, key) {
             Ok(()) => {
                 self.tally.add(Counter::ThreadRequests, 1);
                 Ok(())
@@ -139,28 +137,21 @@ impl<P: ClientPort> Dispatcher<P> {
         while let Some(request) = dequeue(&mut queue, &mut self.held) {
             let QueuedRequest { key, caller, rank, method, body } = request;
             // Its caller may have given up.
-            let Some(call) = self.provider_calls.unqueued(key) else { continue };
-            let (deadline_ns, who) = (call.deadline_ns, call.who);
-            let Some(thread) = self.services.elsewhere(service) else {
-                self.end_provider_call(replies, worker, key, Status::Unavailable, &[]);
+            if self.provider_calls.unqueued(key).is_none() {
                 continue;
+            }
+            let body = match body {
+                Source::Private(body) => body,
+                left @ Source::Left(_) => {
+                    let recipient = Recipient::Thread { service, rank, method };
+                    self.long_bodies.push((key, caller), left, None, recipient);
+                    continue;
+                }
             };
-            let asked = AskedBy { thread: self.thread_handle.number(), key };
-            let request = ThreadRequest::Serve {
-                service,
-                caller,
-                rank,
-                method,
-                deadline_ns,
-                who,
-                asked,
-                body,
-            };
-            let to = ThreadCall::Provider { key, service };
-            match self.thread_handle.request_serve(thread, to, request) {
-                Ok(()) => self.tally.add(Counter::ThreadRequests, 1),
-                Err((ThreadRequest::Serve { body, .. }, status @ Status::ResourceExhausted)) => {
-                    self.count_refusal(status);
+            match self.ask_thread((key, caller), service, (rank, method), body) {
+                Ok(()) => {}
+                Err((body, status @ Status::ResourceExhausted)) => {
+                    let body = Source::Private(body);
                     let request = QueuedRequest { key, caller, rank, method, body };
                     let is_queued = requeue(&mut queue, &mut self.held, request);
                     self.provider_calls.put_queue_back(service, queue);
@@ -176,7 +167,7 @@ impl<P: ClientPort> Dispatcher<P> {
         }
     }
 
-    fn count_refusal(&mut self, status: Status) {
+    pub(super) fn count_refusal(&mut self, status: Status) {
         if status == Status::ResourceExhausted {
             self.tally.add(Counter::LaneFull, 1);
         }
@@ -186,33 +177,44 @@ impl<P: ClientPort> Dispatcher<P> {
     fn serve_thread(
         &mut self,
         replies: &mut P::Replies,
-        (token, asked): (inproc::Token, AskedBy),
-        (service, caller_id): (u16, CallerId),
-        inbound: &Inbound<'_>,
-        deadline_ns: u64,
+        from: Requester<P>,
+        (service, rank, method): (u16, u32, u16),
+        body: PrivateBody,
     ) {
+        let Caller::Thread(token, asked) = from.caller else { return };
         self.body.clear();
         if service == DAEMON {
-            let status = self.report(inbound.body, replies);
+            let status = self.report(&body, replies);
             self.thread_handle.answer(token, status, &self.body);
             return;
         }
-        match self.services.serve(service, inbound, &mut self.body) {
+        let context = context_of(&self.who);
+        let inbound = Inbound { rank, method, body: &body, context, cancellation: None };
+        match self.services.serve(service, &inbound, &mut self.body) {
             Some(Served::Answered(status)) => {
                 self.count_status(status);
                 mark_service(&mut self.body, status);
-                if self.may_be_in_pieces(status) {
+                if status == Status::Ok && self.body.len() > PIECE_BYTES {
                     let body = core::mem::take(&mut self.body);
-                    return self.thread_handle.answer_with(token, status, body);
+                    self.thread_handle.answer_with(token, status, body);
+                } else {
+                    self.thread_handle.answer(token, status, &self.body);
                 }
-                self.thread_handle.answer(token, status, &self.body);
             }
             Some(served @ Served::Provided) => {
-                let caller = (Caller::Thread(token, asked), caller_id);
-                let handed = self.hand_over(replies, service, inbound, caller, deadline_ns, served);
+                let from = Requester { caller: Caller::Thread(token, asked), ..from };
+                let handed = if body.len() > PIECE_BYTES {
+                    let (what, body) = ((service, rank, method), Source::Private(body));
+                    self.hand_over_in_pieces(replies, what, body, from, &served)
+                } else {
+                    let handed = self.hand_over(replies, service, &inbound, from, &served);
+                    self.thread_handle.keep(body.into_memory());
+                    handed
+                };
                 if let Err(Refusal { status, reply_to: Caller::Thread(token, _) }) = handed {
                     self.thread_handle.answer(token, status, not_executed(status));
                 }
+                return;
             }
             // Its provider is gone. That another thread offers it by now is no reason to send the
             // request around.
@@ -220,6 +222,7 @@ impl<P: ClientPort> Dispatcher<P> {
                 self.thread_handle.answer(token, Status::Unavailable, &[]);
             }
         }
+        self.thread_handle.keep(body.into_memory());
     }
 
     /// Another thread has answered, or refused, a request of this one.
@@ -233,11 +236,12 @@ impl<P: ClientPort> Dispatcher<P> {
     ) {
         match to {
             ThreadCall::Peer { key, .. } => {
-                if let Some(call) = self.calls.remove(key) {
-                    self.shares.release(&call.charge);
+                let Some(call) = self.calls.remove(key) else { return };
+                self.shares.release(&call.charge);
+                if let Err((call, body)) = self.end_call_in_pieces(replies, call, status, body) {
                     self.answer(replies, call.reply_to, status, &body, call.taken_ns);
+                    self.thread_handle.keep(body);
                 }
-                self.thread_handle.keep(body);
             }
             // This thread may have met the deadline first.
             ThreadCall::Provider { key, .. } => {

@@ -11,6 +11,7 @@ use crate::{
     dispatcher::{Outgoing, ReplyTo},
     fair_queue::FairQueue,
     limits::{CallerId, ENTRY_BYTES, Held, Wheel},
+    source::{PrivateMemory, PrivateShare, Source},
 };
 
 /// A call that waits.
@@ -24,45 +25,76 @@ pub(super) struct Waiting<P: ClientPort> {
 pub(super) enum Body<P: ClientPort> {
     /// A copy.
     Private(Vec<u8>),
-    /// With its client.
-    Left(LongRequest<P>),
+    /// It is copied in pieces.
+    Long(Box<LongRequest<P>>),
 }
 
-/// A request that lies where its client put it: as long as it is not answered, the memory is the daemon's.
+/// A request that is copied in pieces to where it goes on from.
 pub(super) struct LongRequest<P: ClientPort> {
-    pub(super) from: P::ReplyTo,
-    /// What is before its body.
-    pub(super) head_bytes: usize,
-    pub(super) body_bytes: usize,
+    pub(super) source: Source<P>,
+    /// If that is private memory, or what it is copied to.
+    share: Option<PrivateShare>,
     pub(super) done_bytes: usize,
     /// The memory that it is copied to, which is taken with the first piece.
-    pub(super) begun: Option<BegunCall>,
+    pub(super) begun: Option<Begun>,
     /// There was none though no other body held any: nothing will be given back that it could wait for.
     pub(super) is_beyond_memory: bool,
 }
 
+/// Memory that a request is copied to.
+pub(super) enum Begun {
+    /// That its peer reads.
+    Peer(BegunCall),
+    /// That of the thread which has the peer, once it is asked.
+    Thread(Vec<u8>),
+}
+
 impl<P: ClientPort> LongRequest<P> {
+    /// If its source is private, `share` is of that.
+    pub(super) fn new(source: Source<P>, share: Option<PrivateShare>) -> Self {
+        let (done_bytes, begun, is_beyond_memory) = (0, None, false);
+        Self { source, share, done_bytes, begun, is_beyond_memory }
+    }
+
+    /// Takes the private memory that it is to be copied to; `false`: there is no room now.
+    pub(super) fn begin_private(&mut self, private: &PrivateMemory) -> bool {
+        let len_bytes = self.source.len_bytes();
+        let Some(share) = private.take(len_bytes) else {
+            self.is_beyond_memory = !PrivateMemory::may_have(len_bytes);
+            return false;
+        };
+        let mut memory = Vec::new();
+        // Nobody gives back what the system has not got.
+        self.is_beyond_memory = memory.try_reserve_exact(len_bytes).is_err();
+        if !self.is_beyond_memory {
+            self.begun = Some(Begun::Thread(memory));
+            self.share = Some(share);
+        }
+        !self.is_beyond_memory
+    }
+
     /// Whether it has memory, and is to get more pieces.
     pub(super) fn is_under_way(&self) -> bool {
         self.begun.is_some() && !self.is_copied()
     }
 
     pub(super) fn is_copied(&self) -> bool {
-        self.done_bytes == self.body_bytes
+        self.done_bytes == self.source.len_bytes()
     }
 }
 
 impl<P: ClientPort> Body<P> {
     /// Whether there is something that it can wait for.
     pub(super) fn may_wait(&self) -> bool {
-        !matches!(self, Self::Left(LongRequest { is_beyond_memory: true, .. }))
+        !matches!(self, Self::Long(request) if request.is_beyond_memory)
     }
 
     /// Bytes of it that the daemon holds.
     fn held_bytes(&self) -> usize {
         match self {
             Self::Private(body) => body.len(),
-            Self::Left(_) => 0,
+            // It is its client's, or has its share of the private memory.
+            Self::Long(_) => 0,
         }
     }
 }

@@ -13,6 +13,7 @@ use zerocopy::{FromBytes as _, IntoBytes as _};
 #[path = "../../../bootstrap/tests/common/mod.rs"]
 mod common;
 mod counters;
+mod given_requests;
 mod isolation;
 mod long_answers;
 mod long_requests;

@@ -12,8 +12,8 @@ use std::{
 use bootstrap::{JobId, RankInfo, Secret};
 use client::{Filler, LentBytes, message};
 use copyrpc_daemon::{
-    CONTROL_NS, ClientPort, ClientRequest, ClientTag, Codec, Control, Daemon, Inbound, Limits,
-    Parts, PeerRanks, Replies, Services, Status, ThreadHandle,
+    CONTROL_NS, ClientPort, ClientRequest, ClientTag, Codec, Control, Daemon, Inbound,
+    LeftRequests, Limits, Parts, Replies, Services, Status, ThreadHandle,
     membership::DetectorConfig,
     metrics::{Counter, MetricsFile},
 };
@@ -51,6 +51,17 @@ struct Clients {
     left: BTreeMap<Address, Vec<u8>>,
     /// Bytes of answers that were put in parts, or read of requests that were left.
     copied_bytes: usize,
+    /// The most bytes that were copied at once: of an answer that was not put in parts, of a part, or of what was left.
+    most_at_once: usize,
+}
+
+impl Clients {
+    fn end(&mut self, to: Address, status: Status, body: Vec<u8>) {
+        assert!(self.unanswered.remove(&to), "call {to:?} is answered twice");
+        self.stored.remove(&to);
+        self.left.remove(&to);
+        self.answers.push_back((to.0, to.1, status, body));
+    }
 }
 
 /// What becomes of a part of an answer.
@@ -77,8 +88,8 @@ struct TestPort {
     replies: TestReplies,
     /// The request that was taken last.
     request: Vec<u8>,
-    /// To which long requests are left with their clients.
-    peers: Option<PeerRanks>,
+    /// Long requests that are left with their clients.
+    leaves: Option<LeftRequests>,
 }
 
 impl TestPort {
@@ -95,11 +106,9 @@ impl Replies for TestReplies {
 
     fn reply(&mut self, to: Address, status: Status, parts: &[&[u8]]) {
         let mut clients = self.0.borrow_mut();
-        assert!(clients.unanswered.remove(&to), "call {to:?} is answered twice");
-        clients.stored.remove(&to);
-        clients.left.remove(&to);
         let body = if status == Status::Ok { parts.concat() } else { Vec::new() };
-        clients.answers.push_back((to.0, to.1, status, body));
+        clients.most_at_once = clients.most_at_once.max(body.len());
+        clients.end(to, status, body);
     }
 
     /// As shared memory does: what fits a line goes in one.
@@ -126,18 +135,20 @@ impl Replies for TestReplies {
             return false;
         }
         clients.copied_bytes += part.len();
+        clients.most_at_once = clients.most_at_once.max(part.len());
         let (body, put_bytes) = clients.stored.entry(to).or_default();
         body.resize(len_bytes, 0);
-        *put_bytes += part.len();
+        // What was put before of another answer counts as nothing.
+        *put_bytes = if part.start == 0 { part.len() } else { *put_bytes + part.len() };
         fill(&mut Filler::from(&mut body[part]));
         true
     }
 
     fn reply_stored(&mut self, to: Address, len_bytes: usize) {
-        let stored = self.0.borrow_mut().stored.remove(&to);
-        let (body, put_bytes) = stored.expect("its parts were put");
+        let mut clients = self.0.borrow_mut();
+        let (body, put_bytes) = clients.stored.remove(&to).expect("its parts were put");
         assert_eq!((body.len(), put_bytes), (len_bytes, len_bytes), "each part once");
-        self.reply(to, Status::Ok, &[&body]);
+        clients.end(to, Status::Ok, body);
     }
 
     fn read_left(&mut self, from: Address, part: Range<usize>, to: &mut Vec<u8>) -> bool {
@@ -146,6 +157,7 @@ impl Replies for TestReplies {
             return false;
         }
         clients.copied_bytes += part.len();
+        clients.most_at_once = clients.most_at_once.max(part.len());
         let left = clients.left.get(&from).expect("memory is read until it is given back");
         to.extend_from_slice(&left[part]);
         true
@@ -170,8 +182,8 @@ impl ClientPort for TestPort {
         let reply_to = (client, number);
         assert!(clients.unanswered.insert(reply_to), "call {reply_to:?} is made twice");
         let len_bytes = bytes.len();
-        let is_called = self.peers.is_some_and(|peers| peers.are_called(&bytes));
-        let is_left = is_long_answer(&bytes) || is_called && len_bytes > 4160;
+        let is_request = self.leaves.as_ref().is_some_and(|leaves| leaves.has(&bytes));
+        let is_left = is_long_answer(&bytes) || is_request && len_bytes > 4160;
         if is_left {
             clients.left.insert(reply_to, bytes.clone());
         }
@@ -193,8 +205,8 @@ impl ClientPort for TestPort {
 
     fn set_turn_budget(&mut self, _: u32) {}
 
-    fn leave_requests_to(&mut self, peers: PeerRanks) {
-        self.peers = Some(peers);
+    fn leave_requests(&mut self, requests: LeftRequests) {
+        self.leaves = Some(requests);
     }
 
     fn tag(client: u32) -> ClientTag {
@@ -358,6 +370,7 @@ impl Node {
     pub(crate) fn depart(&self, client: u32) {
         let mut clients = self.clients(client).borrow_mut();
         clients.gone.push(client);
+        clients.left.retain(|(of, _), _| *of != client);
         clients.departures += 1;
     }
 
@@ -375,6 +388,11 @@ impl Node {
     /// them, since the last question.
     pub(crate) fn take_copied(&self, client: u32) -> usize {
         std::mem::take(&mut self.clients(client).borrow_mut().copied_bytes)
+    }
+
+    /// The most bytes that were copied at once for the clients of a client's thread.
+    pub(crate) fn most_at_once(&self, client: u32) -> usize {
+        self.clients(client).borrow().most_at_once
     }
 
     /// Requests that are left with the clients of a client's thread.

@@ -106,6 +106,9 @@ pub enum CallError {
         /// Longest request.
         max_bytes: usize,
     },
+    /// The program gave the request up while it filled it. Nothing was sent.
+    #[error("the request was given up while it was filled; nothing was sent")]
+    GivenUp,
     /// As many calls as agreed are in flight, late responses of abandoned calls included. Nothing
     /// was sent; retry after a response.
     #[error("all {depth} calls are in flight; nothing was sent, retry after a response")]

@@ -12,7 +12,7 @@ use memory::Region;
 
 use super::rig::*;
 use crate::{
-    CallError, LentRequest, Request, Server, ServerConfig,
+    CallError, LentRequest, ReplyError, Request, Server, ServerConfig,
     endpoint::{
         client::calls::ClientCalls,
         half::{EAGER_BYTES_MAX, Half, HalfShape},
@@ -117,6 +117,41 @@ fn a_request_that_panics_while_it_is_filled_is_not_sent() {
         assert!(!client.was_sent());
     }
     expect_increment(&mut client, &[3; 100]);
+}
+
+#[test]
+fn a_request_that_is_given_up_while_it_is_filled_is_not_sent() {
+    let dir = Dir::new();
+    let _server = ServerThread::start(&dir.socket(), small(), increment);
+    let mut client = sync(&dir.socket());
+    // More often than there are calls: none of them is lost.
+    for _ in 0..20 {
+        let given_up = client.call_with(100, |filler| {
+            filler.put(b"begun").unwrap();
+            filler.give_up();
+        });
+        assert_eq!(given_up, Err(CallError::GivenUp));
+        assert!(!client.was_sent());
+    }
+    expect_increment(&mut client, &[3; 100]);
+}
+
+#[test]
+fn a_response_that_is_given_up_while_it_is_filled_is_not_answered() {
+    let dir = Dir::new();
+    let _server = ServerThread::start(&dir.socket(), small(), |request| {
+        if request.payload() == b"give up" {
+            let replied = request.reply_with(100, |filler| filler.give_up());
+            assert_eq!(replied, Err(ReplyError::GivenUp));
+        } else {
+            increment(request);
+        }
+    });
+    let mut client = sync(&dir.socket());
+    for _ in 0..20 {
+        assert_eq!(client.call(b"give up"), Err(CallError::NotAnswered));
+    }
+    expect_increment(&mut client, b"others");
 }
 
 #[test]

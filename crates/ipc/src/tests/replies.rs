@@ -5,6 +5,7 @@ use std::{thread, time::Duration};
 use super::rig::{Dir, eventually, patient, pipelined, small, sync};
 use crate::{
     CallError, FutureClient, OpenRequest, Replies, ReplyError, RequestId, Server, ServerConfig,
+    endpoint::server::call_table::Unanswerable,
 };
 
 /// Runs a server until the client's thread has ended.
@@ -90,7 +91,8 @@ fn every_kind_of_answer_can_be_given_by_id() {
                 assert_eq!(replied, Err(too_large));
             }
             b"no memory" => {
-                let replied = replied(|replies, id| replies.answer_no_memory(id, 1000));
+                let replied =
+                    replied(|replies, id| replies.answer_without(id, Unanswerable::NoMemory, 1000));
                 assert_eq!(replied, Err(ReplyError::NoMemory { len_bytes: 1000 }));
             }
             _ => left = Some(id),

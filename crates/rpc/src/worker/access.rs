@@ -285,19 +285,20 @@ impl<N: Nic> Worker<N> {
     pub(super) fn transferred<H: Handler<N> + ?Sized>(&mut self, key: Key, handler: &mut H) {
         let Some(transfer) = self.transfers.take(key) else { return };
         let peer = transfer.peer();
-        let (purpose, is_complete, copy) = transfer.into_outcome();
+        let (purpose, is_complete, mut copy) = transfer.into_outcome();
         if !is_complete {
             return self.tell_failed(&purpose);
         }
         match purpose {
             Purpose::Request { id, method, timeout_us, buffer } => {
-                let body = &copy[..buffer.len_bytes()];
+                copy.truncate(buffer.len_bytes());
                 // The handler may need the room for its answer.
                 drop(buffer);
                 if self.is_connected(peer) {
                     let token = Token::new(peer, (id, method), None, &self.tokens);
                     let is_cancelled = self.is_cancelled(&token);
-                    handler.request(self, Request { token, method, body, timeout_us });
+                    let request = Request { token, method, body: &[], timeout_us };
+                    handler.large_request(self, request, &mut copy);
                     if is_cancelled {
                         // It was told while the body was on its way, and knew of no request.
                         handler.cancelled(self, peer, id);
@@ -314,7 +315,8 @@ impl<N: Nic> Worker<N> {
                         handler.response_in_pieces(self, cookie, len_bytes);
                     }
                     Some(cookie) => {
-                        handler.response(self, cookie, Status::Ok, &copy[..len_bytes]);
+                        copy.truncate(len_bytes);
+                        handler.large_response(self, cookie, &mut copy);
                     }
                     None => {}
                 }
@@ -322,6 +324,11 @@ impl<N: Nic> Worker<N> {
             Purpose::Access(access) => handler.response(self, access.cookie, Status::Ok, &[]),
         }
         self.transfers.keep(copy);
+    }
+
+    /// Keeps memory of a body that a handler took, for those to come.
+    pub fn keep_memory(&mut self, body: Vec<u8>) {
+        self.transfers.keep(body);
     }
 
     fn tell_failed(&mut self, purpose: &Purpose<N>) {

@@ -102,10 +102,12 @@ impl<N: Nic> Transfer<N> {
         if let Some(call) = told {
             return Some((call, piece));
         }
-        if self.body.len() < buffer.len_bytes() {
-            self.body.resize(buffer.len_bytes(), 0);
+        let range = piece.range();
+        // No further: a piece takes no longer for what is behind it.
+        if self.body.len() < range.end {
+            self.body.resize(range.end, 0);
         }
-        piece.copy_to(offset_bytes, &mut self.body[piece.range()]);
+        piece.copy_to(offset_bytes, &mut self.body[range]);
         None
     }
 

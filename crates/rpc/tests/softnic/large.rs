@@ -1,10 +1,10 @@
 //! Bodies that do not fit the ring, and memory beside the calls.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, mem};
 
 use copyrpc_rpc::{
     Call, CallError, CloseReason, Config, Handler, LocalRegion, PeerId, Range, RemoteRegion,
-    ReplyError, Request, Status, TransferError, TransportKind, Worker,
+    ReplyError, Request, Status, Token, TransferError, TransportKind, Worker,
 };
 use softnic::Nic;
 
@@ -26,6 +26,59 @@ fn bodies_of_every_length_arrive_whole() {
             let (status, answer) = &a.program.ended[&cookie];
             assert_eq!(*status, Status::Ok);
             assert!(*answer == body, "{len_bytes} B came back as {} B", answer.len());
+        }
+    }
+}
+
+/// Takes the memory of large bodies, and gives some of it back.
+#[derive(Default)]
+struct Keeping {
+    requests: Vec<(Token, Vec<u8>)>,
+    responses: Vec<(u64, Vec<u8>)>,
+}
+
+impl Handler<Nic> for Keeping {
+    fn request(&mut self, _: &mut Worker<Nic>, _: Request<'_>) {
+        panic!("it is large");
+    }
+
+    fn large_request(&mut self, _: &mut Worker<Nic>, request: Request<'_>, body: &mut Vec<u8>) {
+        assert!(request.body.is_empty() && request.method == ECHO);
+        self.requests.push((request.token, mem::take(body)));
+    }
+
+    fn response(&mut self, _: &mut Worker<Nic>, _: u64, _: Status, _: &[u8]) {
+        panic!("it is large");
+    }
+
+    fn large_response(&mut self, _: &mut Worker<Nic>, cookie: u64, body: &mut Vec<u8>) {
+        self.responses.push((cookie, mem::take(body)));
+    }
+}
+
+/// A handler that takes the memory of a body has all of the body and nothing else, also in memory that was used for a
+/// longer or a shorter one before.
+#[test]
+fn large_bodies_whose_memory_is_taken_are_whole() {
+    for config in shapes() {
+        let (mut a, mut b, to_b, _) = pair(&config);
+        let (mut caller, mut server) = (Keeping::default(), Keeping::default());
+        for (cookie, len_bytes) in (1..).zip([1 << 20, 5000, (3 << 17) + 1, 1 << 20, 70_000]) {
+            let body = body(len_bytes, len_bytes);
+            let call = Call { method: ECHO, cookie, ..Call::default() };
+            a.worker.call(to_b, &call, &body).unwrap();
+            while caller.responses.is_empty() {
+                a.worker.poll(os::clock::now_ns(), &mut caller);
+                b.worker.poll(os::clock::now_ns(), &mut server);
+                if let Some((token, request)) = server.requests.pop() {
+                    assert!(request == body, "{len_bytes} B");
+                    b.worker.reply(token, Status::Ok, &request).unwrap();
+                    b.worker.keep_memory(request);
+                }
+            }
+            let (ended, response) = caller.responses.pop().unwrap();
+            assert!(ended == cookie && response == body, "{len_bytes} B");
+            a.worker.keep_memory(response);
         }
     }
 }

@@ -193,6 +193,9 @@ impl<C> ClientCalls<C> {
         if M::MAY_PANIC {
             self.free.push(index);
             self.requests.store(&self.up, index, request);
+            if request.is_given_up() {
+                return Err((CallError::GivenUp, context));
+            }
             self.free.pop();
         }
         call.generation = call.generation.wrapping_add(1);

@@ -38,6 +38,8 @@ pub enum Unanswerable {
     NotPending,
     /// There is no memory for a response of this length. Nothing has changed.
     NoMemory,
+    /// The program gave the response up while it filled it. Nothing has changed.
+    GivenUp,
 }
 
 impl From<NotPending> for Unanswerable {
@@ -355,6 +357,9 @@ impl CallTable {
         }
         if M::MAY_PANIC {
             self.responses.store(&self.down, call, message);
+            if message.is_given_up() {
+                return Err(Unanswerable::GivenUp);
+            }
         }
         entry.serial = 0;
         self.answered += 1;

@@ -39,6 +39,9 @@ pub enum ReplyError {
         /// Length of the response.
         len_bytes: usize,
     },
+    /// The program gave the response up while it filled it; the client was told that there is none.
+    #[error("the response was given up while it was filled")]
+    GivenUp,
     /// The client died, left or was evicted meanwhile, or the request was answered before.
     #[error("the client is gone, or the request was answered before")]
     ClientGone,
@@ -152,6 +155,7 @@ impl Replies {
         put.map_err(|unanswerable| match unanswerable {
             Unanswerable::NotPending => ReplyError::ClientGone,
             Unanswerable::NoMemory => ReplyError::NoMemory { len_bytes },
+            Unanswerable::GivenUp => ReplyError::GivenUp,
         })
     }
 
@@ -268,22 +272,27 @@ impl Replies {
         match session.calls.answer(id.call, id.serial, kind, message) {
             Ok(()) => {}
             Err(Unanswerable::NotPending) => return Err(ReplyError::ClientGone),
-            Err(Unanswerable::NoMemory) => return self.answer_no_memory(id, message.len_bytes()),
+            Err(unanswerable) => return self.answer_without(id, unanswerable, message.len_bytes()),
         }
         session.mark_unannounced(id.client.slot, &mut self.unannounced);
         self.stats.responses += 1;
         Ok(())
     }
 
-    /// The request was served, which [`ResponseKind::ResourceExhausted`] would deny.
+    /// The request was served, which [`ResponseKind::ResourceExhausted`] would deny, and its response is not there.
     #[cold]
-    pub(crate) fn answer_no_memory(
+    pub(crate) fn answer_without(
         &mut self,
         id: RequestId,
+        unanswerable: Unanswerable,
         len_bytes: usize,
     ) -> Result<(), ReplyError> {
         self.answer(id, ResponseKind::NotAnswered, b"".as_slice())?;
-        Err(ReplyError::NoMemory { len_bytes })
+        Err(match unanswerable {
+            Unanswerable::NotPending => ReplyError::ClientGone,
+            Unanswerable::NoMemory => ReplyError::NoMemory { len_bytes },
+            Unanswerable::GivenUp => ReplyError::GivenUp,
+        })
     }
 
     /// Answers a request that this server took just now, and whose client is therefore there;
@@ -298,8 +307,9 @@ impl Replies {
         let session = self.table.sessions[usize::from(id.client.slot)].as_deref_mut();
         let Some(session) = session else { return false };
         let answered = session.calls.answer(id.call, id.serial, kind, message);
-        if answered == Err(Unanswerable::NoMemory) {
-            return self.answer_no_memory(id, message.len_bytes()) != Err(ReplyError::ClientGone);
+        if let Err(lost @ (Unanswerable::NoMemory | Unanswerable::GivenUp)) = answered {
+            return self.answer_without(id, lost, message.len_bytes())
+                != Err(ReplyError::ClientGone);
         }
         let is_first = answered.is_ok();
         if is_first {

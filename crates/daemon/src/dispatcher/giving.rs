@@ -1,0 +1,405 @@
+//! Requests on their way to the processes and threads that are to answer them: given at once if they are short, else in
+//! pieces, and queued while nobody asks for one.
+
+use client::message::{CallHead, ContextHead, HAS_CONTEXT, WorkHead};
+use rpc::{Request, Status, Worker};
+use slots::Key;
+use verbs::Nic;
+use zerocopy::IntoBytes as _;
+
+use crate::{
+    client_port::{ClientPort, Replies as _},
+    copy::copied,
+    dispatcher::{
+        Answer, Caller, Dispatcher, Refusal,
+        departures::tag_of,
+        long_bodies::{PIECE_BYTES, Recipient},
+        provider_calls::{ProviderCall, Server},
+        said::not_executed,
+    },
+    limits::CallerId,
+    members::Poll,
+    metrics::Counter,
+    services::{Inbound, QueuedRequest, Served, dequeue},
+    source::{LeftBody, PrivateBody, Source},
+    threads::{AskedBy, ThreadCall, ThreadRequest},
+};
+
+/// Who made a request, and until when it waits.
+pub(super) struct Requester<P: ClientPort> {
+    pub(super) caller: Caller<P>,
+    pub(super) caller_id: CallerId,
+    pub(super) deadline_ns: u64,
+}
+
+/// A call that was stored, its caller, and who is to answer it.
+type Stored<P> = (Key, CallerId, Server<<P as ClientPort>::Client>);
+
+impl<P: ClientPort> Dispatcher<P> {
+    /// Gives a request to the process that provides the service, at once if that polls, else when it
+    /// does; or to the thread that offers it, as soon as that has room.
+    pub(super) fn hand_over(
+        &mut self,
+        replies: &mut P::Replies,
+        service: u16,
+        inbound: &Inbound<'_>,
+        from: Requester<P>,
+        to: &Served,
+    ) -> Result<(), Refusal<Caller<P>>> {
+        let &Inbound { rank, method, body, .. } = inbound;
+        let (key, caller, server) = self.store(service, body.len(), from, to)?;
+        if server == Server::Any
+            && let Some(poll) = self.services.take_poll(service)
+            && let Some(call) = self.provider_calls.give(key, poll.client)
+        {
+            answer_poll::<P>(replies, &poll, key, (rank, method), body, call);
+            return Ok(());
+        }
+        let body = copied(body).map(|body| Source::Private(body.into()));
+        let request = body.map(|body| QueuedRequest { key, caller, rank, method, body });
+        self.queue_or_refuse(service, server, key, request)
+    }
+
+    /// As [`hand_over`](Self::hand_over), with a long body, which is given in pieces.
+    pub(super) fn hand_over_in_pieces(
+        &mut self,
+        replies: &mut P::Replies,
+        (service, rank, method): (u16, u32, u16),
+        body: Source<P>,
+        from: Requester<P>,
+        to: &Served,
+    ) -> Result<(), Refusal<Caller<P>>> {
+        let (key, caller, server) = self.store(service, body.len_bytes(), from, to)?;
+        if server == Server::Any
+            && let Some(poll) = self.services.take_poll(service)
+        {
+            let request = QueuedRequest { key, caller, rank, method, body };
+            self.give(replies, service, poll, request);
+            return Ok(());
+        }
+        let body = match (server, body) {
+            (Server::Thread, Source::Private(body)) => {
+                let asked = self.ask_thread_or_queue((key, caller), service, (rank, method), body);
+                return asked.map_err(|status| self.take_refused(key, status));
+            }
+            (Server::Thread, body @ Source::Left(_)) => {
+                let recipient = Recipient::Thread { service, rank, method };
+                self.long_bodies.push((key, caller), body, None, recipient);
+                return Ok(());
+            }
+            (_, body) => body,
+        };
+        let request = QueuedRequest { key, caller, rank, method, body };
+        self.queue_or_refuse(service, server, key, Some(request))
+    }
+
+    /// Stores the call of a request that is to be given to somebody.
+    fn store(
+        &mut self,
+        service: u16,
+        body_bytes: usize,
+        Requester { caller, caller_id, deadline_ns }: Requester<P>,
+        to: &Served,
+    ) -> Result<Stored<P>, Refusal<Caller<P>>> {
+        if body_bytes > self.body_bytes_max {
+            return Err(Refusal { status: Status::OutOfRange, reply_to: caller });
+        }
+        let server = match to {
+            Served::Elsewhere => Server::Thread,
+            Served::Provided | Served::Answered(_) => Server::Any,
+        };
+        let call = ProviderCall {
+            caller,
+            caller_id,
+            server,
+            service,
+            is_queued: false,
+            deadline_ns,
+            came_ns: self.now_ns,
+            who: self.who,
+        };
+        match self.provider_calls.insert(call) {
+            Ok(key) => Ok((key, caller_id, server)),
+            Err(ProviderCall { caller, .. }) => {
+                Err(Refusal { status: Status::ResourceExhausted, reply_to: caller })
+            }
+        }
+    }
+
+    /// Queues a request, if there was memory for it.
+    fn queue_or_refuse(
+        &mut self,
+        service: u16,
+        server: Server<P::Client>,
+        key: Key,
+        request: Option<QueuedRequest<P>>,
+    ) -> Result<(), Refusal<Caller<P>>> {
+        if request.is_some_and(|request| self.enqueue(service, server, request)) {
+            self.provider_calls.queued(key);
+            return Ok(());
+        }
+        self.tally.add(Counter::Exhausted, 1);
+        Err(self.take_refused(key, Status::ResourceExhausted))
+    }
+
+    /// Takes back a call that was stored just now.
+    fn take_refused(&mut self, key: Key, status: Status) -> Refusal<Caller<P>> {
+        match self.provider_calls.remove(key) {
+            Some(call) => Refusal { status, reply_to: call.caller },
+            None => unreachable!("the call was stored just now"),
+        }
+    }
+
+    /// Queues a request; `false` if there is no room for it.
+    fn enqueue(
+        &mut self,
+        service: u16,
+        server: Server<P::Client>,
+        request: QueuedRequest<P>,
+    ) -> bool {
+        if server != Server::Thread {
+            return self.services.enqueue(&mut self.held, service, request);
+        }
+        let is_queued = self.provider_calls.enqueue_for_thread(&mut self.held, service, request);
+        if is_queued {
+            self.provider_calls.mark_ready(service);
+        }
+        is_queued
+    }
+
+    // To processes
+
+    /// Gives a provider the requests that wait for it, one for each of its polls.
+    pub(super) fn give_to_provider(&mut self, replies: &mut P::Replies, service: u16) {
+        while let Some((poll, request)) = self.next_queued(service) {
+            self.give(replies, service, poll, request);
+        }
+    }
+
+    /// The request that has waited longest for a provider, and the poll of the process that is to have it.
+    fn next_queued(&mut self, service: u16) -> Option<(Poll<P>, QueuedRequest<P>)> {
+        loop {
+            let provider = self.services.provider(service)?;
+            if !provider.members.is_polling() {
+                return None;
+            }
+            let request = dequeue(&mut provider.queue, &mut self.held)?;
+            // Its caller may have given up.
+            if self.provider_calls.unqueued(request.key).is_some() {
+                return Some((provider.members.take_poll()?, request));
+            }
+        }
+    }
+
+    /// Gives a process the request of a call that has not ended: in pieces, unless it is short or finds no private
+    /// memory.
+    fn give(
+        &mut self,
+        replies: &mut P::Replies,
+        service: u16,
+        poll: Poll<P>,
+        request: QueuedRequest<P>,
+    ) {
+        let QueuedRequest { key, caller, rank, method, body } = request;
+        let Some(call) = self.provider_calls.get_mut(key) else {
+            return self.put_poll_back(replies, service, poll);
+        };
+        let share = match &body {
+            Source::Private(body) => {
+                let is_long = body.len() > PIECE_BYTES && replies.takes_parts(body.len());
+                let share = if is_long { self.long_bodies.private.take(body.len()) } else { None };
+                if share.is_none() {
+                    call.server = Server::Client(poll.client);
+                    return answer_poll::<P>(replies, &poll, key, (rank, method), body, call);
+                }
+                share
+            }
+            Source::Left(_) => None,
+        };
+        call.server = Server::Given(poll.client);
+        let (head, context) = work_heads::<P>(&poll, key, (rank, method), call);
+        let context = context.as_ref().map_or(&[][..], |context| context.as_bytes());
+        let heads = [head.as_bytes(), context].concat();
+        let recipient = Recipient::Provider { service, poll, heads };
+        self.long_bodies.push((key, caller), body, share, recipient);
+    }
+
+    /// A process was not given the request for which its poll was taken: it gets the next one.
+    pub(super) fn put_poll_back(&mut self, replies: &mut P::Replies, service: u16, poll: Poll<P>) {
+        if let Some(provider) = self.services.provider(service) {
+            provider.members.put_poll_back(&poll);
+            self.give_to_provider(replies, service);
+        }
+    }
+
+    // Long requests
+
+    /// A long request for this node that lies where its client put it.
+    pub(super) fn serve_left_here(
+        &mut self,
+        head: &CallHead,
+        body: LeftBody<P>,
+        replies: &mut P::Replies,
+    ) -> Answer {
+        let (service, method, reply_to) = (head.service.get(), head.method.get(), body.from);
+        let Some(served) = self.services.others(service) else {
+            self.tally.add(Counter::NoService, 1);
+            return Answer::Now(Status::Unimplemented);
+        };
+        self.services.count_request(service);
+        let from = self.requester(reply_to, head);
+        let what = (service, self.rank_info.rank(), method);
+        match self.hand_over_in_pieces(replies, what, Source::Left(body), from, &served) {
+            Ok(()) => Answer::Later,
+            Err(Refusal { status, .. }) => self.refuse(status),
+        }
+    }
+
+    /// A client of this thread that makes a call.
+    pub(super) fn requester(&self, reply_to: P::ReplyTo, head: &CallHead) -> Requester<P> {
+        Requester {
+            caller: Caller::Client(reply_to),
+            caller_id: CallerId::Client(tag_of::<P>(self.client_base, reply_to)),
+            deadline_ns: self.deadline_ns(head.timeout_us.get()),
+        }
+    }
+
+    /// A request of another node whose body came by rendezvous, to `memory`. That is taken if the request is long, and
+    /// others are to answer it.
+    #[cold]
+    pub(super) fn serve_peer_in_pieces<N: Nic>(
+        &mut self,
+        replies: &mut P::Replies,
+        worker: &mut Worker<N>,
+        request: Request<'_>,
+        memory: &mut Vec<u8>,
+    ) {
+        let Request { token, method: service, timeout_us, .. } = request;
+        let is_long = memory.len() > PIECE_BYTES;
+        let Some(served) = self.services.others(service).filter(|_| is_long) else {
+            let body = memory;
+            return self.serve_peer(
+                replies,
+                worker,
+                Request { token, method: service, timeout_us, body },
+            );
+        };
+        let status = match self.inbound_of_peer(&token, memory) {
+            Err(status) => status,
+            Ok(_) if !self.may_come(service) => Status::PermissionDenied,
+            Ok(_) if self.is_draining => Status::Unavailable,
+            Ok(Inbound { rank, method, body, .. }) => {
+                let head_bytes = memory.len() - body.len();
+                self.services.count_request(service);
+                let body = PrivateBody::behind(head_bytes, core::mem::take(memory));
+                let (caller, caller_id) = (Caller::Peer(token), CallerId::Rank(rank));
+                let from =
+                    Requester { caller, caller_id, deadline_ns: self.deadline_ns(timeout_us) };
+                let (what, body) = ((service, rank, method), Source::Private(body));
+                let handed = self.hand_over_in_pieces(replies, what, body, from, &served);
+                return self.refuse_peer(worker, handed);
+            }
+        };
+        self.reply_peer(worker, token, status, not_executed(status), self.now_ns);
+    }
+
+    /// Answers a request of another node that was not handed over.
+    pub(super) fn refuse_peer<N: Nic>(
+        &mut self,
+        worker: &mut Worker<N>,
+        handed: Result<(), Refusal<Caller<P>>>,
+    ) {
+        if let Err(Refusal { status, reply_to: Caller::Peer(token) }) = handed {
+            self.reply_peer(worker, token, status, not_executed(status), self.now_ns);
+        }
+    }
+
+    // To other threads
+
+    /// Asks the thread that offers a service, or queues the request if others wait for that or it has no room.
+    pub(super) fn ask_thread_or_queue(
+        &mut self,
+        (key, caller): (Key, CallerId),
+        service: u16,
+        (rank, method): (u32, u16),
+        body: PrivateBody,
+    ) -> Result<(), Status> {
+        let asked = match self.provider_calls.waits_for_thread(service) {
+            true => Err((body, Status::ResourceExhausted)),
+            false => self.ask_thread((key, caller), service, (rank, method), body),
+        };
+        let body = match asked {
+            Err((body, Status::ResourceExhausted)) => Source::Private(body),
+            asked => return asked.map_err(|(_, status)| status),
+        };
+        let request = QueuedRequest { key, caller, rank, method, body };
+        if self.enqueue(service, Server::Thread, request) {
+            self.provider_calls.queued(key);
+            return Ok(());
+        }
+        self.tally.add(Counter::Exhausted, 1);
+        Err(Status::ResourceExhausted)
+    }
+
+    /// Asks the thread that offers a service to answer a request. [`Status::ResourceExhausted`]: it has no room now.
+    pub(super) fn ask_thread(
+        &mut self,
+        (key, caller): (Key, CallerId),
+        service: u16,
+        (rank, method): (u32, u16),
+        body: PrivateBody,
+    ) -> Result<(), (PrivateBody, Status)> {
+        // Its caller may have given up.
+        let Some(call) = self.provider_calls.get(key) else { return Ok(()) };
+        let (deadline_ns, who) = (call.deadline_ns, call.who);
+        let Some(thread) = self.services.elsewhere(service) else {
+            return Err((body, Status::Unavailable));
+        };
+        let asked = AskedBy { thread: self.thread_handle.number(), key };
+        let request =
+            ThreadRequest::Serve { service, caller, rank, method, deadline_ns, who, asked, body };
+        let to = ThreadCall::Provider { key, service };
+        match self.thread_handle.request_serve(thread, to, request) {
+            Ok(()) => {
+                self.tally.add(Counter::ThreadRequests, 1);
+                Ok(())
+            }
+            Err((request, status)) => {
+                self.count_refusal(status);
+                let ThreadRequest::Serve { body, .. } = request else { return Ok(()) };
+                Err((body, status))
+            }
+        }
+    }
+}
+
+/// Answers a provider's poll with a request.
+fn answer_poll<P: ClientPort>(
+    replies: &mut P::Replies,
+    poll: &Poll<P>,
+    key: Key,
+    of: (u32, u16),
+    body: &[u8],
+    call: &ProviderCall<P>,
+) {
+    let (head, context) = work_heads::<P>(poll, key, of, call);
+    let context = context.as_ref().map_or(&[][..], |context| context.as_bytes());
+    replies.reply(poll.reply_to, Status::Ok, &[head.as_bytes(), context, body]);
+}
+
+/// What is told of a request to the process that is to answer it.
+pub(super) fn work_heads<P: ClientPort>(
+    poll: &Poll<P>,
+    key: Key,
+    (rank, method): (u32, u16),
+    call: &ProviderCall<P>,
+) -> (WorkHead, Option<ContextHead>) {
+    let head = WorkHead {
+        work: key.to_u64().into(),
+        rank: rank.into(),
+        method: method.into(),
+        flags: if poll.wants_context { HAS_CONTEXT } else { 0 }.into(),
+    };
+    let context = ContextHead { deadline_ns: call.deadline_ns.into(), caller: call.who };
+    (head, poll.wants_context.then_some(context))
+}

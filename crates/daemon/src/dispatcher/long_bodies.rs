@@ -1,0 +1,392 @@
+//! Long bodies on their way inside this node, piece by piece, so that none keeps the calls of others for longer than a
+//! piece takes: answers to their callers, and requests to the processes and threads that are to answer them.
+//!
+//! A call whose body is under way stays among [`ProviderCalls`](super::ProviderCalls), so it ends once, by whatever
+//! comes first: its last piece if that is of an answer, its deadline, or the loss of its caller or its provider. What
+//! is left of a body whose call has ended is dropped when its turn comes. Then a process that was to get a request
+//! polls as before: it knows of nothing.
+
+use core::ops::Range;
+use std::collections::VecDeque;
+
+use rpc::{ReplyError, Status, Worker};
+use slots::Key;
+use verbs::Nic;
+
+use crate::{
+    client_port::{ClientPort, Replies},
+    dispatcher::{
+        Caller, Dispatcher, STRIP_BYTES, provider_calls::ProviderCall, said::not_executed,
+    },
+    limits::CallerId,
+    members::Poll,
+    metrics::{Counter, Timing},
+    source::{PrivateMemory, PrivateShare, Source},
+};
+
+/// Bytes that are copied in one turn, for all callers: some tens of microseconds. A shorter body is one piece.
+pub(super) const PIECE_BYTES: usize = 128 << 10;
+
+/// Bodies that are copied at a time. Others wait, and take no memory meanwhile.
+const COPIES_MAX: usize = 8;
+
+/// Memory of answers that is kept for later ones.
+const SPARE_BYTES_MAX: usize = 16 << 20;
+
+/// Whom a body is for.
+pub(super) enum Recipient<P: ClientPort> {
+    /// The caller, whom it answers.
+    Caller(Option<LeftAnswer<P>>),
+    /// A process, whose poll is answered with the request behind these heads.
+    Provider { service: u16, poll: Poll<P>, heads: Vec<u8> },
+    /// The thread that offers the service of a request, of this method, from this rank.
+    Thread { service: u16, rank: u32, method: u16 },
+}
+
+/// An answer of a process that lies where that put it: in a request that is its next poll.
+pub(super) struct LeftAnswer<P: ClientPort> {
+    pub(super) service: u16,
+    pub(super) provider: (P::Client, P::ReplyTo),
+}
+
+/// A body that is copied.
+pub(super) struct LongBody<P: ClientPort> {
+    /// The call, as long as it has not ended.
+    pub(super) key: Key,
+    pub(super) caller: CallerId,
+    pub(super) source: Source<P>,
+    /// If that is private memory.
+    pub(super) share: Option<PrivateShare>,
+    pub(super) recipient: Recipient<P>,
+    done_bytes: usize,
+    /// What another thread is to be given.
+    gathered: Vec<u8>,
+}
+
+/// Why a body is not copied any further.
+enum Stop {
+    /// Its call has ended.
+    Ended,
+    /// Its call is to end so.
+    Failed(Status),
+}
+
+/// The bodies that are copied, or wait for that.
+pub(super) struct LongBodies<P: ClientPort> {
+    /// As many as are copied at a time, the next one first, and those that wait, in the order in which they came.
+    /// Each takes one of the calls that a process can make, or some of the private memory.
+    queue: VecDeque<LongBody<P>>,
+    pub(super) private: PrivateMemory,
+    /// Memory of answers before.
+    spare: Vec<Vec<u8>>,
+    /// Through which parts of what was left with clients go.
+    pub(super) strip: Vec<u8>,
+}
+
+impl<P: ClientPort> Default for LongBodies<P> {
+    fn default() -> Self {
+        let (private, spare) = (PrivateMemory::default(), Vec::new());
+        Self { queue: VecDeque::new(), private, spare, strip: Vec::new() }
+    }
+}
+
+impl<P: ClientPort> LongBodies<P> {
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Queues a body. If its source is private, `share` is of that.
+    pub(super) fn push(
+        &mut self,
+        (key, caller): (Key, CallerId),
+        source: Source<P>,
+        share: Option<PrivateShare>,
+        recipient: Recipient<P>,
+    ) {
+        let (done_bytes, gathered) = (0, Vec::new());
+        let body = LongBody { key, caller, source, share, recipient, done_bytes, gathered };
+        self.queue.push_back(body);
+    }
+
+    /// A body gave its piece: it is the turn of other callers. Bodies of one caller are copied one after the other, so
+    /// that the first is fetched while the next is copied.
+    fn put_back(&mut self, body: LongBody<P>) {
+        let caller = body.caller;
+        self.queue.push_front(body);
+        let copied = self.queue.len().min(COPIES_MAX);
+        // Stable: those of one caller stay in order.
+        self.queue.make_contiguous()[..copied].sort_by_key(|other| other.caller == caller);
+    }
+
+    /// Memory of an answer before.
+    pub(super) fn take_spare(&mut self) -> Vec<u8> {
+        self.spare.pop().unwrap_or_default()
+    }
+
+    /// Keeps the memory of an answer for later ones.
+    fn keep(&mut self, mut memory: Vec<u8>) {
+        let kept_bytes: usize = self.spare.iter().map(Vec::capacity).sum();
+        if kept_bytes + memory.capacity() <= SPARE_BYTES_MAX {
+            memory.clear();
+            self.spare.push(memory);
+        }
+    }
+}
+
+impl<P: ClientPort> Dispatcher<P> {
+    /// Whether bodies wait for their next pieces.
+    #[inline]
+    pub(crate) fn is_copying(&self) -> bool {
+        !self.long_bodies.is_empty() || self.waiting.is_copying()
+    }
+
+    /// Copies the next piece of long bodies; returns whose turn it was.
+    #[inline]
+    pub(crate) fn copy_bodies<N: Nic>(
+        &mut self,
+        replies: &mut P::Replies,
+        worker: &mut Worker<N>,
+    ) -> usize {
+        if self.long_bodies.is_empty() { 0 } else { self.copy_pieces(replies, worker) }
+    }
+
+    #[inline(never)]
+    fn copy_pieces<N: Nic>(&mut self, replies: &mut P::Replies, worker: &mut Worker<N>) -> usize {
+        let (mut left_bytes, mut count) = (PIECE_BYTES, 0);
+        while left_bytes > 0
+            && let Some(mut body) = self.long_bodies.queue.pop_front()
+        {
+            count += 1;
+            let len_bytes = body.source.len_bytes();
+            let end = len_bytes.min(body.done_bytes + left_bytes);
+            let part = body.done_bytes..end;
+            match self.copy_piece(replies, worker, &mut body, part.clone()) {
+                Ok(()) if end < len_bytes => {
+                    body.done_bytes = end;
+                    self.long_bodies.put_back(body);
+                }
+                Ok(()) => self.finish(replies, worker, body),
+                Err(stop) => {
+                    if let Stop::Failed(status) = stop {
+                        let is_answer = matches!(body.recipient, Recipient::Caller(_));
+                        let said = if is_answer { &[] } else { not_executed(status) };
+                        self.end_provider_call(replies, worker, body.key, status, said);
+                    }
+                    self.give_up(replies, worker, body);
+                    continue;
+                }
+            }
+            left_bytes -= part.len();
+        }
+        count
+    }
+
+    fn copy_piece<N: Nic>(
+        &mut self,
+        replies: &mut P::Replies,
+        worker: &mut Worker<N>,
+        body: &mut LongBody<P>,
+        part: Range<usize>,
+    ) -> Result<(), Stop> {
+        let Self { provider_calls, long_bodies, .. } = self;
+        let call = provider_calls.get_mut(body.key).ok_or(Stop::Ended)?;
+        let LongBody { source, recipient, gathered, .. } = body;
+        let len_bytes = source.len_bytes();
+        if part.start == 0 {
+            begin(recipient, &mut call.caller, (replies, worker), len_bytes, gathered)?;
+        }
+        let gone = Stop::Failed(match recipient {
+            Recipient::Caller(_) => Status::Unavailable,
+            // Whatever it is told reaches nobody.
+            Recipient::Provider { .. } | Recipient::Thread { .. } => Status::Cancelled,
+        });
+        let mut to = Destination { recipient, caller: &call.caller, len_bytes, worker, gathered };
+        let strip = (&mut long_bodies.strip, STRIP_BYTES);
+        source.copy(replies, part, strip, gone, |replies, at, bytes| to.put(replies, at, bytes))
+    }
+
+    /// All of a body is where its recipient reads it.
+    fn finish<N: Nic>(
+        &mut self,
+        replies: &mut P::Replies,
+        worker: &mut Worker<N>,
+        body: LongBody<P>,
+    ) {
+        let LongBody { key, caller, source, share, recipient, gathered, .. } = body;
+        let len_bytes = source.len_bytes();
+        drop(share);
+        match recipient {
+            Recipient::Caller(left) => {
+                self.finish_answer(replies, worker, key, len_bytes, gathered);
+                self.keep(worker, source, true);
+                self.poll_after_answer(replies, left);
+            }
+            Recipient::Provider { poll, heads, .. } => {
+                replies.reply_stored(poll.reply_to, heads.len() + len_bytes);
+                self.provider_calls.give(key, poll.client);
+                self.keep(worker, source, false);
+            }
+            Recipient::Thread { service, rank, method } => {
+                let asked = self.ask_thread_or_queue(
+                    (key, caller),
+                    service,
+                    (rank, method),
+                    gathered.into(),
+                );
+                if let Err(status) = asked {
+                    let said = not_executed(status);
+                    self.end_provider_call(replies, worker, key, status, said);
+                }
+            }
+        }
+    }
+
+    fn finish_answer<N: Nic>(
+        &mut self,
+        replies: &mut P::Replies,
+        worker: &mut Worker<N>,
+        key: Key,
+        len_bytes: usize,
+        gathered: Vec<u8>,
+    ) {
+        let Some(ProviderCall { caller, came_ns, .. }) = self.provider_calls.remove(key) else {
+            return;
+        };
+        match caller {
+            Caller::Client(to) => {
+                replies.reply_stored(to, len_bytes);
+                self.count_reply(Status::Ok, came_ns);
+            }
+            Caller::Peer(token) => {
+                self.tally.record(Timing::Turnaround, self.now_ns.saturating_sub(came_ns));
+                self.tally.add(Counter::BytesOut, len_bytes as u64);
+                // A caller that is gone needs no answer.
+                let _ = worker.finish_answer(token);
+            }
+            Caller::Thread(token, _) => {
+                self.thread_handle.answer_with(token, Status::Ok, gathered);
+            }
+        }
+    }
+
+    /// Nothing more is copied of a body: its memory is free, or its provider's again, and who polled for it polls.
+    fn give_up<N: Nic>(
+        &mut self,
+        replies: &mut P::Replies,
+        worker: &mut Worker<N>,
+        body: LongBody<P>,
+    ) {
+        let LongBody { source, share, recipient, .. } = body;
+        drop(share);
+        match recipient {
+            Recipient::Caller(left) => {
+                self.keep(worker, source, true);
+                self.poll_after_answer(replies, left);
+            }
+            Recipient::Provider { service, poll, .. } => {
+                self.keep(worker, source, false);
+                self.put_poll_back(replies, service, poll);
+            }
+            Recipient::Thread { .. } => {}
+        }
+    }
+
+    /// Keeps private memory for where it came from.
+    fn keep<N: Nic>(&mut self, worker: &mut Worker<N>, source: Source<P>, is_answer: bool) {
+        match source {
+            Source::Private(body) if is_answer => self.long_bodies.keep(body.into_memory()),
+            Source::Private(body) => worker.keep_memory(body.into_memory()),
+            Source::Left(_) => {}
+        }
+    }
+
+    fn poll_after_answer(&mut self, replies: &mut P::Replies, left: Option<LeftAnswer<P>>) {
+        if let Some(LeftAnswer { service, provider }) = left {
+            self.poll_again(replies, service, provider, true);
+        }
+    }
+}
+
+/// Takes the memory that a body is copied to.
+fn begin<N: Nic, P: ClientPort>(
+    recipient: &Recipient<P>,
+    caller: &mut Caller<P>,
+    (replies, worker): (&mut P::Replies, &mut Worker<N>),
+    len_bytes: usize,
+    gathered: &mut Vec<u8>,
+) -> Result<(), Stop> {
+    let begun = match (recipient, caller) {
+        (Recipient::Provider { poll, heads, .. }, _) => {
+            let whole_bytes = heads.len() + len_bytes;
+            if replies.takes_parts(whole_bytes) {
+                let put = put_part::<P>(replies, poll.reply_to, whole_bytes, 0, heads);
+                if put { Ok(()) } else { Err(Status::Unavailable) }
+            } else {
+                Err(Status::OutOfRange)
+            }
+        }
+        (Recipient::Thread { .. }, _) => {
+            gathered.try_reserve_exact(len_bytes).map_err(|_| Status::ResourceExhausted)
+        }
+        // An answer: its request was executed, so it is not for want of room that it was not.
+        (Recipient::Caller(_), Caller::Client(_)) => Ok(()),
+        (Recipient::Caller(_), Caller::Peer(token)) => {
+            worker.begin_answer(token, len_bytes).map_err(|error| match error {
+                ReplyError::TooLong { .. } => Status::OutOfRange,
+                _ => Status::Unavailable,
+            })
+        }
+        (Recipient::Caller(_), Caller::Thread(..)) => {
+            gathered.try_reserve_exact(len_bytes).map_err(|_| Status::Unavailable)
+        }
+    };
+    begun.map_err(Stop::Failed)
+}
+
+/// Where a body is copied to.
+struct Destination<'a, N: Nic, P: ClientPort> {
+    recipient: &'a Recipient<P>,
+    caller: &'a Caller<P>,
+    len_bytes: usize,
+    worker: &'a mut Worker<N>,
+    gathered: &'a mut Vec<u8>,
+}
+
+impl<N: Nic, P: ClientPort> Destination<'_, N, P> {
+    fn put(&mut self, replies: &mut P::Replies, offset: usize, bytes: &[u8]) -> Result<(), Stop> {
+        let len_bytes = self.len_bytes;
+        let is_put = match (self.recipient, self.caller) {
+            (Recipient::Provider { poll, heads, .. }, _) => {
+                let (before, to) = (heads.len(), poll.reply_to);
+                put_part::<P>(replies, to, before + len_bytes, before + offset, bytes)
+            }
+            (Recipient::Caller(_), Caller::Client(to)) => {
+                put_part::<P>(replies, *to, len_bytes, offset, bytes)
+            }
+            (Recipient::Caller(_), Caller::Peer(token)) => {
+                self.worker.put_answer(token, offset, bytes).is_ok()
+            }
+            (Recipient::Caller(_), Caller::Thread(..)) | (Recipient::Thread { .. }, _) => {
+                self.gathered.extend_from_slice(bytes);
+                true
+            }
+        };
+        // There is no memory for it, or who would read it is gone.
+        if is_put { Ok(()) } else { Err(Stop::Failed(Status::Unavailable)) }
+    }
+}
+
+/// Puts a part of what a client reads; `false`: there is no memory for it, or the client is gone.
+fn put_part<P: ClientPort>(
+    replies: &mut P::Replies,
+    to: P::ReplyTo,
+    len_bytes: usize,
+    offset: usize,
+    bytes: &[u8],
+) -> bool {
+    let part = offset..offset + bytes.len();
+    replies.put_part(to, len_bytes, part, |answer| {
+        // There is room for the whole part.
+        let _ = answer.put(bytes);
+    })
+}

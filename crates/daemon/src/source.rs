@@ -1,0 +1,170 @@
+//! Where a body lies before it is copied, and the memory that long ones may take here meanwhile.
+
+use core::{cell::Cell, fmt, ops::Deref, ops::Range};
+use std::rc::Rc;
+
+use crate::client_port::{ClientPort, Replies as _};
+
+/// A copy of a body, behind heads that were read.
+#[derive(Default)]
+pub(crate) struct PrivateBody {
+    memory: Vec<u8>,
+    head_bytes: usize,
+}
+
+impl PrivateBody {
+    /// A body behind `head_bytes` bytes.
+    pub(crate) fn behind(head_bytes: usize, memory: Vec<u8>) -> Self {
+        Self { memory, head_bytes }
+    }
+
+    /// The memory, for another body.
+    pub(crate) fn into_memory(self) -> Vec<u8> {
+        self.memory
+    }
+}
+
+impl From<Vec<u8>> for PrivateBody {
+    fn from(memory: Vec<u8>) -> Self {
+        Self::behind(0, memory)
+    }
+}
+
+impl Deref for PrivateBody {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.memory[self.head_bytes..]
+    }
+}
+
+impl fmt::Debug for PrivateBody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PrivateBody({} B)", self.len())
+    }
+}
+
+/// A body that lies where a client of this thread put it: as long as the request that it is of is not answered, the
+/// memory is the daemon's.
+pub(crate) struct LeftBody<P: ClientPort> {
+    /// The request.
+    pub(crate) from: P::ReplyTo,
+    /// What is before the body.
+    pub(crate) head_bytes: usize,
+    pub(crate) len_bytes: usize,
+}
+
+impl<P: ClientPort> LeftBody<P> {
+    /// Appends a copy of a part; `false`: its client is gone.
+    pub(crate) fn read(
+        &self,
+        replies: &mut P::Replies,
+        part: Range<usize>,
+        to: &mut Vec<u8>,
+    ) -> bool {
+        replies.read_left(self.from, self.head_bytes + part.start..self.head_bytes + part.end, to)
+    }
+}
+
+/// A body that is to be copied.
+pub(crate) enum Source<P: ClientPort> {
+    Private(PrivateBody),
+    Left(LeftBody<P>),
+}
+
+impl<P: ClientPort> Source<P> {
+    pub(crate) fn len_bytes(&self) -> usize {
+        match self {
+            Self::Private(body) => body.len(),
+            Self::Left(body) => body.len_bytes,
+        }
+    }
+
+    /// Bytes of it that the daemon holds.
+    pub(crate) fn held_bytes(&self) -> usize {
+        match self {
+            Self::Private(body) => body.len(),
+            Self::Left(_) => 0,
+        }
+    }
+
+    /// Hands a part to `put` in strips, with the offset of each. `put` does not fail for want of the source: that is
+    /// `gone`.
+    pub(crate) fn copy<E>(
+        &self,
+        replies: &mut P::Replies,
+        part: Range<usize>,
+        (strip, strip_bytes): (&mut Vec<u8>, usize),
+        gone: E,
+        mut put: impl FnMut(&mut P::Replies, usize, &[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let body = match self {
+            Self::Private(body) => return put(replies, part.start, &body[part]),
+            Self::Left(body) => body,
+        };
+        for at in part.clone().step_by(strip_bytes) {
+            strip.clear();
+            if !body.read(replies, at..part.end.min(at + strip_bytes), strip) {
+                return Err(gone);
+            }
+            put(replies, at, strip)?;
+        }
+        Ok(())
+    }
+}
+
+impl<P: ClientPort> fmt::Debug for Source<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Source({} B)", self.len_bytes())
+    }
+}
+
+/// Bytes of long bodies that lie here in private memory while they are copied, or are copied to it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PrivateMemory(Rc<Uses>);
+
+#[derive(Debug, Default)]
+struct Uses {
+    bytes: Cell<usize>,
+    /// Some was given back since the last question.
+    is_freed: Cell<bool>,
+}
+
+/// Such bytes. Beyond, a body waits or is copied at once.
+const PRIVATE_BYTES_MAX: usize = 64 << 20;
+
+impl PrivateMemory {
+    /// Takes bytes; `None`: there is no room.
+    pub(crate) fn take(&self, bytes: usize) -> Option<PrivateShare> {
+        let taken = self.0.bytes.get() + bytes;
+        (taken <= PRIVATE_BYTES_MAX).then(|| {
+            self.0.bytes.set(taken);
+            PrivateShare { memory: self.clone(), bytes }
+        })
+    }
+
+    /// Whether a body of so many bytes will find room when others have given theirs back.
+    pub(crate) fn may_have(bytes: usize) -> bool {
+        bytes <= PRIVATE_BYTES_MAX
+    }
+
+    /// Whether some was given back since the last question.
+    pub(crate) fn take_freed(&self) -> bool {
+        self.0.is_freed.take()
+    }
+}
+
+/// Private memory of one body. Dropping it gives it back.
+#[derive(Debug)]
+pub(crate) struct PrivateShare {
+    memory: PrivateMemory,
+    bytes: usize,
+}
+
+impl Drop for PrivateShare {
+    fn drop(&mut self) {
+        let Uses { bytes, is_freed } = &*self.memory.0;
+        bytes.set(bytes.get() - self.bytes);
+        is_freed.set(true);
+    }
+}
