@@ -282,6 +282,7 @@ impl<N: Nic> Worker<N> {
     }
 
     /// A transfer has ended.
+    #[cold]
     pub(super) fn transferred<H: Handler<N> + ?Sized>(&mut self, key: Key, handler: &mut H) {
         let Some(transfer) = self.transfers.take(key) else { return };
         let peer = transfer.peer();
