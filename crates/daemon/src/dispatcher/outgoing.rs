@@ -19,6 +19,7 @@ use crate::{
     copy::copied,
     dispatcher::{
         Answer, Dispatcher, Outgoing, PendingCall, PollHandler, Refusal, ReplyTo, STRIP_BYTES,
+        said::not_executed,
         shares::{Admission, Charge},
         waiting::{Body, Waiting},
     },
@@ -151,7 +152,8 @@ impl<P: ClientPort> Dispatcher<P> {
                 Err(Refusal { status, reply_to }) => {
                     self.waiting.done(&mut self.held, trial);
                     self.count_end(status);
-                    self.answer(replies, reply_to, status, &[], call.taken_ns);
+                    let said = not_executed(status);
+                    self.answer(replies, reply_to, status, said, call.taken_ns);
                 }
             }
         }

@@ -158,11 +158,14 @@ impl<P: ClientPort> Dispatcher<P> {
                     if is_queued {
                         self.provider_calls.queued(key);
                     } else {
-                        self.end_provider_call(replies, worker, key, status, &[]);
+                        let said = not_executed(status);
+                        self.end_provider_call(replies, worker, key, status, said);
                     }
                     return;
                 }
-                Err((_, status)) => self.end_provider_call(replies, worker, key, status, &[]),
+                Err((_, status)) => {
+                    self.end_provider_call(replies, worker, key, status, not_executed(status));
+                }
             }
         }
     }
@@ -219,7 +222,8 @@ impl<P: ClientPort> Dispatcher<P> {
             // Its provider is gone. That another thread offers it by now is no reason to send the
             // request around.
             Some(Served::Elsewhere) | None => {
-                self.thread_handle.answer(token, Status::Unavailable, &[]);
+                let status = Status::Unavailable;
+                self.thread_handle.answer(token, status, not_executed(status));
             }
         }
         self.thread_handle.keep(body.into_memory());

@@ -5,19 +5,16 @@ use std::{collections::VecDeque, time::Duration};
 use copyrpc_daemon::{Status, metrics::Counter};
 
 use crate::{
+    bodies::{MINUTE, PIECE_BYTES, body, each_of_two},
     echoed, register,
     rig::{ABSENT, Cluster, ECHO, MS, NextPart, OF_THREAD_2, PROVIDED, TURN_NS},
     serve, work_of,
 };
 
-/// Of all bodies that a thread copies, in one turn.
-const PIECE_BYTES: usize = 128 << 10;
 /// Many pieces.
 const LEN_BYTES: usize = 16 * PIECE_BYTES;
 /// On node 1, on its second thread if there are two.
 const PROVIDER: u32 = 51;
-/// Long enough for every call.
-const MINUTE: Duration = Duration::from_secs(60);
 
 /// Who calls the provider.
 #[derive(Clone, Copy, Debug)]
@@ -48,20 +45,11 @@ fn each(name: &str) -> impl Iterator<Item = Rig> {
 }
 
 fn with_bodies(name: &str, body_bytes_max: usize) -> impl Iterator<Item = Rig> {
-    Cluster::each(name, 2).map(move |mut cluster| {
-        cluster.body_bytes_max = u32::try_from(body_bytes_max).unwrap();
-        for rank in 0..2 {
-            cluster.start(rank, 200);
-        }
-        cluster.wait_all_up();
+    each_of_two(name, body_bytes_max).map(|cluster| {
         let mut rig = Rig { cluster, provider: PROVIDER, polls: VecDeque::new() };
         rig.register();
         rig
     })
-}
-
-fn body(len_bytes: usize) -> Vec<u8> {
-    (0..len_bytes).map(|at| (at ^ (at >> 9)).to_le_bytes()[0]).collect()
 }
 
 impl Rig {

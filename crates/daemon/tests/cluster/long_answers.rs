@@ -6,21 +6,18 @@ use client::message::{DAEMON, HERE, method};
 use copyrpc_daemon::{Status, metrics::Counter};
 
 use crate::{
+    bodies::{MINUTE, PIECE_BYTES, body, each_of_two},
     echoed, register,
     rig::{Cluster, ECHO, MS, NextPart, PROVIDED, TURN_NS},
     serve, work_of,
 };
 
-/// Of all answers that a thread copies, in one turn.
-const PIECE_BYTES: usize = 128 << 10;
 /// Many pieces.
 const LEN_BYTES: usize = 32 * PIECE_BYTES;
 /// Of the thread that has the other node, if there are two, as all clients here.
 const CLIENT: u32 = 1;
 /// Of the same thread, which provides the service.
 const PROVIDER: u32 = 51;
-/// Long enough for every answer.
-const MINUTE: Duration = Duration::from_secs(60);
 
 /// Who answers, and who calls: the node that answers is 1.
 #[derive(Clone, Copy, Debug)]
@@ -45,20 +42,11 @@ struct Rig {
 }
 
 fn each(name: &str) -> impl Iterator<Item = Rig> {
-    Cluster::each(name, 2).map(|mut cluster| {
-        cluster.body_bytes_max = u32::try_from(LEN_BYTES).unwrap() + 64;
-        for rank in 0..2 {
-            cluster.start(rank, 200);
-        }
-        cluster.wait_all_up();
+    each_of_two(name, LEN_BYTES + 64).map(|cluster| {
         let mut rig = Rig { cluster, provider: PROVIDER, polls: VecDeque::new() };
         rig.register();
         rig
     })
-}
-
-fn body(len_bytes: usize) -> Vec<u8> {
-    (0..len_bytes).map(|at| (at ^ (at >> 9)).to_le_bytes()[0]).collect()
 }
 
 /// A process of node 1 answers, and asks for the next request.

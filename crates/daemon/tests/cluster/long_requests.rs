@@ -5,34 +5,18 @@ use std::time::Duration;
 use copyrpc_daemon::{Status, metrics::Counter};
 
 use crate::{
+    bodies::{MINUTE, PIECE_BYTES, body, each_of_two, start_all},
     echoed,
     rig::{Cluster, ECHO, MS, TURN_NS},
 };
 
-/// Of all requests that a thread copies, in one turn.
-const PIECE_BYTES: usize = 128 << 10;
 /// Many pieces.
 const LEN_BYTES: usize = 16 * PIECE_BYTES;
 /// Of the thread that has the other node, if there are two, as all clients here.
 const CLIENT: u32 = 1;
-/// Long enough for every call.
-const MINUTE: Duration = Duration::from_secs(60);
 
 fn each(name: &str) -> impl Iterator<Item = Cluster> {
-    Cluster::each(name, 2).map(|mut cluster| {
-        cluster.body_bytes_max = u32::try_from(LEN_BYTES).unwrap() + 64;
-        start_all(&mut cluster, 200);
-        cluster
-    })
-}
-
-fn start_all(cluster: &mut Cluster, epoch: u64) {
-    (0..2).for_each(|rank| cluster.start(rank, epoch));
-    cluster.wait_all_up();
-}
-
-fn body(len_bytes: usize) -> Vec<u8> {
-    (0..len_bytes).map(|at| (at ^ (at >> 9)).to_le_bytes()[0]).collect()
+    each_of_two(name, LEN_BYTES + 64)
 }
 
 fn call(cluster: &mut Cluster, client: u32, timeout: Duration, body: &[u8]) -> u64 {

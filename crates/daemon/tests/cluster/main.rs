@@ -10,6 +10,7 @@ use copyrpc_daemon::{Status, metrics::Counter};
 use proptest::{collection::vec, prelude::*};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
+mod bodies;
 #[path = "../../../bootstrap/tests/common/mod.rs"]
 mod common;
 mod counters;
