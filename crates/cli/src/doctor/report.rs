@@ -15,6 +15,7 @@ use nics::{
     OperationDump, Selection,
     hardware::{self, KernelDevice, Tried},
 };
+use os::child::from_json;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -201,7 +202,7 @@ fn rates(nic: &Selection) -> anyhow::Result<Vec<Value>> {
     if !output.status.success() {
         anyhow::bail!("{}", String::from_utf8_lossy(&output.stderr).trim());
     }
-    text.lines().map(|line| Ok(serde_json::from_str(line)?)).collect()
+    text.lines().map(|line| Ok(from_json(line)?)).collect()
 }
 
 #[cfg(test)]

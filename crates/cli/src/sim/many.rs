@@ -59,14 +59,14 @@ impl Kept {
 
     /// What an earlier run has kept; nothing if there was none.
     fn read(path: &Path, fresh: Self) -> anyhow::Result<Self> {
-        let text = match fs::read_to_string(path) {
-            Ok(text) => text,
+        let bytes = match fs::read(path) {
+            Ok(bytes) => bytes,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(fresh),
             Err(error) => {
                 return Err(error).with_context(|| format!("cannot read {}", path.display()));
             }
         };
-        let kept: Self = serde_json::from_str(&text).with_context(|| {
+        let kept: Self = serde_json::from_slice(&bytes).with_context(|| {
             format!("{} keeps no run of seeds; name another file", path.display())
         })?;
         ensure!(
