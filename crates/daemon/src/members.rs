@@ -1,7 +1,5 @@
 //! The processes that offer one service: each request goes to the one that has the fewest.
 
-use std::collections::VecDeque;
-
 use client::message::{DAEMON, DESCRIPTION_BYTES_MAX, IS_SHARED, OfferHead, WANTS_CONTEXT};
 use zerocopy::FromBytes as _;
 
@@ -68,8 +66,9 @@ impl Offered {
 #[derive(Debug)]
 struct Member<P: ClientPort> {
     client: P::Client,
-    /// Its polls for a request that are not answered yet, oldest first.
-    polls: VecDeque<P::ReplyTo>,
+    /// Its polls for a request that are not answered yet, oldest first. The newest one is answered: its memory was used
+    /// last, and a process that is given few requests at a time uses the memory of few.
+    polls: Vec<P::ReplyTo>,
     /// Requests that it was given and has not answered, also those that nobody waits for any more.
     given: u32,
     wants_context: bool,
@@ -108,7 +107,7 @@ impl<P: ClientPort> Watch<P> {
 
 impl<P: ClientPort> Member<P> {
     fn new(client: P::Client, wants_context: bool) -> Self {
-        Self { client, polls: VecDeque::new(), given: 0, wants_context, watch: Watch::new() }
+        Self { client, polls: Vec::new(), given: 0, wants_context, watch: Watch::new() }
     }
 }
 
@@ -176,7 +175,7 @@ impl<P: ClientPort> Members<P> {
     /// A process asks for a request.
     pub(super) fn add_poll(&mut self, client: P::Client, reply_to: P::ReplyTo) {
         if let Some(member) = self.member(client) {
-            member.polls.push_back(reply_to);
+            member.polls.push(reply_to);
         }
     }
 
@@ -205,7 +204,7 @@ impl<P: ClientPort> Members<P> {
         watch.take()
     }
 
-    /// Takes the oldest poll of the process that has the fewest requests, of those that poll.
+    /// Takes the newest poll of the process that has the fewest requests, of those that poll.
     #[inline]
     pub(super) fn take_poll(&mut self) -> Option<Poll<P>> {
         let (count, start) = (self.members.len(), self.next);
@@ -214,7 +213,7 @@ impl<P: ClientPort> Members<P> {
         let place = places.filter(polls).min_by_key(|place| self.members[*place].given)?;
         self.next = (place + 1) % count;
         let member = &mut self.members[place];
-        let reply_to = member.polls.pop_front()?;
+        let reply_to = member.polls.pop()?;
         member.given += 1;
         Some(Poll { client: member.client, reply_to, wants_context: member.wants_context })
     }
@@ -223,7 +222,7 @@ impl<P: ClientPort> Members<P> {
     pub(super) fn put_poll_back(&mut self, poll: &Poll<P>) {
         if let Some(member) = self.member(poll.client) {
             member.given = member.given.saturating_sub(1);
-            member.polls.push_front(poll.reply_to);
+            member.polls.push(poll.reply_to);
         }
     }
 

@@ -64,10 +64,12 @@ impl Rig {
         self.polls = [serve(&mut self.cluster, self.provider, 0, b"")].into();
     }
 
-    /// The provider answers the request that its oldest poll has brought.
+    /// The provider answers the request that a poll has brought.
     fn serve(&mut self, body: &[u8]) {
-        let poll = self.polls.pop_front().expect("it polls");
-        let (work, ..) = work_of(&mut self.cluster, poll);
+        let Self { cluster, polls, .. } = self;
+        cluster.until(|cluster| polls.iter().any(|poll| cluster.ended.contains_key(poll)));
+        let at = polls.iter().position(|poll| cluster.ended.contains_key(poll)).unwrap();
+        let (work, ..) = work_of(&mut self.cluster, self.polls.remove(at).unwrap());
         self.polls.push_back(answer(&mut self.cluster, self.provider, work, body));
     }
 

@@ -223,6 +223,24 @@ fn work_of(cluster: &mut Cluster, take: u64) -> (u64, u32, Vec<u8>) {
     (name, u32::from_le_bytes(bytes[8..12].try_into().unwrap()), bytes[16..].to_vec())
 }
 
+/// A process uses the memory of few calls if it is given few requests at a time, however many it asks for.
+#[test]
+fn requests_one_at_a_time_use_the_memory_of_one_poll() {
+    for mut cluster in Cluster::each("newest-poll", 2) {
+        cluster.wait_all_up();
+        assert_eq!(register(&mut cluster, 50), Status::Ok);
+        let old: Vec<_> = (0..3).map(|_| serve(&mut cluster, 50, 0, b"")).collect();
+        let mut newest = serve(&mut cluster, 50, 0, b"");
+        for _ in 0..5 {
+            let call = cluster.call(1, 1, 1, PROVIDED, b"hi");
+            let (work, ..) = work_of(&mut cluster, newest);
+            newest = serve(&mut cluster, 50, work, b"answer");
+            assert_eq!(cluster.outcome(call), (Status::Ok, b"answer".to_vec()));
+        }
+        assert!(!old.iter().any(|poll| cluster.ended.contains_key(poll)));
+    }
+}
+
 #[test]
 fn a_client_process_provides_a_service_to_both_nodes() {
     for mut cluster in Cluster::each("provider", 2) {
