@@ -103,9 +103,8 @@ impl<N: Nic> Transfer<N> {
             return Some((call, piece));
         }
         let range = piece.range();
-        // Room for all, and zeros no further than here: a piece takes no longer for what is behind it.
+        // There is room for all. No further: a piece takes no longer for what is behind it.
         if self.body.len() < range.end {
-            self.body.reserve_exact(buffer.len_bytes() - self.body.len());
             self.body.resize(range.end, 0);
         }
         piece.copy_to(offset_bytes, &mut self.body[range]);
