@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 /// Bytes that a caller may take in one turn of all.
-const QUANTUM_BYTES: usize = 2 << 10;
+pub(crate) const QUANTUM_BYTES: usize = 2 << 10;
 
 /// What one caller has in the queue.
 #[derive(Debug)]

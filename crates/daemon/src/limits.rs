@@ -84,7 +84,8 @@ pub(crate) enum CallerId {
 }
 
 /// Bytes that are held, in all and by caller. A caller gets at most what is left for all others, so
-/// that no caller finds nothing left because of one.
+/// that no caller finds nothing left because of one. Within that, a caller that holds nothing may hold one request of
+/// any length: who calls once at a time never waits in vain because of its own limit.
 #[derive(Debug)]
 pub(crate) struct Held {
     limits: Limits,
@@ -108,9 +109,11 @@ impl Held {
 
     /// Takes `bytes` for a caller; `false`: it has its share, or nothing is left.
     pub(crate) fn admit(&mut self, caller: CallerId, bytes: usize) -> bool {
-        let of_caller = self.by_caller.get(&caller).copied().unwrap_or(0) + bytes;
-        let left = self.limits.held_bytes.saturating_sub(self.bytes);
-        if of_caller > left.min(self.limits.caller_held_bytes) {
+        let before = self.by_caller.get(&caller).copied().unwrap_or(0);
+        let of_caller = before + bytes;
+        let left_for_others = self.limits.held_bytes.saturating_sub(self.bytes + bytes);
+        let is_beyond = before > 0 && of_caller > self.limits.caller_held_bytes;
+        if is_beyond || of_caller > left_for_others {
             return false;
         }
         self.bytes += bytes;
@@ -211,7 +214,19 @@ mod tests {
         (0..500).for_each(|_| held.release(client(0), 1));
         (0..250).for_each(|_| held.release(CallerId::Rank(0), 1));
         assert_eq!((held.bytes(), held.by_caller.len()), (0, 0));
-        assert!(!held.admit(client(0), 900), "beyond the limit of one");
+    }
+
+    #[test]
+    fn a_caller_that_holds_nothing_may_hold_one_request_of_any_length_that_leaves_as_much() {
+        let limits = Limits { held_bytes: 1000, caller_held_bytes: 100, ..Limits::default() };
+        let mut held = Held::new(limits);
+        assert!(!held.admit(client(0), 501), "nobody else could have one");
+        assert!(held.admit(client(0), 500));
+        assert!(!held.admit(client(0), 1), "it is beyond its limit");
+        assert!(held.admit(CallerId::Rank(0), 60) && held.admit(CallerId::Rank(0), 40));
+        assert!(!held.admit(CallerId::Rank(0), 1));
+        held.release(client(0), 500);
+        assert!(held.admit(client(0), 101) && !held.admit(client(0), 1));
     }
 
     #[test]

@@ -54,7 +54,7 @@ pub(super) struct Provider<P: ClientPort> {
 pub(super) type RequestQueue<P> = FairQueue<CallerId, QueuedRequest<P>>;
 
 /// Queues a request; `false` if too much waits, of its caller or in all. A caller gets at most what is left
-/// for all others.
+/// for all others; the first one of a caller finds room, whatever its length, while anything is left.
 pub(super) fn enqueue<P: ClientPort>(
     queue: &mut RequestQueue<P>,
     held: &mut Held,
@@ -63,8 +63,11 @@ pub(super) fn enqueue<P: ClientPort>(
     let (caller, bytes) = (request.caller, request.body.held_bytes() + ENTRY_BYTES);
     let left = QUEUE_MAX - queue.len();
     let left_bytes = held.limits().service_held_bytes.saturating_sub(queue.bytes());
-    let has_room = queue.len_of(caller) < left && queue.bytes_of(caller) + bytes <= left_bytes;
-    let is_queued = has_room && held.admit(caller, bytes);
+    let has_bytes = match queue.len_of(caller) {
+        0 => left_bytes > 0,
+        _ => queue.bytes_of(caller) + bytes <= left_bytes,
+    };
+    let is_queued = queue.len_of(caller) < left && has_bytes && held.admit(caller, bytes);
     if is_queued {
         queue.push(caller, bytes, request);
     }

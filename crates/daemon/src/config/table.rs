@@ -188,8 +188,8 @@ pub const CALLER_HELD_BYTES: Knob = Knob {
     env: "COPYRPC_CALLER_HELD_BYTES",
     kind: KnobKind::Bytes { min: 16 << 10, max: 64 << 30 },
     default: "1MiB",
-    meaning: "How much of COPYRPC_HELD_BYTES one caller may have: a client, or another node. No caller gets \
-              more than is left for all others",
+    meaning: "How much of COPYRPC_HELD_BYTES one caller may have: a client, or another node. One request may \
+              exceed it if its caller has no other. No caller gets more than is left for all others",
 };
 
 /// Most bytes that wait for one service.
@@ -197,7 +197,8 @@ pub const SERVICE_HELD_BYTES: Knob = Knob {
     env: "COPYRPC_SERVICE_HELD_BYTES",
     kind: KnobKind::Bytes { min: 16 << 10, max: 64 << 30 },
     default: "8MiB",
-    meaning: "How much of COPYRPC_HELD_BYTES may wait for one service of this node",
+    meaning: "How much of COPYRPC_HELD_BYTES may wait for one service of this node; the last request may exceed it \
+              if it is its caller's only one",
 };
 
 /// How much memory bodies that go by rendezvous may take.

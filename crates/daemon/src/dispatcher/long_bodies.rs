@@ -18,6 +18,7 @@ use crate::{
     dispatcher::{
         Caller, Dispatcher, STRIP_BYTES, provider_calls::ProviderCall, said::not_executed,
     },
+    fair_queue::{FairQueue, QUANTUM_BYTES},
     limits::CallerId,
     members::Poll,
     metrics::{Counter, Timing},
@@ -27,8 +28,11 @@ use crate::{
 /// Bytes that are copied in one turn, for all callers: some tens of microseconds. A shorter body is one piece.
 pub(super) const PIECE_BYTES: usize = 128 << 10;
 
-/// Bodies that are copied at a time. Others wait, and take no memory meanwhile.
+/// Bodies that are copied at a time. Others wait, and take no memory of their recipients meanwhile.
 const COPIES_MAX: usize = 8;
+
+/// What a body counts for each of its pieces while callers take turns: one turn.
+const PIECE_COST: usize = QUANTUM_BYTES;
 
 /// Memory of answers that is kept for later ones.
 const SPARE_BYTES_MAX: usize = 16 << 20;
@@ -73,9 +77,10 @@ enum Stop {
 
 /// The bodies that are copied, or wait for that.
 pub(super) struct LongBodies<P: ClientPort> {
-    /// As many as are copied at a time, the next one first, and those that wait, in the order in which they came.
-    /// Each takes one of the calls that a process can make, or some of the private memory.
-    queue: VecDeque<LongBody<P>>,
+    /// Those that are copied, at most [`COPIES_MAX`], the next one first.
+    copied: VecDeque<LongBody<P>>,
+    /// Those that wait to be copied. Each takes one of the calls that a process can make, or some of the private memory.
+    waiting: FairQueue<CallerId, LongBody<P>>,
     pub(super) private: PrivateMemory,
     /// Memory of answers before.
     spare: Vec<Vec<u8>>,
@@ -85,14 +90,19 @@ pub(super) struct LongBodies<P: ClientPort> {
 
 impl<P: ClientPort> Default for LongBodies<P> {
     fn default() -> Self {
-        let (private, spare) = (PrivateMemory::default(), Vec::new());
-        Self { queue: VecDeque::new(), private, spare, strip: Vec::new() }
+        Self {
+            copied: VecDeque::new(),
+            waiting: FairQueue::default(),
+            private: PrivateMemory::default(),
+            spare: Vec::new(),
+            strip: Vec::new(),
+        }
     }
 }
 
 impl<P: ClientPort> LongBodies<P> {
     pub(super) fn is_empty(&self) -> bool {
-        self.queue.is_empty()
+        self.copied.is_empty() && self.waiting.is_empty()
     }
 
     /// Queues a body. If its source is private, `share` is of that.
@@ -103,19 +113,29 @@ impl<P: ClientPort> LongBodies<P> {
         share: Option<PrivateShare>,
         recipient: Recipient<P>,
     ) {
+        let cost = source.len_bytes().div_ceil(PIECE_BYTES) * PIECE_COST;
         let (done_bytes, gathered) = (0, Vec::new());
         let body = LongBody { key, caller, source, share, recipient, done_bytes, gathered };
-        self.queue.push_back(body);
+        self.waiting.push(caller, cost, body);
+    }
+
+    /// Takes the body that is to give its next piece.
+    fn next(&mut self) -> Option<LongBody<P>> {
+        while self.copied.len() < COPIES_MAX
+            && let Some((_, _, body)) = self.waiting.pop()
+        {
+            self.copied.push_back(body);
+        }
+        self.copied.pop_front()
     }
 
     /// A body gave its piece: it is the turn of other callers. Bodies of one caller are copied one after the other, so
     /// that the first is fetched while the next is copied.
     fn put_back(&mut self, body: LongBody<P>) {
         let caller = body.caller;
-        self.queue.push_front(body);
-        let copied = self.queue.len().min(COPIES_MAX);
+        self.copied.push_front(body);
         // Stable: those of one caller stay in order.
-        self.queue.make_contiguous()[..copied].sort_by_key(|other| other.caller == caller);
+        self.copied.make_contiguous().sort_by_key(|other| other.caller == caller);
     }
 
     /// Memory of an answer before.
@@ -154,7 +174,7 @@ impl<P: ClientPort> Dispatcher<P> {
     fn copy_pieces<N: Nic>(&mut self, replies: &mut P::Replies, worker: &mut Worker<N>) -> usize {
         let (mut left_bytes, mut count) = (PIECE_BYTES, 0);
         while left_bytes > 0
-            && let Some(mut body) = self.long_bodies.queue.pop_front()
+            && let Some(mut body) = self.long_bodies.next()
         {
             count += 1;
             let len_bytes = body.source.len_bytes();

@@ -209,6 +209,31 @@ fn callers_of_long_answers_take_turns() {
     }
 }
 
+/// More than are copied at a time wait, and the next one is of the caller whose turn it is: who waits for one does not
+/// wait for all that another caller waits for.
+#[test]
+fn callers_take_turns_for_the_places_of_long_answers() {
+    for mut rig in each("places") {
+        for from in [0, 1] {
+            let way = Way { service: PROVIDED, from };
+            while rig.polls.len() < 24 {
+                rig.polls.push_back(serve(&mut rig.cluster, PROVIDER, 0, b""));
+            }
+            let many: Vec<_> = (0..23).map(|_| rig.call(way, CLIENT, MINUTE)).collect();
+            // Another node is one caller, whichever of its clients calls.
+            let (one, whole) = rig.call(Way { from: 1, ..way }, CLIENT + 2, MINUTE);
+            rig.expect_whole(one, &whole);
+            let is_open = |(call, _): &&(u64, Vec<u8>)| !rig.cluster.ended.contains_key(call);
+            let open = many.iter().filter(is_open).count();
+            assert!(open > 12, "{open} of 23, {way:?}");
+            for (call, whole) in many {
+                rig.expect_whole(call, &whole);
+            }
+            rig.expect_clean();
+        }
+    }
+}
+
 /// A provider of another thread than its callers, and of another than the one that has the other node.
 #[test]
 fn long_answers_that_change_the_thread_are_whole() {

@@ -257,6 +257,56 @@ fn responses_in_parts_arrive_whole_whatever_their_order() {
     }
 }
 
+/// Memory of a response is allocated as its parts come, and stays for the next one of the call.
+#[test]
+fn a_part_of_a_response_allocates_no_more_than_a_piece() {
+    const PIECE_BYTES: usize = 128 << 10;
+    let dir = Dir::new();
+    let mut server = Server::bind(&dir.socket(), long()).unwrap();
+    let path = dir.socket();
+    let connect = std::thread::spawn(move || connection::connect(&path, PATIENCE).unwrap());
+    let soon = || os::clock::deadline_ns(std::time::Duration::from_millis(1));
+    eventually("the client is there", || {
+        server.rest(soon());
+        assert!(server.take_lent().is_none(), "it asks nothing yet");
+        connect.is_finished()
+    });
+    let Connected { connection: _connection, welcome, memory } = connect.join().unwrap();
+    let (up, down) = (Half::new(memory.up, welcome.up), Half::new(memory.down, welcome.down));
+    let mut requests = Producer::new(welcome.position);
+    let allocated = || {
+        let stat = rustix::fs::fstat(down.region().fd().unwrap()).unwrap();
+        usize::try_from(stat.st_blocks).unwrap() * 512
+    };
+    let (before, len_bytes) = (allocated(), LONGEST as usize);
+    for generation in 0..2 {
+        requests.publish(
+            &up,
+            Header { call: 0, generation, len_bytes: 0, kind: 0 },
+            b"".as_slice(),
+        );
+        let mut id = None;
+        eventually("the request is there", || {
+            server.rest(soon());
+            id = server.take_lent().map(|request| request.id);
+            id.is_some()
+        });
+        let id = id.unwrap();
+        for start in (0..len_bytes).step_by(10_000) {
+            let part = start..len_bytes.min(start + 10_000);
+            let expected = match generation {
+                0 => part.end.next_multiple_of(PIECE_BYTES).min(len_bytes),
+                _ => len_bytes,
+            };
+            let bytes = vec![7; part.len()];
+            let fill = |filler: &mut Filler<'_>| filler.put(&bytes).unwrap();
+            server.replies().put_part(id, len_bytes, part, fill).unwrap();
+            assert_eq!(allocated() - before, expected);
+        }
+        server.replies().reply_stored(id, len_bytes).unwrap();
+    }
+}
+
 /// Parts of a response that is not given are nobody's: the call ends as it is answered, and what comes late
 /// reaches neither the next call nor the next client.
 #[test]

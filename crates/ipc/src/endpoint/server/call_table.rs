@@ -395,8 +395,8 @@ impl CallTable {
         if serial == 0 || entry.serial != serial {
             return Err(Unanswerable::NotPending);
         }
-        // All of it with the first part: later ones do not fail for want of memory.
-        commit(&self.down, call, entry, len_bytes)?;
+        let allocated_bytes = part.end.next_multiple_of(COMMIT_BYTES).min(len_bytes);
+        commit(&self.down, call, entry, allocated_bytes)?;
         let mut filler = self.down.part_filler(call, part);
         fill(&mut filler);
         filler.finish();
@@ -419,7 +419,11 @@ impl CallTable {
     }
 }
 
-/// Allocates pages for a large response, once per call and length.
+/// What is allocated at a time for a large response in parts: a turn pays for the pages of a few parts, and not for
+/// those of the longest message, and short parts share a system call.
+const COMMIT_BYTES: usize = 128 << 10;
+
+/// Allocates pages for the first bytes of a large response, if an earlier one of the call was not as long.
 #[cold]
 fn commit(down: &Half, call: u16, entry: &mut Entry, len_bytes: usize) -> Result<(), Unanswerable> {
     if len_bytes > entry.committed_bytes as usize {
