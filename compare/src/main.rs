@@ -1,11 +1,11 @@
 //! The same work on copyrpc's queues and calls and on their peers: one command, one table per cell.
 //!
 //! ```console
-//! $ cargo run --release [queues|calls|wakes|kv|all [ROUNDS [NAME_FILTER]]]
+//! $ cargo run --release -- --help
 //! ```
 //!
 //! Two threads (*queues*, *wakes*) or two processes (*calls*), pinned to two cores, or the processes of two
-//! nodes (*kv*; 0 rounds are a smoke test). In each round every peer
+//! nodes (*kv*). In each round every peer
 //! takes its turn, so what the machine does to one it does to all. Each sample lies between two line
 //! ping-pongs, and is filed, reduced and shown as `copyrpc bench` does it (crate `measure`): ratios compare
 //! medians of one regime.
@@ -16,58 +16,87 @@ mod queues;
 mod table;
 mod wakes;
 
-use std::{env, error::Error, process::ExitCode};
+use std::{env, error::Error, path::PathBuf, process::ExitCode};
 
+use clap::{Parser, ValueEnum};
 use measure::cores::Cores;
 
 /// A program that ends at the first failure: a wrong comparison has no numbers.
 pub type Fallible<T> = Result<T, Box<dyn Error>>;
 
-const ROUNDS: usize = 9;
-
-/// What to compare, as named on the command line.
+/// The same work on copyrpc's queues and calls and on their peers, interleaved in one run
+#[derive(Parser)]
+#[command(version, after_help = "Peers that are not installed are named with what to install.")]
 struct Choice {
-    what: String,
+    /// What to compare
+    #[arg(default_value = "all")]
+    what: What,
+    /// How often each peer takes its turn at each cell; `kv 0` is a smoke test
+    #[arg(default_value_t = 9)]
     rounds: usize,
+    /// Only peers whose names contain this, beside what all are compared with
+    #[arg(default_value = "", hide_default_value = true)]
     filter: String,
+    /// Also writes the results here, one JSON object per line
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
 }
 
-fn run(choice: &Choice) -> Fallible<()> {
-    let cores = Cores::choose()?;
-    let Choice { what, rounds, filter } = choice;
-    let mut comparison = table::Measurements::default();
-    if matches!(what.as_str(), "queues" | "all") {
-        queues::compare(cores, *rounds, filter, &mut comparison)?;
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum What {
+    /// Queues between two threads
+    Queues,
+    /// Calls between two processes
+    Calls,
+    /// How long it takes to wake a sleeper
+    Wakes,
+    /// The key-value workload of `copyrpc bench kv`
+    Kv,
+    /// All of them
+    All,
+}
+
+impl Choice {
+    fn has(&self, what: What) -> bool {
+        self.what == what || self.what == What::All
     }
-    if matches!(what.as_str(), "calls" | "all") {
-        calls::compare(cores, *rounds, filter, &mut comparison)?;
+
+    fn run(&self) -> Fallible<()> {
+        let cores = Cores::choose()?;
+        let Self { rounds, filter, .. } = self;
+        let mut comparison = table::Measurements::default();
+        if self.has(What::Queues) {
+            queues::compare(cores, *rounds, filter, &mut comparison)?;
+        }
+        if self.has(What::Calls) {
+            calls::compare(cores, *rounds, filter, &mut comparison)?;
+        }
+        if self.has(What::Kv) {
+            key_value::compare(*rounds, filter, &mut comparison)?;
+        }
+        if self.what != What::Wakes {
+            comparison.show(cores, self.json.as_deref())?;
+        }
+        if self.has(What::Wakes) {
+            wakes::compare(cores, *rounds)?;
+        }
+        Ok(())
     }
-    if matches!(what.as_str(), "kv" | "all") {
-        key_value::compare(*rounds, filter, &mut comparison)?;
+}
+
+/// This program runs itself for other processes of a comparison; `None`: it was not called so.
+fn run_child() -> Option<Fallible<()>> {
+    let mut args = env::args().skip(1);
+    match args.next()?.as_str() {
+        calls::CHILD => Some(calls::serve()),
+        key_value::OUR_CHILD => Some(key_value::our_child()),
+        key_value::CHILD => Some(key_value::child(&args.next().unwrap_or_default())),
+        _ => None,
     }
-    if what != "wakes" {
-        comparison.show(cores, *rounds)?;
-    }
-    if matches!(what.as_str(), "wakes" | "all") {
-        wakes::compare(cores, *rounds)?;
-    }
-    Ok(())
 }
 
 fn main() -> ExitCode {
-    let mut args = env::args().skip(1);
-    let what = args.next().unwrap_or_else(|| "all".into());
-    let outcome = match what.as_str() {
-        calls::CHILD => calls::serve(),
-        key_value::OUR_CHILD => key_value::our_child(),
-        key_value::CHILD => key_value::child(&args.next().unwrap_or_default()),
-        "queues" | "calls" | "wakes" | "kv" | "all" => {
-            let rounds = args.next().and_then(|arg| arg.parse().ok()).unwrap_or(ROUNDS);
-            run(&Choice { what, rounds, filter: args.next().unwrap_or_default() })
-        }
-        _ => Err(format!("`{what}` is none of queues, calls, wakes, kv, all").into()),
-    };
-    match outcome {
+    match run_child().unwrap_or_else(|| Choice::parse().run()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error}");

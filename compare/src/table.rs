@@ -1,5 +1,12 @@
 //! Samples of all peers, filed and shown as every benchmark of this project does it.
 
+use std::{
+    fs::File,
+    io::{BufWriter, Write as _},
+    path::Path,
+};
+
+use indicatif::{ProgressBar, ProgressStyle};
 use measure::{
     cores::Cores,
     machine,
@@ -11,14 +18,38 @@ use measure::{
 use crate::Fallible;
 
 /// All that was measured.
-#[derive(Default)]
 pub struct Measurements {
     cells: Vec<Cell>,
     samples: Vec<Sample>,
     notes: Vec<String>,
+    /// On standard error, if that is a terminal.
+    progress: ProgressBar,
+    /// Cores that this process may use before it is pinned to one.
+    cores: usize,
+}
+
+impl Default for Measurements {
+    fn default() -> Self {
+        let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {msg}");
+        let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
+        let progress = ProgressBar::new(0).with_style(style);
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Self { cells: Vec::new(), samples: Vec::new(), notes: Vec::new(), progress, cores }
+    }
 }
 
 impl Measurements {
+    /// So many rounds of cells are to come.
+    pub fn expect(&self, rounds: usize) {
+        self.progress.inc_length(rounds as u64);
+    }
+
+    /// A round of a cell begins.
+    pub fn begin(&self, cell: &str) {
+        self.progress.set_message(cell.to_owned());
+        self.progress.inc(1);
+    }
+
     /// Adds a sample of `peer` at `work`, which is compared with `reference` at the same work.
     pub fn add(
         &mut self,
@@ -44,17 +75,18 @@ impl Measurements {
         }
     }
 
-    /// Prints a table per regime.
-    pub fn show(self, cores: Cores, rounds: usize) -> Fallible<()> {
+    /// Prints a table per regime, and writes a file for programs.
+    pub fn show(self, cores: Cores, json: Option<&Path>) -> Fallible<()> {
+        self.progress.finish_and_clear();
         let header = Header {
             format: FORMAT,
             bench: "compare".into(),
-            command: format!("{rounds} rounds"),
+            command: command_line(),
             version: env!("CARGO_PKG_VERSION").into(),
-            commit: "unknown".into(),
+            commit: env!("BUILD_COMMIT").into(),
             profile: if cfg!(debug_assertions) { "debug" } else { "release" }.into(),
             cpu: machine::cpu_model(),
-            cores: std::thread::available_parallelism()?.get(),
+            cores: self.cores,
             pinning: cores.to_string(),
             kernel: machine::kernel(),
             nic: "none".into(),
@@ -62,6 +94,16 @@ impl Measurements {
         };
         let mut results = Results::new(header, &self.cells, &self.samples, &[]);
         results.notes = self.notes;
+        if let Some(path) = json {
+            let cannot = |error| format!("cannot write {}: {error}", path.display());
+            let mut file = BufWriter::new(File::create(path).map_err(cannot)?);
+            results.write_json(&mut file).and_then(|()| file.flush()).map_err(cannot)?;
+        }
         Ok(results.report().write_text(&mut std::io::stdout().lock())?)
     }
+}
+
+fn command_line() -> String {
+    let arguments: Vec<_> = std::env::args().skip(1).collect();
+    format!("compare {}", arguments.join(" "))
 }

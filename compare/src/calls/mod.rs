@@ -78,9 +78,10 @@ impl CallWork {
         if self.is_one_way { NUMBER_BYTES } else { self.len_bytes }
     }
 
-    /// Calls per reading of the clock: about so many, fewer if they are long.
+    /// Calls per reading of the clock: about so many, fewer if they are long. No fewer than are in flight, whose answers
+    /// may come together.
     pub fn batch(self, calls: usize) -> usize {
-        ((4 << 20) / self.len_bytes).clamp(1, calls)
+        ((4 << 20) / self.len_bytes).clamp(self.in_flight, calls)
     }
 
     fn name(self) -> String {
@@ -152,9 +153,11 @@ pub fn timed(
     calls: usize,
     mut batch: impl FnMut() -> Fallible<()>,
 ) -> Fallible<f64> {
-    let begin = Instant::now();
-    while begin.elapsed() < SAMPLE / 3 {
+    // The first calls of each that is in flight take memory.
+    let (begin, mut warmed) = (Instant::now(), 0);
+    while begin.elapsed() < SAMPLE / 3 || warmed < 2 * work.in_flight {
         batch()?;
+        warmed += calls;
     }
     let (begin, mut laps) = (Instant::now(), Laps::start());
     loop {
@@ -248,7 +251,9 @@ pub fn compare(
     let directory = std::env::temp_dir().join(format!("copyrpc-compare-{}", std::process::id()));
     let mut session =
         Session { process_pair: ProcessPair::start(cores, &[CHILD])?, number: 0, directory };
-    for work in CallWork::all() {
+    let works = CallWork::all();
+    comparison.expect(rounds * works.len());
+    for work in works {
         let mut contenders = Contender::all();
         contenders.retain(|contender| {
             let name = contender.name();
@@ -262,6 +267,7 @@ pub fn compare(
             lack.is_none()
         });
         for _ in 0..rounds {
+            comparison.begin(&work.name());
             take_turns(&mut session, cores, work, &mut contenders, comparison)?;
         }
     }

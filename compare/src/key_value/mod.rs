@@ -16,10 +16,7 @@ mod stored;
 mod tarpc_calls;
 mod tasks;
 
-use std::{
-    collections::BTreeMap,
-    io::{self, Write as _},
-};
+use std::{collections::BTreeMap, io};
 
 use copyrpc_memory::sync::AtomicBool;
 use kv::{
@@ -187,16 +184,16 @@ pub fn compare(rounds: usize, filter: &str, comparison: &mut Measurements) -> Fa
             Some(reason) => comparison.note(format!("{}: skipped: {reason}", contender.name)),
         }
     }
-    for round in 0..rounds.max(1) {
-        for (name, workload) in cells(rounds == 0) {
-            eprint!("\r\x1b[Kround {}: {name}", round + 1);
-            io::stderr().flush()?;
+    let (cells, rounds) = (cells(rounds == 0), rounds.max(1));
+    comparison.expect(rounds * cells.len());
+    for _ in 0..rounds {
+        for (name, workload) in &cells {
+            comparison.begin(name);
             for contender in &contenders {
-                file(&name, contender.name, &contender.run(&workload)?, comparison)?;
+                file(name, contender.name, &contender.run(workload)?, comparison)?;
             }
         }
     }
-    eprintln!("\r\x1b[K");
     Ok(())
 }
 

@@ -70,14 +70,18 @@ pub fn compare(
     let stage = ThreadSetup { pool: &[cores.responder, cores.initiator], shared: &shared };
     let probe = || ping_pong::between_threads(cores, &shared, PROBE);
     let chosen = |name: &str| name.contains(filter) || name == REFERENCE;
-    for (shape, name, metric) in [
+    let shapes = [
         (Shape::Single, "single", Metric::Rate),
         (Shape::Batched, "slices-of-32", Metric::Rate),
         (Shape::RoundTrip, "round-trip", Metric::RoundTrip),
-    ] {
-        for (bytes, rows) in [(8, rows::<u64>()), (64, rows::<[u64; 8]>())] {
+    ];
+    let lengths = [(8, rows::<u64>()), (64, rows::<[u64; 8]>())];
+    comparison.expect(rounds * shapes.len() * lengths.len());
+    for (shape, name, metric) in shapes {
+        for (bytes, rows) in &lengths {
             let work = format!("queues/{name}/{bytes}B");
             for _ in 0..rounds {
+                comparison.begin(&work);
                 for (peer, run) in rows.iter().filter(|(name, _)| chosen(name)) {
                     let before_ns = probe()?;
                     let Some(value) = run(shape, stage)? else { continue };

@@ -194,7 +194,7 @@ impl<N: Nic> Worker<N> {
     fn take_private(&mut self, large: Large) -> Option<Vec<u8>> {
         let len_bytes = large.len_bytes as usize;
         let mut body = self.transfers.take_spare();
-        if body.try_reserve(len_bytes.saturating_sub(body.len())).is_err() {
+        if body.try_reserve_exact(len_bytes.saturating_sub(body.len())).is_err() {
             tracing::warn!(len_bytes, "no memory for the copy of a large body");
             self.transfers.keep(body);
             return None;

@@ -21,8 +21,9 @@ const PIECES_EACH: u32 = 4;
 /// Pieces of all transfers that are outstanding at a time: no more READs than a NIC can have.
 const PIECES_MAX: usize = 16;
 
-/// Memory of private copies that is kept, in all. One of them may be longer.
-const SPARE_BYTES_MAX: usize = 1 << 24;
+/// Memory of private copies that is kept, in all, until nobody has used memory for bodies for a while: four of the
+/// longest messages. One of them may be longer. Fresh memory costs a page fault per page, twice the copy.
+const SPARE_BYTES_MAX: usize = 1 << 26;
 
 /// A READ or WRITE that was posted, or waits to be, and the memory that the NIC uses until it
 /// completes.
