@@ -248,7 +248,7 @@ impl QueuePair for Qp {
         either!(self, qp => qp.modify(to))
     }
 
-    #[inline]
+    // Not inlined: it is long, and every crate that posts would have it once more.
     fn post_send(&mut self, request: &SendRequest<'_>) -> Result<u16, PostSendError> {
         either!(self, qp => qp.post_send(request))
     }

@@ -125,8 +125,8 @@ impl Exec {
         self.advance_by(qp, posted, BUDGET)
     }
 
-    /// Executes at most `budget` WQEs.
-    #[inline]
+    /// Executes at most `budget` WQEs. Not inlined: what is generic here is compiled once, and not for every crate that
+    /// posts.
     pub(super) fn advance_by(&mut self, qp: &QpShared, posted: u16, budget: usize) -> Ran {
         let Some(ring) = qp.send_ring() else {
             return Ran { activity: Activity::Idle, fell: false };
