@@ -12,7 +12,7 @@ impl ValueProtocol for Text {
 
     fn command(port: u16, bytes: u64) -> Command {
         // Slabs round lengths up; an item that was evicted would be a wrong answer.
-        let mib = (4 * bytes >> 20) + 64;
+        let mib = ((4 * bytes) >> 20) + 64;
         let mut command = Command::new("memcached");
         command.args(["-l", "127.0.0.1", "-p", &port.to_string(), "-U", "0", "-M", "-t", "1"]);
         // It serves nobody as root unless told to.

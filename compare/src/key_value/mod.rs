@@ -231,14 +231,15 @@ pub fn child(name: &str) -> Fallible<()> {
     let Some(Contender { way: Way::Rival(rival), .. }) = contender else {
         return Err(format!("`{name}` is no rival").into());
     };
-    Ok(match rival {
+    match rival {
         Rival::Redis => job::child_over(|config| Ok(Stored::<redis::Resp>::new(config)))?,
         Rival::Memcached => job::child_over(|config| Ok(Stored::<memcached::Text>::new(config)))?,
         Rival::Tonic => job::child_over(|config| Ok(tasks::Over::<grpc::Grpc>::new(config)))?,
         Rival::Tarpc => {
             job::child_over(|config| Ok(tasks::Over::<tarpc_calls::Tarpc>::new(config)))?
         }
-    })
+    }
+    Ok(())
 }
 
 #[cfg(test)]
