@@ -193,10 +193,10 @@ impl<N: Nic> Worker<N> {
     /// Memory with room for the private copy of a body.
     fn take_private(&mut self, large: Large) -> Option<Vec<u8>> {
         let len_bytes = large.len_bytes as usize;
-        let mut body = self.transfers.take_spare();
+        let mut body = self.transfers.spares.take();
         if body.try_reserve_exact(len_bytes.saturating_sub(body.len())).is_err() {
             tracing::warn!(len_bytes, "no memory for the copy of a large body");
-            self.transfers.keep(body);
+            self.transfers.spares.keep(body);
             return None;
         }
         Some(body)
@@ -235,7 +235,7 @@ impl<N: Nic> Worker<N> {
                 self.notices.call_ended(access.cookie, Status::ResourceExhausted);
             }
         }
-        self.transfers.keep(body);
+        self.transfers.spares.keep(body);
     }
 
     /// Posts transfers as far as queues have space.
@@ -324,12 +324,12 @@ impl<N: Nic> Worker<N> {
             }
             Purpose::Access(access) => handler.response(self, access.cookie, Status::Ok, &[]),
         }
-        self.transfers.keep(copy);
+        self.transfers.spares.keep(copy);
     }
 
     /// Keeps memory of a body that a handler took, for those to come.
     pub fn keep_memory(&mut self, body: Vec<u8>) {
-        self.transfers.keep(body);
+        self.transfers.spares.keep(body);
     }
 
     fn tell_failed(&mut self, purpose: &Purpose<N>) {

@@ -29,6 +29,7 @@ mod poll;
 mod receive;
 mod resources;
 mod send;
+mod spares;
 mod stats;
 mod timers;
 mod transfers;
@@ -274,8 +275,9 @@ impl<N: Nic> Worker<N> {
         let connections = self.peers.timed_connections();
         let due_ns = connections.filter_map(|connection| connection.wake_ns(now_ns)).min();
         let probe_ns = self.keepalive.due_ns().filter(|_| self.peers.len() > 0);
-        let has_memory = self.budget.memory().registered_bytes > 0;
-        let release_ns = has_memory.then(|| self.timers.release_ns());
+        let has_memory =
+            self.budget.memory().registered_bytes > 0 || !self.transfers.spares.is_empty();
+        let release_ns = has_memory.then(|| self.timers.release_look_ns());
         let window = self.window.as_ref().filter(|_| self.peers.has_dirty());
         let stall_ns = window.and_then(|window| window.stalls_ns(self.send.unfinished()));
         [due_ns, probe_ns, release_ns, stall_ns].into_iter().flatten().min()

@@ -51,6 +51,11 @@ impl Timers {
         self.release_ns
     }
 
+    /// When a poll does so: at a look at what is due by time.
+    pub(super) fn release_look_ns(&self) -> u64 {
+        self.release_ns.max(self.look_ns)
+    }
+
     /// Some of it was given back, and more of it may go at the next look; or there was none.
     pub(super) fn released(&mut self, is_more: bool) {
         let pause_ns = if is_more { LOOK_NS } else { RELEASE_NS };

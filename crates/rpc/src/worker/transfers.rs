@@ -10,6 +10,7 @@ use proto::copyrpc::{CallId, RequestId};
 use slots::{Key, SlotTable};
 use verbs::{Nic, Op, Payload, RemoteSlice, Sge};
 
+use super::spares::Spares;
 use crate::{BodyPiece, LocalRegion, PeerId, Range, pool::Buffer, queue::Piece};
 
 /// Longest piece: beyond, another one costs less than a hundredth.
@@ -20,10 +21,6 @@ const PIECES_EACH: u32 = 4;
 
 /// Pieces of all transfers that are outstanding at a time: no more READs than a NIC can have.
 const PIECES_MAX: usize = 16;
-
-/// Memory of private copies that is kept, in all, until nobody has used memory for bodies for a while: four of the
-/// longest messages. One of them may be longer. Fresh memory costs a page fault per page, twice the copy.
-const SPARE_BYTES_MAX: usize = 1 << 26;
 
 /// A READ or WRITE that was posted, or waits to be, and the memory that the NIC uses until it
 /// completes.
@@ -184,9 +181,7 @@ pub(super) struct Transfers<N: Nic> {
     arrived: VecDeque<Piece>,
     /// Transfers that have ended and whose ends are to be reported.
     ended: VecDeque<Key>,
-    /// Memory for private copies of bodies, warm from those before.
-    spare: Vec<Vec<u8>>,
-    spare_bytes: usize,
+    pub(super) spares: Spares,
     /// Longest piece that was posted: that of the NIC's longest message, if that is shorter.
     piece_bytes_max: usize,
 }
@@ -200,8 +195,7 @@ impl<N: Nic> Transfers<N> {
             unposted: VecDeque::new(),
             arrived: VecDeque::new(),
             ended: VecDeque::new(),
-            spare: Vec::new(),
-            spare_bytes: 0,
+            spares: Spares::default(),
             piece_bytes_max: PIECE_BYTES_MAX,
         }
     }
@@ -326,28 +320,5 @@ impl<N: Nic> Transfers<N> {
         let Some(transfer) = self.table.get_mut(key) else { return true };
         transfer.is_given_up = true;
         transfer.outstanding == 0
-    }
-
-    // Bodies
-
-    /// Memory for a private copy, warm from one before.
-    pub(super) fn take_spare(&mut self) -> Vec<u8> {
-        let body = self.spare.pop().unwrap_or_default();
-        self.spare_bytes -= body.capacity();
-        body
-    }
-
-    /// Gives the memory back that is kept for private copies.
-    pub(super) fn forget_spares(&mut self) {
-        (self.spare, self.spare_bytes) = (Vec::new(), 0);
-    }
-
-    /// Keeps the memory of a private copy for the next one, unless enough is kept.
-    pub(super) fn keep(&mut self, body: Vec<u8>) {
-        let bytes = self.spare_bytes + body.capacity();
-        if body.capacity() > 0 && (bytes <= SPARE_BYTES_MAX || self.spare.is_empty()) {
-            self.spare_bytes = bytes;
-            self.spare.push(body);
-        }
     }
 }

@@ -33,10 +33,10 @@ impl<N: Nic> Worker<N> {
     }
 
     /// Gives one region of memory for bodies back that nobody used for a while: each costs the loop as long
-    /// as the NIC takes to forget it.
+    /// as the NIC takes to forget it. When there is none any more, it is the turn of the memory of private copies.
     #[cold]
     fn release_idle_memory(&mut self) {
-        let Self { landing, peers, timers, .. } = self;
+        let Self { landing, peers, .. } = self;
         let mut is_more = landing.release_idle();
         if !is_more {
             let release = |peer: &mut Peer<N>| {
@@ -44,10 +44,10 @@ impl<N: Nic> Worker<N> {
             };
             is_more = peers.visit_live_from(0, |_, peer| !release(peer)).is_some();
         }
-        timers.released(is_more);
-        if self.budget.memory().registered_bytes == 0 {
-            self.transfers.forget_spares();
+        if !is_more && self.budget.memory().registered_bytes == 0 {
+            is_more = self.transfers.spares.forget_one();
         }
+        self.timers.released(is_more);
     }
 
     /// Gives all regions back that hold no body now.

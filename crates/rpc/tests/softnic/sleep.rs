@@ -111,3 +111,23 @@ fn a_lease_that_ends_is_due() {
     assert_eq!(b.worker.counters(to_a).unwrap().credits_out, 2);
     b.worker.reply(token, Status::Ok, b"").unwrap();
 }
+
+/// Who has nothing else to wait for wakes until all is given back, one region or copy at a time, and then sleeps on.
+#[test]
+fn memory_of_large_bodies_is_given_back_to_the_last() {
+    let (mut a, mut b, to_b, _) = pair(&tight());
+    let cookie = a.call(to_b, ECHO, &[7; 200_000]).unwrap();
+    until(&mut [&mut a, &mut b], |nodes| nodes[0].program.ended.contains_key(&cookie));
+    let mut wakes = 0;
+    let mut nodes = [a, b];
+    while let Some(due_ns) = nodes.iter().filter_map(|node| node.worker.wake_ns()).min() {
+        wakes += 1;
+        assert!(wakes < 1000, "it never sleeps on");
+        for Node { worker, program, .. } in &mut nodes {
+            worker.poll(due_ns.max(worker.now_ns()), program);
+        }
+    }
+    for node in &nodes {
+        assert_eq!(node.worker.large_memory().registered_bytes, 0);
+    }
+}
