@@ -1,7 +1,8 @@
 //! Compiles the shim to Boost's queue, where there is a C++ compiler and Boost's headers, and tells the program the
 //! commit that it is built from.
 
-use std::process::Command;
+#[path = "../crates/cli/commit.rs"]
+mod commit;
 
 fn main() {
     println!("cargo::rerun-if-changed=src/queues/boost.cpp");
@@ -13,16 +14,8 @@ fn main() {
         println!("cargo::rustc-cfg=has_boost");
     }
     // Whatever is measured lies in one of these.
-    for folder in ["src", "../crates", "../.git/logs/HEAD"] {
+    for folder in ["src", "../crates"] {
         println!("cargo::rerun-if-changed={folder}");
     }
-    println!("cargo::rustc-env=BUILD_COMMIT={}", commit().as_deref().unwrap_or("unknown"));
-}
-
-/// The short commit, with `-dirty` if tracked files differ from it.
-fn commit() -> Option<String> {
-    let describe = ["describe", "--always", "--dirty", "--exclude=*", "--abbrev=12"];
-    let output = Command::new("git").args(describe).output().ok()?;
-    let text = String::from_utf8(output.stdout).ok()?;
-    (output.status.success() && !text.trim().is_empty()).then(|| text.trim().to_owned())
+    commit::tell();
 }

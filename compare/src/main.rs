@@ -16,7 +16,7 @@ mod queues;
 mod table;
 mod wakes;
 
-use std::{env, error::Error, path::PathBuf, process::ExitCode};
+use std::{env, error::Error, fs::File, path::PathBuf, process::ExitCode};
 
 use clap::{Parser, ValueEnum};
 use measure::cores::Cores;
@@ -37,7 +37,7 @@ struct Choice {
     /// Only peers whose names contain this, beside what all are compared with
     #[arg(default_value = "", hide_default_value = true)]
     filter: String,
-    /// Also writes the results here, one JSON object per line
+    /// Also writes the results here, one JSON object per line; not those of `wakes`
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -64,6 +64,11 @@ impl Choice {
     fn run(&self) -> Fallible<()> {
         let cores = Cores::choose()?;
         let Self { rounds, filter, .. } = self;
+        // Better known before something is measured for minutes.
+        let open = |path: &PathBuf| {
+            File::create(path).map_err(|error| format!("cannot write {}: {error}", path.display()))
+        };
+        let json = self.json.as_ref().map(open).transpose()?;
         let mut comparison = table::Measurements::default();
         if self.has(What::Queues) {
             queues::compare(cores, *rounds, filter, &mut comparison)?;
@@ -75,7 +80,7 @@ impl Choice {
             key_value::compare(*rounds, filter, &mut comparison)?;
         }
         if self.what != What::Wakes {
-            comparison.show(cores, self.json.as_deref())?;
+            comparison.show(cores, json)?;
         }
         if self.has(What::Wakes) {
             wakes::compare(cores, *rounds)?;

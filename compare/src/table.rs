@@ -3,7 +3,6 @@
 use std::{
     fs::File,
     io::{BufWriter, Write as _},
-    path::Path,
 };
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -76,7 +75,7 @@ impl Measurements {
     }
 
     /// Prints a table per regime, and writes a file for programs.
-    pub fn show(self, cores: Cores, json: Option<&Path>) -> Fallible<()> {
+    pub fn show(self, cores: Cores, json: Option<File>) -> Fallible<()> {
         self.progress.finish_and_clear();
         let header = Header {
             format: FORMAT,
@@ -94,10 +93,10 @@ impl Measurements {
         };
         let mut results = Results::new(header, &self.cells, &self.samples, &[]);
         results.notes = self.notes;
-        if let Some(path) = json {
-            let cannot = |error| format!("cannot write {}: {error}", path.display());
-            let mut file = BufWriter::new(File::create(path).map_err(cannot)?);
-            results.write_json(&mut file).and_then(|()| file.flush()).map_err(cannot)?;
+        if let Some(file) = json {
+            let mut file = BufWriter::new(file);
+            let written = results.write_json(&mut file).and_then(|()| file.flush());
+            written.map_err(|error| format!("cannot write the JSON file: {error}"))?;
         }
         Ok(results.report().write_text(&mut std::io::stdout().lock())?)
     }
