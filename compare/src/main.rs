@@ -6,9 +6,9 @@
 //!
 //! Two threads (*queues*, *wakes*) or two processes (*calls*), pinned to two cores, or the processes of two
 //! nodes (*kv*). In each round every peer
-//! takes its turn, so what the machine does to one it does to all. Each sample lies between two line
-//! ping-pongs, and is filed, reduced and shown as `copyrpc bench` does it (crate `measure`): ratios compare
-//! medians of one regime.
+//! takes its turn, in random order, so what the machine does to one it does to all. Samples are reduced and shown as
+//! `copyrpc bench` does it (crate `measure`): a ratio is that of two samples of one round, and the median of the rounds
+//! is shown with its interval.
 
 mod calls;
 mod key_value;
@@ -40,6 +40,9 @@ struct Choice {
     /// Also writes the results here, one JSON object per line; not those of `wakes`
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// One table for each pace of the machine instead of one for all
+    #[arg(long)]
+    by_pace: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -80,7 +83,7 @@ impl Choice {
             key_value::compare(*rounds, filter, &mut comparison)?;
         }
         if self.what != What::Wakes {
-            comparison.show(cores, json)?;
+            comparison.show(cores, json, self.by_pace)?;
         }
         if self.has(What::Wakes) {
             wakes::compare(cores, *rounds)?;

@@ -21,6 +21,8 @@ pub struct Measurements {
     cells: Vec<Cell>,
     samples: Vec<Sample>,
     notes: Vec<String>,
+    /// Rounds that have begun.
+    round: usize,
     /// On standard error, if that is a terminal.
     progress: ProgressBar,
     /// Cores that this process may use before it is pinned to one.
@@ -33,7 +35,7 @@ impl Default for Measurements {
         let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
         let progress = ProgressBar::new(0).with_style(style);
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { cells: Vec::new(), samples: Vec::new(), notes: Vec::new(), progress, cores }
+        Self { cells: Vec::new(), samples: Vec::new(), notes: Vec::new(), round: 0, progress, cores }
     }
 }
 
@@ -43,10 +45,12 @@ impl Measurements {
         self.progress.inc_length(rounds as u64);
     }
 
-    /// A round of a cell begins.
-    pub fn begin(&self, cell: &str) {
+    /// A round of a cell begins. Its number gives the order in which peers take their turns.
+    pub fn begin(&mut self, cell: &str) -> usize {
+        self.round += 1;
         self.progress.set_message(cell.to_owned());
         self.progress.inc(1);
+        self.round
     }
 
     /// Adds a sample of `peer` at `work`, which is compared with `reference` at the same work.
@@ -64,7 +68,7 @@ impl Measurements {
             self.cells.push(Cell { name, metric, versus, floor: None, lines: None });
             self.cells.len() - 1
         });
-        self.samples.push(Sample { cell, probes, value, per_batch: None });
+        self.samples.push(Sample { cell, round: self.round, probes, value, per_batch: None });
     }
 
     /// Adds what the numbers do not tell, once.
@@ -74,8 +78,8 @@ impl Measurements {
         }
     }
 
-    /// Prints a table per regime, and writes a file for programs.
-    pub fn show(self, cores: Cores, json: Option<File>) -> Fallible<()> {
+    /// Prints one table, or one for each pace of the machine, and writes a file for programs.
+    pub fn show(self, cores: Cores, json: Option<File>, by_pace: bool) -> Fallible<()> {
         self.progress.finish_and_clear();
         let header = Header {
             format: FORMAT,
@@ -98,7 +102,7 @@ impl Measurements {
             let written = results.write_json(&mut file).and_then(|()| file.flush());
             written.map_err(|error| format!("cannot write the JSON file: {error}"))?;
         }
-        Ok(results.report().write_text(&mut std::io::stdout().lock())?)
+        Ok(results.report(by_pace).write_text(&mut std::io::stdout().lock())?)
     }
 }
 

@@ -27,6 +27,7 @@ use measure::{
     ping_pong::PROBE_WINDOW,
     regime::Probes,
     results::Metric,
+    schedule::shuffled,
     shared_words::{SharedWord, SharedWords},
     stats::Laps,
 };
@@ -267,8 +268,9 @@ pub fn compare(
             lack.is_none()
         });
         for _ in 0..rounds {
-            comparison.begin(&work.name());
-            take_turns(&mut session, cores, work, &mut contenders, comparison)?;
+            let round = comparison.begin(&work.name());
+            let order = shuffled(contenders.len(), round);
+            take_turns(&mut session, cores, work, &mut contenders, &order, comparison)?;
         }
     }
     Ok(())
@@ -314,17 +316,19 @@ impl Contender {
     }
 }
 
-/// One sample of each; who is not there takes no further turn.
+/// One sample of each, in this order; who is not there takes no further turn.
 fn take_turns(
     session: &mut Session,
     cores: Cores,
     work: CallWork,
     contenders: &mut Vec<Contender>,
+    order: &[usize],
     comparison: &mut Measurements,
 ) -> Fallible<()> {
     let name_of_work = work.name();
     let mut skipped = Vec::new();
-    for contender in contenders.iter() {
+    for &index in order {
+        let contender = &contenders[index];
         let name = contender.name();
         let before_ns = session.probe()?;
         let value = contender.sample(session, cores, work).map_err(|e| format!("{name}: {e}"))?;

@@ -23,10 +23,10 @@ use kv::{
     backend::{Kind, Switches, Wait},
     job::{self, Config, Launcher, Pin, hosts::Hosts},
     result::{Latency, RunRecord},
-    session::{self, Progress},
+    session::{self, SessionPlan, Progress},
     workload::{ValueSize, Workload},
 };
-use measure::results::Metric;
+use measure::{results::Metric, schedule::shuffled};
 
 use self::stored::Stored;
 use crate::{Fallible, table::Measurements};
@@ -130,7 +130,7 @@ impl Contender {
         };
         session::run(
             &[config],
-            1,
+            SessionPlan::exactly(1),
             &self.launcher()?,
             &mut Hosts::only_this()?,
             &AtomicBool::new(false),
@@ -188,8 +188,9 @@ pub fn compare(rounds: usize, filter: &str, comparison: &mut Measurements) -> Fa
     comparison.expect(rounds * cells.len());
     for _ in 0..rounds {
         for (name, workload) in &cells {
-            comparison.begin(name);
-            for contender in &contenders {
+            let round = comparison.begin(name);
+            for index in shuffled(contenders.len(), round) {
+                let contender = &contenders[index];
                 file(name, contender.name, &contender.run(workload)?, comparison)?;
             }
         }

@@ -12,7 +12,8 @@ use copyrpc_bench::threads::{
 };
 use copyrpc_inproc::spsc;
 use measure::{
-    cores::Cores, ping_pong, regime::Probes, results::Metric, shared_words::SharedWords,
+    cores::Cores, ping_pong, regime::Probes, results::Metric, schedule::shuffled,
+    shared_words::SharedWords,
 };
 
 use crate::{Fallible, table::Measurements};
@@ -81,8 +82,10 @@ pub fn compare(
         for (bytes, rows) in &lengths {
             let work = format!("queues/{name}/{bytes}B");
             for _ in 0..rounds {
-                comparison.begin(&work);
-                for (peer, run) in rows.iter().filter(|(name, _)| chosen(name)) {
+                let round = comparison.begin(&work);
+                let chosen = rows.iter().filter(|(name, _)| chosen(name)).collect::<Vec<_>>();
+                for index in shuffled(chosen.len(), round) {
+                    let (peer, run) = chosen[index];
                     let before_ns = probe()?;
                     let Some(value) = run(shape, stage)? else { continue };
                     let probes = Probes { before_ns, after_ns: probe()? };

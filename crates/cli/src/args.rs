@@ -84,9 +84,10 @@ Examples:
 const BENCH_HELP: &str = "\
 Two processes, each pinned to a core of its own, measure together; without two cores nothing is \
 measured. Every sample lies between two probes: the round trip of two cache lines tells the pace of the \
-machine. Samples whose paces are within a factor of 1.25 of each other form a regime, which is labelled by \
-its pace: `line 118 ns`. Samples between probes that disagree by more are dropped and counted. Ratios \
-compare medians of one regime.";
+machine. Cells take turns in random order, round by round, and no sample is left out. A ratio is that of two \
+samples of one round: the median of the rounds, with the 95 % interval of the sign test. A ratio whose interval \
+is too wide says that it is undecided, and how many more rounds (--runs) would decide it. --by-pace shows numbers \
+for each pace of the machine apart.";
 
 const VERBS_EXAMPLES: &str = "\
 Examples:
@@ -114,17 +115,23 @@ answer is compared; a call that ends otherwise ends the run with exit code 1.";
 
 const KV_EXAMPLES: &str = "\
 Examples:
-  copyrpc bench kv                                two nodes, four clients each
+  copyrpc bench kv                                two nodes, 4, 16 and 64 clients each
+  copyrpc bench kv --clients 128,200 --time 5min  as many as a large node has
   copyrpc bench kv --clients 1,2,4,8 --qd 1,32    a grid: lists multiply
   copyrpc bench kv --preset places,switches       grids that have a name
   copyrpc bench kv --pace open:50000              latency under a fixed load
   copyrpc bench kv --verify full --mix 50:10:20   are the answers linearizable?
   mpirun -n 2 copyrpc bench kv --hosts --nic tcp  nodes are hosts
 
-All processes of a run are started together and measured over the same interval. Every byte of every \
-answer is checked by the client that asked; a wrong answer or a process that fails ends the run with \
-exit code 1 and is named. Results of different regimes (see `bench limit --help`) are kept apart. SIGINT (Ctrl-C) \
-and SIGTERM end the session; what was measured until then is written, and the exit code is 1.";
+All backends take turns: each round measures a short interval of each, in random order. No interval begins before \
+every client has had an answer. Every byte of every answer is checked by the client that asked; a wrong answer or a \
+process that fails ends the run with exit code 1 and is named. SIGINT (Ctrl-C) and SIGTERM end the session; what was \
+measured until then is written, and the exit code is 1.
+
+Columns: clients/node; system: the backend; waits: how threads wait; k/s: thousands of answered calls per second, \
+median of the rounds, then the smallest and largest; × tcp: ratio to tcp in the same round, median (95 % interval of the \
+sign test); p50, p99: medians of the rounds; CPU ns/call: processor time of all processes; MiB/node: memory \
+of a node's processes (PSS); QP/node: queue pairs of a node, by construction; errors: calls without an answer.";
 
 /// RPC for RDMA clusters: what is on this machine, and how fast it is.
 #[derive(Debug, Parser)]
@@ -559,6 +566,9 @@ pub(crate) struct BenchArgs {
     /// Write JSON lines to PATH; `-` is standard output, and the tables go to standard error.
     #[arg(long, value_name = "PATH")]
     pub(crate) json: Option<PathBuf>,
+    /// Show numbers for each pace of the machine apart, instead of one of all samples.
+    #[arg(long)]
+    pub(crate) by_pace: bool,
     /// Samples per cell [default: 7; with --quick 3].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) runs: Option<u16>,

@@ -38,7 +38,7 @@ const RUNS_QUICK: u16 = 3;
 /// What a preset measures: sizes have a cell for each combination too.
 const SMALL_CELLS: &str = "/32B";
 
-/// What `bench verbs` is measured against. A line is the two-line round trip that labels the regime.
+/// What `bench verbs` is measured against. A line is the two-line round trip around the sample.
 const AIMS: [Aim; 3] = [
     Aim {
         cell: "round-trip/rc-write-imm/32B",
@@ -47,7 +47,7 @@ const AIMS: [Aim; 3] = [
     },
     Aim {
         cell: "rate/rc-write-imm/32B/doorbell-batched",
-        text: "a posted 32 B WRITE_IMM takes, of the regime's line, at most",
+        text: "a posted 32 B WRITE_IMM takes, of the two-line round trip, at most",
         goal: Goal::LinesAtMost(0.56),
     },
     Aim {
@@ -66,7 +66,7 @@ const RPC_AIMS: [Aim; 2] = [
     },
     Aim {
         cell: "rpc/8-endpoints-qd256/32B",
-        text: "a call over 8 endpoints with 256 in flight takes, of the regime's line, at most",
+        text: "a call over 8 endpoints with 256 in flight takes, of the two-line round trip, at most",
         goal: Goal::LinesAtMost(0.33),
     },
 ];
@@ -154,7 +154,7 @@ pub(crate) fn rpc(args: &RpcArgs) -> anyhow::Result<()> {
     let written = args.markdown.as_deref().map_or(Ok(()), |path| {
         output::write_file(path, |file| matrix::report(&results, &grid).write_markdown(file))
     });
-    let shown = output::write(&results, args.bench.json.as_deref());
+    let shown = output::write(&results, args.bench.by_pace, args.bench.json.as_deref());
     written.and(shown)
 }
 
@@ -291,7 +291,7 @@ impl Session {
     ) -> anyhow::Result<()> {
         let mut results = self.measure(args, bench, nic, aims)?;
         results.notes.extend(notes.iter().map(ToString::to_string));
-        output::write(&results, args.json.as_deref())
+        output::write(&results, args.by_pace, args.json.as_deref())
     }
 
     fn measure(

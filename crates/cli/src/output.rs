@@ -25,15 +25,15 @@ pub(crate) fn progress_bar(steps: usize) -> ProgressBar {
 
 /// Writes tables to standard output and JSON lines to `json`. If that is `-`, JSON takes standard
 /// output and the tables go to standard error. Where one cannot be written the other is.
-pub(crate) fn write(results: &Results, json: Option<&Path>) -> anyhow::Result<()> {
+pub(crate) fn write(results: &Results, by_pace: bool, json: Option<&Path>) -> anyhow::Result<()> {
     let to_stdout = json == Some(Path::new("-"));
     if to_stdout {
-        let shown = results.report().write_text(&mut io::stderr().lock());
+        let shown = results.report(by_pace).write_text(&mut io::stderr().lock());
         write_stdout(|stdout| results.write_json(stdout))?;
         return shown.context("cannot write to standard error");
     }
     let written = json.map_or(Ok(()), |path| write_file(path, |file| results.write_json(file)));
-    let shown = write_stdout(|stdout| results.report().write_text(stdout));
+    let shown = write_stdout(|stdout| results.report(by_pace).write_text(stdout));
     written.and(shown)
 }
 

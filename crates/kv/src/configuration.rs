@@ -60,6 +60,12 @@ impl Config {
         }
     }
 
+    /// Whether some of its threads use a core also while nothing is measured.
+    #[must_use]
+    pub fn burns_between_intervals(&self) -> bool {
+        self.backend == Kind::Provider && matches!(self.wait, Wait::Spin | Wait::Yield)
+    }
+
     /// The NIC, for backends that use one.
     #[must_use]
     pub fn selected_nic(&self) -> Selection {

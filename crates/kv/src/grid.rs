@@ -16,7 +16,7 @@ const CONFIGS_MAX: usize = 10_000;
 pub struct Axes {
     /// What all combinations share, and the default of every list about the workload.
     pub workload: Workload,
-    /// See [`Config::backend`]; by default all that this machine can run.
+    /// See [`Config::backend`]; by default [`Kind::contestants`].
     pub backends: Vec<Kind>,
     /// See [`Config::wait`]; by default the backend's.
     pub waits: Vec<Wait>,
@@ -86,7 +86,7 @@ impl Axes {
     /// [`GridError`].
     pub fn configs(&self) -> Result<Vec<Config>, GridError> {
         let backends = match &self.backends[..] {
-            [] => Kind::available(),
+            [] => Kind::contestants(),
             named => distinct(named),
         };
         for &backend in &backends {
@@ -218,7 +218,7 @@ mod tests {
     #[test]
     fn no_lists_mean_the_default_of_every_backend() {
         let configs = Axes::default().configs().unwrap();
-        assert_eq!(configs.len(), Kind::available().len());
+        assert_eq!(configs.len(), Kind::contestants().len());
         assert_eq!(configs[0].workload, Workload::default());
     }
 

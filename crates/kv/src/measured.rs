@@ -129,6 +129,19 @@ pub struct Measured {
     /// As of clients, of the daemon processes.
     #[serde(default)]
     pub ranks_switches: u64,
+    /// Processes that heard of the interval after it had begun: it is measured again.
+    #[serde(default)]
+    pub late_processes: u32,
+    /// Times that the interval was measured again for that reason.
+    #[serde(default)]
+    pub repeated: u32,
+    /// CPU time inside the interval of what only measures: the main thread of each process, and the coordinator.
+    /// The first is part of the CPU time of clients and daemons, too.
+    #[serde(default)]
+    pub harness_cpu_ns: u64,
+    /// Memory of all processes once they were warm: the proportional share of each (PSS), in bytes.
+    #[serde(default)]
+    pub pss_bytes: u64,
     /// Requests that the daemons served, warm-up included.
     pub served: u64,
     /// Calls between daemons in flight in each slice, on average, of all daemons; empty if the
@@ -192,6 +205,8 @@ impl Measured {
             (&mut self.ranks_cpu_ns, other.ranks_cpu_ns),
             (&mut self.clients_switches, other.clients_switches),
             (&mut self.ranks_switches, other.ranks_switches),
+            (&mut self.harness_cpu_ns, other.harness_cpu_ns),
+            (&mut self.pss_bytes, other.pss_bytes),
             (&mut self.served, other.served),
         ] {
             *to += from;
@@ -199,9 +214,23 @@ impl Measured {
         for (&failure, count) in &other.failures {
             *self.failures.entry(failure).or_default() += count;
         }
+        self.late_processes += other.late_processes;
+        self.repeated += other.repeated;
         self.start_skew_ns = self.start_skew_ns.max(other.start_skew_ns);
         self.client_counters.add(&other.client_counters);
         self.rank_counters.add(&other.rank_counters);
+    }
+
+    /// Clients that had no answer inside the interval.
+    #[must_use]
+    pub fn silent_clients(&self) -> usize {
+        self.per_client.iter().filter(|answers| **answers == 0).count()
+    }
+
+    /// Adds calls that were made before the first interval, to warm up.
+    pub(crate) fn add_warm_up(&mut self, before: &Self) {
+        let Self { calls, failures, not_found, mismatches, late, served, .. } = before.clone();
+        self.add(&Self { calls, failures, not_found, mismatches, late, served, ..Self::default() });
     }
 
     /// Answers inside the interval.
@@ -280,6 +309,8 @@ mod tests {
             calls: 20 * n,
             clients_cpu_ns: 100 * n,
             clients_switches: 7 * n,
+            harness_cpu_ns: 5 * n,
+            pss_bytes: 6 * n,
             client_counters: counters("client", n),
             ..Measured::default()
         };
@@ -308,6 +339,8 @@ mod tests {
             ranks_cpu_ns: 600,
             clients_switches: 21,
             ranks_switches: 24,
+            harness_cpu_ns: 15,
+            pss_bytes: 18,
             served: 90,
             rank_outstanding: vec![27],
             client_counters: counters("client", 3),
@@ -331,11 +364,23 @@ mod tests {
     #[test]
     fn local_and_remote_calls_of_a_client_stay_apart() {
         let schedule = Schedule::new(&Workload::default(), 0);
-        let (mut tally, _) = Driver::new(&Workload::default(), ClientId(3), schedule).finish();
+        let mut driver = Driver::new(&Workload::default(), ClientId(3), schedule);
+        let (mut tally, _) = driver.finish();
         (tally.local.completed, tally.remote.completed) = (1, 2);
         let total = Measured::of_client(ClientId(3), 5, &tally, Counters::default());
         assert_eq!((total.local.completed, total.remote.completed), (1, 2));
         assert_eq!(total.per_client, [0, 0, 0, 3, 0]);
+    }
+
+    #[test]
+    fn clients_without_an_answer_are_counted_and_the_warm_up_adds_its_calls() {
+        let measured =
+            Measured { per_client: vec![5, 0, 7, 0], clients_cpu_ns: 600, ..Measured::default() };
+        assert_eq!(measured.silent_clients(), 2);
+        let mut first = Measured { calls: 7, served: 7, ..Measured::default() };
+        first.add_warm_up(&Measured { calls: 3, served: 3, interval_ns: 9, ..measured });
+        assert_eq!((first.calls, first.served), (10, 10));
+        assert_eq!(first.clients_cpu_ns + first.per_client.len() as u64, 0, "only calls are added");
     }
 
     /// In an open loop at a low rate, many clients have nothing to do.

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Version of the files that this program writes. Format 1 is read, too.
-pub const FORMAT: u32 = 2;
+/// Version of the files that this program writes. Formats 1 and 2, whose ratios are of one pace, are read, too.
+pub const FORMAT: u32 = 3;
 
 fn first_format() -> u32 {
     1

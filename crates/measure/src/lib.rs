@@ -1,8 +1,8 @@
-//! Parts that all benchmarks share: when a sample counts, how cells take turns, and how results
-//! are shown.
+//! Parts that all benchmarks share: how cells take turns, what their ratios are, and how results are shown.
 //!
 //! ```text
-//! regime        classes of the machine's pace, from the run's own probes
+//! paired        ratios of two cells, from samples of the same rounds, with their intervals
+//! regime        classes of the pace, for those who want numbers by pace
 //! ping_pong     the probe: a round trip of two cache lines between two cores
 //! shared_words  the words that two processes, or two threads, of a measurement share
 //! cores         which two cores measure               machine    what else a number depends on
@@ -15,7 +15,7 @@
 //!
 //! # Architecture invariant
 //!
-//! No number leaves this crate without the regime it was taken in, and no ratio mixes two regimes.
+//! No sample is left out, and a ratio is that of two samples of the same round.
 
 #![forbid(unsafe_code)]
 
@@ -23,6 +23,7 @@ pub mod cores;
 mod header;
 pub mod machine;
 pub mod number;
+pub mod paired;
 pub mod ping_pong;
 pub mod regime;
 pub mod report;

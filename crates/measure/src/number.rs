@@ -1,5 +1,8 @@
 //! Numbers as people read them.
 
+/// Formats a number.
+pub type Show = fn(f64) -> String;
+
 /// A number for a table: two digits or more, so that what is small does not read as nothing.
 #[must_use]
 pub fn number(value: f64) -> String {

@@ -3,10 +3,11 @@
 //! A hypervisor may place two virtual cores of a guest on one cluster of physical cores or on two, or on the
 //! two threads of one core, and move them while a program runs. Whatever moves cache lines between the two
 //! cores then takes several times as long, or next to nothing. The guest can neither see nor choose it, but
-//! the round trip of two cache lines tells. So every sample lies between two [`Probes`].
+//! the round trip of two cache lines tells. So every sample lies between two [`Probes`]. Numbers by pace
+//! are for those who want to know what depends on it; ratios of one round ([`crate::paired`]) do not need them.
 //!
 //! No threshold in nanoseconds holds on two processors, so none is used. A sample whose probes differ by more
-//! than [`FACTOR`] is dropped and counted. The paces of the others fall into classes, and the regime of a
+//! than [`FACTOR`] has no pace. The paces of the others fall into classes, and the regime of a
 //! sample is its class. [`Regimes::of`] defines the classes:
 //!
 //! 1. A window holds all paces from one of them up to [`FACTOR`] times that one.
@@ -43,9 +44,21 @@ impl Probes {
     }
 }
 
+/// How much the pace changed: the largest of all probes over the smallest. `None`: there are no probes.
+#[must_use]
+pub fn change(probes: impl IntoIterator<Item = Probes>) -> Option<f64> {
+    let each = probes.into_iter().flat_map(|probes| [probes.before_ns, probes.after_ns]);
+    let each = each.filter(|ns| ns.is_finite() && *ns > 0.0).collect::<Vec<_>>();
+    let (low, high) =
+        each.iter().fold((f64::INFINITY, 0.0_f64), |(low, high), &ns| (low.min(ns), high.max(ns)));
+    (high > 0.0).then(|| high / low)
+}
+
 /// The class of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Regime {
+    /// All samples, whatever the pace.
+    All,
     /// A class of paces.
     Line {
         /// Its number among the classes of the run, from the fastest on.
@@ -65,7 +78,7 @@ impl Regime {
     pub fn line_ns(self) -> Option<f64> {
         match self {
             Self::Line { tenths_ns, .. } => Some(f64::from(tenths_ns) / 10.0),
-            Self::Moved | Self::Unknown => None,
+            Self::All | Self::Moved | Self::Unknown => None,
         }
     }
 
@@ -81,6 +94,7 @@ impl fmt::Display for Regime {
         match (self, self.line_ns()) {
             (_, Some(ns)) if ns < 10.0 => write!(f, "line {ns:.1} ns"),
             (_, Some(ns)) => write!(f, "line {ns:.0} ns"),
+            (Self::All, _) => f.write_str("all"),
             (Self::Moved, _) => f.write_str("moved"),
             (..) => f.write_str("unknown"),
         }
@@ -212,6 +226,13 @@ mod tests {
         let mut paces_ns = vec![118.0, 119.0, 121.0, 124.0, 128.0];
         paces_ns.push(99.0);
         assert_eq!(sizes(&paces_ns), [1, 5], "the lowest value does not choose the window");
+    }
+
+    #[test]
+    fn the_pace_changed_by_the_largest_probe_over_the_smallest() {
+        let probes = [Probes { before_ns: 100.0, after_ns: 440.0 }, same(120.0), same(f64::NAN)];
+        assert_eq!(change(probes), Some(4.4));
+        assert_eq!(change([same(0.0)]), None);
     }
 
     #[test]

@@ -1,9 +1,13 @@
 //! Results: what was measured, and the file of JSON lines that says so.
 //!
-//! The first line of a file holds the circumstances, each other line one number of one cell in one regime.
-//! Files of format 1 name regimes by thresholds in ns (`near`, `far`, `twin`); they are read as they are.
+//! The first line of a file holds the circumstances, each other line one number of one cell: first those of all
+//! samples (regime `all`), then those of each pace of the machine. Files of formats 1 and 2 have the latter only; format
+//! 1 names them by thresholds in ns (`near`, `far`, `twin`). Both are read as they are.
 
-use std::io::{self, BufRead, Write};
+use std::{
+    collections::BTreeMap,
+    io::{self, BufRead, Write},
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -13,13 +17,14 @@ pub use crate::{
 };
 use crate::{
     number::{self, number},
-    regime::{Regime, Regimes},
+    paired::Ratio,
+    regime::{self, Probes, Regime, Regimes},
     report::{
         Block, Report, ReportSection,
         chart::{self, Bar},
     },
     schedule::Sample,
-    stats::Summary,
+    stats::{self, Summary},
     table::Table,
 };
 
@@ -109,12 +114,19 @@ pub struct Row {
     pub summary: Summary,
     /// The cell it is compared with.
     pub vs: Option<String>,
-    /// This median over that of `vs` in the same regime.
+    /// The ratio to the sample of `vs` in the same round: median of the rounds. In files of formats 1 and 2 the ratio
+    /// of the medians.
     pub ratio: Option<f64>,
+    /// 95 % interval of the ratio, if there are enough rounds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interval: Option<(f64, f64)>,
+    /// Rounds that the ratio is of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rounds: Option<usize>,
     /// The machine's limit, if the cell is compared with that too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub floor: Option<String>,
-    /// This median over that of `floor` in the same regime.
+    /// As `ratio`, to `floor`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub floor_ratio: Option<f64>,
     /// Messages per batch, of cells that make calls.
@@ -123,6 +135,9 @@ pub struct Row {
     /// Cache lines that one operation moves, as designed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lines: Option<f64>,
+    /// Time per operation over the round trip of two cache lines around the same sample: median of the samples.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub per_line: Option<f64>,
 }
 
 impl Row {
@@ -130,12 +145,40 @@ impl Row {
     /// trip is not known.
     #[must_use]
     pub fn line_ratio(&self) -> Option<f64> {
+        if self.per_line.is_some() {
+            return self.per_line;
+        }
         let ns = match self.unit.as_str() {
             "ns" => self.summary.median,
             "M/s" => 1e3 / self.summary.median,
             _ => return None,
         };
         Some(ns / self.line_ns?)
+    }
+
+    /// Whether it is of all samples, whatever the pace.
+    #[must_use]
+    pub fn is_of_all(&self) -> bool {
+        self.regime == Regime::All.to_string()
+    }
+
+    /// Sets the ratio to `vs`, as far as it can be written.
+    pub fn set_ratio(&mut self, ratio: Option<Ratio>) {
+        let ratio = ratio.filter(|ratio| ratio.median.is_finite());
+        let is_finite = |(low, high): &(f64, f64)| low.is_finite() && high.is_finite();
+        self.ratio = ratio.map(|ratio| ratio.median);
+        self.interval = ratio.and_then(|ratio| ratio.interval).filter(is_finite);
+        self.rounds = ratio.map(|ratio| ratio.rounds);
+    }
+
+    /// The ratio to `vs` as a table shows it.
+    fn ratio_text(&self) -> String {
+        match (self.ratio, self.rounds) {
+            (Some(median), Some(rounds)) => {
+                Ratio { median, interval: self.interval, rounds }.to_string()
+            }
+            (ratio, _) => number::ratio(ratio),
+        }
     }
 }
 
@@ -162,7 +205,7 @@ pub enum Goal {
 }
 
 impl Aim {
-    /// The aim, and for each regime whether it is met or missed; or that the cell was not measured.
+    /// The aim, and whether it is met or missed; or that the cell was not measured.
     #[must_use]
     pub fn note(&self, rows: &[Row]) -> String {
         let Self { cell, text, goal } = self;
@@ -172,13 +215,17 @@ impl Aim {
         };
         let mut note = format!("aim: {text} {limit}");
         let without_verdict = note.len();
-        for row in rows.iter().filter(|row| row.cell == *cell) {
-            let found =
-                if matches!(goal, Goal::LinesAtMost(_)) { row.line_ratio() } else { row.ratio };
+        let has_all = rows.iter().any(Row::is_of_all);
+        let of_cell = rows.iter().filter(|row| row.cell == *cell);
+        for row in of_cell.filter(|row| row.is_of_all() == has_all) {
+            let is_lines = matches!(goal, Goal::LinesAtMost(_));
+            let found = if is_lines { row.line_ratio() } else { row.ratio };
             let Some(found) = found else { continue };
             let is_met = if is_least { found >= limit } else { found <= limit };
             let verdict = if is_met { "met" } else { "missed" };
-            note += &format!("; {}: {found:.2}, {verdict}", row.regime);
+            let text = if is_lines { number::ratio(Some(found)) } else { row.ratio_text() };
+            let place = if has_all { String::new() } else { format!("{}: ", row.regime) };
+            note += &format!("; {place}{text}, {verdict}");
         }
         if note.len() == without_verdict {
             note += "; not measured";
@@ -192,12 +239,10 @@ impl Aim {
 pub struct Results {
     /// Circumstances.
     pub header: Header,
-    /// By regime, then in the order of the cells.
+    /// Of all samples, then by regime; each in the order of the cells.
     pub rows: Vec<Row>,
-    /// Samples whose probes disagreed.
-    pub dropped: usize,
-    /// Samples taken.
-    pub taken: usize,
+    /// How much the machine's pace changed: the slowest probe over the fastest. `None`: not known.
+    pub pace_change: Option<f64>,
     /// Other facts, one sentence each.
     pub notes: Vec<String>,
 }
@@ -207,10 +252,8 @@ pub struct Results {
 struct FirstLine {
     #[serde(flatten)]
     header: Header,
-    #[serde(default)]
-    dropped: usize,
-    #[serde(default)]
-    taken: usize,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pace_change: Option<f64>,
     #[serde(default)]
     notes: Vec<String>,
 }
@@ -241,18 +284,17 @@ impl Results {
     /// Reduces the samples of `cells`. The aims become notes.
     #[must_use]
     pub fn new(header: Header, cells: &[Cell], samples: &[Sample], aims: &[Aim]) -> Self {
+        let all = samples.iter().collect::<Vec<_>>();
+        let mut rows = rows_of(&header.bench, Regime::All, cells, &all);
         let regimes = Regimes::of(samples.iter().map(|sample| sample.probes));
-        let filed = samples.iter().map(|sample| (regimes.regime(Some(sample.probes)), sample));
-        let filed = filed.collect::<Vec<_>>();
-        let rows = regimes.iter().flat_map(|regime| {
-            let of_regime = filed.iter().filter(|(other, _)| *other == regime);
-            let of_regime = of_regime.map(|(_, sample)| *sample).collect::<Vec<_>>();
-            rows_of(&header.bench, regime, cells, &of_regime)
-        });
-        let rows = rows.collect::<Vec<_>>();
-        let dropped = filed.iter().filter(|(regime, _)| *regime == Regime::Moved).count();
+        for regime in regimes.iter() {
+            let is_of_regime = |sample: &&Sample| regimes.regime(Some(sample.probes)) == regime;
+            let of_regime = samples.iter().filter(is_of_regime).collect::<Vec<_>>();
+            rows.extend(rows_of(&header.bench, regime, cells, &of_regime));
+        }
         let notes = aims.iter().map(|aim| aim.note(&rows)).collect();
-        Self { header, rows, dropped, taken: samples.len(), notes }
+        let pace_change = regime::change(samples.iter().map(|sample| sample.probes));
+        Self { header, rows, pace_change, notes }
     }
 
     /// Writes the header and every row, one JSON object per line.
@@ -261,9 +303,9 @@ impl Results {
     ///
     /// Of `to`.
     pub fn write_json(&self, to: &mut dyn Write) -> io::Result<()> {
-        let Self { header, rows, dropped, taken, notes } = self;
+        let Self { header, rows, pace_change, notes } = self;
         let (header, notes) = (Header { format: FORMAT, ..header.clone() }, notes.clone());
-        let first = FirstLine { header, dropped: *dropped, taken: *taken, notes };
+        let first = FirstLine { header, pace_change: *pace_change, notes };
         writeln!(to, "{}", serde_json::to_string(&first)?)?;
         rows.iter().try_for_each(|row| writeln!(to, "{}", serde_json::to_string(row)?))
     }
@@ -289,35 +331,36 @@ impl Results {
         while let Some((text, broken)) = line(rows.len() + 2)? {
             rows.push(serde_json::from_slice::<Row>(&text).map_err(broken)?);
         }
-        let FirstLine { header, dropped, taken, notes } = first;
-        Ok(Self { header, rows, dropped, taken, notes })
+        let FirstLine { header, pace_change, notes } = first;
+        Ok(Self { header, rows, pace_change, notes })
     }
 
-    /// One table per regime with a chart per metric, and the circumstances.
+    /// One table with a chart per metric, and the circumstances. Numbers by pace are folded, unless `by_pace` asks for
+    /// them, or the file has no others.
     #[must_use]
-    pub fn report(&self) -> Report {
+    pub fn report(&self, by_pace: bool) -> Report {
         let mut report = Report::new(&self.header);
+        let has_all = self.rows.iter().any(Row::is_of_all);
         for rows in self.rows.chunk_by(|a, b| (&a.regime, a.line_ns) == (&b.regime, b.line_ns)) {
-            let mut section = ReportSection::new(format!("regime: {}", rows[0].regime));
+            let is_of_all = rows[0].is_of_all();
+            let title = match is_of_all {
+                true => "results".to_owned(),
+                false => format!("pace: {}", rows[0].regime),
+            };
+            let mut section = ReportSection::new(title);
             section.blocks = charts(rows);
             section.blocks.push(Block::Table(table(rows)));
+            section.is_folded = has_all && is_of_all == by_pace;
             report.sections.push(section);
         }
-        if self.taken > 0 {
-            report.notes.push(self.filing());
+        if let Some(change) = self.pace_change {
+            report.notes.push(format!(
+                "the machine's pace changed by a factor of {change:.1} during this run; no sample is left out; ratios: \
+                 median of rounds (95 % interval of the sign test)"
+            ));
         }
         report.notes.extend(self.notes.iter().cloned());
         report
-    }
-
-    fn filing(&self) -> String {
-        let Self { taken, dropped, .. } = self;
-        let hint = if dropped == taken {
-            "; nothing is left: run again when the machine is quieter, or with other --cpus"
-        } else {
-            ""
-        };
-        format!("{dropped} of {taken} samples dropped: the probes around them disagreed{hint}")
     }
 }
 
@@ -328,13 +371,28 @@ fn rows_of(bench: &str, regime: Regime, cells: &[Cell], samples: &[&Sample]) -> 
     let row = |(index, cell): (usize, &Cell)| {
         let summary = summary_of(index)?;
         let over = |reference: Option<&str>| {
-            let index = cells.iter().position(|cell| Some(cell.name.as_str()) == reference)?;
-            Some(summary.median / summary_of(index)?.median)
+            let other = cells.iter().position(|cell| Some(cell.name.as_str()) == reference)?;
+            let others = of_cell(other).map(|sample| (sample.round, sample.value));
+            let others = others.collect::<BTreeMap<_, _>>();
+            let pairs = of_cell(index)
+                .filter_map(|sample| Some((sample.value, *others.get(&sample.round)?)));
+            Ratio::of(pairs)
         };
+        let per_line = |sample: &&Sample| {
+            let Probes { before_ns, after_ns } = sample.probes;
+            let ns = match cell.metric {
+                Metric::RoundTrip => sample.value,
+                Metric::Rate => 1e3 / sample.value,
+                Metric::Bandwidth => return None,
+            };
+            let ratio = ns / (before_ns * after_ns).sqrt();
+            ratio.is_finite().then_some(ratio)
+        };
+        let mut per_line = of_cell(index).filter_map(per_line).collect::<Vec<_>>();
         let batches = of_cell(index).filter_map(|sample| sample.per_batch).collect::<Vec<_>>();
         let mean =
             |of: fn(&PerBatch) -> f64| batches.iter().map(of).sum::<f64>() / batches.len() as f64;
-        Some(Row {
+        let mut row = Row {
             bench: bench.to_owned(),
             cell: cell.name.clone(),
             regime: regime.to_string(),
@@ -343,13 +401,16 @@ fn rows_of(bench: &str, regime: Regime, cells: &[Cell], samples: &[&Sample]) -> 
             unit: cell.metric.unit().to_owned(),
             summary,
             vs: cell.versus.clone(),
-            ratio: over(cell.versus.as_deref()),
             floor: cell.floor.clone(),
-            floor_ratio: over(cell.floor.as_deref()),
+            floor_ratio: over(cell.floor.as_deref()).map(|ratio| ratio.median),
             per_batch: (!batches.is_empty())
                 .then(|| PerBatch { calls: mean(|m| m.calls), answers: mean(|m| m.answers) }),
             lines: cell.lines,
-        })
+            per_line: (!per_line.is_empty()).then(|| stats::median(&mut per_line)),
+            ..Row::default()
+        };
+        row.set_ratio(over(cell.versus.as_deref()));
+        Some(row)
     };
     cells.iter().enumerate().filter_map(row).collect()
 }
@@ -394,7 +455,7 @@ fn table(rows: &[Row]) -> Table {
         fields.extend([median, min, max].map(number));
         fields.push(runs.to_string());
         fields.push(row.lines.map(number).unwrap_or_default());
-        fields.push(number::ratio(row.ratio));
+        fields.push(row.ratio_text());
         if has_floor {
             fields.push(number::ratio(row.floor_ratio));
         }
@@ -413,7 +474,6 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::regime::Probes;
 
     fn header() -> Header {
         Header {
@@ -432,9 +492,9 @@ mod tests {
         }
     }
 
-    fn sample(cell: usize, line_ns: f64, value: f64) -> Sample {
+    fn sample(cell: usize, round: usize, line_ns: f64, value: f64) -> Sample {
         let probes = Probes { before_ns: line_ns, after_ns: line_ns };
-        Sample { cell, probes, value, per_batch: None }
+        Sample { cell, round, probes, value, per_batch: None }
     }
 
     fn cell(name: &str, metric: Metric, versus: Option<&str>) -> Cell {
@@ -442,7 +502,7 @@ mod tests {
         Cell { name: name.into(), metric, versus, floor: None, lines: Some(2.0) }
     }
 
-    /// A limit with samples of two paces, and a cell that has one of the second and one dropped.
+    /// Three rounds of a limit and a cell: at two paces, and while the pace changed.
     fn results() -> Results {
         let cells = [
             cell("limit", Metric::RoundTrip, None),
@@ -450,12 +510,12 @@ mod tests {
         ];
         let moved = Probes { before_ns: 100.0, after_ns: 500.0 };
         let samples = [
-            sample(0, 100.0, 100.0),
-            sample(0, 105.0, 120.0),
-            sample(0, 500.0, 500.0),
-            sample(1, 95.0, 220.0),
-            sample(1, 500.0, 750.0),
-            Sample { probes: moved, ..sample(1, 0.0, 1e9) },
+            sample(0, 0, 100.0, 100.0),
+            sample(1, 0, 95.0, 220.0),
+            sample(0, 1, 500.0, 500.0),
+            sample(1, 1, 500.0, 750.0),
+            sample(0, 2, 105.0, 120.0),
+            Sample { probes: moved, ..sample(1, 2, 0.0, 216.0) },
         ];
         let aim = Aim {
             cell: "send",
@@ -466,42 +526,62 @@ mod tests {
     }
 
     #[test]
-    fn ratios_compare_medians_of_one_regime() {
+    fn ratios_are_of_samples_of_one_round_and_none_is_left_out() {
         let results = results();
-        let ratios = results.rows.iter().map(|row| (row.regime.as_str(), row.ratio));
+        let ratios = results.rows.iter().map(|row| (row.regime.as_str(), row.ratio, row.rounds));
         assert_eq!(
             ratios.collect::<Vec<_>>(),
             [
-                ("line 100 ns", None),
-                ("line 100 ns", Some(2.0)),
-                ("line 500 ns", None),
-                ("line 500 ns", Some(1.5)),
+                ("all", None, None),
+                ("all", Some(1.8), Some(3)),
+                ("line 100 ns", None, None),
+                ("line 100 ns", Some(2.2), Some(1)),
+                ("line 500 ns", None, None),
+                ("line 500 ns", Some(1.5), Some(1)),
             ]
         );
-        assert_eq!((results.dropped, results.taken), (1, 6));
-        assert_eq!(results.rows[0].line_ns, Some(100.0));
+        assert_eq!(
+            results.rows[1].summary,
+            Summary { median: 220.0, min: 216.0, max: 750.0, runs: 3 }
+        );
+        assert_eq!(results.rows[1].interval, None, "three rounds have none");
+        assert_eq!(results.pace_change, Some(500.0 / 95.0));
+        assert_eq!(results.rows[2].line_ns, Some(100.0));
+    }
+
+    /// The pace divides, sample by sample: what follows it has one ratio on any machine.
+    #[test]
+    fn time_per_line_is_that_of_the_pace_around_the_sample() {
+        let cells = [cell("send", Metric::RoundTrip, None)];
+        let samples = [100.0, 500.0, 104.0].map(|line_ns| sample(0, 0, line_ns, 2.0 * line_ns));
+        let results = Results::new(header(), &cells, &samples, &[]);
+        assert!((results.rows[0].line_ratio().unwrap() - 2.0).abs() < 1e-9);
     }
 
     #[test]
-    fn a_reference_without_samples_in_the_regime_gives_no_ratio() {
+    fn a_reference_without_a_sample_in_the_round_gives_no_ratio() {
         let cells = [cell("limit", Metric::Rate, None), cell("send", Metric::Rate, Some("limit"))];
-        let samples = [sample(0, 100.0, 10.0), sample(1, 500.0, 2.0)];
+        let samples = [sample(0, 0, 100.0, 10.0), sample(1, 1, 100.0, 2.0)];
         let results = Results::new(header(), &cells, &samples, &[]);
         assert_eq!(results.rows[1].vs.as_deref(), Some("limit"));
         assert_eq!(results.rows[1].ratio, None);
     }
 
     #[test]
-    fn aims_are_ratios_and_say_in_which_regime_they_are_met() {
+    fn aims_are_ratios_and_say_whether_they_are_met() {
         let note = &results().notes[0];
-        assert!(note.contains("line 100 ns: 2.00, missed; line 500 ns: 1.50, met"), "{note}");
+        assert!(note.ends_with("1.80, undecided: 3 more rounds, missed"), "{note}");
         let rows = [
             Row { cell: "r".into(), unit: "M/s".into(), line_ns: Some(100.0), ..Row::default() },
             Row { cell: "b".into(), unit: "GiB/s".into(), ratio: Some(0.9), ..Row::default() },
         ]
         .map(|row| Row { summary: Summary::of(&[20.0]).unwrap(), ..row });
         let aim = |cell, goal| Aim { cell, text: "x", goal }.note(&rows);
-        assert_eq!(aim("r", Goal::LinesAtMost(0.6)), "aim: x 0.6; : 0.50, met");
+        assert_eq!(
+            aim("r", Goal::LinesAtMost(0.6)),
+            "aim: x 0.6; : 0.50, met",
+            "a file of format 2"
+        );
         assert_eq!(aim("b", Goal::AtLeast(0.95)), "aim: x 0.95; : 0.90, missed");
         assert_eq!(
             aim("b", Goal::LinesAtMost(1.0)),
@@ -519,19 +599,16 @@ mod tests {
         let read: Header = serde_json::from_str(lines.next().unwrap()).unwrap();
         assert_eq!(read, header());
         let rows = lines.map(|line| serde_json::from_str(line).unwrap()).collect::<Vec<Value>>();
-        assert_eq!(rows.len(), 4);
+        assert_eq!(rows.len(), 6);
         let mut keys = rows[1].as_object().unwrap().keys().map(String::as_str).collect::<Vec<_>>();
         let mut expected = [
             "bench", "cell", "metric", "unit", "median", "min", "max", "runs", "vs", "ratio",
-            "regime", "line_ns", "lines",
+            "regime", "rounds", "lines", "per_line",
         ];
         expected.sort_unstable();
         keys.sort_unstable();
         assert_eq!(keys, expected);
-        assert_eq!(
-            (&rows[1]["metric"], &rows[1]["regime"]),
-            (&"round-trip".into(), &"line 100 ns".into())
-        );
+        assert_eq!((&rows[1]["metric"], &rows[1]["regime"]), (&"round-trip".into(), &"all".into()));
         assert_eq!((&rows[1]["median"], &rows[0]["ratio"]), (&220.0.into(), &Value::Null));
     }
 
@@ -543,10 +620,10 @@ mod tests {
         let refused = |text: &str| Results::read(text.as_bytes()).unwrap_err().to_string();
         assert_eq!(refused(""), "it is empty");
         assert!(refused("root:x:0:0\n").starts_with("line 1 is no line of a result"));
-        let later = String::from_utf8(bytes).unwrap().replace("\"format\":2", "\"format\":9");
+        let later = String::from_utf8(bytes).unwrap().replace("\"format\":3", "\"format\":9");
         assert!(refused(&later).contains("format 9"));
         assert!(
-            refused(&(later.lines().next().unwrap().replace(":9", ":2") + "\n{"))
+            refused(&(later.lines().next().unwrap().replace(":9", ":3") + "\n{"))
                 .contains("line 2")
         );
     }
@@ -564,25 +641,31 @@ mod tests {
             assert_eq!(results.rows.len(), cells, "{bench}");
             assert!(results.rows.iter().all(|row| row.line_ns.is_none() && row.summary.runs > 0));
             let mut text = Vec::new();
-            results.report().write_text(&mut text).unwrap();
+            results.report(false).write_text(&mut text).unwrap();
             let text = String::from_utf8(text).unwrap();
             assert!(
                 text.contains(&results.rows[0].regime) && text.contains(&results.rows[0].cell),
                 "{text}"
             );
-            assert!(results.report().page().ends_with("</html>\n"));
+            assert!(results.report(false).page().ends_with("</html>\n"));
         }
     }
 
     #[test]
-    fn tables_show_each_regime_and_what_was_dropped() {
-        let mut bytes = Vec::new();
-        results().report().write_text(&mut bytes).unwrap();
-        let text = String::from_utf8(bytes).unwrap();
-        for expected in
-            ["regime: line 100 ns", "regime: line 500 ns", "1 of 6 samples dropped", "aim: "]
-        {
-            assert!(text.contains(expected), "{expected:?} in\n{text}");
+    fn one_table_has_all_and_the_paces_are_there_on_request() {
+        let text = |by_pace| {
+            let mut bytes = Vec::new();
+            results().report(by_pace).write_text(&mut bytes).unwrap();
+            String::from_utf8(bytes).unwrap()
+        };
+        let (all, by_pace) = (text(false), text(true));
+        assert!(all.contains("results\n") && !all.contains("pace: line"), "{all}");
+        assert!(all.contains("the machine's pace changed by a factor of 5.3"), "{all}");
+        assert!(all.contains("aim: "), "{all}");
+        for title in ["pace: line 100 ns", "pace: line 500 ns"] {
+            assert!(by_pace.contains(title) && !by_pace.contains("results\n"), "{by_pace}");
         }
+        let page = results().report(false).page();
+        assert!(page.contains("<summary><h2>pace: line 100 ns</h2></summary>"), "{page}");
     }
 }

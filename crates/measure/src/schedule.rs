@@ -1,12 +1,15 @@
 //! Interleaves the cells of a benchmark, with a probe before and after every sample.
 //!
 //! ```text
-//! round 1:  probe  cell 1  probe  cell 2  probe  …  cell n  probe
-//! round 2:  probe  cell 1  probe  …
+//! round 1:  probe  cell 3  probe  cell 1  probe  …  cell 2  probe
+//! round 2:  probe  cell 2  probe  …
 //! ```
 //!
-//! Taking all samples of one cell in a row would let a phase of the machine decide who wins.
+//! Taking all samples of one cell in a row would let a phase of the machine decide which is faster; the same order in
+//! each round would let one cell always meet what its predecessor leaves behind.
 
+use rand::{SeedableRng as _, seq::SliceRandom as _};
+use rand_xoshiro::Xoshiro256PlusPlus;
 use serde::{Deserialize, Serialize};
 
 use crate::regime::Probes;
@@ -60,6 +63,8 @@ pub trait Experiment {
 pub struct Sample {
     /// Index of the cell.
     pub cell: usize,
+    /// Number of the round: samples that have the same were taken shortly after each other.
+    pub round: usize,
     /// The probes around it.
     pub probes: Probes,
     /// The measured value.
@@ -68,7 +73,18 @@ pub struct Sample {
     pub per_batch: Option<PerBatch>,
 }
 
-/// Prepares every cell, then runs all of them in `rounds` rounds. `step` is called before each
+/// Added to the number of a round, for its random order.
+const SEED: u64 = 0x636f_7079_7270_6321;
+
+/// The numbers below `len` in random order: always the same of one round.
+#[must_use]
+pub fn shuffled(len: usize, round: usize) -> Vec<usize> {
+    let mut order = (0..len).collect::<Vec<_>>();
+    order.shuffle(&mut Xoshiro256PlusPlus::seed_from_u64(SEED.wrapping_add(round as u64)));
+    order
+}
+
+/// Prepares every cell, then runs all of them in `rounds` rounds, each in an order of its own. `step` is called before each
 /// sample (preparation included) with the cell.
 ///
 /// # Errors
@@ -84,15 +100,15 @@ pub fn interleave<W: Experiment>(
         workload.prepare(cell)?;
     }
     let mut samples = Vec::new();
-    for _ in 0..rounds {
+    for round in 0..rounds {
         let mut before_ns = workload.probe()?;
-        for cell in 0..workload.cells() {
+        for cell in shuffled(workload.cells(), round) {
             step(cell);
             let value = workload.sample(cell)?;
             let per_batch = workload.per_batch();
             let after_ns = workload.probe()?;
             let probes = Probes { before_ns, after_ns };
-            samples.push(Sample { cell, probes, value, per_batch });
+            samples.push(Sample { cell, round, probes, value, per_batch });
             before_ns = after_ns;
         }
     }
@@ -143,19 +159,34 @@ mod tests {
         let mut script =
             script(&[100., 110., 480., /**/ 490., 490., 300., /**/ 90., 90., 90.]);
         let samples = interleave(&mut script, 3, |_| {}).unwrap();
-        assert_eq!(script.samples, [0, 1, 0, 1, 0, 1]);
+        let orders = (0..3).flat_map(|round| shuffled(2, round)).collect::<Vec<_>>();
+        assert_eq!(script.samples, orders);
         assert_eq!(script.probes.len(), 0, "one probe per sample and one per round");
         let found =
-            samples.iter().map(|s| (s.cell, s.value, s.probes.before_ns, s.probes.after_ns));
+            samples.iter().map(|s| (s.round, s.value, s.probes.before_ns, s.probes.after_ns));
         let expected = [
             (0, 1., 100., 110.),
-            (1, 2., 110., 480.),
-            (0, 3., 490., 490.),
+            (0, 2., 110., 480.),
+            (1, 3., 490., 490.),
             (1, 4., 490., 300.),
-            (0, 5., 90., 90.),
-            (1, 6., 90., 90.),
+            (2, 5., 90., 90.),
+            (2, 6., 90., 90.),
         ];
         assert_eq!(found.collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn a_round_has_each_cell_once_and_rounds_differ_in_their_order() {
+        let orders = (0..50).map(|round| shuffled(5, round)).collect::<Vec<_>>();
+        for order in &orders {
+            let mut sorted = order.clone();
+            sorted.sort_unstable();
+            assert_eq!(sorted, [0, 1, 2, 3, 4]);
+        }
+        assert_eq!(orders[3], shuffled(5, 3), "the same round, the same order");
+        let firsts = |first| orders.iter().filter(|order| order[0] == first).count();
+        assert!((0..5).all(|first| firsts(first) > 2), "each is first now and then: {orders:?}");
+        assert!(shuffled(0, 1).is_empty());
     }
 
     #[test]

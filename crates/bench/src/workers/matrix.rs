@@ -20,23 +20,21 @@ pub(crate) fn name_of(load: &str, suffix: &str) -> String {
     format!("rpc/{load}/32B{suffix}")
 }
 
-/// Per regime two tables: what each switch changes by itself, and every combination.
+/// Two tables: what each switch changes by itself, and every combination.
 #[must_use]
 pub fn report(results: &Results, grid: &Grid) -> Report {
-    let mut report = results.report();
+    let mut report = results.report(false);
     report.sections.clear();
-    for rows in results.rows.chunk_by(|a, b| (&a.regime, a.line_ns) == (&b.regime, b.line_ns)) {
-        let matrix = Matrix::new(rows, grid);
-        if !matrix.points.is_empty() {
-            let mut section = ReportSection::new(format!("regime: {}", rows[0].regime));
-            section.blocks = vec![
-                Block::Heading("Each switch by itself".to_owned()),
-                Block::Table(matrix.effects()),
-                Block::Heading("Every combination".to_owned()),
-                Block::Table(matrix.combinations()),
-            ];
-            report.sections.push(section);
-        }
+    let rows = results.rows.iter().filter(|row| row.is_of_all()).collect::<Vec<_>>();
+    let matrix = Matrix::new(&rows, grid);
+    if !matrix.points.is_empty() {
+        let tables = [
+            Block::Heading("Each switch by itself".to_owned()),
+            Block::Table(matrix.effects()),
+            Block::Heading("Every combination".to_owned()),
+            Block::Table(matrix.combinations()),
+        ];
+        report.sections.push(ReportSection::with("Switches", "", tables));
     }
     report
 }
@@ -55,7 +53,7 @@ struct Matrix {
 }
 
 impl Matrix {
-    fn new(rows: &[Row], grid: &Grid) -> Self {
+    fn new(rows: &[&Row], grid: &Grid) -> Self {
         let medians: HashMap<&str, f64> =
             rows.iter().map(|row| (row.cell.as_str(), row.summary.median)).collect();
         let point = |(switches, suffix): (Switches, String)| {
@@ -152,7 +150,7 @@ mod tests {
             let slow = if of.name.contains("doorbell-batching-off") { 2.0 } else { 1.0 };
             let uneven = if of.name.contains("inline-off") { 3.0 } else { 1.0 };
             let probes = Probes { before_ns: 118.0, after_ns: 118.0 };
-            Sample { cell, probes, value: 100.0 * slow * uneven, per_batch: None }
+            Sample { cell, round: 0, probes, value: 100.0 * slow * uneven, per_batch: None }
         };
         let samples: Vec<_> = cells.iter().enumerate().map(sample).collect();
         let results = Results::new(Header::default(), &cells, &samples, &[]);
@@ -166,6 +164,6 @@ mod tests {
         );
         assert!(lines.contains(&"| inline on → off | 3.00 | 3.00 | 3.00 | 2 |"), "{text}");
         assert!(lines.contains(&"| off | on | 300.0 | 300.0 | 300.0 |"), "{text}");
-        assert_eq!(text.matches("regime: ").count(), 1, "{text}");
+        assert_eq!(text.matches("## Switches").count(), 1, "{text}");
     }
 }

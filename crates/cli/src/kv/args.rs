@@ -7,8 +7,9 @@ use config::units::{parse_count, parse_duration_ns};
 use kv::{
     backend::{Kind, Wait},
     grid::Axes,
-    job::Pin,
+    job::{Config, Pin},
     preset::Preset,
+    session::{Rounds, SessionPlan},
     workload::{ClientKind, Locality, Mix, Pace, Popularity, ValueSize, Verify, Workload},
 };
 use nics::Selection;
@@ -19,20 +20,21 @@ use crate::{
     output::file,
 };
 
-/// The same, to be quick.
-const QUICK_MS: u64 = 300;
+/// Clients of each node: few, more than cores, and what the daemon is for.
+const CLIENTS: [u16; 3] = [4, 16, 64];
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct KvArgs {
-    /// How clients call: delegation, provider, direct, erpc, scalerpc, ucx-am, tcp [default: all
-    /// that this machine can run].
+    /// How clients call: delegation, provider, direct, erpc, scalerpc, ucx-am, tcp [default: delegation,
+    /// provider, direct, tcp, and ucx-am where UCX is installed].
     #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "System")]
     backend: Vec<Kind>,
     /// Where services of delegation live: in the daemon, or in a process that provides them (`process`, the
     /// backend `provider`) [default: as --backend says].
     #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "System")]
     provider: Vec<Home>,
-    /// How threads wait: spin, yield, block, adaptive [default: the backend's].
+    /// How threads wait: spin, yield, block, adaptive [default: the best of those that a trial before the first
+    /// round tries].
     #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "System")]
     wait: Vec<Wait>,
     /// Where threads run: node (cores are dealt out among nodes) or none [default: node].
@@ -55,7 +57,7 @@ pub(crate) struct KvArgs {
     /// Threads of each daemon [default: 1].
     #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "Workload")]
     daemon_threads: Vec<u16>,
-    /// Clients on each node [default: 4].
+    /// Clients on each node [default: 4,16,64; with --quick 4].
     #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "Workload")]
     clients: Vec<u16>,
     /// What a client is: process or thread.
@@ -99,17 +101,23 @@ pub(crate) struct KvArgs {
     #[arg(help_heading = "Workload")]
     timeout: Duration,
 
-    /// Not measured, before each run.
-    #[arg(long, value_name = "TIME", default_value = "300ms", value_parser = parse_time)]
+    /// Not measured, before the first interval of each configuration; longer if some client has no answer yet.
+    #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = parse_time)]
     #[arg(help_heading = "Measuring")]
     warm_up: Duration,
-    /// The measured interval of each run [default: 1s; with --quick 300ms].
+    /// The measured interval of each configuration in each round [default: 150ms, and 3ms more for each client of a
+    /// node].
     #[arg(long, value_name = "TIME", value_parser = parse_time, help_heading = "Measuring")]
     duration: Option<Duration>,
-    /// Runs of each configuration [default: 3; with --quick 1].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    /// Rounds [default: until the ratios of the last sentence are known to 5 % or --time is over, 6 at least; with
+    /// --quick 1].
+    #[arg(long, visible_alias = "rounds", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     #[arg(help_heading = "Measuring")]
-    pub(super) runs: Option<u32>,
+    runs: Option<u32>,
+    /// Time of the whole command, about; 6 rounds are measured in any case.
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_time, conflicts_with = "runs")]
+    #[arg(help_heading = "Measuring")]
+    time: Duration,
     /// Grids that are known by name: places (backends, clients, depths, localities), switches
     /// (of copyrpc), policies (of flushing and of waiting). Options given here replace their lists.
     #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "Measuring")]
@@ -121,6 +129,9 @@ pub(crate) struct KvArgs {
     #[arg(long, help_heading = "Measuring")]
     pub(super) quick: bool,
 
+    /// Show numbers for each pace of the machine apart, instead of one of all rounds.
+    #[arg(long, help_heading = "Output")]
+    pub(super) by_pace: bool,
     /// Folder of the result: result.jsonl, runs.csv, report.html [default: kv-results/DATE].
     #[arg(long, value_name = "DIR", help_heading = "Output")]
     pub(super) out: Option<PathBuf>,
@@ -142,6 +153,9 @@ pub(crate) struct ReportArgs {
     pub(super) a: PathBuf,
     /// Compare results of `bench kv`: ratios B over A, with confidence intervals.
     pub(super) b: Option<PathBuf>,
+    /// Show numbers for each pace of the machine apart, instead of one of all rounds.
+    #[arg(long)]
+    pub(super) by_pace: bool,
     /// Write the report of A to PATH.
     #[arg(long, value_name = "PATH", value_parser = file())]
     pub(super) html: Option<PathBuf>,
@@ -151,13 +165,42 @@ pub(crate) struct ReportArgs {
 }
 
 impl KvArgs {
+    /// Clients of each node; a preset has numbers of its own.
+    fn clients_per_node(&self) -> Vec<u16> {
+        let has_preset = self.matrix || !self.preset.is_empty();
+        match (&self.clients[..], self.quick || has_preset) {
+            ([], false) => CLIENTS.to_vec(),
+            (clients, _) => clients.to_vec(),
+        }
+    }
+
+    /// How configurations are measured.
+    pub(super) fn plan(&self, configs: &[Config]) -> SessionPlan {
+        let rounds = match self.runs {
+            Some(runs) => Rounds::Exactly(runs),
+            None if self.quick => Rounds::Exactly(1),
+            None => Rounds::Known(self.time),
+        };
+        let has_preset = self.matrix || !self.preset.is_empty();
+        let is_plain = |config: &Config| {
+            let Workload { pace, verify, .. } = config.workload;
+            pace == Pace::Closed && verify == Verify::Answers && config.hosts == 1
+        };
+        let finds_wait = self.wait.is_empty() && !self.quick && !has_preset;
+        SessionPlan { rounds, finds_wait: finds_wait && configs.iter().all(is_plain) }
+    }
+
+    /// Sets the interval of each configuration, if none is given.
+    pub(super) fn set_durations(&self, configs: &mut [Config]) {
+        for config in configs.iter_mut().filter(|_| self.duration.is_none()) {
+            let Workload { clients_per_rank, duration_ms, .. } = &mut config.workload;
+            *duration_ms = Workload::duration_ms_of(*clients_per_rank);
+        }
+    }
+
     /// The combinations that are asked for.
     pub(super) fn axes(&self, nic: &Selection, hosts: u16) -> anyhow::Result<Axes> {
         let default = Workload::default();
-        let duration_ms = self
-            .duration
-            .map(millis)
-            .unwrap_or_else(|| if self.quick { QUICK_MS } else { default.duration_ms });
         let mut switches = BTreeMap::new();
         for (name, values) in &self.switch {
             let is_new = switches.insert(name.clone(), values.clone()).is_none();
@@ -170,7 +213,7 @@ impl KvArgs {
             workload: Workload {
                 client_kind: self.client_kind,
                 warm_up_ms: millis(self.warm_up),
-                duration_ms,
+                duration_ms: self.duration.map_or(default.duration_ms, millis),
                 timeout_ms: millis(self.timeout),
                 seed: self.seed,
                 verify: self.verify,
@@ -188,7 +231,7 @@ impl KvArgs {
                 ranks => ranks.to_vec(),
             },
             daemon_threads: self.daemon_threads.clone(),
-            clients_per_rank: self.clients.clone(),
+            clients_per_rank: self.clients_per_node(),
             queue_depths: self.qd.clone(),
             keys: self.keys.clone(),
             mixes: self.mix.clone(),

@@ -24,8 +24,6 @@ use crate::{exit::UsageError, interrupt::stop_at_signal, nic, output::say};
 
 /// Name of the command that is a process of a job.
 pub(crate) const CHILD_OF_KV: &str = "kv-process";
-/// Runs per configuration.
-const RUNS: u32 = 3;
 
 /// `copyrpc bench kv`.
 pub(crate) fn bench(args: &KvArgs) -> anyhow::Result<()> {
@@ -39,15 +37,15 @@ pub(crate) fn bench(args: &KvArgs) -> anyhow::Result<()> {
             None => return Ok(()),
         },
     };
-    let runs = args.runs.unwrap_or(if args.quick { 1 } else { RUNS });
+    let plan = args.plan(&configs);
     let output = output::Output::open(args)?;
     launcher.history = history(args, &configs)?;
     let stop = stop_at_signal()?;
     let mut results = Results { header: header(&configs)?, runs: Vec::new() };
-    let mut bar = progress::Bar::new(&configs, runs);
-    let outcome = session::run(&configs, runs, &launcher, &mut led.hosts, &stop, &mut |progress| {
+    let mut bar = progress::Bar::new(&configs, plan.rounds_min());
+    let outcome = session::run(&configs, plan, &launcher, &mut led.hosts, &stop, &mut |progress| {
         match progress {
-            Progress::Live { config, run, live } => bar.show(config, run, live),
+            Progress::Live { config, round, live } => bar.show(config, round, live),
             Progress::Done(record) => {
                 bar.done(&record);
                 results.runs.push(*record);
@@ -64,8 +62,7 @@ pub(crate) fn bench(args: &KvArgs) -> anyhow::Result<()> {
         output.write(&results)
     };
     let outcome = if stop.load(Ordering::Relaxed) {
-        let (done, all) = (results.runs.len(), configs.len() * runs as usize);
-        Err(anyhow::anyhow!("interrupted after {done} of {all} runs"))
+        Err(anyhow::anyhow!("interrupted after {} intervals", results.runs.len()))
     } else {
         outcome.map_err(anyhow::Error::from)
     };
@@ -109,7 +106,7 @@ pub(crate) fn report(args: &ReportArgs) -> anyhow::Result<()> {
             let comparisons = result::compare(&a, &result::load(b)?)?;
             crate::output::print(&comparisons.to_string())
         }
-        None => output::write_to_stdout(&a),
+        None => output::write_to_stdout(&a, output::by(args.by_pace)),
     }
 }
 
@@ -121,8 +118,9 @@ fn configs(args: &KvArgs, hosts: u16) -> anyhow::Result<Vec<Config>> {
     if args.matrix {
         presets.push(Preset::Places);
     }
-    let configs =
+    let mut configs =
         if presets.is_empty() { axes.configs()? } else { preset::configs(&presets, &axes)? };
+    args.set_durations(&mut configs);
     if configs.iter().any(|config| config.backend.uses_nic()) {
         nic::describe(&nic)?; // an error now rather than in a process of the job
     } else if args.nic.is_given() {

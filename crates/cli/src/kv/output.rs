@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use kv::result::{self, Results};
+use kv::result::{self, By, Results};
 
 use super::{KvArgs, ReportArgs};
 use crate::{
@@ -40,6 +40,7 @@ pub(super) struct Output {
     made: Vec<PathBuf>,
     json: Option<PathBuf>,
     markdown: Option<PathBuf>,
+    by: By,
 }
 
 impl Output {
@@ -56,7 +57,7 @@ impl Output {
         let made = made.map(Path::to_owned).collect();
         fs::create_dir_all(&folder).with_context(cannot)?;
         let (json, markdown) = (args.json.clone(), args.markdown.clone());
-        let output = Self { folder, made, json, markdown };
+        let output = Self { folder, made, json, markdown, by: by(args.by_pace) };
         output.check().inspect_err(|_| output.discard())?;
         Ok(output)
     }
@@ -77,7 +78,7 @@ impl Output {
     /// Writes everything. The table comes first: whatever happens to files, the numbers were seen.
     pub(super) fn write(&self, results: &Results) -> anyhow::Result<()> {
         let json_to_stdout = self.json.as_deref() == Some(Path::new("-"));
-        let shown = Self::show(results, json_to_stdout);
+        let shown = self.show(results, json_to_stdout);
         // What fails does not cost the rest; that nobody reads the table (head, a pager) is no failure.
         let written = [
             self.write_file(RESULT, |file| result::save(results, file)),
@@ -94,11 +95,11 @@ impl Output {
         shown
     }
 
-    fn show(results: &Results, json_to_stdout: bool) -> anyhow::Result<()> {
+    fn show(&self, results: &Results, json_to_stdout: bool) -> anyhow::Result<()> {
         if !json_to_stdout {
-            return write_to_stdout(results);
+            return write_to_stdout(results, self.by);
         }
-        let shown = result::write_table(results, &mut io::stderr().lock());
+        let shown = result::write_table(results, self.by, &mut io::stderr().lock());
         write_stdout(|stdout| write_rows(results, stdout))?;
         shown.context("cannot write to standard error")
     }
@@ -117,6 +118,11 @@ impl Output {
     }
 }
 
+/// Which numbers the option `--by-pace` asks for.
+pub(super) fn by(by_pace: bool) -> By {
+    if by_pace { By::Pace } else { By::Configuration }
+}
+
 /// Writes the report of one result.
 pub(super) fn write_html(results: &Results, path: &Path) -> anyhow::Result<()> {
     write_file(path, |file| file.write_all(result::page(results).as_bytes()))
@@ -131,7 +137,7 @@ pub(super) fn write_markdown(results: &Results, path: &Path) -> anyhow::Result<(
 pub(super) fn report_rows(args: &ReportArgs) -> Option<anyhow::Result<()>> {
     let file = File::open(&args.a).ok()?;
     let results = measure::results::Results::read(BufReader::new(file)).ok()?;
-    let report = results.report();
+    let report = results.report(args.by_pace);
     let write = || {
         if args.b.is_some() {
             let problem = "only results of `bench kv` can be compared: name their folders";
@@ -149,8 +155,8 @@ pub(super) fn report_rows(args: &ReportArgs) -> Option<anyhow::Result<()>> {
 }
 
 /// Writes the table.
-pub(super) fn write_to_stdout(results: &Results) -> anyhow::Result<()> {
-    write_stdout(|stdout| result::write_table(results, stdout))
+pub(super) fn write_to_stdout(results: &Results, by: By) -> anyhow::Result<()> {
+    write_stdout(|stdout| result::write_table(results, by, stdout))
 }
 
 /// Writes one JSON object per number.

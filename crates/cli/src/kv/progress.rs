@@ -22,16 +22,17 @@ pub(super) struct Bar {
 }
 
 impl Bar {
-    pub(super) fn new(configs: &[Config], runs: u32) -> Self {
+    /// There may be more rounds than these.
+    pub(super) fn new(configs: &[Config], rounds: u32) -> Self {
         let template = "{bar:24} {pos}/{len} {elapsed}, {eta} left: {msg}";
         let style = ProgressStyle::with_template(template);
-        let runs = configs.len() as u64 * u64::from(runs);
+        let runs = configs.len() as u64 * u64::from(rounds);
         let bar = ProgressBar::new(runs)
             .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
         Self { bar, runs, since: None }
     }
 
-    pub(super) fn show(&mut self, config: &Config, run: u32, live: Live) {
+    pub(super) fn show(&mut self, config: &Config, round: u32, live: Live) {
         let state = match live {
             Live::Starting => {
                 self.since = None;
@@ -40,7 +41,8 @@ impl Bar {
             Live::Judging => "judging the history".to_owned(),
             Live::Running { answered } => self.rate(answered),
         };
-        self.bar.set_message(format!("{} run {}: {state}", name_of(config), run + 1));
+        let place = if round == 0 { "trial".to_owned() } else { format!("round {round}") };
+        self.bar.set_message(format!("{} {place}: {state}", name_of(config)));
     }
 
     fn rate(&mut self, answered: u64) -> String {
@@ -57,13 +59,14 @@ impl Bar {
     pub(super) fn done(&mut self, record: &RunRecord) {
         self.bar.inc(1);
         let done = self.bar.position();
+        self.bar.set_length(self.runs.max(done));
         if self.bar.is_hidden() && self.runs > LINES && done.is_multiple_of(self.runs / LINES) {
             let left_s = self.bar.eta().as_secs();
-            say(format_args!("{done} of {} runs, {left_s} s left", self.runs));
+            say(format_args!("{done} of {} intervals, {left_s} s left", self.runs));
         }
         let rate = record.measured.rate() / 1e3;
         let name = name_of(&record.config);
-        self.bar.set_message(format!("{name} run {}: {rate:.0} k/s", record.run + 1));
+        self.bar.set_message(format!("{name} round {}: {rate:.0} k/s", record.run + 1));
     }
 
     pub(super) fn finish(&self) {

@@ -76,6 +76,15 @@ impl Kind {
         Self::ALL.into_iter().filter(|kind| kind.missing().is_none()).collect()
     }
 
+    /// Those that are measured unless others are named: ours, and what people use instead, as far as this machine can
+    /// run them.
+    #[must_use]
+    pub fn contestants() -> Vec<Self> {
+        let mut contestants = Self::available();
+        contestants.retain(|kind| !matches!(kind, Self::Erpc | Self::Scalerpc));
+        contestants
+    }
+
     /// What can be switched about it.
     #[must_use]
     pub fn switches(self) -> &'static [Switch] {
@@ -98,18 +107,36 @@ impl Kind {
         }
     }
 
-    /// How its threads wait unless told otherwise.
+    /// Ways to wait that may be its best; the first is the default. A process that provides yields for ever
+    /// between intervals, too, if it does at all: that would take the cores of the other contestants.
+    #[must_use]
+    pub fn waits(self) -> &'static [Wait] {
+        match self {
+            Self::Provider => &[Wait::Adaptive, Wait::Block],
+            _ => &[Wait::Adaptive, Wait::Yield],
+        }
+    }
+
+    /// How its threads wait unless told otherwise: a job on one machine may have more threads than cores, or fewer.
     #[must_use]
     pub fn default_wait(self) -> Wait {
+        self.waits()[0]
+    }
+
+    /// Queue pairs that each node has, by construction. `None`: it has none, or their number is not ours to know.
+    #[must_use]
+    pub fn queue_pairs_per_node(self, topology: Topology) -> Option<u64> {
+        let Topology { ranks, daemon_threads, clients_per_rank, .. } = topology;
+        let [ranks, threads, clients] = [ranks, daemon_threads, clients_per_rank].map(u64::from);
+        // Each client and each thread of a daemon have a connection, of which each node has one end per client
+        // of its own, and one per thread of its own.
+        let connections = clients * ranks * threads * 2;
         match self {
-            // A job on one machine may have more threads than cores, or fewer.
-            Self::Delegation
-            | Self::Provider
-            | Self::Direct
-            | Self::Erpc
-            | Self::Scalerpc
-            | Self::UcxAm
-            | Self::Tcp => Wait::Adaptive,
+            // Each peer of a daemon belongs to one of its threads.
+            Self::Delegation | Self::Provider => Some(ranks - 1),
+            Self::Direct | Self::Scalerpc => Some(connections),
+            Self::Erpc => Some(clients + threads),
+            Self::UcxAm | Self::Tcp => None,
         }
     }
 }

@@ -25,6 +25,12 @@ words! {
 }
 
 impl Wait {
+    /// Whether threads that wait like this ever sleep: only then their backend has something to wake them.
+    #[must_use]
+    pub fn can_sleep(self) -> bool {
+        matches!(self, Self::Block | Self::Adaptive)
+    }
+
     /// As the threads of daemons and providers are told.
     #[inline]
     pub(crate) fn policy(self) -> idle::Wait {

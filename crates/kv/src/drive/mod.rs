@@ -31,11 +31,14 @@ use self::{
 use crate::{
     backend::{BackendError, CallFailure, Client, Event, SubmitError},
     codec::{HEAD_BYTES, Request, StoreCommand, StoreOp, Version, value},
+    history::HistoryEvent,
     place::ClientId,
     workload::{self, Arrivals, OpStream, Verify, Workload},
 };
 
 const NS_PER_MS: u64 = 1_000_000;
+/// Calls of an interval that are not measured, at its begin, at most.
+const SETTLE_MS_MAX: u64 = 40;
 /// Looks for calls that are overdue, per timeout.
 const SWEEPS_PER_TIMEOUT: u64 = 16;
 /// Slices that the measured interval is divided into, at most.
@@ -61,6 +64,14 @@ pub struct Schedule {
 }
 
 impl Schedule {
+    /// The schedule of `workload` from `begin_ns` on, for an interval of clients that are warm: what settles
+    /// takes a part of the warm-up.
+    #[must_use]
+    pub fn of_interval(workload: &Workload, begin_ns: u64) -> Self {
+        let settle_ms = workload.warm_up_ms.min(workload.duration_ms / 5).min(SETTLE_MS_MAX);
+        Self::new(&Workload { warm_up_ms: settle_ms, ..workload.clone() }, begin_ns)
+    }
+
     /// The schedule of `workload` from `begin_ns` on.
     #[must_use]
     pub fn new(workload: &Workload, begin_ns: u64) -> Self {
@@ -214,10 +225,20 @@ impl Driver {
         self.tally.calls
     }
 
-    /// What was measured and, if it was recorded, the history.
+    /// Begins another interval. What the client knows of the store stays; what it has measured is gone.
+    pub fn restart(&mut self, workload: &Workload, schedule: Schedule) {
+        self.arrivals = Arrivals::new(workload, self.id, schedule.begin_ns);
+        self.tally = ClientTally::new(&schedule);
+        self.next_sweep_ns = schedule.begin_ns;
+        self.schedule = schedule;
+    }
+
+    /// The measurements of the interval that is over and, if it was recorded, its history.
     #[must_use]
-    pub fn finish(self) -> (ClientTally, Option<HistoryRecorder>) {
-        (self.tally, self.recorder)
+    pub fn finish(&mut self) -> (ClientTally, Vec<HistoryEvent>) {
+        let tally = std::mem::replace(&mut self.tally, ClientTally::new(&self.schedule));
+        let events = self.recorder.as_mut().map(HistoryRecorder::take_events);
+        (tally, events.unwrap_or_default())
     }
 
     /// Makes the calls that are due and takes the answers that are there. `clock` says the time.

@@ -51,10 +51,10 @@ impl HistoryRecorder {
         Ok(())
     }
 
-    /// The events that were recorded, in order.
+    /// The events that were recorded since the last call, in order.
     #[must_use]
-    pub fn into_events(self) -> Vec<HistoryEvent> {
-        self.events
+    pub fn take_events(&mut self) -> Vec<HistoryEvent> {
+        std::mem::take(&mut self.events)
     }
 }
 
@@ -84,7 +84,7 @@ mod tests {
         let mut recorder = HistoryRecorder::default();
         let verdict = verdict.map(|(status, version)| JudgedAnswer { status, version });
         recorder.record(&call, verdict, 30).unwrap();
-        recorder.into_events().pop()
+        recorder.take_events().pop()
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The child processes of a job, as the coordinator holds them.
 
 use std::{
+    borrow::BorrowMut,
     env,
     ffi::OsString,
     io,
@@ -139,14 +140,19 @@ struct NamedChild {
 
 /// All children of a job, by index. Dropping it kills and reaps those of this host; those of others lose their
 /// channels, and end.
-pub(super) struct Children<'a> {
+pub(super) struct Children<H> {
     children: Vec<NamedChild>,
-    pub(super) hosts: &'a mut Hosts,
+    hosts: H,
 }
 
-impl<'a> Children<'a> {
-    pub(super) fn on(hosts: &'a mut Hosts) -> Self {
+impl<H: BorrowMut<Hosts>> Children<H> {
+    pub(super) fn on(hosts: H) -> Self {
         Self { children: Vec::new(), hosts }
+    }
+
+    /// The hosts that the children are on.
+    pub(super) fn hosts(&mut self) -> &mut Hosts {
+        self.hosts.borrow_mut()
     }
 
     /// Starts a child on a host and gives it its first order.
@@ -163,7 +169,7 @@ impl<'a> Children<'a> {
             let (process, channel) = started.map_err(failed)?;
             (Process::Here(process), channel)
         } else {
-            let (number, channel) = self.hosts.start(host)?;
+            let (number, channel) = self.hosts().start(host)?;
             (Process::There { host, number }, channel)
         };
         self.children.push(NamedChild { name, process, channel });
@@ -265,13 +271,15 @@ impl<'a> Children<'a> {
         let deadline_ns = clock::deadline_ns(EXIT_TIMEOUT);
         match &mut self.children[index].process {
             Process::Here(process) => Ok(process.ended(deadline_ns)),
-            Process::There { host, number } => self.hosts.ended(*host, *number, deadline_ns),
+            Process::There { host, number } => {
+                self.hosts.borrow_mut().ended(*host, *number, deadline_ns)
+            }
         }
     }
 
-    /// Waits until all children have ended with success.
-    pub(super) fn finish(mut self) -> Result<(), JobError> {
-        for index in 0..self.children.len() {
+    /// Waits until all children of a range have ended with success.
+    pub(super) fn finish(&mut self, range: Range<usize>) -> Result<(), JobError> {
+        for index in range {
             let name = self.children[index].name.clone();
             match self.ended(index)? {
                 Some(Ended { is_success: true, .. }) => {}

@@ -12,11 +12,12 @@ use super::{
     Config, Report,
     coordinator::{self, ChildError},
     meter::{Meter, Spent},
-    threads::{MainThread, Threads},
+    threads::{MainThread, NextInterval, Threads},
 };
 use crate::{
     backend::{Backend, Client, Counters, ThreadIdle},
-    drive::{ClientTally, Driver, HistoryRecorder, Step},
+    drive::{ClientTally, Driver, Step},
+    history::HistoryEvent,
     measured::Measured,
     place::ClientId,
 };
@@ -24,17 +25,19 @@ use crate::{
 /// Longest sleep inside the backend.
 const NAP: Duration = Duration::from_millis(20);
 /// Between two progress reports.
-const PROGRESS_PERIOD: Duration = Duration::from_millis(200);
+const PROGRESS_PERIOD: Duration = Duration::from_secs(1);
+/// Between two looks at a client's connections while nothing is measured.
+const UPKEEP_PERIOD: Duration = Duration::from_secs(1);
 /// Longest time to connect.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Operations of the history per message.
 const HISTORY_CHUNK: usize = 100_000;
 
-/// The result of one client.
+/// The result of one client in one interval.
 struct Finished {
     id: ClientId,
     tally: ClientTally,
-    recorder: Option<HistoryRecorder>,
+    events: Vec<HistoryEvent>,
     counters: Counters,
 }
 
@@ -67,7 +70,8 @@ pub(super) fn run<B: Backend>(
     })
 }
 
-/// The thread of one client. It ends early and well if the job does.
+/// The thread of one client: intervals, and in between the little that keeps its connections alive. It ends early
+/// and well if the job does.
 fn drive<B: Backend>(
     config: &Config,
     backend: &B,
@@ -80,14 +84,70 @@ fn drive<B: Backend>(
     let Some(roster) = main.exchange(client.contact()) else { return Ok(()) };
     client.join(&roster, clock::deadline_ns(JOIN_TIMEOUT))?;
     main.ready();
-    let Some(schedule) = main.schedule() else { return Ok(()) };
-    let mut driver = Driver::new(&config.workload, id, schedule);
+    let mut driver = None::<Driver>;
+    let mut counted = Counters::default();
+    loop {
+        let schedule = match main.schedule(UPKEEP_PERIOD) {
+            NextInterval::Begins(schedule) => schedule,
+            NextInterval::NotYet => {
+                keep_up(config, &mut client, driver.as_mut())?;
+                continue;
+            }
+            NextInterval::Never => return Ok(()),
+        };
+        let driver = match &mut driver {
+            Some(driver) => {
+                driver.restart(&config.workload, schedule);
+                driver
+            }
+            none => none.insert(Driver::new(&config.workload, id, schedule)),
+        };
+        let idle = run_interval(config, &mut client, driver, answered, stop)?;
+        if stop.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let (tally, events) = driver.finish();
+        let mut counters = client.counters();
+        let so_far = counters.clone();
+        counters = counters.since(&counted);
+        counted = so_far;
+        idle.count("client", &mut counters);
+        main.done(Finished { id, tally, events, counters });
+    }
+}
+
+/// One look at what has arrived while nothing is measured: a peer's question whether this client lives, an answer
+/// that is late.
+fn keep_up(
+    config: &Config,
+    client: &mut impl Client,
+    driver: Option<&mut Driver>,
+) -> Result<(), ChildError> {
+    if let Some(driver) = driver {
+        driver.step(client, &clock::now_ns)?;
+        // Nothing is measured now.
+        let _ = driver.finish();
+    }
+    if config.wait.can_sleep() {
+        client.wait(clock::NOW)?;
+    }
+    Ok(())
+}
+
+/// Calls until the schedule is over, or the process is to stop.
+fn run_interval(
+    config: &Config,
+    client: &mut impl Client,
+    driver: &mut Driver,
+    answered: &AtomicU64,
+    stop: &AtomicBool,
+) -> Result<ThreadIdle, ChildError> {
     let mut idle = ThreadIdle::new(config.wait);
     while !stop.load(Ordering::Relaxed) {
         if idle.sleeps_at_once() && driver.is_full() {
             client.wait(clock::deadline_ns(NAP))?;
         }
-        let step = driver.step(&mut client, &clock::now_ns)?;
+        let step = driver.step(client, &clock::now_ns)?;
         if matches!(step, Step::Busy | Step::Sent { .. }) {
             idle.reset();
             // Relaxed: a number to be shown, it publishes nothing.
@@ -100,17 +160,10 @@ fn drive<B: Backend>(
                 client.wait(until_ns.min(clock::deadline_ns(NAP)))?;
             }
             Step::Busy | Step::Sent { .. } | Step::Idle { .. } => {}
-            Step::Done => {
-                let (tally, recorder) = driver.finish();
-                let mut counters = client.counters();
-                idle.count("client", &mut counters);
-                main.done(Finished { id, tally, recorder, counters });
-                main.wait_for_end();
-                break;
-            }
+            Step::Done => break,
         }
     }
-    Ok(())
+    Ok(idle)
 }
 
 /// The main thread.
@@ -120,30 +173,36 @@ fn lead(
     answered: &[AtomicU64],
     clients: u16,
 ) -> Result<(), ChildError> {
-    let schedule = threads.prepare(coordinator)?;
-    let mut meter = Meter::default();
-    let mut finished = Vec::new();
-    let mut last_progress = Instant::now();
-    while finished.len() < threads.count() {
-        finished.extend(threads.result(meter.pause(&schedule))?);
-        meter.look(&schedule);
-        if last_progress.elapsed() >= PROGRESS_PERIOD {
-            last_progress = Instant::now();
-            let count = answered.iter().map(|count| count.load(Ordering::Relaxed)).sum();
-            coordinator::send(coordinator, &Report::Progress(count))?;
+    threads.connect(coordinator)?;
+    while let Some(schedule) = threads.next_interval(coordinator)? {
+        let late_processes = u32::from(clock::now_ns() > schedule.begin_ns);
+        let mut meter = Meter::default();
+        let mut finished = Vec::new();
+        let mut last_progress = Instant::now();
+        while finished.len() < threads.count() {
+            finished.extend(threads.result(meter.pause(&schedule).min(PROGRESS_PERIOD))?);
+            meter.look(&schedule);
+            if last_progress.elapsed() >= PROGRESS_PERIOD {
+                last_progress = Instant::now();
+                let count = answered.iter().map(|count| count.load(Ordering::Relaxed)).sum();
+                coordinator::send(coordinator, &Report::Progress(count))?;
+            }
         }
+        let Spent { cpu_ns, switches, harness_cpu_ns } = meter.spent();
+        let mut measured = Measured {
+            clients_cpu_ns: cpu_ns,
+            clients_switches: switches,
+            harness_cpu_ns,
+            late_processes,
+            ..Measured::default()
+        };
+        for Finished { id, tally, events, counters } in finished {
+            measured.add(&Measured::of_client(id, clients, &tally, counters));
+            for chunk in events.chunks(HISTORY_CHUNK) {
+                coordinator::send(coordinator, &Report::History(chunk.to_vec()))?;
+            }
+        }
+        coordinator::send(coordinator, &Report::Measured(Box::new(measured)))?;
     }
-    let Spent { cpu_ns, switches } = meter.spent();
-    let (clients_cpu_ns, clients_switches) = (cpu_ns, switches);
-    let mut measured = Measured { clients_cpu_ns, clients_switches, ..Measured::default() };
-    let mut events = Vec::new();
-    for Finished { id, tally, recorder, counters } in finished {
-        measured.add(&Measured::of_client(id, clients, &tally, counters));
-        events.extend(recorder.map(HistoryRecorder::into_events).unwrap_or_default());
-    }
-    for chunk in events.chunks(HISTORY_CHUNK) {
-        coordinator::send(coordinator, &Report::History(chunk.to_vec()))?;
-    }
-    coordinator::send(coordinator, &Report::Measured(Box::new(measured)))?;
-    coordinator::await_end(coordinator)
+    Ok(())
 }

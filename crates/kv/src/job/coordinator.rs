@@ -60,15 +60,6 @@ pub(super) fn send(coordinator: &mut ChildChannel, report: &Report) -> Result<()
     Ok(coordinator.send_json(report, clock::deadline_ns(ORDER_TIMEOUT))?)
 }
 
-/// Receives the last order. Until then threads keep their ends: one that goes away would change what
-/// others count.
-pub(super) fn await_end(coordinator: &mut ChildChannel) -> Result<(), ChildError> {
-    match coordinator.recv_json(clock::deadline_ns(ORDER_TIMEOUT))? {
-        Order::End => Ok(()),
-        other => Err(out_of_turn(&other)),
-    }
-}
-
 pub(super) fn out_of_turn(order: &Order) -> ChildError {
     ChildError::OutOfTurn(format!("{order:?}"))
 }

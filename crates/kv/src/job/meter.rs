@@ -1,4 +1,5 @@
-//! What a process spends inside the measured interval: CPU time, and changes from one thread to another.
+//! What a process spends inside the measured interval: CPU time, and changes from one thread to another; and its
+//! memory.
 
 use std::{fs, io, path::Path, time::Duration};
 
@@ -15,17 +16,38 @@ pub(super) struct Spent {
     /// Times that a core went from one of its threads to something else. A thread that offers its core
     /// and keeps it, because nobody wants it, does not count.
     pub(super) switches: u64,
+    /// CPU time of the thread that asks, which does nothing for any call.
+    pub(super) harness_cpu_ns: u64,
 }
 
 impl Spent {
     /// So far.
     fn now() -> Self {
-        let time = clock_gettime(ClockId::ProcessCPUTime);
-        let (s, ns) = (u64::try_from(time.tv_sec), u64::try_from(time.tv_nsec));
-        let cpu_ns = s.unwrap_or(0) * 1_000_000_000 + ns.unwrap_or(0);
+        let cpu_ns = cpu_time_ns(ClockId::ProcessCPUTime);
         // Without `/proc` nothing is known about switches.
-        Self { cpu_ns, switches: switches().unwrap_or(0) }
+        let switches = switches().unwrap_or(0);
+        Self { cpu_ns, switches, harness_cpu_ns: cpu_time_ns(ClockId::ThreadCPUTime) }
     }
+}
+
+/// CPU time of this process or thread.
+pub(super) fn cpu_time_ns(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
+}
+
+/// Memory of this process: its proportional share of each page (PSS), in bytes; 0 where the kernel does not tell.
+/// Source: `proc_pid_smaps(5)`.
+pub(super) fn pss_bytes() -> u64 {
+    let rollup = fs::read_to_string("/proc/self/smaps_rollup").unwrap_or_default();
+    pss_bytes_in(&rollup).unwrap_or(0)
+}
+
+fn pss_bytes_in(rollup: &str) -> Option<u64> {
+    let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"))?;
+    let kib = line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?;
+    kib.checked_mul(1024)
 }
 
 /// Of all threads of this process.
@@ -65,8 +87,7 @@ impl Meter {
             (_, None) => schedule.end_ns,
             _ => return LOOK,
         };
-        Duration::from_nanos(next_ns.saturating_sub(clock::now_ns()))
-            .clamp(Duration::from_micros(50), LOOK)
+        Duration::from_nanos(next_ns.saturating_sub(clock::now_ns())).max(Duration::from_micros(50))
     }
 
     pub(super) fn spent(&self) -> Spent {
@@ -74,7 +95,8 @@ impl Meter {
         let begin = self.begin.unwrap_or(end);
         // A thread that has ended in between takes its switches along.
         let switches = end.switches.saturating_sub(begin.switches);
-        Spent { cpu_ns: end.cpu_ns.saturating_sub(begin.cpu_ns), switches }
+        let harness_cpu_ns = end.harness_cpu_ns.saturating_sub(begin.harness_cpu_ns);
+        Spent { cpu_ns: end.cpu_ns.saturating_sub(begin.cpu_ns), switches, harness_cpu_ns }
     }
 }
 
@@ -83,6 +105,15 @@ mod tests {
     use std::thread;
 
     use super::*;
+
+    #[test]
+    fn memory_is_the_proportional_share() {
+        let rollup =
+            "55d0-7fff ---p 0 00:00 0 [rollup]\nRss:   2000 kB\nPss:   1234 kB\nPss_Dirty: 9 kB\n";
+        assert_eq!(pss_bytes_in(rollup), Some(1234 * 1024));
+        assert_eq!(pss_bytes_in(""), None);
+        assert!(pss_bytes() > 0, "this kernel tells");
+    }
 
     /// Looks at its own thread: those of other tests end, and take what they counted along.
     #[test]

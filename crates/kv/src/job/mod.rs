@@ -6,11 +6,13 @@
 //!          ◀───────────────────── Contacts ─
 //!   Join (everybody's contacts) ──────────▶ connects; daemons serve from here on
 //!          ◀──────────────────────── Ready ─
-//!   Go (one schedule for all) ────────────▶
-//!          ◀───────────────────── Progress ─ now and then
-//!          ◀──────── History …, Measured ── when the schedule is over
-//!   Stop ─────────────────────────────────▶ daemons only, after providers
-//!          ◀───────────────────── Measured ─
+//!   Weigh ────────────────────────────────▶ once, when all are warm
+//!          ◀─────────────────────── Weight ─ its memory
+//!   Go (one schedule for all) ────────────▶                                  ┐
+//!          ◀───────────────────── Progress ─ now and then                    │ once per interval: the
+//!          ◀──────── History …, Measured ── when the schedule is over        │ first ones warm up
+//!   Stop ─────────────────────────────────▶ providers, then daemons          │
+//!          ◀───────────────────── Measured ─                                 ┘
 //!   End ──────────────────────────────────▶ exits: until then a closed channel is a failure
 //! ```
 //!
@@ -37,7 +39,8 @@ use serde::{Deserialize, Serialize};
 pub use child::{child, child_over};
 pub use children::{JobError, Launcher};
 pub use coordinator::ChildError;
-pub use run::{Live, run};
+pub(crate) use run::processes;
+pub use run::{Live, RunningJob, run};
 
 pub use crate::configuration::{Config, Pin};
 use crate::{
@@ -70,8 +73,12 @@ enum Order {
         address: IpAddr,
     },
     Join(Roster),
+    /// An interval.
     Go(Schedule),
+    /// The interval is over.
     Stop,
+    /// Tell how much memory the process has.
+    Weigh,
     End,
 }
 
@@ -83,7 +90,9 @@ enum Report {
     /// Calls answered so far.
     Progress(u64),
     History(Vec<HistoryEvent>),
-    /// Everything of this process.
+    /// Proportional share of memory, in bytes.
+    Weight(u64),
+    /// Everything of this process in one interval.
     Measured(Box<Measured>),
     Failed(String),
 }

@@ -10,7 +10,7 @@ use os::{
 
 use super::{
     Config, Order, Report,
-    coordinator::{self, ChildError},
+    coordinator::{self, ChildError, LOOK},
     meter::{Meter, Spent},
     threads::{MainThread, Threads},
 };
@@ -31,12 +31,19 @@ const SAMPLE_PERIOD: u64 = 64;
 /// Longest time to connect.
 pub(super) const JOIN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How far the job is, as the thread that takes orders tells the others: each follows the one before.
+/// How far an interval is, as the thread that takes orders tells the others.
 mod stage {
-    pub(super) const WARM_UP: u32 = 0;
-    pub(super) const MEASURED: u32 = 1;
-    pub(super) const OVER: u32 = 2;
-    pub(super) const STOP: u32 = 3;
+    /// Until the first interval: clients connect, which takes many turns.
+    pub(super) const CONNECT: u32 = 6;
+    /// Between intervals: threads sleep unless something comes, however they wait otherwise.
+    pub(super) const IDLE: u32 = 0;
+    pub(super) const WARM_UP: u32 = 1;
+    pub(super) const MEASURED: u32 = 2;
+    pub(super) const OVER: u32 = 3;
+    /// All clients have stopped: the interval is to be reported.
+    pub(super) const REPORT: u32 = 4;
+    /// The job is over.
+    pub(super) const END: u32 = 5;
 }
 
 /// Serves until told to stop.
@@ -47,53 +54,73 @@ pub(super) fn run<B: Backend>(
     rank: u16,
 ) -> Result<(), ChildError> {
     let shards = &config.workload.topology().shards_of(rank).collect::<Vec<_>>();
-    let stage = &AtomicU32::new(stage::WARM_UP);
+    let stage = &AtomicU32::new(stage::CONNECT);
     thread::scope(|scope| {
         let names = shards.iter().map(|shard| format!("shard-{}", shard.0));
         let threads = Threads::start(scope, names, move |index, main: &MainThread<Measured>| {
-            main.done(serve(config, backend, shards[index], stage, main)?);
-            Ok(())
+            serve(config, backend, shards[index], stage, main)
         })?;
-        let result = lead(coordinator, &threads, stage, &|| {});
+        let collect = |total: &mut Measured, schedule: &Schedule| {
+            for _ in 0..threads.count() {
+                if let Some(measured) = threads.result(coordinator::ORDER_TIMEOUT)? {
+                    let samples = measured.rank_counters.samples.iter().copied();
+                    let rank_outstanding = schedule.means(samples);
+                    total.add(&Measured { rank_outstanding, ..measured });
+                }
+            }
+            Ok(())
+        };
+        let result = lead(coordinator, &threads, stage, &collect);
         // Relaxed: the number is all there is to see.
-        stage.store(stage::STOP, Ordering::Relaxed);
+        stage.store(stage::END, Ordering::Relaxed);
         result
     })
 }
 
-/// The main thread of what serves: `stop` ends threads that do not look at the stage.
+/// The main thread of a process that serves: `collect` adds the reports of its threads after each interval.
 pub(super) fn lead(
     coordinator: &mut ChildChannel,
     threads: &Threads<Measured>,
     stage: &AtomicU32,
-    stop: &dyn Fn(),
+    collect: &dyn Fn(&mut Measured, &Schedule) -> Result<(), ChildError>,
 ) -> Result<(), ChildError> {
-    let schedule = threads.prepare(coordinator)?;
+    threads.connect(coordinator)?;
+    while let Some(schedule) = threads.next_interval(coordinator)? {
+        let Spent { cpu_ns, switches, harness_cpu_ns } =
+            until_stop(coordinator, threads, stage, &schedule)?;
+        stage.store(stage::REPORT, Ordering::Relaxed);
+        let mut total = Measured {
+            ranks_cpu_ns: cpu_ns,
+            ranks_switches: switches,
+            harness_cpu_ns,
+            ..Measured::default()
+        };
+        collect(&mut total, &schedule)?;
+        stage.store(stage::IDLE, Ordering::Relaxed);
+        coordinator::send(coordinator, &Report::Measured(Box::new(total)))?;
+    }
+    Ok(())
+}
+
+/// One interval, until the coordinator says that it is over.
+fn until_stop(
+    coordinator: &mut ChildChannel,
+    threads: &Threads<Measured>,
+    stage: &AtomicU32,
+    schedule: &Schedule,
+) -> Result<Spent, ChildError> {
     let mut meter = Meter::default();
     loop {
-        meter.look(&schedule);
-        stage.store(stage_at(&schedule, clock::now_ns()), Ordering::Relaxed);
+        meter.look(schedule);
+        stage.store(stage_at(schedule, clock::now_ns()), Ordering::Relaxed);
         threads.result(Duration::ZERO)?;
-        match coordinator.recv_json(clock::deadline_ns(meter.pause(&schedule))) {
-            Ok(Order::Stop) => break,
+        match coordinator.recv_json(clock::deadline_ns(meter.pause(schedule).min(LOOK))) {
+            Ok(Order::Stop) => return Ok(meter.spent()),
             Ok(other) => return Err(coordinator::out_of_turn(&other)),
             Err(TypedMessageError::Channel(ChannelError::TimedOut)) => {}
             Err(error) => return Err(error.into()),
         }
     }
-    stage.store(stage::STOP, Ordering::Relaxed);
-    stop();
-    let Spent { cpu_ns, switches } = meter.spent();
-    let (ranks_cpu_ns, ranks_switches) = (cpu_ns, switches);
-    let mut total = Measured { ranks_cpu_ns, ranks_switches, ..Measured::default() };
-    for _ in 0..threads.count() {
-        if let Some(measured) = threads.result(coordinator::ORDER_TIMEOUT)? {
-            let samples = measured.rank_counters.samples.iter().copied();
-            total.add(&Measured { rank_outstanding: schedule.means(samples), ..measured });
-        }
-    }
-    coordinator::send(coordinator, &Report::Measured(Box::new(total)))?;
-    coordinator::await_end(coordinator)
 }
 
 fn stage_at(schedule: &Schedule, now_ns: u64) -> u32 {
@@ -111,13 +138,40 @@ fn serve<B: Backend>(
     shard: Shard,
     stage: &AtomicU32,
     main: &MainThread<Measured>,
-) -> Result<Measured, ChildError> {
+) -> Result<(), ChildError> {
     let serving_ns = Rc::new(Cell::new(0));
     let mut server = backend.server(shard, service_of(config, shard, Rc::clone(&serving_ns)))?;
-    let Some(roster) = main.exchange(server.contact()) else { return Ok(Measured::default()) };
+    let Some(roster) = main.exchange(server.contact()) else { return Ok(()) };
     server.join(&roster, clock::deadline_ns(JOIN_TIMEOUT))?;
     main.ready();
-    take_turns(server, ThreadIdle::new(config.wait), stage, &serving_ns)
+    let served = &mut 0;
+    loop {
+        match stage.load(Ordering::Relaxed) {
+            stage::END => return Ok(()),
+            stage::CONNECT => {
+                let turn = server.turn(BUDGET)?;
+                *served += turn.served as u64;
+                if turn.handled == 0 && config.wait.can_sleep() {
+                    server.wait(clock::deadline_ns(NAP))?;
+                } else if turn.handled == 0 {
+                    thread::yield_now();
+                }
+            }
+            // Reported: the others of this process are still about to.
+            stage::IDLE | stage::REPORT => {
+                *served += server.turn(BUDGET)?.served as u64;
+                if config.wait.can_sleep() {
+                    server.wait(clock::deadline_ns(NAP))?;
+                } else {
+                    thread::sleep(NAP);
+                }
+            }
+            _ => {
+                let idle = ThreadIdle::new(config.wait);
+                main.done(take_turns(&mut server, idle, stage, &serving_ns, served)?);
+            }
+        }
+    }
 }
 
 /// What answers requests to `shard`; adds the time of some of them to `serving_ns`.
@@ -136,20 +190,22 @@ pub(super) fn service_of(config: &Config, shard: Shard, serving_ns: Rc<Cell<u64>
     })
 }
 
-/// Serves until the stage says stop.
+/// Serves one interval, until the stage says that it is to be reported. What was served between intervals counts
+/// to the next one.
 fn take_turns(
-    mut server: impl Server,
+    server: &mut impl Server,
     mut idle: ThreadIdle,
     stage: &AtomicU32,
     serving_ns: &Cell<u64>,
+    served: &mut u64,
 ) -> Result<Measured, ChildError> {
     let mut phases = Phases::default();
     let mut marks = Marks::default();
-    let mut served = 0;
+    serving_ns.set(0);
     loop {
         let stage = stage.load(Ordering::Relaxed);
-        marks.look(stage, || counters(&server, &phases, &idle, serving_ns));
-        if stage == stage::STOP {
+        marks.look(stage, || counters(server, &phases, &idle, serving_ns));
+        if matches!(stage, stage::IDLE | stage::REPORT | stage::END) {
             break;
         }
         phases.begin_turn();
@@ -159,7 +215,7 @@ fn take_turns(
         phases.end_phase(Phase::Wait);
         let turn = server.turn(BUDGET)?;
         phases.end_phase(Phase::Turn);
-        served += turn.served as u64;
+        *served += turn.served as u64;
         if turn.handled > 0 {
             idle.reset();
         } else if idle.is_adaptive() && server.is_expecting() {
@@ -169,7 +225,8 @@ fn take_turns(
         }
         phases.end_phase(Phase::Wait);
     }
-    let counters = marks.between(counters(&server, &phases, &idle, serving_ns));
+    let counters = marks.between(counters(server, &phases, &idle, serving_ns));
+    let served = std::mem::take(served);
     Ok(Measured { served, rank_counters: counters, ..Measured::default() })
 }
 

@@ -1,13 +1,19 @@
-//! One run of one configuration: all processes started, measured over one interval, and gone.
+//! The processes of one configuration: started, warm, measured over intervals, and ended.
 
-use std::{ops::Range, time::Duration};
+use std::{
+    borrow::BorrowMut,
+    ops::Range,
+    time::{Duration, Instant},
+};
 
 use os::clock;
+use rustix::time::ClockId;
 
 use super::{
     Config, Launcher, Order, Report, Role,
     children::{Children, JobError},
-    hosts::{HostInfo, Hosts},
+    hosts::{ClockBounds, HostInfo, Hosts},
+    meter::cpu_time_ns,
 };
 use crate::{
     backend::{Contact, Kind, Roster},
@@ -15,13 +21,22 @@ use crate::{
     history::{self, HistoryEvent, HistoryReport},
     measured::Measured,
     place::ClientId,
-    workload::{ClientKind, Verify},
+    workload::{ClientKind, Pace, Verify, Workload},
 };
 
 /// From the order to begin until the first call: every child has to have heard it.
 const LEAD_TIME: Duration = Duration::from_millis(30);
 /// The same, if messages travel to other hosts.
 const LEAD_TIME_OF_HOSTS: Duration = Duration::from_millis(300);
+/// More of either, for each process.
+const LEAD_TIME_PER_PROCESS: Duration = Duration::from_micros(400);
+/// Times that an interval is measured again because a process heard of it too late, at most.
+const REPEATS_MAX: u32 = 4;
+/// Shortest time to warm up, in ms.
+const WARM_UP_MS_MIN: u64 = 20;
+/// Longest time until every client has had an answer. After it the interval begins all the same, and the clients that
+/// had none are told of.
+const WARM_UP_MAX: Duration = Duration::from_secs(15);
 /// Keys that are filled per second, at least.
 const KEYS_PER_S: u64 = 100_000;
 /// Longest time to report after all is over.
@@ -41,7 +56,7 @@ pub enum Live {
     Judging,
 }
 
-/// Runs `config` once, on `hosts`. `live` is told now and then how far it is.
+/// Runs `config` once, on `hosts`: starts its processes, warms up, measures one interval and ends them.
 ///
 /// # Errors
 ///
@@ -52,40 +67,168 @@ pub fn run(
     hosts: &mut Hosts,
     live: &mut dyn FnMut(Live),
 ) -> Result<Measured, JobError> {
-    live(Live::Starting);
-    let workload = &config.workload;
-    let mut children = Children::on(hosts);
-    let roles = roles(config);
-    let ranks = usize::from(workload.ranks);
-    let everybody = 0..roles.len();
-    let has_providers = config.backend == Kind::Provider;
-    let providers = ranks..if has_providers { 2 * ranks } else { ranks };
-    let clients = providers.end..roles.len();
-    start_all(&mut children, config, launcher, &roles)?;
-    let setup = launcher.patience + Duration::from_secs(workload.keys / KEYS_PER_S);
-    let roster = gather_contacts(&mut children, &roles, setup)?;
-    children.send_all(everybody.clone(), &Order::Join(roster))?;
-    children.receive(everybody.clone(), setup, |_, report| matches!(report, Report::Ready))?;
-    let host_of =
-        roles.iter().map(|role| children.hosts.of_rank(role.rank(config))).collect::<Vec<_>>();
-    let clocks = children.hosts.clocks()?;
-    let lead_time = if clocks.len() > 1 { LEAD_TIME_OF_HOSTS } else { LEAD_TIME };
-    let schedule = Schedule::new(workload, clock::deadline_ns(lead_time));
-    children.send_each(everybody.clone(), |child| {
-        Order::Go(clocks[host_of[child]].theirs(&schedule))
-    })?;
-    let length = Duration::from_nanos(schedule.drained_ns - schedule.begin_ns);
-    let mut total = Measured {
-        interval_ns: schedule.end_ns - schedule.measure_ns,
-        slice_ns: schedule.slice_ns,
-        ..Measured::default()
-    };
-    let mut events = Vec::new();
-    let mut answered = vec![0; roles.len()];
-    children.receive(
-        clients,
-        lead_time + length + REPORT_TIMEOUT,
-        |child, report| match report {
+    let mut job = RunningJob::start(config, launcher, hosts, live)?;
+    let measured = job.measure(live)?;
+    let linearizable = job.end(live)?;
+    Ok(Measured { linearizable, ..measured })
+}
+
+/// The processes of a job, connected and warm. They sleep between intervals, so several jobs can be there at once
+/// and be measured in turn. Dropping it kills them.
+pub struct RunningJob<'a, H> {
+    config: Config,
+    launcher: &'a Launcher,
+    children: Children<H>,
+    /// Number of processes, and which of them provide and which are clients; the others are ranks.
+    everybody: Range<usize>,
+    providers: Range<usize>,
+    clients: Range<usize>,
+    /// By child.
+    host_of: Vec<usize>,
+    /// As they were before the first call.
+    clocks: Vec<ClockBounds>,
+    events: Vec<(usize, HistoryEvent)>,
+    /// Calls that were made to warm up, until an interval is measured.
+    warm_up: Measured,
+    pss_bytes: u64,
+    /// From the order to begin until the first call. It doubles when a process has heard the order too late.
+    lead_time: Duration,
+}
+
+impl<'a, H: BorrowMut<Hosts>> RunningJob<'a, H> {
+    /// Starts all processes, and warms them up: until every client of a closed loop has had an answer, or for
+    /// [`WARM_UP_MAX`].
+    ///
+    /// # Errors
+    ///
+    /// [`JobError`].
+    pub fn start(
+        config: &Config,
+        launcher: &'a Launcher,
+        hosts: H,
+        live: &mut dyn FnMut(Live),
+    ) -> Result<Self, JobError> {
+        live(Live::Starting);
+        let workload = &config.workload;
+        let mut children = Children::on(hosts);
+        let roles = roles(config);
+        let ranks = usize::from(workload.ranks);
+        let everybody = 0..roles.len();
+        let has_providers = config.backend == Kind::Provider;
+        let providers = ranks..if has_providers { 2 * ranks } else { ranks };
+        let clients = providers.end..roles.len();
+        start_all(&mut children, config, launcher, &roles)?;
+        let setup = launcher.patience + Duration::from_secs(workload.keys / KEYS_PER_S);
+        let roster = gather_contacts(&mut children, &roles, setup)?;
+        children.send_all(everybody.clone(), &Order::Join(roster))?;
+        children.receive(everybody.clone(), setup, |_, report| matches!(report, Report::Ready))?;
+        let host_of =
+            roles.iter().map(|role| children.hosts().of_rank(role.rank(config))).collect();
+        let clocks = children.hosts().clocks()?;
+        let lead_time = if clocks.len() > 1 { LEAD_TIME_OF_HOSTS } else { LEAD_TIME };
+        let processes = u32::try_from(roles.len()).unwrap_or(u32::MAX);
+        let mut job = Self {
+            lead_time: lead_time + LEAD_TIME_PER_PROCESS * processes,
+            config: config.clone(),
+            launcher,
+            children,
+            everybody,
+            providers,
+            clients,
+            host_of,
+            clocks,
+            events: Vec::new(),
+            warm_up: Measured::default(),
+            pss_bytes: 0,
+        };
+        job.warm_up(live)?;
+        job.weigh()?;
+        Ok(job)
+    }
+
+    /// The configuration that it runs.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Makes calls that are not measured. In an open loop a client may have nothing to do for long.
+    fn warm_up(&mut self, live: &mut dyn FnMut(Live)) -> Result<(), JobError> {
+        let workload = &self.config.workload;
+        let duration_ms = workload.warm_up_ms.max(WARM_UP_MS_MIN);
+        let warm_up = Workload { warm_up_ms: 0, duration_ms, ..workload.clone() };
+        let begin = Instant::now();
+        loop {
+            let measured = self.interval(live, |begin_ns| Schedule::new(&warm_up, begin_ns))?;
+            self.warm_up.add_warm_up(&measured);
+            let is_warm = measured.silent_clients() == 0 || warm_up.pace != Pace::Closed;
+            if is_warm || begin.elapsed() > WARM_UP_MAX {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Asks all processes for their memory: together, since they share some of it.
+    fn weigh(&mut self) -> Result<(), JobError> {
+        self.children.send_all(self.everybody.clone(), &Order::Weigh)?;
+        let mut pss_bytes = 0;
+        self.children.receive(
+            self.everybody.clone(),
+            REPORT_TIMEOUT,
+            |_, report| match report {
+                Report::Weight(bytes) => {
+                    pss_bytes += bytes;
+                    true
+                }
+                _ => false,
+            },
+        )?;
+        self.pss_bytes = pss_bytes;
+        Ok(())
+    }
+
+    /// Measures one interval.
+    ///
+    /// # Errors
+    ///
+    /// [`JobError`]. The job is of no use afterwards.
+    pub fn measure(&mut self, live: &mut dyn FnMut(Live)) -> Result<Measured, JobError> {
+        let workload = self.config.workload.clone();
+        let schedule = |begin_ns| Schedule::of_interval(&workload, begin_ns);
+        let mut measured = self.interval(live, schedule)?;
+        while measured.late_processes > 0 && measured.repeated < REPEATS_MAX {
+            self.lead_time *= 2;
+            let again = self.interval(live, schedule)?;
+            self.warm_up.add_warm_up(&measured);
+            measured = Measured { repeated: measured.repeated + 1, ..again };
+        }
+        measured.add_warm_up(&std::mem::take(&mut self.warm_up));
+        Ok(Measured { pss_bytes: self.pss_bytes, ..measured })
+    }
+
+    fn interval(
+        &mut self,
+        live: &mut dyn FnMut(Live),
+        schedule: impl FnOnce(u64) -> Schedule,
+    ) -> Result<Measured, JobError> {
+        let clocks = self.children.hosts().clocks()?;
+        let Self { children, host_of, events, lead_time, .. } = self;
+        let lead_time = *lead_time;
+        let schedule = schedule(clock::deadline_ns(lead_time));
+        children.send_each(self.everybody.clone(), |child| {
+            Order::Go(clocks[host_of[child]].theirs(&schedule))
+        })?;
+        let length = Duration::from_nanos(schedule.drained_ns - schedule.begin_ns);
+        let mut total = Measured {
+            interval_ns: schedule.end_ns - schedule.measure_ns,
+            slice_ns: schedule.slice_ns,
+            ..Measured::default()
+        };
+        let mut answered = vec![0; host_of.len()];
+        let timeout = lead_time + length + REPORT_TIMEOUT;
+        let before_ns = cpu_time_ns(ClockId::ProcessCPUTime);
+        let mut coordinator_ns = None;
+        children.receive(self.clients.clone(), timeout, |child, report| match report {
             Report::Progress(count) => {
                 answered[child] = count;
                 live(Live::Running { answered: answered.iter().sum() });
@@ -96,25 +239,42 @@ pub fn run(
                 false
             }
             Report::Measured(measured) => {
+                // The first report comes when the interval is over.
+                coordinator_ns
+                    .get_or_insert_with(|| cpu_time_ns(ClockId::ProcessCPUTime) - before_ns);
                 total.add(&measured);
                 true
             }
             _ => false,
-        },
-    )?;
-    // Providers first: they would take the end of their daemon for a failure.
-    stop(&mut children, providers, &mut total)?;
-    stop(&mut children, 0..ranks, &mut total)?;
-    let clocks_after = children.hosts.clocks()?;
-    children.send_all(everybody, &Order::End)?;
-    children.finish()?;
-    if workload.verify == Verify::Full {
-        let clocks = clocks.iter().zip(clocks_after).map(|(before, after)| before.until(after));
-        let clocks = clocks.collect::<Vec<_>>();
-        let ours = events.into_iter().map(|(host, event)| clocks[host].ours(event)).collect();
-        total.linearizable = Some(judge(ours, launcher, live)?);
+        })?;
+        total.harness_cpu_ns += coordinator_ns.unwrap_or(0);
+        // Providers first: their daemon still counts what they do.
+        stop(children, self.providers.clone(), &mut total)?;
+        stop(children, 0..self.providers.start, &mut total)?;
+        Ok(total)
     }
-    Ok(total)
+
+    /// Ends all processes, and judges the history if there is one.
+    ///
+    /// # Errors
+    ///
+    /// [`JobError`].
+    pub fn end(mut self, live: &mut dyn FnMut(Live)) -> Result<Option<HistoryReport>, JobError> {
+        let clocks_after = self.children.hosts().clocks()?;
+        // Clients and providers first: they would take the end of their daemon for a failure.
+        for leaving in [self.clients.clone(), self.providers.clone(), 0..self.providers.start] {
+            self.children.send_all(leaving.clone(), &Order::End)?;
+            self.children.finish(leaving)?;
+        }
+        if self.config.workload.verify != Verify::Full {
+            return Ok(None);
+        }
+        let clocks =
+            self.clocks.iter().zip(clocks_after).map(|(before, after)| before.until(after));
+        let clocks = clocks.collect::<Vec<_>>();
+        let ours = self.events.drain(..).map(|(host, event)| clocks[host].ours(event)).collect();
+        judge(ours, self.launcher, live).map(Some)
+    }
 }
 
 /// Writes the history if it is asked for, and judges it.
@@ -132,8 +292,8 @@ fn judge(
 }
 
 /// Stops the children of a range, which serve, and adds what they measured.
-fn stop(
-    children: &mut Children<'_>,
+fn stop<H: BorrowMut<Hosts>>(
+    children: &mut Children<H>,
     serving: Range<usize>,
     total: &mut Measured,
 ) -> Result<(), JobError> {
@@ -159,6 +319,12 @@ impl Role {
     }
 }
 
+/// How many processes a job of `config` has.
+#[must_use]
+pub(crate) fn processes(config: &Config) -> usize {
+    roles(config).len()
+}
+
 /// Ranks first, then providers, then client processes.
 fn roles(config: &Config) -> Vec<Role> {
     let topology = config.workload.topology();
@@ -175,8 +341,8 @@ fn roles(config: &Config) -> Vec<Role> {
     ranks.chain(providers).chain(clients).collect()
 }
 
-fn start_all(
-    children: &mut Children<'_>,
+fn start_all<H: BorrowMut<Hosts>>(
+    children: &mut Children<H>,
     config: &Config,
     launcher: &Launcher,
     roles: &[Role],
@@ -189,13 +355,13 @@ fn start_all(
             Role::Provider(rank) => format!("provider of rank {rank}"),
             Role::Clients(ids) => format!("{} of rank {rank}", client_names(ids)),
         };
-        let host = children.hosts.of_rank(rank);
-        let (local_rank, local_ranks) = children.hosts.place_of_rank(rank, ranks);
-        let HostInfo { address, cores, nic_knobs, .. } = children.hosts.info(host);
-        let cores = config.pin.cores_of(local_rank, local_ranks, cores);
-        let nic_knobs = nic_knobs.clone().unwrap_or_else(|| config.nic_knobs.clone());
+        let host = children.hosts().of_rank(rank);
+        let (local_rank, local_ranks) = children.hosts().place_of_rank(rank, ranks);
+        let HostInfo { address, cores, nic_knobs, .. } = children.hosts().info(host).clone();
+        let cores = config.pin.cores_of(local_rank, local_ranks, &cores);
+        let nic_knobs = nic_knobs.unwrap_or_else(|| config.nic_knobs.clone());
         let config = Box::new(Config { nic_knobs, ..config.clone() });
-        let order = Order::Assign { config, role: role.clone(), cores, address: *address };
+        let order = Order::Assign { config, role: role.clone(), cores, address };
         children.start(name, host, launcher, &order)?;
     }
     Ok(())
@@ -209,8 +375,8 @@ fn client_names(ids: &[ClientId]) -> String {
     }
 }
 
-fn gather_contacts(
-    children: &mut Children<'_>,
+fn gather_contacts<H: BorrowMut<Hosts>>(
+    children: &mut Children<H>,
     roles: &[Role],
     timeout: Duration,
 ) -> Result<Roster, JobError> {

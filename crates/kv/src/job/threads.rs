@@ -6,8 +6,8 @@
 //!                 ◀────────── contact, or an error ─ opens its end
 //!   roster ──────────────────────────────▶ connects
 //!                 ◀───────────────────────── ready ─
-//!   schedule ────────────────────────────▶ clients only wait for it
-//!                 ◀──────────────────────── result ─
+//!   schedule ────────────────────────────▶ clients only wait for it          ┐ once per
+//!                 ◀──────────────────────── result ─                         ┘ interval
 //! ```
 
 use std::{
@@ -25,14 +25,17 @@ use os::{
 use super::{
     Order, Report,
     coordinator::{self, ChildError, LOOK, ORDER_TIMEOUT},
+    meter::pss_bytes,
 };
 use crate::{
     backend::{Contact, Roster},
     drive::Schedule,
 };
 
-/// Longest wait of a thread for the schedule.
-const SCHEDULE_TIMEOUT: Duration = Duration::from_secs(240);
+/// Between two looks at the threads while no interval is measured.
+const IDLE_LOOK: Duration = Duration::from_secs(1);
+/// Longest time without an interval: all others are measured meanwhile.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// A message to the main thread.
 enum Message<T> {
@@ -92,8 +95,8 @@ impl<T: Send> Threads<T> {
         self.rosters.len()
     }
 
-    /// The part of the dialogue that daemons and clients share, up to the schedule.
-    pub(super) fn prepare(&self, coordinator: &mut ChildChannel) -> Result<Schedule, ChildError> {
+    /// The part of the dialogue that daemons and clients share, until all threads are connected.
+    pub(super) fn connect(&self, coordinator: &mut ChildChannel) -> Result<(), ChildError> {
         let mut contacts = vec![Contact::default(); self.count()];
         self.receive_of_each(|message| match message {
             Message::Contact(index, contact) => {
@@ -113,15 +116,28 @@ impl<T: Send> Threads<T> {
             other => return Err(coordinator::out_of_turn(&other)),
         }
         self.receive_of_each(|message| matches!(message, Message::Ready))?;
-        coordinator::send(coordinator, &Report::Ready)?;
-        match self.next_order(coordinator)? {
-            Order::Go(schedule) => {
-                for to_thread in &self.schedules {
-                    let _ = to_thread.send(schedule);
+        coordinator::send(coordinator, &Report::Ready)
+    }
+
+    /// Waits for the schedule of the next interval, and gives it to all threads. `None`: the job is over.
+    pub(super) fn next_interval(
+        &self,
+        coordinator: &mut ChildChannel,
+    ) -> Result<Option<Schedule>, ChildError> {
+        loop {
+            match self.next_order(coordinator)? {
+                Order::Go(schedule) => {
+                    for to_thread in &self.schedules {
+                        let _ = to_thread.send(schedule);
+                    }
+                    return Ok(Some(schedule));
                 }
-                Ok(schedule)
+                Order::Weigh => {
+                    coordinator::send(coordinator, &Report::Weight(pss_bytes()))?;
+                }
+                Order::End => return Ok(None),
+                other => return Err(coordinator::out_of_turn(&other)),
             }
-            other => Err(coordinator::out_of_turn(&other)),
         }
     }
 
@@ -169,9 +185,9 @@ impl<T: Send> Threads<T> {
     fn next_order(&self, coordinator: &mut ChildChannel) -> Result<Order, ChildError> {
         let begin = Instant::now();
         loop {
-            match coordinator.recv_json(clock::deadline_ns(LOOK)) {
+            match coordinator.recv_json(clock::deadline_ns(IDLE_LOOK)) {
                 Err(TypedMessageError::Channel(ChannelError::TimedOut))
-                    if begin.elapsed() < ORDER_TIMEOUT => {}
+                    if begin.elapsed() < IDLE_TIMEOUT => {}
                 order => return Ok(order?),
             }
             self.receive(Duration::ZERO)?;
@@ -196,20 +212,30 @@ impl<T> MainThread<T> {
         self.send(Message::Ready);
     }
 
-    /// Waits for the schedule; `None`: the job ended before.
-    pub(super) fn schedule(&self) -> Option<Schedule> {
-        self.schedule.recv_timeout(SCHEDULE_TIMEOUT).ok()
+    /// Waits for the schedule of the next interval, not longer than `timeout`.
+    pub(super) fn schedule(&self, timeout: Duration) -> NextInterval {
+        match self.schedule.recv_timeout(timeout) {
+            Ok(schedule) => NextInterval::Begins(schedule),
+            Err(RecvTimeoutError::Timeout) => NextInterval::NotYet,
+            Err(RecvTimeoutError::Disconnected) => NextInterval::Never,
+        }
     }
 
     /// Tells the thread's result.
     pub(super) fn done(&self, result: T) {
         self.send(Message::Done(result));
     }
+}
 
-    /// Returns when the job is over.
-    pub(super) fn wait_for_end(&self) {
-        let _ = self.schedule.recv_timeout(SCHEDULE_TIMEOUT);
-    }
+/// What a thread learns about the next interval.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NextInterval {
+    /// Its schedule.
+    Begins(Schedule),
+    /// The time that it waited is over.
+    NotYet,
+    /// The job is over.
+    Never,
 }
 
 impl<T> Drop for MainThread<T> {
@@ -235,7 +261,7 @@ mod tests {
                     if index == 0 {
                         std::panic::resume_unwind(Box::new("on purpose"));
                     }
-                    main.wait_for_end();
+                    while main.schedule(IDLE_LOOK) != NextInterval::Never {}
                     Ok(())
                 };
                 result = Threads::start(scope, names, body).unwrap().result(ORDER_TIMEOUT);

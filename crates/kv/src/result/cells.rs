@@ -2,14 +2,18 @@
 
 use measure::results::Row;
 
-use super::{LatencySummary, ReducedCell, Results, SideCell, reduce};
+use super::{LatencySummary, ReducedCell, Results, SideCell, reduce, reduce_by_pace};
 
 /// All numbers of all cells, as every benchmark gives them to programs.
 #[must_use]
 pub fn rows(results: &Results) -> measure::results::Results {
-    let rows = reduce(results).iter().flat_map(rows_of).collect();
-    let (dropped, taken, notes) = (0, 0, Vec::new());
-    measure::results::Results { header: results.header.clone(), rows, dropped, taken, notes }
+    let rows = reduce(results).iter().chain(&reduce_by_pace(results)).flat_map(rows_of).collect();
+    measure::results::Results {
+        header: results.header.clone(),
+        rows,
+        pace_change: measure::regime::change(results.runs.iter().filter_map(|run| run.placement)),
+        notes: Vec::new(),
+    }
 }
 
 /// A name with `/local` or `/remote` is about these calls only.
@@ -40,7 +44,8 @@ fn rows_of(cell: &ReducedCell) -> Vec<Row> {
     let cpu = cell.cpu_per_call_ns;
     rows.extend(cpu.map(|cpu| row(cell.name.clone(), "cpu-per-call", "ns", cpu)));
     if let (Some((vs, ratio)), Some(first)) = (&cell.versus, rows.first_mut()) {
-        (first.vs, first.ratio) = (Some(vs.clone()), Some(*ratio));
+        first.vs = Some(vs.clone());
+        first.set_ratio(Some(*ratio));
     }
     rows
 }
@@ -62,8 +67,8 @@ mod tests {
         assert_eq!(lines[0]["bench"], "kv");
         assert_eq!(lines[0]["commit"], "abc");
         for key in [
-            "bench", "cell", "regime", "line_ns", "metric", "unit", "median", "min", "max", "runs",
-            "vs", "ratio",
+            "bench", "cell", "regime", "metric", "unit", "median", "min", "max", "runs", "vs",
+            "ratio",
         ] {
             assert!(lines[1].get(key).is_some(), "{key}");
         }
@@ -83,7 +88,7 @@ mod tests {
             let runs =
                 vec![samples::run(&tcp, 0, floor, 0, 1), samples::run(&direct, 0, rate, 0, 1)];
             let mut rows = rows(&Results { header: samples::header(), runs }).rows;
-            rows.retain(|row| row.cell.starts_with("direct"));
+            rows.retain(|row| row.cell.starts_with("direct") && row.regime == "all");
             rows
         };
         let [row] = &rows_of(100, 0)[..] else { panic!("one row: {:?}", rows_of(100, 0)) };

@@ -1,17 +1,13 @@
 //! Two files: is the one faster than the other, or is it chance?
+//!
+//! Runs of two files were not taken in the same rounds, so a change of the machine's pace between both is part of the
+//! ratio: the notes tell the pace of each. Ratios of one file are those of its rounds ([`measure::paired`]).
 
-use std::{collections::BTreeSet, fmt};
+use std::fmt;
 
-use measure::{
-    regime::{Regime, Regimes},
-    results::Header,
-    stats,
-};
+use measure::{regime, results::Header, stats};
 
-use super::{
-    Results, RunRecord,
-    reduce::{name_of, regimes},
-};
+use super::{Results, RunRecord, reduce::name_of};
 use crate::{configuration::Config, rng::Rng};
 
 /// Resamples of the bootstrap.
@@ -38,8 +34,6 @@ pub struct Comparison {
     pub cell_a: String,
     /// And in the second.
     pub cell_b: String,
-    /// Class of the machine's pace, of both files together.
-    pub regime: Regime,
     /// What is compared, with its unit.
     pub metric: &'static str,
     /// Median in the first file.
@@ -67,9 +61,7 @@ pub struct Comparisons {
     pub headers: [Header; 2],
     /// Every metric of every configuration.
     pub all: Vec<Comparison>,
-    /// Configurations that were never measured in the same regime.
-    pub apart: Vec<String>,
-    /// What the numbers do not tell: calls without an answer, runs that are not compared.
+    /// What the numbers do not tell: calls without an answer, and how much the pace changed.
     pub notes: Vec<String>,
 }
 
@@ -99,17 +91,6 @@ pub enum CompareError {
         /// Their number.
         count: usize,
     },
-    /// No regime is in both.
-    #[error(
-        "no configuration was measured at the same pace of the machine in both files (A: {a}; B: {b}); \
-         run again on the same machine until both have a regime in common"
-    )]
-    Regime {
-        /// Regimes of the first file.
-        a: String,
-        /// Regimes of the second file.
-        b: String,
-    },
     /// Nothing to compare.
     #[error("{0} holds no runs")]
     Empty(&'static str),
@@ -138,50 +119,37 @@ pub fn compare(a: &Results, b: &Results) -> Result<Comparisons, CompareError> {
         })?;
     }
     let headers = [a.header.clone(), b.header.clone()];
-    let regimes = regimes([a, b]);
     let files = [("A", a), ("B", b)].into_iter();
-    let notes = files.flat_map(|(name, file)| notes(name, file, &regimes));
-    let notes = notes.collect();
-    let mut comparisons = Comparisons { headers, all: Vec::new(), apart: Vec::new(), notes };
+    let notes = files.flat_map(|(name, file)| notes(name, file)).collect();
+    let mut all = Vec::new();
     for config in &configs_a {
         let other = counterpart(config, &configs_a, &configs_b)?;
-        match pair(config, other, [a, b], &regimes) {
-            none if none.is_empty() => comparisons.apart.push(name_of(config)),
-            some => comparisons.all.extend(some),
-        }
+        all.extend(pair(config, other, [a, b]));
     }
-    if comparisons.all.is_empty() {
-        let [a, b] = [a, b].map(|file| regimes_of(file, &regimes));
-        return Err(CompareError::Regime { a, b });
-    }
-    Ok(comparisons)
+    Ok(Comparisons { headers, all, notes })
 }
 
 /// Of one file.
-fn notes(file: &str, results: &Results, regimes: &Regimes) -> Vec<String> {
+fn notes(file: &str, results: &Results) -> Vec<String> {
     let mut notes = Vec::new();
     for config in configs(results) {
-        let runs = results.runs.iter().filter(|run| run.config == *config).collect::<Vec<_>>();
-        let failed = runs.iter().map(|run| run.measured.failed()).sum::<u64>();
-        let moved = runs.iter().filter(|run| !regimes.regime(run.placement).is_known()).count();
-        let cell = name_of(config);
+        let runs = results.runs.iter().filter(|run| run.config == *config);
+        let failed = runs.map(|run| run.measured.failed()).sum::<u64>();
         if failed > 0 {
+            let cell = name_of(config);
             notes.push(format!("{file}: {cell}: {failed} calls ended without an answer"));
         }
-        if moved > 0 {
-            let all = runs.len();
-            notes.push(format!(
-                "{file}: {cell}: {moved} of {all} runs left out: the probes around them disagreed"
-            ));
-        }
+    }
+    let probes = results.runs.iter().filter_map(|run| run.placement).collect::<Vec<_>>();
+    let mut lines = probes.iter().map(|p| (p.before_ns * p.after_ns).sqrt()).collect::<Vec<_>>();
+    if let Some(change) = regime::change(probes) {
+        let line_ns = stats::median(&mut lines);
+        notes.push(format!(
+            "{file}: the machine's pace: two cache lines took {line_ns:.0} ns there and back, median, and changed by a \
+             factor of {change:.1}"
+        ));
     }
     notes
-}
-
-fn regimes_of(results: &Results, regimes: &Regimes) -> String {
-    let found = results.runs.iter().map(|run| regimes.regime(run.placement));
-    let found = found.collect::<BTreeSet<_>>().into_iter().map(|regime| regime.to_string());
-    found.collect::<Vec<_>>().join(", ")
 }
 
 fn configs(results: &Results) -> Vec<&Config> {
@@ -224,45 +192,30 @@ fn counterpart<'a>(
     }
 }
 
-/// Empty if they were never measured in the same regime.
-fn pair(
-    config_a: &Config,
-    config_b: &Config,
-    [a, b]: [&Results; 2],
-    regimes: &Regimes,
-) -> Vec<Comparison> {
-    let runs = |results: &'_ Results, config: &Config, regime| {
-        let is_wanted =
-            |run: &&RunRecord| run.config == *config && regimes.regime(run.placement) == regime;
-        results.runs.iter().filter(is_wanted).cloned().collect::<Vec<_>>()
+fn pair(config_a: &Config, config_b: &Config, [a, b]: [&Results; 2]) -> Vec<Comparison> {
+    let samples = |results: &Results, config: &Config, of: fn(&RunRecord) -> Option<f64>| {
+        let runs = results.runs.iter().filter(|run| run.config == *config);
+        runs.filter_map(of).collect::<Vec<_>>()
     };
-    let mut comparisons = Vec::new();
-    for regime in regimes.iter().chain([Regime::Unknown]) {
-        let (runs_a, runs_b) = (runs(a, config_a, regime), runs(b, config_b, regime));
-        if runs_a.is_empty() || runs_b.is_empty() {
-            continue;
+    let comparison = |(metric, of): (&'static str, fn(&RunRecord) -> Option<f64>)| {
+        let samples_a = samples(a, config_a, of);
+        let samples_b = samples(b, config_b, of);
+        if samples_a.is_empty() || samples_b.is_empty() {
+            return None;
         }
-        for (metric, of) in METRICS {
-            let samples_a = runs_a.iter().filter_map(of).collect::<Vec<_>>();
-            let samples_b = runs_b.iter().filter_map(of).collect::<Vec<_>>();
-            if samples_a.is_empty() || samples_b.is_empty() {
-                continue;
-            }
-            let (median_a, median_b) =
-                (stats::median(&mut samples_a.clone()), stats::median(&mut samples_b.clone()));
-            comparisons.push(Comparison {
-                cell_a: name_of(config_a),
-                cell_b: name_of(config_b),
-                regime,
-                metric,
-                a: median_a,
-                b: median_b,
-                ratio: (median_a > 0.0).then(|| median_b / median_a),
-                interval: bootstrap(&samples_a, &samples_b, config_a.workload.seed),
-            });
-        }
-    }
-    comparisons
+        let median_a = stats::median(&mut samples_a.clone());
+        let median_b = stats::median(&mut samples_b.clone());
+        Some(Comparison {
+            cell_a: name_of(config_a),
+            cell_b: name_of(config_b),
+            metric,
+            a: median_a,
+            b: median_b,
+            ratio: (median_a > 0.0).then(|| median_b / median_a),
+            interval: bootstrap(&samples_a, &samples_b, config_a.workload.seed),
+        })
+    };
+    METRICS.into_iter().filter_map(comparison).collect()
 }
 
 /// A run that has no calls has none of some.
@@ -313,20 +266,17 @@ impl fmt::Display for Comparisons {
             )?;
         }
         self.all.iter().try_for_each(|one| writeln!(f, "{one}"))?;
-        self.apart.iter().try_for_each(|cell| {
-            writeln!(f, "{cell}: never measured in the same regime in both; run again")
-        })?;
         self.notes.iter().try_for_each(|note| writeln!(f, "{note}"))
     }
 }
 
 impl fmt::Display for Comparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { cell_a, cell_b, regime, metric, a, b, ratio, interval } = self;
+        let Self { cell_a, cell_b, metric, a, b, ratio, interval } = self;
         if cell_a != cell_b {
             write!(f, "{cell_b} over ")?;
         }
-        write!(f, "{cell_a} ({regime}): {metric}: {a:.0} → {b:.0}, ")?;
+        write!(f, "{cell_a}: {metric}: {a:.0} → {b:.0}, ")?;
         let Some(ratio) = ratio else { return f.write_str("no ratio: A is nothing") };
         write!(f, "×{ratio:.3}, ")?;
         match interval {
@@ -408,31 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn fault_k3_different_placements_are_not_compared() {
-        let a = results(&natural(), &[100, 110]);
-        let mut b = a.clone();
-        for run in &mut b.runs {
-            run.placement = Some(Probes { before_ns: 500.0, after_ns: 510.0 });
-        }
-        let error = compare(&a, &b).unwrap_err().to_string();
-        assert!(error.contains("A: line 105 ns; B: line 505 ns"), "{error}");
-    }
-
-    #[test]
-    fn a_configuration_that_moved_does_not_keep_the_others_from_being_compared() {
-        let mut a = results(&natural(), &[100, 110]);
-        a.runs.extend(results(&samples::config(Locality::Remote), &[50, 60]).runs);
-        let mut b = a.clone();
-        b.runs[3].placement = Some(Probes { before_ns: 500.0, after_ns: 510.0 });
-        b.runs[2].placement = b.runs[3].placement;
-        let compared = compare(&a, &b).unwrap();
-        assert_eq!(compared.apart, ["tcp/2x4/qd4/remote"]);
-        assert!(compared.all.iter().all(|one| one.cell_a == "tcp/2x4/qd4/natural"));
-        assert!(compared.to_string().contains("tcp/2x4/qd4/remote: never measured"), "{compared}");
-    }
-
-    #[test]
-    fn a_comparison_says_in_which_placement_and_under_which_circumstances() {
+    fn a_comparison_says_at_which_pace_and_under_which_circumstances() {
         let mut a = results(&natural(), &[100, 110]);
         a.runs[1].placement = Some(Probes { before_ns: 500.0, after_ns: 510.0 });
         let mut b = a.clone();
@@ -441,46 +367,36 @@ mod tests {
         for expected in [
             "release build",
             "debug build",
-            "natural (line 105 ns): rate",
-            "natural (line 505 ns): rate",
+            "natural: rate",
+            "A: the machine's pace: two cache lines took 305 ns there and back, median, and changed by a factor of 5.1",
         ] {
             assert!(text.contains(expected), "{expected} in {text}");
         }
     }
 
     #[test]
-    fn every_metric_is_compared_under_its_name_with_runs_of_its_placement_alone() {
-        let of = |scale, cpu_ns| {
-            let mut results = Results { header: samples::header(), runs: Vec::new() };
-            for (number, ns) in (0..10).zip([100.0, 500.0].into_iter().cycle()) {
-                let is_far = ns > 300.0;
-                let rate = if is_far { 1000 } else { 2000 };
-                let mut run = samples::run(&natural(), number, rate * scale, 0, scale);
-                run.placement = Some(Probes { before_ns: ns, after_ns: ns });
-                run.measured.clients_cpu_ns = cpu_ns;
+    fn every_metric_is_compared_under_its_name() {
+        let of = |scale| {
+            let mut results = results(&natural(), &[2000 * scale; 5]);
+            for run in &mut results.runs {
+                *run = samples::run(&natural(), run.run, 2000 * scale, 0, scale);
+                run.measured.clients_cpu_ns = 600_000;
                 run.measured.ranks_cpu_ns = 0;
-                results.runs.push(run);
             }
             results
         };
-        let compared = compare(&of(1, 600_000), &of(3, 600_000)).unwrap();
+        let compared = compare(&of(1), &of(3)).unwrap();
         let medians = compared.all.iter().map(|one| {
             let (interval, ratio) = (one.interval.expect("five runs of each"), one.ratio.unwrap());
             assert!((interval.low - ratio).abs() < 1e-9 && (interval.high - ratio).abs() < 1e-9);
-            (one.regime.to_string(), one.metric, one.a.round(), (ratio * 3.0).round())
+            (one.metric, one.a.round(), (ratio * 3.0).round())
         });
-        let (near, far) = ("line 100 ns", "line 500 ns");
         let expected = [
-            (near, "rate, 1/s", 2000.0, 9.0),
-            (near, "p50, ns", 500_223.0, 9.0),
-            (near, "p99, ns", 990_207.0, 9.0),
-            (near, "cpu per call, ns", 300.0, 1.0),
-            (far, "rate, 1/s", 1000.0, 9.0),
-            (far, "p50, ns", 500_223.0, 9.0),
-            (far, "p99, ns", 990_207.0, 9.0),
-            (far, "cpu per call, ns", 600.0, 1.0),
+            ("rate, 1/s", 2000.0, 9.0),
+            ("p50, ns", 500_223.0, 9.0),
+            ("p99, ns", 990_207.0, 9.0),
+            ("cpu per call, ns", 300.0, 1.0),
         ];
-        let expected = expected.map(|(regime, a, b, c)| (regime.to_owned(), a, b, c));
         assert_eq!(medians.collect::<Vec<_>>(), expected);
     }
 
@@ -510,12 +426,8 @@ mod tests {
     fn fault_k2_runs_without_answers_are_not_faster_than_others() {
         let (none, some) = (results(&natural(), &[0; 5]), results(&natural(), &[100; 5]));
         for (a, b, expected) in [
-            (&none, &some, "(line 105 ns): rate, 1/s: 0 → 100, no ratio: A is nothing\n"),
-            (
-                &some,
-                &none,
-                "(line 105 ns): rate, 1/s: 100 → 0, ×0.000, 95 % [0.000, 0.000]: differs\n",
-            ),
+            (&none, &some, "natural: rate, 1/s: 0 → 100, no ratio: A is nothing\n"),
+            (&some, &none, "natural: rate, 1/s: 100 → 0, ×0.000, 95 % [0.000, 0.000]: differs\n"),
         ] {
             let compared = compare(a, b).unwrap();
             let metrics = compared.all.iter().map(|one| one.metric).collect::<Vec<_>>();
@@ -530,19 +442,14 @@ mod tests {
 
     /// A system that answers half of the calls may be fast.
     #[test]
-    fn fault_k2_calls_without_an_answer_and_runs_that_are_left_out_are_told() {
-        let mut a = results(&natural(), &[100, 110, 120]);
-        a.runs[1].placement = Some(Probes { before_ns: 100.0, after_ns: 500.0 });
+    fn fault_k2_calls_without_an_answer_are_told() {
+        let a = results(&natural(), &[100, 110, 120]);
         let mut b = results(&natural(), &[100]);
         b.runs[0].measured.failures.clear();
         let compared = compare(&a, &b).unwrap();
-        let cell = "tcp/2x4/qd4/natural";
-        let expected = [
-            format!("A: {cell}: 6 calls ended without an answer"),
-            format!("A: {cell}: 1 of 3 runs left out: the probes around them disagreed"),
-        ];
-        assert_eq!(compared.notes, expected);
-        assert!(compared.to_string().ends_with(&format!("{}\n{}\n", expected[0], expected[1])));
+        assert_eq!(compared.notes[0], "A: tcp/2x4/qd4/natural: 6 calls ended without an answer");
+        assert_eq!(compared.notes.len(), 3, "and the pace of each: {:?}", compared.notes);
+        assert!(compared.to_string().contains(&compared.notes[0]));
     }
 
     /// Slower is as much of a difference as faster, and four runs are too few on either side.

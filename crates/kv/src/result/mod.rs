@@ -10,21 +10,27 @@
 mod cells;
 mod compare;
 mod costs;
+mod headline;
 mod reduce;
 mod report;
 mod runs;
 mod store;
+
+use std::collections::BTreeMap;
 
 use measure::{regime::Probes, results::Header};
 use serde::{Deserialize, Serialize};
 
 pub use cells::rows;
 pub use compare::{CompareError, Comparison, Comparisons, Interval, compare};
+pub(crate) use headline::Headline;
 #[cfg(test)]
 pub(crate) use reduce::samples;
-pub use reduce::{LatencySummary, ReducedCell, SideCell, name_of, nic_parts, reduce};
+pub use reduce::{
+    LatencySummary, ReducedCell, SideCell, name_of, nic_parts, reduce, reduce_by_pace,
+};
 pub(crate) use reduce::{system_parts, workload_parts};
-pub use report::{page, write_markdown, write_table};
+pub use report::{By, columns, page, write_markdown, write_table};
 pub use runs::write_csv;
 pub use store::{LoadError, load, save};
 
@@ -36,10 +42,14 @@ pub use crate::measured::{Latency, Measured, SideRecord};
 pub struct RunRecord {
     /// Configuration that was run.
     pub config: Config,
-    /// Which repetition, from 0.
+    /// The round, from 0: contestants of one workload that have the same number were measured shortly after each
+    /// other.
     pub run: u32,
     /// `None`: the machine has no two cores.
     pub placement: Option<Probes>,
+    /// Calls per second in the trial before the first round, by the way to wait; empty if there was none.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub tried: BTreeMap<String, f64>,
     /// Measurements of the run.
     pub measured: Measured,
 }

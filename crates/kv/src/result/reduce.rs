@@ -1,11 +1,12 @@
-//! Runs to numbers: one cell per configuration and regime.
+//! Runs to numbers: one cell per configuration.
 //!
 //! A run's number comes from all its clients over one interval; a cell's number is the median of its
-//! runs, with the smallest and the largest. Runs are never left out.
+//! runs, with the smallest and the largest. Runs are never left out. A ratio is that of two runs of one round.
 
 use std::collections::BTreeMap;
 
 use measure::{
+    paired::Ratio,
     regime::{Regime, Regimes},
     stats::Summary,
 };
@@ -69,8 +70,10 @@ pub struct ReducedCell {
     pub name: String,
     /// Configuration that was run.
     pub config: Config,
-    /// Class of the machine's pace while it ran.
+    /// Class of the machine's pace while it ran; [`Regime::All`]: whatever it was.
     pub regime: Regime,
+    /// Calls per second of each round.
+    pub rates: BTreeMap<u32, f64>,
     /// All calls.
     pub all: SideCell,
     /// Calls to the caller's own node.
@@ -97,19 +100,41 @@ pub struct ReducedCell {
     pub fairness: f64,
     /// Of daemons and clients, all runs together.
     pub counters: Counters,
+    /// Memory of each node's processes, in bytes. `None`: not known.
+    pub pss_per_node: Option<Summary>,
+    /// Share of the harness in all CPU time of all runs.
+    pub harness_share: f64,
+    /// Runs in which a client had no answer at all, and the most clients of one that had none.
+    pub silent_runs: usize,
+    /// As of runs, of clients.
+    pub silent_clients: usize,
+    /// Intervals that were measured again because a process had heard of them too late.
+    pub repeated: u32,
+    /// Calls per second in the trial, by the way to wait; empty if there was none.
+    pub tried: BTreeMap<String, f64>,
     /// The run in the middle, for plots over time.
     pub typical: Measured,
     /// The cell that it is compared with, and its rate over that one's.
-    pub versus: Option<(String, f64)>,
+    pub versus: Option<(String, Ratio)>,
 }
 
-/// Reduces a file. Cells come in the order in which their first runs were made.
+/// Reduces a file. Cells of one workload stand together, in the order of the backends.
 #[must_use]
 pub fn reduce(results: &Results) -> Vec<ReducedCell> {
+    grouped(results, |_| Regime::All)
+}
+
+/// Reduces a file by the machine's pace: as [`reduce`], with a cell for each regime.
+#[must_use]
+pub fn reduce_by_pace(results: &Results) -> Vec<ReducedCell> {
     let regimes = regimes([results]);
+    grouped(results, |run| regimes.regime(run.placement))
+}
+
+fn grouped(results: &Results, regime_of: impl Fn(&RunRecord) -> Regime) -> Vec<ReducedCell> {
     let mut groups = Vec::<(&Config, Regime, Vec<&RunRecord>)>::new();
     for run in &results.runs {
-        let regime = regimes.regime(run.placement);
+        let regime = regime_of(run);
         let is_same =
             |group: &&mut (&Config, Regime, _)| group.0 == &run.config && group.1 == regime;
         match groups.iter_mut().find(is_same) {
@@ -117,6 +142,11 @@ pub fn reduce(results: &Results) -> Vec<ReducedCell> {
             None => groups.push((&run.config, regime, vec![run])),
         }
     }
+    let workloads = results.runs.iter().map(|run| &run.config.workload).collect::<Vec<_>>();
+    let place = |config: &Config| {
+        workloads.iter().position(|workload| **workload == config.workload).unwrap_or(0)
+    };
+    groups.sort_by_key(|(config, ..)| (place(config), config.backend));
     let cells = groups.into_iter().filter_map(|(config, regime, runs)| cell(config, regime, &runs));
     let cells = cells.collect::<Vec<_>>();
     let versus = cells.iter().map(|cell| versus(cell, &cells)).collect::<Vec<_>>();
@@ -155,6 +185,13 @@ fn cell(config: &Config, regime: Regime, runs: &[&RunRecord]) -> Option<ReducedC
         name: name_of(config),
         config: config.clone(),
         regime,
+        rates: runs.iter().map(|run| (run.run, run.measured.rate())).collect(),
+        pss_per_node: pss_per_node(config, &measured),
+        harness_share: harness_share(&measured),
+        silent_runs: measured.iter().filter(|m| m.silent_clients() > 0).count(),
+        silent_clients: measured.iter().map(|m| m.silent_clients()).max()?,
+        repeated: measured.iter().map(|m| m.repeated).sum(),
+        tried: runs.first()?.tried.clone(),
         all: side(&measured, &|m| SideRecord {
             completed: m.completed(),
             latency: m.local.latency.merged(&m.remote.latency),
@@ -185,6 +222,18 @@ fn side(runs: &[&Measured], of: &dyn Fn(&Measured) -> SideRecord) -> Option<Side
     Some(SideCell { rate: Summary::of(&rates.collect::<Vec<_>>())?, latency, merged })
 }
 
+fn harness_share(measured: &[&Measured]) -> f64 {
+    let sum = |of: fn(&Measured) -> u64| measured.iter().map(|m| of(m)).sum::<u64>();
+    let all_ns = sum(|m| m.clients_cpu_ns + m.ranks_cpu_ns);
+    as_f64(sum(|m| m.harness_cpu_ns)) / as_f64(all_ns.max(1))
+}
+
+fn pss_per_node(config: &Config, measured: &[&Measured]) -> Option<Summary> {
+    let nodes = f64::from(config.workload.ranks);
+    let known = measured.iter().filter(|measured| measured.pss_bytes > 0);
+    Summary::of(&known.map(|measured| as_f64(measured.pss_bytes) / nodes).collect::<Vec<_>>())
+}
+
 fn ranks_cpu_share(measured: &Measured) -> f64 {
     let total_ns = measured.clients_cpu_ns + measured.ranks_cpu_ns;
     as_f64(measured.ranks_cpu_ns) / as_f64(total_ns.max(1))
@@ -197,8 +246,8 @@ fn fairness(measured: &Measured) -> f64 {
     if fastest == 0 { 1.0 } else { as_f64(slowest) / as_f64(fastest) }
 }
 
-/// TCP with the same workload, in the same placement; a placement that changed compares with nothing.
-fn versus(cell: &ReducedCell, cells: &[ReducedCell]) -> Option<(String, f64)> {
+/// TCP with the same workload.
+fn versus(cell: &ReducedCell, cells: &[ReducedCell]) -> Option<(String, Ratio)> {
     if cell.config.backend == Kind::Tcp {
         return None;
     }
@@ -207,15 +256,16 @@ fn versus(cell: &ReducedCell, cells: &[ReducedCell]) -> Option<(String, f64)> {
         *backend == Kind::Tcp && *workload == cell.config.workload && other.regime == cell.regime
     };
     let floor = cells.iter().find(is_floor)?;
-    Some((floor.name.clone(), rate_over(cell, floor)?))
+    Some((floor.name.clone(), ratio_over(cell, floor)?))
 }
 
-/// The rate of the one over that of the other. `None`: the other has none, or the placement changed, so
-/// that nobody knows in which of them either was.
-pub(super) fn rate_over(cell: &ReducedCell, other: &ReducedCell) -> Option<f64> {
+/// The rate of the one over that of the other, round by round. `None`: they share no round with answers of the
+/// other, or the pace changed while they ran and numbers by pace are asked for.
+pub(super) fn ratio_over(cell: &ReducedCell, other: &ReducedCell) -> Option<Ratio> {
     let is_known = cell.regime == other.regime && cell.regime.is_known();
-    let [over, under] = [cell, other].map(|cell| cell.all.rate.median);
-    (is_known && under > 0.0).then(|| over / under)
+    let rounds = cell.rates.iter().filter_map(|(run, rate)| Some((*rate, *other.rates.get(run)?)));
+    let ratio = Ratio::of(rounds).filter(|ratio| ratio.median.is_finite());
+    ratio.filter(|_| is_known)
 }
 
 /// `tcp/2x4/qd4/natural`, and whatever differs from the default.
@@ -285,7 +335,10 @@ pub(crate) fn workload_parts(w: &Workload) -> Vec<String> {
     add(w.keys != default.keys, format!("{}keys", w.keys));
     add(w.pace != default.pace, w.pace.to_string());
     add(w.warm_up_ms != default.warm_up_ms, format!("warm-up{}ms", w.warm_up_ms));
-    add(w.duration_ms != default.duration_ms, format!("{}ms", w.duration_ms));
+    add(
+        w.duration_ms != Workload::duration_ms_of(w.clients_per_rank),
+        format!("{}ms", w.duration_ms),
+    );
     add(w.timeout_ms != default.timeout_ms, format!("timeout{}ms", w.timeout_ms));
     add(w.seed != default.seed, format!("seed{}", w.seed));
     add(w.verify == Verify::Full, "verify=full".to_owned());
@@ -364,7 +417,8 @@ pub(crate) mod samples {
             ..Measured::default()
         };
         let placement = Some(Probes { before_ns: 100.0, after_ns: 110.0 });
-        RunRecord { config: config.clone(), run, placement, measured }
+        let tried = BTreeMap::new();
+        RunRecord { config: config.clone(), run, placement, tried, measured }
     }
 
     /// Two configurations of three runs.
@@ -515,30 +569,49 @@ mod tests {
     }
 
     #[test]
-    fn the_floor_is_tcp_with_the_same_workload_in_the_same_placement() {
+    fn the_floor_is_tcp_with_the_same_workload_in_the_same_round() {
         let tcp = samples::config(Locality::Natural);
         let config = Config { backend: Kind::Direct, ..tcp.clone() };
         let other =
             Config { workload: Workload { seed: 2, ..tcp.workload.clone() }, ..tcp.clone() };
-        let at = |config: &Config, rate, before_ns, after_ns| RunRecord {
-            placement: Some(Probes { before_ns, after_ns }),
-            ..samples::run(config, 0, rate, 0, 1)
-        };
+        let at = |config: &Config, run, rate| samples::run(config, run, rate, 0, 1);
         let ratio_beside = |floors: &[RunRecord]| {
-            let runs = [floors, &[at(&config, 300, 100.0, 100.0)]].concat();
+            let runs = [floors, &[at(&config, 0, 300), at(&config, 1, 60)]].concat();
             let cells = reduce(&Results { header: samples::header(), runs });
-            assert!(cells[..floors.len()].iter().all(|floor| floor.versus.is_none()));
-            cells[floors.len()].versus.clone()
+            let direct = cells.into_iter().find(|cell| cell.config.backend == Kind::Direct);
+            direct.unwrap().versus
         };
-        let (far, same) = (at(&tcp, 50, 500.0, 500.0), at(&tcp, 100, 100.0, 100.0));
-        let elsewhere = [at(&other, 70, 100.0, 100.0), far];
-        assert_eq!(ratio_beside(&elsewhere), None, "another workload, another placement");
-        let (name, ratio) = ratio_beside(&[&elsewhere[..], &[same]].concat()).unwrap();
+        let elsewhere = [at(&other, 0, 70), at(&tcp, 2, 50)];
+        assert_eq!(ratio_beside(&elsewhere), None, "another workload, another round");
+        // The machine was five times as slow in the second round.
+        let same = [at(&tcp, 0, 100), at(&tcp, 1, 20)];
+        let (name, ratio) = ratio_beside(&[&elsewhere[..], &same].concat()).unwrap();
         assert_eq!(name, "tcp/2x4/qd4/natural");
-        assert!((ratio - 3.0).abs() < 1e-9, "{ratio}");
-        let moved = [at(&tcp, 100, 100.0, 500.0), at(&config, 300, 100.0, 500.0)];
-        let cells = reduce(&Results { header: samples::header(), runs: moved.to_vec() });
-        assert_eq!((cells[1].regime, &cells[1].versus), (Regime::Moved, &None));
+        assert!((ratio.median - 3.0).abs() < 1e-9 && ratio.rounds == 2, "{ratio}");
+    }
+
+    #[test]
+    fn rows_have_one_order_whatever_came_first() {
+        let tcp = samples::config(Locality::Natural);
+        let more = Workload { clients_per_rank: 16, ..tcp.workload.clone() };
+        let of = |backend, workload: &Workload| Config {
+            backend,
+            workload: workload.clone(),
+            ..tcp.clone()
+        };
+        let configs = [
+            of(Kind::Tcp, &tcp.workload),
+            of(Kind::Delegation, &tcp.workload),
+            of(Kind::Direct, &more),
+            of(Kind::Delegation, &more),
+        ];
+        let runs = configs.iter().map(|config| samples::run(config, 0, 10, 0, 1)).collect();
+        let cells = reduce(&Results { header: samples::header(), runs });
+        let order = cells
+            .iter()
+            .map(|cell| (cell.config.workload.clients_per_rank, cell.config.backend.name()));
+        let expected = [(4, "delegation"), (4, "tcp"), (16, "delegation"), (16, "direct")];
+        assert_eq!(order.collect::<Vec<_>>(), expected);
     }
 
     #[test]
@@ -549,19 +622,21 @@ mod tests {
     }
 
     #[test]
-    fn placements_are_not_mixed() {
+    fn no_run_is_left_out_and_paces_are_apart_on_request() {
         let config = samples::config(Locality::Natural);
         let at = |number, ns| {
             let placement = Some(Probes { before_ns: ns, after_ns: ns });
             RunRecord { placement, ..samples::run(&config, number, 10, 10, 1) }
         };
         let runs = vec![at(0, 100.0), at(1, 500.0), at(2, 100.0)];
-        let cells = reduce(&Results { header: samples::header(), runs });
-        let regimes = cells
-            .iter()
-            .map(|cell| (cell.regime.to_string(), cell.all.rate.runs))
-            .collect::<Vec<_>>();
-        assert_eq!(regimes, [("line 100 ns".to_owned(), 2), ("line 500 ns".to_owned(), 1)]);
+        let results = Results { header: samples::header(), runs };
+        let shown = |cells: Vec<ReducedCell>| {
+            let shown = cells.iter().map(|cell| (cell.regime.to_string(), cell.all.rate.runs));
+            shown.collect::<Vec<_>>()
+        };
+        assert_eq!(shown(reduce(&results)), [("all".to_owned(), 3)]);
+        let by_pace = [("line 100 ns".to_owned(), 2), ("line 500 ns".to_owned(), 1)];
+        assert_eq!(shown(reduce_by_pace(&results)), by_pace);
     }
 
     #[test]

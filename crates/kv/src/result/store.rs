@@ -131,7 +131,7 @@ fn impossible(value: &Value) -> Option<&Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::result::{Latency, samples};
+    use crate::result::{By, Latency, samples};
 
     #[test]
     fn what_is_saved_is_loaded() {
@@ -149,11 +149,11 @@ mod tests {
         let text = include_str!("../../tests/format-1/result.jsonl");
         let results = parse(Path::new("x"), text).unwrap();
         assert_eq!((results.header.format, results.runs.len()), (1, 4));
-        let regimes = crate::result::reduce(&results).into_iter().map(|cell| cell.regime);
+        let regimes = crate::result::reduce_by_pace(&results).into_iter().map(|cell| cell.regime);
         assert!(regimes.clone().any(|regime| regime.line_ns().is_some()));
         let mut shown = Vec::new();
-        crate::result::write_table(&results, &mut shown).unwrap();
-        assert!(String::from_utf8(shown).unwrap().contains("regime: line "));
+        crate::result::write_table(&results, By::Pace, &mut shown).unwrap();
+        assert!(String::from_utf8(shown).unwrap().contains("pace: line "));
         assert!(crate::result::page(&results).ends_with("</html>\n"));
     }
 
@@ -170,7 +170,7 @@ mod tests {
             let expected = "some.jsonl is no result of `copyrpc bench kv`: its first line";
             assert!(message.starts_with(expected), "{message}");
         }
-        assert!(message(&text.replace("\"format\":2", "\"format\":9")).contains("format 9"));
+        assert!(message(&text.replace("\"format\":3", "\"format\":9")).contains("format 9"));
         let cut = &text[..text.len() - 20];
         assert!(message(cut).contains("line 7"), "{}", message(cut));
         let nonsense = text.replace("\"queue_depth\":4", "\"queue_depth\":0");
@@ -236,7 +236,8 @@ mod tests {
                 let text = format!("{header}\n{run}\n");
                 match parse(Path::new("x"), &text) {
                     Ok(results) => {
-                        crate::result::write_table(&results, &mut io::sink()).unwrap();
+                        crate::result::write_table(&results, By::Configuration, &mut io::sink())
+                            .unwrap();
                         crate::result::write_markdown(&results, &mut io::sink()).unwrap();
                         crate::result::write_csv(&results, io::sink()).unwrap();
                         assert!(crate::result::page(&results).ends_with("</html>\n"));

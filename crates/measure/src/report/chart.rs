@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use crate::number;
+use crate::number::{self, Show};
 use plotters::{
     coord::{
         combinators::{IntoLogRange as _, LogCoord},
@@ -85,9 +85,6 @@ fn series_colour(index: usize) -> RGBColor {
     SERIES[index % SERIES.len()]
 }
 
-/// Formats a number.
-pub type Show = fn(f64) -> String;
-
 /// A picture.
 #[derive(Clone, Debug)]
 pub struct Chart {
@@ -114,6 +111,14 @@ impl Chart {
     #[must_use]
     pub fn keyed(mut self, names: &[String]) -> Self {
         self.legend = legend(names, "c");
+        self
+    }
+
+    /// With a legend: names, and the number of the colour of each.
+    #[must_use]
+    pub fn coloured(mut self, names: impl IntoIterator<Item = (String, usize)>) -> Self {
+        let named = names.into_iter().map(|(name, colour)| (name, format!("c{}", colour % 8)));
+        self.legend = named.collect();
         self
     }
 }

@@ -12,6 +12,8 @@ use crate::{header::Header, table::Table};
 #[derive(Clone, Debug)]
 pub struct Report {
     header: Header,
+    /// The answer in sentences: it stands at the begin of a page and at the end of a text. May be empty.
+    pub headline: Vec<String>,
     /// Further circumstances: names and values.
     pub facts: Vec<(String, String)>,
     /// The preface in front of the first section.
@@ -31,6 +33,8 @@ pub struct ReportSection {
     pub hint: String,
     /// In order.
     pub blocks: Vec<Block>,
+    /// A page shows it when it is asked to; a terminal never does.
+    pub is_folded: bool,
 }
 
 /// A part of a section.
@@ -52,14 +56,20 @@ impl ReportSection {
     /// A section without blocks.
     #[must_use]
     pub fn new(title: impl Into<String>) -> Self {
-        Self { title: title.into(), hint: String::new(), blocks: Vec::new() }
+        Self { title: title.into(), hint: String::new(), blocks: Vec::new(), is_folded: false }
     }
 
     /// A section with a hint and blocks.
     #[must_use]
     pub fn with(title: &str, hint: &str, blocks: impl IntoIterator<Item = Block>) -> Self {
         let blocks = blocks.into_iter().collect();
-        Self { title: title.to_owned(), hint: hint.to_owned(), blocks }
+        Self { title: title.to_owned(), hint: hint.to_owned(), blocks, is_folded: false }
+    }
+
+    /// The same, folded.
+    #[must_use]
+    pub fn folded(self) -> Self {
+        Self { is_folded: true, ..self }
     }
 
     fn has_text(&self) -> bool {
@@ -71,8 +81,8 @@ impl Report {
     /// A report without sections.
     #[must_use]
     pub fn new(header: &Header) -> Self {
-        let (facts, preface, sections, notes) = Default::default();
-        Self { header: header.clone(), facts, preface, sections, notes }
+        let (headline, facts, preface, sections, notes) = Default::default();
+        Self { header: header.clone(), headline, facts, preface, sections, notes }
     }
 
     /// Writes circumstances, tables and notes for people.
@@ -85,7 +95,9 @@ impl Report {
             &self.header;
         writeln!(to, "{bench}: NIC {nic}, {cpu}, {cores} cores, pinned to {pinning}")?;
         writeln!(to, "kernel {kernel}, commit {commit}, {profile} build, {date}")?;
-        for section in self.sections.iter().filter(|section| section.has_text()) {
+        for section in
+            self.sections.iter().filter(|section| section.has_text() && !section.is_folded)
+        {
             writeln!(to, "\n{}", section.title)?;
             for block in &section.blocks {
                 match block {
@@ -95,7 +107,8 @@ impl Report {
                 }
             }
         }
-        self.all_notes().try_for_each(|note| writeln!(to, "{note}"))
+        self.all_notes().try_for_each(|note| writeln!(to, "{note}"))?;
+        self.headline.iter().try_for_each(|sentence| writeln!(to, "\n{sentence}"))
     }
 
     /// Writes circumstances, tables and notes as Markdown.
@@ -110,7 +123,8 @@ impl Report {
         writeln!(to, "# bench {bench}\n\n`{command}`\n")?;
         writeln!(to, "{cpu}, {cores} cores, NIC {nic}, pinned to {pinning}, kernel {kernel},")?;
         writeln!(to, "commit {commit}, {profile} build, {date}.\n")?;
-        self.preface.iter().try_for_each(|text| writeln!(to, "{text}\n"))?;
+        let first = self.headline.iter().chain(&self.preface);
+        first.into_iter().try_for_each(|text| writeln!(to, "{text}\n"))?;
         for section in self.sections.iter().filter(|section| section.has_text()) {
             writeln!(to, "## {}\n", section.title)?;
             if !section.hint.is_empty() {

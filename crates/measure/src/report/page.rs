@@ -10,6 +10,7 @@ use crate::header::Header;
 #[template(path = "page.html")]
 struct Page<'a> {
     header: &'a Header,
+    headline: &'a [String],
     facts: Vec<(&'a str, String)>,
     sections: &'a [ReportSection],
     notes: Vec<&'a str>,
@@ -29,7 +30,8 @@ pub(super) fn render(report: &Report) -> String {
     ];
     facts.extend(report.facts.iter().map(|(name, value)| (&**name, value.clone())));
     let (sections, notes) = (&report.sections, report.all_notes().collect());
-    let page = Page { header, facts, sections, notes, colours: chart::colours() };
+    let headline = &report.headline;
+    let page = Page { header, headline, facts, sections, notes, colours: chart::colours() };
     // Only what a page shows could fail, and texts do not.
     page.render().expect("texts can be written to memory") + "\n"
 }
@@ -88,6 +90,10 @@ mod tests {
             ],
         ));
         report.facts.push(("regimes".into(), "line 118 ns".into()));
+        report.headline.push("ours is as fast as theirs".into());
+        report
+            .sections
+            .push(ReportSection::with("More", "", [Block::Text("rest".into())]).folded());
         report.notes.push("a note".into());
         report
     }
@@ -100,6 +106,8 @@ mod tests {
             "commit abc",
             "<h2>All</h2>",
             "how to read",
+            "ours is as fast",
+            "<summary><h2>More</h2></summary>",
             ">x &#60; y</td>",
             "a note",
             "line 118 ns",

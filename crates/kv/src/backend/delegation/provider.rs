@@ -8,7 +8,7 @@ use rpc::Status;
 
 use super::{Address, service_of};
 use crate::{
-    backend::{BackendError, JobSetup, Roster, Service},
+    backend::{BackendError, JobSetup, Roster},
     place::Shard,
 };
 
@@ -57,21 +57,16 @@ impl ShardProvider {
         self.provider.stop_handle()
     }
 
-    /// Answers requests until it is stopped; returns how many.
+    /// Answers requests by `service` until it is stopped.
     ///
     /// # Errors
     ///
     /// [`BackendError`] if the daemon goes before.
-    pub fn serve(self, mut service: Service) -> Result<u64, BackendError> {
-        let mut served = 0;
+    pub fn serve(self, service: &mut dyn FnMut(&[u8], &mut Vec<u8>)) -> Result<(), BackendError> {
         let ended = self.provider.serve(|request, answer| {
-            served += 1;
             service(request.body, answer);
             Some(Status::Ok)
         });
-        match ended {
-            Ok(()) => Ok(served),
-            Err(cause) => Err(BackendError::new("a shard's provider cannot go on", cause)),
-        }
+        ended.map_err(|cause| BackendError::new("a shard's provider cannot go on", cause))
     }
 }

@@ -34,7 +34,7 @@ fn workload() -> Workload {
     }
 }
 
-type Finished = Vec<(ClientTally, Option<HistoryRecorder>)>;
+type Finished = Vec<(ClientTally, Vec<HistoryEvent>)>;
 
 /// Runs one driver per client of the workload to the end.
 fn run<C: Client>(
@@ -54,7 +54,7 @@ fn run<C: Client>(
         cluster.advance(TICK_NS);
         assert!(cluster.now_ns() < schedule.drained_ns + MS, "the drivers never end");
     }
-    Ok(pairs.into_iter().map(|(driver, _, _)| driver.finish()).collect())
+    Ok(pairs.into_iter().map(|(mut driver, _, _)| driver.finish()).collect())
 }
 
 fn run_plain(workload: &Workload, service_ns: u64) -> Finished {
@@ -62,8 +62,7 @@ fn run_plain(workload: &Workload, service_ns: u64) -> Finished {
 }
 
 fn judge_history(finished: Finished) -> Result<history::HistoryReport, CheckError> {
-    let recorders = finished.into_iter().filter_map(|(_, recorder)| recorder);
-    history::check(recorders.flat_map(HistoryRecorder::into_events))
+    history::check(finished.into_iter().flat_map(|(_, events)| events))
 }
 
 /// Watches how many calls are outstanding.
@@ -147,7 +146,7 @@ fn pitfall_28_the_queue_depth_is_honoured_and_reached() {
 fn pitfall_28_throughput_is_the_sum_of_all_over_the_measured_interval() {
     let workload = workload();
     let finished = run_plain(&workload, 10 * US);
-    let completed = |(tally, _): &(ClientTally, Option<HistoryRecorder>)| {
+    let completed = |(tally, _): &(ClientTally, Vec<HistoryEvent>)| {
         tally.local.completed + tally.remote.completed
     };
     let total = finished.iter().map(completed).sum::<u64>();
@@ -474,4 +473,33 @@ fn samples_become_means_of_the_slices_that_they_fall_into() {
     let samples = [(99, 1000), (100, 4), (109, 6), (125, 9), (140, 1000)];
     assert_eq!(schedule.means(samples.into_iter()), [5, 5, 9, 9]);
     assert!(schedule.means([(50, 1)].into_iter()).is_empty());
+}
+
+/// Intervals of one job: each is measured for itself, and the client goes on with what it knows of the store.
+#[test]
+fn a_driver_goes_on_in_the_next_interval_and_counts_from_nothing() {
+    let workload = Workload { mix: Mix { get: 50, delete: 0, cas: 25 }, ..workload() };
+    let cluster = Cluster::new(&workload, US);
+    let mut client = cluster.client(ClientId(0));
+    let mut driver = Driver::new(&workload, ClientId(0), Schedule::new(&workload, 0));
+    let mut tallies = Vec::new();
+    for _ in 0..3 {
+        while driver.step(&mut client, &|| cluster.now_ns()).unwrap() != Step::Done {
+            cluster.advance(TICK_NS);
+        }
+        let (tally, _) = driver.finish();
+        assert_eq!(driver.answered(), 0, "the next interval counts from nothing");
+        assert_eq!(
+            tally.slices.iter().sum::<u64>(),
+            tally.local.completed + tally.remote.completed
+        );
+        tallies.push(tally);
+        let schedule = Schedule::of_interval(&workload, cluster.now_ns() + MS);
+        assert!(schedule.measure_ns - schedule.begin_ns < workload.warm_up_ms * MS + 1);
+        driver.restart(&workload, schedule);
+    }
+    for tally in &tallies {
+        assert!(tally.calls > 0 && tally.failures.is_empty(), "{tally:?}");
+        assert!(tally.start_skew_ns.is_some());
+    }
 }

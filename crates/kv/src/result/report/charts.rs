@@ -12,10 +12,12 @@ use measure::{
 };
 
 use super::super::{ReducedCell, SideCell, reduce::as_f64, system_parts, workload_parts};
-use crate::backend::Kind;
+use crate::{backend::Kind, configuration::Config};
 
 /// Rows of one picture, at most.
 const ROWS_MAX: usize = 40;
+/// Bytes.
+const MIB: f64 = 1_048_576.0;
 /// Curves that can be told apart.
 const CURVES_MAX: usize = 8;
 /// Points of a curve: not more than pixels.
@@ -102,17 +104,15 @@ fn by_regime_count(cells: &[ReducedCell]) -> usize {
     cells.iter().map(count).max().unwrap_or(0)
 }
 
-/// The number of a cell's backend among those of the report: its colour. If there is one backend only, all
-/// cells have one colour: one for each would say nothing.
-fn backend_colour(cell: &ReducedCell, cells: &[ReducedCell]) -> usize {
-    let backends = cells.iter().map(|cell| cell.config.backend).collect::<BTreeSet<_>>();
-    backends.iter().position(|backend| *backend == cell.config.backend).unwrap_or(0)
+/// The colour of a backend, which is the same in every picture of every result.
+fn colour_of(backend: Kind) -> usize {
+    Kind::ALL.iter().position(|kind| *kind == backend).unwrap_or(0)
 }
 
 pub(super) fn throughput(cells: &[ReducedCell], labels: &[String]) -> Option<ReportSection> {
     let bar = |(cell, label): &Labelled<'_>| Bar {
         label: (*label).clone(),
-        colour: backend_colour(cell, cells),
+        colour: colour_of(cell.config.backend),
         value: cell.all.rate.median,
         range: (cell.all.rate.min, cell.all.rate.max),
     };
@@ -132,39 +132,98 @@ type Facet = (String, u32, Vec<String>);
 type Curves = BTreeMap<System, Vec<(f64, f64)>>;
 type Facets = BTreeMap<Facet, Curves>;
 
-/// Throughput over clients per node: one picture per regime, queue depth and workload, one curve per system.
-pub(super) fn scaling(cells: &[ReducedCell]) -> Option<ReportSection> {
-    let facets = facets_of(cells);
-    let systems = facets.values().flat_map(BTreeMap::keys).collect::<BTreeSet<_>>();
-    let names = systems.iter().map(|system| system_name(system)).collect::<Vec<_>>();
-    let is_common = |part: &String| facets.keys().all(|(_, _, parts)| parts.contains(part));
-    let picture = |((_, _, parts), curves): (&Facet, &Curves)| {
-        let own = parts.iter().filter(|part| facets.len() == 1 || !is_common(part)).cloned();
-        let points = || curves.values().flatten();
-        let series = curves.iter().map(|(system, points)| Series {
-            name: system_name(system),
-            colour: systems.iter().position(|other| *other == system).unwrap_or(0),
-            points: points.clone(),
-        });
-        let lines = Lines {
-            x: Axis::doubling(points().map(|point| point.0)),
-            y: Axis::linear(points().map(|point| point.1), number::short),
-            series: series.collect(),
-            has_dots: true,
-            is_wide: false,
+/// A number of a cell that is shown over clients per node.
+struct Scaled {
+    title: &'static str,
+    hint: &'static str,
+    value: fn(&ReducedCell) -> Option<f64>,
+    show: number::Show,
+}
+
+const SCALED: [Scaled; 5] = [
+    Scaled {
+        title: "Calls per second by clients per node",
+        hint: "Answered and checked calls of all clients together.",
+        value: |cell| Some(cell.all.rate.median),
+        show: number::short,
+    },
+    Scaled {
+        title: "99th percentile by clients per node",
+        hint: "99 of 100 calls took at most this.",
+        value: |cell| Some(cell.all.latency?.p99.median),
+        show: number::time,
+    },
+    Scaled {
+        title: "Processor time per call by clients per node",
+        hint: "Of all processes.",
+        value: |cell| Some(cell.cpu_per_call_ns?.median),
+        show: number::time,
+    },
+    Scaled {
+        title: "Memory by clients per node",
+        hint: "MiB of each node: the proportional share (PSS) of all its processes.",
+        value: |cell| Some(cell.pss_per_node?.median / MIB),
+        show: number::short,
+    },
+    Scaled {
+        title: "Queue pairs by clients per node",
+        hint: "Of each node, by construction.",
+        value: |cell| {
+            let Config { backend, workload, .. } = &cell.config;
+            backend.queue_pairs_per_node(workload.topology()).map(as_f64)
+        },
+        show: number::short,
+    },
+];
+
+/// What depends on clients per node: for each number one picture per regime, queue depth and workload, one curve per
+/// system.
+pub(super) fn scaling(cells: &[ReducedCell]) -> Vec<ReportSection> {
+    SCALED.iter().filter_map(|scaled| scaled.section(cells)).collect()
+}
+
+impl Scaled {
+    fn section(&self, cells: &[ReducedCell]) -> Option<ReportSection> {
+        let facets = facets_of(cells, self.value);
+        let systems = facets.values().flat_map(BTreeMap::keys).collect::<BTreeSet<_>>();
+        let is_one_each =
+            systems.iter().map(|system| system.0).collect::<BTreeSet<_>>().len() == systems.len();
+        let colour = |system: &System| match is_one_each {
+            true => colour_of(system.0),
+            false => systems.iter().position(|other| *other == system).unwrap_or(0),
         };
-        lines.chart().titled(own.collect::<Vec<_>>().join(" · ")).keyed(&names)
-    };
-    let hint = "Calls per second over client processes per node. Each picture has its own scale.";
-    let charts = facets.iter().map(picture).collect::<Vec<_>>();
-    let title = "Throughput by clients per node";
-    (!charts.is_empty()).then(|| ReportSection::with(title, hint, [Block::Charts(charts)]))
+        let names = systems.iter().map(|system| (system_name(system), colour(system)));
+        let names = names.collect::<Vec<_>>();
+        let is_common = |part: &String| facets.keys().all(|(_, _, parts)| parts.contains(part));
+        let picture = |((_, _, parts), curves): (&Facet, &Curves)| {
+            let own = parts.iter().filter(|part| facets.len() == 1 || !is_common(part)).cloned();
+            let points = || curves.values().flatten();
+            let series = curves.iter().map(|(system, points)| Series {
+                name: system_name(system),
+                colour: colour(system),
+                points: points.clone(),
+            });
+            let lines = Lines {
+                x: Axis::doubling(points().map(|point| point.0)),
+                y: Axis::linear(points().map(|point| point.1), self.show),
+                series: series.collect(),
+                has_dots: true,
+                is_wide: false,
+            };
+            let title = own.collect::<Vec<_>>().join(" · ");
+            lines.chart().titled(title).coloured(names.iter().cloned())
+        };
+        let charts = facets.iter().map(picture).collect::<Vec<_>>();
+        (!charts.is_empty())
+            .then(|| ReportSection::with(self.title, self.hint, [Block::Charts(charts)]))
+    }
 }
 
 /// Pictures that have a curve of two points or more; points in the order of clients.
-fn facets_of(cells: &[ReducedCell]) -> Facets {
+fn facets_of(cells: &[ReducedCell], value: fn(&ReducedCell) -> Option<f64>) -> Facets {
     let mut facets = Facets::new();
     for cell in cells {
+        let Some(value) = value(cell) else { continue };
         let workload = &cell.config.workload;
         let mut parts = vec![
             workload.locality.to_string(),
@@ -172,9 +231,11 @@ fn facets_of(cells: &[ReducedCell]) -> Facets {
             format!("{} nodes", workload.ranks),
         ];
         parts.extend(workload_parts(workload));
-        parts.push(cell.regime.to_string());
-        let system = (cell.config.backend, system_parts(&cell.config));
-        let point = (f64::from(workload.clients_per_rank), cell.all.rate.median);
+        // The trial may find another way to wait for each number of clients: it is one curve all the same.
+        let mut system = system_parts(&cell.config);
+        system.retain(|part| cell.tried.is_empty() || !part.starts_with("wait="));
+        let system = (cell.config.backend, system);
+        let point = (f64::from(workload.clients_per_rank), value);
         let facet = (workload.locality.to_string(), workload.queue_depth, parts);
         facets.entry(facet).or_default().entry(system).or_default().push(point);
     }
@@ -203,7 +264,7 @@ pub(super) fn latency(cells: &[ReducedCell], labels: &[String]) -> Option<Report
             let label =
                 if name.is_empty() { (*label).clone() } else { format!("{label} · {name}") };
             let marks = side.latency?.named().map(|(_, summary)| summary.median).to_vec();
-            Some(Strip { label, colour: backend_colour(cell, cells), marks })
+            Some(Strip { label, colour: colour_of(cell.config.backend), marks })
         };
         sides(cell).into_iter().filter_map(strip).collect::<Vec<_>>()
     };
@@ -288,16 +349,20 @@ fn curves(
 ) -> Vec<Block> {
     let rows = cells.iter().zip(labels).filter(|(cell, _)| !points(cell).is_empty());
     let picture = |(title, rows): (String, Vec<Labelled<'_>>)| {
-        let curve = |(colour, (cell, label)): (usize, Labelled<'_>)| Series {
+        let chosen = chosen(&rows);
+        let backends = chosen.iter().map(|(cell, _)| cell.config.backend).collect::<BTreeSet<_>>();
+        let is_one_each = backends.len() == chosen.len();
+        let curve = |(at, (cell, label)): (usize, Labelled<'_>)| Series {
             name: label.clone(),
-            colour,
+            colour: if is_one_each { colour_of(cell.config.backend) } else { at },
             points: points(cell),
         };
-        let series = chosen(&rows).into_iter().enumerate().map(curve).collect::<Vec<_>>();
-        let names = series.iter().map(|series| series.name.clone()).collect::<Vec<_>>();
+        let series = chosen.into_iter().enumerate().map(curve).collect::<Vec<_>>();
+        let names = series.iter().map(|series| (series.name.clone(), series.colour));
+        let names = names.collect::<Vec<_>>();
         let (x, y) = axes(&series);
         let lines = Lines { x, y, series, has_dots: false, is_wide: true };
-        Block::Chart(lines.chart().titled(title).keyed(&names))
+        Block::Chart(lines.chart().titled(title).coloured(names))
     };
     by_regime(rows).into_iter().map(picture).collect()
 }

@@ -11,26 +11,48 @@ use std::{
     io::{self, Write},
 };
 
-use measure::report::{Block, Report, ReportSection};
+use measure::{
+    regime::Regime,
+    report::{Block, Report, ReportSection},
+    table::Table,
+};
 
-use super::{ReducedCell, Results, costs, reduce};
+use super::{ReducedCell, Results, costs, reduce, reduce_by_pace};
 use crate::workload::Pace;
 
-/// Writes circumstances, two tables per regime, and what else must be known.
+/// Which numbers are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// One per configuration, of all rounds.
+    Configuration,
+    /// One per configuration and pace of the machine.
+    Pace,
+}
+
+impl By {
+    fn reduce(self, results: &Results) -> Vec<ReducedCell> {
+        match self {
+            Self::Configuration => reduce(results),
+            Self::Pace => reduce_by_pace(results),
+        }
+    }
+}
+
+/// Writes circumstances, the table, what else must be known, and the answer in a sentence.
 ///
 /// # Errors
 ///
 /// Of `to`.
-pub fn write_table(results: &Results, to: &mut dyn Write) -> io::Result<()> {
-    let cells = reduce(results);
+pub fn write_table(results: &Results, by: By, to: &mut dyn Write) -> io::Result<()> {
+    let cells = by.reduce(results);
     let mut report = Report::new(&results.header);
-    report.sections = numbers(&cells);
-    report.notes = notes(&cells);
+    report.sections = by_regime(&cells, |cells| vec![Block::Table(tables::answers(cells))]);
+    report.notes = notes(results, &cells);
+    report.headline = headline(results, &cells);
     report.write_text(to)
 }
 
-/// Writes circumstances, and per regime one table of the backends as they are by default, and one of
-/// everything else.
+/// Writes circumstances, the answer, one table of the backends as they are by default, and one of everything else.
 ///
 /// # Errors
 ///
@@ -43,12 +65,17 @@ pub fn write_markdown(results: &Results, to: &mut dyn Write) -> io::Result<()> {
         report.preface.push(format!("All cells: {}.", common.join(", ")));
     }
     report.preface.push(format!(
-        "Thousands of answered and checked calls per second, of all clients: median of the runs \
-         (smallest to largest).\nLatencies are medians over the runs. Calls that ended without an \
+        "Thousands of answered and checked calls per second, of all clients: median of the rounds \
+         (smallest to largest).\nLatencies are medians over the rounds. Calls that ended without an \
          answer: {}.",
         cells.iter().flat_map(|cell| cell.failures.values()).sum::<u64>()
     ));
-    report.sections = by_regime(&cells, |cells| tables::of_document(cells, &common));
+    report.headline = headline(results, &cells);
+    report.sections = by_regime(&cells, |cells| {
+        let answers = [Block::Heading("Answers".to_owned()), Block::Table(tables::answers(cells))];
+        answers.into_iter().chain(tables::of_document(cells, &common)).collect()
+    });
+    report.notes = notes(results, &cells);
     report.write_markdown(to)
 }
 
@@ -57,25 +84,59 @@ pub fn write_markdown(results: &Results, to: &mut dyn Write) -> io::Result<()> {
 pub fn page(results: &Results) -> String {
     let cells = reduce(results);
     let mut report = Report::new(&results.header);
-    let regimes = cells.iter().map(|cell| cell.regime).collect::<BTreeSet<_>>();
-    let regimes = regimes.into_iter().map(|regime| regime.to_string()).collect::<Vec<_>>();
     let configurations = cells.iter().map(|cell| &cell.name).collect::<BTreeSet<_>>().len();
     report.facts = vec![
-        ("regimes".to_owned(), regimes.join(", ")),
+        ("pace".to_owned(), pace(results)),
         ("runs".to_owned(), format!("{} of {configurations} configurations", results.runs.len())),
     ];
+    report.headline = headline(results, &cells);
     let labels = labels(&cells);
-    report.sections = charts_of(&cells, &labels);
+    report.sections = charts::scaling(&cells);
+    report.sections.extend(by_regime(&cells, |cells| vec![Block::Table(tables::answers(cells))]));
+    report.sections.extend(charts_of(&cells, &labels));
+    report.sections.push(meaning());
     report.sections.extend(numbers(&cells));
-    report.notes = notes(&cells);
+    let by_pace = reduce_by_pace(results);
+    if by_pace.len() > cells.len() {
+        let tables = by_regime(&by_pace, |cells| vec![Block::Table(tables::answers(cells))]);
+        report.sections.extend(tables.into_iter().map(ReportSection::folded));
+    }
+    report.notes = notes(results, &cells);
     report.page()
+}
+
+/// What each column of the table is.
+fn meaning() -> ReportSection {
+    let mut table = Table::new(2, ["column", "meaning"]);
+    tables::ANSWERS.iter().for_each(|&(name, meaning)| table.push([name, meaning]));
+    ReportSection::with("Columns of the table", "", [Block::Table(table)]).folded()
+}
+
+/// Names and meanings of the columns of the table that [`write_table`] writes.
+pub fn columns() -> impl Iterator<Item = (&'static str, &'static str)> {
+    tables::ANSWERS.into_iter()
+}
+
+/// The answer, and the machine that gave it.
+fn headline(results: &Results, cells: &[ReducedCell]) -> Vec<String> {
+    let sentence = super::headline::sentence(cells).into_iter();
+    let rounds = cells.iter().map(|cell| cell.rates.len()).min().unwrap_or(0);
+    sentence.map(|sentence| format!("{sentence} {rounds} rounds; {}.", pace(results))).collect()
+}
+
+fn pace(results: &Results) -> String {
+    match measure::regime::change(results.runs.iter().filter_map(|run| run.placement)) {
+        Some(change) => {
+            format!("the machine's pace changed by a factor of {change:.1} during this run")
+        }
+        None => "the machine's pace is not known".to_owned(),
+    }
 }
 
 /// All sections that have something to show.
 fn charts_of(cells: &[ReducedCell], labels: &[String]) -> Vec<ReportSection> {
     let sections = [
         charts::throughput(cells, labels),
-        charts::scaling(cells),
         charts::latency(cells, labels),
         charts::distribution(cells, labels),
         charts::over_time(cells, labels),
@@ -97,23 +158,46 @@ fn by_regime(
     let regimes = cells.iter().map(|cell| cell.regime).collect::<BTreeSet<_>>();
     let section = |regime| {
         let of_regime = cells.iter().filter(|cell| cell.regime == regime).collect::<Vec<_>>();
-        ReportSection::with(&format!("regime: {regime}"), "", blocks(&of_regime))
+        let title = match regime {
+            Regime::All => "Answers".to_owned(),
+            regime => format!("pace: {regime}"),
+        };
+        ReportSection::with(&title, "", blocks(&of_regime))
     };
     regimes.into_iter().map(section).collect()
 }
 
-fn numbers(cells: &[ReducedCell]) -> Vec<ReportSection> {
-    by_regime(cells, |cells| {
-        vec![Block::Table(tables::numbers(cells)), Block::Table(tables::costs(cells))]
-    })
+/// Local and remote calls apart, and what explains the numbers.
+fn numbers(cells: &[ReducedCell]) -> [ReportSection; 2] {
+    let all = cells.iter().collect::<Vec<_>>();
+    [
+        ReportSection::with("Local and remote calls", "", [Block::Table(tables::numbers(&all))]),
+        ReportSection::with("Costs", costs::MEANING, [Block::Table(tables::costs(&all))]),
+    ]
+    .map(ReportSection::folded)
 }
 
 /// What the numbers alone do not tell.
-fn notes(cells: &[ReducedCell]) -> Vec<String> {
+fn notes(results: &Results, cells: &[ReducedCell]) -> Vec<String> {
     let mut notes = vec![
-        "every answer was checked; medians over runs, spread is smallest to largest".to_owned(),
-        costs::MEANING.to_owned(),
+        "every answer was checked; medians over rounds; no round is left out".to_owned(),
+        format!("{}; --by-pace shows numbers by pace", pace(results)),
     ];
+    let harness = cells.iter().map(|cell| cell.harness_share).fold(0.0, f64::max);
+    if harness > 0.0 {
+        notes.push(format!(
+            "the harness took {:.2} % of the processor time, of the row where it took most",
+            harness * 100.0
+        ));
+    }
+    let cores = results.header.cores;
+    let most =
+        cells.iter().map(|cell| cell.config.workload.topology().clients()).max().unwrap_or(0);
+    if usize::from(most) > cores && cells.iter().all(|cell| cell.config.hosts == 1) {
+        notes.push(format!(
+            "up to {most} clients share {cores} cores: what a node with a core for each does is another question"
+        ));
+    }
     // In an open loop the first call comes when it is due.
     let closed = cells.iter().filter(|cell| cell.config.workload.pace == Pace::Closed);
     if let Some(skew_ns) = closed.map(|cell| cell.start_skew_ns).max() {
@@ -122,6 +206,21 @@ fn notes(cells: &[ReducedCell]) -> Vec<String> {
     for cell in cells {
         for (failure, count) in &cell.failures {
             notes.push(format!("{}: {count} calls ended with: {}", cell.name, failure.name()));
+        }
+        if cell.silent_runs > 0 {
+            notes.push(format!(
+                "{}: in {} of {} rounds some clients had no answer, {} at most: they were not connected, or starved",
+                cell.name,
+                cell.silent_runs,
+                cell.rates.len(),
+                cell.silent_clients
+            ));
+        }
+        if cell.repeated > 0 {
+            notes.push(format!(
+                "{}: {} intervals were measured again: a process had heard of them too late",
+                cell.name, cell.repeated
+            ));
         }
         if let Some(report) = &cell.typical.linearizable {
             notes.push(format!(

@@ -2,35 +2,89 @@
 
 use std::{collections::BTreeMap, iter};
 
-use measure::{
-    number::{number, ratio},
-    report::Block,
-    stats::Summary,
-    table::Table,
-};
+use measure::{number::number, paired::Ratio, report::Block, stats::Summary, table::Table};
 
 use super::super::{
     ReducedCell, SideCell,
     costs::{self as cost, costs as costs_of},
-    reduce::rate_over,
+    reduce::ratio_over,
     system_parts, workload_parts,
 };
-use crate::{backend::Kind, workload::Workload};
+use crate::{backend::Kind, configuration::Config, workload::Workload};
 
-const NUMBERS: [&str; 12] = [
-    "cell",
-    "calls",
-    "k/s",
-    "spread",
-    "p50 µs",
-    "p90",
-    "p99",
-    "p99.9",
-    "max",
-    "cpu ns/call",
-    "errors",
-    "vs tcp",
+/// Headings of [`answers`], and what stands below each.
+pub(super) const ANSWERS: [(&str, &str); 12] = [
+    ("clients/node", "client processes of each node"),
+    ("system", "the backend, and what else differs between the rows"),
+    ("waits", "how its threads wait: the best of those that were tried, or as --wait says"),
+    ("k/s", "thousands of answered and checked calls per second, median of the rounds"),
+    ("smallest–largest", "of the rounds"),
+    (
+        "× tcp",
+        "ratio to tcp in the same round, median of the rounds (95 % interval of the sign test)",
+    ),
+    ("p50 µs", "half of the calls took at most this, median of the rounds"),
+    ("p99 µs", "99 of 100 calls took at most this"),
+    ("CPU ns/call", "processor time of all processes per answer"),
+    ("MiB/node", "memory of a node's processes: the sum of their proportional shares (PSS)"),
+    ("QP/node", "queue pairs of a node, by construction"),
+    ("errors", "calls without an answer, warm-up included"),
 ];
+
+/// One row per cell: the answer.
+pub(super) fn answers(cells: &[&ReducedCell]) -> Table {
+    let labels = system_labels(cells);
+    let mut table = Table::new(3, ANSWERS.map(|(name, _)| name));
+    let micros =
+        |of: Option<Summary>| of.map_or_else(String::new, |summary| number(summary.median / 1e3));
+    for (cell, label) in cells.iter().zip(labels) {
+        let Config { backend, workload, wait, .. } = &cell.config;
+        let latency = cell.all.latency;
+        let queue_pairs = backend.queue_pairs_per_node(workload.topology());
+        table.push([
+            workload.clients_per_rank.to_string(),
+            label,
+            wait.to_string(),
+            number(cell.all.rate.median / 1e3),
+            spread(cell.all.rate),
+            text_of(cell.versus.as_ref().map(|(_, ratio)| *ratio)),
+            micros(latency.map(|latency| latency.p50)),
+            micros(latency.map(|latency| latency.p99)),
+            cell.cpu_per_call_ns.map_or_else(String::new, |cpu| number(cpu.median)),
+            cell.pss_per_node
+                .map_or_else(String::new, |pss| number(pss.median / f64::from(1 << 20))),
+            queue_pairs.map_or_else(String::new, |count| count.to_string()),
+            cell.failures.values().sum::<u64>().to_string(),
+        ]);
+    }
+    table
+}
+
+/// The backend, and the parts of a cell's name that some other cell has not and that no column tells.
+fn system_labels(cells: &[&ReducedCell]) -> Vec<String> {
+    let parts = |cell: &ReducedCell| {
+        let Workload { ranks, clients_per_rank, .. } = cell.config.workload;
+        let told = format!("{ranks}x{clients_per_rank}");
+        let parts = cell.name.split('/').skip(1).map(str::to_owned);
+        parts.filter(|part| *part != told && !part.starts_with("wait=")).collect::<Vec<_>>()
+    };
+    let all = cells.iter().map(|cell| parts(cell)).collect::<Vec<_>>();
+    let is_common = |part: &String| all.iter().all(|parts| parts.contains(part));
+    let label = |(cell, parts): (&&ReducedCell, &Vec<String>)| {
+        let own = parts.iter().filter(|part| !is_common(part)).cloned();
+        let backend = cell.config.backend.to_string();
+        std::iter::once(backend).chain(own).collect::<Vec<_>>().join(" · ")
+    };
+    cells.iter().zip(&all).map(label).collect()
+}
+
+/// A ratio of rounds; empty if there is none.
+fn text_of(ratio: Option<Ratio>) -> String {
+    ratio.map_or_else(String::new, |ratio| ratio.to_string())
+}
+
+const NUMBERS: [&str; 9] =
+    ["cell", "calls", "k/s", "smallest–largest", "p50 µs", "p90", "p99", "p99.9", "max"];
 
 /// Throughput and latency, of local and remote calls apart if there are both.
 pub(super) fn numbers(cells: &[&ReducedCell]) -> Table {
@@ -62,13 +116,6 @@ fn line(cell: &ReducedCell, calls: &str, side: &SideCell, is_first: bool) -> Vec
         Some(latency) => line.extend(latency.named().map(|(_, of)| number(of.median / 1e3))),
         None => line.extend([const { String::new() }; 5]),
     }
-    line.extend(if is_first {
-        let errors = cell.failures.values().sum::<u64>();
-        let cpu = cell.cpu_per_call_ns.map_or_else(String::new, |cpu| number(cpu.median));
-        [cpu, errors.to_string(), ratio(cell.versus.as_ref().map(|(_, ratio)| *ratio))]
-    } else {
-        [const { String::new() }; 3]
-    });
     line
 }
 
@@ -103,7 +150,7 @@ pub(super) fn of_document(cells: &[&ReducedCell], common: &[String]) -> Vec<Bloc
     }
     if !varied.is_empty() {
         blocks.push(Block::Heading("Switches, policies, waiting".to_owned()));
-        let text = "Against the same backend with its defaults, in the same regime. Messages per batch: \
+        let text = "Against the same backend with its defaults, in the same round. Messages per batch: \
                     between daemons\nfor delegation, taken together by a daemon otherwise.";
         blocks.push(Block::Text(text.to_owned()));
         blocks.push(Block::Table(variants(&varied, &plain, common)));
@@ -178,7 +225,7 @@ fn backends(cells: &[&ReducedCell], common: &[String]) -> Table {
         }
         for (over, under) in &ratios {
             let both = row.get(over).zip(row.get(under));
-            fields.push(ratio(both.and_then(|(over, under)| rate_over(over, under))));
+            fields.push(text_of(both.and_then(|(over, under)| ratio_over(over, under))));
         }
         table.push(fields);
     }
@@ -213,7 +260,7 @@ fn variants(cells: &[&ReducedCell], plain: &[&ReducedCell], common: &[String]) -
         let system = [format!("{} {parts}", cell.config.backend)];
         let numbers = [
             rate(cell),
-            ratio(default.and_then(|other| rate_over(cell, other))),
+            text_of(default.and_then(|other| ratio_over(cell, other))),
             latency(cell),
             cell.cpu_per_call_ns.map_or_else(String::new, |cpu| number(cpu.median)),
             cell.counters.mean_batch().map_or_else(String::new, number),
