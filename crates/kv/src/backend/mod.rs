@@ -70,6 +70,15 @@ impl Kind {
         }
     }
 
+    /// Version of what is not part of this program, as it says itself.
+    #[must_use]
+    pub fn version(self) -> Option<String> {
+        match self {
+            Self::UcxAm => ucp::version().ok().map(|version| format!("UCX {version}")),
+            _ => None,
+        }
+    }
+
     /// Those that this machine can run.
     #[must_use]
     pub fn available() -> Vec<Self> {

@@ -1,8 +1,9 @@
 //! What a process spends inside the measured interval: CPU time, and changes from one thread to another; and its
 //! memory.
 
-use std::{fs, io, path::Path, time::Duration};
+use std::{fs, time::Duration};
 
+use nix::sys::resource::{UsageWho, getrusage};
 use os::clock;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -24,8 +25,7 @@ impl Spent {
     /// So far.
     fn now() -> Self {
         let cpu_ns = cpu_time_ns(ClockId::ProcessCPUTime);
-        // Without `/proc` nothing is known about switches.
-        let switches = switches().unwrap_or(0);
+        let switches = switches(UsageWho::RUSAGE_SELF);
         Self { cpu_ns, switches, harness_cpu_ns: cpu_time_ns(ClockId::ThreadCPUTime) }
     }
 }
@@ -50,16 +50,11 @@ fn pss_bytes_in(rollup: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// Of all threads of this process.
-fn switches() -> io::Result<u64> {
-    fs::read_dir("/proc/self/task")?.map(|thread| Ok(switches_of(&thread?.path()))).sum()
-}
-
-/// Of the thread with this folder; none if it has just ended. Source: `proc_pid_status(5)`.
-fn switches_of(thread: &Path) -> u64 {
-    let status = fs::read_to_string(thread.join("status")).unwrap_or_default();
-    let counts = status.lines().filter_map(|line| line.split_once("voluntary_ctxt_switches:"));
-    counts.filter_map(|(_, count)| count.trim().parse::<u64>().ok()).sum()
+/// Of a process, those of its threads that have ended included, or of this thread; none where the kernel does not tell.
+fn switches(of: UsageWho) -> u64 {
+    let counts = getrusage(of)
+        .map(|usage| usage.voluntary_context_switches() + usage.involuntary_context_switches());
+    counts.ok().and_then(|count| u64::try_from(count).ok()).unwrap_or(0)
 }
 
 /// Looks at both ends of the measured interval, whenever it is asked to.
@@ -93,7 +88,6 @@ impl Meter {
     pub(super) fn spent(&self) -> Spent {
         let end = self.end.unwrap_or_else(Spent::now);
         let begin = self.begin.unwrap_or(end);
-        // A thread that has ended in between takes its switches along.
         let switches = end.switches.saturating_sub(begin.switches);
         let harness_cpu_ns = end.harness_cpu_ns.saturating_sub(begin.harness_cpu_ns);
         Spent { cpu_ns: end.cpu_ns.saturating_sub(begin.cpu_ns), switches, harness_cpu_ns }
@@ -115,14 +109,13 @@ mod tests {
         assert!(pss_bytes() > 0, "this kernel tells");
     }
 
-    /// Looks at its own thread: those of other tests end, and take what they counted along.
     #[test]
     fn a_thread_that_sleeps_gives_up_its_core_and_is_counted() {
         const NAPS: u64 = 5;
-        let this = Path::new("/proc/thread-self");
-        let (before, cpu_ns) = (switches_of(this), Spent::now().cpu_ns);
+        let before = switches(UsageWho::RUSAGE_THREAD);
+        let cpu_ns = Spent::now().cpu_ns;
         (0..NAPS).for_each(|_| thread::sleep(Duration::from_millis(1)));
-        let after = switches_of(this);
+        let after = switches(UsageWho::RUSAGE_THREAD);
         assert!(after >= before + NAPS, "{before} {after}");
         let now = Spent::now();
         assert!(now.switches >= after, "this thread is one of the process: {now:?} {after}");

@@ -50,6 +50,9 @@ pub struct RunRecord {
     /// Calls per second in the trial before the first round, by the way to wait; empty if there was none.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tried: BTreeMap<String, f64>,
+    /// Version of the backend, if it is not part of this program.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
     /// Measurements of the run.
     pub measured: Measured,
 }

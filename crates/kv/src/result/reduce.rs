@@ -418,7 +418,8 @@ pub(crate) mod samples {
         };
         let placement = Some(Probes { before_ns: 100.0, after_ns: 110.0 });
         let tried = BTreeMap::new();
-        RunRecord { config: config.clone(), run, placement, tried, measured }
+        let version = None;
+        RunRecord { config: config.clone(), run, placement, tried, version, measured }
     }
 
     /// Two configurations of three runs.

@@ -150,6 +150,7 @@ impl<'a> Heat<'a> {
             run: round - 1,
             placement: None,
             tried: contestant.tried.clone(),
+            version: contestant.config.backend.version(),
             measured,
         })
     }

@@ -13,6 +13,7 @@ pub(in crate::backend) const SWITCHES: [Switch; 8] = [
     Switch {
         name: "flush",
         values: &[
+            "auto",
             "self-clocked-2",
             "self-clocked-1",
             "self-clocked-4",
@@ -25,7 +26,7 @@ pub(in crate::backend) const SWITCHES: [Switch; 8] = [
             "poll-budget-16",
             "coalesce-5us",
         ],
-        meaning: "when a batch of messages is posted",
+        meaning: "when a batch of messages is posted; auto: as a daemon with so many peers does it",
     },
     Switch {
         name: "inline",
@@ -70,7 +71,7 @@ pub(in crate::backend) fn config(setup: &JobSetup, peers: u16) -> Config {
         dcis: number("dcis").unwrap_or(default.dcis),
         peers_max: peers,
         calls_max: u16::try_from(setup.queue_depth).unwrap_or(u16::MAX - 1).max(16),
-        flush: flush(switches),
+        flush: flush(switches, peers.into()),
         signal_interval: number("signal").unwrap_or(default.signal_interval),
         inline_bytes: number("inline").map_or(default.inline_bytes, usize::from),
         doorbell_batching: switches.value("doorbells") != "each",
@@ -86,8 +87,9 @@ pub(in crate::backend) fn response_bytes(setup: &JobSetup) -> usize {
     setup.message_bytes_max.min(RESPONSE_BYTES_MAX)
 }
 
-fn flush(switches: &Switches) -> FlushPolicy {
+fn flush(switches: &Switches, peers: usize) -> FlushPolicy {
     match switches.value("flush") {
+        "self-clocked-2" => FlushPolicy::SelfClocked { wqes: 2 },
         "self-clocked-1" => FlushPolicy::SelfClocked { wqes: 1 },
         "self-clocked-4" => FlushPolicy::SelfClocked { wqes: 4 },
         "immediate" => FlushPolicy::Immediate,
@@ -98,7 +100,7 @@ fn flush(switches: &Switches) -> FlushPolicy {
         "poll-budget-4" => FlushPolicy::PollBudget { polls: 4 },
         "poll-budget-16" => FlushPolicy::PollBudget { polls: 16 },
         "coalesce-5us" => FlushPolicy::Coalesce { ns: 5_000 },
-        _ => FlushPolicy::SelfClocked { wqes: 2 },
+        _ => FlushPolicy::for_peers(peers),
     }
 }
 
@@ -127,16 +129,18 @@ mod tests {
     #[test]
     fn pitfall_30_every_value_of_every_switch_makes_another_worker() {
         for switch in SWITCHES {
-            let configs = switch.values.iter().map(|value| config_with(switch.name, value));
+            // The automatic value is one of the others, which of them depends on the number of peers.
+            let values = switch.values.iter().filter(|value| **value != "auto");
+            let configs = values.clone().map(|value| config_with(switch.name, value));
             let distinct = configs.map(|config| format!("{config:?}")).collect::<HashSet<_>>();
-            assert_eq!(distinct.len(), switch.values.len(), "{}", switch.name);
+            assert_eq!(distinct.len(), values.count(), "{}", switch.name);
         }
     }
 
     #[test]
     fn defaults_are_those_of_the_library() {
         let (ours, theirs) = (config_with("srq", "on"), Config::default());
-        assert_eq!(ours.flush, theirs.flush);
+        assert_eq!(ours.flush, FlushPolicy::for_peers(4), "as a daemon with four peers");
         assert_eq!(ours.signal_interval, theirs.signal_interval);
         assert_eq!(ours.inline_bytes, theirs.inline_bytes);
         assert_eq!((ours.dcis, ours.poll_budget), (theirs.dcis, theirs.poll_budget));

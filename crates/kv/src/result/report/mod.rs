@@ -198,6 +198,11 @@ fn notes(results: &Results, cells: &[ReducedCell]) -> Vec<String> {
             "up to {most} clients share {cores} cores: what a node with a core for each does is another question"
         ));
     }
+    let versions = results.runs.iter().filter_map(|run| {
+        let version = run.version.as_ref()?;
+        Some(format!("{}: {version}", run.config.backend))
+    });
+    notes.extend(versions.collect::<BTreeSet<_>>());
     // In an open loop the first call comes when it is due.
     let closed = cells.iter().filter(|cell| cell.config.workload.pace == Pace::Closed);
     if let Some(skew_ns) = closed.map(|cell| cell.start_skew_ns).max() {
