@@ -85,6 +85,7 @@ impl Output {
             self.write_file("runs.csv", |file| result::write_csv(results, file)),
             write_html(results, &self.folder.join("report.html")),
             write_markdown(results, &self.folder.join("report.md")),
+            self.write_curve(results),
             self.markdown.as_deref().map_or(Ok(()), |path| write_markdown(results, path)),
             self.write_json(results, json_to_stdout),
         ];
@@ -107,6 +108,12 @@ impl Output {
     fn write_json(&self, results: &Results, is_done: bool) -> anyhow::Result<()> {
         let Some(path) = self.json.as_deref().filter(|_| !is_done) else { return Ok(()) };
         write_file(path, |file| write_rows(results, file))
+    }
+
+    /// The picture of README, if there are several numbers of clients.
+    fn write_curve(&self, results: &Results) -> anyhow::Result<()> {
+        let Some(curve) = result::curve(results) else { return Ok(()) };
+        self.write_file("curve.svg", |file| file.write_all(curve.as_bytes()))
     }
 
     fn write_file(

@@ -377,3 +377,42 @@ fn bench_kv_refuses_what_makes_no_sense() {
     let by_hand = output(&["kv-process"]);
     assert!(text(&by_hand.stderr).contains("not by hand"));
 }
+
+/// A real browser lays the page out at the width of a telephone and of a desk: every number of the tables lies within the
+/// screen. Without Chromium there is no judge.
+#[test]
+#[ignore = "needs Chromium (Debian: chromium): `cargo xtask ci --full`"]
+fn a_browser_shows_every_number_of_the_page_within_the_screen_long() {
+    const MEASURE: &str = "<script>\
+        document.body.style.width = 'WIDTHpx';\
+        const cells = [...document.querySelectorAll('td')].filter(cell => cell.offsetParent);\
+        const off = cells.filter(cell => cell.getBoundingClientRect().right > WIDTH + 1);\
+        document.title = `cells ${cells.length} off ${off.length}`;\
+    </script>";
+    let folder = Folder::new("browser");
+    let measured = bench_kv(&folder, &["--clients", "1,2", "--backend", "tcp", "--runs", "2"]);
+    assert!(measured.status.success(), "{}", text(&measured.stderr));
+    let page = fs::read_to_string(folder.file("report.html")).unwrap();
+    fs::write(folder.file("judged.html"), page.replace("</head>", &format!("{MEASURE}</head>")))
+        .unwrap();
+    for width in [400, 1280] {
+        let mut browser = Command::new("chromium");
+        browser.args([
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--virtual-time-budget=2000",
+            "--dump-dom",
+        ]);
+        browser.arg(format!("--user-data-dir={}", folder.file("profile")));
+        browser.arg(format!("--window-size={width},900"));
+        browser.arg(format!("file://{}", folder.file("judged.html")));
+        let shown = browser.output().expect("Chromium is installed: apt-get install chromium");
+        let dom = text(&shown.stdout);
+        let title = dom.split("<title>").nth(1).and_then(|rest| rest.split('<').next()).unwrap();
+        let words = title.split(' ').collect::<Vec<_>>();
+        let ["cells", cells, "off", off] = words[..] else { panic!("{title}") };
+        assert!(cells.parse::<u32>().unwrap() >= 24, "{title}");
+        assert_eq!(off, "0", "{title}");
+    }
+}

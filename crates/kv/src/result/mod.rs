@@ -30,7 +30,7 @@ pub use reduce::{
     LatencySummary, ReducedCell, SideCell, name_of, nic_parts, reduce, reduce_by_pace,
 };
 pub(crate) use reduce::{system_parts, workload_parts};
-pub use report::{By, columns, page, write_markdown, write_table};
+pub use report::{By, columns, curve, page, write_markdown, write_table};
 pub use runs::write_csv;
 pub use store::{LoadError, load, save};
 

@@ -16,6 +16,8 @@ use plotters::{
 };
 
 const WIDTH: u32 = 860;
+/// Of wide curves, which are pictures of their own, too.
+const FILE_HEIGHT: u32 = 320;
 const ROW: u32 = 28;
 const FONT: u32 = 15;
 /// Average width of a character.
@@ -107,6 +109,34 @@ impl Chart {
         self
     }
 
+    /// The picture as a file of its own, with its legend, on a white ground.
+    #[must_use]
+    pub fn file(&self) -> String {
+        const LEGEND: u32 = 30;
+        let known = colours();
+        let hex = |name: &str| {
+            known.iter().find(|colour| colour.name == name).map_or("#000000", |colour| &*colour.hex)
+        };
+        let (width, height) = (WIDTH, FILE_HEIGHT + LEGEND);
+        let mut legend = String::new();
+        let mut x = 16.0;
+        for (name, colour) in &self.legend {
+            let (hex, name) = (hex(colour), escaped(name));
+            legend += &format!(
+                "<rect x=\"{x:.0}\" y=\"10\" width=\"12\" height=\"12\" fill=\"{hex}\"/><text x=\"{:.0}\" y=\"21\" \
+                 font-family=\"sans-serif\" font-size=\"{FONT}\" fill=\"#1D2025\">{name}</text>\n",
+                x + 18.0
+            );
+            x += 44.0 + name.chars().count() as f64 * (CHARACTER + 1.6);
+        }
+        format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
+             viewBox=\"0 0 {width} {height}\">\n<rect width=\"100%\" height=\"100%\" fill=\"#FFFFFF\"/>\n{legend}<g \
+             transform=\"translate(0,{LEGEND})\">\n{}</g>\n</svg>\n",
+            self.svg
+        )
+    }
+
     /// With a legend: names, in the order of the series' colours.
     #[must_use]
     pub fn keyed(mut self, names: &[String]) -> Self {
@@ -121,6 +151,10 @@ impl Chart {
         self.legend = named.collect();
         self
     }
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 fn legend(names: &[String], prefix: &str) -> Vec<(String, String)> {
@@ -432,7 +466,7 @@ impl Lines {
     #[must_use]
     pub fn chart(self) -> Chart {
         let Self { x, y, series, has_dots, is_wide } = self;
-        let (width, height) = if is_wide { (WIDTH, 320) } else { (440, 270) };
+        let (width, height) = if is_wide { (WIDTH, FILE_HEIGHT) } else { (440, 270) };
         let svg = picture(width, height, |root| {
             let (show_x, show_y) = (x.show, y.show);
             let mut plot = ChartBuilder::on(root)

@@ -131,6 +131,27 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_picture_is_a_file_of_its_own_with_its_legend() {
+        let series =
+            Series { name: "a < b".into(), colour: 3, points: vec![(1.0, 5.0), (8.0, 50.0)] };
+        let lines = Lines {
+            x: Axis::doubling([1.0, 8.0]),
+            y: Axis::linear([50.0], short),
+            series: vec![series],
+            has_dots: true,
+            is_wide: true,
+        };
+        let file = lines.chart().coloured([("a < b".to_owned(), 3)]).file();
+        assert!(
+            file.starts_with(
+                "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"860\" height=\"350\""
+            )
+        );
+        assert!(file.contains(">a &lt; b</text>") && file.ends_with("</g>\n</svg>\n"), "{file}");
+        assert_eq!(file.matches("<svg").count(), file.matches("</svg>").count());
+    }
+
     /// The value of the first attribute `name` of each element in `text`, as a number.
     fn attributes(text: &str, name: &str) -> Vec<f64> {
         let begin = format!(" {name}=\"");
@@ -145,7 +166,7 @@ mod tests {
         assert!(page.contains(".chart { overflow-x: auto; }"));
         let mut charts = 0;
         for chart in page.split("<div class=\"chart").skip(1) {
-            let least_px = if chart.starts_with(" small") { 400.0 } else { 760.0 };
+            let least_px = if chart.starts_with(" small") { 320.0 } else { 760.0 };
             let rule = format!("min-width: {least_px}px");
             assert!(page.contains(&rule), "{rule}");
             let svg = chart.split("</svg>").next().expect("a chart has a drawing");

@@ -135,39 +135,33 @@ type Facets = BTreeMap<Facet, Curves>;
 /// A number of a cell that is shown over clients per node.
 struct Scaled {
     title: &'static str,
-    hint: &'static str,
     value: fn(&ReducedCell) -> Option<f64>,
     show: number::Show,
 }
 
 const SCALED: [Scaled; 5] = [
     Scaled {
-        title: "Calls per second by clients per node",
-        hint: "Answered and checked calls of all clients together.",
+        title: "Calls per second",
         value: |cell| Some(cell.all.rate.median),
         show: number::short,
     },
     Scaled {
-        title: "99th percentile by clients per node",
-        hint: "99 of 100 calls took at most this.",
+        title: "99th percentile",
         value: |cell| Some(cell.all.latency?.p99.median),
         show: number::time,
     },
     Scaled {
-        title: "Processor time per call by clients per node",
-        hint: "Of all processes.",
+        title: "Processor time per call",
         value: |cell| Some(cell.cpu_per_call_ns?.median),
         show: number::time,
     },
     Scaled {
-        title: "Memory by clients per node",
-        hint: "MiB of each node: the proportional share (PSS) of all its processes.",
+        title: "Memory of a node",
         value: |cell| Some(cell.pss_per_node?.median / MIB),
         show: number::short,
     },
     Scaled {
-        title: "Queue pairs by clients per node",
-        hint: "Of each node, by construction.",
+        title: "Queue pairs of a node",
         value: |cell| {
             let Config { backend, workload, .. } = &cell.config;
             backend.queue_pairs_per_node(workload.topology()).map(as_f64)
@@ -178,12 +172,24 @@ const SCALED: [Scaled; 5] = [
 
 /// What depends on clients per node: for each number one picture per regime, queue depth and workload, one curve per
 /// system.
-pub(super) fn scaling(cells: &[ReducedCell]) -> Vec<ReportSection> {
-    SCALED.iter().filter_map(|scaled| scaled.section(cells)).collect()
+pub(super) fn scaling(cells: &[ReducedCell]) -> Option<ReportSection> {
+    let charts = SCALED.iter().flat_map(|scaled| scaled.charts(cells, false)).collect::<Vec<_>>();
+    let hint = "Calls per second are those of all clients together; 99 of 100 calls took at most the 99th percentile; memory \
+                is the sum of the proportional shares (PSS), in MiB; queue pairs are those that a node has by construction.";
+    (!charts.is_empty())
+        .then(|| ReportSection::with("By clients per node", hint, [Block::Charts(charts)]))
+}
+
+/// Calls per second over clients per node, as a file of its own. `None`: there is no curve, or several pictures of them.
+pub(super) fn curve_file(cells: &[ReducedCell]) -> Option<String> {
+    let charts = SCALED[0].charts(cells, true);
+    let [chart] = &charts[..] else { return None };
+    Some(chart.file())
 }
 
 impl Scaled {
-    fn section(&self, cells: &[ReducedCell]) -> Option<ReportSection> {
+    /// A picture for each queue depth and workload.
+    fn charts(&self, cells: &[ReducedCell], is_wide: bool) -> Vec<Chart> {
         let facets = facets_of(cells, self.value);
         let systems = facets.values().flat_map(BTreeMap::keys).collect::<BTreeSet<_>>();
         let is_one_each =
@@ -208,14 +214,12 @@ impl Scaled {
                 y: Axis::linear(points().map(|point| point.1), self.show),
                 series: series.collect(),
                 has_dots: true,
-                is_wide: false,
+                is_wide,
             };
-            let title = own.collect::<Vec<_>>().join(" · ");
-            lines.chart().titled(title).coloured(names.iter().cloned())
+            let title = std::iter::once(self.title.to_owned()).chain(own).collect::<Vec<_>>();
+            lines.chart().titled(title.join(" · ")).coloured(names.iter().cloned())
         };
-        let charts = facets.iter().map(picture).collect::<Vec<_>>();
-        (!charts.is_empty())
-            .then(|| ReportSection::with(self.title, self.hint, [Block::Charts(charts)]))
+        facets.iter().map(picture).collect()
     }
 }
 

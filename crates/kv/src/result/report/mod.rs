@@ -91,8 +91,8 @@ pub fn page(results: &Results) -> String {
     ];
     report.headline = headline(results, &cells);
     let labels = labels(&cells);
-    report.sections = charts::scaling(&cells);
-    report.sections.extend(by_regime(&cells, |cells| vec![Block::Table(tables::answers(cells))]));
+    report.sections = by_regime(&cells, |cells| vec![Block::Table(tables::answers(cells))]);
+    report.sections.extend(charts::scaling(&cells));
     report.sections.extend(charts_of(&cells, &labels));
     report.sections.push(meaning());
     report.sections.extend(numbers(&cells));
@@ -103,6 +103,12 @@ pub fn page(results: &Results) -> String {
     }
     report.notes = notes(results, &cells);
     report.page()
+}
+
+/// Calls per second over clients per node, as an SVG file. `None`: the result has no such curve, or several.
+#[must_use]
+pub fn curve(results: &Results) -> Option<String> {
+    charts::curve_file(&reduce(results))
 }
 
 /// What each column of the table is.

@@ -187,7 +187,7 @@ fn fault_k3_a_curve_is_one_table_one_sentence_and_one_colour_each() {
     assert!(last.starts_with(expected), "{last}");
     let page = page(&results);
     for title in
-        ["Calls per second by clients per node", "Memory by clients per node", "Queue pairs"]
+        ["By clients per node", "Calls per second", "Memory of a node", "Queue pairs of a node"]
     {
         assert!(page.contains(title), "{title}");
     }
@@ -232,13 +232,13 @@ fn curves_are_those_of_the_fastest_of_each_backend() {
 #[test]
 fn several_numbers_of_clients_make_a_picture_per_queue_depth() {
     let mut results = samples::results();
-    assert!(!page(&results).contains("second by clients per node"));
+    assert!(!page(&results).contains("By clients per node"));
     for (index, run) in results.runs.iter_mut().enumerate() {
         run.config.workload.clients_per_rank = [1, 8][index / 3];
         run.config.workload.locality = crate::workload::Locality::Natural;
     }
     let page = page(&results);
-    assert!(page.contains("second by clients per node") && page.contains("4 outstanding"));
+    assert!(page.contains("By clients per node") && page.contains("4 outstanding"));
 }
 
 #[test]
