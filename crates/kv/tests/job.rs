@@ -12,7 +12,7 @@ use std::{
 use kv::{
     backend::{Kind, Wait},
     grid::Axes,
-    job::{self, Config, JobError, Launcher, Live, hosts::Hosts},
+    job::{self, Config, JobError, Launcher, Live, RunningJob, hosts::Hosts},
     result::Measured,
     workload::{ClientKind, Locality, Mix, Pace, ValueSize, Verify, Workload},
 };
@@ -45,6 +45,7 @@ fn tests() {
     delegated_calls_come_with_the_counters_of_their_daemons();
     delegation_has_daemons_of_several_threads();
     providers_serve_their_shards_in_processes_of_their_own();
+    jobs_stay_between_intervals_and_each_interval_counts_for_itself();
     fault_k1_full_verification_judges_a_real_history();
     every_way_to_wait_works();
     an_open_loop_keeps_its_rate();
@@ -220,12 +221,38 @@ fn delegation_has_daemons_of_several_threads() {
 
 /// A process per node answers instead of its daemon: each call once, and each shard's own.
 fn providers_serve_their_shards_in_processes_of_their_own() {
-    for daemon_threads in [1, 2] {
+    for (daemon_threads, form) in [(1, "serve"), (2, "serve"), (1, "serve-on-4")] {
         let workload = Workload { daemon_threads, verify: Verify::Full, ..quick() };
-        let config = soft_config(Kind::Provider, workload, &[]);
+        let config = soft_config(Kind::Provider, workload, &[("form", form)]);
         let measured = run_until(config, both_sides_were_answered);
         assert_eq!((measured.failures.len(), measured.served), (0, measured.calls));
         assert_eq!(measured.linearizable.unwrap().known, measured.calls);
+    }
+}
+
+/// Contestants of a session: their processes are there at the same time, and each interval is one of a job that is warm.
+fn jobs_stay_between_intervals_and_each_interval_counts_for_itself() {
+    let kinds =
+        [Kind::Delegation, Kind::Provider, Kind::Direct, Kind::Erpc, Kind::Scalerpc, Kind::Tcp];
+    let configs = kinds.map(|kind| soft_config(kind, quick(), &[]));
+    let launcher = launcher(CHILD);
+    let start = |config| RunningJob::start(config, &launcher, here(), &mut |_| {}).unwrap();
+    let mut jobs = configs.iter().map(start).collect::<Vec<_>>();
+    for round in 0..3 {
+        for job in &mut jobs {
+            let backend = job.config().backend;
+            let measured = job.measure(&mut |_| {}).unwrap();
+            let place = format!("{backend}, round {round}: {measured:?}");
+            assert_eq!(measured.interval_ns, 100_000_000, "{place}");
+            assert!(measured.completed() > 0 && measured.failures.is_empty(), "{place}");
+            assert_eq!(measured.slices.iter().sum::<u64>(), measured.completed(), "{place}");
+            assert_eq!(measured.served, measured.calls, "{place}");
+            assert!(measured.pss_bytes > 1 << 20, "{place}");
+            assert!(measured.harness_cpu_ns > 0 && measured.clients_cpu_ns > 0, "{place}");
+        }
+    }
+    for job in jobs {
+        job.end(&mut |_| {}).unwrap();
     }
 }
 

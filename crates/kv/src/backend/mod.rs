@@ -98,7 +98,8 @@ impl Kind {
     #[must_use]
     pub fn switches(self) -> &'static [Switch] {
         match self {
-            Self::Delegation | Self::Provider => &delegation::SWITCHES,
+            Self::Delegation => &delegation::SWITCHES,
+            Self::Provider => &delegation::PROVIDER_SWITCHES,
             Self::Direct => &direct::SWITCHES,
             Self::Erpc => &protocol::ERPC_SWITCHES,
             Self::Scalerpc => &protocol::SCALERPC_SWITCHES,

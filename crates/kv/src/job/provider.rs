@@ -3,7 +3,6 @@
 
 use std::{
     cell::Cell,
-    rc::Rc,
     sync::{Mutex, PoisonError},
     thread,
 };
@@ -15,14 +14,19 @@ use os::{child::ChildChannel, clock};
 use super::{
     Config,
     coordinator::ChildError,
-    rank::{JOIN_TIMEOUT, lead, service_of},
+    rank::{JOIN_TIMEOUT, lead},
     threads::{MainThread, Threads},
 };
 use crate::{
-    backend::{Contact, delegation::ShardProvider},
+    backend::{
+        Contact,
+        delegation::{ShardProvider, provider_threads},
+    },
     drive::Schedule,
     measured::Measured,
     place::Shard,
+    store::Partition,
+    workload::Workload,
 };
 
 /// Serves until told to stop.
@@ -66,18 +70,31 @@ fn serve(
     main: &MainThread<Measured>,
 ) -> Result<(), ChildError> {
     // The store is filled before the roster is there: filling takes longer than connecting.
-    let mut service = service_of(config, shard, Rc::new(Cell::new(0)));
+    let Workload { value_size, seed, .. } = config.workload;
+    let mut partition = Partition::filled(config.workload.topology(), shard, value_size, seed);
     let Some(roster) = main.exchange(Contact::default()) else { return Ok(()) };
     let deadline_ns = clock::deadline_ns(JOIN_TIMEOUT);
     let provider = ShardProvider::offer(&config.setup(), shard, &roster, deadline_ns)?;
     stops.lock().unwrap_or_else(PoisonError::into_inner).push(provider.stop_handle());
     main.ready();
-    let mut count = 0;
-    provider.serve(&mut |request, answer| {
-        count += 1;
-        // Relaxed: a number, and this thread alone writes it.
-        served.store(count, Ordering::Relaxed);
-        service(request, answer);
-    })?;
+    // Relaxed, here and below: a number that publishes nothing.
+    match provider_threads(&config.switches) {
+        None => {
+            let mut count = 0;
+            provider.serve(&mut |request, answer| {
+                count += 1;
+                served.store(count, Ordering::Relaxed);
+                partition.serve(request, answer);
+            })?;
+        }
+        Some(threads) => {
+            let partition = Mutex::new(partition);
+            provider.serve_on(threads, &|request, answer| {
+                served.fetch_add(1, Ordering::Relaxed);
+                let mut partition = partition.lock().unwrap_or_else(PoisonError::into_inner);
+                partition.serve(request, answer);
+            })?;
+        }
+    }
     Ok(())
 }

@@ -175,7 +175,7 @@ fn serve<B: Backend>(
 }
 
 /// What answers requests to `shard`; adds the time of some of them to `serving_ns`.
-pub(super) fn service_of(config: &Config, shard: Shard, serving_ns: Rc<Cell<u64>>) -> Service {
+fn service_of(config: &Config, shard: Shard, serving_ns: Rc<Cell<u64>>) -> Service {
     let workload = &config.workload;
     let mut partition =
         Partition::filled(workload.topology(), shard, workload.value_size, workload.seed);

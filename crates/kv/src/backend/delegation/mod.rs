@@ -31,7 +31,7 @@ use os::child::from_json;
 use serde::{Deserialize, Serialize};
 
 use self::daemon_parts::DaemonParts;
-use super::{Backend, BackendError, Contact, JobSetup, Service, direct};
+use super::{Backend, BackendError, Contact, JobSetup, Service, Switch, Switches, direct};
 use crate::place::{ClientId, Shard, Topology};
 
 pub use client::DelegationClient;
@@ -40,6 +40,28 @@ pub use server::DelegationServer;
 
 /// Those of copyrpc, between daemons.
 pub(super) use direct::SWITCHES;
+
+/// The same, and how a provider answers.
+pub(super) const PROVIDER_SWITCHES: [Switch; SWITCHES.len() + 1] = {
+    let form = Switch {
+        name: "form",
+        values: &["serve", "serve-on-1", "serve-on-4"],
+        meaning: "how a provider answers: by `serve` on one thread, or by `serve_on` with so many",
+    };
+    let mut switches = [form; SWITCHES.len() + 1];
+    let mut at = 0;
+    while at < SWITCHES.len() {
+        switches[at] = SWITCHES[at];
+        at += 1;
+    }
+    switches
+};
+
+/// Threads of `serve_on`; `None`: the provider answers by `serve`.
+#[must_use]
+pub fn provider_threads(switches: &Switches) -> Option<usize> {
+    switches.value("form").strip_prefix("serve-on-").and_then(|threads| threads.parse().ok())
+}
 
 /// Name of the job: its secret makes it unique.
 const JOB: &str = "kv";

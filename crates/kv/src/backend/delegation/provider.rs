@@ -69,4 +69,21 @@ impl ShardProvider {
         });
         ended.map_err(|cause| BackendError::new("a shard's provider cannot go on", cause))
     }
+
+    /// Answers requests by `service` on so many threads until it is stopped.
+    ///
+    /// # Errors
+    ///
+    /// As of [`serve`](Self::serve).
+    pub fn serve_on(
+        self,
+        threads: usize,
+        service: &(dyn Fn(&[u8], &mut Vec<u8>) + Sync),
+    ) -> Result<(), BackendError> {
+        let ended = self.provider.serve_on(threads, |request, answer| {
+            service(request.body, answer);
+            Status::Ok
+        });
+        ended.map_err(|cause| BackendError::new("a shard's provider cannot go on", cause))
+    }
 }
