@@ -235,6 +235,9 @@ impl Housekeeping {
     /// Does everything that can be done now.
     #[cold]
     pub(crate) fn progress(&self) {
+        if self.port.has_stale_regions.load(Ordering::Relaxed) {
+            self.forget_stale_regions();
+        }
         if let Some(timeline) = self.port.timeline() {
             timeline.idle(self.port.lid);
             if self.port.fabric.is_none() {
@@ -249,6 +252,19 @@ impl Housekeeping {
             for qp in self.qps() {
                 qp.run_if_scheduled();
             }
+        }
+    }
+
+    /// Has queue pairs forget regions that are no longer registered. A queue pair that is executed at this moment is
+    /// asked again at the next call.
+    fn forget_stale_regions(&self) {
+        self.port.has_stale_regions.store(false, Ordering::Relaxed);
+        let mut all_have = true;
+        for qp in self.qps() {
+            all_have &= qp.forget_stale_regions();
+        }
+        if !all_have {
+            self.port.has_stale_regions.store(true, Ordering::Relaxed);
         }
     }
 

@@ -10,7 +10,6 @@ use verbs::{Access, Lid, Lkey, MemoryError, MemoryRegion, Rkey};
 
 use crate::nic::{
     card::{Table, layout::valid_key},
-    fabric::Export,
     in_use::InUse,
     left_behind::LeftBehind,
     port_state::{PortState, QUIESCE_NS},
@@ -153,8 +152,7 @@ impl Mr {
         }
         barrier::store_load();
         let left = self.port.quiesce(QUIESCE_NS);
-        self.port.segments.remove(self.segment);
-        self.port.export(Export::SegmentGone { id: self.segment });
+        self.port.remove_segment(self.segment);
         let Err(peer) = left else {
             self.port.owner.return_index(Table::Mr, self.index);
             return Ok(());

@@ -88,6 +88,8 @@ pub(crate) struct News {
     pub(crate) left: Vec<Arc<Peer>>,
     /// Memory that was refused, here or at a peer, without which a peer is not reached.
     pub(crate) shortages: Vec<Shortage>,
+    /// A peer has taken a segment back.
+    pub(crate) has_lost_segments: bool,
 }
 
 /// A connection.
@@ -146,6 +148,7 @@ pub(crate) struct Fabric {
     log_end: u64,
     /// Since the last [`serve`](Self::serve).
     shortages: Vec<Shortage>,
+    has_lost_segments: bool,
 }
 
 /// How the ports of a fabric are found.
@@ -190,6 +193,7 @@ impl Fabric {
             log: BTreeMap::new(),
             log_end: 0,
             shortages: Vec::new(),
+            has_lost_segments: false,
         })
     }
 
@@ -319,6 +323,7 @@ impl Fabric {
         }
         self.welcome(&mut news);
         news.shortages = core::mem::take(&mut self.shortages);
+        news.has_lost_segments = core::mem::take(&mut self.has_lost_segments);
         news
     }
 
@@ -429,6 +434,7 @@ impl Fabric {
             }
             (Message::SegmentGone { id }, Some(peer)) => {
                 peer.segments.remove(id);
+                self.has_lost_segments = true;
                 true
             }
             (Message::ChannelGone { id }, Some(peer)) => {
