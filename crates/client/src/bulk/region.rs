@@ -33,12 +33,10 @@ pub enum RegionError {
 }
 
 impl BulkRegion {
-    /// Sealed memory of `len_bytes`, all of it allocated.
+    /// Memory of `len_bytes` that nobody can resize, all of it allocated. The daemon may add seals.
     pub(super) fn make(len_bytes: u64) -> Result<Self, MapError> {
         let len = usize::try_from(len_bytes).unwrap_or(usize::MAX);
         let region = Region::memfd("copyrpc-bulk", len)?;
-        // It fails only for memory that is no file.
-        let _ = region.seal_size();
         Ok(Self { region, id: 0, len_bytes, pid: std::process::id() })
     }
 

@@ -132,6 +132,19 @@ pub(super) fn has_pages(fd: BorrowedFd<'_>, range_bytes: Range<usize>) -> bool {
     hole.is_ok_and(|hole| hole >= range_bytes.end as u64)
 }
 
+/// Whether all pages of a file are allocated. The kernel counts them; a search for holes would find those that were
+/// allocated and never written, too.
+pub(super) fn check_pages(fd: BorrowedFd<'_>) -> Result<(), MapError> {
+    const BLOCK_BYTES: u64 = 512;
+    let stat = rustix::fs::fstat(fd).map_err(|errno| MapError::Os { call: "fstat", errno })?;
+    let file_bytes = u64::try_from(stat.st_size).unwrap_or(0);
+    let allocated_bytes = u64::try_from(stat.st_blocks).unwrap_or(0) * BLOCK_BYTES;
+    if allocated_bytes < file_bytes {
+        return Err(MapError::Holes { file_bytes, allocated_bytes });
+    }
+    Ok(())
+}
+
 pub(super) fn append(
     fd: BorrowedFd<'_>,
     offset_bytes: usize,

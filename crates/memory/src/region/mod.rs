@@ -30,7 +30,7 @@ mod error;
 mod heap;
 mod map;
 
-pub use error::{MapError, SealError};
+pub use error::{MapError, MapFault, SealError};
 
 /// Bytes of a base page, to which lengths are rounded up and at which regions are aligned.
 ///
@@ -136,17 +136,48 @@ impl Region {
         map::map_foreign(fd, len_bytes, access)
     }
 
-    /// As [`map`](Self::map), writable, of memory that its creator can take pages away from at any time: one
-    /// on reserved huge pages is refused, since a page that is gone may not be had again.
+    /// As [`map`](Self::map), writable, of memory all of whose pages its creator has allocated. Memory on reserved huge
+    /// pages is refused: its creator can take pages away at any time, and a page that is gone may not be had again.
     ///
     /// # Errors
     ///
-    /// [`MapError`], [`MapError::NotShareable`] also for reserved huge pages.
+    /// [`MapError`], [`MapError::NotShareable`] also for reserved huge pages, [`MapError::Holes`].
     pub fn map_lent(fd: OwnedFd, len_bytes: usize) -> Result<Self, MapError> {
+        let region = Self::map_base_pages(fd, len_bytes)?;
+        region.check_pages().map(|()| region)
+    }
+
+    /// As [`map_lent`](Self::map_lent), and seals the memory, so that its creator takes no page away. Nobody maps it
+    /// for writing any more.
+    ///
+    /// # Errors
+    ///
+    /// As of [`map_lent`](Self::map_lent), and [`MapError::SealsFinal`].
+    pub fn map_sealed(fd: OwnedFd, len_bytes: usize) -> Result<Self, MapError> {
+        let region = Self::map_base_pages(fd, len_bytes)?;
+        region.seal_future_write().map_err(|_| MapError::SealsFinal)?;
+        // After the seal: nobody takes away what is found here.
+        region.check_pages().map(|()| region)
+    }
+
+    fn map_base_pages(fd: OwnedFd, len_bytes: usize) -> Result<Self, MapError> {
         if map::file_page_bytes(&fd)? != page_bytes() {
             return Err(MapError::NotShareable);
         }
         map::map_foreign(fd, len_bytes, Protection::ReadWrite)
+    }
+
+    /// Whether every page of the file is allocated, whoever wrote to it or not. On the heap always, and if the region was
+    /// [detached](Self::detach) or is [lent](Self::is_lent), nobody can tell.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError::Holes`], [`MapError::Os`].
+    pub fn check_pages(&self) -> Result<(), MapError> {
+        match &self.backing {
+            Backing::Heap | Backing::Detached | Backing::Lent => Ok(()),
+            Backing::File(fd) => map::check_pages(fd.as_fd()),
+        }
     }
 
     /// Maps a file that this process just created, at least `len_bytes` of zeros, every page of it
