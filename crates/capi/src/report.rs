@@ -82,9 +82,8 @@ impl From<BulkError> for Failure {
     fn from(error: BulkError) -> Self {
         match error {
             BulkError::Daemon(error) => error.into(),
-            BulkError::Memory(error) => {
-                Self::new(Status::ResourceExhausted, ORIGIN_LIBRARY, &error.to_string())
-            }
+            BulkError::Memory(error) => Self::refused(Status::ResourceExhausted, error),
+            error => Self::new(error.status(), ORIGIN_DAEMON, &error.to_string()),
         }
     }
 }

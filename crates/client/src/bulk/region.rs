@@ -1,6 +1,11 @@
 //! Memory that a process shares with its daemon.
 
+use std::os::fd::BorrowedFd;
+
 use memory::{MapError, Region};
+use proto::Status;
+
+use crate::CallError;
 
 /// Memory of this process that its daemon has mapped and registered, once.
 ///
@@ -38,6 +43,11 @@ impl BulkRegion {
         let len = usize::try_from(len_bytes).unwrap_or(usize::MAX);
         let region = Region::memfd("copyrpc-bulk", len)?;
         Ok(Self { region, id: 0, len_bytes, pid: std::process::id() })
+    }
+
+    /// The descriptor that the daemon gets.
+    pub(super) fn fd(&self) -> Result<BorrowedFd<'_>, CallError> {
+        self.region.fd().ok_or(CallError::Unanswered(Status::Internal))
     }
 
     /// Length in bytes.
