@@ -249,3 +249,23 @@ fn memory_with_holes_is_refused_and_gets_none_once_it_is_sealed() {
     let refused = Region::map_sealed(duplicate(&other), LEN_BYTES).map(drop);
     assert_eq!(refused, Err(MapError::SealsFinal));
 }
+
+/// The mapping ends, whichever thread ends it.
+#[test]
+fn a_long_region_that_is_unmapped_apart_is_unmapped() {
+    let mapped =
+        || std::fs::read_to_string("/proc/self/maps").unwrap().matches("copyrpc-long").count();
+    for len_bytes in [4096, 16 << 20, 32 << 20] {
+        let ours = Region::sparse_memfd("copyrpc-long", len_bytes).unwrap();
+        let map = |_| Region::map(duplicate(&ours), len_bytes, Protection::ReadWrite).unwrap();
+        let theirs: Vec<_> = (0..10).map(map).map(Region::unmapped_apart).collect();
+        // The kernel may show neighbors as one.
+        assert!(mapped() > 1);
+        drop((theirs, ours));
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+        while mapped() > 0 {
+            assert!(std::time::Instant::now() < deadline, "{len_bytes} B stay mapped");
+            std::thread::yield_now();
+        }
+    }
+}

@@ -59,7 +59,20 @@ pub struct Region {
     len_bytes: NonZeroUsize,
     access: Protection,
     backing: Backing,
+    unmapping: Unmapping,
 }
+
+/// The thread that unmaps a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unmapping {
+    /// The one that drops it.
+    Here,
+    /// One of its own.
+    Apart,
+}
+
+/// From this length on it is worth a thread to unmap a region: the kernel looks at each page.
+const APART_BYTES_MIN: usize = 16 << 20;
 
 #[derive(Debug)]
 enum Backing {
@@ -88,7 +101,13 @@ impl Region {
         let len_bytes = round_up(len_bytes, page_bytes())?;
         let base = heap::allocate(len_bytes);
         let base = base.ok_or(MapError::NoMemory { len_bytes: len_bytes.get() })?;
-        Ok(Self { base, len_bytes, access: Protection::ReadWrite, backing: Backing::Heap })
+        Ok(Self {
+            base,
+            len_bytes,
+            access: Protection::ReadWrite,
+            backing: Backing::Heap,
+            unmapping: Unmapping::Here,
+        })
     }
 
     /// Creates a memfd of at least `len_bytes` zeroed bytes, every page of it allocated, and maps
@@ -204,7 +223,13 @@ impl Region {
         let fits =
             isize::try_from(len_bytes).is_ok() && base.addr().checked_add(len_bytes).is_some();
         let len_bytes = NonZeroUsize::new(len_bytes).filter(|_| fits)?;
-        Some(Self { base, len_bytes, access: Protection::ReadWrite, backing: Backing::Lent })
+        Some(Self {
+            base,
+            len_bytes,
+            access: Protection::ReadWrite,
+            backing: Backing::Lent,
+            unmapping: Unmapping::Here,
+        })
     }
 
     /// Whether somebody else owns the bytes, and may take them away.
@@ -334,6 +359,16 @@ impl Region {
         self
     }
 
+    /// If it is long, a thread of its own unmaps it once it is dropped, for whose thread cannot wait: the kernel looks at
+    /// each page, which takes milliseconds for a gigabyte, or many.
+    #[must_use]
+    pub fn unmapped_apart(mut self) -> Self {
+        if self.len() >= APART_BYTES_MIN && !cfg!(miri) {
+            self.unmapping = Unmapping::Apart;
+        }
+        self
+    }
+
     /// Length in bytes: a multiple of the page size, never zero.
     #[expect(clippy::len_without_is_empty, reason = "a region is never empty")]
     #[inline]
@@ -374,7 +409,9 @@ impl Drop for Region {
             // SAFETY: allocated with this length by `heap`; `&mut self` proves that no span borrows
             // it, and users of raw pointers promised not to outlive the region.
             Backing::Heap => unsafe { heap::free(self.base, self.len_bytes) },
-            Backing::File(_) | Backing::Detached => map::unmap(self.base, self.len_bytes),
+            Backing::File(_) | Backing::Detached => {
+                map::Mapping { base: self.base, len_bytes: self.len_bytes }.end(self.unmapping);
+            }
             Backing::Lent => {}
         }
     }

@@ -80,7 +80,7 @@ impl Mr {
                 MapFault::Shortage => MemoryError::System { len_bytes: len_bytes as u64, cause },
             }
         })?;
-        Self::publish(port, in_use, pd, region, len_bytes, access, None)
+        Self::publish(port, in_use, pd, region.unmapped_apart(), len_bytes, access, None)
     }
 
     /// Registers memory that a program has made; requests name its first byte as `iova`.

@@ -84,7 +84,7 @@ impl Segments {
             Some(Err(shortage)) => Reach::Refused(shortage),
             Some(Ok(region)) => {
                 refused.remove(&id);
-                self.insert(id, Arc::new(region.detach()));
+                self.insert(id, Arc::new(region.detach().unmapped_apart()));
                 Reach::Mapped
             }
         }

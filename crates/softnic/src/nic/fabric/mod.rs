@@ -418,7 +418,9 @@ impl Fabric {
                 let Some(fd) = fds.next() else { return false };
                 let kept = fd.try_clone().ok();
                 match Region::map(fd, len, Protection::ReadWrite) {
-                    Ok(region) => peer.segments.insert(id, Arc::new(region.detach())),
+                    Ok(region) => {
+                        peer.segments.insert(id, Arc::new(region.detach().unmapped_apart()));
+                    }
                     // Who reaches for it fails; the peer is there, and may be inside.
                     Err(MapError::NoMemory { .. }) => {
                         let (what, lid) = ("registered memory", Lid::new(peer.lid));
