@@ -107,6 +107,12 @@ impl Segments {
         self.regions.write().unwrap_or_else(PoisonError::into_inner).remove(&id)
     }
 
+    /// Forgets all: their port is dead. Those that a thread is inside of stay mapped until it has left.
+    pub(crate) fn clear(&self) {
+        self.refused.write().unwrap_or_else(PoisonError::into_inner).clear();
+        self.regions.write().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
     /// Those that are mapped, and those that were refused.
     pub(crate) fn len(&self) -> usize {
         let refused = self.refused.read().unwrap_or_else(PoisonError::into_inner).len();
