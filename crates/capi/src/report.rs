@@ -188,3 +188,28 @@ pub unsafe extern "C" fn copyrpc_last_detail(length: *mut usize) -> *const c_voi
     unsafe { place::store(length, bytes) };
     detail
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each kind of refusal has a status of its own.
+    #[test]
+    fn why_there_is_no_region_is_told_by_the_status() {
+        let told = |error: BulkError| {
+            let Failure { status, origin, not_executed, .. } = error.into();
+            (status, origin, not_executed)
+        };
+        let len_bytes = 1 << 45;
+        for (error, status) in [
+            (BulkError::NeverLends, Status::Unimplemented),
+            (BulkError::Share { len_bytes }, Status::ResourceExhausted),
+            (BulkError::TooLong { len_bytes }, Status::OutOfRange),
+            (BulkError::Unfit, Status::InvalidArgument),
+        ] {
+            assert_eq!(told(error), (status, ORIGIN_DAEMON, true));
+        }
+        let gone = BulkError::Daemon(CallError::NotHeld);
+        assert_eq!(told(gone), (Status::NotFound, ORIGIN_DAEMON, true));
+    }
+}
