@@ -496,8 +496,9 @@ fn fault_a1_processes_that_are_killed_in_a_transfer_cost_nobody_else_anything() 
                 counter(first, Counter::Clients) + counter(second, Counter::Clients) == 0
             });
         }
-        // All regions are gone, and with them their descriptors.
+        // All regions are gone, and with them their descriptors and mappings.
         eventually(|| descriptors() <= before.0);
+        eventually(|| mappings(16 * MIB) == 0);
         let mut client = client(first);
         assert_eq!(client.ping(1, b"alive").unwrap(), b"alive");
         assert_eq!(counter(second, Counter::PeersLost), 0);
