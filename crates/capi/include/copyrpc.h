@@ -164,10 +164,12 @@ int copyrpc_pipeline_arm(copyrpc_pipeline *pipeline);
 
 typedef struct copyrpc_region copyrpc_region;
 
-/* Zeroed memory of `length` bytes, all of it allocated, which calls of this client can lend. */
+/* Zeroed memory of `length` bytes, all of it allocated, which calls of this client can lend. The daemon is asked before
+ * it is made. COPYRPC_UNIMPLEMENTED: its NIC lends no memory, now or later. COPYRPC_RESOURCE_EXHAUSTED: this process or
+ * the daemon has no room for it now. COPYRPC_OUT_OF_RANGE, COPYRPC_INVALID_ARGUMENT: no region has this length. */
 copyrpc_status copyrpc_client_region(copyrpc_client *client, uint64_t length, copyrpc_region **region);
-/* Frees a region, and has the daemon forget it. COPYRPC_FAILED_PRECONDITION: slices of it are lent; then the
- * region stays as it is. */
+/* Frees a region, and has the daemon forget it. COPYRPC_FAILED_PRECONDITION: slices of it are lent;
+ * COPYRPC_NOT_FOUND: the daemon holds no such region of this client. Then the region stays as it is. */
 copyrpc_status copyrpc_client_forget(copyrpc_client *client, copyrpc_region *region);
 /* Frees a region here; the daemon keeps it until the client, or provider, that made it is freed. */
 void copyrpc_region_free(copyrpc_region *region);
@@ -208,7 +210,7 @@ copyrpc_status copyrpc_bulk_provider_offer(const char *socket, uint16_t service,
                                            copyrpc_bulk_provider **provider);
 /* Calls that were not answered end with COPYRPC_UNAVAILABLE. */
 void copyrpc_bulk_provider_free(copyrpc_bulk_provider *provider);
-/* Memory of the provider, that transfers move to and from. */
+/* Memory of the provider, that transfers move to and from. Statuses as of copyrpc_client_region. */
 copyrpc_status copyrpc_bulk_provider_region(copyrpc_bulk_provider *provider, uint64_t length,
                                             copyrpc_region **region);
 /* Waits for the next call, at most `timeout_us`, which has no default; `work` is NULL if there was none. */

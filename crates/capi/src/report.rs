@@ -82,9 +82,8 @@ impl From<BulkError> for Failure {
     fn from(error: BulkError) -> Self {
         match error {
             BulkError::Daemon(error) => error.into(),
-            BulkError::Memory(error) => {
-                Self::new(Status::ResourceExhausted, ORIGIN_LIBRARY, &error.to_string())
-            }
+            BulkError::Memory(error) => Self::refused(Status::ResourceExhausted, error),
+            error => Self::new(error.status(), ORIGIN_DAEMON, &error.to_string()),
         }
     }
 }
@@ -188,4 +187,29 @@ pub unsafe extern "C" fn copyrpc_last_detail(length: *mut usize) -> *const c_voi
     // SAFETY: the caller owns the place.
     unsafe { place::store(length, bytes) };
     detail
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each kind of refusal has a status of its own.
+    #[test]
+    fn why_there_is_no_region_is_told_by_the_status() {
+        let told = |error: BulkError| {
+            let Failure { status, origin, not_executed, .. } = error.into();
+            (status, origin, not_executed)
+        };
+        let len_bytes = 1 << 45;
+        for (error, status) in [
+            (BulkError::NeverLends, Status::Unimplemented),
+            (BulkError::Share { len_bytes }, Status::ResourceExhausted),
+            (BulkError::TooLong { len_bytes }, Status::OutOfRange),
+            (BulkError::Unfit, Status::InvalidArgument),
+        ] {
+            assert_eq!(told(error), (status, ORIGIN_DAEMON, true));
+        }
+        let gone = BulkError::Daemon(CallError::NotHeld);
+        assert_eq!(told(gone), (Status::NotFound, ORIGIN_DAEMON, true));
+    }
 }

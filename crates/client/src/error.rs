@@ -14,7 +14,7 @@ use crate::{
 /// | variant | who says so | executed |
 /// |---|---|---|
 /// | [`Service`](Self::Service), [`NoMethod`](Self::NoMethod) | the service | as the service says |
-/// | [`NoService`](Self::NoService), [`NoRank`](Self::NoRank), [`Denied`](Self::Denied), [`Refused`](Self::Refused) | a daemon | no |
+/// | [`NoService`](Self::NoService), [`NoRank`](Self::NoRank), [`NotHeld`](Self::NotHeld), [`Denied`](Self::Denied), [`Refused`](Self::Refused) | a daemon | no |
 /// | [`Unanswered`](Self::Unanswered) | a daemon | perhaps |
 /// | [`Daemon`](Self::Daemon) | this process: the own daemon does not answer | perhaps |
 /// | [`NotSent`](Self::NotSent) | this process | no |
@@ -33,6 +33,12 @@ pub enum CallError {
     /// The job has no such rank. It was not executed.
     #[error("rank {0} does not exist in this job")]
     NoRank(u32),
+    /// The daemon of this node holds no such region or transfer for this connection.
+    #[error(
+        "the daemon of this node holds no such region or transfer for this connection: it has ended or was forgotten, or \
+         another connection made it"
+    )]
+    NotHeld,
     /// The rights of the job do not let this process call the service. It was not executed.
     #[error(
         "this process may not call service {} on {}: see COPYRPC_RIGHTS of the daemons",
@@ -105,7 +111,7 @@ impl CallError {
         match self {
             Self::Service(error) => error.status,
             Self::NoMethod(_) | Self::NoService(_) => Status::Unimplemented,
-            Self::NoRank(_) => Status::NotFound,
+            Self::NoRank(_) | Self::NotHeld => Status::NotFound,
             Self::Denied(_) => Status::PermissionDenied,
             Self::Refused(status) | Self::Unanswered(status) => *status,
             Self::Daemon(error) | Self::NotSent(error) => match error {
@@ -126,6 +132,7 @@ impl CallError {
             Self::NoMethod(_)
             | Self::NoService(_)
             | Self::NoRank(_)
+            | Self::NotHeld
             | Self::Denied(_)
             | Self::Refused(_)
             | Self::NotSent(_) => true,
@@ -172,6 +179,7 @@ impl CallError {
             (origin::SERVICE, Status::Unimplemented) => Self::NoMethod(to),
             (origin::SERVICE, _) => Self::Service(ServiceError { status, detail: detail.into() }),
             (_, Status::Unimplemented) => Self::NoService(to),
+            (_, Status::NotFound) if to.service == DAEMON && to.rank == HERE => Self::NotHeld,
             (_, Status::NotFound) => Self::NoRank(to.rank),
             (origin::NOT_EXECUTED, Status::PermissionDenied) => Self::Denied(to),
             (origin::NOT_EXECUTED, _) | (_, Status::ResourceExhausted) => Self::Refused(status),
@@ -209,6 +217,10 @@ mod tests {
         assert_eq!(not_there.detail(), b"no such file");
         assert_eq!(not_there.to_string(), "the service says: not found: no such file");
         assert!(!not_there.is_certainly_not_executed());
+        let own = To { rank: HERE, service: DAEMON, method: 65 };
+        let code = u32::from_le_bytes([Status::NotFound.code(), 0, 0, 0]);
+        let failed = ipc::Failed { error: ipc::CallError::HandlerError(code), detail: b"" };
+        assert_eq!(CallError::of(failed, own), CallError::NotHeld);
         let drains = of(Status::Unavailable, origin::NOT_EXECUTED, b"");
         assert!(drains.is_certainly_not_executed() && drains.to_string().contains("not executed"));
         let denied = of(Status::PermissionDenied, origin::NOT_EXECUTED, b"");

@@ -76,6 +76,7 @@ impl Retry {
                 CallError::Service(_)
                 | CallError::NoMethod(_)
                 | CallError::NoRank(_)
+                | CallError::NotHeld
                 | CallError::Denied(_) => false,
             }
     }

@@ -37,6 +37,7 @@ mod client_port;
 pub mod config;
 mod control;
 mod copy;
+mod descriptors;
 mod dispatcher;
 mod fair_queue;
 mod limits;
@@ -45,6 +46,7 @@ mod members;
 pub mod membership;
 pub mod metrics;
 mod pace;
+mod process_regions;
 mod rights;
 mod roster;
 mod run;
@@ -67,6 +69,7 @@ pub use client_port::{
     ClientEntry, ClientPort, ClientRequest, ClientTag, IpcPort, LeftRequests, Replies,
 };
 pub use control::{Codec, Control, ControlMessage, DATAGRAM_BYTES, UdpControl};
+pub use descriptors::DescriptorShares;
 pub use limits::Limits;
 pub use members::OfferError;
 pub use rights::{Rights, RightsError};
@@ -81,6 +84,7 @@ pub use threads::{LANE_CALLS, ThreadHandle};
 use crate::{
     membership::DetectorConfig,
     metrics::{Counter, Phase, Recorder, Tally, Timing},
+    process_regions::RegionCount,
 };
 use bootstrap::{Lives, RankInfo};
 use bulk::{Bulk, Turn};
@@ -162,6 +166,7 @@ impl<N: Nic, P: ClientPort, C: Control> Daemon<N, P, C> {
             answer_bytes: worker.config().response_bytes,
         };
         let (rank_info, thread_handle) = (parts.rank_info, parts.thread_handle);
+        let regions = thread_handle.process_regions();
         let (rank, size) = (rank_info.rank(), rank_info.size());
         let peers = (rank + 1..size).chain(0..rank); // each daemon begins with another one
         let own = peers.filter(|rank| thread_handle.owner(*rank).is_none()).collect();
@@ -172,7 +177,7 @@ impl<N: Nic, P: ClientPort, C: Control> Daemon<N, P, C> {
         Self {
             worker,
             dispatcher,
-            bulk: Bulk::new(&parts.limits),
+            bulk: Bulk::new(&parts.limits, regions),
             port,
             control,
             links,
@@ -353,7 +358,9 @@ impl<N: Nic, P: ClientPort, C: Control> Daemon<N, P, C> {
         recorder.set(Counter::HeldBytes, held as u64);
         recorder.set(Counter::LargeHeld, large.used_bytes as u64);
         recorder.set(Counter::LargeRegistered, large.registered_bytes as u64);
-        recorder.set(Counter::BulkHeld, self.bulk.held_bytes());
+        let RegionCount { regions, bytes } = self.bulk.held();
+        recorder.set(Counter::BulkHeld, bytes);
+        recorder.set(Counter::BulkRegions, regions as u64);
         recorder.sample(now_ns, outstanding);
     }
 

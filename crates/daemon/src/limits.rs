@@ -28,9 +28,16 @@ pub struct Limits {
     pub service_large_memory_bytes: usize,
     /// Memory that clients have registered for calls to lend, of all of them.
     pub bulk_bytes: u64,
-    /// The same, of one client.
+    /// The same, of one process, over all its connections.
     pub caller_bulk_bytes: u64,
+    /// Regions of such memory, of all clients: each is a mapping, a descriptor and a key of the NIC.
+    pub regions: usize,
+    /// The same, of one process, over all its connections.
+    pub regions_per_process: usize,
 }
+
+/// Regions of all clients at most: half the keys of the software NIC.
+pub(crate) const REGIONS_MAX: usize = 2048;
 
 impl Default for Limits {
     /// The limits of a daemon whose settings name none.
@@ -45,6 +52,8 @@ impl Default for Limits {
             service_large_memory_bytes: 512 << 20,
             bulk_bytes: 64 << 30,
             caller_bulk_bytes: 16 << 30,
+            regions: REGIONS_MAX,
+            regions_per_process: 64,
         }
     }
 }
@@ -58,6 +67,7 @@ impl Limits {
             held_bytes: self.held_bytes / usize::from(threads),
             large_memory_bytes: self.large_memory_bytes / usize::from(threads),
             bulk_bytes: self.bulk_bytes / u64::from(threads),
+            regions: self.regions / usize::from(threads),
             ..self
         }
     }

@@ -11,11 +11,15 @@ use os::{
     idle::{Idle, IdleStep, Wait},
 };
 use rpc::{Config as WorkerConfig, Worker};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    process::{Resource, getrlimit},
+};
 use verbs::{Channel as _, Nic};
 
 use crate::{
-    Codec, Daemon, IpcPort, Parts, ServeError, Services, ThreadParts, UdpControl,
+    Codec, Daemon, DescriptorShares, IpcPort, Limits, Parts, ServeError, Services, ThreadParts,
+    UdpControl,
     client_port::ClientPort as _,
     config::{DaemonConfig, WaitPolicy},
     dispatcher::PollHandler,
@@ -83,6 +87,14 @@ fn ipc_config(config: &DaemonConfig) -> ipc::ServerConfig {
     }
 }
 
+/// Those of the settings, with as many regions as there are descriptors for.
+fn limits(config: &DaemonConfig) -> Limits {
+    let limit = getrlimit(Resource::Nofile).current;
+    let shares = DescriptorShares::of(config.clients_max.into(), limit);
+    let regions = usize::try_from(shares.regions).unwrap_or(usize::MAX);
+    Limits { regions: config.limits.regions.min(regions), ..config.limits }
+}
+
 fn detector_config(config: &DaemonConfig) -> DetectorConfig {
     DetectorConfig {
         interval_ns: duration_ns(config.heartbeat_interval),
@@ -113,7 +125,7 @@ impl ThreadParts {
             recorder: self.recorder,
             call_timeout: config.call_timeout,
             body_bytes_max: config.message_bytes_max,
-            limits: config.limits.shared_by(config.threads),
+            limits: limits(config).shared_by(config.threads),
             sample_every: config.sample_every,
             clock: Box::new(clock::now_ns),
         };

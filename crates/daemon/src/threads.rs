@@ -32,10 +32,10 @@ use os::event::{EventError, EventFd as Wakeup};
 use rpc::Status;
 use slots::Key;
 
-use crate::client_port::Outgoing;
 pub(super) use crate::thread_messages::{
     AskedBy, ThreadCall, ThreadEvent, ThreadNotice, ThreadReply, ThreadRequest,
 };
+use crate::{client_port::Outgoing, process_regions::ProcessRegions};
 
 /// Requests that one thread has at another at a time.
 pub const LANE_CALLS: u32 = 1024;
@@ -59,6 +59,8 @@ pub(super) struct Threads {
     is_ending: AtomicBool,
     /// Threads that have nothing of their own in flight any more, and take nothing new.
     drained: AtomicUsize,
+    /// What processes have registered with any thread.
+    regions: Arc<ProcessRegions>,
 }
 
 impl Threads {
@@ -69,6 +71,7 @@ impl Threads {
             offers: (0..=u16::MAX).map(|_| AtomicU16::new(0)).collect(),
             is_ending: AtomicBool::new(false),
             drained: AtomicUsize::new(0),
+            regions: Arc::default(),
         }
     }
 
@@ -306,6 +309,11 @@ impl ThreadHandle {
     /// The state that all threads share; `None` if there is one.
     pub(super) fn shared(&self) -> Option<&Arc<Threads>> {
         self.mesh.as_ref().map(|mesh| &mesh.shared)
+    }
+
+    /// What processes have registered with any thread.
+    pub(super) fn process_regions(&self) -> Arc<ProcessRegions> {
+        self.shared().map_or_else(Arc::default, |shared| Arc::clone(&shared.regions))
     }
 
     pub(super) fn offers(&self) -> Option<Offers> {

@@ -232,6 +232,48 @@ fn fault_i4_registered_memory_is_counted_and_returns_to_nothing() {
     });
 }
 
+/// Mappings of regions of exactly this length, in daemons and clients of this process.
+fn mappings(len_bytes: u64) -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let len_of = |line: &str| {
+        let (begin, end) = line.split(' ').next()?.split_once('-')?;
+        Some(u64::from_str_radix(end, 16).ok()? - u64::from_str_radix(begin, 16).ok()?)
+    };
+    let lines = maps.lines().filter(|line| line.contains("copyrpc-bulk"));
+    lines.filter(|line| len_of(line) == Some(len_bytes)).count()
+}
+
+/// Bulk rule 8: the NIC of neither node remembers a region whose process has ended.
+#[test]
+fn fault_i4_memory_of_processes_that_have_ended_is_unmapped_here_and_there() {
+    // A length that no other test uses.
+    const LEN_BYTES: u64 = 77 * 4096;
+    here_and_there("bulk-unmapped", |caller, answerer, rank| {
+        let mut provider = provider(answerer);
+        let own = provider.bulk(LEN_BYTES).unwrap();
+        for _ in 0..2 {
+            let mut client = client(caller);
+            let region = client.bulk(LEN_BYTES).unwrap();
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    let work = next(&mut provider);
+                    let moves = [pull(0, 0, 0, LEN_BYTES), push(0, 0, 0, LEN_BYTES)];
+                    provider.transfer(&work, &own, &moves, LONG).unwrap();
+                    provider.answer(work, Status::Ok, b"").unwrap();
+                    provider.next(Duration::ZERO).unwrap();
+                });
+                let slices = [region.writable(0, LEN_BYTES)];
+                client.call_bulk(to(rank), b"", &slices, LONG).unwrap();
+            });
+        }
+        drop((own, provider));
+        eventually(|| {
+            thread::sleep(Duration::from_millis(10));
+            mappings(LEN_BYTES) == 0
+        });
+    });
+}
+
 /// Bulk rules 5 to 7: the call ends at its deadline, the slice when nobody can write it any more.
 #[test]
 fn a_slice_of_a_call_that_was_given_up_comes_back_when_it_is_closed() {
@@ -457,8 +499,9 @@ fn fault_a1_processes_that_are_killed_in_a_transfer_cost_nobody_else_anything() 
                 counter(first, Counter::Clients) + counter(second, Counter::Clients) == 0
             });
         }
-        // All regions are gone, and with them their descriptors.
+        // All regions are gone, and with them their descriptors and mappings.
         eventually(|| descriptors() <= before.0);
+        eventually(|| mappings(16 * MIB) == 0);
         let mut client = client(first);
         assert_eq!(client.ping(1, b"alive").unwrap(), b"alive");
         assert_eq!(counter(second, Counter::PeersLost), 0);

@@ -4,7 +4,7 @@ use core::{mem::ManuallyDrop, ptr::NonNull};
 use std::{io, os::fd::OwnedFd};
 
 use memory::{
-    Region, ViewError,
+    MapFault, Region, ViewError,
     sync::{Arc, Ordering},
 };
 use verbs::{Access, Lkey, MemoryError, MemoryRegion, Rkey};
@@ -62,8 +62,10 @@ impl Mr {
         access: Access,
     ) -> Result<Self, MemoryError> {
         check_request(len_bytes, access)?;
-        let region = Region::map_lent(fd, len_bytes);
-        let region = region.map_err(|error| system(len_bytes, error.to_string()))?;
+        let region = Region::map_sealed(fd, len_bytes).map_err(|error| match error.fault() {
+            MapFault::Request => MemoryError::Unfit { cause: error.to_string() },
+            MapFault::Shortage => system(len_bytes, error.to_string()),
+        })?;
         Self::register(pd, region.detach(), len_bytes, access)
     }
 

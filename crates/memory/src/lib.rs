@@ -21,6 +21,6 @@ pub mod view;
 
 pub use in_place::{Filler, LentBytes, Overfull};
 pub use line::Line;
-pub use region::{MapError, Protection, Region, SealError};
+pub use region::{MapError, MapFault, Protection, Region, SealError};
 #[cfg(not(loom))]
 pub use view::{SharedLayout, Span, ViewError};

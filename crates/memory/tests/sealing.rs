@@ -7,7 +7,7 @@ use std::{
 };
 
 use copyrpc_memory::{
-    MapError, Protection, Region, SealError,
+    MapError, MapFault, Protection, Region, SealError,
     sync::{AtomicU64, Ordering},
 };
 use rustix::{
@@ -215,4 +215,57 @@ fn reserved_huge_pages_of_a_stranger_are_refused_and_base_pages_are_read_with_ho
     let outside = theirs.append_to(LEN_BYTES - 1, 2, &mut copy);
     assert_eq!(outside, Err(MapError::BadLength { len_bytes: 2 }));
     assert_eq!(copy.len(), 8193);
+}
+
+/// What its creator did not allocate, or takes away before the seal, is not mapped on another one's account.
+#[test]
+fn memory_with_holes_is_refused_and_gets_none_once_it_is_sealed() {
+    let holes = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    for map in [Region::map_lent, Region::map_sealed] {
+        let sparse = Region::sparse_memfd("copyrpc-test", LEN_BYTES).unwrap();
+        let refused = map(duplicate(&sparse), LEN_BYTES).map(drop).unwrap_err();
+        let file_bytes = LEN_BYTES as u64;
+        assert_eq!(refused, MapError::Holes { file_bytes, allocated_bytes: 0 });
+        assert_eq!(refused.fault(), MapFault::Request);
+    }
+    for punched_bytes in [4096, LEN_BYTES as u64] {
+        let ours = Region::memfd("copyrpc-test", LEN_BYTES).unwrap();
+        rustix::fs::fallocate(duplicate(&ours), holes, 0, punched_bytes).unwrap();
+        let refused = Region::map_lent(duplicate(&ours), LEN_BYTES).map(drop);
+        assert!(matches!(refused, Err(MapError::Holes { .. })), "{refused:?}");
+    }
+    let ours = Region::memfd("copyrpc-test", LEN_BYTES).unwrap();
+    let lent = Region::map_lent(duplicate(&ours), LEN_BYTES).unwrap();
+    let sealed = Region::map_sealed(duplicate(&ours), LEN_BYTES).unwrap();
+    assert_eq!(rustix::fs::fallocate(duplicate(&ours), holes, 0, 4096), Err(Errno::PERM));
+    ours.shared::<AtomicU64>(0).unwrap().store(7, Ordering::Relaxed);
+    assert_eq!(sealed.shared::<AtomicU64>(0).unwrap().load(Ordering::Relaxed), 7);
+    assert!(lent.check_pages().is_ok() && sealed.check_pages().is_ok());
+    let other = Region::memfd("copyrpc-test", LEN_BYTES).unwrap();
+    let lent = Region::map_lent(duplicate(&other), LEN_BYTES).unwrap();
+    rustix::fs::fallocate(duplicate(&other), holes, 4096, 4096).unwrap();
+    assert!(lent.check_pages().is_err(), "a page is gone");
+    other.seal_size().unwrap();
+    let refused = Region::map_sealed(duplicate(&other), LEN_BYTES).map(drop);
+    assert_eq!(refused, Err(MapError::SealsFinal));
+}
+
+/// The mapping ends, whichever thread ends it.
+#[test]
+fn a_long_region_that_is_unmapped_apart_is_unmapped() {
+    let mapped =
+        || std::fs::read_to_string("/proc/self/maps").unwrap().matches("copyrpc-long").count();
+    for len_bytes in [4096, 16 << 20, 32 << 20] {
+        let ours = Region::sparse_memfd("copyrpc-long", len_bytes).unwrap();
+        let map = |_| Region::map(duplicate(&ours), len_bytes, Protection::ReadWrite).unwrap();
+        let theirs: Vec<_> = (0..10).map(map).map(Region::unmapped_apart).collect();
+        // The kernel may show neighbors as one.
+        assert!(mapped() > 1);
+        drop((theirs, ours));
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+        while mapped() > 0 {
+            assert!(std::time::Instant::now() < deadline, "{len_bytes} B stay mapped");
+            std::thread::yield_now();
+        }
+    }
 }

@@ -345,8 +345,8 @@ pub unsafe trait Device: Clone {
         len: usize,
         access: Access,
     ) -> Result<Self::Mr, MemoryError> {
-        let _ = (pd, fd, access);
-        Err(MemoryError::foreign(len))
+        let _ = (pd, fd, len, access);
+        Err(MemoryError::Foreign)
     }
 
     /// A new completion channel.

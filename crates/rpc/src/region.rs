@@ -29,6 +29,12 @@ impl<N: Nic> LocalRegion<N> {
         self.mr.len_bytes()
     }
 
+    /// Whether the process that made the memory has left all its pages.
+    #[must_use]
+    pub fn has_pages(&self) -> bool {
+        self.mr.has_pages()
+    }
+
     /// Copies bytes out.
     ///
     /// # Panics

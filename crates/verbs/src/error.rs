@@ -87,6 +87,15 @@ pub enum MemoryError {
         /// The peer's port.
         peer: Lid,
     },
+    /// The NIC registers no memory that other processes made, and never will.
+    #[error("this NIC registers no memory of other processes")]
+    Foreign,
+    /// Memory that another process made is not as it must be. The same request fails again.
+    #[error("memory of another process is refused: {cause}")]
+    Unfit {
+        /// What is wrong with it, and the remedy.
+        cause: String,
+    },
     /// The operating system refused.
     #[error("cannot allocate or map {len_bytes} B: {cause}")]
     System {
@@ -95,15 +104,6 @@ pub enum MemoryError {
         /// The cause and its remedy.
         cause: String,
     },
-}
-
-impl MemoryError {
-    /// The NIC registers no memory that other processes made.
-    #[must_use]
-    pub fn foreign(len_bytes: usize) -> Self {
-        let cause = "this NIC registers no memory of other processes".to_owned();
-        Self::System { len_bytes: len_bytes as u64, cause }
-    }
 }
 
 /// Why a queue pair did not change state. Nothing has changed.

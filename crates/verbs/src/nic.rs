@@ -105,6 +105,11 @@ pub trait MemoryRegion {
     /// kept mapped until that peer continues or dies.
     fn deregister(self) -> Result<(), MemoryError>;
 
+    /// Whether the process that made the memory has left all its pages. It can take none away where the NIC sealed it.
+    fn has_pages(&self) -> bool {
+        true
+    }
+
     /// A gather or scatter entry inside the region.
     ///
     /// # Panics
@@ -294,13 +299,14 @@ pub trait Nic: Clone {
         access: Access,
     ) -> Result<Self::Mr, MemoryError>;
 
-    /// Registers memory that another process made: a memfd that nobody can shrink, of `len_bytes` at least.
-    /// It stays that process's too: what it stores there, and when, is its own affair. NICs that cannot
-    /// do that, as is the default, refuse.
+    /// Registers memory that another process made: a memfd that nobody can shrink, of `len_bytes` at least, all of whose
+    /// pages are allocated. It stays that process's too: what it stores there, and when, is its own affair. A NIC whose
+    /// peers need no mapping of it seals it, so that no page is taken away. NICs that cannot do that, as is the default,
+    /// refuse.
     ///
     /// # Errors
     ///
-    /// [`MemoryError`]; the descriptor is closed.
+    /// [`MemoryError`], of these [`MemoryError::Foreign`] and [`MemoryError::Unfit`]; the descriptor is closed.
     fn register_memfd(
         &self,
         pd: &Self::Pd,
@@ -308,8 +314,8 @@ pub trait Nic: Clone {
         len_bytes: usize,
         access: Access,
     ) -> Result<Self::Mr, MemoryError> {
-        let _ = (pd, fd, access);
-        Err(MemoryError::foreign(len_bytes))
+        let _ = (pd, fd, len_bytes, access);
+        Err(MemoryError::Foreign)
     }
 
     /// A new completion channel.

@@ -78,7 +78,11 @@ class BulkClient(Client):
     """A client whose calls can lend memory."""
 
     def region(self, length: int) -> Region:
-        """Zeroed memory, all of it allocated. The daemon keeps it until it is forgotten, or the client closed."""
+        """Zeroed memory, all of it allocated. The daemon keeps it until it is forgotten, or the client closed.
+
+        A refusal says by its status which kind it is: UNIMPLEMENTED, the NIC of the daemon lends no memory;
+        RESOURCE_EXHAUSTED, not now; OUT_OF_RANGE or INVALID_ARGUMENT, no region has this length.
+        """
         handle = ctypes.c_void_p()
         _check(library.copyrpc_client_region(self._handle, length, ctypes.byref(handle)))
         return Region(handle)

@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 use bootstrap::{RankInfo, Secret};
 use daemon::{
-    AddressSpaceNeed,
+    AddressSpaceNeed, DescriptorShares,
     config::{DaemonConfig, SECRET_FILE, Settings, Start},
     metrics::{Counter, DaemonState},
 };
@@ -12,11 +12,6 @@ use daemon::{
 use nics::hardware;
 
 use crate::{doctor::Finding, exit::OpenError, nic, stat};
-
-/// Descriptors that a client costs the daemon: its socket, its process, and its memory twice.
-const FDS_PER_CLIENT: u64 = 4;
-/// Descriptors that a daemon needs for itself.
-const FDS_OWN: u64 = 64;
 
 /// Memory that a NIC must be able to pin before anything works well.
 const PINNED_BYTES_MIN: u64 = 64 << 20;
@@ -140,17 +135,20 @@ fn limit(limits: &str, name: &str) -> Option<u64> {
 
 fn descriptors(limits: &str, settings: &Settings) -> Finding {
     let clients = settings.number(&daemon::config::CLIENTS_MAX);
-    let need = FDS_OWN + FDS_PER_CLIENT * clients;
-    match limit(limits, "Max open files") {
+    let limit = limit(limits, "Max open files");
+    let DescriptorShares { needed: need, regions } = DescriptorShares::of(clients, limit);
+    let lent = format!("{regions} for regions that calls lend");
+    match limit {
         Some(limit) if limit < need => Finding::fails(
             "open files",
-            format!("{limit}, but {clients} clients need {need}"),
+            format!("{limit}, but {clients} clients need {need}; {lent}"),
             "raise `ulimit -n` (systemd: LimitNOFILE), or lower COPYRPC_CLIENTS_MAX",
         ),
         Some(limit) => {
-            Finding::fine("open files", format!("{limit}, of which {need} may be needed"))
+            let found = format!("{limit}, of which {need} may be needed for clients, {lent}");
+            Finding::fine("open files", found)
         }
-        None => Finding::fine("open files", "unlimited"),
+        None => Finding::fine("open files", format!("unlimited, {lent}")),
     }
 }
 
@@ -273,11 +271,19 @@ fn daemons(settings: &Settings) -> Vec<Finding> {
     let finding = |snapshot: &daemon::metrics::Snapshot| {
         let found =
             format!("{}: {}, process {}", snapshot.name, snapshot.state, snapshot.process.pid);
+        let total = snapshot.total();
+        let [regions, bytes] =
+            [Counter::BulkRegions, Counter::BulkHeld].map(|counter| total.counter(counter));
+        let found = if regions == 0 {
+            found
+        } else {
+            format!("{found}, {regions} regions that calls lend ({} KiB)", bytes >> 10)
+        };
         if snapshot.state == DaemonState::Crashed {
             let remedy =
                 "`copyrpc stat` shows its last counters; start it again, which replaces them";
             Finding::note("daemon", found, remedy)
-        } else if let refused @ 1.. = snapshot.total().counter(Counter::NoMemory) {
+        } else if let refused @ 1.. = total.counter(Counter::NoMemory) {
             let found =
                 format!("{found}; {refused} times there was no memory to reach another node");
             let remedy = "its log names what was refused; raise `ulimit -v` (systemd: LimitAS) or the memory \
@@ -313,9 +319,12 @@ mod tests {
         assert_eq!(kernel("").verdict, Verdict::Note);
         let files = descriptors(LIMITS, &settings(&[]));
         assert_eq!(files.verdict, Verdict::Fails);
-        assert!(files.found.contains("1024, but 256 clients need 1088"), "{files:?}");
+        assert!(
+            files.found.contains("1024, but 256 clients need 1344; 128 for regions"),
+            "{files:?}"
+        );
         assert_eq!(descriptors(LIMITS, &settings(&[("clients-max", "16")])).verdict, Verdict::Fine);
-        assert_eq!(descriptors("", &settings(&[])).found, "unlimited");
+        assert!(descriptors("", &settings(&[])).found.starts_with("unlimited, 2048 for regions"));
         let pinned = pinned(LIMITS);
         assert!(pinned.verdict == Verdict::Note && pinned.found == "64 KiB", "{pinned:?}");
         let memory = |bytes| memory_limit(bytes, &settings(&[]));

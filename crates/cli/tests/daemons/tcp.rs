@@ -1,6 +1,18 @@
 //! Daemons whose NIC is TCP, which share no memory, or `hosts`, which do on one host: they serve, and survive what
 //! others survive.
 
+use std::{
+    fs::{self, File},
+    io,
+    os::unix::fs::FileExt as _,
+    thread,
+    time::Duration,
+};
+
+use client::{
+    ClientConfig, To,
+    bulk::{BulkProvider, Direction, Move},
+};
 use daemon::{Status, metrics::Counter};
 use rustix::process::Signal;
 
@@ -30,6 +42,58 @@ fn daemons_of_one_host_serve_over_nic_hosts_with_either_transport() {
     serve_and_leave(Cluster::with(2, &[HOSTS, HERE]));
     let dc = ("COPYRPC_TRANSPORT", "dc");
     serve_and_leave(Cluster::with(2, &[HOSTS, HERE, dc, ("COPYRPC_THREADS", "2")]));
+}
+
+/// Another port needs no mapping of the memory: the daemon seals it, and the process that made it takes no page away.
+#[test]
+fn calls_lend_memory_over_tcp_and_it_is_sealed_against_holes() {
+    // A length that no other test uses; each half is moved at once.
+    const LEN_BYTES: u64 = 2 * 130 * 4096;
+    const HALF_BYTES: u64 = LEN_BYTES / 2;
+    const LONG: Duration = Duration::from_secs(30);
+    let cluster = Cluster::with(2, &[TCP, HERE]);
+    let mut client = cluster.client(0);
+    let mut provider = BulkProvider::offer(&cluster.socket(1), 5, ClientConfig::default()).unwrap();
+    let (region, own) = (client.bulk(LEN_BYTES).unwrap(), provider.bulk(HALF_BYTES).unwrap());
+    let sent: Vec<u8> = (0..HALF_BYTES).map(|at| at.to_le_bytes()[1] ^ 7).collect();
+    region.write(0, &sent).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut work = None;
+            eventually(|| {
+                work = provider.next(Duration::from_millis(100)).unwrap();
+                work.is_some()
+            });
+            let work = work.unwrap();
+            let entry = |direction, offset| {
+                let len_bytes = HALF_BYTES;
+                [Move { slice: 0, direction, offset, local_offset: 0, len_bytes }]
+            };
+            for moves in [entry(Direction::Pull, 0), entry(Direction::Push, HALF_BYTES)] {
+                assert_eq!(provider.transfer(&work, &own, &moves, LONG), Ok(HALF_BYTES));
+            }
+            provider.answer(work, Status::Ok, b"moved").unwrap();
+            provider.next(Duration::ZERO).unwrap();
+        });
+        let to = To { rank: 1, service: 5, method: 0 };
+        let answer = client.call_bulk(to, b"", &[region.writable(0, LEN_BYTES)], LONG).unwrap();
+        assert_eq!(answer, b"moved");
+    });
+    let mut came = vec![0; sent.len()];
+    region.read(HALF_BYTES, &mut came).unwrap();
+    assert!(came == sent);
+    let mut sealed = 0;
+    for entry in fs::read_dir("/proc/self/fd").unwrap() {
+        let path = entry.unwrap().path();
+        let is_meant =
+            fs::read_link(&path).is_ok_and(|to| to.ends_with("memfd:copyrpc-bulk (deleted)"));
+        if is_meant && fs::metadata(&path).is_ok_and(|file| file.len() == LEN_BYTES) {
+            let written = File::options().write(true).open(&path).unwrap().write_at(b"x", 0);
+            assert_eq!(written.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+            sealed += 1;
+        }
+    }
+    assert_eq!(sealed, 1);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! process ─▶ daemon  CallHead to the own daemon, one of `method`; then
+//!    ROOM            RegionHead
 //!    REGION          RegionHead, after a descriptor over the socket            ─▶ id u64
 //!    FORGET          id u64
 //!    CALL            BulkCallHead; SliceHead of each slice; body               ─▶ body
@@ -46,8 +47,10 @@ pub mod method {
     pub const PEER_CALL: u16 = 72;
     /// Between daemons: nothing may be moved any more for a call.
     pub const PEER_CLOSE: u16 = 73;
+    /// Asks whether memory of a length may be registered, before it is made.
+    pub const ROOM: u16 = 74;
     /// The last.
-    pub const LAST: u16 = PEER_CLOSE;
+    pub const LAST: u16 = ROOM;
 }
 
 /// A bit of [`SliceHead::flags`], [`SliceInfo::flags`] and [`PeerSlice::flags`]: the other side may write the
@@ -73,7 +76,7 @@ macro_rules! head {
 }
 
 head! {
-    /// First in the body of [`method::REGION`].
+    /// First in the body of [`method::REGION`] and [`method::ROOM`].
     RegionHead {
         /// Length of the memory.
         len_bytes: U64,

@@ -41,14 +41,105 @@ use crate::{CallError, Client, HERE, To, call_head, message::DAEMON, patience};
 use message::{BODY_BYTES_MAX, BulkCallHead, IS_WRITABLE, RegionHead, SliceHead, method};
 
 /// Why there is no bulk memory.
+///
+/// | variant | try again |
+/// |---|---|
+/// | [`Memory`](Self::Memory), [`Share`](Self::Share) | later |
+/// | [`NeverLends`](Self::NeverLends) | never, with this daemon |
+/// | [`Unfit`](Self::Unfit), [`TooLong`](Self::TooLong) | not with this length or this memory |
+/// | [`Daemon`](Self::Daemon) | as that error says |
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum BulkError {
     /// The memory cannot be mapped.
     #[error(transparent)]
     Memory(#[from] MapError),
-    /// The daemon did not register it: its NIC cannot, or the process has as much as it may have.
+    /// The NIC of the daemon lends no memory of processes.
+    #[error("the NIC of this daemon lends no memory of processes; pass bodies with ordinary calls")]
+    NeverLends,
+    /// The share of the process, or that of all processes, is used up.
+    #[error(
+        "{len_bytes} B are not registered now: this process has as many regions or bytes as it may have \
+         (COPYRPC_CALLER_BULK_BYTES), or the daemon has; forget a region, or retry later"
+    )]
+    Share {
+        /// Length of the region.
+        len_bytes: u64,
+    },
+    /// No process may register so much.
+    #[error(
+        "{len_bytes} B are more than a process may register; make smaller regions, or raise \
+         COPYRPC_CALLER_BULK_BYTES of the daemon"
+    )]
+    TooLong {
+        /// Length of the region.
+        len_bytes: u64,
+    },
+    /// The daemon refuses the memory as it is.
+    #[error(
+        "the daemon refuses the memory: its length is 0, pages of it are not allocated, or its seals are not those of a \
+         region; its log says which"
+    )]
+    Unfit,
+    /// The daemon did not answer, or answered with something else.
     #[error("the daemon registers no bulk memory: {0}")]
-    Daemon(#[from] CallError),
+    Daemon(CallError),
+}
+
+impl BulkError {
+    /// How a request to register `len_bytes` failed.
+    fn of(error: CallError, len_bytes: u64) -> Self {
+        match error {
+            CallError::NoService(_) => Self::NeverLends,
+            CallError::Refused(Status::ResourceExhausted) => Self::Share { len_bytes },
+            CallError::Unanswered(Status::OutOfRange) => Self::TooLong { len_bytes },
+            CallError::Unanswered(Status::InvalidArgument) => Self::Unfit,
+            error => Self::Daemon(error),
+        }
+    }
+
+    /// The status that stands for this error.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        match self {
+            Self::Memory(_) | Self::Share { .. } => Status::ResourceExhausted,
+            Self::NeverLends => Status::Unimplemented,
+            Self::TooLong { .. } => Status::OutOfRange,
+            Self::Unfit => Status::InvalidArgument,
+            Self::Daemon(error) => error.status(),
+        }
+    }
+}
+
+/// Something that asks the daemon of this node about regions.
+trait Registrar {
+    /// Has the daemon do `method` for a region of this length.
+    fn ask_region(&mut self, method: u16, len_bytes: u64) -> Result<u64, CallError>;
+
+    /// Sends the descriptor of the region that is asked about next.
+    fn send(&mut self, region: &BulkRegion) -> Result<(), CallError>;
+
+    /// Makes a region, after the daemon has said that there is room for it.
+    fn make_region(&mut self, len_bytes: u64) -> Result<BulkRegion, BulkError> {
+        let of = |error| BulkError::of(error, len_bytes);
+        self.ask_region(method::ROOM, len_bytes).map_err(of)?;
+        let mut region = BulkRegion::make(len_bytes)?;
+        self.send(&region).map_err(of)?;
+        region.id = self.ask_region(method::REGION, len_bytes).map_err(of)?;
+        Ok(region)
+    }
+}
+
+impl Registrar for Client {
+    fn ask_region(&mut self, method: u16, len_bytes: u64) -> Result<u64, CallError> {
+        let head = RegionHead { len_bytes: len_bytes.into() };
+        let timeout = self.config.timeout;
+        word_or_zero(self.ask(method, &[head.as_bytes()], timeout)?)
+    }
+
+    fn send(&mut self, region: &BulkRegion) -> Result<(), CallError> {
+        Ok(self.ipc.send_descriptor(region.fd()?)?)
+    }
 }
 
 /// The header of a request to the daemon of this node.
@@ -60,6 +151,11 @@ fn daemon_head(method: u16, timeout: Duration) -> crate::message::CallHead {
 fn word(answer: &[u8]) -> Result<u64, CallError> {
     let bytes = answer.first_chunk().ok_or(CallError::Unanswered(Status::Internal))?;
     Ok(u64::from_le_bytes(*bytes))
+}
+
+/// The same; an empty answer is as good as 0.
+fn word_or_zero(answer: &[u8]) -> Result<u64, CallError> {
+    if answer.is_empty() { Ok(0) } else { word(answer) }
 }
 
 impl Client {
@@ -92,13 +188,7 @@ impl Client {
     ///
     /// [`BulkError`].
     pub fn bulk(&mut self, len_bytes: u64) -> Result<BulkRegion, BulkError> {
-        let mut region = BulkRegion::make(len_bytes)?;
-        let fd = region.region.fd().ok_or(CallError::Unanswered(Status::Internal))?;
-        self.ipc.send_descriptor(fd).map_err(CallError::from)?;
-        let timeout = self.config.timeout;
-        let head = RegionHead { len_bytes: len_bytes.into() };
-        region.id = word(self.ask(method::REGION, &[head.as_bytes()], timeout)?)?;
-        Ok(region)
+        self.make_region(len_bytes)
     }
 
     /// Calls a method of a service that a [`BulkProvider`] offers, which may use the slices until it
@@ -167,7 +257,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// The region, and why: [`Status::FailedPrecondition`] if slices of it are lent.
+    /// The region, and why: [`Status::FailedPrecondition`] if slices of it are lent, [`CallError::NotHeld`] if the
+    /// daemon has no such region of this client.
     pub fn forget(&mut self, region: BulkRegion) -> Result<(), (BulkRegion, CallError)> {
         let timeout = self.config.timeout;
         match self.ask(method::FORGET, &[&region.id.to_le_bytes()], timeout) {

@@ -12,12 +12,12 @@ use zerocopy::{FromBytes as _, IntoBytes as _};
 use crate::{
     CallError, ClientConfig, ProvideError,
     bulk::{
-        BulkError, BulkRegion, Move, daemon_head,
+        BulkError, BulkRegion, Move, Registrar, daemon_head,
         message::{
             BulkServeHead, BulkWorkHead, IS_WRITABLE, MoveHead, RegionHead, SliceInfo,
             TransferHead, entries, method,
         },
-        word,
+        word, word_or_zero,
     },
     patience,
 };
@@ -111,12 +111,7 @@ impl BulkProvider {
     ///
     /// [`BulkError`].
     pub fn bulk(&mut self, len_bytes: u64) -> Result<BulkRegion, BulkError> {
-        let mut region = BulkRegion::make(len_bytes)?;
-        let fd = region.region.fd().ok_or(CallError::Unanswered(Status::Internal))?;
-        self.ipc.send_descriptor(fd).map_err(CallError::from)?;
-        let head = RegionHead { len_bytes: len_bytes.into() };
-        region.id = self.ask(method::REGION, head.as_bytes())?;
-        Ok(region)
+        self.make_region(len_bytes)
     }
 
     /// The next call; `None`: there was none for `timeout`.
@@ -286,15 +281,23 @@ impl BulkProvider {
                     ended.insert(ticket, answer.and_then(word));
                 }
                 Asked::Word => {
-                    let empty_is_zero =
-                        |bytes: &[u8]| if bytes.is_empty() { Ok(0) } else { word(bytes) };
-                    *waited = Some(answer.and_then(empty_is_zero));
+                    *waited = Some(answer.and_then(word_or_zero));
                 }
             }
         });
         if taken == 0 {
             ipc.rest();
         }
+    }
+}
+
+impl Registrar for BulkProvider {
+    fn ask_region(&mut self, method: u16, len_bytes: u64) -> Result<u64, CallError> {
+        self.ask(method, RegionHead { len_bytes: len_bytes.into() }.as_bytes())
+    }
+
+    fn send(&mut self, region: &BulkRegion) -> Result<(), CallError> {
+        Ok(self.ipc.send_descriptor(region.fd()?)?)
     }
 }
 

@@ -1,6 +1,11 @@
 //! Memory that a process shares with its daemon.
 
+use std::os::fd::BorrowedFd;
+
 use memory::{MapError, Region};
+use proto::Status;
+
+use crate::CallError;
 
 /// Memory of this process that its daemon has mapped and registered, once.
 ///
@@ -33,13 +38,16 @@ pub enum RegionError {
 }
 
 impl BulkRegion {
-    /// Sealed memory of `len_bytes`, all of it allocated.
+    /// Memory of `len_bytes` that nobody can resize, all of it allocated. The daemon may add seals.
     pub(super) fn make(len_bytes: u64) -> Result<Self, MapError> {
         let len = usize::try_from(len_bytes).unwrap_or(usize::MAX);
         let region = Region::memfd("copyrpc-bulk", len)?;
-        // It fails only for memory that is no file.
-        let _ = region.seal_size();
         Ok(Self { region, id: 0, len_bytes, pid: std::process::id() })
+    }
+
+    /// The descriptor that the daemon gets.
+    pub(super) fn fd(&self) -> Result<BorrowedFd<'_>, CallError> {
+        self.region.fd().ok_or(CallError::Unanswered(Status::Internal))
     }
 
     /// Length in bytes.

@@ -22,6 +22,7 @@ use client::{
     bulk::message::method,
     message::{DETAIL_BYTES_MAX, origin},
 };
+use memory::sync::Arc;
 use provider::{Offer, Work};
 use regions::Regions;
 use rpc::{PeerId, Status, Worker};
@@ -35,6 +36,7 @@ use crate::{
     dispatcher::Dispatcher,
     limits::Limits,
     metrics::Counter,
+    process_regions::{Maker, ProcessRegions, RegionCount},
 };
 use caller::Lent;
 
@@ -84,6 +86,11 @@ impl<N: Nic, P: ClientPort> Turn<'_, N, P> {
     }
 }
 
+/// The process that makes a request.
+fn maker<N: Nic, P: ClientPort>(turn: &mut Turn<'_, N, P>, request: &ClientMessage<P>) -> Maker {
+    Maker::of(turn.port.replies().process_of(request.reply_to), P::tag(request.client))
+}
+
 /// How a request is answered.
 enum Answer {
     Now(Status, Vec<u8>),
@@ -119,9 +126,9 @@ pub(crate) struct Bulk<N: Nic, P: ClientPort> {
 }
 
 impl<N: Nic, P: ClientPort> Bulk<N, P> {
-    pub(crate) fn new(limits: &Limits) -> Self {
+    pub(crate) fn new(limits: &Limits, processes: Arc<ProcessRegions>) -> Self {
         Self {
-            regions: Regions::new(limits),
+            regions: Regions::new(limits, processes),
             lent: SlotTable::bounded(LENT_MAX),
             works: SlotTable::bounded(WORKS_MAX),
             offers: BTreeMap::new(),
@@ -134,8 +141,8 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
     }
 
     /// Memory that clients have registered.
-    pub(crate) fn held_bytes(&self) -> u64 {
-        self.regions.held_bytes()
+    pub(crate) fn held(&self) -> RegionCount {
+        self.regions.held()
     }
 
     /// Calls that lend or borrow memory.
@@ -183,12 +190,17 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
             bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))
         };
         let outcome = match *method {
+            method::ROOM => {
+                let maker = maker(turn, request);
+                self.regions.check_share(maker, word(0)).map(|()| Status::Ok.into())
+            }
             method::REGION => {
+                let maker = maker(turn, request);
                 let Some(fd) = turn.port.take_descriptor(*client) else {
                     return Status::InvalidArgument.into();
                 };
                 self.regions
-                    .register(turn.worker, *client, fd, word(0))
+                    .register(turn.worker, *client, maker, fd, word(0))
                     .map(|key| Answer::word(key.to_u64()))
             }
             method::FORGET => Ok(self.regions.forget(*client, word(0)).into()),
@@ -201,7 +213,14 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
             _ => Err(Status::Unimplemented),
         };
         outcome.unwrap_or_else(|status| {
-            if matches!(status, Status::PermissionDenied | Status::OutOfRange | Status::Cancelled) {
+            let is_breach = matches!(
+                status,
+                Status::PermissionDenied
+                    | Status::OutOfRange
+                    | Status::Cancelled
+                    | Status::DataLoss
+            );
+            if is_breach {
                 turn.count(Counter::BulkRefused, 1);
             }
             Answer::from(status)

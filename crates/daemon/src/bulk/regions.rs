@@ -1,21 +1,23 @@
 //! Memory of clients that the NIC may access.
 
-use crate::limits::Limits;
+use std::os::fd::OwnedFd;
+
+use memory::sync::Arc;
 use proto::bulk::{Extent, Slice};
 use rpc::{LocalRegion, Status, Worker};
 use slots::{Key, SlotTable};
-use std::os::fd::OwnedFd;
-use verbs::Nic;
+use verbs::{MemoryError, Nic};
 
-/// Regions of one client.
-const REGIONS_MAX: usize = 64;
+use crate::{
+    limits::Limits,
+    process_regions::{Maker, ProcessRegions, RegionCount},
+};
 
-/// Regions of all clients: each is a mapping and a key of the NIC.
-const ALL_MAX: u32 = 4096;
-
-/// A region of a client.
+/// A region of a client: a mapping, a descriptor and a key of the NIC.
 struct Entry<N: Nic, C> {
     client: C,
+    /// Whose share it counts against.
+    maker: Maker,
     region: LocalRegion<N>,
     len_bytes: u64,
     /// Slices that are lent, and transfers from or to it.
@@ -27,59 +29,86 @@ struct Entry<N: Nic, C> {
 /// The regions of all clients, by key.
 pub(super) struct Regions<N: Nic, C> {
     table: SlotTable<Entry<N, C>>,
-    /// Of all clients, and of one.
-    limit_bytes: u64,
-    client_limit_bytes: u64,
-    /// Of all clients.
-    held_bytes: u64,
+    /// Of all clients of this thread, and of one process.
+    bounds: RegionCount,
+    process_bounds: RegionCount,
+    /// Of all clients of this thread.
+    held: RegionCount,
+    processes: Arc<ProcessRegions>,
 }
 
 impl<N: Nic, C: Copy + Eq> Regions<N, C> {
-    pub(super) fn new(limits: &Limits) -> Self {
+    pub(super) fn new(limits: &Limits, processes: Arc<ProcessRegions>) -> Self {
+        let (regions, bytes) = (limits.regions, limits.bulk_bytes);
+        let process_bounds =
+            RegionCount { regions: limits.regions_per_process, bytes: limits.caller_bulk_bytes };
         Self {
-            table: SlotTable::bounded(ALL_MAX),
-            limit_bytes: limits.bulk_bytes,
-            client_limit_bytes: limits.caller_bulk_bytes,
-            held_bytes: 0,
+            table: SlotTable::bounded(u32::try_from(regions).unwrap_or(u32::MAX)),
+            bounds: RegionCount { regions, bytes },
+            process_bounds,
+            held: RegionCount::default(),
+            processes,
         }
     }
 
-    /// Bytes that are registered.
-    pub(super) fn held_bytes(&self) -> u64 {
-        self.held_bytes
+    /// Regions and bytes that are registered.
+    pub(super) fn held(&self) -> RegionCount {
+        self.held
     }
 
     fn remove(&mut self, key: Key) {
         if let Some(entry) = self.table.remove(key) {
-            self.held_bytes -= entry.len_bytes;
+            self.held.remove(entry.len_bytes);
+            self.processes.remove(entry.maker, entry.len_bytes);
+        }
+    }
+
+    /// Whether a process may register a region of this length now.
+    ///
+    /// # Errors
+    ///
+    /// [`Status::OutOfRange`]: never; [`Status::ResourceExhausted`]: not now.
+    pub(super) fn check_share(&self, maker: Maker, len_bytes: u64) -> Result<(), Status> {
+        if len_bytes > self.process_bounds.bytes {
+            return Err(Status::OutOfRange);
+        }
+        // No process gets more than is left for all others.
+        let left = RegionCount {
+            regions: self.bounds.regions.saturating_sub(self.held.regions),
+            bytes: self.bounds.bytes.saturating_sub(self.held.bytes),
+        };
+        let bounds = self.process_bounds.least(left);
+        if self.processes.of(maker).has_room(len_bytes, bounds) {
+            Ok(())
+        } else {
+            Err(Status::ResourceExhausted)
         }
     }
 
     /// Maps and registers memory of a client.
+    ///
+    /// # Errors
+    ///
+    /// As of [`check_share`](Self::check_share); [`Status::InvalidArgument`]: the memory is not as it must be;
+    /// [`Status::Unimplemented`]: the NIC lends none.
     pub(super) fn register(
         &mut self,
         worker: &mut Worker<N>,
         client: C,
+        maker: Maker,
         fd: OwnedFd,
         len_bytes: u64,
     ) -> Result<Key, Status> {
-        let own = self.table.iter().filter(|(_, entry)| entry.client == client);
-        let (count, sum) =
-            own.fold((0, 0_u64), |(count, sum), (_, entry)| (count + 1, sum + entry.len_bytes));
-        // No client gets more than is left for all others.
-        let left = self.limit_bytes.saturating_sub(self.held_bytes);
-        if count >= REGIONS_MAX || sum.saturating_add(len_bytes) > left.min(self.client_limit_bytes)
-        {
-            return Err(Status::ResourceExhausted);
-        }
+        self.check_share(maker, len_bytes)?;
         let len = usize::try_from(len_bytes).map_err(|_| Status::OutOfRange)?;
         let region = worker.expose_memfd(fd, len).map_err(|error| {
-            tracing::warn!(%error, "bulk memory of a client is refused");
-            Status::InvalidArgument
+            tracing::warn!(%error, "memory of a process is not registered");
+            status_of(&error)
         })?;
-        let entry = Entry { client, region, len_bytes, uses: 0, is_forgotten: false };
+        let entry = Entry { client, maker, region, len_bytes, uses: 0, is_forgotten: false };
         let key = self.table.insert(entry).map_err(|_| Status::ResourceExhausted)?;
-        self.held_bytes += len_bytes;
+        self.held.add(len_bytes);
+        self.processes.add(maker, len_bytes);
         Ok(key)
     }
 
@@ -105,6 +134,9 @@ impl<N: Nic, C: Copy + Eq> Regions<N, C> {
     ) -> Result<(Key, Slice), Status> {
         let (key, entry) = self.own(client, word).ok_or(Status::PermissionDenied)?;
         let extent = Extent::new(offset, len_bytes, entry.len_bytes).ok_or(Status::OutOfRange)?;
+        if !entry.region.has_pages() {
+            return Err(Status::DataLoss);
+        }
         Ok((key, Slice { extent, is_writable }))
     }
 
@@ -158,6 +190,18 @@ impl<N: Nic, C: Copy + Eq> Regions<N, C> {
     }
 }
 
+/// Whose fault it is that memory was not registered.
+fn status_of(error: &MemoryError) -> Status {
+    match error {
+        MemoryError::Foreign => Status::Unimplemented,
+        MemoryError::Unfit { .. } | MemoryError::Length { .. } | MemoryError::Access(_) => {
+            Status::InvalidArgument
+        }
+        // Keys, descriptors, memory, or the kernel.
+        _ => Status::ResourceExhausted,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsFd as _;
@@ -166,37 +210,107 @@ mod tests {
 
     use super::*;
 
+    type Nic = softnic::Nic;
+
+    struct Rig {
+        worker: Worker<Nic>,
+        memory: memory::Region,
+    }
+
+    impl Rig {
+        fn new(name: &str) -> Self {
+            let fabric = format!("{name}-{}", std::process::id());
+            let config = softnic::Config { fabric, ..softnic::Config::default() };
+            let worker = Worker::open(softnic::open(&config).unwrap(), Config::default(), 0);
+            let memory = memory::Region::memfd("copyrpc-test", 4096).unwrap();
+            Self { worker: worker.unwrap(), memory }
+        }
+
+        /// A region of one page of connection `client` of process `pid`.
+        fn add(
+            &mut self,
+            regions: &mut Regions<Nic, u32>,
+            client: u32,
+            pid: u32,
+        ) -> Result<Key, Status> {
+            let fd = self.memory.fd().unwrap().as_fd().try_clone_to_owned().unwrap();
+            regions.register(&mut self.worker, client, Maker::Process(pid), fd, 4096)
+        }
+
+        /// As many as a process gets, over four connections.
+        fn fill(&mut self, regions: &mut Regions<Nic, u32>, pid: u32) -> usize {
+            let taken = (0..1000).map(|nth| self.add(regions, pid * 4 + nth % 4, pid));
+            let is_taken = |result: &Result<Key, Status>| {
+                let result = result.as_ref();
+                result.inspect_err(|status| assert_eq!(**status, Status::ResourceExhausted)).is_ok()
+            };
+            taken.take_while(is_taken).count()
+        }
+    }
+
+    /// However many connections it has, and on which thread they are.
+    #[test]
+    fn fault_i4_a_process_has_one_share_of_regions_on_all_connections_and_threads() {
+        let mut rig = Rig::new("share-of-regions");
+        let limits = Limits { regions: 200, ..Limits::default() };
+        let processes = Arc::new(ProcessRegions::default());
+        let mut first = Regions::new(&limits, Arc::clone(&processes));
+        let mut second = Regions::new(&limits, Arc::clone(&processes));
+        assert_eq!(rig.fill(&mut first, 1), 64);
+        assert_eq!(rig.fill(&mut second, 1), 0, "on another thread");
+        // By what is left for all others, so that the next one finds some.
+        assert_eq!([2, 3, 4].map(|pid| rig.fill(&mut first, pid)), [64, 36, 18]);
+        assert!(rig.add(&mut first, 40, 10).is_ok());
+        first.retain(|client| client == 40);
+        assert_eq!(first.held(), RegionCount { regions: 1, bytes: 4096 });
+        assert_eq!(rig.fill(&mut second, 1), 64, "its share is back");
+        drop((first, second));
+    }
+
+    /// The daemon's own registrations find keys and descriptors, whatever processes do.
+    #[test]
+    fn fault_i4_all_regions_of_all_processes_leave_keys_for_the_daemon() {
+        let mut rig = Rig::new("keys-left");
+        let limits = Limits::default();
+        let mut regions = Regions::new(&limits, Arc::default());
+        let filled: usize = (1..200).map(|pid| rig.fill(&mut regions, pid)).sum();
+        assert!(filled <= limits.regions && filled > limits.regions / 2, "{filled}");
+        let own: Vec<_> = (0..1024).map(|_| rig.worker.expose(4096).unwrap()).collect();
+        drop(own);
+    }
+
+    #[test]
+    fn a_refusal_says_whether_it_is_the_process_the_daemon_or_the_nic() {
+        let mut rig = Rig::new("refusals");
+        let limits = Limits { caller_bulk_bytes: 64 << 10, ..Limits::default() };
+        let mut regions = Regions::new(&limits, Arc::default());
+        let mut refused = |memory: &memory::Region, len_bytes| {
+            let fd = memory.fd().unwrap().as_fd().try_clone_to_owned().unwrap();
+            let maker = Maker::Process(1);
+            regions.register(&mut rig.worker, 1_u32, maker, fd, len_bytes).unwrap_err()
+        };
+        let sparse = memory::Region::sparse_memfd("copyrpc-test", 4096).unwrap();
+        assert_eq!(refused(&sparse, 4096), Status::InvalidArgument, "pages are missing");
+        assert_eq!(refused(&rig.memory, 8192), Status::InvalidArgument, "it is shorter");
+        assert_eq!(refused(&rig.memory, 65 << 10), Status::OutOfRange, "more than a process has");
+        assert_eq!(status_of(&MemoryError::Foreign), Status::Unimplemented);
+        let none = MemoryError::NoKey { limit: 1 };
+        assert_eq!(status_of(&none), Status::ResourceExhausted);
+    }
+
     #[test]
     fn fault_i4_no_client_registers_what_is_left_for_others_and_all_comes_back() {
-        let fabric = format!("regions-{}", std::process::id());
-        let nic = softnic::open(&softnic::Config { fabric, ..softnic::Config::default() }).unwrap();
-        let mut worker = Worker::open(nic, Config::default(), 0).unwrap();
+        let mut rig = Rig::new("regions");
         let limits =
             Limits { bulk_bytes: 64 << 10, caller_bulk_bytes: 24 << 10, ..Limits::default() };
-        let mut regions = Regions::new(&limits);
-        let memory = memory::Region::memfd("copyrpc-test", 4096).unwrap();
-        memory.seal_size().unwrap();
-        let mut take = |regions: &mut Regions<_, u32>, client| {
-            (0..64)
-                .take_while(|_| {
-                    let fd = memory.fd().unwrap().as_fd().try_clone_to_owned().unwrap();
-                    match regions.register(&mut worker, client, fd, 4096) {
-                        Ok(_) => true,
-                        Err(status) => {
-                            assert_eq!(status, Status::ResourceExhausted);
-                            false
-                        }
-                    }
-                })
-                .count()
-        };
-        let counts = [1, 2, 3, 4].map(|client| take(&mut regions, client));
+        let mut regions = Regions::new(&limits, Arc::default());
+        let counts = [1, 2, 3, 4].map(|pid| rig.fill(&mut regions, pid));
         // By the limit of one first, then by what is left for others.
         assert_eq!(counts, [6, 5, 3, 1]);
-        assert_eq!(regions.held_bytes(), 15 * 4096);
-        regions.retain(|client| client == 4);
-        assert_eq!(regions.held_bytes(), 4096);
+        assert_eq!(regions.held().bytes, 15 * 4096);
+        regions.retain(|client| client / 4 == 4);
+        assert_eq!(regions.held().bytes, 4096);
         regions.retain(|_| false);
-        assert_eq!(regions.held_bytes(), 0);
+        assert_eq!(regions.held(), RegionCount::default());
     }
 }

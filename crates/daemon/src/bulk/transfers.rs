@@ -191,6 +191,9 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
         let (Some(slice), Some(local)) = (regions.get(slice), regions.get(local)) else {
             return Begun::Failed(Status::Unavailable);
         };
+        if !slice.has_pages() || !local.has_pages() {
+            return Begun::Failed(Status::DataLoss);
+        }
         if buffer.is_empty() {
             *buffer = vec![0; COPY_BYTES].into();
         }
@@ -223,6 +226,9 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
         let Some(local) = self.regions.get(local) else {
             return Begun::Failed(Status::Unavailable);
         };
+        if !local.has_pages() {
+            return Begun::Failed(Status::DataLoss);
+        }
         let to_usize = |word: u64| usize::try_from(word).unwrap_or(usize::MAX);
         let range = Range {
             remote_offset: segment.remote_offset,

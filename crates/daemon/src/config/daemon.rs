@@ -218,6 +218,7 @@ impl DaemonConfig {
                 service_large_memory_bytes: narrow(settings, &SERVICE_LARGE_MEMORY_BYTES),
                 bulk_bytes: settings.number(&BULK_BYTES),
                 caller_bulk_bytes: settings.number(&CALLER_BULK_BYTES),
+                ..Limits::default()
             },
             rights: Rights::parse(settings.text(&RIGHTS))?,
             depth: narrow(settings, &DEPTH),

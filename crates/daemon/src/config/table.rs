@@ -236,12 +236,13 @@ pub const BULK_BYTES: Knob = Knob {
               with `resource exhausted`",
 };
 
-/// Most bytes that one client has registered.
+/// Most bytes that one process has registered.
 pub const CALLER_BULK_BYTES: Knob = Knob {
     env: "COPYRPC_CALLER_BULK_BYTES",
     kind: KnobKind::Bytes { min: 4 << 10, max: 1 << 46 },
     default: "16GiB",
-    meaning: "How much of COPYRPC_BULK_BYTES one client may have. No client gets more than is left for all others",
+    meaning: "How much of COPYRPC_BULK_BYTES one process may have, over all its connections. No process gets more \
+              than is left for all others",
 };
 
 /// Most services that a client offers.

@@ -90,6 +90,7 @@ numbered! {
         LargeHeld = "large_held_bytes", "Bytes of bodies that go by rendezvous, to and from other nodes, now.";
         LargeRegistered = "large_registered_bytes", "Bytes of memory that is registered for such bodies, now.";
         BulkHeld = "bulk_held_bytes", "Bytes of memory that clients have registered for calls to lend, now.";
+        BulkRegions = "bulk_regions", "Regions of memory that clients have registered for calls to lend, now.";
         PeersUp = "peers_up", "Peers that are up now.";
     }
 }
@@ -106,6 +107,7 @@ impl Counter {
             | Self::LargeHeld
             | Self::LargeRegistered
             | Self::BulkHeld
+            | Self::BulkRegions
             | Self::PeersUp => CounterKind::Gauge,
             _ => CounterKind::Total,
         }

@@ -84,18 +84,24 @@ pub enum RefuseReason {
         "this process has as many clients as one process may have; raise `clients_per_process`"
     )]
     ProcessLimit,
+    /// The server has no descriptor for the client's connection.
+    #[error(
+        "the server has no descriptor left for another client; raise its `ulimit -n` (systemd: LimitNOFILE), or retry later"
+    )]
+    Descriptors,
     /// A reason that a newer server knows.
     #[error("the server gave a reason that this version does not know")]
     Unknown,
 }
 
 impl RefuseReason {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 6] = [
         Self::ServerFull,
         Self::UserLimit,
         Self::ResourceExhausted,
         Self::Version,
         Self::ProcessLimit,
+        Self::Descriptors,
     ];
 }
 

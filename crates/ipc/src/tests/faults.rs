@@ -171,6 +171,23 @@ fn fault_b9_a_server_out_of_descriptors_serves_whom_it_has_and_recovers() {
     expect_increment(&mut client, b"undisturbed");
 }
 
+/// It is told at once, and not left to wait until it gives up.
+#[test]
+fn fault_b9_a_newcomer_for_whom_no_descriptor_is_left_is_told_so() {
+    let dir = Dir::new();
+    let _server = Role::start("server without descriptors", &dir.socket(), None);
+    for _ in 0..20 {
+        let mut refused = None;
+        eventually("a server listens", || {
+            let connected = BlockingClient::connect(&dir.socket(), patient());
+            refused = connected.err();
+            !matches!(refused, Some(ConnectError::Socket(_)))
+        });
+        let reason = RefuseReason::Descriptors;
+        assert!(matches!(refused, Some(ConnectError::Refused(r)) if r == reason), "{refused:?}");
+    }
+}
+
 #[test]
 fn fault_c1_a_server_out_of_memory_refuses_newcomers_and_recovers() {
     let dir = Dir::new();

@@ -26,6 +26,7 @@ fn role() {
         "sleepy server" => serve(&path, small_wait(Wait::Block)),
         "client" => call_for_ever(&path, Wait::default()),
         "server with few descriptors" => serve_with_few_descriptors(&path),
+        "server without descriptors" => serve_without_descriptors(&path),
         "server with little memory" => serve_with_little_memory(&path),
         "client with calls in flight" => keep_in_flight(&path),
         "client that leaves its responses unread" => leave_unread(&path),
@@ -80,6 +81,19 @@ fn serve_with_few_descriptors(path: &Path) {
             _ => increment(request),
         });
         backoffs.set(server.stats().accept_backoffs);
+        server.rest(u64::MAX);
+    }
+}
+
+/// Has no descriptor for any client.
+fn serve_without_descriptors(path: &Path) {
+    let mut server = Server::bind(path, small_wait(Wait::default())).expect("nobody else is there");
+    limit(Resource::Nofile, descriptors() + 20);
+    // Numbers below the limit may be free.
+    let taken: Vec<_> = std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect();
+    assert!(!taken.is_empty());
+    loop {
+        server.serve(increment);
         server.rest(u64::MAX);
     }
 }

@@ -43,6 +43,22 @@ pub enum MapError {
     /// The creator sealed it against further writers.
     #[error("the file is sealed against new writable mappings; map it read-only")]
     WriteDenied,
+    /// Its creator took the right to seal it away.
+    #[error(
+        "the received file takes no further seals, so that its creator could take pages away; leave F_SEAL_SEAL out"
+    )]
+    SealsFinal,
+    /// Pages of it are not allocated: whoever touches them pays for them.
+    #[error(
+        "{allocated_bytes} B of the {file_bytes} B of the received file are allocated; its creator must allocate all of \
+         them (`fallocate`)"
+    )]
+    Holes {
+        /// Bytes in the file.
+        file_bytes: u64,
+        /// Bytes of pages that it has.
+        allocated_bytes: u64,
+    },
     /// The process or the machine is out of descriptors.
     #[error("no file descriptor left for a region; raise `ulimit -n`")]
     NoDescriptor,
@@ -56,7 +72,33 @@ pub enum MapError {
     },
 }
 
+/// What a mapping failed for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MapFault {
+    /// The file, or the length: the same request fails again.
+    Request,
+    /// A shortage of this process or machine, which may pass.
+    Shortage,
+}
+
 impl MapError {
+    /// What the mapping failed for.
+    #[must_use]
+    pub fn fault(&self) -> MapFault {
+        match self {
+            Self::BadLength { .. }
+            | Self::Unsealed
+            | Self::TooShort { .. }
+            | Self::NotShareable
+            | Self::WriteDenied
+            | Self::SealsFinal
+            | Self::Holes { .. } => MapFault::Request,
+            Self::NoMemory { .. } | Self::NoSpace { .. } | Self::NoDescriptor | Self::Os { .. } => {
+                MapFault::Shortage
+            }
+        }
+    }
+
     pub(super) fn from_errno(call: &'static str, errno: Errno, len_bytes: usize) -> Self {
         match errno {
             Errno::NOSPC => Self::NoSpace { len_bytes },

@@ -14,7 +14,8 @@ use rustix::{
 };
 
 use super::{
-    Backing, HUGE_PAGE_BYTES, MapError, Protection, Region, SealError, page_bytes, round_up,
+    Backing, HUGE_PAGE_BYTES, MapError, Protection, Region, SealError, Unmapping, page_bytes,
+    round_up,
 };
 
 /// The seals that a file needs before it can be mapped without fear of SIGBUS.
@@ -111,7 +112,32 @@ fn map_fd(fd: OwnedFd, len_bytes: NonZeroUsize, access: Protection) -> Result<Re
     })?;
     let base =
         NonNull::new(base.cast()).ok_or(MapError::NoMemory { len_bytes: len_bytes.get() })?;
-    Ok(Region { base, len_bytes, access, backing: Backing::File(fd) })
+    Ok(Region { base, len_bytes, access, backing: Backing::File(fd), unmapping: Unmapping::Here })
+}
+
+/// A mapping that nobody uses any more: it is unmapped with the value.
+pub(super) struct Mapping {
+    pub(super) base: NonNull<u8>,
+    pub(super) len_bytes: NonZeroUsize,
+}
+
+// SAFETY: an address range belongs to no thread, and nobody else has this one.
+unsafe impl Send for Mapping {}
+
+impl Mapping {
+    pub(super) fn end(self, unmapping: Unmapping) {
+        if unmapping == Unmapping::Apart {
+            let thread = std::thread::Builder::new().name("copyrpc-unmap".to_owned());
+            // Without a thread the closure is dropped here, and the mapping with it.
+            let _ = thread.spawn(move || drop(self));
+        }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        unmap(self.base, self.len_bytes);
+    }
 }
 
 pub(super) fn unmap(base: NonNull<u8>, len_bytes: NonZeroUsize) {
@@ -130,6 +156,19 @@ pub(super) fn allocate(fd: BorrowedFd<'_>, range_bytes: Range<usize>) -> Result<
 pub(super) fn has_pages(fd: BorrowedFd<'_>, range_bytes: Range<usize>) -> bool {
     let hole = rustix::fs::seek(fd, SeekFrom::Hole(range_bytes.start as u64));
     hole.is_ok_and(|hole| hole >= range_bytes.end as u64)
+}
+
+/// Whether all pages of a file are allocated. The kernel counts them; a search for holes would find those that were
+/// allocated and never written, too.
+pub(super) fn check_pages(fd: BorrowedFd<'_>) -> Result<(), MapError> {
+    const BLOCK_BYTES: u64 = 512;
+    let stat = rustix::fs::fstat(fd).map_err(|errno| MapError::Os { call: "fstat", errno })?;
+    let file_bytes = u64::try_from(stat.st_size).unwrap_or(0);
+    let allocated_bytes = u64::try_from(stat.st_blocks).unwrap_or(0) * BLOCK_BYTES;
+    if allocated_bytes < file_bytes {
+        return Err(MapError::Holes { file_bytes, allocated_bytes });
+    }
+    Ok(())
 }
 
 pub(super) fn append(

@@ -30,7 +30,7 @@ mod error;
 mod heap;
 mod map;
 
-pub use error::{MapError, SealError};
+pub use error::{MapError, MapFault, SealError};
 
 /// Bytes of a base page, to which lengths are rounded up and at which regions are aligned.
 ///
@@ -59,7 +59,20 @@ pub struct Region {
     len_bytes: NonZeroUsize,
     access: Protection,
     backing: Backing,
+    unmapping: Unmapping,
 }
+
+/// The thread that unmaps a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unmapping {
+    /// The one that drops it.
+    Here,
+    /// One of its own.
+    Apart,
+}
+
+/// From this length on it is worth a thread to unmap a region: the kernel looks at each page.
+const APART_BYTES_MIN: usize = 16 << 20;
 
 #[derive(Debug)]
 enum Backing {
@@ -88,7 +101,13 @@ impl Region {
         let len_bytes = round_up(len_bytes, page_bytes())?;
         let base = heap::allocate(len_bytes);
         let base = base.ok_or(MapError::NoMemory { len_bytes: len_bytes.get() })?;
-        Ok(Self { base, len_bytes, access: Protection::ReadWrite, backing: Backing::Heap })
+        Ok(Self {
+            base,
+            len_bytes,
+            access: Protection::ReadWrite,
+            backing: Backing::Heap,
+            unmapping: Unmapping::Here,
+        })
     }
 
     /// Creates a memfd of at least `len_bytes` zeroed bytes, every page of it allocated, and maps
@@ -136,17 +155,48 @@ impl Region {
         map::map_foreign(fd, len_bytes, access)
     }
 
-    /// As [`map`](Self::map), writable, of memory that its creator can take pages away from at any time: one
-    /// on reserved huge pages is refused, since a page that is gone may not be had again.
+    /// As [`map`](Self::map), writable, of memory all of whose pages its creator has allocated. Memory on reserved huge
+    /// pages is refused: its creator can take pages away at any time, and a page that is gone may not be had again.
     ///
     /// # Errors
     ///
-    /// [`MapError`], [`MapError::NotShareable`] also for reserved huge pages.
+    /// [`MapError`], [`MapError::NotShareable`] also for reserved huge pages, [`MapError::Holes`].
     pub fn map_lent(fd: OwnedFd, len_bytes: usize) -> Result<Self, MapError> {
+        let region = Self::map_base_pages(fd, len_bytes)?;
+        region.check_pages().map(|()| region)
+    }
+
+    /// As [`map_lent`](Self::map_lent), and seals the memory, so that its creator takes no page away. Nobody maps it
+    /// for writing any more.
+    ///
+    /// # Errors
+    ///
+    /// As of [`map_lent`](Self::map_lent), and [`MapError::SealsFinal`].
+    pub fn map_sealed(fd: OwnedFd, len_bytes: usize) -> Result<Self, MapError> {
+        let region = Self::map_base_pages(fd, len_bytes)?;
+        region.seal_future_write().map_err(|_| MapError::SealsFinal)?;
+        // After the seal: nobody takes away what is found here.
+        region.check_pages().map(|()| region)
+    }
+
+    fn map_base_pages(fd: OwnedFd, len_bytes: usize) -> Result<Self, MapError> {
         if map::file_page_bytes(&fd)? != page_bytes() {
             return Err(MapError::NotShareable);
         }
         map::map_foreign(fd, len_bytes, Protection::ReadWrite)
+    }
+
+    /// Whether every page of the file is allocated, whoever wrote to it or not. On the heap always, and if the region was
+    /// [detached](Self::detach) or is [lent](Self::is_lent), nobody can tell.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError::Holes`], [`MapError::Os`].
+    pub fn check_pages(&self) -> Result<(), MapError> {
+        match &self.backing {
+            Backing::Heap | Backing::Detached | Backing::Lent => Ok(()),
+            Backing::File(fd) => map::check_pages(fd.as_fd()),
+        }
     }
 
     /// Maps a file that this process just created, at least `len_bytes` of zeros, every page of it
@@ -173,7 +223,13 @@ impl Region {
         let fits =
             isize::try_from(len_bytes).is_ok() && base.addr().checked_add(len_bytes).is_some();
         let len_bytes = NonZeroUsize::new(len_bytes).filter(|_| fits)?;
-        Some(Self { base, len_bytes, access: Protection::ReadWrite, backing: Backing::Lent })
+        Some(Self {
+            base,
+            len_bytes,
+            access: Protection::ReadWrite,
+            backing: Backing::Lent,
+            unmapping: Unmapping::Here,
+        })
     }
 
     /// Whether somebody else owns the bytes, and may take them away.
@@ -303,6 +359,16 @@ impl Region {
         self
     }
 
+    /// If it is long, a thread of its own unmaps it once it is dropped, for whose thread cannot wait: the kernel looks at
+    /// each page, which takes milliseconds for a gigabyte, or many.
+    #[must_use]
+    pub fn unmapped_apart(mut self) -> Self {
+        if self.len() >= APART_BYTES_MIN && !cfg!(miri) {
+            self.unmapping = Unmapping::Apart;
+        }
+        self
+    }
+
     /// Length in bytes: a multiple of the page size, never zero.
     #[expect(clippy::len_without_is_empty, reason = "a region is never empty")]
     #[inline]
@@ -343,7 +409,9 @@ impl Drop for Region {
             // SAFETY: allocated with this length by `heap`; `&mut self` proves that no span borrows
             // it, and users of raw pointers promised not to outlive the region.
             Backing::Heap => unsafe { heap::free(self.base, self.len_bytes) },
-            Backing::File(_) | Backing::Detached => map::unmap(self.base, self.len_bytes),
+            Backing::File(_) | Backing::Detached => {
+                map::Mapping { base: self.base, len_bytes: self.len_bytes }.end(self.unmapping);
+            }
             Backing::Lent => {}
         }
     }

@@ -235,6 +235,9 @@ impl Housekeeping {
     /// Does everything that can be done now.
     #[cold]
     pub(crate) fn progress(&self) {
+        if self.port.has_stale_regions.load(Ordering::Relaxed) {
+            self.forget_stale_regions();
+        }
         if let Some(timeline) = self.port.timeline() {
             timeline.idle(self.port.lid);
             if self.port.fabric.is_none() {
@@ -249,6 +252,19 @@ impl Housekeeping {
             for qp in self.qps() {
                 qp.run_if_scheduled();
             }
+        }
+    }
+
+    /// Has queue pairs forget regions that are no longer registered. A queue pair that is executed at this moment is
+    /// asked again at the next call.
+    fn forget_stale_regions(&self) {
+        self.port.has_stale_regions.store(false, Ordering::Relaxed);
+        let mut all_have = true;
+        for qp in self.qps() {
+            all_have &= qp.forget_stale_regions();
+        }
+        if !all_have {
+            self.port.has_stale_regions.store(true, Ordering::Relaxed);
         }
     }
 
@@ -295,6 +311,8 @@ impl Housekeeping {
                 // Its peers are not known by LID.
                 lost.into_iter().for_each(|qpn| self.port.add_event(AsyncEvent::QpFatal(qpn)));
             }
+            // Who has sent to it may remember it.
+            peer.segments.clear();
             PortLock(&self.port.owner.card.shared().atomics).give(peer.lid);
             if let Some(fabric) = &self.port.fabric {
                 lock(fabric).forget(peer.lid);
@@ -389,7 +407,10 @@ mod tests {
     use super::*;
     use crate::{
         Config, Nic, Violation,
-        nic::{fabric::small_card, port_state::LOG_MAX},
+        nic::{
+            fabric::{Export, small_card},
+            port_state::LOG_MAX,
+        },
         open,
     };
 
@@ -448,6 +469,31 @@ mod tests {
         assert_eq!(housekeeping.poll_event(), Some(AsyncEvent::PeerGone(Lid::new(lid))));
         meet(port, &mut successor);
         assert_eq!(after.state(), QpState::Rtr);
+    }
+
+    /// A queue pair may know the port for as long as it likes.
+    #[test]
+    fn the_regions_of_a_dead_port_are_unmapped() {
+        let fabric = format!("dead-regions-{}", std::process::id());
+        let config = Config { fabric: fabric.clone(), card_mib: 8, ..Config::default() };
+        let nic = open(&config).unwrap();
+        let housekeeping = &nic.device().0;
+        let port = &housekeeping.port;
+        let mut dead = Fabric::join(&fabric, small_card(), None).unwrap();
+        let region = memory::Region::memfd("copyrpc-test", 4096).unwrap();
+        dead.export(Export::Segment { id: 1, region: Arc::new(region) });
+        meet(port, &mut dead);
+        let known = port.import(dead.lid).unwrap();
+        while known.segments.len() == 0 {
+            dead.serve();
+            port.fetch();
+        }
+        drop(dead);
+        while !known.is_marked_dead() {
+            housekeeping.serve();
+        }
+        housekeeping.serve();
+        assert_eq!(known.segments.len(), 0);
     }
 
     #[test]

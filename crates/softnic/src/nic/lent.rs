@@ -186,7 +186,7 @@ impl Device {
         iova: u64,
         access: Access,
     ) -> Result<Mr, MemoryError> {
-        let refused = || MemoryError::foreign(usize::try_from(len_bytes).unwrap_or(usize::MAX));
+        let refused = || MemoryError::Unfit { cause: "the range is empty, or wraps".to_owned() };
         let (addr, len) =
             usize::try_from(addr).ok().zip(usize::try_from(len_bytes).ok()).ok_or_else(refused)?;
         let base =

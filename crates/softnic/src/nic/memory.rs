@@ -36,6 +36,18 @@ impl MrCache {
     fn find(&self, key: u32) -> Option<&CachedMr> {
         self.0[Self::slot(key)].as_ref().filter(|mr| mr.key == key && mr.is_current())
     }
+
+    /// Forgets the regions that are no longer registered: the cache keeps their bytes mapped.
+    pub(crate) fn forget_stale(&mut self) {
+        for place in &mut self.0 {
+            place.take_if(|mr| !mr.is_current());
+        }
+    }
+
+    /// Forgets every region: the port that registered them is dead.
+    pub(crate) fn clear(&mut self) {
+        *self = Self::default();
+    }
 }
 
 /// A region as it was when it was looked up; valid while its entry still has the same key.

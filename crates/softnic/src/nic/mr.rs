@@ -3,14 +3,13 @@
 use std::os::fd::OwnedFd;
 
 use memory::{
-    Region, ViewError, barrier,
+    MapFault, Region, ViewError, barrier,
     sync::{Arc, Ordering},
 };
 use verbs::{Access, Lid, Lkey, MemoryError, MemoryRegion, Rkey};
 
 use crate::nic::{
     card::{Table, layout::valid_key},
-    fabric::Export,
     in_use::InUse,
     left_behind::LeftBehind,
     port_state::{PortState, QUIESCE_NS},
@@ -62,7 +61,8 @@ impl Mr {
         Self::publish(port, in_use, pd, region, len_bytes, access, None)
     }
 
-    /// Registers a memfd that another process made and sealed against shrinking.
+    /// Registers a memfd that another process made and sealed against shrinking. It is sealed against holes, too, if no
+    /// peer maps it: ports of the same host do, and a mapping that is made after the seal could not write.
     pub(crate) fn register(
         port: &Arc<PortState>,
         in_use: &Arc<InUse>,
@@ -72,14 +72,15 @@ impl Mr {
         access: Access,
     ) -> Result<Self, MemoryError> {
         check(len_bytes, access)?;
-        if port.fabric.is_none() {
-            return Err(MemoryError::foreign(len_bytes));
-        }
-        let region = Region::map_lent(fd, len_bytes).map_err(|error| MemoryError::System {
-            len_bytes: len_bytes as u64,
-            cause: error.to_string(),
+        let map = if port.fabric.is_none() { Region::map_sealed } else { Region::map_lent };
+        let region = map(fd, len_bytes).map_err(|error| {
+            let cause = error.to_string();
+            match error.fault() {
+                MapFault::Request => MemoryError::Unfit { cause },
+                MapFault::Shortage => MemoryError::System { len_bytes: len_bytes as u64, cause },
+            }
         })?;
-        Self::publish(port, in_use, pd, region, len_bytes, access, None)
+        Self::publish(port, in_use, pd, region.unmapped_apart(), len_bytes, access, None)
     }
 
     /// Registers memory that a program has made; requests name its first byte as `iova`.
@@ -153,8 +154,7 @@ impl Mr {
         }
         barrier::store_load();
         let left = self.port.quiesce(QUIESCE_NS);
-        self.port.segments.remove(self.segment);
-        self.port.export(Export::SegmentGone { id: self.segment });
+        self.port.remove_segment(self.segment);
         let Err(peer) = left else {
             self.port.owner.return_index(Table::Mr, self.index);
             return Ok(());
@@ -224,6 +224,11 @@ impl MemoryRegion for Mr {
 
     fn deregister(mut self) -> Result<(), MemoryError> {
         self.invalidate()
+    }
+
+    fn has_pages(&self) -> bool {
+        // What no peer maps is sealed.
+        self.port.fabric.is_none() || self.region.check_pages().is_ok()
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
 
 use memory::{
     Region, barrier,
-    sync::{Arc, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+    sync::{Arc, AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
 };
 use os::{clock, event::EventFd, unix::SocketError};
 use verbs::{AsyncEvent, CreateError, Lid, NicAttributes, PortRoute, Shortage};
@@ -66,6 +66,8 @@ pub(crate) struct PortState {
     pub(crate) owner: Owner,
     /// Segments of this port.
     pub(crate) segments: Segments,
+    /// A segment of this port or of a peer went, and queue pairs may still keep it mapped.
+    pub(crate) has_stale_regions: AtomicBool,
     /// `None`: nothing of this port is shown to others, which reach it by packets.
     pub(crate) fabric: Option<Mutex<Fabric>>,
     peers: RwLock<BTreeMap<u16, Arc<Peer>>>,
@@ -131,6 +133,7 @@ impl PortState {
             lid,
             owner: Owner::new(card),
             segments: Segments::default(),
+            has_stale_regions: AtomicBool::new(false),
             fabric: fabric.map(Mutex::new),
             peers: RwLock::default(),
             scheduled_qps: AtomicUsize::new(0),
@@ -227,6 +230,13 @@ impl PortState {
         Ok(())
     }
 
+    /// Hides a segment from peers, and unmaps it here once no queue pair remembers it.
+    pub(crate) fn remove_segment(&self, id: u32) {
+        self.segments.remove(id);
+        self.has_stale_regions.store(true, Ordering::Relaxed);
+        self.export(Export::SegmentGone { id });
+    }
+
     pub(crate) fn forget_channel(&self, id: u32) {
         self.export(Export::ChannelGone { id });
     }
@@ -307,7 +317,10 @@ impl PortState {
     /// Serves the sockets, and takes note of who came and went, while nobody else looks who is there.
     /// Says whether anybody did.
     pub(crate) fn serve_sockets(&self, fabric: &mut Fabric) -> bool {
-        let News { joined, left, shortages } = fabric.serve();
+        let News { joined, left, shortages, has_lost_segments } = fabric.serve();
+        if has_lost_segments || !left.is_empty() {
+            self.has_stale_regions.store(true, Ordering::Relaxed);
+        }
         shortages.into_iter().for_each(|shortage| self.add_event(AsyncEvent::NoMemory(shortage)));
         let has_changed = !joined.is_empty() || !left.is_empty();
         if has_changed {

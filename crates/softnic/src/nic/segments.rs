@@ -84,7 +84,7 @@ impl Segments {
             Some(Err(shortage)) => Reach::Refused(shortage),
             Some(Ok(region)) => {
                 refused.remove(&id);
-                self.insert(id, Arc::new(region.detach()));
+                self.insert(id, Arc::new(region.detach().unmapped_apart()));
                 Reach::Mapped
             }
         }
@@ -105,6 +105,12 @@ impl Segments {
     pub(crate) fn remove(&self, id: u32) -> Option<Arc<Region>> {
         self.refused.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
         self.regions.write().unwrap_or_else(PoisonError::into_inner).remove(&id)
+    }
+
+    /// Forgets all: their port is dead. Those that a thread is inside of stay mapped until it has left.
+    pub(crate) fn clear(&self) {
+        self.refused.write().unwrap_or_else(PoisonError::into_inner).clear();
+        self.regions.write().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     /// Those that are mapped, and those that were refused.

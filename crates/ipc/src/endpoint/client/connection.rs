@@ -103,18 +103,26 @@ pub(crate) fn connect(path: &Path, timeout: Duration) -> Result<Connected, Conne
             error => error.into(),
         },
     )?;
-    connection.send(&handshake::write_hello(), &[], deadline_ns).map_err(|error| match error {
-        SendError::TimedOut => timed_out(),
-        SendError::Closed => ConnectError::Closed,
-        error => ConnectError::Os { call: "sendmsg", source: io::Error::other(error) },
-    })?;
+    match connection.send(&handshake::write_hello(), &[], deadline_ns) {
+        // A server that is out of descriptors has closed by now; its answer says so.
+        Ok(()) | Err(SendError::Closed) => {}
+        Err(SendError::TimedOut) => return Err(timed_out()),
+        Err(error) => {
+            return Err(ConnectError::Os { call: "sendmsg", source: io::Error::other(error) });
+        }
+    }
     let mut buffer = [0; DATAGRAM_BYTES_MAX];
-    let datagram =
-        connection.recv(&mut buffer, WELCOME_FDS, deadline_ns).map_err(|error| match error {
-            RecvError::TimedOut => timed_out(),
-            RecvError::Closed => ConnectError::Closed,
-            error => ConnectError::Os { call: "recvmsg", source: io::Error::other(error) },
-        })?;
+    let mut recv = || connection.recv(&mut buffer, WELCOME_FDS, deadline_ns);
+    // That a hello was not read is told before the answer.
+    let datagram = match recv() {
+        Err(RecvError::Closed) => recv(),
+        first => first,
+    };
+    let datagram = datagram.map_err(|error| match error {
+        RecvError::TimedOut => timed_out(),
+        RecvError::Closed => ConnectError::Closed,
+        error => ConnectError::Os { call: "recvmsg", source: io::Error::other(error) },
+    })?;
     let welcome = match handshake::read_answer(&buffer[..datagram.len_bytes])? {
         HandshakeAnswer::Welcome(welcome) => welcome,
         HandshakeAnswer::Refused(reason) => return Err(ConnectError::Refused(reason)),

@@ -4,6 +4,7 @@ use std::{cmp::Reverse, collections::VecDeque, ffi::OsString, io, path::Path};
 
 use os::{
     clock,
+    event::EventFd,
     fdpass::RecvError,
     lock::{LockError, LockFile},
     private_dir::{self, PrivateDirError},
@@ -82,6 +83,31 @@ pub(crate) struct ClientListener {
     turned_away: u64,
     /// While accepting is suspended.
     resume_ns: Option<u64>,
+    spare: SpareDescriptor,
+}
+
+/// A descriptor that is kept for the moment when no other is left: it is given back so that a newcomer can be
+/// accepted, told so and closed.
+#[derive(Debug)]
+struct SpareDescriptor(Option<EventFd>);
+
+impl SpareDescriptor {
+    fn new() -> Self {
+        Self(EventFd::new().ok())
+    }
+
+    /// Accepts a connection in place of the spare and refuses it; `None`: there was no spare, or another thread of this
+    /// process took its place.
+    fn refuse_next(&mut self, listener: &Listener) -> Option<()> {
+        drop(self.0.take()?);
+        let refused = listener.accept(clock::NOW).map(|connection| {
+            // What is not read would be told to the client in place of the answer.
+            let _ = connection.recv(&mut [0; DATAGRAM_BYTES_MAX], 0, clock::NOW);
+            refuse(&connection, RefuseReason::Descriptors);
+        });
+        *self = Self::new();
+        refused.ok()
+    }
 }
 
 impl ClientListener {
@@ -103,6 +129,7 @@ impl ClientListener {
             count: 0,
             turned_away: 0,
             resume_ns: None,
+            spare: SpareDescriptor::new(),
         })
     }
 
@@ -120,10 +147,12 @@ impl ClientListener {
         uids.filter(|candidate| *candidate == uid).count()
     }
 
-    /// Takes new connections; returns whether it had to back off.
+    /// Takes new connections; returns whether descriptors ran out. Then a newcomer is refused, or waits if that cannot
+    /// be done either.
     pub(crate) fn accept(&mut self, poller: &Poller) -> bool {
+        let mut ran_out = false;
         for _ in 0..ACCEPTS_PER_LOOK {
-            let Some(listener) = &self.listener else { return false };
+            let Some(listener) = &self.listener else { return ran_out };
             match listener.accept(clock::NOW) {
                 Ok(connection) => {
                     if self.pending.len() == PENDING_MAX {
@@ -137,7 +166,11 @@ impl ClientListener {
                         self.pending.push_back(Pending { connection, deadline_ns, number });
                     }
                 }
-                Err(SocketError::TimedOut) => return false,
+                Err(SocketError::TimedOut) => return ran_out,
+                Err(SocketError::Os { .. }) if self.spare.refuse_next(listener).is_some() => {
+                    self.turned_away += 1;
+                    ran_out = true;
+                }
                 Err(SocketError::Os { .. }) => {
                     // A level-triggered listener that cannot be served would keep the server awake.
                     poller.remove(listener);
@@ -148,7 +181,7 @@ impl ClientListener {
                 Err(_) => {}
             }
         }
-        false
+        ran_out
     }
 
     /// Ends what has waited too long.
@@ -156,6 +189,9 @@ impl ClientListener {
         if let Some(listener) = &self.listener
             && self.resume_ns.is_some_and(|resume_ns| resume_ns <= now_ns)
         {
+            if self.spare.0.is_none() {
+                self.spare = SpareDescriptor::new();
+            }
             let added = poller.add(listener, PollKey::LISTENER.to_word());
             self.resume_ns = added.is_err().then_some(now_ns + BACKOFF_NS);
         }

@@ -25,6 +25,6 @@ pub struct Stats {
     pub missed_hints: u64,
     /// Times that the server slept.
     pub sleeps: u64,
-    /// Times that accepting was suspended for lack of descriptors.
+    /// Times that a newcomer was refused, or accepting suspended, for lack of descriptors.
     pub accept_backoffs: u64,
 }

@@ -88,6 +88,8 @@ pub(crate) struct News {
     pub(crate) left: Vec<Arc<Peer>>,
     /// Memory that was refused, here or at a peer, without which a peer is not reached.
     pub(crate) shortages: Vec<Shortage>,
+    /// A peer has taken a segment back.
+    pub(crate) has_lost_segments: bool,
 }
 
 /// A connection.
@@ -146,6 +148,7 @@ pub(crate) struct Fabric {
     log_end: u64,
     /// Since the last [`serve`](Self::serve).
     shortages: Vec<Shortage>,
+    has_lost_segments: bool,
 }
 
 /// How the ports of a fabric are found.
@@ -190,6 +193,7 @@ impl Fabric {
             log: BTreeMap::new(),
             log_end: 0,
             shortages: Vec::new(),
+            has_lost_segments: false,
         })
     }
 
@@ -319,6 +323,7 @@ impl Fabric {
         }
         self.welcome(&mut news);
         news.shortages = core::mem::take(&mut self.shortages);
+        news.has_lost_segments = core::mem::take(&mut self.has_lost_segments);
         news
     }
 
@@ -413,7 +418,9 @@ impl Fabric {
                 let Some(fd) = fds.next() else { return false };
                 let kept = fd.try_clone().ok();
                 match Region::map(fd, len, Protection::ReadWrite) {
-                    Ok(region) => peer.segments.insert(id, Arc::new(region.detach())),
+                    Ok(region) => {
+                        peer.segments.insert(id, Arc::new(region.detach().unmapped_apart()));
+                    }
                     // Who reaches for it fails; the peer is there, and may be inside.
                     Err(MapError::NoMemory { .. }) => {
                         let (what, lid) = ("registered memory", Lid::new(peer.lid));
@@ -429,6 +436,7 @@ impl Fabric {
             }
             (Message::SegmentGone { id }, Some(peer)) => {
                 peer.segments.remove(id);
+                self.has_lost_segments = true;
                 true
             }
             (Message::ChannelGone { id }, Some(peer)) => {

@@ -195,6 +195,18 @@ impl Destinations {
         }
     }
 
+    /// Forgets the regions of peers that are no longer registered, or whose port is dead.
+    pub(super) fn forget_stale_regions(&mut self) {
+        let near = self.near.iter_mut().flatten().map(|(_, destination)| destination);
+        for destination in near.chain(self.others.values_mut()) {
+            if destination.peer.is_marked_dead() {
+                destination.remote.clear();
+            } else {
+                destination.remote.forget_stale();
+            }
+        }
+    }
+
     #[cold]
     pub(super) fn look_up(
         &mut self,

@@ -113,6 +113,12 @@ impl Exec {
         }
     }
 
+    /// Forgets regions that are no longer registered, so that their bytes are unmapped.
+    pub(super) fn forget_stale_regions(&mut self) {
+        self.local.forget_stale();
+        self.destinations.forget_stale_regions();
+    }
+
     pub(super) fn connect(&mut self, way: Way, qpn: Qpn) {
         if let (Way::Card(_), Mode::Packets(_)) = (way, &self.mode) {
             self.mode = Mode::Plain;

@@ -380,6 +380,18 @@ impl QpShared {
         }
     }
 
+    /// Forgets regions that are no longer registered; `false`: a thread executes the queue pair at this moment.
+    #[must_use]
+    pub(crate) fn forget_stale_regions(&self) -> bool {
+        if !self.presence().try_enter() {
+            return false;
+        }
+        // SAFETY: this thread has entered the presence, and leaves it below.
+        unsafe { &mut *self.exec.get() }.forget_stale_regions();
+        self.presence().leave();
+        true
+    }
+
     #[cold]
     fn apply_command(&self, exec: &mut Exec) {
         match self.command.swap(NO_COMMAND, Ordering::Relaxed) {
