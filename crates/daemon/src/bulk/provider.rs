@@ -1,6 +1,6 @@
 //! Calls that processes of this node answer, and what they may access meanwhile.
 
-use std::collections::VecDeque;
+use std::collections::{VecDeque, btree_map::Entry};
 
 use client::bulk::message::{
     BODY_BYTES_MAX, BulkServeHead, BulkWorkHead, IS_WRITABLE, PeerCallHead, PeerSlice, SliceInfo,
@@ -14,7 +14,11 @@ use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use super::{Answer, Bulk, Turn};
 use crate::{
-    bulk_inbox::PeerMessage, client_port::ClientPort, dispatcher::mark_service, metrics::Counter,
+    bulk_inbox::BulkMessage,
+    client_port::ClientPort,
+    dispatcher::{mark_service, not_executed},
+    metrics::Counter,
+    request::{Body, Caller, Request},
 };
 
 /// Calls that wait for one provider.
@@ -66,8 +70,8 @@ pub(super) struct Work<P: ClientPort> {
     pub(super) borrowing: Borrowing,
     /// Status and body that the call ended with.
     answer: (Status, Vec<u8>),
-    deadline_ns: u64,
     rank: u32,
+    service: u16,
     method: u16,
     body: Vec<u8>,
     /// The provider was told of it.
@@ -115,37 +119,52 @@ impl<P: ClientPort> Work<P> {
 
 impl<N: Nic, P: ClientPort> Bulk<N, P> {
     /// A client offers a service.
-    pub(super) fn offer(&mut self, client: P::Client, body: &[u8]) -> Status {
-        let Ok(service) = body.try_into().map(u16::from_le_bytes) else {
+    pub(super) fn offer(
+        &mut self,
+        turn: &mut Turn<'_, N, P>,
+        client: P::Client,
+        BulkMessage { request, body }: &BulkMessage<P>,
+    ) -> Status {
+        let Ok(service) = body.as_slice().try_into().map(u16::from_le_bytes) else {
             return Status::InvalidArgument;
         };
-        if self.offers.contains_key(&service) {
-            return Status::AlreadyExists;
+        let (admission, tag) = (&mut turn.dispatcher.admission, P::tag(client));
+        if let Err(error) = admission.admit_offer(service, tag, &request.caller) {
+            return error.status();
         }
-        let offer = Offer { client, polls: VecDeque::new(), queue: VecDeque::new() };
-        self.offers.insert(service, offer);
+        let Entry::Vacant(entry) = self.offers.entry(service) else {
+            return Status::AlreadyExists;
+        };
+        entry.insert(Offer { client, polls: VecDeque::new(), queue: VecDeque::new() });
+        admission.offered(tag);
         Status::Ok
     }
 
     /// Another node calls.
-    pub(super) fn peer_call(&mut self, turn: &mut Turn<'_, N, P>, message: PeerMessage) {
-        let PeerMessage { token, rank, timeout_us, body, .. } = message;
+    pub(super) fn peer_call(&mut self, turn: &mut Turn<'_, N, P>, message: BulkMessage<P>) {
+        let BulkMessage { request, body } = message;
+        let Caller::Peer(token) = &request.reply_to else { return };
         let peer = token.peer();
         let Some((head, slices, body)) = parse(peer, &body) else {
-            return answer(turn, token, Status::InvalidArgument, &[]);
+            return answer_caller(turn, request.reply_to, Status::InvalidArgument, &[]);
         };
-        if turn.dispatcher.is_draining {
-            return answer(turn, token, Status::Unavailable, &[]);
+        let (service, method) = (head.service.get(), head.method.get());
+        let request = Request { service, method, body: Body::WithSlices(body), ..request };
+        let admitted = turn.dispatcher.admit(&request);
+        let Request { reply_to, from_rank, deadline_ns, .. } = request;
+        if let Err(refusal) = admitted {
+            let status = refusal.status();
+            return answer_caller(turn, reply_to, status, not_executed(status));
         }
-        let service = head.service.get();
+        let Caller::Peer(token) = reply_to else { return };
         let new = NewWork {
             lender: Lender::There { token, peer, set: head.set.get() },
-            rank,
+            rank: from_rank,
             service,
-            method: head.method.get(),
+            method,
             slices,
-            deadline_ns: turn.now_ns().saturating_add(turn.dispatcher.timeout_ns(timeout_us)),
-            body,
+            deadline_ns,
+            body: body.to_vec(),
         };
         match self.add_work(new) {
             Ok(_) => self.give_works(turn, service),
@@ -155,8 +174,9 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
     }
 
     /// Another node wants the slices of a call closed.
-    pub(super) fn peer_close(&mut self, turn: &mut Turn<'_, N, P>, message: PeerMessage) {
-        let PeerMessage { token, body, .. } = message;
+    pub(super) fn peer_close(&mut self, turn: &mut Turn<'_, N, P>, message: BulkMessage<P>) {
+        let BulkMessage { request, body } = message;
+        let Caller::Peer(token) = request.reply_to else { return };
         let closing = body.as_slice().try_into().map(u64::from_le_bytes);
         let Ok(closing) = closing else {
             return answer(turn, token, Status::InvalidArgument, &[]);
@@ -189,8 +209,8 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
             slices,
             borrowing: Borrowing::default(),
             answer: (Status::Unknown, Vec::new()),
-            deadline_ns,
             rank,
+            service,
             method,
             body,
             is_given: false,
@@ -198,6 +218,7 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
         let key =
             self.works.insert(work).map_err(|work| (Status::ResourceExhausted, work.lender))?;
         offer.queue.push_back(key);
+        self.work_deadlines.add(deadline_ns, key);
         Ok(key)
     }
 
@@ -207,9 +228,15 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
         }
     }
 
-    /// Takes back what was just added.
-    pub(super) fn drop_work(&mut self, key: Key) {
-        self.works.remove(key);
+    /// Removes a call, and what its provider has not seen of it.
+    pub(super) fn drop_work(&mut self, key: Key) -> Option<Work<P>> {
+        let work = self.works.remove(key)?;
+        if !work.is_given
+            && let Some(offer) = self.offers.get_mut(&work.service)
+        {
+            offer.queue.retain(|queued| *queued != key);
+        }
+        Some(work)
     }
 
     /// Gives a provider the calls that wait for it, one for each of its polls.
@@ -293,7 +320,7 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
         if !self.works.get(key).is_some_and(|work| work.borrowing.is_drained()) {
             return;
         }
-        let Some(work) = self.works.remove(key) else { return };
+        let Some(work) = self.drop_work(key) else { return };
         let (status, body) = work.answer;
         match work.lender {
             Lender::Here(set) => self.answered_here(turn, set, status, &body),
@@ -314,21 +341,23 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
     }
 
     pub(super) fn providers_gone(&mut self, turn: &mut Turn<'_, N, P>) {
-        self.offers.retain(|_, offer| turn.port.is_there(offer.client));
+        self.offers.retain(|_, offer| {
+            let stays = turn.port.is_there(offer.client);
+            if !stays {
+                turn.dispatcher.admission.withdrawn(P::tag(offer.client));
+            }
+            stays
+        });
         for key in self.work_keys(|work| !turn.port.is_there(work.provider)) {
             self.end_work(turn, key, Status::Unavailable, Vec::new());
         }
     }
 
     pub(super) fn expire_works(&mut self, turn: &mut Turn<'_, N, P>) {
-        let now_ns = turn.now_ns();
-        let is_late = |work: &Work<P>| work.deadline_ns <= now_ns && !work.borrowing.is_ended();
-        for key in self.work_keys(is_late) {
+        let Self { works, work_deadlines, .. } = self;
+        let is_open = |key| works.get(key).is_some_and(|work| !work.borrowing.is_ended());
+        for key in work_deadlines.take_due(turn.now_ns(), is_open) {
             self.end_work(turn, key, Status::DeadlineExceeded, Vec::new());
-        }
-        let works = &self.works;
-        for offer in self.offers.values_mut() {
-            offer.queue.retain(|key| works.get(*key).is_some());
         }
     }
 
@@ -348,8 +377,20 @@ fn answer<N: Nic, P: ClientPort>(
     let _ = turn.worker.reply(token, status, body);
 }
 
+/// Answers the daemon that made a request.
+fn answer_caller<N: Nic, P: ClientPort>(
+    turn: &mut Turn<'_, N, P>,
+    caller: Caller<P>,
+    status: Status,
+    body: &[u8],
+) {
+    if let Caller::Peer(token) = caller {
+        answer(turn, token, status, body);
+    }
+}
+
 /// A call of another node, if it is one. That its slices lie inside their regions, the peer's NIC checks.
-fn parse(peer: PeerId, bytes: &[u8]) -> Option<(PeerCallHead, Vec<Granted>, Vec<u8>)> {
+fn parse(peer: PeerId, bytes: &[u8]) -> Option<(PeerCallHead, Vec<Granted>, &[u8])> {
     let (head, rest) = PeerCallHead::read_from_prefix(bytes).ok()?;
     let (heads, body) = entries::<PeerSlice>(rest, head.slices.get())?;
     let granted = |head: &PeerSlice| {
@@ -360,5 +401,5 @@ fn parse(peer: PeerId, bytes: &[u8]) -> Option<(PeerCallHead, Vec<Granted>, Vec<
         Some(Granted { slice, source: Source::There(peer, region) })
     };
     let slices: Option<Vec<_>> = heads.iter().map(granted).collect();
-    Some((head, slices?, body.to_vec()))
+    Some((head, slices?, body))
 }
