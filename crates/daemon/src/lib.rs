@@ -37,7 +37,6 @@ mod bulk_inbox;
 mod client_port;
 pub mod config;
 mod control;
-mod copy;
 mod dispatcher;
 mod fair_queue;
 mod limits;

@@ -16,7 +16,7 @@ use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use super::{
     Answer, Awaited, Bulk, Turn,
-    provider::{Granted, Lender, NewWork, Source},
+    provider::{Granted, Lender, Source},
 };
 use crate::{
     admission::Route,
@@ -57,13 +57,6 @@ enum To {
     There(PeerId),
 }
 
-impl<P: ClientPort> Lent<P> {
-    /// Takes the slices back from a call that was given up; returns whether somebody must be asked.
-    fn give_up(&mut self) -> bool {
-        self.lending.given_up()
-    }
-}
-
 impl<N: Nic, P: ClientPort> Bulk<N, P> {
     /// A client calls.
     pub(super) fn call(
@@ -90,9 +83,9 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
             Err(refusal) => return Ok(Answer::refused(refusal)),
         };
         let client = P::client_of(reply_to);
-        let slices: Result<Vec<_>, _> =
-            heads.iter().map(|slice| self.lend(client, slice)).collect();
-        let asked = Asked { client, reply_to, request, slices: slices? };
+        let lend = |slice| self.lend(client, slice);
+        let slices = heads.iter().map(lend).collect::<Result<_, _>>()?;
+        let asked = Asked { reply_to, request, slices };
         turn.count(Counter::BulkCalls, 1);
         match route {
             Route::There => self.call_there(turn, asked),
@@ -121,12 +114,13 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
     /// Stores a call: its slices are lent from now on.
     fn store(&mut self, asked: &Asked<'_, P>, to: To) -> Result<Key, Status> {
         // Those that were given up stay until the other side has closed them.
-        let own = self.lent.iter().filter(|(_, lent)| lent.client == asked.client);
+        let client = P::client_of(asked.reply_to);
+        let own = self.lent.iter().filter(|(_, lent)| lent.client == client);
         if own.count() >= LENT_EACH {
             return Err(Status::ResourceExhausted);
         }
         let lent = Lent {
-            client: asked.client,
+            client,
             reply_to: Some(asked.reply_to),
             slices: asked.slices.clone(),
             lending: Lending::default(),
@@ -147,25 +141,14 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
         turn: &mut Turn<'_, N, P>,
         asked: Asked<'_, P>,
     ) -> Result<Answer, Status> {
-        let request = &asked.request;
-        let service = request.service;
-        let slices = asked.slices.iter();
-        let slices =
-            slices.map(|lent| Granted { slice: lent.slice, source: Source::Here(lent.region) });
-        let new = NewWork {
-            lender: Lender::Nobody,
-            rank: request.from_rank,
-            service,
-            method: request.method,
-            slices: slices.collect(),
-            deadline_ns: request.deadline_ns,
-            body: request.body.private().to_vec(),
-        };
-        let work = self.add_work(new).map_err(|(status, _)| status)?;
+        let granted =
+            |lent: &LentSlice| Granted { slice: lent.slice, source: Source::Here(lent.region) };
+        let slices = asked.slices.iter().map(granted).collect();
+        let work = self.add_work(&asked.request, slices)?;
         match self.store(&asked, To::Here(work)) {
             Ok(set) => {
                 self.set_lender(work, Lender::Here(set));
-                self.give_works(turn, service);
+                self.give_works(turn, asked.request.service);
                 Ok(Answer::Later)
             }
             Err(status) => {
@@ -263,7 +246,7 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
             Status::DeadlineExceeded => status,
             _ => Status::Unavailable,
         };
-        let must_ask = lent.give_up();
+        let must_ask = lent.lending.given_up();
         if let Some(to) = reply_to {
             turn.count(Counter::Deadlines, u64::from(status == Status::DeadlineExceeded));
             turn.reply(to, status, &[]);
@@ -362,7 +345,7 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
 
     fn give_up(&mut self, turn: &mut Turn<'_, N, P>, set: Key, status: Option<Status>) {
         let Some(lent) = self.lent.get_mut(set) else { return };
-        let (reply_to, must_ask) = (lent.reply_to.take(), lent.give_up());
+        let (reply_to, must_ask) = (lent.reply_to.take(), lent.lending.given_up());
         if let (Some(to), Some(status)) = (reply_to, status) {
             turn.reply(to, status, &[]);
         }
@@ -391,7 +374,6 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
 
 /// A call of a client that was found to be in order.
 struct Asked<'a, P: ClientPort> {
-    client: P::Client,
     reply_to: P::ReplyTo,
     request: Request<'a, P>,
     slices: Vec<LentSlice>,

@@ -78,17 +78,6 @@ pub(super) struct Work<P: ClientPort> {
     pub(super) is_given: bool,
 }
 
-/// A call that is to be added.
-pub(super) struct NewWork {
-    pub(super) lender: Lender,
-    pub(super) rank: u32,
-    pub(super) service: u16,
-    pub(super) method: u16,
-    pub(super) slices: Vec<Granted>,
-    pub(super) deadline_ns: u64,
-    pub(super) body: Vec<u8>,
-}
-
 impl<P: ClientPort> Work<P> {
     /// The slices, without their places.
     pub(super) fn ranges(&self) -> Vec<Slice> {
@@ -151,25 +140,17 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
         let (service, method) = (head.service.get(), head.method.get());
         let request = Request { service, method, body: Body::WithSlices(body), ..request };
         let admitted = turn.dispatcher.admit(&request);
-        let Request { reply_to, from_rank, deadline_ns, .. } = request;
         if let Err(refusal) = admitted {
             let status = refusal.status();
-            return answer_caller(turn, reply_to, status, not_executed(status));
+            return answer_caller(turn, request.reply_to, status, not_executed(status));
         }
-        let Caller::Peer(token) = reply_to else { return };
-        let new = NewWork {
-            lender: Lender::There { token, peer, set: head.set.get() },
-            rank: from_rank,
-            service,
-            method,
-            slices,
-            deadline_ns,
-            body: body.to_vec(),
-        };
-        match self.add_work(new) {
-            Ok(_) => self.give_works(turn, service),
-            Err((status, Lender::There { token, .. })) => answer(turn, token, status, &[]),
-            Err(_) => {}
+        match (self.add_work(&request, slices), request.reply_to) {
+            (Ok(work), Caller::Peer(token)) => {
+                self.set_lender(work, Lender::There { token, peer, set: head.set.get() });
+                self.give_works(turn, service);
+            }
+            (Err(status), reply_to) => answer_caller(turn, reply_to, status, &[]),
+            (Ok(_), _) => {}
         }
     }
 
@@ -193,32 +174,32 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
         self.end_work(turn, key, Status::Cancelled, Vec::new());
     }
 
-    /// Adds a call, which waits for its provider; or says why not.
-    pub(super) fn add_work(&mut self, new: NewWork) -> Result<Key, (Status, Lender)> {
-        let NewWork { lender, rank, service, method, slices, deadline_ns, body } = new;
-        let Some(offer) = self.offers.get_mut(&service) else {
-            return Err((Status::Unimplemented, lender));
-        };
+    /// Adds a call, which waits for its provider; or says why not. It has no lender yet.
+    pub(super) fn add_work(
+        &mut self,
+        request: &Request<'_, P>,
+        slices: Vec<Granted>,
+    ) -> Result<Key, Status> {
+        let offer = self.offers.get_mut(&request.service).ok_or(Status::Unimplemented)?;
         if offer.queue.len() >= QUEUE_MAX {
-            return Err((Status::ResourceExhausted, lender));
+            return Err(Status::ResourceExhausted);
         }
         let work = Work {
-            lender,
+            lender: Lender::Nobody,
             closers: Vec::new(),
             provider: offer.client,
             slices,
             borrowing: Borrowing::default(),
             answer: (Status::Unknown, Vec::new()),
-            rank,
-            service,
-            method,
-            body,
+            rank: request.from_rank,
+            service: request.service,
+            method: request.method,
+            body: request.body.private().to_vec(),
             is_given: false,
         };
-        let key =
-            self.works.insert(work).map_err(|work| (Status::ResourceExhausted, work.lender))?;
+        let key = self.works.insert(work).map_err(|_| Status::ResourceExhausted)?;
         offer.queue.push_back(key);
-        self.work_deadlines.add(deadline_ns, key);
+        self.work_deadlines.add(request.deadline_ns, key);
         Ok(key)
     }
 

@@ -9,7 +9,6 @@ use zerocopy::IntoBytes as _;
 
 use crate::{
     client_port::{ClientPort, Replies as _},
-    copy::copied,
     dispatcher::{
         Answer, Dispatcher, Returned,
         long_bodies::{PIECE_BYTES, Recipient},
@@ -21,7 +20,7 @@ use crate::{
     metrics::Counter,
     request::{Body, Caller, Request},
     services::{QueuedRequest, Served, dequeue},
-    source::{PrivateBody, Source},
+    source::{PrivateBody, Source, copied},
     threads::{AskedBy, ThreadCall, ThreadRequest},
 };
 

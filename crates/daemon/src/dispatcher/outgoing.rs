@@ -15,16 +15,16 @@ use zerocopy::IntoBytes as _;
 
 use crate::{
     client_port::{ClientPort, Replies as _},
-    copy::copied,
     dispatcher::{
         Answer, Dispatcher, Outgoing, PendingCall, PollHandler, ReplyTo, Returned, STRIP_BYTES,
         departures::tag_of,
         said::not_executed,
-        shares::{Admission, Charge},
+        shares::{Charge, Share},
         waiting::{Body, Waiting},
     },
     metrics::{Counter, Phase, Timing},
     request::Request,
+    source::copied,
     threads::ThreadHandle,
 };
 
@@ -240,15 +240,7 @@ impl<P: ClientPort> Dispatcher<P> {
     ) -> Result<(), Returned<ReplyTo<P>>> {
         // What waited for room has less time left.
         let left_ns = call.deadline_ns.saturating_sub(self.now_ns);
-        let (taken_ns, called_ns) = (call.taken_ns, self.now_ns);
-        let pending = PendingCall { reply_to, charge, taken_ns, called_ns, is_torn: false };
-        let key = match self.calls.insert(pending) {
-            Ok(key) => key,
-            Err(PendingCall { reply_to, .. }) => {
-                self.shares.release(&charge);
-                return Err(Returned { status: Status::ResourceExhausted, reply_to });
-            }
-        };
+        let key = self.begin(charge, reply_to, call.taken_ns)?;
         let request = Call {
             method: call.service,
             response_bytes: call.response_bytes,
@@ -262,7 +254,10 @@ impl<P: ClientPort> Dispatcher<P> {
                 self.peers.counts_mut(charge.rank).calls += 1;
                 Ok(())
             }
-            Err(error) => Err(self.take_back(key, &error)),
+            Err(error) => {
+                let status = self.status_of(charge.rank, &error);
+                Err(self.take_back(key, status))
+            }
         }
     }
 
@@ -270,24 +265,40 @@ impl<P: ClientPort> Dispatcher<P> {
     #[inline]
     pub(super) fn takes_share(&mut self, charge: &Charge) -> bool {
         match self.shares.admit(charge) {
-            Admission::Granted => true,
-            Admission::Refused => false,
-            Admission::Uncounted => {
+            Share::Granted => true,
+            Share::Refused => false,
+            Share::Uncounted => {
                 let charges = self.calls.iter().map(|(_, call)| &call.charge);
                 self.shares.count(charge.rank, charges);
-                self.shares.admit(charge) == Admission::Granted
+                self.shares.admit(charge) == Share::Granted
             }
         }
     }
 
-    /// The worker refused a call that is stored already.
+    /// Stores a call that has its share, before it is made.
+    #[inline(always)]
+    pub(super) fn begin(
+        &mut self,
+        charge: Charge,
+        reply_to: ReplyTo<P>,
+        taken_ns: u64,
+    ) -> Result<Key, Returned<ReplyTo<P>>> {
+        let called_ns = self.now_ns;
+        let pending = PendingCall { reply_to, charge, taken_ns, called_ns, is_torn: false };
+        self.calls.insert(pending).map_err(|PendingCall { reply_to, .. }| {
+            self.shares.release(&charge);
+            Returned { status: Status::ResourceExhausted, reply_to }
+        })
+    }
+
+    /// A call that was stored was not made.
     #[cold]
-    fn take_back(&mut self, key: Key, error: &CallError) -> Returned<ReplyTo<P>> {
+    pub(super) fn take_back(&mut self, key: Key, status: Status) -> Returned<ReplyTo<P>> {
         let Some(PendingCall { reply_to, charge, .. }) = self.calls.remove(key) else {
             unreachable!("the call was stored just now")
         };
         self.shares.release(&charge);
-        Returned { status: self.status_of(charge.rank, error), reply_to }
+        Returned { status, reply_to }
     }
 
     /// What a call ends with that the worker refused, unless it waits for room.

@@ -8,7 +8,7 @@ use crate::{
     admission::Route,
     client_port::ClientPort,
     dispatcher::{
-        Dispatcher, Outgoing, PendingCall, ReplyTo, Returned, Scratch,
+        Dispatcher, Outgoing, ReplyTo, Returned, Scratch,
         long_bodies::{PIECE_BYTES, Recipient},
         said::{mark_service, not_executed},
         shares::Charge,
@@ -111,15 +111,7 @@ impl<P: ClientPort> Dispatcher<P> {
         if !self.takes_share(&charge) {
             return Err(Returned { status: Status::ResourceExhausted, reply_to });
         }
-        let (taken_ns, called_ns) = (call.taken_ns, self.now_ns);
-        let pending = PendingCall { reply_to, charge, taken_ns, called_ns, is_torn: false };
-        let key = match self.calls.insert(pending) {
-            Ok(key) => key,
-            Err(PendingCall { reply_to, .. }) => {
-                self.shares.release(&charge);
-                return Err(Returned { status: Status::ResourceExhausted, reply_to });
-            }
-        };
+        let key = self.begin(charge, reply_to, call.taken_ns)?;
         match send(&mut self.thread_handle, key) {
             Ok(()) => {
                 self.tally.add(Counter::ThreadRequests, 1);
@@ -127,14 +119,10 @@ impl<P: ClientPort> Dispatcher<P> {
             }
             Err(status) => {
                 self.count_refusal(status);
-                self.shares.release(&charge);
                 if status == Status::ResourceExhausted {
                     self.waiting.block(charge.rank);
                 }
-                match self.calls.remove(key) {
-                    Some(PendingCall { reply_to, .. }) => Err(Returned { status, reply_to }),
-                    None => unreachable!("the call was stored just now"),
-                }
+                Err(self.take_back(key, status))
             }
         }
     }
