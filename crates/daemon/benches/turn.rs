@@ -69,6 +69,10 @@ impl Replies for Answers {
         let [body] = parts else { panic!("an answer in {} parts", parts.len()) };
         self.0.borrow_mut().check(number, status, body);
     }
+
+    fn reply_stored(&mut self, _: u64, _: usize) {
+        unreachable!("it takes no parts")
+    }
 }
 
 #[derive(Clone)]

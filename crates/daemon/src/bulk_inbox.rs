@@ -1,9 +1,9 @@
 //! Messages about bulk memory that the dispatcher found in a turn. [`bulk`](crate::bulk) handles them behind the
 //! rest of the turn.
 
-use rpc::{PeerId, Status, Token};
+use rpc::{PeerId, Status};
 
-use crate::client_port::ClientPort;
+use crate::{client_port::ClientPort, request::Request};
 
 /// Set in the cookies of what [`bulk`](crate::bulk) asks of the worker: no slot of another table is so high.
 const MARK: u64 = 1 << 31;
@@ -18,20 +18,10 @@ pub(crate) fn unmarked(cookie: u64) -> u64 {
     cookie & !MARK
 }
 
-/// A request of a client.
-pub(crate) struct ClientMessage<P: ClientPort> {
-    pub(crate) client: P::Client,
-    pub(crate) reply_to: P::ReplyTo,
-    pub(crate) method: u16,
-    pub(crate) body: Vec<u8>,
-}
-
-/// A request of another daemon.
-pub(crate) struct PeerMessage {
-    pub(crate) token: Token,
-    pub(crate) rank: u32,
-    pub(crate) method: u16,
-    pub(crate) timeout_us: u32,
+/// A request for the daemon itself, of a client or of another daemon, which is about bulk memory.
+pub(crate) struct BulkMessage<P: ClientPort> {
+    /// Without its body.
+    pub(crate) request: Request<'static, P>,
     pub(crate) body: Vec<u8>,
 }
 
@@ -46,47 +36,27 @@ pub(crate) struct Outcome {
 /// Filled while clients and the NIC are looked at, emptied in the same turn: what it holds is bounded by
 /// what these bring in one.
 pub(crate) struct BulkInbox<P: ClientPort> {
-    pub(crate) requests: Vec<ClientMessage<P>>,
-    pub(crate) calls: Vec<PeerMessage>,
+    pub(crate) messages: Vec<BulkMessage<P>>,
     pub(crate) outcomes: Vec<Outcome>,
     pub(crate) closed: Vec<PeerId>,
 }
 
 impl<P: ClientPort> Default for BulkInbox<P> {
     fn default() -> Self {
-        let (requests, calls) = (Vec::new(), Vec::new());
-        Self { requests, calls, outcomes: Vec::new(), closed: Vec::new() }
+        Self { messages: Vec::new(), outcomes: Vec::new(), closed: Vec::new() }
     }
 }
 
 impl<P: ClientPort> BulkInbox<P> {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        let Self { requests, calls, outcomes, closed } = self;
-        requests.is_empty() && calls.is_empty() && outcomes.is_empty() && closed.is_empty()
+        self.messages.is_empty() && self.outcomes.is_empty() && self.closed.is_empty()
     }
 
-    /// A client asked for something.
-    pub(crate) fn request(
-        &mut self,
-        client: P::Client,
-        reply_to: P::ReplyTo,
-        method: u16,
-        body: &[u8],
-    ) {
-        self.requests.push(ClientMessage { client, reply_to, method, body: body.to_vec() });
-    }
-
-    /// Another daemon asked for something.
-    pub(crate) fn peer_request(
-        &mut self,
-        token: Token,
-        rank: u32,
-        method: u16,
-        timeout_us: u32,
-        body: &[u8],
-    ) {
-        self.calls.push(PeerMessage { token, rank, method, timeout_us, body: body.to_vec() });
+    /// A client, or another daemon, asked for something.
+    pub(crate) fn request(&mut self, request: Request<'_, P>) {
+        let body = request.body.private().to_vec();
+        self.messages.push(BulkMessage { request: request.without_body(), body });
     }
 
     /// Something that was asked of the worker has ended, `body` being the answer if there is one. Returns

@@ -64,9 +64,7 @@ pub trait Replies {
     }
 
     /// Answers with a body all of whose parts were put.
-    fn reply_stored(&mut self, to: Self::ReplyTo, len_bytes: usize) {
-        let _ = (to, len_bytes);
-    }
+    fn reply_stored(&mut self, to: Self::ReplyTo, len_bytes: usize);
 
     /// Appends a copy of a part of a request that was [left](TakenBytes::Left) with its client and is not answered.
     /// Returns whether it did: if not, the client is gone.

@@ -31,12 +31,12 @@
 #![forbid(unsafe_code)]
 
 mod address_space;
+mod admission;
 mod bulk;
 mod bulk_inbox;
 mod client_port;
 pub mod config;
 mod control;
-mod copy;
 mod descriptors;
 mod dispatcher;
 mod fair_queue;
@@ -47,6 +47,7 @@ pub mod membership;
 pub mod metrics;
 mod pace;
 mod process_regions;
+mod request;
 mod rights;
 mod roster;
 mod run;
@@ -88,7 +89,7 @@ use crate::{
 };
 use bootstrap::{Lives, RankInfo};
 use bulk::{Bulk, Turn};
-use dispatcher::{Bounds, Dispatcher, PollHandler, Stopwatch};
+use dispatcher::{Bounds, Dispatcher, PollHandler, Scratch, Stopwatch};
 use links::Links;
 use memory::sync::Arc;
 use pace::Pace;
@@ -141,6 +142,7 @@ pub struct Daemon<N: Nic, P: ClientPort, C: Control> {
     links: Links,
     pace: Pace,
     watch: Stopwatch,
+    scratch: Scratch,
     control_ns: u64,
     /// Requests, responses and ends of calls that the turn has handled so far.
     handled: usize,
@@ -183,6 +185,7 @@ impl<N: Nic, P: ClientPort, C: Control> Daemon<N, P, C> {
             links,
             pace: Pace::default(),
             watch: Stopwatch::new(parts.sample_every, parts.clock),
+            scratch: Scratch::default(),
             control_ns: now_ns,
             handled: 0,
             idle_ns: Some(now_ns),
@@ -210,12 +213,12 @@ impl<N: Nic, P: ClientPort, C: Control> Daemon<N, P, C> {
     /// The first phase of a turn: takes requests of clients, and requests and replies of other threads of
     /// the daemon. Answers those that functions answer, and makes calls.
     pub fn take(&mut self, now_ns: u64) {
-        let Self { worker, dispatcher, port, watch, pace, .. } = self;
+        let Self { worker, dispatcher, port, watch, pace, scratch, .. } = self;
         watch.begin();
         dispatcher.now_ns = now_ns;
         dispatcher.tally.add(Counter::Loops, 1);
-        let taken = dispatcher.take(port, worker);
-        let of_threads = dispatcher.take_from_threads(port.replies(), worker);
+        let taken = dispatcher.take(port, worker, scratch);
+        let of_threads = dispatcher.take_from_threads(port.replies(), worker, scratch);
         let pieces = dispatcher.copy_bodies(port.replies(), worker);
         if taken > 0
             && let Some(requests) = pace.took(now_ns)
@@ -233,10 +236,10 @@ impl<N: Nic, P: ClientPort, C: Control> Daemon<N, P, C> {
     /// The second phase of a turn: polls the NIC, posts what is to leave, and makes the calls that waited
     /// for room.
     pub fn poll(&mut self, now_ns: u64) {
-        let Self { worker, dispatcher, port, watch, .. } = self;
+        let Self { worker, dispatcher, port, watch, scratch, .. } = self;
         dispatcher.now_ns = now_ns;
         let replies = port.replies();
-        let mut handler = PollHandler { dispatcher, replies, watch, has_posted: false };
+        let mut handler = PollHandler { dispatcher, replies, watch, scratch, has_posted: false };
         self.handled += worker.poll(now_ns, &mut handler);
         let phases: &[_] =
             if handler.has_posted { &[Phase::Post] } else { &[Phase::Nic, Phase::Post] };
@@ -366,7 +369,7 @@ impl<N: Nic, P: ClientPort, C: Control> Daemon<N, P, C> {
 
     /// Takes no new calls any more; those in flight end as they would.
     pub fn drain(&mut self) {
-        self.dispatcher.is_draining = true;
+        self.dispatcher.admission.drain();
     }
 
     /// Calls in flight; for other threads of the daemon, those are in flight there.

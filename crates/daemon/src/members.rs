@@ -1,6 +1,7 @@
 //! The processes that offer one service: each request goes to the one that has the fewest.
 
 use client::message::{DAEMON, DESCRIPTION_BYTES_MAX, IS_SHARED, OfferHead, WANTS_CONTEXT};
+use rpc::Status;
 use zerocopy::FromBytes as _;
 
 use crate::client_port::ClientPort;
@@ -23,6 +24,18 @@ pub enum OfferError {
     /// One client offers as many as it may.
     #[error("a client may offer {0} services; raise COPYRPC_SERVICES_PER_CLIENT")]
     TooMany(usize),
+}
+
+impl OfferError {
+    /// What the process is told that offers the service.
+    pub(super) fn status(self) -> Status {
+        match self {
+            Self::Reserved | Self::Taken(_) => Status::AlreadyExists,
+            Self::Mismatch(_) => Status::FailedPrecondition,
+            Self::Denied(_) => Status::PermissionDenied,
+            Self::TooMany(_) => Status::ResourceExhausted,
+        }
+    }
 }
 
 /// What a process offers.

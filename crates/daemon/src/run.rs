@@ -192,9 +192,9 @@ impl<N: Nic> Daemon<N, IpcPort, UdpControl> {
         if !self.port.server.arm() || self.worker.arm().is_err() {
             return false;
         }
-        let Self { worker, dispatcher, port, watch, .. } = self;
+        let Self { worker, dispatcher, port, watch, scratch, .. } = self;
         let (now_ns, replies) = (watch.now_ns(), port.replies());
-        let mut handler = PollHandler { dispatcher, replies, watch, has_posted: false };
+        let mut handler = PollHandler { dispatcher, replies, watch, scratch, has_posted: false };
         worker.poll(now_ns, &mut handler) == 0 && dispatcher.thread_handle.arm()
     }
 

@@ -1,15 +1,13 @@
 //! The services of this node: functions of the embedding program, or client processes.
 
-use std::{
-    collections::BTreeMap,
-    panic::{AssertUnwindSafe, catch_unwind},
-};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use rpc::Status;
 use slots::Key;
 
 use crate::{
-    client_port::{ClientPort, ClientTag},
+    admission::Admission,
+    client_port::ClientPort,
     fair_queue::FairQueue,
     limits::{CallerId, ENTRY_BYTES, Held},
     members::{Members, OfferError, Offered, Poll},
@@ -116,11 +114,9 @@ pub struct Services<P: ClientPort> {
     table: Vec<Entry<P>>,
     /// By number: one more than the place in `table`; 0: not offered. Looked up for every request.
     places: Box<[u16]>,
-    /// Services of each client that offers any.
-    by_client: BTreeMap<ClientTag, usize>,
     /// The services of the other threads; `None` if there are none.
     offers: Option<Offers>,
-    /// Who may offer and call what.
+    /// The rules by which the daemon judges offers and calls.
     rights: Rights,
 }
 
@@ -165,7 +161,6 @@ impl<P: ClientPort> Default for Services<P> {
         Self {
             table: Vec::new(),
             places: vec![0; NUMBERS].into(),
-            by_client: BTreeMap::new(),
             offers: None,
             rights: Rights::default(),
         }
@@ -178,15 +173,9 @@ impl<P: ClientPort> Services<P> {
         self.rights = rights;
     }
 
-    /// Who may offer what, and call it.
-    #[inline]
-    pub(super) fn rights(&self) -> &Rights {
-        &self.rights
-    }
-
-    /// Services that a client offers.
-    pub(super) fn offered_by(&self, tag: ClientTag) -> usize {
-        self.by_client.get(&tag).copied().unwrap_or(0)
+    /// Takes the rules, for whoever judges by them.
+    pub(super) fn take_rights(&mut self) -> Rights {
+        std::mem::take(&mut self.rights)
     }
 
     /// Offers a service that a function answers.
@@ -220,17 +209,10 @@ impl<P: ClientPort> Services<P> {
         &mut self,
         offered: Offered,
         client: P::Client,
-        per_client_max: usize,
     ) -> Result<(), OfferError> {
-        let tag = P::tag(client);
-        if self.by_client.get(&tag).is_some_and(|count| *count >= per_client_max) {
-            return Err(OfferError::TooMany(per_client_max));
-        }
         let (service, is_shared) = (offered.service, offered.is_shared());
         if let Some(provider) = self.provider(service) {
-            provider.members.join(&offered, client)?;
-            *self.by_client.entry(tag).or_default() += 1;
-            return Ok(());
+            return provider.members.join(&offered, client);
         }
         let is_free = service != DAEMON && self.service(service).is_none();
         let claims = |offers: &Offers| match is_shared {
@@ -241,9 +223,7 @@ impl<P: ClientPort> Services<P> {
             return Err(OfferError::Taken(service));
         }
         let (members, queue) = (Members::new(offered, client), FairQueue::default());
-        self.add(service, Service::Provided(Provider { members, queue }))?;
-        *self.by_client.entry(tag).or_default() += 1;
-        Ok(())
+        self.add(service, Service::Provided(Provider { members, queue }))
     }
 
     /// Tells the other threads of the services that this one shares, if nobody else does any more.
@@ -411,13 +391,14 @@ impl<P: ClientPort> Services<P> {
     pub(super) fn withdraw(
         &mut self,
         held: &mut Held,
+        admission: &mut Admission,
         is_there: impl Fn(P::Client) -> bool,
     ) -> Vec<Key> {
-        let Self { table, places, by_client, offers, .. } = self;
+        let Self { table, places, offers, .. } = self;
         let (mut withdrawn, mut last, mut unhanded) = (0_usize, 0, Vec::new());
         table.retain_mut(|Entry { number, service, .. }| match service {
             Service::Provided(provider) => {
-                let gone = |client| by_client.remove(&P::tag(client));
+                let gone = |client| admission.withdrawn(P::tag(client));
                 if provider.members.retain(&is_there, gone) {
                     return true;
                 }

@@ -168,3 +168,12 @@ impl Drop for PrivateShare {
         is_freed.set(true);
     }
 }
+
+/// A copy of bytes whose length somebody else chose, unless there is no memory for it: that is no reason for a daemon to
+/// end.
+pub(crate) fn copied(bytes: &[u8]) -> Option<Vec<u8>> {
+    let mut copy = Vec::new();
+    copy.try_reserve_exact(bytes.len()).ok()?;
+    copy.extend_from_slice(bytes);
+    Some(copy)
+}

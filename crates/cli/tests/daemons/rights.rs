@@ -2,11 +2,16 @@
 
 use std::{
     net::TcpListener,
+    path::Path,
     process::{Command, Stdio},
     thread,
+    time::Duration,
 };
 
-use client::{CallError, ClientConfig, Offer, ProvideError, Provider, Status, message::HERE};
+use client::{
+    CallError, Client, ClientConfig, Offer, ProvideError, Provider, Status, To, bulk::BulkProvider,
+    message::HERE,
+};
 use rustix::process::{Signal, getuid};
 
 use super::cluster::{Cluster, ECHO, eventually, reverse, serve_reversed};
@@ -84,6 +89,56 @@ fn a_daemon_that_guards_a_service_judges_callers_of_nodes_that_have_no_rules() {
         assert_eq!(cluster.client(1).call(HERE, ECHO, 0, b"abc").unwrap(), reverse(b"abc"));
         drop(cluster);
     });
+}
+
+/// Calls of a client with a writable slice, which the provider of one service would get.
+fn expect_denied(client: &mut Client, strange: &mut BulkProvider, rank: u32) {
+    let region = client.bulk(4096).unwrap();
+    region.write(0, b"secret of the caller").unwrap();
+    let to = To { rank, service: 42, method: 0 };
+    let slices = [region.writable(0, 4096)];
+    let denied = client.call_bulk(to, b"", &slices, Duration::from_secs(20)).unwrap_err();
+    assert_eq!(denied, CallError::Denied(to));
+    assert!(denied.is_certainly_not_executed());
+    assert_eq!(client.lent(&region).unwrap(), (0, 0), "nothing was lent");
+    assert!(strange.next(Duration::from_millis(20)).unwrap().is_none(), "it was told of nothing");
+}
+
+/// Bulk rules 10 and 11.
+#[test]
+fn rights_hold_for_calls_that_lend_memory_as_for_others() {
+    let text = format!("offer 41 {STRANGER}; call {ECHO} self; call 42 {STRANGER}");
+    let mut cluster = Cluster::with(2, &rights(text));
+    let offer = |path: &Path, service| BulkProvider::offer(path, service, ClientConfig::default());
+    let refused = offer(&cluster.socket(1), 41).unwrap_err();
+    assert!(matches!(refused, ProvideError::Denied(41)), "{refused}");
+    let mut strange = offer(&cluster.socket(1), 42).unwrap();
+    let mut own = offer(&cluster.socket(1), ECHO).unwrap();
+    expect_denied(&mut cluster.client(1), &mut strange, HERE);
+    expect_denied(&mut cluster.client(0), &mut strange, 1);
+    // The other node has other rules: none.
+    cluster.settings.clear();
+    cluster.kill(0);
+    cluster.start(0);
+    cluster.wait_up(0, 1);
+    expect_denied(&mut cluster.client(0), &mut strange, 1);
+    for (from, rank) in [(1, HERE), (0, 1)] {
+        let mut client = cluster.client(from);
+        let served = thread::scope(|scope| {
+            scope.spawn(|| {
+                eventually(|| match own.next(Duration::from_millis(20)).unwrap() {
+                    Some(work) => own.answer(work, Status::Ok, b"its user may").is_ok(),
+                    None => false,
+                });
+                // The answer goes with the next question.
+                own.next(Duration::ZERO).unwrap();
+            });
+            let to = To { rank, service: ECHO, method: 0 };
+            client.call_bulk(to, b"", &[], Duration::from_secs(20)).map(<[u8]>::to_vec)
+        });
+        assert_eq!(served.unwrap(), b"its user may");
+    }
+    cluster.end();
 }
 
 #[test]

@@ -12,7 +12,7 @@
 //!    TRANSFER        TransferHead; MoveHead of each move                       ─▶ bytes moved u64
 //!    PROGRESS        work u64, ticket u64                                      ─▶ bytes moved u64
 //!    LENT            id u64                                                    ─▶ slices lent, writable u64
-//! daemon ─▶ daemon   PeerHead, one of `method`; then
+//! daemon ─▶ daemon   PeerHead, which names the caller, one of `method`; then
 //!    PEER_CALL       PeerCallHead; PeerSlice of each slice; body               ─▶ body
 //!    PEER_CLOSE      set u64
 //! ```

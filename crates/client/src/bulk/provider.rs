@@ -100,8 +100,7 @@ impl BulkProvider {
         };
         match provider.ask(method::OFFER, &service.to_le_bytes()) {
             Ok(_) => Ok(provider),
-            Err(CallError::Unanswered(Status::AlreadyExists)) => Err(ProvideError::Taken(service)),
-            Err(error) => Err(error.into()),
+            Err(error) => Err(ProvideError::refused(service, error)),
         }
     }
 

@@ -1,5 +1,6 @@
 //! What is offered, and why not.
 
+use proto::Status;
 use zerocopy::IntoBytes as _;
 
 use crate::{
@@ -39,6 +40,18 @@ pub enum ProvideError {
     /// There is no thread, or nothing to wake one with.
     #[error("cannot start what serves: {0}")]
     Os(#[source] std::io::Error),
+}
+
+impl ProvideError {
+    /// Why the daemon does not want a service offered.
+    pub(crate) fn refused(service: u16, error: CallError) -> Self {
+        match error {
+            CallError::Unanswered(Status::AlreadyExists) => Self::Taken(service),
+            CallError::Unanswered(Status::FailedPrecondition) => Self::Mismatch(service),
+            CallError::Unanswered(Status::PermissionDenied) => Self::Denied(service),
+            error => error.into(),
+        }
+    }
 }
 
 /// A service that this process offers: its number, its methods, and how many requests it takes at a time.

@@ -103,16 +103,7 @@ fn register(path: &Path, offer: &Offer, config: ClientConfig) -> Result<Connecte
         }
     }
     match outcome {
-        Some(Err(CallError::Unanswered(Status::AlreadyExists))) => {
-            Err(ProvideError::Taken(offer.service))
-        }
-        Some(Err(CallError::Unanswered(Status::FailedPrecondition))) => {
-            Err(ProvideError::Mismatch(offer.service))
-        }
-        Some(Err(CallError::Unanswered(Status::PermissionDenied))) => {
-            Err(ProvideError::Denied(offer.service))
-        }
-        Some(Err(error)) => Err(error.into()),
+        Some(Err(error)) => Err(ProvideError::refused(offer.service, error)),
         _ => Ok(Connected { ipc }),
     }
 }

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use client::{
     bulk::message::{
-        BODY_BYTES_MAX, BulkCallHead, IS_WRITABLE, PeerCallHead, PeerSlice, SliceHead, entries,
-        method,
+        BulkCallHead, IS_WRITABLE, PeerCallHead, PeerSlice, SliceHead, entries, method,
     },
     message::{CallerHead, DAEMON, HERE, PEER_HEAD_BYTES, PeerHead},
 };
@@ -17,9 +16,15 @@ use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use super::{
     Answer, Awaited, Bulk, Turn,
-    provider::{Granted, Lender, NewWork, Source},
+    provider::{Granted, Lender, Source},
 };
-use crate::{bulk_inbox::marked, client_port::ClientPort, metrics::Counter};
+use crate::{
+    admission::Route,
+    bulk_inbox::{BulkMessage, marked},
+    client_port::ClientPort,
+    metrics::Counter,
+    request::{Body, Request},
+};
 
 /// How long another daemon may take to say that it has closed the slices of a call, before it is asked again.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -42,7 +47,6 @@ pub(super) struct Lent<P: ClientPort> {
     slices: Vec<LentSlice>,
     lending: Lending,
     to: To,
-    deadline_ns: u64,
 }
 
 /// Where a call went.
@@ -53,45 +57,40 @@ enum To {
     There(PeerId),
 }
 
-impl<P: ClientPort> Lent<P> {
-    /// Takes the slices back from a call that was given up; returns whether somebody must be asked.
-    fn give_up(&mut self) -> bool {
-        self.lending.given_up()
-    }
-}
-
 impl<N: Nic, P: ClientPort> Bulk<N, P> {
     /// A client calls.
     pub(super) fn call(
         &mut self,
         turn: &mut Turn<'_, N, P>,
-        client: P::Client,
         reply_to: P::ReplyTo,
-        bytes: &[u8],
+        message: BulkMessage<P>,
     ) -> Result<Answer, Status> {
         let (head, rest) =
-            BulkCallHead::read_from_prefix(bytes).map_err(|_| Status::InvalidArgument)?;
+            BulkCallHead::read_from_prefix(&message.body).map_err(|_| Status::InvalidArgument)?;
         let (heads, body) =
             entries::<SliceHead>(rest, head.slices.get()).ok_or(Status::InvalidArgument)?;
-        if body.len() > BODY_BYTES_MAX {
-            return Err(Status::OutOfRange);
-        }
-        if turn.dispatcher.is_draining {
-            return Err(Status::Unavailable);
-        }
-        let slices: Result<Vec<_>, _> =
-            heads.iter().map(|slice| self.lend(client, slice)).collect();
-        let slices = slices?;
-        turn.count(Counter::BulkCalls, 1);
-        let timeout_ns = turn.dispatcher.timeout_ns(head.timeout_us.get());
-        let deadline_ns = turn.now_ns().saturating_add(timeout_ns);
         let own = turn.dispatcher.rank_info.rank();
-        let rank = if head.rank.get() == HERE { own } else { head.rank.get() };
-        let asked = Asked { client, reply_to, head, slices, deadline_ns };
-        if rank == own {
-            self.call_here(turn, asked, body)
-        } else {
-            self.call_there(turn, rank, asked, body)
+        let request = Request {
+            rank: if head.rank.get() == HERE { own } else { head.rank.get() },
+            service: head.service.get(),
+            method: head.method.get(),
+            deadline_ns: turn.dispatcher.deadline_ns(head.timeout_us.get()),
+            body: Body::WithSlices(body),
+            ..message.request
+        };
+        let route = match turn.dispatcher.admit(&request) {
+            Ok(route) => route,
+            Err(refusal) => return Ok(Answer::refused(refusal)),
+        };
+        let client = P::client_of(reply_to);
+        let lend = |slice| self.lend(client, slice);
+        let slices = heads.iter().map(lend).collect::<Result<_, _>>()?;
+        let asked = Asked { reply_to, request, slices };
+        turn.count(Counter::BulkCalls, 1);
+        match route {
+            Route::There => self.call_there(turn, asked),
+            Route::Here => self.call_here(turn, asked),
+            Route::Daemon => Err(Status::Unimplemented),
         }
     }
 
@@ -113,21 +112,25 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
     }
 
     /// Stores a call: its slices are lent from now on.
-    fn store(&mut self, asked: &Asked<P>, to: To) -> Result<Key, Status> {
+    fn store(&mut self, asked: &Asked<'_, P>, to: To) -> Result<Key, Status> {
         // Those that were given up stay until the other side has closed them.
-        let own = self.lent.iter().filter(|(_, lent)| lent.client == asked.client);
+        let client = P::client_of(asked.reply_to);
+        let own = self.lent.iter().filter(|(_, lent)| lent.client == client);
         if own.count() >= LENT_EACH {
             return Err(Status::ResourceExhausted);
         }
         let lent = Lent {
-            client: asked.client,
+            client,
             reply_to: Some(asked.reply_to),
             slices: asked.slices.clone(),
             lending: Lending::default(),
             to,
-            deadline_ns: asked.deadline_ns,
         };
         let key = self.lent.insert(lent).map_err(|_| Status::ResourceExhausted)?;
+        // Those to other nodes end by the worker.
+        if let To::Here(_) = to {
+            self.call_deadlines.add(asked.request.deadline_ns, key);
+        }
         asked.slices.iter().for_each(|slice| self.regions.take(slice.region));
         Ok(key)
     }
@@ -136,26 +139,16 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
     fn call_here(
         &mut self,
         turn: &mut Turn<'_, N, P>,
-        asked: Asked<P>,
-        body: &[u8],
+        asked: Asked<'_, P>,
     ) -> Result<Answer, Status> {
-        let slices = asked.slices.iter();
-        let slices =
-            slices.map(|lent| Granted { slice: lent.slice, source: Source::Here(lent.region) });
-        let new = NewWork {
-            lender: Lender::Nobody,
-            rank: turn.dispatcher.rank_info.rank(),
-            service: asked.head.service.get(),
-            method: asked.head.method.get(),
-            slices: slices.collect(),
-            deadline_ns: asked.deadline_ns,
-            body: body.to_vec(),
-        };
-        let work = self.add_work(new).map_err(|(status, _)| status)?;
+        let granted =
+            |lent: &LentSlice| Granted { slice: lent.slice, source: Source::Here(lent.region) };
+        let slices = asked.slices.iter().map(granted).collect();
+        let work = self.add_work(&asked.request, slices)?;
         match self.store(&asked, To::Here(work)) {
             Ok(set) => {
                 self.set_lender(work, Lender::Here(set));
-                self.give_works(turn, asked.head.service.get());
+                self.give_works(turn, asked.request.service);
                 Ok(Answer::Later)
             }
             Err(status) => {
@@ -169,18 +162,17 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
     fn call_there(
         &mut self,
         turn: &mut Turn<'_, N, P>,
-        rank: u32,
-        asked: Asked<P>,
-        body: &[u8],
+        asked: Asked<'_, P>,
     ) -> Result<Answer, Status> {
-        let peer = turn.dispatcher.peer_of(rank)?;
+        let request = &asked.request;
+        let peer = turn.dispatcher.peer_of(request.rank)?;
         let mut bytes = Vec::new();
         let set = self.store(&asked, To::There(peer))?;
         let head = PeerCallHead {
             set: set.to_u64().into(),
-            service: asked.head.service,
-            method: asked.head.method,
-            slices: asked.head.slices,
+            service: request.service.into(),
+            method: request.method.into(),
+            slices: u16::try_from(asked.slices.len()).unwrap_or(u16::MAX).into(),
             reserved: 0.into(),
         };
         bytes.extend_from_slice(head.as_bytes());
@@ -194,33 +186,34 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
             };
             bytes.extend_from_slice(slice.as_bytes());
         }
-        bytes.extend_from_slice(body);
-        let timeout = Duration::from_nanos(asked.deadline_ns.saturating_sub(turn.now_ns()));
-        let called = if bytes.len() + 2 * PEER_HEAD_BYTES + 64 > turn.worker.config().batch_bytes {
+        bytes.extend_from_slice(request.body.private());
+        let timeout = Duration::from_nanos(request.deadline_ns.saturating_sub(turn.now_ns()));
+        let heads_bytes = 2 * PEER_HEAD_BYTES + size_of::<CallerHead>() + 64;
+        let called = if bytes.len() + heads_bytes > turn.worker.config().batch_bytes {
             // By rendezvous it could arrive after the request to close it.
             Err(Status::OutOfRange)
         } else {
             let awaited = Awaited::Call(set);
-            self.ask_peer(turn, peer, method::PEER_CALL, &bytes, timeout, awaited)
+            let message = PeerMessage { method: method::PEER_CALL, body: &bytes, timeout };
+            self.ask_peer(turn, peer, &request.caller, &message, awaited)
         };
         called.map(|()| Answer::Later).inspect_err(|_| self.free(set))
     }
 
-    /// Asks another daemon for something.
+    /// Asks another daemon for something, for a caller that it is told of.
     fn ask_peer(
         &mut self,
         turn: &mut Turn<'_, N, P>,
         peer: PeerId,
-        method: u16,
-        body: &[u8],
-        timeout: Duration,
+        caller: &CallerHead,
+        message: &PeerMessage<'_>,
         awaited: Awaited,
     ) -> Result<(), Status> {
         let key = self.awaited.insert(awaited).map_err(|_| Status::ResourceExhausted)?;
-        let cookie = marked(key.to_u64());
+        let (cookie, timeout) = (marked(key.to_u64()), message.timeout);
         let call = Call { method: DAEMON, timeout, cookie, ..Call::default() };
-        let head = PeerHead::new(method, &CallerHead::default()).0;
-        let called = turn.worker.call_parts(peer, &call, &[head.as_bytes(), body]);
+        let (head, caller) = PeerHead::new(message.method, caller);
+        let called = turn.worker.call_parts(peer, &call, &[head.as_bytes(), caller, message.body]);
         called.map(drop).map_err(|error| {
             self.awaited.remove(key);
             match error {
@@ -253,7 +246,7 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
             Status::DeadlineExceeded => status,
             _ => Status::Unavailable,
         };
-        let must_ask = lent.give_up();
+        let must_ask = lent.lending.given_up();
         if let Some(to) = reply_to {
             turn.count(Counter::Deadlines, u64::from(status == Status::DeadlineExceeded));
             turn.reply(to, status, &[]);
@@ -292,8 +285,10 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
             return self.free(set);
         }
         let word = set.to_u64().to_le_bytes();
-        let awaited = Awaited::Close(set);
-        let asked = self.ask_peer(turn, peer, method::PEER_CLOSE, &word, CLOSE_TIMEOUT, awaited);
+        let (nobody, awaited) = (CallerHead::default(), Awaited::Close(set));
+        let message =
+            PeerMessage { method: method::PEER_CLOSE, body: &word, timeout: CLOSE_TIMEOUT };
+        let asked = self.ask_peer(turn, peer, &nobody, &message, awaited);
         if asked.is_err() {
             self.unasked.push(set);
         }
@@ -340,11 +335,9 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
 
     /// Calls to providers here that have passed their deadline; those to other nodes end by the worker.
     pub(super) fn expire_lent(&mut self, turn: &mut Turn<'_, N, P>) {
-        let now_ns = turn.now_ns();
-        let is_late = |lent: &Lent<P>| {
-            matches!(lent.to, To::Here(_)) && lent.reply_to.is_some() && lent.deadline_ns <= now_ns
-        };
-        for set in self.lent_keys(is_late) {
+        let Self { lent, call_deadlines, .. } = self;
+        let waits = |key| lent.get(key).is_some_and(|lent| lent.reply_to.is_some());
+        for set in call_deadlines.take_due(turn.now_ns(), waits) {
             turn.count(Counter::Deadlines, 1);
             self.give_up(turn, set, Some(Status::DeadlineExceeded));
         }
@@ -352,7 +345,7 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
 
     fn give_up(&mut self, turn: &mut Turn<'_, N, P>, set: Key, status: Option<Status>) {
         let Some(lent) = self.lent.get_mut(set) else { return };
-        let (reply_to, must_ask) = (lent.reply_to.take(), lent.give_up());
+        let (reply_to, must_ask) = (lent.reply_to.take(), lent.lending.given_up());
         if let (Some(to), Some(status)) = (reply_to, status) {
             turn.reply(to, status, &[]);
         }
@@ -380,10 +373,15 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
 }
 
 /// A call of a client that was found to be in order.
-struct Asked<P: ClientPort> {
-    client: P::Client,
+struct Asked<'a, P: ClientPort> {
     reply_to: P::ReplyTo,
-    head: BulkCallHead,
+    request: Request<'a, P>,
     slices: Vec<LentSlice>,
-    deadline_ns: u64,
+}
+
+/// What another daemon is asked.
+struct PeerMessage<'a> {
+    method: u16,
+    body: &'a [u8],
+    timeout: Duration,
 }

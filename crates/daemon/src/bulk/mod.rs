@@ -31,12 +31,14 @@ use transfers::Transfer;
 use verbs::Nic;
 
 use crate::{
-    bulk_inbox::{ClientMessage, Outcome, PeerMessage, unmarked},
+    admission::Refusal,
+    bulk_inbox::{BulkMessage, Outcome, unmarked},
     client_port::{ClientPort, Replies as _},
-    dispatcher::Dispatcher,
-    limits::Limits,
+    dispatcher::{Dispatcher, not_executed},
+    limits::{Limits, Wheel},
     metrics::Counter,
     process_regions::{Maker, ProcessRegions, RegionCount},
+    request::Caller,
 };
 use caller::Lent;
 
@@ -73,12 +75,12 @@ impl<N: Nic, P: ClientPort> Turn<'_, N, P> {
         self.dispatcher.tally.add(counter, by);
     }
 
-    /// Answers a request. With a status that is no success, what a provider says about it follows who says
-    /// so: daemons of earlier builds leave that out.
+    /// Answers a request of a client. With a status that is no success, what is said about it follows the party that says
+    /// so, which daemons of earlier builds leave out.
     fn reply(&mut self, to: P::ReplyTo, status: Status, body: &[u8]) {
         let detail = &body[..body.len().min(DETAIL_BYTES_MAX)];
         let parts: &[&[u8]] = match (status, body) {
-            (Status::Ok, _) | (_, [] | [origin::SERVICE, ..]) => &[body],
+            (Status::Ok, _) | (_, [] | [origin::SERVICE | origin::NOT_EXECUTED, ..]) => &[body],
             _ => &[&[origin::SERVICE], detail],
         };
         self.port.replies().reply(to, status, parts);
@@ -87,8 +89,8 @@ impl<N: Nic, P: ClientPort> Turn<'_, N, P> {
 }
 
 /// The process that makes a request.
-fn maker<N: Nic, P: ClientPort>(turn: &mut Turn<'_, N, P>, request: &ClientMessage<P>) -> Maker {
-    Maker::of(turn.port.replies().process_of(request.reply_to), P::tag(request.client))
+fn maker<N: Nic, P: ClientPort>(turn: &mut Turn<'_, N, P>, reply_to: P::ReplyTo) -> Maker {
+    Maker::of(turn.port.replies().process_of(reply_to), P::tag(P::client_of(reply_to)))
 }
 
 /// How a request is answered.
@@ -100,6 +102,12 @@ enum Answer {
 impl Answer {
     fn word(word: u64) -> Self {
         Self::Now(Status::Ok, word.to_le_bytes().to_vec())
+    }
+
+    /// The door did not admit a call.
+    fn refused(refusal: Refusal) -> Self {
+        let status = refusal.status();
+        Self::Now(status, not_executed(status).to_vec())
     }
 }
 
@@ -114,6 +122,10 @@ pub(crate) struct Bulk<N: Nic, P: ClientPort> {
     regions: Regions<N, P::Client>,
     lent: SlotTable<Lent<P>>,
     works: SlotTable<Work<P>>,
+    /// Deadlines of `works`.
+    work_deadlines: Wheel,
+    /// Deadlines of calls to providers of this node, among `lent`.
+    call_deadlines: Wheel,
     /// By number of the service.
     offers: BTreeMap<u16, Offer<P>>,
     transfers: SlotTable<Transfer<P>>,
@@ -131,6 +143,8 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
             regions: Regions::new(limits, processes),
             lent: SlotTable::bounded(LENT_MAX),
             works: SlotTable::bounded(WORKS_MAX),
+            work_deadlines: Wheel::default(),
+            call_deadlines: Wheel::default(),
             offers: BTreeMap::new(),
             transfers: SlotTable::bounded(WORKS_MAX),
             awaited: SlotTable::default(),
@@ -163,53 +177,60 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
     #[cold]
     fn work(&mut self, turn: &mut Turn<'_, N, P>) -> usize {
         let inbox = core::mem::take(&mut turn.dispatcher.bulk);
-        let mut done = inbox.requests.len() + inbox.calls.len() + inbox.outcomes.len();
+        let mut done = inbox.messages.len() + inbox.outcomes.len();
         for outcome in inbox.outcomes {
             self.outcome(turn, outcome);
         }
         for peer in inbox.closed {
             self.disconnected(turn, peer);
         }
-        for request in inbox.requests {
-            let reply_to = request.reply_to;
-            if let Answer::Now(status, body) = self.request(turn, &request) {
-                turn.reply(reply_to, status, &body);
+        for message in inbox.messages {
+            match message.request.reply_to {
+                Caller::Client(to) => {
+                    if let Answer::Now(status, body) = self.request(turn, to, message) {
+                        turn.reply(to, status, &body);
+                    }
+                }
+                Caller::Peer(_) => self.peer_request(turn, message),
+                Caller::Thread(..) => {}
             }
-        }
-        for call in inbox.calls {
-            self.peer_request(turn, call);
         }
         done += self.pump(turn);
         done
     }
 
-    fn request(&mut self, turn: &mut Turn<'_, N, P>, request: &ClientMessage<P>) -> Answer {
-        let ClientMessage { client, reply_to, method, body } = request;
+    fn request(
+        &mut self,
+        turn: &mut Turn<'_, N, P>,
+        reply_to: P::ReplyTo,
+        message: BulkMessage<P>,
+    ) -> Answer {
+        let (client, body) = (P::client_of(reply_to), &message.body);
         let word = |at: usize| {
             let bytes = body.get(at..).and_then(<[u8]>::first_chunk);
             bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))
         };
-        let outcome = match *method {
+        let outcome = match message.request.method {
             method::ROOM => {
-                let maker = maker(turn, request);
+                let maker = maker(turn, reply_to);
                 self.regions.check_share(maker, word(0)).map(|()| Status::Ok.into())
             }
             method::REGION => {
-                let maker = maker(turn, request);
-                let Some(fd) = turn.port.take_descriptor(*client) else {
+                let maker = maker(turn, reply_to);
+                let Some(fd) = turn.port.take_descriptor(client) else {
                     return Status::InvalidArgument.into();
                 };
                 self.regions
-                    .register(turn.worker, *client, maker, fd, word(0))
+                    .register(turn.worker, client, maker, fd, word(0))
                     .map(|key| Answer::word(key.to_u64()))
             }
-            method::FORGET => Ok(self.regions.forget(*client, word(0)).into()),
-            method::LENT => self.count_lent(*client, word(0)),
-            method::CALL => self.call(turn, *client, *reply_to, body),
-            method::OFFER => Ok(self.offer(*client, body).into()),
-            method::SERVE => self.serve(turn, *client, *reply_to, body),
-            method::TRANSFER => self.transfer(turn, *client, *reply_to, body),
-            method::PROGRESS => self.progress(*client, word(0), word(8)),
+            method::FORGET => Ok(self.regions.forget(client, word(0)).into()),
+            method::LENT => self.count_lent(client, word(0)),
+            method::CALL => self.call(turn, reply_to, message),
+            method::OFFER => return self.offer(turn, client, &message).into(),
+            method::SERVE => self.serve(turn, client, reply_to, body),
+            method::TRANSFER => self.transfer(turn, client, reply_to, body),
+            method::PROGRESS => self.progress(client, word(0), word(8)),
             _ => Err(Status::Unimplemented),
         };
         outcome.unwrap_or_else(|status| {
@@ -227,8 +248,8 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
         })
     }
 
-    fn peer_request(&mut self, turn: &mut Turn<'_, N, P>, message: PeerMessage) {
-        match message.method {
+    fn peer_request(&mut self, turn: &mut Turn<'_, N, P>, message: BulkMessage<P>) {
+        match message.request.method {
             method::PEER_CALL => self.peer_call(turn, message),
             method::PEER_CLOSE => self.peer_close(turn, message),
             // It is answered by the drop of its token.

@@ -1,6 +1,6 @@
 //! Calls that processes of this node answer, and what they may access meanwhile.
 
-use std::collections::VecDeque;
+use std::collections::{VecDeque, btree_map::Entry};
 
 use client::bulk::message::{
     BODY_BYTES_MAX, BulkServeHead, BulkWorkHead, IS_WRITABLE, PeerCallHead, PeerSlice, SliceInfo,
@@ -14,7 +14,11 @@ use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use super::{Answer, Bulk, Turn};
 use crate::{
-    bulk_inbox::PeerMessage, client_port::ClientPort, dispatcher::mark_service, metrics::Counter,
+    bulk_inbox::BulkMessage,
+    client_port::ClientPort,
+    dispatcher::{mark_service, not_executed},
+    metrics::Counter,
+    request::{Body, Caller, Request},
 };
 
 /// Calls that wait for one provider.
@@ -66,23 +70,12 @@ pub(super) struct Work<P: ClientPort> {
     pub(super) borrowing: Borrowing,
     /// Status and body that the call ended with.
     answer: (Status, Vec<u8>),
-    deadline_ns: u64,
     rank: u32,
+    service: u16,
     method: u16,
     body: Vec<u8>,
     /// The provider was told of it.
     pub(super) is_given: bool,
-}
-
-/// A call that is to be added.
-pub(super) struct NewWork {
-    pub(super) lender: Lender,
-    pub(super) rank: u32,
-    pub(super) service: u16,
-    pub(super) method: u16,
-    pub(super) slices: Vec<Granted>,
-    pub(super) deadline_ns: u64,
-    pub(super) body: Vec<u8>,
 }
 
 impl<P: ClientPort> Work<P> {
@@ -115,48 +108,56 @@ impl<P: ClientPort> Work<P> {
 
 impl<N: Nic, P: ClientPort> Bulk<N, P> {
     /// A client offers a service.
-    pub(super) fn offer(&mut self, client: P::Client, body: &[u8]) -> Status {
-        let Ok(service) = body.try_into().map(u16::from_le_bytes) else {
+    pub(super) fn offer(
+        &mut self,
+        turn: &mut Turn<'_, N, P>,
+        client: P::Client,
+        BulkMessage { request, body }: &BulkMessage<P>,
+    ) -> Status {
+        let Ok(service) = body.as_slice().try_into().map(u16::from_le_bytes) else {
             return Status::InvalidArgument;
         };
-        if self.offers.contains_key(&service) {
-            return Status::AlreadyExists;
+        let (admission, tag) = (&mut turn.dispatcher.admission, P::tag(client));
+        if let Err(error) = admission.admit_offer(service, tag, &request.caller) {
+            return error.status();
         }
-        let offer = Offer { client, polls: VecDeque::new(), queue: VecDeque::new() };
-        self.offers.insert(service, offer);
+        let Entry::Vacant(entry) = self.offers.entry(service) else {
+            return Status::AlreadyExists;
+        };
+        entry.insert(Offer { client, polls: VecDeque::new(), queue: VecDeque::new() });
+        admission.offered(tag);
         Status::Ok
     }
 
     /// Another node calls.
-    pub(super) fn peer_call(&mut self, turn: &mut Turn<'_, N, P>, message: PeerMessage) {
-        let PeerMessage { token, rank, timeout_us, body, .. } = message;
+    pub(super) fn peer_call(&mut self, turn: &mut Turn<'_, N, P>, message: BulkMessage<P>) {
+        let BulkMessage { request, body } = message;
+        let Caller::Peer(token) = &request.reply_to else { return };
         let peer = token.peer();
         let Some((head, slices, body)) = parse(peer, &body) else {
-            return answer(turn, token, Status::InvalidArgument, &[]);
+            return answer_caller(turn, request.reply_to, Status::InvalidArgument, &[]);
         };
-        if turn.dispatcher.is_draining {
-            return answer(turn, token, Status::Unavailable, &[]);
+        let (service, method) = (head.service.get(), head.method.get());
+        let request = Request { service, method, body: Body::WithSlices(body), ..request };
+        let admitted = turn.dispatcher.admit(&request);
+        if let Err(refusal) = admitted {
+            let status = refusal.status();
+            return answer_caller(turn, request.reply_to, status, not_executed(status));
         }
-        let service = head.service.get();
-        let new = NewWork {
-            lender: Lender::There { token, peer, set: head.set.get() },
-            rank,
-            service,
-            method: head.method.get(),
-            slices,
-            deadline_ns: turn.now_ns().saturating_add(turn.dispatcher.timeout_ns(timeout_us)),
-            body,
-        };
-        match self.add_work(new) {
-            Ok(_) => self.give_works(turn, service),
-            Err((status, Lender::There { token, .. })) => answer(turn, token, status, &[]),
-            Err(_) => {}
+        match (self.add_work(&request, slices), request.reply_to) {
+            (Ok(work), Caller::Peer(token)) => {
+                self.set_lender(work, Lender::There { token, peer, set: head.set.get() });
+                self.give_works(turn, service);
+            }
+            (Err(status), reply_to) => answer_caller(turn, reply_to, status, &[]),
+            (Ok(_), _) => {}
         }
     }
 
     /// Another node wants the slices of a call closed.
-    pub(super) fn peer_close(&mut self, turn: &mut Turn<'_, N, P>, message: PeerMessage) {
-        let PeerMessage { token, body, .. } = message;
+    pub(super) fn peer_close(&mut self, turn: &mut Turn<'_, N, P>, message: BulkMessage<P>) {
+        let BulkMessage { request, body } = message;
+        let Caller::Peer(token) = request.reply_to else { return };
         let closing = body.as_slice().try_into().map(u64::from_le_bytes);
         let Ok(closing) = closing else {
             return answer(turn, token, Status::InvalidArgument, &[]);
@@ -173,31 +174,32 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
         self.end_work(turn, key, Status::Cancelled, Vec::new());
     }
 
-    /// Adds a call, which waits for its provider; or says why not.
-    pub(super) fn add_work(&mut self, new: NewWork) -> Result<Key, (Status, Lender)> {
-        let NewWork { lender, rank, service, method, slices, deadline_ns, body } = new;
-        let Some(offer) = self.offers.get_mut(&service) else {
-            return Err((Status::Unimplemented, lender));
-        };
+    /// Adds a call, which waits for its provider; or says why not. It has no lender yet.
+    pub(super) fn add_work(
+        &mut self,
+        request: &Request<'_, P>,
+        slices: Vec<Granted>,
+    ) -> Result<Key, Status> {
+        let offer = self.offers.get_mut(&request.service).ok_or(Status::Unimplemented)?;
         if offer.queue.len() >= QUEUE_MAX {
-            return Err((Status::ResourceExhausted, lender));
+            return Err(Status::ResourceExhausted);
         }
         let work = Work {
-            lender,
+            lender: Lender::Nobody,
             closers: Vec::new(),
             provider: offer.client,
             slices,
             borrowing: Borrowing::default(),
             answer: (Status::Unknown, Vec::new()),
-            deadline_ns,
-            rank,
-            method,
-            body,
+            rank: request.from_rank,
+            service: request.service,
+            method: request.method,
+            body: request.body.private().to_vec(),
             is_given: false,
         };
-        let key =
-            self.works.insert(work).map_err(|work| (Status::ResourceExhausted, work.lender))?;
+        let key = self.works.insert(work).map_err(|_| Status::ResourceExhausted)?;
         offer.queue.push_back(key);
+        self.work_deadlines.add(request.deadline_ns, key);
         Ok(key)
     }
 
@@ -207,9 +209,15 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
         }
     }
 
-    /// Takes back what was just added.
-    pub(super) fn drop_work(&mut self, key: Key) {
-        self.works.remove(key);
+    /// Removes a call, and what its provider has not seen of it.
+    pub(super) fn drop_work(&mut self, key: Key) -> Option<Work<P>> {
+        let work = self.works.remove(key)?;
+        if !work.is_given
+            && let Some(offer) = self.offers.get_mut(&work.service)
+        {
+            offer.queue.retain(|queued| *queued != key);
+        }
+        Some(work)
     }
 
     /// Gives a provider the calls that wait for it, one for each of its polls.
@@ -293,7 +301,7 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
         if !self.works.get(key).is_some_and(|work| work.borrowing.is_drained()) {
             return;
         }
-        let Some(work) = self.works.remove(key) else { return };
+        let Some(work) = self.drop_work(key) else { return };
         let (status, body) = work.answer;
         match work.lender {
             Lender::Here(set) => self.answered_here(turn, set, status, &body),
@@ -314,21 +322,23 @@ impl<N: Nic, P: ClientPort> Bulk<N, P> {
     }
 
     pub(super) fn providers_gone(&mut self, turn: &mut Turn<'_, N, P>) {
-        self.offers.retain(|_, offer| turn.port.is_there(offer.client));
+        self.offers.retain(|_, offer| {
+            let stays = turn.port.is_there(offer.client);
+            if !stays {
+                turn.dispatcher.admission.withdrawn(P::tag(offer.client));
+            }
+            stays
+        });
         for key in self.work_keys(|work| !turn.port.is_there(work.provider)) {
             self.end_work(turn, key, Status::Unavailable, Vec::new());
         }
     }
 
     pub(super) fn expire_works(&mut self, turn: &mut Turn<'_, N, P>) {
-        let now_ns = turn.now_ns();
-        let is_late = |work: &Work<P>| work.deadline_ns <= now_ns && !work.borrowing.is_ended();
-        for key in self.work_keys(is_late) {
+        let Self { works, work_deadlines, .. } = self;
+        let is_open = |key| works.get(key).is_some_and(|work| !work.borrowing.is_ended());
+        for key in work_deadlines.take_due(turn.now_ns(), is_open) {
             self.end_work(turn, key, Status::DeadlineExceeded, Vec::new());
-        }
-        let works = &self.works;
-        for offer in self.offers.values_mut() {
-            offer.queue.retain(|key| works.get(*key).is_some());
         }
     }
 
@@ -348,8 +358,20 @@ fn answer<N: Nic, P: ClientPort>(
     let _ = turn.worker.reply(token, status, body);
 }
 
+/// Answers the daemon that made a request.
+fn answer_caller<N: Nic, P: ClientPort>(
+    turn: &mut Turn<'_, N, P>,
+    caller: Caller<P>,
+    status: Status,
+    body: &[u8],
+) {
+    if let Caller::Peer(token) = caller {
+        answer(turn, token, status, body);
+    }
+}
+
 /// A call of another node, if it is one. That its slices lie inside their regions, the peer's NIC checks.
-fn parse(peer: PeerId, bytes: &[u8]) -> Option<(PeerCallHead, Vec<Granted>, Vec<u8>)> {
+fn parse(peer: PeerId, bytes: &[u8]) -> Option<(PeerCallHead, Vec<Granted>, &[u8])> {
     let (head, rest) = PeerCallHead::read_from_prefix(bytes).ok()?;
     let (heads, body) = entries::<PeerSlice>(rest, head.slices.get())?;
     let granted = |head: &PeerSlice| {
@@ -360,5 +382,5 @@ fn parse(peer: PeerId, bytes: &[u8]) -> Option<(PeerCallHead, Vec<Granted>, Vec<
         Some(Granted { slice, source: Source::There(peer, region) })
     };
     let slices: Option<Vec<_>> = heads.iter().map(granted).collect();
-    Some((head, slices?, body.to_vec()))
+    Some((head, slices?, body))
 }

@@ -9,7 +9,7 @@ use verbs::Nic;
 use crate::{
     client_port::{ClientPort, ClientTag, Replies as _},
     dispatcher::{
-        Caller, Dispatcher, PendingCall, ReplyTo,
+        Dispatcher, PendingCall, ReplyTo,
         provider_calls::{ProviderCall, Server},
         said::not_executed,
         waiting::Waiting,
@@ -17,6 +17,7 @@ use crate::{
     limits::CallerId,
     members::Told,
     metrics::Counter,
+    request::Caller,
     threads::{AskedBy, ThreadHandle, ThreadNotice},
 };
 
@@ -67,7 +68,7 @@ impl<P: ClientPort> Dispatcher<P> {
         self.departures.looked(port.departures(), self.now_ns);
         let is_there = |client| port.is_there(client);
         let waits = |to| port.is_there(P::client_of(to));
-        let unhanded = self.services.withdraw(&mut self.held, is_there);
+        let unhanded = self.services.withdraw(&mut self.held, &mut self.admission, is_there);
         let unserved = self.provider_calls.of_clients(|client| !is_there(client));
         let unwanted = self.provider_calls.by_clients(|to| !waits(to));
         let is_wanted = |waiting: &Waiting<P>| match &waiting.reply_to {
@@ -218,11 +219,11 @@ impl<P: ClientPort> Dispatcher<P> {
     /// A provider waits to be told of requests that it has and nobody waits for.
     pub(super) fn watch(
         &mut self,
-        client: P::Client,
         reply_to: P::ReplyTo,
         payload: &[u8],
         replies: &mut P::Replies,
     ) -> Result<(), Status> {
+        let client = P::client_of(reply_to);
         let service = payload.try_into().map(u16::from_le_bytes);
         let service = service.map_err(|_| Status::InvalidArgument)?;
         let provider = self.services.provider(service);

@@ -1,18 +1,16 @@
 //! Requests on their way to the processes and threads that are to answer them: given at once if they are short, else in
 //! pieces, and queued while nobody asks for one.
 
-use client::message::{CallHead, ContextHead, HAS_CONTEXT, WorkHead};
-use rpc::{Request, Status, Worker};
+use client::message::{ContextHead, HAS_CONTEXT, WorkHead};
+use rpc::{Status, Worker};
 use slots::Key;
 use verbs::Nic;
 use zerocopy::IntoBytes as _;
 
 use crate::{
     client_port::{ClientPort, Replies as _},
-    copy::copied,
     dispatcher::{
-        Answer, Caller, Dispatcher, Refusal,
-        departures::tag_of,
+        Answer, Dispatcher, Returned,
         long_bodies::{PIECE_BYTES, Recipient},
         provider_calls::{ProviderCall, Server},
         said::not_executed,
@@ -20,17 +18,11 @@ use crate::{
     limits::CallerId,
     members::Poll,
     metrics::Counter,
-    services::{Inbound, QueuedRequest, Served, dequeue},
-    source::{LeftBody, PrivateBody, Source},
+    request::{Body, Caller, Request},
+    services::{QueuedRequest, Served, dequeue},
+    source::{PrivateBody, Source, copied},
     threads::{AskedBy, ThreadCall, ThreadRequest},
 };
-
-/// Who made a request, and until when it waits.
-pub(super) struct Requester<P: ClientPort> {
-    pub(super) caller: Caller<P>,
-    pub(super) caller_id: CallerId,
-    pub(super) deadline_ns: u64,
-}
 
 /// A call that was stored, its caller, and who is to answer it.
 type Stored<P> = (Key, CallerId, Server<<P as ClientPort>::Client>);
@@ -41,13 +33,12 @@ impl<P: ClientPort> Dispatcher<P> {
     pub(super) fn hand_over(
         &mut self,
         replies: &mut P::Replies,
-        service: u16,
-        inbound: &Inbound<'_>,
-        from: Requester<P>,
+        request: Request<'_, P>,
         to: &Served,
-    ) -> Result<(), Refusal<Caller<P>>> {
-        let &Inbound { rank, method, body, .. } = inbound;
-        let (key, caller, server) = self.store(service, body.len(), from, to)?;
+    ) -> Result<(), Returned<Caller<P>>> {
+        let body = request.body.private();
+        let Request { service, from_rank: rank, method, .. } = request;
+        let (key, caller, server) = self.store(request, to)?;
         if server == Server::Any
             && let Some(poll) = self.services.take_poll(service)
             && let Some(call) = self.provider_calls.give(key, poll.client)
@@ -64,12 +55,14 @@ impl<P: ClientPort> Dispatcher<P> {
     pub(super) fn hand_over_in_pieces(
         &mut self,
         replies: &mut P::Replies,
-        (service, rank, method): (u16, u32, u16),
-        body: Source<P>,
-        from: Requester<P>,
+        mut request: Request<'_, P>,
         to: &Served,
-    ) -> Result<(), Refusal<Caller<P>>> {
-        let (key, caller, server) = self.store(service, body.len_bytes(), from, to)?;
+    ) -> Result<(), Returned<Caller<P>>> {
+        let Body::Long(body) = core::mem::replace(&mut request.body, Body::Private(&[])) else {
+            return self.hand_over(replies, request, to);
+        };
+        let Request { service, from_rank: rank, method, .. } = request;
+        let (key, caller, server) = self.store(request, to)?;
         if server == Server::Any
             && let Some(poll) = self.services.take_poll(service)
         {
@@ -96,32 +89,18 @@ impl<P: ClientPort> Dispatcher<P> {
     /// Stores the call of a request that is to be given to somebody.
     fn store(
         &mut self,
-        service: u16,
-        body_bytes: usize,
-        Requester { caller, caller_id, deadline_ns }: Requester<P>,
+        request: Request<'_, P>,
         to: &Served,
-    ) -> Result<Stored<P>, Refusal<Caller<P>>> {
-        if body_bytes > self.body_bytes_max {
-            return Err(Refusal { status: Status::OutOfRange, reply_to: caller });
-        }
+    ) -> Result<Stored<P>, Returned<Caller<P>>> {
         let server = match to {
             Served::Elsewhere => Server::Thread,
             Served::Provided | Served::Answered(_) => Server::Any,
         };
-        let call = ProviderCall {
-            caller,
-            caller_id,
-            server,
-            service,
-            is_queued: false,
-            deadline_ns,
-            came_ns: self.now_ns,
-            who: self.who,
-        };
-        match self.provider_calls.insert(call) {
+        let caller_id = request.caller_id;
+        match self.provider_calls.insert(ProviderCall::new(request, server, self.now_ns)) {
             Ok(key) => Ok((key, caller_id, server)),
             Err(ProviderCall { caller, .. }) => {
-                Err(Refusal { status: Status::ResourceExhausted, reply_to: caller })
+                Err(Returned { status: Status::ResourceExhausted, reply_to: caller })
             }
         }
     }
@@ -133,7 +112,7 @@ impl<P: ClientPort> Dispatcher<P> {
         server: Server<P::Client>,
         key: Key,
         request: Option<QueuedRequest<P>>,
-    ) -> Result<(), Refusal<Caller<P>>> {
+    ) -> Result<(), Returned<Caller<P>>> {
         if request.is_some_and(|request| self.enqueue(service, server, request)) {
             self.provider_calls.queued(key);
             return Ok(());
@@ -143,9 +122,9 @@ impl<P: ClientPort> Dispatcher<P> {
     }
 
     /// Takes back a call that was stored just now.
-    fn take_refused(&mut self, key: Key, status: Status) -> Refusal<Caller<P>> {
+    fn take_refused(&mut self, key: Key, status: Status) -> Returned<Caller<P>> {
         match self.provider_calls.remove(key) {
-            Some(call) => Refusal { status, reply_to: call.caller },
+            Some(call) => Returned { status, reply_to: call.caller },
             None => unreachable!("the call was stored just now"),
         }
     }
@@ -237,30 +216,17 @@ impl<P: ClientPort> Dispatcher<P> {
     /// A long request for this node that lies where its client put it.
     pub(super) fn serve_left_here(
         &mut self,
-        head: &CallHead,
-        body: LeftBody<P>,
+        request: Request<'_, P>,
         replies: &mut P::Replies,
     ) -> Answer {
-        let (service, method, reply_to) = (head.service.get(), head.method.get(), body.from);
-        let Some(served) = self.services.others(service) else {
+        let Some(served) = self.services.others(request.service) else {
             self.tally.add(Counter::NoService, 1);
             return Answer::Now(Status::Unimplemented);
         };
-        self.services.count_request(service);
-        let from = self.requester(reply_to, head);
-        let what = (service, self.rank_info.rank(), method);
-        match self.hand_over_in_pieces(replies, what, Source::Left(body), from, &served) {
+        self.services.count_request(request.service);
+        match self.hand_over_in_pieces(replies, request, &served) {
             Ok(()) => Answer::Later,
-            Err(Refusal { status, .. }) => self.refuse(status),
-        }
-    }
-
-    /// A client of this thread that makes a call.
-    pub(super) fn requester(&self, reply_to: P::ReplyTo, head: &CallHead) -> Requester<P> {
-        Requester {
-            caller: Caller::Client(reply_to),
-            caller_id: CallerId::Client(tag_of::<P>(self.client_base, reply_to)),
-            deadline_ns: self.deadline_ns(head.timeout_us.get()),
+            Err(Returned { status, .. }) => Answer::Refused(status),
         }
     }
 
@@ -271,45 +237,51 @@ impl<P: ClientPort> Dispatcher<P> {
         &mut self,
         replies: &mut P::Replies,
         worker: &mut Worker<N>,
-        request: Request<'_>,
+        request: rpc::Request<'_>,
         memory: &mut Vec<u8>,
+        answer: &mut Vec<u8>,
     ) {
-        let Request { token, method: service, timeout_us, .. } = request;
         let is_long = memory.len() > PIECE_BYTES;
-        let Some(served) = self.services.others(service).filter(|_| is_long) else {
-            let body = memory;
+        let Some(served) = self.services.others(request.method).filter(|_| is_long) else {
             return self.serve_peer(
                 replies,
                 worker,
-                Request { token, method: service, timeout_us, body },
+                rpc::Request { body: memory, ..request },
+                answer,
             );
         };
-        let status = match self.inbound_of_peer(&token, memory) {
-            Err(status) => status,
-            Ok(_) if !self.may_come(service) => Status::PermissionDenied,
-            Ok(_) if self.is_draining => Status::Unavailable,
-            Ok(Inbound { rank, method, body, .. }) => {
-                let head_bytes = memory.len() - body.len();
-                self.services.count_request(service);
-                let body = PrivateBody::behind(head_bytes, core::mem::take(memory));
-                let (caller, caller_id) = (Caller::Peer(token), CallerId::Rank(rank));
-                let from =
-                    Requester { caller, caller_id, deadline_ns: self.deadline_ns(timeout_us) };
-                let (what, body) = ((service, rank, method), Source::Private(body));
-                let handed = self.hand_over_in_pieces(replies, what, body, from, &served);
-                return self.refuse_peer(worker, handed);
+        let request = rpc::Request { body: memory, ..request };
+        let (request, head_bytes) = match self.request_of_peer(request) {
+            Ok(read) => read,
+            Err(Returned { status, reply_to }) => {
+                return self.reply_peer(worker, reply_to, status, &[], self.now_ns);
             }
         };
-        self.reply_peer(worker, token, status, not_executed(status), self.now_ns);
+        let body = PrivateBody::behind(head_bytes, core::mem::take(memory));
+        let request = Request { body: Body::Long(Source::Private(body)), ..request };
+        match self.admit(&request) {
+            Ok(_) => {
+                self.services.count_request(request.service);
+                let handed = self.hand_over_in_pieces(replies, request, &served);
+                self.refuse_peer(worker, handed);
+            }
+            Err(refusal) => {
+                let Request { reply_to, body, .. } = request;
+                if let Body::Long(Source::Private(body)) = body {
+                    worker.keep_memory(body.into_memory());
+                }
+                self.refuse_peer(worker, Err(Returned { status: refusal.status(), reply_to }));
+            }
+        }
     }
 
     /// Answers a request of another node that was not handed over.
     pub(super) fn refuse_peer<N: Nic>(
         &mut self,
         worker: &mut Worker<N>,
-        handed: Result<(), Refusal<Caller<P>>>,
+        handed: Result<(), Returned<Caller<P>>>,
     ) {
-        if let Err(Refusal { status, reply_to: Caller::Peer(token) }) = handed {
+        if let Err(Returned { status, reply_to: Caller::Peer(token) }) = handed {
             self.reply_peer(worker, token, status, not_executed(status), self.now_ns);
         }
     }

@@ -2,61 +2,54 @@
 //! service, and for the daemon itself.
 
 use client::bulk::message::method as bulk;
-use client::message::{
-    CallHead, CallerHead, DAEMON, DETAIL_BYTES_MAX, PeerHead, ServeHead, method,
-};
-use rpc::{Request, Status, Token, Worker};
+use client::message::{DETAIL_BYTES_MAX, HERE, PeerHead, ServeHead, method};
+use rpc::{Status, Token, Worker};
 use slots::Key;
 use verbs::Nic;
 use zerocopy::FromBytes as _;
 
 use crate::{
+    admission::Route,
     client_port::{ClientPort, Replies as _},
     dispatcher::{
-        Answer, Caller, Dispatcher, Refusal, ReplyTo,
-        giving::Requester,
+        Answer, Dispatcher, ReplyTo, Returned,
+        departures::tag_of,
         provider_calls::Server,
-        said::{context_of, mark_service, not_executed},
+        said::{mark_service, not_executed},
     },
     limits::CallerId,
     members::{OfferError, Offered},
     metrics::{Counter, Timing},
-    rights::Act,
-    services::{Inbound, Served},
+    request::{Body, CallHeads, Caller, Request, caller_head},
+    services::Served,
 };
 
 impl<P: ClientPort> Dispatcher<P> {
     /// A request for a service of this node, by a client of this node: no NIC is involved.
+    #[inline]
     pub(super) fn serve_local(
         &mut self,
-        reply_to: P::ReplyTo,
-        head: &CallHead,
-        payload: &[u8],
+        request: Request<'_, P>,
         replies: &mut P::Replies,
+        answer: &mut Vec<u8>,
     ) -> Answer {
-        let service = head.service.get();
-        let context = context_of(&self.who);
-        let (rank, method) = (self.rank_info.rank(), head.method.get());
-        let inbound = Inbound { rank, method, body: payload, context, cancellation: None };
-        match self.services.serve(service, &inbound, &mut self.body) {
+        match self.services.serve(request.service, &request.inbound(request.body.private()), answer)
+        {
             Some(Served::Answered(status)) => {
                 self.count_status(status);
-                mark_service(&mut self.body, status);
-                if let Some(share) = self.room_for_pieces(status)
-                    && replies.takes_parts(self.body.len())
-                    && self.answer_client_in_pieces(reply_to, head, share)
+                mark_service(answer, status);
+                if let Some(share) = self.room_for_pieces(status, answer.len())
+                    && replies.takes_parts(answer.len())
+                    && self.answer_in_pieces(request, answer, share).is_ok()
                 {
                     return Answer::Later;
                 }
                 Answer::Now(status)
             }
-            Some(served) => {
-                let from = self.requester(reply_to, head);
-                match self.hand_over(replies, service, &inbound, from, &served) {
-                    Ok(()) => Answer::Later,
-                    Err(Refusal { status, .. }) => self.refuse(status),
-                }
-            }
+            Some(served) => match self.hand_over(replies, request, &served) {
+                Ok(()) => Answer::Later,
+                Err(Returned { status, .. }) => Answer::Refused(status),
+            },
             None => {
                 self.tally.add(Counter::NoService, 1);
                 Answer::Now(Status::Unimplemented)
@@ -64,14 +57,32 @@ impl<P: ClientPort> Dispatcher<P> {
         }
     }
 
-    /// The answer to a request that was not handed on.
-    pub(super) fn refuse(&mut self, status: Status) -> Answer {
-        self.body.clear();
-        self.body.extend_from_slice(not_executed(status));
-        Answer::Now(status)
+    /// The request of a client of this thread.
+    #[inline(always)]
+    pub(super) fn request_of<'a>(
+        &self,
+        replies: &P::Replies,
+        reply_to: P::ReplyTo,
+        heads: &CallHeads,
+        body: Body<'a, P>,
+    ) -> Request<'a, P> {
+        let own = self.rank_info.rank();
+        let head = &heads.head;
+        Request {
+            reply_to: Caller::Client(reply_to),
+            caller_id: CallerId::Client(tag_of::<P>(self.client_base, reply_to)),
+            caller: caller_head(replies.process_of(reply_to), heads.trace),
+            from_rank: own,
+            rank: if head.rank.get() == HERE { own } else { head.rank.get() },
+            service: head.service.get(),
+            method: head.method.get(),
+            deadline_ns: self.deadline_ns(head.timeout_us.get()),
+            response_bytes: head.response_bytes.get() as usize,
+            body,
+        }
     }
 
-    pub(super) fn deadline_ns(&self, timeout_us: u32) -> u64 {
+    pub(crate) fn deadline_ns(&self, timeout_us: u32) -> u64 {
         self.now_ns.saturating_add(self.timeout_ns(timeout_us))
     }
 
@@ -81,49 +92,37 @@ impl<P: ClientPort> Dispatcher<P> {
         &mut self,
         replies: &mut P::Replies,
         worker: &mut Worker<N>,
-        request: Request<'_>,
+        request: rpc::Request<'_>,
+        answer: &mut Vec<u8>,
     ) {
-        let Request { token, method: service, timeout_us, body, .. } = request;
-        self.body.clear();
-        let status = match self.inbound_of_peer(&token, body) {
-            Err(status) => status,
-            Ok(inbound) if service == DAEMON && is_bulk(inbound.method) => {
-                let Inbound { rank, method, body, .. } = inbound;
-                return self.bulk.peer_request(token, rank, method, timeout_us, body);
+        let rpc::Request { body: message, .. } = request;
+        let (request, head_bytes) = match self.request_of_peer(request) {
+            Ok(read) => read,
+            Err(Returned { status, reply_to }) => {
+                return self.reply_peer(worker, reply_to, status, &[], self.now_ns);
             }
-            Ok(inbound) if service == DAEMON => {
-                if inbound.method == method::PING {
-                    return self.reply_peer(worker, token, Status::Ok, inbound.body, self.now_ns);
-                }
-                match inbound.method {
-                    method::DESCRIBE => self.describe(inbound.body),
-                    _ => Status::PermissionDenied,
-                }
+        };
+        answer.clear();
+        let (service, body) = (request.service, &message[head_bytes..]);
+        let request = Request { body: Body::Private(body), ..request };
+        let status = match self.admit(&request) {
+            Err(refusal) => {
+                let status = refusal.status();
+                answer.extend_from_slice(not_executed(status));
+                status
             }
-            Ok(_) if !self.may_come(service) => {
-                self.body.extend_from_slice(not_executed(Status::PermissionDenied));
-                Status::PermissionDenied
-            }
-            Ok(_) if self.is_draining => {
-                self.body.extend_from_slice(not_executed(Status::Unavailable));
-                Status::Unavailable
-            }
-            Ok(inbound) => match self.services.serve(service, &inbound, &mut self.body) {
+            Ok(Route::Daemon) => return self.serve_daemon_of_peer(worker, request, answer),
+            Ok(_) => match self.services.serve(service, &request.inbound(body), answer) {
                 Some(Served::Answered(status)) => {
-                    if let Some(share) = self.room_for_pieces(status) {
-                        let (of, deadline_ns) =
-                            ((inbound.rank, service), self.deadline_ns(timeout_us));
-                        return self.answer_peer_in_pieces(worker, token, of, deadline_ns, share);
+                    if let Some(share) = self.room_for_pieces(status, answer.len()) {
+                        return self.answer_peer_in_pieces(worker, request, answer, share);
                     }
                     self.count_status(status);
-                    mark_service(&mut self.body, status);
+                    mark_service(answer, status);
                     status
                 }
                 Some(served) => {
-                    let (caller, caller_id) = (Caller::Peer(token), CallerId::Rank(inbound.rank));
-                    let from =
-                        Requester { caller, caller_id, deadline_ns: self.deadline_ns(timeout_us) };
-                    let handed = self.hand_over(replies, service, &inbound, from, &served);
+                    let handed = self.hand_over(replies, request, &served);
                     return self.refuse_peer(worker, handed);
                 }
                 None => {
@@ -132,23 +131,61 @@ impl<P: ClientPort> Dispatcher<P> {
                 }
             },
         };
-        let body = core::mem::take(&mut self.body);
-        self.reply_peer(worker, token, status, &body, self.now_ns);
-        self.body = body;
+        if let Caller::Peer(token) = request.reply_to {
+            self.reply_peer(worker, token, status, answer, self.now_ns);
+        }
     }
 
-    #[inline]
-    pub(super) fn inbound_of_peer<'a>(
+    /// Another node asks this daemon itself.
+    #[inline(never)]
+    fn serve_daemon_of_peer<N: Nic>(
         &mut self,
-        token: &Token,
-        body: &'a [u8],
-    ) -> Result<Inbound<'a>, Status> {
-        let (method, who, body) = PeerHead::read(body).ok_or(Status::InvalidArgument)?;
-        let rank = self.peers.rank_of(token.peer()).ok_or(Status::Unavailable)?;
-        self.peers.counts_mut(rank).requests += 1;
-        self.who = who;
-        let context = context_of(&self.who);
-        Ok(Inbound { rank, method, body, context, cancellation: None })
+        worker: &mut Worker<N>,
+        request: Request<'_, P>,
+        answer: &mut Vec<u8>,
+    ) {
+        let (method, body) = (request.method, request.body.private());
+        if is_bulk(method) {
+            return self.bulk.request(request);
+        }
+        let Caller::Peer(token) = request.reply_to else { return };
+        if method == method::PING {
+            return self.reply_peer(worker, token, Status::Ok, body, self.now_ns);
+        }
+        let status = match method {
+            method::DESCRIBE => self.describe(body, answer),
+            _ => Status::PermissionDenied,
+        };
+        self.reply_peer(worker, token, status, answer, self.now_ns);
+    }
+
+    /// A request of another node, without its body, and the length of its heads.
+    #[inline]
+    pub(super) fn request_of_peer(
+        &mut self,
+        request: rpc::Request<'_>,
+    ) -> Result<(Request<'static, P>, usize), Returned<Token>> {
+        let rpc::Request { token, method: service, timeout_us, body: message, .. } = request;
+        let Some((method, caller, body)) = PeerHead::read(message) else {
+            return Err(Returned { status: Status::InvalidArgument, reply_to: token });
+        };
+        let Some(from_rank) = self.peers.rank_of(token.peer()) else {
+            return Err(Returned { status: Status::Unavailable, reply_to: token });
+        };
+        self.peers.counts_mut(from_rank).requests += 1;
+        let request = Request {
+            reply_to: Caller::Peer(token),
+            caller_id: CallerId::Rank(from_rank),
+            caller,
+            from_rank,
+            rank: self.rank_info.rank(),
+            service,
+            method,
+            deadline_ns: self.deadline_ns(timeout_us),
+            response_bytes: 0,
+            body: Body::Private(&[]),
+        };
+        Ok((request, message.len() - body.len()))
     }
 
     /// Answers a request of another node that came at `came_ns`.
@@ -179,51 +216,45 @@ impl<P: ClientPort> Dispatcher<P> {
     pub(super) fn serve_daemon<N: Nic>(
         &mut self,
         worker: &mut Worker<N>,
-        client: P::Client,
         reply_to: P::ReplyTo,
-        head: &CallHead,
-        payload: &[u8],
+        request: Request<'_, P>,
         replies: &mut P::Replies,
+        answer: &mut Vec<u8>,
     ) -> Answer {
-        let method = head.method.get();
-        Answer::Now(match method {
+        let payload = request.body.private();
+        Answer::Now(match request.method {
             method::PING => {
-                self.body.extend_from_slice(payload);
+                answer.extend_from_slice(payload);
                 Status::Ok
             }
             method::WHO => {
-                self.body.extend_from_slice(&self.rank_info.rank().to_le_bytes());
-                self.body.extend_from_slice(&self.rank_info.size().to_le_bytes());
+                answer.extend_from_slice(&self.rank_info.rank().to_le_bytes());
+                answer.extend_from_slice(&self.rank_info.size().to_le_bytes());
                 Status::Ok
             }
             method::REGISTER => match Offered::read(payload) {
-                Some(offered) => {
-                    match self.provide(offered, client, replies.process_of(reply_to)) {
-                        Ok(()) => Status::Ok,
-                        Err(OfferError::Denied(_)) => Status::PermissionDenied,
-                        Err(OfferError::Mismatch(_)) => Status::FailedPrecondition,
-                        Err(OfferError::TooMany(_)) => Status::ResourceExhausted,
-                        Err(_) => Status::AlreadyExists,
-                    }
-                }
+                Some(offered) => match self.provide(offered, &request, P::client_of(reply_to)) {
+                    Ok(()) => Status::Ok,
+                    Err(error) => error.status(),
+                },
                 None => Status::InvalidArgument,
             },
-            method::DESCRIBE => self.describe(payload),
-            method::REPORT => return self.serve_report(reply_to, head, payload, replies),
+            method::DESCRIBE => self.describe(payload, answer),
+            method::REPORT => return self.serve_report(request, replies, answer),
             method::SERVE => {
-                return match self.serve_provider(worker, client, reply_to, payload, replies) {
+                return match self.serve_provider(worker, reply_to, payload, replies) {
                     Ok(()) => Answer::Later,
                     Err(refused) => Answer::Now(refused),
                 };
             }
             method::WATCH => {
-                return match self.watch(client, reply_to, payload, replies) {
+                return match self.watch(reply_to, payload, replies) {
                     Ok(()) => Answer::Later,
                     Err(refused) => Answer::Now(refused),
                 };
             }
-            _ if is_bulk(method) => {
-                self.bulk.request(client, reply_to, method, payload);
+            method if is_bulk(method) => {
+                self.bulk.request(request);
                 return Answer::Later;
             }
             _ => Status::Unimplemented,
@@ -231,9 +262,9 @@ impl<P: ClientPort> Dispatcher<P> {
     }
 
     /// Says what a service is.
-    fn describe(&mut self, payload: &[u8]) -> Status {
+    fn describe(&mut self, payload: &[u8], answer: &mut Vec<u8>) -> Status {
         match payload.try_into().map(u16::from_le_bytes) {
-            Ok(service) if self.services.describe(service, &mut self.body) => Status::Ok,
+            Ok(service) if self.services.describe(service, answer) => Status::Ok,
             Ok(_) => Status::Unimplemented,
             Err(_) => Status::InvalidArgument,
         }
@@ -242,24 +273,25 @@ impl<P: ClientPort> Dispatcher<P> {
     fn provide(
         &mut self,
         offered: Offered,
+        request: &Request<'_, P>,
         client: P::Client,
-        process: Option<ipc::ClientProcess>,
     ) -> Result<(), OfferError> {
-        if !self.services.rights().allows(Act::Offer, offered.service, process) {
-            return Err(OfferError::Denied(offered.service));
-        }
-        self.services.provide(offered, client, self.held.limits().services_per_client)
+        let tag = P::tag(client);
+        self.admission.admit_offer(offered.service, tag, &request.caller)?;
+        self.services.provide(offered, client)?;
+        self.admission.offered(tag);
+        Ok(())
     }
 
     /// A provider answers, and polls for the next request.
     fn serve_provider<N: Nic>(
         &mut self,
         worker: &mut Worker<N>,
-        client: P::Client,
         reply_to: P::ReplyTo,
         payload: &[u8],
         replies: &mut P::Replies,
     ) -> Result<(), Status> {
+        let client = P::client_of(reply_to);
         let (head, answer) =
             ServeHead::read_from_prefix(payload).map_err(|_| Status::InvalidArgument)?;
         let service = head.service.get();
@@ -276,7 +308,7 @@ impl<P: ClientPort> Dispatcher<P> {
         } else if head.work.get() != 0 {
             self.tally.add(Counter::Stale, 1);
         }
-        self.poll_again(replies, service, (client, reply_to), head.work.get() != 0);
+        self.poll_again(replies, service, reply_to, head.work.get() != 0);
         Ok(())
     }
 
@@ -302,9 +334,10 @@ impl<P: ClientPort> Dispatcher<P> {
         &mut self,
         replies: &mut P::Replies,
         service: u16,
-        (client, reply_to): (P::Client, P::ReplyTo),
+        reply_to: P::ReplyTo,
         has_answered: bool,
     ) {
+        let client = P::client_of(reply_to);
         let Some(provider) = self.services.provider(service) else { return };
         if has_answered {
             provider.members.answered(client);
@@ -340,10 +373,4 @@ impl<P: ClientPort> Dispatcher<P> {
 /// Whether a method of the daemon is about bulk memory.
 fn is_bulk(method: u16) -> bool {
     (bulk::FIRST..=bulk::LAST).contains(&method)
-}
-
-/// A client as the kernel knows it, and its trace.
-pub(super) fn caller_head(process: Option<ipc::ClientProcess>, trace: u64) -> CallerHead {
-    let (uid, pid) = process.map_or((0, 0), |process| (process.uid, process.pid));
-    CallerHead { uid: uid.into(), pid: pid.into(), trace: trace.into() }
 }

@@ -3,15 +3,14 @@
 
 use std::mem;
 
-use client::message::CallHead;
-use rpc::{Status, Token, Worker};
+use rpc::{Status, Worker};
 use slots::Key;
 use verbs::Nic;
 
 use crate::{
     client_port::{AnswerHead, ClientPort, Replies},
     dispatcher::{
-        Answer, Caller, Dispatcher, PendingCall, ReplyTo, STRIP_BYTES,
+        Answer, Dispatcher, PendingCall, ReplyTo, STRIP_BYTES,
         departures::tag_of,
         long_bodies::{LeftAnswer, PIECE_BYTES, Recipient},
         provider_calls::{ProviderCall, Server},
@@ -19,6 +18,7 @@ use crate::{
     },
     limits::CallerId,
     metrics::Counter,
+    request::{Caller, Request},
     source::{LeftBody, PrivateShare, Source},
 };
 
@@ -26,30 +26,11 @@ use crate::{
 type PrivateAnswer = (Vec<u8>, PrivateShare);
 
 impl<P: ClientPort> Dispatcher<P> {
-    /// Room for the answer that a function has just made, if that is longer than a piece.
+    /// Room for an answer that is longer than a piece.
     #[inline]
-    pub(super) fn room_for_pieces(&self, status: Status) -> Option<PrivateShare> {
-        self.room_for(status, self.body.len())
-    }
-
-    #[inline]
-    fn room_for(&self, status: Status, len_bytes: usize) -> Option<PrivateShare> {
+    pub(super) fn room_for_pieces(&self, status: Status, len_bytes: usize) -> Option<PrivateShare> {
         let is_long = status == Status::Ok && len_bytes > PIECE_BYTES;
         if is_long { self.long_bodies.private.take(len_bytes) } else { None }
-    }
-
-    /// A function has answered a client of this thread at length; `false` if that is to be copied at once.
-    #[cold]
-    pub(super) fn answer_client_in_pieces(
-        &mut self,
-        to: P::ReplyTo,
-        head: &CallHead,
-        share: PrivateShare,
-    ) -> bool {
-        let tag = tag_of::<P>(self.client_base, to);
-        let deadline_ns = self.deadline_ns(head.timeout_us.get());
-        let caller = (Caller::Client(to), CallerId::Client(tag));
-        self.answer_in_pieces(caller, head.service.get(), deadline_ns, share).is_ok()
     }
 
     /// A function has answered another node at length.
@@ -57,60 +38,39 @@ impl<P: ClientPort> Dispatcher<P> {
     pub(super) fn answer_peer_in_pieces<N: Nic>(
         &mut self,
         worker: &mut Worker<N>,
-        token: Token,
-        (from, service): (u32, u16),
-        deadline_ns: u64,
+        request: Request<'_, P>,
+        answer: &mut Vec<u8>,
         share: PrivateShare,
     ) {
-        let token = if self.body.len() > worker.answer_bytes_max(&token) {
-            let caller = (Caller::Peer(token), CallerId::Rank(from));
-            match self.answer_in_pieces(caller, service, deadline_ns, share) {
-                Err(Caller::Peer(token)) => token,
-                _ => return,
+        let Caller::Peer(token) = &request.reply_to else { return };
+        let caller = if answer.len() > worker.answer_bytes_max(token) {
+            match self.answer_in_pieces(request, answer, share) {
+                Ok(()) => return,
+                Err(caller) => caller,
             }
         } else {
-            token
+            request.reply_to
         };
-        let body = mem::take(&mut self.body);
-        self.reply_peer(worker, token, Status::Ok, &body, self.now_ns);
-        self.body = body;
+        if let Caller::Peer(token) = caller {
+            self.reply_peer(worker, token, Status::Ok, answer, self.now_ns);
+        }
     }
 
-    /// Stores the call whose answer is in the dispatcher's buffer, and queues that; hands the caller back if there
-    /// are too many calls.
-    fn answer_in_pieces(
+    /// Stores the call of a request whose answer was made, and queues that, which is to be copied in pieces; hands the
+    /// caller back if there are too many calls.
+    #[cold]
+    pub(super) fn answer_in_pieces(
         &mut self,
-        caller: (Caller<P>, CallerId),
-        service: u16,
-        deadline_ns: u64,
+        request: Request<'_, P>,
+        answer: &mut Vec<u8>,
         share: PrivateShare,
     ) -> Result<(), Caller<P>> {
-        let key = self.store_answered(caller, service, (deadline_ns, self.now_ns))?;
-        let spare = self.long_bodies.take_spare();
-        let body = mem::replace(&mut self.body, spare);
-        self.queue_answer(key, (body, share));
-        Ok(())
-    }
-
-    /// Stores a call that is answered, but for its copy: with its deadline, and when it came.
-    fn store_answered(
-        &mut self,
-        (caller, caller_id): (Caller<P>, CallerId),
-        service: u16,
-        (deadline_ns, came_ns): (u64, u64),
-    ) -> Result<(Key, CallerId), Caller<P>> {
-        let call = ProviderCall {
-            caller,
-            caller_id,
-            server: Server::Answered,
-            service,
-            is_queued: false,
-            deadline_ns,
-            came_ns,
-            who: NOBODY,
-        };
+        let caller_id = request.caller_id;
+        let call = ProviderCall::new(request, Server::Answered, self.now_ns);
         let key = self.provider_calls.insert(call).map_err(|call| call.caller)?;
-        Ok((key, caller_id))
+        let spare = self.long_bodies.take_spare();
+        self.queue_answer((key, caller_id), (mem::replace(answer, spare), share));
+        Ok(())
     }
 
     fn queue_answer(&mut self, key: (Key, CallerId), (body, share): PrivateAnswer) {
@@ -128,7 +88,7 @@ impl<P: ClientPort> Dispatcher<P> {
         body: Vec<u8>,
     ) -> Result<(), Vec<u8>> {
         let len_bytes = body.len();
-        let Some(share) = self.room_for(status, len_bytes) else { return Err(body) };
+        let Some(share) = self.room_for_pieces(status, len_bytes) else { return Err(body) };
         let call = self.provider_calls.get_mut(key);
         match call.filter(|call| takes_pieces(&call.caller, replies, worker, len_bytes)) {
             Some(call) => {
@@ -150,17 +110,25 @@ impl<P: ClientPort> Dispatcher<P> {
         body: Vec<u8>,
     ) -> Result<(), (PendingCall<P>, Vec<u8>)> {
         let ReplyTo::Client(to) = call.reply_to else { return Err((call, body)) };
-        let room = self.room_for(status, body.len());
+        let room = self.room_for_pieces(status, body.len());
         let Some(share) = room.filter(|_| replies.takes_parts(body.len())) else {
             return Err((call, body));
         };
         let caller_id = CallerId::Client(tag_of::<P>(self.client_base, to));
-        // The other thread has met its deadline.
-        let times = (self.deadline_ns(0), call.taken_ns);
-        let caller = (Caller::Client(to), caller_id);
-        match self.store_answered(caller, call.charge.service(), times) {
+        let stored = ProviderCall {
+            caller: Caller::Client(to),
+            caller_id,
+            server: Server::Answered,
+            service: call.charge.service(),
+            is_queued: false,
+            // The other thread has met its deadline.
+            deadline_ns: self.deadline_ns(0),
+            came_ns: call.taken_ns,
+            who: NOBODY,
+        };
+        match self.provider_calls.insert(stored) {
             Ok(key) => {
-                self.queue_answer(key, (body, share));
+                self.queue_answer((key, caller_id), (body, share));
                 Ok(())
             }
             Err(_) => Err((call, body)),
@@ -172,14 +140,16 @@ impl<P: ClientPort> Dispatcher<P> {
     pub(super) fn serve_left<N: Nic>(
         &mut self,
         worker: &mut Worker<N>,
-        provider: (P::Client, P::ReplyTo),
+        from: P::ReplyTo,
         (head, len_bytes): (&[u8], usize),
         replies: &mut P::Replies,
+        (copy, answer): (&mut Vec<u8>, &mut Vec<u8>),
     ) -> Answer {
         let Some(AnswerHead(head)) = AnswerHead::read(head) else {
-            return self.serve_left_request(worker, provider, (head, len_bytes), replies);
+            let left = (head, len_bytes);
+            return self.serve_left_request(worker, from, left, replies, (copy, answer));
         };
-        let key = match self.answered_by(provider.0, &head) {
+        let key = match self.answered_by(P::client_of(from), &head) {
             Ok(key) => key,
             Err(status) => return Answer::Now(status),
         };
@@ -187,20 +157,20 @@ impl<P: ClientPort> Dispatcher<P> {
         let Some((key, call)) = key.and_then(|key| Some((key, self.provider_calls.get_mut(key)?)))
         else {
             self.tally.add(Counter::Stale, 1);
-            self.poll_again(replies, service, provider, true);
+            self.poll_again(replies, service, from, true);
             return Answer::Later;
         };
         call.server = Server::Answered;
-        let (from, head_bytes) = (provider.1, AnswerHead::BYTES);
+        let head_bytes = AnswerHead::BYTES;
         let len_bytes = len_bytes.saturating_sub(head_bytes);
         let body = LeftBody { from, head_bytes, len_bytes };
         if len_bytes > STRIP_BYTES && takes_pieces(&call.caller, replies, worker, len_bytes) {
             let key = (key, call.caller_id);
-            let recipient = Recipient::Caller(Some(LeftAnswer { service, provider }));
+            let recipient = Recipient::Caller(Some(LeftAnswer { service, provider: from }));
             self.long_bodies.push(key, Source::Left(body), None, recipient);
         } else {
             self.copy_answer_at_once(replies, worker, key, &body);
-            self.poll_again(replies, service, provider, true);
+            self.poll_again(replies, service, from, true);
         }
         Answer::Later
     }

@@ -15,13 +15,12 @@ use verbs::Nic;
 
 use crate::{
     client_port::{ClientPort, Replies},
-    dispatcher::{
-        Caller, Dispatcher, STRIP_BYTES, provider_calls::ProviderCall, said::not_executed,
-    },
+    dispatcher::{Dispatcher, STRIP_BYTES, provider_calls::ProviderCall, said::not_executed},
     fair_queue::{FairQueue, QUANTUM_BYTES},
     limits::CallerId,
     members::Poll,
     metrics::{Counter, Timing},
+    request::Caller,
     source::{PrivateMemory, PrivateShare, Source},
 };
 
@@ -50,7 +49,8 @@ pub(super) enum Recipient<P: ClientPort> {
 /// An answer of a process that lies where that put it: in a request that is its next poll.
 pub(super) struct LeftAnswer<P: ClientPort> {
     pub(super) service: u16,
-    pub(super) provider: (P::Client, P::ReplyTo),
+    /// The request that is the poll.
+    pub(super) provider: P::ReplyTo,
 }
 
 /// A body that is copied.

@@ -6,21 +6,21 @@
 //! its call is made, its deadline, or the loss of its client or its peer. What its client calls of the same peer
 //! afterwards waits behind it. Its memory goes with it.
 
-use client::message::{CALL_HEAD_BYTES, CallExtra, CallHead, DAEMON, HAS_EXTRA, HERE, PeerHead};
+use client::message::PeerHead;
 use rpc::{Call, CallError, Status, Worker};
 use verbs::Nic;
-use zerocopy::{FromBytes as _, IntoBytes as _};
+use zerocopy::IntoBytes as _;
 
 use crate::{
-    client_port::{ClientPort, LeftRequests, Outgoing, Replies},
+    admission::Route,
+    client_port::{ClientPort, LeftRequests, Outgoing, Replies as _},
     dispatcher::{
-        Answer, Dispatcher, Refusal, ReplyTo, STRIP_BYTES,
-        incoming::caller_head,
+        Answer, Dispatcher, ReplyTo, Returned, STRIP_BYTES,
+        departures::tag_of,
         long_bodies::PIECE_BYTES,
-        waiting::{Begun, Body, LongRequest, Waiting},
+        waiting::{self, Begun, LongRequest, Waiting},
     },
-    metrics::Counter,
-    rights::Act,
+    request::{Body, CallHeads, Request},
     source::{LeftBody, Source},
     threads::ThreadHandle,
 };
@@ -58,9 +58,9 @@ impl<P: ClientPort> Dispatcher<P> {
 
     /// Whether a call that waits is to be copied in a later turn, because this one has copied enough.
     pub(super) fn is_to_be_copied_later(&self, waiting: &Waiting<P>) -> bool {
-        let is_copied = |body: &Body<P>| match body {
-            Body::Private(_) => true,
-            Body::Long(request) => request.is_copied(),
+        let is_copied = |body: &waiting::Body<P>| match body {
+            waiting::Body::Private(_) => true,
+            waiting::Body::Long(request) => request.is_copied(),
         };
         self.request_copies.left_bytes == 0 && !is_copied(&waiting.body)
     }
@@ -70,75 +70,60 @@ impl<P: ClientPort> Dispatcher<P> {
     pub(super) fn serve_left_request<N: Nic>(
         &mut self,
         worker: &mut Worker<N>,
-        (client, from): (P::Client, P::ReplyTo),
+        from: P::ReplyTo,
         (head, len_bytes): (&[u8], usize),
         replies: &mut P::Replies,
+        (copy, answer): (&mut Vec<u8>, &mut Vec<u8>),
     ) -> Answer {
-        let Ok((mut head, rest)) = CallHead::read_from_prefix(head) else {
+        let Some(heads) = CallHeads::read(head) else {
             return Answer::Now(Status::InvalidArgument);
         };
-        let (own, service) = (self.rank_info.rank(), head.service.get());
-        let rank = if head.rank.get() == HERE { own } else { head.rank.get() };
-        let is_in_turn =
-            rank == own || self.waiting.may_try(rank, self.outgoing(client, &head).client);
-        let is_whole = rank == own && (service == DAEMON || self.services.has_function(service));
-        if is_whole || len_bytes <= STRIP_BYTES && is_in_turn {
-            return self.copy_request_at_once(worker, (client, from), len_bytes, replies);
-        }
-        self.who = caller_head(replies.process_of(from), 0);
-        let mut head_bytes = CALL_HEAD_BYTES;
-        if head.response_bytes.get() & HAS_EXTRA != 0 {
-            let Ok((extra, _)) = CallExtra::read_from_prefix(rest) else {
-                return Answer::Now(Status::InvalidArgument);
-            };
-            head.response_bytes = (head.response_bytes.get() & !HAS_EXTRA).into();
-            self.who.trace = extra.trace;
-            head_bytes += size_of::<CallExtra>();
-        }
-        let is_here = rank == own;
-        let counter = if is_here { Counter::RequestsLocal } else { Counter::RequestsRemote };
-        self.tally.add(counter, 1);
-        let rights = self.services.rights();
-        if rights.is_limited(Act::Call, service)
-            && !rights.allows(Act::Call, service, replies.process_of(from))
-        {
-            return self.refuse(Status::PermissionDenied);
-        }
-        if self.is_draining {
-            return self.refuse(Status::Unavailable);
-        }
+        let head_bytes = heads.len_bytes;
         let len_bytes = len_bytes.saturating_sub(head_bytes);
-        let body = LeftBody { from, head_bytes, len_bytes };
-        if is_here {
-            return self.serve_left_here(&head, body, replies);
+        let left = || Source::Left(LeftBody { from, head_bytes, len_bytes });
+        let request = self.request_of(replies, from, &heads, Body::Long(left()));
+        let route = match self.admit(&request) {
+            Ok(route) => route,
+            Err(refusal) => return refusal.into(),
+        };
+        if self.is_copied_at_once(from, route, &request) {
+            copy.clear();
+            let has_room = copy.try_reserve(len_bytes).is_ok();
+            if !has_room || !replies.read_left(from, head_bytes..head_bytes + len_bytes, copy) {
+                return Answer::Refused(Status::ResourceExhausted);
+            }
+            let request = Request { body: Body::Private(copy), ..request };
+            return self.serve_admitted(worker, from, route, request, replies, answer);
         }
-        let call = self.outgoing(client, &head);
-        let request = LongRequest::new(Source::Left(body), None);
+        if route != Route::There {
+            return self.serve_left_here(request, replies);
+        }
+        let call = self.outgoing(from, &request);
+        let long = LongRequest::new(left(), None);
         let reply_to = ReplyTo::Client(from);
-        match self.call_long_or_wait(worker, rank, (reply_to, call), request, replies) {
+        match self.call_long_or_wait(worker, request.rank, (reply_to, call), long, replies) {
             Ok(()) => Answer::Later,
-            Err(Refusal { status, .. }) => self.refuse(status),
+            Err(Returned { status, .. }) => Answer::Refused(status),
         }
     }
 
-    /// A request that is short, or is for a function.
-    fn copy_request_at_once<N: Nic>(
+    /// Whether a request is copied as a whole: it is short and need not wait for others, or a function, or the daemon,
+    /// gets it.
+    fn is_copied_at_once(
         &mut self,
-        worker: &mut Worker<N>,
-        (client, from): (P::Client, P::ReplyTo),
-        len_bytes: usize,
-        replies: &mut P::Replies,
-    ) -> Answer {
-        let mut copy = core::mem::take(&mut self.copy);
-        copy.clear();
-        let has_room = copy.try_reserve(len_bytes).is_ok();
-        let answer = if has_room && replies.read_left(from, 0..len_bytes, &mut copy) {
-            self.serve(worker, client, from, &copy, replies)
-        } else {
-            self.refuse(Status::ResourceExhausted)
-        };
-        self.copy = copy;
-        answer
+        from: P::ReplyTo,
+        route: Route,
+        request: &Request<'_, P>,
+    ) -> bool {
+        let is_short = request.body.len_bytes() <= STRIP_BYTES;
+        match route {
+            Route::Daemon => true,
+            Route::Here => is_short || self.services.has_function(request.service),
+            Route::There => {
+                let client = tag_of::<P>(self.client_base, from);
+                is_short && self.waiting.may_try(request.rank, client)
+            }
+        }
     }
 
     /// Another thread asks for a call to a node, with a body that it gathered.
@@ -149,7 +134,7 @@ impl<P: ClientPort> Dispatcher<P> {
         (reply_to, call): (ReplyTo<P>, Outgoing),
         body: Vec<u8>,
         replies: &mut P::Replies,
-    ) -> Result<(), Refusal<ReplyTo<P>>> {
+    ) -> Result<(), Returned<ReplyTo<P>>> {
         let is_long = body.len() > PIECE_BYTES;
         let share = if is_long { self.long_bodies.private.take(body.len()) } else { None };
         if share.is_some() {
@@ -169,7 +154,7 @@ impl<P: ClientPort> Dispatcher<P> {
         (reply_to, call): (ReplyTo<P>, Outgoing),
         mut request: LongRequest<P>,
         replies: &mut P::Replies,
-    ) -> Result<(), Refusal<ReplyTo<P>>> {
+    ) -> Result<(), Returned<ReplyTo<P>>> {
         let is_its_turn = !self.waiting.is_copying() && self.waiting.may_try(rank, call.client);
         let refusal = if is_its_turn {
             match self.call_long(replies, worker, rank, reply_to, &call, &mut request) {
@@ -177,11 +162,11 @@ impl<P: ClientPort> Dispatcher<P> {
                 Err(refusal) => refusal,
             }
         } else {
-            Refusal { status: Status::ResourceExhausted, reply_to }
+            Returned { status: Status::ResourceExhausted, reply_to }
         };
         // Else it waits for what the peer has not got, as short ones do.
         let is_to_be_copied = !is_its_turn || request.is_under_way();
-        self.wait_for_room(refusal, rank, call, || Some(Body::Long(Box::new(request))))?;
+        self.wait_for_room(refusal, rank, call, || Some(waiting::Body::Long(Box::new(request))))?;
         if is_to_be_copied {
             self.waiting.mark_copying(rank);
         }
@@ -198,12 +183,12 @@ impl<P: ClientPort> Dispatcher<P> {
         reply_to: ReplyTo<P>,
         call: &Outgoing,
         request: &mut LongRequest<P>,
-    ) -> Result<(), Refusal<ReplyTo<P>>> {
+    ) -> Result<(), Returned<ReplyTo<P>>> {
         if call.deadline_ns <= self.now_ns {
-            return Err(Refusal { status: Status::DeadlineExceeded, reply_to });
+            return Err(Returned { status: Status::DeadlineExceeded, reply_to });
         }
         if let Err(status) = self.copy_request(replies, worker, rank, call, request) {
-            return Err(Refusal { status, reply_to });
+            return Err(Returned { status, reply_to });
         }
         let len_bytes = request.source.len_bytes();
         let charge = self.shares.charge(rank, call.client, call.service, call.response_bytes);
@@ -214,11 +199,11 @@ impl<P: ClientPort> Dispatcher<P> {
                 };
                 self.call_by(charge, reply_to, call, send)
             }
-            (Some(Begun::Peer(begun)), _) if self.admit(&charge) => {
+            (Some(Begun::Peer(begun)), _) if self.takes_share(&charge) => {
                 let make = |worker: &mut Worker<N>, call: &Call| worker.finish_call(begun, call);
                 self.make(worker, charge, reply_to, call, len_bytes, make)
             }
-            _ => Err(Refusal { status: Status::ResourceExhausted, reply_to }),
+            _ => Err(Returned { status: Status::ResourceExhausted, reply_to }),
         }
     }
 

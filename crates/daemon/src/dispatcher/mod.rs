@@ -3,6 +3,7 @@
 //!
 //! | part | holds |
 //! |---|---|
+//! | [`Admission`] | the one door: rights, limits and life of the daemon, by which requests and offers are judged |
 //! | [`PeerTable`] | ranks that are up, and their connections |
 //! | `calls` | calls to other nodes and threads that were made, by the cookie of the call |
 //! | [`Shares`] | what calls in flight take of their peers, by client and by service |
@@ -15,7 +16,6 @@
 mod departures;
 mod giving;
 mod incoming;
-mod limited;
 mod long_answers;
 mod long_bodies;
 mod long_requests;
@@ -32,32 +32,29 @@ mod waiting;
 use std::{mem, time::Duration};
 
 use bootstrap::RankInfo;
-use client::message::{CallExtra, CallHead, CallerHead, DAEMON, HAS_EXTRA, HERE};
 use departures::Departures;
-use incoming::caller_head;
 use ipc::TakenBytes;
 use long_bodies::LongBodies;
 use long_requests::RequestCopies;
 use os::clock::duration_ns;
 use peers::PeerTable;
 use provider_calls::ProviderCalls;
-use rpc::{PeerId, Status, Token, Worker};
-pub(crate) use said::mark_service;
-use said::{NOBODY, not_executed};
+use rpc::{PeerId, Status, Worker};
+pub(crate) use said::{mark_service, not_executed};
 use shares::{Charge, Shares};
 use slots::SlotTable;
 use verbs::Nic;
 use waiting::WaitQueues;
-use zerocopy::FromBytes as _;
 
 use crate::{
+    admission::{Admission, Refusal, Route},
     bulk_inbox::BulkInbox,
     client_port::{ClientPort, ClientRequest, Outgoing, Replies as _},
     limits::{Held, Limits},
     metrics::{Counter, Lap, LoopTimer, Phase, Tally, Timing},
-    rights::Act,
+    request::{Body, CallHeads, Request},
     services::Services,
-    threads::{AskedBy, ThreadHandle},
+    threads::ThreadHandle,
 };
 
 /// The address of the answer to a call that was made on this node.
@@ -68,16 +65,6 @@ enum ReplyTo<P: ClientPort> {
     Thread(inproc::Token),
     /// Its client is gone.
     Nobody,
-}
-
-/// Whoever waits for the answer of a provider.
-enum Caller<P: ClientPort> {
-    /// A client of this thread.
-    Client(P::ReplyTo),
-    /// Another thread, which names the request so.
-    Thread(inproc::Token, AskedBy),
-    /// Another node.
-    Peer(Token),
 }
 
 /// Bytes that are copied at a time: both sides of the copy stay in the first cache.
@@ -93,16 +80,41 @@ struct PendingCall<P: ClientPort> {
     is_torn: bool,
 }
 
-/// The address of an answer.
+/// The answer to a client's request.
 enum Answer {
-    /// At once: the body is in the dispatcher's buffer.
+    /// At once: the body is in the turn's buffer.
     Now(Status),
+    /// At once: the request was not executed.
+    Refused(Status),
     /// Later: the address of the answer is stored with the call.
     Later,
 }
 
+impl From<Refusal> for Answer {
+    #[inline]
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal.status())
+    }
+}
+
+/// Memory that turns use one after the other.
+pub(super) struct Scratch {
+    /// Body of the answer that is being made.
+    answer: Vec<u8>,
+    /// Copy of a request that is not only passed on.
+    request: Vec<u8>,
+    /// Through which answers that arrive in pieces go to their clients.
+    strip: Box<[u8]>,
+}
+
+impl Default for Scratch {
+    fn default() -> Self {
+        Self { answer: Vec::new(), request: Vec::new(), strip: vec![0; STRIP_BYTES].into() }
+    }
+}
+
 /// A request that was not accepted, and the address of the answer that it needs.
-struct Refusal<R> {
+struct Returned<R> {
     status: Status,
     reply_to: R,
 }
@@ -126,7 +138,7 @@ pub(super) struct Dispatcher<P: ClientPort> {
     pub(super) rank_info: RankInfo,
     pub(super) tally: Tally,
     pub(super) now_ns: u64,
-    pub(super) is_draining: bool,
+    pub(super) admission: Admission,
     /// What came for bulk memory in this turn.
     pub(super) bulk: BulkInbox<P>,
     /// This thread's endpoint in the mesh.
@@ -147,16 +159,7 @@ pub(super) struct Dispatcher<P: ClientPort> {
     /// Requests that were answered at once when clients asked for something last.
     answered_inline: u64,
     call_timeout_ns: u64,
-    body_bytes_max: usize,
-    /// Body of the answer that is being made.
-    body: Vec<u8>,
-    /// Through which answers that arrive in pieces go to their clients.
-    strip: Box<[u8]>,
-    /// The latest request that was lent and is not only passed on.
-    copy: Vec<u8>,
     departures: Departures,
-    /// Who made the request that is being handled, as far as that was told.
-    who: CallerHead,
     /// By number: answers to clients with this status.
     statuses: [u64; Status::ALL.len()],
 }
@@ -166,6 +169,7 @@ pub(super) struct PollHandler<'a, P: ClientPort> {
     pub(super) dispatcher: &'a mut Dispatcher<P>,
     pub(super) replies: &'a mut P::Replies,
     pub(super) watch: &'a mut Stopwatch,
+    pub(super) scratch: &'a mut Scratch,
     /// Batches were posted.
     pub(super) has_posted: bool,
 }
@@ -225,6 +229,7 @@ impl<P: ClientPort> Dispatcher<P> {
         services.share(thread_handle.offers());
         let Bounds { call_timeout, body_bytes_max, limits, peer_calls, answer_bytes } = bounds;
         let size = rank_info.size();
+        let admission = Admission::new(rank_info, services.take_rights(), body_bytes_max, &limits);
         // Of a peer of another thread: what is left of the way there if other ranks have much.
         let slots = |rank| match thread_handle.owner(rank) {
             Some(_) => u32::from(peer_calls).min(thread_handle.lane_calls() / 4),
@@ -236,7 +241,7 @@ impl<P: ClientPort> Dispatcher<P> {
             rank_info,
             tally,
             now_ns: 0,
-            is_draining: false,
+            admission,
             bulk: BulkInbox::default(),
             thread_handle,
             services,
@@ -251,12 +256,7 @@ impl<P: ClientPort> Dispatcher<P> {
             broken: Vec::new(),
             answered_inline: 0,
             call_timeout_ns: duration_ns(call_timeout),
-            body_bytes_max,
-            body: Vec::new(),
-            strip: vec![0; STRIP_BYTES].into(),
-            copy: Vec::new(),
             departures: Departures::default(),
-            who: NOBODY,
             statuses: [0; Status::ALL.len()],
         }
     }
@@ -343,32 +343,44 @@ impl<P: ClientPort> Dispatcher<P> {
     // Requests of clients
 
     /// Takes requests of clients, one turn of all; returns how many.
-    pub(super) fn take<N: Nic>(&mut self, port: &mut P, worker: &mut Worker<N>) -> u64 {
+    pub(super) fn take<N: Nic>(
+        &mut self,
+        port: &mut P,
+        worker: &mut Worker<N>,
+        scratch: &mut Scratch,
+    ) -> u64 {
+        let Scratch { answer: body, request: copy, .. } = scratch;
         let (mut taken, mut answered) = (0, 0);
         self.request_copies.begin_turn();
         while let Some(request) = port.take() {
-            let ClientRequest { client, reply_to, payload, replies } = request;
+            let ClientRequest { reply_to, payload, replies, .. } = request;
             taken += 1;
-            self.body.clear();
+            body.clear();
             let answer = match payload {
-                TakenBytes::Private(payload) => {
-                    self.serve(worker, client, reply_to, payload, replies)
+                TakenBytes::Private(message) => {
+                    self.serve(worker, reply_to, message, replies, body)
                 }
-                TakenBytes::Lent(lent) => {
-                    self.serve_lent(worker, (client, reply_to), lent, replies)
-                }
+                TakenBytes::Lent(lent) => match self.pass_on(reply_to, lent, replies) {
+                    Some(answer) => answer,
+                    None => {
+                        copy.clear();
+                        lent.append_to(copy);
+                        self.serve(worker, reply_to, copy, replies, body)
+                    }
+                },
                 TakenBytes::Left { head, len_bytes } => {
-                    self.serve_left(worker, (client, reply_to), (head, len_bytes), replies)
+                    let left = (head, len_bytes);
+                    self.serve_left(worker, reply_to, left, replies, (copy, body))
                 }
             };
-            match answer {
-                Answer::Now(status) => {
-                    replies.reply(reply_to, status, &[&self.body]);
-                    self.statuses[usize::from(status.code())] += 1;
-                    answered += 1;
-                }
-                Answer::Later => {}
-            }
+            let (status, body) = match answer {
+                Answer::Now(status) => (status, &**body),
+                Answer::Refused(status) => (status, not_executed(status)),
+                Answer::Later => continue,
+            };
+            replies.reply(reply_to, status, &[body]);
+            self.statuses[usize::from(status.code())] += 1;
+            answered += 1;
         }
         if taken > 0 {
             self.answered_inline = answered;
@@ -382,94 +394,53 @@ impl<P: ClientPort> Dispatcher<P> {
         taken
     }
 
+    /// A client's message whose bytes are a private copy.
     #[inline]
     fn serve<N: Nic>(
         &mut self,
         worker: &mut Worker<N>,
-        client: P::Client,
         reply_to: P::ReplyTo,
-        request: &[u8],
+        message: &[u8],
         replies: &mut P::Replies,
+        answer: &mut Vec<u8>,
     ) -> Answer {
-        let Ok((head, payload)) = CallHead::read_from_prefix(request) else {
+        let Some(heads) = CallHeads::read(message) else {
             return Answer::Now(Status::InvalidArgument);
         };
-        self.who = caller_head(replies.process_of(reply_to), 0);
-        if head.response_bytes.get() & HAS_EXTRA != 0 {
-            return self.serve_traced(worker, client, reply_to, head, payload, replies);
+        let body = Body::Private(&message[heads.len_bytes..]);
+        let request = self.request_of(replies, reply_to, &heads, body);
+        match self.admit(&request) {
+            Ok(route) => self.serve_admitted(worker, reply_to, route, request, replies, answer),
+            Err(refusal) => refusal.into(),
         }
-        self.serve_call(worker, client, reply_to, &head, payload, replies)
     }
 
-    /// A request that tells what the caller's trace is called.
-    #[cold]
-    fn serve_traced<N: Nic>(
-        &mut self,
-        worker: &mut Worker<N>,
-        client: P::Client,
-        reply_to: P::ReplyTo,
-        mut head: CallHead,
-        payload: &[u8],
-        replies: &mut P::Replies,
-    ) -> Answer {
-        let Ok((extra, payload)) = CallExtra::read_from_prefix(payload) else {
-            return Answer::Now(Status::InvalidArgument);
-        };
-        head.response_bytes = (head.response_bytes.get() & !HAS_EXTRA).into();
-        self.who.trace = extra.trace;
-        self.serve_call(worker, client, reply_to, &head, payload, replies)
-    }
-
+    /// A client's request with a private copy of its body.
     #[inline]
-    fn serve_call<N: Nic>(
+    fn serve_admitted<N: Nic>(
         &mut self,
         worker: &mut Worker<N>,
-        client: P::Client,
         reply_to: P::ReplyTo,
-        head: &CallHead,
-        payload: &[u8],
+        route: Route,
+        request: Request<'_, P>,
         replies: &mut P::Replies,
+        answer: &mut Vec<u8>,
     ) -> Answer {
-        let rank = if head.rank.get() == HERE { self.rank_info.rank() } else { head.rank.get() };
-        if rank == self.rank_info.rank() {
-            if head.service.get() == DAEMON {
-                return self.serve_daemon(worker, client, reply_to, head, payload, replies);
-            }
-            if self.services.rights().is_limited(Act::Call, head.service.get()) {
-                return self.serve_limited(
-                    worker,
-                    client,
-                    (rank, reply_to),
-                    head,
-                    payload,
-                    replies,
-                );
-            }
-            self.tally.add(Counter::RequestsLocal, 1);
-            if self.is_draining {
-                return self.refuse(Status::Unavailable);
-            }
-            return self.serve_local(reply_to, head, payload, replies);
+        match route {
+            Route::Here => self.serve_local(request, replies, answer),
+            Route::There => self.forward(worker, reply_to, &request),
+            Route::Daemon => self.serve_daemon(worker, reply_to, request, replies, answer),
         }
-        self.tally.add(Counter::RequestsRemote, 1);
-        if self.services.rights().is_limited(Act::Call, head.service.get()) {
-            return self.serve_limited(worker, client, (rank, reply_to), head, payload, replies);
-        }
-        if rank >= self.rank_info.size() {
-            return Answer::Now(Status::NotFound);
-        }
-        if self.is_draining {
-            self.refuse(Status::Unavailable)
-        } else {
-            self.forward(worker, rank, (client, reply_to), head, payload)
-        }
+    }
+
+    /// Counts and judges a request: see [`Admission`].
+    #[inline(always)]
+    pub(crate) fn admit(&mut self, request: &Request<'_, P>) -> Result<Route, Refusal> {
+        self.admission.admit(request, &mut self.tally)
     }
 
     /// The connection of this thread to another node.
     pub(super) fn peer_of(&self, rank: u32) -> Result<PeerId, Status> {
-        if rank >= self.rank_info.size() {
-            return Err(Status::NotFound);
-        }
         if self.thread_handle.owner(rank).is_some() {
             return Err(Status::Unimplemented);
         }

@@ -4,26 +4,27 @@ use std::time::Duration;
 
 use client::{
     Filler,
-    message::{CallHead, PEER_HEAD_BYTES, PeerHead},
+    message::{PEER_HEAD_BYTES, PeerHead},
 };
 use rpc::{
-    Account, BodyPiece, Call, CallError, CallId, CloseReason, PeerId, Request, RequestId, Status,
-    Worker,
+    Account, BodyPiece, Call, CallError, CallId, CloseReason, PeerId, RequestId, Status, Worker,
 };
 use slots::Key;
 use verbs::Nic;
 use zerocopy::IntoBytes as _;
 
 use crate::{
-    client_port::{ClientPort, ClientTag, Replies as _},
-    copy::copied,
+    client_port::{ClientPort, Replies as _},
     dispatcher::{
-        Answer, Dispatcher, Outgoing, PendingCall, PollHandler, Refusal, ReplyTo, STRIP_BYTES,
+        Answer, Dispatcher, Outgoing, PendingCall, PollHandler, ReplyTo, Returned, STRIP_BYTES,
+        departures::tag_of,
         said::not_executed,
-        shares::{Admission, Charge},
+        shares::{Charge, Share},
         waiting::{Body, Waiting},
     },
     metrics::{Counter, Phase, Timing},
+    request::Request,
+    source::copied,
     threads::ThreadHandle,
 };
 
@@ -33,29 +34,26 @@ impl<P: ClientPort> Dispatcher<P> {
     pub(super) fn forward<N: Nic>(
         &mut self,
         worker: &mut Worker<N>,
-        rank: u32,
-        (client, reply_to): (P::Client, P::ReplyTo),
-        head: &CallHead,
-        payload: &[u8],
+        reply_to: P::ReplyTo,
+        request: &Request<'_, P>,
     ) -> Answer {
-        let call = self.outgoing(client, head);
-        match self.call_or_wait(worker, rank, ReplyTo::Client(reply_to), call, payload) {
+        let (call, payload) = (self.outgoing(reply_to, request), request.body.private());
+        match self.call_or_wait(worker, request.rank, ReplyTo::Client(reply_to), call, payload) {
             Ok(()) => Answer::Later,
-            Err(Refusal { status, .. }) => self.refuse(status),
+            Err(Returned { status, .. }) => Answer::Refused(status),
         }
     }
 
     #[inline]
-    pub(super) fn outgoing(&self, client: P::Client, head: &CallHead) -> Outgoing {
-        let ClientTag { slot, life } = P::tag(client);
+    pub(super) fn outgoing(&self, reply_to: P::ReplyTo, request: &Request<'_, P>) -> Outgoing {
         Outgoing {
-            client: ClientTag { slot: slot + self.client_base, life },
-            service: head.service.get(),
-            method: head.method.get(),
-            response_bytes: (head.response_bytes.get() as usize).min(self.body_bytes_max),
-            who: self.who,
+            client: tag_of::<P>(self.client_base, reply_to),
+            service: request.service,
+            method: request.method,
+            response_bytes: request.response_bytes.min(self.admission.body_bytes_max()),
+            who: request.caller,
             taken_ns: self.now_ns,
-            deadline_ns: self.now_ns.saturating_add(self.timeout_ns(head.timeout_us.get())),
+            deadline_ns: request.deadline_ns,
         }
     }
 
@@ -69,7 +67,7 @@ impl<P: ClientPort> Dispatcher<P> {
         reply_to: ReplyTo<P>,
         call: Outgoing,
         payload: &[u8],
-    ) -> Result<(), Refusal<ReplyTo<P>>> {
+    ) -> Result<(), Returned<ReplyTo<P>>> {
         // First come, first served, among the calls of a client.
         let refusal = if self.waiting.is_idle() || self.waiting.may_try(rank, call.client) {
             match self.call(worker, rank, reply_to, &call, payload) {
@@ -77,7 +75,7 @@ impl<P: ClientPort> Dispatcher<P> {
                 Err(refusal) => refusal,
             }
         } else {
-            Refusal { status: Status::ResourceExhausted, reply_to }
+            Returned { status: Status::ResourceExhausted, reply_to }
         };
         self.wait_for_room(refusal, rank, call, || copied(payload).map(Body::Private))
     }
@@ -85,23 +83,23 @@ impl<P: ClientPort> Dispatcher<P> {
     /// Lets a call wait that was refused for want of room.
     pub(super) fn wait_for_room(
         &mut self,
-        refusal: Refusal<ReplyTo<P>>,
+        refusal: Returned<ReplyTo<P>>,
         rank: u32,
         call: Outgoing,
         body: impl FnOnce() -> Option<Body<P>>,
-    ) -> Result<(), Refusal<ReplyTo<P>>> {
-        let Refusal { status, reply_to } = refusal;
+    ) -> Result<(), Returned<ReplyTo<P>>> {
+        let Returned { status, reply_to } = refusal;
         let may_wait =
             status == Status::ResourceExhausted && !self.peers.is_short(rank, self.now_ns);
         let body = may_wait.then(body).flatten().filter(Body::may_wait);
         let Some(body) = body else {
             self.count_end(status);
-            return Err(Refusal { status, reply_to });
+            return Err(Returned { status, reply_to });
         };
         let waiting = Waiting { reply_to, call, body };
         self.waiting.push(&mut self.held, rank, waiting).map_err(|Waiting { reply_to, .. }| {
             self.count_end(status);
-            Refusal { status, reply_to }
+            Returned { status, reply_to }
         })
     }
 
@@ -139,7 +137,9 @@ impl<P: ClientPort> Dispatcher<P> {
             };
             match made {
                 Ok(()) => self.waiting.done(&mut self.held, trial),
-                Err(Refusal { status: Status::ResourceExhausted, reply_to }) if body.may_wait() => {
+                Err(Returned { status: Status::ResourceExhausted, reply_to })
+                    if body.may_wait() =>
+                {
                     if matches!(&body, Body::Long(request) if request.is_under_way()) {
                         self.waiting.mark_copying(rank);
                     }
@@ -149,7 +149,7 @@ impl<P: ClientPort> Dispatcher<P> {
                         return;
                     }
                 }
-                Err(Refusal { status, reply_to }) => {
+                Err(Returned { status, reply_to }) => {
                     self.waiting.done(&mut self.held, trial);
                     self.count_end(status);
                     let said = not_executed(status);
@@ -191,7 +191,7 @@ impl<P: ClientPort> Dispatcher<P> {
         reply_to: ReplyTo<P>,
         call: &Outgoing,
         payload: &[u8],
-    ) -> Result<(), Refusal<ReplyTo<P>>> {
+    ) -> Result<(), Returned<ReplyTo<P>>> {
         self.call(worker, rank, reply_to, call, payload)
     }
 
@@ -204,9 +204,9 @@ impl<P: ClientPort> Dispatcher<P> {
         reply_to: ReplyTo<P>,
         call: &Outgoing,
         payload: &[u8],
-    ) -> Result<(), Refusal<ReplyTo<P>>> {
+    ) -> Result<(), Returned<ReplyTo<P>>> {
         if call.deadline_ns <= self.now_ns {
-            return Err(Refusal { status: Status::DeadlineExceeded, reply_to });
+            return Err(Returned { status: Status::DeadlineExceeded, reply_to });
         }
         let charge = self.shares.charge(rank, call.client, call.service, call.response_bytes);
         if let Some(thread) = self.thread_handle.owner(rank) {
@@ -216,10 +216,10 @@ impl<P: ClientPort> Dispatcher<P> {
             return self.call_by(charge, reply_to, call, send);
         }
         let Some(peer) = self.peers.get(rank) else {
-            return Err(Refusal { status: self.peers.absence(rank, self.now_ns), reply_to });
+            return Err(Returned { status: self.peers.absence(rank, self.now_ns), reply_to });
         };
-        if !self.admit(&charge) {
-            return Err(Refusal { status: Status::ResourceExhausted, reply_to });
+        if !self.takes_share(&charge) {
+            return Err(Returned { status: Status::ResourceExhausted, reply_to });
         }
         let (head, caller) = PeerHead::new(call.method, &call.who);
         let parts = [head.as_bytes(), caller, payload];
@@ -237,18 +237,10 @@ impl<P: ClientPort> Dispatcher<P> {
         call: &Outgoing,
         len_bytes: usize,
         make: impl FnOnce(&mut Worker<N>, &Call) -> Result<CallId, CallError>,
-    ) -> Result<(), Refusal<ReplyTo<P>>> {
+    ) -> Result<(), Returned<ReplyTo<P>>> {
         // What waited for room has less time left.
         let left_ns = call.deadline_ns.saturating_sub(self.now_ns);
-        let (taken_ns, called_ns) = (call.taken_ns, self.now_ns);
-        let pending = PendingCall { reply_to, charge, taken_ns, called_ns, is_torn: false };
-        let key = match self.calls.insert(pending) {
-            Ok(key) => key,
-            Err(PendingCall { reply_to, .. }) => {
-                self.shares.release(&charge);
-                return Err(Refusal { status: Status::ResourceExhausted, reply_to });
-            }
-        };
+        let key = self.begin(charge, reply_to, call.taken_ns)?;
         let request = Call {
             method: call.service,
             response_bytes: call.response_bytes,
@@ -262,32 +254,51 @@ impl<P: ClientPort> Dispatcher<P> {
                 self.peers.counts_mut(charge.rank).calls += 1;
                 Ok(())
             }
-            Err(error) => Err(self.take_back(key, &error)),
+            Err(error) => {
+                let status = self.status_of(charge.rank, &error);
+                Err(self.take_back(key, status))
+            }
         }
     }
 
     /// Whether the client and the service of a call have not got their shares of its peer.
     #[inline]
-    pub(super) fn admit(&mut self, charge: &Charge) -> bool {
+    pub(super) fn takes_share(&mut self, charge: &Charge) -> bool {
         match self.shares.admit(charge) {
-            Admission::Granted => true,
-            Admission::Refused => false,
-            Admission::Uncounted => {
+            Share::Granted => true,
+            Share::Refused => false,
+            Share::Uncounted => {
                 let charges = self.calls.iter().map(|(_, call)| &call.charge);
                 self.shares.count(charge.rank, charges);
-                self.shares.admit(charge) == Admission::Granted
+                self.shares.admit(charge) == Share::Granted
             }
         }
     }
 
-    /// The worker refused a call that is stored already.
+    /// Stores a call that has its share, before it is made.
+    #[inline(always)]
+    pub(super) fn begin(
+        &mut self,
+        charge: Charge,
+        reply_to: ReplyTo<P>,
+        taken_ns: u64,
+    ) -> Result<Key, Returned<ReplyTo<P>>> {
+        let called_ns = self.now_ns;
+        let pending = PendingCall { reply_to, charge, taken_ns, called_ns, is_torn: false };
+        self.calls.insert(pending).map_err(|PendingCall { reply_to, .. }| {
+            self.shares.release(&charge);
+            Returned { status: Status::ResourceExhausted, reply_to }
+        })
+    }
+
+    /// A call that was stored was not made.
     #[cold]
-    fn take_back(&mut self, key: Key, error: &CallError) -> Refusal<ReplyTo<P>> {
+    pub(super) fn take_back(&mut self, key: Key, status: Status) -> Returned<ReplyTo<P>> {
         let Some(PendingCall { reply_to, charge, .. }) = self.calls.remove(key) else {
             unreachable!("the call was stored just now")
         };
         self.shares.release(&charge);
-        Refusal { status: self.status_of(charge.rank, error), reply_to }
+        Returned { status, reply_to }
     }
 
     /// What a call ends with that the worker refused, unless it waits for room.
@@ -332,20 +343,25 @@ impl<P: ClientPort> PollHandler<'_, P> {
 }
 
 impl<N: Nic, P: ClientPort> rpc::Handler<N> for PollHandler<'_, P> {
-    fn request(&mut self, worker: &mut Worker<N>, request: Request<'_>) {
-        let Self { dispatcher, replies, .. } = self;
+    fn request(&mut self, worker: &mut Worker<N>, request: rpc::Request<'_>) {
+        let Self { dispatcher, replies, scratch, .. } = self;
         dispatcher.tally.add(Counter::Incoming, 1);
         let len_bytes = request.body.len().saturating_sub(PEER_HEAD_BYTES);
         dispatcher.tally.add(Counter::BytesIn, len_bytes as u64);
-        dispatcher.serve_peer(replies, worker, request);
+        dispatcher.serve_peer(replies, worker, request, &mut scratch.answer);
     }
 
-    fn large_request(&mut self, worker: &mut Worker<N>, request: Request<'_>, body: &mut Vec<u8>) {
-        let Self { dispatcher, replies, .. } = self;
+    fn large_request(
+        &mut self,
+        worker: &mut Worker<N>,
+        request: rpc::Request<'_>,
+        body: &mut Vec<u8>,
+    ) {
+        let Self { dispatcher, replies, scratch, .. } = self;
         dispatcher.tally.add(Counter::Incoming, 1);
         let len_bytes = body.len().saturating_sub(PEER_HEAD_BYTES);
         dispatcher.tally.add(Counter::BytesIn, len_bytes as u64);
-        dispatcher.serve_peer_in_pieces(replies, worker, request, body);
+        dispatcher.serve_peer_in_pieces(replies, worker, request, body, &mut scratch.answer);
     }
 
     fn response(&mut self, _: &mut Worker<N>, cookie: u64, status: Status, body: &[u8]) {
@@ -375,14 +391,14 @@ impl<N: Nic, P: ClientPort> rpc::Handler<N> for PollHandler<'_, P> {
     }
 
     fn piece(&mut self, cookie: u64, piece: &BodyPiece<'_, N>) {
-        let Self { dispatcher, replies, .. } = self;
-        let Dispatcher { calls, strip, .. } = &mut **dispatcher;
-        let Some(call) = Key::from_u64(cookie).and_then(|key| calls.get_mut(key)) else { return };
+        let Self { dispatcher, replies, scratch, .. } = self;
+        let key = Key::from_u64(cookie);
+        let Some(call) = key.and_then(|key| dispatcher.calls.get_mut(key)) else { return };
         let ReplyTo::Client(to) = call.reply_to else { return };
         // If this panics, the part is missing.
         let was_torn = core::mem::replace(&mut call.is_torn, true);
         let is_put = replies.put_part(to, piece.body_bytes(), piece.range(), |answer| {
-            put_in_strips(piece, strip, answer);
+            put_in_strips(piece, &mut scratch.strip, answer);
         });
         call.is_torn = was_torn || !is_put;
     }

@@ -8,8 +8,8 @@ use slots::{Key, SlotTable};
 
 use crate::{
     client_port::ClientPort,
-    dispatcher::Caller,
     limits::{CallerId, Held, Wheel},
+    request::{Caller, Request},
     services::{QueuedRequest, RequestQueue, Services, enqueue},
     threads::AskedBy,
 };
@@ -42,6 +42,24 @@ pub(super) struct ProviderCall<P: ClientPort> {
     pub(super) came_ns: u64,
     /// Who called, as far as anybody knows.
     pub(super) who: CallerHead,
+}
+
+impl<P: ClientPort> ProviderCall<P> {
+    /// The call of a request that came just now.
+    #[inline]
+    pub(super) fn new(request: Request<'_, P>, server: Server<P::Client>, now_ns: u64) -> Self {
+        let Request { reply_to, caller_id, caller, service, deadline_ns, .. } = request;
+        Self {
+            caller: reply_to,
+            caller_id,
+            server,
+            service,
+            is_queued: false,
+            deadline_ns,
+            came_ns: now_ns,
+            who: caller,
+        }
+    }
 }
 
 /// Requests to providers by their keys, and those that wait to travel to other threads.

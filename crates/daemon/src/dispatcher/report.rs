@@ -1,20 +1,16 @@
 //! What a daemon tells of its clients, peers, services and answers.
 
-use client::message::{
-    CallHead, ClientRecord, DAEMON, PeerRecord, ReportAnswer, ReportHead, report,
-};
+use client::message::{ClientRecord, DAEMON, PeerRecord, ReportAnswer, ReportHead, report};
 use rpc::Status;
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
 use crate::{
     client_port::{ClientPort, Replies as _},
     dispatcher::{
-        Answer, Caller, Dispatcher,
-        departures::tag_of,
+        Answer, Dispatcher,
         provider_calls::{ProviderCall, Server},
-        said::NOBODY,
     },
-    limits::CallerId,
+    request::Request,
     threads::{AskedBy, ThreadCall, ThreadRequest},
 };
 
@@ -22,58 +18,54 @@ impl<P: ClientPort> Dispatcher<P> {
     /// A client asks a thread of the daemon for a report.
     pub(super) fn serve_report(
         &mut self,
-        reply_to: P::ReplyTo,
-        head: &CallHead,
-        payload: &[u8],
-        replies: &mut P::Replies,
+        request: Request<'_, P>,
+        replies: &P::Replies,
+        answer: &mut Vec<u8>,
     ) -> Answer {
+        let payload = request.body.private();
         let Ok(asked) = ReportHead::read_from_bytes(payload) else {
             return Answer::Now(Status::InvalidArgument);
         };
         let thread = u32::from(asked.thread.get());
         if thread == self.thread_handle.number() {
-            return Answer::Now(self.report(payload, replies));
+            return Answer::Now(self.report(payload, replies, answer));
         }
         if thread >= self.thread_handle.threads() {
             return Answer::Now(Status::NotFound);
         }
-        let deadline_ns = self.now_ns.saturating_add(self.timeout_ns(head.timeout_us.get()));
-        let caller = CallerId::Client(tag_of::<P>(self.client_base, reply_to));
-        let call = ProviderCall {
-            caller: Caller::Client(reply_to),
-            caller_id: caller,
-            server: Server::Thread,
-            service: DAEMON,
-            is_queued: false,
-            deadline_ns,
-            came_ns: self.now_ns,
-            who: NOBODY,
-        };
+        let Request { caller_id, from_rank, method, deadline_ns, caller, .. } = request;
+        let call = ProviderCall::new(request, Server::Thread, self.now_ns);
         let Ok(key) = self.provider_calls.insert(call) else {
-            return self.refuse(Status::ResourceExhausted);
+            return Answer::Refused(Status::ResourceExhausted);
         };
-        let request = ThreadRequest::Serve {
+        let asked = AskedBy { thread: self.thread_handle.number(), key };
+        let serve = ThreadRequest::Serve {
             service: DAEMON,
-            caller,
-            rank: self.rank_info.rank(),
-            method: head.method.get(),
+            caller: caller_id,
+            rank: from_rank,
+            method,
             deadline_ns,
-            who: NOBODY,
-            asked: AskedBy { thread: self.thread_handle.number(), key },
+            who: caller,
+            asked,
             body: payload.to_vec().into(),
         };
         let to = ThreadCall::Provider { key, service: DAEMON };
-        match self.thread_handle.request_serve(thread as usize, to, request) {
+        match self.thread_handle.request_serve(thread as usize, to, serve) {
             Ok(()) => Answer::Later,
             Err((_, status)) => {
                 self.provider_calls.remove(key);
-                self.refuse(status)
+                Answer::Refused(status)
             }
         }
     }
 
-    /// Writes what this thread tells into the body.
-    pub(super) fn report(&mut self, payload: &[u8], replies: &P::Replies) -> Status {
+    /// Writes what this thread tells into the answer.
+    pub(super) fn report(
+        &mut self,
+        payload: &[u8],
+        replies: &P::Replies,
+        answer: &mut Vec<u8>,
+    ) -> Status {
         let Ok(asked) = ReportHead::read_from_bytes(payload) else {
             return Status::InvalidArgument;
         };
@@ -90,8 +82,8 @@ impl<P: ClientPort> Dispatcher<P> {
         let records = u32::try_from(records).unwrap_or(u32::MAX);
         let head =
             ReportAnswer { threads: threads.into(), reserved: 0.into(), records: records.into() };
-        self.body.extend_from_slice(head.as_bytes());
-        self.body.extend_from_slice(&told);
+        answer.extend_from_slice(head.as_bytes());
+        answer.extend_from_slice(&told);
         Status::Ok
     }
 
@@ -107,7 +99,7 @@ impl<P: ClientPort> Dispatcher<P> {
                 uid: uid.into(),
                 requests: client.requests.into(),
                 in_flight: word(client.in_flight).into(),
-                services: word(self.services.offered_by(client.tag)).into(),
+                services: word(self.admission.offered_by(client.tag)).into(),
             };
             into.extend_from_slice(record.as_bytes());
             count += 1;

@@ -70,7 +70,7 @@ struct Peer {
 
 /// Whether a call may be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Admission {
+pub(super) enum Share {
     Granted,
     /// Its client or its service has its share.
     Refused,
@@ -122,11 +122,11 @@ impl Shares {
 
     /// Takes what a call needs, if it may.
     #[inline]
-    pub(super) fn admit(&mut self, charge: &Charge) -> Admission {
+    pub(super) fn admit(&mut self, charge: &Charge) -> Share {
         let peer = &mut self.peers[charge.rank as usize];
         if !peer.is_counted && peer.free > AMPLE + charge.units {
             peer.free -= charge.units;
-            return Admission::Granted;
+            return Share::Granted;
         }
         peer.admit_counted(charge)
     }
@@ -174,21 +174,21 @@ impl Peer {
     }
 
     #[inline(never)]
-    fn admit_counted(&mut self, charge: &Charge) -> Admission {
+    fn admit_counted(&mut self, charge: &Charge) -> Share {
         if !self.is_counted {
-            return Admission::Uncounted;
+            return Share::Uncounted;
         }
         let aside = if charge.service == DAEMON { 0 } else { FOR_DAEMONS };
         let left = self.free.saturating_sub(aside);
         let units = charge.units;
         let (of_client, of_service) = self.of(charge);
         if *of_client + units > left || *of_service + units > SERVICE_WEIGHT * left {
-            return Admission::Refused;
+            return Share::Refused;
         }
         *of_client += units;
         *of_service += units;
         self.free -= units;
-        Admission::Granted
+        Share::Granted
     }
 
     #[inline(never)]
@@ -221,11 +221,11 @@ mod tests {
         for count in 0..5000 {
             let charge = shares.charge(1, tag, service, answer);
             let mut admission = shares.admit(&charge);
-            if admission == Admission::Uncounted {
+            if admission == Share::Uncounted {
                 shares.count(1, charges.iter());
                 admission = shares.admit(&charge);
             }
-            if admission != Admission::Granted {
+            if admission != Share::Granted {
                 return count;
             }
             charges.push(charge);

@@ -1,21 +1,21 @@
 //! Requests that threads of the daemon have for each other.
 
-use client::message::DAEMON;
 use rpc::{Status, Worker};
 use slots::Key;
 use verbs::Nic;
 
 use crate::{
+    admission::Route,
     client_port::ClientPort,
     dispatcher::{
-        Caller, Dispatcher, Outgoing, PendingCall, Refusal, ReplyTo,
-        giving::Requester,
+        Dispatcher, Outgoing, ReplyTo, Returned, Scratch,
         long_bodies::{PIECE_BYTES, Recipient},
-        said::{context_of, mark_service, not_executed},
+        said::{mark_service, not_executed},
         shares::Charge,
     },
     metrics::Counter,
-    services::{Inbound, QueuedRequest, Served, dequeue, requeue},
+    request::{Body, Caller, Request},
+    services::{QueuedRequest, Served, dequeue, requeue},
     source::{PrivateBody, Source},
     threads::{ThreadCall, ThreadEvent, ThreadHandle, ThreadRequest},
 };
@@ -30,8 +30,12 @@ impl<P: ClientPort> Dispatcher<P> {
         &mut self,
         replies: &mut P::Replies,
         worker: &mut Worker<N>,
+        scratch: &mut Scratch,
     ) -> usize {
-        if self.thread_handle.is_alone() { 0 } else { self.take_thread_events(replies, worker) }
+        if self.thread_handle.is_alone() {
+            return 0;
+        }
+        self.take_thread_events(replies, worker, &mut scratch.answer)
     }
 
     #[inline(never)]
@@ -39,6 +43,7 @@ impl<P: ClientPort> Dispatcher<P> {
         &mut self,
         replies: &mut P::Replies,
         worker: &mut Worker<N>,
+        answer: &mut Vec<u8>,
     ) -> usize {
         let mut taken = 0;
         while taken < PER_TURN
@@ -49,7 +54,7 @@ impl<P: ClientPort> Dispatcher<P> {
                 ThreadEvent::Request(ThreadRequest::Call { rank, call, body }, token) => {
                     let reply_to = ReplyTo::Thread(token);
                     let made = self.call_for_thread(worker, rank, (reply_to, call), body, replies);
-                    if let Err(Refusal { status, reply_to: ReplyTo::Thread(token) }) = made {
+                    if let Err(Returned { status, reply_to: ReplyTo::Thread(token) }) = made {
                         self.thread_handle.answer(token, status, not_executed(status));
                     }
                 }
@@ -66,10 +71,19 @@ impl<P: ClientPort> Dispatcher<P> {
                     },
                     token,
                 ) => {
-                    self.who = who;
-                    let caller = Caller::Thread(token, asked);
-                    let from = Requester { caller, caller_id, deadline_ns };
-                    self.serve_thread(replies, from, (service, rank, method), body);
+                    let request = Request {
+                        reply_to: Caller::Thread(token, asked),
+                        caller_id,
+                        caller: who,
+                        from_rank: rank,
+                        rank: self.rank_info.rank(),
+                        service,
+                        method,
+                        deadline_ns,
+                        response_bytes: 0,
+                        body: Body::Private(&[]),
+                    };
+                    self.serve_thread(replies, request, body, answer);
                 }
                 // Only a notice says so.
                 ThreadEvent::Request(ThreadRequest::Notice(_), token) => {
@@ -93,19 +107,11 @@ impl<P: ClientPort> Dispatcher<P> {
         reply_to: ReplyTo<P>,
         call: &Outgoing,
         send: impl FnOnce(&mut ThreadHandle, Key) -> Result<(), Status>,
-    ) -> Result<(), Refusal<ReplyTo<P>>> {
-        if !self.admit(&charge) {
-            return Err(Refusal { status: Status::ResourceExhausted, reply_to });
+    ) -> Result<(), Returned<ReplyTo<P>>> {
+        if !self.takes_share(&charge) {
+            return Err(Returned { status: Status::ResourceExhausted, reply_to });
         }
-        let (taken_ns, called_ns) = (call.taken_ns, self.now_ns);
-        let pending = PendingCall { reply_to, charge, taken_ns, called_ns, is_torn: false };
-        let key = match self.calls.insert(pending) {
-            Ok(key) => key,
-            Err(PendingCall { reply_to, .. }) => {
-                self.shares.release(&charge);
-                return Err(Refusal { status: Status::ResourceExhausted, reply_to });
-            }
-        };
+        let key = self.begin(charge, reply_to, call.taken_ns)?;
         match send(&mut self.thread_handle, key) {
             Ok(()) => {
                 self.tally.add(Counter::ThreadRequests, 1);
@@ -113,14 +119,10 @@ impl<P: ClientPort> Dispatcher<P> {
             }
             Err(status) => {
                 self.count_refusal(status);
-                self.shares.release(&charge);
                 if status == Status::ResourceExhausted {
                     self.waiting.block(charge.rank);
                 }
-                match self.calls.remove(key) {
-                    Some(PendingCall { reply_to, .. }) => Err(Refusal { status, reply_to }),
-                    None => unreachable!("the call was stored just now"),
-                }
+                Err(self.take_back(key, status))
             }
         }
     }
@@ -180,53 +182,63 @@ impl<P: ClientPort> Dispatcher<P> {
     fn serve_thread(
         &mut self,
         replies: &mut P::Replies,
-        from: Requester<P>,
-        (service, rank, method): (u16, u32, u16),
+        request: Request<'_, P>,
         body: PrivateBody,
+        answer: &mut Vec<u8>,
     ) {
-        let Caller::Thread(token, asked) = from.caller else { return };
-        self.body.clear();
-        if service == DAEMON {
-            let status = self.report(&body, replies);
-            self.thread_handle.answer(token, status, &self.body);
-            return;
-        }
-        let context = context_of(&self.who);
-        let inbound = Inbound { rank, method, body: &body, context, cancellation: None };
-        match self.services.serve(service, &inbound, &mut self.body) {
-            Some(Served::Answered(status)) => {
-                self.count_status(status);
-                mark_service(&mut self.body, status);
-                if status == Status::Ok && self.body.len() > PIECE_BYTES {
-                    let body = core::mem::take(&mut self.body);
-                    self.thread_handle.answer_with(token, status, body);
-                } else {
-                    self.thread_handle.answer(token, status, &self.body);
+        answer.clear();
+        let admitted = self.admit(&request);
+        let status = match admitted {
+            Err(refusal) => {
+                answer.extend_from_slice(not_executed(refusal.status()));
+                refusal.status()
+            }
+            Ok(Route::Daemon) => self.report(&body, replies, answer),
+            Ok(_) => match self.services.serve(request.service, &request.inbound(&body), answer) {
+                Some(Served::Answered(status)) => {
+                    self.count_status(status);
+                    mark_service(answer, status);
+                    status
                 }
-            }
-            Some(served @ Served::Provided) => {
-                let from = Requester { caller: Caller::Thread(token, asked), ..from };
-                let handed = if body.len() > PIECE_BYTES {
-                    let (what, body) = ((service, rank, method), Source::Private(body));
-                    self.hand_over_in_pieces(replies, what, body, from, &served)
-                } else {
-                    let handed = self.hand_over(replies, service, &inbound, from, &served);
-                    self.thread_handle.keep(body.into_memory());
-                    handed
-                };
-                if let Err(Refusal { status, reply_to: Caller::Thread(token, _) }) = handed {
-                    self.thread_handle.answer(token, status, not_executed(status));
+                Some(served @ Served::Provided) => {
+                    let handed = self.hand_over_of_thread(replies, request, body, &served);
+                    if let Err(Returned { status, reply_to: Caller::Thread(token, _) }) = handed {
+                        self.thread_handle.answer(token, status, not_executed(status));
+                    }
+                    return;
                 }
-                return;
-            }
-            // Its provider is gone. That another thread offers it by now is no reason to send the
-            // request around.
-            Some(Served::Elsewhere) | None => {
-                let status = Status::Unavailable;
-                self.thread_handle.answer(token, status, not_executed(status));
-            }
-        }
+                // Its provider is gone. That another thread offers it by now is no reason to send the
+                // request around.
+                Some(Served::Elsewhere) | None => {
+                    answer.extend_from_slice(not_executed(Status::Unavailable));
+                    Status::Unavailable
+                }
+            },
+        };
         self.thread_handle.keep(body.into_memory());
+        let Caller::Thread(token, _) = request.reply_to else { return };
+        if status == Status::Ok && answer.len() > PIECE_BYTES {
+            self.thread_handle.answer_with(token, status, core::mem::take(answer));
+        } else {
+            self.thread_handle.answer(token, status, answer);
+        }
+    }
+
+    fn hand_over_of_thread(
+        &mut self,
+        replies: &mut P::Replies,
+        request: Request<'_, P>,
+        body: PrivateBody,
+        to: &Served,
+    ) -> Result<(), Returned<Caller<P>>> {
+        if body.len() > PIECE_BYTES {
+            let request = Request { body: Body::Long(Source::Private(body)), ..request };
+            return self.hand_over_in_pieces(replies, request, to);
+        }
+        let request = Request { body: Body::Private(&body), ..request };
+        let handed = self.hand_over(replies, request, to);
+        self.thread_handle.keep(body.into_memory());
+        handed
     }
 
     /// Another thread has answered, or refused, a request of this one.

@@ -13,7 +13,7 @@ use bootstrap::{JobId, RankInfo, Secret};
 use client::{Filler, LentBytes, message};
 use copyrpc_daemon::{
     CONTROL_NS, ClientPort, ClientRequest, ClientTag, Codec, Control, Daemon, Inbound,
-    LeftRequests, Limits, Parts, Replies, Services, Status, ThreadHandle,
+    LeftRequests, Limits, Parts, Replies, Rights, Services, Status, ThreadHandle,
     membership::DetectorConfig,
     metrics::{Counter, MetricsFile},
 };
@@ -37,6 +37,10 @@ struct Clients {
     /// `(client, request)`, in order.
     requests: VecDeque<(u32, Call)>,
     answers: VecDeque<(u32, u64, Status, Vec<u8>)>,
+    /// By call: the body of an answer that was no success.
+    errors: BTreeMap<Address, Vec<u8>>,
+    /// Requests are private copies when the daemon takes them.
+    are_private: bool,
     /// Calls that were taken and not answered: each is answered once.
     unanswered: BTreeSet<(u32, u64)>,
     gone: Vec<u32>,
@@ -106,7 +110,10 @@ impl Replies for TestReplies {
 
     fn reply(&mut self, to: Address, status: Status, parts: &[&[u8]]) {
         let mut clients = self.0.borrow_mut();
-        let body = if status == Status::Ok { parts.concat() } else { Vec::new() };
+        let mut body = parts.concat();
+        if status != Status::Ok {
+            clients.errors.insert(to, std::mem::take(&mut body));
+        }
         clients.most_at_once = clients.most_at_once.max(body.len());
         clients.end(to, status, body);
     }
@@ -162,6 +169,11 @@ impl Replies for TestReplies {
         to.extend_from_slice(&left[part]);
         true
     }
+
+    /// The user is the number of the client.
+    fn process_of(&self, (client, _): Address) -> Option<ipc::ClientProcess> {
+        Some(ipc::ClientProcess { uid: client, pid: client + 1 })
+    }
 }
 
 /// Whether shared memory would leave this where it lies.
@@ -187,11 +199,16 @@ impl ClientPort for TestPort {
         if is_left {
             clients.left.insert(reply_to, bytes.clone());
         }
+        let is_private = clients.are_private;
         drop(clients);
         self.request = bytes;
         let Self { request, replies, .. } = self;
         if is_left {
             let payload = TakenBytes::Left { head: &request[..64], len_bytes };
+            return Some(ClientRequest { client, reply_to, payload, replies });
+        }
+        if is_private {
+            let payload = TakenBytes::Private(request);
             return Some(ClientRequest { client, reply_to, payload, replies });
         }
         // Lent, so that all of this goes both ways: passed on, and copied.
@@ -366,6 +383,16 @@ impl Node {
         self.clients(client).borrow_mut().requests.push_back((client, Call { number, bytes }));
     }
 
+    /// Whether requests of a client's thread are private copies from now on, if they are not left with their clients.
+    pub(crate) fn copy_requests(&self, client: u32, are_private: bool) {
+        self.clients(client).borrow_mut().are_private = are_private;
+    }
+
+    /// The body of an answer that was no success.
+    pub(crate) fn error_of(&self, client: u32, number: u64) -> Vec<u8> {
+        self.clients(client).borrow().errors[&(client, number)].clone()
+    }
+
     /// A client dies.
     pub(crate) fn depart(&self, client: u32) {
         let mut clients = self.clients(client).borrow_mut();
@@ -416,6 +443,7 @@ pub(crate) struct Cluster {
     pub(crate) transport: rpc::TransportKind,
     pub(crate) limits: Limits,
     pub(crate) body_bytes_max: u32,
+    pub(crate) rights: Rights,
     pub(crate) now_ns: u64,
     /// The same, for the daemons to read.
     clock: Rc<Cell<u64>>,
@@ -441,6 +469,7 @@ impl Cluster {
             transport: rpc::TransportKind::Rc,
             limits: Limits::default(),
             body_bytes_max: 4096,
+            rights: Rights::default(),
             now_ns: MS,
             clock: Rc::new(Cell::new(MS)),
             next: 1,
@@ -470,6 +499,8 @@ impl Cluster {
         let open = |(thread, (thread_handle, recorder))| {
             let port = TestPort::default();
             let clock = Rc::clone(&self.clock);
+            let mut services = services(thread);
+            services.limit(self.rights.clone());
             let parts = Parts {
                 rank_info,
                 detector: DetectorConfig {
@@ -479,7 +510,7 @@ impl Cluster {
                 },
                 epoch,
                 codec: Codec::new(JobId::new("test").unwrap(), Secret::from_bytes(b"secret"), rank),
-                services: services(thread),
+                services,
                 thread_handle,
                 recorder,
                 call_timeout: Duration::from_millis(500),

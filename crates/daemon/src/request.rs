@@ -1,0 +1,165 @@
+//! A request as one value: what the [door](crate::admission) judges, and what is handed on behind it.
+
+use client::{
+    Context, Inbound, LentBytes,
+    bulk::message::BODY_BYTES_MAX,
+    message::{CALL_HEAD_BYTES, CallExtra, CallHead, CallerHead, HAS_EXTRA},
+};
+use zerocopy::FromBytes as _;
+
+use crate::{client_port::ClientPort, limits::CallerId, source::Source, thread_messages::AskedBy};
+
+/// The address of the answer to a request.
+pub(crate) enum Caller<P: ClientPort> {
+    /// A client of this thread.
+    Client(P::ReplyTo),
+    /// Another thread, which names the request so.
+    Thread(inproc::Token, AskedBy),
+    /// Another node.
+    Peer(rpc::Token),
+}
+
+/// A request for a service of this node or of another one.
+pub(crate) struct Request<'a, P: ClientPort> {
+    /// The address of the answer.
+    pub(crate) reply_to: Caller<P>,
+    /// The caller whose share the request counts for.
+    pub(crate) caller_id: CallerId,
+    /// Process, user and trace of the caller, as far as known.
+    pub(crate) caller: CallerHead,
+    /// Rank of the caller's node.
+    pub(crate) from_rank: u32,
+    /// Rank of the service's node.
+    pub(crate) rank: u32,
+    pub(crate) service: u16,
+    pub(crate) method: u16,
+    pub(crate) deadline_ns: u64,
+    /// Longest answer that needs no detour; 0 where that is not told.
+    pub(crate) response_bytes: usize,
+    pub(crate) body: Body<'a, P>,
+}
+
+/// The body of a request, by what carries it.
+pub(crate) enum Body<'a, P: ClientPort> {
+    /// A private copy.
+    Private(&'a [u8]),
+    /// Memory of a client of this node, which may change it meanwhile.
+    Lent(LentBytes<'a>),
+    /// It goes on in pieces: from where its client put it, or from the private memory in which it came.
+    Long(Source<P>),
+    /// What comes beside slices of memory that the call lends.
+    WithSlices(&'a [u8]),
+}
+
+impl<'a, P: ClientPort> Body<'a, P> {
+    /// The bytes, if they are a private copy.
+    #[inline]
+    pub(crate) fn private(&self) -> &'a [u8] {
+        match self {
+            Self::Private(bytes) | Self::WithSlices(bytes) => bytes,
+            Self::Lent(_) | Self::Long(_) => &[],
+        }
+    }
+
+    /// Length of the longest body that is carried like this, where bodies have at most so many bytes.
+    #[inline]
+    pub(crate) fn longest(&self, body_bytes_max: usize) -> usize {
+        match self {
+            Self::Private(_) | Self::Lent(_) | Self::Long(_) => body_bytes_max,
+            Self::WithSlices(_) => body_bytes_max.min(BODY_BYTES_MAX),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn len_bytes(&self) -> usize {
+        match self {
+            Self::Private(bytes) | Self::WithSlices(bytes) => bytes.len(),
+            Self::Lent(bytes) => bytes.len(),
+            Self::Long(source) => source.len_bytes(),
+        }
+    }
+}
+
+impl<P: ClientPort> Request<'_, P> {
+    /// The request with an empty body, for when that is somewhere else.
+    pub(crate) fn without_body(self) -> Request<'static, P> {
+        let Self { reply_to, caller_id, caller, from_rank, rank, service, method, .. } = self;
+        let Self { deadline_ns, response_bytes, .. } = self;
+        Request {
+            reply_to,
+            caller_id,
+            caller,
+            from_rank,
+            rank,
+            service,
+            method,
+            deadline_ns,
+            response_bytes,
+            body: Body::Private(&[]),
+        }
+    }
+
+    /// What a function is given, which gets `body` as a whole.
+    #[inline]
+    pub(crate) fn inbound<'b>(&self, body: &'b [u8]) -> Inbound<'b> {
+        let context = context_of(&self.caller);
+        Inbound { rank: self.from_rank, method: self.method, body, context, cancellation: None }
+    }
+}
+
+/// The heads of a client's request.
+#[derive(Clone, Copy)]
+pub(crate) struct CallHeads {
+    pub(crate) head: CallHead,
+    pub(crate) trace: u64,
+    pub(crate) len_bytes: usize,
+}
+
+impl CallHeads {
+    /// Reads the heads of a message; `None`: it is too short.
+    #[inline]
+    pub(crate) fn read(message: &[u8]) -> Option<Self> {
+        let (head, rest) = CallHead::read_from_prefix(message).ok()?;
+        if head.response_bytes.get() & HAS_EXTRA != 0 {
+            return Self::read_extra(head, rest);
+        }
+        Some(Self { head, trace: 0, len_bytes: CALL_HEAD_BYTES })
+    }
+
+    /// The caller has a trace.
+    #[cold]
+    fn read_extra(mut head: CallHead, rest: &[u8]) -> Option<Self> {
+        let (extra, _) = CallExtra::read_from_prefix(rest).ok()?;
+        head.response_bytes = (head.response_bytes.get() & !HAS_EXTRA).into();
+        let len_bytes = CALL_HEAD_BYTES + size_of::<CallExtra>();
+        Some(Self { head, trace: extra.trace.get(), len_bytes })
+    }
+}
+
+/// A client as the kernel knows it, and its trace.
+#[inline]
+pub(crate) fn caller_head(process: Option<ipc::ClientProcess>, trace: u64) -> CallerHead {
+    let (uid, pid) = process.map_or((0, 0), |process| (process.uid, process.pid));
+    CallerHead { uid: uid.into(), pid: pid.into(), trace: trace.into() }
+}
+
+/// The process of a caller; `None` if that is not known.
+pub(crate) fn process_of(caller: &CallerHead) -> Option<ipc::ClientProcess> {
+    let (uid, pid) = (caller.uid.get(), caller.pid.get());
+    (pid != 0).then_some(ipc::ClientProcess { uid, pid })
+}
+
+/// What a function of this program is told of a caller.
+#[inline]
+fn context_of(caller: &CallerHead) -> Option<Context> {
+    if caller.pid.get() == 0 && caller.trace.get() == 0 {
+        return None;
+    }
+    let is_known = caller.pid.get() != 0;
+    Some(Context {
+        deadline_ns: u64::MAX,
+        uid: is_known.then_some(caller.uid.get()),
+        pid: is_known.then_some(caller.pid.get()),
+        trace: caller.trace.get(),
+    })
+}
