@@ -24,7 +24,9 @@ const WQES: u32 = 1 << 15;
 const SRQ_WQES: u32 = (1 << 15) - 1;
 const SGES: u32 = 30;
 const SRQ_SGES: u32 = 31;
-const READS: u32 = 16;
+pub(super) const READS: u8 = 16;
+pub(super) const PORTS: u8 = 1;
+pub(super) const PKEYS: u16 = 1;
 const MESSAGE_BYTES_MAX: u32 = 1 << 30;
 
 /// GUID of a port: locally administered, and ends like the LID.
@@ -57,7 +59,7 @@ pub(super) fn get_context(
     driver.u32(20, WQES);
     driver.u32(24, WQES);
     driver.u32(28, SRQ_WQES);
-    driver.u16(32, 1); // ports
+    driver.u16(32, PORTS.into());
     driver.u32(40, 72); // response_length
     driver.u8(44, 1); // cqe_version
     driver.u8(45, 1 << 1); // CREATE_AH tells the Ethernet address
@@ -87,10 +89,10 @@ pub(super) fn query_device(engine: &Engine, command: &Command<'_>) -> Response {
         CQES,
         MRS,
         1 << 16,
-        READS,
+        READS.into(),
         0,
-        QPS * READS,
-        READS,
+        QPS * u32::from(READS),
+        READS.into(),
         0,
         1,
         0,
@@ -109,9 +111,9 @@ pub(super) fn query_device(engine: &Engine, command: &Command<'_>) -> Response {
         SRQ_SGES,
     ];
     words.into_iter().enumerate().for_each(|(at, word)| base.u32(40 + at * 4, word));
-    base.u16(168, 1); // P_Keys
+    base.u16(168, PKEYS);
     base.u8(170, 16); // local_ca_ack_delay
-    base.u8(171, 1); // ports
+    base.u8(171, PORTS);
     if !command.is_extended {
         return (base.0, Vec::new());
     }
@@ -127,7 +129,7 @@ pub(super) fn query_port(engine: &Engine) -> Vec<u8> {
     let mut port = Record::zeroed(40);
     port.u32(4, MESSAGE_BYTES_MAX);
     port.u32(16, u32::try_from(engine.device.gid_table().len()).unwrap_or(1));
-    port.u16(20, 1); // P_Keys
+    port.u16(20, PKEYS);
     // state ACTIVE, largest and active MTU 4096, LMC, virtual lanes, SL, timeout, init type, 4x, 25 Gb/s,
     // LinkUp, link layer, flags
     let (link, flags) = match engine.link {

@@ -10,7 +10,7 @@ use crate::{
 
 const CONTEXT: u32 = 3;
 
-fn engine(name: &str) -> (Engine, std::os::fd::OwnedFd) {
+pub(super) fn engine(name: &str) -> (Engine, std::os::fd::OwnedFd) {
     let fabric = format!("{name}-{}", std::process::id());
     let mut engine = Engine::start(&fabric, LinkLayer::InfiniBand, false).unwrap();
     let (events, reader) = EventPipe::new().unwrap();
@@ -19,7 +19,12 @@ fn engine(name: &str) -> (Engine, std::os::fd::OwnedFd) {
 }
 
 /// Runs a plain command with fields of 32 bits, and returns the first words of its response.
-fn command(engine: &mut Engine, number: u32, has_response: bool, fields: &[u32]) -> [u32; 4] {
+pub(super) fn command(
+    engine: &mut Engine,
+    number: u32,
+    has_response: bool,
+    fields: &[u32],
+) -> [u32; 4] {
     try_command(engine, number, has_response, fields).unwrap()
 }
 
@@ -29,23 +34,35 @@ fn try_command(
     has_response: bool,
     fields: &[u32],
 ) -> Result<[u32; 4], Refusal> {
-    const RESPONSE_WORDS: u16 = 8;
-    let mut response = [0u32; RESPONSE_WORDS as usize];
-    let address = response.as_mut_ptr().expose_provenance() as u64;
-    let mut bytes = Record::words(&[number, 0]);
-    if has_response {
-        bytes.0.extend(address.to_ne_bytes());
-    }
-    bytes.0.extend(Record::words(fields).0);
-    let words = u16::try_from(bytes.0.len() / 4).unwrap();
-    bytes.u16(4, words);
-    bytes.u16(6, if has_response { RESPONSE_WORDS } else { 0 });
-    // SAFETY: what it names is memory of the test, which outlives the engine.
-    unsafe { run(engine, CONTEXT, &bytes.0) }?;
-    Ok([0, 1, 2, 3].map(|at| response[at]))
+    let room = if has_response { 32 } else { 0 };
+    let response = ask(engine, number, room, &Record::words(fields).0)?;
+    let word = |at: usize| response.get(at * 4..at * 4 + 4).and_then(|word| word.try_into().ok());
+    Ok([0, 1, 2, 3].map(|at| u32::from_ne_bytes(word(at).unwrap_or_default())))
 }
 
-fn halves(address: u64) -> [u32; 2] {
+/// Runs a plain command; its response, for which there are so many bytes, of which 0 mean that it has none.
+pub(super) fn ask(
+    engine: &mut Engine,
+    number: u32,
+    room: u16,
+    fields: &[u8],
+) -> Result<Vec<u8>, Refusal> {
+    let mut response = vec![0u8; usize::from(room)];
+    let address = response.as_mut_ptr().expose_provenance() as u64;
+    let mut bytes = Record::words(&[number, 0]);
+    if room > 0 {
+        bytes.0.extend(address.to_ne_bytes());
+    }
+    bytes.0.extend(fields);
+    let words = u16::try_from(bytes.0.len() / 4).unwrap();
+    bytes.u16(4, words);
+    bytes.u16(6, room / 4);
+    // SAFETY: what it names is memory of the test, which outlives the engine.
+    unsafe { run(engine, CONTEXT, &bytes.0) }?;
+    Ok(response)
+}
+
+pub(super) fn halves(address: u64) -> [u32; 2] {
     let bytes = address.to_ne_bytes();
     [0, 4].map(|at| u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]))
 }

@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use verbs::QpState;
+
 use super::event_pipe::{EventPipe, Written};
 
 /// Objects of one kind. Handles are not used twice.
@@ -218,6 +220,8 @@ pub(crate) struct Qp {
     pub(crate) capacity: [u32; 5],
     pub(crate) signals_all: u8,
     pub(crate) attributes: Attributes,
+    /// State after the last transition or query, as a kernel has it.
+    pub(crate) known_state: QpState,
     pub(crate) wait: Wait,
     pub(crate) written: Written,
     /// Domain and queues.
