@@ -19,7 +19,9 @@ const QPS: u32 = 2047;
 const CQS: u32 = 1023;
 const SRQS: u32 = 1023;
 const MRS: u32 = 4095;
-const CQES: u32 = (1 << 22) - 1;
+pub(super) const CQES: u32 = (1 << 22) - 1;
+/// Completion vectors.
+pub(super) const VECTORS: u32 = 1;
 const WQES: u32 = 1 << 15;
 const SRQ_WQES: u32 = (1 << 15) - 1;
 const SGES: u32 = 30;
@@ -46,6 +48,12 @@ pub(super) fn get_context(
     command: &Command<'_>,
 ) -> Result<Response, Refusal> {
     let refused = |errno: Errno| Refusal::new("GET_CONTEXT", errno, errno);
+    // struct mlx5_ib_alloc_ucontext_req_v2; `MLX5_IB_ALLOC_UCTX_DEVX` is the only flag, and asks for what is absent.
+    let flags = command.driver(0).u32(8);
+    if flags != 0 {
+        let cause = "there is no DEVX: libmlx5 asks again without";
+        return Err(Refusal::new("GET_CONTEXT", cause, Errno::INVAL));
+    }
     let (events, reader) = EventPipe::new().map_err(refused)?;
     engine.contexts.insert(context, Context { events });
     let async_fd = u32::try_from(reader.into_raw_fd()).unwrap_or(0);
@@ -66,7 +74,7 @@ pub(super) fn get_context(
     driver.u8(46, 1); // eth_min_inline
     driver.u32(56, 12); // log_uar_size
     driver.u32(60, 1); // UARs per page
-    Ok((Record::words(&[async_fd, 1]).0, driver.0))
+    Ok((Record::words(&[async_fd, VECTORS]).0, driver.0))
 }
 
 pub(super) fn query_device(engine: &Engine, command: &Command<'_>) -> Response {
@@ -125,7 +133,8 @@ pub(super) fn query_device(engine: &Engine, command: &Command<'_>) -> Response {
     (base.0, driver.0)
 }
 
-pub(super) fn query_port(engine: &Engine) -> Vec<u8> {
+pub(super) fn query_port(engine: &Engine, command: &Command<'_>) -> Result<Response, Refusal> {
+    check_port("QUERY_PORT", command.core.u8(0))?;
     let mut port = Record::zeroed(40);
     port.u32(4, MESSAGE_BYTES_MAX);
     port.u32(16, u32::try_from(engine.device.gid_table().len()).unwrap_or(1));
@@ -146,7 +155,14 @@ pub(super) fn query_port(engine: &Engine) -> Vec<u8> {
         }
     };
     port.set(26, &[4, 5, 5, 0, 4, 0, 18, 0, 2, 32, 5, link, flags]);
-    port.0
+    Ok((port.0, Vec::new()))
+}
+
+fn check_port(what: &str, port: u8) -> Result<(), Refusal> {
+    if (1..=PORTS).contains(&port) {
+        return Ok(());
+    }
+    Err(Refusal::new(what, format!("the device has no port {port}"), Errno::INVAL))
 }
 
 /// Only drivers on Ethernet ask for one: what matters of an address goes into each WQE.
@@ -157,6 +173,12 @@ pub(super) fn create_ah(
 ) -> Result<Response, Refusal> {
     let gid = command.core.bytes::<16>(16);
     let is_global = command.core.u8(45) != 0;
+    check_port("CREATE_AH", command.core.u8(46))?;
+    let row = command.core.u8(36);
+    if is_global && usize::from(row) >= engine.device.gid_table().len() {
+        let cause = format!("the table of GIDs has no row {row}");
+        return Err(Refusal::new("CREATE_AH", cause, Errno::INVAL));
+    }
     if engine.link == LinkLayer::Ethernet && !is_global {
         return Err(Refusal::new("CREATE_AH", "on RoCE an address has a GID", Errno::INVAL));
     }

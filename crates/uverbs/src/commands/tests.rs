@@ -137,3 +137,66 @@ fn what_others_are_made_on_is_destroyed_after_them() {
         command(&mut engine, number, number == number::DESTROY_CQ, &[handle, 0]);
     }
 }
+
+/// The error number of REG_MR.
+fn registers(
+    engine: &mut Engine,
+    pd: u32,
+    region: &memory::Region,
+    access: u32,
+) -> Option<rustix::io::Errno> {
+    let start = region.as_ptr().as_ptr().expose_provenance() as u64;
+    let [low, high] = halves(start);
+    let fields = [low, high, 4096, 0, low, high, pd, access];
+    try_command(engine, number::REG_MR, true, &fields).err().map(|refusal| refusal.errno)
+}
+
+#[test]
+fn each_cause_of_a_refused_region_has_its_error_number() {
+    use rustix::io::Errno;
+    const LOCAL_WRITE: u32 = 1;
+    const REMOTE_WRITE: u32 = 1 << 1;
+    let (mut engine, _reader) = engine("regions");
+    let [pd, ..] = command(&mut engine, number::ALLOC_PD, true, &[]);
+    let memory = memory::Region::memfd("regions", 8192).unwrap();
+    assert_eq!(registers(&mut engine, pd, &memory, LOCAL_WRITE | REMOTE_WRITE), None);
+    let refused = registers(&mut engine, pd, &memory, REMOTE_WRITE);
+    assert_eq!(refused, Some(Errno::INVAL), "whoever lets a peer write may write");
+    let [low, high] = halves(memory.as_ptr().as_ptr().expose_provenance() as u64);
+    let fields = [low, high, 64, 0, low + 8, high, pd, LOCAL_WRITE];
+    let refusal = try_command(&mut engine, number::REG_MR, true, &fields).unwrap_err();
+    assert_eq!(refusal.errno, Errno::INVAL, "another place of a page: {refusal}");
+    let fields = [0x1000, 0, 64, 0, 0x1000, 0, pd, LOCAL_WRITE];
+    let refusal = try_command(&mut engine, number::REG_MR, true, &fields).unwrap_err();
+    assert_eq!(refusal.errno, Errno::FAULT, "nothing is there: {refusal}");
+    let mut last = None;
+    for _ in 0..1 << 16 {
+        last = registers(&mut engine, pd, &memory, LOCAL_WRITE);
+        if last.is_some() {
+            break;
+        }
+    }
+    assert_eq!(last, Some(Errno::NOMEM), "all regions are used up");
+}
+
+#[test]
+fn completion_queues_and_ports_have_their_ranges() {
+    use rustix::io::Errno;
+    let (mut engine, _reader) = engine("ranges");
+    let memory = memory::Region::heap(8192).unwrap();
+    let at = memory.as_ptr().as_ptr().expose_provenance() as u64;
+    let ([low, high], [record, record_high]) = (halves(at), halves(at + 4096));
+    let mut create = |cqe: u32, vector: u32, channel: u32| {
+        let queue = [1, 0, cqe, vector, channel, 0, low, high, record, record_high, 64, 0];
+        try_command(&mut engine, number::CREATE_CQ, true, &queue).err().map(|refusal| refusal.errno)
+    };
+    assert_eq!(create(15, 0, u32::MAX), None);
+    assert_eq!(create(1 << 22, 0, u32::MAX), Some(Errno::INVAL), "more than `max_cqe`");
+    assert_eq!(create(15, 1, u32::MAX), Some(Errno::INVAL), "no such vector");
+    assert_eq!(create(15, 0, 7), Some(Errno::BADF), "no channel");
+    let mut port = |number| {
+        let fields = Record(vec![number, 0, 0, 0, 0, 0, 0, 0]);
+        ask(&mut engine, number::QUERY_PORT, 40, &fields.0).err().map(|refusal| refusal.errno)
+    };
+    assert_eq!([0, 1, 2].map(&mut port), [Some(Errno::INVAL), None, Some(Errno::INVAL)]);
+}

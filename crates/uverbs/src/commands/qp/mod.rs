@@ -114,7 +114,7 @@ pub(super) fn create(
         device,
         service,
         user_handle: core.u64(0),
-        capacity,
+        ring: receive_ring(driver, srq.is_some()),
         signals_all: core.u8(44),
         attributes: Attributes::default(),
         known_state: QpState::Reset,
@@ -123,6 +123,18 @@ pub(super) fn create(
         _uses: used.into_iter().flatten().map(Users::one_more).collect(),
     });
     Ok(created(handle, number, capacity, command))
+}
+
+/// Receives that the ring has room for, and entries of a list in each: what `ibv_query_qp` tells, as the kernel's driver counts
+/// it (Linux `drivers/infiniband/hw/mlx5/qp.c`, `set_rq_size`).
+fn receive_ring(driver: Fields<'_>, has_srq: bool) -> [u32; 2] {
+    const SEGMENT_BYTES: u32 = 16;
+    let [receives, shift] = [driver.u32(20), driver.u32(24)];
+    match receives {
+        0 => [0; 2],
+        _ if has_srq => [0; 2],
+        _ => [receives, 1u32.checked_shl(shift).unwrap_or(0) / SEGMENT_BYTES],
+    }
 }
 
 /// What a new queue pair is called, and how much it takes.
@@ -145,9 +157,10 @@ pub(super) fn query(engine: &mut Engine, command: &Command<'_>) -> Result<Respon
     let is = &qp.attributes;
     let mut answer = Record::zeroed(128);
     answer.set(0, &is.dest);
-    for (at, value) in qp.capacity.into_iter().enumerate() {
-        answer.u32(64 + at * 4, value);
-    }
+    // `max_send_wr` and the like are libmlx5's to tell.
+    let [receives, sges] = qp.ring;
+    answer.u32(68, receives);
+    answer.u32(76, sges);
     let words = [is.qkey, is.rq_psn, is.sq_psn, is.peer, is.granted(qp.service)];
     words.into_iter().enumerate().for_each(|(at, word)| answer.u32(84 + at * 4, word));
     answer.u16(104, is.pkey_index);
