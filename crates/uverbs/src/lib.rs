@@ -26,6 +26,7 @@ mod fabric;
 pub mod launch;
 pub mod matrix;
 mod notice;
+mod per_process;
 mod polls;
 pub mod process;
 pub mod sysfs;
