@@ -24,6 +24,8 @@ const UVERBS: Testbed = Testbed {
         .union(Capabilities::PEER_GONE_EVENT)
         .union(Capabilities::SQD),
     deadline: Duration::from_secs(20),
+    // A scenario goes round rings with a few thousand sleeps, and others want the cores.
+    scenario_deadline: Duration::from_secs(600),
     quiet: Duration::from_millis(50),
     wakes_early: true,
     ..Testbed::FULL

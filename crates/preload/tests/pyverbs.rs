@@ -25,11 +25,11 @@ const TESTS: &str = "/usr/share/doc/rdma-core/tests";
 const PYTHON: &str = "/usr/bin/python3";
 const MODULES: &str = "/usr/lib/python3/dist-packages/pyverbs";
 
-/// All of them take seconds, and more on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(300);
+/// All of them take seconds, and minutes where many others want the cores.
+const PATIENCE: Duration = Duration::from_secs(900);
 
 /// Tests that pass at least: what stopped working and says that it is not supported would be skipped.
-const PASSES_MIN: usize = 97;
+const PASSES_MIN: usize = 98;
 
 /// Runs of a test that has failed.
 const RUNS_MORE: usize = 2;

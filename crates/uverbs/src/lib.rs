@@ -18,6 +18,7 @@
 
 mod abi;
 mod clock;
+mod clock_page;
 mod cm;
 mod commands;
 mod descriptors;

@@ -18,7 +18,7 @@ use rustix::{
 use verbs::LinkLayer;
 
 use crate::{
-    cm,
+    clock_page, cm,
     commands::{self, Refusal},
     descriptors::{self, Descriptor},
     engine::Engine,
@@ -241,8 +241,8 @@ pub unsafe fn command(fd: RawFd, bytes: &[u8]) -> Result<(), Errno> {
     })
 }
 
-/// A page of doorbell registers: the descriptor of the memory that the program is to map. Offsets are those of the
-/// mlx5 driver, whose page number says in its upper bits what is to be mapped.
+/// A page of doorbell registers, or that of the clock: the descriptor of the memory that the program is to map. Offsets are
+/// those of the mlx5 driver, whose page number says in its upper bits what is to be mapped.
 ///
 /// # Errors
 ///
@@ -250,6 +250,9 @@ pub unsafe fn command(fd: RawFd, bytes: &[u8]) -> Result<(), Errno> {
 pub fn doorbells(len: usize, offset: u64) -> Result<OwnedFd, Errno> {
     const REGULAR: [u64; 3] = [0, 2, 3];
     let command = (offset / 4096) >> 8;
+    if command == clock_page::COMMAND {
+        return clock_page::create(len);
+    }
     if !REGULAR.contains(&command) {
         explain(format_args!("mapping {command} of the driver: the software NIC lacks it"));
         return Err(Errno::OPNOTSUPP);

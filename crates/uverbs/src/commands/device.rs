@@ -8,6 +8,7 @@ use verbs::{Lid, LinkLayer};
 use super::{Refusal, Response};
 use crate::{
     abi::{Command, Record},
+    clock_page,
     engine::{Ah, Context, Engine, EventPipe},
 };
 
@@ -22,10 +23,10 @@ const MRS: u32 = 4095;
 pub(super) const CQES: u32 = (1 << 22) - 1;
 /// Completion vectors.
 pub(super) const VECTORS: u32 = 1;
-const WQES: u32 = 1 << 15;
-const SRQ_WQES: u32 = (1 << 15) - 1;
+pub(super) const WQES: u32 = 1 << 15;
+pub(super) const SRQ_WQES: u32 = (1 << 15) - 1;
 const SGES: u32 = 30;
-const SRQ_SGES: u32 = 31;
+pub(super) const SRQ_SGES: u32 = 31;
 pub(super) const READS: u8 = 16;
 pub(super) const PORTS: u8 = 1;
 pub(super) const PKEYS: u16 = 1;
@@ -72,6 +73,7 @@ pub(super) fn get_context(
     driver.u8(44, 1); // cqe_version
     driver.u8(45, 1 << 1); // CREATE_AH tells the Ethernet address
     driver.u8(46, 1); // eth_min_inline
+    driver.u8(47, 1 << clock_page::VERSION_1); // clock_info_versions
     driver.u32(56, 12); // log_uar_size
     driver.u32(60, 1); // UARs per page
     Ok((Record::words(&[async_fd, VECTORS]).0, driver.0))
@@ -128,6 +130,8 @@ pub(super) fn query_device(engine: &Engine, command: &Command<'_>) -> Response {
     let length = u32::try_from(command.room()).unwrap_or(0);
     base.0.resize(command.room().max(184), 0);
     base.u32(180, length);
+    base.u64(208, u64::MAX); // timestamp_mask
+    base.u64(216, clock_page::KILOHERTZ);
     let mut driver = Record::zeroed(command.driver_room());
     driver.u32(4, u32::try_from(command.driver_room()).unwrap_or(0));
     (base.0, driver.0)

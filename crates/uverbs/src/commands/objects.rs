@@ -187,6 +187,12 @@ pub(super) fn create_srq(
     // struct mlx5_ib_create_srq
     let driver: Fields<'_> = command.driver(24);
     let pd = engine.pds.get(pd).ok_or_else(|| Refusal::no_such("CREATE_SRQ: domain"))?;
+    if max_wr > device::SRQ_WQES || max_sge > device::SRQ_SGES {
+        let what = format!("CREATE_SRQ of {max_wr} requests with {max_sge} entries");
+        let [requests, entries] = [device::SRQ_WQES, device::SRQ_SGES];
+        let cause = format!("{requests} with {entries} are possible");
+        return Err(Refusal::new(what, cause, Errno::INVAL));
+    }
     let entry_bytes = (16 + max_sge.saturating_mul(16)).max(32);
     let queue = LentQueue {
         ring: driver.u64(0),
@@ -222,7 +228,9 @@ pub(super) fn modify_srq(engine: &mut Engine, command: &Command<'_>) -> Result<R
     let [handle, mask, _, limit] = [0, 4, 8, 12].map(|at| command.core.u32(at));
     let srq = engine.srqs.get_mut(handle).ok_or_else(|| Refusal::no_such("MODIFY_SRQ"))?;
     if mask & SRQ_MAX_WR != 0 {
-        return Err(Refusal::lacks("MODIFY_SRQ: another size"));
+        // A ConnectX lacks it, too.
+        let cause = "a shared receive queue does not change its size";
+        return Err(Refusal::new("MODIFY_SRQ", cause, Errno::INVAL));
     }
     if mask & SRQ_LIMIT != 0 {
         let fits = u16::try_from(limit).ok().filter(|_| limit <= srq.max_wr);

@@ -200,3 +200,28 @@ fn completion_queues_and_ports_have_their_ranges() {
     };
     assert_eq!([0, 1, 2].map(&mut port), [Some(Errno::INVAL), None, Some(Errno::INVAL)]);
 }
+
+#[test]
+fn shared_receive_queues_have_their_ranges() {
+    use rustix::io::Errno;
+    let (mut engine, _reader) = engine("srq-ranges");
+    let [pd, ..] = command(&mut engine, number::ALLOC_PD, true, &[]);
+    let memory = memory::Region::heap(8192).unwrap();
+    let at = memory.as_ptr().as_ptr().expose_provenance() as u64;
+    let ([low, high], [record, record_high]) = (halves(at), halves(at + 4096));
+    let mut create = |requests: u32, sges: u32| {
+        let queue = [1, 0, pd, requests, sges, 0, low, high, record, record_high, 0, 0];
+        let created = try_command(&mut engine, number::CREATE_SRQ, true, &queue);
+        created.map(|[srq, ..]| srq).map_err(|refusal| refusal.errno)
+    };
+    let srq = create(15, 1).unwrap();
+    assert_eq!(create(1 << 15, 1), Err(Errno::INVAL), "more than `max_srq_wr`");
+    assert_eq!(create(15, 32), Err(Errno::INVAL), "more than `max_srq_sge`");
+    let mut modify = |mask: u32, value: u32| {
+        let fields = [srq, mask, value, value];
+        let modified = try_command(&mut engine, number::MODIFY_SRQ, false, &fields);
+        modified.err().map(|refusal| refusal.errno)
+    };
+    assert_eq!(modify(1, 31), Some(Errno::INVAL), "another size");
+    assert_eq!([15, 16].map(|limit| modify(2, limit)), [None, Some(Errno::INVAL)]);
+}

@@ -8,13 +8,13 @@ use rustix::io::Errno;
 use softnic::{LentQp, LentQueue};
 use verbs::{DcKey, QpState, Transport};
 
-use super::{Refusal, Response};
+use super::{Refusal, Response, device};
 use crate::{
     abi::{Command, Fields, Record},
     engine::{Attributes, Engine, Qp, Service, Users, Wait},
 };
 pub(super) use modify::modify;
-use rules::kept_reads;
+use rules::{kept_reads, mask};
 
 /// Bytes of `struct ib_uverbs_create_qp` behind the response address.
 const CREATE_BYTES: usize = 48;
@@ -62,6 +62,15 @@ fn rings(driver: Fields<'_>) -> [Option<LentQueue>; 2] {
     [send, recv]
 }
 
+fn check_sizes(core: Fields<'_>, driver: Fields<'_>) -> Result<(), Refusal> {
+    let counts = [driver.u32(16), driver.u32(20), core.u32(28)];
+    let Some(count) = counts.into_iter().find(|count| *count > device::WQES) else {
+        return Ok(());
+    };
+    let cause = format!("a ring has at most {} entries", device::WQES);
+    Err(Refusal::new(format!("CREATE_QP of {count}"), cause, Errno::INVAL))
+}
+
 pub(super) fn create(
     engine: &mut Engine,
     context: u32,
@@ -74,6 +83,7 @@ pub(super) fn create(
     if flags & SIGNATURE != 0 {
         return Err(Refusal::lacks("CREATE_QP with signatures in WQEs"));
     }
+    check_sizes(core, driver)?;
     let no_such = || Refusal::no_such("CREATE_QP: domain or queue");
     let pd = engine.pds.get(core.u32(8)).ok_or_else(no_such)?;
     let send_cq = engine.cqs.get(core.u32(12));
@@ -154,6 +164,15 @@ fn created(handle: u32, number: u32, capacity: [u32; 5], command: &Command<'_>) 
 pub(super) fn query(engine: &mut Engine, command: &Command<'_>) -> Result<Response, Refusal> {
     let qp = engine.qps.get_mut(command.core.u32(0));
     let qp = qp.ok_or_else(|| Refusal::no_such("QUERY_QP"))?;
+    if qp.service == Service::Dct {
+        // Linux `drivers/infiniband/hw/mlx5/qp.c`, `mlx5_ib_dct_query_qp`
+        let told = mask::STATE | mask::ACCESS | mask::PORT | mask::RNR_TIMER;
+        let told = told | mask::AV | mask::PATH_MTU | mask::PKEY_INDEX;
+        if command.core.u32(4) & !told != 0 || qp.known_state != QpState::Rtr {
+            let cause = "a DC target tells of its rights, its port and its path, in RTR";
+            return Err(Refusal::new("QUERY_QP", cause, Errno::INVAL));
+        }
+    }
     let is = &qp.attributes;
     let mut answer = Record::zeroed(128);
     answer.set(0, &is.dest);
