@@ -23,6 +23,16 @@ use uverbs::{process, sysfs};
 
 pub mod hooks;
 
+/// What the loader calls before the program begins. The function looks at none of what the loader passes.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static BEGIN: extern "C" fn() = {
+    extern "C" fn begin() {
+        uverbs::launch::end_with_parent();
+    }
+    begin
+};
+
 /// Fails a call as libc does.
 fn fail(errno: c_int) -> c_int {
     // SAFETY: it has no conditions.

@@ -36,8 +36,11 @@ pub const LINK_ENV: &str = "COPYRPC_UVERBS_LINK";
 /// The value of [`LINK_ENV`] for RoCE.
 pub const ROCE: &str = "roce";
 
-/// Not empty: what a program does with its queues and hardware would not take is told on standard error.
+/// `0`: what a program does with its queues and hardware would not take is not told on standard error.
 pub const STRICT_ENV: &str = "COPYRPC_UVERBS_STRICT";
+
+/// The value of [`STRICT_ENV`] with which nothing is told.
+pub const LENIENT: &str = "0";
 
 /// Not empty: what is refused is told on standard error.
 pub const EXPLAIN_ENV: &str = "COPYRPC_UVERBS_EXPLAIN";
@@ -77,6 +80,10 @@ fn is_set(variable: &str) -> bool {
     std::env::var_os(variable).is_some_and(|value| !value.is_empty())
 }
 
+fn is_strict() -> bool {
+    std::env::var_os(STRICT_ENV).is_none_or(|value| value != LENIENT)
+}
+
 /// Says on standard error what is refused, if it is asked for.
 fn explain(text: core::fmt::Arguments<'_>) {
     if is_set(EXPLAIN_ENV) {
@@ -93,7 +100,7 @@ fn engine() -> Option<&'static Mutex<Engine>> {
         let fabric = fabric();
         let is_roce = std::env::var_os(LINK_ENV).is_some_and(|link| link == ROCE);
         let link = if is_roce { LinkLayer::Ethernet } else { LinkLayer::InfiniBand };
-        match Engine::start(&fabric, link, is_set(STRICT_ENV)) {
+        match Engine::start(&fabric, link, is_strict()) {
             Ok(engine) => Some(Mutex::new(engine)),
             Err(error) => {
                 explain(format_args!("no software NIC: {error}"));
