@@ -223,9 +223,9 @@ pub(crate) struct UverbsRunArgs {
     /// Programs see each other only within one fabric.
     #[arg(long, value_name = "NAME")]
     pub(crate) fabric: Option<String>,
-    /// Say on standard error what hardware would not take of the program's queues.
+    /// Do not say on standard error what hardware would not take of the program's queues.
     #[arg(long)]
-    pub(crate) strict: bool,
+    pub(crate) lenient: bool,
     /// Link layer of the port: on InfiniBand it is addressed by LID, on RoCE by GID.
     #[arg(long, value_name = "LINK", default_value = "infiniband", value_parser = ["infiniband", "roce"])]
     pub(crate) link: String,
@@ -239,9 +239,9 @@ pub(crate) struct UverbsMatrixArgs {
     /// Only lines that contain TEXT.
     #[arg(long, value_name = "TEXT")]
     pub(crate) only: Option<String>,
-    /// A line fails if its programs do what hardware would not take.
+    /// A line does not fail for what hardware would not take of its programs' queues.
     #[arg(long)]
-    pub(crate) strict: bool,
+    pub(crate) lenient: bool,
 }
 
 /// Name of [`Command::BenchPeer`].

@@ -19,10 +19,13 @@ const FILE_VARIABLE: &str = "COPYRPC_CONFIG";
 const FILE_DEFAULT: &str = "/etc/copyrpc.toml";
 
 /// Variables that are no knobs, but not mistyped either.
-const OTHER_VARIABLES: [&str; 7] = [
+const OTHER_VARIABLES: [&str; 9] = [
     FILE_VARIABLE,
     "COPYRPC_PAUSE",
+    // The shared library that the Python package opens.
+    "COPYRPC_LIBRARY",
     ::uverbs::launch::LIBRARY_ENV,
+    ::uverbs::launch::PARENT_ENV,
     ::uverbs::process::EXPLAIN_ENV,
     ::uverbs::process::FABRIC_ENV,
     ::uverbs::process::LINK_ENV,

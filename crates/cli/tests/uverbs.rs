@@ -96,6 +96,34 @@ fn calls_are_measured_on_the_nic_that_auto_chooses() {
     assert!(text.contains("rpc/round-trip/56B") && text.contains(r#""nic":"mlx5""#), "{text}");
 }
 
+/// Whether a process runs: one that is dead and not waited for does not.
+fn runs(pid: &str) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(')').next().is_some_and(|rest| !rest.trim().is_empty() && !rest.starts_with(" Z"))
+}
+
+#[test]
+fn a_program_ends_with_the_command_that_has_started_it() {
+    if is_skipped() {
+        return;
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_copyrpc"));
+    command.args(["uverbs", "run", "--", "sh", "-c", "echo $$; exec sleep 600"]);
+    let mut started = command.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    let mut output = std::io::BufReader::new(started.stdout.take().unwrap());
+    std::io::BufRead::read_line(&mut output, &mut line).unwrap();
+    let pid = line.trim();
+    assert!(runs(pid));
+    started.kill().unwrap();
+    started.wait().unwrap();
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while runs(pid) {
+        assert!(std::time::Instant::now() < deadline, "process {pid} goes on");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
 /// Everything that a person with a ConnectX sends back.
 #[test]
 fn a_report_tells_conformance_bytes_and_rates() {

@@ -6,9 +6,10 @@
 //! | `open`, `open64`, `openat`, `openat64` | opens `/dev/null`, whose number the sysfs tree gives the device; or a channel of the connection manager |
 //! | `stat`, `fstat`, `access` | it is there |
 //! | `write` | runs a command |
-//! | `ioctl` | refused, so that libibverbs writes commands instead |
+//! | `ioctl` | a method that is absent (EPROTONOSUPPORT), so that libibverbs writes a command where there is one |
 //! | `mmap` | maps doorbell registers |
 //! | `close` | destroys what is left |
+//! | `dup`, `fcntl`, `fcntl64` | a copy of a device's descriptor is known as one, on which commands are refused |
 //! | `socket` | refuses RDMA netlink, which would tell of the kernel's devices |
 //! | `ibv_open_device` | hooks `post_send` and `poll_cq`, so that the thread that polls does the NIC's work |
 
@@ -21,6 +22,16 @@ use std::{
 use uverbs::{process, sysfs};
 
 pub mod hooks;
+
+/// What the loader calls before the program begins. The function looks at none of what the loader passes.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static BEGIN: extern "C" fn() = {
+    extern "C" fn begin() {
+        uverbs::launch::end_with_parent();
+    }
+    begin
+};
 
 /// Fails a call as libc does.
 fn fail(errno: c_int) -> c_int {
@@ -198,7 +209,7 @@ pub unsafe extern "C" fn access(path: *const c_char, mode: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ioctl(fd: c_int, request: libc::c_ulong, argument: *mut c_void) -> c_int {
     if process::is_device(fd) {
-        return fail(libc::ENOTTY);
+        return fail(libc::EPROTONOSUPPORT);
     }
     // SAFETY: by contract.
     narrow(unsafe { libc::syscall(libc::SYS_ioctl, fd, request, argument) })
@@ -238,6 +249,47 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
     process::close(fd);
     // SAFETY: by contract.
     narrow(unsafe { libc::syscall(libc::SYS_close, fd) })
+}
+
+/// # Safety
+///
+/// As for `dup(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
+    // SAFETY: by contract.
+    let copy = narrow(unsafe { libc::syscall(libc::SYS_dup, fd) });
+    process::duplicated(fd, copy);
+    copy
+}
+
+/// # Safety
+///
+/// As for `fcntl(2)`. The argument is there if the command has one; else it is not used.
+unsafe fn control(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
+    // SAFETY: by contract.
+    let result = narrow(unsafe { libc::syscall(libc::SYS_fcntl, fd, command, argument) });
+    if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
+        process::duplicated(fd, result);
+    }
+    result
+}
+
+/// # Safety
+///
+/// As for `fcntl(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
+    // SAFETY: by contract.
+    unsafe { control(fd, command, argument) }
+}
+
+/// # Safety
+///
+/// As for `fcntl(2)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
+    // SAFETY: by contract.
+    unsafe { control(fd, command, argument) }
 }
 
 /// # Safety

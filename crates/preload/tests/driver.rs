@@ -17,10 +17,15 @@ fn on_libmlx5(_: &NicPlace) -> Nic {
 }
 
 /// Requests travel as packets to a thread that sleeps between looks at doorbell records. What libmlx5 cannot promise
-/// is absent: the order of bytes on PCIe, and that somebody tells of dead peers.
+/// is absent: the order of bytes on PCIe, and that somebody tells of dead peers. So is SQD, to which the kernel's driver
+/// knows no way.
 const UVERBS: Testbed = Testbed {
-    absent: Capabilities::ORDERED_PLACEMENT.union(Capabilities::PEER_GONE_EVENT),
+    absent: Capabilities::ORDERED_PLACEMENT
+        .union(Capabilities::PEER_GONE_EVENT)
+        .union(Capabilities::SQD),
     deadline: Duration::from_secs(20),
+    // A scenario goes round rings with a few thousand sleeps, and others want the cores.
+    scenario_deadline: Duration::from_secs(600),
     quiet: Duration::from_millis(50),
     wakes_early: true,
     ..Testbed::FULL

@@ -19,9 +19,12 @@ pub(crate) enum Descriptor {
     Device = 3,
     /// A channel of the connection manager.
     Connections = 4,
+    /// A device, or a channel of the connection manager, of a parent that has forked; or a copy of a device's descriptor.
+    /// Commands on it are refused.
+    Inherited = 5,
 }
 
-use Descriptor::{Channel, Connections, Device, Hidden, Other};
+use Descriptor::{Channel, Connections, Device, Hidden, Inherited, Other};
 
 static KINDS: [AtomicU8; DESCRIPTORS] = [const { AtomicU8::new(Other as u8) }; DESCRIPTORS];
 
@@ -32,7 +35,7 @@ fn entry(fd: RawFd) -> Option<&'static AtomicU8> {
 /// `Other` for a number that is not watched.
 pub(crate) fn kind(fd: RawFd) -> Descriptor {
     let byte = entry(fd).map_or(Other as u8, |entry| entry.load(Ordering::Acquire));
-    [Channel, Hidden, Device, Connections]
+    [Channel, Hidden, Device, Connections, Inherited]
         .into_iter()
         .find(|kind| *kind as u8 == byte)
         .unwrap_or(Other)
@@ -48,10 +51,15 @@ pub(crate) fn hide(fd: &impl AsRawFd) {
     set(fd.as_raw_fd(), Hidden);
 }
 
-/// Descriptors that the program does not know.
-pub(crate) fn hidden() -> impl Iterator<Item = RawFd> {
-    (0..)
-        .zip(&KINDS)
-        .filter(|(_, kind)| kind.load(Ordering::Relaxed) == Hidden as u8)
-        .map(|(fd, _)| fd)
+/// In the child of a `fork`: what the program has is its parent's, and what it does not know is to be closed.
+pub(crate) fn inherit() -> impl Iterator<Item = RawFd> {
+    (0..).zip(&KINDS).filter_map(|(fd, _)| {
+        let was = kind(fd);
+        match was {
+            Other | Inherited => {}
+            Hidden | Channel => drop(set(fd, Other)),
+            Device | Connections => drop(set(fd, Inherited)),
+        }
+        (was == Hidden).then_some(fd)
+    })
 }

@@ -19,6 +19,9 @@ use crate::{
 /// Path of the library that is preloaded, if it is not beside the program that starts others.
 pub const LIBRARY_ENV: &str = "COPYRPC_UVERBS_LIBRARY";
 
+/// Process with which the program ends, however that ends: the one that has started it.
+pub const PARENT_ENV: &str = "COPYRPC_UVERBS_PARENT";
+
 /// Its file name.
 pub const LIBRARY: &str = "libcopyrpc_preload.so";
 
@@ -65,6 +68,23 @@ pub fn library() -> Result<PathBuf, LaunchError> {
     match looked.iter().find(|path| path.is_file()) {
         Some(path) => Ok(path.canonicalize().unwrap_or_else(|_| path.clone())),
         None => Err(LaunchError::NoLibrary { looked }),
+    }
+}
+
+/// In a program: it is killed when the process of [`PARENT_ENV`] dies, if that is its parent.
+pub fn end_with_parent() {
+    use rustix::process::{Signal, getppid, kill_process, set_parent_process_death_signal};
+    let named = std::env::var(PARENT_ENV).ok().and_then(|text| text.parse().ok());
+    let is_parent = || getppid().map(|parent| parent.as_raw_nonzero().get()) == named;
+    if named.is_none()
+        || !is_parent()
+        || set_parent_process_death_signal(Some(Signal::KILL)).is_err()
+    {
+        return;
+    }
+    if !is_parent() {
+        // It has died in between.
+        let _ = kill_process(rustix::process::getpid(), Signal::KILL);
     }
 }
 

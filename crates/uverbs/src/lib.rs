@@ -18,6 +18,7 @@
 
 mod abi;
 mod clock;
+mod clock_page;
 mod cm;
 mod commands;
 mod descriptors;
@@ -26,6 +27,7 @@ mod fabric;
 pub mod launch;
 pub mod matrix;
 mod notice;
+mod per_process;
 mod polls;
 pub mod process;
 pub mod sysfs;

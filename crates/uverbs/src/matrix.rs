@@ -19,7 +19,7 @@ use verbs::LinkLayer;
 use crate::{
     engine::MARK,
     launch::LaunchFiles,
-    process::{FABRIC_ENV, STRICT_ENV},
+    process::{FABRIC_ENV, LENIENT, STRICT_ENV},
 };
 
 /// How a program is told of the port on which its two processes meet, beside the network of the NIC.
@@ -322,7 +322,7 @@ impl Row {
         let start_as = |program: &str, arguments: Vec<String>| {
             let mut command = stage.command(program.as_ref());
             command.args(arguments).env(FABRIC_ENV, &fabric).env("UCX_NET_DEVICES", "mlx5_0:1");
-            command.env(STRICT_ENV, if is_strict { "1" } else { "" });
+            command.env(STRICT_ENV, if is_strict { "1" } else { LENIENT });
             if !self.transports.is_empty() {
                 command.env("UCX_TLS", self.transports);
             }

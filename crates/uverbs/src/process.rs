@@ -3,13 +3,13 @@
 use core::num::NonZeroU64;
 use std::{
     os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd},
-    sync::{Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use memory::{
     Region,
-    sync::{AtomicBool, AtomicU32, Ordering},
+    sync::{AtomicU32, Ordering},
 };
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -18,11 +18,12 @@ use rustix::{
 use verbs::LinkLayer;
 
 use crate::{
-    cm,
+    clock_page, cm,
     commands::{self, Refusal},
     descriptors::{self, Descriptor},
     engine::Engine,
     notice::tell,
+    per_process::{self, PerProcess},
     polls,
 };
 
@@ -35,17 +36,18 @@ pub const LINK_ENV: &str = "COPYRPC_UVERBS_LINK";
 /// The value of [`LINK_ENV`] for RoCE.
 pub const ROCE: &str = "roce";
 
-/// Not empty: what a program does with its queues and hardware would not take is told on standard error.
+/// `0`: what a program does with its queues and hardware would not take is not told on standard error.
 pub const STRICT_ENV: &str = "COPYRPC_UVERBS_STRICT";
+
+/// The value of [`STRICT_ENV`] with which nothing is told.
+pub const LENIENT: &str = "0";
 
 /// Not empty: what is refused is told on standard error.
 pub const EXPLAIN_ENV: &str = "COPYRPC_UVERBS_EXPLAIN";
 
-static ENGINE: OnceLock<Option<Mutex<Engine>>> = OnceLock::new();
+static ENGINE: PerProcess<Option<Mutex<Engine>>> = PerProcess::new();
 /// Threads of the program that want the engine: its own thread makes room.
 static WANTED: AtomicU32 = AtomicU32::new(0);
-/// In a child after `fork`: the port is its parent's.
-static IS_CHILD: AtomicBool = AtomicBool::new(false);
 
 /// A thread of the program that has polled so lately does the work, and the own thread sleeps: for long if it had
 /// nothing to do itself, and else only so long that it does not take the core of who polls. A program that polls for
@@ -71,11 +73,15 @@ const BUSY_NS: u64 = 100_000_000;
 /// Whether a descriptor is an open device.
 #[must_use]
 pub fn is_device(fd: RawFd) -> bool {
-    descriptors::kind(fd) == Descriptor::Device
+    matches!(descriptors::kind(fd), Descriptor::Device | Descriptor::Inherited)
 }
 
 fn is_set(variable: &str) -> bool {
     std::env::var_os(variable).is_some_and(|value| !value.is_empty())
+}
+
+fn is_strict() -> bool {
+    std::env::var_os(STRICT_ENV).is_none_or(|value| value != LENIENT)
 }
 
 /// Says on standard error what is refused, if it is asked for.
@@ -90,14 +96,11 @@ fn fabric() -> String {
 }
 
 fn engine() -> Option<&'static Mutex<Engine>> {
-    if IS_CHILD.load(Ordering::Relaxed) {
-        return None;
-    }
     let started = ENGINE.get_or_init(|| {
         let fabric = fabric();
         let is_roce = std::env::var_os(LINK_ENV).is_some_and(|link| link == ROCE);
         let link = if is_roce { LinkLayer::Ethernet } else { LinkLayer::InfiniBand };
-        match Engine::start(&fabric, link, is_set(STRICT_ENV)) {
+        match Engine::start(&fabric, link, is_strict()) {
             Ok(engine) => Some(Mutex::new(engine)),
             Err(error) => {
                 explain(format_args!("no software NIC: {error}"));
@@ -105,8 +108,8 @@ fn engine() -> Option<&'static Mutex<Engine>> {
             }
         }
     });
-    static THREAD: OnceLock<()> = OnceLock::new();
-    let engine = started.as_ref()?;
+    static THREAD: PerProcess<()> = PerProcess::new();
+    let engine = started?.as_ref()?;
     THREAD.get_or_init(|| {
         let thread = std::thread::Builder::new().name("uverbs-nic".into());
         if let Err(error) = thread.spawn(move || work(engine)) {
@@ -168,7 +171,7 @@ pub fn open_connection_manager() -> Result<OwnedFd, Errno> {
 ///
 /// It comes from librdmacm: the response that it names is memory of this process.
 pub unsafe fn connection_command(fd: RawFd, bytes: &[u8]) -> Result<(), Errno> {
-    let manager = cm::get().filter(|_| !IS_CHILD.load(Ordering::Relaxed)).ok_or(Errno::IO)?;
+    let manager = cm::get().ok_or(Errno::IO)?;
     // SAFETY: by contract.
     unsafe { manager.command(fd, bytes) }.map_err(|refusal| {
         if !matches!(refusal.errno, Errno::AGAIN | Errno::INTR) {
@@ -181,11 +184,11 @@ pub unsafe fn connection_command(fd: RawFd, bytes: &[u8]) -> Result<(), Errno> {
 /// A descriptor is about to be closed: a device loses its objects, a channel its pipe.
 pub fn close(fd: RawFd) {
     let was = descriptors::kind(fd);
-    if was == Descriptor::Hidden {
+    if matches!(was, Descriptor::Hidden | Descriptor::Inherited) {
         descriptors::set(fd, Descriptor::Other);
     }
     let is_ours = matches!(was, Descriptor::Device | Descriptor::Channel | Descriptor::Connections);
-    if !is_ours || IS_CHILD.load(Ordering::Relaxed) {
+    if !is_ours {
         return;
     }
     descriptors::set(fd, Descriptor::Other);
@@ -200,6 +203,14 @@ pub fn close(fd: RawFd) {
         engine.close(context_of(fd));
     } else {
         engine.channels.remove(&fd);
+    }
+}
+
+/// `copy` is another descriptor of what `fd` is, and whatever it was before is closed.
+pub fn duplicated(fd: RawFd, copy: RawFd) {
+    if copy >= 0 && copy != fd && is_device(fd) {
+        close(copy);
+        descriptors::set(copy, Descriptor::Inherited);
     }
 }
 
@@ -218,8 +229,12 @@ fn context_of(fd: RawFd) -> u32 {
 /// It comes from libibverbs and libmlx5: what it names is memory of this process, and stays until the object is
 /// destroyed.
 pub unsafe fn command(fd: RawFd, bytes: &[u8]) -> Result<(), Errno> {
+    if descriptors::kind(fd) == Descriptor::Inherited {
+        explain(format_args!("a command on a copy of a device, or in a child of its process"));
+        return Err(Errno::IO);
+    }
     let Some(Turn(mut engine)) = Turn::take() else {
-        explain(format_args!("a command in a child of the process that opened the device"));
+        explain(format_args!("there is no software NIC in this process"));
         return Err(Errno::IO);
     };
     // A port that has ended is forgotten before anything is connected to another one of the same LID.
@@ -233,8 +248,8 @@ pub unsafe fn command(fd: RawFd, bytes: &[u8]) -> Result<(), Errno> {
     })
 }
 
-/// A page of doorbell registers: the descriptor of the memory that the program is to map. Offsets are those of the
-/// mlx5 driver, whose page number says in its upper bits what is to be mapped.
+/// A page of doorbell registers, or that of the clock: the descriptor of the memory that the program is to map. Offsets are
+/// those of the mlx5 driver, whose page number says in its upper bits what is to be mapped.
 ///
 /// # Errors
 ///
@@ -242,6 +257,9 @@ pub unsafe fn command(fd: RawFd, bytes: &[u8]) -> Result<(), Errno> {
 pub fn doorbells(len: usize, offset: u64) -> Result<OwnedFd, Errno> {
     const REGULAR: [u64; 3] = [0, 2, 3];
     let command = (offset / 4096) >> 8;
+    if command == clock_page::COMMAND {
+        return clock_page::create(len);
+    }
     if !REGULAR.contains(&command) {
         explain(format_args!("mapping {command} of the driver: the software NIC lacks it"));
         return Err(Errno::OPNOTSUPP);
@@ -265,9 +283,6 @@ pub fn gid(row: usize) -> Option<String> {
 
 /// A thread of the program has found nothing: it does the engine's work if nobody else does. Whether there was any.
 pub fn poll_engine() -> bool {
-    if IS_CHILD.load(Ordering::Relaxed) {
-        return false;
-    }
     polls::found_nothing();
     let Some(engine) = ENGINE.get().and_then(Option::as_ref) else { return false };
     let Ok(mut engine) = engine.try_lock() else { return false };
@@ -285,19 +300,18 @@ fn catch_up() {
 
 /// A thread of the program has posted: it sends that if nobody else does.
 pub fn send_posted() {
-    if IS_CHILD.load(Ordering::Relaxed) {
-        return;
-    }
     let Some(engine) = ENGINE.get().and_then(Option::as_ref) else { return };
     if let Ok(mut engine) = engine.try_lock() {
         engine.step_sends();
     }
 }
 
-/// In the child of a `fork`: what it has of its parent's port is closed, so that the port ends with the parent.
+/// In the child of a `fork`: what it has of its parent's port is closed, so that the port ends with the parent. Devices
+/// that the parent has opened are of no use here; the child may open its own.
 pub fn forked() {
-    IS_CHILD.store(true, Ordering::Relaxed);
-    for fd in descriptors::hidden() {
+    per_process::forked();
+    WANTED.store(0, Ordering::Relaxed);
+    for fd in descriptors::inherit() {
         // SAFETY: the child's copy of a descriptor that nothing in the child uses any more.
         unsafe { rustix::io::close(fd) };
     }
@@ -305,9 +319,6 @@ pub fn forked() {
 
 /// The process ends: answers that wait are sent, and peers are told that this is a good end.
 pub fn finish() {
-    if IS_CHILD.load(Ordering::Relaxed) {
-        return;
-    }
     let Some(engine) = ENGINE.get().and_then(Option::as_ref) else { return };
     WANTED.fetch_add(1, Ordering::Relaxed);
     // Not for ever: the thread that has it may be the one that ends the process.

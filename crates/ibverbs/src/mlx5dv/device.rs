@@ -87,7 +87,6 @@ fn attributes(told: &NicAttributes, limits: &Limits) -> NicAttributes {
     attributes.capabilities |= Capabilities::SOLICITED
         | Capabilities::NOP
         | Capabilities::CQ_OVERRUN_EVENT
-        | Capabilities::SQD
         | Capabilities::RESPONDER_ERR;
     attributes.capabilities.set(Capabilities::SRQ, limits.srq_requests_max > 0);
     attributes

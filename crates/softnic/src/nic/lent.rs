@@ -16,7 +16,7 @@ use crate::{
         card::views::RqView,
         gid::{gid_of, ipv4_gid_of},
         objects::{CqShared, Place, RqShared},
-        qp::{Lent, QpQueues, QpShared},
+        qp::{Amendment, Lent, QpQueues, QpShared},
     },
 };
 
@@ -258,6 +258,17 @@ impl Srq {
 }
 
 impl Qp {
+    /// Changes what counts from the next request of a peer on.
+    pub fn amend(&self, amendment: &Amendment) {
+        self.shared.amend(amendment);
+    }
+
+    /// Rights, key and timer that count for the next request of a peer.
+    #[must_use]
+    pub fn amended(&self) -> Amendment {
+        self.shared.amended()
+    }
+
     /// Its number.
     #[must_use]
     pub fn number(&self) -> Qpn {

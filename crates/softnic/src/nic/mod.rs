@@ -37,6 +37,7 @@ pub use self::{
     lent::{LentQp, LentQueue},
     mr::Mr,
     open::{Membership, Nic, OpenError, open, open_member, open_virtual},
+    qp::Amendment,
     strict::Violation,
     timeline::{Cause, Issued, NextWqe, Timeline},
     virtual_port::{DecodeError, Packet, Refusal, ReplyPacket, VirtualPort},

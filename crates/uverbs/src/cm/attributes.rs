@@ -32,13 +32,13 @@ impl PortIdentity {
     }
 
     /// `struct ib_uverbs_ah_attr` of a port.
-    pub(super) fn ah_attr(&self, lid: u16) -> Vec<u8> {
+    pub(super) fn ah_attr(&self, lid: u16, traffic_class: u8) -> Vec<u8> {
         const HOPS: u8 = 64;
         let mut bytes = Record::zeroed(32);
         let is_global = self.link == LinkLayer::Ethernet;
         if is_global {
             bytes.set(0, &self.gid_of(lid));
-            bytes.set(20, &[self.row().to_le_bytes()[0], HOPS]);
+            bytes.set(20, &[self.row().to_le_bytes()[0], HOPS, traffic_class]);
         } else {
             bytes.u16(24, lid);
         }
@@ -47,7 +47,7 @@ impl PortIdentity {
     }
 
     /// `struct ib_user_path_rec` to a port; all of it in the order of the network.
-    fn path(&self, lid: u16) -> Vec<u8> {
+    fn path(&self, lid: u16, traffic_class: u8) -> Vec<u8> {
         const MTU_4096: u32 = 5;
         let mut bytes = Record::zeroed(64);
         bytes.set(0, &self.gid_of(lid));
@@ -58,7 +58,7 @@ impl PortIdentity {
         bytes.u32(48, MTU_4096);
         bytes.set(52, &0xffffu16.to_be_bytes()); // P_Key
         // hop limit, traffic class, number of paths, SL; then "exactly" before MTU, rate and lifetime
-        bytes.set(54, &[64, 0, 1, 0, 2, 2, 3, 2, 18, 0]);
+        bytes.set(54, &[64, traffic_class, 1, 0, 2, 2, 3, 2, 18, 0]);
         bytes.0
     }
 
@@ -67,7 +67,9 @@ impl PortIdentity {
         let mut bytes = Record::zeroed(208);
         if id.has_device {
             bytes.set(0, &guid);
-            bytes.set(8, &self.path(id.peer.lid));
+            // Before the peer is known: as on one host, whose processes share a port.
+            let lid = if id.peer.lid == 0 { self.lid.get() } else { id.peer.lid };
+            bytes.set(8, &self.path(lid, id.service_type));
             bytes.set(196, &[1]); // port
         }
         for (at, address) in [(136, id.source), (164, id.destination)] {
@@ -103,7 +105,7 @@ impl PortIdentity {
                 bytes.u32(12, MTU_4096);
                 bytes.u32(24, id.peer.psn);
                 bytes.u32(32, id.peer.qpn);
-                bytes.set(40, &self.ah_attr(id.peer.lid));
+                bytes.set(40, &self.ah_attr(id.peer.lid, id.service_type));
                 bytes.set(131, &[id.own.responder_resources, RNR_640_MICROSECONDS]);
                 mask::AV
                     | mask::PATH_MTU
@@ -113,10 +115,12 @@ impl PortIdentity {
                     | mask::RNR_TIMER
             }
             RTS => {
-                const TIMEOUT: u8 = 18;
                 bytes.u32(28, id.own.psn);
                 bytes.set(130, &[id.own.initiator_depth]);
-                bytes.set(134, &[TIMEOUT, id.own.retry_count.min(7), id.own.rnr_retry.min(7)]);
+                bytes.set(
+                    134,
+                    &[id.ack_timeout, id.own.retry_count.min(7), id.own.rnr_retry.min(7)],
+                );
                 mask::SQ_PSN | mask::TIMEOUT | mask::RETRIES | mask::READS_OUT
             }
             _ => return None,

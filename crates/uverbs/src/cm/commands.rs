@@ -6,7 +6,7 @@ use std::{net::SocketAddr, os::fd::RawFd};
 
 use rustix::io::Errno;
 
-use super::{address, manager::Manager, message::Side};
+use super::{address, id::IdOption, manager::Manager, message::Side};
 use crate::{Refusal, abi::Fields, sysfs};
 
 /// `RDMA_USER_CM_CMD_*`, in order.
@@ -69,6 +69,11 @@ impl<'a> Command<'a> {
         self.name == "GET_EVENT"
     }
 
+    /// Whether an identifier ends with it, and its socket with the identifier.
+    pub(super) fn ends_id(&self) -> bool {
+        self.name == "DESTROY_ID"
+    }
+
     pub(super) fn refusal(&self, errno: Errno) -> Refusal {
         Refusal::new(format!("rdma_cm command {}", self.name), errno, errno)
     }
@@ -115,7 +120,7 @@ pub(super) fn run(
     let done = match command.name {
         "CREATE_ID" => {
             let id = manager.create(channel, fields.u64(0), fields.u16(16), fields.u8(18));
-            Ok(id.to_ne_bytes().to_vec())
+            id.map(|id| id.to_ne_bytes().to_vec()).ok_or(Errno::INVAL)
         }
         "DESTROY_ID" => manager.destroy(fields.u32(8)).map(|count| count.to_ne_bytes().to_vec()),
         "MIGRATE_ID" => {
@@ -157,12 +162,32 @@ fn run_without_response(manager: &mut Manager, command: &Command<'_>) -> Result<
             manager.reject(fields.u32(0), fields.bytes::<256>(8)[..len].to_vec())
         }
         "DISCONNECT" => manager.disconnect(fields.u32(0)),
-        // Types of service, addresses that are used again, times: nothing here depends on them. NOTIFY tells that
-        // data came before the last message of a connection, which comes by itself.
-        "SET_OPTION" => manager.get(fields.u32(8)).map(drop),
+        "SET_OPTION" => manager.set_option(fields.u32(8), &option(fields)?),
+        // It tells that data came before the last message of a connection, which comes by itself.
         "NOTIFY" => manager.get(fields.u32(0)).map(drop),
         // With the first identifier librdmacm asks for addresses of InfiniBand by BIND, and goes on without.
         _ => Err(Errno::OPNOTSUPP),
+    }
+}
+
+/// `struct rdma_ucm_set_option`: the value is memory of the program.
+fn option(fields: Fields<'_>) -> Result<IdOption, Errno> {
+    const LEVEL_ID: u32 = 0;
+    let [level, name, len] = [12, 16, 20].map(|at| fields.u32(at));
+    let byte = || {
+        let at = usize::try_from(fields.u64(0)).ok().filter(|at| *at != 0).ok_or(Errno::FAULT)?;
+        let from = core::ptr::with_exposed_provenance::<u8>(at);
+        let mut byte = [0];
+        // SAFETY: the program says that the value is there, and waits for the command.
+        unsafe { memory::copy::copy_in(&mut byte, from) };
+        Ok(byte[0])
+    };
+    match (level, name, len) {
+        (LEVEL_ID, 0, 1) => Ok(IdOption::ServiceType(byte()?)),
+        (LEVEL_ID, 1 | 2, 4) => Ok(IdOption::IsShared),
+        (LEVEL_ID, 3, 1) => Ok(IdOption::AckTimeout(byte()?)),
+        (LEVEL_ID, 0..=3, _) => Err(Errno::INVAL),
+        _ => Err(Errno::NOSYS),
     }
 }
 

@@ -49,9 +49,9 @@ impl Event {
     }
 }
 
-/// Only private data.
-pub(super) fn private(private: &[u8]) -> Vec<u8> {
-    connection(&Side { private: private.to_vec(), ..Side::default() })
+/// Parameters of what says nothing.
+pub(super) fn nothing() -> Vec<u8> {
+    Vec::new()
 }
 
 /// `struct rdma_ucm_ud_param`: where the peer's queue pair is; `ah_attr` is nothing if it is not known.

@@ -4,10 +4,34 @@ use std::{net::SocketAddr, os::fd::RawFd, time::Instant};
 
 use rustix::fd::OwnedFd;
 
-use super::message::Side;
+use super::{
+    message::Side,
+    private::{PrivateRoom, Said},
+};
 
 /// `enum rdma_ucm_port_space`
+const PORT_SPACE_IPOIB: u16 = 0x2;
+const PORT_SPACE_TCP: u16 = 0x106;
 const PORT_SPACE_UDP: u16 = 0x111;
+const PORT_SPACE_IB: u16 = 0x13f;
+
+/// Those that there are.
+pub(super) const PORT_SPACES: [u16; 4] =
+    [PORT_SPACE_IPOIB, PORT_SPACE_TCP, PORT_SPACE_UDP, PORT_SPACE_IB];
+
+/// What a connection waits for an acknowledgement if the program does not say otherwise: `CMA_IBOE_PACKET_LIFETIME`.
+const ACK_TIMEOUT: u8 = 18;
+
+/// An option of an identifier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum IdOption {
+    /// The traffic class of what is sent.
+    ServiceType(u8),
+    /// Code of the wait for an acknowledgement.
+    AckTimeout(u8),
+    /// Who may share the address: there are as many addresses as processes want.
+    IsShared,
+}
 
 /// `enum ib_qp_type`
 const TYPE_UD: u8 = 4;
@@ -63,6 +87,9 @@ pub(super) struct Id {
     pub(super) listener: u32,
     pub(super) own: Side,
     pub(super) peer: Side,
+    /// As the program wants it.
+    pub(super) service_type: u8,
+    pub(super) ack_timeout: u8,
     /// Events that the program has read.
     pub(super) reported: u32,
 }
@@ -74,7 +101,8 @@ impl Id {
             channel,
             uid,
             port_space,
-            is_datagram: port_space == PORT_SPACE_UDP || qp_type == TYPE_UD,
+            is_datagram: matches!(port_space, PORT_SPACE_UDP | PORT_SPACE_IPOIB)
+                || port_space == PORT_SPACE_IB && qp_type == TYPE_UD,
             state: State::Idle,
             source: None,
             destination: None,
@@ -84,7 +112,14 @@ impl Id {
             listener: 0,
             own: Side::default(),
             peer: Side::default(),
+            service_type: 0,
+            ack_timeout: ACK_TIMEOUT,
             reported: 0,
         }
+    }
+
+    /// Room of its messages for private data.
+    pub(super) fn room(&self, said: Said) -> PrivateRoom {
+        PrivateRoom::of(said, self.is_datagram)
     }
 }

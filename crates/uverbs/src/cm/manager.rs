@@ -20,8 +20,9 @@ use super::{
     address,
     attributes::{PortIdentity, QKEY},
     event::{self, Event, kind},
-    id::{Id, Parting, State},
+    id::{Id, IdOption, PORT_SPACES, Parting, State},
     message::{BYTES_MAX, Message, Side},
+    private::Said,
     socket::{ask, is_own, name, tell},
 };
 use crate::{descriptors::hide, polls::Polls};
@@ -131,8 +132,31 @@ impl Manager {
         let _ = rustix::io::write(&channel.counter, &1u64.to_ne_bytes());
     }
 
-    pub(super) fn create(&mut self, channel: RawFd, uid: u64, port_space: u16, qp_type: u8) -> u32 {
-        self.insert(Id::new(channel, uid, port_space, qp_type))
+    /// `None`: there is no such port space.
+    pub(super) fn create(
+        &mut self,
+        channel: RawFd,
+        uid: u64,
+        port_space: u16,
+        qp_type: u8,
+    ) -> Option<u32> {
+        PORT_SPACES
+            .contains(&port_space)
+            .then(|| self.insert(Id::new(channel, uid, port_space, qp_type)))
+    }
+
+    /// Sets an option of an identifier.
+    ///
+    /// Source: Linux `drivers/infiniband/core/ucma.c`, `ucma_set_option_id`, and `cma.c`, `rdma_set_ack_timeout`.
+    pub(super) fn set_option(&mut self, handle: u32, option: &IdOption) -> Result<(), Errno> {
+        let id = self.get_mut(handle)?;
+        match *option {
+            IdOption::ServiceType(service_type) => id.service_type = service_type,
+            IdOption::AckTimeout(_) if id.is_datagram => return Err(Errno::INVAL),
+            IdOption::AckTimeout(code) => id.ack_timeout = code & 31,
+            IdOption::IsShared => {}
+        }
+        Ok(())
     }
 
     /// The program has a name of its own for one that has come to a listener.
@@ -196,7 +220,7 @@ impl Manager {
         if id.state != State::Idle || id.socket.is_some() {
             return Err(Errno::INVAL);
         }
-        if !address.ip().is_unspecified() && !address::is_here(address.ip()) {
+        if !address.ip().is_unspecified() && !address::is_here(address) {
             return Err(Errno::ADDRNOTAVAIL);
         }
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -207,7 +231,9 @@ impl Manager {
             port => take(port).map(|()| port)?,
         };
         hide(&socket);
-        id.source = Some(SocketAddr::new(address.ip(), port));
+        let mut source = address;
+        source.set_port(port);
+        id.source = Some(source);
         id.has_device = !address.ip().is_unspecified();
         id.socket = Some(socket);
         Ok(())
@@ -234,13 +260,15 @@ impl Manager {
         source: Option<SocketAddr>,
         destination: SocketAddr,
     ) -> Result<(), Errno> {
-        if !address::is_here(destination.ip()) {
+        if !address::is_here(destination) {
             self.get_mut(handle)?;
             self.raise(handle, kind::ADDR_ERROR, -Errno::HOSTUNREACH.raw_os_error(), Vec::new());
             return Ok(());
         }
         if self.get(handle)?.socket.is_none() {
-            let source = source.unwrap_or_else(|| SocketAddr::new(destination.ip(), 0));
+            let mut same = destination;
+            same.set_port(0);
+            let source = source.unwrap_or(same);
             self.bind(handle, source)?;
         }
         let id = self.get_mut(handle)?;
@@ -276,6 +304,7 @@ impl Manager {
         if id.state != State::Idle || id.destination.is_none() || id.socket.is_none() {
             return Err(Errno::INVAL);
         }
+        id.room(Said::Request).check(&side.private)?;
         id.own = Side { lid, psn: Self::psn(handle), ..side };
         self.request(handle, Instant::now() + PATIENCE);
         Ok(())
@@ -304,15 +333,16 @@ impl Manager {
 
     /// What was asked for is refused: by nobody, or by a program, with what it says.
     fn refused(&mut self, handle: u32, reason: u8, private: Vec<u8>) {
-        let is_datagram = self.ids.get(&handle).is_some_and(|id| id.is_datagram);
+        let Some(id) = self.ids.get(&handle) else { return };
+        let (is_datagram, room) = (id.is_datagram, id.room(Said::Reject));
         self.end(handle);
+        let said = Side { private: room.padded(&private), ..Side::default() };
         if !is_datagram {
-            self.raise(handle, kind::REJECTED, reason.into(), event::private(&private));
+            self.raise(handle, kind::REJECTED, reason.into(), event::connection(&said));
             return;
         }
         let status =
             if reason == REJECT_NO_LISTENER { DATAGRAMS_NO_LISTENER } else { DATAGRAMS_REFUSED };
-        let said = Side { private, ..Side::default() };
         self.raise(handle, kind::UNREACHABLE, status, event::datagram(&said, &[]));
     }
 
@@ -327,7 +357,7 @@ impl Manager {
         for handle in late {
             self.end(handle);
             let status = -Errno::TIMEDOUT.raw_os_error();
-            self.raise(handle, kind::UNREACHABLE, status, event::private(&[]));
+            self.raise(handle, kind::UNREACHABLE, status, event::nothing());
         }
     }
 
@@ -335,6 +365,9 @@ impl Manager {
     pub(super) fn accept(&mut self, handle: u32, side: Option<Side>) -> Result<(), Errno> {
         let lid = self.port.lid.get();
         let id = self.get_mut(handle)?;
+        if let Some(side) = &side {
+            id.room(Said::Reply).check(&side.private)?;
+        }
         let Some(socket) = &id.socket else { return Err(Errno::INVAL) };
         match (id.state, side) {
             (State::Requested, Some(side)) if id.is_datagram => {
@@ -364,6 +397,7 @@ impl Manager {
         if !matches!(id.state, State::Requested | State::Answered) {
             return Err(Errno::INVAL);
         }
+        id.room(Said::Reject).check(&private)?;
         let socket = id.socket.as_ref().ok_or(Errno::INVAL)?;
         id.state = State::Over;
         tell(socket, &Message::Reject { reason: REJECT_BY_PROGRAM, private })
@@ -377,7 +411,7 @@ impl Manager {
                 id.state = State::Over;
                 // Who is gone does not want to be told.
                 let _ = id.socket.as_ref().map(|socket| tell(socket, &Message::Disconnect));
-                self.raise(handle, kind::DISCONNECTED, 0, event::private(&[]));
+                self.raise(handle, kind::DISCONNECTED, 0, event::nothing());
                 Ok(())
             }
             State::Over => Ok(()),
@@ -453,12 +487,12 @@ impl Manager {
                 (id.source, id.destination) = (Some(to), Some(from));
                 (id.has_device, id.has_route) = (true, true);
                 (id.peer, id.state) = (side, State::Requested);
-                let parameters = self.parameters(handle);
+                let parameters = self.parameters(handle, Said::Request);
                 self.raise(handle, kind::CONNECT_REQUEST, 0, parameters);
             }
             (State::Requesting(_), Message::Reply(side)) if id.is_datagram => {
                 (id.peer, id.state, id.socket) = (side, State::Connected, None);
-                let parameters = self.parameters(handle);
+                let parameters = self.parameters(handle, Said::Reply);
                 self.raise(handle, kind::ESTABLISHED, 0, parameters);
             }
             (State::Requesting(_), Message::Reply(side)) => {
@@ -466,7 +500,7 @@ impl Manager {
                 id.own.initiator_depth = id.own.initiator_depth.min(side.responder_resources);
                 id.own.responder_resources = id.own.responder_resources.min(side.initiator_depth);
                 (id.peer, id.state) = (side, State::Answered);
-                let parameters = self.parameters(handle);
+                let parameters = self.parameters(handle, Said::Reply);
                 self.raise(handle, kind::CONNECT_RESPONSE, 0, parameters);
             }
             (State::Requesting(_) | State::Answered, Message::Reject { reason, private }) => {
@@ -474,8 +508,8 @@ impl Manager {
             }
             (State::Answered, Message::Ready) => {
                 id.state = State::Connected;
-                let parameters = self.parameters(handle);
-                self.raise(handle, kind::ESTABLISHED, 0, parameters);
+                // The last message of a connection says nothing.
+                self.raise(handle, kind::ESTABLISHED, 0, event::nothing());
             }
             (State::Connected | State::Answered, Message::Disconnect) => self.hear_end(handle),
             (State::Over, _) => {}
@@ -484,14 +518,14 @@ impl Manager {
     }
 
     /// What the peer has said, as its event tells it.
-    fn parameters(&self, handle: u32) -> Vec<u8> {
-        match self.ids.get(&handle) {
-            Some(id) if id.is_datagram => {
-                event::datagram(&id.peer, &self.port.ah_attr(id.peer.lid))
-            }
-            Some(id) => event::connection(&id.peer),
-            None => Vec::new(),
+    fn parameters(&self, handle: u32, said: Said) -> Vec<u8> {
+        let Some(id) = self.ids.get(&handle) else { return event::nothing() };
+        let private = id.room(said).padded(&id.peer.private);
+        let peer = Side { private, ..id.peer.clone() };
+        if id.is_datagram {
+            return event::datagram(&peer, &self.port.ah_attr(peer.lid, id.service_type));
         }
+        event::connection(&peer)
     }
 
     fn end(&mut self, handle: u32) {
@@ -540,7 +574,7 @@ impl Manager {
         let due = self.ids.iter().filter(|(_, id)| is_due(id)).map(|(handle, _)| *handle);
         for handle in due.collect::<Vec<_>>() {
             self.end(handle);
-            self.raise(handle, kind::DISCONNECTED, 0, event::private(&[]));
+            self.raise(handle, kind::DISCONNECTED, 0, event::nothing());
         }
     }
 
@@ -555,7 +589,7 @@ impl Manager {
             State::Connected | State::Answered => self.hear_end(handle),
             State::Requested => {
                 let status = -Errno::TIMEDOUT.raw_os_error();
-                self.raise(handle, kind::UNREACHABLE, status, event::private(&[]));
+                self.raise(handle, kind::UNREACHABLE, status, event::nothing());
             }
             _ => {}
         }

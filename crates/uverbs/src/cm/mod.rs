@@ -19,22 +19,24 @@ mod event;
 mod id;
 mod manager;
 mod message;
+mod private;
 mod socket;
 
 use std::{
     os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd, RawFd},
-    sync::{Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
 use attributes::PortIdentity;
 use manager::Manager;
+use memory::sync::{AtomicU32, Ordering};
 use rustix::{
     event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll},
     io::Errno,
 };
 
-use crate::{Refusal, descriptors::hide, engine::Engine, polls::Polls};
+use crate::{Refusal, descriptors::hide, engine::Engine, per_process::PerProcess, polls::Polls};
 
 /// For fuzzing: any bytes are refused as a message between connection managers, or are one that survives as bytes.
 ///
@@ -48,6 +50,9 @@ pub fn check_message(bytes: &[u8]) {
 /// How long the thread sleeps where nobody calls it.
 const SLEEP: Duration = Duration::from_secs(1);
 
+/// How long whoever waits for the thread sleeps between looks.
+const LET_GO: Duration = Duration::from_micros(20);
+
 /// The connection manager of a process.
 #[derive(Debug)]
 pub(crate) struct ConnectionManager {
@@ -56,9 +61,11 @@ pub(crate) struct ConnectionManager {
     bell: OwnedFd,
     /// Has the engine take in what has arrived.
     catch_up: fn(),
+    /// Odd while the thread may be waiting for descriptors, which keeps what others close meanwhile open.
+    waits: AtomicU32,
 }
 
-static MANAGER: OnceLock<Option<ConnectionManager>> = OnceLock::new();
+static MANAGER: PerProcess<Option<ConnectionManager>> = PerProcess::new();
 
 /// That of this process.
 pub(crate) fn get() -> Option<&'static ConnectionManager> {
@@ -77,15 +84,15 @@ pub(crate) fn start(
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?;
         hide(&bell);
         let manager = Mutex::new(Manager::new(fabric.to_owned(), port));
-        Some(ConnectionManager { manager, bell, catch_up })
+        Some(ConnectionManager { manager, bell, catch_up, waits: AtomicU32::new(0) })
     });
-    static THREAD: OnceLock<bool> = OnceLock::new();
-    let manager = started.as_ref()?;
+    static THREAD: PerProcess<bool> = PerProcess::new();
+    let manager = started?.as_ref()?;
     let is_served = THREAD.get_or_init(|| {
         let thread = std::thread::Builder::new().name("uverbs-cm".into());
         thread.spawn(|| manager.work()).is_ok()
     });
-    is_served.then_some(manager)
+    is_served?.then_some(manager)
 }
 
 impl ConnectionManager {
@@ -107,6 +114,19 @@ impl ConnectionManager {
     pub(crate) fn close(&self, channel: RawFd) {
         self.lock().close(channel);
         self.ring();
+        self.let_go();
+    }
+
+    /// Waits until the thread has looked at the descriptors anew: sockets that were closed have lost their names then.
+    fn let_go(&self) {
+        let waits = self.waits.load(Ordering::Acquire);
+        let deadline = Instant::now() + SLEEP;
+        while waits % 2 == 1
+            && self.waits.load(Ordering::Acquire) == waits
+            && Instant::now() < deadline
+        {
+            std::thread::sleep(LET_GO);
+        }
     }
 
     /// Runs a command that was written to a channel.
@@ -126,6 +146,9 @@ impl ConnectionManager {
         } else {
             let ran = commands::run(&mut self.lock(), channel, &command);
             self.ring();
+            if command.ends_id() {
+                self.let_go();
+            }
             ran?
         };
         // SAFETY: by contract.
@@ -149,8 +172,13 @@ impl ConnectionManager {
 
     fn work(&self) {
         loop {
-            let (sources, due) = self.lock().sources();
+            let manager = self.lock();
+            let (sources, due) = manager.sources();
+            // Under the lock: whoever closes one of them afterwards sees that the thread waits.
+            self.waits.fetch_add(1, Ordering::AcqRel);
+            drop(manager);
             let readable = self.wait(&sources, due);
+            self.waits.fetch_add(1, Ordering::AcqRel);
             let mut manager = self.lock();
             for handle in readable {
                 manager.serve(handle);

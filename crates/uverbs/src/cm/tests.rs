@@ -12,7 +12,7 @@ use verbs::{Gid, Lid, LinkLayer};
 use super::{
     attributes::PortIdentity,
     event::{Event, kind},
-    id::State,
+    id::{IdOption, State},
     manager::Manager,
     message::Side,
 };
@@ -44,7 +44,7 @@ impl End {
     }
 
     fn create(&mut self, uid: u64) -> u32 {
-        self.manager.create(self.channel(), uid, TCP, RC)
+        self.manager.create(self.channel(), uid, TCP, RC).unwrap()
     }
 
     fn serve(&mut self) {
@@ -214,9 +214,9 @@ fn a_request_is_refused_by_a_program_and_where_nobody_listens() {
 /// A listener for datagrams, and an identifier that has asked it where it is.
 fn asking_for_datagrams(name: &str) -> ([End; 2], u32, Event) {
     let [mut passive, mut active] = [1, 2].map(|lid| End::new(name, lid));
-    let listener = passive.manager.create(passive.channel(), 1, UDP, UD);
+    let listener = passive.manager.create(passive.channel(), 1, UDP, UD).unwrap();
     let (_, to) = passive.listen_with(listener);
-    let id = active.manager.create(active.channel(), 2, UDP, UD);
+    let id = active.manager.create(active.channel(), 2, UDP, UD).unwrap();
     active.connect_with(id, to);
     let request = passive.event(Some(&mut active));
     assert_eq!((request.kind, request.uid), (kind::CONNECT_REQUEST, 1));
@@ -233,7 +233,7 @@ fn who_asks_for_a_queue_pair_for_datagrams_is_told_where_it_is() {
     // `struct rdma_ucm_ud_param`: number, key, LID in the address, private data.
     assert_eq!(found.parameters[..8], [9, 0, 0, 0, 0x67, 0x45, 0x23, 0x01]);
     assert_eq!(found.parameters[8 + 24..8 + 26], [1, 0]);
-    assert_eq!((&found.parameters[40..42], found.parameters[296]), (&[4, 5][..], 2));
+    assert_eq!((&found.parameters[40..43], found.parameters[296]), (&[4, 5, 0][..], 136));
     // Nobody is told of an end: there is no connection.
     assert_eq!(active.manager.disconnect(id), Err(Errno::INVAL));
     assert_eq!(active.manager.destroy(id), Ok(3));
@@ -251,7 +251,7 @@ fn who_asks_for_datagrams_is_refused_by_a_program_and_where_nobody_listens() {
     assert_eq!(refused.parameters[40..43], [1, 2, 3]);
     let to = active.manager.get(id).unwrap().destination.unwrap();
     drop(passive);
-    let id = active.manager.create(active.channel(), 3, UDP, UD);
+    let id = active.manager.create(active.channel(), 3, UDP, UD).unwrap();
     active.connect_with(id, to);
     let refused = active.event(None);
     assert_eq!((refused.kind, refused.status), (kind::UNREACHABLE, 1));
@@ -299,4 +299,72 @@ fn two_listeners_do_not_share_a_port_and_no_port_is_elsewhere() {
     assert_eq!(end.manager.bind(id, "192.0.2.1:0".parse().unwrap()), Err(Errno::ADDRNOTAVAIL));
     end.manager.resolve_address(id, None, "192.0.2.1:1".parse().unwrap()).unwrap();
     assert_eq!(end.event(None).kind, kind::ADDR_ERROR);
+}
+
+/// Length of the private data that an event of a connection tells of, and where it ends.
+fn private_of(event: &Event) -> (u8, usize) {
+    let Some(len) = event.parameters.get(264) else { return (0, 0) };
+    let data = &event.parameters[8..8 + usize::from(*len)];
+    (*len, data.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1))
+}
+
+/// As on InfiniBand and RoCE: what a message has no room for is refused, and events tell of all the room.
+#[test]
+fn private_data_is_as_long_as_its_message_whatever_was_sent() {
+    let said = |len: usize| Side { private: vec![7; len], ..side(9) };
+    for (request, reply) in [(0, 0), (1, 3), (56, 196)] {
+        let [mut passive, mut active] = [1, 2].map(|lid| End::new("private", lid));
+        let (_, to) = passive.listen();
+        let id = active.create(2);
+        active.manager.resolve_address(id, None, to).unwrap();
+        assert_eq!(active.event(None).kind, kind::ADDR_RESOLVED);
+        assert_eq!(active.manager.connect(id, said(57)), Err(Errno::INVAL));
+        active.manager.connect(id, said(request)).unwrap();
+        let asked = passive.event(Some(&mut active));
+        assert_eq!(private_of(&asked), (56, request));
+        assert_eq!(passive.manager.accept(asked.id, Some(said(197))), Err(Errno::INVAL));
+        assert_eq!(passive.manager.reject(asked.id, vec![1; 149]), Err(Errno::INVAL));
+        passive.manager.accept(asked.id, Some(said(reply))).unwrap();
+        let answered = active.event(Some(&mut passive));
+        assert_eq!(private_of(&answered), (196, reply));
+        active.manager.accept(id, None).unwrap();
+        let last = passive.event(Some(&mut active));
+        assert_eq!((last.kind, private_of(&last)), (kind::ESTABLISHED, (0, 0)));
+        assert!(last.encode()[20..].iter().all(|byte| *byte == 0), "it says nothing else either");
+    }
+    let [mut passive, mut active] = [1, 2].map(|lid| End::new("private-no", lid));
+    let (listener, to) = passive.listen();
+    active.connect(to);
+    let asked = passive.event(Some(&mut active));
+    passive.manager.reject(asked.id, vec![1; 148]).unwrap();
+    assert_eq!(private_of(&active.event(Some(&mut passive))), (148, 148));
+    passive.manager.destroy(listener).unwrap();
+    active.connect(to);
+    assert_eq!(private_of(&active.event(None)), (148, 0), "of a kernel that finds no listener");
+}
+
+#[test]
+fn options_take_effect_or_are_refused() {
+    let mut end = End::new("options", 1);
+    let id = end.create(1);
+    end.manager.set_option(id, &IdOption::AckTimeout(21)).unwrap();
+    end.manager.set_option(id, &IdOption::ServiceType(0x68)).unwrap();
+    let told = |end: &End, state| {
+        let id = end.manager.get(id).unwrap();
+        end.manager.port.qp_attr(id, state).unwrap()
+    };
+    assert_eq!(told(&end, 3)[134], 21, "timeout of RTS");
+    end.manager.port.link = LinkLayer::Ethernet;
+    assert_eq!(told(&end, 2)[40 + 22], 0x68, "traffic class of the path");
+    let datagrams = end.manager.create(end.channel(), 2, UDP, UD).unwrap();
+    let refused = end.manager.set_option(datagrams, &IdOption::AckTimeout(21));
+    assert_eq!(refused, Err(Errno::INVAL), "nothing is acknowledged");
+}
+
+#[test]
+fn there_are_four_port_spaces() {
+    let mut end = End::new("spaces", 1);
+    let has = [0, 2, 0x106, 0x111, 0x13f, 7]
+        .map(|space| end.manager.create(end.channel.as_raw_fd(), 1, space, RC).is_some());
+    assert_eq!(has, [false, true, true, true, true, false]);
 }

@@ -8,6 +8,7 @@ use verbs::{Lid, LinkLayer};
 use super::{Refusal, Response};
 use crate::{
     abi::{Command, Record},
+    clock_page,
     engine::{Ah, Context, Engine, EventPipe},
 };
 
@@ -19,12 +20,16 @@ const QPS: u32 = 2047;
 const CQS: u32 = 1023;
 const SRQS: u32 = 1023;
 const MRS: u32 = 4095;
-const CQES: u32 = (1 << 22) - 1;
-const WQES: u32 = 1 << 15;
-const SRQ_WQES: u32 = (1 << 15) - 1;
+pub(super) const CQES: u32 = (1 << 22) - 1;
+/// Completion vectors.
+pub(super) const VECTORS: u32 = 1;
+pub(super) const WQES: u32 = 1 << 15;
+pub(super) const SRQ_WQES: u32 = (1 << 15) - 1;
 const SGES: u32 = 30;
-const SRQ_SGES: u32 = 31;
-const READS: u32 = 16;
+pub(super) const SRQ_SGES: u32 = 31;
+pub(super) const READS: u8 = 16;
+pub(super) const PORTS: u8 = 1;
+pub(super) const PKEYS: u16 = 1;
 const MESSAGE_BYTES_MAX: u32 = 1 << 30;
 
 /// GUID of a port: locally administered, and ends like the LID.
@@ -44,6 +49,12 @@ pub(super) fn get_context(
     command: &Command<'_>,
 ) -> Result<Response, Refusal> {
     let refused = |errno: Errno| Refusal::new("GET_CONTEXT", errno, errno);
+    // struct mlx5_ib_alloc_ucontext_req_v2; `MLX5_IB_ALLOC_UCTX_DEVX` is the only flag, and asks for what is absent.
+    let flags = command.driver(0).u32(8);
+    if flags != 0 {
+        let cause = "there is no DEVX: libmlx5 asks again without";
+        return Err(Refusal::new("GET_CONTEXT", cause, Errno::INVAL));
+    }
     let (events, reader) = EventPipe::new().map_err(refused)?;
     engine.contexts.insert(context, Context { events });
     let async_fd = u32::try_from(reader.into_raw_fd()).unwrap_or(0);
@@ -57,14 +68,15 @@ pub(super) fn get_context(
     driver.u32(20, WQES);
     driver.u32(24, WQES);
     driver.u32(28, SRQ_WQES);
-    driver.u16(32, 1); // ports
+    driver.u16(32, PORTS.into());
     driver.u32(40, 72); // response_length
     driver.u8(44, 1); // cqe_version
     driver.u8(45, 1 << 1); // CREATE_AH tells the Ethernet address
     driver.u8(46, 1); // eth_min_inline
+    driver.u8(47, 1 << clock_page::VERSION_1); // clock_info_versions
     driver.u32(56, 12); // log_uar_size
     driver.u32(60, 1); // UARs per page
-    Ok((Record::words(&[async_fd, 1]).0, driver.0))
+    Ok((Record::words(&[async_fd, VECTORS]).0, driver.0))
 }
 
 pub(super) fn query_device(engine: &Engine, command: &Command<'_>) -> Response {
@@ -87,10 +99,10 @@ pub(super) fn query_device(engine: &Engine, command: &Command<'_>) -> Response {
         CQES,
         MRS,
         1 << 16,
-        READS,
+        READS.into(),
         0,
-        QPS * READS,
-        READS,
+        QPS * u32::from(READS),
+        READS.into(),
         0,
         1,
         0,
@@ -109,25 +121,28 @@ pub(super) fn query_device(engine: &Engine, command: &Command<'_>) -> Response {
         SRQ_SGES,
     ];
     words.into_iter().enumerate().for_each(|(at, word)| base.u32(40 + at * 4, word));
-    base.u16(168, 1); // P_Keys
+    base.u16(168, PKEYS);
     base.u8(170, 16); // local_ca_ack_delay
-    base.u8(171, 1); // ports
+    base.u8(171, PORTS);
     if !command.is_extended {
         return (base.0, Vec::new());
     }
     let length = u32::try_from(command.room()).unwrap_or(0);
     base.0.resize(command.room().max(184), 0);
     base.u32(180, length);
+    base.u64(208, u64::MAX); // timestamp_mask
+    base.u64(216, clock_page::KILOHERTZ);
     let mut driver = Record::zeroed(command.driver_room());
     driver.u32(4, u32::try_from(command.driver_room()).unwrap_or(0));
     (base.0, driver.0)
 }
 
-pub(super) fn query_port(engine: &Engine) -> Vec<u8> {
+pub(super) fn query_port(engine: &Engine, command: &Command<'_>) -> Result<Response, Refusal> {
+    check_port("QUERY_PORT", command.core.u8(0))?;
     let mut port = Record::zeroed(40);
     port.u32(4, MESSAGE_BYTES_MAX);
     port.u32(16, u32::try_from(engine.device.gid_table().len()).unwrap_or(1));
-    port.u16(20, 1); // P_Keys
+    port.u16(20, PKEYS);
     // state ACTIVE, largest and active MTU 4096, LMC, virtual lanes, SL, timeout, init type, 4x, 25 Gb/s,
     // LinkUp, link layer, flags
     let (link, flags) = match engine.link {
@@ -144,7 +159,14 @@ pub(super) fn query_port(engine: &Engine) -> Vec<u8> {
         }
     };
     port.set(26, &[4, 5, 5, 0, 4, 0, 18, 0, 2, 32, 5, link, flags]);
-    port.0
+    Ok((port.0, Vec::new()))
+}
+
+fn check_port(what: &str, port: u8) -> Result<(), Refusal> {
+    if (1..=PORTS).contains(&port) {
+        return Ok(());
+    }
+    Err(Refusal::new(what, format!("the device has no port {port}"), Errno::INVAL))
 }
 
 /// Only drivers on Ethernet ask for one: what matters of an address goes into each WQE.
@@ -155,6 +177,12 @@ pub(super) fn create_ah(
 ) -> Result<Response, Refusal> {
     let gid = command.core.bytes::<16>(16);
     let is_global = command.core.u8(45) != 0;
+    check_port("CREATE_AH", command.core.u8(46))?;
+    let row = command.core.u8(36);
+    if is_global && usize::from(row) >= engine.device.gid_table().len() {
+        let cause = format!("the table of GIDs has no row {row}");
+        return Err(Refusal::new("CREATE_AH", cause, Errno::INVAL));
+    }
     if engine.link == LinkLayer::Ethernet && !is_global {
         return Err(Refusal::new("CREATE_AH", "on RoCE an address has a GID", Errno::INVAL));
     }

@@ -49,7 +49,7 @@ pub(crate) unsafe fn run(engine: &mut Engine, context: u32, bytes: &[u8]) -> Res
     let (core, driver) = match command.number {
         number::GET_CONTEXT => device::get_context(engine, context, command)?,
         number::QUERY_DEVICE => device::query_device(engine, command),
-        number::QUERY_PORT => (device::query_port(engine), Vec::new()),
+        number::QUERY_PORT => device::query_port(engine, command)?,
         number::ALLOC_PD => objects::alloc_pd(engine, context)?,
         number::DEALLOC_PD => objects::dealloc_pd(engine, command)?,
         number::CREATE_AH => device::create_ah(engine, context, command)?,

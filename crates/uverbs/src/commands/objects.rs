@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use softnic::LentQueue;
 use verbs::{Access, MemoryRegion as _};
 
-use super::{Refusal, Response, take_unused};
+use super::{Refusal, Response, device, take_unused};
 use crate::{
     abi::{Command, Fields, Record},
     descriptors::{self, Descriptor},
@@ -50,18 +50,33 @@ pub(super) fn register(
         let name = names.iter().find(|(bit, _)| unknown & bit != 0).map_or("?", |(_, name)| name);
         return Err(Refusal::lacks(format!("REG_MR with access {unknown:#x} ({name})")));
     }
+    let what = || format!("REG_MR of {length} B at {start:#x}");
     let pd = engine.pds.get(pd).ok_or_else(|| Refusal::no_such("REG_MR: domain"))?;
+    let page = rustix::param::page_size() as u64;
+    if start % page != iova % page {
+        let cause = format!("requests name it {iova:#x}, which is at another place of a page");
+        return Err(Refusal::new(what(), cause, Errno::INVAL));
+    }
+    let writes = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_ATOMIC);
+    let is_written = access.intersects(writes);
+    if is_written && !access.contains(Access::LOCAL_WRITE) {
+        return Err(Refusal::new(what(), verbs::MemoryError::Access(access), Errno::INVAL));
+    }
     let refused = |error: verbs::MemoryError| {
-        Refusal::new(format!("REG_MR of {length} B at {start:#x}"), error, Errno::INVAL)
+        let errno = match error {
+            verbs::MemoryError::NoKey { .. } | verbs::MemoryError::System { .. } => Errno::NOMEM,
+            _ => Errno::INVAL,
+        };
+        Refusal::new(what(), error, errno)
     };
     let is_there = usize::try_from(start).is_ok_and(|at| {
         let len = usize::try_from(length).unwrap_or(usize::MAX);
-        let writes = access.contains(Access::LOCAL_WRITE);
-        memory::lent::is_there(core::ptr::with_exposed_provenance_mut(at), len, writes)
+        memory::lent::is_there(core::ptr::with_exposed_provenance_mut(at), len, is_written)
     });
     if !is_there {
-        let what = format!("REG_MR of {length} B at {start:#x}");
-        return Err(Refusal::new(what, "not all of it is mapped", Errno::FAULT));
+        let right = if is_written { "written" } else { "read" };
+        let cause = format!("not all of it is mapped and may be {right}");
+        return Err(Refusal::new(what(), cause, Errno::FAULT));
     }
     // SAFETY: memory of the program, which shares it with its NIC by registering it.
     let mr = unsafe { engine.device.lend_memory(&pd.device, (start, length), iova, access) };
@@ -93,8 +108,21 @@ pub(super) fn create_cq(
     command: &Command<'_>,
 ) -> Result<Response, Refusal> {
     let core = command.core;
-    let (user_handle, cqe) = (core.u64(0), core.u32(8));
+    let (user_handle, cqe, vector) = (core.u64(0), core.u32(8), core.u32(12));
     let channel = i32::from_ne_bytes(core.bytes(16));
+    let refused = |cause: String, errno| Err(Refusal::new("CREATE_CQ", cause, errno));
+    if !(1..=device::CQES).contains(&cqe) {
+        return refused(
+            format!("{cqe} entries, where 1 to {} are possible", device::CQES),
+            Errno::INVAL,
+        );
+    }
+    if vector >= device::VECTORS {
+        return refused(format!("there is no completion vector {vector}"), Errno::INVAL);
+    }
+    if channel >= 0 && !engine.channels.contains_key(&channel) {
+        return refused(format!("descriptor {channel} is no completion channel"), Errno::BADF);
+    }
     // struct mlx5_ib_create_cq
     let driver = command.driver(24 + if command.is_extended { 8 } else { 0 });
     let entry_bytes = driver.u32(16);
@@ -159,6 +187,12 @@ pub(super) fn create_srq(
     // struct mlx5_ib_create_srq
     let driver: Fields<'_> = command.driver(24);
     let pd = engine.pds.get(pd).ok_or_else(|| Refusal::no_such("CREATE_SRQ: domain"))?;
+    if max_wr > device::SRQ_WQES || max_sge > device::SRQ_SGES {
+        let what = format!("CREATE_SRQ of {max_wr} requests with {max_sge} entries");
+        let [requests, entries] = [device::SRQ_WQES, device::SRQ_SGES];
+        let cause = format!("{requests} with {entries} are possible");
+        return Err(Refusal::new(what, cause, Errno::INVAL));
+    }
     let entry_bytes = (16 + max_sge.saturating_mul(16)).max(32);
     let queue = LentQueue {
         ring: driver.u64(0),
@@ -194,7 +228,9 @@ pub(super) fn modify_srq(engine: &mut Engine, command: &Command<'_>) -> Result<R
     let [handle, mask, _, limit] = [0, 4, 8, 12].map(|at| command.core.u32(at));
     let srq = engine.srqs.get_mut(handle).ok_or_else(|| Refusal::no_such("MODIFY_SRQ"))?;
     if mask & SRQ_MAX_WR != 0 {
-        return Err(Refusal::lacks("MODIFY_SRQ: another size"));
+        // A ConnectX lacks it, too.
+        let cause = "a shared receive queue does not change its size";
+        return Err(Refusal::new("MODIFY_SRQ", cause, Errno::INVAL));
     }
     if mask & SRQ_LIMIT != 0 {
         let fits = u16::try_from(limit).ok().filter(|_| limit <= srq.max_wr);

@@ -10,7 +10,7 @@ use crate::{
 
 const CONTEXT: u32 = 3;
 
-fn engine(name: &str) -> (Engine, std::os::fd::OwnedFd) {
+pub(super) fn engine(name: &str) -> (Engine, std::os::fd::OwnedFd) {
     let fabric = format!("{name}-{}", std::process::id());
     let mut engine = Engine::start(&fabric, LinkLayer::InfiniBand, false).unwrap();
     let (events, reader) = EventPipe::new().unwrap();
@@ -19,7 +19,12 @@ fn engine(name: &str) -> (Engine, std::os::fd::OwnedFd) {
 }
 
 /// Runs a plain command with fields of 32 bits, and returns the first words of its response.
-fn command(engine: &mut Engine, number: u32, has_response: bool, fields: &[u32]) -> [u32; 4] {
+pub(super) fn command(
+    engine: &mut Engine,
+    number: u32,
+    has_response: bool,
+    fields: &[u32],
+) -> [u32; 4] {
     try_command(engine, number, has_response, fields).unwrap()
 }
 
@@ -29,23 +34,35 @@ fn try_command(
     has_response: bool,
     fields: &[u32],
 ) -> Result<[u32; 4], Refusal> {
-    const RESPONSE_WORDS: u16 = 8;
-    let mut response = [0u32; RESPONSE_WORDS as usize];
-    let address = response.as_mut_ptr().expose_provenance() as u64;
-    let mut bytes = Record::words(&[number, 0]);
-    if has_response {
-        bytes.0.extend(address.to_ne_bytes());
-    }
-    bytes.0.extend(Record::words(fields).0);
-    let words = u16::try_from(bytes.0.len() / 4).unwrap();
-    bytes.u16(4, words);
-    bytes.u16(6, if has_response { RESPONSE_WORDS } else { 0 });
-    // SAFETY: what it names is memory of the test, which outlives the engine.
-    unsafe { run(engine, CONTEXT, &bytes.0) }?;
-    Ok([0, 1, 2, 3].map(|at| response[at]))
+    let room = if has_response { 32 } else { 0 };
+    let response = ask(engine, number, room, &Record::words(fields).0)?;
+    let word = |at: usize| response.get(at * 4..at * 4 + 4).and_then(|word| word.try_into().ok());
+    Ok([0, 1, 2, 3].map(|at| u32::from_ne_bytes(word(at).unwrap_or_default())))
 }
 
-fn halves(address: u64) -> [u32; 2] {
+/// Runs a plain command; its response, for which there are so many bytes, of which 0 mean that it has none.
+pub(super) fn ask(
+    engine: &mut Engine,
+    number: u32,
+    room: u16,
+    fields: &[u8],
+) -> Result<Vec<u8>, Refusal> {
+    let mut response = vec![0u8; usize::from(room)];
+    let address = response.as_mut_ptr().expose_provenance() as u64;
+    let mut bytes = Record::words(&[number, 0]);
+    if room > 0 {
+        bytes.0.extend(address.to_ne_bytes());
+    }
+    bytes.0.extend(fields);
+    let words = u16::try_from(bytes.0.len() / 4).unwrap();
+    bytes.u16(4, words);
+    bytes.u16(6, room / 4);
+    // SAFETY: what it names is memory of the test, which outlives the engine.
+    unsafe { run(engine, CONTEXT, &bytes.0) }?;
+    Ok(response)
+}
+
+pub(super) fn halves(address: u64) -> [u32; 2] {
     let bytes = address.to_ne_bytes();
     [0, 4].map(|at| u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]))
 }
@@ -119,4 +136,92 @@ fn what_others_are_made_on_is_destroyed_after_them() {
     for (number, handle) in made_on {
         command(&mut engine, number, number == number::DESTROY_CQ, &[handle, 0]);
     }
+}
+
+/// The error number of REG_MR.
+fn registers(
+    engine: &mut Engine,
+    pd: u32,
+    region: &memory::Region,
+    access: u32,
+) -> Option<rustix::io::Errno> {
+    let start = region.as_ptr().as_ptr().expose_provenance() as u64;
+    let [low, high] = halves(start);
+    let fields = [low, high, 4096, 0, low, high, pd, access];
+    try_command(engine, number::REG_MR, true, &fields).err().map(|refusal| refusal.errno)
+}
+
+#[test]
+fn each_cause_of_a_refused_region_has_its_error_number() {
+    use rustix::io::Errno;
+    const LOCAL_WRITE: u32 = 1;
+    const REMOTE_WRITE: u32 = 1 << 1;
+    let (mut engine, _reader) = engine("regions");
+    let [pd, ..] = command(&mut engine, number::ALLOC_PD, true, &[]);
+    let memory = memory::Region::memfd("regions", 8192).unwrap();
+    assert_eq!(registers(&mut engine, pd, &memory, LOCAL_WRITE | REMOTE_WRITE), None);
+    let refused = registers(&mut engine, pd, &memory, REMOTE_WRITE);
+    assert_eq!(refused, Some(Errno::INVAL), "whoever lets a peer write may write");
+    let [low, high] = halves(memory.as_ptr().as_ptr().expose_provenance() as u64);
+    let fields = [low, high, 64, 0, low + 8, high, pd, LOCAL_WRITE];
+    let refusal = try_command(&mut engine, number::REG_MR, true, &fields).unwrap_err();
+    assert_eq!(refusal.errno, Errno::INVAL, "another place of a page: {refusal}");
+    let fields = [0x1000, 0, 64, 0, 0x1000, 0, pd, LOCAL_WRITE];
+    let refusal = try_command(&mut engine, number::REG_MR, true, &fields).unwrap_err();
+    assert_eq!(refusal.errno, Errno::FAULT, "nothing is there: {refusal}");
+    let mut last = None;
+    for _ in 0..1 << 16 {
+        last = registers(&mut engine, pd, &memory, LOCAL_WRITE);
+        if last.is_some() {
+            break;
+        }
+    }
+    assert_eq!(last, Some(Errno::NOMEM), "all regions are used up");
+}
+
+#[test]
+fn completion_queues_and_ports_have_their_ranges() {
+    use rustix::io::Errno;
+    let (mut engine, _reader) = engine("ranges");
+    let memory = memory::Region::heap(8192).unwrap();
+    let at = memory.as_ptr().as_ptr().expose_provenance() as u64;
+    let ([low, high], [record, record_high]) = (halves(at), halves(at + 4096));
+    let mut create = |cqe: u32, vector: u32, channel: u32| {
+        let queue = [1, 0, cqe, vector, channel, 0, low, high, record, record_high, 64, 0];
+        try_command(&mut engine, number::CREATE_CQ, true, &queue).err().map(|refusal| refusal.errno)
+    };
+    assert_eq!(create(15, 0, u32::MAX), None);
+    assert_eq!(create(1 << 22, 0, u32::MAX), Some(Errno::INVAL), "more than `max_cqe`");
+    assert_eq!(create(15, 1, u32::MAX), Some(Errno::INVAL), "no such vector");
+    assert_eq!(create(15, 0, 7), Some(Errno::BADF), "no channel");
+    let mut port = |number| {
+        let fields = Record(vec![number, 0, 0, 0, 0, 0, 0, 0]);
+        ask(&mut engine, number::QUERY_PORT, 40, &fields.0).err().map(|refusal| refusal.errno)
+    };
+    assert_eq!([0, 1, 2].map(&mut port), [Some(Errno::INVAL), None, Some(Errno::INVAL)]);
+}
+
+#[test]
+fn shared_receive_queues_have_their_ranges() {
+    use rustix::io::Errno;
+    let (mut engine, _reader) = engine("srq-ranges");
+    let [pd, ..] = command(&mut engine, number::ALLOC_PD, true, &[]);
+    let memory = memory::Region::heap(8192).unwrap();
+    let at = memory.as_ptr().as_ptr().expose_provenance() as u64;
+    let ([low, high], [record, record_high]) = (halves(at), halves(at + 4096));
+    let mut create = |requests: u32, sges: u32| {
+        let queue = [1, 0, pd, requests, sges, 0, low, high, record, record_high, 0, 0];
+        let created = try_command(&mut engine, number::CREATE_SRQ, true, &queue);
+        created.map(|[srq, ..]| srq).map_err(|refusal| refusal.errno)
+    };
+    let srq = create(15, 1).unwrap();
+    assert_eq!(create(1 << 15, 1), Err(Errno::INVAL), "more than `max_srq_wr`");
+    assert_eq!(create(15, 32), Err(Errno::INVAL), "more than `max_srq_sge`");
+    let mut modify = |mask: u32, value: u32| {
+        let fields = [srq, mask, value, value];
+        let modified = try_command(&mut engine, number::MODIFY_SRQ, false, &fields);
+        modified.err().map(|refusal| refusal.errno)
+    };
+    assert_eq!(modify(1, 31), Some(Errno::INVAL), "another size");
+    assert_eq!([15, 16].map(|limit| modify(2, limit)), [None, Some(Errno::INVAL)]);
 }

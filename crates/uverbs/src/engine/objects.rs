@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use verbs::QpState;
+
 use super::event_pipe::{EventPipe, Written};
 
 /// Objects of one kind. Handles are not used twice.
@@ -214,10 +216,12 @@ pub(crate) struct Qp {
     pub(crate) device: softnic::Qp,
     pub(crate) service: Service,
     pub(crate) user_handle: u64,
-    /// `max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data`
-    pub(crate) capacity: [u32; 5],
+    /// Receives that its own ring has room for, and entries of a list in each.
+    pub(crate) ring: [u32; 2],
     pub(crate) signals_all: u8,
     pub(crate) attributes: Attributes,
+    /// State after the last transition or query, as a kernel has it.
+    pub(crate) known_state: QpState,
     pub(crate) wait: Wait,
     pub(crate) written: Written,
     /// Domain and queues.

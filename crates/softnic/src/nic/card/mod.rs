@@ -4,6 +4,7 @@ mod heap;
 pub(crate) mod layout;
 pub(crate) mod target;
 pub(crate) mod views;
+mod words;
 
 use core::ptr::NonNull;
 use std::sync::Mutex;

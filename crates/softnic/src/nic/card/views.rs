@@ -12,7 +12,8 @@ use wire::{
 
 use super::{
     Card, Half,
-    layout::{CqEntry, CqState, RqEntry, RqState, VALID},
+    layout::{CqEntry, CqState, LENT, RqEntry, RqState, VALID},
+    words::Words,
 };
 use crate::shared::{
     Holder,
@@ -22,38 +23,6 @@ use crate::shared::{
     presence::Alone,
     slots::{ReserveError, Slots, nearest},
 };
-
-/// `count` atomics in a region that a [`Card`] keeps mapped.
-#[derive(Debug)]
-struct Words<T> {
-    first: NonNull<T>,
-    count: usize,
-}
-
-impl<T> Clone for Words<T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for Words<T> {}
-
-impl<T: memory::SharedLayout> Words<T> {
-    fn locate(region: &memory::Region, offset: u64, count: usize) -> Option<Self> {
-        let offset = usize::try_from(offset).ok()?;
-        let len = count.checked_mul(size_of::<T>())?;
-        let first = region.span(offset, len).ok()?.as_ptr().cast::<T>();
-        first.is_aligned().then_some(Self { first, count })
-    }
-
-    /// # Safety
-    ///
-    /// The region is mapped while the result is used, writable if it is stored to.
-    unsafe fn get<'a>(self) -> &'a [T] {
-        // SAFETY: in bounds and aligned, by `locate`; anybody may write, which the type expects.
-        unsafe { core::slice::from_raw_parts(self.first.as_ptr(), self.count) }
-    }
-}
 
 /// `count` words of a doorbell record.
 fn dbrec_words(
@@ -73,6 +42,9 @@ const CONTENDED_YIELDS_MAX: u32 = if cfg!(any(test, fuzzing)) { 16 } else { 100_
 /// The same for a sender that waits until it may take a receive: each time after 10 µs.
 const ORDER_YIELDS_MAX: u32 = if cfg!(any(test, fuzzing)) { 2 } else { 3_000 };
 
+/// The word of a CQE64 that says when it was written, in ticks of the device's clock: nanoseconds.
+const TIMESTAMP_WORD: usize = 6;
+
 /// A completion queue, for those who complete into it.
 #[derive(Clone, Debug)]
 pub(crate) struct CqView {
@@ -90,6 +62,8 @@ pub(crate) struct CqView {
     consumed: NonNull<AtomicU32>,
     /// Channel number, 0 without one.
     pub(crate) channel: u32,
+    /// Memory of a program, which may want to know when its requests completed.
+    is_lent: bool,
 }
 
 // SAFETY: the pointers lead into mappings that `card` keeps and that any thread may access through
@@ -132,6 +106,7 @@ impl CqView {
                 dbrec_words(card, geometry, dbrec_offset, 2)?.add(doorbell::CQ_CONSUMER_WORD)
             },
             channel: u32::try_from(entry.channel.load(Ordering::Relaxed)).ok()?,
+            is_lent: geometry & LENT != 0,
             card: card.clone(),
         })
     }
@@ -278,7 +253,10 @@ impl CqView {
         }
         #[expect(clippy::cast_possible_truncation, reason = "the low bit of the lap")]
         let owner = (position >> self.log_entries) as u8 & 1;
-        let words = cqe.encode(owner).to_words();
+        let mut words = cqe.encode(owner).to_words();
+        if self.is_lent && !matches!(cqe, CqeView::Error(_)) {
+            words[TIMESTAMP_WORD] = os::clock::now_ns().to_be();
+        }
         for (i, &word) in words[..7].iter().enumerate() {
             // SAFETY: inside the entry, which the slot word gave to this producer.
             let slot = unsafe { &*entry.wrapping_add(i) };

@@ -11,7 +11,7 @@ use core::{cell::UnsafeCell, ptr::NonNull};
 use std::sync::Mutex;
 
 use memory::sync::{Arc, AtomicBool, AtomicU32, Ordering};
-use verbs::{Access, CreateError, QKey, QpState, Qpn, Transport};
+use verbs::{Access, CreateError, QKey, QpState, Qpn, RnrTimer, Transport};
 use wire::ids::UserIndex;
 
 use crate::{
@@ -108,6 +108,17 @@ pub(crate) struct QpShared {
 unsafe impl Sync for QpShared {}
 // SAFETY: as above; nothing is tied to a thread.
 unsafe impl Send for QpShared {}
+
+/// What of a queue pair may change without its state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Amendment {
+    /// The rights of peers.
+    pub access: Access,
+    /// The key that datagrams must carry.
+    pub qkey: QKey,
+    /// The delay asked of a sender that finds no receive.
+    pub rnr_timer: RnrTimer,
+}
 
 /// Longest wait for another thread to leave a queue pair, in turns of yielding.
 const ENTER_YIELDS_MAX: u32 = if cfg!(test) { 1_000 } else { 1_000_000 };

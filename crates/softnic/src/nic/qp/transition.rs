@@ -6,11 +6,12 @@ use memory::{
     barrier,
     sync::{Arc, Ordering},
 };
-use verbs::{AsyncEvent, ModifyError, QpState, RtrAttr, RtsAttr, Transition, Transport};
+use verbs::{AsyncEvent, ModifyError, QpState, RnrTimer, RtrAttr, RtsAttr, Transition, Transport};
 use wire::cqe::{self, CqeView, Syndrome};
 
 use super::{
-    Executing, FLUSH, LOSE_PEER, NO_COMMAND, QpShared, State, exec::Exec, may_have_sender, wake_own,
+    Amendment, Executing, FLUSH, LOSE_PEER, NO_COMMAND, QpShared, State, exec::Exec,
+    may_have_sender, wake_own,
 };
 use crate::nic::{
     card::layout::address_word,
@@ -65,6 +66,26 @@ impl QpShared {
             _ => {}
         }
         Ok(())
+    }
+
+    /// Changes what counts from the next request of a peer on: whoever has resolved the queue pair does so again.
+    pub(crate) fn amend(&self, amendment: &Amendment) {
+        const RNR_TIMER_BITS: u64 = 0xff << 8;
+        let mut state = lock(&self.state);
+        state.generation += 1;
+        (state.access, state.qkey) = (amendment.access, amendment.qkey);
+        let flags = self.entry().flags.load(Ordering::Relaxed) & !RNR_TIMER_BITS;
+        let rnr_timer = u64::from(amendment.rnr_timer.code()) << 8;
+        self.entry().flags.store(flags | rnr_timer, Ordering::Relaxed);
+        self.show(&state);
+    }
+
+    /// What counts for the next request of a peer.
+    pub(crate) fn amended(&self) -> Amendment {
+        let state = lock(&self.state);
+        let [_, rnr_timer, ..] = self.entry().flags.load(Ordering::Relaxed).to_le_bytes();
+        let (access, qkey) = (state.access, state.qkey);
+        Amendment { access, qkey, rnr_timer: RnrTimer::from_code(rnr_timer) }
     }
 
     /// RTR.
