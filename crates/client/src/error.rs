@@ -55,7 +55,7 @@ pub enum CallError {
     #[error("the daemon of this node: {0}")]
     Daemon(ipc::CallError),
     /// Nothing was sent to the daemon of this node. It was not executed.
-    #[error("nothing was sent to the daemon of this node: {0}")]
+    #[error("nothing was sent to the daemon of this node: {}", Unsent(.0))]
     NotSent(ipc::CallError),
 }
 
@@ -89,6 +89,26 @@ impl fmt::Display for Place<'_> {
     }
 }
 
+/// Why nothing was sent, in words.
+struct Unsent<'a>(&'a ipc::CallError);
+
+impl fmt::Display for Unsent<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            // Its own words leave open what is known here.
+            ipc::CallError::Deadline => {
+                f.write_str("the deadline passed while the call waited for room")
+            }
+            ipc::CallError::TooLarge { len_bytes, max_bytes } => write!(
+                f,
+                "a request of {len_bytes} B with its heads is longer than the {max_bytes} B that a call carries; send \
+                 it in parts, lend memory (bulk), or raise COPYRPC_MESSAGE_BYTES_MAX of the daemons"
+            ),
+            error => error.fmt(f),
+        }
+    }
+}
+
 /// A status of a call that was not executed, in words.
 struct Refusal<'a>(&'a Status);
 
@@ -118,7 +138,7 @@ impl CallError {
                 ipc::CallError::Deadline => Status::DeadlineExceeded,
                 ipc::CallError::TooLarge { .. } => Status::OutOfRange,
                 ipc::CallError::Full { .. } => Status::ResourceExhausted,
-                ipc::CallError::GivenUp => Status::Cancelled,
+                ipc::CallError::GivenUp | ipc::CallError::Closed => Status::Cancelled,
                 _ => Status::Unavailable,
             },
         }
@@ -156,6 +176,12 @@ impl CallError {
         matches!(self, Self::Daemon(error) | Self::NotSent(error) if gone(error))
     }
 
+    /// Whether the handle that made the call makes none any more: it was closed, or is the parent's of this process.
+    pub(crate) fn is_handle_over(&self) -> bool {
+        use ipc::CallError::{Closed, ForkedHandle};
+        matches!(self, Self::Daemon(Closed | ForkedHandle) | Self::NotSent(Closed | ForkedHandle))
+    }
+
     /// How a call to `to` ended that the daemon was told of.
     pub(crate) fn of(failed: ipc::Failed<'_>, to: To) -> Self {
         match failed.error {
@@ -170,6 +196,14 @@ impl CallError {
     /// Why a call to `to` was not made.
     pub(crate) fn not_sent(error: ipc::CallError) -> Self {
         Self::NotSent(error)
+    }
+
+    /// Why a call to the daemon was not made that waits for room until its deadline.
+    pub(crate) fn not_sent_in_time(error: ipc::CallError) -> Self {
+        match error {
+            ipc::CallError::Full { .. } => Self::NotSent(ipc::CallError::Deadline),
+            error => Self::NotSent(error),
+        }
     }
 
     fn of_code(code: u32, detail: &[u8], to: To) -> Self {

@@ -66,7 +66,7 @@ impl Client {
         let ended = self.ipc.call_in_place_within(&request, patience(timeout)).map(drop);
         match ended {
             Ok(()) => Ok(self.ipc.lent()),
-            Err(error) if !self.ipc.was_sent() => Err(CallError::not_sent(error)),
+            Err(error) if !self.ipc.was_sent() => Err(CallError::not_sent_in_time(error)),
             Err(error) => Err(CallError::of(Failed { error, detail: self.ipc.detail() }, to)),
         }
     }

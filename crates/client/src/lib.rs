@@ -26,8 +26,10 @@
 
 #![forbid(unsafe_code)]
 
+mod alarm;
 pub mod allocation;
 pub mod bulk;
+mod call_queue;
 mod error;
 mod futures;
 mod in_place;
@@ -197,7 +199,7 @@ impl Client {
         let ended = self.ipc.call_parts_within(&parts, patience(timeout)).map(<[u8]>::len);
         match ended {
             Ok(len_bytes) => Ok(len_bytes),
-            Err(error) if !self.ipc.was_sent() => Err(CallError::not_sent(error)),
+            Err(error) if !self.ipc.was_sent() => Err(CallError::not_sent_in_time(error)),
             Err(error) => Err(CallError::of(ipc::Failed { error, detail: self.ipc.detail() }, to)),
         }
     }
@@ -249,7 +251,22 @@ impl Client {
     ///
     /// [`CallError`], in particular [`CallError::NoService`].
     pub fn describe(&mut self, rank: u32, service: u16) -> Result<Description, CallError> {
-        let told = self.call(rank, DAEMON, method::DESCRIBE, &service.to_le_bytes());
+        self.describe_within(rank, service, self.config.timeout)
+    }
+
+    /// Like [`describe`](Self::describe), with a deadline of its own.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`].
+    pub fn describe_within(
+        &mut self,
+        rank: u32,
+        service: u16,
+        timeout: Duration,
+    ) -> Result<Description, CallError> {
+        let body = service.to_le_bytes();
+        let told = self.call_within(rank, DAEMON, method::DESCRIBE, &body, timeout);
         match told.map(Description::decode) {
             Ok(Some(description)) => Ok(description),
             Ok(None) => Err(CallError::Unanswered(Status::Internal)),
@@ -258,6 +275,12 @@ impl Client {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// The deadline of a call that names none.
+    #[must_use]
+    pub fn timeout(&self) -> Duration {
+        self.config.timeout
     }
 
     /// Rank of this node, and how many there are.

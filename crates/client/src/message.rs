@@ -8,6 +8,7 @@
 //! daemon ─▶ provider WorkHead: which request, of whom, method; ContextHead if asked  │ body
 //! provider ─▶ daemon CallHead to the own daemon, method WATCH; number of the service
 //! daemon ─▶ provider numbers of requests that nobody waits for any more, 8 bytes each
+//! client ─▶ daemon   CallHead to the own daemon, method CANCEL; numbers of own calls, 2 bytes each
 //! ```
 //!
 //! An answer that is no success begins with who says so ([`origin`]), and what that says about it. An empty
@@ -39,14 +40,21 @@ pub mod method {
     /// Waits until nobody waits any more for requests that this provider has: the body is the number of the
     /// service, the answer the numbers of the requests ([`WorkHead::work`](super::WorkHead::work)).
     pub const WATCH: u16 = 7;
+    /// Calls that this process made and does not wait for any more end: the body is their numbers in its ring, 2 bytes
+    /// each ([`CallId::call`](ipc::CallId::call)). They end with [`Status::Cancelled`](proto::Status::Cancelled), and
+    /// whoever executes them is told. Numbers of calls that have ended mean nothing.
+    pub const CANCEL: u16 = 8;
 }
 
 /// The first byte of an answer that is no success: the party that refused the call.
 pub mod origin {
     /// The service; what it says about it follows.
     pub const SERVICE: u8 = 1;
-    /// A daemon that did not hand the request to the service.
+    /// A daemon or a provider that did not hand the request to the service.
     pub const NOT_EXECUTED: u8 = 2;
+    /// In a [`ServeHead`](super::ServeHead) alone: a provider that says nothing of the service. The request may have been
+    /// executed.
+    pub const ENDED: u8 = 3;
 }
 
 /// Longest text that a service may add to a status that is no success.

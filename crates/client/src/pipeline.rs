@@ -10,7 +10,9 @@ use ipc::{CallId, Filled, Filler, LentBytes};
 use zerocopy::IntoBytes as _;
 
 use crate::{
-    CallError, ClientConfig, ConnectError, To, call_head, ipc_config, message::CallExtra, patience,
+    CallError, ClientConfig, ConnectError, HERE, Status, To, call_head, ipc_config,
+    message::{CallExtra, DAEMON, method},
+    patience,
 };
 
 /// Why a call was not made; the context comes back.
@@ -41,15 +43,42 @@ pub struct SubmitError<C> {
 /// ```
 #[derive(Debug)]
 pub struct Pipeline<C> {
-    ipc: ipc::PipelinedClient<(To, C)>,
+    /// Calls, and messages about calls that were given up, which have no context.
+    ipc: ipc::PipelinedClient<Option<(To, C)>>,
+    given_up: GivenUp,
     config: ClientConfig,
     trace: u64,
+    connections: u64,
     /// Calls that ended with a connection that was replaced, not yet reported.
     ended: Vec<(C, CallError)>,
     /// After how many attempts to find a daemon that is gone, and when the next may be.
     attempts: u32,
     attempt_at: Option<Instant>,
 }
+
+/// Calls that were given up, and that the daemon is still to be told of.
+#[derive(Debug)]
+struct GivenUp {
+    calls: Vec<CallId>,
+    /// Messages that are under way.
+    telling: usize,
+    /// Whether the daemon takes such messages: a daemon of an earlier version does not.
+    can_tell: bool,
+}
+
+impl GivenUp {
+    /// A connection on which no call was given up.
+    const NONE: Self = Self { calls: Vec::new(), telling: 0, can_tell: true };
+
+    /// The daemon answered a message.
+    fn told<T>(&mut self, outcome: &Result<T, ipc::Failed<'_>>) {
+        self.telling = self.telling.saturating_sub(1);
+        let refused = outcome.as_ref().err().map(|failed| CallError::of(*failed, TO_DAEMON));
+        self.can_tell &= !refused.is_some_and(|it| it.status() == Status::Unimplemented);
+    }
+}
+
+const TO_DAEMON: To = To { rank: HERE, service: DAEMON, method: method::CANCEL };
 
 impl<C> Pipeline<C> {
     /// Connects to the daemon whose socket is at `path`.
@@ -60,7 +89,9 @@ impl<C> Pipeline<C> {
     pub fn connect(path: &Path, config: ClientConfig) -> Result<Self, ConnectError> {
         let ipc = ipc::PipelinedClient::connect(path, ipc_config(config))?;
         let (ended, attempt_at) = (Vec::new(), None);
-        Ok(Self { ipc, config, trace: 0, ended, attempts: 0, attempt_at })
+        let given_up = GivenUp::NONE;
+        let (trace, connections, attempts) = (0, 1, 0);
+        Ok(Self { ipc, given_up, config, trace, connections, ended, attempts, attempt_at })
     }
 
     /// Connects again, to the same daemon or its successor, and ends calls that are in flight.
@@ -72,15 +103,27 @@ impl<C> Pipeline<C> {
         &mut self,
         mut done: impl FnMut(C, Result<&[u8], CallError>),
     ) -> Result<(), ConnectError> {
-        self.ipc.reconnect(|(to, context), answer| {
-            done(context, answer.map_err(|failed| CallError::of(failed, to)));
-        })
+        self.ipc.reconnect(|call, answer| {
+            if let Some((to, context)) = call {
+                done(context, answer.map_err(|failed| CallError::of(failed, to)));
+            }
+        })?;
+        self.connected();
+        Ok(())
     }
 
     /// From now on, handlers are told that calls belong to the trace of this number, and who calls; 0: no
     /// longer.
     pub fn set_trace(&mut self, trace: u64) {
         self.trace = trace;
+    }
+
+    /// There is a new connection.
+    fn connected(&mut self) {
+        self.given_up = GivenUp::NONE;
+        self.connections += 1;
+        self.attempts = 0;
+        self.attempt_at = None;
     }
 
     /// Looks for the daemon that is gone, or its successor, if the configuration allows retries and it is
@@ -92,13 +135,13 @@ impl<C> Pipeline<C> {
             return false;
         }
         let ended = &mut self.ended;
-        let found = self.ipc.reconnect(|(to, context), answer| {
-            if let Err(failed) = answer {
+        let found = self.ipc.reconnect(|call, answer| {
+            if let (Some((to, context)), Err(failed)) = (call, answer) {
                 ended.push((context, CallError::of(failed, to)));
             }
         });
         if found.is_ok() {
-            (self.attempts, self.attempt_at) = (0, None);
+            self.connected();
         } else {
             self.attempt_at = Some(now + retry.wait(self.attempts, u64::from(self.attempts)));
             self.attempts += 1;
@@ -171,7 +214,8 @@ impl<C> Pipeline<C> {
         let extra = if self.trace == 0 { &[][..] } else { extra.as_bytes() };
         let head = [head.as_bytes(), extra];
         let request = Filled::behind(&head, len_bytes, fill);
-        let submitted = self.ipc.submit_filled_within(&request, patience(timeout), (to, context));
+        let call = Some((to, context));
+        let submitted = self.ipc.submit_filled_within(&request, patience(timeout), call);
         submitted.map_err(not_submitted)
     }
 
@@ -186,22 +230,60 @@ impl<C> Pipeline<C> {
         let extra = CallExtra { trace: self.trace.into() };
         let extra = if self.trace == 0 { &[][..] } else { extra.as_bytes() };
         let parts = [head.as_bytes(), extra, body];
-        let submitted = self.ipc.submit_parts_within(&parts, patience(timeout), (to, context));
+        let call = Some((to, context));
+        let submitted = self.ipc.submit_parts_within(&parts, patience(timeout), call);
         submitted.map_err(not_submitted)
     }
 
-    /// Sees to it that the daemon notices all calls so far.
+    /// Sees to it that the daemon notices all calls so far, and those that were [given up](Self::cancel).
     pub fn flush(&mut self) {
+        self.tell_given_up();
         self.ipc.flush();
+    }
+
+    /// Tells the daemon of calls that were given up: one message at a time, and more while most of the room is free.
+    fn tell_given_up(&mut self) {
+        let is_roomy = self.ipc.free() > self.ipc.depth() / 2;
+        if self.given_up.calls.is_empty() || self.given_up.telling > 0 && !is_roomy {
+            return;
+        }
+        let calls = std::mem::take(&mut self.given_up.calls);
+        if !self.given_up.can_tell {
+            return;
+        }
+        let head = call_head(TO_DAEMON, self.config.timeout, 0, 0);
+        // The entry of a call that was answered meanwhile may be that of another one.
+        let calls: Vec<_> = calls.into_iter().filter(|id| self.ipc.holds_entry(*id)).collect();
+        if calls.is_empty() {
+            return;
+        }
+        let numbers: Vec<u8> = calls.iter().flat_map(|id| id.call().to_le_bytes()).collect();
+        let parts = [head.as_bytes(), &numbers];
+        match self.ipc.submit_parts_within(&parts, patience(self.config.timeout), None) {
+            Ok(_) => self.given_up.telling += 1,
+            // A response makes room.
+            Err(ipc::SubmitError { error: ipc::CallError::Full { .. }, .. }) => {
+                self.given_up.calls = calls;
+            }
+            Err(_) => {}
+        }
     }
 
     /// Reports calls that ended, and returns their number. Never sleeps.
     pub fn poll(&mut self, mut done: impl FnMut(C, Result<&[u8], CallError>)) -> usize {
         let reported = self.report_ended(|context, error| done(context, Err(error)));
-        reported
-            + self.ipc.poll_outcomes(|(to, context), outcome| {
-                done(context, outcome.map_err(|failed| CallError::of(failed, to)));
-            })
+        self.tell_given_up();
+        let (given_up, mut told) = (&mut self.given_up, 0);
+        let ended = self.ipc.poll_outcomes(|call, outcome| match call {
+            Some((to, context)) => {
+                done(context, outcome.map_err(|failed| CallError::of(failed, to)))
+            }
+            None => {
+                told += 1;
+                given_up.told(&outcome);
+            }
+        });
+        reported + ended - told
     }
 
     /// Like [`poll`](Self::poll), with answers that are lent where the daemon put them, during the call of the
@@ -211,10 +293,18 @@ impl<C> Pipeline<C> {
         mut done: impl FnMut(C, Result<LentBytes<'_>, CallError>),
     ) -> usize {
         let reported = self.report_ended(|context, error| done(context, Err(error)));
-        reported
-            + self.ipc.poll_lent(|(to, context), outcome| {
-                done(context, outcome.map_err(|failed| CallError::of(failed, to)));
-            })
+        self.tell_given_up();
+        let (given_up, mut told) = (&mut self.given_up, 0);
+        let ended = self.ipc.poll_lent(|call, outcome| match call {
+            Some((to, context)) => {
+                done(context, outcome.map_err(|failed| CallError::of(failed, to)))
+            }
+            None => {
+                told += 1;
+                given_up.told(&outcome);
+            }
+        });
+        reported + ended - told
     }
 
     /// Reports calls that ended with a connection that was replaced.
@@ -245,15 +335,44 @@ impl<C> Pipeline<C> {
         self.ipc.earliest_deadline_ns()
     }
 
-    /// Stops waiting for a call, and returns its context unless it has ended. It may be executed.
+    /// Stops waiting for a call, and returns its context unless it has ended. It may be executed. With the next
+    /// [`flush`](Self::flush) or [`poll`](Self::poll) the daemon is told, and tells whoever executes the call; if all
+    /// calls are in flight, with the first poll after a response.
     pub fn cancel(&mut self, id: CallId) -> Option<C> {
-        self.ipc.cancel(id).map(|(_, context)| context)
+        let (_, context) = self.ipc.cancel(id)??;
+        self.given_up.calls.push(id);
+        Some(context)
     }
 
     /// Calls in flight.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        self.ipc.in_flight() + self.ended.len()
+        self.ipc.in_flight().saturating_sub(self.given_up.telling) + self.ended.len()
+    }
+
+    /// Calls that can be made now.
+    #[must_use]
+    pub fn free(&self) -> usize {
+        self.ipc.free()
+    }
+
+    /// Whether the daemon has something to say: it was asked, and it is not known to be gone.
+    pub(crate) fn awaits_daemon(&self) -> bool {
+        self.ipc.gone().is_none() && self.ipc.free() < self.ipc.depth()
+    }
+
+    /// Whether the daemon is still to be told of calls that were given up.
+    pub(crate) fn has_untold(&self) -> bool {
+        !self.given_up.calls.is_empty()
+    }
+
+    pub(crate) fn is_forked(&self) -> bool {
+        self.ipc.is_forked()
+    }
+
+    /// Connections so far: each has a descriptor of its own.
+    pub(crate) fn connections(&self) -> u64 {
+        self.connections
     }
 
     /// Most calls in flight.
@@ -263,8 +382,11 @@ impl<C> Pipeline<C> {
     }
 }
 
-fn not_submitted<C>(refused: ipc::SubmitError<(To, C)>) -> SubmitError<C> {
-    SubmitError { error: CallError::not_sent(refused.error), context: refused.context.1 }
+fn not_submitted<C>(refused: ipc::SubmitError<Option<(To, C)>>) -> SubmitError<C> {
+    let Some((_, context)) = refused.context else {
+        unreachable!("a call has a context");
+    };
+    SubmitError { error: CallError::not_sent(refused.error), context }
 }
 
 impl<C> AsFd for Pipeline<C> {

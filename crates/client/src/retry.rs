@@ -65,6 +65,7 @@ impl Retry {
     pub fn applies_to(&self, error: &CallError) -> bool {
         let may_repeat = error.is_certainly_not_executed() || self.is_idempotent;
         may_repeat
+            && !error.is_handle_over()
             && match error {
                 CallError::NoService(_) => self.awaits_service,
                 CallError::Refused(status) | CallError::Unanswered(status) => {

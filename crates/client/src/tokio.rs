@@ -4,24 +4,26 @@ use std::{
     collections::VecDeque,
     io,
     path::Path,
-    sync::{Mutex, PoisonError},
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use memory::sync::{Arc, AtomicBool, Ordering};
+use memory::sync::{AtomicBool, Ordering};
 use os::{
     clock,
     event::{EventError, EventFd},
     idle::{Idle, IdleStep, Wait},
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::oneshot;
 
-use crate::{CallError, ClientConfig, ConnectError, Pipeline, Status, SubmitError, To};
-
-/// Calls that were made and have not ended, of all tasks; those who make more wait themselves.
-const CALLS_MAX: usize = 4096;
+use crate::{
+    CallError, ClientConfig, ConnectError, To,
+    call_queue::{Answer, Awaits, CallQueue, NewCall},
+};
 
 /// Longest sleep without a look around.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
@@ -42,8 +44,12 @@ pub enum TokioError {
 
 /// A process's connection to its daemon, whose calls are futures. Clones share it.
 ///
-/// A thread of its own talks to the daemon, and ends after the last clone; so this works on every runtime, and
-/// nobody has to turn one on.
+/// A thread of its own talks to the daemon, and ends after the last clone and the last call; so this works on every
+/// runtime, and nobody has to turn one on. A call is made at once, also if nobody polls it, and waits for room if all
+/// others are in flight. Its deadline counts from the call.
+///
+/// Dropping a call gives it up: the daemon is told, and tells whoever executes the call. With
+/// [`ClientConfig::retry`] calls are made again, and a daemon that is gone is looked for.
 ///
 /// ```no_run
 /// # use copyrpc_client::{ClientConfig, To, tokio::TokioClient};
@@ -59,38 +65,43 @@ pub struct TokioClient {
     timeout: Duration,
 }
 
-/// Closes with the last clone.
+/// Tells the thread when the last clone is gone.
 #[derive(Debug)]
-struct Handle {
-    shared: Arc<Shared>,
-    places: Arc<Semaphore>,
-}
+struct Handle(Arc<Shared>);
 
 /// What tasks tell the thread.
 #[derive(Debug)]
 struct Shared {
-    made: Mutex<VecDeque<Call>>,
+    inbox: Mutex<Inbox>,
     /// The thread sleeps, or is about to.
     is_asleep: AtomicBool,
-    is_closed: AtomicBool,
     /// Readable while something was said to a thread that sleeps.
     event: EventFd,
+    /// The process that has the thread: a forked child has none.
+    pid: u32,
 }
 
 #[derive(Debug)]
-struct Call {
-    to: To,
-    body: Vec<u8>,
-    deadline: Instant,
-    tell: Teller,
+struct Inbox {
+    made: VecDeque<(NewCall<Teller>, Vec<u8>)>,
+    /// Numbers of calls that nobody waits for any more.
+    dropped: Vec<u64>,
+    /// Number of the latest call.
+    latest: u64,
+    state: State,
 }
 
-/// Whoever waits for the answer, and the place that the call takes.
-#[derive(Debug)]
-struct Teller {
-    tell: oneshot::Sender<Result<Vec<u8>, CallError>>,
-    _place: OwnedSemaphorePermit,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Open,
+    /// The last clone is gone: the thread ends after the last call.
+    Orphaned,
+    /// All calls end at once.
+    Closed,
 }
+
+/// The way to whoever waits for the answer.
+type Teller = oneshot::Sender<Answer>;
 
 impl TokioClient {
     /// Connects to the daemon whose socket is at `path`. Blocks as long as that takes.
@@ -99,66 +110,155 @@ impl TokioClient {
     ///
     /// [`TokioError`].
     pub fn connect(path: &Path, config: ClientConfig) -> Result<Self, TokioError> {
-        let pipeline = Pipeline::connect(path, config)?;
+        let queue = CallQueue::connect(path, config)?;
+        let inbox =
+            Inbox { made: VecDeque::new(), dropped: Vec::new(), latest: 0, state: State::Open };
         let shared = Arc::new(Shared {
-            made: Mutex::default(),
+            inbox: Mutex::new(inbox),
             is_asleep: AtomicBool::new(false),
-            is_closed: AtomicBool::new(false),
             event: EventFd::new()?,
+            pid: std::process::id(),
         });
-        let driver = Driver { pipeline, shared: Arc::clone(&shared), idle: Idle::default() };
+        let driver = Driver { queue, shared: Arc::clone(&shared), idle: Idle::default() };
         let run = move || driver.run(config.wait);
         thread::Builder::new()
             .name("copyrpc-calls".into())
             .spawn(run)
             .map_err(TokioError::Thread)?;
-        let places = Arc::new(Semaphore::new(CALLS_MAX));
-        Ok(Self { handle: Arc::new(Handle { shared, places }), timeout: config.timeout })
+        Ok(Self { handle: Arc::new(Handle(shared)), timeout: config.timeout })
+    }
+
+    /// The deadline of a call that names none.
+    #[must_use]
+    pub fn timeout(&self) -> Duration {
+        self.timeout
     }
 
     /// Makes a call, with the configured deadline. Dropping the future gives the call up; it may be executed.
-    ///
-    /// # Errors
-    ///
-    /// [`CallError`].
-    pub async fn call(&self, to: To, body: &[u8]) -> Result<Vec<u8>, CallError> {
-        self.call_within(to, body, self.timeout).await
+    pub fn call(&self, to: To, body: &[u8]) -> TokioCall {
+        self.call_within(to, body, self.timeout)
     }
 
     /// Like [`call`](Self::call), with a deadline of its own.
-    ///
-    /// # Errors
-    ///
-    /// [`CallError`].
-    pub async fn call_within(
-        &self,
-        to: To,
-        body: &[u8],
-        timeout: Duration,
-    ) -> Result<Vec<u8>, CallError> {
-        let deadline = Instant::now() + timeout;
-        // Nobody closes it.
-        let place = Arc::clone(&self.handle.places).acquire_owned().await;
-        let over = || CallError::Unanswered(Status::Cancelled);
+    pub fn call_within(&self, to: To, body: &[u8], timeout: Duration) -> TokioCall {
+        let shared = &self.handle.0;
         let (tell, told) = oneshot::channel();
-        let tell = Teller { tell, _place: place.map_err(|_| over())? };
-        self.handle.shared.push(Call { to, body: body.to_vec(), deadline, tell });
-        // Fails only if the thread has panicked.
-        told.await.map_err(|_| over())?
+        let number = match shared.push(to, body, clock::deadline_ns(timeout), tell) {
+            Ok(number) => Some(number),
+            Err((error, tell)) => {
+                // The receiver is there: it is handed out below.
+                let _ = tell.send(Err(CallError::NotSent(error)));
+                None
+            }
+        };
+        TokioCall { told, shared: Arc::clone(shared), number }
+    }
+
+    /// Ends all calls, of clones too. Later ones end at once, with [`ipc::CallError::Closed`].
+    pub fn close(&self) {
+        self.handle.0.end(State::Closed);
     }
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.shared.is_closed.store(true, Ordering::SeqCst);
-        self.shared.wake();
+        self.0.end(State::Orphaned);
+    }
+}
+
+/// A call that is on its way: its answer. It belongs to no task, and may be awaited by any.
+#[derive(Debug)]
+#[must_use = "dropping a call gives it up"]
+pub struct TokioCall {
+    told: oneshot::Receiver<Answer>,
+    shared: Arc<Shared>,
+    /// `None`: the call has ended.
+    number: Option<u64>,
+}
+
+impl Future for TokioCall {
+    type Output = Result<Vec<u8>, CallError>;
+
+    /// Polled again after it was ready, it stays pending.
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if self.told.is_terminated() {
+            return Poll::Pending;
+        }
+        let told = match Pin::new(&mut self.told).poll(context) {
+            Poll::Pending if self.shared.is_forked() => {
+                self.told.close();
+                Ok(Err(CallError::Daemon(ipc::CallError::ForkedHandle)))
+            }
+            Poll::Pending => return Poll::Pending,
+            Poll::Ready(told) => told,
+        };
+        self.number = None;
+        // Fails only if the thread has panicked.
+        Poll::Ready(told.unwrap_or(Err(CallError::Daemon(ipc::CallError::Closed))))
+    }
+}
+
+impl Drop for TokioCall {
+    fn drop(&mut self) {
+        if let Some(number) = self.number {
+            self.shared.give_up(number);
+        }
     }
 }
 
 impl Shared {
-    fn push(&self, call: Call) {
-        self.made.lock().unwrap_or_else(PoisonError::into_inner).push_back(call);
+    /// Whether the thread is one of the parent of this process. Then the lock may be held for ever.
+    fn is_forked(&self) -> bool {
+        self.pid != std::process::id()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inbox> {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hands a call to the thread; returns its number.
+    fn push(
+        &self,
+        to: To,
+        body: &[u8],
+        deadline_ns: u64,
+        context: Teller,
+    ) -> Result<u64, (ipc::CallError, Teller)> {
+        if self.is_forked() {
+            return Err((ipc::CallError::ForkedHandle, context));
+        }
+        let body = body.to_vec();
+        let number = {
+            let mut inbox = self.lock();
+            if inbox.state == State::Closed {
+                return Err((ipc::CallError::Closed, context));
+            }
+            inbox.latest += 1;
+            let number = inbox.latest;
+            inbox.made.push_back((NewCall { number, to, deadline_ns, context }, body));
+            number
+        };
         self.wake();
+        Ok(number)
+    }
+
+    /// Nobody waits for a call any more.
+    fn give_up(&self, number: u64) {
+        if !self.is_forked() {
+            self.lock().dropped.push(number);
+            self.wake();
+        }
+    }
+
+    fn end(&self, state: State) {
+        if !self.is_forked() {
+            let mut inbox = self.lock();
+            if inbox.state != State::Closed {
+                inbox.state = state;
+            }
+            drop(inbox);
+            self.wake();
+        }
     }
 
     fn wake(&self) {
@@ -170,22 +270,15 @@ impl Shared {
         }
     }
 
-    fn take(&self) -> Option<Call> {
-        self.made.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
-    }
-
-    fn is_idle(&self) -> bool {
-        self.made.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
-    }
-
-    fn is_closed(&self) -> bool {
-        self.is_closed.load(Ordering::SeqCst)
+    fn has_news(&self) -> bool {
+        let inbox = self.lock();
+        !inbox.made.is_empty() || !inbox.dropped.is_empty() || inbox.state == State::Closed
     }
 }
 
 /// The thread that talks to the daemon.
 struct Driver {
-    pipeline: Pipeline<Teller>,
+    queue: CallQueue<Teller>,
     shared: Arc<Shared>,
     idle: Idle,
 }
@@ -193,64 +286,93 @@ struct Driver {
 impl Driver {
     fn run(mut self, wait: Wait) {
         loop {
-            let mut count = 0;
-            while self.has_room()
-                && let Some(call) = self.shared.take()
-            {
-                count += 1;
-                self.submit(call);
+            let (mut count, state) = self.take_news();
+            if state == State::Closed {
+                self.queue.cancel_all(ipc::CallError::Closed);
             }
-            self.pipeline.flush();
-            count += self.pipeline.poll(|teller, answer| {
+            count += self.queue.turn();
+            for (tell, answer) in self.queue.take_ended() {
+                count += 1;
                 // Whoever gave up is told nothing.
-                let _ = teller.tell.send(answer.map(<[u8]>::to_vec));
-            });
+                let _ = tell.send(answer);
+            }
+            let is_over = match state {
+                State::Open => false,
+                State::Orphaned => self.queue.is_empty(),
+                State::Closed => true,
+            };
+            if is_over && !self.has_calls() {
+                return;
+            }
             if count > 0 {
                 self.idle.reset();
-            } else if self.shared.is_closed() && self.pipeline.in_flight() == 0 {
-                return;
             } else if self.idle.step(wait) == IdleStep::Sleep {
                 self.rest();
             }
         }
     }
 
-    fn has_room(&self) -> bool {
-        self.pipeline.in_flight() < self.pipeline.depth()
-    }
-
-    fn submit(&mut self, call: Call) {
-        let Call { to, body, deadline, tell } = call;
-        let left = deadline.saturating_duration_since(Instant::now());
-        if let Err(SubmitError { error, context }) =
-            self.pipeline.submit_within(to, &body, left, tell)
-        {
-            let _ = context.tell.send(Err(error));
+    /// Takes what tasks said; returns how much that was.
+    fn take_news(&mut self) -> (usize, State) {
+        let (made, dropped, state) = {
+            let mut inbox = self.shared.lock();
+            let made = std::mem::take(&mut inbox.made);
+            (made, std::mem::take(&mut inbox.dropped), inbox.state)
+        };
+        let count = made.len() + dropped.len();
+        for (call, body) in made {
+            self.queue.push(call, body);
         }
+        for number in dropped {
+            self.queue.cancel(number);
+        }
+        (count, state)
     }
 
-    /// Sleeps until the daemon says something, a call is made or one is late.
+    /// Whether the thread is to end now.
+    fn is_orphaned(&self) -> bool {
+        self.queue.is_empty() && self.shared.lock().state == State::Orphaned
+    }
+
+    fn has_calls(&self) -> bool {
+        !self.shared.lock().made.is_empty()
+    }
+
+    /// Sleeps until the daemon says something, a task does, or a call is late.
     fn rest(&mut self) {
         let shared = Arc::clone(&self.shared);
         shared.is_asleep.store(true, Ordering::SeqCst);
-        let may_take = self.has_room() && !shared.is_idle();
-        let is_over = shared.is_closed() && self.pipeline.in_flight() == 0;
-        let is_silent = self.pipeline.in_flight() == 0 || self.pipeline.arm();
-        if !may_take && !is_over && is_silent {
-            let left_ns = self.pipeline.earliest_deadline_ns().saturating_sub(clock::now_ns());
+        let awaits = if shared.has_news() || self.is_orphaned() { None } else { self.queue.arm() };
+        if let Some(awaits) = awaits {
+            let left_ns = self.queue.next_ns().saturating_sub(clock::now_ns());
             let left = Duration::from_nanos(left_ns).min(SLEEP_MAX);
             let timeout = Timespec {
                 tv_sec: left.as_secs().cast_signed(),
                 tv_nsec: left.subsec_nanos().into(),
             };
-            let mut fds = [
-                PollFd::new(&self.pipeline, PollFlags::IN),
-                PollFd::new(&shared.event, PollFlags::IN),
-            ];
+            let event = PollFd::new(&shared.event, PollFlags::IN);
             // An error is a signal: the loop looks around.
-            let _ = poll(&mut fds, Some(&timeout));
+            let _ = match awaits {
+                Awaits::Time => poll(&mut [event], Some(&timeout)),
+                Awaits::Daemon => {
+                    let daemon = PollFd::new(&self.queue, PollFlags::IN);
+                    poll(&mut [event, daemon], Some(&timeout))
+                }
+            };
         }
         shared.is_asleep.store(false, Ordering::SeqCst);
         let _ = shared.event.drain();
+    }
+}
+
+impl Drop for Driver {
+    /// A panic of the thread leaves no call waiting.
+    fn drop(&mut self) {
+        let made = {
+            let mut inbox = self.shared.lock();
+            inbox.state = State::Closed;
+            std::mem::take(&mut inbox.made)
+        };
+        drop(made);
     }
 }

@@ -78,6 +78,12 @@ pub trait Replies {
         Vec::new()
     }
 
+    /// The call of the client that made `of` which has this number at the client, if it is not answered.
+    fn pending_of(&self, of: Self::ReplyTo, call: u16) -> Option<Self::ReplyTo> {
+        let _ = (of, call);
+        None
+    }
+
     /// The process that waits for an answer, and its user; `None` if that is not known.
     fn process_of(&self, to: Self::ReplyTo) -> Option<ipc::ClientProcess> {
         let _ = to;
@@ -117,7 +123,7 @@ pub struct ClientEntry {
 /// The clients of a daemon. No method waits. Each request is answered once, by its address.
 pub trait ClientPort {
     /// The address of the answer to one request.
-    type ReplyTo: Copy + Debug;
+    type ReplyTo: Copy + Eq + Debug;
     /// Names a client among all that there ever were.
     type Client: Copy + Eq + Debug;
     /// Answers requests.
@@ -296,6 +302,10 @@ impl Replies for ipc::Replies {
             ClientEntry { tag: client.into(), process, requests, in_flight }
         };
         Self::clients(self).map(entry).collect()
+    }
+
+    fn pending_of(&self, of: ipc::RequestId, call: u16) -> Option<ipc::RequestId> {
+        Self::pending_of(self, of, call)
     }
 
     fn process_of(&self, to: ipc::RequestId) -> Option<ipc::ClientProcess> {

@@ -177,7 +177,7 @@ impl Client {
         let ended = self.ipc.call_parts_within(&parts, patience(timeout)).map(<[u8]>::len);
         match ended {
             Ok(len_bytes) => Ok(self.ipc.response(len_bytes)),
-            Err(error) if !self.ipc.was_sent() => Err(CallError::not_sent(error)),
+            Err(error) if !self.ipc.was_sent() => Err(CallError::not_sent_in_time(error)),
             Err(error) => Err(CallError::of(Failed { error, detail: self.ipc.detail() }, to)),
         }
     }

@@ -46,7 +46,11 @@ impl Departures {
         self.look_ns = now_ns + DEPARTURES_NS;
     }
 
-    fn tell_later(&mut self, thread: usize, notices: impl IntoIterator<Item = ThreadNotice>) {
+    pub(super) fn tell_later(
+        &mut self,
+        thread: usize,
+        notices: impl IntoIterator<Item = ThreadNotice>,
+    ) {
         self.untold.extend(notices.into_iter().map(|notice| (thread, notice)));
     }
 
@@ -119,7 +123,7 @@ impl<P: ClientPort> Dispatcher<P> {
     }
 
     /// Cancels calls to peers of this thread. It looks at all of them.
-    fn cancel_calls<N: Nic>(
+    pub(super) fn cancel_calls<N: Nic>(
         &self,
         worker: &mut Worker<N>,
         is_unwanted: impl Fn(&PendingCall<P>) -> bool,

@@ -253,6 +253,7 @@ impl<P: ClientPort> Dispatcher<P> {
                     Err(refused) => Answer::Now(refused),
                 };
             }
+            method::CANCEL => self.give_up_calls(reply_to, payload, replies),
             method if is_bulk(method) => {
                 self.bulk.request(request);
                 return Answer::Later;

@@ -14,6 +14,7 @@
 //! | [`LongBodies`] | long answers, and long requests for this node, that are copied in pieces |
 
 mod departures;
+mod given_up;
 mod giving;
 mod incoming;
 mod long_answers;
@@ -33,6 +34,7 @@ use std::{mem, time::Duration};
 
 use bootstrap::RankInfo;
 use departures::Departures;
+use given_up::GivenUp;
 use ipc::TakenBytes;
 use long_bodies::LongBodies;
 use long_requests::RequestCopies;
@@ -160,6 +162,7 @@ pub(super) struct Dispatcher<P: ClientPort> {
     answered_inline: u64,
     call_timeout_ns: u64,
     departures: Departures,
+    given_up: GivenUp<P>,
     /// By number: answers to clients with this status.
     statuses: [u64; Status::ALL.len()],
 }
@@ -257,6 +260,7 @@ impl<P: ClientPort> Dispatcher<P> {
             answered_inline: 0,
             call_timeout_ns: duration_ns(call_timeout),
             departures: Departures::default(),
+            given_up: GivenUp::default(),
             statuses: [0; Status::ALL.len()],
         }
     }
@@ -469,11 +473,12 @@ impl<P: ClientPort> Dispatcher<P> {
         }
     }
 
-    /// Ends the calls that have passed their deadlines, and those of clients that are gone.
+    /// Ends the calls that have passed their deadlines, that were given up, and those of clients that are gone.
     pub(super) fn expire<N: Nic>(&mut self, port: &mut P, worker: &mut Worker<N>) {
         if self.departures.is_look_due(port.departures(), self.now_ns) {
             self.depart(port, worker);
         }
+        self.end_given_up(port.replies(), worker);
         if self.departures.has_untold() {
             self.departures.tell(&mut self.thread_handle);
         }

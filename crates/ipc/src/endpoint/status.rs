@@ -119,6 +119,9 @@ pub enum CallError {
     /// This process is a `fork(2)` of the one that made the handle. Connect anew; nothing was sent.
     #[error("the handle belongs to the parent of this process; connect anew")]
     ForkedHandle,
+    /// The program closed the handle. Connect anew.
+    #[error("the handle was closed; connect anew")]
+    Closed,
 }
 
 /// A call without a response of the handler, and what the handler says about its error.

@@ -20,8 +20,9 @@ pub struct CallId {
 }
 
 impl CallId {
-    /// Below the depth: a later call may get it again.
-    pub(crate) fn call(self) -> u16 {
+    /// The entry of the call, below the depth. A later call gets it only after the response to this one.
+    #[must_use]
+    pub fn call(self) -> u16 {
         self.call
     }
 }
@@ -114,6 +115,11 @@ impl<C> ClientCalls<C> {
     /// Whether a request could be submitted.
     pub(crate) fn has_free(&self) -> bool {
         !self.free.is_empty()
+    }
+
+    /// Requests that could be submitted now.
+    pub(crate) fn free(&self) -> usize {
+        self.free.len()
     }
 
     /// Calls that were not given up.
@@ -352,6 +358,12 @@ impl<C> ClientCalls<C> {
             }
         }
         core::mem::take(&mut self.in_flight)
+    }
+
+    /// Whether a call was given up, and the server has not responded.
+    pub(crate) fn is_abandoned(&self, id: CallId) -> bool {
+        let call = &self.calls[usize::from(id.call)];
+        call.state == State::Abandoned && call.generation == id.generation
     }
 
     /// Stops waiting for a call, unless it has ended. A late response will be discarded.

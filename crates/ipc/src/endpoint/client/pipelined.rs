@@ -206,6 +206,11 @@ impl<C> PipelinedClient<C> {
         self.session.rest(u64::MAX);
     }
 
+    /// Like [`rest`](Self::rest), and at most until `deadline_ns`, in nanoseconds of `CLOCK_MONOTONIC`.
+    pub fn rest_until(&mut self, deadline_ns: u64) {
+        self.session.rest(deadline_ns);
+    }
+
     /// Before waiting for the descriptor of [`AsFd`] by other means: `true` if there is nothing to
     /// do now, so that the descriptor will become readable. Wait no longer than to
     /// [`earliest_deadline_ns`](Self::earliest_deadline_ns), then poll.
@@ -226,10 +231,35 @@ impl<C> PipelinedClient<C> {
         self.session.abandon(id)
     }
 
+    /// Whether a call was [cancelled](Self::cancel) and still holds its entry, which no other call has before the late
+    /// response was read.
+    #[must_use]
+    pub fn holds_entry(&self, id: CallId) -> bool {
+        self.session.calls().is_abandoned(id)
+    }
+
     /// Calls that were submitted and have not ended.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.session.calls().in_flight()
+    }
+
+    /// Requests that could be submitted now.
+    #[must_use]
+    pub fn free(&self) -> usize {
+        self.session.calls().free()
+    }
+
+    /// Why no call will ever be answered again, as far as this client has looked.
+    #[must_use]
+    pub fn gone(&self) -> Option<CallError> {
+        self.session.gone()
+    }
+
+    /// Whether this process is a `fork(2)` of the one that made the client.
+    #[must_use]
+    pub fn is_forked(&self) -> bool {
+        self.session.is_forked()
     }
 
     /// Most calls in flight, late responses included.

@@ -154,6 +154,10 @@ impl<C> ClientSession<C> {
         })
     }
 
+    pub(crate) fn is_forked(&self) -> bool {
+        self.connection.is_forked()
+    }
+
     pub(crate) fn abandon(&mut self, id: CallId) -> Option<C> {
         self.core.abandon(id)
     }

@@ -150,6 +150,12 @@ impl CallTable {
         usize::try_from(self.taken - self.answered).unwrap_or(usize::MAX)
     }
 
+    /// The serial number of the request that has this entry and is not answered.
+    pub(crate) fn pending(&self, call: u16) -> Option<u64> {
+        let serial = self.entries.get(usize::from(call))?.serial;
+        (serial != 0).then_some(serial)
+    }
+
     /// Whether a request (or nonsense) waits.
     #[inline]
     #[must_use]

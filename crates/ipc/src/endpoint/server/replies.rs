@@ -231,6 +231,16 @@ impl Replies {
         (session.generation == id.client.generation).then_some(session.process).flatten()
     }
 
+    /// The request of the client that made `id` which has the [entry](crate::CallId::call) `call` and is not
+    /// answered.
+    #[must_use]
+    pub fn pending_of(&self, id: RequestId, call: u16) -> Option<RequestId> {
+        let session = self.table.sessions.get(usize::from(id.client.slot))?.as_ref()?;
+        let is_its_own = session.generation == id.client.generation;
+        let serial = session.calls.pending(call).filter(|_| is_its_own)?;
+        Some(RequestId { client: id.client, call, serial })
+    }
+
     /// Answers that there are no resources for the request now, so that the client tries later.
     ///
     /// # Errors

@@ -1,0 +1,94 @@
+//! Calls that their own process gave up: it is there, and waits for other calls.
+
+use rpc::{Status, Worker};
+use verbs::Nic;
+
+use crate::{
+    client_port::{ClientPort, Replies as _},
+    dispatcher::{
+        Dispatcher, PendingCall, ReplyTo,
+        provider_calls::{ProviderCall, Server},
+        waiting::Waiting,
+    },
+    metrics::Counter,
+    threads::{AskedBy, ThreadNotice},
+};
+
+/// Calls that are remembered until the next look, which compares each with all that the thread has.
+const REMEMBERED_MAX: usize = 1024;
+
+/// Calls that were given up since the last look.
+#[derive(Debug)]
+pub(super) struct GivenUp<P: ClientPort>(Vec<P::ReplyTo>);
+
+impl<P: ClientPort> Default for GivenUp<P> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<P: ClientPort> Dispatcher<P> {
+    /// A client names calls of its own that it does not wait for any more. Numbers of calls that have ended mean
+    /// nothing. Calls beyond a bound run until their deadlines.
+    #[cold]
+    pub(super) fn give_up_calls(
+        &mut self,
+        reply_to: P::ReplyTo,
+        payload: &[u8],
+        replies: &P::Replies,
+    ) -> Status {
+        let (calls, []) = payload.as_chunks() else { return Status::InvalidArgument };
+        let room = REMEMBERED_MAX.saturating_sub(self.given_up.0.len());
+        let named = calls.iter().map(|call| u16::from_le_bytes(*call)).take(room);
+        self.given_up.0.extend(named.filter_map(|call| replies.pending_of(reply_to, call)));
+        Status::Ok
+    }
+
+    /// Ends the calls that were given up, and tells whoever executes them.
+    pub(super) fn end_given_up<N: Nic>(
+        &mut self,
+        replies: &mut P::Replies,
+        worker: &mut Worker<N>,
+    ) {
+        if self.given_up.0.is_empty() {
+            return;
+        }
+        let given_up = core::mem::take(&mut self.given_up.0);
+        for key in self.provider_calls.by_clients(|to| given_up.contains(&to)) {
+            self.tally.add(Counter::Abandoned, 1);
+            let call = self.provider_calls.get(key);
+            if let Some(ProviderCall { server: Server::Thread, service, .. }) = call
+                && let Some(thread) = self.services.elsewhere(*service)
+            {
+                let asked = AskedBy { thread: self.thread_handle.number(), key };
+                self.departures.tell_later(thread, [ThreadNotice::Cancel(asked)]);
+            }
+            self.cancel_provider_call(replies, worker, key, Status::Cancelled);
+        }
+        let is_wanted = |waiting: &Waiting<P>| match &waiting.reply_to {
+            ReplyTo::Client(to) => !given_up.contains(to),
+            ReplyTo::Thread(_) | ReplyTo::Nobody => true,
+        };
+        for waiting in self.waiting.take_unwanted(&mut self.held, is_wanted) {
+            self.tally.add(Counter::Abandoned, 1);
+            let taken_ns = waiting.call.taken_ns;
+            self.answer(replies, waiting.reply_to, Status::Cancelled, &[], taken_ns);
+        }
+        // The calls to other nodes: their clients are answered here, and nobody by the end of the calls.
+        let mut ended = Vec::new();
+        for (_, PendingCall { reply_to, taken_ns, .. }) in self.calls.iter_mut() {
+            if let ReplyTo::Client(to) = reply_to
+                && given_up.contains(to)
+            {
+                ended.push((*to, *taken_ns));
+                *reply_to = ReplyTo::Nobody;
+            }
+        }
+        for (to, taken_ns) in &ended {
+            self.answer(replies, ReplyTo::Client(*to), Status::Cancelled, &[], *taken_ns);
+        }
+        if !ended.is_empty() {
+            self.cancel_calls(worker, |call| matches!(call.reply_to, ReplyTo::Nobody));
+        }
+    }
+}
