@@ -178,8 +178,10 @@ pub struct ServeHead {
     pub service: U16,
     /// The result of the request: a status of the protocol.
     pub status: u8,
+    /// The party that says so if it is no success: one of [`origin`], or 0 for the service.
+    pub origin: u8,
     /// Zero.
-    pub reserved: [u8; 5],
+    pub reserved: [u8; 4],
 }
 
 /// Bytes before the body of a provider's answer, behind a [`CallHead`].

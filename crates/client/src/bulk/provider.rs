@@ -3,9 +3,10 @@
 use std::{
     collections::{HashMap, VecDeque},
     path::Path,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
+use os::clock;
 use proto::{Status, bulk::SLICES_MAX};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
@@ -122,15 +123,15 @@ impl BulkProvider {
         if !self.is_asking && self.arrived.is_empty() {
             self.serve(0, Status::Ok, b"")?;
         }
-        let begin = Instant::now();
+        let deadline_ns = clock::deadline_ns(timeout);
         loop {
             if let Some(work) = self.arrived.pop_front() {
                 return work.map(Some);
             }
-            if begin.elapsed() >= timeout {
+            if clock::now_ns() >= deadline_ns {
                 return Ok(None);
             }
-            self.poll();
+            self.poll_until(deadline_ns);
         }
     }
 
@@ -268,6 +269,11 @@ impl BulkProvider {
 
     /// Takes what the daemon has answered; rests if that is nothing.
     fn poll(&mut self) {
+        self.poll_until(u64::MAX);
+    }
+
+    /// Like [`poll`](Self::poll), and rests at most until `deadline_ns`.
+    fn poll_until(&mut self, deadline_ns: u64) {
         let Self { ipc, arrived, ended, word: waited, is_asking, .. } = self;
         let taken = ipc.poll(|asked, answer| {
             let answer = answer.map_err(CallError::from);
@@ -285,7 +291,7 @@ impl BulkProvider {
             }
         });
         if taken == 0 {
-            ipc.rest();
+            ipc.rest_until(deadline_ns);
         }
     }
 }

@@ -12,10 +12,12 @@ mod cancellation;
 mod in_place;
 mod inbound;
 mod offer;
+mod reconnect;
 mod request;
 mod running;
 mod session;
 mod tasks;
+mod verdict;
 
 use std::path::Path;
 

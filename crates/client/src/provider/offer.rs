@@ -1,5 +1,7 @@
 //! What is offered, and why not.
 
+use std::time::Duration;
+
 use proto::Status;
 use zerocopy::IntoBytes as _;
 
@@ -62,6 +64,8 @@ pub struct Offer {
     pub(crate) is_shared: bool,
     pub(crate) window: Option<usize>,
     pub(crate) retry: Retry,
+    /// How long a daemon is looked for; `None`: for as long as the process lives.
+    pub(crate) reconnect_max: Option<Duration>,
 }
 
 impl Offer {
@@ -70,7 +74,8 @@ impl Offer {
     #[must_use]
     pub fn new(service: u16) -> Self {
         let description = Description::default();
-        Self { service, description, is_shared: false, window: None, retry: Retry::NEVER }
+        let (retry, reconnect_max) = (Retry::NEVER, None);
+        Self { service, description, is_shared: false, window: None, retry, reconnect_max }
     }
 
     /// The service of this name: see [`name::service_number`].
@@ -110,12 +115,20 @@ impl Offer {
         self
     }
 
-    /// When the daemon goes, its successor is looked for, as often as `retry` says, and the service offered
-    /// again.
+    /// When the daemon goes, its successor is looked for, and the service offered again: for as long as the process
+    /// lives, with the waits of `retry` between two looks. The number of its retries means nothing here, but
+    /// [`Retry::NEVER`] does: the daemon is not looked for. The provider ends when it is
+    /// [stopped](crate::Provider::stop_handle).
     #[must_use]
     pub fn reconnecting(mut self, retry: Retry) -> Self {
         self.retry = retry;
         self
+    }
+
+    /// Like [`reconnecting`](Self::reconnecting), and gives up when there is no daemon for this long.
+    #[must_use]
+    pub fn reconnecting_within(self, retry: Retry, longest: Duration) -> Self {
+        Self { reconnect_max: Some(longest), ..self.reconnecting(retry) }
     }
 
     /// What the daemon is told.

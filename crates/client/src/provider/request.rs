@@ -14,6 +14,7 @@ use proto::Status;
 use crate::provider::{
     cancellation::Cancellation,
     inbound::{Context, Inbound},
+    verdict::Verdict,
 };
 
 /// An answer on its way to the thread that talks to the daemon.
@@ -21,7 +22,7 @@ use crate::provider::{
 pub(super) struct Answered {
     pub(super) work: u64,
     pub(super) epoch: u64,
-    pub(super) status: Status,
+    pub(super) verdict: Verdict,
     pub(super) body: Vec<u8>,
 }
 
@@ -166,7 +167,8 @@ impl RequestContext {
 
 /// A request, and the obligation to answer it: by any thread, at any time, in any order.
 ///
-/// Dropped without an answer it ends with [`Status::Unknown`], or [`Status::Internal`] if a panic drops it.
+/// Dropped without an answer it ends with [`Status::Unknown`], with [`Status::Internal`] if a panic drops it, and with
+/// [`Status::DeadlineExceeded`] after its deadline.
 #[derive(Debug)]
 #[must_use = "dropping a request tells the caller that there is no answer"]
 pub struct Request {
@@ -220,15 +222,28 @@ impl Request {
         std::mem::take(&mut self.body)
     }
 
-    /// Answers. With a status that is no success, `body` is what the caller is told about it.
+    /// Answers. With a status that is no success, `body` is what the caller is told about it; if the deadline has passed,
+    /// the caller is told that, and nothing of the service.
     pub fn reply(mut self, status: Status, body: Vec<u8>) {
-        self.answer(status, body);
+        self.answer(Verdict::of_service(status, Some(self.context.caller)), body);
     }
 
-    fn answer(&mut self, status: Status, body: Vec<u8>) {
+    /// Ends a request that nobody waits for, and that was not handed to the service; hands any other back.
+    pub(super) fn end_if_cancelled(mut self) -> Option<Self> {
+        if self.context.time_left().is_zero() {
+            self.answer(Verdict::TOO_LATE, Vec::new());
+        } else if self.context.cancellation.is_cancelled() {
+            self.answer(Verdict::GIVEN_UP, Vec::new());
+        } else {
+            return Some(self);
+        }
+        None
+    }
+
+    fn answer(&mut self, verdict: Verdict, body: Vec<u8>) {
         self.is_answered = true;
         let (work, epoch) = (self.work, self.epoch);
-        self.outbox.push(Answered { work, epoch, status, body });
+        self.outbox.push(Answered { work, epoch, verdict, body });
     }
 }
 
@@ -236,7 +251,8 @@ impl Drop for Request {
     fn drop(&mut self) {
         if !self.is_answered {
             let is_panicking = std::thread::panicking();
-            self.answer(if is_panicking { Status::Internal } else { Status::Unknown }, Vec::new());
+            let status = if is_panicking { Status::Internal } else { Status::Unknown };
+            self.answer(Verdict::of_service(status, Some(self.context.caller)), Vec::new());
         }
     }
 }

@@ -69,11 +69,8 @@ pub(super) fn serve_on(
 
 fn serve_queue(queue: &Queue, serve: &impl Fn(&Inbound<'_>, &mut Vec<u8>) -> Status) {
     while let Some(request) = queue.take() {
+        let Some(request) = request.end_if_cancelled() else { continue };
         let context = request.context();
-        // Nobody waits for it any more.
-        if context.is_cancelled() {
-            continue;
-        }
         let inbound = Inbound {
             rank: context.rank,
             method: context.method,

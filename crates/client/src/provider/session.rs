@@ -5,7 +5,6 @@ use std::{
     mem,
     path::{Path, PathBuf},
     sync::Arc,
-    thread,
     time::Duration,
 };
 
@@ -30,6 +29,7 @@ use crate::{
         inbound::{Context, Inbound},
         offer::{Offer, ProvideError, WINDOW},
         request::{Answered, Outbox, ProviderStop, Request},
+        verdict::Verdict,
     },
 };
 
@@ -40,12 +40,15 @@ const _: () = assert!(HEADS_BYTES_MAX >= CALL_HEAD_BYTES + SERVE_HEAD_BYTES);
 /// Longest sleep without a look around.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 
+/// An answer to no request: the provider asks for one.
+const ASKS: Verdict = Verdict { status: Status::Ok, origin: 0 };
+
 /// How long taken requests may go unanswered when the provider was stopped.
 const STOP_MAX: Duration = Duration::from_secs(5);
 
 /// What a call to the daemon asks for.
 #[derive(Clone, Copy, Debug)]
-enum Asks {
+pub(super) enum Asks {
     /// A request.
     Work,
     /// Requests that nobody waits for any more.
@@ -56,7 +59,7 @@ enum Asks {
 #[derive(Debug, Default)]
 struct Made {
     /// Which request, how it went, and where its answer ends in `bytes`.
-    ends: Vec<(u64, Status, usize)>,
+    ends: Vec<(u64, Verdict, usize)>,
     bytes: Vec<u8>,
 }
 
@@ -65,13 +68,13 @@ type Take<'a> = dyn FnMut(u64, &Inbound<'_>) -> Option<Arc<Cancellation>> + 'a;
 
 #[derive(Debug)]
 pub(super) struct Session {
-    path: PathBuf,
-    offer: Offer,
-    config: ClientConfig,
-    ipc: ipc::PipelinedClient<Asks>,
-    outbox: Arc<Outbox>,
+    pub(super) path: PathBuf,
+    pub(super) offer: Offer,
+    pub(super) config: ClientConfig,
+    pub(super) ipc: ipc::PipelinedClient<Asks>,
+    pub(super) outbox: Arc<Outbox>,
     /// Number of this connection.
-    epoch: u64,
+    pub(super) epoch: u64,
     /// Requests that were given and not answered, if handlers of other threads or tasks have them.
     given: BTreeMap<u64, Arc<Cancellation>>,
     /// The daemon is asked which of them nobody waits for.
@@ -80,11 +83,15 @@ pub(super) struct Session {
     answer_bytes_max: usize,
     made: Made,
     idle: Idle,
-    attempts: u32,
+    pub(super) attempts: u32,
 }
 
 /// The daemon does not want the service, or is gone.
-fn register(path: &Path, offer: &Offer, config: ClientConfig) -> Result<Connected, ProvideError> {
+pub(super) fn register(
+    path: &Path,
+    offer: &Offer,
+    config: ClientConfig,
+) -> Result<Connected, ProvideError> {
     if !offer.description.fits() {
         return Err(ProvideError::TooLong(offer.service));
     }
@@ -109,8 +116,8 @@ fn register(path: &Path, offer: &Offer, config: ClientConfig) -> Result<Connecte
 }
 
 /// A connection whose service is offered.
-struct Connected {
-    ipc: ipc::PipelinedClient<Asks>,
+pub(super) struct Connected {
+    pub(super) ipc: ipc::PipelinedClient<Asks>,
 }
 
 impl Session {
@@ -142,7 +149,7 @@ impl Session {
     }
 
     /// Learns what the connection allows.
-    fn measure(&mut self) {
+    pub(super) fn measure(&mut self) {
         let request_bytes_max = self.ipc.terms().request_bytes_max;
         self.answer_bytes_max = request_bytes_max.saturating_sub(HEADS_BYTES_MAX);
         self.window = self.window.min(self.room());
@@ -180,14 +187,14 @@ impl Session {
                     return None;
                 }
                 let start = made.bytes.len();
-                let late = inbound.context.is_some_and(|context| context.time_left().is_zero());
-                let status = if late {
-                    Some(Status::DeadlineExceeded)
+                let verdict = if is_late(inbound) {
+                    Some(Verdict::TOO_LATE)
                 } else {
-                    serve(inbound, &mut made.bytes)
+                    let status = serve(inbound, &mut made.bytes);
+                    status.map(|status| Verdict::of_service(status, inbound.context))
                 };
-                match status {
-                    Some(status) => made.ends.push((work, status, made.bytes.len())),
+                match verdict {
+                    Some(verdict) => made.ends.push((work, verdict, made.bytes.len())),
                     None => {
                         made.bytes.truncate(start);
                         is_over = true;
@@ -199,7 +206,7 @@ impl Session {
             let sent = read.and_then(|()| self.send_made(&mut made));
             self.made = made;
             match sent {
-                Err(error) => self.recover(error)?,
+                Err(error) => self.recover(error, &mut || 0)?,
                 Ok(()) if is_over => {
                     self.ipc.flush();
                     return Ok(());
@@ -222,12 +229,14 @@ impl Session {
         while !self.outbox.is_stopped() {
             let mut is_over = false;
             let read = self.read(&mut |work, inbound| {
-                let late = inbound.context.is_some_and(|context| context.time_left().is_zero());
                 match () {
                     () if is_over => {}
-                    () if late => made.push((work, InPlace::refused(Status::DeadlineExceeded))),
+                    () if is_late(inbound) => made.push((work, Verdict::TOO_LATE, None)),
                     () => match serve(inbound) {
-                        Some(answer) => made.push((work, answer)),
+                        Some(answer) => {
+                            let verdict = Verdict::of_service(answer.status, inbound.context);
+                            made.push((work, verdict, Some(answer)));
+                        }
                         None => is_over = true,
                     },
                 }
@@ -235,12 +244,15 @@ impl Session {
             });
             let count = made.len();
             let sent = read.and_then(|()| {
-                made.drain(..).try_for_each(|(work, answer)| self.end_in_place(work, answer))
+                made.drain(..).try_for_each(|(work, verdict, answer)| match answer {
+                    Some(answer) => self.end_in_place(work, verdict, answer),
+                    None => self.answer(work, verdict, &[]),
+                })
             });
             made.clear();
             self.ipc.flush();
             match sent {
-                Err(error) => self.recover(error)?,
+                Err(error) => self.recover(error, &mut || 0)?,
                 Ok(()) if is_over => return Ok(()),
                 Ok(()) => {}
             }
@@ -253,34 +265,36 @@ impl Session {
     fn end_in_place<F: FnOnce(&mut Filler<'_>)>(
         &mut self,
         work: u64,
+        verdict: Verdict,
         answer: InPlace<F>,
     ) -> Result<(), CallError> {
-        let InPlace { status, len_bytes, fill, detail } = answer;
+        let InPlace { len_bytes, fill, detail, .. } = answer;
         let Some(fill) = fill else {
-            let detail = &detail[..detail.len().min(DETAIL_BYTES_MAX)];
-            return self.answer(work, status, detail);
+            return self.end_request(work, verdict, &detail);
         };
         if len_bytes > self.answer_bytes_max {
-            return self.answer(work, Status::OutOfRange, &[]);
+            return self.refuse_long(work, len_bytes);
         }
-        let (call, head) = (daemon_head(method::SERVE), self.serve_head(work, status));
+        let (call, head) = (daemon_head(method::SERVE), self.serve_head(work, verdict));
         let head = [call.as_bytes(), head.as_bytes()];
         let message = Filled::behind(&head, len_bytes, fill);
         let sent = self.ipc.submit_filled_within(&message, Duration::MAX, Asks::Work);
         match sent.map(drop).map_err(|refused| refused.error) {
             Err(ipc::CallError::GivenUp) => {
-                self.answer(work, Status::Internal, b"the answer was given up while it was filled")
+                let verdict = Verdict::of_service(Status::Internal, None);
+                self.answer(work, verdict, b"the answer was given up while it was filled")
             }
             sent => sent.map_err(CallError::not_sent),
         }
     }
 
-    fn serve_head(&self, work: u64, status: Status) -> ServeHead {
+    fn serve_head(&self, work: u64, verdict: Verdict) -> ServeHead {
         ServeHead {
             work: work.into(),
             service: self.offer.service.into(),
-            status: status.code(),
-            reserved: [0; 5],
+            status: verdict.status.code(),
+            origin: verdict.origin,
+            reserved: [0; 4],
         }
     }
 
@@ -311,6 +325,7 @@ impl Session {
                     count += 1;
                     let caller = inbound.context.unwrap_or(UNKNOWN);
                     let request = Request::new(&outbox, epoch, work, inbound, caller);
+                    let request = request.end_if_cancelled()?;
                     let cancellation = Arc::clone(request.context().cancellation());
                     take(request);
                     Some(cancellation)
@@ -321,7 +336,7 @@ impl Session {
             match sent {
                 Ok(sent) => self.rest(count + sent > 0),
                 Err(error) if is_stopped => return Err(error.into()),
-                Err(error) => self.recover(error)?,
+                Err(error) => self.recover(error, turn)?,
             }
         }
     }
@@ -363,9 +378,9 @@ impl Session {
     }
 
     /// Asks for as many requests as may come.
-    fn ask(&mut self) -> Result<(), ProvideError> {
+    pub(super) fn ask(&mut self) -> Result<(), ProvideError> {
         for _ in self.ipc.in_flight()..self.window {
-            self.answer(0, Status::Ok, &[])?;
+            self.answer(0, ASKS, &[])?;
         }
         // Where there is one entry, it is for work.
         if self.is_watching && self.ipc.in_flight() < self.ipc.depth() {
@@ -386,9 +401,9 @@ impl Session {
     fn send_made(&mut self, made: &mut Made) -> Result<(), CallError> {
         let mut start = 0;
         let mut sent = Ok(());
-        for (work, status, end) in made.ends.drain(..) {
+        for (work, verdict, end) in made.ends.drain(..) {
             if sent.is_ok() {
-                sent = self.end_request(work, status, &made.bytes[start..end]);
+                sent = self.end_request(work, verdict, &made.bytes[start..end]);
             }
             start = end;
         }
@@ -401,74 +416,51 @@ impl Session {
     fn send_answers(&mut self) -> Result<usize, CallError> {
         let mut count = 0;
         while count < self.window.max(1)
-            && let Some(Answered { work, epoch, status, body }) = self.outbox.take_answer()
+            && let Some(Answered { work, epoch, verdict, body }) = self.outbox.take_answer()
         {
             count += 1;
             // The daemon that gave the request is gone, and this one has others of the same names.
             if epoch == self.epoch {
-                self.end_request(work, status, &body)?;
+                self.end_request(work, verdict, &body)?;
             }
         }
         self.ipc.flush();
         Ok(count)
     }
 
-    fn end_request(&mut self, work: u64, status: Status, body: &[u8]) -> Result<(), CallError> {
+    fn end_request(&mut self, work: u64, verdict: Verdict, body: &[u8]) -> Result<(), CallError> {
         self.given.remove(&work);
-        match status {
-            Status::Ok if body.len() > self.answer_bytes_max => {
-                self.answer(work, Status::OutOfRange, &[])
-            }
-            Status::Ok => self.answer(work, status, body),
-            _ => self.answer(work, status, &body[..body.len().min(DETAIL_BYTES_MAX)]),
+        match verdict.status {
+            Status::Ok if body.len() > self.answer_bytes_max => self.refuse_long(work, body.len()),
+            Status::Ok => self.answer(work, verdict, body),
+            _ if !verdict.is_of_service() => self.answer(work, verdict, &[]),
+            _ => self.answer(work, verdict, &body[..body.len().min(DETAIL_BYTES_MAX)]),
         }
     }
 
+    /// Answers a request whose answer is longer than a call carries.
+    fn refuse_long(&mut self, work: u64, len_bytes: usize) -> Result<(), CallError> {
+        // As short as what a caller on another node sets aside by default.
+        let words = format!(
+            "its answer of {len_bytes} B is longer than the {} B that a call carries: answer in pieces (stream) or \
+             into lent memory (bulk), or raise COPYRPC_MESSAGE_BYTES_MAX",
+            self.answer_bytes_max
+        );
+        self.answer(work, Verdict::of_service(Status::OutOfRange, None), words.as_bytes())
+    }
+
     /// Answers a request, or none, and asks for the next.
-    fn answer(&mut self, work: u64, status: Status, body: &[u8]) -> Result<(), CallError> {
+    fn answer(&mut self, work: u64, verdict: Verdict, body: &[u8]) -> Result<(), CallError> {
         let call = daemon_head(method::SERVE);
-        let head = self.serve_head(work, status);
+        let head = self.serve_head(work, verdict);
         // Without a deadline: work may be long in coming, and the kernel tells of the daemon's end.
         let parts = [call.as_bytes(), head.as_bytes(), body];
         let sent = self.ipc.submit_parts_within(&parts, Duration::MAX, Asks::Work);
         sent.map(drop).map_err(|refused| CallError::not_sent(refused.error))
     }
 
-    /// The daemon is gone: looks for its successor, and offers the service there, or gives up.
-    fn recover(&mut self, error: CallError) -> Result<(), ProvideError> {
-        if !error.is_daemon_gone() || self.offer.retry.retries_max == 0 {
-            return Err(error.into());
-        }
-        self.epoch = self.outbox.begin_epoch();
-        self.cancel_given();
-        for number in 0..self.offer.retry.retries_max {
-            if self.outbox.is_stopped() {
-                return Ok(());
-            }
-            match register(&self.path, &self.offer, self.config) {
-                Ok(Connected { ipc }) => {
-                    self.ipc = ipc;
-                    self.measure();
-                    self.attempts = 0;
-                    return self.ask();
-                }
-                Err(
-                    error @ (ProvideError::Mismatch(_)
-                    | ProvideError::Denied(_)
-                    | ProvideError::TooLong(_)),
-                ) => {
-                    return Err(error);
-                }
-                Err(_) => {}
-            }
-            self.attempts = self.attempts.wrapping_add(1);
-            thread::sleep(self.offer.retry.wait(number, self.attempts.into()));
-        }
-        Err(error.into())
-    }
-
     /// Nobody waits for what this connection brought any more.
-    fn cancel_given(&mut self) {
+    pub(super) fn cancel_given(&mut self) {
         for cancellation in mem::take(&mut self.given).into_values() {
             cancellation.cancel();
         }
@@ -505,6 +497,11 @@ const TO_DAEMON: To = To { rank: HERE, service: DAEMON, method: method::SERVE };
 
 /// What is known of a request of a daemon that says nothing.
 const UNKNOWN: Context = Context { deadline_ns: u64::MAX, uid: None, pid: None, trace: 0 };
+
+/// Whether nobody waits for the answer any more when the request is to be handed to the service.
+fn is_late(inbound: &Inbound<'_>) -> bool {
+    inbound.context.is_some_and(|context| context.time_left().is_zero())
+}
 
 /// A request as the daemon gives it: its name, and what it is.
 fn parse(bytes: &[u8]) -> Option<(u64, Inbound<'_>)> {

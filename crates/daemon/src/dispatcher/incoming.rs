@@ -2,7 +2,7 @@
 //! service, and for the daemon itself.
 
 use client::bulk::message::method as bulk;
-use client::message::{DETAIL_BYTES_MAX, HERE, PeerHead, ServeHead, method};
+use client::message::{DETAIL_BYTES_MAX, HERE, PeerHead, ServeHead, method, origin};
 use rpc::{Status, Token, Worker};
 use slots::Key;
 use verbs::Nic;
@@ -298,10 +298,13 @@ impl<P: ClientPort> Dispatcher<P> {
         let service = head.service.get();
         if let Some(key) = self.answered_by(client, &head)? {
             let status = Status::from_code(head.status).unwrap_or(Status::Unknown);
-            self.count_status(status);
             if status == Status::Ok {
                 self.end_provider_call(replies, worker, key, status, answer);
+            } else if let Some(said) = ended_at_provider(&head, status) {
+                self.count_end(status);
+                self.end_provider_call(replies, worker, key, status, said);
             } else {
+                self.count_status(status);
                 let mut said = answer[..answer.len().min(DETAIL_BYTES_MAX)].to_vec();
                 mark_service(&mut said, status);
                 self.end_provider_call(replies, worker, key, status, &said);
@@ -368,6 +371,17 @@ impl<P: ClientPort> Dispatcher<P> {
             Caller::Thread(token, _) => self.thread_handle.answer(token, status, body),
             Caller::Peer(token) => self.reply_peer(worker, token, status, body, call.came_ns),
         }
+    }
+}
+
+/// What is said of a request that ended at its provider without a word of the service: its caller did not wait any more.
+/// `None`: the service speaks.
+fn ended_at_provider(head: &ServeHead, status: Status) -> Option<&'static [u8]> {
+    let is_over = matches!(status, Status::DeadlineExceeded | Status::Cancelled);
+    match head.origin {
+        origin::NOT_EXECUTED if is_over => Some(not_executed(status)),
+        origin::ENDED if is_over => Some(&[]),
+        _ => None,
     }
 }
 

@@ -333,7 +333,8 @@ impl Client {
             work: work.into(),
             service: PROVIDED.into(),
             status: Status::Ok.code(),
-            reserved: [0; 5],
+            origin: 0,
+            reserved: [0; 4],
         };
         let parts: [&[u8]; 3] = [&daemon_head(method::SERVE), head.as_bytes(), answer];
         let is_waiting = self.core.submit_parts(&parts, u64::MAX, SERVE).is_ok();
