@@ -95,6 +95,31 @@ fn of_postcard(error: postcard::Error) -> CodecError {
     CodecError(error.to_string().into())
 }
 
+/// JSON, for callers and services that do not have the definition: the arguments of a method are an array, those of a
+/// method without arguments `null`, and its value is a value.
+#[cfg(feature = "json")]
+#[derive(Clone, Copy, Debug)]
+pub struct Json;
+
+#[cfg(feature = "json")]
+impl<T: serde::Serialize> Encode<T> for Json {
+    fn encode(value: &T, into: &mut Vec<u8>) -> Result<(), CodecError> {
+        serde_json::to_writer(into, value).map_err(of_json)
+    }
+}
+
+#[cfg(feature = "json")]
+impl<T: serde::de::DeserializeOwned> Decode<T> for Json {
+    fn decode(bytes: &[u8]) -> Result<T, CodecError> {
+        serde_json::from_slice(bytes).map_err(of_json)
+    }
+}
+
+#[cfg(feature = "json")]
+fn of_json(error: serde_json::Error) -> CodecError {
+    CodecError(error.to_string().into())
+}
+
 /// Bytes as they are.
 #[derive(Clone, Copy, Debug)]
 pub struct Raw;

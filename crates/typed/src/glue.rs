@@ -1,13 +1,20 @@
 //! What the macro's code is made of.
 
+use std::{
+    future::poll_fn,
+    pin::pin,
+    task::Poll,
+    time::{Duration, Instant},
+};
+
 use client::{
-    CallError, Client, Description, Filler, FutureCall, FutureClient, InPlace, Inbound, Offer,
-    Status, To,
+    CallError, Client, Description, Filler, FutureClient, InPlace, Inbound, Offer, Request,
+    RequestContext, Status, To,
     message::{DAEMON, MethodRecord, method},
     name,
 };
 
-use crate::{CodecError, Decode, Encode, Failure, InPlaceAnswer, TypedError};
+use crate::{CodecError, Decode, Encode, Failure, FutureCalls, InPlaceAnswer, TypedError};
 
 /// A method of a service.
 #[derive(Clone, Copy, Debug)]
@@ -82,6 +89,34 @@ where
     }
 }
 
+/// Reads arguments, calls, and answers when the future ends. If nobody waits any more, the future is dropped.
+pub async fn answer_async<Codec, A, V, F>(
+    mut request: Request,
+    call: impl FnOnce(RequestContext, A) -> F,
+) where
+    Codec: Decode<A> + Encode<V>,
+    F: Future<Output = Result<V, Failure>>,
+{
+    let body = request.take_body();
+    let outcome = match arguments::<Codec, A>(&body) {
+        Ok(arguments) => {
+            let mut cancelled = pin!(request.context().cancelled());
+            let mut handler = pin!(call(request.context().clone(), arguments));
+            poll_fn(|task| match cancelled.as_mut().poll(task) {
+                Poll::Ready(()) => Poll::Ready(Err(Status::Cancelled.into())),
+                Poll::Pending => handler.as_mut().poll(task),
+            })
+            .await
+        }
+        Err(failure) => Err(failure),
+    };
+    let mut answer = Vec::new();
+    match outcome.and_then(|value| encode::<Codec, V>(&value, &mut answer)) {
+        Ok(()) => request.reply(Status::Ok, answer),
+        Err(Failure { status, detail }) => request.reply(status, detail),
+    }
+}
+
 /// Reads arguments and calls. A value whose codec knows its length is written later, where the daemon reads it.
 pub fn answer_in_place<Codec, A, V>(
     request: &Inbound<'_>,
@@ -115,9 +150,12 @@ fn value<Codec: Decode<A>, A, V>(
     request: &Inbound<'_>,
     call: impl FnOnce(A) -> Result<V, Failure>,
 ) -> Result<V, Failure> {
-    let arguments = Codec::decode(request.body)
-        .map_err(|error| Failure::invalid(format!("the arguments cannot be read: {error}")))?;
-    call(arguments)
+    call(arguments::<Codec, A>(request.body)?)
+}
+
+fn arguments<Codec: Decode<A>, A>(body: &[u8]) -> Result<A, Failure> {
+    Codec::decode(body)
+        .map_err(|error| Failure::invalid(format!("the arguments cannot be read: {error}")))
 }
 
 fn encode<Codec: Encode<V>, V>(value: &V, into: &mut Vec<u8>) -> Result<(), Failure> {
@@ -144,6 +182,8 @@ pub struct Caller {
     rank: u32,
     service: u16,
     has_agreed: bool,
+    /// The deadline of the next call, if that has one of its own.
+    within: Option<Duration>,
     /// Memory of bodies that are not put in place.
     scratch: Vec<u8>,
 }
@@ -153,7 +193,13 @@ impl Caller {
     #[must_use]
     pub fn new(client: Client, rank: u32, name: &str) -> Self {
         let service = name::service_number(name);
-        Self { client, rank, service, has_agreed: false, scratch: Vec::new() }
+        let (has_agreed, within, scratch) = (false, None, Vec::new());
+        Self { client, rank, service, has_agreed, within, scratch }
+    }
+
+    /// Gives the next call a deadline of its own.
+    pub fn within(&mut self, timeout: Duration) {
+        self.within = Some(timeout);
     }
 
     /// Calls a method.
@@ -170,23 +216,26 @@ impl Caller {
     where
         Codec: Encode<A> + Decode<V>,
     {
+        let timeout = self.within.take().unwrap_or_else(|| self.client.timeout());
+        let begin = Instant::now();
         if !self.has_agreed {
-            agree(&self.client.describe(self.rank, self.service)?, methods)?;
+            agree(&self.client.describe_within(self.rank, self.service, timeout)?, methods)?;
             self.has_agreed = true;
         }
+        let timeout = timeout.saturating_sub(begin.elapsed());
         let Self { client, rank, service, scratch, .. } = self;
         // What may be made again must be there again.
         let len_bytes = if client.retries() { None } else { Codec::len_bytes(arguments) };
         let Some(len_bytes) = len_bytes else {
             scratch.clear();
             Codec::encode(arguments, scratch).map_err(TypedError::Encode)?;
-            let answer = client.call(*rank, *service, method.number, scratch)?;
+            let answer = client.call_within(*rank, *service, method.number, scratch, timeout)?;
             return Codec::decode(answer).map_err(TypedError::Decode);
         };
         let to = To { rank: *rank, service: *service, method: method.number };
         let mut filled = Ok(());
         let put = |body: &mut Filler<'_>| filled = fill::<Codec, A>(arguments, body);
-        let answer = client.call_in_place(to, len_bytes, put);
+        let answer = client.call_in_place_within(to, len_bytes, timeout, put);
         filled.map_err(TypedError::Encode)?;
         Codec::decode_lent(answer?, scratch).map_err(TypedError::Decode)
     }
@@ -200,17 +249,25 @@ impl Caller {
 
 /// A client of one service on one rank, whose calls are futures.
 #[derive(Clone, Debug)]
-pub struct FutureCaller {
-    client: FutureClient,
+pub struct FutureCaller<C = FutureClient> {
+    client: C,
     rank: u32,
     service: u16,
+    timeout: Duration,
 }
 
-impl FutureCaller {
+impl<C: FutureCalls> FutureCaller<C> {
     /// Calls the service of this name on `rank`.
     #[must_use]
-    pub fn new(client: FutureClient, rank: u32, name: &str) -> Self {
-        Self { client, rank, service: name::service_number(name) }
+    pub fn new(client: C, rank: u32, name: &str) -> Self {
+        let timeout = client.timeout();
+        Self { client, rank, service: name::service_number(name), timeout }
+    }
+
+    /// The same, with calls that have this deadline.
+    #[must_use]
+    pub fn within(&self, timeout: Duration) -> Self {
+        Self { timeout, ..self.clone() }
     }
 
     /// Compares what the service says about itself with what the caller means.
@@ -220,9 +277,20 @@ impl FutureCaller {
     /// [`TypedError`].
     pub async fn check(&self, methods: &[Method]) -> Result<(), TypedError> {
         let to = To { rank: self.rank, service: DAEMON, method: method::DESCRIBE };
-        let told = self.client.call(to, &self.service.to_le_bytes()).await?;
+        let call = self.client.call_within(to, &self.service.to_le_bytes(), self.timeout);
+        let told = call.await.map_err(|error| self.of_description(error))?;
         let told = Description::decode(&told);
         agree(&told.ok_or(CallError::Unanswered(Status::Internal))?, methods)
+    }
+
+    /// What the daemon says of a question about the service is about that.
+    fn of_description(&self, error: CallError) -> CallError {
+        match error {
+            CallError::NoService(_) => {
+                CallError::NoService(To { rank: self.rank, service: self.service, method: 0 })
+            }
+            error => error,
+        }
     }
 
     /// Calls a method: the call is made at once, and ends when its future does.
@@ -230,27 +298,30 @@ impl FutureCaller {
         &self,
         method: &Method,
         arguments: &A,
-    ) -> impl Future<Output = Result<V, TypedError>> + use<Codec, A, V>
+    ) -> impl Future<Output = Result<V, TypedError>> + use<C, Codec, A, V>
     where
         Codec: Encode<A> + Decode<V>,
     {
         let to = To { rank: self.rank, service: self.service, method: method.number };
-        let call: Result<FutureCall, _> = match Codec::len_bytes(arguments) {
-            Some(len_bytes) => {
-                let mut filled = Ok(());
-                let put = |body: &mut Filler<'_>| filled = fill::<Codec, A>(arguments, body);
-                let call = self.client.call_in_place(to, len_bytes, put);
-                filled.map_err(TypedError::Encode).map(|()| call)
-            }
-            None => {
-                let mut body = Vec::new();
-                let written = Codec::encode(arguments, &mut body).map_err(TypedError::Encode);
-                written.map(|()| self.client.call(to, &body))
-            }
-        };
+        let call = self.begin::<Codec, A>(to, arguments);
         async move {
             let answer = call?.await?;
             Codec::decode(&answer).map_err(TypedError::Decode)
         }
+    }
+
+    fn begin<Codec: Encode<A>, A>(&self, to: To, arguments: &A) -> Result<C::Call, TypedError> {
+        if let Some(len_bytes) = Codec::len_bytes(arguments) {
+            let mut filled = Ok(());
+            let put = |body: &mut Filler<'_>| filled = fill::<Codec, A>(arguments, body);
+            let call = self.client.call_in_place_within(to, len_bytes, self.timeout, put);
+            filled.map_err(TypedError::Encode)?;
+            if let Some(call) = call {
+                return Ok(call);
+            }
+        }
+        let mut body = Vec::new();
+        Codec::encode(arguments, &mut body).map_err(TypedError::Encode)?;
+        Ok(self.client.call_within(to, &body, self.timeout))
     }
 }

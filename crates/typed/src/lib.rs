@@ -47,6 +47,32 @@
 //! # }
 //! ```
 //!
+//! Calls as futures are made by a [`FutureClient`](client::FutureClient), on one thread, or by a `TokioClient` (feature
+//! `tokio`), on all: `MetadataFutures::new(client, rank)` takes either. `within` names a deadline: of the next call of
+//! a `MetadataClient`, of all calls of the copy that it returns of `MetadataFutures`.
+//!
+//! The methods of an `async trait` are futures. One that nobody waits for any more is dropped at its next await:
+//!
+//! ```no_run
+//! # use copyrpc_typed::{Failure, service};
+//! service! {
+//!     async trait Clock("clock"), client ClockClient, futures ClockFutures {
+//!         fn now() -> u64;
+//!     }
+//! }
+//!
+//! struct Local;
+//! impl Clock for Local {
+//!     async fn now(&self, _: client::RequestContext) -> Result<u64, Failure> {
+//!         Ok(7)
+//!     }
+//! }
+//!
+//! # fn serve(provider: client::Provider) -> Result<(), client::ProvideError> {
+//! provider.run_async(|request| <dyn Clock>::dispatch(&Local, request))
+//! # }
+//! ```
+//!
 //! Names are what callers and services agree by: each stands for a number ([`client::name`]). With its first
 //! call a client also asks what the service's types are, so that a service of another version is told apart
 //! from nonsense: [`TypedError::Mismatch`].
@@ -54,17 +80,22 @@
 //! | codec | values |
 //! |---|---|
 //! | [`Postcard`], if none is named | what `serde` knows |
+//! | `Json` (feature `json`) | what `serde` knows, for callers in C and Python too: arguments are an array |
 //! | [`Raw`] | bytes: `fn get(key: Vec<u8>) -> Vec<u8>` |
 //! | one of your own | what it implements [`Encode`] and [`Decode`] for |
 
 #![forbid(unsafe_code)]
 
+mod calls;
 mod codec;
 mod failure;
 mod macros;
 
+pub use calls::FutureCalls;
 #[doc(hidden)]
 pub use client;
+#[cfg(feature = "json")]
+pub use codec::Json;
 #[cfg(feature = "postcard")]
 pub use codec::Postcard;
 pub use codec::{CodecError, Decode, Encode, Raw};

@@ -6,6 +6,10 @@
 /// `dispatch(handler, request, answer)`, what it serves with, or `dispatch_in_place(handler, request)` for
 /// [`Provider::serve_in_place`](client::Provider::serve_in_place). A method gets the request as it came, and its
 /// arguments. After the names may stand `codec SomeCodec`.
+///
+/// The methods of an `async trait` are futures, and get the context of the request; its `dispatch(handler, request)` is
+/// the future for [`Provider::run_async`](client::Provider::run_async), or for an executor that
+/// [`Provider::run`](client::Provider::run) gives it to. Clients do not see the difference.
 #[macro_export]
 macro_rules! service {
     (
@@ -17,6 +21,19 @@ macro_rules! service {
         $crate::service! {
             $(#[$doc])*
             $vis trait $service($name), client $client, futures $futures, codec $crate::Postcard {
+                $($methods)*
+            }
+        }
+    };
+    (
+        $(#[$doc:meta])*
+        $vis:vis async trait $service:ident($name:literal), client $client:ident, futures $futures:ident {
+            $($methods:tt)*
+        }
+    ) => {
+        $crate::service! {
+            $(#[$doc])*
+            $vis async trait $service($name), client $client, futures $futures, codec $crate::Postcard {
                 $($methods)*
             }
         }
@@ -48,21 +65,6 @@ macro_rules! service {
         }
 
         impl dyn $service {
-            /// What the service is called.
-            $vis const NAME: &'static str = $name;
-
-            const METHODS: &'static [$crate::glue::Method] = &[$(
-                $crate::glue::Method::new(
-                    stringify!($method),
-                    concat!("(" $(, stringify!($type), ",")*, ")", stringify!($value)),
-                )
-            ),*];
-
-            /// What a provider offers.
-            $vis fn offer() -> $crate::client::Offer {
-                $crate::glue::offer($name, Self::METHODS)
-            }
-
             /// Answers a request.
             #[allow(dead_code, reason = "a program serves as it needs")]
             $vis fn dispatch(
@@ -100,6 +102,90 @@ macro_rules! service {
             }
         }
 
+        $crate::service! {
+            @callers $vis $service($name), $client, $futures, $codec {
+                $( $(#[$method_doc])* fn $method($($argument: $type),*) -> $value; )*
+            }
+        }
+    };
+    (
+        $(#[$doc:meta])*
+        $vis:vis async trait $service:ident($name:literal), client $client:ident, futures $futures:ident,
+            codec $codec:path {
+            $(
+                $(#[$method_doc:meta])*
+                fn $method:ident($($argument:ident: $type:ty),* $(,)?) -> $value:ty;
+            )*
+        }
+    ) => {
+        $(#[$doc])*
+        $vis trait $service {
+            $(
+                $(#[$method_doc])*
+                ///
+                /// # Errors
+                ///
+                /// What the caller is told.
+                fn $method(
+                    &self,
+                    request: $crate::client::RequestContext,
+                    $($argument: $type),*
+                ) -> impl ::core::future::Future<
+                    Output = ::core::result::Result<$value, $crate::Failure>,
+                >
+                where
+                    Self: Sized;
+            )*
+        }
+
+        impl dyn $service {
+            /// Answers a request. The future of a method that nobody waits for any more is dropped.
+            #[allow(dead_code, reason = "a program serves as it needs")]
+            $vis async fn dispatch(handler: &impl $service, request: $crate::client::Request) {
+                $(
+                    if request.method() == $crate::client::name::method_number(stringify!($method)) {
+                        return $crate::glue::answer_async::<$codec, ($($type,)*), $value, _>(
+                            request,
+                            |context, ($($argument,)*)| handler.$method(context, $($argument),*),
+                        )
+                        .await;
+                    }
+                )*
+                request.reply($crate::client::Status::Unimplemented, ::std::vec::Vec::new());
+            }
+        }
+
+        $crate::service! {
+            @callers $vis $service($name), $client, $futures, $codec {
+                $( $(#[$method_doc])* fn $method($($argument: $type),*) -> $value; )*
+            }
+        }
+    };
+    (
+        @callers $vis:vis $service:ident($name:literal), $client:ident, $futures:ident, $codec:path {
+            $(
+                $(#[$method_doc:meta])*
+                fn $method:ident($($argument:ident: $type:ty),*) -> $value:ty;
+            )*
+        }
+    ) => {
+        impl dyn $service {
+            /// What the service is called.
+            $vis const NAME: &'static str = $name;
+
+            const METHODS: &'static [$crate::glue::Method] = &[$(
+                $crate::glue::Method::new(
+                    stringify!($method),
+                    concat!("(" $(, stringify!($type), ",")*, ")", stringify!($value)),
+                )
+            ),*];
+
+            /// What a provider offers.
+            $vis fn offer() -> $crate::client::Offer {
+                $crate::glue::offer($name, Self::METHODS)
+            }
+        }
+
         const _: () = assert!(
             $crate::glue::are_distinct(<dyn $service>::METHODS),
             "two methods' names share a number: rename one",
@@ -114,6 +200,12 @@ macro_rules! service {
             /// Calls the service on `rank`.
             $vis fn new(client: $crate::client::Client, rank: u32) -> Self {
                 Self($crate::glue::Caller::new(client, rank, $name))
+            }
+
+            /// Gives the next call a deadline of its own.
+            $vis fn within(&mut self, timeout: ::core::time::Duration) -> &mut Self {
+                self.0.within(timeout);
+                self
             }
 
             /// The client, for other services.
@@ -144,22 +236,27 @@ macro_rules! service {
 
         /// Calls the service; each call is a future.
         #[derive(Clone, Debug)]
-        $vis struct $futures($crate::glue::FutureCaller);
+        $vis struct $futures<C = $crate::client::FutureClient>($crate::glue::FutureCaller<C>);
 
         #[allow(dead_code, reason = "a program calls what it needs")]
-        impl $futures {
+        impl<C: $crate::FutureCalls> $futures<C> {
             /// Calls the service on `rank`, after a look whether it means the same types.
             ///
             /// # Errors
             ///
             #[doc = "`TypedError`."]
             $vis async fn new(
-                client: $crate::client::FutureClient,
+                client: C,
                 rank: u32,
             ) -> ::core::result::Result<Self, $crate::TypedError> {
                 let caller = $crate::glue::FutureCaller::new(client, rank, $name);
                 caller.check(<dyn $service>::METHODS).await?;
                 Ok(Self(caller))
+            }
+
+            /// The same, with calls that have this deadline.
+            $vis fn within(&self, timeout: ::core::time::Duration) -> Self {
+                Self(self.0.within(timeout))
             }
 
             $(
@@ -173,7 +270,7 @@ macro_rules! service {
                     $($argument: $type),*
                 ) -> impl ::core::future::Future<
                     Output = ::core::result::Result<$value, $crate::TypedError>,
-                > + use<> {
+                > + use<C> {
                     const METHOD: $crate::glue::Method =
                         $crate::glue::Method::new(stringify!($method), "");
                     self.0.call::<$codec, ($($type,)*), $value>(&METHOD, &($($argument,)*))
