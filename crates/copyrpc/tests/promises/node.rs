@@ -1,0 +1,133 @@
+//! A daemon that can be stopped and started, and a service whose requests a test can hold.
+
+use std::{
+    env, fs,
+    path::PathBuf,
+    process,
+    sync::{Arc, Mutex},
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use copyrpc::{
+    ClientConfig, JobId, Provider, ProviderStop, Request, Retry, Runtime, Status,
+    daemon::{self, BackgroundDaemon},
+    nic::Selection,
+    typed::{Raw, service},
+};
+
+service! {
+    /// What a test asks for.
+    pub(crate) trait Probe("probe"), client ProbeClient, futures ProbeFutures, codec Raw {
+        /// The body.
+        fn echo(body: Vec<u8>) -> Vec<u8>;
+        /// Nothing before the test says so.
+        fn hold(body: Vec<u8>) -> Vec<u8>;
+        /// Not found, and the body as the reason.
+        fn refuse(body: Vec<u8>) -> Vec<u8>;
+        /// A method that the provider does not have.
+        fn absent(body: Vec<u8>) -> Vec<u8>;
+    }
+}
+
+/// Longest wait for what comes soon, on a busy machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Waits until something is so.
+pub(crate) fn eventually(what: &str, is_so: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < PATIENCE, "{what}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A node of one daemon.
+pub(crate) struct Node {
+    runtime: Runtime,
+    folder: PathBuf,
+    daemon: Option<BackgroundDaemon>,
+}
+
+impl Node {
+    pub(crate) fn start() -> Self {
+        static COUNT: Mutex<u32> = Mutex::new(0);
+        let number = {
+            let mut count = COUNT.lock().unwrap();
+            *count += 1;
+            *count
+        };
+        let folder = env::temp_dir().join(format!("copyrpc-promises-{}-{number}", process::id()));
+        let runtime = Runtime::new(folder.clone(), JobId::new("promises").unwrap(), "").unwrap();
+        let mut node = Self { runtime, folder, daemon: None };
+        node.start_daemon();
+        node
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.runtime.socket()
+    }
+
+    pub(crate) fn start_daemon(&mut self) {
+        let alone = daemon::alone(self.runtime.clone());
+        let daemon = BackgroundDaemon::start(alone, Selection::from_env(), |_| Default::default());
+        self.daemon = Some(daemon.unwrap());
+    }
+
+    /// Calls in flight end with their daemon.
+    pub(crate) fn stop_daemon(&mut self) {
+        self.daemon.take().unwrap().stop().unwrap();
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        drop(self.daemon.take());
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// A provider of [`Probe`], ended with the value.
+pub(crate) struct Service {
+    pub(crate) held: Arc<Mutex<Vec<Request>>>,
+    stop: ProviderStop,
+    serving: Option<JoinHandle<()>>,
+}
+
+impl Service {
+    pub(crate) fn start(node: &Node) -> Self {
+        let offer = <dyn Probe>::offer().window(64).reconnecting(Retry::standard());
+        let provider = Provider::offer(&node.socket(), &offer, ClientConfig::default()).unwrap();
+        let held = Arc::new(Mutex::new(Vec::new()));
+        let (holds, stop) = (Arc::clone(&held), provider.stop_handle());
+        let numbers = ["echo", "hold", "refuse"].map(copyrpc::name::method_number);
+        let serve = move || {
+            let served = provider.run(|mut request| {
+                let [echo, hold, refuse] = numbers;
+                let body = request.take_body();
+                match request.method() {
+                    method if method == echo => request.reply(Status::Ok, body),
+                    method if method == refuse => request.reply(Status::NotFound, body),
+                    method if method == hold => holds.lock().unwrap().push(request),
+                    _ => request.reply(Status::Unimplemented, Vec::new()),
+                }
+            });
+            // It ends with its test at the latest.
+            drop(served);
+        };
+        Self { held, stop, serving: Some(thread::spawn(serve)) }
+    }
+
+    /// Requests that are held.
+    pub(crate) fn holds(&self) -> usize {
+        self.held.lock().unwrap().len()
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.held.lock().unwrap().clear();
+        self.stop.stop();
+        let _ = self.serving.take().map(JoinHandle::join);
+    }
+}

@@ -1,0 +1,205 @@
+//! What every form of serving promises.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use copyrpc::{
+    CallError, Client, ClientConfig, Filler, HERE, InPlace, Inbound, Offer, ProvideError, Provider,
+    Request, Retry, Status,
+};
+
+use crate::node::{Node, PATIENCE};
+
+/// A row of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Serve,
+    ServeInPlace,
+    ServeOn,
+    Run,
+    RunAsync,
+}
+
+impl Form {
+    const ALL: [Self; 5] =
+        [Self::Serve, Self::ServeInPlace, Self::ServeOn, Self::Run, Self::RunAsync];
+}
+
+const SERVICE: u16 = 900;
+const ECHO: u16 = 1;
+/// Sleeps beyond the deadline, looks whether anybody waits, and says what a service says then.
+const SLEEP: u16 = 2;
+/// Answers with as many bytes as the body says.
+const LENGTH: u16 = 3;
+
+fn handle(request: &Inbound<'_>, answer: &mut Vec<u8>) -> Status {
+    match request.method {
+        ECHO => answer.extend_from_slice(request.body),
+        SLEEP => {
+            while !request.is_cancelled() {
+                thread::sleep(Duration::from_millis(1));
+            }
+            answer.extend_from_slice(b"nobody waits");
+            return Status::Cancelled;
+        }
+        LENGTH => {
+            let len_bytes = u32::from_le_bytes(request.body.try_into().unwrap());
+            answer.resize(len_bytes as usize, 7);
+        }
+        _ => return Status::Unimplemented,
+    }
+    Status::Ok
+}
+
+fn handle_later(request: Request) {
+    let context = request.context();
+    let inbound = Inbound {
+        rank: context.rank,
+        method: context.method,
+        body: request.body(),
+        context: Some(context.caller),
+        cancellation: None,
+    };
+    let mut answer = Vec::new();
+    let status = handle(&inbound, &mut answer);
+    request.reply(status, answer);
+}
+
+fn serve(form: Form, provider: Provider) -> Result<(), ProvideError> {
+    match form {
+        Form::Serve => provider.serve(|request, answer| Some(handle(request, answer))),
+        Form::ServeInPlace => provider.serve_in_place(|request| {
+            let mut answer = Vec::new();
+            Some(match handle(request, &mut answer) {
+                Status::Ok => InPlace::of(answer.len(), move |to: &mut Filler<'_>| {
+                    to.put(&answer).unwrap();
+                }),
+                status => InPlace::failed(status, answer),
+            })
+        }),
+        Form::ServeOn => provider.serve_on(2, handle),
+        Form::Run => provider.run(handle_later),
+        Form::RunAsync => provider.run_async(|request| async move { handle_later(request) }),
+    }
+}
+
+/// Runs a scenario on each form, with a node of its own.
+fn each(run: impl Fn(Form, &mut Node) + Sync) {
+    thread::scope(|scope| {
+        for form in Form::ALL {
+            let run = &run;
+            scope.spawn(move || {
+                let mut node = Node::start();
+                let offer = Offer::new(SERVICE).reconnecting(Retry::standard());
+                let provider = Provider::offer(&node.socket(), &offer, ClientConfig::default());
+                let provider = provider.unwrap();
+                let stop = provider.stop_handle();
+                let serving = thread::spawn(move || serve(form, provider));
+                run(form, &mut node);
+                stop.stop();
+                serving.join().unwrap().unwrap();
+            });
+        }
+    });
+}
+
+fn client(node: &Node) -> Client {
+    let config = ClientConfig { timeout: PATIENCE, ..ClientConfig::default() };
+    Client::connect(&node.socket(), config).unwrap()
+}
+
+#[test]
+fn what_came_too_late_ends_with_its_deadline_and_nobody_blames_the_service() {
+    each(|form, node| {
+        let mut client = client(node);
+        for number in 0..600_u64 {
+            let within = Duration::from_micros(number % 3 * 20);
+            if let Err(error) = client.call_within(HERE, SERVICE, ECHO, b"late", within) {
+                assert_eq!(error.status(), Status::DeadlineExceeded, "{form:?}: {error}");
+                assert!(!matches!(error, CallError::Service(_)), "{form:?}: {error}");
+            }
+        }
+        assert_eq!(client.call(HERE, SERVICE, ECHO, b"in time"), Ok(&b"in time"[..]), "{form:?}");
+    });
+}
+
+#[test]
+fn what_a_service_says_after_the_deadline_is_not_its_word() {
+    each(|form, node| {
+        let mut client = client(node);
+        for _ in 0..20 {
+            let within = Duration::from_millis(20);
+            let error = client.call_within(HERE, SERVICE, SLEEP, b"", within).unwrap_err();
+            assert_eq!(error.status(), Status::DeadlineExceeded, "{form:?}: {error}");
+            assert!(!matches!(error, CallError::Service(_)), "{form:?}: {error}");
+        }
+    });
+}
+
+#[test]
+fn an_answer_that_is_too_long_says_so_and_what_to_use_instead() {
+    each(|form, node| {
+        let mut client = client(node);
+        let len_bytes = 8_u32 << 20;
+        let error = client.call(HERE, SERVICE, LENGTH, &len_bytes.to_le_bytes()).unwrap_err();
+        assert_eq!(error.status(), Status::OutOfRange, "{form:?}: {error}");
+        let words = error.to_string();
+        let said = ["8388608 B", "stream", "bulk", "COPYRPC_MESSAGE_BYTES_MAX"];
+        assert!(said.iter().all(|said| words.contains(said)), "{form:?}: {words}");
+        assert!(error.detail().len() <= ClientConfig::default().response_bytes as usize, "{words}");
+    });
+}
+
+#[test]
+fn a_provider_that_reconnects_waits_longer_than_a_service_manager_takes() {
+    each(|form, node| {
+        let mut first = client(node);
+        assert_eq!(first.call(HERE, SERVICE, ECHO, b"first"), Ok(&b"first"[..]), "{form:?}");
+        node.stop_daemon();
+        thread::sleep(Duration::from_millis(1500));
+        node.start_daemon();
+        let (mut next, begin) = (client(node), Instant::now());
+        while let Err(error) = next.call(HERE, SERVICE, ECHO, b"next") {
+            assert!(begin.elapsed() < PATIENCE, "{form:?}: {error}");
+            thread::sleep(Duration::from_millis(10));
+        }
+    });
+}
+
+#[test]
+fn a_provider_that_is_to_give_up_does_and_one_that_is_stopped_ends_at_once() {
+    let mut node = Node::start();
+    let socket = node.socket();
+    let longest = Duration::from_millis(200);
+    let offers = [
+        Offer::new(1).reconnecting_within(Retry::standard(), longest),
+        Offer::new(2).reconnecting(Retry { backoff: PATIENCE, ..Retry::standard() }),
+    ];
+    let providers =
+        offers.map(|offer| Provider::offer(&socket, &offer, ClientConfig::default()).unwrap());
+    let stops = providers.each_ref().map(Provider::stop_handle);
+    let [giving_up, stopped] = providers.map(|it| thread::spawn(move || serve(Form::Serve, it)));
+    node.stop_daemon();
+    let error = giving_up.join().unwrap().unwrap_err();
+    assert!(matches!(&error, ProvideError::Call(error) if error.is_daemon_gone()), "{error}");
+    assert!(!stopped.is_finished());
+    stops[1].stop();
+    stopped.join().unwrap().unwrap();
+}
+
+#[test]
+fn the_next_call_with_lent_memory_is_waited_for_as_long_as_was_said() {
+    let node = Node::start();
+    let config = ClientConfig::default();
+    let mut provider = client::bulk::BulkProvider::offer(&node.socket(), 5, config).unwrap();
+    let shortest = (0..5).map(|_| {
+        let begin = Instant::now();
+        assert!(provider.next(Duration::from_millis(50)).unwrap().is_none());
+        assert!(begin.elapsed() >= Duration::from_millis(50));
+        begin.elapsed()
+    });
+    let shortest = shortest.min().unwrap();
+    assert!(shortest < Duration::from_millis(500), "{shortest:?}");
+}
