@@ -4,8 +4,10 @@
 use std::{
     env, fs,
     io::{BufRead as _, BufReader},
+    os::unix::fs::PermissionsExt as _,
     path::Path,
     process::{self, Child, Command, Stdio},
+    thread,
 };
 
 use copyrpc::{
@@ -68,6 +70,64 @@ fn server_and_client_find_the_daemon_and_each_other() {
     assert_eq!(lines[0], "hello, world");
     for number in 0..8 {
         assert!(lines.contains(&format!("{number}: hello, call {number}").as_str()), "{printed}");
+    }
+    fs::remove_dir_all(folder).expect("no longer used");
+}
+
+/// Daemons of three ranks on this node, which find each other in a folder.
+fn start_ranks(folder: &Path) -> Vec<BackgroundDaemon> {
+    let meet = folder.join("meet");
+    fs::create_dir_all(&meet).expect("a folder");
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o700)).expect("an own folder");
+    let secret = daemon::Secret::random();
+    let start = |rank: u32| {
+        let job = JobId::new("default").expect("a name");
+        let runtime = Runtime::new(folder.to_owned(), job, &rank.to_string());
+        let mut serving = daemon::alone(runtime.expect("a short path"));
+        serving.rank_info = daemon::RankInfo::new(rank, 3).expect("one of three");
+        serving.secret = secret.clone();
+        serving.config.start = daemon::config::Start::File(meet.clone());
+        thread::spawn(|| {
+            BackgroundDaemon::start(serving, Selection::from_env(), |_| Default::default())
+        })
+    };
+    let starting: Vec<_> = (0..3).map(start).collect();
+    starting.into_iter().map(|it| it.join().expect("no panic").expect("a daemon")).collect()
+}
+
+fn serve_metadata(folder: &Path, rank: u32) -> Running {
+    let mut command = example("metadata", folder);
+    command.arg("serve").env("COPYRPC_INSTANCE", rank.to_string());
+    let mut running = Running(command.spawn().expect("cargo build --examples"));
+    assert_eq!(first_line(&mut running), "the service is offered");
+    running
+}
+
+#[test]
+fn a_metadata_service_on_three_ranks_is_called_while_one_is_killed_and_started_again() {
+    let folder = env::temp_dir().join(format!("copyrpc-examples-ranks-{}", process::id()));
+    let daemons = start_ranks(&folder);
+    let mut services: Vec<_> = (0..3).map(|rank| serve_metadata(&folder, rank)).collect();
+    let mut command = example("metadata", &folder);
+    command.arg("call").env("COPYRPC_INSTANCE", "0").stderr(Stdio::inherit());
+    let mut calling = Running(command.spawn().expect("cargo build --examples"));
+    let output = calling.0.stdout.take().expect("a pipe");
+    let mut lines = BufReader::new(output).lines().map(|line| line.expect("text"));
+    for rank in 0..3 {
+        let stat = lines.next().expect("a line");
+        assert!(stat.starts_with(&format!("rank {rank}: Stat {{")), "{stat}");
+    }
+    let beside = lines.next().expect("a line");
+    assert!(beside.starts_with("100 calls beside 3 slow ones"), "{beside}");
+    let kill_now = lines.next().expect("a line");
+    assert!(kill_now.starts_with("calling for 3 s"), "{kill_now}");
+    drop(services.pop());
+    services.push(serve_metadata(&folder, 2));
+    let last = lines.next().expect("a line");
+    assert!(last.ends_with("calls, none failed"), "{last}");
+    drop(services);
+    for daemon in daemons {
+        daemon.stop().expect("it has served");
     }
     fs::remove_dir_all(folder).expect("no longer used");
 }
