@@ -243,8 +243,11 @@ impl<C> Pipeline<C> {
 
     /// Tells the daemon of calls that were given up: one message at a time, and more while most of the room is free.
     fn tell_given_up(&mut self) {
+        if self.given_up.calls.is_empty() {
+            return;
+        }
         let is_roomy = self.ipc.free() > self.ipc.depth() / 2;
-        if self.given_up.calls.is_empty() || self.given_up.telling > 0 && !is_roomy {
+        if self.given_up.telling > 0 && !is_roomy {
             return;
         }
         let calls = std::mem::take(&mut self.given_up.calls);

@@ -1,7 +1,7 @@
 //! The source of requests of this node's processes: shared memory, or a test.
 
 use core::ops::Range;
-use std::{fmt::Debug, os::fd::OwnedFd};
+use std::{fmt::Debug, hash::Hash, os::fd::OwnedFd};
 
 use client::{
     Filler, LentBytes,
@@ -123,7 +123,7 @@ pub struct ClientEntry {
 /// The clients of a daemon. No method waits. Each request is answered once, by its address.
 pub trait ClientPort {
     /// The address of the answer to one request.
-    type ReplyTo: Copy + Eq + Debug;
+    type ReplyTo: Copy + Eq + Hash + Debug;
     /// Names a client among all that there ever were.
     type Client: Copy + Eq + Debug;
     /// Answers requests.

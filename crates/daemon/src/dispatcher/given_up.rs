@@ -1,5 +1,7 @@
 //! Calls that their own process gave up: it is there, and waits for other calls.
 
+use std::collections::HashSet;
+
 use rpc::{Status, Worker};
 use verbs::Nic;
 
@@ -19,11 +21,11 @@ const REMEMBERED_MAX: usize = 1024;
 
 /// Calls that were given up since the last look.
 #[derive(Debug)]
-pub(super) struct GivenUp<P: ClientPort>(Vec<P::ReplyTo>);
+pub(super) struct GivenUp<P: ClientPort>(HashSet<P::ReplyTo>);
 
 impl<P: ClientPort> Default for GivenUp<P> {
     fn default() -> Self {
-        Self(Vec::new())
+        Self(HashSet::new())
     }
 }
 
