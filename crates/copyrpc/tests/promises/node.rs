@@ -2,7 +2,8 @@
 
 use std::{
     env, fs,
-    path::PathBuf,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
     process,
     sync::{Arc, Mutex},
     thread::{self, JoinHandle},
@@ -87,6 +88,44 @@ impl Drop for Node {
     }
 }
 
+/// Daemons of two ranks on this node, which find each other in a folder, and the sockets of both.
+pub(crate) struct Pair {
+    pub(crate) sockets: [PathBuf; 2],
+    daemons: Vec<BackgroundDaemon>,
+    folder: PathBuf,
+}
+
+impl Pair {
+    pub(crate) fn start() -> Self {
+        let folder = env::temp_dir().join(format!("copyrpc-promises-pair-{}", process::id()));
+        fs::create_dir_all(folder.join("meet")).unwrap();
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).unwrap();
+        let secret = daemon::Secret::random();
+        let runtimes = ["0", "1"].map(|instance| {
+            Runtime::new(folder.clone(), JobId::new("pair").unwrap(), instance).unwrap()
+        });
+        let sockets = runtimes.each_ref().map(Runtime::socket);
+        let starting = (0..).zip(runtimes).map(|(rank, runtime)| {
+            let mut serving = daemon::alone(runtime);
+            serving.rank_info = daemon::RankInfo::new(rank, 2).unwrap();
+            serving.secret = secret.clone();
+            serving.config.start = daemon::config::Start::File(folder.join("meet"));
+            let nic = Selection::from_env();
+            thread::spawn(|| BackgroundDaemon::start(serving, nic, |_| Default::default()))
+        });
+        let starting: Vec<_> = starting.collect();
+        let daemons = starting.into_iter().map(|it| it.join().unwrap().unwrap()).collect();
+        Self { sockets, daemons, folder }
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        self.daemons.clear();
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
 /// A provider of [`Probe`], ended with the value.
 pub(crate) struct Service {
     pub(crate) held: Arc<Mutex<Vec<Request>>>,
@@ -96,8 +135,12 @@ pub(crate) struct Service {
 
 impl Service {
     pub(crate) fn start(node: &Node) -> Self {
+        Self::start_at(&node.socket())
+    }
+
+    pub(crate) fn start_at(socket: &Path) -> Self {
         let offer = <dyn Probe>::offer().window(64).reconnecting(Retry::standard());
-        let provider = Provider::offer(&node.socket(), &offer, ClientConfig::default()).unwrap();
+        let provider = Provider::offer(socket, &offer, ClientConfig::default()).unwrap();
         let held = Arc::new(Mutex::new(Vec::new()));
         let (holds, stop) = (Arc::clone(&held), provider.stop_handle());
         let numbers = ["echo", "hold", "refuse"].map(copyrpc::name::method_number);

@@ -10,7 +10,7 @@ use copyrpc::{CallError, ClientConfig, Retry, Status, ipc};
 
 use crate::{
     clients::{Ask, Handle, Kind, join},
-    node::{Node, PATIENCE, Service, eventually},
+    node::{Node, PATIENCE, Pair, Service, eventually},
 };
 
 const SHORT: Duration = Duration::from_millis(100);
@@ -42,8 +42,11 @@ fn config() -> ClientConfig {
 }
 
 fn retrying() -> ClientConfig {
-    let backoff_max = Duration::from_millis(50);
-    let retry = Retry { retries_max: 1000, backoff_max, awaits_service: true, ..Retry::standard() };
+    // Ten retries are saved up, in which a service on a busy machine has to have come.
+    let backoff = Duration::from_millis(20);
+    let backoff_max = Duration::from_secs(4);
+    let retry = Retry { retries_max: 1000, backoff, backoff_max, ..Retry::standard() };
+    let retry = Retry { awaits_service: true, ..retry };
     ClientConfig { retry: Retry { budget_percent: 100_000, ..retry }, ..config() }
 }
 
@@ -256,6 +259,36 @@ fn whoever_executes_a_call_that_is_given_up_is_told() {
             assert_eq!(client.call(Ask::ECHO).answer.unwrap(), b"body", "{kind:?}");
         },
     );
+}
+
+#[test]
+fn whoever_executes_a_call_of_another_rank_that_is_given_up_is_told() {
+    let pair = Pair::start();
+    let service = Service::start_at(&pair.sockets[1]);
+    let client = client::tokio::TokioClient::connect(&pair.sockets[0], config()).unwrap();
+    let futures = copyrpc::FutureClient::connect(&pair.sockets[0], config()).unwrap();
+    let to = copyrpc::To {
+        rank: 1,
+        service: copyrpc::name::service_number("probe"),
+        method: copyrpc::name::method_number("hold"),
+    };
+    let told_after = |drop_call: Box<dyn FnOnce()>| {
+        eventually("it is held", || service.holds() == 1);
+        let begin = Instant::now();
+        drop_call();
+        let is_told = || service.held.lock().unwrap().iter().all(|it| it.context().is_cancelled());
+        eventually("the handler is told", is_told);
+        service.held.lock().unwrap().clear();
+        begin.elapsed()
+    };
+    let soonest = (0..5).map(|_| {
+        let call = client.call(to, b"");
+        let of_tokio = told_after(Box::new(move || drop(call)));
+        let call = futures.call(to, b"");
+        of_tokio.max(told_after(Box::new(move || drop(call))))
+    });
+    let soonest = soonest.min().unwrap();
+    assert!(soonest < TOLD_MAX, "{soonest:?}");
 }
 
 #[test]
