@@ -161,7 +161,7 @@ fn a_connection_too_many_is_refused_in_true_words_and_logged() {
         log.lines().map_while(Result::ok).try_for_each(|line| tell.send(line))
     });
     let mut seen = Vec::new();
-    while !seen.iter().any(|line: &String| line.contains("connections were refused")) {
+    while !seen.iter().any(|line: &String| line.contains("COPYRPC_CLIENTS_MAX allows")) {
         let line = told.recv_timeout(Duration::from_secs(20));
         seen.push(line.unwrap_or_else(|_| panic!("nothing is logged: {seen:?}")));
     }
