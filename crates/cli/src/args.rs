@@ -42,6 +42,7 @@ Exit codes:
   1  it failed: nobody answers, a benchmark failed, or its data arrived wrong
   2  the command line, a variable or the file of knobs makes no sense
   3  this machine lacks something: two cores, the NIC, or what `doctor` found
+  75 a daemon lacks what may come by itself: a port, a device, the rendezvous
 
 Every knob is a flag of `daemon` and `config`, a variable COPYRPC_NAME, and a line of the TOML file \
 that --config or COPYRPC_CONFIG names; `copyrpc config` lists them.
