@@ -23,6 +23,9 @@ fn told(cause: Rejection) -> &'static str {
             "this daemon has no memory or no descriptor left for another client; raise `ulimit -n`, `ulimit -v`, \
              or the limit of the control group"
         }
+        Rejection::Descriptors => {
+            "this daemon has no descriptor left for another connection; raise `ulimit -n` (systemd: LimitNOFILE)"
+        }
         Rejection::Version => {
             "they speak another version of the protocol; use the library that came with the daemon"
         }

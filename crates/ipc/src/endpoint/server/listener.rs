@@ -171,7 +171,7 @@ impl ClientListener {
                 }
                 Err(SocketError::TimedOut) => return ran_out,
                 Err(SocketError::Os { .. }) if self.spare.refuse_next(listener).is_some() => {
-                    self.turned_away += 1;
+                    self.rejections.add(Rejection::Descriptors);
                     ran_out = true;
                 }
                 Err(SocketError::Os { .. }) => {

@@ -11,8 +11,10 @@ pub enum Rejection {
     UserLimit,
     /// The process has as many clients as one process may have.
     ProcessLimit,
-    /// The server has no memory or no descriptor left.
+    /// The server has no memory or no descriptor left for the client's memory.
     Resources,
+    /// The server has no descriptor for the client's connection.
+    Descriptors,
     /// The client speaks another version.
     Version,
     /// The process belongs to another user.
@@ -23,11 +25,12 @@ pub enum Rejection {
 
 impl Rejection {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Full,
         Self::UserLimit,
         Self::ProcessLimit,
         Self::Resources,
+        Self::Descriptors,
         Self::Version,
         Self::ForeignUser,
         Self::NoHello,
@@ -40,6 +43,7 @@ impl From<RefuseReason> for Rejection {
             RefuseReason::ServerFull => Self::Full,
             RefuseReason::UserLimit => Self::UserLimit,
             RefuseReason::ProcessLimit => Self::ProcessLimit,
+            RefuseReason::Descriptors => Self::Descriptors,
             RefuseReason::Version => Self::Version,
             RefuseReason::ResourceExhausted | RefuseReason::Unknown => Self::Resources,
         }
