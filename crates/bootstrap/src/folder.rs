@@ -20,8 +20,11 @@ use std::{
 
 use os::{
     clock,
+    lock::{self, LockState},
+    plain_file,
     process::{Process, ProcessError, ProcessId},
 };
+use rustix::fs::{FlockOperation, flock};
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
     little_endian::{U32, U64},
@@ -67,8 +70,8 @@ pub struct Folder {
     secret: Secret,
     rank_info: RankInfo,
     timeout: Duration,
-    /// The file that was put there.
-    ours: Option<PathBuf>,
+    /// The file that was put there, and its lock: it tells ranks of other PID namespaces that this one lives.
+    ours: Option<(PathBuf, File)>,
 }
 
 impl Folder {
@@ -89,7 +92,7 @@ impl Folder {
     }
 
     fn contents(&self, blob: &[u8]) -> Vec<u8> {
-        let id = Process::open(process::id()).map(|process| process.id());
+        let id = ProcessId::own();
         let mut host = [0; HOST_BYTES_MAX];
         let name = host_name();
         let len = name.len().min(HOST_BYTES_MAX);
@@ -98,9 +101,9 @@ impl Folder {
             magic: MAGIC,
             rank: self.rank_info.rank().into(),
             size: self.rank_info.size().into(),
-            pid: process::id().into(),
+            pid: id.pid.into(),
             blob_bytes: u32::try_from(blob.len()).unwrap_or(u32::MAX).into(),
-            start_ticks: id.map_or(0, |id| id.start_ticks).into(),
+            start_ticks: id.start_ticks.into(),
             job: self.job.padded(),
             host,
         };
@@ -121,20 +124,19 @@ impl Folder {
             let path = path.to_owned();
             move |source| BootstrapError::Folder { operation, path, source }
         };
-        let published =
-            written.map_err(fail("write", &temporary)).and_then(|()| {
-                match fs::hard_link(&temporary, &path) {
-                    Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                        self.check_holder(&path)?;
-                        fs::rename(&temporary, &path).map_err(fail("replace", &path))
-                    }
-                    linked => linked.map_err(fail("create", &path)),
+        let published = written.map_err(fail("write", &temporary)).and_then(|file| {
+            let published = match fs::hard_link(&temporary, &path) {
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                    self.check_holder(&path)?;
+                    fs::rename(&temporary, &path).map_err(fail("replace", &path))
                 }
-            });
+                linked => linked.map_err(fail("create", &path)),
+            };
+            published.map(|()| file)
+        });
         // It is gone already if it was renamed.
         let _ = fs::remove_file(&temporary);
-        published?;
-        self.ours = Some(path);
+        self.ours = Some((path, published?));
         self.sweep();
         Ok(())
     }
@@ -160,7 +162,9 @@ impl Folder {
         let Some((head, _)) = self.read(path, self.rank_info.rank()) else { return Ok(()) };
         let host = host_of(&head);
         let id = ProcessId { pid: head.pid.get(), start_ticks: head.start_ticks.get() };
-        if host == host_name() && Process::is_gone(id) {
+        // The process table knows the processes of one PID namespace, the lock those of all.
+        let is_locked = matches!(lock::state_of(path), Ok(LockState::Held { .. }));
+        if host == host_name() && Process::is_gone(id) && !is_locked {
             return Ok(());
         }
         Err(BootstrapError::Duplicate {
@@ -173,7 +177,7 @@ impl Folder {
     /// The file of a rank, if it is there, whole and of this job.
     fn read(&self, path: &Path, rank: u32) -> Option<(Head, Vec<u8>)> {
         let mut bytes = Vec::new();
-        let file = File::open(path).ok()?;
+        let file = plain_file::open(path).ok()?;
         file.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes).ok()?;
         let (signed, proof) = bytes.split_at_checked(bytes.len().checked_sub(PROOF_BYTES)?)?;
         let (head, blob) = Head::read_from_prefix(signed).ok()?;
@@ -227,18 +231,22 @@ impl Bootstrap for Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        if let Some(path) = self.ours.take() {
+        if let Some((path, _lock)) = self.ours.take() {
             // Nothing to be done about a folder that is gone.
             let _ = fs::remove_file(path);
         }
     }
 }
 
-fn write_new(path: &Path, contents: &[u8]) -> io::Result<()> {
+/// Writes a file whose lock this process holds as long as the result lives.
+fn write_new(path: &Path, contents: &[u8]) -> io::Result<File> {
     let mut file =
         OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
     file.write_all(contents)?;
-    file.sync_all()
+    file.sync_all()?;
+    // Where the file system has no locks, the process table alone tells of the dead.
+    let _ = flock(&file, FlockOperation::NonBlockingLockExclusive);
+    Ok(file)
 }
 
 fn host_name() -> String {

@@ -39,6 +39,17 @@ pub enum SecretError {
         /// The file.
         path: PathBuf,
     },
+    /// Its owner knows it, whatever its mode is.
+    #[error(
+        "{} belongs to user {owner}, who can read it; run chown on it, or let COPYRPC_SECRET_FILE name a copy of \
+         your own", path.display()
+    )]
+    ForeignOwner {
+        /// The file.
+        path: PathBuf,
+        /// Its owner.
+        owner: u32,
+    },
     /// Too short to keep anybody out, or no secret at all.
     #[error(
         "the secret in {} has {len_bytes} B, not {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX}; make one with \
@@ -102,6 +113,7 @@ impl Secret {
             match error {
                 SecretFileError::Os(source) => SecretError::Unreadable { path, source },
                 SecretFileError::NotPrivate => SecretError::NotPrivate { path },
+                SecretFileError::ForeignOwner(owner) => SecretError::ForeignOwner { path, owner },
                 SecretFileError::Length(len_bytes) => SecretError::Length { path, len_bytes },
             }
         })?;

@@ -1,7 +1,6 @@
 //! Meeting at the address of rank 0.
 
 use std::{
-    fs,
     io::{self, ErrorKind, Read, Write as _},
     net::{TcpListener, TcpStream, ToSocketAddrs as _},
     path::Path,
@@ -10,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use os::clock;
+use os::{clock, plain_file};
 use sha2::{Digest as _, Sha256};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
@@ -47,6 +46,14 @@ pub struct Timeouts {
     pub handshake: Duration,
     /// Of a rank whose place another one may hold: longer than it takes to find a dead one dead.
     pub contest: Duration,
+}
+
+/// The bytes of a roster of so many ranks; `None`: there is none, or something else lies there.
+fn read_roster_file(path: &Path, size: u32) -> Option<Vec<u8>> {
+    let bytes_max = u64::from(size) * (BLOB_BYTES_MAX as u64 + 4);
+    let mut bytes = Vec::new();
+    plain_file::open(path).ok()?.take(bytes_max + 1).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
 }
 
 /// Meets at the address of rank 0, which serves it until this is dropped: a rank that was restarted
@@ -88,8 +95,9 @@ impl Tcp {
                 exchange_timeout: timeout,
                 linger: LINGER,
                 contest_timeout: timeouts.contest,
-                roster: remember
-                    .and_then(|path| frame::read_roster(&fs::read(path).ok()?, rank_info.size())),
+                roster: remember.and_then(|path| {
+                    frame::read_roster(&read_roster_file(path, rank_info.size())?, rank_info.size())
+                }),
             };
             let (remember, lives) = (remember.map(Path::to_owned), Arc::clone(&tcp.lives));
             let rendezvous = TcpListener::bind(address)

@@ -284,7 +284,7 @@ int copyrpc_request_is_cancelled(const copyrpc_request *request);
 /* Number of the caller's trace; 0: it has none. */
 uint64_t copyrpc_request_trace(const copyrpc_request *request);
 /* The caller's user and process on its node, where known: 1, else 0. Those of other nodes are what their
- * daemon says. */
+ * daemon says. The process is 0 where it is in a PID namespace that its daemon does not see. */
 int copyrpc_request_caller(const copyrpc_request *request, uint32_t *uid, uint32_t *pid);
 /* Answers, and frees the request. With a status other than COPYRPC_OK, `body` is what the caller is told
  * about it. */

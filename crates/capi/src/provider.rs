@@ -203,11 +203,11 @@ pub unsafe extern "C" fn copyrpc_request_caller(
     // SAFETY: the caller lends the request for this call.
     let Some(request) = (unsafe { caller::shared(request) }) else { return 0 };
     let known = request.0.context().caller;
-    let (Some(user), Some(process)) = (known.uid, known.pid) else { return 0 };
+    let Some(user) = known.uid else { return 0 };
     // SAFETY: the caller owns the place.
     unsafe { place::store(uid, user) };
     // SAFETY: the caller owns the place.
-    unsafe { place::store(pid, process) };
+    unsafe { place::store(pid, known.pid.unwrap_or(0)) };
     1
 }
 

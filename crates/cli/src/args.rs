@@ -42,6 +42,7 @@ Exit codes:
   1  it failed: nobody answers, a benchmark failed, or its data arrived wrong
   2  the command line, a variable or the file of knobs makes no sense
   3  this machine lacks something: two cores, the NIC, or what `doctor` found
+  75 a daemon lacks what may come by itself: a port, a device, the rendezvous
 
 Every knob is a flag of `daemon` and `config`, a variable COPYRPC_NAME, and a line of the TOML file \
 that --config or COPYRPC_CONFIG names; `copyrpc config` lists them.
@@ -384,14 +385,33 @@ pub(crate) struct DoctorArgs {
     pub(crate) settings: SettingsArgs<Every>,
 }
 
+/// Which daemons of the runtime folder are shown.
+#[derive(Debug, Default, ClapArgs)]
+pub(crate) struct OnlyArgs {
+    /// Only daemons of this job.
+    #[arg(long, value_name = "JOB")]
+    pub(crate) job: Option<String>,
+    /// Only daemons of this instance; an empty name is that of the daemon that has none.
+    #[arg(long, value_name = "INSTANCE")]
+    pub(crate) instance: Option<String>,
+}
+
+impl OnlyArgs {
+    /// Whether a daemon is shown that is called JOB, or JOB@INSTANCE.
+    pub(crate) fn shows(&self, name: &str) -> bool {
+        let (job, instance) = name.split_once('@').unwrap_or((name, ""));
+        self.job.as_deref().is_none_or(|wanted| wanted == job)
+            && self.instance.as_deref().is_none_or(|wanted| wanted == instance)
+    }
+}
+
 #[derive(Debug, ClapArgs)]
 pub(crate) struct StatArgs {
     /// Print one JSON list instead of tables.
     #[arg(long, conflicts_with = "prometheus")]
     pub(crate) json: bool,
-    /// Only daemons of this job.
-    #[arg(long, value_name = "JOB", conflicts_with = "serve")]
-    pub(crate) job: Option<String>,
+    #[command(flatten)]
+    pub(crate) only: OnlyArgs,
     /// Print the text format of Prometheus.
     #[arg(long, conflicts_with = "interval")]
     pub(crate) prometheus: bool,
@@ -421,6 +441,8 @@ pub(crate) struct TopArgs {
     /// Time between two looks.
     #[arg(long, value_name = "TIME", default_value = "1s")]
     interval: String,
+    #[command(flatten)]
+    pub(crate) only: OnlyArgs,
     #[command(flatten)]
     pub(crate) settings: SettingsArgs<Folder>,
 }

@@ -5,12 +5,16 @@ use std::{
     process::ExitCode,
 };
 
-use bootstrap::{SecretError, launcher::LauncherError};
+use bootstrap::{BootstrapError, SecretError, launcher::LauncherError};
 use client::runtime::RuntimeError;
 use copyrpc::daemon::ServeOnError;
-use daemon::config::{Incompatible, SettingError};
+use daemon::{
+    ServeError,
+    config::{Incompatible, SettingError},
+};
 use kv::grid::GridError;
 use measure::cores::CoresError;
+use nics::Outlook;
 
 use crate::output::say;
 
@@ -20,6 +24,8 @@ const FAILED: u8 = 1;
 const USAGE: u8 = 2;
 /// The machine lacks something that the command needs.
 const UNAVAILABLE: u8 = 3;
+/// A daemon lacks something that may come by itself: `EX_TEMPFAIL` of `sysexits.h`.
+const TEMPORARY: u8 = 75;
 
 /// A combination of arguments and settings that is refused, with the reason.
 #[derive(Debug, thiserror::Error)]
@@ -74,16 +80,16 @@ fn told(error: &anyhow::Error) -> String {
 }
 
 fn number_of(error: &anyhow::Error) -> u8 {
+    if serve_error(error).is_some_and(is_temporary) {
+        return TEMPORARY;
+    }
     let is_usage_error = error.is::<UsageError>()
         || error.is::<GridError>()
         || error.is::<SettingError>()
         || error.is::<Incompatible>()
         || error.is::<LauncherError>()
         || error.is::<SecretError>()
-        || matches!(
-            error.downcast_ref(),
-            Some(RuntimeError::Name(_) | RuntimeError::PathTooLong { .. })
-        )
+        || runtime_error(error).is_some_and(is_misconfigured)
         || matches!(nic_error(error), Some(nics::OpenError::Setting { .. }));
     let is_unavailable = error.is::<CoresError>()
         || error.is::<OpenError>()
@@ -93,6 +99,58 @@ fn number_of(error: &anyhow::Error) -> u8 {
         () if is_usage_error => USAGE,
         () if is_unavailable => UNAVAILABLE,
         () => FAILED,
+    }
+}
+
+/// Why a daemon does not serve, if that is the error.
+fn serve_error(error: &anyhow::Error) -> Option<&ServeOnError> {
+    error.downcast_ref()
+}
+
+/// What is wrong with the runtime folder, if that is the error.
+fn runtime_error(error: &anyhow::Error) -> Option<&RuntimeError> {
+    match serve_error(error) {
+        Some(ServeOnError::Serve(ServeError::Runtime(error))) => Some(error),
+        _ => error.downcast_ref(),
+    }
+}
+
+/// Whether somebody has to choose another folder, job or instance, or to correct the folder.
+fn is_misconfigured(error: &RuntimeError) -> bool {
+    match error {
+        RuntimeError::Name(_)
+        | RuntimeError::PathTooLong { .. }
+        | RuntimeError::Folder { .. }
+        | RuntimeError::NotPrivate { .. } => true,
+        RuntimeError::Taken { .. } | RuntimeError::Lock { .. } => false,
+    }
+}
+
+/// Whether the same start may succeed a while later, without anybody's doing on this node.
+fn is_temporary(error: &ServeOnError) -> bool {
+    let error = match error {
+        ServeOnError::Nic(error) => return error.outlook() != Outlook::Never,
+        ServeOnError::Serve(error) => error,
+        _ => return false,
+    };
+    match error {
+        // A predecessor that was killed gives back its memory before its lock.
+        ServeError::Runtime(RuntimeError::Taken { .. }) => true,
+        // The next life waits for the device, which is being reset.
+        ServeError::NicFailed(_) => true,
+        ServeError::Bootstrap(error) => match error {
+            BootstrapError::Missing { .. }
+            | BootstrapError::Unreachable { .. }
+            | BootstrapError::GaveUp { .. }
+            | BootstrapError::Lost { .. } => true,
+            BootstrapError::Listen { source, .. } => {
+                matches!(source.kind(), ErrorKind::AddrInUse | ErrorKind::AddrNotAvailable)
+            }
+            // A shared folder that is mounted late.
+            BootstrapError::Folder { source, .. } => source.kind() == ErrorKind::NotFound,
+            _ => false,
+        },
+        _ => false,
     }
 }
 
@@ -119,6 +177,33 @@ mod tests {
         let unavailable = Err::<(), _>(CoresError::TooFew { allowed: 1 }).context("more words");
         assert_eq!(number_of(&unavailable.unwrap_err()), UNAVAILABLE);
         assert_eq!(number_of(&anyhow::anyhow!("wrong bytes")), FAILED);
+    }
+
+    #[test]
+    fn a_failure_of_the_moment_is_told_from_a_mistake_of_settings() {
+        let of = |error: ServeOnError| number_of(&anyhow::Error::from(error));
+        let bootstrap = |error: BootstrapError| of(ServeError::from(error).into());
+        let source = || io::Error::from(ErrorKind::ConnectionRefused);
+        let (rank_info, address) = (bootstrap::RankInfo::ALONE, "n0:7000".to_owned());
+        let waited = std::time::Duration::from_secs(1);
+        let unreachable = BootstrapError::Unreachable {
+            rank_info,
+            address: address.clone(),
+            waited,
+            source: source(),
+        };
+        assert_eq!(bootstrap(unreachable), TEMPORARY);
+        let foreign = BootstrapError::Foreign { address, job: "a".to_owned(), why: "it said so" };
+        assert_eq!(bootstrap(foreign), FAILED);
+        let port = ibverbs_error();
+        assert_eq!(of(ServeOnError::Nic(port)), TEMPORARY);
+        let folder = RuntimeError::NotPrivate { path: "/x".into(), uid: 1 };
+        assert_eq!(of(ServeError::from(folder).into()), USAGE);
+    }
+
+    /// A device that may come.
+    fn ibverbs_error() -> nics::OpenError {
+        nics::OpenError::Open { name: "mlx5", cause: nics::mlx5::OpenError::NoDevice.into() }
     }
 
     #[test]

@@ -2,13 +2,13 @@
 
 use std::{
     env::{self, VarError},
-    fs,
     io::ErrorKind,
     path::{Path, PathBuf},
 };
 
 use config::{Knob, Layers, Origin, Setting, Settings};
 use daemon::config::with_file;
+use os::plain_file;
 use serde::Serialize;
 
 use crate::exit::UsageError;
@@ -17,6 +17,9 @@ use crate::exit::UsageError;
 const FILE_VARIABLE: &str = "COPYRPC_CONFIG";
 /// The file, where nothing names one; it need not exist.
 const FILE_DEFAULT: &str = "/etc/copyrpc.toml";
+
+/// Longest file of knobs: every knob with a long value takes a tenth of it.
+const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Variables that are no knobs, but not mistyped either.
 const OTHER_VARIABLES: [&str; 9] = [
@@ -65,7 +68,7 @@ fn read_file(file: Option<&Path>) -> anyhow::Result<Option<(PathBuf, String)>> {
     let asked_for =
         file.map(Path::to_owned).or_else(|| env::var_os(FILE_VARIABLE).map(PathBuf::from));
     let path = asked_for.clone().unwrap_or_else(|| FILE_DEFAULT.into());
-    match fs::read_to_string(&path) {
+    match plain_file::read_text(&path, FILE_BYTES_MAX) {
         Ok(text) => Ok(Some((path, text))),
         Err(error) if asked_for.is_none() && error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => {

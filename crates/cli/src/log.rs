@@ -16,6 +16,8 @@ use os::clock;
 use tracing::{Metadata, callsite::Identifier};
 use tracing_subscriber::fmt::MakeWriter;
 
+use crate::{args::LogFormat, logs::note};
+
 /// Lines of one kind that are written in a second; the others are counted.
 const LINES_PER_SECOND: u32 = 20;
 
@@ -93,6 +95,7 @@ pub(crate) struct Log {
     limiter: Arc<Mutex<Limiter>>,
     /// Lines that found no room.
     lost: Arc<AtomicU64>,
+    format: LogFormat,
 }
 
 impl Log {
@@ -101,11 +104,12 @@ impl Log {
     /// # Errors
     ///
     /// The kernel gives no thread.
-    pub(crate) fn start(into: impl Write + Send + 'static) -> io::Result<Self> {
+    pub(crate) fn start(into: impl Write + Send + 'static, format: LogFormat) -> io::Result<Self> {
         let (lines, receiver) = sync_channel(LINES_MAX);
-        let log = Self { lines, limiter: Arc::default(), lost: Arc::new(AtomicU64::new(0)) };
+        let lost = Arc::new(AtomicU64::new(0));
+        let log = Self { lines, limiter: Arc::default(), lost, format };
         let (limiter, lost) = (Arc::clone(&log.limiter), Arc::clone(&log.lost));
-        let body = move || write_all(&receiver, into, &limiter, &lost);
+        let body = move || write_all(&receiver, into, &limiter, &lost, format);
         thread::Builder::new().name("copyrpc-log".to_owned()).stack_size(128 << 10).spawn(body)?;
         Ok(log)
     }
@@ -145,6 +149,7 @@ fn write_all(
     mut into: impl Write,
     limiter: &Mutex<Limiter>,
     lost: &AtomicU64,
+    format: LogFormat,
 ) {
     let mut is_counting = false;
     loop {
@@ -154,7 +159,8 @@ fn write_all(
         };
         let missed = lost.swap(0, Ordering::Relaxed);
         if missed > 0 {
-            let _ = writeln!(into, " WARN {missed} lines were lost: nobody read the log");
+            let told = format!("{missed} lines were lost: nobody read the log");
+            let _ = into.write_all(note(format, &told).as_bytes());
         }
         match message {
             Ok(Message::Line(line)) => drop(into.write_all(&line)),
@@ -165,7 +171,8 @@ fn write_all(
                 let limiter = limiter.lock();
                 let count = limiter.unwrap_or_else(PoisonError::into_inner).take_suppressed();
                 if count > 0 {
-                    let _ = writeln!(into, " WARN {count} lines like those before were suppressed");
+                    let told = format!("{count} lines like those before were suppressed");
+                    let _ = into.write_all(note(format, &told).as_bytes());
                 }
             }
             Err(RecvTimeoutError::Disconnected) => return,
@@ -213,7 +220,8 @@ impl<'a> MakeWriter<'a> for Log {
         match fate {
             Fate::Write { suppressed: 0 } => {}
             Fate::Write { suppressed } => {
-                bytes = format!(" WARN {suppressed} lines like the next were suppressed\n").into();
+                let told = format!("{suppressed} lines like the next were suppressed");
+                bytes = note(self.format, &told).into();
             }
             Fate::First => self.send(Message::Suppressed),
             Fate::Suppress => {}
@@ -253,7 +261,7 @@ mod tests {
         let (go_on, may_go_on) = channel();
         let written = Arc::new(Mutex::new(Vec::new()));
         let pipe = Pipe { written: Arc::clone(&written), may_go_on: Some(may_go_on) };
-        (Log::start(pipe).unwrap(), written, go_on)
+        (Log::start(pipe, LogFormat::Text).unwrap(), written, go_on)
     }
 
     fn text(written: &Mutex<Vec<u8>>) -> String {

@@ -1,6 +1,6 @@
 //! What is logged, and how.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::{sync::OnceLock, time::UNIX_EPOCH};
 
 use serde_json::{Map, Value};
 use tracing::{
@@ -9,7 +9,12 @@ use tracing::{
 };
 use tracing_subscriber::{
     filter::Targets,
-    fmt::{FmtContext, FormatEvent, FormatFields, format::Writer, writer::BoxMakeWriter},
+    fmt::{
+        FmtContext, FormatEvent, FormatFields,
+        format::Writer,
+        time::{FormatTime as _, SystemTime},
+        writer::BoxMakeWriter,
+    },
     layer::SubscriberExt as _,
     registry::LookupSpan,
     util::SubscriberInitExt as _,
@@ -31,8 +36,46 @@ pub(crate) fn names_a_level(filter: &str) -> bool {
     })
 }
 
-/// Starts logging to `writer`.
-pub(crate) fn start(filter: Targets, format: LogFormat, writer: BoxMakeWriter, has_colour: bool) {
+/// The daemon whose log this is, once that is known.
+static DAEMON: OnceLock<DaemonName> = OnceLock::new();
+
+#[derive(Debug)]
+struct DaemonName {
+    name: String,
+    rank: u32,
+}
+
+/// From now on every line names the daemon that this process is.
+pub(crate) fn name_daemon(name: &str, rank: u32) {
+    // A process is one daemon.
+    let _ = DAEMON.set(DaemonName { name: name.to_owned(), rank });
+}
+
+/// A line that is none of an event, as [`start`] would write it: what became of other lines.
+pub(crate) fn note(format: LogFormat, text: &str) -> String {
+    match format {
+        LogFormat::Text => {
+            let mut line = String::new();
+            // A text takes everything.
+            let _ = write_head(&mut Writer::new(&mut line));
+            format!("{line} WARN {text}\n")
+        }
+        LogFormat::Json => {
+            let mut fields = Map::new();
+            fields.insert("message".into(), text.into());
+            format!("{}\n", object(fields, "warn"))
+        }
+    }
+}
+
+/// Starts logging to `writer`: a service tells the time and its name in each line, a command does not.
+pub(crate) fn start(
+    filter: Targets,
+    format: LogFormat,
+    writer: BoxMakeWriter,
+    is_service: bool,
+    has_colour: bool,
+) {
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(writer)
         // It would tell of a standard error that nobody reads there, and panic.
@@ -41,14 +84,62 @@ pub(crate) fn start(filter: Targets, format: LogFormat, writer: BoxMakeWriter, h
     match format {
         LogFormat::Text => {
             let lines = lines.with_ansi(has_colour).without_time().with_target(false);
-            registry.with(lines).with(filter).init();
+            if is_service {
+                registry.with(lines.map_event_format(HeadedLines)).with(filter).init();
+            } else {
+                registry.with(lines).with(filter).init();
+            }
         }
         LogFormat::Json => registry.with(lines.event_format(Lines)).with(filter).init(),
     }
 }
 
-/// A JSON object per line: `time` in seconds since 1970, `level`, `message`, and the fields of the event.
+/// Lines for people, each with the time (UTC) and the daemon before it.
+struct HeadedLines<F>(F);
+
+fn write_head(writer: &mut Writer<'_>) -> std::fmt::Result {
+    SystemTime.format_time(writer)?;
+    match DAEMON.get() {
+        Some(DaemonName { name, rank }) => write!(writer, " {name} rank {rank}"),
+        None => Ok(()),
+    }
+}
+
+impl<S, N, F> FormatEvent<S, N> for HeadedLines<F>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+    F: FormatEvent<S, N>,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> std::fmt::Result {
+        write_head(&mut writer)?;
+        writer.write_char(' ')?;
+        self.0.format_event(context, writer, event)
+    }
+}
+
+/// A JSON object per line: `time` in seconds since 1970, `level`, `daemon` and `own_rank`, `message`, and the fields of the
+/// event.
 struct Lines;
+
+/// A line of JSON, with what every line has.
+fn object(mut fields: Map<String, Value>, level: &str) -> Value {
+    let now = std::time::SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    fields.insert("time".into(), now.as_secs_f64().into());
+    fields.insert("level".into(), level.into());
+    fields.insert("pid".into(), std::process::id().into());
+    if let Some(DaemonName { name, rank }) = DAEMON.get() {
+        fields.insert("daemon".into(), name.as_str().into());
+        // Of an event about another rank the field is that of the event.
+        fields.insert("own_rank".into(), (*rank).into());
+    }
+    Value::Object(fields)
+}
 
 #[derive(Default)]
 struct Fields(Map<String, Value>);
@@ -94,18 +185,27 @@ where
     ) -> std::fmt::Result {
         let mut fields = Fields::default();
         event.record(&mut fields);
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let level = event.metadata().level().as_str().to_ascii_lowercase();
-        fields.0.insert("time".into(), now.as_secs_f64().into());
-        fields.0.insert("level".into(), level.into());
-        fields.0.insert("pid".into(), std::process::id().into());
-        writeln!(writer, "{}", Value::Object(fields.0))
+        writeln!(writer, "{}", object(fields.0, &level))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_note_is_a_line_of_the_format_of_the_log() {
+        let text = note(LogFormat::Text, "two lines were lost");
+        assert!(text.ends_with(" WARN two lines were lost\n") && text.contains('T'), "{text}");
+        let json = note(LogFormat::Json, "two lines were lost");
+        let json: Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(
+            (&json["level"], &json["message"]),
+            (&"warn".into(), &"two lines were lost".into())
+        );
+        assert!(json["time"].is_f64() && json["pid"].is_u64());
+    }
 
     #[test]
     fn a_filter_without_a_level_is_a_typing_error() {

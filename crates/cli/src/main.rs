@@ -80,17 +80,18 @@ fn main() -> ExitCode {
     let is_misspelt = filter == Some(None);
     let filter = filter.flatten().unwrap_or_else(|| Targets::new().with_default(default));
     // Nobody waits for the log of a service; without a thread for it, it is as that of a command.
-    let log = is_service.then(|| log::Log::start(std::io::stderr()).ok()).flatten();
-    let writer = match log.clone() {
-        Some(log) => BoxMakeWriter::new(log),
-        None => BoxMakeWriter::new(std::io::stderr),
-    };
     let format = match &args.command {
         Command::Daemon(args) => args.log,
         _ => LogFormat::Text,
     };
+    let start = || log::Log::start(std::io::stderr(), format).ok();
+    let log = is_service.then(start).flatten();
+    let writer = match log.clone() {
+        Some(log) => BoxMakeWriter::new(log),
+        None => BoxMakeWriter::new(std::io::stderr),
+    };
     let has_colour = std::io::stderr().is_terminal() && wants_colour();
-    logs::start(filter, format, writer, has_colour);
+    logs::start(filter, format, writer, is_service, has_colour);
     if !matches!(args.command, Command::BenchPeer | Command::KvProcess) {
         knobs::warn_about_unknown();
         if is_misspelt {

@@ -3,13 +3,20 @@
 use std::{fs, path::Path, time::Duration};
 
 use anyhow::Context as _;
-use client::{Client, ClientConfig, ClientInfo, PeerInfo, ServiceInfo, runtime::Runtime};
+use client::{
+    Client, ClientConfig, ClientInfo, PeerInfo, ServiceInfo,
+    runtime::{Runtime, lock_of},
+};
 use config::Settings;
 use daemon::{
     config::DRAIN_TIMEOUT,
     metrics::{DaemonState, Snapshot},
 };
-use os::{clock, process::Process};
+use os::{
+    clock,
+    lock::{LockError, LockFile},
+    process::Process,
+};
 use serde_json::{Value, json};
 
 use crate::{
@@ -23,9 +30,35 @@ const END_MAX: Duration = Duration::from_secs(5);
 
 /// A client of the daemon that the settings name.
 fn connect(args: &NodeArgs) -> anyhow::Result<Client> {
-    let socket = daemon::config::runtime_of(&args.settings.load()?)?.socket();
-    Client::connect(&socket, ClientConfig::default())
-        .with_context(|| format!("cannot reach the daemon at {}", socket.display()))
+    let runtime = daemon::config::runtime_of(&args.settings.load()?)?;
+    connect_to(&runtime, ClientConfig::default())
+}
+
+/// A client of the daemon of a runtime. The error names daemons beside it, one of which may have been meant.
+pub(crate) fn connect_to(runtime: &Runtime, config: ClientConfig) -> anyhow::Result<Client> {
+    let socket = runtime.socket();
+    Client::connect(&socket, config).with_context(|| {
+        let others = match &others_of(runtime)[..] {
+            [] => String::new(),
+            names => format!(
+                " (there are {}; --instance chooses the one behind the @, --job the one before it)",
+                names.join(", ")
+            ),
+        };
+        format!("cannot reach the daemon at {}{others}", socket.display())
+    })
+}
+
+/// Daemons that live in the same folder and have another name: some of them.
+fn others_of(runtime: &Runtime) -> Vec<String> {
+    const SHOWN_MAX: usize = 8;
+    let folder = runtime.folder();
+    let lives = |name: &String| {
+        let snapshot = Snapshot::read(&client::runtime::metrics_of(folder, name));
+        matches!(snapshot.map(|it| it.state), Ok(DaemonState::Alive(_)))
+    };
+    let names = client::runtime::daemons_in(folder).unwrap_or_default();
+    names.into_iter().filter(|name| name != runtime.name()).filter(lives).take(SHOWN_MAX).collect()
 }
 
 /// Prints a list: as JSON, or as a table with `header`; or `nothing`.
@@ -64,13 +97,13 @@ pub(crate) fn services(args: &NodeArgs) -> anyhow::Result<()> {
     };
     let listed: Vec<_> = services.iter().map(object).collect();
     let rows = services.iter().map(|it| {
-        let processes =
+        let providers =
             if it.providers == 0 { "the daemon".to_owned() } else { it.providers.to_string() };
         let [waiting, given] = [it.waiting, it.given].map(|number| number.to_string());
         let requests = it.requests.to_string();
-        [it.service.to_string(), it.name.clone(), processes, requests, waiting, given]
+        [it.service.to_string(), it.name.clone(), providers, requests, waiting, given]
     });
-    let header = ["service", "name", "processes", "requests", "waiting", "given"];
+    let header = ["service", "name", "providers", "requests", "waiting", "given"];
     print(args, &listed, "no process of this node offers a service", header, rows)
 }
 
@@ -148,14 +181,20 @@ pub(crate) fn drain(args: &DrainArgs) -> anyhow::Result<()> {
     output::print(&format!("the daemon of {} has ended\n", runtime.name()))
 }
 
-/// The process that serves at a runtime's paths, as its counters tell.
+/// The process that serves at a runtime's paths, as its counters and its lock tell.
 fn daemon_of(runtime: &Runtime) -> anyhow::Result<Process> {
     let path = runtime.metrics();
     let no_daemon = || format!("no daemon of {} runs on this node", runtime.name());
     let snapshot = Snapshot::read(&path).with_context(no_daemon)?;
     anyhow::ensure!(matches!(snapshot.state, DaemonState::Alive(_)), no_daemon());
-    let process = Process::open_same(snapshot.process).with_context(no_daemon)?;
-    Ok(process)
+    let pid = snapshot.process.pid;
+    Process::open_same(snapshot.process).with_context(|| {
+        format!(
+            "the daemon of {} lives in another PID namespace, as process {pid} there; drain it there, or stop its \
+             container",
+            runtime.name()
+        )
+    })
 }
 
 fn wait_for_end(process: &Process, settings: &Settings) -> anyhow::Result<()> {
@@ -171,11 +210,8 @@ pub(crate) fn clean(args: &CleanArgs) -> anyhow::Result<()> {
     let folder = runtime.folder();
     let mut text = String::new();
     for name in client::runtime::daemons_in(folder).context("cannot read the runtime folder")? {
-        let counters = client::runtime::metrics_of(folder, &name);
-        let state = Snapshot::read(&counters).map(|snapshot| snapshot.state);
-        if matches!(state, Ok(DaemonState::Alive(_))) {
-            continue;
-        }
+        // The lock is held meanwhile: no daemon of this name starts before its predecessor's files are gone.
+        let Owner::Dead { _lock } = owner_of(folder, &name) else { continue };
         for path in left_by(folder, &name) {
             if args.dry_run {
                 text += &format!("would remove {}\n", path.display());
@@ -186,6 +222,33 @@ pub(crate) fn clean(args: &CleanArgs) -> anyhow::Result<()> {
     }
     let nothing = "nothing of a dead daemon is left\n";
     output::print(if text.is_empty() { nothing } else { &text })
+}
+
+/// Whether files belong to a daemon that lives.
+enum Owner {
+    /// Or nothing tells.
+    Lives,
+    /// Its lock is held by this process, where there is one.
+    Dead { _lock: Option<LockFile> },
+}
+
+/// The lock tells it wherever the daemon runs; the process table, only where there is no lock.
+fn owner_of(folder: &Path, name: &str) -> Owner {
+    match LockFile::acquire_existing(&lock_of(folder, name)) {
+        Ok(Some(lock)) => Owner::Dead { _lock: Some(lock) },
+        Ok(None) => {
+            let snapshot = Snapshot::read(&client::runtime::metrics_of(folder, name));
+            match snapshot.map(|it| it.state) {
+                Ok(DaemonState::Alive(_)) => Owner::Lives,
+                _ => Owner::Dead { _lock: None },
+            }
+        }
+        Err(LockError::HeldBy { .. }) => Owner::Lives,
+        Err(error) => {
+            tracing::warn!(%error, "the files of {name} are left");
+            Owner::Lives
+        }
+    }
 }
 
 /// What a daemon of this name leaves when it is killed. Its lock stays, lest two take it at a time.

@@ -4,20 +4,18 @@ use core::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use client::{Client, ClientConfig};
+use client::ClientConfig;
 use daemon::config::CALL_TIMEOUT;
 
-use crate::{args::PingArgs, output};
+use crate::{args::PingArgs, node::connect_to, output};
 
 /// `copyrpc ping`.
 pub(crate) fn run(args: &PingArgs) -> anyhow::Result<()> {
     let settings = args.settings.load()?;
     let runtime = daemon::config::runtime_of(&settings)?;
-    let socket = runtime.socket();
     let timeout = Duration::from_nanos(settings.number(&CALL_TIMEOUT));
     let config = ClientConfig { timeout, ..ClientConfig::default() };
-    let mut client = Client::connect(&socket, config)
-        .with_context(|| format!("cannot reach the daemon at {}", socket.display()))?;
+    let mut client = connect_to(&runtime, config)?;
     let (rank, size) = client.who()?;
     let body: Vec<u8> = (0..args.bytes).map(|index| index.to_le_bytes()[0]).collect();
     let mut times = Vec::new();

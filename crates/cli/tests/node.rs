@@ -6,7 +6,7 @@ use std::{
     net::TcpStream,
     path::{Path, PathBuf},
     process::{self, Child, Command, Output, Stdio},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use bootstrap::RankInfo;
@@ -150,13 +150,23 @@ fn a_scraper_gets_the_counters_and_nobody_else_gets_anything() {
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
     assert!(answer.contains("copyrpc_requests_ipc_total{daemon=\"job\",rank=\"0\"} 43\n"));
     assert!(ask("GET /etc/passwd HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404 "));
-    assert!(ask("POST /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 400 "));
+    let refused = ask("POST /metrics HTTP/1.1\r\n\r\n");
+    assert!(refused.starts_with("HTTP/1.1 405 ") && refused.contains("Allow: GET, HEAD\r\n"));
+    assert!(ask("nonsense\r\n\r\n").starts_with("HTTP/1.1 400 "));
+    let head = ask("HEAD /metrics HTTP/1.1\r\n\r\n");
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n") && head.ends_with("\r\n\r\n"), "{head}");
+    assert!(!head.contains("Content-Length: 0\r\n"), "that of GET: {head}");
     assert_eq!(ask("\x16\x03\x01"), "", "silence is answered with silence");
     let endless = ask(&"x".repeat(5000));
     assert!(endless.is_empty() || endless.starts_with("HTTP/1.1 400 "), "{endless}");
     assert!(ask("GET /metrics?name=copyrpc_up HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200 "));
     assert!(ask("GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200 "), "it still serves");
-    drop(server);
+    // Silent connections, more than it keeps, delay nobody.
+    let began = Instant::now();
+    let silent: Vec<_> = (0..300).map(|_| TcpStream::connect(&address).unwrap()).collect();
+    assert!(ask("GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200 "));
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    drop((silent, server));
     let refused = rig.command(&["stat", "--serve", "0.0.0.0:0"]).output().unwrap();
     assert!(String::from_utf8_lossy(&refused.stderr).contains("no loopback address"));
 }
@@ -190,7 +200,7 @@ fn doctor_names_what_fails_with_a_remedy_and_an_exit_code() {
     assert_eq!(find(&sick, "runtime folder")["verdict"], "fine");
     let people = copyrpc(&folder).args(["doctor", "--dead-after", "1s"]).output().unwrap();
     let people = String::from_utf8(people.stdout).unwrap();
-    assert!(people.contains("FAIL  knobs"), "{people}");
+    assert!(people.contains("fails  knobs"), "{people}");
     fs::remove_dir(&folder).unwrap();
 }
 

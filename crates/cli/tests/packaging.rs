@@ -2,6 +2,8 @@
 
 use std::{env, fs, path::PathBuf, process::Command};
 
+use yaml_rust2::{Yaml, YamlLoader};
+
 const RULES: &str = "packaging/debian/rules";
 const CONTAINER: &str = "packaging/Containerfile";
 const SPACK: &str = "packaging/spack/package.py";
@@ -111,4 +113,94 @@ fn the_spack_recipe_is_python() {
             println!("skipped: no python3: {error}");
         }
     }
+}
+
+/// The documents of a YAML file.
+fn yaml(path: &str) -> Vec<Yaml> {
+    YamlLoader::load_from_str(&text(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// The value of a variable of a container.
+fn variable<'a>(container: &'a Yaml, name: &str) -> &'a Yaml {
+    let variables = container["env"].as_vec().unwrap();
+    let found = variables.iter().find(|it| it["name"].as_str() == Some(name));
+    &found.unwrap_or_else(|| panic!("{name} is not set"))["value"]
+}
+
+/// Each volume that a container mounts is one of its pod.
+fn check_volumes(pod: &Yaml) {
+    let names = |list: &Yaml| -> Vec<String> {
+        let list = list.as_vec().into_iter().flatten();
+        list.map(|it| it["name"].as_str().unwrap().to_owned()).collect()
+    };
+    let volumes = names(&pod["volumes"]);
+    for kind in ["initContainers", "containers"] {
+        for container in pod[kind].as_vec().into_iter().flatten() {
+            let mounted = names(&container["volumeMounts"]);
+            assert!(!mounted.is_empty() && mounted.iter().all(|it| volumes.contains(it)));
+        }
+    }
+}
+
+/// Daemon and client meet in one folder of the host as one user, as docs/containers.md says.
+#[test]
+fn the_daemons_and_the_client_of_kubernetes_fit_each_other() {
+    let [config, daemons] = &yaml("packaging/kubernetes/daemons.yaml")[..] else {
+        panic!("a ConfigMap and a DaemonSet")
+    };
+    let [client] = &yaml("packaging/kubernetes/client.yaml")[..] else { panic!("a pod") };
+    let kinds = [config, daemons, client].map(|it| it["kind"].as_str().unwrap());
+    assert_eq!(kinds, ["ConfigMap", "DaemonSet", "Pod"]);
+    let template = &daemons["spec"]["template"];
+    let labels = &daemons["spec"]["selector"]["matchLabels"];
+    assert_eq!(*labels, template["metadata"]["labels"]);
+    let pods = [&template["spec"], &client["spec"]];
+    pods.into_iter().for_each(check_volumes);
+    let user = |pod: &Yaml| pod["securityContext"]["runAsUser"].as_i64().unwrap();
+    assert_eq!(user(pods[0]), user(pods[1]));
+    let folder = |pod: &Yaml| variable(&pod["containers"][0], "COPYRPC_RUNTIME_DIR").clone();
+    assert_eq!(folder(pods[0]), folder(pods[1]));
+    let host = |pod: &Yaml| pod["volumes"][0]["hostPath"]["path"].as_str().unwrap().to_owned();
+    assert_eq!(host(pods[0]), host(pods[1]));
+    assert!(folder(pods[0]).as_str().unwrap().starts_with(&host(pods[0])));
+    // Daemons are reached at the node's addresses; a client needs nothing of the host but the folder.
+    assert_eq!(pods[0]["hostNetwork"].as_bool(), Some(true));
+    for shared in ["hostNetwork", "hostPID", "hostIPC"] {
+        assert!(pods[1][shared].is_badvalue(), "{shared}");
+    }
+    // As many ranks as the job has, and each variable is a knob.
+    let ranks = config["data"]["ranks"].as_str().unwrap();
+    let size = config["data"]["COPYRPC_SIZE"].as_str().unwrap();
+    let numbers: Vec<_> = ranks.lines().map(|line| line.split(' ').nth(1).unwrap()).collect();
+    let expected: Vec<_> = (0..size.parse::<u32>().unwrap()).map(|rank| rank.to_string()).collect();
+    assert_eq!(numbers, expected);
+    let known = |name: &str| daemon::config::KNOBS.iter().any(|knob| knob.env == name);
+    for variable in pods[0]["containers"][0]["env"].as_vec().unwrap() {
+        let name = variable["name"].as_str().unwrap();
+        assert!(name == "NODE_NAME" || known(name), "{name}");
+        if let Some(key) = variable["valueFrom"]["configMapKeyRef"]["key"].as_str() {
+            assert!(!config["data"][key].is_badvalue(), "{key}");
+        }
+    }
+}
+
+/// systemd itself reads the unit, where it is installed.
+#[test]
+fn systemd_understands_the_unit() {
+    let unit = root().join("docs/copyrpc@.service");
+    let folder = env::temp_dir().join(format!("copyrpc-unit-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    // The program has to exist.
+    let text = text("docs/copyrpc@.service").replace("ExecStart=copyrpc", "ExecStart=/bin/true");
+    let instance = folder.join("copyrpc@root.service");
+    fs::write(&instance, text).unwrap();
+    let verified = Command::new("systemd-analyze").arg("verify").arg(&instance).output();
+    let told = verified.map(|output| String::from_utf8_lossy(&output.stderr).into_owned());
+    fs::remove_dir_all(&folder).unwrap();
+    let Ok(told) = told else {
+        eprintln!("skipped: there is no systemd-analyze");
+        return;
+    };
+    let of_unit: Vec<_> = told.lines().filter(|line| line.contains("copyrpc@")).collect();
+    assert!(of_unit.is_empty(), "{}: {told}", unit.display());
 }

@@ -43,6 +43,40 @@ fn scratch(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("copyrpc-uverbs-test-{name}-{}", std::process::id()))
 }
 
+/// Folders of device files that `TMPDIR` holds.
+fn trees(folder: &std::path::Path) -> usize {
+    fs::read_dir(folder).unwrap().count()
+}
+
+#[test]
+fn a_run_that_is_killed_leaves_nothing_once_its_program_has_ended() {
+    if is_skipped() {
+        return;
+    }
+    let folder = scratch("killed");
+    fs::create_dir_all(&folder).unwrap();
+    let wait = |what: &str, is_it: &dyn Fn() -> bool| {
+        let began = std::time::Instant::now();
+        while !is_it() {
+            assert!(began.elapsed() < std::time::Duration::from_secs(60), "never {what}");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    };
+    let alive = folder.join("alive");
+    let script = format!("touch {0}; while [ -e {0} ]; do sleep 0.01; done", alive.display());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_copyrpc"));
+    command.args(["uverbs", "run", "--", "sh", "-c", &script]).env("TMPDIR", &folder);
+    let mut run = command.spawn().unwrap();
+    wait("started", &|| alive.exists());
+    assert_eq!(trees(&folder), 2, "the tree, and the file of this test");
+    run.kill().unwrap();
+    run.wait().unwrap();
+    // A process of the program that outlives it would still find the device.
+    fs::remove_file(&alive).unwrap();
+    wait("removed", &|| trees(&folder) == 0);
+    fs::remove_dir(&folder).unwrap();
+}
+
 #[test]
 fn a_key_value_store_answers_rightly_on_libmlx5() {
     if is_skipped() || os::affinity::allowed_cores().unwrap().len() < 2 {

@@ -77,10 +77,53 @@ pub struct CallExtra {
 pub struct CallerHead {
     /// User of the caller, as the kernel of its node knows it.
     pub uid: U32,
-    /// Process of the caller on its node; 0: nobody knows, and the user means nothing.
+    /// Process of the caller on its node; [`UNSEEN`]: the daemon of that node cannot see it, and its user is known
+    /// all the same; 0: neither is known.
     pub pid: U32,
     /// Number of the caller's trace; 0: none.
     pub trace: U64,
+}
+
+/// In the place of the id of a process in a PID namespace that its daemon cannot see. No process has this id.
+pub const UNSEEN: u32 = u32::MAX;
+
+/// A process and its user, as messages tell them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Known {
+    /// The user, if that is known.
+    pub uid: Option<u32>,
+    /// The process, if the daemon of its node sees it.
+    pub pid: Option<u32>,
+}
+
+impl Known {
+    /// From the numbers of a message.
+    #[inline]
+    #[must_use]
+    pub fn of(uid: U32, pid: U32) -> Self {
+        match pid.get() {
+            0 => Self::default(),
+            UNSEEN => Self { uid: Some(uid.get()), pid: None },
+            pid => Self { uid: Some(uid.get()), pid: Some(pid) },
+        }
+    }
+}
+
+impl CallerHead {
+    /// A process as its daemon's kernel tells it: the id is 0 where that is of another PID namespace.
+    #[inline]
+    #[must_use]
+    pub fn of(uid: u32, pid: u32, trace: u64) -> Self {
+        let pid = if pid == 0 { UNSEEN } else { pid };
+        Self { uid: uid.into(), pid: pid.into(), trace: trace.into() }
+    }
+
+    /// What is known of the caller.
+    #[inline]
+    #[must_use]
+    pub fn known(&self) -> Known {
+        Known::of(self.uid, self.pid)
+    }
 }
 
 /// Before the body of a client's request.
@@ -315,7 +358,7 @@ pub struct ReportAnswer {
 )]
 #[repr(C)]
 pub struct ClientRecord {
-    /// Its process; 0: nobody knows.
+    /// Its process, as in a [`CallerHead`].
     pub pid: U32,
     /// The user of that.
     pub uid: U32,
@@ -392,6 +435,7 @@ mod tests {
             (caller(5, 1 << 22, 0), true),
             (caller(5, 6, 7), true),
             (caller(0, 0, 7), true),
+            (caller(0, UNSEEN, 0), true),
         ] {
             let (head, behind) = PeerHead::new(0xabcd, &who);
             assert_eq!(behind.is_empty(), !follows, "{who:?}");
@@ -402,6 +446,17 @@ mod tests {
             assert!(PeerHead::read(&message[..PEER_HEAD_BYTES - 1]).is_none());
             assert_eq!(PeerHead::read(&message[..PEER_HEAD_BYTES]).is_none(), follows);
         }
+    }
+
+    #[test]
+    fn the_user_of_a_process_that_the_daemon_cannot_see_is_known() {
+        let unseen = CallerHead::of(0, 0, 0);
+        assert_eq!(unseen.known(), Known { uid: Some(0), pid: None });
+        let (head, behind) = PeerHead::new(3, &unseen);
+        let message = [head.as_bytes(), behind].concat();
+        assert_eq!(PeerHead::read(&message).unwrap().1.known(), unseen.known());
+        assert_eq!(CallerHead::of(7, 8, 0).known(), Known { uid: Some(7), pid: Some(8) });
+        assert_eq!(CallerHead::default().known(), Known::default());
     }
 
     #[test]

@@ -8,14 +8,15 @@ use zerocopy::{FromBytes, Immutable, IntoBytes as _, KnownLayout};
 use crate::{
     CallError, Client, HERE, ServiceInfo,
     message::{
-        ClientRecord, DAEMON, PeerRecord, ReportAnswer, ReportHead, ServiceReport, method, report,
+        ClientRecord, DAEMON, Known, PeerRecord, ReportAnswer, ReportHead, ServiceReport, method,
+        report,
     },
 };
 
 /// A client of the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientInfo {
-    /// Its process; `None`: nobody knows.
+    /// Its process; `None`: it is in a PID namespace that the daemon does not see.
     pub pid: Option<u32>,
     /// The user of that.
     pub uid: Option<u32>,
@@ -60,10 +61,10 @@ impl Client {
         let mut clients = Vec::new();
         self.report(report::CLIENTS, |thread, records| {
             let (record, rest) = split::<ClientRecord>(records)?;
-            let is_known = record.pid.get() != 0;
+            let Known { uid, pid } = Known::of(record.uid, record.pid);
             clients.push(ClientInfo {
-                pid: is_known.then_some(record.pid.get()),
-                uid: is_known.then_some(record.uid.get()),
+                pid,
+                uid,
                 thread,
                 requests: record.requests.get(),
                 in_flight: record.in_flight.get(),

@@ -269,6 +269,12 @@ pub fn daemons_in(folder: &Path) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
+/// The lock of a daemon that [`daemons_in`] named.
+#[must_use]
+pub fn lock_of(folder: &Path, name: &str) -> PathBuf {
+    folder.join(format!("{name}{LOCK_SUFFIX}"))
+}
+
 /// The file of the counters of a daemon that [`daemons_in`] named.
 #[must_use]
 pub fn metrics_of(folder: &Path, name: &str) -> PathBuf {

@@ -27,11 +27,13 @@ pub struct AddressSpaceNeed {
 /// The limit of address space leaves too little.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "no memory to reach other nodes: {limit_bytes} B of address space may be used, {used_bytes} B are, and \
-     {need_bytes} B are needed besides, {peer_bytes} B for each other node; raise `ulimit -v` (systemd: \
-     LimitAS), or lower COPYRPC_SOFT_CARD_MIB or COPYRPC_RING_BYTES"
+    "no memory to {purpose}: {limit_bytes} B of address space may be used, {used_bytes} B are, and {need_bytes} B \
+     are needed besides, {peer_bytes} B for each other node; raise `ulimit -v` (systemd: LimitAS), or lower \
+     COPYRPC_DEPTH, COPYRPC_MESSAGE_BYTES_MAX, COPYRPC_SOFT_CARD_MIB or COPYRPC_RING_BYTES"
 )]
 pub struct AddressSpaceError {
+    /// What it is needed for.
+    pub purpose: &'static str,
     /// The limit.
     pub limit_bytes: u64,
     /// Mapped now.
@@ -49,7 +51,7 @@ impl AddressSpaceNeed {
         Self {
             peers: u64::from(rank_info.size()).saturating_sub(1),
             peer_bytes: peer_mapping_bytes + RINGS * config.ring_bytes as u64,
-            own_bytes: OTHER_BYTES + config.client_bytes(),
+            own_bytes: OTHER_BYTES + config.client_address_bytes(),
         }
     }
 
@@ -59,7 +61,7 @@ impl AddressSpaceNeed {
         self.peers.saturating_mul(self.peer_bytes).saturating_add(self.own_bytes)
     }
 
-    /// Whether this process, whose NIC is open, may have it. One without peers finds out by itself.
+    /// Whether this process, whose NIC is open, may have it.
     ///
     /// # Errors
     ///
@@ -75,7 +77,7 @@ impl AddressSpaceNeed {
     /// [`AddressSpaceError`].
     pub fn check_besides(&self, nic_bytes: u64) -> Result<(), AddressSpaceError> {
         match (limit_bytes(), used_bytes()) {
-            (Some(limit_bytes), Some(used_bytes)) if self.peers > 0 => {
+            (Some(limit_bytes), Some(used_bytes)) => {
                 self.check_within(limit_bytes, used_bytes.saturating_add(nic_bytes))
             }
             _ => Ok(()),
@@ -85,7 +87,17 @@ impl AddressSpaceNeed {
     fn check_within(&self, limit_bytes: u64, used_bytes: u64) -> Result<(), AddressSpaceError> {
         let (need_bytes, peer_bytes) = (self.bytes(), self.peer_bytes);
         if used_bytes.saturating_add(need_bytes) > limit_bytes {
-            return Err(AddressSpaceError { limit_bytes, used_bytes, need_bytes, peer_bytes });
+            let purpose = match self.peers {
+                0 => "let a client in",
+                _ => "reach other nodes and let a client in",
+            };
+            return Err(AddressSpaceError {
+                purpose,
+                limit_bytes,
+                used_bytes,
+                need_bytes,
+                peer_bytes,
+            });
         }
         Ok(())
     }
@@ -116,6 +128,9 @@ mod tests {
         for part in ["1209 B", "1000 B", "210 B", "100 B for each other node", "ulimit -v"] {
             assert!(text.contains(part), "{text}");
         }
+        let alone = AddressSpaceNeed { peers: 0, peer_bytes: 100, own_bytes: 10 };
+        let error = alone.check_within(1009, 1000).unwrap_err().to_string();
+        assert!(error.starts_with("no memory to let a client in: 1009 B"), "{error}");
         assert!(used_bytes().is_some_and(|bytes| bytes > 1 << 20));
     }
 }

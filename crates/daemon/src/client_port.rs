@@ -164,9 +164,9 @@ pub trait ClientPort {
     /// Clients that are connected, that ever connected, and that were evicted.
     fn census(&self) -> (u64, u64, u64);
 
-    /// Connections that were refused.
-    fn refused(&self) -> u64 {
-        0
+    /// Connections that did not become clients, by cause.
+    fn rejections(&self) -> ipc::Rejections {
+        ipc::Rejections::default()
     }
 }
 
@@ -365,8 +365,8 @@ impl ClientPort for IpcPort {
         (stats.clients as u64, stats.welcomed, stats.evicted)
     }
 
-    fn refused(&self) -> u64 {
-        self.server.stats().refused
+    fn rejections(&self) -> ipc::Rejections {
+        self.server.stats().rejections
     }
 }
 

@@ -47,6 +47,7 @@ pub mod membership;
 pub mod metrics;
 mod pace;
 mod process_regions;
+mod rejections;
 mod request;
 mod rights;
 mod roster;
@@ -149,8 +150,8 @@ pub struct Daemon<N: Nic, P: ClientPort, C: Control> {
     /// The first turn that found nothing, of those since something was found.
     idle_ns: Option<u64>,
     arrivals: u64,
-    /// Connections of clients that were refused, as far as that was logged.
-    refused: u64,
+    /// Connections that did not become clients, as far as that was logged.
+    rejections: ipc::Rejections,
     /// Times that the worker found no memory to reach a peer, as far as they were counted.
     shortages: u64,
     /// By slot of the peer: what its connection had done when it was counted last.
@@ -190,7 +191,7 @@ impl<N: Nic, P: ClientPort, C: Control> Daemon<N, P, C> {
             handled: 0,
             idle_ns: Some(now_ns),
             arrivals: 0,
-            refused: 0,
+            rejections: ipc::Rejections::default(),
             shortages: 0,
             counted: Vec::new(),
         }
@@ -336,14 +337,8 @@ impl<N: Nic, P: ClientPort, C: Control> Daemon<N, P, C> {
         let outstanding = self.dispatcher.outstanding() as u64;
         let (waiting, held) = (self.dispatcher.waiting(), self.dispatcher.held_bytes());
         let (clients, welcomed, evicted) = self.port.census();
-        let refused = self.port.refused();
-        if std::mem::replace(&mut self.refused, refused) < refused {
-            tracing::warn!(
-                refused,
-                clients,
-                "connections were refused: there are as many as COPYRPC_CLIENTS_MAX allows, or no memory"
-            );
-        }
+        let rejections = self.port.rejections();
+        rejections::log(std::mem::replace(&mut self.rejections, rejections), rejections);
         let large = self.worker.large_memory();
         let shortages = self.worker.stats().shortages;
         let before = std::mem::replace(&mut self.shortages, shortages);

@@ -3,7 +3,7 @@
 use client::{
     Context, Inbound, LentBytes,
     bulk::message::BODY_BYTES_MAX,
-    message::{CALL_HEAD_BYTES, CallExtra, CallHead, CallerHead, HAS_EXTRA},
+    message::{CALL_HEAD_BYTES, CallExtra, CallHead, CallerHead, HAS_EXTRA, Known},
 };
 use zerocopy::FromBytes as _;
 
@@ -139,14 +139,17 @@ impl CallHeads {
 /// A client as the kernel knows it, and its trace.
 #[inline]
 pub(crate) fn caller_head(process: Option<ipc::ClientProcess>, trace: u64) -> CallerHead {
-    let (uid, pid) = process.map_or((0, 0), |process| (process.uid, process.pid));
-    CallerHead { uid: uid.into(), pid: pid.into(), trace: trace.into() }
+    match process {
+        Some(process) => CallerHead::of(process.uid, process.pid, trace),
+        None => CallerHead { trace: trace.into(), ..CallerHead::default() },
+    }
 }
 
 /// The process of a caller; `None` if that is not known.
 pub(crate) fn process_of(caller: &CallerHead) -> Option<ipc::ClientProcess> {
-    let (uid, pid) = (caller.uid.get(), caller.pid.get());
-    (pid != 0).then_some(ipc::ClientProcess { uid, pid })
+    let Known { uid, pid } = caller.known();
+    // A process that the daemon of its node does not see has a user all the same.
+    uid.map(|uid| ipc::ClientProcess { uid, pid: pid.unwrap_or(0) })
 }
 
 /// What a function of this program is told of a caller.
@@ -155,11 +158,6 @@ fn context_of(caller: &CallerHead) -> Option<Context> {
     if caller.pid.get() == 0 && caller.trace.get() == 0 {
         return None;
     }
-    let is_known = caller.pid.get() != 0;
-    Some(Context {
-        deadline_ns: u64::MAX,
-        uid: is_known.then_some(caller.uid.get()),
-        pid: is_known.then_some(caller.pid.get()),
-        trace: caller.trace.get(),
-    })
+    let Known { uid, pid } = caller.known();
+    Some(Context { deadline_ns: u64::MAX, uid, pid, trace: caller.trace.get() })
 }

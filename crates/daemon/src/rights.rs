@@ -88,7 +88,7 @@ impl Rights {
             (Who::Everybody, _) => true,
             (_, None) => false,
             (Who::Uid(uid), Some(process)) => *uid == process.uid,
-            (Who::Pid(pid), Some(process)) => *pid == process.pid,
+            (Who::Pid(pid), Some(process)) => *pid == process.pid && *pid != 0,
             (Who::Exe(path), Some(process)) => runs(process.pid, path),
         };
         self.judge(act, service, is_it)

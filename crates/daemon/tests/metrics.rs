@@ -187,16 +187,27 @@ fn prometheus_gets_each_family_once_with_help_and_labels() {
     let path = temp.path().join("job.metrics");
     let (_file, mut recorders) = create(&path, 1);
     recorders[0].add(Counter::Flushes, 5);
-    recorders[0].record(Timing::Rtt, 100);
+    // The largest value of a bucket that is shown, the next one, and one in the bucket behind that.
+    for rtt_ns in [255, 256, 612] {
+        recorders[0].record(Timing::Rtt, rtt_ns);
+    }
     let snapshot = Snapshot::read(&path).unwrap();
     let text = render::prometheus(&[snapshot.clone(), snapshot]);
     assert_eq!(text.matches("# TYPE copyrpc_flushes_total counter").count(), 1);
     assert_eq!(text.matches("copyrpc_flushes_total{daemon=\"job@1\",rank=\"1\"} 5\n").count(), 2);
-    let rtt = "copyrpc_rtt_ns{daemon=\"job@1\",rank=\"1\",quantile=\"0.99\"} 103\n";
-    assert!(text.contains(rtt), "the upper bound of its bucket");
+    assert!(!text.contains("_ns"), "base units in names");
+    assert!(text.contains("# TYPE copyrpc_rtt_seconds histogram\n"), "{text}");
+    let bucket = |le: &str, count: u64| {
+        format!("copyrpc_rtt_seconds_bucket{{daemon=\"job@1\",rank=\"1\",le=\"{le}\"}} {count}\n")
+    };
+    for (le, count) in [("0.000000255", 1), ("0.000000511", 2), ("0.000001023", 3), ("+Inf", 3)] {
+        assert!(text.contains(&bucket(le, count)), "{le}: {count}\n{text}");
+    }
+    let sum = "copyrpc_rtt_seconds_sum{daemon=\"job@1\",rank=\"1\"} 0.000001123\n";
+    assert!(text.contains(sum), "{text}");
     for line in text.lines().filter(|line| !line.starts_with('#')) {
         let (name, value) = line.rsplit_once(' ').unwrap();
-        assert!(name.starts_with("copyrpc_") && value.parse::<u64>().is_ok(), "{line}");
+        assert!(name.starts_with("copyrpc_") && value.parse::<f64>().is_ok(), "{line}");
     }
 }
 

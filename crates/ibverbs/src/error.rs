@@ -160,6 +160,42 @@ pub enum OpenError {
     },
 }
 
+impl OpenError {
+    /// How long the cause may last, as far as it can be told.
+    #[must_use]
+    pub fn outlook(&self) -> Outlook {
+        match self {
+            Self::PortDown { .. } | Self::NoGid { .. } | Self::NoPkey { .. } => Outlook::Soon,
+            Self::List(_) | Self::NoDevice | Self::UnknownDevice { .. } | Self::Query { .. } => {
+                Outlook::Later
+            }
+            Self::Device { cause, .. } if is_of_the_moment(cause) => Outlook::Later,
+            _ => Outlook::Never,
+        }
+    }
+}
+
+/// Whether a cause goes away by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outlook {
+    /// Within a minute, as a rule: the subnet manager, or whoever gives addresses, has not been there yet.
+    Soon,
+    /// Perhaps: the device comes when its driver is loaded, or comes again after a reset.
+    Later,
+    /// Not before somebody changes something.
+    Never,
+}
+
+/// Whether a device that is being reset gives such errors.
+fn is_of_the_moment(cause: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let errno = cause.raw_os_error().map(Errno::from_raw_os_error);
+    matches!(
+        errno,
+        Some(Errno::NODEV | Errno::NXIO | Errno::IO | Errno::NOENT | Errno::BUSY | Errno::AGAIN)
+    )
+}
+
 /// The last error of the library, with what is known about its remedy.
 pub(crate) fn last_cause() -> String {
     cause_of(&io::Error::last_os_error())
@@ -211,6 +247,21 @@ mod tests {
         assert!(cause(rustix::io::Errno::NOMEM).contains("ulimit -l"));
         assert!(cause(rustix::io::Errno::NETUNREACH).contains("no route"));
         assert_eq!(cause(rustix::io::Errno::INVAL), "Invalid argument (os error 22)");
+    }
+
+    #[test]
+    fn what_passes_is_told_from_what_stays() {
+        let (device, port) = ("mlx5_0".to_owned(), 1);
+        let down =
+            OpenError::PortDown { device: device.clone(), port, state: "INIT", remedy: "wait" };
+        assert_eq!(down.outlook(), Outlook::Soon);
+        assert_eq!(OpenError::NoDevice.outlook(), Outlook::Later);
+        let opened = |cause: rustix::io::Errno| {
+            OpenError::Device { device: device.clone(), cause: cause.into() }.outlook()
+        };
+        assert_eq!(opened(rustix::io::Errno::IO), Outlook::Later);
+        assert_eq!(opened(rustix::io::Errno::ACCESS), Outlook::Never);
+        assert_eq!(OpenError::NoPort { device, port, ports: 0 }.outlook(), Outlook::Never);
     }
 
     #[test]

@@ -47,7 +47,7 @@ mod fake;
 pub use ah::Pd;
 pub use channel::Channel;
 pub use cq::Cq;
-pub use error::OpenError;
+pub use error::{OpenError, Outlook};
 pub use mr::Mr;
 pub use nic::{Nic, open};
 pub use options::{Config, KNOBS, MLX5_KNOBS};

@@ -44,6 +44,7 @@ use config::Knob;
 use serde::Serialize;
 use verbs::{Nic, PortOptionError};
 
+pub use ::ibverbs::Outlook;
 pub use ::mlx5::OperationDump;
 pub use selection::{Selection, VARIABLE};
 
@@ -250,6 +251,17 @@ fn operations_of<D: ::mlx5::device::Device>(
 impl OpenError {
     fn option(name: &'static str, cause: PortOptionError) -> Self {
         Self::Option { name, variable: port::variable(&cause), cause }
+    }
+
+    /// How long the cause may last, as far as it can be told.
+    #[must_use]
+    pub fn outlook(&self) -> Outlook {
+        match self {
+            Self::Open { cause, .. } => cause
+                .downcast_ref::<::ibverbs::OpenError>()
+                .map_or(Outlook::Never, ::ibverbs::OpenError::outlook),
+            Self::Unknown { .. } | Self::Setting { .. } | Self::Option { .. } => Outlook::Never,
+        }
     }
 }
 

@@ -6,8 +6,8 @@
 //!
 //! # Architecture invariant
 //!
-//! Nothing here waits without a deadline, or leaves a descriptor that a child would inherit.
-#![forbid(unsafe_code)]
+//! Nothing here waits without a deadline, or leaves a descriptor that a child would inherit. Only `peercred` is unsafe.
+#![deny(unsafe_code)]
 
 pub mod affinity;
 pub mod cgroup;
@@ -20,10 +20,13 @@ pub mod fdpass;
 pub mod futex;
 pub mod idle;
 pub mod lock;
+
+pub mod plain_file;
 pub mod private_dir;
 pub mod private_file;
 pub mod process;
 pub mod ready_set;
 pub mod unix;
 
+mod peercred;
 mod ready;

@@ -1,12 +1,16 @@
 //! Files that appear whole, once, and for one user only.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{self, OpenOptions},
     io::{self, Read as _, Write as _},
     os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     path::Path,
     process,
 };
+
+use rustix::process::geteuid;
+
+use crate::plain_file;
 
 /// Bytes of the shortest secret that a file may hold, and of the longest.
 pub const SECRET_BYTES_MIN: usize = 16;
@@ -22,6 +26,9 @@ pub enum SecretFileError {
     /// Others can read it.
     #[error("other users can read it")]
     NotPrivate,
+    /// It belongs to another user, who can read and replace it whatever its mode.
+    #[error("it belongs to user {0}")]
+    ForeignOwner(u32),
     /// It holds so many bytes, or more: too few to keep anybody out, or no secret at all.
     #[error("it has {0} B, not {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX}")]
     Length(usize),
@@ -33,9 +40,14 @@ pub enum SecretFileError {
 ///
 /// [`SecretFileError`].
 pub fn read_secret(path: &Path) -> Result<Vec<u8>, SecretFileError> {
-    let file = File::open(path)?;
-    if file.metadata()?.mode() & 0o077 != 0 {
+    // A link is followed: orchestrators replace what they mount by turning one.
+    let file = plain_file::open_following(path)?;
+    let meta = file.metadata()?;
+    if meta.mode() & 0o077 != 0 {
         return Err(SecretFileError::NotPrivate);
+    }
+    if !is_trusted(meta.uid(), geteuid().as_raw()) {
+        return Err(SecretFileError::ForeignOwner(meta.uid()));
     }
     let mut bytes = Vec::new();
     file.take(SECRET_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
@@ -47,6 +59,11 @@ pub fn read_secret(path: &Path) -> Result<Vec<u8>, SecretFileError> {
     } else {
         Err(SecretFileError::Length(bytes.len()))
     }
+}
+
+/// Whether the owner of a file may know what this user keeps secret. Root may read it anyway.
+fn is_trusted(owner: u32, user: u32) -> bool {
+    owner == user || owner == 0
 }
 
 /// Makes the file `path` with these contents and mode 0600, unless there is one: of several processes that do so
@@ -97,6 +114,24 @@ mod tests {
         assert!(matches!(long, Err(SecretFileError::Length(4097))), "{long:?}");
         fs::remove_file(&path).unwrap();
         assert!(matches!(read_secret(&path), Err(SecretFileError::Os(_))));
+        assert!(matches!(read_secret("/dev/zero".as_ref()), Err(SecretFileError::Os(_))));
+    }
+
+    #[test]
+    fn a_secret_of_another_owner_is_refused_by_its_number() {
+        assert!(is_trusted(1000, 1000) && is_trusted(0, 1000));
+        assert!(!is_trusted(1001, 1000) && !is_trusted(1000, 0));
+        if geteuid().as_raw() != 0 {
+            return;
+        }
+        // Root alone gives files away.
+        let path = env::temp_dir().join(format!("copyrpc-given-{}", process::id()));
+        make_once(&path, b"0123456789abcdef").unwrap();
+        if std::os::unix::fs::chown(&path, Some(4321), None).is_ok() {
+            let refused = read_secret(&path);
+            assert!(matches!(refused, Err(SecretFileError::ForeignOwner(4321))), "{refused:?}");
+        }
+        fs::remove_file(&path).unwrap();
     }
 
     #[test]

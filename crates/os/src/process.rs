@@ -35,6 +35,12 @@ pub enum ProcessError {
         /// Its id.
         pid: u32,
     },
+    /// It lives, and `/proc` does not show it: that is not mounted, or of another PID namespace.
+    #[error("process {pid} is not in /proc; mount that of this PID namespace")]
+    Hidden {
+        /// Its id.
+        pid: u32,
+    },
     /// Anything else the kernel says.
     #[error("cannot watch process {pid}: {errno}")]
     Os {
@@ -53,6 +59,14 @@ pub struct ProcessId {
     pub pid: u32,
     /// The start time in clock ticks since boot: tells it from others with this id.
     pub start_ticks: u64,
+}
+
+impl ProcessId {
+    /// This process. Where `/proc` is not mounted its start is 0, and no other process finds it by this.
+    #[must_use]
+    pub fn own() -> Self {
+        Self { pid: std::process::id(), start_ticks: start_ticks("self").unwrap_or(0) }
+    }
 }
 
 impl fmt::Display for ProcessId {
@@ -83,10 +97,24 @@ impl Process {
             errno => ProcessError::Os { pid, errno },
         };
         let pidfd = pidfd_open(raw, PidfdFlags::empty()).map_err(refused)?;
-        let start_ticks = start_ticks(pid).map_err(refused)?;
-        let process = Self { pidfd, id: ProcessId { pid, start_ticks } };
+        let start_ticks = start_ticks(&pid.to_string());
+        let id = ProcessId { pid, start_ticks: start_ticks.unwrap_or(0) };
+        let process = Self { pidfd, id };
         // Alive after its start was read: so what was read is not of a successor.
-        if process.is_dead() { Err(ProcessError::Gone { pid }) } else { Ok(process) }
+        if process.is_dead() {
+            return Err(ProcessError::Gone { pid });
+        }
+        match start_ticks {
+            Ok(_) => Ok(process),
+            // It was just seen alive.
+            Err(Errno::NOENT | Errno::SRCH) => Err(ProcessError::Hidden { pid }),
+            Err(errno) => Err(refused(errno)),
+        }
+    }
+
+    /// A handle of a process that has no id in this PID namespace.
+    pub(crate) fn unseen(pidfd: OwnedFd) -> Self {
+        Self { pidfd, id: ProcessId { pid: 0, start_ticks: 0 } }
     }
 
     /// Opens a handle of the process that [`Self::id`] described earlier, perhaps elsewhere.
@@ -152,7 +180,8 @@ impl AsFd for Process {
     }
 }
 
-fn start_ticks(pid: u32) -> Result<u64, Errno> {
+/// The start of a process, by the name of its folder in `/proc`.
+fn start_ticks(pid: &str) -> Result<u64, Errno> {
     let stat = fs::read(format!("/proc/{pid}/stat"))
         .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
     parse_start_ticks(&String::from_utf8_lossy(&stat)).ok_or(Errno::IO)
@@ -171,6 +200,7 @@ mod tests {
     #[test]
     fn this_process_is_alive_and_keeps_its_identity() {
         let this = Process::open(std::process::id()).unwrap();
+        assert_eq!(this.id(), ProcessId::own());
         assert!(!this.is_dead());
         assert_eq!(Process::open_same(this.id()).unwrap().id(), this.id());
     }

@@ -16,14 +16,16 @@ use rustix::{
     io::Errno,
     net::{
         AddressFamily, SocketAddrUnix, SocketFlags, SocketType,
-        sockopt::{Timeout, set_socket_timeout, socket_peercred},
+        sockopt::{Timeout, set_socket_timeout},
     },
     process::geteuid,
 };
 
+pub use crate::peercred::PeerCredentials;
 use crate::{
     clock,
     fdpass::{self, Datagram, RecvError, SendError},
+    peercred,
     private_dir::{self, PrivateDirError},
     process::{Process, ProcessError},
     ready,
@@ -36,6 +38,12 @@ const BACKLOG: i32 = 256;
 #[must_use]
 pub fn user_id() -> u32 {
     geteuid().as_raw()
+}
+
+/// Whether the process at the other end of a Unix socket runs as this user, in whichever PID namespace. Anybody may
+/// claim an abstract name.
+pub fn is_own_user(socket: impl AsFd) -> bool {
+    peercred::of(socket).is_ok_and(|peer| peer.uid == user_id())
 }
 
 /// The address of a listener.
@@ -81,7 +89,7 @@ pub enum SocketError {
     #[error(transparent)]
     Directory(#[from] PrivateDirError),
     /// The other side belongs to another user. The connection was closed.
-    #[error("the peer runs as user {peer_uid}, but only user {uid} is allowed")]
+    #[error("the peer runs as user {peer_uid}, but only user {uid} is allowed{}", hint(*peer_uid))]
     ForeignUser {
         /// User of the other side.
         peer_uid: u32,
@@ -106,17 +114,6 @@ pub enum SocketError {
 
 fn os(call: &'static str) -> impl FnOnce(Errno) -> SocketError {
     move |errno| SocketError::Os { call, source: errno.into() }
-}
-
-/// Credentials of the peer as the kernel recorded them when it connected or began to listen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PeerCredentials {
-    /// Process id, in this process's namespace.
-    pub pid: u32,
-    /// Effective user id.
-    pub uid: u32,
-    /// Effective group id.
-    pub gid: u32,
 }
 
 /// A listening socket.
@@ -226,9 +223,8 @@ impl UnixConnection {
     }
 
     fn of(socket: OwnedFd) -> Result<Self, SocketError> {
-        let peer = socket_peercred(&socket).map_err(os("getsockopt(SO_PEERCRED)"))?;
-        let pid = u32::try_from(peer.pid.as_raw_nonzero().get()).unwrap_or(0);
-        let peer = PeerCredentials { pid, uid: peer.uid.as_raw(), gid: peer.gid.as_raw() };
+        let peer = peercred::of(&socket)
+            .map_err(|source| SocketError::Os { call: "getsockopt(SO_PEERCRED)", source })?;
         check_user(peer.uid, user_id())?;
         Ok(Self { socket, peer })
     }
@@ -239,18 +235,24 @@ impl UnixConnection {
         self.peer
     }
 
-    /// A handle of the peer's process. Call it right after connecting: the peer's process id is not reused
-    /// while the peer lives, and the peer lives while the connection is open, unless it gave its socket
-    /// away.
+    /// A handle of the peer's process, which may be in a PID namespace that this process does not see. Call it
+    /// right after connecting: the peer's process id is not reused while the peer lives, and the peer lives while
+    /// the connection is open, unless it gave its socket away.
     ///
     /// # Errors
     ///
-    /// [`SocketError::PeerGone`] if the peer is dead or has closed the connection.
+    /// [`SocketError::PeerGone`] if the peer is dead or has closed the connection, or if Linux is older than 6.5
+    /// and the peer is in such a namespace: then the socket alone tells of its death.
     pub fn peer_process(&self) -> Result<Process, SocketError> {
-        let process = Process::open(self.peer.pid).map_err(|error| match error {
-            ProcessError::Gone { .. } => SocketError::PeerGone,
-            other => SocketError::Os { call: "pidfd_open", source: io::Error::other(other) },
-        })?;
+        let process = match self.peer.pid {
+            0 => peercred::pidfd(&self.socket)
+                .map(Process::unseen)
+                .map_err(|_| SocketError::PeerGone)?,
+            pid => Process::open(pid).map_err(|error| match error {
+                ProcessError::Gone { .. } => SocketError::PeerGone,
+                other => SocketError::Os { call: "pidfd_open", source: io::Error::other(other) },
+            })?,
+        };
         if self.is_closed()? { Err(SocketError::PeerGone) } else { Ok(process) }
     }
 
@@ -321,6 +323,19 @@ fn is_stale(socket: &OwnedFd, name: &SocketAddrUnix) -> bool {
     connected == Err(Errno::CONNREFUSED)
 }
 
+/// What a user id means that stands for all users without a number in this user namespace.
+///
+/// Source: `user_namespaces(7)`; the number is `/proc/sys/kernel/overflowuid`, which by default is 65534.
+fn hint(peer_uid: u32) -> &'static str {
+    const OVERFLOW_UID: u32 = 65534;
+    if peer_uid == OVERFLOW_UID {
+        "; this number stands for each user that has none in this user namespace: map the user into it, or run \
+         both sides in one"
+    } else {
+        ""
+    }
+}
+
 fn check_user(peer_uid: u32, uid: u32) -> Result<(), SocketError> {
     if peer_uid == uid { Ok(()) } else { Err(SocketError::ForeignUser { peer_uid, uid }) }
 }
@@ -346,5 +361,7 @@ mod tests {
             refused.to_string(),
             "the peer runs as user 1001, but only user 1000 is allowed"
         );
+        let refused = check_user(65534, 0).unwrap_err().to_string();
+        assert!(refused.contains("in this user namespace: map"), "{refused}");
     }
 }

@@ -28,6 +28,14 @@ pub enum SecretError {
         /// The file.
         path: PathBuf,
     },
+    /// Its owner knows it, whatever its mode is.
+    #[error("{} belongs to user {owner}, who can read it; run chown on it", path.display())]
+    ForeignOwner {
+        /// The file.
+        path: PathBuf,
+        /// Its owner.
+        owner: u32,
+    },
     /// Too short to keep anybody out, or no secret at all.
     #[error("the secret in {} has not {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX} B", path.display())]
     Length {
@@ -84,6 +92,7 @@ impl Secret {
             match error {
                 SecretFileError::Os(source) => SecretError::Unusable { path, source },
                 SecretFileError::NotPrivate => SecretError::NotPrivate { path },
+                SecretFileError::ForeignOwner(owner) => SecretError::ForeignOwner { path, owner },
                 SecretFileError::Length(_) => SecretError::Length { path },
             }
         })?;

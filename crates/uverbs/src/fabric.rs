@@ -14,7 +14,8 @@ use std::{
     },
 };
 
-use rustix::{net::sockopt::socket_peercred, process::geteuid};
+use os::unix::is_own_user;
+use rustix::process::geteuid;
 use softnic::{Packet, ReplyPacket};
 use verbs::Lid;
 
@@ -99,7 +100,7 @@ fn address(fabric: &str, lid: Lid) -> io::Result<SocketAddr> {
 
 /// Whether the other end belongs to this user: anybody may claim an abstract name.
 fn is_own(stream: &UnixStream) -> bool {
-    socket_peercred(stream).is_ok_and(|peer| peer.uid == geteuid())
+    is_own_user(stream)
 }
 
 fn frame(kind: u8, body: &[u8]) -> Vec<u8> {

@@ -11,7 +11,7 @@ use daemon::{
 
 use nics::hardware;
 
-use crate::{doctor::Finding, exit::OpenError, nic, stat};
+use crate::{args::OnlyArgs, doctor::Finding, exit::OpenError, nic, stat};
 
 /// Memory that a NIC must be able to pin before anything works well.
 const PINNED_BYTES_MIN: u64 = 64 << 20;
@@ -267,10 +267,12 @@ fn hardware(settings: &Settings) -> Vec<Finding> {
 }
 
 fn daemons(settings: &Settings) -> Vec<Finding> {
-    let snapshots = stat::read_all(settings).unwrap_or_default();
+    let snapshots = stat::read_all(settings, &OnlyArgs::default()).unwrap_or_default();
     let finding = |snapshot: &daemon::metrics::Snapshot| {
-        let found =
-            format!("{}: {}, process {}", snapshot.name, snapshot.state, snapshot.process.pid);
+        let is_unseen = matches!(snapshot.state, DaemonState::Alive(_)) && !snapshot.is_seen();
+        let place = if is_unseen { " of another PID namespace" } else { "" };
+        let (name, state, pid) = (&snapshot.name, snapshot.state, snapshot.process.pid);
+        let found = format!("{name}: {state}, process {pid}{place}");
         let total = snapshot.total();
         let [regions, bytes] =
             [Counter::BulkRegions, Counter::BulkHeld].map(|counter| total.counter(counter));

@@ -64,7 +64,7 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
         report.write(path)?;
         let failures = report.failures();
         failed = failures.len();
-        failures.iter().for_each(|failure| output::say(format_args!("FAIL  {failure}")));
+        failures.iter().for_each(|failure| output::say(format_args!("fails  {failure}")));
         output::say(report.summary(path));
     }
     failed += findings.iter().filter(|finding| finding.verdict == Verdict::Fails).count();
@@ -79,13 +79,14 @@ fn text(findings: &[Finding]) -> String {
     findings.iter().fold(String::new(), |mut text, finding| {
         let Finding { what, verdict, found, remedy } = finding;
         let mark = match verdict {
-            Verdict::Fine => "ok  ",
-            Verdict::Note => "note",
-            Verdict::Fails => "FAIL",
+            // The words of the JSON.
+            Verdict::Fine => "fine ",
+            Verdict::Note => "note ",
+            Verdict::Fails => "fails",
         };
         let _ = writeln!(text, "{mark}  {what:width$}  {found}");
         if !remedy.is_empty() {
-            let _ = writeln!(text, "      {:width$}  -> {remedy}", "");
+            let _ = writeln!(text, "       {:width$}  -> {remedy}", "");
         }
         text
     })

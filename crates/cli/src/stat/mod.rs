@@ -11,26 +11,27 @@ use daemon::{
 };
 use serde_json::{Map, Value, json};
 
-use crate::{args::StatArgs, output, table::table};
+use crate::{
+    args::{OnlyArgs, StatArgs},
+    output,
+    table::table,
+};
 
+mod http;
 mod serve;
 
 /// `copyrpc stat`.
 pub(crate) fn run(args: &StatArgs) -> anyhow::Result<()> {
     let settings = args.settings.load()?;
     if let Some(address) = args.serve {
-        return serve::run(address, &settings);
+        return serve::run(address, &settings, &args.only);
     }
     let before = args.interval_ns()?.map(|interval_ns| {
-        let before = read_all(&settings);
+        let before = read_all(&settings, &args.only);
         thread::sleep(Duration::from_nanos(interval_ns));
         before
     });
-    let mut snapshots = read_all(&settings)?;
-    if let Some(job) = &args.job {
-        // A daemon is called JOB, or JOB@INSTANCE.
-        snapshots.retain(|it| it.name.split('@').next() == Some(job));
-    }
+    let snapshots = read_all(&settings, &args.only)?;
     if args.prometheus {
         return output::print(&render::prometheus(&snapshots));
     }
@@ -50,13 +51,13 @@ pub(crate) fn run(args: &StatArgs) -> anyhow::Result<()> {
     output::print(&shown.iter().map(Shown::text).collect::<String>())
 }
 
-/// The counters of all daemons of this user; those that cannot be read are reported and left out.
-pub(crate) fn read_all(settings: &Settings) -> anyhow::Result<Vec<Snapshot>> {
+/// The counters of the daemons of this user that are to be shown; those that cannot be read are reported and left out.
+pub(crate) fn read_all(settings: &Settings, only: &OnlyArgs) -> anyhow::Result<Vec<Snapshot>> {
     let runtime = daemon::config::runtime_of(settings)?;
     let cannot = || format!("cannot read {}", runtime.folder().display());
     let names = runtime::daemons_in(runtime.folder()).with_context(cannot)?;
     let read = |name: &String| read_one(runtime.folder(), name);
-    Ok(names.iter().filter_map(read).collect())
+    Ok(names.iter().filter(|name| only.shows(name)).filter_map(read).collect())
 }
 
 /// The counters as OpenMetrics, with what the daemons tell that live and answer.

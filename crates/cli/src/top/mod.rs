@@ -5,10 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use daemon::{
-    config::Settings,
-    metrics::{Counter, DaemonState, Section, Snapshot},
-};
+use daemon::metrics::{Counter, DaemonState, Section, Snapshot};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 
 use crate::{args::TopArgs, stat};
@@ -23,9 +20,10 @@ pub(crate) fn run(args: &TopArgs) -> anyhow::Result<()> {
     );
     let settings = args.settings.load()?;
     let interval = Duration::from_nanos(args.interval_ns()?);
-    let mut model = Model::new(stat::read_all(&settings)?);
+    let read = || stat::read_all(&settings, &args.only);
+    let mut model = Model::new(read()?);
     ratatui::try_init().map_err(anyhow::Error::from).and_then(|mut terminal| {
-        let done = watch(&mut terminal, &mut model, &settings, interval);
+        let done = watch(&mut terminal, &mut model, &read, interval);
         ratatui::restore();
         done
     })
@@ -34,7 +32,7 @@ pub(crate) fn run(args: &TopArgs) -> anyhow::Result<()> {
 fn watch(
     terminal: &mut ratatui::DefaultTerminal,
     model: &mut Model,
-    settings: &Settings,
+    read: &dyn Fn() -> anyhow::Result<Vec<Snapshot>>,
     interval: Duration,
 ) -> anyhow::Result<()> {
     let mut refreshed = Instant::now();
@@ -57,7 +55,7 @@ fn watch(
                 _ => {}
             }
         } else {
-            model.refresh(stat::read_all(settings)?, refreshed.elapsed());
+            model.refresh(read()?, refreshed.elapsed());
             refreshed = Instant::now();
         }
     }

@@ -38,18 +38,51 @@ const TRAVEL: [Timing; 8] = [
     Timing::RequestsPerLoop,
 ];
 
+/// A column of the list of daemons, and its least width.
+#[derive(Clone, Copy)]
+struct Column {
+    name: &'static str,
+    width: u16,
+}
+
+const fn column(name: &'static str, width: u16) -> Column {
+    Column { name, width }
+}
+
+const COLUMNS: [Column; 11] = [
+    column("daemon", 12),
+    column("rank", 4),
+    column("state", 9),
+    column("pid", 8),
+    column("clients", 7),
+    column("peers", 7),
+    column("req/s", 8),
+    column("remote/s", 8),
+    column("in flight", 9),
+    column("p50", 7),
+    column("p99", 7),
+];
+
+/// Columns that are left out where there is little room, in this order: pid, remote/s, peers, state, clients.
+const COLUMNS_DROPPED: [usize; 5] = [3, 7, 5, 2, 4];
+
 /// Rows of the calls in flight, and least rows of the distributions.
 const FLIGHT_ROWS: u16 = 6;
-const DETAIL_ROWS: u16 = 12;
+const DETAIL_ROWS: u16 = 11;
 
 /// Rows of the list, which wants `list`, and of the parts below it, of so many: the list comes first, and a part
 /// that does not fit is not shown.
 fn heights(list: u16, height: u16) -> (u16, [u16; 2]) {
     let list = list.min(height.saturating_sub(1));
     let left = height.saturating_sub(1 + list);
-    let flight = if left >= FLIGHT_ROWS { FLIGHT_ROWS } else { 0 };
-    let detail = if left >= FLIGHT_ROWS + DETAIL_ROWS { left - flight } else { 0 };
-    (list, [flight, detail])
+    let parts = match left {
+        _ if left >= FLIGHT_ROWS + DETAIL_ROWS => [FLIGHT_ROWS, left - FLIGHT_ROWS],
+        // How long calls take tells more than how many there are, which the list tells, too.
+        _ if left >= DETAIL_ROWS => [0, left],
+        _ if left >= FLIGHT_ROWS => [left, 0],
+        _ => [0, 0],
+    };
+    (list, parts)
 }
 
 /// Draws everything.
@@ -99,19 +132,13 @@ fn recent_of_thread(model: &Model, snapshot: &Snapshot, thread: usize) -> Sectio
 }
 
 fn draw_daemons(frame: &mut Frame<'_>, area: Rect, model: &Model) {
-    let header = [
-        "daemon",
-        "rank",
-        "state",
-        "pid",
-        "clients",
-        "peers",
-        "req/s",
-        "remote/s",
-        "in flight",
-        "p50",
-        "p99",
-    ];
+    let room = area.width.saturating_sub(2);
+    let shown = shown_columns(&COLUMNS.map(|column| column.width), &COLUMNS_DROPPED, room);
+    let pick = |cells: [String; COLUMNS.len()]| {
+        let shown = shown.clone();
+        shown.into_iter().map(move |index| Cell::from(cells[index].clone())).collect::<Vec<_>>()
+    };
+    let header = pick(COLUMNS.map(|column| column.name.to_owned()));
     let rows = model.now.iter().enumerate().flat_map(|(index, snapshot)| {
         let style = match snapshot.state {
             DaemonState::Alive(_) => Style::default(),
@@ -122,17 +149,18 @@ fn draw_daemons(frame: &mut Frame<'_>, area: Rect, model: &Model) {
         let selected = if is_selected { style.add_modifier(Modifier::REVERSED) } else { style };
         let total = snapshot.total();
         let daemon = daemon_cells(model, snapshot, &total, &recent(model, snapshot, &total));
-        let threads = threads(snapshot).iter().enumerate().map(move |(thread, section)| {
+        let threads = threads(snapshot).iter().enumerate().map(|(thread, section)| {
             let recent = recent_of_thread(model, snapshot, thread);
             let mut cells = daemon_cells(model, snapshot, section, &recent);
             cells[..4].fill(String::new());
             cells[0] = format!("  thread {thread}");
-            Row::new(cells.map(Cell::from)).style(style)
+            Row::new(pick(cells)).style(style)
         });
-        let daemon = Row::new(daemon.map(Cell::from)).style(selected);
-        [daemon].into_iter().chain(threads)
+        let daemon = Row::new(pick(daemon)).style(selected);
+        [daemon].into_iter().chain(threads).collect::<Vec<_>>()
     });
-    let widths = columns([12, 5, 9, 8, 7, 5, 10, 10, 9, 9, 9], area.width.saturating_sub(2));
+    let widths: Vec<_> = shown.iter().map(|index| COLUMNS[*index].width).collect();
+    let widths = columns(&widths, room);
     let title = match model.now.len() {
         0 => " no daemon left counters here ".to_owned(),
         count => format!(" {count} daemons "),
@@ -148,7 +176,7 @@ fn daemon_cells(
     snapshot: &Snapshot,
     total: &Section,
     recent: &Section,
-) -> [String; 11] {
+) -> [String; COLUMNS.len()] {
     let rate = |counter| {
         if model.elapsed_s > 0.0 {
             #[expect(clippy::cast_precision_loss, reason = "shown with three digits")]
@@ -192,36 +220,59 @@ fn draw_distributions(
     timings: &[Timing],
     section: &Section,
 ) {
+    const WIDTHS: [u16; 5] = [20, 7, 7, 7, 7];
+    const NAMES: [&str; 5] = ["", "count", "p50", "p90", "p99"];
+    let room = area.width.saturating_sub(2);
+    // The count goes first, then p90.
+    let shown = shown_columns(&WIDTHS, &[1, 3], room);
     let rows = timings.iter().map(|&timing| {
         let histogram = section.histogram(timing);
         let name = timing.name().trim_end_matches("_ns").replace('_', " ");
-        let mut cells = vec![name, short_count(histogram)];
-        cells.extend([0.5, 0.9, 0.99].map(|share| {
+        let value = |share| {
             let value = histogram.quantile(share);
             if timing.is_ns() { duration(value) } else { value.to_string() }
-        }));
-        Row::new(cells)
+        };
+        let cells = [name, short_count(histogram), value(0.5), value(0.9), value(0.99)];
+        Row::new(shown.iter().map(|index| cells[*index].clone()).collect::<Vec<_>>())
     });
-    let widths = columns([22, 8, 9, 9, 9], area.width.saturating_sub(2));
-    let table = Table::new(rows, widths)
-        .header(Row::new(["", "count", "p50", "p90", "p99"]).style(Modifier::BOLD))
+    let widths: Vec<_> = shown.iter().map(|index| WIDTHS[*index]).collect();
+    let names = shown.iter().map(|index| NAMES[*index]).collect::<Vec<_>>();
+    let table = Table::new(rows, columns(&widths, room))
+        .header(Row::new(names).style(Modifier::BOLD))
         .block(Block::bordered().title(title));
     frame.render_widget(table, area);
 }
 
 /// Columns of at least these widths. Where there is no room for all, those that come first have theirs:
 /// the solver of the layout would take room from any of them, differently each time.
-fn columns<const N: usize>(widths: [u16; N], room: u16) -> [Constraint; N] {
-    let wanted = widths.iter().sum::<u16>() + u16::try_from(N).map_or(0, |n| n.saturating_sub(1));
-    if wanted <= room {
-        return widths.map(Constraint::Min);
+fn columns(widths: &[u16], room: u16) -> Vec<Constraint> {
+    if wanted(widths.iter().copied()) <= room {
+        return widths.iter().copied().map(Constraint::Min).collect();
     }
     let mut left = room;
-    widths.map(|width| {
+    let given = widths.iter().map(|&width| {
         let given = width.min(left);
         left = left.saturating_sub(given + 1);
         Constraint::Length(given)
-    })
+    });
+    given.collect()
+}
+
+/// The room that columns of these widths want, with a space between two.
+fn wanted(widths: impl Iterator<Item = u16>) -> u16 {
+    widths.fold(0, |wanted, width| wanted + width + 1).saturating_sub(1)
+}
+
+/// Which columns are shown: all, or without the first ones of `dropped` where there is less room.
+fn shown_columns(widths: &[u16], dropped: &[usize], room: u16) -> Vec<usize> {
+    let mut shown: Vec<_> = (0..widths.len()).collect();
+    for column in dropped {
+        if wanted(shown.iter().map(|index| widths[*index])) <= room {
+            break;
+        }
+        shown.retain(|index| index != column);
+    }
+    shown
 }
 
 fn short_count(histogram: &Histogram) -> String {
@@ -327,17 +378,43 @@ mod tests {
         for n in 0..3 {
             assert!(screen.contains(&format!("job@{n}")), "{screen}");
         }
-        assert_eq!(heights(6, 15), (6, [6, 0]));
+        assert_eq!(heights(6, 15), (6, [8, 0]));
+        assert_eq!(heights(6, 20), (6, [0, 13]));
         assert_eq!(heights(6, 40), (6, [6, 27]));
         assert_eq!(heights(30, 15), (14, [0, 0]));
     }
 
     #[test]
     fn the_first_columns_have_their_width_where_there_is_little_room() {
-        let given = columns([12, 5, 9], 20);
+        let given = columns(&[12, 5, 9], 20);
         assert_eq!(given, [Constraint::Length(12), Constraint::Length(5), Constraint::Length(1)]);
-        assert_eq!(columns([12, 5, 9], 12)[1..], [Constraint::Length(0), Constraint::Length(0)]);
-        assert_eq!(columns([12, 5], 18), [Constraint::Min(12), Constraint::Min(5)]);
+        assert_eq!(columns(&[12, 5, 9], 12)[1..], [Constraint::Length(0), Constraint::Length(0)]);
+        assert_eq!(columns(&[12, 5], 18), [Constraint::Min(12), Constraint::Min(5)]);
+        assert_eq!(shown_columns(&[12, 5, 9], &[1], 28), [0, 1, 2]);
+        assert_eq!(shown_columns(&[12, 5, 9], &[1], 27), [0, 2]);
+    }
+
+    #[test]
+    fn the_usual_terminal_shows_how_long_calls_take() {
+        let path = env::temp_dir().join(format!("copyrpc-top-80-{}.metrics", std::process::id()));
+        let rank_info = RankInfo::new(1, 4).unwrap();
+        let (file, mut recorders) = MetricsFile::create(&path, "job@1", rank_info, 1, 8).unwrap();
+        file.set_life(Life::Serving);
+        recorders[0].record(Timing::Call, 1_500);
+        let model = Model::new(vec![Snapshot::read(&path).unwrap()]);
+        let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
+        terminal.draw(|frame| draw(frame, &model)).unwrap();
+        let screen = terminal.backend().to_string();
+        // In the list, and in both parts below it.
+        assert_eq!(
+            (screen.matches("p50").count(), screen.matches("p99").count()),
+            (3, 3),
+            "{screen}"
+        );
+        assert_eq!(screen.matches("1.5us").count(), 4, "{screen}");
+        for expected in ["serving", "in flight", "flush to credit"] {
+            assert!(screen.contains(expected), "{expected} in\n{screen}");
+        }
     }
 
     #[test]

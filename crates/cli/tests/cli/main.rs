@@ -2,6 +2,7 @@
 
 mod kv;
 mod operate;
+mod refusals;
 
 use std::{
     fs,

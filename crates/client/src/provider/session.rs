@@ -20,7 +20,7 @@ use zerocopy::{FromBytes as _, IntoBytes as _};
 use crate::{
     CallError, ClientConfig, To, call_head,
     message::{
-        CALL_HEAD_BYTES, CallHead, ContextHead, DAEMON, DETAIL_BYTES_MAX, HAS_CONTEXT, HERE,
+        CALL_HEAD_BYTES, CallHead, ContextHead, DAEMON, DETAIL_BYTES_MAX, HAS_CONTEXT, HERE, Known,
         SERVE_HEAD_BYTES, ServeHead, WORK_HEAD_BYTES, WorkHead, method,
     },
     provider::{
@@ -510,11 +510,11 @@ fn parse(bytes: &[u8]) -> Option<(u64, Inbound<'_>)> {
     if head.flags.get() & HAS_CONTEXT != 0 {
         let (told, rest) = ContextHead::read_from_prefix(body).ok()?;
         let caller = told.caller;
-        let is_known = caller.pid.get() != 0;
+        let Known { uid, pid } = caller.known();
         context = Some(Context {
             deadline_ns: told.deadline_ns.get(),
-            uid: is_known.then_some(caller.uid.get()),
-            pid: is_known.then_some(caller.pid.get()),
+            uid,
+            pid,
             trace: caller.trace.get(),
         });
         body = rest;

@@ -164,6 +164,15 @@ impl DaemonConfig {
         2 * u64::from(self.depth) * (eager_bytes + 64) + message_bytes + (16 << 10)
     }
 
+    /// Address space of a client, whose rings have room for the longest message in each place.
+    #[must_use]
+    pub fn client_address_bytes(&self) -> u64 {
+        /// Of a place: its slot, and what fills its last page.
+        const PLACE_BYTES: u64 = 8 << 10;
+        let message_bytes = u64::from(client::message::message_bytes_max(self.message_bytes_max));
+        2 * u64::from(self.depth) * (message_bytes.next_multiple_of(4096) + PLACE_BYTES)
+    }
+
     /// Most clients whose memory fits into a limit, beside what the daemon holds for those that wait.
     #[must_use]
     pub fn clients_that_fit(&self, limit_bytes: Option<u64>) -> u16 {
@@ -299,7 +308,10 @@ fn address(place: &str) -> Result<String, Incompatible> {
     let why = match place.rsplit_once(':') {
         None => "is no HOST:PORT; a folder that all share is written with a slash, such as ./meet",
         Some(("", _)) => "has no host before its port",
-        Some((_, port)) if port.parse::<u16>().is_err() => "has no port from 0 to 65535",
+        // Port 0 is any free port, which no other rank could know.
+        Some((_, port)) if port.parse().map_or(true, |port: u16| port == 0) => {
+            "has no port from 1 to 65535"
+        }
         Some(_) => return Ok(place.to_owned()),
     };
     Err(Incompatible::BadRendezvous { place: place.to_owned(), why })
@@ -355,8 +367,9 @@ mod tests {
         assert_eq!(start(&[("bootstrap", "alone"), ("rendezvous", "x:1")]), Ok(Start::Alone));
         assert!(matches!(start(&[("bootstrap", "tcp")]), Err(Incompatible::NoRendezvous { .. })));
         for (place, cause) in [
-            ("n0:99999", "rendezvous = n0:99999 has no port from 0 to 65535"),
-            ("n0:x", "rendezvous = n0:x has no port from 0 to 65535"),
+            ("n0:99999", "rendezvous = n0:99999 has no port from 1 to 65535"),
+            ("n0:0", "rendezvous = n0:0 has no port from 1 to 65535"),
+            ("n0:x", "rendezvous = n0:x has no port from 1 to 65535"),
             (":7000", "rendezvous = :7000 has no host before its port"),
             (
                 "meet",

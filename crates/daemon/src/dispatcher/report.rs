@@ -1,6 +1,8 @@
 //! What a daemon tells of its clients, peers, services and answers.
 
-use client::message::{ClientRecord, DAEMON, PeerRecord, ReportAnswer, ReportHead, report};
+use client::message::{
+    CallerHead, ClientRecord, DAEMON, PeerRecord, ReportAnswer, ReportHead, report,
+};
 use rpc::Status;
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
@@ -10,7 +12,7 @@ use crate::{
         Answer, Dispatcher,
         provider_calls::{ProviderCall, Server},
     },
-    request::Request,
+    request::{Request, caller_head},
     threads::{AskedBy, ThreadCall, ThreadRequest},
 };
 
@@ -93,10 +95,10 @@ impl<P: ClientPort> Dispatcher<P> {
         let word = |count| u32::try_from(count).unwrap_or(u32::MAX);
         let mut count = 0;
         for client in clients.into_iter().skip(skip).take(report::RECORDS_MAX) {
-            let (pid, uid) = client.process.map_or((0, 0), |process| (process.pid, process.uid));
+            let CallerHead { uid, pid, .. } = caller_head(client.process, 0);
             let record = ClientRecord {
-                pid: pid.into(),
-                uid: uid.into(),
+                pid,
+                uid,
                 requests: client.requests.into(),
                 in_flight: word(client.in_flight).into(),
                 services: word(self.admission.offered_by(client.tag)).into(),

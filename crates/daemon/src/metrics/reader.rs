@@ -2,12 +2,15 @@
 
 use core::fmt;
 use std::{
-    fs::File,
     io::{self, Read as _},
     path::{Path, PathBuf},
 };
 
-use os::process::{Process, ProcessId};
+use os::{
+    lock::{self, LockState},
+    plain_file,
+    process::{Process, ProcessId},
+};
 
 use crate::metrics::{
     counters::{Counter, CounterKind, Timing},
@@ -175,10 +178,12 @@ impl Section {
 pub struct Snapshot {
     /// Name of the daemon.
     pub name: String,
-    /// Its process.
+    /// Its process, as the PID namespace of the daemon counts.
     pub process: ProcessId,
     /// The state of the daemon.
     pub state: DaemonState,
+    /// The word of the file that tells it, where the process lives.
+    life: u64,
     /// Its rank.
     pub rank: u64,
     /// The number of ranks.
@@ -201,11 +206,21 @@ impl Snapshot {
     /// [`ReadError`].
     pub fn read(path: &Path) -> Result<Self, ReadError> {
         let io = |source| ReadError::Io { path: path.to_owned(), source };
-        let file = File::open(path).map_err(io)?;
+        let file = plain_file::open(path).map_err(io)?;
         let mut bytes = Vec::new();
         let len_max = layout::file_bytes(SECTIONS_MAX) as u64 + (1 << 20);
         file.take(len_max).read_to_end(&mut bytes).map_err(io)?;
-        Self::parse(path, &bytes)
+        let mut snapshot = Self::parse(path, &bytes)?;
+        if let Some(is_alive) = holds_lock(path, snapshot.process) {
+            snapshot.state = state_of(snapshot.life, is_alive);
+        }
+        Ok(snapshot)
+    }
+
+    /// Whether the process table of this PID namespace shows the daemon.
+    #[must_use]
+    pub fn is_seen(&self) -> bool {
+        Process::open_same(self.process).is_ok()
     }
 
     /// Checks a copy.
@@ -238,10 +253,13 @@ impl Snapshot {
         let sections = sections.chunks_exact(SECTION_WORDS).take(count);
         let pid = u32::try_from(header[word::PID]).unwrap_or(0);
         let process = ProcessId { pid, start_ticks: header[word::START_TICKS] };
+        // Counters on the heap are read by the process that writes them.
+        let is_alive = process.pid == 0 || !Process::is_gone(process);
         Self {
             name: name_of(header),
             process,
-            state: state_of(process, header[word::LIFE]),
+            state: state_of(header[word::LIFE], is_alive),
+            life: header[word::LIFE],
             rank: header[word::RANK],
             size: header[word::SIZE],
             started_at: header[word::STARTED_AT],
@@ -297,9 +315,18 @@ fn name_of(header: &[u64]) -> String {
     name.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-fn state_of(process: ProcessId, life: u64) -> DaemonState {
-    // Counters on the heap are read by the process that writes them.
-    let is_alive = process.pid == 0 || !Process::is_gone(process);
+/// Whether the daemon that wrote the counters at `path` holds its lock, which lies beside them. `None`: that tells
+/// nothing. The process table tells nothing of a daemon in another PID namespace.
+fn holds_lock(path: &Path, process: ProcessId) -> Option<bool> {
+    match lock::state_of(&path.with_extension("lock")).ok()? {
+        LockState::Missing => None,
+        LockState::Free => Some(false),
+        // Another one that is about to start has counters of its own soon.
+        LockState::Held { pid } => Some(pid.is_none_or(|pid| pid == process.pid)),
+    }
+}
+
+fn state_of(life: u64, is_alive: bool) -> DaemonState {
     match Life::from_word(life) {
         Some(life) if is_alive => DaemonState::Alive(life),
         Some(Life::Stopped) => DaemonState::Stopped,

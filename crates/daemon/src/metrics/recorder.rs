@@ -13,7 +13,7 @@ use memory::{
     MapError, Region,
     sync::{AtomicU64, Ordering},
 };
-use os::{clock, process::Process};
+use os::{clock, process::ProcessId};
 
 use crate::metrics::{
     counters::{Counter, Phase, Timing},
@@ -216,8 +216,7 @@ struct Start {
 impl Start {
     /// This process, now.
     fn now() -> Self {
-        let pid = std::process::id();
-        let start_ticks = Process::open(pid).map_or(0, |process| process.id().start_ticks);
+        let ProcessId { pid, start_ticks } = ProcessId::own();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self { pid, start_ticks, started_ns: clock::now_ns(), started_at: now.as_secs() }
     }

@@ -9,6 +9,12 @@ use crate::metrics::{
     reader::{DaemonState, Section, Snapshot},
 };
 
+/// Bits of the largest values of the buckets that are shown of a time, in nanoseconds: 255 ns to 69 s. They are the same
+/// for all daemons, so that their histograms can be added.
+const TIME_BITS: core::ops::RangeInclusive<u32> = 8..=36;
+/// As [`TIME_BITS`], of a number: 1 to 16383.
+const COUNT_BITS: core::ops::RangeInclusive<u32> = 1..=14;
+
 /// Quantiles that are shown.
 pub const QUANTILES: [(&str, f64); 4] =
     [("0.5", 0.5), ("0.9", 0.9), ("0.99", 0.99), ("0.999", 0.999)];
@@ -29,7 +35,7 @@ pub fn prometheus(snapshots: &[Snapshot]) -> String {
         counter_family(&mut text, counter, &all);
     }
     for &timing in Timing::ALL {
-        summary_family(&mut text, timing, &all);
+        histogram_family(&mut text, timing, &all);
     }
     text
 }
@@ -166,17 +172,41 @@ fn counter_family(text: &mut String, counter: Counter, all: &[(String, &Section)
     }
 }
 
-fn summary_family(text: &mut String, timing: Timing, all: &[(String, &Section)]) {
-    let name = timing.name();
-    family(text, name, "summary", timing.help());
+/// A distribution in base units, as a histogram: buckets, sums and counts of several daemons can be added.
+fn histogram_family(text: &mut String, timing: Timing, all: &[(String, &Section)]) {
+    let name = match timing.name().strip_suffix("_ns") {
+        Some(stem) => format!("{stem}_seconds"),
+        None => timing.name().to_owned(),
+    };
+    let bits = if timing.is_ns() { TIME_BITS } else { COUNT_BITS };
+    family(text, &name, "histogram", timing.help());
     for (labels, section) in all {
         let histogram = section.histogram(timing);
-        for (shown, quantile) in QUANTILES {
-            let value = histogram.quantile(quantile);
-            let _ = writeln!(text, "copyrpc_{name}{{{labels},quantile=\"{shown}\"}} {value}");
+        let mut filled = histogram.filled().peekable();
+        let mut count = 0_u64;
+        for most in bits.clone().map(|bits| (1_u64 << bits) - 1) {
+            // A power of two is the first value of a bucket.
+            while let Some((_, more)) = filled.next_if(|(largest, _)| *largest <= most) {
+                count = count.saturating_add(more);
+            }
+            let most = base_unit(timing, most);
+            let _ = writeln!(text, "copyrpc_{name}_bucket{{{labels},le=\"{most}\"}} {count}");
         }
-        let _ = writeln!(text, "copyrpc_{name}_sum{{{labels}}} {}", histogram.sum());
-        let _ = writeln!(text, "copyrpc_{name}_count{{{labels}}} {}", histogram.count());
+        let (count, sum) = (histogram.count(), base_unit(timing, histogram.sum()));
+        let _ = writeln!(text, "copyrpc_{name}_bucket{{{labels},le=\"+Inf\"}} {count}");
+        let _ = writeln!(text, "copyrpc_{name}_sum{{{labels}}} {sum}");
+        let _ = writeln!(text, "copyrpc_{name}_count{{{labels}}} {count}");
+    }
+}
+
+/// A value in seconds, if it is a time, and as it is otherwise. Exact: the digits are those of the integer.
+fn base_unit(timing: Timing, value: u64) -> String {
+    const SECOND_NS: u64 = 1_000_000_000;
+    if timing.is_ns() {
+        format!("{}.{:09}", value / SECOND_NS, value % SECOND_NS)
+    } else {
+        // OpenMetrics writes the bounds of buckets as floating-point numbers.
+        format!("{value}.0")
     }
 }
 

@@ -28,8 +28,8 @@ pub use handshake::{HandshakeError, RefuseReason};
 pub use os::idle::Wait;
 pub use server::{
     BindError, ClientCensus, ClientId, ClientProcess, ConfigError, LentRequest, OpenRequest,
-    Replies, ReplyError, ReplyToken, Request, RequestId, Server, ServerConfig, Stats, TakenBytes,
-    TakenRequest,
+    Rejection, Rejections, Replies, ReplyError, ReplyToken, Request, RequestId, Server,
+    ServerConfig, Stats, TakenBytes, TakenRequest,
 };
 pub use status::{CallError, CallOutcome, EvictReason, Failed, LentOutcome};
 

@@ -7,7 +7,7 @@ use memory::sync::{AtomicBool, Ordering};
 use super::rig::*;
 use crate::{
     BindError, BlockingClient, CallError, ClientConfig, ConnectError, PipelinedClient,
-    RefuseReason, Request, Server, ServerConfig, Wait,
+    RefuseReason, Rejection, Request, Server, ServerConfig, Wait,
 };
 
 #[test]
@@ -118,10 +118,15 @@ fn fault_b9_one_user_has_a_limit() {
 fn fault_i7_one_process_has_a_limit_and_what_leaves_makes_room() {
     let dir = Dir::new();
     let config = ServerConfig { clients_per_process_max: 2, clients_max: 8, ..small() };
-    let _server = ServerThread::start(&dir.socket(), config, increment);
+    let server = ServerThread::start(&dir.socket(), config, increment);
     let mut clients: Vec<_> = (0..2).map(|_| sync(&dir.socket())).collect();
     let refused = BlockingClient::connect(&dir.socket(), patient()).unwrap_err();
     assert!(matches!(refused, ConnectError::Refused(RefuseReason::ProcessLimit)), "{refused}");
+    // The cause is counted, and no other.
+    eventually("it is counted", || {
+        let rejections = server.ask(|server| server.stats().rejections);
+        rejections.count(Rejection::ProcessLimit) == 1 && rejections.total() == 1
+    });
     expect_increment(&mut clients[0], b"whoever was there is served");
     clients.pop();
     expect_increment(&mut connect_eventually(&dir.socket()), b"there is room again");

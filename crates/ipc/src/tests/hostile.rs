@@ -540,7 +540,9 @@ fn connections_that_end_before_their_welcome_are_counted() {
             connection.send(said, &[], clock::deadline_ns(PATIENCE)).unwrap();
         }
         drop(connection);
-        eventually("it is counted", || server.ask(|server| server.stats().refused) == count);
+        eventually("it is counted", || {
+            server.ask(|server| server.stats().rejections.total()) == count
+        });
     }
     assert_eq!(server.ask(|server| server.stats().welcomed), 0);
 }

@@ -1,9 +1,10 @@
 //! Sockets of connection managers: their names, who is at the other end, and what is said on them.
 
+use os::unix::is_own_user;
 use rustix::{
     fd::OwnedFd,
     io::Errno,
-    net::{SendFlags, SocketAddrUnix, connect, send, sockopt::socket_peercred},
+    net::{SendFlags, SocketAddrUnix, connect, send},
 };
 
 use super::{id::Id, message::Message};
@@ -15,7 +16,7 @@ pub(super) fn name(fabric: &str, port_space: u16, port: u16) -> Result<SocketAdd
 }
 
 pub(super) fn is_own(socket: &OwnedFd) -> bool {
-    socket_peercred(socket).is_ok_and(|peer| peer.uid == rustix::process::geteuid())
+    is_own_user(socket)
 }
 
 /// Sends the request of an identifier.

@@ -141,7 +141,7 @@ pub(crate) fn connect(path: &Path, timeout: Duration) -> Result<Connected, Conne
     };
     let poller = Poller::new().map_err(os("epoll_create1"))?;
     poller.add(&connection, KEY_SOCKET).map_err(os("epoll_ctl"))?;
-    // Without a handle (a server in another process namespace) the socket alone tells of death.
+    // Without a handle the socket alone tells of death.
     let server = connection.peer_process().ok();
     if let Some(server) = &server {
         poller.add(server, KEY_SERVER).map_err(os("epoll_ctl"))?;

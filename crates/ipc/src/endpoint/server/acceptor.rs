@@ -12,6 +12,7 @@ use crate::endpoint::{
         listener::{self, BindError, ClientListener},
         poll_key::PollKey,
         sockets::Sockets,
+        stats::Rejections,
     },
 };
 
@@ -76,7 +77,7 @@ impl Acceptor {
             Ok(None) => {}
             Err((connection, reason)) => {
                 listener::refuse(&connection, reason);
-                core.stats_mut().refused += 1;
+                core.stats_mut().rejections.add(reason.into());
             }
         }
     }
@@ -92,8 +93,8 @@ impl Acceptor {
         let owner = connection.peer_credentials();
         match sockets.admit(connection, pending_of_user, core, poller) {
             Ok(()) => core.stats_mut().welcomed += 1,
-            Err(_) => {
-                core.stats_mut().refused += 1;
+            Err(reason) => {
+                core.stats_mut().rejections.add(reason.into());
                 self.left(owner);
             }
         }
@@ -113,9 +114,9 @@ impl Acceptor {
         }
     }
 
-    /// Connections that ended before they were admitted.
-    pub(crate) fn turned_away(&self) -> u64 {
-        self.listener.as_ref().map_or(0, ClientListener::turned_away)
+    /// Connections that the listener itself did not take.
+    pub(crate) fn rejections(&self) -> Rejections {
+        self.listener.as_ref().map_or_else(Rejections::default, ClientListener::rejections)
     }
 
     /// In a forked child: the listener belongs to the parent.

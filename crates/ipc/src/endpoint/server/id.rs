@@ -48,7 +48,7 @@ impl RequestId {
 pub struct ClientProcess {
     /// Its user.
     pub uid: u32,
-    /// Its process.
+    /// Its process; 0: it is in a PID namespace that this process does not see.
     pub pid: u32,
 }
 

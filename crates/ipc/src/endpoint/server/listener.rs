@@ -14,7 +14,10 @@ use os::{
 use crate::endpoint::{
     handshake::{self, DATAGRAM_BYTES_MAX, HandshakeAnswer, HandshakeError, RefuseReason},
     poller::Poller,
-    server::poll_key::PollKey,
+    server::{
+        poll_key::PollKey,
+        stats::{Rejection, Rejections},
+    },
 };
 
 /// Connections that may wait for their hello; a newer one displaces the oldest.
@@ -79,8 +82,8 @@ pub(crate) struct ClientListener {
     /// Oldest first.
     pending: VecDeque<Pending>,
     count: u64,
-    /// Connections that ended before they were let in.
-    turned_away: u64,
+    /// Connections that did not get as far as a hello that is understood.
+    rejections: Rejections,
     /// While accepting is suspended.
     resume_ns: Option<u64>,
     spare: SpareDescriptor,
@@ -127,7 +130,7 @@ impl ClientListener {
             _lock: lock,
             pending,
             count: 0,
-            turned_away: 0,
+            rejections: Rejections::default(),
             resume_ns: None,
             spare: SpareDescriptor::new(),
         })
@@ -138,8 +141,8 @@ impl ClientListener {
         core::mem::forget(self.listener.take());
     }
 
-    pub(crate) fn turned_away(&self) -> u64 {
-        self.turned_away
+    pub(crate) fn rejections(&self) -> Rejections {
+        self.rejections
     }
 
     pub(crate) fn pending_of(&self, uid: u32) -> usize {
@@ -168,7 +171,7 @@ impl ClientListener {
                 }
                 Err(SocketError::TimedOut) => return ran_out,
                 Err(SocketError::Os { .. }) if self.spare.refuse_next(listener).is_some() => {
-                    self.turned_away += 1;
+                    self.rejections.add(Rejection::Descriptors);
                     ran_out = true;
                 }
                 Err(SocketError::Os { .. }) => {
@@ -177,8 +180,9 @@ impl ClientListener {
                     self.resume_ns = Some(clock::now_ns() + BACKOFF_NS);
                     return true;
                 }
-                // The other process left, or belongs to another user.
-                Err(_) => {}
+                Err(SocketError::ForeignUser { .. }) => self.rejections.add(Rejection::ForeignUser),
+                // The other process left.
+                Err(_) => self.rejections.add(Rejection::NoHello),
             }
         }
         ran_out
@@ -207,7 +211,7 @@ impl ClientListener {
     fn drop_at(&mut self, index: usize, poller: &Poller) {
         if let Some(dropped) = self.pending.remove(index) {
             poller.remove(&dropped.connection);
-            self.turned_away += 1;
+            self.rejections.add(Rejection::NoHello);
         }
     }
 
@@ -230,12 +234,15 @@ impl ClientListener {
         }
         let connection = self.pending.remove(index)?.connection;
         poller.remove(&connection);
-        match hello.map(|hello| handshake::read_hello(&buffer[..hello.len_bytes])) {
+        let cause = match hello.map(|hello| handshake::read_hello(&buffer[..hello.len_bytes])) {
             Ok(Ok(())) => return Some(connection),
-            Ok(Err(HandshakeError::Version { .. })) => refuse(&connection, RefuseReason::Version),
-            _ => {}
-        }
-        self.turned_away += 1;
+            Ok(Err(HandshakeError::Version { .. })) => {
+                refuse(&connection, RefuseReason::Version);
+                Rejection::Version
+            }
+            _ => Rejection::NoHello,
+        };
+        self.rejections.add(cause);
         None
     }
 }

@@ -38,4 +38,4 @@ pub use listener::BindError;
 pub use replies::{Replies, ReplyError};
 pub use request::{LentRequest, OpenRequest, ReplyToken, Request, TakenBytes, TakenRequest};
 pub use run::Server;
-pub use stats::Stats;
+pub use stats::{Rejection, Rejections, Stats};

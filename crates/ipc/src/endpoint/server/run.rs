@@ -412,7 +412,7 @@ impl Server {
     #[must_use]
     pub fn stats(&self) -> Stats {
         let stats = self.core.stats();
-        Stats { refused: stats.refused + self.acceptor.turned_away(), ..stats }
+        Stats { rejections: stats.rejections.and(self.acceptor.rejections()), ..stats }
     }
 
     /// Differs between any two servers that ever listened at the path.

@@ -41,7 +41,7 @@ pub(crate) enum Datagram {
 #[derive(Debug)]
 struct ClientSocket {
     connection: UnixConnection,
-    /// `None` if the client is in another process namespace: then the socket alone tells of death.
+    /// `None` where the kernel gives no handle: then the socket alone tells of death.
     process: Option<Process>,
     /// What the client sent and nobody took yet.
     descriptor: Option<OwnedFd>,
@@ -172,9 +172,10 @@ impl Sockets {
         Some(socket.owner())
     }
 
-    /// Process id of a client, by the kernel.
+    /// Process id of a client, by the kernel; `None`: it is in another PID namespace.
     pub(crate) fn pid(&self, slot: u16) -> Option<u32> {
-        Some(self.by_slot[usize::from(slot)].as_ref()?.connection.peer_credentials().pid)
+        let pid = self.by_slot[usize::from(slot)].as_ref()?.connection.peer_credentials().pid;
+        (pid != 0).then_some(pid)
     }
 }
 

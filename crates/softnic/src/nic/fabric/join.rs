@@ -73,10 +73,10 @@ fn full(name: &str, addresses: u16) -> JoinError {
 /// Who listens at the address of a port.
 fn holder(name: &str, lid: u16) -> String {
     match UnixConnection::connect(&address(name, lid), clock::NOW) {
-        Ok(connection) => {
-            let peer = connection.peer_credentials();
-            format!("process {} of this user", peer.pid)
-        }
+        Ok(connection) => match connection.peer_credentials().pid {
+            0 => "a process of this user in another PID namespace".to_owned(),
+            pid => format!("process {pid} of this user"),
+        },
         Err(SocketError::ForeignUser { peer_uid, .. }) => format!("user {peer_uid}"),
         Err(SocketError::TimedOut) => "a process that lets nobody in".to_owned(),
         Err(SocketError::NobodyListens(_)) => "sockets that do not listen".to_owned(),
