@@ -9,13 +9,23 @@ use ratatui::crossterm::terminal;
 
 /// Columns of a table that is shown on no terminal, unless `COLUMNS` says otherwise.
 const COLUMNS: u16 = 100;
+/// The same, of tables that are read in logs and mails.
+const NARROW_COLUMNS: u16 = 80;
 
 /// A table with this header, as wide as the terminal that it is shown on, or as `COLUMNS` says.
 pub(crate) fn table(header: &[&str]) -> Table {
+    plain(header, Some(columns(COLUMNS)))
+}
+
+/// The same, of 80 columns where there is no terminal.
+pub(crate) fn narrow(header: &[&str]) -> Table {
+    plain(header, Some(columns(NARROW_COLUMNS)))
+}
+
+fn columns(default: u16) -> u16 {
     let terminal = stdout().is_terminal().then(terminal::size).and_then(Result::ok);
     let told = || std::env::var("COLUMNS").ok()?.parse().ok().filter(|columns| *columns > 0);
-    let columns = terminal.map(|(columns, _)| columns).or_else(told).unwrap_or(COLUMNS);
-    plain(header, Some(columns))
+    terminal.map(|(columns, _)| columns).or_else(told).unwrap_or(default)
 }
 
 /// Aligned `name  value` lines.

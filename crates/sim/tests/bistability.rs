@@ -1,29 +1,109 @@
-//! The measured throughputs of another daemon are reproduced, and so is that it has two steady states.
+//! The measured throughputs of another daemon, and its two steady states.
 
 use copyrpc_sim::{
-    actors::reference_daemon::{self, Hold, Load, StartState},
-    machine::DELEGATION,
-    scenarios::bistability::{self, ERROR_MAX},
+    actors::reference_daemon::{self, Hold, Load, Mutant, StartState, SweepStage},
+    machine::{CONNECT_X7, DELEGATION, DelegationProfile, SEND_QUEUE_NS},
+    scenarios::{
+        ERROR_MAX, Standing, bistability,
+        phases::{self, Found, SteadyState, Swept, Threshold},
+    },
 };
 
+fn is_upper(mops_per_node: f64) -> bool {
+    SteadyState::of(mops_per_node) == SteadyState::Upper
+}
+
 #[test]
-fn throughputs_are_within_their_tolerance() {
-    let outcome = bistability::run(1, |_, _| {});
-    for row in &outcome.rows {
-        println!(
-            "{:60} {:8.2} {:8.2} {:+6.1} %",
-            row.what,
-            row.reference,
-            row.simulated,
-            100.0 * row.error()
-        );
+fn claimed_numbers_are_within_their_tolerance() {
+    for seed in [1, 300] {
+        let outcome = bistability::run(seed, |_, _| {});
+        for row in &outcome.rows {
+            println!(
+                "{:75} {:8.2} {:8.2} {:+6.1} % {:?}",
+                row.what,
+                row.reference,
+                row.simulated,
+                100.0 * row.error(),
+                row.standing
+            );
+        }
+        let misses: Vec<_> = outcome.misses().map(|row| (&row.what, row.error())).collect();
+        assert!(misses.is_empty(), "beyond {ERROR_MAX}, seed {seed}: {misses:?}");
+        let count = |standing| outcome.rows.iter().filter(|row| row.standing == standing).count();
+        assert_eq!((count(Standing::Fitted), count(Standing::Predicted)), (17, 4));
     }
-    for attractor in &outcome.attractors {
-        println!("{attractor:?}");
+}
+
+/// The constant follows from these four numbers, and from nothing else.
+#[test]
+fn the_time_per_work_request_is_what_servers_without_a_daemon_take() {
+    let times =
+        bistability::DIRECT[1..].iter().map(|(nodes, mops)| 1000.0 * f64::from(*nodes) / mops);
+    let times: Vec<_> = times.collect();
+    let mean = times.iter().sum::<f64>() / 4.0;
+    assert!((mean - SEND_QUEUE_NS).abs() < 0.5, "{mean}");
+    assert!(times.iter().all(|time| (time / mean - 1.0).abs() < 0.02), "{times:?}");
+}
+
+/// Conditions that do not end in the state that is expected.
+fn unexpected(profile: &DelegationProfile, mutant: Mutant) -> Vec<Found> {
+    let mut found = phases::diagram(profile, mutant, 1, |_, _| {});
+    found.iter().for_each(|found| println!("{mutant:?} {found:?}"));
+    found.retain(|found| !found.is_as_expected());
+    found
+}
+
+#[test]
+fn starts_nodes_and_poll_budgets_lead_to_the_states_of_the_diagram() {
+    assert_eq!(unexpected(&CONNECT_X7, Mutant::None), []);
+}
+
+/// A model with the time of a work request elsewhere, or without batches, has other states where the reference has
+/// measured one.
+#[test]
+fn mutants_of_the_model_have_other_states() {
+    for mutant in [Mutant::AtReceiver, Mutant::WholeNic, Mutant::NoMerging] {
+        let measured = unexpected(&CONNECT_X7, mutant);
+        assert!(measured.iter().any(|found| found.expected.is_measured), "{mutant:?}");
     }
-    let misses: Vec<_> = outcome.misses().map(|row| (&row.what, row.error())).collect();
-    assert!(misses.is_empty(), "beyond {ERROR_MAX}: {misses:?}");
-    assert_eq!(outcome.rows.iter().filter(|row| row.is_claimed).count(), 20);
+}
+
+fn rates(swept: &[Swept], nodes: usize, depth: u32) -> Vec<f64> {
+    let there = swept.iter().filter(|swept| swept.stage == SweepStage { nodes, depth });
+    there.map(|swept| swept.mops_per_node).collect()
+}
+
+/// The way there decides the state.
+#[test]
+fn nodes_and_depth_that_go_down_and_up_again_come_back_to_another_state() {
+    let swept = phases::sweep(&CONNECT_X7, &phases::nodes_down_and_up(), 1);
+    println!("{swept:?}");
+    assert!(rates(&swept, 16, 32)[0] > 6.0 && rates(&swept, 16, 32)[1] < 1.5);
+    assert!(rates(&swept, 10, 32)[0] > 6.0 && rates(&swept, 14, 32)[1] < 1.5);
+    assert!(is_upper(rates(&swept, 4, 32)[0]) && is_upper(rates(&swept, 4, 32)[1]));
+    let swept = phases::sweep(&CONNECT_X7, &phases::depth_down_and_up(), 1);
+    println!("{swept:?}");
+    let deepest = rates(&swept, 16, 32);
+    assert!(deepest[0] > 6.0 && deepest[1] < 1.5, "{deepest:?}");
+}
+
+/// States begin and end at the nodes of the formula, and a way that is five times as long moves neither.
+#[test]
+fn the_formula_says_where_states_begin_and_end_and_round_trips_are_not_in_it() {
+    let threshold = phases::threshold(&CONNECT_X7);
+    assert_eq!(threshold, Threshold { lower_from: 4, upper_to: Some(9) });
+    let far = DelegationProfile { wire: 5.0 * CONNECT_X7.wire, ..CONNECT_X7 };
+    assert_eq!(phases::threshold(&far), threshold);
+    let after = |profile: &DelegationProfile, nodes: u8, start| {
+        let warm_up_us = 18_000.0;
+        let load = Load { start, ..bistability::deep(nodes.into(), 0, warm_up_us) };
+        is_upper(reference_daemon::run(profile, &load, 1).total_mops / f64::from(nodes))
+    };
+    for profile in [&CONNECT_X7, &far] {
+        assert!(after(profile, 3, StartState::Trickle), "no lower state");
+        assert!(after(profile, 6, StartState::Burst) && !after(profile, 6, StartState::Trickle));
+        assert!(!after(profile, 11, StartState::Burst), "no upper state");
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::{io::Write as _, path::Path};
 
 use anyhow::Context as _;
+use comfy_table::{ColumnConstraint, Table};
 use measure::{
     report::{
         Block, Report, ReportSection,
@@ -13,38 +14,63 @@ use measure::{
 use serde::Serialize;
 use sim::scenarios::{Compared, ERROR_MAX, Standing};
 
-use crate::{output, table::table};
+use crate::{output, table::narrow};
+
+/// A table whose first column wraps and whose other columns do not, so that no number is broken.
+pub(super) fn numbers(header: &[&str]) -> Table {
+    let mut table = narrow(header);
+    for (index, column) in table.column_iter_mut().enumerate() {
+        if index == 0 {
+            column.remove_constraint();
+        } else {
+            column.set_constraint(ColumnConstraint::ContentWidth);
+        }
+    }
+    table
+}
+
+/// The quantity with its unit.
+pub(super) fn named(what: &str, unit: &str) -> String {
+    if unit.is_empty() { what.to_owned() } else { format!("{what}, {unit}") }
+}
 
 pub(super) fn text_of(rows: &[Compared]) -> String {
-    let mut table = table(&["number", "unit", "reference", "simulated", "error", "used", ""]);
+    let mut table = numbers(&["number", "reference", "simulated", "error", "class"]);
     for row in rows {
         table.add_row([
-            row.what.clone(),
-            row.unit.into(),
+            named(&row.what, row.unit),
             number(row.reference),
             number(row.simulated),
             format!("{:+.1} %", 100.0 * row.error()),
-            match row.standing {
-                Standing::Fitted => "fitted".into(),
-                Standing::Checked => "checked".into(),
-                Standing::Shown => "shown".into(),
-                Standing::Contradicted => "no".into(),
-            },
-            if row.is_missed() { "MISSED".into() } else { String::new() },
+            if row.is_missed() { "MISSED".into() } else { row.standing.name().to_owned() },
         ]);
     }
-    let underived = rows.iter().filter(|row| row.standing == Standing::Contradicted);
-    let underived: Vec<_> = underived.map(|row| row.what.as_str()).collect();
-    if underived.is_empty() {
-        return table.to_string();
-    }
+    format!("{table}\n\n{}", summary(rows))
+}
+
+/// How many rows of each class there are, and the worst error of each.
+pub(super) fn summary(rows: &[Compared]) -> String {
+    let of_class = |standing| {
+        let errors = rows.iter().filter(|row| row.standing == standing).map(Compared::error);
+        let (count, worst) =
+            errors.fold((0, 0.0_f64), |(count, worst), error| (count + 1, worst.max(error.abs())));
+        (count, 100.0 * worst)
+    };
+    let classes = [Standing::Fitted, Standing::Predicted, Standing::Shown].map(|standing| {
+        let (count, worst) = of_class(standing);
+        (standing.name(), count, worst)
+    });
+    let some = classes.into_iter().filter(|(_, count, _)| *count > 0);
+    let texts: Vec<_> =
+        some.map(|(name, count, worst)| format!("{count} {name} (worst {worst:.1} %)")).collect();
     format!(
-        "{table}\n\nnot derivable, because the reference contradicts them, and met in another reading of it:\n{}",
-        underived.join("\n")
+        "{}; fitted and predicted numbers are claimed within {:.0} %",
+        texts.join(", "),
+        100.0 * ERROR_MAX
     )
 }
 
-fn number(value: f64) -> String {
+pub(super) fn number(value: f64) -> String {
     if value.abs() < 1.0 { format!("{value:.4}") } else { format!("{value:.2}") }
 }
 
@@ -54,25 +80,18 @@ pub(super) fn print_json<T: Serialize>(rows: &[T]) -> anyhow::Result<()> {
     output::print(&(lines.context("cannot write JSON")?.join("\n") + "\n"))
 }
 
-/// A number of a picture: what it is, its unit, and what was measured and simulated.
-pub(super) type Pair<'a> = (&'a str, &'a str, f64, f64);
-
 /// Writes a page that shows reference and simulation side by side, a picture for each unit.
-pub(super) fn write_page<'a>(
-    path: &Path,
-    name: &str,
-    pairs: impl Iterator<Item = Pair<'a>>,
-) -> anyhow::Result<()> {
+pub(super) fn write_page(path: &Path, name: &str, rows: &[Compared]) -> anyhow::Result<()> {
     let mut units: Vec<(&str, Vec<Bar>)> = Vec::new();
-    for (what, unit, reference, simulated) in pairs {
-        let at = units.iter().position(|(known, _)| *known == unit).unwrap_or_else(|| {
+    for Compared { what, unit, reference, simulated, .. } in rows {
+        let at = units.iter().position(|(known, _)| known == unit).unwrap_or_else(|| {
             units.push((unit, Vec::new()));
             units.len() - 1
         });
         let bar =
             |label: String, colour, value| Bar { label, colour, value, range: (value, value) };
-        units[at].1.push(bar(what.to_owned(), 0, reference));
-        units[at].1.push(bar(String::new(), 1, simulated));
+        units[at].1.push(bar(what.clone(), 0, *reference));
+        units[at].1.push(bar(String::new(), 1, *simulated));
     }
     let names = ["reference".to_owned(), "simulated".to_owned()];
     let sections = units.iter().map(|(unit, bars)| {
@@ -90,12 +109,6 @@ pub(super) fn write_page<'a>(
     report.notes.push("The reference was measured on hardware. Simulated numbers were not.".into());
     let page = report.page();
     output::write_file(path, |file| file.write_all(page.as_bytes()))
-}
-
-/// As [`write_page`], of rows.
-pub(super) fn write_page_of(path: &Path, name: &str, rows: &[Compared]) -> anyhow::Result<()> {
-    let pairs = rows.iter().map(|row| (row.what.as_str(), row.unit, row.reference, row.simulated));
-    write_page(path, name, pairs)
 }
 
 /// An error that names the numbers that were missed, if any was.

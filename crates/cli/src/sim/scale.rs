@@ -8,7 +8,7 @@ use sim::{
     world::Time,
 };
 
-use super::cluster::parse_time;
+use super::{cluster::parse_time, progress::Progress};
 use crate::output;
 
 pub(super) const HELP: &str = "\
@@ -44,9 +44,12 @@ pub(super) fn run(args: &ScaleArgs) -> anyhow::Result<()> {
     let ScaleArgs { nodes, clients, peers, length, seed } = *args;
     let started = Instant::now();
     let mut met_s = 0.0;
+    let progress = Progress::of_long_steps("phases (connecting, calling)", 2);
     let scaled = scale::run(Scale { nodes, clients, peers, length, seed }, || {
         met_s = started.elapsed().as_secs_f64();
+        progress.long_step(2);
     })?;
+    drop(progress);
     let ran_s = started.elapsed().as_secs_f64() - met_s;
     let virtual_us = length.as_ns() / 1000.0;
     output::print(&format!(

@@ -38,12 +38,14 @@ pub enum Hold {
     Fixed(f64),
     /// The same, with a limit that follows their rate. It begins with so many µs.
     Adaptive(f64),
+    /// The same, with a limit of so many times what passes between a post and the next response.
+    RoundTrip(f64),
 }
 
 impl Hold {
     const fn start_us(self) -> f64 {
         match self {
-            Self::None => 0.0,
+            Self::None | Self::RoundTrip(_) => 0.0,
             Self::Fixed(us) | Self::Adaptive(us) => us,
         }
     }
@@ -68,6 +70,33 @@ pub struct Load {
     pub end_us: f64,
 }
 
+/// Another model, which a check of this one has to tell from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Mutant {
+    /// The model.
+    None,
+    /// A work request takes its time at the node that it arrives at.
+    AtReceiver,
+    /// A work request takes its time at both nodes, whose NICs do one thing after the other, whichever way it goes.
+    WholeNic,
+    /// Each message is a work request.
+    NoMerging,
+}
+
+/// A part of a run: whose clients call, and how many calls they keep in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct SweepStage {
+    /// Nodes whose clients call and that are called, the first ones.
+    pub nodes: usize,
+    /// Calls in flight per client.
+    pub depth: u32,
+}
+
+/// Slices of the timeline, of [`SLICE_US`] each.
+pub const SLICES: usize = 50;
+/// A slice of the timeline, in µs.
+pub const SLICE_US: f64 = 100.0;
+
 /// What came of it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Measured {
@@ -81,6 +110,10 @@ pub struct Measured {
     pub messages_per_wqe: f64,
     /// Calls to other nodes in flight per node.
     pub outstanding: f64,
+    /// Shares of turns with no response, one, two to ten, and more than a hundred.
+    pub shares: [f64; 4],
+    /// From the start on, in slices: responses per turn that had any.
+    pub timeline: Vec<f64>,
     /// Turns simulated.
     pub events: u64,
     /// A hash of all of them.
@@ -128,6 +161,14 @@ struct Node {
     first: VecDeque<f64>,
     arrivals: BinaryHeap<Arrival>,
     nic_free: f64,
+    /// As far as the time of work requests is spent at their receiver.
+    receive_free: f64,
+    /// When the first batch was posted since the last response.
+    posted_at: Option<f64>,
+    round_trip_us: f64,
+    /// Calls that are not repeated when they are answered.
+    retiring: u32,
+    calls: u32,
     pending: Pending,
     held: u32,
     held_since: Option<f64>,
@@ -145,12 +186,16 @@ struct Counts {
     wqes: u64,
     messages: u64,
     in_flight: u64,
+    sizes: [u64; 4],
 }
 
 struct Simulation<'a> {
     profile: &'a DelegationProfile,
     load: &'a Load,
+    mutant: Mutant,
+    active: usize,
     nodes: Vec<Node>,
+    slices: Vec<(u64, u64)>,
     random: RandomStream,
     counts: Counts,
     sent: u64,
@@ -178,39 +223,66 @@ fn real(count: u64) -> f64 {
 /// Simulates a load.
 #[must_use]
 pub fn run(profile: &DelegationProfile, load: &Load, seed: u64) -> Measured {
-    let mut simulation = Simulation::new(profile, load, seed);
-    let mut world = World::default();
-    let end = Time::from_ps(ps(load.end_us));
-    for node in 0..load.nodes {
-        let at = 0.5 * real(simulation.random.number(1 << 20)) / real(1 << 20);
-        world.schedule(Time::from_ps(ps(at)), node);
-    }
-    while let Some(node) = world.next(end) {
-        let now_us = world.now().as_ns() / 1000.0;
-        let next_us = simulation.turn(node, now_us);
-        world.schedule(Time::from_ps(ps(next_us)), node);
-    }
+    run_mutant(profile, load, Mutant::None, seed)
+}
+
+/// Simulates a load in another model.
+#[must_use]
+pub fn run_mutant(profile: &DelegationProfile, load: &Load, mutant: Mutant, seed: u64) -> Measured {
+    let mut simulation = Simulation::new(profile, load, mutant, seed);
+    let mut world = simulation.world();
+    simulation.advance(&mut world, load.end_us);
     let span = load.end_us - load.warm_up_us;
-    let Counts { calls, turns, responses, wqes, messages, in_flight } = simulation.counts;
+    let Counts { calls, turns, responses, wqes, messages, in_flight, sizes } = simulation.counts;
+    let slices = simulation.slices.iter();
     Measured {
         total_mops: real(calls) / span,
         batch: real(responses) / real(turns.max(1)),
         turns_10s: real(turns) / span * 10.0 / real(load.nodes as u64),
         messages_per_wqe: real(messages) / real(wqes.max(1)),
         outstanding: real(in_flight) / real(turns.max(1)),
+        shares: sizes.map(|count| real(count) / real(turns.max(1))),
+        timeline: slices
+            .map(|(responses, turns)| real(*responses) / real(*turns.max(&1)))
+            .collect(),
         events: world.happened(),
         trace: world.trace(),
     }
 }
 
+/// Simulates stages of `stage_us` one after the other, in one world. Returns calls per µs and calling node in the
+/// second half of each.
+#[must_use]
+pub fn run_stages(
+    profile: &DelegationProfile,
+    load: &Load,
+    stages: &[SweepStage],
+    stage_us: f64,
+    seed: u64,
+) -> Vec<f64> {
+    let mut simulation = Simulation::new(profile, load, Mutant::None, seed);
+    let mut world = simulation.world();
+    let mut begin = 0.0;
+    let rates = stages.iter().map(|stage| {
+        simulation.begin_stage(*stage, begin);
+        simulation.advance(&mut world, begin + stage_us / 2.0);
+        let before = simulation.counts.calls;
+        begin += stage_us;
+        simulation.advance(&mut world, begin);
+        real(simulation.counts.calls - before) / (stage_us / 2.0) / real(stage.nodes as u64)
+    });
+    rates.collect()
+}
+
 impl<'a> Simulation<'a> {
-    fn new(profile: &'a DelegationProfile, load: &'a Load, seed: u64) -> Self {
+    fn new(profile: &'a DelegationProfile, load: &'a Load, mutant: Mutant, seed: u64) -> Self {
         let mut random = RandomStream::new(seed, "reference daemon");
         let calls = profile.clients * load.depth;
         let nodes = (0..load.nodes).map(|_| {
             let mut node = Node {
                 may_hold: load.hold != Hold::None,
                 hold_us: load.hold.start_us(),
+                calls,
                 ..Node::default()
             };
             match load.start {
@@ -225,7 +297,48 @@ impl<'a> Simulation<'a> {
             node
         });
         let nodes = nodes.collect();
-        Self { profile, load, nodes, random, counts: Counts::default(), sent: 0 }
+        let (counts, slices) = (Counts::default(), vec![(0, 0); SLICES]);
+        let active = load.nodes;
+        Self { profile, load, mutant, active, nodes, slices, random, counts, sent: 0 }
+    }
+
+    /// A world in which every daemon is about to turn.
+    fn world(&mut self) -> World<usize> {
+        let mut world = World::default();
+        for node in 0..self.load.nodes {
+            let at = 0.5 * real(self.random.number(1 << 20)) / real(1 << 20);
+            world.schedule(Time::from_ps(ps(at)), node);
+        }
+        world
+    }
+
+    fn advance(&mut self, world: &mut World<usize>, until_us: f64) {
+        let end = Time::from_ps(ps(until_us));
+        while let Some(node) = world.next(end) {
+            let next_us = self.turn(node, world.now().as_ns() / 1000.0);
+            world.schedule(Time::from_ps(ps(next_us)), node);
+        }
+    }
+
+    /// Clients make more calls at once, or do not repeat some that are answered.
+    fn begin_stage(&mut self, stage: SweepStage, now: f64) {
+        self.active = stage.nodes;
+        let depths =
+            (0..self.nodes.len()).map(|node| if node < stage.nodes { stage.depth } else { 0 });
+        for (node, depth) in self.nodes.iter_mut().zip(depths) {
+            let (calls, kept) = (self.profile.clients * depth, node.calls - node.retiring);
+            if calls > kept {
+                let more = calls - kept;
+                let again = more.min(node.retiring);
+                node.retiring -= again;
+                node.calls += more - again;
+                if more > again {
+                    node.ring.push_back((now, more - again));
+                }
+            } else {
+                node.retiring += kept - calls;
+            }
+        }
     }
 
     fn jitter(&mut self, mean_us: f64) -> f64 {
@@ -234,6 +347,11 @@ impl<'a> Simulation<'a> {
 
     /// Clients get answers at `at`, and make as many calls.
     fn answer(&mut self, node: usize, at: f64, mut answers: u32) {
+        let own = &mut self.nodes[node];
+        let retired = own.retiring.min(answers);
+        own.retiring -= retired;
+        own.calls -= retired;
+        answers -= retired;
         while answers > 0 {
             let some = answers.min(RING_EVENT);
             answers -= some;
@@ -261,7 +379,18 @@ impl<'a> Simulation<'a> {
             responses += more;
         }
         self.nodes[node].in_flight -= responses;
+        self.observe(node, began, responses);
         if is_counted {
+            let size = match responses {
+                0 => Some(0),
+                1 => Some(1),
+                2..=10 => Some(2),
+                11..=100 => None,
+                _ => Some(3),
+            };
+            if let Some(size) = size {
+                self.counts.sizes[size] += 1;
+            }
             self.counts.calls += u64::from(responses);
             self.counts.responses += u64::from(responses);
             self.counts.turns += 1;
@@ -269,6 +398,31 @@ impl<'a> Simulation<'a> {
         }
         self.hold_or_answer(node, now, responses);
         now + self.flush(node, now, is_counted)
+    }
+
+    /// Timeline and round trip.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a positive number"
+    )]
+    fn observe(&mut self, node: usize, began: f64, responses: u32) {
+        if responses == 0 {
+            return;
+        }
+        if let Some(slice) = self.slices.get_mut((began / SLICE_US) as usize) {
+            *slice = (slice.0 + u64::from(responses), slice.1 + 1);
+        }
+        let own = &mut self.nodes[node];
+        if let Some(posted) = own.posted_at.take() {
+            let trip = began - posted;
+            let is_first = own.round_trip_us == 0.0;
+            own.round_trip_us =
+                if is_first { trip } else { 0.875 * own.round_trip_us + 0.125 * trip };
+        }
+        if let Hold::RoundTrip(times) = self.load.hold {
+            own.hold_us = times * own.round_trip_us;
+        }
     }
 
     /// Takes what clients ask for; returns the time that it takes.
@@ -287,7 +441,7 @@ impl<'a> Simulation<'a> {
         }
         let mut local = 0;
         for _ in 0..taken {
-            let to = self.random.below(self.load.nodes);
+            let to = self.random.below(self.active);
             if to == node {
                 local += 1;
             } else {
@@ -332,23 +486,53 @@ impl<'a> Simulation<'a> {
     fn flush(&mut self, node: usize, now: f64, is_counted: bool) -> f64 {
         let mut cpu = 0.0;
         for (to, batch) in self.nodes[node].pending.take() {
-            let profile = self.profile;
-            let messages = batch.requests + batch.responses;
-            cpu += profile.flush;
-            let own = &mut self.nodes[node];
-            own.nic_free =
-                own.nic_free.max(now + cpu) + profile.wqe + f64::from(messages) * profile.message;
-            let left = own.nic_free + profile.wire;
-            let at = left + self.jitter(profile.jitter);
-            self.sent += 1;
-            let arrival = Reverse((ps(at), self.sent, node, batch));
-            self.nodes[to].arrivals.push(arrival);
-            if is_counted {
-                self.counts.wqes += 1;
-                self.counts.messages += u64::from(messages);
+            cpu += self.profile.flush;
+            self.nodes[node].posted_at.get_or_insert(now + cpu);
+            if self.mutant == Mutant::NoMerging {
+                for _ in 0..batch.requests {
+                    self.send(node, to, now + cpu, Batch { requests: 1, responses: 0 }, is_counted);
+                }
+                for _ in 0..batch.responses {
+                    self.send(node, to, now + cpu, Batch { requests: 0, responses: 1 }, is_counted);
+                }
+            } else {
+                self.send(node, to, now + cpu, batch, is_counted);
             }
         }
         cpu
+    }
+
+    /// A work request leaves its send queue and arrives.
+    fn send(&mut self, node: usize, to: usize, posted: f64, batch: Batch, is_counted: bool) {
+        let profile = self.profile;
+        let messages = batch.requests + batch.responses;
+        let time = profile.wqe + f64::from(messages) * profile.message;
+        let mut left = posted;
+        if self.mutant != Mutant::AtReceiver {
+            let own = &mut self.nodes[node];
+            own.nic_free = own.nic_free.max(posted) + time;
+            left = own.nic_free;
+        }
+        let mut at = left + profile.wire + self.jitter(profile.jitter);
+        let other = &mut self.nodes[to];
+        match self.mutant {
+            Mutant::None | Mutant::NoMerging => {}
+            Mutant::AtReceiver => {
+                other.receive_free = other.receive_free.max(at) + time;
+                at = other.receive_free;
+            }
+            Mutant::WholeNic => {
+                // Its own requests do not wait for what has not arrived yet.
+                other.nic_free = other.nic_free.max(posted) + time;
+                at = at.max(other.nic_free);
+            }
+        }
+        self.sent += 1;
+        other.arrivals.push(Reverse((ps(at), self.sent, node, batch)));
+        if is_counted {
+            self.counts.wqes += 1;
+            self.counts.messages += u64::from(messages);
+        }
     }
 
     /// Gives answers to clients, now or when there are enough.

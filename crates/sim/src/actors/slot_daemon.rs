@@ -23,16 +23,27 @@ pub enum Candidate {
     SrqChain,
     /// Each message is an entry with a doorbell of its own.
     DoorbellEach,
-    /// The initiator takes as long per entry as the delegation machine's does.
-    OneDci,
+    /// The one send queue of a daemon takes [`SEND_QUEUE_NS`](crate::machine::SEND_QUEUE_NS) per entry.
+    SendQueue,
+    /// A batch without an answer is confirmed by an empty batch, which returns its credit.
+    CreditReturn,
+    /// A send queue has room for one entry: the next one waits for its completion, and grows meanwhile.
+    Backpressure,
     /// Daemons and queues of NICs do one thing after the other.
     Queueing,
 }
 
 impl Candidate {
     /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::Gather, Self::SrqChain, Self::DoorbellEach, Self::OneDci, Self::Queueing];
+    pub const ALL: [Self; 7] = [
+        Self::Gather,
+        Self::SrqChain,
+        Self::DoorbellEach,
+        Self::SendQueue,
+        Self::CreditReturn,
+        Self::Backpressure,
+        Self::Queueing,
+    ];
 
     /// What it is called in tables.
     #[must_use]
@@ -41,7 +52,9 @@ impl Candidate {
             Self::Gather => "gather",
             Self::SrqChain => "SRQ chain",
             Self::DoorbellEach => "doorbells",
-            Self::OneDci => "one DCI",
+            Self::SendQueue => "send queue",
+            Self::CreditReturn => "credit return",
+            Self::Backpressure => "backpressure",
             Self::Queueing => "queues",
         }
     }
@@ -78,7 +91,7 @@ pub struct Load<'a> {
     pub end_us: u32,
 }
 
-/// Durations of a phase, with the time that measuring takes: how often each, in whole ns.
+/// Durations of a phase: how often each, in whole ns.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Durations(Vec<u64>);
 
@@ -110,6 +123,13 @@ impl Durations {
         };
         self.0.iter().position(is_it).unwrap_or(0)
     }
+
+    /// The share of durations that are longer than `ns`.
+    #[must_use]
+    pub fn share_above(&self, ns: usize) -> f64 {
+        let total: u64 = self.0.iter().sum();
+        real(self.0.iter().skip(ns + 1).sum()) / real(total.max(1))
+    }
 }
 
 /// What came of it, summed over ranks.
@@ -137,6 +157,8 @@ pub struct Counted {
     pub remote_ns: f64,
     /// How many those are.
     pub remote_ended: u64,
+    /// Sum of how long calls to the own rank have taken their clients, in ns.
+    pub local_ns: f64,
     /// Of the phases completions, incoming, slots and post, and of the whole turn.
     pub phases: [Durations; 5],
     /// A hash of all turns.
@@ -153,9 +175,9 @@ impl Counted {
     fn idle(&mut self, turns: u64, profile: &TwoRankProfile) {
         self.turns += turns;
         for phase in &mut self.phases[..4] {
-            phase.add(profile.timer, turns);
+            phase.add(profile.turn / 4.0, turns);
         }
-        self.phases[4].add(profile.turn + 4.0 * profile.timer, turns);
+        self.phases[4].add(profile.turn, turns);
     }
 
     /// Calls per µs of all ranks.
@@ -174,6 +196,12 @@ impl Counted {
     #[must_use]
     pub fn remote_us(&self) -> f64 {
         self.remote_ns / real(self.remote_ended.max(1)) / 1000.0
+    }
+
+    /// How long a call to the own rank takes its client, in µs.
+    #[must_use]
+    pub fn local_us(&self) -> f64 {
+        self.local_ns / real((self.ended - self.remote_ended).max(1)) / 1000.0
     }
 }
 
@@ -230,17 +258,26 @@ struct Rank {
     /// Batches that have completions: when, in ps, and their number.
     arrivals: BinaryHeap<Reverse<(u64, u64, Batch)>>,
     pending: Batch,
+    /// Requests of the other rank that were taken and not executed.
+    unserved: usize,
     /// The last message was ready to be posted then.
     pending_at: f64,
     send_free: f64,
     receive_free: f64,
+    /// Credit of a batch is to be returned.
+    owes_credit: bool,
+    /// The entry that a send queue with room for one has is finished then, in ns.
+    sent_until: f64,
 }
 
 impl Rank {
     /// When there is something to do, in ps.
     fn next_ps(&self) -> u64 {
-        let arrival = self.arrivals.peek().map_or(NEVER, |Reverse((at, ..))| *at);
-        self.slots.iter().copied().fold(arrival, u64::min)
+        let mut next = self.arrivals.peek().map_or(NEVER, |Reverse((at, ..))| *at);
+        if !self.pending.is_empty() || self.owes_credit {
+            next = next.min(ps(self.sent_until));
+        }
+        self.slots.iter().copied().fold(next, u64::min)
     }
 }
 
@@ -333,9 +370,9 @@ impl<'a> Simulation<'a> {
         self.counted.turns += 1;
         let Self { counted, profile, .. } = self;
         for (phase, marks) in marks.windows(2).enumerate() {
-            counted.phases[phase].add(marks[1] - marks[0] + profile.timer, 1);
+            counted.phases[phase].add(marks[1] - marks[0] + profile.turn / 4.0, 1);
         }
-        counted.phases[4].add(now - began + profile.turn + 4.0 * profile.timer, 1);
+        counted.phases[4].add(now - began + profile.turn, 1);
         now + profile.turn
     }
 
@@ -369,6 +406,8 @@ impl<'a> Simulation<'a> {
         if is_remote {
             self.counted.remote_ended += 1;
             self.counted.remote_ns += seen - made;
+        } else {
+            self.counted.local_ns += seen - made;
         }
         self.ranks[rank].calls[client as usize] = (seen, false);
         self.ranks[rank].slots[client as usize] = ps(seen);
@@ -388,14 +427,17 @@ impl<'a> Simulation<'a> {
             let done = self.spend(now, cost);
             self.counted.completions += 1;
             batch.responses.iter().for_each(|client| self.answer(rank, *client, done));
+            let returns_credit = self.has(Candidate::CreditReturn) && !batch.is_empty();
             let own = &mut self.ranks[rank];
+            own.owes_credit |= returns_credit;
             own.pending.responses.extend(&batch.requests);
+            own.unserved += batch.requests.len();
             own.pending_at = own.pending_at.max(done);
         }
     }
 
     fn serve(&mut self, rank: usize, now: &mut f64) {
-        for _ in 0..self.ranks[rank].pending.responses.len() {
+        for _ in 0..std::mem::take(&mut self.ranks[rank].unserved) {
             let cost = match self.load.pattern {
                 Pattern::Uniform(_) => self.profile.serve,
                 Pattern::PingPong => 0.0,
@@ -435,11 +477,13 @@ impl<'a> Simulation<'a> {
     }
 
     fn post(&mut self, rank: usize, now: &mut f64) {
-        let pending = std::mem::take(&mut self.ranks[rank].pending);
-        if pending.is_empty() {
+        let own = &mut self.ranks[rank];
+        if own.sent_until > *now || own.pending.is_empty() && !own.owes_credit {
             return;
         }
-        let (batches, cost) = if self.has(Candidate::DoorbellEach) {
+        own.owes_credit = false;
+        let pending = std::mem::take(&mut own.pending);
+        let (batches, cost) = if self.has(Candidate::DoorbellEach) && !pending.is_empty() {
             (pending.split(), self.profile.flush + self.profile.doorbell)
         } else {
             (vec![pending], self.profile.flush)
@@ -456,7 +500,8 @@ impl<'a> Simulation<'a> {
     fn send(&mut self, rank: usize, posted: f64, batch: Batch) {
         let profile = self.profile;
         let (queues, is_chained) = (self.has(Candidate::Queueing), self.has(Candidate::SrqChain));
-        let wqe = if self.has(Candidate::OneDci) { profile.wqe_connecting } else { profile.wqe };
+        let wqe = if self.has(Candidate::SendQueue) { profile.send_queue } else { profile.wqe };
+        let has_room = !self.has(Candidate::Backpressure);
         let read = if self.has(Candidate::Gather) { profile.pcie_read } else { 0.0 };
         let jitter = self.jitter(profile.jitter);
         let own = &mut self.ranks[rank];
@@ -470,6 +515,11 @@ impl<'a> Simulation<'a> {
             seen = begins + profile.pcie_read;
             other.receive_free = seen;
         }
+        if !has_room {
+            // The acknowledgement travels back before the completion of the entry is there.
+            self.ranks[rank].sent_until = seen + profile.one_way;
+        }
+        let other = &mut self.ranks[1 - rank];
         self.sent += 1;
         other.arrivals.push(Reverse((ps(seen), self.sent, batch)));
     }

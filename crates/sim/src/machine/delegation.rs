@@ -1,5 +1,7 @@
 //! The machine of the delegation measurements: ConnectX-7, 46 clients per node, one daemon thread.
 
+use super::connect_x7::{JITTER_NS, ONE_WAY_NS, SEND_QUEUE_NS};
+
 /// Times of a daemon that takes calls over one ring that all clients share, in µs.
 #[derive(Clone, Debug)]
 pub struct DelegationProfile {
@@ -25,7 +27,7 @@ pub struct DelegationProfile {
     pub cold: f64,
     /// Items of a turn that the caches hold.
     pub warm_items: u32,
-    /// NIC: a WQE. Fitted: no part of the NIC model yields it for one target per queue pair.
+    /// NIC: a WQE of the daemon's one send queue.
     pub wqe: f64,
     /// NIC: a message of a batch.
     pub message: f64,
@@ -69,3 +71,12 @@ pub const DELEGATION: DelegationProfile = DelegationProfile {
 /// The same with a NIC whose time per WQE is assumed: as long as the Connect-IB of the model takes with one target.
 pub const QUICK_NIC: DelegationProfile =
     DelegationProfile { name: "delegation machine with a quick NIC", wqe: 0.074, ..DELEGATION };
+
+/// The same daemon on the ConnectX-7 whose send queue and way between NICs other measurements have given.
+pub const CONNECT_X7: DelegationProfile = DelegationProfile {
+    name: "delegation on a ConnectX-7",
+    wqe: SEND_QUEUE_NS / 1000.0,
+    wire: ONE_WAY_NS / 1000.0,
+    jitter: JITTER_NS / 1000.0,
+    ..DELEGATION
+};

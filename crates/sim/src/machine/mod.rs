@@ -1,12 +1,16 @@
-//! Profiles of machines: what their NIC, CPU and links take. Profiles are never mixed.
+//! Profiles of machines: what their NIC, CPU and links take. Those of different NICs are never mixed.
 
 mod connect_ib;
+mod connect_x7;
+mod constants;
 mod delegation;
 mod loopback;
 mod two_rank;
 
 pub use connect_ib::CONNECT_IB;
-pub use delegation::{DELEGATION, DelegationProfile, QUICK_NIC};
+pub use connect_x7::{JITTER_NS, ONE_WAY_NS, SEND_QUEUE_NS};
+pub use constants::{BadConstant, Constants, with_constant};
+pub use delegation::{CONNECT_X7, DELEGATION, DelegationProfile, QUICK_NIC};
 pub use loopback::{LOOPBACK, LoopbackProfile};
 pub use two_rank::{TWO_RANK, TwoRankProfile};
 

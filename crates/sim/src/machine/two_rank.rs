@@ -1,5 +1,7 @@
 //! The machine of the measurements with one and two ranks: ConnectX-7, Xeon Gold 6530, 16 clients per rank.
 
+use super::connect_x7::{JITTER_NS, ONE_WAY_NS, SEND_QUEUE_NS};
+
 /// Times of a daemon that looks at a slot per client, and of the NIC below it, in ns.
 #[derive(Clone, Debug)]
 pub struct TwoRankProfile {
@@ -7,10 +9,8 @@ pub struct TwoRankProfile {
     pub name: &'static str,
     /// Clients of a rank, with one call in flight each.
     pub clients: u32,
-    /// A turn of the loop that finds nothing. Fitted: turns per request.
+    /// A turn of the loop that finds nothing. Fitted: requests per turn of two ranks.
     pub turn: f64,
-    /// Reads the clock, which a sampled turn does before each phase. Fitted: phases that find nothing.
-    pub timer: f64,
     /// Takes a request from a slot, and executes it or encodes it. Fitted: 964 ns for 16 slots.
     pub take: f64,
     /// Takes a completion and gives responses to their slots. Fitted: phases that find one.
@@ -28,13 +28,13 @@ pub struct TwoRankProfile {
     pub client_jitter: f64,
     /// The send queue goes on to its next entry: a WRITE with immediate, at its highest rate.
     pub wqe: f64,
-    /// The same, if an initiator connected anew for each entry: as fitted to the delegation machine.
-    pub wqe_connecting: f64,
-    /// From doorbell to visible completion at the other side. Fitted: 4.17 µs of a raw ping-pong.
+    /// The same, if it is the one send queue of a daemon.
+    pub send_queue: f64,
+    /// From doorbell to visible completion at the other side.
     pub one_way: f64,
     /// Mean of what it takes longer.
     pub jitter: f64,
-    /// A NIC reads host memory. Fitted: 5.50 µs of a ping-pong of calls.
+    /// A NIC reads host memory. Fitted: 5.50 µs of a ping-pong of calls, if that read is what takes it.
     pub pcie_read: f64,
     /// A program that plays ping-pong encodes a call, or takes it.
     pub program: f64,
@@ -44,8 +44,7 @@ pub struct TwoRankProfile {
 pub const TWO_RANK: TwoRankProfile = TwoRankProfile {
     name: "two-rank machine (ConnectX-7)",
     clients: 16,
-    turn: 4.4,
-    timer: 7.0,
+    turn: 20.7,
     take: 60.0,
     completion: 75.0,
     serve: 30.0,
@@ -54,9 +53,9 @@ pub const TWO_RANK: TwoRankProfile = TwoRankProfile {
     client: 520.0,
     client_jitter: 40.0,
     wqe: 56.4,
-    wqe_connecting: 609.0,
-    one_way: 1960.0,
-    jitter: 60.0,
+    send_queue: SEND_QUEUE_NS,
+    one_way: ONE_WAY_NS,
+    jitter: JITTER_NS,
     pcie_read: 600.0,
     program: 20.0,
 };

@@ -2,9 +2,12 @@
 
 pub mod bistability;
 pub mod dct;
+pub mod phases;
 pub mod prototypes;
 pub mod raw;
 pub mod scalerpc;
+pub mod seeds;
+pub mod sensitivity;
 pub mod two_rank;
 
 use serde::Serialize;
@@ -18,12 +21,21 @@ pub enum Standing {
     /// A parameter was chosen by it.
     Fitted,
     /// No parameter was.
-    Checked,
+    Predicted,
     /// It is shown. The model does not claim it, for a reason that the scenario's documentation gives.
     Shown,
-    /// Another number of the reference contradicts it: no model has both. It is met in another reading of the
-    /// reference.
-    Contradicted,
+}
+
+impl Standing {
+    /// What it is called in tables.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Fitted => "fitted",
+            Self::Predicted => "predicted",
+            Self::Shown => "shown",
+        }
+    }
 }
 
 /// A number of the reference beside the simulated one.
@@ -51,7 +63,7 @@ impl Compared {
     /// Whether it is claimed, and off by more than [`ERROR_MAX`].
     #[must_use]
     pub fn is_missed(&self) -> bool {
-        let is_claimed = matches!(self.standing, Standing::Fitted | Standing::Checked);
+        let is_claimed = matches!(self.standing, Standing::Fitted | Standing::Predicted);
         is_claimed && !self.is_near()
     }
 
