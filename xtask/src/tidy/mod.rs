@@ -6,6 +6,7 @@ mod arrows;
 mod book;
 mod cycles;
 mod excerpts;
+mod faults;
 mod islands;
 pub(crate) mod lines;
 mod links;
@@ -64,6 +65,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     findings.extend(excerpts::check(&tree));
     findings.extend(manifests::check(&tree));
     findings.extend(named_tests::check(&tree));
+    findings.extend(faults::check(&tree));
     findings.extend(names::check(&tree));
     findings.extend(rules::check(&tree));
     findings.extend(shown::check(&workspace.members, &tree));
