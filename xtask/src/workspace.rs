@@ -36,6 +36,8 @@ pub(crate) struct Member {
 #[derive(Clone)]
 pub(crate) struct Dependency {
     pub(crate) package: String,
+    /// Whether tests, examples and benches alone have it.
+    pub(crate) is_dev: bool,
 }
 
 impl Workspace {
@@ -141,7 +143,7 @@ impl Member {
 
 impl Dependency {
     fn parse(dependency: &Value) -> Result<Self> {
-        Ok(Self { package: text(dependency, "name")? })
+        Ok(Self { package: text(dependency, "name")?, is_dev: dependency["kind"] == "dev" })
     }
 }
 
