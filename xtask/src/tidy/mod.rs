@@ -7,6 +7,7 @@ mod book;
 mod cycles;
 mod excerpts;
 mod faults;
+mod grammar;
 mod islands;
 pub(crate) mod lines;
 mod links;
@@ -58,6 +59,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     findings.extend(islands::check(&tree));
     findings.extend(sizes::check(&tree));
     findings.extend(vocabulary::check(&tree));
+    findings.extend(grammar::check(&tree));
     findings.extend(cycles::check(&tree));
     findings.extend(words::check(&tree));
     findings.extend(links::check(&tree));
