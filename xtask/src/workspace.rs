@@ -1,4 +1,4 @@
-//! What `cargo metadata` says about the members of this workspace.
+//! The members of this workspace, by `cargo metadata`.
 
 use std::{
     fs,
@@ -130,7 +130,7 @@ impl Member {
         })
     }
 
-    /// What the workspace calls it: `wire`.
+    /// Its name in the workspace: `wire`.
     pub(crate) fn short_name(&self) -> &str {
         self.package.strip_prefix("copyrpc-").unwrap_or(&self.package)
     }

@@ -91,7 +91,7 @@ impl Session {
         let attributes = [timeout_of(timeout)];
         let (first, count) = (attributes.as_ptr(), attributes.len());
         let mut value = ptr::null_mut();
-        // SAFETY: what is pointed to outlives the call, and `value` is writable.
+        // SAFETY: the pointees outlive the call, and `value` is writable.
         let status = unsafe {
             (self.api.PMIx_Get)(&raw const proc, key.as_ptr(), first, count, &raw mut value)
         };
@@ -112,7 +112,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // SAFETY: no attribute is given. It fails only where the server is gone, which nobody needs any more.
+        // SAFETY: no attribute is given. It fails only where the server is gone, which is not needed any more.
         let _ = unsafe { (self.api.PMIx_Finalize)(ptr::null(), 0) };
     }
 }

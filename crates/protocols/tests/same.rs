@@ -145,7 +145,7 @@ fn answers_may_come_later_on_all() {
     }
 }
 
-/// What a protocol cannot do is a typed error.
+/// A request beyond a protocol's abilities is a typed error.
 #[test]
 fn what_a_protocol_cannot_do_is_said() {
     for protocol in Protocol::ALL {

@@ -24,7 +24,7 @@ use crate::{
 /// Silence of a server that owes answers, after which it is probed.
 const PROBE_NS: u64 = 50_000_000;
 
-/// What a call is, besides its body.
+/// The arguments of a call, besides its body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
     /// Number of the method.
@@ -89,7 +89,7 @@ pub struct Client<N: Nic> {
     server: Option<Server>,
     slots: u8,
     block_bytes: usize,
-    /// What could not be posted yet.
+    /// Requests that could not be posted yet.
     deferred: Option<Action>,
     /// When the server was last heard, or probed.
     heard_ns: u64,
@@ -147,7 +147,7 @@ impl<N: Nic> Client<N> {
         })
     }
 
-    /// What the server must be told.
+    /// The message for the server.
     #[must_use]
     pub fn invitation(&self) -> Invitation {
         let blocks = self.blocks.remote(0);
@@ -229,7 +229,7 @@ impl<N: Nic> Client<N> {
         self.server.as_mut().is_some_and(|server| server.core.cancel(cookie))
     }
 
-    /// Takes what has arrived, calls back, and sends what is to be sent. Returns how many messages there were.
+    /// Takes arrivals, calls back, and sends. Returns the number of messages.
     pub fn poll(&mut self, now_ns: u64, responses: &mut impl Responses) -> usize {
         self.now_ns = self.now_ns.max(now_ns);
         let work = self.receive(responses);

@@ -1,4 +1,4 @@
-//! What a client and a server tell each other before they connect.
+//! The messages of a client and a server before they connect.
 
 use verbs::{
     AddressVector, Gid, GidRoute, Lid, Mtu, PortRoute, Psn, QpAddress, Qpn, RemoteSlice, Rkey,

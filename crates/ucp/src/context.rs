@@ -15,14 +15,14 @@ use crate::{
     error::{UcxError, UcxStatus, check},
 };
 
-/// How UCX is to be set up. What is not said here is as the environment (`UCX_…`) says.
+/// The set-up of UCX. Other settings come from the environment (`UCX_…`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Settings by their names without `UCX_`, such as (`TLS`, `sm,self`).
     pub settings: Vec<(&'static str, String)>,
     /// Whether [`crate::UcxWorker::wait`] sleeps until UCX wakes it; else it sleeps for a short time.
     pub wakeup: bool,
-    /// Whether the loss of a peer is told: [`crate::Event::Closed`]. UCX then leaves out transports that notice none.
+    /// Whether the loss of a peer is reported: [`crate::Event::Closed`]. UCX then leaves out transports without that.
     pub peer_failures: bool,
     /// The longest message that is sent or received.
     pub message_bytes_max: usize,

@@ -296,7 +296,7 @@ impl UcxWorker {
         }
     }
 
-    /// Lets UCX make progress, hands what it found to `sink`, and returns how many events that were.
+    /// Lets UCX make progress, hands its events to `sink`, and returns their number.
     pub fn poll(&self, sink: &mut impl FnMut(Event<'_>)) -> usize {
         // SAFETY: the worker is of this thread, and no callback of it is running.
         unsafe { (self.api().ucp_worker_progress)(self.raw.as_ptr()) };
@@ -407,7 +407,7 @@ impl UcxWorker {
         unsafe { (self.api().ucp_am_data_release)(self.raw.as_ptr(), data) };
     }
 
-    /// Endpoints that UCX gave up are closed, and told of.
+    /// Endpoints that UCX gave up are closed and reported.
     fn close_failed(&self, sink: &mut impl FnMut(Event<'_>)) {
         for (address, status) in self.mailbox.failed.take() {
             let found = self.endpoints.borrow().find(address);
@@ -418,7 +418,7 @@ impl UcxWorker {
         }
     }
 
-    /// Closes an endpoint: what was sent by it is cancelled if UCX handles failures of peers.
+    /// Closes an endpoint: its sends are cancelled if UCX handles failures of peers.
     fn close(&self, endpoint: UcxEndpoint) {
         let Some(handle) = self.endpoints.borrow_mut().remove(endpoint) else { return };
         let flags = if self.context.0.config.peer_failures { CLOSE_FORCE } else { 0 };
@@ -458,7 +458,7 @@ impl UcxWorker {
         }
     }
 
-    /// What it counted so far.
+    /// Its counters so far.
     #[must_use]
     pub fn counts(&self) -> UcxCounts {
         let counts = self.counts.get();

@@ -34,7 +34,7 @@ fn worker(tls: &str) -> UcxWorker {
     UcxWorker::open(&UcxContext::open(config(tls)).unwrap()).unwrap()
 }
 
-/// What a worker has received.
+/// The messages that a worker has received.
 #[derive(Debug, PartialEq, Eq)]
 struct Received {
     header: Option<u64>,
@@ -144,7 +144,7 @@ fn sends_that_are_not_complete_are_bounded_and_keep_their_bytes() {
     }
 }
 
-/// A message that is longer than the receiver takes is counted, and harms nobody.
+/// A message that is longer than the receiver takes is counted, and harms no other.
 #[test]
 fn a_message_that_is_too_long_for_its_receiver_is_turned_down() {
     if !has_ucx() {
@@ -161,7 +161,7 @@ fn a_message_that_is_too_long_for_its_receiver_is_turned_down() {
     assert_eq!(theirs.counts().lost, 1);
 }
 
-/// Requests that have begun are ended by a deadline, although nobody answers.
+/// Requests that have begun are ended by a deadline, although no answer comes.
 #[test]
 fn a_worker_that_is_dropped_amid_a_rendezvous_ends() {
     if !has_ucx() {
@@ -184,7 +184,7 @@ fn a_sleeping_worker_is_woken_by_a_message() {
         return;
     }
     let Pair { ours, theirs, to_them, .. } = pair("sm,self");
-    // Wire-up is over: nothing else wakes anybody.
+    // Wire-up is over: nothing else wakes a worker.
     ours.ask(to_them, None, b"first").unwrap();
     receive([&theirs, &ours], 1);
     ours.send(to_them, None, b"second").unwrap();
@@ -292,7 +292,7 @@ fn bereaved(test: &str, tls: &str) -> Option<(UcxWorker, UcxEndpoint)> {
 fn who_talks_to_a_killed_process_over_tcp_is_told() {
     const THIS: &str = "who_talks_to_a_killed_process_over_tcp_is_told";
     let Some((ours, to_them)) = bereaved(THIS, "tcp,self") else { return };
-    // One send is left that nobody will take.
+    // One send is left that no peer will take.
     let _ = ours.ask(to_them, None, &bytes(BYTES_MAX, 0));
     let (begin, mut closed) = (Instant::now(), None);
     while closed.is_none() {
@@ -306,7 +306,7 @@ fn who_talks_to_a_killed_process_over_tcp_is_told() {
     assert_eq!(ours.send(to_them, None, b"x"), Err(SendError::Closed));
 }
 
-/// Nobody is told over shared memory, but sends end in "full", and the worker ends.
+/// No error is reported over shared memory, but sends end in "full", and the worker ends.
 #[test]
 fn who_talks_to_a_killed_process_over_shared_memory_does_not_hang() {
     const THIS: &str = "who_talks_to_a_killed_process_over_shared_memory_does_not_hang";

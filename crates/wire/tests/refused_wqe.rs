@@ -1,4 +1,4 @@
-//! What the WQE readers refuse, with which error, and what the writers refuse to build.
+//! WQEs that readers refuse, each with its error, and WQEs that writers refuse to build.
 
 use copyrpc_wire::{
     ids::{Lkey, Qpn, Rkey},

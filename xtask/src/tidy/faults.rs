@@ -12,7 +12,7 @@ use super::{Finding, source::RustFile, tree::Tree};
 
 const DOCUMENT: &str = "docs/faults.md";
 
-/// What a row without a test holds.
+/// The words of a row without a test.
 const REASON: &str = "No test:";
 
 const RULE: &str = "faults";

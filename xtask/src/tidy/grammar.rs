@@ -1,6 +1,6 @@
-//! Sentences of documents have nouns as their subjects: "the daemon refuses the request", not "who asks is told".
+//! Sentences of documents and comments have nouns as their subjects, such as `the daemon refuses the request`.
 //!
-//! The documents of the list hold it; others join the list when they do.
+//! The documents and crates of the lists hold it; others join the lists when they do.
 
 use std::path::Path;
 
@@ -27,6 +27,20 @@ const DOCUMENTS: [&str; 17] = [
     "docs/testing.md",
 ];
 
+/// Folders of crates whose comments are judged.
+const CRATES: [&str; 10] = [
+    "crates/config",
+    "crates/dylib",
+    "crates/ids",
+    "crates/pmix",
+    "crates/protocols",
+    "crates/scalerpc",
+    "crates/slots",
+    "crates/ucp",
+    "crates/wire",
+    "xtask",
+];
+
 /// Words that stand for a noun, and phrases that begin one.
 const PHRASES: [(&str, &str); 12] = [
     ("nobody", "name the party: no client, no process"),
@@ -48,41 +62,61 @@ const STARTS: [&str; 2] = ["Who", "What"];
 
 const RULE: &str = "grammar";
 
-/// Judges the documents of the list.
+/// Judges the documents, and the comments of the crates, of the lists.
 pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
-    let judged =
-        tree.documents().filter(|(path, _)| DOCUMENTS.iter().any(|d| path == &Path::new(d)));
-    judged.flat_map(|(path, text)| check_text(path, text)).collect()
-}
-
-fn check_text(path: &Path, text: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let mut is_block = false;
-    for (line, number) in text.lines().zip(1..) {
-        is_block ^= line.trim_start().starts_with("```");
-        if is_block || line.starts_with('#') {
-            continue;
-        }
-        let prose = prose(line);
-        let mut report = |problem: String, remedy| {
-            let path = path.to_path_buf();
-            findings.push(Finding { path, line: number, rule: RULE, problem, remedy });
-        };
-        let words: Vec<_> = prose.split(|c: char| !c.is_alphanumeric()).collect();
-        let padded = format!(" {} ", words.join(" ").to_lowercase());
-        for (phrase, remedy) in PHRASES {
-            if padded.contains(&format!(" {phrase} ")) {
-                report(format!("`{phrase}`"), remedy);
-            }
-        }
-        for sentence in prose.split(['.', '|', ':']) {
-            let first = sentence.split_whitespace().next().unwrap_or_default();
-            if STARTS.contains(&first) {
-                report(format!("a sentence begins with `{first}`"), "begin with a noun");
-            }
-        }
+    for (path, text) in tree.documents().filter(|(path, _)| is_in(path, &DOCUMENTS)) {
+        findings.extend(lines_of_prose(text).flat_map(|line| check_line(path, line)));
+    }
+    for file in tree.rust().iter().filter(|file| is_in(&file.path, &CRATES)) {
+        findings.extend(comments(&file.text).flat_map(|line| check_line(&file.path, line)));
     }
     findings
+}
+
+fn is_in(path: &Path, places: &[&str]) -> bool {
+    places.iter().any(|place| path.starts_with(place))
+}
+
+/// Numbered lines outside of blocks of code, without headings.
+fn lines_of_prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut is_block = false;
+    (1..).zip(text.lines()).filter(move |(_, line)| {
+        is_block ^= line.trim_start().starts_with("```");
+        !is_block && !line.starts_with('#')
+    })
+}
+
+/// Numbered lines that are comments, without their slashes.
+fn comments(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    (1..).zip(text.lines()).filter_map(|(number, line)| {
+        let comment = line.trim_start().strip_prefix("//")?;
+        let comment = comment.trim_start_matches(['/', '!']).trim_start();
+        (!comment.starts_with('#')).then_some((number, comment))
+    })
+}
+
+fn check_line(path: &Path, (number, line): (usize, &str)) -> Vec<Finding> {
+    let prose = prose(line);
+    let words: Vec<_> = prose.split(|c: char| !c.is_alphanumeric()).collect();
+    let padded = format!(" {} ", words.join(" ").to_lowercase());
+    let phrases = PHRASES.iter().filter(|(phrase, _)| padded.contains(&format!(" {phrase} ")));
+    let mut problems: Vec<_> =
+        phrases.map(|(phrase, remedy)| (format!("`{phrase}`"), *remedy)).collect();
+    for sentence in prose.split(['.', '|', ':']) {
+        let first = sentence.split_whitespace().next().unwrap_or_default();
+        if STARTS.contains(&first) {
+            problems.push((format!("a sentence begins with `{first}`"), "begin with a noun"));
+        }
+    }
+    let finding = |(problem, remedy)| Finding {
+        path: path.to_path_buf(),
+        line: number,
+        rule: RULE,
+        problem,
+        remedy,
+    };
+    problems.into_iter().map(finding).collect()
 }
 
 /// A line without its code and the targets of its links.
@@ -128,5 +162,12 @@ mod tests {
         ] {
             assert_eq!(problems(DOCUMENTS[0], text), 0, "{text}");
         }
+    }
+
+    #[test]
+    fn comments_of_judged_crates_are_judged_and_their_code_is_not() {
+        let code = "//! Nobody waits.\n/// # Who owns\n/// The owner.\nfn f() { g(\"nobody\") } // free\n// Who.\n";
+        assert_eq!(problems("crates/wire/src/a.rs", code), 2);
+        assert_eq!(problems("crates/kv/src/a.rs", code), 0);
     }
 }

@@ -13,10 +13,10 @@ use anyhow::{Result, bail};
 use super::{sizes::tests_line, source::RustFile, tree::Tree};
 use crate::{step::Outcome, workspace::Workspace};
 
-/// What code is for.
+/// The purpose of code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
-    /// What runs on a node, what programs link, and what operators type.
+    /// Daemons, the libraries of programs, and the commands of operators.
     Product,
     /// Workloads, measurements, comparisons and their reports.
     Benchmarks,
@@ -26,7 +26,7 @@ enum Kind {
     Simulator,
     /// Stand-ins that tests run the product on: the suite of NICs, and the kernel's part of verbs.
     Rigs,
-    /// What developers run on the tree.
+    /// Commands of developers on the tree.
     Tools,
     /// Tests and fuzz targets.
     Tests,

@@ -25,7 +25,7 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
     let shared: BTreeSet<&str> = table.iter().map(|(name, _)| name.as_str()).collect();
     let mut findings = Vec::new();
     for (name, crates) in definitions.iter().filter(|(name, _)| !shared.contains(name.as_str())) {
-        // Each crate's definition is told, behind the first.
+        // Each crate's definition but the first is reported.
         let mut places = crates.values();
         let Some((first, line)) = places.next() else { continue };
         for (path, at) in places {

@@ -1,4 +1,4 @@
-//! What documents show in code exists: commands of `cargo`, with their packages and targets, files, and
+//! Code in documents names existing things: commands of `cargo`, with their packages and targets, files, and
 //! paths of Rust items.
 
 use std::{collections::HashSet, path::Path};
@@ -56,7 +56,7 @@ impl<'a> Known<'a> {
         Self { members, tree, tokens: tokens.map(|token| token.text.as_str()).collect() }
     }
 
-    /// What does not exist of that which `code` names.
+    /// The missing thing that `code` names.
     fn problem(&self, code: &str) -> Option<String> {
         if let Some(arguments) = code.strip_prefix("cargo ") {
             let words = arguments.split_whitespace().take_while(|word| !["--", "#"].contains(word));

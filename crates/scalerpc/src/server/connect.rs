@@ -68,7 +68,7 @@ impl<N: Nic> Server<N> {
         })
     }
 
-    /// Accepts a client, and returns what it must be told.
+    /// Accepts a client, and returns the message for it.
     ///
     /// # Errors
     ///
@@ -90,7 +90,7 @@ impl<N: Nic> Server<N> {
         let full = ConnectError::Full(self.config.clients_max);
         let client = self.core.connect().ok_or(full)?;
         let index = usize::from(client.index());
-        // Whoever had the place before wrote there.
+        // An earlier client of the place wrote there.
         self.entries.write(index * ENTRY_STRIDE, &[0; ENTRY_STRIDE]);
         let invitation = Contact {
             endpoint: self.nic.endpoint(link.qp()),

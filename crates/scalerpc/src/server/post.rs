@@ -1,4 +1,4 @@
-//! What is posted to clients.
+//! Posts to clients.
 
 use proto::scalerpc::{
     HEADER_BYTES, Imm, Trailer,
@@ -142,7 +142,7 @@ impl<N: Nic> Server<N> {
         Posted::Yes
     }
 
-    /// Takes completions of what was posted.
+    /// Takes completions of posts.
     pub(super) fn reap(&mut self, handler: &mut impl Handler<N>) -> usize {
         let mut work = 0;
         for _ in 0..self.config.burst {

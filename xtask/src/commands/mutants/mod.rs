@@ -120,7 +120,7 @@ fn copy_tree(workspace: &Workspace) -> Result<Workspace> {
     Ok(Workspace { root, members: Vec::new(), rust_version: String::new() })
 }
 
-/// What `judge` says while a file of the copy has another text.
+/// The verdict of `judge` while a file of the copy has another text.
 fn with_text<R>(
     copy: &Workspace,
     path: &Path,
