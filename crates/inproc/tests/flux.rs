@@ -389,7 +389,7 @@ fn run_node<D: Discipline>(mut node: Node<u64, u64, (usize, u64), D>, count: usi
             }
         }
         if replied == calls && sent == calls {
-            // Tell everybody once; a busy lane is retried in the next round.
+            // Tell all nodes once; a busy lane is retried in the next round.
             sent += 1;
             for to in 0..count {
                 while let Err(error) = node.notify(to, u64::MAX) {

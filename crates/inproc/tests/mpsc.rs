@@ -76,7 +76,7 @@ fn lanes_are_reused_for_ever() {
             sender.send(round * 3 + i).unwrap(); // and hangs up
         }
         let mut got = Vec::new();
-        // What was sent is taken first; the hang-up is seen once the lane has rested.
+        // Sent items are taken first; the hang-up is seen once the lane has rested.
         for _ in 0..LINGER_LOOKS + 8 {
             got.extend(receiver.recv().map(|(_, item)| item));
         }
@@ -118,7 +118,7 @@ fn a_deadline_ends_a_sleep() {
 }
 
 /// Senders and a receiver that sleeps whenever it finds nothing: each item is checked, none is lost,
-/// and nobody hangs.
+/// and no thread hangs.
 fn stress<D: copyrpc_inproc::spsc::Discipline>(waiting: Waiting) {
     const SENDERS: usize = 4;
     let items = if cfg!(miri) { 20 } else { 10_000 };

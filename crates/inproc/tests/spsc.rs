@@ -44,7 +44,7 @@ fn any_op() -> impl Strategy<Value = Op> {
 const OPS_MAX: usize = if cfg!(miri) { 24 } else { 512 };
 const CASES: u32 = if cfg!(miri) { 4 } else { 128 };
 
-/// One ring and what it should hold. Items are boxed: Miri sees leaks and double drops.
+/// One ring and its expected items. Items are boxed: Miri sees leaks and double drops.
 struct Model<D: Discipline> {
     producer: Producer<Box<usize>, D>,
     consumer: Consumer<Box<usize>, D>,

@@ -28,10 +28,12 @@ const DOCUMENTS: [&str; 17] = [
 ];
 
 /// Folders of crates whose comments are judged.
-const CRATES: [&str; 10] = [
+const CRATES: [&str; 12] = [
     "crates/config",
     "crates/dylib",
+    "crates/erpc",
     "crates/ids",
+    "crates/inproc",
     "crates/pmix",
     "crates/protocols",
     "crates/scalerpc",

@@ -35,7 +35,7 @@ impl Bits {
     }
 }
 
-/// Either side: what it has served, and what it was answered.
+/// Either side: the calls that it has served, and the answers that it got.
 #[derive(Default)]
 struct Counting {
     executed: Bits,
@@ -44,7 +44,7 @@ struct Counting {
     answers: u64,
 }
 
-/// What a call says: its number, and words that follow from it.
+/// The body of a call: its number, and words that follow from it.
 fn words(number: u64) -> [u64; WORDS] {
     std::array::from_fn(|at| number.wrapping_mul(at as u64 * 2 + 1))
 }
@@ -57,7 +57,7 @@ fn bytes(words: [u64; WORDS]) -> [u8; WORDS * 8] {
     bytes
 }
 
-/// What the server answers.
+/// The answer of the server.
 fn answer(number: u64) -> [u8; WORDS * 8] {
     bytes(words(number).map(|word| !word))
 }
@@ -79,7 +79,7 @@ impl Handler<Lossy> for Counting {
     }
 }
 
-/// What a run counted.
+/// The counters of a run.
 struct Counts {
     took: Duration,
     lost: u64,
@@ -102,7 +102,7 @@ fn run(calls: u64, lost_per_ten_million: u64) -> Counts {
     client.loss.per_ten_million.set(lost_per_ten_million);
     server.loss.per_ten_million.set(lost_per_ten_million);
     let (mut caller, mut counting) = (Counting::default(), Counting::default());
-    // Real time from here on: what is lost is sent again after real milliseconds.
+    // Real time from here on: lost packets are sent again after real milliseconds.
     let (start, start_ns) = (Instant::now(), now_ns());
     let (mut last, mut made) = ((start, 0), 0);
     while caller.answers < calls {
@@ -164,7 +164,7 @@ fn many_calls_over_a_network_that_loses_one_percent_run_once_long() {
     println!("{:?}", counts.took);
 }
 
-/// What losses cost. Prints a table.
+/// Prints a table of the cost of losses.
 #[test]
 #[ignore = "long: a minute; `cargo xtask ci --full` runs it"]
 fn calls_survive_every_loss_from_one_in_ten_million_to_one_percent_long() {
