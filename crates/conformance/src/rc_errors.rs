@@ -391,7 +391,7 @@ pub(super) fn sender_waits_for_a_late_receive<N: Nic>(side: &mut Side<N>) -> Ver
     Ok(())
 }
 
-/// `rnr_retry` is finite: the sender gives up, and what is behind is flushed.
+/// `rnr_retry` is finite: the sender gives up, and later requests are flushed.
 pub(super) fn rnr_retries_run_out<N: Nic>(side: &mut Side<N>) -> Verdict {
     for op_imm in [false, true] {
         let mut setup = Setup::rc();
@@ -464,7 +464,7 @@ pub(super) fn destroyed_peer_exhausts_retries<N: Nic>(side: &mut Side<N>) -> Ver
     Ok(())
 }
 
-/// Moved to ERR by software: what waits and what is posted later is flushed, in order.
+/// Moved to ERR by software: waiting and later requests are flushed, in order.
 pub(super) fn error_state_flushes_everything<N: Nic>(side: &mut Side<N>) -> Verdict {
     let mut end = End::connected(side, &Setup::rc())?;
     let buffer = end.buffer(side, 64)?;
@@ -504,13 +504,13 @@ pub(super) fn deregistered_memory_is_not_written<N: Nic>(side: &mut Side<N>) -> 
         if side.is_client() {
             local.write(0, &pattern(round, LEN));
             let mut is_alive = true;
-            // Told by the server after it deregistered; until then, and a little longer, fire.
+            // Set by the server after it deregistered; until then, and a little longer, fire.
             let write = |end: &mut End<N>| {
                 let payload = Payload::Gather(&[local.sge(0, LEN)]);
                 let op = Op::Write { remote: remote.at(0), payload, imm: None };
                 end.send(&SendRequest::signaled(op))
             };
-            // Whoever has used a region once knows it.
+            // A peer that has used a region once knows it.
             let first = write(&mut end)?;
             end.wait_sent(CompletionKind::Write, first)?;
             side.meet(&mut end.cq)?;

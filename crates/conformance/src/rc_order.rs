@@ -1,4 +1,4 @@
-//! Reliable connections: what is ordered, what is counted, and what a doorbell does.
+//! Reliable connections: orders, counts, and the effect of a doorbell.
 
 use std::collections::VecDeque;
 
@@ -376,7 +376,7 @@ pub(super) fn full_send_queue_recovers<N: Nic>(side: &mut Side<N>) -> Verdict {
     side.meet(&mut end.cq)
 }
 
-/// Both sides send at once, deep, and nobody waits for anybody.
+/// Both sides send at once, deep, and neither waits for the other.
 pub(super) fn both_directions_at_once<N: Nic>(side: &mut Side<N>) -> Verdict {
     const TOTAL: usize = 2000;
     const SLOTS: usize = 32;

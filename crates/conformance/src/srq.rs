@@ -1,4 +1,4 @@
-//! Shared receive queues: every message in a buffer of its own, whoever sent it.
+//! Shared receive queues: every message in a buffer of its own, of any sender.
 
 use std::collections::BTreeMap;
 

@@ -249,7 +249,7 @@ pub(super) fn sqd_holds_sends_until_rts<N: Nic>(side: &mut Side<N>) -> Verdict {
     side.meet(&mut end.cq)
 }
 
-/// RESET forgets everything, completions that nobody has polled included, and the queue pair works
+/// RESET forgets everything, unpolled completions included, and the queue pair works
 /// again after the next connection.
 pub(super) fn reset_queue_pair_is_reusable<N: Nic>(side: &mut Side<N>) -> Verdict {
     let setup = Setup::rc();

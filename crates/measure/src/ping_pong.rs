@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub const PROBE_WINDOW: Duration = Duration::from_millis(6);
 
 /// Initiator's side of `window` of warm-up and `window` of measuring: the median batch, in ns per
-/// round trip. The responder must be in [`answer`], the words reset before it was told so.
+/// round trip. The responder must be in [`answer`], the words reset before it got there.
 ///
 /// The answers are checked: each must be the count that was sent.
 ///

@@ -15,7 +15,7 @@
 //! 3. The paces below it, and those above it, are divided likewise.
 //!
 //! So a class never spans more than the factor, however many values lie between two classes; one pace with
-//! its jitter is one class; and what is rare does not divide what is frequent.
+//! its jitter is one class; and rare values do not divide frequent ones.
 
 use core::fmt;
 

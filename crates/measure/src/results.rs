@@ -1,4 +1,4 @@
-//! Results: what was measured, and the file of JSON lines that says so.
+//! Results: measurements, and the file of JSON lines that holds them.
 //!
 //! The first line of a file holds the circumstances, each other line one number of one cell: first those of all
 //! samples (regime `all`), then those of each pace of the machine. Files of formats 1 and 2 have the latter only; format
@@ -88,8 +88,8 @@ pub struct Cell {
     pub versus: Option<String>,
     /// The machine's limit without a NIC, if the cell is compared with that too.
     pub floor: Option<String>,
-    /// Cache lines that one operation moves between the cores, as designed; `None` where lines are
-    /// not what it costs.
+    /// Cache lines that one operation moves between the cores, as designed; `None` where its cost is not
+    /// one of lines.
     pub lines: Option<f64>,
 }
 

@@ -63,7 +63,7 @@ impl Laps {
         now
     }
 
-    /// The next batch begins now: what was done since the last one does not count.
+    /// The next batch begins now: work since the last one does not count.
     pub fn restart(&mut self) {
         self.last = Instant::now();
     }

@@ -26,7 +26,7 @@ pub const FRAME_BYTES_MAX: usize = HEADER_BYTES + HEAD_BYTES_MAX + PIECE_BYTES_M
 /// Messages of one stream that may be incomplete at a time.
 const PARTIAL_MAX: usize = 4096;
 
-/// What a frame carries.
+/// The content of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum FrameKind {
@@ -69,7 +69,7 @@ pub enum FrameError {
     /// More messages are incomplete than a port begins.
     #[error("too many messages are incomplete")]
     Partial,
-    /// What was put together is no packet or answer.
+    /// The assembled bytes are no packet or answer.
     #[error("no packet or answer: {0}")]
     Message(#[from] softnic::DecodeError),
 }

@@ -1,4 +1,4 @@
-//! Streams of a port: who connects, who is let in, what comes in and goes out.
+//! Streams of a port: dialing, admission, arrivals and departures.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -24,7 +24,7 @@ use crate::{
 /// Streams on which a handshake is under way, and how long one may take.
 const INCOMING_MAX: usize = 64;
 const HANDSHAKE_NS: u64 = 5_000_000_000;
-/// How long somebody is dialed.
+/// How long a port is dialed.
 const DIAL_NS: u64 = 1_000_000_000;
 /// Between looks at what comes by time.
 const LOOK_NS: u64 = 1_000_000;
@@ -36,12 +36,12 @@ const UNSENT_MAX: usize = 4096;
 const TURN_MAX: usize = 32;
 const ISSUED_MAX: usize = 512;
 
-/// What has happened to a port's streams.
+/// Events of a port's streams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Streams whose handshake has succeeded.
     pub begun: u64,
-    /// Strangers, and whoever did not finish a handshake.
+    /// Strangers, and peers that did not finish a handshake.
     pub refused: u64,
     /// Streams that have ended, by either side.
     pub lost: u64,
@@ -51,7 +51,7 @@ pub struct Counts {
     pub silent: u64,
 }
 
-/// Somebody who has connected, and has not proven who it is.
+/// A peer that has connected, and has not proven its identity.
 #[derive(Debug)]
 struct Incoming {
     socket: TcpStream,
@@ -371,7 +371,7 @@ impl Network {
         *known = epoch.max(*known);
     }
 
-    /// Tells what can be told now, and ends.
+    /// Sends the acknowledgements that are possible now, and ends.
     pub(crate) fn close(&mut self, set: &ReadySet) {
         self.links.values_mut().for_each(|link| link.close(set));
     }
@@ -384,7 +384,7 @@ fn drop_packet(shared: &Shared, own: &VirtualPort, packet: &Packet) {
     }
 }
 
-/// What every stream is like.
+/// The properties of every stream.
 fn prepare(socket: &TcpStream, timeout_ns: u64) -> io::Result<()> {
     let timeout = Duration::from_nanos(timeout_ns);
     socket.set_nonblocking(true)?;
@@ -464,7 +464,7 @@ fn go_on(
     None
 }
 
-/// A stream has not come about: dials again soon, or gives what has waited for it back to be retried.
+/// A stream has not come about: dials again soon, or returns the messages that waited for it, to be retried.
 fn fail_dial(link: &mut Link, shared: &Shared, own: &VirtualPort, error: DialError, now_ns: u64) {
     link.state = State::Closed;
     link.redial_at_ns = now_ns + (LOOK_NS << link.attempts.min(6));

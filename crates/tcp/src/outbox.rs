@@ -1,4 +1,4 @@
-//! What is to be written to a stream: messages of many channels, which take turns by pieces.
+//! Messages for a stream, of many channels, which take turns by pieces.
 
 use std::{
     collections::{BTreeMap, VecDeque},

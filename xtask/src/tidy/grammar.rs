@@ -28,16 +28,19 @@ const DOCUMENTS: [&str; 17] = [
 ];
 
 /// Folders of crates whose comments are judged.
-const CRATES: [&str; 12] = [
+const CRATES: [&str; 15] = [
     "crates/config",
+    "crates/conformance",
     "crates/dylib",
     "crates/erpc",
     "crates/ids",
     "crates/inproc",
+    "crates/measure",
     "crates/pmix",
     "crates/protocols",
     "crates/scalerpc",
     "crates/slots",
+    "crates/tcp",
     "crates/ucp",
     "crates/wire",
     "xtask",

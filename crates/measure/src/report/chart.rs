@@ -315,7 +315,7 @@ fn rows(
     }))
 }
 
-/// The end of a label says what it differs by.
+/// The end of a label names the difference.
 fn cut(label: &str) -> String {
     let length = label.chars().count();
     if length <= LABEL_MAX {

@@ -1,4 +1,4 @@
-//! Frames of any bytes: refused, or understood as what they say; memory grows with what has come only.
+//! Frames of any bytes: refused, or understood as their content; memory grows with arrived bytes only.
 
 use copyrpc_tcp::{
     PortName, Secret,
@@ -24,7 +24,7 @@ pub(crate) fn check(bytes: &[u8]) {
     }
 }
 
-/// Nobody gets in without a proof.
+/// No peer gets in without a proof.
 fn handshake(bytes: &[u8]) {
     let name = |life| PortName { address: "127.0.0.1:9".parse().unwrap(), life, lid: 0 };
     let key = Secret::from_bytes(b"a secret of the job");
