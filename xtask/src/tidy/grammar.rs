@@ -7,10 +7,11 @@ use std::path::Path;
 use super::{Finding, tree::Tree};
 
 /// Documents that are judged.
-const DOCUMENTS: [&str; 17] = [
+const DOCUMENTS: [&str; 22] = [
     "ARCHITECTURE.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
+    "SECURITY.md",
     "docs/examples.md",
     "docs/faults.md",
     "docs/hardware.md",
@@ -19,7 +20,11 @@ const DOCUMENTS: [&str; 17] = [
     "docs/ipc.md",
     "docs/kv.md",
     "docs/mlx5.md",
+    "docs/names.md",
     "docs/performance.md",
+    "docs/protocol/copyrpc.md",
+    "docs/protocol/erpc.md",
+    "docs/protocol/scalerpc.md",
     "docs/protocols.md",
     "docs/releasing.md",
     "docs/softnic.md",
