@@ -33,7 +33,7 @@ const DOCUMENTS: [&str; 22] = [
 ];
 
 /// Folders of crates whose comments are judged.
-const CRATES: [&str; 15] = [
+const CRATES: [&str; 16] = [
     "crates/config",
     "crates/conformance",
     "crates/dylib",
@@ -42,6 +42,7 @@ const CRATES: [&str; 15] = [
     "crates/inproc",
     "crates/measure",
     "crates/pmix",
+    "crates/proto",
     "crates/protocols",
     "crates/scalerpc",
     "crates/slots",

@@ -38,7 +38,7 @@ pub struct Transmit {
     pub span: Span,
 }
 
-/// What a packet from the client brought.
+/// The effect of a packet from the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
     /// Bytes of a request, to be copied to `span` of its buffer. The response to the request that had this
@@ -107,7 +107,7 @@ impl Slot {
     }
 }
 
-/// What is to be sent: the packet of this number of the slot's call.
+/// The packet to send: of this number, of the slot's call.
 #[derive(Clone, Copy, Debug)]
 struct Due {
     request: RequestId,
@@ -239,8 +239,8 @@ impl Server {
         Ok(Received::Asked)
     }
 
-    /// Notes a packet to be sent. A client has at most [`CREDITS`] without an answer, so what exceeds that is
-    /// what it asked for twice.
+    /// Notes a packet to be sent. A client has at most [`CREDITS`] without an answer, so the excess
+    /// was requested twice.
     fn owe(&mut self, request: RequestId, number: u16) {
         if self.due.len() < CREDITS as usize {
             self.due.push_back(Due { request, number });

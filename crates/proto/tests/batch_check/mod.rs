@@ -1,4 +1,4 @@
-//! Any bytes from a peer: taken or refused, and what is refused ends the connection in order.
+//! Any bytes from a peer: taken or refused, and a refusal ends the connection in order.
 //!
 //! ```text
 //! input: control (1 B) │ immediate (4 B) │ length (1 B) │ as many bytes │ control …
@@ -15,7 +15,7 @@ use copyrpc_proto::{
 };
 
 const CALLS: u16 = 8;
-/// What `control` asks for.
+/// The effect of `control`.
 const IS_CREDIT: u8 = 1;
 const RIGHT_EPOCH: u8 = 2;
 const RIGHT_SEQUENCE: u8 = 4;

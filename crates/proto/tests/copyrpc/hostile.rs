@@ -24,7 +24,7 @@ fn sent(calls: u16) -> (Pair, Vec<u8>, u32) {
     (pair, bytes, imm)
 }
 
-/// What a connection makes of a batch; the calls it would answer.
+/// The reaction of a connection to a batch; the calls it would answer.
 fn feed(pair: &mut Pair, bytes: &[u8], imm: u32) -> usize {
     let connection = &mut pair.sides[1].connection;
     let Ok(arrival) = connection.arrive(Imm::decode(imm)) else { return 0 };
@@ -89,8 +89,8 @@ proptest! {
         feed(&mut pair, &bytes, if is_imm_kept { imm } else { other_imm });
     }
 
-    /// Rule C3.3, fault D6: forged credit is refused beyond what was sent, and means nothing behind what was
-    /// given.
+    /// Rule C3.3, fault D6: forged credit is refused beyond the lines that were sent, and means nothing behind
+    /// those that were given.
     #[test]
     fn fault_d6_forged_credit_never_frees_lines_that_were_not_sent(
         consumed in prop_oneof![0_u64..8, any::<u64>()],

@@ -179,7 +179,7 @@ fn fault_g6_the_default_reaches_the_same_state_from_every_start() {
     assert!(spread(FlushPolicy::default()) >= 80);
 }
 
-/// What the default is there for: without it the model does collapse, so the test above can fail.
+/// The purpose of the default: without it the model does collapse, so the test above can fail.
 #[test]
 fn fault_g6_immediate_keeps_a_bad_start_for_ever() {
     assert!(spread(FlushPolicy::Immediate) < 50);

@@ -1,4 +1,4 @@
-//! Two connections, their rings, and what is on the way between them, on virtual time.
+//! Two connections, their rings, and the messages between them, on virtual time.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -279,7 +279,7 @@ impl Pair {
 }
 
 impl Side {
-    /// A write may only touch lines that nobody reads any more.
+    /// A write may only touch lines that were read.
     fn check_free(&mut self, offset: usize, len_bytes: usize) {
         let (start, end) = (offset / LINE_BYTES, (offset + len_bytes).div_ceil(LINE_BYTES));
         for (from, to) in &self.unread {

@@ -91,7 +91,7 @@ fn a_follower_switches_when_its_leader_does() {
     }
 }
 
-/// Rule S6.2: being told the same again changes nothing, and a new step moves a turn's end by half a slice at
+/// Rule S6.2: a repeated step changes nothing, and a new step moves a turn's end by half a slice at
 /// most.
 #[test]
 fn a_turn_ends_within_half_a_slice_of_when_it_would_have() {
