@@ -153,7 +153,8 @@ pub(super) fn pitfall_04_unsignaled_failures_surface<N: Nic>(side: &mut Side<N>)
 /// Everything outstanding is flushed, each queue in order, signaled or not, and nothing else
 /// completes.
 pub(super) fn expect_flushed<N: Nic>(end: &mut End<N>, sends: &[u16], recvs: &[u16]) -> Verdict {
-    let (mut sends, mut recvs) = (sends.iter(), recvs.iter());
+    let mut sends = sends.iter();
+    let mut recvs = recvs.iter();
     while sends.len() + recvs.len() > 0 {
         let done = end.wait()?;
         let (name, next) =
@@ -275,7 +276,9 @@ pub(super) fn too_long_send_fails_at_both_ends<N: Nic>(side: &mut Side<N>) -> Ve
 pub(super) fn pitfall_05_empty_entry_has_no_bytes<N: Nic>(side: &mut Side<N>) -> Verdict {
     let mut end = End::connected(side, &Setup::rc())?;
     let mut buffer = end.buffer(side, 64)?;
-    let (first, empty, last) = (buffer.sge(0, 4), buffer.sge(8, 0), buffer.sge(16, 4));
+    let first = buffer.sge(0, 4);
+    let empty = buffer.sge(8, 0);
+    let last = buffer.sge(16, 4);
     if side.is_client() {
         buffer.write(0, b"abcd");
         buffer.write(16, b"efgh");

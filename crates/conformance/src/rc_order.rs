@@ -390,7 +390,9 @@ pub(super) fn both_directions_at_once<N: Nic>(side: &mut Side<N>) -> Verdict {
         recv.push_back((slot, end.recv(&[buffer.sge(slot * LEN, LEN)])?));
     }
     side.meet(&mut end.cq)?;
-    let (mut sent, mut acked, mut received) = (0, 0, 0);
+    let mut sent = 0;
+    let mut acked = 0;
+    let mut received = 0;
     let mut deadline = side.deadline();
     while acked < TOTAL || received < TOTAL {
         ensure!(!deadline.has_passed(), "{sent} sent, {acked} acknowledged, {received} received");

@@ -167,7 +167,8 @@ pub(super) fn malformed_requests_are_refused<N: Nic>(side: &mut Side<N>) -> Verd
         let bytes = [0; INLINE_BYTES_MAX as usize + 1];
         let payload = Payload::Inline(&[&bytes]);
         let result = end.qp.post_send(&SendRequest::signaled(Op::Send { payload, imm: None }));
-        let (asked_bytes, max_bytes) = (bytes.len(), INLINE_BYTES_MAX);
+        let asked_bytes = bytes.len();
+        let max_bytes = INLINE_BYTES_MAX;
         let refused = Err(PostSendError::InlineTooLong { asked_bytes, max_bytes });
         ensure_eq!(result, refused, "more inline bytes than the queue takes");
         let result = end.qp.post_recv(&many);

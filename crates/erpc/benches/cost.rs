@@ -65,7 +65,8 @@ fn measure(Shape { sessions, depth }: Shape, calls: u64) -> f64 {
         let config = Config { management, receives: 256, ..Config::default() };
         Endpoint::open(softnic::open(&nic).expect("nic"), config, 0).expect("endpoint")
     };
-    let (mut client, mut server) = (open(), open());
+    let mut client = open();
+    let mut server = open();
     let mut check = Check { ended: 0 };
     let to = server.management_address();
     let connect = |_| client.connect(to, 0, ConnectOptions::default()).expect("connect");
@@ -76,7 +77,8 @@ fn measure(Shape { sessions, depth }: Shape, calls: u64) -> f64 {
         client.poll(now_ns, &mut check);
         server.poll(now_ns, &mut Echo);
     }
-    let (mut made, start) = (0_u64, Instant::now());
+    let mut made = 0_u64;
+    let start = Instant::now();
     while check.ended < calls {
         for id in &ids {
             for _ in 0..depth {

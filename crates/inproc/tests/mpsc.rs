@@ -55,7 +55,8 @@ fn all_active_lanes_take_turns() {
 #[test]
 fn a_full_lane_hands_the_item_back_and_holds_up_nobody() {
     let (connector, mut receiver) = queue(Config { lane_items: 2, ..Config::default() });
-    let (mut full, mut free) = (connector.connect().unwrap(), connector.connect().unwrap());
+    let mut full = connector.connect().unwrap();
+    let mut free = connector.connect().unwrap();
     assert_eq!(full.send_batch(9, 0..9), 2);
     assert_eq!(full.send(7), Err(SendError::Full(7)));
     free.send(8).unwrap();

@@ -137,7 +137,8 @@ fn stress<D: Discipline>(waiting: Waiting) {
 }
 
 fn live<D: Discipline>(mut client: Client<u64, u64, u64, D>, base: u64, calls: u64) {
-    let (mut sent, mut answered) = (0, 0);
+    let mut sent = 0;
+    let mut answered = 0;
     while answered < calls {
         while sent < calls && client.call(base + sent, sent).is_ok() {
             sent += 1;

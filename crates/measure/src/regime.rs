@@ -38,7 +38,8 @@ impl Probes {
     #[must_use]
     pub fn pace_ns(self) -> Option<f64> {
         let Self { before_ns, after_ns } = self;
-        let (low, high) = (before_ns.min(after_ns), before_ns.max(after_ns));
+        let low = before_ns.min(after_ns);
+        let high = before_ns.max(after_ns);
         let are_times = before_ns > 0.0 && after_ns > 0.0 && high.is_finite();
         (are_times && high <= low * FACTOR).then(|| low * (high / low).sqrt())
     }

@@ -75,7 +75,8 @@ impl Session {
         let status = unsafe { (self.api.PMIx_Commit)() };
         self.check("PMIx_Commit", status)?;
         let attributes = [Info::new(COLLECT_DATA, Value::flag(true)), timeout_of(timeout)];
-        let (first, count) = (attributes.as_ptr(), attributes.len());
+        let first = attributes.as_ptr();
+        let count = attributes.len();
         // SAFETY: no process named means all ranks; the attributes outlive the call.
         let status = unsafe { (self.api.PMIx_Fence)(ptr::null(), 0, first, count) };
         self.check("PMIx_Fence", status)
@@ -89,7 +90,8 @@ impl Session {
     pub fn get(&self, rank: u32, key: &CStr, timeout: Duration) -> Result<String, PmixError> {
         let proc = Proc { rank, ..self.own };
         let attributes = [timeout_of(timeout)];
-        let (first, count) = (attributes.as_ptr(), attributes.len());
+        let first = attributes.as_ptr();
+        let count = attributes.len();
         let mut value = ptr::null_mut();
         // SAFETY: the pointees outlive the call, and `value` is writable.
         let status = unsafe {

@@ -77,7 +77,8 @@ impl<N: Nic> Caller<N> {
             }
             Protocol::Erpc => {
                 let endpoint = erpc::Endpoint::open(nic, config.erpc.clone(), now_ns)?;
-                let (sessions, options) = (vec![None; lanes.into()], config.erpc_connect);
+                let sessions = vec![None; lanes.into()];
+                let options = config.erpc_connect;
                 Lanes::Erpc { endpoint: Box::new(endpoint), sessions, options }
             }
             Protocol::Scalerpc => {
@@ -175,7 +176,8 @@ impl<N: Nic> Caller<N> {
             }
             Lanes::Erpc { endpoint, sessions, .. } => {
                 let session = sessions.get(lane).copied().flatten().ok_or_else(no_lane)?;
-                let (protocol, max) = (Protocol::Erpc, ERPC_METHOD_MAX);
+                let protocol = Protocol::Erpc;
+                let max = ERPC_METHOD_MAX;
                 let wrong = Unsupported::Method { protocol, method, max };
                 let req_type = u8::try_from(method).ok().filter(|method| *method < u8::MAX);
                 let req_type = req_type.ok_or(wrong)?;

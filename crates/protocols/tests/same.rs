@@ -62,7 +62,8 @@ impl Scene {
         let told: Vec<_> =
             caller.greetings().iter().map(|greeting| server.accept(greeting).unwrap()).collect();
         caller.connect(&told).unwrap();
-        let (service, seen) = (Reverser::default(), Seen::default());
+        let service = Reverser::default();
+        let seen = Seen::default();
         let mut scene = Self { server, caller, service, seen };
         scene.until(|scene| scene.caller.is_connected());
         scene

@@ -176,7 +176,8 @@ impl<N: Nic> Client<N> {
             return Err(ConnectError::NotNew);
         }
         let contact = Contact::parse(theirs)?;
-        let (theirs, max) = (contact.block_bytes, self.config.block_bytes_max);
+        let theirs = contact.block_bytes;
+        let max = self.config.block_bytes_max;
         if theirs > max || theirs as usize != self.block_bytes || contact.slots != self.slots {
             return Err(ConnectError::Block { theirs, max });
         }
@@ -211,7 +212,8 @@ impl<N: Nic> Client<N> {
     ///
     /// [`CallError`]; nothing has changed.
     pub fn call(&mut self, call: &Call, body: &[u8]) -> Result<(), CallError> {
-        let (len_bytes, max_bytes) = (body.len(), self.body_bytes_max());
+        let len_bytes = body.len();
+        let max_bytes = self.body_bytes_max();
         if len_bytes > max_bytes {
             return Err(CallError::TooLong { len_bytes, max_bytes });
         }
@@ -292,7 +294,8 @@ impl<N: Nic> Client<N> {
         self.blocks.read(end - HEADER_BYTES, &mut bytes);
         let room = u32::try_from(room).unwrap_or(u32::MAX);
         let Some(server) = &mut self.server else { return };
-        let (zones, decoded) = (server.contact.zones, Trailer::decode(&bytes, room));
+        let zones = server.contact.zones;
+        let decoded = Trailer::decode(&bytes, room);
         let is_inside = |header: &Trailer| header.mapping.is_none_or(|at| at.zone < zones);
         let Some(header) = decoded.ok().filter(is_inside) else {
             self.closing.get_or_insert(CloseReason::Violation);

@@ -115,7 +115,8 @@ impl Header {
             taken: u64::from_le_bytes(taken),
         };
         let is_empty = header.head_bytes == 0 && header.body_bytes == 0;
-        let (head, body) = (usize::from(header.head_bytes), header.body_bytes as usize);
+        let head = usize::from(header.head_bytes);
+        let body = header.body_bytes as usize;
         let fits = match kind {
             FrameKind::Taken => is_empty && flags == 0,
             _ => (header.is_first == (head > 0)) && (header.is_first || body > 0),

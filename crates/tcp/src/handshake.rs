@@ -104,7 +104,8 @@ impl Hello {
             let bytes = <[u8; NAME_BYTES]>::try_from(bytes).map_err(|_| HandshakeError::Name)?;
             PortName::from_bytes(bytes).ok_or(HandshakeError::Name)
         };
-        let (from, to) = (name(&rest[..NAME_BYTES])?, name(&rest[NAME_BYTES..2 * NAME_BYTES])?);
+        let from = name(&rest[..NAME_BYTES])?;
+        let to = name(&rest[NAME_BYTES..2 * NAME_BYTES])?;
         let mut nonce = [0; NONCE_BYTES];
         nonce.copy_from_slice(&rest[2 * NAME_BYTES..]);
         Ok(Self { from, to, epoch, nonce })
@@ -271,7 +272,8 @@ mod tests {
 
     #[test]
     fn who_has_another_secret_is_refused_on_either_side() {
-        let (right, wrong) = (key("a secret of the job"), key("a secret of another"));
+        let right = key("a secret of the job");
+        let wrong = key("a secret of another");
         let (dialer, hello) = begin(DIALER);
         let (_, answer) = Acceptor::new(&wrong, name(2, 2), 9, ACCEPTOR, &hello).unwrap();
         assert_eq!(dialer.answer(&right, &answer), Err(HandshakeError::Proof));

@@ -129,7 +129,8 @@ impl Link {
     }
 
     pub(crate) fn send(&mut self, mut packet: Packet, now_ns: u64) {
-        let (channel, payload) = (packet.source().1.get(), packet.take_payload());
+        let channel = packet.source().1.get();
+        let payload = packet.take_payload();
         self.window.send(payload.len(), now_ns);
         self.outbox.push(FrameKind::Request, channel, packet.encode(), payload, self.taken);
     }
@@ -230,7 +231,8 @@ impl Link {
     }
 
     fn push_answer(&mut self, mut answer: ReplyPacket) {
-        let (channel, data) = (answer.destination().1.get(), answer.take_payload());
+        let channel = answer.destination().1.get();
+        let data = answer.take_payload();
         self.outbox.push(FrameKind::Answer, channel, answer.encode(), data, self.taken);
         self.told = self.taken;
     }

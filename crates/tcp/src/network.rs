@@ -119,7 +119,8 @@ impl Network {
     }
 
     fn read(&mut self, shared: &Shared, own: &VirtualPort, now_ns: u64) -> bool {
-        let (mut happened, mut lost) = (false, Vec::new());
+        let mut happened = false;
+        let mut lost = Vec::new();
         for link in self.links.values_mut().filter(|link| link.is_live()) {
             match link.read(own, &shared.ready, now_ns) {
                 Ok(read) => happened |= read,
@@ -192,7 +193,8 @@ impl Network {
     }
 
     fn send(&mut self, shared: &Shared, own: &VirtualPort, packet: Packet, now_ns: u64) {
-        let ((_, qp), (lid, _)) = (packet.source(), packet.destination());
+        let (_, qp) = packet.source();
+        let (lid, _) = packet.destination();
         if lid == own.lid() {
             let answer = own.respond(&packet);
             if answer.is_some() || !packet.is_datagram() {
@@ -309,7 +311,8 @@ impl Network {
                 return Err(());
             }
             let epoch = self.epoch(shared.aliases.known(hello.from));
-            let (key, nonce) = (&shared.key, random());
+            let key = &shared.key;
+            let nonce = random();
             let met = Acceptor::new(key, shared.name, epoch, nonce, &incoming.bytes);
             let (acceptor, answer) = met.map_err(drop)?;
             match incoming.socket.write(&answer) {
@@ -424,7 +427,8 @@ fn start_dialing(shared: &Shared, hello: Hello) -> io::Result<Dialing> {
         Err(errno) => return Err(errno.into()),
     }
     let (dialer, hello) = Dialer::new(hello);
-    let (hello, answer) = (hello.to_vec(), [0; crate::handshake::ANSWER_BYTES]);
+    let hello = hello.to_vec();
+    let answer = [0; crate::handshake::ANSWER_BYTES];
     Ok(Dialing { socket, dialer, hello, is_sent: false, answer, filled: 0 })
 }
 

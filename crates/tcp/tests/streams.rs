@@ -42,7 +42,8 @@ fn two_that_dial_each_other_at_once_get_one_stream_and_lose_nothing() {
             end.qp.post_send(&SendRequest::signaled(op)).unwrap();
             end.qp.ring_send();
         }
-        let (since, mut done) = (Instant::now(), [None, None]);
+        let since = Instant::now();
+        let mut done = [None, None];
         while done.contains(&None) {
             for (done, end) in done.iter_mut().zip([&mut first, &mut second]) {
                 *done = done.take().or_else(|| end.poll());

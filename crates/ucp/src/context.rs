@@ -100,7 +100,8 @@ impl UcxContext {
             unused: [0; 4],
             mt_workers_shared: 1,
         };
-        let ((major, minor), mut raw) = (API_VERSION, ptr::null_mut());
+        let (major, minor) = API_VERSION;
+        let mut raw = ptr::null_mut();
         let settings_raw = settings.raw.as_ptr();
         // SAFETY: `params` is laid out as the version that is asked for has it, up to the last field of its mask;
         // it and the settings are not kept.
@@ -145,7 +146,8 @@ impl Settings {
         let text = |text: &str| {
             CString::new(text).map_err(|_| UcxError::Call { what: what.clone(), status: INVALID })
         };
-        let (name, value) = (text(name)?, text(value)?);
+        let name = text(name)?;
+        let value = text(value)?;
         // SAFETY: both are strings of C, which are copied.
         let status = unsafe {
             (self.api.ucp_config_modify)(self.raw.as_ptr(), name.as_ptr(), value.as_ptr())

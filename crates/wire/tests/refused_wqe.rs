@@ -70,7 +70,8 @@ fn unknown_operations_have_typed_errors() {
         "SEND_INVAL"
     );
     assert_eq!(parse(&raw_wqe(0x7f, 1, &[]), Transport::Rc), WqeError::UnknownOpcode(0x7f));
-    let (opcode, transport) = (Opcode::RdmaRead, Transport::Ud);
+    let opcode = Opcode::RdmaRead;
+    let transport = Transport::Ud;
     assert_eq!(
         parse(&raw_wqe(0x10, 1, &[]), transport),
         WqeError::WrongTransport { opcode, transport }

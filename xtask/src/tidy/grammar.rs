@@ -33,7 +33,7 @@ const DOCUMENTS: [&str; 22] = [
 ];
 
 /// Folders of crates whose comments are judged.
-const CRATES: [&str; 16] = [
+pub(super) const CRATES: [&str; 16] = [
     "crates/config",
     "crates/conformance",
     "crates/dylib",
@@ -85,7 +85,8 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-fn is_in(path: &Path, places: &[&str]) -> bool {
+/// Whether one of `places` holds `path`.
+pub(super) fn is_in(path: &Path, places: &[&str]) -> bool {
     places.iter().any(|place| path.starts_with(place))
 }
 

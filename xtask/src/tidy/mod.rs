@@ -19,6 +19,7 @@ mod rules;
 mod shown;
 mod sizes;
 pub(crate) mod source;
+mod statements;
 pub(crate) mod sync_pairs;
 mod tree;
 mod vocabulary;
@@ -58,6 +59,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     findings.extend(sync_pairs::check(&tree));
     findings.extend(islands::check(&tree));
     findings.extend(sizes::check(&tree));
+    findings.extend(statements::check(&tree));
     findings.extend(vocabulary::check(&tree));
     findings.extend(grammar::check(&tree));
     findings.extend(cycles::check(&tree));

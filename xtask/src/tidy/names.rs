@@ -37,7 +37,8 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
     for (name, line) in &table {
         if definitions.get(name).is_none_or(|crates| crates.len() < 2) {
             let problem = format!("no two crates define `{name}`");
-            let (path, remedy) = (PathBuf::from(TABLE), "remove it from the table");
+            let path = PathBuf::from(TABLE);
+            let remedy = "remove it from the table";
             findings.push(Finding { path, line: *line, rule: RULE, problem, remedy });
         }
     }

@@ -53,7 +53,8 @@ impl<N: Nic> Endpoint<N> {
 
     /// Asks the server for a session, under a number and a token that no session had before.
     fn ask(&mut self, key: Key) {
-        let (numbers, now_ns) = (self.numbers, self.now_ns);
+        let numbers = self.numbers;
+        let now_ns = self.now_ns;
         let Some(session) = self.sessions.get_mut(key) else { return };
         let Some(asking) = &mut session.asking else { return };
         asking.deadline_ns = now_ns.saturating_add(ns(asking.options.timeout));

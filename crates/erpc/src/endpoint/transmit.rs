@@ -60,7 +60,8 @@ impl<N: Nic> Endpoint<N> {
 
     fn turn(&mut self, key: Key) -> Turn {
         let Self { sessions, calls, datagrams, geometry, config, stats, now_ns, .. } = self;
-        let (link, now_ns) = (geometry.link(), *now_ns);
+        let link = geometry.link();
+        let now_ns = *now_ns;
         let Some(Session { role, remote: Some(remote), .. }) = sessions.get_mut(key) else {
             return Turn::Idle;
         };

@@ -25,7 +25,8 @@ struct Bits(Vec<u64>);
 impl Bits {
     /// Whether it was not set before.
     fn set(&mut self, at: u64) -> bool {
-        let (word, bit) = (at as usize / 64, 1 << (at % 64));
+        let word = at as usize / 64;
+        let bit = 1 << (at % 64);
         if self.0.len() <= word {
             self.0.resize(2 * word + 1, 0);
         }
@@ -101,10 +102,13 @@ fn run(calls: u64, lost_per_ten_million: u64) -> Counts {
     }
     client.loss.per_ten_million.set(lost_per_ten_million);
     server.loss.per_ten_million.set(lost_per_ten_million);
-    let (mut caller, mut counting) = (Counting::default(), Counting::default());
+    let mut caller = Counting::default();
+    let mut counting = Counting::default();
     // Real time from here on: lost packets are sent again after real milliseconds.
-    let (start, start_ns) = (Instant::now(), now_ns());
-    let (mut last, mut made) = ((start, 0), 0);
+    let start = Instant::now();
+    let start_ns = now_ns();
+    let mut last = (start, 0);
+    let mut made = 0;
     while caller.answers < calls {
         while made < calls && made - caller.answers < IN_FLIGHT {
             call(&mut client, sessions[made as usize % SESSIONS], made);
@@ -119,7 +123,8 @@ fn run(calls: u64, lost_per_ten_million: u64) -> Counts {
         assert!(last.0.elapsed() < PATIENCE, "nothing is answered after {} calls", last.1);
     }
     assert_eq!((counting.served, caller.answers), (calls, calls));
-    let (ours, theirs) = (client.endpoint.stats(), server.endpoint.stats());
+    let ours = client.endpoint.stats();
+    let theirs = server.endpoint.stats();
     assert_eq!(ours.failures + theirs.failures, 0, "no session failed");
     Counts {
         took: start.elapsed(),

@@ -234,7 +234,8 @@ impl<'a> Messages<'a> {
     fn parse(&self) -> Option<(Message<'a>, &'a [u8])> {
         let (head, after) = self.bytes.split_first_chunk::<HEAD_BYTES>()?;
         let head: Head = zerocopy::transmute!(*head);
-        let (kind, body_bytes) = (head.kind(), head.body_bytes());
+        let kind = head.kind();
+        let body_bytes = head.body_bytes();
         let is_request = matches!(kind, KIND_REQUEST | KIND_LARGE_REQUEST);
         let tail_bytes = if is_request { TAIL_BYTES } else { 0 };
         let end = tail_bytes + body_bytes;

@@ -296,7 +296,9 @@ mod tests {
     #[test]
     fn adaptive_hold_is_bounded_and_switches_itself_off() {
         let mut clock = FlushClock::new(FlushPolicy::AdaptiveHold { messages: 8 });
-        let (mut now_ns, mut held, mut held_again) = (0, 0, 0);
+        let mut now_ns = 0;
+        let mut held = 0;
+        let mut held_again = 0;
         for number in 0..2000 {
             now_ns += 1_000_000;
             clock.added(now_ns);

@@ -110,8 +110,8 @@ impl Inbox {
     /// Whether the peer may soon have to wait for it.
     #[inline]
     pub(crate) fn has_much_news(&self) -> bool {
-        let (lines, batches) =
-            (self.consumed() - self.advertised, self.handled - self.handled_told);
+        let lines = self.consumed() - self.advertised;
+        let batches = self.handled - self.handled_told;
         lines >= u64::from(self.geometry.ring_lines() / 4)
             || batches >= u64::from(self.batches_max).div_ceil(2)
     }
@@ -254,7 +254,8 @@ mod tests {
     fn pitfall_9_credit_returns_only_for_lines_whose_leases_ended() {
         let mut inbox = inbox();
         inbox.arrive(imm(2, false)).unwrap();
-        let (first, second) = (inbox.hold().unwrap(), inbox.hold().unwrap());
+        let first = inbox.hold().unwrap();
+        let second = inbox.hold().unwrap();
         assert_eq!(first, second);
         inbox.close();
         inbox.arrive(imm(3, false)).unwrap();

@@ -389,7 +389,8 @@ impl Outbox {
             return Ok(0);
         }
         if consumed > self.producer {
-            let (sent, credited) = (self.producer, self.credited);
+            let sent = self.producer;
+            let credited = self.credited;
             return Err(Violation::Credit { found: consumed, sent, credited });
         }
         (self.credited, self.progress_ns) = (consumed, now_ns);

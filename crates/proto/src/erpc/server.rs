@@ -207,8 +207,8 @@ impl Server {
     /// A packet of a request that has arrived before: its answer got lost.
     fn again(&mut self, index: usize, header: &Header) -> Result<Received, Ignored> {
         let slot = &self.slots[index];
-        let (number, last) =
-            (u32::from(header.pkt_num), slot.request_packets(self.geometry).wrapping_sub(1));
+        let number = u32::from(header.pkt_num);
+        let last = slot.request_packets(self.geometry).wrapping_sub(1);
         let is_answered = matches!(slot.state, State::Answered { .. });
         if slot.state == State::Empty || number > last || (number == last && !is_answered) {
             return Err(Ignored::OutOfOrder);
@@ -272,7 +272,8 @@ impl Server {
     /// The next packet to send.
     pub fn poll_transmit(&mut self) -> Option<Transmit> {
         while let Some(Due { request, number: pkt_num }) = self.due.pop_front() {
-            let (slot, number) = (&self.slots[request.slot()], u32::from(pkt_num));
+            let slot = &self.slots[request.slot()];
+            let number = u32::from(pkt_num);
             if slot.req_num != request.0 {
                 continue;
             }

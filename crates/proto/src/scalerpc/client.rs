@@ -185,7 +185,8 @@ impl Client {
         }
         let index = self.free.pop().ok_or(CallError::Busy(self.slots.len()))?;
         self.number += 1;
-        let (stage, number) = (Stage::Staged, self.number);
+        let stage = Stage::Staged;
+        let number = self.number;
         self.slots[usize::from(index)] =
             Slot { stage, cookie, number, method, len_bytes, deadline_ns, is_told: false };
         self.staged |= 1 << index;
@@ -321,7 +322,8 @@ impl Client {
     fn abandon(&mut self, index: usize, status: Status) {
         let slot = &mut self.slots[index];
         slot.is_told = true;
-        let (cookie, was_sent) = (slot.cookie, slot.stage != Stage::Staged);
+        let cookie = slot.cookie;
+        let was_sent = slot.stage != Stage::Staged;
         self.ended.push_back(Ended { cookie, status, was_sent });
         if !was_sent {
             self.release(u8::try_from(index).unwrap_or(0));

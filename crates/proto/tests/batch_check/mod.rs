@@ -57,7 +57,8 @@ pub(crate) fn check(mut bytes: &[u8]) {
         credit_delay_ns: 0,
     };
     let connection = Connection::new(config);
-    let (requests, fetching) = (Vec::new(), Vec::new());
+    let requests = Vec::new();
+    let fetching = Vec::new();
     let mut victim = Victim { connection, sequence: 0, requests, fetching, made: 0, ended: 0 };
     while let [control, a, b, c, d, len, rest @ ..] = bytes {
         let (body, rest) = rest.split_at(rest.len().min((*len).into()));

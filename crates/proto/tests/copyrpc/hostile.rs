@@ -105,7 +105,8 @@ proptest! {
         words[..8].copy_from_slice(&consumed.to_le_bytes());
         words[8..].copy_from_slice(&handled.to_le_bytes());
         let connection = &mut pair.sides[0].connection;
-        let (lines, batches) = (connection.usage().ring_lines, connection.unhandled());
+        let lines = connection.usage().ring_lines;
+        let batches = connection.unhandled();
         let outcome = connection.credit(words, 1);
         prop_assert_eq!(outcome.is_ok(), consumed <= lines && handled <= batches);
         if outcome.is_ok() {
@@ -129,7 +130,9 @@ fn an_answer_that_is_too_long_does_not_swallow_its_call() {
     // Side 1 believes that it may answer with 200 bytes; side 0 has set one line aside.
     let cookie = pair.call(0, 1, 8, 0, 1 << 30).unwrap();
     let call = pair.sides[0].connection.emission(1, true).unwrap();
-    let (mut bytes, imm, departure) = (call.bytes.to_vec(), call.imm, call.departure);
+    let mut bytes = call.bytes.to_vec();
+    let imm = call.imm;
+    let departure = call.departure;
     bytes[26] = 4; // the request's budget
     pair.sides[0].connection.posted(departure, 1);
     let server = &mut pair.sides[1].connection;

@@ -170,7 +170,8 @@ fn spread(flush: FlushPolicy) -> u64 {
     let starts = [Start::Cold, Start::Burst, Start::Perturbed];
     let reached = starts.map(|start| throughput(flush, start));
     eprintln!("{flush:?}: {reached:?} calls/ms after {starts:?}");
-    let (worst, best) = (reached.iter().min().unwrap(), reached.iter().max().unwrap());
+    let worst = reached.iter().min().unwrap();
+    let best = reached.iter().max().unwrap();
     worst * 100 / best
 }
 

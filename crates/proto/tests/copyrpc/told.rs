@@ -199,7 +199,8 @@ fn a_request_says_how_long_its_caller_waits() {
         let mut pair = Pair::new(Setup::default());
         pair.call(0, 1, 8, 8, timeout_ns).unwrap();
         let emission = pair.sides[0].connection.emission(1, true).unwrap();
-        let (imm, mut bytes) = (emission.imm, emission.bytes.to_vec());
+        let imm = emission.imm;
+        let mut bytes = emission.bytes.to_vec();
         bytes.resize(bytes.len().next_multiple_of(64), 0);
         let server = &mut pair.sides[1].connection;
         server.arrive(Imm::decode(imm)).unwrap();

@@ -211,7 +211,8 @@ impl World {
         self.peers[at].is_awake = false;
         while self.peers[at].to_client.front().is_some_and(|(due, _)| *due <= self.now_ns) {
             let Some((_, message)) = self.peers[at].to_client.pop_front() else { break };
-            let (now_ns, peer) = (self.now_ns, &mut self.peers[at]);
+            let now_ns = self.now_ns;
+            let peer = &mut self.peers[at];
             match message {
                 ToClient::Event(generation) => peer.core.handle_event(generation),
                 ToClient::Response { slot, header, payload } => {

@@ -76,7 +76,8 @@ impl<N: Nic> Server<N> {
     pub fn accept(&mut self, theirs: &Invitation) -> Result<(ClientId, Invitation), ConnectError> {
         let contact = Contact::parse(theirs)?;
         if contact.block_bytes != self.config.block_bytes || contact.slots != self.config.slots {
-            let (theirs, max) = (contact.block_bytes, self.config.block_bytes);
+            let theirs = contact.block_bytes;
+            let max = self.config.block_bytes;
             return Err(ConnectError::Block { theirs, max });
         }
         if self.by_qpn.len() == usize::from(self.config.clients_max) {

@@ -9,7 +9,8 @@ use copyrpc_tcp::{
 /// Feeds bytes to a port's parsers.
 pub(crate) fn check(bytes: &[u8]) {
     handshake(bytes);
-    let (mut assembler, mut rest) = (Assembler::default(), bytes);
+    let mut assembler = Assembler::default();
+    let mut rest = bytes;
     while let Ok(Some((header, len))) = Assembler::peek(rest) {
         assert_eq!(header.to_bytes()[..], rest[..HEADER_BYTES]);
         let Ok(message) = assembler.take(&header, &rest[HEADER_BYTES..len]) else { return };

@@ -155,7 +155,8 @@ impl Connection {
     #[inline]
     #[must_use]
     pub fn credit_words(&self) -> [u8; CREDIT_BYTES] {
-        let (consumed, handled) = (self.inbox.consumed(), self.inbox.handled());
+        let consumed = self.inbox.consumed();
+        let handled = self.inbox.handled();
         let words = CreditWords { consumed: consumed.into(), handled: handled.into() };
         zerocopy::transmute!(words)
     }

@@ -347,7 +347,8 @@ impl Connection {
         match kind {
             KIND_REQUEST => {
                 let id = self.admit(message)?;
-                let (method, timeout_us) = (message.method(), message.timeout_us());
+                let method = message.method();
+                let timeout_us = message.timeout_us();
                 Ok(Incoming::Request { id, method, timeout_us, body })
             }
             KIND_RESPONSE.. => {
@@ -379,7 +380,8 @@ impl Connection {
             KIND_LARGE_REQUEST => {
                 let large = self.check_large(message)?;
                 let id = self.admit(message)?;
-                let (method, timeout_us) = (message.method(), message.timeout_us());
+                let method = message.method();
+                let timeout_us = message.timeout_us();
                 Ok(Rare::LargeRequest { id, method, timeout_us, large })
             }
             KIND_LARGE_RESPONSE => {

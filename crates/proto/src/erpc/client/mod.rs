@@ -308,7 +308,8 @@ impl Client {
         let slot = &mut self.slots[index];
         let Some(active) = slot.active.as_mut() else { return };
         active.is_abandoned = true;
-        let (cookie, was_sent) = (active.call.cookie, active.was_sent);
+        let cookie = active.call.cookie;
+        let was_sent = active.was_sent;
         let is_answered = active.response_bytes.is_some();
         if !was_sent {
             slot.req_num -= WINDOW_STEP;
@@ -443,7 +444,8 @@ impl Client {
         if active.is_sending() {
             self.sending |= 1 << index;
         }
-        let (cookie, was_abandoned) = (active.call.cookie, active.is_abandoned);
+        let cookie = active.call.cookie;
+        let was_abandoned = active.is_abandoned;
         let is_too_long = bytes > active.call.response_bytes_max;
         let is_complete = active.received == active.numbering.total();
         if was_abandoned || is_too_long || is_complete {

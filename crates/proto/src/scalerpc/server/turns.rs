@@ -169,7 +169,8 @@ impl Server {
     fn drop_silent(&mut self) {
         for index in 0..self.config.clients_max {
             let Some(client) = self.id(index) else { continue };
-            let (now_ns, timeout_ns) = (self.now_ns, self.config.ack_timeout_ns);
+            let now_ns = self.now_ns;
+            let timeout_ns = self.config.ack_timeout_ns;
             let Some(member) = self.member_mut(client) else { continue };
             if let Stage::Retiring { place, since_ns } = member.stage
                 && now_ns.saturating_sub(since_ns) >= timeout_ns
