@@ -304,7 +304,8 @@ impl Results {
     /// Of `to`.
     pub fn write_json(&self, to: &mut dyn Write) -> io::Result<()> {
         let Self { header, rows, pace_change, notes } = self;
-        let (header, notes) = (Header { format: FORMAT, ..header.clone() }, notes.clone());
+        let header = Header { format: FORMAT, ..header.clone() };
+        let notes = notes.clone();
         let first = FirstLine { header, pace_change: *pace_change, notes };
         writeln!(to, "{}", serde_json::to_string(&first)?)?;
         rows.iter().try_for_each(|row| writeln!(to, "{}", serde_json::to_string(row)?))
@@ -658,7 +659,8 @@ mod tests {
             results().report(by_pace).write_text(&mut bytes).unwrap();
             String::from_utf8(bytes).unwrap()
         };
-        let (all, by_pace) = (text(false), text(true));
+        let all = text(false);
+        let by_pace = text(true);
         assert!(all.contains("results\n") && !all.contains("pace: line"), "{all}");
         assert!(all.contains("the machine's pace changed by a factor of 5.3"), "{all}");
         assert!(all.contains("aim: "), "{all}");
