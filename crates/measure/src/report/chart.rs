@@ -117,11 +117,13 @@ impl Chart {
         let hex = |name: &str| {
             known.iter().find(|colour| colour.name == name).map_or("#000000", |colour| &*colour.hex)
         };
-        let (width, height) = (WIDTH, FILE_HEIGHT + LEGEND);
+        let width = WIDTH;
+        let height = FILE_HEIGHT + LEGEND;
         let mut legend = String::new();
         let mut x = 16.0;
         for (name, colour) in &self.legend {
-            let (hex, name) = (hex(colour), escaped(name));
+            let hex = hex(colour);
+            let name = escaped(name);
             legend += &format!(
                 "<rect x=\"{x:.0}\" y=\"10\" width=\"12\" height=\"12\" fill=\"{hex}\"/><text x=\"{:.0}\" y=\"21\" \
                  font-family=\"sans-serif\" font-size=\"{FONT}\" fill=\"#1D2025\">{name}</text>\n",
