@@ -1,4 +1,4 @@
-//! What libtest prints: how many tests passed, which failed, and what those said.
+//! The output of libtest: the number of tests that passed, the names of those that failed, and their output.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ const LINES_MAX: usize = 40;
 pub(crate) struct Failure {
     /// Its path within its crate.
     pub(crate) name: String,
-    /// What it printed, its panic included.
+    /// Its output, its panic included.
     pub(crate) said: String,
 }
 
@@ -47,7 +47,7 @@ impl Tally {
 pub(crate) struct TestsFailed {
     /// The command and how it ended.
     pub(crate) command: String,
-    /// What failed. Empty if no test was reached, or an executable was killed.
+    /// The tests that failed. Empty if no test was reached, or an executable was killed.
     pub(crate) failures: Vec<Failure>,
 }
 

@@ -1,7 +1,7 @@
 //! Everything a developer or CI runs on this workspace, behind `cargo xtask`.
 //!
 //! `tidy` judges the tree without compiling it; the other commands start cargo with the flags
-//! that each kind of test needs. What to run is discovered from `cargo metadata`, never listed.
+//! that each kind of test needs. Tests are discovered from `cargo metadata`, never listed.
 
 mod commands;
 mod libtest;
@@ -59,7 +59,7 @@ enum Command {
         /// The commit, as git names it: a release's tag
         commit: String,
     },
-    /// The Debian packages of what is committed: built by Debian's tools, unpacked, and used
+    /// The Debian packages of the commit: built by Debian's tools, unpacked, and used
     Deb,
     /// Relax each ordering, or leave out each barrier, below a SYNC comment: some loom test must fail
     Mutants {

@@ -12,7 +12,7 @@ use crate::libtest::{Failure, TestsFailed};
 /// How a step that did not fail ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// It ran and is content. The text is what it measured, such as a number of tests.
+    /// It ran and is content. The text is a measurement, such as a number of tests.
     Passed(String),
     /// It passed, after tests that failed once. The text names them.
     Unsteady(String, Vec<Failure>),

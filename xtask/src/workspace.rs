@@ -1,4 +1,4 @@
-//! What `cargo metadata` says about the members of this workspace.
+//! The members of this workspace, by `cargo metadata`.
 
 use std::{
     fs,
@@ -36,6 +36,8 @@ pub(crate) struct Member {
 #[derive(Clone)]
 pub(crate) struct Dependency {
     pub(crate) package: String,
+    /// Whether tests, examples and benches alone have it.
+    pub(crate) is_dev: bool,
 }
 
 impl Workspace {
@@ -128,7 +130,7 @@ impl Member {
         })
     }
 
-    /// What the workspace calls it: `wire`.
+    /// Its name in the workspace: `wire`.
     pub(crate) fn short_name(&self) -> &str {
         self.package.strip_prefix("copyrpc-").unwrap_or(&self.package)
     }
@@ -141,7 +143,7 @@ impl Member {
 
 impl Dependency {
     fn parse(dependency: &Value) -> Result<Self> {
-        Ok(Self { package: text(dependency, "name")? })
+        Ok(Self { package: text(dependency, "name")?, is_dev: dependency["kind"] == "dev" })
     }
 }
 

@@ -6,7 +6,7 @@
 
 use core::fmt;
 
-/// Bytes per unit: decimal and binary are told apart by the `i`.
+/// Bytes per unit: the `i` separates binary from decimal.
 const BYTE_UNITS: [(&str, u64); 9] = [
     ("B", 1),
     ("kB", 1_000),
@@ -154,16 +154,18 @@ impl Decimal<'_> {
         match quantity.units.iter().find(|(name, _)| *name == unit) {
             Some((_, factor)) => self.times(*factor, quantity),
             None => {
-                let (unit, hint) = (unit.to_owned(), String::new());
+                let unit = unit.to_owned();
+                let hint = String::new();
                 Err(UnitError::Unit { unit, known: quantity.known, hint })
             }
         }
     }
 
     fn times(&self, factor: u64, quantity: &Quantity) -> Result<u64, UnitError> {
-        // What both powers of ten have in common is left out, so that no product is larger than it must be.
+        // Common powers of ten are left out, so that no product is larger than necessary.
         let common = self.places.min(self.exponent);
-        let (up, down) = (self.exponent - common, self.places - common);
+        let up = self.exponent - common;
+        let down = self.places - common;
         let product = self.digits.checked_mul(u128::from(factor));
         let product = product.and_then(|product| product.checked_mul(10_u128.pow(up)));
         let product = product.ok_or(UnitError::TooLarge)?;

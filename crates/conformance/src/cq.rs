@@ -36,7 +36,9 @@ pub(super) fn shared_cq_attributes_every_completion<N: Nic>(side: &mut Side<N>) 
         qp.ring_recv();
     }
     side.meet(&mut cq)?;
-    let (mut sent, mut acked, mut received) = ([0; QPS], [0; QPS], [0; QPS]);
+    let mut sent = [0; QPS];
+    let mut acked = [0; QPS];
+    let mut received = [0; QPS];
     let mut deadline = side.deadline();
     while acked != [TOTAL; QPS] || received != [TOTAL; QPS] {
         ensure!(!deadline.has_passed(), "{sent:?} sent, {acked:?} done, {received:?} received");
@@ -132,7 +134,8 @@ pub(super) fn overrun_is_reported_and_contained<N: Nic>(side: &mut Side<N>) -> V
             end.qp.post_recv(&[])?;
         }
         end.qp.ring_recv();
-        let (dead, entries) = (end.cq.cq.cqn(), end.cq.cq.entries());
+        let dead = end.cq.cq.cqn();
+        let entries = end.cq.cq.entries();
         ensure!(entries < len_u32(SENDS), "a CQ of 4 has {entries} entries");
         side.meet(&mut healthy.cq)?;
         let deadline = side.deadline();

@@ -64,7 +64,7 @@ pub fn pattern(seed: u64, len_bytes: usize) -> Vec<u8> {
     bytes
 }
 
-/// Registered memory and what it ought to hold.
+/// Registered memory and its expected content.
 ///
 /// ```text
 /// ┌ guard ┬ body: what requests name ┬ guard ┐   one region

@@ -1,4 +1,4 @@
-//! A peer is killed in the middle of anything, again and again; the survivor is told, and goes on.
+//! A peer is killed in the middle of anything, again and again; the survivor gets the event, and goes on.
 //!
 //! ```text
 //! survivor: this test ── queue pair with own RQ ═══ victim: a child, killed with SIGKILL
@@ -41,7 +41,7 @@ const LIFE_US_MAX: usize = 30_000;
 ///
 /// # Panics
 ///
-/// If the survivor is not told, is damaged, or cannot work with the next child.
+/// If the survivor gets no event, is damaged, or cannot work with the next child.
 pub fn peer_death<N: Nic + 'static>(test_path: &str, make_nic: MakeNic<N>, testbed: &Testbed) {
     let testbed = as_environment_asks(*testbed);
     if let Some((fabric, socket)) = as_child() {
@@ -70,7 +70,7 @@ pub fn peer_death<N: Nic + 'static>(test_path: &str, make_nic: MakeNic<N>, testb
     judge(test_path, &testbed, vec![(Role::Client, verdict)]);
 }
 
-/// One end of a connection under fire, and what it has posted.
+/// One end of a connection under fire, and its posts.
 struct Front<N: Nic> {
     qp: N::Qp,
     /// Own receives; none of its own if it draws from the SRQ.
@@ -230,7 +230,7 @@ impl<N: Nic> Fort<N> {
                 reasons[nth] = Some(failure.status);
             }
         }
-        // What is left is flushed; the receives of the shared queue stay posted.
+        // The rest is flushed; the receives of the shared queue stay posted.
         let quiet = Deadline::after(side.testbed.quiet);
         while !quiet.has_passed() {
             let Some(done) = self.cq.poll() else { continue };
@@ -264,7 +264,7 @@ fn victim<N: Nic>(side: &mut Side<N>) -> Verdict {
     }
 }
 
-/// Lives through `death_rounds` victims: `start` starts one, and what it returns kills it.
+/// Lives through `death_rounds` victims: `start` starts one, and returns its killer.
 fn survive<N: Nic, Kill: FnOnce() -> Verdict>(
     nic: &N,
     testbed: Testbed,

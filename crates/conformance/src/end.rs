@@ -79,7 +79,7 @@ impl<N: Nic> Watched<N> {
         self.stash.is_empty()
     }
 
-    /// Keeps what is there for a later [`poll`](Self::poll).
+    /// Keeps the completions for a later [`poll`](Self::poll).
     pub(super) fn gather(&mut self) {
         while self.stash.len() < STASH_MAX {
             let Some(done) = self.take() else { return };
@@ -329,7 +329,7 @@ impl<N: Nic> End<N> {
         Ok(wqe)
     }
 
-    /// Posts and rings, waiting for room. What completes meanwhile has to succeed.
+    /// Posts and rings, waiting for room. Completions meanwhile have to succeed.
     #[track_caller]
     pub(super) fn send_when_free(&mut self, request: &SendRequest<'_>) -> Verdict<u16> {
         loop {

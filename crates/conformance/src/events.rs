@@ -1,5 +1,5 @@
-//! Completion channels: nobody sleeps through a completion, and nobody is woken for nothing that
-//! was not asked for.
+//! Completion channels: no side sleeps through a completion, and none is woken by an event
+//! that it did not ask for.
 
 use std::time::Duration;
 

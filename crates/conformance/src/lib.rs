@@ -22,8 +22,8 @@
 //! conformance::suite!(inline_drive, open_inline_nic, conformance::Testbed::FULL);
 //! ```
 //!
-//! A NIC claims what it can do ([`verbs::Capabilities`]). A scenario that needs more is skipped, says so, and
-//! is counted. What is skipped stands in [`Testbed::absent`] too: a NIC that claims what the testbed says
+//! A NIC claims capabilities ([`verbs::Capabilities`]). A scenario that needs more is skipped, says so, and
+//! is counted. Its capability stands in [`Testbed::absent`] too: a NIC that claims one that the testbed says
 //! is absent fails, and so does one that does not claim what the testbed expects.
 //!
 //! Tests of what uses a NIC put [`wrapped::Wrapped`] around one.

@@ -1,14 +1,14 @@
-//! What a NIC is opened with: device, port, and rows of its tables.
+//! The options of a NIC: device, port, and rows of its tables.
 
 use core::fmt::Display;
 
 use verbs::{Nic, PortOptions};
 
-/// Checks that a NIC opens as [`PortOptions`] ask, or says what it has not. `open` opens a port of its own.
+/// Checks that a NIC opens as [`PortOptions`] ask, or names the option that it lacks. `open` opens a port of its own.
 ///
 /// # Panics
 ///
-/// If an option is ignored, or a refusal does not name what was asked for.
+/// If an option is ignored, or a refusal does not name the option.
 pub fn port_options<N: Nic, E: Display>(open: impl Fn(&PortOptions) -> Result<N, E>) {
     let chosen = |nic: &N| {
         let port = nic.port();
@@ -23,7 +23,7 @@ pub fn port_options<N: Nic, E: Display>(open: impl Fn(&PortOptions) -> Result<N,
         let nic = open(options).unwrap_or_else(|error| panic!("{options:?}: {error}"));
         chosen(&nic)
     };
-    // What it chooses can be asked for, all at once or one by one.
+    // Its own choice can be requested, all at once or one by one.
     let all = opened(&PortOptions::default());
     let none = PortOptions::default();
     let parts = [

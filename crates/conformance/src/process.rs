@@ -115,7 +115,7 @@ pub fn run_processes<N: Nic + 'static>(
     let client = results.recv_timeout(testbed.scenario_deadline).unwrap_or_else(late);
     let server = match &client.1 {
         Ok(()) => (Role::Server, child.join(testbed.scenario_deadline)),
-        // Let the child say what it saw, but not for long.
+        // Let the child report, but not for long.
         Err(_) => (Role::Server, child.join(testbed.deadline)),
     };
     judge(test_path, &testbed, vec![client, server]);

@@ -255,11 +255,13 @@ pub(super) fn gather_and_scatter_keep_the_order<N: Nic>(side: &mut Side<N>) -> V
         let Shape { len, from, to, seed } = shape;
         let data = pattern(seed, len);
         let cut = side.rng.below(len + 1);
-        let (head, tail) = (&data[..cut], &data[cut..]);
+        let head = &data[..cut];
+        let tail = &data[cut..];
         buffer.clear();
         if side.is_client() {
             // The tail lies below the head.
-            let (head_at, tail_at) = (2 * AREA_BYTES - 64 + from, to);
+            let head_at = 2 * AREA_BYTES - 64 + from;
+            let tail_at = to;
             buffer.write(head_at, head);
             buffer.write(tail_at, tail);
             let sges = [
@@ -273,7 +275,8 @@ pub(super) fn gather_and_scatter_keep_the_order<N: Nic>(side: &mut Side<N>) -> V
             end.wait_sent(CompletionKind::Send, wqe)?;
         } else {
             let split = len / 3;
-            let (low, high) = (to, AREA_BYTES + from);
+            let low = to;
+            let high = AREA_BYTES + from;
             let into: [Sge; 3] =
                 [buffer.sge(high, split), buffer.sge(9, 0), buffer.sge(low, len - split + 5)];
             let wqe = end.recv(&into)?;
@@ -299,7 +302,8 @@ pub(super) fn read_scatters<N: Nic>(side: &mut Side<N>) -> Verdict {
         buffer.clear();
         if side.is_client() {
             side.meet(&mut end.cq)?;
-            let (high, low) = (AREA_BYTES + to, to);
+            let high = AREA_BYTES + to;
+            let low = to;
             let into = [buffer.sge(high, cut), buffer.sge(low, len - cut)];
             let op = Op::Read { remote: remote.at(from), into: &into };
             let wqe = end.send(&SendRequest::signaled(op))?;
@@ -370,7 +374,8 @@ pub(super) fn loopback_inside_one_nic<N: Nic>(side: &mut Side<N>) -> Verdict {
     left.send(&SendRequest::signaled(Op::Send { payload, imm: Some(7) }))?;
     // Both queues are polled: neither NIC nor peer runs by itself.
     let deadline = side.deadline();
-    let (mut sent, mut received) = (0, 0);
+    let mut sent = 0;
+    let mut received = 0;
     while sent + received < 2 {
         ensure!(!deadline.has_passed(), "loopback: {sent} sent, {received} received");
         for (end, count) in [(&mut left, &mut sent), (&mut right, &mut received)] {

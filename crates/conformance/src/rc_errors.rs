@@ -153,7 +153,8 @@ pub(super) fn pitfall_04_unsignaled_failures_surface<N: Nic>(side: &mut Side<N>)
 /// Everything outstanding is flushed, each queue in order, signaled or not, and nothing else
 /// completes.
 pub(super) fn expect_flushed<N: Nic>(end: &mut End<N>, sends: &[u16], recvs: &[u16]) -> Verdict {
-    let (mut sends, mut recvs) = (sends.iter(), recvs.iter());
+    let mut sends = sends.iter();
+    let mut recvs = recvs.iter();
     while sends.len() + recvs.len() > 0 {
         let done = end.wait()?;
         let (name, next) =
@@ -275,7 +276,9 @@ pub(super) fn too_long_send_fails_at_both_ends<N: Nic>(side: &mut Side<N>) -> Ve
 pub(super) fn pitfall_05_empty_entry_has_no_bytes<N: Nic>(side: &mut Side<N>) -> Verdict {
     let mut end = End::connected(side, &Setup::rc())?;
     let mut buffer = end.buffer(side, 64)?;
-    let (first, empty, last) = (buffer.sge(0, 4), buffer.sge(8, 0), buffer.sge(16, 4));
+    let first = buffer.sge(0, 4);
+    let empty = buffer.sge(8, 0);
+    let last = buffer.sge(16, 4);
     if side.is_client() {
         buffer.write(0, b"abcd");
         buffer.write(16, b"efgh");
@@ -391,7 +394,7 @@ pub(super) fn sender_waits_for_a_late_receive<N: Nic>(side: &mut Side<N>) -> Ver
     Ok(())
 }
 
-/// `rnr_retry` is finite: the sender gives up, and what is behind is flushed.
+/// `rnr_retry` is finite: the sender gives up, and later requests are flushed.
 pub(super) fn rnr_retries_run_out<N: Nic>(side: &mut Side<N>) -> Verdict {
     for op_imm in [false, true] {
         let mut setup = Setup::rc();
@@ -464,7 +467,7 @@ pub(super) fn destroyed_peer_exhausts_retries<N: Nic>(side: &mut Side<N>) -> Ver
     Ok(())
 }
 
-/// Moved to ERR by software: what waits and what is posted later is flushed, in order.
+/// Moved to ERR by software: waiting and later requests are flushed, in order.
 pub(super) fn error_state_flushes_everything<N: Nic>(side: &mut Side<N>) -> Verdict {
     let mut end = End::connected(side, &Setup::rc())?;
     let buffer = end.buffer(side, 64)?;
@@ -504,13 +507,13 @@ pub(super) fn deregistered_memory_is_not_written<N: Nic>(side: &mut Side<N>) -> 
         if side.is_client() {
             local.write(0, &pattern(round, LEN));
             let mut is_alive = true;
-            // Told by the server after it deregistered; until then, and a little longer, fire.
+            // Set by the server after it deregistered; until then, and a little longer, fire.
             let write = |end: &mut End<N>| {
                 let payload = Payload::Gather(&[local.sge(0, LEN)]);
                 let op = Op::Write { remote: remote.at(0), payload, imm: None };
                 end.send(&SendRequest::signaled(op))
             };
-            // Whoever has used a region once knows it.
+            // A peer that has used a region once knows it.
             let first = write(&mut end)?;
             end.wait_sent(CompletionKind::Write, first)?;
             side.meet(&mut end.cq)?;

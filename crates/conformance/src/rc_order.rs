@@ -1,4 +1,4 @@
-//! Reliable connections: what is ordered, what is counted, and what a doorbell does.
+//! Reliable connections: orders, counts, and the effect of a doorbell.
 
 use std::collections::VecDeque;
 
@@ -376,7 +376,7 @@ pub(super) fn full_send_queue_recovers<N: Nic>(side: &mut Side<N>) -> Verdict {
     side.meet(&mut end.cq)
 }
 
-/// Both sides send at once, deep, and nobody waits for anybody.
+/// Both sides send at once, deep, and neither waits for the other.
 pub(super) fn both_directions_at_once<N: Nic>(side: &mut Side<N>) -> Verdict {
     const TOTAL: usize = 2000;
     const SLOTS: usize = 32;
@@ -390,7 +390,9 @@ pub(super) fn both_directions_at_once<N: Nic>(side: &mut Side<N>) -> Verdict {
         recv.push_back((slot, end.recv(&[buffer.sge(slot * LEN, LEN)])?));
     }
     side.meet(&mut end.cq)?;
-    let (mut sent, mut acked, mut received) = (0, 0, 0);
+    let mut sent = 0;
+    let mut acked = 0;
+    let mut received = 0;
     let mut deadline = side.deadline();
     while acked < TOTAL || received < TOTAL {
         ensure!(!deadline.has_passed(), "{sent} sent, {acked} acknowledged, {received} received");

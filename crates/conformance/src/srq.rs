@@ -1,4 +1,4 @@
-//! Shared receive queues: every message in a buffer of its own, whoever sent it.
+//! Shared receive queues: every message in a buffer of its own, of any sender.
 
 use std::collections::BTreeMap;
 
@@ -282,7 +282,8 @@ pub(super) fn srq_has_a_domain_of_its_own<N: Nic>(side: &mut Side<N>) -> Verdict
         end.wait_failed(wqe, WcStatus::RemoteOperation)?;
         return side.meet(&mut end.cq);
     }
-    let (pd, srq_pd) = (side.nic.alloc_pd()?, side.nic.alloc_pd()?);
+    let pd = side.nic.alloc_pd()?;
+    let srq_pd = side.nic.alloc_pd()?;
     let mut pool = Pool::filled(side, &srq_pd, 1, LEN)?;
     let of_the_queue_pair = Buffer::new(&side.nic, &pd, LEN, OPEN)?;
     let mut cq = Watched::new(side, &setup.cq, None)?;

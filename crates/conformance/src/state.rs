@@ -167,7 +167,8 @@ pub(super) fn malformed_requests_are_refused<N: Nic>(side: &mut Side<N>) -> Verd
         let bytes = [0; INLINE_BYTES_MAX as usize + 1];
         let payload = Payload::Inline(&[&bytes]);
         let result = end.qp.post_send(&SendRequest::signaled(Op::Send { payload, imm: None }));
-        let (asked_bytes, max_bytes) = (bytes.len(), INLINE_BYTES_MAX);
+        let asked_bytes = bytes.len();
+        let max_bytes = INLINE_BYTES_MAX;
         let refused = Err(PostSendError::InlineTooLong { asked_bytes, max_bytes });
         ensure_eq!(result, refused, "more inline bytes than the queue takes");
         let result = end.qp.post_recv(&many);
@@ -249,7 +250,7 @@ pub(super) fn sqd_holds_sends_until_rts<N: Nic>(side: &mut Side<N>) -> Verdict {
     side.meet(&mut end.cq)
 }
 
-/// RESET forgets everything, completions that nobody has polled included, and the queue pair works
+/// RESET forgets everything, unpolled completions included, and the queue pair works
 /// again after the next connection.
 pub(super) fn reset_queue_pair_is_reusable<N: Nic>(side: &mut Side<N>) -> Verdict {
     let setup = Setup::rc();

@@ -46,11 +46,11 @@ pub fn run_threads<N: Nic + 'static>(
 }
 
 /// How the scenario `name` goes between two threads of this process, each with a NIC that `make_nic` opens, on a
-/// device that lacks what it does not claim. For reports; tests use [`run_threads`].
+/// device without the capabilities that it does not claim. For reports; tests use [`run_threads`].
 ///
 /// # Errors
 ///
-/// What was skipped, or which rule the NIC breaks, for people.
+/// The skipped capability, or the rule that the NIC breaks, for people.
 pub fn try_threads<N: Nic + 'static>(
     name: &str,
     make_nic: impl Fn(&NicPlace) -> N + Clone + Send + 'static,
@@ -71,7 +71,7 @@ pub fn try_threads<N: Nic + 'static>(
 /// How a scenario went that did not pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NotPassed {
-    /// The NIC does not claim what it needs.
+    /// The NIC does not claim a capability that it needs.
     Skipped(String),
     /// The NIC breaks a rule.
     Failed(String),

@@ -80,7 +80,7 @@ pub(super) fn datagram_without_a_receive_is_dropped<N: Nic>(side: &mut Side<N>) 
         side.meet(&mut end.cq)?;
         send(&mut end, b"kept")?;
     } else {
-        // What is still on its way is dropped here too.
+        // Datagrams that are still on their way are dropped here too.
         side.meet(&mut end.cq)?;
         end.cq.stays_empty(side.testbed.quiet)?;
         end.recv(&[buffer.sge(0, GRH_BYTES + 4)])?;

@@ -80,7 +80,8 @@ pub(super) use ensure;
 /// Leaves the scenario if two values differ.
 macro_rules! ensure_eq {
     ($found:expr, $expected:expr, $($what:tt)+) => {{
-        let (found, expected) = (&$found, &$expected);
+        let found = &$found;
+        let expected = &$expected;
         if found != expected {
             let what = format!($($what)+);
             return core::result::Result::Err($crate::verdict::Stop::violation(format!(

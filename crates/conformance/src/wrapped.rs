@@ -10,7 +10,7 @@ use verbs::{
     Transition, Transport,
 };
 
-/// What a test has to say in between. Each default passes on what the NIC was asked, or has to tell.
+/// Hooks of a test in between. Each default passes requests and results on.
 pub trait Hooks: Clone {
     /// Is kept as long as memory that was registered.
     type Region;
@@ -21,7 +21,7 @@ pub trait Hooks: Clone {
     /// A channel is made.
     fn makes_channel(&self) {}
 
-    /// What the NIC can do.
+    /// The capabilities of the NIC.
     fn attributes<'a>(&'a self, inner: &'a NicAttributes) -> &'a NicAttributes {
         inner
     }
@@ -31,7 +31,7 @@ pub trait Hooks: Clone {
         inner
     }
 
-    /// What it tells next.
+    /// Its next event.
     fn event(&self, inner: impl FnOnce() -> Option<AsyncEvent>) -> Option<AsyncEvent> {
         inner()
     }
@@ -73,9 +73,9 @@ pub trait Hooks: Clone {
 /// A NIC with hooks.
 #[derive(Clone, Debug)]
 pub struct Wrapped<N, H> {
-    /// What does the work.
+    /// The NIC below.
     pub nic: N,
-    /// What the test has to say.
+    /// The hooks of the test.
     pub hooks: H,
 }
 

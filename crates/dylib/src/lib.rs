@@ -1,8 +1,8 @@
 //! Libraries of the system, opened at run time: their functions by name and type.
 //!
-//! What a crate wants of a library is a table of function pointers ([`functions!`](crate::functions)). A library that
-//! is opened stays so until the process ends: it starts threads, loads plugins or drivers, and hands out pointers to
-//! its code, so none of those used here can be closed.
+//! The interface of a library to a crate is a table of function pointers ([`functions!`](crate::functions)). An open
+//! library stays open until the process ends: it starts threads, loads plugins or drivers, and hands out pointers to
+//! its code.
 
 use std::error::Error as _;
 
@@ -10,7 +10,7 @@ use libloading::Library;
 #[doc(hidden)]
 pub use libloading::Library as Opened;
 
-/// Why a library cannot be used. Who opens it knows the remedy: which package holds it, from which version on.
+/// Why a library cannot be used. The caller knows the remedy: the package, and its first version.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DylibError {
     /// It is not there, or does not load.
@@ -43,7 +43,7 @@ pub enum DylibError {
 pub unsafe fn open(library: &'static str) -> Result<Opened, DylibError> {
     // SAFETY: what its initialisers do is the caller's promise.
     unsafe { Library::new(library) }.map_err(|error| {
-        // What the dynamic linker says is the source.
+        // The message of the dynamic linker is the source.
         let cause = error.source().map_or_else(|| error.to_string(), ToString::to_string);
         DylibError::Absent { library, cause }
     })

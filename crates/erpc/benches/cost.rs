@@ -1,6 +1,6 @@
 //! Instructions and time of a call itself: both endpoints on one thread, no other core.
 //!
-//! Every answer is compared with its request. What two cores add is measured by
+//! Every answer is compared with its request. The part of two cores is measured by
 //! `copyrpc bench rpc --protocol erpc`.
 
 use std::{hint::black_box, net::UdpSocket, time::Instant};
@@ -37,7 +37,7 @@ impl Handler<Nic> for Check {
     }
 }
 
-/// What is measured: `depth` calls in flight on each session.
+/// A shape: `depth` calls in flight on each session.
 #[derive(Clone, Copy)]
 struct Shape {
     sessions: u16,
@@ -65,7 +65,8 @@ fn measure(Shape { sessions, depth }: Shape, calls: u64) -> f64 {
         let config = Config { management, receives: 256, ..Config::default() };
         Endpoint::open(softnic::open(&nic).expect("nic"), config, 0).expect("endpoint")
     };
-    let (mut client, mut server) = (open(), open());
+    let mut client = open();
+    let mut server = open();
     let mut check = Check { ended: 0 };
     let to = server.management_address();
     let connect = |_| client.connect(to, 0, ConnectOptions::default()).expect("connect");
@@ -76,7 +77,8 @@ fn measure(Shape { sessions, depth }: Shape, calls: u64) -> f64 {
         client.poll(now_ns, &mut check);
         server.poll(now_ns, &mut Echo);
     }
-    let (mut made, start) = (0_u64, Instant::now());
+    let mut made = 0_u64;
+    let start = Instant::now();
     while check.ended < calls {
         for id in &ids {
             for _ in 0..depth {
@@ -96,7 +98,7 @@ fn measure(Shape { sessions, depth }: Shape, calls: u64) -> f64 {
     start.elapsed().as_secs_f64() * 1e9 / check.ended as f64
 }
 
-/// What to do: `cargo bench` measures; anything else is a short check.
+/// The mode: `cargo bench` measures; anything else is a short check.
 ///
 /// `--shape I` measures one line only, `--calls N` that many calls once: the difference of two such
 /// runs under callgrind is the price of a call without the set-up.

@@ -1,4 +1,4 @@
-//! What an endpoint is asked to be.
+//! The settings of an endpoint.
 
 use core::time::Duration;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -23,7 +23,7 @@ pub struct Config {
     pub management: SocketAddr,
     /// Number of the endpoint within its process: 0 to 254.
     pub rpc_id: u8,
-    /// What carries packets. `None`: as the NIC's port says.
+    /// The addressing of packets. `None`: that of the NIC's port.
     pub link: Option<Link>,
     /// Longest packet, header included; both sides choose it alike. `None`: that of the original, or the
     /// port's MTU if that is smaller.

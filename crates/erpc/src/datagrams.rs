@@ -128,7 +128,7 @@ impl<N: Nic> Datagrams<N> {
         Ok(())
     }
 
-    /// Starts a queue pair anew that has failed. What was posted is lost.
+    /// Starts a queue pair anew that has failed. Its posts are lost.
     pub(crate) fn restart(&mut self, nic: &N) -> Result<(), OpenError> {
         self.qp.modify(&Transition::Reset)?;
         (self.unreturned, self.is_unrung, self.is_failed) = (0, false, false);
@@ -172,7 +172,7 @@ impl<N: Nic> Datagrams<N> {
         self.qp.send_free() > 0
     }
 
-    /// Posts a packet; the NIC is told by [`ring`](Self::ring). Its bytes are copied.
+    /// Posts a packet; [`ring`](Self::ring) rings the doorbell. Its bytes are copied.
     #[inline]
     pub(crate) fn send(
         &mut self,
@@ -215,7 +215,7 @@ impl<N: Nic> Datagrams<N> {
         self.qp.post_send(&SendRequest { op, flags: SendFlags::empty(), to: Some(to) })
     }
 
-    /// Tells the NIC of what was posted.
+    /// Rings the doorbell for all posts.
     #[inline]
     pub(crate) fn ring(&mut self) {
         if core::mem::take(&mut self.is_unrung) {

@@ -92,7 +92,7 @@ pub enum CloseReason {
     /// The server did not want it.
     #[error("the server refused: {0}")]
     Refused(#[from] Refusal),
-    /// Nobody answered management packets in time.
+    /// No answer to management packets came in time.
     #[error("the server did not answer in time")]
     ConnectTimeout,
     /// The peer owed answers and was silent for too long.

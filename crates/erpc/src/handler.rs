@@ -33,7 +33,7 @@ pub trait Handler<N: Nic> {
     /// A client asks. To answer later, keep the token.
     fn request(&mut self, endpoint: &mut Endpoint<N>, request: Request<'_>);
 
-    /// A call has ended: `cookie` is what it was made with. `body` is empty unless `status` is
+    /// A call has ended: `cookie` is that of the call. `body` is empty unless `status` is
     /// [`Status::Ok`].
     fn response(&mut self, endpoint: &mut Endpoint<N>, cookie: u64, status: Status, body: &[u8]);
 

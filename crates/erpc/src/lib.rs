@@ -13,7 +13,7 @@
 //! inside [`Endpoint::poll`]. A session is made by [`Endpoint::connect`], over management packets; it survives
 //! lost packets, notices a dead peer, and connects again.
 //!
-//! What calls promise: each ends exactly once, with a response or a [`Status`], at the latest at its deadline
+//! A call ends exactly once, with a response or a [`Status`], at the latest at its deadline
 //! plus 500 µs plus the time between polls. A request is executed at most once per session.
 
 #![forbid(unsafe_code)]

@@ -125,7 +125,7 @@ pub(crate) enum Role {
 /// A session as one end sees it.
 #[derive(Debug)]
 pub(crate) struct Session {
-    /// What packets to this side name it.
+    /// Its name in packets to this side.
     pub(crate) number: u16,
     /// How often it was connected: numbers differ.
     pub(crate) attempt: u32,

@@ -108,7 +108,7 @@ impl ManagementSocket {
         self.port.send(&packet.encode(), to);
     }
 
-    /// What has arrived, and from where.
+    /// The datagram that has arrived, and its sender.
     pub(crate) fn receive(&mut self) -> Vec<(Management, SocketAddr)> {
         let mut arrived = Vec::new();
         let mut bytes = [0; MANAGEMENT_BYTES + 1];

@@ -9,11 +9,11 @@
 //! | [`mpmc`] | many threads, many threads | one bounded ring |
 //!
 //! Each module's documentation says how many cache lines an operation is designed to move. `spsc`,
-//! `mpsc` and what is built of them take the [`spsc::Discipline`] as a type parameter.
+//! `mpsc` and the modules on top of them take the [`spsc::Discipline`] as a type parameter.
 //!
 //! # Architecture invariant
 //!
-//! Everything is bounded, a full queue hands the item back, and no item is lost: what is queued when
+//! Everything is bounded, a full queue hands the item back, and no item is lost: an item that is queued when
 //! a party leaves is delivered, or dropped exactly once. Nothing waits except the functions called
 //! `wait`, and they take a deadline; [`spsc::Consumer::pop`] may pause for some instructions.
 

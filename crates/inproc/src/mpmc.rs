@@ -35,7 +35,7 @@ struct Shared<T> {
 }
 
 // SAFETY: an item is touched by the one thread that won its position, which hands it on through the
-// slot's turn (hence `T: Send`); nobody is given a `&T` (hence no `T: Sync`).
+// slot's turn (hence `T: Send`); no thread gets a `&T` (hence no `T: Sync`).
 unsafe impl<T: Send> Sync for Shared<T> {}
 // SAFETY: owning a `Shared` means owning its `T`s.
 unsafe impl<T: Send> Send for Shared<T> {}
@@ -120,7 +120,7 @@ impl<T> Queue<T> {
         Some(item)
     }
 
-    /// Advances `index` by one and returns what it was, once the slot's turn is that plus `offset`;
+    /// Advances `index` by one and returns its old value, once the slot's turn is that plus `offset`;
     /// none if the turn is still behind.
     #[inline]
     fn claim(&self, index: &AtomicUsize, offset: usize) -> Option<usize> {
@@ -145,7 +145,7 @@ impl<T> Queue<T> {
             } else if ahead > usize::MAX / 2 {
                 return None; // behind: the slot's last user has not finished, or there was none
             } else {
-                position = index.load(Ordering::Relaxed); // somebody else took the position
+                position = index.load(Ordering::Relaxed); // another thread took the position
             }
         }
     }

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Of the two looks behind the barriers at least one finds what the other side stored before, so a
-//! sleeper with work is awake or about to be. A waker that finds nobody asleep makes no system call.
+//! sleeper with work is awake or about to be. A waker that finds no sleeper makes no system call.
 
 use core::{fmt, hint};
 
@@ -117,7 +117,7 @@ impl Parker {
         !has_work()
     }
 
-    /// Nobody needs to wake the sleeper any more.
+    /// The sleeper needs no waking any more.
     pub(crate) fn disarm(&self) {
         // SYNC(woken): pairs with the barrier in `wake`: who was woken sees why.
         self.word.swap(AWAKE, Ordering::Acquire);

@@ -229,7 +229,8 @@ fn everything_is_dropped_once() {
     let count = || Rc::strong_count(&token);
     // `Rc` is not `Send`; the mesh asks for that, so carry it as user data, which stays.
     let mut nodes = flux::mesh::<Box<u64>, Box<u64>, Rc<()>, Lamport>(Config::default());
-    let (mut server, mut caller) = (nodes.pop().unwrap(), nodes.pop().unwrap());
+    let mut server = nodes.pop().unwrap();
+    let mut caller = nodes.pop().unwrap();
     for i in 0..5 {
         caller.call(1, Box::new(i), body()).unwrap();
     }
@@ -377,7 +378,9 @@ fn stress<D: Discipline>(count: usize, waiting: Waiting) {
 
 fn run_node<D: Discipline>(mut node: Node<u64, u64, (usize, u64), D>, count: usize, calls: u64) {
     let number = node.number() as u64;
-    let (mut sent, mut replied, mut ended) = (0u64, 0u64, 0);
+    let mut sent = 0u64;
+    let mut replied = 0u64;
+    let mut ended = 0;
     let mut late: Vec<(u64, Token)> = Vec::new();
     while ended < count || replied < calls {
         while sent < calls {
@@ -389,7 +392,7 @@ fn run_node<D: Discipline>(mut node: Node<u64, u64, (usize, u64), D>, count: usi
             }
         }
         if replied == calls && sent == calls {
-            // Tell everybody once; a busy lane is retried in the next round.
+            // Tell all nodes once; a busy lane is retried in the next round.
             sent += 1;
             for to in 0..count {
                 while let Err(error) = node.notify(to, u64::MAX) {

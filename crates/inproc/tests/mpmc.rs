@@ -69,7 +69,9 @@ fn pitfall_17_stress_keeps_the_order_of_each_producer() {
                 });
             }
             let consume = || {
-                let (mut next, mut sum, mut count) = ([0; CROWD], 0, 0);
+                let mut next = [0; CROWD];
+                let mut sum = 0;
+                let mut count = 0;
                 while count < items {
                     let Some((producer, i)) = queue.pop() else {
                         assert!(Instant::now() < deadline, "hung");

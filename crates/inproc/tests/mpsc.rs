@@ -55,7 +55,8 @@ fn all_active_lanes_take_turns() {
 #[test]
 fn a_full_lane_hands_the_item_back_and_holds_up_nobody() {
     let (connector, mut receiver) = queue(Config { lane_items: 2, ..Config::default() });
-    let (mut full, mut free) = (connector.connect().unwrap(), connector.connect().unwrap());
+    let mut full = connector.connect().unwrap();
+    let mut free = connector.connect().unwrap();
     assert_eq!(full.send_batch(9, 0..9), 2);
     assert_eq!(full.send(7), Err(SendError::Full(7)));
     free.send(8).unwrap();
@@ -76,7 +77,7 @@ fn lanes_are_reused_for_ever() {
             sender.send(round * 3 + i).unwrap(); // and hangs up
         }
         let mut got = Vec::new();
-        // What was sent is taken first; the hang-up is seen once the lane has rested.
+        // Sent items are taken first; the hang-up is seen once the lane has rested.
         for _ in 0..LINGER_LOOKS + 8 {
             got.extend(receiver.recv().map(|(_, item)| item));
         }
@@ -118,7 +119,7 @@ fn a_deadline_ends_a_sleep() {
 }
 
 /// Senders and a receiver that sleeps whenever it finds nothing: each item is checked, none is lost,
-/// and nobody hangs.
+/// and no thread hangs.
 fn stress<D: copyrpc_inproc::spsc::Discipline>(waiting: Waiting) {
     const SENDERS: usize = 4;
     let items = if cfg!(miri) { 20 } else { 10_000 };

@@ -88,7 +88,7 @@ fn dropped_requests_and_tokens_and_servers_answer_with_an_error() {
     assert_eq!(client.call(8, 9), Err(SendError::Disconnected((8, 9))));
 }
 
-/// Clients that come, call and go while others work; everybody sleeps when there is nothing to do.
+/// Clients that come, call and go while others work; all threads sleep when there is nothing to do.
 fn stress<D: Discipline>(waiting: Waiting) {
     const CLIENTS: u64 = 3;
     let (lives, calls) = if cfg!(miri) { (2, 5) } else { (6, 200) };
@@ -137,7 +137,8 @@ fn stress<D: Discipline>(waiting: Waiting) {
 }
 
 fn live<D: Discipline>(mut client: Client<u64, u64, u64, D>, base: u64, calls: u64) {
-    let (mut sent, mut answered) = (0, 0);
+    let mut sent = 0;
+    let mut answered = 0;
     while answered < calls {
         while sent < calls && client.call(base + sent, sent).is_ok() {
             sent += 1;

@@ -44,7 +44,7 @@ fn any_op() -> impl Strategy<Value = Op> {
 const OPS_MAX: usize = if cfg!(miri) { 24 } else { 512 };
 const CASES: u32 = if cfg!(miri) { 4 } else { 128 };
 
-/// One ring and what it should hold. Items are boxed: Miri sees leaks and double drops.
+/// One ring and its expected items. Items are boxed: Miri sees leaks and double drops.
 struct Model<D: Discipline> {
     producer: Producer<Box<usize>, D>,
     consumer: Consumer<Box<usize>, D>,
@@ -218,7 +218,8 @@ fn a_panicking_sink_keeps_the_rest<D: Discipline>() {
 
 fn slices_wrap_around_the_end<D: Discipline>() {
     let (mut producer, mut consumer) = channel::<u16, D>(8);
-    let (mut pushed, mut popped) = (0u16, 0u16);
+    let mut pushed = 0u16;
+    let mut popped = 0u16;
     for _ in 0..100 {
         let items: Vec<u16> = (pushed..pushed + 7).collect();
         pushed += u16::try_from(producer.push_slice(&items)).unwrap();

@@ -75,7 +75,7 @@ fn batches_wrap<D: Discipline>() {
     });
 }
 
-/// "Gone, and then empty" is the end: what was pushed before the hang-up arrives.
+/// "Gone, and then empty" is the end: items that were pushed before the hang-up arrive.
 fn hangup_loses_nothing<D: Discipline>() {
     loom::model(|| {
         let (mut producer, mut consumer) = channel::<Item, D>(2);
@@ -97,7 +97,7 @@ fn hangup_loses_nothing<D: Discipline>() {
     });
 }
 
-/// A consumer that leaves in the middle: what it left is dropped once, by whoever goes last.
+/// A consumer that leaves in the middle: the remaining items are dropped once, by the last party.
 fn leftovers_are_dropped_once<D: Discipline>() {
     loom::model(|| {
         let (mut producer, mut consumer) = channel::<Item, D>(2);

@@ -37,7 +37,9 @@ pub fn date() -> String {
 
 fn format_date(unix_s: u64) -> String {
     let (year, month, day) = civil(unix_s / 86_400);
-    let (hour, minute, second) = (unix_s / 3600 % 24, unix_s / 60 % 60, unix_s % 60);
+    let hour = unix_s / 3600 % 24;
+    let minute = unix_s / 60 % 60;
+    let second = unix_s % 60;
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
@@ -46,7 +48,8 @@ fn civil(days: u64) -> (u64, u64, u64) {
     let is_leap = |year: u64| {
         year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
     };
-    let (mut year, mut rest) = (1970, days);
+    let mut year = 1970;
+    let mut rest = days;
     while rest >= 365 + u64::from(is_leap(year)) {
         rest -= 365 + u64::from(is_leap(year));
         year += 1;

@@ -3,7 +3,7 @@
 /// Formats a number.
 pub type Show = fn(f64) -> String;
 
-/// A number for a table: two digits or more, so that what is small does not read as nothing.
+/// A number for a table: two digits or more, so that a small number does not read as nothing.
 #[must_use]
 pub fn number(value: f64) -> String {
     match value {

@@ -2,7 +2,7 @@
 //!
 //! A virtual machine changes its pace by several times while a benchmark runs. The two samples of one round
 //! are taken shortly after each other, in random order, so most of that change is in both of them and their
-//! ratio is free of it. What is left differs from round to round, and a ratio is shown as the median of the
+//! ratio is free of it. The rest differs from round to round, and a ratio is shown as the median of the
 //! rounds with a confidence interval.
 //!
 //! The interval is that of the sign test: if half of all rounds have a ratio below the true median, then the
@@ -36,7 +36,7 @@ pub struct Ratio {
     pub rounds: usize,
 }
 
-/// What a ratio says.
+/// The verdict of a ratio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The whole interval is above 1.
@@ -62,7 +62,8 @@ impl Ratio {
         ratios.retain(|ratio| !ratio.is_nan());
         ratios.sort_unstable_by(f64::total_cmp);
         let rounds = ratios.len();
-        let (lower, upper) = (*ratios.get(rounds.checked_sub(1)? / 2)?, ratios[rounds / 2]);
+        let lower = *ratios.get(rounds.checked_sub(1)? / 2)?;
+        let upper = ratios[rounds / 2];
         // The geometric mean, so that the ratio of B over A is the inverse of that of A over B.
         let median = if lower > 0.0 && upper.is_finite() { (lower * upper).sqrt() } else { upper };
         let interval = rank(rounds).map(|rank| (ratios[rank], ratios[rounds - 1 - rank]));
@@ -82,7 +83,7 @@ impl Ratio {
         self.reach() <= factor
     }
 
-    /// What the ratio says.
+    /// The verdict of the ratio.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         match self.interval {

@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub const PROBE_WINDOW: Duration = Duration::from_millis(6);
 
 /// Initiator's side of `window` of warm-up and `window` of measuring: the median batch, in ns per
-/// round trip. The responder must be in [`answer`], the words reset before it was told so.
+/// round trip. The responder must be in [`answer`], the words reset before it got there.
 ///
 /// The answers are checked: each must be the count that was sent.
 ///
@@ -34,7 +34,8 @@ pub const PROBE_WINDOW: Duration = Duration::from_millis(6);
 ///
 /// [`WaitError`].
 pub fn round_trips(shared: &SharedWords, window: Duration) -> Result<f64, WaitError> {
-    let (ping, pong) = (shared.word(SharedWord::Ping), shared.word(SharedWord::Pong));
+    let ping = shared.word(SharedWord::Ping);
+    let pong = shared.word(SharedWord::Pong);
     let mut patience = shared.patience(PATIENCE);
     let mut count = 0;
     run(ping, pong, &mut count, window, &mut patience)?;
@@ -87,7 +88,8 @@ fn round_trip(
 ///
 /// [`WaitError`].
 pub fn answer(shared: &SharedWords) -> Result<(), WaitError> {
-    let (ping, pong) = (shared.word(SharedWord::Ping), shared.word(SharedWord::Pong));
+    let ping = shared.word(SharedWord::Ping);
+    let pong = shared.word(SharedWord::Pong);
     let mut patience = shared.patience(PATIENCE);
     let mut answered = 0;
     loop {
@@ -166,7 +168,8 @@ mod tests {
             round_trip_ns.unwrap()
         });
         assert!(round_trip_ns.is_finite() && round_trip_ns > 0.0);
-        let (ping, pong) = (shared.word(SharedWord::Ping), shared.word(SharedWord::Pong));
+        let ping = shared.word(SharedWord::Ping);
+        let pong = shared.word(SharedWord::Pong);
         assert_eq!(ping.load(Ordering::Relaxed), STOP);
         assert_eq!(pong.load(Ordering::Relaxed) % u64::from(BATCH), 0);
     }

@@ -15,7 +15,7 @@
 //! 3. The paces below it, and those above it, are divided likewise.
 //!
 //! So a class never spans more than the factor, however many values lie between two classes; one pace with
-//! its jitter is one class; and what is rare does not divide what is frequent.
+//! its jitter is one class; and rare values do not divide frequent ones.
 
 use core::fmt;
 
@@ -38,7 +38,8 @@ impl Probes {
     #[must_use]
     pub fn pace_ns(self) -> Option<f64> {
         let Self { before_ns, after_ns } = self;
-        let (low, high) = (before_ns.min(after_ns), before_ns.max(after_ns));
+        let low = before_ns.min(after_ns);
+        let high = before_ns.max(after_ns);
         let are_times = before_ns > 0.0 && after_ns > 0.0 && high.is_finite();
         (are_times && high <= low * FACTOR).then(|| low * (high / low).sqrt())
     }

@@ -1,4 +1,4 @@
-//! Results: what was measured, and the file of JSON lines that says so.
+//! Results: measurements, and the file of JSON lines that holds them.
 //!
 //! The first line of a file holds the circumstances, each other line one number of one cell: first those of all
 //! samples (regime `all`), then those of each pace of the machine. Files of formats 1 and 2 have the latter only; format
@@ -88,8 +88,8 @@ pub struct Cell {
     pub versus: Option<String>,
     /// The machine's limit without a NIC, if the cell is compared with that too.
     pub floor: Option<String>,
-    /// Cache lines that one operation moves between the cores, as designed; `None` where lines are
-    /// not what it costs.
+    /// Cache lines that one operation moves between the cores, as designed; `None` where its cost is not
+    /// one of lines.
     pub lines: Option<f64>,
 }
 
@@ -304,7 +304,8 @@ impl Results {
     /// Of `to`.
     pub fn write_json(&self, to: &mut dyn Write) -> io::Result<()> {
         let Self { header, rows, pace_change, notes } = self;
-        let (header, notes) = (Header { format: FORMAT, ..header.clone() }, notes.clone());
+        let header = Header { format: FORMAT, ..header.clone() };
+        let notes = notes.clone();
         let first = FirstLine { header, pace_change: *pace_change, notes };
         writeln!(to, "{}", serde_json::to_string(&first)?)?;
         rows.iter().try_for_each(|row| writeln!(to, "{}", serde_json::to_string(row)?))
@@ -658,7 +659,8 @@ mod tests {
             results().report(by_pace).write_text(&mut bytes).unwrap();
             String::from_utf8(bytes).unwrap()
         };
-        let (all, by_pace) = (text(false), text(true));
+        let all = text(false);
+        let by_pace = text(true);
         assert!(all.contains("results\n") && !all.contains("pace: line"), "{all}");
         assert!(all.contains("the machine's pace changed by a factor of 5.3"), "{all}");
         assert!(all.contains("aim: "), "{all}");

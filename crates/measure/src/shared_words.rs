@@ -69,7 +69,7 @@ pub enum SharedWordsError {
     Descriptor(#[from] io::Error),
 }
 
-/// A wait ended without what it waited for.
+/// A wait ended without its event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WaitError {
     /// The other side is stuck, or the machine is far slower than expected.
@@ -194,7 +194,7 @@ impl Patience<'_> {
         if self.polls < POLLS_PER_CLOCK { Ok(()) } else { self.look() }
     }
 
-    /// [`wait`](Self::wait) with a pause. Who polls more often takes the line that is being written away
+    /// [`wait`](Self::wait) with a pause. A thread that polls more often takes the line that is being written away
     /// from its writer, and hears later.
     ///
     /// # Errors

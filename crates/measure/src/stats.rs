@@ -23,7 +23,8 @@ impl Summary {
     pub fn of(samples: &[f64]) -> Option<Self> {
         let mut sorted = samples.to_vec();
         sorted.sort_unstable_by(f64::total_cmp);
-        let (&min, &max) = (sorted.first()?, sorted.last()?);
+        let &min = sorted.first()?;
+        let &max = sorted.last()?;
         Some(Self { median: middle(&sorted), min, max, runs: sorted.len() })
     }
 }
@@ -63,7 +64,7 @@ impl Laps {
         now
     }
 
-    /// The next batch begins now: what was done since the last one does not count.
+    /// The next batch begins now: work since the last one does not count.
     pub fn restart(&mut self) {
         self.last = Instant::now();
     }

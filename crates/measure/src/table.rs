@@ -113,7 +113,8 @@ mod tests {
     #[test]
     fn every_form_holds_every_field() {
         assert!(table().text().lines().any(|line| line.split_whitespace().eq(["x", "1", "20"])));
-        let (mut markdown, mut csv) = (Vec::new(), Vec::new());
+        let mut markdown = Vec::new();
+        let mut csv = Vec::new();
         table().write_markdown(&mut markdown).unwrap();
         table().write_csv(&mut csv).unwrap();
         assert_eq!(markdown, b"| name | a | b |\n|---|---|---|\n| x | 1 | 20 |\n");

@@ -75,7 +75,8 @@ impl Session {
         let status = unsafe { (self.api.PMIx_Commit)() };
         self.check("PMIx_Commit", status)?;
         let attributes = [Info::new(COLLECT_DATA, Value::flag(true)), timeout_of(timeout)];
-        let (first, count) = (attributes.as_ptr(), attributes.len());
+        let first = attributes.as_ptr();
+        let count = attributes.len();
         // SAFETY: no process named means all ranks; the attributes outlive the call.
         let status = unsafe { (self.api.PMIx_Fence)(ptr::null(), 0, first, count) };
         self.check("PMIx_Fence", status)
@@ -89,9 +90,10 @@ impl Session {
     pub fn get(&self, rank: u32, key: &CStr, timeout: Duration) -> Result<String, PmixError> {
         let proc = Proc { rank, ..self.own };
         let attributes = [timeout_of(timeout)];
-        let (first, count) = (attributes.as_ptr(), attributes.len());
+        let first = attributes.as_ptr();
+        let count = attributes.len();
         let mut value = ptr::null_mut();
-        // SAFETY: what is pointed to outlives the call, and `value` is writable.
+        // SAFETY: the pointees outlive the call, and `value` is writable.
         let status = unsafe {
             (self.api.PMIx_Get)(&raw const proc, key.as_ptr(), first, count, &raw mut value)
         };
@@ -112,7 +114,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // SAFETY: no attribute is given. It fails only where the server is gone, which nobody needs any more.
+        // SAFETY: no attribute is given. It fails only where the server is gone, which is not needed any more.
         let _ = unsafe { (self.api.PMIx_Finalize)(ptr::null(), 0) };
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!  caller's side    Granted ──answered──────────────────────▶ Closed      Lending
-//!                      └─given up─▶ Closing ─told closed, or connection dead─▶ Closed
+//!                      └─given up─▶ Closing ─got closed, or connection dead──▶ Closed
 //!
 //!  other side       Open ──answer, close, deadline, death──▶ Draining ──last transfer done──▶ Drained
 //! ```
@@ -208,7 +208,7 @@ impl Plan {
     }
 }
 
-/// What the caller's side knows of the slices of one call.
+/// The state of the slices of one call, at the caller's side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Lending {
     /// The other side may use them.
@@ -216,7 +216,7 @@ pub enum Lending {
     Granted,
     /// The call has ended here, and the other side was asked to stop.
     Closing,
-    /// Nobody uses them: they are the caller's again.
+    /// They are unused: they are the caller's again.
     Closed,
 }
 
@@ -254,7 +254,7 @@ impl Lending {
     }
 }
 
-/// What the side that answers knows of the slices of one call.
+/// The state of the slices of one call, at the answering side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Borrowing {
     /// Segments that are under way.
@@ -292,7 +292,7 @@ impl Borrowing {
         self.is_ended
     }
 
-    /// Whether nothing is under way and nothing will be: the caller may be told so.
+    /// Whether nothing is under way and nothing will be: the caller may learn so.
     #[must_use]
     pub fn is_drained(self) -> bool {
         self.is_ended && self.under_way == 0

@@ -1,6 +1,6 @@
 //! RPC protocols without I/O.
 //!
-//! A core is told what arrived and what time it is, and says what to send and what became of calls.
+//! A core takes arrivals and the time, and returns messages to send and ends of calls.
 //! It names no NIC, pointer, clock or socket, so it runs the same in a unit test, in virtual time
 //! and above a NIC.
 //!

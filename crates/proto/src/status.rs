@@ -5,7 +5,7 @@
 /// A handler may answer with any of them, also with those that the caller's own side says when there is no
 /// answer: [`Cancelled`](Self::Cancelled), [`DeadlineExceeded`](Self::DeadlineExceeded),
 /// [`Unavailable`](Self::Unavailable), and [`Internal`](Self::Internal). To a process that calls through a
-/// daemon they look alike; whoever calls over a connection of its own is told which it is.
+/// daemon they look alike; a caller with a connection of its own learns which it is.
 ///
 /// Source: gRPC, *Status codes and their use in gRPC*.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]

@@ -15,7 +15,7 @@ fn config() -> ProptestConfig {
     }
 }
 
-/// What may happen next, in any order.
+/// The next event, in any order.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     /// The caller's side gives up: its deadline, a cancellation, or the death of its process.
@@ -52,13 +52,13 @@ struct World {
     lending: Lending,
     /// `None`: the call has not arrived, or nothing is known of it any more.
     borrowing: Option<Borrowing>,
-    /// Somebody waits for "closed".
+    /// A party waits for "closed".
     closers: u32,
     under_way: u32,
     there: VecDeque<Message>,
     back: VecDeque<Message>,
     is_dead: bool,
-    /// How often the program was told that its call ended.
+    /// How often the program learned that its call ended.
     ends: u32,
 }
 
@@ -144,7 +144,7 @@ impl World {
         }
     }
 
-    /// What the connection carried is flushed: its segments, and its messages.
+    /// The traffic of the connection is flushed: its segments, and its messages.
     fn disconnect(&mut self) {
         self.is_dead = true;
         self.under_way = 0;

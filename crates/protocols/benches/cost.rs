@@ -50,7 +50,8 @@ fn measure(protocol: Protocol, lanes: u16, depth: u8, calls: u64) -> f64 {
     let greetings = caller.greetings();
     let told = greetings.iter().map(|greeting| server.accept(greeting).expect("a greeting"));
     caller.connect(&told.collect::<Vec<_>>()).expect("connect");
-    let (mut check, mut now_ns) = (Check::default(), 0);
+    let mut check = Check::default();
+    let mut now_ns = 0;
     let mut poll = |caller: &mut Caller<Nic>, check: &mut Check| {
         now_ns += TURN_NS;
         caller.poll(now_ns, check);
@@ -59,7 +60,8 @@ fn measure(protocol: Protocol, lanes: u16, depth: u8, calls: u64) -> f64 {
     while !caller.is_connected() {
         poll(&mut caller, &mut check);
     }
-    let (mut made, start) = (0_u64, Instant::now());
+    let mut made = 0_u64;
+    let start = Instant::now();
     while check.ended < calls {
         for lane in 0..lanes {
             for _ in 0..depth {
@@ -87,8 +89,10 @@ fn main() {
     let is_bench = args.iter().any(|arg| arg == "--bench");
     let calls = number("--calls").map_or(if is_bench { 500_000 } else { 500 }, u64::from);
     let only: Option<Protocol> = value("--protocol").and_then(|name| name.parse().ok());
-    let (lanes, depth) = (number("--lanes").unwrap_or(1), number("--depth").unwrap_or(1));
-    let (lanes, depth) = (u16::try_from(lanes).unwrap_or(1), u8::try_from(depth).unwrap_or(1));
+    let lanes = number("--lanes").unwrap_or(1);
+    let depth = number("--depth").unwrap_or(1);
+    let lanes = u16::try_from(lanes).unwrap_or(1);
+    let depth = u8::try_from(depth).unwrap_or(1);
     println!(
         "call and answer of {BODY_BYTES} B, {lanes} lanes, {depth} calls each, on one thread:"
     );

@@ -11,7 +11,7 @@ use crate::{CallError, Config, OpenError, Protocol, Unsupported, counts};
 /// Highest request type of eRPC.
 const ERPC_METHOD_MAX: u16 = 254;
 
-/// What a call is, besides its body.
+/// The arguments of a call, besides its body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
     /// Number of the method.
@@ -31,7 +31,7 @@ impl Default for Call {
     }
 }
 
-/// What takes answers, whatever carried them.
+/// Takes answers, whatever carried them.
 pub trait Answers {
     /// A call has ended. `body` is empty unless a handler sent some.
     fn answer(&mut self, cookie: u64, status: Status, body: &[u8]);
@@ -77,7 +77,8 @@ impl<N: Nic> Caller<N> {
             }
             Protocol::Erpc => {
                 let endpoint = erpc::Endpoint::open(nic, config.erpc.clone(), now_ns)?;
-                let (sessions, options) = (vec![None; lanes.into()], config.erpc_connect);
+                let sessions = vec![None; lanes.into()];
+                let options = config.erpc_connect;
                 Lanes::Erpc { endpoint: Box::new(endpoint), sessions, options }
             }
             Protocol::Scalerpc => {
@@ -93,7 +94,7 @@ impl<N: Nic> Caller<N> {
         Ok(Self { lanes })
     }
 
-    /// What the server must be told of each lane.
+    /// The message for the server about each lane.
     #[must_use]
     pub fn greetings(&self) -> Vec<Vec<u8>> {
         match &self.lanes {
@@ -175,7 +176,8 @@ impl<N: Nic> Caller<N> {
             }
             Lanes::Erpc { endpoint, sessions, .. } => {
                 let session = sessions.get(lane).copied().flatten().ok_or_else(no_lane)?;
-                let (protocol, max) = (Protocol::Erpc, ERPC_METHOD_MAX);
+                let protocol = Protocol::Erpc;
+                let max = ERPC_METHOD_MAX;
                 let wrong = Unsupported::Method { protocol, method, max };
                 let req_type = u8::try_from(method).ok().filter(|method| *method < u8::MAX);
                 let req_type = req_type.ok_or(wrong)?;
@@ -204,7 +206,7 @@ impl<N: Nic> Caller<N> {
         }
     }
 
-    /// Takes what has arrived, tells of answers, and sends what is to be sent. Returns how much there was.
+    /// Takes arrivals, reports answers, and sends. Returns the number of arrivals.
     ///
     /// The protocols' own loops are compiled once for all programs, so `answers` is called by its table.
     pub fn poll(&mut self, now_ns: u64, answers: &mut dyn Answers) -> usize {
@@ -277,7 +279,7 @@ impl<L: ?Sized> Adapter<'_, L> {
 }
 
 impl<N: Nic> rpc::Handler<N> for Adapter<'_, Vec<(rpc::PeerId, rpc::Invitation)>> {
-    /// Nobody calls a caller: the request is answered by dropping its token.
+    /// A caller serves no calls: the request is answered by dropping its token.
     fn request(&mut self, _: &mut rpc::Worker<N>, _: rpc::Request<'_>) {}
 
     #[inline]
@@ -291,7 +293,7 @@ impl<N: Nic> rpc::Handler<N> for Adapter<'_, Vec<(rpc::PeerId, rpc::Invitation)>
 }
 
 impl<N: Nic> erpc::Handler<N> for Adapter<'_, Vec<Option<erpc::SessionId>>> {
-    /// Nobody calls a caller.
+    /// A caller serves no calls.
     fn request(&mut self, _: &mut erpc::Endpoint<N>, _: erpc::Request<'_>) {}
 
     #[inline]

@@ -57,7 +57,7 @@ impl FromStr for Protocol {
 /// Which protocol, and the settings of each.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
-    /// What carries calls. Both sides choose alike.
+    /// The protocol of calls. Both sides choose alike.
     pub protocol: Protocol,
     /// Of copyrpc.
     pub copyrpc: rpc::Config,

@@ -1,4 +1,4 @@
-//! What ends count, by name.
+//! Counters of both ends, by name.
 
 use verbs::Nic;
 

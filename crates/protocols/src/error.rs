@@ -4,7 +4,7 @@ use proto::Status;
 
 use crate::Protocol;
 
-/// What a protocol cannot do.
+/// A request beyond the abilities of a protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unsupported {
     /// Its packets have no room for the method's number.
@@ -58,7 +58,7 @@ pub enum OpenError {
     /// ScaleRPC.
     #[error(transparent)]
     ScalerpcConnect(#[from] scalerpc::ConnectError),
-    /// What the other side said is of another protocol, or for another lane.
+    /// The message of the other side is of another protocol, or for another lane.
     #[error("the other side's greeting is broken: {0}")]
     Greeting(String),
 }
@@ -83,7 +83,7 @@ pub enum ReplyError {
     /// The protocol cannot do that. The request still waits, if its token was given back.
     #[error(transparent)]
     Unsupported(#[from] Unsupported),
-    /// Nobody waits.
+    /// No caller waits.
     #[error("nobody waits for this answer: {0}")]
     Gone(String),
     /// The token is of another protocol's server.

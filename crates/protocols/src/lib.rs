@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A [`Service`] and a program of [`Answers`] are written once; [`Config::protocol`] says what carries their
-//! calls. What a protocol cannot do is a typed error, [`Unsupported`]:
+//! calls. A request beyond a protocol's abilities is a typed error, [`Unsupported`]:
 //!
 //! | | copyrpc | eRPC | ScaleRPC |
 //! |---|---|---|---|

@@ -28,7 +28,7 @@ pub struct Request<'a> {
     pub body: &'a [u8],
 }
 
-/// What serves requests, whatever carries them.
+/// Serves requests, whatever carries them.
 pub trait Service<N: Nic> {
     /// A caller asks. To answer later, keep the token for [`Server::reply`].
     fn request(&mut self, replies: &mut Replies<'_, N>, request: Request<'_>);
@@ -45,7 +45,7 @@ pub enum Replies<'a, N: Nic> {
 }
 
 impl<N: Nic> Replies<'_, N> {
-    /// What carries the answer.
+    /// The carrier of the answer.
     #[must_use]
     pub fn protocol(&self) -> Protocol {
         match self {
@@ -127,7 +127,7 @@ impl<N: Nic> Server<N> {
         })
     }
 
-    /// Accepts a lane of a caller by its greeting, and returns what the caller must be told.
+    /// Accepts a lane of a caller by its greeting, and returns the message for the caller.
     ///
     /// # Errors
     ///
@@ -153,7 +153,7 @@ impl<N: Nic> Server<N> {
         }
     }
 
-    /// Takes what has arrived, serves it, and sends what is to be sent. Returns how much there was.
+    /// Takes arrivals, serves them, and sends. Returns the number of arrivals.
     ///
     /// The protocols' own loops are compiled once for all programs, so `service` is called by its table.
     pub fn poll(&mut self, now_ns: u64, service: &mut dyn Service<N>) -> usize {

@@ -62,7 +62,8 @@ impl Scene {
         let told: Vec<_> =
             caller.greetings().iter().map(|greeting| server.accept(greeting).unwrap()).collect();
         caller.connect(&told).unwrap();
-        let (service, seen) = (Reverser::default(), Seen::default());
+        let service = Reverser::default();
+        let seen = Seen::default();
         let mut scene = Self { server, caller, service, seen };
         scene.until(|scene| scene.caller.is_connected());
         scene
@@ -145,7 +146,7 @@ fn answers_may_come_later_on_all() {
     }
 }
 
-/// What a protocol cannot do is a typed error.
+/// A request beyond a protocol's abilities is a typed error.
 #[test]
 fn what_a_protocol_cannot_do_is_said() {
     for protocol in Protocol::ALL {

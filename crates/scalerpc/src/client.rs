@@ -24,7 +24,7 @@ use crate::{
 /// Silence of a server that owes answers, after which it is probed.
 const PROBE_NS: u64 = 50_000_000;
 
-/// What a call is, besides its body.
+/// The arguments of a call, besides its body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
     /// Number of the method.
@@ -89,7 +89,7 @@ pub struct Client<N: Nic> {
     server: Option<Server>,
     slots: u8,
     block_bytes: usize,
-    /// What could not be posted yet.
+    /// Requests that could not be posted yet.
     deferred: Option<Action>,
     /// When the server was last heard, or probed.
     heard_ns: u64,
@@ -147,7 +147,7 @@ impl<N: Nic> Client<N> {
         })
     }
 
-    /// What the server must be told.
+    /// The message for the server.
     #[must_use]
     pub fn invitation(&self) -> Invitation {
         let blocks = self.blocks.remote(0);
@@ -176,7 +176,8 @@ impl<N: Nic> Client<N> {
             return Err(ConnectError::NotNew);
         }
         let contact = Contact::parse(theirs)?;
-        let (theirs, max) = (contact.block_bytes, self.config.block_bytes_max);
+        let theirs = contact.block_bytes;
+        let max = self.config.block_bytes_max;
         if theirs > max || theirs as usize != self.block_bytes || contact.slots != self.slots {
             return Err(ConnectError::Block { theirs, max });
         }
@@ -211,7 +212,8 @@ impl<N: Nic> Client<N> {
     ///
     /// [`CallError`]; nothing has changed.
     pub fn call(&mut self, call: &Call, body: &[u8]) -> Result<(), CallError> {
-        let (len_bytes, max_bytes) = (body.len(), self.body_bytes_max());
+        let len_bytes = body.len();
+        let max_bytes = self.body_bytes_max();
         if len_bytes > max_bytes {
             return Err(CallError::TooLong { len_bytes, max_bytes });
         }
@@ -229,7 +231,7 @@ impl<N: Nic> Client<N> {
         self.server.as_mut().is_some_and(|server| server.core.cancel(cookie))
     }
 
-    /// Takes what has arrived, calls back, and sends what is to be sent. Returns how many messages there were.
+    /// Takes arrivals, calls back, and sends. Returns the number of messages.
     pub fn poll(&mut self, now_ns: u64, responses: &mut impl Responses) -> usize {
         self.now_ns = self.now_ns.max(now_ns);
         let work = self.receive(responses);
@@ -292,7 +294,8 @@ impl<N: Nic> Client<N> {
         self.blocks.read(end - HEADER_BYTES, &mut bytes);
         let room = u32::try_from(room).unwrap_or(u32::MAX);
         let Some(server) = &mut self.server else { return };
-        let (zones, decoded) = (server.contact.zones, Trailer::decode(&bytes, room));
+        let zones = server.contact.zones;
+        let decoded = Trailer::decode(&bytes, room);
         let is_inside = |header: &Trailer| header.mapping.is_none_or(|at| at.zone < zones);
         let Some(header) = decoded.ok().filter(is_inside) else {
             self.closing.get_or_insert(CloseReason::Violation);

@@ -1,4 +1,4 @@
-//! What a server and a client are asked to be.
+//! The settings of a server and of a client.
 
 use core::time::Duration;
 

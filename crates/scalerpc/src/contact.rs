@@ -1,4 +1,4 @@
-//! What a client and a server tell each other before they connect.
+//! The messages of a client and a server before they connect.
 
 use verbs::{
     AddressVector, Gid, GidRoute, Lid, Mtu, PortRoute, Psn, QpAddress, Qpn, RemoteSlice, Rkey,
@@ -160,7 +160,8 @@ impl Contact {
         if blocks_addr.checked_add(blocks * u64::from(block_bytes)).is_none() {
             return Err(ContactError::Field("address of blocks"));
         }
-        let (blocks, entry) = (bytes.blocks_rkey.get(), bytes.entry_rkey.get());
+        let blocks = bytes.blocks_rkey.get();
+        let entry = bytes.entry_rkey.get();
         let address = AddressVector { route, service_level: bytes.service_level };
         Ok(Self {
             endpoint: QpAddress { address, qpn },

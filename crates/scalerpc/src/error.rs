@@ -83,7 +83,7 @@ pub enum ReplyError {
     /// The client is gone.
     #[error("the caller is gone; nobody waits for this answer")]
     Gone,
-    /// The caller was told [`Status::OutOfRange`].
+    /// The caller got [`Status::OutOfRange`].
     #[error(
         "a response of {len_bytes} B exceeds the {max_bytes} B of a block; the caller was told so"
     )]

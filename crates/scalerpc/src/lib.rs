@@ -11,7 +11,7 @@
 //! A [`Server`] and a [`Client`] are what one thread uses each; they do everything inside `poll`. They become
 //! peers by handing each other an [`Invitation`], by any means.
 //!
-//! What calls promise: each ends exactly once, with a response or a [`Status`], at the latest at its deadline
+//! A call ends exactly once, with a response or a [`Status`], at the latest at its deadline
 //! plus the time between polls. A request is executed at most once.
 
 #![forbid(unsafe_code)]

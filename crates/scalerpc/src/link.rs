@@ -16,10 +16,10 @@ pub(crate) const INLINE_BYTES: usize = 220;
 /// READs that a peer may have outstanding here, and this side there, if the NICs allow it.
 const READS_MAX: u8 = 16;
 
-/// What a request was for, which its completion ends.
+/// The purpose of a request, which its completion ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
-    /// Nothing that anybody waits for.
+    /// No party waits for it.
     Done,
     /// This block of the staging memory is free.
     Staged(u32),
@@ -118,7 +118,7 @@ impl<N: Nic> Link<N> {
         Ok(())
     }
 
-    /// A WRITE whose bytes are copied now. Without `imm` nobody is told.
+    /// A WRITE whose bytes are copied now. Without `imm` the peer is not notified.
     pub(crate) fn write_inline(
         &mut self,
         remote: RemoteSlice,
@@ -167,7 +167,7 @@ impl<N: Nic> Link<N> {
         self.qp.retire(completion);
     }
 
-    /// What was posted and will not be told any more.
+    /// Posts whose completions will not be reported any more.
     pub(crate) fn unfinished(&self) -> impl Iterator<Item = Work> {
         self.posted.iter().map(|(_, work)| *work)
     }
@@ -191,7 +191,7 @@ pub(crate) fn create_cq<N: Nic>(nic: &N, entries: u32) -> Result<N::Cq, CreateEr
     nic.create_cq(&verbs::CqConfig::new(entries.next_power_of_two()), None)
 }
 
-/// A packet number that nobody guesses.
+/// A random packet number.
 pub(crate) fn draw_psn(qpn: Qpn) -> Psn {
     use std::hash::BuildHasher as _;
     let drawn = std::hash::RandomState::new().hash_one(qpn.get());

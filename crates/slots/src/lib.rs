@@ -236,7 +236,8 @@ mod tests {
     #[test]
     fn a_key_that_was_used_or_invented_finds_nothing() {
         let mut table = SlotTable::default();
-        let (first, second) = (table.insert('a').unwrap(), table.insert('b').unwrap());
+        let first = table.insert('a').unwrap();
+        let second = table.insert('b').unwrap();
         assert_eq!((table.remove(first), table.remove(first)), (Some('a'), None));
         assert_eq!((table.key_at(first.slot), table.key_at(7)), (None, None));
         let third = table.insert('c').unwrap();
@@ -292,7 +293,8 @@ mod tests {
             steps in prop::collection::vec((0_u8..4, any::<prop::sample::Index>()), 0..200),
         ) {
             let mut table = SlotTable::bounded(slots_max);
-            let (mut issued, mut oracle) = (Vec::new(), BTreeMap::new());
+            let mut issued = Vec::new();
+            let mut oracle = BTreeMap::new();
             for (number, (step, at)) in (0..).zip(steps) {
                 let is_full = oracle.len() == slots_max as usize;
                 prop_assert_eq!(table.is_full(), is_full);
@@ -313,7 +315,8 @@ mod tests {
                     if step == 2 {
                         prop_assert_eq!(table.remove(key), oracle.remove(&key));
                     } else {
-                        let (ours, theirs) = (table.get_mut(key), oracle.get_mut(&key));
+                        let ours = table.get_mut(key);
+                        let theirs = oracle.get_mut(&key);
                         ours.into_iter().chain(theirs).for_each(|value| *value += 1000);
                     }
                 }

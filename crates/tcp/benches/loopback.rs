@@ -148,7 +148,8 @@ fn nic_stream(count: usize) -> f64 {
     thread::scope(|scope| {
         scope.spawn(move || second.receive());
         let begin = Instant::now();
-        let (mut posted, mut done) = (0, 0);
+        let mut posted = 0;
+        let mut done = 0;
         while done < count {
             while posted < count && posted - done < DEPTH {
                 first.send(remote, LARGE_BYTES, None);
@@ -221,7 +222,8 @@ fn bare_round_trip(count: u32) -> io::Result<f64> {
                 answered.expect("a stream");
             }
         });
-        let (mut bytes, begin) = ([0; SMALL_BYTES], Instant::now());
+        let mut bytes = [0; SMALL_BYTES];
+        let begin = Instant::now();
         for _ in 0..count {
             write_all(&mut first, &bytes)?;
             read_all(&mut first, &mut bytes)?;
@@ -241,7 +243,8 @@ fn bare_stream(count: usize) -> io::Result<f64> {
             }
             write_all(&mut second, &[1]).expect("a stream");
         });
-        let (bytes, begin) = (vec![7; LARGE_BYTES], Instant::now());
+        let bytes = vec![7; LARGE_BYTES];
+        let begin = Instant::now();
         for _ in 0..count {
             write_all(&mut first, &bytes)?;
         }
@@ -257,7 +260,8 @@ fn median(samples: &mut [f64]) -> f64 {
 
 fn show(name: &str, unit: &str, mut samples: Vec<f64>) -> f64 {
     let middle = median(&mut samples);
-    let (least, greatest) = (samples[0], samples[samples.len() - 1]);
+    let least = samples[0];
+    let greatest = samples[samples.len() - 1];
     println!(
         "{name:28} {middle:10.2} {unit:6} ({least:.2} to {greatest:.2}, {} runs)",
         samples.len()

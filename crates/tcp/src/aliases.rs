@@ -13,7 +13,7 @@ use crate::PortName;
 pub(crate) const ALONE: Lid = Lid::new(1);
 /// The first LID that stands for another port: none that shares memory has such a one.
 const FIRST: u16 = 0xc000;
-/// Nobody: what is sent there is dropped.
+/// No port: packets to it are dropped.
 pub(crate) const NOBODY: Lid = Lid::new(0xffff);
 
 #[derive(Debug, Default)]

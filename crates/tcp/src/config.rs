@@ -22,7 +22,7 @@ pub struct Config {
     pub rendezvous: Option<String>,
     /// A port that is silent for so long, though answers are due, is lost.
     pub timeout: Duration,
-    /// Address space for queues, in MiB; only what is used is allocated.
+    /// Address space for queues, in MiB; queues allocate what they use.
     pub card_mib: usize,
     /// Reaches queue pairs of ports on the same host, of the same user and secret, by shared memory, and all others
     /// over TCP: NIC `hosts`.

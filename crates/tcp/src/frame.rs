@@ -26,7 +26,7 @@ pub const FRAME_BYTES_MAX: usize = HEADER_BYTES + HEAD_BYTES_MAX + PIECE_BYTES_M
 /// Messages of one stream that may be incomplete at a time.
 const PARTIAL_MAX: usize = 4096;
 
-/// What a frame carries.
+/// The content of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum FrameKind {
@@ -69,7 +69,7 @@ pub enum FrameError {
     /// More messages are incomplete than a port begins.
     #[error("too many messages are incomplete")]
     Partial,
-    /// What was put together is no packet or answer.
+    /// The assembled bytes are no packet or answer.
     #[error("no packet or answer: {0}")]
     Message(#[from] softnic::DecodeError),
 }
@@ -115,7 +115,8 @@ impl Header {
             taken: u64::from_le_bytes(taken),
         };
         let is_empty = header.head_bytes == 0 && header.body_bytes == 0;
-        let (head, body) = (usize::from(header.head_bytes), header.body_bytes as usize);
+        let head = usize::from(header.head_bytes);
+        let body = header.body_bytes as usize;
         let fits = match kind {
             FrameKind::Taken => is_empty && flags == 0,
             _ => (header.is_first == (head > 0)) && (header.is_first || body > 0),

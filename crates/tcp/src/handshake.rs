@@ -9,7 +9,7 @@
 //!
 //! A proof is HMAC-SHA-256 with the secret over a label and both hellos. The labels of the two sides differ, so
 //! a proof that is sent back proves nothing; each side's nonce is in what the other signs, so neither does one
-//! that was recorded. A hello names whom it is for, with the life of that port: what was meant for another port
+//! that was recorded. A hello names whom it is for, with the life of that port: a hello for another port
 //! is refused.
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
@@ -17,7 +17,7 @@ use sha2::Sha256;
 
 use crate::{PortName, Secret, name::NAME_BYTES};
 
-/// What a hello begins with: the protocol's name and version.
+/// The first bytes of a hello: the protocol's name and version.
 const MAGIC: [u8; 8] = *b"cpr/tcp1";
 
 /// Bytes of a nonce.
@@ -52,7 +52,7 @@ pub enum HandshakeError {
     Proof,
 }
 
-/// What one side says first.
+/// The first message of one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// Name of the port that says hello.
@@ -84,7 +84,7 @@ impl Hello {
         bytes
     }
 
-    /// Of bytes that nobody has signed yet.
+    /// Of bytes without a signature yet.
     ///
     /// # Errors
     ///
@@ -104,7 +104,8 @@ impl Hello {
             let bytes = <[u8; NAME_BYTES]>::try_from(bytes).map_err(|_| HandshakeError::Name)?;
             PortName::from_bytes(bytes).ok_or(HandshakeError::Name)
         };
-        let (from, to) = (name(&rest[..NAME_BYTES])?, name(&rest[NAME_BYTES..2 * NAME_BYTES])?);
+        let from = name(&rest[..NAME_BYTES])?;
+        let to = name(&rest[NAME_BYTES..2 * NAME_BYTES])?;
         let mut nonce = [0; NONCE_BYTES];
         nonce.copy_from_slice(&rest[2 * NAME_BYTES..]);
         Ok(Self { from, to, epoch, nonce })
@@ -153,7 +154,7 @@ impl Transcript {
 pub struct Dialer(Hello);
 
 impl Dialer {
-    /// A dialer, and what it sends.
+    /// A dialer, and its message.
     #[must_use]
     pub fn new(hello: Hello) -> (Self, [u8; HELLO_BYTES]) {
         (Self(hello), hello.to_bytes())
@@ -215,7 +216,7 @@ impl Acceptor {
         Ok((Self { hello, transcript }, answer))
     }
 
-    /// What the dialer has said.
+    /// The message of the dialer.
     #[must_use]
     pub fn hello(&self) -> &Hello {
         &self.hello
@@ -271,7 +272,8 @@ mod tests {
 
     #[test]
     fn who_has_another_secret_is_refused_on_either_side() {
-        let (right, wrong) = (key("a secret of the job"), key("a secret of another"));
+        let right = key("a secret of the job");
+        let wrong = key("a secret of another");
         let (dialer, hello) = begin(DIALER);
         let (_, answer) = Acceptor::new(&wrong, name(2, 2), 9, ACCEPTOR, &hello).unwrap();
         assert_eq!(dialer.answer(&right, &answer), Err(HandshakeError::Proof));

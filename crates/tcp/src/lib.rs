@@ -1,8 +1,8 @@
 //! Ports of the software NIC that reach ports on other hosts over TCP.
 //!
-//! [`open()`] gives a [`softnic::Nic`]: the `mlx5` driver and the engine of the software NIC, unchanged. What
-//! its queue pairs send leaves as frames on one TCP stream per pair of ports, and the engine of the other port
-//! runs it and answers. It needs no RDMA, no privilege and no kernel module.
+//! [`open()`] gives a [`softnic::Nic`]: the `mlx5` driver and the engine of the software NIC, unchanged.
+//! Requests of its queue pairs leave as frames on one TCP stream per pair of ports; the engine of the other port runs
+//! and answers them. It needs no RDMA, no privilege and no kernel module.
 //!
 //! ```text
 //!  program ── WQE, doorbell ─▶ engine ── Packet ─▶ Outbox ══ frames, TCP ══▶ Assembler ── Packet ─▶ engine

@@ -1,4 +1,4 @@
-//! What a port knows of another one: the stream to it, and what is on its way in both directions.
+//! The state of another port: the stream to it, and messages on their way in both directions.
 
 use std::{
     collections::VecDeque,
@@ -23,7 +23,7 @@ use crate::{
 const READS_MAX: usize = 4;
 /// Answers that wait for the socket before READs wait for it to be drained.
 const BACKLOG_BYTES: usize = 8 << 20;
-/// Requests that are run before their sender is told.
+/// Requests that run before an acknowledgement is due.
 const UNTOLD_MAX: u64 = 64;
 
 /// The stream to a port.
@@ -50,7 +50,7 @@ pub(crate) struct Dialing {
 pub(crate) struct Link {
     pub(crate) lid: Lid,
     pub(crate) state: State,
-    /// Since when somebody wants a stream that is not there.
+    /// The time since which a queue pair waits for a stream.
     pub(crate) dialing_since_ns: u64,
     /// When to dial next, and how often that was done.
     pub(crate) redial_at_ns: u64,
@@ -64,7 +64,7 @@ pub(crate) struct Link {
     pub(crate) parked: Vec<Qpn>,
     /// Requests of the port that wait until answers have left.
     requests: VecDeque<Packet>,
-    /// Requests of the port that were run, and how many of them it was told.
+    /// Requests of the port that were run, and how many of them were acknowledged.
     taken: u64,
     told: u64,
     /// The last acknowledgement, which the next one of its queue pair replaces.
@@ -119,7 +119,7 @@ impl Link {
         matches!(self.state, State::Live(_))
     }
 
-    /// Takes a stream over, and sends what has waited for it.
+    /// Takes a stream over, and sends the messages that waited for it.
     pub(crate) fn begin(&mut self, socket: TcpStream, now_ns: u64) {
         self.state = State::Live(Stream::new(socket));
         self.heard_ns = now_ns;
@@ -129,12 +129,13 @@ impl Link {
     }
 
     pub(crate) fn send(&mut self, mut packet: Packet, now_ns: u64) {
-        let (channel, payload) = (packet.source().1.get(), packet.take_payload());
+        let channel = packet.source().1.get();
+        let payload = packet.take_payload();
         self.window.send(payload.len(), now_ns);
         self.outbox.push(FrameKind::Request, channel, packet.encode(), payload, self.taken);
     }
 
-    /// Reads and does what has come; says whether anything has.
+    /// Reads and handles arrivals; returns whether there were any.
     pub(crate) fn read(
         &mut self,
         own: &VirtualPort,
@@ -230,12 +231,13 @@ impl Link {
     }
 
     fn push_answer(&mut self, mut answer: ReplyPacket) {
-        let (channel, data) = (answer.destination().1.get(), answer.take_payload());
+        let channel = answer.destination().1.get();
+        let data = answer.take_payload();
         self.outbox.push(FrameKind::Answer, channel, answer.encode(), data, self.taken);
         self.told = self.taken;
     }
 
-    /// Whether something is to be told that nothing else brings along.
+    /// Whether an acknowledgement is due that no other message carries.
     pub(crate) fn has_untold(&self) -> bool {
         self.acknowledgement.is_some() || self.taken != self.told
     }
@@ -269,18 +271,18 @@ impl Link {
                     return watched.map_err(|_| Lost::Ended);
                 }
             }
-            // What has come before is still to be read.
+            // Earlier arrivals are still to be read.
             Err(_) => stream.is_broken = true,
         }
         Ok(())
     }
 
-    /// Tells what can be told now, and closes the stream so that the port reads it.
+    /// Sends the acknowledgements that are possible now, and closes the stream so that the port reads them.
     pub(crate) fn close(&mut self, set: &ReadySet) {
         let _ = self.flush(false, set);
         if let State::Live(stream) = &mut self.state {
             let _ = stream.socket.shutdown(Shutdown::Write);
-            // Bytes that nobody has read would make the kernel cut the stream off at once.
+            // Unread bytes would make the kernel cut the stream off at once.
             while stream.socket.read(&mut [0; 4096]).is_ok_and(|count| count > 0) {}
         }
         self.state = State::Closed;
@@ -318,9 +320,9 @@ impl Dialing {
 /// Why a stream did not come about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DialError {
-    /// Nobody listens there.
+    /// No port listens there.
     Unreachable,
-    /// Whoever listens has hung up: it may be dialing itself.
+    /// The listener has hung up: it may be dialing itself.
     Ended,
     /// It is not the port that was meant, or does not know the secret.
     Refused,

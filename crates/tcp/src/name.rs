@@ -51,7 +51,7 @@ impl PortName {
         ([a, b, c, d] == PREFIX && port != 0).then_some(Self { address, life, lid })
     }
 
-    /// What tells it from all other ports that had, or have elsewhere, its LID.
+    /// Distinguishes it from earlier or foreign ports with the same LID.
     #[must_use]
     pub(crate) fn instance(self) -> u64 {
         u64::from(self.life) << 32 | u64::from(self.address.ip().to_bits())

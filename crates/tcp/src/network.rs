@@ -1,4 +1,4 @@
-//! Streams of a port: who connects, who is let in, what comes in and goes out.
+//! Streams of a port: dialing, admission, arrivals and departures.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -24,7 +24,7 @@ use crate::{
 /// Streams on which a handshake is under way, and how long one may take.
 const INCOMING_MAX: usize = 64;
 const HANDSHAKE_NS: u64 = 5_000_000_000;
-/// How long somebody is dialed.
+/// How long a port is dialed.
 const DIAL_NS: u64 = 1_000_000_000;
 /// Between looks at what comes by time.
 const LOOK_NS: u64 = 1_000_000;
@@ -36,12 +36,12 @@ const UNSENT_MAX: usize = 4096;
 const TURN_MAX: usize = 32;
 const ISSUED_MAX: usize = 512;
 
-/// What has happened to a port's streams.
+/// Events of a port's streams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Streams whose handshake has succeeded.
     pub begun: u64,
-    /// Strangers, and whoever did not finish a handshake.
+    /// Strangers, and peers that did not finish a handshake.
     pub refused: u64,
     /// Streams that have ended, by either side.
     pub lost: u64,
@@ -51,7 +51,7 @@ pub struct Counts {
     pub silent: u64,
 }
 
-/// Somebody who has connected, and has not proven who it is.
+/// A peer that has connected, and has not proven its identity.
 #[derive(Debug)]
 struct Incoming {
     socket: TcpStream,
@@ -119,7 +119,8 @@ impl Network {
     }
 
     fn read(&mut self, shared: &Shared, own: &VirtualPort, now_ns: u64) -> bool {
-        let (mut happened, mut lost) = (false, Vec::new());
+        let mut happened = false;
+        let mut lost = Vec::new();
         for link in self.links.values_mut().filter(|link| link.is_live()) {
             match link.read(own, &shared.ready, now_ns) {
                 Ok(read) => happened |= read,
@@ -192,7 +193,8 @@ impl Network {
     }
 
     fn send(&mut self, shared: &Shared, own: &VirtualPort, packet: Packet, now_ns: u64) {
-        let ((_, qp), (lid, _)) = (packet.source(), packet.destination());
+        let (_, qp) = packet.source();
+        let (lid, _) = packet.destination();
         if lid == own.lid() {
             let answer = own.respond(&packet);
             if answer.is_some() || !packet.is_datagram() {
@@ -309,7 +311,8 @@ impl Network {
                 return Err(());
             }
             let epoch = self.epoch(shared.aliases.known(hello.from));
-            let (key, nonce) = (&shared.key, random());
+            let key = &shared.key;
+            let nonce = random();
             let met = Acceptor::new(key, shared.name, epoch, nonce, &incoming.bytes);
             let (acceptor, answer) = met.map_err(drop)?;
             match incoming.socket.write(&answer) {
@@ -371,7 +374,7 @@ impl Network {
         *known = epoch.max(*known);
     }
 
-    /// Tells what can be told now, and ends.
+    /// Sends the acknowledgements that are possible now, and ends.
     pub(crate) fn close(&mut self, set: &ReadySet) {
         self.links.values_mut().for_each(|link| link.close(set));
     }
@@ -384,7 +387,7 @@ fn drop_packet(shared: &Shared, own: &VirtualPort, packet: &Packet) {
     }
 }
 
-/// What every stream is like.
+/// The properties of every stream.
 fn prepare(socket: &TcpStream, timeout_ns: u64) -> io::Result<()> {
     let timeout = Duration::from_nanos(timeout_ns);
     socket.set_nonblocking(true)?;
@@ -424,7 +427,8 @@ fn start_dialing(shared: &Shared, hello: Hello) -> io::Result<Dialing> {
         Err(errno) => return Err(errno.into()),
     }
     let (dialer, hello) = Dialer::new(hello);
-    let (hello, answer) = (hello.to_vec(), [0; crate::handshake::ANSWER_BYTES]);
+    let hello = hello.to_vec();
+    let answer = [0; crate::handshake::ANSWER_BYTES];
     Ok(Dialing { socket, dialer, hello, is_sent: false, answer, filled: 0 })
 }
 
@@ -464,7 +468,7 @@ fn go_on(
     None
 }
 
-/// A stream has not come about: dials again soon, or gives what has waited for it back to be retried.
+/// A stream has not come about: dials again soon, or returns the messages that waited for it, to be retried.
 fn fail_dial(link: &mut Link, shared: &Shared, own: &VirtualPort, error: DialError, now_ns: u64) {
     link.state = State::Closed;
     link.redial_at_ns = now_ns + (LOOK_NS << link.attempts.min(6));

@@ -53,7 +53,7 @@ pub enum OpenError {
     Engine(#[from] softnic::OpenError),
 }
 
-/// What can be asked of a port on TCP beside what every NIC tells.
+/// The queries of a port on TCP, beyond those of every NIC.
 #[derive(Clone, Debug)]
 pub struct Handle(Arc<TcpPort>);
 
@@ -64,7 +64,7 @@ impl Handle {
         self.0.name()
     }
 
-    /// What has happened to its streams.
+    /// The events of its streams.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.0.counts()
@@ -135,7 +135,7 @@ fn address(config: &Config) -> Result<Ipv4Addr, OpenError> {
         text => text.parse().map_err(|_| OpenError::Address { text: text.to_owned() })?,
     };
     if address.is_unspecified() {
-        // Others are told the address, so it has to be one.
+        // The address is announced to others, so it has to be one.
         return Err(OpenError::Address { text: config.address.clone() });
     }
     if config.secret_file.is_none() && !address.is_loopback() {
@@ -144,12 +144,12 @@ fn address(config: &Config) -> Result<Ipv4Addr, OpenError> {
     Ok(address)
 }
 
-/// The address of this host that others reach, as far as it can be told: the one from which packets to the
+/// The address of this host that others reach, as far as it can be found: the one from which packets to the
 /// rendezvous would leave, or else those to other networks; the first one of any interface; loopback.
 fn reachable(rendezvous: Option<&str>) -> Ipv4Addr {
     let meeting = rendezvous.and_then(|place| place.to_socket_addrs().ok());
     let meeting = meeting.into_iter().flatten().find(SocketAddr::is_ipv4);
-    // A documentation address (RFC 5737): nobody has it.
+    // A documentation address (RFC 5737): no host has it.
     let elsewhere = SocketAddr::from((Ipv4Addr::new(192, 0, 2, 1), 9));
     meeting
         .and_then(towards)

@@ -1,4 +1,4 @@
-//! What is to be written to a stream: messages of many channels, which take turns by pieces.
+//! Messages for a stream, of many channels, which take turns by pieces.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -108,7 +108,8 @@ impl Outbox {
     /// Cuts the next piece off; `true` if that was the last one.
     #[expect(clippy::cast_possible_truncation, reason = "heads and pieces are short")]
     fn stage(&mut self, (kind, channel): Channel, message: &mut Queued, taken: u64) -> bool {
-        let (from, to) = (message.cut, message.body.len().min(message.cut + PIECE_BYTES_MAX));
+        let from = message.cut;
+        let to = message.body.len().min(message.cut + PIECE_BYTES_MAX);
         let is_first = !message.is_begun;
         let head = if is_first { &message.head[..] } else { &[] };
         let is_last = to == message.body.len();
@@ -150,7 +151,8 @@ impl Outbox {
             let Some(channel) = self.turns.pop_front() else { break };
             let Some(queue) = self.channels.get_mut(&channel) else { continue };
             let Some(mut message) = queue.pop_front() else { continue };
-            let (cut, was_begun) = (message.cut, message.is_begun);
+            let cut = message.cut;
+            let was_begun = message.is_begun;
             let is_last = self.stage(channel, &mut message, taken);
             let head_bytes = if was_begun { 0 } else { message.head.len() };
             self.queued_bytes -= message.cut - cut + head_bytes;

@@ -71,14 +71,14 @@ impl TcpPort {
         for _ in 0..ROUNDS_MAX {
             let mut network = match self.network.try_lock() {
                 Ok(network) => network,
-                // What a panic left half done is a stream's, which then ends by its timeout.
+                // Only a stream can be half done after a panic; it then ends by its timeout.
                 Err(TryLockError::Poisoned(network)) => network.into_inner(),
                 Err(TryLockError::WouldBlock) => break,
             };
             happened |= network.work(&self.shared, own, is_poll);
             drop(network);
             is_poll = false;
-            // Somebody may have left something while this thread was inside.
+            // Another thread may have left work while this one was inside.
             if self.shared.ready.is_empty() {
                 break;
             }
@@ -94,7 +94,7 @@ impl Timeline for TcpPort {
 
     fn runnable(&self, _: Lid, qp: Qpn, cause: Cause) {
         self.shared.ready.push(qp);
-        // A change of state may be told from within the engine: the next poll sees to it.
+        // The engine itself may report a change of state: the next poll handles it.
         if cause != Cause::Port {
             self.work(false);
         }

@@ -36,7 +36,7 @@ pub enum SecretError {
         /// Its owner.
         owner: u32,
     },
-    /// Too short to keep anybody out, or no secret at all.
+    /// Too short to keep strangers out, or no secret at all.
     #[error("the secret in {} has not {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX} B", path.display())]
     Length {
         /// The file.
@@ -47,11 +47,11 @@ pub enum SecretError {
     Folder(#[from] os::private_dir::PrivateDirError),
 }
 
-/// What the name of a fabric is made of, beside the secret, and how much of the digest is in it.
+/// The input of the name of a fabric, beside the secret, and how much of the digest is in it.
 const FABRIC_LABEL: &[u8] = b"copyrpc fabric of a host";
 const FABRIC_BYTES: usize = 12;
 
-/// What only ports that may meet know. It is never shown.
+/// The knowledge of ports that may meet. It is never shown.
 #[derive(Clone)]
 pub struct Secret(Box<[u8]>);
 
@@ -73,7 +73,7 @@ impl Secret {
     }
 
     /// Name of the fabric of ports that share it and the memory of a host. It says nothing of the secret, and is no
-    /// name that anybody can set.
+    /// name that any process can set.
     pub(crate) fn fabric(&self) -> String {
         let mac = Hmac::<Sha256>::new_from_slice(&self.0).map(|mac| mac.chain_update(FABRIC_LABEL));
         let digest = mac.map(|mac| mac.finalize().into_bytes()).unwrap_or_default();

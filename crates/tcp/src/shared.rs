@@ -1,4 +1,4 @@
-//! What the parts of a port share: its name and secret, the ports that it knows, and queue pairs that are ready.
+//! The common state of the parts of a port: its name and secret, the ports that it knows, and ready queue pairs.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -50,7 +50,7 @@ impl Ready {
     }
 }
 
-/// What all parts of a port share.
+/// The common state of all parts of a port.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) name: PortName,

@@ -1,4 +1,4 @@
-//! A stream to a port: a socket that never blocks, and what was read from it.
+//! A stream to a port: a socket that never blocks, and the bytes read from it.
 
 use std::{
     io::{self, Read as _},

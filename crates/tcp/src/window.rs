@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 /// Bytes that may be on their way to a port; one message more if none is.
 const WINDOW_BYTES: usize = 4 << 20;
-/// What a request counts beside its payload.
+/// The bytes that a request counts beside its payload.
 const REQUEST_BYTES: usize = 128;
 
 /// Requests that a port has not said to have run.

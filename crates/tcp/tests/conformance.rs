@@ -20,7 +20,7 @@ fn opened(shares_memory: bool) -> softnic::Nic {
     open(&config).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// What is under way arrives by polls, so that silence has to be watched for long enough to let a thread that
+/// Messages under way arrive by polls, so that silence has to be watched for long enough to let a thread that
 /// was preempted go on.
 const PATIENT: Testbed =
     Testbed { quiet: Duration::from_millis(50), wakes_early: true, ..Testbed::FULL };

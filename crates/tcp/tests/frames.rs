@@ -79,7 +79,8 @@ proptest! {
         messages in vec((1u32..4, prop_oneof![0usize..3000, 60_000usize..200_000]), 1..20),
         takes in vec(prop_oneof![1usize..100, 1000usize..100_000], 1..60),
     ) {
-        let (mut outbox, mut written) = (Outbox::default(), Vec::new());
+        let mut outbox = Outbox::default();
+        let mut written = Vec::new();
         let mut expected: BTreeMap<u32, Vec<Vec<u8>>> = BTreeMap::new();
         for (number, &(channel, len)) in messages.iter().enumerate() {
             let psn = u32::try_from(number).unwrap();
@@ -99,7 +100,8 @@ proptest! {
             prop_assert!(round < 100_000);
         }
         prop_assert_eq!(outbox.bytes(), 0);
-        let (mut arrived, mut assembler) = (Vec::new(), Assembler::default());
+        let mut arrived = Vec::new();
+        let mut assembler = Assembler::default();
         let taken = read(&written, &mut arrived, &mut assembler);
         prop_assert!(taken.is_sorted() && taken.iter().all(|taken| (5..=6).contains(taken)));
         let mut found: BTreeMap<u32, Vec<Vec<u8>>> = BTreeMap::new();
@@ -126,7 +128,8 @@ fn short_messages_pass_between_the_pieces_of_a_long_one() {
     outbox.push(FrameKind::Answer, 2, head(2, 0), body(10, 1), 0);
     let mut socket = Narrow { written: Vec::new(), takes: &[usize::MAX; 1000] };
     assert!(outbox.write(&mut socket, 0).unwrap());
-    let (mut bytes, mut channels) = (&socket.written[..], Vec::new());
+    let mut bytes = &socket.written[..];
+    let mut channels = Vec::new();
     while let Some((header, len)) = Assembler::peek(bytes).unwrap() {
         channels.push(header.channel);
         bytes = &bytes[len..];

@@ -96,7 +96,7 @@ fn who_has_another_secret_is_reached_in_no_way() {
     assert_eq!(streams([&first, &second])[0], 0);
 }
 
-/// As the port sees it that is not told of the other one's place in memory.
+/// The view of a port that does not learn of the other one's place in memory.
 fn without_lid(endpoint: QpAddress) -> QpAddress {
     let PortRoute::Gid(route) = endpoint.address.route else { panic!("no GID") };
     let mut bytes = route.gid.to_bytes();
@@ -149,7 +149,7 @@ fn fault_a8_a_port_of_this_host_that_ends_takes_its_queue_pairs_with_it_and_its_
     assert!(told.iter().any(|event| matches!(event, AsyncEvent::PeerGone(_))), "{told:?}");
     let mut successor = End::new(&sharing());
     first.qp.modify(&verbs::Transition::Reset).unwrap();
-    // Whoever was told of the dead one reaches nobody.
+    // A port that knows the dead one's name reaches no port.
     first.connect(dead);
     successor.connect(first.endpoint());
     first.write(&successor.memory, 64);

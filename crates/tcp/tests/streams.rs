@@ -1,4 +1,4 @@
-//! Streams between ports: who is let in, and what becomes of requests when a stream ends.
+//! Streams between ports: admission, and the fate of requests when a stream ends.
 #![cfg(not(any(loom, miri)))]
 
 mod ends;
@@ -42,7 +42,8 @@ fn two_that_dial_each_other_at_once_get_one_stream_and_lose_nothing() {
             end.qp.post_send(&SendRequest::signaled(op)).unwrap();
             end.qp.ring_send();
         }
-        let (since, mut done) = (Instant::now(), [None, None]);
+        let since = Instant::now();
+        let mut done = [None, None];
         while done.contains(&None) {
             for (done, end) in done.iter_mut().zip([&mut first, &mut second]) {
                 *done = done.take().or_else(|| end.poll());
@@ -112,14 +113,14 @@ fn fault_a8_what_is_on_its_way_to_a_port_that_ends_fails_and_its_successor_is_an
     let [mut first, mut second] = pair(&small());
     first.write(&second.memory, 64);
     assert_eq!(status(&complete(&mut first, Some(&mut second))), None);
-    // Nobody calls into the second one any more.
+    // No thread calls into the second one any more.
     first.write(&second.memory, 1 << 20);
     first.write(&second.memory, 64);
     let address = second.handle.name().address;
     drop(second);
     assert_eq!(status(&complete(&mut first, None)), Some(WcStatus::RetryExceeded));
     assert_eq!(status(&complete(&mut first, None)), Some(WcStatus::Flushed));
-    // The successor listens where the dead one did, and what was meant for that one does not reach it.
+    // The successor listens where the dead one did, and messages for that one do not reach it.
     let mut successor = End::new(&Config { port: address.port(), ..small() });
     first.qp.modify(&Transition::Reset).unwrap();
     first.connect(successor.endpoint());

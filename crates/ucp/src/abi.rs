@@ -169,7 +169,7 @@ pub(crate) struct RequestParam {
 /// `ucp_op_attr_t`: callback, user data and flags.
 pub(crate) const OP_FIELDS: u32 = 1 << 1 | 1 << 2 | 1 << 4;
 
-/// What a function that starts a request has returned.
+/// The result of a function that starts a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Started {
     /// It is complete, and there is no request.
@@ -265,7 +265,7 @@ mod tests {
         ]
     }
 
-    /// What GCC 12 makes of UCX 1.13.1's headers on x86-64.
+    /// The layout by GCC 12 of UCX 1.13.1's headers on x86-64.
     #[test]
     fn structures_are_laid_out_as_c_lays_them_out() {
         let offsets: Vec<usize> = layouts().into_iter().map(|(_, value)| value).collect();

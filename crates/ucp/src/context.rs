@@ -15,14 +15,14 @@ use crate::{
     error::{UcxError, UcxStatus, check},
 };
 
-/// How UCX is to be set up. What is not said here is as the environment (`UCX_…`) says.
+/// The set-up of UCX. Other settings come from the environment (`UCX_…`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Settings by their names without `UCX_`, such as (`TLS`, `sm,self`).
     pub settings: Vec<(&'static str, String)>,
     /// Whether [`crate::UcxWorker::wait`] sleeps until UCX wakes it; else it sleeps for a short time.
     pub wakeup: bool,
-    /// Whether the loss of a peer is told: [`crate::Event::Closed`]. UCX then leaves out transports that notice none.
+    /// Whether the loss of a peer is reported: [`crate::Event::Closed`]. UCX then leaves out transports without that.
     pub peer_failures: bool,
     /// The longest message that is sent or received.
     pub message_bytes_max: usize,
@@ -100,7 +100,8 @@ impl UcxContext {
             unused: [0; 4],
             mt_workers_shared: 1,
         };
-        let ((major, minor), mut raw) = (API_VERSION, ptr::null_mut());
+        let (major, minor) = API_VERSION;
+        let mut raw = ptr::null_mut();
         let settings_raw = settings.raw.as_ptr();
         // SAFETY: `params` is laid out as the version that is asked for has it, up to the last field of its mask;
         // it and the settings are not kept.
@@ -145,7 +146,8 @@ impl Settings {
         let text = |text: &str| {
             CString::new(text).map_err(|_| UcxError::Call { what: what.clone(), status: INVALID })
         };
-        let (name, value) = (text(name)?, text(value)?);
+        let name = text(name)?;
+        let value = text(value)?;
         // SAFETY: both are strings of C, which are copied.
         let status = unsafe {
             (self.api.ucp_config_modify)(self.raw.as_ptr(), name.as_ptr(), value.as_ptr())

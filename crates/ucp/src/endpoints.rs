@@ -54,7 +54,8 @@ mod tests {
     fn a_handle_that_was_removed_is_found_no_more() {
         let handle = |address| NonNull::new(std::ptr::without_provenance_mut(address)).unwrap();
         let mut endpoints = Endpoints::default();
-        let (first, second) = (endpoints.add(handle(64)), endpoints.add(handle(128)));
+        let first = endpoints.add(handle(64));
+        let second = endpoints.add(handle(128));
         assert_eq!(
             (endpoints.find(128), endpoints.handle(second)),
             (Some(second), Some(handle(128)))

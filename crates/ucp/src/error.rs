@@ -13,17 +13,17 @@ use crate::{
 pub struct UcxStatus(pub(crate) RawStatus);
 
 impl UcxStatus {
-    /// What the library says of it.
+    /// The library's text about it.
     #[must_use]
     pub fn text(self) -> String {
         let Ok(api) = Api::load() else { return format!("status {}", self.0) };
         // SAFETY: any number is allowed, and the text is constant or of this thread.
         let text = unsafe { (api.ucs_status_string)(self.0) };
-        // SAFETY: a string of C that nobody changes before it is copied.
+        // SAFETY: a string of C that is unchanged until it is copied.
         unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
     }
 
-    /// What may be done about it, for those that say too little.
+    /// The remedy, for errors that say too little.
     fn remedy(self) -> &'static str {
         match self.0 {
             -6 => "; UCX_TLS names no transport that both ends have: compare `ucx_info -d` on both",
@@ -57,7 +57,7 @@ pub enum UcxError {
     /// A function of the library failed.
     #[error("UCX cannot {what}: {status}")]
     Call {
-        /// What it was to do.
+        /// The task that failed.
         what: String,
         /// Its reason.
         status: UcxStatus,
@@ -67,7 +67,7 @@ pub enum UcxError {
     Wait(std::io::Error),
 }
 
-/// `status` of what was to be done, as a result.
+/// `status` of a task, as a result.
 pub(crate) fn check(what: &str, status: RawStatus) -> Result<(), UcxError> {
     match status {
         OK => Ok(()),

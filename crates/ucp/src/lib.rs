@@ -1,6 +1,6 @@
 //! Active messages of UCX, by the system's libucp, which is opened at run time.
 //!
-//! Building needs neither the library nor its headers, and a machine without it is told what to install
+//! Building needs neither the library nor its headers, and the error of a machine without it names the package
 //! ([`LibraryError`]). The part of its ABI that is used stands in `abi`, and a test compares it with what a C
 //! compiler makes of the headers, where those are installed.
 //!
@@ -16,7 +16,7 @@
 //!
 //! - Bytes that UCX reads or writes belong to the worker, from the call that names them until the request is
 //!   complete, or until the worker is destroyed.
-//! - No callback calls UCX or anything that a user gave, so none unwinds. What users see is handed out after
+//! - No callback calls UCX or anything that a user gave, so none unwinds. Results are handed out after
 //!   `ucp_worker_progress` has returned.
 //! - An endpoint's handle is used from `ucp_ep_create` to `ucp_ep_close_nbx`. The handle that comes with a message
 //!   is only compared with those of this worker.

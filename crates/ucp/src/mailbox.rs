@@ -1,4 +1,4 @@
-//! What the callbacks of UCX note down, for the worker to look at when `ucp_worker_progress` has returned.
+//! The notes of the callbacks of UCX, for the worker to look at when `ucp_worker_progress` has returned.
 //!
 //! All callbacks of a worker run inside its calls of UCX, on its thread. They take a queue out of its cell, add to it
 //! and put it back, and call nothing else.
@@ -79,7 +79,7 @@ pub(crate) unsafe extern "C" fn on_message(
     data_bytes: usize,
     param: *const AmRecvParam,
 ) -> RawStatus {
-    // SAFETY: the worker keeps its mailbox until UCX has destroyed it, and nobody has it mutably.
+    // SAFETY: the worker keeps its mailbox until UCX has destroyed it, and no other reference to it is mutable.
     let mailbox = unsafe { &*mailbox.cast::<Mailbox>() };
     // SAFETY: UCX describes each message.
     let param = unsafe { &*param };
@@ -89,7 +89,7 @@ pub(crate) unsafe extern "C" fn on_message(
         HEADER_BYTES => Some(unsafe { header.cast::<u64>().read_unaligned() }),
         _ => {
             mailbox.malformed.set(mailbox.malformed.get() + 1);
-            return OK; // nothing is kept: an announcement is turned down, and its sender is told
+            return OK; // nothing is kept: an announcement is turned down, and its sender gets an error
         }
     };
     let has = |bit| param.recv_attr & bit != 0;

@@ -111,11 +111,13 @@ impl UcxWorker {
     ///
     /// [`UcxError::Call`].
     pub fn open(context: &UcxContext) -> Result<Self, UcxError> {
-        let (api, config) = (context.0.api, &context.0.config);
+        let api = context.0.api;
+        let config = &context.0.config;
         let params =
             WorkerParams { field_mask: WORKER_FIELD_THREAD_MODE, thread_mode: THREAD_MODE_SINGLE };
         const WHAT: &str = "create a worker";
-        let (mut raw, parent) = (ptr::null_mut(), context.0.raw.as_ptr());
+        let mut raw = ptr::null_mut();
+        let parent = context.0.raw.as_ptr();
         // SAFETY: the parameters are valid up to the last field of their mask, and not kept.
         let status = unsafe { (api.ucp_worker_create)(parent, &raw const params, &raw mut raw) };
         check(WHAT, status)?;
@@ -170,7 +172,8 @@ impl UcxWorker {
     ///
     /// [`UcxError::Call`].
     pub fn address(&self) -> Result<UcxAddress, UcxError> {
-        let (mut raw, mut len) = (ptr::null_mut(), 0);
+        let mut raw = ptr::null_mut();
+        let mut len = 0;
         // SAFETY: both are written during the call.
         let status = unsafe {
             (self.api().ucp_worker_get_address)(self.raw.as_ptr(), &raw mut raw, &raw mut len)
@@ -239,7 +242,8 @@ impl UcxWorker {
         body: &[u8],
     ) -> Result<(), SendError> {
         let config = &self.context.0.config;
-        let (len_bytes, max_bytes) = (body.len(), config.message_bytes_max);
+        let len_bytes = body.len();
+        let max_bytes = config.message_bytes_max;
         if len_bytes > max_bytes {
             return Err(SendError::TooLarge { len_bytes, max_bytes });
         }
@@ -296,7 +300,7 @@ impl UcxWorker {
         }
     }
 
-    /// Lets UCX make progress, hands what it found to `sink`, and returns how many events that were.
+    /// Lets UCX make progress, hands its events to `sink`, and returns their number.
     pub fn poll(&self, sink: &mut impl FnMut(Event<'_>)) -> usize {
         // SAFETY: the worker is of this thread, and no callback of it is running.
         unsafe { (self.api().ucp_worker_progress)(self.raw.as_ptr()) };
@@ -352,7 +356,8 @@ impl UcxWorker {
 
     /// Messages that have arrived.
     fn deliver(&self, sink: &mut impl FnMut(Event<'_>)) {
-        let (mut arrived, mut bytes) = (self.mailbox.arrived.take(), self.mailbox.bytes.take());
+        let mut arrived = self.mailbox.arrived.take();
+        let mut bytes = self.mailbox.bytes.take();
         for Arrived { header, from, data } in arrived.drain(..) {
             let from = self.endpoints.borrow().find(from);
             match data {
@@ -386,7 +391,8 @@ impl UcxWorker {
         let mut body = self.buffer();
         body.resize(len, 0);
         let param = self.request(0, RequestCallback { recv: on_received });
-        let (worker, buffer) = (self.raw.as_ptr(), body.as_mut_ptr().cast());
+        let worker = self.raw.as_ptr();
+        let buffer = body.as_mut_ptr().cast();
         // SAFETY: the descriptor was kept by `on_message` and is used once; `body` stays where it is until the
         // request is complete or the worker is destroyed.
         let started = unsafe {
@@ -407,7 +413,7 @@ impl UcxWorker {
         unsafe { (self.api().ucp_am_data_release)(self.raw.as_ptr(), data) };
     }
 
-    /// Endpoints that UCX gave up are closed, and told of.
+    /// Endpoints that UCX gave up are closed and reported.
     fn close_failed(&self, sink: &mut impl FnMut(Event<'_>)) {
         for (address, status) in self.mailbox.failed.take() {
             let found = self.endpoints.borrow().find(address);
@@ -418,7 +424,7 @@ impl UcxWorker {
         }
     }
 
-    /// Closes an endpoint: what was sent by it is cancelled if UCX handles failures of peers.
+    /// Closes an endpoint: its sends are cancelled if UCX handles failures of peers.
     fn close(&self, endpoint: UcxEndpoint) {
         let Some(handle) = self.endpoints.borrow_mut().remove(endpoint) else { return };
         let flags = if self.context.0.config.peer_failures { CLOSE_FORCE } else { 0 };
@@ -458,7 +464,7 @@ impl UcxWorker {
         }
     }
 
-    /// What it counted so far.
+    /// Its counters so far.
     #[must_use]
     pub fn counts(&self) -> UcxCounts {
         let counts = self.counts.get();

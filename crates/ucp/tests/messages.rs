@@ -34,7 +34,7 @@ fn worker(tls: &str) -> UcxWorker {
     UcxWorker::open(&UcxContext::open(config(tls)).unwrap()).unwrap()
 }
 
-/// What a worker has received.
+/// The messages that a worker has received.
 #[derive(Debug, PartialEq, Eq)]
 struct Received {
     header: Option<u64>,
@@ -72,7 +72,8 @@ struct Pair {
 }
 
 fn pair(tls: &str) -> Pair {
-    let (ours, theirs) = (worker(tls), worker(tls));
+    let ours = worker(tls);
+    let theirs = worker(tls);
     let address = |worker: &UcxWorker| worker.address().unwrap().to_string().parse::<UcxAddress>();
     let to_them = ours.connect(&address(&theirs).unwrap()).unwrap();
     let to_us = theirs.connect(&address(&ours).unwrap()).unwrap();
@@ -83,7 +84,8 @@ fn pair(tls: &str) -> Pair {
 fn messages_come_back(tls: &str) {
     let Pair { ours, theirs, to_them, to_us } = pair(tls);
     for (round, len) in [0, 1, 64, 4096, 65_536, BYTES_MAX].into_iter().enumerate() {
-        let (seed, header) = (round.to_le_bytes()[0], Some(round as u64));
+        let seed = round.to_le_bytes()[0];
+        let header = Some(round as u64);
         ours.ask(to_them, header, &bytes(len, seed)).unwrap();
         let received = receive([&theirs, &ours], 1);
         assert_eq!(received, [Received { header, from: Some(to_us), body: bytes(len, seed) }]);
@@ -121,7 +123,8 @@ fn sends_that_are_not_complete_are_bounded_and_keep_their_bytes() {
     config.settings.push(("RNDV_THRESH", "1k".to_owned()));
     config.sends_max = SENDS_MAX;
     let context = UcxContext::open(config).unwrap();
-    let (ours, theirs) = (UcxWorker::open(&context).unwrap(), UcxWorker::open(&context).unwrap());
+    let ours = UcxWorker::open(&context).unwrap();
+    let theirs = UcxWorker::open(&context).unwrap();
     let to_them = ours.connect(&theirs.address().unwrap()).unwrap();
     for index in 0..SENDS_MAX {
         // The caller's bytes are gone when the call returns.
@@ -144,15 +147,15 @@ fn sends_that_are_not_complete_are_bounded_and_keep_their_bytes() {
     }
 }
 
-/// A message that is longer than the receiver takes is counted, and harms nobody.
+/// A message that is longer than the receiver takes is counted, and harms no other.
 #[test]
 fn a_message_that_is_too_long_for_its_receiver_is_turned_down() {
     if !has_ucx() {
         return;
     }
     let small = Config { message_bytes_max: 1000, ..config("sm,self") };
-    let (ours, theirs) =
-        (worker("sm,self"), UcxWorker::open(&UcxContext::open(small).unwrap()).unwrap());
+    let ours = worker("sm,self");
+    let theirs = UcxWorker::open(&UcxContext::open(small).unwrap()).unwrap();
     let to_them = ours.connect(&theirs.address().unwrap()).unwrap();
     ours.send(to_them, None, &bytes(BYTES_MAX, 0)).unwrap();
     ours.send(to_them, None, b"short").unwrap();
@@ -161,7 +164,7 @@ fn a_message_that_is_too_long_for_its_receiver_is_turned_down() {
     assert_eq!(theirs.counts().lost, 1);
 }
 
-/// Requests that have begun are ended by a deadline, although nobody answers.
+/// Requests that have begun are ended by a deadline, although no answer comes.
 #[test]
 fn a_worker_that_is_dropped_amid_a_rendezvous_ends() {
     if !has_ucx() {
@@ -169,7 +172,8 @@ fn a_worker_that_is_dropped_amid_a_rendezvous_ends() {
     }
     let config = Config { close_timeout: Duration::from_millis(20), ..config("sm,self") };
     let context = UcxContext::open(config).unwrap();
-    let (ours, theirs) = (UcxWorker::open(&context).unwrap(), UcxWorker::open(&context).unwrap());
+    let ours = UcxWorker::open(&context).unwrap();
+    let theirs = UcxWorker::open(&context).unwrap();
     let to_them = ours.connect(&theirs.address().unwrap()).unwrap();
     ours.send(to_them, None, &bytes(BYTES_MAX, 0)).unwrap();
     let begin = Instant::now();
@@ -184,11 +188,12 @@ fn a_sleeping_worker_is_woken_by_a_message() {
         return;
     }
     let Pair { ours, theirs, to_them, .. } = pair("sm,self");
-    // Wire-up is over: nothing else wakes anybody.
+    // Wire-up is over: nothing else wakes a worker.
     ours.ask(to_them, None, b"first").unwrap();
     receive([&theirs, &ours], 1);
     ours.send(to_them, None, b"second").unwrap();
-    let (begin, mut received) = (Instant::now(), 0);
+    let begin = Instant::now();
+    let mut received = 0;
     while received == 0 {
         theirs.wait(PATIENCE).unwrap();
         assert!(begin.elapsed() < PATIENCE, "it slept until its deadline");
@@ -279,7 +284,8 @@ fn bereaved(test: &str, tls: &str) -> Option<(UcxWorker, UcxEndpoint)> {
     let to_them = ours.connect(&address).unwrap();
     writeln!(input, "{}", ours.address().unwrap()).unwrap();
     ours.ask(to_them, Some(7), b"alive?").unwrap();
-    let (begin, mut answered) = (Instant::now(), false);
+    let begin = Instant::now();
+    let mut answered = false;
     while !answered {
         assert!(begin.elapsed() < PATIENCE, "no answer");
         ours.poll(&mut |event| answered |= matches!(event, Event::Message { header: Some(7), .. }));
@@ -292,9 +298,10 @@ fn bereaved(test: &str, tls: &str) -> Option<(UcxWorker, UcxEndpoint)> {
 fn who_talks_to_a_killed_process_over_tcp_is_told() {
     const THIS: &str = "who_talks_to_a_killed_process_over_tcp_is_told";
     let Some((ours, to_them)) = bereaved(THIS, "tcp,self") else { return };
-    // One send is left that nobody will take.
+    // One send is left that no peer will take.
     let _ = ours.ask(to_them, None, &bytes(BYTES_MAX, 0));
-    let (begin, mut closed) = (Instant::now(), None);
+    let begin = Instant::now();
+    let mut closed = None;
     while closed.is_none() {
         assert!(begin.elapsed() < PATIENCE, "nobody was told");
         ours.poll(&mut |event| match event {
@@ -306,7 +313,7 @@ fn who_talks_to_a_killed_process_over_tcp_is_told() {
     assert_eq!(ours.send(to_them, None, b"x"), Err(SendError::Closed));
 }
 
-/// Nobody is told over shared memory, but sends end in "full", and the worker ends.
+/// No error is reported over shared memory, but sends end in "full", and the worker ends.
 #[test]
 fn who_talks_to_a_killed_process_over_shared_memory_does_not_hang() {
     const THIS: &str = "who_talks_to_a_killed_process_over_shared_memory_does_not_hang";

@@ -1,4 +1,4 @@
-//! What the WQE readers refuse, with which error, and what the writers refuse to build.
+//! WQEs that readers refuse, each with its error, and WQEs that writers refuse to build.
 
 use copyrpc_wire::{
     ids::{Lkey, Qpn, Rkey},
@@ -70,7 +70,8 @@ fn unknown_operations_have_typed_errors() {
         "SEND_INVAL"
     );
     assert_eq!(parse(&raw_wqe(0x7f, 1, &[]), Transport::Rc), WqeError::UnknownOpcode(0x7f));
-    let (opcode, transport) = (Opcode::RdmaRead, Transport::Ud);
+    let opcode = Opcode::RdmaRead;
+    let transport = Transport::Ud;
     assert_eq!(
         parse(&raw_wqe(0x10, 1, &[]), transport),
         WqeError::WrongTransport { opcode, transport }

@@ -152,7 +152,8 @@ impl Plan {
             Piece::Inline(_) => opcode.may_inline(),
         });
         if opcode.is_atomic() {
-            let (addr, lkey) = (self.raddr.addr, Lkey::new(7));
+            let addr = self.raddr.addr;
+            let lkey = Lkey::new(7);
             self.pieces = vec![Piece::Sge(Sge { addr, lkey, len_bytes: 8 })];
         }
         let mut octowords = self.fixed_octowords();

@@ -87,7 +87,7 @@ fn package(workspace: &Workspace) -> Result<Outcome> {
     simple(workspace, &arguments)
 }
 
-/// What takes too long for every change: ignored tests whose names end in `_long`, the scenarios of
+/// Steps that take too long for every change: ignored tests whose names end in `_long`, the scenarios of
 /// the conformance suite that wrap 24-bit counters, a billion messages, and minutes of storm.
 fn long_tests(workspace: &Workspace) -> Result<Outcome> {
     let arguments = ["test", "--workspace", "--no-fail-fast", "_long", "--", "--ignored"];

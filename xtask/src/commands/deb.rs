@@ -1,4 +1,4 @@
-//! The Debian packages, built by Debian's tools from what is committed, unpacked and used.
+//! The Debian packages, built by Debian's tools from the commit, unpacked and used.
 
 use std::{
     fs,
@@ -15,7 +15,7 @@ use crate::{step::Outcome, workspace::Workspace};
 /// The longest program that is shipped (docs/releasing.md).
 const BINARY_BYTES_MAX: u64 = 10_000_000;
 
-/// Builds the packages and looks at what is in them.
+/// Builds the packages and inspects their contents.
 pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     let is_there = |tool: &str| {
         Command::new(tool)
@@ -31,7 +31,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     let folder = workspace.target_dir("deb");
     let source = folder.join("copyrpc");
     export(workspace, "HEAD", &source)?;
-    // What is built stays for the next time.
+    // The build stays for the next time.
     let built = folder.join("target");
     fs::create_dir_all(&built).context("cannot make the target folder")?;
     symlink(&built, source.join("target")).context("cannot link the target folder")?;

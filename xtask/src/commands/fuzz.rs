@@ -1,6 +1,6 @@
 //! A short run of every fuzz target: long enough to catch a target that rots.
 //!
-//! Each starts from `fuzz/seeds/TARGET`, if it exists, and forgets what it learns; an input that
+//! Each starts from `fuzz/seeds/TARGET`, if it exists, and keeps no corpus; an input that
 //! crashes stays in `fuzz/artifacts/TARGET`, and cargo-fuzz prints how to run it again.
 
 use std::{
@@ -15,7 +15,7 @@ use anyhow::{Context, Result, ensure};
 use super::{cargo, for_each, has_tool, rendered, run as run_command, width};
 use crate::{step::Outcome, workspace::Workspace};
 
-/// Seconds per target when nobody asks for more.
+/// Seconds per target by default.
 pub(crate) const SECONDS_DEFAULT: u32 = 20;
 
 /// Runs every file of `fuzz/fuzz_targets` for `seconds`.

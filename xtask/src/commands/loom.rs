@@ -14,7 +14,8 @@ use crate::{
 
 /// Runs the loom tests of every crate.
 pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
-    let (mut crates, mut passed) = (0, 0);
+    let mut crates = 0;
+    let mut passed = 0;
     for member in workspace.members.iter().filter(|member| !member.loom_tests().is_empty()) {
         let tests = run_tests(command(workspace, member))?;
         ensure!(tests > 0, "the loom tests of {} are empty under --cfg loom", member.package);

@@ -47,7 +47,7 @@ fn has_tool(workspace: &Workspace, arguments: &[&str]) -> bool {
     probe.status().is_ok_and(|status| status.success())
 }
 
-/// Sets `key` unless whoever called us has.
+/// Sets `key` unless the caller's environment has it.
 fn env_default(command: &mut Command, key: &str, value: &str) {
     if env::var_os(key).is_none() {
         command.env(key, value);

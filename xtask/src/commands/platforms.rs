@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use super::{cannot_start, cargo, run as run_command};
 use crate::{step::Outcome, workspace::Workspace};
 
-/// What RDMA clusters are made of.
+/// The targets of RDMA clusters.
 const TARGETS: [&str; 2] = ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"];
 
 /// `cargo check` of all targets, without linking, so that no foreign linker is needed.

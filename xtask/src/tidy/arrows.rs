@@ -1,4 +1,5 @@
-//! A crate depends only on what stands left of it in its own row, or in a lower row. So do its tests.
+//! A crate depends only on what stands left of it in its own row, or in a lower row. So do its tests. No crate of the
+//! product depends on the laboratory, but in its tests.
 
 use super::{Finding, tree::Tree};
 use crate::workspace::{Dependency, Member};
@@ -11,6 +12,24 @@ const ROWS: [&[&str]; 5] = [
     &["measure", "bench", "kv", "sim"],
     &["copyrpc", "uverbs", "preload", "cli", "capi"],
 ];
+
+/// Crates that no service links: rivals, measurements, models, and stand-ins that tests run on.
+const LABORATORY: [&str; 11] = [
+    "conformance",
+    "ucp",
+    "erpc",
+    "scalerpc",
+    "protocols",
+    "measure",
+    "bench",
+    "kv",
+    "sim",
+    "uverbs",
+    "preload",
+];
+
+/// The only crate besides that links them: its commands measure and simulate.
+const LABORATORY_USER: &str = "cli";
 
 /// The only crates that may erase error types.
 const ANYHOW_USERS: [&str; 2] = ["cli", "xtask"];
@@ -37,6 +56,10 @@ pub(crate) fn check(members: &[Member], tree: &Tree) -> Vec<Finding> {
                 let problem = format!("`{from}` depends on `anyhow`");
                 report(line, problem, "define an error enum for each operation");
             }
+            if !dependency.is_dev && leaks(from, short(&dependency.package)) {
+                let problem = format!("`{from}` links `{}`", short(&dependency.package));
+                report(line, problem, "keep the laboratory out of what services link");
+            }
             if is_member(members, dependency) && !is_allowed(from, dependency) {
                 let problem = format!("`{from}` depends on `{}`", short(&dependency.package));
                 report(line, problem, "depend only on crates to the left or in a lower row");
@@ -56,6 +79,11 @@ fn is_allowed(from: &str, dependency: &Dependency) -> bool {
         (Some(from), Some(to)) => to < from,
         _ => false, // xtask stands alone: it must build when nothing else does
     }
+}
+
+/// Whether a crate of the product depends on one of the laboratory.
+fn leaks(from: &str, to: &str) -> bool {
+    LABORATORY.contains(&to) && from != LABORATORY_USER && !LABORATORY.contains(&from)
 }
 
 /// Row and place in the row.
@@ -92,6 +120,7 @@ mod tests {
             } else {
                 format!("copyrpc-{package}")
             },
+            is_dev: false,
         };
         Member {
             package: format!("copyrpc-{name}"),
@@ -126,6 +155,18 @@ mod tests {
             problems(&members),
             ["2: `wire` depends on `memory`", "1: `memory` depends on `ipc`"]
         );
+    }
+
+    #[test]
+    fn the_product_links_no_laboratory() {
+        let erpc = member("erpc", &[]);
+        let protocols = member("protocols", &["erpc"]);
+        let mut daemon = member("daemon", &["erpc"]);
+        let cli = member("cli", &["protocols"]);
+        assert_eq!(problems(&[erpc, protocols, cli]), [""; 0]);
+        assert_eq!(problems(std::slice::from_ref(&daemon)), ["1: `daemon` links `erpc`"]);
+        daemon.dependencies[0].is_dev = true;
+        assert_eq!(problems(&[daemon]), [""; 0]);
     }
 
     #[test]

@@ -63,7 +63,7 @@ fn siblings(
     (pair[0] != pair[1]).then_some(pair)
 }
 
-/// What the paths `crate::…`, `super::…` and `self::…` outside of tests name, with their lines.
+/// The modules that the paths `crate::…`, `super::…` and `self::…` outside of tests name, with their lines.
 fn targets(module: &Module, file: &RustFile) -> Vec<(Module, usize)> {
     let mut targets = Vec::new();
     for index in tokens(file) {
@@ -125,7 +125,7 @@ fn cycles(edges: &Edges) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (from, targets) in edges {
         for (to, (path, line)) in targets {
-            // Each cycle is told once, at the edge from its first module.
+            // Each cycle is reported once, at the edge from its first module.
             if let Some(way) = way(edges, to, from)
                 && way.iter().all(|module| from <= module)
             {

@@ -16,7 +16,8 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
 fn check_file(file: &RustFile) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut report = |index: usize, what: &str, remedy| {
-        let (path, line) = (file.path.clone(), file.tokens[index].line);
+        let path = file.path.clone();
+        let line = file.tokens[index].line;
         let problem = format!("{what} outside crate `memory`");
         findings.push(Finding { path, line, rule: RULE, problem, remedy });
     };

@@ -116,7 +116,7 @@ fn targets(line: &str) -> impl Iterator<Item = &str> {
     inline.chain(definition.and_then(|(_, target)| target.split(' ').next()))
 }
 
-/// What `#...` may name: headings as GitHub slugs them, and explicit `id="..."`.
+/// The anchors that `#...` may name: headings as GitHub slugs them, and explicit `id="..."`.
 fn anchors(text: &str) -> HashSet<String> {
     let mut anchors = HashSet::new();
     let mut is_code = false;

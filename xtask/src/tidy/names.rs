@@ -25,7 +25,7 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
     let shared: BTreeSet<&str> = table.iter().map(|(name, _)| name.as_str()).collect();
     let mut findings = Vec::new();
     for (name, crates) in definitions.iter().filter(|(name, _)| !shared.contains(name.as_str())) {
-        // Each crate's definition is told, behind the first.
+        // Each crate's definition but the first is reported.
         let mut places = crates.values();
         let Some((first, line)) = places.next() else { continue };
         for (path, at) in places {
@@ -37,7 +37,8 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
     for (name, line) in &table {
         if definitions.get(name).is_none_or(|crates| crates.len() < 2) {
             let problem = format!("no two crates define `{name}`");
-            let (path, remedy) = (PathBuf::from(TABLE), "remove it from the table");
+            let path = PathBuf::from(TABLE);
+            let remedy = "remove it from the table";
             findings.push(Finding { path, line: *line, rule: RULE, problem, remedy });
         }
     }

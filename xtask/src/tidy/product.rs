@@ -1,4 +1,4 @@
-//! The product code of each crate: its sources without what is compiled for tests alone.
+//! The product code of each crate: its sources without code for tests alone.
 
 use std::{
     collections::BTreeSet,

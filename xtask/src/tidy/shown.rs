@@ -1,4 +1,4 @@
-//! What documents show in code exists: commands of `cargo`, with their packages and targets, files, and
+//! Code in documents names existing things: commands of `cargo`, with their packages and targets, files, and
 //! paths of Rust items.
 
 use std::{collections::HashSet, path::Path};
@@ -56,7 +56,7 @@ impl<'a> Known<'a> {
         Self { members, tree, tokens: tokens.map(|token| token.text.as_str()).collect() }
     }
 
-    /// What does not exist of that which `code` names.
+    /// The missing thing that `code` names.
     fn problem(&self, code: &str) -> Option<String> {
         if let Some(arguments) = code.strip_prefix("cargo ") {
             let words = arguments.split_whitespace().take_while(|word| !["--", "#"].contains(word));
@@ -98,6 +98,10 @@ impl<'a> Known<'a> {
         let is_member = |package: &&str| self.members.iter().any(|m| m.package == *package);
         if let Some(package) = packages().find(|package| !is_member(package)) {
             return Some(format!("no package `{package}`"));
+        }
+        if let Some(folder) = given("--path").find(|folder| !self.tree.contains(Path::new(folder)))
+        {
+            return Some(format!("no folder `{folder}`"));
         }
         let is_meant =
             |m: &&Member| packages().next().is_none() || packages().any(|p| p == m.package);
@@ -154,6 +158,7 @@ mod tests {
             "cargo bench -p copyrpc-b --bench cost -- --shape NAME",
             "cargo bench --bench cost",
             "cargo build --release",
+            "cargo install --locked --path crates/a",
             "cargo xtask",
             "cargo xtask fuzz --seconds 60",
             "crates/a",
@@ -180,6 +185,7 @@ mod tests {
             ("cargo test -p copyrpc-a --test some", "no `--test some`"),
             ("cargo test -p copyrpc-b --test all", "no `--test all`"),
             ("cargo bench --bench speed", "no `--bench speed`"),
+            ("cargo install --path crates/c", "no folder `crates/c`"),
             ("cargo run --example hello", "no `--example hello`"),
             ("cargo xtask tiddy", "error: unrecognized subcommand 'tiddy'"),
             ("cargo xtask fuzz --minutes 1", "error: unexpected argument '--minutes' found"),

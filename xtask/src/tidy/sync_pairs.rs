@@ -90,7 +90,8 @@ fn mentions(file: &RustFile) -> impl Iterator<Item = Mention<'_>> {
 /// The orderings of the first operation at or below `line` that has one stronger than `Relaxed`.
 fn orderings(file: &RustFile, line: usize) -> Vec<&Token> {
     let mut found = Vec::new();
-    let (mut lines, mut last_line) = (0, 0);
+    let mut lines = 0;
+    let mut last_line = 0;
     let below = file.tokens.iter().enumerate().filter(|(_, token)| token.line >= line);
     for (index, token) in below {
         if token.line != last_line {

@@ -57,7 +57,8 @@ fn check_text(path: &Path, text: &str) -> Vec<Finding> {
             let single = word.strip_suffix('s').unwrap_or(&word);
             let banned = WORDS.iter().find(|(banned, _)| *banned == word || *banned == single);
             if let Some((_, remedy)) = banned {
-                let (path, problem) = (path.to_path_buf(), format!("`{word}` is no name here"));
+                let path = path.to_path_buf();
+                let problem = format!("`{word}` is no name here");
                 findings.push(Finding { path, line: number, rule: RULE, problem, remedy });
             }
         }
@@ -92,7 +93,8 @@ fn check_types(file: &RustFile) -> Vec<Finding> {
         .filter(|(index, _)| DEFINES.contains(&file.at(index - 1)));
     let banned = names.filter_map(|(_, token)| {
         let (_, remedy) = TYPES.iter().find(|(name, _)| *name == token.text)?;
-        let (path, problem) = (file.path.clone(), format!("`{}` names a type", token.text));
+        let path = file.path.clone();
+        let problem = format!("`{}` names a type", token.text);
         Some(Finding { path, line: token.line, rule: RULE, problem, remedy })
     });
     banned.collect()

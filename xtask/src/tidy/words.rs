@@ -57,7 +57,8 @@ fn check_text(path: &Path, text: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (index, line) in text.lines().enumerate() {
         let mut report = |word: &str, remedy| {
-            let (path, line) = (path.to_path_buf(), index + 1);
+            let path = path.to_path_buf();
+            let line = index + 1;
             findings.push(Finding { path, line, rule: RULE, problem: format!("`{word}`"), remedy });
         };
         for word in NOTES.iter().filter(|word| has_word(line, word)) {

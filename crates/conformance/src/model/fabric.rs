@@ -339,7 +339,8 @@ impl Fabric {
     fn execute(&mut self, id: u32, request: &Request) -> Outcome {
         use WcStatus::{LocalProtection, RemoteAccess, RetryExceeded};
         let Some(pair) = self.pairs.get(&id) else { return Outcome::NotReady };
-        let (pd, transport) = (pair.pd, pair.transport);
+        let pd = pair.pd;
+        let transport = pair.transport;
         let (peer, key) = request.to.unwrap_or((pair.peer, 0));
         self.sender = request.to.map(|_| verbs::Source {
             qpn: Qpn::from_low_bits(id),
@@ -361,7 +362,8 @@ impl Fabric {
             let is_blind = self.is(Mutant::DeathUnnoticed);
             return if is_blind { Outcome::NotReady } else { Outcome::Failed(RetryExceeded) };
         };
-        let (remote_pd, rights) = (remote.pd, remote.access);
+        let remote_pd = remote.pd;
+        let rights = remote.access;
         let key = if self.is(Mutant::AccessKeyIgnored) { remote.key } else { key };
         if transport == Transport::Dci && (remote.transport, remote.key) != (Transport::Dct, key) {
             return Outcome::Failed(RemoteAccess);

@@ -291,7 +291,7 @@ mod threads {
     crate::for_each_scenario!(crate::suite_mode, threads, open, MODEL);
 }
 
-/// A broken NIC fails the scenario that is about what it breaks.
+/// A broken NIC fails the scenario about its defect.
 #[test]
 fn the_suite_kills_its_mutants() {
     let testbed = Testbed { deadline: Duration::from_millis(300), ..MODEL };

@@ -39,7 +39,7 @@ pub(super) enum Mutant {
     WriteImmScatters,
     /// Datagrams are delivered whatever their key.
     QueueKeyIgnored,
-    /// Targets serve whoever asks.
+    /// Targets serve any sender.
     AccessKeyIgnored,
     /// A queue never signals by itself.
     NoSignalOfItsOwn,

@@ -1,4 +1,4 @@
-//! What a program asks of an endpoint: calls, answers, cancellations.
+//! Commands of a program to an endpoint: calls, answers, cancellations.
 
 use core::time::Duration;
 
@@ -9,7 +9,7 @@ use verbs::Nic;
 use super::{Endpoint, Pending, ns};
 use crate::{CallError, Handler, ReplyError, SessionId, Token, session::Role};
 
-/// What a call is, besides its body.
+/// The arguments of a call, besides its body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
     /// Names the handler: 0 to 254.
@@ -78,7 +78,7 @@ impl<N: Nic> Endpoint<N> {
             Role::Server(_) => return Err((CallError::NoSession, body)),
         };
         let request_bytes = u32::try_from(body.len()).unwrap_or(u32::MAX);
-        // What an earlier call left is overwritten: see `receive_answer`.
+        // Bytes of an earlier call are overwritten: see `receive_answer`.
         let response = self.spare.pop().unwrap_or_default();
         let pending = Pending { cookie: call.cookie, request: body, response, is_told: false };
         let key = match self.calls.insert(pending) {
@@ -164,7 +164,7 @@ impl<N: Nic> Endpoint<N> {
         handler.ended(self, cookie, status, was_sent);
     }
 
-    /// Nobody needs the bytes of the call any more.
+    /// The bytes of the call are not needed any more.
     pub(super) fn forget(&mut self, call: Key) {
         if let Some(Pending { request, response, .. }) = self.calls.remove(call) {
             self.keep(request);

@@ -53,7 +53,8 @@ impl<N: Nic> Endpoint<N> {
 
     /// Asks the server for a session, under a number and a token that no session had before.
     fn ask(&mut self, key: Key) {
-        let (numbers, now_ns) = (self.numbers, self.now_ns);
+        let numbers = self.numbers;
+        let now_ns = self.now_ns;
         let Some(session) = self.sessions.get_mut(key) else { return };
         let Some(asking) = &mut session.asking else { return };
         asking.deadline_ns = now_ns.saturating_add(ns(asking.options.timeout));
@@ -65,7 +66,7 @@ impl<N: Nic> Endpoint<N> {
         session.token = RandomState::new().hash_one(now_ns);
     }
 
-    /// Ends a session. Its calls end with [`Status::Cancelled`], and the peer is told.
+    /// Ends a session. Its calls end with [`Status::Cancelled`], and the peer is notified.
     pub fn disconnect(&mut self, session: SessionId, handler: &mut impl Handler<N>) {
         let key = session.0;
         if let Some(session) = self.sessions.get(key) {
@@ -144,7 +145,7 @@ impl<N: Nic> Endpoint<N> {
     }
 
     /// A client asks for a session. The answer goes to the port that it names, at the address that it has:
-    /// names of hosts are not resolved, and nobody can have a third one answered.
+    /// names of hosts are not resolved, and no sender can have a third one answered.
     fn receive_connect(&mut self, packet: Management, from: IpAddr) {
         let to = SocketAddr::new(from, packet.client.udp_port);
         let outcome = self.accept(&packet, from);
@@ -229,7 +230,7 @@ impl<N: Nic> Endpoint<N> {
         handler.connected(self, SessionId(key));
     }
 
-    /// A client ends a session. It is told so, also if that has happened before.
+    /// A client ends a session. It gets a confirmation, also if that has happened before.
     fn receive_disconnect(
         &mut self,
         packet: Management,

@@ -199,7 +199,7 @@ impl<N: Nic> Endpoint<N> {
         }
     }
 
-    /// Latest time that a poll was told.
+    /// Latest time of a poll.
     #[must_use]
     pub fn now_ns(&self) -> u64 {
         self.now_ns
@@ -209,7 +209,7 @@ impl<N: Nic> Endpoint<N> {
         self.nic.port().link == LinkLayer::Ethernet || self.geometry.link() == Link::Roce
     }
 
-    /// Takes what has arrived, calls back, and sends what is to be sent. Returns how many packets and
+    /// Takes arrivals, calls back, and sends. Returns how many packets and
     /// management packets there were. From inside a callback it does nothing and returns 0.
     pub fn poll(&mut self, now_ns: u64, handler: &mut impl Handler<N>) -> usize {
         if self.is_polling.replace(true) {

@@ -10,7 +10,7 @@ use crate::{
     session::{ClientSide, Role, Session},
 };
 
-/// What a session's turn ended with.
+/// The end of a session's turn.
 enum Turn {
     /// It has nothing more to send.
     Idle,
@@ -60,7 +60,8 @@ impl<N: Nic> Endpoint<N> {
 
     fn turn(&mut self, key: Key) -> Turn {
         let Self { sessions, calls, datagrams, geometry, config, stats, now_ns, .. } = self;
-        let (link, now_ns) = (geometry.link(), *now_ns);
+        let link = geometry.link();
+        let now_ns = *now_ns;
         let Some(Session { role, remote: Some(remote), .. }) = sessions.get_mut(key) else {
             return Turn::Idle;
         };
@@ -109,7 +110,7 @@ fn waits(client: &ClientSide, now_ns: u64) -> Option<u64> {
     control.pace.wait_until_ns(now_ns)
 }
 
-/// Notes when a packet left, and what it takes of the rate.
+/// Notes when a packet left, and its share of the rate.
 fn note_sent(client: &mut ClientSide, header: &Header, bytes: u32, now_ns: u64) {
     let Some(control) = &mut client.control else { return };
     let slot = usize::try_from(header.req_num % WINDOW as u64).unwrap_or(0);

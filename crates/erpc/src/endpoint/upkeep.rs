@@ -1,4 +1,4 @@
-//! What time asks for: deadlines, packets that are sent again, peers that are silent.
+//! Work by time: deadlines, packets that are sent again, peers that are silent.
 
 use proto::erpc::management::Operation;
 use slots::Key;
@@ -40,7 +40,7 @@ fn is_due(at_ns: &mut u64, every_ns: u64, now_ns: u64) -> bool {
     is_due
 }
 
-/// What the silence of a peer asks for.
+/// The reaction to the silence of a peer.
 enum Silence {
     Nothing,
     Ask,
@@ -184,7 +184,7 @@ impl<N: Nic> Endpoint<N> {
         1
     }
 
-    /// The queue pair failed: what was on its way is lost, which retransmission makes good.
+    /// The queue pair failed: packets on their way are lost, which retransmission makes good.
     fn restart(&mut self, handler: &mut impl Handler<N>) {
         self.stats.restarts += 1;
         if self.datagrams.restart(&self.nic).is_err() {

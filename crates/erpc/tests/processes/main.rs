@@ -82,7 +82,7 @@ impl Program {
     }
 }
 
-/// Serves until it is killed, or nobody has asked for long.
+/// Serves until it is killed, or no call came for long.
 fn serve(fabric: &str) {
     let mut endpoint = open(fabric, env::var(ADDRESS).unwrap().parse().unwrap());
     let mut program = Program::default();

@@ -39,7 +39,8 @@ fn messages_of_every_size_come_back() {
         let (mut client, mut server, session) =
             pair_on(&softnic::Config { link, ..soft() }, config());
         let geometry = client.endpoint.geometry();
-        let (data, max) = (geometry.data_bytes() as usize, geometry.msg_bytes_max() as usize);
+        let data = geometry.data_bytes() as usize;
+        let max = geometry.msg_bytes_max() as usize;
         assert_eq!(data, if link == LinkLayer::InfiniBand { 3824 } else { 968 });
         let lens = [0, 1, 32, 204, 205, data - 1, data, data + 1, 65_536, 1 << 20, max];
         echo(&mut client, &mut server, session, &lens);

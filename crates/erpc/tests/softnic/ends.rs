@@ -90,7 +90,7 @@ fn request(token: u64, to: &Node, qpn: u32) -> Management {
     Management { operation: Operation::ConnectRequest, refusal: None, token, client, server }
 }
 
-/// What a server answers to one management packet.
+/// The answer of a server to one management packet.
 fn answer(server: &mut Node, socket: &UdpSocket, packet: &Management) -> Management {
     socket.set_read_timeout(Some(Duration::from_millis(2))).unwrap();
     let client = SessionEnd { udp_port: socket.local_addr().unwrap().port(), ..packet.client };

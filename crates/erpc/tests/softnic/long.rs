@@ -25,7 +25,8 @@ struct Bits(Vec<u64>);
 impl Bits {
     /// Whether it was not set before.
     fn set(&mut self, at: u64) -> bool {
-        let (word, bit) = (at as usize / 64, 1 << (at % 64));
+        let word = at as usize / 64;
+        let bit = 1 << (at % 64);
         if self.0.len() <= word {
             self.0.resize(2 * word + 1, 0);
         }
@@ -35,7 +36,7 @@ impl Bits {
     }
 }
 
-/// Either side: what it has served, and what it was answered.
+/// Either side: the calls that it has served, and the answers that it got.
 #[derive(Default)]
 struct Counting {
     executed: Bits,
@@ -44,7 +45,7 @@ struct Counting {
     answers: u64,
 }
 
-/// What a call says: its number, and words that follow from it.
+/// The body of a call: its number, and words that follow from it.
 fn words(number: u64) -> [u64; WORDS] {
     std::array::from_fn(|at| number.wrapping_mul(at as u64 * 2 + 1))
 }
@@ -57,7 +58,7 @@ fn bytes(words: [u64; WORDS]) -> [u8; WORDS * 8] {
     bytes
 }
 
-/// What the server answers.
+/// The answer of the server.
 fn answer(number: u64) -> [u8; WORDS * 8] {
     bytes(words(number).map(|word| !word))
 }
@@ -79,7 +80,7 @@ impl Handler<Lossy> for Counting {
     }
 }
 
-/// What a run counted.
+/// The counters of a run.
 struct Counts {
     took: Duration,
     lost: u64,
@@ -101,10 +102,13 @@ fn run(calls: u64, lost_per_ten_million: u64) -> Counts {
     }
     client.loss.per_ten_million.set(lost_per_ten_million);
     server.loss.per_ten_million.set(lost_per_ten_million);
-    let (mut caller, mut counting) = (Counting::default(), Counting::default());
-    // Real time from here on: what is lost is sent again after real milliseconds.
-    let (start, start_ns) = (Instant::now(), now_ns());
-    let (mut last, mut made) = ((start, 0), 0);
+    let mut caller = Counting::default();
+    let mut counting = Counting::default();
+    // Real time from here on: lost packets are sent again after real milliseconds.
+    let start = Instant::now();
+    let start_ns = now_ns();
+    let mut last = (start, 0);
+    let mut made = 0;
     while caller.answers < calls {
         while made < calls && made - caller.answers < IN_FLIGHT {
             call(&mut client, sessions[made as usize % SESSIONS], made);
@@ -119,7 +123,8 @@ fn run(calls: u64, lost_per_ten_million: u64) -> Counts {
         assert!(last.0.elapsed() < PATIENCE, "nothing is answered after {} calls", last.1);
     }
     assert_eq!((counting.served, caller.answers), (calls, calls));
-    let (ours, theirs) = (client.endpoint.stats(), server.endpoint.stats());
+    let ours = client.endpoint.stats();
+    let theirs = server.endpoint.stats();
     assert_eq!(ours.failures + theirs.failures, 0, "no session failed");
     Counts {
         took: start.elapsed(),
@@ -164,7 +169,7 @@ fn many_calls_over_a_network_that_loses_one_percent_run_once_long() {
     println!("{:?}", counts.took);
 }
 
-/// What losses cost. Prints a table.
+/// Prints a table of the cost of losses.
 #[test]
 #[ignore = "long: a minute; `cargo xtask ci --full` runs it"]
 fn calls_survive_every_loss_from_one_in_ten_million_to_one_percent_long() {

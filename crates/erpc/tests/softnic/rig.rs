@@ -17,11 +17,11 @@ use crate::lossy::{Losing, Loss, Lossy};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What one poll adds to the time that endpoints are told: a machine that stalls expires nothing.
+/// The time that one poll adds to the clock of endpoints: a machine that stalls expires nothing.
 const POLL: Duration = Duration::from_micros(10);
 
 thread_local! {
-    /// The time that the endpoints of a test are told.
+    /// The clock of the endpoints of a test.
     static NOW: Cell<Duration> = const { Cell::new(Duration::from_secs(1)) };
 }
 
@@ -111,7 +111,7 @@ pub(crate) fn soft() -> softnic::Config {
     softnic::Config { fabric, ..softnic::Config::default() }
 }
 
-/// An address whose port nobody has: the tests do not compete for the original's 32.
+/// An address whose port is free: the tests do not compete for the original's 32.
 pub(crate) fn free_address() -> std::net::SocketAddr {
     std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
@@ -190,7 +190,7 @@ pub(crate) fn until(nodes: &mut [&mut Node], mut is_done: impl FnMut(&[&mut Node
     }
 }
 
-/// Time passes in which nobody looks.
+/// Time passes without a poll.
 pub(crate) fn pass(duration: Duration) {
     NOW.set(NOW.get() + duration);
 }

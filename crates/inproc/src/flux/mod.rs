@@ -197,7 +197,7 @@ where
     };
     let state = |number| {
         let state = ReceiverState::with_alarm(lanes, alarm(number));
-        state.join(); // any node may open a lane at any time, so nobody is ever the last
+        state.join(); // any node may open a lane at any time, so no node is ever the last
         Arc::new(state)
     };
     let receivers = (0..config.nodes).map(state).collect();

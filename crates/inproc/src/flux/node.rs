@@ -230,7 +230,7 @@ impl<Q, R, U, D: Discipline> Node<Q, R, U, D> {
 
 impl<Q, R, U, D: Discipline> Drop for Node<Q, R, U, D> {
     fn drop(&mut self) {
-        // First no more requests, then word to everybody: a lane that ends. Who has sent something
+        // First no more requests, then word to all nodes: a lane that ends. A node that has sent something
         // in between finds that out from the lane.
         self.inlet.close();
         for (number, peer) in self.peers.iter_mut().enumerate().filter(|(n, _)| *n != self.number) {

@@ -7,11 +7,11 @@
 //! ```
 //!
 //! Producers never contend with each other for a slot, and one that stops in the middle of anything
-//! holds up nobody. The receiver looks at lanes that are or were just active: an idle lane costs it
+//! delays no other. The receiver looks at lanes that are or were just active: an idle lane costs it
 //! nothing, 64 idle lanes one load. A lane that ran empty stays in the round for [`LINGER_LOOKS`] more
 //! looks, so that a caller who answers at once does not set and clear its bit each time.
 //!
-//! Per send on a busy lane: the ring's own cost, one barrier and one load of a line that nobody writes.
+//! Per send on a busy lane: the ring's own cost, one barrier and one load of a line without a writer.
 //! Per send on a resting lane: one fetch-or more, and a wake-up if the receiver sleeps.
 //!
 //! Producers come and go: a lane is free again when the receiver has taken the last item of a producer

@@ -26,7 +26,7 @@ pub(crate) enum Polled<T> {
 /// The consumer of all lanes.
 pub struct Receiver<T, D: Discipline> {
     state: Arc<ReceiverState<T, D>>,
-    /// By lane; none where nobody is connected, or nobody has sent yet.
+    /// By lane; none where no sender is connected, or none has sent yet.
     lanes: Vec<Lane<T, D>>,
     /// The lane that the round continues with.
     cursor: usize,
@@ -58,7 +58,7 @@ impl<T, D: Discipline> Receiver<T, D> {
         }
     }
 
-    /// Waits until there may be something to receive, or nobody is left to send; false if the deadline (in nanoseconds of
+    /// Waits until there may be something to receive, or no sender is left; false if the deadline (in nanoseconds of
     /// `os::clock`) passed or a signal came before.
     pub fn wait(&mut self, deadline_ns: u64) -> bool {
         let state = &*self.state;
@@ -100,7 +100,7 @@ impl<T, D: Discipline> Receiver<T, D> {
         self.state.lanes().free.push(lane);
     }
 
-    /// From now on senders are told that nobody receives.
+    /// From now on senders learn that there is no receiver.
     pub(crate) fn close(&self) {
         self.state.is_closed.store(true, Ordering::Relaxed);
     }
@@ -128,7 +128,7 @@ impl<T, D: Discipline> Receiver<T, D> {
 
     fn visit(&mut self, lane: usize) -> Option<Polled<T>> {
         if lane >= self.lanes.len() {
-            self.state.ready.rest(lane); // a bell: whoever has one looks after us
+            self.state.ready.rest(lane); // a bell: its sender looks after us
             return None;
         }
         if self.lanes[lane].consumer.is_none() {

@@ -87,7 +87,7 @@ impl<T, D: Discipline> fmt::Debug for Connector<T, D> {
     }
 }
 
-/// One producer with its lane. Dropping it hangs up: the receiver gets what was sent.
+/// One producer with its lane. Dropping it hangs up: the receiver gets the items that were sent.
 pub struct Sender<T, D: Discipline> {
     state: Arc<ReceiverState<T, D>>,
     /// None only while dropping.

@@ -8,7 +8,7 @@
 //!
 //! A client has at most `calls_max` calls in flight, and its response lane has room for as many: a
 //! response never fails, in whatever order the server answers. Clients come and go; the lanes of one
-//! that left serve the next. What the server still owes to a client that left is dropped when it
+//! that left serve the next. A reply that the server still owes to a client that left is dropped when it
 //! answers: a lane's *visit* tells two clients of one lane apart.
 //!
 //! Cost: as two sends of [`crate::mpsc`] per call.

@@ -39,7 +39,7 @@ impl<T, D: Discipline> Consumer<T, D> {
         self.ring.capacity_items
     }
 
-    /// Whether the producer is gone. Ask *before* the pop that finds nothing: what was pushed before
+    /// Whether the producer is gone. Ask *before* the pop that finds nothing: items that were pushed before
     /// the hang-up can still be popped, so "gone, and then empty" is the end.
     #[must_use]
     pub fn is_disconnected(&self) -> bool {
@@ -111,7 +111,7 @@ impl<T, D: Discipline> Consumer<T, D> {
     }
 
     /// Up to `max_items` of the oldest items, as an iterator that moves them out. Their slots go back
-    /// to the producer together, when the batch is dropped; what was not iterated stays queued.
+    /// to the producer together, when the batch is dropped; items that were not iterated stay queued.
     #[inline]
     pub fn batch(&mut self, max_items: usize) -> Batch<'_, T, D> {
         let remaining = self.ready_items(max_items).min(max_items);

@@ -1,4 +1,4 @@
-//! Free slots, told by the consumer a batch at a time.
+//! Free slots, announced by the consumer a batch at a time.
 //!
 //! A consumer that stores its position after each item moves that line once per item whenever the
 //! producer waits for room. So it stores after each *batch*, an eighth of a lap. Credit then lags the

@@ -64,7 +64,8 @@ impl Rules for FastForward {
             return until;
         }
         // The last of the free slots, by bisection: `tail..low` is free, `high - 1` is not.
-        let (mut low, mut high) = (0, far);
+        let mut low = 0;
+        let mut high = far;
         while low < want && high - low > 1 {
             let middle = usize::midpoint(low, high);
             match Self::is_free(ring, tail.wrapping_add(middle - 1)) {

@@ -9,7 +9,7 @@ use super::{
     ring::{Ring, Rules},
 };
 
-/// Two free-running indices, each written by one side; each side remembers what it last read of the
+/// Two free-running indices, each written by one side; each side remembers its last read of the
 /// other's (Lamport 1977, with the cached indices and batched credit of MCRingBuffer).
 ///
 /// ```text

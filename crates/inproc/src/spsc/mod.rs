@@ -25,7 +25,7 @@
 //! | 64 B, round trip, ns | 203 (202 to 205) | 1.01 to 1.03 | 841 (810 to 857) | 1.05 to 1.18 |
 //!
 //! A push and a pop of 8 bytes, with the loop and the check around them, take 44 instructions (callgrind,
-//! one thread), those of `rtrb` 49; asking for lines ahead is 7 of the 44. What brought something:
+//! one thread), those of `rtrb` 49; asking for lines ahead is 7 of the 44. Gains:
 //!
 //! - *Asking for lines ahead*, by both ends. Far, one by one: 8 B 180 → 365 M/s. The producer alone
 //!   gained nothing, the consumer alone a third: each then waits for the other.
@@ -33,7 +33,7 @@
 //!   index takes its line there and back, and a closer consumer finds fewer items per look (four of 64 B). Items
 //!   of 8 bytes lost by it near, 545 → 361, so they have none.
 //!
-//! What limits single items near is not the number of instructions: variants that differ in one store, or in
+//! The limit of single items near is not the number of instructions: variants that differ in one store, or in
 //! where the compiler puts a branch, made 350 to 860 M/s of 8 bytes, by whether they settle with the queue
 //! long or short. Which of the two a variant settles in, nothing that was tried explains.
 //!

@@ -16,7 +16,7 @@ use super::{
 ///
 /// This is the shape of a ring that a NIC or another process writes, and whose slots the consumer
 /// cannot or should not touch. A stamp says only "item `p` is here": it cannot say that item
-/// `p - slots` was taken out, because nobody but the producer writes it. **A ring of stamps alone has
+/// `p - slots` was taken out, because only the producer writes it. **A ring of stamps alone has
 /// no full check**, and loses items when the producer laps the consumer. So credit flows back, and
 /// the producer stops at `credit + slots`, where slots leave room for the lag of the credit.
 ///

@@ -8,7 +8,7 @@ use super::{Discipline, Full, ring::Ring};
 
 /// Pushing end of a ring. Not `Clone` and not `Sync`: there is one, in one thread at a time.
 ///
-/// Dropping it hangs up: the consumer gets what was pushed, then
+/// Dropping it hangs up: the consumer gets the items that were pushed, then
 /// [`Consumer::is_disconnected`](super::Consumer::is_disconnected) says so.
 pub struct Producer<T, D: Discipline> {
     ring: Arc<Ring<T, D>>,
@@ -30,7 +30,7 @@ impl<T, D: Discipline> Producer<T, D> {
         self.ring.capacity_items
     }
 
-    /// Whether the consumer is gone: what is pushed from now on is dropped with the queue.
+    /// Whether the consumer is gone: items that are pushed from now on are dropped with the queue.
     #[must_use]
     pub fn is_disconnected(&self) -> bool {
         // No data follows from the answer, so nothing to order.

@@ -81,7 +81,7 @@ impl<T, D: Rules> Drop for Ring<T, D> {
         let mut head = self.ends.head.load(Ordering::Relaxed);
         while head != tail {
             self.slots.at(head).item.with_mut(|item| {
-                // SAFETY: `head..tail` hold published items that nobody took; `&mut self` owns them.
+                // SAFETY: `head..tail` hold published items that were not taken; `&mut self` owns them.
                 unsafe { item.cast::<T>().drop_in_place() };
             });
             head = head.wrapping_add(1);
@@ -159,7 +159,7 @@ impl<T, S> Slots<T, S> {
     }
 
     /// Producer: asks for a line ahead of `position`, which is about to be written, so that it does not
-    /// wait for one after the other. Slots before `limit` are free: nobody else wants that line.
+    /// wait for one after the other. Slots before `limit` are free: no other thread wants that line.
     #[inline(always)]
     pub(super) fn prefetch_to_write(&self, position: usize, limit: usize) {
         if let Some(ahead) = Self::slot_ahead(position, limit) {

@@ -117,11 +117,13 @@ impl Chart {
         let hex = |name: &str| {
             known.iter().find(|colour| colour.name == name).map_or("#000000", |colour| &*colour.hex)
         };
-        let (width, height) = (WIDTH, FILE_HEIGHT + LEGEND);
+        let width = WIDTH;
+        let height = FILE_HEIGHT + LEGEND;
         let mut legend = String::new();
         let mut x = 16.0;
         for (name, colour) in &self.legend {
-            let (hex, name) = (hex(colour), escaped(name));
+            let hex = hex(colour);
+            let name = escaped(name);
             legend += &format!(
                 "<rect x=\"{x:.0}\" y=\"10\" width=\"12\" height=\"12\" fill=\"{hex}\"/><text x=\"{:.0}\" y=\"21\" \
                  font-family=\"sans-serif\" font-size=\"{FONT}\" fill=\"#1D2025\">{name}</text>\n",
@@ -315,7 +317,7 @@ fn rows(
     }))
 }
 
-/// The end of a label says what it differs by.
+/// The end of a label names the difference.
 fn cut(label: &str) -> String {
     let length = label.chars().count();
     if length <= LABEL_MAX {
@@ -330,7 +332,8 @@ fn mesh(
     show_y: &dyn Fn(f64) -> String,
     has_rows: bool,
 ) -> Drawn<'static> {
-    let (show_x, show_y) = (|x: &f64| show_x(*x), |y: &f64| show_y(*y));
+    let show_x = |x: &f64| show_x(*x);
+    let show_y = |y: &f64| show_y(*y);
     let mut mesh = plot.configure_mesh();
     mesh.bold_line_style(GRID)
         .light_line_style(TRANSPARENT)
@@ -364,7 +367,8 @@ pub fn bars(bars: &[Bar], show: Show) -> Chart {
     let axis = Axis::linear(bars.iter().map(|bar| bar.range.1), show);
     rows(&labels, axis, 86, |plot, middle| {
         for (index, bar) in bars.iter().enumerate() {
-            let (y, (low, high)) = (middle(index), bar.range);
+            let y = middle(index);
+            let (low, high) = bar.range;
             let corners = [(0.0, y - 0.28), (bar.value, y + 0.28)];
             let fill = series_colour(bar.colour).filled();
             plot.draw_series([Rectangle::new(corners, fill)])?;
@@ -396,7 +400,8 @@ pub fn strips(strips: &[Strip], show: Show) -> Chart {
     let axis = Axis::log(strips.iter().flat_map(|strip| strip.marks.iter().copied()), show);
     rows(&labels, axis, 30, |plot, middle| {
         for (index, Strip { colour, marks, .. }) in strips.iter().enumerate() {
-            let (y, colour) = (middle(index), series_colour(*colour));
+            let y = middle(index);
+            let colour = series_colour(*colour);
             let line = marks.iter().map(|mark| (*mark, y)).collect::<Vec<_>>();
             plot.draw_series([PathElement::new(line, colour.stroke_width(2))])?;
             let dots = marks.iter().enumerate();
@@ -425,7 +430,8 @@ pub fn stacks(stacks: &[Stack], names: &[String], has_order: bool, show: Show) -
     let colour = if has_order { ramp } else { series_colour };
     let chart = rows(&labels, axis, 30, |plot, middle| {
         for (index, stack) in stacks.iter().enumerate() {
-            let (y, mut from) = (middle(index), 0.0);
+            let y = middle(index);
+            let mut from = 0.0;
             for (part, value) in stack.parts.iter().enumerate() {
                 let corners = [(from, y - 0.28), (from + value, y + 0.28)];
                 plot.draw_series([Rectangle::new(corners, colour(part).filled())])?;
@@ -468,7 +474,8 @@ impl Lines {
         let Self { x, y, series, has_dots, is_wide } = self;
         let (width, height) = if is_wide { (WIDTH, FILE_HEIGHT) } else { (440, 270) };
         let svg = picture(width, height, |root| {
-            let (show_x, show_y) = (x.show, y.show);
+            let show_x = x.show;
+            let show_y = y.show;
             let mut plot = ChartBuilder::on(root)
                 .set_label_area_size(LabelAreaPosition::Left, 74)
                 .set_label_area_size(LabelAreaPosition::Bottom, 30)

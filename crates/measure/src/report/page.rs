@@ -29,7 +29,8 @@ pub(super) fn render(report: &Report) -> String {
         ("version", format!("{version}, commit {commit}, {profile} build")),
     ];
     facts.extend(report.facts.iter().map(|(name, value)| (&**name, value.clone())));
-    let (sections, notes) = (&report.sections, report.all_notes().collect());
+    let sections = &report.sections;
+    let notes = report.all_notes().collect();
     let headline = &report.headline;
     let page = Page { header, headline, facts, sections, notes, colours: chart::colours() };
     // Only what a page shows could fail, and texts do not.

@@ -218,7 +218,7 @@ impl<'a> Messages<'a> {
     }
 
     /// The number of lines of the batch at the front of `bytes`; `None`: no messages lie there. Needed
-    /// where it is not known what was announced.
+    /// where the announced length is unknown.
     #[must_use]
     pub fn lines(bytes: &'a [u8]) -> Option<u16> {
         let (header, rest) = BatchHeader::read_from_prefix(bytes).ok()?;
@@ -229,12 +229,13 @@ impl<'a> Messages<'a> {
         u16::try_from(lines).ok().filter(|_| is_some)
     }
 
-    /// The next message, and what is behind it.
+    /// The next message, and the rest.
     #[inline(always)]
     fn parse(&self) -> Option<(Message<'a>, &'a [u8])> {
         let (head, after) = self.bytes.split_first_chunk::<HEAD_BYTES>()?;
         let head: Head = zerocopy::transmute!(*head);
-        let (kind, body_bytes) = (head.kind(), head.body_bytes());
+        let kind = head.kind();
+        let body_bytes = head.body_bytes();
         let is_request = matches!(kind, KIND_REQUEST | KIND_LARGE_REQUEST);
         let tail_bytes = if is_request { TAIL_BYTES } else { 0 };
         let end = tail_bytes + body_bytes;
@@ -267,7 +268,7 @@ impl<'a> Messages<'a> {
     ///
     /// # Errors
     ///
-    /// [`Violation`]: what is wrong with the next message, or with what follows the last one.
+    /// [`Violation`]: the fault of the next message, or of the bytes behind the last one.
     #[inline]
     pub fn end(&self) -> Result<(), Violation> {
         let is_whole = self.index == self.count && self.bytes.is_empty();
@@ -454,7 +455,7 @@ mod tests {
         }
     }
 
-    /// A batch of a length that nobody announced is found by its messages.
+    /// A batch of a length that was not announced is found by its messages.
     #[test]
     fn a_batch_says_how_many_lines_it_takes() {
         let mut bytes = [0; 256];

@@ -7,7 +7,7 @@ use super::{Busy, layout::response_bytes, violation::Violation};
 /// Names a call: its slot, and how often the slot was used before, modulo 2¹⁶.
 ///
 /// A slot is used again only after the peer answered, and on a reliable, ordered connection it
-/// answers once, so a name is never ambiguous. What it names after 2¹⁶ uses of its slot is another
+/// answers once, so a name is never ambiguous. After 2¹⁶ uses of its slot it names another
 /// call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallId(pub(crate) u32);

@@ -85,7 +85,7 @@ pub(crate) struct Gathered {
     pub(crate) unfinished_wqes: u64,
 }
 
-/// A policy and what it has observed.
+/// A policy and its observations.
 #[derive(Clone, Debug)]
 pub(crate) struct FlushClock {
     policy: FlushPolicy,
@@ -204,7 +204,7 @@ impl FlushClock {
             FlushPolicy::Hold { ns } => u64::from(ns),
             FlushPolicy::AdaptiveHold { messages } => self.adaptive_ns(messages),
             FlushPolicy::RttHold { .. } => HOLD_MAX_NS,
-            // Who slept would not poll.
+            // A sleeper would not poll.
             FlushPolicy::PollBudget { .. } => 0,
             _ => return None,
         };
@@ -292,15 +292,17 @@ mod tests {
         assert_eq!(clock.due_ns(), Some(7));
     }
 
-    /// Fault G7: what is held back is held back for a bounded time, and not at all when it is alone.
+    /// Fault G7: a batch is held back for a bounded time, and not at all when it is alone.
     #[test]
     fn adaptive_hold_is_bounded_and_switches_itself_off() {
         let mut clock = FlushClock::new(FlushPolicy::AdaptiveHold { messages: 8 });
-        let (mut now_ns, mut held, mut held_again) = (0, 0, 0);
+        let mut now_ns = 0;
+        let mut held = 0;
+        let mut held_again = 0;
         for number in 0..2000 {
             now_ns += 1_000_000;
             clock.added(now_ns);
-            let due_ns = clock.due_ns().unwrap(); // nobody joins it
+            let due_ns = clock.due_ns().unwrap(); // no message joins it
             assert!(due_ns - now_ns <= HOLD_MAX_NS);
             held += u32::from(due_ns > now_ns);
             held_again += u32::from(due_ns > now_ns && number >= 1000);

@@ -31,7 +31,7 @@ pub const HELLO_BYTES: usize = size_of::<Bytes>();
 /// Most batches that a side can announce to take: their numbers are compared modulo 2¹⁶.
 pub const BATCHES_MAX: u16 = 1 << 14;
 
-/// Abilities that a later version may lack or add. Told, and not looked at: sides of this version can do
+/// Abilities that a later version may lack or add. Sent, and not looked at: sides of this version can do
 /// all that there is, and say by sizes what they accept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Features(pub u32);

@@ -11,7 +11,7 @@ pub const SLOTS_MAX: u16 = 1 << 15;
 /// The immediate value of a WRITE: connection, lines and credit. Untrusted: any value can come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Imm {
-    /// The batch starts at the start of the ring; what was left at its end is skipped.
+    /// The batch starts at the start of the ring; the lines left at its end are skipped.
     pub is_wrapped: bool,
     /// The receiver's name of the connection.
     pub slot: u16,

@@ -3,7 +3,7 @@
 //! ```text
 //!   advertised         consumed                         parsed
 //!   │ free, the peer     │ batches with requests that     │ free
-//!   │ does not know      │ somebody still holds           │
+//!   │ does not know      │ requests still hold            │
 //! ```
 
 use alloc::collections::VecDeque;
@@ -45,16 +45,16 @@ pub(crate) struct Inbox {
     geometry: Geometry,
     /// First line not yet handled.
     parsed: u64,
-    /// First line told to the peer as free.
+    /// First line that was not announced to the peer as free.
     advertised: u64,
     /// The batch that is being handled.
     open: Option<Arrival>,
     /// Ordered by start. A batch without leases stays only while an earlier one has some.
     held: VecDeque<Held>,
-    /// Batches that were handled, the open one included, and how many of them the peer was told of.
+    /// Batches that were handled, the open one included, and how many of them were announced to the peer.
     handled: u64,
     handled_told: u64,
-    /// Batches that the peer may have sent and not been told of.
+    /// Batches that the peer may have sent and that were not announced to it.
     batches_max: u16,
 }
 
@@ -80,7 +80,7 @@ impl Inbox {
     }
 
     /// The mistake that simulations have to find: while a batch is parsed, credit for its lines returns, and
-    /// for as many behind it, which nobody has read.
+    /// for as many behind it, which are unread.
     #[cfg(feature = "early-credit")]
     pub(crate) fn consumed(&self) -> u64 {
         let parsed = self.open.map_or(self.parsed, |arrival| 2 * arrival.end - arrival.start);
@@ -95,7 +95,7 @@ impl Inbox {
         self.held.front().map_or(open, |held| held.start)
     }
 
-    /// Batches that were handled, whoever holds their lines.
+    /// Batches that were handled, even if requests hold their lines.
     #[inline]
     pub(crate) fn handled(&self) -> u64 {
         self.handled
@@ -110,8 +110,8 @@ impl Inbox {
     /// Whether the peer may soon have to wait for it.
     #[inline]
     pub(crate) fn has_much_news(&self) -> bool {
-        let (lines, batches) =
-            (self.consumed() - self.advertised, self.handled - self.handled_told);
+        let lines = self.consumed() - self.advertised;
+        let batches = self.handled - self.handled_told;
         lines >= u64::from(self.geometry.ring_lines() / 4)
             || batches >= u64::from(self.batches_max).div_ceil(2)
     }
@@ -120,13 +120,13 @@ impl Inbox {
     /// sent was handled (rule C3.4).
     #[inline]
     pub(crate) fn has_needed_news(&self) -> bool {
-        // What a request leaves free by rule C3.1, and the longest batch.
+        // The lines that a request leaves free by rule C3.1, and the longest batch.
         let kept = self.geometry.response_lines() + 2 * u32::from(self.geometry.batch_lines_max());
         let spare = self.geometry.ring_lines().saturating_sub(kept);
         self.consumed() - self.advertised > u64::from(spare)
     }
 
-    /// The peer will know what is free and what was handled.
+    /// The peer will know the free lines and the handled batches.
     #[inline]
     pub(crate) fn advertise(&mut self) {
         (self.advertised, self.handled_told) = (self.consumed(), self.handled);
@@ -180,7 +180,7 @@ impl Inbox {
         }
         self.handled += 1;
         if let Some(open) = self.open.filter(|_| self.is_told(self.parsed)) {
-            self.advertised = open.start; // what was skipped was free (rule C2.10)
+            self.advertised = open.start; // skipped lines were free (rule C2.10)
         }
         Ok(())
     }
@@ -249,12 +249,13 @@ mod tests {
         Ok(arrival)
     }
 
-    /// Rule C3.5, pitfall 9: lines of a request that somebody holds are not given back, whatever follows.
+    /// Rule C3.5, pitfall 9: lines of a held request are not given back, whatever follows.
     #[test]
     fn pitfall_9_credit_returns_only_for_lines_whose_leases_ended() {
         let mut inbox = inbox();
         inbox.arrive(imm(2, false)).unwrap();
-        let (first, second) = (inbox.hold().unwrap(), inbox.hold().unwrap());
+        let first = inbox.hold().unwrap();
+        let second = inbox.hold().unwrap();
         assert_eq!(first, second);
         inbox.close();
         inbox.arrive(imm(3, false)).unwrap();
@@ -337,7 +338,7 @@ mod tests {
         assert_eq!((arrival.offset_bytes, arrival.len_bytes), (0, 192));
     }
 
-    /// Rule C2.10: what is skipped is free at once, wherever the sender starts over.
+    /// Rule C2.10: skipped lines are free at once, wherever the sender starts over.
     #[test]
     fn a_sender_that_knows_all_lines_to_be_free_may_start_over_anywhere() {
         let mut inbox = inbox();
@@ -370,7 +371,7 @@ mod tests {
         }
     }
 
-    /// Rule C3.6: the peer may send as many batches as this side can take, counted from what it told.
+    /// Rule C3.6: the peer may send as many batches as this side can take, counted from its announcements.
     #[test]
     fn more_batches_than_were_announced_are_a_violation() {
         let mut inbox = inbox();

@@ -137,7 +137,7 @@ pub(crate) const KIND_RESPONSE: u8 = 0x80;
 
 /// Changes whenever a byte above changes its meaning: peers with different hashes refuse each other.
 ///
-/// FNV-1a over the picture of the layout, so that nobody has to remember to raise a number.
+/// FNV-1a over the picture of the layout, so that no number has to be raised by hand.
 pub const LAYOUT_HASH: u32 = fnv1a(
     b"batch{consumed:u32,epoch:u32,sequence:u16,count:u16,handled:u16,unused:u16}\
       head{len:u24,kind:u8,token:u32}request{method:u16,budget:u16,timeout_us:u32}\

@@ -10,7 +10,7 @@
 //!
 //! Each side owns a ring in registered memory that only the other one writes. A batch carries
 //! requests and responses in the order in which they were made, and says how much of the reverse
-//! ring is free again. [`Connection`] is one side; whoever drives it moves the bytes.
+//! ring is free again. [`Connection`] is one side; its driver moves the bytes.
 //!
 //! The rules, with the numbers that comments and tests cite, are in `docs/protocol/copyrpc.md`.
 

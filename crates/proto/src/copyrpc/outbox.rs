@@ -251,9 +251,9 @@ impl Outbox {
         let is_over = self.producer + lines > lap || self.starts_over(lap);
         let start = if is_over { lap } else { self.producer };
         let end = start + lines;
-        // What was admitted has a place, unless the peer takes more than was granted to it. Then
+        // An admitted message has a place, unless the peer takes more than was granted to it. Then
         // the batch waits: lines that were not given back are never overwritten. A ring that is empty
-        // has a place for all: what is skipped and a longest batch are one lap at most.
+        // has a place for all: skipped lines and a longest batch are one lap at most.
         (end - self.credited <= u64::from(self.geometry.ring_lines())).then_some((start, end))
     }
 
@@ -288,7 +288,7 @@ impl Outbox {
         debug_assert_eq!(end - start, self.front().lines(), "a departure of another batch");
         if self.is_given_back() {
             self.refused_at = self.refused_at.filter(|at| *at == self.credited).map(|_| start);
-            self.credited = start; // what is skipped was free
+            self.credited = start; // skipped lines were free
         }
         let (messages, response_lines) =
             if self.full.is_empty() { self.open.take() } else { self.take_full() };
@@ -329,7 +329,7 @@ impl Outbox {
         now_ns: u64,
     ) -> Result<u32, Violation> {
         let news = handled.wrapping_sub(number_bits(self.handled_count));
-        // Behind what is known: the credit words were read when later ones had been written (C3.3).
+        // Behind the known position: the credit words were read when later ones had been written (C3.3).
         if news <= u16::MAX / 2 {
             self.handled(self.handled_count + u64::from(news), now_ns)?;
         }
@@ -389,7 +389,8 @@ impl Outbox {
             return Ok(0);
         }
         if consumed > self.producer {
-            let (sent, credited) = (self.producer, self.credited);
+            let sent = self.producer;
+            let credited = self.credited;
             return Err(Violation::Credit { found: consumed, sent, credited });
         }
         (self.credited, self.progress_ns) = (consumed, now_ns);
@@ -406,7 +407,7 @@ impl Outbox {
         }
         if let Some(posted_ns) = left_ns {
             self.clock.round_trip(now_ns.saturating_sub(posted_ns));
-            // What the peer has consumed has left the NIC, whether or not it said so.
+            // Batches that the peer has consumed have left the NIC, with or without a completion.
             self.finished(self.posted_count - self.posted.len() as u64);
         }
         Ok(response_lines)
@@ -453,7 +454,7 @@ mod tests {
 
     const TO: Address = Address { slot: 0, epoch: 1, consumed: 0, handled: 0 };
 
-    /// Adds something of a line, and posts what is due; `None`: nothing is. Returns whether a completion
+    /// Adds a message of one line, and posts the batch that is due; `None`: none is. Returns whether a completion
     /// is asked for.
     fn send(outbox: &mut Outbox, now_ns: u64) -> Option<bool> {
         let message = Outgoing { body_bytes: 40, ..Outgoing::control(KIND_RESPONSE, 0) };
@@ -485,8 +486,8 @@ mod tests {
         assert!(outbox.emission(0, false, &TO).is_some());
     }
 
-    /// Who was refused for want of lines looks at what the peer gave back, until that is something; who was
-    /// not does not.
+    /// A sender that was refused for want of lines looks at the peer's credit until there is some; one that was not
+    /// does not.
     #[test]
     fn who_was_refused_is_starved_until_lines_are_given_back() {
         let mut outbox = small(FlushPolicy::Immediate, 1);
@@ -504,8 +505,8 @@ mod tests {
         assert!(!outbox.is_starved() && outbox.admit(&request).is_ok());
     }
 
-    /// Rule C2.10: who was refused for what is built, and not posted, waits for nobody; once that begins the
-    /// ring anew, for what it takes there.
+    /// Rule C2.10: a caller that was refused because of a batch that is built, and not posted, does not wait for the
+    /// peer; once that batch begins the ring anew, it waits for the lines that the batch takes there.
     #[test]
     fn who_was_refused_is_starved_also_when_the_ring_is_begun_anew() {
         let mut outbox = small(FlushPolicy::Immediate, 1);

@@ -141,9 +141,9 @@ pub enum Violation {
 }
 
 impl Violation {
-    /// Whether, said before the first message of a batch, it may be the fault of whoever announced
+    /// Whether, said before the first message of a batch, it may be the fault of the process that announced
     /// the batch, and not of the peer whose ring was named. Where the transport does not tell who
-    /// sent an immediate, that may be anybody.
+    /// sent an immediate, that may be any process.
     #[must_use]
     pub fn is_of_announcement(&self) -> bool {
         matches!(

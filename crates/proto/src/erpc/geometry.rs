@@ -16,7 +16,7 @@ pub const CREDITS: u32 = 32;
 /// Largest allocation of the original, which holds a message and the headers of its packets.
 const ALLOCATION_BYTES: u32 = 8 << 20;
 
-/// What carries packets. Decides header, packet size, and with them the number of packets of a message:
+/// The link below packets. Decides header, packet size, and with them the number of packets of a message:
 /// two sides must agree on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Link {
@@ -27,7 +27,7 @@ pub enum Link {
 }
 
 impl Link {
-    /// Bytes before the header that nobody reads.
+    /// Unread bytes before the header.
     #[must_use]
     pub const fn headroom_bytes(self) -> usize {
         self.header_bytes() - HEADER_BYTES

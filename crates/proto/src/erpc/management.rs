@@ -27,7 +27,7 @@ pub const SESSION_NONE: u16 = u16::MAX;
 /// Largest number of an endpoint within its process.
 pub const RPC_ID_MAX: u8 = 254;
 
-/// What a management packet says.
+/// The content of a management packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Operation {
@@ -73,7 +73,7 @@ pub enum Refusal {
     /// The server cannot address the client.
     #[error("the server found no route to the client's address")]
     RoutingResolution = 4,
-    /// Nobody has that number yet.
+    /// No endpoint has that number yet.
     #[error("no endpoint of the server's process has that number; it may not have started yet")]
     InvalidRpcId = 5,
     /// The two use different transports.

@@ -5,7 +5,7 @@
 //!  │ 0 or 40 B   │ pad │ req type │ msg bytes u24 │ dest session u16 │ 63 magic 60 │ 59 req num 16 │ 15 pkt num 2 │ 1 kind 0 │
 //! ```
 //!
-//! All integers are little-endian. On RoCE the header starts with 40 bytes that nobody reads, because
+//! All integers are little-endian. On RoCE the header starts with 40 unread bytes, because
 //! the original shares one layout with raw Ethernet, where they hold the Ethernet, IPv4 and UDP headers.
 //!
 //! Source: eRPC (Kalia, Kaminsky, Andersen, NSDI 2019), commit de83dab3, `pkthdr.h`.
@@ -21,7 +21,7 @@ pub const REQ_TYPE_INVALID: u8 = 255;
 /// Largest request number.
 pub const REQ_NUM_MAX: u64 = (1 << 44) - 1;
 
-/// What a packet is.
+/// The kind of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum PacketKind {
@@ -55,7 +55,7 @@ pub struct Header {
     pub msg_bytes: u32,
     /// Number of the session at the receiver.
     pub dest_session: u16,
-    /// What the packet is.
+    /// The kind of the packet.
     pub kind: PacketKind,
     /// Number within the call, in both directions together; see [`Numbering`](super::geometry::Numbering).
     pub pkt_num: u16,
@@ -103,7 +103,7 @@ impl Header {
         header[8..].copy_from_slice(&word.to_le_bytes());
     }
 
-    /// Reads the header of a packet. What follows it in `packet` is data.
+    /// Reads the header of a packet. The rest of `packet` is data.
     ///
     /// # Errors
     ///

@@ -38,7 +38,7 @@ pub struct Transmit {
     pub span: Span,
 }
 
-/// What a packet from the client brought.
+/// The effect of a packet from the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
     /// Bytes of a request, to be copied to `span` of its buffer. The response to the request that had this
@@ -107,7 +107,7 @@ impl Slot {
     }
 }
 
-/// What is to be sent: the packet of this number of the slot's call.
+/// The packet to send: of this number, of the slot's call.
 #[derive(Clone, Copy, Debug)]
 struct Due {
     request: RequestId,
@@ -207,8 +207,8 @@ impl Server {
     /// A packet of a request that has arrived before: its answer got lost.
     fn again(&mut self, index: usize, header: &Header) -> Result<Received, Ignored> {
         let slot = &self.slots[index];
-        let (number, last) =
-            (u32::from(header.pkt_num), slot.request_packets(self.geometry).wrapping_sub(1));
+        let number = u32::from(header.pkt_num);
+        let last = slot.request_packets(self.geometry).wrapping_sub(1);
         let is_answered = matches!(slot.state, State::Answered { .. });
         if slot.state == State::Empty || number > last || (number == last && !is_answered) {
             return Err(Ignored::OutOfOrder);
@@ -239,8 +239,8 @@ impl Server {
         Ok(Received::Asked)
     }
 
-    /// Notes a packet to be sent. A client has at most [`CREDITS`] without an answer, so what exceeds that is
-    /// what it asked for twice.
+    /// Notes a packet to be sent. A client has at most [`CREDITS`] without an answer, so the excess
+    /// was requested twice.
     fn owe(&mut self, request: RequestId, number: u16) {
         if self.due.len() < CREDITS as usize {
             self.due.push_back(Due { request, number });
@@ -272,7 +272,8 @@ impl Server {
     /// The next packet to send.
     pub fn poll_transmit(&mut self) -> Option<Transmit> {
         while let Some(Due { request, number: pkt_num }) = self.due.pop_front() {
-            let (slot, number) = (&self.slots[request.slot()], u32::from(pkt_num));
+            let slot = &self.slots[request.slot()];
+            let number = u32::from(pkt_num);
             if slot.req_num != request.0 {
                 continue;
             }

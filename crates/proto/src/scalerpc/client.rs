@@ -16,7 +16,7 @@ pub enum State {
     Process,
 }
 
-/// What the driver does next.
+/// The next action of the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Write the entry, after the headers of all its slots ([`Client::staged`]) are in the own blocks.
@@ -27,7 +27,7 @@ pub enum Action {
         slot: u8,
         /// Where the zone is.
         mapping: Mapping,
-        /// What ends the block.
+        /// The end of the block.
         header: Trailer,
     },
 }
@@ -179,13 +179,14 @@ impl Client {
         if self.is_closed || self.number == u32::MAX {
             return Err(CallError::Closed);
         }
-        // What nobody has taken yet counts too, so that `ended` is bounded.
+        // Ends that were not taken yet count too, so that `ended` is bounded.
         if self.ended.len() >= self.slots.len() {
             return Err(CallError::Busy(self.slots.len()));
         }
         let index = self.free.pop().ok_or(CallError::Busy(self.slots.len()))?;
         self.number += 1;
-        let (stage, number) = (Stage::Staged, self.number);
+        let stage = Stage::Staged;
+        let number = self.number;
         self.slots[usize::from(index)] =
             Slot { stage, cookie, number, method, len_bytes, deadline_ns, is_told: false };
         self.staged |= 1 << index;
@@ -226,7 +227,7 @@ impl Client {
         Entry { mask: self.announced, ack: self.ack, warm: self.warm }
     }
 
-    /// What ends the own block of an announced slot.
+    /// The end of the own block of an announced slot.
     #[must_use]
     pub fn staged(&self, slot: u8) -> Option<Trailer> {
         let slot = self.slots.get(usize::from(slot))?;
@@ -241,7 +242,7 @@ impl Client {
         }
     }
 
-    /// The server has read what was announced: it answered some of it, or the turn is over.
+    /// The server has read the announcement: it answered some of it, or the turn is over.
     fn taken(&mut self) {
         let announced = core::mem::take(&mut self.announced);
         self.each(announced, |slot| {
@@ -290,7 +291,7 @@ impl Client {
         self.free.push(index);
     }
 
-    /// The turn is over: the client leaves its zone. What it has not written is announced again.
+    /// The turn is over: the client leaves its zone. Requests that it has not written are announced again.
     pub fn handle_event(&mut self, generation: u32) {
         let is_own = match (self.state, self.mapping) {
             (State::Process, Some((_, mapped))) => mapped == generation,
@@ -321,7 +322,8 @@ impl Client {
     fn abandon(&mut self, index: usize, status: Status) {
         let slot = &mut self.slots[index];
         slot.is_told = true;
-        let (cookie, was_sent) = (slot.cookie, slot.stage != Stage::Staged);
+        let cookie = slot.cookie;
+        let was_sent = slot.stage != Stage::Staged;
         self.ended.push_back(Ended { cookie, status, was_sent });
         if !was_sent {
             self.release(u8::try_from(index).unwrap_or(0));

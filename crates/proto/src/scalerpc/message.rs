@@ -40,7 +40,7 @@ impl Mapping {
     }
 }
 
-/// What follows the data of a message.
+/// The trailer behind the data of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Trailer {
     /// Of the data.
@@ -117,7 +117,7 @@ impl Trailer {
     }
 }
 
-/// What a client writes to its place at the server: which requests wait in its memory, and which zone it has
+/// The record of a client at its place at the server: which requests wait in its memory, and which zone it has
 /// left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Entry {
@@ -155,7 +155,7 @@ impl Entry {
     }
 }
 
-/// What immediate data says.
+/// The content of immediate data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Imm {
     /// A request is in this slot of the client's zone.

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! After Chen, Lu, Shu: *Scalable RDMA RPC on Reliable Connection with Efficient Resource Sharing*, `EuroSys`
-//! 2019. What that leaves open is decided by the rules with numbers in `docs/protocol/scalerpc.md`. [`Client`]
+//! 2019. Its open points are decided by the rules with numbers in `docs/protocol/scalerpc.md`. [`Client`]
 //! and [`Server`] name slots, zones and generations; the driver owns the bytes, the queue pairs and the clock.
 
 pub mod client;

@@ -38,7 +38,8 @@ mod tests {
             remaining in 20_000..1_000_000u64,
         ) {
             // The leader's clock is the true time; the follower's is `offset` ahead.
-            let (asked, answered) = (5_000_000, 5_000_000 + there);
+            let asked = 5_000_000;
+            let answered = 5_000_000 + there;
             let exchange = Exchange {
                 asked_ns: asked + offset,
                 answered_ns: answered,

@@ -1,4 +1,4 @@
-//! Any bytes from a peer: taken or refused, and what is refused ends the connection in order.
+//! Any bytes from a peer: taken or refused, and a refusal ends the connection in order.
 //!
 //! ```text
 //! input: control (1 B) │ immediate (4 B) │ length (1 B) │ as many bytes │ control …
@@ -15,7 +15,7 @@ use copyrpc_proto::{
 };
 
 const CALLS: u16 = 8;
-/// What `control` asks for.
+/// The effect of `control`.
 const IS_CREDIT: u8 = 1;
 const RIGHT_EPOCH: u8 = 2;
 const RIGHT_SEQUENCE: u8 = 4;
@@ -57,7 +57,8 @@ pub(crate) fn check(mut bytes: &[u8]) {
         credit_delay_ns: 0,
     };
     let connection = Connection::new(config);
-    let (requests, fetching) = (Vec::new(), Vec::new());
+    let requests = Vec::new();
+    let fetching = Vec::new();
     let mut victim = Victim { connection, sequence: 0, requests, fetching, made: 0, ended: 0 };
     while let [control, a, b, c, d, len, rest @ ..] = bytes {
         let (body, rest) = rest.split_at(rest.len().min((*len).into()));

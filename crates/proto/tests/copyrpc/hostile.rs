@@ -24,7 +24,7 @@ fn sent(calls: u16) -> (Pair, Vec<u8>, u32) {
     (pair, bytes, imm)
 }
 
-/// What a connection makes of a batch; the calls it would answer.
+/// The reaction of a connection to a batch; the calls it would answer.
 fn feed(pair: &mut Pair, bytes: &[u8], imm: u32) -> usize {
     let connection = &mut pair.sides[1].connection;
     let Ok(arrival) = connection.arrive(Imm::decode(imm)) else { return 0 };
@@ -89,8 +89,8 @@ proptest! {
         feed(&mut pair, &bytes, if is_imm_kept { imm } else { other_imm });
     }
 
-    /// Rule C3.3, fault D6: forged credit is refused beyond what was sent, and means nothing behind what was
-    /// given.
+    /// Rule C3.3, fault D6: forged credit is refused beyond the lines that were sent, and means nothing behind
+    /// those that were given.
     #[test]
     fn fault_d6_forged_credit_never_frees_lines_that_were_not_sent(
         consumed in prop_oneof![0_u64..8, any::<u64>()],
@@ -105,7 +105,8 @@ proptest! {
         words[..8].copy_from_slice(&consumed.to_le_bytes());
         words[8..].copy_from_slice(&handled.to_le_bytes());
         let connection = &mut pair.sides[0].connection;
-        let (lines, batches) = (connection.usage().ring_lines, connection.unhandled());
+        let lines = connection.usage().ring_lines;
+        let batches = connection.unhandled();
         let outcome = connection.credit(words, 1);
         prop_assert_eq!(outcome.is_ok(), consumed <= lines && handled <= batches);
         if outcome.is_ok() {
@@ -129,7 +130,9 @@ fn an_answer_that_is_too_long_does_not_swallow_its_call() {
     // Side 1 believes that it may answer with 200 bytes; side 0 has set one line aside.
     let cookie = pair.call(0, 1, 8, 0, 1 << 30).unwrap();
     let call = pair.sides[0].connection.emission(1, true).unwrap();
-    let (mut bytes, imm, departure) = (call.bytes.to_vec(), call.imm, call.departure);
+    let mut bytes = call.bytes.to_vec();
+    let imm = call.imm;
+    let departure = call.departure;
     bytes[26] = 4; // the request's budget
     pair.sides[0].connection.posted(departure, 1);
     let server = &mut pair.sides[1].connection;

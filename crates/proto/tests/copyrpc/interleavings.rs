@@ -70,7 +70,7 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// Rules C3.1 to C5.3: whatever happens in whatever order, nothing is overwritten that somebody
+    /// Rules C3.1 to C5.3: whatever happens in whatever order, nothing is overwritten that a side
     /// may still read, nothing is sent without a receive, an answer always has a place, every call ends once with its own answer, and
     /// in the end every line and every slot is free again.
     #[test]

@@ -170,7 +170,8 @@ fn spread(flush: FlushPolicy) -> u64 {
     let starts = [Start::Cold, Start::Burst, Start::Perturbed];
     let reached = starts.map(|start| throughput(flush, start));
     eprintln!("{flush:?}: {reached:?} calls/ms after {starts:?}");
-    let (worst, best) = (reached.iter().min().unwrap(), reached.iter().max().unwrap());
+    let worst = reached.iter().min().unwrap();
+    let best = reached.iter().max().unwrap();
     worst * 100 / best
 }
 
@@ -179,7 +180,7 @@ fn fault_g6_the_default_reaches_the_same_state_from_every_start() {
     assert!(spread(FlushPolicy::default()) >= 80);
 }
 
-/// What the default is there for: without it the model does collapse, so the test above can fail.
+/// The purpose of the default: without it the model does collapse, so the test above can fail.
 #[test]
 fn fault_g6_immediate_keeps_a_bad_start_for_ever() {
     assert!(spread(FlushPolicy::Immediate) < 50);

@@ -25,7 +25,7 @@ fn call_until_busy(pair: &mut Pair, from: usize, len_bytes: usize) -> (usize, Ca
 }
 
 /// Pitfall 9: under a full ring no request is overwritten before it was consumed. (The harness
-/// checks every write against what is unread.)
+/// checks every write against the unread lines.)
 #[test]
 fn pitfall_9_a_full_ring_overwrites_nothing() {
     let mut pair = Pair::new(small());
@@ -182,8 +182,8 @@ fn fault_c6_positions_and_names_wrap() {
     assert!(pair.sides[0].ended.values().all(|(status, _)| *status == Status::Ok));
 }
 
-/// Rule C5.4, pitfall 15: a call ends at its deadline though nobody answers, and its late answer frees what it
-/// held.
+/// Rule C5.4, pitfall 15: a call ends at its deadline without an answer, and its late answer
+/// frees the slot and budget that it held.
 #[test]
 fn pitfall_15_every_call_ends_at_its_deadline() {
     let mut pair = Pair::new(small());
@@ -218,7 +218,7 @@ fn a_cancelled_call_ends_at_once_and_the_server_hears_of_it() {
     assert_eq!(pair.sides[0].connection.usage(), Usage::default());
 }
 
-/// Back-pressure names what is short, and loses nothing.
+/// Back-pressure names the short resource, and loses nothing.
 #[test]
 fn refusals_say_what_is_short() {
     let mut pair = Pair::new(small());
@@ -322,7 +322,7 @@ fn fault_g7_a_single_call_waits_no_longer_than_its_policy_says() {
                 pair.advance(STEP_NS);
                 assert!(pair.now_ns - made_ns <= 200_000, "{flush:?} never posts it");
             }
-            // What adapts may be wrong at first.
+            // A policy that adapts may be wrong at first.
             let held_ns = pair.now_ns - made_ns;
             assert!(round < 20 || held_ns <= longest_ns, "{flush:?} took {held_ns} ns");
             pair.settle();
@@ -330,7 +330,7 @@ fn fault_g7_a_single_call_waits_no_longer_than_its_policy_says() {
     }
 }
 
-/// Rule C3.3: credit that is written beside the ring overtakes batches. What they say then is old
+/// Rule C3.3: credit that is written beside the ring overtakes batches. Their credit is old then
 /// news, and no violation.
 #[test]
 fn a_credit_word_may_be_ahead_of_the_batches_before_it() {
@@ -372,7 +372,7 @@ fn a_peer_that_handles_nothing_is_sent_no_more_than_it_has_receives() {
     assert_eq!((counters.batches_out, counters.window_full), (3, 6 - 3));
     assert!(pair.sides[0].connection.is_starved());
     while pair.arrive(0, true).unwrap() {}
-    // Half of what it can take is told at once, though every request is held.
+    // Half of the batches that it can take are announced at once, though every request is held.
     assert_eq!(pair.depart(1, true), 1);
     pair.look(0);
     assert!(!pair.sides[0].connection.is_starved());
@@ -381,7 +381,7 @@ fn a_peer_that_handles_nothing_is_sent_no_more_than_it_has_receives() {
     assert_eq!(pair.sides[0].ended.len(), 6);
 }
 
-/// Rule C3.7: both sides have sent all that the other one can take, and hold every request. What frees
+/// Rule C3.7: both sides have sent all that the other one can take, and hold every request. Credit that frees
 /// them needs neither a receive, nor a place, nor an answer, so each gets the other's answers.
 #[test]
 fn windows_that_are_full_both_ways_open_again() {

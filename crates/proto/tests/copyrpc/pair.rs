@@ -1,4 +1,4 @@
-//! Two connections, their rings, and what is on the way between them, on virtual time.
+//! Two connections, their rings, and the messages between them, on virtual time.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -195,7 +195,8 @@ impl Pair {
         let mut posted = 0;
         side.connection.polled();
         while let Some(emission) = side.connection.emission(now_ns, is_forced) {
-            let (offset_bytes, imm) = (emission.offset_bytes, emission.imm);
+            let offset_bytes = emission.offset_bytes;
+            let imm = emission.imm;
             let bytes = emission.bytes.to_vec();
             let Emission { number, departure, .. } = emission;
             side.connection.posted(departure, now_ns);
@@ -279,9 +280,10 @@ impl Pair {
 }
 
 impl Side {
-    /// A write may only touch lines that nobody reads any more.
+    /// A write may only touch lines that were read.
     fn check_free(&mut self, offset: usize, len_bytes: usize) {
-        let (start, end) = (offset / LINE_BYTES, (offset + len_bytes).div_ceil(LINE_BYTES));
+        let start = offset / LINE_BYTES;
+        let end = (offset + len_bytes).div_ceil(LINE_BYTES);
         for (from, to) in &self.unread {
             assert!(end <= *from || *to <= start, "{start}..{end} overwrites {from}..{to}");
         }

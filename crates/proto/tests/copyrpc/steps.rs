@@ -1,4 +1,4 @@
-//! What can happen to two connections, and what must hold after everything that did.
+//! The events of two connections, and the invariants after each.
 
 use copyrpc_proto::copyrpc::Usage;
 
@@ -63,7 +63,7 @@ pub(crate) fn check(pair: &mut Pair, setup: &Setup) {
     let ring = u64::from(setup.geometry.ring_lines());
     let now_ns = pair.now_ns;
     for side in &mut pair.sides {
-        // What was admitted has a place now, whatever is held and whatever wraps. (Cancellations
+        // An admitted message has a place now, whatever is held and whatever wraps. (Cancellations
         // are not admitted; they wait.)
         let is_admitted = side.connection.usage().control == 0 && side.connection.has_gathered();
         let is_window_full = side.connection.unhandled() >= setup.batches_max.into();
@@ -76,7 +76,7 @@ pub(crate) fn check(pair: &mut Pair, setup: &Setup) {
         assert!(usage.served_budget_lines <= setup.geometry.response_lines(), "{usage:?}");
         assert_eq!(side.made.len(), side.ended.len() + side.connection.waiting());
     }
-    // Nobody serves more than the other has asked and not heard of.
+    // No side serves more than the other has requested and not seen answered.
     for (caller, server) in [(0, 1), (1, 0)] {
         let calls = pair.sides[caller].connection.usage().calls;
         assert!(pair.sides[server].connection.serving() <= calls);

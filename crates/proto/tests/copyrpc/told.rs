@@ -1,4 +1,4 @@
-//! What a connection tells its driver: what it has counted, and when it is to be looked at again.
+//! The reports of a connection to its driver: its counters, and the time of the next look.
 
 use copyrpc_proto::copyrpc::{
     Call, CallRefused, FlushPolicy, Geometry, Imm, Incoming, Large, ReplyError,
@@ -8,7 +8,7 @@ use crate::pair::{CREDIT_DELAY_NS, Pair, Setup, UNNEEDED_DELAY_NS};
 
 const LONG_NS: u64 = 1 << 40;
 
-/// Each counter counts one thing, once; times are those between what was done.
+/// Each counter counts one thing, once; times are those between events.
 #[test]
 fn counters_tell_what_was_done() {
     let mut pair = Pair::new(Setup { signal_interval: 1, ..Setup::default() });
@@ -62,7 +62,7 @@ fn what_is_refused_or_comes_too_late_is_counted() {
     assert_eq!(pair.sides[0].connection.counters().late, 2);
 }
 
-/// Rule C5.5: the peer is told of a call that met its deadline.
+/// Rule C5.5: the peer learns of a call that met its deadline.
 #[test]
 fn a_call_that_expires_is_cancelled_where_it_is_served() {
     let mut pair = Pair::new(Setup::default());
@@ -78,7 +78,7 @@ fn a_call_that_expires_is_cancelled_where_it_is_served() {
     pair.settle();
 }
 
-/// A driver that sleeps until it is told to look misses nothing that is due by time.
+/// A driver that sleeps until the reported time misses nothing that is due by time.
 #[test]
 fn a_connection_is_looked_at_when_something_is_due() {
     let setup = Setup { flush: FlushPolicy::Hold { ns: 700 }, batches_max: 1, ..Setup::default() };
@@ -97,7 +97,7 @@ fn a_connection_is_looked_at_when_something_is_due() {
     assert_eq!(wake_ns(&pair), Some(3701 + 3000), "as long as it has waited");
     pair.advance(20_000_000);
     assert_eq!(wake_ns(&pair), Some(20_003_701 + 10_000_000), "ten milliseconds at most");
-    // What the peer gives back is progress.
+    // Credit of the peer is progress.
     pair.arrive(0, false).unwrap();
     pair.advance(1000);
     pair.depart(1, true);
@@ -135,7 +135,7 @@ fn credit_is_due_after_its_delay_though_batches_keep_coming() {
     assert!(pair.sides[1].connection.credit_due(pair.now_ns - too_early_ns).is_none());
 }
 
-/// Rule C3.8: credit that the peer may have to wait for is told early, and the peer can always send a longest
+/// Rule C3.8: credit that the peer may have to wait for is announced early, and the peer can always send a longest
 /// batch while no credit is.
 #[test]
 fn only_credit_that_the_peer_may_need_is_told_early() {
@@ -173,7 +173,7 @@ fn only_credit_that_the_peer_may_need_is_told_early() {
     assert!(connection.credit_due(pair.now_ns + CREDIT_DELAY_NS).is_some());
 }
 
-/// Rules C3.4 and C3.5: lines that were held when their batch was told as handled are given back by
+/// Rules C3.4 and C3.5: lines that were held when their batch was announced as handled are given back by
 /// themselves, too.
 #[test]
 fn lines_that_are_released_later_are_given_back() {
@@ -199,7 +199,8 @@ fn a_request_says_how_long_its_caller_waits() {
         let mut pair = Pair::new(Setup::default());
         pair.call(0, 1, 8, 8, timeout_ns).unwrap();
         let emission = pair.sides[0].connection.emission(1, true).unwrap();
-        let (imm, mut bytes) = (emission.imm, emission.bytes.to_vec());
+        let imm = emission.imm;
+        let mut bytes = emission.bytes.to_vec();
         bytes.resize(bytes.len().next_multiple_of(64), 0);
         let server = &mut pair.sides[1].connection;
         server.arrive(Imm::decode(imm)).unwrap();

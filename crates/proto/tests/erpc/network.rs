@@ -16,7 +16,7 @@ use proptest::prelude::*;
 const STEP_NS: u64 = 1000;
 const NEVER_NS: u64 = u64::MAX;
 
-/// What the network does, in percent.
+/// The faults of the network, in percent.
 #[derive(Clone, Copy, Debug)]
 struct Network {
     lost: u8,
@@ -165,7 +165,7 @@ impl World {
             assert!(self.executed.insert(request), "{request:?} is executed twice");
             let steps = self.wishes.iter().map(|wish| u64::from(wish.handler_steps)).max();
             let steps = steps.unwrap_or(0).min(u64::from(req_type));
-            // A request says in its length what is asked for; the world knows the rest.
+            // The length of a request names the answer; the world knows the rest.
             self.running.push((self.now + steps, request, msg_bytes));
         }
     }
@@ -286,7 +286,7 @@ proptest! {
         }
     }
 
-    /// Rule E4.1: a call that was given up leaves its slot usable, and nobody is executed twice.
+    /// Rule E4.1: a call that was given up leaves its slot usable, and no request is executed twice.
     #[test]
     fn every_call_ends_by_its_deadline(
         seed: u64, network in network(), wishes in wishes(true),

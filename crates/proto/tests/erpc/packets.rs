@@ -68,7 +68,8 @@ fn requests_are_numbered_by_slot() {
 /// Rules E2.3, E2.4, E2.6: both sides send R + S - 1 packets.
 #[test]
 fn a_large_call_packet_by_packet() {
-    let (mut client, mut server) = (client(), server());
+    let mut client = client();
+    let mut server = server();
     client.call(call(1, 2 * DATA + 1), 0).unwrap();
     let requests = sent(&mut client);
     assert_eq!(requests.len(), 3);

@@ -20,7 +20,8 @@ pub(crate) fn check(bytes: &[u8]) {
     }
     let geometry = Geometry::with_mtu(Link::InfiniBand, 64).expect("room for data");
     let config = ClientConfig { backlog_max: 4, ..ClientConfig::new(geometry) };
-    let (mut client, mut server) = (Client::new(config, 1), Server::new(geometry, 2));
+    let mut client = Client::new(config, 1);
+    let mut server = Server::new(geometry, 2);
     let mut now_ns = 0;
     let mut made = 0_u64;
     for step in bytes.chunks_exact(STEP_BYTES) {

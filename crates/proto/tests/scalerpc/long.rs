@@ -60,7 +60,7 @@ fn a_million_turns_of_four_hundred_clients_lose_and_repeat_nothing_long() {
     switch(400, 40, switches.map_or(1_000_000, |switches| switches.parse().unwrap()));
 }
 
-/// What a distribution of latencies says, in ns.
+/// The summary of a distribution of latencies, in ns.
 struct Distribution {
     groups: usize,
     p50: u64,

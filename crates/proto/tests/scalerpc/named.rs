@@ -96,7 +96,8 @@ fn calls_are_bounded_and_end_at_their_deadlines() {
 fn server() -> (Server, ClientId, ClientId) {
     let config = ServerConfig { group: 1, slots: 4, ..ServerConfig::default() };
     let mut server = Server::new(config, 0);
-    let (a, b) = (server.connect().unwrap(), server.connect().unwrap());
+    let a = server.connect().unwrap();
+    let b = server.connect().unwrap();
     assert_eq!(server.groups().collect::<Vec<_>>(), [1, 1]);
     (server, a, b)
 }

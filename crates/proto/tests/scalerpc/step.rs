@@ -40,15 +40,18 @@ fn distance_ns(ns: u64, phase_ns: u64) -> u64 {
 /// The farthest that a follower's switch was from the leader's, in true time, and how often it switched.
 fn farthest_ns(follows: bool, steps: u64) -> (u64, u64) {
     // The leader's clock is the true time.
-    let (mut leader, mut follower) = (world(0), world(7_654_321));
+    let mut leader = world(0);
+    let mut follower = world(7_654_321);
     // Their turns do not end together by chance.
     for _ in 0..37 {
         step(&mut leader);
     }
     leader.server.keep_step(leader.server.next_switch_ns());
     let mut random = Random(9);
-    let (mut farthest, mut switches) = (0, 0);
-    let (mut asked, mut answered) = (None, None);
+    let mut farthest = 0;
+    let mut switches = 0;
+    let mut asked = None;
+    let mut answered = None;
     let mut is_in_step = false;
     for at in 1..=steps {
         step(&mut leader);
@@ -91,7 +94,7 @@ fn a_follower_switches_when_its_leader_does() {
     }
 }
 
-/// Rule S6.2: being told the same again changes nothing, and a new step moves a turn's end by half a slice at
+/// Rule S6.2: a repeated step changes nothing, and a new step moves a turn's end by half a slice at
 /// most.
 #[test]
 fn a_turn_ends_within_half_a_slice_of_when_it_would_have() {
@@ -125,7 +128,8 @@ fn an_answer_that_took_longer_than_a_slice_is_not_followed() {
     let config = ServerConfig { slice_ns: SLICE_NS, ..ServerConfig::default() };
     let mut server = Server::new(config, 0);
     let before_ns = server.next_switch_ns();
-    let (asked_ns, answered_ns) = (0, 90 * STEP_NS);
+    let asked_ns = 0;
+    let answered_ns = 90 * STEP_NS;
     let late = Exchange { asked_ns, answered_ns, arrived_ns: SLICE_NS + 1, switch_ns: SLICE_NS };
     assert!(!server.follow(&late));
     assert_eq!(server.next_switch_ns(), before_ns);

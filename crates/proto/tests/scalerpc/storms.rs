@@ -112,7 +112,7 @@ fn a_single_group_keeps_its_turn() {
 }
 
 /// Rule S4.4: a client dies in each state that the server knows; its zone serves others only after its queue
-/// pair is gone, and nobody else notices.
+/// pair is gone, and no other notices.
 #[test]
 fn a_client_may_die_in_every_state() {
     let mut died = [0; 5];

@@ -1,5 +1,5 @@
 //! A server and its clients above reliable connections: what a side posts takes effect in order, each after a
-//! delay. Zones are memory: a WRITE lands where it was aimed, whoever has that zone by then.
+//! delay. Zones are memory: a WRITE lands where it was aimed, in the zone of any client.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -25,7 +25,7 @@ impl Random {
     }
 }
 
-/// What travels to the server.
+/// A message to the server.
 enum ToServer {
     Entry(Entry),
     /// A WRITE into a zone, and who wrote.
@@ -36,7 +36,7 @@ enum ToServer {
     },
 }
 
-/// What travels to a client.
+/// A message to a client.
 enum ToClient {
     Response { slot: u8, header: Trailer, payload: u64 },
     Event(u32),
@@ -150,7 +150,7 @@ impl World {
         self.peers.len() - 1
     }
 
-    /// The process of a client dies: what it has posted is placed or not; nothing more comes.
+    /// The process of a client dies: its posts are placed or not; nothing more comes.
     pub(crate) fn kill(&mut self, at: usize) {
         let keep = self.random.below(self.peers[at].to_server.len() as u64 + 1);
         let peer = &mut self.peers[at];
@@ -211,7 +211,8 @@ impl World {
         self.peers[at].is_awake = false;
         while self.peers[at].to_client.front().is_some_and(|(due, _)| *due <= self.now_ns) {
             let Some((_, message)) = self.peers[at].to_client.pop_front() else { break };
-            let (now_ns, peer) = (self.now_ns, &mut self.peers[at]);
+            let now_ns = self.now_ns;
+            let peer = &mut self.peers[at];
             match message {
                 ToClient::Event(generation) => peer.core.handle_event(generation),
                 ToClient::Response { slot, header, payload } => {
@@ -264,7 +265,7 @@ impl World {
             match message {
                 ToServer::Entry(entry) => self.server.handle_entry(id, entry),
                 ToServer::Block { mapping, slot, block } => {
-                    // Rule S4.1: whoever writes has the zone.
+                    // Rule S4.1: a writer has the zone.
                     let place = self.server.place(id).expect("a WRITE without a zone");
                     assert_eq!(place.mapping, mapping, "a WRITE into the zone of another client");
                     self.zones.insert((mapping, slot), block);
@@ -274,7 +275,7 @@ impl World {
         }
     }
 
-    /// Takes what a slot of a zone holds now, whoever wrote it.
+    /// Takes the present content of a slot of a zone, of any writer.
     fn take(&mut self, id: ClientId, slot: u8, mapping: Mapping, origin: RequestOrigin) {
         let block = self.zones[&(mapping, slot)];
         let Ok(request) = self.server.handle_block(id, slot, &block.header, origin) else {
@@ -288,7 +289,7 @@ impl World {
         self.running.push((self.now_ns + takes, request, block.payload));
     }
 
-    /// Whose name it is. A client that nobody replaced has the number of its place.
+    /// The owner of the name. A client that was not replaced has the number of its place.
     fn at(&self, id: ClientId) -> Option<usize> {
         let is_it = |at: &usize| self.peers.get(*at).is_some_and(|peer| peer.id == Some(id));
         let guess = Some(usize::from(id.index())).filter(is_it);

@@ -68,7 +68,7 @@ impl<N: Nic> Server<N> {
         })
     }
 
-    /// Accepts a client, and returns what it must be told.
+    /// Accepts a client, and returns the message for it.
     ///
     /// # Errors
     ///
@@ -76,7 +76,8 @@ impl<N: Nic> Server<N> {
     pub fn accept(&mut self, theirs: &Invitation) -> Result<(ClientId, Invitation), ConnectError> {
         let contact = Contact::parse(theirs)?;
         if contact.block_bytes != self.config.block_bytes || contact.slots != self.config.slots {
-            let (theirs, max) = (contact.block_bytes, self.config.block_bytes);
+            let theirs = contact.block_bytes;
+            let max = self.config.block_bytes;
             return Err(ConnectError::Block { theirs, max });
         }
         if self.by_qpn.len() == usize::from(self.config.clients_max) {
@@ -90,7 +91,7 @@ impl<N: Nic> Server<N> {
         let full = ConnectError::Full(self.config.clients_max);
         let client = self.core.connect().ok_or(full)?;
         let index = usize::from(client.index());
-        // Whoever had the place before wrote there.
+        // An earlier client of the place wrote there.
         self.entries.write(index * ENTRY_STRIDE, &[0; ENTRY_STRIDE]);
         let invitation = Contact {
             endpoint: self.nic.endpoint(link.qp()),

@@ -70,7 +70,7 @@ struct Peer<N: Nic> {
     is_unrung: bool,
 }
 
-/// What could not be posted yet.
+/// Posts that did not find room yet.
 enum Deferred {
     Act(Action),
     Respond { slot: u8, header: Trailer, body: Vec<u8> },
@@ -143,7 +143,7 @@ impl<N: Nic> Server<N> {
         self.config.block_bytes as usize - HEADER_BYTES
     }
 
-    /// When the present turn is over, by the clock that [`poll`](Self::poll) is told. For servers in step:
+    /// When the present turn is over, by the clock of [`poll`](Self::poll). For servers in step:
     /// what a leader answers to one that follows it.
     #[must_use]
     pub fn next_switch_ns(&self) -> u64 {
@@ -166,8 +166,8 @@ impl<N: Nic> Server<N> {
         (entry.0 == client).then_some(&mut entry.1)
     }
 
-    /// Takes what has arrived, calls back, ends turns, and sends what is to be sent. Returns how many messages
-    /// there were. From inside a callback it does nothing and returns 0.
+    /// Takes arrivals, calls back, ends turns, and sends. Returns the number of messages. From inside a callback it
+    /// does nothing and returns 0.
     pub fn poll(&mut self, now_ns: u64, handler: &mut impl Handler<N>) -> usize {
         if self.is_polling.replace(true) {
             return 0;
@@ -244,7 +244,7 @@ impl<N: Nic> Server<N> {
             self.looks += 1;
             let end = self.block_end(place.mapping, slot);
             let valid = self.pools.load_u64(end - 8);
-            // What was taken is cleared, so it is looked at once.
+            // Taken blocks are cleared, so each is looked at once.
             if valid >> 32 == u64::from(place.generation) && valid & 0xffff_ffff != 0 {
                 work += 1;
                 self.take(client, slot, RequestOrigin::Written, handler);

@@ -1,4 +1,4 @@
-//! What is posted to clients.
+//! Posts to clients.
 
 use proto::scalerpc::{
     HEADER_BYTES, Imm, Trailer,
@@ -142,7 +142,7 @@ impl<N: Nic> Server<N> {
         Posted::Yes
     }
 
-    /// Takes completions of what was posted.
+    /// Takes completions of posts.
     pub(super) fn reap(&mut self, handler: &mut impl Handler<N>) -> usize {
         let mut work = 0;
         for _ in 0..self.config.burst {
@@ -156,7 +156,8 @@ impl<N: Nic> Server<N> {
     fn finish(&mut self, completion: &Completion, handler: &mut impl Handler<N>) {
         let Some(client) = self.by_qpn.get(&completion.qpn).copied() else { return };
         let Some(Some((_, peer))) = self.peers.get_mut(usize::from(client.index())) else { return };
-        let (free, mut is_read) = (&mut self.staging_free, false);
+        let free = &mut self.staging_free;
+        let mut is_read = false;
         peer.link.finish(completion, |work| match work {
             Work::Done => {}
             Work::Staged(block) => free.push(block),

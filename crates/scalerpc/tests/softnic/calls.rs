@@ -82,7 +82,8 @@ fn servers_in_step_serve_as_before() {
     let slice = Duration::from_millis(1);
     let slice_ns = 1_000_000;
     let config = ServerConfig { group: 1, slice, ..ServerConfig::default() };
-    let (mut leader, mut follower) = (Scene::new(config.clone(), 4), Scene::new(config, 4));
+    let mut leader = Scene::new(config.clone(), 4);
+    let mut follower = Scene::new(config, 4);
     leader.server.keep_step(os::clock::now_ns());
     // Both have one clock here.
     let now_ns = os::clock::now_ns();

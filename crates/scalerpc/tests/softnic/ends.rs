@@ -83,7 +83,8 @@ fn every_call_ends_when_the_server_is_gone() {
 fn places_for_clients_are_bounded_and_used_again() {
     let mut scene = Scene::new(ServerConfig { clients_max: 2, ..ServerConfig::default() }, 2);
     let port = softnic::open(&scene.nic).unwrap();
-    let (config, now_ns) = (copyrpc_scalerpc::ClientConfig::default(), os::clock::now_ns());
+    let config = copyrpc_scalerpc::ClientConfig::default();
+    let now_ns = os::clock::now_ns();
     let more = copyrpc_scalerpc::Client::open(port.clone(), config, 8, 4096, now_ns).unwrap();
     let refused = scene.server.accept(&more.invitation()).unwrap_err();
     assert!(refused.to_string().contains("all 2 places"), "{refused}");

@@ -111,7 +111,8 @@ impl Scene {
     /// Another client on a port.
     pub(crate) fn join(&mut self, port: &Nic) {
         let ServerConfig { slots, block_bytes, .. } = *self.server.config();
-        let (config, now_ns) = (ClientConfig::default(), os::clock::now_ns());
+        let config = ClientConfig::default();
+        let now_ns = os::clock::now_ns();
         let mut client = Client::open(port.clone(), config, slots, block_bytes, now_ns).unwrap();
         let (id, invitation) = self.server.accept(&client.invitation()).unwrap();
         client.connect(&invitation).unwrap();

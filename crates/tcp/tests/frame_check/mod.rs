@@ -1,4 +1,4 @@
-//! Frames of any bytes: refused, or understood as what they say; memory grows with what has come only.
+//! Frames of any bytes: refused, or understood as their content; memory grows with arrived bytes only.
 
 use copyrpc_tcp::{
     PortName, Secret,
@@ -9,7 +9,8 @@ use copyrpc_tcp::{
 /// Feeds bytes to a port's parsers.
 pub(crate) fn check(bytes: &[u8]) {
     handshake(bytes);
-    let (mut assembler, mut rest) = (Assembler::default(), bytes);
+    let mut assembler = Assembler::default();
+    let mut rest = bytes;
     while let Ok(Some((header, len))) = Assembler::peek(rest) {
         assert_eq!(header.to_bytes()[..], rest[..HEADER_BYTES]);
         let Ok(message) = assembler.take(&header, &rest[HEADER_BYTES..len]) else { return };
@@ -24,7 +25,7 @@ pub(crate) fn check(bytes: &[u8]) {
     }
 }
 
-/// Nobody gets in without a proof.
+/// No peer gets in without a proof.
 fn handshake(bytes: &[u8]) {
     let name = |life| PortName { address: "127.0.0.1:9".parse().unwrap(), life, lid: 0 };
     let key = Secret::from_bytes(b"a secret of the job");

@@ -1,4 +1,4 @@
-//! The completions that nearly all traffic brings, told by a few of their eight words.
+//! The completions that nearly all traffic brings, recognized by a few of their eight words.
 
 use super::{
     FORMAT_PLAIN, OPCODE_RESP_SEND, OPCODE_RESP_SEND_IMM, OPCODE_RESP_WR_IMM, ResponderKind,

@@ -1,4 +1,4 @@
-//! The shapes of WQE that nearly all traffic has, told by a few of their words.
+//! The shapes of WQE that nearly all traffic has, recognized by a few of their words.
 //!
 //! ```text
 //! octoword  0         1..3        next       next

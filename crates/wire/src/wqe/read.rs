@@ -185,7 +185,7 @@ pub struct SendWqe<'a> {
 impl<'a> SendWqe<'a> {
     /// Reads the WQE at the start of `bytes`, which may be longer than the WQE.
     ///
-    /// `bytes` is a private copy: nobody else may change it meanwhile.
+    /// `bytes` is a private copy: no other party changes it meanwhile.
     ///
     /// # Errors
     ///

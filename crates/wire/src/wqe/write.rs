@@ -103,11 +103,13 @@ impl Staged {
 fn load_short(bytes: &[u8]) -> u128 {
     let len = bytes.len();
     if let (Some(first), Some(last)) = (bytes.first_chunk(), bytes.last_chunk()) {
-        let (first, last) = (u64::from_le_bytes(*first), u64::from_le_bytes(*last));
+        let first = u64::from_le_bytes(*first);
+        let last = u64::from_le_bytes(*last);
         return u128::from(first) | u128::from(last) << (8 * (len - 8));
     }
     if let (Some(first), Some(last)) = (bytes.first_chunk(), bytes.last_chunk()) {
-        let (first, last) = (u32::from_le_bytes(*first), u32::from_le_bytes(*last));
+        let first = u32::from_le_bytes(*first);
+        let last = u32::from_le_bytes(*last);
         return u128::from(u64::from(first) | u64::from(last) << (8 * (len - 4)));
     }
     match *bytes {

@@ -28,7 +28,7 @@ pub(crate) fn check(bytes: &[u8]) {
     }
 }
 
-/// What the short reader accepts, the long one reads alike.
+/// The long reader agrees on each entry that the short one accepts.
 fn check_plain_arrival(cqe: &Cqe) {
     let words = cqe.to_words();
     if !PlainArrival::is_told_by(words[7]) {

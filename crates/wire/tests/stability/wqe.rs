@@ -40,7 +40,7 @@ fn check_send_wqe(bytes: &[u8], transport: Transport) {
     assert_eq!(encode_send(&again), (once, octowords));
 }
 
-/// What the short reader makes of the WQE at the start of `bytes`, in its own place.
+/// The result of the short reader for the WQE at the start of `bytes`, in its own place.
 pub(crate) fn plain_send(bytes: &[u8], transport: Transport) -> Option<PlainSend> {
     let ctrl = copyrpc_wire::wqe::peek_ctrl(bytes.first_chunk()?);
     read_short(bytes, transport, ctrl.index, ctrl.qpn)
@@ -56,7 +56,7 @@ fn read_short(bytes: &[u8], transport: Transport, index: u16, qpn: Qpn) -> Optio
     PlainSend::read(word, transport, kind, index, qpn)
 }
 
-/// What the short reader accepts, the long one reads alike; and nobody else's WQE is accepted.
+/// The long reader agrees on each WQE that the short one accepts; a WQE of another queue pair is refused.
 fn check_plain_send(bytes: &[u8], transport: Transport) {
     let Some(plain) = plain_send(bytes, transport) else { return };
     let len_bytes = usize::from(plain.octowords) * OCTOWORD_BYTES;
@@ -88,7 +88,7 @@ fn check_plain_send(bytes: &[u8], transport: Transport) {
     assert_eq!(read_short(bytes, transport, ctrl.index, other), None);
 }
 
-/// The short reader accepts what has one entry and fills its octowords, and reads the same entry.
+/// The short reader accepts a WQE that has one entry and fills its octowords, and reads the same entry.
 pub(crate) fn check_plain_receive(list: &[u8]) {
     let (words, _) = list.as_chunks();
     let mut words = words.iter().map(|word| u64::from_ne_bytes(*word));

@@ -23,7 +23,7 @@ const LIMIT_LEAST: Duration = Duration::from_secs(60);
 /// For a build, and for the tests under Miri.
 const LIMIT_OF_CARGO_SECONDS: u32 = 600;
 
-/// What became of a mutant.
+/// The end of a mutant.
 pub(super) enum Verdict {
     /// By this test.
     Killed(String),
@@ -143,7 +143,7 @@ impl<'w> Judge<'w> {
         Ok(verdict)
     }
 
-    /// What Miri says of the tests that the manifest names, if any.
+    /// The verdict of Miri on the tests that the manifest names, if any.
     fn miri(&self) -> Result<Verdict> {
         let Some(filter) = self.member.settings["mutants-miri"].as_str() else {
             return Ok(Verdict::Survived);
@@ -169,7 +169,7 @@ impl<'w> Judge<'w> {
     }
 }
 
-/// What timeout(1) returns when it had to end a command.
+/// The exit code of timeout(1) after it had to end a command.
 const EXIT_OF_TIMEOUT: i32 = 124;
 
 fn environment(command: &Command) -> Vec<(std::ffi::OsString, std::ffi::OsString)> {

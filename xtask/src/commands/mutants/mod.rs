@@ -52,7 +52,8 @@ pub(crate) fn run(workspace: &Workspace, crates: &[String]) -> Result<Outcome> {
         return Ok(Outcome::NothingToRun("nothing to run: no crate has a loom test".into()));
     }
     let copy = copy_tree(workspace)?;
-    let (mut killed, mut others) = (0, 0);
+    let mut killed = 0;
+    let mut others = 0;
     for member in members {
         for verdict in judge_all(workspace, &copy, member)? {
             let is_killed = matches!(verdict, Verdict::Killed(_));
@@ -76,7 +77,9 @@ pub(crate) fn run(workspace: &Workspace, crates: &[String]) -> Result<Outcome> {
 fn judge_all(workspace: &Workspace, copy: &Workspace, member: &Member) -> Result<Vec<Verdict>> {
     let judge = Judge::new(copy, member)?;
     let all = mutants(workspace, member)?;
-    let (mut verdicts, mut unproven, mut is_modelled) = (Vec::new(), 0, None);
+    let mut verdicts = Vec::new();
+    let mut unproven = 0;
+    let mut is_modelled = None;
     for (index, mutant) in all.iter().enumerate() {
         let Mutant { path, sync, ordering, line, .. } = mutant;
         let known = is_modelled.take_if(|(last, _)| last == path);
@@ -92,7 +95,9 @@ fn judge_all(workspace: &Workspace, copy: &Workspace, member: &Member) -> Result
         let start = Instant::now();
         let verdict = with_text(copy, path, &mutant.text, || judge.verdict())
             .with_context(|| format!("{}:{line}", path.display()))?;
-        let (number, count, seconds) = (index + 1, all.len(), start.elapsed().as_secs());
+        let number = index + 1;
+        let count = all.len();
+        let seconds = start.elapsed().as_secs();
         let place = format!("{}:{line} SYNC({sync}) {ordering}", path.display());
         println!("{number:>3}/{count} {seconds:>4} s  {place}: {verdict}");
         verdicts.push(verdict);
@@ -120,7 +125,7 @@ fn copy_tree(workspace: &Workspace) -> Result<Workspace> {
     Ok(Workspace { root, members: Vec::new(), rust_version: String::new() })
 }
 
-/// What `judge` says while a file of the copy has another text.
+/// The verdict of `judge` while a file of the copy has another text.
 fn with_text<R>(
     copy: &Workspace,
     path: &Path,
@@ -157,7 +162,8 @@ fn mutants_of(file: &RustFile) -> Vec<Mutant> {
                 "barrier" => (end_of_call(file, ordering), "()"),
                 text => (ordering.start + text.len(), "Relaxed"),
             };
-            let (head, tail) = (&file.text[..ordering.start], &file.text[end..]);
+            let head = &file.text[..ordering.start];
+            let tail = &file.text[end..];
             mutants.push(Mutant {
                 path: file.path.clone(),
                 sync: site.name.into(),

@@ -16,7 +16,7 @@ const LOOK_NS_MAX: u64 = 10_000_000;
 const UNNEEDED_DELAYS: u64 = 32;
 
 impl Connection {
-    /// A poll of whoever drives this: the policy may count them.
+    /// A poll of the driver: the policy may count them.
     #[inline]
     pub fn polled(&mut self) {
         self.outbox.clock.polled();
@@ -155,7 +155,8 @@ impl Connection {
     #[inline]
     #[must_use]
     pub fn credit_words(&self) -> [u8; CREDIT_BYTES] {
-        let (consumed, handled) = (self.inbox.consumed(), self.inbox.handled());
+        let consumed = self.inbox.consumed();
+        let handled = self.inbox.handled();
         let words = CreditWords { consumed: consumed.into(), handled: handled.into() };
         zerocopy::transmute!(words)
     }
@@ -185,14 +186,14 @@ impl Connection {
 
     /// The time of the next work if nothing arrives; `None`: there is none.
     ///
-    /// The peer's credit does not wake anybody up, so who is starved looks again: after as long as
+    /// The peer's credit wakes no sleeper, so a starved side looks again: after as long as
     /// nothing has come already, up to 10 ms.
     #[must_use]
     pub fn wake_ns(&self, now_ns: u64) -> Option<u64> {
         let deadlines = self.calls.expiry_ns();
         let delay_ns = self.config.credit_delay_ns;
         let credit = self.credit_due_ns();
-        // What the peer has no receive for waits for the peer, however long it has been due.
+        // A batch without a receive at the peer waits for the peer, however long it has been due.
         let flush = self.outbox.clock.due_ns().filter(|_| !self.outbox.is_window_full());
         let look = self.is_starved().then(|| {
             let waited_ns = now_ns.saturating_sub(self.outbox.progress_ns());

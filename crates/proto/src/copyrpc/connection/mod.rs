@@ -347,7 +347,8 @@ impl Connection {
         match kind {
             KIND_REQUEST => {
                 let id = self.admit(message)?;
-                let (method, timeout_us) = (message.method(), message.timeout_us());
+                let method = message.method();
+                let timeout_us = message.timeout_us();
                 Ok(Incoming::Request { id, method, timeout_us, body })
             }
             KIND_RESPONSE.. => {
@@ -379,7 +380,8 @@ impl Connection {
             KIND_LARGE_REQUEST => {
                 let large = self.check_large(message)?;
                 let id = self.admit(message)?;
-                let (method, timeout_us) = (message.method(), message.timeout_us());
+                let method = message.method();
+                let timeout_us = message.timeout_us();
                 Ok(Rare::LargeRequest { id, method, timeout_us, large })
             }
             KIND_LARGE_RESPONSE => {
@@ -423,7 +425,7 @@ impl Connection {
         self.note_credit(now_ns);
     }
 
-    /// All messages of the open batch were handled: lines that nobody holds can be given back.
+    /// All messages of the open batch were handled: lines without a holder can be given back.
     #[inline]
     pub fn close_batch(&mut self, now_ns: u64) {
         let parsed = self.inbox.close();
@@ -443,7 +445,7 @@ impl Connection {
         self.calls.fetching(call)
     }
 
-    /// The large response of a call was fetched, or given up: the peer is told to release it.
+    /// The large response of a call was fetched, or given up: the peer gets a release for it.
     /// Returns the cookie if the caller still waits.
     pub fn fetched(&mut self, call: CallId) -> Option<u64> {
         let cookie = self.calls.fetched(call);

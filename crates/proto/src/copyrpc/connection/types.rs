@@ -144,7 +144,7 @@ pub struct Counters {
     /// Polls that left a batch unposted because the peer had to handle others first.
     pub window_full: u64,
     /// From the first message of a batch to its posting, summed over batches posted. Times are those of
-    /// polls: what is posted in the poll that gathered it counts as 0.
+    /// polls: a batch that is posted in the poll that gathered it counts as 0.
     pub held_ns: u64,
     /// Times that the peer said that it has consumed batches.
     pub trips: u64,
@@ -152,7 +152,7 @@ pub struct Counters {
     pub trips_ns: u64,
 }
 
-/// Resources in use: what tests compare with what was there before.
+/// Resources in use, which tests compare with those of before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Of the peer's ring: written and not given back, or built.

@@ -1,7 +1,7 @@
 //! The client's end of a session: up to [`WINDOW`] calls in flight, and more that wait.
 //!
 //! A call uses one slot. Its packets are numbered in both directions together
-//! ([`Numbering`]), and the client accepts them in order only. What gets
+//! ([`Numbering`]), and the client accepts them in order only. A packet that gets
 //! lost is sent again from the first packet without an answer (*go-back-N*).
 
 mod active;
@@ -86,7 +86,7 @@ pub struct Transmit {
     pub span: Span,
 }
 
-/// What a packet from the server brought.
+/// The effect of a packet from the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
     /// It was acknowledged that a packet of a request arrived.
@@ -238,7 +238,7 @@ impl Client {
         if call.request_bytes > max {
             return Err(CallError::TooLong { bytes: call.request_bytes, max });
         }
-        // What nobody has taken yet counts too, so that `ended` never holds more than that.
+        // Ends that were not taken yet count too, so that `ended` never holds more than that.
         let limit = WINDOW + self.config.backlog_max;
         if !self.ended.is_empty() && self.ended.len() + self.outstanding() >= limit {
             return Err(CallError::Busy(self.config.backlog_max));
@@ -303,12 +303,13 @@ impl Client {
     }
 
     /// Tells the caller how the call ended. The slot is free at once if the server has not seen the request,
-    /// or has answered it; what it still sends of the answer comes late.
+    /// or has answered it; further packets of the answer come late.
     fn abandon(&mut self, index: usize, status: Status) {
         let slot = &mut self.slots[index];
         let Some(active) = slot.active.as_mut() else { return };
         active.is_abandoned = true;
-        let (cookie, was_sent) = (active.call.cookie, active.was_sent);
+        let cookie = active.call.cookie;
+        let was_sent = active.was_sent;
         let is_answered = active.response_bytes.is_some();
         if !was_sent {
             slot.req_num -= WINDOW_STEP;
@@ -443,7 +444,8 @@ impl Client {
         if active.is_sending() {
             self.sending |= 1 << index;
         }
-        let (cookie, was_abandoned) = (active.call.cookie, active.is_abandoned);
+        let cookie = active.call.cookie;
+        let was_abandoned = active.is_abandoned;
         let is_too_long = bytes > active.call.response_bytes_max;
         let is_complete = active.received == active.numbering.total();
         if was_abandoned || is_too_long || is_complete {
@@ -468,7 +470,7 @@ impl Client {
         active.map(|active| active.progress_ns).min()
     }
 
-    /// Ends calls whose deadline has passed, and sends again what was not answered in time. Returns when it has
+    /// Ends calls whose deadline has passed, and resends packets that were not answered in time. Returns when it has
     /// to be called again at the latest.
     pub fn handle_timeout(&mut self, now_ns: u64) -> Option<u64> {
         if self.backlog_earliest_ns <= now_ns {

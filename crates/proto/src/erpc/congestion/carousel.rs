@@ -45,7 +45,7 @@ pub struct Carousel {
 }
 
 impl Carousel {
-    /// A wheel that reaches `horizon_ns` into the future. Who waits longer is put at its end, and told to wait
+    /// A wheel that reaches `horizon_ns` into the future. An entry that waits longer is put at its end, and has to wait
     /// again.
     #[must_use]
     pub fn new(horizon_ns: u64, now_ns: u64) -> Self {
@@ -59,7 +59,7 @@ impl Carousel {
         self.len
     }
 
-    /// Whether nobody waits.
+    /// Whether no entry waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -85,7 +85,7 @@ impl Carousel {
             self.done = self.done.max(end);
             return None;
         }
-        // All slots are looked at once at most: what is beyond holds the same.
+        // All slots are looked at once at most: later ones hold the same.
         self.done = self.done.max((end + 1).saturating_sub(self.slots.len() as u64));
         while self.done <= end {
             let index = self.index(self.done);
@@ -126,8 +126,8 @@ mod tests {
             ..ProptestConfig::default()
         })]
 
-        /// Nobody is told early, nor later than a slot if the wheel is polled as often, unless it waits beyond
-        /// the horizon; and nobody is lost.
+        /// No entry comes early, nor later than a slot if the wheel is polled as often, unless it waits beyond
+        /// the horizon; and none is lost.
         #[test]
         fn everyone_is_told_once_and_in_time(
             waits_ns in proptest::collection::vec(0..200_000u64, 1..60), step_ns in 1..5000u64,

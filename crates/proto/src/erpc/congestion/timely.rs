@@ -10,7 +10,7 @@ pub struct TimelyConfig {
     pub link_rate: f64,
     /// A session never sends slower.
     pub rate_min: f64,
-    /// What a rate grows by at a time.
+    /// The increment of a rate.
     pub additive: f64,
     /// Round trip of an idle network.
     pub rtt_min_ns: f64,

@@ -50,7 +50,8 @@ impl Groups {
 
     /// The groups after the present one, in the order of their turns; the present one is the last.
     pub(super) fn following(&self) -> impl Iterator<Item = usize> {
-        let (len, current) = (self.groups.len(), self.current);
+        let len = self.groups.len();
+        let current = self.current;
         (1..=len).map(move |step| (current + step) % len)
     }
 

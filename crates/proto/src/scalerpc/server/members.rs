@@ -1,4 +1,4 @@
-//! What the server knows of one client.
+//! The state of one client at the server.
 
 use alloc::{vec, vec::Vec};
 
@@ -28,7 +28,7 @@ pub enum Stage {
     Retiring {
         /// The zone.
         place: ZoneLease,
-        /// When it was told.
+        /// The time of the notice.
         since_ns: u64,
     },
 }

@@ -82,7 +82,7 @@ pub struct ZoneLease {
     pub generation: u32,
 }
 
-/// What the driver does next.
+/// The next action of the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Read these slots of the client's memory into the zone; then [`Server::handle_read`].
@@ -159,7 +159,7 @@ pub struct Server {
     free: Vec<u16>,
     life: u32,
     groups: Groups,
-    /// Zones that nobody has, by pool.
+    /// Free zones, by pool.
     zones: [Vec<u16>; 2],
     generation: u32,
     /// Pool of the group whose turn it is.
@@ -306,7 +306,7 @@ impl Server {
         self.load();
     }
 
-    /// What a client announced has been read.
+    /// The announcement of a client has been read.
     pub fn handle_read(&mut self, client: ClientId) {
         let is_turn = self.groups.is_current(client.index);
         let Some(member) = self.member_mut(client) else { return };
@@ -345,7 +345,7 @@ impl Server {
     }
 
     /// Answers a request with `len_bytes` of data and a status: what ends the block of the response. `None`:
-    /// nobody waits for it.
+    /// no client waits for it.
     pub fn respond(&mut self, request: RequestId, status: u16, len_bytes: u32) -> Option<Trailer> {
         let member = self.member_mut(request.client)?;
         if !member.answer(request.slot, request.number, len_bytes) {

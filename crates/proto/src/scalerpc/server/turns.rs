@@ -1,4 +1,4 @@
-//! Turns: who is loaded, who is told to leave, who is next.
+//! Turns: the clients that are loaded, that have to leave, and that are next.
 
 use super::{Action, ClientId, Server, Stage};
 use crate::scalerpc::{Exchange, follow_ns};
@@ -29,7 +29,7 @@ impl Server {
     pub fn keep_step(&mut self, switch_ns: u64) {
         let slice_ns = self.config.slice_ns;
         self.phase_ns = Some(switch_ns % slice_ns);
-        // So that being told the same again changes nothing.
+        // So that a repeated notice changes nothing.
         self.slice_end_ns = self.step_after(self.slice_end_ns.saturating_sub(slice_ns / 2 + 1));
     }
 
@@ -165,11 +165,12 @@ impl Server {
         }
     }
 
-    /// Who was told long ago and has not said that it left is taken for dead.
+    /// A client that had its notice long ago and has not left is taken for dead.
     fn drop_silent(&mut self) {
         for index in 0..self.config.clients_max {
             let Some(client) = self.id(index) else { continue };
-            let (now_ns, timeout_ns) = (self.now_ns, self.config.ack_timeout_ns);
+            let now_ns = self.now_ns;
+            let timeout_ns = self.config.ack_timeout_ns;
             let Some(member) = self.member_mut(client) else { continue };
             if let Stage::Retiring { place, since_ns } = member.stage
                 && now_ns.saturating_sub(since_ns) >= timeout_ns
