@@ -46,6 +46,7 @@ mod doctor;
 mod exit;
 mod flags;
 mod generate;
+mod help;
 mod info;
 mod interrupt;
 mod knobs;
