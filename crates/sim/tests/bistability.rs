@@ -96,7 +96,7 @@ fn the_formula_says_where_states_begin_and_end_and_round_trips_are_not_in_it() {
     assert_eq!(phases::threshold(&far), threshold);
     let after = |profile: &DelegationProfile, nodes: u8, start| {
         let warm_up_us = 18_000.0;
-        let load = Load { start, ..bistability::deep(nodes.into(), 0, warm_up_us) };
+        let load = Load { start, ..phases::deep(nodes.into(), 0, warm_up_us) };
         is_upper(reference_daemon::run(profile, &load, 1).total_mops / f64::from(nodes))
     };
     for profile in [&CONNECT_X7, &far] {

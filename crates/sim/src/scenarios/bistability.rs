@@ -27,7 +27,10 @@
 
 use serde::Serialize;
 
-use super::{Compared, Standing, phases::SteadyState};
+use super::{
+    Compared, Standing,
+    phases::{SteadyState, deep},
+};
 use crate::{
     actors::reference_daemon::{self, Hold, Load, Measured, SLICE_US, StartState},
     machine::{CONNECT_X7, DelegationProfile},
@@ -79,20 +82,6 @@ const ROUND_TRIP_HOLDS: [(f64, f64); 3] = [(1.0, 8.72), (1.5, 9.16), (2.0, 9.45)
 
 /// Without a daemon, one call per client: nodes, and calls per µs.
 pub const DIRECT: [(u32, f64); 5] = [(2, 2.75), (4, 6.59), (8, 13.55), (16, 26.31), (32, 54.27)];
-
-/// A deep load of so many nodes, from a burst.
-#[must_use]
-pub fn deep(nodes: usize, poll_budget: u32, warm_up_us: f64) -> Load {
-    Load {
-        nodes,
-        depth: 32,
-        start: StartState::Burst,
-        poll_budget,
-        hold: Hold::None,
-        warm_up_us,
-        end_us: warm_up_us + 1500.0,
-    }
-}
 
 fn shallow(nodes: usize, hold: Hold) -> Load {
     let start = StartState::Burst;

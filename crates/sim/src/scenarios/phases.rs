@@ -19,11 +19,24 @@
 
 use serde::Serialize;
 
-use super::bistability::deep;
 use crate::{
     actors::reference_daemon::{self, Hold, Load, Mutant, StartState, SweepStage},
     machine::DelegationProfile,
 };
+
+/// A deep load of so many nodes, from a burst.
+#[must_use]
+pub fn deep(nodes: usize, poll_budget: u32, warm_up_us: f64) -> Load {
+    Load {
+        nodes,
+        depth: 32,
+        start: StartState::Burst,
+        poll_budget,
+        hold: Hold::None,
+        warm_up_us,
+        end_us: warm_up_us + 1500.0,
+    }
+}
 
 /// A steady state with 32 calls per client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
