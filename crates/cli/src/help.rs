@@ -92,8 +92,8 @@ answer is compared; a call that ends otherwise ends the run with exit code 1.";
 
 pub(crate) const KV_EXAMPLES: &str = "\
 Examples:
-  copyrpc bench kv                                two nodes, 4, 16 and 64 clients each
-  copyrpc bench kv --clients 128,200 --time 5min  as many as a large node has
+  copyrpc bench kv                                two nodes of 4, 16, 64 clients
+  copyrpc bench kv --clients 128 --time 5min      as many as a large node has
   copyrpc bench kv --clients 1,2,4,8 --qd 1,32    a grid: lists multiply
   copyrpc bench kv --preset places,switches       grids that have a name
   copyrpc bench kv --pace open:50000              latency under a fixed load
