@@ -26,6 +26,7 @@ use crate::{
     },
     provider::{
         cancellation::Cancellation,
+        clock::DaemonClock,
         in_place::InPlace,
         inbound::{Context, Inbound},
         offer::{Offer, ProvideError, WINDOW},
@@ -43,6 +44,9 @@ const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// How long taken requests may go unanswered when the provider was stopped.
 const STOP_MAX: Duration = Duration::from_secs(5);
 
+/// How long the daemon may take to read the last answers.
+const HAND_OVER_MAX: Duration = Duration::from_secs(1);
+
 /// What a call to the daemon asks for.
 #[derive(Clone, Copy, Debug)]
 enum Asks {
@@ -50,6 +54,8 @@ enum Asks {
     Work,
     /// Requests that nobody waits for any more.
     Watch,
+    /// A sign that the daemon has read what was sent before.
+    Sign,
 }
 
 /// Answers that were made while requests were read.
@@ -70,6 +76,8 @@ pub(super) struct Session {
     config: ClientConfig,
     ipc: ipc::PipelinedClient<Asks>,
     outbox: Arc<Outbox>,
+    /// Of the daemon of this connection.
+    clock: DaemonClock,
     /// Number of this connection.
     epoch: u64,
     /// Requests that were given and not answered, if handlers of other threads or tasks have them.
@@ -91,12 +99,14 @@ fn register(path: &Path, offer: &Offer, config: ClientConfig) -> Result<Connecte
     let mut ipc = ipc::PipelinedClient::connect(path, crate::ipc_config(config))?;
     let head = daemon_head(method::REGISTER);
     let message = offer.message();
+    let before_ns = clock::now_ns();
     let sent = ipc.submit_parts(&[head.as_bytes(), &message], Asks::Work);
     sent.map_err(|refused| CallError::not_sent(refused.error))?;
     let mut outcome = None;
     while outcome.is_none() {
         ipc.poll_outcomes(|_, told| {
-            outcome = Some(told.map(|_| ()).map_err(|failed| CallError::of(failed, TO_DAEMON)));
+            let told = told.map(|body| DaemonClock::read(body, before_ns, clock::now_ns()));
+            outcome = Some(told.map_err(|failed| CallError::of(failed, TO_DAEMON)));
         });
         if outcome.is_none() {
             ipc.rest();
@@ -104,13 +114,15 @@ fn register(path: &Path, offer: &Offer, config: ClientConfig) -> Result<Connecte
     }
     match outcome {
         Some(Err(error)) => Err(ProvideError::refused(offer.service, error)),
-        _ => Ok(Connected { ipc }),
+        Some(Ok(clock)) => Ok(Connected { ipc, clock }),
+        None => Ok(Connected { ipc, clock: DaemonClock::default() }),
     }
 }
 
 /// A connection whose service is offered.
 struct Connected {
     ipc: ipc::PipelinedClient<Asks>,
+    clock: DaemonClock,
 }
 
 impl Session {
@@ -119,13 +131,14 @@ impl Session {
         offer: &Offer,
         config: ClientConfig,
     ) -> Result<Self, ProvideError> {
-        let Connected { ipc } = register(path, offer, config)?;
+        let Connected { ipc, clock } = register(path, offer, config)?;
         let outbox =
             Outbox::new().map_err(|error| ProvideError::Os(std::io::Error::other(error)))?;
         let mut session = Self {
             path: path.to_owned(),
             offer: offer.clone(),
             config,
+            clock,
             epoch: outbox.epoch(),
             outbox: Arc::new(outbox),
             given: BTreeMap::new(),
@@ -200,14 +213,12 @@ impl Session {
             self.made = made;
             match sent {
                 Err(error) => self.recover(error)?,
-                Ok(()) if is_over => {
-                    self.ipc.flush();
-                    return Ok(());
-                }
+                Ok(()) if is_over => break,
                 Ok(()) => {}
             }
             self.rest(count > 0);
         }
+        self.hand_over();
         Ok(())
     }
 
@@ -241,11 +252,12 @@ impl Session {
             self.ipc.flush();
             match sent {
                 Err(error) => self.recover(error)?,
-                Ok(()) if is_over => return Ok(()),
+                Ok(()) if is_over => break,
                 Ok(()) => {}
             }
             self.rest(count > 0);
         }
+        self.hand_over();
         Ok(())
     }
 
@@ -299,7 +311,7 @@ impl Session {
                 let now_ns = clock::now_ns();
                 let by_ns = *stop_by_ns.get_or_insert(now_ns + clock::duration_ns(STOP_MAX));
                 if self.given.is_empty() || now_ns >= by_ns {
-                    self.ipc.flush();
+                    self.hand_over();
                     return Ok(());
                 }
             }
@@ -329,9 +341,9 @@ impl Session {
     /// Reads requests that came, and which of them nobody waits for.
     fn read(&mut self, take: &mut Take<'_>) -> Result<(), CallError> {
         let (mut failed, mut is_told) = (None, false);
-        let Self { ipc, given, is_watching, .. } = self;
+        let Self { ipc, given, is_watching, clock, .. } = self;
         ipc.poll_outcomes(|asks, outcome| match (asks, outcome) {
-            (Asks::Work, Ok(bytes)) => match parse(bytes) {
+            (Asks::Work, Ok(bytes)) => match parse(bytes, *clock) {
                 Some((work, inbound)) => {
                     if let Some(cancellation) = take(work, &inbound) {
                         given.insert(work, cancellation);
@@ -347,6 +359,7 @@ impl Session {
                     }
                 }
             }
+            (Asks::Sign, Ok(_)) => {}
             (asks, Err(error)) => match (asks, CallError::of(error, TO_DAEMON)) {
                 // A daemon of an earlier version, which never tells.
                 (Asks::Watch, error) if error.status() == Status::Unimplemented => {
@@ -381,6 +394,21 @@ impl Session {
         let sent =
             self.ipc.submit_parts_within(&[call.as_bytes(), &service], Duration::MAX, Asks::Watch);
         sent.map(drop).map_err(|refused| CallError::not_sent(refused.error))
+    }
+
+    /// Waits until the daemon has read the last answers: it reads nothing of a connection that has ended.
+    fn hand_over(&mut self) {
+        let head = daemon_head(method::PING);
+        let sent = self.ipc.submit_parts_within(&[head.as_bytes()], HAND_OVER_MAX, Asks::Sign);
+        self.ipc.flush();
+        // Where all entries are in use, there is no room to ask.
+        let mut is_read = sent.is_err();
+        while !is_read {
+            self.ipc.poll_outcomes(|asks, _| is_read |= matches!(asks, Asks::Sign));
+            if !is_read {
+                self.ipc.rest();
+            }
+        }
     }
 
     fn send_made(&mut self, made: &mut Made) -> Result<(), CallError> {
@@ -446,8 +474,9 @@ impl Session {
                 return Ok(());
             }
             match register(&self.path, &self.offer, self.config) {
-                Ok(Connected { ipc }) => {
+                Ok(Connected { ipc, clock }) => {
                     self.ipc = ipc;
+                    self.clock = clock;
                     self.measure();
                     self.attempts = 0;
                     return self.ask();
@@ -507,7 +536,7 @@ const TO_DAEMON: To = To { rank: HERE, service: DAEMON, method: method::SERVE };
 const UNKNOWN: Context = Context { deadline_ns: u64::MAX, uid: None, pid: None, trace: 0 };
 
 /// A request as the daemon gives it: its name, and what it is.
-fn parse(bytes: &[u8]) -> Option<(u64, Inbound<'_>)> {
+fn parse(bytes: &[u8], clock: DaemonClock) -> Option<(u64, Inbound<'_>)> {
     let (head, mut body) = WorkHead::read_from_prefix(bytes).ok()?;
     let mut context = None;
     if head.flags.get() & HAS_CONTEXT != 0 {
@@ -515,7 +544,7 @@ fn parse(bytes: &[u8]) -> Option<(u64, Inbound<'_>)> {
         let caller = told.caller;
         let is_known = caller.pid.get() != 0;
         context = Some(Context {
-            deadline_ns: told.deadline_ns.get(),
+            deadline_ns: clock.here_ns(told.deadline_ns.get()),
             uid: is_known.then_some(caller.uid.get()),
             pid: is_known.then_some(caller.pid.get()),
             trace: caller.trace.get(),
