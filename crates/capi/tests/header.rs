@@ -73,9 +73,12 @@ fn the_library_is_loaded_by_a_name_that_has_the_abi() {
 fn declarations(header: &str) -> Vec<String> {
     let code: String =
         header.split("/*").map(|part| part.split_once("*/").map_or(part, |p| p.1)).collect();
-    let lines = code.lines().filter(|line| !line.starts_with('#') || line.contains("COPYRPC_"));
-    let code = lines.filter(|line| !line.contains("COPYRPC_H")).collect::<Vec<_>>().join("\n");
-    let code = code.replace("extern \"C\" {", "").replace("\n#define", ";\n#define");
+    let lines = code.lines().map(|line| match line.starts_with("#define COPYRPC_") {
+        true if line != "#define COPYRPC_H" => format!(";{line};"),
+        _ if line.starts_with('#') => String::new(),
+        _ => line.to_owned(),
+    });
+    let code = lines.collect::<Vec<_>>().join("\n").replace("extern \"C\" {", "");
     let (mut found, mut depth, mut start) = (Vec::new(), 0_u32, 0);
     for (at, character) in code.char_indices() {
         match character {

@@ -3,6 +3,7 @@
 import collections
 import copy
 import faulthandler
+import os
 import sys
 import threading
 import time
@@ -107,6 +108,22 @@ def a_signal_handler_cannot_enter() -> None:
         pass
 
 
+def a_forked_child_is_refused() -> None:
+    with copyrpc.Client(SOCKET, timeout=PATIENCE) as client:
+        child = os.fork()
+        if child == 0:
+            try:
+                client.call(copyrpc.HERE, 0, 0)
+                os._exit(1)
+            except copyrpc.Error as error:
+                os._exit(0 if error.not_executed else 2)
+        _, status = os.waitpid(child, 0)
+        assert status == 0, status
+        assert client.call(copyrpc.HERE, 0, 0, b"parent") == b"parent"
+
+
+# Before there are threads.
+a_forked_child_is_refused()
 provider = copyrpc.Provider("threads", SOCKET)
 serving = threading.Thread(target=provider.serve, args=(serve,))
 serving.start()
