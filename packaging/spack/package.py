@@ -32,12 +32,5 @@ class Copyrpc(CargoPackage):
         copyrpc("generate", "completions", completions)
         install("docs/copyrpc@.service", prefix.share.doc.copyrpc)
         if spec.satisfies("+capi"):
-            mkdirp(prefix.include, prefix.lib.pkgconfig)
-            install("crates/capi/include/copyrpc.h", prefix.include)
-            for library in ("libcopyrpc_c.a", "libcopyrpc_c.so"):
-                install(join_path(out, library), prefix.lib)
-            with open("crates/capi/copyrpc.pc.in") as template:
-                text = template.read()
-            text = text.replace("@prefix@", prefix).replace("@version@", str(spec.version))
-            with open(join_path(prefix.lib.pkgconfig, "copyrpc.pc"), "w") as pc:
-                pc.write(text)
+            install_c = Executable("packaging/install-c.sh")
+            install_c(extra_env={"PREFIX": prefix, "LIBDIR": "lib", "BUILT": out})

@@ -5,9 +5,12 @@
  * Every function returns a status: COPYRPC_OK, or why not; copyrpc_last_error() has the words for it,
  * on the same thread. No function waits longer than its deadline. No function unwinds into its caller.
  *
- * Threads: a handle is used by one thread at a time, and may move from thread to thread. Two handles are
- * independent. A copyrpc_request may be answered by any thread. copyrpc_provider_stop() may be called by
- * any thread while another one is inside copyrpc_provider_serve(), and not after copyrpc_provider_free().
+ * Threads: a handle serves one thread at a time, and may move from thread to thread. A function that gets a handle
+ * while another thread is inside a function with it does nothing, and returns COPYRPC_FAILED_PRECONDITION; so does
+ * one that a callback of that handle calls. The functions that free a handle leave it as it is in that case, and
+ * copyrpc_last_error() says so. Two handles are independent. A copyrpc_request may be answered by any thread.
+ * copyrpc_provider_stop() may be called by any thread while another one is inside copyrpc_provider_serve(), and not
+ * after copyrpc_provider_free(). A handle of a parent process is refused in a child that was forked.
  *
  * Memory: what a function hands out through a `const void **` belongs to the library, and is valid until
  * the next call with the same handle. NULL handles are refused with COPYRPC_INVALID_ARGUMENT; NULL may be
@@ -90,7 +93,8 @@ typedef struct copyrpc_client copyrpc_client;
 copyrpc_status copyrpc_client_connect(const char *socket, uint64_t timeout_us, copyrpc_client **client);
 void copyrpc_client_free(copyrpc_client *client);
 
-/* Connects again, to the same daemon or its successor. */
+/* Connects again, to the same daemon or its successor. After COPYRPC_ORIGIN_DAEMON_GONE every call fails until this
+ * succeeds. */
 copyrpc_status copyrpc_client_reconnect(copyrpc_client *client);
 
 /* Calls, and waits for the answer. `answer` and `answer_length` may be NULL. */
@@ -146,12 +150,20 @@ copyrpc_status copyrpc_pipeline_poll_lent(copyrpc_pipeline *pipeline, copyrpc_do
                                           size_t *count);
 /* After a poll that reported nothing: waits until there may be something, at most to the next deadline. */
 copyrpc_status copyrpc_pipeline_rest(copyrpc_pipeline *pipeline);
-/* Calls in flight; 0 for NULL. */
+/* Connects again, to the same daemon or its successor. Calls in flight end, and are reported to `done`. If it fails, the
+ * pipeline stays as it was; else copyrpc_pipeline_fd() may be another one. */
+copyrpc_status copyrpc_pipeline_reconnect(copyrpc_pipeline *pipeline, copyrpc_done done, void *user);
+/* Calls in flight; 0 for NULL, and for a handle that another thread uses. */
 size_t copyrpc_pipeline_in_flight(const copyrpc_pipeline *pipeline);
 /* For poll(2): the descriptor becomes readable when there is something to poll for, if
- * copyrpc_pipeline_arm() said 1; if it said 0, there is something already. -1 for NULL. */
+ * copyrpc_pipeline_arm() said 1; if it said 0, there is something already. -1 for NULL, and for a handle that another
+ * thread uses. The descriptor of a daemon that is gone is readable all the time: wait for it only while calls are in
+ * flight. */
 int copyrpc_pipeline_fd(const copyrpc_pipeline *pipeline);
 int copyrpc_pipeline_arm(copyrpc_pipeline *pipeline);
+/* How long poll(2) may wait: the time until the next call ends, whether the daemon says something or not. UINT64_MAX: no
+ * call is in flight. Exact after copyrpc_pipeline_arm(). */
+uint64_t copyrpc_pipeline_time_left_us(const copyrpc_pipeline *pipeline);
 
 /* ------------------------------------------------------------------------------- memory that calls lend
  *
@@ -256,17 +268,24 @@ copyrpc_status copyrpc_bulk_provider_answer(copyrpc_bulk_provider *provider, cop
 typedef struct copyrpc_provider copyrpc_provider;
 typedef struct copyrpc_request copyrpc_request;
 
-/* Offers a service. `name` may be NULL; `shared`: other processes may offer it, too; `window`: requests
- * that this process has at a time, 0 for 16. */
-copyrpc_status copyrpc_provider_offer(const char *socket, uint16_t service, const char *name, int shared,
+enum {
+    COPYRPC_OFFER_SHARED = 1,          /* other processes may offer the service, too; all of them say so */
+    COPYRPC_OFFER_ENDS_WITH_DAEMON = 2 /* copyrpc_provider_serve() ends when the daemon is gone */
+};
+
+/* Offers a service. `name` may be NULL; `flags`: 0, or some of COPYRPC_OFFER_*; `window`: requests that this process
+ * has at a time, 0 for 16. */
+copyrpc_status copyrpc_provider_offer(const char *socket, uint16_t service, const char *name, int flags,
                                       size_t window, copyrpc_provider **provider);
-/* Takes part in nothing any more. Not while another thread is inside copyrpc_provider_serve(). */
+/* Withdraws the service. A provider that a thread serves stays as it is: stop it first. */
 void copyrpc_provider_free(copyrpc_provider *provider);
 
-/* Given a request, which it answers now or later, here or on another thread, by copyrpc_request_reply(). */
+/* Given a request, which it answers now or later, here or on another thread, by copyrpc_request_reply(). A request whose
+ * deadline has passed by then is answered with COPYRPC_DEADLINE_EXCEEDED, and not given. */
 typedef void (*copyrpc_serve)(copyrpc_request *request, void *user);
 
-/* Serves on this thread until the provider is stopped or its daemon is gone. Once per provider. */
+/* Serves on this thread until the provider is stopped. Once per provider. When the daemon is gone, its successor is
+ * looked for as long as the process lives, and the service is offered there again. */
 copyrpc_status copyrpc_provider_serve(copyrpc_provider *provider, copyrpc_serve serve, void *user);
 /* Ends copyrpc_provider_serve() soon. */
 void copyrpc_provider_stop(const copyrpc_provider *provider);

@@ -70,9 +70,9 @@ pub unsafe extern "C" fn copyrpc_client_forget(
 ) -> i32 {
     status_of(|| {
         // SAFETY: the caller lends the handle for this call.
-        let client = unsafe { caller::handle(client) }?;
+        let mut client = unsafe { caller::handle(client) }?;
         // SAFETY: the caller lends the handle for this call, and nobody else uses it.
-        let held = unsafe { caller::handle(region) }?;
+        let held = unsafe { caller::exclusive(region) }?;
         let forgotten = held.0.take().ok_or_else(|| Failure::argument("a region is in use"))?;
         if let Err((kept, error)) = client.client.forget(forgotten) {
             held.0 = Some(kept);
@@ -170,7 +170,7 @@ pub unsafe extern "C" fn copyrpc_client_call_bulk(
 ) -> i32 {
     status_of(|| {
         // SAFETY: the caller lends the handle for this call.
-        let client = unsafe { caller::handle(client) }?;
+        let mut client = unsafe { caller::handle(client) }?;
         // SAFETY: the caller owns the bytes, and lends them for this call.
         let body = unsafe { caller::bytes(body, length) }?;
         // SAFETY: the caller owns the array, and lends it for this call.
@@ -209,7 +209,7 @@ pub unsafe extern "C" fn copyrpc_client_lent(
 ) -> i32 {
     status_of(|| {
         // SAFETY: the caller lends the handle for this call.
-        let client = unsafe { caller::handle(client) }?;
+        let mut client = unsafe { caller::handle(client) }?;
         // SAFETY: the caller lends the handle for this call.
         let (all, open) = client.client.lent(unsafe { region(handle) }?)?;
         // SAFETY: the caller owns the place.
@@ -233,7 +233,7 @@ pub unsafe extern "C" fn copyrpc_client_reclaim(
 ) -> i32 {
     status_of(|| {
         // SAFETY: the caller lends the handle for this call.
-        let client = unsafe { caller::handle(client) }?;
+        let mut client = unsafe { caller::handle(client) }?;
         let timeout = timeout_of(timeout_us, client.timeout);
         // SAFETY: the caller lends the handle for this call.
         Ok(client.client.reclaim(unsafe { region(handle) }?, timeout)?)

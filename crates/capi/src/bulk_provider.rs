@@ -21,9 +21,12 @@ use crate::{
     socket,
 };
 
+/// What a provider's handle points at.
+pub type CopyrpcBulkProvider = caller::OneThread<BulkProviderState>;
+
 /// A provider, and its transfers whose ends were not told.
 #[derive(Debug)]
-pub struct CopyrpcBulkProvider {
+pub struct BulkProviderState {
     provider: BulkProvider,
     timeout: Duration,
     /// By number. A transfer that is over stays until it is looked at, or its call is answered.
@@ -64,7 +67,7 @@ impl CopyrpcMove {
     }
 }
 
-impl CopyrpcBulkProvider {
+impl BulkProviderState {
     fn ticket(&self, transfer: u64) -> Result<Ticket, Failure> {
         let known = self.transfers.get(&transfer).map(|(_, ticket)| *ticket);
         known.ok_or_else(|| Failure::argument("there is no such transfer, or its end was told"))
@@ -87,7 +90,7 @@ pub unsafe extern "C" fn copyrpc_bulk_provider_offer(
         // SAFETY: the caller owns the text, and lends it for this call.
         let path = unsafe { caller::text(path) }?;
         let config = config(timeout_us);
-        let made = CopyrpcBulkProvider {
+        let made = BulkProviderState {
             provider: BulkProvider::offer(&socket(path)?, service, config)?,
             timeout: config.timeout,
             transfers: BTreeMap::new(),
@@ -95,7 +98,7 @@ pub unsafe extern "C" fn copyrpc_bulk_provider_offer(
             works_taken: 0,
         };
         // SAFETY: the caller owns the place.
-        unsafe { caller::give(provider, made) }
+        unsafe { caller::give(provider, CopyrpcBulkProvider::new(made)) }
     })
 }
 
@@ -108,8 +111,7 @@ pub unsafe extern "C" fn copyrpc_bulk_provider_offer(
 pub unsafe extern "C" fn copyrpc_bulk_provider_free(provider: *mut CopyrpcBulkProvider) {
     status_of(|| {
         // SAFETY: the caller gives the handle back.
-        unsafe { caller::free(provider) };
-        Ok(())
+        unsafe { caller::free_handle(provider) }
     });
 }
 
@@ -145,7 +147,7 @@ pub unsafe extern "C" fn copyrpc_bulk_provider_next(
 ) -> i32 {
     status_of(|| {
         // SAFETY: the caller lends the handle for this call.
-        let provider = unsafe { caller::handle(provider) }?;
+        let mut provider = unsafe { caller::handle(provider) }?;
         if work.is_null() {
             return Err(Failure::argument("there is no place for the call"));
         }
@@ -253,7 +255,7 @@ pub unsafe extern "C" fn copyrpc_bulk_provider_begin(
 ) -> i32 {
     status_of(|| {
         // SAFETY: the caller lends the handle for this call.
-        let provider = unsafe { caller::handle(provider) }?;
+        let mut provider = unsafe { caller::handle(provider) }?;
         // SAFETY: the caller lends the handle for this call.
         let work = unsafe { caller::shared(work) };
         let work = work.ok_or_else(|| Failure::argument("a handle is NULL"))?;
@@ -265,9 +267,10 @@ pub unsafe extern "C" fn copyrpc_bulk_provider_begin(
         let timeout = timeout_of(timeout_us, provider.timeout);
         let ticket = provider.provider.begin(&work.work, own, &moves, timeout)?;
         provider.transfers_begun += 1;
-        provider.transfers.insert(provider.transfers_begun, (work.number, ticket));
+        let number = provider.transfers_begun;
+        provider.transfers.insert(number, (work.number, ticket));
         // SAFETY: the caller owns the place.
-        unsafe { place::store(transfer, provider.transfers_begun) };
+        unsafe { place::store(transfer, number) };
         Ok(())
     })
 }
@@ -286,8 +289,9 @@ pub unsafe extern "C" fn copyrpc_bulk_provider_look(
 ) -> i32 {
     status_of(|| {
         // SAFETY: the caller lends the handle for this call.
-        let provider = unsafe { caller::handle(provider) }?;
-        let outcome = provider.provider.look(provider.ticket(transfer)?);
+        let mut provider = unsafe { caller::handle(provider) }?;
+        let ticket = provider.ticket(transfer)?;
+        let outcome = provider.provider.look(ticket);
         // SAFETY: the caller owns the place.
         unsafe { place::store(ended, outcome.is_some().into()) };
         let Some(outcome) = outcome else { return Ok(()) };
@@ -311,7 +315,7 @@ pub unsafe extern "C" fn copyrpc_bulk_provider_wait(
 ) -> i32 {
     status_of(|| {
         // SAFETY: the caller lends the handle for this call.
-        let provider = unsafe { caller::handle(provider) }?;
+        let mut provider = unsafe { caller::handle(provider) }?;
         let ticket = provider.ticket(transfer)?;
         provider.transfers.remove(&transfer);
         let bytes = provider.provider.wait(ticket)?;
@@ -334,8 +338,9 @@ pub unsafe extern "C" fn copyrpc_bulk_provider_progress(
 ) -> i32 {
     status_of(|| {
         // SAFETY: the caller lends the handle for this call.
-        let provider = unsafe { caller::handle(provider) }?;
-        let bytes = provider.provider.progress(provider.ticket(transfer)?)?;
+        let mut provider = unsafe { caller::handle(provider) }?;
+        let ticket = provider.ticket(transfer)?;
+        let bytes = provider.provider.progress(ticket)?;
         // SAFETY: the caller owns the place.
         unsafe { place::store(moved, bytes) };
         Ok(())
@@ -357,7 +362,7 @@ pub unsafe extern "C" fn copyrpc_bulk_provider_answer(
 ) -> i32 {
     status_of(|| {
         // SAFETY: the caller lends the handle for this call.
-        let provider = unsafe { caller::handle(provider) }?;
+        let mut provider = unsafe { caller::handle(provider) }?;
         if work.is_null() {
             return Err(Failure::argument("a handle is NULL"));
         }

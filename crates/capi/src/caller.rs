@@ -1,8 +1,37 @@
 //! Memory of the C program: texts, bodies and places for results.
 
-use std::ffi::{CStr, c_char, c_void};
+use std::{
+    ffi::{CStr, c_char, c_void},
+    sync::{Mutex, MutexGuard, TryLockError},
+};
+
+use client::Status;
 
 use crate::report::Failure;
+
+/// What a handle of the C program points at: one thread at a time is inside a function with it.
+#[derive(Debug)]
+pub struct OneThread<T>(Mutex<T>);
+
+const IN_USE: &str = "another thread is inside a function with this handle, or a callback of it uses it: \
+                      a handle serves one thread at a time, so give each thread a handle of its own";
+
+impl<T> OneThread<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self(Mutex::new(value))
+    }
+
+    fn enter(&self) -> Result<MutexGuard<'_, T>, Failure> {
+        match self.0.try_lock() {
+            Ok(inside) => Ok(inside),
+            // The panic ended at the border of the function that it happened in.
+            Err(TryLockError::Poisoned(inside)) => Ok(inside.into_inner()),
+            Err(TryLockError::WouldBlock) => {
+                Err(Failure::refused(Status::FailedPrecondition, IN_USE))
+            }
+        }
+    }
+}
 
 /// A text of the caller; `None` for null.
 ///
@@ -68,12 +97,26 @@ pub(crate) unsafe fn array<'a, T>(array: *const T, count: usize) -> Result<&'a [
     }
 }
 
-/// A handle that the caller got from this library.
+/// A handle that the caller got from this library, for this thread alone while the guard lives. A second thread is
+/// refused, and so is a callback of a function that has the handle.
+///
+/// # Safety
+///
+/// `handle` is null, or came from this library and is not freed during `'a`.
+pub(crate) unsafe fn handle<'a, T>(
+    handle: *const OneThread<T>,
+) -> Result<MutexGuard<'a, T>, Failure> {
+    // SAFETY: this library made it by `Box::into_raw`; threads share it, and the lock admits one.
+    let handle = unsafe { shared(handle) };
+    handle.ok_or_else(|| Failure::argument("a handle is NULL"))?.enter()
+}
+
+/// A value that the caller got from this library, and that has no lock.
 ///
 /// # Safety
 ///
 /// `handle` is null, or came from this library and was not freed; no other thread uses it during `'a`.
-pub(crate) unsafe fn handle<'a, T>(handle: *mut T) -> Result<&'a mut T, Failure> {
+pub(crate) unsafe fn exclusive<'a, T>(handle: *mut T) -> Result<&'a mut T, Failure> {
     // SAFETY: this library made it by `Box::into_raw`; the caller lends it for `'a`, to one thread.
     unsafe { handle.as_mut() }.ok_or_else(|| Failure::argument("a handle is NULL"))
 }
@@ -98,6 +141,21 @@ pub(crate) unsafe fn free<T>(handle: *mut T) {
         // SAFETY: this library made it by `Box::into_raw`, and the caller gives it back.
         drop(unsafe { Box::from_raw(handle) });
     }
+}
+
+/// Frees a handle, unless a thread is inside a function with it: then it stays, and the caller learns why.
+///
+/// # Safety
+///
+/// `handle` is null, or came from this library and was not freed; no thread begins to use it any more.
+pub(crate) unsafe fn free_handle<T>(handle: *mut OneThread<T>) -> Result<(), Failure> {
+    // SAFETY: as of this function.
+    if let Some(held) = unsafe { shared(handle) } {
+        drop(held.enter()?);
+    }
+    // SAFETY: as of this function; no thread is inside, and none begins.
+    unsafe { free(handle) };
+    Ok(())
 }
 
 /// Hands a new handle to the caller.

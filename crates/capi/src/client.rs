@@ -13,9 +13,12 @@ use crate::{
     socket,
 };
 
+/// What a client's handle points at.
+pub type CopyrpcClient = caller::OneThread<ClientState>;
+
 /// A client, and the deadline of calls that have none.
 #[derive(Debug)]
-pub struct CopyrpcClient {
+pub struct ClientState {
     pub(crate) client: Client,
     pub(crate) timeout: Duration,
 }
@@ -46,10 +49,9 @@ pub unsafe extern "C" fn copyrpc_client_connect(
         let path = unsafe { caller::text(path) }?;
         let config = config(timeout_us);
         let connected = Client::connect(&socket(path)?, config).map_err(Failure::library)?;
+        let made = ClientState { client: connected, timeout: config.timeout };
         // SAFETY: the caller owns the place.
-        unsafe {
-            caller::give(client, CopyrpcClient { client: connected, timeout: config.timeout })
-        }
+        unsafe { caller::give(client, CopyrpcClient::new(made)) }
     })
 }
 
@@ -62,8 +64,7 @@ pub unsafe extern "C" fn copyrpc_client_connect(
 pub unsafe extern "C" fn copyrpc_client_free(client: *mut CopyrpcClient) {
     status_of(|| {
         // SAFETY: the caller gives the handle back.
-        unsafe { caller::free(client) };
-        Ok(())
+        unsafe { caller::free_handle(client) }
     });
 }
 
@@ -76,7 +77,7 @@ pub unsafe extern "C" fn copyrpc_client_free(client: *mut CopyrpcClient) {
 pub unsafe extern "C" fn copyrpc_client_reconnect(client: *mut CopyrpcClient) -> i32 {
     status_of(|| {
         // SAFETY: the caller lends the handle for this call.
-        let client = unsafe { caller::handle(client) }?;
+        let mut client = unsafe { caller::handle(client) }?;
         client.client.reconnect().map_err(Failure::library)
     })
 }
@@ -100,7 +101,7 @@ pub unsafe extern "C" fn copyrpc_client_call(
 ) -> i32 {
     status_of(|| {
         // SAFETY: the caller lends the handle for this call.
-        let client = unsafe { caller::handle(client) }?;
+        let mut client = unsafe { caller::handle(client) }?;
         // SAFETY: the caller owns the bytes, and lends them for this call.
         let body = unsafe { caller::bytes(body, length) }?;
         let timeout = timeout_of(timeout_us, client.timeout);

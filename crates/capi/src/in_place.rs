@@ -6,8 +6,8 @@ use client::{Filler, To};
 
 use crate::{
     caller,
-    client::{CopyrpcClient, timeout_of},
-    pipeline::{Context, CopyrpcPipeline, Done},
+    client::{ClientState, CopyrpcClient, timeout_of},
+    pipeline::{Context, CopyrpcPipeline, Done, PipelineState},
     place,
     report::{Failure, remember, status_of},
 };
@@ -57,7 +57,8 @@ pub unsafe extern "C" fn copyrpc_client_call_in_place(
 ) -> i32 {
     status_of(|| {
         // SAFETY: the caller lends the handle for this call.
-        let CopyrpcClient { client, timeout } = unsafe { caller::handle(client) }?;
+        let mut state = unsafe { caller::handle(client) }?;
+        let ClientState { client, timeout } = &mut *state;
         // SAFETY: as the header asks of the function.
         let fill = unsafe { filler(fill, length, user) }?;
         let (to, timeout) = (To { rank, service, method }, timeout_of(timeout_us, *timeout));
@@ -89,7 +90,8 @@ pub unsafe extern "C" fn copyrpc_pipeline_submit_in_place(
 ) -> i32 {
     status_of(|| {
         // SAFETY: the caller lends the handle for this call.
-        let CopyrpcPipeline { pipeline, timeout } = unsafe { caller::handle(pipeline) }?;
+        let mut state = unsafe { caller::handle(pipeline) }?;
+        let PipelineState { pipeline, timeout } = &mut *state;
         // SAFETY: as the header asks of the function.
         let fill = unsafe { filler(fill, length, user) }?;
         let (to, timeout) = (To { rank, service, method }, timeout_of(timeout_us, *timeout));
@@ -112,9 +114,9 @@ pub unsafe extern "C" fn copyrpc_pipeline_poll_lent(
 ) -> i32 {
     status_of(|| {
         // SAFETY: the caller lends the handle for this call.
-        let pipeline = &mut unsafe { caller::handle(pipeline) }?.pipeline;
+        let mut state = unsafe { caller::handle(pipeline) }?;
         let done = done.ok_or_else(|| Failure::argument("there is no function to report to"))?;
-        let ended = pipeline.poll_lent(|Context(context), answer| {
+        let ended = state.pipeline.poll_lent(|Context(context), answer| {
             let status = remember(answer.as_ref().err().cloned().map(Into::into));
             let (body, length) = match &answer {
                 Ok(lent) => (lent.as_ptr().as_ptr().cast_const(), lent.len()),

@@ -29,8 +29,11 @@ use std::ffi::{CStr, c_char};
 
 use ::client::name;
 
-/// What `COPYRPC_ABI` is in the header.
-const ABI: u32 = 1;
+/// What `COPYRPC_ABI` is in the header, from which the build script takes it.
+const ABI: u32 = match u32::from_str_radix(env!("COPYRPC_ABI"), 10) {
+    Ok(abi) => abi,
+    Err(_) => panic!("the header names the ABI by a number"),
+};
 
 /// See `copyrpc.h`.
 #[unsafe(no_mangle)]

@@ -7,6 +7,7 @@ use std::{
 };
 
 use client::{Pipeline, To};
+use os::clock;
 
 use crate::{
     caller,
@@ -23,9 +24,12 @@ pub(crate) struct Context(pub(crate) *mut c_void);
 // SAFETY: the library never follows the address; whose it is and on which thread is the caller's affair.
 unsafe impl Send for Context {}
 
+/// What a pipeline's handle points at.
+pub type CopyrpcPipeline = caller::OneThread<PipelineState>;
+
 /// A pipeline, and the deadline of calls that have none.
 #[derive(Debug)]
-pub struct CopyrpcPipeline {
+pub struct PipelineState {
     pub(crate) pipeline: Pipeline<Context>,
     pub(crate) timeout: Duration,
 }
@@ -49,9 +53,9 @@ pub unsafe extern "C" fn copyrpc_pipeline_connect(
         let path = unsafe { caller::text(path) }?;
         let config = config(timeout_us);
         let connected = Pipeline::connect(&socket(path)?, config).map_err(Failure::library)?;
-        let made = CopyrpcPipeline { pipeline: connected, timeout: config.timeout };
+        let made = PipelineState { pipeline: connected, timeout: config.timeout };
         // SAFETY: the caller owns the place.
-        unsafe { caller::give(pipeline, made) }
+        unsafe { caller::give(pipeline, CopyrpcPipeline::new(made)) }
     })
 }
 
@@ -64,8 +68,7 @@ pub unsafe extern "C" fn copyrpc_pipeline_connect(
 pub unsafe extern "C" fn copyrpc_pipeline_free(pipeline: *mut CopyrpcPipeline) {
     status_of(|| {
         // SAFETY: the caller gives the handle back.
-        unsafe { caller::free(pipeline) };
-        Ok(())
+        unsafe { caller::free_handle(pipeline) }
     });
 }
 
@@ -87,7 +90,8 @@ pub unsafe extern "C" fn copyrpc_pipeline_submit(
 ) -> i32 {
     status_of(|| {
         // SAFETY: the caller lends the handle for this call.
-        let CopyrpcPipeline { pipeline, timeout } = unsafe { caller::handle(pipeline) }?;
+        let mut state = unsafe { caller::handle(pipeline) }?;
+        let PipelineState { pipeline, timeout } = &mut *state;
         // SAFETY: the caller owns the bytes, and lends them for this call.
         let body = unsafe { caller::bytes(body, length) }?;
         let to = To { rank, service, method };
@@ -110,9 +114,9 @@ pub unsafe extern "C" fn copyrpc_pipeline_poll(
 ) -> i32 {
     status_of(|| {
         // SAFETY: the caller lends the handle for this call.
-        let pipeline = &mut unsafe { caller::handle(pipeline) }?.pipeline;
+        let mut state = unsafe { caller::handle(pipeline) }?;
         let done = done.ok_or_else(|| Failure::argument("there is no function to report to"))?;
-        let ended = pipeline.poll(|Context(context), answer| {
+        let ended = state.pipeline.poll(|Context(context), answer| {
             let status = remember(answer.as_ref().err().cloned().map(Into::into));
             let body = match &answer {
                 Ok(body) => body,
@@ -149,8 +153,8 @@ pub unsafe extern "C" fn copyrpc_pipeline_rest(pipeline: *mut CopyrpcPipeline) -
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn copyrpc_pipeline_in_flight(pipeline: *const CopyrpcPipeline) -> usize {
     // SAFETY: the caller lends the handle for this call.
-    let pipeline = unsafe { caller::shared(pipeline) };
-    value_of(0, || pipeline.map_or(0, |pipeline| pipeline.pipeline.in_flight()))
+    let state = unsafe { caller::handle(pipeline) };
+    value_of(0, || state.map_or(0, |state| state.pipeline.in_flight()))
 }
 
 /// See `copyrpc.h`.
@@ -161,8 +165,8 @@ pub unsafe extern "C" fn copyrpc_pipeline_in_flight(pipeline: *const CopyrpcPipe
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn copyrpc_pipeline_fd(pipeline: *const CopyrpcPipeline) -> c_int {
     // SAFETY: the caller lends the handle for this call.
-    let pipeline = unsafe { caller::shared(pipeline) };
-    value_of(-1, || pipeline.map_or(-1, |pipeline| pipeline.pipeline.as_fd().as_raw_fd()))
+    let state = unsafe { caller::handle(pipeline) };
+    value_of(-1, || state.map_or(-1, |state| state.pipeline.as_fd().as_raw_fd()))
 }
 
 /// See `copyrpc.h`.
@@ -173,6 +177,50 @@ pub unsafe extern "C" fn copyrpc_pipeline_fd(pipeline: *const CopyrpcPipeline) -
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn copyrpc_pipeline_arm(pipeline: *mut CopyrpcPipeline) -> c_int {
     // SAFETY: the caller lends the handle for this call.
-    let pipeline = unsafe { caller::handle(pipeline) };
-    value_of(0, || pipeline.is_ok_and(|pipeline| pipeline.pipeline.arm()).into())
+    let state = unsafe { caller::handle(pipeline) };
+    value_of(0, || state.is_ok_and(|mut state| state.pipeline.arm()).into())
+}
+
+/// See `copyrpc.h`.
+///
+/// # Safety
+///
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn copyrpc_pipeline_time_left_us(pipeline: *const CopyrpcPipeline) -> u64 {
+    // SAFETY: the caller lends the handle for this call.
+    let state = unsafe { caller::handle(pipeline) };
+    value_of(u64::MAX, || match state.map(|state| state.pipeline.earliest_deadline_ns()) {
+        Ok(u64::MAX) | Err(_) => u64::MAX,
+        // Rounded up: who waits so long finds the deadline passed.
+        Ok(deadline_ns) => deadline_ns.saturating_sub(clock::now_ns()).div_ceil(1000),
+    })
+}
+
+/// See `copyrpc.h`.
+///
+/// # Safety
+///
+/// As the header says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn copyrpc_pipeline_reconnect(
+    pipeline: *mut CopyrpcPipeline,
+    done: Option<Done>,
+    user: *mut c_void,
+) -> i32 {
+    status_of(|| {
+        // SAFETY: the caller lends the handle for this call.
+        let mut state = unsafe { caller::handle(pipeline) }?;
+        let done = done.ok_or_else(|| Failure::argument("there is no function to report to"))?;
+        let connected = state.pipeline.reconnect(|Context(context), answer| {
+            let status = remember(answer.as_ref().err().cloned().map(Into::into));
+            let body = match &answer {
+                Ok(body) => body,
+                Err(error) => error.detail(),
+            };
+            // SAFETY: the caller's function, with what the caller said; the body is lent while it runs.
+            unsafe { done(context, status, body.as_ptr().cast(), body.len(), user) };
+        });
+        connected.map_err(Failure::library)
+    })
 }

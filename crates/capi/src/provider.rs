@@ -2,10 +2,11 @@
 
 use std::{
     ffi::{c_char, c_int, c_void},
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, PoisonError, TryLockError},
+    time::Duration,
 };
 
-use client::{ClientConfig, Offer, Provider, ProviderStop, Request, Status};
+use client::{ClientConfig, Offer, Provider, ProviderStop, Request, Retry, Status};
 
 use crate::{
     caller, place,
@@ -18,7 +19,17 @@ use crate::{
 pub struct CopyrpcProvider {
     provider: Mutex<Option<Provider>>,
     stop: ProviderStop,
+    /// Held while a thread serves: the handle is not freed then.
+    serving: Mutex<()>,
 }
+
+/// As in `copyrpc.h`.
+const IS_SHARED: c_int = 1;
+const ENDS_WITH_DAEMON: c_int = 2;
+
+/// A daemon that is gone is looked for as long as the process lives, at least once in half a second.
+const FOR_EVER: Retry =
+    Retry { retries_max: u32::MAX, backoff_max: Duration::from_millis(500), ..Retry::standard() };
 
 /// A request until it is answered.
 #[derive(Debug)]
@@ -37,7 +48,7 @@ pub unsafe extern "C" fn copyrpc_provider_offer(
     path: *const c_char,
     service: u16,
     name: *const c_char,
-    shared: c_int,
+    flags: c_int,
     window: usize,
     provider: *mut *mut CopyrpcProvider,
 ) -> i32 {
@@ -47,15 +58,22 @@ pub unsafe extern "C" fn copyrpc_provider_offer(
         // SAFETY: as above.
         let name = unsafe { caller::text(name) }?;
         let mut offer = Offer::new(service).with_name(name.unwrap_or_default());
-        if shared != 0 {
+        if flags & !(IS_SHARED | ENDS_WITH_DAEMON) != 0 {
+            return Err(Failure::argument("the flags hold a bit that means nothing"));
+        }
+        if flags & IS_SHARED != 0 {
             offer = offer.shared();
+        }
+        if flags & ENDS_WITH_DAEMON == 0 {
+            offer = offer.reconnecting(FOR_EVER);
         }
         if window > 0 {
             offer = offer.window(window);
         }
         let offered = Provider::offer(&socket(path)?, &offer, ClientConfig::default())?;
         let stop = offered.stop_handle();
-        let made = CopyrpcProvider { provider: Mutex::new(Some(offered)), stop };
+        let provider_cell = Mutex::new(Some(offered));
+        let made = CopyrpcProvider { provider: provider_cell, stop, serving: Mutex::default() };
         // SAFETY: the caller owns the place.
         unsafe { caller::give(provider, made) }
     })
@@ -69,7 +87,15 @@ pub unsafe extern "C" fn copyrpc_provider_offer(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn copyrpc_provider_free(provider: *mut CopyrpcProvider) {
     status_of(|| {
-        // SAFETY: the caller gives the handle back.
+        // SAFETY: the caller lends the handle for this call.
+        let serving = unsafe { caller::shared(provider) }.map(|held| held.serving.try_lock());
+        if matches!(serving, Some(Err(TryLockError::WouldBlock))) {
+            let text =
+                "a thread is inside copyrpc_provider_serve(): stop the provider, and free it then";
+            return Err(Failure::refused(Status::FailedPrecondition, text));
+        }
+        drop(serving);
+        // SAFETY: the caller gives the handle back, and no thread serves.
         unsafe { caller::free(provider) };
         Ok(())
     });
@@ -91,9 +117,14 @@ pub unsafe extern "C" fn copyrpc_provider_serve(
         // SAFETY: the caller lends the handle for this call; other threads only stop it.
         let provider = unsafe { caller::shared(provider) };
         let provider = provider.ok_or_else(|| Failure::argument("a handle is NULL"))?;
+        let _serving = provider.serving.try_lock();
         let taken = provider.provider.lock().unwrap_or_else(PoisonError::into_inner).take();
         let taken = taken.ok_or_else(|| Failure::argument("the provider has served"))?;
         let run = taken.run(|request| {
+            // Nobody waits for it, so nothing is executed.
+            if request.context().time_left().is_zero() {
+                return request.reply(Status::DeadlineExceeded, Vec::new());
+            }
             let request = Box::into_raw(Box::new(CopyrpcRequest(request)));
             // SAFETY: the caller's function, with what the caller said; it gets the request for good.
             unsafe { serve(request, user) };

@@ -173,7 +173,7 @@ impl CopyrpcWorker {
 ///
 /// # Safety
 ///
-/// As of [`caller::handle`].
+/// As of [`caller::exclusive`].
 unsafe fn own<'a>(worker: *mut CopyrpcWorker) -> Result<&'a mut CopyrpcWorker, Failure> {
     // SAFETY: whoever opened it wrote its thread before any other could have the handle; that never changes.
     let owner = unsafe { caller::shared(worker) }.map(|worker| worker.owner);
@@ -181,7 +181,7 @@ unsafe fn own<'a>(worker: *mut CopyrpcWorker) -> Result<&'a mut CopyrpcWorker, F
         return Err(Failure::argument("a worker belongs to the thread that opened it"));
     }
     // SAFETY: the caller lends the handle for `'a`, and no other thread gets here.
-    unsafe { caller::handle(worker) }
+    unsafe { caller::exclusive(worker) }
 }
 
 /// See `copyrpc.h`.

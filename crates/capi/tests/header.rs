@@ -1,23 +1,10 @@
 //! The header and the library: a program in C runs against a daemon, and the header names every function.
 
-use std::{
-    collections::BTreeSet,
-    env, fs,
-    path::{Path, PathBuf},
-    process::{self, Command},
-};
+mod common;
 
-use copyrpc::{
-    JobId, Runtime,
-    daemon::{self, BackgroundDaemon},
-    nic::Selection,
-};
-// So that the library is built.
-use copyrpc_c as _;
+use std::{collections::BTreeSet, fs, process::Command};
 
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
+use common::{Node, compile, library, root, run, tool};
 
 /// Words that look like functions of the library and are followed by an opening parenthesis.
 fn functions(text: &str) -> BTreeSet<String> {
@@ -46,28 +33,10 @@ fn the_header_declares_what_the_library_has() {
     assert_eq!(functions(&code), exported);
 }
 
-/// A compiler, or another tool, if there is one.
-fn compiler(name: &str) -> Option<Command> {
-    let found =
-        Command::new(name).arg("--version").output().is_ok_and(|told| told.status.success());
-    if !found {
-        let is_ci = std::env::var_os("CI").is_some_and(|value| value == "true");
-        assert!(!is_ci, "there is no {name}; install gcc, g++, cmake and python3");
-        println!("skipped: there is no {name}");
-    }
-    found.then(|| Command::new(name))
-}
-
-fn run(command: &mut Command) {
-    let told = command.output().unwrap();
-    let said = String::from_utf8_lossy(&told.stderr);
-    assert!(told.status.success(), "{command:?}: {said}");
-}
-
 #[test]
 fn the_header_is_c99_and_cpp() {
     for (name, language, standard) in [("cc", "c", "-std=c99"), ("c++", "c++", "-std=c++11")] {
-        let Some(mut compiler) = compiler(name) else { continue };
+        let Some(mut compiler) = tool(name) else { continue };
         compiler.args([
             "-Wall",
             "-Wextra",
@@ -82,98 +51,85 @@ fn the_header_is_c99_and_cpp() {
     }
 }
 
-/// The library, as cargo has built it for this test.
-fn library() -> PathBuf {
-    let built = env::current_exe().unwrap().parent().unwrap().to_owned();
-    let folders = [built.clone(), built.parent().unwrap().to_owned()];
-    let library = folders.iter().map(|folder| folder.join("libcopyrpc_c.so"));
-    library.into_iter().find(|path| path.exists()).expect("cargo has built it")
-}
-
-/// A daemon in a folder of its own, ended with the value.
-struct Node {
-    folder: PathBuf,
-    socket: PathBuf,
-    daemon: Option<BackgroundDaemon>,
-}
-
-impl Node {
-    fn new(name: &str) -> Self {
-        let folder = env::temp_dir().join(format!("copyrpc-capi-{name}-{}", process::id()));
-        let runtime = Runtime::new(folder.clone(), JobId::new("capi").unwrap(), "").unwrap();
-        let socket = runtime.socket();
-        let nic = Selection::from_env();
-        let none = |_| daemon::Services::default();
-        let daemon = BackgroundDaemon::start(daemon::alone(runtime), nic, none);
-        Self { folder, socket, daemon: Some(daemon.unwrap()) }
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        let _ = self.daemon.take().map(BackgroundDaemon::stop);
-        let _ = fs::remove_dir_all(&self.folder);
-    }
-}
-
 #[test]
 fn a_program_in_c_calls_pipelines_and_serves() {
-    let Some(mut compiler) = compiler("cc") else { return };
-    let (library, node) = (library(), Node::new("c"));
-    let program: PathBuf = node.folder.join("conformance");
-    compiler.args(["-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", "-pthread", "-I"]);
-    compiler.arg(root().join("include")).arg(root().join("tests/conformance.c")).arg(&library);
-    let rpath = library.parent().unwrap().display();
-    run(compiler.arg(format!("-Wl,-rpath,{rpath}")).arg("-o").arg(&program));
+    let Some(compiler) = tool("cc") else { return };
+    let node = Node::new("c");
+    let program = compile(compiler, &root().join("tests/conformance.c"), &node.folder);
     run(Command::new(&program).arg(&node.socket));
 }
 
+/// A program that loads a library of another ABI would call functions that are not what it means.
 #[test]
-fn a_program_in_python_calls_awaits_and_serves() {
-    let Some(mut python) = compiler("python3") else { return };
-    let node = Node::new("python");
-    python.env("PYTHONPATH", root().join("python")).env("PYTHONDONTWRITEBYTECODE", "1");
-    python.env("COPYRPC_LIBRARY", library()).arg("-W").arg("error");
-    run(python.arg(root().join("tests/conformance.py")).arg(&node.socket));
+fn the_library_is_loaded_by_a_name_that_has_the_abi() {
+    let Some(mut readelf) = tool("readelf") else { return };
+    let told = run(readelf.arg("-d").arg(library()));
+    let line = told.lines().find(|line| line.contains("SONAME"));
+    let line = line.expect("the library has a SONAME");
+    assert!(line.contains("[libcopyrpc_c.so.1]"), "{line}");
 }
 
-/// What `@NAME@` stands for in an installed file.
-fn installed(template: &str, into: &Path, prefix: &Path) {
-    let text = fs::read_to_string(root().join(template)).unwrap();
-    let text = text.replace("@prefix@", prefix.to_str().unwrap()).replace("@libdir@", "lib");
-    let text = text.replace("@version@", env!("CARGO_PKG_VERSION"));
-    assert!(!text.contains('@'), "{text}");
-    fs::write(into, text).unwrap();
+/// Types and functions of the header, each in one line, without comments.
+fn declarations(header: &str) -> Vec<String> {
+    let code: String =
+        header.split("/*").map(|part| part.split_once("*/").map_or(part, |p| p.1)).collect();
+    let lines = code.lines().map(|line| match line.starts_with("#define COPYRPC_") {
+        true if line != "#define COPYRPC_H" => format!(";{line};"),
+        _ if line.starts_with('#') => String::new(),
+        _ => line.to_owned(),
+    });
+    let code = lines.collect::<Vec<_>>().join("\n").replace("extern \"C\" {", "");
+    let (mut found, mut depth, mut start) = (Vec::new(), 0_u32, 0);
+    for (at, character) in code.char_indices() {
+        match character {
+            '{' => depth += 1,
+            '}' => depth = depth.saturating_sub(1),
+            ';' if depth == 0 => {
+                found.push(&code[start..at]);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    let words = found.iter().map(|text| text.split_whitespace().collect::<Vec<_>>().join(" "));
+    words.filter(|text| !text.is_empty() && text != "}").collect()
 }
 
+/// Adding to the header is free. What programs were compiled against stays as it is, or the ABI is another one.
 #[test]
-fn cmake_finds_the_package_and_links_a_program_with_it() {
-    let Some(mut cmake) = compiler("cmake") else { return };
-    if compiler("cc").is_none() {
-        return;
+fn the_header_keeps_what_programs_of_its_abi_were_compiled_against() {
+    let header = fs::read_to_string(root().join("include/copyrpc.h")).unwrap();
+    let now = declarations(&header);
+    assert!(now.len() > 60, "{now:#?}");
+    let kept = root().join("tests/abi/1.txt");
+    let text = now.join("\n") + "\n";
+    if std::env::var_os("COPYRPC_TEST_KEEP_ABI").is_some() {
+        fs::write(&kept, &text).unwrap();
     }
-    let prefix = env::temp_dir().join(format!("copyrpc-capi-cmake-{}", process::id()));
-    let [package, source, build] =
-        ["lib/cmake/copyrpc", "source", "build"].map(|folder| prefix.join(folder));
-    for folder in [&package, &source, &prefix.join("include")] {
-        fs::create_dir_all(folder).unwrap();
-    }
-    fs::copy(library(), prefix.join("lib/libcopyrpc_c.so")).unwrap();
-    fs::copy(root().join("include/copyrpc.h"), prefix.join("include/copyrpc.h")).unwrap();
-    for file in ["copyrpcConfig.cmake", "copyrpcConfigVersion.cmake"] {
-        installed(&format!("cmake/{file}.in"), &package.join(file), &prefix);
-    }
-    fs::copy(root().join("tests/conformance.c"), source.join("conformance.c")).unwrap();
-    let lists = "cmake_minimum_required(VERSION 3.10)\nproject(conformance C)\n\
-                 find_package(copyrpc 0.1 REQUIRED)\nfind_package(Threads REQUIRED)\n\
-                 add_executable(conformance conformance.c)\n\
-                 target_compile_definitions(conformance PRIVATE _GNU_SOURCE)\n\
-                 target_link_libraries(conformance copyrpc::copyrpc Threads::Threads)\n";
-    fs::write(source.join("CMakeLists.txt"), lists).unwrap();
-    cmake.arg("-S").arg(&source).arg("-B").arg(&build);
-    run(cmake.arg(format!("-DCMAKE_PREFIX_PATH={}", prefix.display())));
-    run(Command::new("cmake").arg("--build").arg(&build));
-    let node = Node::new("linked");
-    run(Command::new(build.join("conformance")).arg(&node.socket));
-    fs::remove_dir_all(prefix).unwrap();
+    let recorded = fs::read_to_string(&kept).unwrap_or_default();
+    let gone = recorded.lines().find(|line| !now.iter().any(|declared| declared == line));
+    assert_eq!(gone, None, "programs were compiled against this: raise COPYRPC_ABI, or keep it");
+    let note =
+        "record what was added: COPYRPC_TEST_KEEP_ABI=1 cargo test -p copyrpc-capi --test header";
+    assert_eq!(recorded, text, "{note}");
+}
+
+/// The library asks `getauxval` for the vDSO, which valgrind hides from it.
+#[test]
+fn a_program_in_c_runs_under_valgrind() {
+    let (Some(compiler), Some(mut valgrind)) = (tool("cc"), tool("valgrind")) else { return };
+    let node = Node::new("valgrind");
+    let program = compile(compiler, &root().join("tests/one_call.c"), &node.folder);
+    valgrind.args(["-q", "--error-exitcode=9", "--leak-check=full"]);
+    run(valgrind.arg(&program).arg(&node.socket));
+}
+
+/// The library is loaded by a program that AddressSanitizer watches.
+#[test]
+fn a_program_in_c_runs_under_address_sanitizer() {
+    let Some(mut compiler) = tool("cc") else { return };
+    let node = Node::new("asan");
+    compiler.args(["-fsanitize=address", "-fno-omit-frame-pointer"]);
+    let program = compile(compiler, &root().join("tests/one_call.c"), &node.folder);
+    run(Command::new(&program).arg(&node.socket));
 }

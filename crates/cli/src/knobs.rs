@@ -118,13 +118,18 @@ pub(crate) fn shown(settings: &Settings) -> Vec<Shown> {
 /// Warns about variables that look like knobs and are none.
 pub(crate) fn warn_about_unknown() {
     let names = env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-    let names = names.filter(|name| !OTHER_VARIABLES.contains(&name.as_str()));
-    for (name, nearest) in Layers::new(all()).unknown_variables(names) {
+    for (name, nearest) in unknown(names) {
         match nearest {
             Some(knob) => tracing::warn!("{name} has no effect; did you mean {knob}?"),
             None => tracing::warn!("{name} has no effect; `copyrpc config` lists what has"),
         }
     }
+}
+
+/// Which of some variables look like knobs and are none, each with the knob that may be meant.
+fn unknown(names: impl Iterator<Item = String>) -> Vec<(String, Option<&'static str>)> {
+    let names = names.filter(|name| !OTHER_VARIABLES.contains(&name.as_str()));
+    Layers::new(all()).unknown_variables(names)
 }
 
 #[cfg(test)]
@@ -138,6 +143,14 @@ mod tests {
         let names = all().iter().map(|knob| knob.env).collect::<BTreeSet<_>>();
         assert_eq!(names.len(), all().len());
         assert!(OTHER_VARIABLES.iter().all(|other| !names.contains(other)));
+    }
+
+    #[test]
+    fn the_variable_of_the_python_package_is_not_warned_about() {
+        let names = ["COPYRPC_LIBRARY", "COPYRPC_LIBRARIE"].map(String::from);
+        let warned = unknown(names.into_iter());
+        assert_eq!(warned.len(), 1, "{warned:?}");
+        assert_eq!(warned[0].0, "COPYRPC_LIBRARIE");
     }
 
     #[test]

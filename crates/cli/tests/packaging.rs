@@ -27,7 +27,9 @@ fn every_file_that_a_recipe_copies_exists() {
     for recipe in [RULES, CONTAINER, SPACK] {
         let text = text(recipe);
         let is_ours = |word: &&str| {
-            ["crates/", "docs/", "LICENSE-"].iter().any(|start| word.starts_with(start))
+            ["crates/", "docs/", "packaging/", "LICENSE-"]
+                .iter()
+                .any(|start| word.starts_with(start))
         };
         let ours: Vec<_> = words(&text).into_iter().filter(is_ours).collect();
         assert!(!ours.is_empty(), "{recipe}");

@@ -26,7 +26,8 @@ pub const DAEMON: u16 = 0;
 pub mod method {
     /// Answers with the body. The only one that other nodes may call.
     pub const PING: u16 = 0;
-    /// Offers a service: the body is its number.
+    /// Offers a service: the body is its number. The answer has 8 bytes: nanoseconds of the daemon's
+    /// `CLOCK_MONOTONIC`. Time namespaces of one node have different ones, and deadlines of requests are the daemon's.
     pub const REGISTER: u16 = 1;
     /// Answers a request, and asks for the next.
     pub const SERVE: u16 = 2;
@@ -251,7 +252,7 @@ pub const HAS_CONTEXT: u16 = 1;
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct ContextHead {
-    /// The caller's deadline, in nanoseconds of `CLOCK_MONOTONIC` of this node.
+    /// The caller's deadline, in nanoseconds of the daemon's `CLOCK_MONOTONIC`.
     pub deadline_ns: U64,
     /// Process that called.
     pub caller: CallerHead,

@@ -45,7 +45,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     run_command(build)?;
 
     let packages = packages(&folder)?;
-    ensure!(packages.len() == 2, "two packages were expected: {packages:?}");
+    ensure!(packages.len() == 3, "three packages were expected: {packages:?}");
     let root = folder.join("root");
     if root.exists() {
         fs::remove_dir_all(&root).context("cannot remove what was unpacked before")?;
@@ -95,9 +95,15 @@ fn use_what_is_there(root: &Path) -> Result<()> {
     info.args(["info", "--json"]).stdout(Stdio::null());
     run_command(info)?;
     let mut config = Command::new("pkg-config");
+    let libraries = fs::read_dir(root.join("usr/lib"))?;
     let libraries =
-        fs::read_dir(root.join("usr/lib"))?.filter_map(|entry| Some(entry.ok()?.path()));
-    let paths = libraries.map(|library| library.join("pkgconfig")).filter(|path| path.exists());
+        libraries.filter_map(|entry| Some(entry.ok()?.path())).collect::<Vec<PathBuf>>();
+    for name in ["libcopyrpc_c.so.1", "libcopyrpc_c.so", "libcopyrpc_c.a"] {
+        let is_held = libraries.iter().any(|folder| folder.join(name).exists());
+        ensure!(is_held, "no package holds {name}");
+    }
+    let paths =
+        libraries.iter().map(|library| library.join("pkgconfig")).filter(|path| path.exists());
     let paths = paths.map(|path| path.display().to_string()).collect::<Vec<_>>();
     config.args(["--exists", "--print-errors", "copyrpc"]).env("PKG_CONFIG_PATH", paths.join(":"));
     let exists = config.status().with_context(|| cannot_start(&config))?;

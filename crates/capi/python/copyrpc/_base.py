@@ -1,16 +1,22 @@
-"""What all parts of the package use: errors, names, handles."""
+"""What all parts of the package use: errors, and handles."""
 
 import ctypes
-from typing import Optional, Union
+import threading
+import time
+from typing import Any, Optional, Tuple
 
-from ._library import OK, STATUSES, library
+from ._arguments import body as _body
+from ._arguments import integer, microseconds
+from ._library import OK, Status, library
 
-Name = Union[int, str]
+#: Deadline in seconds of calls that have none.
+TIMEOUT = 5.0
 
 #: Who says that a call is no success, by number.
 ORIGINS = (
     "none", "service", "no method", "no service", "no rank", "daemon", "daemon gone", "library", "denied",
 )
+_LIBRARY = ORIGINS.index("library")
 
 
 class Error(Exception):
@@ -18,7 +24,7 @@ class Error(Exception):
 
     def __init__(self, status: int, origin: int, not_executed: bool, detail: bytes, text: str):
         super().__init__(text)
-        #: The number of the status, as gRPC has it.
+        #: The number of the status, as gRPC has it; ``Status`` has their names.
         self.status = status
         #: Who says so: one of ``ORIGINS``.
         self.origin = ORIGINS[origin] if 0 <= origin < len(ORIGINS) else str(origin)
@@ -30,24 +36,31 @@ class Error(Exception):
     @property
     def status_name(self) -> str:
         """The status in words."""
-        return STATUSES[self.status] if 0 <= self.status < len(STATUSES) else str(self.status)
+        try:
+            return Status(self.status).name.lower().replace("_", " ")
+        except ValueError:
+            return str(self.status)
 
 
 class ServiceError(Exception):
-    """Raised by a handler: its caller gets this status, and these bytes."""
+    """A handler raises it: the caller gets this status, and these bytes."""
 
-    def __init__(self, status: int, detail: bytes = b""):
-        super().__init__(status, detail)
-        self.status = status
-        self.detail = detail
+    def __init__(self, status: int, detail: Any = b""):
+        number = integer(status, "a status", max(Status))
+        if number == OK:
+            raise ValueError("a handler that succeeds returns its answer")
+        super().__init__(number, detail)
+        self.status = number
+        self.detail = _body(detail)
 
 
-def _check(status: int) -> None:
+def check(status: int) -> None:
+    """Raises what the library says of a status that is no success."""
     if status != OK:
-        raise _error(status)
+        raise error_of(status)
 
 
-def _error(status: int) -> Error:
+def error_of(status: int) -> Error:
     """The error of the latest function that failed on this thread."""
     length = ctypes.c_size_t()
     detail = library.copyrpc_last_detail(ctypes.byref(length))
@@ -60,36 +73,129 @@ def _error(status: int) -> Error:
     )
 
 
-def _service(name: Name) -> int:
-    return name if isinstance(name, int) else library.copyrpc_service_number(name.encode())
+def refusal(status: Status, text: str, not_executed: bool = True) -> Error:
+    """An error that this package itself tells."""
+    return Error(status, _LIBRARY, not_executed, b"", text)
 
 
-def _method(name: Name) -> int:
-    return name if isinstance(name, int) else library.copyrpc_method_number(name.encode())
+def bytes_at(address: Any, length: "ctypes.c_size_t") -> bytes:
+    """A copy of what the library hands out."""
+    return ctypes.string_at(address, length.value) if length.value else b""
 
 
-def _path(socket: Optional[str]) -> Optional[bytes]:
-    return None if socket is None else socket.encode()
+class Handle:
+    """Something of the library, freed once, when no thread is inside a function with it."""
 
-
-def _us(seconds: Optional[float]) -> int:
-    return 0 if seconds is None else max(1, int(seconds * 1e6))
-
-
-class _Handle:
-    """Something of the library, freed once."""
-
-    _free = None
+    _free: Any = None
 
     def __init__(self) -> None:
         self._handle = ctypes.c_void_p()
+        # Reentrant: a signal handler may run between any two steps of its owner.
+        self._state = threading.RLock()
+        self._uses = 0
+        self._is_closed = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` was called."""
+        return self._is_closed
 
     def close(self) -> None:
-        """Frees it. What uses it afterwards is refused."""
-        handle, self._handle = self._handle, ctypes.c_void_p()
-        if handle:
+        """Closes it: every later use raises. What another thread is doing with it ends as if it were open."""
+        with self._state:
+            self._is_closed = True
+            self._release()
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _release(self) -> None:
+        if self._is_closed and self._uses == 0 and self._handle:
+            handle, self._handle = self._handle, ctypes.c_void_p()
             type(self)._free(handle)
+
+    def _enter(self) -> "ctypes.c_void_p":
+        with self._state:
+            # Counted before the look, so that no signal handler frees it in between.
+            self._uses += 1
+            if self._is_closed:
+                self._leave()
+                raise refusal(Status.FAILED_PRECONDITION, f"this {type(self).__name__} is closed")
+            return self._handle
+
+    def _leave(self) -> None:
+        with self._state:
+            self._uses -= 1
+            self._release()
+
+    def _using(self) -> "Using":
+        return Using(self)
+
+    def __reduce_ex__(self, _protocol: Any) -> Any:
+        raise TypeError(f"a {type(self).__name__} belongs to its process: it is neither copied nor pickled")
 
     def __del__(self) -> None:
         if getattr(self, "_handle", None):
-            self.close()
+            Handle.close(self)
+
+
+class Using:
+    """Keeps a handle from being freed."""
+
+    def __init__(self, handle: Handle):
+        self._of = handle
+
+    def __enter__(self) -> "ctypes.c_void_p":
+        return self._of._enter()
+
+    def __exit__(self, *_: object) -> None:
+        self._of._leave()
+
+
+class OneAtATime(Handle):
+    """A handle that threads use one after the other. Waiting for another thread counts as part of a call."""
+
+    def __init__(self, timeout: Optional[float]) -> None:
+        super().__init__()
+        self._timeout = TIMEOUT if timeout is None else timeout
+        self._turn_lock = threading.Lock()
+        self._inside: Optional[int] = None
+
+    def _turn(self, timeout: Optional[float] = None) -> "Turn":
+        return Turn(self, timeout)
+
+
+class Turn:
+    """The handle and the time that is left for its call, in microseconds; 0: the default."""
+
+    def __init__(self, handle: OneAtATime, timeout: Optional[float]):
+        self._of, self._timeout = handle, timeout
+
+    def __enter__(self) -> "Tuple[ctypes.c_void_p, int]":
+        held, left = self._of, self._timeout
+        if held._inside == threading.get_ident():
+            raise RuntimeError(f"this {type(held).__name__} is in use further up on the stack of this thread")
+        if not held._turn_lock.acquire(blocking=False):
+            begin = time.monotonic()
+            patience = held._timeout if left is None else left
+            if not held._turn_lock.acquire(timeout=patience):
+                text = "no response before the deadline: other threads used the client all the time"
+                raise refusal(Status.DEADLINE_EXCEEDED, text)
+            left = max(0.0, patience - (time.monotonic() - begin))
+        try:
+            held._inside = threading.get_ident()
+            return held._enter(), microseconds(left)
+        except BaseException:
+            self._give_up_turn()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self._give_up_turn()
+        self._of._leave()
+
+    def _give_up_turn(self) -> None:
+        self._of._inside = None
+        self._of._turn_lock.release()

@@ -1,6 +1,7 @@
 """The functions of copyrpc.h."""
 
 import ctypes
+import enum
 import os
 from ctypes import CFUNCTYPE, POINTER, c_char_p, c_int, c_int32, c_size_t, c_uint16, c_uint32, c_uint64, c_void_p
 
@@ -8,12 +9,27 @@ ABI = 1
 HERE = 0xFFFF_FFFF
 OK = 0
 
-#: By number.
-STATUSES = (
-    "ok", "cancelled", "unknown", "invalid argument", "deadline exceeded", "not found", "already exists",
-    "permission denied", "resource exhausted", "failed precondition", "aborted", "out of range", "unimplemented",
-    "internal", "unavailable", "data loss", "unauthenticated",
-)
+
+class Status(enum.IntEnum):
+    """How a call ended: the numbers of gRPC."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    OUT_OF_RANGE = 11
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    DATA_LOSS = 15
+    UNAUTHENTICATED = 16
 
 
 class RawSlice(ctypes.Structure):
@@ -30,7 +46,21 @@ class RawMove(ctypes.Structure):
     ]
 
 
-library = ctypes.CDLL(os.environ.get("COPYRPC_LIBRARY", "libcopyrpc_c.so"))
+#: The library that is loaded, unless COPYRPC_LIBRARY names another one. The name carries the ABI.
+NAME = f"libcopyrpc_c.so.{ABI}"
+
+
+def _load() -> ctypes.CDLL:
+    name = os.environ.get("COPYRPC_LIBRARY") or NAME
+    try:
+        return ctypes.CDLL(name)
+    except OSError as error:
+        raise ImportError(
+            f"{error}; install libcopyrpc_c where the dynamic linker looks, or set COPYRPC_LIBRARY to its path"
+        ) from error
+
+
+library = _load()
 library.DONE = CFUNCTYPE(None, c_void_p, c_int32, c_void_p, c_size_t, c_void_p)
 library.SERVE = CFUNCTYPE(None, c_void_p, c_void_p)
 
@@ -54,6 +84,8 @@ _FUNCTIONS = {
     "pipeline_poll": (c_int32, [c_void_p, library.DONE, c_void_p, POINTER(c_size_t)]),
     "pipeline_fd": (c_int, [c_void_p]),
     "pipeline_arm": (c_int, [c_void_p]),
+    "pipeline_time_left_us": (c_uint64, [c_void_p]),
+    "pipeline_reconnect": (c_int32, [c_void_p, library.DONE, c_void_p]),
     "provider_offer": (c_int32, [c_char_p, c_uint16, c_char_p, c_int, c_size_t, POINTER(c_void_p)]),
     "provider_free": (None, [c_void_p]),
     "provider_serve": (c_int32, [c_void_p, library.SERVE, c_void_p]),
@@ -91,9 +123,17 @@ _FUNCTIONS = {
     "request_rank": (c_uint32, [c_void_p]),
     "request_body": (c_void_p, [c_void_p, POINTER(c_size_t)]),
     "request_time_left_us": (c_uint64, [c_void_p]),
+    "request_is_cancelled": (c_int, [c_void_p]),
+    "request_trace": (c_uint64, [c_void_p]),
     "request_caller": (c_int, [c_void_p, POINTER(c_uint32), POINTER(c_uint32)]),
     "request_reply": (c_int32, [c_void_p, c_int32, c_char_p, c_size_t]),
 }
+library.copyrpc_abi.restype = c_uint32
+if library.copyrpc_abi() != ABI:
+    raise ImportError(f"libcopyrpc_c has ABI {library.copyrpc_abi()}, and this package knows {ABI}")
 for _name, (_result, _arguments) in _FUNCTIONS.items():
-    _function = getattr(library, f"copyrpc_{_name}")
+    try:
+        _function = getattr(library, f"copyrpc_{_name}")
+    except AttributeError as _error:
+        raise ImportError(f"{_error}; libcopyrpc_c is older than this package") from _error
     _function.restype, _function.argtypes = _result, _arguments

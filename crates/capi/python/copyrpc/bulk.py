@@ -1,4 +1,4 @@
-"""Calls that lend memory: whoever answers pulls from it and pushes to it by one-sided access.
+"""Calls that lend memory: the service pulls from it and pushes to it by one-sided access.
 
     # the caller
     with copyrpc.BulkClient() as client:
@@ -20,14 +20,18 @@
 The rules are in docs/bulk.md.
 """
 
+import contextlib
 import ctypes
 import threading
-from typing import Callable, NamedTuple, Optional, Sequence
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 
-from ._base import Name, ServiceError, _check, _error, _Handle, _method, _path, _service, _us
-from ._library import OK, STATUSES, RawMove, RawSlice, library
-
-from . import Client
+from . import _arguments as arguments
+from ._arguments import Name, Path
+from ._base import Error, Handle, OneAtATime, bytes_at, check
+from ._client import Client
+from ._library import OK, RawMove, RawSlice, Status, library
+from ._provider import is_async, log_failure, outcome_of
+from ._signals import Interrupts
 
 
 class Slice(NamedTuple):
@@ -36,11 +40,11 @@ class Slice(NamedTuple):
     region: "Region"
     offset: int
     length: int
-    #: Whoever answers may also push to it.
+    #: The service may also push to it.
     writable: bool
 
 
-class Region(_Handle):
+class Region(Handle):
     """Memory that this process shares with its daemon: of a client, or of a provider.
 
     Several threads may read and write it, as far as they agree on ranges. What is lent to a call that may write
@@ -54,24 +58,32 @@ class Region(_Handle):
         self._handle = handle
 
     def __len__(self) -> int:
-        return library.copyrpc_region_length(self._handle)
+        with self._using() as handle:
+            return library.copyrpc_region_length(handle)
 
-    def write(self, offset: int, data: bytes) -> None:
+    def write(self, offset: int, data: Any) -> None:
         """Copies bytes into it."""
-        _check(library.copyrpc_region_write(self._handle, offset, bytes(data), len(data)))
+        offset, data = arguments.length(offset, "an offset"), arguments.body(data)
+        with self._using() as handle:
+            check(library.copyrpc_region_write(handle, offset, data, len(data)))
 
     def read(self, offset: int = 0, length: Optional[int] = None) -> bytes:
         """Copies bytes out of it, up to its end by default."""
-        length = len(self) - offset if length is None else length
-        if length < 0:
-            raise ValueError(f"{length} bytes at {offset}")
-        data = ctypes.create_string_buffer(length)
-        _check(library.copyrpc_region_read(self._handle, offset, data, length))
+        offset, length = self._range(offset, length)
+        # Memory is made only for what there is.
+        data = ctypes.create_string_buffer(min(length, len(self)))
+        with self._using() as handle:
+            check(library.copyrpc_region_read(handle, offset, data, length))
         return data.raw
 
     def slice(self, offset: int = 0, length: Optional[int] = None, writable: bool = False) -> Slice:
         """A part of it, up to its end by default."""
-        return Slice(self, offset, len(self) - offset if length is None else length, writable)
+        return Slice(self, *self._range(offset, length), bool(writable))
+
+    def _range(self, offset: int, length: Optional[int]) -> "Tuple[int, int]":
+        offset = arguments.length(offset, "an offset")
+        length = max(0, len(self) - offset) if length is None else length
+        return offset, arguments.length(length, "a length")
 
 
 class BulkClient(Client):
@@ -83,14 +95,20 @@ class BulkClient(Client):
         A refusal says by its status which kind it is: UNIMPLEMENTED, the NIC of the daemon lends no memory;
         RESOURCE_EXHAUSTED, not now; OUT_OF_RANGE or INVALID_ARGUMENT, no region has this length.
         """
-        handle = ctypes.c_void_p()
-        _check(library.copyrpc_client_region(self._handle, length, ctypes.byref(handle)))
-        return Region(handle)
+        length, made = arguments.length(length, "a length"), ctypes.c_void_p()
+        with self._turn() as (handle, _):
+            check(library.copyrpc_client_region(handle, length, ctypes.byref(made)))
+        return Region(made)
 
     def forget(self, region: Region) -> None:
-        """Frees a region, and has the daemon forget it. Refused while slices of it are lent."""
-        _check(library.copyrpc_client_forget(self._handle, region._handle))
-        region._handle = ctypes.c_void_p()
+        """Frees a region, and has the daemon forget it. Refused while slices of it are lent, or threads use it."""
+        with self._turn() as (handle, _), region._state:
+            with region._using() as memory:
+                if region._uses > 1:
+                    raise RuntimeError("other threads use the region")
+                check(library.copyrpc_client_forget(handle, memory))
+                region._handle = ctypes.c_void_p()
+            region._is_closed = True
 
     def call_bulk(
         self,
@@ -98,7 +116,7 @@ class BulkClient(Client):
         service: Name,
         method: Name,
         slices: Sequence[Slice],
-        body: bytes = b"",
+        body: Any = b"",
         timeout: Optional[float] = None,
     ) -> bytes:
         """Calls, lends the slices meanwhile, and waits for the answer.
@@ -106,27 +124,38 @@ class BulkClient(Client):
         After ``deadline exceeded`` or ``unavailable`` the call may have been executed, and writable slices may
         still be written until ``reclaim`` returns.
         """
-        raw = (RawSlice * len(slices))(*((s.region._handle, s.offset, s.length, s.writable) for s in slices))
+        rank, service, method = arguments.rank(rank), arguments.service(service), arguments.method(method)
+        body, timeout = arguments.body(body), arguments.seconds(timeout)
         answer, length = ctypes.c_void_p(), ctypes.c_size_t()
-        status = library.copyrpc_client_call_bulk(
-            self._handle, rank, _service(service), _method(method), body, len(body), raw, len(slices), _us(timeout),
-            ctypes.byref(answer), ctypes.byref(length),
-        )
-        _check(status)
-        return ctypes.string_at(answer, length.value) if length.value else b""
+        with contextlib.ExitStack() as used:
+            raw = (RawSlice * len(slices))(*(_raw_slice(part, used) for part in slices))
+            handle, left_us = used.enter_context(self._turn(timeout))
+            status = library.copyrpc_client_call_bulk(
+                handle, rank, service, method, body, len(body), raw, len(slices), left_us,
+                ctypes.byref(answer), ctypes.byref(length),
+            )
+            check(status)
+            return bytes_at(answer, length)
 
-    def lent(self, region: Region) -> "tuple[int, int]":
+    def lent(self, region: Region) -> "Tuple[int, int]":
         """How many slices of a region are lent to calls, and how many of these may still be written."""
         slices, writable = ctypes.c_uint64(), ctypes.c_uint64()
-        status = library.copyrpc_client_lent(
-            self._handle, region._handle, ctypes.byref(slices), ctypes.byref(writable)
-        )
-        _check(status)
+        with region._using() as memory, self._turn() as (handle, _):
+            check(library.copyrpc_client_lent(handle, memory, ctypes.byref(slices), ctypes.byref(writable)))
         return slices.value, writable.value
 
     def reclaim(self, region: Region, timeout: float) -> None:
         """Waits until no slice of a region may be written any more."""
-        _check(library.copyrpc_client_reclaim(self._handle, region._handle, _us(timeout)))
+        with region._using() as memory, self._turn(arguments.seconds(timeout)) as (handle, left_us):
+            check(library.copyrpc_client_reclaim(handle, memory, left_us))
+
+
+def _raw_slice(part: Slice, used: contextlib.ExitStack) -> "Tuple[Any, int, int, bool]":
+    if not isinstance(part, Slice):
+        raise TypeError(f"a call lends slices of regions, and no {type(part).__name__}")
+    memory = used.enter_context(part.region._using())
+    offset, length = arguments.length(part.offset, "an offset"), arguments.length(part.length, "a length")
+    return memory, offset, length, bool(part.writable)
 
 
 class Move(NamedTuple):
@@ -140,6 +169,16 @@ class Move(NamedTuple):
     push: bool = False
 
 
+def _raw_move(move: Move) -> "Tuple[int, bool, int, int, int]":
+    return (
+        arguments.count(move.slice, "the number of a slice"),
+        bool(move.push),
+        arguments.length(move.offset, "an offset"),
+        arguments.length(move.own_offset, "an offset"),
+        arguments.length(move.length, "a length"),
+    )
+
+
 class Work:
     """A call, as its handler sees it. It is answered once."""
 
@@ -150,25 +189,27 @@ class Work:
         #: Rank of the caller's node.
         self.rank: int = library.copyrpc_work_rank(handle)
         self.method: int = library.copyrpc_work_method(handle)
-        self.body: bytes = ctypes.string_at(body, length.value) if length.value else b""
+        self.body: bytes = bytes_at(body, length)
         #: Length of each slice, and whether it may be pushed to.
-        self.slices = [self._slice(number) for number in range(library.copyrpc_work_slices(handle))]
+        self.slices: "List[Tuple[int, bool]]" = [
+            self._slice(number) for number in range(library.copyrpc_work_slices(handle))
+        ]
 
-    def _slice(self, number: int) -> "tuple[int, bool]":
+    def _slice(self, number: int) -> "Tuple[int, bool]":
         length, writable = ctypes.c_uint64(), ctypes.c_int()
-        _check(library.copyrpc_work_slice(self._handle, number, ctypes.byref(length), ctypes.byref(writable)))
+        check(library.copyrpc_work_slice(self._handle, number, ctypes.byref(length), ctypes.byref(writable)))
         return length.value, bool(writable.value)
 
     def move(self, own: Region, moves: Sequence[Move], timeout: Optional[float] = None) -> int:
         """Moves ranges between slices and own memory, all or none, and returns how many bytes."""
-        raw = (RawMove * len(moves))(*((m.slice, m.push, m.offset, m.own_offset, m.length) for m in moves))
+        raw = (RawMove * len(moves))(*(_raw_move(move) for move in moves))
         transfer, moved = ctypes.c_uint64(), ctypes.c_uint64()
-        provider = self._provider._handle
-        status = library.copyrpc_bulk_provider_begin(
-            provider, self._handle, own._handle, raw, len(moves), _us(timeout), ctypes.byref(transfer)
-        )
-        _check(status)
-        _check(library.copyrpc_bulk_provider_wait(provider, transfer, ctypes.byref(moved)))
+        with own._using() as memory, self._provider._turn(arguments.seconds(timeout)) as (provider, left_us):
+            status = library.copyrpc_bulk_provider_begin(
+                provider, self._handle, memory, raw, len(moves), left_us, ctypes.byref(transfer)
+            )
+            check(status)
+            check(library.copyrpc_bulk_provider_wait(provider, transfer, ctypes.byref(moved)))
         return moved.value
 
     def pull(self, own: Region, slice: int = 0) -> int:  # pylint: disable=redefined-builtin
@@ -179,67 +220,90 @@ class Work:
         """Pushes the first bytes of own memory to the beginning of a slice."""
         return self.move(own, [Move(length, slice, push=True)])
 
-    def answer(self, body: bytes = b"", status: int = OK) -> None:
+    def answer(self, body: Any = b"", status: int = OK) -> None:
         """Answers; rights to the slices end."""
-        handle, self._handle = self._handle, ctypes.c_void_p()
-        refused = library.copyrpc_bulk_provider_answer(self._provider._handle, handle, status, body, len(body))
-        if refused != OK:
-            raise _error(refused)
+        body, status = arguments.body(body), arguments.integer(status, "a status", max(Status))
+        with self._provider._turn() as (provider, _):
+            handle, self._handle = self._handle, ctypes.c_void_p()
+            check(library.copyrpc_bulk_provider_answer(provider, handle, status, body, len(body)))
 
 
-class BulkProvider(_Handle):
-    """Offers a service of calls that lend memory. Used by one thread at a time."""
+class BulkProvider(OneAtATime):
+    """Offers a service of calls that lend memory. Threads use it one after the other.
+
+    It ends with its daemon, and so do its regions: what follows is a new one.
+    """
 
     _free = library.copyrpc_bulk_provider_free
 
     #: Seconds between two looks whether ``serve`` is to end.
     LOOK = 0.1
 
-    def __init__(self, service: Name, socket: Optional[str] = None, timeout: Optional[float] = None):
+    def __init__(self, service: Name, socket: Optional[Path] = None, timeout: Optional[float] = None):
         """``timeout`` is the deadline of transfers that have none: five seconds by default."""
-        super().__init__()
+        timeout = arguments.seconds(timeout)
+        super().__init__(timeout)
+        self._service = service
         self._is_stopped = threading.Event()
         status = library.copyrpc_bulk_provider_offer(
-            _path(socket), _service(service), _us(timeout), ctypes.byref(self._handle)
+            arguments.path(socket), arguments.service(service), arguments.microseconds(timeout),
+            ctypes.byref(self._handle),
         )
-        _check(status)
+        check(status)
 
-    def __enter__(self) -> "BulkProvider":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def close(self) -> None:
+        """Withdraws the service. What serves on another thread ends; calls that were not answered end."""
+        self._is_stopped.set()
+        super().close()
 
     def region(self, length: int) -> Region:
         """Memory of this process, that transfers move to and from."""
-        handle = ctypes.c_void_p()
-        _check(library.copyrpc_bulk_provider_region(self._handle, length, ctypes.byref(handle)))
-        return Region(handle)
+        length, made = arguments.length(length, "a length"), ctypes.c_void_p()
+        with self._turn() as (handle, _):
+            check(library.copyrpc_bulk_provider_region(handle, length, ctypes.byref(made)))
+        return Region(made)
 
     def next(self, timeout: float) -> Optional[Work]:
         """Waits for the next call; ``None``: there was none."""
-        handle = ctypes.c_void_p()
-        _check(library.copyrpc_bulk_provider_next(self._handle, _us(timeout), ctypes.byref(handle)))
-        return Work(self, handle) if handle else None
+        seconds, work = arguments.seconds(timeout), ctypes.c_void_p()
+        if seconds is None:
+            raise TypeError("a timeout is a number of seconds: how long to wait has no default")
+        with self._turn(seconds) as (handle, left_us):
+            check(library.copyrpc_bulk_provider_next(handle, left_us, ctypes.byref(work)))
+        return Work(self, work) if work else None
 
-    def serve(self, handler: Callable[[Work], bytes]) -> None:
+    def serve(self, handler: Callable[[Work], Any]) -> None:
         """Answers calls on this thread, one after the other, until ``stop`` is called.
 
-        What the handler returns is the answer; ``ServiceError`` answers with its status, any other exception
-        with ``internal``.
+        What the handler returns is the answer; ``ServiceError`` answers with its status. Any other exception answers
+        with ``internal``, and is logged with its traceback. Ctrl-C ends this, after what was taken is answered, by
+        ``KeyboardInterrupt``; a second one interrupts the handler.
         """
-        while not self._is_stopped.is_set():
-            work = self.next(self.LOOK)
-            if work is None:
-                continue
-            try:
-                status, body = OK, bytes(handler(work))
-            except ServiceError as error:
-                status, body = error.status, error.detail
-            except Exception as error:  # pylint: disable=broad-except
-                status, body = STATUSES.index("internal"), type(error).__name__.encode()
-            work.answer(body, status)
+        if not callable(handler) or is_async(handler):
+            raise TypeError("what serves calls that lend memory is a function, and not async def")
+        with Interrupts(self.stop), self._using():
+            while not self._is_stopped.is_set():
+                try:
+                    work = self.next(self.LOOK)
+                except Error:
+                    # Another thread closed it since the look.
+                    if self._is_stopped.is_set():
+                        return
+                    raise
+                if work is not None:
+                    self._answer(handler, work)
+
+    def _answer(self, handler: Callable[[Work], Any], work: Work) -> None:
+        try:
+            status, answer = OK, arguments.body(handler(work))
+        except BaseException as error:  # pylint: disable=broad-except
+            log_failure(error, self._service, work.method)
+            work.answer(*reversed(outcome_of(error)))
+            if not isinstance(error, Exception):
+                raise
+            return
+        work.answer(answer, status)
 
     def stop(self) -> None:
-        """Ends ``serve`` soon; any thread may."""
+        """Ends ``serve`` soon; any thread may call it, at any time."""
         self._is_stopped.set()

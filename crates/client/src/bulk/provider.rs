@@ -23,6 +23,9 @@ use crate::{
     patience,
 };
 
+/// How long the daemon may take to read the last answer.
+const HAND_OVER_MAX: Duration = Duration::from_secs(1);
+
 /// A slice that a call carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SliceLen {
@@ -78,6 +81,8 @@ pub struct BulkProvider {
     word: Option<Result<u64, CallError>>,
     tickets: u64,
     is_asking: bool,
+    /// An answer was sent, and nothing tells yet that the daemon has read it.
+    has_unread_answer: bool,
 }
 
 impl BulkProvider {
@@ -98,6 +103,7 @@ impl BulkProvider {
             word: None,
             tickets: 0,
             is_asking: false,
+            has_unread_answer: false,
         };
         match provider.ask(method::OFFER, &service.to_le_bytes()) {
             Ok(_) => Ok(provider),
@@ -146,6 +152,7 @@ impl BulkProvider {
         status: Status,
         body: &[u8],
     ) -> Result<(), CallError> {
+        self.has_unread_answer = true;
         self.serve(work.id, status, body)
     }
 
@@ -274,7 +281,7 @@ impl BulkProvider {
 
     /// Like [`poll`](Self::poll), and rests at most until `deadline_ns`.
     fn poll_until(&mut self, deadline_ns: u64) {
-        let Self { ipc, arrived, ended, word: waited, is_asking, .. } = self;
+        let Self { ipc, arrived, ended, word: waited, is_asking, has_unread_answer, .. } = self;
         let taken = ipc.poll(|asked, answer| {
             let answer = answer.map_err(CallError::from);
             match asked {
@@ -287,6 +294,7 @@ impl BulkProvider {
                 }
                 Asked::Word => {
                     *waited = Some(answer.and_then(word_or_zero));
+                    *has_unread_answer = false;
                 }
             }
         });
@@ -303,6 +311,22 @@ impl Registrar for BulkProvider {
 
     fn send(&mut self, region: &BulkRegion) -> Result<(), CallError> {
         Ok(self.ipc.send_descriptor(region.fd()?)?)
+    }
+}
+
+impl Drop for BulkProvider {
+    /// Waits until the daemon has read the last answer: it reads nothing of a connection that has ended.
+    fn drop(&mut self) {
+        if !self.has_unread_answer {
+            return;
+        }
+        self.word = None;
+        // Of no transfer: whatever the daemon answers, it has read what was sent before.
+        let none = [0; 16];
+        let asked = self.submit(method::PROGRESS, &[&none], HAND_OVER_MAX, Asked::Word);
+        while asked.is_ok() && self.word.is_none() {
+            self.poll();
+        }
     }
 }
 

@@ -35,7 +35,7 @@ impl Inbound<'_> {
 /// The deadline, user, process and trace of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Context {
-    /// The caller's deadline, in nanoseconds of `CLOCK_MONOTONIC` of this node.
+    /// The caller's deadline, in nanoseconds of this process's `CLOCK_MONOTONIC`.
     pub deadline_ns: u64,
     /// User of the caller, as the kernel of its node told the daemon there. `None`: nobody knows.
     pub uid: Option<u32>,

@@ -9,6 +9,7 @@
 //! | [`Provider::run_async`] | as futures on this thread | what waits for others |
 
 mod cancellation;
+mod clock;
 mod in_place;
 mod inbound;
 mod offer;

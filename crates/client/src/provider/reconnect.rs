@@ -33,8 +33,9 @@ impl Session {
         let mut number = 0_u32;
         while !self.outbox.is_stopped() {
             match register(&self.path, &self.offer, self.config) {
-                Ok(Connected { ipc }) => {
+                Ok(Connected { ipc, clock }) => {
                     self.ipc = ipc;
+                    self.clock = clock;
                     self.measure();
                     self.attempts = 0;
                     return self.ask();

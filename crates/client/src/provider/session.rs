@@ -25,6 +25,7 @@ use crate::{
     },
     provider::{
         cancellation::Cancellation,
+        clock::DaemonClock,
         in_place::InPlace,
         inbound::{Context, Inbound},
         offer::{Offer, ProvideError, WINDOW},
@@ -46,6 +47,9 @@ const ASKS: Verdict = Verdict { status: Status::Ok, origin: 0 };
 /// How long taken requests may go unanswered when the provider was stopped.
 const STOP_MAX: Duration = Duration::from_secs(5);
 
+/// How long the daemon may take to read the last answers.
+const HAND_OVER_MAX: Duration = Duration::from_secs(1);
+
 /// What a call to the daemon asks for.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Asks {
@@ -53,6 +57,8 @@ pub(super) enum Asks {
     Work,
     /// Requests that nobody waits for any more.
     Watch,
+    /// A sign that the daemon has read what was sent before.
+    Sign,
 }
 
 /// Answers that were made while requests were read.
@@ -73,6 +79,8 @@ pub(super) struct Session {
     pub(super) config: ClientConfig,
     pub(super) ipc: ipc::PipelinedClient<Asks>,
     pub(super) outbox: Arc<Outbox>,
+    /// Of the daemon of this connection.
+    pub(super) clock: DaemonClock,
     /// Number of this connection.
     pub(super) epoch: u64,
     /// Requests that were given and not answered, if handlers of other threads or tasks have them.
@@ -98,12 +106,14 @@ pub(super) fn register(
     let mut ipc = ipc::PipelinedClient::connect(path, crate::ipc_config(config))?;
     let head = daemon_head(method::REGISTER);
     let message = offer.message();
+    let before_ns = clock::now_ns();
     let sent = ipc.submit_parts(&[head.as_bytes(), &message], Asks::Work);
     sent.map_err(|refused| CallError::not_sent(refused.error))?;
     let mut outcome = None;
     while outcome.is_none() {
         ipc.poll_outcomes(|_, told| {
-            outcome = Some(told.map(|_| ()).map_err(|failed| CallError::of(failed, TO_DAEMON)));
+            let told = told.map(|body| DaemonClock::read(body, before_ns, clock::now_ns()));
+            outcome = Some(told.map_err(|failed| CallError::of(failed, TO_DAEMON)));
         });
         if outcome.is_none() {
             ipc.rest();
@@ -111,13 +121,15 @@ pub(super) fn register(
     }
     match outcome {
         Some(Err(error)) => Err(ProvideError::refused(offer.service, error)),
-        _ => Ok(Connected { ipc }),
+        Some(Ok(clock)) => Ok(Connected { ipc, clock }),
+        None => Ok(Connected { ipc, clock: DaemonClock::default() }),
     }
 }
 
 /// A connection whose service is offered.
 pub(super) struct Connected {
     pub(super) ipc: ipc::PipelinedClient<Asks>,
+    pub(super) clock: DaemonClock,
 }
 
 impl Session {
@@ -126,13 +138,14 @@ impl Session {
         offer: &Offer,
         config: ClientConfig,
     ) -> Result<Self, ProvideError> {
-        let Connected { ipc } = register(path, offer, config)?;
+        let Connected { ipc, clock } = register(path, offer, config)?;
         let outbox =
             Outbox::new().map_err(|error| ProvideError::Os(std::io::Error::other(error)))?;
         let mut session = Self {
             path: path.to_owned(),
             offer: offer.clone(),
             config,
+            clock,
             epoch: outbox.epoch(),
             outbox: Arc::new(outbox),
             given: BTreeMap::new(),
@@ -207,14 +220,12 @@ impl Session {
             self.made = made;
             match sent {
                 Err(error) => self.recover(error, &mut || 0)?,
-                Ok(()) if is_over => {
-                    self.ipc.flush();
-                    return Ok(());
-                }
+                Ok(()) if is_over => break,
                 Ok(()) => {}
             }
             self.rest(count > 0);
         }
+        self.hand_over();
         Ok(())
     }
 
@@ -253,11 +264,12 @@ impl Session {
             self.ipc.flush();
             match sent {
                 Err(error) => self.recover(error, &mut || 0)?,
-                Ok(()) if is_over => return Ok(()),
+                Ok(()) if is_over => break,
                 Ok(()) => {}
             }
             self.rest(count > 0);
         }
+        self.hand_over();
         Ok(())
     }
 
@@ -313,7 +325,7 @@ impl Session {
                 let now_ns = clock::now_ns();
                 let by_ns = *stop_by_ns.get_or_insert(now_ns + clock::duration_ns(STOP_MAX));
                 if self.given.is_empty() || now_ns >= by_ns {
-                    self.ipc.flush();
+                    self.hand_over();
                     return Ok(());
                 }
             }
@@ -344,9 +356,9 @@ impl Session {
     /// Reads requests that came, and which of them nobody waits for.
     fn read(&mut self, take: &mut Take<'_>) -> Result<(), CallError> {
         let (mut failed, mut is_told) = (None, false);
-        let Self { ipc, given, is_watching, .. } = self;
+        let Self { ipc, given, is_watching, clock, .. } = self;
         ipc.poll_outcomes(|asks, outcome| match (asks, outcome) {
-            (Asks::Work, Ok(bytes)) => match parse(bytes) {
+            (Asks::Work, Ok(bytes)) => match parse(bytes, *clock) {
                 Some((work, inbound)) => {
                     if let Some(cancellation) = take(work, &inbound) {
                         given.insert(work, cancellation);
@@ -362,6 +374,7 @@ impl Session {
                     }
                 }
             }
+            (Asks::Sign, Ok(_)) => {}
             (asks, Err(error)) => match (asks, CallError::of(error, TO_DAEMON)) {
                 // A daemon of an earlier version, which never tells.
                 (Asks::Watch, error) if error.status() == Status::Unimplemented => {
@@ -396,6 +409,21 @@ impl Session {
         let sent =
             self.ipc.submit_parts_within(&[call.as_bytes(), &service], Duration::MAX, Asks::Watch);
         sent.map(drop).map_err(|refused| CallError::not_sent(refused.error))
+    }
+
+    /// Waits until the daemon has read the last answers: it reads nothing of a connection that has ended.
+    fn hand_over(&mut self) {
+        let head = daemon_head(method::PING);
+        let sent = self.ipc.submit_parts_within(&[head.as_bytes()], HAND_OVER_MAX, Asks::Sign);
+        self.ipc.flush();
+        // Where all entries are in use, there is no room to ask.
+        let mut is_read = sent.is_err();
+        while !is_read {
+            self.ipc.poll_outcomes(|asks, _| is_read |= matches!(asks, Asks::Sign));
+            if !is_read {
+                self.ipc.rest();
+            }
+        }
     }
 
     fn send_made(&mut self, made: &mut Made) -> Result<(), CallError> {
@@ -504,7 +532,7 @@ fn is_late(inbound: &Inbound<'_>) -> bool {
 }
 
 /// A request as the daemon gives it: its name, and what it is.
-fn parse(bytes: &[u8]) -> Option<(u64, Inbound<'_>)> {
+fn parse(bytes: &[u8], clock: DaemonClock) -> Option<(u64, Inbound<'_>)> {
     let (head, mut body) = WorkHead::read_from_prefix(bytes).ok()?;
     let mut context = None;
     if head.flags.get() & HAS_CONTEXT != 0 {
@@ -512,7 +540,7 @@ fn parse(bytes: &[u8]) -> Option<(u64, Inbound<'_>)> {
         let caller = told.caller;
         let Known { uid, pid } = caller.known();
         context = Some(Context {
-            deadline_ns: told.deadline_ns.get(),
+            deadline_ns: clock.here_ns(told.deadline_ns.get()),
             uid,
             pid,
             trace: caller.trace.get(),

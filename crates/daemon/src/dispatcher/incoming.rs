@@ -234,7 +234,10 @@ impl<P: ClientPort> Dispatcher<P> {
             }
             method::REGISTER => match Offered::read(payload) {
                 Some(offered) => match self.provide(offered, &request, P::client_of(reply_to)) {
-                    Ok(()) => Status::Ok,
+                    Ok(()) => {
+                        answer.extend_from_slice(&self.now_ns.to_le_bytes());
+                        Status::Ok
+                    }
                     Err(error) => error.status(),
                 },
                 None => Status::InvalidArgument,
