@@ -174,8 +174,7 @@ fn serve(cluster: &mut Cluster, service: u16, work: u64) -> u64 {
         work: work.into(),
         service: service.into(),
         status: Status::Ok.code(),
-        origin: 0,
-        reserved: [0; 4],
+        reserved: [0; 5],
     };
     let method = if service == LENDING { bulk::SERVE } else { method::SERVE };
     cluster.call_method(1, PROVIDER, (1, DAEMON, method), head.as_bytes())
