@@ -97,7 +97,7 @@ pub struct RunningJob<'a, H> {
 
 impl<'a, H: BorrowMut<Hosts>> RunningJob<'a, H> {
     /// Starts all processes, and warms them up: until every client of a closed loop has had an answer, or for
-    /// [`WARM_UP_MAX`].
+    /// 15 s.
     ///
     /// # Errors
     ///

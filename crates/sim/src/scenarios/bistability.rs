@@ -8,7 +8,7 @@
 //! that ended in the state that the reference was in.
 //!
 //! The time per work request and the way between NICs come from other measurements
-//! ([`CONNECT_X7`](crate::machine::CONNECT_X7)). The daemon's own constants were fitted to the throughputs of the first
+//! ([`CONNECT_X7`]). The daemon's own constants were fitted to the throughputs of the first
 //! tables, so these are *fitted*. No constant was chosen by the hold of round trips or by calls under way:
 //! *predicted*.
 //!
