@@ -19,7 +19,7 @@ pub(super) const HELP: &str = "\
 Examples:
   copyrpc sim bistability           every number beside its reference
   copyrpc sim bistability --json    one JSON object per number
-  copyrpc sim bistability --states  where starts lead to, a sweep, and the thresholds
+  copyrpc sim bistability --states  where starts lead, a sweep, the thresholds
 
 The reference was measured on ConnectX-7 with a daemon of another design, which is simulated here: one ring for \
 all clients of a node, one batch per endpoint and turn. The time per work request and the way between NICs come from other \
