@@ -273,7 +273,7 @@ fn hosts_of_an_installed_mpirun_are_measured_as_one_job() {
     let (table, errors) =
         (String::from_utf8_lossy(&bench.stdout), String::from_utf8_lossy(&bench.stderr));
     assert!(bench.status.success(), "{errors}");
-    assert!(table.contains("tcp on 2 hosts") && table.contains("hosts=2"), "{table}");
+    assert!(table.contains("tcp on 2 hosts") && table.contains("delegation"), "{table}");
     assert!(launch.folder.join("result/result.jsonl").exists(), "{table}");
 }
 

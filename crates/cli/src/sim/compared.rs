@@ -64,7 +64,7 @@ pub(super) fn summary(rows: &[Compared]) -> String {
     let texts: Vec<_> =
         some.map(|(name, count, worst)| format!("{count} {name} (worst {worst:.1} %)")).collect();
     format!(
-        "{}; fitted and predicted numbers are claimed within {:.0} %",
+        "{}\nfitted and predicted numbers are claimed within {:.0} %",
         texts.join(", "),
         100.0 * ERROR_MAX
     )

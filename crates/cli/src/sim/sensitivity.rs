@@ -8,7 +8,7 @@ use crate::output;
 
 pub(super) const HELP: &str = "\
 Examples:
-  copyrpc sim sensitivity two-rank            each constant 20 % smaller and larger
+  copyrpc sim sensitivity two-rank         each constant 20 % smaller and larger
   copyrpc sim sensitivity bistability --by 10
 
 Each constant is changed alone, both ways. Missed: claimed numbers that are off by more than 15 % then; states: starts that \

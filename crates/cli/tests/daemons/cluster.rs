@@ -228,6 +228,8 @@ fn holdings_of(id: u32) -> Holdings {
         let target = target.to_string_lossy();
         // `socket:[123]` and `pipe:[123]` are numbered.
         let kind = target.split_once(":[").map_or(&*target, |(kind, _)| kind);
+        // The file of a rank keeps the name under which it was written first, or has that of the one that it replaced.
+        let kind = if kind.contains("/meet/") { "the file of the rank" } else { kind };
         add(format!("descriptor {kind}"));
     }
     for line in fs::read_to_string(process.join("maps")).unwrap().lines() {
