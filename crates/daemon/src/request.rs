@@ -80,6 +80,26 @@ impl<'a, P: ClientPort> Body<'a, P> {
     }
 }
 
+impl<'a, P: ClientPort> Request<'a, P> {
+    /// The request of a client with a private copy of its body, to be kept.
+    pub(crate) fn of_client(&self, reply_to: P::ReplyTo) -> Self {
+        let Self { caller_id, caller, from_rank, rank, service, method, .. } = *self;
+        let Self { deadline_ns, response_bytes, .. } = *self;
+        Self {
+            reply_to: Caller::Client(reply_to),
+            caller_id,
+            caller,
+            from_rank,
+            rank,
+            service,
+            method,
+            deadline_ns,
+            response_bytes,
+            body: Body::Private(self.body.private()),
+        }
+    }
+}
+
 impl<P: ClientPort> Request<'_, P> {
     /// The request with an empty body, for when that is somewhere else.
     pub(crate) fn without_body(self) -> Request<'static, P> {

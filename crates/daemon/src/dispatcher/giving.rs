@@ -257,6 +257,7 @@ impl<P: ClientPort> Dispatcher<P> {
                 return self.reply_peer(worker, reply_to, status, &[], self.now_ns);
             }
         };
+        let request = request.without_body();
         let body = PrivateBody::behind(head_bytes, core::mem::take(memory));
         let request = Request { body: Body::Long(Source::Private(body)), ..request };
         match self.admit(&request) {

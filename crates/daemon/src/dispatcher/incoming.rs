@@ -29,7 +29,8 @@ impl<P: ClientPort> Dispatcher<P> {
     #[inline]
     pub(super) fn serve_local(
         &mut self,
-        request: Request<'_, P>,
+        reply_to: P::ReplyTo,
+        request: &Request<'_, P>,
         replies: &mut P::Replies,
         answer: &mut Vec<u8>,
     ) -> Answer {
@@ -40,13 +41,13 @@ impl<P: ClientPort> Dispatcher<P> {
                 mark_service(answer, status);
                 if let Some(share) = self.room_for_pieces(status, answer.len())
                     && replies.takes_parts(answer.len())
-                    && self.answer_in_pieces(request, answer, share).is_ok()
+                    && self.answer_in_pieces(request.of_client(reply_to), answer, share).is_ok()
                 {
                     return Answer::Later;
                 }
                 Answer::Now(status)
             }
-            Some(served) => match self.hand_over(replies, request, &served) {
+            Some(served) => match self.hand_over(replies, request.of_client(reply_to), &served) {
                 Ok(()) => Answer::Later,
                 Err(Returned { status, .. }) => Answer::Refused(status),
             },
@@ -95,16 +96,14 @@ impl<P: ClientPort> Dispatcher<P> {
         request: rpc::Request<'_>,
         answer: &mut Vec<u8>,
     ) {
-        let rpc::Request { body: message, .. } = request;
-        let (request, head_bytes) = match self.request_of_peer(request) {
+        let (request, _) = match self.request_of_peer(request) {
             Ok(read) => read,
             Err(Returned { status, reply_to }) => {
                 return self.reply_peer(worker, reply_to, status, &[], self.now_ns);
             }
         };
         answer.clear();
-        let (service, body) = (request.service, &message[head_bytes..]);
-        let request = Request { body: Body::Private(body), ..request };
+        let service = request.service;
         let status = match self.admit(&request) {
             Err(refusal) => {
                 let status = refusal.status();
@@ -112,24 +111,27 @@ impl<P: ClientPort> Dispatcher<P> {
                 status
             }
             Ok(Route::Daemon) => return self.serve_daemon_of_peer(worker, request, answer),
-            Ok(_) => match self.services.serve(service, &request.inbound(body), answer) {
-                Some(Served::Answered(status)) => {
-                    if let Some(share) = self.room_for_pieces(status, answer.len()) {
-                        return self.answer_peer_in_pieces(worker, request, answer, share);
+            Ok(_) => {
+                match self.services.serve(service, &request.inbound(request.body.private()), answer)
+                {
+                    Some(Served::Answered(status)) => {
+                        if let Some(share) = self.room_for_pieces(status, answer.len()) {
+                            return self.answer_peer_in_pieces(worker, request, answer, share);
+                        }
+                        self.count_status(status);
+                        mark_service(answer, status);
+                        status
                     }
-                    self.count_status(status);
-                    mark_service(answer, status);
-                    status
+                    Some(served) => {
+                        let handed = self.hand_over(replies, request, &served);
+                        return self.refuse_peer(worker, handed);
+                    }
+                    None => {
+                        self.tally.add(Counter::NoService, 1);
+                        Status::Unimplemented
+                    }
                 }
-                Some(served) => {
-                    let handed = self.hand_over(replies, request, &served);
-                    return self.refuse_peer(worker, handed);
-                }
-                None => {
-                    self.tally.add(Counter::NoService, 1);
-                    Status::Unimplemented
-                }
-            },
+            }
         };
         if let Caller::Peer(token) = request.reply_to {
             self.reply_peer(worker, token, status, answer, self.now_ns);
@@ -159,12 +161,12 @@ impl<P: ClientPort> Dispatcher<P> {
         self.reply_peer(worker, token, status, answer, self.now_ns);
     }
 
-    /// A request of another node, without its body, and the length of its heads.
+    /// A request of another node, with a private copy of its body, and the length of its heads.
     #[inline]
-    pub(super) fn request_of_peer(
+    pub(super) fn request_of_peer<'r>(
         &mut self,
-        request: rpc::Request<'_>,
-    ) -> Result<(Request<'static, P>, usize), Returned<Token>> {
+        request: rpc::Request<'r>,
+    ) -> Result<(Request<'r, P>, usize), Returned<Token>> {
         let rpc::Request { token, method: service, timeout_us, body: message, .. } = request;
         let Some((method, caller, body)) = PeerHead::read(message) else {
             return Err(Returned { status: Status::InvalidArgument, reply_to: token });
@@ -183,7 +185,7 @@ impl<P: ClientPort> Dispatcher<P> {
             method,
             deadline_ns: self.deadline_ns(timeout_us),
             response_bytes: 0,
-            body: Body::Private(&[]),
+            body: Body::Private(body),
         };
         Ok((request, message.len() - body.len()))
     }

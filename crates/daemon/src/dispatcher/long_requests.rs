@@ -93,7 +93,7 @@ impl<P: ClientPort> Dispatcher<P> {
                 return Answer::Refused(Status::ResourceExhausted);
             }
             let request = Request { body: Body::Private(copy), ..request };
-            return self.serve_admitted(worker, from, route, request, replies, answer);
+            return self.serve_admitted(worker, from, route, &request, replies, answer);
         }
         if route != Route::There {
             return self.serve_left_here(request, replies);

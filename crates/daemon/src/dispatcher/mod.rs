@@ -414,26 +414,29 @@ impl<P: ClientPort> Dispatcher<P> {
         let body = Body::Private(&message[heads.len_bytes..]);
         let request = self.request_of(replies, reply_to, &heads, body);
         match self.admit(&request) {
-            Ok(route) => self.serve_admitted(worker, reply_to, route, request, replies, answer),
+            Ok(route) => self.serve_admitted(worker, reply_to, route, &request, replies, answer),
             Err(refusal) => refusal.into(),
         }
     }
 
-    /// A client's request with a private copy of its body.
+    /// A client's request with a private copy of its body. A request that is answered at once is never moved.
     #[inline]
     fn serve_admitted<N: Nic>(
         &mut self,
         worker: &mut Worker<N>,
         reply_to: P::ReplyTo,
         route: Route,
-        request: Request<'_, P>,
+        request: &Request<'_, P>,
         replies: &mut P::Replies,
         answer: &mut Vec<u8>,
     ) -> Answer {
         match route {
-            Route::Here => self.serve_local(request, replies, answer),
-            Route::There => self.forward(worker, reply_to, &request),
-            Route::Daemon => self.serve_daemon(worker, reply_to, request, replies, answer),
+            Route::Here => self.serve_local(reply_to, request, replies, answer),
+            Route::There => self.forward(worker, reply_to, request),
+            Route::Daemon => {
+                let request = request.of_client(reply_to);
+                self.serve_daemon(worker, reply_to, request, replies, answer)
+            }
         }
     }
 
