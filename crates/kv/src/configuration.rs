@@ -66,6 +66,12 @@ impl Config {
         self.backend == Kind::Provider && matches!(self.wait, Wait::Spin | Wait::Yield)
     }
 
+    /// Whether a message wakes a thread that sleeps. A thread that is not woken looks now and then.
+    #[must_use]
+    pub fn is_woken(&self) -> bool {
+        self.wait.can_sleep() && !matches!(self.backend, Kind::Erpc | Kind::Scalerpc)
+    }
+
     /// The NIC, for backends that use one.
     #[must_use]
     pub fn selected_nic(&self) -> Selection {

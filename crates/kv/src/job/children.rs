@@ -24,7 +24,9 @@ use super::{
 };
 use crate::history::{CheckError, HistoryFile};
 
-/// Longest time for a child to end after it was told to, or after its channel has closed.
+/// Longest time for a child to end after it was told to, on a machine that does much else.
+const END_TIMEOUT: Duration = Duration::from_secs(60);
+/// The same, after its channel has closed.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest time for a child to take an order.
 const SEND_TIMEOUT: Duration = Duration::from_secs(30);
@@ -256,7 +258,7 @@ impl<H: BorrowMut<Hosts>> Children<H> {
         if !matches!(error, TypedMessageError::Channel(ChannelError::Gone)) {
             return JobError::Control { name, cause: error };
         }
-        match self.ended(index) {
+        match self.ended(index, EXIT_TIMEOUT) {
             Ok(Some(Ended { status, stderr, .. })) => JobError::Died { name, status, stderr },
             Ok(None) => {
                 let status = "closed its control channel but lives on".to_owned();
@@ -267,8 +269,8 @@ impl<H: BorrowMut<Hosts>> Children<H> {
     }
 
     /// How a child has ended; `None`: it lives.
-    fn ended(&mut self, index: usize) -> Result<Option<Ended>, HostError> {
-        let deadline_ns = clock::deadline_ns(EXIT_TIMEOUT);
+    fn ended(&mut self, index: usize, timeout: Duration) -> Result<Option<Ended>, HostError> {
+        let deadline_ns = clock::deadline_ns(timeout);
         match &mut self.children[index].process {
             Process::Here(process) => Ok(process.ended(deadline_ns)),
             Process::There { host, number } => {
@@ -281,13 +283,13 @@ impl<H: BorrowMut<Hosts>> Children<H> {
     pub(super) fn finish(&mut self, range: Range<usize>) -> Result<(), JobError> {
         for index in range {
             let name = self.children[index].name.clone();
-            match self.ended(index)? {
+            match self.ended(index, END_TIMEOUT)? {
                 Some(Ended { is_success: true, .. }) => {}
                 Some(Ended { status, stderr, .. }) => {
                     return Err(JobError::Died { name, status, stderr });
                 }
                 None => {
-                    return Err(JobError::Silent { names: name, timeout: EXIT_TIMEOUT });
+                    return Err(JobError::Silent { names: name, timeout: END_TIMEOUT });
                 }
             }
         }

@@ -160,7 +160,7 @@ fn serve<B: Backend>(
             // Reported: the others of this process are still about to.
             stage::IDLE | stage::REPORT => {
                 *served += server.turn(BUDGET)?.served as u64;
-                if config.wait.can_sleep() {
+                if config.is_woken() {
                     server.wait(clock::deadline_ns(NAP))?;
                 } else {
                     thread::sleep(NAP);
