@@ -200,7 +200,9 @@ fn systemd_understands_the_unit() {
     let told = verified.map(|output| String::from_utf8_lossy(&output.stderr).into_owned());
     fs::remove_dir_all(&folder).unwrap();
     let Ok(told) = told else {
-        eprintln!("skipped: there is no systemd-analyze");
+        let is_ci = env::var_os("CI").is_some_and(|value| value == "true");
+        assert!(!is_ci, "there is no systemd-analyze; install systemd");
+        eprintln!("skipped: there is no systemd-analyze; install systemd");
         return;
     };
     let of_unit: Vec<_> = told.lines().filter(|line| line.contains("copyrpc@")).collect();

@@ -72,9 +72,44 @@ impl Config {
         self.wait.can_sleep() && !matches!(self.backend, Kind::Erpc | Kind::Scalerpc)
     }
 
+    /// Queue pairs of each node, by construction. `None`: it has none, or other objects of the NIC carry its calls.
+    #[must_use]
+    pub fn queue_pairs_per_node(&self) -> Option<u64> {
+        let is_dc = self.switches.iter().any(|(name, value)| name == "transport" && value == "dc");
+        self.backend.queue_pairs_per_node(self.workload.topology()).filter(|_| !is_dc)
+    }
+
     /// The NIC, for backends that use one.
     #[must_use]
     pub fn selected_nic(&self) -> Selection {
         Selection::with_settings(&self.nic, self.nic_knobs.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{grid::Axes, workload::Workload};
+
+    /// Two nodes of 64 clients: each client connects to both servers, and each server to all clients.
+    #[test]
+    fn queue_pairs_are_those_of_connections_over_rc() {
+        let of = |backend, transport: &str| {
+            let has_transport = backend != Kind::Erpc && backend != Kind::Tcp;
+            let given = [("transport".to_owned(), vec![transport.to_owned()])];
+            let axes = Axes {
+                workload: Workload { clients_per_rank: 64, ..Workload::default() },
+                backends: vec![backend],
+                switches: given.into_iter().filter(|_| has_transport).collect(),
+                nic: "soft".into(),
+                ..Axes::default()
+            };
+            axes.configs().unwrap()[0].queue_pairs_per_node()
+        };
+        assert_eq!(of(Kind::Delegation, "rc"), Some(1));
+        assert_eq!(of(Kind::Direct, "rc"), Some(64 * 2 + 128));
+        assert_eq!(of(Kind::Erpc, "rc"), Some(64 + 1));
+        assert_eq!([of(Kind::Direct, "dc"), of(Kind::Delegation, "dc")], [None, None]);
+        assert_eq!(of(Kind::Tcp, "rc"), None);
     }
 }

@@ -133,7 +133,7 @@ impl Kind {
         self.waits()[0]
     }
 
-    /// Queue pairs that each node has, by construction. `None`: it has none, or their number is not ours to know.
+    /// Queue pairs of each node over RC, by construction. `None`: it has none, or their number is not ours to know.
     #[must_use]
     pub fn queue_pairs_per_node(self, topology: Topology) -> Option<u64> {
         let Topology { ranks, daemon_threads, clients_per_rank, .. } = topology;

@@ -12,7 +12,7 @@ use measure::{
 };
 
 use super::super::{ReducedCell, SideCell, reduce::as_f64, system_parts, workload_parts};
-use crate::{backend::Kind, configuration::Config};
+use crate::backend::Kind;
 
 /// Rows of one picture, at most.
 const ROWS_MAX: usize = 40;
@@ -162,10 +162,7 @@ const SCALED: [Scaled; 5] = [
     },
     Scaled {
         title: "Queue pairs of a node",
-        value: |cell| {
-            let Config { backend, workload, .. } = &cell.config;
-            backend.queue_pairs_per_node(workload.topology()).map(as_f64)
-        },
+        value: |cell| cell.config.queue_pairs_per_node().map(as_f64),
         show: number::short,
     },
 ];

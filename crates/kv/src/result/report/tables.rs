@@ -38,9 +38,9 @@ pub(super) fn answers(cells: &[&ReducedCell]) -> Table {
     let micros =
         |of: Option<Summary>| of.map_or_else(String::new, |summary| number(summary.median / 1e3));
     for (cell, label) in cells.iter().zip(labels) {
-        let Config { backend, workload, wait, .. } = &cell.config;
+        let Config { workload, wait, .. } = &cell.config;
         let latency = cell.all.latency;
-        let queue_pairs = backend.queue_pairs_per_node(workload.topology());
+        let queue_pairs = cell.config.queue_pairs_per_node();
         table.push([
             workload.clients_per_rank.to_string(),
             label,
