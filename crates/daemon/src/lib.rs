@@ -230,6 +230,7 @@ impl<N: Nic, P: ClientPort, C: Control> Daemon<N, P, C> {
             // Peers get to work on these while this turn serves what they asked for.
             worker.flush();
         }
+        dispatcher.announce_to_threads();
         watch.ended(&mut dispatcher.tally, &[Phase::Clients]);
         self.handled = usize::try_from(taken).unwrap_or(usize::MAX) + of_threads + pieces;
     }
@@ -255,6 +256,7 @@ impl<N: Nic, P: ClientPort, C: Control> Daemon<N, P, C> {
         dispatcher.advance(port.replies(), worker);
         self.handled += dispatcher.take_request_pieces();
         self.handled += self.bulk.advance(&mut Turn { worker, port, dispatcher });
+        dispatcher.announce_to_threads();
         watch.ended(&mut dispatcher.tally, &[Phase::Waiting]);
     }
 
@@ -270,6 +272,7 @@ impl<N: Nic, P: ClientPort, C: Control> Daemon<N, P, C> {
             links.step(worker, dispatcher, port.replies(), control, now_ns);
             self.count_batches();
             self.count(now_ns);
+            self.dispatcher.announce_to_threads();
         }
         self.watch.ended(&mut self.dispatcher.tally, &[Phase::Control]);
         self.watch.stop(&mut self.dispatcher.tally);

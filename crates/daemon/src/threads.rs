@@ -20,7 +20,7 @@
 //! half of them, and never the last. What is not admitted waits in order where it came from, with
 //! the bounds of what waits for a ring or a provider.
 
-use std::collections::{BTreeMap, btree_map::Entry};
+use std::collections::BTreeMap;
 
 use inproc::{
     Token,
@@ -43,9 +43,12 @@ pub const LANE_CALLS: u32 = 1024;
 /// Requests taken from one thread before the next has its turn.
 const BUDGET: u32 = 32;
 
-/// Buffers kept for bodies, and the longest that is kept.
-const SPARE_MAX: usize = 256;
+/// Buffers kept for bodies: as many as requests that one thread has at another, so that those of a full lane are kept, too.
+const SPARE_MAX: usize = LANE_CALLS as usize;
+/// The longest buffer that is kept.
 const SPARE_BYTES_MAX: usize = 16 << 10;
+/// The shortest buffer that is made: one that fits most bodies is not made again for each length.
+const SPARE_BYTES_MIN: usize = 256;
 
 /// State that all threads share.
 pub(super) struct Threads {
@@ -182,7 +185,7 @@ struct Mesh {
 struct Destinations {
     /// Calls, by rank.
     calls: Vec<u32>,
-    /// Requests, by service; those for reports by 0.
+    /// Requests, by service; those for reports by 0. A count of 0 stays: there are no more than services of this node.
     works: BTreeMap<u16, u32>,
 }
 
@@ -212,11 +215,8 @@ impl Destinations {
         match purpose {
             ThreadCall::Peer { rank, .. } => self.calls[rank as usize] -= 1,
             ThreadCall::Provider { service, .. } => {
-                if let Entry::Occupied(mut count) = self.works.entry(service) {
-                    *count.get_mut() -= 1;
-                    if *count.get() == 0 {
-                        count.remove();
-                    }
+                if let Some(count) = self.works.get_mut(&service) {
+                    *count -= 1;
                 }
             }
         }
@@ -275,6 +275,7 @@ impl ThreadHandle {
             // Each request can be deferred.
             tokens_max: lane_calls.saturating_mul(u32::from(threads) - 1),
             budget_items: BUDGET,
+            announce: flux::Announce::OnRequest,
             ..flux::Config::default()
         };
         let nodes = flux::mesh_with_alarms(config, |number| {
@@ -444,10 +445,23 @@ impl ThreadHandle {
         debug_assert!(answered.is_ok(), "tokens are answered where they were made");
     }
 
+    /// A copy of a body for another thread, unless there is no memory for it.
+    pub(super) fn copied(&mut self, body: &[u8]) -> Option<Vec<u8>> {
+        self.mesh.as_mut()?.copied(body)
+    }
+
     /// Keeps the buffer of a body that was used.
     pub(super) fn keep(&mut self, body: Vec<u8>) {
         if let Some(mesh) = &mut self.mesh {
             mesh.keep(body);
+        }
+    }
+
+    /// At the end of each phase of a turn: leads the other threads to all that they were told in it.
+    #[inline]
+    pub(super) fn announce(&mut self) {
+        if let Some(mesh) = &mut self.mesh {
+            mesh.node.announce();
         }
     }
 
@@ -560,7 +574,9 @@ impl Mesh {
     /// A copy in a buffer that was used before, unless there is no memory for it.
     fn copied(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
         let mut body = self.spare.pop().unwrap_or_default();
-        body.try_reserve_exact(bytes.len()).ok()?;
+        if body.capacity() < bytes.len() {
+            body.try_reserve_exact(bytes.len().max(SPARE_BYTES_MIN)).ok()?;
+        }
         body.extend_from_slice(bytes);
         Some(body)
     }

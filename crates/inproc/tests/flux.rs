@@ -367,7 +367,14 @@ proptest! {
 /// Every reply is checked; at the end all sleep until woken.
 fn stress<D: Discipline>(count: usize, waiting: Waiting) {
     let calls = if cfg!(miri) { 8 } else { 4_000 };
-    let config = Config { nodes: count, calls_max: 4, tokens_max: 8, budget_items: 3, waiting };
+    let config = Config {
+        nodes: count,
+        calls_max: 4,
+        tokens_max: 8,
+        budget_items: 3,
+        waiting,
+        ..Config::default()
+    };
     let nodes = flux::mesh::<u64, u64, (usize, u64), D>(config);
     thread::scope(|scope| {
         for node in nodes {

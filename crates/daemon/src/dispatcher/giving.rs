@@ -46,6 +46,15 @@ impl<P: ClientPort> Dispatcher<P> {
             answer_poll::<P>(replies, &poll, key, (rank, method), body, call);
             return Ok(());
         }
+        if server == Server::Thread {
+            let asked = match self.thread_handle.copied(body) {
+                Some(body) => {
+                    self.ask_thread_or_queue((key, caller), service, (rank, method), body.into())
+                }
+                None => Err(Status::ResourceExhausted),
+            };
+            return asked.map_err(|status| self.take_refused(key, status));
+        }
         let body = copied(body).map(|body| Source::Private(body.into()));
         let request = body.map(|body| QueuedRequest { key, caller, rank, method, body });
         self.queue_or_refuse(service, server, key, request)

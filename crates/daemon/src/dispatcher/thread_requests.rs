@@ -24,6 +24,12 @@ use crate::{
 const PER_TURN: usize = 256;
 
 impl<P: ClientPort> Dispatcher<P> {
+    /// Leads the other threads to all that they were told in this phase of the turn.
+    #[inline]
+    pub(crate) fn announce_to_threads(&mut self) {
+        self.thread_handle.announce();
+    }
+
     /// Handles requests of other threads, and their replies; returns how many.
     #[inline]
     pub(crate) fn take_from_threads<N: Nic>(

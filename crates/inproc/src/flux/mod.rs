@@ -25,7 +25,9 @@
 //! # Cost
 //!
 //! A call moves two items over two lanes: see [`crate::mpsc`] and the discipline of the lanes. With
-//! lanes of one-line slots and both bits set, that is two line transfers per call and two barriers.
+//! lanes of one-line slots and both bits set, that is two line transfers per call and two barriers. A barrier waits for the
+//! line that the item was written to. Nodes with many messages per turn have one barrier per lane and turn instead
+//! ([`Announce::OnRequest`]).
 
 mod node;
 mod reply;
@@ -46,6 +48,16 @@ use crate::{
     spsc::Discipline,
 };
 
+/// When a node tells another one of messages on its lane. A node that has polled the lane lately sees them without.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Announce {
+    /// With each message.
+    #[default]
+    EachMessage,
+    /// When [`Node::announce`], [`Node::arm`] or [`Node::wait`] is called, or the node dropped.
+    OnRequest,
+}
+
 /// Bounds of a mesh; the same for all its nodes.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
@@ -59,6 +71,8 @@ pub struct Config {
     pub budget_items: u32,
     /// The waiting of [`Node::wait`].
     pub waiting: Waiting,
+    /// When messages are announced.
+    pub announce: Announce,
 }
 
 impl Default for Config {
@@ -69,6 +83,7 @@ impl Default for Config {
             tokens_max: 256,
             budget_items: 32,
             waiting: Waiting::default(),
+            announce: Announce::default(),
         }
     }
 }

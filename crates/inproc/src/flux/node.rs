@@ -5,7 +5,7 @@ use core::fmt;
 use memory::sync::Arc;
 use slots::{Key, SlotTable};
 
-use super::{CallError, Event, Mesh, Message, Responder};
+use super::{Announce, CallError, Event, Mesh, Message, Responder};
 use crate::{
     Unanswered,
     deferred::{Deferred, ForeignToken, Token},
@@ -25,6 +25,8 @@ pub struct Node<Q, R, U, D: Discipline> {
     deferred: Deferred<Origin>,
     /// A peer that is gone while calls to it were in flight.
     failing: Option<usize>,
+    /// Peers with messages that were not announced.
+    unannounced: usize,
 }
 
 /// A node's view of another node.
@@ -33,6 +35,8 @@ struct Peer<Q, R, U, D: Discipline> {
     outlet: Option<Sender<Message<Q, R>, D>>,
     /// Calls in flight to it.
     calls: SlotTable<U>,
+    /// The lane has messages that were not announced.
+    is_unannounced: bool,
 }
 
 /// The call that a reply ends.
@@ -51,13 +55,15 @@ impl<Q, R, U, D: Discipline> Node<Q, R, U, D> {
         let state = mesh.receivers[number].clone();
         let bell = Bell { state: state.clone() };
         let calls_max = mesh.config.calls_max;
-        let peer = |_| Peer { outlet: None, calls: SlotTable::bounded(calls_max) };
+        let peer =
+            |_| Peer { outlet: None, calls: SlotTable::bounded(calls_max), is_unannounced: false };
         Self {
             number,
             inlet: Receiver::new(state),
             peers: (0..mesh.config.nodes).map(peer).collect(),
             deferred: Deferred::new(mesh.config.tokens_max, bell),
             failing: None,
+            unannounced: 0,
             mesh,
         }
     }
@@ -157,6 +163,7 @@ impl<Q, R, U, D: Discipline> Node<Q, R, U, D> {
     /// Waits until [`poll`](Self::poll) may find something; false if the deadline (in nanoseconds of
     /// `os::clock`) passed or a signal came before.
     pub fn wait(&mut self, deadline_ns: u64) -> bool {
+        self.announce();
         self.failing.is_some() || self.inlet.wait(deadline_ns)
     }
 
@@ -165,7 +172,25 @@ impl<Q, R, U, D: Discipline> Node<Q, R, U, D> {
     /// will ring. [`disarm`](Self::disarm) in any case.
     #[must_use]
     pub fn arm(&mut self) -> bool {
+        self.announce();
         self.failing.is_none() && self.inlet.arm()
+    }
+
+    /// Leads the receivers to all messages that were sent, and wakes those that sleep: one barrier for each peer that
+    /// was sent something. Nothing is left to do here with [`Announce::EachMessage`].
+    #[inline]
+    pub fn announce(&mut self) {
+        if self.unannounced > 0 {
+            self.announce_lanes();
+        }
+    }
+
+    fn announce_lanes(&mut self) {
+        for peer in self.peers.iter_mut().filter(|peer| peer.is_unannounced) {
+            peer.is_unannounced = false;
+            peer.outlet.iter().for_each(Sender::announce);
+        }
+        self.unannounced = 0;
     }
 
     /// Ends what [`arm`](Self::arm) began.
@@ -200,7 +225,15 @@ impl<Q, R, U, D: Discipline> Node<Q, R, U, D> {
     #[inline]
     fn send_admitted(&mut self, to: usize, message: Message<Q, R>) {
         // If the other side left just now, its last word ends the call.
-        let sent = self.outlet(to).send_anyway(message);
+        let sent = match self.mesh.config.announce {
+            Announce::EachMessage => self.outlet(to).send_anyway(message),
+            Announce::OnRequest => {
+                let peer = &mut self.peers[to];
+                self.unannounced +=
+                    usize::from(!core::mem::replace(&mut peer.is_unannounced, true));
+                self.outlet(to).send_unannounced(message)
+            }
+        };
         assert!(sent.is_ok(), "admission kept room for it");
     }
 

@@ -143,6 +143,18 @@ impl<T, D: Discipline> Sender<T, D> {
         Ok(())
     }
 
+    /// As [`send_anyway`](Self::send_anyway), without a barrier: a receiver that has found this lane empty often
+    /// enough to forget it looks at it again after [`announce`](Self::announce), and one that sleeps is woken by that.
+    #[inline]
+    pub(crate) fn send_unannounced(&mut self, item: T) -> Result<(), Full<T>> {
+        self.producer().push(item)
+    }
+
+    /// Leads the receiver to all items that were sent, and wakes it if it sleeps.
+    pub(crate) fn announce(&self) {
+        self.state.raise(self.lane);
+    }
+
     /// Appends from `items` what fits, visible at once, and returns how many. Up to `max_items`, and
     /// no more than fit is taken from the iterator.
     pub fn send_batch(&mut self, max_items: usize, items: impl IntoIterator<Item = T>) -> usize {
