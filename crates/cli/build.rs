@@ -4,6 +4,8 @@ mod commit;
 
 fn main() {
     // Whether the tree is clean depends on every source file.
-    println!("cargo::rerun-if-changed=..");
+    for folder in ["..", "../../lab"] {
+        println!("cargo::rerun-if-changed={folder}");
+    }
     commit::tell();
 }

@@ -63,7 +63,9 @@ fn every_crate_and_profile_that_a_recipe_builds_exists() {
         for package in after("-p") {
             // What `mkdir` has after its own -p is none.
             let Some(folder) = package.strip_prefix("copyrpc-") else { continue };
-            let own = self::text(&format!("crates/{folder}/Cargo.toml"));
+            let houses = ["crates", "lab"].map(|house| format!("{house}/{folder}/Cargo.toml"));
+            let own = houses.iter().find(|path| root().join(path).exists());
+            let own = self::text(own.unwrap_or_else(|| panic!("{recipe}: no {package}")));
             assert!(own.contains(&format!("name = \"{package}\"")), "{recipe}: {package}");
         }
         for profile in after("--profile") {

@@ -130,7 +130,7 @@ fn benches(workspace: &Workspace) -> Result<Outcome> {
 /// Tests of `compare`, a workspace of its own, and a short run of the key-value workload over each rival that
 /// is installed, in which every answer is checked.
 fn compare(workspace: &Workspace) -> Result<Outcome> {
-    let manifest = ["--manifest-path", "compare/Cargo.toml"];
+    let manifest = ["--manifest-path", "lab/compare/Cargo.toml"];
     let tests = [&["test"], &manifest[..]].concat();
     let passed = run_tests(cargo(workspace, tests))?;
     let smoke = [&["run", "--quiet"], &manifest[..], &["--", "kv", "0"]].concat();

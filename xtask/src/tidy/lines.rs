@@ -47,25 +47,25 @@ const LABORATORY: [Kind; 4] = [Kind::Benchmarks, Kind::Rivals, Kind::Simulator, 
 
 /// Crates, folders and files that are no product.
 const PLACES: [(&str, Kind); 21] = [
-    ("crates/bench", Kind::Benchmarks),
-    ("crates/kv", Kind::Benchmarks),
-    ("crates/measure", Kind::Benchmarks),
+    ("lab/bench", Kind::Benchmarks),
+    ("lab/kv", Kind::Benchmarks),
+    ("lab/measure", Kind::Benchmarks),
     ("crates/cli/src/bench.rs", Kind::Benchmarks),
     ("crates/cli/src/kv", Kind::Benchmarks),
-    ("compare", Kind::Benchmarks),
+    ("lab/compare", Kind::Benchmarks),
     ("crates/erpc", Kind::Rivals),
     ("crates/scalerpc", Kind::Rivals),
-    ("crates/protocols", Kind::Rivals),
-    ("crates/ucp", Kind::Rivals),
+    ("lab/protocols", Kind::Rivals),
+    ("lab/ucp", Kind::Rivals),
     ("crates/proto/src/erpc", Kind::Rivals),
     ("crates/proto/src/scalerpc", Kind::Rivals),
-    ("crates/kv/src/backend/ucx_am", Kind::Rivals),
-    ("crates/kv/src/backend/protocol", Kind::Rivals),
-    ("crates/sim", Kind::Simulator),
+    ("lab/kv/src/backend/ucx_am", Kind::Rivals),
+    ("lab/kv/src/backend/protocol", Kind::Rivals),
+    ("lab/sim", Kind::Simulator),
     ("crates/cli/src/sim", Kind::Simulator),
-    ("crates/conformance", Kind::Rigs),
-    ("crates/uverbs", Kind::Rigs),
-    ("crates/preload", Kind::Rigs),
+    ("lab/conformance", Kind::Rigs),
+    ("lab/uverbs", Kind::Rigs),
+    ("lab/preload", Kind::Rigs),
     ("crates/cli/src/uverbs.rs", Kind::Rigs),
     ("xtask", Kind::Tools),
 ];
@@ -119,7 +119,11 @@ fn count(tree: &Tree) -> BTreeMap<String, BTreeMap<Kind, usize>> {
 fn crate_of(path: &Path) -> String {
     let mut parts = path.iter().map(|part| part.to_string_lossy());
     let first = parts.next().unwrap_or_default();
-    if first == "crates" { parts.next().unwrap_or_default().into() } else { first.into() }
+    if ["crates", "lab"].contains(&first.as_ref()) {
+        parts.next().unwrap_or_default().into()
+    } else {
+        first.into()
+    }
 }
 
 /// The kind of the innermost place that holds the file.
@@ -157,11 +161,11 @@ mod tests {
             ("crates/a/src/lib.rs", code),
             ("crates/a/tests/b.rs", "fn t() {}\n"),
             ("crates/a/benches/c.rs", "fn m() {}\n"),
-            ("crates/kv/src/lib.rs", "fn m() {}\n"),
-            ("crates/conformance/src/lib.rs", "fn m() {}\n"),
-            ("crates/kv/src/backend/ucx_am/mod.rs", "fn r() {}\n"),
+            ("lab/kv/src/lib.rs", "fn m() {}\n"),
+            ("lab/conformance/src/lib.rs", "fn m() {}\n"),
+            ("lab/kv/src/backend/ucx_am/mod.rs", "fn r() {}\n"),
             ("crates/proto/src/erpc/mod.rs", "fn r() {}\n"),
-            ("crates/sim/src/lib.rs", "fn s() {}\n"),
+            ("lab/sim/src/lib.rs", "fn s() {}\n"),
             ("xtask/src/main.rs", "fn x() {}\n"),
         ]);
         let counts = count(&tree);

@@ -13,7 +13,7 @@ const RULE: &str = "manifests";
 
 /// Judges the manifest of every member.
 pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
-    let manifests = tree.texts().filter(|(path, _)| is_member_manifest(path));
+    let manifests = tree.texts().filter(|(path, text)| is_member_manifest(path, text));
     let mut findings: Vec<_> =
         manifests.flat_map(|(path, text)| check_manifest(path, text)).collect();
     let root = Path::new("Cargo.toml");
@@ -41,9 +41,11 @@ fn check_versions(path: &Path, text: &str) -> Vec<Finding> {
     findings.collect()
 }
 
-/// Not the root, which is no package, and not `fuzz`, which is a workspace of its own.
-fn is_member_manifest(path: &Path) -> bool {
-    path.ends_with("Cargo.toml") && (path.starts_with("crates") || path.starts_with("xtask"))
+/// Not the root, which is no package, and no workspace of its own.
+fn is_member_manifest(path: &Path, text: &str) -> bool {
+    path.ends_with("Cargo.toml")
+        && ["crates", "lab", "xtask"].iter().any(|folder| path.starts_with(folder))
+        && !text.lines().any(|line| line == "[workspace]")
 }
 
 fn check_manifest(path: &Path, text: &str) -> Vec<Finding> {
@@ -104,6 +106,13 @@ mod tests {
     #[test]
     fn a_complete_manifest_is_content() {
         assert_eq!(count(GOOD), 0);
+    }
+
+    #[test]
+    fn a_workspace_of_its_own_is_not_judged_and_a_crate_of_the_laboratory_is() {
+        let count = |text: &str| check(&Tree::from([("lab/a/Cargo.toml", text)])).len();
+        assert!(count("[package]\nname = \"a\"") > 0);
+        assert_eq!(count("[package]\nname = \"a\"\n[workspace]"), 0);
     }
 
     #[test]

@@ -178,7 +178,7 @@ fn fault_c9_a_folder_that_holds_a_result_keeps_it_unless_forced() {
 fn a_result_of_any_benchmark_is_shown_again() {
     let folder = Folder::new("rows");
     fs::create_dir_all(folder.path()).unwrap();
-    let old = "../measure/tests/format-1/verbs.jsonl";
+    let old = "../../lab/measure/tests/format-1/verbs.jsonl";
     let (page, document) = (folder.file("page.html"), folder.file("report.md"));
     let shown = output(&["report", old, "--html", &page, "--markdown", &document]);
     assert!(shown.status.success(), "{}", text(&shown.stderr));

@@ -1,7 +1,7 @@
 //! Compiles the shim to Boost's queue, where there is a C++ compiler and Boost's headers, and tells the program the
 //! commit that it is built from.
 
-#[path = "../crates/cli/commit.rs"]
+#[path = "../../crates/cli/commit.rs"]
 mod commit;
 
 fn main() {
@@ -14,7 +14,7 @@ fn main() {
         println!("cargo::rustc-cfg=has_boost");
     }
     // Whatever is measured lies in one of these.
-    for folder in ["src", "../crates"] {
+    for folder in ["..", "../../crates"] {
         println!("cargo::rerun-if-changed={folder}");
     }
     commit::tell();
