@@ -7,7 +7,7 @@
 //! Two threads (*queues*, *wakes*) or two processes (*calls*), pinned to two cores, or the processes of two
 //! nodes (*kv*). In each round every peer
 //! takes its turn, in random order, so what the machine does to one it does to all. Samples are reduced and shown as
-//! `copyrpc bench` does it (crate `measure`): a ratio is that of two samples of one round, and the median of the rounds
+//! `copyrpc-lab bench` does it (crate `measure`): a ratio is that of two samples of one round, and the median of the rounds
 //! is shown with its interval.
 
 mod calls;
@@ -53,7 +53,7 @@ enum What {
     Calls,
     /// How long it takes to wake a sleeper
     Wakes,
-    /// The key-value workload of `copyrpc bench kv`
+    /// The key-value workload of `copyrpc-lab bench kv`
     Kv,
     /// All of them
     All,

@@ -5,10 +5,11 @@ use std::{
     io::{BufWriter, Write as _},
 };
 
+use copyrpc_os::machine;
 use indicatif::{ProgressBar, ProgressStyle};
 use measure::{
     cores::Cores,
-    machine,
+    date,
     regime::Probes,
     results::{Cell, FORMAT, Header, Metric, Results},
     schedule::Sample,
@@ -93,7 +94,7 @@ impl Measurements {
             pinning: cores.to_string(),
             kernel: machine::kernel(),
             nic: "none".into(),
-            date: machine::date(),
+            date: date::now(),
         };
         let mut results = Results::new(header, &self.cells, &self.samples, &[]);
         results.notes = self.notes;

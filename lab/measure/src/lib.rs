@@ -5,7 +5,7 @@
 //! regime        classes of the pace, for those who want numbers by pace
 //! ping_pong     the probe: a round trip of two cache lines between two cores
 //! shared_words  the words that two processes, or two threads, of a measurement share
-//! cores         which two cores measure               machine    what else a number depends on
+//! cores         which two cores measure               date       when a number was measured
 //! schedule      interleaves cells, each sample between two probes
 //! stats         samples of one regime to median, minimum, maximum
 //! results       cells, rows and their circumstances: the file of JSON lines, written and read
@@ -20,8 +20,8 @@
 #![forbid(unsafe_code)]
 
 pub mod cores;
+pub mod date;
 mod header;
-pub mod machine;
 pub mod number;
 pub mod paired;
 pub mod ping_pong;

@@ -480,7 +480,7 @@ mod tests {
         Header {
             format: FORMAT,
             bench: "test".into(),
-            command: "copyrpc bench test".into(),
+            command: "copyrpc-lab bench test".into(),
             version: "0.1.0".into(),
             commit: "abc".into(),
             profile: "release".into(),

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, LineStyle, presets};
+use comfy_table::{CellAlignment, LineStyle, presets};
 
 /// Fields under headings.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +46,9 @@ impl Table {
     /// Columns that are as wide as their longest field.
     #[must_use]
     pub fn text(&self) -> String {
-        let mut table = plain(&self.head, None);
+        let mut table = comfy_table::Table::new();
+        table.load_style(presets::NOTHING.header_separator(LineStyle::none().fill('-')));
+        table.set_header(&self.head);
         table.add_rows(&self.rows);
         for column in table.column_iter_mut().skip(self.texts) {
             column.set_cell_alignment(CellAlignment::Right);
@@ -74,22 +76,6 @@ impl Table {
         let mut rows = std::iter::once(&self.head).chain(&self.rows);
         rows.try_for_each(|row| writeln!(to, "{}", line(row)))
     }
-}
-
-/// An empty table with the look of this project. With `columns` it is no wider than that: fields wrap, but
-/// those of the first column stay whole, so that names can be searched for and copied.
-#[must_use]
-pub fn plain<S: ToString>(head: &[S], columns: Option<u16>) -> comfy_table::Table {
-    let mut table = comfy_table::Table::new();
-    table.load_style(presets::NOTHING.header_separator(LineStyle::none().fill('-')));
-    table.set_header(head.iter().map(ToString::to_string));
-    if let Some(columns) = columns {
-        table.set_content_arrangement(ContentArrangement::Dynamic).set_width(columns);
-        if let Some(names) = table.column_mut(0) {
-            names.set_constraint(ColumnConstraint::ContentWidth);
-        }
-    }
-    table
 }
 
 fn quoted(field: &str) -> String {
@@ -134,22 +120,6 @@ mod tests {
         let mut high = table();
         (0..3).for_each(|_| high.push(["y", "2", "3"]));
         assert_eq!(high.clone().upright(), high);
-    }
-
-    #[test]
-    fn a_table_fits_its_terminal_and_names_stay_whole() {
-        let shown = |columns| {
-            let mut table = plain(&["variable", "meaning"], columns);
-            table.add_row([
-                "COPYRPC_HEARTBEAT_INTERVAL",
-                "Time between two heartbeats to a peer, again and again",
-            ]);
-            table.trim_fmt()
-        };
-        let narrow = shown(Some(60));
-        assert!(narrow.lines().all(|line| line.chars().count() <= 60), "{narrow}");
-        assert!(narrow.contains("COPYRPC_HEARTBEAT_INTERVAL"), "{narrow}");
-        assert_eq!(shown(None).lines().count(), 3, "a program reads a row per line");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What `copyrpc uverbs run` preloads: the calls of libc by which a verbs library reaches its kernel. Calls for
+//! What `copyrpc-lab uverbs run` preloads: the calls of libc by which a verbs library reaches its kernel. Calls for
 //! anything else go to the kernel as they are.
 //!
 //! | function | for the device |

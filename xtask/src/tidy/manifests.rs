@@ -21,24 +21,30 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Crates of the workspace have versions for each other, or none of them can be packaged.
+/// Crates of the product have versions for each other, or none of them can be packaged. Those of the laboratory, which
+/// is not published, have none, so that tests of the product may use them.
 fn check_versions(path: &Path, text: &str) -> Vec<Finding> {
     let table = |value: Option<&toml::Value>| value.and_then(toml::Value::as_table).cloned();
     let workspace = text.parse::<Table>().ok().and_then(|root| table(root.get("workspace")));
     let dependencies = workspace.and_then(|workspace| table(workspace.get("dependencies")));
-    let is_unversioned = |dependency: &toml::Value| {
-        dependency.get("path").is_some() && dependency.get("version").is_none()
-    };
-    let unversioned =
-        dependencies.unwrap_or_default().into_iter().filter(|(_, it)| is_unversioned(it));
-    let findings = unversioned.map(|(name, _)| Finding {
-        path: path.to_path_buf(),
-        line: 1,
-        rule: RULE,
-        problem: format!("dependency `{name}` has a path and no version"),
-        remedy: "add the version, or `cargo package` refuses whatever depends on it",
-    });
-    findings.collect()
+    let mut findings = Vec::new();
+    for (name, dependency) in dependencies.unwrap_or_default() {
+        let Some(folder) = dependency.get("path").and_then(toml::Value::as_str) else { continue };
+        let has_version = dependency.get("version").is_some();
+        let (problem, remedy) = match folder.starts_with("lab/") {
+            false if !has_version => (
+                format!("dependency `{name}` has a path and no version"),
+                "add the version, or `cargo package` refuses the crates that depend on it",
+            ),
+            true if has_version => (
+                format!("dependency `{name}` is not published and has a version"),
+                "remove the version, or no registry finds it for the tests of a package",
+            ),
+            _ => continue,
+        };
+        findings.push(Finding { path: path.to_path_buf(), line: 1, rule: RULE, problem, remedy });
+    }
+    findings
 }
 
 /// Not the root, which is no package, and no workspace of its own.
@@ -101,6 +107,8 @@ mod tests {
         };
         assert_eq!(root("path = \"a\", version = \"1\""), 0);
         assert_eq!(root("path = \"a\""), 1);
+        assert_eq!(root("path = \"lab/a\""), 0);
+        assert_eq!(root("path = \"lab/a\", version = \"1\""), 1);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `copyrpc-ipc`, as `copyrpc bench ipc` measures it.
+//! `copyrpc-ipc`, as `copyrpc-lab bench ipc` measures it.
 
 use copyrpc_bench::calls::{Calls, Shape};
 

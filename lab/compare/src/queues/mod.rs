@@ -1,4 +1,4 @@
-//! Queues between two threads, as `copyrpc bench inproc` measures its own.
+//! Queues between two threads, as `copyrpc-lab bench inproc` measures its own.
 
 #[cfg(has_boost)]
 mod boost;

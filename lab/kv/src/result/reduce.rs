@@ -364,7 +364,7 @@ pub(crate) mod samples {
         Header {
             format: measure::results::FORMAT,
             bench: "kv".into(),
-            command: "copyrpc bench kv".into(),
+            command: "copyrpc-lab bench kv".into(),
             version: "0.1.0".into(),
             commit: "abc".into(),
             profile: "release".into(),

@@ -23,7 +23,7 @@ const FILE: &str = "result.jsonl";
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// It cannot be read.
-    #[error("cannot read {}: {cause}; `copyrpc bench kv --out FOLDER` writes results", path.display())]
+    #[error("cannot read {}: {cause}; `copyrpc-lab bench kv --out FOLDER` writes results", path.display())]
     Read {
         /// Path of the file.
         path: PathBuf,
@@ -41,7 +41,7 @@ pub enum LoadError {
         cause: serde_json::Error,
     },
     /// It has no header, or is far too large.
-    #[error("{} is no result of `copyrpc bench kv`: {reason}", path.display())]
+    #[error("{} is no result of `copyrpc-lab bench kv`: {reason}", path.display())]
     Other {
         /// Path of the file.
         path: PathBuf,
@@ -167,7 +167,7 @@ mod tests {
         assert!(message("").contains("it is empty"));
         for no_header in ["{}", "root:x:0:0\n", "\u{0}"] {
             let message = message(no_header);
-            let expected = "some.jsonl is no result of `copyrpc bench kv`: its first line";
+            let expected = "some.jsonl is no result of `copyrpc-lab bench kv`: its first line";
             assert!(message.starts_with(expected), "{message}");
         }
         assert!(message(&text.replace("\"format\":3", "\"format\":9")).contains("format 9"));

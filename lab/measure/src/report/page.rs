@@ -53,7 +53,7 @@ mod tests {
     fn report() -> Report {
         let mut report = Report::new(&Header {
             bench: "test".into(),
-            command: "copyrpc bench test".into(),
+            command: "copyrpc-lab bench test".into(),
             commit: "abc".into(),
             ..Header::default()
         });
@@ -103,7 +103,7 @@ mod tests {
     fn the_page_holds_all_and_escapes_what_comes_from_outside() {
         let page = report().page();
         for expected in [
-            "copyrpc bench test",
+            "copyrpc-lab bench test",
             "commit abc",
             "<h2>All</h2>",
             "how to read",

@@ -89,7 +89,7 @@ impl fmt::Display for Setup {
         let length_us = length.whole_ns() / 1000;
         write!(
             f,
-            "copyrpc sim cluster --nodes {nodes} --clients {clients} --for {length_us}us --seed {seed}"
+            "copyrpc-lab sim cluster --nodes {nodes} --clients {clients} --for {length_us}us --seed {seed}"
         )?;
         if *workload != ClusterWorkload::Drawn {
             write!(f, " --workload {workload}")?;

@@ -63,7 +63,7 @@ fn labels_say_what_differs() {
 fn the_page_holds_circumstances_plots_and_numbers() {
     let page = page(&samples::results());
     for expected in [
-        "copyrpc bench kv",
+        "copyrpc-lab bench kv",
         "commit abc",
         "Throughput",
         "Latency distribution",
