@@ -1,4 +1,4 @@
-//! For build scripts: the commit that a program is built from. `compare` uses it, too.
+//! For build scripts: the commit that a program is built from. Those of the laboratory use it, too.
 
 use std::{path::Path, process::Command};
 

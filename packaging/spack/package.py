@@ -9,13 +9,16 @@ class Copyrpc(CargoPackage):
 
     version("main", branch="main")
 
+    variant("lab", default=False, description="Build copyrpc-lab: benchmarks, simulations, verbs on the software NIC")
     variant("capi", default=True, description="Build libcopyrpc_c and its header for C")
 
     depends_on("rust@1.89:", type="build")
 
     @property
     def build_args(self):
-        args = ["--profile", "dist", "--locked", "-p", "copyrpc-cli", "-p", "copyrpc-preload"]
+        args = ["--profile", "dist", "--locked", "-p", "copyrpc-cli"]
+        if self.spec.satisfies("+lab"):
+            args += ["-p", "copyrpc-lab", "-p", "copyrpc-preload"]
         if self.spec.satisfies("+capi"):
             args += ["-p", "copyrpc-capi"]
         return args
@@ -24,7 +27,9 @@ class Copyrpc(CargoPackage):
         out = join_path(self.build_directory, "target", "dist")
         mkdirp(prefix.bin, prefix.lib, prefix.share.man.man1, prefix.share.doc.copyrpc)
         install(join_path(out, "copyrpc"), prefix.bin)
-        install(join_path(out, "libcopyrpc_preload.so"), prefix.lib)
+        if spec.satisfies("+lab"):
+            install(join_path(out, "copyrpc-lab"), prefix.bin)
+            install(join_path(out, "libcopyrpc_preload.so"), prefix.lib)
         copyrpc = Executable(prefix.bin.copyrpc)
         copyrpc("generate", "man", prefix.share.man.man1)
         completions = prefix.share.join("bash-completion").completions

@@ -77,6 +77,6 @@ for rank in 0 1; do wait "${daemon[$rank]}" || { cat "$folder/log$rank"; exit 1;
 unset COPYRPC_SIZE COPYRPC_RENDEZVOUS COPYRPC_SECRET_FILE COPYRPC_NIC
 
 cd "$folder"
-"$copyrpc" bench kv --nic rxe0 --backend direct,delegation --quick --clients 2 --keys 1000 --out kv
-"$copyrpc" bench rpc --nic rxe0 --quick
+"$copyrpc-lab" bench kv --nic rxe0 --backend direct,delegation --quick --clients 2 --keys 1000 --out kv
+"$copyrpc-lab" bench rpc --nic rxe0 --quick
 echo "daemons: benchmarks ran over rxe0"

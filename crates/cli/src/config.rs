@@ -3,8 +3,8 @@
 use daemon::config::DaemonConfig;
 use serde::Serialize;
 
-use crate::{
-    args::ConfigArgs,
+use crate::args::ConfigArgs;
+use command::{
     knobs::{self, Shown},
     output,
     table::table,

@@ -16,11 +16,9 @@ use os::clock;
 
 use crate::{
     args::{DaemonArgs, END_WITH_PARENT, LogFormat},
-    exit::UsageError,
-    interrupt::stop_at_signal,
-    launch::Launch,
-    logs, nic, notify,
+    logs, notify,
 };
+use command::{exit::UsageError, interrupt::stop_at_signal, launch::Launch, nic};
 
 /// How often a daemon looks for a port that is not active yet.
 const NIC_LOOK: Duration = Duration::from_millis(250);

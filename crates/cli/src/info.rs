@@ -3,13 +3,13 @@
 use std::fmt::Write as _;
 
 use daemon::config::{DaemonConfig, Settings};
-use measure::machine;
+use os::machine;
 use serde::Serialize;
 
-use crate::{
-    args::InfoArgs,
+use crate::args::InfoArgs;
+use command::{
     knobs::{self, Shown},
-    nic::{self, Description},
+    nic::{self, NicDescription},
     output,
     table::pairs,
     table::table,
@@ -49,7 +49,7 @@ struct Info {
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 enum Selected {
-    Open(Description),
+    Open(NicDescription),
     Closed { name: String, error: String },
 }
 

@@ -22,20 +22,6 @@ use tracing_subscriber::{
 
 use crate::args::LogFormat;
 
-/// Whether a filter says what is logged, rather than naming something that does not exist: one that has no
-/// level at all would silence everything.
-pub(crate) fn names_a_level(filter: &str) -> bool {
-    const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
-    let is_level = |text: &str| {
-        let text = text.trim().to_ascii_lowercase();
-        LEVELS.contains(&text.as_str()) || matches!(text.parse(), Ok(0..=5_u8))
-    };
-    filter.split(',').any(|directive| {
-        let level = directive.rsplit_once('=').map_or(directive, |(_, level)| level);
-        is_level(level) || directive.trim().starts_with("copyrpc")
-    })
-}
-
 /// The daemon whose log this is, once that is known.
 static DAEMON: OnceLock<DaemonName> = OnceLock::new();
 
@@ -205,15 +191,5 @@ mod tests {
             (&"warn".into(), &"two lines were lost".into())
         );
         assert!(json["time"].is_f64() && json["pid"].is_u64());
-    }
-
-    #[test]
-    fn a_filter_without_a_level_is_a_typing_error() {
-        for good in ["debug", "INFO", "copyrpc_daemon=trace", "warn,h2=off", "copyrpc", "3"] {
-            assert!(names_a_level(good), "{good}");
-        }
-        for bad in ["nonsense", "debgu", "a,b"] {
-            assert!(!names_a_level(bad), "{bad}");
-        }
     }
 }

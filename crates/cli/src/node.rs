@@ -19,11 +19,8 @@ use os::{
 };
 use serde_json::{Value, json};
 
-use crate::{
-    args::{CleanArgs, DrainArgs, NodeArgs},
-    output,
-    table::table,
-};
+use crate::args::{CleanArgs, DrainArgs, NodeArgs};
+use command::{output, table::table};
 
 /// How much longer than it says a daemon may take to end.
 const END_MAX: Duration = Duration::from_secs(5);

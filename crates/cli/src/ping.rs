@@ -7,7 +7,8 @@ use anyhow::Context as _;
 use client::ClientConfig;
 use daemon::config::CALL_TIMEOUT;
 
-use crate::{args::PingArgs, node::connect_to, output};
+use crate::{args::PingArgs, node::connect_to};
+use command::output;
 
 /// `copyrpc ping`.
 pub(crate) fn run(args: &PingArgs) -> anyhow::Result<()> {

@@ -258,35 +258,6 @@ fn ranks_of_an_installed_mpirun_meet_by_pmix_where_hosts_share_no_folder() {
     launch.ranks.iter_mut().for_each(|mpirun| drop(mpirun.wait()));
 }
 
-/// Two hosts of a benchmark, which share no folder either; rank 0 writes the result.
-const BENCH: &str = "
-    export OMPI_COMM_WORLD_LOCAL_RANK=0 OMPI_COMM_WORLD_LOCAL_SIZE=1
-    export HOME=$HOSTS/home$OMPI_COMM_WORLD_RANK COPYRPC_RUNTIME_DIR=$HOSTS/host$OMPI_COMM_WORLD_RANK
-    exec $COPYRPC bench kv --hosts --nic tcp --backend delegation --clients 2 --keys 1000 --quick \
-        --warm-up 20ms --duration 60ms --out $HOSTS/result";
-
-#[test]
-fn hosts_of_an_installed_mpirun_are_measured_as_one_job() {
-    let launch = Launch::new("kv-hosts");
-    let Some(mut bench) = mpirun(&launch, 2, BENCH) else { return };
-    let bench = bench.stdout(Stdio::piped()).stderr(Stdio::piped()).output().unwrap();
-    let (table, errors) =
-        (String::from_utf8_lossy(&bench.stdout), String::from_utf8_lossy(&bench.stderr));
-    assert!(bench.status.success(), "{errors}");
-    assert!(table.contains("tcp on 2 hosts") && table.contains("delegation"), "{table}");
-    assert!(launch.folder.join("result/result.jsonl").exists(), "{table}");
-}
-
-#[test]
-fn hosts_need_a_launcher_or_numbers() {
-    let launch = Launch::new("kv-alone");
-    let mut bench = launch.command(0, &[]);
-    let bench = bench.args(["bench", "kv", "--hosts"]).stderr(Stdio::piped()).output().unwrap();
-    let errors = String::from_utf8_lossy(&bench.stderr);
-    assert_eq!(bench.status.code(), Some(2), "{errors}");
-    assert!(errors.contains("mpirun or srun"), "{errors}");
-}
-
 /// A launcher whose PMIx server is not reached, or a host without the library.
 #[test]
 fn ranks_meet_in_the_home_folder_where_pmix_cannot_be_used() {

@@ -1,30 +1,8 @@
-# Two network namespaces with a cable between them: two daemons in this one, which share memory, and one in the other,
-# which is reached over TCP. While the cable is cut calls over it end, those by memory go on, and afterwards all do. A
-# killed daemon is given up on either side. Then hosts of `bench kv`, one in each. Runs as
-# `unshare -Urn sh namespaces.sh COPYRPC FOLDER`.
-set -eu
-copyrpc=$1
-folder=$2
-pids=
-end() {
-    for pid in $pids; do kill "$pid" 2>/dev/null || true; done
-    for pid in $pids; do wait "$pid" 2>/dev/null || true; done
-}
-trap end EXIT
-
-unshare -n sleep 300 &
-other=$!
-pids="$pids $other"
-while [ "$(readlink /proc/self/ns/net)" = "$(readlink /proc/$other/ns/net)" ]; do sleep 0.01; done
-there="nsenter -t $other -n"
-ip link set lo up
-$there ip link set lo up
-ip link add near type veth peer name far
-ip link set far netns $other
-ip addr add 10.77.0.1/24 dev near
-ip link set near up
-$there ip addr add 10.77.0.2/24 dev far
-$there ip link set far up
+# Two daemons in this network namespace, which share memory, and one in another at the end of a cable, which is reached
+# over TCP. While the cable is cut calls over it end, those by memory go on, and afterwards all do. A killed daemon is
+# given up on either side. Runs as `unshare -Urn sh namespaces.sh COPYRPC FOLDER`.
+. "$(dirname "$0")/cable.sh"
+copyrpc=$program
 
 head -c 32 /dev/urandom >"$folder/secret"
 chmod 600 "$folder/secret"
@@ -84,18 +62,3 @@ pids="$pids $!"
 reach_all
 test "$(streams 01004D0A)" = 0
 echo survived
-
-# Ranks of `bench kv --hosts`, one in each namespace.
-for pid in $pids; do
-    if [ "$pid" != "$other" ]; then kill "$pid" 2>/dev/null || true; fi
-done
-export COPYRPC_NIC=tcp COPYRPC_SIZE=2 COPYRPC_RENDEZVOUS=10.77.0.1:7001 COPYRPC_TCP_PORT=0
-bench="bench kv --hosts --backend tcp,delegation,direct,erpc --clients 2 --keys 1000 --quick --verify full --warm-up 20ms"
-COPYRPC_RANK=1 COPYRPC_RUNTIME_DIR="$folder/1" $there "$copyrpc" $bench &
-rank=$!
-pids="$pids $rank"
-COPYRPC_RANK=0 COPYRPC_RUNTIME_DIR="$folder/0" "$copyrpc" $bench --duration 100ms --out "$folder/result" >"$folder/table"
-wait $rank
-test "$(grep -c ": linearizable: " "$folder/table")" = 4
-grep -q "hosts=2" "$folder/table"
-echo measured

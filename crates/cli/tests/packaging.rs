@@ -63,7 +63,13 @@ fn every_crate_and_profile_that_a_recipe_builds_exists() {
         for package in after("-p") {
             // What `mkdir` has after its own -p is none.
             let Some(folder) = package.strip_prefix("copyrpc-") else { continue };
-            let own = self::text(&format!("crates/{folder}/Cargo.toml"));
+            let own = match package {
+                // The binary of the laboratory.
+                "copyrpc-lab" => "lab/cli".to_owned(),
+                _ if root().join("crates").join(folder).exists() => format!("crates/{folder}"),
+                _ => format!("lab/{folder}"),
+            };
+            let own = self::text(&format!("{own}/Cargo.toml"));
             assert!(own.contains(&format!("name = \"{package}\"")), "{recipe}: {package}");
         }
         for profile in after("--profile") {

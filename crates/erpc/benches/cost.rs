@@ -1,7 +1,7 @@
 //! Instructions and time of a call itself: both endpoints on one thread, no other core.
 //!
 //! Every answer is compared with its request. The part of two cores is measured by
-//! `copyrpc bench rpc --protocol erpc`.
+//! `copyrpc-lab bench rpc --protocol erpc`.
 
 use std::{hint::black_box, net::UdpSocket, time::Instant};
 

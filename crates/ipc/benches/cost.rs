@@ -1,6 +1,6 @@
 //! Instructions and time of a call itself: client and server on one thread, no other core.
 //!
-//! Every answer is compared with its request. What two cores add is measured by `copyrpc bench ipc`.
+//! Every answer is compared with its request. What two cores add is measured by `copyrpc-lab bench ipc`.
 //! With three numbers, bytes, calls in flight and calls, it makes just these: the difference of two runs
 //! under callgrind, by the number of calls, is the instructions of one.
 

@@ -43,7 +43,7 @@
 //! covers the wakeup and the other side's death, and `MSG_DONTWAIT` cannot be undone by a client,
 //! as `O_NONBLOCK` of a shared eventfd could. An idle server looks around ten times a second.
 //!
-//! `copyrpc bench ipc` measures it, between samples of what bare cache lines do; `docs/ipc.md` has
+//! `copyrpc-lab bench ipc` measures it, between samples of what bare cache lines do; `docs/ipc.md` has
 //! numbers, what was tried, and the design in depth.
 //!
 //! # Architecture invariant

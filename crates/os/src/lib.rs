@@ -20,6 +20,7 @@ pub mod fdpass;
 pub mod futex;
 pub mod idle;
 pub mod lock;
+pub mod machine;
 
 pub mod plain_file;
 pub mod private_dir;

@@ -1,7 +1,7 @@
 //! Instructions and time of a call itself: both workers on one thread, no other core.
 //!
 //! Every answer is compared with its request. What two cores add is measured by
-//! `copyrpc bench rpc`.
+//! `copyrpc-lab bench rpc`.
 
 use std::{hint::black_box, time::Instant};
 

@@ -1,7 +1,7 @@
 //! Instructions and time of the software NIC itself: two ports on one thread, no other core.
 //!
 //! A batch of 32 B inline messages is posted, rung and polled at both ends; every immediate and the
-//! last payload are checked. What two cores add is measured by `copyrpc bench verbs`.
+//! last payload are checked. What two cores add is measured by `copyrpc-lab bench verbs`.
 //!
 //! `--shape NAME` runs one of [`SHAPES`], `--rounds N` so many batches of it: for a profiler, which
 //! counts the difference of two runs.

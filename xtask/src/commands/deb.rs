@@ -45,7 +45,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<Outcome> {
     run_command(build)?;
 
     let packages = packages(&folder)?;
-    ensure!(packages.len() == 3, "three packages were expected: {packages:?}");
+    ensure!(packages.len() == 4, "four packages were expected: {packages:?}");
     let root = folder.join("root");
     if root.exists() {
         fs::remove_dir_all(&root).context("cannot remove what was unpacked before")?;
@@ -85,13 +85,16 @@ fn use_what_is_there(root: &Path) -> Result<()> {
     ] {
         ensure!(root.join(file).exists(), "no package holds {file}");
     }
-    let binary = root.join("usr/bin/copyrpc");
-    let len_bytes = fs::metadata(&binary).context("no package holds the program")?.len();
-    ensure!(
-        len_bytes <= BINARY_BYTES_MAX,
-        "the program has {len_bytes} B, {BINARY_BYTES_MAX} may be shipped"
-    );
-    let mut info = Command::new(binary);
+    for program in ["copyrpc", "copyrpc-lab"] {
+        let binary = root.join("usr/bin").join(program);
+        let found = fs::metadata(&binary);
+        let len_bytes = found.with_context(|| format!("no package holds {program}"))?.len();
+        ensure!(
+            len_bytes <= BINARY_BYTES_MAX,
+            "{program} has {len_bytes} B, {BINARY_BYTES_MAX} may be shipped"
+        );
+    }
+    let mut info = Command::new(root.join("usr/bin/copyrpc"));
     info.args(["info", "--json"]).stdout(Stdio::null());
     run_command(info)?;
     let mut config = Command::new("pkg-config");

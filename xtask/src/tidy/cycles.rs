@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn every_crate_is_judged_by_itself() {
-        for source in ["crates/new/src", "xtask/src", "compare/src"] {
+        for source in ["crates/new/src", "xtask/src", "lab/compare/src"] {
             let file = |name: &str| format!("{source}/{name}");
             let [lib, a, b] = [file("lib.rs"), file("a.rs"), file("b.rs")];
             let files =

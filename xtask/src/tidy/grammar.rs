@@ -35,19 +35,19 @@ const DOCUMENTS: [&str; 22] = [
 /// Folders of crates whose comments are judged.
 pub(super) const CRATES: [&str; 16] = [
     "crates/config",
-    "crates/conformance",
+    "lab/conformance",
     "crates/dylib",
     "crates/erpc",
     "crates/ids",
     "crates/inproc",
-    "crates/measure",
+    "lab/measure",
     "crates/pmix",
     "crates/proto",
-    "crates/protocols",
+    "lab/protocols",
     "crates/scalerpc",
     "crates/slots",
     "crates/tcp",
-    "crates/ucp",
+    "lab/ucp",
     "crates/wire",
     "xtask",
 ];
@@ -180,6 +180,6 @@ mod tests {
     fn comments_of_judged_crates_are_judged_and_their_code_is_not() {
         let code = "//! Nobody waits.\n/// # Who owns\n/// The owner.\nfn f() { g(\"nobody\") } // free\n// Who.\n";
         assert_eq!(problems("crates/wire/src/a.rs", code), 2);
-        assert_eq!(problems("crates/kv/src/a.rs", code), 0);
+        assert_eq!(problems("lab/kv/src/a.rs", code), 0);
     }
 }

@@ -9,8 +9,9 @@ const RULE: &str = "islands";
 
 /// Judges every Rust file of every crate. Loom tests may name atomics, because loom replaces them.
 pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
-    let files = tree.rust().iter().filter(|file| file.is_in("crates") && !file.is_in(ISLAND));
-    files.flat_map(check_file).collect()
+    let is_judged =
+        |file: &&RustFile| (file.is_in("crates") || file.is_in("lab")) && !file.is_in(ISLAND);
+    tree.rust().iter().filter(is_judged).flat_map(check_file).collect()
 }
 
 fn check_file(file: &RustFile) -> Vec<Finding> {

@@ -18,9 +18,11 @@ use crate::{step::Outcome, workspace::Workspace};
 enum Kind {
     /// Daemons, the libraries of programs, and the commands of operators.
     Product,
+    /// eRPC and ScaleRPC, which programs can use, too.
+    Protocols,
     /// Workloads, measurements, comparisons and their reports.
     Benchmarks,
-    /// Protocols and libraries that copyrpc is compared with. Programs can use eRPC and ScaleRPC, too.
+    /// Code for comparisons with other protocols and libraries.
     Rivals,
     /// Clusters in virtual time, and models.
     Simulator,
@@ -32,8 +34,9 @@ enum Kind {
     Tests,
 }
 
-const KINDS: [(Kind, &str); 7] = [
+const KINDS: [(Kind, &str); 8] = [
     (Kind::Product, "product"),
+    (Kind::Protocols, "eRPC, ScaleRPC"),
     (Kind::Benchmarks, "benchmarks"),
     (Kind::Rivals, "rivals"),
     (Kind::Simulator, "simulator"),
@@ -46,27 +49,22 @@ const KINDS: [(Kind, &str); 7] = [
 const LABORATORY: [Kind; 4] = [Kind::Benchmarks, Kind::Rivals, Kind::Simulator, Kind::Rigs];
 
 /// Crates, folders and files that are no product.
-const PLACES: [(&str, Kind); 21] = [
-    ("crates/bench", Kind::Benchmarks),
-    ("crates/kv", Kind::Benchmarks),
-    ("crates/measure", Kind::Benchmarks),
-    ("crates/cli/src/bench.rs", Kind::Benchmarks),
-    ("crates/cli/src/kv", Kind::Benchmarks),
-    ("compare", Kind::Benchmarks),
-    ("crates/erpc", Kind::Rivals),
-    ("crates/scalerpc", Kind::Rivals),
-    ("crates/protocols", Kind::Rivals),
-    ("crates/ucp", Kind::Rivals),
-    ("crates/proto/src/erpc", Kind::Rivals),
-    ("crates/proto/src/scalerpc", Kind::Rivals),
-    ("crates/kv/src/backend/ucx_am", Kind::Rivals),
-    ("crates/kv/src/backend/protocol", Kind::Rivals),
-    ("crates/sim", Kind::Simulator),
-    ("crates/cli/src/sim", Kind::Simulator),
-    ("crates/conformance", Kind::Rigs),
-    ("crates/uverbs", Kind::Rigs),
-    ("crates/preload", Kind::Rigs),
-    ("crates/cli/src/uverbs.rs", Kind::Rigs),
+const PLACES: [(&str, Kind); 16] = [
+    ("lab", Kind::Benchmarks),
+    ("crates/erpc", Kind::Protocols),
+    ("crates/scalerpc", Kind::Protocols),
+    ("crates/proto/src/erpc", Kind::Protocols),
+    ("crates/proto/src/scalerpc", Kind::Protocols),
+    ("lab/protocols", Kind::Rivals),
+    ("lab/ucp", Kind::Rivals),
+    ("lab/kv/src/backend/ucx_am", Kind::Rivals),
+    ("lab/kv/src/backend/protocol", Kind::Rivals),
+    ("lab/sim", Kind::Simulator),
+    ("lab/cli/src/sim", Kind::Simulator),
+    ("lab/conformance", Kind::Rigs),
+    ("lab/uverbs", Kind::Rigs),
+    ("lab/preload", Kind::Rigs),
+    ("lab/cli/src/uverbs.rs", Kind::Rigs),
     ("xtask", Kind::Tools),
 ];
 
@@ -119,7 +117,11 @@ fn count(tree: &Tree) -> BTreeMap<String, BTreeMap<Kind, usize>> {
 fn crate_of(path: &Path) -> String {
     let mut parts = path.iter().map(|part| part.to_string_lossy());
     let first = parts.next().unwrap_or_default();
-    if first == "crates" { parts.next().unwrap_or_default().into() } else { first.into() }
+    match (first.as_ref(), parts.next()) {
+        ("crates", Some(name)) => name.into(),
+        ("lab", Some(name)) => format!("lab/{name}"),
+        _ => first.into(),
+    }
 }
 
 /// The kind of the innermost place that holds the file.
@@ -157,21 +159,21 @@ mod tests {
             ("crates/a/src/lib.rs", code),
             ("crates/a/tests/b.rs", "fn t() {}\n"),
             ("crates/a/benches/c.rs", "fn m() {}\n"),
-            ("crates/kv/src/lib.rs", "fn m() {}\n"),
-            ("crates/conformance/src/lib.rs", "fn m() {}\n"),
-            ("crates/kv/src/backend/ucx_am/mod.rs", "fn r() {}\n"),
+            ("lab/kv/src/lib.rs", "fn m() {}\n"),
+            ("lab/conformance/src/lib.rs", "fn m() {}\n"),
+            ("lab/kv/src/backend/ucx_am/mod.rs", "fn r() {}\n"),
             ("crates/proto/src/erpc/mod.rs", "fn r() {}\n"),
-            ("crates/sim/src/lib.rs", "fn s() {}\n"),
+            ("lab/sim/src/lib.rs", "fn s() {}\n"),
             ("xtask/src/main.rs", "fn x() {}\n"),
         ]);
         let counts = count(&tree);
         let of = |name: &str| counts[name].clone();
         let expected = [(Kind::Product, 3), (Kind::Benchmarks, 1), (Kind::Tests, 5)];
         assert_eq!(of("a"), BTreeMap::from(expected));
-        assert_eq!(of("kv"), BTreeMap::from([(Kind::Benchmarks, 1), (Kind::Rivals, 1)]));
-        assert_eq!(of("proto"), BTreeMap::from([(Kind::Rivals, 1)]));
-        assert_eq!(of("sim"), BTreeMap::from([(Kind::Simulator, 1)]));
+        assert_eq!(of("lab/kv"), BTreeMap::from([(Kind::Benchmarks, 1), (Kind::Rivals, 1)]));
+        assert_eq!(of("proto"), BTreeMap::from([(Kind::Protocols, 1)]));
+        assert_eq!(of("lab/sim"), BTreeMap::from([(Kind::Simulator, 1)]));
         assert_eq!(of("xtask"), BTreeMap::from([(Kind::Tools, 1)]));
-        assert_eq!(of("conformance"), BTreeMap::from([(Kind::Rigs, 1)]));
+        assert_eq!(of("lab/conformance"), BTreeMap::from([(Kind::Rigs, 1)]));
     }
 }

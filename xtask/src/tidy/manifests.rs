@@ -13,7 +13,7 @@ const RULE: &str = "manifests";
 
 /// Judges the manifest of every member.
 pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
-    let manifests = tree.texts().filter(|(path, _)| is_member_manifest(path));
+    let manifests = tree.texts().filter(|(path, text)| is_member_manifest(path, text));
     let mut findings: Vec<_> =
         manifests.flat_map(|(path, text)| check_manifest(path, text)).collect();
     let root = Path::new("Cargo.toml");
@@ -21,29 +21,37 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Crates of the workspace have versions for each other, or none of them can be packaged.
+/// Crates of the product have versions for each other, or none of them can be packaged. Those of the laboratory, which
+/// is not published, have none, so that tests of the product may use them.
 fn check_versions(path: &Path, text: &str) -> Vec<Finding> {
     let table = |value: Option<&toml::Value>| value.and_then(toml::Value::as_table).cloned();
     let workspace = text.parse::<Table>().ok().and_then(|root| table(root.get("workspace")));
     let dependencies = workspace.and_then(|workspace| table(workspace.get("dependencies")));
-    let is_unversioned = |dependency: &toml::Value| {
-        dependency.get("path").is_some() && dependency.get("version").is_none()
-    };
-    let unversioned =
-        dependencies.unwrap_or_default().into_iter().filter(|(_, it)| is_unversioned(it));
-    let findings = unversioned.map(|(name, _)| Finding {
-        path: path.to_path_buf(),
-        line: 1,
-        rule: RULE,
-        problem: format!("dependency `{name}` has a path and no version"),
-        remedy: "add the version, or `cargo package` refuses whatever depends on it",
-    });
-    findings.collect()
+    let mut findings = Vec::new();
+    for (name, dependency) in dependencies.unwrap_or_default() {
+        let Some(folder) = dependency.get("path").and_then(toml::Value::as_str) else { continue };
+        let has_version = dependency.get("version").is_some();
+        let (problem, remedy) = match folder.starts_with("lab/") {
+            false if !has_version => (
+                format!("dependency `{name}` has a path and no version"),
+                "add the version, or `cargo package` refuses the crates that depend on it",
+            ),
+            true if has_version => (
+                format!("dependency `{name}` is not published and has a version"),
+                "remove the version, or no registry finds it for the tests of a package",
+            ),
+            _ => continue,
+        };
+        findings.push(Finding { path: path.to_path_buf(), line: 1, rule: RULE, problem, remedy });
+    }
+    findings
 }
 
-/// Not the root, which is no package, and not `fuzz`, which is a workspace of its own.
-fn is_member_manifest(path: &Path) -> bool {
-    path.ends_with("Cargo.toml") && (path.starts_with("crates") || path.starts_with("xtask"))
+/// Not the root, which is no package, and no workspace of its own.
+fn is_member_manifest(path: &Path, text: &str) -> bool {
+    path.ends_with("Cargo.toml")
+        && ["crates", "lab", "xtask"].iter().any(|folder| path.starts_with(folder))
+        && !text.lines().any(|line| line == "[workspace]")
 }
 
 fn check_manifest(path: &Path, text: &str) -> Vec<Finding> {
@@ -99,11 +107,20 @@ mod tests {
         };
         assert_eq!(root("path = \"a\", version = \"1\""), 0);
         assert_eq!(root("path = \"a\""), 1);
+        assert_eq!(root("path = \"lab/a\""), 0);
+        assert_eq!(root("path = \"lab/a\", version = \"1\""), 1);
     }
 
     #[test]
     fn a_complete_manifest_is_content() {
         assert_eq!(count(GOOD), 0);
+    }
+
+    #[test]
+    fn a_workspace_of_its_own_is_not_judged_and_a_crate_of_the_laboratory_is() {
+        let count = |text: &str| check(&Tree::from([("lab/a/Cargo.toml", text)])).len();
+        assert!(count("[package]\nname = \"a\"") > 0);
+        assert_eq!(count("[package]\nname = \"a\"\n[workspace]"), 0);
     }
 
     #[test]

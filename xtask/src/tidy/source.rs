@@ -34,10 +34,11 @@ impl RustFile {
         Some(Self { path, text, tokens })
     }
 
-    /// Whether the file is part of a crate's library or binary, under `crates`.
+    /// Whether the file is part of a crate's library or binary, under `crates` or `lab`.
     pub(crate) fn is_crate_source(&self) -> bool {
         let mut parts = self.path.iter();
-        parts.next().is_some_and(|part| part == "crates") && parts.nth(1) == Some("src".as_ref())
+        parts.next().is_some_and(|part| part == "crates" || part == "lab")
+            && parts.nth(1) == Some("src".as_ref())
     }
 
     /// Whether the file belongs to crate `dir`.
@@ -137,7 +138,7 @@ mod tests {
     #[test]
     fn only_src_of_crates_is_crate_source() {
         assert!(file().is_crate_source() && file().is_in("crates/a"));
-        for path in ["xtask/src/b.rs", "crates/a/tests/b.rs"] {
+        for path in ["xtask/src/b.rs", "crates/a/tests/b.rs", "lab/a/tests/b.rs"] {
             assert!(!RustFile::parse(path.into(), String::new()).unwrap().is_crate_source());
         }
     }

@@ -67,7 +67,7 @@ mod tests {
             let text = format!("fn f() {{ {statement} }}");
             let found = |path: &str| check(&Tree::from([(path, text.as_str())])).len();
             assert_eq!(found("crates/wire/src/a.rs"), usize::from(is_found), "{statement}");
-            assert_eq!(found("crates/kv/src/a.rs"), 0, "{statement}");
+            assert_eq!(found("lab/kv/src/a.rs"), 0, "{statement}");
         }
     }
 }

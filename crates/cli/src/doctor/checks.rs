@@ -11,7 +11,8 @@ use daemon::{
 
 use nics::hardware;
 
-use crate::{args::OnlyArgs, doctor::Finding, exit::OpenError, nic, stat};
+use crate::{args::OnlyArgs, doctor::Finding, stat};
+use command::nic;
 
 /// Memory that a NIC must be able to pin before anything works well.
 const PINNED_BYTES_MIN: u64 = 64 << 20;
@@ -97,7 +98,7 @@ fn launched(settings: &Settings) -> Finding {
     let Ok(config) = DaemonConfig::from_settings(settings) else {
         return Finding::fine("launcher", "not looked for: settings contradict each other");
     };
-    match crate::launch::Launch::of(settings, config) {
+    match command::launch::Launch::of(settings, config) {
         Ok(launch) if launch.rank_info == RankInfo::ALONE => {
             Finding::fine("launcher", "a daemon started here is alone")
         }
@@ -218,7 +219,7 @@ fn address_space(limits: &str, settings: &Settings, mapping_bytes: u64) -> Findi
     let Ok(config) = DaemonConfig::from_settings(settings) else {
         return Finding::fine("address space", found);
     };
-    let launch = crate::launch::Launch::of(settings, config.clone());
+    let launch = command::launch::Launch::of(settings, config.clone());
     let rank_info = launch.map_or(RankInfo::ALONE, |launch| launch.rank_info);
     let need = AddressSpaceNeed::of(&config, rank_info, mapping_bytes);
     match need.check_besides(mapping_bytes) {
@@ -227,7 +228,10 @@ fn address_space(limits: &str, settings: &Settings, mapping_bytes: u64) -> Findi
     }
 }
 
-fn selected_nic(settings: &Settings, opened: Result<nic::Description, OpenError>) -> Finding {
+fn selected_nic(
+    settings: &Settings,
+    opened: Result<nic::NicDescription, nics::OpenError>,
+) -> Finding {
     let nic = nic::selected(settings);
     match opened {
         Ok(_) => {
@@ -301,7 +305,8 @@ fn daemons(settings: &Settings) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{doctor::Verdict, knobs as table};
+    use crate::doctor::Verdict;
+    use command::knobs as table;
     use daemon::config::Layers;
 
     fn settings(flags: &[(&str, &str)]) -> Settings {

@@ -5,11 +5,10 @@ use core::fmt::Write as _;
 
 use serde::Serialize;
 
-use crate::{args::DoctorArgs, exit::Unfit, output};
+use crate::args::DoctorArgs;
+use command::{exit::Unfit, output};
 
 mod checks;
-mod report;
-mod suite;
 
 /// How a check went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -57,18 +56,8 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     } else {
         output::print(&text(&findings))?;
     }
-    let mut failed = 0;
-    if let Some(path) = &args.report {
-        output::check_file(path)?;
-        let report = report::Report::collect(&settings, &findings);
-        report.write(path)?;
-        let failures = report.failures();
-        failed = failures.len();
-        failures.iter().for_each(|failure| output::say(format_args!("fails  {failure}")));
-        output::say(report.summary(path));
-    }
-    failed += findings.iter().filter(|finding| finding.verdict == Verdict::Fails).count();
-    match failed {
+    let fails = findings.iter().filter(|finding| finding.verdict == Verdict::Fails);
+    match fails.count() {
         0 => Ok(()),
         count => Err(Unfit(count).into()),
     }

@@ -11,11 +11,8 @@ use daemon::{
 };
 use serde_json::{Map, Value, json};
 
-use crate::{
-    args::{OnlyArgs, StatArgs},
-    output,
-    table::table,
-};
+use crate::args::{OnlyArgs, StatArgs};
+use command::{output, table::table};
 
 mod http;
 mod serve;

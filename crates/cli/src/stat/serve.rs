@@ -23,13 +23,12 @@ use rustix::{
 
 use crate::{
     args::OnlyArgs,
-    exit::UsageError,
-    output::say,
     stat::{
         http::{Asked, Connection, Progress, Waiting},
         openmetrics, read_all,
     },
 };
+use command::{exit::UsageError, output::say};
 
 /// Connections at a time.
 const CONNECTIONS_MAX: usize = 256;

@@ -1,6 +1,5 @@
 //! The command as users meet it. No timing is asserted.
 
-mod kv;
 mod operate;
 mod refusals;
 
@@ -25,13 +24,9 @@ fn text(bytes: &[u8]) -> &str {
     str::from_utf8(bytes).unwrap()
 }
 
-fn has_two_cores() -> bool {
-    os::affinity::allowed_cores().unwrap().len() >= 2
-}
-
 #[test]
 fn help_teaches_by_examples_and_names_every_exit_code() {
-    for arguments in [&["--help"][..], &["bench", "verbs", "--help"]] {
+    for arguments in [&["--help"][..], &["daemon", "--help"]] {
         let help = output(arguments);
         assert!(help.status.success());
         assert!(text(&help.stdout).contains("Examples:"), "{}", text(&help.stdout));
@@ -97,56 +92,7 @@ fn a_flag_wins_over_the_environment() {
 }
 
 #[test]
-fn one_core_is_refused_with_a_reason() {
-    let refused = std::thread::spawn(|| {
-        let core = os::affinity::allowed_cores().unwrap()[0];
-        os::affinity::pin_current_thread(core).unwrap();
-        output(&["bench", "limit", "--quick"]) // a child inherits the one core
-    });
-    let refused = refused.join().unwrap();
-    assert_eq!(refused.status.code(), Some(3));
-    assert!(text(&refused.stderr).contains("two cores"), "{}", text(&refused.stderr));
-    assert!(refused.stdout.is_empty(), "nothing is published");
-}
-
-#[test]
-fn a_nic_that_is_not_there_is_refused_with_a_reason() {
-    if !has_two_cores() {
-        return;
-    }
-    let refused = output(&["bench", "verbs", "--quick", "--nic", "mlx5_7"]);
-    assert_eq!(refused.status.code(), Some(3));
-    assert!(text(&refused.stderr).contains("`mlx5_7`"), "{}", text(&refused.stderr));
-}
-
-#[test]
-fn json_on_standard_output_leaves_it_to_programs() {
-    if !has_two_cores() {
-        return;
-    }
-    let arguments = ["bench", "limit", "--quick", "--runs", "1", "--cell", "line-round-trip"];
-    let run = copyrpc(&arguments).args(["--json", "-"]).output().unwrap();
-    assert!(run.status.success(), "{}", text(&run.stderr));
-    let lines = text(&run.stdout).lines();
-    let objects = lines.map(|line| serde_json::from_str(line).unwrap()).collect::<Vec<Value>>();
-    assert_eq!(objects[0]["bench"], "limit");
-    assert!(objects[0]["command"].as_str().unwrap().contains("--cell line-round-trip"));
-    for row in &objects[1..] {
-        assert!(row["cell"].as_str().unwrap().starts_with("limit/line-round-trip/"));
-    }
-    assert!(text(&run.stderr).contains("no sample is left out"), "tables are for people");
-}
-
-#[test]
-fn fault_c8_a_file_that_cannot_be_written_does_not_cost_the_table() {
-    if !has_two_cores() {
-        return;
-    }
-    let arguments = ["bench", "limit", "--quick", "--runs", "1", "--cell", "line-round-trip"];
-    let run = copyrpc(&arguments).args(["--json", "/dev/full"]).output().unwrap();
-    assert_eq!(run.status.code(), Some(1));
-    assert!(text(&run.stderr).contains("cannot write /dev/full"), "{}", text(&run.stderr));
-    assert!(text(&run.stdout).contains("no sample is left out"), "the numbers are shown");
+fn a_standard_output_that_cannot_be_written_is_an_error() {
     let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
     let unseen = copyrpc(&["config"]).stdout(full).output().unwrap();
     assert_eq!(unseen.status.code(), Some(1));
@@ -171,80 +117,16 @@ fn unread() -> Stdio {
 fn a_reader_of_standard_error_that_stops_early_ends_nothing() {
     let warned = copyrpc(&["config"]).env("RUST_LOG", "a=b=c").stderr(unread()).output().unwrap();
     assert!(warned.status.success(), "a log line: {}", warned.status);
-    let failed = copyrpc(&["report", "/dev/null/x"]).stderr(unread()).status().unwrap();
-    assert_eq!(failed.code(), Some(1), "an error");
+    let failed = copyrpc(&["daemon", "--depth", "63"]).stderr(unread()).status().unwrap();
+    assert_eq!(failed.code(), Some(2), "an error");
 }
 
-#[test]
-fn the_software_nic_carries_checked_traffic_between_two_processes() {
-    if !has_two_cores() {
-        return;
-    }
-    let fabric = format!("cli-test-{}", std::process::id());
-    let run =
-        copyrpc(&["bench", "verbs", "--quick", "--runs", "1", "--cell", "32B", "--json", "-"])
-            .env("COPYRPC_SOFT_FABRIC", fabric)
-            .output()
-            .unwrap();
-    assert!(run.status.success(), "{}", text(&run.stderr));
-    let header: Value = serde_json::from_str(text(&run.stdout).lines().next().unwrap()).unwrap();
-    assert_eq!((&header["bench"], &header["nic"]), (&"verbs".into(), &"soft".into()));
-    assert!(text(&run.stderr).contains("aim: "), "the tables say what to compare with");
-}
-
-#[test]
-fn queues_and_calls_are_measured_beside_what_the_machine_can_do() {
-    if !has_two_cores() {
-        return;
-    }
-    for (bench, cell, reference) in [
-        ("inproc", "spsc/round-trip/8B/lamport", "limit/line-round-trip/processes"),
-        ("inproc", "flux/2-threads/onesided", "limit/line-stream/64B"),
-        ("ipc", "ipc/round-trip/56B", "limit/slot-round-trip/56B"),
-        ("ipc", "ipc/4-clients/depth-4/56B", "limit/slot-window-32/56B"),
-        ("daemons", "daemons/local/process/answers/1MiB", "limit/memcpy/1MiB"),
-    ] {
-        let arguments = ["bench", bench, "--quick", "--runs", "1", "--cell", cell, "--json", "-"];
-        let run = output(&arguments);
-        assert!(run.status.success(), "{}", text(&run.stderr));
-        let lines = text(&run.stdout).lines();
-        let objects = lines.map(|line| serde_json::from_str(line).unwrap()).collect::<Vec<Value>>();
-        assert_eq!(objects[0]["bench"], bench);
-        // On a busy machine the probes may disagree, and then there is no row.
-        for row in objects.iter().filter(|row| row["cell"] == cell) {
-            assert_eq!(row["vs"], reference);
-            assert!(bench == "daemons" || row["lines"].as_f64().unwrap() > 0.0, "{row}");
-        }
-    }
-}
-
-#[test]
-fn a_knob_with_a_bad_value_is_refused_with_its_meaning() {
-    if !has_two_cores() {
-        return;
-    }
-    let run =
-        copyrpc(&["bench", "verbs", "--quick"]).env("COPYRPC_SOFT_DRIVE", "fast").output().unwrap();
-    assert_eq!(run.status.code(), Some(2));
-    assert!(
-        text(&run.stderr).contains("COPYRPC_SOFT_DRIVE: soft_drive = `fast` is"),
-        "{}",
-        text(&run.stderr)
-    );
-}
-
-/// Scripts tell a bad command from a benchmark that failed, or wrong data, by these.
+/// Scripts tell a bad command from a call that failed, by these.
 #[test]
 fn what_makes_no_sense_is_a_usage_error_wherever_it_is_noticed() {
-    let (usage_error, unavailable) = (Some(2), Some(3));
+    let usage_error = Some(2);
     for (arguments, code) in [
-        (&["bench", "kv", "--clients", "0"][..], usage_error),
-        (&["bench", "kv", "--switch", "colour=red"], usage_error),
-        (&["bench", "kv", "--switch", "srq=on", "--switch", "srq=off"], usage_error),
-        (&["bench", "kv", "--nic", "mlx5_7", "--out", "/dev/null/x"], unavailable),
-        (&["bench", "kv", "--backend", "tcp", "--nic", "soft"], usage_error),
-        (&["bench", "limit", "--cell", "no such cell"], usage_error),
-        (&["daemon", "--depth", "63"], usage_error),
+        (&["daemon", "--depth", "63"][..], usage_error),
         (&["daemon", "--threads", "0"], usage_error),
         (&["daemon", "--job", "a/b"], usage_error),
         (&["daemon", "--soft-drive", "fast"], usage_error),
@@ -260,7 +142,6 @@ fn what_makes_no_sense_is_a_usage_error_wherever_it_is_noticed() {
         (&["stat", "--prometheus", "--interval", "1ms"], usage_error),
         (&["ping", "0", "--depth", "64"], usage_error),
         (&["ping", "0", "--count", "0"], usage_error),
-        (&["report", "/dev/null/x"], Some(1)),
     ] {
         let refused = output(arguments);
         assert_eq!(refused.status.code(), code, "{arguments:?}: {}", text(&refused.stderr));

@@ -1,9 +1,9 @@
-//! What those who run a node do: start, watch, drain, clean up, measure between hosts.
+//! What those who run a node do: start, watch, drain, clean up.
 
 use std::{
     fs,
     io::{BufRead as _, BufReader},
-    net::{TcpListener, TcpStream},
+    net::TcpListener,
     os::unix::{
         fs::{DirBuilderExt as _, PermissionsExt as _},
         net::UnixDatagram,
@@ -205,33 +205,5 @@ fn what_a_killed_daemon_left_is_removed_and_a_live_one_keeps_its_files() {
     );
     assert!(command(&["clean"]).output().unwrap().status.success());
     assert!(!folder.join("default.metrics").exists() && !socket.exists());
-    fs::remove_dir_all(folder).unwrap();
-}
-
-/// Two processes, as on two hosts: TCP for what they tell each other first, and a NIC that carries calls over TCP.
-#[test]
-fn calls_between_two_hosts_are_measured_and_a_stranger_costs_itself_alone() {
-    let (folder, command) = node("two-hosts");
-    let mut server = command(&["bench", "rpc", "--nic", "tcp", "--server", "127.0.0.1:0"]);
-    let mut server = server.stderr(Stdio::piped()).spawn().unwrap();
-    let mut told = BufReader::new(server.stderr.take().unwrap()).lines();
-    let first = told.next().unwrap().unwrap();
-    // Without two cores nothing is measured.
-    if let Some(address) = first.strip_prefix("answering calls at ") {
-        drop(TcpStream::connect(address).unwrap());
-        let mut client = command(&["bench", "rpc", "--nic", "tcp", "--client", address]);
-        let client = client.args(["--quick", "--json", "-"]).output().unwrap();
-        assert!(client.status.success(), "{}", text(&client.stderr));
-        let lines: Vec<Value> =
-            text(&client.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        assert_eq!(lines.len(), 5, "{lines:?}");
-        for line in lines {
-            let at = |name: &str| line[name].as_f64().unwrap();
-            assert!(at("calls_per_s") > 0.0 && at("p50_ns") > 0.0, "{line}");
-            assert!(at("p50_ns") <= at("p99_ns") && at("p99_ns") <= at("p99.9_ns"), "{line}");
-        }
-    }
-    server.kill().unwrap();
-    server.wait().unwrap();
     fs::remove_dir_all(folder).unwrap();
 }

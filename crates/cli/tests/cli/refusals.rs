@@ -155,3 +155,15 @@ fn a_place_without_a_daemon_names_those_beside_it() {
     daemon.kill().unwrap();
     daemon.wait().unwrap();
 }
+
+/// The memory of queues is files, too: a daemon that cannot have them says so.
+#[test]
+fn fault_c8_a_daemon_below_a_limit_of_file_sizes_says_that_it_has_no_memory() {
+    let folder = Folder::new("limit");
+    let mut shell = Command::new("bash");
+    shell.args(["-c", "ulimit -f 4; exec \"$0\" daemon", env!("CARGO_BIN_EXE_copyrpc")]);
+    shell.env("COPYRPC_RUNTIME_DIR", folder.file("run"));
+    let daemon = ended(shell);
+    assert_eq!(daemon.status.code(), Some(3), "{:?} {}", daemon.status, text(&daemon.stderr));
+    assert!(text(&daemon.stderr).contains("File too large"), "{}", text(&daemon.stderr));
+}

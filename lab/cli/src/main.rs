@@ -1,0 +1,118 @@
+//! The `copyrpc-lab` command.
+//!
+//! ```text
+//! copyrpc-lab bench kv      a key-value store over every way to call another node
+//! copyrpc-lab bench limit   what the machine can do
+//! copyrpc-lab bench verbs   what a NIC makes of it
+//! copyrpc-lab bench rpc     what calls cost on top
+//! copyrpc-lab bench inproc  queues between threads
+//! copyrpc-lab bench ipc     calls between processes
+//! copyrpc-lab bench daemons long answers by way of daemons, and short calls beside them
+//! copyrpc-lab report        results of benchmarks, shown again or compared
+//! copyrpc-lab sim dct       measurements of a DC transport, simulated
+//! copyrpc-lab sim cluster   daemons and clients in virtual time, with faults
+//! copyrpc-lab uverbs run    a verbs program, unmodified, on the software NIC
+//! copyrpc-lab nic-report    a NIC for people who do not have it
+//! ```
+
+#![forbid(unsafe_code)]
+// They panic where no process reads any more; `output` has functions that do not.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+use std::process::ExitCode;
+
+use ::kv::grid::GridError;
+use clap::Parser as _;
+use command::{
+    exit::{FailureKind, code_of, kind_of_nic},
+    interrupt, knobs, logs,
+};
+use measure::cores::CoresError;
+
+mod args;
+mod bench;
+mod help;
+mod kv;
+mod nic;
+mod nic_report;
+mod output;
+#[cfg(test)]
+#[path = "../../../crates/cli/src/shown.rs"]
+mod shown;
+mod sim;
+mod suite;
+mod uverbs;
+
+use args::{Args, BenchCommand, Command};
+use nic::WorkError;
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let filter = logs::start_of_command();
+    if !matches!(args.command, Command::BenchPeer | Command::KvProcess) {
+        knobs::warn_about_unknown();
+        filter.warn_if_misspelt();
+    }
+    interrupt::outlive_file_limits();
+    code_of(run(args.command), kind_of)
+}
+
+/// The kind of an error of benchmarks.
+fn kind_of(error: &anyhow::Error) -> Option<FailureKind> {
+    if error.is::<GridError>() {
+        return Some(FailureKind::Usage);
+    }
+    if error.is::<CoresError>() {
+        return Some(FailureKind::Unavailable);
+    }
+    Some(match error.downcast_ref()? {
+        WorkError::Nic(error) => kind_of_nic(error),
+        WorkError::Work { .. } => FailureKind::Unavailable,
+    })
+}
+
+fn run(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Bench { which: BenchCommand::Limit(args) } => bench::limit(&args),
+        Command::Bench { which: BenchCommand::Verbs(args) } => bench::verbs(&args),
+        Command::Bench { which: BenchCommand::Rpc(args) } => bench::rpc(&args),
+        Command::Bench { which: BenchCommand::Inproc(args) } => bench::inproc(&args),
+        Command::Bench { which: BenchCommand::Ipc(args) } => bench::ipc(&args),
+        Command::Bench { which: BenchCommand::Daemons(args) } => bench::daemons(&args),
+        Command::Bench { which: BenchCommand::Kv(args) } => kv::bench(&args),
+        Command::Report(args) => kv::report(&args),
+        Command::Sim { which } => sim::run(&which),
+        Command::Uverbs { which } => uverbs::run(&which),
+        Command::NicReport(args) => nic_report::run(&args),
+        Command::BenchPeer => bench::peer(),
+        Command::KvProcess => kv::child(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context as _;
+
+    use super::*;
+
+    #[test]
+    fn a_missing_core_is_told_apart_from_a_failure() {
+        let unavailable = Err::<(), _>(CoresError::TooFew { allowed: 1 }).context("more words");
+        assert_eq!(kind_of(&unavailable.unwrap_err()), Some(FailureKind::Unavailable));
+        assert_eq!(kind_of(&anyhow::anyhow!("wrong bytes")), None);
+    }
+
+    #[test]
+    fn the_variables_of_foreign_programs_are_known() {
+        for variable in [
+            ::uverbs::launch::LIBRARY_ENV,
+            ::uverbs::launch::PARENT_ENV,
+            ::uverbs::process::EXPLAIN_ENV,
+            ::uverbs::process::FABRIC_ENV,
+            ::uverbs::process::LINK_ENV,
+            ::uverbs::process::STRICT_ENV,
+        ] {
+            assert!(knobs::is_known(variable), "{variable}");
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! `copyrpc-lab sim`: measurements of hardware, and clusters with faults, simulated.
+
+mod bistability;
+mod cluster;
+mod compared;
+mod constants;
+mod many;
+mod progress;
+mod prototypes;
+mod scale;
+mod scalerpc;
+mod seeds;
+mod sensitivity;
+mod steady;
+mod two_rank;
+
+use std::{
+    io::Write as _,
+    path::{Path, PathBuf},
+};
+
+use anyhow::Context as _;
+use clap::{Args, Subcommand};
+use constants::ConstantArgs;
+use progress::Progress;
+use sim::{
+    machine::CONNECT_IB,
+    scenarios::dct::{self, Outcome},
+};
+
+use crate::output;
+
+const DCT_HELP: &str = "\
+Examples:
+  copyrpc-lab sim dct                    every number beside its reference
+  copyrpc-lab sim dct --seed 7 --json -  one JSON object per number
+
+The reference was measured on Connect-IB by dct-bench of FaSST (OSDI 2016). 18 constants of the model were fitted \
+to all rows but the predicted one, which are 22 independent numbers. Exit code 1 if a number is off by more \
+than 15 %. The same seed gives the same numbers on every machine. docs/simulation.md describes the model.";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum SimCommand {
+    /// READs over DC transport: rates and latencies against the targets of each READ.
+    #[command(after_help = DCT_HELP)]
+    Dct(DctArgs),
+    /// Delegation at 2 to 32 nodes, with the daemon of the measurements: two steady states.
+    #[command(after_help = bistability::HELP)]
+    Bistability(bistability::BistabilityArgs),
+    /// One and two ranks with 16 clients: counters, phases, throughput, and what would explain them.
+    #[command(after_help = two_rank::HELP)]
+    TwoRank(two_rank::TwoRankArgs),
+    /// Raw operations and pipelined calls of one machine with itself.
+    #[command(after_help = two_rank::RAW_HELP)]
+    Raw(two_rank::RawArgs),
+    /// Every measurement that the project started from, beside what a model has.
+    #[command(after_help = seeds::HELP)]
+    Seeds(seeds::SeedsArgs),
+    /// Which numbers of a model move with which constant, and which combinations they determine.
+    #[command(after_help = sensitivity::HELP)]
+    Sensitivity(sensitivity::SensitivityArgs),
+    /// Production daemons with a machine's times: whether they do as much however they began.
+    #[command(after_help = steady::HELP)]
+    Steady(steady::SteadyArgs),
+    /// ScaleRPC beside a pool per client, on a NIC that keeps few connections.
+    #[command(after_help = scalerpc::HELP)]
+    Scalerpc(scalerpc::ScalerpcArgs),
+    /// Two designs that are not built: answers straight to clients, a queue pair for a hot peer.
+    #[command(after_help = prototypes::HELP)]
+    Prototypes(prototypes::PrototypesArgs),
+    /// Daemons, clients and their network in virtual time, with faults: every answer is checked.
+    #[command(alias = "fuzz")]
+    #[command(after_help = cluster::HELP)]
+    Cluster(cluster::ClusterArgs),
+    /// Many daemons without faults: events per second, memory, calls.
+    #[command(after_help = scale::HELP)]
+    Scale(scale::ScaleArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DctArgs {
+    /// Seed of all random numbers.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Write one JSON object per number to PATH; `-`: standard output, instead of the table.
+    #[arg(long, value_name = "PATH")]
+    json: Option<PathBuf>,
+    /// Writes a page with pictures of reference and simulation to PATH.
+    #[arg(long, value_name = "PATH")]
+    page: Option<PathBuf>,
+    #[command(flatten)]
+    constants: ConstantArgs,
+}
+
+/// `copyrpc-lab sim`.
+pub(crate) fn run(command: &SimCommand) -> anyhow::Result<()> {
+    match command {
+        SimCommand::Dct(args) => dct(args),
+        SimCommand::Bistability(args) => bistability::run(args),
+        SimCommand::TwoRank(args) => two_rank::run(args),
+        SimCommand::Raw(args) => two_rank::run_raw(args),
+        SimCommand::Seeds(args) => seeds::run(args),
+        SimCommand::Sensitivity(args) => sensitivity::run(args),
+        SimCommand::Steady(args) => steady::run(args),
+        SimCommand::Scalerpc(args) => scalerpc::run(args),
+        SimCommand::Prototypes(args) => prototypes::run(args),
+        SimCommand::Cluster(args) => cluster::run(args),
+        SimCommand::Scale(args) => scale::run(args),
+    }
+}
+
+fn dct(args: &DctArgs) -> anyhow::Result<()> {
+    if let Some(path) = args.json.as_deref().filter(|path| *path != Path::new("-")) {
+        output::check_file(path)?;
+    }
+    let progress = Progress::new("loads");
+    let profile = args.constants.apply(&CONNECT_IB)?;
+    let outcome = dct::run_on(&profile, args.seed, |done, of| progress.at(done, of));
+    drop(progress);
+    if let Some(path) = &args.page {
+        compared::write_page(path, "dct", &outcome.rows)?;
+    }
+    let json = json_of(&outcome)?;
+    match args.json.as_deref() {
+        Some(path) if path == Path::new("-") => output::print(&json)?,
+        path => {
+            if let Some(path) = path {
+                output::write_file(path, |file| file.write_all(json.as_bytes()))?;
+            }
+            output::print(&text_of(&outcome))?;
+        }
+    }
+    compared::judge(&outcome.rows)
+}
+
+fn text_of(outcome: &Outcome) -> String {
+    let Outcome { seed, events, trace, .. } = outcome;
+    let table = compared::text_of(&outcome.rows);
+    format!("{table}\n\nseed {seed}, {events} events, trace {trace:016x}\n")
+}
+
+fn json_of(outcome: &Outcome) -> anyhow::Result<String> {
+    let lines: Result<Vec<_>, _> = outcome.rows.iter().map(serde_json::to_string).collect();
+    let mut text = lines.context("cannot write JSON")?.join("\n");
+    text.push('\n');
+    Ok(text)
+}

@@ -1,0 +1,288 @@
+//! `copyrpc-lab sim steady`: whether production daemons do as much however they began, and by which policy most.
+
+use bench::workers::switches::flush_policy;
+use clap::{Args, builder::RangedU64ValueParser};
+use serde::Serialize;
+use sim::{
+    actors::reference_daemon::{self, Hold, Load, StartState},
+    cluster::steady::{self, Begin, Connected, FlushPolicy, Measured, Steady, UnknownTransport},
+    machine::{DELEGATION, DelegationProfile, QUICK_NIC},
+    world::Time,
+};
+
+use super::{cluster::parse_time, compared, progress::Progress};
+use crate::output;
+use command::table::table;
+
+pub(super) const HELP: &str = "\
+Examples:
+  copyrpc-lab sim steady                            2, 4 and 8 nodes
+  copyrpc-lab sim steady --nodes 8 --flush self-clocked:1,hold:10us
+                                                    which policy is best
+  copyrpc-lab sim steady --transport rc,dc:1,dc:16  memory and rate by transport
+
+Production daemons run with the times of the delegation machine, which were fitted to another daemon; nobody has \
+measured this one there. A load begins cold, with a burst, or with a burst and a daemon that stands still for a \
+while. Exit code 1 if the rates of the three differ by more than --spread, where the policy is self-clocked. The \
+other daemon stands beside it, with as many clients: after a burst, from a trickle, and with the best of its \
+holds. Beside them stands what one send queue per node answers: calls without a daemon (direct), all answers of a \
+node by its one server, which was measured as 1.65 to 1.70 M/s per node with 4 to 32 nodes, and daemons whose peers \
+write answers straight to the client (to client), a work request for each remote one.";
+
+#[derive(Debug, Args)]
+pub(crate) struct SteadyArgs {
+    /// Numbers of daemons, one per node.
+    #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "2,4,8", value_parser = RangedU64ValueParser::<u32>::new().range(2..=1024))]
+    nodes: Vec<u32>,
+    /// Calls in flight of each client.
+    #[arg(long, value_name = "D,…", value_delimiter = ',', default_value = "1,32", value_parser = RangedU64ValueParser::<u16>::new().range(1..=64))]
+    depth: Vec<u16>,
+    /// When batches leave: `default`, or as in `bench calls --switch flush`.
+    #[arg(long, value_name = "POLICY,…", value_delimiter = ',', default_value = "default", value_parser = parse_policy)]
+    flush: Vec<Policy>,
+    /// `rc`, or `dc:N` with N initiators.
+    #[arg(long, value_name = "TRANSPORT,…", value_delimiter = ',', default_value = "rc", value_parser = parse_transport)]
+    transport: Vec<Connected>,
+    /// Threads of each daemon, over which clients and peers are spread.
+    #[arg(long, value_name = "T", default_value_t = 1, value_parser = RangedU64ValueParser::<u32>::new().range(1..=16))]
+    threads: u32,
+    /// Clients of each daemon.
+    #[arg(long, value_name = "M", default_value_t = 46, value_parser = RangedU64ValueParser::<u32>::new().range(1..=1000))]
+    clients: u32,
+    /// The NIC takes 74 ns for each request, which is assumed, and not 609 ns.
+    #[arg(long)]
+    quick_nic: bool,
+    /// What is not counted at first, in virtual time.
+    #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = parse_time)]
+    warm_up: Time,
+    /// What is counted then, in virtual time.
+    #[arg(long = "for", value_name = "TIME", default_value = "1ms", value_parser = parse_time)]
+    length: Time,
+    /// Largest difference of the three rates, in percent of the largest.
+    #[arg(long, value_name = "PERCENT", default_value_t = 5.0)]
+    spread: f64,
+    /// Seed of all random numbers.
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    seed: u64,
+    /// Prints one JSON object per row.
+    #[arg(long)]
+    json: bool,
+}
+
+impl SteadyArgs {
+    fn machine(&self) -> &'static DelegationProfile {
+        const MACHINES: &[DelegationProfile; 2] = &[DELEGATION, QUICK_NIC];
+        &MACHINES[usize::from(self.quick_nic)]
+    }
+}
+
+/// A flush policy, and what it was called.
+#[derive(Clone, Debug)]
+struct Policy {
+    name: String,
+    /// `None`: that of a daemon of so many nodes.
+    policy: Option<FlushPolicy>,
+}
+
+fn parse_policy(text: &str) -> Result<Policy, String> {
+    let policy = if text == "default" { None } else { Some(flush_policy(text)?) };
+    Ok(Policy { name: text.to_owned(), policy })
+}
+
+fn parse_transport(text: &str) -> Result<Connected, UnknownTransport> {
+    text.parse()
+}
+
+/// The other daemon under the same load, in M/s per node.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Other {
+    burst: f64,
+    trickle: f64,
+    best_hold: f64,
+}
+
+/// A load and what came of it, in M/s per node.
+#[derive(Debug, Serialize)]
+struct Row {
+    nodes: u32,
+    depth: u16,
+    flush: String,
+    transport: String,
+    cold: f64,
+    burst: f64,
+    perturbed: f64,
+    spread_percent: f64,
+    messages_per_wqe: f64,
+    connection_bytes: usize,
+    not_answered: u64,
+    other: Other,
+    /// What the send queue of one server per node answers without a daemon.
+    direct: f64,
+    /// What it answers with a work request for each remote answer.
+    to_client_max: f64,
+    /// Whether one steady state is claimed.
+    is_claimed: bool,
+}
+
+/// `copyrpc-lab sim steady`.
+pub(super) fn run(args: &SteadyArgs) -> anyhow::Result<()> {
+    let mut rows = Vec::new();
+    let SteadyArgs { nodes, depth, flush, transport, .. } = args;
+    let of = nodes.len() * depth.len() * flush.len() * transport.len() * Begin::ALL.len();
+    let progress = Progress::of_long_steps("runs", of);
+    let is_done = || progress.long_step(of);
+    for &nodes in &args.nodes {
+        for &depth in &args.depth {
+            let other = reference(args, nodes, depth);
+            for policy in &args.flush {
+                for &transport in &args.transport {
+                    rows.push(row(args, (nodes, depth), policy, transport, other, &is_done)?);
+                }
+            }
+        }
+    }
+    drop(progress);
+    if args.json {
+        compared::print_json(&rows)?;
+    } else {
+        output::print(&text_of(args, &rows))?;
+    }
+    let apart = rows.iter().filter(|row| row.is_claimed && row.spread_percent > args.spread);
+    let apart: Vec<_> = apart
+        .map(|Row { nodes, depth, flush, spread_percent, .. }| {
+            format!("{nodes} nodes, {depth} calls, {flush}: {spread_percent:.1} %")
+        })
+        .collect();
+    anyhow::ensure!(
+        apart.is_empty(),
+        "rates differ by more than {} %: {}",
+        args.spread,
+        apart.join("; ")
+    );
+    Ok(())
+}
+
+fn row(
+    args: &SteadyArgs,
+    (nodes, depth): (u32, u16),
+    policy: &Policy,
+    transport: Connected,
+    other: Other,
+    is_done: &dyn Fn(),
+) -> anyhow::Result<Row> {
+    let flush = policy.policy.unwrap_or_else(|| FlushPolicy::for_peers(nodes as usize - 1));
+    let SteadyArgs { threads, clients, seed, warm_up, length, .. } = *args;
+    let (lengths, machine) = ((warm_up, length), args.machine());
+    let load = |begin| Steady {
+        nodes,
+        threads,
+        clients,
+        depth,
+        flush,
+        transport,
+        machine,
+        begin,
+        lengths,
+        seed,
+    };
+    let [cold, burst, perturbed] = Begin::ALL.map(|begin| {
+        let measured = steady::run(&load(begin));
+        is_done();
+        measured
+    });
+    let (cold, burst, perturbed) = (cold?, burst?, perturbed?);
+    let rates = [&cold, &burst, &perturbed].map(|measured| measured.mops_per_node);
+    let most = rates.iter().copied().fold(0.0, f64::max);
+    let least = rates.iter().copied().fold(f64::INFINITY, f64::min);
+    let Measured { messages_per_wqe, connection_bytes, .. } = burst;
+    Ok(Row {
+        nodes,
+        depth,
+        flush: policy.name.clone(),
+        transport: transport.to_string(),
+        cold: rates[0],
+        burst: rates[1],
+        perturbed: rates[2],
+        spread_percent: 100.0 * (most - least) / most.max(1e-9),
+        messages_per_wqe,
+        connection_bytes,
+        not_answered: cold.others + burst.others + perturbed.others,
+        other,
+        direct: 1.0 / machine.wqe,
+        to_client_max: to_client_max(machine, nodes),
+        is_claimed: matches!(flush, FlushPolicy::SelfClocked { .. }),
+    })
+}
+
+/// Calls per µs and node, if each answer to another node is a work request of the daemon.
+fn to_client_max(machine: &DelegationProfile, nodes: u32) -> f64 {
+    let remote = f64::from(nodes - 1) / f64::from(nodes);
+    1.0 / (remote * (machine.wqe + machine.message))
+}
+
+/// The other daemon, per node.
+fn reference(args: &SteadyArgs, nodes: u32, depth: u16) -> Other {
+    let profile = DelegationProfile { clients: args.clients, ..args.machine().clone() };
+    // One call per µs trickles in.
+    let warm_up_us = f64::from(args.clients) * f64::from(depth) + 3000.0;
+    let run = |start, hold| {
+        let load = Load {
+            nodes: nodes as usize,
+            depth: depth.into(),
+            start,
+            poll_budget: 0,
+            hold,
+            warm_up_us,
+            end_us: warm_up_us + 1000.0,
+        };
+        reference_daemon::run(&profile, &load, args.seed).total_mops / f64::from(nodes)
+    };
+    let holds = [Hold::Fixed(5.0), Hold::Fixed(10.0), Hold::Fixed(20.0), Hold::Adaptive(10.0)];
+    Other {
+        burst: run(StartState::Burst, Hold::None),
+        trickle: run(StartState::Trickle, Hold::None),
+        best_hold: holds.map(|hold| run(StartState::Burst, hold)).into_iter().fold(0.0, f64::max),
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "MiB for reading")]
+fn text_of(args: &SteadyArgs, rows: &[Row]) -> String {
+    let mut ours = table(&[
+        "nodes",
+        "calls",
+        "flush",
+        "by",
+        "cold",
+        "burst",
+        "perturbed",
+        "spread",
+        "merged",
+        "MiB",
+        "not answered",
+    ]);
+    let mut beside = table(&["nodes", "calls", "burst", "trickle", "hold", "direct", "to client"]);
+    let mut last = None;
+    for row in rows {
+        let load = [row.nodes.to_string(), row.depth.to_string()];
+        let mut cells = load.to_vec();
+        cells.extend([row.flush.clone(), row.transport.clone()]);
+        cells.extend([row.cold, row.burst, row.perturbed].map(|rate| format!("{rate:.2}")));
+        cells.push(format!("{:.1} %", row.spread_percent));
+        cells.push(format!("{:.1}", row.messages_per_wqe));
+        cells.push(format!("{:.1}", row.connection_bytes as f64 / f64::from(1 << 20)));
+        cells.push(row.not_answered.to_string());
+        ours.add_row(cells);
+        if last.replace((row.nodes, row.depth)) != Some((row.nodes, row.depth)) {
+            let Other { burst, trickle, best_hold } = row.other;
+            let rates = [burst, trickle, best_hold, row.direct, row.to_client_max];
+            beside.add_row(load.into_iter().chain(rates.map(|rate| format!("{rate:.2}"))));
+        }
+    }
+    format!(
+        "{ours}\n\nM/s per node with {} clients and {} threads; merged: messages per request of the NIC; MiB: memory that is \
+         registered for connections, per node; seed {}\n\nbeside it\n{beside}\n\nthe other daemon after a burst, \
+         from a trickle, and with the best of its holds; direct: what one send queue per node answers without a daemon; \
+         to client: at most, with answers straight to clients\n",
+        args.clients, args.threads, args.seed
+    )
+}

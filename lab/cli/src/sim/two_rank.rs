@@ -1,0 +1,146 @@
+//! `copyrpc-lab sim two-rank` and `copyrpc-lab sim raw`: measurements on ConnectX-7, and what explains them.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use serde::Serialize;
+use sim::{
+    machine::TWO_RANK,
+    scenarios::{
+        Compared, raw,
+        two_rank::{self, Combination, Outcome, ROUND_TRIP_US, THROUGHPUT_MOPS},
+    },
+};
+
+use super::{compared, constants::ConstantArgs, progress::Progress};
+use crate::output;
+
+pub(super) const HELP: &str = "\
+Examples:
+  copyrpc-lab sim two-rank            numbers beside references
+  copyrpc-lab sim two-rank --matrix   each candidate alone, and together
+
+Raw ping-pong, one rank and requests per turn were fitted. Two ranks are predicted, with 599 ns per work request of a \
+daemon's send queue, a time that was fitted to another program: connections without a daemon. Numbers are means \
+of three seeds. Exit code 1 if a claimed number is off by more than 15 %. docs/simulation.md says more.";
+
+pub(super) const RAW_HELP: &str = "\
+Examples:
+  copyrpc-lab sim raw           every number beside its reference
+  copyrpc-lab sim raw --json    one JSON object per number
+
+Exit code 1 if a number is off by more than 15 %. Nothing in it is random. Rates of one queue are parameters.";
+
+#[derive(Debug, Args)]
+pub(crate) struct TwoRankArgs {
+    /// Shows what each candidate brings, alone and together.
+    #[arg(long)]
+    matrix: bool,
+    /// Seed of all random numbers.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Prints one JSON object per number and, with `--matrix`, per combination: `kind` tells them apart.
+    #[arg(long)]
+    json: bool,
+    /// Writes a page with pictures of reference and simulation to PATH.
+    #[arg(long, value_name = "PATH")]
+    page: Option<PathBuf>,
+    #[command(flatten)]
+    constants: ConstantArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RawArgs {
+    /// Prints one JSON object per number.
+    #[arg(long)]
+    json: bool,
+    /// Writes a page with pictures of reference and simulation to PATH.
+    #[arg(long, value_name = "PATH")]
+    page: Option<PathBuf>,
+}
+
+/// A line of JSON: `kind` says which fields it has.
+#[derive(Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+enum Line<'a> {
+    Number(&'a Compared),
+    Combination(&'a Combination),
+}
+
+/// `copyrpc-lab sim two-rank`.
+pub(super) fn run(args: &TwoRankArgs) -> anyhow::Result<()> {
+    let profile = args.constants.apply(&TWO_RANK)?;
+    let outcome = two_rank::run_on(&profile, args.seed);
+    if let Some(path) = &args.page {
+        compared::write_page(path, "two-rank", &outcome.rows)?;
+    }
+    let mut cells = Vec::new();
+    if args.matrix {
+        let progress = Progress::new("combinations");
+        cells = two_rank::matrix(&profile, args.seed, |done, of| progress.at(done, of));
+    }
+    if args.json {
+        let numbers = outcome.rows.iter().map(Line::Number);
+        let lines: Vec<_> = numbers.chain(cells.iter().map(Line::Combination)).collect();
+        compared::print_json(&lines)?;
+    } else {
+        let mut text = compared::text_of(&outcome.rows) + "\n\n";
+        if args.matrix {
+            text.push_str(&format!("{}\n\n", matrix(&cells)));
+        }
+        let Outcome { seed, trace, spread, .. } = outcome;
+        let spread = 100.0 * spread;
+        let end = format!("seed {seed} and two more, {spread:.1} % apart, trace {trace:016x}\n");
+        output::print(&(text + &end))?;
+    }
+    compared::judge(&outcome.rows)
+}
+
+/// `copyrpc-lab sim raw`.
+pub(super) fn run_raw(args: &RawArgs) -> anyhow::Result<()> {
+    let outcome = raw::run();
+    if let Some(path) = &args.page {
+        compared::write_page(path, "raw", &outcome.rows)?;
+    }
+    if args.json {
+        compared::print_json(&outcome.rows)?;
+    } else {
+        let text = compared::text_of(&outcome.rows);
+        output::print(&format!("{text}\n\ntrace {:016x}\n", outcome.trace))?;
+    }
+    compared::judge(&outcome.rows)
+}
+
+fn matrix(cells: &[Combination]) -> String {
+    let mut table = compared::numbers(&["on", "RTT", "1 rank", "2 ranks", "remote", "merged", ""]);
+    table.add_row([
+        "reference".into(),
+        format!("{ROUND_TRIP_US:.2}"),
+        "15.77".into(),
+        format!("{THROUGHPUT_MOPS:.2}"),
+        "14.70".into(),
+        "1.21".into(),
+        String::new(),
+    ]);
+    for cell in cells {
+        let names: Vec<_> = cell.candidates.iter().map(|candidate| candidate.name()).collect();
+        table.add_row([
+            if names.is_empty() { "nothing".to_owned() } else { names.join(", ") },
+            format!("{:.2}", cell.round_trip_us),
+            format!("{:.2}", cell.one_mops),
+            format!("{:.2}", cell.two_mops),
+            format!("{:.2}", cell.remote_us),
+            format!("{:.2}", cell.messages_per_batch),
+            if cell.explains() { "fits".into() } else { String::new() },
+        ]);
+    }
+    format!("{table}\n\n{MATRIX_KEY}")
+}
+
+const MATRIX_KEY: &str = "\
+RTT of a ping-pong and of remote calls in µs, ranks in M/s, merged: messages per
+batch; fits: round trip, two ranks and merged are within 15 %
+gather: batches are read from memory; SRQ chain: one receive is read after the
+other; doorbells: one per message; send queue: 599 ns per entry; credit return:
+an empty batch confirms a batch without an answer; backpressure: the send queue
+has room for one entry; queues: CPU and NIC do one thing after the other";

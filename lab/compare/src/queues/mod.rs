@@ -1,0 +1,98 @@
+//! Queues between two threads, as `copyrpc-lab bench inproc` measures its own.
+
+#[cfg(has_boost)]
+mod boost;
+mod peers;
+
+use std::time::Duration;
+
+use copyrpc_bench::threads::{
+    CAPACITY_ITEMS, Item, Shape, ThreadSetup,
+    spsc_ring::{self, Queue},
+};
+use copyrpc_inproc::spsc;
+use measure::{
+    cores::Cores, ping_pong, regime::Probes, results::Metric, schedule::shuffled,
+    shared_words::SharedWords,
+};
+
+use crate::{Fallible, table::Measurements};
+
+/// What every ratio is to.
+const REFERENCE: &str = "rtrb";
+/// Duration of a probe, and of the warm-up before it.
+const PROBE: Duration = Duration::from_millis(1);
+/// Duration of a sample on an otherwise idle machine, in ns.
+const SAMPLE_NS: f64 = 3e7;
+/// Items to find out how many fit a sample.
+const TRIAL_ITEMS: u64 = 20_000;
+
+/// M items/s, or ns per round trip; none if the queue has no such interface.
+type Run = fn(Shape, ThreadSetup<'_>) -> Fallible<Option<f64>>;
+
+fn sample<T: Item, Q: Queue>(shape: Shape, stage: ThreadSetup<'_>) -> Fallible<Option<f64>> {
+    if shape == Shape::Batched && !Q::HAS_SLICES {
+        return Ok(None);
+    }
+    let trial = spsc_ring::run::<T, Q>(shape, stage, TRIAL_ITEMS)?;
+    let item_ns = if shape == Shape::RoundTrip { trial } else { 1e3 / trial };
+    Ok(Some(spsc_ring::run::<T, Q>(shape, stage, (SAMPLE_NS / item_ns) as u64)?))
+}
+
+fn rows<T: Item>() -> Vec<(&'static str, Run)> {
+    macro_rules! rows {
+        ($($peer:ident)*) => { vec![$((peers::$peer::NAME, sample::<T, peers::$peer> as Run)),*] };
+    }
+    let mut rows = rows!(Rtrb Ringbuf CrossbeamQueue CrossbeamChannel StdMpsc Flume Kanal);
+    rows.push(("copyrpc lamport", sample::<T, spsc::Lamport>));
+    rows.push(("copyrpc fastforward", sample::<T, spsc::FastForward>));
+    rows.push(("copyrpc onesided", sample::<T, spsc::Onesided>));
+    #[cfg(has_boost)]
+    rows.push((boost::Boost::NAME, sample::<T, boost::Boost>));
+    rows
+}
+
+/// Compares all peers whose names contain `filter` with [`REFERENCE`].
+pub fn compare(
+    cores: Cores,
+    rounds: usize,
+    filter: &str,
+    comparison: &mut Measurements,
+) -> Fallible<()> {
+    comparison.note(format!("queues of {CAPACITY_ITEMS} slots"));
+    if cfg!(not(has_boost)) {
+        comparison.note(
+            "boost::lockfree::spsc_queue: skipped, there was no C++ compiler or no Boost when this was \
+             compiled: install g++ and libboost-dev, then `cargo clean -p copyrpc-compare`"
+                .into(),
+        );
+    }
+    let shared = SharedWords::new()?;
+    let stage = ThreadSetup { pool: &[cores.responder, cores.initiator], shared: &shared };
+    let probe = || ping_pong::between_threads(cores, &shared, PROBE);
+    let chosen = |name: &str| name.contains(filter) || name == REFERENCE;
+    let shapes = [
+        (Shape::Single, "single", Metric::Rate),
+        (Shape::Batched, "slices-of-32", Metric::Rate),
+        (Shape::RoundTrip, "round-trip", Metric::RoundTrip),
+    ];
+    let lengths = [(8, rows::<u64>()), (64, rows::<[u64; 8]>())];
+    comparison.expect(rounds * shapes.len() * lengths.len());
+    for (shape, name, metric) in shapes {
+        for (bytes, rows) in &lengths {
+            let work = format!("queues/{name}/{bytes}B");
+            for _ in 0..rounds {
+                let round = comparison.begin(&work);
+                let chosen = rows.iter().filter(|(name, _)| chosen(name)).collect::<Vec<_>>();
+                for index in shuffled(chosen.len(), round) {
+                    let (peer, run) = chosen[index];
+                    let before_ns = probe()?;
+                    let Some(value) = run(shape, stage)? else { continue };
+                    let probes = Probes { before_ns, after_ns: probe()? };
+                    comparison.add((&work, peer, REFERENCE), metric, probes, value);
+                }
+            }
+        }
+    }
+    Ok(())
+}
