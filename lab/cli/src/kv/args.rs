@@ -105,7 +105,7 @@ pub(crate) struct KvArgs {
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = parse_time)]
     #[arg(help_heading = "Measuring")]
     warm_up: Duration,
-    /// The measured interval of each configuration in each round [default: 150ms, and 3ms more for each client of a
+    /// The measured interval of each configuration in each round [default: 100ms, and 3ms more for each client of a
     /// node].
     #[arg(long, value_name = "TIME", value_parser = parse_time, help_heading = "Measuring")]
     duration: Option<Duration>,

@@ -194,7 +194,26 @@ impl<'a, H: BorrowMut<Hosts>> RunningJob<'a, H> {
     /// [`JobError`]. The job is of no use afterwards.
     pub fn measure(&mut self, live: &mut dyn FnMut(Live)) -> Result<Measured, JobError> {
         let workload = self.config.workload.clone();
-        let schedule = |begin_ns| Schedule::of_interval(&workload, begin_ns);
+        self.measure_as(&workload, live)
+    }
+
+    /// Measures an interval of half the length, to compare ways to wait.
+    ///
+    /// # Errors
+    ///
+    /// As [`measure`](Self::measure).
+    pub fn try_out(&mut self, live: &mut dyn FnMut(Live)) -> Result<Measured, JobError> {
+        let workload = self.config.workload.clone();
+        let duration_ms = workload.duration_ms.div_ceil(2);
+        self.measure_as(&Workload { duration_ms, ..workload }, live)
+    }
+
+    fn measure_as(
+        &mut self,
+        workload: &Workload,
+        live: &mut dyn FnMut(Live),
+    ) -> Result<Measured, JobError> {
+        let schedule = |begin_ns| Schedule::of_interval(workload, begin_ns);
         let mut measured = self.interval(live, schedule)?;
         while measured.late_processes > 0 && measured.repeated < REPEATS_MAX {
             self.lead_time *= 2;

@@ -162,7 +162,7 @@ impl Workload {
     /// gets it seldom.
     #[must_use]
     pub const fn duration_ms_of(clients_per_rank: u16) -> u64 {
-        150 + 3 * clients_per_rank as u64
+        100 + 3 * clients_per_rank as u64
     }
 
     /// How many there are of everything.
