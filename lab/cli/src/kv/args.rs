@@ -37,7 +37,8 @@ pub(crate) struct KvArgs {
     /// round tries].
     #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "System")]
     wait: Vec<Wait>,
-    /// Where threads run: node (cores are dealt out among nodes) or none [default: node].
+    /// Where threads run: node (cores are dealt out among nodes), apart (the same, and serving threads have cores of
+    /// their own) or none [default: node].
     #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = "System")]
     pin: Vec<Pin>,
     /// A switch of a backend, such as flush=immediate,hold-5us; may be given several times. docs/kv.md

@@ -20,6 +20,7 @@ use crate::{
     drive::Schedule,
     history::{self, HistoryEvent, HistoryReport},
     measured::Measured,
+    pin::Part,
     place::ClientId,
     workload::{ClientKind, Pace, Verify, Workload},
 };
@@ -377,7 +378,14 @@ fn start_all<H: BorrowMut<Hosts>>(
         let host = children.hosts().of_rank(rank);
         let (local_rank, local_ranks) = children.hosts().place_of_rank(rank, ranks);
         let HostInfo { address, cores, nic_knobs, .. } = children.hosts().info(host).clone();
-        let cores = config.pin.cores_of(local_rank, local_ranks, &cores);
+        let daemon_threads = usize::from(config.workload.daemon_threads);
+        let part = match role {
+            Role::Rank(_) => Part::Serving { first: 0, count: daemon_threads },
+            Role::Provider(_) => Part::Serving { first: daemon_threads, count: 1 },
+            Role::Clients(_) => Part::Calling,
+        };
+        let serving = daemon_threads + usize::from(config.backend == Kind::Provider);
+        let cores = config.pin.cores_of((local_rank, local_ranks), &cores, part, serving);
         let nic_knobs = nic_knobs.unwrap_or_else(|| config.nic_knobs.clone());
         let config = Box::new(Config { nic_knobs, ..config.clone() });
         let order = Order::Assign { config, role: role.clone(), cores, address };
