@@ -26,7 +26,7 @@ pub(crate) enum Part {
     Serving {
         /// Number of the first.
         first: usize,
-        /// How many.
+        /// Number of threads.
         count: usize,
     },
     /// Threads that call.
